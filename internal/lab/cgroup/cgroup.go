@@ -42,10 +42,7 @@ func openAt(mount string) (*Tree, error) {
 		if e.Type()&fs.ModeSymlink != 0 { // cpu,cpuacct and the like are mounted once and linked
 			continue
 		}
-		// The unified hierarchy of a hybrid setup has no controllers: nothing that kubelet manages lives there.
-		if _, err := os.Stat(filepath.Join(root, "cgroup.controllers")); err == nil {
-			continue
-		}
+		// This takes in the unified hierarchy of a hybrid setup: it has no controllers, but runc makes groups there too.
 		if _, err := os.Stat(filepath.Join(root, "cgroup.procs")); err == nil {
 			t.roots = append(t.roots, root)
 		}
@@ -136,46 +133,58 @@ func (t *Tree) Exists(path string) bool {
 	})
 }
 
-// List returns the names of the groups directly under the root whose name starts with prefix.
-func (t *Tree) List(prefix string) []string {
-	var names []string
-	for _, root := range t.roots {
-		matches, _ := filepath.Glob(filepath.Join(root, prefix+"*"))
-		for _, m := range matches {
-			names = append(names, filepath.Base(m))
-		}
-	}
-	slices.Sort(names)
-	return slices.Compact(names)
-}
-
 // Destroy kills every process in the group at path and below, and removes the groups. It returns when nothing of them
 // is left, or with an error naming what would not go when ctx ends. A group that does not exist is no error.
 func (t *Tree) Destroy(ctx context.Context, path string) error {
 	if strings.Trim(path, "/") == "" {
 		return errors.New("refusing to destroy the root control group")
 	}
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for {
+	var killed []int
+	err := poll(ctx, func() error {
 		// Kill again in every round: a process may have forked, or entered the group, since the last one. Once the
 		// group is gone nothing can enter it any more, so this ends.
 		left := t.pids(path)
 		for _, pid := range left {
 			_ = unix.Kill(pid, unix.SIGKILL) // gone already is as good
 		}
-		if len(left) == 0 {
-			err := t.remove(path)
-			if err == nil {
-				return nil
+		killed = append(killed, left...)
+		if len(left) > 0 {
+			return fmt.Errorf("control group %s still holds processes %v", path, left)
+		}
+		return t.remove(path)
+	})
+	if err != nil {
+		return err
+	}
+	// Orphans are buried by the machine's init. Most do so at once; one that never does must not hold us up.
+	ctx, cancel := context.WithTimeout(ctx, burial)
+	defer cancel()
+	_ = poll(ctx, func() error {
+		for _, pid := range killed {
+			if unix.Kill(pid, 0) == nil {
+				return fmt.Errorf("process %d is not gone", pid)
 			}
-			if ctx.Err() != nil {
-				return fmt.Errorf("removing control group %s: %w", path, err)
-			}
+		}
+		return nil
+	})
+	return nil
+}
+
+// burial is how long Destroy waits for init to take note of dead processes.
+const burial = 2 * time.Second
+
+// poll calls f until it succeeds, and returns its last error when ctx ends.
+func poll(ctx context.Context, f func() error) error {
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		err := f()
+		if err == nil {
+			return nil
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("control group %s still holds processes %v: %w", path, left, ctx.Err())
+			return fmt.Errorf("%w: %w", ctx.Err(), err)
 		case <-tick.C:
 		}
 	}
