@@ -17,7 +17,7 @@ import (
 
 // ownImages are those built from main packages of this module, by name: the image of name N is replumb.local/N:lab.
 var ownImages = map[string]string{
-	"pause":   "./lab/images/pause",
+	"pause": "./lab/images/pause",
 }
 
 // buildImages makes the archive of all images of a lab, or finds it made, and returns its path.
