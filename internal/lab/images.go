@@ -16,8 +16,10 @@ import (
 )
 
 // ownImages are those built from main packages of this module, by name: the image of name N is replumb.local/N:lab.
-var ownImages = map[string]string{
-	"pause": "./lab/images/pause",
+func ownImages() map[string]string {
+	return map[string]string{
+		"pause": "./lab/images/pause",
+	}
 }
 
 // buildImages makes the archive of all images of a lab, or finds it made, and returns its path.
@@ -34,7 +36,7 @@ func buildImages(ctx context.Context, coreDNS string) (string, error) {
 	defer func() { _ = os.RemoveAll(dir) }()
 
 	images := []image.Image{{Ref: imageRef("coredns"), Binary: coreDNS, Name: "coredns"}}
-	for name, pkg := range ownImages {
+	for name, pkg := range ownImages() {
 		binary := filepath.Join(dir, name)
 		if err := component.BuildMain(ctx, pkg, binary); err != nil {
 			return "", fmt.Errorf("image %s: %w", name, err)

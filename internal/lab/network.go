@@ -14,14 +14,18 @@ const fabricBridge = "br0"
 
 // fabricSysctls keep the fabric a plain switch. Packets for addresses nobody has reach its own address, the machines'
 // default gateway, and are dropped there without an answer, as by a data centre's router.
-var fabricSysctls = map[string]string{
-	"net.ipv4.ip_forward":                 "0",
-	"net.bridge.bridge-nf-call-iptables":  "0",
-	"net.bridge.bridge-nf-call-ip6tables": "0",
+func fabricSysctls() map[string]string {
+	return map[string]string{
+		"net.ipv4.ip_forward":                 "0",
+		"net.bridge.bridge-nf-call-iptables":  "0",
+		"net.bridge.bridge-nf-call-ip6tables": "0",
+	}
 }
 
 // nodeSysctls are what kubeadm's preflight checks ask for.
-var nodeSysctls = map[string]string{"net.ipv4.ip_forward": "1"}
+func nodeSysctls() map[string]string {
+	return map[string]string{"net.ipv4.ip_forward": "1"}
+}
 
 // namespace is the network of a running machine, by the process that holds it.
 type namespace struct {

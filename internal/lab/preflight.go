@@ -10,15 +10,19 @@ import (
 
 var errNotRoot = errors.New("a lab makes network namespaces and mounts, for which it must be root\nhint: run it with sudo")
 
+type tool struct{ command, pkg string }
+
 // tools are the programs that a lab, or a component in it, runs, by the Debian package they come in.
-var tools = []struct{ command, pkg string }{
-	{"runc", "runc"},
-	{"iptables", "iptables"},
-	{"nft", "nftables"},
-	{"conntrack", "conntrack"},
-	{"ipset", "ipset"},
-	{"ip", "iproute2"},
-	{"nsenter", "util-linux"},
+func tools() []tool {
+	return []tool{
+		{"runc", "runc"},
+		{"iptables", "iptables"},
+		{"nft", "nftables"},
+		{"conntrack", "conntrack"},
+		{"ipset", "ipset"},
+		{"ip", "iproute2"},
+		{"nsenter", "util-linux"},
+	}
 }
 
 // MissingError lists the Debian packages that are needed and not installed.
@@ -34,7 +38,7 @@ func Preflight() error {
 		return errNotRoot
 	}
 	var missing MissingError
-	for _, t := range tools {
+	for _, t := range tools() {
 		if _, err := exec.LookPath(t.command); err != nil {
 			missing.Commands = append(missing.Commands, t.command)
 			missing.Packages = append(missing.Packages, t.pkg)

@@ -73,12 +73,16 @@ func (e *InvalidError) Error() string {
 // Validate reports the first thing that is wrong with t as an *InvalidError.
 func (t Topology) Validate() error {
 	if !validName.MatchString(t.Name) {
-		return &InvalidError{"name", fmt.Sprintf("%q is not a valid lab name", t.Name),
-			"use up to 20 lower-case letters, digits and dashes"}
+		return &InvalidError{
+			"name", fmt.Sprintf("%q is not a valid lab name", t.Name),
+			"use up to 20 lower-case letters, digits and dashes",
+		}
 	}
 	if len(t.Nodes) > maxNodes {
-		return &InvalidError{"nodes", fmt.Sprintf("%d nodes are more than a lab can hold", len(t.Nodes)),
-			fmt.Sprintf("use at most %d", maxNodes)}
+		return &InvalidError{
+			"nodes", fmt.Sprintf("%d nodes are more than a lab can hold", len(t.Nodes)),
+			fmt.Sprintf("use at most %d", maxNodes),
+		}
 	}
 	for _, mode := range t.Nodes {
 		if mode != IPTables && mode != NFTables {
@@ -107,13 +111,17 @@ func (t Topology) validateRanges() error {
 		case r.prefix != r.prefix.Masked():
 			return &InvalidError{r.field, r.prefix.String() + " has host bits set", "write " + r.prefix.Masked().String()}
 		case r.prefix.Bits() < r.minBits || r.prefix.Bits() > r.maxBits:
-			return &InvalidError{r.field, fmt.Sprintf("%s is not between /%d and /%d", r.prefix, r.minBits, r.maxBits),
-				"choose a range of a size in between"}
+			return &InvalidError{
+				r.field, fmt.Sprintf("%s is not between /%d and /%d", r.prefix, r.minBits, r.maxBits),
+				"choose a range of a size in between",
+			}
 		}
 		for _, other := range ranges[:i] {
 			if r.prefix.Overlaps(other.prefix) {
-				return &InvalidError{r.field, fmt.Sprintf("%s overlaps %s %s", r.prefix, other.field, other.prefix),
-					"choose ranges that have no address in common"}
+				return &InvalidError{
+					r.field, fmt.Sprintf("%s overlaps %s %s", r.prefix, other.field, other.prefix),
+					"choose ranges that have no address in common",
+				}
 			}
 		}
 	}
@@ -165,8 +173,10 @@ func nodeName(i int) string { return fmt.Sprintf("node%d", i+1) }
 func ParseProxyModes(s string, n int) ([]ProxyMode, error) {
 	names := strings.Split(s, ",")
 	if n < 0 || (n > 0 && len(names) > n) {
-		return nil, &InvalidError{"proxy", fmt.Sprintf("%d modes for %d nodes", len(names), n),
-			"name at most as many modes as there are nodes; a shorter list is repeated"}
+		return nil, &InvalidError{
+			"proxy", fmt.Sprintf("%d modes for %d nodes", len(names), n),
+			"name at most as many modes as there are nodes; a shorter list is repeated",
+		}
 	}
 	modes := make([]ProxyMode, n)
 	for i := range modes {

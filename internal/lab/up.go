@@ -191,7 +191,7 @@ func (l *Lab) startMachines(ctx context.Context, creds *credentials) error {
 
 func (l *Lab) startFabric(ctx context.Context) (*namespace, error) {
 	spec := l.machineSpec(fabricName)
-	spec.Sysctls = fabricSysctls
+	spec.Sysctls = fabricSysctls()
 	m, err := machine.Start(ctx, spec, nil)
 	if err != nil {
 		return nil, err
@@ -217,7 +217,7 @@ func (l *Lab) startControlPlane(ctx context.Context, fabric *namespace, creds *c
 		return err
 	}
 	spec := l.machineSpec(controlPlaneName)
-	spec.Sysctls = nodeSysctls
+	spec.Sysctls = nodeSysctls()
 	spec.Forward = fmt.Sprintf("%s:%d", l.Topology.controlPlane(), apiServerPort)
 	content, err := controlPlaneFiles(l.Topology, creds)
 	if err != nil {
@@ -229,7 +229,7 @@ func (l *Lab) startControlPlane(ctx context.Context, fabric *namespace, creds *c
 func (l *Lab) startNode(ctx context.Context, fabric *namespace, creds *credentials, i int, mode ProxyMode) error {
 	name, addr := nodeName(i), l.Topology.node(i)
 	spec := l.machineSpec(name)
-	spec.Sysctls = nodeSysctls
+	spec.Sysctls = nodeSysctls()
 	content, err := nodeFiles(l.Topology, creds, name, addr)
 	if err != nil {
 		return err

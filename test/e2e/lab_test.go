@@ -169,7 +169,12 @@ func TestLabRefusals(t *testing.T) {
 		exit int
 		say  string
 	}{
-		{"overlap", []string{"up", "--name", "bad", "--pod-cidr", "10.96.0.0/12"}, 2, "pod-cidr: 10.96.0.0/12 overlaps service-cidr 10.96.0.0/16"},
+		{
+			"overlap",
+			[]string{"up", "--name", "bad", "--pod-cidr", "10.96.0.0/12"},
+			2,
+			"pod-cidr: 10.96.0.0/12 overlaps service-cidr 10.96.0.0/16",
+		},
 		{"host bits", []string{"up", "--name", "bad", "--service-cidr", "10.96.0.5/16"}, 2, "has host bits set"},
 		{"not a range", []string{"up", "--name", "bad", "--pod-cidr", "pods"}, 2, `pod-cidr: "pods" is not a range`},
 		{"proxy mode", []string{"up", "--name", "bad", "--proxy", "ipvs"}, 2, `proxy: "ipvs" is not a proxy mode`},

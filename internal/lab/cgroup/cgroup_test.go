@@ -92,6 +92,7 @@ func TestDestroy(t *testing.T) {
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()
+	t.Cleanup(func() { _ = tree.Destroy(context.Background(), group) })
 	if err := tree.Join(group+"/inner/leaf", cmd.Process.Pid); err != nil {
 		t.Fatal(err)
 	}
@@ -102,7 +103,8 @@ func TestDestroy(t *testing.T) {
 		t.Error("the group is still there")
 	}
 	select {
-	case <-ended:
+	case err := <-ended:
+		t.Logf("the process ended: %v", err)
 	case <-ctx.Done():
 		t.Error("the process still runs")
 	}

@@ -63,7 +63,8 @@ func run(specFile string) error {
 		}
 		go forward(l, spec.Forward)
 	}
-	socket, err := net.Listen("unix", spec.Socket())
+	var listen net.ListenConfig
+	socket, err := listen.Listen(context.Background(), "unix", spec.Socket())
 	if err != nil {
 		return err
 	}

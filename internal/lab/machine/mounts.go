@@ -11,21 +11,21 @@ import (
 
 // Folders that programs write to. The first are replaced by the machine's own, empty at first; for the others what the
 // host has shows through, and only what is written is the machine's own.
-var (
-	ownDirs     = []string{"/run", "/var/lib", "/var/log"}
-	layeredDirs = []string{"/etc", "/opt"}
-)
+func ownDirs() []string     { return []string{"/run", "/var/lib", "/var/log"} }
+func layeredDirs() []string { return []string{"/etc", "/opt"} }
 
 // hostKnobs are kernel settings that kubelet insists on and that are not the namespace's own. They are given as plain
 // files with the values it wants to see, so that running a lab never changes the machine it runs on.
 // https://github.com/kubernetes/kubernetes/blob/v1.36.3/pkg/kubelet/cm/container_manager_linux.go (setupKernelTunables)
-var hostKnobs = map[string]string{
-	"/proc/sys/vm/overcommit_memory":      "1",
-	"/proc/sys/vm/panic_on_oom":           "0",
-	"/proc/sys/kernel/panic":              "10",
-	"/proc/sys/kernel/panic_on_oops":      "1",
-	"/proc/sys/kernel/keys/root_maxkeys":  "1000000",
-	"/proc/sys/kernel/keys/root_maxbytes": "25000000",
+func hostKnobs() map[string]string {
+	return map[string]string{
+		"/proc/sys/vm/overcommit_memory":      "1",
+		"/proc/sys/vm/panic_on_oom":           "0",
+		"/proc/sys/kernel/panic":              "10",
+		"/proc/sys/kernel/panic_on_oops":      "1",
+		"/proc/sys/kernel/keys/root_maxkeys":  "1000000",
+		"/proc/sys/kernel/keys/root_maxbytes": "25000000",
+	}
 }
 
 func (s Spec) setUpMounts() error {
@@ -36,12 +36,12 @@ func (s Spec) setUpMounts() error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SHARED, ""); err != nil {
 		return fmt.Errorf("making mounts shared inside the machine: %w", err)
 	}
-	for _, dir := range ownDirs {
+	for _, dir := range ownDirs() {
 		if err := s.replace(dir); err != nil {
 			return err
 		}
 	}
-	for _, dir := range layeredDirs {
+	for _, dir := range layeredDirs() {
 		if err := s.layer(dir); err != nil {
 			return err
 		}
@@ -90,7 +90,7 @@ func (s Spec) layer(dir string) error {
 }
 
 func (s Spec) coverKnobs() error {
-	for path, value := range hostKnobs {
+	for path, value := range hostKnobs() {
 		if _, err := os.Stat(path); err != nil {
 			continue
 		}
