@@ -49,7 +49,7 @@ fuzz: ## Fuzz the parsers for half a minute each
 
 .PHONY: bench
 bench: lab ## Measure what docs/benchmarks.md records (root; about 10 min, and 25 more with COLD=1)
-	hack/bench.sh
+	go build -o $(BIN)/bench ./hack/bench && $(BIN)/bench -bin $(BIN) $(if $(COLD),-cold)
 
 .PHONY: lint
 lint: ## Static checks, import directions and formatting (the linter itself is built the first time: about 5 min)
