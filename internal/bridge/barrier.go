@@ -18,6 +18,7 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/addr"
+	"github.com/replumb/replumb/internal/cluster"
 	"github.com/replumb/replumb/internal/engine"
 )
 
@@ -42,7 +43,6 @@ type Barrier struct {
 	Pool      *addr.Pool
 	Migration string
 	Name      string
-	Nodes     []corev1.Node
 	Limit     time.Duration
 
 	sentinel *corev1.Service
@@ -55,9 +55,7 @@ var _ engine.Step = (*Barrier)(nil)
 func (b *Barrier) ID() string { return "barrier/" + b.Name }
 
 // Title implements engine.Step.
-func (b *Barrier) Title() string {
-	return fmt.Sprintf("Prove that %d nodes know the bridges", len(b.Nodes))
-}
+func (b *Barrier) Title() string { return "Prove that every ready node knows the bridges of " + b.Name }
 
 // Deadline implements engine.Timed.
 func (b *Barrier) Deadline() time.Duration { return b.Limit }
@@ -68,28 +66,41 @@ func (b *Barrier) Waits() {}
 // State is always pending: what an earlier sentinel proved says nothing of the bridges made since.
 func (b *Barrier) State(context.Context) (engine.State, error) { return engine.Pending, nil }
 
-// Do makes a new sentinel.
+// Do makes a new sentinel, with an endpoint on every node that is ready now. A node that is not ready would never
+// answer; the checks warn of it.
 func (b *Barrier) Do(ctx context.Context) error {
 	if err := RemoveSentinels(ctx, b.Client, b.Migration); err != nil {
 		return err
 	}
-	b.waiting = nil
-	for i := range b.Nodes {
-		b.waiting = append(b.waiting, b.Nodes[i].Name)
+	nodes, err := b.readyNodes(ctx)
+	if err != nil {
+		return err
 	}
-	if len(b.Nodes) == 0 {
+	b.waiting = nil
+	for i := range nodes {
+		b.waiting = append(b.waiting, nodes[i].Name)
+	}
+	if len(nodes) == 0 {
 		return nil
 	}
 	if err := b.createService(ctx); err != nil {
 		return fmt.Errorf("sentinel: %w", err)
 	}
-	for chunk := range slices.Chunk(b.Nodes, endpointsPerSlice) {
+	for chunk := range slices.Chunk(nodes, endpointsPerSlice) {
 		slice := b.buildSlice(chunk)
 		if err := b.Client.Create(ctx, slice, client.FieldOwner(v1alpha1.FieldManager)); err != nil {
 			return fmt.Errorf("sentinel endpoints: %w", err)
 		}
 	}
 	return nil
+}
+
+func (b *Barrier) readyNodes(ctx context.Context) ([]corev1.Node, error) {
+	all := &corev1.NodeList{}
+	if err := b.Client.List(ctx, all); err != nil {
+		return nil, fmt.Errorf("listing nodes: %w", err)
+	}
+	return slices.DeleteFunc(all.Items, func(n corev1.Node) bool { return !cluster.NodeReady(&n) }), nil
 }
 
 func (b *Barrier) createService(ctx context.Context) error {
@@ -145,21 +156,12 @@ func (b *Barrier) buildSlice(nodes []corev1.Node) *discoveryv1.EndpointSlice {
 	}
 	for i := range nodes {
 		slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{
-			Addresses:  []string{internalIP(&nodes[i])},
+			Addresses:  []string{cluster.InternalIP(&nodes[i])},
 			NodeName:   &nodes[i].Name,
 			Conditions: discoveryv1.EndpointConditions{Ready: &ready},
 		})
 	}
 	return slice
-}
-
-func internalIP(n *corev1.Node) string {
-	for _, a := range n.Status.Addresses {
-		if a.Type == corev1.NodeInternalIP {
-			return a.Address
-		}
-	}
-	return ""
 }
 
 // Verify asks every node that has not answered yet.
