@@ -18,7 +18,8 @@ import (
 // ownImages are those built from main packages of this module, by name: the image of name N is replumb.local/N:lab.
 func ownImages() map[string]string {
 	return map[string]string{
-		"pause": "./lab/images/pause",
+		"pause":   "./lab/images/pause",
+		"replumb": "./cmd/replumb",
 	}
 }
 
