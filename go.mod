@@ -22,3 +22,5 @@ require (
 	sigs.k8s.io/controller-runtime v0.24.1
 	sigs.k8s.io/yaml v1.6.0
 )
+
+require golang.org/x/net v0.49.0
