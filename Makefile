@@ -1,0 +1,87 @@
+# replumb. `make` alone lists the targets.
+SHELL       := /bin/bash -o pipefail
+BIN         := $(CURDIR)/bin
+LAB         := $(BIN)/replumb-lab
+TOOL        := go tool -modfile=$(CURDIR)/hack/tools/go.mod
+LDFLAGS     := -s -w -X github.com/replumb/replumb/internal/cli.version=$(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+# Packages whose tests need no cluster of ours, or only an API server.
+UNIT        := $(shell go list ./... 2>/dev/null | grep -v /test/)
+export GOWORK := off
+
+.DEFAULT_GOAL := help
+
+##@ Use
+
+.PHONY: demo
+demo: deps build lab ## Watch a real cluster's Service range move under traffic, beside the naive way (root; about 3 min)
+	$(LAB) demo --replumb $(BIN)/replumb --result build/demo/result.json
+
+.PHONY: build
+build: ## Build bin/replumb, bin/kubectl-replumb and bin/replumb-lab
+	@mkdir -p $(BIN)
+	CGO_ENABLED=0 go build -trimpath -ldflags "$(LDFLAGS)" -o $(BIN)/ ./cmd/...
+	@ln -sf replumb $(BIN)/kubectl-replumb
+
+.PHONY: lab
+lab: deps build ## Build the lab's components: Kubernetes, containerd, CoreDNS, CNI (about 15 min the first time, then cached)
+	@$(LAB) build > /dev/null
+
+##@ Check
+
+.PHONY: test
+test: test-unit test-lab ## All tests: units, a real API server, and real packets in the lab (root)
+
+.PHONY: test-unit
+test-unit: lab ## Tests without a cluster, and against a real etcd and API server
+	KUBEBUILDER_ASSETS=$$($(LAB) build | sed -n 's/^kubernetes\t//p') CGO_ENABLED=1 go test -race -timeout 15m $(UNIT)
+
+.PHONY: test-lab
+test-lab: lab ## Tests with real packets between real nodes (root)
+	go test -v -count=1 -timeout 30m ./test/e2e/...
+
+.PHONY: test-lab-endurance
+test-lab-endurance: lab ## A lab up and down twenty times in a row, looking for anything left behind (root; about 6 min)
+	go test -v -count=1 -timeout 30m ./test/endurance/...
+
+.PHONY: fuzz
+fuzz: ## Fuzz the parsers for half a minute each
+	hack/fuzz.sh 30s
+
+.PHONY: bench
+bench: lab ## Measure what docs/benchmarks.md records (root; about 10 min, and 25 more with COLD=1)
+	go build -o $(BIN)/bench ./hack/bench && $(BIN)/bench -bin $(BIN) $(if $(COLD),-cold)
+
+.PHONY: lint
+lint: ## Static checks, import directions and formatting (the linter itself is built the first time: about 5 min)
+	$(TOOL) golangci-lint run ./...
+	cd lab/components/kubernetes && go vet .
+	cd lab/components/coredns && go vet .
+
+##@ Change
+
+.PHONY: fmt
+fmt: ## Format the code
+	$(TOOL) golangci-lint fmt ./...
+
+.PHONY: generate
+generate: ## Regenerate deepcopy code, CRDs and docs/findings.md
+	$(TOOL) controller-gen object paths=./api/...
+	$(TOOL) controller-gen crd paths=./api/... output:crd:dir=./deploy/crds
+	go test ./internal/check/... -run TestFindingsDoc -update
+
+.PHONY: deps
+deps: ## Install the Debian packages that tests and the lab need, if they are missing (root)
+	@hack/deps.sh
+
+.PHONY: clean
+clean: ## Remove what was built in the tree; components stay in the cache
+	rm -rf $(BIN) build
+
+.PHONY: clean-cache
+clean-cache: clean ## Also remove the cached components
+	rm -rf "$${XDG_CACHE_HOME:-$$HOME/.cache}/replumb"
+
+.PHONY: help
+help: ## List the targets
+	@awk 'BEGIN {FS = ":.*##"} /^##@/ {printf "\n%s\n", substr($$0, 5)} \
+		/^[a-z-]+:.*##/ {printf "  %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)

@@ -1,0 +1,39 @@
+package v1alpha1
+
+// Labels and annotations of a migration. On Services that belong to users replumb writes annotations only: the
+// EndpointSlice controller copies a Service's labels to its EndpointSlices, so a label would cause a write per slice.
+const (
+	// LabelMigration, also used as an annotation, names the Migration an object belongs to.
+	LabelMigration = "replumb.dev/migration"
+	// LabelRole says what an object of replumb is for.
+	LabelRole = "replumb.dev/role"
+
+	// RoleBridge marks a Service that keeps addresses of another Service answering.
+	RoleBridge = "bridge"
+	// RoleHold marks an IPAddress that keeps an address from being given to somebody else.
+	RoleHold = "hold"
+	// RoleSentinel marks the short-lived Service (and its EndpointSlice) of a barrier.
+	RoleSentinel = "sentinel"
+	// RoleRange marks a ServiceCIDR that a migration created.
+	RoleRange = "range"
+
+	// AnnotationService, on a bridge, is the name of the Service it stands in for.
+	AnnotationService = "replumb.dev/service"
+	// AnnotationServiceUID, on a bridge, is the UID of that Service.
+	AnnotationServiceUID = "replumb.dev/service-uid"
+	// AnnotationOldIP is the ClusterIP a Service had before the migration.
+	AnnotationOldIP = "replumb.dev/old-cluster-ip"
+	// AnnotationTargetIP is the ClusterIP a Service is moving to.
+	AnnotationTargetIP = "replumb.dev/target-cluster-ip"
+	// AnnotationOriginalSpec is the spec, as compact JSON, that a Service had just before its latest hop.
+	AnnotationOriginalSpec = "replumb.dev/original-spec"
+	// AnnotationMovedAt is when a Service arrived at its present ClusterIP, forward or back (RFC 3339).
+	AnnotationMovedAt = "replumb.dev/moved-at"
+
+	// SystemNamespace holds what belongs to replumb and to no user's namespace.
+	SystemNamespace = "replumb-system"
+	// LoadBalancerClass keeps every load-balancer controller away from bridges and sentinels.
+	LoadBalancerClass = "replumb.dev/bridge"
+	// FieldManager owns replumb's writes.
+	FieldManager = "replumb"
+)

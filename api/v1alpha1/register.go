@@ -1,0 +1,17 @@
+package v1alpha1
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// GroupVersion of everything in this package.
+var GroupVersion = schema.GroupVersion{Group: "replumb.dev", Version: "v1alpha1"}
+
+// AddToScheme registers the types of this package.
+func AddToScheme(s *runtime.Scheme) error {
+	s.AddKnownTypes(GroupVersion, &Migration{}, &MigrationList{})
+	metav1.AddToGroupVersion(s, GroupVersion)
+	return nil
+}

@@ -1,0 +1,180 @@
+// Package bridge keeps addresses of a Service answering while the Service itself moves: bridge Services in their two
+// forms, holds that reserve an address no Service owns, and the barrier that proves every node knows them.
+package bridge
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"net/netip"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+)
+
+// Bridge describes the bridge of one Service.
+type Bridge struct {
+	Migration string
+	// Service it stands in for. Its selector, ports and affinity are the bridge's too.
+	Service *corev1.Service
+	// Old and New are the addresses the bridge answers on. It answers on both so that the new address is known to every
+	// node before DNS hands it out, and so that going back needs nothing new.
+	Old, New netip.Addr
+	// Own is the bridge's own ClusterIP. Invalid: the API server chooses.
+	Own  netip.Addr
+	Form v1alpha1.BridgeForm
+}
+
+// Name of the bridge of a Service: the same in every run, another one for a Service of the same name created later.
+func Name(service string, uid types.UID) string {
+	sum := sha256.Sum256([]byte(uid))
+	suffix := "-bridge-" + hex.EncodeToString(sum[:])[:5]
+	if limit := 63 - len(suffix); len(service) > limit {
+		service = service[:limit]
+	}
+	return service + suffix
+}
+
+// Key of the bridge.
+func (b *Bridge) Key() types.NamespacedName {
+	return types.NamespacedName{Namespace: b.Service.Namespace, Name: Name(b.Service.Name, b.Service.UID)}
+}
+
+// Build makes the bridge as it should be.
+//
+// externalTrafficPolicy is Local because with Cluster kube-proxy would masquerade what passes the bridge, and
+// NetworkPolicies that select client pods would stop matching. Local does not confine pods to the endpoints of their
+// own node: kube-proxy sends traffic from pods to an external address the way of the ClusterIP (the rules "pod traffic
+// for ... external destinations" in k8s.io/kubernetes pkg/proxy/iptables/proxier.go).
+func (b *Bridge) Build() *corev1.Service {
+	key := b.Key()
+	spec := &b.Service.Spec
+	svc := &corev1.Service{
+		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Service"},
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: key.Namespace,
+			Name:      key.Name,
+			Labels:    map[string]string{v1alpha1.LabelMigration: b.Migration, v1alpha1.LabelRole: v1alpha1.RoleBridge},
+			Annotations: map[string]string{
+				v1alpha1.AnnotationService:    b.Service.Name,
+				v1alpha1.AnnotationServiceUID: string(b.Service.UID),
+				v1alpha1.AnnotationOldIP:      b.Old.String(),
+				v1alpha1.AnnotationTargetIP:   b.New.String(),
+			},
+		},
+		Spec: corev1.ServiceSpec{
+			Selector:                 spec.Selector,
+			Ports:                    ports(spec.Ports),
+			SessionAffinity:          spec.SessionAffinity,
+			SessionAffinityConfig:    spec.SessionAffinityConfig,
+			PublishNotReadyAddresses: spec.PublishNotReadyAddresses,
+			TrafficDistribution:      spec.TrafficDistribution,
+			ExternalTrafficPolicy:    corev1.ServiceExternalTrafficPolicyLocal,
+		},
+	}
+	if b.Own.IsValid() {
+		svc.Spec.ClusterIP = b.Own.String()
+	}
+	if b.Form == v1alpha1.BridgeExternalIPs {
+		svc.Spec.Type = corev1.ServiceTypeClusterIP
+		svc.Spec.ExternalIPs = []string{b.Old.String(), b.New.String()}
+		return svc
+	}
+	class, no := v1alpha1.LoadBalancerClass, false
+	svc.Spec.Type = corev1.ServiceTypeLoadBalancer
+	svc.Spec.LoadBalancerClass = &class
+	svc.Spec.AllocateLoadBalancerNodePorts = &no
+	svc.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{vip(b.Old), vip(b.New)}
+	return svc
+}
+
+func vip(a netip.Addr) corev1.LoadBalancerIngress {
+	mode := corev1.LoadBalancerIPModeVIP
+	return corev1.LoadBalancerIngress{IP: a.String(), IPMode: &mode}
+}
+
+func ports(from []corev1.ServicePort) []corev1.ServicePort {
+	to := make([]corev1.ServicePort, len(from))
+	for i, p := range from {
+		p.NodePort = 0
+		to[i] = p
+	}
+	return to
+}
+
+// Difference says in what way a bridge is not as it should be; nil if it is.
+func Difference(have, want *corev1.Service) error {
+	name := have.Namespace + "/" + have.Name
+	if have.Labels[v1alpha1.LabelRole] != v1alpha1.RoleBridge ||
+		have.Annotations[v1alpha1.AnnotationServiceUID] != want.Annotations[v1alpha1.AnnotationServiceUID] {
+		return &ForeignError{Kind: "Service", Name: name}
+	}
+	h, w := have.Spec.DeepCopy(), want.Spec.DeepCopy()
+	for _, d := range []struct {
+		field string
+		equal bool
+	}{
+		{"deletionTimestamp", have.DeletionTimestamp.IsZero()},
+		{"type", h.Type == w.Type},
+		{"selector", equality.Semantic.DeepEqual(h.Selector, w.Selector)},
+		{"ports", equality.Semantic.DeepEqual(ports(h.Ports), w.Ports)},
+		{"sessionAffinity", h.SessionAffinity == w.SessionAffinity &&
+			equality.Semantic.DeepEqual(h.SessionAffinityConfig, w.SessionAffinityConfig)},
+		{"publishNotReadyAddresses", h.PublishNotReadyAddresses == w.PublishNotReadyAddresses},
+		{"trafficDistribution", equality.Semantic.DeepEqual(h.TrafficDistribution, w.TrafficDistribution)},
+		{"externalTrafficPolicy", h.ExternalTrafficPolicy == w.ExternalTrafficPolicy},
+		{"externalIPs", equality.Semantic.DeepEqual(h.ExternalIPs, w.ExternalIPs)},
+		{"loadBalancerClass", equality.Semantic.DeepEqual(h.LoadBalancerClass, w.LoadBalancerClass)},
+		{"status.loadBalancer.ingress", sameIngress(have.Status, want.Status)},
+		{"annotations", have.Annotations[v1alpha1.AnnotationOldIP] == want.Annotations[v1alpha1.AnnotationOldIP] &&
+			have.Annotations[v1alpha1.AnnotationTargetIP] == want.Annotations[v1alpha1.AnnotationTargetIP]},
+	} {
+		if !d.equal {
+			return &DriftError{Name: name, Field: d.field}
+		}
+	}
+	return nil
+}
+
+func sameIngress(have, want corev1.ServiceStatus) bool {
+	if len(have.LoadBalancer.Ingress) != len(want.LoadBalancer.Ingress) {
+		return false
+	}
+	for i, w := range want.LoadBalancer.Ingress {
+		h := have.LoadBalancer.Ingress[i]
+		if h.IP != w.IP || h.IPMode == nil || *h.IPMode != *w.IPMode {
+			return false
+		}
+	}
+	return true
+}
+
+// DriftError says that a bridge is not (or no longer) what its Service needs.
+type DriftError struct {
+	Name  string
+	Field string
+}
+
+func (e *DriftError) Error() string { return fmt.Sprintf("bridge %s differs in %s", e.Name, e.Field) }
+
+// ForeignError says that a name is taken by an object that is not replumb's.
+type ForeignError struct {
+	Kind string
+	Name string
+}
+
+func (e *ForeignError) Error() string {
+	return fmt.Sprintf("%s %s exists and does not belong to this migration", e.Kind, e.Name)
+}
+
+// FormOf tells the form of an existing bridge.
+func FormOf(svc *corev1.Service) v1alpha1.BridgeForm {
+	if svc.Spec.Type == corev1.ServiceTypeLoadBalancer {
+		return v1alpha1.BridgeLoadBalancer
+	}
+	return v1alpha1.BridgeExternalIPs
+}

@@ -1,0 +1,204 @@
+package bridge
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/addr"
+	"github.com/replumb/replumb/internal/engine"
+)
+
+// Ensure creates the bridge, or makes an existing one follow its Service. A bridge needs a ClusterIP of its own; it is
+// asked for explicitly, from the top of pool, because an address the API server chose at random could be one that a
+// Service is about to move to.
+func (b *Bridge) Ensure(ctx context.Context, c client.Client, pool *addr.Pool) error {
+	have := &corev1.Service{}
+	err := c.Get(ctx, b.Key(), have)
+	switch {
+	case apierrors.IsNotFound(err):
+		have, err = b.create(ctx, c, pool)
+	case err == nil:
+		err = b.update(ctx, c, have)
+	}
+	if err != nil {
+		return fmt.Errorf("bridge %s: %w", b.Key(), err)
+	}
+	return b.writeStatus(ctx, c, have)
+}
+
+func (b *Bridge) create(ctx context.Context, c client.Client, pool *addr.Pool) (*corev1.Service, error) {
+	for {
+		own, err := pool.Highest()
+		if err != nil {
+			return nil, err
+		}
+		withIP := *b
+		withIP.Own = own
+		svc := withIP.Build()
+		if err = c.Create(ctx, svc, client.FieldOwner(v1alpha1.FieldManager)); !IsTaken(err) {
+			return svc, NotReadyYet(err)
+		}
+	}
+}
+
+// update changes what differs. The form of an existing bridge stays as it is.
+func (b *Bridge) update(ctx context.Context, c client.Client, have *corev1.Service) error {
+	b.Form = FormOf(have)
+	want := b.Build()
+	drift := Difference(have, want)
+	if drift == nil {
+		return nil
+	}
+	if _, ours := drift.(*DriftError); !ours {
+		return drift
+	}
+	if !have.DeletionTimestamp.IsZero() {
+		return engine.NotYet("being deleted")
+	}
+	was := have.DeepCopy()
+	have.Spec.Selector, have.Spec.Ports = want.Spec.Selector, want.Spec.Ports
+	have.Spec.SessionAffinity, have.Spec.SessionAffinityConfig = want.Spec.SessionAffinity, want.Spec.SessionAffinityConfig
+	have.Spec.PublishNotReadyAddresses = want.Spec.PublishNotReadyAddresses
+	have.Spec.TrafficDistribution = want.Spec.TrafficDistribution
+	have.Spec.ExternalTrafficPolicy, have.Spec.ExternalIPs = want.Spec.ExternalTrafficPolicy, want.Spec.ExternalIPs
+	for k, v := range want.Annotations {
+		have.Annotations[k] = v
+	}
+	return c.Patch(ctx, have, client.MergeFromWithOptions(was, client.MergeFromWithOptimisticLock{}),
+		client.FieldOwner(v1alpha1.FieldManager))
+}
+
+// writeStatus is last: kube-proxy programs the addresses when it sees them, and by then the bridge is complete.
+func (b *Bridge) writeStatus(ctx context.Context, c client.Client, have *corev1.Service) error {
+	want := b.Build()
+	if sameIngress(have.Status, want.Status) {
+		return nil
+	}
+	was := have.DeepCopy()
+	have.Status.LoadBalancer = want.Status.LoadBalancer
+	err := c.Status().Patch(ctx, have, client.MergeFrom(was), client.FieldOwner(v1alpha1.FieldManager))
+	if err != nil {
+		return fmt.Errorf("status of bridge %s: %w", b.Key(), err)
+	}
+	return nil
+}
+
+// Proven returns nil only if the bridge exists, is what the Service needs now, and has the Service's endpoints.
+func (b *Bridge) Proven(ctx context.Context, c client.Client) error {
+	have := &corev1.Service{}
+	err := c.Get(ctx, b.Key(), have)
+	if apierrors.IsNotFound(err) {
+		return &MissingError{Name: b.Key().String()}
+	}
+	if err != nil {
+		return fmt.Errorf("bridge %s: %w", b.Key(), err)
+	}
+	b.Form = FormOf(have)
+	if err := Difference(have, b.Build()); err != nil {
+		return err
+	}
+	return SameEndpoints(ctx, c, client.ObjectKeyFromObject(b.Service), b.Key())
+}
+
+// MissingError says that there is no bridge.
+type MissingError struct {
+	Name string
+}
+
+func (e *MissingError) Error() string { return fmt.Sprintf("bridge %s does not exist", e.Name) }
+
+// SameEndpoints returns nil if two Services have the same ready endpoints. Having none is the same as having none.
+func SameEndpoints(ctx context.Context, c client.Client, a, b types.NamespacedName) error {
+	ofA, err := readyEndpoints(ctx, c, a)
+	if err != nil {
+		return err
+	}
+	ofB, err := readyEndpoints(ctx, c, b)
+	if err != nil {
+		return err
+	}
+	if !slices.Equal(ofA, ofB) {
+		return engine.NotYet("service %s has %d ready endpoints that are not those of %s (%d)", b, len(ofB), a, len(ofA))
+	}
+	return nil
+}
+
+// readyEndpoints are address and port of each ready endpoint, sorted. A missing ready condition means ready
+// (k8s.io/api discovery/v1, EndpointConditions).
+func readyEndpoints(ctx context.Context, c client.Client, key types.NamespacedName) ([]string, error) {
+	slicesOf := &discoveryv1.EndpointSliceList{}
+	err := c.List(ctx, slicesOf, client.InNamespace(key.Namespace),
+		client.MatchingLabels{discoveryv1.LabelServiceName: key.Name})
+	if err != nil {
+		return nil, fmt.Errorf("endpoints of service %s: %w", key, err)
+	}
+	var all []string
+	for _, s := range slicesOf.Items {
+		for _, e := range s.Endpoints {
+			if e.Conditions.Ready != nil && !*e.Conditions.Ready {
+				continue
+			}
+			for _, a := range e.Addresses {
+				all = append(all, endpointPorts(a, s.Ports)...)
+			}
+		}
+	}
+	slices.Sort(all)
+	return slices.Compact(all), nil
+}
+
+func endpointPorts(address string, ports []discoveryv1.EndpointPort) []string {
+	all := []string{address}
+	for _, p := range ports {
+		var b strings.Builder
+		b.WriteString(address)
+		if p.Name != nil {
+			b.WriteString(" " + *p.Name)
+		}
+		if p.Protocol != nil {
+			b.WriteString(" " + string(*p.Protocol))
+		}
+		if p.Port != nil {
+			fmt.Fprintf(&b, " %d", *p.Port)
+		}
+		all = append(all, b.String())
+	}
+	return all
+}
+
+// IsTaken reports whether the API server refused a ClusterIP because somebody else has it (ErrAllocated in
+// k8s.io/kubernetes pkg/registry/core/service/ipallocator/interfaces.go, which reaches clients only as text).
+func IsTaken(err error) bool {
+	return apierrors.IsInvalid(err) && strings.Contains(err.Error(), "provided IP is already allocated")
+}
+
+// NotReadyYet turns the refusal of an API server that has not heard of a new ServiceCIDR yet into one to try again:
+// each API server learns of it by its own watch (ErrMismatchedNetwork and ErrNotReady in the same file).
+func NotReadyYet(err error) error {
+	if apierrors.IsInvalid(err) && (strings.Contains(err.Error(), "does not match the current range") ||
+		strings.Contains(err.Error(), "allocator not ready")) {
+		return engine.NotYet("%w", err)
+	}
+	return err
+}
+
+// Remove deletes the bridge of a Service, if it is there and replumb's.
+func Remove(ctx context.Context, c client.Client, key types.NamespacedName) error {
+	have := &corev1.Service{}
+	if err := c.Get(ctx, key, have); err != nil {
+		return client.IgnoreNotFound(err)
+	}
+	if have.Labels[v1alpha1.LabelRole] != v1alpha1.RoleBridge {
+		return &ForeignError{Kind: "Service", Name: key.String()}
+	}
+	return client.IgnoreNotFound(c.Delete(ctx, have, client.Preconditions{UID: &have.UID}))
+}

@@ -1,0 +1,115 @@
+package bridge
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+)
+
+// Hold keeps an address that no Service owns from being given to one. The API server allocates by creating an
+// IPAddress of that name; the controller that repairs IPAddresses leaves those alone that are managed by others
+// (managedByController in k8s.io/kubernetes pkg/registry/core/service/ipallocator/controller/repairip.go).
+type Hold struct {
+	Migration string
+	Address   netip.Addr
+	Bridge    types.NamespacedName
+}
+
+// Build makes the hold as it should be.
+func (h *Hold) Build() *networkingv1.IPAddress {
+	family := corev1.IPv4Protocol
+	if h.Address.Is6() {
+		family = corev1.IPv6Protocol
+	}
+	return &networkingv1.IPAddress{
+		TypeMeta: metav1.TypeMeta{APIVersion: "networking.k8s.io/v1", Kind: "IPAddress"},
+		ObjectMeta: metav1.ObjectMeta{
+			Name: h.Address.String(),
+			Labels: map[string]string{
+				networkingv1.LabelIPAddressFamily: string(family),
+				networkingv1.LabelManagedBy:       "replumb",
+				v1alpha1.LabelMigration:           h.Migration,
+				v1alpha1.LabelRole:                v1alpha1.RoleHold,
+			},
+		},
+		Spec: networkingv1.IPAddressSpec{ParentRef: &networkingv1.ParentReference{
+			Resource: "services", Namespace: h.Bridge.Namespace, Name: h.Bridge.Name,
+		}},
+	}
+}
+
+// TakenError says that an address belongs to somebody else.
+type TakenError struct {
+	Address netip.Addr
+	By      string
+}
+
+func (e *TakenError) Error() string { return fmt.Sprintf("address %s is taken by %s", e.Address, e.By) }
+
+// Place creates the hold. If the address is somebody else's it returns a TakenError.
+func (h *Hold) Place(ctx context.Context, c client.Client) error {
+	err := c.Create(ctx, h.Build(), client.FieldOwner(v1alpha1.FieldManager))
+	if apierrors.IsAlreadyExists(err) {
+		return h.Check(ctx, c)
+	}
+	if err != nil {
+		return fmt.Errorf("holding %s: %w", h.Address, err)
+	}
+	return nil
+}
+
+// Check returns nil only if the hold is in place.
+func (h *Hold) Check(ctx context.Context, c client.Client) error {
+	have := &networkingv1.IPAddress{}
+	if err := c.Get(ctx, types.NamespacedName{Name: h.Address.String()}, have); err != nil {
+		return fmt.Errorf("holding %s: %w", h.Address, err)
+	}
+	if !h.owns(have) {
+		return &TakenError{Address: h.Address, By: ParentOf(have)}
+	}
+	return nil
+}
+
+// Release deletes the hold, and never anybody else's IPAddress.
+func (h *Hold) Release(ctx context.Context, c client.Client) error {
+	have := &networkingv1.IPAddress{}
+	err := c.Get(ctx, types.NamespacedName{Name: h.Address.String()}, have)
+	if err != nil || !h.owns(have) {
+		return client.IgnoreNotFound(err)
+	}
+	return client.IgnoreNotFound(c.Delete(ctx, have, client.Preconditions{UID: &have.UID}))
+}
+
+func (h *Hold) owns(ip *networkingv1.IPAddress) bool {
+	key, ok := HeldFor(ip)
+	return ok && key == h.Bridge
+}
+
+// HeldFor names the bridge an IPAddress is held for, if it is a hold.
+func HeldFor(ip *networkingv1.IPAddress) (types.NamespacedName, bool) {
+	if ip.Labels[v1alpha1.LabelRole] != v1alpha1.RoleHold || ip.Spec.ParentRef == nil {
+		return types.NamespacedName{}, false
+	}
+	return types.NamespacedName{Namespace: ip.Spec.ParentRef.Namespace, Name: ip.Spec.ParentRef.Name}, true
+}
+
+// ParentOf names what an IPAddress belongs to.
+func ParentOf(ip *networkingv1.IPAddress) string {
+	p := ip.Spec.ParentRef
+	if p == nil {
+		return "nobody"
+	}
+	if p.Namespace == "" {
+		return p.Resource + " " + p.Name
+	}
+	return p.Resource + " " + p.Namespace + "/" + p.Name
+}

@@ -1,0 +1,109 @@
+// Package cli is the commands of replumb: they parse, call and render, and decide nothing else.
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"io"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/replumb/replumb/internal/check"
+	"github.com/replumb/replumb/internal/cluster"
+	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/servicecidr"
+)
+
+// The exit codes, which scripts rely on.
+const (
+	ExitDone        = 0
+	ExitError       = 1
+	ExitUsage       = 2
+	ExitBlocked     = 3
+	ExitBudget      = 4
+	ExitLocked      = 5
+	ExitInterrupted = 130
+)
+
+// UsageError is a command line that cannot be meant.
+type UsageError struct {
+	Problem string
+	Hint    string
+}
+
+func (e *UsageError) Error() string { return e.Problem }
+
+// HintedError is an error with advice.
+type HintedError struct {
+	Err  error
+	Hint string
+}
+
+func (e *HintedError) Error() string { return e.Err.Error() }
+
+// Unwrap gives the cause.
+func (e *HintedError) Unwrap() error { return e.Err }
+
+// ExitCode of an error.
+func ExitCode(err error) int {
+	var usage *UsageError
+	var spec *servicecidr.SpecError
+	var blocked *check.BlockedError
+	var denied *servicecidr.DeniedError
+	switch {
+	case err == nil:
+		return ExitDone
+	case errors.As(err, &usage), errors.As(err, &spec):
+		return ExitUsage
+	case errors.As(err, &blocked), errors.As(err, &denied):
+		return ExitBlocked
+	case errors.Is(err, engine.ErrInterrupted):
+		return ExitInterrupted
+	}
+	return ExitError
+}
+
+// Report writes an error, and what to do about it, for people.
+func Report(w io.Writer, err error) {
+	if err == nil {
+		return
+	}
+	fmt.Fprintf(w, "error: %v\n", err)
+	if hint := hintOf(err); hint != "" {
+		fmt.Fprintf(w, "hint: %s\n", hint)
+	}
+}
+
+func hintOf(err error) string {
+	var hinted *HintedError
+	var usage *UsageError
+	var spec *servicecidr.SpecError
+	var state *servicecidr.StateError
+	var unreachable *cluster.UnreachableError
+	var denied *servicecidr.DeniedError
+	var blocked *check.BlockedError
+	var late *engine.DeadlineError
+	switch {
+	case errors.As(err, &hinted):
+		return hinted.Hint
+	case errors.As(err, &usage):
+		return usage.Hint
+	case errors.As(err, &spec):
+		return spec.Hint
+	case errors.As(err, &state):
+		return state.Hint
+	case errors.As(err, &unreachable):
+		return "is the cluster up, and is it the one you mean? see --kubeconfig and --context"
+	case errors.As(err, &denied):
+		return "bind the ClusterRole in deploy/rbac.yaml to the user"
+	case errors.As(err, &blocked):
+		return "replumb check -f FILE shows every finding with its fix; nothing was changed"
+	case errors.Is(err, engine.ErrInterrupted):
+		return "it is safe to run the same command again: it carries on"
+	case errors.As(err, &late):
+		return "when the cause is removed, run the same command again: it carries on"
+	case apierrors.IsForbidden(err):
+		return "bind the ClusterRole in deploy/rbac.yaml to the user"
+	}
+	return ""
+}

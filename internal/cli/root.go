@@ -1,0 +1,242 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"golang.org/x/term"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/cluster"
+	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/servicecidr"
+	"github.com/replumb/replumb/internal/ui"
+)
+
+// Main runs replumb and returns its exit code.
+func Main() int {
+	// The first Ctrl-C lets the steps in hand finish. After it the signal has its default effect again, so a second one
+	// ends the process at once, which is as safe as any crash.
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	context.AfterFunc(ctx, stop)
+	cmd := NewCommand(filepath.Base(os.Args[0]), os.Stdin, os.Stdout, os.Stderr)
+	err := cmd.ExecuteContext(ctx)
+	Report(os.Stderr, err)
+	return ExitCode(err)
+}
+
+// app is what the commands share.
+type app struct {
+	name     string
+	in       io.Reader
+	out, err io.Writer
+	config   *genericclioptions.ConfigFlags
+	output   string
+	file     string
+	yes      bool
+}
+
+// NewCommand is the replumb command. As a kubectl plugin (kubectl-replumb) it calls itself "kubectl replumb".
+func NewCommand(argv0 string, in io.Reader, out, errOut io.Writer) *cobra.Command {
+	a := &app{name: "replumb", in: in, out: out, err: errOut, config: genericclioptions.NewConfigFlags(true)}
+	if strings.HasPrefix(argv0, "kubectl-") {
+		a.name = "kubectl replumb"
+	}
+	root := &cobra.Command{
+		Use:   "replumb",
+		Short: "Change the network under a live Kubernetes cluster without dropping a request",
+		Long: `replumb moves the Service range of a live Kubernetes cluster without dropping a request.
+
+Describe the move in a Migration, look at the plan, apply it. Old addresses keep answering until
+you finish; until then everything can be rolled back. Every command can be interrupted and run again.`,
+		Example: a.example(`
+  replumb check -f move.yaml        # is the cluster fit for it?
+  replumb plan -f move.yaml         # what would be done, in order
+  replumb apply -f move.yaml        # do it; old addresses keep answering
+  replumb finish services-to-172-24 # take old addresses away for good`),
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		Annotations:   map[string]string{cobra.CommandDisplayNameAnnotation: a.name},
+		Args:          noArgs,
+		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	root.SetIn(in)
+	root.SetOut(out)
+	root.SetErr(errOut)
+	root.CompletionOptions.HiddenDefaultCmd = true
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return &UsageError{Problem: err.Error(), Hint: cmd.CommandPath() + " --help"}
+	})
+	a.addConfigFlags(root.PersistentFlags())
+	root.AddCommand(a.check(), a.plan(), a.apply(), a.status(), a.rollback(), a.finish(), a.version())
+	return root
+}
+
+// addConfigFlags takes kubectl's flags; those rarely used stay out of the help.
+func (a *app) addConfigFlags(flags *pflag.FlagSet) {
+	a.config.Namespace = nil // a migration is of a cluster
+	a.config.AddFlags(flags)
+	shown := []string{"kubeconfig", "context", "request-timeout"}
+	flags.VisitAll(func(f *pflag.Flag) { f.Hidden = !slices.Contains(shown, f.Name) })
+}
+
+func (a *app) example(text string) string {
+	return strings.ReplaceAll(strings.TrimPrefix(text, "\n"), "  replumb ", "  "+a.name+" ")
+}
+
+func noArgs(cmd *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return &UsageError{Problem: fmt.Sprintf("unknown command or argument %q", args[0]), Hint: cmd.CommandPath() + " --help"}
+	}
+	return nil
+}
+
+func oneName(cmd *cobra.Command, args []string) error {
+	if len(args) != 1 {
+		return &UsageError{Problem: "name one Migration", Hint: "kubectl get migrations.replumb.dev lists them"}
+	}
+	return nil
+}
+
+func (a *app) fileFlag(cmd *cobra.Command) {
+	cmd.Flags().StringVarP(&a.file, "filename", "f", "", "file with the Migration, or - for stdin")
+}
+
+func (a *app) outputFlag(cmd *cobra.Command, formats ...string) {
+	usage := "output format: " + strings.Join(formats, ", ")
+	cmd.Flags().StringVarP(&a.output, "output", "o", formats[0], usage)
+	before := cmd.PreRunE
+	cmd.PreRunE = func(cmd *cobra.Command, args []string) error {
+		if !slices.Contains(formats, a.output) {
+			return &UsageError{Problem: fmt.Sprintf("output format %q is not known", a.output), Hint: "use one of " + strings.Join(formats, ", ")}
+		}
+		if before != nil {
+			return before(cmd, args)
+		}
+		return nil
+	}
+}
+
+// tools connects to the cluster that the flags name.
+func (a *app) tools() (servicecidr.Tools, error) {
+	config, err := a.config.ToRESTConfig()
+	if err != nil {
+		return servicecidr.Tools{}, &HintedError{Err: fmt.Errorf("no cluster: %w", err), Hint: "name one with --kubeconfig or --context"}
+	}
+	c, err := cluster.Connect(config)
+	if err != nil {
+		return servicecidr.Tools{}, err
+	}
+	return servicecidr.Tools{Cluster: c, Probe: servicecidr.HealthPort{Cluster: c}}, nil
+}
+
+// jobFromFile reads the Migration before it looks for a cluster: what is wrong in the file is told first.
+func (a *app) jobFromFile() (*servicecidr.Job, error) {
+	m, err := a.read()
+	if err != nil {
+		return nil, err
+	}
+	if _, err := servicecidr.NewJob(servicecidr.Tools{}, m); err != nil {
+		return nil, err
+	}
+	tools, err := a.tools()
+	if err != nil {
+		return nil, err
+	}
+	return servicecidr.NewJob(tools, m)
+}
+
+func (a *app) read() (*v1alpha1.Migration, error) {
+	var body []byte
+	var err error
+	switch a.file {
+	case "":
+		return nil, &UsageError{Problem: "name the file with the Migration", Hint: a.name + " plan -f FILE"}
+	case "-":
+		body, err = io.ReadAll(a.in)
+	default:
+		body, err = os.ReadFile(a.file)
+	}
+	if err != nil {
+		return nil, &UsageError{Problem: err.Error(), Hint: "name a file that can be read with -f"}
+	}
+	return servicecidr.Parse(body)
+}
+
+// jobByName takes the Migration that the cluster has.
+func (a *app) jobByName(ctx context.Context, name string) (*servicecidr.Job, error) {
+	tools, err := a.tools()
+	if err != nil {
+		return nil, err
+	}
+	if _, err := tools.Cluster.ServerVersion(ctx); err != nil {
+		return nil, err
+	}
+	m, err := servicecidr.GetMigration(ctx, tools.Cluster, name)
+	if err != nil {
+		return nil, err
+	}
+	if m == nil {
+		return nil, &HintedError{Err: fmt.Errorf("migration %s does not exist", name), Hint: "kubectl get migrations.replumb.dev lists them"}
+	}
+	return servicecidr.NewJob(tools, m)
+}
+
+// runner renders events as the flags and the terminal ask for.
+func (a *app) runner() *engine.Runner {
+	if a.output == "json" {
+		return &engine.Runner{Sink: ui.JSONLines(a.out)}
+	}
+	if f, ok := a.err.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
+		return &engine.Runner{Sink: ui.NewProgress(f, int(f.Fd())).Event}
+	}
+	return &engine.Runner{Sink: ui.Plain(a.err)}
+}
+
+// confirm asks on a terminal. Elsewhere the answer must have been given by --yes.
+func (a *app) confirm(question string) error {
+	if a.yes {
+		return nil
+	}
+	f, ok := a.in.(*os.File)
+	if !ok || !term.IsTerminal(int(f.Fd())) {
+		return &UsageError{Problem: "stdin is not a terminal, so there is nobody to ask", Hint: "add --yes if you are sure"}
+	}
+	fmt.Fprintf(a.err, "%s [y/N] ", question)
+	var answer string
+	if _, err := fmt.Fscanln(f, &answer); err != nil && !errors.Is(err, io.EOF) && err.Error() != "unexpected newline" {
+		return fmt.Errorf("reading the answer: %w", err)
+	}
+	if answer != "y" && answer != "yes" {
+		return &HintedError{Err: errors.New("not confirmed; nothing was changed"), Hint: "answer y, or add --yes"}
+	}
+	return nil
+}
+
+func (a *app) version() *cobra.Command {
+	return &cobra.Command{
+		Use: "version", Short: "Print the version", Args: noArgs,
+		Example: a.example("  replumb version"),
+		RunE: func(*cobra.Command, []string) error {
+			version := "unknown"
+			if info, ok := debug.ReadBuildInfo(); ok {
+				version = info.Main.Version
+			}
+			_, err := fmt.Fprintln(a.out, "replumb", version)
+			return err
+		},
+	}
+}

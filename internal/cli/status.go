@@ -1,0 +1,147 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/servicecidr"
+	"github.com/replumb/replumb/internal/ui"
+)
+
+// statusDocument is what status prints with -o json or yaml.
+type statusDocument struct {
+	Migration string          `json:"migration"`
+	Phase     v1alpha1.Phase  `json:"phase,omitempty"`
+	Final     bool            `json:"pointOfNoReturnPassed"`
+	LastError string          `json:"lastError,omitempty"`
+	Counts    v1alpha1.Counts `json:"counts"`
+	Services  []serviceLine   `json:"services"`
+	Next      string          `json:"next"`
+}
+
+type serviceLine struct {
+	Service string            `json:"service"`
+	Old     string            `json:"old,omitempty"`
+	New     string            `json:"new,omitempty"`
+	State   servicecidr.Place `json:"state"`
+	Reason  string            `json:"reason,omitempty"`
+}
+
+func (a *app) status() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "status [NAME]", Short: "Show where each Service stands", Args: cobra.MaximumNArgs(1),
+		Long:    "Show where each Service stands, read from the objects themselves.",
+		Example: a.example("  replumb status\n  replumb status services-to-172-24 -o json"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			jobs, err := a.jobs(cmd.Context(), args)
+			if err != nil {
+				return err
+			}
+			if len(jobs) == 0 {
+				fmt.Fprintln(a.err, "no migrations")
+				return nil
+			}
+			for _, job := range jobs {
+				if err := a.showStatus(cmd.Context(), job); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+	}
+	a.outputFlag(cmd, "table", "json", "yaml", "name")
+	return cmd
+}
+
+func (a *app) jobs(ctx context.Context, names []string) ([]*servicecidr.Job, error) {
+	if len(names) == 1 {
+		job, err := a.jobByName(ctx, names[0])
+		return []*servicecidr.Job{job}, err
+	}
+	tools, err := a.tools()
+	if err != nil {
+		return nil, err
+	}
+	if _, err := tools.Cluster.ServerVersion(ctx); err != nil {
+		return nil, err
+	}
+	all, err := servicecidr.Migrations(ctx, tools.Cluster)
+	if err != nil {
+		return nil, err
+	}
+	var jobs []*servicecidr.Job
+	for i := range all {
+		job, err := servicecidr.NewJob(tools, &all[i])
+		if err != nil {
+			return nil, err
+		}
+		jobs = append(jobs, job)
+	}
+	return jobs, nil
+}
+
+func (a *app) showStatus(ctx context.Context, job *servicecidr.Job) error {
+	survey, err := job.Look(ctx)
+	if err != nil {
+		return err
+	}
+	doc := a.statusDocument(job, survey)
+	switch a.output {
+	case "json", "yaml":
+		return ui.Document(a.out, a.output, doc)
+	case "name":
+		_, err := fmt.Fprintln(a.out, "migration.replumb.dev/"+doc.Migration)
+		return err
+	}
+	rows := [][]string{{"SERVICE", "OLD", "NEW", "STATE", "REASON"}}
+	for _, s := range doc.Services {
+		rows = append(rows, []string{s.Service, s.Old, s.New, string(s.State), s.Reason})
+	}
+	if err := ui.Table(a.out, rows); err != nil {
+		return err
+	}
+	fmt.Fprintf(a.out, "migration %s: %s; %d of %d moved, %d bridged, %d stay\n", doc.Migration, doc.Phase,
+		doc.Counts.Moved, doc.Counts.Total, doc.Counts.Bridged, doc.Counts.Stays)
+	if doc.LastError != "" {
+		fmt.Fprintf(a.out, "last error: %s\n", doc.LastError)
+	}
+	_, err = fmt.Fprintf(a.out, "next: %s\n", doc.Next)
+	return err
+}
+
+func (a *app) statusDocument(job *servicecidr.Job, survey *servicecidr.Survey) statusDocument {
+	st := job.Migration.Status
+	doc := statusDocument{
+		Migration: job.Spec.Name, Phase: st.Phase, Final: st.PointOfNoReturnPassed, LastError: st.LastError,
+		Counts: survey.Counts(), Services: []serviceLine{}, Next: a.next(job, survey),
+	}
+	for _, e := range append(survey.Moves, survey.Stays...) {
+		line := serviceLine{Service: e.Key().String(), State: e.Place, Reason: e.Reason}
+		if e.Old.IsValid() {
+			line.Old = e.Old.String()
+		}
+		if e.New.IsValid() {
+			line.New = e.New.String()
+		}
+		doc.Services = append(doc.Services, line)
+	}
+	return doc
+}
+
+func (a *app) next(job *servicecidr.Job, survey *servicecidr.Survey) string {
+	name := job.Spec.Name
+	switch {
+	case job.Migration.Status.Phase == v1alpha1.PhaseFinished, job.Migration.Status.Phase == v1alpha1.PhaseRolledBack:
+		return "nothing; the migration is over"
+	case job.Migration.Status.PointOfNoReturnPassed:
+		return a.name + " finish " + name
+	case job.Migration.Status.Phase == v1alpha1.PhaseRollingBack:
+		return a.name + " rollback " + name
+	case len(survey.Pending()) > 0:
+		return a.name + " apply -f FILE"
+	}
+	return fmt.Sprintf("%s finish %s, or %s rollback %s", a.name, name, a.name, name)
+}

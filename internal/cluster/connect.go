@@ -1,0 +1,160 @@
+// Package cluster talks to the API server: clients, paged lists, rights, and the Snapshot that plans and checks are
+// made from.
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+
+	authorizationv1 "k8s.io/api/authorization/v1"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apimachinery/pkg/version"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+)
+
+// Cluster is a connection to one cluster. Its client reads from the API server itself, not from a cache: what a step
+// observes must not be older than what the step before it did.
+type Cluster struct {
+	client.Client
+	raw  rest.Interface
+	host string
+}
+
+// UnreachableError says that no API server answered.
+type UnreachableError struct {
+	Host string
+	Err  error
+}
+
+func (e *UnreachableError) Error() string {
+	return fmt.Sprintf("the API server at %s cannot be reached: %v", e.Host, e.Err)
+}
+
+// Unwrap gives the cause.
+func (e *UnreachableError) Unwrap() error { return e.Err }
+
+// Connect makes clients for a cluster. It sends nothing yet.
+func Connect(config *rest.Config) (*Cluster, error) {
+	config = rest.CopyConfig(config)
+	config.QPS = -1 // the server's priority and fairness decides, not the client
+	config.UserAgent = "replumb"
+	scheme, err := newScheme()
+	if err != nil {
+		return nil, err
+	}
+	// API warnings would be printed between the lines of the progress; what matters in them is a finding.
+	config.WarningHandler = rest.NoWarnings{}
+	c, err := client.New(config, client.Options{Scheme: scheme, Mapper: newMapper()})
+	if err != nil {
+		return nil, fmt.Errorf("creating a client: %w", err)
+	}
+	raw, err := rest.UnversionedRESTClientFor(rawConfig(config, scheme))
+	if err != nil {
+		return nil, fmt.Errorf("creating a client: %w", err)
+	}
+	return &Cluster{Client: c, raw: raw, host: config.Host}, nil
+}
+
+func rawConfig(config *rest.Config, scheme *runtime.Scheme) *rest.Config {
+	config = rest.CopyConfig(config)
+	config.GroupVersion = &schema.GroupVersion{}
+	config.APIPath = "/"
+	config.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
+	return config
+}
+
+func newScheme() (*runtime.Scheme, error) {
+	s := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{
+		corev1.AddToScheme, networkingv1.AddToScheme, discoveryv1.AddToScheme, authorizationv1.AddToScheme,
+		apiextensionsv1.AddToScheme, v1alpha1.AddToScheme,
+	} {
+		if err := add(s); err != nil {
+			return nil, fmt.Errorf("building the scheme: %w", err)
+		}
+	}
+	return s, nil
+}
+
+// newMapper names the resources replumb uses. Knowing them here saves discovery, and it works before the Migration CRD
+// is installed.
+func newMapper() meta.RESTMapper {
+	m := meta.NewDefaultRESTMapper(nil)
+	for gv, kinds := range map[schema.GroupVersion]map[string]meta.RESTScope{
+		corev1.SchemeGroupVersion: {
+			"Service": meta.RESTScopeNamespace, "Pod": meta.RESTScopeNamespace,
+			"Namespace": meta.RESTScopeRoot, "Node": meta.RESTScopeRoot,
+		},
+		networkingv1.SchemeGroupVersion:    {"ServiceCIDR": meta.RESTScopeRoot, "IPAddress": meta.RESTScopeRoot},
+		discoveryv1.SchemeGroupVersion:     {"EndpointSlice": meta.RESTScopeNamespace},
+		authorizationv1.SchemeGroupVersion: {"SelfSubjectAccessReview": meta.RESTScopeRoot},
+		apiextensionsv1.SchemeGroupVersion: {"CustomResourceDefinition": meta.RESTScopeRoot},
+		v1alpha1.GroupVersion:              {"Migration": meta.RESTScopeRoot},
+	} {
+		for kind, scope := range kinds {
+			plural, singular := meta.UnsafeGuessKindToResource(gv.WithKind(kind))
+			if kind == "IPAddress" {
+				plural = gv.WithResource("ipaddresses")
+			}
+			m.AddSpecific(gv.WithKind(kind), plural, singular, scope)
+		}
+	}
+	return m
+}
+
+// Host is the address of the API server.
+func (c *Cluster) Host() string { return c.host }
+
+// Get with a path of the API server's own, such as /version.
+func (c *Cluster) GetRaw(ctx context.Context, path string) ([]byte, error) {
+	body, err := c.raw.Get().AbsPath(path).DoRaw(ctx)
+	if err != nil {
+		return body, fmt.Errorf("reading %s: %w", path, err)
+	}
+	return body, nil
+}
+
+// ServerVersion asks the API server for its version. It is the first thing to send: when nobody answers it says so in
+// one line.
+func (c *Cluster) ServerVersion(ctx context.Context) (*version.Info, error) {
+	body, err := c.raw.Get().AbsPath("/version").DoRaw(ctx)
+	if err != nil {
+		var status apierrors.APIStatus
+		if errors.As(err, &status) && status.Status().Code > 0 && !unreachable(err) {
+			return nil, fmt.Errorf("asking %s for its version: %w", c.host, err)
+		}
+		return nil, &UnreachableError{Host: c.host, Err: cause(err)}
+	}
+	return decodeVersion(body)
+}
+
+func unreachable(err error) bool {
+	var network net.Error
+	return errors.As(err, &network)
+}
+
+// cause strips the request line that net/http puts before the reason.
+func cause(err error) error {
+	var op *net.OpError
+	if errors.As(err, &op) {
+		return op
+	}
+	if i := strings.LastIndex(err.Error(), "\": "); i >= 0 {
+		return errors.New(err.Error()[i+3:])
+	}
+	return err
+}

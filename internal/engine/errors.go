@@ -1,0 +1,68 @@
+package engine
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"syscall"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+)
+
+// ErrInterrupted says that a run was cancelled. Every step that had begun was finished or can be taken up again.
+var ErrInterrupted = errors.New("interrupted")
+
+// StepError says which step stopped a run.
+type StepError struct {
+	Phase string
+	Step  string
+	Title string
+	Err   error
+}
+
+func (e *StepError) Error() string { return fmt.Sprintf("step %s: %v", e.Step, e.Err) }
+
+// Unwrap gives the cause.
+func (e *StepError) Unwrap() error { return e.Err }
+
+// DeadlineError says that something was waited for in vain. Err is what was missing at the end.
+type DeadlineError struct {
+	After string
+	Err   error
+}
+
+func (e *DeadlineError) Error() string { return fmt.Sprintf("%v (gave up after %s)", e.Err, e.After) }
+
+// Unwrap gives what was missing.
+func (e *DeadlineError) Unwrap() error { return e.Err }
+
+type notYetError struct{ err error }
+
+func (e *notYetError) Error() string { return e.err.Error() }
+func (e *notYetError) Unwrap() error { return e.err }
+
+// NotYet makes an error that asks to look again later: not true yet, but it may become true.
+func NotYet(format string, args ...any) error {
+	return &notYetError{err: fmt.Errorf(format, args...)}
+}
+
+// Retryable reports whether trying again can help: something is not true yet, somebody else wrote first, or the API
+// server was busy, restarting or out of reach.
+func Retryable(err error) bool {
+	var later *notYetError
+	if errors.As(err, &later) {
+		return true
+	}
+	if apierrors.IsConflict(err) || apierrors.IsTooManyRequests(err) || apierrors.IsServerTimeout(err) ||
+		apierrors.IsTimeout(err) || apierrors.IsServiceUnavailable(err) || apierrors.IsInternalError(err) {
+		return true
+	}
+	var status apierrors.APIStatus
+	if errors.As(err, &status) {
+		return status.Status().Code >= 500
+	}
+	var network net.Error
+	return errors.As(err, &network) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
+		errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ECONNRESET)
+}

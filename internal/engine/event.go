@@ -1,0 +1,40 @@
+package engine
+
+import "time"
+
+// Kind is what an event tells.
+type Kind string
+
+// The kinds of events, in the order in which they occur.
+const (
+	RunStarted     Kind = "RunStarted"
+	PhaseStarted   Kind = "PhaseStarted"
+	StepStarted    Kind = "StepStarted"
+	StepRetried    Kind = "StepRetried"
+	StepWaiting    Kind = "StepWaiting"
+	StepUnchanged  Kind = "StepUnchanged"
+	StepDone       Kind = "StepDone"
+	StepFailed     Kind = "StepFailed"
+	PhaseDone      Kind = "PhaseDone"
+	RunDone        Kind = "RunDone"
+	RunFailed      Kind = "RunFailed"
+	RunInterrupted Kind = "RunInterrupted"
+)
+
+// Event is one thing that happened. Renderers, status and reports all feed on events.
+type Event struct {
+	Time  time.Time `json:"time"`
+	Kind  Kind      `json:"kind"`
+	Plan  string    `json:"plan"`
+	Phase string    `json:"phase,omitempty"`
+	Group string    `json:"group,omitempty"`
+	Step  string    `json:"step,omitempty"`
+	// Message says what, in words for people. Don't match on it.
+	Message string `json:"message,omitempty"`
+	Error   string `json:"error,omitempty"`
+	// Done and Total count the steps of the phase, for events of a phase or step.
+	Done  int `json:"done"`
+	Total int `json:"total"`
+	// Seconds is how long the step, phase or run took, on the events that end one.
+	Seconds float64 `json:"seconds,omitempty"`
+}

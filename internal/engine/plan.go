@@ -1,0 +1,152 @@
+// Package engine runs plans: it observes each step, does what is not done, and takes a step as done only on proof. It
+// knows nothing of what the steps are about.
+package engine
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"time"
+)
+
+// State is what a step finds when it looks.
+type State int
+
+const (
+	// Unknown means that the step could not find out.
+	Unknown State = iota
+	// Pending means that there is something to do.
+	Pending
+	// Done means that the step's result is already there.
+	Done
+	// Blocked means that the step cannot be done; State's error says why.
+	Blocked
+)
+
+func (s State) String() string {
+	return [...]string{"unknown", "pending", "done", "blocked"}[s]
+}
+
+// Step is the smallest thing that is done, verified and undone as one.
+type Step interface {
+	// ID is the same in every run.
+	ID() string
+	// Title is what people read while the step runs.
+	Title() string
+	// State looks. It never relies on what an earlier run remembered.
+	State(ctx context.Context) (State, error)
+	// Do may be called again after it failed or was killed half way.
+	Do(ctx context.Context) error
+	// Verify returns nil only on proof. The runner repeats it until the step's deadline.
+	Verify(ctx context.Context) error
+}
+
+// Undoer is a step that can be taken back.
+type Undoer interface {
+	// Undo is the step that takes this one back.
+	Undo() Step
+}
+
+// Previewer is a step that can show what it would write, by the code that would write it.
+type Previewer interface {
+	Preview() ([]Change, error)
+}
+
+// Timed is a step with a deadline of its own.
+type Timed interface {
+	Deadline() time.Duration
+}
+
+// Waiter is a step that writes nothing and only lets time pass or watches: it ends at once on cancellation, where other
+// steps are finished first.
+type Waiter interface {
+	Waits()
+}
+
+// Change is one write.
+type Change struct {
+	// Verb is create, patch or delete.
+	Verb string `json:"verb"`
+	// Object as kind and name, such as "Service shop/cart".
+	Object string `json:"object"`
+	// Body is the object or the patch.
+	Body any `json:"body,omitempty"`
+}
+
+// Group is a set of steps of which up to Parallel run at once. It ends when all have ended.
+type Group struct {
+	Title    string
+	Parallel int
+	Steps    []Step
+}
+
+// Phase is a named stretch of a plan with one purpose. Its groups run one after another.
+type Phase struct {
+	Name   string
+	Title  string
+	Groups []Group
+}
+
+// Plan is what will be done, in order.
+type Plan struct {
+	Name   string
+	Phases []Phase
+}
+
+// Steps are all steps in order.
+func (p *Plan) Steps() []Step {
+	var all []Step
+	for _, phase := range p.Phases {
+		for _, g := range phase.Groups {
+			all = append(all, g.Steps...)
+		}
+	}
+	return all
+}
+
+// Validate rejects plans in which two steps have the same ID.
+func (p *Plan) Validate() error {
+	seen := map[string]bool{}
+	for _, s := range p.Steps() {
+		if seen[s.ID()] {
+			return fmt.Errorf("plan %s has two steps with the id %s", p.Name, s.ID())
+		}
+		seen[s.ID()] = true
+	}
+	return nil
+}
+
+// Hash identifies what the plan would do.
+func (p *Plan) Hash() (string, error) {
+	h := sha256.New()
+	enc := json.NewEncoder(h)
+	for _, phase := range p.Phases {
+		for _, g := range phase.Groups {
+			for _, s := range g.Steps {
+				changes, err := Preview(s)
+				if err != nil {
+					return "", err
+				}
+				if err := enc.Encode([]any{phase.Name, g.Title, s.ID(), s.Title(), changes}); err != nil {
+					return "", fmt.Errorf("hashing step %s: %w", s.ID(), err)
+				}
+			}
+		}
+	}
+	return hex.EncodeToString(h.Sum(nil))[:16], nil
+}
+
+// Preview is what a step would write; nothing, if it does not say.
+func Preview(s Step) ([]Change, error) {
+	p, ok := s.(Previewer)
+	if !ok {
+		return nil, nil
+	}
+	changes, err := p.Preview()
+	if err != nil {
+		return nil, fmt.Errorf("previewing %s: %w", s.ID(), err)
+	}
+	return changes, nil
+}

@@ -1,0 +1,232 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"k8s.io/apimachinery/pkg/util/wait"
+)
+
+// Runner runs plans.
+type Runner struct {
+	// Sink receives every event, one at a time.
+	Sink func(Event)
+	// Deadline of a step that has none of its own. Default: two minutes.
+	Deadline time.Duration
+	// Now is the clock. Default: time.Now.
+	Now func() time.Time
+}
+
+// run is one pass over one plan.
+type run struct {
+	*Runner
+	plan  *Plan
+	mu    sync.Mutex
+	phase string
+	group string
+	done  int
+	total int
+}
+
+// Run does what is not done yet, phase by phase. When ctx is cancelled the steps in hand are finished, no other is
+// begun, and ErrInterrupted is returned.
+func (r *Runner) Run(ctx context.Context, plan *Plan) error {
+	if err := plan.Validate(); err != nil {
+		return err
+	}
+	this := &run{Runner: r, plan: plan}
+	start := this.now()
+	this.emit(Event{Kind: RunStarted})
+	err := this.phases(ctx)
+	took := this.now().Sub(start).Seconds()
+	this.phase, this.group, this.done, this.total = "", "", 0, 0
+	switch {
+	case err == nil:
+		this.emit(Event{Kind: RunDone, Seconds: took})
+	case errors.Is(err, ErrInterrupted):
+		this.emit(Event{Kind: RunInterrupted, Error: err.Error(), Seconds: took})
+	default:
+		this.emit(Event{Kind: RunFailed, Error: err.Error(), Seconds: took})
+	}
+	return err
+}
+
+func (r *run) phases(ctx context.Context) error {
+	for _, phase := range r.plan.Phases {
+		start := r.now()
+		r.phase, r.group, r.done, r.total = phase.Name, "", 0, 0
+		for _, g := range phase.Groups {
+			r.total += len(g.Steps)
+		}
+		r.emit(Event{Kind: PhaseStarted, Message: phase.Title})
+		for _, g := range phase.Groups {
+			r.group = g.Title
+			if err := r.runGroup(ctx, g); err != nil {
+				return err
+			}
+		}
+		r.group = ""
+		r.emit(Event{Kind: PhaseDone, Message: phase.Title, Seconds: r.now().Sub(start).Seconds()})
+	}
+	return nil
+}
+
+// runGroup runs the steps of a group. The first failure keeps further steps from starting; those in hand are finished.
+func (r *run) runGroup(ctx context.Context, g Group) error {
+	eg, starting := errgroup.WithContext(ctx)
+	eg.SetLimit(max(1, g.Parallel))
+	for _, s := range g.Steps {
+		eg.Go(func() error {
+			if starting.Err() != nil {
+				return nil
+			}
+			return r.step(ctx, s)
+		})
+	}
+	if err := eg.Wait(); err != nil {
+		return err
+	}
+	if ctx.Err() != nil {
+		return ErrInterrupted
+	}
+	return nil
+}
+
+func (r *run) step(ctx context.Context, s Step) error {
+	start := r.now()
+	r.emit(Event{Kind: StepStarted, Step: s.ID(), Message: s.Title()})
+	changed, err := r.drive(ctx, s)
+	took := r.now().Sub(start).Seconds()
+	if err != nil {
+		r.emit(Event{Kind: StepFailed, Step: s.ID(), Message: s.Title(), Error: err.Error(), Seconds: took})
+		if errors.Is(err, ErrInterrupted) {
+			return err
+		}
+		return &StepError{Phase: r.phase, Step: s.ID(), Title: s.Title(), Err: err}
+	}
+	kind := StepUnchanged
+	if changed {
+		kind = StepDone
+	}
+	r.mu.Lock()
+	r.done++
+	r.mu.Unlock()
+	r.emit(Event{Kind: kind, Step: s.ID(), Message: s.Title(), Seconds: took})
+	return nil
+}
+
+// drive brings one step from what it is to proven. Each attempt looks afresh, so an attempt that met a conflict or was
+// cut off half way is followed by one that sees what is there now.
+func (r *run) drive(ctx context.Context, s Step) (changed bool, err error) {
+	deadline := r.deadline(s)
+	inner := context.WithoutCancel(ctx)
+	if _, ok := s.(Waiter); ok {
+		inner = ctx
+	}
+	inner, cancel := context.WithTimeout(inner, deadline)
+	defer cancel()
+	a := attempts{step: s}
+	backoff := wait.Backoff{Duration: 50 * time.Millisecond, Factor: 1.5, Jitter: 0.1, Steps: 20, Cap: 2 * time.Second}
+	err = backoff.DelayFunc().Until(inner, true, true, func(actx context.Context) (bool, error) {
+		err := a.next(actx)
+		if err == nil {
+			return true, nil
+		}
+		if actx.Err() != nil {
+			return false, nil
+		}
+		if !Retryable(err) {
+			return false, err
+		}
+		if a.last == nil || err.Error() != a.last.Error() {
+			r.emitRetry(s, err)
+		}
+		a.last = err
+		return false, nil
+	})
+	switch {
+	case err == nil || !wait.Interrupted(err):
+		return a.acted, err
+	case errors.Is(inner.Err(), context.Canceled):
+		return a.acted, ErrInterrupted
+	case a.last == nil:
+		a.last = errors.New("no answer")
+	}
+	return a.acted, &DeadlineError{After: deadline.String(), Err: a.last}
+}
+
+// attempts drive one step. As long as the step was done and only the proof is outstanding, the proof alone is asked for
+// again; after any other trouble the next attempt begins with a fresh look.
+type attempts struct {
+	step  Step
+	acted bool
+	did   bool
+	last  error
+}
+
+func (a *attempts) next(ctx context.Context) error {
+	if !a.did {
+		state, err := a.step.State(ctx)
+		switch {
+		case err != nil:
+			return err
+		case state == Blocked:
+			return fmt.Errorf("%s is blocked", a.step.ID())
+		case state == Unknown:
+			return NotYet("the state of %s is not known", a.step.ID())
+		case state == Done:
+			return nil
+		}
+		a.acted = true
+		if err := a.step.Do(ctx); err != nil {
+			return err
+		}
+		a.did = true
+	}
+	err := a.step.Verify(ctx)
+	var later *notYetError
+	if err != nil && !errors.As(err, &later) {
+		a.did = false
+	}
+	return err
+}
+
+func (r *run) emitRetry(s Step, err error) {
+	kind := StepRetried
+	var later *notYetError
+	if errors.As(err, &later) {
+		kind = StepWaiting
+	}
+	r.emit(Event{Kind: kind, Step: s.ID(), Message: s.Title(), Error: err.Error()})
+}
+
+func (r *run) deadline(s Step) time.Duration {
+	if t, ok := s.(Timed); ok {
+		return t.Deadline()
+	}
+	if r.Deadline > 0 {
+		return r.Deadline
+	}
+	return 2 * time.Minute
+}
+
+func (r *run) now() time.Time {
+	if r.Now != nil {
+		return r.Now()
+	}
+	return time.Now()
+}
+
+func (r *run) emit(e Event) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.Sink == nil {
+		return
+	}
+	e.Time, e.Plan, e.Phase, e.Group, e.Done, e.Total = r.now().UTC(), r.plan.Name, r.phase, r.group, r.done, r.total
+	r.Sink(e)
+}

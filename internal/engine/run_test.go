@@ -1,0 +1,236 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// fake is a step made of functions.
+type fake struct {
+	id     string
+	state  func() (State, error)
+	do     func(ctx context.Context) error
+	verify func() error
+	limit  time.Duration
+}
+
+func (f *fake) ID() string    { return f.id }
+func (f *fake) Title() string { return "Step " + f.id }
+func (f *fake) State(context.Context) (State, error) {
+	if f.state == nil {
+		return Pending, nil
+	}
+	return f.state()
+}
+func (f *fake) Do(ctx context.Context) error {
+	if f.do == nil {
+		return nil
+	}
+	return f.do(ctx)
+}
+func (f *fake) Verify(context.Context) error {
+	if f.verify == nil {
+		return nil
+	}
+	return f.verify()
+}
+func (f *fake) Deadline() time.Duration {
+	if f.limit == 0 {
+		return 5 * time.Second
+	}
+	return f.limit
+}
+
+type recorder struct {
+	mu     sync.Mutex
+	events []Event
+}
+
+func (r *recorder) sink(e Event) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.events = append(r.events, e)
+}
+
+func (r *recorder) kinds() []Kind {
+	var kinds []Kind
+	for _, e := range r.events {
+		kinds = append(kinds, e.Kind)
+	}
+	return kinds
+}
+
+func planOf(parallel int, steps ...Step) *Plan {
+	return &Plan{Name: "test", Phases: []Phase{{Name: "one", Groups: []Group{{Parallel: parallel, Steps: steps}}}}}
+}
+
+func TestRunObservesDoesVerifies(t *testing.T) {
+	var calls []string
+	s := &fake{
+		id:     "a",
+		state:  func() (State, error) { calls = append(calls, "state"); return Pending, nil },
+		do:     func(context.Context) error { calls = append(calls, "do"); return nil },
+		verify: func() error { calls = append(calls, "verify"); return nil },
+	}
+	rec := &recorder{}
+	if err := (&Runner{Sink: rec.sink}).Run(t.Context(), planOf(1, s)); err != nil {
+		t.Fatal(err)
+	}
+	if want := []string{"state", "do", "verify"}; !slices.Equal(calls, want) {
+		t.Errorf("calls = %v, want %v", calls, want)
+	}
+	want := []Kind{RunStarted, PhaseStarted, StepStarted, StepDone, PhaseDone, RunDone}
+	if !slices.Equal(rec.kinds(), want) {
+		t.Errorf("events = %v, want %v", rec.kinds(), want)
+	}
+}
+
+func TestRunLeavesDoneStepsAlone(t *testing.T) {
+	s := &fake{
+		id:    "a",
+		state: func() (State, error) { return Done, nil },
+		do:    func(context.Context) error { return errors.New("must not be called") },
+	}
+	rec := &recorder{}
+	if err := (&Runner{Sink: rec.sink}).Run(t.Context(), planOf(1, s)); err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Contains(rec.kinds(), StepUnchanged) {
+		t.Errorf("events = %v", rec.kinds())
+	}
+}
+
+func TestRunRetriesOnlyWhatCanPass(t *testing.T) {
+	gr := schema.GroupResource{Resource: "services"}
+	for _, tt := range []struct {
+		name string
+		err  error
+		do   int
+	}{
+		{"conflict looks again", apierrors.NewConflict(gr, "a", errors.New("x")), 2},
+		{"busy", apierrors.NewTooManyRequests("x", 1), 2},
+		{"server error", apierrors.NewInternalError(errors.New("x")), 2},
+		{"not yet", NotYet("later"), 2},
+		{"forbidden", apierrors.NewForbidden(gr, "a", errors.New("x")), 1},
+		{"any other", errors.New("x"), 1},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			did := 0
+			s := &fake{id: "a", do: func(context.Context) error {
+				if did++; did == 1 {
+					return tt.err
+				}
+				return nil
+			}}
+			err := new(Runner).Run(t.Context(), planOf(1, s))
+			if did != tt.do || (err != nil) != (tt.do == 1) {
+				t.Errorf("did %d times, error %v", did, err)
+			}
+		})
+	}
+}
+
+func TestRunAsksForProofWithoutDoingAgain(t *testing.T) {
+	did, asked := 0, 0
+	s := &fake{
+		id: "a",
+		do: func(context.Context) error { did++; return nil },
+		verify: func() error {
+			if asked++; asked < 3 {
+				return NotYet("attempt %d", asked)
+			}
+			return nil
+		},
+	}
+	if err := new(Runner).Run(t.Context(), planOf(1, s)); err != nil || did != 1 || asked != 3 {
+		t.Errorf("err %v, did %d, asked %d", err, did, asked)
+	}
+}
+
+func TestRunGivesUpAtTheDeadlineAndSaysWhatWasMissing(t *testing.T) {
+	s := &fake{id: "a", limit: 100 * time.Millisecond, verify: func() error { return NotYet("node b has not answered") }}
+	err := new(Runner).Run(t.Context(), planOf(1, s))
+	var late *DeadlineError
+	if !errors.As(err, &late) || late.Err.Error() != "node b has not answered" {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestRunStopsAtTheFirstFailure(t *testing.T) {
+	later := &fake{id: "b", do: func(context.Context) error { t.Error("b was begun"); return nil }}
+	s := &fake{id: "a", do: func(context.Context) error { return errors.New("broken") }}
+	err := new(Runner).Run(t.Context(), planOf(1, s, later))
+	var step *StepError
+	if !errors.As(err, &step) || step.Step != "a" {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestRunFinishesTheStepInHandWhenCancelled(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	finished := false
+	s := &fake{id: "a", do: func(inner context.Context) error {
+		cancel()
+		finished = inner.Err() == nil
+		return inner.Err()
+	}}
+	next := &fake{id: "b", do: func(context.Context) error { t.Error("b was begun"); return nil }}
+	rec := &recorder{}
+	err := (&Runner{Sink: rec.sink}).Run(ctx, planOf(1, s, next))
+	if !errors.Is(err, ErrInterrupted) || !finished {
+		t.Errorf("err %v, finished %v", err, finished)
+	}
+	if kinds := rec.kinds(); kinds[len(kinds)-1] != RunInterrupted || !slices.Contains(kinds, StepDone) {
+		t.Errorf("events = %v", kinds)
+	}
+}
+
+type pause struct{ fake }
+
+func (*pause) Waits() {}
+
+func TestRunEndsWaitsAtOnceWhenCancelled(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	s := &pause{fake{id: "a", limit: time.Hour, verify: func() error { cancel(); return NotYet("still waiting") }}}
+	if err := new(Runner).Run(ctx, planOf(1, s)); !errors.Is(err, ErrInterrupted) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestRunKeepsToTheParallelLimit(t *testing.T) {
+	var mu sync.Mutex
+	running, most := 0, 0
+	var steps []Step
+	barrier := make(chan struct{}, 3)
+	for i := range 12 {
+		steps = append(steps, &fake{id: fmt.Sprint(i), do: func(context.Context) error {
+			mu.Lock()
+			running++
+			most = max(most, running)
+			mu.Unlock()
+			barrier <- struct{}{}
+			mu.Lock()
+			running--
+			mu.Unlock()
+			<-barrier
+			return nil
+		}})
+	}
+	if err := new(Runner).Run(t.Context(), planOf(3, steps...)); err != nil || most > 3 {
+		t.Errorf("err %v, at most %d at once", err, most)
+	}
+}
+
+func TestPlanRejectsEqualIDs(t *testing.T) {
+	if err := new(Runner).Run(t.Context(), planOf(1, &fake{id: "a"}, &fake{id: "a"})); err == nil {
+		t.Error("accepted two steps with one id")
+	}
+}

@@ -1,0 +1,114 @@
+package cgroup
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+)
+
+// TestOpen lays hierarchies out as files, since a machine has only one kind.
+func TestOpen(t *testing.T) {
+	tests := []struct {
+		name  string
+		files []string
+		roots []string
+		v2    bool
+		fails bool
+	}{
+		{name: "v2", files: []string{"cgroup.controllers", "cgroup.procs"}, roots: []string{"."}, v2: true},
+		{name: "v1", files: []string{"memory/cgroup.procs", "pids/cgroup.procs"}, roots: []string{"memory", "pids"}},
+		{
+			name:  "hybrid",
+			files: []string{"memory/cgroup.procs", "unified/cgroup.procs", "unified/cgroup.controllers"},
+			roots: []string{"memory", "unified"},
+		},
+		{name: "none", files: []string{"something/else"}, fails: true},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			mount := t.TempDir()
+			for _, f := range tt.files {
+				write(t, filepath.Join(mount, f), "")
+			}
+			tree, err := openAt(mount)
+			if (err != nil) != tt.fails {
+				t.Fatalf("openAt: %v", err)
+			}
+			if err != nil {
+				return
+			}
+			if tree.v2 != tt.v2 || len(tree.roots) != len(tt.roots) {
+				t.Fatalf("got %+v, want roots %v, v2 %v", tree, tt.roots, tt.v2)
+			}
+			for i, root := range tt.roots {
+				if want := filepath.Join(mount, root); tree.roots[i] != want {
+					t.Errorf("root %d is %s, want %s", i, tree.roots[i], want)
+				}
+			}
+		})
+	}
+}
+
+func write(t *testing.T, path, content string) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(content), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestDestroyRefusesTheRoot(t *testing.T) {
+	tree := &Tree{roots: []string{t.TempDir()}}
+	for _, path := range []string{"", "/", "//"} {
+		if err := tree.Destroy(t.Context(), path); err == nil {
+			t.Errorf("Destroy(%q) did not refuse", path)
+		}
+	}
+}
+
+// TestDestroy ends a process that has put a child of its own in a group further down.
+func TestDestroy(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("making control groups takes root; `make test` as root runs this")
+	}
+	tree, err := Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	const group = "/replumb-cgroup-test"
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	if err := tree.Create(group + "/inner/leaf"); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(ctx, "sleep", "600")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	t.Cleanup(func() { _ = tree.Destroy(context.Background(), group) })
+	if err := tree.Join(group+"/inner/leaf", cmd.Process.Pid); err != nil {
+		t.Fatal(err)
+	}
+	if err := tree.Destroy(ctx, group); err != nil {
+		t.Fatal(err)
+	}
+	if tree.Exists(group) {
+		t.Error("the group is still there")
+	}
+	select {
+	case err := <-ended:
+		t.Logf("the process ended: %v", err)
+	case <-ctx.Done():
+		t.Error("the process still runs")
+	}
+	if err := tree.Destroy(ctx, group); err != nil {
+		t.Errorf("destroying what is not there: %v", err)
+	}
+}

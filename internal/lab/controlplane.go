@@ -1,0 +1,113 @@
+package lab
+
+import (
+	"fmt"
+	"net/netip"
+	"path/filepath"
+
+	"github.com/replumb/replumb/internal/lab/machine"
+)
+
+const (
+	apiServerPort     = 6443
+	clusterDomain     = "cluster.local"
+	kubeletClientUser = "kube-apiserver-kubelet-client"
+)
+
+// controlPlanePrograms are the stock control plane, with the flags kubeadm gives it. bin holds the binaries.
+func controlPlanePrograms(t Topology, bin string, serviceCIDR netip.Prefix) []machine.Program {
+	return []machine.Program{
+		etcd(t, bin), apiServer(t, bin, serviceCIDR), controllerManager(t, bin, serviceCIDR), scheduler(bin),
+	}
+}
+
+func etcd(t Topology, bin string) machine.Program {
+	url := func(host any, port int) string { return fmt.Sprintf("https://%s:%d", host, port) }
+	peer := url(t.controlPlane(), 2380)
+	client := url(t.controlPlane(), 2379)
+	return machine.Program{Name: "etcd", Argv: []string{
+		filepath.Join(bin, "etcd"),
+		"--name=" + controlPlaneName,
+		"--data-dir=/var/lib/etcd",
+		"--listen-client-urls=" + url("127.0.0.1", 2379) + "," + client,
+		"--advertise-client-urls=" + client,
+		"--listen-peer-urls=" + peer,
+		"--initial-advertise-peer-urls=" + peer,
+		"--initial-cluster=" + controlPlaneName + "=" + peer,
+		"--client-cert-auth=true",
+		"--trusted-ca-file=" + pkiDir + "etcd/ca.crt",
+		"--cert-file=" + pkiDir + "etcd/server.crt",
+		"--key-file=" + pkiDir + "etcd/server.key",
+		"--peer-client-cert-auth=true",
+		"--peer-trusted-ca-file=" + pkiDir + "etcd/ca.crt",
+		"--peer-cert-file=" + pkiDir + "etcd/peer.crt",
+		"--peer-key-file=" + pkiDir + "etcd/peer.key",
+		// A lab's data need not survive a power cut, and a shared disk's fsync would set the pace of everything.
+		"--unsafe-no-fsync=true",
+	}}
+}
+
+func apiServer(t Topology, bin string, serviceCIDR netip.Prefix) machine.Program {
+	return machine.Program{Name: "kube-apiserver", Argv: []string{
+		filepath.Join(bin, "kube-apiserver"),
+		"--advertise-address=" + t.controlPlane().String(),
+		fmt.Sprintf("--secure-port=%d", apiServerPort),
+		"--allow-privileged=true",
+		"--authorization-mode=Node,RBAC",
+		"--enable-admission-plugins=NodeRestriction",
+		"--client-ca-file=" + pkiDir + "ca.crt",
+		"--tls-cert-file=" + pkiDir + "apiserver.crt",
+		"--tls-private-key-file=" + pkiDir + "apiserver.key",
+		"--etcd-servers=https://127.0.0.1:2379",
+		"--etcd-cafile=" + pkiDir + "etcd/ca.crt",
+		"--etcd-certfile=" + pkiDir + "apiserver-etcd-client.crt",
+		"--etcd-keyfile=" + pkiDir + "apiserver-etcd-client.key",
+		"--kubelet-certificate-authority=" + pkiDir + "ca.crt",
+		"--kubelet-client-certificate=" + pkiDir + "apiserver-kubelet-client.crt",
+		"--kubelet-client-key=" + pkiDir + "apiserver-kubelet-client.key",
+		"--kubelet-preferred-address-types=InternalIP",
+		"--proxy-client-cert-file=" + pkiDir + "front-proxy-client.crt",
+		"--proxy-client-key-file=" + pkiDir + "front-proxy-client.key",
+		"--requestheader-client-ca-file=" + pkiDir + "front-proxy-ca.crt",
+		"--requestheader-allowed-names=front-proxy-client",
+		"--requestheader-username-headers=X-Remote-User",
+		"--requestheader-group-headers=X-Remote-Group",
+		"--requestheader-extra-headers-prefix=X-Remote-Extra-",
+		"--service-account-issuer=https://kubernetes.default.svc." + clusterDomain,
+		"--service-account-key-file=" + pkiDir + "sa.crt",
+		"--service-account-signing-key-file=" + pkiDir + "sa.key",
+		"--service-cluster-ip-range=" + serviceCIDR.String(),
+	}}
+}
+
+func controllerManager(t Topology, bin string, serviceCIDR netip.Prefix) machine.Program {
+	const conf = "/etc/kubernetes/controller-manager.conf"
+	return machine.Program{Name: "kube-controller-manager", Argv: []string{
+		filepath.Join(bin, "kube-controller-manager"),
+		"--bind-address=127.0.0.1",
+		"--kubeconfig=" + conf,
+		"--authentication-kubeconfig=" + conf,
+		"--authorization-kubeconfig=" + conf,
+		"--use-service-account-credentials=true",
+		"--allocate-node-cidrs=true",
+		"--cluster-cidr=" + t.PodCIDR.String(),
+		"--service-cluster-ip-range=" + serviceCIDR.String(),
+		"--root-ca-file=" + pkiDir + "ca.crt",
+		"--client-ca-file=" + pkiDir + "ca.crt",
+		"--requestheader-client-ca-file=" + pkiDir + "front-proxy-ca.crt",
+		"--cluster-signing-cert-file=" + pkiDir + "ca.crt",
+		"--cluster-signing-key-file=" + pkiDir + "ca.key",
+		"--service-account-private-key-file=" + pkiDir + "sa.key",
+	}}
+}
+
+func scheduler(bin string) machine.Program {
+	const conf = "/etc/kubernetes/scheduler.conf"
+	return machine.Program{Name: "kube-scheduler", Argv: []string{
+		filepath.Join(bin, "kube-scheduler"),
+		"--bind-address=127.0.0.1",
+		"--kubeconfig=" + conf,
+		"--authentication-kubeconfig=" + conf,
+		"--authorization-kubeconfig=" + conf,
+	}}
+}

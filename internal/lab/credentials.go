@@ -1,0 +1,152 @@
+package lab
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	"github.com/replumb/replumb/internal/lab/pki"
+)
+
+// credentials are the authorities of one lab's cluster and the key its ServiceAccount tokens are signed with.
+type credentials struct {
+	cluster, etcd, frontProxy *pki.CA
+	serviceAccounts           pki.Pair
+}
+
+func newCredentials() (*credentials, error) {
+	var c credentials
+	for _, a := range []struct {
+		ca   **pki.CA
+		name string
+	}{{&c.cluster, "kubernetes-ca"}, {&c.etcd, "etcd-ca"}, {&c.frontProxy, "front-proxy-ca"}} {
+		ca, err := pki.NewCA(a.name)
+		if err != nil {
+			return nil, err
+		}
+		*a.ca = ca
+	}
+	var err error
+	c.serviceAccounts, err = pki.NewKeyPair()
+	return &c, err
+}
+
+// files maps paths on a machine to contents. Errors of what fills it are kept until the end, so that a list of
+// certificates reads as a list.
+type files struct {
+	content map[string][]byte
+	err     error
+}
+
+func (f *files) add(path string, data []byte) {
+	if f.content == nil {
+		f.content = map[string][]byte{}
+	}
+	f.content[path] = data
+}
+
+func (f *files) pair(base string, p pki.Pair) {
+	f.add(base+".crt", p.Cert)
+	f.add(base+".key", p.Key)
+}
+
+func (f *files) issue(base string, ca *pki.CA, r pki.Request) {
+	p, err := ca.Issue(r)
+	if err != nil && f.err == nil {
+		f.err = err
+	}
+	f.pair(base, p)
+}
+
+func (f *files) kubeconfig(path, server string, ca *pki.CA, r pki.Request) {
+	p, err := ca.Issue(r)
+	if err != nil && f.err == nil {
+		f.err = err
+	}
+	data, err := kubeconfig(server, ca, p)
+	if err != nil && f.err == nil {
+		f.err = err
+	}
+	f.add(path, data)
+}
+
+// kubeconfig identifies a client by certificate to the API server at server.
+func kubeconfig(server string, ca *pki.CA, client pki.Pair) ([]byte, error) {
+	const name = "replumb-lab"
+	config := clientcmdapi.NewConfig()
+	config.Clusters[name] = &clientcmdapi.Cluster{Server: server, CertificateAuthorityData: ca.Cert}
+	config.AuthInfos[name] = &clientcmdapi.AuthInfo{ClientCertificateData: client.Cert, ClientKeyData: client.Key}
+	config.Contexts[name] = &clientcmdapi.Context{Cluster: name, AuthInfo: name}
+	config.CurrentContext = name
+	return clientcmd.Write(*config)
+}
+
+const pkiDir = "/etc/kubernetes/pki/"
+
+// controlPlaneFiles is everything that kubeadm would put under /etc/kubernetes on a control-plane machine.
+func controlPlaneFiles(t Topology, c *credentials) (map[string][]byte, error) {
+	var f files
+	f.pair(pkiDir+"ca", c.cluster.Pair)
+	f.pair(pkiDir+"front-proxy-ca", c.frontProxy.Pair)
+	f.pair(pkiDir+"etcd/ca", c.etcd.Pair)
+	f.pair(pkiDir+"sa", c.serviceAccounts)
+
+	address := ip(t.controlPlane())
+	loopback := net.IPv4(127, 0, 0, 1)
+	f.issue(pkiDir+"apiserver", c.cluster, pki.Request{
+		CommonName: "kube-apiserver",
+		Names: []string{
+			"kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc." + clusterDomain,
+			controlPlaneName, "localhost",
+		},
+		Addresses: []net.IP{address, loopback, ip(t.apiService())},
+	})
+	f.issue(pkiDir+"apiserver-kubelet-client", c.cluster, pki.Request{CommonName: kubeletClientUser})
+	f.issue(pkiDir+"front-proxy-client", c.frontProxy, pki.Request{CommonName: "front-proxy-client"})
+	member := pki.Request{
+		CommonName: controlPlaneName, Names: []string{controlPlaneName, "localhost"}, Addresses: []net.IP{address, loopback},
+	}
+	f.issue(pkiDir+"etcd/server", c.etcd, member)
+	f.issue(pkiDir+"etcd/peer", c.etcd, member)
+	f.issue(pkiDir+"apiserver-etcd-client", c.etcd, pki.Request{CommonName: "kube-apiserver-etcd-client"})
+
+	for name, user := range map[string]string{
+		"controller-manager": "system:kube-controller-manager", "scheduler": "system:kube-scheduler",
+	} {
+		f.kubeconfig("/etc/kubernetes/"+name+".conf", apiServerURL(t), c.cluster, pki.Request{CommonName: user})
+	}
+	return f.content, f.err
+}
+
+// nodeFiles is what identifies the node name with address addr to the cluster, and the other way round.
+func nodeFiles(t Topology, c *credentials, name string, addr netip.Addr) (map[string][]byte, error) {
+	var f files
+	f.add(pkiDir+"ca.crt", c.cluster.Cert)
+	f.kubeconfig("/etc/kubernetes/kubelet.conf", apiServerURL(t), c.cluster,
+		pki.Request{CommonName: "system:node:" + name, Organization: []string{"system:nodes"}})
+	f.kubeconfig("/etc/kubernetes/kube-proxy.conf", apiServerURL(t), c.cluster,
+		pki.Request{CommonName: "system:kube-proxy"})
+	f.issue("/var/lib/kubelet/pki/kubelet", c.cluster, pki.Request{
+		CommonName: "system:node:" + name, Organization: []string{"system:nodes"},
+		Names: []string{name}, Addresses: []net.IP{ip(addr)},
+	})
+	return f.content, f.err
+}
+
+// adminKubeconfig is the one the person who made the lab uses, from the host.
+func adminKubeconfig(c *credentials, port int) ([]byte, error) {
+	p, err := c.cluster.Issue(pki.Request{CommonName: "kubernetes-admin", Organization: []string{"system:masters"}})
+	if err != nil {
+		return nil, err
+	}
+	return kubeconfig(fmt.Sprintf("https://127.0.0.1:%d", port), c.cluster, p)
+}
+
+func apiServerURL(t Topology) string {
+	return fmt.Sprintf("https://%s:%d", t.controlPlane(), apiServerPort)
+}
+
+func ip(a netip.Addr) net.IP { return net.IP(a.AsSlice()) }

@@ -1,0 +1,96 @@
+// Package image makes container images out of single static binaries, without a builder or a registry.
+package image
+
+import (
+	"archive/tar"
+	"bytes"
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+
+	"github.com/google/go-containerregistry/pkg/name"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/static"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
+	"github.com/google/go-containerregistry/pkg/v1/types"
+)
+
+// Image is one image to be: a reference and the binary that is all its content, at the root of its file system.
+type Image struct {
+	Ref    string // for example "replumb.local/echo:lab"
+	Binary string // path of a static binary on this machine
+	Name   string // file name of the binary inside the image, which is also the entry point
+}
+
+// WriteTar writes the images into one archive that `ctr images import` and `docker load` accept.
+func WriteTar(path string, images []Image) error {
+	content := map[name.Tag]v1.Image{}
+	for _, i := range images {
+		tag, err := name.NewTag(i.Ref)
+		if err != nil {
+			return fmt.Errorf("image reference %q: %w", i.Ref, err)
+		}
+		img, err := i.build()
+		if err != nil {
+			return fmt.Errorf("image %s: %w", i.Ref, err)
+		}
+		content[tag] = img
+	}
+	if err := tarball.MultiWriteToFile(path, content); err != nil {
+		return fmt.Errorf("writing %s: %w", path, err)
+	}
+	return nil
+}
+
+func (i Image) build() (v1.Image, error) {
+	layer, err := binaryLayer(i.Binary, i.Name)
+	if err != nil {
+		return nil, err
+	}
+	img, err := mutate.AppendLayers(mutate.MediaType(empty.Image, types.DockerManifestSchema2), layer)
+	if err != nil {
+		return nil, err
+	}
+	config, err := img.ConfigFile()
+	if err != nil {
+		return nil, err
+	}
+	config = config.DeepCopy()
+	config.OS, config.Architecture = "linux", runtime.GOARCH
+	config.Config.Entrypoint = []string{"/" + i.Name}
+	config.Config.Env = []string{"PATH=/"}
+	return mutate.ConfigFile(img, config)
+}
+
+// binaryLayer is an uncompressed layer: it is read once per node from local disk, where unpacking costs more than
+// reading.
+func binaryLayer(path, name string) (v1.Layer, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = f.Close() }()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	var buf bytes.Buffer
+	w := tar.NewWriter(&buf)
+	// /tmp because programs expect one; the binary, executable by whoever the pod runs as.
+	if err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: "tmp/", Mode: 0o1777}); err != nil {
+		return nil, err
+	}
+	if err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: 0o755, Size: info.Size()}); err != nil {
+		return nil, err
+	}
+	if _, err := io.Copy(w, f); err != nil {
+		return nil, err
+	}
+	if err := w.Close(); err != nil {
+		return nil, err
+	}
+	return static.NewLayer(buf.Bytes(), types.DockerUncompressedLayer), nil
+}

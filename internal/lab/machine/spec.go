@@ -1,0 +1,68 @@
+// Package machine is one "computer" of a lab: a process with network, mount and host name of its own that looks after
+// the programs running on it, as a machine's init does.
+//
+// The namespaces have no name and no bind mount anywhere. They live exactly as long as the processes in them, so
+// when the processes of a lab are killed - by whatever, in whatever state - the kernel takes back its links,
+// addresses, firewall rules and mounts, and there is nothing to clean up after.
+package machine
+
+import (
+	"fmt"
+	"path/filepath"
+	"time"
+)
+
+// Spec is what a machine is started with.
+type Spec struct {
+	Name string `json:"name"` // host name
+	// Root is the folder that holds the machine's own files: the content of /run, /var/lib, /var/log and what it
+	// writes to /etc and /opt.
+	Root string `json:"root"`
+	// CGroup is the group the machine and its programs live in. It must exist.
+	CGroup string `json:"cgroup"`
+	// Keep lists folders of the host that stay visible at their path where they would otherwise be hidden.
+	Keep []string `json:"keep,omitempty"`
+	// Sysctls are set inside the machine's network namespace. Names start with "net.".
+	Sysctls map[string]string `json:"sysctls,omitempty"`
+	// Forward is the address in the machine's network to which connections on the inherited listener go, if any.
+	Forward string `json:"forward,omitempty"`
+}
+
+// Socket is the path of the machine's control socket on the host.
+func (s Spec) Socket() string { return SocketIn(s.Root) }
+
+// SocketIn is the path of the control socket of the machine whose files are under root.
+func SocketIn(root string) string { return filepath.Join(root, "control.sock") }
+
+// LogDir is the folder, on the host, of the logs of the machine's programs.
+func (s Spec) LogDir() string { return filepath.Join(s.Root, "log") }
+
+// Program is one program a machine runs and restarts whenever it ends.
+type Program struct {
+	Name string   `json:"name"`
+	Argv []string `json:"argv"`
+	Env  []string `json:"env,omitempty"` // added to a minimal environment
+}
+
+func (p Program) validate() error {
+	if p.Name == "" || len(p.Argv) == 0 {
+		return fmt.Errorf("program %q has no name or no command line", p.Name)
+	}
+	return nil
+}
+
+// Status is what a program is doing.
+type Status struct {
+	Program
+	PID      int       `json:"pid,omitempty"` // 0 while it waits to be restarted
+	Restarts int       `json:"restarts"`
+	Started  time.Time `json:"started,omitzero"`
+	LastExit string    `json:"lastExit,omitempty"`
+}
+
+// Info is what a machine says of itself.
+type Info struct {
+	Name     string   `json:"name"`
+	PID      int      `json:"pid"`
+	Programs []Status `json:"programs"`
+}

@@ -1,0 +1,105 @@
+package lab
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+)
+
+// fabricBridge joins all machines of a lab.
+const fabricBridge = "br0"
+
+// fabricSysctls keep the fabric a plain switch. Packets for addresses nobody has reach its own address, the machines'
+// default gateway, and are dropped there without an answer, as by a data centre's router.
+func fabricSysctls() map[string]string {
+	return map[string]string{
+		"net.ipv4.ip_forward":                 "0",
+		"net.bridge.bridge-nf-call-iptables":  "0",
+		"net.bridge.bridge-nf-call-ip6tables": "0",
+	}
+}
+
+// nodeSysctls are what kubeadm's preflight checks ask for.
+func nodeSysctls() map[string]string {
+	return map[string]string{"net.ipv4.ip_forward": "1"}
+}
+
+// namespace is the network of a running machine, by the process that holds it.
+type namespace struct {
+	pid int
+	*netlink.Handle
+}
+
+func openNamespace(pid int) (*namespace, error) {
+	ns, err := netns.GetFromPid(pid)
+	if err != nil {
+		return nil, fmt.Errorf("network of process %d: %w", pid, err)
+	}
+	defer func() { _ = ns.Close() }()
+	h, err := netlink.NewHandleAt(ns)
+	if err != nil {
+		return nil, fmt.Errorf("network of process %d: %w", pid, err)
+	}
+	return &namespace{pid: pid, Handle: h}, nil
+}
+
+// makeBridge sets the fabric up with address gw.
+func (n *namespace) makeBridge(gw netip.Prefix) error {
+	bridge := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: fabricBridge}}
+	if err := n.LinkAdd(bridge); err != nil {
+		return fmt.Errorf("adding bridge %s: %w", fabricBridge, err)
+	}
+	if err := n.setAddress(fabricBridge, gw); err != nil {
+		return err
+	}
+	return n.LinkSetUp(bridge)
+}
+
+// plug connects machine to the fabric by a pair of links made inside these two networks, so that the host never has
+// either end.
+func (n *namespace) plug(machine *namespace, name string, addr netip.Prefix, gw netip.Addr) error {
+	bridge, err := n.LinkByName(fabricBridge)
+	if err != nil {
+		return fmt.Errorf("fabric: %w", err)
+	}
+	pair := &netlink.Veth{
+		LinkAttrs:     netlink.LinkAttrs{Name: name, MasterIndex: bridge.Attrs().Index, Flags: net.FlagUp},
+		PeerName:      "eth0",
+		PeerNamespace: netlink.NsPid(machine.pid),
+	}
+	if err := n.LinkAdd(pair); err != nil {
+		return fmt.Errorf("connecting %s to the fabric: %w", name, err)
+	}
+	if err := n.LinkSetUp(pair); err != nil {
+		return fmt.Errorf("connecting %s to the fabric: %w", name, err)
+	}
+	if err := machine.setAddress("eth0", addr); err != nil {
+		return err
+	}
+	return machine.addRoute(netip.PrefixFrom(netip.IPv4Unspecified(), 0), gw)
+}
+
+func (n *namespace) setAddress(link string, addr netip.Prefix) error {
+	l, err := n.LinkByName(link)
+	if err != nil {
+		return fmt.Errorf("link %s: %w", link, err)
+	}
+	if err := n.AddrAdd(l, &netlink.Addr{IPNet: ipNet(addr)}); err != nil {
+		return fmt.Errorf("setting address %s of %s: %w", addr, link, err)
+	}
+	return n.LinkSetUp(l)
+}
+
+func (n *namespace) addRoute(to netip.Prefix, via netip.Addr) error {
+	if err := n.RouteReplace(&netlink.Route{Dst: ipNet(to), Gw: ip(via)}); err != nil {
+		return fmt.Errorf("adding route to %s via %s: %w", to, via, err)
+	}
+	return nil
+}
+
+func ipNet(p netip.Prefix) *net.IPNet {
+	return &net.IPNet{IP: ip(p.Addr()), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
+}

@@ -1,0 +1,191 @@
+package lab
+
+import (
+	"fmt"
+	"net/netip"
+	"regexp"
+	"slices"
+	"strings"
+
+	"go4.org/netipx"
+)
+
+// ProxyMode is how a node's kube-proxy programs Services.
+type ProxyMode string
+
+// The proxy modes a lab can run. IPVS is left out: it needs kernel modules and is deprecated since Kubernetes 1.35.
+const (
+	IPTables ProxyMode = "iptables"
+	NFTables ProxyMode = "nftables"
+)
+
+// Topology is what a lab consists of. The zero value of each field means its default; see Default.
+type Topology struct {
+	Name        string       `json:"name"`
+	Nodes       []ProxyMode  `json:"nodes"` // one worker node each
+	ServiceCIDR netip.Prefix `json:"serviceCIDR"`
+	PodCIDR     netip.Prefix `json:"podCIDR"`  // each node gets a /24 of it
+	NodeCIDR    netip.Prefix `json:"nodeCIDR"` // the network that joins the machines
+}
+
+// Default is a lab of two nodes, one of each proxy mode.
+func Default() Topology {
+	return Topology{
+		Name:        "lab",
+		Nodes:       []ProxyMode{IPTables, NFTables},
+		ServiceCIDR: netip.MustParsePrefix("10.96.0.0/16"),
+		PodCIDR:     netip.MustParsePrefix("10.244.0.0/16"),
+		NodeCIDR:    netip.MustParsePrefix("172.30.0.0/24"),
+	}
+}
+
+func (t Topology) withDefaults() Topology {
+	d := Default()
+	if t.Name == "" {
+		t.Name = d.Name
+	}
+	if t.Nodes == nil {
+		t.Nodes = d.Nodes
+	}
+	for _, p := range []struct{ set, fallback *netip.Prefix }{
+		{&t.ServiceCIDR, &d.ServiceCIDR}, {&t.PodCIDR, &d.PodCIDR}, {&t.NodeCIDR, &d.NodeCIDR},
+	} {
+		if !p.set.IsValid() {
+			*p.set = *p.fallback
+		}
+	}
+	return t
+}
+
+// Names become part of socket paths, which the kernel limits to 107 bytes, and of host names.
+var validName = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,18}[a-z0-9])?$`)
+
+// maxNodes keeps node addresses inside the part of the node network they are numbered from, and labs bearable.
+const maxNodes = 32
+
+// InvalidError says that a lab cannot be made as described, in terms of what was asked.
+type InvalidError struct{ Field, Problem, Hint string }
+
+func (e *InvalidError) Error() string {
+	return fmt.Sprintf("%s: %s\nhint: %s", e.Field, e.Problem, e.Hint)
+}
+
+// Validate reports the first thing that is wrong with t as an *InvalidError.
+func (t Topology) Validate() error {
+	if !validName.MatchString(t.Name) {
+		return &InvalidError{
+			"name", fmt.Sprintf("%q is not a valid lab name", t.Name),
+			"use up to 20 lower-case letters, digits and dashes",
+		}
+	}
+	if len(t.Nodes) > maxNodes {
+		return &InvalidError{
+			"nodes", fmt.Sprintf("%d nodes are more than a lab can hold", len(t.Nodes)),
+			fmt.Sprintf("use at most %d", maxNodes),
+		}
+	}
+	for _, mode := range t.Nodes {
+		if mode != IPTables && mode != NFTables {
+			return &InvalidError{"proxy", fmt.Sprintf("%q is not a proxy mode", mode), "use iptables or nftables"}
+		}
+	}
+	return t.validateRanges()
+}
+
+// validateRanges checks each range by itself, then that none overlaps another.
+func (t Topology) validateRanges() error {
+	ranges := []struct {
+		field   string
+		prefix  netip.Prefix
+		minBits int // widest
+		maxBits int // narrowest
+	}{
+		{"service-cidr", t.ServiceCIDR, 12, 28}, // the API server accepts at most 20 host bits
+		{"pod-cidr", t.PodCIDR, 8, 24 - bitsFor(len(t.Nodes))},
+		{"node-cidr", t.NodeCIDR, 8, 26},
+	}
+	for i, r := range ranges {
+		switch {
+		case !r.prefix.Addr().Is4():
+			return &InvalidError{r.field, r.prefix.String() + " is not an IPv4 range", "labs are IPv4 only so far"}
+		case r.prefix != r.prefix.Masked():
+			return &InvalidError{r.field, r.prefix.String() + " has host bits set", "write " + r.prefix.Masked().String()}
+		case r.prefix.Bits() < r.minBits || r.prefix.Bits() > r.maxBits:
+			return &InvalidError{
+				r.field, fmt.Sprintf("%s is not between /%d and /%d", r.prefix, r.minBits, r.maxBits),
+				"choose a range of a size in between",
+			}
+		}
+		for _, other := range ranges[:i] {
+			if r.prefix.Overlaps(other.prefix) {
+				return &InvalidError{
+					r.field, fmt.Sprintf("%s overlaps %s %s", r.prefix, other.field, other.prefix),
+					"choose ranges that have no address in common",
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// bitsFor is how many bits it takes to number n things.
+func bitsFor(n int) int {
+	bits := 0
+	for 1<<bits < n {
+		bits++
+	}
+	return bits
+}
+
+// Addresses inside the node network: the fabric's own, the control plane's, then the nodes'.
+const (
+	gatewayOffset      = 1
+	controlPlaneOffset = 10
+	firstNodeOffset    = 11
+)
+
+func (t Topology) gateway() netip.Addr      { return nth(t.NodeCIDR, gatewayOffset) }
+func (t Topology) controlPlane() netip.Addr { return nth(t.NodeCIDR, controlPlaneOffset) }
+func (t Topology) node(i int) netip.Addr    { return nth(t.NodeCIDR, firstNodeOffset+i) }
+
+// apiService is the address the API server gives the "kubernetes" Service, and dns the customary one of cluster DNS.
+func (t Topology) apiService() netip.Addr { return nth(t.ServiceCIDR, 1) }
+func (t Topology) dns() netip.Addr        { return nth(t.ServiceCIDR, 10) }
+
+// nth is the n-th address of a range.
+func nth(p netip.Prefix, n int) netip.Addr {
+	a := netipx.RangeOfPrefix(p).From()
+	for range n {
+		a = a.Next()
+	}
+	return a
+}
+
+// controlPlaneName and nodeName are the machines' host names, and the names of the Nodes.
+const (
+	fabricName       = "fabric"
+	controlPlaneName = "cp1"
+)
+
+func nodeName(i int) string { return fmt.Sprintf("node%d", i+1) }
+
+// ParseProxyModes reads "iptables,nftables" for n nodes; a shorter list is repeated.
+func ParseProxyModes(s string, n int) ([]ProxyMode, error) {
+	names := strings.Split(s, ",")
+	if n < 0 || (n > 0 && len(names) > n) {
+		return nil, &InvalidError{
+			"proxy", fmt.Sprintf("%d modes for %d nodes", len(names), n),
+			"name at most as many modes as there are nodes; a shorter list is repeated",
+		}
+	}
+	modes := make([]ProxyMode, n)
+	for i := range modes {
+		modes[i] = ProxyMode(strings.TrimSpace(names[i%len(names)]))
+	}
+	for _, name := range names {
+		if !slices.Contains([]ProxyMode{IPTables, NFTables}, ProxyMode(strings.TrimSpace(name))) {
+			return nil, &InvalidError{"proxy", fmt.Sprintf("%q is not a proxy mode", name), "use iptables or nftables"}
+		}
+	}
+	return modes, nil
+}

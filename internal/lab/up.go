@@ -1,0 +1,324 @@
+package lab
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+
+	"github.com/replumb/replumb/internal/lab/cgroup"
+	"github.com/replumb/replumb/internal/lab/component"
+	"github.com/replumb/replumb/internal/lab/machine"
+)
+
+// Options are how, not what, a lab is brought up.
+type Options struct {
+	// Progress is told what is being done, a line at a time. It may be nil.
+	Progress func(format string, args ...any)
+	// KeepOnFailure leaves a lab that did not come up as it is, to be looked at.
+	KeepOnFailure bool
+}
+
+func (o Options) say(format string, args ...any) {
+	if o.Progress != nil {
+		o.Progress(format, args...)
+	}
+}
+
+// upDeadline bounds the start of a lab whose components are built; a healthy one takes a fraction of it.
+const upDeadline = 3 * time.Minute
+
+// Up brings a lab up and returns when its nodes are Ready and its DNS answers. What it cannot make it takes down
+// again. It fails with an *InvalidError when t cannot be, a *MissingError when this machine lacks something, and an
+// *InUseError when the name is taken.
+func Up(ctx context.Context, t Topology, o Options) (*Lab, error) {
+	t = t.withDefaults()
+	if err := t.Validate(); err != nil {
+		return nil, err
+	}
+	if err := Preflight(); err != nil {
+		return nil, err
+	}
+	unlock, err := claim(t.Name)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+
+	l := &Lab{Topology: t}
+	err = l.up(ctx, o)
+	if err == nil {
+		return l, nil
+	}
+	if o.KeepOnFailure {
+		return nil, fmt.Errorf("lab %s did not come up: %w\nhint: it is kept; logs are in %s/*/log", t.Name, err, l.dir())
+	}
+	// Not ctx: the usual reason to be here is that it has ended.
+	downCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), downDeadline)
+	defer cancel()
+	if downErr := destroy(downCtx, t.Name); downErr != nil {
+		err = fmt.Errorf("%w; and taking it down again: %w", err, downErr)
+	}
+	return nil, fmt.Errorf("lab %s did not come up: %w", t.Name, err)
+}
+
+// InUseError says that there is a lab of that name already.
+type InUseError struct{ Name string }
+
+func (e *InUseError) Error() string {
+	return fmt.Sprintf("a lab called %q exists already\nhint: replumb-lab down --name %s, or choose another --name",
+		e.Name, e.Name)
+}
+
+// claim makes the lab's folder and holds it locked against a concurrent Down until unlock, or the end of the process.
+func claim(name string) (unlock func(), err error) {
+	if err := os.MkdirAll(stateRoot, 0o755); err != nil {
+		return nil, err
+	}
+	tree, err := cgroup.Open()
+	if err != nil {
+		return nil, err
+	}
+	err = os.Mkdir(stateDir(name), 0o700)
+	if errors.Is(err, fs.ErrExist) || (err == nil && tree.Exists(cgroupOf(name))) {
+		return nil, &InUseError{Name: name}
+	}
+	if err != nil {
+		return nil, err
+	}
+	return lockDir(stateDir(name), unix.LOCK_EX|unix.LOCK_NB)
+}
+
+// lockDir locks a folder. The kernel takes the lock back when the process ends, however it ends.
+func lockDir(dir string, how int) (unlock func(), err error) {
+	f, err := os.Open(dir)
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Flock(int(f.Fd()), how); err != nil {
+		_ = f.Close()
+		return nil, fmt.Errorf("locking %s: %w", dir, err)
+	}
+	return func() { _ = f.Close() }, nil
+}
+
+// up is the order in which a cluster comes to be. Programs are all started at once and find one another by trying, as
+// on real machines; what is waited for is what the next step needs.
+func (l *Lab) up(ctx context.Context, o Options) error {
+	images, err := l.build(ctx, o)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, upDeadline)
+	defer cancel()
+
+	creds, err := newCredentials()
+	if err != nil {
+		return err
+	}
+	o.say("starting %d machines", len(l.Machines()))
+	if err := l.startMachines(ctx, creds); err != nil {
+		return err
+	}
+	o.say("starting the control plane and %d nodes", len(l.Topology.Nodes))
+	if err := l.startPrograms(ctx); err != nil {
+		return err
+	}
+	var g errgroup.Group
+	g.Go(func() error { return l.Load(ctx, images) })
+	g.Go(func() error { return l.configureCluster(ctx, o) })
+	if err := g.Wait(); err != nil {
+		return l.explain(err)
+	}
+	return l.explain(l.waitReady(ctx, o))
+}
+
+// build makes what runs in the lab, or finds it made, and returns the archive of images for the nodes.
+func (l *Lab) build(ctx context.Context, o Options) (images string, err error) {
+	b, err := component.NewBuilder(o.Progress)
+	if err != nil {
+		return "", err
+	}
+	dirs := map[string]string{}
+	for _, c := range component.All() {
+		if dirs[c.Name], err = b.Dir(ctx, c); err != nil {
+			return "", err
+		}
+	}
+	l.Binaries = binaries{kubernetes: dirs["kubernetes"], containerd: dirs["containerd"], cni: dirs["cni"]}
+	return buildImages(ctx, filepath.Join(dirs["coredns"], "coredns"))
+}
+
+// startMachines makes the machines, joins them by the fabric, and writes what they are configured with.
+func (l *Lab) startMachines(ctx context.Context, creds *credentials) error {
+	tree, err := cgroup.Open()
+	if err != nil {
+		return err
+	}
+	for _, name := range l.Machines() {
+		if err := tree.Create(l.machineSpec(name).CGroup); err != nil {
+			return err
+		}
+	}
+	for _, name := range l.NodeNames() {
+		if err := tree.Create(l.podCGroup(name)); err != nil {
+			return err
+		}
+	}
+	fabric, err := l.startFabric(ctx)
+	if err != nil {
+		return err
+	}
+	if err := l.startControlPlane(ctx, fabric, creds); err != nil {
+		return err
+	}
+	for i, mode := range l.Topology.Nodes {
+		if err := l.startNode(ctx, fabric, creds, i, mode); err != nil {
+			return err
+		}
+	}
+	return l.save()
+}
+
+func (l *Lab) startFabric(ctx context.Context) (*namespace, error) {
+	spec := l.machineSpec(fabricName)
+	spec.Sysctls = fabricSysctls()
+	m, err := machine.Start(ctx, spec, nil)
+	if err != nil {
+		return nil, err
+	}
+	ns, err := network(ctx, m)
+	if err != nil {
+		return nil, err
+	}
+	return ns, ns.makeBridge(l.inNodeNetwork(l.Topology.gateway()))
+}
+
+func (l *Lab) startControlPlane(ctx context.Context, fabric *namespace, creds *credentials) error {
+	listener, err := l.listen()
+	if err != nil {
+		return err
+	}
+	defer func() { _ = listener.Close() }()
+	kubeconfig, err := adminKubeconfig(creds, l.Port)
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(l.Kubeconfig(), kubeconfig, 0o600); err != nil {
+		return err
+	}
+	spec := l.machineSpec(controlPlaneName)
+	spec.Sysctls = nodeSysctls()
+	spec.Forward = fmt.Sprintf("%s:%d", l.Topology.controlPlane(), apiServerPort)
+	content, err := controlPlaneFiles(l.Topology, creds)
+	if err != nil {
+		return err
+	}
+	return l.startOn(ctx, fabric, spec, listener, l.Topology.controlPlane(), content)
+}
+
+func (l *Lab) startNode(ctx context.Context, fabric *namespace, creds *credentials, i int, mode ProxyMode) error {
+	name, addr := nodeName(i), l.Topology.node(i)
+	spec := l.machineSpec(name)
+	spec.Sysctls = nodeSysctls()
+	content, err := nodeFiles(l.Topology, creds, name, addr)
+	if err != nil {
+		return err
+	}
+	config, err := nodeConfig(l.Topology, l.Binaries, name, l.podCGroup(name), mode)
+	if err != nil {
+		return err
+	}
+	for path, data := range config {
+		content[path] = data
+	}
+	return l.startOn(ctx, fabric, spec, nil, addr, content)
+}
+
+// startOn starts a machine, plugs it into the fabric at addr and writes its files.
+func (l *Lab) startOn(
+	ctx context.Context, fabric *namespace, spec machine.Spec, listener *os.File, addr netip.Addr, content map[string][]byte,
+) error {
+	m, err := machine.Start(ctx, spec, listener)
+	if err != nil {
+		return err
+	}
+	ns, err := network(ctx, m)
+	if err != nil {
+		return err
+	}
+	if err := fabric.plug(ns, spec.Name, l.inNodeNetwork(addr), l.Topology.gateway()); err != nil {
+		return err
+	}
+	for path, data := range content {
+		if err := m.WriteFile(ctx, path, data); err != nil {
+			return fmt.Errorf("writing %s on %s: %w", path, spec.Name, err)
+		}
+	}
+	return nil
+}
+
+// listen opens the host's way to the API server on a free port of the loopback address.
+func (l *Lab) listen() (*os.File, error) {
+	listener, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = listener.Close() }()
+	l.Port = listener.Addr().(*net.TCPAddr).Port
+	return listener.File()
+}
+
+func (l *Lab) startPrograms(ctx context.Context) error {
+	cp, err := l.Machine(controlPlaneName)
+	if err != nil {
+		return err
+	}
+	for _, p := range controlPlanePrograms(l.Topology, l.Binaries.kubernetes, l.Topology.ServiceCIDR) {
+		if err := cp.Run(ctx, p); err != nil {
+			return err
+		}
+	}
+	for i, name := range l.NodeNames() {
+		node, err := l.Machine(name)
+		if err != nil {
+			return err
+		}
+		for _, p := range nodePrograms(l.Binaries, name, l.Topology.node(i)) {
+			if err := node.Run(ctx, p); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// save writes what Open needs to find this lab again.
+func (l *Lab) save() error {
+	data, err := json.MarshalIndent(l, "", "  ")
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(l.dir("lab.json"), data, 0o600)
+}
+
+func (l *Lab) inNodeNetwork(a netip.Addr) netip.Prefix {
+	return netip.PrefixFrom(a, l.Topology.NodeCIDR.Bits())
+}
+
+func network(ctx context.Context, m *machine.Handle) (*namespace, error) {
+	info, err := m.Info(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return openNamespace(info.PID)
+}

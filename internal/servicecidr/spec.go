@@ -1,0 +1,219 @@
+// Package servicecidr moves the Services of a live cluster to another Service range. plan.go lists the phases in order.
+package servicecidr
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+	kjson "sigs.k8s.io/json"
+	"sigs.k8s.io/yaml"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/addr"
+)
+
+// Spec is the job, read, defaulted and validated.
+type Spec struct {
+	// Name of the Migration.
+	Name string
+	// To is the target range, From what is to be emptied. An empty From means every other ready ServiceCIDR.
+	To, From    []netip.Prefix
+	Bridge      v1alpha1.BridgeForm
+	Domain      string
+	Drain       time.Duration
+	Barrier     v1alpha1.BarrierMode
+	BarrierWait time.Duration
+	Batch       int
+	Settle      time.Duration
+}
+
+// SpecError says which field of a Migration is wrong, and what to do.
+type SpecError struct {
+	Field   string
+	Problem string
+	Hint    string
+}
+
+func (e *SpecError) Error() string { return e.Field + ": " + e.Problem }
+
+// Parse reads a Migration strictly: fields it does not know are errors.
+func Parse(manifest []byte) (*v1alpha1.Migration, error) {
+	asJSON, err := yaml.YAMLToJSONStrict(manifest)
+	if err != nil {
+		return nil, &SpecError{Field: "file", Problem: err.Error(), Hint: "the file must hold one Migration in YAML or JSON"}
+	}
+	m := &v1alpha1.Migration{}
+	strict, err := kjson.UnmarshalStrict(asJSON, m)
+	if err != nil {
+		return nil, &SpecError{Field: "file", Problem: err.Error(), Hint: "see examples/service-cidr/basic.yaml"}
+	}
+	if len(strict) > 0 {
+		return nil, unknownField(strict[0])
+	}
+	if m.APIVersion != v1alpha1.GroupVersion.String() || m.Kind != "Migration" {
+		return nil, &SpecError{
+			Field:   "apiVersion, kind",
+			Problem: fmt.Sprintf("%q, %q is not a Migration", m.APIVersion, m.Kind),
+			Hint:    "write apiVersion: " + v1alpha1.GroupVersion.String() + " and kind: Migration",
+		}
+	}
+	return m, nil
+}
+
+func unknownField(err error) error {
+	var field kjson.FieldError
+	if errors.As(err, &field) {
+		return &SpecError{
+			Field: field.FieldPath(), Problem: err.Error(),
+			Hint: "remove the field or correct its name; replumb does not ignore what it does not know",
+		}
+	}
+	return &SpecError{Field: "file", Problem: err.Error(), Hint: "remove the field or correct its name"}
+}
+
+// Default fills in what a Migration leaves open.
+func Default(m *v1alpha1.Migration) {
+	if m.Spec.Batch.Size == 0 {
+		m.Spec.Batch.Size = 10
+	}
+	orDuration(&m.Spec.Batch.Settle, 2*time.Second)
+	if m.Spec.Desired == "" {
+		m.Spec.Desired = v1alpha1.DesiredPlanned
+	}
+	s := m.Spec.ServiceCIDR
+	if s == nil {
+		return
+	}
+	if s.Bridge == "" {
+		s.Bridge = v1alpha1.BridgeAuto
+	}
+	if s.ClusterDomain == "" {
+		s.ClusterDomain = "cluster.local"
+	}
+	orDuration(&s.Drain, time.Minute)
+	if s.Barrier.Mode == "" {
+		s.Barrier.Mode = v1alpha1.BarrierHealthCheck
+	}
+	orDuration(&s.Barrier.Wait, 10*time.Second)
+}
+
+func orDuration(d **metav1.Duration, otherwise time.Duration) {
+	if *d == nil {
+		*d = &metav1.Duration{Duration: otherwise}
+	}
+}
+
+// Validate turns a defaulted Migration into a Spec.
+func Validate(m *v1alpha1.Migration) (Spec, error) {
+	j := m.Spec.ServiceCIDR
+	if j == nil {
+		return Spec{}, &SpecError{Field: "spec", Problem: "names no job", Hint: "set spec.serviceCIDR.to"}
+	}
+	if problems := validation.IsDNS1123Label(m.Name); len(problems) > 0 {
+		return Spec{}, &SpecError{
+			Field: "metadata.name", Problem: fmt.Sprintf("%q cannot be used: %s", m.Name, problems[0]),
+			Hint: "name the Migration with lower-case letters, digits and dashes, at most 63",
+		}
+	}
+	s := Spec{
+		Name: m.Name, Bridge: j.Bridge, Domain: j.ClusterDomain, Drain: j.Drain.Duration, Barrier: j.Barrier.Mode,
+		BarrierWait: j.Barrier.Wait.Duration, Batch: m.Spec.Batch.Size, Settle: m.Spec.Batch.Settle.Duration,
+	}
+	if err := validateChoices(m); err != nil {
+		return Spec{}, err
+	}
+	var err error
+	if s.To, err = ranges("spec.serviceCIDR.to", j.To); err != nil {
+		return Spec{}, err
+	}
+	if s.From, err = ranges("spec.serviceCIDR.from", j.From); err != nil {
+		return Spec{}, err
+	}
+	if len(s.To) == 0 {
+		return Spec{}, &SpecError{Field: "spec.serviceCIDR.to", Problem: "is empty", Hint: "name the target range, such as 172.24.0.0/16"}
+	}
+	return s, validateRanges(s)
+}
+
+func validateChoices(m *v1alpha1.Migration) error {
+	j := m.Spec.ServiceCIDR
+	for _, f := range []struct {
+		field, value string
+		allowed      []string
+	}{
+		{"spec.serviceCIDR.bridge", string(j.Bridge), []string{"Auto", "ExternalIPs", "LoadBalancer"}},
+		{"spec.serviceCIDR.barrier.mode", string(j.Barrier.Mode), []string{"HealthCheck", "Wait"}},
+		{"spec.desired", string(m.Spec.Desired), []string{"Planned", "Applied", "RolledBack", "Finished"}},
+	} {
+		if !contains(f.allowed, f.value) {
+			return &SpecError{Field: f.field, Problem: fmt.Sprintf("%q is not known", f.value), Hint: fmt.Sprintf("use one of %v", f.allowed)}
+		}
+	}
+	if m.Spec.Batch.Size < 1 || m.Spec.Batch.Size > 500 {
+		return &SpecError{Field: "spec.batch.size", Problem: fmt.Sprintf("%d is not within 1 and 500", m.Spec.Batch.Size), Hint: "10 is a good size"}
+	}
+	for field, d := range map[string]*metav1.Duration{
+		"spec.batch.settle": m.Spec.Batch.Settle, "spec.serviceCIDR.drain": j.Drain, "spec.serviceCIDR.barrier.wait": j.Barrier.Wait,
+	} {
+		if d.Duration < 0 {
+			return &SpecError{Field: field, Problem: "is negative", Hint: "write a duration such as 60s"}
+		}
+	}
+	if problems := validation.IsDNS1123Subdomain(j.ClusterDomain); len(problems) > 0 {
+		return &SpecError{Field: "spec.serviceCIDR.clusterDomain", Problem: fmt.Sprintf("%q is not a domain", j.ClusterDomain), Hint: "write it as kubelet's clusterDomain has it, such as cluster.local"}
+	}
+	return nil
+}
+
+func contains(all []string, s string) bool {
+	for _, a := range all {
+		if a == s {
+			return true
+		}
+	}
+	return false
+}
+
+func ranges(field string, texts []string) ([]netip.Prefix, error) {
+	var all []netip.Prefix
+	for i, text := range texts {
+		at := fmt.Sprintf("%s[%d]", field, i)
+		p, err := addr.Parse(text)
+		var hostBits *addr.HostBitsError
+		if errors.As(err, &hostBits) {
+			return nil, &SpecError{Field: at, Problem: err.Error(), Hint: fmt.Sprintf("did you mean %s?", hostBits.Prefix.Masked())}
+		}
+		if err != nil {
+			return nil, &SpecError{Field: at, Problem: err.Error(), Hint: "write a range such as 172.24.0.0/16"}
+		}
+		all = append(all, p)
+	}
+	return all, nil
+}
+
+func validateRanges(s Spec) error {
+	const to = "spec.serviceCIDR.to"
+	for i, a := range s.To {
+		if a.Addr().Is4() != s.To[0].Addr().Is4() {
+			return &SpecError{Field: to, Problem: "mixes IPv4 and IPv6", Hint: "move one family at a time"}
+		}
+		for _, b := range s.To[:i] {
+			if a.Overlaps(b) {
+				return &SpecError{Field: to, Problem: fmt.Sprintf("%s overlaps %s", a, b), Hint: "name ranges that do not overlap"}
+			}
+		}
+		for _, b := range s.From {
+			if a.Overlaps(b) {
+				return &SpecError{Field: to, Problem: fmt.Sprintf("%s overlaps %s in spec.serviceCIDR.from", a, b), Hint: "choose a target outside the range that is to be emptied"}
+			}
+			if a.Addr().Is4() != b.Addr().Is4() {
+				return &SpecError{Field: "spec.serviceCIDR.from", Problem: fmt.Sprintf("%s is not of the family of the target %s", b, a), Hint: "move one family at a time"}
+			}
+		}
+	}
+	return nil
+}
