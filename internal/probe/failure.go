@@ -1,0 +1,106 @@
+package probe
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"syscall"
+)
+
+// Class is a stable word for why a request failed.
+type Class string
+
+// The classes of failures.
+const (
+	DNSNotFound    Class = "dns-nxdomain"
+	DNSTimeout     Class = "dns-timeout"
+	DNSServFail    Class = "dns-servfail"
+	DNSOther       Class = "dns-other"
+	ConnectRefused Class = "connect-refused"
+	ConnectTimeout Class = "connect-timeout"
+	Unreachable    Class = "unreachable"
+	Reset          Class = "reset"
+	Closed         Class = "closed"
+	Timeout        Class = "timeout"
+	HTTPStatus     Class = "http-status"
+	BadAnswer      Class = "bad-answer"
+	WrongClient    Class = "wrong-client-address"
+	// NotSent is a request that never got a slot, because all of them were stuck: a loss, though nothing left the host.
+	NotSent Class = "not-sent"
+	Other   Class = "other"
+)
+
+// Failure is an error with its class.
+type Failure struct {
+	Class Class
+	Err   error
+}
+
+func (f *Failure) Error() string { return string(f.Class) + ": " + f.Err.Error() }
+
+// Unwrap returns the cause.
+func (f *Failure) Unwrap() error { return f.Err }
+
+func failf(class Class, format string, args ...any) error {
+	return &Failure{Class: class, Err: fmt.Errorf(format, args...)}
+}
+
+// asFailure classifies any error; one that already is a Failure stays as it is.
+func asFailure(err error) *Failure {
+	var failure *Failure
+	if errors.As(err, &failure) {
+		return failure
+	}
+	return &Failure{Class: classify(err), Err: err}
+}
+
+func classify(err error) Class {
+	var dns *net.DNSError
+	if errors.As(err, &dns) {
+		return classifyDNS(dns)
+	}
+	switch {
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return ConnectRefused
+	case errors.Is(err, syscall.EHOSTUNREACH), errors.Is(err, syscall.ENETUNREACH):
+		return Unreachable
+	case errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE), errors.Is(err, syscall.ECONNABORTED):
+		return Reset
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, net.ErrClosed):
+		return Closed
+	case isTimeout(err):
+		return classifyTimeout(err)
+	}
+	return Other
+}
+
+func classifyDNS(err *net.DNSError) Class {
+	switch {
+	case err.IsTimeout:
+		return DNSTimeout
+	case err.IsNotFound:
+		return DNSNotFound
+	case err.IsTemporary:
+		return DNSServFail
+	}
+	return DNSOther
+}
+
+func classifyTimeout(err error) Class {
+	var op *net.OpError
+	if errors.As(err, &op) && op.Op == "dial" {
+		return ConnectTimeout
+	}
+	return Timeout
+}
+
+func isTimeout(err error) bool {
+	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded) {
+		return true
+	}
+	var timeout interface{ Timeout() bool }
+	return errors.As(err, &timeout) && timeout.Timeout()
+}

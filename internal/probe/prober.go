@@ -1,0 +1,163 @@
+package probe
+
+import (
+	"context"
+	"sync"
+	"time"
+)
+
+// flushEvery is how often finished windows are looked for.
+const flushEvery = 250 * time.Millisecond
+
+// requester sends one request at a time per call; calls run concurrently. The context carries the request's time-out.
+type requester interface {
+	do(ctx context.Context) error
+	close()
+}
+
+// Prober probes the targets of a Config.
+type Prober struct {
+	runs []*run
+	emit func(Window) error
+}
+
+// New prepares a prober for a resolved Config. Emit is called with each window, never concurrently; an error from it
+// ends the probing.
+func New(config Config, emit func(Window) error) *Prober {
+	p := &Prober{emit: emit}
+	for _, target := range config.Targets {
+		p.runs = append(p.runs, &run{target: target, connect: newRequester})
+	}
+	return p
+}
+
+// Run probes until the context ends. Requests under way are then still waited for, and the last windows written.
+func (p *Prober) Run(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	begin := time.Now()
+	var paced sync.WaitGroup
+	for i, r := range p.runs {
+		// Spread the targets over one interval so that they do not all fire at the same instant.
+		offset := r.target.interval() * time.Duration(i) / time.Duration(len(p.runs))
+		r.start(begin)
+		paced.Go(func() { r.pace(ctx, begin.Add(offset)) })
+	}
+	ended := make(chan struct{})
+	go func() { paced.Wait(); close(ended) }()
+
+	err := p.flush(ended)
+	cancel()
+	<-ended
+	return err
+}
+
+// flush writes windows as they close, and the rest when pacing has ended.
+func (p *Prober) flush(ended <-chan struct{}) error {
+	ticker := time.NewTicker(flushEvery)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ended:
+			return p.write((*recorder).final)
+		case <-ticker.C:
+			if err := p.write((*recorder).closed); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+func (p *Prober) write(take func(*recorder, time.Time) ([]Window, error)) error {
+	now := time.Now()
+	for _, r := range p.runs {
+		windows, err := take(r.recorder, now)
+		if err != nil {
+			return err
+		}
+		for _, w := range windows {
+			if err := p.emit(w); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// run is the probing of one target.
+type run struct {
+	target   Target
+	connect  func(target Target, reconnected func(time.Time)) requester
+	recorder *recorder
+}
+
+func (r *run) start(begin time.Time) {
+	r.recorder = newRecorder(r.target.Name, begin)
+}
+
+// pace sends requests at their scheduled times until ctx ends, then waits for those under way.
+func (r *run) pace(ctx context.Context, first time.Time) {
+	requester := r.connect(r.target, r.recorder.reconnected)
+	defer requester.close()
+	var inFlight sync.WaitGroup
+	defer inFlight.Wait()
+	slots := make(chan struct{}, r.target.MaxInFlight)
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+
+	for n := 0; ; n++ {
+		// Multiplying instead of adding keeps the schedule free of drift.
+		scheduled := first.Add(time.Duration(float64(n) * float64(time.Second) / r.target.Rate))
+		r.recorder.advance(scheduled)
+		if !waitUntil(ctx, timer, scheduled) {
+			return
+		}
+		r.recorder.begin(scheduled)
+		if !r.acquire(slots, timer, scheduled) {
+			r.recorder.fail(scheduled, asFailure(failf(NotSent, "all %d requests in flight are stuck", cap(slots))))
+			continue
+		}
+		inFlight.Go(func() {
+			defer func() { <-slots }()
+			r.request(ctx, requester, scheduled)
+		})
+	}
+}
+
+// acquire waits for a slot until the request's time is up. It does not give up early when probing ends: a request that
+// has begun gets a true answer.
+func (r *run) acquire(slots chan struct{}, timer *time.Timer, scheduled time.Time) bool {
+	select {
+	case slots <- struct{}{}:
+		return true
+	default:
+	}
+	timer.Reset(time.Until(scheduled.Add(time.Duration(r.target.Timeout))))
+	select {
+	case slots <- struct{}{}:
+		return true
+	case <-timer.C:
+		return false
+	}
+}
+
+// request sends one request. The end of probing does not cancel it, only its own time-out does.
+func (r *run) request(ctx context.Context, requester requester, scheduled time.Time) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Duration(r.target.Timeout))
+	defer cancel()
+	if err := requester.do(ctx); err != nil {
+		r.recorder.fail(scheduled, asFailure(err))
+		return
+	}
+	r.recorder.succeed(scheduled, time.Now())
+}
+
+func waitUntil(ctx context.Context, timer *time.Timer, at time.Time) bool {
+	timer.Reset(time.Until(at))
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+		return ctx.Err() == nil
+	}
+}

@@ -1,0 +1,169 @@
+package probe
+
+import (
+	"sync"
+	"time"
+
+	hdr "github.com/HdrHistogram/hdrhistogram-go"
+)
+
+// recorder turns the requests of one target into windows. It reads no clock: every instant is given to it.
+type recorder struct {
+	mu     sync.Mutex
+	target string
+	// open holds the windows not yet written, by start.
+	open map[int64]*openWindow
+	// next is the start of the window to be written next, seq its number.
+	next int64
+	seq  uint64
+	// horizon: no request will be scheduled before it any more.
+	horizon time.Time
+	// lastOK is the latest success of all, carried the latest one in a written window.
+	lastOK, carried time.Time
+}
+
+type openWindow struct {
+	window    Window
+	pending   int
+	latencies *hdr.Histogram
+	lastOK    time.Time
+}
+
+func newRecorder(target string, begin time.Time) *recorder {
+	return &recorder{
+		target: target, open: map[int64]*openWindow{}, next: windowStart(begin),
+		horizon: begin, lastOK: begin, carried: begin,
+	}
+}
+
+func (r *recorder) at(t time.Time) *openWindow {
+	start := windowStart(t)
+	w := r.open[start]
+	if w == nil {
+		w = &openWindow{window: Window{Target: r.target, Start: start}}
+		r.open[start] = w
+	}
+	return w
+}
+
+// begin notes a request whose turn has come.
+func (r *recorder) begin(scheduled time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	w := r.at(scheduled)
+	w.pending++
+	w.window.Sent++
+}
+
+// succeed notes the good answer of a request begun before.
+func (r *recorder) succeed(scheduled, answered time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	w := r.at(scheduled)
+	w.pending--
+	w.window.OK++
+	if w.latencies == nil {
+		w.latencies = newHistogram()
+	}
+	recordLatency(w.latencies, answered.Sub(scheduled))
+	if !answered.After(r.lastOK) {
+		return
+	}
+	// The gap belongs to the second in which it ended, which may be later than the one the request was scheduled in.
+	ended := r.at(answered)
+	ended.window.Gap = max(ended.window.Gap, answered.Sub(r.lastOK).Microseconds())
+	ended.lastOK = answered
+	r.lastOK = answered
+}
+
+// fail notes that a request begun before did not get a good answer.
+func (r *recorder) fail(scheduled time.Time, failure *Failure) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	w := r.at(scheduled)
+	w.pending--
+	w.window.Failed++
+	if w.window.Errors == nil {
+		w.window.Errors = map[Class]int{}
+		w.window.Example = failure.Err.Error()
+	}
+	w.window.Errors[failure.Class]++
+	at := scheduled.UnixMicro()
+	if w.window.FirstFailure == 0 || at < w.window.FirstFailure {
+		w.window.FirstFailure = at
+	}
+	w.window.LastFailure = max(w.window.LastFailure, at)
+}
+
+func (r *recorder) reconnected(at time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.at(at).window.Reconnects++
+}
+
+// advance promises that no request will be scheduled before t any more.
+func (r *recorder) advance(t time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.horizon = t
+}
+
+// closed returns, in order and once, the windows that can no longer change.
+func (r *recorder) closed(now time.Time) ([]Window, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var windows []Window
+	for {
+		end := time.Unix(r.next, 0).Add(WindowLength)
+		if now.Before(end) || r.horizon.Before(end) {
+			return windows, nil
+		}
+		if w := r.open[r.next]; w != nil && w.pending > 0 {
+			return windows, nil
+		}
+		w, err := r.write()
+		if err != nil {
+			return windows, err
+		}
+		windows = append(windows, w)
+	}
+}
+
+// final returns what is left when probing has ended and nothing is under way.
+func (r *recorder) final(now time.Time) ([]Window, error) {
+	windows, err := r.closed(now)
+	if err != nil {
+		return windows, err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for r.next <= windowStart(now) {
+		w, err := r.write()
+		if err != nil {
+			return windows, err
+		}
+		if now.Before(w.EndTime()) {
+			w.Until = now.UnixMicro()
+		}
+		windows = append(windows, w)
+	}
+	return windows, nil
+}
+
+// write takes the next window off the open ones.
+func (r *recorder) write() (Window, error) {
+	open := r.at(time.Unix(r.next, 0))
+	delete(r.open, r.next)
+	latency, err := encodeLatency(open.latencies)
+	if err != nil {
+		return Window{}, err
+	}
+	if !open.lastOK.IsZero() {
+		r.carried = open.lastOK
+	}
+	w := open.window
+	w.Seq, w.Latency, w.LastOK = r.seq, latency, r.carried.UnixMicro()
+	r.seq++
+	r.next++
+	return w, nil
+}

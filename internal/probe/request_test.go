@@ -1,0 +1,380 @@
+package probe
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/net/dns/dnsmessage"
+)
+
+func allGood(w Window) bool { return w.OK > 0 && w.Failed == 0 }
+
+// TestProberSeesLosses is the control of every claim made with this package: the same prober reports nothing while
+// nothing is lost, and each kind of loss when it happens.
+func TestProberSeesLosses(t *testing.T) {
+	t.Parallel()
+	server := newHTTPServer(t)
+	c, stop := probe(t, Target{
+		Name: "t", Kind: HTTP, Address: server.address(), Rate: 50, Timeout: Duration(400 * time.Millisecond),
+		ExpectClientAddress: "127.0.0.1",
+	})
+	n := c.await(t, "a good second", 1, allGood)
+	server.freeze()
+	n = c.await(t, "time-outs of a frozen server", n, func(w Window) bool { return w.Errors[Timeout] > 0 })
+	server.thaw()
+	n = c.await(t, "a good second after the thaw", n, allGood)
+	server.stop()
+	n = c.await(t, "refused connections", n, func(w Window) bool { return w.Errors[ConnectRefused] > 0 && w.OK == 0 })
+	server.start(t)
+	c.await(t, "a good second after the restart", n, allGood)
+
+	series := stop()
+	losses := series.Losses()
+	if len(losses) != 2 {
+		t.Fatalf("losses = %+v, want 2", losses)
+	}
+	stats, err := series.Stats()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if stats.LongestGap < time.Second {
+		t.Errorf("longest gap = %v", stats.LongestGap)
+	}
+	if before, err := (series[:1]).Stats(); err != nil || before.Failed != 0 {
+		t.Errorf("failures before anything was broken: %+v, %v", before, err)
+	}
+}
+
+func TestGetFailures(t *testing.T) {
+	closed := closedAddress(t)
+	status := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(503) }))
+	t.Cleanup(status.Close)
+	hangUp := lineServer(t, func(net.Conn) {})
+	echo := httptest.NewServer(http.HandlerFunc(identify))
+	t.Cleanup(echo.Close)
+	tests := []struct {
+		name   string
+		target Target
+		want   Class
+	}{
+		{"good", Target{Address: echo.Listener.Addr().String(), ExpectClientAddress: "127.0.0.1"}, ""},
+		{"source translated", Target{Address: echo.Listener.Addr().String(), ExpectClientAddress: "10.0.0.9"}, WrongClient},
+		{"no echo server", Target{Address: hello(t), ExpectClientAddress: "127.0.0.1"}, BadAnswer},
+		{"refused", Target{Address: closed}, ConnectRefused},
+		{"status", Target{Address: status.Listener.Addr().String()}, HTTPStatus},
+		{"hangs up", Target{Address: hangUp}, ""},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			tt.target.Kind, tt.target.Name = HTTP, "t"
+			err := doOnce(t, tt.target)
+			if tt.name == "hangs up" {
+				if class := asFailure(err).Class; class != Closed && class != Reset {
+					t.Errorf("class = %v (%v)", class, err)
+				}
+				return
+			}
+			wantClass(t, err, tt.want)
+		})
+	}
+}
+
+func TestLookupFailures(t *testing.T) {
+	server := dnsServer(t)
+	tests := []struct {
+		host string
+		want Class
+	}{
+		{"good.test.", ""}, {"gone.test.", DNSNotFound}, {"broken.test.", DNSServFail}, {"silent.test.", DNSTimeout},
+	}
+	for _, tt := range tests {
+		t.Run(tt.host, func(t *testing.T) {
+			target := Target{
+				Name: "t", Kind: DNS, Address: tt.host, Resolver: server, Timeout: Duration(300 * time.Millisecond),
+			}
+			wantClass(t, doOnce(t, target), tt.want)
+		})
+		t.Run("http "+tt.host, func(t *testing.T) {
+			if tt.want == "" {
+				t.Skip("covered by address")
+			}
+			target := Target{
+				Name: "t", Kind: HTTP, Address: net.JoinHostPort(tt.host, "80"), Resolver: server,
+				Timeout: Duration(300 * time.Millisecond),
+			}
+			wantClass(t, doOnce(t, target), tt.want)
+		})
+	}
+}
+
+func TestStreamReconnects(t *testing.T) {
+	t.Parallel()
+	var mu sync.Mutex
+	var down bool
+	var open net.Conn
+	setDown := func(value bool) {
+		mu.Lock()
+		defer mu.Unlock()
+		down = value
+		open.Close()
+	}
+	address := lineServer(t, func(conn net.Conn) {
+		mu.Lock()
+		open = conn
+		refuse := down
+		mu.Unlock()
+		if !refuse {
+			echoLines(conn, "127.0.0.1")
+		}
+	})
+	c, stop := probe(t, Target{
+		Name: "t", Kind: Stream, Address: address, Rate: 50, ExpectClientAddress: "127.0.0.1",
+	})
+	n := c.await(t, "a good second", 1, allGood)
+	setDown(true)
+	n = c.await(t, "failures while the stream cannot be opened", n, func(w Window) bool { return w.Failed > 0 && w.OK == 0 })
+	setDown(false)
+	c.await(t, "a good second after it was opened again", n, allGood)
+	stats, err := stop().Stats()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if stats.Failed == 0 || stats.Reconnects != 1 {
+		t.Errorf("a broken stream left no trace: %+v", stats)
+	}
+}
+
+func TestStreamFailures(t *testing.T) {
+	silent := lineServer(t, func(conn net.Conn) { bufio.NewReader(conn).WriteTo(discard{}) })
+	translated := lineServer(t, func(conn net.Conn) { echoLines(conn, "10.0.0.9") })
+	tests := []struct {
+		name    string
+		address string
+		expect  string
+		want    Class
+	}{
+		{"refused", closedAddress(t), "", ConnectRefused},
+		{"no echo", silent, "", Timeout},
+		{"source translated", translated, "127.0.0.1", WrongClient},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			wantClass(t, doOnce(t, Target{
+				Name: "t", Kind: Stream, Address: tt.address, ExpectClientAddress: tt.expect,
+				Timeout: Duration(300 * time.Millisecond),
+			}), tt.want)
+		})
+	}
+}
+
+func TestConfig(t *testing.T) {
+	tests := []struct {
+		name, config, want string
+	}{
+		{"empty", `{}`, "names no targets"},
+		{"unknown field", `{"targets":[{"nmae":"x"}]}`, "unknown field"},
+		{"no name", `{"targets":[{"kind":"http","address":"a:1"}]}`, "name is empty"},
+		{"kind", `{"targets":[{"name":"x","kind":"tcp","address":"a:1"}]}`, `kind "tcp"`},
+		{"rate", `{"targets":[{"name":"x","kind":"http","address":"a:1","rate":-1}]}`, "rate -1"},
+		{"timeout", `{"targets":[{"name":"x","kind":"http","address":"a:1","timeout":"soon"}]}`, "soon"},
+		{"port", `{"targets":[{"name":"x","kind":"http","address":"a"}]}`, "not host:port"},
+		{"dns", `{"targets":[{"name":"x","kind":"dns","address":"a:53"}]}`, "not a name"},
+		{"self unknown", `{"targets":[{"name":"x","kind":"http","address":"a:1","expectClientAddress":"self"}]}`, "not an IP"},
+		{"twice", `{"targets":[{"name":"x","kind":"dns","address":"a"},{"name":"x","kind":"dns","address":"a"}]}`, "used twice"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			config, err := ParseConfig([]byte(tt.config))
+			if err == nil {
+				_, err = config.Resolve("")
+			}
+			if err == nil || !strings.Contains(err.Error(), tt.want) {
+				t.Errorf("error = %v, want it to contain %q", err, tt.want)
+			}
+		})
+	}
+}
+
+// doOnce sends one request the way a prober does.
+func doOnce(t *testing.T, target Target) error {
+	t.Helper()
+	target = target.withDefaults("")
+	if err := target.validate(); err != nil {
+		t.Fatal(err)
+	}
+	requester := newRequester(target, func(time.Time) {})
+	defer requester.close()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Duration(target.Timeout))
+	defer cancel()
+	return requester.do(ctx)
+}
+
+func wantClass(t *testing.T, err error, want Class) {
+	t.Helper()
+	if err == nil {
+		if want != "" {
+			t.Errorf("no error, want %s", want)
+		}
+		return
+	}
+	if got := asFailure(err).Class; got != want {
+		t.Errorf("class = %s (%v), want %q", got, err, want)
+	}
+}
+
+func identify(w http.ResponseWriter, r *http.Request) {
+	host, _, _ := net.SplitHostPort(r.RemoteAddr)
+	_ = json.NewEncoder(w).Encode(Identity{Name: "test", Client: host})
+}
+
+// httpServer can be frozen, so that requests hang, and stopped, so that they are refused.
+type httpServer struct {
+	mu       sync.Mutex
+	thawed   chan struct{}
+	listener net.Listener
+	server   *http.Server
+	at       string
+}
+
+func newHTTPServer(t *testing.T) *httpServer {
+	s := &httpServer{thawed: make(chan struct{}), at: "127.0.0.1:0"}
+	close(s.thawed)
+	s.start(t)
+	t.Cleanup(func() { s.stop() })
+	return s
+}
+
+func (s *httpServer) start(t *testing.T) {
+	t.Helper()
+	listener, err := net.Listen("tcp", s.at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.at = listener.Addr().String()
+	s.server = &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		s.mu.Lock()
+		thawed := s.thawed
+		s.mu.Unlock()
+		<-thawed
+		identify(w, r)
+	})}
+	go s.server.Serve(listener)
+}
+
+func (s *httpServer) address() string { return s.at }
+func (s *httpServer) stop()           { s.server.Close() }
+func (s *httpServer) thaw()           { close(s.thawed) }
+
+func (s *httpServer) freeze() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.thawed = make(chan struct{})
+}
+
+func hello(t *testing.T) string {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "hello") }))
+	t.Cleanup(server.Close)
+	return server.Listener.Addr().String()
+}
+
+func closedAddress(t *testing.T) string {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	return listener.Addr().String()
+}
+
+func lineServer(t *testing.T, handle func(net.Conn)) string {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { listener.Close() })
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			go func() { defer conn.Close(); handle(conn) }()
+		}
+	}()
+	return listener.Addr().String()
+}
+
+func echoLines(conn net.Conn, client string) {
+	lines := bufio.NewScanner(conn)
+	for lines.Scan() {
+		if lines.Text() == IdentityRequest {
+			fmt.Fprintf(conn, "{\"client\":%q}\n", client)
+			continue
+		}
+		fmt.Fprintln(conn, lines.Text())
+	}
+}
+
+type discard struct{}
+
+func (discard) Write(p []byte) (int, error) { return len(p), nil }
+
+// dnsServer answers by the first label of the question: good, gone, broken; to anything else not at all.
+func dnsServer(t *testing.T) string {
+	conn, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	go func() {
+		buffer := make([]byte, 1500)
+		for {
+			n, from, err := conn.ReadFrom(buffer)
+			if err != nil {
+				return
+			}
+			if answer := answerDNS(buffer[:n]); answer != nil {
+				conn.WriteTo(answer, from)
+			}
+		}
+	}()
+	return conn.LocalAddr().String()
+}
+
+func answerDNS(query []byte) []byte {
+	var message dnsmessage.Message
+	if err := message.Unpack(query); err != nil {
+		return nil
+	}
+	question := message.Questions[0]
+	message.Response, message.Additionals = true, nil
+	switch label, _, _ := strings.Cut(question.Name.String(), "."); label {
+	case "good":
+		if question.Type == dnsmessage.TypeA {
+			message.Answers = []dnsmessage.Resource{{
+				Header: dnsmessage.ResourceHeader{Name: question.Name, Class: question.Class, TTL: 5},
+				Body:   &dnsmessage.AResource{A: [4]byte{127, 0, 0, 1}},
+			}}
+		}
+	case "gone":
+		message.RCode = dnsmessage.RCodeNameError
+	case "broken":
+		message.RCode = dnsmessage.RCodeServerFailure
+	default:
+		return nil
+	}
+	answer, err := message.Pack()
+	if err != nil {
+		return nil
+	}
+	return answer
+}

@@ -1,0 +1,95 @@
+package probe
+
+import (
+	"fmt"
+	"math"
+	"time"
+
+	hdr "github.com/HdrHistogram/hdrhistogram-go"
+)
+
+// WindowLength is the time one Window covers. Windows start on whole seconds, so those of different probers line up.
+const WindowLength = time.Second
+
+// Window is what happened to the requests of one target that were scheduled in one second. It is written only when the
+// last of them has been answered or given up, so it never changes afterwards. The JSON is compact because it travels
+// through pod logs.
+type Window struct {
+	Target string `json:"t"`
+	// Seq counts the windows of a target from 0 without holes; a missing one means lost output.
+	Seq uint64 `json:"n"`
+	// Start is in seconds since the Unix epoch; the other instants are in microseconds.
+	Start  int64 `json:"s"`
+	Sent   int   `json:"q"`
+	OK     int   `json:"ok"`
+	Failed int   `json:"f,omitempty"`
+	// Errors counts the failures by class; Example is the text of the first.
+	Errors  map[Class]int `json:"e,omitempty"`
+	Example string        `json:"x,omitempty"`
+	// FirstFailure and LastFailure are the scheduled times of the first and last failed request.
+	FirstFailure int64 `json:"ff,omitempty"`
+	LastFailure  int64 `json:"lf,omitempty"`
+	// Gap is the longest time between two consecutive successes whose later one lies in this window.
+	Gap int64 `json:"g,omitempty"`
+	// LastOK is when the latest success up to the end of this window was seen, or when probing began if there was none.
+	LastOK int64 `json:"l"`
+	// Until is set when probing ended before the window did.
+	Until int64 `json:"u,omitempty"`
+	// Reconnects counts how often a stream had to be opened again.
+	Reconnects int `json:"r,omitempty"`
+	// Latency is an HdrHistogram (V2, compressed, base64) of the successes, in microseconds from the scheduled time.
+	Latency string `json:"h,omitempty"`
+}
+
+// StartTime is when the window begins.
+func (w Window) StartTime() time.Time { return time.Unix(w.Start, 0) }
+
+// EndTime is when the window, or probing, ends.
+func (w Window) EndTime() time.Time {
+	if w.Until != 0 {
+		return time.UnixMicro(w.Until)
+	}
+	return w.StartTime().Add(WindowLength)
+}
+
+// OpenGap is the time since the latest success when the window ends.
+func (w Window) OpenGap() time.Duration {
+	return max(0, w.EndTime().Sub(time.UnixMicro(w.LastOK)))
+}
+
+// Latencies beyond the top are recorded as the top. Two digits keep a window's histogram around a hundred bytes.
+const (
+	latencyTop    = int64(time.Minute / time.Microsecond)
+	latencyDigits = 2
+)
+
+func newHistogram() *hdr.Histogram { return hdr.New(1, latencyTop, latencyDigits) }
+
+func recordLatency(h *hdr.Histogram, latency time.Duration) {
+	micros := min(max(latency.Microseconds(), 1), latencyTop)
+	// A value inside the histogram's range is always accepted.
+	_ = h.RecordValue(micros)
+}
+
+func encodeLatency(h *hdr.Histogram) (string, error) {
+	if h == nil || h.TotalCount() == 0 {
+		return "", nil
+	}
+	encoded, err := h.Encode(hdr.V2CompressedEncodingCookieBase)
+	if err != nil {
+		return "", fmt.Errorf("encode latencies: %w", err)
+	}
+	return string(encoded), nil
+}
+
+func decodeLatency(encoded string) (*hdr.Histogram, error) {
+	h, err := hdr.Decode([]byte(encoded))
+	if err != nil {
+		return nil, fmt.Errorf("decode latencies: %w", err)
+	}
+	return h, nil
+}
+
+func windowStart(t time.Time) int64 {
+	return int64(math.Floor(float64(t.UnixMicro()) / 1e6))
+}

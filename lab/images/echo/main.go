@@ -1,0 +1,42 @@
+// Command echo is the server half of the lab's traffic: it tells every client which pod answered and which client
+// address it saw, over HTTP, TCP and UDP.
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
+	defer stop()
+	if err := run(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, "error:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context) error {
+	drain, err := time.ParseDuration(envOr("ECHO_DRAIN", "5s"))
+	if err != nil {
+		return fmt.Errorf("read ECHO_DRAIN: %w", err)
+	}
+	server, err := listen(Addresses{
+		HTTP: envOr("ECHO_HTTP", ":8080"), TCP: envOr("ECHO_TCP", ":9000"), UDP: envOr("ECHO_UDP", ":9001"),
+	}, Identity{Name: os.Getenv("NAME"), Node: os.Getenv("NODE_NAME"), Pod: os.Getenv("POD_NAME")}, drain)
+	if err != nil {
+		return err
+	}
+	return server.serve(ctx)
+}
+
+func envOr(name, fallback string) string {
+	if value := os.Getenv(name); value != "" {
+		return value
+	}
+	return fallback
+}

@@ -1,0 +1,177 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"github.com/replumb/replumb/internal/probe"
+)
+
+// Identity is what every answer carries; probe checks it.
+type Identity = probe.Identity
+
+// Addresses are the listening addresses.
+type Addresses struct{ HTTP, TCP, UDP string }
+
+// maxSlow bounds how long /slow may hold a request.
+const maxSlow = time.Minute
+
+type server struct {
+	identity Identity
+	drain    time.Duration
+	http     net.Listener
+	tcp      net.Listener
+	udp      net.PacketConn
+	draining atomic.Bool
+}
+
+func listen(at Addresses, identity Identity, drain time.Duration) (*server, error) {
+	s := &server{identity: identity, drain: drain}
+	var err error
+	if s.http, err = net.Listen("tcp", at.HTTP); err != nil {
+		return nil, fmt.Errorf("listen for HTTP: %w", err)
+	}
+	if s.tcp, err = net.Listen("tcp", at.TCP); err != nil {
+		s.http.Close()
+		return nil, fmt.Errorf("listen for TCP: %w", err)
+	}
+	if s.udp, err = net.ListenPacket("udp", at.UDP); err != nil {
+		s.http.Close()
+		s.tcp.Close()
+		return nil, fmt.Errorf("listen for UDP: %w", err)
+	}
+	return s, nil
+}
+
+// serve answers until ctx ends, and then for the drain delay: other nodes still send here until they have heard that
+// the pod is going away, and what they send must not be lost.
+func (s *server) serve(ctx context.Context) error {
+	web := &http.Server{Handler: s.handler(), ReadHeaderTimeout: maxSlow}
+	failed := make(chan error, 3)
+	go func() { failed <- web.Serve(s.http) }()
+	go func() { failed <- s.serveTCP() }()
+	go func() { failed <- s.serveUDP() }()
+	select {
+	case err := <-failed:
+		return err
+	case <-ctx.Done():
+	}
+	s.draining.Store(true)
+	select {
+	case err := <-failed:
+		return err
+	case <-time.After(s.drain):
+	}
+	s.tcp.Close()
+	s.udp.Close()
+	last, cancel := context.WithTimeout(context.Background(), s.drain)
+	defer cancel()
+	return web.Shutdown(last)
+}
+
+func (s *server) handler() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /{$}", s.answer)
+	mux.HandleFunc("GET /healthz", s.health)
+	mux.HandleFunc("GET /slow", s.slow)
+	return mux
+}
+
+func (s *server) answer(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Content-Type", "application/json")
+	// A client that hangs up meanwhile is its own affair.
+	_ = json.NewEncoder(w).Encode(s.seen(r.RemoteAddr))
+}
+
+func (s *server) health(w http.ResponseWriter, _ *http.Request) {
+	if s.draining.Load() {
+		http.Error(w, "draining", http.StatusServiceUnavailable)
+		return
+	}
+	fmt.Fprintln(w, "ok")
+}
+
+func (s *server) slow(w http.ResponseWriter, r *http.Request) {
+	ms, err := strconv.Atoi(r.URL.Query().Get("ms"))
+	delay := time.Duration(ms) * time.Millisecond
+	if err != nil || delay < 0 || delay > maxSlow {
+		http.Error(w, fmt.Sprintf("ms must be between 0 and %d", maxSlow.Milliseconds()), http.StatusBadRequest)
+		return
+	}
+	select {
+	case <-r.Context().Done():
+	case <-time.After(delay):
+		s.answer(w, r)
+	}
+}
+
+// serveTCP echoes lines; the line "id" is answered with the identity instead.
+func (s *server) serveTCP() error {
+	for {
+		conn, err := s.tcp.Accept()
+		if err != nil {
+			return ended(err)
+		}
+		go s.echo(conn)
+	}
+}
+
+func (s *server) echo(conn net.Conn) {
+	defer conn.Close()
+	lines := bufio.NewScanner(conn)
+	for lines.Scan() {
+		reply := lines.Bytes()
+		if string(reply) == probe.IdentityRequest {
+			reply = s.identityJSON(conn.RemoteAddr())
+		}
+		if _, err := conn.Write(append(reply, '\n')); err != nil {
+			return
+		}
+	}
+}
+
+func (s *server) serveUDP() error {
+	buffer := make([]byte, 64<<10)
+	for {
+		_, from, err := s.udp.ReadFrom(buffer)
+		if err != nil {
+			return ended(err)
+		}
+		// A datagram that cannot be sent is lost, as datagrams are.
+		_, _ = s.udp.WriteTo(s.identityJSON(from), from)
+	}
+}
+
+func (s *server) identityJSON(from net.Addr) []byte {
+	// A struct of strings always marshals.
+	data, _ := json.Marshal(s.seen(from.String()))
+	return data
+}
+
+// seen is the identity with the client's address as it arrived here.
+func (s *server) seen(remote string) Identity {
+	answer := s.identity
+	answer.Client = remote
+	if host, _, err := net.SplitHostPort(remote); err == nil {
+		answer.Client = host
+		if ip := net.ParseIP(host); ip != nil {
+			answer.Client = ip.String()
+		}
+	}
+	return answer
+}
+
+func ended(err error) error {
+	if errors.Is(err, net.ErrClosed) {
+		return nil
+	}
+	return err
+}

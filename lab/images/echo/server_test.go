@@ -1,0 +1,122 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"testing"
+	"time"
+)
+
+func start(t *testing.T, drain time.Duration) (*server, context.CancelFunc, <-chan error) {
+	t.Helper()
+	const anyPort = "127.0.0.1:0"
+	s, err := listen(Addresses{anyPort, anyPort, anyPort}, Identity{Name: "cart", Node: "n1", Pod: "cart-1"}, drain)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- s.serve(ctx) }()
+	return s, cancel, done
+}
+
+func fetch(t *testing.T, s *server, path string) (int, []byte) {
+	t.Helper()
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	response, err := client.Get("http://" + s.http.Addr().String() + path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return response.StatusCode, body
+}
+
+func TestAnswersCarryIdentity(t *testing.T) {
+	s, cancel, done := start(t, 0)
+	want := Identity{Name: "cart", Node: "n1", Pod: "cart-1", Client: "127.0.0.1"}
+	check := func(protocol string, answer []byte) {
+		t.Helper()
+		var got Identity
+		if err := json.Unmarshal(answer, &got); err != nil {
+			t.Fatalf("%s: %v in %q", protocol, err, answer)
+		}
+		if got != want {
+			t.Errorf("%s: %+v, want %+v", protocol, got, want)
+		}
+	}
+	for _, path := range []string{"/", "/slow?ms=1"} {
+		_, body := fetch(t, s, path)
+		check("http "+path, body)
+	}
+
+	tcp, err := net.Dial("tcp", s.tcp.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tcp.Close()
+	fmt.Fprint(tcp, "17\nid\n")
+	lines := bufio.NewScanner(tcp)
+	if lines.Scan(); lines.Text() != "17" {
+		t.Errorf("echo = %q", lines.Text())
+	}
+	lines.Scan()
+	check("tcp", lines.Bytes())
+
+	udp, err := net.Dial("udp", s.udp.LocalAddr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer udp.Close()
+	fmt.Fprint(udp, "hello")
+	buffer := make([]byte, 1000)
+	n, err := udp.Read(buffer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	check("udp", buffer[:n])
+
+	cancel()
+	if err := <-done; err != nil {
+		t.Errorf("serve: %v", err)
+	}
+}
+
+func TestBadRequests(t *testing.T) {
+	s, _, _ := start(t, 0)
+	for path, want := range map[string]int{
+		"/healthz": 200, "/slow": 400, "/slow?ms=-1": 400, "/slow?ms=99999999": 400, "/nowhere": 404,
+	} {
+		if got, _ := fetch(t, s, path); got != want {
+			t.Errorf("%s: status %d, want %d", path, got, want)
+		}
+	}
+}
+
+func TestServesWhileDraining(t *testing.T) {
+	s, cancel, done := start(t, time.Hour)
+	cancel()
+	for !s.draining.Load() {
+		// Each round is a request: it either comes before the signal was noticed or after.
+		fetch(t, s, "/")
+	}
+	if got, _ := fetch(t, s, "/"); got != 200 {
+		t.Errorf("status %d while draining", got)
+	}
+	if got, _ := fetch(t, s, "/healthz"); got != 503 {
+		t.Errorf("healthz: status %d while draining, want 503", got)
+	}
+	select {
+	case err := <-done:
+		t.Errorf("stopped before the drain delay: %v", err)
+	default:
+	}
+}
