@@ -19,6 +19,8 @@ import (
 func ownImages() map[string]string {
 	return map[string]string{
 		"pause":   "./lab/images/pause",
+		"echo":    "./lab/images/echo",
+		"client":  "./lab/images/client",
 		"replumb": "./cmd/replumb",
 	}
 }
