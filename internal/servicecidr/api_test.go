@@ -341,7 +341,7 @@ func TestKilledAfterEveryWrite(t *testing.T) {
 		_, err := f.job.Apply(t.Context(), f.runner)
 		f.job.Tools.Cluster = whole
 		if err == nil {
-			if n < 8 {
+			if n < 12 {
 				t.Fatalf("a whole run made only %d writes", n)
 			}
 			t.Logf("cut off after each of %d writes", n-1)
@@ -409,6 +409,29 @@ func (k *killer) Delete(ctx context.Context, o client.Object, opts ...client.Del
 		return err
 	}
 	return k.Client.Delete(ctx, o, opts...)
+}
+
+func (k *killer) Status() client.SubResourceWriter {
+	return &statusKiller{SubResourceWriter: k.Client.Status(), k: k}
+}
+
+type statusKiller struct {
+	client.SubResourceWriter
+	k *killer
+}
+
+func (s *statusKiller) Patch(ctx context.Context, o client.Object, p client.Patch, opts ...client.SubResourcePatchOption) error {
+	if err := s.k.spend(); err != nil {
+		return err
+	}
+	return s.SubResourceWriter.Patch(ctx, o, p, opts...)
+}
+
+func (s *statusKiller) Update(ctx context.Context, o client.Object, opts ...client.SubResourceUpdateOption) error {
+	if err := s.k.spend(); err != nil {
+		return err
+	}
+	return s.SubResourceWriter.Update(ctx, o, opts...)
 }
 
 // planner examines the cluster once and prepares what the steps of a batch need.
