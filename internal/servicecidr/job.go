@@ -30,6 +30,8 @@ type Job struct {
 	Tools     Tools
 	Migration *v1alpha1.Migration
 	Spec      Spec
+
+	access []cluster.AccessAnswer
 }
 
 // NewJob defaults and validates a Migration. The Migration itself is not changed.
@@ -46,6 +48,9 @@ func NewJob(tools Tools, m *v1alpha1.Migration) (*Job, error) {
 // Adopt compares the Migration at hand with the one in the cluster, if there is one, and takes over what that one
 // has settled. A different job under the same name is refused.
 func (j *Job) Adopt(ctx context.Context) (*v1alpha1.Migration, error) {
+	if err := j.authorize(ctx); err != nil {
+		return nil, err
+	}
 	have, err := GetMigration(ctx, j.Tools.Cluster, j.Migration.Name)
 	if err != nil || have == nil {
 		return nil, err
@@ -70,25 +75,39 @@ func (j *Job) Examine(ctx context.Context) (*Planner, error) {
 	if _, err := j.Tools.Cluster.ServerVersion(ctx); err != nil {
 		return nil, err
 	}
-	access, err := j.Tools.Cluster.Access(ctx, Rights())
-	if err != nil {
+	if err := j.authorize(ctx); err != nil {
 		return nil, err
-	}
-	var denied []cluster.Right
-	for _, a := range access {
-		if !a.Allowed && a.Right.Verb == "list" && a.Right.Resource != "migrations" && a.Right.Resource != "endpointslices" {
-			denied = append(denied, a.Right)
-		}
-	}
-	if len(denied) > 0 {
-		return nil, &DeniedError{Rights: denied}
 	}
 	snap, err := j.Tools.Cluster.Load(ctx)
 	if err != nil {
 		return nil, err
 	}
-	snap.Access = access
+	snap.Access = j.access
 	return j.planner(ctx, snap)
+}
+
+// authorize asks for the user's rights once. Without those to look there is nothing to check; the others are a finding.
+func (j *Job) authorize(ctx context.Context) error {
+	if j.access != nil {
+		return nil
+	}
+	access, err := j.Tools.Cluster.Access(ctx, Rights())
+	if err != nil {
+		return err
+	}
+	blind := false
+	var denied []cluster.Right
+	for _, a := range access {
+		if !a.Allowed {
+			denied = append(denied, a.Right)
+			blind = blind || (a.Right.Verb == "list" && a.Right.Resource != "endpointslices") || a.Right.Resource == "migrations"
+		}
+	}
+	if blind {
+		return &DeniedError{Rights: denied}
+	}
+	j.access = access
+	return nil
 }
 
 func (j *Job) planner(ctx context.Context, snap *cluster.Snapshot) (*Planner, error) {

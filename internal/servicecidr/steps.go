@@ -103,10 +103,11 @@ func (s *bridgeStep) Preview() ([]engine.Change, error) {
 	if s.entry.Bridge != nil {
 		verb, b.Form = "update", bridge.FormOf(s.entry.Bridge)
 	}
-	return []engine.Change{
-		{Verb: "create", Object: "IPAddress " + s.entry.New.String(), Body: hold.Build()},
-		{Verb: verb, Object: "Service " + b.Key().String(), Body: b.Build()},
-	}, nil
+	var changes []engine.Change
+	if s.entry.Place != Moved {
+		changes = append(changes, engine.Change{Verb: "create", Object: "IPAddress " + s.entry.New.String(), Body: hold.Build()})
+	}
+	return append(changes, engine.Change{Verb: verb, Object: "Service " + b.Key().String(), Body: b.Build()}), nil
 }
 
 // place holds the target of a Service, going to the next free address as often as somebody else is found to have it.

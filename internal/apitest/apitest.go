@@ -1,0 +1,124 @@
+// Package apitest runs a real etcd and API server for tests, without nodes, and stands in for the few controllers that
+// a migration waits for.
+package apitest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/envtest"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/cluster"
+)
+
+// Server is an API server with its etcd.
+type Server struct {
+	*cluster.Cluster
+	Config     *rest.Config
+	Kubeconfig string
+
+	env  *envtest.Environment
+	stop context.CancelFunc
+	done chan struct{}
+}
+
+// Start runs an API server whose first Service range is serviceRange, until the test ends.
+func Start(t *testing.T, serviceRange string) *Server {
+	t.Helper()
+	s, err := Run(serviceRange)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+// Run is Start for TestMain.
+func Run(serviceRange string) (*Server, error) {
+	assets := os.Getenv("KUBEBUILDER_ASSETS")
+	if assets == "" {
+		return nil, errors.New("KUBEBUILDER_ASSETS does not name a directory with etcd and kube-apiserver\nhint: run the tests with: make test")
+	}
+	env := &envtest.Environment{BinaryAssetsDirectory: assets}
+	env.ControlPlane.GetAPIServer().Configure().Set("service-cluster-ip-range", serviceRange)
+	config, err := env.Start()
+	if err != nil {
+		return nil, fmt.Errorf("starting etcd and the API server: %w", err)
+	}
+	s := &Server{Config: config, env: env, done: make(chan struct{})}
+	if s.Cluster, err = cluster.Connect(config); err != nil {
+		return nil, errors.Join(err, env.Stop())
+	}
+	dir, err := os.MkdirTemp("", "replumb-apitest-")
+	if err != nil {
+		return nil, errors.Join(err, env.Stop())
+	}
+	s.Kubeconfig = filepath.Join(dir, "kubeconfig")
+	if err := os.WriteFile(s.Kubeconfig, env.KubeConfig, 0o600); err != nil {
+		return nil, errors.Join(err, env.Stop())
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	s.stop = cancel
+	go func() {
+		defer close(s.done)
+		standIn(ctx, s.Cluster)
+	}()
+	return s, nil
+}
+
+// Stop ends what Run started.
+func (s *Server) Stop() error {
+	s.stop()
+	<-s.done
+	return errors.Join(s.env.Stop(), os.RemoveAll(filepath.Dir(s.Kubeconfig)))
+}
+
+// Clean removes everything that tests make, so that the next one begins with an empty cluster.
+func (s *Server) Clean(t testing.TB) {
+	t.Helper()
+	ctx := context.Background()
+	for _, list := range []client.ObjectList{
+		&corev1.ServiceList{}, &discoveryv1.EndpointSliceList{}, &corev1.PodList{}, &corev1.NodeList{},
+		&v1alpha1.MigrationList{}, &networkingv1.ServiceCIDRList{},
+	} {
+		if err := s.List(ctx, list); client.IgnoreNotFound(err) != nil {
+			t.Fatal(err)
+		}
+		for _, o := range objects(t, list) {
+			if o.GetName() == "kubernetes" {
+				continue
+			}
+			err := s.Delete(ctx, o, client.GracePeriodSeconds(0))
+			if client.IgnoreNotFound(err) != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if err := s.DeleteAllOf(ctx, &networkingv1.IPAddress{}, client.HasLabels{v1alpha1.LabelRole}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Namespace makes a namespace, if it is not there.
+func (s *Server) Namespace(t testing.TB, name string) {
+	t.Helper()
+	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	if err := s.Create(context.Background(), ns); client.IgnoreAlreadyExists(err) != nil {
+		t.Fatal(err)
+	}
+}
