@@ -31,13 +31,12 @@ func (d *demo) deployControl(ctx context.Context) ([]callee, error) {
 	}
 	echo := workload.Echo{
 		Namespace: controlNamespace, Name: controlService, PartOf: "control", Replicas: 2,
-		ClusterIP: d.ControlRange.Addr().Next().Next().String(),
 	}
 	objects := []runtime.Object{workload.Namespace(controlNamespace), echo.Deployment()}
 	if err := workload.Ensure(ctx, d.client, objects...); err != nil {
 		return nil, err
 	}
-	if err := d.createService(ctx, echo.Service()); err != nil {
+	if err := d.createService(ctx, echo.Service(), d.ControlRange); err != nil {
 		return nil, err
 	}
 	return d.start(ctx, controlNamespace, []string{controlService}, d.ControlRange, objects)
@@ -70,18 +69,46 @@ func (d *demo) openControlRange(ctx context.Context) error {
 	return nil
 }
 
-// createService creates a Service with an address of its own choice. A range that is ready is known to the API
-// server's allocator a little later, so a refusal is tried again for a while.
-func (d *demo) createService(ctx context.Context, service *corev1.Service) error {
+// createService creates a Service at a free address of a range, as near its end as can be. A range that is ready is
+// known to the API server's allocator a little later, and a free address may be taken meanwhile; so a refusal is tried
+// again for a while.
+func (d *demo) createService(ctx context.Context, service *corev1.Service, within netip.Prefix) error {
 	var last error
-	err := wait.PollUntilContextTimeout(ctx, 100*time.Millisecond, addressTimeout, true, func(ctx context.Context) (bool, error) {
+	attempt := func(ctx context.Context) (bool, error) {
+		address, err := d.freeAddress(ctx, within)
+		if err != nil {
+			last = err
+			return false, nil
+		}
+		service.Spec.ClusterIP = address.String()
 		_, last = d.client.CoreV1().Services(service.Namespace).Create(ctx, service, metav1.CreateOptions{})
 		return last == nil || apierrors.IsAlreadyExists(last), nil
-	})
+	}
+	err := wait.PollUntilContextTimeout(ctx, 100*time.Millisecond, addressTimeout, true, attempt)
 	if err != nil && last != nil {
-		return fmt.Errorf("create Service %s/%s at %s: %w", service.Namespace, service.Name, service.Spec.ClusterIP, last)
+		return fmt.Errorf("create Service %s/%s: %w", service.Namespace, service.Name, last)
 	}
 	return err
+}
+
+// freeAddress finds the last address of a range that nobody holds.
+func (d *demo) freeAddress(ctx context.Context, within netip.Prefix) (netip.Addr, error) {
+	held, err := d.client.NetworkingV1().IPAddresses().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return netip.Addr{}, fmt.Errorf("list addresses in use: %w", err)
+	}
+	taken := map[string]bool{}
+	for i := range held.Items {
+		taken[held.Items[i].Name] = true
+	}
+	address := lastAddress(within)
+	for taken[address.String()] {
+		address = address.Prev()
+	}
+	if !within.Contains(address) {
+		return netip.Addr{}, fmt.Errorf("range %s has no free address", within)
+	}
+	return address, nil
 }
 
 // moveControlMidway waits until half of the shop has moved and then moves the control's Service the way anybody
@@ -101,10 +128,10 @@ func (d *demo) moveControlMidway(ctx context.Context) error {
 	again := &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Namespace: controlNamespace, Name: controlService, Labels: present.Labels},
 		Spec: corev1.ServiceSpec{
-			Selector: present.Spec.Selector, Ports: present.Spec.Ports, ClusterIP: lastAddress(d.To).String(),
+			Selector: present.Spec.Selector, Ports: present.Spec.Ports,
 		},
 	}
-	return d.createService(ctx, again)
+	return d.createService(ctx, again, d.To)
 }
 
 func (d *demo) awaitHalfMoved(ctx context.Context) error {

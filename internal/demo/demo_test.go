@@ -13,6 +13,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/rest"
@@ -88,9 +89,10 @@ func TestTargets(t *testing.T) {
 
 func TestControlMovesWhenHalfOfTheShopHas(t *testing.T) {
 	d := testDemo(t)
-	present := workload.Echo{Namespace: controlNamespace, Name: controlService, PartOf: "control", ClusterIP: "10.97.0.2"}.Service()
+	present := workload.Echo{Namespace: controlNamespace, Name: controlService, PartOf: "control"}.Service()
 	present.UID = "old"
-	client := fake.NewClientset(present)
+	held := &networkingv1.IPAddress{ObjectMeta: metav1.ObjectMeta{Name: "172.24.255.254"}}
+	client := fake.NewClientset(present, held)
 	d.client = client
 	services := client.CoreV1().Services(shopNamespace)
 	for i, echo := range workload.Shop(shopNamespace) {
@@ -120,7 +122,7 @@ func TestControlMovesWhenHalfOfTheShopHas(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got.UID == present.UID || got.Spec.ClusterIP != "172.24.255.254" || got.Spec.Type == corev1.ServiceTypeExternalName {
+	if got.UID == present.UID || got.Spec.ClusterIP != "172.24.255.253" || got.Spec.Type == corev1.ServiceTypeExternalName {
 		t.Errorf("control = %+v", got.Spec)
 	}
 }

@@ -43,8 +43,6 @@ func Namespace(name string) *corev1.Namespace {
 type Echo struct {
 	Namespace, Name, PartOf string
 	Replicas                int32
-	// ClusterIP of the Service; chosen by the API server if empty.
-	ClusterIP string
 }
 
 // Shop is the example application. It has Services with endpoints on every node and one, payments, with a single
@@ -112,7 +110,6 @@ func (e Echo) container() corev1.Container {
 func (e Echo) Service() *corev1.Service {
 	service := clusterIPService(e.Namespace, e.Name, e.labels())
 	service.Labels = e.labels()
-	service.Spec.ClusterIP = e.ClusterIP
 	return service
 }
 
