@@ -1,0 +1,108 @@
+package demo
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/replumb/replumb/internal/probe"
+)
+
+func testSource(node string, v via) source {
+	return source{namespace: shopNamespace, node: node, service: "cart", via: v}
+}
+
+func TestCollectorNeverTakesSilenceForSuccess(t *testing.T) {
+	from := testSource("a", byName)
+	window := func(seq, start int) string {
+		return fmt.Sprintf(`{"t":%q,"n":%d,"s":%d,"q":5,"ok":5,"l":0}`, from.target(), seq, start)
+	}
+	tests := []struct {
+		name string
+		log  string
+		want string
+		is   error
+	}{
+		{"log ends", window(0, 10) + "\n", "the log has ended", probe.ErrIncomplete},
+		{"window missing", window(0, 10) + "\n" + window(2, 12) + "\n", "window 2 came where 1 was due", probe.ErrIncomplete},
+		{"beginning missing", window(3, 10) + "\n", "window 3 came where 0 was due", probe.ErrIncomplete},
+		{"half a line", `{"t":"cart by`, "it says", nil},
+		{"error of the client", "error: no configuration\n", "error: no configuration", nil},
+		{"somebody else's target", `{"t":"x"}` + "\n", "not told to probe", nil},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			c := newCollector(t.Context(), func(context.Context, podName) (io.ReadCloser, error) {
+				return io.NopCloser(strings.NewReader(tt.log)), nil
+			})
+			defer c.stop()
+			pod := podName{"shop", "client-a"}
+			c.expect(pod, map[string]source{from.target(): from})
+			c.follow(pod)
+			err := c.await(t.Context(), 20*time.Second, "traffic", all, func(series) bool { return false })
+			if err == nil || !strings.Contains(err.Error(), tt.want) || !strings.Contains(err.Error(), "shop/client-a") {
+				t.Errorf("error = %v, want it to contain %q", err, tt.want)
+			}
+			if tt.is != nil && !errors.Is(err, tt.is) {
+				t.Errorf("error = %v, want %v", err, tt.is)
+			}
+		})
+	}
+}
+
+func TestAwait(t *testing.T) {
+	reader, writer := io.Pipe()
+	defer writer.Close()
+	c := newCollector(t.Context(), func(context.Context, podName) (io.ReadCloser, error) { return reader, nil })
+	defer c.stop()
+	defer reader.Close()
+	name, old := testSource("a", byName), testSource("a", byOldAddress)
+	pod := podName{"shop", "client-a"}
+	c.expect(pod, map[string]source{name.target(): name, old.target(): old})
+	c.follow(pod)
+	go func() {
+		encoder := json.NewEncoder(writer)
+		for i := range 3 {
+			_ = encoder.Encode(probe.Window{Target: name.target(), Seq: uint64(i), Start: int64(10 + i), Sent: 1, OK: 1})
+		}
+	}()
+	if err := c.await(t.Context(), 20*time.Second, "traffic", notOldAddress, until(time.Unix(13, 0))); err != nil {
+		t.Fatal(err)
+	}
+	if got := len(c.snapshot()[name]); got != 3 {
+		t.Errorf("%d windows, want 3", got)
+	}
+	err := c.await(t.Context(), time.Millisecond, "traffic", all, until(time.Unix(13, 0)))
+	want := "wait for traffic: not yet seen shop/cart by old address from node a, which reported nothing"
+	if err == nil || !strings.HasPrefix(err.Error(), want) {
+		t.Errorf("error = %v, want %s", err, want)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := c.await(ctx, time.Hour, "traffic", all, steady); !errors.Is(err, context.Canceled) {
+		t.Errorf("error = %v", err)
+	}
+}
+
+func TestSteady(t *testing.T) {
+	tests := []struct {
+		s    series
+		want bool
+	}{
+		{nil, false},
+		{series{{Sent: 5, OK: 5}}, true},
+		{series{{Sent: 5, OK: 5}, {Sent: 5, OK: 4, Failed: 1}}, false},
+		{series{{Sent: 5, OK: 4, Failed: 1}, {Sent: 5, OK: 5}}, true},
+		{series{{}}, false},
+	}
+	for _, tt := range tests {
+		if got := steady(tt.s); got != tt.want {
+			t.Errorf("steady(%+v) = %v", tt.s, got)
+		}
+	}
+}

@@ -1,0 +1,201 @@
+package workload
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+	watchtools "k8s.io/client-go/tools/watch"
+)
+
+// Ensure creates the objects that are not there yet, in the order given. An object that is there stays as it is.
+func Ensure(ctx context.Context, client kubernetes.Interface, objects ...runtime.Object) error {
+	for _, object := range objects {
+		if err := create(ctx, client, object); err != nil && !apierrors.IsAlreadyExists(err) {
+			return fmt.Errorf("create %s: %w", describe(object), err)
+		}
+	}
+	return nil
+}
+
+func create(ctx context.Context, client kubernetes.Interface, object runtime.Object) (err error) {
+	var options metav1.CreateOptions
+	switch o := object.(type) {
+	case *corev1.Namespace:
+		_, err = client.CoreV1().Namespaces().Create(ctx, o, options)
+	case *corev1.Service:
+		_, err = client.CoreV1().Services(o.Namespace).Create(ctx, o, options)
+	case *corev1.Pod:
+		_, err = client.CoreV1().Pods(o.Namespace).Create(ctx, o, options)
+	case *appsv1.Deployment:
+		_, err = client.AppsV1().Deployments(o.Namespace).Create(ctx, o, options)
+	default:
+		err = errors.New("no kind of object that workloads have")
+	}
+	return err
+}
+
+func describe(object runtime.Object) string {
+	kind := strings.TrimPrefix(fmt.Sprintf("%T", object), "*v1.")
+	if o, ok := object.(metav1.Object); ok {
+		return kind + " " + strings.TrimPrefix(o.GetNamespace()+"/"+o.GetName(), "/")
+	}
+	return kind
+}
+
+// WaitReady waits, by watching, until the Deployments and Pods among the objects are ready. The error says which is
+// not, and why.
+func WaitReady(ctx context.Context, client kubernetes.Interface, timeout time.Duration, objects ...runtime.Object) error {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	for _, object := range objects {
+		var err error
+		switch o := object.(type) {
+		case *appsv1.Deployment:
+			err = waitDeployment(ctx, client, o)
+		case *corev1.Pod:
+			err = waitPod(ctx, client, o)
+		}
+		if err != nil {
+			return fmt.Errorf("wait for %s: %w", describe(object), err)
+		}
+	}
+	return nil
+}
+
+func waitDeployment(ctx context.Context, client kubernetes.Interface, d *appsv1.Deployment) error {
+	deployments := client.AppsV1().Deployments(d.Namespace)
+	var last string
+	err := untilEvent(ctx, client, &appsv1.Deployment{}, d.Name,
+		func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			return deployments.List(ctx, o)
+		},
+		deployments.Watch,
+		func(event watch.Event) (bool, error) {
+			seen, ok := event.Object.(*appsv1.Deployment)
+			if !ok {
+				return false, nil
+			}
+			var ready bool
+			ready, last = deploymentReady(seen)
+			return ready, nil
+		})
+	if err == nil {
+		return nil
+	}
+	// The wait's own time is over, so asking why needs some more.
+	ask, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+	defer cancel()
+	return fmt.Errorf("%s%s: %w", last, whyNotReady(ask, client, d), err)
+}
+
+func deploymentReady(d *appsv1.Deployment) (bool, string) {
+	want := int32(1)
+	if d.Spec.Replicas != nil {
+		want = *d.Spec.Replicas
+	}
+	if d.Status.ObservedGeneration < d.Generation {
+		return false, "not yet seen by its controller"
+	}
+	return d.Status.AvailableReplicas >= want, fmt.Sprintf("%d of %d replicas available", d.Status.AvailableReplicas, want)
+}
+
+// whyNotReady names what holds the pods of a Deployment up, as far as it can be learnt.
+func whyNotReady(ctx context.Context, client kubernetes.Interface, d *appsv1.Deployment) string {
+	selector := metav1.FormatLabelSelector(d.Spec.Selector)
+	pods, err := client.CoreV1().Pods(d.Namespace).List(ctx, metav1.ListOptions{LabelSelector: selector})
+	if err != nil {
+		return ""
+	}
+	var reasons strings.Builder
+	for i := range pods.Items {
+		if ready, reason := podReady(&pods.Items[i]); !ready {
+			fmt.Fprintf(&reasons, "; pod %s: %s", pods.Items[i].Name, reason)
+		}
+	}
+	return reasons.String()
+}
+
+func waitPod(ctx context.Context, client kubernetes.Interface, p *corev1.Pod) error {
+	pods := client.CoreV1().Pods(p.Namespace)
+	var last string
+	err := untilEvent(ctx, client, &corev1.Pod{}, p.Name,
+		func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return pods.List(ctx, o) },
+		pods.Watch,
+		func(event watch.Event) (bool, error) {
+			seen, ok := event.Object.(*corev1.Pod)
+			if !ok {
+				return false, nil
+			}
+			var ready bool
+			ready, last = podReady(seen)
+			if over := seen.Status.Phase == corev1.PodFailed || seen.Status.Phase == corev1.PodSucceeded; over {
+				return false, errors.New("it has ended")
+			}
+			return ready, nil
+		})
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%s: %w", last, err)
+}
+
+// podReady says whether the pod is ready and, if not, the most telling thing its status has to say.
+func podReady(p *corev1.Pod) (bool, string) {
+	reason := "phase " + string(p.Status.Phase)
+	for _, c := range p.Status.Conditions {
+		if c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue {
+			return true, ""
+		}
+		if c.Status == corev1.ConditionFalse && c.Message != "" {
+			reason = c.Message
+		}
+	}
+	for _, c := range p.Status.ContainerStatuses {
+		if c.State.Waiting != nil && c.State.Waiting.Reason != "" {
+			reason = strings.TrimSuffix(c.State.Waiting.Reason+": "+c.State.Waiting.Message, ": ")
+		}
+		if c.State.Terminated != nil {
+			reason = strings.TrimSpace(fmt.Sprintf("exit code %d %s", c.State.Terminated.ExitCode, c.State.Terminated.Message))
+		}
+	}
+	return false, reason
+}
+
+// untilEvent follows one object by name until done says so.
+func untilEvent(
+	ctx context.Context, client kubernetes.Interface, kind runtime.Object, name string,
+	list func(context.Context, metav1.ListOptions) (runtime.Object, error),
+	follow func(context.Context, metav1.ListOptions) (watch.Interface, error),
+	done watchtools.ConditionFunc,
+) error {
+	only := func(o *metav1.ListOptions) {
+		o.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, name).String()
+	}
+	source := &cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			only(&o)
+			return list(ctx, o)
+		},
+		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			only(&o)
+			return follow(ctx, o)
+		},
+	}
+	_, err := watchtools.UntilWithSync(ctx, cache.ToListWatcherWithWatchListSemantics(source, client), kind, nil, done)
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return err
+}

@@ -1,0 +1,164 @@
+package workload
+
+import (
+	"encoding/json"
+	"fmt"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/replumb/replumb/internal/probe"
+)
+
+// The images, which the lab loads into every node.
+const (
+	EchoImage   = "replumb.local/echo:lab"
+	ClientImage = "replumb.local/client:lab"
+)
+
+// Labels of the objects.
+const (
+	labelName   = "app.kubernetes.io/name"
+	labelPartOf = "app.kubernetes.io/part-of"
+)
+
+// Ports of an echo Service.
+const (
+	HTTPPort = 80
+	TCPPort  = 9000
+	UDPPort  = 9001
+
+	echoHTTPPort = 8080
+)
+
+// Namespace is a namespace.
+func Namespace(name string) *corev1.Namespace {
+	return &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
+}
+
+// Echo is a Deployment of echo servers, behind a Service of the same name.
+type Echo struct {
+	Namespace, Name, PartOf string
+	Replicas                int32
+}
+
+// Shop is the example application. It has Services with endpoints on every node and one, payments, with a single
+// endpoint, so that some clients always have to leave their node.
+func Shop(namespace string) []Echo {
+	shop := []Echo{{Name: "front", Replicas: 2}, {Name: "cart", Replicas: 2}, {Name: "catalog", Replicas: 2}, {Name: "payments", Replicas: 1}}
+	for i := range shop {
+		shop[i].Namespace, shop[i].PartOf = namespace, "shop"
+	}
+	return shop
+}
+
+// Objects returns the Deployment and the Service.
+func (e Echo) Objects() []runtime.Object {
+	return []runtime.Object{e.Deployment(), e.Service()}
+}
+
+func (e Echo) labels() map[string]string {
+	return map[string]string{labelName: e.Name, labelPartOf: e.PartOf}
+}
+
+// Deployment spreads the replicas evenly over the nodes.
+func (e Echo) Deployment() *appsv1.Deployment {
+	selector := &metav1.LabelSelector{MatchLabels: e.labels()}
+	return &appsv1.Deployment{
+		ObjectMeta: metav1.ObjectMeta{Namespace: e.Namespace, Name: e.Name, Labels: e.labels()},
+		Spec: appsv1.DeploymentSpec{
+			Replicas: &e.Replicas,
+			Selector: selector,
+			Template: corev1.PodTemplateSpec{
+				ObjectMeta: metav1.ObjectMeta{Labels: e.labels()},
+				Spec: corev1.PodSpec{
+					Containers: []corev1.Container{e.container()},
+					TopologySpreadConstraints: []corev1.TopologySpreadConstraint{{
+						MaxSkew: 1, TopologyKey: corev1.LabelHostname, WhenUnsatisfiable: corev1.DoNotSchedule,
+						LabelSelector: selector,
+					}},
+				},
+			},
+		},
+	}
+}
+
+func (e Echo) container() corev1.Container {
+	return corev1.Container{
+		Name: "echo", Image: EchoImage, ImagePullPolicy: corev1.PullNever,
+		Env: []corev1.EnvVar{
+			{Name: "NAME", Value: e.Name}, fieldEnv("NODE_NAME", "spec.nodeName"), fieldEnv("POD_NAME", "metadata.name"),
+		},
+		Ports: []corev1.ContainerPort{
+			{Name: "http", ContainerPort: echoHTTPPort},
+			{Name: "tcp", ContainerPort: TCPPort},
+			{Name: "udp", ContainerPort: UDPPort, Protocol: corev1.ProtocolUDP},
+		},
+		ReadinessProbe: &corev1.Probe{
+			ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{
+				Path: "/healthz", Port: intstr.FromString("http"),
+			}},
+			PeriodSeconds: 2,
+		},
+	}
+}
+
+// Service selects the pods of the Deployment.
+func (e Echo) Service() *corev1.Service {
+	service := clusterIPService(e.Namespace, e.Name, e.labels())
+	service.Labels = e.labels()
+	return service
+}
+
+func clusterIPService(namespace, name string, selector map[string]string) *corev1.Service {
+	return &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
+		Spec: corev1.ServiceSpec{
+			Selector: selector,
+			Ports: []corev1.ServicePort{
+				{Name: "http", Port: HTTPPort, TargetPort: intstr.FromString("http")},
+				{Name: "tcp", Port: TCPPort, TargetPort: intstr.FromString("tcp")},
+				{Name: "udp", Port: UDPPort, TargetPort: intstr.FromString("udp"), Protocol: corev1.ProtocolUDP},
+			},
+		},
+	}
+}
+
+// FurtherServices are n Services over the pods of the shop, to populate the range.
+func FurtherServices(namespace string, n int) []runtime.Object {
+	services := make([]runtime.Object, 0, n)
+	for i := range n {
+		name := fmt.Sprintf("further-%03d", i+1)
+		services = append(services, clusterIPService(namespace, name, map[string]string{labelPartOf: "shop"}))
+	}
+	return services
+}
+
+// Client is a pod on one node that probes the targets of its configuration and reports through its log. It is never
+// restarted: a second life would begin a second count.
+func Client(namespace, name, node string, config probe.Config) (*corev1.Pod, error) {
+	data, err := json.Marshal(config)
+	if err != nil {
+		return nil, fmt.Errorf("encode configuration of client %s: %w", name, err)
+	}
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: namespace, Name: name, Labels: map[string]string{labelName: "client", labelPartOf: "probes"},
+		},
+		Spec: corev1.PodSpec{
+			NodeName:      node,
+			RestartPolicy: corev1.RestartPolicyNever,
+			Containers: []corev1.Container{{
+				Name: "client", Image: ClientImage, ImagePullPolicy: corev1.PullNever,
+				Env: []corev1.EnvVar{{Name: "CLIENT_CONFIG", Value: string(data)}, fieldEnv("POD_IP", "status.podIP")},
+			}},
+		},
+	}, nil
+}
+
+func fieldEnv(name, path string) corev1.EnvVar {
+	return corev1.EnvVar{Name: name, ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: path}}}
+}
