@@ -72,10 +72,40 @@ func (d *demo) deploy(ctx context.Context) error {
 		return err
 	}
 	d.logs = newCollector(ctx, podLogs(d.client))
-	if err := d.deployClients(ctx, shopNamespace, shop, d.shopTargets); err != nil {
+	for _, side := range []struct {
+		namespace string
+		targets   map[via][]probe.Target
+	}{{shopNamespace, d.shopTargets(shop)}, {controlNamespace, d.controlTargets(control)}} {
+		if err := d.scout(ctx, side.namespace, side.targets); err != nil {
+			return err
+		}
+		if _, err := d.deployClients(ctx, d.logs, "client", side.namespace, side.targets); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// scout waits until every Service answers on every node. It does so with pods of its own: a connection to an address
+// that kube-proxy has not programmed yet leaves an entry without translation in connection tracking, which for two
+// minutes swallows later connections from the same port. The clients that count must never have made one.
+func (d *demo) scout(ctx context.Context, namespace string, targets map[via][]probe.Target) error {
+	logs := newCollector(ctx, podLogs(d.client))
+	defer logs.stop()
+	pods, err := d.deployClients(ctx, logs, "scout", namespace, targets)
+	if err != nil {
 		return err
 	}
-	return d.deployClients(ctx, controlNamespace, control, d.controlTargets)
+	if err := logs.await(ctx, windowTimeout, "every Service of "+namespace+" to answer", all, steady); err != nil {
+		return err
+	}
+	for _, pod := range pods {
+		now := metav1.DeleteOptions{GracePeriodSeconds: new(int64)}
+		if err := d.client.CoreV1().Pods(namespace).Delete(ctx, pod.name, now); err != nil {
+			return fmt.Errorf("remove scout %s: %w", pod, err)
+		}
+	}
+	return nil
 }
 
 func (d *demo) deployShop(ctx context.Context) ([]callee, error) {
@@ -114,40 +144,47 @@ func (d *demo) start(
 	return callees, nil
 }
 
-// deployClients pins one client to each node and follows its log.
+// deployClients pins one client to each node and has its log followed by logs.
 func (d *demo) deployClients(
-	ctx context.Context, namespace string, callees []callee, targets func([]callee) map[via][]probe.Target,
-) error {
+	ctx context.Context, logs *collector, role, namespace string, targets map[via][]probe.Target,
+) ([]podName, error) {
+	var names []podName
 	var pods []runtime.Object
 	for _, node := range d.Cluster.NodeNames() {
-		var config probe.Config
-		sources := map[string]source{}
-		perWay := targets(callees)
-		for _, v := range ways() {
-			for _, target := range perWay[v] {
-				from := source{namespace: namespace, node: node, service: target.Name, via: v}
-				target.Name = from.target()
-				sources[target.Name] = from
-				config.Targets = append(config.Targets, target)
-			}
-		}
-		pod, err := workload.Client(namespace, "client-"+node, node, config)
+		config, sources := clientConfig(namespace, node, targets)
+		pod, err := workload.Client(namespace, role+"-"+node, node, config)
 		if err != nil {
-			return err
+			return nil, err
 		}
-		d.logs.expect(podName{namespace, pod.Name}, sources)
-		pods = append(pods, pod)
+		name := podName{namespace, pod.Name}
+		logs.expect(name, sources)
+		names, pods = append(names, name), append(pods, pod)
 	}
 	if err := workload.Ensure(ctx, d.client, pods...); err != nil {
-		return err
+		return nil, err
 	}
 	if err := workload.WaitReady(ctx, d.client, readyTimeout, pods...); err != nil {
-		return err
+		return nil, err
 	}
-	for _, node := range d.Cluster.NodeNames() {
-		d.logs.follow(podName{namespace, "client-" + node})
+	for _, name := range names {
+		logs.follow(name)
 	}
-	return nil
+	return names, nil
+}
+
+// clientConfig is what the client on a node probes, and what each target's name stands for.
+func clientConfig(namespace, node string, targets map[via][]probe.Target) (probe.Config, map[string]source) {
+	var config probe.Config
+	sources := map[string]source{}
+	for _, v := range ways() {
+		for _, target := range targets[v] {
+			from := source{namespace: namespace, node: node, service: target.Name, via: v}
+			target.Name = from.target()
+			sources[target.Name] = from
+			config.Targets = append(config.Targets, target)
+		}
+	}
+	return config, sources
 }
 
 // shopTargets are what each shop client calls. The names are short, as applications use them: the namespace is found
