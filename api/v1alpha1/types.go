@@ -111,7 +111,7 @@ type BarrierSpec struct {
 	// +optional
 	Mode BarrierMode `json:"mode,omitempty"`
 
-	// Wait is the deadline of mode HealthCheck beyond the default, or the time mode Wait lets pass.
+	// Wait is the time that mode Wait lets pass. Mode HealthCheck gives up after it, but not before a minute.
 	// +optional
 	Wait *metav1.Duration `json:"wait,omitempty"`
 }

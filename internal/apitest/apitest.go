@@ -8,12 +8,16 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"sync"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
@@ -48,7 +52,40 @@ func Start(t *testing.T, serviceRange string) *Server {
 	return s
 }
 
-// Run is Start for TestMain.
+// Lazy is a Server that the tests of a package share. It starts when the first of them asks for it, so that tests that
+// need no cluster, and fuzzing, do without.
+type Lazy struct {
+	Range string
+
+	once   sync.Once
+	server *Server
+	err    error
+}
+
+// Get starts the Server or returns the one that is running.
+func (l *Lazy) Get(t testing.TB) *Server {
+	t.Helper()
+	l.once.Do(func() { l.server, l.err = Run(l.Range) })
+	if l.err != nil {
+		t.Fatal(l.err)
+	}
+	return l.server
+}
+
+// Main runs the tests of a package and stops the Server after them.
+func (l *Lazy) Main(m *testing.M) int {
+	code := m.Run()
+	if l.server == nil {
+		return code
+	}
+	if err := l.server.Stop(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return max(code, 1)
+	}
+	return code
+}
+
+// Run is Start for callers that call Stop themselves.
 func Run(serviceRange string) (*Server, error) {
 	assets := os.Getenv("KUBEBUILDER_ASSETS")
 	if assets == "" {
@@ -111,6 +148,21 @@ func (s *Server) Clean(t testing.TB) {
 	}
 	if err := s.DeleteAllOf(ctx, &networkingv1.IPAddress{}, client.HasLabels{v1alpha1.LabelRole}); err != nil {
 		t.Fatal(err)
+	}
+	s.removeNamespace(t, v1alpha1.SystemNamespace)
+}
+
+// removeNamespace waits until the stand-in has let the namespace go.
+func (s *Server) removeNamespace(t testing.TB, name string) {
+	t.Helper()
+	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	err := wait.PollUntilContextTimeout(context.Background(), 20*time.Millisecond, 20*time.Second, true,
+		func(ctx context.Context) (bool, error) {
+			err := s.Delete(ctx, ns)
+			return apierrors.IsNotFound(err), nil
+		})
+	if err != nil {
+		t.Fatalf("namespace %s: %v", name, err)
 	}
 }
 

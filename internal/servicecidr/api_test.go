@@ -25,21 +25,13 @@ import (
 	"github.com/replumb/replumb/internal/engine"
 )
 
-// server is shared by the tests of this package; each begins with an empty cluster.
-var server *apitest.Server
+// lazy is shared by the tests of this package; each begins with an empty cluster. server is what it started.
+var (
+	lazy   = &apitest.Lazy{Range: "10.96.0.0/16"}
+	server *apitest.Server
+)
 
-func TestMain(m *testing.M) {
-	var err error
-	if server, err = apitest.Run("10.96.0.0/16"); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
-	code := m.Run()
-	if err := server.Stop(); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-	}
-	os.Exit(code)
-}
+func TestMain(m *testing.M) { os.Exit(lazy.Main(m)) }
 
 // proxies play the kube-proxies of all nodes: they answer for a sentinel that exists.
 type proxies struct {
@@ -90,6 +82,7 @@ func migration() *v1alpha1.Migration {
 
 func setup(t *testing.T, change ...func(*v1alpha1.Migration)) *fixture {
 	t.Helper()
+	server = lazy.Get(t)
 	server.Clean(t)
 	server.Namespace(t, "shop")
 	m := migration()
