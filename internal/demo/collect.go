@@ -36,7 +36,7 @@ func podLogs(client kubernetes.Interface) openLog {
 // collector reads what clients report. It never fills in what is missing: a log that ends, a window that does not
 // come and a line that is no window are all errors.
 type collector struct {
-	ctx     context.Context //nolint:containedctx // the life of the followers, which begin one by one
+	ctx     context.Context // the life of the followers, which begin one by one
 	cancel  context.CancelFunc
 	open    openLog
 	running sync.WaitGroup

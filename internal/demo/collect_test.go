@@ -57,10 +57,10 @@ func TestCollectorNeverTakesSilenceForSuccess(t *testing.T) {
 
 func TestAwait(t *testing.T) {
 	reader, writer := io.Pipe()
-	defer writer.Close()
+	defer func() { _ = writer.Close() }()
 	c := newCollector(t.Context(), func(context.Context, podName) (io.ReadCloser, error) { return reader, nil })
 	defer c.stop()
-	defer reader.Close()
+	defer func() { _ = reader.Close() }()
 	name, old := testSource("a", byName), testSource("a", byOldAddress)
 	pod := podName{"shop", "client-a"}
 	c.expect(pod, map[string]source{name.target(): name, old.target(): old})

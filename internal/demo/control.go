@@ -74,19 +74,25 @@ func (d *demo) openControlRange(ctx context.Context) error {
 // again for a while.
 func (d *demo) createService(ctx context.Context, service *corev1.Service, within netip.Prefix) error {
 	var last error
-	attempt := func(ctx context.Context) (bool, error) {
-		address, err := d.freeAddress(ctx, within)
-		if err != nil {
-			last = err
-			return false, nil
-		}
-		service.Spec.ClusterIP = address.String()
-		_, last = d.client.CoreV1().Services(service.Namespace).Create(ctx, service, metav1.CreateOptions{})
-		return last == nil || apierrors.IsAlreadyExists(last), nil
-	}
-	err := wait.PollUntilContextTimeout(ctx, 100*time.Millisecond, addressTimeout, true, attempt)
+	err := wait.PollUntilContextTimeout(ctx, 100*time.Millisecond, addressTimeout, true, func(ctx context.Context) (bool, error) {
+		last = d.tryCreateService(ctx, service, within)
+		return last == nil, nil
+	})
 	if err != nil && last != nil {
 		return fmt.Errorf("create Service %s/%s: %w", service.Namespace, service.Name, last)
+	}
+	return err
+}
+
+func (d *demo) tryCreateService(ctx context.Context, service *corev1.Service, within netip.Prefix) error {
+	address, err := d.freeAddress(ctx, within)
+	if err != nil {
+		return err
+	}
+	service.Spec.ClusterIP = address.String()
+	_, err = d.client.CoreV1().Services(service.Namespace).Create(ctx, service, metav1.CreateOptions{})
+	if apierrors.IsAlreadyExists(err) {
+		return nil
 	}
 	return err
 }

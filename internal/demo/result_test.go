@@ -98,8 +98,10 @@ func TestVerdict(t *testing.T) {
 		min   int
 		want  string
 	}{
-		{"lost while both addresses should work", func(l *timeline) { spoil(l.atFinish[testSource("b", byOldAddress)], 119, 2) }, 0,
-			"replumb lost 2 of 1400 requests: connect-timeout 2"},
+		{
+			"lost while both addresses should work", func(l *timeline) { spoil(l.atFinish[testSource("b", byOldAddress)], 119, 2) }, 0,
+			"replumb lost 2 of 1400 requests: connect-timeout 2",
+		},
 		{"lost by name during finish", func(l *timeline) { spoil(l.atEnd[testSource("b", byName)], 124, 1) }, 0, "replumb lost 1 "},
 		{"look-up failed", func(l *timeline) { spoil(l.atEnd[testSource("b", byLookUp)], 110, 1) }, 0, "1 of 500 look-ups failed"},
 		{"connection broke", func(l *timeline) { l.atEnd[testSource("b", byStream)][8].Reconnects = 1 }, 0, "broke 1 times"},

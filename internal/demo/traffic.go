@@ -137,7 +137,7 @@ func (d *demo) start(
 		}
 		address, err := netip.ParseAddr(service.Spec.ClusterIP)
 		if err != nil || !within.Contains(address) {
-			return nil, fmt.Errorf("Service %s/%s has address %q, which is not in %s", namespace, name, service.Spec.ClusterIP, within)
+			return nil, fmt.Errorf("address %[3]q of Service %[1]s/%[2]s is not in %[4]s", namespace, name, service.Spec.ClusterIP, within)
 		}
 		callees = append(callees, callee{name: name, oldAddress: service.Spec.ClusterIP})
 	}

@@ -103,7 +103,7 @@ func (g *get) do(ctx context.Context) error {
 		return err
 	}
 	// The client closes first and so keeps the TIME_WAIT on its own side, where the kernel avoids the port.
-	defer conn.Close()
+	defer func() { _ = conn.Close() }()
 	if deadline, ok := ctx.Deadline(); ok {
 		if err := conn.SetDeadline(deadline); err != nil {
 			return err
@@ -120,6 +120,7 @@ func (g *get) do(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("read answer: %w", err)
 	}
+	defer func() { _ = response.Body.Close() }()
 	return g.judge(response)
 }
 

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -49,14 +50,16 @@ func TestProberSeesLosses(t *testing.T) {
 	if stats.LongestGap < time.Second {
 		t.Errorf("longest gap = %v", stats.LongestGap)
 	}
-	if before, err := (series[:1]).Stats(); err != nil || before.Failed != 0 {
+	if before, err := series[:1].Stats(); err != nil || before.Failed != 0 {
 		t.Errorf("failures before anything was broken: %+v, %v", before, err)
 	}
 }
 
 func TestGetFailures(t *testing.T) {
 	closed := closedAddress(t)
-	status := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(503) }))
+	status := httptest.NewServer(
+		http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) }),
+	)
 	t.Cleanup(status.Close)
 	hangUp := lineServer(t, func(net.Conn) {})
 	echo := httptest.NewServer(http.HandlerFunc(identify))
@@ -125,7 +128,7 @@ func TestStreamReconnects(t *testing.T) {
 		mu.Lock()
 		defer mu.Unlock()
 		down = value
-		open.Close()
+		_ = open.Close()
 	}
 	address := lineServer(t, func(conn net.Conn) {
 		mu.Lock()
@@ -154,7 +157,7 @@ func TestStreamReconnects(t *testing.T) {
 }
 
 func TestStreamFailures(t *testing.T) {
-	silent := lineServer(t, func(conn net.Conn) { bufio.NewReader(conn).WriteTo(discard{}) })
+	silent := lineServer(t, func(conn net.Conn) { _, _ = io.Copy(io.Discard, conn) })
 	translated := lineServer(t, func(conn net.Conn) { echoLines(conn, "10.0.0.9") })
 	tests := []struct {
 		name    string
@@ -181,7 +184,7 @@ func TestConfig(t *testing.T) {
 		name, config, want string
 	}{
 		{"empty", `{}`, "names no targets"},
-		{"unknown field", `{"targets":[{"nmae":"x"}]}`, "unknown field"},
+		{"unknown field", `{"targets":[{"rat":"x"}]}`, "unknown field"},
 		{"no name", `{"targets":[{"kind":"http","address":"a:1"}]}`, "name is empty"},
 		{"kind", `{"targets":[{"name":"x","kind":"tcp","address":"a:1"}]}`, `kind "tcp"`},
 		{"rate", `{"targets":[{"name":"x","kind":"http","address":"a:1","rate":-1}]}`, "rate -1"},
@@ -238,11 +241,10 @@ func identify(w http.ResponseWriter, r *http.Request) {
 
 // httpServer can be frozen, so that requests hang, and stopped, so that they are refused.
 type httpServer struct {
-	mu       sync.Mutex
-	thawed   chan struct{}
-	listener net.Listener
-	server   *http.Server
-	at       string
+	mu     sync.Mutex
+	thawed chan struct{}
+	server *http.Server
+	at     string
 }
 
 func newHTTPServer(t *testing.T) *httpServer {
@@ -267,11 +269,11 @@ func (s *httpServer) start(t *testing.T) {
 		<-thawed
 		identify(w, r)
 	})}
-	go s.server.Serve(listener)
+	go func() { _ = s.server.Serve(listener) }()
 }
 
 func (s *httpServer) address() string { return s.at }
-func (s *httpServer) stop()           { s.server.Close() }
+func (s *httpServer) stop()           { _ = s.server.Close() }
 func (s *httpServer) thaw()           { close(s.thawed) }
 
 func (s *httpServer) freeze() {
@@ -281,7 +283,7 @@ func (s *httpServer) freeze() {
 }
 
 func hello(t *testing.T) string {
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "hello") }))
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprint(w, "hello") }))
 	t.Cleanup(server.Close)
 	return server.Listener.Addr().String()
 }
@@ -291,7 +293,7 @@ func closedAddress(t *testing.T) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer listener.Close()
+	defer func() { _ = listener.Close() }()
 	return listener.Addr().String()
 }
 
@@ -300,14 +302,14 @@ func lineServer(t *testing.T, handle func(net.Conn)) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { listener.Close() })
+	t.Cleanup(func() { _ = listener.Close() })
 	go func() {
 		for {
 			conn, err := listener.Accept()
 			if err != nil {
 				return
 			}
-			go func() { defer conn.Close(); handle(conn) }()
+			go func() { defer func() { _ = conn.Close() }(); handle(conn) }()
 		}
 	}()
 	return listener.Addr().String()
@@ -317,16 +319,12 @@ func echoLines(conn net.Conn, client string) {
 	lines := bufio.NewScanner(conn)
 	for lines.Scan() {
 		if lines.Text() == IdentityRequest {
-			fmt.Fprintf(conn, "{\"client\":%q}\n", client)
+			_, _ = fmt.Fprintf(conn, "{\"client\":%q}\n", client)
 			continue
 		}
-		fmt.Fprintln(conn, lines.Text())
+		_, _ = fmt.Fprintln(conn, lines.Text())
 	}
 }
-
-type discard struct{}
-
-func (discard) Write(p []byte) (int, error) { return len(p), nil }
 
 // dnsServer answers by the first label of the question: good, gone, broken; to anything else not at all.
 func dnsServer(t *testing.T) string {
@@ -334,7 +332,7 @@ func dnsServer(t *testing.T) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { conn.Close() })
+	t.Cleanup(func() { _ = conn.Close() })
 	go func() {
 		buffer := make([]byte, 1500)
 		for {
@@ -343,7 +341,7 @@ func dnsServer(t *testing.T) string {
 				return
 			}
 			if answer := answerDNS(buffer[:n]); answer != nil {
-				conn.WriteTo(answer, from)
+				_, _ = conn.WriteTo(answer, from)
 			}
 		}
 	}()

@@ -50,7 +50,7 @@ func (s *stream) close() {
 	s.stop()
 	s.mu.Lock()
 	if s.conn != nil {
-		s.conn.Close()
+		_ = s.conn.Close()
 	}
 	s.mu.Unlock()
 	<-s.done
@@ -71,7 +71,7 @@ func (s *stream) keepOpen(ctx context.Context) {
 			opened = true
 			s.connected(ctx, conn)
 			err = s.read(lines)
-			conn.Close()
+			_ = conn.Close()
 		}
 		s.disconnected(err)
 		select {
@@ -91,7 +91,7 @@ func (s *stream) open(ctx context.Context) (net.Conn, *bufio.Scanner, error) {
 	}
 	lines := bufio.NewScanner(conn)
 	if err := s.identify(conn, lines, timeout); err != nil {
-		conn.Close()
+		_ = conn.Close()
 		return nil, nil, err
 	}
 	return conn, lines, nil
@@ -121,7 +121,7 @@ func (s *stream) connected(ctx context.Context, conn net.Conn) {
 	defer s.mu.Unlock()
 	s.conn, s.broken, s.heard = conn, nil, time.Now()
 	if ctx.Err() != nil {
-		conn.Close()
+		_ = conn.Close()
 	}
 	s.markTried()
 }
@@ -210,7 +210,7 @@ func (s *stream) send(ctx context.Context) (uint64, <-chan error, error) {
 	}
 	if _, err := s.conn.Write(append(strconv.AppendUint(nil, seq, 10), '\n')); err != nil {
 		// A half-written line spoils all later ones: have the reader notice and reconnect.
-		s.conn.Close()
+		_ = s.conn.Close()
 		return 0, nil, fmt.Errorf("send line %d: %w", seq, err)
 	}
 	answer := make(chan error, 1)
@@ -225,6 +225,6 @@ func (s *stream) giveUp(seq uint64, sent time.Time) {
 	delete(s.waiting, seq)
 	if s.conn != nil && s.heard.Before(sent) {
 		s.broken = errors.New("nothing heard for a whole time-out")
-		s.conn.Close()
+		_ = s.conn.Close()
 	}
 }

@@ -48,7 +48,12 @@ type Echo struct {
 // Shop is the example application. It has Services with endpoints on every node and one, payments, with a single
 // endpoint, so that some clients always have to leave their node.
 func Shop(namespace string) []Echo {
-	shop := []Echo{{Name: "front", Replicas: 2}, {Name: "cart", Replicas: 2}, {Name: "catalog", Replicas: 2}, {Name: "payments", Replicas: 1}}
+	shop := []Echo{
+		{Name: "front", Replicas: 2},
+		{Name: "cart", Replicas: 2},
+		{Name: "catalog", Replicas: 2},
+		{Name: "payments", Replicas: 1},
+	}
 	for i := range shop {
 		shop[i].Namespace, shop[i].PartOf = namespace, "shop"
 	}

@@ -19,14 +19,18 @@ import (
 )
 
 func main() {
+	if err := start(); err != nil {
+		fmt.Fprintln(os.Stderr, "error:", err)
+		os.Exit(1)
+	}
+}
+
+func start() error {
 	file := flag.String("config", "", "file with the probe configuration; without it the variable CLIENT_CONFIG is read")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
 	defer stop()
-	if err := run(ctx, *file, os.Stdout); err != nil {
-		fmt.Fprintln(os.Stderr, "error:", err)
-		os.Exit(1)
-	}
+	return run(ctx, *file, os.Stdout)
 }
 
 func run(ctx context.Context, file string, out io.Writer) error {

@@ -29,7 +29,7 @@ func TestWritesOneLinePerWindowAndTheLastAtTheEnd(t *testing.T) {
 	done := make(chan error, 1)
 	go func() {
 		err := run(ctx, file, writer)
-		writer.Close()
+		_ = writer.Close()
 		done <- err
 	}()
 	var series probe.Series

@@ -12,20 +12,20 @@ import (
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
-	defer stop()
-	if err := run(ctx); err != nil {
+	if err := run(); err != nil {
 		fmt.Fprintln(os.Stderr, "error:", err)
 		os.Exit(1)
 	}
 }
 
-func run(ctx context.Context) error {
+func run() error {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
+	defer stop()
 	drain, err := time.ParseDuration(envOr("ECHO_DRAIN", "5s"))
 	if err != nil {
 		return fmt.Errorf("read ECHO_DRAIN: %w", err)
 	}
-	server, err := listen(Addresses{
+	server, err := listen(ctx, Addresses{
 		HTTP: envOr("ECHO_HTTP", ":8080"), TCP: envOr("ECHO_TCP", ":9000"), UDP: envOr("ECHO_UDP", ":9001"),
 	}, Identity{Name: os.Getenv("NAME"), Node: os.Getenv("NODE_NAME"), Pod: os.Getenv("POD_NAME")}, drain)
 	if err != nil {

@@ -33,19 +33,20 @@ type server struct {
 	draining atomic.Bool
 }
 
-func listen(at Addresses, identity Identity, drain time.Duration) (*server, error) {
+func listen(ctx context.Context, at Addresses, identity Identity, drain time.Duration) (*server, error) {
 	s := &server{identity: identity, drain: drain}
+	var config net.ListenConfig
 	var err error
-	if s.http, err = net.Listen("tcp", at.HTTP); err != nil {
+	if s.http, err = config.Listen(ctx, "tcp", at.HTTP); err != nil {
 		return nil, fmt.Errorf("listen for HTTP: %w", err)
 	}
-	if s.tcp, err = net.Listen("tcp", at.TCP); err != nil {
-		s.http.Close()
+	if s.tcp, err = config.Listen(ctx, "tcp", at.TCP); err != nil {
+		_ = s.http.Close()
 		return nil, fmt.Errorf("listen for TCP: %w", err)
 	}
-	if s.udp, err = net.ListenPacket("udp", at.UDP); err != nil {
-		s.http.Close()
-		s.tcp.Close()
+	if s.udp, err = config.ListenPacket(ctx, "udp", at.UDP); err != nil {
+		_ = s.http.Close()
+		_ = s.tcp.Close()
 		return nil, fmt.Errorf("listen for UDP: %w", err)
 	}
 	return s, nil
@@ -70,8 +71,8 @@ func (s *server) serve(ctx context.Context) error {
 		return err
 	case <-time.After(s.drain):
 	}
-	s.tcp.Close()
-	s.udp.Close()
+	_ = s.tcp.Close()
+	_ = s.udp.Close()
 	last, cancel := context.WithTimeout(context.Background(), s.drain)
 	defer cancel()
 	return web.Shutdown(last)
@@ -96,7 +97,7 @@ func (s *server) health(w http.ResponseWriter, _ *http.Request) {
 		http.Error(w, "draining", http.StatusServiceUnavailable)
 		return
 	}
-	fmt.Fprintln(w, "ok")
+	_, _ = fmt.Fprintln(w, "ok")
 }
 
 func (s *server) slow(w http.ResponseWriter, r *http.Request) {
@@ -125,7 +126,7 @@ func (s *server) serveTCP() error {
 }
 
 func (s *server) echo(conn net.Conn) {
-	defer conn.Close()
+	defer func() { _ = conn.Close() }()
 	lines := bufio.NewScanner(conn)
 	for lines.Scan() {
 		reply := lines.Bytes()

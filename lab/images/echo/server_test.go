@@ -15,7 +15,7 @@ import (
 func start(t *testing.T, drain time.Duration) (*server, context.CancelFunc, <-chan error) {
 	t.Helper()
 	const anyPort = "127.0.0.1:0"
-	s, err := listen(Addresses{anyPort, anyPort, anyPort}, Identity{Name: "cart", Node: "n1", Pod: "cart-1"}, drain)
+	s, err := listen(t.Context(), Addresses{anyPort, anyPort, anyPort}, Identity{Name: "cart", Node: "n1", Pod: "cart-1"}, drain)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -32,7 +32,7 @@ func fetch(t *testing.T, s *server, path string) (int, []byte) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer response.Body.Close()
+	defer func() { _ = response.Body.Close() }()
 	body, err := io.ReadAll(response.Body)
 	if err != nil {
 		t.Fatal(err)
@@ -62,8 +62,8 @@ func TestAnswersCarryIdentity(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer tcp.Close()
-	fmt.Fprint(tcp, "17\nid\n")
+	defer func() { _ = tcp.Close() }()
+	_, _ = fmt.Fprint(tcp, "17\nid\n")
 	lines := bufio.NewScanner(tcp)
 	if lines.Scan(); lines.Text() != "17" {
 		t.Errorf("echo = %q", lines.Text())
@@ -75,8 +75,8 @@ func TestAnswersCarryIdentity(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer udp.Close()
-	fmt.Fprint(udp, "hello")
+	defer func() { _ = udp.Close() }()
+	_, _ = fmt.Fprint(udp, "hello")
 	buffer := make([]byte, 1000)
 	n, err := udp.Read(buffer)
 	if err != nil {
