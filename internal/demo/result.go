@@ -122,7 +122,7 @@ func sideOf(counted map[traffic.Source]probe.Series, t timeline, chosen func(tra
 		if !chosen(from) {
 			continue
 		}
-		for i, part := range []series{
+		for i, part := range []probe.Series{
 			s.Between(t.baseline, end), s.Between(t.baseline, t.moveBegan),
 			s.Between(t.moveBegan, t.moveEnded), s.Between(t.moveEnded, end),
 		} {

@@ -35,6 +35,10 @@ func spoil(s probe.Series, second int64, n int) probe.Series {
 	return s
 }
 
+func testSource(node string, v traffic.Via) traffic.Source {
+	return traffic.Source{Namespace: shopNamespace, Node: node, Service: "cart", Via: v}
+}
+
 func controlSource(v traffic.Via) traffic.Source {
 	return traffic.Source{Namespace: controlNamespace, Node: "a", Service: controlService, Via: v}
 }
@@ -48,12 +52,12 @@ func testTimeline() timeline {
 	for _, node := range []string{"a", "b"} {
 		for _, v := range traffic.Ways() {
 			from := testSource(node, v)
-			t.atFinish[from], t.atEnd[from] = good(from.target(), 22), good(from.target(), 27)
+			t.atFinish[from], t.atEnd[from] = good(from.Target(), 22), good(from.Target(), 27)
 		}
 	}
 	for _, v := range []traffic.Via{traffic.ByName, traffic.ByOldAddress} {
 		from := controlSource(v)
-		t.atFinish[from], t.atEnd[from] = good(from.target(), 22), spoil(good(from.target(), 27), 112, 7)
+		t.atFinish[from], t.atEnd[from] = good(from.Target(), 22), spoil(good(from.Target(), 27), 112, 7)
 	}
 	return t
 }

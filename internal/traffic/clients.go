@@ -37,7 +37,8 @@ type Source struct {
 	Via                      Via
 }
 
-func (s Source) target() string { return s.Service + " " + string(s.Via) }
+// Target is the name under which a client reports on it.
+func (s Source) Target() string { return s.Service + " " + string(s.Via) }
 
 func (s Source) String() string {
 	return fmt.Sprintf("%s/%s %s from node %s", s.Namespace, s.Service, s.Via, s.Node)
@@ -169,7 +170,7 @@ func (c Calls) config(node string) (probe.Config, map[string]Source) {
 	for _, v := range Ways() {
 		for _, target := range c.Targets[v] {
 			from := Source{Namespace: c.Namespace, Node: node, Service: target.Name, Via: v}
-			target.Name = from.target()
+			target.Name = from.Target()
 			sources[target.Name] = from
 			config.Targets = append(config.Targets, target)
 		}

@@ -20,7 +20,7 @@ func testSource(node string, v Via) Source {
 func TestCollectorNeverTakesSilenceForSuccess(t *testing.T) {
 	from := testSource("a", ByName)
 	window := func(seq, start int) string {
-		return fmt.Sprintf(`{"t":%q,"n":%d,"s":%d,"q":5,"ok":5,"l":0}`, from.target(), seq, start)
+		return fmt.Sprintf(`{"t":%q,"n":%d,"s":%d,"q":5,"ok":5,"l":0}`, from.Target(), seq, start)
 	}
 	tests := []struct {
 		name string
@@ -42,7 +42,7 @@ func TestCollectorNeverTakesSilenceForSuccess(t *testing.T) {
 			})
 			defer c.Stop()
 			pod := podName{"shop", "client-a"}
-			c.expect(pod, map[string]Source{from.target(): from})
+			c.expect(pod, map[string]Source{from.Target(): from})
 			c.follow(pod)
 			err := c.Await(t.Context(), 20*time.Second, "traffic", All, func(probe.Series) bool { return false })
 			if err == nil || !strings.Contains(err.Error(), tt.want) || !strings.Contains(err.Error(), "shop/client-a") {
@@ -63,12 +63,12 @@ func TestAwait(t *testing.T) {
 	defer func() { _ = reader.Close() }()
 	name, old := testSource("a", ByName), testSource("a", ByOldAddress)
 	pod := podName{"shop", "client-a"}
-	c.expect(pod, map[string]Source{name.target(): name, old.target(): old})
+	c.expect(pod, map[string]Source{name.Target(): name, old.Target(): old})
 	c.follow(pod)
 	go func() {
 		encoder := json.NewEncoder(writer)
 		for i := range 3 {
-			_ = encoder.Encode(probe.Window{Target: name.target(), Seq: uint64(i), Start: int64(10 + i), Sent: 1, OK: 1})
+			_ = encoder.Encode(probe.Window{Target: name.Target(), Seq: uint64(i), Start: int64(10 + i), Sent: 1, OK: 1})
 		}
 	}()
 	if err := c.Await(t.Context(), 20*time.Second, "traffic", func(s Source) bool { return s.Via != ByOldAddress }, Until(time.Unix(13, 0))); err != nil {
