@@ -104,7 +104,9 @@ func TestVerdict(t *testing.T) {
 		want  string
 	}{
 		{
-			"lost while both addresses should work", func(l *timeline) { spoil(l.atFinish[testSource("b", traffic.ByOldAddress)], 119, 2) }, 0,
+			"lost while both addresses should work",
+			func(l *timeline) { spoil(l.atFinish[testSource("b", traffic.ByOldAddress)], 119, 2) },
+			0,
 			"replumb lost 2 of 1400 requests: connect-timeout 2",
 		},
 		{"lost by name during finish", func(l *timeline) { spoil(l.atEnd[testSource("b", traffic.ByName)], 124, 1) }, 0, "replumb lost 1 "},

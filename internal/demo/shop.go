@@ -84,7 +84,7 @@ func (d *demo) start(
 		}
 		address, err := netip.ParseAddr(service.Spec.ClusterIP)
 		if err != nil || !within.Contains(address) {
-			return nil, fmt.Errorf("Service %s/%s has address %q, which is not in %s", namespace, name, service.Spec.ClusterIP, within)
+			return nil, fmt.Errorf("service %s/%s has address %q, which is not in %s", namespace, name, service.Spec.ClusterIP, within)
 		}
 		callees = append(callees, traffic.Callee{Name: name, Address: service.Spec.ClusterIP})
 	}

@@ -71,7 +71,13 @@ func TestAwait(t *testing.T) {
 			_ = encoder.Encode(probe.Window{Target: name.Target(), Seq: uint64(i), Start: int64(10 + i), Sent: 1, OK: 1})
 		}
 	}()
-	if err := c.Await(t.Context(), 20*time.Second, "traffic", func(s Source) bool { return s.Via != ByOldAddress }, Until(time.Unix(13, 0))); err != nil {
+	if err := c.Await(
+		t.Context(),
+		20*time.Second,
+		"traffic",
+		func(s Source) bool { return s.Via != ByOldAddress },
+		Until(time.Unix(13, 0)),
+	); err != nil {
 		t.Fatal(err)
 	}
 	if got := len(c.Snapshot()[name]); got != 3 {
