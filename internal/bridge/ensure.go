@@ -2,6 +2,7 @@ package bridge
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -54,12 +55,10 @@ func (b *Bridge) create(ctx context.Context, c client.Client, pool *addr.Pool) (
 func (b *Bridge) update(ctx context.Context, c client.Client, have *corev1.Service) error {
 	b.Form = FormOf(have)
 	want := b.Build()
-	drift := Difference(have, want)
-	if drift == nil {
-		return nil
-	}
-	if _, ours := drift.(*DriftError); !ours {
-		return drift
+	difference := Difference(have, want)
+	var drift *DriftError
+	if !errors.As(difference, &drift) {
+		return difference
 	}
 	if !have.DeletionTimestamp.IsZero() {
 		return engine.NotYet("being deleted")

@@ -30,18 +30,21 @@ func (f *fake) State(context.Context) (State, error) {
 	}
 	return f.state()
 }
+
 func (f *fake) Do(ctx context.Context) error {
 	if f.do == nil {
 		return nil
 	}
 	return f.do(ctx)
 }
+
 func (f *fake) Verify(context.Context) error {
 	if f.verify == nil {
 		return nil
 	}
 	return f.verify()
 }
+
 func (f *fake) Deadline() time.Duration {
 	if f.limit == 0 {
 		return 5 * time.Second

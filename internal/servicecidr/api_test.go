@@ -195,7 +195,11 @@ func TestMoveThereAndFinish(t *testing.T) {
 			f := setup(t, func(m *v1alpha1.Migration) { m.Spec.ServiceCIDR.Bridge = form })
 			f.node("a", "192.0.2.1")
 			f.node("b", "192.0.2.2")
-			was := []*corev1.Service{f.service("cart", at("10.96.3.7")), f.service("front", at("10.96.3.8")), f.service("pay", at("10.96.3.9"))}
+			was := []*corev1.Service{
+				f.service("cart", at("10.96.3.7")),
+				f.service("front", at("10.96.3.8")),
+				f.service("pay", at("10.96.3.9")),
+			}
 			f.pod("cart-1", "cart", "10.244.0.4")
 			headless := f.service("headless", at("None"))
 			f.apply()

@@ -2,8 +2,9 @@ package servicecidr
 
 import (
 	"fmt"
-	corev1 "k8s.io/api/core/v1"
 	"time"
+
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/bridge"
@@ -112,11 +113,15 @@ func (p *Planner) move() []engine.Group {
 	for i, batch := range batches {
 		counts.Moved += len(batch)
 		name := fmt.Sprintf("batch %d of %d", i+1, len(batches))
-		groups = append(groups,
+		groups = append(
+			groups,
 			engine.Group{Title: name, Parallel: parallel, Steps: mapSteps(batch, p.bridge)},
 			engine.Group{Title: name, Steps: []engine.Step{p.barrier(name)}},
 			engine.Group{Title: name, Parallel: parallel, Steps: mapSteps(batch, p.hop)},
-			engine.Group{Title: name, Steps: []engine.Step{&noteStep{tools: p.Tools, migration: p.spec().Name, batch: name, counts: counts}, p.settle(name)}},
+			engine.Group{
+				Title: name,
+				Steps: []engine.Step{&noteStep{tools: p.Tools, migration: p.spec().Name, batch: name, counts: counts}, p.settle(name)},
+			},
 		)
 	}
 	return groups

@@ -178,7 +178,6 @@ func (s *Survey) entry(svc *corev1.Service) *Entry {
 
 // stays says why a Service is left alone; nothing, if it moves.
 func (s *Survey) stays(svc *corev1.Service, owner string, current netip.Addr) string {
-	internalLocal := svc.Spec.InternalTrafficPolicy != nil && *svc.Spec.InternalTrafficPolicy == corev1.ServiceInternalTrafficPolicyLocal
 	switch {
 	case owner != "":
 		return fmt.Sprintf("belongs to migration %s", owner)
@@ -198,6 +197,14 @@ func (s *Survey) stays(svc *corev1.Service, owner string, current netip.Addr) st
 		return "is in the target range already"
 	case !addr.Contains(s.Spec.From, current):
 		return "is in none of the ranges to empty"
+	}
+	return unsupported(svc)
+}
+
+// unsupported says what of a Service with an address to move cannot be moved without losing something.
+func unsupported(svc *corev1.Service) string {
+	internalLocal := svc.Spec.InternalTrafficPolicy != nil && *svc.Spec.InternalTrafficPolicy == corev1.ServiceInternalTrafficPolicyLocal
+	switch {
 	case svc.Spec.Type != corev1.ServiceTypeClusterIP:
 		return fmt.Sprintf("is of type %s, which cannot be moved in this version", svc.Spec.Type)
 	case len(svc.Spec.Selector) == 0:
