@@ -100,6 +100,9 @@ func (r *run) step(ctx context.Context, s Step) error {
 	start := r.now()
 	r.emit(Event{Kind: StepStarted, Step: s.ID(), Message: s.Title()})
 	changed, err := r.drive(ctx, s)
+	if err != nil && changed {
+		err = abandon(ctx, s, err)
+	}
 	took := r.now().Sub(start).Seconds()
 	if err != nil {
 		r.emit(Event{Kind: StepFailed, Step: s.ID(), Message: s.Title(), Error: err.Error(), Seconds: took})
@@ -117,6 +120,23 @@ func (r *run) step(ctx context.Context, s Step) error {
 	r.mu.Unlock()
 	r.emit(Event{Kind: kind, Step: s.ID(), Message: s.Title(), Seconds: took})
 	return nil
+}
+
+// abandonLimit is how long a step may take to clean up after itself, also when people wait for their Ctrl-C.
+const abandonLimit = 10 * time.Second
+
+// abandon lets a step that ended because of cause clean up, and returns the cause.
+func abandon(ctx context.Context, s Step, cause error) error {
+	a, ok := s.(Abandoner)
+	if !ok {
+		return cause
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), abandonLimit)
+	defer cancel()
+	if err := a.Abandon(ctx); err != nil {
+		return fmt.Errorf("%w; then cleaning up: %w", cause, err)
+	}
+	return cause
 }
 
 // drive brings one step from what it is to proven. Each attempt looks afresh, so an attempt that met a conflict or was

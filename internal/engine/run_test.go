@@ -208,6 +208,35 @@ func TestRunEndsWaitsAtOnceWhenCancelled(t *testing.T) {
 	}
 }
 
+type littering struct {
+	pause
+	abandoned, cancelled bool
+}
+
+func (l *littering) Abandon(ctx context.Context) error {
+	l.abandoned, l.cancelled = true, ctx.Err() != nil
+	return nil
+}
+
+func TestRunLetsAStepCleanUpWhenItDidNotEndWell(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	for _, tt := range []struct {
+		name   string
+		verify func() error
+		want   bool
+	}{
+		{"well", func() error { return nil }, false},
+		{"failed", func() error { return errors.New("broken") }, true},
+		{"interrupted", func() error { cancel(); return NotYet("still waiting") }, true},
+	} {
+		s := &littering{pause: pause{fake{id: "a", verify: tt.verify}}}
+		err := new(Runner).Run(ctx, planOf(1, s))
+		if s.abandoned != tt.want || s.cancelled || (err != nil) != tt.want {
+			t.Errorf("%s: abandoned %v with a cancelled context %v; error %v", tt.name, s.abandoned, s.cancelled, err)
+		}
+	}
+}
+
 func TestRunKeepsToTheParallelLimit(t *testing.T) {
 	var mu sync.Mutex
 	running, most := 0, 0

@@ -2,6 +2,7 @@ package servicecidr
 
 import (
 	"fmt"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -30,6 +31,8 @@ type Planner struct {
 	Migration *v1alpha1.Migration
 	Findings  check.Findings
 	Form      v1alpha1.BridgeForm
+
+	proving sync.Mutex
 }
 
 // Apply is the way to the point where every Service has moved and old addresses still answer.
@@ -175,7 +178,7 @@ func (p *Planner) giveBack() []engine.Group {
 func (p *Planner) each(step func(*Entry) engine.Step) []engine.Group {
 	var steps []engine.Step
 	for _, e := range p.Survey.Moves {
-		if e.Place != Waiting || e.Held {
+		if e.Place != Waiting || e.Touched {
 			steps = append(steps, step(e))
 		}
 	}

@@ -38,8 +38,8 @@ type Entry struct {
 	Reason string
 	// Bridge as observed; nil if there is none.
 	Bridge *corev1.Service
-	// Held is true if an address is held for the Service's bridge.
-	Held bool
+	// Touched is true if something of this migration is on the Service itself or an address is held for its bridge.
+	Touched bool
 }
 
 // Key of the Service.
@@ -156,6 +156,7 @@ func (s *Survey) entry(svc *corev1.Service) *Entry {
 	owner := svc.Annotations[v1alpha1.LabelMigration]
 	current, _ := netip.ParseAddr(svc.Spec.ClusterIP)
 	if owner == s.Spec.Name {
+		e.Touched = true
 		old, errOld := netip.ParseAddr(svc.Annotations[v1alpha1.AnnotationOldIP])
 		target, errNew := netip.ParseAddr(svc.Annotations[v1alpha1.AnnotationTargetIP])
 		if errOld == nil && errNew == nil {
@@ -282,7 +283,7 @@ func (s *Survey) known(e *Entry, holds map[types.NamespacedName]netip.Addr) {
 		}
 	}
 	if a, ok := holds[e.BridgeKey()]; ok {
-		e.New, e.Held = a, true
+		e.New, e.Touched = a, true
 	}
 }
 
