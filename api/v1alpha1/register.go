@@ -7,6 +7,8 @@ import (
 )
 
 // GroupVersion of everything in this package.
+//
+//nolint:gochecknoglobals // a constant in all but its type; API packages have it under this name
 var GroupVersion = schema.GroupVersion{Group: "replumb.dev", Version: "v1alpha1"}
 
 // AddToScheme registers the types of this package.

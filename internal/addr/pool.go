@@ -64,7 +64,7 @@ func (p *Pool) Keep(old netip.Addr, from []netip.Prefix) (netip.Addr, bool) {
 
 // Lowest chooses the lowest address that is still free.
 func (p *Pool) Lowest() (netip.Addr, error) {
-	return p.search(&p.up, func(r netip.Prefix) (netip.Addr, netip.Addr) { return Bounds(r) }, netip.Addr.Next)
+	return p.search(&p.up, Bounds, netip.Addr.Next)
 }
 
 // Highest chooses the highest address that is still free.

@@ -49,7 +49,11 @@ type Barrier struct {
 	waiting  []string
 }
 
-var _ engine.Step = (*Barrier)(nil)
+var (
+	_ engine.Timed     = (*Barrier)(nil)
+	_ engine.Waiter    = (*Barrier)(nil)
+	_ engine.Abandoner = (*Barrier)(nil)
+)
 
 // ID implements engine.Step.
 func (b *Barrier) ID() string { return "barrier/" + b.Name }
@@ -169,17 +173,14 @@ func (b *Barrier) Verify(ctx context.Context) error {
 	if len(b.waiting) > 0 {
 		b.ask(ctx)
 	}
-	if len(b.waiting) > 0 && ctx.Err() == nil {
+	if len(b.waiting) > 0 {
 		return engine.NotYet("kube-proxy has not reported the bridges on node %s", strings.Join(b.waiting, ", "))
 	}
-	// Also when cancelled: the sentinel is of no more use.
-	clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
-	defer cancel()
-	if err := RemoveSentinels(clean, b.Client, b.Migration); err != nil {
-		return err
-	}
-	return ctx.Err()
+	return RemoveSentinels(ctx, b.Client, b.Migration)
 }
+
+// Abandon implements engine.Abandoner: a sentinel that is no longer asked for is of no use to anybody.
+func (b *Barrier) Abandon(ctx context.Context) error { return RemoveSentinels(ctx, b.Client, b.Migration) }
 
 func (b *Barrier) ask(ctx context.Context) {
 	var mu sync.Mutex

@@ -2,6 +2,7 @@ package bridge
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -54,12 +55,10 @@ func (b *Bridge) create(ctx context.Context, c client.Client, pool *addr.Pool) (
 func (b *Bridge) update(ctx context.Context, c client.Client, have *corev1.Service) error {
 	b.Form = FormOf(have)
 	want := b.Build()
-	drift := Difference(have, want)
-	if drift == nil {
-		return nil
-	}
-	if _, ours := drift.(*DriftError); !ours {
-		return drift
+	difference := Difference(have, want)
+	var drift *DriftError
+	if !errors.As(difference, &drift) {
+		return difference
 	}
 	if !have.DeletionTimestamp.IsZero() {
 		return engine.NotYet("being deleted")
@@ -92,7 +91,10 @@ func (b *Bridge) writeStatus(ctx context.Context, c client.Client, have *corev1.
 	return nil
 }
 
-// Proven returns nil only if the bridge exists, is what the Service needs now, and has the Service's endpoints.
+// Proven returns nil only if the bridge exists, is what the Service needs now, and has the Service's endpoints. A Service
+// in the middle of a hop has none to compare with: while it is of type ExternalName its EndpointSlices are left as they
+// were (syncService in k8s.io/kubernetes pkg/controller/endpointslice/endpointslice_controller.go), and pods may have
+// come and gone since.
 func (b *Bridge) Proven(ctx context.Context, c client.Client) error {
 	have := &corev1.Service{}
 	err := c.Get(ctx, b.Key(), have)
@@ -105,6 +107,9 @@ func (b *Bridge) Proven(ctx context.Context, c client.Client) error {
 	b.Form = FormOf(have)
 	if err := Difference(have, b.Build()); err != nil {
 		return err
+	}
+	if b.Service.Spec.Type == corev1.ServiceTypeExternalName {
+		return nil
 	}
 	return SameEndpoints(ctx, c, client.ObjectKeyFromObject(b.Service), b.Key())
 }

@@ -16,7 +16,9 @@ import (
 func (a *app) check() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "check -f FILE", Short: "Check whether the cluster is fit for a migration", Args: noArgs,
-		Long:    "Check whether the cluster is fit for a migration. Nothing is written.\n\nExit code: 0 nothing blocks, 3 something blocks, 1 could not look.",
+		Long: `Check whether the cluster is fit for a migration. Nothing is written.
+
+Exit code: 0 nothing blocks, 3 something blocks, 1 could not look.`,
 		Example: a.example("  replumb check -f move.yaml\n  replumb check -f move.yaml -o json"),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			planner, err := a.examine(cmd.Context())
@@ -257,7 +259,10 @@ func (a *app) finish() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			question := fmt.Sprintf("The old addresses of %d Services will stop answering, and there is no way back. Finish?", len(planner.Survey.Moves))
+			question := fmt.Sprintf(
+				"The old addresses of %d Services will stop answering, and there is no way back. Finish?",
+				len(planner.Survey.Moves),
+			)
 			if err := a.confirm(question); err != nil {
 				return err
 			}

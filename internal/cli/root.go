@@ -31,6 +31,7 @@ func Main() int {
 	// ends the process at once, which is as safe as any crash.
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	signal.Ignore(syscall.SIGPIPE) // a reader that went away would else end the process in the middle of a step
 	context.AfterFunc(ctx, stop)
 	cmd := NewCommand(filepath.Base(os.Args[0]), os.Stdin, os.Stdout, os.Stderr)
 	err := cmd.ExecuteContext(ctx)
@@ -40,18 +41,19 @@ func Main() int {
 
 // app is what the commands share.
 type app struct {
-	name     string
-	in       io.Reader
-	out, err io.Writer
-	config   *genericclioptions.ConfigFlags
-	output   string
-	file     string
-	yes      bool
+	name   string
+	in     io.Reader
+	out    *output
+	err    io.Writer
+	config *genericclioptions.ConfigFlags
+	output string
+	file   string
+	yes    bool
 }
 
 // NewCommand is the replumb command. As a kubectl plugin (kubectl-replumb) it calls itself "kubectl replumb".
 func NewCommand(argv0 string, in io.Reader, out, errOut io.Writer) *cobra.Command {
-	a := &app{name: "replumb", in: in, out: out, err: errOut, config: genericclioptions.NewConfigFlags(true)}
+	a := &app{name: "replumb", in: in, out: &output{w: out}, err: errOut, config: genericclioptions.NewConfigFlags(true)}
 	if strings.HasPrefix(argv0, "kubectl-") {
 		a.name = "kubectl replumb"
 	}
@@ -72,9 +74,11 @@ you finish; until then everything can be rolled back. Every command can be inter
 		Annotations:   map[string]string{cobra.CommandDisplayNameAnnotation: a.name},
 		Args:          noArgs,
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+
+		PersistentPostRunE: func(*cobra.Command, []string) error { return a.out.failed() },
 	}
 	root.SetIn(in)
-	root.SetOut(out)
+	root.SetOut(a.out)
 	root.SetErr(errOut)
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
@@ -121,7 +125,10 @@ func (a *app) outputFlag(cmd *cobra.Command, formats ...string) {
 	before := cmd.PreRunE
 	cmd.PreRunE = func(cmd *cobra.Command, args []string) error {
 		if !slices.Contains(formats, a.output) {
-			return &UsageError{Problem: fmt.Sprintf("output format %q is not known", a.output), Hint: "use one of " + strings.Join(formats, ", ")}
+			return &UsageError{
+				Problem: fmt.Sprintf("output format %q is not known", a.output),
+				Hint:    "use one of " + strings.Join(formats, ", "),
+			}
 		}
 		if before != nil {
 			return before(cmd, args)
@@ -190,7 +197,10 @@ func (a *app) jobByName(ctx context.Context, name string) (*servicecidr.Job, err
 		return nil, err
 	}
 	if m == nil {
-		return nil, &HintedError{Err: fmt.Errorf("migration %s does not exist", name), Hint: "kubectl get migrations.replumb.dev lists them"}
+		return nil, &HintedError{
+			Err:  fmt.Errorf("migration %s does not exist", name),
+			Hint: "kubectl get migrations.replumb.dev lists them",
+		}
 	}
 	return servicecidr.NewJob(tools, m)
 }

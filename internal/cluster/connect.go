@@ -119,7 +119,7 @@ func newMapper() meta.RESTMapper {
 // Host is the address of the API server.
 func (c *Cluster) Host() string { return c.host }
 
-// Get with a path of the API server's own, such as /version.
+// GetRaw reads a path of the API server's own, such as /version.
 func (c *Cluster) GetRaw(ctx context.Context, path string) ([]byte, error) {
 	body, err := c.raw.Get().AbsPath(path).DoRaw(ctx)
 	if err != nil {

@@ -65,6 +65,12 @@ type Waiter interface {
 	Waits()
 }
 
+// Abandoner is a step that leaves something behind as long as its Verify has not held. Once it failed or was
+// interrupted, the runner lets it clean up.
+type Abandoner interface {
+	Abandon(ctx context.Context) error
+}
+
 // Change is one write.
 type Change struct {
 	// Verb is create, patch or delete.

@@ -81,10 +81,10 @@ func (r *run) runGroup(ctx context.Context, g Group) error {
 	eg.SetLimit(max(1, g.Parallel))
 	for _, s := range g.Steps {
 		eg.Go(func() error {
-			if starting.Err() != nil {
-				return nil
+			if starting.Err() == nil {
+				return r.step(ctx, s)
 			}
-			return r.step(ctx, s)
+			return nil // not begun; what stopped the group is reported by the step that failed, or below
 		})
 	}
 	if err := eg.Wait(); err != nil {
@@ -100,6 +100,9 @@ func (r *run) step(ctx context.Context, s Step) error {
 	start := r.now()
 	r.emit(Event{Kind: StepStarted, Step: s.ID(), Message: s.Title()})
 	changed, err := r.drive(ctx, s)
+	if err != nil && changed {
+		err = abandon(ctx, s, err)
+	}
 	took := r.now().Sub(start).Seconds()
 	if err != nil {
 		r.emit(Event{Kind: StepFailed, Step: s.ID(), Message: s.Title(), Error: err.Error(), Seconds: took})
@@ -119,6 +122,23 @@ func (r *run) step(ctx context.Context, s Step) error {
 	return nil
 }
 
+// abandonLimit is how long a step may take to clean up after itself, also when people wait for their Ctrl-C.
+const abandonLimit = 10 * time.Second
+
+// abandon lets a step that ended because of cause clean up, and returns the cause.
+func abandon(ctx context.Context, s Step, cause error) error {
+	a, ok := s.(Abandoner)
+	if !ok {
+		return cause
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), abandonLimit)
+	defer cancel()
+	if err := a.Abandon(ctx); err != nil {
+		return fmt.Errorf("%w; then cleaning up: %w", cause, err)
+	}
+	return cause
+}
+
 // drive brings one step from what it is to proven. Each attempt looks afresh, so an attempt that met a conflict or was
 // cut off half way is followed by one that sees what is there now.
 func (r *run) drive(ctx context.Context, s Step) (changed bool, err error) {
@@ -133,20 +153,16 @@ func (r *run) drive(ctx context.Context, s Step) (changed bool, err error) {
 	backoff := wait.Backoff{Duration: 50 * time.Millisecond, Factor: 1.5, Jitter: 0.1, Steps: 20, Cap: 2 * time.Second}
 	err = backoff.DelayFunc().Until(inner, true, true, func(actx context.Context) (bool, error) {
 		err := a.next(actx)
-		if err == nil {
+		switch {
+		case actx.Err() != nil && err != nil:
+			err = nil // that time is up is no reason; the last error before it is
+		case err == nil:
 			return true, nil
+		case Retryable(err):
+			r.retry(&a, err)
+			err = nil
 		}
-		if actx.Err() != nil {
-			return false, nil
-		}
-		if !Retryable(err) {
-			return false, err
-		}
-		if a.last == nil || err.Error() != a.last.Error() {
-			r.emitRetry(s, err)
-		}
-		a.last = err
-		return false, nil
+		return false, err
 	})
 	switch {
 	case err == nil || !wait.Interrupted(err):
@@ -195,13 +211,19 @@ func (a *attempts) next(ctx context.Context) error {
 	return err
 }
 
-func (r *run) emitRetry(s Step, err error) {
+// retry remembers why the attempt did not get through, and tells it if it is news.
+func (r *run) retry(a *attempts, err error) {
+	known := a.last != nil && a.last.Error() == err.Error()
+	a.last = err
+	if known {
+		return
+	}
 	kind := StepRetried
 	var later *notYetError
 	if errors.As(err, &later) {
 		kind = StepWaiting
 	}
-	r.emit(Event{Kind: kind, Step: s.ID(), Message: s.Title(), Error: err.Error()})
+	r.emit(Event{Kind: kind, Step: a.step.ID(), Message: a.step.Title(), Error: err.Error()})
 }
 
 func (r *run) deadline(s Step) time.Duration {

@@ -30,18 +30,21 @@ func (f *fake) State(context.Context) (State, error) {
 	}
 	return f.state()
 }
+
 func (f *fake) Do(ctx context.Context) error {
 	if f.do == nil {
 		return nil
 	}
 	return f.do(ctx)
 }
+
 func (f *fake) Verify(context.Context) error {
 	if f.verify == nil {
 		return nil
 	}
 	return f.verify()
 }
+
 func (f *fake) Deadline() time.Duration {
 	if f.limit == 0 {
 		return 5 * time.Second
@@ -202,6 +205,35 @@ func TestRunEndsWaitsAtOnceWhenCancelled(t *testing.T) {
 	s := &pause{fake{id: "a", limit: time.Hour, verify: func() error { cancel(); return NotYet("still waiting") }}}
 	if err := new(Runner).Run(ctx, planOf(1, s)); !errors.Is(err, ErrInterrupted) {
 		t.Errorf("got %v", err)
+	}
+}
+
+type littering struct {
+	pause
+	abandoned, cancelled bool
+}
+
+func (l *littering) Abandon(ctx context.Context) error {
+	l.abandoned, l.cancelled = true, ctx.Err() != nil
+	return nil
+}
+
+func TestRunLetsAStepCleanUpWhenItDidNotEndWell(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	for _, tt := range []struct {
+		name   string
+		verify func() error
+		want   bool
+	}{
+		{"well", func() error { return nil }, false},
+		{"failed", func() error { return errors.New("broken") }, true},
+		{"interrupted", func() error { cancel(); return NotYet("still waiting") }, true},
+	} {
+		s := &littering{pause: pause{fake{id: "a", verify: tt.verify}}}
+		err := new(Runner).Run(ctx, planOf(1, s))
+		if s.abandoned != tt.want || s.cancelled || (err != nil) != tt.want {
+			t.Errorf("%s: abandoned %v with a cancelled context %v; error %v", tt.name, s.abandoned, s.cancelled, err)
+		}
 	}
 }
 

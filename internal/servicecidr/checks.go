@@ -48,9 +48,11 @@ func clusterChecks() []check.Check[Input] {
 			Fix:   "repair or remove the node; until then it cannot be proven that it knows the bridges",
 		},
 		{
-			Code: "RP1004", Severity: check.Blocking, Run: checkBridgeForm,
-			Claim: "admission accepts a form of bridge",
-			Fix:   "exempt Services with the label replumb.dev/role=bridge from the policy that refuses them, or set spec.serviceCIDR.bridge to the form it accepts",
+			Code:     "RP1004",
+			Severity: check.Blocking,
+			Run:      checkBridgeForm,
+			Claim:    "admission accepts a form of bridge",
+			Fix:      "exempt Services with the label replumb.dev/role=bridge from the policy that refuses them, or set spec.serviceCIDR.bridge to the form it accepts",
 		},
 		{
 			Code: "RP1005", Severity: check.Warning, Run: checkExternalIPs,
@@ -63,9 +65,11 @@ func clusterChecks() []check.Check[Input] {
 			Fix:   "set spec.serviceCIDR.clusterDomain to the kubelets' clusterDomain",
 		},
 		{
-			Code: "RP1007", Severity: check.Warning, Run: checkDomainKnown,
-			Claim: "the kubelets tell their cluster domain",
-			Fix:   "compare spec.serviceCIDR.clusterDomain with the kubelets' configuration by hand; a wrong domain breaks names in the middle of a hop",
+			Code:     "RP1007",
+			Severity: check.Warning,
+			Run:      checkDomainKnown,
+			Claim:    "the kubelets tell their cluster domain",
+			Fix:      "compare spec.serviceCIDR.clusterDomain with the kubelets' configuration by hand; a wrong domain breaks names in the middle of a hop",
 		},
 		{
 			Code: "RP1008", Severity: check.Warning, Run: checkBarrier,
@@ -184,7 +188,10 @@ func checkDomain(in Input) []check.Result {
 	for _, node := range sortedKeys(in.Snapshot.ClusterDomains) {
 		a := in.Snapshot.ClusterDomains[node]
 		if a.Err == nil && a.Domain != in.spec().Domain {
-			out = append(out, check.Failed("Node "+node, "the kubelet of node %s uses %s, the Migration says %s", node, a.Domain, in.spec().Domain))
+			out = append(
+				out,
+				check.Failed("Node "+node, "the kubelet of node %s uses %s, the Migration says %s", node, a.Domain, in.spec().Domain),
+			)
 		}
 	}
 	return out
@@ -211,7 +218,9 @@ func sortedKeys(m map[string]cluster.DomainAnswer) []string {
 
 func checkBarrier(in Input) []check.Result {
 	if in.spec().Barrier == v1alpha1.BarrierWait {
-		return []check.Result{check.Failed("", "barrier mode Wait only lets %s pass; a node that is slower than that loses requests", in.spec().BarrierWait)}
+		return []check.Result{
+			check.Failed("", "barrier mode Wait only lets %s pass; a node that is slower than that loses requests", in.spec().BarrierWait),
+		}
 	}
 	return nil
 }
@@ -311,7 +320,10 @@ func checkServiceRanges(in Input) []check.Result {
 			p, err := netip.ParsePrefix(text)
 			for _, to := range in.spec().To {
 				if err == nil && p != to && to.Overlaps(p) {
-					out = append(out, check.Failed("ServiceCIDR "+c.Name, "target %s overlaps the Service range %s of servicecidr %s", to, p, c.Name))
+					out = append(
+						out,
+						check.Failed("ServiceCIDR "+c.Name, "target %s overlaps the Service range %s of servicecidr %s", to, p, c.Name),
+					)
 				}
 			}
 		}

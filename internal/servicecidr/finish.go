@@ -27,6 +27,7 @@ func (s *arrivedStep) ID() string { return "verify/" + s.entry.Key().String() }
 func (s *arrivedStep) Title() string {
 	return fmt.Sprintf("Verify %s at %s", s.entry.Key(), s.entry.New)
 }
+
 func (s *arrivedStep) State(ctx context.Context) (engine.State, error) {
 	if err := s.Verify(ctx); err != nil {
 		return engine.Blocked, err
@@ -65,9 +66,11 @@ func (s *finalStep) State(ctx context.Context) (engine.State, error) {
 	}
 	return engine.Pending, nil
 }
+
 func (s *finalStep) Do(ctx context.Context) error {
 	return UpdateStatus(ctx, s.tools.Cluster, s.name, func(st *v1alpha1.MigrationStatus) { st.PointOfNoReturnPassed = true })
 }
+
 func (s *finalStep) Verify(ctx context.Context) error {
 	state, err := s.State(ctx)
 	if err == nil && state != engine.Done {
@@ -101,34 +104,38 @@ func (s *releaseStep) State(ctx context.Context) (engine.State, error) {
 		return engine.Blocked, fmt.Errorf("service %s is of type %s at %q, not at %s: its bridge must stay",
 			s.entry.Key(), svc.Spec.Type, svc.Spec.ClusterIP, s.at)
 	}
-	if err := s.left(ctx, svc); err != nil {
+	left, err := s.left(ctx, svc)
+	switch {
+	case err != nil:
+		return engine.Unknown, err
+	case left != "":
 		return engine.Pending, nil
 	}
 	return engine.Done, nil
 }
 
-// left says what of the migration is still there.
-func (s *releaseStep) left(ctx context.Context, svc *corev1.Service) error {
+// left says what of the migration is still there; nothing, if nothing is.
+func (s *releaseStep) left(ctx context.Context, svc *corev1.Service) (string, error) {
 	err := s.tools.Cluster.Get(ctx, s.entry.BridgeKey(), &corev1.Service{})
 	if err == nil {
-		return engine.NotYet("bridge %s is still there", s.entry.BridgeKey())
+		return fmt.Sprintf("bridge %s is still there", s.entry.BridgeKey()), nil
 	}
 	if !apierrors.IsNotFound(err) {
-		return fmt.Errorf("bridge %s: %w", s.entry.BridgeKey(), err)
+		return "", fmt.Errorf("bridge %s: %w", s.entry.BridgeKey(), err)
 	}
 	for _, a := range []netip.Addr{s.entry.Old, s.entry.New} {
 		ip := &networkingv1.IPAddress{}
 		if err := s.tools.Cluster.Get(ctx, types.NamespacedName{Name: a.String()}, ip); client.IgnoreNotFound(err) != nil {
-			return fmt.Errorf("address %s: %w", a, err)
+			return "", fmt.Errorf("address %s: %w", a, err)
 		}
 		if key, held := bridge.HeldFor(ip); held && key == s.entry.BridgeKey() {
-			return engine.NotYet("address %s is still held", a)
+			return fmt.Sprintf("address %s is still held", a), nil
 		}
 	}
 	if svc != nil && svc.Annotations[v1alpha1.LabelMigration] != "" {
-		return engine.NotYet("service %s still has annotations", s.entry.Key())
+		return fmt.Sprintf("service %s still has annotations", s.entry.Key()), nil
 	}
-	return nil
+	return "", nil
 }
 
 func (s *releaseStep) Do(ctx context.Context) error {
@@ -168,7 +175,11 @@ func (s *releaseStep) Verify(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return s.left(ctx, svc)
+	left, err := s.left(ctx, svc)
+	if err == nil && left != "" {
+		return engine.NotYet("%s", left)
+	}
+	return err
 }
 
 // Preview implements engine.Previewer.
@@ -196,6 +207,7 @@ func (s *orphanStep) ID() string                { return "tidy/bridge/" + s.key(
 func (s *orphanStep) Title() string {
 	return "Remove the bridge of a deleted Service, " + s.key().String()
 }
+
 func (s *orphanStep) State(ctx context.Context) (engine.State, error) {
 	err := s.tools.Cluster.Get(ctx, s.key(), &corev1.Service{})
 	if apierrors.IsNotFound(err) {
@@ -203,9 +215,11 @@ func (s *orphanStep) State(ctx context.Context) (engine.State, error) {
 	}
 	return engine.Pending, err
 }
+
 func (s *orphanStep) Do(ctx context.Context) error {
 	return bridge.Remove(ctx, s.tools.Cluster, s.key())
 }
+
 func (s *orphanStep) Verify(ctx context.Context) error {
 	state, err := s.State(ctx)
 	if err == nil && state != engine.Done {
@@ -236,9 +250,11 @@ func (s *strayStep) State(ctx context.Context) (engine.State, error) {
 	}
 	return engine.Pending, err
 }
+
 func (s *strayStep) Do(ctx context.Context) error {
 	return client.IgnoreNotFound(s.tools.Cluster.Delete(ctx, s.ip, client.Preconditions{UID: &s.ip.UID}))
 }
+
 func (s *strayStep) Verify(ctx context.Context) error {
 	state, err := s.State(ctx)
 	if err == nil && state != engine.Done {

@@ -274,7 +274,11 @@ func TestExampleIsValid(t *testing.T) {
 
 func FuzzParse(f *testing.F) {
 	f.Add([]byte("apiVersion: replumb.dev/v1alpha1\nkind: Migration\nmetadata: {name: m}\nspec: {serviceCIDR: {to: [172.24.0.0/16]}}\n"))
-	f.Add([]byte("apiVersion: replumb.dev/v1alpha1\nkind: Migration\nspec: {serviceCIDR: {to: [\"::/0\"], drain: -1s}, batch: {size: 501}}\n"))
+	f.Add(
+		[]byte(
+			"apiVersion: replumb.dev/v1alpha1\nkind: Migration\nspec: {serviceCIDR: {to: [\"::/0\"], drain: -1s}, batch: {size: 501}}\n",
+		),
+	)
 	f.Fuzz(func(t *testing.T, body []byte) {
 		m, err := Parse(body)
 		if err != nil {

@@ -170,8 +170,15 @@ func (h *hopStep) taken(ctx context.Context, svc *corev1.Service, dest netip.Add
 }
 
 // prove passes a barrier within a step.
+//
+// One at a time: a barrier begins by removing the sentinels that others of its migration left behind.
 func (p *Planner) prove(ctx context.Context, name string) error {
+	p.proving.Lock()
+	defer p.proving.Unlock()
 	b := p.barrier(name)
+	if a, ok := b.(engine.Abandoner); ok {
+		defer func() { _ = a.Abandon(context.WithoutCancel(ctx)) }() // the next barrier removes what this cannot
+	}
 	if err := b.Do(ctx); err != nil {
 		return err
 	}
@@ -236,7 +243,11 @@ func (h *hopStep) patchArrive(svc *corev1.Service, original *corev1.ServiceSpec)
 	return map[string]any{
 		"metadata": map[string]any{
 			"resourceVersion": svc.ResourceVersion,
-			"annotations":     map[string]any{v1alpha1.AnnotationMovedAt: h.planner.Tools.now().UTC().Format(time.RFC3339Nano)},
+			"annotations": map[string]any{
+				// The target may be another than patch A named: somebody may have taken that one in between.
+				v1alpha1.AnnotationTargetIP: h.entry.New.String(),
+				v1alpha1.AnnotationMovedAt:  h.planner.Tools.now().UTC().Format(time.RFC3339Nano),
+			},
 		},
 		"spec": map[string]any{
 			"type":                  corev1.ServiceTypeClusterIP,

@@ -2,8 +2,10 @@ package servicecidr
 
 import (
 	"fmt"
-	corev1 "k8s.io/api/core/v1"
+	"sync"
 	"time"
+
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/bridge"
@@ -29,6 +31,8 @@ type Planner struct {
 	Migration *v1alpha1.Migration
 	Findings  check.Findings
 	Form      v1alpha1.BridgeForm
+
+	proving sync.Mutex
 }
 
 // Apply is the way to the point where every Service has moved and old addresses still answer.
@@ -112,11 +116,15 @@ func (p *Planner) move() []engine.Group {
 	for i, batch := range batches {
 		counts.Moved += len(batch)
 		name := fmt.Sprintf("batch %d of %d", i+1, len(batches))
-		groups = append(groups,
+		groups = append(
+			groups,
 			engine.Group{Title: name, Parallel: parallel, Steps: mapSteps(batch, p.bridge)},
 			engine.Group{Title: name, Steps: []engine.Step{p.barrier(name)}},
 			engine.Group{Title: name, Parallel: parallel, Steps: mapSteps(batch, p.hop)},
-			engine.Group{Title: name, Steps: []engine.Step{&noteStep{tools: p.Tools, migration: p.spec().Name, batch: name, counts: counts}, p.settle(name)}},
+			engine.Group{
+				Title: name,
+				Steps: []engine.Step{&noteStep{tools: p.Tools, migration: p.spec().Name, batch: name, counts: counts}, p.settle(name)},
+			},
 		)
 	}
 	return groups
@@ -170,7 +178,7 @@ func (p *Planner) giveBack() []engine.Group {
 func (p *Planner) each(step func(*Entry) engine.Step) []engine.Group {
 	var steps []engine.Step
 	for _, e := range p.Survey.Moves {
-		if e.Place != Waiting || e.Held {
+		if e.Place != Waiting || e.Touched {
 			steps = append(steps, step(e))
 		}
 	}

@@ -228,6 +228,7 @@ func (s *noteStep) Title() string { return "Record that " + s.batch + " has move
 func (s *noteStep) State(context.Context) (engine.State, error) {
 	return engine.Pending, nil
 }
+
 func (s *noteStep) Do(ctx context.Context) error {
 	return UpdateStatus(ctx, s.tools.Cluster, s.migration, func(st *v1alpha1.MigrationStatus) {
 		s.counts.Bridged = max(s.counts.Bridged, s.counts.Moved)

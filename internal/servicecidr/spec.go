@@ -150,11 +150,19 @@ func validateChoices(m *v1alpha1.Migration) error {
 		{"spec.desired", string(m.Spec.Desired), []string{"Planned", "Applied", "RolledBack", "Finished"}},
 	} {
 		if !contains(f.allowed, f.value) {
-			return &SpecError{Field: f.field, Problem: fmt.Sprintf("%q is not known", f.value), Hint: fmt.Sprintf("use one of %v", f.allowed)}
+			return &SpecError{
+				Field:   f.field,
+				Problem: fmt.Sprintf("%q is not known", f.value),
+				Hint:    fmt.Sprintf("use one of %v", f.allowed),
+			}
 		}
 	}
 	if m.Spec.Batch.Size < 1 || m.Spec.Batch.Size > 500 {
-		return &SpecError{Field: "spec.batch.size", Problem: fmt.Sprintf("%d is not within 1 and 500", m.Spec.Batch.Size), Hint: "10 is a good size"}
+		return &SpecError{
+			Field:   "spec.batch.size",
+			Problem: fmt.Sprintf("%d is not within 1 and 500", m.Spec.Batch.Size),
+			Hint:    "10 is a good size",
+		}
 	}
 	for field, d := range map[string]*metav1.Duration{
 		"spec.batch.settle": m.Spec.Batch.Settle, "spec.serviceCIDR.drain": j.Drain, "spec.serviceCIDR.barrier.wait": j.Barrier.Wait,
@@ -164,7 +172,11 @@ func validateChoices(m *v1alpha1.Migration) error {
 		}
 	}
 	if problems := validation.IsDNS1123Subdomain(j.ClusterDomain); len(problems) > 0 {
-		return &SpecError{Field: "spec.serviceCIDR.clusterDomain", Problem: fmt.Sprintf("%q is not a domain", j.ClusterDomain), Hint: "write it as kubelet's clusterDomain has it, such as cluster.local"}
+		return &SpecError{
+			Field:   "spec.serviceCIDR.clusterDomain",
+			Problem: fmt.Sprintf("%q is not a domain", j.ClusterDomain),
+			Hint:    "write it as kubelet's clusterDomain has it, such as cluster.local",
+		}
 	}
 	return nil
 }
@@ -208,10 +220,18 @@ func validateRanges(s Spec) error {
 		}
 		for _, b := range s.From {
 			if a.Overlaps(b) {
-				return &SpecError{Field: to, Problem: fmt.Sprintf("%s overlaps %s in spec.serviceCIDR.from", a, b), Hint: "choose a target outside the range that is to be emptied"}
+				return &SpecError{
+					Field:   to,
+					Problem: fmt.Sprintf("%s overlaps %s in spec.serviceCIDR.from", a, b),
+					Hint:    "choose a target outside the range that is to be emptied",
+				}
 			}
 			if a.Addr().Is4() != b.Addr().Is4() {
-				return &SpecError{Field: "spec.serviceCIDR.from", Problem: fmt.Sprintf("%s is not of the family of the target %s", b, a), Hint: "move one family at a time"}
+				return &SpecError{
+					Field:   "spec.serviceCIDR.from",
+					Problem: fmt.Sprintf("%s is not of the family of the target %s", b, a),
+					Hint:    "move one family at a time",
+				}
 			}
 		}
 	}

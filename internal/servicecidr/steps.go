@@ -148,10 +148,12 @@ func (s *pauseStep) Deadline() time.Duration { return s.length + time.Minute }
 func (s *pauseStep) State(context.Context) (engine.State, error) {
 	return engine.Pending, nil
 }
+
 func (s *pauseStep) Do(context.Context) error {
 	s.until = s.clock().Add(s.length)
 	return nil
 }
+
 func (s *pauseStep) Verify(context.Context) error {
 	if left := s.until.Sub(s.clock()); left > 0 {
 		return engine.NotYet("until %s", s.until.Format(time.TimeOnly))
@@ -301,6 +303,7 @@ type withdrawStep struct {
 
 func (s *withdrawStep) ID() string    { return "withdraw/" + s.of.name }
 func (s *withdrawStep) Title() string { return fmt.Sprintf("Remove the Service range %s", s.of.cidr) }
+
 func (s *withdrawStep) State(ctx context.Context) (engine.State, error) {
 	have, err := s.get(ctx)
 	if err != nil {

@@ -38,8 +38,8 @@ type Entry struct {
 	Reason string
 	// Bridge as observed; nil if there is none.
 	Bridge *corev1.Service
-	// Held is true if an address is held for the Service's bridge.
-	Held bool
+	// Touched is true if something of this migration is on the Service itself or an address is held for its bridge.
+	Touched bool
 }
 
 // Key of the Service.
@@ -156,6 +156,7 @@ func (s *Survey) entry(svc *corev1.Service) *Entry {
 	owner := svc.Annotations[v1alpha1.LabelMigration]
 	current, _ := netip.ParseAddr(svc.Spec.ClusterIP)
 	if owner == s.Spec.Name {
+		e.Touched = true
 		old, errOld := netip.ParseAddr(svc.Annotations[v1alpha1.AnnotationOldIP])
 		target, errNew := netip.ParseAddr(svc.Annotations[v1alpha1.AnnotationTargetIP])
 		if errOld == nil && errNew == nil {
@@ -178,7 +179,6 @@ func (s *Survey) entry(svc *corev1.Service) *Entry {
 
 // stays says why a Service is left alone; nothing, if it moves.
 func (s *Survey) stays(svc *corev1.Service, owner string, current netip.Addr) string {
-	internalLocal := svc.Spec.InternalTrafficPolicy != nil && *svc.Spec.InternalTrafficPolicy == corev1.ServiceInternalTrafficPolicyLocal
 	switch {
 	case owner != "":
 		return fmt.Sprintf("belongs to migration %s", owner)
@@ -198,6 +198,14 @@ func (s *Survey) stays(svc *corev1.Service, owner string, current netip.Addr) st
 		return "is in the target range already"
 	case !addr.Contains(s.Spec.From, current):
 		return "is in none of the ranges to empty"
+	}
+	return unsupported(svc)
+}
+
+// unsupported says what of a Service with an address to move cannot be moved without losing something.
+func unsupported(svc *corev1.Service) string {
+	internalLocal := svc.Spec.InternalTrafficPolicy != nil && *svc.Spec.InternalTrafficPolicy == corev1.ServiceInternalTrafficPolicyLocal
+	switch {
 	case svc.Spec.Type != corev1.ServiceTypeClusterIP:
 		return fmt.Sprintf("is of type %s, which cannot be moved in this version", svc.Spec.Type)
 	case len(svc.Spec.Selector) == 0:
@@ -275,7 +283,7 @@ func (s *Survey) known(e *Entry, holds map[types.NamespacedName]netip.Addr) {
 		}
 	}
 	if a, ok := holds[e.BridgeKey()]; ok {
-		e.New, e.Held = a, true
+		e.New, e.Touched = a, true
 	}
 }
 

@@ -1,0 +1,157 @@
+package servicecidr
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	networkingv1 "k8s.io/api/networking/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/bridge"
+	"github.com/replumb/replumb/internal/engine"
+)
+
+// TestHopRefusesWithoutABridge is the control of the most important guard: a Service must not leave its address before
+// the bridge is proven.
+func TestHopRefusesWithoutABridge(t *testing.T) {
+	f := setup(t)
+	was := f.service("cart")
+	p := f.planner()
+	err := p.hop(p.Survey.Moves[0]).Do(t.Context())
+	var missing *bridge.MissingError
+	if !errors.As(err, &missing) {
+		t.Errorf("got %v", err)
+	}
+	if is := f.get("cart"); is.ResourceVersion != was.ResourceVersion {
+		t.Errorf("the Service was written: %+v", is.Spec)
+	}
+}
+
+func TestHopRefusesABridgeThatDrifted(t *testing.T) {
+	f := setup(t)
+	was := f.service("cart")
+	p := f.planner()
+	e := p.Survey.Moves[0]
+	f.must((&engine.Runner{}).Run(t.Context(), single1(p.bridge(e))))
+	b := f.get(e.BridgeKey().Name)
+	b.Spec.Selector = map[string]string{"app": "other"}
+	f.must(server.Update(t.Context(), b))
+	var drift *bridge.DriftError
+	if err := p.hop(e).Do(t.Context()); !errors.As(err, &drift) || drift.Field != "selector" {
+		t.Errorf("got %v", err)
+	}
+	if is := f.get("cart"); is.ResourceVersion != was.ResourceVersion {
+		t.Error("the Service was written")
+	}
+}
+
+func TestBridgeGoesToTheNextAddressWhenSomebodyTookTheTarget(t *testing.T) {
+	f := setup(t)
+	f.service("cart", at("10.96.3.7"))
+	p := f.planner()
+	f.service("thief", at("172.24.3.7"))
+	e := p.Survey.Moves[0]
+	f.must((&engine.Runner{}).Run(t.Context(), single1(p.bridge(e))))
+	f.must((&engine.Runner{}).Run(t.Context(), single1(p.hop(e))))
+	is := f.get("cart")
+	if is.Spec.ClusterIP == "172.24.3.7" || is.Annotations[v1alpha1.AnnotationTargetIP] != is.Spec.ClusterIP {
+		t.Errorf("at %s, annotations %v", is.Spec.ClusterIP, is.Annotations)
+	}
+}
+
+// thief takes an address the moment replumb gives its hold back.
+type thief struct {
+	client.Client
+	steal func()
+	once  sync.Once
+}
+
+func (c *thief) Delete(ctx context.Context, o client.Object, opts ...client.DeleteOption) error {
+	err := c.Client.Delete(ctx, o, opts...)
+	if _, ok := o.(*networkingv1.IPAddress); ok {
+		c.once.Do(c.steal)
+	}
+	return err
+}
+
+func TestHopGoesToTheNextAddressWhenTheTargetIsTakenInTheLastMoment(t *testing.T) {
+	f := setup(t)
+	was := f.service("cart", at("10.96.3.7"))
+	p := f.planner()
+	e := p.Survey.Moves[0]
+	f.must((&engine.Runner{}).Run(t.Context(), single1(p.bridge(e))))
+	cut := *p.Tools.Cluster
+	cut.Client = &thief{Client: server.Client, steal: func() { f.service("thief", at("172.24.3.7")) }}
+	p.Tools.Cluster = &cut
+	f.must((&engine.Runner{}).Run(t.Context(), single1(p.hop(e))))
+	is := f.get("cart")
+	f.sameButAddress(was, is)
+	if a := netip.MustParseAddr(is.Spec.ClusterIP); a.String() == "172.24.3.7" || !p.Survey.Spec.To[0].Contains(a) {
+		t.Errorf("at %s", a)
+	}
+	f.checkBridge(was, is, v1alpha1.BridgeLoadBalancer)
+}
+
+func TestConflictingEditIsFollowed(t *testing.T) {
+	f := setup(t)
+	f.service("cart")
+	p := f.planner()
+	e := p.Survey.Moves[0]
+	f.must((&engine.Runner{}).Run(t.Context(), single1(p.bridge(e))))
+	cut := *p.Tools.Cluster
+	edit := func() {
+		svc := f.get("cart")
+		svc.Spec.Ports[0].TargetPort = intstr.FromInt32(9090)
+		f.must(server.Update(context.Background(), svc))
+	}
+	cut.Client = &editor{Client: server.Client, edit: edit}
+	p.Tools.Cluster = &cut
+	err := (&engine.Runner{}).Run(t.Context(), single1(p.hop(e)))
+	var drift *bridge.DriftError
+	if !errors.As(err, &drift) || drift.Field != "ports" {
+		t.Fatalf("after the edit the bridge is stale, and the hop must not go on: got %v", err)
+	}
+	p.Tools.Cluster = server.Cluster
+	f.apply()
+	is := f.get("cart")
+	if is.Spec.Ports[0].TargetPort.IntValue() != 9090 || !strings.HasPrefix(is.Spec.ClusterIP, "172.24.") {
+		t.Errorf("is %+v", is.Spec)
+	}
+}
+
+// editor lets somebody else write right before the first patch.
+type editor struct {
+	client.Client
+	edit func()
+	once sync.Once
+}
+
+func (c *editor) Patch(ctx context.Context, o client.Object, p client.Patch, opts ...client.PatchOption) error {
+	c.once.Do(c.edit)
+	return c.Client.Patch(ctx, o, p, opts...)
+}
+
+func TestBarrierNamesTheNodeThatHasNotAnswered(t *testing.T) {
+	f := setup(t)
+	f.node("a", "192.0.2.1")
+	f.node("deaf", "192.0.2.2")
+	was := f.service("cart")
+	p := f.planner()
+	f.probe.deaf = map[string]bool{"deaf": true}
+	b := p.proof("batch 1 of 1")
+	b.Limit = time.Second
+	err := (&engine.Runner{}).Run(t.Context(), single1(b))
+	if err == nil || !strings.Contains(err.Error(), "deaf") || strings.Contains(err.Error(), "node a,") {
+		t.Errorf("got %v", err)
+	}
+	if is := f.get("cart"); is.ResourceVersion != was.ResourceVersion {
+		t.Error("the Service was written")
+	}
+}
