@@ -180,7 +180,9 @@ func (b *Barrier) Verify(ctx context.Context) error {
 }
 
 // Abandon implements engine.Abandoner: a sentinel that is no longer asked for is of no use to anybody.
-func (b *Barrier) Abandon(ctx context.Context) error { return RemoveSentinels(ctx, b.Client, b.Migration) }
+func (b *Barrier) Abandon(ctx context.Context) error {
+	return RemoveSentinels(ctx, b.Client, b.Migration)
+}
 
 func (b *Barrier) ask(ctx context.Context) {
 	var mu sync.Mutex

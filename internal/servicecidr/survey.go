@@ -29,6 +29,12 @@ const (
 	Stays      Place = "stays"
 )
 
+// inTarget is the reason why Services stay that were made, or once moved, where the others go.
+const inTarget = "is in the target range already"
+
+// InTarget reports whether a Service stays because its address is in the target range.
+func (e *Entry) InTarget() bool { return e.Place == Stays && e.Reason == inTarget }
+
 // Entry is one Service in the picture.
 type Entry struct {
 	Service  *corev1.Service
@@ -195,7 +201,7 @@ func (s *Survey) stays(svc *corev1.Service, owner string, current netip.Addr) st
 	case current.Is4() != s.Spec.To[0].Addr().Is4():
 		return "is not of the family of the target"
 	case addr.Contains(s.Spec.To, current):
-		return "is in the target range already"
+		return inTarget
 	case !addr.Contains(s.Spec.From, current):
 		return "is in none of the ranges to empty"
 	}
