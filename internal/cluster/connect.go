@@ -132,6 +132,9 @@ func (c *Cluster) GetRaw(ctx context.Context, path string) ([]byte, error) {
 // one line.
 func (c *Cluster) ServerVersion(ctx context.Context) (*version.Info, error) {
 	body, err := c.raw.Get().AbsPath("/version").DoRaw(ctx)
+	if ctx.Err() != nil {
+		return nil, ctx.Err()
+	}
 	if err != nil {
 		var status apierrors.APIStatus
 		if errors.As(err, &status) && status.Status().Code > 0 && !unreachable(err) {

@@ -259,6 +259,9 @@ func (j *Job) Rollback(ctx context.Context, r *engine.Runner) error {
 	if err != nil {
 		return err
 	}
+	if err := j.intact(p.Survey); err != nil {
+		return err
+	}
 	if err := j.desire(ctx, v1alpha1.DesiredRolledBack); err != nil {
 		return err
 	}
@@ -298,6 +301,9 @@ func (j *Job) Finishable(ctx context.Context) (*Planner, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := j.intact(p.Survey); err != nil {
+		return nil, err
+	}
 	if pending := p.Survey.Pending(); len(pending) > 0 && !j.Migration.Status.PointOfNoReturnPassed {
 		return nil, &StateError{
 			Name:    j.Spec.Name,
@@ -306,6 +312,19 @@ func (j *Job) Finishable(ctx context.Context) (*Planner, error) {
 		}
 	}
 	return p, nil
+}
+
+// intact keeps finish and rollback from passing over a Service that they can no longer place.
+func (j *Job) intact(s *Survey) error {
+	for _, e := range s.Stays {
+		if e.Damaged {
+			return &StateError{
+				Name: j.Spec.Name, Problem: fmt.Sprintf("cannot go on: service %s %s", e.Key(), e.Reason),
+				Hint: "replumb check -f FILE says how to mend them",
+			}
+		}
+	}
+	return nil
 }
 
 // StateError says that a migration is not where a command needs it.

@@ -32,6 +32,9 @@ const (
 // inTarget is the reason why Services stay that were made, or once moved, where the others go.
 const inTarget = "is in the target range already"
 
+// damaged is the reason why a Service is left alone with its bridge and holds, until somebody mends its annotations.
+const damaged = "has annotations of this migration that cannot be read"
+
 // InTarget reports whether a Service stays because its address is in the target range.
 func (e *Entry) InTarget() bool { return e.Place == Stays && e.Reason == inTarget }
 
@@ -46,6 +49,8 @@ type Entry struct {
 	Bridge *corev1.Service
 	// Touched is true if something of this migration is on the Service itself or an address is held for its bridge.
 	Touched bool
+	// Damaged is true if the Service is in the migration, but does not say any more from where to where.
+	Damaged bool
 }
 
 // Key of the Service.
@@ -175,6 +180,8 @@ func (s *Survey) entry(svc *corev1.Service) *Entry {
 			}
 			return e
 		}
+		e.Place, e.Damaged, e.Reason = Stays, true, damaged
+		return e
 	}
 	e.Old = current
 	if e.Reason = s.stays(svc, owner, current); e.Reason != "" {
@@ -310,6 +317,9 @@ func (s *Survey) strays(snap *cluster.Snapshot) {
 	known := map[types.NamespacedName]bool{}
 	for _, e := range s.Moves {
 		known[e.BridgeKey()] = true
+	}
+	for _, e := range s.Stays {
+		known[e.BridgeKey()] = e.Damaged
 	}
 	for _, b := range s.Orphans {
 		known[types.NamespacedName{Namespace: b.Namespace, Name: b.Name}] = false
