@@ -116,9 +116,6 @@ func newMapper() meta.RESTMapper {
 	return m
 }
 
-// Host is the address of the API server.
-func (c *Cluster) Host() string { return c.host }
-
 // GetRaw reads a path of the API server's own, such as /version.
 func (c *Cluster) GetRaw(ctx context.Context, path string) ([]byte, error) {
 	body, err := c.raw.Get().AbsPath(path).DoRaw(ctx)
