@@ -120,8 +120,16 @@ func answer(ctx context.Context, l *lab.Lab) error {
 		return err
 	}
 	return retry(ctx, func() error {
-		_, err := l.Exec(ctx, l.NodeNames()[1], "bash", "-c",
-			fmt.Sprintf("exec 3<>/dev/tcp/%s/80 && printf 'GET / HTTP/1.0\\r\\n\\r\\n' >&3 && grep -q '\"name\"' <&3", service.Spec.ClusterIP))
+		_, err := l.Exec(
+			ctx,
+			l.NodeNames()[1],
+			"bash",
+			"-c",
+			fmt.Sprintf(
+				"exec 3<>/dev/tcp/%s/80 && printf 'GET / HTTP/1.0\\r\\n\\r\\n' >&3 && grep -q '\"name\"' <&3",
+				service.Spec.ClusterIP,
+			),
+		)
 		return err
 	})
 }

@@ -26,6 +26,8 @@ type Snapshot struct {
 	IPAddresses  []networkingv1.IPAddress
 	Services     []corev1.Service
 	Nodes        []corev1.Node
+	// Ending are the namespaces that are being removed: nothing can be created in them any more.
+	Ending map[string]bool
 	// Access is what was asked of the authorizer, with its answers.
 	Access []AccessAnswer
 	// ClusterDomains by node, as the kubelets say.
@@ -59,7 +61,24 @@ func (c *Cluster) Load(ctx context.Context) (*Snapshot, error) {
 	if s.Nodes, err = list[corev1.Node](ctx, c, &corev1.NodeList{}); err != nil {
 		return nil, err
 	}
+	if s.Ending, err = c.endingNamespaces(ctx); err != nil {
+		return nil, err
+	}
 	return s, nil
+}
+
+func (c *Cluster) endingNamespaces(ctx context.Context) (map[string]bool, error) {
+	all, err := list[corev1.Namespace](ctx, c, &corev1.NamespaceList{})
+	if err != nil {
+		return nil, err
+	}
+	ending := map[string]bool{}
+	for i := range all {
+		if !all[i].DeletionTimestamp.IsZero() {
+			ending[all[i].Name] = true
+		}
+	}
+	return ending, nil
 }
 
 // list reads a whole collection page by page.

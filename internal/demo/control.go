@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	watchtools "k8s.io/client-go/tools/watch"
 
+	"github.com/replumb/replumb/internal/traffic"
 	"github.com/replumb/replumb/internal/workload"
 )
 
@@ -25,7 +26,7 @@ const addressTimeout = 20 * time.Second
 
 // deployControl starts the control's Service in a range of its own. There it is out of replumb's way: it moves once,
 // the naive way, and not twice.
-func (d *demo) deployControl(ctx context.Context) ([]callee, error) {
+func (d *demo) deployControl(ctx context.Context) ([]traffic.Callee, error) {
 	if err := d.openControlRange(ctx); err != nil {
 		return nil, err
 	}

@@ -17,6 +17,9 @@ import (
 
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+
+	"github.com/replumb/replumb/internal/probe"
+	"github.com/replumb/replumb/internal/traffic"
 )
 
 // Cluster is what the demo needs of a lab.
@@ -116,7 +119,7 @@ type demo struct {
 	Options
 	client kubernetes.Interface
 	dir    string
-	logs   *collector
+	logs   *traffic.Watch
 }
 
 // Run shows the move and judges it. The cluster is up; the caller takes it down.
@@ -138,7 +141,7 @@ func Run(ctx context.Context, options Options) error {
 	if err := d.deploy(ctx); err != nil {
 		return err
 	}
-	defer d.logs.stop()
+	defer d.logs.Stop()
 	timeline, err := d.show(ctx)
 	if err != nil {
 		return err
@@ -151,9 +154,9 @@ type timeline struct {
 	baseline, moveBegan, moveEnded time.Time
 	// atFinish is what had been counted when finish began: the last word on old addresses, which finish retires.
 	// Every request in it was answered or given up before.
-	atFinish map[source]series
+	atFinish map[traffic.Source]probe.Series
 	// atEnd is everything.
-	atEnd map[source]series
+	atEnd map[traffic.Source]probe.Series
 }
 
 // show is the demo as the user sees it, top to bottom.
@@ -163,11 +166,11 @@ func (d *demo) show(ctx context.Context) (t timeline, err error) {
 		return t, err
 	}
 	d.say("Watching %v of traffic before anything moves", d.Baseline)
-	if err := d.logs.await(ctx, windowTimeout, "a second without failures", all, steady); err != nil {
+	if err := d.logs.Await(ctx, windowTimeout, "a second without failures", traffic.All, traffic.Steady); err != nil {
 		return t, err
 	}
 	t.baseline = ceilSecond(time.Now())
-	if err := d.logs.await(ctx, windowTimeout, "the baseline", all, until(t.baseline.Add(d.Baseline))); err != nil {
+	if err := d.logs.Await(ctx, windowTimeout, "the baseline", traffic.All, traffic.Until(t.baseline.Add(d.Baseline))); err != nil {
 		return t, err
 	}
 	if err := d.replumb(ctx, "plan", "-f", migration); err != nil {
@@ -179,18 +182,18 @@ func (d *demo) show(ctx context.Context) (t timeline, err error) {
 	}
 	t.moveEnded = ceilSecond(time.Now())
 	d.say("Watching %v of traffic at the new addresses", d.After)
-	if err := d.logs.await(ctx, windowTimeout, "traffic after the move", all, until(t.moveEnded.Add(d.After))); err != nil {
+	if err := d.logs.Await(ctx, windowTimeout, "traffic after the move", traffic.All, traffic.Until(t.moveEnded.Add(d.After))); err != nil {
 		return t, err
 	}
-	t.atFinish = d.logs.snapshot()
+	t.atFinish = d.logs.Snapshot()
 	if err := d.replumb(ctx, "finish", migrationName, "--yes"); err != nil {
 		return t, err
 	}
 	finished := ceilSecond(time.Now()).Add(2 * time.Second)
-	if err := d.logs.await(ctx, windowTimeout, "traffic after finish", notOldAddress, until(finished)); err != nil {
+	if err := d.logs.Await(ctx, windowTimeout, "traffic after finish", notOldAddress, traffic.Until(finished)); err != nil {
 		return t, err
 	}
-	t.atEnd = d.logs.snapshot()
+	t.atEnd = d.logs.Snapshot()
 	return t, nil
 }
 

@@ -18,7 +18,6 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/rest"
 
-	"github.com/replumb/replumb/internal/probe"
 	"github.com/replumb/replumb/internal/workload"
 )
 
@@ -58,31 +57,6 @@ func TestBadOptions(t *testing.T) {
 		tt.change(&options)
 		if err := Run(t.Context(), options); err == nil || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("error = %v, want it to contain %q", err, tt.want)
-		}
-	}
-}
-
-func TestTargets(t *testing.T) {
-	d := testDemo(t)
-	targets := d.shopTargets([]callee{{"cart", "10.96.0.7"}})
-	var config probe.Config
-	for _, v := range ways() {
-		for _, target := range targets[v] {
-			target.Name = source{service: target.Name, via: v}.target()
-			config.Targets = append(config.Targets, target)
-		}
-	}
-	config, err := config.Resolve("10.244.0.3")
-	if err != nil {
-		t.Fatal(err)
-	}
-	want := []string{"cart:80", "10.96.0.7:80", "10.96.0.7:9000", "cart.shop.svc.cluster.local."}
-	for i, target := range config.Targets {
-		if target.Address != want[i] {
-			t.Errorf("target %s has address %s, want %s", target.Name, target.Address, want[i])
-		}
-		if target.Kind != probe.DNS && target.ExpectClientAddress != "10.244.0.3" {
-			t.Errorf("target %s does not check the source address", target.Name)
 		}
 	}
 }

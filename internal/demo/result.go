@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/replumb/replumb/internal/probe"
+	"github.com/replumb/replumb/internal/traffic"
 )
 
 // Result is what the demo found, as written to the result file.
@@ -72,35 +73,35 @@ const (
 // compute adds up what was counted from the baseline on. Old addresses of the shop count up to finish, which retires
 // them; everything else counts to the end.
 func compute(t timeline, proxyModes map[string]string) (Result, error) {
-	counted := map[source]series{}
+	counted := map[traffic.Source]probe.Series{}
 	for from, s := range t.atEnd {
-		if from.namespace == shopNamespace && from.via == byOldAddress {
+		if from.Namespace == shopNamespace && from.Via == traffic.ByOldAddress {
 			s = t.atFinish[from]
 		}
 		counted[from] = s
 	}
 	var r Result
 	var err error
-	side := func(chosen func(source) bool) Side {
+	side := func(chosen func(traffic.Source) bool) Side {
 		s, sideErr := sideOf(counted, t, chosen)
 		err = errors.Join(err, sideErr)
 		return s
 	}
 	r.Replumb = side(replumbRequests)
-	r.Control = side(func(s source) bool { return s.namespace == controlNamespace })
-	r.DNS = side(func(s source) bool { return s.via == byLookUp })
+	r.Control = side(func(s traffic.Source) bool { return s.Namespace == controlNamespace })
+	r.DNS = side(func(s traffic.Source) bool { return s.Via == traffic.ByLookUp })
 	for _, of := range []struct {
 		name, namespace string
-		ways            []via
-	}{{replumbSide, shopNamespace, ways()}, {controlSide, controlNamespace, []via{byName, byOldAddress}}} {
+		ways            []traffic.Via
+	}{{replumbSide, shopNamespace, traffic.Ways()}, {controlSide, controlNamespace, []traffic.Via{traffic.ByName, traffic.ByOldAddress}}} {
 		for _, v := range of.ways {
-			r.Ways = append(r.Ways, Way{Of: of.name, Via: string(v), Side: side(func(s source) bool {
-				return s.namespace == of.namespace && s.via == v
+			r.Ways = append(r.Ways, Way{Of: of.name, Via: string(v), Side: side(func(s traffic.Source) bool {
+				return s.Namespace == of.namespace && s.Via == v
 			})})
 		}
 	}
 	for _, node := range nodes(counted) {
-		client := side(func(s source) bool { return s.node == node && replumbRequests(s) })
+		client := side(func(s traffic.Source) bool { return s.Node == node && replumbRequests(s) })
 		r.Clients = append(r.Clients, Client{
 			Node: node, Proxy: proxyModes[node], RequestsDuringMove: client.During.Requests, Failed: client.Failed,
 		})
@@ -110,16 +111,18 @@ func compute(t timeline, proxyModes map[string]string) (Result, error) {
 }
 
 // replumbRequests are the requests replumb is judged by; look-ups are counted beside them.
-func replumbRequests(s source) bool { return s.namespace == shopNamespace && s.via != byLookUp }
+func replumbRequests(s traffic.Source) bool {
+	return s.Namespace == shopNamespace && s.Via != traffic.ByLookUp
+}
 
-func sideOf(counted map[source]series, t timeline, chosen func(source) bool) (Side, error) {
+func sideOf(counted map[traffic.Source]probe.Series, t timeline, chosen func(traffic.Source) bool) (Side, error) {
 	end := time.Unix(1<<40, 0)
 	var parts [4][]probe.Stats
 	for from, s := range counted {
 		if !chosen(from) {
 			continue
 		}
-		for i, part := range []series{
+		for i, part := range []probe.Series{
 			s.Between(t.baseline, end), s.Between(t.baseline, t.moveBegan),
 			s.Between(t.moveBegan, t.moveEnded), s.Between(t.moveEnded, end),
 		} {
@@ -147,25 +150,25 @@ func phaseOf(s probe.Stats) Phase {
 
 func millis(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 
-func nodes(counted map[source]series) []string {
+func nodes(counted map[traffic.Source]probe.Series) []string {
 	var names []string
 	for from := range counted {
-		if !slices.Contains(names, from.node) {
-			names = append(names, from.node)
+		if !slices.Contains(names, from.Node) {
+			names = append(names, from.Node)
 		}
 	}
 	slices.Sort(names)
 	return names
 }
 
-func losses(counted map[source]series, since time.Time) []Loss {
+func losses(counted map[traffic.Source]probe.Series, since time.Time) []Loss {
 	found := []Loss{}
 	for from, s := range counted {
-		if from.namespace != shopNamespace {
+		if from.Namespace != shopNamespace {
 			continue
 		}
 		for _, loss := range s.Between(since, time.Unix(1<<40, 0)).Losses() {
-			found = append(found, Loss{Node: from.node, Loss: loss})
+			found = append(found, Loss{Node: from.Node, Loss: loss})
 		}
 	}
 	slices.SortFunc(found, func(a, b Loss) int {

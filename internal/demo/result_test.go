@@ -9,13 +9,14 @@ import (
 	"time"
 
 	"github.com/replumb/replumb/internal/probe"
+	"github.com/replumb/replumb/internal/traffic"
 )
 
 var update = flag.Bool("update", false, "rewrite golden files")
 
 // good is n seconds of 10 good requests each, from second 100 on.
-func good(target string, n int) series {
-	var s series
+func good(target string, n int) probe.Series {
+	var s probe.Series
 	for i := range n {
 		start := int64(100 + i)
 		s = append(s, probe.Window{
@@ -26,7 +27,7 @@ func good(target string, n int) series {
 }
 
 // spoil makes n requests of a second fail.
-func spoil(s series, second int64, n int) series {
+func spoil(s probe.Series, second int64, n int) probe.Series {
 	w := &s[second-100]
 	w.OK, w.Failed = w.OK-n, n
 	w.Errors = map[probe.Class]int{probe.ConnectTimeout: n}
@@ -34,25 +35,29 @@ func spoil(s series, second int64, n int) series {
 	return s
 }
 
-func controlSource(v via) source {
-	return source{namespace: controlNamespace, node: "a", service: controlService, via: v}
+func testSource(node string, v traffic.Via) traffic.Source {
+	return traffic.Source{Namespace: shopNamespace, Node: node, Service: "cart", Via: v}
+}
+
+func controlSource(v traffic.Via) traffic.Source {
+	return traffic.Source{Namespace: controlNamespace, Node: "a", Service: controlService, Via: v}
 }
 
 // testTimeline: 5 s before, 10 s of move, 5 s after, then 5 s of finish. Seconds 100 and 101 are warm-up.
 func testTimeline() timeline {
 	t := timeline{
 		baseline: time.Unix(102, 0), moveBegan: time.Unix(107, 0), moveEnded: time.Unix(117, 0),
-		atFinish: map[source]series{}, atEnd: map[source]series{},
+		atFinish: map[traffic.Source]probe.Series{}, atEnd: map[traffic.Source]probe.Series{},
 	}
 	for _, node := range []string{"a", "b"} {
-		for _, v := range ways() {
+		for _, v := range traffic.Ways() {
 			from := testSource(node, v)
-			t.atFinish[from], t.atEnd[from] = good(from.target(), 22), good(from.target(), 27)
+			t.atFinish[from], t.atEnd[from] = good(from.Target(), 22), good(from.Target(), 27)
 		}
 	}
-	for _, v := range []via{byName, byOldAddress} {
+	for _, v := range []traffic.Via{traffic.ByName, traffic.ByOldAddress} {
 		from := controlSource(v)
-		t.atFinish[from], t.atEnd[from] = good(from.target(), 22), spoil(good(from.target(), 27), 112, 7)
+		t.atFinish[from], t.atEnd[from] = good(from.Target(), 22), spoil(good(from.Target(), 27), 112, 7)
 	}
 	return t
 }
@@ -60,8 +65,8 @@ func testTimeline() timeline {
 func TestComputeParts(t *testing.T) {
 	line := testTimeline()
 	// Before the baseline nothing counts; old addresses do not count once finish has begun.
-	spoil(line.atEnd[testSource("a", byName)], 101, 3)
-	spoil(line.atEnd[testSource("a", byOldAddress)], 124, 10)
+	spoil(line.atEnd[testSource("a", traffic.ByName)], 101, 3)
+	spoil(line.atEnd[testSource("a", traffic.ByOldAddress)], 124, 10)
 	r, err := compute(line, map[string]string{"a": "iptables", "b": "nftables"})
 	if err != nil {
 		t.Fatal(err)
@@ -99,21 +104,23 @@ func TestVerdict(t *testing.T) {
 		want  string
 	}{
 		{
-			"lost while both addresses should work", func(l *timeline) { spoil(l.atFinish[testSource("b", byOldAddress)], 119, 2) }, 0,
+			"lost while both addresses should work",
+			func(l *timeline) { spoil(l.atFinish[testSource("b", traffic.ByOldAddress)], 119, 2) },
+			0,
 			"replumb lost 2 of 1400 requests: connect-timeout 2",
 		},
-		{"lost by name during finish", func(l *timeline) { spoil(l.atEnd[testSource("b", byName)], 124, 1) }, 0, "replumb lost 1 "},
-		{"look-up failed", func(l *timeline) { spoil(l.atEnd[testSource("b", byLookUp)], 110, 1) }, 0, "1 of 500 look-ups failed"},
-		{"connection broke", func(l *timeline) { l.atEnd[testSource("b", byStream)][8].Reconnects = 1 }, 0, "broke 1 times"},
+		{"lost by name during finish", func(l *timeline) { spoil(l.atEnd[testSource("b", traffic.ByName)], 124, 1) }, 0, "replumb lost 1 "},
+		{"look-up failed", func(l *timeline) { spoil(l.atEnd[testSource("b", traffic.ByLookUp)], 110, 1) }, 0, "1 of 500 look-ups failed"},
+		{"connection broke", func(l *timeline) { l.atEnd[testSource("b", traffic.ByStream)][8].Reconnects = 1 }, 0, "broke 1 times"},
 		{"control lost nothing", func(l *timeline) {
-			for _, v := range []via{byName, byOldAddress} {
+			for _, v := range []traffic.Via{traffic.ByName, traffic.ByOldAddress} {
 				l.atEnd[controlSource(v)] = good("", 27)
 			}
 		}, 0, "the probes prove nothing"},
-		{"control lost too early", func(l *timeline) { spoil(l.atEnd[controlSource(byName)], 104, 1) }, 0, "before anything moved"},
+		{"control lost too early", func(l *timeline) { spoil(l.atEnd[controlSource(traffic.ByName)], 104, 1) }, 0, "before anything moved"},
 		{"too little traffic", func(*timeline) {}, 601, "only 600 requests"},
 		{"silent client", func(l *timeline) {
-			for _, v := range ways() {
+			for _, v := range traffic.Ways() {
 				from := testSource("b", v)
 				l.atFinish[from], l.atEnd[from] = good("", 3), good("", 3)
 			}
@@ -148,7 +155,7 @@ func TestTable(t *testing.T) {
 	}
 	r := Result{
 		Replumb: good, Control: bad,
-		Ways:    []Way{{replumbSide, string(byName), good}, {controlSide, string(byOldAddress), bad}},
+		Ways:    []Way{{replumbSide, string(traffic.ByName), good}, {controlSide, string(traffic.ByOldAddress), bad}},
 		Clients: []Client{{"node-1", "iptables", 14_400, 0}, {"node-2", "nftables", 14_400, 0}},
 	}
 	lossy := r

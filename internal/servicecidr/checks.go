@@ -388,10 +388,10 @@ func Rights() []cluster.Right {
 	for _, r := range []struct{ group, resource, subresource, verbs string }{
 		{"", "nodes", "", "list"},
 		{"", "nodes", "proxy", "get"},
-		{"", "namespaces", "", "get create delete"},
+		{"", "namespaces", "", "get list create delete"},
 		{"", "services", "", "get list create patch delete"},
 		{"", "services", "status", "patch"},
-		{"networking.k8s.io", "servicecidrs", "", "get list create delete"},
+		{"networking.k8s.io", "servicecidrs", "", "get list create patch delete"},
 		{"networking.k8s.io", "ipaddresses", "", "get list create delete"},
 		{"discovery.k8s.io", "endpointslices", "", "list create delete"},
 		{"apiextensions.k8s.io", "customresourcedefinitions", "", "get create update"},

@@ -143,6 +143,8 @@ func readObjects(t *testing.T, snap *cluster.Snapshot, manifests []byte) {
 				o.Spec.ClusterIPs = []string{o.Spec.ClusterIP}
 			}
 			snap.Services = append(snap.Services, *o)
+		case *corev1.Namespace:
+			snap.Ending = map[string]bool{o.Name: !o.DeletionTimestamp.IsZero()}
 		case *corev1.Node:
 			snap.Nodes = append(snap.Nodes, *o)
 		case *networkingv1.ServiceCIDR:

@@ -2,6 +2,8 @@ package servicecidr
 
 import (
 	"errors"
+	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -56,6 +58,24 @@ func TestMoveThereAndFinish(t *testing.T) {
 			}
 			f.nothingLeft()
 		})
+	}
+}
+
+// TestFinishedRangeCanBeEmptied: what one migration filled, the next may leave, without being told of it.
+func TestFinishedRangeCanBeEmptied(t *testing.T) {
+	f := setup(t)
+	f.service("cart", at("10.96.3.7"))
+	f.apply()
+	f.must(f.job.Finish(t.Context(), f.runner))
+	snap, err := f.job.Tools.Cluster.Load(t.Context())
+	f.must(err)
+	next := Look(snap, Spec{Name: "next", To: []netip.Prefix{netip.MustParsePrefix("172.30.0.0/16")}})
+	var moves []string
+	for _, e := range next.Moves {
+		moves = append(moves, e.Service.Name)
+	}
+	if !slices.Contains(moves, "cart") {
+		t.Errorf("the next migration moves %v, not cart", moves)
 	}
 }
 

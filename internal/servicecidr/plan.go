@@ -73,7 +73,7 @@ func (p *Planner) Finish() *engine.Plan {
 		{Name: "release", Title: "Take bridges and old addresses away", Groups: p.each(func(e *Entry) engine.Step {
 			return &releaseStep{tools: p.Tools, migration: p.spec().Name, entry: e, at: e.New}
 		})},
-		{Name: "tidy", Title: "Remove what is left", Groups: append(p.tidy(), p.leave()...)},
+		{Name: "tidy", Title: "Remove what is left", Groups: append(append(p.tidy(), p.handOver()...), p.leave()...)},
 	}}
 }
 
@@ -206,6 +206,14 @@ func (p *Planner) tidy() []engine.Group {
 		steps = append(steps, &strayStep{tools: p.Tools, migration: p.spec().Name, ip: &p.Survey.Strays[i]})
 	}
 	return []engine.Group{{Parallel: parallel, Steps: steps}}
+}
+
+func (p *Planner) handOver() []engine.Group {
+	var steps []engine.Step
+	for _, s := range p.rangeSteps() {
+		steps = append(steps, &handOverStep{of: s})
+	}
+	return inOrder(steps...)
 }
 
 func (p *Planner) leave() []engine.Group {

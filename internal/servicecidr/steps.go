@@ -12,6 +12,7 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
@@ -294,6 +295,45 @@ func readyCondition(c *networkingv1.ServiceCIDR) bool {
 // Preview implements engine.Previewer.
 func (s *rangeStep) Preview() ([]engine.Change, error) {
 	return []engine.Change{{Verb: "create", Object: "ServiceCIDR " + s.name, Body: s.build()}}, nil
+}
+
+// handOverStep makes a target range the cluster's own, once the migration is final: the next migration may empty it.
+type handOverStep struct {
+	of *rangeStep
+}
+
+func (s *handOverStep) ID() string { return "hand-over/" + s.of.name }
+func (s *handOverStep) Title() string {
+	return fmt.Sprintf("Hand the Service range %s over", s.of.cidr)
+}
+
+func (s *handOverStep) State(ctx context.Context) (engine.State, error) {
+	have, err := s.of.find(ctx)
+	if err != nil {
+		return engine.Unknown, err
+	}
+	if have == nil || have.Labels[v1alpha1.LabelMigration] != s.of.migration {
+		return engine.Done, nil
+	}
+	return engine.Pending, nil
+}
+
+func (s *handOverStep) Do(ctx context.Context) error {
+	have, err := s.of.find(ctx)
+	if err != nil || have == nil {
+		return err
+	}
+	forget := fmt.Appendf(nil, `{"metadata":{"resourceVersion":%q,"labels":{%q:null,%q:null}}}`,
+		have.ResourceVersion, v1alpha1.LabelMigration, v1alpha1.LabelRole)
+	return s.of.tools.Cluster.Patch(ctx, have, client.RawPatch(types.MergePatchType, forget), client.FieldOwner(v1alpha1.FieldManager))
+}
+
+func (s *handOverStep) Verify(ctx context.Context) error {
+	state, err := s.State(ctx)
+	if err == nil && state != engine.Done {
+		return engine.NotYet("servicecidr %s still says it belongs to the migration", s.of.name)
+	}
+	return err
 }
 
 // withdrawStep removes a target range that the migration added.

@@ -133,7 +133,7 @@ func Look(snap *cluster.Snapshot, spec Spec) *Survey {
 		return a.Namespace < b.Namespace || (a.Namespace == b.Namespace && a.Name < b.Name)
 	})
 	for _, svc := range candidates {
-		e := s.entry(svc)
+		e := s.entry(svc, snap.Ending[svc.Namespace])
 		e.Bridge = bridges[e.BridgeKey()]
 		delete(bridges, e.BridgeKey())
 		if e.Place == Stays {
@@ -162,8 +162,12 @@ func (s *Survey) orphans(left map[types.NamespacedName]*corev1.Service) {
 }
 
 // entry sorts one Service: in this migration already, staying, or waiting to be moved.
-func (s *Survey) entry(svc *corev1.Service) *Entry {
+func (s *Survey) entry(svc *corev1.Service, ending bool) *Entry {
 	e := &Entry{Service: svc, Place: Waiting}
+	if ending { // whatever it was before: no bridge can be made any more, and soon none is needed
+		e.Place, e.Reason = Stays, "is in a namespace that is being removed"
+		return e
+	}
 	owner := svc.Annotations[v1alpha1.LabelMigration]
 	current, _ := netip.ParseAddr(svc.Spec.ClusterIP)
 	if owner == s.Spec.Name {

@@ -144,7 +144,7 @@ func (b *Builder) Dir(ctx context.Context, c Component) (string, error) {
 	if _, err := os.Stat(dir); err == nil {
 		return dir, nil
 	}
-	unlock, err := lock(dir + ".lock")
+	unlock, err := lock(filepath.Join(b.Cache, ".lock-"+filepath.Base(dir)))
 	if err != nil {
 		return "", err
 	}

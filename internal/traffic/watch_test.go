@@ -1,4 +1,4 @@
-package demo
+package traffic
 
 import (
 	"context"
@@ -13,14 +13,14 @@ import (
 	"github.com/replumb/replumb/internal/probe"
 )
 
-func testSource(node string, v via) source {
-	return source{namespace: shopNamespace, node: node, service: "cart", via: v}
+func testSource(node string, v Via) Source {
+	return Source{Namespace: "shop", Node: node, Service: "cart", Via: v}
 }
 
 func TestCollectorNeverTakesSilenceForSuccess(t *testing.T) {
-	from := testSource("a", byName)
+	from := testSource("a", ByName)
 	window := func(seq, start int) string {
-		return fmt.Sprintf(`{"t":%q,"n":%d,"s":%d,"q":5,"ok":5,"l":0}`, from.target(), seq, start)
+		return fmt.Sprintf(`{"t":%q,"n":%d,"s":%d,"q":5,"ok":5,"l":0}`, from.Target(), seq, start)
 	}
 	tests := []struct {
 		name string
@@ -37,14 +37,14 @@ func TestCollectorNeverTakesSilenceForSuccess(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			c := newCollector(t.Context(), func(context.Context, podName) (io.ReadCloser, error) {
+			c := newWatch(t.Context(), func(context.Context, podName) (io.ReadCloser, error) {
 				return io.NopCloser(strings.NewReader(tt.log)), nil
 			})
-			defer c.stop()
+			defer c.Stop()
 			pod := podName{"shop", "client-a"}
-			c.expect(pod, map[string]source{from.target(): from})
+			c.expect(pod, map[string]Source{from.Target(): from})
 			c.follow(pod)
-			err := c.await(t.Context(), 20*time.Second, "traffic", all, func(series) bool { return false })
+			err := c.Await(t.Context(), 20*time.Second, "traffic", All, func(probe.Series) bool { return false })
 			if err == nil || !strings.Contains(err.Error(), tt.want) || !strings.Contains(err.Error(), "shop/client-a") {
 				t.Errorf("error = %v, want it to contain %q", err, tt.want)
 			}
@@ -58,51 +58,57 @@ func TestCollectorNeverTakesSilenceForSuccess(t *testing.T) {
 func TestAwait(t *testing.T) {
 	reader, writer := io.Pipe()
 	defer func() { _ = writer.Close() }()
-	c := newCollector(t.Context(), func(context.Context, podName) (io.ReadCloser, error) { return reader, nil })
-	defer c.stop()
+	c := newWatch(t.Context(), func(context.Context, podName) (io.ReadCloser, error) { return reader, nil })
+	defer c.Stop()
 	defer func() { _ = reader.Close() }()
-	name, old := testSource("a", byName), testSource("a", byOldAddress)
+	name, old := testSource("a", ByName), testSource("a", ByOldAddress)
 	pod := podName{"shop", "client-a"}
-	c.expect(pod, map[string]source{name.target(): name, old.target(): old})
+	c.expect(pod, map[string]Source{name.Target(): name, old.Target(): old})
 	c.follow(pod)
 	go func() {
 		encoder := json.NewEncoder(writer)
 		for i := range 3 {
-			_ = encoder.Encode(probe.Window{Target: name.target(), Seq: uint64(i), Start: int64(10 + i), Sent: 1, OK: 1})
+			_ = encoder.Encode(probe.Window{Target: name.Target(), Seq: uint64(i), Start: int64(10 + i), Sent: 1, OK: 1})
 		}
 	}()
-	if err := c.await(t.Context(), 20*time.Second, "traffic", notOldAddress, until(time.Unix(13, 0))); err != nil {
+	if err := c.Await(
+		t.Context(),
+		20*time.Second,
+		"traffic",
+		func(s Source) bool { return s.Via != ByOldAddress },
+		Until(time.Unix(13, 0)),
+	); err != nil {
 		t.Fatal(err)
 	}
-	if got := len(c.snapshot()[name]); got != 3 {
+	if got := len(c.Snapshot()[name]); got != 3 {
 		t.Errorf("%d windows, want 3", got)
 	}
-	err := c.await(t.Context(), time.Millisecond, "traffic", all, until(time.Unix(13, 0)))
+	err := c.Await(t.Context(), time.Millisecond, "traffic", All, Until(time.Unix(13, 0)))
 	want := "wait for traffic: not yet seen shop/cart by old address from node a, which reported nothing"
 	if err == nil || !strings.HasPrefix(err.Error(), want) {
 		t.Errorf("error = %v, want %s", err, want)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := c.await(ctx, time.Hour, "traffic", all, steady); !errors.Is(err, context.Canceled) {
+	if err := c.Await(ctx, time.Hour, "traffic", All, Steady); !errors.Is(err, context.Canceled) {
 		t.Errorf("error = %v", err)
 	}
 }
 
 func TestSteady(t *testing.T) {
 	tests := []struct {
-		s    series
+		s    probe.Series
 		want bool
 	}{
 		{nil, false},
-		{series{{Sent: 5, OK: 5}}, true},
-		{series{{Sent: 5, OK: 5}, {Sent: 5, OK: 4, Failed: 1}}, false},
-		{series{{Sent: 5, OK: 4, Failed: 1}, {Sent: 5, OK: 5}}, true},
-		{series{{}}, false},
+		{probe.Series{{Sent: 5, OK: 5}}, true},
+		{probe.Series{{Sent: 5, OK: 5}, {Sent: 5, OK: 4, Failed: 1}}, false},
+		{probe.Series{{Sent: 5, OK: 4, Failed: 1}, {Sent: 5, OK: 5}}, true},
+		{probe.Series{{}}, false},
 	}
 	for _, tt := range tests {
-		if got := steady(tt.s); got != tt.want {
-			t.Errorf("steady(%+v) = %v", tt.s, got)
+		if got := Steady(tt.s); got != tt.want {
+			t.Errorf("Steady(%+v) = %v", tt.s, got)
 		}
 	}
 }

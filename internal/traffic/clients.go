@@ -1,0 +1,179 @@
+// Package traffic runs probing clients on every node of a cluster and collects what they report. Nothing that is
+// missing is taken for a success.
+package traffic
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"strconv"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/replumb/replumb/internal/probe"
+	"github.com/replumb/replumb/internal/workload"
+)
+
+// Via is how a client reaches a Service.
+type Via string
+
+// The ways there are.
+const (
+	ByName       Via = "by name"
+	ByOldAddress Via = "by old address"
+	ByStream     Via = "over one long-lived connection"
+	ByLookUp     Via = "DNS look-ups"
+)
+
+// Ways lists them in the order in which they are shown.
+func Ways() []Via { return []Via{ByName, ByOldAddress, ByStream, ByLookUp} }
+
+// Source is one probed target as seen from one node.
+type Source struct {
+	Namespace, Node, Service string
+	Via                      Via
+}
+
+// Target is the name under which a client reports on it.
+func (s Source) Target() string { return s.Service + " " + string(s.Via) }
+
+func (s Source) String() string {
+	return fmt.Sprintf("%s/%s %s from node %s", s.Namespace, s.Service, s.Via, s.Node)
+}
+
+// All chooses every Source.
+func All(Source) bool { return true }
+
+// Callee is a Service with the address it has before anything moves.
+type Callee struct{ Name, Address string }
+
+// Rates are requests per second and target.
+type Rates struct{ Request, Stream, LookUp float64 }
+
+// Calls are what the clients in a namespace probe.
+type Calls struct {
+	Namespace string
+	Targets   map[Via][]probe.Target
+}
+
+// Call returns the calls to each Service by name and by address, each with a fresh connection. The names are short, as
+// applications use them: the namespace is found through the search path of the pod's resolver.
+func Call(namespace string, callees []Callee, rates Rates) Calls {
+	calls := Calls{Namespace: namespace, Targets: map[Via][]probe.Target{}}
+	for _, c := range callees {
+		for v, host := range map[Via]string{ByName: c.Name, ByOldAddress: c.Address} {
+			calls.Targets[v] = append(calls.Targets[v], probe.Target{
+				Name: c.Name, Kind: probe.HTTP, Address: hostPort(host, workload.HTTPPort), Rate: rates.Request,
+				ExpectClientAddress: probe.Self,
+			})
+		}
+	}
+	return calls
+}
+
+// AndKeep adds a long-lived connection to each Service's address, and look-ups of its name.
+func (c Calls) AndKeep(callees []Callee, rates Rates) Calls {
+	for _, callee := range callees {
+		c.Targets[ByStream] = append(c.Targets[ByStream], probe.Target{
+			Name: callee.Name, Kind: probe.Stream, Address: hostPort(callee.Address, workload.TCPPort), Rate: rates.Stream,
+			ExpectClientAddress: probe.Self,
+		})
+		c.Targets[ByLookUp] = append(c.Targets[ByLookUp], probe.Target{
+			Name: callee.Name, Kind: probe.DNS, Address: callee.Name + "." + c.Namespace + ".svc.cluster.local.",
+			Rate: rates.LookUp,
+		})
+	}
+	return c
+}
+
+func hostPort(host string, port int) string { return net.JoinHostPort(host, strconv.Itoa(port)) }
+
+// Waits for things that take seconds when all is well.
+const (
+	readyTimeout = 3 * time.Minute
+	scoutTimeout = time.Minute
+)
+
+// Start pins a client to each node for each of calls, and follows what they report until ctx ends or Stop is called.
+func Start(ctx context.Context, client kubernetes.Interface, nodes []string, calls ...Calls) (*Watch, error) {
+	w := newWatch(ctx, podLogs(client))
+	for _, c := range calls {
+		err := scout(ctx, client, nodes, c)
+		if err == nil {
+			_, err = w.deploy(ctx, client, nodes, "client", c)
+		}
+		if err != nil {
+			w.Stop()
+			return nil, err
+		}
+	}
+	return w, nil
+}
+
+// scout waits until every Service answers on every node. It does so with pods of its own: a connection to an address
+// that kube-proxy has not programmed yet leaves an entry without translation in connection tracking, which for two
+// minutes swallows later connections from the same port. The clients that count must never have made one.
+func scout(ctx context.Context, client kubernetes.Interface, nodes []string, calls Calls) error {
+	w := newWatch(ctx, podLogs(client))
+	defer w.Stop()
+	pods, err := w.deploy(ctx, client, nodes, "scout", calls)
+	if err != nil {
+		return err
+	}
+	if err := w.Await(ctx, scoutTimeout, "every Service of "+calls.Namespace+" to answer", All, Steady); err != nil {
+		return err
+	}
+	for _, pod := range pods {
+		now := metav1.DeleteOptions{GracePeriodSeconds: new(int64)}
+		if err := client.CoreV1().Pods(calls.Namespace).Delete(ctx, pod.name, now); err != nil {
+			return fmt.Errorf("remove scout %s: %w", pod, err)
+		}
+	}
+	return nil
+}
+
+// deploy starts a pod on each node and follows its log.
+func (w *Watch) deploy(
+	ctx context.Context, client kubernetes.Interface, nodes []string, role string, calls Calls,
+) ([]podName, error) {
+	var names []podName
+	var pods []runtime.Object
+	for _, node := range nodes {
+		config, sources := calls.config(node)
+		pod, err := workload.Client(calls.Namespace, role+"-"+node, node, config)
+		if err != nil {
+			return nil, err
+		}
+		name := podName{calls.Namespace, pod.Name}
+		w.expect(name, sources)
+		names, pods = append(names, name), append(pods, pod)
+	}
+	if err := workload.Ensure(ctx, client, pods...); err != nil {
+		return nil, err
+	}
+	if err := workload.WaitReady(ctx, client, readyTimeout, pods...); err != nil {
+		return nil, err
+	}
+	for _, name := range names {
+		w.follow(name)
+	}
+	return names, nil
+}
+
+// config is what the client on a node probes, and what each target's name stands for.
+func (c Calls) config(node string) (probe.Config, map[string]Source) {
+	var config probe.Config
+	sources := map[string]Source{}
+	for _, v := range Ways() {
+		for _, target := range c.Targets[v] {
+			from := Source{Namespace: c.Namespace, Node: node, Service: target.Name, Via: v}
+			target.Name = from.Target()
+			sources[target.Name] = from
+			config.Targets = append(config.Targets, target)
+		}
+	}
+	return config, sources
+}

@@ -1,0 +1,206 @@
+package traffic
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/replumb/replumb/internal/probe"
+)
+
+type podName struct{ namespace, name string }
+
+func (p podName) String() string { return p.namespace + "/" + p.name }
+
+// openLog follows the log of a pod from its beginning.
+type openLog func(ctx context.Context, pod podName) (io.ReadCloser, error)
+
+func podLogs(client kubernetes.Interface) openLog {
+	return func(ctx context.Context, pod podName) (io.ReadCloser, error) {
+		return client.CoreV1().Pods(pod.namespace).GetLogs(pod.name, &corev1.PodLogOptions{Follow: true}).Stream(ctx)
+	}
+}
+
+// Watch reads what clients report. It never fills in what is missing: a log that ends, a window that does not
+// come and a line that is no window are all errors.
+type Watch struct {
+	ctx     context.Context // the life of the followers, which begin one by one
+	cancel  context.CancelFunc
+	open    openLog
+	running sync.WaitGroup
+
+	mu      sync.Mutex
+	sources map[podName]map[string]Source
+	series  map[Source]probe.Series
+	err     error
+	changed chan struct{}
+}
+
+func newWatch(ctx context.Context, open openLog) *Watch {
+	ctx, cancel := context.WithCancel(ctx)
+	return &Watch{
+		ctx: ctx, cancel: cancel, open: open,
+		sources: map[podName]map[string]Source{}, series: map[Source]probe.Series{}, changed: make(chan struct{}),
+	}
+}
+
+// expect says which targets a pod will report on, by their names.
+func (w *Watch) expect(pod podName, sources map[string]Source) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.sources[pod] = sources
+	for _, s := range sources {
+		w.series[s] = nil
+	}
+}
+
+func (w *Watch) follow(pod podName) {
+	w.running.Go(func() {
+		err := w.read(pod)
+		if w.ctx.Err() != nil {
+			return
+		}
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if w.err == nil {
+			w.err = fmt.Errorf("read log of client %s: %w", pod, err)
+		}
+		w.signal()
+	})
+}
+
+// read returns when the log ends, which is always an error: clients run until the demo is over.
+func (w *Watch) read(pod podName) error {
+	log, err := w.open(w.ctx, pod)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = log.Close() }()
+	lines := bufio.NewScanner(log)
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		if err := w.add(pod, lines.Bytes()); err != nil {
+			return err
+		}
+	}
+	if err := lines.Err(); err != nil {
+		return fmt.Errorf("%w: %w", probe.ErrIncomplete, err)
+	}
+	return fmt.Errorf("%w: the log has ended", probe.ErrIncomplete)
+}
+
+func (w *Watch) add(pod podName, line []byte) error {
+	var window probe.Window
+	if err := json.Unmarshal(line, &window); err != nil {
+		return fmt.Errorf("it says %q", line)
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	from, ok := w.sources[pod][window.Target]
+	if !ok {
+		return fmt.Errorf("it reports on %q, which it was not told to probe", window.Target)
+	}
+	extended, err := w.series[from].Append(window)
+	if err != nil {
+		return err
+	}
+	w.series[from] = extended
+	w.signal()
+	return nil
+}
+
+// signal wakes everyone who awaits. The lock is held.
+func (w *Watch) signal() {
+	close(w.changed)
+	w.changed = make(chan struct{})
+}
+
+// Await returns when done holds for the series of each chosen source.
+func (w *Watch) Await(
+	ctx context.Context, timeout time.Duration, what string, chosen func(Source) bool, done func(probe.Series) bool,
+) error {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	for {
+		missing, changed, err := w.missing(chosen, done)
+		if err != nil || len(missing) == 0 {
+			return err
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return fmt.Errorf("wait for %s: not yet seen %s: %w", what, w.explain(missing), ctx.Err())
+		}
+	}
+}
+
+func (w *Watch) missing(chosen func(Source) bool, done func(probe.Series) bool) ([]Source, <-chan struct{}, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var missing []Source
+	for from, s := range w.series {
+		if chosen(from) && !done(s) {
+			missing = append(missing, from)
+		}
+	}
+	return missing, w.changed, w.err
+}
+
+// explain names one of the sources with the last thing heard of it.
+func (w *Watch) explain(missing []Source) string {
+	from := slices.MinFunc(missing, func(a, b Source) int { return strings.Compare(a.String(), b.String()) })
+	text := from.String()
+	if len(missing) > 1 {
+		text += fmt.Sprintf(" (and %d more)", len(missing)-1)
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	s := w.series[from]
+	if len(s) == 0 {
+		return text + ", which reported nothing"
+	}
+	last := s[len(s)-1]
+	text += fmt.Sprintf(", last heard of at %s", last.EndTime().Format(time.TimeOnly))
+	if last.Failed > 0 {
+		text += fmt.Sprintf(" with %d of %d failed: %s", last.Failed, last.Sent, last.Example)
+	}
+	return text
+}
+
+// Snapshot is everything reported so far.
+func (w *Watch) Snapshot() map[Source]probe.Series {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	// Series only ever grow at their end, so sharing what is there is safe.
+	return maps.Clone(w.series)
+}
+
+// Stop ends following. It does not end the clients.
+func (w *Watch) Stop() {
+	w.cancel()
+	w.running.Wait()
+}
+
+// Steady holds when the last second went without failures.
+func Steady(s probe.Series) bool {
+	if len(s) == 0 {
+		return false
+	}
+	last := s[len(s)-1]
+	return last.OK > 0 && last.OK == last.Sent
+}
+
+// Until holds when everything scheduled before t has been reported.
+func Until(t time.Time) func(probe.Series) bool {
+	return func(s probe.Series) bool { return !s.End().Before(t) }
+}

@@ -1,0 +1,308 @@
+package e2e
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/lab"
+	"github.com/replumb/replumb/internal/traffic"
+)
+
+// TestForthAndBack moves every Service of the shop to another range and back, by bridges of both forms, while clients
+// on an iptables node and on an nftables node call by name, by old address and over long-lived connections, and look
+// names up. Nothing may be lost either way, and in the end nothing of replumb may be left.
+func TestForthAndBack(t *testing.T) {
+	s := shopUnderTraffic(t)
+	l := shared(t)
+	for i, form := range []v1alpha1.BridgeForm{v1alpha1.BridgeLoadBalancer, v1alpha1.BridgeExternalIPs} {
+		t.Run(string(form), func(t *testing.T) {
+			to := fmt.Sprintf("172.%d.0.0/16", 24+i)
+			name := fmt.Sprintf("forth-%d", i+1)
+			file := writeMigration(t, name, to, "bridge: "+string(form))
+			before := shopServices(t, l)
+
+			forth := s.during(t, "the move", func() { replumb(t, l, "apply", "-f", file) })
+			forth.requireNothingLost(t, traffic.All)
+			forth.requireEnough(t, l.NodeNames())
+			requireAllIn(t, l, to)
+			if out := replumb(t, l, "apply", "-f", file, "-o", "json"); strings.Contains(out, string(engine.StepDone)) {
+				t.Errorf("apply run again did something: %s", out)
+			}
+
+			back := s.during(t, "the rollback", func() { replumb(t, l, "rollback", name, "--yes") })
+			back.requireNothingLost(t, traffic.All)
+			requireSame(t, before, shopServices(t, l))
+			requireNoTrace(t, l)
+			requireNaiveLoses(t)
+		})
+	}
+}
+
+// TestKilledAndFinished kills apply again and again, each time at another event, under traffic; run once more, it finishes.
+func TestKilledAndFinished(t *testing.T) {
+	s := shopUnderTraffic(t)
+	l := shared(t)
+	file := writeMigration(t, "killed", "172.26.0.0/16", "")
+	whole := s.during(t, "the move with kills", func() {
+		for _, moment := range []func(engine.Event) bool{
+			eventOf(engine.StepStarted, "extend/"), eventOf(engine.StepDone, "bridge/"), eventOf(engine.StepStarted, "barrier/"),
+			eventOf(engine.StepStarted, "hop/"), eventOf(engine.StepDone, "hop/"), eventOf(engine.StepStarted, "settle/"),
+			eventOf(engine.StepStarted, "hop/"), eventOf(engine.StepStarted, "bridge/"), eventOf(engine.StepDone, "hop/"),
+		} {
+			applyUntil(t, l, file, moment)
+		}
+		replumb(t, l, "apply", "-f", file)
+	})
+	whole.requireNothingLost(t, traffic.All)
+	requireAllIn(t, l, "172.26.0.0/16")
+
+	byName := func(s traffic.Source) bool { return s.Via != traffic.ByOldAddress }
+	end := s.during(t, "finish", func() { replumb(t, l, "finish", "killed", "--yes") })
+	end.requireNothingLost(t, byName)
+	requireNoTrace(t, l)
+	requireNaiveLoses(t)
+
+	// The control of finish itself: what it says it takes away no longer answers.
+	eventually(t, settled, func() error {
+		after := s.during(t, "finish is over", func() {})
+		if old := after.stats(t, func(s traffic.Source) bool { return s.Via == traffic.ByOldAddress }); old.OK > 0 {
+			return fmt.Errorf("old addresses answered %d of %d requests", old.OK, old.Sent)
+		}
+		return nil
+	})
+}
+
+// TestBarrier stops the kube-proxy of one node. The move must wait for exactly that node, say so, and lose nothing; the
+// control, which waits a second instead of for proof, must lose requests on that node. It comes last, since the losses
+// of the control linger in the connection tracking of the node.
+func TestBarrier(t *testing.T) {
+	s := shopUnderTraffic(t)
+	l := shared(t)
+	byName := func(s traffic.Source) bool { return s.Via == traffic.ByName }
+	onNode1 := func(s traffic.Source) bool { return byName(s) && s.Node == "node1" }
+
+	proven := writeMigration(t, "proven", "172.27.0.0/16", "")
+	waited := s.during(t, "the move with a proxy stopped", func() {
+		resume := stopProxy(t, l, "node1")
+		defer resume()
+		stuck := applyUntil(t, l, proven, func(e engine.Event) bool {
+			return e.Kind == engine.StepWaiting && strings.HasPrefix(e.Step, "barrier/") && strings.HasSuffix(e.Error, "on node node1")
+		})
+		for _, e := range stuck {
+			if strings.HasPrefix(e.Step, "hop/") {
+				t.Errorf("%s %s before node1 knew its bridge", e.Kind, e.Step)
+			}
+		}
+		resume()
+		replumb(t, l, "apply", "-f", proven)
+	})
+	waited.requireNothingLost(t, byName)
+	requireAllIn(t, l, "172.27.0.0/16")
+	replumb(t, l, "finish", "proven", "--yes")
+
+	unproven := writeMigration(t, "unproven", "172.28.0.0/16", "barrier: {mode: Wait, wait: 1s}")
+	lost := s.during(t, "the move without proof", func() {
+		resume := stopProxy(t, l, "node1")
+		defer resume()
+		replumb(t, l, "apply", "-f", unproven)
+	})
+	if got := lost.stats(t, onNode1); got.Failed == 0 {
+		t.Errorf("without a barrier none of %d requests was lost: the test proves nothing of the barrier", got.Sent)
+	}
+}
+
+// stopProxy stops a node's kube-proxy until resume is called; it may be called twice.
+func stopProxy(t *testing.T, l *lab.Lab, node string) (resume func()) {
+	t.Helper()
+	m, err := l.Machine(node)
+	if err != nil {
+		t.Fatal(err)
+	}
+	info, err := m.Info(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range info.Programs {
+		if p.Name == "kube-proxy" {
+			if err := unix.Kill(p.PID, unix.SIGSTOP); err != nil {
+				t.Fatal(err)
+			}
+			resume = func() { _ = unix.Kill(p.PID, unix.SIGCONT) }
+			t.Cleanup(resume)
+			return resume
+		}
+	}
+	t.Fatalf("no kube-proxy on %s", node)
+	return nil
+}
+
+func eventOf(kind engine.Kind, step string) func(engine.Event) bool {
+	return func(e engine.Event) bool { return e.Kind == kind && strings.HasPrefix(e.Step, step) }
+}
+
+// applyUntil runs apply, kills it with SIGKILL at the first event that matches, and returns the events up to then. It
+// fails the test if apply ends before.
+func applyUntil(t *testing.T, l *lab.Lab, file string, matches func(engine.Event) bool) []engine.Event {
+	t.Helper()
+	cmd := command(t, "replumb", "apply", "-f", file, "-o", "json", "--kubeconfig", l.Kubeconfig())
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var events []engine.Event
+	lines := bufio.NewScanner(out)
+	for lines.Scan() {
+		var e engine.Event
+		if err := json.Unmarshal(lines.Bytes(), &e); err != nil {
+			t.Fatalf("%v in %q", err, lines.Text())
+		}
+		events = append(events, e)
+		if matches(e) {
+			if err := cmd.Process.Kill(); err != nil {
+				t.Fatal(err)
+			}
+			_ = cmd.Wait()
+			return events
+		}
+	}
+	t.Fatalf("apply ended before the event came: %v: %s", cmd.Wait(), stderr.String())
+	return nil
+}
+
+// replumb runs a command of replumb to its successful end and returns what it wrote to standard output.
+func replumb(t *testing.T, l *lab.Lab, args ...string) string {
+	t.Helper()
+	out, err := command(t, "replumb", append(args, "--kubeconfig", l.Kubeconfig())...).Output()
+	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
+		t.Fatalf("replumb %s: %v\n%s%s", strings.Join(args, " "), err, out, exit.Stderr)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(out)
+}
+
+// writeMigration writes a Migration of every Service; more is a line for its serviceCIDR. Bridges stay for longer than
+// CoreDNS may remember a name (30 s), as they must.
+func writeMigration(t *testing.T, name, to, more string) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), name+".yaml")
+	text := fmt.Sprintf(`apiVersion: replumb.dev/v1alpha1
+kind: Migration
+metadata: {name: %s}
+spec:
+  serviceCIDR:
+    to: [%s]
+    drain: 35s
+    %s
+  batch: {size: 4, settle: 1s}
+`, name, to, more)
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+// shopServices are the Services of the shop by name.
+func shopServices(t *testing.T, l *lab.Lab) map[string]corev1.Service {
+	t.Helper()
+	list, err := l.Client().CoreV1().Services(shopNamespace).List(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	services := map[string]corev1.Service{}
+	for _, s := range list.Items {
+		services[s.Name] = s
+	}
+	return services
+}
+
+// requireAllIn fails the test unless every Service of the shop, bridges aside, has its address in the range.
+func requireAllIn(t *testing.T, l *lab.Lab, cidr string) {
+	t.Helper()
+	to := netip.MustParsePrefix(cidr)
+	for name, s := range shopServices(t, l) {
+		if s.Labels[v1alpha1.LabelRole] == v1alpha1.RoleBridge {
+			continue
+		}
+		if a, err := netip.ParseAddr(s.Spec.ClusterIP); err != nil || !to.Contains(a) {
+			t.Errorf("service %s is at %q, not in %s", name, s.Spec.ClusterIP, cidr)
+		}
+	}
+}
+
+// requireSame fails the test for each Service that is not, but for its resourceVersion and who wrote it, as it was.
+func requireSame(t *testing.T, before, after map[string]corev1.Service) {
+	t.Helper()
+	for name := range after {
+		if _, ok := before[name]; !ok {
+			t.Errorf("service %s was not there before", name)
+		}
+	}
+	for name, b := range before {
+		a := after[name]
+		a.ResourceVersion, b.ResourceVersion = "", ""
+		a.ManagedFields, b.ManagedFields = nil, nil
+		was, err := json.Marshal(b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		is, err := json.Marshal(a)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.Equal(was, is) {
+			t.Errorf("service %s was\n%s\nand is\n%s", name, was, is)
+		}
+	}
+}
+
+// requireNoTrace fails the test for whatever of replumb is left in the cluster beside the Migrations, which are kept as
+// a record.
+func requireNoTrace(t *testing.T, l *lab.Lab) {
+	t.Helper()
+	services, err := l.Client().CoreV1().Services("").List(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range services.Items {
+		for key := range s.Annotations {
+			if strings.Contains(key, "replumb.dev") {
+				t.Errorf("service %s/%s still has annotation %s", s.Namespace, s.Name, key)
+			}
+		}
+		if s.Labels[v1alpha1.LabelRole] != "" {
+			t.Errorf("service %s/%s, a %s, is still there", s.Namespace, s.Name, s.Labels[v1alpha1.LabelRole])
+		}
+	}
+	holds, err := l.Client().NetworkingV1().IPAddresses().List(t.Context(), metav1.ListOptions{LabelSelector: v1alpha1.LabelRole})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, h := range holds.Items {
+		t.Errorf("address %s is still held", h.Name)
+	}
+	if _, err := l.Client().CoreV1().Namespaces().Get(t.Context(), v1alpha1.SystemNamespace, metav1.GetOptions{}); err == nil {
+		t.Errorf("namespace %s is still there", v1alpha1.SystemNamespace)
+	}
+}

@@ -1,0 +1,224 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/replumb/replumb/internal/probe"
+	"github.com/replumb/replumb/internal/traffic"
+	"github.com/replumb/replumb/internal/workload"
+)
+
+const (
+	shopNamespace   = "shop"
+	furtherServices = 16
+	// minRequests is how many requests each move must have survived to count.
+	minRequests = 10_000
+	settled     = time.Minute
+)
+
+// Requests per second, client and target.
+func rates() traffic.Rates { return traffic.Rates{Request: 60, Stream: 20, LookUp: 20} }
+
+// shop is the example application in the shared lab, with clients on every node that never stop calling.
+type shop struct {
+	watch *traffic.Watch
+}
+
+// shopUnderTraffic starts the shop for the first test that asks. Later ones find it at whatever addresses it has then;
+// old addresses are those it was born with.
+func shopUnderTraffic(t *testing.T) *shop {
+	t.Helper()
+	shared(t)
+	s, err := shopOnce()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+var shopOnce = sync.OnceValues(func() (*shop, error) {
+	ctx := context.Background()
+	l, err := sharedOnce()
+	if err != nil {
+		return nil, err
+	}
+	objects := []runtime.Object{workload.Namespace(shopNamespace)}
+	for _, echo := range workload.Shop(shopNamespace) {
+		objects = append(objects, echo.Objects()...)
+	}
+	objects = append(objects, workload.FurtherServices(shopNamespace, furtherServices)...)
+	callees, err := start(ctx, shopNamespace, objects)
+	if err != nil {
+		return nil, err
+	}
+	calls := traffic.Call(shopNamespace, callees, rates()).AndKeep(callees, rates())
+	watch, err := traffic.Start(ctx, l.Client(), l.NodeNames(), calls)
+	if err != nil {
+		return nil, err
+	}
+	return &shop{watch: watch}, watch.Await(ctx, settled, "a second without failures", traffic.All, traffic.Steady)
+})
+
+// start creates objects, waits until they are ready and returns the Services that stand before a Deployment.
+func start(ctx context.Context, namespace string, objects []runtime.Object) ([]traffic.Callee, error) {
+	l, err := sharedOnce()
+	if err != nil {
+		return nil, err
+	}
+	if err := workload.Ensure(ctx, l.Client(), objects...); err != nil {
+		return nil, err
+	}
+	if err := workload.WaitReady(ctx, l.Client(), settled, objects...); err != nil {
+		return nil, err
+	}
+	services, err := l.Client().CoreV1().Services(namespace).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, err
+	}
+	var callees []traffic.Callee
+	for _, s := range services.Items {
+		if len(s.Labels) > 0 { // the further ones have none
+			callees = append(callees, traffic.Callee{Name: s.Name, Address: s.Spec.ClusterIP})
+		}
+	}
+	return callees, nil
+}
+
+// span is a stretch of time in which clients were watched.
+type span struct {
+	what     string
+	from, to time.Time
+	heard    map[traffic.Source]probe.Series
+}
+
+// during runs do and returns what clients lived through meanwhile, and for two seconds more.
+func (s *shop) during(t *testing.T, what string, do func()) span {
+	t.Helper()
+	from := time.Now().Truncate(time.Second)
+	do()
+	return s.since(t, what, from)
+}
+
+func (s *shop) since(t *testing.T, what string, from time.Time) span {
+	t.Helper()
+	to := time.Now().Truncate(time.Second).Add(3 * time.Second)
+	if err := s.watch.Await(t.Context(), settled, "traffic after "+what, traffic.All, traffic.Until(to)); err != nil {
+		t.Fatal(err)
+	}
+	return span{what: what, from: from, to: to, heard: s.watch.Snapshot()}
+}
+
+// stats adds up what the chosen sources saw.
+func (sp span) stats(t *testing.T, chosen func(traffic.Source) bool) probe.Stats {
+	t.Helper()
+	var all []probe.Stats
+	for from, series := range sp.heard {
+		if chosen(from) {
+			stats, err := series.Between(sp.from, sp.to).Stats()
+			if err != nil {
+				t.Fatal(err)
+			}
+			all = append(all, stats)
+		}
+	}
+	return probe.Merge(all...)
+}
+
+// requireNothingLost fails the test for every stretch of failures the chosen sources saw.
+func (sp span) requireNothingLost(t *testing.T, chosen func(traffic.Source) bool) {
+	t.Helper()
+	for from, series := range sp.heard {
+		if !chosen(from) {
+			continue
+		}
+		for _, loss := range series.Between(sp.from, sp.to).Losses() {
+			t.Errorf("%s: %s lost %d from %s to %s: %s", sp.what, from, loss.Failed,
+				loss.Start.Format(time.StampMilli), loss.End.Format(time.StampMilli), probe.FormatErrors(loss.Errors))
+		}
+	}
+	total := sp.stats(t, chosen)
+	if total.Reconnects > 0 {
+		t.Errorf("%s: %d long-lived connections broke", sp.what, total.Reconnects)
+	}
+	for _, v := range traffic.Ways() {
+		way := sp.stats(t, func(s traffic.Source) bool { return s.Via == v && chosen(s) })
+		if way.Sent > 0 {
+			t.Logf("%s, %s: %d requests, %d failed, longest gap %s, p99 %s", sp.what, v, way.Sent, way.Failed,
+				way.LongestGap.Round(time.Millisecond), way.Percentile(99).Round(time.Millisecond))
+		}
+	}
+}
+
+// requireEnough fails the test unless the client of every node sent its share of minRequests.
+func (sp span) requireEnough(t *testing.T, nodes []string) {
+	t.Helper()
+	for _, node := range nodes {
+		got := sp.stats(t, func(s traffic.Source) bool { return s.Node == node && s.Via != traffic.ByLookUp }).Sent
+		if got < minRequests/len(nodes) {
+			t.Errorf("%s: the client on %s sent %d requests, which prove little; want %d", sp.what, node, got, minRequests/len(nodes))
+		}
+	}
+}
+
+// requireNaiveLoses is the control: the same probes, at a Service that is moved by deleting and recreating it, must
+// see losses. Otherwise their silence about replumb means nothing.
+func requireNaiveLoses(t *testing.T) {
+	t.Helper()
+	l := shared(t)
+	name := strings.ToLower("control-" + strings.NewReplacer("/", "-", "Test", "").Replace(t.Name()))
+	echo := workload.Echo{Namespace: name, Name: "cart", PartOf: "control", Replicas: 2}
+	callees, err := start(t.Context(), name, append([]runtime.Object{workload.Namespace(name)}, echo.Objects()...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = l.Client().CoreV1().Namespaces().Delete(context.Background(), name, metav1.DeleteOptions{})
+	})
+	watch, err := traffic.Start(t.Context(), l.Client(), l.NodeNames(), traffic.Call(name, callees, rates()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer watch.Stop()
+	if err := watch.Await(t.Context(), settled, "the control to be steady", traffic.All, traffic.Steady); err != nil {
+		t.Fatal(err)
+	}
+	control := &shop{watch: watch}
+	lived := control.during(t, "delete and recreate", func() { deleteAndRecreate(t, name, "cart") })
+	total := lived.stats(t, traffic.All)
+	if total.Failed == 0 {
+		t.Errorf("the naive way lost none of %d requests: the probes see no loss", total.Sent)
+	}
+	t.Logf("control: the naive way lost %d of %d requests", total.Failed, total.Sent)
+}
+
+func deleteAndRecreate(t *testing.T, namespace, name string) {
+	t.Helper()
+	services := shared(t).Client().CoreV1().Services(namespace)
+	old, err := services.Get(t.Context(), name, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := services.Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	// Chosen by the API server; the chance of getting the old address back is one in tens of thousands, and is seen.
+	again, err := services.Create(t.Context(), &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: old.Labels},
+		Spec:       corev1.ServiceSpec{Selector: old.Spec.Selector, Ports: old.Spec.Ports},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again.Spec.ClusterIP == old.Spec.ClusterIP {
+		t.Fatal(fmt.Errorf("recreated at the same address %s", old.Spec.ClusterIP))
+	}
+}
