@@ -2,6 +2,7 @@
 package cli
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -57,7 +58,7 @@ func ExitCode(err error) int {
 		return ExitUsage
 	case errors.As(err, &blocked), errors.As(err, &denied):
 		return ExitBlocked
-	case errors.Is(err, engine.ErrInterrupted):
+	case errors.Is(err, engine.ErrInterrupted), errors.Is(err, context.Canceled):
 		return ExitInterrupted
 	}
 	return ExitError
@@ -98,7 +99,7 @@ func hintOf(err error) string {
 		return "bind the ClusterRole in deploy/rbac.yaml to the user"
 	case errors.As(err, &blocked):
 		return "replumb check -f FILE shows every finding with its fix; nothing was changed"
-	case errors.Is(err, engine.ErrInterrupted):
+	case errors.Is(err, engine.ErrInterrupted), errors.Is(err, context.Canceled):
 		return "it is safe to run the same command again: it carries on"
 	case errors.As(err, &late):
 		return "when the cause is removed, run the same command again: it carries on"

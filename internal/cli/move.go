@@ -84,7 +84,7 @@ func (a *app) plan() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return a.showPlan(planner)
+			return a.showPlan(cmd.Context(), planner)
 		},
 	}
 	a.fileFlag(cmd)
@@ -92,13 +92,13 @@ func (a *app) plan() *cobra.Command {
 	return cmd
 }
 
-func (a *app) showPlan(p *servicecidr.Planner) error {
-	plan := p.Apply()
+func (a *app) showPlan(ctx context.Context, p *servicecidr.Planner) error {
+	plan := p.Outstanding(ctx)
 	phases, err := ui.PlanPhases(plan)
 	if err != nil {
 		return err
 	}
-	hash, err := plan.Hash()
+	hash, err := p.Apply().Hash()
 	if err != nil {
 		return err
 	}

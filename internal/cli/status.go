@@ -22,6 +22,16 @@ type statusDocument struct {
 	Next      string          `json:"next"`
 }
 
+// inTarget is the state of a Service in the target range of a finished migration, whether it moved there or was made there.
+const inTarget servicecidr.Place = "in-target"
+
+func (d *statusDocument) summary() string {
+	if d.Phase == v1alpha1.PhaseFinished {
+		return fmt.Sprintf("%d Services were moved and their old addresses taken away, %d stayed", d.Counts.Moved, d.Counts.Stays)
+	}
+	return fmt.Sprintf("%d of %d moved, %d bridged, %d stay", d.Counts.Moved, d.Counts.Total, d.Counts.Bridged, d.Counts.Stays)
+}
+
 type serviceLine struct {
 	Service string            `json:"service"`
 	Old     string            `json:"old,omitempty"`
@@ -103,8 +113,7 @@ func (a *app) showStatus(ctx context.Context, job *servicecidr.Job) error {
 	if err := ui.Table(a.out, rows); err != nil {
 		return err
 	}
-	fmt.Fprintf(a.out, "migration %s: %s; %d of %d moved, %d bridged, %d stay\n", doc.Migration, doc.Phase,
-		doc.Counts.Moved, doc.Counts.Total, doc.Counts.Bridged, doc.Counts.Stays)
+	fmt.Fprintf(a.out, "migration %s: %s; %s\n", doc.Migration, doc.Phase, doc.summary())
 	if doc.LastError != "" {
 		fmt.Fprintf(a.out, "last error: %s\n", doc.LastError)
 	}
@@ -118,7 +127,17 @@ func (a *app) statusDocument(job *servicecidr.Job, survey *servicecidr.Survey) s
 		Migration: job.Spec.Name, Phase: st.Phase, Final: st.PointOfNoReturnPassed, LastError: st.LastError,
 		Counts: survey.Counts(), Services: []serviceLine{}, Next: a.next(job, survey),
 	}
+	finished := st.Phase == v1alpha1.PhaseFinished
+	if finished {
+		// Which Services had moved can no longer be seen on them; how many was written down.
+		doc.Counts.Moved, doc.Counts.Total = st.Counts.Moved, st.Counts.Moved+len(survey.Moves)
+	}
 	for _, e := range append(survey.Moves, survey.Stays...) {
+		if finished && e.InTarget() {
+			doc.Counts.Stays--
+			doc.Services = append(doc.Services, serviceLine{Service: e.Key().String(), New: e.Old.String(), State: inTarget})
+			continue
+		}
 		line := serviceLine{Service: e.Key().String(), State: e.Place, Reason: e.Reason}
 		if e.Old.IsValid() {
 			line.Old = e.Old.String()

@@ -116,9 +116,6 @@ func newMapper() meta.RESTMapper {
 	return m
 }
 
-// Host is the address of the API server.
-func (c *Cluster) Host() string { return c.host }
-
 // GetRaw reads a path of the API server's own, such as /version.
 func (c *Cluster) GetRaw(ctx context.Context, path string) ([]byte, error) {
 	body, err := c.raw.Get().AbsPath(path).DoRaw(ctx)
@@ -132,6 +129,9 @@ func (c *Cluster) GetRaw(ctx context.Context, path string) ([]byte, error) {
 // one line.
 func (c *Cluster) ServerVersion(ctx context.Context) (*version.Info, error) {
 	body, err := c.raw.Get().AbsPath("/version").DoRaw(ctx)
+	if ctx.Err() != nil {
+		return nil, ctx.Err()
+	}
 	if err != nil {
 		var status apierrors.APIStatus
 		if errors.As(err, &status) && status.Status().Code > 0 && !unreachable(err) {

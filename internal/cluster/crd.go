@@ -10,6 +10,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
+	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/deploy/crds"
 )
 
@@ -22,15 +23,32 @@ func MigrationCRD() (*apiextensionsv1.CustomResourceDefinition, error) {
 	return crd, nil
 }
 
+// CRD is the CustomResourceDefinition of Migration that the cluster has; nil if it has none.
+func (c *Cluster) CRD(ctx context.Context) (*apiextensionsv1.CustomResourceDefinition, error) {
+	want, err := MigrationCRD()
+	if err != nil {
+		return nil, err
+	}
+	have := &apiextensionsv1.CustomResourceDefinition{}
+	err = c.Get(ctx, client.ObjectKeyFromObject(want), have)
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("customresourcedefinition %s: %w", want.Name, err)
+	}
+	return have, nil
+}
+
 // CRDCurrent reports whether the cluster has this build's CustomResourceDefinition and serves it.
 func (c *Cluster) CRDCurrent(ctx context.Context) (bool, error) {
 	want, err := MigrationCRD()
 	if err != nil {
 		return false, err
 	}
-	have := &apiextensionsv1.CustomResourceDefinition{}
-	if err := c.Get(ctx, client.ObjectKeyFromObject(want), have); err != nil {
-		return false, client.IgnoreNotFound(err)
+	have, err := c.CRD(ctx)
+	if err != nil || have == nil {
+		return false, err
 	}
 	return sameCRD(want, have) && established(have), nil
 }
@@ -41,22 +59,22 @@ func (c *Cluster) InstallCRD(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	have := &apiextensionsv1.CustomResourceDefinition{}
-	err = c.Get(ctx, client.ObjectKeyFromObject(want), have)
-	if apierrors.IsNotFound(err) {
-		return c.Create(ctx, want, client.FieldOwner("replumb"))
-	}
-	if err != nil || sameCRD(want, have) {
+	have, err := c.CRD(ctx)
+	switch {
+	case err != nil:
 		return err
+	case have == nil:
+		return c.Create(ctx, want, client.FieldOwner(v1alpha1.FieldManager))
+	case sameCRD(want, have):
+		return nil
 	}
-	have.Spec.Versions, have.Spec.Names = want.Spec.Versions, want.Spec.Names
-	have.Annotations = want.Annotations
-	return c.Update(ctx, have, client.FieldOwner("replumb"))
+	have.Spec.Versions = want.Spec.Versions
+	return c.Update(ctx, have, client.FieldOwner(v1alpha1.FieldManager))
 }
 
-// sameCRD compares what replumb says; what the API server adds by default is left out.
+// sameCRD compares the versions, which is where builds differ. The API server adds nothing to them.
 func sameCRD(want, have *apiextensionsv1.CustomResourceDefinition) bool {
-	return equality.Semantic.DeepDerivative(want.Spec.Versions, have.Spec.Versions)
+	return equality.Semantic.DeepEqual(want.Spec.Versions, have.Spec.Versions)
 }
 
 func established(crd *apiextensionsv1.CustomResourceDefinition) bool {

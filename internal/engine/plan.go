@@ -8,6 +8,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -122,6 +123,26 @@ func (p *Plan) Validate() error {
 		seen[s.ID()] = true
 	}
 	return nil
+}
+
+// Outstanding is the plan without those steps of the named phases whose result is there already. It only looks; a step
+// that could not find out stays in the plan.
+func (p *Plan) Outstanding(ctx context.Context, phases ...string) *Plan {
+	out := &Plan{Name: p.Name, Phases: slices.Clone(p.Phases)}
+	for i, phase := range out.Phases {
+		if !slices.Contains(phases, phase.Name) {
+			continue
+		}
+		out.Phases[i].Groups = nil
+		for _, g := range phase.Groups {
+			g.Steps = slices.DeleteFunc(slices.Clone(g.Steps), func(s Step) bool {
+				state, err := s.State(ctx)
+				return err == nil && state == Done
+			})
+			out.Phases[i].Groups = append(out.Phases[i].Groups, g)
+		}
+	}
+	return out
 }
 
 // Hash identifies what the plan would do.

@@ -86,6 +86,13 @@ func clusterChecks() []check.Check[Input] {
 			Claim: "no Service belongs to another migration",
 			Fix:   "finish or roll back the other migration first",
 		},
+		{
+			Code:     "RP1011",
+			Severity: check.Blocking,
+			Run:      checkAnnotations,
+			Claim:    "what replumb wrote on the Services can be read",
+			Fix:      "restore the annotations replumb.dev/old-cluster-ip and replumb.dev/target-cluster-ip; those of the Service's bridge have the same values",
+		},
 	}
 }
 
@@ -258,6 +265,16 @@ func checkOtherMigration(in Input) []check.Result {
 		owner := e.Service.Annotations[v1alpha1.LabelMigration]
 		if owner != "" && owner != in.spec().Name {
 			out = append(out, check.Failed("Service "+e.Key().String(), "service %s belongs to migration %s", e.Key(), owner))
+		}
+	}
+	return out
+}
+
+func checkAnnotations(in Input) []check.Result {
+	var out []check.Result
+	for _, e := range in.Survey.Stays {
+		if e.Damaged {
+			out = append(out, check.Failed("Service "+e.Key().String(), "service %s %s", e.Key(), e.Reason))
 		}
 	}
 	return out

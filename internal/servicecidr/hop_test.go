@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -153,5 +154,95 @@ func TestBarrierNamesTheNodeThatHasNotAnswered(t *testing.T) {
 	}
 	if is := f.get("cart"); is.ResourceVersion != was.ResourceVersion {
 		t.Error("the Service was written")
+	}
+}
+
+// TestHalfHoppedServiceWhosePodsChanged: its EndpointSlices stay as they were while it is of type ExternalName, and must
+// not keep it from going on, nor back.
+func TestHalfHoppedServiceWhosePodsChanged(t *testing.T) {
+	for _, end := range []string{"172.24.3.7", "10.96.3.7"} {
+		f := setup(t)
+		f.service("cart", at("10.96.3.7"))
+		f.pod("cart-1", "cart", "10.244.0.4")
+		f.halfHop()
+		f.pod("cart-2", "cart", "10.244.0.5")
+		if end == "172.24.3.7" {
+			f.apply()
+		} else {
+			f.again()
+			f.must(f.rollback())
+		}
+		if is := f.get("cart"); is.Spec.ClusterIP != end {
+			t.Errorf("at %q, want %s", is.Spec.ClusterIP, end)
+		}
+	}
+}
+
+// halfHop cuts apply off right after the first patch of a hop.
+func (f *fixture) halfHop() {
+	f.Helper()
+	whole := f.job.Tools.Cluster
+	cut := *whole
+	cut.Client = &halver{Client: server.Client}
+	f.job.Tools.Cluster = &cut
+	_, err := f.job.Apply(f.Context(), f.runner)
+	f.job.Tools.Cluster = whole
+	if is := f.get("cart"); !errors.Is(err, errKilled) || is.Spec.Type != corev1.ServiceTypeExternalName {
+		f.Fatalf("%v; service is of type %s", err, is.Spec.Type)
+	}
+}
+
+// halver lets the first patch of a hop through, and no patch after it.
+type halver struct {
+	client.Client
+	patched bool
+}
+
+func (h *halver) Patch(ctx context.Context, o client.Object, p client.Patch, opts ...client.PatchOption) error {
+	if h.patched {
+		return errKilled
+	}
+	h.patched = true
+	return h.Client.Patch(ctx, o, p, opts...)
+}
+
+// TestTargetTakenBetweenTwoRuns: apply was killed when the target was held by nobody, and somebody was given it.
+func TestTargetTakenBetweenTwoRuns(t *testing.T) {
+	f := setup(t)
+	was := f.service("cart", at("10.96.3.7"))
+	f.halfHop()
+	thief := f.service("thief", at("172.24.3.7"))
+	f.apply()
+	is := f.get("cart")
+	f.sameButAddress(was, is)
+	if is.Spec.ClusterIP == "172.24.3.7" || is.Annotations[v1alpha1.AnnotationTargetIP] != is.Spec.ClusterIP {
+		t.Errorf("at %s, annotations %v", is.Spec.ClusterIP, is.Annotations)
+	}
+	f.checkBridge(was, is, v1alpha1.BridgeLoadBalancer)
+	f.again()
+	f.must(server.Delete(t.Context(), thief))
+	f.must(f.rollback())
+	f.rolledBack(was)
+}
+
+func TestInterruptedBarrierLeavesNoSentinel(t *testing.T) {
+	f := setup(t)
+	f.node("deaf", "192.0.2.2")
+	f.service("cart")
+	p := f.planner()
+	f.probe.deaf = map[string]bool{"deaf": true}
+	ctx, cancel := context.WithCancel(t.Context())
+	runner := &engine.Runner{Sink: func(e engine.Event) {
+		if e.Kind == engine.StepWaiting {
+			cancel()
+		}
+	}}
+	if err := runner.Run(ctx, single1(p.proof("batch"))); !errors.Is(err, engine.ErrInterrupted) {
+		t.Errorf("got %v", err)
+	}
+	left := &corev1.ServiceList{}
+	f.must(server.List(t.Context(), left, client.HasLabels{v1alpha1.LabelRole}))
+	if len(left.Items) > 0 {
+		t.Errorf("left: %v", left.Items)
 	}
 }

@@ -31,7 +31,8 @@ type Job struct {
 	Migration *v1alpha1.Migration
 	Spec      Spec
 
-	access []cluster.AccessAnswer
+	access   []cluster.AccessAnswer
+	recorded *v1alpha1.Migration
 }
 
 // NewJob defaults and validates a Migration. The Migration itself is not changed.
@@ -55,10 +56,12 @@ func (j *Job) Adopt(ctx context.Context) (*v1alpha1.Migration, error) {
 	if err != nil || have == nil {
 		return nil, err
 	}
-	if len(j.Migration.Spec.ServiceCIDR.From) == 0 {
-		j.Migration.Spec.ServiceCIDR.From = have.Spec.ServiceCIDR.From
+	whole := have.DeepCopy() // somebody may have created it with kubectl, where nothing is filled in
+	Default(whole)
+	if whole.Spec.ServiceCIDR != nil && len(j.Migration.Spec.ServiceCIDR.From) == 0 {
+		j.Migration.Spec.ServiceCIDR.From = whole.Spec.ServiceCIDR.From
 	}
-	if !equality.Semantic.DeepEqual(have.Spec.ServiceCIDR, j.Migration.Spec.ServiceCIDR) {
+	if !equality.Semantic.DeepEqual(whole.Spec.ServiceCIDR, j.Migration.Spec.ServiceCIDR) {
 		return nil, &SpecError{
 			Field: "spec.serviceCIDR", Problem: fmt.Sprintf("differs from migration %s in the cluster", have.Name),
 			Hint: "a migration that has begun cannot be changed: use its spec, or roll it back and give the new one another name",
@@ -67,6 +70,7 @@ func (j *Job) Adopt(ctx context.Context) (*v1alpha1.Migration, error) {
 	if j.Spec, err = Validate(j.Migration); err != nil {
 		return nil, err
 	}
+	j.recorded = have
 	return have, nil
 }
 
@@ -122,11 +126,26 @@ func (j *Job) planner(ctx context.Context, snap *cluster.Snapshot) (*Planner, er
 		form = bridge.Candidates(j.Spec.Bridge, len(survey.Moves))[0]
 	}
 	p.Form = form
+	return p, j.record(ctx, p)
+}
+
+// record settles what the Migration in the cluster shall say: all that was resolved, or, once it is there, the job as it
+// was written then, which cannot be changed.
+func (j *Job) record(ctx context.Context, p *Planner) error {
+	crd, err := j.Tools.Cluster.CRD(ctx)
+	if err != nil && !apierrors.IsForbidden(err) { // the rights check says so
+		return err
+	}
+	p.HasCRD, p.Recorded = crd != nil, j.recorded != nil
+	if p.Recorded {
+		p.Migration.Spec.ServiceCIDR = j.recorded.Spec.ServiceCIDR.DeepCopy()
+		return nil
+	}
 	p.Migration.Spec.ServiceCIDR.From = nil
-	for _, r := range survey.Spec.From {
+	for _, r := range p.Survey.Spec.From {
 		p.Migration.Spec.ServiceCIDR.From = append(p.Migration.Spec.ServiceCIDR.From, r.String())
 	}
-	return p, nil
+	return nil
 }
 
 // live asks what only the running cluster can tell.
@@ -183,15 +202,10 @@ func onePerNamespace(entries []*Entry) []*Entry {
 
 // Apply moves every Service. What appears in the old range meanwhile is swept up before it ends.
 func (j *Job) Apply(ctx context.Context, r *engine.Runner) (*Survey, error) {
-	if have, err := j.Adopt(ctx); err != nil {
-		return nil, err
-	} else if have != nil && have.Status.PointOfNoReturnPassed && have.Status.Phase != v1alpha1.PhaseFinished {
-		return nil, &StateError{Name: j.Spec.Name, Problem: "has begun to finish", Hint: "replumb finish " + j.Spec.Name}
-	} else if have != nil && have.Status.Phase == v1alpha1.PhaseFinished {
-		return nil, &StateError{Name: j.Spec.Name, Problem: "is finished", Hint: "give a new migration another name"}
-	}
-	j.Migration.Spec.Desired = v1alpha1.DesiredApplied
 	for range maxRounds {
+		if err := j.applicable(ctx); err != nil {
+			return nil, err
+		}
 		p, err := j.Examine(ctx)
 		if err != nil {
 			return nil, err
@@ -208,6 +222,20 @@ func (j *Job) Apply(ctx context.Context, r *engine.Runner) (*Survey, error) {
 		}
 	}
 	return nil, fmt.Errorf("services keep appearing in the old range: gave up after %d rounds", maxRounds)
+}
+
+// applicable takes over what the cluster has recorded of the migration, unless that is beyond apply.
+func (j *Job) applicable(ctx context.Context) error {
+	have, err := j.Adopt(ctx)
+	switch {
+	case err != nil || have == nil:
+		return err
+	case have.Status.Phase == v1alpha1.PhaseFinished:
+		return &StateError{Name: j.Spec.Name, Problem: "is finished", Hint: "give a new migration another name"}
+	case have.Status.PointOfNoReturnPassed:
+		return &StateError{Name: j.Spec.Name, Problem: "has begun to finish", Hint: "replumb finish " + j.Spec.Name}
+	}
+	return nil
 }
 
 // Look surveys the cluster as it is now.
@@ -229,6 +257,9 @@ func (j *Job) Rollback(ctx context.Context, r *engine.Runner) error {
 	}
 	p, err := j.Examine(ctx)
 	if err != nil {
+		return err
+	}
+	if err := j.intact(p.Survey); err != nil {
 		return err
 	}
 	if err := j.desire(ctx, v1alpha1.DesiredRolledBack); err != nil {
@@ -270,6 +301,9 @@ func (j *Job) Finishable(ctx context.Context) (*Planner, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := j.intact(p.Survey); err != nil {
+		return nil, err
+	}
 	if pending := p.Survey.Pending(); len(pending) > 0 && !j.Migration.Status.PointOfNoReturnPassed {
 		return nil, &StateError{
 			Name:    j.Spec.Name,
@@ -278,6 +312,19 @@ func (j *Job) Finishable(ctx context.Context) (*Planner, error) {
 		}
 	}
 	return p, nil
+}
+
+// intact keeps finish and rollback from passing over a Service that they can no longer place.
+func (j *Job) intact(s *Survey) error {
+	for _, e := range s.Stays {
+		if e.Damaged {
+			return &StateError{
+				Name: j.Spec.Name, Problem: fmt.Sprintf("cannot go on: service %s %s", e.Key(), e.Reason),
+				Hint: "replumb check -f FILE says how to mend them",
+			}
+		}
+	}
+	return nil
 }
 
 // StateError says that a migration is not where a command needs it.

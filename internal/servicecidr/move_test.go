@@ -18,6 +18,7 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/bridge"
+	"github.com/replumb/replumb/internal/check"
 	"github.com/replumb/replumb/internal/engine"
 )
 
@@ -181,5 +182,30 @@ func TestServicesCreatedMeanwhileAreSweptUp(t *testing.T) {
 	f.apply()
 	if is := f.get("late"); is.Spec.ClusterIP != "172.24.3.8" {
 		t.Errorf("late is at %s", is.Spec.ClusterIP)
+	}
+}
+
+// TestDamagedAnnotationsStopEverything: a Service in the middle of a hop that does not say any more where it came from
+// must neither be passed over nor lose its bridge and the hold on its address.
+func TestDamagedAnnotationsStopEverything(t *testing.T) {
+	f := setup(t)
+	svc := f.service("cart", at("10.96.3.7"))
+	f.apply()
+	half := f.get("cart")
+	delete(half.Annotations, v1alpha1.AnnotationTargetIP)
+	f.must(server.Update(t.Context(), half))
+	_, err := f.job.Apply(t.Context(), f.runner)
+	var blocked *check.BlockedError
+	if !errors.As(err, &blocked) || blocked.Findings[0].Code != "RP1011" {
+		t.Errorf("apply: %v", err)
+	}
+	for name, err := range map[string]error{"finish": f.finish(), "rollback": f.rollback()} {
+		var state *StateError
+		if !errors.As(err, &state) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if want := "services shop/" + bridge.Name("cart", svc.UID); f.owner("10.96.3.7") != want {
+		t.Errorf("the old address belongs to %q, want %q", f.owner("10.96.3.7"), want)
 	}
 }

@@ -1,6 +1,7 @@
 package servicecidr
 
 import (
+	"context"
 	"fmt"
 	"sync"
 	"time"
@@ -31,23 +32,34 @@ type Planner struct {
 	Migration *v1alpha1.Migration
 	Findings  check.Findings
 	Form      v1alpha1.BridgeForm
+	// HasCRD and Recorded say whether the definition of Migration, and this Migration, are in the cluster already.
+	HasCRD   bool
+	Recorded bool
 
 	proving sync.Mutex
 }
 
 // Apply is the way to the point where every Service has moved and old addresses still answer.
 func (p *Planner) Apply() *engine.Plan {
+	want := p.Migration.DeepCopy()
+	want.Spec.Desired = v1alpha1.DesiredApplied
 	return &engine.Plan{Name: p.spec().Name, Phases: []engine.Phase{
 		{Name: "check", Title: "Check the cluster", Groups: single(&checkStep{findings: p.Findings})},
 		{Name: "secure", Title: "Record the migration in the cluster", Groups: inOrder(
-			&crdStep{tools: p.Tools},
+			&crdStep{tools: p.Tools, upgrade: p.HasCRD},
 			&namespaceStep{tools: p.Tools, migration: p.spec().Name},
-			&migrationStep{tools: p.Tools, want: p.Migration},
+			&migrationStep{tools: p.Tools, want: want, recorded: p.Recorded},
 		)},
 		{Name: "extend", Title: "Add the target range", Groups: p.extend()},
 		{Name: "move", Title: "Move Services, batch by batch", Groups: p.move()},
 		{Name: "tidy", Title: "Remove what deleted Services left behind", Groups: p.tidy()},
 	}}
+}
+
+// Outstanding is what of Apply is still to be done, for people to read. Services that have moved are in no plan anyway;
+// what comes before them is looked at here.
+func (p *Planner) Outstanding(ctx context.Context) *engine.Plan {
+	return p.Apply().Outstanding(ctx, "secure", "extend")
 }
 
 // Finish takes the old addresses away. Its phase "final" is the point of no return.

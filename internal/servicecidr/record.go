@@ -20,6 +20,8 @@ import (
 // crdStep installs or upgrades the definition of Migration.
 type crdStep struct {
 	tools Tools
+	// upgrade is true if the cluster has a definition, though maybe of another build.
+	upgrade bool
 }
 
 func (*crdStep) ID() string    { return "secure/crd" }
@@ -49,7 +51,7 @@ func (s *crdStep) Preview() ([]engine.Change, error) {
 	if err != nil {
 		return nil, err
 	}
-	return []engine.Change{{Verb: "create", Object: "CustomResourceDefinition " + crd.Name}}, nil
+	return []engine.Change{{Verb: createOr(s.upgrade), Object: "CustomResourceDefinition " + crd.Name}}, nil
 }
 
 // namespaceStep makes the namespace of sentinels.
@@ -167,6 +169,8 @@ func (s *leaveStep) Verify(ctx context.Context) error {
 type migrationStep struct {
 	tools Tools
 	want  *v1alpha1.Migration
+	// recorded is true if the cluster has a Migration of that name.
+	recorded bool
 }
 
 func (*migrationStep) ID() string      { return "secure/migration" }
@@ -212,7 +216,14 @@ func (s *migrationStep) Verify(ctx context.Context) error {
 
 // Preview implements engine.Previewer.
 func (s *migrationStep) Preview() ([]engine.Change, error) {
-	return []engine.Change{{Verb: "create", Object: "Migration " + s.want.Name, Body: s.want}}, nil
+	return []engine.Change{{Verb: createOr(s.recorded), Object: "Migration " + s.want.Name, Body: s.want}}, nil
+}
+
+func createOr(exists bool) string {
+	if exists {
+		return "update"
+	}
+	return "create"
 }
 
 // noteStep writes the progress on the Migration once every hop of a batch is proven.

@@ -29,6 +29,15 @@ const (
 	Stays      Place = "stays"
 )
 
+// inTarget is the reason why Services stay that were made, or once moved, where the others go.
+const inTarget = "is in the target range already"
+
+// damaged is the reason why a Service is left alone with its bridge and holds, until somebody mends its annotations.
+const damaged = "has annotations of this migration that cannot be read"
+
+// InTarget reports whether a Service stays because its address is in the target range.
+func (e *Entry) InTarget() bool { return e.Place == Stays && e.Reason == inTarget }
+
 // Entry is one Service in the picture.
 type Entry struct {
 	Service  *corev1.Service
@@ -40,6 +49,8 @@ type Entry struct {
 	Bridge *corev1.Service
 	// Touched is true if something of this migration is on the Service itself or an address is held for its bridge.
 	Touched bool
+	// Damaged is true if the Service is in the migration, but does not say any more from where to where.
+	Damaged bool
 }
 
 // Key of the Service.
@@ -173,6 +184,8 @@ func (s *Survey) entry(svc *corev1.Service, ending bool) *Entry {
 			}
 			return e
 		}
+		e.Place, e.Damaged, e.Reason = Stays, true, damaged
+		return e
 	}
 	e.Old = current
 	if e.Reason = s.stays(svc, owner, current); e.Reason != "" {
@@ -199,7 +212,7 @@ func (s *Survey) stays(svc *corev1.Service, owner string, current netip.Addr) st
 	case current.Is4() != s.Spec.To[0].Addr().Is4():
 		return "is not of the family of the target"
 	case addr.Contains(s.Spec.To, current):
-		return "is in the target range already"
+		return inTarget
 	case !addr.Contains(s.Spec.From, current):
 		return "is in none of the ranges to empty"
 	}
@@ -308,6 +321,9 @@ func (s *Survey) strays(snap *cluster.Snapshot) {
 	known := map[types.NamespacedName]bool{}
 	for _, e := range s.Moves {
 		known[e.BridgeKey()] = true
+	}
+	for _, e := range s.Stays {
+		known[e.BridgeKey()] = e.Damaged
 	}
 	for _, b := range s.Orphans {
 		known[types.NamespacedName{Namespace: b.Namespace, Name: b.Name}] = false

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"strings"
 	"sync"
 	"time"
 
@@ -56,7 +57,7 @@ func seconds(s float64) string {
 	return time.Duration(s * float64(time.Second)).Round(10 * time.Millisecond).String()
 }
 
-// Progress redraws one line, on a terminal. What failed or took part of the screen before stays above it.
+// Progress redraws one line, on a terminal. Phases that are done and what failed stay above it.
 type Progress struct {
 	w     io.Writer
 	width func() int
@@ -97,7 +98,9 @@ func (p *Progress) Event(e engine.Event) {
 	}
 }
 
+// draw keeps to one line that does not wrap: only that can be cleared again.
 func (p *Progress) draw(line string) {
+	line = strings.NewReplacer("\n", " ", "\r", " ", "\t", " ").Replace(line)
 	if runes := []rune(line); len(runes) >= p.width() {
 		line = string(runes[:p.width()-1])
 	}
