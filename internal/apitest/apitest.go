@@ -89,7 +89,9 @@ func (l *Lazy) Main(m *testing.M) int {
 func Run(serviceRange string) (*Server, error) {
 	assets := os.Getenv("KUBEBUILDER_ASSETS")
 	if assets == "" {
-		return nil, errors.New("KUBEBUILDER_ASSETS does not name a directory with etcd and kube-apiserver\nhint: run the tests with: make test")
+		return nil, errors.New(
+			"KUBEBUILDER_ASSETS does not name a directory with etcd and kube-apiserver\nhint: run the tests with: make test",
+		)
 	}
 	env := &envtest.Environment{BinaryAssetsDirectory: assets}
 	env.ControlPlane.GetAPIServer().Configure().Set("service-cluster-ip-range", serviceRange)
