@@ -5,7 +5,7 @@ LAB         := $(BIN)/replumb-lab
 TOOL        := go tool -modfile=$(CURDIR)/hack/tools/go.mod
 LDFLAGS     := -s -w -X github.com/replumb/replumb/internal/cli.version=$(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 # Packages whose tests need no cluster of ours, or only an API server.
-UNIT        := $(shell go list ./... 2>/dev/null | grep -v /test/)
+UNIT         = $(shell go list ./... | grep -v /test/)
 export GOWORK := off
 
 .DEFAULT_GOAL := help
@@ -67,7 +67,7 @@ fmt: ## Format the code
 generate: ## Regenerate deepcopy code, CRDs and docs/findings.md
 	$(TOOL) controller-gen object paths=./api/...
 	$(TOOL) controller-gen crd paths=./api/... output:crd:dir=./deploy/crds
-	go test ./internal/check/... -run TestFindingsDoc -update
+	go test ./internal/servicecidr -run TestFindingsPageIsUpToDate -update
 
 .PHONY: deps
 deps: ## Install the Debian packages that tests and the lab need, if they are missing (root)
