@@ -1,0 +1,80 @@
+package image
+
+import (
+	"archive/tar"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/google/go-containerregistry/pkg/name"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
+)
+
+func TestWriteTar(t *testing.T) {
+	dir := t.TempDir()
+	binary := filepath.Join(dir, "built")
+	if err := os.WriteFile(binary, []byte("the binary"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	archive := filepath.Join(dir, "images.tar")
+	refs := []string{"replumb.local/a:lab", "replumb.local/b:lab"}
+	if err := WriteTar(archive, []Image{{Ref: refs[0], Binary: binary, Name: "a"}, {Ref: refs[1], Binary: binary, Name: "b"}}); err != nil {
+		t.Fatal(err)
+	}
+	for i, ref := range refs {
+		tag, err := name.NewTag(ref)
+		if err != nil {
+			t.Fatal(err)
+		}
+		img, err := tarball.ImageFromPath(archive, &tag)
+		if err != nil {
+			t.Fatal(err)
+		}
+		config, err := img.ConfigFile()
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := []string{"/" + []string{"a", "b"}[i]}
+		if !slices.Equal(config.Config.Entrypoint, want) || config.OS != "linux" {
+			t.Errorf("%s: entry point %v on %s, want %v on linux", ref, config.Config.Entrypoint, config.OS, want)
+		}
+		layers, err := img.Layers()
+		if err != nil || len(layers) != 1 {
+			t.Fatalf("%s: %d layers, %v", ref, len(layers), err)
+		}
+		content, err := layers[0].Uncompressed()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := fileIn(t, content, want[0][1:]); got != "the binary" {
+			t.Errorf("%s: the binary is %q", ref, got)
+		}
+	}
+	if err := WriteTar(archive, []Image{{Ref: "not a reference", Binary: binary}}); err == nil {
+		t.Error("a bad reference was taken")
+	}
+}
+
+// fileIn returns the content of a file of a layer, which must be executable.
+func fileIn(t *testing.T, layer io.Reader, path string) string {
+	t.Helper()
+	for r := tar.NewReader(layer); ; {
+		h, err := r.Next()
+		if err != nil {
+			t.Fatalf("%s is not in the layer: %v", path, err)
+		}
+		if h.Name != path {
+			continue
+		}
+		if h.Mode != 0o755 {
+			t.Errorf("%s has mode %o", path, h.Mode)
+		}
+		data, err := io.ReadAll(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(data)
+	}
+}
