@@ -27,7 +27,7 @@ func (e *BusyError) Error() string {
 // its control groups and files. It works on whatever is left of a lab, and reports whether there was anything.
 func Down(ctx context.Context, name string) (existed bool, err error) {
 	if !validName.MatchString(name) {
-		return false, &InvalidError{"name", fmt.Sprintf("%q is not a lab name", name), "replumb-lab status lists labs"}
+		return false, &InvalidError{"name", fmt.Sprintf("%q is not a lab name", name), "it is the --name that was given to up"}
 	}
 	if os.Geteuid() != 0 {
 		return false, errNotRoot

@@ -5,6 +5,7 @@ import (
 	"io"
 	"net/netip"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -39,6 +40,9 @@ up in about 20 seconds. A lab that does not come up is taken down again.`,
   replumb-lab up --name other --nodes 3 --proxy nftables --service-cidr 10.112.0.0/16`,
 		Args: args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if !cmd.Flags().Changed("proxy") { // the default is for two nodes or more
+				f.proxy = firstModes(f.proxy, f.nodes)
+			}
 			t, err := f.topology()
 			if err != nil {
 				return err
@@ -65,6 +69,12 @@ up in about 20 seconds. A lab that does not come up is taken down again.`,
 	cmd.Flags().StringVar(&f.kubeconfig, "kubeconfig", "", "also write the administrator's kubeconfig to this file")
 	cmd.Flags().BoolVar(&f.keep, "keep-on-failure", false, "leave a lab that did not come up as it is")
 	return cmd
+}
+
+// firstModes are as many of a list of proxy modes as there are nodes.
+func firstModes(modes string, nodes int) string {
+	list := strings.Split(modes, ",")
+	return strings.Join(list[:max(1, min(nodes, len(list)))], ",")
 }
 
 func (f upFlags) topology() (lab.Topology, error) {
