@@ -106,10 +106,10 @@ func TestLookupFailures(t *testing.T) {
 			}
 			wantClass(t, doOnce(t, target), tt.want)
 		})
+		if tt.want == "" {
+			continue // an HTTP request that finds its server is tested by address
+		}
 		t.Run("http "+tt.host, func(t *testing.T) {
-			if tt.want == "" {
-				t.Skip("covered by address")
-			}
 			target := Target{
 				Name: "t", Kind: HTTP, Address: net.JoinHostPort(tt.host, "80"), Resolver: server,
 				Timeout: Duration(300 * time.Millisecond),
