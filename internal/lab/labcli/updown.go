@@ -30,7 +30,7 @@ func newUp(s streams) *cobra.Command {
 		Short: "Bring a lab up",
 		Long: `Bring a lab up, and return when its nodes are Ready and its DNS answers.
 
-The first time, the components are built, which takes about 15 minutes on two cores; after that a lab of two nodes is
+The first time, the components are built, which takes 6 to 15 minutes on two cores; after that a lab of two nodes is
 up in about 20 seconds. A lab that does not come up is taken down again.`,
 		Example: `  # two nodes, one with each proxy mode
   replumb-lab up
