@@ -13,7 +13,7 @@ export GOWORK := off
 ##@ Use
 
 .PHONY: demo
-demo: deps build lab ## Watch a real cluster's Service range move under traffic, beside the naive way (root; about 3 min)
+demo: deps build lab ## Watch a real cluster's Service range move under traffic, beside the naive way (root; about 2 min)
 	$(LAB) demo --replumb $(BIN)/replumb --result build/demo/result.json
 
 .PHONY: build

@@ -178,6 +178,7 @@ func (l *Lab) startMachines(ctx context.Context, creds *credentials) error {
 	if err != nil {
 		return err
 	}
+	defer fabric.Close()
 	if err := l.startControlPlane(ctx, fabric, creds); err != nil {
 		return err
 	}
@@ -256,6 +257,7 @@ func (l *Lab) startOn(
 	if err != nil {
 		return err
 	}
+	defer ns.Close()
 	if err := fabric.plug(ns, spec.Name, l.inNodeNetwork(addr), l.Topology.gateway()); err != nil {
 		return err
 	}

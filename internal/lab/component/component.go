@@ -232,7 +232,7 @@ func binaryName(c Component, pkg string) string {
 	return filepath.Base(pkg)
 }
 
-// GoBuild builds one static binary of the package pkg of the module at dir.
+// goBuild builds one static binary of the package pkg of the module at dir.
 func goBuild(ctx context.Context, dir, out, pkg string, flags []string) error {
 	args := append([]string{"build", "-o", out}, flags...)
 	cmd := exec.CommandContext(ctx, "go", append(args, pkg)...)
