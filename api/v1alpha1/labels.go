@@ -17,6 +17,33 @@ const (
 	// RoleRange marks a ServiceCIDR that a migration created.
 	RoleRange = "range"
 
+	// RoleKeep marks a ServiceCIDR that keeps the addresses of pinned Services legitimate.
+	RoleKeep = "keep"
+	// RoleReopened marks a ServiceCIDR that re-opens a range which was put in deletion.
+	RoleReopened = "reopened"
+	// RoleNudge marks the throw-away Service that opens a sync window of kube-proxy.
+	RoleNudge = "nudge"
+	// RoleCanary marks the throw-away Service that is moved before any other.
+	RoleCanary = "canary"
+	// RoleFreeze marks the ValidatingAdmissionPolicy, its binding, and the list of what is in flight.
+	RoleFreeze = "freeze"
+	// RoleBackup marks a backup.
+	RoleBackup = "backup"
+
+	// AnnotationTier, set by users on a Service, is its tier.
+	AnnotationTier = "replumb.dev/tier"
+	// AnnotationStrategy, set by users on a Service, is how to treat it: see the Strategy constants.
+	AnnotationStrategy = "replumb.dev/strategy"
+	// StrategyPin keeps a Service at its address, and the address legitimate.
+	StrategyPin = "pin"
+	// AnnotationAPIServers, set by users on a Migration, says what replumb could not see from outside:
+	// Repointed or Restored.
+	AnnotationAPIServers = "replumb.dev/api-servers"
+	// LabelBreakGlass, set by users on a Service, lets changes to it through a freeze.
+	LabelBreakGlass = "replumb.dev/break-glass"
+	// AnnotationRestartedAt, on a pod template, is when replumb restarted the workload (RFC 3339).
+	AnnotationRestartedAt = "replumb.dev/restarted-at"
+
 	// AnnotationService, on a bridge, is the name of the Service it stands in for.
 	AnnotationService = "replumb.dev/service"
 	// AnnotationServiceUID, on a bridge, is the UID of that Service.

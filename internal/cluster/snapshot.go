@@ -30,16 +30,19 @@ type Snapshot struct {
 	Ending map[string]bool
 	// Access is what was asked of the authorizer, with its answers.
 	Access []AccessAnswer
-	// ClusterDomains by node, as the kubelets say.
-	ClusterDomains map[string]DomainAnswer
+	// Kubelets by node, as they say themselves.
+	Kubelets map[string]KubeletAnswer
 	// Admitted says of each bridge form that was tried why it was refused; nil means it was admitted.
 	Admitted map[v1alpha1.BridgeForm]error
 }
 
-// DomainAnswer is what a kubelet said about its cluster domain.
-type DomainAnswer struct {
+// KubeletAnswer is what a kubelet said of the cluster DNS it gives to pods.
+type KubeletAnswer struct {
+	// Domain is its clusterDomain.
 	Domain string
-	Err    error
+	// DNS are the addresses of its clusterDNS.
+	DNS []string
+	Err error
 }
 
 // Load reads what plans need.
@@ -113,25 +116,26 @@ func (s *Snapshot) Service(key types.NamespacedName) *corev1.Service {
 	return nil
 }
 
-// KubeletDomain asks a node's kubelet for its cluster domain, through the API server
+// Kubelet asks a node's kubelet for its configuration, through the API server
 // (k8s.io/kubernetes pkg/kubelet/server, /configz).
-func (c *Cluster) KubeletDomain(ctx context.Context, node string) DomainAnswer {
+func (c *Cluster) Kubelet(ctx context.Context, node string) KubeletAnswer {
 	body, err := c.GetRaw(ctx, "/api/v1/nodes/"+node+"/proxy/configz")
 	if err != nil {
-		return DomainAnswer{Err: err}
+		return KubeletAnswer{Err: err}
 	}
 	var config struct {
 		KubeletConfig struct {
-			ClusterDomain string `json:"clusterDomain"`
+			ClusterDomain string   `json:"clusterDomain"`
+			ClusterDNS    []string `json:"clusterDNS"`
 		} `json:"kubeletconfig"`
 	}
 	if err := json.Unmarshal(body, &config); err != nil {
-		return DomainAnswer{Err: fmt.Errorf("reading the configuration of node %s: %w", node, err)}
+		return KubeletAnswer{Err: fmt.Errorf("reading the configuration of node %s: %w", node, err)}
 	}
 	if config.KubeletConfig.ClusterDomain == "" {
-		return DomainAnswer{Err: errors.New("the kubelet names no cluster domain")}
+		return KubeletAnswer{Err: errors.New("the kubelet names no cluster domain")}
 	}
-	return DomainAnswer{Domain: config.KubeletConfig.ClusterDomain}
+	return KubeletAnswer{Domain: config.KubeletConfig.ClusterDomain, DNS: config.KubeletConfig.ClusterDNS}
 }
 
 // NodeReady reports whether a node's Ready condition is true.

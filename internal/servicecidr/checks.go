@@ -192,8 +192,8 @@ func checkExternalIPs(in Input) []check.Result {
 
 func checkDomain(in Input) []check.Result {
 	var out []check.Result
-	for _, node := range sortedKeys(in.Snapshot.ClusterDomains) {
-		a := in.Snapshot.ClusterDomains[node]
+	for _, node := range sortedKeys(in.Snapshot.Kubelets) {
+		a := in.Snapshot.Kubelets[node]
 		if a.Err == nil && a.Domain != in.spec().Domain {
 			out = append(
 				out,
@@ -206,15 +206,15 @@ func checkDomain(in Input) []check.Result {
 
 func checkDomainKnown(in Input) []check.Result {
 	var out []check.Result
-	for _, node := range sortedKeys(in.Snapshot.ClusterDomains) {
-		if err := in.Snapshot.ClusterDomains[node].Err; err != nil {
+	for _, node := range sortedKeys(in.Snapshot.Kubelets) {
+		if err := in.Snapshot.Kubelets[node].Err; err != nil {
 			out = append(out, check.NotKnown("Node "+node, "the kubelet of node %s did not say: %v", node, err))
 		}
 	}
 	return out
 }
 
-func sortedKeys(m map[string]cluster.DomainAnswer) []string {
+func sortedKeys(m map[string]cluster.KubeletAnswer) []string {
 	keys := make([]string, 0, len(m))
 	for k := range m {
 		keys = append(keys, k)

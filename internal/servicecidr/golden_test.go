@@ -98,17 +98,17 @@ func readSnapshot(t *testing.T, manifests, factsYAML []byte) *cluster.Snapshot {
 	}
 	snap := &cluster.Snapshot{
 		Version:        &version.Info{Major: "1", Minor: f.Minor, GitVersion: "v1." + f.Minor + ".0"},
-		ClusterDomains: map[string]cluster.DomainAnswer{}, Admitted: map[v1alpha1.BridgeForm]error{},
+		Kubelets: map[string]cluster.KubeletAnswer{}, Admitted: map[v1alpha1.BridgeForm]error{},
 	}
 	for _, r := range Rights() {
 		snap.Access = append(snap.Access, cluster.AccessAnswer{Right: r, Allowed: !slices.Contains(f.Denied, r.String())})
 	}
 	for node, domain := range f.Domains {
-		answer := cluster.DomainAnswer{Domain: domain}
+		answer := cluster.KubeletAnswer{Domain: domain}
 		if domain == "" {
 			answer.Err = errors.New("no answer")
 		}
-		snap.ClusterDomains[node] = answer
+		snap.Kubelets[node] = answer
 	}
 	for _, form := range f.Admitted {
 		snap.Admitted[v1alpha1.BridgeForm(form)] = nil

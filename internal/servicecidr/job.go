@@ -150,7 +150,7 @@ func (j *Job) record(ctx context.Context, p *Planner) error {
 
 // live asks what only the running cluster can tell.
 func (j *Job) live(ctx context.Context, snap *cluster.Snapshot, survey *Survey) error {
-	snap.ClusterDomains = map[string]cluster.DomainAnswer{}
+	snap.Kubelets = map[string]cluster.KubeletAnswer{}
 	snap.Admitted = map[v1alpha1.BridgeForm]error{}
 	var mu sync.Mutex
 	eg, ctx := errgroup.WithContext(ctx)
@@ -160,10 +160,10 @@ func (j *Job) live(ctx context.Context, snap *cluster.Snapshot, survey *Survey) 
 			eg.Go(func() error {
 				actx, cancel := context.WithTimeout(ctx, 5*time.Second)
 				defer cancel()
-				answer := j.Tools.Cluster.KubeletDomain(actx, name)
+				answer := j.Tools.Cluster.Kubelet(actx, name)
 				mu.Lock()
 				defer mu.Unlock()
-				snap.ClusterDomains[name] = answer
+				snap.Kubelets[name] = answer
 				return nil
 			})
 		}
