@@ -1,0 +1,149 @@
+// Package callout calls what is outside of the cluster: programs and URLs that get one JSON document and answer with one.
+package callout
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+)
+
+const (
+	// DefaultTimeout of an Action that has none.
+	DefaultTimeout = 30 * time.Second
+
+	// maxAnswer bounds what is read of an answer: a program that prints for ever must not take the memory.
+	maxAnswer = 16 << 20
+)
+
+// Error says that a call failed.
+type Error struct {
+	// Action is the program without its arguments, or scheme and host of the URL: the rest may hold secrets.
+	Action string
+	Err    error
+	// TimedOut is true if there was no answer within the time of the Action.
+	TimedOut bool
+}
+
+func (e *Error) Error() string { return fmt.Sprintf("calling %s: %v", e.Action, e.Err) }
+
+// Unwrap gives the cause.
+func (e *Error) Unwrap() error { return e.Err }
+
+var (
+	errNoAnswer  = errors.New("it did not answer")
+	errTooLong   = fmt.Errorf("its answer is longer than %d MiB", maxAnswer>>20)
+	errNoAction  = errors.New("neither exec nor http is set")
+	errTwoAction = errors.New("both exec and http are set")
+)
+
+// Call sends the request and reads the answer, both as JSON. An answer of nil means that none is expected, and what
+// there is of it is ignored. Errors are of type *Error and hold no part of a URL but scheme and host.
+//
+// A program gets the request on its stdin and the environment of replumb; it answers on its stdout and must exit with
+// status 0. No shell is involved. It leads a process group of its own, so that the Ctrl-C meant for replumb does not end
+// it. When the time is up or ctx is cancelled the group is asked to end by SIGTERM, and two seconds later killed.
+//
+// A URL gets the request as the body of a POST and must answer with a status 2xx. Redirects are not followed: they would
+// take the request to places that nobody wrote down. Proxies are those of HTTPS_PROXY, HTTP_PROXY and NO_PROXY, as for
+// kubectl.
+func Call(ctx context.Context, action v1alpha1.Action, request, answer any) error {
+	timeout := DefaultTimeout
+	if action.Timeout != nil {
+		timeout = action.Timeout.Duration
+	}
+	body, err := json.Marshal(request)
+	if err != nil {
+		return &Error{Action: Name(action), Err: fmt.Errorf("encoding the request: %w", err)}
+	}
+	ours, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	var got []byte
+	switch {
+	case action.Exec != nil && action.HTTP != nil:
+		err = errTwoAction
+	case action.Exec != nil:
+		got, err = run(ours, action.Exec.Command, body)
+	case action.HTTP != nil:
+		got, err = post(ours, *action.HTTP, body)
+	default:
+		err = errNoAction
+	}
+	if err == nil && answer != nil {
+		err = decode(got, answer)
+	}
+	switch {
+	case err == nil:
+		return nil
+	case ctx.Err() != nil:
+		return &Error{Action: Name(action), Err: fmt.Errorf("cancelled: %w", context.Cause(ctx))}
+	case ours.Err() != nil:
+		return &Error{Action: Name(action), Err: late(timeout, err), TimedOut: true}
+	}
+	return &Error{Action: Name(action), Err: err}
+}
+
+// late says that the time was up, and what else is known: the last words of a program.
+func late(timeout time.Duration, err error) error {
+	if errors.Is(err, context.DeadlineExceeded) {
+		return fmt.Errorf("no answer within %s", timeout)
+	}
+	return fmt.Errorf("no answer within %s: %w", timeout, err)
+}
+
+// Check says what keeps a call from being made at all, without making it: a program that is not there, an environment
+// variable that is not set. Errors are of type *Error.
+func Check(action v1alpha1.Action) error {
+	var err error
+	switch {
+	case action.Exec != nil && action.HTTP != nil:
+		err = errTwoAction
+	case action.Exec != nil:
+		err = lookPath(action.Exec.Command)
+	case action.HTTP != nil:
+		_, err = target(*action.HTTP)
+	default:
+		err = errNoAction
+	}
+	if err != nil {
+		return &Error{Action: Name(action), Err: err}
+	}
+	return nil
+}
+
+// Name is what an Action may be called in front of anybody.
+func Name(action v1alpha1.Action) string {
+	switch {
+	case action.Exec != nil && len(action.Exec.Command) > 0:
+		return action.Exec.Command[0]
+	case action.HTTP != nil:
+		if u, err := target(*action.HTTP); err == nil {
+			return u.Scheme + "://" + u.Host
+		}
+		if action.HTTP.URLFromEnv != "" {
+			return "the URL in " + action.HTTP.URLFromEnv
+		}
+		return "a URL"
+	}
+	return "nothing"
+}
+
+// decode takes one JSON document and nothing after it.
+func decode(body []byte, answer any) error {
+	if len(bytes.TrimSpace(body)) == 0 {
+		return errNoAnswer
+	}
+	d := json.NewDecoder(bytes.NewReader(body))
+	if err := d.Decode(answer); err != nil {
+		return fmt.Errorf("its answer is not the JSON that was expected: %w", err)
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return errors.New("its answer goes on after the JSON")
+	}
+	return nil
+}

@@ -1,0 +1,109 @@
+package callout
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+	"strings"
+	"time"
+	"unicode"
+)
+
+const (
+	// grace is how long a program may take to end once it was asked to, and how long a process that it left behind may
+	// keep its output open.
+	grace = 2 * time.Second
+
+	// maxTail is how many characters of a program's stderr an error quotes: the last ones say what went wrong.
+	maxTail = 500
+)
+
+var errNoCommand = errors.New("the command is empty")
+
+func lookPath(command []string) error {
+	if len(command) == 0 {
+		return errNoCommand
+	}
+	if _, err := exec.LookPath(command[0]); err != nil {
+		return fmt.Errorf("it cannot be run: %w", err)
+	}
+	return nil
+}
+
+// run runs a program to its end and returns its stdout.
+func run(ctx context.Context, command []string, stdin []byte) ([]byte, error) {
+	if len(command) == 0 {
+		return nil, errNoCommand
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	out := &capture{full: cancel}
+	last := &tail{}
+	cmd := exec.CommandContext(ctx, command[0], command[1:]...)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(stdin), out, last
+	cmd.WaitDelay = grace
+	ownGroup(cmd)
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	err := cmd.Wait()
+	if ctx.Err() != nil || errors.Is(err, exec.ErrWaitDelay) {
+		killGroup(cmd) // the program has ended or was killed; not necessarily what it has started
+	}
+	switch {
+	case out.over:
+		return nil, errTooLong
+	case errors.Is(err, exec.ErrWaitDelay):
+		err = fmt.Errorf("it left a process behind that kept its output open: %w", err)
+	}
+	if said := last.String(); err != nil && said != "" {
+		err = fmt.Errorf("%w: %s", err, said)
+	}
+	return out.buf.Bytes(), err
+}
+
+// capture keeps up to maxAnswer bytes; what comes after calls full.
+type capture struct {
+	buf  bytes.Buffer
+	over bool
+	full func()
+}
+
+func (c *capture) Write(p []byte) (int, error) {
+	if c.buf.Len()+len(p) > maxAnswer {
+		c.over = true
+		c.full()
+		return 0, errTooLong
+	}
+	return c.buf.Write(p)
+}
+
+// tail keeps the end of what is written to it.
+type tail struct{ buf []byte }
+
+func (t *tail) Write(p []byte) (int, error) {
+	const most = 4 * maxTail // a character has up to four bytes
+	t.buf = append(t.buf, p[max(0, len(p)-most):]...)
+	t.buf = t.buf[max(0, len(t.buf)-most):]
+	return len(p), nil
+}
+
+// String is one line without what could confuse a terminal.
+func (t *tail) String() string {
+	clean := strings.Map(func(r rune) rune {
+		switch {
+		case unicode.IsSpace(r):
+			return ' '
+		case !unicode.IsPrint(r):
+			return -1
+		}
+		return r
+	}, strings.ToValidUTF8(string(t.buf), ""))
+	clean = strings.Join(strings.Fields(clean), " ")
+	if all := []rune(clean); len(all) > maxTail {
+		return "..." + string(all[len(all)-maxTail+3:])
+	}
+	return clean
+}

@@ -1,0 +1,216 @@
+//go:build unix
+
+package callout
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+)
+
+type question struct {
+	Name string `json:"name"`
+}
+
+type reply struct {
+	Hello string `json:"hello"`
+}
+
+// program writes a shell script and returns the action that runs it.
+func program(t *testing.T, limit time.Duration, script string, args ...string) v1alpha1.Action {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "program")
+	if err := os.WriteFile(path, []byte("#!/bin/sh\n"+script), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	return v1alpha1.Action{
+		Exec:    &v1alpha1.ExecAction{Command: append([]string{path}, args...)},
+		Timeout: &metav1.Duration{Duration: limit},
+	}
+}
+
+func TestExecAnswers(t *testing.T) {
+	t.Setenv("CALLOUT_GREETING", "good day")
+	got := reply{}
+	action := program(t, 10*time.Second, `
+		name=$(sed 's/.*:"\(.*\)".*/\1/')
+		echo "for the log" >&2
+		printf '{"hello":"%s, %s %s"}\n\n' "$CALLOUT_GREETING" "$name" "$1"`, "$(id); a  b")
+	if err := Call(t.Context(), action, question{"cart"}, &got); err != nil {
+		t.Fatal(err)
+	}
+	if want := "good day, cart $(id); a  b"; got.Hello != want {
+		t.Errorf("got %q, want %q", got.Hello, want)
+	}
+}
+
+func TestExecFails(t *testing.T) {
+	for _, tt := range []struct {
+		name, script, want string
+	}{
+		{"exit status", "echo no such tier >&2; exit 3", "exit status 3: no such tier"},
+		{"exit status after an answer", `echo '{"hello":"x"}'; exit 1`, "exit status 1"},
+		{"garbage", "echo hello", "not the JSON that was expected"},
+		{"another type", `echo '{"hello":{}}'`, "not the JSON that was expected"},
+		{"goes on", `echo '{"hello":"x"}'; echo '{"hello":"y"}'`, "goes on after the JSON"},
+		{"goes on with garbage", `echo '{"hello":"x"} oops'`, "goes on after the JSON"},
+		{"nothing", "cat >/dev/null", "did not answer"},
+		{"too much", "yes", "longer than 16 MiB"},
+		{"killed", "kill -9 $$", "signal: killed"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			action := program(t, 20*time.Second, tt.script, "--token=secret")
+			err := Call(t.Context(), action, question{"cart"}, &reply{})
+			var call *Error
+			if !errors.As(err, &call) || call.TimedOut || !strings.Contains(err.Error(), tt.want) {
+				t.Errorf("got %v, want %q", err, tt.want)
+			}
+			if !strings.HasPrefix(err.Error(), "calling "+action.Exec.Command[0]+": ") || strings.Contains(err.Error(), "secret") {
+				t.Errorf("got %v", err)
+			}
+		})
+	}
+}
+
+func TestExecWithoutAnAnswer(t *testing.T) {
+	big := strings.Repeat("x", 1<<20) // more than a pipe holds, and the program does not read it
+	if err := Call(t.Context(), program(t, 10*time.Second, "echo whatever"), question{big}, nil); err != nil {
+		t.Error(err)
+	}
+	var call *Error
+	if err := Call(t.Context(), program(t, 10*time.Second, "exit 3"), question{}, nil); !errors.As(err, &call) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestExecQuotesOnlyTheEndOfWhatWasSaid(t *testing.T) {
+	err := Call(t.Context(), program(t, 10*time.Second, `
+		i=0; while [ $i -lt 500 ]; do echo "line $i" >&2; i=$((i+1)); done
+		printf '\033[31mlast \303\244\n' >&2; exit 1`), question{}, nil)
+	if err == nil || !strings.HasSuffix(err.Error(), "line 499 [31mlast ä") || strings.Contains(err.Error(), "line 400 ") {
+		t.Errorf("got %v", err)
+	}
+	if _, said, _ := strings.Cut(err.Error(), "exit status 1: "); len([]rune(said)) != maxTail {
+		t.Errorf("%d characters", len([]rune(said)))
+	}
+}
+
+// stubborn has a child that ignores SIGTERM and keeps the output open.
+const stubborn = `
+	(trap '' TERM; sh -c 'echo $PPID' > "$1.tmp"; mv "$1.tmp" "$1"; while :; do sleep 60; done) &
+	wait`
+
+// await waits until the file is there and returns the process number in it.
+func await(t *testing.T, file string) int {
+	t.Helper()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for range tick.C {
+		if text, err := os.ReadFile(file); err == nil {
+			pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			return pid
+		}
+		if t.Context().Err() != nil {
+			break
+		}
+	}
+	return 0
+}
+
+// gone waits until a process has ended.
+func gone(t *testing.T, pid int) {
+	t.Helper()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	limit := time.After(10 * time.Second)
+	for {
+		select {
+		case <-limit:
+			t.Fatalf("process %d is still there", pid)
+		case <-tick.C:
+			stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+			if syscall.Kill(pid, 0) != nil || err == nil && strings.Contains(string(stat), ") Z ") {
+				return
+			}
+		}
+	}
+}
+
+func TestExecThatHangsIsEndedWithItsChildren(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "pid")
+	start := time.Now()
+	err := Call(t.Context(), program(t, 500*time.Millisecond, "echo not yet >&2\n"+stubborn, file), question{}, &reply{})
+	var call *Error
+	if !errors.As(err, &call) || !call.TimedOut || !strings.Contains(err.Error(), "no answer within 500ms") {
+		t.Errorf("got %v", err)
+	}
+	if err != nil && !strings.Contains(err.Error(), "not yet") {
+		t.Errorf("its last words are missing: %v", err)
+	}
+	if took := time.Since(start); took > 8*time.Second {
+		t.Errorf("took %s", took)
+	}
+	gone(t, await(t, file))
+}
+
+func TestExecEndsWhenCancelled(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "pid")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	why := errors.New("enough")
+	go func() {
+		await(t, file)
+		cancel(why)
+	}()
+	err := Call(ctx, program(t, time.Hour, stubborn, file), question{}, &reply{})
+	var call *Error
+	if !errors.As(err, &call) || call.TimedOut || !errors.Is(err, why) {
+		t.Errorf("got %v", err)
+	}
+	gone(t, await(t, file))
+}
+
+func TestExecThatLeavesAProcessBehindFails(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "pid")
+	err := Call(
+		t.Context(),
+		program(t, time.Minute, strings.Replace(stubborn, "wait", `echo '{"hello":"x"}'`, 1), file),
+		question{},
+		&reply{},
+	)
+	if err == nil || !strings.Contains(err.Error(), "left a process behind") {
+		t.Errorf("got %v", err)
+	}
+	gone(t, await(t, file))
+}
+
+func TestCheckExec(t *testing.T) {
+	if err := Check(program(t, time.Minute, "exit 3")); err != nil {
+		t.Error(err)
+	}
+	for _, command := range [][]string{nil, {"/does/not/exist"}, {"no-such-program-anywhere"}} {
+		action := v1alpha1.Action{Exec: &v1alpha1.ExecAction{Command: command}}
+		var call *Error
+		if err := Check(action); !errors.As(err, &call) {
+			t.Errorf("%v: Check: got %v", command, err)
+		}
+		if err := Call(t.Context(), action, question{}, nil); !errors.As(err, &call) {
+			t.Errorf("%v: Call: got %v", command, err)
+		}
+	}
+}

@@ -1,0 +1,195 @@
+// Package tier sorts Services by how critical they are.
+package tier
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+)
+
+const (
+	// ClusterServices is the tier of the cluster's own Services, such as kube-dns and kubernetes. It is always the last.
+	ClusterServices = "cluster-services"
+	// Default is the tier of all other Services if a Migration names no tiers.
+	Default = "default"
+)
+
+// Names are the tiers of a Migration, in the order in which they move.
+func Names(spec *v1alpha1.MigrationSpec) []string {
+	var names []string
+	for _, t := range spec.Tiers {
+		names = append(names, t.Name)
+	}
+	if len(names) == 0 {
+		names = []string{Default}
+	}
+	return append(names, ClusterServices)
+}
+
+// Rules say to which tier a Service belongs.
+type Rules struct {
+	names  []string
+	rules  []rule
+	other  string
+	lookup bool
+	own    func(*corev1.Service) bool
+}
+
+type rule struct {
+	tier       string
+	services   map[string]bool
+	namespaces []string
+	selector   labels.Selector
+}
+
+// NewRules reads the rules of a Migration. own tells the cluster's own Services; without it there are none.
+func NewRules(spec *v1alpha1.MigrationSpec, own func(*corev1.Service) bool) (Rules, error) {
+	if own == nil {
+		own = func(*corev1.Service) bool { return false }
+	}
+	r := Rules{names: Names(spec), other: spec.DefaultTier, lookup: spec.TierLookup != nil, own: own}
+	if r.other == "" {
+		r.other = r.names[len(r.names)-2]
+	}
+	if !slices.Contains(r.names, r.other) {
+		return Rules{}, fmt.Errorf("the default tier %s does not exist", r.other)
+	}
+	for _, t := range spec.Tiers {
+		one := rule{tier: t.Name, services: map[string]bool{}, namespaces: t.Namespaces}
+		for _, key := range t.Services {
+			one.services[key] = true
+		}
+		if t.Selector != nil {
+			var err error
+			if one.selector, err = metav1.LabelSelectorAsSelector(t.Selector); err != nil {
+				return Rules{}, fmt.Errorf("the selector of tier %s: %w", t.Name, err)
+			}
+		}
+		r.rules = append(r.rules, one)
+	}
+	return r, nil
+}
+
+// Names are the tiers in the order in which they move.
+func (r Rules) Names() []string { return slices.Clone(r.names) }
+
+// matches says whether the namespaces and the selector, as far as there are any, both match.
+func (r rule) matches(svc *corev1.Service) bool {
+	if len(r.namespaces) == 0 && r.selector == nil {
+		return false
+	}
+	return (len(r.namespaces) == 0 || slices.Contains(r.namespaces, svc.Namespace)) &&
+		(r.selector == nil || r.selector.Matches(labels.Set(svc.Labels)))
+}
+
+// ruled is the tier that a rule gives a Service, or nothing. What the owner of the Service says comes first, then what
+// the Migration says of this very Service. The cluster's own Services come before rules that match many: such a rule was
+// hardly made with them in mind, and moving them early would be the wrong surprise.
+func (r Rules) ruled(svc *corev1.Service) string {
+	if named := svc.Annotations[v1alpha1.AnnotationTier]; slices.Contains(r.names, named) {
+		return named
+	}
+	for _, one := range r.rules {
+		if one.services[svc.Namespace+"/"+svc.Name] {
+			return one.tier
+		}
+	}
+	if r.own(svc) {
+		return ClusterServices
+	}
+	for _, one := range r.rules {
+		if one.matches(svc) {
+			return one.tier
+		}
+	}
+	return ""
+}
+
+// Problem is a Service whose tier somebody should look at.
+type Problem struct {
+	Service types.NamespacedName
+	// Source is who was asked: SourceAnnotation or SourceLookup.
+	Source Source
+	// Names is the tier that does not exist. It is empty if the lookup does not know the Service.
+	Names string
+	// Tier is the one the Service went to instead.
+	Tier string
+}
+
+// Source is where the tier of a Service comes from.
+type Source string
+
+// The sources that can be wrong.
+const (
+	SourceAnnotation Source = "annotation"
+	SourceLookup     Source = "lookup"
+)
+
+func (p Problem) String() string {
+	switch {
+	case p.Source == SourceAnnotation:
+		return fmt.Sprintf("service %s: its annotation %s names tier %q, which does not exist; it moves with tier %s",
+			p.Service, v1alpha1.AnnotationTier, p.Names, p.Tier)
+	case p.Names == "":
+		return fmt.Sprintf("service %s: the tier lookup does not know it; it moves with tier %s", p.Service, p.Tier)
+	}
+	return fmt.Sprintf("service %s: the tier lookup names tier %q, which does not exist; it moves with tier %s", p.Service, p.Names, p.Tier)
+}
+
+// Assignment says which Service moves when.
+type Assignment struct {
+	// Of is the tier of each Service.
+	Of map[types.NamespacedName]string
+	// Order is all tiers, also those without a Service, the least critical first.
+	Order []string
+	// Unknown is what was not understood, by Service.
+	Unknown []Problem
+}
+
+// Questions are those Services that no rule names: the lookup, if there is one, must be asked about them.
+func Questions(services []*corev1.Service, rules Rules) []*corev1.Service {
+	var out []*corev1.Service
+	for _, svc := range services {
+		if rules.lookup && rules.ruled(svc) == "" {
+			out = append(out, svc)
+		}
+	}
+	return out
+}
+
+// Assign gives every Service its tier: by its annotation, by its name in a tier, as one of the cluster's own, by the
+// first tier whose namespaces and selector match, by the answers to the Questions, or else the default tier. An
+// annotation that names no tier is reported and then passed over; an answer that names none leads to the default tier.
+func Assign(services []*corev1.Service, rules Rules, answers map[types.NamespacedName]string) Assignment {
+	a := Assignment{Of: make(map[types.NamespacedName]string, len(services)), Order: rules.Names()}
+	for _, svc := range services {
+		key := types.NamespacedName{Namespace: svc.Namespace, Name: svc.Name}
+		tier, asked := rules.ruled(svc), ""
+		if tier == "" && rules.lookup {
+			asked = answers[key]
+			if slices.Contains(rules.names, asked) {
+				tier = asked
+			}
+		}
+		unanswered := tier == "" && rules.lookup
+		if tier == "" {
+			tier = rules.other
+		}
+		a.Of[key] = tier
+		if named, ok := svc.Annotations[v1alpha1.AnnotationTier]; ok && !slices.Contains(rules.names, named) {
+			a.Unknown = append(a.Unknown, Problem{Service: key, Source: SourceAnnotation, Names: named, Tier: tier})
+		}
+		if unanswered {
+			a.Unknown = append(a.Unknown, Problem{Service: key, Source: SourceLookup, Names: asked, Tier: tier})
+		}
+	}
+	slices.SortStableFunc(a.Unknown, func(x, y Problem) int { return strings.Compare(x.Service.String(), y.Service.String()) })
+	return a
+}

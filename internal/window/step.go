@@ -1,0 +1,73 @@
+package window
+
+import (
+	"context"
+	"time"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine"
+)
+
+// limit is how long a run waits for a window: one a week, and a week in which the clocks leap over it.
+const limit = 15 * 24 * time.Hour
+
+// Step waits until a window is open. It writes nothing.
+type Step struct {
+	id      string
+	windows []v1alpha1.Window
+	now     func() time.Time
+}
+
+var (
+	_ engine.Timed  = (*Step)(nil)
+	_ engine.Waiter = (*Step)(nil)
+)
+
+// NewStep makes the step that waits for one of the windows. Without now it goes by the machine's clock.
+func NewStep(id string, windows []v1alpha1.Window, now func() time.Time) *Step {
+	if now == nil {
+		now = time.Now
+	}
+	return &Step{id: id, windows: windows, now: now}
+}
+
+// ID implements engine.Step.
+func (s *Step) ID() string { return s.id }
+
+// Title implements engine.Step.
+func (s *Step) Title() string { return "Wait for a maintenance window" }
+
+// Deadline implements engine.Timed.
+func (s *Step) Deadline() time.Duration { return limit }
+
+// Waits implements engine.Waiter.
+func (s *Step) Waits() {}
+
+// State is done while a window is open.
+func (s *Step) State(context.Context) (engine.State, error) {
+	open, _, err := Until(s.windows, s.now())
+	switch {
+	case err != nil:
+		return engine.Unknown, err
+	case open:
+		return engine.Done, nil
+	}
+	return engine.Pending, nil
+}
+
+// Do does nothing: only time helps.
+func (s *Step) Do(context.Context) error { return nil }
+
+// Verify says until when to wait.
+func (s *Step) Verify(context.Context) error {
+	now := s.now()
+	open, next, err := Until(s.windows, now)
+	if err != nil || open {
+		return err
+	}
+	layout := "Mon 15:04 MST"
+	if next.Sub(now) > 6*24*time.Hour { // the day of the week alone could be understood as today
+		layout = "Mon 2 Jan 15:04 MST"
+	}
+	return engine.NotYet("outside the maintenance windows until %s", next.Format(layout))
+}
