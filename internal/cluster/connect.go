@@ -9,7 +9,9 @@ import (
 	"net"
 	"strings"
 
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
@@ -82,6 +84,7 @@ func newScheme() (*runtime.Scheme, error) {
 	for _, add := range []func(*runtime.Scheme) error{
 		corev1.AddToScheme, networkingv1.AddToScheme, discoveryv1.AddToScheme, authorizationv1.AddToScheme,
 		apiextensionsv1.AddToScheme, v1alpha1.AddToScheme,
+		coordinationv1.AddToScheme, admissionregistrationv1.AddToScheme,
 	} {
 		if err := add(s); err != nil {
 			return nil, fmt.Errorf("building the scheme: %w", err)
@@ -98,12 +101,17 @@ func newMapper() meta.RESTMapper {
 		corev1.SchemeGroupVersion: {
 			"Service": meta.RESTScopeNamespace, "Pod": meta.RESTScopeNamespace,
 			"Namespace": meta.RESTScopeRoot, "Node": meta.RESTScopeRoot,
+			"ConfigMap": meta.RESTScopeNamespace, "Secret": meta.RESTScopeNamespace,
 		},
 		networkingv1.SchemeGroupVersion:    {"ServiceCIDR": meta.RESTScopeRoot, "IPAddress": meta.RESTScopeRoot},
 		discoveryv1.SchemeGroupVersion:     {"EndpointSlice": meta.RESTScopeNamespace},
 		authorizationv1.SchemeGroupVersion: {"SelfSubjectAccessReview": meta.RESTScopeRoot},
 		apiextensionsv1.SchemeGroupVersion: {"CustomResourceDefinition": meta.RESTScopeRoot},
 		v1alpha1.GroupVersion:              {"Migration": meta.RESTScopeRoot},
+		coordinationv1.SchemeGroupVersion:  {"Lease": meta.RESTScopeNamespace},
+		admissionregistrationv1.SchemeGroupVersion: {
+			"ValidatingAdmissionPolicy": meta.RESTScopeRoot, "ValidatingAdmissionPolicyBinding": meta.RESTScopeRoot,
+		},
 	} {
 		for kind, scope := range kinds {
 			plural, singular := meta.UnsafeGuessKindToResource(gv.WithKind(kind))
