@@ -104,7 +104,7 @@ func TestOnlyOneHolds(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if <-work.Done(); context.Cause(work) != context.Canceled {
+	if <-work.Done(); !errors.Is(context.Cause(work), context.Canceled) {
 		t.Errorf("after the release the cause is %v", context.Cause(work))
 	}
 	if h, err := Current(t.Context(), s); err != nil || h != nil {

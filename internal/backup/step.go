@@ -1,0 +1,112 @@
+package backup
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine"
+)
+
+// Step stores objects before they are changed.
+type Step struct {
+	client    client.Client
+	migration *v1alpha1.Migration
+	id, title string
+	objects   []client.Object
+}
+
+var _ engine.Previewer = (*Step)(nil)
+
+// NewStep makes the step that stores objects, as they were when they were read. The Migration has to be in the cluster by
+// the time the step runs.
+func NewStep(c client.Client, m *v1alpha1.Migration, id, title string, objects []client.Object) *Step {
+	return &Step{client: c, migration: m, id: id, title: title, objects: objects}
+}
+
+// ID implements engine.Step.
+func (s *Step) ID() string { return s.id }
+
+// Title implements engine.Step.
+func (s *Step) Title() string { return s.title }
+
+// State implements engine.Step. A backup that is damaged blocks: what it held may be changed by now.
+func (s *Step) State(ctx context.Context) (engine.State, error) {
+	first, err := s.lacking(ctx)
+	var corrupt *CorruptError
+	switch {
+	case errors.As(err, &corrupt):
+		return engine.Blocked, err
+	case err != nil:
+		return engine.Unknown, err
+	case first != nil:
+		return engine.Pending, nil
+	}
+	return engine.Done, nil
+}
+
+// Do implements engine.Step.
+func (s *Step) Do(ctx context.Context) error { return Store(ctx, s.client, s.migration, s.objects) }
+
+// Verify reads everything back, against the checksums.
+func (s *Step) Verify(ctx context.Context) error {
+	first, err := s.lacking(ctx)
+	if err == nil && first != nil {
+		return engine.NotYet("%s is not backed up", first)
+	}
+	return err
+}
+
+// lacking is the first object that is not stored.
+func (s *Step) lacking(ctx context.Context) (*Key, error) {
+	if len(s.objects) == 0 {
+		return nil, nil
+	}
+	have, err := Stored(ctx, s.client, s.migration.Name)
+	if err != nil {
+		return nil, err
+	}
+	for _, o := range s.objects {
+		key, err := KeyOf(s.client, o)
+		if err != nil {
+			return nil, err
+		}
+		if !have.Has(key) {
+			return &key, nil
+		}
+	}
+	return nil, nil
+}
+
+// Preview says which objects are stored. How many objects they need shows when they are compressed, and the names depend
+// on the content; the plan must not change with every status that does.
+func (s *Step) Preview() ([]engine.Change, error) {
+	names := map[string][]string{}
+	for _, o := range s.objects {
+		key, err := KeyOf(s.client, o)
+		if err != nil {
+			return nil, err
+		}
+		kind := "ConfigMap"
+		if key.Group == corev1.GroupName && key.Kind == "Secret" {
+			kind = "Secret"
+		}
+		names[kind] = append(names[kind], key.String())
+	}
+	var changes []engine.Change
+	for _, kind := range []string{"ConfigMap", "Secret"} {
+		if len(names[kind]) == 0 {
+			continue
+		}
+		slices.Sort(names[kind])
+		changes = append(changes, engine.Change{
+			Verb: "create", Object: kind + " " + v1alpha1.SystemNamespace + "/" + namePrefix(s.migration.Name) + "*",
+			Body: map[string][]string{"objects": names[kind]},
+		})
+	}
+	return changes, nil
+}
