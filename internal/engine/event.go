@@ -31,7 +31,9 @@ type Event struct {
 	Step  string    `json:"step,omitempty"`
 	// Message says what, in words for people. Don't match on it.
 	Message string `json:"message,omitempty"`
-	Error   string `json:"error,omitempty"`
+	// Error is what went wrong: why a step, or the run, failed or waits. On StepDone it is what went wrong without
+	// stopping the run.
+	Error string `json:"error,omitempty"`
 	// Done and Total count the steps of the phase, for events of a phase or step.
 	Done  int `json:"done"`
 	Total int `json:"total"`

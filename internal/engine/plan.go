@@ -72,6 +72,12 @@ type Abandoner interface {
 	Abandon(ctx context.Context) error
 }
 
+// Noter is a step that can be done and yet have something to tell, such as what failed without stopping the run. The
+// text goes into the Error of the event StepDone. It is asked for once the step is done; an empty text is nothing to tell.
+type Noter interface {
+	Note() string
+}
+
 // Change is one write.
 type Change struct {
 	// Verb is create, patch or delete.

@@ -118,7 +118,11 @@ func (r *run) step(ctx context.Context, s Step) error {
 	r.mu.Lock()
 	r.done++
 	r.mu.Unlock()
-	r.emit(Event{Kind: kind, Step: s.ID(), Message: s.Title(), Seconds: took})
+	e := Event{Kind: kind, Step: s.ID(), Message: s.Title(), Seconds: took}
+	if n, ok := s.(Noter); ok && changed {
+		e.Error = n.Note()
+	}
+	r.emit(e)
 	return nil
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"testing"
@@ -234,6 +235,39 @@ func TestRunLetsAStepCleanUpWhenItDidNotEndWell(t *testing.T) {
 		if s.abandoned != tt.want || s.cancelled || (err != nil) != tt.want {
 			t.Errorf("%s: abandoned %v with a cancelled context %v; error %v", tt.name, s.abandoned, s.cancelled, err)
 		}
+	}
+}
+
+type noting struct {
+	fake
+	note string
+}
+
+func (n *noting) Note() string { return n.note }
+
+func TestRunTellsWhatADoneStepHasToTell(t *testing.T) {
+	done := func() (State, error) { return Done, nil }
+	rec := &recorder{}
+	if err := (&Runner{Sink: rec.sink}).Run(t.Context(), planOf(
+		1,
+		&noting{
+			fake{id: "a"},
+			"called in vain",
+		},
+		&noting{fake{id: "b"}, ""},
+		&fake{id: "c"},
+		&noting{fake{id: "d", state: done}, "old news"},
+	)); err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]string{}
+	for _, e := range rec.events {
+		if e.Kind == StepDone || e.Kind == StepUnchanged {
+			got[e.Step] = e.Error
+		}
+	}
+	if want := map[string]string{"a": "called in vain", "b": "", "c": "", "d": ""}; !maps.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
 	}
 }
 

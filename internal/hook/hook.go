@@ -1,0 +1,195 @@
+// Package hook makes steps of the calls that a Migration asks for before and after its phases, tiers and batches.
+package hook
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/callout"
+	"github.com/replumb/replumb/internal/engine"
+)
+
+// Run is what a run is for.
+type Run string
+
+// The kinds of runs that call hooks.
+const (
+	Apply    Run = "apply"
+	Rollback Run = "rollback"
+	Finish   Run = "finish"
+)
+
+// Request is what a hook is told. docs/hooks.md shows one.
+type Request struct {
+	APIVersion string              `json:"apiVersion"`
+	Kind       string              `json:"kind"`
+	Hook       string              `json:"hook"`
+	Migration  string              `json:"migration"`
+	Run        Run                 `json:"run"`
+	Moment     v1alpha1.HookMoment `json:"moment"`
+	Phase      string              `json:"phase"`
+	// Tier is empty for hooks of a phase.
+	Tier string `json:"tier,omitempty"`
+	// Batch counts from 1 within the tier. It is 0 for hooks of a phase or tier.
+	Batch int `json:"batch,omitempty"`
+	// Services by namespace/name, as far as the moment is about certain ones.
+	Services []string `json:"services"`
+}
+
+// Occasion is the moment of a run at which hooks are called. Its fields are those of Request.
+type Occasion struct {
+	Migration string
+	Run       Run
+	Moment    v1alpha1.HookMoment
+	Phase     string
+	Tier      string
+	Batch     int
+	Services  []string
+}
+
+// of is what the hook's Of is compared with.
+func (o Occasion) of() string {
+	if o.Moment == v1alpha1.BeforePhase || o.Moment == v1alpha1.AfterPhase {
+		return o.Phase
+	}
+	return o.Tier
+}
+
+// For selects the hooks that are called at a moment of the named phase or tier.
+func For(hooks []v1alpha1.Hook, moment v1alpha1.HookMoment, of string) []v1alpha1.Hook {
+	var out []v1alpha1.Hook
+	for _, h := range hooks {
+		if h.When == moment && (len(h.Of) == 0 || slices.Contains(h.Of, of)) {
+			out = append(out, h)
+		}
+	}
+	return out
+}
+
+// Steps are the calls of an occasion, in the order of the hooks. They are to run one after another.
+func Steps(hooks []v1alpha1.Hook, o Occasion) []engine.Step {
+	var out []engine.Step
+	for _, h := range For(hooks, o.Moment, o.of()) {
+		out = append(out, New(h, o))
+	}
+	return out
+}
+
+// FailedError says that a hook failed. It does not unwrap to its cause: the runner would take a refused connection or a
+// call that timed out for something to try again, but whoever wrote a hook counts on one call.
+type FailedError struct {
+	Hook string
+	// Cause is a *callout.Error.
+	Cause error
+}
+
+func (e *FailedError) Error() string { return fmt.Sprintf("hook %s: %v", e.Hook, e.Cause) }
+
+// Step calls a hook. It cannot know whether an earlier run did, so a hook is called at least once: again when a run is
+// taken up where another was cut off.
+type Step struct {
+	hook v1alpha1.Hook
+	on   Occasion
+
+	mu   sync.Mutex
+	note string
+}
+
+var (
+	_ engine.Timed = (*Step)(nil)
+	_ engine.Noter = (*Step)(nil)
+)
+
+// New makes the step that calls a hook.
+func New(h v1alpha1.Hook, o Occasion) *Step { return &Step{hook: h, on: o} }
+
+// ID implements engine.Step: hook/NAME/MOMENT/PHASE/TIER/BATCH, as far as the moment has them.
+func (s *Step) ID() string {
+	parts := []string{"hook", s.hook.Name, kebab(string(s.on.Moment)), s.on.Phase}
+	if s.on.Tier != "" {
+		parts = append(parts, s.on.Tier)
+	}
+	if s.on.Batch > 0 {
+		parts = append(parts, strconv.Itoa(s.on.Batch))
+	}
+	return strings.Join(parts, "/")
+}
+
+// kebab is before-batch for BeforeBatch.
+func kebab(s string) string {
+	var b strings.Builder
+	for i, r := range s {
+		if i > 0 && r >= 'A' && r <= 'Z' {
+			b.WriteByte('-')
+		}
+		b.WriteRune(r)
+	}
+	return strings.ToLower(b.String())
+}
+
+// Title implements engine.Step.
+func (s *Step) Title() string {
+	when := "before"
+	if strings.HasPrefix(string(s.on.Moment), "After") {
+		when = "after"
+	}
+	switch {
+	case s.on.Batch > 0:
+		return fmt.Sprintf("Call hook %s %s batch %d of tier %s", s.hook.Name, when, s.on.Batch, s.on.Tier)
+	case s.on.Tier != "":
+		return fmt.Sprintf("Call hook %s %s tier %s", s.hook.Name, when, s.on.Tier)
+	}
+	return fmt.Sprintf("Call hook %s %s phase %s", s.hook.Name, when, s.on.Phase)
+}
+
+// Deadline implements engine.Timed. The call's own timeout comes first: it knows better what to say, and needs a moment
+// to end a program.
+func (s *Step) Deadline() time.Duration {
+	timeout := callout.DefaultTimeout
+	if s.hook.Timeout != nil {
+		timeout = s.hook.Timeout.Duration
+	}
+	return timeout + 15*time.Second
+}
+
+// State is always pending: what a hook did cannot be seen.
+func (s *Step) State(context.Context) (engine.State, error) { return engine.Pending, nil }
+
+// Do calls the hook. A cancelled run waits for it: a program that is cut off leaves behind who knows what.
+func (s *Step) Do(ctx context.Context) error {
+	services := s.on.Services
+	if services == nil {
+		services = []string{}
+	}
+	err := callout.Call(ctx, s.hook.Action, Request{
+		APIVersion: v1alpha1.GroupVersion.String(), Kind: "HookRequest", Hook: s.hook.Name,
+		Migration: s.on.Migration, Run: s.on.Run, Moment: s.on.Moment, Phase: s.on.Phase, Tier: s.on.Tier, Batch: s.on.Batch,
+		Services: services,
+	}, nil)
+	if err == nil {
+		return nil
+	}
+	if s.hook.OnFailure != v1alpha1.FailureContinue {
+		return &FailedError{Hook: s.hook.Name, Cause: err}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.note = fmt.Sprintf("the hook failed, and the run goes on: %v", err)
+	return nil
+}
+
+// Verify has nothing to look at: that the call returned is all there is.
+func (s *Step) Verify(context.Context) error { return nil }
+
+// Note implements engine.Noter: why the call failed, if the run goes on nevertheless.
+func (s *Step) Note() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.note
+}
