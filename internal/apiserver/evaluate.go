@@ -1,0 +1,109 @@
+package apiserver
+
+import (
+	"fmt"
+	"maps"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/replumb/replumb/internal/engine"
+)
+
+// noServer is said when there is none to look at: that proves nothing.
+const noServer = "no API server is known"
+
+// CertificatesCover returns nil if the certificate of every server names want. If not, it is an engine.NotYet that says
+// of which servers it is missing, and of which it is not known, and why.
+func CertificatesCover(servers []Server, want netip.Addr) error {
+	if len(servers) == 0 {
+		return engine.NotYet(noServer)
+	}
+	var lacking, unknown []string
+	for _, s := range servers {
+		switch {
+		case s.CertErr != nil:
+			unknown = append(unknown, s.CertErr.Error())
+		case !slices.Contains(s.SANs, want.Unmap()):
+			lacking = append(lacking, s.Address)
+		}
+	}
+	var texts []string
+	if len(lacking) > 0 {
+		texts = append(texts, fmt.Sprintf("%s is not in the certificate of %s", want, strings.Join(lacking, ", ")))
+	}
+	if len(unknown) > 0 {
+		texts = append(texts, "not known: "+strings.Join(unknown, "; "))
+	}
+	if len(texts) == 0 {
+		return nil
+	}
+	return engine.NotYet("%s", strings.Join(texts, "; "))
+}
+
+// AllOnRange says which servers run with another range than want, and of which it is not known, each with the reason.
+// Every server is on want only if both are empty.
+//
+// What a server says itself comes first; podFlags (see FromPods) tells of those that do not say. An API server pod at
+// none of the addresses counts as well: one that is down at the moment brings its range along when it returns.
+func AllOnRange(servers []Server, podFlags map[netip.Addr][]netip.Prefix, want netip.Prefix) (missing, unknown []string) {
+	if len(servers) == 0 {
+		unknown = append(unknown, noServer)
+	}
+	seen := map[netip.Addr]bool{}
+	judge := func(name string, ranges []netip.Prefix, reason string) {
+		switch on, known := onRange(ranges, want.Masked()); {
+		case !known:
+			unknown = append(unknown, fmt.Sprintf("%s (%s)", name, reason))
+		case !on:
+			missing = append(missing, fmt.Sprintf("%s (%s)", name, join(ranges)))
+		}
+	}
+	for _, s := range servers {
+		host := hostOf(s.Address)
+		seen[host] = true
+		ranges, reason := s.Ranges, "it names no range of this family"
+		if s.FlagsErr != nil {
+			ranges, reason = podFlags[host], s.FlagsErr.Error()
+		}
+		judge(s.Address, ranges, reason)
+	}
+	for _, host := range slices.SortedFunc(maps.Keys(podFlags), netip.Addr.Compare) {
+		if !seen[host] {
+			judge("the API server pod on "+host.String(), podFlags[host], "it is not ready, or does not tell its range")
+		}
+	}
+	return missing, unknown
+}
+
+// onRange compares with the range of the same family.
+func onRange(ranges []netip.Prefix, want netip.Prefix) (on, known bool) {
+	for _, r := range ranges {
+		if r.Addr().Is4() == want.Addr().Is4() {
+			return r == want, true
+		}
+	}
+	return false, false
+}
+
+func join(ranges []netip.Prefix) string {
+	texts := make([]string, len(ranges))
+	for i, r := range ranges {
+		texts[i] = r.String()
+	}
+	return strings.Join(texts, ",")
+}
+
+// hostOf is the address in host:port, or the zero one for a name.
+func hostOf(address string) netip.Addr {
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		return netip.Addr{}
+	}
+	a, err := netip.ParseAddr(host)
+	if err != nil {
+		return netip.Addr{}
+	}
+	return a.Unmap()
+}

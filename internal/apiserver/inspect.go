@@ -1,0 +1,206 @@
+// Package apiserver looks at each API server from outside: the certificate it serves and the Service range it runs with.
+package apiserver
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"os"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+	"k8s.io/client-go/rest"
+)
+
+// limit is how long one API server may take to answer everything it is asked.
+const limit = 5 * time.Second
+
+// ErrUnverified says that the kubeconfig tells clients not to verify certificates, so that nothing can be said of one.
+var ErrUnverified = errors.New("the kubeconfig has no certificates verified")
+
+// Server is what one API server showed.
+type Server struct {
+	// Address is where it was asked, as host:port.
+	Address string
+	// SANs and Names are the addresses and DNS names in its certificate.
+	SANs  []netip.Addr
+	Names []string
+	// Ranges is its --service-cluster-ip-range, the primary range first.
+	Ranges []netip.Prefix
+	// CertErr is why nothing is known of the certificate, FlagsErr why nothing is known of the ranges.
+	CertErr, FlagsErr error
+}
+
+// Inspector asks API servers one by one, whichever of them the kubeconfig leads to.
+type Inspector struct {
+	config *rest.Config
+}
+
+// New makes an Inspector that has the CA and the credentials of config.
+func New(config *rest.Config) *Inspector {
+	config = rest.CopyConfig(config)
+	config.Timeout = limit
+	if config.Proxy == nil {
+		// What client-go would do anyway. That it is said keeps client-go from caching the transport (tlsConfigKey in
+		// k8s.io/client-go transport/cache.go): an old connection would show the certificate of its own time, and an
+		// API server can change its certificate without a restart.
+		config.Proxy = http.ProxyFromEnvironment
+	}
+	return &Inspector{config: config}
+}
+
+// InspectAll asks several API servers at once, and answers in their order.
+func (i *Inspector) InspectAll(ctx context.Context, addresses []string) []Server {
+	servers := make([]Server, len(addresses))
+	var eg errgroup.Group
+	eg.SetLimit(8)
+	for n, address := range addresses {
+		eg.Go(func() error {
+			servers[n] = i.Inspect(ctx, address)
+			return nil
+		})
+	}
+	_ = eg.Wait() // what went wrong stands in each answer
+	return servers
+}
+
+// Inspect asks the API server at address (host:port) for its certificate and its flags. It takes five seconds at most.
+//
+// The certificate must come from the cluster's CA, but it need not name address: that may be a forward.
+func (i *Inspector) Inspect(ctx context.Context, address string) Server {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	s := Server{Address: address}
+	leaf, err := i.certificate(ctx, address)
+	if leaf != nil {
+		s.Names = leaf.DNSNames
+		for _, ip := range leaf.IPAddresses {
+			if a, ok := netip.AddrFromSlice(ip); ok {
+				s.SANs = append(s.SANs, a.Unmap())
+			}
+		}
+	}
+	if err != nil {
+		s.CertErr = fmt.Errorf("certificate of API server %s: %w", address, err)
+	}
+	if err != nil && !errors.Is(err, ErrUnverified) {
+		s.FlagsErr = fmt.Errorf("flags of API server %s were not asked for: %w", address, err)
+		return s
+	}
+	if s.Ranges, err = i.ranges(ctx, address, leaf); err != nil {
+		s.FlagsErr = fmt.Errorf("flags of API server %s: %w", address, err)
+	}
+	return s
+}
+
+// certificate is what the server shows to clients that connect to its bare address, as pods do. They are shown no
+// credentials by us until it is verified. A leaf together with ErrUnverified is one that nothing vouches for.
+func (i *Inspector) certificate(ctx context.Context, address string) (*x509.Certificate, error) {
+	config := rest.AnonymousClientConfig(i.config)
+	config.TLSClientConfig = rest.TLSClientConfig{Insecure: true} // verified below, but for the name
+	response, err := get(ctx, config, address, "/version", "application/json")
+	if err != nil {
+		return nil, err
+	}
+	defer closeBody(response)
+	return verify(response.TLS, i.config)
+}
+
+// verify checks the chain as an ordinary client would, apart from the name.
+func verify(state *tls.ConnectionState, config *rest.Config) (*x509.Certificate, error) {
+	if state == nil || len(state.PeerCertificates) == 0 {
+		return nil, errors.New("none was shown")
+	}
+	leaf := state.PeerCertificates[0]
+	if config.Insecure {
+		return leaf, ErrUnverified
+	}
+	roots, err := authorities(config)
+	if err != nil {
+		return nil, err
+	}
+	between := x509.NewCertPool()
+	for _, c := range state.PeerCertificates[1:] {
+		between.AddCert(c)
+	}
+	if _, err := leaf.Verify(x509.VerifyOptions{Roots: roots, Intermediates: between}); err != nil {
+		return nil, err
+	}
+	return leaf, nil
+}
+
+// authorities are the CAs of the kubeconfig; nil, if it has none and the system's count.
+func authorities(config *rest.Config) (*x509.CertPool, error) {
+	bundle := config.CAData
+	if len(bundle) == 0 && config.CAFile != "" {
+		var err error
+		if bundle, err = os.ReadFile(config.CAFile); err != nil {
+			return nil, fmt.Errorf("reading the CA: %w", err)
+		}
+	}
+	if len(bundle) == 0 {
+		return nil, nil
+	}
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(bundle) {
+		return nil, errors.New("the kubeconfig's CA has no certificate in it")
+	}
+	return pool, nil
+}
+
+// nameFor is the name to verify the certificate by before credentials are sent. Any certificate of the cluster's CA will
+// not do: in many clusters kubelets have one, too.
+func nameFor(leaf *x509.Certificate, config *rest.Config, address string) (string, error) {
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		return "", err
+	}
+	names := []string{"kubernetes.default.svc", config.ServerName, host}
+	if u, err := url.Parse(config.Host); err == nil {
+		names = append(names, u.Hostname())
+	}
+	for _, name := range names {
+		if name != "" && leaf.VerifyHostname(name) == nil {
+			return name, nil
+		}
+	}
+	return "", errors.New("its certificate is not that of an API server (no kubernetes.default.svc in it)")
+}
+
+// get sends one request over a connection of its own. It follows no redirect: credentials are for the address alone.
+func get(ctx context.Context, config *rest.Config, address, path, accept string) (*http.Response, error) {
+	config.Host = "https://" + address
+	client, err := rest.HTTPClientFor(config)
+	if err != nil {
+		return nil, fmt.Errorf("creating a client: %w", err)
+	}
+	client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, config.Host+path, http.NoBody)
+	if err != nil {
+		return nil, err
+	}
+	request.Header.Set("Accept", accept)
+	response, err := client.Do(request)
+	if err != nil {
+		utilnet.CloseIdleConnectionsFor(client.Transport)
+		return nil, cause(err)
+	}
+	response.Body = &lastBody{ReadCloser: response.Body, transport: client.Transport}
+	return response, nil
+}
+
+// cause strips the request line that net/http puts before the reason.
+func cause(err error) error {
+	var u *url.Error
+	if errors.As(err, &u) {
+		return u.Err
+	}
+	return err
+}

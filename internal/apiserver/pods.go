@@ -1,0 +1,113 @@
+package apiserver
+
+import (
+	"net"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// FromPods reads the Service ranges from the command lines of API servers that run as static pods labelled
+// component=kube-apiserver in kube-system, as kubeadm and kOps make them, by the address of their host.
+//
+// A host whose ranges are not certain is there without any: its pod is not ready (the kubelet has yet to start it, so it
+// may not run with what its manifest says), does not name the range, or is one of several that differ.
+func FromPods(pods []corev1.Pod) map[netip.Addr][]netip.Prefix {
+	found := map[netip.Addr][]netip.Prefix{}
+	for i := range pods {
+		p := &pods[i]
+		host, err := netip.ParseAddr(p.Status.HostIP)
+		if err != nil || !isAPIServer(p) {
+			continue
+		}
+		var ranges []netip.Prefix
+		if podReady(p) {
+			ranges = commandRanges(p)
+		}
+		if before, ok := found[host.Unmap()]; ok && !slices.Equal(before, ranges) {
+			ranges = nil
+		}
+		found[host.Unmap()] = ranges
+	}
+	return found
+}
+
+func isAPIServer(p *corev1.Pod) bool {
+	_, mirror := p.Annotations[corev1.MirrorPodAnnotationKey]
+	return mirror && p.Namespace == metav1.NamespaceSystem && p.Labels["component"] == "kube-apiserver"
+}
+
+func podReady(p *corev1.Pod) bool {
+	if p.Status.Phase != corev1.PodRunning || !p.DeletionTimestamp.IsZero() {
+		return false
+	}
+	for _, c := range p.Status.Conditions {
+		if c.Type == corev1.PodReady {
+			return c.Status == corev1.ConditionTrue
+		}
+	}
+	return false
+}
+
+// commandRanges is nil if the command line does not tell. The last of several flags counts, as it does for the server.
+func commandRanges(p *corev1.Pod) []netip.Prefix {
+	var ranges []netip.Prefix
+	for _, c := range p.Spec.Containers {
+		words := slices.Concat(c.Command, c.Args)
+		for i, word := range words {
+			value, ok := strings.CutPrefix(word, "--"+rangeFlag+"=")
+			if !ok && word == "--"+rangeFlag && i+1 < len(words) {
+				value, ok = words[i+1], true
+			}
+			if !ok {
+				continue
+			}
+			var err error
+			if ranges, err = parseRanges(value); err != nil {
+				return nil
+			}
+		}
+	}
+	return ranges
+}
+
+// Addresses are host:port of each endpoint of the kubernetes Service, sorted. Slices of other Services are passed over.
+func Addresses(endpoints []discoveryv1.EndpointSlice) []string {
+	var all []string
+	for i := range endpoints {
+		s := &endpoints[i]
+		if s.Namespace != metav1.NamespaceDefault || s.Labels[discoveryv1.LabelServiceName] != "kubernetes" {
+			continue
+		}
+		port := httpsPort(s.Ports)
+		for _, e := range s.Endpoints {
+			for _, a := range e.Addresses {
+				all = append(all, net.JoinHostPort(a, port))
+			}
+		}
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+// httpsPort is the port named https, as the API server itself calls it, or the first one.
+func httpsPort(ports []discoveryv1.EndpointPort) string {
+	port := int32(6443)
+	for i, p := range ports {
+		if p.Port == nil {
+			continue
+		}
+		if p.Name != nil && *p.Name == "https" {
+			return strconv.Itoa(int(*p.Port))
+		}
+		if i == 0 {
+			port = *p.Port
+		}
+	}
+	return strconv.Itoa(int(port))
+}
