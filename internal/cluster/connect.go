@@ -12,9 +12,12 @@ import (
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
+	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -85,6 +88,7 @@ func newScheme() (*runtime.Scheme, error) {
 		corev1.AddToScheme, networkingv1.AddToScheme, discoveryv1.AddToScheme, authorizationv1.AddToScheme,
 		apiextensionsv1.AddToScheme, v1alpha1.AddToScheme,
 		coordinationv1.AddToScheme, admissionregistrationv1.AddToScheme,
+		appsv1.AddToScheme, batchv1.AddToScheme, policyv1.AddToScheme,
 	} {
 		if err := add(s); err != nil {
 			return nil, fmt.Errorf("building the scheme: %w", err)
@@ -112,6 +116,12 @@ func newMapper() meta.RESTMapper {
 		admissionregistrationv1.SchemeGroupVersion: {
 			"ValidatingAdmissionPolicy": meta.RESTScopeRoot, "ValidatingAdmissionPolicyBinding": meta.RESTScopeRoot,
 		},
+		appsv1.SchemeGroupVersion: {
+			"Deployment": meta.RESTScopeNamespace, "ReplicaSet": meta.RESTScopeNamespace,
+			"StatefulSet": meta.RESTScopeNamespace, "DaemonSet": meta.RESTScopeNamespace,
+		},
+		batchv1.SchemeGroupVersion:  {"Job": meta.RESTScopeNamespace},
+		policyv1.SchemeGroupVersion: {"PodDisruptionBudget": meta.RESTScopeNamespace},
 	} {
 		for kind, scope := range kinds {
 			plural, singular := meta.UnsafeGuessKindToResource(gv.WithKind(kind))

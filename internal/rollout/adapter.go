@@ -1,0 +1,175 @@
+package rollout
+
+import (
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine"
+)
+
+// adapter is what the kinds of workloads have in common.
+type adapter interface {
+	object() client.Object
+	workload() *Workload
+	selector() *metav1.LabelSelector
+	template() *corev1.PodTemplateSpec
+	// halted says why a change of the template restarts nothing at present; final, if the pods are to be left alone, too.
+	halted() (reason string, final bool)
+	// renews reports whether a rollout reaches this pod.
+	renews(pod *corev1.Pod) bool
+	// complete returns nil if the rollout of the present template is through, else what is outstanding, as
+	// `kubectl rollout status` judges it (k8s.io/kubectl pkg/polymorphichelpers/rollout_status.go).
+	complete() error
+}
+
+// newAdapter makes one with an empty object, to be read into.
+func newAdapter(kind string) adapter {
+	switch kind {
+	case KindStatefulSet:
+		return statefulSetAdapter{&appsv1.StatefulSet{}}
+	case KindDaemonSet:
+		return daemonSetAdapter{&appsv1.DaemonSet{}}
+	}
+	return deploymentAdapter{&appsv1.Deployment{}}
+}
+
+// restartedAt is when replumb restarted the workload last; zero, if never or if somebody wrote nonsense there.
+func restartedAt(a adapter) time.Time {
+	at, err := time.Parse(time.RFC3339Nano, a.template().Annotations[v1alpha1.AnnotationRestartedAt])
+	if err != nil {
+		return time.Time{}
+	}
+	return at
+}
+
+func describe(kind string, m *metav1.ObjectMeta, template *corev1.PodTemplateSpec) *Workload {
+	return &Workload{Kind: kind, Namespace: m.Namespace, Name: m.Name, UID: m.UID, PodLabels: template.Labels}
+}
+
+func replicas(n *int32) int32 {
+	if n == nil {
+		return 1
+	}
+	return *n
+}
+
+type deploymentAdapter struct{ *appsv1.Deployment }
+
+func (d deploymentAdapter) object() client.Object             { return d.Deployment }
+func (d deploymentAdapter) selector() *metav1.LabelSelector   { return d.Spec.Selector }
+func (d deploymentAdapter) template() *corev1.PodTemplateSpec { return &d.Spec.Template }
+func (d deploymentAdapter) renews(*corev1.Pod) bool           { return true }
+
+func (d deploymentAdapter) workload() *Workload {
+	w := describe(KindDeployment, &d.ObjectMeta, &d.Spec.Template)
+	w.AllAtOnce = d.Spec.Strategy.Type == appsv1.RecreateDeploymentStrategyType
+	return w
+}
+
+func (d deploymentAdapter) halted() (string, bool) {
+	if d.Spec.Paused {
+		return d.workload().String() + " is paused", true
+	}
+	return "", false
+}
+
+func (d deploymentAdapter) complete() error {
+	s, want := d.Status, replicas(d.Spec.Replicas)
+	switch {
+	case d.Generation > s.ObservedGeneration:
+		return engine.NotYet("%s: its controller has not seen the change", d.workload())
+	case s.UpdatedReplicas < want:
+		return engine.NotYet("%s: %d of %d pods are new", d.workload(), s.UpdatedReplicas, want)
+	case s.Replicas > s.UpdatedReplicas:
+		return engine.NotYet("%s: %d old pods have not gone", d.workload(), s.Replicas-s.UpdatedReplicas)
+	case s.AvailableReplicas < s.UpdatedReplicas:
+		return engine.NotYet("%s: %d of %d new pods are available", d.workload(), s.AvailableReplicas, s.UpdatedReplicas)
+	}
+	return nil
+}
+
+type statefulSetAdapter struct{ *appsv1.StatefulSet }
+
+func (s statefulSetAdapter) object() client.Object             { return s.StatefulSet }
+func (s statefulSetAdapter) selector() *metav1.LabelSelector   { return s.Spec.Selector }
+func (s statefulSetAdapter) template() *corev1.PodTemplateSpec { return &s.Spec.Template }
+
+func (s statefulSetAdapter) workload() *Workload {
+	return describe(KindStatefulSet, &s.ObjectMeta, &s.Spec.Template)
+}
+
+func (s statefulSetAdapter) halted() (string, bool) {
+	if s.Spec.UpdateStrategy.Type == appsv1.OnDeleteStatefulSetStrategyType {
+		return s.workload().String() + " has updateStrategy OnDelete", false
+	}
+	return "", false
+}
+
+// partition counts from the first ordinal (updateStatefulSet in k8s.io/kubernetes
+// pkg/controller/statefulset/stateful_set_control.go).
+func (s statefulSetAdapter) partition() int32 {
+	if u := s.Spec.UpdateStrategy.RollingUpdate; u != nil && u.Partition != nil {
+		return *u.Partition
+	}
+	return 0
+}
+
+func (s statefulSetAdapter) renews(pod *corev1.Pod) bool {
+	first := int32(0)
+	if s.Spec.Ordinals != nil {
+		first = s.Spec.Ordinals.Start
+	}
+	return ordinal(pod) >= int(first+s.partition())
+}
+
+func (s statefulSetAdapter) complete() error {
+	status, want := s.Status, replicas(s.Spec.Replicas)
+	updated := max(0, want-s.partition())
+	switch {
+	case s.Generation > status.ObservedGeneration:
+		return engine.NotYet("%s: its controller has not seen the change", s.workload())
+	case status.UpdatedReplicas < updated:
+		return engine.NotYet("%s: %d of %d pods are new", s.workload(), status.UpdatedReplicas, updated)
+	case status.ReadyReplicas < want:
+		return engine.NotYet("%s: %d of %d pods are ready", s.workload(), status.ReadyReplicas, want)
+	case status.AvailableReplicas < want:
+		return engine.NotYet("%s: %d of %d pods are available", s.workload(), status.AvailableReplicas, want)
+	}
+	return nil
+}
+
+type daemonSetAdapter struct{ *appsv1.DaemonSet }
+
+func (d daemonSetAdapter) object() client.Object             { return d.DaemonSet }
+func (d daemonSetAdapter) selector() *metav1.LabelSelector   { return d.Spec.Selector }
+func (d daemonSetAdapter) template() *corev1.PodTemplateSpec { return &d.Spec.Template }
+func (d daemonSetAdapter) renews(*corev1.Pod) bool           { return true }
+
+func (d daemonSetAdapter) workload() *Workload {
+	return describe(KindDaemonSet, &d.ObjectMeta, &d.Spec.Template)
+}
+
+func (d daemonSetAdapter) halted() (string, bool) {
+	if d.Spec.UpdateStrategy.Type == appsv1.OnDeleteDaemonSetStrategyType {
+		return d.workload().String() + " has updateStrategy OnDelete", false
+	}
+	return "", false
+}
+
+func (d daemonSetAdapter) complete() error {
+	s := d.Status
+	switch {
+	case d.Generation > s.ObservedGeneration:
+		return engine.NotYet("%s: its controller has not seen the change", d.workload())
+	case s.UpdatedNumberScheduled < s.DesiredNumberScheduled:
+		return engine.NotYet("%s: %d of %d pods are new", d.workload(), s.UpdatedNumberScheduled, s.DesiredNumberScheduled)
+	case s.NumberAvailable < s.DesiredNumberScheduled:
+		return engine.NotYet("%s: %d of %d new pods are available", d.workload(), s.NumberAvailable, s.DesiredNumberScheduled)
+	}
+	return nil
+}

@@ -1,0 +1,279 @@
+package rollout
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+)
+
+// Kinds of workloads that are restarted by rollout.
+const (
+	KindDeployment  = "Deployment"
+	KindStatefulSet = "StatefulSet"
+	KindDaemonSet   = "DaemonSet"
+
+	kindReplicaSet = "ReplicaSet"
+	kindJob        = "Job"
+)
+
+// Workload is something that restarts its pods by rollout.
+type Workload struct {
+	// Kind is one of the Kind constants.
+	Kind      string
+	Namespace string
+	Name      string
+	UID       types.UID
+	// PodLabels are the labels its pods get.
+	PodLabels map[string]string
+	// Stale are the names of those of its pods that a restart renews, sorted.
+	Stale []string
+	// AllAtOnce says that its pods stop before new ones start (a Deployment with strategy Recreate).
+	AllAtOnce bool
+}
+
+// String is the kind and name for people.
+func (w Workload) String() string { return w.Kind + " " + w.Namespace + "/" + w.Name }
+
+// Reported is a pod that is left to its owner.
+type Reported struct {
+	Pod types.NamespacedName
+	// Node it runs on.
+	Node string
+	// Owner as kind and name; empty for a bare pod.
+	Owner string
+	// Carries says which old addresses it has, see the Carries constants.
+	Carries []string
+	// Reason says why it is left.
+	Reason string
+}
+
+// Plan says what becomes of each stale pod. All lists are in order of namespace and name.
+type Plan struct {
+	Restarts  []Workload
+	Evictions []corev1.Pod
+	Reported  []Reported
+}
+
+// Plan decides. Rollouts restart what they can; of the rest policy says whether it is evicted or reported. Static pods and
+// those of paused Deployments are always reported: an eviction does not renew the former, and somebody halted the latter.
+func (s *State) Plan(c Changes, policy v1alpha1.BarePodsPolicy) Plan {
+	o := s.owners()
+	restarts := map[types.UID]*Workload{}
+	var plan Plan
+	for i := range s.Pods {
+		pod := &s.Pods[i]
+		carries := Stale(pod, c)
+		if len(carries) == 0 {
+			continue
+		}
+		fate := o.fateOf(pod)
+		if fate.workload != nil {
+			w := restarts[fate.workload.UID]
+			if w == nil {
+				w = fate.workload
+				restarts[w.UID] = w
+			}
+			w.Stale = append(w.Stale, pod.Name)
+			continue
+		}
+		if several := budgetsOf(s.Budgets, pod); !fate.final && policy == v1alpha1.BarePodsEvict {
+			if len(several) <= 1 {
+				plan.Evictions = append(plan.Evictions, *pod)
+				continue
+			}
+			// checkAndDecrement's caller in k8s.io/kubernetes pkg/registry/core/pod/storage/eviction.go
+			fate.reason = "PodDisruptionBudgets " + names(several) + " cover it, and the API server evicts no pod that has several"
+		}
+		plan.Reported = append(plan.Reported, report(pod, carries, fate.reason))
+	}
+	for _, w := range restarts {
+		slices.Sort(w.Stale)
+		plan.Restarts = append(plan.Restarts, *w)
+	}
+	plan.sort()
+	return plan
+}
+
+func (p *Plan) sort() {
+	slices.SortFunc(p.Restarts, func(a, b Workload) int {
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name), cmp.Compare(a.Kind, b.Kind))
+	})
+	slices.SortFunc(p.Evictions, func(a, b corev1.Pod) int {
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+	})
+	sortReported(p.Reported)
+}
+
+func sortReported(all []Reported) {
+	slices.SortFunc(all, func(a, b Reported) int {
+		return cmp.Or(cmp.Compare(a.Pod.Namespace, b.Pod.Namespace), cmp.Compare(a.Pod.Name, b.Pod.Name))
+	})
+}
+
+// Left are all pods that are stale at present, whatever may become of them.
+func (s *State) Left(c Changes) []Reported {
+	o := s.owners()
+	var all []Reported
+	for i := range s.Pods {
+		pod := &s.Pods[i]
+		if carries := Stale(pod, c); len(carries) > 0 {
+			fate := o.fateOf(pod)
+			if fate.workload != nil {
+				fate.reason = fate.workload.String() + " was not restarted"
+			}
+			all = append(all, report(pod, carries, fate.reason))
+		}
+	}
+	sortReported(all)
+	return all
+}
+
+// Rounds puts evictions into groups, to be done one after another, so that no two pods of one controller are in the same
+// group.
+func Rounds(pods []corev1.Pod) [][]corev1.Pod {
+	var rounds [][]corev1.Pod
+	next := map[types.UID]int{}
+	for i := range pods {
+		round := 0
+		if ref := metav1.GetControllerOf(&pods[i]); ref != nil {
+			round = next[ref.UID]
+			next[ref.UID]++
+		}
+		if round == len(rounds) {
+			rounds = append(rounds, nil)
+		}
+		rounds[round] = append(rounds[round], pods[i])
+	}
+	return rounds
+}
+
+func report(pod *corev1.Pod, carries []string, reason string) Reported {
+	r := Reported{
+		Pod:  types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name},
+		Node: pod.Spec.NodeName, Carries: carries, Reason: reason,
+	}
+	if ref := metav1.GetControllerOf(pod); ref != nil {
+		r.Owner = ref.Kind + " " + ref.Name
+	}
+	return r
+}
+
+// fate is how a pod can be renewed: by a workload's rollout or, unless the reason is final, by eviction.
+type fate struct {
+	workload *Workload
+	reason   string
+	final    bool
+}
+
+// owners finds owners by UID.
+type owners struct {
+	replicaSets  map[types.UID]*metav1.PartialObjectMetadata
+	deployments  map[types.UID]*appsv1.Deployment
+	statefulSets map[types.UID]*appsv1.StatefulSet
+	daemonSets   map[types.UID]*appsv1.DaemonSet
+}
+
+func (s *State) owners() *owners {
+	o := &owners{
+		map[types.UID]*metav1.PartialObjectMetadata{},
+		map[types.UID]*appsv1.Deployment{},
+		map[types.UID]*appsv1.StatefulSet{},
+		map[types.UID]*appsv1.DaemonSet{},
+	}
+	for i := range s.ReplicaSets {
+		o.replicaSets[s.ReplicaSets[i].UID] = &s.ReplicaSets[i]
+	}
+	for i := range s.Deployments {
+		o.deployments[s.Deployments[i].UID] = &s.Deployments[i]
+	}
+	for i := range s.StatefulSets {
+		o.statefulSets[s.StatefulSets[i].UID] = &s.StatefulSets[i]
+	}
+	for i := range s.DaemonSets {
+		o.daemonSets[s.DaemonSets[i].UID] = &s.DaemonSets[i]
+	}
+	return o
+}
+
+// fateOf looks for the workload of a pod. Owners are compared by UID, so that kinds of the same name in other API groups
+// are no concern.
+func (o *owners) fateOf(pod *corev1.Pod) fate {
+	if _, mirror := pod.Annotations[corev1.MirrorPodAnnotationKey]; mirror {
+		return fate{reason: "a static pod: restart it on its node, by its manifest or with the kubelet", final: true}
+	}
+	ref := metav1.GetControllerOf(pod)
+	if ref == nil {
+		return fate{reason: "it has no owner that would restart it"}
+	}
+	if rs := o.replicaSets[ref.UID]; rs != nil {
+		above := metav1.GetControllerOf(rs)
+		if above == nil {
+			return fate{reason: "ReplicaSet " + ref.Name + " has no rollout"}
+		}
+		ref = above
+	}
+	if d := o.deployments[ref.UID]; d != nil {
+		return rolled(deploymentAdapter{d}, pod)
+	}
+	if d := o.statefulSets[ref.UID]; d != nil {
+		return rolled(statefulSetAdapter{d}, pod)
+	}
+	if d := o.daemonSets[ref.UID]; d != nil {
+		return rolled(daemonSetAdapter{d}, pod)
+	}
+	if ref.Kind == kindJob {
+		return fate{reason: "Job " + ref.Name + " has no rollout"}
+	}
+	return fate{reason: fmt.Sprintf("replumb cannot restart its owner, %s %s", ref.Kind, ref.Name)}
+}
+
+func rolled(a adapter, pod *corev1.Pod) fate {
+	if reason, final := a.halted(); reason != "" {
+		return fate{reason: reason, final: final}
+	}
+	if !a.renews(pod) {
+		return fate{reason: a.workload().String() + " is rolled out in part only (partition)"}
+	}
+	return fate{workload: a.workload()}
+}
+
+// budgetsOf are the PodDisruptionBudgets that cover a pod. A missing selector selects nothing, an empty one everything
+// (k8s.io/api policy/v1, PodDisruptionBudgetSpec).
+func budgetsOf(all []policyv1.PodDisruptionBudget, pod *corev1.Pod) []policyv1.PodDisruptionBudget {
+	var covering []policyv1.PodDisruptionBudget
+	for i := range all {
+		selector, err := metav1.LabelSelectorAsSelector(all[i].Spec.Selector)
+		if err == nil && all[i].Namespace == pod.Namespace && selector.Matches(labels.Set(pod.Labels)) {
+			covering = append(covering, all[i])
+		}
+	}
+	return covering
+}
+
+func names(budgets []policyv1.PodDisruptionBudget) string {
+	var all []string
+	for i := range budgets {
+		all = append(all, budgets[i].Name)
+	}
+	return strings.Join(all, ", ")
+}
+
+// ordinal of a StatefulSet's pod.
+func ordinal(pod *corev1.Pod) int {
+	n, err := strconv.Atoi(pod.Name[strings.LastIndex(pod.Name, "-")+1:])
+	if err != nil {
+		return 0
+	}
+	return n
+}

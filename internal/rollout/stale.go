@@ -1,0 +1,124 @@
+// Package rollout renews pods that still carry addresses from before a change, by restarting their owners or evicting
+// them, within their PodDisruptionBudgets.
+package rollout
+
+import (
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// Changes are the moments since which new pods get new addresses. Zero means that nothing changed.
+type Changes struct {
+	// KubernetesMovedAt is when the Service default/kubernetes moved.
+	KubernetesMovedAt time.Time
+	// MovedAt is, by namespace, when the latest of its Services moved.
+	MovedAt map[string]time.Time
+	// DNSSince is when every kubelet was known to give pods the new cluster DNS address.
+	DNSSince time.Time
+	// Slack is added to each moment. It covers that clocks of nodes differ from the one the moments were read from, and
+	// that kubelets hear of a moved Service a little later.
+	Slack time.Duration
+}
+
+// What pods can carry.
+const (
+	CarriesKubernetes = "the old address of the Service default/kubernetes in its environment"
+	CarriesServices   = "old addresses of its namespace's Services in its environment"
+	CarriesDNS        = "the old address of the cluster DNS in its resolv.conf"
+)
+
+// burden is something old that a pod carries, and until when pods were given it.
+type burden struct {
+	text  string
+	until time.Time
+}
+
+// Stale says which old addresses a pod carries; none, if it runs with the present ones or has ended.
+//
+// The environment is made when a container is created: it has the Service default/kubernetes always, and the Services of
+// the pod's namespace unless enableServiceLinks is false (getServiceEnvVarMap in k8s.io/kubernetes
+// pkg/kubelet/kubelet_pods.go). So the oldest running container counts; one that waits to be created gets the present
+// addresses. The resolv.conf is made with the sandbox, and names the cluster DNS for dnsPolicy ClusterFirst off the host's
+// network and for ClusterFirstWithHostNet (getPodDNSType in pkg/kubelet/network/dns/dns.go).
+//
+// Times in a pod's status are cut to whole seconds, so a pod of the very second of a change is taken as stale.
+func Stale(pod *corev1.Pod, c Changes) []string {
+	var reasons []string
+	for _, b := range burdens(pod, c) {
+		reasons = append(reasons, b.text)
+	}
+	return reasons
+}
+
+func burdens(pod *corev1.Pod, c Changes) []burden {
+	if ended(pod) {
+		return nil
+	}
+	var all []burden
+	weigh := func(text string, since, change time.Time) {
+		until := change.Add(c.Slack)
+		if !change.IsZero() && !since.IsZero() && !since.After(until) {
+			all = append(all, burden{text: text, until: until})
+		}
+	}
+	oldest := oldestContainer(pod)
+	weigh(CarriesKubernetes, oldest, c.KubernetesMovedAt)
+	if links := pod.Spec.EnableServiceLinks; links == nil || *links {
+		weigh(CarriesServices, oldest, c.MovedAt[pod.Namespace])
+	}
+	if usesClusterDNS(pod) && pod.Status.StartTime != nil {
+		weigh(CarriesDNS, pod.Status.StartTime.Time, c.DNSSince)
+	}
+	return all
+}
+
+func ended(pod *corev1.Pod) bool {
+	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
+}
+
+// oldestContainer is when the oldest running container was started; zero, if none runs. A sandbox that was made anew,
+// after a node's reboot for instance, has new containers too, so that a container is never older than it looks.
+func oldestContainer(pod *corev1.Pod) time.Time {
+	var oldest time.Time
+	for _, statuses := range [][]corev1.ContainerStatus{
+		pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses, pod.Status.EphemeralContainerStatuses,
+	} {
+		for i := range statuses {
+			running := statuses[i].State.Running
+			if running != nil && (oldest.IsZero() || running.StartedAt.Time.Before(oldest)) {
+				oldest = running.StartedAt.Time
+			}
+		}
+	}
+	return oldest
+}
+
+func usesClusterDNS(pod *corev1.Pod) bool {
+	switch pod.Spec.DNSPolicy {
+	case corev1.DNSClusterFirstWithHostNet:
+		return true
+	case corev1.DNSClusterFirst, "":
+		return !pod.Spec.HostNetwork
+	}
+	return false
+}
+
+func podReady(pod *corev1.Pod) bool {
+	for _, c := range pod.Status.Conditions {
+		if c.Type == corev1.PodReady {
+			return c.Status == corev1.ConditionTrue && pod.DeletionTimestamp.IsZero()
+		}
+	}
+	return false
+}
+
+// touched reports whether something at this time, in this namespace, can be an answer to one of the changes.
+func (c Changes) touched(namespace string, at time.Time) bool {
+	for _, change := range []time.Time{c.KubernetesMovedAt, c.MovedAt[namespace], c.DNSSince} {
+		if !change.IsZero() && at.After(change) {
+			return true
+		}
+	}
+	return false
+}
