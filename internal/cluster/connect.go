@@ -9,10 +9,14 @@ import (
 	"net"
 	"strings"
 
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	appsv1 "k8s.io/api/apps/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -82,6 +86,7 @@ func newScheme() (*runtime.Scheme, error) {
 	for _, add := range []func(*runtime.Scheme) error{
 		corev1.AddToScheme, networkingv1.AddToScheme, discoveryv1.AddToScheme, authorizationv1.AddToScheme,
 		apiextensionsv1.AddToScheme, v1alpha1.AddToScheme,
+		admissionv1.AddToScheme, appsv1.AddToScheme, batchv1.AddToScheme, policyv1.AddToScheme,
 	} {
 		if err := add(s); err != nil {
 			return nil, fmt.Errorf("building the scheme: %w", err)
@@ -98,8 +103,20 @@ func newMapper() meta.RESTMapper {
 		corev1.SchemeGroupVersion: {
 			"Service": meta.RESTScopeNamespace, "Pod": meta.RESTScopeNamespace,
 			"Namespace": meta.RESTScopeRoot, "Node": meta.RESTScopeRoot,
+			"ConfigMap": meta.RESTScopeNamespace, "PersistentVolume": meta.RESTScopeRoot,
 		},
-		networkingv1.SchemeGroupVersion:    {"ServiceCIDR": meta.RESTScopeRoot, "IPAddress": meta.RESTScopeRoot},
+		appsv1.SchemeGroupVersion: {
+			"Deployment": meta.RESTScopeNamespace, "StatefulSet": meta.RESTScopeNamespace, "DaemonSet": meta.RESTScopeNamespace,
+		},
+		batchv1.SchemeGroupVersion:  {"Job": meta.RESTScopeNamespace, "CronJob": meta.RESTScopeNamespace},
+		policyv1.SchemeGroupVersion: {"PodDisruptionBudget": meta.RESTScopeNamespace},
+		admissionv1.SchemeGroupVersion: {
+			"ValidatingWebhookConfiguration": meta.RESTScopeRoot, "MutatingWebhookConfiguration": meta.RESTScopeRoot,
+			"ValidatingAdmissionPolicy": meta.RESTScopeRoot,
+		},
+		networkingv1.SchemeGroupVersion: {
+			"ServiceCIDR": meta.RESTScopeRoot, "IPAddress": meta.RESTScopeRoot, "NetworkPolicy": meta.RESTScopeNamespace,
+		},
 		discoveryv1.SchemeGroupVersion:     {"EndpointSlice": meta.RESTScopeNamespace},
 		authorizationv1.SchemeGroupVersion: {"SelfSubjectAccessReview": meta.RESTScopeRoot},
 		apiextensionsv1.SchemeGroupVersion: {"CustomResourceDefinition": meta.RESTScopeRoot},
