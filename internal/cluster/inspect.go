@@ -50,8 +50,8 @@ type Inspection struct {
 	Policies []Policy
 	// Migrations that the cluster has.
 	Migrations []v1alpha1.Migration
-	// Unread says by resource why it could not be looked through.
-	Unread map[string]string
+	// Unread are the resources that the user may not read.
+	Unread map[string]bool
 
 	calico bool
 }
@@ -76,7 +76,7 @@ type Policy struct {
 // References looks through everything that may name an old address or stand in the way of a migration otherwise, page
 // by page, and keeps in snap.Inspection only what it finds. What the user may not list is noted as unread.
 func (c *Cluster) References(ctx context.Context, scanner *references.Scanner, snap *Snapshot) error {
-	found := &Inspection{Unread: map[string]string{}}
+	found := &Inspection{Unread: map[string]bool{}}
 	var mu sync.Mutex
 	eg, ectx := errgroup.WithContext(ctx)
 	eg.SetLimit(scans)
@@ -105,7 +105,7 @@ func (c *Cluster) References(ctx context.Context, scanner *references.Scanner, s
 
 // felix asks Calico whether it does the work of kube-proxy.
 func (c *Cluster) felix(ctx context.Context, found *Inspection) error {
-	if _, unknown := found.Unread["customresourcedefinitions"]; !found.calico && !unknown {
+	if !found.calico && !found.Unread["customresourcedefinitions"] {
 		return nil
 	}
 	body, err := c.GetRaw(ctx, "/apis/crd.projectcalico.org/v1/felixconfigurations/default")
@@ -122,7 +122,7 @@ func (i *Inspection) unread(resource string, err error) error {
 	case err == nil, apierrors.IsNotFound(err), meta.IsNoMatchError(err):
 		return nil
 	case apierrors.IsForbidden(err):
-		i.Unread[resource] = "the user may not read " + resource
+		i.Unread[resource] = true
 		return nil
 	}
 	return err
@@ -252,11 +252,11 @@ func (i *Inspection) addresses(scanner *references.Scanner, pod *corev1.Pod) {
 
 func (i *Inspection) sort() {
 	sort.SliceStable(i.References, func(a, b int) bool { return i.References[a].Object < i.References[b].Object })
-	sort.Slice(i.Proxies, func(a, b int) bool { return i.Proxies[a].Object < i.Proxies[b].Object })
-	sort.Slice(i.Replacements, func(a, b int) bool { return i.Replacements[a].Object < i.Replacements[b].Object })
-	sort.Slice(i.NodeLocal, func(a, b int) bool { return i.NodeLocal[a].Object < i.NodeLocal[b].Object })
-	sort.Slice(i.InTarget, func(a, b int) bool { return i.InTarget[a].Pod < i.InTarget[b].Pod })
-	sort.Slice(i.Stuck, func(a, b int) bool { return i.Stuck[a].Name < i.Stuck[b].Name })
-	sort.Slice(i.Policies, func(a, b int) bool { return i.Policies[a].Name < i.Policies[b].Name })
-	sort.Slice(i.Migrations, func(a, b int) bool { return i.Migrations[a].Name < i.Migrations[b].Name })
+	sort.SliceStable(i.Proxies, func(a, b int) bool { return i.Proxies[a].Object < i.Proxies[b].Object })
+	sort.SliceStable(i.Replacements, func(a, b int) bool { return i.Replacements[a].Object < i.Replacements[b].Object })
+	sort.SliceStable(i.NodeLocal, func(a, b int) bool { return i.NodeLocal[a].Object < i.NodeLocal[b].Object })
+	sort.SliceStable(i.InTarget, func(a, b int) bool { return i.InTarget[a].Pod < i.InTarget[b].Pod })
+	sort.SliceStable(i.Stuck, func(a, b int) bool { return i.Stuck[a].Name < i.Stuck[b].Name })
+	sort.SliceStable(i.Policies, func(a, b int) bool { return i.Policies[a].Name < i.Policies[b].Name })
+	sort.SliceStable(i.Migrations, func(a, b int) bool { return i.Migrations[a].Name < i.Migrations[b].Name })
 }

@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"path"
 	"slices"
@@ -88,9 +89,9 @@ func (i *Inspection) configMap(o *corev1.ConfigMap) {
 	if o.Namespace != "kube-system" {
 		return
 	}
-	for _, text := range o.Data {
-		if strings.Contains(text, "KubeProxyConfiguration") {
-			i.Proxies = append(i.Proxies, proxyFromFile(name, text))
+	for _, key := range slices.Sorted(maps.Keys(o.Data)) {
+		if strings.Contains(o.Data[key], "KubeProxyConfiguration") {
+			i.Proxies = append(i.Proxies, proxyFromFile(name, o.Data[key]))
 		}
 	}
 }

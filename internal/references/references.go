@@ -5,8 +5,9 @@ package references
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
-	"sort"
+	"slices"
 	"strings"
 
 	"go4.org/netipx"
@@ -39,7 +40,9 @@ func (r Reference) Kind() string {
 }
 
 // IsZone reports whether the value is a reverse zone of DNS.
-func (r Reference) IsZone() bool { return strings.HasSuffix(r.Value, zoneEnd4) || strings.HasSuffix(r.Value, zoneEnd6) }
+func (r Reference) IsZone() bool {
+	return strings.HasSuffix(r.Value, zoneEnd4) || strings.HasSuffix(r.Value, zoneEnd6)
+}
 
 // Scanner knows what to look for. It is not changed by use, so that many goroutines can share it.
 type Scanner struct {
@@ -190,18 +193,9 @@ func (w *walk) texts(field string, all []string) {
 }
 
 func (w *walk) values(field string, all map[string]string) {
-	for _, key := range sorted(all) {
+	for _, key := range slices.Sorted(maps.Keys(all)) {
 		w.text(fmt.Sprintf("%s[%s]", field, key), all[key])
 	}
-}
-
-func sorted(all map[string]string) []string {
-	keys := make([]string, 0, len(all))
-	for key := range all {
-		keys = append(keys, key)
-	}
-	sort.Strings(keys)
-	return keys
 }
 
 func (w *walk) url(field string, url *string) {
@@ -212,7 +206,7 @@ func (w *walk) url(field string, url *string) {
 
 func (w *walk) configMap(o *corev1.ConfigMap) {
 	w.object("ConfigMap", o)
-	for _, key := range sorted(o.Data) {
+	for _, key := range slices.Sorted(maps.Keys(o.Data)) {
 		field := fmt.Sprintf("data[%s]", key)
 		w.text(field, o.Data[key])
 		for _, zone := range w.scanner.Zones(o.Data[key]) {
