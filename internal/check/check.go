@@ -50,16 +50,39 @@ type Check[In any] struct {
 	// Code is stable: retired codes are never used again.
 	Code     string
 	Severity Severity
+	// Group is the heading it is shown under.
+	Group string
 	// Claim is what holds when the check passes.
 	Claim string
-	// Fix says what to do when it does not.
+	// Why says why that matters.
+	Why string
+	// Fix says what to do when it does not hold.
 	Fix string
 	Run func(In) []Result
+}
+
+// Group puts checks under a heading.
+func Group[In any](heading string, checks ...Check[In]) []Check[In] {
+	for i := range checks {
+		checks[i].Group = heading
+	}
+	return checks
+}
+
+// Find looks a check up by its code, in whatever case it is written.
+func Find[In any](checks []Check[In], code string) (Check[In], bool) {
+	for _, c := range checks {
+		if strings.EqualFold(c.Code, code) {
+			return c, true
+		}
+	}
+	return Check[In]{}, false
 }
 
 // Finding is one result of one check.
 type Finding struct {
 	Code     string   `json:"code"`
+	Group    string   `json:"group,omitempty"`
 	Severity Severity `json:"severity"`
 	Outcome  Outcome  `json:"outcome"`
 	Claim    string   `json:"claim"`
@@ -77,11 +100,11 @@ func Run[In any](checks []Check[In], in In) Findings {
 	for _, c := range checks {
 		results := c.Run(in)
 		if len(results) == 0 {
-			all = append(all, Finding{Code: c.Code, Severity: c.Severity, Outcome: Pass, Claim: c.Claim})
+			all = append(all, Finding{Code: c.Code, Group: c.Group, Severity: c.Severity, Outcome: Pass, Claim: c.Claim})
 		}
 		for _, r := range results {
 			all = append(all, Finding{
-				Code: c.Code, Severity: c.Severity, Outcome: r.Outcome, Claim: c.Claim,
+				Code: c.Code, Group: c.Group, Severity: c.Severity, Outcome: r.Outcome, Claim: c.Claim,
 				Object: r.Object, Message: r.Message, Fix: c.Fix,
 			})
 		}
@@ -105,12 +128,19 @@ type BlockedError struct {
 	Findings Findings
 }
 
+// errorFindings bounds how many findings an error spells out.
+const errorFindings = 5
+
 func (e *BlockedError) Error() string {
 	var codes []string
-	for _, f := range e.Findings {
+	for i, f := range e.Findings {
+		if i == errorFindings {
+			codes = append(codes, fmt.Sprintf("and %d more", len(e.Findings)-i))
+			break
+		}
 		codes = append(codes, f.Code+": "+f.Message)
 	}
-	return fmt.Sprintf("%d blocking findings: %s", len(codes), strings.Join(codes, "; "))
+	return fmt.Sprintf("%d blocking findings: %s", len(e.Findings), strings.Join(codes, "; "))
 }
 
 // Reference renders checks as a Markdown page.
@@ -118,9 +148,15 @@ func Reference[In any](title string, checks []Check[In]) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "# %s\n\n", title)
 	b.WriteString("Each check makes a claim about the cluster. A blocking finding keeps `replumb apply` from starting; a blocking\n")
-	b.WriteString("check that could not look (unknown) blocks as well. This page is generated from the checks themselves.\n")
+	b.WriteString("check that could not look (unknown) blocks as well. `replumb explain CODE` prints the same as this page, which is\n")
+	b.WriteString("generated from the checks themselves.\n")
+	last := ""
 	for _, c := range checks {
-		fmt.Fprintf(&b, "\n## %s\n\n- Claim: %s\n- Severity: %s\n- Fix: %s\n", c.Code, c.Claim, c.Severity, c.Fix)
+		if c.Group != last {
+			fmt.Fprintf(&b, "\n## %s\n", c.Group)
+			last = c.Group
+		}
+		fmt.Fprintf(&b, "\n### %s\n\n- Claim: %s\n- Severity: %s\n- Why: %s\n- Fix: %s\n", c.Code, c.Claim, c.Severity, c.Why, c.Fix)
 	}
 	return b.String()
 }

@@ -8,19 +8,19 @@ import (
 
 func registry() []Check[int] {
 	return []Check[int]{
-		{Code: "A", Severity: Blocking, Claim: "is not one", Fix: "add one", Run: func(n int) []Result {
+		{Code: "A", Severity: Blocking, Group: "Small", Claim: "is not one", Why: "one is lonely", Fix: "add one", Run: func(n int) []Result {
 			if n == 1 {
 				return []Result{Failed("Number 1", "%d is one", n)}
 			}
 			return nil
 		}},
-		{Code: "B", Severity: Blocking, Claim: "is known", Fix: "look closer", Run: func(n int) []Result {
+		{Code: "B", Severity: Blocking, Group: "Small", Claim: "is known", Why: "who knows", Fix: "look closer", Run: func(n int) []Result {
 			if n < 0 {
 				return []Result{NotKnown("", "cannot look at %d", n), NotKnown("", "nor behind it")}
 			}
 			return nil
 		}},
-		{Code: "C", Severity: Warning, Claim: "is small", Fix: "take some away", Run: func(n int) []Result {
+		{Code: "C", Severity: Warning, Group: "Large", Claim: "is small", Why: "large is heavy", Fix: "take some away", Run: func(n int) []Result {
 			if n > 9 {
 				return []Result{Failed("", "%d is large", n)}
 			}
@@ -65,12 +65,40 @@ func TestBlockedErrorNamesEveryFinding(t *testing.T) {
 	}
 }
 
+func TestBlockedErrorIsBounded(t *testing.T) {
+	err := &BlockedError{Findings: slices.Repeat(Run(registry(), 1).Blocking(), 40)}
+	if got := err.Error(); !strings.HasPrefix(got, "40 blocking findings: A: 1 is one; ") || !strings.HasSuffix(got, "; and 35 more") {
+		t.Errorf("got %q", got)
+	}
+}
+
 func TestReferenceHasEveryCheck(t *testing.T) {
 	page := Reference("Numbers", registry())
 	for _, c := range registry() {
-		want := "## " + c.Code + "\n\n- Claim: " + c.Claim + "\n- Severity: " + string(c.Severity) + "\n- Fix: " + c.Fix + "\n"
+		want := "### " + c.Code + "\n\n- Claim: " + c.Claim + "\n- Severity: " + string(c.Severity) + "\n- Why: " + c.Why + "\n- Fix: " + c.Fix + "\n"
 		if !strings.Contains(page, want) {
 			t.Errorf("%s is missing in\n%s", want, page)
+		}
+	}
+	if strings.Count(page, "\n## Small\n") != 1 || strings.Count(page, "\n## Large\n") != 1 {
+		t.Errorf("a heading is not there once:\n%s", page)
+	}
+}
+
+func TestFind(t *testing.T) {
+	for code, want := range map[string]string{"B": "B", "b": "B", "D": "", "": ""} {
+		if c, ok := Find(registry(), code); c.Code != want || ok != (want != "") {
+			t.Errorf("Find(%q) = %q, %v", code, c.Code, ok)
+		}
+	}
+}
+
+func TestGroupReachesTheFindings(t *testing.T) {
+	for _, n := range []int{1, 2} {
+		for _, f := range Run(Group("All", registry()...), n) {
+			if f.Group != "All" {
+				t.Errorf("%d: finding %+v", n, f)
+			}
 		}
 	}
 }

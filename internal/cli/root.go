@@ -85,7 +85,7 @@ you finish; until then everything can be rolled back. Every command can be inter
 		return &UsageError{Problem: err.Error(), Hint: cmd.CommandPath() + " --help"}
 	})
 	a.addConfigFlags(root.PersistentFlags())
-	root.AddCommand(a.check(), a.plan(), a.apply(), a.status(), a.rollback(), a.finish(), a.version())
+	root.AddCommand(a.check(), a.plan(), a.apply(), a.status(), a.rollback(), a.finish(), a.explainCode(), a.version())
 	return root
 }
 

@@ -9,11 +9,11 @@ import (
 	"net"
 	"strings"
 
-	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
-	authorizationv1 "k8s.io/api/authorization/v1"
-	coordinationv1 "k8s.io/api/coordination/v1"
+	admissionv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
 	batchv1 "k8s.io/api/batch/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
@@ -86,8 +86,7 @@ func newScheme() (*runtime.Scheme, error) {
 	s := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{
 		corev1.AddToScheme, networkingv1.AddToScheme, discoveryv1.AddToScheme, authorizationv1.AddToScheme,
-		apiextensionsv1.AddToScheme, v1alpha1.AddToScheme,
-		coordinationv1.AddToScheme, admissionregistrationv1.AddToScheme,
+		apiextensionsv1.AddToScheme, v1alpha1.AddToScheme, coordinationv1.AddToScheme, admissionv1.AddToScheme,
 		appsv1.AddToScheme, batchv1.AddToScheme, policyv1.AddToScheme,
 	} {
 		if err := add(s); err != nil {
@@ -101,34 +100,37 @@ func newScheme() (*runtime.Scheme, error) {
 // is installed.
 func newMapper() meta.RESTMapper {
 	m := meta.NewDefaultRESTMapper(nil)
-	for gv, kinds := range map[schema.GroupVersion]map[string]meta.RESTScope{
+	const namespaced, root = "namespaced", "root"
+	scopes := map[string]meta.RESTScope{namespaced: meta.RESTScopeNamespace, root: meta.RESTScopeRoot}
+	for gv, kinds := range map[schema.GroupVersion]map[string][]string{
 		corev1.SchemeGroupVersion: {
-			"Service": meta.RESTScopeNamespace, "Pod": meta.RESTScopeNamespace,
-			"Namespace": meta.RESTScopeRoot, "Node": meta.RESTScopeRoot,
-			"ConfigMap": meta.RESTScopeNamespace, "Secret": meta.RESTScopeNamespace,
+			namespaced: {"Service", "Pod", "ConfigMap", "Secret", "Event"}, root: {"Namespace", "Node", "PersistentVolume"},
 		},
-		networkingv1.SchemeGroupVersion:    {"ServiceCIDR": meta.RESTScopeRoot, "IPAddress": meta.RESTScopeRoot},
-		discoveryv1.SchemeGroupVersion:     {"EndpointSlice": meta.RESTScopeNamespace},
-		authorizationv1.SchemeGroupVersion: {"SelfSubjectAccessReview": meta.RESTScopeRoot},
-		apiextensionsv1.SchemeGroupVersion: {"CustomResourceDefinition": meta.RESTScopeRoot},
-		v1alpha1.GroupVersion:              {"Migration": meta.RESTScopeRoot},
-		coordinationv1.SchemeGroupVersion:  {"Lease": meta.RESTScopeNamespace},
-		admissionregistrationv1.SchemeGroupVersion: {
-			"ValidatingAdmissionPolicy": meta.RESTScopeRoot, "ValidatingAdmissionPolicyBinding": meta.RESTScopeRoot,
-		},
-		appsv1.SchemeGroupVersion: {
-			"Deployment": meta.RESTScopeNamespace, "ReplicaSet": meta.RESTScopeNamespace,
-			"StatefulSet": meta.RESTScopeNamespace, "DaemonSet": meta.RESTScopeNamespace,
-		},
-		batchv1.SchemeGroupVersion:  {"Job": meta.RESTScopeNamespace},
-		policyv1.SchemeGroupVersion: {"PodDisruptionBudget": meta.RESTScopeNamespace},
+		appsv1.SchemeGroupVersion:          {namespaced: {"Deployment", "ReplicaSet", "StatefulSet", "DaemonSet"}},
+		batchv1.SchemeGroupVersion:         {namespaced: {"Job", "CronJob"}},
+		policyv1.SchemeGroupVersion:        {namespaced: {"PodDisruptionBudget"}},
+		discoveryv1.SchemeGroupVersion:     {namespaced: {"EndpointSlice"}},
+		coordinationv1.SchemeGroupVersion:  {namespaced: {"Lease"}},
+		networkingv1.SchemeGroupVersion:    {namespaced: {"NetworkPolicy"}, root: {"ServiceCIDR", "IPAddress"}},
+		authorizationv1.SchemeGroupVersion: {root: {"SelfSubjectAccessReview"}},
+		apiextensionsv1.SchemeGroupVersion: {root: {"CustomResourceDefinition"}},
+		v1alpha1.GroupVersion:              {root: {"Migration"}},
+		admissionv1.SchemeGroupVersion: {root: {
+			"ValidatingWebhookConfiguration", "MutatingWebhookConfiguration", "ValidatingAdmissionPolicy",
+			"ValidatingAdmissionPolicyBinding",
+		}},
 	} {
-		for kind, scope := range kinds {
-			plural, singular := meta.UnsafeGuessKindToResource(gv.WithKind(kind))
-			if kind == "IPAddress" {
-				plural = gv.WithResource("ipaddresses")
+		for scope, names := range kinds {
+			for _, kind := range names {
+				plural, singular := meta.UnsafeGuessKindToResource(gv.WithKind(kind))
+				switch kind {
+				case "IPAddress":
+					plural = gv.WithResource("ipaddresses")
+				case "ValidatingAdmissionPolicy":
+					plural = gv.WithResource("validatingadmissionpolicies")
+				}
+				m.AddSpecific(gv.WithKind(kind), plural, singular, scopes[scope])
 			}
-			m.AddSpecific(gv.WithKind(kind), plural, singular, scope)
 		}
 	}
 	return m

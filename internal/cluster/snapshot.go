@@ -5,10 +5,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/version"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -32,6 +35,10 @@ type Snapshot struct {
 	Access []AccessAnswer
 	// Kubelets by node, as they say themselves.
 	Kubelets map[string]KubeletAnswer
+	// ClusterIPOwners are the field managers other than replumb that own the clusterIP of a Service.
+	ClusterIPOwners map[types.NamespacedName][]Owner
+	// Inspection is what References found; nil if nobody asked for it.
+	Inspection *Inspection
 	// Admitted says of each bridge form that was tried why it was refused; nil means it was admitted.
 	Admitted map[v1alpha1.BridgeForm]error
 }
@@ -43,6 +50,13 @@ type KubeletAnswer struct {
 	// DNS are the addresses of its clusterDNS.
 	DNS []string
 	Err error
+}
+
+// Owner is one field manager's claim.
+type Owner struct {
+	Manager string
+	// Applies is true of server-side apply, which comes back to what it says.
+	Applies bool
 }
 
 // Load reads what plans need.
@@ -58,7 +72,9 @@ func (c *Cluster) Load(ctx context.Context) (*Snapshot, error) {
 	if s.IPAddresses, err = list[networkingv1.IPAddress](ctx, c, &networkingv1.IPAddressList{}); err != nil {
 		return nil, err
 	}
-	if s.Services, err = list[corev1.Service](ctx, c, &corev1.ServiceList{}); err != nil {
+	if err := eachPage(ctx, c, &corev1.ServiceList{}, pageSize, func(o client.Object) {
+		s.TakeService(o.(*corev1.Service))
+	}); err != nil {
 		return nil, err
 	}
 	if s.Nodes, err = list[corev1.Node](ctx, c, &corev1.NodeList{}); err != nil {
@@ -84,26 +100,77 @@ func (c *Cluster) endingNamespaces(ctx context.Context) (map[string]bool, error)
 	return ending, nil
 }
 
-// list reads a whole collection page by page.
-func list[T any](ctx context.Context, c client.Client, into client.ObjectList, opts ...client.ListOption) ([]T, error) {
+// list reads a whole collection page by page, without managedFields: nothing is made from them, and in a large cluster
+// they are half of the memory.
+func list[T any](ctx context.Context, c client.Client, of client.ObjectList) ([]T, error) {
 	var all []T
+	err := eachPage(ctx, c, of, pageSize, func(o client.Object) {
+		o.SetManagedFields(nil)
+		all = append(all, *any(o).(*T))
+	})
+	return all, err
+}
+
+// eachPage reads a collection page by page and hands out its objects one by one. of says what to list; a fresh list is
+// made for every page, so that objects may be kept.
+func eachPage(
+	ctx context.Context, c client.Client, of client.ObjectList, size int64, take func(client.Object), opts ...client.ListOption,
+) error {
 	token := ""
 	for {
-		page := append([]client.ListOption{client.Limit(pageSize), client.Continue(token)}, opts...)
-		if err := c.List(ctx, into, page...); err != nil {
-			return nil, fmt.Errorf("listing %T: %w", *new(T), err)
+		page, ok := of.DeepCopyObject().(client.ObjectList)
+		if !ok {
+			return fmt.Errorf("listing %T: not a list", of)
 		}
-		items, err := meta.ExtractList(into)
-		if err != nil {
-			return nil, fmt.Errorf("listing %T: %w", *new(T), err)
+		if err := c.List(ctx, page, append([]client.ListOption{client.Limit(size), client.Continue(token)}, opts...)...); err != nil {
+			return fmt.Errorf("listing %s: %w", strings.TrimPrefix(strings.TrimSuffix(fmt.Sprintf("%T", of), "List"), "*"), err)
 		}
-		for _, item := range items {
-			all = append(all, *any(item).(*T))
+		if err := meta.EachListItem(page, func(o runtime.Object) error {
+			item, ok := o.(client.Object)
+			if !ok {
+				return fmt.Errorf("listing %T: %T is no object", of, o)
+			}
+			take(item)
+			return nil
+		}); err != nil {
+			return err
 		}
-		if token = into.GetContinue(); token == "" {
-			return all, nil
+		if token = page.GetContinue(); token == "" {
+			return nil
 		}
 	}
+}
+
+// TakeService adds a Service to the picture, which keeps of its managedFields only who owns its clusterIP.
+func (s *Snapshot) TakeService(svc *corev1.Service) {
+	if owners := clusterIPOwners(svc); len(owners) > 0 {
+		if s.ClusterIPOwners == nil {
+			s.ClusterIPOwners = map[types.NamespacedName][]Owner{}
+		}
+		s.ClusterIPOwners[client.ObjectKeyFromObject(svc)] = owners
+	}
+	svc.SetManagedFields(nil)
+	s.Services = append(s.Services, *svc)
+}
+
+func clusterIPOwners(svc *corev1.Service) []Owner {
+	var all []Owner
+	for _, entry := range svc.ManagedFields {
+		if entry.Manager == v1alpha1.FieldManager || entry.FieldsV1 == nil {
+			continue
+		}
+		// FieldsV1 is nested objects; a key with a colon after f is a field.
+		var fields struct {
+			Spec map[string]json.RawMessage `json:"f:spec"`
+		}
+		if json.Unmarshal(entry.FieldsV1.GetRawBytes(), &fields) != nil {
+			continue
+		}
+		if _, owns := fields.Spec["f:clusterIP"]; owns {
+			all = append(all, Owner{Manager: entry.Manager, Applies: entry.Operation == metav1.ManagedFieldsOperationApply})
+		}
+	}
+	return all
 }
 
 // Service finds a Service in the picture.

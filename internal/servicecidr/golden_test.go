@@ -12,13 +12,15 @@ import (
 	"testing"
 
 	"github.com/rogpeppe/go-internal/txtar"
-	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/version"
+	clientscheme "k8s.io/client-go/kubernetes/scheme"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
 	"github.com/replumb/replumb/api/v1alpha1"
@@ -59,8 +61,7 @@ func golden(t *testing.T, file string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	snap := readSnapshot(t, in["cluster.yaml"], in["facts.yaml"])
-	survey := Look(snap, job.Spec)
+	snap, survey := readFixture(t, job.Spec, in["cluster.yaml"], in["facts.yaml"])
 	findings := check.Run(Checks(), Input{Snapshot: snap, Survey: survey})
 	p := &Planner{Survey: survey, Migration: job.Migration, Findings: findings, Form: v1alpha1.BridgeLoadBalancer}
 	got := map[string]string{"findings": renderFindings(findings), "plan": renderPlan(t, p)}
@@ -83,28 +84,48 @@ func golden(t *testing.T, file string) {
 
 // facts are what only a running cluster can tell.
 type facts struct {
-	Minor    string            `json:"minor"`
-	Denied   []string          `json:"denied"`
-	Domains  map[string]string `json:"domains"`
-	Refused  map[string]string `json:"refused"`
-	Admitted []string          `json:"admitted"`
+	DNS      map[string][]string `json:"dns"`
+	NoProxy  bool                `json:"noProxy"`
+	Minor    string              `json:"minor"`
+	Denied   []string            `json:"denied"`
+	Domains  map[string]string   `json:"domains"`
+	Refused  map[string]string   `json:"refused"`
+	Admitted []string            `json:"admitted"`
 }
 
-func readSnapshot(t *testing.T, manifests, factsYAML []byte) *cluster.Snapshot {
+// usualProxy is how kubeadm configures kube-proxy. Fixtures have it unless they say noProxy.
+const usualProxy = `
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: kube-proxy, namespace: kube-system}
+data:
+  config.conf: |
+    apiVersion: kubeproxy.config.k8s.io/v1alpha1
+    kind: KubeProxyConfiguration
+    clusterCIDR: 10.244.0.0/16
+`
+
+func readFixture(t *testing.T, spec Spec, manifests, factsYAML []byte) (*cluster.Snapshot, *Survey) {
 	t.Helper()
 	f := facts{Minor: "36"}
 	if err := yaml.UnmarshalStrict(factsYAML, &f); err != nil {
 		t.Fatal(err)
 	}
 	snap := &cluster.Snapshot{
-		Version:        &version.Info{Major: "1", Minor: f.Minor, GitVersion: "v1." + f.Minor + ".0"},
-		Kubelets: map[string]cluster.KubeletAnswer{}, Admitted: map[v1alpha1.BridgeForm]error{},
+		Version:    &version.Info{Major: "1", Minor: f.Minor, GitVersion: "v1." + f.Minor + ".0"},
+		Kubelets:   map[string]cluster.KubeletAnswer{},
+		Admitted:   map[v1alpha1.BridgeForm]error{},
+		Inspection: &cluster.Inspection{Unread: map[string]bool{}},
 	}
 	for _, r := range Rights() {
-		snap.Access = append(snap.Access, cluster.AccessAnswer{Right: r, Allowed: !slices.Contains(f.Denied, r.String())})
+		denied := slices.Contains(f.Denied, r.String())
+		snap.Access = append(snap.Access, cluster.AccessAnswer{Right: r, Allowed: !denied})
+		if denied && OptionalRight(r) {
+			snap.Inspection.Unread[r.Resource] = true
+		}
 	}
 	for node, domain := range f.Domains {
-		answer := cluster.KubeletAnswer{Domain: domain}
+		answer := cluster.KubeletAnswer{Domain: domain, DNS: f.DNS[node]}
 		if domain == "" {
 			answer.Err = errors.New("no answer")
 		}
@@ -116,21 +137,42 @@ func readSnapshot(t *testing.T, manifests, factsYAML []byte) *cluster.Snapshot {
 	for form, reason := range f.Refused {
 		snap.Admitted[v1alpha1.BridgeForm(form)] = errors.New(reason)
 	}
-	readObjects(t, snap, manifests)
-	return snap
+	if !f.NoProxy {
+		manifests = append([]byte(usualProxy+"---\n"), manifests...)
+	}
+	others := readObjects(t, snap, manifests)
+	survey := Look(snap, spec)
+	scanner, err := Scanner(survey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, o := range others {
+		snap.Inspection.Take(scanner, o)
+	}
+	return snap, survey
 }
 
-func readObjects(t *testing.T, snap *cluster.Snapshot, manifests []byte) {
+// readObjects sorts manifests into the snapshot and returns those that are only looked through.
+func readObjects(t *testing.T, snap *cluster.Snapshot, manifests []byte) []client.Object {
 	t.Helper()
 	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, networkingv1.AddToScheme, authorizationv1.AddToScheme} {
+	for _, add := range []func(*runtime.Scheme) error{
+		clientscheme.AddToScheme, apiextensionsv1.AddToScheme, v1alpha1.AddToScheme,
+	} {
 		if err := add(scheme); err != nil {
 			t.Fatal(err)
 		}
 	}
+	var others []client.Object
 	decode := serializer.NewCodecFactory(scheme, serializer.EnableStrict).UniversalDeserializer()
 	for doc := range bytes.SplitSeq(manifests, []byte("---\n")) {
 		if len(bytes.TrimSpace(doc)) == 0 {
+			continue
+		}
+		if bytes.Contains(doc, []byte("kind: FelixConfiguration")) {
+			if err := snap.Inspection.TakeFelix(doc); err != nil {
+				t.Fatal(err)
+			}
 			continue
 		}
 		o, _, err := decode.Decode(doc, nil, nil)
@@ -142,7 +184,7 @@ func readObjects(t *testing.T, snap *cluster.Snapshot, manifests []byte) {
 			if o.Spec.ClusterIP != "" && o.Spec.ClusterIPs == nil {
 				o.Spec.ClusterIPs = []string{o.Spec.ClusterIP}
 			}
-			snap.Services = append(snap.Services, *o)
+			snap.TakeService(o)
 		case *corev1.Namespace:
 			snap.Ending = map[string]bool{o.Name: !o.DeletionTimestamp.IsZero()}
 		case *corev1.Node:
@@ -152,9 +194,10 @@ func readObjects(t *testing.T, snap *cluster.Snapshot, manifests []byte) {
 		case *networkingv1.IPAddress:
 			snap.IPAddresses = append(snap.IPAddresses, *o)
 		default:
-			t.Fatalf("unexpected %T", o)
+			others = append(others, o.(client.Object))
 		}
 	}
+	return others
 }
 
 // renderFindings leaves out what passed.
@@ -185,28 +228,54 @@ func renderPlan(t *testing.T, p *Planner) string {
 	return b.String()
 }
 
-// TestEveryCheckHasAFixtureThatFires also makes sure that codes are unique and every text is there.
-func TestEveryCheckHasAFixtureThatFires(t *testing.T) {
-	var all []byte
+// TestEveryCheckFiresAndPasses looks for a fixture in which a check finds something and one in which it does not, and
+// makes sure that codes are unique and every text is there. A fixture counts for the checks named in its line "passes:",
+// so that passing is meant and not by chance.
+func TestEveryCheckFiresAndPasses(t *testing.T) {
+	var all, passes []byte
 	files, err := filepath.Glob("testdata/golden/*.txtar")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, file := range files {
-		body, err := os.ReadFile(file)
+		archive, err := txtar.ParseFile(file)
 		if err != nil {
 			t.Fatal(err)
 		}
-		all = append(all, body...)
+		for _, f := range archive.Files {
+			if f.Name == "findings" {
+				all = append(append(all, '\n'), f.Data...)
+			}
+		}
+		for line := range bytes.Lines(archive.Comment) {
+			if codes, ok := bytes.CutPrefix(line, []byte("passes:")); ok {
+				passes = append(append(passes, codes...), ' ')
+				notIn(t, file, archive, codes)
+			}
+		}
 	}
 	seen := map[string]bool{}
 	for _, c := range Checks() {
-		if seen[c.Code] || c.Claim == "" || c.Fix == "" || c.Run == nil {
+		if seen[c.Code] || c.Group == "" || c.Claim == "" || c.Why == "" || c.Fix == "" || c.Run == nil {
 			t.Errorf("check %s is used twice or lacks something", c.Code)
 		}
 		seen[c.Code] = true
 		if !bytes.Contains(all, []byte("\n"+c.Code+" ")) {
 			t.Errorf("check %s fires in no fixture", c.Code)
+		}
+		if !bytes.Contains(passes, []byte(c.Code)) {
+			t.Errorf("no fixture says that check %s passes in it", c.Code)
+		}
+	}
+}
+
+func notIn(t *testing.T, file string, archive *txtar.Archive, codes []byte) {
+	t.Helper()
+	for _, f := range archive.Files {
+		for _, code := range strings.Fields(string(codes)) {
+			if f.Name == "findings" && bytes.Contains(f.Data, []byte(code)) {
+				t.Errorf("%s: check %s is said to pass and does not", file, code)
+			}
 		}
 	}
 }

@@ -21,7 +21,9 @@ type Spec struct {
 	// Name of the Migration.
 	Name string
 	// To is the target range, From what is to be emptied. An empty From means every other ready ServiceCIDR.
-	To, From    []netip.Prefix
+	To, From []netip.Prefix
+	// Networks are ranges outside the cluster that the target must not overlap.
+	Networks    []netip.Prefix
 	Bridge      v1alpha1.BridgeForm
 	Domain      string
 	Drain       time.Duration
@@ -131,6 +133,9 @@ func Validate(m *v1alpha1.Migration) (Spec, error) {
 		return Spec{}, err
 	}
 	if s.From, err = ranges("spec.serviceCIDR.from", j.From); err != nil {
+		return Spec{}, err
+	}
+	if s.Networks, err = ranges("spec.serviceCIDR.networks", j.Networks); err != nil {
 		return Spec{}, err
 	}
 	if len(s.To) == 0 {

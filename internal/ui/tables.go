@@ -37,30 +37,59 @@ func Document(w io.Writer, format string, v any) error {
 	return err
 }
 
-// Findings writes a checklist: a claim a line, and beneath it what is wrong and what to do.
+// shownFindings bounds how many findings of one check are printed; JSON and YAML have all.
+const shownFindings = 10
+
+// Findings writes a checklist in groups: a claim a line, and beneath it what is wrong and what to do.
 func Findings(w io.Writer, all check.Findings) {
-	last := ""
-	for _, f := range all {
-		if f.Code != last {
-			fmt.Fprintf(w, "%s %s %s\n", mark(f), f.Code, f.Claim)
+	group := ""
+	for len(all) > 0 {
+		n := 1
+		for n < len(all) && all[n].Code == all[0].Code {
+			n++
+		}
+		if all[0].Group != group {
+			if group != "" {
+				fmt.Fprintln(w)
+			}
+			group = all[0].Group
+			fmt.Fprintln(w, group)
+		}
+		oneCheck(w, all[:n])
+		all = all[n:]
+	}
+}
+
+func oneCheck(w io.Writer, found check.Findings) {
+	fmt.Fprintf(w, "%s %s %s\n", mark(found), found[0].Code, found[0].Claim)
+	for i, f := range found {
+		if i == shownFindings && len(found) > shownFindings+1 {
+			fmt.Fprintf(w, "    and %d more (-o json has all)\n", len(found)-i)
+			break
 		}
 		if f.Outcome != check.Pass {
 			fmt.Fprintf(w, "    %s\n", f.Message)
 		}
-		if f.Fix != "" && f.Code != last {
-			fmt.Fprintf(w, "    fix: %s\n", f.Fix)
-		}
-		last = f.Code
+	}
+	if fix := found[0].Fix; fix != "" {
+		fmt.Fprintf(w, "    fix: %s\n", fix)
 	}
 }
 
-func mark(f check.Finding) string {
+// mark is the worst outcome of a check: what is known to be wrong comes before what is not known.
+func mark(found check.Findings) string {
+	worst := check.Pass
+	for _, f := range found {
+		if f.Outcome == check.Fail || worst == check.Pass {
+			worst = f.Outcome
+		}
+	}
 	switch {
-	case f.Outcome == check.Pass:
+	case worst == check.Pass:
 		return "ok     "
-	case f.Outcome == check.Unknown:
+	case worst == check.Unknown:
 		return "unknown"
-	case f.Severity == check.Blocking:
+	case found[0].Severity == check.Blocking:
 		return "BLOCKED"
 	}
 	return "warning"

@@ -20,13 +20,36 @@ func TestFindingsTellTheClaimAndTheFixOnce(t *testing.T) {
 	const want = `ok      A all is well
 BLOCKED B names are free
     one is taken
-    fix: rename it
     two is taken
+    fix: rename it
 warning C nodes are ready
     a is not
 unknown D kubelets answer
     a did not
 `
+	if b.String() != want {
+		t.Errorf("got:\n%s\nwant:\n%s", b.String(), want)
+	}
+}
+
+func TestFindingsAreGroupedAndBounded(t *testing.T) {
+	var all check.Findings
+	all = append(all, check.Finding{Code: "A", Group: "One", Outcome: check.Pass, Claim: "all is well"})
+	all = append(all, check.Finding{Code: "B", Group: "One", Severity: check.Warning, Outcome: check.Unknown, Claim: "none is there", Message: "hidden"})
+	for range 46 {
+		all = append(all, check.Finding{
+			Code: "B", Group: "One", Severity: check.Warning, Outcome: check.Fail, Claim: "none is there", Message: "here is one", Fix: "look",
+		})
+	}
+	for range 11 {
+		all = append(all, check.Finding{Code: "C", Group: "Two", Severity: check.Blocking, Outcome: check.Fail, Claim: "few", Message: "eleven"})
+	}
+	all[1].Fix = "look"
+	var b strings.Builder
+	Findings(&b, all)
+	want := "One\nok      A all is well\nwarning B none is there\n    hidden\n" + strings.Repeat("    here is one\n", 9) +
+		"    and 37 more (-o json has all)\n    fix: look\n" +
+		"\nTwo\nBLOCKED C few\n" + strings.Repeat("    eleven\n", 11) // one more line says as much as "and 1 more"
 	if b.String() != want {
 		t.Errorf("got:\n%s\nwant:\n%s", b.String(), want)
 	}

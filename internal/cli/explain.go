@@ -1,0 +1,62 @@
+package cli
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/replumb/replumb/internal/check"
+	"github.com/replumb/replumb/internal/servicecidr"
+	"github.com/replumb/replumb/internal/ui"
+)
+
+// explanation is what the registry says of a check.
+type explanation struct {
+	Code     string         `json:"code"`
+	Group    string         `json:"group"`
+	Severity check.Severity `json:"severity"`
+	Claim    string         `json:"claim"`
+	Why      string         `json:"why"`
+	Fix      string         `json:"fix"`
+}
+
+func (a *app) explainCode() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "explain CODE", Short: "Explain a finding by its code",
+		Long: `Explain a finding by its code: what is checked, why it matters and what to do. No cluster is needed.`,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) != 1 {
+				return &UsageError{Problem: "name one code", Hint: "known codes: " + codes()}
+			}
+			return nil
+		},
+		ValidArgsFunction: func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+			return strings.Fields(codes()), cobra.ShellCompDirectiveNoFileComp
+		},
+		Example: a.example("  replumb explain RP1203\n  replumb explain RP1203 -o json"),
+		RunE: func(_ *cobra.Command, args []string) error {
+			c, ok := check.Find(servicecidr.Checks(), args[0])
+			if !ok {
+				return &UsageError{Problem: fmt.Sprintf("code %q is not known", args[0]), Hint: "known codes: " + codes()}
+			}
+			e := explanation{Code: c.Code, Group: c.Group, Severity: c.Severity, Claim: c.Claim, Why: c.Why, Fix: c.Fix}
+			if a.output != "text" {
+				return ui.Document(a.out, a.output, e)
+			}
+			fmt.Fprintf(a.out, "%s (%s, %s)\n\nclaim: %s\nwhy:   %s\nfix:   %s\n", e.Code, e.Group, e.Severity, e.Claim, e.Why, e.Fix)
+			return nil
+		},
+	}
+	a.outputFlag(cmd, "text", "json", "yaml")
+	return cmd
+}
+
+// codes lists the codes of all checks.
+func codes() string {
+	var all []string
+	for _, c := range servicecidr.Checks() {
+		all = append(all, c.Code)
+	}
+	return strings.Join(all, " ")
+}

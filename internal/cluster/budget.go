@@ -1,0 +1,29 @@
+package cluster
+
+import (
+	"fmt"
+
+	policyv1 "k8s.io/api/policy/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+)
+
+// neverAllows is the rule of a PodDisruptionBudget under which it never lets a pod go, however healthy the pods are;
+// nothing if there is none. Percentages are rounded up, as the disruption controller does
+// (k8s.io/kubernetes pkg/controller/disruption/disruption.go, getExpectedPodCount).
+func neverAllows(b *policyv1.PodDisruptionBudget) string {
+	expected := int(b.Status.ExpectedPods)
+	if b.Status.DisruptionsAllowed > 0 || expected == 0 {
+		return ""
+	}
+	if m := b.Spec.MaxUnavailable; m != nil {
+		if n, err := intstr.GetScaledValueFromIntOrPercent(m, expected, true); err == nil && n == 0 {
+			return "maxUnavailable is " + m.String()
+		}
+	}
+	if m := b.Spec.MinAvailable; m != nil {
+		if n, err := intstr.GetScaledValueFromIntOrPercent(m, expected, true); err == nil && n >= expected {
+			return fmt.Sprintf("minAvailable is %s of %d pods", m.String(), expected)
+		}
+	}
+	return ""
+}

@@ -1,0 +1,338 @@
+// Package references finds addresses of a Service range where they are written down: in volumes, webhooks, ConfigMaps,
+// pod templates and network policies. It says which address or range stands where, and never quotes what stands around
+// it, because that may be secret.
+package references
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"go4.org/netipx"
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// perObject bounds how many references of one object are kept: whoever has to change it looks through it anyway.
+const perObject = 20
+
+// Reference is one place where an address or range is written down.
+type Reference struct {
+	// Object as kind, then namespace/name or name: "ConfigMap shop/cart".
+	Object string
+	// Field of the object: "data[config.yaml]".
+	Field string
+	// Value is the address, range or reverse zone itself.
+	Value string
+}
+
+// Kind of the object.
+func (r Reference) Kind() string {
+	kind, _, _ := strings.Cut(r.Object, " ")
+	return kind
+}
+
+// IsZone reports whether the value is a reverse zone of DNS.
+func (r Reference) IsZone() bool {
+	return strings.HasSuffix(r.Value, zoneEnd4) || strings.HasSuffix(r.Value, zoneEnd6)
+}
+
+// Scanner knows what to look for. It is not changed by use, so that many goroutines can share it.
+type Scanner struct {
+	addresses map[netip.Addr]bool
+	from, to  []netip.Prefix
+	fromSet   *netipx.IPSet
+	toSet     *netipx.IPSet
+}
+
+// New makes a Scanner for addresses, and for ranges that reach into from without covering to as well: a range that
+// covers both means the same before and after the move.
+func New(from, to []netip.Prefix, addresses []netip.Addr) (*Scanner, error) {
+	s := &Scanner{addresses: make(map[netip.Addr]bool, len(addresses)), from: from, to: to}
+	for _, a := range addresses {
+		s.addresses[a] = true
+	}
+	var err error
+	if s.fromSet, err = set(from); err != nil {
+		return nil, err
+	}
+	s.toSet, err = set(to)
+	return s, err
+}
+
+func set(all []netip.Prefix) (*netipx.IPSet, error) {
+	var b netipx.IPSetBuilder
+	for _, p := range all {
+		b.AddPrefix(p)
+	}
+	made, err := b.IPSet()
+	if err != nil {
+		return nil, fmt.Errorf("ranges %v: %w", all, err)
+	}
+	return made, nil
+}
+
+// InTarget reports whether an address lies in the range the Services move to.
+func (s *Scanner) InTarget(a netip.Addr) bool { return s.toSet.Contains(a) }
+
+// concerns reports whether a range reaches into the old ranges and does not cover the new ones.
+func (s *Scanner) concerns(p netip.Prefix) bool {
+	return s.fromSet.OverlapsPrefix(p) && !coversAll(p, s.to)
+}
+
+func coversAll(p netip.Prefix, all []netip.Prefix) bool {
+	for _, o := range all {
+		if p.Bits() > o.Bits() || !p.Contains(o.Addr()) {
+			return false
+		}
+	}
+	return true
+}
+
+// Find lists the references in an object, in a stable order, at most 20. Kinds it does not know have none.
+func (s *Scanner) Find(o client.Object) []Reference {
+	w := &walk{scanner: s}
+	switch o := o.(type) {
+	case *corev1.PersistentVolume:
+		w.volume("PersistentVolume", o)
+	case *corev1.ConfigMap:
+		w.configMap(o)
+	case *corev1.Pod:
+		w.object("Pod", o)
+		w.podSpec("spec", &o.Spec)
+	case *appsv1.Deployment:
+		w.object("Deployment", o)
+		w.podSpec("spec.template.spec", &o.Spec.Template.Spec)
+	case *appsv1.StatefulSet:
+		w.object("StatefulSet", o)
+		w.podSpec("spec.template.spec", &o.Spec.Template.Spec)
+	case *appsv1.DaemonSet:
+		w.object("DaemonSet", o)
+		w.podSpec("spec.template.spec", &o.Spec.Template.Spec)
+	case *batchv1.Job:
+		w.object("Job", o)
+		w.podSpec("spec.template.spec", &o.Spec.Template.Spec)
+	case *batchv1.CronJob:
+		w.object("CronJob", o)
+		w.podSpec("spec.jobTemplate.spec.template.spec", &o.Spec.JobTemplate.Spec.Template.Spec)
+	default:
+		w.policies(o)
+	}
+	return w.found
+}
+
+// policies are the kinds that steer traffic or API calls.
+func (w *walk) policies(o client.Object) {
+	switch o := o.(type) {
+	case *networkingv1.NetworkPolicy:
+		w.networkPolicy(o)
+	case *admissionv1.ValidatingWebhookConfiguration:
+		w.object("ValidatingWebhookConfiguration", o)
+		for i, h := range o.Webhooks {
+			w.url(fmt.Sprintf("webhooks[%d].clientConfig.url", i), h.ClientConfig.URL)
+		}
+	case *admissionv1.MutatingWebhookConfiguration:
+		w.object("MutatingWebhookConfiguration", o)
+		for i, h := range o.Webhooks {
+			w.url(fmt.Sprintf("webhooks[%d].clientConfig.url", i), h.ClientConfig.URL)
+		}
+	case *apiextensionsv1.CustomResourceDefinition:
+		w.object("CustomResourceDefinition", o)
+		if c := o.Spec.Conversion; c != nil && c.Webhook != nil && c.Webhook.ClientConfig != nil {
+			w.url("spec.conversion.webhook.clientConfig.url", c.Webhook.ClientConfig.URL)
+		}
+	}
+}
+
+// walk collects the references of one object.
+type walk struct {
+	scanner *Scanner
+	name    string
+	found   []Reference
+}
+
+func (w *walk) object(kind string, o client.Object) { w.name = Name(kind, o) }
+
+// Name is how a Reference names an object.
+func Name(kind string, o client.Object) string {
+	if o.GetNamespace() == "" {
+		return kind + " " + o.GetName()
+	}
+	return kind + " " + o.GetNamespace() + "/" + o.GetName()
+}
+
+func (w *walk) add(field, value string) {
+	r := Reference{Object: w.name, Field: field, Value: value}
+	for _, have := range w.found {
+		if have == r {
+			return
+		}
+	}
+	if len(w.found) < perObject {
+		w.found = append(w.found, r)
+	}
+}
+
+func (w *walk) text(field, text string) {
+	for _, value := range w.scanner.Values(text) {
+		w.add(field, value)
+	}
+}
+
+func (w *walk) texts(field string, all []string) {
+	for i, text := range all {
+		w.text(fmt.Sprintf("%s[%d]", field, i), text)
+	}
+}
+
+func (w *walk) values(field string, all map[string]string) {
+	for _, key := range slices.Sorted(maps.Keys(all)) {
+		w.text(fmt.Sprintf("%s[%s]", field, key), all[key])
+	}
+}
+
+func (w *walk) url(field string, url *string) {
+	if url != nil {
+		w.text(field, *url)
+	}
+}
+
+func (w *walk) configMap(o *corev1.ConfigMap) {
+	w.object("ConfigMap", o)
+	for _, key := range slices.Sorted(maps.Keys(o.Data)) {
+		field := fmt.Sprintf("data[%s]", key)
+		w.text(field, o.Data[key])
+		for _, zone := range w.scanner.Zones(o.Data[key]) {
+			w.add(field, zone)
+		}
+	}
+}
+
+func (w *walk) volume(kind string, o *corev1.PersistentVolume) {
+	w.object(kind, o)
+	src := &o.Spec.PersistentVolumeSource
+	if v := src.NFS; v != nil {
+		w.text("spec.nfs.server", v.Server)
+	}
+	if v := src.ISCSI; v != nil {
+		w.text("spec.iscsi.targetPortal", v.TargetPortal)
+		w.texts("spec.iscsi.portals", v.Portals)
+	}
+	if v := src.CSI; v != nil {
+		w.text("spec.csi.volumeHandle", v.VolumeHandle)
+		w.values("spec.csi.volumeAttributes", v.VolumeAttributes)
+	}
+	if v := src.CephFS; v != nil {
+		w.texts("spec.cephfs.monitors", v.Monitors)
+	}
+	if v := src.RBD; v != nil {
+		w.texts("spec.rbd.monitors", v.CephMonitors)
+	}
+	if v := src.FlexVolume; v != nil {
+		w.values("spec.flexVolume.options", v.Options)
+	}
+	w.texts("spec.mountOptions", o.Spec.MountOptions)
+}
+
+func (w *walk) podSpec(at string, spec *corev1.PodSpec) {
+	for i := range spec.InitContainers {
+		w.container(fmt.Sprintf("%s.initContainers[%s]", at, spec.InitContainers[i].Name), &spec.InitContainers[i])
+	}
+	for i := range spec.Containers {
+		w.container(fmt.Sprintf("%s.containers[%s]", at, spec.Containers[i].Name), &spec.Containers[i])
+	}
+	for i, h := range spec.HostAliases {
+		w.text(fmt.Sprintf("%s.hostAliases[%d].ip", at, i), h.IP)
+	}
+	if spec.DNSConfig != nil {
+		w.texts(at+".dnsConfig.nameservers", spec.DNSConfig.Nameservers)
+	}
+	for i := range spec.Volumes {
+		v, field := &spec.Volumes[i], fmt.Sprintf("%s.volumes[%s]", at, spec.Volumes[i].Name)
+		if v.NFS != nil {
+			w.text(field+".nfs.server", v.NFS.Server)
+		}
+		if v.ISCSI != nil {
+			w.text(field+".iscsi.targetPortal", v.ISCSI.TargetPortal)
+			w.texts(field+".iscsi.portals", v.ISCSI.Portals)
+		}
+		if v.CSI != nil {
+			w.values(field+".csi.volumeAttributes", v.CSI.VolumeAttributes)
+		}
+	}
+}
+
+func (w *walk) container(at string, c *corev1.Container) {
+	w.texts(at+".command", c.Command)
+	w.texts(at+".args", c.Args)
+	for _, e := range c.Env {
+		w.text(fmt.Sprintf("%s.env[%s]", at, e.Name), e.Value)
+	}
+}
+
+func (w *walk) networkPolicy(o *networkingv1.NetworkPolicy) {
+	w.object("NetworkPolicy", o)
+	for i := range o.Spec.Ingress {
+		for j, peer := range o.Spec.Ingress[i].From {
+			w.ipBlock(fmt.Sprintf("spec.ingress[%d].from[%d].ipBlock", i, j), peer.IPBlock)
+		}
+	}
+	for i := range o.Spec.Egress {
+		for j, peer := range o.Spec.Egress[i].To {
+			w.ipBlock(fmt.Sprintf("spec.egress[%d].to[%d].ipBlock", i, j), peer.IPBlock)
+		}
+	}
+}
+
+// ipBlock notes a block that treats the old ranges and the new ones differently, or only parts of them.
+func (w *walk) ipBlock(field string, block *networkingv1.IPBlock) {
+	if block == nil {
+		return
+	}
+	var b netipx.IPSetBuilder
+	p, err := netip.ParsePrefix(block.CIDR)
+	if err != nil {
+		return
+	}
+	b.AddPrefix(p)
+	for _, text := range block.Except {
+		if e, err := netip.ParsePrefix(text); err == nil {
+			b.RemovePrefix(e)
+		}
+	}
+	allowed, err := b.IPSet()
+	if err != nil {
+		return
+	}
+	before, whole1 := share(allowed, w.scanner.fromSet, w.scanner.from)
+	after, whole2 := share(allowed, w.scanner.toSet, w.scanner.to)
+	if whole1 && whole2 && before == after {
+		return
+	}
+	w.add(field, block.CIDR)
+	for i, text := range block.Except {
+		if e, err := netip.ParsePrefix(text); err == nil && (w.scanner.fromSet.OverlapsPrefix(e) || w.scanner.toSet.OverlapsPrefix(e)) {
+			w.add(fmt.Sprintf("%s.except[%d]", field, i), text)
+		}
+	}
+}
+
+// share says whether ranges are in a set, and whether that is true or false of all of their addresses.
+func share(allowed, ranges *netipx.IPSet, prefixes []netip.Prefix) (in, whole bool) {
+	if !allowed.Overlaps(ranges) {
+		return false, true
+	}
+	for _, p := range prefixes {
+		if !allowed.ContainsPrefix(p) {
+			return true, false
+		}
+	}
+	return true, true
+}

@@ -1,0 +1,186 @@
+package references
+
+import (
+	"net/netip"
+	"strconv"
+	"strings"
+)
+
+const (
+	zoneEnd4 = ".in-addr.arpa"
+	zoneEnd6 = ".ip6.arpa"
+)
+
+// Values lists the addresses and ranges in a text that the Scanner looks for, each once, as they are written. They
+// count only as whole words: 10.96.0.1 is not in 10.96.0.10, nor in 110.96.0.1, 10.96.0.1.nip.io or v10.96.0.1; it is
+// in http://10.96.0.1:80/x and in a,10.96.0.1;b.
+func (s *Scanner) Values(text string) []string {
+	var all []string
+	note := func(value string) {
+		for _, have := range all {
+			if have == value {
+				return
+			}
+		}
+		if len(all) < perObject {
+			all = append(all, value)
+		}
+	}
+	for at := 0; at < len(text); {
+		if !inWord(text[at]) {
+			at++
+			continue
+		}
+		end := at
+		for end < len(text) && inWord(text[end]) {
+			end++
+		}
+		s.word(text[at:end], text[end:], note)
+		at = end
+	}
+	return all
+}
+
+// inWord are the characters that stand on either side of an address only if it is not the whole word, and the colon,
+// which may belong to an IPv6 address or follow an address.
+func inWord(c byte) bool {
+	return c == '.' || c == ':' || c == '_' || '0' <= c && c <= '9' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || c >= 0x80
+}
+
+// word looks at one run of such characters and at what follows it.
+func (s *Scanner) word(word, rest string, note func(string)) {
+	if len(word) < len("::") || !strings.ContainsAny(word, ".:") {
+		return
+	}
+	if s.literal(word, rest, note) {
+		return
+	}
+	for word != "" {
+		part, others, more := strings.Cut(word, ":")
+		word = others
+		after := rest
+		if more {
+			after = ":" // whatever it is, not the length of a range
+		}
+		if part != "" && part[0] >= '0' && part[0] <= '9' {
+			s.literal(part, after, note)
+		}
+	}
+}
+
+// literal reports whether the text is an address, and notes it if it is looked for, alone or as a range.
+func (s *Scanner) literal(text, rest string, note func(string)) bool {
+	a, err := netip.ParseAddr(text)
+	if err != nil && strings.HasSuffix(text, ".") || err != nil && strings.HasSuffix(text, ":") {
+		text, rest = text[:len(text)-1], "" // the end of a sentence, or a key
+		a, err = netip.ParseAddr(text)
+	}
+	if err != nil {
+		return false
+	}
+	a = a.Unmap()
+	if bits, length := prefixLength(rest); length > 0 {
+		p, err := a.Prefix(bits)
+		whole := bits == a.BitLen() // a range of one address is that address
+		if err == nil && (whole && s.addresses[a] || !whole && p.Addr() == a && s.concerns(p)) {
+			note(text + rest[:length])
+			return true
+		}
+	}
+	if s.addresses[a] {
+		note(text)
+	}
+	return true
+}
+
+// prefixLength reads "/16" at the start of a text. length is how many characters that is, 0 if there is no such thing.
+func prefixLength(text string) (bits, length int) {
+	if text == "" || text[0] != '/' {
+		return 0, 0
+	}
+	end := 1
+	for end < len(text) && text[end] >= '0' && text[end] <= '9' {
+		end++
+	}
+	if end == 1 || end > 4 {
+		return 0, 0
+	}
+	if end < len(text) && (text[end] == '/' || inWord(text[end]) && !endsSentence(text[end:])) {
+		return 0, 0
+	}
+	bits, err := strconv.Atoi(text[1:end])
+	if err != nil {
+		return 0, 0
+	}
+	return bits, end
+}
+
+// endsSentence reports whether a text begins with a dot or colon behind which no word follows.
+func endsSentence(text string) bool {
+	return (text[0] == '.' || text[0] == ':') && (len(text) == 1 || !inWord(text[1]))
+}
+
+// Zones lists the reverse zones in a text, such as 96.10.in-addr.arpa, that are of the old ranges and do not cover the
+// new ones as well.
+func (s *Scanner) Zones(text string) []string {
+	var all []string
+	for _, word := range strings.FieldsFunc(text, func(r rune) bool {
+		return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && r != '.' && r != '-'
+	}) {
+		word = strings.ToLower(strings.TrimSuffix(word, "."))
+		if p, ok := zone(word); ok && s.concerns(p) && len(all) < perObject {
+			all = append(all, word)
+		}
+	}
+	return all
+}
+
+// zone is the range of a reverse zone (RFC 1035 section 3.5, RFC 3596 section 2.5).
+func zone(name string) (netip.Prefix, bool) {
+	if digits, ok := strings.CutSuffix(name, zoneEnd4); ok {
+		return reverse(digits, 4, 8, func(labels []string) string {
+			for len(labels) < 4 {
+				labels = append(labels, "0")
+			}
+			return strings.Join(labels, ".")
+		})
+	}
+	if digits, ok := strings.CutSuffix(name, zoneEnd6); ok {
+		return reverse(digits, 32, 4, func(labels []string) string {
+			var b strings.Builder
+			for i := range 32 {
+				if i > 0 && i%4 == 0 {
+					b.WriteByte(':')
+				}
+				if i < len(labels) {
+					b.WriteString(labels[i])
+				} else {
+					b.WriteByte('0')
+				}
+			}
+			return b.String()
+		})
+	}
+	return netip.Prefix{}, false
+}
+
+func reverse(text string, most, bitsEach int, join func([]string) string) (netip.Prefix, bool) {
+	labels := strings.Split(text, ".")
+	if len(labels) > most {
+		return netip.Prefix{}, false
+	}
+	for i, j := 0, len(labels)-1; i < j; i, j = i+1, j-1 {
+		labels[i], labels[j] = labels[j], labels[i]
+	}
+	for _, l := range labels {
+		if most == 32 && len(l) != 1 {
+			return netip.Prefix{}, false
+		}
+	}
+	bits := len(labels) * bitsEach
+	a, err := netip.ParseAddr(join(labels))
+	if err != nil {
+		return netip.Prefix{}, false
+	}
+	return netip.PrefixFrom(a, bits), true
+}
