@@ -196,7 +196,9 @@ type CorruptError struct {
 	Err    error
 }
 
-func (e *CorruptError) Error() string { return fmt.Sprintf("backup %s is damaged: %v", e.Object, e.Err) }
+func (e *CorruptError) Error() string {
+	return fmt.Sprintf("backup %s is damaged: %v", e.Object, e.Err)
+}
 
 // Unwrap gives the cause.
 func (e *CorruptError) Unwrap() error { return e.Err }

@@ -1,0 +1,64 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/replumb/replumb/internal/backup"
+)
+
+func (a *app) backup() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "backup", Short: "Work with the backups of a migration", Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(a.backupExport())
+	return cmd
+}
+
+func (a *app) backupExport() *cobra.Command {
+	return &cobra.Command{
+		Use: "export NAME DIR", Short: "Write the backups of a migration as files that kubectl apply accepts",
+		Long: `Write every object as it was before the migration NAME first changed it, one file each, into the directory DIR.
+
+The directory is made if it is not there. Only you can read the files: they may hold Secrets. No file is overwritten.`,
+		Example: a.example("  replumb backup export services-to-172-24 ./backup\n  kubectl diff -f ./backup"),
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) != 2 {
+				return &UsageError{Problem: "name one Migration and a directory", Hint: cmd.CommandPath() + " --help"}
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			tools, err := a.tools()
+			if err != nil {
+				return err
+			}
+			if _, err := tools.Cluster.ServerVersion(cmd.Context()); err != nil {
+				return err
+			}
+			files, err := backup.Export(cmd.Context(), tools.Cluster, args[0], args[1])
+			for _, f := range files {
+				fmt.Fprintln(a.out, f)
+			}
+			return hintBackup(err)
+		},
+	}
+}
+
+func hintBackup(err error) error {
+	var none *backup.NoneError
+	var exists *backup.ExistsError
+	switch {
+	case errors.As(err, &none):
+		return &HintedError{
+			Err:  err,
+			Hint: "backups are made by apply and removed at the end of a migration, unless spec.backups is Keep",
+		}
+	case errors.As(err, &exists):
+		return &HintedError{Err: err, Hint: "nothing was written; name a directory that is empty or not there"}
+	}
+	return err
+}

@@ -1,0 +1,38 @@
+package cli
+
+import (
+	"github.com/spf13/cobra"
+
+	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/freeze"
+)
+
+func (a *app) unfreeze() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "unfreeze", Short: "Let everybody change Services in flight again", Args: noArgs,
+		Long: `Remove the policy that keeps others from changing Services in flight.
+
+The migration itself can go on: it follows changes by others where it can, and else stops and says so. The next apply
+freezes again, unless the Migration says spec.freeze: Off.`,
+		Example: a.example("  replumb unfreeze"),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			tools, err := a.tools()
+			if err != nil {
+				return err
+			}
+			if _, err := tools.Cluster.ServerVersion(cmd.Context()); err != nil {
+				return err
+			}
+			lift := (&freeze.Step{Client: tools.Cluster}).Undo()
+			plan := &engine.Plan{Name: "unfreeze", Phases: []engine.Phase{{
+				Name: "unfreeze", Title: lift.Title(), Groups: []engine.Group{{Parallel: 1, Steps: []engine.Step{lift}}},
+			}}}
+			if err := a.runner().Run(cmd.Context(), plan); err != nil {
+				return err
+			}
+			return a.done("services are not frozen")
+		},
+	}
+	a.outputFlag(cmd, "table", "json")
+	return cmd
+}

@@ -1,0 +1,217 @@
+package freeze
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"strings"
+
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine"
+)
+
+// UnavailableError says that the cluster, or the user's rights, do not allow a freeze.
+type UnavailableError struct {
+	Err error
+}
+
+func (e *UnavailableError) Error() string { return fmt.Sprintf("services cannot be frozen: %v", e.Err) }
+
+// Unwrap gives the cause.
+func (e *UnavailableError) Unwrap() error { return e.Err }
+
+// ForeignError says that a name is taken by an object that is not replumb's.
+type ForeignError struct {
+	Object string
+}
+
+func (e *ForeignError) Error() string { return e.Object + " exists and does not belong to replumb" }
+
+// unavailable tells errors that trying again does not mend: no such API, no right, refused by others.
+func unavailable(err error) error {
+	if apierrors.IsNotFound(err) || apierrors.IsForbidden(err) || apierrors.IsMethodNotSupported(err) || apierrors.IsInvalid(err) {
+		return &UnavailableError{Err: err}
+	}
+	return err
+}
+
+// Possible returns nil if the policy and its binding would be created, or are there: it asks by dry run. If not, the
+// error is an UnavailableError or a ForeignError.
+func Possible(ctx context.Context, c client.Client, migration string) error {
+	policy, binding := Policy(migration)
+	for _, o := range []client.Object{policy, binding} {
+		err := c.Create(ctx, o, client.DryRunAll, client.FieldOwner(v1alpha1.FieldManager))
+		if err != nil && !apierrors.IsAlreadyExists(err) {
+			return unavailable(err)
+		}
+	}
+	_, err := present(ctx, c)
+	return unavailable(err)
+}
+
+// objects are the names of what a freeze consists of, in the order in which it is taken apart. They are new each time:
+// what is read must not mix with what was there.
+func objects() []client.Object {
+	return []client.Object{
+		&admissionv1.ValidatingAdmissionPolicyBinding{ObjectMeta: metav1.ObjectMeta{Name: Name}},
+		&admissionv1.ValidatingAdmissionPolicy{ObjectMeta: metav1.ObjectMeta{Name: Name}},
+	}
+}
+
+// foreign reads an object and returns nil if it is replumb's.
+func foreign(ctx context.Context, c client.Client, o client.Object) error {
+	if err := c.Get(ctx, client.ObjectKeyFromObject(o), o); err != nil {
+		return fmt.Errorf("%s: %w", describe(c, o), err)
+	}
+	if o.GetLabels()[v1alpha1.LabelRole] != v1alpha1.RoleFreeze {
+		return &ForeignError{Object: describe(c, o)}
+	}
+	return nil
+}
+
+func describe(c client.Client, o client.Object) string {
+	kind := "object"
+	if gvk, err := c.GroupVersionKindFor(o); err == nil {
+		kind = strings.ToLower(gvk.Kind)
+	}
+	return kind + " " + o.GetName()
+}
+
+// Ensure creates the policy and the binding, or makes them those of this migration. What the policy lists stays listed.
+func Ensure(ctx context.Context, c client.Client, migration string) error {
+	policy, binding := Policy(migration)
+	err := ensure(ctx, c, policy, &admissionv1.ValidatingAdmissionPolicy{}, func(have *admissionv1.ValidatingAdmissionPolicy) bool {
+		want := policySpec(migration, lists(have))
+		same := equality.Semantic.DeepEqual(have.Spec, want)
+		have.Spec = want
+		return same
+	})
+	if err != nil {
+		return unavailable(err)
+	}
+	err = ensure(ctx, c, binding, &admissionv1.ValidatingAdmissionPolicyBinding{},
+		func(have *admissionv1.ValidatingAdmissionPolicyBinding) bool {
+			same := equality.Semantic.DeepEqual(have.Spec, binding.Spec)
+			have.Spec = binding.Spec
+			return same
+		})
+	return unavailable(err)
+}
+
+// ensure creates want, or updates what is there: adjust makes it as wanted and reports whether it was already.
+func ensure[T client.Object](ctx context.Context, c client.Client, want, have T, adjust func(T) bool) error {
+	err := c.Get(ctx, client.ObjectKeyFromObject(want), have)
+	switch {
+	case apierrors.IsNotFound(err):
+		err = c.Create(ctx, want, client.FieldOwner(v1alpha1.FieldManager))
+	case err != nil:
+	case have.GetLabels()[v1alpha1.LabelRole] != v1alpha1.RoleFreeze:
+		return &ForeignError{Object: describe(c, want)}
+	case !have.GetDeletionTimestamp().IsZero():
+		return engine.NotYet("%s is being deleted", describe(c, want))
+	default:
+		same := maps.Equal(have.GetLabels(), want.GetLabels())
+		have.SetLabels(want.GetLabels())
+		if adjust(have) && same {
+			return nil
+		}
+		err = c.Update(ctx, have, client.FieldOwner(v1alpha1.FieldManager))
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", describe(c, want), err)
+	}
+	return nil
+}
+
+// Remove deletes the binding and the policy, and never anybody else's.
+func Remove(ctx context.Context, c client.Client) error {
+	for _, o := range objects() {
+		what := describe(c, o)
+		if err := foreign(ctx, c, o); apierrors.IsNotFound(err) {
+			continue
+		} else if err != nil {
+			return err
+		}
+		uid := o.GetUID()
+		if err := client.IgnoreNotFound(c.Delete(ctx, o, client.Preconditions{UID: &uid})); err != nil {
+			return fmt.Errorf("%s: %w", what, err)
+		}
+	}
+	return nil
+}
+
+// parts says which parts of a freeze there are.
+type parts struct {
+	binding, policy bool
+}
+
+// present looks for the parts of a freeze. One that is not replumb's is a ForeignError.
+func present(ctx context.Context, c client.Client) (parts, error) {
+	var found parts
+	for i, there := range []*bool{&found.binding, &found.policy} {
+		err := foreign(ctx, c, objects()[i])
+		if client.IgnoreNotFound(err) != nil {
+			return parts{}, err
+		}
+		*there = err == nil
+	}
+	return found, nil
+}
+
+// Active reports whether Services in flight are frozen: replumb's policy and its binding are there.
+func Active(ctx context.Context, c client.Client) (bool, error) {
+	found, err := present(ctx, c)
+	return found.policy && found.binding, err
+}
+
+// Prove reports whether the API server that answers enforces the freeze. It takes policies up, and lets them go, some
+// time after they were written; so a dry run is sent, of a change to the Service kubernetes, that a freeze refuses.
+func Prove(ctx context.Context, c client.Client) (bool, error) {
+	svc := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: "kubernetes"}}
+	patch := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"annotations":{"replumb.dev/freeze-probe":"true"}}}`))
+	err := c.Patch(ctx, svc, patch, client.DryRunAll, client.FieldOwner(prober))
+	if err != nil && !Denied(err) {
+		return false, fmt.Errorf("asking whether services are frozen: %w", err)
+	}
+	return err != nil, nil
+}
+
+// Denied reports whether a request was refused by the freeze.
+func Denied(err error) bool {
+	return apierrors.IsForbidden(err) && strings.Contains(err.Error(), "ValidatingAdmissionPolicy '"+Name+"'")
+}
+
+// Mark lists exactly these Services as in flight, by one write, or none if they are listed. Without a freeze - it is off,
+// or somebody lifted it - it does nothing. API servers take up what was written within a second or two, not at once.
+func Mark(ctx context.Context, c client.Client, migration string, keys []types.NamespacedName) error {
+	have := &admissionv1.ValidatingAdmissionPolicy{ObjectMeta: metav1.ObjectMeta{Name: Name}}
+	err := foreign(ctx, c, have)
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	want := policySpec(migration, listsOf(keys))
+	if equality.Semantic.DeepEqual(have.Spec, want) {
+		return nil
+	}
+	have.Spec = want
+	if err := c.Update(ctx, have, client.FieldOwner(v1alpha1.FieldManager)); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("listing services in validatingadmissionpolicy %s: %w", Name, err)
+	}
+	return nil
+}
+
+// Clear lists no Service as in flight. Those that carry the annotation of a migration still are.
+func Clear(ctx context.Context, c client.Client, migration string) error {
+	return Mark(ctx, c, migration, nil)
+}

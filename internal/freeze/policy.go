@@ -1,0 +1,181 @@
+// Package freeze keeps others from changing Services while they are in flight, by a ValidatingAdmissionPolicy.
+package freeze
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+)
+
+const (
+	// Name of the policy and of its binding.
+	Name = "replumb-freeze"
+
+	// prober is the field manager of requests that ask whether the freeze works: whatever they change counts as in
+	// flight. They are dry runs.
+	prober = "replumb-freeze-probe"
+)
+
+// The conditions under which a request is looked at, in CEL. All must hold.
+const (
+	// celManager is who sends the request. A patch has its field manager there as well: patches reach admission as
+	// updates, with UpdateOptions (patchToUpdateOptions in k8s.io/apiserver
+	// pkg/endpoints/handlers/patch.go). Deletions have none, so that replumb's own are refused too; it never deletes a
+	// user's Service.
+	celManager = `(has(request.options) && request.options != null && has(request.options.fieldManager)
+  ? request.options.fieldManager : '')`
+
+	celChanges = `request.operation == 'DELETE' || object.spec != oldObject.spec ||
+(has(object.metadata.annotations) ? object.metadata.annotations : {}).exists(k, k.startsWith('replumb.dev/') &&
+  (!has(oldObject.metadata.annotations) || !(k in oldObject.metadata.annotations) ||
+    oldObject.metadata.annotations[k] != object.metadata.annotations[k])) ||
+(has(oldObject.metadata.annotations) ? oldObject.metadata.annotations : {}).exists(k, k.startsWith('replumb.dev/') &&
+  (!has(object.metadata.annotations) || !(k in object.metadata.annotations)))`
+
+	// The control plane goes on: without it namespaces could not be deleted, nor the Service kubernetes be mended.
+	celOutsider = celManager + ` == '` + prober + `' || !(request.userInfo.username in ['system:apiserver', 'system:kube-controller-manager'] ||
+  (has(request.userInfo.groups) && 'system:serviceaccounts:kube-system' in request.userInfo.groups))`
+
+	celGlass = `!(has(oldObject.metadata.labels) && '` + v1alpha1.LabelBreakGlass + `' in oldObject.metadata.labels) &&
+!(request.operation != 'DELETE' && has(object.metadata.labels) && '` + v1alpha1.LabelBreakGlass + `' in object.metadata.labels)`
+
+	celMarked = `has(oldObject.metadata.annotations) && '` + v1alpha1.LabelMigration + `' in oldObject.metadata.annotations`
+
+	celMessage = `'migration ' + variables.migration + ' is moving service ' + variables.name +
+': its spec, its replumb.dev annotations and the service itself stay as they are until replumb finish or rollback ' +
+variables.migration + '; to change it all the same: kubectl label service -n ' + oldObject.metadata.namespace + ' ' +
+oldObject.metadata.name + ' ` + v1alpha1.LabelBreakGlass + `=true; to lift the freeze from all: replumb unfreeze'`
+)
+
+const (
+	// listed begins the names of the variables that list Services.
+	listed = "listed"
+	// keysPerList keeps an expression below the 100,000 characters that CEL parses (defaultExpressionSizeCodePointLimit
+	// in cel-go parser/options.go): a key has at most 130.
+	keysPerList = 500
+)
+
+// Policy makes the policy, with nothing listed, and its binding as they should be. Every field that the API server would
+// default is set.
+//
+// A Service is in flight when it carries the annotation that its hop writes, or when the policy lists it (see Mark), which
+// covers the time between its bridge and its hop. What replumb itself made is not subject.
+//
+// Who replumb is, is told by the field manager. That is no proof: the freeze guards against colleagues and controllers who
+// do not know, not against those who mean to get around it.
+//
+// On an error the policy admits (failurePolicy Ignore). With Fail, an expression that cannot be evaluated would lock
+// everybody out of every Service, replumb and whoever mends the cluster included. Correctness does not hang on the freeze:
+// whatever slips through is seen by the resourceVersion that each write of replumb carries.
+//
+// The list is in the policy, and not in a ConfigMap that the binding names as its parameter, because the API server stops
+// watching ConfigMaps for good when the last such policy goes (calculatePolicyData and ensureParamsForPolicyLocked in
+// k8s.io/apiserver pkg/admission/plugin/policy/generic/policy_source.go: the shared informer is stopped, and is not
+// started again): a freeze made after one was lifted would never see its list.
+func Policy(migration string) (*admissionv1.ValidatingAdmissionPolicy, *admissionv1.ValidatingAdmissionPolicyBinding) {
+	policy := &admissionv1.ValidatingAdmissionPolicy{
+		TypeMeta:   metav1.TypeMeta{APIVersion: admissionv1.SchemeGroupVersion.String(), Kind: "ValidatingAdmissionPolicy"},
+		ObjectMeta: metav1.ObjectMeta{Name: Name, Labels: labels(migration)},
+		Spec:       policySpec(migration, nil),
+	}
+	binding := &admissionv1.ValidatingAdmissionPolicyBinding{
+		TypeMeta:   metav1.TypeMeta{APIVersion: admissionv1.SchemeGroupVersion.String(), Kind: "ValidatingAdmissionPolicyBinding"},
+		ObjectMeta: metav1.ObjectMeta{Name: Name, Labels: labels(migration)},
+		Spec: admissionv1.ValidatingAdmissionPolicyBindingSpec{
+			PolicyName: Name, ValidationActions: []admissionv1.ValidationAction{admissionv1.Deny},
+		},
+	}
+	return policy, binding
+}
+
+func policySpec(migration string, lists []admissionv1.Variable) admissionv1.ValidatingAdmissionPolicySpec {
+	ignore, forbidden := admissionv1.Ignore, metav1.StatusReasonForbidden
+	inFlight := []string{"variables.marked", "variables.probe"}
+	for _, l := range lists {
+		inFlight = append(inFlight, "variables."+l.Name)
+	}
+	return admissionv1.ValidatingAdmissionPolicySpec{
+		MatchConstraints: services(),
+		FailurePolicy:    &ignore,
+		MatchConditions: []admissionv1.MatchCondition{
+			{Name: "changes", Expression: celChanges},
+			{Name: "not-replumb", Expression: celManager + ` != '` + v1alpha1.FieldManager + `'`},
+			{Name: "not-the-control-plane", Expression: celOutsider},
+			{Name: "glass-not-broken", Expression: celGlass},
+		},
+		Variables: append([]admissionv1.Variable{
+			{Name: "marked", Expression: celMarked},
+			{Name: "probe", Expression: celManager + ` == '` + prober + `'`},
+			{Name: "name", Expression: `oldObject.metadata.namespace + '/' + oldObject.metadata.name`},
+			{
+				Name: "migration", Expression: `variables.marked ? oldObject.metadata.annotations['` + v1alpha1.LabelMigration + `'] : ` +
+					quote(migration),
+			},
+		}, lists...),
+		Validations: []admissionv1.Validation{{
+			Expression: "!(" + strings.Join(inFlight, " || ") + ")", MessageExpression: celMessage, Reason: &forbidden,
+			Message: "the service is in flight; see: replumb status",
+		}},
+	}
+}
+
+// listsOf makes the variables that say whether a Service is one of keys.
+func listsOf(keys []types.NamespacedName) []admissionv1.Variable {
+	keys = slices.Clone(keys)
+	slices.SortFunc(keys, func(a, b types.NamespacedName) int { return strings.Compare(a.String(), b.String()) })
+	var lists []admissionv1.Variable
+	for some := range slices.Chunk(slices.Compact(keys), keysPerList) {
+		names := make([]string, len(some))
+		for i, k := range some {
+			names[i] = quote(k.String())
+		}
+		lists = append(lists, admissionv1.Variable{
+			Name: fmt.Sprintf("%s%d", listed, len(lists)), Expression: "variables.name in [" + strings.Join(names, ", ") + "]",
+		})
+	}
+	return lists
+}
+
+// lists are those variables in a policy that list Services.
+func lists(policy *admissionv1.ValidatingAdmissionPolicy) []admissionv1.Variable {
+	return slices.DeleteFunc(slices.Clone(policy.Spec.Variables), func(v admissionv1.Variable) bool {
+		return !strings.HasPrefix(v.Name, listed)
+	})
+}
+
+// quote makes a string of CEL, whose escapes are those of JSON.
+func quote(s string) string {
+	body, err := json.Marshal(s)
+	if err != nil {
+		panic(fmt.Sprintf("a string has no JSON: %v", err))
+	}
+	return string(body)
+}
+
+func services() *admissionv1.MatchResources {
+	equivalent, namespaced := admissionv1.Equivalent, admissionv1.NamespacedScope
+	return &admissionv1.MatchResources{
+		NamespaceSelector: &metav1.LabelSelector{},
+		ObjectSelector: &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{
+			{Key: v1alpha1.LabelRole, Operator: metav1.LabelSelectorOpDoesNotExist},
+		}},
+		MatchPolicy: &equivalent,
+		ResourceRules: []admissionv1.NamedRuleWithOperations{{RuleWithOperations: admissionv1.RuleWithOperations{
+			Operations: []admissionv1.OperationType{admissionv1.Update, admissionv1.Delete},
+			Rule: admissionv1.Rule{
+				APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"services"}, Scope: &namespaced,
+			},
+		}}},
+	}
+}
+
+func labels(migration string) map[string]string {
+	return map[string]string{v1alpha1.LabelMigration: migration, v1alpha1.LabelRole: v1alpha1.RoleFreeze}
+}

@@ -1,0 +1,142 @@
+package freeze
+
+import (
+	"context"
+	"errors"
+
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/replumb/replumb/internal/engine"
+)
+
+// Step freezes Services in flight.
+type Step struct {
+	Client    client.Client
+	Migration string
+}
+
+var (
+	_ engine.Undoer    = (*Step)(nil)
+	_ engine.Previewer = (*Step)(nil)
+)
+
+// ID implements engine.Step.
+func (*Step) ID() string { return "secure/freeze" }
+
+// Title implements engine.Step.
+func (*Step) Title() string { return "Freeze Services in flight for everybody else" }
+
+// State implements engine.Step.
+func (s *Step) State(ctx context.Context) (engine.State, error) {
+	found, err := present(ctx, s.Client)
+	var foreign *ForeignError
+	switch {
+	case errors.As(err, &foreign):
+		return engine.Blocked, err
+	case err != nil:
+		return engine.Unknown, err
+	case !found.policy || !found.binding:
+		return engine.Pending, nil
+	}
+	for _, holds := range []func() (bool, error){
+		func() (bool, error) { return s.current(ctx) },
+		func() (bool, error) { return Prove(ctx, s.Client) },
+	} {
+		if ok, err := holds(); err != nil {
+			return engine.Unknown, err
+		} else if !ok {
+			return engine.Pending, nil
+		}
+	}
+	return engine.Done, nil
+}
+
+// current reports whether policy and binding are as this build and this migration want them.
+func (s *Step) current(ctx context.Context) (bool, error) {
+	_, wantBinding := Policy(s.Migration)
+	policy, binding := &admissionv1.ValidatingAdmissionPolicy{}, &admissionv1.ValidatingAdmissionPolicyBinding{}
+	if err := s.Client.Get(ctx, client.ObjectKey{Name: Name}, policy); err != nil {
+		return false, client.IgnoreNotFound(err)
+	}
+	if err := s.Client.Get(ctx, client.ObjectKey{Name: Name}, binding); err != nil {
+		return false, client.IgnoreNotFound(err)
+	}
+	return equality.Semantic.DeepEqual(policy.Spec, policySpec(s.Migration, lists(policy))) &&
+		equality.Semantic.DeepEqual(binding.Spec, wantBinding.Spec), nil
+}
+
+// Do implements engine.Step.
+func (s *Step) Do(ctx context.Context) error { return Ensure(ctx, s.Client, s.Migration) }
+
+// Verify proves by a dry run that the freeze is enforced.
+func (s *Step) Verify(ctx context.Context) error {
+	enforced, err := Prove(ctx, s.Client)
+	if err == nil && !enforced {
+		return engine.NotYet("the API server does not enforce validatingadmissionpolicy %s yet", Name)
+	}
+	return err
+}
+
+// Undo implements engine.Undoer.
+func (s *Step) Undo() engine.Step { return &liftStep{client: s.Client} }
+
+// Preview implements engine.Previewer.
+func (s *Step) Preview() ([]engine.Change, error) {
+	policy, binding := Policy(s.Migration)
+	return []engine.Change{
+		{Verb: "create", Object: "ValidatingAdmissionPolicy " + Name, Body: policy},
+		{Verb: "create", Object: "ValidatingAdmissionPolicyBinding " + Name, Body: binding},
+	}, nil
+}
+
+// liftStep lifts the freeze.
+type liftStep struct {
+	client client.Client
+}
+
+var _ engine.Previewer = (*liftStep)(nil)
+
+func (*liftStep) ID() string    { return "tidy/freeze" }
+func (*liftStep) Title() string { return "Lift the freeze of Services" }
+
+func (s *liftStep) State(ctx context.Context) (engine.State, error) {
+	found, err := present(ctx, s.client)
+	var foreign *ForeignError
+	switch {
+	case errors.As(err, &foreign):
+		return engine.Blocked, err
+	case err != nil:
+		return engine.Unknown, err
+	case found.policy || found.binding:
+		return engine.Pending, nil
+	}
+	return engine.Done, nil
+}
+
+func (s *liftStep) Do(ctx context.Context) error { return Remove(ctx, s.client) }
+
+// Verify does not take a freeze as lifted that the API server still enforces.
+func (s *liftStep) Verify(ctx context.Context) error {
+	found, err := present(ctx, s.client)
+	if err != nil {
+		return err
+	}
+	if found.policy || found.binding {
+		return engine.NotYet("the freeze is not removed")
+	}
+	enforced, err := Prove(ctx, s.client)
+	if err == nil && enforced {
+		return engine.NotYet("the API server still enforces validatingadmissionpolicy %s", Name)
+	}
+	return err
+}
+
+// Preview implements engine.Previewer.
+func (s *liftStep) Preview() ([]engine.Change, error) {
+	return []engine.Change{
+		{Verb: "delete", Object: "ValidatingAdmissionPolicyBinding " + Name},
+		{Verb: "delete", Object: "ValidatingAdmissionPolicy " + Name},
+	}, nil
+}
