@@ -364,11 +364,31 @@ func TestRestartOfDeletedWorkload(t *testing.T) {
 	f.must(<-ended)
 	f.state(step, engine.Done)
 	second := f.deployment() // of the same name
+	f.pod("web-second", 2*time.Hour, controlledBy("ReplicaSet", f.replicaSet("web-2", controlledBy("Deployment", second))))
 	f.state(step, engine.Done)
 	f.must(step.Do(t.Context()))
 	if at := f.restartedAt(second); at != "" {
 		t.Errorf("another deployment was restarted at %s", at)
 	}
+}
+
+func TestRestartOnlyWaitsForEndingPods(t *testing.T) {
+	f := setup(t)
+	d := f.deployment()
+	rs := f.replicaSet("web-1", controlledBy("Deployment", d))
+	p := f.pod("web-old", 2*time.Hour, controlledBy("ReplicaSet", rs))
+	p.Finalizers = []string{"replumb.dev/test"}
+	f.must(f.Update(t.Context(), p))
+	f.must(f.Delete(t.Context(), p))
+	ended := f.start(t.Context(), f.restart())
+	f.waiting("pods with old addresses: web-old")
+	if at := f.restartedAt(d); at != "" {
+		t.Errorf("restarted at %s", at)
+	}
+	f.must(f.Get(t.Context(), client.ObjectKeyFromObject(p), p))
+	p.Finalizers = nil
+	f.must(f.Update(t.Context(), p))
+	f.must(<-ended)
 }
 
 func TestRestartLeavesPausedAlone(t *testing.T) {
