@@ -1,0 +1,233 @@
+package rollout
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+)
+
+func named(name string, owner ...metav1.OwnerReference) metav1.ObjectMeta {
+	return metav1.ObjectMeta{Namespace: "shop", Name: name, UID: types.UID(name), OwnerReferences: owner}
+}
+
+func by(kind, name string) metav1.OwnerReference {
+	yes := true
+	return metav1.OwnerReference{APIVersion: "apps/v1", Kind: kind, Name: name, UID: types.UID(name), Controller: &yes}
+}
+
+func owned(name, kind, owner string) corev1.Pod {
+	return pod(name, -time.Hour, func(p *corev1.Pod) {
+		p.OwnerReferences, p.UID = []metav1.OwnerReference{by(kind, owner)}, types.UID(name)
+	})
+}
+
+func TestPlan(t *testing.T) {
+	partition := int32(1)
+	onDelete := appsv1.DaemonSetUpdateStrategy{Type: appsv1.OnDeleteDaemonSetStrategyType}
+	mirror := owned("apiserver", "Node", "n1")
+	mirror.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: "x"}
+	fresh := owned("web-fresh", "ReplicaSet", "web-1")
+	fresh.Status.ContainerStatuses[0], fresh.Status.StartTime = running(time.Hour), at(time.Hour)
+	covered := pod("guarded", -time.Hour, func(p *corev1.Pod) { p.Labels = map[string]string{"app": "guarded"} })
+	guard := func(name string) policyv1.PodDisruptionBudget {
+		return policyv1.PodDisruptionBudget{ObjectMeta: named(name), Spec: policyv1.PodDisruptionBudgetSpec{
+			Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "guarded"}},
+		}}
+	}
+	s := &State{
+		Pods: []corev1.Pod{
+			owned("web-b", "ReplicaSet", "web-1"), owned("web-a", "ReplicaSet", "web-2"), fresh,
+			owned("halted-a", "ReplicaSet", "halted-1"),
+			owned("db-0", "StatefulSet", "db"), owned("parted-0", "StatefulSet", "parted"), owned("parted-1", "StatefulSet", "parted"),
+			owned("log-x", "DaemonSet", "log"), owned("manual-x", "DaemonSet", "manual"), owned("manual-y", "DaemonSet", "manual"),
+			mirror, pod("bare", -time.Hour), owned("work-x", "Job", "work"), owned("canary-x", "ReplicaSet", "canary-1"),
+			owned("alone-x", "ReplicaSet", "alone"), owned("lost-x", "ReplicaSet", "lost"), covered,
+		},
+		ReplicaSets: []metav1.PartialObjectMetadata{
+			{ObjectMeta: named("web-1", by("Deployment", "web"))},
+			{ObjectMeta: named("web-2", by("Deployment", "web"))},
+			{ObjectMeta: named("halted-1", by("Deployment", "halted"))},
+			{ObjectMeta: named("alone")},
+			{ObjectMeta: named("canary-1", by("Rollout", "canary"))},
+		},
+		Deployments: []appsv1.Deployment{
+			{ObjectMeta: named("web"), Spec: appsv1.DeploymentSpec{
+				Strategy: appsv1.DeploymentStrategy{Type: appsv1.RecreateDeploymentStrategyType},
+				Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app": "web"}}},
+			}},
+			{ObjectMeta: named("halted"), Spec: appsv1.DeploymentSpec{Paused: true}},
+		},
+		StatefulSets: []appsv1.StatefulSet{
+			{ObjectMeta: named("db")},
+			{ObjectMeta: named("parted"), Spec: appsv1.StatefulSetSpec{UpdateStrategy: appsv1.StatefulSetUpdateStrategy{
+				RollingUpdate: &appsv1.RollingUpdateStatefulSetStrategy{Partition: &partition},
+			}}},
+		},
+		DaemonSets: []appsv1.DaemonSet{
+			{ObjectMeta: named("log")}, {ObjectMeta: named("manual"), Spec: appsv1.DaemonSetSpec{UpdateStrategy: onDelete}},
+		},
+		Budgets: []policyv1.PodDisruptionBudget{guard("one"), guard("two")},
+	}
+	c := Changes{KubernetesMovedAt: noon}
+	restarts := []string{
+		"Deployment shop/web [web-a web-b] map[app:web] at once true", "StatefulSet shop/db [db-0] map[] at once false",
+		"DaemonSet shop/log [log-x] map[] at once false", "StatefulSet shop/parted [parted-1] map[] at once false",
+	}
+	slices.SortFunc(restarts, func(a, b string) int { return strings.Compare(strings.Fields(a)[1], strings.Fields(b)[1]) })
+	never := map[string]string{
+		"apiserver": "a static pod", "halted-a": "Deployment shop/halted is paused",
+	}
+	movable := map[string]string{
+		"bare": "no owner", "work-x": "Job work has no rollout", "canary-x": "cannot restart its owner, Rollout canary",
+		"alone-x": "ReplicaSet alone has no rollout", "lost-x": "cannot restart its owner, ReplicaSet lost",
+		"manual-x": "DaemonSet shop/manual has updateStrategy OnDelete", "manual-y": "OnDelete", "parted-0": "in part only",
+	}
+	for _, tt := range []struct {
+		policy   v1alpha1.BarePodsPolicy
+		evicted  map[string]string
+		reported []map[string]string
+	}{
+		{v1alpha1.BarePodsReport, nil, []map[string]string{never, movable, {"guarded": "no owner"}}},
+		{"", nil, []map[string]string{never, movable, {"guarded": "no owner"}}},
+		{v1alpha1.BarePodsEvict, movable, []map[string]string{never, {"guarded": "PodDisruptionBudgets one, two cover it"}}},
+	} {
+		t.Run("policy "+string(tt.policy), func(t *testing.T) {
+			plan := s.Plan(c, tt.policy)
+			var got []string
+			for _, w := range plan.Restarts {
+				got = append(got, fmt.Sprintf("%s %v %v at once %v", w, w.Stale, w.PodLabels, w.AllAtOnce))
+			}
+			if !slices.Equal(got, restarts) {
+				t.Errorf("restarts %q", got)
+			}
+			if len(plan.Evictions) != len(tt.evicted) {
+				t.Errorf("%d evictions", len(plan.Evictions))
+			}
+			for _, p := range plan.Evictions {
+				if tt.evicted[p.Name] == "" {
+					t.Errorf("%s is evicted", p.Name)
+				}
+			}
+			want := map[string]string{}
+			for _, m := range tt.reported {
+				for k, v := range m {
+					want[k] = v
+				}
+			}
+			for _, r := range plan.Reported {
+				if reason := want[r.Pod.Name]; reason == "" || !strings.Contains(r.Reason, reason) || r.Node != "n1" ||
+					len(r.Carries) != 1 {
+					t.Errorf("reported %+v, want %q", r, reason)
+				}
+				delete(want, r.Pod.Name)
+			}
+			if len(want) > 0 {
+				t.Errorf("not reported: %v", want)
+			}
+		})
+	}
+	if left := s.Left(c); len(left) != len(s.Pods)-1 {
+		t.Errorf("left %d of %d", len(left), len(s.Pods))
+	}
+	if left := s.Left(Changes{}); len(left) != 0 {
+		t.Errorf("without changes: %v", left)
+	}
+}
+
+func TestPartitionCountsFromFirstOrdinal(t *testing.T) {
+	partition := int32(2)
+	a := statefulSetAdapter{&appsv1.StatefulSet{Spec: appsv1.StatefulSetSpec{
+		Ordinals: &appsv1.StatefulSetOrdinals{Start: 5},
+		UpdateStrategy: appsv1.StatefulSetUpdateStrategy{
+			RollingUpdate: &appsv1.RollingUpdateStatefulSetStrategy{Partition: &partition},
+		},
+	}}}
+	for name, want := range map[string]bool{"db-5": false, "db-6": false, "db-7": true, "db-10": true} {
+		p := pod(name, 0)
+		if a.renews(&p) != want {
+			t.Errorf("%s: %v", name, !want)
+		}
+	}
+}
+
+func TestRounds(t *testing.T) {
+	pods := []corev1.Pod{
+		owned("a-1", "DaemonSet", "a"), owned("a-2", "DaemonSet", "a"), owned("a-3", "DaemonSet", "a"),
+		owned("b-1", "DaemonSet", "b"), owned("b-2", "DaemonSet", "b"), pod("bare-1", 0), pod("bare-2", 0),
+	}
+	var got []string
+	for _, round := range Rounds(pods) {
+		var all []string
+		for _, p := range round {
+			all = append(all, p.Name)
+		}
+		got = append(got, strings.Join(all, " "))
+	}
+	if want := []string{"a-1 b-1 bare-1 bare-2", "a-2 b-2", "a-3"}; !slices.Equal(got, want) {
+		t.Errorf("got %q", got)
+	}
+	if Rounds(nil) != nil {
+		t.Error("rounds of nothing")
+	}
+}
+
+func TestComplete(t *testing.T) {
+	two, partition := int32(2), int32(1)
+	deployment := func(s appsv1.DeploymentStatus) adapter {
+		return deploymentAdapter{&appsv1.Deployment{
+			ObjectMeta: metav1.ObjectMeta{Generation: 3}, Spec: appsv1.DeploymentSpec{Replicas: &two}, Status: s,
+		}}
+	}
+	statefulSet := func(s appsv1.StatefulSetStatus, partition *int32) adapter {
+		return statefulSetAdapter{&appsv1.StatefulSet{
+			ObjectMeta: metav1.ObjectMeta{Generation: 3}, Status: s,
+			Spec: appsv1.StatefulSetSpec{Replicas: &two, UpdateStrategy: appsv1.StatefulSetUpdateStrategy{
+				RollingUpdate: &appsv1.RollingUpdateStatefulSetStrategy{Partition: partition},
+			}},
+		}}
+	}
+	daemonSet := func(s appsv1.DaemonSetStatus) adapter {
+		return daemonSetAdapter{&appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Generation: 3}, Status: s}}
+	}
+	type ds = appsv1.DeploymentStatus
+	type ss = appsv1.StatefulSetStatus
+	type dm = appsv1.DaemonSetStatus
+	for _, tt := range []struct {
+		name string
+		a    adapter
+		want string
+	}{
+		{"deployment", deployment(ds{ObservedGeneration: 3, Replicas: 2, UpdatedReplicas: 2, AvailableReplicas: 2}), ""},
+		{"deployment unseen", deployment(ds{ObservedGeneration: 2, Replicas: 2, UpdatedReplicas: 2, AvailableReplicas: 2}), "not seen"},
+		{"deployment half", deployment(ds{ObservedGeneration: 3, Replicas: 2, UpdatedReplicas: 1, AvailableReplicas: 2}), "1 of 2 pods are new"},
+		{"deployment old left", deployment(ds{ObservedGeneration: 3, Replicas: 3, UpdatedReplicas: 2, AvailableReplicas: 3}), "1 old pods"},
+		{"deployment unavailable", deployment(ds{ObservedGeneration: 3, Replicas: 2, UpdatedReplicas: 2, AvailableReplicas: 1}), "1 of 2 new"},
+		{"statefulset", statefulSet(ss{ObservedGeneration: 3, UpdatedReplicas: 2, ReadyReplicas: 2, AvailableReplicas: 2}, nil), ""},
+		{"statefulset partly", statefulSet(ss{ObservedGeneration: 3, UpdatedReplicas: 1, ReadyReplicas: 2, AvailableReplicas: 2}, &partition), ""},
+		{"statefulset unseen", statefulSet(ss{ObservedGeneration: 2, UpdatedReplicas: 2, ReadyReplicas: 2, AvailableReplicas: 2}, nil), "not seen"},
+		{"statefulset half", statefulSet(ss{ObservedGeneration: 3, UpdatedReplicas: 1, ReadyReplicas: 2, AvailableReplicas: 2}, nil), "1 of 2 pods are new"},
+		{"statefulset not ready", statefulSet(ss{ObservedGeneration: 3, UpdatedReplicas: 2, ReadyReplicas: 1, AvailableReplicas: 1}, nil), "are ready"},
+		{"statefulset not long", statefulSet(ss{ObservedGeneration: 3, UpdatedReplicas: 2, ReadyReplicas: 2, AvailableReplicas: 1}, nil), "available"},
+		{"daemonset", daemonSet(dm{ObservedGeneration: 3, DesiredNumberScheduled: 2, UpdatedNumberScheduled: 2, NumberAvailable: 2}), ""},
+		{"daemonset unseen", daemonSet(dm{ObservedGeneration: 2, DesiredNumberScheduled: 2, UpdatedNumberScheduled: 2, NumberAvailable: 2}), "not seen"},
+		{"daemonset half", daemonSet(dm{ObservedGeneration: 3, DesiredNumberScheduled: 2, UpdatedNumberScheduled: 1, NumberAvailable: 2}), "1 of 2 pods are new"},
+		{"daemonset unavailable", daemonSet(dm{ObservedGeneration: 3, DesiredNumberScheduled: 2, UpdatedNumberScheduled: 2, NumberAvailable: 1}), "available"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			err := tt.a.complete()
+			if (err == nil) != (tt.want == "") || err != nil && !strings.Contains(err.Error(), tt.want) {
+				t.Errorf("%v, want %q", err, tt.want)
+			}
+		})
+	}
+}
