@@ -56,6 +56,8 @@ const (
 	AnnotationOriginalSpec = "replumb.dev/original-spec"
 	// AnnotationMovedAt is when a Service arrived at its present ClusterIP, forward or back (RFC 3339).
 	AnnotationMovedAt = "replumb.dev/moved-at"
+	// AnnotationAwaySince is when a Service that is on its way back, or back, had got to its new ClusterIP (RFC 3339).
+	AnnotationAwaySince = "replumb.dev/away-since"
 
 	// SystemNamespace holds what belongs to replumb and to no user's namespace.
 	SystemNamespace = "replumb-system"

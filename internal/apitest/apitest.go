@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
@@ -131,19 +133,19 @@ func (s *Server) Stop() error {
 func (s *Server) Clean(t testing.TB) {
 	t.Helper()
 	ctx := context.Background()
+	s.thaw(t)
 	for _, list := range []client.ObjectList{
-		&corev1.ServiceList{}, &discoveryv1.EndpointSliceList{}, &corev1.PodList{}, &corev1.NodeList{},
+		&coordinationv1.LeaseList{}, &corev1.ServiceList{}, &discoveryv1.EndpointSliceList{}, &corev1.PodList{}, &corev1.NodeList{},
 		&v1alpha1.MigrationList{}, &networkingv1.ServiceCIDRList{},
 	} {
 		if err := s.List(ctx, list); client.IgnoreNotFound(err) != nil {
 			t.Fatal(err)
 		}
 		for _, o := range objects(t, list) {
-			if o.GetName() == "kubernetes" {
+			if _, lease := o.(*coordinationv1.Lease); o.GetName() == "kubernetes" || (lease && o.GetName() != "replumb") {
 				continue
 			}
-			err := s.Delete(ctx, o, client.GracePeriodSeconds(0))
-			if client.IgnoreNotFound(err) != nil {
+			if err := s.remove(ctx, o); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -152,6 +154,30 @@ func (s *Server) Clean(t testing.TB) {
 		t.Fatal(err)
 	}
 	s.removeNamespace(t, v1alpha1.SystemNamespace)
+}
+
+// remove deletes an object, waiting until the API server has forgotten a freeze.
+func (s *Server) remove(ctx context.Context, o client.Object) error {
+	var last error
+	_ = wait.PollUntilContextTimeout(ctx, 20*time.Millisecond, 10*time.Second, true, func(ctx context.Context) (bool, error) {
+		last = client.IgnoreNotFound(s.Delete(ctx, o, client.GracePeriodSeconds(0)))
+		return !apierrors.IsForbidden(last) && !apierrors.IsInvalid(last), nil
+	})
+	return last
+}
+
+// thaw removes the freeze.
+func (s *Server) thaw(t testing.TB) {
+	t.Helper()
+	ctx := context.Background()
+	for _, o := range []client.Object{
+		&admissionv1.ValidatingAdmissionPolicyBinding{}, &admissionv1.ValidatingAdmissionPolicy{},
+	} {
+		o.SetName("replumb-freeze")
+		if err := client.IgnoreNotFound(s.Delete(ctx, o)); err != nil {
+			t.Fatal(err)
+		}
+	}
 }
 
 // removeNamespace waits until the stand-in has let the namespace go.

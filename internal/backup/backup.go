@@ -149,6 +149,21 @@ func Stored(ctx context.Context, c client.Client, migration string) (Set, error)
 	return have, nil
 }
 
+// Exist reports whether anything is stored of a migration, sound or not.
+func Exist(ctx context.Context, c client.Client, migration string) (bool, error) {
+	for _, kind := range []string{"ConfigMap", "Secret"} {
+		list := &metav1.PartialObjectMetadataList{}
+		list.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind(kind + "List"))
+		if err := c.List(ctx, list, selected(migration)...); err != nil {
+			return false, fmt.Errorf("listing the backups of migration %s: %w", migration, err)
+		}
+		if len(list.Items) > 0 {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
 // Read gives every object that is stored, in the order in which they were, each once.
 func Read(ctx context.Context, c client.Client, migration string) ([]unstructured.Unstructured, error) {
 	chunks, err := load(ctx, c, migration)

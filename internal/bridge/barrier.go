@@ -148,7 +148,7 @@ func (b *Barrier) buildSlice(nodes []corev1.Node) *discoveryv1.EndpointSlice {
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: v1alpha1.SystemNamespace, GenerateName: b.sentinel.Name + "-",
 			Labels: map[string]string{
-				discoveryv1.LabelServiceName: b.sentinel.Name, discoveryv1.LabelManagedBy: "replumb.dev",
+				discoveryv1.LabelServiceName: b.sentinel.Name, discoveryv1.LabelManagedBy: managedBy,
 				v1alpha1.LabelMigration: b.Migration, v1alpha1.LabelRole: v1alpha1.RoleSentinel,
 			},
 			OwnerReferences: []metav1.OwnerReference{
@@ -227,12 +227,12 @@ func RemoveSentinels(ctx context.Context, c client.Client, migration string) err
 		client.MatchingLabels{v1alpha1.LabelMigration: migration, v1alpha1.LabelRole: v1alpha1.RoleSentinel},
 	}
 	var left []client.Object
-	slicesOf := &discoveryv1.EndpointSliceList{}
-	if err := c.List(ctx, slicesOf, opts...); err != nil {
+	endpoints := &discoveryv1.EndpointSliceList{}
+	if err := c.List(ctx, endpoints, opts...); err != nil {
 		return fmt.Errorf("looking for sentinel endpoints: %w", err)
 	}
-	for i := range slicesOf.Items {
-		left = append(left, &slicesOf.Items[i])
+	for i := range endpoints.Items {
+		left = append(left, &endpoints.Items[i])
 	}
 	services := &corev1.ServiceList{}
 	if err := c.List(ctx, services, opts...); err != nil {

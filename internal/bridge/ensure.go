@@ -33,6 +33,11 @@ func (b *Bridge) Ensure(ctx context.Context, c client.Client, pool *addr.Pool) e
 	if err != nil {
 		return fmt.Errorf("bridge %s: %w", b.Key(), err)
 	}
+	if len(b.Service.Spec.Selector) == 0 {
+		if err := Mirror(ctx, c, client.ObjectKeyFromObject(b.Service), have); err != nil {
+			return fmt.Errorf("bridge %s: %w", b.Key(), err)
+		}
+	}
 	return b.writeStatus(ctx, c, have)
 }
 
@@ -140,14 +145,12 @@ func SameEndpoints(ctx context.Context, c client.Client, a, b types.NamespacedNa
 // readyEndpoints are address and port of each ready endpoint, sorted. A missing ready condition means ready
 // (k8s.io/api discovery/v1, EndpointConditions).
 func readyEndpoints(ctx context.Context, c client.Client, key types.NamespacedName) ([]string, error) {
-	slicesOf := &discoveryv1.EndpointSliceList{}
-	err := c.List(ctx, slicesOf, client.InNamespace(key.Namespace),
-		client.MatchingLabels{discoveryv1.LabelServiceName: key.Name})
+	have, err := slicesOf(ctx, c, key)
 	if err != nil {
-		return nil, fmt.Errorf("endpoints of service %s: %w", key, err)
+		return nil, err
 	}
 	var all []string
-	for _, s := range slicesOf.Items {
+	for _, s := range have {
 		for _, e := range s.Endpoints {
 			if e.Conditions.Ready != nil && !*e.Conditions.Ready {
 				continue
@@ -204,6 +207,11 @@ func Remove(ctx context.Context, c client.Client, key types.NamespacedName) erro
 	}
 	if have.Labels[v1alpha1.LabelRole] != v1alpha1.RoleBridge {
 		return &ForeignError{Kind: "Service", Name: key.String()}
+	}
+	if len(have.Spec.Selector) == 0 {
+		if err := removeCopies(ctx, c, key); err != nil {
+			return err
+		}
 	}
 	return client.IgnoreNotFound(c.Delete(ctx, have, client.Preconditions{UID: &have.UID}))
 }

@@ -113,3 +113,22 @@ func ParentOf(ip *networkingv1.IPAddress) string {
 	}
 	return p.Resource + " " + p.Namespace + "/" + p.Name
 }
+
+// ReleaseAll deletes every hold of a migration that is held for a bridge.
+func ReleaseAll(ctx context.Context, c client.Client, migration string, bridge types.NamespacedName) error {
+	all := &networkingv1.IPAddressList{}
+	err := c.List(ctx, all, client.MatchingLabels{v1alpha1.LabelMigration: migration, v1alpha1.LabelRole: v1alpha1.RoleHold})
+	if err != nil {
+		return fmt.Errorf("listing held addresses: %w", err)
+	}
+	for i := range all.Items {
+		ip := &all.Items[i]
+		if key, ok := HeldFor(ip); !ok || key != bridge {
+			continue
+		}
+		if err := client.IgnoreNotFound(c.Delete(ctx, ip, client.Preconditions{UID: &ip.UID})); err != nil {
+			return fmt.Errorf("address %s: %w", ip.Name, err)
+		}
+	}
+	return nil
+}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/url"
 	"strings"
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
@@ -34,7 +35,7 @@ import (
 // Cluster is a connection to one cluster. Its client reads from the API server itself, not from a cache: what a step
 // observes must not be older than what the step before it did.
 type Cluster struct {
-	client.Client
+	client.WithWatch
 	raw  rest.Interface
 	host string
 }
@@ -63,7 +64,7 @@ func Connect(config *rest.Config) (*Cluster, error) {
 	}
 	// API warnings would be printed between the lines of the progress; what matters in them is a finding.
 	config.WarningHandler = rest.NoWarnings{}
-	c, err := client.New(config, client.Options{Scheme: scheme, Mapper: newMapper()})
+	c, err := client.NewWithWatch(config, client.Options{Scheme: scheme, Mapper: newMapper()})
 	if err != nil {
 		return nil, fmt.Errorf("creating a client: %w", err)
 	}
@@ -71,7 +72,7 @@ func Connect(config *rest.Config) (*Cluster, error) {
 	if err != nil {
 		return nil, fmt.Errorf("creating a client: %w", err)
 	}
-	return &Cluster{Client: c, raw: raw, host: config.Host}, nil
+	return &Cluster{WithWatch: c, raw: raw, host: config.Host}, nil
 }
 
 func rawConfig(config *rest.Config, scheme *runtime.Scheme) *rest.Config {
@@ -134,6 +135,18 @@ func newMapper() meta.RESTMapper {
 		}
 	}
 	return m
+}
+
+// Host is host:port of the API server that the kubeconfig leads to.
+func (c *Cluster) Host() string {
+	u, err := url.Parse(c.host)
+	if err != nil || u.Host == "" {
+		return c.host
+	}
+	if u.Port() == "" {
+		return net.JoinHostPort(u.Host, "443")
+	}
+	return u.Host
 }
 
 // GetRaw reads a path of the API server's own, such as /version.

@@ -13,6 +13,9 @@ import (
 // ErrInterrupted says that a run was cancelled. Every step that had begun was finished or can be taken up again.
 var ErrInterrupted = errors.New("interrupted")
 
+// ErrPaused says that a run ended because a pause was asked for. Every step that had begun was finished.
+var ErrPaused = errors.New("paused")
+
 // StepError says which step stopped a run.
 type StepError struct {
 	Phase string

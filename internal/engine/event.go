@@ -34,6 +34,8 @@ type Event struct {
 	// Error is what went wrong: why a step, or the run, failed or waits. On StepDone it is what went wrong without
 	// stopping the run.
 	Error string `json:"error,omitempty"`
+	// Guide tells people what to do, when a step waits for them.
+	Guide string `json:"guide,omitempty"`
 	// Done and Total count the steps of the phase, for events of a phase or step.
 	Done  int `json:"done"`
 	Total int `json:"total"`

@@ -119,6 +119,26 @@ func (p *Plan) Steps() []Step {
 	return all
 }
 
+// Until is the plan up to and including a phase.
+func (p *Plan) Until(phase string) (*Plan, error) {
+	names := make([]string, len(p.Phases))
+	for i := range p.Phases {
+		names[i] = p.Phases[i].Name
+		if names[i] == phase {
+			return &Plan{Name: p.Name, Phases: p.Phases[:i+1]}, nil
+		}
+	}
+	return nil, &UnknownPhaseError{Phase: phase, Phases: names}
+}
+
+// UnknownPhaseError says that a plan has no such phase.
+type UnknownPhaseError struct {
+	Phase  string
+	Phases []string
+}
+
+func (e *UnknownPhaseError) Error() string { return fmt.Sprintf("there is no phase %q", e.Phase) }
+
 // Validate rejects plans in which two steps have the same ID.
 func (p *Plan) Validate() error {
 	seen := map[string]bool{}

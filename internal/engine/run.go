@@ -19,6 +19,8 @@ type Runner struct {
 	Deadline time.Duration
 	// Now is the clock. Default: time.Now.
 	Now func() time.Time
+	// Hold, if set, is asked before each group of steps. An error ends the run there.
+	Hold func(ctx context.Context) error
 }
 
 // run is one pass over one plan.
@@ -47,7 +49,7 @@ func (r *Runner) Run(ctx context.Context, plan *Plan) error {
 	switch {
 	case err == nil:
 		this.emit(Event{Kind: RunDone, Seconds: took})
-	case errors.Is(err, ErrInterrupted):
+	case errors.Is(err, ErrInterrupted), errors.Is(err, ErrPaused):
 		this.emit(Event{Kind: RunInterrupted, Error: err.Error(), Seconds: took})
 	default:
 		this.emit(Event{Kind: RunFailed, Error: err.Error(), Seconds: took})
@@ -65,12 +67,25 @@ func (r *run) phases(ctx context.Context) error {
 		r.emit(Event{Kind: PhaseStarted, Message: phase.Title})
 		for _, g := range phase.Groups {
 			r.group = g.Title
+			if err := r.hold(ctx); err != nil {
+				return err
+			}
 			if err := r.runGroup(ctx, g); err != nil {
 				return err
 			}
 		}
 		r.group = ""
 		r.emit(Event{Kind: PhaseDone, Message: phase.Title, Seconds: r.now().Sub(start).Seconds()})
+	}
+	return nil
+}
+
+func (r *run) hold(ctx context.Context) error {
+	switch {
+	case ctx.Err() != nil:
+		return interrupted(ctx)
+	case r.Hold != nil:
+		return r.Hold(ctx)
 	}
 	return nil
 }
@@ -91,9 +106,17 @@ func (r *run) runGroup(ctx context.Context, g Group) error {
 		return err
 	}
 	if ctx.Err() != nil {
-		return ErrInterrupted
+		return interrupted(ctx)
 	}
 	return nil
+}
+
+// interrupted says why a run was cancelled, if there is more to say than that.
+func interrupted(ctx context.Context) error {
+	if cause := context.Cause(ctx); !errors.Is(cause, context.Canceled) {
+		return fmt.Errorf("%w: %w", ErrInterrupted, cause)
+	}
+	return ErrInterrupted
 }
 
 func (r *run) step(ctx context.Context, s Step) error {
@@ -143,6 +166,16 @@ func abandon(ctx context.Context, s Step, cause error) error {
 	return cause
 }
 
+// Drive brings one step to its proof, as a run would, without events: for steps that are made of others.
+func Drive(ctx context.Context, s Step) error {
+	r := &run{Runner: &Runner{}, plan: &Plan{}}
+	acted, err := r.drive(ctx, s)
+	if err != nil && acted {
+		err = abandon(ctx, s, err)
+	}
+	return err
+}
+
 // drive brings one step from what it is to proven. Each attempt looks afresh, so an attempt that met a conflict or was
 // cut off half way is followed by one that sees what is there now.
 func (r *run) drive(ctx context.Context, s Step) (changed bool, err error) {
@@ -172,7 +205,7 @@ func (r *run) drive(ctx context.Context, s Step) (changed bool, err error) {
 	case err == nil || !wait.Interrupted(err):
 		return a.acted, err
 	case errors.Is(inner.Err(), context.Canceled):
-		return a.acted, ErrInterrupted
+		return a.acted, interrupted(ctx)
 	case a.last == nil:
 		a.last = errors.New("no answer")
 	}
@@ -186,6 +219,8 @@ type attempts struct {
 	acted bool
 	did   bool
 	last  error
+	// guided is true once people have been told what to do.
+	guided bool
 }
 
 func (a *attempts) next(ctx context.Context) error {
@@ -222,12 +257,15 @@ func (r *run) retry(a *attempts, err error) {
 	if known {
 		return
 	}
-	kind := StepRetried
+	e := Event{Kind: StepRetried, Step: a.step.ID(), Message: a.step.Title(), Error: err.Error()}
 	var later *notYetError
 	if errors.As(err, &later) {
-		kind = StepWaiting
+		e.Kind = StepWaiting
+		if g, ok := a.step.(Guide); ok && !a.guided {
+			e.Guide, a.guided = g.Guide(), true
+		}
 	}
-	r.emit(Event{Kind: kind, Step: a.step.ID(), Message: a.step.Title(), Error: err.Error()})
+	r.emit(e)
 }
 
 func (r *run) deadline(s Step) time.Duration {

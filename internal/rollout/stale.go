@@ -16,6 +16,9 @@ type Changes struct {
 	MovedAt map[string]time.Time
 	// DNSSince is when every kubelet was known to give pods the new cluster DNS address.
 	DNSSince time.Time
+	// Since is when the addresses that pods shall not carry came up first: pods whose containers were all started before
+	// cannot. Zero means that they may be of any age.
+	Since time.Time
 	// Slack is added to each moment. It covers that clocks of nodes differ from the one the moments were read from, and
 	// that kubelets hear of a moved Service a little later.
 	Slack time.Duration
@@ -52,7 +55,7 @@ func Stale(pod *corev1.Pod, c Changes) []string {
 }
 
 func burdens(pod *corev1.Pod, c Changes) []burden {
-	if ended(pod) {
+	if ended(pod) || newestStart(pod).Before(c.Since.Truncate(time.Second)) {
 		return nil
 	}
 	var all []burden
@@ -92,6 +95,22 @@ func oldestContainer(pod *corev1.Pod) time.Time {
 		}
 	}
 	return oldest
+}
+
+// newestStart is when the pod or the youngest of its running containers was started.
+func newestStart(pod *corev1.Pod) time.Time {
+	var newest time.Time
+	if pod.Status.StartTime != nil {
+		newest = pod.Status.StartTime.Time
+	}
+	for _, statuses := range [][]corev1.ContainerStatus{pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses} {
+		for i := range statuses {
+			if running := statuses[i].State.Running; running != nil && running.StartedAt.Time.After(newest) {
+				newest = running.StartedAt.Time
+			}
+		}
+	}
+	return newest
 }
 
 func usesClusterDNS(pod *corev1.Pod) bool {

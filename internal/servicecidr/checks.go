@@ -13,6 +13,8 @@ import (
 type Input struct {
 	Snapshot *cluster.Snapshot
 	Survey   *Survey
+	// Freeze is why Services cannot be frozen; nil if they can.
+	Freeze error
 }
 
 func (in Input) spec() Spec { return in.Survey.Spec }

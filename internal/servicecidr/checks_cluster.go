@@ -1,9 +1,9 @@
 package servicecidr
 
 import (
+	"maps"
 	"net/netip"
 	"slices"
-	"sort"
 	"strconv"
 	"strings"
 
@@ -202,14 +202,7 @@ func checkDomainKnown(in Input) []check.Result {
 	return out
 }
 
-func sortedKeys(m map[string]cluster.KubeletAnswer) []string {
-	keys := make([]string, 0, len(m))
-	for k := range m {
-		keys = append(keys, k)
-	}
-	sort.Strings(keys)
-	return keys
-}
+func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
 
 func checkBarrier(in Input) []check.Result {
 	if in.spec().Barrier == v1alpha1.BarrierWait {

@@ -40,7 +40,7 @@ func (s *arrivedStep) Verify(ctx context.Context) error {
 	if err != nil || svc == nil {
 		return err
 	}
-	if svc.Spec.Type != corev1.ServiceTypeClusterIP || svc.Spec.ClusterIP != s.entry.New.String() {
+	if !isAt(svc, s.entry.New) {
 		return fmt.Errorf("service %s is of type %s at %q, not at %s", s.entry.Key(), svc.Spec.Type, svc.Spec.ClusterIP, s.entry.New)
 	}
 	return nil
@@ -100,7 +100,7 @@ func (s *releaseStep) State(ctx context.Context) (engine.State, error) {
 	if err != nil {
 		return engine.Unknown, err
 	}
-	if svc != nil && (svc.Spec.Type != corev1.ServiceTypeClusterIP || svc.Spec.ClusterIP != s.at.String()) {
+	if svc != nil && !isAt(svc, s.at) {
 		return engine.Blocked, fmt.Errorf("service %s is of type %s at %q, not at %s: its bridge must stay",
 			s.entry.Key(), svc.Spec.Type, svc.Spec.ClusterIP, s.at)
 	}
@@ -163,7 +163,7 @@ func forget(svc *corev1.Service) map[string]any {
 	notes := map[string]any{}
 	for _, key := range []string{
 		v1alpha1.LabelMigration, v1alpha1.AnnotationOldIP, v1alpha1.AnnotationTargetIP,
-		v1alpha1.AnnotationOriginalSpec, v1alpha1.AnnotationMovedAt,
+		v1alpha1.AnnotationOriginalSpec, v1alpha1.AnnotationMovedAt, v1alpha1.AnnotationAwaySince,
 	} {
 		notes[key] = nil
 	}

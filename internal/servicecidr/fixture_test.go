@@ -19,9 +19,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/apiserver"
 	"github.com/replumb/replumb/internal/apitest"
 	"github.com/replumb/replumb/internal/bridge"
 	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/lock"
 )
 
 // lazy is shared by the tests of this package; each begins with an empty cluster. server is what it started.
@@ -73,8 +75,11 @@ func migration() *v1alpha1.Migration {
 		TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "Migration"},
 		ObjectMeta: metav1.ObjectMeta{Name: "m"},
 		Spec: v1alpha1.MigrationSpec{
-			ServiceCIDR: &v1alpha1.ServiceCIDRSpec{To: []string{"172.24.0.0/16"}, Drain: &none},
-			Batch:       v1alpha1.BatchSpec{Size: 2, Settle: &none},
+			ServiceCIDR: &v1alpha1.ServiceCIDRSpec{
+				To: []string{"172.24.0.0/16"}, Drain: &none, ClusterServices: v1alpha1.ClusterServicesStay,
+			},
+			Freeze: v1alpha1.FreezeOff, // the tests themselves play everybody else
+			Batch:  v1alpha1.BatchSpec{Size: 2, Settle: &none},
 		},
 	}
 }
@@ -89,10 +94,14 @@ func setup(t *testing.T, change ...func(*v1alpha1.Migration)) *fixture {
 		c(m)
 	}
 	f := &fixture{T: t, probe: &proxies{}}
-	job, err := NewJob(Tools{Cluster: server.Cluster, Probe: f.probe}, m)
+	job, err := NewJob(Tools{Cluster: server.Cluster, Probe: f.probe, Inspector: apiserver.New(server.Config)}, m)
 	if err != nil {
 		t.Fatal(err)
 	}
+	// A process that is long gone: what a killed run leaves behind is taken over at once.
+	holder := lock.Self("m", "test")
+	holder.PID = 1<<22 + 1
+	job.Holder = &holder
 	f.job = job
 	f.runner = &engine.Runner{Sink: func(e engine.Event) { f.events = append(f.events, e) }, Deadline: 10 * time.Second}
 	return f

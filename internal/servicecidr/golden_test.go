@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/version"
 	clientscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
@@ -27,6 +28,7 @@ import (
 	"github.com/replumb/replumb/internal/bridge"
 	"github.com/replumb/replumb/internal/check"
 	"github.com/replumb/replumb/internal/cluster"
+	"github.com/replumb/replumb/internal/tier"
 	"github.com/replumb/replumb/internal/ui"
 )
 
@@ -63,7 +65,7 @@ func golden(t *testing.T, file string) {
 	}
 	snap, survey := readFixture(t, job.Spec, in["cluster.yaml"], in["facts.yaml"])
 	findings := check.Run(Checks(), Input{Snapshot: snap, Survey: survey})
-	p := &Planner{Survey: survey, Migration: job.Migration, Findings: findings, Form: v1alpha1.BridgeLoadBalancer}
+	p := &Planner{Tools: nowhere(t), CanFreeze: true, Survey: survey, Migration: job.Migration, Findings: findings, Form: v1alpha1.BridgeLoadBalancer}
 	got := map[string]string{"findings": renderFindings(findings), "plan": renderPlan(t, p)}
 	for i, f := range archive.Files {
 		want, ok := got[f.Name]
@@ -80,6 +82,16 @@ func golden(t *testing.T, file string) {
 			t.Fatal(err)
 		}
 	}
+}
+
+// nowhere is a cluster that is never asked anything.
+func nowhere(t *testing.T) Tools {
+	t.Helper()
+	c, err := cluster.Connect(&rest.Config{Host: "http://192.0.2.1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return Tools{Cluster: c}
 }
 
 // facts are what only a running cluster can tell.
@@ -142,6 +154,11 @@ func readFixture(t *testing.T, spec Spec, manifests, factsYAML []byte) (*cluster
 	}
 	others := readObjects(t, snap, manifests)
 	survey := Look(snap, spec)
+	rules, err := tier.NewRules(&spec.Common, survey.isClusters)
+	if err != nil {
+		t.Fatal(err)
+	}
+	survey.assign(tier.Assign(survey.movers(), rules, nil))
 	scanner, err := Scanner(survey)
 	if err != nil {
 		t.Fatal(err)

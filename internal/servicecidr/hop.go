@@ -3,6 +3,7 @@ package servicecidr
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/netip"
 	"time"
@@ -44,7 +45,11 @@ func (h *hopStep) ID() string {
 
 func (h *hopStep) Title() string {
 	src, dest := h.ends()
-	return fmt.Sprintf("Move %s from %s to %s", h.entry.Key(), src, dest)
+	risk := ""
+	if h.entry.HasNodePorts() {
+		risk = "; its node ports may refuse connections for up to a second"
+	}
+	return fmt.Sprintf("Move %s from %s to %s%s", h.entry.Key(), src, dest, risk)
 }
 
 // Undo is the same hop the other way.
@@ -70,13 +75,18 @@ func (h *hopStep) State(ctx context.Context) (engine.State, error) {
 	switch {
 	case svc.Spec.Type == corev1.ServiceTypeExternalName && svc.Annotations[v1alpha1.LabelMigration] == h.planner.spec().Name:
 		return engine.Pending, nil
-	case svc.Spec.Type == corev1.ServiceTypeClusterIP && svc.Spec.ClusterIP == dest.String():
+	case isAt(svc, dest):
 		return engine.Done, nil
-	case svc.Spec.Type == corev1.ServiceTypeClusterIP && svc.Spec.ClusterIP == src.String():
+	case isAt(svc, src):
 		return engine.Pending, nil
 	}
 	return engine.Blocked, fmt.Errorf("service %s is now of type %s at %q, and was to move from %s to %s",
 		h.entry.Key(), svc.Spec.Type, svc.Spec.ClusterIP, src, dest)
+}
+
+// isAt reports whether a Service has an address and is at it.
+func isAt(svc *corev1.Service, a netip.Addr) bool {
+	return svc.Spec.Type != corev1.ServiceTypeExternalName && svc.Spec.ClusterIP == a.String()
 }
 
 // read returns nil for a Service that is gone: then there is nothing to move, and its bridge is removed as an orphan.
@@ -102,6 +112,16 @@ func (h *hopStep) Do(ctx context.Context) error {
 		return err
 	}
 	if svc.Spec.Type != corev1.ServiceTypeExternalName {
+		if err := h.follow(ctx, svc); err != nil {
+			return err
+		}
+		if svc.Spec.Type == corev1.ServiceTypeNodePort {
+			done, err := bridge.Nudge(ctx, h.client(), h.planner.Survey.Pool, h.planner.spec().Name)
+			if err != nil {
+				return err
+			}
+			defer func() { _ = done(context.WithoutCancel(ctx)) }() // it goes with its namespace at the latest
+		}
 		if err := h.leave(ctx, svc); err != nil {
 			return err
 		}
@@ -112,6 +132,19 @@ func (h *hopStep) Do(ctx context.Context) error {
 		return err
 	}
 	return h.arrive(ctx, svc)
+}
+
+// follow brings the bridge in line with a Service that somebody changed after its bridge was made, and proves it again.
+func (h *hopStep) follow(ctx context.Context, svc *corev1.Service) error {
+	b := h.planner.bridgeOf(h.entry, svc)
+	var drift *bridge.DriftError
+	if err := b.Proven(ctx, h.client()); !errors.As(err, &drift) {
+		return nil // in order, or in trouble that leave will meet as well
+	}
+	if err := b.Ensure(ctx, h.client(), h.planner.Survey.Pool); err != nil {
+		return err
+	}
+	return h.planner.prove(ctx, h.ID())
 }
 
 // leave is patch A. It is the dangerous one: once it is through, only the bridge answers on the old address. So the
@@ -215,17 +248,18 @@ func (h *hopStep) patchLeave(svc *corev1.Service) (map[string]any, error) {
 		return nil, fmt.Errorf("service %s: %w", h.entry.Key(), err)
 	}
 	key := h.entry.BridgeKey()
+	notes := map[string]any{
+		v1alpha1.LabelMigration:         h.planner.spec().Name,
+		v1alpha1.AnnotationOldIP:        h.entry.Old.String(),
+		v1alpha1.AnnotationTargetIP:     h.entry.New.String(),
+		v1alpha1.AnnotationOriginalSpec: string(spec),
+		v1alpha1.AnnotationMovedAt:      nil,
+	}
+	if h.back { // pods started since then may carry the address that is left now
+		notes[v1alpha1.AnnotationAwaySince] = svc.Annotations[v1alpha1.AnnotationMovedAt]
+	}
 	return map[string]any{
-		"metadata": map[string]any{
-			"resourceVersion": svc.ResourceVersion,
-			"annotations": map[string]any{
-				v1alpha1.LabelMigration:         h.planner.spec().Name,
-				v1alpha1.AnnotationOldIP:        h.entry.Old.String(),
-				v1alpha1.AnnotationTargetIP:     h.entry.New.String(),
-				v1alpha1.AnnotationOriginalSpec: string(spec),
-				v1alpha1.AnnotationMovedAt:      nil,
-			},
-		},
+		"metadata": map[string]any{"resourceVersion": svc.ResourceVersion, "annotations": notes},
 		"spec": map[string]any{
 			"type":                  corev1.ServiceTypeExternalName,
 			"externalName":          fmt.Sprintf("%s.%s.svc.%s", key.Name, key.Namespace, h.planner.spec().Domain),
@@ -234,12 +268,26 @@ func (h *hopStep) patchLeave(svc *corev1.Service) (map[string]any, error) {
 			"ipFamilies":            nil,
 			"ipFamilyPolicy":        nil,
 			"internalTrafficPolicy": nil,
+			"externalTrafficPolicy": nil,
 		},
 	}, nil
 }
 
 func (h *hopStep) patchArrive(svc *corev1.Service, original *corev1.ServiceSpec) map[string]any {
 	_, dest := h.ends()
+	spec := map[string]any{
+		"type":                  original.Type,
+		"externalName":          nil,
+		"clusterIP":             dest.String(),
+		"clusterIPs":            []string{dest.String()},
+		"ipFamilies":            original.IPFamilies,
+		"ipFamilyPolicy":        original.IPFamilyPolicy,
+		"internalTrafficPolicy": original.InternalTrafficPolicy,
+	}
+	if original.Type == corev1.ServiceTypeNodePort { // patch A gave the node ports up
+		spec["ports"] = original.Ports
+		spec["externalTrafficPolicy"] = original.ExternalTrafficPolicy
+	}
 	return map[string]any{
 		"metadata": map[string]any{
 			"resourceVersion": svc.ResourceVersion,
@@ -249,15 +297,7 @@ func (h *hopStep) patchArrive(svc *corev1.Service, original *corev1.ServiceSpec)
 				v1alpha1.AnnotationMovedAt:  h.planner.Tools.now().UTC().Format(time.RFC3339Nano),
 			},
 		},
-		"spec": map[string]any{
-			"type":                  corev1.ServiceTypeClusterIP,
-			"externalName":          nil,
-			"clusterIP":             dest.String(),
-			"clusterIPs":            []string{dest.String()},
-			"ipFamilies":            original.IPFamilies,
-			"ipFamilyPolicy":        original.IPFamilyPolicy,
-			"internalTrafficPolicy": original.InternalTrafficPolicy,
-		},
+		"spec": spec,
 	}
 }
 
@@ -291,12 +331,15 @@ func (h *hopStep) Verify(ctx context.Context) error {
 	}
 	s := &svc.Spec
 	switch {
-	case s.Type != corev1.ServiceTypeClusterIP || s.ClusterIP != dest.String() || s.ExternalName != "":
+	case !isAt(svc, dest) || s.ExternalName != "":
 		return fmt.Errorf("service %s is of type %s at %q, want %s", h.entry.Key(), s.Type, s.ClusterIP, dest)
 	case !equality.Semantic.DeepEqual(s.IPFamilies, original.IPFamilies),
 		!equality.Semantic.DeepEqual(s.IPFamilyPolicy, original.IPFamilyPolicy),
 		!equality.Semantic.DeepEqual(s.InternalTrafficPolicy, original.InternalTrafficPolicy):
 		return fmt.Errorf("service %s lost its ipFamilies, ipFamilyPolicy or internalTrafficPolicy", h.entry.Key())
+	case original.Type == corev1.ServiceTypeNodePort &&
+		(!equality.Semantic.DeepEqual(s.Ports, original.Ports) || s.ExternalTrafficPolicy != original.ExternalTrafficPolicy):
+		return fmt.Errorf("service %s lost its node ports or externalTrafficPolicy", h.entry.Key())
 	}
 	if err := h.hold(src).Check(ctx, h.client()); err != nil {
 		return fmt.Errorf("service %s has moved, but its address %s is not kept: %w", h.entry.Key(), src, err)

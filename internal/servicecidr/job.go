@@ -4,26 +4,24 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/util/retry"
-	"sigs.k8s.io/controller-runtime/pkg/client"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/bridge"
 	"github.com/replumb/replumb/internal/check"
 	"github.com/replumb/replumb/internal/cluster"
-	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/freeze"
+	"github.com/replumb/replumb/internal/lock"
+	"github.com/replumb/replumb/internal/references"
+	"github.com/replumb/replumb/internal/tier"
 )
-
-// maxRounds bounds how often apply looks again for Services that appeared in the old range while it ran.
-const maxRounds = 5
 
 // Job runs one Migration.
 type Job struct {
@@ -31,8 +29,16 @@ type Job struct {
 	Migration *v1alpha1.Migration
 	Spec      Spec
 
+	// Until is the phase to stop after; empty means to go on to the end.
+	Until string
+	// Holder is who holds the lock. Default: this process.
+	Holder *lock.Holder
+	// Expected is the plan that apply must not go beyond, if somebody has looked at one.
+	Expected *Expectation
+
 	access   []cluster.AccessAnswer
 	recorded *v1alpha1.Migration
+	lookup   *tier.Cache
 }
 
 // NewJob defaults and validates a Migration. The Migration itself is not changed.
@@ -115,18 +121,78 @@ func (j *Job) authorize(ctx context.Context) error {
 }
 
 func (j *Job) planner(ctx context.Context, snap *cluster.Snapshot) (*Planner, error) {
-	survey := Look(snap, j.Spec)
-	if err := j.live(ctx, snap, survey); err != nil {
+	if err := j.kubelets(ctx, snap); err != nil {
 		return nil, err
 	}
-	p := &Planner{Tools: j.Tools, Survey: survey, Migration: j.Migration.DeepCopy()}
-	p.Findings = check.Run(Checks(), Input{Snapshot: snap, Survey: survey})
+	survey, rules, err := j.survey(ctx, snap)
+	if err != nil {
+		return nil, err
+	}
+	in := Input{Snapshot: snap, Survey: survey}
+	if err := j.live(ctx, &in); err != nil {
+		return nil, err
+	}
+	p := &Planner{
+		Tools: j.Tools, Survey: survey, Migration: j.Migration.DeepCopy(), Used: used(snap),
+		CanFreeze: in.Freeze == nil, Distribution: distributionOf(snap.Nodes),
+	}
+	p.Findings = check.Run(Checks(), in)
 	form, ok := bridge.Choose(j.Spec.Bridge, len(survey.Moves), snap.Admitted)
 	if !ok {
 		form = bridge.Candidates(j.Spec.Bridge, len(survey.Moves))[0]
 	}
 	p.Form = form
-	return p, j.record(ctx, p)
+	if err := j.record(ctx, p); err != nil {
+		return nil, err
+	}
+	d := forth
+	if j.Migration.Spec.Desired == v1alpha1.DesiredRolledBack {
+		d = back
+	}
+	r := refresher{tools: j.Tools, survey: survey, rules: rules}
+	p.Refresh, err = r.plan(ctx, changes(survey, j.Migration, d, j.Tools.now()))
+	if apierrors.IsForbidden(err) { // the rights check says so
+		return p, nil
+	}
+	return p, err
+}
+
+// used are the addresses that somebody has.
+func used(snap *cluster.Snapshot) []netip.Addr {
+	var all []netip.Addr
+	for i := range snap.IPAddresses {
+		if a, err := netip.ParseAddr(snap.IPAddresses[i].Name); err == nil {
+			all = append(all, a)
+		}
+	}
+	return all
+}
+
+// survey looks at the Services and sorts them into tiers, asking the lookup about those that no rule names.
+func (j *Job) survey(ctx context.Context, snap *cluster.Snapshot) (*Survey, tier.Rules, error) {
+	survey := Look(snap, j.Spec)
+	if len(survey.Spec.To) == 0 {
+		return nil, tier.Rules{}, &SpecError{
+			Field: "spec.serviceCIDR.to", Problem: "there is no other ready Service range for the Services to go to",
+			Hint: "name one, or add one first with mode: Extend",
+		}
+	}
+	rules, err := tier.NewRules(&j.Spec.Common, survey.isClusters)
+	if err != nil {
+		return nil, rules, err
+	}
+	services := survey.movers()
+	var answers map[types.NamespacedName]string
+	if questions := tier.Questions(services, rules); len(questions) > 0 {
+		if j.lookup == nil {
+			j.lookup = tier.NewCache(j.Tools.Now)
+		}
+		if answers, err = j.lookup.Lookup(ctx, *j.Spec.Common.TierLookup, questions, rules.Names()); err != nil {
+			return nil, rules, err
+		}
+	}
+	survey.assign(tier.Assign(services, rules, answers))
+	return survey, rules, nil
 }
 
 // record settles what the Migration in the cluster shall say: all that was resolved, or, once it is there, the job as it
@@ -141,33 +207,50 @@ func (j *Job) record(ctx context.Context, p *Planner) error {
 		p.Migration.Spec.ServiceCIDR = j.recorded.Spec.ServiceCIDR.DeepCopy()
 		return nil
 	}
-	p.Migration.Spec.ServiceCIDR.From = nil
-	for _, r := range p.Survey.Spec.From {
-		p.Migration.Spec.ServiceCIDR.From = append(p.Migration.Spec.ServiceCIDR.From, r.String())
-	}
+	p.Migration.Spec.ServiceCIDR.From = texts(p.Survey.Spec.From)
+	p.Migration.Spec.ServiceCIDR.To = texts(p.Survey.Spec.To)
 	return nil
 }
 
-// live asks what only the running cluster can tell.
-func (j *Job) live(ctx context.Context, snap *cluster.Snapshot, survey *Survey) error {
+func texts(ranges []netip.Prefix) []string {
+	var all []string
+	for _, r := range ranges {
+		all = append(all, r.String())
+	}
+	return all
+}
+
+// kubelets asks every ready node for the cluster DNS it gives to pods.
+func (j *Job) kubelets(ctx context.Context, snap *cluster.Snapshot) error {
 	snap.Kubelets = map[string]cluster.KubeletAnswer{}
+	var mu sync.Mutex
+	var eg errgroup.Group
+	eg.SetLimit(32)
+	for i := range snap.Nodes {
+		name := snap.Nodes[i].Name
+		if !cluster.NodeReady(&snap.Nodes[i]) {
+			continue
+		}
+		eg.Go(func() error {
+			actx, cancel := context.WithTimeout(ctx, 5*time.Second)
+			defer cancel()
+			answer := j.Tools.Cluster.Kubelet(actx, name)
+			mu.Lock()
+			defer mu.Unlock()
+			snap.Kubelets[name] = answer
+			return nil
+		})
+	}
+	return eg.Wait()
+}
+
+// live asks what only the running cluster can tell.
+func (j *Job) live(ctx context.Context, in *Input) error {
+	snap, survey := in.Snapshot, in.Survey
 	snap.Admitted = map[v1alpha1.BridgeForm]error{}
 	var mu sync.Mutex
 	eg, ctx := errgroup.WithContext(ctx)
 	eg.SetLimit(parallel)
-	for i := range snap.Nodes {
-		if name := snap.Nodes[i].Name; cluster.NodeReady(&snap.Nodes[i]) {
-			eg.Go(func() error {
-				actx, cancel := context.WithTimeout(ctx, 5*time.Second)
-				defer cancel()
-				answer := j.Tools.Cluster.Kubelet(actx, name)
-				mu.Lock()
-				defer mu.Unlock()
-				snap.Kubelets[name] = answer
-				return nil
-			})
-		}
-	}
 	for _, form := range bridge.Candidates(j.Spec.Bridge, len(survey.Moves)) {
 		for _, svc := range onePerNamespace(survey.Moves) {
 			eg.Go(func() error {
@@ -177,13 +260,35 @@ func (j *Job) live(ctx context.Context, snap *cluster.Snapshot, survey *Survey) 
 				if snap.Admitted[form] == nil {
 					snap.Admitted[form] = refused
 				}
-				return err
+				return unlessForbidden(err)
 			})
 		}
 	}
-	err := eg.Wait()
+	scanner, err := references.New(survey.Spec.From, survey.Spec.To, survey.oldAddresses())
+	if err != nil {
+		return err
+	}
+	eg.Go(func() error {
+		return unlessForbidden(j.Tools.Cluster.References(ctx, scanner, snap))
+	})
+	eg.Go(func() error {
+		if j.Spec.Common.Freeze == v1alpha1.FreezeOff {
+			return nil
+		}
+		err := freeze.Possible(ctx, j.Tools.Cluster, j.Spec.Name)
+		if unavailable := (*freeze.UnavailableError)(nil); errors.As(err, &unavailable) || apierrors.IsForbidden(err) {
+			in.Freeze = err
+			return nil
+		}
+		return err
+	})
+	return eg.Wait()
+}
+
+// unlessForbidden leaves it to the rights check to say what the user may not do.
+func unlessForbidden(err error) error {
 	if apierrors.IsForbidden(err) {
-		return nil // the rights check says so
+		return nil
 	}
 	return err
 }
@@ -200,225 +305,15 @@ func onePerNamespace(entries []*Entry) []*Entry {
 	return out
 }
 
-// Apply moves every Service. What appears in the old range meanwhile is swept up before it ends.
-func (j *Job) Apply(ctx context.Context, r *engine.Runner) (*Survey, error) {
-	for range maxRounds {
-		if err := j.applicable(ctx); err != nil {
-			return nil, err
-		}
-		p, err := j.Examine(ctx)
-		if err != nil {
-			return nil, err
-		}
-		if err := j.run(ctx, r, p, p.Apply(), v1alpha1.PhaseApplying); err != nil {
-			return nil, err
-		}
-		after, err := j.Look(ctx)
-		if err != nil {
-			return nil, err
-		}
-		if len(after.Pending()) == 0 && len(after.Orphans) == 0 && len(after.Strays) == 0 {
-			return after, j.settle(ctx, v1alpha1.PhaseMoved, after.Counts())
-		}
-	}
-	return nil, fmt.Errorf("services keep appearing in the old range: gave up after %d rounds", maxRounds)
-}
-
-// applicable takes over what the cluster has recorded of the migration, unless that is beyond apply.
-func (j *Job) applicable(ctx context.Context) error {
-	have, err := j.Adopt(ctx)
-	switch {
-	case err != nil || have == nil:
-		return err
-	case have.Status.Phase == v1alpha1.PhaseFinished:
-		return &StateError{Name: j.Spec.Name, Problem: "is finished", Hint: "give a new migration another name"}
-	case have.Status.PointOfNoReturnPassed:
-		return &StateError{Name: j.Spec.Name, Problem: "has begun to finish", Hint: "replumb finish " + j.Spec.Name}
-	}
-	return nil
-}
-
 // Look surveys the cluster as it is now.
 func (j *Job) Look(ctx context.Context) (*Survey, error) {
 	snap, err := j.Tools.Cluster.Load(ctx)
 	if err != nil {
 		return nil, err
 	}
-	return Look(snap, j.Spec), nil
-}
-
-// Rollback brings every Service back to its old address.
-func (j *Job) Rollback(ctx context.Context, r *engine.Runner) error {
-	if j.Migration.Status.PointOfNoReturnPassed {
-		return &StateError{
-			Name: j.Spec.Name, Problem: "has passed the point of no return and cannot be rolled back",
-			Hint: "to return to the old range, make a new migration with the old range as its target",
-		}
-	}
-	p, err := j.Examine(ctx)
-	if err != nil {
-		return err
-	}
-	if err := j.intact(p.Survey); err != nil {
-		return err
-	}
-	if err := j.desire(ctx, v1alpha1.DesiredRolledBack); err != nil {
-		return err
-	}
-	if err := j.run(ctx, r, p, p.Rollback(), v1alpha1.PhaseRollingBack); err != nil {
-		return err
-	}
-	return j.settle(ctx, v1alpha1.PhaseRolledBack, v1alpha1.Counts{Total: len(p.Survey.Moves), Stays: len(p.Survey.Stays)})
-}
-
-// Finish takes old addresses away. There is no way back from it.
-func (j *Job) Finish(ctx context.Context, r *engine.Runner) error {
-	p, err := j.Finishable(ctx)
-	if err != nil {
-		return err
-	}
-	if j.Migration.Status.Phase == v1alpha1.PhaseFinished && len(p.Survey.Moves) == 0 {
-		return nil
-	}
-	if err := j.desire(ctx, v1alpha1.DesiredFinished); err != nil {
-		return err
-	}
-	if err := j.run(ctx, r, p, p.Finish(), v1alpha1.PhaseFinishing); err != nil {
-		return err
-	}
-	counts := j.Migration.Status.Counts
-	counts.Bridged = 0
-	return j.settle(ctx, v1alpha1.PhaseFinished, counts)
-}
-
-// Finishable makes the planner of finish, or says why it is too early.
-func (j *Job) Finishable(ctx context.Context) (*Planner, error) {
-	switch j.Migration.Status.Phase {
-	case v1alpha1.PhaseRollingBack, v1alpha1.PhaseRolledBack:
-		return nil, &StateError{Name: j.Spec.Name, Problem: "is rolled back; there is nothing to finish", Hint: "replumb apply -f FILE"}
-	}
-	p, err := j.Examine(ctx)
-	if err != nil {
+	if err := j.kubelets(ctx, snap); err != nil {
 		return nil, err
 	}
-	if err := j.intact(p.Survey); err != nil {
-		return nil, err
-	}
-	if pending := p.Survey.Pending(); len(pending) > 0 && !j.Migration.Status.PointOfNoReturnPassed {
-		return nil, &StateError{
-			Name:    j.Spec.Name,
-			Problem: fmt.Sprintf("cannot be finished: %d Services have not moved, the first is %s", len(pending), pending[0].Key()),
-			Hint:    "run replumb apply -f FILE first",
-		}
-	}
-	return p, nil
-}
-
-// intact keeps finish and rollback from passing over a Service that they can no longer place.
-func (j *Job) intact(s *Survey) error {
-	for _, e := range s.Stays {
-		if e.Damaged {
-			return &StateError{
-				Name: j.Spec.Name, Problem: fmt.Sprintf("cannot go on: service %s %s", e.Key(), e.Reason),
-				Hint: "replumb check -f FILE says how to mend them",
-			}
-		}
-	}
-	return nil
-}
-
-// StateError says that a migration is not where a command needs it.
-type StateError struct {
-	Name    string
-	Problem string
-	Hint    string
-}
-
-func (e *StateError) Error() string { return fmt.Sprintf("migration %s %s", e.Name, e.Problem) }
-
-func (j *Job) desire(ctx context.Context, d v1alpha1.DesiredState) error {
-	j.Migration.Spec.Desired = d
-	return retry.RetryOnConflict(retry.DefaultRetry, func() error {
-		have := &v1alpha1.Migration{}
-		if err := j.Tools.Cluster.Get(ctx, client.ObjectKey{Name: j.Spec.Name}, have); err != nil {
-			return fmt.Errorf("migration %s: %w", j.Spec.Name, err)
-		}
-		have.Spec.Desired = d
-		return j.Tools.Cluster.Update(ctx, have, client.FieldOwner(v1alpha1.FieldManager))
-	})
-}
-
-// run runs a plan and keeps the status of the Migration up to date with what the events say.
-func (j *Job) run(ctx context.Context, r *engine.Runner, p *Planner, plan *engine.Plan, phase v1alpha1.Phase) error {
-	hash, err := plan.Hash()
-	if err != nil {
-		return err
-	}
-	if err := r.Run(ctx, plan); err != nil {
-		return j.failed(context.WithoutCancel(ctx), err, phase)
-	}
-	return j.status(ctx, func(st *v1alpha1.MigrationStatus) {
-		st.Phase, st.PlanHash, st.Counts, st.LastError = phase, hash, p.Survey.Counts(), ""
-	})
-}
-
-// failed writes down why a run stopped, if there is a Migration to write it on, and returns the reason.
-func (j *Job) failed(ctx context.Context, cause error, phase v1alpha1.Phase) error {
-	var blocked *check.BlockedError
-	if errors.As(cause, &blocked) {
-		return cause
-	}
-	writeErr := j.status(ctx, func(st *v1alpha1.MigrationStatus) {
-		st.Phase, st.LastError = phase, cause.Error()
-		setReady(st, metav1.ConditionFalse, v1alpha1.ReasonFailed, cause.Error())
-	})
-	if writeErr != nil && !apierrors.IsNotFound(writeErr) {
-		return errors.Join(cause, writeErr)
-	}
-	return cause
-}
-
-func (j *Job) settle(ctx context.Context, phase v1alpha1.Phase, counts v1alpha1.Counts) error {
-	return j.status(ctx, func(st *v1alpha1.MigrationStatus) {
-		st.Phase, st.Counts, st.LastError = phase, counts, ""
-		setReady(st, metav1.ConditionTrue, v1alpha1.ReasonAsDesired, "the cluster is as spec.desired says")
-	})
-}
-
-func setReady(st *v1alpha1.MigrationStatus, status metav1.ConditionStatus, reason, message string) {
-	meta.SetStatusCondition(&st.Conditions, metav1.Condition{
-		Type: v1alpha1.ConditionReady, Status: status, Reason: reason, Message: message,
-	})
-}
-
-func (j *Job) status(ctx context.Context, change func(*v1alpha1.MigrationStatus)) error {
-	return UpdateStatus(ctx, j.Tools.Cluster, j.Spec.Name, change)
-}
-
-// UpdateStatus changes the status of a Migration, looking again on conflict.
-func UpdateStatus(ctx context.Context, c client.Client, name string, change func(*v1alpha1.MigrationStatus)) error {
-	return retry.RetryOnConflict(retry.DefaultRetry, func() error {
-		m := &v1alpha1.Migration{}
-		if err := c.Get(ctx, client.ObjectKey{Name: name}, m); err != nil {
-			return fmt.Errorf("migration %s: %w", name, err)
-		}
-		was := m.Status.DeepCopy()
-		change(&m.Status)
-		if equality.Semantic.DeepEqual(was, &m.Status) {
-			return nil
-		}
-		return c.Status().Update(ctx, m, client.FieldOwner(v1alpha1.FieldManager))
-	})
-}
-
-// HealthPort asks kube-proxy's health-check server of a node through the API server.
-type HealthPort struct {
-	Cluster *cluster.Cluster
-}
-
-var _ bridge.NodeProbe = HealthPort{}
-
-// Ask implements bridge.NodeProbe.
-func (h HealthPort) Ask(ctx context.Context, node string, port int32) ([]byte, error) {
-	return h.Cluster.GetRaw(ctx, fmt.Sprintf("/api/v1/nodes/%s:%d/proxy/", node, port))
+	survey, _, err := j.survey(ctx, snap)
+	return survey, err
 }

@@ -27,7 +27,7 @@ func everyWrite(t *testing.T, least int, before func() *fixture, act func(*fixtu
 		f := before()
 		whole := f.job.Tools.Cluster
 		cut := *whole
-		cut.Client = &killer{Client: server.Client, left: n}
+		cut.WithWatch = &killer{WithWatch: server.WithWatch, left: n}
 		f.job.Tools.Cluster = &cut
 		err := act(f)
 		f.job.Tools.Cluster = whole
@@ -154,7 +154,7 @@ func (f *fixture) rolledBack(was *corev1.Service) {
 
 // killer lets a number of writes through, and none after them.
 type killer struct {
-	client.Client
+	client.WithWatch
 	mu   sync.Mutex
 	left int
 }
@@ -178,32 +178,32 @@ func (k *killer) Create(ctx context.Context, o client.Object, opts ...client.Cre
 			return err
 		}
 	}
-	return k.Client.Create(ctx, o, opts...)
+	return k.WithWatch.Create(ctx, o, opts...)
 }
 
 func (k *killer) Update(ctx context.Context, o client.Object, opts ...client.UpdateOption) error {
 	if err := k.spend(); err != nil {
 		return err
 	}
-	return k.Client.Update(ctx, o, opts...)
+	return k.WithWatch.Update(ctx, o, opts...)
 }
 
 func (k *killer) Patch(ctx context.Context, o client.Object, p client.Patch, opts ...client.PatchOption) error {
 	if err := k.spend(); err != nil {
 		return err
 	}
-	return k.Client.Patch(ctx, o, p, opts...)
+	return k.WithWatch.Patch(ctx, o, p, opts...)
 }
 
 func (k *killer) Delete(ctx context.Context, o client.Object, opts ...client.DeleteOption) error {
 	if err := k.spend(); err != nil {
 		return err
 	}
-	return k.Client.Delete(ctx, o, opts...)
+	return k.WithWatch.Delete(ctx, o, opts...)
 }
 
 func (k *killer) Status() client.SubResourceWriter {
-	return &statusKiller{SubResourceWriter: k.Client.Status(), k: k}
+	return &statusKiller{SubResourceWriter: k.WithWatch.Status(), k: k}
 }
 
 type statusKiller struct {

@@ -69,7 +69,7 @@ func TestFinishedRangeCanBeEmptied(t *testing.T) {
 	f.must(f.job.Finish(t.Context(), f.runner))
 	snap, err := f.job.Tools.Cluster.Load(t.Context())
 	f.must(err)
-	next := Look(snap, Spec{Name: "next", To: []netip.Prefix{netip.MustParsePrefix("172.30.0.0/16")}})
+	next := Look(snap, Spec{Name: "next", Mode: v1alpha1.ModeMove, To: []netip.Prefix{netip.MustParsePrefix("172.30.0.0/16")}})
 	var moves []string
 	for _, e := range next.Moves {
 		moves = append(moves, e.Service.Name)

@@ -232,6 +232,7 @@ type noteStep struct {
 	migration string
 	batch     string
 	counts    v1alpha1.Counts
+	tiers     []v1alpha1.TierStatus
 }
 
 func (s *noteStep) ID() string    { return "note/" + s.batch }
@@ -243,7 +244,7 @@ func (s *noteStep) State(context.Context) (engine.State, error) {
 func (s *noteStep) Do(ctx context.Context) error {
 	return UpdateStatus(ctx, s.tools.Cluster, s.migration, func(st *v1alpha1.MigrationStatus) {
 		s.counts.Bridged = max(s.counts.Bridged, s.counts.Moved)
-		st.Phase, st.Counts = v1alpha1.PhaseApplying, s.counts
+		st.Phase, st.Counts, st.Tiers = v1alpha1.PhaseApplying, s.counts, s.tiers
 		setReady(st, metav1.ConditionFalse, v1alpha1.ReasonInProgress, s.batch+" has moved")
 	})
 }

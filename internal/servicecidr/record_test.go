@@ -27,7 +27,14 @@ func TestDefinitionRefuses(t *testing.T) {
 		says   string
 	}{
 		{"no job", func(s *v1alpha1.MigrationSpec) { s.ServiceCIDR = nil }, "exactly one of the fields in [serviceCIDR] must be set"},
-		{"no target", func(s *v1alpha1.MigrationSpec) { s.ServiceCIDR.To = []string{} }, "spec.serviceCIDR.to"},
+		{"no target", func(s *v1alpha1.MigrationSpec) { s.ServiceCIDR.To = []string{} }, "to is required unless mode is Retire"},
+		{"retire nothing", func(s *v1alpha1.MigrationSpec) { s.ServiceCIDR.Mode = "Retire" }, "exactly one range in from"},
+		{"extend and empty", func(s *v1alpha1.MigrationSpec) {
+			s.ServiceCIDR.Mode, s.ServiceCIDR.From = "Extend", []string{"10.96.0.0/16"}
+		}, "takes no from"},
+		{"hook that does nothing", func(s *v1alpha1.MigrationSpec) {
+			s.Hooks = []v1alpha1.Hook{{Name: "h", When: v1alpha1.BeforePhase}}
+		}, "exactly one of the fields in [exec http] must be set"},
 		{"too many targets", func(s *v1alpha1.MigrationSpec) { s.ServiceCIDR.To = make([]string, 9) }, "at most 8 items"},
 		{"too many sources", func(s *v1alpha1.MigrationSpec) { s.ServiceCIDR.From = make([]string, 33) }, "at most 32 items"},
 		{"unknown bridge", func(s *v1alpha1.MigrationSpec) { s.ServiceCIDR.Bridge = "Rope" }, `Unsupported value: "Rope"`},
@@ -145,7 +152,7 @@ func TestPlanLeavesOutWhatIsThere(t *testing.T) {
 	for _, s := range p.Outstanding(t.Context()).Steps() {
 		ids = append(ids, s.ID())
 	}
-	const want = "check bridge/shop/late barrier/batch 1 of 1 hop/shop/late note/batch 1 of 1 settle/batch 1 of 1"
+	const want = "check secure/backup bridge/shop/late barrier/batch 1 of 1 hop/shop/late note/batch 1 of 1 settle/batch 1 of 1"
 	if got := strings.Join(ids, " "); got != want {
 		t.Errorf("plan has %s\nwant %s", got, want)
 	}

@@ -2,8 +2,10 @@
 package servicecidr
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"time"
 
@@ -14,13 +16,16 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/addr"
+	"github.com/replumb/replumb/internal/spec"
 )
 
 // Spec is the job, read, defaulted and validated.
 type Spec struct {
 	// Name of the Migration.
 	Name string
-	// To is the target range, From what is to be emptied. An empty From means every other ready ServiceCIDR.
+	// Mode is what is done to the ranges.
+	Mode v1alpha1.ServiceCIDRMode
+	// To is the target range, From what is to be emptied. Resolve fills in what the Migration leaves open.
 	To, From []netip.Prefix
 	// Networks are ranges outside the cluster that the target must not overlap.
 	Networks    []netip.Prefix
@@ -31,16 +36,18 @@ type Spec struct {
 	BarrierWait time.Duration
 	Batch       int
 	Settle      time.Duration
+	// ClusterServices says whether kube-dns and kubernetes move too.
+	ClusterServices v1alpha1.ClusterServicesPolicy
+	Refresh         v1alpha1.RefreshSpec
+	// APIServers are host:port of every API server; empty means the endpoints of kubernetes.
+	APIServers []string
+	GateWait   time.Duration
+	// Common is what all kinds of migrations have: tiers, windows, hooks, freeze, backups.
+	Common v1alpha1.MigrationSpec
 }
 
 // SpecError says which field of a Migration is wrong, and what to do.
-type SpecError struct {
-	Field   string
-	Problem string
-	Hint    string
-}
-
-func (e *SpecError) Error() string { return e.Field + ": " + e.Problem }
+type SpecError = spec.Error
 
 // Parse reads a Migration strictly: fields it does not know are errors.
 func Parse(manifest []byte) (*v1alpha1.Migration, error) {
@@ -79,28 +86,23 @@ func unknownField(err error) error {
 
 // Default fills in what a Migration leaves open.
 func Default(m *v1alpha1.Migration) {
-	if m.Spec.Batch.Size == 0 {
-		m.Spec.Batch.Size = 10
-	}
-	orDuration(&m.Spec.Batch.Settle, 2*time.Second)
-	if m.Spec.Desired == "" {
-		m.Spec.Desired = v1alpha1.DesiredPlanned
-	}
+	spec.Default(&m.Spec)
 	s := m.Spec.ServiceCIDR
 	if s == nil {
 		return
 	}
-	if s.Bridge == "" {
-		s.Bridge = v1alpha1.BridgeAuto
-	}
-	if s.ClusterDomain == "" {
-		s.ClusterDomain = "cluster.local"
-	}
+	s.Mode = cmp.Or(s.Mode, v1alpha1.ModeMove)
+	s.Bridge = cmp.Or(s.Bridge, v1alpha1.BridgeAuto)
+	s.ClusterDomain = cmp.Or(s.ClusterDomain, "cluster.local")
+	s.ClusterServices = cmp.Or(s.ClusterServices, v1alpha1.ClusterServicesMove)
+	s.Barrier.Mode = cmp.Or(s.Barrier.Mode, v1alpha1.BarrierHealthCheck)
+	s.Refresh.Mode = cmp.Or(s.Refresh.Mode, v1alpha1.RefreshRestart)
+	s.Refresh.BarePods = cmp.Or(s.Refresh.BarePods, v1alpha1.BarePodsReport)
+	s.Refresh.Parallel = cmp.Or(s.Refresh.Parallel, 2)
+	orDuration(&s.Refresh.Timeout, 10*time.Minute)
 	orDuration(&s.Drain, time.Minute)
-	if s.Barrier.Mode == "" {
-		s.Barrier.Mode = v1alpha1.BarrierHealthCheck
-	}
 	orDuration(&s.Barrier.Wait, 10*time.Second)
+	orDuration(&s.GateWait, time.Hour)
 }
 
 func orDuration(d **metav1.Duration, otherwise time.Duration) {
@@ -124,6 +126,11 @@ func Validate(m *v1alpha1.Migration) (Spec, error) {
 	s := Spec{
 		Name: m.Name, Bridge: j.Bridge, Domain: j.ClusterDomain, Drain: j.Drain.Duration, Barrier: j.Barrier.Mode,
 		BarrierWait: j.Barrier.Wait.Duration, Batch: m.Spec.Batch.Size, Settle: m.Spec.Batch.Settle.Duration,
+		Mode: j.Mode, ClusterServices: j.ClusterServices, Refresh: j.Refresh, APIServers: j.APIServers, GateWait: j.GateWait.Duration,
+		Common: *m.Spec.DeepCopy(),
+	}
+	if err := spec.Validate(&m.Spec, PhaseNames()); err != nil {
+		return Spec{}, err
 	}
 	if err := validateChoices(m); err != nil {
 		return Spec{}, err
@@ -138,10 +145,32 @@ func Validate(m *v1alpha1.Migration) (Spec, error) {
 	if s.Networks, err = ranges("spec.serviceCIDR.networks", j.Networks); err != nil {
 		return Spec{}, err
 	}
-	if len(s.To) == 0 {
-		return Spec{}, &SpecError{Field: "spec.serviceCIDR.to", Problem: "is empty", Hint: "name the target range, such as 172.24.0.0/16"}
+	if err := validateMode(s); err != nil {
+		return Spec{}, err
 	}
 	return s, validateRanges(s)
+}
+
+// validateMode refuses what contradicts itself.
+func validateMode(s Spec) error {
+	const to, from = "spec.serviceCIDR.to", "spec.serviceCIDR.from"
+	switch {
+	case len(s.To) == 0 && s.Mode != v1alpha1.ModeRetire:
+		return &SpecError{Field: to, Problem: "is empty", Hint: "name the target range, such as 172.24.0.0/16"}
+	case len(s.From) != 1 && s.Mode == v1alpha1.ModeRetire:
+		return &SpecError{Field: from, Problem: fmt.Sprintf("names %d ranges, and mode Retire takes one", len(s.From)), Hint: "name the range to empty and delete"}
+	case len(s.From) > 0 && s.Mode == v1alpha1.ModeExtend:
+		return &SpecError{Field: from, Problem: "contradicts mode Extend, which empties nothing", Hint: "remove it, or set mode: Move"}
+	}
+	for i, a := range s.APIServers {
+		if _, port, err := net.SplitHostPort(a); err != nil || port == "" {
+			return &SpecError{
+				Field: fmt.Sprintf("spec.serviceCIDR.apiServers[%d]", i), Problem: fmt.Sprintf("%q is not host:port", a),
+				Hint: "write it like 192.0.2.10:6443",
+			}
+		}
+	}
+	return nil
 }
 
 func validateChoices(m *v1alpha1.Migration) error {
@@ -151,8 +180,11 @@ func validateChoices(m *v1alpha1.Migration) error {
 		allowed      []string
 	}{
 		{"spec.serviceCIDR.bridge", string(j.Bridge), []string{"Auto", "ExternalIPs", "LoadBalancer"}},
+		{"spec.serviceCIDR.mode", string(j.Mode), []string{"Move", "Extend", "Retire"}},
+		{"spec.serviceCIDR.clusterServices", string(j.ClusterServices), []string{"Move", "Stay"}},
+		{"spec.serviceCIDR.refresh.mode", string(j.Refresh.Mode), []string{"Restart", "Report"}},
+		{"spec.serviceCIDR.refresh.barePods", string(j.Refresh.BarePods), []string{"Report", "Evict"}},
 		{"spec.serviceCIDR.barrier.mode", string(j.Barrier.Mode), []string{"HealthCheck", "Wait"}},
-		{"spec.desired", string(m.Spec.Desired), []string{"Planned", "Applied", "RolledBack", "Finished"}},
 	} {
 		if !contains(f.allowed, f.value) {
 			return &SpecError{
@@ -162,18 +194,19 @@ func validateChoices(m *v1alpha1.Migration) error {
 			}
 		}
 	}
-	if m.Spec.Batch.Size < 1 || m.Spec.Batch.Size > 500 {
-		return &SpecError{
-			Field:   "spec.batch.size",
-			Problem: fmt.Sprintf("%d is not within 1 and 500", m.Spec.Batch.Size),
-			Hint:    "10 is a good size",
-		}
-	}
 	for field, d := range map[string]*metav1.Duration{
-		"spec.batch.settle": m.Spec.Batch.Settle, "spec.serviceCIDR.drain": j.Drain, "spec.serviceCIDR.barrier.wait": j.Barrier.Wait,
+		"spec.serviceCIDR.drain": j.Drain, "spec.serviceCIDR.barrier.wait": j.Barrier.Wait,
+		"spec.serviceCIDR.refresh.timeout": j.Refresh.Timeout, "spec.serviceCIDR.gateWait": j.GateWait,
 	} {
 		if d.Duration < 0 {
 			return &SpecError{Field: field, Problem: "is negative", Hint: "write a duration such as 60s"}
+		}
+	}
+	if j.Refresh.Parallel < 1 || j.Refresh.Parallel > 100 {
+		return &SpecError{
+			Field:   "spec.serviceCIDR.refresh.parallel",
+			Problem: fmt.Sprintf("%d is not within 1 and 100", j.Refresh.Parallel),
+			Hint:    "2 is a good number",
 		}
 	}
 	if problems := validation.IsDNS1123Subdomain(j.ClusterDomain); len(problems) > 0 {

@@ -3,6 +3,7 @@ package servicecidr
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"sort"
 
 	corev1 "k8s.io/api/core/v1"
@@ -15,6 +16,7 @@ import (
 	"github.com/replumb/replumb/internal/addr"
 	"github.com/replumb/replumb/internal/bridge"
 	"github.com/replumb/replumb/internal/cluster"
+	"github.com/replumb/replumb/internal/tier"
 )
 
 // Place is where a Service stands in the move.
@@ -26,8 +28,13 @@ const (
 	Bridged    Place = "bridged"
 	HalfHopped Place = "half-hopped"
 	Moved      Place = "moved"
-	Stays      Place = "stays"
+	// Pinned Services keep their address, and the address stays legitimate when the range around it goes.
+	Pinned Place = "pinned"
+	Stays  Place = "stays"
 )
+
+// ClusterTier is the tier of the cluster's own Services.
+const ClusterTier = tier.ClusterServices
 
 // inTarget is the reason why Services stay that were made, or once moved, where the others go.
 const inTarget = "is in the target range already"
@@ -43,8 +50,12 @@ type Entry struct {
 	Service  *corev1.Service
 	Old, New netip.Addr
 	Place    Place
-	// Reason says why a Service stays.
+	// Reason says why a Service stays or is pinned.
 	Reason string
+	// Refused is true if the Service would have to move but cannot.
+	Refused bool
+	// Tier is the class of the Service; tiers move one after another.
+	Tier string
 	// Bridge as observed; nil if there is none.
 	Bridge *corev1.Service
 	// Touched is true if something of this migration is on the Service itself or an address is held for its bridge.
@@ -63,11 +74,40 @@ func (e *Entry) BridgeKey() types.NamespacedName {
 	return types.NamespacedName{Namespace: e.Service.Namespace, Name: bridge.Name(e.Service.Name, e.Service.UID)}
 }
 
+// IsKubernetes reports whether it is the Service by which pods reach the API server.
+func (e *Entry) IsKubernetes() bool { return e.Key() == kubernetesKey }
+
+// HasNodePorts reports whether the Service answers at ports of the nodes, which no bridge keeps.
+func (e *Entry) HasNodePorts() bool {
+	if e.Place == HalfHopped {
+		original, err := Original(e.Service)
+		return err == nil && original.Type == corev1.ServiceTypeNodePort
+	}
+	return e.Service.Spec.Type == corev1.ServiceTypeNodePort
+}
+
+// Mirrored reports whether the endpoints of the bridge have to be copied, since no selector makes them.
+func (e *Entry) Mirrored() bool { return len(e.Service.Spec.Selector) == 0 }
+
+var (
+	kubernetesKey = types.NamespacedName{Namespace: metav1.NamespaceDefault, Name: "kubernetes"}
+	kubeDNSKey    = types.NamespacedName{Namespace: metav1.NamespaceSystem, Name: "kube-dns"}
+)
+
 // Survey is everything a plan needs to know of the Services of a cluster, worked out from the objects alone.
 type Survey struct {
 	Spec  Spec
 	Moves []*Entry
+	Pins  []*Entry
 	Stays []*Entry
+	// Tiers in the order in which they move.
+	Tiers []string
+	// Ranges are the cluster's ServiceCIDRs.
+	Ranges []networkingv1.ServiceCIDR
+	// TierProblems are Services whose tier somebody should look at.
+	TierProblems []tier.Problem
+	// DNS are the Services that kubelets name to pods as cluster DNS.
+	DNS map[types.NamespacedName]bool
 	// Orphans are bridges whose Service is gone.
 	Orphans []*corev1.Service
 	// Strays are holds that belong to no bridge and to no Service that moves.
@@ -76,25 +116,44 @@ type Survey struct {
 	Pool *addr.Pool
 }
 
-// Resolve fills in the ranges to empty, when the Migration leaves them open: every ready ServiceCIDR of the target's
-// family that is not the target.
+// Resolve fills in the ranges that the Migration leaves open. To empty: every ready ServiceCIDR of the target's family that
+// is not the target. As the target of mode Retire: every other ready ServiceCIDR of the family of the one that goes.
 func Resolve(spec Spec, snap *cluster.Snapshot) Spec {
-	if len(spec.From) > 0 {
-		return spec
+	switch {
+	case spec.Mode == v1alpha1.ModeRetire && len(spec.To) == 0 && len(spec.From) > 0:
+		spec.To = others(snap, spec.From)
+	case spec.Mode == v1alpha1.ModeMove && len(spec.From) == 0 && len(spec.To) > 0:
+		spec.From = others(snap, spec.To)
 	}
+	return spec
+}
+
+// others are the ready ranges of the family of the given ones that are none of them and do not serve a migration.
+func others(snap *cluster.Snapshot, given []netip.Prefix) []netip.Prefix {
+	var out []netip.Prefix
 	for i := range snap.ServiceCIDRs {
 		c := &snap.ServiceCIDRs[i]
-		if !rangeReady(c) || c.Labels[v1alpha1.LabelRole] == v1alpha1.RoleRange {
+		if !rangeReady(c) || c.Labels[v1alpha1.LabelRole] != "" {
 			continue
 		}
-		for _, text := range c.Spec.CIDRs {
-			p, err := netip.ParsePrefix(text)
-			if err == nil && p.Addr().Is4() == spec.To[0].Addr().Is4() && !isOneOf(p, spec.To) {
-				spec.From = append(spec.From, p)
+		for _, p := range cidrsOf(c) {
+			if p.Addr().Is4() == given[0].Addr().Is4() && !slices.Contains(given, p) {
+				out = append(out, p)
 			}
 		}
 	}
-	return spec
+	return out
+}
+
+// cidrsOf are the ranges of a ServiceCIDR.
+func cidrsOf(c *networkingv1.ServiceCIDR) []netip.Prefix {
+	var all []netip.Prefix
+	for _, text := range c.Spec.CIDRs {
+		if p, err := netip.ParsePrefix(text); err == nil {
+			all = append(all, p)
+		}
+	}
+	return all
 }
 
 // rangeReady follows the API server, which takes a ServiceCIDR without conditions for ready (isReady in
@@ -104,27 +163,42 @@ func rangeReady(c *networkingv1.ServiceCIDR) bool {
 	return c.DeletionTimestamp.IsZero() && (cond == nil || cond.Status == metav1.ConditionTrue)
 }
 
-func isOneOf(p netip.Prefix, all []netip.Prefix) bool {
-	for _, o := range all {
-		if p == o {
-			return true
-		}
-	}
-	return false
-}
-
 // Look surveys a picture of the cluster.
 func Look(snap *cluster.Snapshot, spec Spec) *Survey {
-	s := &Survey{Spec: Resolve(spec, snap)}
-	bridges := map[types.NamespacedName]*corev1.Service{}
-	var candidates []*corev1.Service
+	s := &Survey{Spec: Resolve(spec, snap), Ranges: snap.ServiceCIDRs, DNS: dnsServices(snap)}
+	bridges, candidates := sift(snap)
+	for _, svc := range candidates {
+		e := s.entry(svc, snap.Ending[svc.Namespace])
+		e.Bridge = bridges[e.BridgeKey()]
+		delete(bridges, e.BridgeKey())
+		switch e.Place {
+		case Stays:
+			s.Stays = append(s.Stays, e)
+			continue
+		case Pinned:
+			s.Pins = append(s.Pins, e)
+			continue
+		case Waiting:
+			if e.Bridge != nil {
+				e.Place = Bridged
+			}
+		}
+		s.Moves = append(s.Moves, e)
+	}
+	s.orphans(bridges)
+	s.addresses(snap)
+	return s
+}
+
+// sift parts bridges from the Services they may stand in for, and leaves out what else is replumb's own.
+func sift(snap *cluster.Snapshot) (bridges map[types.NamespacedName]*corev1.Service, candidates []*corev1.Service) {
+	bridges = map[types.NamespacedName]*corev1.Service{}
 	for i := range snap.Services {
 		svc := &snap.Services[i]
 		switch svc.Labels[v1alpha1.LabelRole] {
 		case v1alpha1.RoleBridge:
 			bridges[types.NamespacedName{Namespace: svc.Namespace, Name: svc.Name}] = svc
-		case v1alpha1.RoleSentinel:
-		default:
+		case "":
 			candidates = append(candidates, svc)
 		}
 	}
@@ -132,22 +206,30 @@ func Look(snap *cluster.Snapshot, spec Spec) *Survey {
 		a, b := candidates[i], candidates[j]
 		return a.Namespace < b.Namespace || (a.Namespace == b.Namespace && a.Name < b.Name)
 	})
-	for _, svc := range candidates {
-		e := s.entry(svc, snap.Ending[svc.Namespace])
-		e.Bridge = bridges[e.BridgeKey()]
-		delete(bridges, e.BridgeKey())
-		if e.Place == Stays {
-			s.Stays = append(s.Stays, e)
-			continue
+	return bridges, candidates
+}
+
+// dnsServices are kube-dns and whatever Service has an address that a kubelet names as cluster DNS.
+func dnsServices(snap *cluster.Snapshot) map[types.NamespacedName]bool {
+	named := map[string]bool{}
+	for _, k := range snap.Kubelets {
+		for _, a := range k.DNS {
+			named[a] = true
 		}
-		if e.Place == Waiting && e.Bridge != nil {
-			e.Place = Bridged
-		}
-		s.Moves = append(s.Moves, e)
 	}
-	s.orphans(bridges)
-	s.addresses(snap)
-	return s
+	found := map[types.NamespacedName]bool{}
+	for i := range snap.Services {
+		svc := &snap.Services[i]
+		key := types.NamespacedName{Namespace: svc.Namespace, Name: svc.Name}
+		address := svc.Spec.ClusterIP
+		if old := svc.Annotations[v1alpha1.AnnotationOldIP]; named[old] {
+			address = old
+		}
+		if svc.Labels[v1alpha1.LabelRole] == "" && (key == kubeDNSKey || named[address]) {
+			found[key] = true
+		}
+	}
+	return found
 }
 
 func (s *Survey) orphans(left map[types.NamespacedName]*corev1.Service) {
@@ -188,51 +270,83 @@ func (s *Survey) entry(svc *corev1.Service, ending bool) *Entry {
 		return e
 	}
 	e.Old = current
-	if e.Reason = s.stays(svc, owner, current); e.Reason != "" {
-		e.Place = Stays
-	}
+	e.Place, e.Reason, e.Refused = s.sort(svc, owner, current)
 	return e
 }
 
-// stays says why a Service is left alone; nothing, if it moves.
+// sort says whether a Service that is not in the migration yet moves, is pinned, or stays, and why.
+func (s *Survey) sort(svc *corev1.Service, owner string, current netip.Addr) (place Place, reason string, refused bool) {
+	if reason := s.stays(svc, owner, current); reason != "" {
+		return Stays, reason, false
+	}
+	strategy, chosen := svc.Annotations[v1alpha1.AnnotationStrategy]
+	switch {
+	case chosen && strategy == v1alpha1.StrategyPin:
+		return Pinned, "is pinned by its annotation " + v1alpha1.AnnotationStrategy, false
+	case chosen:
+		return Stays, fmt.Sprintf("asks for strategy %q, which is not known", strategy), true
+	case svc.Spec.Type == corev1.ServiceTypeLoadBalancer:
+		return Pinned, "is of type LoadBalancer, and its load balancer would be deleted if it moved", false
+	case !svc.DeletionTimestamp.IsZero():
+		return Stays, "is being deleted", false
+	case s.isClusters(svc) && s.Spec.ClusterServices == v1alpha1.ClusterServicesStay:
+		return Stays, clusterServicesStay, false
+	}
+	if reason := unsupported(svc); reason != "" {
+		return Stays, reason, true
+	}
+	return Waiting, "", false
+}
+
+// clusterServicesStay is the reason why the cluster's own Services stay when they are told to.
+const clusterServicesStay = "is one of the cluster's own Services, and spec.serviceCIDR.clusterServices is Stay"
+
+// isClusters reports whether a Service is one of the cluster's own.
+func (s *Survey) isClusters(svc *corev1.Service) bool {
+	key := types.NamespacedName{Namespace: svc.Namespace, Name: svc.Name}
+	return key == kubernetesKey || s.DNS[key]
+}
+
+// stays says why a Service has nothing to do with the migration; nothing, if it has.
 func (s *Survey) stays(svc *corev1.Service, owner string, current netip.Addr) string {
 	switch {
 	case owner != "":
 		return fmt.Sprintf("belongs to migration %s", owner)
-	case svc.Namespace == "default" && svc.Name == "kubernetes", svc.Namespace == "kube-system" && svc.Name == "kube-dns":
-		return "the cluster's own Services stay in this version"
 	case svc.Spec.Type == corev1.ServiceTypeExternalName:
 		return "is an ExternalName and has no address"
 	case svc.Spec.ClusterIP == corev1.ClusterIPNone:
 		return "is headless and has no address"
-	case len(svc.Spec.ClusterIPs) > 1:
-		return "is dual-stack, which cannot be moved in this version"
 	case !current.IsValid():
 		return "has no address"
-	case current.Is4() != s.Spec.To[0].Addr().Is4():
+	}
+	for _, text := range svc.Spec.ClusterIPs {
+		if a, err := netip.ParseAddr(text); err == nil && addr.Contains(s.Spec.From, a) {
+			return ""
+		}
+	}
+	switch {
+	case addr.Contains(s.Spec.From, current):
+		return ""
+	case len(s.Spec.To) > 0 && current.Is4() != s.Spec.To[0].Addr().Is4():
 		return "is not of the family of the target"
 	case addr.Contains(s.Spec.To, current):
 		return inTarget
-	case !addr.Contains(s.Spec.From, current):
-		return "is in none of the ranges to empty"
 	}
-	return unsupported(svc)
+	return "is in none of the ranges to empty"
 }
 
 // unsupported says what of a Service with an address to move cannot be moved without losing something.
 func unsupported(svc *corev1.Service) string {
 	internalLocal := svc.Spec.InternalTrafficPolicy != nil && *svc.Spec.InternalTrafficPolicy == corev1.ServiceInternalTrafficPolicyLocal
 	switch {
-	case svc.Spec.Type != corev1.ServiceTypeClusterIP:
-		return fmt.Sprintf("is of type %s, which cannot be moved in this version", svc.Spec.Type)
-	case len(svc.Spec.Selector) == 0:
-		return "has no selector, and such Services cannot be moved in this version"
+	case len(svc.Spec.ClusterIPs) > 1:
+		return "is dual-stack, which cannot be moved in this version"
+	case svc.Spec.Type != corev1.ServiceTypeClusterIP && svc.Spec.Type != corev1.ServiceTypeNodePort:
+		return fmt.Sprintf("is of type %s, which is not known", svc.Spec.Type)
 	case len(svc.Spec.ExternalIPs) > 0:
 		return "has externalIPs, which would stop answering for a moment"
 	case internalLocal:
 		return "has internalTrafficPolicy Local, which a bridge cannot keep"
-	case !svc.DeletionTimestamp.IsZero():
-		return "is being deleted"
 	}
 	return ""
 }
@@ -261,29 +375,44 @@ func (s *Survey) addresses(snap *cluster.Snapshot) {
 		}
 	}
 	s.Pool = addr.NewPool(s.Spec.To, used)
-	s.reserve(snap)
 	for _, e := range s.Moves {
 		s.known(e, holds)
 	}
+	s.reserve()
 	for _, e := range s.Moves {
 		s.choose(e)
 	}
 	s.strays(snap)
 }
 
-// reserve keeps the addresses that the cluster's own Services will want: the first one for kubernetes, and the offset
-// of kube-dns.
-func (s *Survey) reserve(snap *cluster.Snapshot) {
+// reserve keeps the addresses that the cluster's own Services will want for them: the first one for kubernetes, which is
+// where API servers look for it (k8s.io/kubernetes pkg/controlplane/apiserver/options, ServiceIPRange), and for cluster
+// DNS the offset it has.
+func (s *Survey) reserve() {
+	for _, e := range s.Moves {
+		if e.New.IsValid() {
+			continue
+		}
+		switch {
+		case e.IsKubernetes():
+			first, _ := addr.Bounds(s.Spec.To[0])
+			if s.Pool.Use(first) {
+				e.New = first
+			}
+		case s.DNS[e.Key()]:
+			if a, ok := s.Pool.Keep(e.Old, s.Spec.From); ok {
+				e.New = a
+			}
+		}
+	}
 	for _, to := range s.Spec.To {
 		first, _ := addr.Bounds(to)
 		s.Pool.Use(first)
 	}
-	dns := snap.Service(types.NamespacedName{Namespace: "kube-system", Name: "kube-dns"})
-	if dns == nil {
-		return
-	}
-	if a, err := netip.ParseAddr(dns.Spec.ClusterIP); err == nil {
-		s.Pool.Keep(a, s.Spec.From)
+	for _, e := range s.Stays { // told to stay now, they may move later
+		if s.isClusters(e.Service) && e.Old.IsValid() && addr.Contains(s.Spec.From, e.Old) {
+			s.Pool.Keep(e.Old, s.Spec.From)
+		}
 	}
 }
 
@@ -338,7 +467,7 @@ func (s *Survey) strays(snap *cluster.Snapshot) {
 
 // Counts sums the survey up.
 func (s *Survey) Counts() v1alpha1.Counts {
-	c := v1alpha1.Counts{Total: len(s.Moves), Stays: len(s.Stays)}
+	c := v1alpha1.Counts{Total: len(s.Moves), Pinned: len(s.Pins), Stays: len(s.Stays)}
 	for _, e := range s.Moves {
 		if e.Place == Moved {
 			c.Moved++
@@ -359,4 +488,134 @@ func (s *Survey) Pending() []*Entry {
 		}
 	}
 	return out
+}
+
+// InTier are the entries of a tier that are not at their new address yet.
+func (s *Survey) InTier(name string) []*Entry {
+	var out []*Entry
+	for _, e := range s.Pending() {
+		if e.Tier == name {
+			out = append(out, e)
+		}
+	}
+	return out
+}
+
+// Kubernetes is the entry of the Service by which pods reach the API server; nil if it does not move.
+func (s *Survey) Kubernetes() *Entry {
+	for _, e := range s.Moves {
+		if e.IsKubernetes() {
+			return e
+		}
+	}
+	return nil
+}
+
+// DNSMoves are the entries of cluster DNS.
+func (s *Survey) DNSMoves() []*Entry {
+	var out []*Entry
+	for _, e := range s.Moves {
+		if s.DNS[e.Key()] {
+			out = append(out, e)
+		}
+	}
+	return out
+}
+
+// Blockers are the Services, by name, that neither move nor are pinned and so hold the ranges that are to go.
+func (s *Survey) Blockers() []*Entry {
+	var out []*Entry
+	for _, e := range s.Stays {
+		for _, text := range e.Service.Spec.ClusterIPs {
+			if a, err := netip.ParseAddr(text); err == nil && addr.Contains(s.Spec.From, a) {
+				out = append(out, e)
+				break
+			}
+		}
+	}
+	return out
+}
+
+// KeepRanges are the ranges in which pinned Services stay legitimate.
+func (s *Survey) KeepRanges() []netip.Prefix {
+	var pinned []netip.Addr
+	for _, e := range s.Pins {
+		for _, text := range e.Service.Spec.ClusterIPs {
+			if a, err := netip.ParseAddr(text); err == nil {
+				pinned = append(pinned, a)
+			}
+		}
+	}
+	return addr.Cover(pinned, s.Spec.From)
+}
+
+// Away are the entries of a tier that have left their old address.
+func (s *Survey) Away(name string) []*Entry {
+	var out []*Entry
+	for _, e := range s.Moves {
+		if e.Tier == name && (e.Place == Moved || e.Place == HalfHopped) {
+			out = append(out, e)
+		}
+	}
+	return out
+}
+
+// TierCounts counts the Services of each tier, with those that will have moved taken for moved.
+func (s *Survey) TierCounts(will map[*Entry]bool) []v1alpha1.TierStatus {
+	var out []v1alpha1.TierStatus
+	for _, t := range s.Tiers {
+		st := v1alpha1.TierStatus{Name: t}
+		for _, e := range s.Moves {
+			if e.Tier != t {
+				continue
+			}
+			st.Total++
+			if e.Place == Moved || will[e] {
+				st.Moved++
+			}
+		}
+		if st.Total > 0 {
+			out = append(out, st)
+		}
+	}
+	return out
+}
+
+// AnyMirrored reports whether a Service that moves has endpoints that have to be copied to its bridge.
+func (s *Survey) AnyMirrored() bool { return slices.ContainsFunc(s.Moves, (*Entry).Mirrored) }
+
+// movers are the Services that move.
+func (s *Survey) movers() []*corev1.Service {
+	all := make([]*corev1.Service, len(s.Moves))
+	for i, e := range s.Moves {
+		all[i] = e.Service
+	}
+	return all
+}
+
+// assign takes over which Service moves when. In the tier of the cluster's own, kubernetes is last: when its turn comes,
+// everything else is proven to work.
+func (s *Survey) assign(a tier.Assignment) {
+	s.Tiers, s.TierProblems = a.Order, a.Unknown
+	for _, e := range s.Moves {
+		e.Tier = a.Of[e.Key()]
+	}
+	slices.SortStableFunc(s.Moves, func(a, b *Entry) int {
+		switch {
+		case a.IsKubernetes() == b.IsKubernetes():
+			return 0
+		case a.IsKubernetes():
+			return 1
+		}
+		return -1
+	})
+}
+
+// oldAddresses are those that are left behind.
+func (s *Survey) oldAddresses() []netip.Addr {
+	var all []netip.Addr
+	for _, e := range s.Moves {
+		all = append(all, e.Old)
+	}
+	return all
 }

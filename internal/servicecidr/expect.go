@@ -1,0 +1,93 @@
+package servicecidr
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	"github.com/replumb/replumb/internal/engine"
+)
+
+// Expectation is a plan that somebody has looked at.
+type Expectation struct {
+	// Changes by the ID of the step that makes them, as JSON.
+	Changes map[string]string
+}
+
+// Expect reads what a plan would write, step by step. Steps that write nothing count for nothing.
+func Expect(p *engine.Plan) (*Expectation, error) {
+	e := &Expectation{Changes: map[string]string{}}
+	for _, s := range p.Steps() {
+		changes, err := engine.Preview(s)
+		if err != nil {
+			return nil, err
+		}
+		if err := e.Add(s.ID(), changes); err != nil {
+			return nil, err
+		}
+	}
+	return e, nil
+}
+
+// Add notes what a step writes.
+func (e *Expectation) Add(step string, changes []engine.Change) error {
+	if len(changes) == 0 || strings.HasPrefix(step, "secure/") { // what replumb writes for itself, over and over
+		return nil
+	}
+	body, err := json.Marshal(changes)
+	if err != nil {
+		return fmt.Errorf("reading step %s: %w", step, err)
+	}
+	e.Changes[step] = string(body)
+	return nil
+}
+
+// ChangedPlanError says that a plan is not the one that was looked at.
+type ChangedPlanError struct {
+	// Added are steps that were not in it, Different those that write something else now.
+	Added, Different []string
+}
+
+func (e *ChangedPlanError) Error() string {
+	var parts []string
+	for _, part := range []struct {
+		what  string
+		steps []string
+	}{{"new", e.Added}, {"different", e.Different}} {
+		if len(part.steps) > 0 {
+			parts = append(parts, part.what+": "+listing(part.steps))
+		}
+	}
+	return "the cluster has changed, and the plan with it; " + strings.Join(parts, "; ")
+}
+
+// expected refuses to do what was not in the plan that somebody looked at. That steps are missing is fine: they are done.
+func (j *Job) expected(ctx context.Context, p *Planner) error {
+	if j.Expected == nil {
+		return nil
+	}
+	now, err := Expect(p.Outstanding(ctx))
+	if err != nil {
+		return err
+	}
+	return j.Expected.Compare(now)
+}
+
+// Compare returns a ChangedPlanError if now goes beyond what was expected.
+func (e *Expectation) Compare(now *Expectation) error {
+	changed := &ChangedPlanError{}
+	for _, step := range sortedKeys(now.Changes) {
+		was, known := e.Changes[step]
+		switch {
+		case !known:
+			changed.Added = append(changed.Added, step)
+		case was != now.Changes[step]:
+			changed.Different = append(changed.Different, step)
+		}
+	}
+	if len(changed.Added)+len(changed.Different) == 0 {
+		return nil
+	}
+	return changed
+}
