@@ -35,14 +35,26 @@ unknown D kubelets answer
 func TestFindingsAreGroupedAndBounded(t *testing.T) {
 	var all check.Findings
 	all = append(all, check.Finding{Code: "A", Group: "One", Outcome: check.Pass, Claim: "all is well"})
-	all = append(all, check.Finding{Code: "B", Group: "One", Severity: check.Warning, Outcome: check.Unknown, Claim: "none is there", Message: "hidden"})
+	all = append(
+		all,
+		check.Finding{Code: "B", Group: "One", Severity: check.Warning, Outcome: check.Unknown, Claim: "none is there", Message: "hidden"},
+	)
 	for range 46 {
 		all = append(all, check.Finding{
-			Code: "B", Group: "One", Severity: check.Warning, Outcome: check.Fail, Claim: "none is there", Message: "here is one", Fix: "look",
+			Code:     "B",
+			Group:    "One",
+			Severity: check.Warning,
+			Outcome:  check.Fail,
+			Claim:    "none is there",
+			Message:  "here is one",
+			Fix:      "look",
 		})
 	}
 	for range 11 {
-		all = append(all, check.Finding{Code: "C", Group: "Two", Severity: check.Blocking, Outcome: check.Fail, Claim: "few", Message: "eleven"})
+		all = append(
+			all,
+			check.Finding{Code: "C", Group: "Two", Severity: check.Blocking, Outcome: check.Fail, Claim: "few", Message: "eleven"},
+		)
 	}
 	all[1].Fix = "look"
 	var b strings.Builder
