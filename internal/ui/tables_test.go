@@ -67,6 +67,22 @@ func TestFindingsAreGroupedAndBounded(t *testing.T) {
 	}
 }
 
+func TestAttentionLeavesOutWhatPassed(t *testing.T) {
+	all := check.Findings{
+		{Code: "A", Severity: check.Blocking, Outcome: check.Pass, Claim: "all is well"},
+		{Code: "B", Severity: check.Warning, Outcome: check.Unknown, Message: "hidden"},
+	}
+	for range 12 {
+		all = append(all, check.Finding{Code: "C", Severity: check.Blocking, Outcome: check.Fail, Message: "taken"})
+	}
+	var b strings.Builder
+	Attention(&b, all)
+	want := "B hidden (warning)\n" + strings.Repeat("C taken (blocking)\n", 10) + "C and 2 more (replumb check -o json has all)\n"
+	if b.String() != want {
+		t.Errorf("got:\n%s\nwant:\n%s", b.String(), want)
+	}
+}
+
 type step struct {
 	engine.Step
 	id string
