@@ -31,8 +31,9 @@ type Job struct {
 	Migration *v1alpha1.Migration
 	Spec      Spec
 
-	access   []cluster.AccessAnswer
-	recorded *v1alpha1.Migration
+	access     []cluster.AccessAnswer
+	inspection *cluster.Inspection
+	recorded   *v1alpha1.Migration
 }
 
 // NewJob defaults and validates a Migration. The Migration itself is not changed.
@@ -104,7 +105,8 @@ func (j *Job) authorize(ctx context.Context) error {
 	for _, a := range access {
 		if !a.Allowed {
 			denied = append(denied, a.Right)
-			blind = blind || (a.Right.Verb == "list" && a.Right.Resource != "endpointslices") || a.Right.Resource == "migrations"
+			look := a.Right.Verb == "list" && a.Right.Resource != "endpointslices" && !OptionalRight(a.Right)
+			blind = blind || look || a.Right.Resource == "migrations"
 		}
 	}
 	if blind {
@@ -116,6 +118,9 @@ func (j *Job) authorize(ctx context.Context) error {
 
 func (j *Job) planner(ctx context.Context, snap *cluster.Snapshot) (*Planner, error) {
 	survey := Look(snap, j.Spec)
+	if err := j.inspect(ctx, snap, survey); err != nil {
+		return nil, err
+	}
 	if err := j.live(ctx, snap, survey); err != nil {
 		return nil, err
 	}
@@ -127,6 +132,24 @@ func (j *Job) planner(ctx context.Context, snap *cluster.Snapshot) (*Planner, er
 	}
 	p.Form = form
 	return p, j.record(ctx, p)
+}
+
+// inspect looks through the rest of the cluster, once in a job: what is written down in it does not change by what the
+// job does, and in a large cluster it is a lot.
+func (j *Job) inspect(ctx context.Context, snap *cluster.Snapshot, survey *Survey) error {
+	if j.inspection != nil {
+		snap.Inspection = j.inspection
+		return nil
+	}
+	scanner, err := Scanner(survey)
+	if err != nil {
+		return err
+	}
+	if err := j.Tools.Cluster.References(ctx, scanner, snap); err != nil {
+		return err
+	}
+	j.inspection = snap.Inspection
+	return nil
 }
 
 // record settles what the Migration in the cluster shall say: all that was resolved, or, once it is there, the job as it
