@@ -8,24 +8,40 @@ import (
 
 func registry() []Check[int] {
 	return []Check[int]{
-		{Code: "A", Severity: Blocking, Group: "Small", Claim: "is not one", Why: "one is lonely", Fix: "add one", Run: func(n int) []Result {
-			if n == 1 {
-				return []Result{Failed("Number 1", "%d is one", n)}
-			}
-			return nil
-		}},
+		{
+			Code:     "A",
+			Severity: Blocking,
+			Group:    "Small",
+			Claim:    "is not one",
+			Why:      "one is lonely",
+			Fix:      "add one",
+			Run: func(n int) []Result {
+				if n == 1 {
+					return []Result{Failed("Number 1", "%d is one", n)}
+				}
+				return nil
+			},
+		},
 		{Code: "B", Severity: Blocking, Group: "Small", Claim: "is known", Why: "who knows", Fix: "look closer", Run: func(n int) []Result {
 			if n < 0 {
 				return []Result{NotKnown("", "cannot look at %d", n), NotKnown("", "nor behind it")}
 			}
 			return nil
 		}},
-		{Code: "C", Severity: Warning, Group: "Large", Claim: "is small", Why: "large is heavy", Fix: "take some away", Run: func(n int) []Result {
-			if n > 9 {
-				return []Result{Failed("", "%d is large", n)}
-			}
-			return nil
-		}},
+		{
+			Code:     "C",
+			Severity: Warning,
+			Group:    "Large",
+			Claim:    "is small",
+			Why:      "large is heavy",
+			Fix:      "take some away",
+			Run: func(n int) []Result {
+				if n > 9 {
+					return []Result{Failed("", "%d is large", n)}
+				}
+				return nil
+			},
+		},
 	}
 }
 
@@ -75,7 +91,9 @@ func TestBlockedErrorIsBounded(t *testing.T) {
 func TestReferenceHasEveryCheck(t *testing.T) {
 	page := Reference("Numbers", registry())
 	for _, c := range registry() {
-		want := "### " + c.Code + "\n\n- Claim: " + c.Claim + "\n- Severity: " + string(c.Severity) + "\n- Why: " + c.Why + "\n- Fix: " + c.Fix + "\n"
+		want := "### " + c.Code + "\n\n- Claim: " + c.Claim + "\n- Severity: " + string(
+			c.Severity,
+		) + "\n- Why: " + c.Why + "\n- Fix: " + c.Fix + "\n"
 		if !strings.Contains(page, want) {
 			t.Errorf("%s is missing in\n%s", want, page)
 		}

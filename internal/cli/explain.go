@@ -41,14 +41,14 @@ func (a *app) explainCode() *cobra.Command {
 				return &UsageError{Problem: fmt.Sprintf("code %q is not known", args[0]), Hint: "known codes: " + codes()}
 			}
 			e := explanation{Code: c.Code, Group: c.Group, Severity: c.Severity, Claim: c.Claim, Why: c.Why, Fix: c.Fix}
-			if a.output != "text" {
+			if a.output != "table" {
 				return ui.Document(a.out, a.output, e)
 			}
 			fmt.Fprintf(a.out, "%s (%s, %s)\n\nclaim: %s\nwhy:   %s\nfix:   %s\n", e.Code, e.Group, e.Severity, e.Claim, e.Why, e.Fix)
 			return nil
 		},
 	}
-	a.outputFlag(cmd, "text", "json", "yaml")
+	a.outputFlag(cmd, "table", "json", "yaml")
 	return cmd
 }
 

@@ -132,11 +132,7 @@ func (a *app) blocking(p *servicecidr.Planner) error {
 }
 
 func (a *app) planTable(p *servicecidr.Planner, doc planDocument) error {
-	for _, f := range p.Findings {
-		if f.Outcome != check.Pass {
-			fmt.Fprintf(a.out, "%s %s (%s)\n", f.Code, f.Message, f.Severity)
-		}
-	}
+	ui.Attention(a.out, p.Findings)
 	ui.Phases(a.out, doc.Phases)
 	if len(doc.Stays) > 0 {
 		fmt.Fprintln(a.out, "stays:")

@@ -199,23 +199,12 @@ func ours(o client.Object) bool {
 
 // repeats are the objects that only repeat the template of another one, and those that are over.
 func repeats(o client.Object) bool {
-	owner := metav1.GetControllerOf(o)
 	switch o := o.(type) {
 	case *corev1.Pod:
-		if o.Status.Phase == corev1.PodSucceeded || o.Status.Phase == corev1.PodFailed || !o.DeletionTimestamp.IsZero() {
-			return true
-		}
-		if owner == nil {
-			return false
-		}
-		switch owner.Kind {
-		case "ReplicaSet": // one without a Deployment is looked at by its pods
-			return o.Labels[appsv1.DefaultDeploymentUniqueLabelKey] != ""
-		case "StatefulSet", "DaemonSet", "Job":
-			return true
-		}
+		over := o.Status.Phase == corev1.PodSucceeded || o.Status.Phase == corev1.PodFailed || !o.DeletionTimestamp.IsZero()
+		return over || madeFromTemplate(o)
 	case *batchv1.Job:
-		if owner != nil && owner.Kind == "CronJob" {
+		if owner := metav1.GetControllerOf(o); owner != nil && owner.Kind == "CronJob" {
 			return true
 		}
 		for _, c := range o.Status.Conditions {
@@ -223,6 +212,21 @@ func repeats(o client.Object) bool {
 				return true
 			}
 		}
+	}
+	return false
+}
+
+// madeFromTemplate reports whether a pod's template is looked at. That of a ReplicaSet is only if a Deployment owns it.
+func madeFromTemplate(pod *corev1.Pod) bool {
+	owner := metav1.GetControllerOf(pod)
+	if owner == nil {
+		return false
+	}
+	switch owner.Kind {
+	case "StatefulSet", "DaemonSet", "Job":
+		return true
+	case "ReplicaSet":
+		return pod.Labels[appsv1.DefaultDeploymentUniqueLabelKey] != ""
 	}
 	return false
 }

@@ -87,13 +87,25 @@ func (s *Scanner) concerns(p netip.Prefix) bool {
 	return s.fromSet.OverlapsPrefix(p) && !coversAll(p, s.to)
 }
 
+// coversAll reports whether a range covers those of its family, of which there must be one.
 func coversAll(p netip.Prefix, all []netip.Prefix) bool {
-	for _, o := range all {
+	same := ofFamily(p, all)
+	for _, o := range same {
 		if p.Bits() > o.Bits() || !p.Contains(o.Addr()) {
 			return false
 		}
 	}
-	return true
+	return len(same) > 0
+}
+
+func ofFamily(p netip.Prefix, all []netip.Prefix) []netip.Prefix {
+	var same []netip.Prefix
+	for _, o := range all {
+		if o.Addr().Is4() == p.Addr().Is4() {
+			same = append(same, o)
+		}
+	}
+	return same
 }
 
 // Find lists the references in an object, in a stable order, at most 20. Kinds it does not know have none.
@@ -311,8 +323,8 @@ func (w *walk) ipBlock(field string, block *networkingv1.IPBlock) {
 	if err != nil {
 		return
 	}
-	before, whole1 := share(allowed, w.scanner.fromSet, w.scanner.from)
-	after, whole2 := share(allowed, w.scanner.toSet, w.scanner.to)
+	before, whole1 := share(allowed, w.scanner.fromSet, ofFamily(p, w.scanner.from))
+	after, whole2 := share(allowed, w.scanner.toSet, ofFamily(p, w.scanner.to))
 	if whole1 && whole2 && before == after {
 		return
 	}

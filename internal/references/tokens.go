@@ -70,6 +70,9 @@ func (s *Scanner) word(word, rest string, note func(string)) {
 
 // literal reports whether the text is an address, and notes it if it is looked for, alone or as a range.
 func (s *Scanner) literal(text, rest string, note func(string)) bool {
+	if !plausible(text) {
+		return false
+	}
 	a, err := netip.ParseAddr(text)
 	if err != nil && strings.HasSuffix(text, ".") || err != nil && strings.HasSuffix(text, ":") {
 		text, rest = text[:len(text)-1], "" // the end of a sentence, or a key
@@ -89,6 +92,23 @@ func (s *Scanner) literal(text, rest string, note func(string)) bool {
 	}
 	if s.addresses[a] {
 		note(text)
+	}
+	return true
+}
+
+// longest is the length of the longest address in text, with the colon or dot of a sentence behind it.
+const longest = len("ffff:ffff:ffff:ffff:ffff:ffff:255.255.255.255.")
+
+// plausible sorts out quickly what cannot be an address, which is nearly everything.
+func plausible(text string) bool {
+	if len(text) > longest {
+		return false
+	}
+	for i := range len(text) {
+		c := text[i]
+		if c != '.' && c != ':' && (c < '0' || c > '9') && (c < 'a' || c > 'f') && (c < 'A' || c > 'F') {
+			return false
+		}
 	}
 	return true
 }

@@ -24,10 +24,12 @@ func clusterChecks() []check.Check[Input] {
 func fitnessChecks() []check.Check[Input] {
 	return []check.Check[Input]{
 		{
-			Code: "RP1001", Severity: check.Blocking, Run: checkVersion,
-			Claim: "the API server has ServiceCIDRs (Kubernetes 1.33 or later)",
-			Why:   "a second Service range is a ServiceCIDR object; before 1.33 the range is a flag and cannot be extended while the cluster runs",
-			Fix:   "upgrade the cluster to Kubernetes 1.33 or later first",
+			Code:     "RP1001",
+			Severity: check.Blocking,
+			Run:      checkVersion,
+			Claim:    "the API server has ServiceCIDRs (Kubernetes 1.33 or later)",
+			Why:      "a second Service range is a ServiceCIDR object; before 1.33 the range is a flag and cannot be extended while the cluster runs",
+			Fix:      "upgrade the cluster to Kubernetes 1.33 or later first",
 		},
 		{
 			Code: "RP1002", Severity: check.Blocking, Run: checkRights,
@@ -36,10 +38,12 @@ func fitnessChecks() []check.Check[Input] {
 			Fix:   "bind the ClusterRole in deploy/rbac.yaml to the user",
 		},
 		{
-			Code: "RP1003", Severity: check.Warning, Run: checkNodesReady,
-			Claim: "every node is ready",
-			Why:   "the kube-proxy of a node that is not ready cannot be asked whether it knows the bridges; clients on it may lose requests",
-			Fix:   "repair or remove the node; until then it cannot be proven that it knows the bridges",
+			Code:     "RP1003",
+			Severity: check.Warning,
+			Run:      checkNodesReady,
+			Claim:    "every node is ready",
+			Why:      "the kube-proxy of a node that is not ready cannot be asked whether it knows the bridges; clients on it may lose requests",
+			Fix:      "repair or remove the node; until then it cannot be proven that it knows the bridges",
 		},
 	}
 }
@@ -48,9 +52,11 @@ func fitnessChecks() []check.Check[Input] {
 func bridgeChecks() []check.Check[Input] {
 	return []check.Check[Input]{
 		{
-			Code: "RP1004", Severity: check.Blocking, Run: checkBridgeForm,
-			Claim: "admission accepts a form of bridge",
-			Why:   "without a bridge the old address of a Service stops answering at the moment the Service moves",
+			Code:     "RP1004",
+			Severity: check.Blocking,
+			Run:      checkBridgeForm,
+			Claim:    "admission accepts a form of bridge",
+			Why:      "without a bridge the old address of a Service stops answering at the moment the Service moves",
 			Fix: "exempt Services with the label replumb.dev/role=bridge from the policy that refuses them, or set spec.serviceCIDR.bridge to " +
 				"the form it accepts",
 		},
@@ -61,15 +67,19 @@ func bridgeChecks() []check.Check[Input] {
 			Fix:   "set spec.serviceCIDR.bridge: LoadBalancer, or finish the migration before upgrading Kubernetes",
 		},
 		{
-			Code: "RP1006", Severity: check.Blocking, Run: checkDomain,
-			Claim: "spec.serviceCIDR.clusterDomain is the domain the kubelets use",
-			Why:   "in the middle of a move the name of a Service is an alias for its bridge, under this domain; with a wrong one it leads nowhere",
-			Fix:   "set spec.serviceCIDR.clusterDomain to the kubelets' clusterDomain",
+			Code:     "RP1006",
+			Severity: check.Blocking,
+			Run:      checkDomain,
+			Claim:    "spec.serviceCIDR.clusterDomain is the domain the kubelets use",
+			Why:      "in the middle of a move the name of a Service is an alias for its bridge, under this domain; with a wrong one it leads nowhere",
+			Fix:      "set spec.serviceCIDR.clusterDomain to the kubelets' clusterDomain",
 		},
 		{
-			Code: "RP1007", Severity: check.Warning, Run: checkDomainKnown,
-			Claim: "the kubelets tell their cluster domain",
-			Why:   "what a kubelet does not tell cannot be compared with spec.serviceCIDR.clusterDomain, nor can its cluster DNS address",
+			Code:     "RP1007",
+			Severity: check.Warning,
+			Run:      checkDomainKnown,
+			Claim:    "the kubelets tell their cluster domain",
+			Why:      "what a kubelet does not tell cannot be compared with spec.serviceCIDR.clusterDomain, nor can its cluster DNS address",
 			Fix: "compare spec.serviceCIDR.clusterDomain with the kubelets' configuration by hand; a wrong domain breaks names in the middle " +
 				"of a hop",
 		},
@@ -98,16 +108,20 @@ func ownershipChecks() []check.Check[Input] {
 			Fix:   "finish or roll back the other migration first",
 		},
 		{
-			Code: "RP1011", Severity: check.Blocking, Run: checkAnnotations,
-			Claim: "what replumb wrote on the Services can be read",
-			Why:   "without it replumb does not know where the Service came from, and neither moves it nor takes its bridge away",
+			Code:     "RP1011",
+			Severity: check.Blocking,
+			Run:      checkAnnotations,
+			Claim:    "what replumb wrote on the Services can be read",
+			Why:      "without it replumb does not know where the Service came from, and neither moves it nor takes its bridge away",
 			Fix: "restore the annotations replumb.dev/old-cluster-ip and replumb.dev/target-cluster-ip; those of the Service's bridge have the " +
 				"same values",
 		},
 		{
-			Code: "RP1015", Severity: check.Blocking, Run: checkLeftovers,
-			Claim: "nothing is left of another migration",
-			Why:   "bridges, held addresses and a freeze of another migration are still in use by it, or keep Services from being changed",
+			Code:     "RP1015",
+			Severity: check.Blocking,
+			Run:      checkLeftovers,
+			Claim:    "nothing is left of another migration",
+			Why:      "bridges, held addresses and a freeze of another migration are still in use by it, or keep Services from being changed",
 			Fix: "finish or roll back the other migration (replumb status lists them); if its Migration is gone, remove by hand what carries " +
 				"its name in the label replumb.dev/migration",
 		},

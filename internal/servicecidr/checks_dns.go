@@ -12,25 +12,31 @@ import (
 func dnsChecks() []check.Check[Input] {
 	return []check.Check[Input]{
 		{
-			Code: "RP1301", Severity: check.Warning, Run: checkClusterDNS,
-			Claim: "every kubelet's clusterDNS is an address of a Service or of a NodeLocal DNSCache",
-			Why:   "pods ask there for every name; if replumb does not know who answers, it cannot keep that address answering",
+			Code:     "RP1301",
+			Severity: check.Warning,
+			Run:      checkClusterDNS,
+			Claim:    "every kubelet's clusterDNS is an address of a Service or of a NodeLocal DNSCache",
+			Why:      "pods ask there for every name; if replumb does not know who answers, it cannot keep that address answering",
 			Fix: "find out what answers at the address; if it is in the old range, make it a Service or change clusterDNS in the kubelet's " +
 				"configuration before the migration",
 		},
 		{
-			Code: "RP1302", Severity: check.Warning, Run: checkNodeLocal,
-			Claim: "no NodeLocal DNSCache stands between pods and kube-dns",
+			Code:     "RP1302",
+			Severity: check.Warning,
+			Run:      checkNodeLocal,
+			Claim:    "no NodeLocal DNSCache stands between pods and kube-dns",
 			Why: "it binds the old address of kube-dns on every node and forwards to an upstream Service; it goes on answering at the old " +
 				"address, and does not answer at the new one, until its manifest is changed",
 			Fix: "when kube-dns has moved: add the new address to -localip and to every bind in its Corefile, roll the DaemonSet out, let " +
 				"kubelets and pods change to the new address, and take the old one out of both before finish",
 		},
 		{
-			Code: "RP1303", Severity: check.Warning, Run: checkReverseZones,
-			Claim: "no Corefile names the old range",
-			Why:   "look-ups of addresses in the new range would go to another server, or be answered with no such name",
-			Fix:   "add the reverse zone or range of the target beside the old one before the migration, or use in-addr.arpa and ip6.arpa as a whole",
+			Code:     "RP1303",
+			Severity: check.Warning,
+			Run:      checkReverseZones,
+			Claim:    "no Corefile names the old range",
+			Why:      "look-ups of addresses in the new range would go to another server, or be answered with no such name",
+			Fix:      "add the reverse zone or range of the target beside the old one before the migration, or use in-addr.arpa and ip6.arpa as a whole",
 		},
 	}
 }
@@ -50,7 +56,10 @@ func checkClusterDNS(in Input) []check.Result {
 			if err == nil && (a.IsLinkLocalUnicast() || known[a.String()]) {
 				continue
 			}
-			out = append(out, check.Failed("Node "+node, "the kubelet of node %s gives %s to pods, which is no Service's address", node, text))
+			out = append(
+				out,
+				check.Failed("Node "+node, "the kubelet of node %s gives %s to pods, which is no Service's address", node, text),
+			)
 		}
 	}
 	return out

@@ -11,31 +11,39 @@ import (
 func proxyChecks() []check.Check[Input] {
 	return []check.Check[Input]{
 		{
-			Code: "RP1201", Severity: check.Blocking, Run: checkReplaced,
-			Claim: "nothing is seen to do the work of kube-proxy",
+			Code:     "RP1201",
+			Severity: check.Blocking,
+			Run:      checkReplaced,
+			Claim:    "nothing is seen to do the work of kube-proxy",
 			Why: "bridges and the proof that nodes know them were tried with kube-proxy; what replaces it may treat an address of two " +
 				"Services, or externalTrafficPolicy Local, in another way",
 			Fix: "this version moves Services of clusters with kube-proxy only; go back to kube-proxy for the time of the migration, or wait",
 		},
 		{
-			Code: "RP1202", Severity: check.Blocking, Run: checkProxyMode,
-			Claim: "no kube-proxy is seen in another mode than iptables or nftables",
+			Code:     "RP1202",
+			Severity: check.Blocking,
+			Run:      checkProxyMode,
+			Claim:    "no kube-proxy is seen in another mode than iptables or nftables",
 			Why: "in mode ipvs every address of a Service is bound to an interface of the node, and what two Services with one address do " +
 				"there is not tried",
 			Fix: "change kube-proxy's mode to nftables or iptables and restart it on every node, one node after another",
 		},
 		{
-			Code: "RP1203", Severity: check.Blocking, Run: checkDetectLocal,
-			Claim: "no kube-proxy is seen that cannot tell traffic of pods from other traffic",
+			Code:     "RP1203",
+			Severity: check.Blocking,
+			Run:      checkDetectLocal,
+			Claim:    "no kube-proxy is seen that cannot tell traffic of pods from other traffic",
 			Why: "bridges have externalTrafficPolicy Local, which keeps the addresses of clients; kube-proxy exempts pods from it only if it " +
 				"knows them, else it drops their requests to old addresses on nodes without an endpoint",
 			Fix: "set clusterCIDR in kube-proxy's configuration to the range of all pods, or detectLocalMode: NodeCIDR where nodes have pod " +
 				"ranges, and restart kube-proxy",
 		},
 		{
-			Code: "RP1204", Severity: check.Warning, Run: checkProxyKnown,
-			Claim: "kube-proxy's configuration can be seen",
-			Why:   "its mode and its knowledge of pods decide whether bridges work; k3s and some hosted clusters keep it where no API shows it",
+			Code:     "RP1204",
+			Severity: check.Warning,
+			Run:      checkProxyKnown,
+			Claim:    "kube-proxy's configuration can be seen",
+			Why:      "its mode and its knowledge of pods decide whether bridges work; k3s and some hosted clusters keep it where no API shows it",
 			Fix: "look at it on the nodes: the mode must be iptables or nftables, and clusterCIDR or another detectLocalMode must be set, " +
 				"else clients lose requests to old addresses",
 		},
@@ -137,7 +145,10 @@ func checkProxyKnown(in Input) []check.Result {
 		out = append(out, check.NotKnown(p.Object, "kube-proxy's configuration in %s cannot be read: %s", p.Object, p.Problem))
 	})
 	if len(seen) == 0 && len(out) == 0 {
-		out = append(out, check.NotKnown("", "neither a ConfigMap in kube-system nor the command line of a pod tells how kube-proxy is configured"))
+		out = append(
+			out,
+			check.NotKnown("", "neither a ConfigMap in kube-system nor the command line of a pod tells how kube-proxy is configured"),
+		)
 	}
 	return out
 }

@@ -15,8 +15,10 @@ import (
 func workloadChecks() []check.Check[Input] {
 	return []check.Check[Input]{
 		{
-			Code: "RP1501", Severity: check.Warning, Run: checkPins,
-			Claim: "no manifest pins the clusterIP of a Service that moves",
+			Code:     "RP1501",
+			Severity: check.Warning,
+			Run:      checkPins,
+			Claim:    "no manifest pins the clusterIP of a Service that moves",
 			Why: "whoever applies the manifest again asks for the old address: the API server refuses it as immutable, and the release or " +
 				"sync fails; tools that replace objects would delete the Service",
 			Fix: "take spec.clusterIP out of the manifest, chart or values and apply it once before the migration (with kubeadm: change " +
@@ -69,7 +71,19 @@ func lastApplied(svc *corev1.Service) string {
 func comesBack(owner cluster.Owner) bool {
 	name := strings.ToLower(owner.Manager)
 	return owner.Applies || slices.ContainsFunc(
-		[]string{"helm", "argocd", "argo-cd", "flux", "kustomize-controller", "kubeadm", "terraform", "hashicorp", "pulumi", "ansible", "rancher"},
+		[]string{
+			"helm",
+			"argocd",
+			"argo-cd",
+			"flux",
+			"kustomize-controller",
+			"kubeadm",
+			"terraform",
+			"hashicorp",
+			"pulumi",
+			"ansible",
+			"rancher",
+		},
 		func(tool string) bool { return strings.HasPrefix(name, tool) },
 	)
 }

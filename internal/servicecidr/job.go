@@ -19,7 +19,6 @@ import (
 	"github.com/replumb/replumb/internal/cluster"
 	"github.com/replumb/replumb/internal/freeze"
 	"github.com/replumb/replumb/internal/lock"
-	"github.com/replumb/replumb/internal/references"
 	"github.com/replumb/replumb/internal/tier"
 )
 
@@ -36,9 +35,10 @@ type Job struct {
 	// Expected is the plan that apply must not go beyond, if somebody has looked at one.
 	Expected *Expectation
 
-	access   []cluster.AccessAnswer
-	recorded *v1alpha1.Migration
-	lookup   *tier.Cache
+	access     []cluster.AccessAnswer
+	inspection *cluster.Inspection
+	recorded   *v1alpha1.Migration
+	lookup     *tier.Cache
 }
 
 // NewJob defaults and validates a Migration. The Migration itself is not changed.
@@ -264,13 +264,7 @@ func (j *Job) live(ctx context.Context, in *Input) error {
 			})
 		}
 	}
-	scanner, err := references.New(survey.Spec.From, survey.Spec.To, survey.oldAddresses())
-	if err != nil {
-		return err
-	}
-	eg.Go(func() error {
-		return unlessForbidden(j.Tools.Cluster.References(ctx, scanner, snap))
-	})
+	eg.Go(func() error { return unlessForbidden(j.inspect(ctx, snap, survey)) })
 	eg.Go(func() error {
 		if j.Spec.Common.Freeze == v1alpha1.FreezeOff {
 			return nil
@@ -283,6 +277,24 @@ func (j *Job) live(ctx context.Context, in *Input) error {
 		return err
 	})
 	return eg.Wait()
+}
+
+// inspect looks through the rest of the cluster, once in a job: what is written down in it does not change by what the
+// job does, and in a large cluster it is a lot.
+func (j *Job) inspect(ctx context.Context, snap *cluster.Snapshot, survey *Survey) error {
+	if j.inspection != nil {
+		snap.Inspection = j.inspection
+		return nil
+	}
+	scanner, err := Scanner(survey)
+	if err != nil {
+		return err
+	}
+	if err := j.Tools.Cluster.References(ctx, scanner, snap); err != nil {
+		return err
+	}
+	j.inspection = snap.Inspection
+	return nil
 }
 
 // unlessForbidden leaves it to the rights check to say what the user may not do.

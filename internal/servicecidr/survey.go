@@ -610,12 +610,3 @@ func (s *Survey) assign(a tier.Assignment) {
 		return -1
 	})
 }
-
-// oldAddresses are those that are left behind.
-func (s *Survey) oldAddresses() []netip.Addr {
-	var all []netip.Addr
-	for _, e := range s.Moves {
-		all = append(all, e.Old)
-	}
-	return all
-}

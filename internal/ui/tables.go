@@ -43,27 +43,52 @@ const shownFindings = 10
 // Findings writes a checklist in groups: a claim a line, and beneath it what is wrong and what to do.
 func Findings(w io.Writer, all check.Findings) {
 	group := ""
-	for len(all) > 0 {
-		n := 1
-		for n < len(all) && all[n].Code == all[0].Code {
-			n++
-		}
-		if all[0].Group != group {
+	for _, found := range byCheck(all) {
+		if found[0].Group != group {
 			if group != "" {
 				fmt.Fprintln(w)
 			}
-			group = all[0].Group
+			group = found[0].Group
 			fmt.Fprintln(w, group)
 		}
-		oneCheck(w, all[:n])
-		all = all[n:]
+		oneCheck(w, found)
 	}
 }
+
+// Attention writes only what did not pass, a finding a line.
+func Attention(w io.Writer, all check.Findings) {
+	for _, found := range byCheck(all) {
+		for i, f := range found {
+			if bounded(i, found) {
+				fmt.Fprintf(w, "%s and %d more (replumb check -o json has all)\n", f.Code, len(found)-i)
+				break
+			}
+			if f.Outcome != check.Pass {
+				fmt.Fprintf(w, "%s %s (%s)\n", f.Code, f.Message, f.Severity)
+			}
+		}
+	}
+}
+
+// byCheck splits findings where the code changes.
+func byCheck(all check.Findings) []check.Findings {
+	var out []check.Findings
+	for i := range all {
+		if i == 0 || all[i].Code != all[i-1].Code {
+			out = append(out, nil)
+		}
+		out[len(out)-1] = append(out[len(out)-1], all[i])
+	}
+	return out
+}
+
+// bounded reports whether the rest of a check's findings is only counted. One more line is never replaced by another.
+func bounded(i int, found check.Findings) bool { return i == shownFindings && len(found) > shownFindings+1 }
 
 func oneCheck(w io.Writer, found check.Findings) {
 	fmt.Fprintf(w, "%s %s %s\n", mark(found), found[0].Code, found[0].Claim)
 	for i, f := range found {
-		if i == shownFindings && len(found) > shownFindings+1 {
+		if bounded(i, found) {
 			fmt.Fprintf(w, "    and %d more (-o json has all)\n", len(found)-i)
 			break
 		}

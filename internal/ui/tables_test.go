@@ -35,14 +35,26 @@ unknown D kubelets answer
 func TestFindingsAreGroupedAndBounded(t *testing.T) {
 	var all check.Findings
 	all = append(all, check.Finding{Code: "A", Group: "One", Outcome: check.Pass, Claim: "all is well"})
-	all = append(all, check.Finding{Code: "B", Group: "One", Severity: check.Warning, Outcome: check.Unknown, Claim: "none is there", Message: "hidden"})
+	all = append(
+		all,
+		check.Finding{Code: "B", Group: "One", Severity: check.Warning, Outcome: check.Unknown, Claim: "none is there", Message: "hidden"},
+	)
 	for range 46 {
 		all = append(all, check.Finding{
-			Code: "B", Group: "One", Severity: check.Warning, Outcome: check.Fail, Claim: "none is there", Message: "here is one", Fix: "look",
+			Code:     "B",
+			Group:    "One",
+			Severity: check.Warning,
+			Outcome:  check.Fail,
+			Claim:    "none is there",
+			Message:  "here is one",
+			Fix:      "look",
 		})
 	}
 	for range 11 {
-		all = append(all, check.Finding{Code: "C", Group: "Two", Severity: check.Blocking, Outcome: check.Fail, Claim: "few", Message: "eleven"})
+		all = append(
+			all,
+			check.Finding{Code: "C", Group: "Two", Severity: check.Blocking, Outcome: check.Fail, Claim: "few", Message: "eleven"},
+		)
 	}
 	all[1].Fix = "look"
 	var b strings.Builder
@@ -50,6 +62,22 @@ func TestFindingsAreGroupedAndBounded(t *testing.T) {
 	want := "One\nok      A all is well\nwarning B none is there\n    hidden\n" + strings.Repeat("    here is one\n", 9) +
 		"    and 37 more (-o json has all)\n    fix: look\n" +
 		"\nTwo\nBLOCKED C few\n" + strings.Repeat("    eleven\n", 11) // one more line says as much as "and 1 more"
+	if b.String() != want {
+		t.Errorf("got:\n%s\nwant:\n%s", b.String(), want)
+	}
+}
+
+func TestAttentionLeavesOutWhatPassed(t *testing.T) {
+	all := check.Findings{
+		{Code: "A", Severity: check.Blocking, Outcome: check.Pass, Claim: "all is well"},
+		{Code: "B", Severity: check.Warning, Outcome: check.Unknown, Message: "hidden"},
+	}
+	for range 12 {
+		all = append(all, check.Finding{Code: "C", Severity: check.Blocking, Outcome: check.Fail, Message: "taken"})
+	}
+	var b strings.Builder
+	Attention(&b, all)
+	want := "B hidden (warning)\n" + strings.Repeat("C taken (blocking)\n", 10) + "C and 2 more (replumb check -o json has all)\n"
 	if b.String() != want {
 		t.Errorf("got:\n%s\nwant:\n%s", b.String(), want)
 	}
