@@ -98,6 +98,7 @@ func newMapper() meta.RESTMapper {
 		corev1.SchemeGroupVersion: {
 			"Service": meta.RESTScopeNamespace, "Pod": meta.RESTScopeNamespace,
 			"Namespace": meta.RESTScopeRoot, "Node": meta.RESTScopeRoot,
+			"Event": meta.RESTScopeNamespace,
 		},
 		networkingv1.SchemeGroupVersion:    {"ServiceCIDR": meta.RESTScopeRoot, "IPAddress": meta.RESTScopeRoot},
 		discoveryv1.SchemeGroupVersion:     {"EndpointSlice": meta.RESTScopeNamespace},
