@@ -19,6 +19,7 @@ import (
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 
 	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/apiserver"
 	"github.com/replumb/replumb/internal/cluster"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/servicecidr"
@@ -85,7 +86,8 @@ you finish; until then everything can be rolled back. Every command can be inter
 		return &UsageError{Problem: err.Error(), Hint: cmd.CommandPath() + " --help"}
 	})
 	a.addConfigFlags(root.PersistentFlags())
-	root.AddCommand(a.check(), a.plan(), a.apply(), a.status(), a.rollback(), a.finish(), a.explainCode(), a.version())
+	root.AddCommand(
+		a.check(), a.plan(), a.apply(), a.status(), a.pause(), a.resume(), a.rollback(), a.finish(), a.unfreeze(), a.backup(), a.controller(), a.explainCode(), a.version())
 	return root
 }
 
@@ -147,7 +149,7 @@ func (a *app) tools() (servicecidr.Tools, error) {
 	if err != nil {
 		return servicecidr.Tools{}, err
 	}
-	return servicecidr.Tools{Cluster: c, Probe: servicecidr.HealthPort{Cluster: c}}, nil
+	return servicecidr.Tools{Cluster: c, Probe: servicecidr.HealthPort{Cluster: c}, Inspector: apiserver.New(config)}, nil
 }
 
 // jobFromFile reads the Migration before it looks for a cluster: what is wrong in the file is told first.
