@@ -16,7 +16,7 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 )
 
-// Follow copies endpoints to the bridges of a migration whenever those of a Service without selector change, until ctx
+// Follow copies endpoints to the bridges of a migration, or of all if it is empty, whenever those of a Service without selector change, until ctx
 // ends. Errors are passed over: it looks again, and whoever depends on the copies proves them.
 func Follow(ctx context.Context, c client.WithWatch, migration string) {
 	f := &follower{client: c, migration: migration}
@@ -64,8 +64,11 @@ func handMade() labels.Selector {
 
 func (f *follower) bridges(ctx context.Context, opts ...client.ListOption) ([]corev1.Service, error) {
 	all := &corev1.ServiceList{}
-	err := f.client.List(ctx, all, append(opts,
-		client.MatchingLabels{v1alpha1.LabelMigration: f.migration, v1alpha1.LabelRole: v1alpha1.RoleBridge})...)
+	of := client.MatchingLabels{v1alpha1.LabelRole: v1alpha1.RoleBridge}
+	if f.migration != "" {
+		of[v1alpha1.LabelMigration] = f.migration
+	}
+	err := f.client.List(ctx, all, append(opts, of)...)
 	return all.Items, err
 }
 

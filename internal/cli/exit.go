@@ -12,6 +12,7 @@ import (
 	"github.com/replumb/replumb/internal/check"
 	"github.com/replumb/replumb/internal/cluster"
 	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/lock"
 	"github.com/replumb/replumb/internal/servicecidr"
 )
 
@@ -51,14 +52,18 @@ func ExitCode(err error) int {
 	var spec *servicecidr.SpecError
 	var blocked *check.BlockedError
 	var denied *servicecidr.DeniedError
+	var changed *servicecidr.ChangedPlanError
+	var held *lock.HeldError
 	switch {
 	case err == nil:
 		return ExitDone
 	case errors.As(err, &usage), errors.As(err, &spec):
 		return ExitUsage
-	case errors.As(err, &blocked), errors.As(err, &denied):
+	case errors.As(err, &blocked), errors.As(err, &denied), errors.As(err, &changed):
 		return ExitBlocked
-	case errors.Is(err, engine.ErrInterrupted), errors.Is(err, context.Canceled):
+	case errors.As(err, &held):
+		return ExitLocked
+	case errors.Is(err, engine.ErrInterrupted), errors.Is(err, engine.ErrPaused), errors.Is(err, context.Canceled):
 		return ExitInterrupted
 	}
 	return ExitError
@@ -84,6 +89,9 @@ func hintOf(err error) string {
 	var denied *servicecidr.DeniedError
 	var blocked *check.BlockedError
 	var late *engine.DeadlineError
+	var held *lock.HeldError
+	var changed *servicecidr.ChangedPlanError
+	var back *servicecidr.CameBackError
 	switch {
 	case errors.As(err, &hinted):
 		return hinted.Hint
@@ -99,6 +107,14 @@ func hintOf(err error) string {
 		return "bind the ClusterRole in deploy/rbac.yaml to the user"
 	case errors.As(err, &blocked):
 		return "replumb check -f FILE shows every finding with its fix; nothing was changed"
+	case errors.As(err, &held):
+		return "wait until it is done, or replumb pause " + held.Holder.Migration
+	case errors.As(err, &changed):
+		return "look at the new plan: replumb plan -f FILE; nothing was changed"
+	case errors.As(err, &back):
+		return "restart that API server with the new --service-cluster-ip-range, then run the same command again"
+	case errors.Is(err, engine.ErrPaused):
+		return "replumb resume NAME carries on"
 	case errors.Is(err, engine.ErrInterrupted), errors.Is(err, context.Canceled):
 		return "it is safe to run the same command again: it carries on"
 	case errors.As(err, &late):

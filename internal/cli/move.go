@@ -4,9 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
+	"sigs.k8s.io/yaml"
 
+	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/check"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/servicecidr"
@@ -69,6 +75,12 @@ type planDocument struct {
 	Phases    []ui.PlanPhase `json:"phases"`
 }
 
+func asBlocked(err error) *check.BlockedError {
+	var blocked *check.BlockedError
+	errors.As(err, &blocked)
+	return blocked
+}
+
 type stayLine struct {
 	Service string `json:"service"`
 	Reason  string `json:"reason"`
@@ -103,7 +115,7 @@ func (a *app) showPlan(ctx context.Context, p *servicecidr.Planner) error {
 		return err
 	}
 	doc := planDocument{Migration: plan.Name, Hash: hash, Findings: p.Findings, Phases: phases, Stays: []stayLine{}}
-	for _, e := range p.Survey.Stays {
+	for _, e := range append(p.Survey.Pins, p.Survey.Stays...) {
 		doc.Stays = append(doc.Stays, stayLine{Service: e.Key().String(), Reason: e.Reason})
 	}
 	switch a.output {
@@ -145,29 +157,75 @@ func (a *app) planTable(p *servicecidr.Planner, doc planDocument) error {
 		}
 	}
 	counts := p.Survey.Counts()
-	_, err := fmt.Fprintf(a.out, "%d Services move (%d have moved), %d stay; plan %s\n", counts.Total, counts.Moved, counts.Stays, doc.Hash)
+	for _, r := range p.Refresh.Left {
+		fmt.Fprintf(a.out, "keeps old addresses: pod %s (%s)\n", r.Pod, r.Reason)
+	}
+	_, err := fmt.Fprintf(a.out, "%d Services move (%d have moved), %d are pinned, %d stay; plan %s\n",
+		counts.Total, counts.Moved, counts.Pinned, counts.Stays, doc.Hash)
 	return err
 }
 
 func (a *app) apply() *cobra.Command {
+	var until, plan string
 	cmd := &cobra.Command{
 		Use: "apply -f FILE", Short: "Move the Services; old addresses keep answering", Args: noArgs,
-		Long: `Move the Services, batch by batch, up to but never past the point of no return.
+		Long: `Move the Services, tier by tier and batch by batch, restart what carries old addresses, and retire the old range, up to
+but never past the point of no return. Where only you can do something, such as restarting API servers with another
+flag, it says what, waits, and goes on by itself when it sees it done.
 
 Run again it carries on where it was, and does nothing when there is nothing to do.`,
-		Example: a.example("  replumb apply -f move.yaml\n  replumb apply -f move.yaml -o json   # one event a line on stdout"),
+		Example: a.example(`
+  replumb apply -f move.yaml
+  replumb apply -f move.yaml --until move           # stop after a phase; run again without it to go on
+  replumb plan -f move.yaml -o json > plan.json
+  replumb apply -f move.yaml --plan plan.json       # only what that plan said, or nothing
+  replumb apply -f move.yaml -o json                # one event a line on stdout`),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			job, err := a.jobFromFile()
 			if err != nil {
 				return err
 			}
+			if job.Until = until; until != "" && !slices.Contains(servicecidr.PhaseNames(), until) {
+				return &UsageError{
+					Problem: fmt.Sprintf("there is no phase %q", until),
+					Hint:    "the phases of apply are " + strings.Join(servicecidr.ApplyPhases(), ", "),
+				}
+			}
+			if plan != "" {
+				if job.Expected, err = readPlan(plan); err != nil {
+					return err
+				}
+			}
 			return a.runApply(cmd.Context(), job)
 		},
 	}
 	a.fileFlag(cmd)
+	cmd.Flags().StringVar(&until, "until", "", "stop after this phase")
+	cmd.Flags().StringVar(&plan, "plan", "", "refuse to do more than this plan says: a file written by plan -o json or yaml")
 	a.outputFlag(cmd, "table", "json")
 	a.yesFlag(cmd)
 	return cmd
+}
+
+// readPlan reads a plan that plan wrote.
+func readPlan(file string) (*servicecidr.Expectation, error) {
+	body, err := os.ReadFile(file)
+	if err != nil {
+		return nil, &UsageError{Problem: err.Error(), Hint: "write a plan with: plan -f FILE -o json > plan.json"}
+	}
+	var doc planDocument
+	if err := yaml.Unmarshal(body, &doc); err != nil || doc.Hash == "" {
+		return nil, &UsageError{Problem: file + " holds no plan", Hint: "write one with: plan -f FILE -o json > plan.json"}
+	}
+	expected := &servicecidr.Expectation{Changes: map[string]string{}}
+	for _, phase := range doc.Phases {
+		for _, s := range phase.Steps {
+			if err := expected.Add(s.ID, s.Changes); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return expected, nil
 }
 
 func (a *app) yesFlag(cmd *cobra.Command) {
@@ -178,41 +236,47 @@ func (a *app) runApply(ctx context.Context, job *servicecidr.Job) error {
 	if _, err := job.Tools.Cluster.ServerVersion(ctx); err != nil {
 		return err
 	}
-	runner, changed := watchChanges(a.runner())
-	survey, err := job.Apply(ctx, runner)
-	if err != nil {
-		return a.explain(err)
-	}
-	counts := survey.Counts()
-	if a.output == "json" {
-		return nil
+	var survey *servicecidr.Survey
+	var changed *bool
+	err := a.run(ctx, job, func(ctx context.Context, r *engine.Runner) (err error) {
+		r, changed = watchChanges(r)
+		survey, err = job.Apply(ctx, r)
+		return err
+	})
+	if err != nil || a.output == "json" {
+		return err
 	}
 	if !*changed {
 		fmt.Fprintln(a.out, "nothing to do")
 	}
-	fmt.Fprintf(a.out, "%d Services have moved, %d stay; old addresses keep answering\n", counts.Moved, counts.Stays)
-	fmt.Fprintf(a.err, "hint: when all is well, %s finish %s; to go back, %s rollback %s\n", a.name, job.Spec.Name, a.name, job.Spec.Name)
+	a.applied(job, survey)
 	return nil
 }
 
-// explain adds the findings themselves to the error that they blocked a run.
-func (a *app) explain(err error) error {
-	var blocked *check.BlockedError
-	if errors.As(err, &blocked) && a.output != "json" {
-		ui.Findings(a.err, blocked.Findings)
+// applied tells where apply got to.
+func (a *app) applied(job *servicecidr.Job, survey *servicecidr.Survey) {
+	counts := survey.Counts()
+	switch {
+	case job.Spec.Mode == v1alpha1.ModeExtend:
+		a.usage(survey)
+		return
+	case job.Until != "":
+		fmt.Fprintf(a.out, "stopped after phase %s, as asked: %d Services have moved, %d have not\n",
+			job.Until, counts.Moved, counts.Total-counts.Moved)
+		return
 	}
-	return err
+	fmt.Fprintf(a.out, "%d Services have moved, %d are pinned, %d stay; old addresses keep answering\n",
+		counts.Moved, counts.Pinned, counts.Stays)
+	fmt.Fprintf(a.err, "hint: when all is well, %s finish %s; to go back, %s rollback %s\n", a.name, job.Spec.Name, a.name, job.Spec.Name)
 }
 
-// watchChanges notices whether any step did something.
-func watchChanges(r *engine.Runner) (*engine.Runner, *bool) {
-	changed := new(bool)
-	sink := r.Sink
-	r.Sink = func(e engine.Event) {
-		*changed = *changed || e.Kind == engine.StepDone
-		sink(e)
+// usage shows how full each Service range is.
+func (a *app) usage(survey *servicecidr.Survey) {
+	rows := [][]string{{"RANGE", "SERVICECIDR", "USED", "SIZE"}}
+	for _, u := range survey.Usage() {
+		rows = append(rows, []string{u.Range.String(), u.Name, strconv.Itoa(u.Used), u.Size})
 	}
-	return r, changed
+	_ = ui.Table(a.out, rows) // a.out remembers its errors
 }
 
 func (a *app) rollback() *cobra.Command {
@@ -230,8 +294,9 @@ func (a *app) rollback() *cobra.Command {
 			if err := a.confirm("Bring every Service of " + args[0] + " back to its old address?"); err != nil {
 				return err
 			}
-			if err := job.Rollback(cmd.Context(), a.runner()); err != nil {
-				return a.explain(err)
+			rollback := func(ctx context.Context, r *engine.Runner) error { return job.Rollback(ctx, r) }
+			if err := a.run(cmd.Context(), job, rollback); err != nil {
+				return err
 			}
 			return a.done("every Service is back at its old address")
 		},
@@ -259,11 +324,13 @@ func (a *app) finish() *cobra.Command {
 				"The old addresses of %d Services will stop answering, and there is no way back. Finish?",
 				len(planner.Survey.Moves),
 			)
+			a.finals(planner)
 			if err := a.confirm(question); err != nil {
 				return err
 			}
-			if err := job.Finish(cmd.Context(), a.runner()); err != nil {
-				return a.explain(err)
+			finish := func(ctx context.Context, r *engine.Runner) error { return job.Finish(ctx, r) }
+			if err := a.run(cmd.Context(), job, finish); err != nil {
+				return err
 			}
 			return a.done("finished: old addresses no longer answer")
 		},
@@ -271,6 +338,19 @@ func (a *app) finish() *cobra.Command {
 	a.outputFlag(cmd, "table", "json")
 	a.yesFlag(cmd)
 	return cmd
+}
+
+// finals tells what becomes final.
+func (a *app) finals(p *servicecidr.Planner) {
+	if a.output == "json" {
+		return
+	}
+	for _, e := range p.Survey.Pins {
+		fmt.Fprintf(a.err, "stays at its address for good: service %s (%s)\n", e.Key(), e.Old)
+	}
+	for _, r := range p.Refresh.Left {
+		fmt.Fprintf(a.err, "will lose what it knows: pod %s has %s (%s)\n", r.Pod, strings.Join(r.Carries, ", "), r.Reason)
+	}
 }
 
 func (a *app) done(message string) error {

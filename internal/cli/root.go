@@ -21,9 +21,7 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/apiserver"
 	"github.com/replumb/replumb/internal/cluster"
-	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/servicecidr"
-	"github.com/replumb/replumb/internal/ui"
 )
 
 // Main runs replumb and returns its exit code.
@@ -87,7 +85,9 @@ you finish; until then everything can be rolled back. Every command can be inter
 	})
 	a.addConfigFlags(root.PersistentFlags())
 	root.AddCommand(
-		a.check(), a.plan(), a.apply(), a.status(), a.pause(), a.resume(), a.rollback(), a.finish(), a.unfreeze(), a.backup(), a.controller(), a.explainCode(), a.version())
+		a.check(), a.explainCode(), a.plan(), a.apply(), a.status(), a.pause(), a.resume(), a.rollback(), a.finish(),
+		a.unfreeze(), a.backup(), a.controller(), a.version(),
+	)
 	return root
 }
 
@@ -205,17 +205,6 @@ func (a *app) jobByName(ctx context.Context, name string) (*servicecidr.Job, err
 		}
 	}
 	return servicecidr.NewJob(tools, m)
-}
-
-// runner renders events as the flags and the terminal ask for.
-func (a *app) runner() *engine.Runner {
-	if a.output == "json" {
-		return &engine.Runner{Sink: ui.JSONLines(a.out)}
-	}
-	if f, ok := a.err.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
-		return &engine.Runner{Sink: ui.NewProgress(f, int(f.Fd())).Event}
-	}
-	return &engine.Runner{Sink: ui.Plain(a.err)}
 }
 
 // confirm asks on a terminal. Elsewhere the answer must have been given by --yes.

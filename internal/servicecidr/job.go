@@ -133,7 +133,7 @@ func (j *Job) planner(ctx context.Context, snap *cluster.Snapshot) (*Planner, er
 		return nil, err
 	}
 	p := &Planner{
-		Tools: j.Tools, Survey: survey, Migration: j.Migration.DeepCopy(), Used: used(snap),
+		Tools: j.Tools, Survey: survey, Migration: j.Migration.DeepCopy(),
 		CanFreeze: in.Freeze == nil, Distribution: distributionOf(snap.Nodes),
 	}
 	p.Findings = check.Run(Checks(), in)
@@ -155,17 +155,6 @@ func (j *Job) planner(ctx context.Context, snap *cluster.Snapshot) (*Planner, er
 		return p, nil
 	}
 	return p, err
-}
-
-// used are the addresses that somebody has.
-func used(snap *cluster.Snapshot) []netip.Addr {
-	var all []netip.Addr
-	for i := range snap.IPAddresses {
-		if a, err := netip.ParseAddr(snap.IPAddresses[i].Name); err == nil {
-			all = append(all, a)
-		}
-	}
-	return all
 }
 
 // survey looks at the Services and sorts them into tiers, asking the lookup about those that no rule names.

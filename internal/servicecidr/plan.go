@@ -61,15 +61,22 @@ type Planner struct {
 	Distribution distribution
 	// Refresh is what has to be restarted for pods to get rid of old addresses.
 	Refresh Refresh
-	// Used are the addresses that somebody has.
-	Used []netip.Addr
-
 	proving sync.Mutex
 }
 
 // phaseKubelets parts apply and rollback in two: who still carries an address of before can be told only once it is over,
 // so what comes after it is planned anew then.
 const phaseKubelets = "kubelets"
+
+// ApplyPhases are the phases of apply, in order.
+func ApplyPhases() []string {
+	p := &Planner{Survey: &Survey{}, Migration: &v1alpha1.Migration{}}
+	var names []string
+	for _, phase := range p.Apply().Phases {
+		names = append(names, phase.Name)
+	}
+	return names
+}
 
 // PhaseNames are the phases of all plans, which hooks can name.
 func PhaseNames() []string {
@@ -256,7 +263,7 @@ func (p *Planner) canary() []engine.Group {
 	if len(pending) == 0 || len(pending) < len(p.Survey.Moves) || p.Survey.Counts().Bridged > 0 {
 		return nil
 	}
-	return single(&canaryStep{planner: p, pool: addr.NewPool(p.spec().From, p.Used)})
+	return single(&canaryStep{planner: p, pool: addr.NewPool(p.spec().From, p.Survey.Used)})
 }
 
 // move is the heart: tier by tier, batch by batch.

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"slices"
 	"sort"
+	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
@@ -112,6 +113,8 @@ type Survey struct {
 	Orphans []*corev1.Service
 	// Strays are holds that belong to no bridge and to no Service that moves.
 	Strays []networkingv1.IPAddress
+	// Used are the addresses that somebody has.
+	Used []netip.Addr
 	// Pool has the addresses of the target that are still free.
 	Pool *addr.Pool
 }
@@ -374,6 +377,7 @@ func (s *Survey) addresses(snap *cluster.Snapshot) {
 			}
 		}
 	}
+	s.Used = slices.Compact(slices.SortedFunc(slices.Values(used), netip.Addr.Compare))
 	s.Pool = addr.NewPool(s.Spec.To, used)
 	for _, e := range s.Moves {
 		s.known(e, holds)
@@ -609,4 +613,40 @@ func (s *Survey) assign(a tier.Assignment) {
 		}
 		return -1
 	})
+}
+
+// Usage is how full a Service range is.
+type Usage struct {
+	Range netip.Prefix
+	// Name of the ServiceCIDR.
+	Name string
+	// Used counts the addresses in use.
+	Used int
+	// Size counts the addresses there are, for people.
+	Size string
+}
+
+// Usage of every Service range, in the order of their names.
+func (s *Survey) Usage() []Usage {
+	var all []Usage
+	for i := range s.Ranges {
+		for _, r := range cidrsOf(&s.Ranges[i]) {
+			u := Usage{Range: r, Name: s.Ranges[i].Name, Size: sizeOf(r)}
+			for _, a := range s.Used {
+				if r.Contains(a) {
+					u.Used++
+				}
+			}
+			all = append(all, u)
+		}
+	}
+	return all
+}
+
+func sizeOf(r netip.Prefix) string {
+	const many = 1 << 24
+	if n := addr.Size([]netip.Prefix{r}, many); n < many {
+		return strconv.Itoa(n)
+	}
+	return "over 16 million"
 }

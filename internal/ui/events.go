@@ -46,11 +46,19 @@ func plainLine(e engine.Event) string {
 	case engine.StepRetried:
 		return fmt.Sprintf("    %s: trying again: %s", e.Message, e.Error)
 	case engine.StepWaiting:
-		return fmt.Sprintf("    %s: waiting: %s", e.Message, e.Error)
+		return fmt.Sprintf("    %s: waiting: %s", e.Message, e.Error) + guide(e)
 	case engine.StepFailed:
 		return fmt.Sprintf("    %s: failed: %s", e.Message, e.Error)
 	}
 	return ""
+}
+
+// guide is what people have to do, indented below what is waited for.
+func guide(e engine.Event) string {
+	if e.Guide == "" {
+		return ""
+	}
+	return "\n        " + strings.ReplaceAll(e.Guide, "\n", "\n        ")
 }
 
 func seconds(s float64) string {
@@ -84,6 +92,10 @@ func (p *Progress) Event(e engine.Event) {
 	case engine.PhaseStarted, engine.StepStarted, engine.StepUnchanged, engine.StepDone:
 		p.draw(fmt.Sprintf("%s [%s] %s", e.Phase, bar(e.Done, e.Total), e.Message))
 	case engine.StepWaiting, engine.StepRetried:
+		if e.Guide != "" { // it stays above the line, to be read
+			p.clear()
+			fmt.Fprintln(p.w, plainLine(e))
+		}
 		p.draw(fmt.Sprintf("%s [%s] %s: %s", e.Phase, bar(e.Done, e.Total), e.Message, e.Error))
 	case engine.StepFailed:
 		p.clear()

@@ -1,0 +1,97 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/bridge"
+	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/servicecidr"
+)
+
+func (a *app) pause() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "pause NAME", Short: "Stop a running migration before its next step", Args: oneName,
+		Long: `Ask whoever runs the migration NAME to stop. The steps in hand are finished; old and new addresses go on answering.
+Until resume, no command goes on with it.`,
+		Example: a.example("  replumb pause services-to-172-24"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			job, err := a.jobByName(cmd.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			if err := job.Pause(cmd.Context()); err != nil {
+				return err
+			}
+			_, err = fmt.Fprintf(a.out, "migration %s pauses before its next step\n", args[0])
+			fmt.Fprintf(a.err, "hint: %s resume %s carries on\n", a.name, args[0])
+			return err
+		},
+	}
+	return cmd
+}
+
+func (a *app) resume() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "resume NAME", Short: "Carry on with a paused migration", Args: oneName,
+		Long:    "Take a pause back and carry on, in this process, with what was under way: apply, rollback or finish.",
+		Example: a.example("  replumb resume services-to-172-24"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			job, err := a.jobByName(cmd.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			if err := job.Resume(cmd.Context()); err != nil {
+				return err
+			}
+			return a.carryOn(cmd.Context(), job)
+		},
+	}
+	a.outputFlag(cmd, "table", "json")
+	return cmd
+}
+
+// carryOn does what the Migration in the cluster asks for.
+func (a *app) carryOn(ctx context.Context, job *servicecidr.Job) error {
+	switch job.Migration.Spec.Desired {
+	case v1alpha1.DesiredApplied:
+		return a.runApply(ctx, job)
+	case v1alpha1.DesiredRolledBack:
+		if err := a.run(ctx, job, func(ctx context.Context, r *engine.Runner) error { return job.Rollback(ctx, r) }); err != nil {
+			return err
+		}
+		return a.done("every Service is back at its old address")
+	case v1alpha1.DesiredFinished:
+		if err := a.run(ctx, job, func(ctx context.Context, r *engine.Runner) error { return job.Finish(ctx, r) }); err != nil {
+			return err
+		}
+		return a.done("finished: old addresses no longer answer")
+	}
+	return a.done("nothing was under way")
+}
+
+func (a *app) controller() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "controller", Short: "Keep bridges like their Services between commands", Args: noArgs,
+		Long: `Copy the endpoints of Services without selector, kubernetes among them, to their bridges whenever they change, until
+interrupted. apply, rollback and finish do so themselves while they run; this is for the time in between, in a terminal
+or in the cluster.`,
+		Example: a.example("  replumb controller"),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			tools, err := a.tools()
+			if err != nil {
+				return err
+			}
+			if _, err := tools.Cluster.ServerVersion(cmd.Context()); err != nil {
+				return err
+			}
+			fmt.Fprintln(a.err, "following the endpoints of Services without selector")
+			bridge.Follow(cmd.Context(), tools.Cluster, "")
+			return engine.ErrInterrupted
+		},
+	}
+	return cmd
+}

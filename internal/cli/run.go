@@ -1,0 +1,82 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"golang.org/x/term"
+
+	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/notify"
+	"github.com/replumb/replumb/internal/servicecidr"
+	"github.com/replumb/replumb/internal/ui"
+)
+
+// flushLimit is how long a command waits at its end for those who are told of it.
+const flushLimit = 10 * time.Second
+
+// run does something with a runner whose events reach everybody who shall hear of them: the terminal, the notifiers of
+// the Migration, and the cluster's own Events.
+func (a *app) run(ctx context.Context, job *servicecidr.Job, do func(context.Context, *engine.Runner) error) error {
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	notifier := notify.New(job.Spec.Common.Notify, stop)
+	events := notify.NewEvents(job.Tools.Cluster, job.Spec.Name, func(err error) { fmt.Fprintf(a.err, "warning: %v\n", err) })
+	r := a.runner()
+	shown := r.Sink
+	r.Sink = func(e engine.Event) {
+		shown(e)
+		notifier.Event(e)
+		events.Event(e)
+	}
+	err := do(ctx, r)
+	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushLimit)
+	defer cancel()
+	events.Close(last)
+	if failed := notifier.Close(last); failed != nil {
+		fmt.Fprintf(a.err, "warning: %v\n", failed)
+	}
+	return a.explain(err)
+}
+
+// runner renders events as the flags and the terminal ask for.
+func (a *app) runner() *engine.Runner {
+	if a.output == "json" {
+		return &engine.Runner{Sink: ui.JSONLines(a.out)}
+	}
+	if f, ok := a.err.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
+		return &engine.Runner{Sink: ui.NewProgress(f, int(f.Fd())).Event}
+	}
+	return &engine.Runner{Sink: ui.Plain(a.err)}
+}
+
+// watchChanges notices whether any step did something.
+func watchChanges(r *engine.Runner) (*engine.Runner, *bool) {
+	changed := new(bool)
+	sink := r.Sink
+	r.Sink = func(e engine.Event) {
+		*changed = *changed || e.Kind == engine.StepDone
+		sink(e)
+	}
+	return r, changed
+}
+
+// explain adds the findings themselves to the error that they blocked a run.
+func (a *app) explain(err error) error {
+	if blocked := asBlocked(err); blocked != nil && a.output != "json" {
+		ui.Findings(a.err, blocked.Findings)
+	}
+	var changed *servicecidr.ChangedPlanError
+	if errors.As(err, &changed) {
+		for _, s := range changed.Added {
+			fmt.Fprintf(a.err, "+ %s\n", s)
+		}
+		for _, s := range changed.Different {
+			fmt.Fprintf(a.err, "~ %s\n", s)
+		}
+	}
+	return err
+}
