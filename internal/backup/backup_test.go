@@ -295,6 +295,10 @@ func TestDamageIsFound(t *testing.T) {
 			cm.BinaryData[dataObjects] = cm.BinaryData[dataObjects][:50]
 		},
 		"flipped": func(cm *corev1.ConfigMap) { cm.BinaryData[dataObjects][60] ^= 1 },
+		"replaced": func(cm *corev1.ConfigMap) {
+			other, _ := pack([]line{{json: []byte(`{"apiVersion":"v1","kind":"Service","metadata":{"name":"x"}}`)}}, chunkSize)
+			cm.BinaryData[dataObjects] = other[0].payload
+		},
 		"emptied": func(cm *corev1.ConfigMap) { cm.BinaryData = nil },
 		"not what it says": func(cm *corev1.ConfigMap) {
 			cm.BinaryData[dataObjects] = []byte("no gzip")
