@@ -26,15 +26,16 @@ type reply struct {
 	Hello string `json:"hello"`
 }
 
-// program writes a shell script and returns the action that runs it.
+// program writes a shell script and returns the action that runs it. The shell reads it, rather than the kernel runs it:
+// that fails with "text file busy" when another test forks while the file is still open for writing.
 func program(t *testing.T, limit time.Duration, script string, args ...string) v1alpha1.Action {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "program")
-	if err := os.WriteFile(path, []byte("#!/bin/sh\n"+script), 0o700); err != nil {
+	if err := os.WriteFile(path, []byte(script), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	return v1alpha1.Action{
-		Exec:    &v1alpha1.ExecAction{Command: append([]string{path}, args...)},
+		Exec:    &v1alpha1.ExecAction{Command: append([]string{"/bin/sh", path}, args...)},
 		Timeout: &metav1.Duration{Duration: limit},
 	}
 }
@@ -107,7 +108,7 @@ func TestExecQuotesOnlyTheEndOfWhatWasSaid(t *testing.T) {
 
 // stubborn has a child that ignores SIGTERM and keeps the output open.
 const stubborn = `
-	(trap '' TERM; sh -c 'echo $PPID' > "$1.tmp"; mv "$1.tmp" "$1"; while :; do sleep 60; done) &
+	(trap '' TERM; sh -c 'echo $PPID' > "$1.tmp"; mv "$1.tmp" "$1"; sleep 60) &
 	wait`
 
 // await waits until the file is there and returns the process number in it.
@@ -115,19 +116,27 @@ func await(t *testing.T, file string) int {
 	t.Helper()
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
-	for range tick.C {
-		if text, err := os.ReadFile(file); err == nil {
-			pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
-			if err != nil {
-				t.Fatal(err)
+	limit := time.After(20 * time.Second)
+	for {
+		select {
+		case <-limit:
+			t.Errorf("%s is not there", file)
+			return 0
+		case <-tick.C:
+			if text, err := os.ReadFile(file); err == nil {
+				return number(t, text)
 			}
-			return pid
-		}
-		if t.Context().Err() != nil {
-			break
 		}
 	}
-	return 0
+}
+
+func number(t *testing.T, text []byte) int {
+	t.Helper()
+	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	if err != nil {
+		t.Error(err)
+	}
+	return pid
 }
 
 // gone waits until a process has ended.
@@ -135,7 +144,7 @@ func gone(t *testing.T, pid int) {
 	t.Helper()
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
-	limit := time.After(10 * time.Second)
+	limit := time.After(20 * time.Second)
 	for {
 		select {
 		case <-limit:
@@ -152,19 +161,28 @@ func gone(t *testing.T, pid int) {
 func TestExecThatHangsIsEndedWithItsChildren(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "pid")
-	start := time.Now()
-	err := Call(t.Context(), program(t, 500*time.Millisecond, "echo not yet >&2\n"+stubborn, file), question{}, &reply{})
-	var call *Error
-	if !errors.As(err, &call) || !call.TimedOut || !strings.Contains(err.Error(), "no answer within 500ms") {
-		t.Errorf("got %v", err)
+	// On a busy machine the program may be ended before it has come to the point.
+	for _, limit := range []time.Duration{500 * time.Millisecond, 3 * time.Second, 15 * time.Second} {
+		start := time.Now()
+		err := Call(t.Context(), program(t, limit, "echo not yet >&2\n"+stubborn, file), question{}, &reply{})
+		var call *Error
+		if !errors.As(err, &call) || !call.TimedOut || !strings.Contains(err.Error(), "no answer within "+limit.String()) {
+			t.Errorf("got %v", err)
+		}
+		if took := time.Since(start); took > limit+20*time.Second {
+			t.Errorf("took %s", took)
+		}
+		text, readErr := os.ReadFile(file)
+		if readErr != nil {
+			continue
+		}
+		if !strings.Contains(err.Error(), "not yet") {
+			t.Errorf("its last words are missing: %v", err)
+		}
+		gone(t, number(t, text))
+		return
 	}
-	if err != nil && !strings.Contains(err.Error(), "not yet") {
-		t.Errorf("its last words are missing: %v", err)
-	}
-	if took := time.Since(start); took > 8*time.Second {
-		t.Errorf("took %s", took)
-	}
-	gone(t, await(t, file))
+	t.Error("the program never came to the point")
 }
 
 func TestExecEndsWhenCancelled(t *testing.T) {
@@ -181,7 +199,9 @@ func TestExecEndsWhenCancelled(t *testing.T) {
 	if !errors.As(err, &call) || call.TimedOut || !errors.Is(err, why) {
 		t.Errorf("got %v", err)
 	}
-	gone(t, await(t, file))
+	if pid := await(t, file); pid > 0 {
+		gone(t, pid)
+	}
 }
 
 func TestExecThatLeavesAProcessBehindFails(t *testing.T) {
@@ -196,7 +216,9 @@ func TestExecThatLeavesAProcessBehindFails(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "left a process behind") {
 		t.Errorf("got %v", err)
 	}
-	gone(t, await(t, file))
+	if pid := await(t, file); pid > 0 {
+		gone(t, pid)
+	}
 }
 
 func TestCheckExec(t *testing.T) {
