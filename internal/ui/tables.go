@@ -83,7 +83,9 @@ func byCheck(all check.Findings) []check.Findings {
 }
 
 // bounded reports whether the rest of a check's findings is only counted. One more line is never replaced by another.
-func bounded(i int, found check.Findings) bool { return i == shownFindings && len(found) > shownFindings+1 }
+func bounded(i int, found check.Findings) bool {
+	return i == shownFindings && len(found) > shownFindings+1
+}
 
 func oneCheck(w io.Writer, found check.Findings) {
 	fmt.Fprintf(w, "%s %s %s\n", mark(found), found[0].Code, found[0].Claim)
