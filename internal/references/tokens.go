@@ -31,11 +31,14 @@ func (s *Scanner) Values(text string) []string {
 			at++
 			continue
 		}
-		end := at
+		end, marks := at, false
 		for end < len(text) && inWord(text[end]) {
+			marks = marks || text[end] == '.' || text[end] == ':'
 			end++
 		}
-		s.word(text[at:end], text[end:], note)
+		if marks { // most words are plain
+			s.word(text[at:end], text[end:], note)
+		}
 		at = end
 	}
 	return all
@@ -49,9 +52,6 @@ func inWord(c byte) bool {
 
 // word looks at one run of such characters and at what follows it.
 func (s *Scanner) word(word, rest string, note func(string)) {
-	if len(word) < len("::") || !strings.ContainsAny(word, ".:") {
-		return
-	}
 	if s.literal(word, rest, note) {
 		return
 	}
@@ -70,19 +70,11 @@ func (s *Scanner) word(word, rest string, note func(string)) {
 
 // literal reports whether the text is an address, and notes it if it is looked for, alone or as a range.
 func (s *Scanner) literal(text, rest string, note func(string)) bool {
-	if !plausible(text) {
+	a, written, ok := parse(text)
+	if !ok {
 		return false
 	}
-	a, err := netip.ParseAddr(text)
-	if err != nil && strings.HasSuffix(text, ".") || err != nil && strings.HasSuffix(text, ":") {
-		text, rest = text[:len(text)-1], "" // the end of a sentence, or a key
-		a, err = netip.ParseAddr(text)
-	}
-	if err != nil {
-		return false
-	}
-	a = a.Unmap()
-	if bits, length := prefixLength(rest); length > 0 {
+	if bits, length := prefixLength(rest); length > 0 && written == text {
 		p, err := a.Prefix(bits)
 		whole := bits == a.BitLen() // a range of one address is that address
 		if err == nil && (whole && s.addresses[a] || !whole && p.Addr() == a && s.concerns(p)) {
@@ -91,9 +83,22 @@ func (s *Scanner) literal(text, rest string, note func(string)) bool {
 		}
 	}
 	if s.addresses[a] {
-		note(text)
+		note(written)
 	}
 	return true
+}
+
+// parse reads an address. The dot that ends a sentence and the colon behind a key are not part of what is written.
+func parse(text string) (a netip.Addr, written string, ok bool) {
+	if !plausible(text) {
+		return netip.Addr{}, "", false
+	}
+	a, err := netip.ParseAddr(text)
+	if err != nil && (strings.HasSuffix(text, ".") || strings.HasSuffix(text, ":")) {
+		text = text[:len(text)-1]
+		a, err = netip.ParseAddr(text)
+	}
+	return a.Unmap(), text, err == nil
 }
 
 // longest is the length of the longest address in text, with the colon or dot of a sentence behind it.

@@ -28,8 +28,9 @@ func fitnessChecks() []check.Check[Input] {
 			Severity: check.Blocking,
 			Run:      checkVersion,
 			Claim:    "the API server has ServiceCIDRs (Kubernetes 1.33 or later)",
-			Why:      "a second Service range is a ServiceCIDR object; before 1.33 the range is a flag and cannot be extended while the cluster runs",
-			Fix:      "upgrade the cluster to Kubernetes 1.33 or later first",
+			Why: "a second Service range is a ServiceCIDR object; before 1.33 the range is a flag and cannot be extended while " +
+				"the cluster runs",
+			Fix: "upgrade the cluster to Kubernetes 1.33 or later first",
 		},
 		{
 			Code: "RP1002", Severity: check.Blocking, Run: checkRights,
@@ -42,8 +43,9 @@ func fitnessChecks() []check.Check[Input] {
 			Severity: check.Warning,
 			Run:      checkNodesReady,
 			Claim:    "every node is ready",
-			Why:      "the kube-proxy of a node that is not ready cannot be asked whether it knows the bridges; clients on it may lose requests",
-			Fix:      "repair or remove the node; until then it cannot be proven that it knows the bridges",
+			Why: "the kube-proxy of a node that is not ready cannot be asked whether it knows the bridges; clients on it may " +
+				"lose requests",
+			Fix: "repair or remove the node; until then it cannot be proven that it knows the bridges",
 		},
 	}
 }
@@ -71,8 +73,9 @@ func bridgeChecks() []check.Check[Input] {
 			Severity: check.Blocking,
 			Run:      checkDomain,
 			Claim:    "spec.serviceCIDR.clusterDomain is the domain the kubelets use",
-			Why:      "in the middle of a move the name of a Service is an alias for its bridge, under this domain; with a wrong one it leads nowhere",
-			Fix:      "set spec.serviceCIDR.clusterDomain to the kubelets' clusterDomain",
+			Why: "in the middle of a move the name of a Service is an alias for its bridge, under this domain; with a wrong one " +
+				"it leads nowhere",
+			Fix: "set spec.serviceCIDR.clusterDomain to the kubelets' clusterDomain",
 		},
 		{
 			Code:     "RP1007",

@@ -36,7 +36,8 @@ func dnsChecks() []check.Check[Input] {
 			Run:      checkReverseZones,
 			Claim:    "no Corefile names the old range",
 			Why:      "look-ups of addresses in the new range would go to another server, or be answered with no such name",
-			Fix:      "add the reverse zone or range of the target beside the old one before the migration, or use in-addr.arpa and ip6.arpa as a whole",
+			Fix: "add the reverse zone or range of the target beside the old one before the migration, or use in-addr.arpa and " +
+				"ip6.arpa as a whole",
 		},
 	}
 }

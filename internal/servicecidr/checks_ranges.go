@@ -72,8 +72,10 @@ func neighbourChecks() []check.Check[Input] {
 			Severity: check.Warning,
 			Run:      checkDocker,
 			Claim:    "the target does not overlap 172.17.0.0/16, Docker's default bridge",
-			Why:      "a node with Docker on it has an interface with that range, and sends what is meant for Services there when kube-proxy does not catch it",
-			Fix:      "choose another target, or make sure that no node and no machine that reaches Services runs Docker with its default range",
+			Why: "a node with Docker on it has an interface with that range, and sends what is meant for Services there when " +
+				"kube-proxy does not catch it",
+			Fix: "choose another target, or make sure that no node and no machine that reaches Services runs Docker with its " +
+				"default range",
 		},
 		{
 			Code:     "RP1109",

@@ -35,14 +35,16 @@ func referenceChecks() []check.Check[Input] {
 			Run:      checkWebhooks,
 			Claim:    "no webhook's URL names an old address",
 			Why:      "after finish the API server would not reach the webhook, and with failurePolicy Fail refuse what it is asked about",
-			Fix:      "name the Service in clientConfig.service instead of clientConfig.url, or write the new address into the URL before finish",
+			Fix: "name the Service in clientConfig.service instead of clientConfig.url, or write the new address into the URL " +
+				"before finish",
 		},
 		{
 			Code:     "RP1403",
 			Severity: check.Warning,
 			Run:      checkConfigMaps,
 			Claim:    "no ConfigMap names an old address or range",
-			Why:      "programs that read them go on using old addresses, which stop answering at finish, or treat the new range as foreign (NO_PROXY)",
+			Why: "programs that read them go on using old addresses, which stop answering at finish, or treat the new range as " +
+				"foreign (NO_PROXY)",
 			Fix: "write the Service's name or its new address there, add the new range beside the old one, and restart what reads it, " +
 				"before finish (serviceSubnet in kubeadm-config: when the API servers are repointed)",
 		},

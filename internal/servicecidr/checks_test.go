@@ -64,7 +64,8 @@ func TestRightsAreNotAskedForTwice(t *testing.T) {
 			t.Errorf("%s cannot be optional", r)
 		}
 	}
-	if OptionalRight(cluster.Right{Verb: "list", Resource: "services"}) || !OptionalRight(cluster.Right{Verb: "list", Resource: "configmaps"}) {
+	if OptionalRight(cluster.Right{Verb: "list", Resource: "services"}) ||
+		!OptionalRight(cluster.Right{Verb: "list", Resource: "configmaps"}) {
 		t.Error("optional and needed rights are mixed up")
 	}
 }
