@@ -154,7 +154,7 @@ func Exist(ctx context.Context, c client.Client, migration string) (bool, error)
 	for _, kind := range []string{"ConfigMap", "Secret"} {
 		list := &metav1.PartialObjectMetadataList{}
 		list.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind(kind + "List"))
-		if err := c.List(ctx, list, selected(migration)...); err != nil {
+		if err := c.List(ctx, list, selected(migration)...); err != nil && !noSecrets(kind == "Secret", err) {
 			return false, fmt.Errorf("listing the backups of migration %s: %w", migration, err)
 		}
 		if len(list.Items) > 0 {
@@ -202,7 +202,7 @@ func selected(migration string) []client.ListOption {
 func load(ctx context.Context, c client.Client, migration string) ([]*chunk, error) {
 	maps, secrets := &corev1.ConfigMapList{}, &corev1.SecretList{}
 	for _, list := range []client.ObjectList{maps, secrets} {
-		if err := c.List(ctx, list, selected(migration)...); err != nil {
+		if err := c.List(ctx, list, selected(migration)...); err != nil && !noSecrets(list == client.ObjectList(secrets), err) {
 			return nil, fmt.Errorf("listing the backups of migration %s: %w", migration, err)
 		}
 	}
@@ -216,6 +216,10 @@ func load(ctx context.Context, c client.Client, migration string) ([]*chunk, err
 	slices.SortStableFunc(all, func(a, b *chunk) int { return a.sequence - b.sequence })
 	return all, nil
 }
+
+// noSecrets reports whether Secrets could not be listed because the user may not: who changes no Secrets needs no right to
+// read them, and has stored none.
+func noSecrets(secrets bool, err error) bool { return secrets && apierrors.IsForbidden(err) }
 
 func chunkOf(kind string, o client.Object, payload []byte) *chunk {
 	// A sequence that cannot be read only changes the order; the checksum is what the content is held against.
@@ -231,7 +235,7 @@ func Remove(ctx context.Context, c client.Client, migration string) error {
 	for _, kind := range []string{"ConfigMap", "Secret"} {
 		list := &metav1.PartialObjectMetadataList{}
 		list.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind(kind + "List"))
-		if err := c.List(ctx, list, selected(migration)...); err != nil {
+		if err := c.List(ctx, list, selected(migration)...); err != nil && !noSecrets(kind == "Secret", err) {
 			return fmt.Errorf("listing the backups of migration %s: %w", migration, err)
 		}
 		for i := range list.Items {

@@ -48,6 +48,7 @@ func (in Input) unread(resources ...string) []check.Result {
 func Checks() []check.Check[Input] {
 	return slices.Concat(
 		check.Group("Cluster", clusterChecks()...),
+		check.Group("Services", serviceChecks()...),
 		check.Group("Ranges", rangeChecks()...),
 		check.Group("kube-proxy", proxyChecks()...),
 		check.Group("DNS", dnsChecks()...),
@@ -78,24 +79,37 @@ type right struct{ group, resource, subresource, verbs string }
 
 func neededRights() []cluster.Right {
 	return spread([]right{
-		{"", "nodes", "", "list"},
+		{"", "nodes", "", "get list"},
 		{"", "nodes", "proxy", "get"},
 		{"", "namespaces", "", "get list create delete"},
 		{"", "services", "", "get list create patch delete"},
 		{"", "services", "status", "patch"},
+		{"", "configmaps", "", "list create delete"},
+		{"", "pods", "", "get list"},
+		{"", "pods", "eviction", "create"},
+		{"apps", "deployments", "", "get list patch"},
+		{"apps", "statefulsets", "", "get list patch"},
+		{"apps", "daemonsets", "", "get list patch"},
+		{"apps", "replicasets", "", "get list"},
+		{"batch", "jobs", "", "get list"},
+		{"policy", "poddisruptionbudgets", "", "list"},
+		{"coordination.k8s.io", "leases", "", "get create update delete"},
 		{"networking.k8s.io", "servicecidrs", "", "get list create patch delete"},
 		{"networking.k8s.io", "ipaddresses", "", "get list create delete"},
-		{"discovery.k8s.io", "endpointslices", "", "list create delete"},
+		{"discovery.k8s.io", "endpointslices", "", "list watch create patch delete"},
+		{"admissionregistration.k8s.io", "validatingadmissionpolicies", "", "get create update delete"},
+		{"admissionregistration.k8s.io", "validatingadmissionpolicybindings", "", "get create update delete"},
 		{"apiextensions.k8s.io", "customresourcedefinitions", "", "get create update"},
 		{"replumb.dev", "migrations", "", "get list create update"},
 		{"replumb.dev", "migrations", "status", "update"},
 	})
 }
 
-// lookRights are for what checks look through (cluster.References).
+// lookRights are for what checks look through (cluster.References), and for what is a courtesy.
 func lookRights() []cluster.Right {
 	return spread([]right{
 		{"", "configmaps", "", "list"},
+		{"", "events", "", "create"},
 		{"", "persistentvolumes", "", "list"},
 		{"", "pods", "", "list"},
 		{"apps", "deployments", "", "list"},

@@ -18,6 +18,7 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/version"
 	clientscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
@@ -64,8 +65,16 @@ func golden(t *testing.T, file string) {
 		t.Fatal(err)
 	}
 	snap, survey := readFixture(t, job.Spec, in["cluster.yaml"], in["facts.yaml"])
-	findings := check.Run(Checks(), Input{Snapshot: snap, Survey: survey})
-	p := &Planner{Tools: nowhere(t), CanFreeze: true, Survey: survey, Migration: job.Migration, Findings: findings, Form: v1alpha1.BridgeLoadBalancer}
+	input := Input{Snapshot: snap, Survey: survey}
+	var f facts
+	if err := yaml.Unmarshal(in["facts.yaml"], &f); err != nil {
+		t.Fatal(err)
+	}
+	if f.Freeze != "" {
+		input.Freeze = errors.New(f.Freeze)
+	}
+	findings := check.Run(Checks(), input)
+	p := &Planner{Tools: nowhere(t), CanFreeze: input.Freeze == nil, Survey: survey, Migration: job.Migration, Findings: findings, Form: v1alpha1.BridgeLoadBalancer}
 	got := map[string]string{"findings": renderFindings(findings), "plan": renderPlan(t, p)}
 	for i, f := range archive.Files {
 		want, ok := got[f.Name]
@@ -96,6 +105,7 @@ func nowhere(t *testing.T) Tools {
 
 // facts are what only a running cluster can tell.
 type facts struct {
+	Freeze   string              `json:"freeze"`
 	DNS      map[string][]string `json:"dns"`
 	NoProxy  bool                `json:"noProxy"`
 	Minor    string              `json:"minor"`
@@ -158,7 +168,8 @@ func readFixture(t *testing.T, spec Spec, manifests, factsYAML []byte) (*cluster
 	if err != nil {
 		t.Fatal(err)
 	}
-	survey.assign(tier.Assign(survey.movers(), rules, nil))
+	answers := map[types.NamespacedName]string{}
+	survey.assign(tier.Assign(survey.movers(), rules, answers))
 	scanner, err := Scanner(survey)
 	if err != nil {
 		t.Fatal(err)

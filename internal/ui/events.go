@@ -40,6 +40,9 @@ func plainLine(e engine.Event) string {
 		}
 		return fmt.Sprintf("==> %s", e.Message)
 	case engine.StepDone:
+		if e.Error != "" {
+			return fmt.Sprintf("    %s: done (%s), but: %s", e.Message, seconds(e.Seconds), e.Error)
+		}
 		return fmt.Sprintf("    %s: done (%s)", e.Message, seconds(e.Seconds))
 	case engine.StepUnchanged:
 		return fmt.Sprintf("    %s: nothing to do", e.Message)
@@ -90,6 +93,10 @@ func (p *Progress) Event(e engine.Event) {
 	defer p.mu.Unlock()
 	switch e.Kind {
 	case engine.PhaseStarted, engine.StepStarted, engine.StepUnchanged, engine.StepDone:
+		if e.Kind == engine.StepDone && e.Error != "" { // it went on, but somebody should know
+			p.clear()
+			fmt.Fprintln(p.w, plainLine(e))
+		}
 		p.draw(fmt.Sprintf("%s [%s] %s", e.Phase, bar(e.Done, e.Total), e.Message))
 	case engine.StepWaiting, engine.StepRetried:
 		if e.Guide != "" { // it stays above the line, to be read
