@@ -142,7 +142,7 @@ func readFixture(t *testing.T, spec Spec, manifests, factsYAML []byte) (*cluster
 	for _, r := range Rights() {
 		denied := slices.Contains(f.Denied, r.String())
 		snap.Access = append(snap.Access, cluster.AccessAnswer{Right: r, Allowed: !denied})
-		if denied && OptionalRight(r) {
+		if denied {
 			snap.Inspection.Unread[r.Resource] = true
 		}
 	}
