@@ -64,7 +64,7 @@ func TestValidate(t *testing.T) {
 func TestAddresses(t *testing.T) {
 	topology := Default()
 	for got, want := range map[netip.Addr]string{
-		topology.gateway(): "172.30.0.1", topology.controlPlane(): "172.30.0.10",
+		topology.gateway(): "172.30.0.1", topology.controlPlane(0): "172.30.0.10",
 		topology.node(0): "172.30.0.11", topology.node(1): "172.30.0.12",
 		topology.apiService(): "10.96.0.1", topology.dns(): "10.96.0.10",
 	} {
