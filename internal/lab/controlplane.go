@@ -67,6 +67,10 @@ func etcd(t Topology, i int, bin string) machine.Program {
 }
 
 func apiServer(t Topology, i int, bin string) machine.Program {
+	// Without a time of grace it would not end the watches under way, and wait a minute for them to end by themselves,
+	// with its port closed (k8s.io/apiserver, pkg/server/genericapiserver.go). --shutdown-send-retry-after would shorten
+	// that too, but answers with 429 meanwhile what another server would have served.
+	const watchGrace = "--shutdown-watch-termination-grace-period=2s"
 	p := machine.Program{Name: apiServerProgram, Grace: apiServerGrace, Argv: []string{
 		filepath.Join(bin, "kube-apiserver"),
 		"--advertise-address=" + t.controlPlane(i).String(),
@@ -96,6 +100,7 @@ func apiServer(t Topology, i int, bin string) machine.Program {
 		"--service-account-key-file=" + pkiDir + "sa.crt",
 		"--service-account-signing-key-file=" + pkiDir + "sa.key",
 		serviceCIDRFlag + t.ServiceCIDR.String(),
+		watchGrace,
 	}}
 	if t.ControlPlanes > 1 { // a single one has nobody to hand over to
 		p.Argv = append(p.Argv, "--shutdown-delay-duration="+shutdownDelay.String())
