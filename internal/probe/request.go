@@ -19,6 +19,10 @@ func newRequester(target Target, reconnected func(time.Time)) requester {
 		return newStream(target, dialer, reconnected)
 	case DNS:
 		return &lookup{dialer: dialer, name: target.Address}
+	case API:
+		return &apiCall{target: target, dialer: dialer}
+	case APIKept:
+		return newKeptAPICall(target, dialer)
 	default:
 		return &get{target: target, dialer: dialer}
 	}
@@ -120,19 +124,24 @@ func (g *get) do(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("read answer: %w", err)
 	}
-	defer func() { _ = response.Body.Close() }()
-	return g.judge(response)
-}
-
-func (g *get) judge(response *http.Response) error {
-	body, err := io.ReadAll(io.LimitReader(response.Body, 1<<20))
+	body, err := readAnswer(response, g.target.ExpectStatus)
 	if err != nil {
-		return fmt.Errorf("read answer: %w", err)
-	}
-	if response.StatusCode != g.target.ExpectStatus {
-		return failf(HTTPStatus, "status %d instead of %d", response.StatusCode, g.target.ExpectStatus)
+		return err
 	}
 	return checkClient(body, g.target.ExpectClientAddress)
+}
+
+// readAnswer reads an answer to its end and holds its status against the one expected.
+func readAnswer(response *http.Response, expected int) ([]byte, error) {
+	defer func() { _ = response.Body.Close() }()
+	body, err := io.ReadAll(io.LimitReader(response.Body, 1<<20))
+	if err != nil {
+		return nil, fmt.Errorf("read answer: %w", err)
+	}
+	if response.StatusCode != expected {
+		return nil, failf(HTTPStatus, "status %d instead of %d", response.StatusCode, expected)
+	}
+	return body, nil
 }
 
 // Identity is how an echo server answers: who it is and which client address it saw.
