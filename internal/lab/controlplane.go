@@ -26,8 +26,14 @@ const (
 // "kubernetes" EndpointSlice: until every kube-proxy has heard of it, which takes them a second or two.
 const shutdownDelay = 5 * time.Second
 
-// apiServerGrace is how long an API server may take to end: the delay, and as long as any request may take.
-const apiServerGrace = shutdownDelay + time.Minute
+// Once its port is closed, an API server answers what it has been asked and ends watches within watchGrace. Without any
+// it would leave watches alone and wait a minute for them to end (k8s.io/apiserver, pkg/server/genericapiserver.go), as it
+// does for logs that are followed; those are what is cut off after endGrace. --shutdown-send-retry-after would be quick
+// as well, but answers requests with 429 that another server would have served.
+const (
+	watchGrace = 2 * time.Second
+	endGrace   = 3 * time.Second
+)
 
 // controlPlanePrograms are the stock control plane i, with the flags kubeadm gives it. bin holds the binaries.
 func controlPlanePrograms(t Topology, i int, bin string) []machine.Program {
@@ -67,11 +73,7 @@ func etcd(t Topology, i int, bin string) machine.Program {
 }
 
 func apiServer(t Topology, i int, bin string) machine.Program {
-	// Without a time of grace it would not end the watches under way, and wait a minute for them to end by themselves,
-	// with its port closed (k8s.io/apiserver, pkg/server/genericapiserver.go). --shutdown-send-retry-after would shorten
-	// that too, but answers with 429 meanwhile what another server would have served.
-	const watchGrace = "--shutdown-watch-termination-grace-period=2s"
-	p := machine.Program{Name: apiServerProgram, Grace: apiServerGrace, Argv: []string{
+	p := machine.Program{Name: apiServerProgram, Grace: endGrace, Argv: []string{
 		filepath.Join(bin, "kube-apiserver"),
 		"--advertise-address=" + t.controlPlane(i).String(),
 		fmt.Sprintf("--secure-port=%d", apiServerPort),
@@ -100,9 +102,10 @@ func apiServer(t Topology, i int, bin string) machine.Program {
 		"--service-account-key-file=" + pkiDir + "sa.crt",
 		"--service-account-signing-key-file=" + pkiDir + "sa.key",
 		serviceCIDRFlag + t.ServiceCIDR.String(),
-		watchGrace,
+		"--shutdown-watch-termination-grace-period=" + watchGrace.String(),
 	}}
 	if t.ControlPlanes > 1 { // a single one has nobody to hand over to
+		p.Grace += shutdownDelay
 		p.Argv = append(p.Argv, "--shutdown-delay-duration="+shutdownDelay.String())
 	}
 	return p
