@@ -11,6 +11,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -156,6 +157,31 @@ func TestStreamReconnects(t *testing.T) {
 	}
 }
 
+// TestStreamGoodbye has a server say goodbye with lines under way again and again: nothing is lost, nothing broke.
+func TestStreamGoodbye(t *testing.T) {
+	t.Parallel()
+	var goodbyes atomic.Int32
+	address := lineServer(t, func(conn net.Conn) {
+		lines := bufio.NewScanner(conn)
+		for n := 0; lines.Scan(); n++ {
+			if n == 10 {
+				goodbyes.Add(1)
+				_, _ = fmt.Fprintln(conn, Goodbye)
+			}
+			_, _ = fmt.Fprintln(conn, lines.Text())
+		}
+	})
+	c, stop := probe(t, Target{Name: "t", Kind: Stream, Address: address, Rate: 200})
+	c.await(t, "a good second", 1, allGood)
+	stats, err := stop().Stats()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if stats.OK == 0 || stats.Failed > 0 || stats.Reconnects > 0 || goodbyes.Load() < 5 {
+		t.Errorf("after %d goodbyes: %+v", goodbyes.Load(), stats)
+	}
+}
+
 func TestStreamFailures(t *testing.T) {
 	silent := lineServer(t, func(conn net.Conn) { _, _ = io.Copy(io.Discard, conn) })
 	translated := lineServer(t, func(conn net.Conn) { echoLines(conn, "10.0.0.9") })
@@ -192,6 +218,7 @@ func TestConfig(t *testing.T) {
 		{"port", `{"targets":[{"name":"x","kind":"http","address":"a"}]}`, "not host:port"},
 		{"dns", `{"targets":[{"name":"x","kind":"dns","address":"a:53"}]}`, "not a name"},
 		{"self unknown", `{"targets":[{"name":"x","kind":"http","address":"a:1","expectClientAddress":"self"}]}`, "not an IP"},
+		{"token", `{"targets":[{"name":"x","kind":"http","address":"a:1","tokenFile":"t"}]}`, "tokenFile and caFile are for"},
 		{"twice", `{"targets":[{"name":"x","kind":"dns","address":"a"},{"name":"x","kind":"dns","address":"a"}]}`, "used twice"},
 	}
 	for _, tt := range tests {

@@ -80,9 +80,9 @@ func (s *server) serve(ctx context.Context) error {
 	_ = s.tcp.Close()
 	_ = s.udp.Close()
 	s.dismiss()
-	last, cancel := context.WithTimeout(context.Background(), s.drain)
+	s.awaitDismissed()
+	last, cancel := context.WithTimeout(context.Background(), max(s.drain, time.Second))
 	defer cancel()
-	s.awaitDismissed(last)
 	return web.Shutdown(last)
 }
 
@@ -97,13 +97,13 @@ func (s *server) dismiss() {
 	}
 }
 
-// awaitDismissed waits until they have done so.
-func (s *server) awaitDismissed(ctx context.Context) {
+// awaitDismissed waits until they have done so, or have had as long as draining took.
+func (s *server) awaitDismissed() {
 	gone := make(chan struct{})
 	go func() { s.echoing.Wait(); close(gone) }()
 	select {
 	case <-gone:
-	case <-ctx.Done():
+	case <-time.After(s.drain):
 	}
 }
 
