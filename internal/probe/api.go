@@ -101,6 +101,7 @@ func (a *apiCall) exchange(ctx context.Context, conn net.Conn, answers *bufio.Re
 	if err != nil {
 		return false, fmt.Errorf("read answer: %w", err)
 	}
+	defer func() { _ = response.Body.Close() }()
 	body, err := readAnswer(response, a.target.ExpectStatus)
 	if err != nil {
 		return false, err

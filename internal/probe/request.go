@@ -124,6 +124,7 @@ func (g *get) do(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("read answer: %w", err)
 	}
+	defer func() { _ = response.Body.Close() }()
 	body, err := readAnswer(response, g.target.ExpectStatus)
 	if err != nil {
 		return err
@@ -133,7 +134,6 @@ func (g *get) do(ctx context.Context) error {
 
 // readAnswer reads an answer to its end and holds its status against the one expected.
 func readAnswer(response *http.Response, expected int) ([]byte, error) {
-	defer func() { _ = response.Body.Close() }()
 	body, err := io.ReadAll(io.LimitReader(response.Body, 1<<20))
 	if err != nil {
 		return nil, fmt.Errorf("read answer: %w", err)

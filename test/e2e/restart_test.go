@@ -47,7 +47,8 @@ func TestControlPlanesRestart(t *testing.T) {
 	graceful := s.during(t, "the restart", func() {
 		events, code, gates := o.attend(t, exec.CommandContext(t.Context(), "sh", "-c", gatesScript))
 		if len(events) != 4 || code != 7 || len(gates) != 3 {
-			t.Errorf("the operator saw %d events, exit code %d and acted at %v; want 4, 7 and each of 3 gates once", len(events), code, gates)
+			t.Errorf("the operator saw %d events and exit code %d, and acted at %v; want 4, 7 and each of 3 gates once",
+				len(events), code, gates)
 		}
 	})
 	graceful.requireNothingLost(t, traffic.All)
