@@ -30,26 +30,32 @@ func newRequester(target Target, reconnected func(time.Time)) requester {
 
 // dialer resolves and connects in two visible steps, so that a failure is blamed on the right one.
 type dialer struct {
-	resolver *net.Resolver
-	connect  net.Dialer
+	server  string // host:port of the name server; that of resolv.conf if empty
+	connect net.Dialer
 }
 
-// newDialer uses Go's own resolver, which asks the servers of resolv.conf each time and caches nothing.
 func newDialer(server string) *dialer {
+	return &dialer{server: server, connect: net.Dialer{KeepAlive: -1}}
+}
+
+// resolver is Go's own, which asks the servers of resolv.conf each time and caches nothing. It is a new one for each
+// look-up: one that is shared has look-ups of the same name wait for one another, so that a single datagram that is lost
+// would count as the loss of every request of the next five seconds.
+func (d *dialer) resolver() *net.Resolver {
 	resolver := &net.Resolver{PreferGo: true}
-	if server != "" {
+	if d.server != "" {
 		resolver.Dial = func(ctx context.Context, network, _ string) (net.Conn, error) {
-			return new(net.Dialer).DialContext(ctx, network, server)
+			return new(net.Dialer).DialContext(ctx, network, d.server)
 		}
 	}
-	return &dialer{resolver: resolver, connect: net.Dialer{KeepAlive: -1}}
+	return resolver
 }
 
 func (d *dialer) lookUp(ctx context.Context, host string) ([]netip.Addr, error) {
 	if addr, err := netip.ParseAddr(host); err == nil {
 		return []netip.Addr{addr}, nil
 	}
-	addrs, err := d.resolver.LookupNetIP(ctx, "ip", host)
+	addrs, err := d.resolver().LookupNetIP(ctx, "ip", host)
 	if err != nil {
 		return nil, fmt.Errorf("look up %s: %w", host, err)
 	}

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -117,6 +118,35 @@ func TestLookupFailures(t *testing.T) {
 			}
 			wantClass(t, doOnce(t, target), tt.want)
 		})
+	}
+}
+
+// TestLostDatagram has a name server never answer the first question: that is one request lost, not those beside it.
+func TestLostDatagram(t *testing.T) {
+	var asked atomic.Int32
+	server := dnsServerThat(t, func(query []byte) []byte {
+		if asked.Add(1) <= 2 { // A and AAAA
+			return nil
+		}
+		return answerDNS(query)
+	})
+	target := Target{Name: "t", Kind: DNS, Address: "good.test.", Resolver: server}
+	requester := newRequester(target, nil)
+	first, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	lost := make(chan error, 1)
+	go func() { lost <- requester.do(first) }()
+	for asked.Load() < 2 {
+		runtime.Gosched()
+	}
+	within, cancelWithin := context.WithTimeout(t.Context(), 2*time.Second)
+	defer cancelWithin()
+	if err := requester.do(within); err != nil {
+		t.Errorf("a look-up beside one whose datagram was lost: %v", err)
+	}
+	cancel()
+	if err := <-lost; err == nil {
+		t.Error("the look-up that was never answered succeeded")
 	}
 }
 
@@ -354,7 +384,9 @@ func echoLines(conn net.Conn, client string) {
 }
 
 // dnsServer answers by the first label of the question: good, gone, broken; to anything else not at all.
-func dnsServer(t *testing.T) string {
+func dnsServer(t *testing.T) string { return dnsServerThat(t, answerDNS) }
+
+func dnsServerThat(t *testing.T, answers func(query []byte) []byte) string {
 	conn, err := net.ListenPacket("udp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -367,7 +399,7 @@ func dnsServer(t *testing.T) string {
 			if err != nil {
 				return
 			}
-			if answer := answerDNS(buffer[:n]); answer != nil {
+			if answer := answers(buffer[:n]); answer != nil {
 				_, _ = conn.WriteTo(answer, from)
 			}
 		}
