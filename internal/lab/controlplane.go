@@ -2,8 +2,9 @@ package lab
 
 import (
 	"fmt"
-	"net/netip"
 	"path/filepath"
+	"strings"
+	"time"
 
 	"github.com/replumb/replumb/internal/lab/machine"
 )
@@ -14,26 +15,50 @@ const (
 	kubeletClientUser = "kube-apiserver-kubelet-client"
 )
 
-// controlPlanePrograms are the stock control plane, with the flags kubeadm gives it. bin holds the binaries.
-func controlPlanePrograms(t Topology, bin string, serviceCIDR netip.Prefix) []machine.Program {
+// The programs that know the range of Services, and the flag by which they do.
+const (
+	apiServerProgram         = "kube-apiserver"
+	controllerManagerProgram = "kube-controller-manager"
+	serviceCIDRFlag          = "--service-cluster-ip-range="
+)
+
+// shutdownDelay is how long an API server that is told to end goes on serving after it has taken its address out of the
+// "kubernetes" EndpointSlice: until every kube-proxy has heard of it, which takes them a second or two.
+const shutdownDelay = 5 * time.Second
+
+// Once its port is closed, an API server answers what it has been asked and ends watches within watchGrace. Without any
+// it would leave watches alone and wait a minute for them to end (k8s.io/apiserver, pkg/server/genericapiserver.go), as it
+// does for logs that are followed; those are what is cut off after endGrace. --shutdown-send-retry-after would be quick
+// as well, but answers requests with 429 that another server would have served.
+const (
+	watchGrace = 2 * time.Second
+	endGrace   = 3 * time.Second
+)
+
+// controlPlanePrograms are the stock control plane i, with the flags kubeadm gives it. bin holds the binaries.
+func controlPlanePrograms(t Topology, i int, bin string) []machine.Program {
 	return []machine.Program{
-		etcd(t, bin), apiServer(t, bin, serviceCIDR), controllerManager(t, bin, serviceCIDR), scheduler(bin),
+		etcd(t, i, bin), apiServer(t, i, bin), controllerManager(t, bin), scheduler(bin),
 	}
 }
 
-func etcd(t Topology, bin string) machine.Program {
+func etcd(t Topology, i int, bin string) machine.Program {
 	url := func(host any, port int) string { return fmt.Sprintf("https://%s:%d", host, port) }
-	peer := url(t.controlPlane(), 2380)
-	client := url(t.controlPlane(), 2379)
+	var members []string
+	for n, name := range t.controlPlanes() {
+		members = append(members, name+"="+url(t.controlPlane(n), 2380))
+	}
+	peer := url(t.controlPlane(i), 2380)
+	client := url(t.controlPlane(i), 2379)
 	return machine.Program{Name: "etcd", Argv: []string{
 		filepath.Join(bin, "etcd"),
-		"--name=" + controlPlaneName,
+		"--name=" + t.controlPlanes()[i],
 		"--data-dir=/var/lib/etcd",
 		"--listen-client-urls=" + url("127.0.0.1", 2379) + "," + client,
 		"--advertise-client-urls=" + client,
 		"--listen-peer-urls=" + peer,
 		"--initial-advertise-peer-urls=" + peer,
-		"--initial-cluster=" + controlPlaneName + "=" + peer,
+		"--initial-cluster=" + strings.Join(members, ","),
 		"--client-cert-auth=true",
 		"--trusted-ca-file=" + pkiDir + "etcd/ca.crt",
 		"--cert-file=" + pkiDir + "etcd/server.crt",
@@ -47,10 +72,10 @@ func etcd(t Topology, bin string) machine.Program {
 	}}
 }
 
-func apiServer(t Topology, bin string, serviceCIDR netip.Prefix) machine.Program {
-	return machine.Program{Name: "kube-apiserver", Argv: []string{
+func apiServer(t Topology, i int, bin string) machine.Program {
+	p := machine.Program{Name: apiServerProgram, Grace: endGrace, Argv: []string{
 		filepath.Join(bin, "kube-apiserver"),
-		"--advertise-address=" + t.controlPlane().String(),
+		"--advertise-address=" + t.controlPlane(i).String(),
 		fmt.Sprintf("--secure-port=%d", apiServerPort),
 		"--allow-privileged=true",
 		"--authorization-mode=Node,RBAC",
@@ -76,13 +101,19 @@ func apiServer(t Topology, bin string, serviceCIDR netip.Prefix) machine.Program
 		"--service-account-issuer=https://kubernetes.default.svc." + clusterDomain,
 		"--service-account-key-file=" + pkiDir + "sa.crt",
 		"--service-account-signing-key-file=" + pkiDir + "sa.key",
-		"--service-cluster-ip-range=" + serviceCIDR.String(),
+		serviceCIDRFlag + t.ServiceCIDR.String(),
+		"--shutdown-watch-termination-grace-period=" + watchGrace.String(),
 	}}
+	if t.ControlPlanes > 1 { // a single one has nobody to hand over to
+		p.Grace += shutdownDelay
+		p.Argv = append(p.Argv, "--shutdown-delay-duration="+shutdownDelay.String())
+	}
+	return p
 }
 
-func controllerManager(t Topology, bin string, serviceCIDR netip.Prefix) machine.Program {
+func controllerManager(t Topology, bin string) machine.Program {
 	const conf = "/etc/kubernetes/controller-manager.conf"
-	return machine.Program{Name: "kube-controller-manager", Argv: []string{
+	return machine.Program{Name: controllerManagerProgram, Argv: []string{
 		filepath.Join(bin, "kube-controller-manager"),
 		"--bind-address=127.0.0.1",
 		"--kubeconfig=" + conf,
@@ -91,7 +122,7 @@ func controllerManager(t Topology, bin string, serviceCIDR netip.Prefix) machine
 		"--use-service-account-credentials=true",
 		"--allocate-node-cidrs=true",
 		"--cluster-cidr=" + t.PodCIDR.String(),
-		"--service-cluster-ip-range=" + serviceCIDR.String(),
+		serviceCIDRFlag + t.ServiceCIDR.String(),
 		"--root-ca-file=" + pkiDir + "ca.crt",
 		"--client-ca-file=" + pkiDir + "ca.crt",
 		"--requestheader-client-ca-file=" + pkiDir + "front-proxy-ca.crt",

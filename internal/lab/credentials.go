@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
@@ -86,28 +87,43 @@ func kubeconfig(server string, ca *pki.CA, client pki.Pair) ([]byte, error) {
 
 const pkiDir = "/etc/kubernetes/pki/"
 
-// controlPlaneFiles is everything that kubeadm would put under /etc/kubernetes on a control-plane machine.
-func controlPlaneFiles(t Topology, c *credentials) (map[string][]byte, error) {
+// servingBase is where an API server has its serving certificate and key.
+const servingBase = pkiDir + "apiserver"
+
+// serving is what the API server of control plane i identifies itself with: its own address, those of the machines that
+// forward to it, and addresses of the "kubernetes" Service.
+func serving(t Topology, i int, services ...netip.Addr) pki.Request {
+	r := pki.Request{
+		CommonName: "kube-apiserver",
+		Names: []string{
+			"kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc." + clusterDomain,
+			t.controlPlanes()[i], "localhost",
+		},
+		Addresses: []net.IP{ip(t.controlPlane(i)), net.IPv4(127, 0, 0, 1)},
+	}
+	for _, a := range append([]netip.Addr{t.endpoint().Addr()}, services...) {
+		if !slices.ContainsFunc(r.Addresses, ip(a).Equal) {
+			r.Addresses = append(r.Addresses, ip(a))
+		}
+	}
+	return r
+}
+
+// controlPlaneFiles is everything that kubeadm would put under /etc/kubernetes on control-plane machine i.
+func controlPlaneFiles(t Topology, i int, c *credentials) (map[string][]byte, error) {
 	var f files
 	f.pair(pkiDir+"ca", c.cluster.Pair)
 	f.pair(pkiDir+"front-proxy-ca", c.frontProxy.Pair)
 	f.pair(pkiDir+"etcd/ca", c.etcd.Pair)
 	f.pair(pkiDir+"sa", c.serviceAccounts)
 
-	address := ip(t.controlPlane())
-	loopback := net.IPv4(127, 0, 0, 1)
-	f.issue(pkiDir+"apiserver", c.cluster, pki.Request{
-		CommonName: "kube-apiserver",
-		Names: []string{
-			"kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc." + clusterDomain,
-			controlPlaneName, "localhost",
-		},
-		Addresses: []net.IP{address, loopback, ip(t.apiService())},
-	})
+	f.issue(servingBase, c.cluster, serving(t, i, t.apiService()))
 	f.issue(pkiDir+"apiserver-kubelet-client", c.cluster, pki.Request{CommonName: kubeletClientUser})
 	f.issue(pkiDir+"front-proxy-client", c.frontProxy, pki.Request{CommonName: "front-proxy-client"})
+	name := t.controlPlanes()[i]
 	member := pki.Request{
-		CommonName: controlPlaneName, Names: []string{controlPlaneName, "localhost"}, Addresses: []net.IP{address, loopback},
+		CommonName: name, Names: []string{name, "localhost"},
+		Addresses: []net.IP{ip(t.controlPlane(i)), net.IPv4(127, 0, 0, 1)},
 	}
 	f.issue(pkiDir+"etcd/server", c.etcd, member)
 	f.issue(pkiDir+"etcd/peer", c.etcd, member)
@@ -116,7 +132,7 @@ func controlPlaneFiles(t Topology, c *credentials) (map[string][]byte, error) {
 	for name, user := range map[string]string{
 		"controller-manager": "system:kube-controller-manager", "scheduler": "system:kube-scheduler",
 	} {
-		f.kubeconfig("/etc/kubernetes/"+name+".conf", apiServerURL(t), c.cluster, pki.Request{CommonName: user})
+		f.kubeconfig("/etc/kubernetes/"+name+".conf", "https://"+t.apiServer(i).String(), c.cluster, pki.Request{CommonName: user})
 	}
 	return f.content, f.err
 }
@@ -125,9 +141,9 @@ func controlPlaneFiles(t Topology, c *credentials) (map[string][]byte, error) {
 func nodeFiles(t Topology, c *credentials, name string, addr netip.Addr) (map[string][]byte, error) {
 	var f files
 	f.add(pkiDir+"ca.crt", c.cluster.Cert)
-	f.kubeconfig("/etc/kubernetes/kubelet.conf", apiServerURL(t), c.cluster,
+	f.kubeconfig("/etc/kubernetes/kubelet.conf", "https://"+t.endpoint().String(), c.cluster,
 		pki.Request{CommonName: "system:node:" + name, Organization: []string{"system:nodes"}})
-	f.kubeconfig("/etc/kubernetes/kube-proxy.conf", apiServerURL(t), c.cluster,
+	f.kubeconfig("/etc/kubernetes/kube-proxy.conf", "https://"+t.endpoint().String(), c.cluster,
 		pki.Request{CommonName: "system:kube-proxy"})
 	f.issue("/var/lib/kubelet/pki/kubelet", c.cluster, pki.Request{
 		CommonName: "system:node:" + name, Organization: []string{"system:nodes"},
@@ -143,10 +159,6 @@ func adminKubeconfig(c *credentials, port int) ([]byte, error) {
 		return nil, err
 	}
 	return kubeconfig(fmt.Sprintf("https://127.0.0.1:%d", port), c.cluster, p)
-}
-
-func apiServerURL(t Topology) string {
-	return fmt.Sprintf("https://%s:%d", t.controlPlane(), apiServerPort)
 }
 
 func ip(a netip.Addr) net.IP { return net.IP(a.AsSlice()) }

@@ -35,8 +35,10 @@ const cgroupPrefix = "replumb-lab-"
 // Lab is a cluster that has been brought up.
 type Lab struct {
 	Topology Topology `json:"topology"`
-	// Port is where the host reaches the API server, on the loopback address.
-	Port     int      `json:"port"`
+	// Port is where the host reaches the Kubernetes API, on the loopback address: whichever API server is ready.
+	Port int `json:"port"`
+	// Ports are where the host reaches the API server of each control plane by itself.
+	Ports    []int    `json:"ports"`
 	Binaries binaries `json:"binaries"`
 }
 
@@ -135,9 +137,22 @@ func (l *Lab) ProxyModes() map[string]string {
 	return modes
 }
 
-// Machines are the names of the lab's machines: the fabric, the control plane, the nodes.
+// ControlPlanes are the names of the machines that run an API server.
+func (l *Lab) ControlPlanes() []string { return l.Topology.controlPlanes() }
+
+// APIServers are the addresses, as host:port, at which the host reaches the API server of each control plane, in the
+// order of ControlPlanes. The kubeconfig's address leads to whichever is ready.
+func (l *Lab) APIServers() []string {
+	addresses := make([]string, len(l.Ports))
+	for i, port := range l.Ports {
+		addresses[i] = fmt.Sprintf("127.0.0.1:%d", port)
+	}
+	return addresses
+}
+
+// Machines are the names of the lab's machines: the fabric, the control planes, the nodes.
 func (l *Lab) Machines() []string {
-	return append([]string{fabricName, controlPlaneName}, l.NodeNames()...)
+	return slices.Concat([]string{fabricName}, l.ControlPlanes(), l.NodeNames())
 }
 
 // Machine returns the machine of that name, or an error that lists those there are.

@@ -101,7 +101,7 @@ func (l *Lab) connectPods(ctx context.Context, client kubernetes.Interface) erro
 		if err != nil {
 			return err
 		}
-		for _, other := range append([]string{controlPlaneName}, l.NodeNames()...) {
+		for _, other := range append(l.ControlPlanes(), l.NodeNames()...) {
 			if other == name {
 				continue
 			}

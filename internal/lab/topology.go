@@ -21,21 +21,24 @@ const (
 
 // Topology is what a lab consists of. The zero value of each field means its default; see Default.
 type Topology struct {
-	Name        string       `json:"name"`
-	Nodes       []ProxyMode  `json:"nodes"` // one worker node each
-	ServiceCIDR netip.Prefix `json:"serviceCIDR"`
-	PodCIDR     netip.Prefix `json:"podCIDR"`  // each node gets a /24 of it
-	NodeCIDR    netip.Prefix `json:"nodeCIDR"` // the network that joins the machines
+	Name  string      `json:"name"`
+	Nodes []ProxyMode `json:"nodes"` // one worker node each
+	// ControlPlanes is how many machines run etcd, API server, controller manager and scheduler: 1 or 3.
+	ControlPlanes int          `json:"controlPlanes"`
+	ServiceCIDR   netip.Prefix `json:"serviceCIDR"` // what the lab is born with; see Lab.RestartAPIServers
+	PodCIDR       netip.Prefix `json:"podCIDR"`     // each node gets a /24 of it
+	NodeCIDR      netip.Prefix `json:"nodeCIDR"`    // the network that joins the machines
 }
 
 // Default is a lab of two nodes, one of each proxy mode.
 func Default() Topology {
 	return Topology{
-		Name:        "lab",
-		Nodes:       []ProxyMode{IPTables, NFTables},
-		ServiceCIDR: netip.MustParsePrefix("10.96.0.0/16"),
-		PodCIDR:     netip.MustParsePrefix("10.244.0.0/16"),
-		NodeCIDR:    netip.MustParsePrefix("172.30.0.0/24"),
+		Name:          "lab",
+		Nodes:         []ProxyMode{IPTables, NFTables},
+		ControlPlanes: 1,
+		ServiceCIDR:   netip.MustParsePrefix("10.96.0.0/16"),
+		PodCIDR:       netip.MustParsePrefix("10.244.0.0/16"),
+		NodeCIDR:      netip.MustParsePrefix("172.30.0.0/24"),
 	}
 }
 
@@ -46,6 +49,9 @@ func (t Topology) withDefaults() Topology {
 	}
 	if t.Nodes == nil {
 		t.Nodes = d.Nodes
+	}
+	if t.ControlPlanes == 0 {
+		t.ControlPlanes = d.ControlPlanes
 	}
 	for _, p := range []struct{ set, fallback *netip.Prefix }{
 		{&t.ServiceCIDR, &d.ServiceCIDR}, {&t.PodCIDR, &d.PodCIDR}, {&t.NodeCIDR, &d.NodeCIDR},
@@ -82,6 +88,12 @@ func (t Topology) Validate() error {
 		return &InvalidError{
 			"nodes", fmt.Sprintf("%d nodes are more than a lab can hold", len(t.Nodes)),
 			fmt.Sprintf("use at most %d", maxNodes),
+		}
+	}
+	if t.ControlPlanes != 1 && t.ControlPlanes != 3 {
+		return &InvalidError{
+			"control-planes", fmt.Sprintf("a lab cannot have %d control planes", t.ControlPlanes),
+			"use 1, or 3 for one that survives the restart of any",
 		}
 	}
 	for _, mode := range t.Nodes {
@@ -137,20 +149,48 @@ func bitsFor(n int) int {
 	return bits
 }
 
-// Addresses inside the node network: the fabric's own, the control plane's, then the nodes'.
+// Addresses inside the node network: the fabric's own; from the tenth downwards the control planes', from the eleventh
+// upwards the nodes'.
 const (
-	gatewayOffset      = 1
-	controlPlaneOffset = 10
-	firstNodeOffset    = 11
+	gatewayOffset           = 1
+	firstControlPlaneOffset = 10
+	firstNodeOffset         = 11
 )
 
-func (t Topology) gateway() netip.Addr      { return nth(t.NodeCIDR, gatewayOffset) }
-func (t Topology) controlPlane() netip.Addr { return nth(t.NodeCIDR, controlPlaneOffset) }
-func (t Topology) node(i int) netip.Addr    { return nth(t.NodeCIDR, firstNodeOffset+i) }
+func (t Topology) gateway() netip.Addr           { return nth(t.NodeCIDR, gatewayOffset) }
+func (t Topology) controlPlane(i int) netip.Addr { return nth(t.NodeCIDR, firstControlPlaneOffset-i) }
+func (t Topology) node(i int) netip.Addr         { return nth(t.NodeCIDR, firstNodeOffset+i) }
+
+// controlPlanes are the names of the control-plane machines.
+func (t Topology) controlPlanes() []string {
+	names := make([]string, t.ControlPlanes)
+	for i := range names {
+		names[i] = fmt.Sprintf("cp%d", i+1)
+	}
+	return names
+}
+
+// apiServer is where control plane i serves the Kubernetes API.
+func (t Topology) apiServer(i int) netip.AddrPort {
+	return netip.AddrPortFrom(t.controlPlane(i), apiServerPort)
+}
+
+// endpoint is where nodes reach the Kubernetes API: the only API server or, if there are several, the balancer that the
+// fabric runs in front of them, as kubeadm's controlPlaneEndpoint is. Nodes pinned to one server each would go blind
+// while it restarts, and miss that the next one is going away.
+func (t Topology) endpoint() netip.AddrPort {
+	if t.ControlPlanes == 1 {
+		return t.apiServer(0)
+	}
+	return netip.AddrPortFrom(t.gateway(), apiServerPort)
+}
 
 // apiService is the address the API server gives the "kubernetes" Service, and dns the customary one of cluster DNS.
-func (t Topology) apiService() netip.Addr { return nth(t.ServiceCIDR, 1) }
+func (t Topology) apiService() netip.Addr { return apiServiceIn(t.ServiceCIDR) }
 func (t Topology) dns() netip.Addr        { return nth(t.ServiceCIDR, 10) }
+
+// apiServiceIn is the address an API server of that Service range gives the "kubernetes" Service: the first.
+func apiServiceIn(serviceCIDR netip.Prefix) netip.Addr { return nth(serviceCIDR, 1) }
 
 // nth is the n-th address of a range.
 func nth(p netip.Prefix, n int) netip.Addr {
@@ -161,12 +201,10 @@ func nth(p netip.Prefix, n int) netip.Addr {
 	return a
 }
 
-// controlPlaneName and nodeName are the machines' host names, and the names of the Nodes.
-const (
-	fabricName       = "fabric"
-	controlPlaneName = "cp1"
-)
+// fabricName is the host name of the machine that joins the others.
+const fabricName = "fabric"
 
+// nodeName is a machine's host name, and the name of its Node.
 func nodeName(i int) string { return fmt.Sprintf("node%d", i+1) }
 
 // ParseProxyModes reads "iptables,nftables" for n nodes; a shorter list is repeated.

@@ -16,6 +16,9 @@ func TestValidate(t *testing.T) {
 		says  string
 	}{
 		{name: "default", edit: func(*Topology) {}},
+		{name: "three control planes", edit: func(t *Topology) { t.ControlPlanes = 3 }},
+		{"two control planes", func(t *Topology) { t.ControlPlanes = 2 }, "control-planes", "2 control planes"},
+		{"no control plane", func(t *Topology) { t.ControlPlanes = 0 }, "control-planes", "0 control planes"},
 		{name: "API server only", edit: func(t *Topology) { t.Nodes = []ProxyMode{} }},
 		{"name too long", func(t *Topology) { t.Name = strings.Repeat("a", 21) }, "name", "not a valid lab name"},
 		{"name is a path", func(t *Topology) { t.Name = "../x" }, "name", "not a valid lab name"},
@@ -64,13 +67,23 @@ func TestValidate(t *testing.T) {
 func TestAddresses(t *testing.T) {
 	topology := Default()
 	for got, want := range map[netip.Addr]string{
-		topology.gateway(): "172.30.0.1", topology.controlPlane(): "172.30.0.10",
+		topology.gateway(): "172.30.0.1", topology.controlPlane(0): "172.30.0.10",
 		topology.node(0): "172.30.0.11", topology.node(1): "172.30.0.12",
 		topology.apiService(): "10.96.0.1", topology.dns(): "10.96.0.10",
 	} {
 		if got.String() != want {
 			t.Errorf("got %s, want %s", got, want)
 		}
+	}
+	if got := topology.endpoint().String(); got != "172.30.0.10:6443" {
+		t.Errorf("nodes call %s, not the only API server", got)
+	}
+	topology.ControlPlanes = 3
+	if got := topology.endpoint().String(); got != "172.30.0.1:6443" {
+		t.Errorf("nodes call %s, not what stands before three API servers", got)
+	}
+	if got := topology.controlPlane(2).String(); got != "172.30.0.8" {
+		t.Errorf("cp3 has %s, want 172.30.0.8", got)
 	}
 	// The narrowest node network there may be has room for the most nodes there may be.
 	topology.NodeCIDR = netip.MustParsePrefix("172.30.0.0/26")

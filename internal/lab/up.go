@@ -179,8 +179,13 @@ func (l *Lab) startMachines(ctx context.Context, creds *credentials) error {
 		return err
 	}
 	defer fabric.Close()
-	if err := l.startControlPlane(ctx, fabric, creds); err != nil {
+	if err := l.writeKubeconfig(creds); err != nil {
 		return err
+	}
+	for i := range l.ControlPlanes() {
+		if err := l.startControlPlane(ctx, fabric, creds, i); err != nil {
+			return err
+		}
 	}
 	for i, mode := range l.Topology.Nodes {
 		if err := l.startNode(ctx, fabric, creds, i, mode); err != nil {
@@ -193,7 +198,12 @@ func (l *Lab) startMachines(ctx context.Context, creds *credentials) error {
 func (l *Lab) startFabric(ctx context.Context) (*namespace, error) {
 	spec := l.machineSpec(fabricName)
 	spec.Sysctls = fabricSysctls()
-	m, err := machine.Start(ctx, spec, nil)
+	listener, err := l.balance(&spec)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = listener.Close() }()
+	m, err := machine.Start(ctx, spec, listener)
 	if err != nil {
 		return nil, err
 	}
@@ -204,27 +214,42 @@ func (l *Lab) startFabric(ctx context.Context) (*namespace, error) {
 	return ns, ns.makeBridge(l.inNodeNetwork(l.Topology.gateway()))
 }
 
-func (l *Lab) startControlPlane(ctx context.Context, fabric *namespace, creds *credentials) error {
-	listener, err := l.listen()
+// balance has the fabric lead the host, and with several control planes the nodes too, to an API server that is ready.
+func (l *Lab) balance(spec *machine.Spec) (*os.File, error) {
+	for i := range l.ControlPlanes() {
+		spec.Forward.To = append(spec.Forward.To, l.Topology.apiServer(i).String())
+	}
+	if len(spec.Forward.To) > 1 {
+		spec.Forward.Listen = fmt.Sprintf(":%d", apiServerPort)
+	}
+	listener, port, err := listen()
+	l.Port = port
+	return listener, err
+}
+
+func (l *Lab) startControlPlane(ctx context.Context, fabric *namespace, creds *credentials, i int) error {
+	listener, port, err := listen()
 	if err != nil {
 		return err
 	}
 	defer func() { _ = listener.Close() }()
+	l.Ports = append(l.Ports, port)
+	spec := l.machineSpec(l.ControlPlanes()[i])
+	spec.Sysctls = nodeSysctls()
+	spec.Forward.To = []string{l.Topology.apiServer(i).String()}
+	content, err := controlPlaneFiles(l.Topology, i, creds)
+	if err != nil {
+		return err
+	}
+	return l.startOn(ctx, fabric, spec, listener, l.Topology.controlPlane(i), content)
+}
+
+func (l *Lab) writeKubeconfig(creds *credentials) error {
 	kubeconfig, err := adminKubeconfig(creds, l.Port)
 	if err != nil {
 		return err
 	}
-	if err := os.WriteFile(l.Kubeconfig(), kubeconfig, 0o600); err != nil {
-		return err
-	}
-	spec := l.machineSpec(controlPlaneName)
-	spec.Sysctls = nodeSysctls()
-	spec.Forward = fmt.Sprintf("%s:%d", l.Topology.controlPlane(), apiServerPort)
-	content, err := controlPlaneFiles(l.Topology, creds)
-	if err != nil {
-		return err
-	}
-	return l.startOn(ctx, fabric, spec, listener, l.Topology.controlPlane(), content)
+	return os.WriteFile(l.Kubeconfig(), kubeconfig, 0o600)
 }
 
 func (l *Lab) startNode(ctx context.Context, fabric *namespace, creds *credentials, i int, mode ProxyMode) error {
@@ -269,25 +294,27 @@ func (l *Lab) startOn(
 	return nil
 }
 
-// listen opens the host's way to the API server on a free port of the loopback address.
-func (l *Lab) listen() (*os.File, error) {
+// listen opens a way of the host into the lab on a free port of the loopback address.
+func listen() (*os.File, int, error) {
 	listener, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	defer func() { _ = listener.Close() }()
-	l.Port = listener.Addr().(*net.TCPAddr).Port
-	return listener.File()
+	file, err := listener.File()
+	return file, listener.Addr().(*net.TCPAddr).Port, err
 }
 
 func (l *Lab) startPrograms(ctx context.Context) error {
-	cp, err := l.Machine(controlPlaneName)
-	if err != nil {
-		return err
-	}
-	for _, p := range controlPlanePrograms(l.Topology, l.Binaries.kubernetes, l.Topology.ServiceCIDR) {
-		if err := cp.Run(ctx, p); err != nil {
+	for i, name := range l.ControlPlanes() {
+		cp, err := l.Machine(name)
+		if err != nil {
 			return err
+		}
+		for _, p := range controlPlanePrograms(l.Topology, i, l.Binaries.kubernetes) {
+			if err := cp.Run(ctx, p); err != nil {
+				return err
+			}
 		}
 	}
 	for i, name := range l.NodeNames() {

@@ -2,6 +2,7 @@ package probe
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -26,6 +27,7 @@ const (
 	Closed         Class = "closed"
 	Timeout        Class = "timeout"
 	HTTPStatus     Class = "http-status"
+	BadCertificate Class = "bad-certificate"
 	BadAnswer      Class = "bad-answer"
 	WrongClient    Class = "wrong-client-address"
 	// NotSent is a request that never got a slot, because all of them were stuck: a loss, though nothing left the host.
@@ -62,7 +64,10 @@ func classify(err error) Class {
 	if errors.As(err, &dns) {
 		return classifyDNS(dns)
 	}
+	var untrusted *tls.CertificateVerificationError
 	switch {
+	case errors.As(err, &untrusted):
+		return BadCertificate
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return ConnectRefused
 	case errors.Is(err, syscall.EHOSTUNREACH), errors.Is(err, syscall.ENETUNREACH):

@@ -19,6 +19,10 @@ func newRequester(target Target, reconnected func(time.Time)) requester {
 		return newStream(target, dialer, reconnected)
 	case DNS:
 		return &lookup{dialer: dialer, name: target.Address}
+	case API:
+		return &apiCall{target: target, dialer: dialer}
+	case APIKept:
+		return newKeptAPICall(target, dialer)
 	default:
 		return &get{target: target, dialer: dialer}
 	}
@@ -26,26 +30,32 @@ func newRequester(target Target, reconnected func(time.Time)) requester {
 
 // dialer resolves and connects in two visible steps, so that a failure is blamed on the right one.
 type dialer struct {
-	resolver *net.Resolver
-	connect  net.Dialer
+	server  string // host:port of the name server; that of resolv.conf if empty
+	connect net.Dialer
 }
 
-// newDialer uses Go's own resolver, which asks the servers of resolv.conf each time and caches nothing.
 func newDialer(server string) *dialer {
+	return &dialer{server: server, connect: net.Dialer{KeepAlive: -1}}
+}
+
+// resolver is Go's own, which asks the servers of resolv.conf each time and caches nothing. It is a new one for each
+// look-up: one that is shared has look-ups of the same name wait for one another, so that a single datagram that is lost
+// would count as the loss of every request of the next five seconds.
+func (d *dialer) resolver() *net.Resolver {
 	resolver := &net.Resolver{PreferGo: true}
-	if server != "" {
+	if d.server != "" {
 		resolver.Dial = func(ctx context.Context, network, _ string) (net.Conn, error) {
-			return new(net.Dialer).DialContext(ctx, network, server)
+			return new(net.Dialer).DialContext(ctx, network, d.server)
 		}
 	}
-	return &dialer{resolver: resolver, connect: net.Dialer{KeepAlive: -1}}
+	return resolver
 }
 
 func (d *dialer) lookUp(ctx context.Context, host string) ([]netip.Addr, error) {
 	if addr, err := netip.ParseAddr(host); err == nil {
 		return []netip.Addr{addr}, nil
 	}
-	addrs, err := d.resolver.LookupNetIP(ctx, "ip", host)
+	addrs, err := d.resolver().LookupNetIP(ctx, "ip", host)
 	if err != nil {
 		return nil, fmt.Errorf("look up %s: %w", host, err)
 	}
@@ -121,18 +131,23 @@ func (g *get) do(ctx context.Context) error {
 		return fmt.Errorf("read answer: %w", err)
 	}
 	defer func() { _ = response.Body.Close() }()
-	return g.judge(response)
-}
-
-func (g *get) judge(response *http.Response) error {
-	body, err := io.ReadAll(io.LimitReader(response.Body, 1<<20))
+	body, err := readAnswer(response, g.target.ExpectStatus)
 	if err != nil {
-		return fmt.Errorf("read answer: %w", err)
-	}
-	if response.StatusCode != g.target.ExpectStatus {
-		return failf(HTTPStatus, "status %d instead of %d", response.StatusCode, g.target.ExpectStatus)
+		return err
 	}
 	return checkClient(body, g.target.ExpectClientAddress)
+}
+
+// readAnswer reads an answer to its end and holds its status against the one expected.
+func readAnswer(response *http.Response, expected int) ([]byte, error) {
+	body, err := io.ReadAll(io.LimitReader(response.Body, 1<<20))
+	if err != nil {
+		return nil, fmt.Errorf("read answer: %w", err)
+	}
+	if response.StatusCode != expected {
+		return nil, failf(HTTPStatus, "status %d instead of %d", response.StatusCode, expected)
+	}
+	return body, nil
 }
 
 // Identity is how an echo server answers: who it is and which client address it saw.

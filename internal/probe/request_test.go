@@ -9,8 +9,10 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -119,6 +121,35 @@ func TestLookupFailures(t *testing.T) {
 	}
 }
 
+// TestLostDatagram has a name server never answer the first question: that is one request lost, not those beside it.
+func TestLostDatagram(t *testing.T) {
+	var asked atomic.Int32
+	server := dnsServerThat(t, func(query []byte) []byte {
+		if asked.Add(1) <= 2 { // A and AAAA
+			return nil
+		}
+		return answerDNS(query)
+	})
+	target := Target{Name: "t", Kind: DNS, Address: "good.test.", Resolver: server}
+	requester := newRequester(target, nil)
+	first, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	lost := make(chan error, 1)
+	go func() { lost <- requester.do(first) }()
+	for asked.Load() < 2 {
+		runtime.Gosched()
+	}
+	within, cancelWithin := context.WithTimeout(t.Context(), 2*time.Second)
+	defer cancelWithin()
+	if err := requester.do(within); err != nil {
+		t.Errorf("a look-up beside one whose datagram was lost: %v", err)
+	}
+	cancel()
+	if err := <-lost; err == nil {
+		t.Error("the look-up that was never answered succeeded")
+	}
+}
+
 func TestStreamReconnects(t *testing.T) {
 	t.Parallel()
 	var mu sync.Mutex
@@ -153,6 +184,31 @@ func TestStreamReconnects(t *testing.T) {
 	}
 	if stats.Failed == 0 || stats.Reconnects != 1 {
 		t.Errorf("a broken stream left no trace: %+v", stats)
+	}
+}
+
+// TestStreamGoodbye has a server say goodbye with lines under way again and again: nothing is lost, nothing broke.
+func TestStreamGoodbye(t *testing.T) {
+	t.Parallel()
+	var goodbyes atomic.Int32
+	address := lineServer(t, func(conn net.Conn) {
+		lines := bufio.NewScanner(conn)
+		for n := 0; lines.Scan(); n++ {
+			if n == 10 {
+				goodbyes.Add(1)
+				_, _ = fmt.Fprintln(conn, Goodbye)
+			}
+			_, _ = fmt.Fprintln(conn, lines.Text())
+		}
+	})
+	c, stop := probe(t, Target{Name: "t", Kind: Stream, Address: address, Rate: 200})
+	c.await(t, "a good second", 1, allGood)
+	stats, err := stop().Stats()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if stats.OK == 0 || stats.Failed > 0 || stats.Reconnects > 0 || goodbyes.Load() < 5 {
+		t.Errorf("after %d goodbyes: %+v", goodbyes.Load(), stats)
 	}
 }
 
@@ -192,6 +248,7 @@ func TestConfig(t *testing.T) {
 		{"port", `{"targets":[{"name":"x","kind":"http","address":"a"}]}`, "not host:port"},
 		{"dns", `{"targets":[{"name":"x","kind":"dns","address":"a:53"}]}`, "not a name"},
 		{"self unknown", `{"targets":[{"name":"x","kind":"http","address":"a:1","expectClientAddress":"self"}]}`, "not an IP"},
+		{"token", `{"targets":[{"name":"x","kind":"http","address":"a:1","tokenFile":"t"}]}`, "tokenFile and caFile are for"},
 		{"twice", `{"targets":[{"name":"x","kind":"dns","address":"a"},{"name":"x","kind":"dns","address":"a"}]}`, "used twice"},
 	}
 	for _, tt := range tests {
@@ -327,7 +384,9 @@ func echoLines(conn net.Conn, client string) {
 }
 
 // dnsServer answers by the first label of the question: good, gone, broken; to anything else not at all.
-func dnsServer(t *testing.T) string {
+func dnsServer(t *testing.T) string { return dnsServerThat(t, answerDNS) }
+
+func dnsServerThat(t *testing.T, answers func(query []byte) []byte) string {
 	conn, err := net.ListenPacket("udp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -340,7 +399,7 @@ func dnsServer(t *testing.T) string {
 			if err != nil {
 				return
 			}
-			if answer := answerDNS(buffer[:n]); answer != nil {
+			if answer := answers(buffer[:n]); answer != nil {
 				_, _ = conn.WriteTo(answer, from)
 			}
 		}

@@ -18,6 +18,10 @@ const reconnectEvery = 100 * time.Millisecond
 // IdentityRequest is the line an echo server answers with its Identity instead of echoing it.
 const IdentityRequest = "id"
 
+// Goodbye is the line by which an echo server that is about to end asks its client to go on over another connection. It
+// answers what it has been sent, and waits for the client to close. A connection that ends without it is broken.
+const Goodbye = "bye"
+
 // stream is the Stream kind: numbered lines over one long-lived connection, each to be echoed within its time-out.
 type stream struct {
 	target      Target
@@ -25,11 +29,14 @@ type stream struct {
 	reconnected func(time.Time)
 	stop        context.CancelFunc
 	done        chan struct{}
-	// tried is closed when the first attempt to connect has ended; until then requests wait instead of failing.
-	tried chan struct{}
 
-	mu      sync.Mutex
+	mu sync.Mutex
+	// tried is closed when an attempt to connect has ended. Requests wait for it, instead of failing, before the first
+	// one and after a goodbye.
+	tried chan struct{}
+	// conn is what lines are sent over; current is what is read from, also after a goodbye on it.
 	conn    net.Conn
+	current net.Conn
 	broken  error
 	next    uint64
 	waiting map[uint64]chan error
@@ -49,8 +56,8 @@ func newStream(target Target, dialer *dialer, reconnected func(time.Time)) *stre
 func (s *stream) close() {
 	s.stop()
 	s.mu.Lock()
-	if s.conn != nil {
-		_ = s.conn.Close()
+	if s.current != nil {
+		_ = s.current.Close()
 	}
 	s.mu.Unlock()
 	<-s.done
@@ -61,17 +68,21 @@ func (s *stream) keepOpen(ctx context.Context) {
 	defer close(s.done)
 	ticker := time.NewTicker(reconnectEvery)
 	defer ticker.Stop()
-	opened := false
+	broken := false
 	for ctx.Err() == nil {
 		conn, lines, err := s.open(ctx)
 		if err == nil {
-			if opened {
+			if broken {
 				s.reconnected(time.Now())
 			}
-			opened = true
+			broken = true
 			s.connected(ctx, conn)
 			err = s.read(lines)
 			_ = conn.Close()
+		}
+		if errors.Is(err, errGoodbye) {
+			broken = false
+			continue
 		}
 		s.disconnected(err)
 		select {
@@ -80,6 +91,9 @@ func (s *stream) keepOpen(ctx context.Context) {
 		}
 	}
 }
+
+// errGoodbye ends reading from a server that has said goodbye and answered everything.
+var errGoodbye = errors.New("server said goodbye")
 
 func (s *stream) open(ctx context.Context) (net.Conn, *bufio.Scanner, error) {
 	timeout := time.Duration(s.target.Timeout)
@@ -119,11 +133,19 @@ func (s *stream) identify(conn net.Conn, lines *bufio.Scanner, timeout time.Dura
 func (s *stream) connected(ctx context.Context, conn net.Conn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.conn, s.broken, s.heard = conn, nil, time.Now()
+	s.conn, s.current, s.broken, s.heard = conn, conn, nil, time.Now()
 	if ctx.Err() != nil {
 		_ = conn.Close()
 	}
 	s.markTried()
+}
+
+// leave has requests wait for the next connection, and returns how many are still to be answered on this one.
+func (s *stream) leave() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.conn, s.broken, s.tried = nil, nil, make(chan struct{})
+	return len(s.waiting)
 }
 
 // disconnected fails everything under way: those echoes will not come.
@@ -147,7 +169,15 @@ func (s *stream) markTried() {
 }
 
 func (s *stream) read(lines *bufio.Scanner) error {
+	leaving := false
 	for lines.Scan() {
+		if lines.Text() == Goodbye && !leaving {
+			leaving = true
+			if s.leave() == 0 {
+				return errGoodbye
+			}
+			continue
+		}
 		seq, err := strconv.ParseUint(strings.TrimSpace(lines.Text()), 10, 64)
 		if err != nil {
 			return failf(BadAnswer, "echo %q is not a sequence number", lines.Text())
@@ -159,7 +189,11 @@ func (s *stream) read(lines *bufio.Scanner) error {
 			answer <- nil
 			delete(s.waiting, seq)
 		}
+		left := len(s.waiting)
 		s.mu.Unlock()
+		if leaving && left == 0 {
+			return errGoodbye
+		}
 	}
 	return endOf(lines)
 }
@@ -172,13 +206,7 @@ func endOf(lines *bufio.Scanner) error {
 }
 
 func (s *stream) do(ctx context.Context) error {
-	select {
-	case <-s.tried:
-	case <-ctx.Done():
-		return failf(ConnectTimeout, "open stream: %w", ctx.Err())
-	}
-	sent := time.Now()
-	seq, answer, err := s.send(ctx)
+	sent, seq, answer, err := s.sendWhenOpen(ctx)
 	if err != nil {
 		return err
 	}
@@ -191,11 +219,34 @@ func (s *stream) do(ctx context.Context) error {
 	}
 }
 
+func (s *stream) sendWhenOpen(ctx context.Context) (sent time.Time, seq uint64, answer <-chan error, err error) {
+	for {
+		s.mu.Lock()
+		tried := s.tried
+		s.mu.Unlock()
+		select {
+		case <-tried:
+		case <-ctx.Done():
+			return sent, 0, nil, failf(ConnectTimeout, "open stream: %w", ctx.Err())
+		}
+		sent = time.Now()
+		seq, answer, err = s.send(ctx)
+		if !errors.Is(err, errGoodbye) { // it came while we were about to send
+			return sent, seq, answer, err
+		}
+	}
+}
+
 // send writes the next line; under the lock, so that lines leave in order.
 func (s *stream) send(ctx context.Context) (uint64, <-chan error, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.conn == nil {
+		select {
+		case <-s.tried:
+		default:
+			return 0, nil, errGoodbye
+		}
 		if s.broken == nil {
 			return 0, nil, failf(Closed, "stream is closed")
 		}
@@ -223,8 +274,8 @@ func (s *stream) giveUp(seq uint64, sent time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.waiting, seq)
-	if s.conn != nil && s.heard.Before(sent) {
+	if s.current != nil && s.heard.Before(sent) {
 		s.broken = errors.New("nothing heard for a whole time-out")
-		_ = s.conn.Close()
+		_ = s.current.Close()
 	}
 }

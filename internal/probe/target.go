@@ -1,6 +1,7 @@
 package probe
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -21,7 +22,16 @@ const (
 	Stream Kind = "stream"
 	// DNS looks a name up.
 	DNS Kind = "dns"
+	// API asks an API server, over HTTPS as the pod's ServiceAccount, for something strangers are refused; over a fresh
+	// connection each time.
+	API Kind = "api"
+	// APIKept asks the same over one connection, kept open from request to request as HTTP/1.1 has it. A server may close
+	// it between two requests: the next one then goes over a new connection, and nothing is lost.
+	APIKept Kind = "api-kept"
 )
+
+// serviceAccountDir is where kubelet gives a pod its token and the cluster's authority.
+const serviceAccountDir = "/var/run/secrets/kubernetes.io/serviceaccount/"
 
 // Defaults of a Target.
 const (
@@ -45,7 +55,8 @@ type Target struct {
 	Kind Kind   `json:"kind"`
 	// Address is host:port; for DNS it is the name to look up.
 	Address string `json:"address"`
-	// Path of an HTTP request; "/" if empty.
+	// Path of an HTTP or API request. If empty, "/" for HTTP; "/api" for API, which only who is known may read
+	// (system:discovery).
 	Path string `json:"path,omitempty"`
 	// Rate is the number of requests per second.
 	Rate float64 `json:"rate,omitempty"`
@@ -59,6 +70,10 @@ type Target struct {
 	ExpectClientAddress string `json:"expectClientAddress,omitempty"`
 	// Resolver is the host:port of the DNS server; the system's own if empty.
 	Resolver string `json:"resolver,omitempty"`
+	// TokenFile and CAFile hold the token an API request is sent with and the authority the server's certificate is
+	// verified with, for the host in Address; the pod's own if empty. The token is read anew for each request.
+	TokenFile string `json:"tokenFile,omitempty"`
+	CAFile    string `json:"caFile,omitempty"`
 }
 
 // Duration is a time.Duration written as "2s" in JSON.
@@ -106,6 +121,8 @@ func (c Config) Resolve(self string) (Config, error) {
 	return resolved, nil
 }
 
+func (t Target) isAPI() bool { return t.Kind == API || t.Kind == APIKept }
+
 func (t Target) withDefaults(self string) Target {
 	if t.Rate == 0 {
 		t.Rate = DefaultRate
@@ -119,13 +136,16 @@ func (t Target) withDefaults(self string) Target {
 	if t.ExpectClientAddress == Self && self != "" {
 		t.ExpectClientAddress = self
 	}
+	if t.ExpectStatus == 0 && (t.Kind == HTTP || t.isAPI()) {
+		t.ExpectStatus = 200
+	}
 	if t.Kind == HTTP {
-		if t.Path == "" {
-			t.Path = "/"
-		}
-		if t.ExpectStatus == 0 {
-			t.ExpectStatus = 200
-		}
+		t.Path = cmp.Or(t.Path, "/")
+	}
+	if t.isAPI() {
+		t.Path = cmp.Or(t.Path, "/api")
+		t.TokenFile = cmp.Or(t.TokenFile, serviceAccountDir+"token")
+		t.CAFile = cmp.Or(t.CAFile, serviceAccountDir+"ca.crt")
 	}
 	return t
 }
@@ -134,8 +154,10 @@ func (t Target) validate() error {
 	switch {
 	case t.Name == "":
 		return errors.New("name is empty")
-	case t.Kind != HTTP && t.Kind != Stream && t.Kind != DNS:
-		return fmt.Errorf("kind %q is not one of http, stream, dns", t.Kind)
+	case t.Kind != HTTP && t.Kind != Stream && t.Kind != DNS && !t.isAPI():
+		return fmt.Errorf("kind %q is not one of http, stream, dns, api, api-kept", t.Kind)
+	case (t.TokenFile != "" || t.CAFile != "") && !t.isAPI():
+		return fmt.Errorf("tokenFile and caFile are for kinds %s and %s", API, APIKept)
 	case t.Rate <= 0 || t.Rate > maxRate:
 		return fmt.Errorf("rate %v is not between 0 and %d requests per second", t.Rate, maxRate)
 	case t.Timeout < 0:
@@ -162,8 +184,8 @@ func (t Target) validateAddresses() error {
 	if t.ExpectClientAddress == "" {
 		return nil
 	}
-	if t.Kind == DNS {
-		return errors.New("expectClientAddress cannot be checked by a DNS look-up")
+	if t.Kind == DNS || t.isAPI() {
+		return fmt.Errorf("expectClientAddress cannot be checked by a probe of kind %s", t.Kind)
 	}
 	if _, err := netip.ParseAddr(t.ExpectClientAddress); err != nil {
 		return fmt.Errorf("expectClientAddress %q is not an IP address (%q needs the prober's own address to be known)",

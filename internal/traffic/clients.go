@@ -3,9 +3,11 @@
 package traffic
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net"
+	"slices"
 	"strconv"
 	"time"
 
@@ -28,8 +30,23 @@ const (
 	ByLookUp     Via = "DNS look-ups"
 )
 
-// Ways lists them in the order in which they are shown.
+// The ways to the API server, and to a name server by an address of its own instead of the one in resolv.conf.
+const (
+	ByAPIName       Via = "API by name"
+	ByAPIOldAddress Via = "API by old address"
+	ByAPINewAddress Via = "API by new address"
+	ByAPIKept       Via = "API over one kept connection"
+	ByOldServer     Via = "DNS look-ups at the old server"
+	ByNewServer     Via = "DNS look-ups at the new server"
+)
+
+// Ways lists the ways to Services in the order in which they are shown.
 func Ways() []Via { return []Via{ByName, ByOldAddress, ByStream, ByLookUp} }
+
+// ClusterWays lists the ways to what the cluster itself offers to pods, in the order in which they are shown.
+func ClusterWays() []Via {
+	return []Via{ByAPIName, ByAPIOldAddress, ByAPINewAddress, ByAPIKept, ByOldServer, ByNewServer}
+}
 
 // Source is one probed target as seen from one node.
 type Source struct {
@@ -56,7 +73,9 @@ type Rates struct{ Request, Stream, LookUp float64 }
 // Calls are what the clients in a namespace probe.
 type Calls struct {
 	Namespace string
-	Targets   map[Via][]probe.Target
+	// Client distinguishes the clients from others in the namespace; "client" if empty. Their pods are CLIENT-NODE.
+	Client  string
+	Targets map[Via][]probe.Target
 }
 
 // Call returns the calls to each Service by name and by address, each with a fresh connection. The names are short, as
@@ -89,6 +108,53 @@ func (c Calls) AndKeep(callees []Callee, rates Rates) Calls {
 	return c
 }
 
+// The Services of the cluster itself, as Source.Service names them.
+const (
+	APIService = "kubernetes"
+	DNSService = "kube-dns"
+)
+
+const (
+	apiName = "kubernetes.default.svc"
+	apiPort = 443
+	dnsPort = 53
+)
+
+// CallAPI returns the calls to the API server that pods make as their ServiceAccount, by name and at the address the
+// "kubernetes" Service has, which is also called over one kept connection.
+func CallAPI(namespace, address string, rates Rates) Calls {
+	target := func(kind probe.Kind, host string, rate float64) []probe.Target {
+		return []probe.Target{{Name: APIService, Kind: kind, Address: hostPort(host, apiPort), Rate: rate}}
+	}
+	return Calls{Namespace: namespace, Client: "api-client", Targets: map[Via][]probe.Target{
+		ByAPIName:       target(probe.API, apiName, rates.Request),
+		ByAPIOldAddress: target(probe.API, address, rates.Request),
+		ByAPIKept:       target(probe.APIKept, address, rates.Stream),
+	}}
+}
+
+// CallNewAPI returns the calls to the address that the "kubernetes" Service has been given since: for clients that
+// Watch.Add starts once it is there.
+func CallNewAPI(namespace, address string, rates Rates) Calls {
+	return Calls{Namespace: namespace, Client: "new-api-client", Targets: map[Via][]probe.Target{
+		ByAPINewAddress: {{Name: APIService, Kind: probe.API, Address: hostPort(address, apiPort), Rate: rates.Request}},
+	}}
+}
+
+// AndAsk adds look-ups over UDP, of a name that lasts, at the address that cluster DNS has.
+func (c Calls) AndAsk(server string, rates Rates) Calls { return c.ask(ByOldServer, server, rates) }
+
+// AndAskNew adds look-ups at the address that cluster DNS has been given since.
+func (c Calls) AndAskNew(server string, rates Rates) Calls { return c.ask(ByNewServer, server, rates) }
+
+func (c Calls) ask(v Via, server string, rates Rates) Calls {
+	c.Targets[v] = append(c.Targets[v], probe.Target{
+		Name: DNSService, Kind: probe.DNS, Address: apiName + ".cluster.local.", Resolver: hostPort(server, dnsPort),
+		Rate: rates.LookUp,
+	})
+	return c
+}
+
 func hostPort(host string, port int) string { return net.JoinHostPort(host, strconv.Itoa(port)) }
 
 // Waits for things that take seconds when all is well.
@@ -99,13 +165,9 @@ const (
 
 // Start pins a client to each node for each of calls, and follows what they report until ctx ends or Stop is called.
 func Start(ctx context.Context, client kubernetes.Interface, nodes []string, calls ...Calls) (*Watch, error) {
-	w := newWatch(ctx, podLogs(client))
+	w := newWatch(ctx, podLogs{client})
 	for _, c := range calls {
-		err := scout(ctx, client, nodes, c)
-		if err == nil {
-			_, err = w.deploy(ctx, client, nodes, "client", c)
-		}
-		if err != nil {
+		if err := w.Add(ctx, client, nodes, c); err != nil {
 			w.Stop()
 			return nil, err
 		}
@@ -113,13 +175,24 @@ func Start(ctx context.Context, client kubernetes.Interface, nodes []string, cal
 	return w, nil
 }
 
+// Add pins a further client to each node, when what it calls answers there, and follows what it reports too.
+func (w *Watch) Add(ctx context.Context, client kubernetes.Interface, nodes []string, calls Calls) error {
+	if err := scout(ctx, client, nodes, calls); err != nil {
+		return err
+	}
+	_, err := w.deploy(ctx, client, nodes, calls.client(), calls)
+	return err
+}
+
+func (c Calls) client() string { return cmp.Or(c.Client, "client") }
+
 // scout waits until every Service answers on every node. It does so with pods of its own: a connection to an address
 // that kube-proxy has not programmed yet leaves an entry without translation in connection tracking, which for two
 // minutes swallows later connections from the same port. The clients that count must never have made one.
 func scout(ctx context.Context, client kubernetes.Interface, nodes []string, calls Calls) error {
-	w := newWatch(ctx, podLogs(client))
+	w := newWatch(ctx, podLogs{client})
 	defer w.Stop()
-	pods, err := w.deploy(ctx, client, nodes, "scout", calls)
+	pods, err := w.deploy(ctx, client, nodes, "scout-"+calls.client(), calls)
 	if err != nil {
 		return err
 	}
@@ -167,7 +240,7 @@ func (w *Watch) deploy(
 func (c Calls) config(node string) (probe.Config, map[string]Source) {
 	var config probe.Config
 	sources := map[string]Source{}
-	for _, v := range Ways() {
+	for _, v := range slices.Concat(Ways(), ClusterWays()) {
 		for _, target := range c.Targets[v] {
 			from := Source{Namespace: c.Namespace, Node: node, Service: target.Name, Via: v}
 			target.Name = from.Target()

@@ -6,6 +6,40 @@ import (
 	"github.com/replumb/replumb/internal/probe"
 )
 
+func TestClusterCalls(t *testing.T) {
+	rates := Rates{Request: 40, Stream: 20, LookUp: 10}
+	calls := CallAPI("shop", "10.96.0.1", rates).AndAsk("10.96.0.10", rates)
+	later := CallNewAPI("shop", "172.24.0.1", rates).AndAskNew("172.24.0.10", rates)
+	if calls.client() == later.client() || calls.client() == (Calls{}).client() {
+		t.Errorf("clients %q and %q are in each other's way", calls.client(), later.client())
+	}
+	want := map[Via]string{
+		ByAPIName: "kubernetes.default.svc:443", ByAPIOldAddress: "10.96.0.1:443", ByAPIKept: "10.96.0.1:443",
+		ByAPINewAddress: "172.24.0.1:443", ByOldServer: "10.96.0.10:53", ByNewServer: "172.24.0.10:53",
+	}
+	for _, c := range []Calls{calls, later} {
+		config, sources := c.config("node1")
+		config, err := config.Resolve("10.244.0.3")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, target := range config.Targets {
+			v := sources[target.Name].Via
+			at := target.Address
+			if target.Kind == probe.DNS {
+				at = target.Resolver
+			}
+			if at != want[v] {
+				t.Errorf("%s calls %s, want %s", v, at, want[v])
+			}
+			delete(want, v)
+		}
+	}
+	if len(want) > 0 {
+		t.Errorf("nothing calls %v", want)
+	}
+}
+
 func TestCalls(t *testing.T) {
 	cart := []Callee{{Name: "cart", Address: "10.96.0.7"}}
 	rates := Rates{Request: 40, Stream: 20, LookUp: 10}

@@ -2,8 +2,10 @@ package traffic
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -13,6 +15,8 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/replumb/replumb/internal/probe"
@@ -22,21 +26,36 @@ type podName struct{ namespace, name string }
 
 func (p podName) String() string { return p.namespace + "/" + p.name }
 
-// openLog follows the log of a pod from its beginning.
-type openLog func(ctx context.Context, pod podName) (io.ReadCloser, error)
-
-func podLogs(client kubernetes.Interface) openLog {
-	return func(ctx context.Context, pod podName) (io.ReadCloser, error) {
-		return client.CoreV1().Pods(pod.namespace).GetLogs(pod.name, &corev1.PodLogOptions{Follow: true}).Stream(ctx)
-	}
+// logs are those of pods.
+type logs interface {
+	// open follows the log of a pod from its beginning.
+	open(ctx context.Context, pod podName) (io.ReadCloser, error)
+	// running says whether the pod still writes to it.
+	running(ctx context.Context, pod podName) (bool, error)
 }
 
-// Watch reads what clients report. It never fills in what is missing: a log that ends, a window that does not
-// come and a line that is no window are all errors.
+// podLogs are read through API server and kubelet.
+type podLogs struct{ client kubernetes.Interface }
+
+func (l podLogs) open(ctx context.Context, pod podName) (io.ReadCloser, error) {
+	return l.client.CoreV1().Pods(pod.namespace).GetLogs(pod.name, &corev1.PodLogOptions{Follow: true}).Stream(ctx)
+}
+
+func (l podLogs) running(ctx context.Context, pod podName) (bool, error) {
+	p, err := l.client.CoreV1().Pods(pod.namespace).Get(ctx, pod.name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return false, nil
+	}
+	return err == nil && p.Status.Phase == corev1.PodRunning && p.DeletionTimestamp == nil, err
+}
+
+// Watch reads what clients report. It never fills in what is missing: a client that ends, a window that does not
+// come and a line that is no window are all errors. A restart of what logs are read through is none: the log is then
+// read again, and must go on where it was left.
 type Watch struct {
 	ctx     context.Context // the life of the followers, which begin one by one
 	cancel  context.CancelFunc
-	open    openLog
+	logs    logs
 	running sync.WaitGroup
 
 	mu      sync.Mutex
@@ -46,10 +65,10 @@ type Watch struct {
 	changed chan struct{}
 }
 
-func newWatch(ctx context.Context, open openLog) *Watch {
+func newWatch(ctx context.Context, from logs) *Watch {
 	ctx, cancel := context.WithCancel(ctx)
 	return &Watch{
-		ctx: ctx, cancel: cancel, open: open,
+		ctx: ctx, cancel: cancel, logs: from,
 		sources: map[podName]map[string]Source{}, series: map[Source]probe.Series{}, changed: make(chan struct{}),
 	}
 }
@@ -79,36 +98,93 @@ func (w *Watch) follow(pod podName) {
 	})
 }
 
-// read returns when the log ends, which is always an error: clients run until the demo is over.
+// A log that ended is opened again at this pace, for as long, while its client is running or cannot be asked for.
+const (
+	reopenEvery  = 200 * time.Millisecond
+	reopenWithin = 30 * time.Second
+)
+
+// brokenOffError is the end of a log, which may be that of what it was read through.
+type brokenOffError struct{ cause error }
+
+func (e *brokenOffError) Error() string { return e.cause.Error() }
+func (e *brokenOffError) Unwrap() error { return e.cause }
+
+// read returns when the log has ended for good, which is always an error: clients run until nobody watches any more.
 func (w *Watch) read(pod podName) error {
-	log, err := w.open(w.ctx, pod)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = log.Close() }()
-	lines := bufio.NewScanner(log)
-	lines.Buffer(nil, 1<<20)
-	for lines.Scan() {
-		if err := w.add(pod, lines.Bytes()); err != nil {
+	tick := time.NewTicker(reopenEvery)
+	defer tick.Stop()
+	heard := time.Now()
+	for {
+		before := w.known(pod)
+		err := w.readOnce(pod, before)
+		if !errors.As(err, new(*brokenOffError)) {
 			return err
 		}
+		if !maps.Equal(before, w.known(pod)) {
+			heard = time.Now()
+		}
+		running, askErr := w.logs.running(w.ctx, pod)
+		if (askErr == nil && !running) || time.Since(heard) > reopenWithin {
+			return errors.Join(err, askErr)
+		}
+		select {
+		case <-w.ctx.Done():
+			return err
+		case <-tick.C:
+		}
 	}
-	if err := lines.Err(); err != nil {
-		return fmt.Errorf("%w: %w", probe.ErrIncomplete, err)
-	}
-	return fmt.Errorf("%w: the log has ended", probe.ErrIncomplete)
 }
 
-func (w *Watch) add(pod podName, line []byte) error {
+// known is how many windows there are of each target that a pod reports on.
+func (w *Watch) known(pod podName) map[string]uint64 {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	known := map[string]uint64{}
+	for target, from := range w.sources[pod] {
+		known[target] = uint64(len(w.series[from]))
+	}
+	return known
+}
+
+// readOnce reads the log from its beginning, passing over what is known.
+func (w *Watch) readOnce(pod podName, known map[string]uint64) error {
+	log, err := w.logs.open(w.ctx, pod)
+	if err != nil {
+		return &brokenOffError{err}
+	}
+	defer func() { _ = log.Close() }()
+	lines := bufio.NewReader(log)
+	for {
+		line, err := lines.ReadBytes('\n')
+		switch {
+		case err == nil:
+			if err := w.add(pod, line, known); err != nil {
+				return err
+			}
+		case len(line) > 0:
+			return &brokenOffError{fmt.Errorf("%w: it says %q and no more", probe.ErrIncomplete, line)}
+		case errors.Is(err, io.EOF):
+			return &brokenOffError{fmt.Errorf("%w: the log has ended", probe.ErrIncomplete)}
+		default:
+			return &brokenOffError{fmt.Errorf("%w: %w", probe.ErrIncomplete, err)}
+		}
+	}
+}
+
+func (w *Watch) add(pod podName, line []byte, known map[string]uint64) error {
 	var window probe.Window
 	if err := json.Unmarshal(line, &window); err != nil {
-		return fmt.Errorf("it says %q", line)
+		return fmt.Errorf("it says %q", bytes.TrimSpace(line))
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	from, ok := w.sources[pod][window.Target]
 	if !ok {
 		return fmt.Errorf("it reports on %q, which it was not told to probe", window.Target)
+	}
+	if window.Seq < known[window.Target] {
+		return nil
 	}
 	extended, err := w.series[from].Append(window)
 	if err != nil {

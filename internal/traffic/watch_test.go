@@ -17,6 +17,50 @@ func testSource(node string, v Via) Source {
 	return Source{Namespace: "shop", Node: node, Service: "cart", Via: v}
 }
 
+// givenLogs gives one reader after the other; the pod runs until the last has been given.
+type givenLogs struct{ readers []io.Reader }
+
+func (g *givenLogs) open(context.Context, podName) (io.ReadCloser, error) {
+	next := g.readers[0]
+	g.readers = g.readers[1:]
+	return io.NopCloser(next), nil
+}
+
+func (g *givenLogs) running(context.Context, podName) (bool, error) { return len(g.readers) > 0, nil }
+
+// TestBrokenOffLog reads a log anew that broke off in the middle of a line.
+func TestBrokenOffLog(t *testing.T) {
+	from := testSource("a", ByName)
+	log := func(seqs ...int) string {
+		var text strings.Builder
+		for _, seq := range seqs {
+			fmt.Fprintf(&text, `{"t":%q,"n":%d,"s":%d,"q":5,"ok":5,"l":0}`+"\n", from.Target(), seq, 10+seq)
+		}
+		return text.String()
+	}
+	for again, want := range map[string]string{
+		log(0, 1, 2, 3): "the log has ended", // after all four windows have been taken over
+		log(0, 1, 3):    "window 3 came where 2 was due",
+		log(2, 3, 3):    "window 3 came where 4 was due",
+	} {
+		first := log(0, 1, 2)
+		c := newWatch(t.Context(), &givenLogs{readers: []io.Reader{
+			strings.NewReader(first[:len(first)-5]), strings.NewReader(again),
+		}})
+		pod := podName{"shop", "client-a"}
+		c.expect(pod, map[string]Source{from.Target(): from})
+		c.follow(pod)
+		err := c.Await(t.Context(), 20*time.Second, "traffic", All, func(probe.Series) bool { return false })
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("error = %v, want it to contain %q", err, want)
+		}
+		if strings.HasPrefix(want, "the log") && len(c.Snapshot()[from]) != 4 {
+			t.Errorf("%d windows were taken over, want 4", len(c.Snapshot()[from]))
+		}
+		c.Stop()
+	}
+}
+
 func TestCollectorNeverTakesSilenceForSuccess(t *testing.T) {
 	from := testSource("a", ByName)
 	window := func(seq, start int) string {
@@ -37,9 +81,7 @@ func TestCollectorNeverTakesSilenceForSuccess(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			c := newWatch(t.Context(), func(context.Context, podName) (io.ReadCloser, error) {
-				return io.NopCloser(strings.NewReader(tt.log)), nil
-			})
+			c := newWatch(t.Context(), &givenLogs{readers: []io.Reader{strings.NewReader(tt.log)}})
 			defer c.Stop()
 			pod := podName{"shop", "client-a"}
 			c.expect(pod, map[string]Source{from.Target(): from})
@@ -58,7 +100,7 @@ func TestCollectorNeverTakesSilenceForSuccess(t *testing.T) {
 func TestAwait(t *testing.T) {
 	reader, writer := io.Pipe()
 	defer func() { _ = writer.Close() }()
-	c := newWatch(t.Context(), func(context.Context, podName) (io.ReadCloser, error) { return reader, nil })
+	c := newWatch(t.Context(), &givenLogs{readers: []io.Reader{reader}})
 	defer c.Stop()
 	defer func() { _ = reader.Close() }()
 	name, old := testSource("a", ByName), testSource("a", ByOldAddress)

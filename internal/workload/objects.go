@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
 
 	"github.com/replumb/replumb/internal/probe"
 )
@@ -77,6 +78,13 @@ func (e Echo) Deployment() *appsv1.Deployment {
 		Spec: appsv1.DeploymentSpec{
 			Replicas: &e.Replicas,
 			Selector: selector,
+			// A rollout starts a new pod before it ends an old one, so that Services always have somewhere to send to.
+			Strategy: appsv1.DeploymentStrategy{
+				Type: appsv1.RollingUpdateDeploymentStrategyType,
+				RollingUpdate: &appsv1.RollingUpdateDeployment{
+					MaxUnavailable: ptr.To(intstr.FromInt32(0)), MaxSurge: ptr.To(intstr.FromInt32(1)),
+				},
+			},
 			Template: corev1.PodTemplateSpec{
 				ObjectMeta: metav1.ObjectMeta{Labels: e.labels()},
 				Spec: corev1.PodSpec{
@@ -84,6 +92,8 @@ func (e Echo) Deployment() *appsv1.Deployment {
 					TopologySpreadConstraints: []corev1.TopologySpreadConstraint{{
 						MaxSkew: 1, TopologyKey: corev1.LabelHostname, WhenUnsatisfiable: corev1.DoNotSchedule,
 						LabelSelector: selector,
+						// Each revision is spread by itself, or a rollout could leave all pods on one node.
+						MatchLabelKeys: []string{appsv1.DefaultDeploymentUniqueLabelKey},
 					}},
 				},
 			},

@@ -21,7 +21,7 @@ func newStatus(s streams) *cobra.Command {
 		Use:   "status",
 		Short: "Show the programs of a lab",
 		Example: `  replumb-lab status
-  replumb-lab status -o json | jq '.[].programs[] | select(.restarts > 0)'`,
+  replumb-lab status -o json | jq '.machines[].programs[] | select(.restarts > 0)'`,
 		Args: args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if output != "table" && output != "json" {
@@ -44,7 +44,7 @@ func newStatus(s streams) *cobra.Command {
 				infos = append(infos, info)
 			}
 			if output == "json" {
-				return json.NewEncoder(s.out).Encode(infos)
+				return json.NewEncoder(s.out).Encode(map[string]any{"apiServers": l.APIServers(), "machines": infos})
 			}
 			printStatus(s, infos)
 			return nil

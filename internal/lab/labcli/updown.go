@@ -16,7 +16,7 @@ import (
 
 type upFlags struct {
 	name, proxy                   string
-	nodes                         int
+	nodes, controlPlanes          int
 	serviceCIDR, podCIDR, network string
 	kubeconfig                    string
 	keep                          bool
@@ -37,7 +37,10 @@ up in about 20 seconds. A lab that does not come up is taken down again.`,
   export KUBECONFIG=$(replumb-lab kubeconfig)
 
   # a second one beside it, with ranges of its own
-  replumb-lab up --name other --nodes 3 --proxy nftables --service-cidr 10.112.0.0/16`,
+  replumb-lab up --name other --nodes 3 --proxy nftables --service-cidr 10.112.0.0/16
+
+  # one whose API servers can be restarted without anybody noticing
+  replumb-lab up --name ha --control-planes 3`,
 		Args: args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if !cmd.Flags().Changed("proxy") { // the default is for two nodes or more
@@ -62,6 +65,8 @@ up in about 20 seconds. A lab that does not come up is taken down again.`,
 	}
 	nameFlag(cmd, &f.name)
 	cmd.Flags().IntVar(&f.nodes, "nodes", len(d.Nodes), "number of worker nodes")
+	cmd.Flags().IntVar(&f.controlPlanes, "control-planes", d.ControlPlanes,
+		"number of control planes, 1 or 3; with 3 the cluster survives the restart of any one")
 	cmd.Flags().StringVar(&f.proxy, "proxy", "iptables,nftables", "kube-proxy mode of each node in turn: iptables, nftables")
 	cmd.Flags().StringVar(&f.serviceCIDR, "service-cidr", d.ServiceCIDR.String(), "range of Service addresses")
 	cmd.Flags().StringVar(&f.podCIDR, "pod-cidr", d.PodCIDR.String(), "range of pod addresses; each node gets a /24")
@@ -82,7 +87,10 @@ func (f upFlags) topology() (lab.Topology, error) {
 	if err != nil {
 		return lab.Topology{}, err
 	}
-	t := lab.Topology{Name: f.name, Nodes: modes}
+	if f.controlPlanes == 0 { // for lab.Up it stands for the default
+		return lab.Topology{}, &lab.InvalidError{Field: "control-planes", Problem: "there must be one", Hint: "use 1 or 3"}
+	}
+	t := lab.Topology{Name: f.name, Nodes: modes, ControlPlanes: f.controlPlanes}
 	for _, r := range []struct {
 		flag, value string
 		to          *netip.Prefix

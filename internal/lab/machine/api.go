@@ -123,7 +123,8 @@ func (h *Handle) Info(ctx context.Context) (Info, error) {
 	return info, json.Unmarshal(body, &info)
 }
 
-// Run has the machine run p for good, in place of the program of the same name if there is one.
+// Run has the machine run p for good, in place of the program of the same name if there is one: that is told to end,
+// and Run returns when it has ended and p is being started. The machine goes through with it even if ctx ends.
 func (h *Handle) Run(ctx context.Context, p Program) error {
 	data, err := json.Marshal(p)
 	if err != nil {
@@ -177,6 +178,33 @@ func (h *Handle) Path(ctx context.Context, path string) (string, error) {
 		return "", fmt.Errorf("machine %s does not answer: %w", h.Spec.Name, err)
 	}
 	return filepath.Join("/proc", fmt.Sprint(info.PID), "root", path), nil
+}
+
+// ReadFile reads a file on the machine.
+func (h *Handle) ReadFile(ctx context.Context, path string) ([]byte, error) {
+	host, err := h.Path(ctx, path)
+	if err != nil {
+		return nil, err
+	}
+	data, err := os.ReadFile(host)
+	if err != nil {
+		return nil, fmt.Errorf("reading %s on %s: %w", path, h.Spec.Name, err)
+	}
+	return data, nil
+}
+
+// Program returns the program of that name the machine runs.
+func (h *Handle) Program(ctx context.Context, name string) (Program, error) {
+	info, err := h.Info(ctx)
+	if err != nil {
+		return Program{}, fmt.Errorf("machine %s does not answer: %w", h.Spec.Name, err)
+	}
+	for _, p := range info.Programs {
+		if p.Name == name {
+			return p.Program, nil
+		}
+	}
+	return Program{}, fmt.Errorf("machine %s runs no %s", h.Spec.Name, name)
 }
 
 // WriteFile writes a file on the machine, readable by its owner only.

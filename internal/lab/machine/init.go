@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"os"
@@ -56,12 +55,8 @@ func run(specFile string) error {
 	if err := spec.setUp(); err != nil {
 		return err
 	}
-	if spec.Forward != "" {
-		l, err := net.FileListener(os.NewFile(listenerFD, "listener"))
-		if err != nil {
-			return fmt.Errorf("inherited listener: %w", err)
-		}
-		go forward(l, spec.Forward)
+	if err := spec.Forward.start(); err != nil {
+		return err
 	}
 	var listen net.ListenConfig
 	socket, err := listen.Listen(context.Background(), "unix", spec.Socket())
@@ -101,31 +96,6 @@ func (s Spec) setSysctls() error {
 		}
 	}
 	return nil
-}
-
-// forward copies connections accepted on l, which belongs to the host's network, to addr in this machine's. It is how
-// the host reaches the lab's API server without any link between the two networks.
-func forward(l net.Listener, addr string) {
-	for {
-		in, err := l.Accept()
-		if err != nil {
-			return
-		}
-		go func() {
-			defer func() { _ = in.Close() }()
-			var d net.Dialer
-			out, err := d.DialContext(context.Background(), "tcp", addr)
-			if err != nil {
-				return
-			}
-			defer func() { _ = out.Close() }()
-			done := make(chan struct{}, 2)
-			for _, pair := range [][2]net.Conn{{in, out}, {out, in}} {
-				go func() { _, _ = io.Copy(pair[0], pair[1]); done <- struct{}{} }()
-			}
-			<-done // either side closing ends both
-		}()
-	}
 }
 
 // cloneFlags are the namespaces a machine has of its own.

@@ -24,8 +24,17 @@ type Spec struct {
 	Keep []string `json:"keep,omitempty"`
 	// Sysctls are set inside the machine's network namespace. Names start with "net.".
 	Sysctls map[string]string `json:"sysctls,omitempty"`
-	// Forward is the address in the machine's network to which connections on the inherited listener go, if any.
-	Forward string `json:"forward,omitempty"`
+	// Forward leads connections into the machine's network.
+	Forward Forward `json:"forward,omitzero"`
+}
+
+// Forward leads each connection to one of several addresses.
+type Forward struct {
+	// To are the addresses in the machine's network to which connections on the inherited listener go. Of several, those
+	// are preferred that answer GET /readyz over TLS with 200, in turn; the others are tried when none does.
+	To []string `json:"to,omitempty"`
+	// Listen is an address in the machine's network on which connections are accepted and led there as well, if any.
+	Listen string `json:"listen,omitempty"`
 }
 
 // Socket is the path of the machine's control socket on the host.
@@ -42,6 +51,8 @@ type Program struct {
 	Name string   `json:"name"`
 	Argv []string `json:"argv"`
 	Env  []string `json:"env,omitempty"` // added to a minimal environment
+	// Grace is how long it may take to end after SIGTERM before it is killed; 5 s if zero.
+	Grace time.Duration `json:"grace,omitempty"`
 }
 
 func (p Program) validate() error {

@@ -1,6 +1,7 @@
 package machine
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -118,7 +119,7 @@ func (r *running) runOnce(ctx context.Context, log *os.File) error {
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
-	cmd.WaitDelay = stopGrace
+	cmd.WaitDelay = cmp.Or(p.Grace, stopGrace)
 	if err := cmd.Start(); err != nil {
 		return err
 	}

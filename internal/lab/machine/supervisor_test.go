@@ -47,6 +47,30 @@ func TestSupervisorRestartsWhatEnds(t *testing.T) {
 	}
 }
 
+// TestGrace stops programs that take their time to end.
+func TestGrace(t *testing.T) {
+	s := newSupervisor(t.TempDir())
+	for grace, want := range map[time.Duration]string{time.Minute: "in time\n", 10 * time.Millisecond: ""} {
+		said := filepath.Join(t.TempDir(), "said")
+		script := "trap 'sleep 0.3; echo in time >" + said + "; exit' TERM; echo; while :; do sleep 0.05; done"
+		if err := s.set(Program{Name: "slow", Argv: []string{"sh", "-c", script}, Grace: grace}); err != nil {
+			t.Fatal(err)
+		}
+		log := filepath.Join(s.logDir, "slow.log")
+		waitStatus(t, s, func(Status) bool { // its first words come when the trap is set
+			data, err := os.ReadFile(log)
+			return err == nil && len(data) > 0
+		})
+		s.stop("slow")
+		if err := os.Remove(log); err != nil {
+			t.Fatal(err)
+		}
+		if got, _ := os.ReadFile(said); string(got) != want {
+			t.Errorf("with a grace of %s it said %q, want %q", grace, got, want)
+		}
+	}
+}
+
 func TestSupervisorReplacesAndStops(t *testing.T) {
 	s := newSupervisor(t.TempDir())
 	running := func(s Status) bool { return s.PID != 0 }

@@ -44,6 +44,23 @@ func NewCA(commonName string) (*CA, error) {
 	return &CA{Pair: Pair{Cert: encodeCert(certificate.Raw), Key: keyPEM}, cert: certificate, key: key}, nil
 }
 
+// LoadCA returns the authority that NewCA made and p holds.
+func LoadCA(p Pair) (*CA, error) {
+	certs, err := cert.ParseCertsPEM(p.Cert)
+	if err != nil {
+		return nil, fmt.Errorf("reading the certificate of an authority: %w", err)
+	}
+	parsed, err := keyutil.ParsePrivateKeyPEM(p.Key)
+	if err != nil {
+		return nil, fmt.Errorf("reading the key of authority %s: %w", certs[0].Subject.CommonName, err)
+	}
+	key, ok := parsed.(*ecdsa.PrivateKey)
+	if !ok || !certs[0].IsCA {
+		return nil, fmt.Errorf("%s is not an authority of a lab", certs[0].Subject.CommonName)
+	}
+	return &CA{Pair: p, cert: certs[0], key: key}, nil
+}
+
 // Request says who a certificate is for.
 type Request struct {
 	CommonName   string   // the user name, for a client

@@ -21,7 +21,7 @@ func main() {
 func run() error {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
 	defer stop()
-	drain, err := time.ParseDuration(envOr("ECHO_DRAIN", "5s"))
+	drain, err := time.ParseDuration(envOr("ECHO_DRAIN", "8s"))
 	if err != nil {
 		return fmt.Errorf("read ECHO_DRAIN: %w", err)
 	}

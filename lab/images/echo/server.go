@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"strconv"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -31,10 +32,15 @@ type server struct {
 	tcp      net.Listener
 	udp      net.PacketConn
 	draining atomic.Bool
+
+	echoing   sync.WaitGroup
+	mu        sync.Mutex
+	conns     map[net.Conn]struct{}
+	dismissed bool
 }
 
 func listen(ctx context.Context, at Addresses, identity Identity, drain time.Duration) (*server, error) {
-	s := &server{identity: identity, drain: drain}
+	s := &server{identity: identity, drain: drain, conns: map[net.Conn]struct{}{}}
 	var config net.ListenConfig
 	var err error
 	if s.http, err = config.Listen(ctx, "tcp", at.HTTP); err != nil {
@@ -73,9 +79,42 @@ func (s *server) serve(ctx context.Context) error {
 	}
 	_ = s.tcp.Close()
 	_ = s.udp.Close()
-	last, cancel := context.WithTimeout(context.Background(), s.drain)
+	s.dismiss()
+	s.awaitDismissed()
+	last, cancel := context.WithTimeout(context.Background(), max(s.drain, time.Second))
 	defer cancel()
 	return web.Shutdown(last)
+}
+
+// dismiss asks the clients of all long-lived connections to go on over another one, which leads them elsewhere by now.
+func (s *server) dismiss() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.dismissed = true
+	for conn := range s.conns {
+		// One write is one piece, so it does not land within an echo.
+		_, _ = fmt.Fprintln(conn, probe.Goodbye)
+	}
+}
+
+// awaitDismissed waits until they have done so, or have had as long as draining took.
+func (s *server) awaitDismissed() {
+	gone := make(chan struct{})
+	go func() { s.echoing.Wait(); close(gone) }()
+	select {
+	case <-gone:
+	case <-time.After(s.drain):
+	}
+}
+
+// admit keeps a connection to say goodbye to, unless that time has come.
+func (s *server) admit(conn net.Conn) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.dismissed {
+		s.conns[conn] = struct{}{}
+	}
+	return !s.dismissed
 }
 
 func (s *server) handler() http.Handler {
@@ -121,12 +160,21 @@ func (s *server) serveTCP() error {
 		if err != nil {
 			return ended(err)
 		}
-		go s.echo(conn)
+		if !s.admit(conn) {
+			_ = conn.Close()
+			continue
+		}
+		s.echoing.Go(func() { s.echo(conn) })
 	}
 }
 
 func (s *server) echo(conn net.Conn) {
-	defer func() { _ = conn.Close() }()
+	defer func() {
+		_ = conn.Close()
+		s.mu.Lock()
+		delete(s.conns, conn)
+		s.mu.Unlock()
+	}()
 	lines := bufio.NewScanner(conn)
 	for lines.Scan() {
 		reply := lines.Bytes()

@@ -101,6 +101,33 @@ func TestBadRequests(t *testing.T) {
 	}
 }
 
+// TestGoodbye keeps a connection until the server asks for it, and is answered to the end.
+func TestGoodbye(t *testing.T) {
+	s, cancel, done := start(t, 50*time.Millisecond)
+	conn, err := net.Dial("tcp", s.tcp.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	_, _ = fmt.Fprintln(conn, "1")
+	lines := bufio.NewScanner(conn)
+	if lines.Scan(); lines.Text() != "1" {
+		t.Errorf("echo = %q", lines.Text())
+	}
+	cancel()
+	if lines.Scan(); lines.Text() != "bye" {
+		t.Errorf("at the end of draining the server says %q, want bye", lines.Text())
+	}
+	_, _ = fmt.Fprintln(conn, "2")
+	if lines.Scan(); lines.Text() != "2" {
+		t.Errorf("echo after the goodbye = %q", lines.Text())
+	}
+	_ = conn.Close()
+	if err := <-done; err != nil {
+		t.Errorf("serve: %v", err)
+	}
+}
+
 func TestServesWhileDraining(t *testing.T) {
 	s, cancel, done := start(t, time.Hour)
 	cancel()

@@ -1,0 +1,86 @@
+package e2e
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"net/netip"
+	"os/exec"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/lab"
+)
+
+// operator plays the tooling of a cluster's operator: it does what the gates of a migration wait for.
+type operator struct {
+	lab *lab.Lab
+	// What the cluster shall have: the address of the "kubernetes" Service, that of cluster DNS, and the API servers'
+	// range. For a rollback, those it had.
+	kubernetes, dns netip.Addr
+	serviceCIDR     netip.Prefix
+}
+
+// acts are what it does at each gate, by the gate's step.
+func (o operator) acts() map[string]func(context.Context) error {
+	return map[string]func(context.Context) error{
+		"gate/certificates": func(ctx context.Context) error { return o.lab.IssueCertificates(ctx, []netip.Addr{o.kubernetes}) },
+		"gate/kubelets":     func(ctx context.Context) error { return o.lab.RestartKubelets(ctx, o.dns) },
+		"gate/api-servers":  func(ctx context.Context) error { return o.lab.RestartAPIServers(ctx, o.serviceCIDR, nil) },
+	}
+}
+
+// attend runs a command that writes events as JSON lines, such as `replumb apply -o json`, and acts once at each gate
+// the command waits at, while it goes on. It returns all events, the exit code, and which gates it acted at. It fails the
+// test, and ends the command, when an act fails.
+func (o operator) attend(t *testing.T, cmd *exec.Cmd) (events []engine.Event, exitCode int, gates []string) {
+	t.Helper()
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	acts := o.acts()
+	var acting sync.WaitGroup
+	var oneByOne sync.Mutex
+	lines := bufio.NewScanner(out)
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		var e engine.Event
+		if err := json.Unmarshal(lines.Bytes(), &e); err != nil {
+			t.Errorf("%v in %q", err, lines.Text())
+			continue
+		}
+		events = append(events, e)
+		act := acts[e.Step]
+		if e.Kind != engine.StepWaiting || act == nil || slices.Contains(gates, e.Step) {
+			continue
+		}
+		gates = append(gates, e.Step)
+		acting.Go(func() {
+			oneByOne.Lock()
+			defer oneByOne.Unlock()
+			if err := act(t.Context()); err != nil {
+				t.Errorf("at %s: %v", e.Step, err)
+				_ = cmd.Process.Kill()
+			}
+		})
+	}
+	if err := lines.Err(); err != nil {
+		t.Errorf("events of %s: %v", strings.Join(cmd.Args, " "), err)
+	}
+	_ = cmd.Wait() // what it says is the exit code
+	acting.Wait()
+	if stderr.Len() > 0 {
+		t.Logf("%s: %s", strings.Join(cmd.Args, " "), stderr.String())
+	}
+	return events, cmd.ProcessState.ExitCode(), gates
+}
