@@ -40,12 +40,18 @@ func (c *counter) reset() {
 	c.calls, c.took = map[string]int{}, map[string]time.Duration{}
 }
 
+// seldom is what is not worth telling: what a run sends once, and not for every Service.
+const seldom = 0.05
+
 // per tells the requests for each of n Services, and the mean time of one.
 func (c *counter) per(n int) string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var parts []string
 	for _, what := range slices.Sorted(maps.Keys(c.calls)) {
+		if float64(c.calls[what])/float64(n) < seldom {
+			continue
+		}
 		mean := c.took[what] / time.Duration(c.calls[what])
 		parts = append(parts, fmt.Sprintf("%s %.2f (%s)", what, float64(c.calls[what])/float64(n), mean.Round(100*time.Microsecond)))
 	}
