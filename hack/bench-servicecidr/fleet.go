@@ -119,17 +119,17 @@ type raw struct {
 
 // run moves the Services from first to last within their range, as replumb does: all bridges, all hops, then the
 // bridges away.
-func (r *raw) run(ctx context.Context, first, last int) (time.Duration, error) {
+func (r *raw) run(ctx context.Context, first, last int) (cost, error) {
 	all := make([]*corev1.Service, last-first)
 	bridges := make([]*corev1.Service, last-first)
 	for i := range all {
 		all[i] = &corev1.Service{}
 		if err := r.fleet.cluster.Get(ctx, key(first+i), all[i]); err != nil {
-			return 0, err
+			return cost{}, err
 		}
 	}
 	r.fleet.counter.reset()
-	start := time.Now()
+	stop := clock()
 	for _, stage := range []func(i int) error{
 		func(i int) (err error) {
 			bridges[i], err = r.bridge(ctx, all[i], first+i)
@@ -139,10 +139,10 @@ func (r *raw) run(ctx context.Context, first, last int) (time.Duration, error) {
 		func(i int) error { return r.release(ctx, all[i], bridges[i], first+i) },
 	} {
 		if err := inParallel(len(all), r.parallel, stage); err != nil {
-			return 0, err
+			return cost{}, err
 		}
 	}
-	return time.Since(start), nil
+	return stop(), nil
 }
 
 func (r *raw) bridge(ctx context.Context, svc *corev1.Service, i int) (*corev1.Service, error) {

@@ -61,7 +61,7 @@ func parse(args []string) (options, error) {
 	flags.IntVar(&o.slices, "slices", 50000, "EndpointSlices for the measurement of plan; 0 leaves it out")
 	flags.StringVar(&o.replumb, "replumb", "bin/replumb", "the program whose plan is measured")
 	flags.StringVar(&o.profile, "cpuprofile", "", "file for a CPU profile of this process")
-	flags.IntVar(&o.parallel, "parallel", 8, "requests of the bare client at once: what replumb does at once")
+	flags.IntVar(&o.parallel, "parallel", 32, "requests of the bare client at once: what replumb does at once")
 	if err := flags.Parse(args); err != nil {
 		return o, err
 	}
