@@ -211,6 +211,12 @@ func Remove(ctx context.Context, c client.Client, key types.NamespacedName) erro
 	if err := c.Get(ctx, key, have); err != nil {
 		return client.IgnoreNotFound(err)
 	}
+	return Delete(ctx, c, have)
+}
+
+// Delete is Remove for a bridge that has just been read.
+func Delete(ctx context.Context, c client.Client, have *corev1.Service) error {
+	key := client.ObjectKeyFromObject(have)
 	if have.Labels[v1alpha1.LabelRole] != v1alpha1.RoleBridge {
 		return &ForeignError{Kind: "Service", Name: key.String()}
 	}

@@ -144,7 +144,10 @@ func (h *hopStep) Do(ctx context.Context) error {
 	}
 	src, _ := h.ends()
 	// From here on no Service owns the address left behind, but the bridge answers on it.
-	if err := h.hold(src).Place(ctx, h.client()); err != nil && !isTakenBySomebody(err) {
+	left := h.hold(src)
+	if err := left.Place(ctx, h.client()); err == nil {
+		h.entry.placed(left)
+	} else if !isTakenBySomebody(err) {
 		return err
 	}
 	return h.arrive(ctx, svc)
@@ -340,7 +343,7 @@ func Original(svc *corev1.Service) (*corev1.ServiceSpec, error) {
 }
 
 func (h *hopStep) hold(a netip.Addr) *bridge.Hold {
-	return &bridge.Hold{Migration: h.planner.spec().Name, Address: a, Bridge: h.entry.BridgeKey()}
+	return h.entry.hold(h.planner.spec().Name, a)
 }
 
 // Verify looks at what a hop could have damaged. Other fields it leaves alone: somebody may have changed them since.

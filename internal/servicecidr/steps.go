@@ -111,8 +111,11 @@ func (s *bridgeStep) Preview() ([]engine.Change, error) {
 func (p *Planner) place(ctx context.Context, e *Entry) error {
 	for {
 		if e.New.IsValid() {
-			h := &bridge.Hold{Migration: p.spec().Name, Address: e.New, Bridge: e.BridgeKey()}
+			h := e.hold(p.spec().Name, e.New)
 			err := h.Place(ctx, p.Tools.Cluster)
+			if err == nil {
+				e.placed(h)
+			}
 			if err == nil || !isTakenBySomebody(err) {
 				return err
 			}
