@@ -26,6 +26,7 @@ import (
 const (
 	oldRange, newRange = "10.96.0.0/16", "172.24.0.0/16"
 	namespaces         = 20
+	batchSize          = 500
 	// Offsets into a range: the Services, where the bare client moves them to, and its bridges.
 	servicesAt, rawAt, bridgesAt = 0x100, 0x4000, 0x8000
 )
@@ -117,32 +118,34 @@ type raw struct {
 	holds bool
 }
 
-// run moves the Services from first to last within their range, as replumb does: all bridges, all hops, then the
-// bridges away.
-func (r *raw) run(ctx context.Context, first, last int) (cost, error) {
-	all := make([]*corev1.Service, last-first)
-	bridges := make([]*corev1.Service, last-first)
+// run moves every Service within its range in the order in which replumb does: batch by batch the bridges and the hops,
+// and at the end all bridges away. The order matters: the API server counts all addresses in use whenever it gives or
+// takes one (Used in k8s.io/kubernetes pkg/registry/core/service/ipallocator/ipallocator.go), so the more bridges there
+// are, the more every further write costs.
+func (r *raw) run(ctx context.Context) (cost, error) {
+	all, bridges := make([]*corev1.Service, r.fleet.n), make([]*corev1.Service, r.fleet.n)
 	for i := range all {
 		all[i] = &corev1.Service{}
-		if err := r.fleet.cluster.Get(ctx, key(first+i), all[i]); err != nil {
+		if err := r.fleet.cluster.Get(ctx, key(i), all[i]); err != nil {
 			return cost{}, err
 		}
 	}
 	r.fleet.counter.reset()
 	stop := clock()
-	for _, stage := range []func(i int) error{
-		func(i int) (err error) {
-			bridges[i], err = r.bridge(ctx, all[i], first+i)
+	for first := 0; first < len(all); first += batchSize {
+		n := min(batchSize, len(all)-first)
+		if err := inParallel(n, r.parallel, func(i int) (err error) {
+			bridges[first+i], err = r.bridge(ctx, all[first+i], first+i)
 			return err
-		},
-		func(i int) error { return r.hop(ctx, all[i], first+i) },
-		func(i int) error { return r.release(ctx, all[i], bridges[i], first+i) },
-	} {
-		if err := inParallel(len(all), r.parallel, stage); err != nil {
+		}); err != nil {
+			return cost{}, err
+		}
+		if err := inParallel(n, r.parallel, func(i int) error { return r.hop(ctx, all[first+i], first+i) }); err != nil {
 			return cost{}, err
 		}
 	}
-	return stop(), nil
+	err := inParallel(len(all), r.parallel, func(i int) error { return r.release(ctx, all[i], bridges[i]) })
+	return stop(), err
 }
 
 func (r *raw) bridge(ctx context.Context, svc *corev1.Service, i int) (*corev1.Service, error) {
@@ -198,7 +201,7 @@ func (r *raw) hop(ctx context.Context, svc *corev1.Service, i int) error {
 	})
 }
 
-func (r *raw) release(ctx context.Context, svc, made *corev1.Service, _ int) error {
+func (r *raw) release(ctx context.Context, svc, made *corev1.Service) error {
 	if err := r.fleet.cluster.Delete(ctx, made); err != nil || !r.holds {
 		return err
 	}
@@ -236,10 +239,10 @@ func (r *raw) unhold(ctx context.Context, a netip.Addr) error {
 }
 
 // clean removes the annotations that the bare client leaves behind, outside of what is measured.
-func (f *fleet) clean(ctx context.Context, first, last int) error {
+func (f *fleet) clean(ctx context.Context) error {
 	r := &raw{fleet: f}
-	return inParallel(last-first, 16, func(i int) error {
-		svc := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: key(first + i).Namespace, Name: key(first + i).Name}}
+	return inParallel(f.n, 16, func(i int) error {
+		svc := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: key(i).Namespace, Name: key(i).Name}}
 		return r.patch(ctx, svc, map[string]any{"metadata": map[string]any{"annotations": nil}})
 	})
 }

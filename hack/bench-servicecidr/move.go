@@ -21,13 +21,13 @@ func migration(form v1alpha1.BridgeForm) *v1alpha1.Migration {
 			ServiceCIDR: &v1alpha1.ServiceCIDRSpec{
 				To: []string{newRange}, Drain: &none, ClusterServices: v1alpha1.ClusterServicesStay, Bridge: form,
 			},
-			Batch: v1alpha1.BatchSpec{Size: 500, Settle: &none},
+			Batch: v1alpha1.BatchSpec{Size: batchSize, Settle: &none},
 		},
 	}
 }
 
-// move measures one move. The bare client moves half of the Services before and half after replumb moves all of them, so
-// that a machine that gets slower or faster meanwhile shows in both.
+// move measures one move: by the bare client, by replumb, and by the bare client with holds, one after the other. Each
+// moves every Service.
 func move(ctx context.Context, o options, n int, form v1alpha1.BridgeForm) error {
 	f, err := newFleet(ctx, n)
 	if err != nil {
@@ -35,50 +35,38 @@ func move(ctx context.Context, o options, n int, form v1alpha1.BridgeForm) error
 	}
 	defer func() { _ = f.server.Stop() }()
 	fmt.Printf("\n%d Services, bridges by %s, %d at once\n", n, form, o.parallel)
-	var four, nine cost
-	bare := func(cidr string, at int) error {
-		for _, part := range []struct {
-			holds       bool
-			first, last int
-			sum         *cost
-		}{{false, 0, n / 4, &four}, {true, n / 4, n / 2, &nine}, {true, n / 2, n * 3 / 4, &nine}, {false, n * 3 / 4, n, &four}} {
-			r := &raw{fleet: f, form: form, cidr: cidr, at: at, parallel: o.parallel, holds: part.holds}
-			took, err := r.run(ctx, part.first, part.last)
-			if err != nil {
-				return fmt.Errorf("bare client: %w", err)
-			}
-			part.sum.add(took)
-			fmt.Printf("  bare client, holds %t: %d Services in %s; per Service: %s\n", part.holds, part.last-part.first,
-				took, f.counter.per(part.last-part.first))
-			if err := f.clean(ctx, part.first, part.last); err != nil {
-				return err
-			}
-		}
-		return nil
-	}
-	if err := bare(oldRange, rawAt); err != nil {
+	four, err := f.bare(ctx, &raw{fleet: f, form: form, cidr: oldRange, at: rawAt, parallel: o.parallel})
+	if err != nil {
 		return err
 	}
 	apply, finish, err := f.replumb(ctx, form)
 	if err != nil {
 		return err
 	}
-	if err := bare(newRange, servicesAt); err != nil {
+	nine, err := f.bare(ctx, &raw{fleet: f, form: form, cidr: newRange, at: servicesAt, parallel: o.parallel, holds: true})
+	if err != nil {
 		return err
 	}
-	// A pass of the bare client moves half of the Services without holds and half with them. Two passes are as many of
-	// each as replumb moved.
 	whole := apply
 	whole.add(finish)
 	fmt.Printf("  RESULT %d %s: replumb %s: apply %s, finish %s\n", n, form, whole, apply, finish)
 	for _, bare := range []struct {
 		what string
 		cost
-	}{{"create, two patches, delete", four}, {"the same and holds", nine}} {
+	}{{"create, two patches, delete", four}, {"all writes that replumb makes", nine}} {
 		fmt.Printf("  RESULT %d %s: bare client, %s: %s; ratio %.2f, of processor time %.2f\n", n, form, bare.what, bare.cost,
 			whole.wall.Seconds()/bare.wall.Seconds(), whole.cpu.Seconds()/bare.cpu.Seconds())
 	}
 	return nil
+}
+
+func (f *fleet) bare(ctx context.Context, r *raw) (cost, error) {
+	took, err := r.run(ctx)
+	if err != nil {
+		return cost{}, fmt.Errorf("bare client: %w", err)
+	}
+	fmt.Printf("  bare client, holds %t: %s; per Service: %s\n", r.holds, took, f.counter.per(f.n))
+	return took, f.clean(ctx)
 }
 
 // patience is how often an apply that stopped is begun again. What it took is counted.
