@@ -537,12 +537,7 @@ func (p *Planner) repoint() []engine.Group {
 
 // goes reports whether a ServiceCIDR, not of replumb's making, lies in what is to be emptied.
 func (p *Planner) goes(c *networkingv1.ServiceCIDR) bool {
-	return c.Labels[v1alpha1.LabelRole] == "" && len(cidrsOf(c)) > 0 &&
-		!slices.ContainsFunc(cidrsOf(c), func(x netip.Prefix) bool { return !within(x, p.spec().From) })
-}
-
-func within(p netip.Prefix, ranges []netip.Prefix) bool {
-	return slices.ContainsFunc(ranges, func(r netip.Prefix) bool { return r.Contains(p.Addr()) && r.Bits() <= p.Bits() })
+	return c.Labels[v1alpha1.LabelRole] == "" && len(cidrsOf(c)) > 0 && inside(c, p.spec().From)
 }
 
 // retires reports whether a ServiceCIDR goes and nobody who stays holds it.

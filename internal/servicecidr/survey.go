@@ -650,3 +650,32 @@ func sizeOf(r netip.Prefix) string {
 	}
 	return "over 16 million"
 }
+
+// Holds names everything that keeps the ranges that are to go: Services that are still to move, those that stay, and the
+// ranges themselves.
+func (s *Survey) Holds() []string {
+	var all []string
+	for _, e := range s.Pending() {
+		all = append(all, fmt.Sprintf("service %s (%s) has not moved", e.Key(), e.Old))
+	}
+	for _, e := range s.Blockers() {
+		all = append(all, fmt.Sprintf("service %s (%s) %s", e.Key(), e.Old, e.Reason))
+	}
+	for i := range s.Ranges {
+		c := &s.Ranges[i]
+		if c.Labels[v1alpha1.LabelRole] == "" && len(cidrsOf(c)) > 0 && inside(c, s.Spec.From) {
+			all = append(all, fmt.Sprintf("servicecidr %s (%s)", c.Name, joinRanges(cidrsOf(c))))
+		}
+	}
+	return all
+}
+
+// inside reports whether all ranges of a ServiceCIDR lie in others.
+func inside(c *networkingv1.ServiceCIDR, ranges []netip.Prefix) bool {
+	for _, p := range cidrsOf(c) {
+		if !slices.ContainsFunc(ranges, func(r netip.Prefix) bool { return r.Contains(p.Addr()) && r.Bits() <= p.Bits() }) {
+			return false
+		}
+	}
+	return true
+}
