@@ -211,7 +211,7 @@ func (a *app) statusDocument(job *servicecidr.Job, survey *servicecidr.Survey) s
 		// Which Services had moved can no longer be seen on them; how many was written down.
 		doc.Counts.Moved, doc.Counts.Total = st.Counts.Moved, st.Counts.Moved+len(survey.Moves)
 	}
-	if !finished {
+	if !finished && st.Phase != v1alpha1.PhaseRolledBack {
 		doc.Holds = survey.Holds()
 		if len(survey.Tiers) > 2 { // more than the default and the cluster's own
 			doc.Tiers = survey.TierCounts(nil)

@@ -638,7 +638,7 @@ func (p *Planner) withdraw() []engine.Group {
 	for _, s := range p.rangeSteps() {
 		steps = append(steps, s.Undo())
 	}
-	return inOrder(steps...)
+	return []engine.Group{{Parallel: parallel, Steps: steps}} // each waits out the same grace period
 }
 
 // each makes a step for every Service of the migration that has something of it left: those never touched have not.

@@ -153,6 +153,13 @@ func (j *Job) Rollback(ctx context.Context, r *engine.Runner) error {
 }
 
 func (j *Job) rollbackRound(ctx context.Context, r *engine.Runner) (over bool, err error) {
+	have, err := GetMigration(ctx, j.Tools.Cluster, j.Spec.Name)
+	if err != nil {
+		return false, err
+	}
+	if have != nil {
+		j.Migration.Status = have.Status // the round before may have seen the kubelets
+	}
 	p, err := j.Examine(ctx)
 	if err != nil {
 		return false, err
