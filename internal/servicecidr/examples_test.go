@@ -93,7 +93,7 @@ func TestExamplesRun(t *testing.T) {
 			r.isAt("shop", "cart", "172.24.3.7")
 		}},
 		"tiers-and-windows.yaml": {until: beforeRepoint, check: func(r *exampleRun) {
-			r.inOrder("hop/staging/trial", "hop/shop/cart", "hop/shop/pay", "hop/kube-system/kube-dns", "hop/default/kubernetes")
+			r.inOrder("hop/staging/trial", "hop/shop/cart", "hop/shop/pay", "hop/kube-system/kube-dns")
 			r.did("window/batch 1 of 4")
 		}},
 		"hooks-and-notify.yaml": {until: beforeRepoint, prepare: (*exampleRun).hooks, check: (*exampleRun).wasTold},
