@@ -241,7 +241,7 @@ func (j *Job) live(ctx context.Context, in *Input) error {
 	eg, ctx := errgroup.WithContext(ctx)
 	eg.SetLimit(parallel)
 	for _, form := range bridge.Candidates(j.Spec.Bridge, len(survey.Moves)) {
-		for _, svc := range onePerNamespace(survey.Moves) {
+		for _, svc := range onePerNamespace(survey.Pending()) { // those that moved have their bridges
 			eg.Go(func() error {
 				refused, err := bridge.Try(ctx, j.Tools.Cluster, form, svc.Service, svc.New)
 				mu.Lock()

@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -32,13 +31,7 @@ exit 7`
 // both nodes call the API server and cluster DNS. Nothing may be lost; when API servers are killed instead, something
 // must be.
 func TestControlPlanesRestart(t *testing.T) {
-	topology := lab.Default()
-	topology.Name, topology.ControlPlanes = "ha", 3
-	t.Cleanup(func() { _, _ = lab.Down(context.Background(), topology.Name) })
-	l, err := lab.Up(t.Context(), topology, lab.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := highlyAvailable(t)
 	s := apiUnderTraffic(t, l)
 	o := operator{
 		lab: l, kubernetes: netip.MustParseAddr("172.24.0.99"), dns: netip.MustParseAddr("172.24.0.10"),

@@ -46,7 +46,7 @@ func TestForthAndBack(t *testing.T) {
 	back.requireNothingLost(t, traffic.All)
 	requireSame(t, before, shopServices(t, l))
 	requireNoTrace(t, l)
-	requireNaiveLoses(t)
+	requireNaiveLoses(t, l)
 }
 
 // TestKilledAndFinished kills apply again and again, each time at another event, under traffic; run once more, it goes
@@ -72,7 +72,7 @@ func TestKilledAndFinished(t *testing.T) {
 	end := s.during(t, "finish", func() { replumb(t, l, "finish", "killed", "--yes") })
 	end.requireNothingLost(t, byName)
 	requireNoTrace(t, l)
-	requireNaiveLoses(t)
+	requireNaiveLoses(t, l)
 
 	// The control of finish itself: what it says it takes away no longer answers.
 	eventually(t, settled, func() error {
@@ -221,6 +221,8 @@ spec:
   serviceCIDR:
     to: [%s]
     drain: %s
+    clusterServices: Stay
+    refresh: {mode: Report}
     %s
   batch: {size: 4, settle: 1s}
 `, name, to, drain, more)
