@@ -27,7 +27,7 @@ import (
 )
 
 // parallel is how many steps of one group run at once.
-const parallel = 8
+const parallel = 32
 
 // Tools are what steps work with. Plans can be made and shown without them.
 type Tools struct {

@@ -42,6 +42,8 @@ func (*checkStep) Verify(context.Context) error { return nil }
 type bridgeStep struct {
 	planner *Planner
 	entry   *Entry
+	// seen is the Service as State saw it, for the Do that follows; if it changed in between, Verify finds the bridge wrong.
+	seen *corev1.Service
 }
 
 var _ engine.Previewer = (*bridgeStep)(nil)
@@ -54,6 +56,7 @@ func (s *bridgeStep) client() client.Client { return s.planner.Tools.Cluster }
 
 func (s *bridgeStep) State(ctx context.Context) (engine.State, error) {
 	svc, err := readService(ctx, s.client(), s.entry)
+	s.seen = svc
 	if err != nil || svc == nil {
 		return engine.Done, err
 	}
@@ -70,7 +73,7 @@ func (s *bridgeStep) State(ctx context.Context) (engine.State, error) {
 }
 
 func (s *bridgeStep) Do(ctx context.Context) error {
-	svc, err := readService(ctx, s.client(), s.entry)
+	svc, err := lately(ctx, s.client(), s.entry, &s.seen)
 	if err != nil || svc == nil {
 		return err
 	}
@@ -108,8 +111,11 @@ func (s *bridgeStep) Preview() ([]engine.Change, error) {
 func (p *Planner) place(ctx context.Context, e *Entry) error {
 	for {
 		if e.New.IsValid() {
-			h := &bridge.Hold{Migration: p.spec().Name, Address: e.New, Bridge: e.BridgeKey()}
+			h := e.hold(p.spec().Name, e.New)
 			err := h.Place(ctx, p.Tools.Cluster)
+			if err == nil {
+				e.placed(h)
+			}
 			if err == nil || !isTakenBySomebody(err) {
 				return err
 			}
