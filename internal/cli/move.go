@@ -152,6 +152,9 @@ func (a *app) blocking(p *servicecidr.Planner) error {
 func (a *app) planTable(p *servicecidr.Planner, doc planDocument) error {
 	ui.Attention(a.out, p.Findings)
 	ui.Phases(a.out, doc.Phases)
+	if p.Survey.Spec.Mode == v1alpha1.ModeExtend {
+		a.usage(p.Survey)
+	}
 	if len(doc.Stays) > 0 {
 		fmt.Fprintln(a.out, "stays:")
 		var rows [][]string

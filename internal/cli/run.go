@@ -24,7 +24,11 @@ func (a *app) run(ctx context.Context, job *servicecidr.Job, do func(context.Con
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	notifier := notify.New(job.Spec.Common.Notify, stop)
-	events := notify.NewEvents(job.Tools.Cluster, job.Spec.Name, func(err error) { fmt.Fprintf(a.err, "warning: %v\n", err) })
+	events := notify.NewEvents(job.Tools.Cluster, job.Spec.Name, func(err error) {
+		if !errors.Is(err, notify.ErrNoMigration) { // nothing was begun, and there is nothing to write about
+			fmt.Fprintf(a.err, "warning: %v\n", err)
+		}
+	})
 	r := a.runner()
 	shown := r.Sink
 	r.Sink = func(e engine.Event) {

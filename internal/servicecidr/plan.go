@@ -331,7 +331,7 @@ func (p *Planner) moveBatch(b *batch) []engine.Group {
 	}
 	groups = append(groups, p.crossing(b, p.hop)...)
 	note := &noteStep{tools: p.Tools, migration: p.spec().Name, batch: b.String(), counts: b.counts, tiers: b.tiers}
-	groups = append(groups, engine.Group{Title: b.String(), Steps: []engine.Step{note, p.settle(b.String())}})
+	groups = append(groups, engine.Group{Title: b.String(), Steps: append([]engine.Step{note}, p.settle(b.String())...)})
 	return append(groups, p.hooks(p.occasion(hook.Apply, v1alpha1.AfterBatch, "move", b))...)
 }
 
@@ -440,7 +440,7 @@ func (p *Planner) giveBack() []engine.Group {
 			b := &batch{number: number, of: total, tier: tier, entries: entries}
 			inside = append(inside, p.approach(hook.Rollback, "return", b)...)
 			inside = append(inside, p.crossing(b, func(e *Entry) engine.Step { return p.hop(e).(*hopStep).Undo() })...)
-			inside = append(inside, engine.Group{Title: b.String(), Steps: []engine.Step{p.settle(b.String())}})
+			inside = append(inside, engine.Group{Title: b.String(), Steps: p.settle(b.String())})
 			inside = append(inside, p.hooks(p.occasion(hook.Rollback, v1alpha1.AfterBatch, "return", b))...)
 		}
 		groups = append(groups, p.around(hook.Rollback, "return", tier, inside)...)
@@ -685,7 +685,7 @@ func (p *Planner) handOver() []engine.Group {
 
 // leave removes what replumb keeps for itself, and looks that nothing is left.
 func (p *Planner) leave() []engine.Group {
-	steps := []engine.Step{p.freeze().Undo()}
+	steps := []engine.Step{p.freeze().Undo(), &remainsStep{tools: p.Tools, migration: p.spec().Name}}
 	if p.spec().Common.Backups != v1alpha1.BackupsKeep {
 		steps = append(
 			steps,
@@ -730,11 +730,14 @@ func (p *Planner) proof(name string) *bridge.Barrier {
 	return b
 }
 
-func (p *Planner) settle(name string) engine.Step {
-	return &pauseStep{
+func (p *Planner) settle(name string) []engine.Step {
+	if p.spec().Settle == 0 {
+		return nil
+	}
+	return []engine.Step{&pauseStep{
 		id: "settle/" + name, length: p.spec().Settle, now: p.Tools.Now,
 		title: fmt.Sprintf("Let %s settle for %s", name, p.spec().Settle),
-	}
+	}}
 }
 
 func (p *Planner) drain() engine.Step {

@@ -76,7 +76,7 @@ func (e *Entry) BridgeKey() types.NamespacedName {
 }
 
 // IsKubernetes reports whether it is the Service by which pods reach the API server.
-func (e *Entry) IsKubernetes() bool { return e.Key() == kubernetesKey }
+func (e *Entry) IsKubernetes() bool { return e.Key() == kubernetesKey() }
 
 // HasNodePorts reports whether the Service answers at ports of the nodes, which no bridge keeps.
 func (e *Entry) HasNodePorts() bool {
@@ -90,10 +90,15 @@ func (e *Entry) HasNodePorts() bool {
 // Mirrored reports whether the endpoints of the bridge have to be copied, since no selector makes them.
 func (e *Entry) Mirrored() bool { return len(e.Service.Spec.Selector) == 0 }
 
-var (
-	kubernetesKey = types.NamespacedName{Namespace: metav1.NamespaceDefault, Name: "kubernetes"}
-	kubeDNSKey    = types.NamespacedName{Namespace: metav1.NamespaceSystem, Name: "kube-dns"}
-)
+// kubernetesKey is the Service by which pods reach the API server.
+func kubernetesKey() types.NamespacedName {
+	return types.NamespacedName{Namespace: metav1.NamespaceDefault, Name: "kubernetes"}
+}
+
+// kubeDNSKey is where installers put cluster DNS.
+func kubeDNSKey() types.NamespacedName {
+	return types.NamespacedName{Namespace: metav1.NamespaceSystem, Name: "kube-dns"}
+}
 
 // Survey is everything a plan needs to know of the Services of a cluster, worked out from the objects alone.
 type Survey struct {
@@ -228,7 +233,7 @@ func dnsServices(snap *cluster.Snapshot) map[types.NamespacedName]bool {
 		if old := svc.Annotations[v1alpha1.AnnotationOldIP]; named[old] {
 			address = old
 		}
-		if svc.Labels[v1alpha1.LabelRole] == "" && (key == kubeDNSKey || named[address]) {
+		if svc.Labels[v1alpha1.LabelRole] == "" && (key == kubeDNSKey() || named[address]) {
 			found[key] = true
 		}
 	}
@@ -307,7 +312,7 @@ const clusterServicesStay = "is one of the cluster's own Services, and spec.serv
 // isClusters reports whether a Service is one of the cluster's own.
 func (s *Survey) isClusters(svc *corev1.Service) bool {
 	key := types.NamespacedName{Namespace: svc.Namespace, Name: svc.Name}
-	return key == kubernetesKey || s.DNS[key]
+	return key == kubernetesKey() || s.DNS[key]
 }
 
 // stays says why a Service has nothing to do with the migration; nothing, if it has.
