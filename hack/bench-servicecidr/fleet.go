@@ -223,14 +223,16 @@ func (r *raw) hold(ctx context.Context, i int, a netip.Addr) error {
 	if !r.holds {
 		return nil
 	}
-	return r.fleet.cluster.Create(ctx, (&bridge.Hold{Migration: "raw", Address: a, Bridge: key(i)}).Build())
+	err := r.fleet.cluster.Create(ctx, (&bridge.Hold{Migration: "raw", Address: a, Bridge: key(i)}).Build())
+	// The controller that repairs IPAddresses, behind on a busy machine, may have given the address back to the Service.
+	return client.IgnoreAlreadyExists(err)
 }
 
 func (r *raw) unhold(ctx context.Context, a netip.Addr) error {
 	if !r.holds {
 		return nil
 	}
-	return r.fleet.cluster.Delete(ctx, &networkingv1.IPAddress{ObjectMeta: metav1.ObjectMeta{Name: a.String()}})
+	return client.IgnoreNotFound(r.fleet.cluster.Delete(ctx, &networkingv1.IPAddress{ObjectMeta: metav1.ObjectMeta{Name: a.String()}}))
 }
 
 // clean removes the annotations that the bare client leaves behind, outside of what is measured.

@@ -81,6 +81,9 @@ func move(ctx context.Context, o options, n int, form v1alpha1.BridgeForm) error
 	return nil
 }
 
+// patience is how often an apply that stopped is begun again. What it took is counted.
+const patience = 5
+
 // replumb moves everything, from nothing known to finished.
 func (f *fleet) replumb(ctx context.Context, form v1alpha1.BridgeForm) (apply, finish cost, err error) {
 	tools := servicecidr.Tools{Cluster: f.cluster, Probe: servicecidr.HealthPort{Cluster: f.cluster}, Inspector: apiserver.New(f.server.Config)}
@@ -93,6 +96,10 @@ func (f *fleet) replumb(ctx context.Context, form v1alpha1.BridgeForm) (apply, f
 	f.counter.reset()
 	stop := clock()
 	after, err := job.Apply(ctx, runner)
+	for again := 0; err != nil && again < patience; again++ { // as people do: the same command carries on
+		fmt.Printf("  apply stopped: %v\n", err)
+		after, err = job.Apply(ctx, runner)
+	}
 	if err != nil {
 		return apply, finish, fmt.Errorf("apply: %w", err)
 	}

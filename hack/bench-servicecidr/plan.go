@@ -60,8 +60,8 @@ func plan(ctx context.Context, o options, n int) error {
 		if err != nil {
 			return err
 		}
-		fmt.Printf("  RESULT plan %.1fs, peak memory %d MB; bare lists of Services and IPAddresses %.1fs, of EndpointSlices %.1fs\n",
-			took.Seconds(), peak>>20, bare.Seconds(), endpoints.Seconds())
+		fmt.Printf("  RESULT plan %s, peak memory %d MB; bare lists of Services and IPAddresses %.1fs, of EndpointSlices %.1fs\n",
+			took, peak>>20, bare.Seconds(), endpoints.Seconds())
 	}
 	return nil
 }
@@ -100,17 +100,17 @@ func (f *fleet) list(ctx context.Context, lists ...client.ObjectList) (time.Dura
 }
 
 // planOnce runs the program and tells how long it took and the most memory it had.
-func planOnce(ctx context.Context, program, kubeconfig, file string) (took time.Duration, peak int64, err error) {
+func planOnce(ctx context.Context, program, kubeconfig, file string) (took cost, peak int64, err error) {
 	cmd := exec.CommandContext(ctx, program, "plan", "-f", file, "--kubeconfig", kubeconfig)
 	cmd.Stderr = os.Stderr
 	start := time.Now()
 	if err := cmd.Run(); err != nil {
-		return 0, 0, fmt.Errorf("%s plan: %w", program, err)
+		return cost{}, 0, fmt.Errorf("%s plan: %w", program, err)
 	}
-	took = time.Since(start)
+	took = cost{wall: time.Since(start), cpu: cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()}
 	usage, ok := cmd.ProcessState.SysUsage().(*syscall.Rusage)
 	if !ok {
-		return 0, 0, errors.New("this system does not tell the memory of a process")
+		return cost{}, 0, errors.New("this system does not tell the memory of a process")
 	}
 	return took, usage.Maxrss << 10, nil
 }

@@ -28,13 +28,27 @@ func (b *Bridge) Ensure(ctx context.Context, c client.Client, pool *addr.Pool) e
 	err := c.Get(ctx, b.Key(), have)
 	switch {
 	case apierrors.IsNotFound(err):
-		have, err = b.create(ctx, c, pool)
+		return b.Make(ctx, c, pool)
 	case err == nil:
 		err = b.update(ctx, c, have)
 	}
 	if err != nil {
 		return fmt.Errorf("bridge %s: %w", b.Key(), err)
 	}
+	return b.complete(ctx, c, have)
+}
+
+// Make is Ensure for a bridge that has just been missed. One that was made meanwhile is an error.
+func (b *Bridge) Make(ctx context.Context, c client.Client, pool *addr.Pool) error {
+	have, err := b.create(ctx, c, pool)
+	if err != nil {
+		return fmt.Errorf("bridge %s: %w", b.Key(), err)
+	}
+	return b.complete(ctx, c, have)
+}
+
+// complete gives a bridge what is not in its spec.
+func (b *Bridge) complete(ctx context.Context, c client.Client, have *corev1.Service) error {
 	if len(b.Service.Spec.Selector) == 0 {
 		if err := Mirror(ctx, c, client.ObjectKeyFromObject(b.Service), have); err != nil {
 			return fmt.Errorf("bridge %s: %w", b.Key(), err)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
@@ -44,6 +45,8 @@ type bridgeStep struct {
 	entry   *Entry
 	// seen is the Service as State saw it, for the Do that follows; if it changed in between, Verify finds the bridge wrong.
 	seen *corev1.Service
+	// missed is true if State saw no bridge.
+	missed bool
 }
 
 var _ engine.Previewer = (*bridgeStep)(nil)
@@ -63,10 +66,11 @@ func (s *bridgeStep) State(ctx context.Context) (engine.State, error) {
 	err = s.planner.bridgeOf(s.entry, svc).Proven(ctx, s.client())
 	var missing *bridge.MissingError
 	var drift *bridge.DriftError
+	s.missed = errors.As(err, &missing)
 	switch {
 	case err == nil:
 		return engine.Done, nil
-	case errors.As(err, &missing), errors.As(err, &drift), engine.Retryable(err):
+	case s.missed, errors.As(err, &drift), engine.Retryable(err):
 		return engine.Pending, nil
 	}
 	return engine.Blocked, err
@@ -82,7 +86,14 @@ func (s *bridgeStep) Do(ctx context.Context) error {
 			return err
 		}
 	}
-	return s.planner.bridgeOf(s.entry, svc).Ensure(ctx, s.client(), s.planner.Survey.Pool)
+	b := s.planner.bridgeOf(s.entry, svc)
+	if s.missed {
+		s.missed = false
+		if err := b.Make(ctx, s.client(), s.planner.Survey.Pool); !apierrors.IsAlreadyExists(err) {
+			return err
+		}
+	}
+	return b.Ensure(ctx, s.client(), s.planner.Survey.Pool)
 }
 
 func (s *bridgeStep) Verify(ctx context.Context) error {
