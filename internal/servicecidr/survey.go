@@ -244,11 +244,10 @@ func dnsServices(snap *cluster.Snapshot) map[types.NamespacedName]bool {
 	for i := range snap.Services {
 		svc := &snap.Services[i]
 		key := types.NamespacedName{Namespace: svc.Namespace, Name: svc.Name}
-		address := svc.Spec.ClusterIP
-		if old := svc.Annotations[v1alpha1.AnnotationOldIP]; named[old] {
-			address = old
-		}
-		if svc.Labels[v1alpha1.LabelRole] == "" && (key == kubeDNSKey() || named[address]) {
+		// A kubelet may still name where the Service was, or already where it goes.
+		known := named[svc.Spec.ClusterIP] || named[svc.Annotations[v1alpha1.AnnotationOldIP]] ||
+			named[svc.Annotations[v1alpha1.AnnotationTargetIP]]
+		if svc.Labels[v1alpha1.LabelRole] == "" && (key == kubeDNSKey() || known) {
 			found[key] = true
 		}
 	}
