@@ -513,7 +513,7 @@ func (p *Planner) repoint() []engine.Group {
 	if p.spec().Mode == v1alpha1.ModeExtend {
 		return nil
 	}
-	var retire []engine.Step
+	var vacant, retire []engine.Step
 	hasDefault := false
 	for i := range p.Survey.Ranges {
 		c := &p.Survey.Ranges[i]
@@ -521,9 +521,10 @@ func (p *Planner) repoint() []engine.Group {
 			continue
 		}
 		hasDefault = hasDefault || c.Name == defaultRange
-		retire = append(retire, &retireStep{tools: p.Tools, name: c.Name, cidrs: cidrsOf(c), kept: p.Survey.KeepRanges()})
+		step := &retireStep{tools: p.Tools, name: c.Name, cidrs: cidrsOf(c), kept: p.Survey.KeepRanges()}
+		vacant, retire = append(vacant, &vacantStep{of: step}), append(retire, step)
 	}
-	groups := inOrder(p.keep()...)
+	groups := append(inOrder(p.keep()...), inOrder(vacant...)...)
 	was, moves := p.defaultWas()
 	if hasDefault {
 		groups = append(groups, single(p.apiServers(p.spec().To[0], repointed, false))...)
@@ -540,9 +541,12 @@ func (p *Planner) goes(c *networkingv1.ServiceCIDR) bool {
 	return c.Labels[v1alpha1.LabelRole] == "" && len(cidrsOf(c)) > 0 && inside(c, p.spec().From)
 }
 
-// retires reports whether a ServiceCIDR goes and nobody who stays holds it.
+// retires reports whether a ServiceCIDR goes. One that holds the cluster's own Services, told to stay, does not; who else
+// still has an address in it is named when its turn comes.
 func (p *Planner) retires(c *networkingv1.ServiceCIDR) bool {
-	return p.goes(c) && !slices.ContainsFunc(p.Survey.Blockers(), func(e *Entry) bool { return addr.Contains(cidrsOf(c), e.Old) })
+	return p.goes(c) && !slices.ContainsFunc(p.Survey.Blockers(), func(e *Entry) bool {
+		return e.Reason == clusterServicesStay && addr.Contains(cidrsOf(c), e.Old)
+	})
 }
 
 // keep makes the ranges for pinned Services.
