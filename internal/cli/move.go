@@ -188,9 +188,9 @@ Run again it carries on where it was, and does nothing when there is nothing to 
 			if err != nil {
 				return err
 			}
-			if job.Until = until; until != "" && !slices.Contains(servicecidr.PhaseNames(), until) {
+			if job.Until = until; until != "" && !slices.Contains(servicecidr.ApplyPhases(), until) {
 				return &UsageError{
-					Problem: fmt.Sprintf("there is no phase %q", until),
+					Problem: fmt.Sprintf("apply has no phase %q", until),
 					Hint:    "the phases of apply are " + strings.Join(servicecidr.ApplyPhases(), ", "),
 				}
 			}
