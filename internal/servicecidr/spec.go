@@ -158,7 +158,11 @@ func validateMode(s Spec) error {
 	case len(s.To) == 0 && s.Mode != v1alpha1.ModeRetire:
 		return &SpecError{Field: to, Problem: "is empty", Hint: "name the target range, such as 172.24.0.0/16"}
 	case len(s.From) != 1 && s.Mode == v1alpha1.ModeRetire:
-		return &SpecError{Field: from, Problem: fmt.Sprintf("names %d ranges, and mode Retire takes one", len(s.From)), Hint: "name the range to empty and delete"}
+		return &SpecError{
+			Field:   from,
+			Problem: fmt.Sprintf("names %d ranges, and mode Retire takes one", len(s.From)),
+			Hint:    "name the range to empty and delete",
+		}
 	case len(s.From) > 0 && s.Mode == v1alpha1.ModeExtend:
 		return &SpecError{Field: from, Problem: "contradicts mode Extend, which empties nothing", Hint: "remove it, or set mode: Move"}
 	}
