@@ -10,6 +10,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+
+	"github.com/replumb/replumb/internal/addr"
 )
 
 // rangeFinalizer keeps a ServiceCIDR that was deleted until no address needs it (ServiceCIDRProtectionFinalizer in
@@ -74,11 +76,16 @@ func free(r *networkingv1.ServiceCIDR, all []networkingv1.ServiceCIDR, addresses
 	}
 	return !slices.ContainsFunc(addresses, func(ip networkingv1.IPAddress) bool {
 		a, err := netip.ParseAddr(ip.Name)
-		if err != nil || !slices.ContainsFunc(prefixes(r), func(p netip.Prefix) bool { return p.Contains(a) }) {
-			return false
-		}
-		return orphaned(func(o netip.Prefix) bool { return o.Contains(a) })
+		has := func(p netip.Prefix) bool { return usable(p, a) }
+		return err == nil && slices.ContainsFunc(prefixes(r), has) && orphaned(has)
 	})
+}
+
+// usable leaves out the first and last address of a range (PrefixContainsIP in k8s.io/kubernetes
+// pkg/api/servicecidr/servicecidr.go).
+func usable(p netip.Prefix, a netip.Addr) bool {
+	first, last := addr.Bounds(p)
+	return !a.Less(first) && !last.Less(a)
 }
 
 func prefixes(r *networkingv1.ServiceCIDR) []netip.Prefix {

@@ -197,9 +197,9 @@ Exit code: 0 done, 1 error, 2 wrong command line or Migration, 3 blocked, 5 some
 			if err != nil {
 				return err
 			}
-			if job.Until = until; until != "" && !slices.Contains(servicecidr.PhaseNames(), until) {
+			if job.Until = until; until != "" && !slices.Contains(servicecidr.ApplyPhases(), until) {
 				return &UsageError{
-					Problem: fmt.Sprintf("there is no phase %q", until),
+					Problem: fmt.Sprintf("apply has no phase %q", until),
 					Hint:    "the phases of apply are " + strings.Join(servicecidr.ApplyPhases(), ", "),
 				}
 			}

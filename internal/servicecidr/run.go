@@ -34,6 +34,10 @@ func (j *Job) Apply(ctx context.Context, r *engine.Runner) (*Survey, error) {
 		return nil, err
 	}
 	if len(p.Findings.Blocking()) > 0 { // before anything is written, the lock included
+		// Another run may well be what blocks: it is named first.
+		if holder, err := lock.Current(ctx, j.Tools.Cluster); err == nil && holder != nil {
+			return nil, &lock.HeldError{Holder: *holder}
+		}
 		return nil, j.run(ctx, r, p, p.Apply(), v1alpha1.PhaseApplying)
 	}
 	if err := j.expected(ctx, p); err != nil {
