@@ -86,7 +86,9 @@ const patience = 5
 
 // replumb moves everything, from nothing known to finished.
 func (f *fleet) replumb(ctx context.Context, form v1alpha1.BridgeForm) (apply, finish cost, err error) {
-	tools := servicecidr.Tools{Cluster: f.cluster, Probe: servicecidr.HealthPort{Cluster: f.cluster}, Inspector: apiserver.New(f.server.Config)}
+	tools := servicecidr.Tools{
+		Cluster: f.cluster, Probe: servicecidr.HealthPort{Cluster: f.cluster}, Inspector: apiserver.New(f.server.Config),
+	}
 	job, err := servicecidr.NewJob(tools, migration(form))
 	if err != nil {
 		return apply, finish, err

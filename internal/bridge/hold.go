@@ -2,6 +2,7 @@ package bridge
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 
@@ -13,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine"
 )
 
 // Hold keeps an address that no Service owns from being given to one. The API server allocates by creating an
@@ -69,6 +71,30 @@ func (h *Hold) Place(ctx context.Context, c client.Client) error {
 	}
 	h.UID = made.UID
 	return nil
+}
+
+// PlaceAfter is Place for the address that a Service has left and that no Service has any more. The controller that
+// repairs IPAddresses may have given it back to that very Service, when it was behind and still saw it there (syncService
+// in k8s.io/kubernetes pkg/registry/core/service/ipallocator/controller/repairip.go). It takes that back some time later,
+// and the address would be free: so it goes at once.
+func (h *Hold) PlaceAfter(ctx context.Context, c client.Client, left types.NamespacedName) error {
+	err := h.Place(ctx, c)
+	var taken *TakenError
+	if !errors.As(err, &taken) {
+		return err
+	}
+	have := &networkingv1.IPAddress{}
+	if err := c.Get(ctx, types.NamespacedName{Name: h.Address.String()}, have); err != nil {
+		return engine.NotYet("holding %s: %w", h.Address, err)
+	}
+	parent := have.Spec.ParentRef
+	if parent == nil || parent.Resource != "services" || parent.Namespace != left.Namespace || parent.Name != left.Name {
+		return err
+	}
+	if err := c.Delete(ctx, have, client.Preconditions{UID: &have.UID}); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("address %s: %w", h.Address, err)
+	}
+	return engine.NotYet("address %s was given back to service %s, which has left it", h.Address, left)
 }
 
 // Check returns nil only if the hold is in place.

@@ -145,7 +145,7 @@ func (h *hopStep) Do(ctx context.Context) error {
 	src, _ := h.ends()
 	// From here on no Service owns the address left behind, but the bridge answers on it.
 	left := h.hold(src)
-	if err := left.Place(ctx, h.client()); err == nil {
+	if err := left.PlaceAfter(ctx, h.client(), h.entry.Key()); err == nil {
 		h.entry.placed(left)
 	} else if !isTakenBySomebody(err) {
 		return err
