@@ -87,8 +87,31 @@ func (l *Lazy) Main(m *testing.M) int {
 	return code
 }
 
+// Option changes how a Server is started.
+type Option func(*options)
+
+type options struct {
+	flags   map[string]string
+	standIn func(context.Context, client.Client)
+}
+
+// Flag sets a flag of the API server, named without its dashes.
+func Flag(name, value string) Option {
+	return func(o *options) { o.flags[name] = value }
+}
+
+// WithoutEndpoints starts a stand-in that makes no EndpointSlices. The usual one reads every Service over and over, which
+// in a measurement with thousands of them would be most of what is measured.
+func WithoutEndpoints() Option {
+	return func(o *options) { o.standIn = standInWithoutEndpoints }
+}
+
 // Run is Start for callers that call Stop themselves.
-func Run(serviceRange string) (*Server, error) {
+func Run(serviceRange string, opts ...Option) (*Server, error) {
+	o := &options{flags: map[string]string{"service-cluster-ip-range": serviceRange}, standIn: standIn}
+	for _, opt := range opts {
+		opt(o)
+	}
 	assets := os.Getenv("KUBEBUILDER_ASSETS")
 	if assets == "" {
 		return nil, errors.New(
@@ -96,7 +119,9 @@ func Run(serviceRange string) (*Server, error) {
 		)
 	}
 	env := &envtest.Environment{BinaryAssetsDirectory: assets}
-	env.ControlPlane.GetAPIServer().Configure().Set("service-cluster-ip-range", serviceRange)
+	for name, value := range o.flags {
+		env.ControlPlane.GetAPIServer().Configure().Set(name, value)
+	}
 	config, err := env.Start()
 	if err != nil {
 		return nil, fmt.Errorf("starting etcd and the API server: %w", err)
@@ -117,7 +142,7 @@ func Run(serviceRange string) (*Server, error) {
 	s.stop = cancel
 	go func() {
 		defer close(s.done)
-		standIn(ctx, s.Cluster)
+		o.standIn(ctx, s.Cluster)
 	}()
 	return s, nil
 }

@@ -20,7 +20,12 @@ const rangeFinalizer = "networking.k8s.io/service-cidr-finalizer"
 // pkg/controller/servicecidrs/servicecidrs_controller.go have it, without the ten seconds of grace.
 func ranges(ctx context.Context, c client.Client) {
 	all, addresses := &networkingv1.ServiceCIDRList{}, &networkingv1.IPAddressList{}
-	if c.List(ctx, all) != nil || c.List(ctx, addresses, client.MatchingLabels{networkingv1.LabelManagedBy: "ipallocator.k8s.io"}) != nil {
+	if c.List(ctx, all) != nil {
+		return
+	}
+	going := func(r networkingv1.ServiceCIDR) bool { return !r.DeletionTimestamp.IsZero() }
+	allocated := client.MatchingLabels{networkingv1.LabelManagedBy: "ipallocator.k8s.io"}
+	if slices.ContainsFunc(all.Items, going) && c.List(ctx, addresses, allocated) != nil {
 		return
 	}
 	for i := range all.Items {

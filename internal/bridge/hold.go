@@ -22,6 +22,8 @@ type Hold struct {
 	Migration string
 	Address   netip.Addr
 	Bridge    types.NamespacedName
+	// UID of the IPAddress, once it was placed or seen. Release then needs not look whose it is.
+	UID types.UID
 }
 
 // Build makes the hold as it should be.
@@ -57,13 +59,15 @@ func (e *TakenError) Error() string { return fmt.Sprintf("address %s is taken by
 
 // Place creates the hold. If the address is somebody else's it returns a TakenError.
 func (h *Hold) Place(ctx context.Context, c client.Client) error {
-	err := c.Create(ctx, h.Build(), client.FieldOwner(v1alpha1.FieldManager))
+	made := h.Build()
+	err := c.Create(ctx, made, client.FieldOwner(v1alpha1.FieldManager))
 	if apierrors.IsAlreadyExists(err) {
 		return h.Check(ctx, c)
 	}
 	if err != nil {
 		return fmt.Errorf("holding %s: %w", h.Address, err)
 	}
+	h.UID = made.UID
 	return nil
 }
 
@@ -76,12 +80,20 @@ func (h *Hold) Check(ctx context.Context, c client.Client) error {
 	if !h.owns(have) {
 		return &TakenError{Address: h.Address, By: ParentOf(have)}
 	}
+	h.UID = have.UID
 	return nil
 }
 
 // Release deletes the hold, and never anybody else's IPAddress.
 func (h *Hold) Release(ctx context.Context, c client.Client) error {
 	have := &networkingv1.IPAddress{}
+	if h.UID != "" {
+		have.Name = h.Address.String()
+		err := c.Delete(ctx, have, client.Preconditions{UID: &h.UID})
+		if !apierrors.IsConflict(err) { // another one has the name by now
+			return client.IgnoreNotFound(err)
+		}
+	}
 	err := c.Get(ctx, types.NamespacedName{Name: h.Address.String()}, have)
 	if err != nil || !h.owns(have) {
 		return client.IgnoreNotFound(err)

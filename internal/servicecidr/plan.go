@@ -27,7 +27,7 @@ import (
 )
 
 // parallel is how many steps of one group run at once.
-const parallel = 8
+const parallel = 32
 
 // Tools are what steps work with. Plans can be made and shown without them.
 type Tools struct {
@@ -586,7 +586,10 @@ func (p *Planner) defaultNow() *networkingv1.ServiceCIDR {
 // reopen makes sure that both ranges are open: addresses are given out again in the old one, and stay legitimate in the
 // new one until the last Service has left it.
 func (p *Planner) reopen() []engine.Group {
-	groups := p.extend()
+	var groups []engine.Group
+	if slices.ContainsFunc(p.Survey.Moves, func(e *Entry) bool { return e.Place != Waiting || e.Touched }) {
+		groups = p.extend()
+	}
 	var steps []engine.Step
 	for i, r := range p.spec().From {
 		open := slices.ContainsFunc(p.Survey.Ranges, func(c networkingv1.ServiceCIDR) bool {
