@@ -298,7 +298,9 @@ func (a *app) rollback() *cobra.Command {
 restarted pods, the old range as the default one. Like apply it waits where only you can do something.
 
 It works from every point before finish has passed the point of no return, and carries on when run again.`,
-		Example: a.example("  replumb rollback services-to-172-24\n  replumb rollback services-to-172-24 --yes   # where nobody can be asked"),
+		Example: a.example(`
+  replumb rollback services-to-172-24
+  replumb rollback services-to-172-24 --yes   # where nobody can be asked`),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			job, err := a.jobByName(cmd.Context(), args[0])
 			if err != nil {
