@@ -7,7 +7,7 @@ import (
 
 // Instructions of the gates, per distribution. docs/runbooks/service-cidr.md has them as well.
 
-func certificateGuide(d distribution, want netip.Addr) string {
+func certificateGuide(d distribution, old, want netip.Addr) string {
 	const end = "\nKeep the old address among the names as well: clients use both for now. replumb goes on by itself when it sees the new one."
 	switch d {
 	case kubeadm:
@@ -24,11 +24,12 @@ The API server takes the new certificate up by itself within a minute.`,
 		return fmt.Sprintf(`on every server, add to /etc/rancher/k3s/config.yaml (RKE2: /etc/rancher/rke2/config.yaml):
   tls-san:
     - %s
-then restart one server after the other: systemctl restart k3s (or rke2-server).`, want) + end
+    - %s
+then restart one server after the other: systemctl restart k3s (or rke2-server).`, want, old) + end
 	case kops:
-		return fmt.Sprintf(`add the address to the cluster's spec (kops edit cluster):
-  api: {additionalSANs: ["%s"]}
-then: kops update cluster --yes && kops rolling-update cluster --instance-group-roles=control-plane --yes`, want) + end
+		return fmt.Sprintf(`add the addresses to the cluster's spec (kops edit cluster):
+  api: {additionalSANs: ["%s", "%s"]}
+then: kops update cluster --yes && kops rolling-update cluster --instance-group-roles=control-plane --yes`, want, old) + end
 	}
 	return fmt.Sprintf(`issue the serving certificate of every API server (--tls-cert-file) anew, with the IP address %s among its subject
 alternative names. The API server takes a changed file up by itself within a minute.`, want) + end
@@ -73,7 +74,8 @@ then on one control-plane node after the other set --service-cluster-ip-range=%[
 	case k3s:
 		return fmt.Sprintf(`on one server after the other, set in /etc/rancher/k3s/config.yaml (RKE2: /etc/rancher/rke2/config.yaml):
   service-cidr: %s
-and restart it: systemctl restart k3s (or rke2-server).`, want) + end
+and restart it: systemctl restart k3s (or rke2-server). A server that finds another value on the others may refuse to
+start: then stop all servers, change all, and start them. Traffic between pods and Services goes on meanwhile.`, want) + end
 	case kops:
 		return fmt.Sprintf(`set serviceClusterIPRange: %s in the cluster's spec (kops edit cluster), then:
   kops update cluster --yes && kops rolling-update cluster --instance-group-roles=control-plane --yes`, want) + end

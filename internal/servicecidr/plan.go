@@ -352,13 +352,16 @@ func (p *Planner) approach(run hook.Run, phase string, b *batch) []engine.Group 
 }
 
 // crossing takes a batch over its bridges. Services with node ports hop one after the other: each needs a sync window of
-// the kube-proxies for itself.
+// the kube-proxies for itself. kubernetes hops last, when everything beside it is proven to work.
 func (p *Planner) crossing(b *batch, hop func(*Entry) engine.Step) []engine.Group {
-	var plainHops, nodePorts []*Entry
+	var plainHops, nodePorts, last []*Entry
 	for _, e := range b.entries {
-		if e.HasNodePorts() {
+		switch {
+		case e.IsKubernetes():
+			last = append(last, e)
+		case e.HasNodePorts():
 			nodePorts = append(nodePorts, e)
-		} else {
+		default:
 			plainHops = append(plainHops, e)
 		}
 	}
@@ -367,6 +370,7 @@ func (p *Planner) crossing(b *batch, hop func(*Entry) engine.Step) []engine.Grou
 		{Title: b.String(), Steps: []engine.Step{p.barrier(b.String())}},
 		{Title: b.String(), Parallel: parallel, Steps: mapSteps(plainHops, hop)},
 		{Title: b.String(), Parallel: 1, Steps: mapSteps(nodePorts, hop)},
+		{Title: b.String(), Steps: mapSteps(last, hop)},
 	}
 }
 
@@ -486,7 +490,7 @@ func (p *Planner) certificates() engine.Step {
 	return &certificateGate{
 		gate: gate{
 			id: "certificates", title: fmt.Sprintf("Wait until the certificate of every API server names %s", want),
-			guide: certificateGuide(p.Distribution, want), length: p.spec().GateWait,
+			guide: certificateGuide(p.Distribution, p.Survey.Kubernetes().Old, want), length: p.spec().GateWait,
 		},
 		servers: p.servers(), want: want,
 	}
