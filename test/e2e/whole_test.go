@@ -62,6 +62,10 @@ func TestWholeRange(t *testing.T) {
 	requireWhole(t, l, oldRange)
 	requireNoTrace(t, l)
 	requireNaiveLoses(t, l)
+	for _, address := range l.APIServers() {
+		requireServes(t, address, oldAPI, newAPI)
+	}
+	requireKilledAPIServersLose(t, l, s)
 }
 
 // TestMatrixRollbackFromEveryPhase stops after each phase of apply in turn and goes back, under traffic: each time all
