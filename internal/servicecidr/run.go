@@ -92,9 +92,9 @@ func (j *Job) applyRound(ctx context.Context, r *engine.Runner, p *Planner) (ove
 	p.Survey, p.Refresh = after.Survey, after.Refresh
 	switch {
 	case stopsHere:
-		return true, j.status(ctx, func(st *v1alpha1.MigrationStatus) {
+		return true, client.IgnoreNotFound(j.status(ctx, func(st *v1alpha1.MigrationStatus) { // phase check records none
 			setReady(st, metav1.ConditionFalse, v1alpha1.ReasonInProgress, "stopped after phase "+j.Until+", as asked")
-		})
+		}))
 	case last && after.idle():
 		return true, j.settle(ctx, v1alpha1.PhaseMoved, after.Survey.Counts())
 	}
