@@ -37,7 +37,11 @@ test-unit: lab ## Tests without a cluster, and against a real etcd and API serve
 
 .PHONY: test-lab
 test-lab: lab ## Tests with real packets between real nodes (root)
-	go test -v -count=1 -timeout 30m ./test/e2e/...
+	go test -v -count=1 -timeout 30m -skip '^TestMatrix' ./test/e2e/...
+
+.PHONY: test-matrix
+test-matrix: lab ## Long tests with real packets: rollback from every phase under traffic (root; about 20 min)
+	go test -v -count=1 -timeout 60m -run '^TestMatrix' ./test/e2e/...
 
 .PHONY: test-lab-endurance
 test-lab-endurance: lab ## A lab up and down twenty times in a row, looking for anything left behind (root; about 6 min)

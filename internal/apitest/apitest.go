@@ -179,6 +179,21 @@ func (s *Server) Clean(t testing.TB) {
 		t.Fatal(err)
 	}
 	s.removeNamespace(t, v1alpha1.SystemNamespace)
+	s.awaitRanges(t)
+}
+
+// awaitRanges waits until the stand-in has let every ServiceCIDR go but the API server's own.
+func (s *Server) awaitRanges(t testing.TB) {
+	t.Helper()
+	all := &networkingv1.ServiceCIDRList{}
+	err := wait.PollUntilContextTimeout(context.Background(), 10*time.Millisecond, 10*time.Second, true,
+		func(ctx context.Context) (bool, error) {
+			err := s.List(ctx, all)
+			return len(all.Items) <= 1, err
+		})
+	if err != nil {
+		t.Fatalf("servicecidrs %v are left: %v", all.Items, err)
+	}
 }
 
 // remove deletes an object, waiting until the API server has forgotten a freeze.

@@ -7,7 +7,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
-	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -16,11 +15,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// standIn plays the controllers that no controller manager runs here: ServiceCIDRs become ready, Services with a
-// selector get an EndpointSlice, namespaces that are deleted go away. It passes over errors: the next round looks again.
+// standIn plays the controllers that no controller manager runs here: ServiceCIDRs become ready and go when they are free,
+// Services with a selector get an EndpointSlice, namespaces that are deleted go away. It passes over errors: the next round looks again.
 func standIn(ctx context.Context, c client.Client) {
 	wait.UntilWithContext(ctx, func(ctx context.Context) {
-		readyRanges(ctx, c)
+		ranges(ctx, c)
 		endpoints(ctx, c)
 		finalize(ctx, c)
 	}, 50*time.Millisecond)
@@ -29,21 +28,9 @@ func standIn(ctx context.Context, c client.Client) {
 // standInWithoutEndpoints costs next to nothing: it looks at two small collections.
 func standInWithoutEndpoints(ctx context.Context, c client.Client) {
 	wait.UntilWithContext(ctx, func(ctx context.Context) {
-		readyRanges(ctx, c)
+		ranges(ctx, c)
 		finalize(ctx, c)
 	}, 200*time.Millisecond)
-}
-
-func readyRanges(ctx context.Context, c client.Client) {
-	all := &networkingv1.ServiceCIDRList{}
-	_ = c.List(ctx, all)
-	for i := range all.Items {
-		r := &all.Items[i]
-		cond := metav1.Condition{Type: networkingv1.ServiceCIDRConditionReady, Status: metav1.ConditionTrue, Reason: "StandIn"}
-		if meta.SetStatusCondition(&r.Status.Conditions, cond) {
-			_ = c.Status().Update(ctx, r)
-		}
-	}
 }
 
 func endpoints(ctx context.Context, c client.Client) {

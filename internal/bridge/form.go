@@ -4,12 +4,15 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine"
 )
 
 // LoadBalancerLimit is how many load-balancer bridges Auto makes at most. Each takes a health-check port out of the
@@ -49,10 +52,14 @@ func Try(ctx context.Context, c client.Client, form v1alpha1.BridgeForm, beside 
 	b := &Bridge{Migration: "admission", Service: beside, Old: old, New: target, Form: form}
 	trial := b.Build()
 	trial.Name, trial.GenerateName = "", "replumb-trial-"
-	err = c.Create(ctx, trial, client.DryRunAll)
+	// While a range is being retired there are moments in which the API server has none to give an address from.
+	waitErr := wait.PollUntilContextTimeout(ctx, 500*time.Millisecond, 30*time.Second, true, func(ctx context.Context) (bool, error) {
+		err = c.Create(ctx, trial.DeepCopy(), client.DryRunAll)
+		return !engine.Retryable(NotReadyYet(err)), nil
+	})
 	switch {
 	case err == nil:
-		return nil, nil
+		return nil, waitErr
 	case apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || apierrors.IsBadRequest(err):
 		return fmt.Errorf("in namespace %s: %w", beside.Namespace, err), nil
 	}

@@ -3,10 +3,15 @@ package cli
 import (
 	"context"
 	"fmt"
+	"slices"
+	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/lock"
 	"github.com/replumb/replumb/internal/servicecidr"
 	"github.com/replumb/replumb/internal/ui"
 )
@@ -18,8 +23,15 @@ type statusDocument struct {
 	Final     bool            `json:"pointOfNoReturnPassed"`
 	LastError string          `json:"lastError,omitempty"`
 	Counts    v1alpha1.Counts `json:"counts"`
-	Services  []serviceLine   `json:"services"`
-	Next      string          `json:"next"`
+	Stage     string          `json:"stage,omitempty"`
+	Paused    bool            `json:"paused,omitempty"`
+	// Lock is who works on the cluster at the moment.
+	Lock     string                `json:"lock,omitempty"`
+	Tiers    []v1alpha1.TierStatus `json:"tiers,omitempty"`
+	Services []serviceLine         `json:"services"`
+	// Holds names what still keeps the ranges that are to go.
+	Holds []string `json:"holds,omitempty"`
+	Next  string   `json:"next"`
 }
 
 // inTarget is the state of a Service in the target range of a finished migration, whether it moved there or was made there.
@@ -29,7 +41,20 @@ func (d *statusDocument) summary() string {
 	if d.Phase == v1alpha1.PhaseFinished {
 		return fmt.Sprintf("%d Services were moved and their old addresses taken away, %d stayed", d.Counts.Moved, d.Counts.Stays)
 	}
-	return fmt.Sprintf("%d of %d moved, %d bridged, %d stay", d.Counts.Moved, d.Counts.Total, d.Counts.Bridged, d.Counts.Stays)
+	return fmt.Sprintf("%d of %d moved, %d bridged, %d pinned, %d stay",
+		d.Counts.Moved, d.Counts.Total, d.Counts.Bridged, d.Counts.Pinned, d.Counts.Stays)
+}
+
+// phase says where the migration stands, for people.
+func (d *statusDocument) phase() string {
+	text := string(d.Phase)
+	if d.Stage != "" {
+		text += " (" + d.Stage + ")"
+	}
+	if d.Paused {
+		text += ", paused"
+	}
+	return text
 }
 
 type serviceLine struct {
@@ -41,29 +66,69 @@ type serviceLine struct {
 }
 
 func (a *app) status() *cobra.Command {
+	watch := false
 	cmd := &cobra.Command{
-		Use: "status [NAME]", Short: "Show where each Service stands", Args: cobra.MaximumNArgs(1),
-		Long:    "Show where each Service stands, read from the objects themselves.",
-		Example: a.example("  replumb status\n  replumb status services-to-172-24 -o json"),
+		Use:     "status [NAME]",
+		Short:   "Show where each Service stands",
+		Args:    cobra.MaximumNArgs(1),
+		Long:    "Show where each Service stands, what still holds the old range, and who is working on it, read from the objects\nthemselves.",
+		Example: a.example("  replumb status\n  replumb status services-to-172-24 --watch\n  replumb status services-to-172-24 -o json"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			jobs, err := a.jobs(cmd.Context(), args)
-			if err != nil {
-				return err
+			if watch {
+				return a.watchStatus(cmd.Context(), args)
 			}
-			if len(jobs) == 0 {
-				fmt.Fprintln(a.err, "no migrations")
-				return nil
-			}
-			for _, job := range jobs {
-				if err := a.showStatus(cmd.Context(), job); err != nil {
-					return err
-				}
-			}
-			return nil
+			return a.showAll(cmd.Context(), args)
 		},
 	}
 	a.outputFlag(cmd, "table", "json", "yaml", "name")
+	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "show it again whenever it has changed")
 	return cmd
+}
+
+// watchEvery is how often status --watch looks.
+const watchEvery = 2 * time.Second
+
+// watchStatus shows the status again whenever it is another, until it is interrupted.
+func (a *app) watchStatus(ctx context.Context, args []string) error {
+	screen := a.out
+	last := ""
+	tick := time.NewTicker(watchEvery)
+	defer tick.Stop()
+	for {
+		var page strings.Builder
+		a.out = &output{w: &page}
+		err := a.showAll(ctx, args)
+		a.out = screen
+		if err != nil {
+			return err
+		}
+		if page.String() != last {
+			last = page.String()
+			fmt.Fprintf(a.out, "%s\n", last)
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+func (a *app) showAll(ctx context.Context, args []string) error {
+	jobs, err := a.jobs(ctx, args)
+	if err != nil {
+		return err
+	}
+	if len(jobs) == 0 {
+		fmt.Fprintln(a.err, "no migrations")
+		return nil
+	}
+	for _, job := range jobs {
+		if err := a.showStatus(ctx, job); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (a *app) jobs(ctx context.Context, names []string) ([]*servicecidr.Job, error) {
@@ -99,6 +164,13 @@ func (a *app) showStatus(ctx context.Context, job *servicecidr.Job) error {
 		return err
 	}
 	doc := a.statusDocument(job, survey)
+	holder, err := lock.Current(ctx, job.Tools.Cluster)
+	if err != nil && !apierrors.IsForbidden(err) {
+		return err
+	}
+	if holder != nil {
+		doc.Lock = (&lock.HeldError{Holder: *holder}).Error()
+	}
 	switch a.output {
 	case "json", "yaml":
 		return ui.Document(a.out, a.output, doc)
@@ -113,7 +185,16 @@ func (a *app) showStatus(ctx context.Context, job *servicecidr.Job) error {
 	if err := ui.Table(a.out, rows); err != nil {
 		return err
 	}
-	fmt.Fprintf(a.out, "migration %s: %s; %s\n", doc.Migration, doc.Phase, doc.summary())
+	for _, h := range doc.Holds {
+		fmt.Fprintf(a.out, "holds the old range: %s\n", h)
+	}
+	for _, t := range doc.Tiers {
+		fmt.Fprintf(a.out, "tier %s: %d of %d moved\n", t.Name, t.Moved, t.Total)
+	}
+	fmt.Fprintf(a.out, "migration %s: %s; %s\n", doc.Migration, doc.phase(), doc.summary())
+	if doc.Lock != "" {
+		fmt.Fprintln(a.out, doc.Lock)
+	}
 	if doc.LastError != "" {
 		fmt.Fprintf(a.out, "last error: %s\n", doc.LastError)
 	}
@@ -125,14 +206,20 @@ func (a *app) statusDocument(job *servicecidr.Job, survey *servicecidr.Survey) s
 	st := job.Migration.Status
 	doc := statusDocument{
 		Migration: job.Spec.Name, Phase: st.Phase, Final: st.PointOfNoReturnPassed, LastError: st.LastError,
-		Counts: survey.Counts(), Services: []serviceLine{}, Next: a.next(job, survey),
+		Counts: survey.Counts(), Services: []serviceLine{}, Next: a.next(job, survey), Stage: st.Stage, Paused: job.Migration.Spec.Paused,
 	}
 	finished := st.Phase == v1alpha1.PhaseFinished
 	if finished {
 		// Which Services had moved can no longer be seen on them; how many was written down.
 		doc.Counts.Moved, doc.Counts.Total = st.Counts.Moved, st.Counts.Moved+len(survey.Moves)
 	}
-	for _, e := range append(survey.Moves, survey.Stays...) {
+	if !finished && st.Phase != v1alpha1.PhaseRolledBack {
+		doc.Holds = survey.Holds()
+		if len(survey.Tiers) > 2 { // more than the default and the cluster's own
+			doc.Tiers = survey.TierCounts(nil)
+		}
+	}
+	for _, e := range slices.Concat(survey.Moves, survey.Pins, survey.Stays) {
 		if finished && e.InTarget() {
 			doc.Counts.Stays--
 			doc.Services = append(doc.Services, serviceLine{Service: e.Key().String(), New: e.Old.String(), State: inTarget})
@@ -153,6 +240,8 @@ func (a *app) statusDocument(job *servicecidr.Job, survey *servicecidr.Survey) s
 func (a *app) next(job *servicecidr.Job, survey *servicecidr.Survey) string {
 	name := job.Spec.Name
 	switch {
+	case job.Migration.Spec.Paused:
+		return a.name + " resume " + name
 	case job.Migration.Status.Phase == v1alpha1.PhaseFinished, job.Migration.Status.Phase == v1alpha1.PhaseRolledBack:
 		return "nothing; the migration is over"
 	case job.Migration.Status.PointOfNoReturnPassed:

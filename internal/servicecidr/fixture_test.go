@@ -146,7 +146,11 @@ func (f *fixture) node(name, ip string) {
 	f.Helper()
 	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	f.must(server.Create(f.Context(), n))
-	n.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: ip}}
+	n.Status.Addresses = []corev1.NodeAddress{
+		// An API server asks a kubelet there first, and refuses at once: otherwise every look would wait for its time-out.
+		{Type: corev1.NodeHostName, Address: "localhost"},
+		{Type: corev1.NodeInternalIP, Address: ip},
+	}
 	n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
 	f.must(server.Status().Update(f.Context(), n))
 }

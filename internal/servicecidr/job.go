@@ -64,8 +64,13 @@ func (j *Job) Adopt(ctx context.Context) (*v1alpha1.Migration, error) {
 	}
 	whole := have.DeepCopy() // somebody may have created it with kubectl, where nothing is filled in
 	Default(whole)
-	if whole.Spec.ServiceCIDR != nil && len(j.Migration.Spec.ServiceCIDR.From) == 0 {
-		j.Migration.Spec.ServiceCIDR.From = whole.Spec.ServiceCIDR.From
+	if settled := whole.Spec.ServiceCIDR; settled != nil { // what the file leaves open was worked out when it began
+		if len(j.Migration.Spec.ServiceCIDR.From) == 0 {
+			j.Migration.Spec.ServiceCIDR.From = settled.From
+		}
+		if len(j.Migration.Spec.ServiceCIDR.To) == 0 {
+			j.Migration.Spec.ServiceCIDR.To = settled.To
+		}
 	}
 	if !equality.Semantic.DeepEqual(whole.Spec.ServiceCIDR, j.Migration.Spec.ServiceCIDR) {
 		return nil, &SpecError{
@@ -241,7 +246,7 @@ func (j *Job) live(ctx context.Context, in *Input) error {
 	eg, ctx := errgroup.WithContext(ctx)
 	eg.SetLimit(parallel)
 	for _, form := range bridge.Candidates(j.Spec.Bridge, len(survey.Moves)) {
-		for _, svc := range onePerNamespace(survey.Moves) {
+		for _, svc := range onePerNamespace(survey.Pending()) { // those that moved have their bridges
 			eg.Go(func() error {
 				refused, err := bridge.Try(ctx, j.Tools.Cluster, form, svc.Service, svc.New)
 				mu.Lock()

@@ -34,6 +34,10 @@ func (j *Job) Apply(ctx context.Context, r *engine.Runner) (*Survey, error) {
 		return nil, err
 	}
 	if len(p.Findings.Blocking()) > 0 { // before anything is written, the lock included
+		// Another run may well be what blocks: it is named first.
+		if holder, err := lock.Current(ctx, j.Tools.Cluster); err == nil && holder != nil {
+			return nil, &lock.HeldError{Holder: *holder}
+		}
 		return nil, j.run(ctx, r, p, p.Apply(), v1alpha1.PhaseApplying)
 	}
 	if err := j.expected(ctx, p); err != nil {
@@ -88,9 +92,9 @@ func (j *Job) applyRound(ctx context.Context, r *engine.Runner, p *Planner) (ove
 	p.Survey, p.Refresh = after.Survey, after.Refresh
 	switch {
 	case stopsHere:
-		return true, j.status(ctx, func(st *v1alpha1.MigrationStatus) {
+		return true, client.IgnoreNotFound(j.status(ctx, func(st *v1alpha1.MigrationStatus) { // phase check records none
 			setReady(st, metav1.ConditionFalse, v1alpha1.ReasonInProgress, "stopped after phase "+j.Until+", as asked")
-		})
+		}))
 	case last && after.idle():
 		return true, j.settle(ctx, v1alpha1.PhaseMoved, after.Survey.Counts())
 	}
@@ -153,6 +157,13 @@ func (j *Job) Rollback(ctx context.Context, r *engine.Runner) error {
 }
 
 func (j *Job) rollbackRound(ctx context.Context, r *engine.Runner) (over bool, err error) {
+	have, err := GetMigration(ctx, j.Tools.Cluster, j.Spec.Name)
+	if err != nil {
+		return false, err
+	}
+	if have != nil {
+		j.Migration.Status = have.Status // the round before may have seen the kubelets
+	}
 	p, err := j.Examine(ctx)
 	if err != nil {
 		return false, err

@@ -91,7 +91,7 @@ func (e *Entry) placed(h *bridge.Hold) {
 }
 
 // IsKubernetes reports whether it is the Service by which pods reach the API server.
-func (e *Entry) IsKubernetes() bool { return e.Key() == kubernetesKey }
+func (e *Entry) IsKubernetes() bool { return e.Key() == kubernetesKey() }
 
 // HasNodePorts reports whether the Service answers at ports of the nodes, which no bridge keeps.
 func (e *Entry) HasNodePorts() bool {
@@ -105,10 +105,15 @@ func (e *Entry) HasNodePorts() bool {
 // Mirrored reports whether the endpoints of the bridge have to be copied, since no selector makes them.
 func (e *Entry) Mirrored() bool { return len(e.Service.Spec.Selector) == 0 }
 
-var (
-	kubernetesKey = types.NamespacedName{Namespace: metav1.NamespaceDefault, Name: "kubernetes"}
-	kubeDNSKey    = types.NamespacedName{Namespace: metav1.NamespaceSystem, Name: "kube-dns"}
-)
+// kubernetesKey is the Service by which pods reach the API server.
+func kubernetesKey() types.NamespacedName {
+	return types.NamespacedName{Namespace: metav1.NamespaceDefault, Name: "kubernetes"}
+}
+
+// kubeDNSKey is where installers put cluster DNS.
+func kubeDNSKey() types.NamespacedName {
+	return types.NamespacedName{Namespace: metav1.NamespaceSystem, Name: "kube-dns"}
+}
 
 // Survey is everything a plan needs to know of the Services of a cluster, worked out from the objects alone.
 type Survey struct {
@@ -239,11 +244,10 @@ func dnsServices(snap *cluster.Snapshot) map[types.NamespacedName]bool {
 	for i := range snap.Services {
 		svc := &snap.Services[i]
 		key := types.NamespacedName{Namespace: svc.Namespace, Name: svc.Name}
-		address := svc.Spec.ClusterIP
-		if old := svc.Annotations[v1alpha1.AnnotationOldIP]; named[old] {
-			address = old
-		}
-		if svc.Labels[v1alpha1.LabelRole] == "" && (key == kubeDNSKey || named[address]) {
+		// A kubelet may still name where the Service was, or already where it goes.
+		known := named[svc.Spec.ClusterIP] || named[svc.Annotations[v1alpha1.AnnotationOldIP]] ||
+			named[svc.Annotations[v1alpha1.AnnotationTargetIP]]
+		if svc.Labels[v1alpha1.LabelRole] == "" && (key == kubeDNSKey() || known) {
 			found[key] = true
 		}
 	}
@@ -322,7 +326,7 @@ const clusterServicesStay = "is one of the cluster's own Services, and spec.serv
 // isClusters reports whether a Service is one of the cluster's own.
 func (s *Survey) isClusters(svc *corev1.Service) bool {
 	key := types.NamespacedName{Namespace: svc.Namespace, Name: svc.Name}
-	return key == kubernetesKey || s.DNS[key]
+	return key == kubernetesKey() || s.DNS[key]
 }
 
 // stays says why a Service has nothing to do with the migration; nothing, if it has.
@@ -673,4 +677,33 @@ func sizeOf(r netip.Prefix) string {
 		return strconv.Itoa(n)
 	}
 	return "over 16 million"
+}
+
+// Holds names everything that keeps the ranges that are to go: Services that are still to move, those that stay, and the
+// ranges themselves.
+func (s *Survey) Holds() []string {
+	var all []string
+	for _, e := range s.Pending() {
+		all = append(all, fmt.Sprintf("service %s (%s) has not moved", e.Key(), e.Old))
+	}
+	for _, e := range s.Blockers() {
+		all = append(all, fmt.Sprintf("service %s (%s) %s", e.Key(), e.Old, e.Reason))
+	}
+	for i := range s.Ranges {
+		c := &s.Ranges[i]
+		if c.Labels[v1alpha1.LabelRole] == "" && len(cidrsOf(c)) > 0 && inside(c, s.Spec.From) {
+			all = append(all, fmt.Sprintf("servicecidr %s (%s)", c.Name, joinRanges(cidrsOf(c))))
+		}
+	}
+	return all
+}
+
+// inside reports whether all ranges of a ServiceCIDR lie in others.
+func inside(c *networkingv1.ServiceCIDR, ranges []netip.Prefix) bool {
+	for _, p := range cidrsOf(c) {
+		if !slices.ContainsFunc(ranges, func(r netip.Prefix) bool { return r.Contains(p.Addr()) && r.Bits() <= p.Bits() }) {
+			return false
+		}
+	}
+	return true
 }

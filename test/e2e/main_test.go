@@ -17,8 +17,11 @@ import (
 	"github.com/replumb/replumb/internal/lab/component"
 )
 
-// sharedName is the name of the lab that tests share; a run that was killed may have left one.
-const sharedName = "e2e"
+// sharedName and haName are the names of the labs that tests share; a run that was killed may have left them.
+const (
+	sharedName = "e2e"
+	haName     = "e2e-ha"
+)
 
 func TestMain(m *testing.M) {
 	lab.RunMachineIfAsked()
@@ -28,8 +31,10 @@ func TestMain(m *testing.M) {
 func run(m *testing.M) int {
 	ctx := context.Background()
 	down := func() {
-		if _, err := lab.Down(ctx, sharedName); err != nil {
-			fmt.Fprintln(os.Stderr, "taking the shared lab down:", err)
+		for _, name := range []string{sharedName, haName} {
+			if _, err := lab.Down(ctx, name); err != nil {
+				fmt.Fprintf(os.Stderr, "taking lab %s down: %v\n", name, err)
+			}
 		}
 	}
 	down()
@@ -47,13 +52,27 @@ func shared(t *testing.T) *lab.Lab {
 	return l
 }
 
-var sharedOnce = sync.OnceValues(func() (*lab.Lab, error) {
+var sharedOnce = sync.OnceValues(func() (*lab.Lab, error) { return up(sharedName, 1) })
+
+// highlyAvailable returns the cluster with three control planes, whose API servers can be restarted one by one.
+func highlyAvailable(t *testing.T) *lab.Lab {
+	t.Helper()
+	l, err := haOnce()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+var haOnce = sync.OnceValues(func() (*lab.Lab, error) { return up(haName, 3) })
+
+func up(name string, controlPlanes int) (*lab.Lab, error) {
 	topology := lab.Default()
-	topology.Name = sharedName
+	topology.Name, topology.ControlPlanes = name, controlPlanes
 	return lab.Up(context.Background(), topology, lab.Options{Progress: func(format string, args ...any) {
-		fmt.Printf("    lab %s: %s\n", sharedName, fmt.Sprintf(format, args...))
+		fmt.Printf("    lab %s: %s\n", name, fmt.Sprintf(format, args...))
 	}})
-})
+}
 
 // binaries builds replumb and replumb-lab once and returns their folder.
 func binaries(t *testing.T) string {

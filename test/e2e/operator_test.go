@@ -23,6 +23,8 @@ type operator struct {
 	// range. For a rollback, those it had.
 	kubernetes, dns netip.Addr
 	serviceCIDR     netip.Prefix
+	// killAt, if set, is the event at which it kills the command with SIGKILL.
+	killAt func(engine.Event) bool
 }
 
 // acts are what it does at each gate, by the gate's step.
@@ -60,6 +62,10 @@ func (o operator) attend(t *testing.T, cmd *exec.Cmd) (events []engine.Event, ex
 			continue
 		}
 		events = append(events, e)
+		if o.killAt != nil && o.killAt(e) {
+			_ = cmd.Process.Kill()
+			break
+		}
 		act := acts[e.Step]
 		if e.Kind != engine.StepWaiting || act == nil || slices.Contains(gates, e.Step) {
 			continue
@@ -78,7 +84,7 @@ func (o operator) attend(t *testing.T, cmd *exec.Cmd) (events []engine.Event, ex
 		t.Errorf("events of %s: %v", strings.Join(cmd.Args, " "), err)
 	}
 	_ = cmd.Wait() // what it says is the exit code
-	acting.Wait()
+	acting.Wait()  // an operator does not notice that somebody's command was killed
 	if stderr.Len() > 0 {
 		t.Logf("%s: %s", strings.Join(cmd.Args, " "), stderr.String())
 	}

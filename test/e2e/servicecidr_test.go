@@ -24,31 +24,6 @@ import (
 	"github.com/replumb/replumb/internal/traffic"
 )
 
-// TestForthAndBack moves every Service of the shop to another range and back, while clients on an iptables node and on an
-// nftables node call by name, by old address and over long-lived connections, and look names up. Nothing may be lost
-// either way, and in the end nothing of replumb may be left.
-func TestForthAndBack(t *testing.T) {
-	s := shopUnderTraffic(t)
-	l := shared(t)
-	const to = "172.24.0.0/16"
-	file := writeMigration(t, "forth", to, "bridge: LoadBalancer", drain)
-	before := shopServices(t, l)
-
-	forth := s.during(t, "the move", func() { replumb(t, l, "apply", "-f", file) })
-	forth.requireNothingLost(t, traffic.All)
-	forth.requireEnough(t, l.NodeNames())
-	requireAllIn(t, l, to)
-	if out := replumb(t, l, "apply", "-f", file, "-o", "json"); strings.Contains(out, string(engine.StepDone)) {
-		t.Errorf("apply run again did something: %s", out)
-	}
-
-	back := s.during(t, "the rollback", func() { replumb(t, l, "rollback", "forth", "--yes") })
-	back.requireNothingLost(t, traffic.All)
-	requireSame(t, before, shopServices(t, l))
-	requireNoTrace(t, l)
-	requireNaiveLoses(t)
-}
-
 // TestKilledAndFinished kills apply again and again, each time at another event, under traffic; run once more, it goes
 // through. Then it finishes. The bridges have the other form here.
 func TestKilledAndFinished(t *testing.T) {
@@ -72,7 +47,7 @@ func TestKilledAndFinished(t *testing.T) {
 	end := s.during(t, "finish", func() { replumb(t, l, "finish", "killed", "--yes") })
 	end.requireNothingLost(t, byName)
 	requireNoTrace(t, l)
-	requireNaiveLoses(t)
+	requireNaiveLoses(t, l)
 
 	// The control of finish itself: what it says it takes away no longer answers.
 	eventually(t, settled, func() error {
@@ -221,6 +196,8 @@ spec:
   serviceCIDR:
     to: [%s]
     drain: %s
+    clusterServices: Stay
+    refresh: {mode: Report}
     %s
   batch: {size: 4, settle: 1s}
 `, name, to, drain, more)

@@ -3,6 +3,7 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -12,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
+	"github.com/replumb/replumb/internal/lab"
 	"github.com/replumb/replumb/internal/probe"
 	"github.com/replumb/replumb/internal/traffic"
 	"github.com/replumb/replumb/internal/workload"
@@ -51,12 +53,7 @@ var shopOnce = sync.OnceValues(func() (*shop, error) {
 	if err != nil {
 		return nil, err
 	}
-	objects := []runtime.Object{workload.Namespace(shopNamespace)}
-	for _, echo := range workload.Shop(shopNamespace) {
-		objects = append(objects, echo.Objects()...)
-	}
-	objects = append(objects, workload.FurtherServices(shopNamespace, furtherServices)...)
-	callees, err := start(ctx, shopNamespace, objects)
+	callees, err := openShop(ctx, l)
 	if err != nil {
 		return nil, err
 	}
@@ -68,12 +65,17 @@ var shopOnce = sync.OnceValues(func() (*shop, error) {
 	return &shop{watch: watch}, watch.Await(ctx, settled, "a second without failures", traffic.All, traffic.Steady)
 })
 
-// start creates objects, waits until they are ready and returns the Services that stand before a Deployment.
-func start(ctx context.Context, namespace string, objects []runtime.Object) ([]traffic.Callee, error) {
-	l, err := sharedOnce()
-	if err != nil {
-		return nil, err
+// openShop creates the shop in a lab.
+func openShop(ctx context.Context, l *lab.Lab) ([]traffic.Callee, error) {
+	objects := []runtime.Object{workload.Namespace(shopNamespace)}
+	for _, echo := range workload.Shop(shopNamespace) {
+		objects = append(objects, echo.Objects()...)
 	}
+	return start(ctx, l, shopNamespace, append(objects, workload.FurtherServices(shopNamespace, furtherServices)...))
+}
+
+// start creates objects, waits until they are ready and returns the Services that stand before a Deployment.
+func start(ctx context.Context, l *lab.Lab, namespace string, objects []runtime.Object) ([]traffic.Callee, error) {
 	if err := workload.Ensure(ctx, l.Client(), objects...); err != nil {
 		return nil, err
 	}
@@ -149,7 +151,7 @@ func (sp span) requireNothingLost(t *testing.T, chosen func(traffic.Source) bool
 	if total.Reconnects > 0 {
 		t.Errorf("%s: %d long-lived connections broke", sp.what, total.Reconnects)
 	}
-	for _, v := range traffic.Ways() {
+	for _, v := range slices.Concat(traffic.Ways(), traffic.ClusterWays()) {
 		way := sp.stats(t, func(s traffic.Source) bool { return s.Via == v && chosen(s) })
 		if way.Sent > 0 {
 			t.Logf("%s, %s: %d requests, %d failed, longest gap %s, p99 %s", sp.what, v, way.Sent, way.Failed,
@@ -171,12 +173,11 @@ func (sp span) requireEnough(t *testing.T, nodes []string) {
 
 // requireNaiveLoses is the control: the same probes, at a Service that is moved by deleting and recreating it, must
 // see losses. Otherwise their silence about replumb means nothing.
-func requireNaiveLoses(t *testing.T) {
+func requireNaiveLoses(t *testing.T, l *lab.Lab) {
 	t.Helper()
-	l := shared(t)
 	name := strings.ToLower("control-" + strings.NewReplacer("/", "-", "Test", "").Replace(t.Name()))
 	echo := workload.Echo{Namespace: name, Name: "cart", PartOf: "control", Replicas: 2}
-	callees, err := start(t.Context(), name, append([]runtime.Object{workload.Namespace(name)}, echo.Objects()...))
+	callees, err := start(t.Context(), l, name, append([]runtime.Object{workload.Namespace(name)}, echo.Objects()...))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -192,7 +193,7 @@ func requireNaiveLoses(t *testing.T) {
 		t.Fatal(err)
 	}
 	control := &shop{watch: watch}
-	lived := control.during(t, "delete and recreate", func() { deleteAndRecreate(t, name, "cart") })
+	lived := control.during(t, "delete and recreate", func() { deleteAndRecreate(t, l, name, "cart") })
 	total := lived.stats(t, traffic.All)
 	if total.Failed == 0 {
 		t.Errorf("the naive way lost none of %d requests: the probes see no loss", total.Sent)
@@ -200,9 +201,9 @@ func requireNaiveLoses(t *testing.T) {
 	t.Logf("control: the naive way lost %d of %d requests", total.Failed, total.Sent)
 }
 
-func deleteAndRecreate(t *testing.T, namespace, name string) {
+func deleteAndRecreate(t *testing.T, l *lab.Lab, namespace, name string) {
 	t.Helper()
-	services := shared(t).Client().CoreV1().Services(namespace)
+	services := l.Client().CoreV1().Services(namespace)
 	old, err := services.Get(t.Context(), name, metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)

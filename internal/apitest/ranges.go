@@ -1,0 +1,99 @@
+package apitest
+
+import (
+	"context"
+	"net/netip"
+	"slices"
+
+	networkingv1 "k8s.io/api/networking/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+
+	"github.com/replumb/replumb/internal/addr"
+)
+
+// rangeFinalizer keeps a ServiceCIDR that was deleted until no address needs it (ServiceCIDRProtectionFinalizer in
+// k8s.io/kubernetes pkg/controller/servicecidrs/servicecidrs_controller.go).
+const rangeFinalizer = "networking.k8s.io/service-cidr-finalizer"
+
+// ranges plays the controller of ServiceCIDRs, as sync and canDeleteCIDR in k8s.io/kubernetes
+// pkg/controller/servicecidrs/servicecidrs_controller.go have it, without the ten seconds of grace.
+func ranges(ctx context.Context, c client.Client) {
+	all, addresses := &networkingv1.ServiceCIDRList{}, &networkingv1.IPAddressList{}
+	if c.List(ctx, all) != nil {
+		return
+	}
+	going := func(r networkingv1.ServiceCIDR) bool { return !r.DeletionTimestamp.IsZero() }
+	allocated := client.MatchingLabels{networkingv1.LabelManagedBy: "ipallocator.k8s.io"}
+	if slices.ContainsFunc(all.Items, going) && c.List(ctx, addresses, allocated) != nil {
+		return
+	}
+	for i := range all.Items {
+		r := &all.Items[i]
+		cond := metav1.Condition{
+			Type: networkingv1.ServiceCIDRConditionReady, Status: metav1.ConditionTrue, Reason: "StandIn",
+			Message: "Kubernetes Service CIDR is ready",
+		}
+		switch {
+		case r.DeletionTimestamp.IsZero():
+			if controllerutil.AddFinalizer(r, rangeFinalizer) && c.Update(ctx, r) != nil {
+				continue
+			}
+		case free(r, all.Items, addresses.Items):
+			if controllerutil.RemoveFinalizer(r, rangeFinalizer) {
+				_ = c.Update(ctx, r)
+			}
+			continue
+		default:
+			cond.Status, cond.Reason = metav1.ConditionFalse, networkingv1.ServiceCIDRReasonTerminating
+			cond.Message = "There are still IPAddresses referencing the ServiceCIDR, please remove them or create a new ServiceCIDR"
+		}
+		if meta.SetStatusCondition(&r.Status.Conditions, cond) {
+			_ = c.Status().Update(ctx, r)
+		}
+	}
+}
+
+// free reports whether a ServiceCIDR may go: another contains it, or no address has it alone.
+func free(r *networkingv1.ServiceCIDR, all []networkingv1.ServiceCIDR, addresses []networkingv1.IPAddress) bool {
+	orphaned := func(within func(netip.Prefix) bool) bool {
+		var names []string
+		for i := range all {
+			if slices.ContainsFunc(prefixes(&all[i]), within) {
+				names = append(names, all[i].Name)
+			}
+		}
+		return len(names) == 0 || (len(names) == 1 && names[0] == r.Name)
+	}
+	parent := true
+	for _, p := range prefixes(r) {
+		parent = parent && !orphaned(func(o netip.Prefix) bool { return o.Bits() <= p.Bits() && o.Contains(p.Addr()) })
+	}
+	if parent {
+		return true
+	}
+	return !slices.ContainsFunc(addresses, func(ip networkingv1.IPAddress) bool {
+		a, err := netip.ParseAddr(ip.Name)
+		has := func(p netip.Prefix) bool { return usable(p, a) }
+		return err == nil && slices.ContainsFunc(prefixes(r), has) && orphaned(has)
+	})
+}
+
+// usable leaves out the first and last address of a range (PrefixContainsIP in k8s.io/kubernetes
+// pkg/api/servicecidr/servicecidr.go).
+func usable(p netip.Prefix, a netip.Addr) bool {
+	first, last := addr.Bounds(p)
+	return !a.Less(first) && !last.Less(a)
+}
+
+func prefixes(r *networkingv1.ServiceCIDR) []netip.Prefix {
+	var all []netip.Prefix
+	for _, text := range r.Spec.CIDRs {
+		if p, err := netip.ParsePrefix(text); err == nil {
+			all = append(all, p)
+		}
+	}
+	return all
+}

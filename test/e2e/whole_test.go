@@ -1,0 +1,297 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/utils/ptr"
+
+	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/lab"
+	"github.com/replumb/replumb/internal/servicecidr"
+	"github.com/replumb/replumb/internal/traffic"
+	"github.com/replumb/replumb/internal/workload"
+)
+
+// Both ends of the whole move.
+const (
+	oldRange, newRange = "10.96.0.0/16", "172.24.0.0/16"
+	oldAPI, newAPI     = "10.96.0.1", "172.24.0.1"
+	oldDNS, newDNS     = "10.96.0.10", "172.24.0.10"
+)
+
+// TestWholeRange moves everything, kube-dns and kubernetes included, has pods refreshed and the API servers restarted with
+// another flag, and retires the old range, while clients on an iptables node and on an nftables node call Services by
+// name and by old address, over long-lived connections, ask cluster DNS and call the API server. The process is killed
+// on the way, again and again. Then all of it goes back. Nothing may be lost in either direction, and nothing be left.
+func TestWholeRange(t *testing.T) {
+	l := highlyAvailable(t)
+	s := wholeUnderTraffic(t)
+	file := writeWhole(t, l, "whole")
+	before := allServices(t, l)
+
+	forth := s.during(t, "the whole move", func() {
+		for _, moment := range []func(engine.Event) bool{
+			eventOf(engine.StepStarted, "canary"), eventOf(engine.StepStarted, "hop/kube-system/kube-dns"),
+			eventOf(engine.StepStarted, "hop/default/kubernetes"), eventOf(engine.StepWaiting, "restart/"),
+			eventOf(engine.StepWaiting, "retire/"),
+		} {
+			applyUntilAttended(t, l, file, moment)
+		}
+		attend(t, l, newRange, 0, "apply", "-f", file)
+	})
+	forth.requireNothingLost(t, traffic.All)
+	forth.requireEnough(t, l.NodeNames())
+	requireWhole(t, l, newRange)
+
+	back := s.during(t, "the whole rollback", func() { attend(t, l, oldRange, 0, "rollback", "whole", "--yes") })
+	back.requireNothingLost(t, traffic.All)
+	requireSame(t, before, allServices(t, l))
+	requireWhole(t, l, oldRange)
+	requireNoTrace(t, l)
+	requireNaiveLoses(t, l)
+	for _, address := range l.APIServers() {
+		requireServes(t, address, oldAPI, newAPI)
+	}
+	requireKilledAPIServersLose(t, l, s)
+}
+
+// TestMatrixRollbackFromEveryPhase stops after each phase of apply in turn and goes back, under traffic: each time all
+// Services must be as they were, field by field, and nothing be lost. That is also forth and back many times.
+func TestMatrixRollbackFromEveryPhase(t *testing.T) {
+	l := highlyAvailable(t)
+	s := wholeUnderTraffic(t)
+	file := writeWhole(t, l, "matrix")
+	before := allServices(t, l)
+	for _, phase := range servicecidr.ApplyPhases() {
+		if phase == "check" {
+			continue // it leaves nothing to roll back
+		}
+		t.Run(phase, func(t *testing.T) {
+			there := s.during(t, "forth until "+phase, func() { attend(t, l, newRange, 0, "apply", "-f", file, "--until", phase) })
+			there.requireNothingLost(t, traffic.All)
+			back := s.during(t, "back from "+phase, func() { attend(t, l, oldRange, 0, "rollback", "matrix", "--yes") })
+			back.requireNothingLost(t, traffic.All)
+			requireSame(t, before, allServices(t, l))
+			requireWhole(t, l, oldRange)
+			requireNoTrace(t, l)
+		})
+	}
+	requireNaiveLoses(t, l)
+}
+
+// wholeUnderTraffic starts the shop, with Services of all kinds, and clients of it and of what the cluster offers.
+func wholeUnderTraffic(t *testing.T) *shop {
+	t.Helper()
+	watch, err := wholeOnce()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := watch.Await(t.Context(), settled, "a second without failures", traffic.All, traffic.Steady); err != nil {
+		t.Fatal(err)
+	}
+	return &shop{watch: watch}
+}
+
+var wholeOnce = sync.OnceValues(func() (*traffic.Watch, error) {
+	ctx := context.Background()
+	l, err := haOnce()
+	if err != nil {
+		return nil, err
+	}
+	callees, err := openShop(ctx, l)
+	if err != nil {
+		return nil, err
+	}
+	const callers = "callers"
+	if err := workload.Ensure(ctx, l.Client(), append(oddServices(), workload.Namespace(callers))...); err != nil {
+		return nil, err
+	}
+	few := traffic.Rates{Request: 20, Stream: 10, LookUp: 20}
+	some := traffic.Rates{Request: 25, Stream: 10, LookUp: 10}
+	return traffic.Start(ctx, l.Client(), l.NodeNames(),
+		traffic.Call(shopNamespace, callees, some).AndKeep(callees, some),
+		traffic.CallAPI(callers, oldAPI, few).AndAsk(oldDNS, few))
+})
+
+// oddServices are Services of the other kinds: pinned, with node ports, without selector, headless.
+func oddServices() []runtime.Object {
+	var all []runtime.Object
+	for name, spec := range map[string]corev1.ServiceSpec{
+		"outside":  {Type: corev1.ServiceTypeLoadBalancer, LoadBalancerClass: ptr.To("example.com/none")},
+		"at-nodes": {Type: corev1.ServiceTypeNodePort},
+		"by-hand":  {},
+		"headless": {ClusterIP: corev1.ClusterIPNone},
+	} {
+		spec.Ports = []corev1.ServicePort{{Port: 80}}
+		all = append(all, &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: shopNamespace, Name: name}, Spec: spec})
+	}
+	return all
+}
+
+// writeWhole writes a Migration of the whole range.
+func writeWhole(t *testing.T, l *lab.Lab, name string) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), name+".yaml")
+	text := fmt.Sprintf(`apiVersion: replumb.dev/v1alpha1
+kind: Migration
+metadata: {name: %s}
+spec:
+  serviceCIDR:
+    to: [%s]
+    drain: %s
+    gateWait: 3m
+    apiServers: [%s]
+  batch: {size: 8, settle: 1s}
+  tiers: [{name: further, services: [shop/further-001, shop/further-002]}, {name: shop, namespaces: [shop]}]
+`, name, newRange, drain, strings.Join(l.APIServers(), ", "))
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+// tooling is the operator who brings the cluster's own parts to a range.
+func tooling(l *lab.Lab, to string) operator {
+	o := operator{lab: l, kubernetes: netip.MustParseAddr(newAPI), dns: netip.MustParseAddr(newDNS), serviceCIDR: netip.MustParsePrefix(to)}
+	if to == oldRange {
+		o.kubernetes, o.dns = netip.MustParseAddr(oldAPI), netip.MustParseAddr(oldDNS)
+	}
+	return o
+}
+
+// attend runs a command of replumb to its end while the operator acts at its gates.
+func attend(t *testing.T, l *lab.Lab, to string, wantCode int, args ...string) []engine.Event {
+	t.Helper()
+	cmd := command(t, "replumb", append(args, "-o", "json", "--kubeconfig", l.Kubeconfig())...)
+	events, code, gates := tooling(l, to).attend(t, cmd)
+	t.Logf("%s: acted at %v", strings.Join(args, " "), gates)
+	if code != wantCode {
+		for _, e := range events[max(0, len(events)-5):] {
+			t.Logf("%s %s %s %s", e.Kind, e.Step, e.Message, e.Error)
+		}
+		t.Fatalf("replumb %s: exit code %d, want %d", strings.Join(args, " "), code, wantCode)
+	}
+	return events
+}
+
+// applyUntilAttended is applyUntil for a run that waits at gates on its way to the event.
+func applyUntilAttended(t *testing.T, l *lab.Lab, file string, matches func(engine.Event) bool) {
+	t.Helper()
+	cmd := command(t, "replumb", "apply", "-f", file, "-o", "json", "--kubeconfig", l.Kubeconfig())
+	o := tooling(l, newRange)
+	o.killAt = matches
+	if _, code, _ := o.attend(t, cmd); code != -1 {
+		t.Fatalf("apply ended with exit code %d before the event came", code)
+	}
+}
+
+// allServices are all Services of the cluster but those of namespaces that tests make for themselves.
+func allServices(t *testing.T, l *lab.Lab) map[string]corev1.Service {
+	t.Helper()
+	services := map[string]corev1.Service{}
+	list, err := l.Client().CoreV1().Services("").List(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range list.Items {
+		services[s.Namespace+"/"+s.Name] = s
+	}
+	return services
+}
+
+// requireWhole fails the test unless the cluster's own Services, its ranges, its API servers and the pods of its workloads
+// are all on a range.
+func requireWhole(t *testing.T, l *lab.Lab, want string) {
+	t.Helper()
+	to := netip.MustParsePrefix(want)
+	for name, s := range allServices(t, l) {
+		pinned := s.Spec.Type == corev1.ServiceTypeLoadBalancer || s.Spec.ClusterIP == corev1.ClusterIPNone
+		if a, err := netip.ParseAddr(s.Spec.ClusterIP); !pinned && (err != nil || (!to.Contains(a) && s.Labels["replumb.dev/role"] == "")) {
+			t.Errorf("service %s is at %q, not in %s", name, s.Spec.ClusterIP, want)
+		}
+	}
+	requireServiceCIDR(t, l, to)
+	ranges, err := l.Client().NetworkingV1().ServiceCIDRs().List(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	i := slices.IndexFunc(ranges.Items, func(c networkingv1.ServiceCIDR) bool { return c.Name == "kubernetes" })
+	if i < 0 || !slices.Equal(ranges.Items[i].Spec.CIDRs, []string{want}) {
+		t.Errorf("the default servicecidr is not %s: %v", want, ranges.Items)
+	}
+	requireRefreshed(t, l, want)
+}
+
+// requireRefreshed looks at the environment and the resolv.conf of every echo server: the addresses they were given must
+// all be in the range, but for that of the pinned Service.
+func requireRefreshed(t *testing.T, l *lab.Lab, want string) {
+	t.Helper()
+	to := netip.MustParsePrefix(want)
+	pods, err := l.Client().CoreV1().Pods(shopNamespace).List(t.Context(), metav1.ListOptions{LabelSelector: "app.kubernetes.io/part-of=shop"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range pods.Items {
+		if p.DeletionTimestamp != nil {
+			continue
+		}
+		given := addressesGiven(t, p.Name)
+		if len(given) < 4 {
+			t.Errorf("pod %s was given only %v", p.Name, given)
+		}
+		for name, a := range given {
+			if !to.Contains(a) && name != "OUTSIDE_SERVICE_HOST" {
+				t.Errorf("pod %s has %s=%s, not in %s", p.Name, name, a, want)
+			}
+		}
+	}
+	if len(pods.Items) == 0 {
+		t.Error("there are no pods to look at")
+	}
+}
+
+// addressesGiven are the Service addresses in the environment of an echo server, and the name server of its pod. The
+// machines of a lab are processes of this one, and so are their pods'.
+func addressesGiven(t *testing.T, pod string) map[string]netip.Addr {
+	t.Helper()
+	given := map[string]netip.Addr{}
+	files, err := filepath.Glob("/proc/[0-9]*/environ")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		environ, err := os.ReadFile(file)
+		if err != nil || !bytes.Contains(environ, []byte("POD_NAME="+pod+"\x00")) {
+			continue // it has ended meanwhile, or is another's
+		}
+		for line := range strings.SplitSeq(string(environ), "\x00") {
+			name, value, _ := strings.Cut(line, "=")
+			if a, err := netip.ParseAddr(value); err == nil && strings.HasSuffix(name, "_SERVICE_HOST") {
+				given[name] = a
+			}
+		}
+		resolv, err := os.ReadFile(filepath.Join(filepath.Dir(file), "root/etc/resolv.conf"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(string(resolv)) {
+			if a, err := netip.ParseAddr(strings.TrimSpace(strings.TrimPrefix(line, "nameserver "))); err == nil {
+				given["nameserver"] = a
+			}
+		}
+	}
+	return given
+}
