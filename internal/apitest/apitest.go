@@ -92,7 +92,7 @@ type Option func(*options)
 
 type options struct {
 	flags   map[string]string
-	standIn func(context.Context, client.Client)
+	standIn func(context.Context, client.WithWatch)
 }
 
 // Flag sets a flag of the API server, named without its dashes.

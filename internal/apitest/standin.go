@@ -2,11 +2,13 @@ package apitest
 
 import (
 	"context"
+	"sync"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -16,21 +18,67 @@ import (
 )
 
 // standIn plays the controllers that no controller manager runs here: ServiceCIDRs become ready and go when they are free,
-// Services with a selector get an EndpointSlice, namespaces that are deleted go away. It passes over errors: the next round looks again.
-func standIn(ctx context.Context, c client.Client) {
-	wait.UntilWithContext(ctx, func(ctx context.Context) {
-		ranges(ctx, c)
-		endpoints(ctx, c)
-		finalize(ctx, c)
-	}, 50*time.Millisecond)
+// Services with a selector get an EndpointSlice, namespaces that are deleted go away. It passes over errors: the next
+// round looks again.
+func standIn(ctx context.Context, c client.WithWatch) {
+	var all sync.WaitGroup
+	all.Go(func() { standInWithoutEndpoints(ctx, c) })
+	all.Go(func() { whenever(ctx, c, later, endpoints, &corev1.ServiceList{}, &corev1.PodList{}) })
+	all.Wait()
 }
 
-// standInWithoutEndpoints costs next to nothing: it looks at two small collections.
-func standInWithoutEndpoints(ctx context.Context, c client.Client) {
-	wait.UntilWithContext(ctx, func(ctx context.Context) {
-		ranges(ctx, c)
-		finalize(ctx, c)
-	}, 200*time.Millisecond)
+// standInWithoutEndpoints costs next to nothing, however many Services there are.
+func standInWithoutEndpoints(ctx context.Context, c client.WithWatch) {
+	var all sync.WaitGroup
+	all.Go(func() { whenever(ctx, c, soon, ranges, &networkingv1.ServiceCIDRList{}) })
+	all.Go(func() { whenever(ctx, c, later, finalize, &corev1.NamespaceList{}) })
+	all.Wait()
+}
+
+// Controllers look although they have seen nothing change: the one of ranges, since one that goes waits for addresses,
+// which are too many to be watched; the others in case a watch was lost.
+const (
+	soon  = 100 * time.Millisecond
+	later = time.Second
+)
+
+// whenever calls look when an object of the lists has changed, and now and then.
+func whenever(
+	ctx context.Context, c client.WithWatch, again time.Duration, look func(context.Context, client.Client), lists ...client.ObjectList,
+) {
+	changed := make(chan struct{}, 1)
+	var watchers sync.WaitGroup
+	for _, list := range lists {
+		watchers.Go(func() {
+			wait.UntilWithContext(ctx, func(ctx context.Context) { watchOnce(ctx, c, list, changed) }, soon)
+		})
+	}
+	tick := time.NewTicker(again)
+	defer tick.Stop()
+	for ctx.Err() == nil {
+		look(ctx, c)
+		select {
+		case <-changed:
+		case <-tick.C:
+		case <-ctx.Done():
+		}
+	}
+	watchers.Wait()
+}
+
+// watchOnce tells of changes until the watch ends.
+func watchOnce(ctx context.Context, c client.WithWatch, list client.ObjectList, changed chan<- struct{}) {
+	w, err := c.Watch(ctx, list)
+	if err != nil {
+		return
+	}
+	defer w.Stop()
+	for range w.ResultChan() {
+		select {
+		case changed <- struct{}{}:
+		default: // a look is due already
+		}
+	}
 }
 
 func endpoints(ctx context.Context, c client.Client) {

@@ -80,7 +80,9 @@ func TestEndpointsWithoutSelectorAreCopiedAndFollowed(t *testing.T) {
 		own.Endpoints[0].Addresses = []string{"192.0.2.9"}
 		f.must(server.Update(t.Context(), own))
 		err := wait.PollUntilContextTimeout(t.Context(), 10*time.Millisecond, 10*time.Second, true,
-			func(context.Context) (bool, error) { return slices.Equal(f.endpoints(name), []string{"192.0.2.9"}), nil })
+			func(context.Context) (bool, error) {
+				return slices.Equal(f.endpoints(name), []string{"192.0.2.9"}), nil
+			})
 		if err != nil {
 			t.Errorf("the bridge does not follow: it has endpoints %v", f.endpoints(name))
 		}

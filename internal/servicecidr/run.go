@@ -92,7 +92,7 @@ func (j *Job) applyRound(ctx context.Context, r *engine.Runner, p *Planner) (ove
 	p.Survey, p.Refresh = after.Survey, after.Refresh
 	switch {
 	case stopsHere:
-		return true, client.IgnoreNotFound(j.status(ctx, func(st *v1alpha1.MigrationStatus) { // phase check records none
+		return true, client.IgnoreNotFound(j.status(ctx, func(st *v1alpha1.MigrationStatus) {
 			setReady(st, metav1.ConditionFalse, v1alpha1.ReasonInProgress, "stopped after phase "+j.Until+", as asked")
 		}))
 	case last && after.idle():
@@ -397,9 +397,10 @@ func (j *Job) run(ctx context.Context, r *engine.Runner, p *Planner, plan *engin
 	if err != nil {
 		return j.failed(context.WithoutCancel(ctx), err, phase)
 	}
-	return j.status(ctx, func(st *v1alpha1.MigrationStatus) {
+	// A run that ends after phase check has recorded no Migration.
+	return client.IgnoreNotFound(j.status(ctx, func(st *v1alpha1.MigrationStatus) {
 		st.Phase, st.PlanHash, st.Counts, st.LastError = phase, hash, p.Survey.Counts(), ""
-	})
+	}))
 }
 
 // staged writes the phase that a run is in to the status. It is a courtesy: a write that fails is made up for by the next.
