@@ -44,7 +44,9 @@ func (a *app) run(ctx context.Context, job *servicecidr.Job, do func(context.Con
 		fmt.Fprintf(a.err, "warning: %v\n", failed)
 	}
 	if errors.Is(err, engine.ErrPaused) {
-		return &HintedError{Err: fmt.Errorf("migration %s is %w", job.Spec.Name, err), Hint: a.name + " resume " + job.Spec.Name + " carries on"}
+		return &HintedError{
+			Err: fmt.Errorf("migration %s is %w", job.Spec.Name, err), Hint: a.name + " resume " + job.Spec.Name + " carries on",
+		}
 	}
 	return a.explain(err)
 }
