@@ -90,12 +90,13 @@ func hintOf(err error) string {
 	var denied *servicecidr.DeniedError
 	var blocked *check.BlockedError
 	var late *engine.DeadlineError
+	if errors.As(err, &hinted) { // whoever wrote it knew most
+		return hinted.Hint
+	}
 	if hint := hintOfRun(err); hint != "" {
 		return hint
 	}
 	switch {
-	case errors.As(err, &hinted):
-		return hinted.Hint
 	case errors.As(err, &usage):
 		return usage.Hint
 	case errors.As(err, &spec):
