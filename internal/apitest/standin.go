@@ -2,26 +2,67 @@ package apitest
 
 import (
 	"context"
+	"slices"
+	"sync"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/apimachinery/pkg/watch"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
 // standIn plays the controllers that no controller manager runs here: ServiceCIDRs become ready and go when they are free,
-// Services with a selector get an EndpointSlice, namespaces that are deleted go away. It passes over errors: the next round looks again.
-func standIn(ctx context.Context, c client.Client) {
+// Services with a selector get an EndpointSlice, namespaces that are deleted go away. Like controllers it acts on what it
+// watches, and passes over errors: the next round looks again.
+func standIn(ctx context.Context, s *Server) {
+	var wg sync.WaitGroup
+	play := func(act func(context.Context, client.Client), lists ...client.ObjectList) {
+		wake := make(chan struct{}, 1)
+		for _, list := range lists {
+			wg.Go(func() { wakeOn(ctx, s.Cluster, list, wake) })
+		}
+		wg.Go(func() {
+			for ctx.Err() == nil {
+				act(ctx, s.Cluster)
+				select {
+				case <-ctx.Done():
+				case <-wake:
+				case <-time.After(500 * time.Millisecond): // a round that failed is repeated
+				}
+			}
+		})
+	}
+	play(s.ranges, &networkingv1.ServiceCIDRList{}, &networkingv1.IPAddressList{})
+	play(endpoints, &corev1.ServiceList{}, &corev1.PodList{})
+	play(finalize, &corev1.NamespaceList{})
+	wg.Wait()
+}
+
+// wakeOn sends for every change of some objects, as often as the receiver is ready for it.
+func wakeOn(ctx context.Context, c client.WithWatch, list client.ObjectList, wake chan<- struct{}) {
 	wait.UntilWithContext(ctx, func(ctx context.Context) {
-		ranges(ctx, c)
-		endpoints(ctx, c)
-		finalize(ctx, c)
+		w, err := c.Watch(ctx, list)
+		if err != nil {
+			return
+		}
+		defer w.Stop()
+		for e := range w.ResultChan() {
+			if _, address := e.Object.(*networkingv1.IPAddress); address && e.Type != watch.Deleted {
+				continue // nobody waits for an address that is given out
+			}
+			select {
+			case wake <- struct{}{}:
+			default:
+			}
+		}
 	}, 50*time.Millisecond)
 }
 
@@ -40,12 +81,21 @@ func endpoints(ctx context.Context, c client.Client) {
 		}
 	}
 	all := &discoveryv1.EndpointSliceList{}
-	_ = c.List(ctx, all, client.MatchingLabels{discoveryv1.LabelManagedBy: "standin"})
+	_ = c.List(ctx, all)
 	for i := range all.Items {
-		if !wanted[client.ObjectKeyFromObject(&all.Items[i])] {
-			_ = c.Delete(ctx, &all.Items[i])
+		s := &all.Items[i]
+		unwanted := s.Labels[discoveryv1.LabelManagedBy] == "standin" && !wanted[client.ObjectKeyFromObject(s)]
+		if unwanted || orphaned(s, services.Items) {
+			_ = c.Delete(ctx, s)
 		}
 	}
+}
+
+// orphaned reports whether the garbage collector would remove a slice: the Service that owns it is gone.
+func orphaned(slice *discoveryv1.EndpointSlice, services []corev1.Service) bool {
+	return slices.ContainsFunc(slice.OwnerReferences, func(ref metav1.OwnerReference) bool {
+		return ref.Kind == "Service" && !slices.ContainsFunc(services, func(s corev1.Service) bool { return s.UID == ref.UID })
+	})
 }
 
 func sliceFor(svc *corev1.Service, pods []corev1.Pod) *discoveryv1.EndpointSlice {
