@@ -67,8 +67,9 @@ func wakeOn(ctx context.Context, c client.WithWatch, list client.ObjectList, wak
 }
 
 func endpoints(ctx context.Context, c client.Client) {
-	services, pods := &corev1.ServiceList{}, &corev1.PodList{}
-	if c.List(ctx, services) != nil || c.List(ctx, pods) != nil {
+	// The slices first: that the owner of one is not among the Services then means that it is gone.
+	all, services, pods := &discoveryv1.EndpointSliceList{}, &corev1.ServiceList{}, &corev1.PodList{}
+	if c.List(ctx, all) != nil || c.List(ctx, services) != nil || c.List(ctx, pods) != nil {
 		return
 	}
 	wanted := map[client.ObjectKey]bool{}
@@ -80,8 +81,6 @@ func endpoints(ctx context.Context, c client.Client) {
 			ensureSlice(ctx, c, sliceFor(svc, pods.Items))
 		}
 	}
-	all := &discoveryv1.EndpointSliceList{}
-	_ = c.List(ctx, all)
 	for i := range all.Items {
 		s := &all.Items[i]
 		unwanted := s.Labels[discoveryv1.LabelManagedBy] == "standin" && !wanted[client.ObjectKeyFromObject(s)]

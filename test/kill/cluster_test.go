@@ -11,7 +11,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
-	"net/netip"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -26,7 +25,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -271,7 +269,17 @@ func (c *cluster) populate(t *testing.T) {
 		Ports:       []discoveryv1.EndpointPort{{Name: ptr.To("http"), Port: ptr.To[int32](8080)}},
 		Endpoints:   []discoveryv1.Endpoint{{Addresses: []string{"192.0.2.9"}}},
 	})
-	c.pod(t, shop, "cart-1", map[string]string{"app": "cart"}, nil, "10.244.0.4")
+	c.pod(t, shop, "cart-1", map[string]string{"app": "cart"}, "10.244.0.4")
+	c.eventually(t, func() error { // the controllers have seen it
+		slice := &discoveryv1.EndpointSlice{}
+		if err := c.Get(t.Context(), types.NamespacedName{Namespace: shop, Name: "cart-standin"}, slice); err != nil {
+			return err
+		}
+		if len(slice.Endpoints) == 0 {
+			return errors.New("service cart has no endpoint")
+		}
+		return nil
+	})
 }
 
 // add creates an object; an address may still have to become available.
@@ -294,19 +302,16 @@ func service(namespace, name, ip string) *corev1.Service {
 	}
 }
 
-// pod makes a pod that runs, on no node, and has run for an hour unless it is of a ReplicaSet made now.
-func (c *cluster) pod(t testing.TB, namespace, name string, labels map[string]string, owner *appsv1.ReplicaSet, ip string) {
+// pod makes a pod that has run for an hour, on no node.
+func (c *cluster) pod(t *testing.T, namespace, name string, labels map[string]string, ip string) {
 	t.Helper()
 	p := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: labels},
 		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "c"}}},
 	}
-	if owner != nil {
-		p.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(owner, appsv1.SchemeGroupVersion.WithKind("ReplicaSet"))}
-	}
-	must(t, c.Create(context.Background(), p))
+	must(t, c.Create(t.Context(), p))
 	p.Status = runningSince(time.Now().Add(-time.Hour), ip)
-	must(t, c.Status().Update(context.Background(), p))
+	must(t, c.Status().Update(t.Context(), p))
 }
 
 func runningSince(at time.Time, ip string) corev1.PodStatus {
@@ -339,8 +344,3 @@ func (c *cluster) eventually(t testing.TB, try func() error) {
 		t.Fatalf("%v: %v", err, last)
 	}
 }
-
-var (
-	_ = netip.Addr{}
-	_ = apierrors.IsNotFound
-)

@@ -1,12 +1,14 @@
 package kill
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
@@ -16,6 +18,7 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
@@ -146,13 +149,15 @@ func lines(want, got string) string {
 	return out.String()
 }
 
-// same fails the test unless the cluster looks as it should.
+// same fails the test unless the cluster looks as it should, as soon as the controllers have caught up.
 func (c *cluster) same(t *testing.T, want picture, when string) {
 	t.Helper()
-	for _, d := range differences(want, c.take(t)) {
+	var all []string
+	_ = wait.PollUntilContextTimeout(t.Context(), 100*time.Millisecond, 5*time.Second, true, func(context.Context) (bool, error) {
+		all = differences(want, c.take(t))
+		return len(all) == 0, nil
+	})
+	for _, d := range all {
 		t.Errorf("%s: %s", when, d)
-	}
-	if t.Failed() {
-		t.FailNow()
 	}
 }

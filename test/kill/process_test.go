@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -66,6 +67,8 @@ func (c *cluster) replumb(t *testing.T, args ...string) *process {
 	p := &process{Cmd: exec.CommandContext(ctx, os.Args[0], append(args, "-o", "json", "--kubeconfig", c.Kubeconfig)...), limit: cancel}
 	p.Env = append(os.Environ(), asMain+"=1")
 	p.Stderr = &p.errors
+	p.Cancel = func() error { return p.Process.Signal(syscall.SIGQUIT) } // which tells where it hangs
+	p.WaitDelay = 5 * time.Second
 	out, err := p.StdoutPipe()
 	if err == nil {
 		err = p.Start()
@@ -95,7 +98,7 @@ func (p *process) end(t *testing.T, last []engine.Event) {
 	defer p.limit()
 	if err := p.Wait(); err != nil {
 		for _, e := range last[max(0, len(last)-8):] {
-			t.Logf("%s %s %s: %s", e.Kind, e.Phase, e.Step, e.Error)
+			t.Logf("%s %s %s %s: %s", e.Time.Format(time.StampMilli), e.Kind, e.Phase, e.Step, e.Error)
 		}
 		t.Fatalf("replumb %s: %v\n%s", strings.Join(p.Args[1:], " "), err, &p.errors)
 	}
