@@ -108,6 +108,8 @@ func Run(serviceRange string, names ...net.IP) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{env: &envtest.Environment{BinaryAssetsDirectory: assets}, dir: dir, done: make(chan struct{})}
+	s.env.ControlPlane.Etcd = &envtest.Etcd{}
+	s.env.ControlPlane.Etcd.Configure().Set("unsafe-no-fsync", "true") // nobody needs the data after a crash
 	api := s.env.ControlPlane.GetAPIServer()
 	api.Configure().Set("service-cluster-ip-range", serviceRange)
 	if api.CertDir, api.SecureServing.CA, err = s.certify(names); err != nil {

@@ -25,6 +25,9 @@ func TestMain(m *testing.M) {
 	if os.Getenv(asMain) != "" {
 		os.Exit(cli.Main())
 	}
+	if err := os.Setenv("GOGC", "400"); err != nil { // the API servers live briefly and need not be thrifty
+		panic(err)
+	}
 	os.Exit(run(m))
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"net/url"
 	"regexp"
 	"slices"
 	"strings"
@@ -17,7 +18,6 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
@@ -72,7 +72,10 @@ func (c *cluster) bridges(t *testing.T) *strings.Replacer {
 		of := svc.Annotations[v1alpha1.AnnotationService]
 		all = append(all, svc.Name, "bridge-of-"+of, svc.Spec.ClusterIP, "address-of-the-bridge-of-"+of)
 	}
-	return strings.NewReplacer(all...)
+	if at, err := url.Parse(c.Config.Host); err == nil {
+		all = append(all, ": "+at.Port(), ": <port of the API server>")
+	}
+	return strings.NewReplacer(append(all, c.front.Listener.Addr().String(), "<front>")...)
 }
 
 // plain is an object as YAML, without its history.
@@ -101,10 +104,6 @@ func plain(t *testing.T, o client.Object) string {
 				delete(whole, key)
 				delete(notes, key)
 			}
-		}
-	case *discoveryv1.EndpointSlice:
-		if o.Namespace == metav1.NamespaceDefault && o.Name == "kubernetes" {
-			delete(whole, "ports")
 		}
 	}
 	text, err := yaml.Marshal(whole)

@@ -115,6 +115,9 @@ func (c *cluster) whole(t *testing.T, args ...string) []moment {
 		events, moments = append(events, e), append(moments, seen.next(e))
 	}
 	p.end(t, events)
+	if os.Getenv("KILL_CPU") != "" {
+		t.Log(args[0], "cpu", p.ProcessState.UserTime()+p.ProcessState.SystemTime(), "wall", events[len(events)-1].Time.Sub(events[0].Time))
+	}
 	return moments
 }
 
