@@ -55,6 +55,8 @@ type cluster struct {
 	flag atomic.Pointer[string]
 	// returned is true after a rollback of what is lean that left everything as it was before.
 	returned bool
+	// relieve stops the controller of Deployments, if it is at work.
+	relieve func()
 }
 
 func start() (*cluster, error) {
@@ -73,6 +75,9 @@ func start() (*cluster, error) {
 }
 
 func (c *cluster) stop() error {
+	if c.relieve != nil {
+		c.relieve()
+	}
 	if c.front != nil {
 		c.front.Close()
 	}
@@ -144,6 +149,9 @@ spec:
 // reset brings the cluster to how it is before a migration: everything in the old range.
 func (c *cluster) reset(t *testing.T, s scenario) {
 	t.Helper()
+	if c.relieve != nil {
+		c.relieve()
+	}
 	if c.returned && s == lean { // all is as it was but for the Migration
 		c.gone(t, &v1alpha1.Migration{ObjectMeta: metav1.ObjectMeta{Name: "move"}})
 	} else {

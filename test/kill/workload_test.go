@@ -48,10 +48,11 @@ func (c *cluster) enrich(t *testing.T) {
 			}
 		}, 50*time.Millisecond)
 	}()
-	t.Cleanup(func() {
+	c.relieve = func() {
 		cancel()
 		<-done
-	})
+		c.relieve = nil
+	}
 }
 
 // roll plays the controllers of Deployments and ReplicaSets, and a kubelet: a template has a ReplicaSet with one pod, which
