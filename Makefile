@@ -37,7 +37,11 @@ test-unit: lab ## Tests without a cluster, and against a real etcd and API serve
 
 .PHONY: test-lab
 test-lab: lab ## Tests with real packets between real nodes (root)
-	go test -v -count=1 -timeout 30m ./test/e2e/...
+	go test -v -count=1 -timeout 30m -skip '^TestMatrix' ./test/e2e/...
+
+.PHONY: test-matrix
+test-matrix: lab ## Long tests with real packets: rollback from every phase under traffic (root; about 20 min)
+	go test -v -count=1 -timeout 60m -run '^TestMatrix' ./test/e2e/...
 
 .PHONY: test-lab-endurance
 test-lab-endurance: lab ## A lab up and down twenty times in a row, looking for anything left behind (root; about 6 min)
@@ -50,6 +54,11 @@ fuzz: ## Fuzz the parsers for half a minute each
 .PHONY: bench
 bench: lab ## Measure what docs/benchmarks.md records (root; about 10 min, and 25 more with COLD=1)
 	go build -o $(BIN)/bench ./hack/bench && $(BIN)/bench -bin $(BIN) $(if $(COLD),-cold)
+
+.PHONY: bench-servicecidr
+bench-servicecidr: lab ## Measure moving 5,000 and 10,000 Services against the bare writes, without nodes (about 1 h; ARGS="-services 600" for less)
+	go build -o $(BIN)/bench-servicecidr ./hack/bench-servicecidr
+	KUBEBUILDER_ASSETS=$$($(LAB) build | sed -n 's/^kubernetes\t//p') $(BIN)/bench-servicecidr -replumb $(BIN)/replumb $(ARGS)
 
 .PHONY: lint
 lint: ## Static checks, import directions and formatting (the linter itself is built the first time: about 5 min)

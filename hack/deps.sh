@@ -6,6 +6,7 @@ set -euo pipefail
 declare -A package=(
   [runc]=runc [iptables]=iptables [nft]=nftables [conntrack]=conntrack [ipset]=ipset [ip]=iproute2
   [nsenter]=util-linux
+  [jq]=jq # for the programs beside the examples
   [gcc]=gcc # for go test -race
 )
 missing=()

@@ -36,6 +36,7 @@ type Server struct {
 	*cluster.Cluster
 	Config     *rest.Config
 	Kubeconfig string
+
 	// CertFile and KeyFile are what the API server serves with.
 	CertFile, KeyFile string
 
@@ -94,9 +95,43 @@ func (l *Lazy) Main(m *testing.M) int {
 	return code
 }
 
-// Run is Start for callers that call Stop themselves. The certificate of the API server names further addresses, beside
-// the one it listens on.
-func Run(serviceRange string, names ...net.IP) (*Server, error) {
+// Option changes how a Server is started.
+type Option func(*options)
+
+type options struct {
+	flags   map[string]string
+	names   []net.IP
+	unsafe  bool
+	standIn func(context.Context, *Server)
+}
+
+// Names adds addresses to the certificate of the API server, beside the one it listens on.
+func Names(names ...net.IP) Option {
+	return func(o *options) { o.names = names }
+}
+
+// Unsafe has etcd not wait for the disk.
+func Unsafe() Option {
+	return func(o *options) { o.unsafe = true }
+}
+
+// Flag sets a flag of the API server, named without its dashes.
+func Flag(name, value string) Option {
+	return func(o *options) { o.flags[name] = value }
+}
+
+// WithoutEndpoints starts a stand-in that makes no EndpointSlices. The usual one reads every Service over and over, which
+// in a measurement with thousands of them would be most of what is measured.
+func WithoutEndpoints() Option {
+	return func(o *options) { o.standIn = standInWithoutEndpoints }
+}
+
+// Run is Start for callers that call Stop themselves.
+func Run(serviceRange string, opts ...Option) (*Server, error) {
+	o := &options{flags: map[string]string{"service-cluster-ip-range": serviceRange}, standIn: standIn}
+	for _, opt := range opts {
+		opt(o)
+	}
 	assets := os.Getenv("KUBEBUILDER_ASSETS")
 	if assets == "" {
 		return nil, errors.New(
@@ -108,15 +143,8 @@ func Run(serviceRange string, names ...net.IP) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{env: &envtest.Environment{BinaryAssetsDirectory: assets}, dir: dir, done: make(chan struct{})}
-	s.env.ControlPlane.Etcd = &envtest.Etcd{}
-	s.env.ControlPlane.Etcd.Configure().Set("unsafe-no-fsync", "true") // nobody needs the data after a crash
-	api := s.env.ControlPlane.GetAPIServer()
-	api.Configure().Set("service-cluster-ip-range", serviceRange)
-	if api.CertDir, api.SecureServing.CA, err = s.certify(names); err != nil {
+	if err := s.boot(o); err != nil {
 		return nil, errors.Join(err, os.RemoveAll(dir))
-	}
-	if s.Config, err = s.env.Start(); err != nil {
-		return nil, errors.Join(fmt.Errorf("starting etcd and the API server: %w", err), os.RemoveAll(dir))
 	}
 	s.Kubeconfig = filepath.Join(dir, "kubeconfig")
 	if err := os.WriteFile(s.Kubeconfig, s.env.KubeConfig, 0o600); err != nil {
@@ -129,9 +157,28 @@ func Run(serviceRange string, names ...net.IP) (*Server, error) {
 	s.stop = cancel
 	go func() {
 		defer close(s.done)
-		standIn(ctx, s)
+		o.standIn(ctx, s)
 	}()
 	return s, nil
+}
+
+// boot starts etcd and the API server.
+func (s *Server) boot(o *options) (err error) {
+	s.env.ControlPlane.Etcd = &envtest.Etcd{}
+	if o.unsafe {
+		s.env.ControlPlane.Etcd.Configure().Set("unsafe-no-fsync", "true")
+	}
+	api := s.env.ControlPlane.GetAPIServer()
+	for name, value := range o.flags {
+		api.Configure().Set(name, value)
+	}
+	if api.CertDir, api.SecureServing.CA, err = s.certify(o.names); err != nil {
+		return err
+	}
+	if s.Config, err = s.env.Start(); err != nil {
+		return fmt.Errorf("starting etcd and the API server: %w", err)
+	}
+	return nil
 }
 
 // certify makes the files that the API server would else be given (populateAPIServerCerts in

@@ -11,6 +11,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+
+	"github.com/replumb/replumb/internal/addr"
 )
 
 // rangeFinalizer keeps a ServiceCIDR that was deleted until no address needs it (ServiceCIDRProtectionFinalizer in
@@ -21,7 +23,12 @@ const rangeFinalizer = "networking.k8s.io/service-cidr-finalizer"
 // pkg/controller/servicecidrs/servicecidrs_controller.go have it, without the ten seconds of grace.
 func (s *Server) ranges(ctx context.Context, c client.Client) {
 	all, addresses := &networkingv1.ServiceCIDRList{}, &networkingv1.IPAddressList{}
-	if c.List(ctx, all) != nil || c.List(ctx, addresses, client.MatchingLabels{networkingv1.LabelManagedBy: "ipallocator.k8s.io"}) != nil {
+	if c.List(ctx, all) != nil {
+		return
+	}
+	going := func(r networkingv1.ServiceCIDR) bool { return !r.DeletionTimestamp.IsZero() }
+	allocated := client.MatchingLabels{networkingv1.LabelManagedBy: "ipallocator.k8s.io"}
+	if slices.ContainsFunc(all.Items, going) && c.List(ctx, addresses, allocated) != nil {
 		return
 	}
 	hasDefault := false
@@ -69,18 +76,20 @@ func (s *Server) restoreDefault(ctx context.Context, c client.Client) {
 	if want == nil {
 		return
 	}
-	r := &networkingv1.ServiceCIDR{
-		ObjectMeta: metav1.ObjectMeta{Name: DefaultName}, Spec: networkingv1.ServiceCIDRSpec{CIDRs: []string{*want}},
+	build := func() *networkingv1.ServiceCIDR {
+		return &networkingv1.ServiceCIDR{
+			ObjectMeta: metav1.ObjectMeta{Name: DefaultName}, Spec: networkingv1.ServiceCIDRSpec{CIDRs: []string{*want}},
+		}
 	}
-	for apierrors.IsAlreadyExists(c.Create(ctx, r)) {
-		if c.Get(ctx, client.ObjectKeyFromObject(r), r) != nil || slices.Equal(r.Spec.CIDRs, []string{*want}) {
+	for apierrors.IsAlreadyExists(c.Create(ctx, build())) {
+		have := build()
+		if c.Get(ctx, client.ObjectKeyFromObject(have), have) != nil || slices.Equal(have.Spec.CIDRs, []string{*want}) {
 			return
 		}
-		_ = c.Delete(ctx, r, client.Preconditions{UID: &r.UID})
-		if c.Get(ctx, client.ObjectKeyFromObject(r), r) == nil && controllerutil.RemoveFinalizer(r, rangeFinalizer) {
-			_ = c.Update(ctx, r)
+		_ = c.Delete(ctx, have, client.Preconditions{UID: &have.UID})
+		if c.Get(ctx, client.ObjectKeyFromObject(have), have) == nil && controllerutil.RemoveFinalizer(have, rangeFinalizer) {
+			_ = c.Update(ctx, have)
 		}
-		r = &networkingv1.ServiceCIDR{ObjectMeta: metav1.ObjectMeta{Name: DefaultName}, Spec: networkingv1.ServiceCIDRSpec{CIDRs: []string{*want}}}
 	}
 }
 
@@ -104,11 +113,16 @@ func free(r *networkingv1.ServiceCIDR, all []networkingv1.ServiceCIDR, addresses
 	}
 	return !slices.ContainsFunc(addresses, func(ip networkingv1.IPAddress) bool {
 		a, err := netip.ParseAddr(ip.Name)
-		if err != nil || !slices.ContainsFunc(prefixes(r), func(p netip.Prefix) bool { return p.Contains(a) }) {
-			return false
-		}
-		return orphaned(func(o netip.Prefix) bool { return o.Contains(a) })
+		has := func(p netip.Prefix) bool { return usable(p, a) }
+		return err == nil && slices.ContainsFunc(prefixes(r), has) && orphaned(has)
 	})
+}
+
+// usable leaves out the first and last address of a range (PrefixContainsIP in k8s.io/kubernetes
+// pkg/api/servicecidr/servicecidr.go).
+func usable(p netip.Prefix, a netip.Addr) bool {
+	first, last := addr.Bounds(p)
+	return !a.Less(first) && !last.Less(a)
 }
 
 func prefixes(r *networkingv1.ServiceCIDR) []netip.Prefix {

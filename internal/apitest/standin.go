@@ -15,55 +15,71 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/wait"
-	"k8s.io/apimachinery/pkg/watch"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
 // standIn plays the controllers that no controller manager runs here: ServiceCIDRs become ready and go when they are free,
-// Services with a selector get an EndpointSlice, namespaces that are deleted go away. Like controllers it acts on what it
-// watches, and passes over errors: the next round looks again.
+// Services with a selector get an EndpointSlice, namespaces that are deleted go away. It passes over errors: the next
+// round looks again.
 func standIn(ctx context.Context, s *Server) {
-	var wg sync.WaitGroup
-	play := func(act func(context.Context, client.Client), lists ...client.ObjectList) {
-		wake := make(chan struct{}, 1)
-		for _, list := range lists {
-			wg.Go(func() { wakeOn(ctx, s.Cluster, list, wake) })
-		}
-		wg.Go(func() {
-			for ctx.Err() == nil {
-				act(ctx, s.Cluster)
-				select {
-				case <-ctx.Done():
-				case <-wake:
-				case <-time.After(500 * time.Millisecond): // a round that failed is repeated
-				}
-			}
-		})
-	}
-	play(s.ranges, &networkingv1.ServiceCIDRList{}, &networkingv1.IPAddressList{})
-	play(endpoints, &corev1.ServiceList{}, &corev1.PodList{})
-	play(finalize, &corev1.NamespaceList{})
-	wg.Wait()
+	var all sync.WaitGroup
+	all.Go(func() { standInWithoutEndpoints(ctx, s) })
+	all.Go(func() { whenever(ctx, s, later, endpoints, &corev1.ServiceList{}, &corev1.PodList{}) })
+	all.Wait()
 }
 
-// wakeOn sends for every change of some objects, as often as the receiver is ready for it.
-func wakeOn(ctx context.Context, c client.WithWatch, list client.ObjectList, wake chan<- struct{}) {
-	wait.UntilWithContext(ctx, func(ctx context.Context) {
-		w, err := c.Watch(ctx, list)
-		if err != nil {
-			return
+// standInWithoutEndpoints costs next to nothing, however many Services there are.
+func standInWithoutEndpoints(ctx context.Context, s *Server) {
+	var all sync.WaitGroup
+	all.Go(func() { whenever(ctx, s, soon, s.ranges, &networkingv1.ServiceCIDRList{}) })
+	all.Go(func() { whenever(ctx, s, later, finalize, &corev1.NamespaceList{}) })
+	all.Wait()
+}
+
+// Controllers look although they have seen nothing change: the one of ranges, since one that goes waits for addresses,
+// which are too many to be watched; the others in case a watch was lost.
+const (
+	soon  = 100 * time.Millisecond
+	later = time.Second
+)
+
+// whenever calls look when an object of the lists has changed, and now and then.
+func whenever(
+	ctx context.Context, c client.WithWatch, again time.Duration, look func(context.Context, client.Client), lists ...client.ObjectList,
+) {
+	changed := make(chan struct{}, 1)
+	var watchers sync.WaitGroup
+	for _, list := range lists {
+		watchers.Go(func() {
+			wait.UntilWithContext(ctx, func(ctx context.Context) { watchOnce(ctx, c, list, changed) }, soon)
+		})
+	}
+	tick := time.NewTicker(again)
+	defer tick.Stop()
+	for ctx.Err() == nil {
+		look(ctx, c)
+		select {
+		case <-changed:
+		case <-tick.C:
+		case <-ctx.Done():
 		}
-		defer w.Stop()
-		for e := range w.ResultChan() {
-			if _, address := e.Object.(*networkingv1.IPAddress); address && e.Type != watch.Deleted {
-				continue // nobody waits for an address that is given out
-			}
-			select {
-			case wake <- struct{}{}:
-			default:
-			}
+	}
+	watchers.Wait()
+}
+
+// watchOnce tells of changes until the watch ends.
+func watchOnce(ctx context.Context, c client.WithWatch, list client.ObjectList, changed chan<- struct{}) {
+	w, err := c.Watch(ctx, list)
+	if err != nil {
+		return
+	}
+	defer w.Stop()
+	for range w.ResultChan() {
+		select {
+		case changed <- struct{}{}:
+		default: // a look is due already
 		}
-	}, 50*time.Millisecond)
+	}
 }
 
 func endpoints(ctx context.Context, c client.Client) {

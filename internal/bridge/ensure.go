@@ -10,6 +10,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -26,13 +28,27 @@ func (b *Bridge) Ensure(ctx context.Context, c client.Client, pool *addr.Pool) e
 	err := c.Get(ctx, b.Key(), have)
 	switch {
 	case apierrors.IsNotFound(err):
-		have, err = b.create(ctx, c, pool)
+		return b.Make(ctx, c, pool)
 	case err == nil:
 		err = b.update(ctx, c, have)
 	}
 	if err != nil {
 		return fmt.Errorf("bridge %s: %w", b.Key(), err)
 	}
+	return b.complete(ctx, c, have)
+}
+
+// Make is Ensure for a bridge that has just been missed. One that was made meanwhile is an error.
+func (b *Bridge) Make(ctx context.Context, c client.Client, pool *addr.Pool) error {
+	have, err := b.create(ctx, c, pool)
+	if err != nil {
+		return fmt.Errorf("bridge %s: %w", b.Key(), err)
+	}
+	return b.complete(ctx, c, have)
+}
+
+// complete gives a bridge what is not in its spec.
+func (b *Bridge) complete(ctx context.Context, c client.Client, have *corev1.Service) error {
 	if len(b.Service.Spec.Selector) == 0 {
 		if err := Mirror(ctx, c, client.ObjectKeyFromObject(b.Service), have); err != nil {
 			return fmt.Errorf("bridge %s: %w", b.Key(), err)
@@ -126,31 +142,35 @@ type MissingError struct {
 
 func (e *MissingError) Error() string { return fmt.Sprintf("bridge %s does not exist", e.Name) }
 
-// SameEndpoints returns nil if two Services have the same ready endpoints. Having none is the same as having none.
+// SameEndpoints returns nil if two Services of one namespace have the same ready endpoints. Having none is the same as
+// having none. Both are read by one list: a list that must not be stale waits until the API server's cache has caught up,
+// which takes far longer than anything else a step asks for.
 func SameEndpoints(ctx context.Context, c client.Client, a, b types.NamespacedName) error {
-	ofA, err := readyEndpoints(ctx, c, a)
+	both, err := labels.NewRequirement(discoveryv1.LabelServiceName, selection.In, []string{a.Name, b.Name})
 	if err != nil {
-		return err
+		return fmt.Errorf("endpoints of service %s: %w", a, err)
 	}
-	ofB, err := readyEndpoints(ctx, c, b)
-	if err != nil {
-		return err
+	all := &discoveryv1.EndpointSliceList{}
+	selected := client.MatchingLabelsSelector{Selector: labels.NewSelector().Add(*both)}
+	if err := c.List(ctx, all, client.InNamespace(a.Namespace), selected); err != nil {
+		return fmt.Errorf("endpoints of services %s and %s: %w", a, b, err)
 	}
+	ofA, ofB := readyEndpoints(all.Items, a), readyEndpoints(all.Items, b)
 	if !slices.Equal(ofA, ofB) {
 		return engine.NotYet("service %s has %d ready endpoints that are not those of %s (%d)", b, len(ofB), a, len(ofA))
 	}
 	return nil
 }
 
-// readyEndpoints are address and port of each ready endpoint, sorted. A missing ready condition means ready
+// readyEndpoints are address and port of each ready endpoint of a Service, sorted. A missing ready condition means ready
 // (k8s.io/api discovery/v1, EndpointConditions).
-func readyEndpoints(ctx context.Context, c client.Client, key types.NamespacedName) ([]string, error) {
-	have, err := slicesOf(ctx, c, key)
-	if err != nil {
-		return nil, err
-	}
+func readyEndpoints(have []discoveryv1.EndpointSlice, key types.NamespacedName) []string {
 	var all []string
-	for _, s := range have {
+	for i := range have {
+		s := &have[i]
+		if s.Labels[discoveryv1.LabelServiceName] != key.Name {
+			continue
+		}
 		for _, e := range s.Endpoints {
 			if e.Conditions.Ready != nil && !*e.Conditions.Ready {
 				continue
@@ -161,7 +181,7 @@ func readyEndpoints(ctx context.Context, c client.Client, key types.NamespacedNa
 		}
 	}
 	slices.Sort(all)
-	return slices.Compact(all), nil
+	return slices.Compact(all)
 }
 
 func endpointPorts(address string, ports []discoveryv1.EndpointPort) []string {
@@ -205,6 +225,12 @@ func Remove(ctx context.Context, c client.Client, key types.NamespacedName) erro
 	if err := c.Get(ctx, key, have); err != nil {
 		return client.IgnoreNotFound(err)
 	}
+	return Delete(ctx, c, have)
+}
+
+// Delete is Remove for a bridge that has just been read.
+func Delete(ctx context.Context, c client.Client, have *corev1.Service) error {
+	key := client.ObjectKeyFromObject(have)
 	if have.Labels[v1alpha1.LabelRole] != v1alpha1.RoleBridge {
 		return &ForeignError{Kind: "Service", Name: key.String()}
 	}

@@ -55,7 +55,11 @@ func (f *follower) once(ctx context.Context) {
 // handMade selects the slices that no selector makes.
 func handMade() labels.Selector {
 	// The name of the EndpointSlice controller (k8s.io/kubernetes pkg/controller/endpointslice, controllerName).
-	byController, err := labels.NewRequirement(discoveryv1.LabelManagedBy, selection.NotIn, []string{"endpointslice-controller.k8s.io", managedBy})
+	byController, err := labels.NewRequirement(
+		discoveryv1.LabelManagedBy,
+		selection.NotIn,
+		[]string{"endpointslice-controller.k8s.io", managedBy},
+	)
 	if err != nil { // the requirement is a constant
 		return labels.Everything()
 	}

@@ -2,6 +2,7 @@ package bridge
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 
@@ -13,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine"
 )
 
 // Hold keeps an address that no Service owns from being given to one. The API server allocates by creating an
@@ -22,6 +24,8 @@ type Hold struct {
 	Migration string
 	Address   netip.Addr
 	Bridge    types.NamespacedName
+	// UID of the IPAddress, once it was placed or seen. Release then needs not look whose it is.
+	UID types.UID
 }
 
 // Build makes the hold as it should be.
@@ -57,14 +61,40 @@ func (e *TakenError) Error() string { return fmt.Sprintf("address %s is taken by
 
 // Place creates the hold. If the address is somebody else's it returns a TakenError.
 func (h *Hold) Place(ctx context.Context, c client.Client) error {
-	err := c.Create(ctx, h.Build(), client.FieldOwner(v1alpha1.FieldManager))
+	made := h.Build()
+	err := c.Create(ctx, made, client.FieldOwner(v1alpha1.FieldManager))
 	if apierrors.IsAlreadyExists(err) {
 		return h.Check(ctx, c)
 	}
 	if err != nil {
 		return fmt.Errorf("holding %s: %w", h.Address, err)
 	}
+	h.UID = made.UID
 	return nil
+}
+
+// PlaceAfter is Place for the address that a Service has left and that no Service has any more. The controller that
+// repairs IPAddresses may have given it back to that very Service, when it was behind and still saw it there (syncService
+// in k8s.io/kubernetes pkg/registry/core/service/ipallocator/controller/repairip.go). It takes that back some time later,
+// and the address would be free: so it goes at once.
+func (h *Hold) PlaceAfter(ctx context.Context, c client.Client, left types.NamespacedName) error {
+	err := h.Place(ctx, c)
+	var taken *TakenError
+	if !errors.As(err, &taken) {
+		return err
+	}
+	have := &networkingv1.IPAddress{}
+	if err := c.Get(ctx, types.NamespacedName{Name: h.Address.String()}, have); err != nil {
+		return engine.NotYet("holding %s: %w", h.Address, err)
+	}
+	parent := have.Spec.ParentRef
+	if parent == nil || parent.Resource != "services" || parent.Namespace != left.Namespace || parent.Name != left.Name {
+		return err
+	}
+	if err := c.Delete(ctx, have, client.Preconditions{UID: &have.UID}); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("address %s: %w", h.Address, err)
+	}
+	return engine.NotYet("address %s was given back to service %s, which has left it", h.Address, left)
 }
 
 // Check returns nil only if the hold is in place.
@@ -76,12 +106,20 @@ func (h *Hold) Check(ctx context.Context, c client.Client) error {
 	if !h.owns(have) {
 		return &TakenError{Address: h.Address, By: ParentOf(have)}
 	}
+	h.UID = have.UID
 	return nil
 }
 
 // Release deletes the hold, and never anybody else's IPAddress.
 func (h *Hold) Release(ctx context.Context, c client.Client) error {
 	have := &networkingv1.IPAddress{}
+	if h.UID != "" {
+		have.Name = h.Address.String()
+		err := c.Delete(ctx, have, client.Preconditions{UID: &h.UID})
+		if !apierrors.IsConflict(err) { // another one has the name by now
+			return client.IgnoreNotFound(err)
+		}
+	}
 	err := c.Get(ctx, types.NamespacedName{Name: h.Address.String()}, have)
 	if err != nil || !h.owns(have) {
 		return client.IgnoreNotFound(err)

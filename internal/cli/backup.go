@@ -12,7 +12,10 @@ import (
 func (a *app) backup() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "backup", Short: "Work with the backups of a migration", Args: noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		Long: `Work with the backups of a migration: the manifests of what it changes, as they were before, stored in the cluster.
+They are removed at the end, unless the Migration says spec.backups: Keep.`,
+		Example: a.example("  replumb backup export services-to-172-24 ./backup"),
+		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(a.backupExport())
 	return cmd

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
@@ -89,9 +90,9 @@ func hintOf(err error) string {
 	var denied *servicecidr.DeniedError
 	var blocked *check.BlockedError
 	var late *engine.DeadlineError
-	var held *lock.HeldError
-	var changed *servicecidr.ChangedPlanError
-	var back *servicecidr.CameBackError
+	if hint := hintOfRun(err); hint != "" {
+		return hint
+	}
 	switch {
 	case errors.As(err, &hinted):
 		return hinted.Hint
@@ -107,20 +108,35 @@ func hintOf(err error) string {
 		return "bind the ClusterRole in deploy/rbac.yaml to the user"
 	case errors.As(err, &blocked):
 		return "replumb check -f FILE shows every finding with its fix; nothing was changed"
-	case errors.As(err, &held):
-		return "wait until it is done, or replumb pause " + held.Holder.Migration
-	case errors.As(err, &changed):
-		return "look at the new plan: replumb plan -f FILE; nothing was changed"
-	case errors.As(err, &back):
-		return "restart that API server with the new --service-cluster-ip-range, then run the same command again"
-	case errors.Is(err, engine.ErrPaused):
-		return "replumb resume NAME carries on"
 	case errors.Is(err, engine.ErrInterrupted), errors.Is(err, context.Canceled):
 		return "it is safe to run the same command again: it carries on"
 	case errors.As(err, &late):
 		return "when the cause is removed, run the same command again: it carries on"
 	case apierrors.IsForbidden(err):
 		return "bind the ClusterRole in deploy/rbac.yaml to the user"
+	}
+	return ""
+}
+
+// hintOfRun is the hint of errors that only a run has.
+func hintOfRun(err error) string {
+	var held *lock.HeldError
+	var changed *servicecidr.ChangedPlanError
+	var back *servicecidr.CameBackError
+	var unknown *engine.UnknownPhaseError
+	switch {
+	case errors.As(err, &held) && held.Holder.Migration != "":
+		return "wait until it is done, or ask it to stop: replumb pause " + held.Holder.Migration
+	case errors.As(err, &held):
+		return "wait until it is done; if nobody is there any more: kubectl delete lease -n kube-system replumb"
+	case errors.As(err, &changed):
+		return "look at the new plan: replumb plan -f FILE; nothing was changed"
+	case errors.As(err, &back):
+		return "restart that API server with the new --service-cluster-ip-range, then run the same command again"
+	case errors.As(err, &unknown):
+		return "the phases are " + strings.Join(unknown.Phases, ", ")
+	case errors.Is(err, engine.ErrPaused):
+		return "replumb resume NAME carries on"
 	}
 	return ""
 }

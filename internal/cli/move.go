@@ -89,8 +89,14 @@ type stayLine struct {
 func (a *app) plan() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "plan -f FILE", Short: "Print what a migration would do, in order", Args: noArgs,
-		Long:    "Print every write a migration would make, in order, and every Service that stays. Nothing is written.",
-		Example: a.example("  replumb plan -f move.yaml\n  replumb plan -f move.yaml -o yaml   # with every object and patch in full"),
+		Long: `Print every write a migration would make, in order, and every Service that stays. Nothing is written. Of a migration
+that is under way it prints what is left.
+
+Exit code: 0 nothing blocks, 3 something blocks, 1 could not look.`,
+		Example: a.example(`
+  replumb plan -f move.yaml
+  replumb plan -f move.yaml -o yaml           # with every object and patch in full
+  replumb plan -f move.yaml -o json > plan.json && replumb apply -f move.yaml --plan plan.json`),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			planner, err := a.examine(cmd.Context())
 			if err != nil {
@@ -146,6 +152,9 @@ func (a *app) blocking(p *servicecidr.Planner) error {
 func (a *app) planTable(p *servicecidr.Planner, doc planDocument) error {
 	ui.Attention(a.out, p.Findings)
 	ui.Phases(a.out, doc.Phases)
+	if p.Survey.Spec.Mode == v1alpha1.ModeExtend {
+		a.usage(p.Survey)
+	}
 	if len(doc.Stays) > 0 {
 		fmt.Fprintln(a.out, "stays:")
 		var rows [][]string
@@ -173,7 +182,10 @@ func (a *app) apply() *cobra.Command {
 but never past the point of no return. Where only you can do something, such as restarting API servers with another
 flag, it says what, waits, and goes on by itself when it sees it done.
 
-Run again it carries on where it was, and does nothing when there is nothing to do.`,
+Run again it carries on where it was, and does nothing when there is nothing to do.
+
+Exit code: 0 done, 1 error, 2 wrong command line or Migration, 3 blocked, 5 somebody else works on the cluster,
+130 interrupted or paused.`,
 		Example: a.example(`
   replumb apply -f move.yaml
   replumb apply -f move.yaml --until move           # stop after a phase; run again without it to go on
@@ -185,9 +197,9 @@ Run again it carries on where it was, and does nothing when there is nothing to 
 			if err != nil {
 				return err
 			}
-			if job.Until = until; until != "" && !slices.Contains(servicecidr.PhaseNames(), until) {
+			if job.Until = until; until != "" && !slices.Contains(servicecidr.ApplyPhases(), until) {
 				return &UsageError{
-					Problem: fmt.Sprintf("there is no phase %q", until),
+					Problem: fmt.Sprintf("apply has no phase %q", until),
 					Hint:    "the phases of apply are " + strings.Join(servicecidr.ApplyPhases(), ", "),
 				}
 			}
@@ -282,7 +294,13 @@ func (a *app) usage(survey *servicecidr.Survey) {
 func (a *app) rollback() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "rollback NAME", Short: "Bring every Service back to its old address", Args: oneName,
-		Example: a.example("  replumb rollback services-to-172-24 --yes"),
+		Long: `Bring every Service back to its old address, over the same bridges, and with it whatever had followed: cluster DNS,
+restarted pods, the old range as the default one. Like apply it waits where only you can do something.
+
+It works from every point before finish has passed the point of no return, and carries on when run again.`,
+		Example: a.example(`
+  replumb rollback services-to-172-24
+  replumb rollback services-to-172-24 --yes   # where nobody can be asked`),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			job, err := a.jobByName(cmd.Context(), args[0])
 			if err != nil {
@@ -309,7 +327,9 @@ func (a *app) rollback() *cobra.Command {
 func (a *app) finish() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "finish NAME", Short: "Take old addresses away, for good", Args: oneName,
-		Long:    "Take bridges and old addresses away. This passes the point of no return: afterwards there is no rollback.",
+		Long: `Take bridges and old addresses away. This passes the point of no return: afterwards there is no rollback.
+
+It refuses as long as apply has something left to do, says what becomes final, and asks. Run again it carries on.`,
 		Example: a.example("  replumb finish services-to-172-24\n  replumb finish services-to-172-24 --yes"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			job, err := a.jobByName(cmd.Context(), args[0])

@@ -16,7 +16,9 @@ func (a *app) pause() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "pause NAME", Short: "Stop a running migration before its next step", Args: oneName,
 		Long: `Ask whoever runs the migration NAME to stop. The steps in hand are finished; old and new addresses go on answering.
-Until resume, no command goes on with it.`,
+Until resume, no command goes on with it.
+
+A run that waits for you, or for time to pass, sees the pause when that wait is over; Ctrl-C ends it at once.`,
 		Example: a.example("  replumb pause services-to-172-24"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			job, err := a.jobByName(cmd.Context(), args[0])
@@ -79,7 +81,7 @@ func (a *app) controller() *cobra.Command {
 		Long: `Copy the endpoints of Services without selector, kubernetes among them, to their bridges whenever they change, until
 interrupted. apply, rollback and finish do so themselves while they run; this is for the time in between, in a terminal
 or in the cluster.`,
-		Example: a.example("  replumb controller"),
+		Example: a.example("  replumb controller\n  replumb controller --context production"),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			tools, err := a.tools()
 			if err != nil {

@@ -62,11 +62,13 @@ func NewCommand(argv0 string, in io.Reader, out, errOut io.Writer) *cobra.Comman
 		Long: `replumb moves the Service range of a live Kubernetes cluster without dropping a request.
 
 Describe the move in a Migration, look at the plan, apply it. Old addresses keep answering until
-you finish; until then everything can be rolled back. Every command can be interrupted and run again.`,
+you finish; until then everything can be rolled back. Every command can be interrupted and run again.
+For what is beyond a cluster that runs, such as certificates, it says what to do, and waits.`,
 		Example: a.example(`
   replumb check -f move.yaml        # is the cluster fit for it?
   replumb plan -f move.yaml         # what would be done, in order
   replumb apply -f move.yaml        # do it; old addresses keep answering
+  replumb status                    # where every Service stands, and what is next
   replumb finish services-to-172-24 # take old addresses away for good`),
 		SilenceErrors: true,
 		SilenceUsage:  true,

@@ -24,7 +24,11 @@ func (a *app) run(ctx context.Context, job *servicecidr.Job, do func(context.Con
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	notifier := notify.New(job.Spec.Common.Notify, stop)
-	events := notify.NewEvents(job.Tools.Cluster, job.Spec.Name, func(err error) { fmt.Fprintf(a.err, "warning: %v\n", err) })
+	events := notify.NewEvents(job.Tools.Cluster, job.Spec.Name, func(err error) {
+		if !errors.Is(err, notify.ErrNoMigration) { // nothing was begun, and there is nothing to write about
+			fmt.Fprintf(a.err, "warning: %v\n", err)
+		}
+	})
 	r := a.runner()
 	shown := r.Sink
 	r.Sink = func(e engine.Event) {
@@ -38,6 +42,11 @@ func (a *app) run(ctx context.Context, job *servicecidr.Job, do func(context.Con
 	events.Close(last)
 	if failed := notifier.Close(last); failed != nil {
 		fmt.Fprintf(a.err, "warning: %v\n", failed)
+	}
+	if errors.Is(err, engine.ErrPaused) {
+		return &HintedError{
+			Err: fmt.Errorf("migration %s is %w", job.Spec.Name, err), Hint: a.name + " resume " + job.Spec.Name + " carries on",
+		}
 	}
 	return a.explain(err)
 }

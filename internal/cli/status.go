@@ -68,7 +68,9 @@ type serviceLine struct {
 func (a *app) status() *cobra.Command {
 	watch := false
 	cmd := &cobra.Command{
-		Use: "status [NAME]", Short: "Show where each Service stands", Args: cobra.MaximumNArgs(1),
+		Use:     "status [NAME]",
+		Short:   "Show where each Service stands",
+		Args:    cobra.MaximumNArgs(1),
 		Long:    "Show where each Service stands, what still holds the old range, and who is working on it, read from the objects\nthemselves.",
 		Example: a.example("  replumb status\n  replumb status services-to-172-24 --watch\n  replumb status services-to-172-24 -o json"),
 		RunE: func(cmd *cobra.Command, args []string) error {

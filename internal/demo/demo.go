@@ -227,6 +227,8 @@ spec:
     from: [%s]
     to: [%s]
     drain: 45s
+    clusterServices: Stay
+    refresh: {mode: Report}
   batch:
     size: 5
     settle: 1s

@@ -84,11 +84,25 @@ func (r *run) hold(ctx context.Context) error {
 	switch {
 	case ctx.Err() != nil:
 		return interrupted(ctx)
-	case r.Hold != nil:
-		return r.Hold(ctx)
+	case r.Hold == nil:
+		return nil
 	}
-	return nil
+	return Drive(ctx, &holdStep{hold: r.Hold, deadline: r.deadline(nil)})
 }
+
+// holdStep asks whether the run may go on, for as long as there is no answer.
+type holdStep struct {
+	hold     func(context.Context) error
+	deadline time.Duration
+}
+
+func (*holdStep) ID() string                           { return "hold" }
+func (*holdStep) Title() string                        { return "See whether the run may go on" }
+func (*holdStep) Waits()                               {}
+func (s *holdStep) Deadline() time.Duration            { return s.deadline }
+func (*holdStep) State(context.Context) (State, error) { return Pending, nil }
+func (*holdStep) Do(context.Context) error             { return nil }
+func (s *holdStep) Verify(ctx context.Context) error   { return s.hold(ctx) }
 
 // runGroup runs the steps of a group. The first failure keeps further steps from starting; those in hand are finished.
 func (r *run) runGroup(ctx context.Context, g Group) error {

@@ -300,3 +300,74 @@ func TestPlanRejectsEqualIDs(t *testing.T) {
 		t.Error("accepted two steps with one id")
 	}
 }
+
+func TestHold(t *testing.T) {
+	plan := &Plan{Name: "p", Phases: []Phase{{Name: "one", Groups: []Group{{Steps: []Step{&fake{id: "a"}}}, {Steps: []Step{&fake{id: "b"}}}}}}}
+	asked := 0
+	r := &recorder{}
+	runner := &Runner{Sink: r.sink, Hold: func(context.Context) error {
+		asked++
+		switch asked {
+		case 1:
+			return apierrors.NewServiceUnavailable("restarting") // asked again
+		case 3:
+			return ErrPaused // before the second group
+		}
+		return nil
+	}}
+	if err := runner.Run(t.Context(), plan); !errors.Is(err, ErrPaused) {
+		t.Errorf("got %v", err)
+	}
+	var done []string
+	for _, e := range r.events {
+		if e.Kind == StepDone {
+			done = append(done, e.Step)
+		}
+	}
+	if !slices.Equal(done, []string{"a"}) || asked != 3 || r.events[len(r.events)-1].Kind != RunInterrupted {
+		t.Errorf("done %v, asked %d times, last event %v", done, asked, r.events[len(r.events)-1])
+	}
+}
+
+func TestUntil(t *testing.T) {
+	plan := &Plan{Name: "p", Phases: []Phase{{Name: "one"}, {Name: "two"}, {Name: "three"}}}
+	short, err := plan.Until("two")
+	if err != nil || len(short.Phases) != 2 || len(plan.Phases) != 3 {
+		t.Errorf("got %v, %v", short, err)
+	}
+	var unknown *UnknownPhaseError
+	if _, err := plan.Until("four"); !errors.As(err, &unknown) || len(unknown.Phases) != 3 {
+		t.Errorf("got %v", err)
+	}
+}
+
+// guide is a step that tells people what to do, and is done when they have been told.
+type guide struct {
+	fake
+}
+
+func (*guide) Guide() string { return "turn the key" }
+
+func TestGuideIsToldOnce(t *testing.T) {
+	looks := 0
+	step := &guide{fake{id: "gate", verify: func() error {
+		looks++
+		if looks < 4 {
+			return NotYet("look %d", looks)
+		}
+		return nil
+	}}}
+	r := &recorder{}
+	if err := (&Runner{Sink: r.sink}).Run(t.Context(), &Plan{Phases: []Phase{{Groups: []Group{{Steps: []Step{step}}}}}}); err != nil {
+		t.Fatal(err)
+	}
+	told := 0
+	for _, e := range r.events {
+		if e.Guide != "" {
+			told++
+		}
+	}
+	if told != 1 {
+		t.Errorf("told %d times", told)
+	}
+}

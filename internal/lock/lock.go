@@ -50,8 +50,10 @@ type timing struct {
 	renew, retry time.Duration
 }
 
+// defaults outlast the restart of a control plane's only API server, which gates ask for. Who was killed and is run again
+// on the same machine need not wait for it.
 func defaults() timing {
-	return timing{duration: 15 * time.Second, renew: 5 * time.Second, retry: time.Second}
+	return timing{duration: time.Minute, renew: 10 * time.Second, retry: time.Second}
 }
 
 // Lock is held until Release, or until it is lost.

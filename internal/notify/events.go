@@ -101,7 +101,8 @@ func (ev *Events) complain(err error) {
 	ev.told = true
 }
 
-var errNoMigration = errors.New("the Migration is not there")
+// ErrNoMigration is why nothing was written when a run ended before it recorded its Migration.
+var ErrNoMigration = errors.New("the Migration is not there")
 
 func (ev *Events) write(ctx context.Context) error {
 	if len(ev.waiting) == 0 {
@@ -132,7 +133,7 @@ func (ev *Events) find(ctx context.Context) error {
 	m := &v1alpha1.Migration{}
 	err := ev.client.Get(ctx, client.ObjectKey{Name: ev.migration}, m)
 	if apierrors.IsNotFound(err) {
-		return engine.NotYet("%w", errNoMigration)
+		return engine.NotYet("%w", ErrNoMigration)
 	}
 	if err != nil {
 		return err

@@ -146,8 +146,8 @@ func TestEventsThatCannotBeWrittenAreToldOnce(t *testing.T) {
 		is     func(error) bool
 	}{
 		{"no right", denied, t.Context(), apierrors.IsForbidden},
-		{"no Migration", s.Cluster, t.Context(), func(err error) bool { return errors.Is(err, errNoMigration) }},
-		{"no time", s.Cluster, gone, func(err error) bool { return errors.Is(err, context.Canceled) || errors.Is(err, errNoMigration) }},
+		{"no Migration", s.Cluster, t.Context(), func(err error) bool { return errors.Is(err, ErrNoMigration) }},
+		{"no time", s.Cluster, gone, func(err error) bool { return errors.Is(err, context.Canceled) || errors.Is(err, ErrNoMigration) }},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			var told []error

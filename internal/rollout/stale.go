@@ -105,7 +105,7 @@ func newestStart(pod *corev1.Pod) time.Time {
 	}
 	for _, statuses := range [][]corev1.ContainerStatus{pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses} {
 		for i := range statuses {
-			if running := statuses[i].State.Running; running != nil && running.StartedAt.Time.After(newest) {
+			if running := statuses[i].State.Running; running != nil && running.StartedAt.After(newest) {
 				newest = running.StartedAt.Time
 			}
 		}

@@ -142,24 +142,68 @@ func (s *canaryStep) Verify(context.Context) error {
 
 // Abandon takes the canary away, its bridge and its holds, also those of an earlier run.
 func (s *canaryStep) Abandon(ctx context.Context) error {
-	c := s.planner.Tools.Cluster
+	return removeCanaries(ctx, s.planner.Tools.Cluster, s.planner.spec().Name)
+}
+
+// thrownAway lists the Services that replumb makes for itself in a role and removes again.
+func thrownAway(ctx context.Context, c client.Client, migration, role string) ([]corev1.Service, error) {
 	all := &corev1.ServiceList{}
 	err := c.List(ctx, all, client.InNamespace(v1alpha1.SystemNamespace),
-		client.MatchingLabels{v1alpha1.LabelMigration: s.planner.spec().Name, v1alpha1.LabelRole: v1alpha1.RoleCanary})
+		client.MatchingLabels{v1alpha1.LabelMigration: migration, v1alpha1.LabelRole: role})
 	if err != nil {
-		return fmt.Errorf("looking for a canary: %w", err)
+		return nil, fmt.Errorf("looking for a %s: %w", role, err)
 	}
-	for i := range all.Items {
-		svc := &all.Items[i]
+	return all.Items, nil
+}
+
+func removeCanaries(ctx context.Context, c client.Client, migration string) error {
+	all, err := thrownAway(ctx, c, migration, v1alpha1.RoleCanary)
+	if err != nil {
+		return err
+	}
+	for i := range all {
+		svc := &all[i]
 		e := &Entry{Service: svc}
 		if err := bridge.Remove(ctx, c, e.BridgeKey()); err != nil {
 			return fmt.Errorf("bridge %s: %w", e.BridgeKey(), err)
 		}
-		if err := bridge.ReleaseAll(ctx, c, s.planner.spec().Name, e.BridgeKey()); err != nil {
+		if err := bridge.ReleaseAll(ctx, c, migration, e.BridgeKey()); err != nil {
 			return err
 		}
 		if err := client.IgnoreNotFound(c.Delete(ctx, svc)); err != nil {
 			return fmt.Errorf("service %s/%s: %w", svc.Namespace, svc.Name, err)
+		}
+	}
+	return nil
+}
+
+// remainsStep removes what runs that were killed left of canaries and barriers. A run that goes on does so by itself;
+// one that turns back would not come by there again.
+type remainsStep struct {
+	tools     Tools
+	migration string
+}
+
+func (*remainsStep) ID() string    { return "tidy/remains" }
+func (*remainsStep) Title() string { return "Remove what runs that were cut off left behind" }
+
+func (s *remainsStep) State(ctx context.Context) (engine.State, error) { return stateOf(s.Verify(ctx)) }
+
+func (s *remainsStep) Do(ctx context.Context) error {
+	if err := removeCanaries(ctx, s.tools.Cluster, s.migration); err != nil {
+		return err
+	}
+	return bridge.RemoveSentinels(ctx, s.tools.Cluster, s.migration)
+}
+
+func (s *remainsStep) Verify(ctx context.Context) error {
+	for _, role := range []string{v1alpha1.RoleCanary, v1alpha1.RoleSentinel} {
+		left, err := thrownAway(ctx, s.tools.Cluster, s.migration, role)
+		if err != nil {
+			return err
+		}
+		if len(left) > 0 {
+			return engine.NotYet("%s %s/%s is still there", role, left[0].Namespace, left[0].Name)
 		}
 	}
 	return nil

@@ -1,7 +1,6 @@
 package servicecidr
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 
@@ -142,10 +141,17 @@ type DeniedError struct {
 	Rights []cluster.Right
 }
 
+// Error joins the verbs on one resource: a user without any right misses dozens.
 func (e *DeniedError) Error() string {
-	texts := make([]string, len(e.Rights))
+	var texts []string
 	for i, r := range e.Rights {
-		texts[i] = r.String()
+		verb, resource, _ := strings.Cut(r.String(), " ")
+		if i > 0 && strings.HasSuffix(e.Rights[i-1].String(), " "+resource) {
+			last := len(texts) - 1
+			texts[last] = strings.Replace(texts[last], " ", ","+verb+" ", 1)
+			continue
+		}
+		texts = append(texts, verb+" "+resource)
 	}
-	return fmt.Sprintf("the user has no right to %s", strings.Join(texts, ", "))
+	return "the user has no right to " + strings.Join(texts, ", ")
 }

@@ -9,10 +9,12 @@ import (
 func serviceChecks() []check.Check[Input] {
 	return []check.Check[Input]{
 		{
-			Code: "RP1012", Severity: check.Blocking, Run: checkRefused,
-			Claim: "every Service of the old range can be moved or is pinned",
-			Why:   "a Service that stays holds the old range, which then cannot be retired; what replumb does not understand it does not guess at",
-			Fix:   "change the Service, or let it keep its address: kubectl annotate service -n NAMESPACE NAME replumb.dev/strategy=pin",
+			Code:     "RP1012",
+			Severity: check.Blocking,
+			Run:      checkRefused,
+			Claim:    "every Service of the old range can be moved or is pinned",
+			Why:      "a Service that stays holds the old range, which then cannot be retired; what replumb does not understand it does not guess at",
+			Fix:      "change the Service, or let it keep its address: kubectl annotate service -n NAMESPACE NAME replumb.dev/strategy=pin",
 		},
 		{
 			Code: "RP1013", Severity: check.Blocking, Run: checkFreeze,
@@ -27,10 +29,12 @@ func serviceChecks() []check.Check[Input] {
 			Fix:   "keep deployments from changing Services during the move",
 		},
 		{
-			Code: "RP1016", Severity: check.Blocking, Run: checkFirstAddress,
-			Claim: "the first address of the target is free for the Service default/kubernetes",
-			Why:   "API servers started with the new range expect themselves there, and their certificates name that address",
-			Fix:   "move the Service that has the address out of the way, choose another target, or set spec.serviceCIDR.clusterServices: Stay",
+			Code:     "RP1016",
+			Severity: check.Blocking,
+			Run:      checkFirstAddress,
+			Claim:    "the first address of the target is free for the Service default/kubernetes",
+			Why:      "API servers started with the new range expect themselves there, and their certificates name that address",
+			Fix:      "move the Service that has the address out of the way, choose another target, or set spec.serviceCIDR.clusterServices: Stay",
 		},
 		{
 			Code: "RP1017", Severity: check.Warning, Run: checkTiers,
@@ -39,10 +43,12 @@ func serviceChecks() []check.Check[Input] {
 			Fix:   "correct the annotation replumb.dev/tier, add the Service to a tier, or teach it to the lookup",
 		},
 		{
-			Code: "RP1018", Severity: check.Warning, Run: checkNodePorts,
-			Claim: "no Service has node ports, which no bridge keeps",
-			Why:   "a hop is timed to fall between two syncs of the kube-proxies, but on a cluster whose Services change all the time a node port may refuse connections for up to a second",
-			Fix:   "move such Services in a tier and a window of their own, or pin them: kubectl annotate service -n NAMESPACE NAME replumb.dev/strategy=pin",
+			Code:     "RP1018",
+			Severity: check.Warning,
+			Run:      checkNodePorts,
+			Claim:    "no Service has node ports, which no bridge keeps",
+			Why:      "a hop is timed to fall between two syncs of the kube-proxies, but on a cluster whose Services change all the time a node port may refuse connections for up to a second",
+			Fix:      "move such Services in a tier and a window of their own, or pin them: kubectl annotate service -n NAMESPACE NAME replumb.dev/strategy=pin",
 		},
 	}
 }

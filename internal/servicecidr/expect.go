@@ -35,12 +35,25 @@ func (e *Expectation) Add(step string, changes []engine.Change) error {
 	if len(changes) == 0 || strings.HasPrefix(step, "secure/") { // what replumb writes for itself, over and over
 		return nil
 	}
-	body, err := json.Marshal(changes)
+	body, err := canonical(changes)
 	if err != nil {
 		return fmt.Errorf("reading step %s: %w", step, err)
 	}
 	e.Changes[step] = string(body)
 	return nil
+}
+
+// canonical is JSON with sorted keys, whether its fields come from objects or were read from a file.
+func canonical(changes []engine.Change) ([]byte, error) {
+	body, err := json.Marshal(changes)
+	if err != nil {
+		return nil, err
+	}
+	var plain any
+	if err := json.Unmarshal(body, &plain); err != nil {
+		return nil, err
+	}
+	return json.Marshal(plain)
 }
 
 // ChangedPlanError says that a plan is not the one that was looked at.

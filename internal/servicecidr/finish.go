@@ -88,6 +88,8 @@ type releaseStep struct {
 	entry     *Entry
 	// at is where the Service must be for this to be safe.
 	at netip.Addr
+	// seen and bridge are what State saw, for the Do that follows. What changed since is met with a conflict.
+	seen, bridge *corev1.Service
 }
 
 func (s *releaseStep) ID() string { return "release/" + s.entry.Key().String() }
@@ -97,6 +99,7 @@ func (s *releaseStep) Title() string {
 
 func (s *releaseStep) State(ctx context.Context) (engine.State, error) {
 	svc, err := readService(ctx, s.tools.Cluster, s.entry)
+	s.seen = svc
 	if err != nil {
 		return engine.Unknown, err
 	}
@@ -116,14 +119,17 @@ func (s *releaseStep) State(ctx context.Context) (engine.State, error) {
 
 // left says what of the migration is still there; nothing, if nothing is.
 func (s *releaseStep) left(ctx context.Context, svc *corev1.Service) (string, error) {
-	err := s.tools.Cluster.Get(ctx, s.entry.BridgeKey(), &corev1.Service{})
+	have := &corev1.Service{}
+	s.bridge = nil
+	err := s.tools.Cluster.Get(ctx, s.entry.BridgeKey(), have)
 	if err == nil {
+		s.bridge = have
 		return fmt.Sprintf("bridge %s is still there", s.entry.BridgeKey()), nil
 	}
 	if !apierrors.IsNotFound(err) {
 		return "", fmt.Errorf("bridge %s: %w", s.entry.BridgeKey(), err)
 	}
-	for _, a := range []netip.Addr{s.entry.Old, s.entry.New} {
+	for _, a := range s.holds(svc) {
 		ip := &networkingv1.IPAddress{}
 		if err := s.tools.Cluster.Get(ctx, types.NamespacedName{Name: a.String()}, ip); client.IgnoreNotFound(err) != nil {
 			return "", fmt.Errorf("address %s: %w", a, err)
@@ -138,25 +144,45 @@ func (s *releaseStep) left(ctx context.Context, svc *corev1.Service) (string, er
 	return "", nil
 }
 
+// holds are the addresses that may be held: not the one that the Service is at, since that is the Service's own.
+func (s *releaseStep) holds(svc *corev1.Service) []netip.Addr {
+	var all []netip.Addr
+	for _, a := range []netip.Addr{s.entry.Old, s.entry.New} {
+		if svc == nil || !isAt(svc, a) {
+			all = append(all, a)
+		}
+	}
+	return all
+}
+
 func (s *releaseStep) Do(ctx context.Context) error {
-	if err := bridge.Remove(ctx, s.tools.Cluster, s.entry.BridgeKey()); err != nil {
+	svc, err := lately(ctx, s.tools.Cluster, s.entry, &s.seen)
+	if err != nil {
+		return err
+	}
+	if err := s.remove(ctx); err != nil {
 		return fmt.Errorf("bridge %s: %w", s.entry.BridgeKey(), err)
 	}
-	for _, a := range []netip.Addr{s.entry.Old, s.entry.New} {
-		h := &bridge.Hold{Migration: s.migration, Address: a, Bridge: s.entry.BridgeKey()}
-		if err := h.Release(ctx, s.tools.Cluster); err != nil {
+	for _, a := range s.holds(svc) {
+		if err := s.entry.hold(s.migration, a).Release(ctx, s.tools.Cluster); err != nil {
 			return fmt.Errorf("address %s: %w", a, err)
 		}
 	}
-	svc, err := readService(ctx, s.tools.Cluster, s.entry)
-	if err != nil || svc == nil {
-		return err
+	if svc == nil {
+		return nil
 	}
 	body, err := json.Marshal(forget(svc))
 	if err != nil {
 		return fmt.Errorf("service %s: %w", s.entry.Key(), err)
 	}
 	return s.tools.Cluster.Patch(ctx, svc, client.RawPatch(types.MergePatchType, body), client.FieldOwner(v1alpha1.FieldManager))
+}
+
+func (s *releaseStep) remove(ctx context.Context) error {
+	if s.bridge == nil {
+		return bridge.Remove(ctx, s.tools.Cluster, s.entry.BridgeKey())
+	}
+	return bridge.Delete(ctx, s.tools.Cluster, s.bridge)
 }
 
 func forget(svc *corev1.Service) map[string]any {

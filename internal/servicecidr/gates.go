@@ -89,10 +89,10 @@ func (a apiServers) inspect(ctx context.Context) ([]apiserver.Server, error) {
 	addresses := a.addresses
 	if len(addresses) == 0 {
 		endpoints := &discoveryv1.EndpointSliceList{}
-		err := a.tools.Cluster.List(ctx, endpoints, client.InNamespace(kubernetesKey.Namespace),
-			client.MatchingLabels{discoveryv1.LabelServiceName: kubernetesKey.Name})
+		err := a.tools.Cluster.List(ctx, endpoints, client.InNamespace(kubernetesKey().Namespace),
+			client.MatchingLabels{discoveryv1.LabelServiceName: kubernetesKey().Name})
 		if err != nil {
-			return nil, fmt.Errorf("endpoints of service %s: %w", kubernetesKey, err)
+			return nil, fmt.Errorf("endpoints of service %s: %w", kubernetesKey(), err)
 		}
 		if addresses = apiserver.Addresses(endpoints.Items); len(addresses) <= 1 {
 			addresses = []string{a.tools.Cluster.Host()}

@@ -74,7 +74,14 @@ func golden(t *testing.T, file string) {
 		input.Freeze = errors.New(f.Freeze)
 	}
 	findings := check.Run(Checks(), input)
-	p := &Planner{Tools: nowhere(t), CanFreeze: input.Freeze == nil, Survey: survey, Migration: job.Migration, Findings: findings, Form: v1alpha1.BridgeLoadBalancer}
+	p := &Planner{
+		Tools:     nowhere(t),
+		CanFreeze: input.Freeze == nil,
+		Survey:    survey,
+		Migration: job.Migration,
+		Findings:  findings,
+		Form:      v1alpha1.BridgeLoadBalancer,
+	}
 	got := map[string]string{"findings": renderFindings(findings), "plan": renderPlan(t, p)}
 	for i, f := range archive.Files {
 		want, ok := got[f.Name]

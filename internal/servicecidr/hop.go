@@ -28,6 +28,9 @@ type hopStep struct {
 	planner *Planner
 	entry   *Entry
 	back    bool
+	// seen is the Service as State saw it, for the Do that follows. It carries its resourceVersion into every patch, so a
+	// Service that changed in between is met with a conflict and looked at again.
+	seen *corev1.Service
 }
 
 var (
@@ -68,6 +71,7 @@ func (h *hopStep) client() client.Client { return h.planner.Tools.Cluster }
 
 func (h *hopStep) State(ctx context.Context) (engine.State, error) {
 	svc, err := h.read(ctx)
+	h.seen = svc
 	if err != nil || svc == nil {
 		return engine.Done, err
 	}
@@ -106,8 +110,17 @@ func readService(ctx context.Context, c client.Client, e *Entry) (*corev1.Servic
 	return svc, nil
 }
 
+// lately is the Service as the State of a step has just seen it, once; without one before it, it is read.
+func lately(ctx context.Context, c client.Client, e *Entry, seen **corev1.Service) (*corev1.Service, error) {
+	if svc := *seen; svc != nil {
+		*seen = nil
+		return svc, nil
+	}
+	return readService(ctx, c, e)
+}
+
 func (h *hopStep) Do(ctx context.Context) error {
-	svc, err := h.read(ctx)
+	svc, err := lately(ctx, h.client(), h.entry, &h.seen)
 	if err != nil || svc == nil {
 		return err
 	}
@@ -121,6 +134,9 @@ func (h *hopStep) Do(ctx context.Context) error {
 				return err
 			}
 			defer func() { _ = done(context.WithoutCancel(ctx)) }() // it goes with its namespace at the latest
+			if err := h.proven(ctx, svc); err != nil {              // the nudge took a while
+				return err
+			}
 		}
 		if err := h.leave(ctx, svc); err != nil {
 			return err
@@ -128,31 +144,43 @@ func (h *hopStep) Do(ctx context.Context) error {
 	}
 	src, _ := h.ends()
 	// From here on no Service owns the address left behind, but the bridge answers on it.
-	if err := h.hold(src).Place(ctx, h.client()); err != nil && !isTakenBySomebody(err) {
+	left := h.hold(src)
+	if err := left.PlaceAfter(ctx, h.client(), h.entry.Key()); err == nil {
+		h.entry.placed(left)
+	} else if !isTakenBySomebody(err) {
 		return err
 	}
 	return h.arrive(ctx, svc)
 }
 
-// follow brings the bridge in line with a Service that somebody changed after its bridge was made, and proves it again.
+// follow looks at the bridge, right before the Service leaves. It brings the bridge in line with a Service that somebody
+// changed after its bridge was made, and proves it again.
 func (h *hopStep) follow(ctx context.Context, svc *corev1.Service) error {
-	b := h.planner.bridgeOf(h.entry, svc)
+	err := h.proven(ctx, svc)
 	var drift *bridge.DriftError
-	if err := b.Proven(ctx, h.client()); !errors.As(err, &drift) {
-		return nil // in order, or in trouble that leave will meet as well
-	}
-	if err := b.Ensure(ctx, h.client(), h.planner.Survey.Pool); err != nil {
+	if !errors.As(err, &drift) {
 		return err
 	}
-	return h.planner.prove(ctx, h.ID())
+	if err := h.planner.bridgeOf(h.entry, svc).Ensure(ctx, h.client(), h.planner.Survey.Pool); err != nil {
+		return err
+	}
+	if err := h.planner.prove(ctx, h.ID()); err != nil {
+		return err
+	}
+	return h.proven(ctx, svc)
 }
 
-// leave is patch A. It is the dangerous one: once it is through, only the bridge answers on the old address. So the
-// bridge is looked at again right before.
-func (h *hopStep) leave(ctx context.Context, svc *corev1.Service) error {
+// proven returns nil only if the bridge is what the Service needs.
+func (h *hopStep) proven(ctx context.Context, svc *corev1.Service) error {
 	if err := h.planner.bridgeOf(h.entry, svc).Proven(ctx, h.client()); err != nil {
 		return fmt.Errorf("service %s must not leave its address: %w", h.entry.Key(), err)
 	}
+	return nil
+}
+
+// leave is patch A. It is the dangerous one: once it is through, only the bridge answers on the old address. So the
+// bridge is looked at right before.
+func (h *hopStep) leave(ctx context.Context, svc *corev1.Service) error {
 	patch, err := h.patchLeave(svc)
 	if err != nil {
 		return err
@@ -315,7 +343,7 @@ func Original(svc *corev1.Service) (*corev1.ServiceSpec, error) {
 }
 
 func (h *hopStep) hold(a netip.Addr) *bridge.Hold {
-	return &bridge.Hold{Migration: h.planner.spec().Name, Address: a, Bridge: h.entry.BridgeKey()}
+	return h.entry.hold(h.planner.spec().Name, a)
 }
 
 // Verify looks at what a hop could have damaged. Other fields it leaves alone: somebody may have changed them since.

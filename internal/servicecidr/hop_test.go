@@ -11,6 +11,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -204,6 +205,24 @@ func (h *halver) Patch(ctx context.Context, o client.Object, p client.Patch, opt
 	}
 	h.patched = true
 	return h.WithWatch.Patch(ctx, o, p, opts...)
+}
+
+// TestOldAddressGivenBackInTheMiddleOfAHop: the API server's repair of IPAddresses, being behind, allocated the address
+// to the Service that had just left it.
+func TestOldAddressGivenBackInTheMiddleOfAHop(t *testing.T) {
+	f := setup(t)
+	was := f.service("cart", at("10.96.3.7"))
+	f.halfHop()
+	held := &networkingv1.IPAddress{ObjectMeta: metav1.ObjectMeta{Name: "10.96.3.7"}}
+	f.must(server.Delete(t.Context(), held))
+	f.must(server.Create(t.Context(), &networkingv1.IPAddress{
+		ObjectMeta: metav1.ObjectMeta{Name: "10.96.3.7", Labels: map[string]string{
+			networkingv1.LabelManagedBy: "ipallocator.k8s.io", networkingv1.LabelIPAddressFamily: "IPv4",
+		}},
+		Spec: networkingv1.IPAddressSpec{ParentRef: &networkingv1.ParentReference{Resource: "services", Namespace: "shop", Name: "cart"}},
+	}))
+	f.apply()
+	f.checkBridge(was, f.get("cart"), v1alpha1.BridgeLoadBalancer)
 }
 
 // TestTargetTakenBetweenTwoRuns: apply was killed when the target was held by nobody, and somebody was given it.

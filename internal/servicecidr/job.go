@@ -64,8 +64,13 @@ func (j *Job) Adopt(ctx context.Context) (*v1alpha1.Migration, error) {
 	}
 	whole := have.DeepCopy() // somebody may have created it with kubectl, where nothing is filled in
 	Default(whole)
-	if whole.Spec.ServiceCIDR != nil && len(j.Migration.Spec.ServiceCIDR.From) == 0 {
-		j.Migration.Spec.ServiceCIDR.From = whole.Spec.ServiceCIDR.From
+	if settled := whole.Spec.ServiceCIDR; settled != nil { // what the file leaves open was worked out when it began
+		if len(j.Migration.Spec.ServiceCIDR.From) == 0 {
+			j.Migration.Spec.ServiceCIDR.From = settled.From
+		}
+		if len(j.Migration.Spec.ServiceCIDR.To) == 0 {
+			j.Migration.Spec.ServiceCIDR.To = settled.To
+		}
 	}
 	if !equality.Semantic.DeepEqual(whole.Spec.ServiceCIDR, j.Migration.Spec.ServiceCIDR) {
 		return nil, &SpecError{

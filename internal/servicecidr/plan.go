@@ -27,7 +27,7 @@ import (
 )
 
 // parallel is how many steps of one group run at once.
-const parallel = 8
+const parallel = 32
 
 // Tools are what steps work with. Plans can be made and shown without them.
 type Tools struct {
@@ -331,7 +331,7 @@ func (p *Planner) moveBatch(b *batch) []engine.Group {
 	}
 	groups = append(groups, p.crossing(b, p.hop)...)
 	note := &noteStep{tools: p.Tools, migration: p.spec().Name, batch: b.String(), counts: b.counts, tiers: b.tiers}
-	groups = append(groups, engine.Group{Title: b.String(), Steps: []engine.Step{note, p.settle(b.String())}})
+	groups = append(groups, engine.Group{Title: b.String(), Steps: append([]engine.Step{note}, p.settle(b.String())...)})
 	return append(groups, p.hooks(p.occasion(hook.Apply, v1alpha1.AfterBatch, "move", b))...)
 }
 
@@ -352,13 +352,16 @@ func (p *Planner) approach(run hook.Run, phase string, b *batch) []engine.Group 
 }
 
 // crossing takes a batch over its bridges. Services with node ports hop one after the other: each needs a sync window of
-// the kube-proxies for itself.
+// the kube-proxies for itself. kubernetes hops last, when everything beside it is proven to work.
 func (p *Planner) crossing(b *batch, hop func(*Entry) engine.Step) []engine.Group {
-	var plainHops, nodePorts []*Entry
+	var plainHops, nodePorts, last []*Entry
 	for _, e := range b.entries {
-		if e.HasNodePorts() {
+		switch {
+		case e.IsKubernetes():
+			last = append(last, e)
+		case e.HasNodePorts():
 			nodePorts = append(nodePorts, e)
-		} else {
+		default:
 			plainHops = append(plainHops, e)
 		}
 	}
@@ -367,6 +370,7 @@ func (p *Planner) crossing(b *batch, hop func(*Entry) engine.Step) []engine.Grou
 		{Title: b.String(), Steps: []engine.Step{p.barrier(b.String())}},
 		{Title: b.String(), Parallel: parallel, Steps: mapSteps(plainHops, hop)},
 		{Title: b.String(), Parallel: 1, Steps: mapSteps(nodePorts, hop)},
+		{Title: b.String(), Steps: mapSteps(last, hop)},
 	}
 }
 
@@ -440,7 +444,7 @@ func (p *Planner) giveBack() []engine.Group {
 			b := &batch{number: number, of: total, tier: tier, entries: entries}
 			inside = append(inside, p.approach(hook.Rollback, "return", b)...)
 			inside = append(inside, p.crossing(b, func(e *Entry) engine.Step { return p.hop(e).(*hopStep).Undo() })...)
-			inside = append(inside, engine.Group{Title: b.String(), Steps: []engine.Step{p.settle(b.String())}})
+			inside = append(inside, engine.Group{Title: b.String(), Steps: p.settle(b.String())})
 			inside = append(inside, p.hooks(p.occasion(hook.Rollback, v1alpha1.AfterBatch, "return", b))...)
 		}
 		groups = append(groups, p.around(hook.Rollback, "return", tier, inside)...)
@@ -486,7 +490,7 @@ func (p *Planner) certificates() engine.Step {
 	return &certificateGate{
 		gate: gate{
 			id: "certificates", title: fmt.Sprintf("Wait until the certificate of every API server names %s", want),
-			guide: certificateGuide(p.Distribution, want), length: p.spec().GateWait,
+			guide: certificateGuide(p.Distribution, p.Survey.Kubernetes().Old, want), length: p.spec().GateWait,
 		},
 		servers: p.servers(), want: want,
 	}
@@ -513,7 +517,7 @@ func (p *Planner) repoint() []engine.Group {
 	if p.spec().Mode == v1alpha1.ModeExtend {
 		return nil
 	}
-	var retire []engine.Step
+	var vacant, retire []engine.Step
 	hasDefault := false
 	for i := range p.Survey.Ranges {
 		c := &p.Survey.Ranges[i]
@@ -521,9 +525,10 @@ func (p *Planner) repoint() []engine.Group {
 			continue
 		}
 		hasDefault = hasDefault || c.Name == defaultRange
-		retire = append(retire, &retireStep{tools: p.Tools, name: c.Name, cidrs: cidrsOf(c), kept: p.Survey.KeepRanges()})
+		step := &retireStep{tools: p.Tools, name: c.Name, cidrs: cidrsOf(c), kept: p.Survey.KeepRanges()}
+		vacant, retire = append(vacant, &vacantStep{of: step}), append(retire, step)
 	}
-	groups := inOrder(p.keep()...)
+	groups := append(inOrder(p.keep()...), inOrder(vacant...)...)
 	was, moves := p.defaultWas()
 	if hasDefault {
 		groups = append(groups, single(p.apiServers(p.spec().To[0], repointed, false))...)
@@ -540,9 +545,12 @@ func (p *Planner) goes(c *networkingv1.ServiceCIDR) bool {
 	return c.Labels[v1alpha1.LabelRole] == "" && len(cidrsOf(c)) > 0 && inside(c, p.spec().From)
 }
 
-// retires reports whether a ServiceCIDR goes and nobody who stays holds it.
+// retires reports whether a ServiceCIDR goes. One that holds the cluster's own Services, told to stay, does not; who else
+// still has an address in it is named when its turn comes.
 func (p *Planner) retires(c *networkingv1.ServiceCIDR) bool {
-	return p.goes(c) && !slices.ContainsFunc(p.Survey.Blockers(), func(e *Entry) bool { return addr.Contains(cidrsOf(c), e.Old) })
+	return p.goes(c) && !slices.ContainsFunc(p.Survey.Blockers(), func(e *Entry) bool {
+		return e.Reason == clusterServicesStay && addr.Contains(cidrsOf(c), e.Old)
+	})
 }
 
 // keep makes the ranges for pinned Services.
@@ -586,7 +594,10 @@ func (p *Planner) defaultNow() *networkingv1.ServiceCIDR {
 // reopen makes sure that both ranges are open: addresses are given out again in the old one, and stay legitimate in the
 // new one until the last Service has left it.
 func (p *Planner) reopen() []engine.Group {
-	groups := p.extend()
+	var groups []engine.Group
+	if slices.ContainsFunc(p.Survey.Moves, func(e *Entry) bool { return e.Place != Waiting || e.Touched }) {
+		groups = p.extend()
+	}
 	var steps []engine.Step
 	for i, r := range p.spec().From {
 		open := slices.ContainsFunc(p.Survey.Ranges, func(c networkingv1.ServiceCIDR) bool {
@@ -685,7 +696,7 @@ func (p *Planner) handOver() []engine.Group {
 
 // leave removes what replumb keeps for itself, and looks that nothing is left.
 func (p *Planner) leave() []engine.Group {
-	steps := []engine.Step{p.freeze().Undo()}
+	steps := []engine.Step{p.freeze().Undo(), &remainsStep{tools: p.Tools, migration: p.spec().Name}}
 	if p.spec().Common.Backups != v1alpha1.BackupsKeep {
 		steps = append(
 			steps,
@@ -730,11 +741,14 @@ func (p *Planner) proof(name string) *bridge.Barrier {
 	return b
 }
 
-func (p *Planner) settle(name string) engine.Step {
-	return &pauseStep{
+func (p *Planner) settle(name string) []engine.Step {
+	if p.spec().Settle == 0 {
+		return nil
+	}
+	return []engine.Step{&pauseStep{
 		id: "settle/" + name, length: p.spec().Settle, now: p.Tools.Now,
 		title: fmt.Sprintf("Let %s settle for %s", name, p.spec().Settle),
-	}
+	}}
 }
 
 func (p *Planner) drain() engine.Step {

@@ -2,6 +2,7 @@ package servicecidr
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -350,6 +351,39 @@ func (s *retireStep) Verify(ctx context.Context) error {
 // Preview implements engine.Previewer.
 func (s *retireStep) Preview() ([]engine.Change, error) {
 	return []engine.Change{{Verb: "delete", Object: "ServiceCIDR " + s.name}}, nil
+}
+
+// vacantStep looks whether a range can be retired, before operators are asked to give it up.
+type vacantStep struct {
+	of *retireStep
+}
+
+func (s *vacantStep) ID() string    { return "vacant/" + s.of.name }
+func (s *vacantStep) Title() string { return "See that nobody uses the Service range " + joinRanges(s.of.cidrs) }
+
+func (s *vacantStep) State(ctx context.Context) (engine.State, error) {
+	err := s.Verify(ctx)
+	switch {
+	case err == nil:
+		return engine.Done, nil
+	case errors.As(err, new(*RangeInUseError)):
+		return engine.Blocked, err
+	}
+	return engine.Unknown, err
+}
+
+func (*vacantStep) Do(context.Context) error { return nil }
+
+func (s *vacantStep) Verify(ctx context.Context) error {
+	gone, err := s.of.State(ctx)
+	if err != nil || gone == engine.Done {
+		return err
+	}
+	holders, err := holders(ctx, s.of.tools.Cluster, s.of.cidrs, s.of.kept)
+	if err == nil && len(holders) > 0 {
+		return &RangeInUseError{Name: s.of.name, Holders: holders}
+	}
+	return err
 }
 
 // defaultRange is the name of the ServiceCIDR that API servers make from their flag (DefaultServiceCIDRName in

@@ -2,7 +2,6 @@ package servicecidr
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"time"
 
@@ -205,13 +204,4 @@ func workloads(state *rollout.State, restarts []rollout.Workload) []client.Objec
 		}
 	}
 	return all
-}
-
-// describeLeft tells of pods that keep addresses.
-func describeLeft(left []rollout.Reported) string {
-	var names []string
-	for _, r := range left {
-		names = append(names, "pod "+r.Pod.String())
-	}
-	return fmt.Sprintf("%d pods keep old addresses: %s", len(left), listing(names))
 }

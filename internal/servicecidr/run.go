@@ -18,6 +18,7 @@ import (
 	"github.com/replumb/replumb/internal/check"
 	"github.com/replumb/replumb/internal/cluster"
 	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/freeze"
 	"github.com/replumb/replumb/internal/lock"
 )
 
@@ -34,6 +35,10 @@ func (j *Job) Apply(ctx context.Context, r *engine.Runner) (*Survey, error) {
 		return nil, err
 	}
 	if len(p.Findings.Blocking()) > 0 { // before anything is written, the lock included
+		// Another run may well be what blocks: it is named first.
+		if holder, err := lock.Current(ctx, j.Tools.Cluster); err == nil && holder != nil {
+			return nil, &lock.HeldError{Holder: *holder}
+		}
 		return nil, j.run(ctx, r, p, p.Apply(), v1alpha1.PhaseApplying)
 	}
 	if err := j.expected(ctx, p); err != nil {
@@ -88,13 +93,23 @@ func (j *Job) applyRound(ctx context.Context, r *engine.Runner, p *Planner) (ove
 	p.Survey, p.Refresh = after.Survey, after.Refresh
 	switch {
 	case stopsHere:
-		return true, j.status(ctx, func(st *v1alpha1.MigrationStatus) {
+		return true, client.IgnoreNotFound(j.status(ctx, func(st *v1alpha1.MigrationStatus) {
 			setReady(st, metav1.ConditionFalse, v1alpha1.ReasonInProgress, "stopped after phase "+j.Until+", as asked")
-		})
+		}))
 	case last && after.idle():
-		return true, j.settle(ctx, v1alpha1.PhaseMoved, after.Survey.Counts())
+		return true, j.moved(ctx, after)
 	}
 	return false, nil
+}
+
+// moved writes down that apply is over. A run that was killed may have left out what comes after the last hop of a batch.
+func (j *Job) moved(ctx context.Context, p *Planner) error {
+	if p.frozen() {
+		if err := freeze.Clear(ctx, j.Tools.Cluster, j.Spec.Name); err != nil {
+			return err
+		}
+	}
+	return j.settle(ctx, v1alpha1.PhaseMoved, p.Survey.Counts(), p.Survey.TierCounts(nil))
 }
 
 // early reports whether what comes after phase kubelets cannot be planned yet.
@@ -177,7 +192,8 @@ func (j *Job) rollbackRound(ctx context.Context, r *engine.Runner) (over bool, e
 	if err := j.run(ctx, r, p, plan, v1alpha1.PhaseRollingBack); err != nil || !last {
 		return false, err
 	}
-	return true, j.settle(ctx, v1alpha1.PhaseRolledBack, v1alpha1.Counts{Total: len(p.Survey.Moves), Stays: len(p.Survey.Stays)})
+	return true, j.settle(ctx, v1alpha1.PhaseRolledBack, v1alpha1.Counts{Total: len(p.Survey.Moves), Stays: len(p.Survey.Stays)},
+		p.Survey.TierCounts(nil))
 }
 
 // awayStill reports whether what comes after phase kubelets of a rollback cannot be planned yet.
@@ -210,7 +226,7 @@ func (j *Job) Finish(ctx context.Context, r *engine.Runner) error {
 		}
 		counts := j.Migration.Status.Counts
 		counts.Bridged = 0
-		return j.settle(ctx, v1alpha1.PhaseFinished, counts)
+		return j.settle(ctx, v1alpha1.PhaseFinished, counts, j.Migration.Status.Tiers)
 	})
 }
 
@@ -393,9 +409,10 @@ func (j *Job) run(ctx context.Context, r *engine.Runner, p *Planner, plan *engin
 	if err != nil {
 		return j.failed(context.WithoutCancel(ctx), err, phase)
 	}
-	return j.status(ctx, func(st *v1alpha1.MigrationStatus) {
+	// A run that ends after phase check has recorded no Migration.
+	return client.IgnoreNotFound(j.status(ctx, func(st *v1alpha1.MigrationStatus) {
 		st.Phase, st.PlanHash, st.Counts, st.LastError = phase, hash, p.Survey.Counts(), ""
-	})
+	}))
 }
 
 // staged writes the phase that a run is in to the status. It is a courtesy: a write that fails is made up for by the next.
@@ -447,9 +464,9 @@ func (j *Job) failed(ctx context.Context, cause error, phase v1alpha1.Phase) err
 	return cause
 }
 
-func (j *Job) settle(ctx context.Context, phase v1alpha1.Phase, counts v1alpha1.Counts) error {
+func (j *Job) settle(ctx context.Context, phase v1alpha1.Phase, counts v1alpha1.Counts, tiers []v1alpha1.TierStatus) error {
 	return j.status(ctx, func(st *v1alpha1.MigrationStatus) {
-		st.Phase, st.Counts, st.LastError, st.Stage = phase, counts, "", ""
+		st.Phase, st.Counts, st.Tiers, st.LastError, st.Stage = phase, counts, tiers, "", ""
 		setReady(st, metav1.ConditionTrue, v1alpha1.ReasonAsDesired, "the cluster is as spec.desired says")
 	})
 }

@@ -35,6 +35,7 @@ func (s *markStep) Title() string {
 
 // State implements engine.Step. Writing the list again is as cheap as comparing it.
 func (s *markStep) State(context.Context) (engine.State, error) { return engine.Pending, nil }
+
 func (s *markStep) Do(ctx context.Context) error {
 	return freeze.Mark(ctx, s.tools.Cluster, s.migration, s.keys)
 }

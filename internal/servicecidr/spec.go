@@ -3,10 +3,12 @@ package servicecidr
 
 import (
 	"cmp"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
 	"net/netip"
+	"reflect"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -58,7 +60,7 @@ func Parse(manifest []byte) (*v1alpha1.Migration, error) {
 	m := &v1alpha1.Migration{}
 	strict, err := kjson.UnmarshalStrict(asJSON, m)
 	if err != nil {
-		return nil, &SpecError{Field: "file", Problem: err.Error(), Hint: "see examples/service-cidr/basic.yaml"}
+		return nil, wrongType(err)
 	}
 	if len(strict) > 0 {
 		return nil, unknownField(strict[0])
@@ -71,6 +73,22 @@ func Parse(manifest []byte) (*v1alpha1.Migration, error) {
 		}
 	}
 	return m, nil
+}
+
+// wrongType says which field holds something of another kind. YAML reads an Off, On, Yes or No without quotes as true or
+// false, which people cannot guess.
+func wrongType(err error) error {
+	var wrong *json.UnmarshalTypeError
+	if !errors.As(err, &wrong) {
+		return &SpecError{Field: "file", Problem: err.Error(), Hint: "see examples/service-cidr/basic.yaml"}
+	}
+	field := wrong.Field
+	problem := fmt.Sprintf("takes no %s", wrong.Value)
+	hint := "see examples/service-cidr/basic.yaml"
+	if wrong.Value == "bool" && wrong.Type.Kind() == reflect.String {
+		hint = `YAML takes Off, On, Yes and No for true and false: put it in quotes, as in "Off"`
+	}
+	return &SpecError{Field: field, Problem: problem, Hint: hint}
 }
 
 func unknownField(err error) error {
@@ -158,7 +176,11 @@ func validateMode(s Spec) error {
 	case len(s.To) == 0 && s.Mode != v1alpha1.ModeRetire:
 		return &SpecError{Field: to, Problem: "is empty", Hint: "name the target range, such as 172.24.0.0/16"}
 	case len(s.From) != 1 && s.Mode == v1alpha1.ModeRetire:
-		return &SpecError{Field: from, Problem: fmt.Sprintf("names %d ranges, and mode Retire takes one", len(s.From)), Hint: "name the range to empty and delete"}
+		return &SpecError{
+			Field:   from,
+			Problem: fmt.Sprintf("names %d ranges, and mode Retire takes one", len(s.From)),
+			Hint:    "name the range to empty and delete",
+		}
 	case len(s.From) > 0 && s.Mode == v1alpha1.ModeExtend:
 		return &SpecError{Field: from, Problem: "contradicts mode Extend, which empties nothing", Hint: "remove it, or set mode: Move"}
 	}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
@@ -42,6 +43,10 @@ func (*checkStep) Verify(context.Context) error { return nil }
 type bridgeStep struct {
 	planner *Planner
 	entry   *Entry
+	// seen is the Service as State saw it, for the Do that follows; if it changed in between, Verify finds the bridge wrong.
+	seen *corev1.Service
+	// missed is true if State saw no bridge.
+	missed bool
 }
 
 var _ engine.Previewer = (*bridgeStep)(nil)
@@ -54,23 +59,25 @@ func (s *bridgeStep) client() client.Client { return s.planner.Tools.Cluster }
 
 func (s *bridgeStep) State(ctx context.Context) (engine.State, error) {
 	svc, err := readService(ctx, s.client(), s.entry)
+	s.seen = svc
 	if err != nil || svc == nil {
 		return engine.Done, err
 	}
 	err = s.planner.bridgeOf(s.entry, svc).Proven(ctx, s.client())
 	var missing *bridge.MissingError
 	var drift *bridge.DriftError
+	s.missed = errors.As(err, &missing)
 	switch {
 	case err == nil:
 		return engine.Done, nil
-	case errors.As(err, &missing), errors.As(err, &drift), engine.Retryable(err):
+	case s.missed, errors.As(err, &drift), engine.Retryable(err):
 		return engine.Pending, nil
 	}
 	return engine.Blocked, err
 }
 
 func (s *bridgeStep) Do(ctx context.Context) error {
-	svc, err := readService(ctx, s.client(), s.entry)
+	svc, err := lately(ctx, s.client(), s.entry, &s.seen)
 	if err != nil || svc == nil {
 		return err
 	}
@@ -79,7 +86,14 @@ func (s *bridgeStep) Do(ctx context.Context) error {
 			return err
 		}
 	}
-	return s.planner.bridgeOf(s.entry, svc).Ensure(ctx, s.client(), s.planner.Survey.Pool)
+	b := s.planner.bridgeOf(s.entry, svc)
+	if s.missed {
+		s.missed = false
+		if err := b.Make(ctx, s.client(), s.planner.Survey.Pool); !apierrors.IsAlreadyExists(err) {
+			return err
+		}
+	}
+	return b.Ensure(ctx, s.client(), s.planner.Survey.Pool)
 }
 
 func (s *bridgeStep) Verify(ctx context.Context) error {
@@ -108,8 +122,11 @@ func (s *bridgeStep) Preview() ([]engine.Change, error) {
 func (p *Planner) place(ctx context.Context, e *Entry) error {
 	for {
 		if e.New.IsValid() {
-			h := &bridge.Hold{Migration: p.spec().Name, Address: e.New, Bridge: e.BridgeKey()}
+			h := e.hold(p.spec().Name, e.New)
 			err := h.Place(ctx, p.Tools.Cluster)
+			if err == nil {
+				e.placed(h)
+			}
 			if err == nil || !isTakenBySomebody(err) {
 				return err
 			}

@@ -61,6 +61,8 @@ type Entry struct {
 	Bridge *corev1.Service
 	// Touched is true if something of this migration is on the Service itself or an address is held for its bridge.
 	Touched bool
+	// held are the addresses that are held for the bridge, as far as they were seen, with the UIDs of their IPAddresses.
+	held map[netip.Addr]types.UID
 	// Damaged is true if the Service is in the migration, but does not say any more from where to where.
 	Damaged bool
 }
@@ -75,8 +77,21 @@ func (e *Entry) BridgeKey() types.NamespacedName {
 	return types.NamespacedName{Namespace: e.Service.Namespace, Name: bridge.Name(e.Service.Name, e.Service.UID)}
 }
 
+// hold is the hold of an address for the Service's bridge.
+func (e *Entry) hold(migration string, a netip.Addr) *bridge.Hold {
+	return &bridge.Hold{Migration: migration, Address: a, Bridge: e.BridgeKey(), UID: e.held[a]}
+}
+
+// placed remembers a hold. The steps of one Service run one after the other.
+func (e *Entry) placed(h *bridge.Hold) {
+	if e.held == nil {
+		e.held = map[netip.Addr]types.UID{}
+	}
+	e.held[h.Address] = h.UID
+}
+
 // IsKubernetes reports whether it is the Service by which pods reach the API server.
-func (e *Entry) IsKubernetes() bool { return e.Key() == kubernetesKey }
+func (e *Entry) IsKubernetes() bool { return e.Key() == kubernetesKey() }
 
 // HasNodePorts reports whether the Service answers at ports of the nodes, which no bridge keeps.
 func (e *Entry) HasNodePorts() bool {
@@ -90,10 +105,15 @@ func (e *Entry) HasNodePorts() bool {
 // Mirrored reports whether the endpoints of the bridge have to be copied, since no selector makes them.
 func (e *Entry) Mirrored() bool { return len(e.Service.Spec.Selector) == 0 }
 
-var (
-	kubernetesKey = types.NamespacedName{Namespace: metav1.NamespaceDefault, Name: "kubernetes"}
-	kubeDNSKey    = types.NamespacedName{Namespace: metav1.NamespaceSystem, Name: "kube-dns"}
-)
+// kubernetesKey is the Service by which pods reach the API server.
+func kubernetesKey() types.NamespacedName {
+	return types.NamespacedName{Namespace: metav1.NamespaceDefault, Name: "kubernetes"}
+}
+
+// kubeDNSKey is where installers put cluster DNS.
+func kubeDNSKey() types.NamespacedName {
+	return types.NamespacedName{Namespace: metav1.NamespaceSystem, Name: "kube-dns"}
+}
 
 // Survey is everything a plan needs to know of the Services of a cluster, worked out from the objects alone.
 type Survey struct {
@@ -224,11 +244,10 @@ func dnsServices(snap *cluster.Snapshot) map[types.NamespacedName]bool {
 	for i := range snap.Services {
 		svc := &snap.Services[i]
 		key := types.NamespacedName{Namespace: svc.Namespace, Name: svc.Name}
-		address := svc.Spec.ClusterIP
-		if old := svc.Annotations[v1alpha1.AnnotationOldIP]; named[old] {
-			address = old
-		}
-		if svc.Labels[v1alpha1.LabelRole] == "" && (key == kubeDNSKey || named[address]) {
+		// A kubelet may still name where the Service was, or already where it goes.
+		known := named[svc.Spec.ClusterIP] || named[svc.Annotations[v1alpha1.AnnotationOldIP]] ||
+			named[svc.Annotations[v1alpha1.AnnotationTargetIP]]
+		if svc.Labels[v1alpha1.LabelRole] == "" && (key == kubeDNSKey() || known) {
 			found[key] = true
 		}
 	}
@@ -307,7 +326,7 @@ const clusterServicesStay = "is one of the cluster's own Services, and spec.serv
 // isClusters reports whether a Service is one of the cluster's own.
 func (s *Survey) isClusters(svc *corev1.Service) bool {
 	key := types.NamespacedName{Namespace: svc.Namespace, Name: svc.Name}
-	return key == kubernetesKey || s.DNS[key]
+	return key == kubernetesKey() || s.DNS[key]
 }
 
 // stays says why a Service has nothing to do with the migration; nothing, if it has.
@@ -358,6 +377,7 @@ func unsupported(svc *corev1.Service) string {
 // the offset is kept where it is free, and else the next free address taken.
 func (s *Survey) addresses(snap *cluster.Snapshot) {
 	holds := map[types.NamespacedName]netip.Addr{}
+	held := map[types.NamespacedName]map[netip.Addr]types.UID{}
 	var used []netip.Addr
 	for i := range snap.IPAddresses {
 		ip := &snap.IPAddresses[i]
@@ -366,7 +386,14 @@ func (s *Survey) addresses(snap *cluster.Snapshot) {
 			continue
 		}
 		used = append(used, a)
-		if key, ok := bridge.HeldFor(ip); ok && addr.Contains(s.Spec.To, a) {
+		key, ok := bridge.HeldFor(ip)
+		if ok && held[key] == nil {
+			held[key] = map[netip.Addr]types.UID{}
+		}
+		if ok {
+			held[key][a] = ip.UID
+		}
+		if ok && addr.Contains(s.Spec.To, a) {
 			holds[key] = a
 		}
 	}
@@ -380,6 +407,7 @@ func (s *Survey) addresses(snap *cluster.Snapshot) {
 	s.Used = slices.Compact(slices.SortedFunc(slices.Values(used), netip.Addr.Compare))
 	s.Pool = addr.NewPool(s.Spec.To, used)
 	for _, e := range s.Moves {
+		e.held = held[e.BridgeKey()]
 		s.known(e, holds)
 	}
 	s.reserve()

@@ -23,21 +23,40 @@ func JSONLines(w io.Writer) func(engine.Event) {
 	}
 }
 
-// Plain writes a line for what is worth telling: not for steps that begin, and not for every attempt.
+// Plain writes a line for what is worth telling: not for steps that begin, not for every attempt, and not for phases in
+// which there was nothing to do.
 func Plain(w io.Writer) func(engine.Event) {
-	return func(e engine.Event) {
-		if line := plainLine(e); line != "" {
-			fmt.Fprintln(w, line)
-		}
+	p := &plain{w: w}
+	return p.event
+}
+
+// plain holds back the head of a phase, and the steps of it that had nothing to do, until one does something.
+type plain struct {
+	w    io.Writer
+	held []string
+}
+
+func (p *plain) event(e engine.Event) {
+	line := plainLine(e)
+	switch {
+	case e.Kind == engine.PhaseStarted:
+		p.held = []string{line}
+		return
+	case e.Kind == engine.StepUnchanged && len(p.held) > 0:
+		p.held = append(p.held, line)
+		return
+	case line == "":
+		return
 	}
+	for _, held := range append(p.held, line) {
+		fmt.Fprintln(p.w, held)
+	}
+	p.held = nil
 }
 
 func plainLine(e engine.Event) string {
 	switch e.Kind {
 	case engine.PhaseStarted:
-		if e.Total == 0 {
-			return ""
-		}
 		return fmt.Sprintf("==> %s", e.Message)
 	case engine.StepDone:
 		if e.Error != "" {
@@ -68,12 +87,14 @@ func seconds(s float64) string {
 	return time.Duration(s * float64(time.Second)).Round(10 * time.Millisecond).String()
 }
 
-// Progress redraws one line, on a terminal. Phases that are done and what failed stay above it.
+// Progress redraws one line, on a terminal. Phases that did something and what failed stay above it.
 type Progress struct {
 	w     io.Writer
 	width func() int
 	mu    sync.Mutex
 	drawn bool
+	// did is true if a step of the phase did something.
+	did bool
 }
 
 // NewProgress is a Progress on a terminal of the given file descriptor.
@@ -93,6 +114,7 @@ func (p *Progress) Event(e engine.Event) {
 	defer p.mu.Unlock()
 	switch e.Kind {
 	case engine.PhaseStarted, engine.StepStarted, engine.StepUnchanged, engine.StepDone:
+		p.did = e.Kind != engine.PhaseStarted && (p.did || e.Kind == engine.StepDone)
 		if e.Kind == engine.StepDone && e.Error != "" { // it went on, but somebody should know
 			p.clear()
 			fmt.Fprintln(p.w, plainLine(e))
@@ -109,7 +131,7 @@ func (p *Progress) Event(e engine.Event) {
 		fmt.Fprintln(p.w, plainLine(e))
 	case engine.PhaseDone:
 		p.clear()
-		if e.Total > 0 {
+		if p.did {
 			fmt.Fprintf(p.w, "✓ %s (%s)\n", e.Message, seconds(e.Seconds))
 		}
 	case engine.RunDone, engine.RunFailed, engine.RunInterrupted:

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -43,6 +44,33 @@ func TestPlainTellsWhatIsWorthTelling(t *testing.T) {
 `
 	if b.String() != want {
 		t.Errorf("got:\n%s\nwant:\n%s", b.String(), want)
+	}
+}
+
+// TestPhasesWithNothingToDoAreNotTold: a run looks again when it is done, and most looks find nothing.
+func TestPhasesWithNothingToDoAreNotTold(t *testing.T) {
+	phase := func(name string, steps ...engine.Kind) []engine.Event {
+		events := []engine.Event{{Kind: engine.PhaseStarted, Phase: name, Message: name, Total: len(steps)}}
+		for i, k := range steps {
+			events = append(events, engine.Event{Kind: k, Phase: name, Message: string(rune('a' + i)), Done: i + 1, Total: len(steps)})
+		}
+		return append(events, engine.Event{Kind: engine.PhaseDone, Phase: name, Message: name, Total: len(steps)})
+	}
+	var plain, drawn strings.Builder
+	sink, p := Plain(&plain), &Progress{w: &drawn, width: func() int { return 80 }}
+	for _, e := range slices.Concat(
+		phase("idle", engine.StepUnchanged, engine.StepUnchanged),
+		phase("busy", engine.StepUnchanged, engine.StepDone, engine.StepUnchanged),
+		phase("idle again", engine.StepUnchanged),
+	) {
+		sink(e)
+		p.Event(e)
+	}
+	if want := "==> busy\n    a: nothing to do\n    b: done (0s)\n    c: nothing to do\n"; plain.String() != want {
+		t.Errorf("plain:\n%s\nwant:\n%s", plain.String(), want)
+	}
+	if above, _ := screen(drawn.String()); len(above) != 1 || above[0] != "✓ busy (0s)" {
+		t.Errorf("drawn: %q", above)
 	}
 }
 

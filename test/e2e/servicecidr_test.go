@@ -24,31 +24,6 @@ import (
 	"github.com/replumb/replumb/internal/traffic"
 )
 
-// TestForthAndBack moves every Service of the shop to another range and back, while clients on an iptables node and on an
-// nftables node call by name, by old address and over long-lived connections, and look names up. Nothing may be lost
-// either way, and in the end nothing of replumb may be left.
-func TestForthAndBack(t *testing.T) {
-	s := shopUnderTraffic(t)
-	l := shared(t)
-	const to = "172.24.0.0/16"
-	file := writeMigration(t, "forth", to, "bridge: LoadBalancer", drain)
-	before := shopServices(t, l)
-
-	forth := s.during(t, "the move", func() { replumb(t, l, "apply", "-f", file) })
-	forth.requireNothingLost(t, traffic.All)
-	forth.requireEnough(t, l.NodeNames())
-	requireAllIn(t, l, to)
-	if out := replumb(t, l, "apply", "-f", file, "-o", "json"); strings.Contains(out, string(engine.StepDone)) {
-		t.Errorf("apply run again did something: %s", out)
-	}
-
-	back := s.during(t, "the rollback", func() { replumb(t, l, "rollback", "forth", "--yes") })
-	back.requireNothingLost(t, traffic.All)
-	requireSame(t, before, shopServices(t, l))
-	requireNoTrace(t, l)
-	requireNaiveLoses(t, l)
-}
-
 // TestKilledAndFinished kills apply again and again, each time at another event, under traffic; run once more, it goes
 // through. Then it finishes. The bridges have the other form here.
 func TestKilledAndFinished(t *testing.T) {

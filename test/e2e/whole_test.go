@@ -2,21 +2,25 @@ package e2e
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/utils/ptr"
 
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/lab"
+	"github.com/replumb/replumb/internal/servicecidr"
 	"github.com/replumb/replumb/internal/traffic"
 	"github.com/replumb/replumb/internal/workload"
 )
@@ -34,7 +38,7 @@ const (
 // on the way, again and again. Then all of it goes back. Nothing may be lost in either direction, and nothing be left.
 func TestWholeRange(t *testing.T) {
 	l := highlyAvailable(t)
-	s := wholeUnderTraffic(t, l)
+	s := wholeUnderTraffic(t)
 	file := writeWhole(t, l, "whole")
 	before := allServices(t, l)
 
@@ -58,52 +62,83 @@ func TestWholeRange(t *testing.T) {
 	requireWhole(t, l, oldRange)
 	requireNoTrace(t, l)
 	requireNaiveLoses(t, l)
+	for _, address := range l.APIServers() {
+		requireServes(t, address, oldAPI, newAPI)
+	}
+	requireKilledAPIServersLose(t, l, s)
+}
+
+// TestMatrixRollbackFromEveryPhase stops after each phase of apply in turn and goes back, under traffic: each time all
+// Services must be as they were, field by field, and nothing be lost. That is also forth and back many times.
+func TestMatrixRollbackFromEveryPhase(t *testing.T) {
+	l := highlyAvailable(t)
+	s := wholeUnderTraffic(t)
+	file := writeWhole(t, l, "matrix")
+	before := allServices(t, l)
+	for _, phase := range servicecidr.ApplyPhases() {
+		if phase == "check" {
+			continue // it leaves nothing to roll back
+		}
+		t.Run(phase, func(t *testing.T) {
+			there := s.during(t, "forth until "+phase, func() { attend(t, l, newRange, 0, "apply", "-f", file, "--until", phase) })
+			there.requireNothingLost(t, traffic.All)
+			back := s.during(t, "back from "+phase, func() { attend(t, l, oldRange, 0, "rollback", "matrix", "--yes") })
+			back.requireNothingLost(t, traffic.All)
+			requireSame(t, before, allServices(t, l))
+			requireWhole(t, l, oldRange)
+			requireNoTrace(t, l)
+		})
+	}
+	requireNaiveLoses(t, l)
 }
 
 // wholeUnderTraffic starts the shop, with Services of all kinds, and clients of it and of what the cluster offers.
-func wholeUnderTraffic(t *testing.T, l *lab.Lab) *shop {
+func wholeUnderTraffic(t *testing.T) *shop {
 	t.Helper()
-	callees, err := openShop(t.Context(), l)
+	watch, err := wholeOnce()
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, svc := range []*corev1.Service{
-		{
-			ObjectMeta: metav1.ObjectMeta{Name: "outside"},
-			Spec: corev1.ServiceSpec{
-				Type: corev1.ServiceTypeLoadBalancer, LoadBalancerClass: ptr.To("example.com/none"),
-				Ports: []corev1.ServicePort{{Port: 80}},
-			},
-		},
-		{
-			ObjectMeta: metav1.ObjectMeta{Name: "at-nodes"},
-			Spec:       corev1.ServiceSpec{Type: corev1.ServiceTypeNodePort, Ports: []corev1.ServicePort{{Port: 80}}},
-		},
-		{ObjectMeta: metav1.ObjectMeta{Name: "by-hand"}, Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}}},
-		{ObjectMeta: metav1.ObjectMeta{Name: "headless"}, Spec: corev1.ServiceSpec{ClusterIP: "None", Ports: []corev1.ServicePort{{Port: 80}}}},
-	} {
-		svc.Namespace = shopNamespace
-		if err := workload.Ensure(t.Context(), l.Client(), svc); err != nil {
-			t.Fatal(err)
-		}
-	}
-	const callers = "callers"
-	if err := workload.Ensure(t.Context(), l.Client(), workload.Namespace(callers)); err != nil {
-		t.Fatal(err)
-	}
-	few := traffic.Rates{Request: 20, Stream: 10, LookUp: 20}
-	some := traffic.Rates{Request: 25, Stream: 10, LookUp: 10}
-	watch, err := traffic.Start(t.Context(), l.Client(), l.NodeNames(),
-		traffic.Call(shopNamespace, callees, some).AndKeep(callees, some),
-		traffic.CallAPI(callers, oldAPI, few).AndAsk(oldDNS, few))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(watch.Stop)
 	if err := watch.Await(t.Context(), settled, "a second without failures", traffic.All, traffic.Steady); err != nil {
 		t.Fatal(err)
 	}
 	return &shop{watch: watch}
+}
+
+var wholeOnce = sync.OnceValues(func() (*traffic.Watch, error) {
+	ctx := context.Background()
+	l, err := haOnce()
+	if err != nil {
+		return nil, err
+	}
+	callees, err := openShop(ctx, l)
+	if err != nil {
+		return nil, err
+	}
+	const callers = "callers"
+	if err := workload.Ensure(ctx, l.Client(), append(oddServices(), workload.Namespace(callers))...); err != nil {
+		return nil, err
+	}
+	few := traffic.Rates{Request: 20, Stream: 10, LookUp: 20}
+	some := traffic.Rates{Request: 25, Stream: 10, LookUp: 10}
+	return traffic.Start(ctx, l.Client(), l.NodeNames(),
+		traffic.Call(shopNamespace, callees, some).AndKeep(callees, some),
+		traffic.CallAPI(callers, oldAPI, few).AndAsk(oldDNS, few))
+})
+
+// oddServices are Services of the other kinds: pinned, with node ports, without selector, headless.
+func oddServices() []runtime.Object {
+	var all []runtime.Object
+	for name, spec := range map[string]corev1.ServiceSpec{
+		"outside":  {Type: corev1.ServiceTypeLoadBalancer, LoadBalancerClass: ptr.To("example.com/none")},
+		"at-nodes": {Type: corev1.ServiceTypeNodePort},
+		"by-hand":  {},
+		"headless": {ClusterIP: corev1.ClusterIPNone},
+	} {
+		spec.Ports = []corev1.ServicePort{{Port: 80}}
+		all = append(all, &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: shopNamespace, Name: name}, Spec: spec})
+	}
+	return all
 }
 
 // writeWhole writes a Migration of the whole range.

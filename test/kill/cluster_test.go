@@ -60,7 +60,7 @@ type cluster struct {
 }
 
 func start() (*cluster, error) {
-	s, err := apitest.Run(newRange, net.ParseIP(oldAPI), net.ParseIP(newAPI))
+	s, err := apitest.Run(newRange, apitest.Names(net.ParseIP(oldAPI), net.ParseIP(newAPI)), apitest.Unsafe())
 	if err != nil {
 		return nil, err
 	}

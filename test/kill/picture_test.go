@@ -47,6 +47,9 @@ func (c *cluster) take(t *testing.T) picture {
 			if lease, ok := o.(*coordinationv1.Lease); ok && lease.Labels["apiserver.kubernetes.io/identity"] != "" {
 				continue // renewed by the API server all the time
 			}
+			if cm, ok := o.(*corev1.ConfigMap); ok && cm.Name == "extension-apiserver-authentication" {
+				continue // the certificates of the API server
+			}
 			kind := strings.TrimPrefix(fmt.Sprintf("%T", o), "*")
 			text := own.Replace(plain(t, o))
 			name := own.Replace(kind + " " + o.GetNamespace() + "/" + o.GetName())
@@ -73,7 +76,7 @@ func (c *cluster) bridges(t *testing.T) *strings.Replacer {
 		all = append(all, svc.Name, "bridge-of-"+of, svc.Spec.ClusterIP, "address-of-the-bridge-of-"+of)
 	}
 	if at, err := url.Parse(c.Config.Host); err == nil {
-		all = append(all, ": "+at.Port(), ": <port of the API server>")
+		all = append(all, ": "+at.Port(), ": <port>", `":`+at.Port(), `":<port>`)
 	}
 	return strings.NewReplacer(append(all, c.front.Listener.Addr().String(), "<front>")...)
 }

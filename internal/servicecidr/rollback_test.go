@@ -1,0 +1,146 @@
+package servicecidr
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine"
+)
+
+// oldRange is a range that is not the API server's default one, so that it can be retired here.
+const oldRange = "172.31.0.0/16"
+
+// office is a cluster with a second range and one Service of each kind in it, but for those with node ports: they take a
+// second each.
+func office(t *testing.T) (*fixture, []*corev1.Service) {
+	t.Helper()
+	f := setup(t, func(m *v1alpha1.Migration) { m.Spec.ServiceCIDR.From = []string{oldRange} })
+	f.openRange("old", oldRange)
+	was := []*corev1.Service{
+		f.service("cart", at("172.31.3.7")),
+		f.service("outside", at("172.31.3.8"), withoutSelector),
+		f.service("lb", at("172.31.3.10"), loadBalancer),
+		f.service("headless", at("None")),
+		f.service("elsewhere", at("10.96.3.7")),
+	}
+	f.slice("outside", "192.0.2.7")
+	f.pod("cart-1", "cart", "10.244.0.4")
+	return f, was
+}
+
+func withoutSelector(s *corev1.Service) { s.Spec.Selector = nil }
+
+func nodePort(s *corev1.Service) {
+	s.Spec.Type, s.Spec.ExternalTrafficPolicy = corev1.ServiceTypeNodePort, corev1.ServiceExternalTrafficPolicyLocal
+}
+
+func loadBalancer(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeLoadBalancer }
+
+func (f *fixture) openRange(name, cidr string) {
+	f.Helper()
+	f.must(server.Create(f.Context(), &networkingv1.ServiceCIDR{
+		ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: networkingv1.ServiceCIDRSpec{CIDRs: []string{cidr}},
+	}))
+	f.must(engine.Drive(f.Context(), &rangeStep{
+		tools: f.job.Tools, name: name, cidr: netipPrefix(cidr), role: v1alpha1.RoleRange,
+	}))
+}
+
+// ranges are the cluster's Service ranges, with a mark on those that belong to a migration or are going.
+func (f *fixture) ranges() string {
+	f.Helper()
+	all := &networkingv1.ServiceCIDRList{}
+	f.must(server.List(f.Context(), all))
+	var out []string
+	for i := range all.Items {
+		text := strings.Join(all.Items[i].Spec.CIDRs, ",")
+		if len(all.Items[i].Labels) > 0 || !all.Items[i].DeletionTimestamp.IsZero() {
+			text += "!"
+		}
+		out = append(out, text)
+	}
+	slices.Sort(out)
+	return strings.Join(out, " ")
+}
+
+// asBefore fails if anything of the cluster is other than it was before the migration.
+func (f *fixture) asBefore(was []*corev1.Service) {
+	f.Helper()
+	for _, w := range was {
+		is := f.get(w.Name)
+		if !equality.Semantic.DeepEqual(w.Spec, is.Spec) || w.UID != is.UID || len(is.Annotations)+len(is.Labels) > 0 {
+			f.Errorf("%s was\n%+v\nis\n%+v\n%v", w.Name, w.Spec, is.Spec, is.Annotations)
+		}
+	}
+	if got, want := f.ranges(), "10.96.0.0/16 "+oldRange; got != want {
+		f.Errorf("ranges are %s, want %s", got, want)
+	}
+	f.nothingLeft()
+	if phase := f.again().Status.Phase; phase != v1alpha1.PhaseRolledBack {
+		f.Errorf("phase %s", phase)
+	}
+}
+
+// TestRollbackAfterEveryPhase stops apply after each of its phases, and has rollback restore exactly what was there. From
+// the phase that retires the range on, that includes opening it again.
+func TestRollbackAfterEveryPhase(t *testing.T) {
+	f, was := office(t)
+	for _, phase := range ApplyPhases() {
+		t.Run(phase, func(t *testing.T) {
+			f.T = t
+			f.job.Until = phase
+			_, err := f.job.Apply(t.Context(), f.runner)
+			f.must(err)
+			if f.again() == nil { // after phase check nothing has been written
+				if phase != "check" {
+					t.Fatal("there is no Migration")
+				}
+				return
+			}
+			retired := phase == "repoint" || phase == "tidy"
+			if got := strings.Contains(f.ranges(), oldRange); got == retired {
+				t.Errorf("after phase %s the ranges are %s", phase, f.ranges())
+			}
+			f.job.Until = ""
+			f.must(f.rollback())
+			f.asBefore(was)
+		})
+	}
+}
+
+// TestForthAndBackThreeTimes goes through a retired and reopened range each time.
+func TestForthAndBackThreeTimes(t *testing.T) {
+	f, was := office(t)
+	for range 3 {
+		f.apply()
+		if got, want := f.ranges(), "10.96.0.0/16 172.24.0.0/16! 172.31.3.8/30!"; got != want {
+			t.Errorf("ranges are %s, want %s", got, want)
+		}
+		f.must(f.rollback())
+		f.asBefore(was)
+	}
+}
+
+// TestRollbackReopensARangeThatIsGoing: a range whose deletion was asked for, but that an address still holds, gives out
+// no addresses any more, and its Services could not return.
+func TestRollbackReopensARangeThatIsGoing(t *testing.T) {
+	f, was := office(t)
+	f.job.Until = "move"
+	f.apply()
+	f.job.Until = ""
+	late := f.service("late", at("172.31.3.40"))
+	f.must(server.Delete(t.Context(), &networkingv1.ServiceCIDR{ObjectMeta: metav1.ObjectMeta{Name: "old"}}))
+	if err := server.Get(t.Context(), client.ObjectKey{Name: "old"}, &networkingv1.ServiceCIDR{}); err != nil {
+		t.Fatalf("the range does not wait for %s: %v", late.Name, err)
+	}
+	f.must(f.rollback())
+	f.asBefore(append(was, late))
+}
