@@ -6,9 +6,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -21,6 +23,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/util/cert"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
@@ -34,9 +37,14 @@ type Server struct {
 	Config     *rest.Config
 	Kubeconfig string
 
-	env  *envtest.Environment
-	stop context.CancelFunc
-	done chan struct{}
+	// CertFile and KeyFile are what the API server serves with.
+	CertFile, KeyFile string
+
+	env          *envtest.Environment
+	dir          string
+	stop         context.CancelFunc
+	done         chan struct{}
+	defaultRange atomic.Pointer[string]
 }
 
 // Start runs an API server whose first Service range is serviceRange, until the test ends.
@@ -92,7 +100,19 @@ type Option func(*options)
 
 type options struct {
 	flags   map[string]string
-	standIn func(context.Context, client.WithWatch)
+	names   []net.IP
+	unsafe  bool
+	standIn func(context.Context, *Server)
+}
+
+// Names adds addresses to the certificate of the API server, beside the one it listens on.
+func Names(names ...net.IP) Option {
+	return func(o *options) { o.names = names }
+}
+
+// Unsafe has etcd not wait for the disk.
+func Unsafe() Option {
+	return func(o *options) { o.unsafe = true }
 }
 
 // Flag sets a flag of the API server, named without its dashes.
@@ -118,40 +138,74 @@ func Run(serviceRange string, opts ...Option) (*Server, error) {
 			"KUBEBUILDER_ASSETS does not name a directory with etcd and kube-apiserver\nhint: run the tests with: make test",
 		)
 	}
-	env := &envtest.Environment{BinaryAssetsDirectory: assets}
-	for name, value := range o.flags {
-		env.ControlPlane.GetAPIServer().Configure().Set(name, value)
-	}
-	config, err := env.Start()
-	if err != nil {
-		return nil, fmt.Errorf("starting etcd and the API server: %w", err)
-	}
-	s := &Server{Config: config, env: env, done: make(chan struct{})}
-	if s.Cluster, err = cluster.Connect(config); err != nil {
-		return nil, errors.Join(err, env.Stop())
-	}
 	dir, err := os.MkdirTemp("", "replumb-apitest-")
 	if err != nil {
-		return nil, errors.Join(err, env.Stop())
+		return nil, err
+	}
+	s := &Server{env: &envtest.Environment{BinaryAssetsDirectory: assets}, dir: dir, done: make(chan struct{})}
+	if err := s.boot(o); err != nil {
+		return nil, errors.Join(err, os.RemoveAll(dir))
 	}
 	s.Kubeconfig = filepath.Join(dir, "kubeconfig")
-	if err := os.WriteFile(s.Kubeconfig, env.KubeConfig, 0o600); err != nil {
-		return nil, errors.Join(err, env.Stop())
+	if err := os.WriteFile(s.Kubeconfig, s.env.KubeConfig, 0o600); err != nil {
+		return nil, errors.Join(err, s.env.Stop(), os.RemoveAll(dir))
+	}
+	if s.Cluster, err = cluster.Connect(s.Config); err != nil {
+		return nil, errors.Join(err, s.env.Stop(), os.RemoveAll(dir))
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	s.stop = cancel
 	go func() {
 		defer close(s.done)
-		o.standIn(ctx, s.Cluster)
+		o.standIn(ctx, s)
 	}()
 	return s, nil
+}
+
+// boot starts etcd and the API server.
+func (s *Server) boot(o *options) (err error) {
+	s.env.ControlPlane.Etcd = &envtest.Etcd{}
+	if o.unsafe {
+		s.env.ControlPlane.Etcd.Configure().Set("unsafe-no-fsync", "true")
+	}
+	api := s.env.ControlPlane.GetAPIServer()
+	for name, value := range o.flags {
+		api.Configure().Set(name, value)
+	}
+	if api.CertDir, api.SecureServing.CA, err = s.certify(o.names); err != nil {
+		return err
+	}
+	if s.Config, err = s.env.Start(); err != nil {
+		return fmt.Errorf("starting etcd and the API server: %w", err)
+	}
+	return nil
+}
+
+// certify makes the files that the API server would else be given (populateAPIServerCerts in
+// sigs.k8s.io/controller-runtime pkg/internal/testing/controlplane/apiserver.go), and returns their directory and the CA.
+func (s *Server) certify(names []net.IP) (dir string, ca []byte, err error) {
+	names = append([]net.IP{net.IPv4(127, 0, 0, 1)}, names...)
+	chain, key, err := cert.GenerateSelfSignedCertKey("localhost", names, []string{"kubernetes.default.svc"})
+	if err != nil {
+		return "", nil, fmt.Errorf("making the certificate of the API server: %w", err)
+	}
+	dir = filepath.Join(s.dir, "certs")
+	s.CertFile, s.KeyFile = filepath.Join(dir, "apiserver.crt"), filepath.Join(dir, "apiserver.key")
+	err = os.Mkdir(dir, 0o700)
+	for file, body := range map[string][]byte{
+		s.CertFile: chain, s.KeyFile: key,
+		filepath.Join(dir, "sa-signer.crt"): chain, filepath.Join(dir, "sa-signer.key"): key,
+	} {
+		err = errors.Join(err, os.WriteFile(file, body, 0o600))
+	}
+	return dir, chain, err // the chain ends with the CA
 }
 
 // Stop ends what Run started.
 func (s *Server) Stop() error {
 	s.stop()
 	<-s.done
-	return errors.Join(s.env.Stop(), os.RemoveAll(filepath.Dir(s.Kubeconfig)))
+	return errors.Join(s.env.Stop(), os.RemoveAll(s.dir))
 }
 
 // Clean removes everything that tests make, so that the next one begins with an empty cluster.

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	networkingv1 "k8s.io/api/networking/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -20,7 +21,7 @@ const rangeFinalizer = "networking.k8s.io/service-cidr-finalizer"
 
 // ranges plays the controller of ServiceCIDRs, as sync and canDeleteCIDR in k8s.io/kubernetes
 // pkg/controller/servicecidrs/servicecidrs_controller.go have it, without the ten seconds of grace.
-func ranges(ctx context.Context, c client.Client) {
+func (s *Server) ranges(ctx context.Context, c client.Client) {
 	all, addresses := &networkingv1.ServiceCIDRList{}, &networkingv1.IPAddressList{}
 	if c.List(ctx, all) != nil {
 		return
@@ -30,8 +31,10 @@ func ranges(ctx context.Context, c client.Client) {
 	if slices.ContainsFunc(all.Items, going) && c.List(ctx, addresses, allocated) != nil {
 		return
 	}
+	hasDefault := false
 	for i := range all.Items {
 		r := &all.Items[i]
+		hasDefault = hasDefault || r.Name == DefaultName
 		cond := metav1.Condition{
 			Type: networkingv1.ServiceCIDRConditionReady, Status: metav1.ConditionTrue, Reason: "StandIn",
 			Message: "Kubernetes Service CIDR is ready",
@@ -42,8 +45,8 @@ func ranges(ctx context.Context, c client.Client) {
 				continue
 			}
 		case free(r, all.Items, addresses.Items):
-			if controllerutil.RemoveFinalizer(r, rangeFinalizer) {
-				_ = c.Update(ctx, r)
+			if controllerutil.RemoveFinalizer(r, rangeFinalizer) && c.Update(ctx, r) == nil && r.Name == DefaultName {
+				hasDefault = false
 			}
 			continue
 		default:
@@ -52,6 +55,40 @@ func ranges(ctx context.Context, c client.Client) {
 		}
 		if meta.SetStatusCondition(&r.Status.Conditions, cond) {
 			_ = c.Status().Update(ctx, r)
+		}
+	}
+	if !hasDefault {
+		s.restoreDefault(ctx, c)
+	}
+}
+
+// DefaultName is the name of the ServiceCIDR that API servers make from --service-cluster-ip-range
+// (DefaultServiceCIDRName in k8s.io/kubernetes pkg/controlplane/controller/defaultservicecidr).
+const DefaultName = "kubernetes"
+
+// SetDefault plays an operator who gives every API server another --service-cluster-ip-range: when there is no default
+// ServiceCIDR it is made with this range, and at once. The API server itself looks every ten seconds, and still has the
+// range it was started with; should it be first, it is corrected.
+func (s *Server) SetDefault(serviceRange string) { s.defaultRange.Store(&serviceRange) }
+
+func (s *Server) restoreDefault(ctx context.Context, c client.Client) {
+	want := s.defaultRange.Load()
+	if want == nil {
+		return
+	}
+	build := func() *networkingv1.ServiceCIDR {
+		return &networkingv1.ServiceCIDR{
+			ObjectMeta: metav1.ObjectMeta{Name: DefaultName}, Spec: networkingv1.ServiceCIDRSpec{CIDRs: []string{*want}},
+		}
+	}
+	for apierrors.IsAlreadyExists(c.Create(ctx, build())) {
+		have := build()
+		if c.Get(ctx, client.ObjectKeyFromObject(have), have) != nil || slices.Equal(have.Spec.CIDRs, []string{*want}) {
+			return
+		}
+		_ = c.Delete(ctx, have, client.Preconditions{UID: &have.UID})
+		if c.Get(ctx, client.ObjectKeyFromObject(have), have) == nil && controllerutil.RemoveFinalizer(have, rangeFinalizer) {
+			_ = c.Update(ctx, have)
 		}
 	}
 }

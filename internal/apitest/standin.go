@@ -2,6 +2,7 @@ package apitest
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -20,18 +21,18 @@ import (
 // standIn plays the controllers that no controller manager runs here: ServiceCIDRs become ready and go when they are free,
 // Services with a selector get an EndpointSlice, namespaces that are deleted go away. It passes over errors: the next
 // round looks again.
-func standIn(ctx context.Context, c client.WithWatch) {
+func standIn(ctx context.Context, s *Server) {
 	var all sync.WaitGroup
-	all.Go(func() { standInWithoutEndpoints(ctx, c) })
-	all.Go(func() { whenever(ctx, c, later, endpoints, &corev1.ServiceList{}, &corev1.PodList{}) })
+	all.Go(func() { standInWithoutEndpoints(ctx, s) })
+	all.Go(func() { whenever(ctx, s, later, endpoints, &corev1.ServiceList{}, &corev1.PodList{}) })
 	all.Wait()
 }
 
 // standInWithoutEndpoints costs next to nothing, however many Services there are.
-func standInWithoutEndpoints(ctx context.Context, c client.WithWatch) {
+func standInWithoutEndpoints(ctx context.Context, s *Server) {
 	var all sync.WaitGroup
-	all.Go(func() { whenever(ctx, c, soon, ranges, &networkingv1.ServiceCIDRList{}) })
-	all.Go(func() { whenever(ctx, c, later, finalize, &corev1.NamespaceList{}) })
+	all.Go(func() { whenever(ctx, s, soon, s.ranges, &networkingv1.ServiceCIDRList{}) })
+	all.Go(func() { whenever(ctx, s, later, finalize, &corev1.NamespaceList{}) })
 	all.Wait()
 }
 
@@ -82,8 +83,9 @@ func watchOnce(ctx context.Context, c client.WithWatch, list client.ObjectList, 
 }
 
 func endpoints(ctx context.Context, c client.Client) {
-	services, pods := &corev1.ServiceList{}, &corev1.PodList{}
-	if c.List(ctx, services) != nil || c.List(ctx, pods) != nil {
+	// The slices first: that the owner of one is not among the Services then means that it is gone.
+	all, services, pods := &discoveryv1.EndpointSliceList{}, &corev1.ServiceList{}, &corev1.PodList{}
+	if c.List(ctx, all) != nil || c.List(ctx, services) != nil || c.List(ctx, pods) != nil {
 		return
 	}
 	wanted := map[client.ObjectKey]bool{}
@@ -95,13 +97,20 @@ func endpoints(ctx context.Context, c client.Client) {
 			ensureSlice(ctx, c, sliceFor(svc, pods.Items))
 		}
 	}
-	all := &discoveryv1.EndpointSliceList{}
-	_ = c.List(ctx, all, client.MatchingLabels{discoveryv1.LabelManagedBy: "standin"})
 	for i := range all.Items {
-		if !wanted[client.ObjectKeyFromObject(&all.Items[i])] {
-			_ = c.Delete(ctx, &all.Items[i])
+		s := &all.Items[i]
+		unwanted := s.Labels[discoveryv1.LabelManagedBy] == "standin" && !wanted[client.ObjectKeyFromObject(s)]
+		if unwanted || orphaned(s, services.Items) {
+			_ = c.Delete(ctx, s)
 		}
 	}
+}
+
+// orphaned reports whether the garbage collector would remove a slice: the Service that owns it is gone.
+func orphaned(slice *discoveryv1.EndpointSlice, services []corev1.Service) bool {
+	return slices.ContainsFunc(slice.OwnerReferences, func(ref metav1.OwnerReference) bool {
+		return ref.Kind == "Service" && !slices.ContainsFunc(services, func(s corev1.Service) bool { return s.UID == ref.UID })
+	})
 }
 
 func sliceFor(svc *corev1.Service, pods []corev1.Pod) *discoveryv1.EndpointSlice {

@@ -18,6 +18,7 @@ import (
 	"github.com/replumb/replumb/internal/check"
 	"github.com/replumb/replumb/internal/cluster"
 	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/freeze"
 	"github.com/replumb/replumb/internal/lock"
 )
 
@@ -96,9 +97,19 @@ func (j *Job) applyRound(ctx context.Context, r *engine.Runner, p *Planner) (ove
 			setReady(st, metav1.ConditionFalse, v1alpha1.ReasonInProgress, "stopped after phase "+j.Until+", as asked")
 		}))
 	case last && after.idle():
-		return true, j.settle(ctx, v1alpha1.PhaseMoved, after.Survey.Counts())
+		return true, j.moved(ctx, after)
 	}
 	return false, nil
+}
+
+// moved writes down that apply is over. A run that was killed may have left out what comes after the last hop of a batch.
+func (j *Job) moved(ctx context.Context, p *Planner) error {
+	if p.frozen() {
+		if err := freeze.Clear(ctx, j.Tools.Cluster, j.Spec.Name); err != nil {
+			return err
+		}
+	}
+	return j.settle(ctx, v1alpha1.PhaseMoved, p.Survey.Counts(), p.Survey.TierCounts(nil))
 }
 
 // early reports whether what comes after phase kubelets cannot be planned yet.
@@ -181,7 +192,8 @@ func (j *Job) rollbackRound(ctx context.Context, r *engine.Runner) (over bool, e
 	if err := j.run(ctx, r, p, plan, v1alpha1.PhaseRollingBack); err != nil || !last {
 		return false, err
 	}
-	return true, j.settle(ctx, v1alpha1.PhaseRolledBack, v1alpha1.Counts{Total: len(p.Survey.Moves), Stays: len(p.Survey.Stays)})
+	return true, j.settle(ctx, v1alpha1.PhaseRolledBack, v1alpha1.Counts{Total: len(p.Survey.Moves), Stays: len(p.Survey.Stays)},
+		p.Survey.TierCounts(nil))
 }
 
 // awayStill reports whether what comes after phase kubelets of a rollback cannot be planned yet.
@@ -214,7 +226,7 @@ func (j *Job) Finish(ctx context.Context, r *engine.Runner) error {
 		}
 		counts := j.Migration.Status.Counts
 		counts.Bridged = 0
-		return j.settle(ctx, v1alpha1.PhaseFinished, counts)
+		return j.settle(ctx, v1alpha1.PhaseFinished, counts, j.Migration.Status.Tiers)
 	})
 }
 
@@ -452,9 +464,9 @@ func (j *Job) failed(ctx context.Context, cause error, phase v1alpha1.Phase) err
 	return cause
 }
 
-func (j *Job) settle(ctx context.Context, phase v1alpha1.Phase, counts v1alpha1.Counts) error {
+func (j *Job) settle(ctx context.Context, phase v1alpha1.Phase, counts v1alpha1.Counts, tiers []v1alpha1.TierStatus) error {
 	return j.status(ctx, func(st *v1alpha1.MigrationStatus) {
-		st.Phase, st.Counts, st.LastError, st.Stage = phase, counts, "", ""
+		st.Phase, st.Counts, st.Tiers, st.LastError, st.Stage = phase, counts, tiers, "", ""
 		setReady(st, metav1.ConditionTrue, v1alpha1.ReasonAsDesired, "the cluster is as spec.desired says")
 	})
 }

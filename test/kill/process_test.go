@@ -1,0 +1,144 @@
+package kill
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/replumb/replumb/internal/engine"
+)
+
+// moment is an event of a run by what it is about, and how many such there were before: the order of steps that run beside
+// each other is different in every run.
+type moment struct {
+	kind        engine.Kind
+	phase, step string
+	nth         int
+}
+
+func (m moment) String() string {
+	text := string(m.kind)
+	for _, s := range []string{m.phase, m.step} {
+		if s != "" {
+			text += " " + s
+		}
+	}
+	if m.nth > 0 {
+		text += fmt.Sprintf(" (%d)", m.nth+1)
+	}
+	return text
+}
+
+// waits reports whether it depends on time alone if the event comes at all.
+func (m moment) waits() bool { return m.kind == engine.StepWaiting || m.kind == engine.StepRetried }
+
+// counter numbers events that are about the same.
+type counter map[moment]int
+
+func (c counter) next(e engine.Event) moment {
+	m := moment{kind: e.Kind, phase: e.Phase, step: e.Step}
+	n := c[m]
+	c[m]++
+	m.nth = n
+	return m
+}
+
+// process is a replumb that runs.
+type process struct {
+	*exec.Cmd
+	events *bufio.Scanner
+	errors bytes.Buffer
+	limit  context.CancelFunc
+}
+
+// replumb starts a command.
+func (c *cluster) replumb(t *testing.T, args ...string) *process {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	p := &process{Cmd: exec.CommandContext(ctx, os.Args[0], append(args, "-o", "json", "--kubeconfig", c.Kubeconfig)...), limit: cancel}
+	p.Env = append(os.Environ(), asMain+"=1")
+	p.Stderr = &p.errors
+	p.Cancel = func() error { return p.Process.Signal(syscall.SIGQUIT) } // which tells where it hangs
+	p.WaitDelay = 5 * time.Second
+	out, err := p.StdoutPipe()
+	if err == nil {
+		err = p.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.events = bufio.NewScanner(out)
+	return p
+}
+
+// next is the next event; false, if there is none any more.
+func (p *process) next(t *testing.T) (e engine.Event, ok bool) {
+	t.Helper()
+	if !p.events.Scan() {
+		return e, false
+	}
+	if err := json.Unmarshal(p.events.Bytes(), &e); err != nil {
+		t.Fatalf("%s: %v", p.events.Text(), err)
+	}
+	return e, true
+}
+
+// end waits for the process and fails the test if it did not succeed.
+func (p *process) end(t *testing.T, last []engine.Event) {
+	t.Helper()
+	defer p.limit()
+	if err := p.Wait(); err != nil {
+		for _, e := range last[max(0, len(last)-8):] {
+			t.Logf("%s %s %s %s: %s", e.Time.Format(time.StampMilli), e.Kind, e.Phase, e.Step, e.Error)
+		}
+		t.Fatalf("replumb %s: %v\n%s", strings.Join(p.Args[1:], " "), err, &p.errors)
+	}
+}
+
+// whole runs a command to its end.
+func (c *cluster) whole(t *testing.T, args ...string) []moment {
+	t.Helper()
+	p := c.replumb(t, args...)
+	var events []engine.Event
+	var moments []moment
+	seen := counter{}
+	for e, ok := p.next(t); ok; e, ok = p.next(t) {
+		events, moments = append(events, e), append(moments, seen.next(e))
+	}
+	p.end(t, events)
+	if os.Getenv("KILL_CPU") != "" {
+		t.Log(args[0], "cpu", p.ProcessState.UserTime()+p.ProcessState.SystemTime(), "wall", events[len(events)-1].Time.Sub(events[0].Time))
+	}
+	return moments
+}
+
+// killed runs a command and kills it at a moment. It reports whether the moment came.
+func (c *cluster) killed(t *testing.T, at moment, args ...string) bool {
+	t.Helper()
+	p := c.replumb(t, args...)
+	var events []engine.Event
+	seen := counter{}
+	for e, ok := p.next(t); ok; e, ok = p.next(t) {
+		events = append(events, e)
+		if seen.next(e) != at {
+			continue
+		}
+		if err := p.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
+			t.Fatal(err)
+		}
+		_ = p.Wait() // it was killed, or had just ended
+		p.limit()
+		return true
+	}
+	p.end(t, events)
+	return false
+}
