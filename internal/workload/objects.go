@@ -169,6 +169,10 @@ func Client(namespace, name, node string, config probe.Config) (*corev1.Pod, err
 			// A datagram can get lost when a name server ends: kube-proxy hears of it a moment later. Resolvers send it
 			// again, after five seconds by default; here after one, so that the look-up is over within the probe's
 			// time. It shows as a gap, not as a failure, like the lost packet of a TCP connection.
+			// More ports, so that one is not used again soon: see the nodes' memory of datagrams in the lab.
+			SecurityContext: &corev1.PodSecurityContext{
+				Sysctls: []corev1.Sysctl{{Name: "net.ipv4.ip_local_port_range", Value: "1024 65535"}},
+			},
 			DNSConfig: &corev1.PodDNSConfig{Options: []corev1.PodDNSConfigOption{{Name: "timeout", Value: ptr.To("1")}}},
 			Containers: []corev1.Container{{
 				Name: "client", Image: ClientImage, ImagePullPolicy: corev1.PullNever,

@@ -119,8 +119,8 @@ var wholeOnce = sync.OnceValues(func() (*traffic.Watch, error) {
 	if err := workload.Ensure(ctx, l.Client(), append(oddServices(), workload.Namespace(callers))...); err != nil {
 		return nil, err
 	}
-	few := traffic.Rates{Request: 20, Stream: 10, LookUp: 20}
-	some := traffic.Rates{Request: 25, Stream: 10, LookUp: 10}
+	few := traffic.Rates{Request: 10, Stream: 10, LookUp: 10}
+	some := traffic.Rates{Request: 12, Stream: 10, LookUp: 5}
 	return traffic.Start(ctx, l.Client(), l.NodeNames(),
 		traffic.Call(shopNamespace, callees, some).AndKeep(callees, some),
 		traffic.CallAPI(callers, oldAPI, few).AndAsk(oldDNS, few))
@@ -253,7 +253,8 @@ func requireRefreshed(t *testing.T, l *lab.Lab, want string) {
 			t.Errorf("pod %s was given only %v", p.Name, given)
 		}
 		for name, a := range given {
-			if !to.Contains(a) && name != "OUTSIDE_SERVICE_HOST" {
+			bridge := strings.Contains(name, "_BRIDGE_") // Services of the namespace as well, as far as a kubelet can tell
+			if !to.Contains(a) && name != "OUTSIDE_SERVICE_HOST" && !bridge {
 				t.Errorf("pod %s has %s=%s, not in %s", p.Name, name, a, want)
 			}
 		}
