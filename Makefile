@@ -33,7 +33,11 @@ test: test-unit test-lab ## All tests: units, a real API server, and real packet
 
 .PHONY: test-unit
 test-unit: lab ## Tests without a cluster, and against a real etcd and API server
-	KUBEBUILDER_ASSETS=$$($(LAB) build | sed -n 's/^kubernetes\t//p') CGO_ENABLED=1 go test -race -timeout 15m $(UNIT)
+	KUBEBUILDER_ASSETS=$$($(LAB) build | sed -n 's/^kubernetes\t//p') CGO_ENABLED=1 go test -race -timeout 40m $(UNIT)
+
+.PHONY: test-kill
+test-kill: lab ## The process killed with SIGKILL at every event of a full run, on API servers without nodes
+	KUBEBUILDER_ASSETS=$$($(LAB) build | sed -n 's/^kubernetes\t//p') go test -count=1 -parallel 3 -timeout 40m ./test/kill
 
 .PHONY: test-lab
 test-lab: lab ## Tests with real packets between real nodes (root)
