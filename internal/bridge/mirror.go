@@ -10,11 +10,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine"
 )
 
 // managedBy is whose EndpointSlices replumb's are; the controllers leave those of others alone.
@@ -53,7 +55,11 @@ func Mirror(ctx context.Context, c client.Client, service types.NamespacedName, 
 func ensureCopy(ctx context.Context, c client.Client, copies []discoveryv1.EndpointSlice, want *discoveryv1.EndpointSlice) error {
 	i := slices.IndexFunc(copies, func(have discoveryv1.EndpointSlice) bool { return have.Name == want.Name })
 	if i < 0 {
-		return c.Create(ctx, want, client.FieldOwner(v1alpha1.FieldManager))
+		err := c.Create(ctx, want, client.FieldOwner(v1alpha1.FieldManager))
+		if apierrors.IsAlreadyExists(err) { // whoever follows changes meanwhile was quicker
+			return engine.NotYet("was made by somebody else meanwhile")
+		}
+		return err
 	}
 	have := &copies[i]
 	if equality.Semantic.DeepEqual(have.Endpoints, want.Endpoints) && equality.Semantic.DeepEqual(have.Ports, want.Ports) {
