@@ -302,7 +302,10 @@ func TestPlanRejectsEqualIDs(t *testing.T) {
 }
 
 func TestHold(t *testing.T) {
-	plan := &Plan{Name: "p", Phases: []Phase{{Name: "one", Groups: []Group{{Steps: []Step{&fake{id: "a"}}}, {Steps: []Step{&fake{id: "b"}}}}}}}
+	plan := &Plan{
+		Name:   "p",
+		Phases: []Phase{{Name: "one", Groups: []Group{{Steps: []Step{&fake{id: "a"}}}, {Steps: []Step{&fake{id: "b"}}}}}},
+	}
 	asked := 0
 	r := &recorder{}
 	runner := &Runner{Sink: r.sink, Hold: func(context.Context) error {

@@ -358,8 +358,10 @@ type vacantStep struct {
 	of *retireStep
 }
 
-func (s *vacantStep) ID() string    { return "vacant/" + s.of.name }
-func (s *vacantStep) Title() string { return "See that nobody uses the Service range " + joinRanges(s.of.cidrs) }
+func (s *vacantStep) ID() string { return "vacant/" + s.of.name }
+func (s *vacantStep) Title() string {
+	return "See that nobody uses the Service range " + joinRanges(s.of.cidrs)
+}
 
 func (s *vacantStep) State(ctx context.Context) (engine.State, error) {
 	err := s.Verify(ctx)
