@@ -172,7 +172,7 @@ func (s *Server) boot(o *options) (err error) {
 	for name, value := range o.flags {
 		api.Configure().Set(name, value)
 	}
-	if api.CertDir, api.SecureServing.CA, err = s.certify(o.names); err != nil {
+	if api.CertDir, api.CA, err = s.certify(o.names); err != nil {
 		return err
 	}
 	if s.Config, err = s.env.Start(); err != nil {

@@ -240,7 +240,10 @@ func requireWhole(t *testing.T, l *lab.Lab, want string) {
 func requireRefreshed(t *testing.T, l *lab.Lab, want string) {
 	t.Helper()
 	to := netip.MustParsePrefix(want)
-	pods, err := l.Client().CoreV1().Pods(shopNamespace).List(t.Context(), metav1.ListOptions{LabelSelector: "app.kubernetes.io/part-of=shop"})
+	pods, err := l.Client().
+		CoreV1().
+		Pods(shopNamespace).
+		List(t.Context(), metav1.ListOptions{LabelSelector: "app.kubernetes.io/part-of=shop"})
 	if err != nil {
 		t.Fatal(err)
 	}
