@@ -417,7 +417,6 @@ func TestExportIsWhatKubectlTakes(t *testing.T) {
 			t.Errorf("the export has %s\n%s", gone, body)
 		}
 	}
-	kubectl(t, s, "apply", "--dry-run=server", "-f", dir)
 	kubectl(t, s, "apply", "-f", dir)
 	back := &corev1.Service{}
 	if err := s.Get(t.Context(), client.ObjectKeyFromObject(was), back); err != nil {

@@ -5,11 +5,9 @@ import (
 	"net/netip"
 	"slices"
 	"sort"
-	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -137,53 +135,6 @@ type Survey struct {
 	Used []netip.Addr
 	// Pool has the addresses of the target that are still free.
 	Pool *addr.Pool
-}
-
-// Resolve fills in the ranges that the Migration leaves open. To empty: every ready ServiceCIDR of the target's family that
-// is not the target. As the target of mode Retire: every other ready ServiceCIDR of the family of the one that goes.
-func Resolve(spec Spec, snap *cluster.Snapshot) Spec {
-	switch {
-	case spec.Mode == v1alpha1.ModeRetire && len(spec.To) == 0 && len(spec.From) > 0:
-		spec.To = others(snap, spec.From)
-	case spec.Mode == v1alpha1.ModeMove && len(spec.From) == 0 && len(spec.To) > 0:
-		spec.From = others(snap, spec.To)
-	}
-	return spec
-}
-
-// others are the ready ranges of the family of the given ones that are none of them and do not serve a migration.
-func others(snap *cluster.Snapshot, given []netip.Prefix) []netip.Prefix {
-	var out []netip.Prefix
-	for i := range snap.ServiceCIDRs {
-		c := &snap.ServiceCIDRs[i]
-		if !rangeReady(c) || c.Labels[v1alpha1.LabelRole] != "" {
-			continue
-		}
-		for _, p := range cidrsOf(c) {
-			if p.Addr().Is4() == given[0].Addr().Is4() && !slices.Contains(given, p) {
-				out = append(out, p)
-			}
-		}
-	}
-	return out
-}
-
-// cidrsOf are the ranges of a ServiceCIDR.
-func cidrsOf(c *networkingv1.ServiceCIDR) []netip.Prefix {
-	var all []netip.Prefix
-	for _, text := range c.Spec.CIDRs {
-		if p, err := netip.ParsePrefix(text); err == nil {
-			all = append(all, p)
-		}
-	}
-	return all
-}
-
-// rangeReady follows the API server, which takes a ServiceCIDR without conditions for ready (isReady in
-// k8s.io/kubernetes pkg/registry/core/service/ipallocator/cidrallocator.go).
-func rangeReady(c *networkingv1.ServiceCIDR) bool {
-	cond := meta.FindStatusCondition(c.Status.Conditions, networkingv1.ServiceCIDRConditionReady)
-	return c.DeletionTimestamp.IsZero() && (cond == nil || cond.Status == metav1.ConditionTrue)
 }
 
 // Look surveys a picture of the cluster.
@@ -373,130 +324,6 @@ func unsupported(svc *corev1.Service) string {
 	return ""
 }
 
-// addresses gives every entry its target. What a bridge, a hold or the Service itself already names is kept; otherwise
-// the offset is kept where it is free, and else the next free address taken.
-func (s *Survey) addresses(snap *cluster.Snapshot) {
-	holds := map[types.NamespacedName]netip.Addr{}
-	held := map[types.NamespacedName]map[netip.Addr]types.UID{}
-	var used []netip.Addr
-	for i := range snap.IPAddresses {
-		ip := &snap.IPAddresses[i]
-		a, err := netip.ParseAddr(ip.Name)
-		if err != nil {
-			continue
-		}
-		used = append(used, a)
-		key, ok := bridge.HeldFor(ip)
-		if ok && held[key] == nil {
-			held[key] = map[netip.Addr]types.UID{}
-		}
-		if ok {
-			held[key][a] = ip.UID
-		}
-		if ok && addr.Contains(s.Spec.To, a) {
-			holds[key] = a
-		}
-	}
-	for i := range snap.Services {
-		for _, text := range snap.Services[i].Spec.ClusterIPs {
-			if a, err := netip.ParseAddr(text); err == nil {
-				used = append(used, a)
-			}
-		}
-	}
-	s.Used = slices.Compact(slices.SortedFunc(slices.Values(used), netip.Addr.Compare))
-	s.Pool = addr.NewPool(s.Spec.To, used)
-	for _, e := range s.Moves {
-		e.held = held[e.BridgeKey()]
-		s.known(e, holds)
-	}
-	s.reserve()
-	for _, e := range s.Moves {
-		s.choose(e)
-	}
-	s.strays(snap)
-}
-
-// reserve keeps the addresses that the cluster's own Services will want for them: the first one for kubernetes, which is
-// where API servers look for it (k8s.io/kubernetes pkg/controlplane/apiserver/options, ServiceIPRange), and for cluster
-// DNS the offset it has.
-func (s *Survey) reserve() {
-	for _, e := range s.Moves {
-		if e.New.IsValid() {
-			continue
-		}
-		switch {
-		case e.IsKubernetes():
-			first, _ := addr.Bounds(s.Spec.To[0])
-			if s.Pool.Use(first) {
-				e.New = first
-			}
-		case s.DNS[e.Key()]:
-			if a, ok := s.Pool.Keep(e.Old, s.Spec.From); ok {
-				e.New = a
-			}
-		}
-	}
-	for _, to := range s.Spec.To {
-		first, _ := addr.Bounds(to)
-		s.Pool.Use(first)
-	}
-	for _, e := range s.Stays { // told to stay now, they may move later
-		if s.isClusters(e.Service) && e.Old.IsValid() && addr.Contains(s.Spec.From, e.Old) {
-			s.Pool.Keep(e.Old, s.Spec.From)
-		}
-	}
-}
-
-func (s *Survey) known(e *Entry, holds map[types.NamespacedName]netip.Addr) {
-	if e.New.IsValid() {
-		s.Pool.Use(e.New)
-		return
-	}
-	if e.Bridge != nil {
-		if a, err := netip.ParseAddr(e.Bridge.Annotations[v1alpha1.AnnotationTargetIP]); err == nil {
-			e.New = a
-			s.Pool.Use(a)
-			return
-		}
-	}
-	if a, ok := holds[e.BridgeKey()]; ok {
-		e.New, e.Touched = a, true
-	}
-}
-
-func (s *Survey) choose(e *Entry) {
-	if e.New.IsValid() {
-		return
-	}
-	if a, ok := s.Pool.Keep(e.Old, s.Spec.From); ok {
-		e.New = a
-		return
-	}
-	if a, err := s.Pool.Lowest(); err == nil {
-		e.New = a
-	}
-}
-
-func (s *Survey) strays(snap *cluster.Snapshot) {
-	known := map[types.NamespacedName]bool{}
-	for _, e := range s.Moves {
-		known[e.BridgeKey()] = true
-	}
-	for _, e := range s.Stays {
-		known[e.BridgeKey()] = e.Damaged
-	}
-	for _, b := range s.Orphans {
-		known[types.NamespacedName{Namespace: b.Namespace, Name: b.Name}] = false
-	}
-	for i := range snap.IPAddresses {
-		ip := snap.IPAddresses[i]
-		if key, ok := bridge.HeldFor(&ip); ok && ip.Labels[v1alpha1.LabelMigration] == s.Spec.Name && !known[key] {
-			s.Strays = append(s.Strays, ip)
-		}
-	}
-}
-
 // Counts sums the survey up.
 func (s *Survey) Counts() v1alpha1.Counts {
 	c := v1alpha1.Counts{Total: len(s.Moves), Pinned: len(s.Pins), Stays: len(s.Stays)}
@@ -568,19 +395,6 @@ func (s *Survey) Blockers() []*Entry {
 	return out
 }
 
-// KeepRanges are the ranges in which pinned Services stay legitimate.
-func (s *Survey) KeepRanges() []netip.Prefix {
-	var pinned []netip.Addr
-	for _, e := range s.Pins {
-		for _, text := range e.Service.Spec.ClusterIPs {
-			if a, err := netip.ParseAddr(text); err == nil {
-				pinned = append(pinned, a)
-			}
-		}
-	}
-	return addr.Cover(pinned, s.Spec.From)
-}
-
 // Away are the entries of a tier that have left their old address.
 func (s *Survey) Away(name string) []*Entry {
 	var out []*Entry
@@ -643,42 +457,6 @@ func (s *Survey) assign(a tier.Assignment) {
 	})
 }
 
-// Usage is how full a Service range is.
-type Usage struct {
-	Range netip.Prefix
-	// Name of the ServiceCIDR.
-	Name string
-	// Used counts the addresses in use.
-	Used int
-	// Size counts the addresses there are, for people.
-	Size string
-}
-
-// Usage of every Service range, in the order of their names.
-func (s *Survey) Usage() []Usage {
-	var all []Usage
-	for i := range s.Ranges {
-		for _, r := range cidrsOf(&s.Ranges[i]) {
-			u := Usage{Range: r, Name: s.Ranges[i].Name, Size: sizeOf(r)}
-			for _, a := range s.Used {
-				if r.Contains(a) {
-					u.Used++
-				}
-			}
-			all = append(all, u)
-		}
-	}
-	return all
-}
-
-func sizeOf(r netip.Prefix) string {
-	const many = 1 << 24
-	if n := addr.Size([]netip.Prefix{r}, many); n < many {
-		return strconv.Itoa(n)
-	}
-	return "over 16 million"
-}
-
 // Holds names everything that keeps the ranges that are to go: Services that are still to move, those that stay, and the
 // ranges themselves.
 func (s *Survey) Holds() []string {
@@ -696,14 +474,4 @@ func (s *Survey) Holds() []string {
 		}
 	}
 	return all
-}
-
-// inside reports whether all ranges of a ServiceCIDR lie in others.
-func inside(c *networkingv1.ServiceCIDR, ranges []netip.Prefix) bool {
-	for _, p := range cidrsOf(c) {
-		if !slices.ContainsFunc(ranges, func(r netip.Prefix) bool { return r.Contains(p.Addr()) && r.Bits() <= p.Bits() }) {
-			return false
-		}
-	}
-	return true
 }
