@@ -406,14 +406,14 @@ type Window struct {
 // FreezeMode is whether Services in flight are frozen. Enforce needs a ValidatingAdmissionPolicy; IfPossible goes on
 // without one.
 //
-// +kubebuilder:validation:Enum=Enforce;IfPossible;Off
+// +kubebuilder:validation:Enum=Enforce;IfPossible;Disabled
 type FreezeMode string
 
 // The freeze modes.
 const (
 	FreezeEnforce    FreezeMode = "Enforce"
 	FreezeIfPossible FreezeMode = "IfPossible"
-	FreezeOff        FreezeMode = "Off"
+	FreezeDisabled   FreezeMode = "Disabled"
 )
 
 // BackupPolicy is what becomes of backups when the migration is over.

@@ -34,32 +34,38 @@ func (s *Server) ranges(ctx context.Context, c client.Client) {
 	hasDefault := false
 	for i := range all.Items {
 		r := &all.Items[i]
-		hasDefault = hasDefault || r.Name == DefaultName
-		cond := metav1.Condition{
-			Type: networkingv1.ServiceCIDRConditionReady, Status: metav1.ConditionTrue, Reason: "StandIn",
-			Message: "Kubernetes Service CIDR is ready",
-		}
-		switch {
-		case r.DeletionTimestamp.IsZero():
-			if controllerutil.AddFinalizer(r, rangeFinalizer) && c.Update(ctx, r) != nil {
-				continue
-			}
-		case free(r, all.Items, addresses.Items):
-			if controllerutil.RemoveFinalizer(r, rangeFinalizer) && c.Update(ctx, r) == nil && r.Name == DefaultName {
-				hasDefault = false
-			}
-			continue
-		default:
-			cond.Status, cond.Reason = metav1.ConditionFalse, networkingv1.ServiceCIDRReasonTerminating
-			cond.Message = "There are still IPAddresses referencing the ServiceCIDR, please remove them or create a new ServiceCIDR"
-		}
-		if meta.SetStatusCondition(&r.Status.Conditions, cond) {
-			_ = c.Status().Update(ctx, r)
-		}
+		gone := tend(ctx, c, r, all.Items, addresses.Items)
+		hasDefault = hasDefault || (r.Name == DefaultName && !gone)
 	}
 	if !hasDefault {
 		s.restoreDefault(ctx, c)
 	}
+}
+
+// tend brings one ServiceCIDR on: guards it with the finalizer, lets it go or says what it waits for. It reports whether
+// the range is gone now.
+func tend(
+	ctx context.Context, c client.Client, r *networkingv1.ServiceCIDR, all []networkingv1.ServiceCIDR, addresses []networkingv1.IPAddress,
+) bool {
+	cond := metav1.Condition{
+		Type: networkingv1.ServiceCIDRConditionReady, Status: metav1.ConditionTrue, Reason: "StandIn",
+		Message: "Kubernetes Service CIDR is ready",
+	}
+	switch {
+	case r.DeletionTimestamp.IsZero():
+		if controllerutil.AddFinalizer(r, rangeFinalizer) && c.Update(ctx, r) != nil {
+			return false
+		}
+	case free(r, all, addresses):
+		return controllerutil.RemoveFinalizer(r, rangeFinalizer) && c.Update(ctx, r) == nil
+	default:
+		cond.Status, cond.Reason = metav1.ConditionFalse, networkingv1.ServiceCIDRReasonTerminating
+		cond.Message = "There are still IPAddresses referencing the ServiceCIDR, please remove them or create a new ServiceCIDR"
+	}
+	if meta.SetStatusCondition(&r.Status.Conditions, cond) {
+		_ = c.Status().Update(ctx, r)
+	}
+	return false
 }
 
 // DefaultName is the name of the ServiceCIDR that API servers make from --service-cluster-ip-range

@@ -14,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
@@ -73,7 +74,7 @@ func (b *Barrier) State(context.Context) (engine.State, error) { return engine.P
 // Do makes a new sentinel, with an endpoint on every node that is ready now. A node that is not ready would never
 // answer; the checks warn of it.
 func (b *Barrier) Do(ctx context.Context) error {
-	if err := RemoveSentinels(ctx, b.Client, b.Migration); err != nil {
+	if err := RemoveThrowaways(ctx, b.Client, b.Migration); err != nil {
 		return err
 	}
 	nodes, err := b.readyNodes(ctx)
@@ -176,12 +177,12 @@ func (b *Barrier) Verify(ctx context.Context) error {
 	if len(b.waiting) > 0 {
 		return engine.NotYet("kube-proxy has not reported the bridges on node %s", strings.Join(b.waiting, ", "))
 	}
-	return RemoveSentinels(ctx, b.Client, b.Migration)
+	return RemoveThrowaways(ctx, b.Client, b.Migration)
 }
 
 // Abandon implements engine.Abandoner: a sentinel that is no longer asked for is of no use to anybody.
 func (b *Barrier) Abandon(ctx context.Context) error {
-	return RemoveSentinels(ctx, b.Client, b.Migration)
+	return RemoveThrowaways(ctx, b.Client, b.Migration)
 }
 
 func (b *Barrier) ask(ctx context.Context) {
@@ -220,11 +221,15 @@ func (b *Barrier) reports(body []byte) bool {
 		answer.LocalEndpoints >= 1
 }
 
-// RemoveSentinels deletes what barriers of a migration left behind.
-func RemoveSentinels(ctx context.Context, c client.Client, migration string) error {
+// RemoveThrowaways deletes what barriers and sync windows of a migration left behind.
+func RemoveThrowaways(ctx context.Context, c client.Client, migration string) error {
+	throwaways, err := labels.Parse(fmt.Sprintf("%s=%s,%s in (%s,%s)",
+		v1alpha1.LabelMigration, migration, v1alpha1.LabelRole, v1alpha1.RoleSentinel, v1alpha1.RoleNudge))
+	if err != nil {
+		return err
+	}
 	opts := []client.ListOption{
-		client.InNamespace(v1alpha1.SystemNamespace),
-		client.MatchingLabels{v1alpha1.LabelMigration: migration, v1alpha1.LabelRole: v1alpha1.RoleSentinel},
+		client.InNamespace(v1alpha1.SystemNamespace), client.MatchingLabelsSelector{Selector: throwaways},
 	}
 	var left []client.Object
 	endpoints := &discoveryv1.EndpointSliceList{}
@@ -236,14 +241,14 @@ func RemoveSentinels(ctx context.Context, c client.Client, migration string) err
 	}
 	services := &corev1.ServiceList{}
 	if err := c.List(ctx, services, opts...); err != nil {
-		return fmt.Errorf("looking for sentinels: %w", err)
+		return fmt.Errorf("looking for throw-away Services: %w", err)
 	}
 	for i := range services.Items {
 		left = append(left, &services.Items[i])
 	}
 	for _, o := range left {
 		if err := c.Delete(ctx, o); client.IgnoreNotFound(err) != nil {
-			return fmt.Errorf("removing sentinel %s: %w", o.GetName(), err)
+			return fmt.Errorf("removing %s: %w", o.GetName(), err)
 		}
 	}
 	return nil

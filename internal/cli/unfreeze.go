@@ -13,7 +13,7 @@ func (a *app) unfreeze() *cobra.Command {
 		Long: `Remove the policy that keeps others from changing Services in flight.
 
 The migration itself can go on: it follows changes by others where it can, and else stops and says so. The next apply
-freezes again, unless the Migration says spec.freeze: "Off".`,
+freezes again, unless the Migration says spec.freeze: Disabled.`,
 		Example: a.example("  replumb unfreeze"),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			tools, err := a.tools()

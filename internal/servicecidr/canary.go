@@ -177,7 +177,7 @@ func removeCanaries(ctx context.Context, c client.Client, migration string) erro
 	return nil
 }
 
-// remainsStep removes what runs that were killed left of canaries and barriers. A run that goes on does so by itself;
+// remainsStep removes what runs that were killed left of canaries, barriers and sync windows. A run that goes on does so by itself;
 // one that turns back would not come by there again.
 type remainsStep struct {
 	tools     Tools
@@ -193,11 +193,11 @@ func (s *remainsStep) Do(ctx context.Context) error {
 	if err := removeCanaries(ctx, s.tools.Cluster, s.migration); err != nil {
 		return err
 	}
-	return bridge.RemoveSentinels(ctx, s.tools.Cluster, s.migration)
+	return bridge.RemoveThrowaways(ctx, s.tools.Cluster, s.migration)
 }
 
 func (s *remainsStep) Verify(ctx context.Context) error {
-	for _, role := range []string{v1alpha1.RoleCanary, v1alpha1.RoleSentinel} {
+	for _, role := range []string{v1alpha1.RoleCanary, v1alpha1.RoleSentinel, v1alpha1.RoleNudge} {
 		left, err := thrownAway(ctx, s.tools.Cluster, s.migration, role)
 		if err != nil {
 			return err

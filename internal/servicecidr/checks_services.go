@@ -72,8 +72,8 @@ func checkFreeze(in Input) []check.Result {
 
 func checkUnfrozen(in Input) []check.Result {
 	switch in.spec().Common.Freeze {
-	case v1alpha1.FreezeOff:
-		return []check.Result{check.Failed("", "spec.freeze is Off")}
+	case v1alpha1.FreezeDisabled:
+		return []check.Result{check.Failed("", "spec.freeze is Disabled")}
 	case v1alpha1.FreezeIfPossible:
 		if in.Freeze != nil {
 			return []check.Result{check.Failed("", "%v", in.Freeze)}

@@ -220,7 +220,7 @@ func hurry(m *v1alpha1.Migration) {
 		m.Spec.Windows[i] = v1alpha1.Window{Start: "00:00", End: "00:00"} // the whole day
 	}
 	if m.Spec.Freeze == "" {
-		m.Spec.Freeze = v1alpha1.FreezeOff // it takes the API server seconds to take a freeze up; one example has it
+		m.Spec.Freeze = v1alpha1.FreezeDisabled // it takes the API server seconds to take a freeze up; one example has it
 	}
 	beside := func(a *v1alpha1.ExecAction) {
 		if a != nil {

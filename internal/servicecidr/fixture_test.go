@@ -78,7 +78,7 @@ func migration() *v1alpha1.Migration {
 			ServiceCIDR: &v1alpha1.ServiceCIDRSpec{
 				To: []string{"172.24.0.0/16"}, Drain: &none, ClusterServices: v1alpha1.ClusterServicesStay,
 			},
-			Freeze: v1alpha1.FreezeOff, // the tests themselves play everybody else
+			Freeze: v1alpha1.FreezeDisabled, // the tests themselves play everybody else
 			Batch:  v1alpha1.BatchSpec{Size: 2, Settle: &none},
 		},
 	}

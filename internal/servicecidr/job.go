@@ -260,7 +260,7 @@ func (j *Job) live(ctx context.Context, in *Input) error {
 	}
 	eg.Go(func() error { return unlessForbidden(j.inspect(ctx, snap, survey)) })
 	eg.Go(func() error {
-		if j.Spec.Common.Freeze == v1alpha1.FreezeOff {
+		if j.Spec.Common.Freeze == v1alpha1.FreezeDisabled {
 			return nil
 		}
 		err := freeze.Possible(ctx, j.Tools.Cluster, j.Spec.Name)

@@ -218,7 +218,7 @@ func (p *Planner) originals() []client.Object {
 }
 
 func (p *Planner) frozen() bool {
-	return p.CanFreeze && p.spec().Common.Freeze != v1alpha1.FreezeOff && p.spec().Mode != v1alpha1.ModeExtend
+	return p.CanFreeze && p.spec().Common.Freeze != v1alpha1.FreezeDisabled && p.spec().Mode != v1alpha1.ModeExtend
 }
 
 func (p *Planner) freeze() *freeze.Step {

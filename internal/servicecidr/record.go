@@ -147,7 +147,7 @@ func (s *leaveStep) State(ctx context.Context) (engine.State, error) {
 }
 
 func (s *leaveStep) Do(ctx context.Context) error {
-	if err := bridge.RemoveSentinels(ctx, s.of.tools.Cluster, s.of.migration); err != nil {
+	if err := bridge.RemoveThrowaways(ctx, s.of.tools.Cluster, s.of.migration); err != nil {
 		return err
 	}
 	ns, err := s.of.get(ctx)

@@ -86,7 +86,7 @@ func wrongType(err error) error {
 	problem := fmt.Sprintf("takes no %s", wrong.Value)
 	hint := "see examples/service-cidr/basic.yaml"
 	if wrong.Value == "bool" && wrong.Type.Kind() == reflect.String {
-		hint = `YAML takes Off, On, Yes and No for true and false: put it in quotes, as in "Off"`
+		hint = `YAML takes Off, On, Yes and No for true and false: put the value in quotes`
 	}
 	return &SpecError{Field: field, Problem: problem, Hint: hint}
 }

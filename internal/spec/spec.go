@@ -82,7 +82,7 @@ func Validate(m *v1alpha1.MigrationSpec, phases []string) error {
 		func() error { return validateHooks(m, phases) },
 		func() error { return validateNotify(m.Notify) },
 		func() error {
-			return oneOf("spec.freeze", m.Freeze, v1alpha1.FreezeEnforce, v1alpha1.FreezeIfPossible, v1alpha1.FreezeOff)
+			return oneOf("spec.freeze", m.Freeze, v1alpha1.FreezeEnforce, v1alpha1.FreezeIfPossible, v1alpha1.FreezeDisabled)
 		},
 		func() error { return oneOf("spec.backups", m.Backups, v1alpha1.BackupsRemove, v1alpha1.BackupsKeep) },
 		func() error {
