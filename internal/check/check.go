@@ -4,6 +4,8 @@ package check
 import (
 	"fmt"
 	"strings"
+
+	"github.com/dustin/go-humanize/english"
 )
 
 // Severity is what a failed check means for the migration.
@@ -140,7 +142,7 @@ func (e *BlockedError) Error() string {
 		}
 		codes = append(codes, f.Code+": "+f.Message)
 	}
-	return fmt.Sprintf("%d blocking findings: %s", len(e.Findings), strings.Join(codes, "; "))
+	return fmt.Sprintf("%s: %s", english.Plural(len(e.Findings), "blocking finding", ""), strings.Join(codes, "; "))
 }
 
 // Reference renders checks as a Markdown page.

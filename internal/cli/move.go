@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/dustin/go-humanize/english"
 	"github.com/spf13/cobra"
 	"sigs.k8s.io/yaml"
 
@@ -169,8 +170,8 @@ func (a *app) planTable(p *servicecidr.Planner, doc planDocument) error {
 	for _, r := range p.Refresh.Left {
 		fmt.Fprintf(a.out, "keeps old addresses: pod %s (%s)\n", r.Pod, r.Reason)
 	}
-	_, err := fmt.Fprintf(a.out, "%d Services move (%d have moved), %d are pinned, %d stay; plan %s\n",
-		counts.Total, counts.Moved, counts.Pinned, counts.Stays, doc.Hash)
+	_, err := fmt.Fprintf(a.out, "%s to move (%d moved), %d pinned, %d stay; plan %s\n",
+		english.Plural(counts.Total, "Service", ""), counts.Moved, counts.Pinned, counts.Stays, doc.Hash)
 	return err
 }
 
@@ -273,12 +274,12 @@ func (a *app) applied(job *servicecidr.Job, survey *servicecidr.Survey) {
 		a.usage(survey)
 		return
 	case job.Until != "":
-		fmt.Fprintf(a.out, "stopped after phase %s, as asked: %d Services have moved, %d have not\n",
-			job.Until, counts.Moved, counts.Total-counts.Moved)
+		fmt.Fprintf(a.out, "stopped after phase %s, as asked: %s moved, %d not\n",
+			job.Until, english.Plural(counts.Moved, "Service", ""), counts.Total-counts.Moved)
 		return
 	}
-	fmt.Fprintf(a.out, "%d Services have moved, %d are pinned, %d stay; old addresses keep answering\n",
-		counts.Moved, counts.Pinned, counts.Stays)
+	fmt.Fprintf(a.out, "%s moved, %d pinned, %d stay; old addresses keep answering\n",
+		english.Plural(counts.Moved, "Service", ""), counts.Pinned, counts.Stays)
 	fmt.Fprintf(a.err, "hint: when all is well, %s finish %s; to go back, %s rollback %s\n", a.name, job.Spec.Name, a.name, job.Spec.Name)
 }
 
@@ -341,8 +342,8 @@ It refuses as long as apply has something left to do, says what becomes final, a
 				return err
 			}
 			question := fmt.Sprintf(
-				"The old addresses of %d Services will stop answering, and there is no way back. Finish?",
-				len(planner.Survey.Moves),
+				"The old addresses of %s will stop answering, and there is no way back. Finish?",
+				english.Plural(len(planner.Survey.Moves), "Service", ""),
 			)
 			a.finals(planner)
 			if err := a.confirm(question); err != nil {

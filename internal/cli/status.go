@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/dustin/go-humanize/english"
 	"github.com/spf13/cobra"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
@@ -39,7 +40,7 @@ const inTarget servicecidr.Place = "in-target"
 
 func (d *statusDocument) summary() string {
 	if d.Phase == v1alpha1.PhaseFinished {
-		return fmt.Sprintf("%d Services were moved and their old addresses taken away, %d stayed", d.Counts.Moved, d.Counts.Stays)
+		return fmt.Sprintf("%s moved and without the old address, %d stayed", english.Plural(d.Counts.Moved, "Service", ""), d.Counts.Stays)
 	}
 	return fmt.Sprintf("%d of %d moved, %d bridged, %d pinned, %d stay",
 		d.Counts.Moved, d.Counts.Total, d.Counts.Bridged, d.Counts.Pinned, d.Counts.Stays)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/dustin/go-humanize/english"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -255,7 +256,7 @@ func (j *Job) Finishable(ctx context.Context) (*Planner, error) {
 // unfinished says what apply has left to do; nothing, if it has nothing.
 func (p *Planner) unfinished() string {
 	if pending := p.Survey.Pending(); len(pending) > 0 {
-		return fmt.Sprintf("%d Services have not moved, the first is %s", len(pending), pending[0].Key())
+		return fmt.Sprintf("%s not moved yet, the first is %s", english.Plural(len(pending), "Service", ""), pending[0].Key())
 	}
 	if n := p.Refresh.Steps(); n > 0 {
 		return fmt.Sprintf("%d workloads carry old addresses and have not been restarted", n)
