@@ -29,14 +29,15 @@ lab: deps build ## Build the lab's components: Kubernetes, containerd, CoreDNS, 
 ##@ Check
 
 .PHONY: test
-test: test-unit test-lab ## All tests: units, a real API server, and real packets in the lab (root)
+test: export REPLUMB_TEST_EVERY ?= 12
+test: test-unit test-kill test-lab ## All tests: units, a real API server, kills, and real packets in the lab (root)
 
 .PHONY: test-unit
 test-unit: lab ## Tests without a cluster, and against a real etcd and API server
 	KUBEBUILDER_ASSETS=$$($(LAB) build | sed -n 's/^kubernetes\t//p') CGO_ENABLED=1 go test -race -timeout 40m $(UNIT)
 
 .PHONY: test-kill
-test-kill: lab ## The process killed with SIGKILL at every event of a full run, on API servers without nodes
+test-kill: lab ## The process killed with SIGKILL at every event of a full run, on API servers without nodes (about 8 min)
 	KUBEBUILDER_ASSETS=$$($(LAB) build | sed -n 's/^kubernetes\t//p') go test -count=1 -parallel 3 -timeout 40m ./test/kill
 
 .PHONY: test-lab

@@ -84,6 +84,12 @@ type unanswered struct{ error }
 
 func (u unanswered) Unwrap() error { return u.error }
 
+// turnedAway is the answer of an API server that is ending: 503 with Retry-After, as WithWaitGroup writes it
+// (k8s.io/apiserver pkg/server/filters/waitgroup.go).
+type turnedAway struct{ error }
+
+func (t turnedAway) Unwrap() error { return t.error }
+
 // exchange sends a request and judges the answer. It reports whether the connection may be used again.
 func (a *apiCall) exchange(ctx context.Context, conn net.Conn, answers *bufio.Reader, request *http.Request) (reusable bool, err error) {
 	if deadline, ok := ctx.Deadline(); ok {
@@ -103,6 +109,9 @@ func (a *apiCall) exchange(ctx context.Context, conn net.Conn, answers *bufio.Re
 	}
 	defer func() { _ = response.Body.Close() }()
 	body, err := readAnswer(response, a.target.ExpectStatus)
+	if err != nil && response.StatusCode == http.StatusServiceUnavailable && response.Header.Get("Retry-After") != "" {
+		return false, turnedAway{err}
+	}
 	if err != nil {
 		return false, err
 	}
@@ -174,9 +183,15 @@ func (k *keptAPICall) over(ctx context.Context, conn *keptConn) (*keptConn, erro
 	return conn, err
 }
 
-// closedBetween says that a connection which had served requests was closed instead of serving the next one. That is a
-// server's right, and every HTTP client then sends the request, which can be repeated, once more (RFC 9112, 9.3.1).
+// closedBetween says that a connection which had served requests was closed instead of serving the next one, or told that
+// it serves no more. That is a server's right, and every HTTP client then sends the request, which can be repeated, once
+// more (RFC 9112, 9.3.1); those of Kubernetes do so too when told (k8s.io/client-go rest/with_retry.go). A server that is
+// asked anew has no such excuse.
 func closedBetween(err error) bool {
+	var away turnedAway
+	if errors.As(err, &away) {
+		return true
+	}
 	var none unanswered
 	if !errors.As(err, &none) {
 		return false

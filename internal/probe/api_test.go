@@ -138,6 +138,40 @@ func TestKeptConnection(t *testing.T) {
 	}
 }
 
+// TestKeptConnectionToServerThatEnds has a server turn away who comes over a connection it knows, which loses nothing, and
+// then everybody, which does. An answer of that kind without Retry-After is a failure at once.
+func TestKeptConnectionToServerThatEnds(t *testing.T) {
+	var known sync.Map
+	var everybody, silent atomic.Bool
+	_, target := apiServer(t, func(w http.ResponseWriter, r *http.Request) {
+		if _, seen := known.LoadOrStore(r.RemoteAddr, true); !seen && !everybody.Load() {
+			versions(w, r)
+			return
+		}
+		if !silent.Load() {
+			w.Header().Set("Retry-After", "1")
+		}
+		w.WriteHeader(http.StatusServiceUnavailable)
+	})
+	target.Kind = APIKept
+	requester := newRequester(target.withDefaults(""), func(time.Time) {})
+	defer requester.close()
+	for range 3 {
+		if err := requester.do(t.Context()); err != nil {
+			t.Errorf("turned away from a kept connection: %v", err)
+		}
+	}
+	silent.Store(true)
+	if err := requester.do(t.Context()); err == nil || asFailure(err).Class != HTTPStatus {
+		t.Errorf("unavailable: %v", err)
+	}
+	silent.Store(false)
+	everybody.Store(true)
+	if err := requester.do(t.Context()); err == nil || asFailure(err).Class != HTTPStatus {
+		t.Errorf("turned away from a new connection: %v", err)
+	}
+}
+
 // otherAuthority is a certificate that signed nothing of what is under test.
 func otherAuthority(t *testing.T) []byte {
 	t.Helper()

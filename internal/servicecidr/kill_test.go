@@ -15,15 +15,18 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/apitest"
 )
 
 var errKilled = errors.New("killed")
 
-// everyWrite cuts act off after its first, second, third … write, calls then after each, and ends when act got through.
+// everyWrite cuts act off after its first, second, third … write, or a sample of them, calls then after each, and ends when
+// act got through.
 // before makes what act begins with.
 func everyWrite(t *testing.T, least int, before func() *fixture, act func(*fixture) error, then func(f *fixture, n int)) {
 	t.Helper()
-	for n := 1; ; n++ {
+	step := apitest.Every(t)
+	for n := 1; ; n += step {
 		f := before()
 		whole := f.job.Tools.Cluster
 		cut := *whole
@@ -35,7 +38,7 @@ func everyWrite(t *testing.T, least int, before func() *fixture, act func(*fixtu
 			if n <= least {
 				t.Fatalf("a whole run made only %d writes", n)
 			}
-			t.Logf("cut off after each of %d writes", n-1)
+			t.Logf("cut off after each %d. of %d writes", step, n-step)
 			return
 		}
 		if !errors.Is(err, errKilled) {

@@ -143,8 +143,8 @@ func (sp span) requireNothingLost(t *testing.T, chosen func(traffic.Source) bool
 			continue
 		}
 		for _, loss := range series.Between(sp.from, sp.to).Losses() {
-			t.Errorf("%s: %s lost %d from %s to %s: %s", sp.what, from, loss.Failed,
-				loss.Start.Format(time.StampMilli), loss.End.Format(time.StampMilli), probe.FormatErrors(loss.Errors))
+			t.Errorf("%s: %s lost %d from %s to %s: %s, such as %s", sp.what, from, loss.Failed,
+				loss.Start.Format(time.StampMilli), loss.End.Format(time.StampMilli), probe.FormatErrors(loss.Errors), loss.Example)
 		}
 	}
 	total := sp.stats(t, chosen)
