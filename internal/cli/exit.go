@@ -14,6 +14,7 @@ import (
 	"github.com/replumb/replumb/internal/cluster"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/lock"
+	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/servicecidr"
 )
 
@@ -85,7 +86,7 @@ func hintOf(err error) string {
 	var hinted *HintedError
 	var usage *UsageError
 	var spec *servicecidr.SpecError
-	var state *servicecidr.StateError
+	var state *migration.StateError
 	var unreachable *cluster.UnreachableError
 	var denied *servicecidr.DeniedError
 	var blocked *check.BlockedError

@@ -21,7 +21,9 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/apiserver"
 	"github.com/replumb/replumb/internal/cluster"
+	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/servicecidr"
+	"github.com/replumb/replumb/internal/spec"
 )
 
 // Main runs replumb and returns its exit code.
@@ -184,7 +186,7 @@ func (a *app) read() (*v1alpha1.Migration, error) {
 	if err != nil {
 		return nil, &UsageError{Problem: err.Error(), Hint: "name a file that can be read with -f"}
 	}
-	return servicecidr.Parse(body)
+	return spec.Parse(body)
 }
 
 // jobByName takes the Migration that the cluster has.
@@ -196,7 +198,7 @@ func (a *app) jobByName(ctx context.Context, name string) (*servicecidr.Job, err
 	if _, err := tools.Cluster.ServerVersion(ctx); err != nil {
 		return nil, err
 	}
-	m, err := servicecidr.GetMigration(ctx, tools.Cluster, name)
+	m, err := migration.Get(ctx, tools.Cluster, name)
 	if err != nil {
 		return nil, err
 	}

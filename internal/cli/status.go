@@ -13,6 +13,7 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/lock"
+	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/servicecidr"
 	"github.com/replumb/replumb/internal/ui"
 )
@@ -144,7 +145,7 @@ func (a *app) jobs(ctx context.Context, names []string) ([]*servicecidr.Job, err
 	if _, err := tools.Cluster.ServerVersion(ctx); err != nil {
 		return nil, err
 	}
-	all, err := servicecidr.Migrations(ctx, tools.Cluster)
+	all, err := migration.List(ctx, tools.Cluster)
 	if err != nil {
 		return nil, err
 	}

@@ -43,7 +43,7 @@ func TestNotLookingIsNotPassing(t *testing.T) {
 }
 
 func TestNetworksAreRanges(t *testing.T) {
-	m := migration()
+	m := sample()
 	m.Spec.ServiceCIDR.Networks = []string{"192.168.0.0/16", "192.168.1.1/16"}
 	_, err := NewJob(Tools{}, m)
 	var wrong *SpecError

@@ -25,7 +25,9 @@ import (
 	"github.com/replumb/replumb/internal/apiserver"
 	"github.com/replumb/replumb/internal/backup"
 	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/notify"
+	"github.com/replumb/replumb/internal/spec"
 )
 
 const examples = "../../examples/service-cidr/"
@@ -186,7 +188,7 @@ func example(t *testing.T, file string) *exampleRun {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m, err := Parse(body)
+	m, err := spec.Parse(body)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -267,7 +269,7 @@ func (r *exampleRun) apply() {
 	r.applied, err = r.job.Apply(r.Context(), &runner)
 	r.must(err)
 	r.must(notifier.Close(r.Context()))
-	m, err := GetMigration(r.Context(), server, r.job.Spec.Name)
+	m, err := migration.Get(r.Context(), server, r.job.Spec.Name)
 	r.must(err)
 	r.job.Migration = m
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/bridge"
 	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/migration"
 )
 
 // arrivedStep verifies that a Service is where it was to go, before its old address is taken away.
@@ -55,7 +56,7 @@ type finalStep struct {
 func (*finalStep) ID() string    { return "final" }
 func (*finalStep) Title() string { return "Pass the point of no return" }
 func (s *finalStep) State(ctx context.Context) (engine.State, error) {
-	m, err := GetMigration(ctx, s.tools.Cluster, s.name)
+	m, err := migration.Get(ctx, s.tools.Cluster, s.name)
 	switch {
 	case err != nil:
 		return engine.Unknown, err
@@ -68,7 +69,7 @@ func (s *finalStep) State(ctx context.Context) (engine.State, error) {
 }
 
 func (s *finalStep) Do(ctx context.Context) error {
-	return UpdateStatus(ctx, s.tools.Cluster, s.name, func(st *v1alpha1.MigrationStatus) { st.PointOfNoReturnPassed = true })
+	return migration.UpdateStatus(ctx, s.tools.Cluster, s.name, func(st *v1alpha1.MigrationStatus) { st.PointOfNoReturnPassed = true })
 }
 
 func (s *finalStep) Verify(ctx context.Context) error {

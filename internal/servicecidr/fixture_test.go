@@ -24,6 +24,7 @@ import (
 	"github.com/replumb/replumb/internal/bridge"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/lock"
+	"github.com/replumb/replumb/internal/migration"
 )
 
 // lazy is shared by the tests of this package; each begins with an empty cluster. server is what it started.
@@ -69,7 +70,7 @@ type fixture struct {
 	events []engine.Event
 }
 
-func migration() *v1alpha1.Migration {
+func sample() *v1alpha1.Migration {
 	none := metav1.Duration{}
 	return &v1alpha1.Migration{
 		TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "Migration"},
@@ -89,7 +90,7 @@ func setup(t *testing.T, change ...func(*v1alpha1.Migration)) *fixture {
 	server = lazy.Get(t)
 	server.Clean(t)
 	server.Namespace(t, "shop")
-	m := migration()
+	m := sample()
 	for _, c := range change {
 		c(m)
 	}
@@ -173,7 +174,7 @@ func (f *fixture) apply() *Survey {
 	f.Helper()
 	s, err := f.job.Apply(f.Context(), f.runner)
 	f.must(err)
-	m, err := GetMigration(f.Context(), server, "m")
+	m, err := migration.Get(f.Context(), server, "m")
 	f.must(err)
 	f.job.Migration = m
 	return s

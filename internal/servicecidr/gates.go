@@ -19,6 +19,7 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/apiserver"
 	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/migration"
 )
 
 // Inspector looks at API servers from outside.
@@ -137,7 +138,7 @@ func (g *apiServerGate) Verify(ctx context.Context) error {
 	case len(unknown) == 0 || g.lenient:
 		return nil
 	}
-	m, err := GetMigration(ctx, g.servers.tools.Cluster, g.migration)
+	m, err := migration.Get(ctx, g.servers.tools.Cluster, g.migration)
 	if err != nil {
 		return err
 	}
@@ -163,7 +164,7 @@ type kubeletGate struct {
 
 // State implements engine.Step.
 func (g *kubeletGate) State(ctx context.Context) (engine.State, error) {
-	m, err := GetMigration(ctx, g.tools.Cluster, g.migration)
+	m, err := migration.Get(ctx, g.tools.Cluster, g.migration)
 	if err != nil {
 		return engine.Unknown, err
 	}
@@ -179,7 +180,7 @@ func (g *kubeletGate) Verify(ctx context.Context) error {
 		return err
 	}
 	at := metav1.NewTime(g.tools.now())
-	return UpdateStatus(ctx, g.tools.Cluster, g.migration, func(st *v1alpha1.MigrationStatus) {
+	return migration.UpdateStatus(ctx, g.tools.Cluster, g.migration, func(st *v1alpha1.MigrationStatus) {
 		if st.NodesRepointedAt == nil {
 			st.NodesRepointedAt = &at
 		}

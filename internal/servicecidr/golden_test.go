@@ -29,6 +29,7 @@ import (
 	"github.com/replumb/replumb/internal/bridge"
 	"github.com/replumb/replumb/internal/check"
 	"github.com/replumb/replumb/internal/cluster"
+	"github.com/replumb/replumb/internal/spec"
 	"github.com/replumb/replumb/internal/tier"
 	"github.com/replumb/replumb/internal/ui"
 )
@@ -56,7 +57,7 @@ func golden(t *testing.T, file string) {
 	for _, f := range archive.Files {
 		in[f.Name] = f.Data
 	}
-	m, err := Parse(in["migration.yaml"])
+	m, err := spec.Parse(in["migration.yaml"])
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -368,7 +369,7 @@ func TestExampleIsValid(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		m, err := Parse(body)
+		m, err := spec.Parse(body)
 		if err != nil {
 			t.Fatalf("%s: %v", file, err)
 		}
@@ -386,7 +387,7 @@ func FuzzParse(f *testing.F) {
 		),
 	)
 	f.Fuzz(func(t *testing.T, body []byte) {
-		m, err := Parse(body)
+		m, err := spec.Parse(body)
 		if err != nil {
 			return
 		}

@@ -19,6 +19,7 @@ import (
 	"github.com/replumb/replumb/internal/cluster"
 	"github.com/replumb/replumb/internal/freeze"
 	"github.com/replumb/replumb/internal/lock"
+	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/tier"
 )
 
@@ -58,7 +59,7 @@ func (j *Job) Adopt(ctx context.Context) (*v1alpha1.Migration, error) {
 	if err := j.authorize(ctx); err != nil {
 		return nil, err
 	}
-	have, err := GetMigration(ctx, j.Tools.Cluster, j.Migration.Name)
+	have, err := migration.Get(ctx, j.Tools.Cluster, j.Migration.Name)
 	if err != nil || have == nil {
 		return nil, err
 	}

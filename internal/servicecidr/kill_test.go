@@ -16,6 +16,7 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/apitest"
+	"github.com/replumb/replumb/internal/migration"
 )
 
 var errKilled = errors.New("killed")
@@ -57,7 +58,7 @@ func (f *fixture) rollback() error { return f.job.Rollback(f.Context(), f.runner
 // again is what a new process with the same command begins with: the Migration as the cluster has it.
 func (f *fixture) again() *v1alpha1.Migration {
 	f.Helper()
-	m, err := GetMigration(f.Context(), server, "m")
+	m, err := migration.Get(f.Context(), server, "m")
 	f.must(err)
 	if m != nil {
 		f.job.Migration = m

@@ -20,6 +20,7 @@ import (
 	"github.com/replumb/replumb/internal/bridge"
 	"github.com/replumb/replumb/internal/check"
 	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/migration"
 )
 
 func TestMoveThereAndFinish(t *testing.T) {
@@ -122,10 +123,10 @@ func TestRollbackAfterFinishIsRefused(t *testing.T) {
 	f.service("cart")
 	f.apply()
 	f.must(f.job.Finish(t.Context(), f.runner))
-	m, err := GetMigration(t.Context(), server, "m")
+	m, err := migration.Get(t.Context(), server, "m")
 	f.must(err)
 	f.job.Migration = m
-	var state *StateError
+	var state *migration.StateError
 	if err := f.job.Rollback(t.Context(), f.runner); !errors.As(err, &state) {
 		t.Errorf("got %v", err)
 	}
@@ -200,7 +201,7 @@ func TestDamagedAnnotationsStopEverything(t *testing.T) {
 		t.Errorf("apply: %v", err)
 	}
 	for name, err := range map[string]error{"finish": f.finish(), "rollback": f.rollback()} {
-		var state *StateError
+		var state *migration.StateError
 		if !errors.As(err, &state) {
 			t.Errorf("%s: %v", name, err)
 		}

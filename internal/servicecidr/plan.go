@@ -20,6 +20,7 @@ import (
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/freeze"
 	"github.com/replumb/replumb/internal/hook"
+	"github.com/replumb/replumb/internal/migration"
 )
 
 // parallel is how many steps of one group run at once.
@@ -184,9 +185,9 @@ func (p *Planner) secure() []engine.Group {
 	want := p.Migration.DeepCopy()
 	want.Spec.Desired = v1alpha1.DesiredApplied
 	steps := []engine.Step{
-		&crdStep{tools: p.Tools, upgrade: p.HasCRD},
-		&namespaceStep{tools: p.Tools, migration: p.spec().Name},
-		&migrationStep{tools: p.Tools, want: want, recorded: p.Recorded},
+		&migration.CRDStep{Cluster: p.Tools.Cluster, Upgrade: p.HasCRD},
+		p.namespace(),
+		&migration.RecordStep{Cluster: p.Tools.Cluster, Want: want, Recorded: p.Recorded},
 	}
 	if originals := p.originals(); len(originals) > 0 {
 		title := fmt.Sprintf("Back up %d objects", len(originals))
@@ -196,6 +197,13 @@ func (p *Planner) secure() []engine.Group {
 		steps = append(steps, p.freeze())
 	}
 	return inOrder(steps...)
+}
+
+// namespace is where sentinels and canaries live.
+func (p *Planner) namespace() *migration.NamespaceStep {
+	return &migration.NamespaceStep{Cluster: p.Tools.Cluster, Migration: p.spec().Name, Sweep: func(ctx context.Context) error {
+		return bridge.RemoveThrowaways(ctx, p.Tools.Cluster, p.spec().Name)
+	}}
 }
 
 // originals are the objects that are about to be changed for the first time.
@@ -306,7 +314,7 @@ func (p *Planner) leave() []engine.Group {
 		steps = append(
 			steps,
 			&forgetBackupsStep{tools: p.Tools, migration: p.spec().Name},
-			(&namespaceStep{tools: p.Tools, migration: p.spec().Name}).Undo(),
+			p.namespace().Undo(),
 		)
 	}
 	return append(inOrder(steps...), single(&cleanStep{tools: p.Tools, migration: p.spec().Name})...)

@@ -9,12 +9,13 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/cluster"
 	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/migration"
 )
 
 // definition makes sure that the cluster has this build's definition of Migration.
 func (f *fixture) definition() {
 	f.Helper()
-	f.must((&engine.Runner{}).Run(f.Context(), single1(&crdStep{tools: f.job.Tools})))
+	f.must((&engine.Runner{}).Run(f.Context(), single1(&migration.CRDStep{Cluster: f.job.Tools.Cluster})))
 }
 
 // TestDefinitionRefuses provokes each rule of the CustomResourceDefinition.
@@ -43,7 +44,7 @@ func TestDefinitionRefuses(t *testing.T) {
 		{"negative batch", func(s *v1alpha1.MigrationSpec) { s.Batch.Size = -1 }, "greater than or equal to 1"},
 		{"huge batch", func(s *v1alpha1.MigrationSpec) { s.Batch.Size = 501 }, "less than or equal to 500"},
 	} {
-		m := migration()
+		m := sample()
 		tt.change(&m.Spec)
 		if err := server.Create(t.Context(), m); !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), tt.says) {
 			t.Errorf("%s: got %v, want %q", tt.name, err, tt.says)
@@ -55,7 +56,7 @@ func TestDefinitionRefuses(t *testing.T) {
 func TestDefinitionKeepsTheJob(t *testing.T) {
 	f := setup(t)
 	f.definition()
-	m := migration()
+	m := sample()
 	f.must(server.Create(t.Context(), m))
 	for _, tt := range []struct {
 		name   string
@@ -121,7 +122,7 @@ func TestApplyUpgradesTheDefinition(t *testing.T) {
 func TestApplyTakesUpAMigrationCreatedByHand(t *testing.T) {
 	f := setup(t)
 	f.definition()
-	m := migration()
+	m := sample()
 	m.Spec.ServiceCIDR.Drain = nil
 	f.must(server.Create(t.Context(), m))
 	f.service("cart", at("10.96.3.7"))
@@ -142,7 +143,7 @@ func TestPlanLeavesOutWhatIsThere(t *testing.T) {
 	f.service("cart", at("10.96.3.7"))
 	f.apply()
 	f.service("late", at("10.96.3.8"))
-	job, err := NewJob(f.job.Tools, migration())
+	job, err := NewJob(f.job.Tools, sample())
 	f.must(err)
 	_, err = job.Adopt(t.Context())
 	f.must(err)

@@ -3,18 +3,14 @@ package servicecidr
 
 import (
 	"cmp"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
 	"net/netip"
-	"reflect"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
-	kjson "sigs.k8s.io/json"
-	"sigs.k8s.io/yaml"
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/addr"
@@ -50,57 +46,6 @@ type Spec struct {
 
 // SpecError says which field of a Migration is wrong, and what to do.
 type SpecError = spec.Error
-
-// Parse reads a Migration strictly: fields it does not know are errors.
-func Parse(manifest []byte) (*v1alpha1.Migration, error) {
-	asJSON, err := yaml.YAMLToJSONStrict(manifest)
-	if err != nil {
-		return nil, &SpecError{Field: "file", Problem: err.Error(), Hint: "the file must hold one Migration in YAML or JSON"}
-	}
-	m := &v1alpha1.Migration{}
-	strict, err := kjson.UnmarshalStrict(asJSON, m)
-	if err != nil {
-		return nil, wrongType(err)
-	}
-	if len(strict) > 0 {
-		return nil, unknownField(strict[0])
-	}
-	if m.APIVersion != v1alpha1.GroupVersion.String() || m.Kind != "Migration" {
-		return nil, &SpecError{
-			Field:   "apiVersion, kind",
-			Problem: fmt.Sprintf("%q, %q is not a Migration", m.APIVersion, m.Kind),
-			Hint:    "write apiVersion: " + v1alpha1.GroupVersion.String() + " and kind: Migration",
-		}
-	}
-	return m, nil
-}
-
-// wrongType says which field holds something of another kind. YAML reads an Off, On, Yes or No without quotes as true or
-// false, which people cannot guess.
-func wrongType(err error) error {
-	var wrong *json.UnmarshalTypeError
-	if !errors.As(err, &wrong) {
-		return &SpecError{Field: "file", Problem: err.Error(), Hint: "see examples/service-cidr/basic.yaml"}
-	}
-	field := wrong.Field
-	problem := fmt.Sprintf("takes no %s", wrong.Value)
-	hint := "see examples/service-cidr/basic.yaml"
-	if wrong.Value == "bool" && wrong.Type.Kind() == reflect.String {
-		hint = `YAML takes Off, On, Yes and No for true and false: put the value in quotes`
-	}
-	return &SpecError{Field: field, Problem: problem, Hint: hint}
-}
-
-func unknownField(err error) error {
-	var field kjson.FieldError
-	if errors.As(err, &field) {
-		return &SpecError{
-			Field: field.FieldPath(), Problem: err.Error(),
-			Hint: "remove the field or correct its name; replumb does not ignore what it does not know",
-		}
-	}
-	return &SpecError{Field: "file", Problem: err.Error(), Hint: "remove the field or correct its name"}
-}
 
 // Default fills in what a Migration leaves open.
 func Default(m *v1alpha1.Migration) {

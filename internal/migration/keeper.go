@@ -1,0 +1,213 @@
+// Package migration is what all kinds of migrations have in common: the Migration in the cluster and its status, the lock,
+// the pause, and running plans under them.
+package migration
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/util/retry"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/check"
+	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/lock"
+)
+
+// Get returns nil if there is no such Migration, or no definition of Migration at all.
+func Get(ctx context.Context, c client.Client, name string) (*v1alpha1.Migration, error) {
+	m := &v1alpha1.Migration{}
+	err := c.Get(ctx, client.ObjectKey{Name: name}, m)
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("migration %s: %w", name, err)
+	}
+	return m, nil
+}
+
+// List returns all Migrations of the cluster, by name.
+func List(ctx context.Context, c client.Client) ([]v1alpha1.Migration, error) {
+	all := &v1alpha1.MigrationList{}
+	if err := c.List(ctx, all); client.IgnoreNotFound(err) != nil {
+		return nil, fmt.Errorf("listing migrations: %w", err)
+	}
+	slices.SortFunc(all.Items, func(a, b v1alpha1.Migration) int { return strings.Compare(a.Name, b.Name) })
+	return all.Items, nil
+}
+
+// UpdateStatus changes the status of a Migration, looking again on conflict.
+func UpdateStatus(ctx context.Context, c client.Client, name string, change func(*v1alpha1.MigrationStatus)) error {
+	return retry.RetryOnConflict(retry.DefaultRetry, func() error {
+		m := &v1alpha1.Migration{}
+		if err := c.Get(ctx, client.ObjectKey{Name: name}, m); err != nil {
+			return fmt.Errorf("migration %s: %w", name, err)
+		}
+		was := m.Status.DeepCopy()
+		change(&m.Status)
+		if equality.Semantic.DeepEqual(was, &m.Status) {
+			return nil
+		}
+		return c.Status().Update(ctx, m, client.FieldOwner(v1alpha1.FieldManager))
+	})
+}
+
+// SetReady sets the condition Ready.
+func SetReady(st *v1alpha1.MigrationStatus, status metav1.ConditionStatus, reason, message string) {
+	meta.SetStatusCondition(&st.Conditions, metav1.Condition{
+		Type: v1alpha1.ConditionReady, Status: status, Reason: reason, Message: message,
+	})
+}
+
+// StateError says that a migration is not where a command needs it.
+type StateError struct {
+	Name    string
+	Problem string
+	Hint    string
+}
+
+func (e *StateError) Error() string { return fmt.Sprintf("migration %s %s", e.Name, e.Problem) }
+
+// Keeper keeps one Migration in the cluster up to date while runs go on.
+type Keeper struct {
+	Client client.Client
+	Name   string
+	// Holder is who holds the lock. Default: this process.
+	Holder *lock.Holder
+	Now    func() time.Time
+}
+
+// Status changes the status of the Migration, looking again on conflict.
+func (k *Keeper) Status(ctx context.Context, change func(*v1alpha1.MigrationStatus)) error {
+	return UpdateStatus(ctx, k.Client, k.Name, change)
+}
+
+// Change changes the spec of the Migration, looking again on conflict.
+func (k *Keeper) Change(ctx context.Context, change func(*v1alpha1.MigrationSpec)) error {
+	return retry.RetryOnConflict(retry.DefaultRetry, func() error {
+		have := &v1alpha1.Migration{}
+		if err := k.Client.Get(ctx, client.ObjectKey{Name: k.Name}, have); err != nil {
+			return fmt.Errorf("migration %s: %w", k.Name, err)
+		}
+		was := have.DeepCopy()
+		if change(&have.Spec); equality.Semantic.DeepEqual(was.Spec, have.Spec) {
+			return nil
+		}
+		return k.Client.Update(ctx, have, client.FieldOwner(v1alpha1.FieldManager))
+	})
+}
+
+// Pause asks every run of the migration to stop before its next group of steps, and keeps others from starting. Not to
+// pause takes that back.
+func (k *Keeper) Pause(ctx context.Context, paused bool) error {
+	if err := k.Change(ctx, func(s *v1alpha1.MigrationSpec) { s.Paused = paused }); err != nil {
+		return err
+	}
+	return k.Status(ctx, func(st *v1alpha1.MigrationStatus) {
+		c := metav1.Condition{
+			Type: v1alpha1.ConditionPaused, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonResumed, Message: "runs may go on",
+		}
+		if paused {
+			c.Status, c.Reason, c.Message = metav1.ConditionTrue, v1alpha1.ReasonPaused, "a pause was asked for"
+		}
+		meta.SetStatusCondition(&st.Conditions, c)
+	})
+}
+
+// MayRun returns engine.ErrPaused while a pause is asked for.
+func (k *Keeper) MayRun(ctx context.Context) error {
+	m, err := Get(ctx, k.Client, k.Name)
+	if err != nil || m == nil || !m.Spec.Paused {
+		return err
+	}
+	return engine.ErrPaused
+}
+
+// Locked does something while no other replumb works on the cluster. Losing the lock cancels it.
+func (k *Keeper) Locked(ctx context.Context, command string, do func(context.Context) error) error {
+	holder := lock.Self(k.Name, "replumb "+command)
+	if k.Holder != nil {
+		holder = *k.Holder
+	}
+	held, err := lock.Acquire(ctx, k.Client, holder, k.Now)
+	if err != nil {
+		return err
+	}
+	err = do(held.Context(ctx))
+	// Not ctx: the usual reason to be here early is that it was cancelled.
+	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+	defer cancel()
+	if releaseErr := held.Release(last); releaseErr != nil && err == nil {
+		return fmt.Errorf("releasing the lock: %w", releaseErr)
+	}
+	return err
+}
+
+// Run runs a plan, holds before a group while a pause is asked for, and writes down how it went: the phase while it goes on,
+// counts once it is through, the reason if it stops.
+func (k *Keeper) Run(ctx context.Context, r *engine.Runner, plan *engine.Plan, phase v1alpha1.Phase, counts func() v1alpha1.Counts) error {
+	hash, err := plan.Hash()
+	if err != nil {
+		return err
+	}
+	this := *r
+	this.Hold = k.MayRun
+	this.Sink = k.staged(ctx, r.Sink)
+	if err := this.Run(ctx, plan); err != nil {
+		return k.failed(context.WithoutCancel(ctx), err, phase)
+	}
+	// A run that ends after phase check has recorded no Migration.
+	return client.IgnoreNotFound(k.Status(ctx, func(st *v1alpha1.MigrationStatus) {
+		st.Phase, st.PlanHash, st.Counts, st.LastError = phase, hash, counts(), ""
+	}))
+}
+
+// staged writes the phase that a run is in to the status. It is a courtesy: a write that fails is made up for by the next.
+func (k *Keeper) staged(ctx context.Context, sink func(engine.Event)) func(engine.Event) {
+	return func(e engine.Event) {
+		if sink != nil {
+			sink(e)
+		}
+		if e.Kind == engine.PhaseStarted && e.Total > 0 && e.Phase != "check" && e.Phase != "secure" {
+			_ = k.Status(ctx, func(st *v1alpha1.MigrationStatus) { st.Stage = e.Phase })
+		}
+	}
+}
+
+// failed writes down why a run stopped, if there is a Migration to write it on, and returns the reason.
+func (k *Keeper) failed(ctx context.Context, cause error, phase v1alpha1.Phase) error {
+	var blocked *check.BlockedError
+	if errors.As(cause, &blocked) {
+		return cause
+	}
+	writeErr := k.Status(ctx, func(st *v1alpha1.MigrationStatus) {
+		st.Phase, st.LastError = phase, cause.Error()
+		reason := v1alpha1.ReasonFailed
+		if errors.Is(cause, engine.ErrPaused) {
+			st.LastError, reason = "", v1alpha1.ReasonPaused
+		}
+		SetReady(st, metav1.ConditionFalse, reason, cause.Error())
+	})
+	if writeErr != nil && !apierrors.IsNotFound(writeErr) {
+		return errors.Join(cause, writeErr)
+	}
+	return cause
+}
+
+// Settle writes down that the cluster is as spec.desired says.
+func (k *Keeper) Settle(ctx context.Context, phase v1alpha1.Phase, counts v1alpha1.Counts, tiers []v1alpha1.TierStatus) error {
+	return k.Status(ctx, func(st *v1alpha1.MigrationStatus) {
+		st.Phase, st.Counts, st.Tiers, st.LastError, st.Stage = phase, counts, tiers, "", ""
+		SetReady(st, metav1.ConditionTrue, v1alpha1.ReasonAsDesired, "the cluster is as spec.desired says")
+	})
+}

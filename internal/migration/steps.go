@@ -1,0 +1,251 @@
+package migration
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/cluster"
+	"github.com/replumb/replumb/internal/engine"
+)
+
+// CRDStep installs or upgrades the definition of Migration.
+type CRDStep struct {
+	Cluster *cluster.Cluster
+	// Upgrade is true if the cluster has a definition, though maybe of another build.
+	Upgrade bool
+}
+
+// ID implements engine.Step.
+func (*CRDStep) ID() string { return "secure/crd" }
+
+// Title implements engine.Step.
+func (*CRDStep) Title() string { return "Install the definition of Migration" }
+
+// State implements engine.Step.
+func (s *CRDStep) State(ctx context.Context) (engine.State, error) {
+	current, err := s.Cluster.CRDCurrent(ctx)
+	if err != nil {
+		return engine.Unknown, err
+	}
+	if current {
+		return engine.Done, nil
+	}
+	return engine.Pending, nil
+}
+
+// Do implements engine.Step.
+func (s *CRDStep) Do(ctx context.Context) error { return s.Cluster.InstallCRD(ctx) }
+
+// Verify implements engine.Step.
+func (s *CRDStep) Verify(ctx context.Context) error {
+	current, err := s.Cluster.CRDCurrent(ctx)
+	if err == nil && !current {
+		return engine.NotYet("the definition of Migration is not established")
+	}
+	return err
+}
+
+// Preview implements engine.Previewer.
+func (s *CRDStep) Preview() ([]engine.Change, error) {
+	crd, err := cluster.MigrationCRD()
+	if err != nil {
+		return nil, err
+	}
+	return []engine.Change{{Verb: createOr(s.Upgrade), Object: "CustomResourceDefinition " + crd.Name}}, nil
+}
+
+// NamespaceStep makes the namespace of what replumb runs itself.
+type NamespaceStep struct {
+	Cluster   *cluster.Cluster
+	Migration string
+	// Sweep, if set, removes what the migration keeps in the namespace before the namespace goes.
+	Sweep func(context.Context) error
+}
+
+var _ engine.Undoer = (*NamespaceStep)(nil)
+
+// ID implements engine.Step.
+func (*NamespaceStep) ID() string { return "secure/namespace" }
+
+// Title implements engine.Step.
+func (*NamespaceStep) Title() string { return "Create the namespace " + v1alpha1.SystemNamespace }
+
+// Undo implements engine.Undoer.
+func (s *NamespaceStep) Undo() engine.Step { return &leaveStep{s} }
+
+func (s *NamespaceStep) get(ctx context.Context) (*corev1.Namespace, error) {
+	ns := &corev1.Namespace{}
+	err := s.Cluster.Get(ctx, client.ObjectKey{Name: v1alpha1.SystemNamespace}, ns)
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("namespace %s: %w", v1alpha1.SystemNamespace, err)
+	}
+	return ns, nil
+}
+
+// State implements engine.Step.
+func (s *NamespaceStep) State(ctx context.Context) (engine.State, error) {
+	ns, err := s.get(ctx)
+	switch {
+	case err != nil:
+		return engine.Unknown, err
+	case ns != nil && ns.DeletionTimestamp.IsZero():
+		return engine.Done, nil
+	}
+	return engine.Pending, nil
+}
+
+// Do implements engine.Step.
+func (s *NamespaceStep) Do(ctx context.Context) error {
+	ns, err := s.get(ctx)
+	if err != nil {
+		return err
+	}
+	if ns != nil && !ns.DeletionTimestamp.IsZero() {
+		return engine.NotYet("namespace %s is being deleted", ns.Name)
+	}
+	err = s.Cluster.Create(ctx, s.build(), client.FieldOwner(v1alpha1.FieldManager))
+	if err != nil && !apierrors.IsAlreadyExists(err) {
+		return fmt.Errorf("namespace %s: %w", v1alpha1.SystemNamespace, err)
+	}
+	return nil
+}
+
+func (s *NamespaceStep) build() *corev1.Namespace {
+	return &corev1.Namespace{
+		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"},
+		ObjectMeta: metav1.ObjectMeta{
+			Name: v1alpha1.SystemNamespace, Labels: map[string]string{v1alpha1.LabelMigration: s.Migration},
+		},
+	}
+}
+
+// Verify implements engine.Step.
+func (s *NamespaceStep) Verify(ctx context.Context) error {
+	ns, err := s.get(ctx)
+	if err == nil && ns == nil {
+		return engine.NotYet("namespace %s does not exist", v1alpha1.SystemNamespace)
+	}
+	return err
+}
+
+// Preview implements engine.Previewer.
+func (s *NamespaceStep) Preview() ([]engine.Change, error) {
+	return []engine.Change{{Verb: "create", Object: "Namespace " + v1alpha1.SystemNamespace, Body: s.build()}}, nil
+}
+
+// leaveStep removes what replumb keeps in its namespace, and the namespace, if it is this migration's.
+type leaveStep struct {
+	of *NamespaceStep
+}
+
+func (*leaveStep) ID() string    { return "tidy/namespace" }
+func (*leaveStep) Title() string { return "Remove the namespace " + v1alpha1.SystemNamespace }
+func (s *leaveStep) State(ctx context.Context) (engine.State, error) {
+	ns, err := s.of.get(ctx)
+	if err != nil {
+		return engine.Unknown, err
+	}
+	if ns == nil || ns.Labels[v1alpha1.LabelMigration] != s.of.Migration {
+		return engine.Done, nil
+	}
+	return engine.Pending, nil
+}
+
+func (s *leaveStep) Do(ctx context.Context) error {
+	if s.of.Sweep != nil {
+		if err := s.of.Sweep(ctx); err != nil {
+			return err
+		}
+	}
+	ns, err := s.of.get(ctx)
+	if err != nil || ns == nil || !ns.DeletionTimestamp.IsZero() {
+		return err
+	}
+	return client.IgnoreNotFound(s.of.Cluster.Delete(ctx, ns, client.Preconditions{UID: &ns.UID}))
+}
+
+func (s *leaveStep) Verify(ctx context.Context) error {
+	ns, err := s.of.get(ctx)
+	if err == nil && ns != nil {
+		return engine.NotYet("namespace %s is still being removed", ns.Name)
+	}
+	return err
+}
+
+// RecordStep writes the Migration, or brings an existing one to what is wanted of it now.
+type RecordStep struct {
+	Cluster *cluster.Cluster
+	Want    *v1alpha1.Migration
+	// Recorded is true if the cluster has a Migration of that name.
+	Recorded bool
+}
+
+// ID implements engine.Step.
+func (*RecordStep) ID() string { return "secure/migration" }
+
+// Title implements engine.Step.
+func (s *RecordStep) Title() string { return "Record migration " + s.Want.Name }
+
+// State implements engine.Step.
+func (s *RecordStep) State(ctx context.Context) (engine.State, error) {
+	have, err := Get(ctx, s.Cluster, s.Want.Name)
+	if err != nil {
+		return engine.Unknown, err
+	}
+	if have == nil || !equality.Semantic.DeepEqual(have.Spec, s.Want.Spec) {
+		return engine.Pending, nil
+	}
+	return engine.Done, nil
+}
+
+// Do implements engine.Step.
+func (s *RecordStep) Do(ctx context.Context) error {
+	have, err := Get(ctx, s.Cluster, s.Want.Name)
+	if err != nil {
+		return err
+	}
+	if have == nil {
+		err = s.Cluster.Create(ctx, s.Want.DeepCopy(), client.FieldOwner(v1alpha1.FieldManager))
+	} else {
+		have.Spec = s.Want.Spec
+		err = s.Cluster.Update(ctx, have, client.FieldOwner(v1alpha1.FieldManager))
+	}
+	if apierrors.IsNotFound(err) {
+		return engine.NotYet("the API server does not serve migrations yet")
+	}
+	if err != nil {
+		return fmt.Errorf("migration %s: %w", s.Want.Name, err)
+	}
+	return nil
+}
+
+// Verify implements engine.Step.
+func (s *RecordStep) Verify(ctx context.Context) error {
+	state, err := s.State(ctx)
+	if err == nil && state != engine.Done {
+		return engine.NotYet("migration %s is not as wanted", s.Want.Name)
+	}
+	return err
+}
+
+// Preview implements engine.Previewer.
+func (s *RecordStep) Preview() ([]engine.Change, error) {
+	return []engine.Change{{Verb: createOr(s.Recorded), Object: "Migration " + s.Want.Name, Body: s.Want}}, nil
+}
+
+func createOr(exists bool) string {
+	if exists {
+		return "update"
+	}
+	return "create"
+}
