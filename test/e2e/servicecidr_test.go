@@ -165,7 +165,10 @@ func applyUntil(t *testing.T, l *lab.Lab, file string, matches func(engine.Event
 			return events
 		}
 	}
-	t.Fatalf("apply ended before the event came: %v: %s", cmd.Wait(), stderr.String())
+	for _, e := range events[max(0, len(events)-5):] {
+		t.Logf("one of the last events: %s %s %s %s", e.Kind, e.Phase, e.Step, e.Error)
+	}
+	t.Fatalf("apply ended before the event came, after %d: %v: %s", len(events), cmd.Wait(), stderr.String())
 	return nil
 }
 
