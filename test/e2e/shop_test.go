@@ -27,8 +27,8 @@ const (
 	settled     = time.Minute
 )
 
-// Requests per second, client and target.
-func rates() traffic.Rates { return traffic.Rates{Request: 60, Stream: 20, LookUp: 20} }
+// Requests per second, client and target: what two cores carry beside a cluster of three machines, with room to spare.
+func rates() traffic.Rates { return traffic.Rates{Request: 36, Stream: 15, LookUp: 15} }
 
 // shop is the example application in the shared lab, with clients on every node that never stop calling.
 type shop struct {
