@@ -59,6 +59,11 @@ const (
 	// AnnotationAwaySince is when a Service that is on its way back, or back, had got to its new ClusterIP (RFC 3339).
 	AnnotationAwaySince = "replumb.dev/away-since"
 
+	// AnnotationDisabledAt, on an address pool of Calico, is when replumb disabled it (RFC 3339).
+	AnnotationDisabledAt = "replumb.dev/disabled-at"
+	// AnnotationReplicas, on a Deployment, is how many pods it had before replumb gave it one more.
+	AnnotationReplicas = "replumb.dev/original-replicas"
+
 	// SystemNamespace holds what belongs to replumb and to no user's namespace.
 	SystemNamespace = "replumb-system"
 	// LoadBalancerClass keeps every load-balancer controller away from bridges and sentinels.

@@ -33,13 +33,18 @@ type MigrationList struct {
 
 // MigrationSpec says what to move and how far to go.
 //
-// +kubebuilder:validation:ExactlyOneOf=serviceCIDR
+// +kubebuilder:validation:ExactlyOneOf=serviceCIDR;podCIDR
 type MigrationSpec struct {
 	// ServiceCIDR moves the Services of the cluster to another range. It cannot be changed: a different move is a
 	// different Migration.
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="serviceCIDR cannot be changed; create another Migration"
 	ServiceCIDR *ServiceCIDRSpec `json:"serviceCIDR,omitempty"`
+
+	// PodCIDR moves the pods of the cluster to another range. It cannot be changed either.
+	// +optional
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="podCIDR cannot be changed; create another Migration"
+	PodCIDR *PodCIDRSpec `json:"podCIDR,omitempty"`
 
 	// Batch is how many objects move together.
 	// +optional

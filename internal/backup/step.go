@@ -110,3 +110,41 @@ func (s *Step) Preview() ([]engine.Change, error) {
 	}
 	return changes, nil
 }
+
+// ForgetStep removes the backups of a migration that is over.
+type ForgetStep struct {
+	Client    client.Client
+	Migration string
+}
+
+// ID implements engine.Step.
+func (*ForgetStep) ID() string { return "tidy/backups" }
+
+// Title implements engine.Step.
+func (*ForgetStep) Title() string { return "Remove the backups" }
+
+// State implements engine.Step.
+func (s *ForgetStep) State(ctx context.Context) (engine.State, error) {
+	left, err := Exist(ctx, s.Client, s.Migration)
+	switch {
+	case err != nil:
+		return engine.Unknown, err
+	case left:
+		return engine.Pending, nil
+	}
+	return engine.Done, nil
+}
+
+// Do implements engine.Step.
+func (s *ForgetStep) Do(ctx context.Context) error {
+	return Remove(ctx, s.Client, s.Migration)
+}
+
+// Verify implements engine.Step.
+func (s *ForgetStep) Verify(ctx context.Context) error {
+	state, err := s.State(ctx)
+	if err == nil && state != engine.Done {
+		return engine.NotYet("backups of migration %s are still there", s.Migration)
+	}
+	return err
+}

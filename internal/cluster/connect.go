@@ -116,6 +116,9 @@ func newMapper() meta.RESTMapper {
 		authorizationv1.SchemeGroupVersion: {root: {"SelfSubjectAccessReview"}},
 		apiextensionsv1.SchemeGroupVersion: {root: {"CustomResourceDefinition"}},
 		v1alpha1.GroupVersion:              {root: {"Migration"}},
+		{Group: "crd.projectcalico.org", Version: "v1"}: {
+			root: {"IPPool", "IPAMBlock", "BlockAffinity", "IPAMHandle", "ClusterInformation"},
+		},
 		admissionv1.SchemeGroupVersion: {root: {
 			"ValidatingWebhookConfiguration", "MutatingWebhookConfiguration", "ValidatingAdmissionPolicy",
 			"ValidatingAdmissionPolicyBinding",

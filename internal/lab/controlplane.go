@@ -120,7 +120,7 @@ func controllerManager(t Topology, bin string) machine.Program {
 		"--authentication-kubeconfig=" + conf,
 		"--authorization-kubeconfig=" + conf,
 		"--use-service-account-credentials=true",
-		"--allocate-node-cidrs=true",
+		fmt.Sprintf("--allocate-node-cidrs=%t", t.CNI == HostLocal), // Calico gives out ranges itself
 		"--cluster-cidr=" + t.PodCIDR.String(),
 		serviceCIDRFlag + t.ServiceCIDR.String(),
 		"--root-ca-file=" + pkiDir + "ca.crt",

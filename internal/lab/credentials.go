@@ -145,6 +145,9 @@ func nodeFiles(t Topology, c *credentials, name string, addr netip.Addr) (map[st
 		pki.Request{CommonName: "system:node:" + name, Organization: []string{"system:nodes"}})
 	f.kubeconfig("/etc/kubernetes/kube-proxy.conf", "https://"+t.endpoint().String(), c.cluster,
 		pki.Request{CommonName: "system:kube-proxy"})
+	if t.CNI.isCalico() {
+		f.kubeconfig(calicoKubeconfig, "https://"+t.endpoint().String(), c.cluster, pki.Request{CommonName: calicoUser})
+	}
 	f.issue("/var/lib/kubelet/pki/kubelet", c.cluster, pki.Request{
 		CommonName: "system:node:" + name, Organization: []string{"system:nodes"},
 		Names: []string{name}, Addresses: []net.IP{ip(addr)},

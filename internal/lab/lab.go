@@ -43,11 +43,11 @@ type Lab struct {
 }
 
 // binaries are the folders of the components' executables.
-type binaries struct{ kubernetes, containerd, cni string }
+type binaries struct{ kubernetes, containerd, cni, calico string }
 
 // MarshalJSON and UnmarshalJSON keep the folders in the lab's state file.
 func (b binaries) MarshalJSON() ([]byte, error) {
-	return json.Marshal(map[string]string{"kubernetes": b.kubernetes, "containerd": b.containerd, "cni": b.cni})
+	return json.Marshal(map[string]string{"kubernetes": b.kubernetes, "containerd": b.containerd, "cni": b.cni, "calico": b.calico})
 }
 
 // UnmarshalJSON is the counterpart of MarshalJSON.
@@ -56,7 +56,7 @@ func (b *binaries) UnmarshalJSON(data []byte) error {
 	if err := json.Unmarshal(data, &m); err != nil {
 		return err
 	}
-	*b = binaries{kubernetes: m["kubernetes"], containerd: m["containerd"], cni: m["cni"]}
+	*b = binaries{kubernetes: m["kubernetes"], containerd: m["containerd"], cni: m["cni"], calico: m["calico"]}
 	return nil
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"path/filepath"
+	"strconv"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	proxyv1alpha1 "k8s.io/kube-proxy/config/v1alpha1"
@@ -101,6 +102,10 @@ func proxyConfig(t Topology, name string, mode ProxyMode) *proxyv1alpha1.KubePro
 		// The size of the connection table is the host's, not the network namespace's: left as it is.
 		Conntrack: proxyv1alpha1.KubeProxyConntrackConfiguration{MaxPerCore: ptr.To[int32](0), Min: ptr.To[int32](0)},
 	}
+	if t.CNI.isCalico() { // so that pods of any pool are known for pods
+		c.ClusterCIDR, c.DetectLocalMode = "", proxyv1alpha1.LocalMode("InterfaceNamePrefix")
+		c.DetectLocal.InterfaceNamePrefix = "cali"
+	}
 	c.ClientConnection.Kubeconfig = "/etc/kubernetes/kube-proxy.conf"
 	return c
 }
@@ -126,9 +131,17 @@ state = "/run/containerd"
     runtime_type = "io.containerd.runc.v2"
 
   [plugins."io.containerd.cri.v1.runtime".cni]
-    bin_dirs = [%q]
+    bin_dirs = [%s]
     conf_dir = %q
-`, containerdSocket, sandboxImage, b.cni, filepath.Dir(cniConfigPath))
+`, containerdSocket, sandboxImage, binDirs(b), filepath.Dir(cniConfigPath))
+}
+
+// binDirs are where CNI plugins are found.
+func binDirs(b binaries) string {
+	if b.calico == "" {
+		return strconv.Quote(b.cni)
+	}
+	return strconv.Quote(b.cni) + ", " + strconv.Quote(b.calico)
 }
 
 // cniConfig gives pods addresses of podCIDR, each on a link of its own to the node: unlike with a bridge, traffic

@@ -70,6 +70,9 @@ func (l *Lab) configureCluster(ctx context.Context, o Options) error {
 	if err != nil {
 		return err
 	}
+	if l.Topology.CNI.isCalico() {
+		return l.installCalico(ctx, client)
+	}
 	return l.connectPods(ctx, client)
 }
 

@@ -28,6 +28,7 @@ type Topology struct {
 	ServiceCIDR   netip.Prefix `json:"serviceCIDR"` // what the lab is born with; see Lab.RestartAPIServers
 	PodCIDR       netip.Prefix `json:"podCIDR"`     // each node gets a /24 of it
 	NodeCIDR      netip.Prefix `json:"nodeCIDR"`    // the network that joins the machines
+	CNI           CNI          `json:"cni"`
 }
 
 // Default is a lab of two nodes, one of each proxy mode.
@@ -39,6 +40,7 @@ func Default() Topology {
 		ServiceCIDR:   netip.MustParsePrefix("10.96.0.0/16"),
 		PodCIDR:       netip.MustParsePrefix("10.244.0.0/16"),
 		NodeCIDR:      netip.MustParsePrefix("172.30.0.0/24"),
+		CNI:           HostLocal,
 	}
 }
 
@@ -52,6 +54,9 @@ func (t Topology) withDefaults() Topology {
 	}
 	if t.ControlPlanes == 0 {
 		t.ControlPlanes = d.ControlPlanes
+	}
+	if t.CNI == "" {
+		t.CNI = d.CNI
 	}
 	for _, p := range []struct{ set, fallback *netip.Prefix }{
 		{&t.ServiceCIDR, &d.ServiceCIDR}, {&t.PodCIDR, &d.PodCIDR}, {&t.NodeCIDR, &d.NodeCIDR},
@@ -100,6 +105,9 @@ func (t Topology) Validate() error {
 		if mode != IPTables && mode != NFTables {
 			return &InvalidError{"proxy", fmt.Sprintf("%q is not a proxy mode", mode), "use iptables or nftables"}
 		}
+	}
+	if t.CNI != HostLocal && !t.CNI.isCalico() {
+		return &InvalidError{"cni", fmt.Sprintf("%q is not a network of a lab", t.CNI), "use host-local, calico or calico-cross-subnet"}
 	}
 	return t.validateRanges()
 }

@@ -150,11 +150,14 @@ func (l *Lab) build(ctx context.Context, o Options) (images string, err error) {
 	}
 	dirs := map[string]string{}
 	for _, c := range component.All() {
+		if c.Name == "calico" && !l.Topology.CNI.isCalico() {
+			continue
+		}
 		if dirs[c.Name], err = b.Dir(ctx, c); err != nil {
 			return "", err
 		}
 	}
-	l.Binaries = binaries{kubernetes: dirs["kubernetes"], containerd: dirs["containerd"], cni: dirs["cni"]}
+	l.Binaries = binaries{kubernetes: dirs["kubernetes"], containerd: dirs["containerd"], cni: dirs["cni"], calico: dirs["calico"]}
 	return buildImages(ctx, filepath.Join(dirs["coredns"], "coredns"))
 }
 

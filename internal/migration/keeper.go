@@ -78,6 +78,37 @@ type StateError struct {
 
 func (e *StateError) Error() string { return fmt.Sprintf("migration %s %s", e.Name, e.Problem) }
 
+// Applicable refuses to apply a migration that has finished, or has begun to.
+func Applicable(m *v1alpha1.Migration) error {
+	switch {
+	case m.Status.Phase == v1alpha1.PhaseFinished:
+		return &StateError{Name: m.Name, Problem: "is finished", Hint: "give a new migration another name"}
+	case m.Status.PointOfNoReturnPassed:
+		return &StateError{Name: m.Name, Problem: "has begun to finish", Hint: "replumb finish " + m.Name}
+	}
+	return nil
+}
+
+// Reversible refuses to roll a migration back that has passed the point of no return.
+func Reversible(m *v1alpha1.Migration) error {
+	if !m.Status.PointOfNoReturnPassed {
+		return nil
+	}
+	return &StateError{
+		Name: m.Name, Problem: "has passed the point of no return and cannot be rolled back",
+		Hint: "to return to the old range, make a new migration with the old range as its target",
+	}
+}
+
+// Finishable refuses to finish a migration that is on its way back, or was.
+func Finishable(m *v1alpha1.Migration) error {
+	switch m.Status.Phase {
+	case v1alpha1.PhaseRollingBack, v1alpha1.PhaseRolledBack:
+		return &StateError{Name: m.Name, Problem: "is rolled back; there is nothing to finish", Hint: "replumb apply -f FILE"}
+	}
+	return nil
+}
+
 // Keeper keeps one Migration in the cluster up to date while runs go on.
 type Keeper struct {
 	Client client.Client
@@ -105,6 +136,11 @@ func (k *Keeper) Change(ctx context.Context, change func(*v1alpha1.MigrationSpec
 		}
 		return k.Client.Update(ctx, have, client.FieldOwner(v1alpha1.FieldManager))
 	})
+}
+
+// Desire writes down how far the migration shall go.
+func (k *Keeper) Desire(ctx context.Context, d v1alpha1.DesiredState) error {
+	return k.Change(ctx, func(s *v1alpha1.MigrationSpec) { s.Desired = d })
 }
 
 // Pause asks every run of the migration to stop before its next group of steps, and keeps others from starting. Not to

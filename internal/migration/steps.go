@@ -11,6 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/check"
 	"github.com/replumb/replumb/internal/cluster"
 	"github.com/replumb/replumb/internal/engine"
 )
@@ -248,4 +249,69 @@ func createOr(exists bool) string {
 		return "update"
 	}
 	return "create"
+}
+
+// CheckStep stops a run on blocking findings.
+type CheckStep struct {
+	Findings check.Findings
+}
+
+// ID implements engine.Step.
+func (*CheckStep) ID() string { return "check" }
+
+// Title implements engine.Step.
+func (*CheckStep) Title() string { return "Check the cluster" }
+
+// State implements engine.Step.
+func (s *CheckStep) State(context.Context) (engine.State, error) {
+	if blocking := s.Findings.Blocking(); len(blocking) > 0 {
+		return engine.Blocked, &check.BlockedError{Findings: blocking}
+	}
+	return engine.Done, nil
+}
+
+// Do implements engine.Step.
+func (*CheckStep) Do(context.Context) error { return nil }
+
+// Verify implements engine.Step.
+func (*CheckStep) Verify(context.Context) error { return nil }
+
+// FinalStep writes down that there is no way back from here.
+type FinalStep struct {
+	Client client.Client
+	Name   string
+}
+
+// ID implements engine.Step.
+func (*FinalStep) ID() string { return "final" }
+
+// Title implements engine.Step.
+func (*FinalStep) Title() string { return "Pass the point of no return" }
+
+// State implements engine.Step.
+func (s *FinalStep) State(ctx context.Context) (engine.State, error) {
+	m, err := Get(ctx, s.Client, s.Name)
+	switch {
+	case err != nil:
+		return engine.Unknown, err
+	case m == nil:
+		return engine.Blocked, fmt.Errorf("migration %s does not exist", s.Name)
+	case m.Status.PointOfNoReturnPassed:
+		return engine.Done, nil
+	}
+	return engine.Pending, nil
+}
+
+// Do implements engine.Step.
+func (s *FinalStep) Do(ctx context.Context) error {
+	return UpdateStatus(ctx, s.Client, s.Name, func(st *v1alpha1.MigrationStatus) { st.PointOfNoReturnPassed = true })
+}
+
+// Verify implements engine.Step.
+func (s *FinalStep) Verify(ctx context.Context) error {
+	state, err := s.State(ctx)
+	if err == nil && state != engine.Done {
+		return engine.NotYet("migration %s does not say so", s.Name)
+	}
+	return err
 }

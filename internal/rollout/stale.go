@@ -3,6 +3,8 @@
 package rollout
 
 import (
+	"net/netip"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -16,6 +18,9 @@ type Changes struct {
 	MovedAt map[string]time.Time
 	// DNSSince is when every kubelet was known to give pods the new cluster DNS address.
 	DNSSince time.Time
+	// Addresses are ranges that pods shall have no address of, and AddressesUntil when a new pod could last get one.
+	Addresses      []netip.Prefix
+	AddressesUntil time.Time
 	// Since is when the addresses that pods shall not carry came up first: pods whose containers were all started before
 	// cannot. Zero means that they may be of any age.
 	Since time.Time
@@ -29,6 +34,7 @@ const (
 	CarriesKubernetes = "the old address of the Service default/kubernetes in its environment"
 	CarriesServices   = "old addresses of its namespace's Services in its environment"
 	CarriesDNS        = "the old address of the cluster DNS in its resolv.conf"
+	CarriesAddress    = "an address of the old range"
 )
 
 // burden is something old that a pod carries, and until when pods were given it.
@@ -65,6 +71,9 @@ func burdens(pod *corev1.Pod, c Changes) []burden {
 			all = append(all, burden{text: text, until: until})
 		}
 	}
+	if hasAddress(pod, c.Addresses) {
+		all = append(all, burden{text: CarriesAddress, until: c.AddressesUntil.Add(c.Slack)})
+	}
 	oldest := oldestContainer(pod)
 	weigh(CarriesKubernetes, oldest, c.KubernetesMovedAt)
 	if links := pod.Spec.EnableServiceLinks; links == nil || *links {
@@ -74,6 +83,17 @@ func burdens(pod *corev1.Pod, c Changes) []burden {
 		weigh(CarriesDNS, pod.Status.StartTime.Time, c.DNSSince)
 	}
 	return all
+}
+
+// hasAddress reports whether a pod has an address of its own in one of the ranges. Those on the host's network have not.
+func hasAddress(pod *corev1.Pod, ranges []netip.Prefix) bool {
+	if pod.Spec.HostNetwork {
+		return false
+	}
+	return slices.ContainsFunc(pod.Status.PodIPs, func(ip corev1.PodIP) bool {
+		a, err := netip.ParseAddr(ip.IP)
+		return err == nil && slices.ContainsFunc(ranges, func(r netip.Prefix) bool { return r.Contains(a) })
+	})
 }
 
 func ended(pod *corev1.Pod) bool {
@@ -134,7 +154,7 @@ func podReady(pod *corev1.Pod) bool {
 
 // touched reports whether something at this time, in this namespace, can be an answer to one of the changes.
 func (c Changes) touched(namespace string, at time.Time) bool {
-	for _, change := range []time.Time{c.KubernetesMovedAt, c.MovedAt[namespace], c.DNSSince} {
+	for _, change := range []time.Time{c.KubernetesMovedAt, c.MovedAt[namespace], c.DNSSince, c.AddressesUntil} {
 		if !change.IsZero() && at.After(change) {
 			return true
 		}

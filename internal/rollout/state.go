@@ -119,6 +119,7 @@ func slimPod(p *corev1.Pod) corev1.Pod {
 		},
 		Status: corev1.PodStatus{
 			Phase: p.Status.Phase, StartTime: p.Status.StartTime, HostIP: p.Status.HostIP, Conditions: p.Status.Conditions,
+			PodIP: p.Status.PodIP, PodIPs: p.Status.PodIPs,
 			InitContainerStatuses:      slimStatuses(p.Status.InitContainerStatuses),
 			ContainerStatuses:          slimStatuses(p.Status.ContainerStatuses),
 			EphemeralContainerStatuses: slimStatuses(p.Status.EphemeralContainerStatuses),

@@ -15,7 +15,6 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/bridge"
 	"github.com/replumb/replumb/internal/engine"
-	"github.com/replumb/replumb/internal/migration"
 )
 
 // arrivedStep verifies that a Service is where it was to go, before its old address is taken away.
@@ -45,39 +44,6 @@ func (s *arrivedStep) Verify(ctx context.Context) error {
 		return fmt.Errorf("service %s is of type %s at %q, not at %s", s.entry.Key(), svc.Spec.Type, svc.Spec.ClusterIP, s.entry.New)
 	}
 	return nil
-}
-
-// finalStep writes down that there is no way back from here.
-type finalStep struct {
-	tools Tools
-	name  string
-}
-
-func (*finalStep) ID() string    { return "final" }
-func (*finalStep) Title() string { return "Pass the point of no return" }
-func (s *finalStep) State(ctx context.Context) (engine.State, error) {
-	m, err := migration.Get(ctx, s.tools.Cluster, s.name)
-	switch {
-	case err != nil:
-		return engine.Unknown, err
-	case m == nil:
-		return engine.Blocked, fmt.Errorf("migration %s does not exist", s.name)
-	case m.Status.PointOfNoReturnPassed:
-		return engine.Done, nil
-	}
-	return engine.Pending, nil
-}
-
-func (s *finalStep) Do(ctx context.Context) error {
-	return migration.UpdateStatus(ctx, s.tools.Cluster, s.name, func(st *v1alpha1.MigrationStatus) { st.PointOfNoReturnPassed = true })
-}
-
-func (s *finalStep) Verify(ctx context.Context) error {
-	state, err := s.State(ctx)
-	if err == nil && state != engine.Done {
-		return engine.NotYet("migration %s does not say so", s.name)
-	}
-	return err
 }
 
 // releaseStep takes away what kept the other address of a Service answering: the bridge first, then the hold, so that

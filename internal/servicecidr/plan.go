@@ -92,7 +92,7 @@ func PhaseNames() []string {
 // Apply is the way to the point where nothing needs the old range any more and old addresses still answer.
 func (p *Planner) Apply() *engine.Plan {
 	phases := []engine.Phase{
-		{Name: "check", Title: "Check the cluster", Groups: single(&checkStep{findings: p.Findings})},
+		{Name: "check", Title: "Check the cluster", Groups: single(&migration.CheckStep{Findings: p.Findings})},
 		{Name: "secure", Title: "Record the migration, back up and freeze what it changes", Groups: p.secure()},
 		{Name: "extend", Title: "Add the target range", Groups: p.extend()},
 		{Name: "canary", Title: "Move a throw-away Service first", Groups: p.canary()},
@@ -114,7 +114,9 @@ func (p *Planner) Finish() *engine.Plan {
 			return &arrivedStep{tools: p.Tools, entry: e}
 		})},
 		engine.Phase{
-			Name: "final", Title: "Pass the point of no return", Groups: single(&finalStep{tools: p.Tools, name: p.spec().Name}),
+			Name:   "final",
+			Title:  "Pass the point of no return",
+			Groups: single(&migration.FinalStep{Client: p.Tools.client(), Name: p.spec().Name}),
 		},
 		engine.Phase{Name: "release", Title: "Take bridges and old addresses away", Groups: p.each(func(e *Entry) engine.Step {
 			return &releaseStep{tools: p.Tools, migration: p.spec().Name, entry: e, at: e.New}
@@ -313,7 +315,7 @@ func (p *Planner) leave() []engine.Group {
 	if p.spec().Common.Backups != v1alpha1.BackupsKeep {
 		steps = append(
 			steps,
-			&forgetBackupsStep{tools: p.Tools, migration: p.spec().Name},
+			&backup.ForgetStep{Client: p.Tools.client(), Migration: p.spec().Name},
 			p.namespace().Undo(),
 		)
 	}

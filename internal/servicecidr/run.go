@@ -127,24 +127,19 @@ func (j *Job) appeared(ctx context.Context) bool {
 // applicable takes over what the cluster has recorded of the migration, unless that is beyond apply.
 func (j *Job) applicable(ctx context.Context) error {
 	have, err := j.Adopt(ctx)
-	switch {
-	case err != nil || have == nil:
+	if err != nil || have == nil {
 		return err
-	case have.Status.Phase == v1alpha1.PhaseFinished:
-		return &migration.StateError{Name: j.Spec.Name, Problem: "is finished", Hint: "give a new migration another name"}
-	case have.Status.PointOfNoReturnPassed:
-		return &migration.StateError{Name: j.Spec.Name, Problem: "has begun to finish", Hint: "replumb finish " + j.Spec.Name}
+	}
+	if err := migration.Applicable(have); err != nil {
+		return err
 	}
 	return j.heading(ctx, have, v1alpha1.DesiredApplied)
 }
 
 // Rollback brings every Service back to its old address, and then whatever had followed the Services.
 func (j *Job) Rollback(ctx context.Context, r *engine.Runner) error {
-	if j.Migration.Status.PointOfNoReturnPassed {
-		return &migration.StateError{
-			Name: j.Spec.Name, Problem: "has passed the point of no return and cannot be rolled back",
-			Hint: "to return to the old range, make a new migration with the old range as its target",
-		}
+	if err := migration.Reversible(j.Migration); err != nil {
+		return err
 	}
 	if err := j.keeper().MayRun(ctx); err != nil {
 		return err
@@ -228,13 +223,8 @@ func (j *Job) Finish(ctx context.Context, r *engine.Runner) error {
 
 // Finishable makes the planner of finish, or says why it is too early.
 func (j *Job) Finishable(ctx context.Context) (*Planner, error) {
-	switch j.Migration.Status.Phase {
-	case v1alpha1.PhaseRollingBack, v1alpha1.PhaseRolledBack:
-		return nil, &migration.StateError{
-			Name:    j.Spec.Name,
-			Problem: "is rolled back; there is nothing to finish",
-			Hint:    "replumb apply -f FILE",
-		}
+	if err := migration.Finishable(j.Migration); err != nil {
+		return nil, err
 	}
 	if err := j.keeper().MayRun(ctx); err != nil {
 		return nil, err
@@ -338,7 +328,7 @@ func (j *Job) desire(ctx context.Context, d v1alpha1.DesiredState) error {
 		return err
 	}
 	j.Migration.Spec.Desired = d
-	return j.keeper().Change(ctx, func(spec *v1alpha1.MigrationSpec) { spec.Desired = d })
+	return j.keeper().Desire(ctx, d)
 }
 
 // run runs a plan and lets copies of endpoints follow meanwhile.

@@ -12,7 +12,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
-	"github.com/replumb/replumb/internal/backup"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/freeze"
 )
@@ -40,38 +39,6 @@ func (s *markStep) Do(ctx context.Context) error {
 	return freeze.Mark(ctx, s.tools.Cluster, s.migration, s.keys)
 }
 func (s *markStep) Verify(context.Context) error { return nil }
-
-// forgetBackupsStep removes the backups of a migration that is over.
-type forgetBackupsStep struct {
-	tools     Tools
-	migration string
-}
-
-func (*forgetBackupsStep) ID() string    { return "tidy/backups" }
-func (*forgetBackupsStep) Title() string { return "Remove the backups" }
-
-func (s *forgetBackupsStep) State(ctx context.Context) (engine.State, error) {
-	left, err := backup.Exist(ctx, s.tools.Cluster, s.migration)
-	switch {
-	case err != nil:
-		return engine.Unknown, err
-	case left:
-		return engine.Pending, nil
-	}
-	return engine.Done, nil
-}
-
-func (s *forgetBackupsStep) Do(ctx context.Context) error {
-	return backup.Remove(ctx, s.tools.Cluster, s.migration)
-}
-
-func (s *forgetBackupsStep) Verify(ctx context.Context) error {
-	state, err := s.State(ctx)
-	if err == nil && state != engine.Done {
-		return engine.NotYet("backups of migration %s are still there", s.migration)
-	}
-	return err
-}
 
 // cleanStep looks whether anything of the migration is left on the cluster, before it is called over.
 type cleanStep struct {

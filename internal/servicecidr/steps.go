@@ -12,7 +12,6 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/bridge"
-	"github.com/replumb/replumb/internal/check"
 	"github.com/replumb/replumb/internal/engine"
 )
 
@@ -22,22 +21,6 @@ func (t Tools) now() time.Time {
 	}
 	return time.Now()
 }
-
-// checkStep stops a run on blocking findings.
-type checkStep struct {
-	findings check.Findings
-}
-
-func (*checkStep) ID() string    { return "check" }
-func (*checkStep) Title() string { return "Check the cluster" }
-func (s *checkStep) State(context.Context) (engine.State, error) {
-	if blocking := s.findings.Blocking(); len(blocking) > 0 {
-		return engine.Blocked, &check.BlockedError{Findings: blocking}
-	}
-	return engine.Done, nil
-}
-func (*checkStep) Do(context.Context) error     { return nil }
-func (*checkStep) Verify(context.Context) error { return nil }
 
 // bridgeStep makes the old address answer twice over before the Service leaves it.
 type bridgeStep struct {

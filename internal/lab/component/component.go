@@ -32,6 +32,7 @@ type Component struct {
 	Aliases  []string // other names for the module's own binary, as symlinks
 	Tags     []string // build tags
 	LDFlags  func(version string) []string
+	Assets   string // folder of the module whose files are copied into the folder crd of the build
 	Cold     string // how long a first build takes on two cores, as a person would say it
 }
 
@@ -64,6 +65,11 @@ func All() []Component {
 				"github.com/containernetworking/plugins/plugins/meta/portmap",
 			},
 			Cold: "1 min",
+		},
+		{
+			Name: "calico", Module: "github.com/projectcalico/calico", Packages: []string{"."},
+			Aliases: []string{"calico-ipam", "calico-felix", "calico-allocate-tunnel-addrs"},
+			Assets:  "libcalico-go/config/crd", Cold: "3 min",
 		},
 	}
 }
@@ -174,6 +180,11 @@ func (b *Builder) build(ctx context.Context, c Component, src, version, dir stri
 			return err
 		}
 	}
+	if c.Assets != "" {
+		if err := c.copyAssets(ctx, src, filepath.Join(tmp, "crd")); err != nil {
+			return fmt.Errorf("component %s: %w", c.Name, err)
+		}
+	}
 	if err := os.Chmod(tmp, 0o755); err != nil {
 		return err
 	}
@@ -182,6 +193,17 @@ func (b *Builder) build(ctx context.Context, c Component, src, version, dir stri
 	}
 	b.say("built %s in %s", c.Name, time.Since(start).Round(time.Second))
 	return nil
+}
+
+// copyAssets copies files of the component's module.
+func (c Component) copyAssets(ctx context.Context, src, to string) error {
+	cmd := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", c.Module)
+	cmd.Dir, cmd.Env = src, append(os.Environ(), "GOWORK=off")
+	dir, err := cmd.Output()
+	if err != nil {
+		return fmt.Errorf("go list -m %s: %w", c.Module, err)
+	}
+	return os.CopyFS(to, os.DirFS(filepath.Join(strings.TrimSpace(string(dir)), c.Assets)))
 }
 
 func (b *Builder) say(format string, args ...any) {
@@ -222,6 +244,9 @@ func (c Component) key(src, version string) (string, error) {
 		}
 	}
 	_, _ = fmt.Fprintln(h, runtime.Version(), runtime.GOARCH, c.Packages, c.Aliases, c.flags(version))
+	if c.Assets != "" {
+		_, _ = fmt.Fprintln(h, c.Assets)
+	}
 	return hex.EncodeToString(h.Sum(nil))[:12], nil
 }
 

@@ -18,7 +18,7 @@ type upFlags struct {
 	name, proxy                   string
 	nodes, controlPlanes          int
 	serviceCIDR, podCIDR, network string
-	kubeconfig                    string
+	kubeconfig, cni               string
 	keep                          bool
 }
 
@@ -38,6 +38,9 @@ up in about 20 seconds. A lab that does not come up is taken down again.`,
 
   # a second one beside it, with ranges of its own
   replumb-lab up --name other --nodes 3 --proxy nftables --service-cidr 10.112.0.0/16
+
+  # one with Calico, which enforces NetworkPolicies
+  replumb-lab up --name calico --cni calico
 
   # one whose API servers can be restarted without anybody noticing
   replumb-lab up --name ha --control-planes 3`,
@@ -71,6 +74,7 @@ up in about 20 seconds. A lab that does not come up is taken down again.`,
 	cmd.Flags().StringVar(&f.serviceCIDR, "service-cidr", d.ServiceCIDR.String(), "range of Service addresses")
 	cmd.Flags().StringVar(&f.podCIDR, "pod-cidr", d.PodCIDR.String(), "range of pod addresses; each node gets a /24")
 	cmd.Flags().StringVar(&f.network, "node-cidr", d.NodeCIDR.String(), "range of machine addresses")
+	cmd.Flags().StringVar(&f.cni, "cni", string(d.CNI), "network of pods: host-local, calico (VXLAN), calico-cross-subnet")
 	cmd.Flags().StringVar(&f.kubeconfig, "kubeconfig", "", "also write the administrator's kubeconfig to this file")
 	cmd.Flags().BoolVar(&f.keep, "keep-on-failure", false, "leave a lab that did not come up as it is")
 	return cmd
@@ -90,7 +94,7 @@ func (f upFlags) topology() (lab.Topology, error) {
 	if f.controlPlanes == 0 { // for lab.Up it stands for the default
 		return lab.Topology{}, &lab.InvalidError{Field: "control-planes", Problem: "there must be one", Hint: "use 1 or 3"}
 	}
-	t := lab.Topology{Name: f.name, Nodes: modes, ControlPlanes: f.controlPlanes}
+	t := lab.Topology{Name: f.name, Nodes: modes, ControlPlanes: f.controlPlanes, CNI: lab.CNI(f.cni)}
 	for _, r := range []struct {
 		flag, value string
 		to          *netip.Prefix

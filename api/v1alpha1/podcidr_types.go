@@ -1,0 +1,110 @@
+package v1alpha1
+
+import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+// PodCIDRSpec is the job of moving all pods to another range.
+type PodCIDRSpec struct {
+	// From are the ranges of the pools to be emptied. Default: every enabled pool for pods but the targets.
+	// +optional
+	// +kubebuilder:validation:MaxItems=8
+	From []string `json:"from,omitempty"`
+
+	// To are the target ranges: one for each range in from, in the same order. Each becomes a pool with the
+	// encapsulation, NAT and node selector of the one it takes over from.
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=8
+	To []string `json:"to"`
+
+	// BlockSize is the prefix length of the blocks that nodes take from the targets. Default: as before.
+	// +optional
+	// +kubebuilder:validation:Minimum=20
+	// +kubebuilder:validation:Maximum=32
+	BlockSize int `json:"blockSize,omitempty"`
+
+	// Networks are ranges outside the cluster that the targets must not overlap.
+	// +optional
+	// +kubebuilder:validation:MaxItems=64
+	Networks []string `json:"networks,omitempty"`
+
+	// Prepare is what is scaled up before any pod is restarted.
+	// +optional
+	Prepare PrepareSpec `json:"prepare,omitempty"`
+
+	// Canary tries the targets out first.
+	// +optional
+	Canary PodCanarySpec `json:"canary,omitempty"`
+
+	// Roll is how pods are restarted.
+	// +optional
+	Roll RollSpec `json:"roll,omitempty"`
+}
+
+// PrepareSpec is what has to have a second pod before the first one is restarted.
+type PrepareSpec struct {
+	// Deployments, as namespace/name, get one more pod than they have. Those of cluster DNS and of admission webhooks
+	// with a single pod are found.
+	// +optional
+	// +kubebuilder:validation:MaxItems=64
+	Deployments []string `json:"deployments,omitempty"`
+
+	// Mode Scale scales them; Disabled leaves everything as it is. Default: Scale.
+	// +optional
+	Mode PrepareMode `json:"mode,omitempty"`
+}
+
+// PrepareMode is what prepare does.
+//
+// +kubebuilder:validation:Enum=Scale;Disabled
+type PrepareMode string
+
+// The modes of prepare.
+const (
+	PrepareScale    PrepareMode = "Scale"
+	PrepareDisabled PrepareMode = "Disabled"
+)
+
+// RollSpec is how pods are restarted.
+type RollSpec struct {
+	// Parallel is how many workloads restart at once. Default: 2.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=100
+	Parallel int `json:"parallel,omitempty"`
+
+	// Timeout is how long one workload may take to be ready again. Default: 10m.
+	// +optional
+	Timeout *metav1.Duration `json:"timeout,omitempty"`
+
+	// BarePods says what to do with pods that no rollout restarts: those without an owner, of updateStrategy OnDelete, and
+	// of owners replumb does not know. What is only reported has to be dealt with before finish. Default: Report.
+	// +optional
+	BarePods BarePodsPolicy `json:"barePods,omitempty"`
+}
+
+// PodCanarySpec is how throw-away pods try the targets out before other pods get addresses of them: on every node one that
+// answers and one that calls those of all other nodes, Services, the nodes and whatever else is named.
+type PodCanarySpec struct {
+	// Mode Run runs them; Disabled leaves the trial out. Default: Run.
+	// +optional
+	Mode PodCanaryMode `json:"mode,omitempty"`
+
+	// Image of replumb itself. Default: the one of this version.
+	// +optional
+	Image string `json:"image,omitempty"`
+
+	// Targets are further addresses, as host:port over TCP, that pods must reach from their new address.
+	// +optional
+	// +kubebuilder:validation:MaxItems=64
+	Targets []string `json:"targets,omitempty"`
+}
+
+// PodCanaryMode says whether the targets are tried out.
+//
+// +kubebuilder:validation:Enum=Run;Disabled
+type PodCanaryMode string
+
+// The canary modes.
+const (
+	PodCanaryRun      PodCanaryMode = "Run"
+	PodCanaryDisabled PodCanaryMode = "Disabled"
+)

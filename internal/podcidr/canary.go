@@ -1,0 +1,319 @@
+package podcidr
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/calico"
+	"github.com/replumb/replumb/internal/canary"
+	"github.com/replumb/replumb/internal/cluster"
+	"github.com/replumb/replumb/internal/engine"
+)
+
+const (
+	// poolsAnnotation asks Calico's IPAM for an address of one of these pools.
+	poolsAnnotation = "cni.projectcalico.org/ipv4pools"
+	// roleAnswer and roleCall are values of canaryLabel.
+	canaryLabel          = "replumb.dev/canary"
+	roleAnswer           = "answer"
+	roleCall             = "call"
+	kubeletPort          = 10250
+	callTime             = 45 * time.Second
+	canaryDeadline       = 5 * time.Minute
+	canaryUser     int64 = 65534
+)
+
+// canaryStep has on every node a pod that answers and one that calls, with addresses of the targets: pod to pod, to
+// Services, to nodes and to what the Migration names; and past what a NetworkPolicy forbids. Without pools it takes the
+// addresses as they come, and proves that they come from the targets.
+type canaryStep struct {
+	tools Tools
+	spec  Spec
+	id    string
+	title string
+	// pools to ask for.
+	pools []string
+	image string
+}
+
+var _ engine.Abandoner = (*canaryStep)(nil)
+
+func (s *canaryStep) ID() string            { return s.id }
+func (s *canaryStep) Title() string         { return s.title }
+func (*canaryStep) Deadline() time.Duration { return canaryDeadline }
+func (*canaryStep) Waits()                  {}
+
+// State implements engine.Step: what pods that ran earlier proved says nothing of now.
+func (*canaryStep) State(context.Context) (engine.State, error) { return engine.Pending, nil }
+
+// Do makes the pods that answer.
+func (s *canaryStep) Do(ctx context.Context) error {
+	if err := s.Abandon(ctx); err != nil {
+		return err
+	}
+	nodes, err := s.nodes(ctx)
+	if err != nil {
+		return err
+	}
+	if err := s.create(ctx, s.policy()); err != nil {
+		return err
+	}
+	for i := range nodes {
+		listen := func(port int) string { return ":" + strconv.Itoa(port) }
+		args := []string{"canary", "answer", listen(canary.OpenPort), listen(canary.ClosedPort)}
+		if err := s.create(ctx, s.pod(roleAnswer, nodes[i].Name, args)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Verify implements engine.Step: as soon as all pods answer, it sends those that call.
+func (s *canaryStep) Verify(ctx context.Context) error {
+	answering, err := s.pods(ctx, roleAnswer)
+	if err != nil {
+		return err
+	}
+	var addresses []netip.Addr
+	for i := range answering {
+		a, err := s.address(&answering[i])
+		if err != nil {
+			return err
+		}
+		addresses = append(addresses, a)
+	}
+	calling, err := s.pods(ctx, roleCall)
+	if err != nil {
+		return err
+	}
+	if len(calling) < len(answering) {
+		return s.call(ctx, answering, addresses)
+	}
+	for i := range calling {
+		if err := s.outcome(&calling[i]); err != nil {
+			return err
+		}
+	}
+	return s.Abandon(ctx)
+}
+
+// address of a pod that answers.
+func (s *canaryStep) address(pod *corev1.Pod) (netip.Addr, error) {
+	if !ready(pod) {
+		return netip.Addr{}, engine.NotYet("canary %s on node %s is not ready: %s", pod.Name, pod.Spec.NodeName, why(pod))
+	}
+	all := calico.PodAddresses(pod)
+	if len(all) == 0 {
+		return netip.Addr{}, engine.NotYet("canary %s on node %s has no address", pod.Name, pod.Spec.NodeName)
+	}
+	if !within(s.spec.To, all[0]) {
+		return netip.Addr{}, fmt.Errorf("node %s gave a new pod the address %s, which is not in %v: something pins its pool",
+			pod.Spec.NodeName, all[0], s.spec.To)
+	}
+	return all[0], nil
+}
+
+func (s *canaryStep) call(ctx context.Context, answering []corev1.Pod, addresses []netip.Addr) error {
+	reach, err := s.targets(ctx)
+	if err != nil {
+		return err
+	}
+	var refuse []string
+	for _, a := range addresses {
+		reach = append(reach, netip.AddrPortFrom(a, canary.OpenPort).String())
+		refuse = append(refuse, netip.AddrPortFrom(a, canary.ClosedPort).String())
+	}
+	args := []string{
+		"canary", "call", "--timeout=" + callTime.String(), "--reach=" + strings.Join(reach, ","), "--refused=" + strings.Join(refuse, ","),
+	}
+	for i := range answering {
+		if err := s.create(ctx, s.pod(roleCall, answering[i].Spec.NodeName, args)); err != nil {
+			return err
+		}
+	}
+	return engine.NotYet("canaries are calling each other")
+}
+
+// targets are Services, kubelets, and what the Migration names.
+func (s *canaryStep) targets(ctx context.Context) ([]string, error) {
+	targets := slices.Clone(s.spec.Canary.Targets)
+	for _, key := range []client.ObjectKey{
+		{Namespace: metav1.NamespaceDefault, Name: "kubernetes"}, {Namespace: metav1.NamespaceSystem, Name: "kube-dns"},
+	} {
+		svc := &corev1.Service{}
+		err := s.tools.Cluster.Get(ctx, key, svc)
+		if apierrors.IsNotFound(err) {
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("service %s: %w", key, err)
+		}
+		for _, p := range svc.Spec.Ports {
+			if p.Protocol == corev1.ProtocolTCP {
+				targets = append(targets, net.JoinHostPort(svc.Spec.ClusterIP, strconv.Itoa(int(p.Port))))
+			}
+		}
+	}
+	nodes, err := s.nodes(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for i := range nodes {
+		for _, a := range nodes[i].Status.Addresses {
+			if a.Type == corev1.NodeInternalIP {
+				targets = append(targets, net.JoinHostPort(a.Address, strconv.Itoa(kubeletPort)))
+			}
+		}
+	}
+	return targets, nil
+}
+
+// outcome of a pod that calls.
+func (s *canaryStep) outcome(pod *corev1.Pod) error {
+	switch pod.Status.Phase {
+	case corev1.PodSucceeded:
+		return nil
+	case corev1.PodFailed:
+		message := pod.Status.Message
+		for _, c := range pod.Status.ContainerStatuses {
+			if t := c.State.Terminated; t != nil {
+				message = strings.TrimSpace(t.Message)
+			}
+		}
+		return fmt.Errorf("a pod with a new address on node %s: %s", pod.Spec.NodeName, message)
+	}
+	return engine.NotYet("canary %s on node %s is calling: %s", pod.Name, pod.Spec.NodeName, why(pod))
+}
+
+// Abandon implements engine.Abandoner.
+func (s *canaryStep) Abandon(ctx context.Context) error {
+	return removeCanaries(ctx, s.tools, s.spec.Name)
+}
+
+func removeCanaries(ctx context.Context, tools Tools, migration string) error {
+	ours := []client.DeleteAllOfOption{
+		client.InNamespace(v1alpha1.SystemNamespace), client.HasLabels{canaryLabel},
+		client.MatchingLabels{v1alpha1.LabelMigration: migration}, client.GracePeriodSeconds(1),
+	}
+	for _, o := range []client.Object{&corev1.Pod{}, &networkingv1.NetworkPolicy{}} {
+		if err := tools.Cluster.DeleteAllOf(ctx, o, ours...); client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("removing canaries: %w", err)
+		}
+	}
+	return nil
+}
+
+func (s *canaryStep) pods(ctx context.Context, role string) ([]corev1.Pod, error) {
+	all := &corev1.PodList{}
+	err := s.tools.Cluster.List(ctx, all, client.InNamespace(v1alpha1.SystemNamespace), s.labels(role))
+	if err != nil {
+		return nil, fmt.Errorf("looking for canaries: %w", err)
+	}
+	all.Items = slices.DeleteFunc(all.Items, func(p corev1.Pod) bool { return !p.DeletionTimestamp.IsZero() })
+	return all.Items, nil
+}
+
+func (s *canaryStep) labels(role string) client.MatchingLabels {
+	return client.MatchingLabels{v1alpha1.LabelMigration: s.spec.Name, canaryLabel: role}
+}
+
+// nodes are those on which a pod can be expected to start.
+func (s *canaryStep) nodes(ctx context.Context) ([]corev1.Node, error) {
+	all := &corev1.NodeList{}
+	if err := s.tools.Cluster.List(ctx, all); err != nil {
+		return nil, fmt.Errorf("listing nodes: %w", err)
+	}
+	all.Items = slices.DeleteFunc(all.Items, func(n corev1.Node) bool { return !cluster.NodeReady(&n) })
+	return all.Items, nil
+}
+
+// create makes an object. One that an earlier try left, and that is still ending, is waited for.
+func (s *canaryStep) create(ctx context.Context, o client.Object) error {
+	err := s.tools.Cluster.Create(ctx, o, client.FieldOwner(v1alpha1.FieldManager))
+	if apierrors.IsAlreadyExists(err) {
+		return engine.NotYet("%s of an earlier run is still ending", o.GetName())
+	}
+	if err != nil {
+		return fmt.Errorf("canary %s: %w", o.GetName(), err)
+	}
+	return nil
+}
+
+func (s *canaryStep) meta(name, role string) metav1.ObjectMeta {
+	return metav1.ObjectMeta{Namespace: v1alpha1.SystemNamespace, GenerateName: name + "-", Labels: s.labels(role)}
+}
+
+// policy lets those that call reach one of the ports of those that answer, and no other.
+func (s *canaryStep) policy() *networkingv1.NetworkPolicy {
+	return &networkingv1.NetworkPolicy{
+		ObjectMeta: s.meta("canary", roleAnswer),
+		Spec: networkingv1.NetworkPolicySpec{
+			PodSelector: metav1.LabelSelector{MatchLabels: s.labels(roleAnswer)},
+			PolicyTypes: []networkingv1.PolicyType{networkingv1.PolicyTypeIngress},
+			Ingress: []networkingv1.NetworkPolicyIngressRule{{
+				From:  []networkingv1.NetworkPolicyPeer{{PodSelector: &metav1.LabelSelector{MatchLabels: s.labels(roleCall)}}},
+				Ports: []networkingv1.NetworkPolicyPort{{Port: ptr.To(intstr.FromInt(canary.OpenPort))}},
+			}},
+		},
+	}
+}
+
+func (s *canaryStep) pod(role, node string, args []string) *corev1.Pod {
+	m := s.meta("canary-"+role, role)
+	if len(s.pools) > 0 {
+		body, _ := json.Marshal(s.pools) // strings always do
+		m.Annotations = map[string]string{poolsAnnotation: string(body)}
+	}
+	restart := corev1.RestartPolicyNever
+	if role == roleAnswer {
+		restart = corev1.RestartPolicyAlways
+	}
+	return &corev1.Pod{
+		ObjectMeta: m,
+		Spec: corev1.PodSpec{
+			NodeName: node, RestartPolicy: restart, AutomountServiceAccountToken: ptr.To(false), EnableServiceLinks: ptr.To(false),
+			TerminationGracePeriodSeconds: ptr.To[int64](1),
+			Tolerations:                   []corev1.Toleration{{Operator: corev1.TolerationOpExists}},
+			Containers: []corev1.Container{{
+				Name: "canary", Image: s.image, Args: args, TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
+				SecurityContext: &corev1.SecurityContext{
+					RunAsUser: ptr.To(canaryUser), RunAsNonRoot: ptr.To(true), ReadOnlyRootFilesystem: ptr.To(true),
+					AllowPrivilegeEscalation: ptr.To(false), Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
+					SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
+				},
+			}},
+		},
+	}
+}
+
+func ready(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+	})
+}
+
+// why says what a pod waits for.
+func why(pod *corev1.Pod) string {
+	for _, c := range pod.Status.ContainerStatuses {
+		if w := c.State.Waiting; w != nil {
+			return strings.TrimSpace(w.Reason + " " + w.Message)
+		}
+	}
+	return string(pod.Status.Phase)
+}

@@ -1,0 +1,299 @@
+package podcidr
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/calico"
+	"github.com/replumb/replumb/internal/check"
+	"github.com/replumb/replumb/internal/cluster"
+	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/lock"
+	"github.com/replumb/replumb/internal/migration"
+	"github.com/replumb/replumb/internal/spec"
+	"github.com/replumb/replumb/internal/tier"
+)
+
+// Job runs one Migration.
+type Job struct {
+	Tools     Tools
+	Migration *v1alpha1.Migration
+	Spec      Spec
+
+	// Until is the phase to stop after; empty means to go on to the end.
+	Until string
+	// Holder is who holds the lock. Default: this process.
+	Holder *lock.Holder
+
+	recorded *v1alpha1.Migration
+	access   []cluster.AccessAnswer
+}
+
+// NewJob defaults and validates a Migration. The Migration itself is not changed.
+func NewJob(tools Tools, m *v1alpha1.Migration) (*Job, error) {
+	m = m.DeepCopy()
+	Default(m)
+	s, err := Validate(m)
+	if err != nil {
+		return nil, err
+	}
+	return &Job{Tools: tools, Migration: m, Spec: s}, nil
+}
+
+func (j *Job) keeper() *migration.Keeper {
+	return &migration.Keeper{Client: j.Tools.Cluster, Name: j.Spec.Name, Holder: j.Holder, Now: j.Tools.now}
+}
+
+// Adopt compares the Migration at hand with the one in the cluster, if there is one, and takes over what that one has
+// settled. A different job under the same name is refused.
+func (j *Job) Adopt(ctx context.Context) (*v1alpha1.Migration, error) {
+	have, err := migration.Get(ctx, j.Tools.Cluster, j.Spec.Name)
+	if err != nil || have == nil {
+		return nil, err
+	}
+	whole := have.DeepCopy() // somebody may have created it with kubectl, where nothing is filled in
+	Default(whole)
+	if settled := whole.Spec.PodCIDR; settled != nil && len(j.Migration.Spec.PodCIDR.From) == 0 {
+		j.Migration.Spec.PodCIDR.From = settled.From
+	}
+	if !equality.Semantic.DeepEqual(whole.Spec.PodCIDR, j.Migration.Spec.PodCIDR) {
+		return nil, &spec.Error{
+			Field: root, Problem: fmt.Sprintf("differs from migration %s in the cluster", have.Name),
+			Hint: "a migration that has begun cannot be changed: use its spec, or roll it back and give the new one another name",
+		}
+	}
+	if j.Spec, err = Validate(j.Migration); err != nil {
+		return nil, err
+	}
+	j.recorded, j.Migration.Status = have, have.Status
+	return have, nil
+}
+
+// Look surveys the cluster as it is now.
+func (j *Job) Look(ctx context.Context) (*Survey, error) {
+	state, err := calico.Load(ctx, j.Tools.Cluster)
+	if err != nil {
+		return nil, err
+	}
+	now, err := j.Tools.occupants(ctx)
+	if err != nil {
+		return nil, err
+	}
+	survey, err := Look(j.Spec, state, now.Workloads, now.Nodes)
+	if err != nil {
+		return nil, err
+	}
+	namespaces := &corev1.NamespaceList{}
+	if err := j.Tools.Cluster.List(ctx, namespaces); err != nil {
+		return nil, fmt.Errorf("listing namespaces: %w", err)
+	}
+	survey.Namespaces = map[string]map[string]string{}
+	for i := range namespaces.Items {
+		survey.Namespaces[namespaces.Items[i].Name] = namespaces.Items[i].Annotations
+	}
+	return survey, j.criticals(ctx, survey)
+}
+
+// criticals finds the Services that the cluster itself cannot do without.
+func (j *Job) criticals(ctx context.Context, s *Survey) error {
+	keys := []types.NamespacedName{{Namespace: metav1.NamespaceSystem, Name: "kube-dns"}}
+	hooks, err := j.Tools.Cluster.WebhookServices(ctx)
+	if err != nil && !apierrors.IsForbidden(err) {
+		return err
+	}
+	for _, key := range append(keys, hooks...) {
+		svc := &corev1.Service{}
+		err := j.Tools.Cluster.Get(ctx, key, svc)
+		if apierrors.IsNotFound(err) {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("service %s: %w", key, err)
+		}
+		s.CriticalServices = append(s.CriticalServices, *svc)
+	}
+	return nil
+}
+
+// Examine looks at the cluster and makes the planner of the migration.
+func (j *Job) Examine(ctx context.Context) (*Planner, error) {
+	if err := j.authorize(ctx); err != nil {
+		return nil, err
+	}
+	survey, err := j.Look(ctx)
+	if err != nil {
+		return nil, err
+	}
+	rules, err := tier.NewRules(&j.Spec.Common, ownServices)
+	if err != nil {
+		return nil, err
+	}
+	p := &Planner{Tools: j.Tools, Survey: survey, Migration: j.Migration.DeepCopy(), Rules: rules, Recorded: j.recorded != nil}
+	p.Migration.Spec.PodCIDR.From = texts(survey.Spec.From)
+	crd, err := j.Tools.Cluster.CRD(ctx)
+	if err != nil && !apierrors.IsForbidden(err) { // the rights check says so
+		return nil, err
+	}
+	p.HasCRD = crd != nil
+	snap, err := j.snapshot(ctx, survey)
+	if err != nil {
+		return nil, err
+	}
+	p.Findings = check.Run(Checks(), Input{Survey: survey, Snapshot: snap})
+	return p, nil
+}
+
+// ownServices are the cluster's own: their pods are restarted last.
+func ownServices(svc *corev1.Service) bool { return svc.Namespace == metav1.NamespaceSystem }
+
+func texts(all []netip.Prefix) []string {
+	var out []string
+	for _, p := range all {
+		out = append(out, p.String())
+	}
+	return out
+}
+
+// Apply moves every pod. What appears in the old range meanwhile is swept up before it ends.
+func (j *Job) Apply(ctx context.Context, r *engine.Runner) (*Survey, error) {
+	p, err := j.applicable(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if len(p.Findings.Blocking()) > 0 { // before anything is written, the lock included
+		if holder, err := lock.Current(ctx, j.Tools.Cluster); err == nil && holder != nil {
+			return nil, &lock.HeldError{Holder: *holder}
+		}
+		return nil, j.keeper().Run(ctx, r, p.Apply(), v1alpha1.PhaseApplying, p.Survey.Counts)
+	}
+	var after *Survey
+	err = j.keeper().Locked(ctx, "apply", func(ctx context.Context) error {
+		plan := p.Apply()
+		if j.Until != "" {
+			if plan, err = plan.Until(j.Until); err != nil {
+				return err
+			}
+		}
+		if err := j.keeper().Run(ctx, r, plan, v1alpha1.PhaseApplying, p.Survey.Counts); err != nil {
+			return err
+		}
+		if after, err = j.Look(ctx); err != nil {
+			return err
+		}
+		if j.Until != "" {
+			return nil
+		}
+		return j.keeper().Settle(ctx, v1alpha1.PhaseMoved, after.Counts(), nil)
+	})
+	return after, err
+}
+
+// applicable examines the cluster, unless the migration is beyond apply.
+func (j *Job) applicable(ctx context.Context) (*Planner, error) {
+	have, err := j.Adopt(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if have != nil {
+		if err := migration.Applicable(have); err != nil {
+			return nil, err
+		}
+	}
+	return j.Examine(ctx)
+}
+
+// Rollback brings every pod back to the old range.
+func (j *Job) Rollback(ctx context.Context, r *engine.Runner) error {
+	if err := migration.Reversible(j.Migration); err != nil {
+		return err
+	}
+	if err := j.keeper().MayRun(ctx); err != nil {
+		return err
+	}
+	return j.keeper().Locked(ctx, "rollback", func(ctx context.Context) error {
+		if err := j.keeper().Desire(ctx, v1alpha1.DesiredRolledBack); err != nil {
+			return err
+		}
+		if _, err := j.Adopt(ctx); err != nil {
+			return err
+		}
+		p, err := j.Examine(ctx)
+		if err != nil {
+			return err
+		}
+		if err := j.keeper().Run(ctx, r, p.Rollback(), v1alpha1.PhaseRollingBack, p.Survey.Counts); err != nil {
+			return err
+		}
+		return j.keeper().Settle(ctx, v1alpha1.PhaseRolledBack, v1alpha1.Counts{}, nil)
+	})
+}
+
+// Finish deletes the old pools. There is no way back from it.
+func (j *Job) Finish(ctx context.Context, r *engine.Runner) error {
+	p, err := j.Finishable(ctx)
+	if err != nil || j.Migration.Status.Phase == v1alpha1.PhaseFinished {
+		return err
+	}
+	return j.keeper().Locked(ctx, "finish", func(ctx context.Context) error {
+		if err := j.keeper().Desire(ctx, v1alpha1.DesiredFinished); err != nil {
+			return err
+		}
+		if err := j.keeper().Run(ctx, r, p.Finish(), v1alpha1.PhaseFinishing, p.Survey.Counts); err != nil {
+			return err
+		}
+		return j.keeper().Settle(ctx, v1alpha1.PhaseFinished, p.Survey.Counts(), nil)
+	})
+}
+
+// Finishable makes the planner of finish, or says why it is too early.
+func (j *Job) Finishable(ctx context.Context) (*Planner, error) {
+	if _, err := j.Adopt(ctx); err != nil {
+		return nil, err
+	}
+	if err := migration.Finishable(j.Migration); err != nil {
+		return nil, err
+	}
+	if err := j.keeper().MayRun(ctx); err != nil {
+		return nil, err
+	}
+	p, err := j.Examine(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if problem := p.unfinished(); problem != "" && !j.Migration.Status.PointOfNoReturnPassed {
+		return nil, &migration.StateError{Name: j.Spec.Name, Problem: "cannot be finished: " + problem, Hint: "run replumb apply -f FILE first"}
+	}
+	return p, nil
+}
+
+// unfinished says what apply has left to do; nothing, if it has nothing.
+func (p *Planner) unfinished() string {
+	if !p.switched() {
+		return "the old pools still give addresses to new pods"
+	}
+	if pods := p.Survey.PodsIn(p.spec().From); len(pods) > 0 {
+		return fmt.Sprintf("%d pods have old addresses, the first is %s/%s", len(pods), pods[0].Namespace, pods[0].Name)
+	}
+	if nodes := p.Survey.TunnelsIn(p.spec().From); len(nodes) > 0 {
+		return fmt.Sprintf("the tunnels of %d nodes have old addresses, the first is %s", len(nodes), nodes[0])
+	}
+	return ""
+}
+
+// Pause asks every run of the migration to stop before its next group of steps, and keeps others from starting. Not to
+// pause takes that back.
+func (j *Job) Pause(ctx context.Context, paused bool) error {
+	err := j.keeper().Pause(ctx, paused)
+	if err == nil {
+		j.Migration.Spec.Paused = paused
+	}
+	return err
+}

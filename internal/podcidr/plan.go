@@ -1,0 +1,386 @@
+package podcidr
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/backup"
+	"github.com/replumb/replumb/internal/check"
+	"github.com/replumb/replumb/internal/cluster"
+	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/hook"
+	"github.com/replumb/replumb/internal/migration"
+	"github.com/replumb/replumb/internal/rollout"
+	"github.com/replumb/replumb/internal/tier"
+)
+
+const (
+	// parallel is how many steps of one group run at once.
+	parallel = 32
+	// slack covers that the clocks of nodes, and of the machine replumb runs on, differ a little.
+	slack = 2 * time.Second
+	// tunnelWait is how long Calico may take to move the tunnels of all nodes.
+	tunnelWait = 5 * time.Minute
+)
+
+// Tools are what steps work with. Plans can be made and shown without them.
+type Tools struct {
+	Cluster *cluster.Cluster
+	// Image of replumb for the pods it runs itself.
+	Image string
+	Now   func() time.Time
+}
+
+func (t Tools) now() time.Time {
+	if t.Now != nil {
+		return t.Now()
+	}
+	return time.Now()
+}
+
+// client is nil, and not a nil pointer in an interface, when there is no cluster.
+func (t Tools) client() client.Client {
+	if t.Cluster == nil {
+		return nil
+	}
+	return t.Cluster
+}
+
+// occupants are the pods and nodes as they are now.
+func (t Tools) occupants(ctx context.Context) (*Survey, error) {
+	workloads, err := rollout.Load(ctx, t.Cluster)
+	if err != nil {
+		return nil, err
+	}
+	nodes := &corev1.NodeList{}
+	if err := t.Cluster.List(ctx, nodes); err != nil {
+		return nil, fmt.Errorf("listing nodes: %w", err)
+	}
+	return &Survey{Workloads: workloads, Nodes: nodes.Items}, nil
+}
+
+// direction of a migration.
+type direction bool
+
+const (
+	forth direction = true
+	back  direction = false
+)
+
+// Planner makes plans from a survey.
+type Planner struct {
+	Tools     Tools
+	Survey    *Survey
+	Migration *v1alpha1.Migration
+	Findings  check.Findings
+	Rules     tier.Rules
+	// HasCRD and Recorded say whether the definition of Migration, and this Migration, are in the cluster already.
+	HasCRD   bool
+	Recorded bool
+}
+
+// Apply is the way to the point where no pod has an old address and the old pools are still there.
+func (p *Planner) Apply() *engine.Plan {
+	return p.plan(
+		hook.Apply,
+		engine.Phase{Name: "check", Title: "Check the cluster", Groups: inOrder(&migration.CheckStep{Findings: p.Findings})},
+		engine.Phase{Name: "secure", Title: "Record the migration and back up what it changes", Groups: p.secure()},
+		engine.Phase{Name: "prepare", Title: "Give what must not pause one more pod", Groups: p.prepare()},
+		engine.Phase{Name: "add", Title: "Add the target pools", Groups: p.add()},
+		engine.Phase{Name: "canary", Title: "Try the target pools out on every node", Groups: p.canary()},
+		engine.Phase{Name: "switch", Title: "Let new pods get new addresses only", Groups: p.switchOver()},
+		engine.Phase{Name: "roll", Title: "Restart pods with old addresses, tier by tier", Groups: p.roll(forth)},
+		engine.Phase{Name: "verify", Title: "See that nothing has an old address", Groups: p.verify("verify", p.spec().From)},
+	)
+}
+
+// Finish deletes the old pools. Its phase "final" is the point of no return.
+func (p *Planner) Finish() *engine.Plan {
+	return p.plan(
+		hook.Finish,
+		engine.Phase{Name: "verify", Title: "See that nothing has an old address", Groups: p.verify("verify", p.spec().From)},
+		engine.Phase{
+			Name: "final", Title: "Pass the point of no return",
+			Groups: inOrder(&migration.FinalStep{Client: p.Tools.client(), Name: p.spec().Name}),
+		},
+		engine.Phase{Name: "release", Title: "Give back the blocks of the old pools", Groups: p.release(p.spec().From)},
+		engine.Phase{Name: "remove", Title: "Delete the old pools", Groups: p.remove(forth)},
+		engine.Phase{Name: "tidy", Title: "Remove what is left", Groups: p.tidy()},
+	)
+}
+
+// Rollback brings every pod back to the old range.
+func (p *Planner) Rollback() *engine.Plan {
+	return p.plan(
+		hook.Rollback,
+		engine.Phase{Name: "reopen", Title: "Let new pods get old addresses only", Groups: p.reopen()},
+		engine.Phase{Name: "roll", Title: "Restart pods with new addresses, tier by tier", Groups: p.roll(back)},
+		engine.Phase{Name: "verify", Title: "See that nothing has a new address", Groups: p.verify("verify", p.spec().To)},
+		engine.Phase{Name: "release", Title: "Give back the blocks of the target pools", Groups: p.release(p.spec().To)},
+		engine.Phase{Name: "withdraw", Title: "Delete the target pools", Groups: p.remove(back)},
+		engine.Phase{Name: "tidy", Title: "Remove what is left", Groups: p.tidy()},
+	)
+}
+
+func emptyPlanner() *Planner {
+	return &Planner{Survey: &Survey{Workloads: &rollout.State{}}, Migration: &v1alpha1.Migration{}}
+}
+
+// ApplyPhases are the phases of apply, in order.
+func ApplyPhases() []string { return phaseNames(emptyPlanner().Apply()) }
+
+// PhaseNames are the phases of all plans, which hooks can name.
+func PhaseNames() []string {
+	p := emptyPlanner()
+	return phaseNames(p.Apply(), p.Rollback(), p.Finish())
+}
+
+func phaseNames(plans ...*engine.Plan) []string {
+	var all []string
+	for _, plan := range plans {
+		for i := range plan.Phases {
+			if !slices.Contains(all, plan.Phases[i].Name) {
+				all = append(all, plan.Phases[i].Name)
+			}
+		}
+	}
+	return all
+}
+
+// plan puts hooks around phases that have something to do.
+func (p *Planner) plan(run hook.Run, phases ...engine.Phase) *engine.Plan {
+	for i := range phases {
+		phase := &phases[i]
+		if len((&engine.Plan{Phases: []engine.Phase{*phase}}).Steps()) == 0 {
+			continue
+		}
+		before := p.hooks(hook.Occasion{Run: run, Moment: v1alpha1.BeforePhase, Phase: phase.Name})
+		after := p.hooks(hook.Occasion{Run: run, Moment: v1alpha1.AfterPhase, Phase: phase.Name})
+		phase.Groups = slices.Concat(before, phase.Groups, after)
+	}
+	return &engine.Plan{Name: p.spec().Name, Phases: phases}
+}
+
+func (p *Planner) spec() Spec { return p.Survey.Spec }
+
+func (p *Planner) secure() []engine.Group {
+	want := p.Migration.DeepCopy()
+	want.Spec.Desired = v1alpha1.DesiredApplied
+	steps := []engine.Step{
+		&migration.CRDStep{Cluster: p.Tools.Cluster, Upgrade: p.HasCRD},
+		p.namespace(),
+		&migration.RecordStep{Cluster: p.Tools.Cluster, Want: want, Recorded: p.Recorded},
+	}
+	if originals := p.originals(); len(originals) > 0 {
+		title := fmt.Sprintf("Back up %d objects", len(originals))
+		steps = append(steps, backup.NewStep(p.Tools.client(), want, "secure/backup", title, originals))
+	}
+	return inOrder(steps...)
+}
+
+// originals are the objects that are about to be changed for the first time.
+func (p *Planner) originals() []client.Object {
+	var all []client.Object
+	for i := range p.Survey.Moves {
+		if m := &p.Survey.Moves[i]; m.Old != nil && m.DisabledAt().IsZero() {
+			all = append(all, m.Old.Object)
+		}
+	}
+	return all
+}
+
+func (p *Planner) namespace() *migration.NamespaceStep {
+	return &migration.NamespaceStep{Cluster: p.Tools.Cluster, Migration: p.spec().Name}
+}
+
+func (p *Planner) prepare() []engine.Group {
+	if p.spec().Prepare != v1alpha1.PrepareScale || p.arrived() {
+		return nil
+	}
+	var steps []engine.Step
+	for _, key := range p.Survey.Critical() {
+		steps = append(steps, &scaleStep{tools: p.Tools, key: key})
+	}
+	return beside(steps)
+}
+
+// arrived reports whether there is nothing left to restart.
+func (p *Planner) arrived() bool {
+	return p.switched() && len(p.Survey.PodsIn(p.spec().From)) == 0
+}
+
+// switched reports whether the old pools give no address any more.
+func (p *Planner) switched() bool {
+	return len(p.Survey.Moves) > 0 && !slices.ContainsFunc(p.Survey.Moves, func(m Move) bool { return m.Old != nil && !m.Old.Spec.Disabled })
+}
+
+func (p *Planner) add() []engine.Group {
+	var steps []engine.Step
+	for i := range p.Survey.Moves {
+		steps = append(steps, &poolStep{tools: p.Tools, spec: p.spec(), move: &p.Survey.Moves[i]})
+	}
+	return inOrder(steps...)
+}
+
+func (p *Planner) canary() []engine.Group {
+	if p.spec().Canary.Mode != v1alpha1.PodCanaryRun || p.switched() || len(p.Survey.Moves) == 0 {
+		return nil
+	}
+	step := p.trial("canary", "Try pods with new addresses out on every node")
+	for i := range p.Survey.Moves {
+		step.pools = append(step.pools, p.Survey.Moves[i].Name())
+	}
+	return inOrder(step)
+}
+
+func (p *Planner) trial(id, title string) *canaryStep {
+	image := p.spec().Canary.Image
+	if image == "" {
+		image = p.Tools.Image
+	}
+	return &canaryStep{tools: p.Tools, spec: p.spec(), id: id, title: title, image: image}
+}
+
+// switchOver disables the old pools, and has pods that ask for nothing prove that they get new addresses.
+func (p *Planner) switchOver() []engine.Group {
+	var steps []engine.Step
+	for i := range p.Survey.Moves {
+		if old := p.Survey.Moves[i].Old; old != nil {
+			steps = append(steps, &switchStep{tools: p.Tools, name: old.Name, disable: true})
+		}
+	}
+	if len(steps) == 0 {
+		return nil
+	}
+	if p.spec().Canary.Mode == v1alpha1.PodCanaryRun && !p.arrived() {
+		steps = append(steps, p.trial("prove", "See that new pods get new addresses on every node"))
+	}
+	return inOrder(append(steps, p.tunnels(p.spec().From))...)
+}
+
+func (p *Planner) tunnels(left []netip.Prefix) engine.Step {
+	return &tunnelStep{tools: p.Tools, left: left, length: tunnelWait}
+}
+
+func (p *Planner) verify(id string, left []netip.Prefix) []engine.Group {
+	if len(left) == 0 {
+		return nil
+	}
+	return inOrder(&emptyStep{tools: p.Tools, id: id, left: left})
+}
+
+func (p *Planner) release(all []netip.Prefix) []engine.Group {
+	var steps []engine.Step
+	for _, cidr := range all {
+		steps = append(steps, &releaseStep{tools: p.Tools, cidr: cidr})
+	}
+	return inOrder(steps...)
+}
+
+// remove deletes what is left behind: the old pools on the way forth, the targets on the way back.
+func (p *Planner) remove(d direction) []engine.Group {
+	var steps []engine.Step
+	for i := range p.Survey.Moves {
+		m := &p.Survey.Moves[i]
+		if d == back {
+			steps = append(steps, &removeStep{tools: p.Tools, name: m.Name(), cidr: m.To})
+		} else if m.Old != nil {
+			steps = append(steps, &removeStep{tools: p.Tools, name: m.Old.Name, cidr: m.From})
+		}
+	}
+	return inOrder(steps...)
+}
+
+// reopen is the switch back.
+func (p *Planner) reopen() []engine.Group {
+	var steps []engine.Step
+	for i := range p.Survey.Moves {
+		m := &p.Survey.Moves[i]
+		if m.Old != nil {
+			steps = append(steps, &switchStep{tools: p.Tools, name: m.Old.Name})
+		}
+		steps = append(steps, &switchStep{tools: p.Tools, name: m.Name(), disable: true})
+	}
+	if len(steps) == 0 {
+		return nil
+	}
+	return inOrder(append(steps, p.tunnels(p.spec().To))...)
+}
+
+// roll restarts what has addresses of the range that is left, a tier at a time.
+func (p *Planner) roll(d direction) []engine.Group {
+	if len(p.Survey.Moves) == 0 {
+		return nil
+	}
+	changes := p.Survey.changes(d, p.Tools.now())
+	plan := p.Survey.Workloads.Plan(changes, p.spec().Roll.BarePods)
+	tools := rollout.Tools{Client: p.Tools.client(), Timeout: p.spec().Roll.Timeout.Duration, Now: p.Tools.Now}
+	restarts, evictions := map[string][]engine.Step{}, map[string][]corev1.Pod{}
+	for _, w := range plan.Restarts {
+		t := p.tierOf(w.Namespace, w.Name, w.PodLabels)
+		restarts[t] = append(restarts[t], tools.Restart(w, changes))
+	}
+	for _, pod := range plan.Evictions {
+		t := p.tierOf(pod.Namespace, pod.Name, pod.Labels)
+		evictions[t] = append(evictions[t], pod)
+	}
+	var groups []engine.Group
+	for _, name := range p.Rules.Names() {
+		if steps := restarts[name]; len(steps) > 0 {
+			groups = append(groups, engine.Group{Title: "tier " + name, Parallel: p.spec().Roll.Parallel, Steps: steps})
+		}
+		for _, round := range rollout.Rounds(evictions[name]) {
+			g := engine.Group{Title: "tier " + name, Parallel: p.spec().Roll.Parallel}
+			for i := range round {
+				g.Steps = append(g.Steps, tools.Evict(&round[i], changes))
+			}
+			groups = append(groups, g)
+		}
+	}
+	return groups
+}
+
+// Left are pods that keep their addresses until somebody deals with them.
+func (p *Planner) Left(d direction) []rollout.Reported {
+	return p.Survey.Workloads.Plan(p.Survey.changes(d, p.Tools.now()), p.spec().Roll.BarePods).Reported
+}
+
+// tierOf sorts a workload as a Service of the same namespace, name and labels would be.
+func (p *Planner) tierOf(namespace, name string, labels map[string]string) string {
+	as := &corev1.Service{}
+	as.Namespace, as.Name, as.Labels = namespace, name, labels
+	return tier.Assign([]*corev1.Service{as}, p.Rules, nil).Of[types.NamespacedName{Namespace: namespace, Name: name}]
+}
+
+func (p *Planner) tidy() []engine.Group {
+	steps := []engine.Step{&unscaleStep{tools: p.Tools}}
+	if p.spec().Common.Backups != v1alpha1.BackupsKeep {
+		steps = append(steps, &backup.ForgetStep{Client: p.Tools.client(), Migration: p.spec().Name}, p.namespace().Undo())
+	}
+	return inOrder(steps...)
+}
+
+func (p *Planner) hooks(o hook.Occasion) []engine.Group {
+	o.Migration = p.spec().Name
+	steps := hook.Steps(p.spec().Common.Hooks, o)
+	if len(steps) == 0 {
+		return nil
+	}
+	return inOrder(steps...)
+}
+
+func inOrder(steps ...engine.Step) []engine.Group {
+	return []engine.Group{{Parallel: 1, Steps: steps}}
+}
+
+func beside(steps []engine.Step) []engine.Group {
+	return []engine.Group{{Parallel: parallel, Steps: steps}}
+}

@@ -1,0 +1,157 @@
+package podcidr
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/calico"
+	"github.com/replumb/replumb/internal/rollout"
+	"github.com/replumb/replumb/internal/spec"
+)
+
+// Survey is what a migration finds.
+type Survey struct {
+	Spec Spec
+	// Calico is its data, Workloads what runs and who owns it, Nodes the nodes.
+	Calico    *calico.State
+	Workloads *rollout.State
+	Nodes     []corev1.Node
+	// CriticalServices are those that the cluster itself cannot do without: its DNS, and those behind admission webhooks.
+	CriticalServices []corev1.Service
+	// Namespaces are the annotations of each.
+	Namespaces map[string]map[string]string
+	// Moves are the pools, in the order of the targets.
+	Moves []Move
+}
+
+// Move is one pool that another one takes over from.
+type Move struct {
+	// From is the range that is emptied, Old its pool; nil, if there is none any more.
+	From netip.Prefix
+	Old  *calico.Pool
+	// To is the target, New its pool; nil, if there is none yet.
+	To  netip.Prefix
+	New *calico.Pool
+}
+
+// Name of the target's pool. It stays when the migration is over, so it does not say who made it.
+func (m *Move) Name() string {
+	if m.New != nil {
+		return m.New.Name
+	}
+	return "pods-" + strings.NewReplacer(".", "-", "/", "-", ":", "-").Replace(m.To.String())
+}
+
+// DisabledAt is when replumb disabled the old pool; zero, if it did not.
+func (m *Move) DisabledAt() time.Time {
+	if m.Old == nil || !m.Old.Spec.Disabled {
+		return time.Time{}
+	}
+	at, err := time.Parse(time.RFC3339Nano, m.Old.Object.GetAnnotations()[v1alpha1.AnnotationDisabledAt])
+	if err != nil {
+		return time.Time{}
+	}
+	return at
+}
+
+// Look pairs the pools with the targets. It fails with a *spec.Error if that cannot be done.
+func Look(s Spec, state *calico.State, workloads *rollout.State, nodes []corev1.Node) (*Survey, error) {
+	from, err := resolve(s, state)
+	if err != nil {
+		return nil, err
+	}
+	s.From = from
+	out := &Survey{Spec: s, Calico: state, Workloads: workloads, Nodes: nodes}
+	for i, to := range s.To {
+		out.Moves = append(out.Moves, Move{From: from[i], Old: poolAt(state, from[i]), To: to, New: poolAt(state, to)})
+	}
+	return out, nil
+}
+
+// resolve finds the ranges to be emptied: those that the Migration names, or else every pool that pods get addresses from.
+func resolve(s Spec, state *calico.State) ([]netip.Prefix, error) {
+	if len(s.From) > 0 {
+		return s.From, nil
+	}
+	var found []netip.Prefix
+	for i := range state.Pools {
+		p := &state.Pools[i]
+		if p.CIDR.Addr().Is4() && p.ForPods() && !p.Spec.Disabled && !slices.Contains(s.To, p.CIDR) {
+			found = append(found, p.CIDR)
+		}
+	}
+	if len(found) != len(s.To) {
+		return nil, &spec.Error{
+			Field: root + ".from", Problem: fmt.Sprintf("is empty, and there are %d enabled pools %v for %d targets", len(found), found, len(s.To)),
+			Hint: "name in from the range of the pool that each target takes over from",
+		}
+	}
+	return found, nil
+}
+
+func poolAt(state *calico.State, cidr netip.Prefix) *calico.Pool {
+	for i := range state.Pools {
+		if state.Pools[i].CIDR == cidr {
+			return &state.Pools[i]
+		}
+	}
+	return nil
+}
+
+// within reports whether an address lies in one of the ranges.
+func within(all []netip.Prefix, a netip.Addr) bool {
+	return slices.ContainsFunc(all, func(p netip.Prefix) bool { return p.Contains(a) })
+}
+
+// PodsIn are the pods with an address in one of the ranges.
+func (s *Survey) PodsIn(all []netip.Prefix) []*corev1.Pod {
+	var in []*corev1.Pod
+	for i := range s.Workloads.Pods {
+		pod := &s.Workloads.Pods[i]
+		if slices.ContainsFunc(calico.PodAddresses(pod), func(a netip.Addr) bool { return within(all, a) }) {
+			in = append(in, pod)
+		}
+	}
+	return in
+}
+
+// TunnelsIn are the nodes whose tunnel has an address in one of the ranges.
+func (s *Survey) TunnelsIn(all []netip.Prefix) []string {
+	var in []string
+	for i := range s.Nodes {
+		for _, a := range calico.TunnelAddresses(&s.Nodes[i]) {
+			if within(all, a) {
+				in = append(in, s.Nodes[i].Name)
+				break
+			}
+		}
+	}
+	return in
+}
+
+// Counts of pods, for the status.
+func (s *Survey) Counts() v1alpha1.Counts {
+	old, arrived := len(s.PodsIn(s.Spec.From)), len(s.PodsIn(s.Spec.To))
+	return v1alpha1.Counts{Total: old + arrived, Moved: arrived}
+}
+
+// changes say which pods are to be restarted: those with an address in what direction d leaves.
+func (s *Survey) changes(d direction, now time.Time) rollout.Changes {
+	c := rollout.Changes{Addresses: s.Spec.From, AddressesUntil: now, Slack: slack}
+	if d == back {
+		c.Addresses = s.Spec.To
+	}
+	for i := range s.Moves {
+		m := &s.Moves[i]
+		if at := m.DisabledAt(); d == forth && !at.IsZero() {
+			c.AddressesUntil = at
+		}
+	}
+	return c
+}
