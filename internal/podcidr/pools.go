@@ -181,11 +181,12 @@ func (s *switchStep) Preview() ([]engine.Change, error) {
 // pool is disabled (node/pkg/allocateip).
 type tunnelStep struct {
 	tools  Tools
+	id     string
 	left   []netip.Prefix
 	length time.Duration
 }
 
-func (*tunnelStep) ID() string                { return "tunnels" }
+func (s *tunnelStep) ID() string              { return s.id }
 func (*tunnelStep) Title() string             { return "Wait until Calico has moved the tunnels of all nodes" }
 func (*tunnelStep) Waits()                    {}
 func (s *tunnelStep) Deadline() time.Duration { return s.length }

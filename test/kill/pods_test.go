@@ -80,6 +80,7 @@ func startPods(t *testing.T) *podCluster {
 		<-played
 	})
 	c.Namespace(t, shop)
+	must(t, s.Create(t.Context(), service(metav1.NamespaceSystem, "kube-dns", "10.96.0.10")))
 	return c
 }
 
@@ -116,12 +117,13 @@ func (c *podCluster) reset(t *testing.T) {
 		}
 	}
 	c.eventually(t, func() error {
-		pods := &corev1.PodList{}
-		if err := c.List(ctx, pods); err != nil {
-			return err
-		}
-		if len(pods.Items) > 0 {
-			return fmt.Errorf("%d pods are still there", len(pods.Items))
+		for _, list := range []client.ObjectList{&appsv1.DeploymentList{}, &appsv1.StatefulSetList{}, &appsv1.DaemonSetList{}, &corev1.PodList{}} {
+			if err := c.List(ctx, list); err != nil {
+				return err
+			}
+			if n := meta.LenList(list); n > 0 {
+				return fmt.Errorf("%d of %T are still there", n, list)
+			}
 		}
 		return gone(ctx, c, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.SystemNamespace}})
 	})
@@ -158,8 +160,6 @@ func (c *podCluster) populate(t *testing.T) {
 		return metav1.ObjectMeta{Namespace: namespace, Name: name}
 	}
 	selector := func(name string) *metav1.LabelSelector { return &metav1.LabelSelector{MatchLabels: labels(name)} }
-	dns := service(metav1.NamespaceSystem, "kube-dns", "10.96.0.10")
-	must(t, client.IgnoreAlreadyExists(c.Create(t.Context(), dns)))
 	for _, o := range []client.Object{
 		&appsv1.Deployment{ObjectMeta: of(metav1.NamespaceSystem, "coredns"), Spec: appsv1.DeploymentSpec{
 			Replicas: ptr.To[int32](1), Selector: selector("kube-dns"), Template: template("kube-dns"),
@@ -255,6 +255,9 @@ func (c *podCluster) take(t *testing.T) picture {
 			kind := strings.TrimPrefix(fmt.Sprintf("%T", o), "*")
 			name := volatile.ReplaceAllString(kind+" "+o.GetNamespace()+"/"+o.GetName(), "<volatile>")
 			p[name] = volatile.ReplaceAllString(plain(t, o), "<volatile>")
+			if strings.HasPrefix(kind, "v1.Deployment") || strings.HasPrefix(kind, "v1.StatefulSet") || strings.HasPrefix(kind, "v1.DaemonSet") {
+				p[name], _, _ = strings.Cut(p[name], "\nstatus:") // which names revisions, that depend on the time of a restart
+			}
 		}
 	}
 	return p
@@ -340,6 +343,7 @@ func (c *podCluster) undisturbed(t *testing.T) (apply, finish, rollback podComma
 			t.Errorf("rolled back: %s", d)
 		}
 	}
+	c.reset(t)
 	c.whole(t, "apply", "-f", file)
 	finish = podCommand{args: []string{"finish"}, control: "release/", moments: c.whole(t, "finish", "move", "--yes")}
 	finish.want = c.take(t)
