@@ -72,12 +72,18 @@ func (e Echo) labels() map[string]string {
 
 // Deployment spreads the replicas evenly over the nodes.
 func (e Echo) Deployment() *appsv1.Deployment {
-	selector := &metav1.LabelSelector{MatchLabels: e.labels()}
+	template := e.template()
+	template.Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{
+		MaxSkew: 1, TopologyKey: corev1.LabelHostname, WhenUnsatisfiable: corev1.DoNotSchedule,
+		LabelSelector: e.selector(),
+		// Each revision is spread by itself, or a rollout could leave all pods on one node.
+		MatchLabelKeys: []string{appsv1.DefaultDeploymentUniqueLabelKey},
+	}}
 	return &appsv1.Deployment{
-		ObjectMeta: metav1.ObjectMeta{Namespace: e.Namespace, Name: e.Name, Labels: e.labels()},
+		ObjectMeta: e.meta(),
 		Spec: appsv1.DeploymentSpec{
 			Replicas: &e.Replicas,
-			Selector: selector,
+			Selector: e.selector(),
 			// A rollout starts a new pod before it ends an old one, so that Services always have somewhere to send to.
 			Strategy: appsv1.DeploymentStrategy{
 				Type: appsv1.RollingUpdateDeploymentStrategyType,
@@ -85,19 +91,21 @@ func (e Echo) Deployment() *appsv1.Deployment {
 					MaxUnavailable: ptr.To(intstr.FromInt32(0)), MaxSurge: ptr.To(intstr.FromInt32(1)),
 				},
 			},
-			Template: corev1.PodTemplateSpec{
-				ObjectMeta: metav1.ObjectMeta{Labels: e.labels()},
-				Spec: corev1.PodSpec{
-					Containers: []corev1.Container{e.container()},
-					TopologySpreadConstraints: []corev1.TopologySpreadConstraint{{
-						MaxSkew: 1, TopologyKey: corev1.LabelHostname, WhenUnsatisfiable: corev1.DoNotSchedule,
-						LabelSelector: selector,
-						// Each revision is spread by itself, or a rollout could leave all pods on one node.
-						MatchLabelKeys: []string{appsv1.DefaultDeploymentUniqueLabelKey},
-					}},
-				},
-			},
+			Template: template,
 		},
+	}
+}
+
+func (e Echo) meta() metav1.ObjectMeta {
+	return metav1.ObjectMeta{Namespace: e.Namespace, Name: e.Name, Labels: e.labels()}
+}
+
+func (e Echo) selector() *metav1.LabelSelector { return &metav1.LabelSelector{MatchLabels: e.labels()} }
+
+func (e Echo) template() corev1.PodTemplateSpec {
+	return corev1.PodTemplateSpec{
+		ObjectMeta: metav1.ObjectMeta{Labels: e.labels()},
+		Spec:       corev1.PodSpec{Containers: []corev1.Container{e.container()}},
 	}
 }
 
