@@ -73,12 +73,7 @@ func (e Echo) labels() map[string]string {
 // Deployment spreads the replicas evenly over the nodes.
 func (e Echo) Deployment() *appsv1.Deployment {
 	template := e.template()
-	template.Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{
-		MaxSkew: 1, TopologyKey: corev1.LabelHostname, WhenUnsatisfiable: corev1.DoNotSchedule,
-		LabelSelector: e.selector(),
-		// Each revision is spread by itself, or a rollout could leave all pods on one node.
-		MatchLabelKeys: []string{appsv1.DefaultDeploymentUniqueLabelKey},
-	}}
+	template.Spec.TopologySpreadConstraints = spread(e.selector())
 	return &appsv1.Deployment{
 		ObjectMeta: e.meta(),
 		Spec: appsv1.DeploymentSpec{
@@ -94,6 +89,15 @@ func (e Echo) Deployment() *appsv1.Deployment {
 			Template: template,
 		},
 	}
+}
+
+// spread puts as many pods on each node as on any other.
+func spread(selector *metav1.LabelSelector) []corev1.TopologySpreadConstraint {
+	return []corev1.TopologySpreadConstraint{{
+		MaxSkew: 1, TopologyKey: corev1.LabelHostname, WhenUnsatisfiable: corev1.DoNotSchedule, LabelSelector: selector,
+		// Each revision is spread by itself, or a rollout could leave all pods on one node.
+		MatchLabelKeys: []string{appsv1.DefaultDeploymentUniqueLabelKey},
+	}}
 }
 
 func (e Echo) meta() metav1.ObjectMeta {
@@ -186,6 +190,28 @@ func Client(namespace, name, node string, config probe.Config) (*corev1.Pod, err
 				Name: "client", Image: ClientImage, ImagePullPolicy: corev1.PullNever,
 				Env: []corev1.EnvVar{{Name: "CLIENT_CONFIG", Value: string(data)}, fieldEnv("POD_IP", "status.podIP")},
 			}},
+		},
+	}, nil
+}
+
+// labelRoving is the name of the Deployment that clients belong to.
+const labelRoving = "replumb.local/clients"
+
+// Clients is a Deployment of such pods, on any nodes. When it is restarted, each new pod counts by itself.
+func Clients(namespace, name string, replicas int32, config probe.Config) (*appsv1.Deployment, error) {
+	pod, err := Client(namespace, "", "", config)
+	if err != nil {
+		return nil, err
+	}
+	pod.Spec.RestartPolicy = corev1.RestartPolicyAlways // no other is accepted
+	pod.Labels[labelRoving] = name
+	selector := &metav1.LabelSelector{MatchLabels: map[string]string{labelRoving: name}}
+	pod.Spec.TopologySpreadConstraints = spread(selector)
+	return &appsv1.Deployment{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
+		Spec: appsv1.DeploymentSpec{
+			Replicas: &replicas, Selector: selector,
+			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: pod.Labels}, Spec: pod.Spec},
 		},
 	}, nil
 }
