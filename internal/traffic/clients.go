@@ -56,7 +56,7 @@ func ClusterWays() []Via {
 type Source struct {
 	Namespace, Node, Service string
 	Via                      Via
-	// Client is the calling pod, if it is one of several that come and go.
+	// Client tells callers of one node and namespace apart: by the name in Calls, or of the pod if it is a roving one.
 	Client string
 }
 
@@ -66,7 +66,7 @@ func (s Source) Target() string { return s.Service + " " + string(s.Via) }
 func (s Source) String() string {
 	text := fmt.Sprintf("%s/%s %s from node %s", s.Namespace, s.Service, s.Via, s.Node)
 	if s.Client != "" {
-		text += ", pod " + s.Client
+		text += ", client " + s.Client
 	}
 	return text
 }
@@ -285,7 +285,7 @@ func (c Calls) config(node string) (probe.Config, map[string]Source) {
 	sources := map[string]Source{}
 	for _, v := range slices.Concat(Ways(), ClusterWays(), []Via{ByForbidden}) {
 		for _, target := range c.Targets[v] {
-			from := Source{Namespace: c.Namespace, Node: node, Service: target.Name, Via: v}
+			from := Source{Namespace: c.Namespace, Node: node, Service: target.Name, Via: v, Client: c.Client}
 			target.Name = from.Target()
 			sources[target.Name] = from
 			config.Targets = append(config.Targets, target)

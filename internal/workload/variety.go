@@ -15,8 +15,8 @@ import (
 // ReplumbImage holds replumb itself, for the pods that a migration runs.
 const ReplumbImage = "replumb.local/replumb:lab"
 
-// varietyName is the part-of label of everything in Variety.
-const varietyName = "variety"
+// PartOfVariety is the part-of label of everything in Variety; its NetworkPolicies are about pods that have it.
+const PartOfVariety = "variety"
 
 // Names of what Variety has and no Service stands before.
 const (
@@ -31,7 +31,7 @@ const (
 // pod while its workload is restarted the way its kind is.
 func Variety(namespace string) []runtime.Object {
 	echo := func(name string, replicas int32) Echo {
-		return Echo{Namespace: namespace, Name: name, PartOf: varietyName, Replicas: replicas}
+		return Echo{Namespace: namespace, Name: name, PartOf: PartOfVariety, Replicas: replicas}
 	}
 	front, cart, catalog := echo("front", 3), echo("cart", 2), echo("catalog", 2)
 	payments, search := echo("payments", 1), echo("search", 2)
@@ -52,7 +52,7 @@ func Variety(namespace string) []runtime.Object {
 	for _, e := range []Echo{front, cart, catalog, payments, search, ledger, archive, agent, relay, cache, queue} {
 		objects = append(objects, e.Service())
 	}
-	return append(objects, policies(namespace)...)
+	return append(objects, Policies(namespace)...)
 }
 
 // withoutSurge ends a pod before it starts the next one.
@@ -91,7 +91,7 @@ func (e Echo) budget(spec policyv1.PodDisruptionBudgetSpec) *policyv1.PodDisrupt
 
 // job ends by itself.
 func job(namespace string) *batchv1.Job {
-	labels := map[string]string{labelName: JobName, labelPartOf: varietyName}
+	labels := map[string]string{labelName: JobName, labelPartOf: PartOfVariety}
 	return &batchv1.Job{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: JobName, Labels: labels},
 		Spec: batchv1.JobSpec{Template: corev1.PodTemplateSpec{
@@ -115,10 +115,8 @@ func Guest() map[string]string { return map[string]string{labelCaller: "guest"} 
 // GuestsMay is the one Service that a Guest may call.
 const GuestsMay = "front"
 
-// PolicyForGuests is the NetworkPolicy that lets a Guest call GuestsMay.
-const PolicyForGuests = "guests"
-
-func policies(namespace string) []runtime.Object {
+// Policies are the NetworkPolicies of Variety.
+func Policies(namespace string) []runtime.Object {
 	policy := func(name string, to, from map[string]string) *networkingv1.NetworkPolicy {
 		p := &networkingv1.NetworkPolicy{
 			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
@@ -135,7 +133,7 @@ func policies(namespace string) []runtime.Object {
 	}
 	return []runtime.Object{
 		policy("default-deny", nil, nil),
-		policy("members", map[string]string{labelPartOf: varietyName}, Member()),
-		policy(PolicyForGuests, map[string]string{labelName: GuestsMay, labelPartOf: varietyName}, Guest()),
+		policy("members", map[string]string{labelPartOf: PartOfVariety}, Member()),
+		policy("guests", map[string]string{labelName: GuestsMay, labelPartOf: PartOfVariety}, Guest()),
 	}
 }
