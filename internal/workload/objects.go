@@ -128,7 +128,8 @@ func (e Echo) container() corev1.Container {
 			ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{
 				Path: "/healthz", Port: intstr.FromString("http"),
 			}},
-			PeriodSeconds: 2,
+			// On a machine that labs share with a compiler an answer may take a while; no pod is to count as dead for that.
+			PeriodSeconds: 2, TimeoutSeconds: 5,
 		},
 	}
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/replumb/replumb/internal/calico"
 	"github.com/replumb/replumb/internal/lab"
+	"github.com/replumb/replumb/internal/lab/labtest"
 	"github.com/replumb/replumb/internal/probe"
 	"github.com/replumb/replumb/internal/traffic"
 	"github.com/replumb/replumb/internal/workload"
@@ -22,6 +23,7 @@ import (
 // Services; tunnels have addresses of the pool and are used when they should be; NetworkPolicies hold, and it is they that
 // deny; and Felix may be killed meanwhile.
 func TestCalicoLab(t *testing.T) {
+	before := labtest.HostState(t)
 	for _, tt := range []struct {
 		name     string
 		cni      lab.CNI
@@ -35,7 +37,7 @@ func TestCalicoLab(t *testing.T) {
 			requireTunnelsIn(t, l, l.Topology.PodCIDR)
 			s := guarded(t, l, "guarded")
 
-			before := tunneled(t, l)
+			already := tunneled(t, l)
 			lived := s.during(t, "Felix being killed", func() {
 				for _, node := range l.NodeNames() {
 					killed(t, l, node, "calico-felix")
@@ -43,12 +45,14 @@ func TestCalicoLab(t *testing.T) {
 			})
 			lived.requireNothingLost(t, traffic.Permitted)
 			lived.requireDenied(t)
-			if packets := tunneled(t, l) - before; tt.tunneled != (packets > 0) {
+			if packets := tunneled(t, l) - already; tt.tunneled != (packets > 0) {
 				t.Errorf("%d packets went through tunnels", packets)
 			}
 			requireVerdictsAreThePolicies(t, l, s, "guarded")
 		})
 	}
+	labtest.RequireNothingLeft(t, crossName) // the other took its place
+	labtest.RequireUnchanged(t, before)
 }
 
 // guarded starts two Services, and clients of them on every node: members, who may call both, and guests, who may call

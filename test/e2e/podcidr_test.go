@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"bufio"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -43,13 +44,13 @@ func TestPodCIDR(t *testing.T) {
 	file := writePodMigration(t, "pods", from, to)
 	requirePodsIn(t, l, from)
 
-	forth := s.during(t, "the move", func() { replumb(t, l, "apply", "-f", file) })
+	forth := s.during(t, "the move", func() { shown(t, l, "apply", "-f", file) })
 	forth.requireUnharmed(t)
 	requirePodsIn(t, l, to)
 	requireTunnelsIn(t, l, to)
 	requireGone(t, l, workload.BarePodName)
 
-	back := s.during(t, "the way back", func() { replumb(t, l, "rollback", "pods", "--yes") })
+	back := s.during(t, "the way back", func() { shown(t, l, "rollback", "pods", "--yes") })
 	back.requireUnharmed(t)
 	requirePodsIn(t, l, from)
 	requireTunnelsIn(t, l, from)
@@ -57,8 +58,8 @@ func TestPodCIDR(t *testing.T) {
 	requireNoTrace(t, l)
 
 	again := s.during(t, "the move for good", func() {
-		replumb(t, l, "apply", "-f", file)
-		replumb(t, l, "finish", "pods", "--yes")
+		shown(t, l, "apply", "-f", file)
+		shown(t, l, "finish", "pods", "--yes")
 	})
 	again.requireUnharmed(t)
 	requirePodsIn(t, l, to)
@@ -67,6 +68,27 @@ func TestPodCIDR(t *testing.T) {
 	requireNoTrace(t, l)
 	requireAllAtOnceLoses(t, l)
 	requireVerdictsAreThePolicies(t, l, s, varietyNamespace)
+}
+
+// shown runs a command of replumb that takes minutes to its successful end, and logs what it says as it says it.
+func shown(t *testing.T, l *lab.Lab, args ...string) {
+	t.Helper()
+	cmd := command(t, "replumb", append(args, "--kubeconfig", l.Kubeconfig())...)
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd.Stderr = cmd.Stdout
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	lines := bufio.NewScanner(out)
+	for lines.Scan() {
+		t.Logf("%s %s", time.Now().Format(time.TimeOnly), lines.Text())
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Fatalf("replumb %s: %v", args[0], err)
+	}
 }
 
 // varietyUnderTraffic starts the application, and clients of it: on every node one that stays where it is, with an address
@@ -79,10 +101,11 @@ func varietyUnderTraffic(t *testing.T, l *lab.Lab) *shop {
 	if err != nil {
 		t.Fatal(err)
 	}
-	rates := traffic.Rates{Request: 4, Stream: 2, LookUp: 1, Forbidden: 1}
 	var staying, moving []traffic.Calls
-	for _, c := range callsOf(varietyNamespace, callees, rates) {
+	for _, c := range callsOf(varietyNamespace, callees, traffic.Rates{Request: 3, Stream: 1, LookUp: 1, Forbidden: 1}) {
 		staying = append(staying, c.As(c.Labels, map[string]string{"cni.projectcalico.org/ipv4pools": `["` + apartPool + `"]`}))
+	}
+	for _, c := range callsOf(varietyNamespace, callees, traffic.Rates{Request: 1, Stream: 1, LookUp: 1, Forbidden: 1}) {
 		c.Client = "moving-" + c.Client
 		moving = append(moving, c)
 	}
