@@ -79,6 +79,7 @@ lint: ## Static checks, import directions and formatting (the linter itself is b
 	cd lab/components/kubernetes && go vet .
 	cd lab/components/coredns && go vet .
 	cd lab/components/calico && go vet .
+	cd lab/components/calico && go vet .
 
 ##@ Change
 

@@ -180,8 +180,8 @@ func (s *switchStep) Preview() ([]engine.Change, error) {
 // tunnelStep waits until Calico has given every node's tunnel an address outside the ranges: it does so by itself once a
 // pool is disabled (node/pkg/allocateip).
 type tunnelStep struct {
-	tools  Tools
 	id     string
+	tools  Tools
 	left   []netip.Prefix
 	length time.Duration
 }
