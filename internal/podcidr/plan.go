@@ -326,7 +326,7 @@ func (p *Planner) roll(d direction) []engine.Group {
 	restarts, evictions := map[string][]engine.Step{}, map[string][]corev1.Pod{}
 	for _, w := range plan.Restarts {
 		t := p.tierOf(w.Namespace, w.Name, w.PodLabels)
-		restarts[t] = append(restarts[t], tools.Restart(w, changes))
+		restarts[t] = append(restarts[t], p.renew(tools.Restart(w, changes), d))
 	}
 	for _, pod := range plan.Evictions {
 		t := p.tierOf(pod.Namespace, pod.Name, pod.Labels)
@@ -340,7 +340,7 @@ func (p *Planner) roll(d direction) []engine.Group {
 		for _, round := range rollout.Rounds(evictions[name]) {
 			g := engine.Group{Title: "tier " + name, Parallel: p.spec().Roll.Parallel}
 			for i := range round {
-				g.Steps = append(g.Steps, tools.Evict(&round[i], changes))
+				g.Steps = append(g.Steps, p.renew(tools.Evict(&round[i], changes), d))
 			}
 			groups = append(groups, g)
 		}
