@@ -100,6 +100,7 @@ func (j *Job) Look(ctx context.Context) (*Survey, error) {
 	if err != nil {
 		return nil, err
 	}
+	j.Spec.From = survey.Spec.From // later looks find the old pools disabled, and would not know them any more
 	namespaces := &corev1.NamespaceList{}
 	if err := j.Tools.Cluster.List(ctx, namespaces); err != nil {
 		return nil, fmt.Errorf("listing namespaces: %w", err)
