@@ -34,7 +34,8 @@ test: test-unit test-kill test-lab ## All tests: units, a real API server, kills
 
 .PHONY: test-unit
 test-unit: lab ## Tests without a cluster, and against a real etcd and API server
-	KUBEBUILDER_ASSETS=$$($(LAB) build | sed -n 's/^kubernetes\t//p') CGO_ENABLED=1 go test -race -timeout 40m $(UNIT)
+	KUBEBUILDER_ASSETS=$$($(LAB) build | sed -n 's/^kubernetes\t//p') REPLUMB_CALICO_CRDS=$$($(LAB) build | sed -n 's/^calico\t//p')/crd \
+		CGO_ENABLED=1 go test -race -timeout 40m $(UNIT)
 
 .PHONY: test-kill
 test-kill: lab ## The process killed with SIGKILL at every event of a full run, on API servers without nodes (about 8 min)
@@ -65,6 +66,12 @@ bench-servicecidr: lab ## Measure moving 5,000 and 10,000 Services against the b
 	go build -o $(BIN)/bench-servicecidr ./hack/bench-servicecidr
 	KUBEBUILDER_ASSETS=$$($(LAB) build | sed -n 's/^kubernetes\t//p') $(BIN)/bench-servicecidr -replumb $(BIN)/replumb $(ARGS)
 
+.PHONY: bench-podcidr
+bench-podcidr: lab ## Measure the roll of 2,000 pods on 100 nodes that are played (about 5 min; ARGS="-deployments 20 -nodes 10" for less)
+	go build -o $(BIN)/bench-podcidr ./hack/bench-podcidr
+	KUBEBUILDER_ASSETS=$$($(LAB) build | sed -n 's/^kubernetes\t//p') REPLUMB_CALICO_CRDS=$$($(LAB) build | sed -n 's/^calico\t//p')/crd \
+		$(BIN)/bench-podcidr $(ARGS)
+
 .PHONY: lint
 lint: ## Static checks, import directions and formatting (the linter itself is built the first time: about 5 min)
 	$(TOOL) golangci-lint run ./...
@@ -81,7 +88,7 @@ fmt: ## Format the code
 generate: ## Regenerate deepcopy code, CRDs and docs/findings.md
 	$(TOOL) controller-gen object paths=./api/...
 	$(TOOL) controller-gen crd paths=./api/... output:crd:dir=./deploy/crds
-	go test ./internal/servicecidr -run TestFindingsPageIsUpToDate -update
+	go test ./docs -run TestFindingsPageIsUpToDate -update
 
 .PHONY: deps
 deps: ## Install the Debian packages that tests and the lab need, if they are missing (root)
