@@ -13,9 +13,11 @@ import (
 	"os"
 	"time"
 
+	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/hack/requests"
@@ -69,6 +71,7 @@ func run(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
+	log.SetLogger(logr.Discard()) // it would warn that nobody reads it
 	server, err := apitest.Run("10.96.0.0/16", apitest.Calico(), apitest.Controllers(), apitest.Unsafe())
 	if err != nil {
 		return err

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 
+	"github.com/dustin/go-humanize/english"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -338,7 +339,8 @@ func (p *Planner) unfinished() string {
 		return "the old pools still give addresses to new pods"
 	}
 	if pods := p.Survey.PodsIn(p.spec().From); len(pods) > 0 {
-		return fmt.Sprintf("%d pods have old addresses, the first is %s/%s", len(pods), pods[0].Namespace, pods[0].Name)
+		return fmt.Sprintf("%s with old addresses, the first is %s/%s",
+			english.Plural(len(pods), "pod", ""), pods[0].Namespace, pods[0].Name)
 	}
 	for i := range p.Survey.Installations {
 		for _, from := range p.spec().From {
