@@ -133,9 +133,16 @@ func (f *fleet) measure(ctx context.Context) error {
 	rolled, calls := t.took["roll"], counter.Total()
 	fmt.Printf("  requests for each pod: %s\n  phases: %s\n", counter.Per(pods), t)
 	ideal, drawn := f.bounds()
-	fmt.Printf("  RESULT roll %.1fs; bound %.1fs, ratio %.2f (bound of the start-up times drawn %.1fs, ratio %.2f); apply %s; %.2f requests for each pod\n",
-		rolled, ideal.Seconds(), rolled/ideal.Seconds(), drawn.Seconds(), rolled/drawn.Seconds(), whole.Round(100*time.Millisecond),
-		float64(calls)/float64(pods))
+	fmt.Printf(
+		"  RESULT roll %.1fs; bound %.1fs, ratio %.2f (bound of the start-up times drawn %.1fs, ratio %.2f); apply %s; %.2f requests for each pod\n",
+		rolled,
+		ideal.Seconds(),
+		rolled/ideal.Seconds(),
+		drawn.Seconds(),
+		rolled/drawn.Seconds(),
+		whole.Round(100*time.Millisecond),
+		float64(calls)/float64(pods),
+	)
 	return nil
 }
 

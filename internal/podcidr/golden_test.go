@@ -324,7 +324,9 @@ func TestSpecRefuses(t *testing.T) {
 		{"no time", "{to: [10.245.0.0/16], roll: {timeout: 0s}}", "spec.podCIDR.roll.timeout", "is not positive"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			m, err := spec.Parse([]byte("apiVersion: replumb.dev/v1alpha1\nkind: Migration\nmetadata: {name: m}\nspec: {podCIDR: " + tt.podCIDR + "}\n"))
+			m, err := spec.Parse(
+				[]byte("apiVersion: replumb.dev/v1alpha1\nkind: Migration\nmetadata: {name: m}\nspec: {podCIDR: " + tt.podCIDR + "}\n"),
+			)
 			if err == nil {
 				_, err = NewJob(Tools{}, m)
 			}

@@ -115,8 +115,10 @@ func (j *Job) Look(ctx context.Context) (*Survey, error) {
 func (j *Job) surroundings(ctx context.Context, s *Survey) error {
 	s.Configs = map[string]map[string]string{}
 	for _, key := range []types.NamespacedName{
-		{Namespace: metav1.NamespaceSystem, Name: "calico-config"}, {Namespace: "calico-system", Name: "cni-config"},
-		{Namespace: metav1.NamespaceSystem, Name: "ip-masq-agent"}, {Namespace: metav1.NamespaceSystem, Name: "azure-ip-masq-agent-config"},
+		{Namespace: metav1.NamespaceSystem, Name: "calico-config"},
+		{Namespace: "calico-system", Name: "cni-config"},
+		{Namespace: metav1.NamespaceSystem, Name: "ip-masq-agent"},
+		{Namespace: metav1.NamespaceSystem, Name: "azure-ip-masq-agent-config"},
 	} {
 		found := &corev1.ConfigMap{}
 		err := j.Tools.Cluster.Get(ctx, key, found)
@@ -328,7 +330,11 @@ func (j *Job) Finishable(ctx context.Context) (*Planner, error) {
 		return nil, err
 	}
 	if problem := p.unfinished(); problem != "" && !j.Migration.Status.PointOfNoReturnPassed {
-		return nil, &migration.StateError{Name: j.Spec.Name, Problem: "cannot be finished: " + problem, Hint: "run replumb apply -f FILE first"}
+		return nil, &migration.StateError{
+			Name:    j.Spec.Name,
+			Problem: "cannot be finished: " + problem,
+			Hint:    "run replumb apply -f FILE first",
+		}
 	}
 	return p, nil
 }

@@ -220,7 +220,8 @@ func (p *Planner) arrived() bool {
 
 // switched reports whether the old pools give no address any more.
 func (p *Planner) switched() bool {
-	return len(p.Survey.Moves) > 0 && !slices.ContainsFunc(p.Survey.Moves, func(m Move) bool { return m.Old != nil && !m.Old.Spec.Disabled })
+	return len(p.Survey.Moves) > 0 &&
+		!slices.ContainsFunc(p.Survey.Moves, func(m Move) bool { return m.Old != nil && !m.Old.Spec.Disabled })
 }
 
 func (p *Planner) add() []engine.Group {

@@ -140,7 +140,12 @@ func (s *switchStep) Do(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := s.tools.Cluster.Patch(ctx, p.Object, client.RawPatch(types.MergePatchType, body), client.FieldOwner(v1alpha1.FieldManager)); err != nil {
+	if err := s.tools.Cluster.Patch(
+		ctx,
+		p.Object,
+		client.RawPatch(types.MergePatchType, body),
+		client.FieldOwner(v1alpha1.FieldManager),
+	); err != nil {
 		return fmt.Errorf("ippool %s: %w", s.name, err)
 	}
 	return nil
