@@ -157,4 +157,3 @@ func (t *timing) String() string {
 	}
 	return strings.Join(parts, ", ")
 }
-

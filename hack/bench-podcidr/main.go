@@ -13,9 +13,11 @@ import (
 	"os"
 	"time"
 
+	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/hack/requests"
@@ -69,6 +71,7 @@ func run(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
+	log.SetLogger(logr.Discard()) // it would warn that nobody reads it
 	server, err := apitest.Run("10.96.0.0/16", apitest.Calico(), apitest.Controllers(), apitest.Unsafe())
 	if err != nil {
 		return err
@@ -130,9 +133,16 @@ func (f *fleet) measure(ctx context.Context) error {
 	rolled, calls := t.took["roll"], counter.Total()
 	fmt.Printf("  requests for each pod: %s\n  phases: %s\n", counter.Per(pods), t)
 	ideal, drawn := f.bounds()
-	fmt.Printf("  RESULT roll %.1fs; bound %.1fs, ratio %.2f (bound of the start-up times drawn %.1fs, ratio %.2f); apply %s; %.2f requests for each pod\n",
-		rolled, ideal.Seconds(), rolled/ideal.Seconds(), drawn.Seconds(), rolled/drawn.Seconds(), whole.Round(100*time.Millisecond),
-		float64(calls)/float64(pods))
+	fmt.Printf(
+		"  RESULT roll %.1fs; bound %.1fs, ratio %.2f (bound of the start-up times drawn %.1fs, ratio %.2f); apply %s; %.2f requests for each pod\n",
+		rolled,
+		ideal.Seconds(),
+		rolled/ideal.Seconds(),
+		drawn.Seconds(),
+		rolled/drawn.Seconds(),
+		whole.Round(100*time.Millisecond),
+		float64(calls)/float64(pods),
+	)
 	return nil
 }
 

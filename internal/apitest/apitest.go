@@ -151,7 +151,9 @@ func Run(serviceRange string, opts ...Option) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{env: &envtest.Environment{BinaryAssetsDirectory: assets}, dir: dir, done: make(chan struct{})}
+	s := &Server{env: &envtest.Environment{
+		BinaryAssetsDirectory: assets, ControlPlaneStartTimeout: time.Minute, // a busy machine needs more than the usual 20 s
+	}, dir: dir, done: make(chan struct{})}
 	if o.calico {
 		if s.env.CRDDirectoryPaths, err = calicoDefinitions(); err != nil {
 			return nil, errors.Join(err, os.RemoveAll(dir))

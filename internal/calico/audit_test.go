@@ -16,8 +16,16 @@ func sound() (*State, []corev1.Pod, []corev1.Node) {
 		Ready: true, Pools: []Pool{{Name: "default", CIDR: pool}},
 		Blocks: []Block{
 			{Name: "one", CIDR: one, Node: "a", Allocations: []Allocation{
-				{Addr: netip.MustParseAddr("10.244.0.0"), Handle: "vxlan-tunnel-addr-a", Attributes: map[string]string{"type": "vxlanTunnelAddress", "node": "a"}},
-				{Addr: netip.MustParseAddr("10.244.0.1"), Handle: "Pod.Web", Attributes: map[string]string{"namespace": "shop", "pod": "web"}},
+				{
+					Addr:       netip.MustParseAddr("10.244.0.0"),
+					Handle:     "vxlan-tunnel-addr-a",
+					Attributes: map[string]string{"type": "vxlanTunnelAddress", "node": "a"},
+				},
+				{
+					Addr:       netip.MustParseAddr("10.244.0.1"),
+					Handle:     "Pod.Web",
+					Attributes: map[string]string{"namespace": "shop", "pod": "web"},
+				},
 			}},
 			{Name: "two", CIDR: two, Node: "b", Allocations: []Allocation{
 				{Addr: netip.MustParseAddr("10.244.1.0"), Handle: "windows-reserved-ipam-handle"},

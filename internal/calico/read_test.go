@@ -76,7 +76,9 @@ func TestReadBlock(t *testing.T) {
 		{"wrong type", "{cidr: 10.244.0.0/30, allocations: 3}", "", "allocations"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			b, err := readBlock(object(t, "{apiVersion: crd.projectcalico.org/v1, kind: IPAMBlock, metadata: {name: b}, spec: "+tt.spec+"}"))
+			b, err := readBlock(
+				object(t, "{apiVersion: crd.projectcalico.org/v1, kind: IPAMBlock, metadata: {name: b}, spec: "+tt.spec+"}"),
+			)
 			if tt.err != "" {
 				if err == nil {
 					t.Fatalf("got %+v, want an error of %q", b, tt.err)
@@ -95,7 +97,9 @@ func TestReadBlock(t *testing.T) {
 }
 
 func TestReadAffinityAndHandle(t *testing.T) {
-	a, err := readAffinity(object(t, `{kind: BlockAffinity, metadata: {name: f}, spec: {cidr: 10.244.0.0/26, node: a, state: confirmed, deleted: "false"}}`))
+	a, err := readAffinity(
+		object(t, `{kind: BlockAffinity, metadata: {name: f}, spec: {cidr: 10.244.0.0/26, node: a, state: confirmed, deleted: "false"}}`),
+	)
 	if err != nil || a.CIDR != netip.MustParsePrefix("10.244.0.0/26") || a.Node != "a" || a.State != "confirmed" || a.Name != "f" {
 		t.Errorf("got %+v, %v", a, err)
 	}
@@ -133,7 +137,10 @@ func TestPodAddresses(t *testing.T) {
 
 // FuzzRead gives the readers objects of any shape: they fail, and do not panic.
 func FuzzRead(f *testing.F) {
-	f.Add(`{"cidr":"10.244.0.0/30","affinity":"host:a","allocations":[null,0],"unallocated":[0],"attributes":[{"handle_id":"h"}]}`, uint8(2))
+	f.Add(
+		`{"cidr":"10.244.0.0/30","affinity":"host:a","allocations":[null,0],"unallocated":[0],"attributes":[{"handle_id":"h"}]}`,
+		uint8(2),
+	)
 	f.Add(`{"cidr":"0.0.0.0/0","allocations":[9223372036854775807],"attributes":[{}]}`, uint8(200))
 	f.Add(`{"cidr":"255.255.255.255/32","allocations":[0,0,0]}`, uint8(0))
 	f.Add(`{"cidr":7,"block":{"x":"y"},"handleID":1}`, uint8(0))

@@ -152,13 +152,24 @@ func Reference[In any](title string, checks []Check[In]) string {
 	b.WriteString("Each check makes a claim about the cluster. A blocking finding keeps `replumb apply` from starting; a blocking\n")
 	b.WriteString("check that could not look (unknown) blocks as well. `replumb explain CODE` prints the same as this page, which is\n")
 	b.WriteString("generated from the checks themselves.\n")
+	write(&b, "", checks)
+	return b.String()
+}
+
+// Section renders more checks below a Reference: those of another kind of migration.
+func Section[In any](title string, checks []Check[In]) string {
+	var b strings.Builder
+	write(&b, title+": ", checks)
+	return b.String()
+}
+
+func write[In any](b *strings.Builder, prefix string, checks []Check[In]) {
 	last := ""
 	for _, c := range checks {
 		if c.Group != last {
-			fmt.Fprintf(&b, "\n## %s\n", c.Group)
+			fmt.Fprintf(b, "\n## %s%s\n", prefix, c.Group)
 			last = c.Group
 		}
-		fmt.Fprintf(&b, "\n### %s\n\n- Claim: %s\n- Severity: %s\n- Why: %s\n- Fix: %s\n", c.Code, c.Claim, c.Severity, c.Why, c.Fix)
+		fmt.Fprintf(b, "\n### %s\n\n- Claim: %s\n- Severity: %s\n- Why: %s\n- Fix: %s\n", c.Code, c.Claim, c.Severity, c.Why, c.Fix)
 	}
-	return b.String()
 }

@@ -48,7 +48,9 @@ func (f *Fleet) tunnels(ctx context.Context) {
 			continue
 		}
 		u := User{
-			Node: n.Name, Handle: "vxlan-tunnel-addr-" + n.Name, Attributes: map[string]string{"node": n.Name, "type": "vxlanTunnelAddress"},
+			Node:       n.Name,
+			Handle:     "vxlan-tunnel-addr-" + n.Name,
+			Attributes: map[string]string{"node": n.Name, "type": "vxlanTunnelAddress"},
 		}
 		if has && f.Addresses.Give(ctx, u.Handle) != nil {
 			continue

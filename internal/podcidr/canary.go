@@ -208,8 +208,10 @@ func (s *canaryStep) Abandon(ctx context.Context) error {
 
 func removeCanaries(ctx context.Context, tools Tools, migration string) error {
 	ours := []client.DeleteAllOfOption{
-		client.InNamespace(v1alpha1.SystemNamespace), client.HasLabels{canaryLabel},
-		client.MatchingLabels{v1alpha1.LabelMigration: migration}, client.GracePeriodSeconds(1),
+		client.InNamespace(v1alpha1.SystemNamespace),
+		client.HasLabels{canaryLabel},
+		client.MatchingLabels{v1alpha1.LabelMigration: migration},
+		client.GracePeriodSeconds(1),
 	}
 	for _, o := range []client.Object{&corev1.Pod{}, &networkingv1.NetworkPolicy{}} {
 		if err := tools.Cluster.DeleteAllOf(ctx, o, ours...); client.IgnoreNotFound(err) != nil {

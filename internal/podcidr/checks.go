@@ -77,9 +77,11 @@ func rangeChecks() []check.Check[Input] {
 			Fix:   "choose a wider target, or smaller blocks in spec.podCIDR.blockSize",
 		},
 		{
-			Code: "RP2104", Severity: check.Blocking, Run: checkSelectors,
-			Claim: "every node has a pool among the targets",
-			Why:   "on a node that no enabled pool selects, pods get no address",
+			Code:     "RP2104",
+			Severity: check.Blocking,
+			Run:      checkSelectors,
+			Claim:    "every node has a pool among the targets",
+			Why:      "on a node that no enabled pool selects, pods get no address",
 			Fix: "label the nodes so that the nodeSelector of an old pool, which its target takes over, selects them; or make a pool of the " +
 				"target's range yourself, with another nodeSelector",
 		},
@@ -101,9 +103,11 @@ func poolChecks() []check.Check[Input] {
 			Fix:   "enable it and allow Workload in allowedUses, or delete it and let the migration make one",
 		},
 		{
-			Code: "RP2203", Severity: check.Blocking, Run: checkPins,
-			Claim: "nothing that stays pins pods to a pool that goes",
-			Why:   "a pod that asks for a disabled pool gets no address, and does not start",
+			Code:     "RP2203",
+			Severity: check.Blocking,
+			Run:      checkPins,
+			Claim:    "nothing that stays pins pods to a pool that goes",
+			Why:      "a pod that asks for a disabled pool gets no address, and does not start",
 			Fix: "take the annotation out, or name the target's pool in it, before pods are restarted; take ipv4_pools out of the ipam section " +
 				"of the CNI configuration, and restart the DaemonSet calico-node, which writes it to the nodes",
 		},
@@ -111,32 +115,45 @@ func poolChecks() []check.Check[Input] {
 }
 
 func networkChecks() []check.Check[Input] {
-	return []check.Check[Input]{{
-		Code: "RP2301", Severity: check.Blocking, Run: checkProxyRange,
-		Claim: "kube-proxy takes addresses of the targets for pods",
-		Why: "it translates the source of what it does not take for a pod when it calls a Service: policies then see the node's address " +
-			"and refuse, and services see no clients (projectcalico/calico#10907)",
-		Fix: "set clusterCIDR in kube-proxy's configuration to ranges that cover old and new pods, such as \"OLD,NEW\" in one family where " +
-			"one range holds both, or use detectLocalMode: InterfaceNamePrefix with pod.interfaceNamePrefix cali; then restart kube-proxy on " +
-			"every node: kubectl -n kube-system rollout restart daemonset kube-proxy",
-	}, {
-		Code: "RP2302", Severity: check.Blocking, Run: checkMasquerade,
-		Claim: "the masquerade agent takes addresses of the targets for pods",
-		Why:   "it translates the source of what pods send to other pods: policies then see the node's address and refuse",
-		Fix: "add the targets to nonMasqueradeCIDRs in the agent's ConfigMap (kubectl -n kube-system edit configmap ip-masq-agent), which " +
-			"it reads again by itself within a minute",
-	}, {
-		Code: "RP2303", Severity: check.Warning, Run: checkKOps,
-		Claim: "on a cluster of kOps, nonMasqueradeCIDR covers the targets",
-		Why:   "nodes translate the source of what pods send outside of that range, to other pods too; it is not written in the cluster itself",
-		Fix:   "compare kops get cluster -o yaml: spec.nonMasqueradeCIDR has to contain the targets before apply",
-	}, {
-		Code: "RP2304", Severity: check.Warning, Run: checkControllerManager,
-		Claim: "the controller manager gives nodes no ranges of what the migration empties or fills",
-		Why: "with --allocate-node-cidrs it gives every node a podCIDR of --cluster-cidr, which Calico's IPAM does not look at, and whatever " +
-			"does look at it takes the wrong addresses for pods; it does not start again with a range that the nodes' podCIDRs are not in",
-		Fix: "set --allocate-node-cidrs=false on every controller manager; leave --cluster-cidr as it is for as long as nodes have a podCIDR of it",
-	}}
+	return []check.Check[Input]{
+		{
+			Code:     "RP2301",
+			Severity: check.Blocking,
+			Run:      checkProxyRange,
+			Claim:    "kube-proxy takes addresses of the targets for pods",
+			Why: "it translates the source of what it does not take for a pod when it calls a Service: policies then see the node's address " +
+				"and refuse, and services see no clients (projectcalico/calico#10907)",
+			Fix: "set clusterCIDR in kube-proxy's configuration to ranges that cover old and new pods, such as \"OLD,NEW\" in one family where " +
+				"one range holds both, or use detectLocalMode: InterfaceNamePrefix with pod.interfaceNamePrefix cali; then restart kube-proxy on " +
+				"every node: kubectl -n kube-system rollout restart daemonset kube-proxy",
+		},
+		{
+			Code:     "RP2302",
+			Severity: check.Blocking,
+			Run:      checkMasquerade,
+			Claim:    "the masquerade agent takes addresses of the targets for pods",
+			Why:      "it translates the source of what pods send to other pods: policies then see the node's address and refuse",
+			Fix: "add the targets to nonMasqueradeCIDRs in the agent's ConfigMap (kubectl -n kube-system edit configmap ip-masq-agent), which " +
+				"it reads again by itself within a minute",
+		},
+		{
+			Code:     "RP2303",
+			Severity: check.Warning,
+			Run:      checkKOps,
+			Claim:    "on a cluster of kOps, nonMasqueradeCIDR covers the targets",
+			Why:      "nodes translate the source of what pods send outside of that range, to other pods too; it is not written in the cluster itself",
+			Fix:      "compare kops get cluster -o yaml: spec.nonMasqueradeCIDR has to contain the targets before apply",
+		},
+		{
+			Code:     "RP2304",
+			Severity: check.Warning,
+			Run:      checkControllerManager,
+			Claim:    "the controller manager gives nodes no ranges of what the migration empties or fills",
+			Why: "with --allocate-node-cidrs it gives every node a podCIDR of --cluster-cidr, which Calico's IPAM does not look at, and whatever " +
+				"does look at it takes the wrong addresses for pods; it does not start again with a range that the nodes' podCIDRs are not in",
+			Fix: "set --allocate-node-cidrs=false on every controller manager; leave --cluster-cidr as it is for as long as nodes have a podCIDR of it",
+		},
+	}
 }
 
 func workloadChecks() []check.Check[Input] {
@@ -148,9 +165,11 @@ func workloadChecks() []check.Check[Input] {
 			Fix:   "let it allow one pod to go (maxUnavailable: 1, or more replicas than minAvailable) for the time of the migration",
 		},
 		{
-			Code: "RP2402", Severity: check.Warning, Run: checkSingles,
-			Claim: "no workload that is restarted stands still meanwhile",
-			Why:   "a workload with a single pod that ends before the next one is ready answers nobody in between",
+			Code:     "RP2402",
+			Severity: check.Warning,
+			Run:      checkSingles,
+			Claim:    "no workload that is restarted stands still meanwhile",
+			Why:      "a workload with a single pod that ends before the next one is ready answers nobody in between",
 			Fix: "give it a second pod for the time of the migration (name Deployments in spec.podCIDR.prepare.deployments), or a strategy " +
 				"that starts the new pod first",
 		},

@@ -22,10 +22,16 @@ func checkProxyRange(in Input) []check.Result {
 		case p.Hidden || p.Problem != "":
 			out = append(out, check.NotKnown(p.Object, "how kube-proxy is configured, %s does not tell", p.Object))
 		case p.DetectLocalMode == "NodeCIDR":
-			out = append(out, check.Failed(p.Object, "kube-proxy takes for pods what has an address of the node's podCIDR (detectLocalMode NodeCIDR)"))
+			out = append(
+				out,
+				check.Failed(p.Object, "kube-proxy takes for pods what has an address of the node's podCIDR (detectLocalMode NodeCIDR)"),
+			)
 		case p.DetectLocalMode == "" || p.DetectLocalMode == "ClusterCIDR":
 			for _, to := range in.Survey.Spec.To {
-				covered := slices.ContainsFunc(p.ClusterCIDRs, func(c netip.Prefix) bool { return c.Bits() <= to.Bits() && c.Contains(to.Addr()) })
+				covered := slices.ContainsFunc(
+					p.ClusterCIDRs,
+					func(c netip.Prefix) bool { return c.Bits() <= to.Bits() && c.Contains(to.Addr()) },
+				)
 				if !covered && len(p.ClusterCIDRs) > 0 {
 					out = append(out, check.Failed(p.Object, "clusterCIDR %v in %s does not cover target %s", p.ClusterCIDRs, p.Object, to))
 				}
@@ -52,8 +58,12 @@ func checkMasquerade(in Input) []check.Result {
 				continue
 			}
 			for _, to := range in.Survey.Spec.To {
-				if len(config.NonMasqueradeCIDRs) > 0 && !slices.ContainsFunc(config.NonMasqueradeCIDRs, func(c string) bool { return covers(c, to) }) {
-					out = append(out, check.Failed("ConfigMap "+name, "nonMasqueradeCIDRs in ConfigMap %s do not cover target %s", name, to))
+				if len(config.NonMasqueradeCIDRs) > 0 &&
+					!slices.ContainsFunc(config.NonMasqueradeCIDRs, func(c string) bool { return covers(c, to) }) {
+					out = append(
+						out,
+						check.Failed("ConfigMap "+name, "nonMasqueradeCIDRs in ConfigMap %s do not cover target %s", name, to),
+					)
 				}
 			}
 		}
@@ -85,7 +95,10 @@ func checkControllerManager(in Input) []check.Result {
 		for n := range pod.Spec.Containers {
 			words := slices.Concat(pod.Spec.Containers[n].Command, pod.Spec.Containers[n].Args)
 			if !slices.ContainsFunc(words, func(w string) bool { return path.Base(w) == "kube-controller-manager" }) ||
-				!slices.ContainsFunc(words, func(w string) bool { return w == "--allocate-node-cidrs" || w == "--allocate-node-cidrs=true" }) {
+				!slices.ContainsFunc(
+					words,
+					func(w string) bool { return w == "--allocate-node-cidrs" || w == "--allocate-node-cidrs=true" },
+				) {
 				continue
 			}
 			for _, text := range clusterCIDRs(words) {

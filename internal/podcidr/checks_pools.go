@@ -67,7 +67,14 @@ func checkPins(in Input) []check.Result {
 	for name, data := range in.Survey.Configs {
 		for _, text := range data {
 			if strings.Contains(text, "ipv4_pools") && goes(text) {
-				out = append(out, check.Failed("ConfigMap "+name, "the CNI configuration in ConfigMap %s pins pods to a pool that goes: ipv4_pools", name))
+				out = append(
+					out,
+					check.Failed(
+						"ConfigMap "+name,
+						"the CNI configuration in ConfigMap %s pins pods to a pool that goes: ipv4_pools",
+						name,
+					),
+				)
 			}
 		}
 	}

@@ -81,10 +81,20 @@ func checkUnready(in Input) []check.Result {
 		short(rollout.KindDeployment, &w.Deployments[i], w.Deployments[i].Status.AvailableReplicas, replicas(&w.Deployments[i]))
 	}
 	for i := range w.StatefulSets {
-		short(rollout.KindStatefulSet, &w.StatefulSets[i], w.StatefulSets[i].Status.AvailableReplicas, ptr.Deref(w.StatefulSets[i].Spec.Replicas, 1))
+		short(
+			rollout.KindStatefulSet,
+			&w.StatefulSets[i],
+			w.StatefulSets[i].Status.AvailableReplicas,
+			ptr.Deref(w.StatefulSets[i].Spec.Replicas, 1),
+		)
 	}
 	for i := range w.DaemonSets {
-		short(rollout.KindDaemonSet, &w.DaemonSets[i], w.DaemonSets[i].Status.NumberAvailable, w.DaemonSets[i].Status.DesiredNumberScheduled)
+		short(
+			rollout.KindDaemonSet,
+			&w.DaemonSets[i],
+			w.DaemonSets[i].Status.NumberAvailable,
+			w.DaemonSets[i].Status.DesiredNumberScheduled,
+		)
 	}
 	return out
 }

@@ -143,7 +143,9 @@ func removeAll(ctx context.Context, list client.ObjectList) (int, error) {
 			o.SetFinalizers(nil)
 			_ = server.Update(ctx, o) // the next round looks again
 		}
-		return client.IgnoreNotFound(server.Delete(ctx, o, client.GracePeriodSeconds(0), client.PropagationPolicy(metav1.DeletePropagationBackground)))
+		return client.IgnoreNotFound(
+			server.Delete(ctx, o, client.GracePeriodSeconds(0), client.PropagationPolicy(metav1.DeletePropagationBackground)),
+		)
 	})
 	return n, err
 }
@@ -275,7 +277,10 @@ func (f *fixture) barePod(name string) {
 func (f *fixture) budget(name string, least int) *policyv1.PodDisruptionBudget {
 	f.Helper()
 	b := &policyv1.PodDisruptionBudget{
-		ObjectMeta: named(name), Spec: policyv1.PodDisruptionBudgetSpec{Selector: selector(name), MinAvailable: ptr.To(intstr.FromInt(least))},
+		ObjectMeta: named(
+			name,
+		),
+		Spec: policyv1.PodDisruptionBudgetSpec{Selector: selector(name), MinAvailable: ptr.To(intstr.FromInt(least))},
 	}
 	f.must(server.Create(f.Context(), b))
 	f.until("budget "+name, func() bool {
@@ -288,7 +293,13 @@ func (f *fixture) budget(name string, least int) *policyv1.PodDisruptionBudget {
 // until waits for the cluster.
 func (f *fixture) until(what string, holds func() bool) {
 	f.Helper()
-	err := wait.PollUntilContextTimeout(f.Context(), 20*time.Millisecond, patience, true, func(context.Context) (bool, error) { return holds(), nil })
+	err := wait.PollUntilContextTimeout(
+		f.Context(),
+		20*time.Millisecond,
+		patience,
+		true,
+		func(context.Context) (bool, error) { return holds(), nil },
+	)
 	if err != nil {
 		f.Fatalf("waiting for %s: %v", what, err)
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 
+	"github.com/dustin/go-humanize/english"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -120,8 +121,10 @@ func (j *Job) Look(ctx context.Context) (*Survey, error) {
 func (j *Job) surroundings(ctx context.Context, s *Survey) error {
 	s.Configs = map[string]map[string]string{}
 	for _, key := range []types.NamespacedName{
-		{Namespace: metav1.NamespaceSystem, Name: "calico-config"}, {Namespace: "calico-system", Name: "cni-config"},
-		{Namespace: metav1.NamespaceSystem, Name: "ip-masq-agent"}, {Namespace: metav1.NamespaceSystem, Name: "azure-ip-masq-agent-config"},
+		{Namespace: metav1.NamespaceSystem, Name: "calico-config"},
+		{Namespace: "calico-system", Name: "cni-config"},
+		{Namespace: metav1.NamespaceSystem, Name: "ip-masq-agent"},
+		{Namespace: metav1.NamespaceSystem, Name: "azure-ip-masq-agent-config"},
 	} {
 		found := &corev1.ConfigMap{}
 		err := j.Tools.Cluster.Get(ctx, key, found)
@@ -374,7 +377,11 @@ func (j *Job) Finishable(ctx context.Context) (*Planner, error) {
 		return nil, err
 	}
 	if problem := p.unfinished(); problem != "" && !j.Migration.Status.PointOfNoReturnPassed {
-		return nil, &migration.StateError{Name: j.Spec.Name, Problem: "cannot be finished: " + problem, Hint: "run replumb apply -f FILE first"}
+		return nil, &migration.StateError{
+			Name:    j.Spec.Name,
+			Problem: "cannot be finished: " + problem,
+			Hint:    "run replumb apply -f FILE first",
+		}
 	}
 	return p, nil
 }
@@ -385,7 +392,8 @@ func (p *Planner) unfinished() string {
 		return "the old pools still give addresses to new pods"
 	}
 	if pods := p.Survey.PodsIn(p.spec().From); len(pods) > 0 {
-		return fmt.Sprintf("%d pods have old addresses, the first is %s/%s", len(pods), pods[0].Namespace, pods[0].Name)
+		return fmt.Sprintf("%s with old addresses, the first is %s/%s",
+			english.Plural(len(pods), "pod", ""), pods[0].Namespace, pods[0].Name)
 	}
 	for i := range p.Survey.Installations {
 		for _, from := range p.spec().From {

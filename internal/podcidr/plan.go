@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/dustin/go-humanize/english"
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -187,7 +188,7 @@ func (p *Planner) secure() []engine.Group {
 		&migration.RecordStep{Cluster: p.Tools.Cluster, Want: want, Recorded: p.Recorded},
 	}
 	if originals := p.originals(); len(originals) > 0 {
-		title := fmt.Sprintf("Back up %d objects", len(originals))
+		title := "Back up " + english.Plural(len(originals), "object", "")
 		steps = append(steps, backup.NewStep(p.Tools.client(), want, "secure/backup", title, originals))
 	}
 	return inOrder(steps...)

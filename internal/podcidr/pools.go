@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/dustin/go-humanize/english"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -139,7 +140,12 @@ func (s *switchStep) Do(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := s.tools.Cluster.Patch(ctx, p.Object, client.RawPatch(types.MergePatchType, body), client.FieldOwner(v1alpha1.FieldManager)); err != nil {
+	if err := s.tools.Cluster.Patch(
+		ctx,
+		p.Object,
+		client.RawPatch(types.MergePatchType, body),
+		client.FieldOwner(v1alpha1.FieldManager),
+	); err != nil {
 		return fmt.Errorf("ippool %s: %w", s.name, err)
 	}
 	return nil
@@ -232,7 +238,8 @@ func (s *emptyStep) Verify(ctx context.Context) error {
 	}
 	pods := survey.PodsIn(s.left)
 	if len(pods) > 0 {
-		return fmt.Errorf("%d pods have addresses of %v, the first is %s/%s", len(pods), s.left, pods[0].Namespace, pods[0].Name)
+		return fmt.Errorf("%s with addresses of %v, the first is %s/%s",
+			english.Plural(len(pods), "pod", ""), s.left, pods[0].Namespace, pods[0].Name)
 	}
 	if nodes := survey.TunnelsIn(s.left); len(nodes) > 0 {
 		return fmt.Errorf("the tunnel of node %s has an address of %v", strings.Join(nodes, ", "), s.left)

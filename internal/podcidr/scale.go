@@ -58,7 +58,9 @@ func (s *scaleStep) Verify(ctx context.Context) error {
 
 // Preview implements engine.Previewer.
 func (s *scaleStep) Preview() ([]engine.Change, error) {
-	return []engine.Change{{Verb: "patch", Object: "Deployment " + s.key.String(), Body: map[string]any{"spec": map[string]any{"replicas": "one more"}}}}, nil
+	return []engine.Change{
+		{Verb: "patch", Object: "Deployment " + s.key.String(), Body: map[string]any{"spec": map[string]any{"replicas": "one more"}}},
+	}, nil
 }
 
 // unscaleStep gives every Deployment back how many pods it had. One that somebody else has scaled since is left alone.
@@ -126,7 +128,12 @@ func patchReplicas(ctx context.Context, tools Tools, d *appsv1.Deployment, patch
 	if err != nil {
 		return err
 	}
-	if err := tools.Cluster.Patch(ctx, d, client.RawPatch(types.MergePatchType, body), client.FieldOwner(v1alpha1.FieldManager)); err != nil {
+	if err := tools.Cluster.Patch(
+		ctx,
+		d,
+		client.RawPatch(types.MergePatchType, body),
+		client.FieldOwner(v1alpha1.FieldManager),
+	); err != nil {
 		return fmt.Errorf("deployment %s/%s: %w", d.Namespace, d.Name, err)
 	}
 	return nil

@@ -100,9 +100,17 @@ func (s *Spec) validateChoices() error {
 	case s.Prepare != v1alpha1.PrepareScale && s.Prepare != v1alpha1.PrepareDisabled:
 		return &spec.Error{Field: root + ".prepare.mode", Problem: fmt.Sprintf("%q is not known", s.Prepare), Hint: "use Scale or Disabled"}
 	case s.Canary.Mode != v1alpha1.PodCanaryRun && s.Canary.Mode != v1alpha1.PodCanaryDisabled:
-		return &spec.Error{Field: root + ".canary.mode", Problem: fmt.Sprintf("%q is not known", s.Canary.Mode), Hint: "use Run or Disabled"}
+		return &spec.Error{
+			Field:   root + ".canary.mode",
+			Problem: fmt.Sprintf("%q is not known", s.Canary.Mode),
+			Hint:    "use Run or Disabled",
+		}
 	case s.Roll.BarePods != v1alpha1.BarePodsReport && s.Roll.BarePods != v1alpha1.BarePodsEvict:
-		return &spec.Error{Field: root + ".roll.barePods", Problem: fmt.Sprintf("%q is not known", s.Roll.BarePods), Hint: "use Report or Evict"}
+		return &spec.Error{
+			Field:   root + ".roll.barePods",
+			Problem: fmt.Sprintf("%q is not known", s.Roll.BarePods),
+			Hint:    "use Report or Evict",
+		}
 	case s.Roll.Parallel < 1 || s.Roll.Parallel > 100:
 		return &spec.Error{Field: root + ".roll.parallel", Problem: fmt.Sprintf("is %d", s.Roll.Parallel), Hint: "use 1 to 100"}
 	case s.Roll.Timeout.Duration <= 0:
@@ -110,7 +118,11 @@ func (s *Spec) validateChoices() error {
 	case s.Roll.JobWait.Duration <= 0:
 		return &spec.Error{Field: root + ".roll.jobWait", Problem: "is not positive", Hint: "leave it out for 1h"}
 	case s.BlockSize != 0 && (s.BlockSize < 20 || s.BlockSize > 32):
-		return &spec.Error{Field: root + ".blockSize", Problem: fmt.Sprintf("is %d", s.BlockSize), Hint: "use 20 to 32; Calico's own choice is 26"}
+		return &spec.Error{
+			Field:   root + ".blockSize",
+			Problem: fmt.Sprintf("is %d", s.BlockSize),
+			Hint:    "use 20 to 32; Calico's own choice is 26",
+		}
 	}
 	return nil
 }
@@ -120,7 +132,11 @@ func ranges(field string, texts []string) ([]netip.Prefix, error) {
 	for i, text := range texts {
 		p, err := addr.Parse(text)
 		if err != nil {
-			return nil, &spec.Error{Field: fmt.Sprintf("%s[%d]", field, i), Problem: err.Error(), Hint: "write a range such as 10.245.0.0/16"}
+			return nil, &spec.Error{
+				Field:   fmt.Sprintf("%s[%d]", field, i),
+				Problem: err.Error(),
+				Hint:    "write a range such as 10.245.0.0/16",
+			}
 		}
 		all = append(all, p)
 	}

@@ -153,8 +153,9 @@ func resolve(s Spec, state *calico.State) ([]netip.Prefix, error) {
 	}
 	if len(found) != len(s.To) {
 		return nil, &spec.Error{
-			Field: root + ".from", Problem: fmt.Sprintf("is empty, and there are %d enabled pools %v for %d targets", len(found), found, len(s.To)),
-			Hint: "name in from the range of the pool that each target takes over from",
+			Field:   root + ".from",
+			Problem: fmt.Sprintf("is empty, and there are %d enabled pools %v for %d targets", len(found), found, len(s.To)),
+			Hint:    "name in from the range of the pool that each target takes over from",
 		}
 	}
 	return found, nil

@@ -90,7 +90,8 @@ func (s *restartStep) explain(ctx context.Context, f *finding, outstanding error
 // stuck says why a pod cannot start; nothing, if it runs or is only on its way.
 func stuck(pod *corev1.Pod) string {
 	for _, c := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
-		if w := c.State.Waiting; w != nil && w.Reason != "" && w.Reason != "PodInitializing" && (w.Reason != "ContainerCreating" || w.Message != "") {
+		if w := c.State.Waiting; w != nil && w.Reason != "" && w.Reason != "PodInitializing" &&
+			(w.Reason != "ContainerCreating" || w.Message != "") {
 			return strings.TrimSpace(w.Reason + " " + w.Message)
 		}
 	}

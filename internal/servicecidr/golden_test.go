@@ -14,7 +14,6 @@ import (
 	"github.com/rogpeppe/go-internal/txtar"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
@@ -313,49 +312,6 @@ func notIn(t *testing.T, file string, archive *txtar.Archive, codes []byte) {
 				t.Errorf("%s: check %s is said to pass and does not", file, code)
 			}
 		}
-	}
-}
-
-func TestFindingsPageIsUpToDate(t *testing.T) {
-	const page = "../../docs/findings.md"
-	want := check.Reference("Findings", Checks())
-	if *update {
-		if err := os.WriteFile(page, []byte(want), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	have, err := os.ReadFile(page)
-	if err != nil || string(have) != want {
-		t.Errorf("%s is not up to date (%v); run the tests of this package with -update", page, err)
-	}
-}
-
-// TestRBACGrantsExactlyTheRights compares deploy/rbac.yaml with what the checks ask for.
-func TestRBACGrantsExactlyTheRights(t *testing.T) {
-	body, err := os.ReadFile("../../deploy/rbac.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	role := &rbacv1.ClusterRole{}
-	if err := yaml.UnmarshalStrict(body, role); err != nil {
-		t.Fatal(err)
-	}
-	var granted, needed []string
-	for _, rule := range role.Rules {
-		for _, resource := range rule.Resources {
-			name, sub, _ := strings.Cut(resource, "/")
-			for _, verb := range rule.Verbs {
-				granted = append(granted, cluster.Right{Verb: verb, Group: rule.APIGroups[0], Resource: name, Subresource: sub}.String())
-			}
-		}
-	}
-	for _, r := range Rights() {
-		needed = append(needed, r.String())
-	}
-	slices.Sort(granted)
-	slices.Sort(needed)
-	if !slices.Equal(granted, needed) {
-		t.Errorf("granted %v\nneeded %v", granted, needed)
 	}
 }
 
