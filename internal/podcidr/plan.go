@@ -269,7 +269,7 @@ func (p *Planner) switchOver() []engine.Group {
 }
 
 func (p *Planner) tunnels(id string, left []netip.Prefix) engine.Step {
-	return &tunnelStep{id: id, tools: p.Tools, left: left, length: tunnelWait}
+	return &tunnelStep{tools: p.Tools, id: id, left: left, length: tunnelWait}
 }
 
 func (p *Planner) verify(id string, left []netip.Prefix) []engine.Group {
@@ -284,7 +284,7 @@ func (p *Planner) restarted() []engine.Group {
 	if len(p.Survey.Moves) == 0 {
 		return nil
 	}
-	return inOrder(&restartedStep{tools: p.Tools, spec: p.spec()}, p.tunnels("verify-tunnels", p.spec().From))
+	return inOrder(&restartedStep{tools: p.Tools, spec: p.spec()}, p.tunnels("verify/tunnels", p.spec().From))
 }
 
 func (p *Planner) release(all []netip.Prefix) []engine.Group {

@@ -21,7 +21,7 @@ func workRights() []cluster.Right {
 		{"", "nodes", "", "list"},
 		{"", "namespaces", "", "get list create delete"},
 		{"", "services", "", "get"},
-		{"", "configmaps", "", "list create delete"},
+		{"", "configmaps", "", "get list create delete"},
 		{"", "pods", "", "get list create delete deletecollection"},
 		{"", "pods", "eviction", "create"},
 		{"apps", "deployments", "", "get list patch"},
@@ -57,6 +57,7 @@ func lookRights() []cluster.Right {
 		{"admissionregistration.k8s.io", "validatingadmissionpolicies", "", "list"},
 		{"apiextensions.k8s.io", "customresourcedefinitions", "", "list"},
 		{"crd.projectcalico.org", "felixconfigurations", "", "get"},
+		{"operator.tigera.io", "installations", "", "list"},
 	})
 }
 
