@@ -31,7 +31,7 @@ image: build ## Write build/replumb-image.tar, for canaries: load it into a regi
 	@go run ./hack/image -binary $(BIN)/replumb -ref $(IMAGE) -o build/replumb-image.tar
 
 .PHONY: lab
-lab: deps build ## Build the lab's components: Kubernetes, containerd, CoreDNS, CNI (about 15 min the first time, then cached)
+lab: deps build ## Build the lab's components: Kubernetes, containerd, CoreDNS, CNI, Calico (about 20 min the first time, then cached)
 	@$(LAB) build > /dev/null
 
 ##@ Check

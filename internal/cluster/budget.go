@@ -4,6 +4,8 @@ import (
 	"fmt"
 
 	policyv1 "k8s.io/api/policy/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
@@ -11,6 +13,12 @@ import (
 // nothing if there is none. Percentages are rounded up, as the disruption controller does
 // (k8s.io/kubernetes pkg/controller/disruption/disruption.go, getExpectedPodCount).
 func neverAllows(b *policyv1.PodDisruptionBudget) string {
+	// Its controller cannot tell how many pods there should be: maxUnavailable over a DaemonSet, say. It then allows nothing
+	// (failSafe in k8s.io/kubernetes pkg/controller/disruption/disruption.go), and expects nothing either.
+	failed := meta.FindStatusCondition(b.Status.Conditions, policyv1.DisruptionAllowedCondition)
+	if failed != nil && failed.Status == metav1.ConditionFalse && failed.Reason == policyv1.SyncFailedReason {
+		return failed.Message
+	}
 	expected := int(b.Status.ExpectedPods)
 	if b.Status.DisruptionsAllowed > 0 || expected == 0 {
 		return ""

@@ -45,8 +45,10 @@ func Variety(namespace string) []runtime.Object {
 		agent.daemonSet(appsv1.RollingUpdateDaemonSetStrategyType), relay.daemonSet(appsv1.OnDeleteDaemonSetStrategyType),
 		cache.replicaSet(), echo(BarePodName, 0).pod(), job(namespace),
 		front.budget(policyv1.PodDisruptionBudgetSpec{MinAvailable: ptr.To(intstr.FromInt32(2))}),
+		// Kubernetes knows no maxUnavailable over DaemonSets: it would never let a pod go.
+		relay.budget(policyv1.PodDisruptionBudgetSpec{MinAvailable: ptr.To(intstr.FromInt32(1))}),
 	}
-	for _, e := range []Echo{cart, ledger, archive, cache, relay} {
+	for _, e := range []Echo{cart, ledger, archive, cache} {
 		objects = append(objects, e.budget(policyv1.PodDisruptionBudgetSpec{MaxUnavailable: ptr.To(intstr.FromInt32(1))}))
 	}
 	for _, e := range []Echo{front, cart, catalog, payments, search, ledger, archive, agent, relay, cache, queue} {
