@@ -67,7 +67,7 @@ func TestReadBlock(t *testing.T) {
 			"10.244.0.0/30 a 10.244.0.1=one(pod shop/web) 10.244.0.3=two(handle two)", "",
 		},
 		{"shared attributes", "{cidr: 10.244.0.0/31, allocations: [0, 0], attributes: [{handle_id: one}]}", "10.244.0.0/31  10.244.0.0=one(handle one) 10.244.0.1=one(handle one)", ""},
-		{"empty", "{cidr: 10.244.0.0/30, allocations: [null, null, null, null], attributes: []}", "10.244.0.0/30 ", ""},
+		{"empty", "{cidr: 10.244.0.0/32, allocations: [null], attributes: []}", "10.244.0.0/32 ", ""},
 		{"attributes that are not there", "{cidr: 10.244.0.0/31, allocations: [7, -1], attributes: []}", "10.244.0.0/31  10.244.0.0=(handle ) 10.244.0.1=(handle )", ""},
 		{"virtual affinity", `{cidr: 10.244.0.0/32, affinity: "virtual:load-balancer", allocations: [null], attributes: []}`, "10.244.0.0/32 ", ""},
 		{"IPv6", `{cidr: "fd00::/127", affinity: "host:a", allocations: [null, 0], attributes: [{handle_id: six}]}`, "fd00::/127 a fd00::1=six(handle six)", ""},

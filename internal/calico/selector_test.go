@@ -36,7 +36,7 @@ func TestSelects(t *testing.T) {
 		"zone ==":           "error",
 		"zone":              "error",
 		"(all()":            "error",
-		"all() all()":       "error",
+		"all() has(zone)":   "error",
 		"has zone":          "error",
 		"zone in 'a'":       "error",
 		"zone in {'a' 'b'}": "error",

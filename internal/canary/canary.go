@@ -41,10 +41,10 @@ func Serve(ctx context.Context, addresses ...string) error {
 func accept(ctx context.Context, listener net.Listener) error {
 	for {
 		conn, err := listener.Accept()
-		if ctx.Err() != nil {
-			return nil
-		}
-		if err != nil {
+		switch {
+		case ctx.Err() != nil: // who ends it closes the listener
+			return nil //nolint:nilerr // the error is that it was closed
+		case err != nil:
 			return err
 		}
 		_ = conn.Close()

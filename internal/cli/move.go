@@ -276,7 +276,9 @@ It works from every point before finish has passed the point of no return, and c
 
 func (a *app) finish() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "finish NAME", Short: "Take old addresses away, for good", Args: oneName,
+		Use:   "finish NAME",
+		Short: "Take old addresses away, for good",
+		Args:  oneName,
 		Long: `Take bridges and old addresses away, or the old range of pods. This passes the point of no return: afterwards there is no rollback.
 
 It refuses as long as apply has something left to do, says what becomes final, and asks. Run again it carries on.`,

@@ -64,21 +64,22 @@ func checkPins(in Input) []check.Result {
 	for name, annotations := range in.Survey.Namespaces {
 		pinned("Namespace "+name, annotations)
 	}
+	out = append(out, in.pinnedConfigs(goes)...)
+	slices.SortFunc(out, func(a, b check.Result) int { return strings.Compare(a.Message, b.Message) })
+	return out
+}
+
+// pinnedConfigs are CNI configurations that name a pool that goes.
+func (in Input) pinnedConfigs(goes func(text string) bool) []check.Result {
+	var out []check.Result
 	for name, data := range in.Survey.Configs {
 		for _, text := range data {
 			if strings.Contains(text, "ipv4_pools") && goes(text) {
-				out = append(
-					out,
-					check.Failed(
-						"ConfigMap "+name,
-						"the CNI configuration in ConfigMap %s pins pods to a pool that goes: ipv4_pools",
-						name,
-					),
-				)
+				what := "the CNI configuration in ConfigMap %s pins pods to a pool that goes: ipv4_pools"
+				out = append(out, check.Failed("ConfigMap "+name, what, name))
 			}
 		}
 	}
-	slices.SortFunc(out, func(a, b check.Result) int { return strings.Compare(a.Message, b.Message) })
 	return out
 }
 

@@ -255,7 +255,8 @@ func (c *podCluster) take(t *testing.T) picture {
 			kind := strings.TrimPrefix(fmt.Sprintf("%T", o), "*")
 			name := volatile.ReplaceAllString(kind+" "+o.GetNamespace()+"/"+o.GetName(), "<volatile>")
 			p[name] = volatile.ReplaceAllString(plain(t, o), "<volatile>")
-			if strings.HasPrefix(kind, "v1.Deployment") || strings.HasPrefix(kind, "v1.StatefulSet") || strings.HasPrefix(kind, "v1.DaemonSet") {
+			if strings.HasPrefix(kind, "v1.Deployment") || strings.HasPrefix(kind, "v1.StatefulSet") ||
+				strings.HasPrefix(kind, "v1.DaemonSet") {
 				p[name], _, _ = strings.Cut(p[name], "\nstatus:") // which names revisions, that depend on the time of a restart
 			}
 		}
