@@ -35,14 +35,11 @@ The directory is made if it is not there. Only you can read the files: they may 
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			tools, err := a.tools()
+			c, err := a.reach(cmd.Context())
 			if err != nil {
 				return err
 			}
-			if _, err := tools.Cluster.ServerVersion(cmd.Context()); err != nil {
-				return err
-			}
-			files, err := backup.Export(cmd.Context(), tools.Cluster, args[0], args[1])
+			files, err := backup.Export(cmd.Context(), c.Cluster, args[0], args[1])
 			for _, f := range files {
 				fmt.Fprintln(a.out, f)
 			}

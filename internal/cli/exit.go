@@ -16,6 +16,7 @@ import (
 	"github.com/replumb/replumb/internal/lock"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/servicecidr"
+	"github.com/replumb/replumb/internal/spec"
 )
 
 // The exit codes, which scripts rely on.
@@ -51,15 +52,15 @@ func (e *HintedError) Unwrap() error { return e.Err }
 // ExitCode of an error.
 func ExitCode(err error) int {
 	var usage *UsageError
-	var spec *servicecidr.SpecError
+	var wrong *spec.Error
 	var blocked *check.BlockedError
-	var denied *servicecidr.DeniedError
-	var changed *servicecidr.ChangedPlanError
+	var denied *cluster.DeniedError
+	var changed *migration.ChangedPlanError
 	var held *lock.HeldError
 	switch {
 	case err == nil:
 		return ExitDone
-	case errors.As(err, &usage), errors.As(err, &spec):
+	case errors.As(err, &usage), errors.As(err, &wrong):
 		return ExitUsage
 	case errors.As(err, &blocked), errors.As(err, &denied), errors.As(err, &changed):
 		return ExitBlocked
@@ -85,10 +86,10 @@ func Report(w io.Writer, err error) {
 func hintOf(err error) string {
 	var hinted *HintedError
 	var usage *UsageError
-	var spec *servicecidr.SpecError
+	var wrong *spec.Error
 	var state *migration.StateError
 	var unreachable *cluster.UnreachableError
-	var denied *servicecidr.DeniedError
+	var denied *cluster.DeniedError
 	var blocked *check.BlockedError
 	var late *engine.DeadlineError
 	if errors.As(err, &hinted) { // whoever wrote it knew most
@@ -100,8 +101,8 @@ func hintOf(err error) string {
 	switch {
 	case errors.As(err, &usage):
 		return usage.Hint
-	case errors.As(err, &spec):
-		return spec.Hint
+	case errors.As(err, &wrong):
+		return wrong.Hint
 	case errors.As(err, &state):
 		return state.Hint
 	case errors.As(err, &unreachable):
@@ -123,7 +124,7 @@ func hintOf(err error) string {
 // hintOfRun is the hint of errors that only a run has.
 func hintOfRun(err error) string {
 	var held *lock.HeldError
-	var changed *servicecidr.ChangedPlanError
+	var changed *migration.ChangedPlanError
 	var back *servicecidr.CameBackError
 	var unknown *engine.UnknownPhaseError
 	switch {

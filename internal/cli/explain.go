@@ -2,11 +2,14 @@ package cli
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/replumb/replumb/internal/check"
+	"github.com/replumb/replumb/internal/podcidr"
 	"github.com/replumb/replumb/internal/servicecidr"
 	"github.com/replumb/replumb/internal/ui"
 )
@@ -36,11 +39,10 @@ func (a *app) explainCode() *cobra.Command {
 		},
 		Example: a.example("  replumb explain RP1203\n  replumb explain RP1203 -o json"),
 		RunE: func(_ *cobra.Command, args []string) error {
-			c, ok := check.Find(servicecidr.Checks(), args[0])
+			e, ok := explanations()[strings.ToUpper(args[0])]
 			if !ok {
 				return &UsageError{Problem: fmt.Sprintf("code %q is not known", args[0]), Hint: "known codes: " + codes()}
 			}
-			e := explanation{Code: c.Code, Group: c.Group, Severity: c.Severity, Claim: c.Claim, Why: c.Why, Fix: c.Fix}
 			if a.output != "table" {
 				return ui.Document(a.out, a.output, e)
 			}
@@ -53,10 +55,18 @@ func (a *app) explainCode() *cobra.Command {
 }
 
 // codes lists the codes of all checks.
-func codes() string {
-	var all []string
-	for _, c := range servicecidr.Checks() {
-		all = append(all, c.Code)
+func codes() string { return strings.Join(slices.Sorted(maps.Keys(explanations())), " ") }
+
+// explanations of all kinds of migrations, by code.
+func explanations() map[string]explanation {
+	all := map[string]explanation{}
+	explain(all, servicecidr.Checks())
+	explain(all, podcidr.Checks())
+	return all
+}
+
+func explain[Input any](all map[string]explanation, checks []check.Check[Input]) {
+	for _, c := range checks {
+		all[c.Code] = explanation{Code: c.Code, Group: c.Group, Severity: c.Severity, Claim: c.Claim, Why: c.Why, Fix: c.Fix}
 	}
-	return strings.Join(all, " ")
 }

@@ -6,17 +6,14 @@ import (
 	"fmt"
 	"os"
 	"slices"
-	"strconv"
 	"strings"
 
-	"github.com/dustin/go-humanize/english"
 	"github.com/spf13/cobra"
 	"sigs.k8s.io/yaml"
 
-	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/check"
 	"github.com/replumb/replumb/internal/engine"
-	"github.com/replumb/replumb/internal/servicecidr"
+	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/ui"
 )
 
@@ -28,11 +25,15 @@ func (a *app) check() *cobra.Command {
 Exit code: 0 nothing blocks, 3 something blocks, 1 could not look.`,
 		Example: a.example("  replumb check -f move.yaml\n  replumb check -f move.yaml -o json"),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			planner, err := a.examine(cmd.Context())
+			j, _, err := a.jobFromFile(cmd.Context())
 			if err != nil {
 				return err
 			}
-			return a.showFindings(planner.Findings)
+			look, err := j.examine(cmd.Context())
+			if err != nil {
+				return err
+			}
+			return a.showFindings(look.findings)
 		},
 	}
 	a.fileFlag(cmd)
@@ -50,21 +51,6 @@ func (a *app) showFindings(all check.Findings) error {
 		return &check.BlockedError{Findings: blocking}
 	}
 	return nil
-}
-
-// examine looks at the cluster for the Migration in the file.
-func (a *app) examine(ctx context.Context) (*servicecidr.Planner, error) {
-	job, err := a.jobFromFile()
-	if err != nil {
-		return nil, err
-	}
-	if _, err := job.Tools.Cluster.ServerVersion(ctx); err != nil {
-		return nil, err
-	}
-	if _, err := job.Adopt(ctx); err != nil {
-		return nil, err
-	}
-	return job.Examine(ctx)
 }
 
 // planDocument is what plan prints with -o json or yaml.
@@ -99,11 +85,15 @@ Exit code: 0 nothing blocks, 3 something blocks, 1 could not look.`,
   replumb plan -f move.yaml -o yaml           # with every object and patch in full
   replumb plan -f move.yaml -o json > plan.json && replumb apply -f move.yaml --plan plan.json`),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			planner, err := a.examine(cmd.Context())
+			j, _, err := a.jobFromFile(cmd.Context())
 			if err != nil {
 				return err
 			}
-			return a.showPlan(cmd.Context(), planner)
+			look, err := j.examine(cmd.Context())
+			if err != nil {
+				return err
+			}
+			return a.showPlan(look)
 		},
 	}
 	a.fileFlag(cmd)
@@ -111,77 +101,47 @@ Exit code: 0 nothing blocks, 3 something blocks, 1 could not look.`,
 	return cmd
 }
 
-func (a *app) showPlan(ctx context.Context, p *servicecidr.Planner) error {
-	plan := p.Outstanding(ctx)
-	phases, err := ui.PlanPhases(plan)
+func (a *app) showPlan(look outlook) error {
+	phases, err := ui.PlanPhases(look.outstanding)
 	if err != nil {
 		return err
 	}
-	hash, err := p.Apply().Hash()
+	hash, err := look.whole.Hash()
 	if err != nil {
 		return err
-	}
-	doc := planDocument{Migration: plan.Name, Hash: hash, Findings: p.Findings, Phases: phases, Stays: []stayLine{}}
-	for _, e := range append(p.Survey.Pins, p.Survey.Stays...) {
-		doc.Stays = append(doc.Stays, stayLine{Service: e.Key().String(), Reason: e.Reason})
 	}
 	switch a.output {
 	case "name":
-		for _, s := range plan.Steps() {
+		for _, s := range look.outstanding.Steps() {
 			fmt.Fprintln(a.out, s.ID())
 		}
-		return a.blocking(p)
 	case "json", "yaml":
+		doc := planDocument{Migration: look.whole.Name, Hash: hash, Findings: look.findings, Phases: phases, Stays: look.stays}
 		if err := ui.Document(a.out, a.output, doc); err != nil {
 			return err
 		}
-		return a.blocking(p)
+	default:
+		ui.Attention(a.out, look.findings)
+		ui.Phases(a.out, phases)
+		if err := look.details(a.out); err != nil {
+			return err
+		}
+		fmt.Fprintf(a.out, "%s; plan %s\n", look.summary, hash)
 	}
-	if err := a.planTable(p, doc); err != nil {
-		return err
-	}
-	return a.blocking(p)
-}
-
-func (a *app) blocking(p *servicecidr.Planner) error {
-	if blocking := p.Findings.Blocking(); len(blocking) > 0 {
+	if blocking := look.findings.Blocking(); len(blocking) > 0 {
 		return &check.BlockedError{Findings: blocking}
 	}
 	return nil
 }
 
-func (a *app) planTable(p *servicecidr.Planner, doc planDocument) error {
-	ui.Attention(a.out, p.Findings)
-	ui.Phases(a.out, doc.Phases)
-	if p.Survey.Spec.Mode == v1alpha1.ModeExtend {
-		a.usage(p.Survey)
-	}
-	if len(doc.Stays) > 0 {
-		fmt.Fprintln(a.out, "stays:")
-		var rows [][]string
-		for _, s := range doc.Stays {
-			rows = append(rows, []string{"  " + s.Service, s.Reason})
-		}
-		if err := ui.Table(a.out, rows); err != nil {
-			return err
-		}
-	}
-	counts := p.Survey.Counts()
-	for _, r := range p.Refresh.Left {
-		fmt.Fprintf(a.out, "keeps old addresses: pod %s (%s)\n", r.Pod, r.Reason)
-	}
-	_, err := fmt.Fprintf(a.out, "%s to move (%d moved), %d pinned, %d stay; plan %s\n",
-		english.Plural(counts.Total, "Service", ""), counts.Moved, counts.Pinned, counts.Stays, doc.Hash)
-	return err
-}
-
 func (a *app) apply() *cobra.Command {
 	var until, plan string
 	cmd := &cobra.Command{
-		Use: "apply -f FILE", Short: "Move the Services; old addresses keep answering", Args: noArgs,
-		Long: `Move the Services, tier by tier and batch by batch, restart what carries old addresses, and retire the old range, up to
-but never past the point of no return. Where only you can do something, such as restarting API servers with another
-flag, it says what, waits, and goes on by itself when it sees it done.
+		Use: "apply -f FILE", Short: "Move Services or pods; old addresses stay valid", Args: noArgs,
+		Long: `Do what the Migration says, up to but never past the point of no return: move Services, tier by tier and batch by batch,
+restart what carries old addresses, and retire the old range (spec.serviceCIDR); or add a range for pods, try it out on
+every node, and restart pods into it, tier by tier (spec.podCIDR). Where only you can do something, such as restarting API
+servers with another flag, it says what, waits, and goes on by itself when it sees it done.
 
 Run again it carries on where it was, and does nothing when there is nothing to do.
 
@@ -194,22 +154,19 @@ Exit code: 0 done, 1 error, 2 wrong command line or Migration, 3 blocked, 5 some
   replumb apply -f move.yaml --plan plan.json       # only what that plan said, or nothing
   replumb apply -f move.yaml -o json                # one event a line on stdout`),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			job, err := a.jobFromFile()
-			if err != nil {
-				return err
-			}
-			if job.Until = until; until != "" && !slices.Contains(servicecidr.ApplyPhases(), until) {
-				return &UsageError{
-					Problem: fmt.Sprintf("apply has no phase %q", until),
-					Hint:    "the phases of apply are " + strings.Join(servicecidr.ApplyPhases(), ", "),
-				}
-			}
+			var expected *migration.Expectation
 			if plan != "" {
-				if job.Expected, err = readPlan(plan); err != nil {
+				var err error
+				if expected, err = readPlan(plan); err != nil {
 					return err
 				}
 			}
-			return a.runApply(cmd.Context(), job)
+			j, c, err := a.jobFromFile(cmd.Context(), hasPhase(until))
+			if err != nil {
+				return err
+			}
+			j.restrict(until, expected)
+			return a.runApply(cmd.Context(), c, j)
 		},
 	}
 	a.fileFlag(cmd)
@@ -220,8 +177,21 @@ Exit code: 0 done, 1 error, 2 wrong command line or Migration, 3 blocked, 5 some
 	return cmd
 }
 
+// hasPhase refuses a phase that apply does not have.
+func hasPhase(until string) func(job) error {
+	return func(j job) error {
+		phases := j.about().phases
+		if until == "" || slices.Contains(phases, until) {
+			return nil
+		}
+		return &UsageError{
+			Problem: fmt.Sprintf("apply has no phase %q", until), Hint: "the phases of apply are " + strings.Join(phases, ", "),
+		}
+	}
+}
+
 // readPlan reads a plan that plan wrote.
-func readPlan(file string) (*servicecidr.Expectation, error) {
+func readPlan(file string) (*migration.Expectation, error) {
 	body, err := os.ReadFile(file)
 	if err != nil {
 		return nil, &UsageError{Problem: err.Error(), Hint: "write a plan with: plan -f FILE -o json > plan.json"}
@@ -230,7 +200,7 @@ func readPlan(file string) (*servicecidr.Expectation, error) {
 	if err := yaml.Unmarshal(body, &doc); err != nil || doc.Hash == "" {
 		return nil, &UsageError{Problem: file + " holds no plan", Hint: "write one with: plan -f FILE -o json > plan.json"}
 	}
-	expected := &servicecidr.Expectation{Changes: map[string]string{}}
+	expected := &migration.Expectation{Changes: map[string]string{}}
 	for _, phase := range doc.Phases {
 		for _, s := range phase.Steps {
 			if err := expected.Add(s.ID, s.Changes); err != nil {
@@ -245,15 +215,12 @@ func (a *app) yesFlag(cmd *cobra.Command) {
 	cmd.Flags().BoolVarP(&a.yes, "yes", "y", false, "don't ask")
 }
 
-func (a *app) runApply(ctx context.Context, job *servicecidr.Job) error {
-	if _, err := job.Tools.Cluster.ServerVersion(ctx); err != nil {
-		return err
-	}
-	var survey *servicecidr.Survey
+func (a *app) runApply(ctx context.Context, c *connection, j job) error {
+	var at arrival
 	var changed *bool
-	err := a.run(ctx, job, func(ctx context.Context, r *engine.Runner) (err error) {
+	err := a.run(ctx, c, j, func(ctx context.Context, r *engine.Runner) (err error) {
 		r, changed = watchChanges(r)
-		survey, err = job.Apply(ctx, r)
+		at, err = j.apply(ctx, r)
 		return err
 	})
 	if err != nil || a.output == "json" {
@@ -262,62 +229,44 @@ func (a *app) runApply(ctx context.Context, job *servicecidr.Job) error {
 	if !*changed {
 		fmt.Fprintln(a.out, "nothing to do")
 	}
-	a.applied(job, survey)
+	at.tell(a.out)
+	if at.hint != "" {
+		fmt.Fprintf(a.err, "hint: %s\n", at.hint)
+	}
 	return nil
 }
 
-// applied tells where apply got to.
-func (a *app) applied(job *servicecidr.Job, survey *servicecidr.Survey) {
-	counts := survey.Counts()
-	switch {
-	case job.Spec.Mode == v1alpha1.ModeExtend:
-		a.usage(survey)
-		return
-	case job.Until != "":
-		fmt.Fprintf(a.out, "stopped after phase %s, as asked: %s moved, %d not\n",
-			job.Until, english.Plural(counts.Moved, "Service", ""), counts.Total-counts.Moved)
-		return
-	}
-	fmt.Fprintf(a.out, "%s moved, %d pinned, %d stay; old addresses keep answering\n",
-		english.Plural(counts.Moved, "Service", ""), counts.Pinned, counts.Stays)
-	fmt.Fprintf(a.err, "hint: when all is well, %s finish %s; to go back, %s rollback %s\n", a.name, job.Spec.Name, a.name, job.Spec.Name)
-}
-
-// usage shows how full each Service range is.
-func (a *app) usage(survey *servicecidr.Survey) {
-	rows := [][]string{{"RANGE", "SERVICECIDR", "USED", "SIZE"}}
-	for _, u := range survey.Usage() {
-		rows = append(rows, []string{u.Range.String(), u.Name, strconv.Itoa(u.Used), u.Size})
-	}
-	_ = ui.Table(a.out, rows) // a.out remembers its errors
+// whenWell is the hint after apply.
+func whenWell(command, name string) string {
+	return fmt.Sprintf("when all is well, %s finish %s; to go back, %s rollback %s", command, name, command, name)
 }
 
 func (a *app) rollback() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "rollback NAME", Short: "Bring every Service back to its old address", Args: oneName,
+		Use: "rollback NAME", Short: "Bring everything back to its old address", Args: oneName,
 		Long: `Bring every Service back to its old address, over the same bridges, and with it whatever had followed: cluster DNS,
-restarted pods, the old range as the default one. Like apply it waits where only you can do something.
+restarted pods, the old range as the default one. Of a migration of pods: restart them into the old range. Like apply it
+waits where only you can do something.
 
 It works from every point before finish has passed the point of no return, and carries on when run again.`,
 		Example: a.example(`
   replumb rollback services-to-172-24
   replumb rollback services-to-172-24 --yes   # where nobody can be asked`),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			job, err := a.jobByName(cmd.Context(), args[0])
+			j, c, err := a.jobByName(cmd.Context(), args[0])
 			if err != nil {
 				return err
 			}
-			if job.Migration.Status.PointOfNoReturnPassed {
-				return job.Rollback(cmd.Context(), a.runner()) // which refuses
+			if j.about().migration.Status.PointOfNoReturnPassed {
+				return j.Rollback(cmd.Context(), a.runner()) // which refuses
 			}
-			if err := a.confirm("Bring every Service of " + args[0] + " back to its old address?"); err != nil {
+			if err := a.confirm(j.about().goBack); err != nil {
 				return err
 			}
-			rollback := func(ctx context.Context, r *engine.Runner) error { return job.Rollback(ctx, r) }
-			if err := a.run(cmd.Context(), job, rollback); err != nil {
+			if err := a.run(cmd.Context(), c, j, j.Rollback); err != nil {
 				return err
 			}
-			return a.done("every Service is back at its old address")
+			return a.done(j.about().wentBack)
 		},
 	}
 	a.outputFlag(cmd, "table", "json")
@@ -328,50 +277,36 @@ It works from every point before finish has passed the point of no return, and c
 func (a *app) finish() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "finish NAME", Short: "Take old addresses away, for good", Args: oneName,
-		Long: `Take bridges and old addresses away. This passes the point of no return: afterwards there is no rollback.
+		Long: `Take bridges and old addresses away, or the old range of pods. This passes the point of no return: afterwards there is no rollback.
 
 It refuses as long as apply has something left to do, says what becomes final, and asks. Run again it carries on.`,
 		Example: a.example("  replumb finish services-to-172-24\n  replumb finish services-to-172-24 --yes"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			job, err := a.jobByName(cmd.Context(), args[0])
+			j, c, err := a.jobByName(cmd.Context(), args[0])
 			if err != nil {
 				return err
 			}
-			planner, err := job.Finishable(cmd.Context())
+			ahead, err := j.finishable(cmd.Context())
 			if err != nil {
 				return err
 			}
-			question := fmt.Sprintf(
-				"The old addresses of %s will stop answering, and there is no way back. Finish?",
-				english.Plural(len(planner.Survey.Moves), "Service", ""),
-			)
-			a.finals(planner)
-			if err := a.confirm(question); err != nil {
+			if a.output != "json" {
+				for _, line := range ahead.finals {
+					fmt.Fprintln(a.err, line)
+				}
+			}
+			if err := a.confirm(ahead.question); err != nil {
 				return err
 			}
-			finish := func(ctx context.Context, r *engine.Runner) error { return job.Finish(ctx, r) }
-			if err := a.run(cmd.Context(), job, finish); err != nil {
+			if err := a.run(cmd.Context(), c, j, j.Finish); err != nil {
 				return err
 			}
-			return a.done("finished: old addresses no longer answer")
+			return a.done(j.about().finished)
 		},
 	}
 	a.outputFlag(cmd, "table", "json")
 	a.yesFlag(cmd)
 	return cmd
-}
-
-// finals tells what becomes final.
-func (a *app) finals(p *servicecidr.Planner) {
-	if a.output == "json" {
-		return
-	}
-	for _, e := range p.Survey.Pins {
-		fmt.Fprintf(a.err, "stays at its address for good: service %s (%s)\n", e.Key(), e.Old)
-	}
-	for _, r := range p.Refresh.Left {
-		fmt.Fprintf(a.err, "will lose what it knows: pod %s has %s (%s)\n", r.Pod, strings.Join(r.Carries, ", "), r.Reason)
-	}
 }
 
 func (a *app) done(message string) error {

@@ -9,7 +9,6 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/bridge"
 	"github.com/replumb/replumb/internal/engine"
-	"github.com/replumb/replumb/internal/servicecidr"
 )
 
 func (a *app) pause() *cobra.Command {
@@ -21,11 +20,11 @@ Until resume, no command goes on with it.
 A run that waits for you, or for time to pass, sees the pause when that wait is over; Ctrl-C ends it at once.`,
 		Example: a.example("  replumb pause services-to-172-24"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			job, err := a.jobByName(cmd.Context(), args[0])
+			j, _, err := a.jobByName(cmd.Context(), args[0])
 			if err != nil {
 				return err
 			}
-			if err := job.Pause(cmd.Context()); err != nil {
+			if err := j.Pause(cmd.Context()); err != nil {
 				return err
 			}
 			_, err = fmt.Fprintf(a.out, "migration %s pauses before its next step\n", args[0])
@@ -42,14 +41,14 @@ func (a *app) resume() *cobra.Command {
 		Long:    "Take a pause back and carry on, in this process, with what was under way: apply, rollback or finish.",
 		Example: a.example("  replumb resume services-to-172-24"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			job, err := a.jobByName(cmd.Context(), args[0])
+			j, c, err := a.jobByName(cmd.Context(), args[0])
 			if err != nil {
 				return err
 			}
-			if err := job.Resume(cmd.Context()); err != nil {
+			if err := j.Resume(cmd.Context()); err != nil {
 				return err
 			}
-			return a.carryOn(cmd.Context(), job)
+			return a.carryOn(cmd.Context(), c, j)
 		},
 	}
 	a.outputFlag(cmd, "table", "json")
@@ -57,20 +56,21 @@ func (a *app) resume() *cobra.Command {
 }
 
 // carryOn does what the Migration in the cluster asks for.
-func (a *app) carryOn(ctx context.Context, job *servicecidr.Job) error {
-	switch job.Migration.Spec.Desired {
+func (a *app) carryOn(ctx context.Context, c *connection, j job) error {
+	of := j.about()
+	switch of.migration.Spec.Desired {
 	case v1alpha1.DesiredApplied:
-		return a.runApply(ctx, job)
+		return a.runApply(ctx, c, j)
 	case v1alpha1.DesiredRolledBack:
-		if err := a.run(ctx, job, func(ctx context.Context, r *engine.Runner) error { return job.Rollback(ctx, r) }); err != nil {
+		if err := a.run(ctx, c, j, j.Rollback); err != nil {
 			return err
 		}
-		return a.done("every Service is back at its old address")
+		return a.done(of.wentBack)
 	case v1alpha1.DesiredFinished:
-		if err := a.run(ctx, job, func(ctx context.Context, r *engine.Runner) error { return job.Finish(ctx, r) }); err != nil {
+		if err := a.run(ctx, c, j, j.Finish); err != nil {
 			return err
 		}
-		return a.done("finished: old addresses no longer answer")
+		return a.done(of.finished)
 	}
 	return a.done("nothing was under way")
 }
@@ -83,15 +83,12 @@ interrupted. apply, rollback and finish do so themselves while they run; this is
 or in the cluster.`,
 		Example: a.example("  replumb controller\n  replumb controller --context production"),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			tools, err := a.tools()
+			c, err := a.reach(cmd.Context())
 			if err != nil {
 				return err
 			}
-			if _, err := tools.Cluster.ServerVersion(cmd.Context()); err != nil {
-				return err
-			}
 			fmt.Fprintln(a.err, "following the endpoints of Services without selector")
-			bridge.Follow(cmd.Context(), tools.Cluster, "")
+			bridge.Follow(cmd.Context(), c.Cluster, "")
 			return engine.ErrInterrupted
 		},
 	}

@@ -19,10 +19,6 @@ import (
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 
 	"github.com/replumb/replumb/api/v1alpha1"
-	"github.com/replumb/replumb/internal/apiserver"
-	"github.com/replumb/replumb/internal/cluster"
-	"github.com/replumb/replumb/internal/migration"
-	"github.com/replumb/replumb/internal/servicecidr"
 	"github.com/replumb/replumb/internal/spec"
 )
 
@@ -61,16 +57,16 @@ func NewCommand(argv0 string, in io.Reader, out, errOut io.Writer) *cobra.Comman
 	root := &cobra.Command{
 		Use:   "replumb",
 		Short: "Change the network under a live Kubernetes cluster without dropping a request",
-		Long: `replumb moves the Service range of a live Kubernetes cluster without dropping a request.
+		Long: `replumb moves the Service range, or the pod range, of a live Kubernetes cluster without dropping a request.
 
-Describe the move in a Migration, look at the plan, apply it. Old addresses keep answering until
+Describe the move in a Migration, look at the plan, apply it. Old addresses stay valid until
 you finish; until then everything can be rolled back. Every command can be interrupted and run again.
 For what is beyond a cluster that runs, such as certificates, it says what to do, and waits.`,
 		Example: a.example(`
   replumb check -f move.yaml        # is the cluster fit for it?
   replumb plan -f move.yaml         # what would be done, in order
   replumb apply -f move.yaml        # do it; old addresses keep answering
-  replumb status                    # where every Service stands, and what is next
+  replumb status                    # where everything stands, and what is next
   replumb finish services-to-172-24 # take old addresses away for good`),
 		SilenceErrors: true,
 		SilenceUsage:  true,
@@ -90,7 +86,7 @@ For what is beyond a cluster that runs, such as certificates, it says what to do
 	a.addConfigFlags(root.PersistentFlags())
 	root.AddCommand(
 		a.check(), a.explainCode(), a.plan(), a.apply(), a.status(), a.pause(), a.resume(), a.rollback(), a.finish(),
-		a.unfreeze(), a.backup(), a.controller(), a.version(),
+		a.unfreeze(), a.backup(), a.controller(), a.canary(), a.version(),
 	)
 	return root
 }
@@ -143,35 +139,6 @@ func (a *app) outputFlag(cmd *cobra.Command, formats ...string) {
 	}
 }
 
-// tools connects to the cluster that the flags name.
-func (a *app) tools() (servicecidr.Tools, error) {
-	config, err := a.config.ToRESTConfig()
-	if err != nil {
-		return servicecidr.Tools{}, &HintedError{Err: fmt.Errorf("no cluster: %w", err), Hint: "name one with --kubeconfig or --context"}
-	}
-	c, err := cluster.Connect(config)
-	if err != nil {
-		return servicecidr.Tools{}, err
-	}
-	return servicecidr.Tools{Cluster: c, Probe: servicecidr.HealthPort{Cluster: c}, Inspector: apiserver.New(config)}, nil
-}
-
-// jobFromFile reads the Migration before it looks for a cluster: what is wrong in the file is told first.
-func (a *app) jobFromFile() (*servicecidr.Job, error) {
-	m, err := a.read()
-	if err != nil {
-		return nil, err
-	}
-	if _, err := servicecidr.NewJob(servicecidr.Tools{}, m); err != nil {
-		return nil, err
-	}
-	tools, err := a.tools()
-	if err != nil {
-		return nil, err
-	}
-	return servicecidr.NewJob(tools, m)
-}
-
 func (a *app) read() (*v1alpha1.Migration, error) {
 	var body []byte
 	var err error
@@ -187,28 +154,6 @@ func (a *app) read() (*v1alpha1.Migration, error) {
 		return nil, &UsageError{Problem: err.Error(), Hint: "name a file that can be read with -f"}
 	}
 	return spec.Parse(body)
-}
-
-// jobByName takes the Migration that the cluster has.
-func (a *app) jobByName(ctx context.Context, name string) (*servicecidr.Job, error) {
-	tools, err := a.tools()
-	if err != nil {
-		return nil, err
-	}
-	if _, err := tools.Cluster.ServerVersion(ctx); err != nil {
-		return nil, err
-	}
-	m, err := migration.Get(ctx, tools.Cluster, name)
-	if err != nil {
-		return nil, err
-	}
-	if m == nil {
-		return nil, &HintedError{
-			Err:  fmt.Errorf("migration %s does not exist", name),
-			Hint: "kubectl get migrations.replumb.dev lists them",
-		}
-	}
-	return servicecidr.NewJob(tools, m)
 }
 
 // confirm asks on a terminal. Elsewhere the answer must have been given by --yes.
@@ -236,11 +181,11 @@ func (a *app) version() *cobra.Command {
 		Use: "version", Short: "Print the version", Args: noArgs,
 		Example: a.example("  replumb version"),
 		RunE: func(*cobra.Command, []string) error {
-			version := "unknown"
-			if info, ok := debug.ReadBuildInfo(); ok {
-				version = info.Main.Version
+			text := version
+			if info, ok := debug.ReadBuildInfo(); ok && text == "" {
+				text = info.Main.Version
 			}
-			_, err := fmt.Fprintln(a.out, "replumb", version)
+			_, err := fmt.Fprintln(a.out, "replumb", text)
 			return err
 		},
 	}

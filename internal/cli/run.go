@@ -10,8 +10,8 @@ import (
 	"golang.org/x/term"
 
 	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/notify"
-	"github.com/replumb/replumb/internal/servicecidr"
 	"github.com/replumb/replumb/internal/ui"
 )
 
@@ -20,11 +20,12 @@ const flushLimit = 10 * time.Second
 
 // run does something with a runner whose events reach everybody who shall hear of them: the terminal, the notifiers of
 // the Migration, and the cluster's own Events.
-func (a *app) run(ctx context.Context, job *servicecidr.Job, do func(context.Context, *engine.Runner) error) error {
+func (a *app) run(ctx context.Context, c *connection, j job, do func(context.Context, *engine.Runner) error) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
-	notifier := notify.New(job.Spec.Common.Notify, stop)
-	events := notify.NewEvents(job.Tools.Cluster, job.Spec.Name, func(err error) {
+	of := j.about()
+	notifier := notify.New(of.common.Notify, stop)
+	events := notify.NewEvents(c.Cluster, of.name, func(err error) {
 		if !errors.Is(err, notify.ErrNoMigration) { // nothing was begun, and there is nothing to write about
 			fmt.Fprintf(a.err, "warning: %v\n", err)
 		}
@@ -45,7 +46,7 @@ func (a *app) run(ctx context.Context, job *servicecidr.Job, do func(context.Con
 	}
 	if errors.Is(err, engine.ErrPaused) {
 		return &HintedError{
-			Err: fmt.Errorf("migration %s is %w", job.Spec.Name, err), Hint: a.name + " resume " + job.Spec.Name + " carries on",
+			Err: fmt.Errorf("migration %s is %w", of.name, err), Hint: a.name + " resume " + of.name + " carries on",
 		}
 	}
 	return a.explain(err)
@@ -78,7 +79,7 @@ func (a *app) explain(err error) error {
 	if blocked := asBlocked(err); blocked != nil && a.output != "json" {
 		ui.Findings(a.err, blocked.Findings)
 	}
-	var changed *servicecidr.ChangedPlanError
+	var changed *migration.ChangedPlanError
 	if errors.As(err, &changed) {
 		for _, s := range changed.Added {
 			fmt.Fprintf(a.err, "+ %s\n", s)

@@ -16,14 +16,11 @@ The migration itself can go on: it follows changes by others where it can, and e
 freezes again, unless the Migration says spec.freeze: Disabled.`,
 		Example: a.example("  replumb unfreeze"),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			tools, err := a.tools()
+			c, err := a.reach(cmd.Context())
 			if err != nil {
 				return err
 			}
-			if _, err := tools.Cluster.ServerVersion(cmd.Context()); err != nil {
-				return err
-			}
-			lift := (&freeze.Step{Client: tools.Cluster}).Undo()
+			lift := (&freeze.Step{Client: c.Cluster}).Undo()
 			plan := &engine.Plan{Name: "unfreeze", Phases: []engine.Phase{{
 				Name: "unfreeze", Title: lift.Title(), Groups: []engine.Group{{Parallel: 1, Steps: []engine.Step{lift}}},
 			}}}

@@ -10,6 +10,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/calico"
@@ -22,6 +23,9 @@ import (
 	"github.com/replumb/replumb/internal/tier"
 )
 
+// maxRounds bounds how often a run looks again for what appeared while it ran.
+const maxRounds = 8
+
 // Job runs one Migration.
 type Job struct {
 	Tools     Tools
@@ -30,6 +34,8 @@ type Job struct {
 
 	// Until is the phase to stop after; empty means to go on to the end.
 	Until string
+	// Expected is a plan that somebody has looked at: apply refuses to do more. Nil expects nothing.
+	Expected *migration.Expectation
 	// Holder is who holds the lock. Default: this process.
 	Holder *lock.Holder
 
@@ -136,6 +142,12 @@ func (j *Job) Examine(ctx context.Context) (*Planner, error) {
 	if err != nil {
 		return nil, err
 	}
+	if j.Spec.Canary.Mode == v1alpha1.PodCanaryRun && j.Spec.Canary.Image == "" && j.Tools.Image == "" {
+		return nil, &spec.Error{
+			Field: root + ".canary.image", Problem: "is empty, and this build of replumb has no image of its own",
+			Hint: "name an image of replumb that the nodes can pull, or set mode: Disabled",
+		}
+	}
 	p := &Planner{Tools: j.Tools, Survey: survey, Migration: j.Migration.DeepCopy(), Rules: rules, Recorded: j.recorded != nil}
 	p.Migration.Spec.PodCIDR.From = texts(survey.Spec.From)
 	crd, err := j.Tools.Cluster.CRD(ctx)
@@ -174,26 +186,61 @@ func (j *Job) Apply(ctx context.Context, r *engine.Runner) (*Survey, error) {
 		}
 		return nil, j.keeper().Run(ctx, r, p.Apply(), v1alpha1.PhaseApplying, p.Survey.Counts)
 	}
-	var after *Survey
+	if j.Expected != nil {
+		if err := j.Expected.Check(p.Outstanding(ctx)); err != nil {
+			return nil, err
+		}
+	}
 	err = j.keeper().Locked(ctx, "apply", func(ctx context.Context) error {
-		plan := p.Apply()
-		if j.Until != "" {
-			if plan, err = plan.Until(j.Until); err != nil {
+		for range maxRounds {
+			over, err := j.applyRound(ctx, r, p)
+			if err != nil || over {
+				return err
+			}
+			if p, err = j.applicable(ctx); err != nil {
 				return err
 			}
 		}
-		if err := j.keeper().Run(ctx, r, plan, v1alpha1.PhaseApplying, p.Survey.Counts); err != nil {
-			return err
-		}
-		if after, err = j.Look(ctx); err != nil {
-			return err
-		}
-		if j.Until != "" {
-			return nil
-		}
-		return j.keeper().Settle(ctx, v1alpha1.PhaseMoved, after.Counts(), nil)
+		return fmt.Errorf("pods keep appearing in the old range: gave up after %d rounds", maxRounds)
 	})
-	return after, err
+	if err != nil {
+		return nil, err
+	}
+	return j.Look(ctx)
+}
+
+// applyRound runs what can be planned by now: before the old pools are disabled pods still come and go there. It is over
+// when a whole plan went through and left nothing to restart.
+func (j *Job) applyRound(ctx context.Context, r *engine.Runner, p *Planner) (over bool, err error) {
+	plan := p.Apply()
+	last := p.Survey.Switched()
+	if !last {
+		if plan, err = plan.Until(phaseSwitch); err != nil {
+			return false, err
+		}
+	}
+	stopsHere := false
+	if j.Until != "" {
+		if until, err := plan.Until(j.Until); err == nil {
+			plan, stopsHere = until, true
+		}
+	}
+	if err := j.keeper().Run(ctx, r, plan, v1alpha1.PhaseApplying, p.Survey.Counts); err != nil {
+		return false, err
+	}
+	if stopsHere {
+		return true, client.IgnoreNotFound(j.keeper().Status(ctx, func(st *v1alpha1.MigrationStatus) {
+			migration.SetReady(st, metav1.ConditionFalse, v1alpha1.ReasonInProgress, "stopped after phase "+j.Until+", as asked")
+		}))
+	}
+	if !last {
+		return false, nil
+	}
+	after, err := j.Look(ctx)
+	if err != nil || len(after.restartable(forth, j.Tools.now())) > 0 {
+		return false, err
+	}
+	return true, j.keeper().Settle(ctx, v1alpha1.PhaseMoved, after.Counts(), nil)
 }
 
 // applicable examines the cluster, unless the migration is beyond apply.
@@ -276,7 +323,7 @@ func (j *Job) Finishable(ctx context.Context) (*Planner, error) {
 
 // unfinished says what apply has left to do; nothing, if it has nothing.
 func (p *Planner) unfinished() string {
-	if !p.switched() {
+	if !p.Survey.Switched() {
 		return "the old pools still give addresses to new pods"
 	}
 	if pods := p.Survey.PodsIn(p.spec().From); len(pods) > 0 {
@@ -288,12 +335,16 @@ func (p *Planner) unfinished() string {
 	return ""
 }
 
-// Pause asks every run of the migration to stop before its next group of steps, and keeps others from starting. Not to
-// pause takes that back.
-func (j *Job) Pause(ctx context.Context, paused bool) error {
-	err := j.keeper().Pause(ctx, paused)
-	if err == nil {
-		j.Migration.Spec.Paused = paused
+// Pause asks every run of the migration to stop before its next group of steps, and keeps others from starting.
+func (j *Job) Pause(ctx context.Context) error { return j.setPaused(ctx, true) }
+
+// Resume takes a pause back. The caller then carries on with what spec.desired says.
+func (j *Job) Resume(ctx context.Context) error { return j.setPaused(ctx, false) }
+
+func (j *Job) setPaused(ctx context.Context, paused bool) error {
+	if err := j.keeper().Pause(ctx, paused); err != nil {
+		return err
 	}
-	return err
+	j.Migration.Spec.Paused = paused
+	return nil
 }

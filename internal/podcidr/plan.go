@@ -27,6 +27,8 @@ const (
 	parallel = 32
 	// slack covers that the clocks of nodes, and of the machine replumb runs on, differ a little.
 	slack = 2 * time.Second
+	// phaseSwitch ends with every new pod getting a new address: which pods have old ones is certain from there.
+	phaseSwitch = "switch"
 	// tunnelWait is how long Calico may take to move the tunnels of all nodes.
 	tunnelWait = 5 * time.Minute
 )
@@ -96,10 +98,15 @@ func (p *Planner) Apply() *engine.Plan {
 		engine.Phase{Name: "prepare", Title: "Give what must not pause one more pod", Groups: p.prepare()},
 		engine.Phase{Name: "add", Title: "Add the target pools", Groups: p.add()},
 		engine.Phase{Name: "canary", Title: "Try the target pools out on every node", Groups: p.canary()},
-		engine.Phase{Name: "switch", Title: "Let new pods get new addresses only", Groups: p.switchOver()},
+		engine.Phase{Name: phaseSwitch, Title: "Let new pods get new addresses only", Groups: p.switchOver()},
 		engine.Phase{Name: "roll", Title: "Restart pods with old addresses, tier by tier", Groups: p.roll(forth)},
-		engine.Phase{Name: "verify", Title: "See that nothing has an old address", Groups: p.verify("verify", p.spec().From)},
+		engine.Phase{Name: "verify", Title: "See that nothing has an old address", Groups: p.restarted()},
 	)
+}
+
+// Outstanding is apply without what is there already.
+func (p *Planner) Outstanding(ctx context.Context) *engine.Plan {
+	return p.Apply().Outstanding(ctx, "secure", "prepare", "add", phaseSwitch)
 }
 
 // Finish deletes the old pools. Its phase "final" is the point of no return.
@@ -214,12 +221,7 @@ func (p *Planner) prepare() []engine.Group {
 
 // arrived reports whether there is nothing left to restart.
 func (p *Planner) arrived() bool {
-	return p.switched() && len(p.Survey.PodsIn(p.spec().From)) == 0
-}
-
-// switched reports whether the old pools give no address any more.
-func (p *Planner) switched() bool {
-	return len(p.Survey.Moves) > 0 && !slices.ContainsFunc(p.Survey.Moves, func(m Move) bool { return m.Old != nil && !m.Old.Spec.Disabled })
+	return p.Survey.Switched() && len(p.Survey.PodsIn(p.spec().From)) == 0
 }
 
 func (p *Planner) add() []engine.Group {
@@ -231,7 +233,7 @@ func (p *Planner) add() []engine.Group {
 }
 
 func (p *Planner) canary() []engine.Group {
-	if p.spec().Canary.Mode != v1alpha1.PodCanaryRun || p.switched() || len(p.Survey.Moves) == 0 {
+	if p.spec().Canary.Mode != v1alpha1.PodCanaryRun || p.Survey.Switched() || len(p.Survey.Moves) == 0 {
 		return nil
 	}
 	step := p.trial("canary", "Try pods with new addresses out on every node")
@@ -275,6 +277,14 @@ func (p *Planner) verify(id string, left []netip.Prefix) []engine.Group {
 		return nil
 	}
 	return inOrder(&emptyStep{tools: p.Tools, id: id, left: left})
+}
+
+// restarted is what apply ends with. Pods that are only reported are no concern of it, but of finish.
+func (p *Planner) restarted() []engine.Group {
+	if len(p.Survey.Moves) == 0 {
+		return nil
+	}
+	return inOrder(&restartedStep{tools: p.Tools, spec: p.spec()}, p.tunnels(p.spec().From))
 }
 
 func (p *Planner) release(all []netip.Prefix) []engine.Group {
@@ -348,9 +358,9 @@ func (p *Planner) roll(d direction) []engine.Group {
 	return groups
 }
 
-// Left are pods that keep their addresses until somebody deals with them.
-func (p *Planner) Left(d direction) []rollout.Reported {
-	return p.Survey.Workloads.Plan(p.Survey.changes(d, p.Tools.now()), p.spec().Roll.BarePods).Reported
+// Left are pods that keep old addresses until somebody deals with them.
+func (p *Planner) Left() []rollout.Reported {
+	return p.Survey.Workloads.Plan(p.Survey.changes(forth, p.Tools.now()), p.spec().Roll.BarePods).Reported
 }
 
 // tierOf sorts a workload as a Service of the same namespace, name and labels would be.

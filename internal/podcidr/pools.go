@@ -239,6 +239,34 @@ func (s *emptyStep) Verify(ctx context.Context) error {
 	return nil
 }
 
+// restartedStep sees that nothing has an old address that could be restarted.
+type restartedStep struct {
+	tools Tools
+	spec  Spec
+}
+
+func (s *restartedStep) ID() string { return "verify" }
+func (s *restartedStep) Title() string {
+	return fmt.Sprintf("See that no workload has a pod with an address of %v", s.spec.From)
+}
+
+func (s *restartedStep) State(ctx context.Context) (engine.State, error) {
+	return stateOf(s.Verify(ctx))
+}
+func (*restartedStep) Do(context.Context) error { return nil }
+
+func (s *restartedStep) Verify(ctx context.Context) error {
+	survey, err := s.tools.occupants(ctx)
+	if err != nil {
+		return err
+	}
+	survey.Spec = s.spec
+	if left := survey.restartable(forth, s.tools.now()); len(left) > 0 {
+		return engine.NotYet("%s has pods with addresses of %v", left[0], s.spec.From)
+	}
+	return nil
+}
+
 // releaseStep gives back all blocks of a range, and the addresses in them that are given out and used by nothing.
 type releaseStep struct {
 	tools Tools

@@ -60,6 +60,28 @@ func (m *Move) DisabledAt() time.Time {
 	return at
 }
 
+// Place says from which of the two ranges new pods get their addresses.
+type Place string
+
+// The places.
+const (
+	PlaceOld  Place = "old"
+	PlaceBoth Place = "both"
+	PlaceNew  Place = "new"
+)
+
+// Place of the move.
+func (m *Move) Place() Place {
+	gives := func(p *calico.Pool) bool { return p != nil && !p.Spec.Disabled }
+	switch {
+	case gives(m.Old) && gives(m.New):
+		return PlaceBoth
+	case gives(m.Old):
+		return PlaceOld
+	}
+	return PlaceNew
+}
+
 // Look pairs the pools with the targets. It fails with a *spec.Error if that cannot be done.
 func Look(s Spec, state *calico.State, workloads *rollout.State, nodes []corev1.Node) (*Survey, error) {
 	from, err := resolve(s, state)
@@ -154,4 +176,34 @@ func (s *Survey) changes(d direction, now time.Time) rollout.Changes {
 		}
 	}
 	return c
+}
+
+// Switched reports whether the old pools give no address any more.
+func (s *Survey) Switched() bool {
+	return len(s.Moves) > 0 && !slices.ContainsFunc(s.Moves, func(m Move) bool { return m.Old != nil && !m.Old.Spec.Disabled })
+}
+
+// restartable names the workloads and pods that direction d restarts.
+func (s *Survey) restartable(d direction, now time.Time) []string {
+	plan := s.Workloads.Plan(s.changes(d, now), s.Spec.Roll.BarePods)
+	var all []string
+	for _, w := range plan.Restarts {
+		all = append(all, w.String())
+	}
+	for i := range plan.Evictions {
+		all = append(all, "Pod "+plan.Evictions[i].Namespace+"/"+plan.Evictions[i].Name)
+	}
+	return all
+}
+
+// Holds names what still has an address of the old ranges.
+func (s *Survey) Holds() []string {
+	var all []string
+	for _, r := range s.Workloads.Left(s.changes(forth, time.Now())) {
+		all = append(all, fmt.Sprintf("pod %s on node %s (%s)", r.Pod, r.Node, r.Reason))
+	}
+	for _, node := range s.TunnelsIn(s.Spec.From) {
+		all = append(all, "the tunnel of node "+node)
+	}
+	return all
 }

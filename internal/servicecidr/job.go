@@ -34,7 +34,7 @@ type Job struct {
 	// Holder is who holds the lock. Default: this process.
 	Holder *lock.Holder
 	// Expected is the plan that apply must not go beyond, if somebody has looked at one.
-	Expected *Expectation
+	Expected *migration.Expectation
 
 	access     []cluster.AccessAnswer
 	inspection *cluster.Inspection
@@ -120,7 +120,7 @@ func (j *Job) authorize(ctx context.Context) error {
 		}
 	}
 	if blind {
-		return &DeniedError{Rights: denied}
+		return &cluster.DeniedError{Rights: denied}
 	}
 	j.access = access
 	return nil

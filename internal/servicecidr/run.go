@@ -37,8 +37,10 @@ func (j *Job) Apply(ctx context.Context, r *engine.Runner) (*Survey, error) {
 		}
 		return nil, j.run(ctx, r, p, p.Apply(), v1alpha1.PhaseApplying)
 	}
-	if err := j.expected(ctx, p); err != nil {
-		return nil, err
+	if j.Expected != nil {
+		if err := j.Expected.Check(p.Outstanding(ctx)); err != nil {
+			return nil, err
+		}
 	}
 	var after *Survey
 	err = j.keeper().Locked(ctx, "apply", func(ctx context.Context) error {

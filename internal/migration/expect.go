@@ -1,9 +1,10 @@
-package servicecidr
+package migration
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 
 	"github.com/replumb/replumb/internal/engine"
@@ -69,28 +70,25 @@ func (e *ChangedPlanError) Error() string {
 		steps []string
 	}{{"new", e.Added}, {"different", e.Different}} {
 		if len(part.steps) > 0 {
-			parts = append(parts, part.what+": "+listing(part.steps))
+			parts = append(parts, part.what+": "+few(part.steps))
 		}
 	}
 	return "the cluster has changed, and the plan with it; " + strings.Join(parts, "; ")
 }
 
-// expected refuses to do what was not in the plan that somebody looked at. That steps are missing is fine: they are done.
-func (j *Job) expected(ctx context.Context, p *Planner) error {
-	if j.Expected == nil {
-		return nil
-	}
-	now, err := Expect(p.Outstanding(ctx))
+// Check refuses a plan that goes beyond what was expected, with a ChangedPlanError. That steps are missing is fine: they
+// are done.
+func (e *Expectation) Check(p *engine.Plan) error {
+	now, err := Expect(p)
 	if err != nil {
 		return err
 	}
-	return j.Expected.Compare(now)
+	return e.compare(now)
 }
 
-// Compare returns a ChangedPlanError if now goes beyond what was expected.
-func (e *Expectation) Compare(now *Expectation) error {
+func (e *Expectation) compare(now *Expectation) error {
 	changed := &ChangedPlanError{}
-	for _, step := range sortedKeys(now.Changes) {
+	for _, step := range slices.Sorted(maps.Keys(now.Changes)) {
 		was, known := e.Changes[step]
 		switch {
 		case !known:
@@ -103,4 +101,12 @@ func (e *Expectation) Compare(now *Expectation) error {
 		return nil
 	}
 	return changed
+}
+
+func few(all []string) string {
+	const shown = 10
+	if len(all) <= shown {
+		return strings.Join(all, ", ")
+	}
+	return fmt.Sprintf("%s and %d more", strings.Join(all[:shown], ", "), len(all)-shown)
 }

@@ -1,0 +1,63 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"regexp"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/replumb/replumb/internal/canary"
+)
+
+// version of a build by make; empty in one that somebody made otherwise. The linker sets it.
+var version string
+
+var release = regexp.MustCompile(`^v\d+\.\d+\.\d+$`)
+
+// image is where pods find this version of replumb; empty if it was not released.
+func image() string {
+	if !release.MatchString(version) {
+		return ""
+	}
+	return "ghcr.io/replumb/replumb:" + version
+}
+
+// canary is what runs inside the pods that try a range of addresses out. People have no use for it.
+func (a *app) canary() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "canary", Short: "Run inside a pod that tries a new address out", Hidden: true, Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(a.canaryAnswer(), a.canaryCall())
+	return cmd
+}
+
+func (a *app) canaryAnswer() *cobra.Command {
+	return &cobra.Command{
+		Use: "answer ADDRESS...", Short: "Accept TCP connections until interrupted", Args: cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error { return canary.Serve(cmd.Context(), args...) },
+	}
+}
+
+func (a *app) canaryCall() *cobra.Command {
+	var reach, refused []string
+	var timeout time.Duration
+	cmd := &cobra.Command{
+		Use: "call", Short: "Connect to addresses that must answer, and to others that must not", Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
+			defer cancel()
+			if err := canary.Call(ctx, reach, refused); err != nil {
+				return err
+			}
+			_, err := fmt.Fprintf(a.out, "%d answered, %d did not, as they should\n", len(reach), len(refused))
+			return err
+		},
+	}
+	cmd.Flags().StringSliceVar(&reach, "reach", nil, "addresses, as host:port, that must answer")
+	cmd.Flags().StringSliceVar(&refused, "refused", nil, "addresses, as host:port, that must not answer")
+	cmd.Flags().DurationVar(&timeout, "timeout", 45*time.Second, "how long to try")
+	return cmd
+}

@@ -1,0 +1,173 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/apiserver"
+	"github.com/replumb/replumb/internal/check"
+	"github.com/replumb/replumb/internal/cluster"
+	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/migration"
+	"github.com/replumb/replumb/internal/podcidr"
+	"github.com/replumb/replumb/internal/servicecidr"
+)
+
+// job is a migration of one kind, as the commands see it: what differs between kinds is behind it, and what people are told.
+type job interface {
+	about() about
+	// restrict bounds what apply does: to phases up to one, empty for all, and to what a plan says, nil for anything.
+	restrict(until string, expected *migration.Expectation)
+	// examine looks at the cluster. Nothing is written.
+	examine(context.Context) (outlook, error)
+	apply(context.Context, *engine.Runner) (arrival, error)
+	// finishable says what finish would make final, or why it is too early.
+	finishable(context.Context) (prospect, error)
+	// status reads where everything stands from the objects themselves.
+	status(context.Context) (page, error)
+	Rollback(context.Context, *engine.Runner) error
+	Finish(context.Context, *engine.Runner) error
+	Pause(context.Context) error
+	Resume(context.Context) error
+}
+
+// about is what is true of a job before anybody looks at the cluster.
+type about struct {
+	name      string
+	migration *v1alpha1.Migration
+	// common is what all kinds have, defaulted.
+	common v1alpha1.MigrationSpec
+	// phases of apply, in order.
+	phases []string
+	// goBack is the question before a rollback, without its end; wentBack and finished tell that it is over.
+	goBack, wentBack, finished string
+}
+
+// outlook is what a look at the cluster found.
+type outlook struct {
+	findings check.Findings
+	// whole is the plan of apply, outstanding what is left of it.
+	whole, outstanding *engine.Plan
+	// stays are the objects that the migration leaves alone, details what follows the phases, for people.
+	stays   []stayLine
+	details func(io.Writer) error
+	// summary is one line, without the plan's hash.
+	summary string
+}
+
+// arrival tells people where apply got to; hint is what to do next, nothing if it stopped on the way.
+type arrival struct {
+	tell func(io.Writer)
+	hint string
+}
+
+// prospect of finish: the question, and what becomes final, a line each.
+type prospect struct {
+	question string
+	finals   []string
+}
+
+// page is the status of a migration: a document for programs that has the head inline, and a table for people.
+type page interface {
+	headOf() *statusHead
+	table(io.Writer) error
+}
+
+// newJob makes the job of a Migration. Without a cluster it only tells what is wrong in the Migration.
+func (a *app) newJob(c *connection, m *v1alpha1.Migration) (job, error) {
+	if m.Spec.PodCIDR != nil && m.Spec.ServiceCIDR == nil {
+		j, err := podcidr.NewJob(c.podTools(), m)
+		return podJob{j, a.name}, err
+	}
+	j, err := servicecidr.NewJob(c.serviceTools(), m)
+	return serviceJob{j, a.name}, err
+}
+
+// connection to a cluster, with what kinds of migrations need of it. A nil one is none.
+type connection struct {
+	*cluster.Cluster
+	inspector *apiserver.Inspector
+}
+
+func (c *connection) serviceTools() servicecidr.Tools {
+	if c == nil {
+		return servicecidr.Tools{}
+	}
+	return servicecidr.Tools{Cluster: c.Cluster, Probe: servicecidr.HealthPort{Cluster: c.Cluster}, Inspector: c.inspector}
+}
+
+func (c *connection) podTools() podcidr.Tools {
+	if c == nil {
+		return podcidr.Tools{}
+	}
+	return podcidr.Tools{Cluster: c.Cluster, Image: image()}
+}
+
+// connect to the cluster that the flags name.
+func (a *app) connect() (*connection, error) {
+	config, err := a.config.ToRESTConfig()
+	if err != nil {
+		return nil, &HintedError{Err: fmt.Errorf("no cluster: %w", err), Hint: "name one with --kubeconfig or --context"}
+	}
+	c, err := cluster.Connect(config)
+	if err != nil {
+		return nil, err
+	}
+	return &connection{Cluster: c, inspector: apiserver.New(config)}, nil
+}
+
+// reach connects, and sees that somebody answers.
+func (a *app) reach(ctx context.Context) (*connection, error) {
+	c, err := a.connect()
+	if err != nil {
+		return nil, err
+	}
+	_, err = c.ServerVersion(ctx)
+	return c, err
+}
+
+// jobFromFile reads the Migration, and sees that it fits the flags, before it looks for a cluster: what is wrong in the file
+// or on the command line is told first.
+func (a *app) jobFromFile(ctx context.Context, fits ...func(job) error) (job, *connection, error) {
+	m, err := a.read()
+	if err != nil {
+		return nil, nil, err
+	}
+	j, err := a.newJob(nil, m)
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, fit := range fits {
+		if err := fit(j); err != nil {
+			return nil, nil, err
+		}
+	}
+	c, err := a.reach(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	j, err = a.newJob(c, m)
+	return j, c, err
+}
+
+// jobByName takes the Migration that the cluster has.
+func (a *app) jobByName(ctx context.Context, name string) (job, *connection, error) {
+	c, err := a.reach(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	m, err := migration.Get(ctx, c.Cluster, name)
+	if err != nil {
+		return nil, nil, err
+	}
+	if m == nil {
+		return nil, nil, &HintedError{
+			Err:  fmt.Errorf("migration %s does not exist", name),
+			Hint: "kubectl get migrations.replumb.dev lists them",
+		}
+	}
+	j, err := a.newJob(c, m)
+	return j, c, err
+}

@@ -1,0 +1,138 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/netip"
+	"strconv"
+
+	"github.com/dustin/go-humanize/english"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/migration"
+	"github.com/replumb/replumb/internal/podcidr"
+	"github.com/replumb/replumb/internal/ui"
+)
+
+// podJob moves pods. command is what replumb is called.
+type podJob struct {
+	*podcidr.Job
+	command string
+}
+
+func (j podJob) about() about {
+	return about{
+		name: j.Spec.Name, migration: j.Migration, common: j.Spec.Common, phases: podcidr.ApplyPhases(),
+		goBack:   "Restart every pod that " + j.Spec.Name + " moved, so that it has an old address again?",
+		wentBack: "every pod has an address of the old range",
+		finished: "finished: the old range is empty and free",
+	}
+}
+
+func (j podJob) restrict(until string, expected *migration.Expectation) {
+	j.Until, j.Expected = until, expected
+}
+
+func (j podJob) examine(ctx context.Context) (outlook, error) {
+	if _, err := j.Adopt(ctx); err != nil {
+		return outlook{}, err
+	}
+	p, err := j.Examine(ctx)
+	if err != nil {
+		return outlook{}, err
+	}
+	counts := p.Survey.Counts()
+	return outlook{
+		findings: p.Findings, whole: p.Apply(), outstanding: p.Outstanding(ctx), stays: []stayLine{},
+		details: func(w io.Writer) error {
+			for _, r := range p.Left() {
+				fmt.Fprintf(w, "keeps its address: pod %s (%s)\n", r.Pod, r.Reason)
+			}
+			return nil
+		},
+		summary: fmt.Sprintf("%s to move (%d moved)", english.Plural(counts.Total, "pod", ""), counts.Moved),
+	}, nil
+}
+
+func (j podJob) apply(ctx context.Context, r *engine.Runner) (arrival, error) {
+	survey, err := j.Apply(ctx, r)
+	if err != nil {
+		return arrival{}, err
+	}
+	counts := survey.Counts()
+	moved := english.Plural(counts.Moved, "pod", "")
+	if j.Until != "" {
+		return arrival{tell: func(w io.Writer) {
+			fmt.Fprintf(w, "stopped after phase %s, as asked: %s moved, %d not\n", j.Until, moved, counts.Total-counts.Moved)
+		}}, nil
+	}
+	return arrival{
+		tell: func(w io.Writer) { fmt.Fprintf(w, "%s moved; nothing has an old address\n", moved) },
+		hint: whenWell(j.command, j.Spec.Name),
+	}, nil
+}
+
+func (j podJob) finishable(ctx context.Context) (prospect, error) {
+	p, err := j.Finishable(ctx)
+	if err != nil {
+		return prospect{}, err
+	}
+	return prospect{question: fmt.Sprintf("The old range %v will be given up, and there is no way back. Finish?", p.Survey.Spec.From)}, nil
+}
+
+// podPage is what status prints of a migration of pods.
+type podPage struct {
+	statusHead `json:",inline"`
+	Ranges     []rangeLine `json:"ranges"`
+	// Holds names what still has an address of the ranges that are to go.
+	Holds []string `json:"holds,omitempty"`
+}
+
+type rangeLine struct {
+	From string `json:"from"`
+	To   string `json:"to"`
+	// Old and New are how many pods have an address of from, and of to.
+	Old int `json:"old"`
+	New int `json:"new"`
+	// State says from which of them new pods get their addresses.
+	State podcidr.Place `json:"state"`
+}
+
+func (j podJob) status(ctx context.Context) (page, error) {
+	survey, err := j.Look(ctx)
+	if err != nil {
+		return nil, err
+	}
+	doc := &podPage{Ranges: []rangeLine{}}
+	for i := range survey.Moves {
+		m := &survey.Moves[i]
+		doc.Ranges = append(doc.Ranges, rangeLine{
+			From: m.From.String(), To: m.To.String(), State: m.Place(),
+			Old: len(survey.PodsIn([]netip.Prefix{m.From})), New: len(survey.PodsIn([]netip.Prefix{m.To})),
+		})
+	}
+	phase := j.Migration.Status.Phase
+	if phase != v1alpha1.PhaseFinished && phase != v1alpha1.PhaseRolledBack {
+		doc.Holds = survey.Holds()
+	}
+	doc.statusHead = headOf(j, len(doc.Holds) > 0 || !survey.Switched(), j.command)
+	doc.Counts = survey.Counts()
+	doc.summary = fmt.Sprintf("%d of %s moved", doc.Counts.Moved, english.Plural(doc.Counts.Total, "pod", ""))
+	return doc, nil
+}
+
+func (d *podPage) table(w io.Writer) error {
+	rows := [][]string{{"FROM", "PODS", "TO", "PODS", "STATE"}}
+	for _, r := range d.Ranges {
+		rows = append(rows, []string{r.From, strconv.Itoa(r.Old), r.To, strconv.Itoa(r.New), string(r.State)})
+	}
+	if err := ui.Table(w, rows); err != nil {
+		return err
+	}
+	for _, h := range d.Holds {
+		fmt.Fprintf(w, "holds the old range: %s\n", h)
+	}
+	return nil
+}

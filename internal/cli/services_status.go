@@ -1,0 +1,97 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"slices"
+
+	"github.com/dustin/go-humanize/english"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/servicecidr"
+	"github.com/replumb/replumb/internal/ui"
+)
+
+// servicePage is what status prints of a migration of Services.
+type servicePage struct {
+	statusHead `json:",inline"`
+	Tiers      []v1alpha1.TierStatus `json:"tiers,omitempty"`
+	Services   []serviceLine         `json:"services"`
+	// Holds names what still keeps the ranges that are to go.
+	Holds []string `json:"holds,omitempty"`
+}
+
+type serviceLine struct {
+	Service string            `json:"service"`
+	Old     string            `json:"old,omitempty"`
+	New     string            `json:"new,omitempty"`
+	State   servicecidr.Place `json:"state"`
+	Reason  string            `json:"reason,omitempty"`
+}
+
+// inTarget is the state of a Service in the target range of a finished migration, whether it moved there or was made there.
+const inTarget servicecidr.Place = "in-target"
+
+func (j serviceJob) status(ctx context.Context) (page, error) {
+	survey, err := j.Look(ctx)
+	if err != nil {
+		return nil, err
+	}
+	st := j.Migration.Status
+	doc := &servicePage{statusHead: headOf(j, len(survey.Pending()) > 0, j.command), Services: []serviceLine{}}
+	doc.Counts = survey.Counts()
+	finished := st.Phase == v1alpha1.PhaseFinished
+	if finished {
+		// Which Services had moved can no longer be seen on them; how many was written down.
+		doc.Counts.Moved, doc.Counts.Total = st.Counts.Moved, st.Counts.Moved+len(survey.Moves)
+	}
+	if !finished && st.Phase != v1alpha1.PhaseRolledBack {
+		doc.Holds = survey.Holds()
+		if len(survey.Tiers) > 2 { // more than the default and the cluster's own
+			doc.Tiers = survey.TierCounts(nil)
+		}
+	}
+	for _, e := range slices.Concat(survey.Moves, survey.Pins, survey.Stays) {
+		if finished && e.InTarget() {
+			doc.Counts.Stays--
+			doc.Services = append(doc.Services, serviceLine{Service: e.Key().String(), New: e.Old.String(), State: inTarget})
+			continue
+		}
+		line := serviceLine{Service: e.Key().String(), State: e.Place, Reason: e.Reason}
+		if e.Old.IsValid() {
+			line.Old = e.Old.String()
+		}
+		if e.New.IsValid() {
+			line.New = e.New.String()
+		}
+		doc.Services = append(doc.Services, line)
+	}
+	doc.summary = doc.summarize()
+	return doc, nil
+}
+
+func (d *servicePage) summarize() string {
+	if d.Phase == v1alpha1.PhaseFinished {
+		return fmt.Sprintf("%s moved and without the old address, %d stayed", english.Plural(d.Counts.Moved, "Service", ""), d.Counts.Stays)
+	}
+	return fmt.Sprintf("%d of %d moved, %d bridged, %d pinned, %d stay",
+		d.Counts.Moved, d.Counts.Total, d.Counts.Bridged, d.Counts.Pinned, d.Counts.Stays)
+}
+
+func (d *servicePage) table(w io.Writer) error {
+	rows := [][]string{{"SERVICE", "OLD", "NEW", "STATE", "REASON"}}
+	for _, s := range d.Services {
+		rows = append(rows, []string{s.Service, s.Old, s.New, string(s.State), s.Reason})
+	}
+	if err := ui.Table(w, rows); err != nil {
+		return err
+	}
+	for _, h := range d.Holds {
+		fmt.Fprintf(w, "holds the old range: %s\n", h)
+	}
+	for _, t := range d.Tiers {
+		fmt.Fprintf(w, "tier %s: %d of %d moved\n", t.Name, t.Moved, t.Total)
+	}
+	return nil
+}
