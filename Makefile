@@ -2,6 +2,7 @@
 SHELL       := /bin/bash -o pipefail
 BIN         := $(CURDIR)/bin
 LAB         := $(BIN)/replumb-lab
+IMAGE       ?= ghcr.io/replumb/replumb:$(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 TOOL        := go tool -modfile=$(CURDIR)/hack/tools/go.mod
 LDFLAGS     := -s -w -X github.com/replumb/replumb/internal/cli.version=$(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 # Packages whose tests need no cluster of ours, or only an API server.
@@ -21,6 +22,11 @@ build: ## Build bin/replumb, bin/kubectl-replumb and bin/replumb-lab
 	@mkdir -p $(BIN)
 	CGO_ENABLED=0 go build -trimpath -ldflags "$(LDFLAGS)" -o $(BIN)/ ./cmd/...
 	@ln -sf replumb $(BIN)/kubectl-replumb
+
+.PHONY: image
+image: build ## Write build/replumb-image.tar, for canaries: load it into a registry (crane push) or into nodes (ctr -n k8s.io images import)
+	@mkdir -p build
+	@go run ./hack/image -binary $(BIN)/replumb -ref $(IMAGE) -o build/replumb-image.tar
 
 .PHONY: lab
 lab: deps build ## Build the lab's components: Kubernetes, containerd, CoreDNS, CNI (about 15 min the first time, then cached)
@@ -70,6 +76,7 @@ lint: ## Static checks, import directions and formatting (the linter itself is b
 	$(TOOL) golangci-lint run ./...
 	cd lab/components/kubernetes && go vet .
 	cd lab/components/coredns && go vet .
+	cd lab/components/calico && go vet .
 
 ##@ Change
 

@@ -75,6 +75,10 @@ type RollSpec struct {
 	// +optional
 	Timeout *metav1.Duration `json:"timeout,omitempty"`
 
+	// JobWait is how long to wait for the running pods of Jobs to end: they are never restarted. Default: 1h.
+	// +optional
+	JobWait *metav1.Duration `json:"jobWait,omitempty"`
+
 	// BarePods says what to do with pods that no rollout restarts: those without an owner, of updateStrategy OnDelete, and
 	// of owners replumb does not know. What is only reported has to be dealt with before finish. Default: Report.
 	// +optional

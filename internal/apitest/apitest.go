@@ -65,7 +65,8 @@ func Start(t *testing.T, serviceRange string) *Server {
 // Lazy is a Server that the tests of a package share. It starts when the first of them asks for it, so that tests that
 // need no cluster, and fuzzing, do without.
 type Lazy struct {
-	Range string
+	Range   string
+	Options []Option
 
 	once   sync.Once
 	server *Server
@@ -75,7 +76,7 @@ type Lazy struct {
 // Get starts the Server or returns the one that is running.
 func (l *Lazy) Get(t testing.TB) *Server {
 	t.Helper()
-	l.once.Do(func() { l.server, l.err = Run(l.Range) })
+	l.once.Do(func() { l.server, l.err = Run(l.Range, l.Options...) })
 	if l.err != nil {
 		t.Fatal(l.err)
 	}
@@ -102,7 +103,10 @@ type options struct {
 	flags   map[string]string
 	names   []net.IP
 	unsafe  bool
+	calico  bool
 	standIn func(context.Context, *Server)
+	// programs run beside the API server, with the flags they get.
+	programs map[string][]string
 }
 
 // Names adds addresses to the certificate of the API server, beside the one it listens on.
@@ -126,6 +130,11 @@ func WithoutEndpoints() Option {
 	return func(o *options) { o.standIn = standInWithoutEndpoints }
 }
 
+// Calico installs Calico's own definitions, those that its component of the lab comes with.
+func Calico() Option {
+	return func(o *options) { o.calico = true }
+}
+
 // Run is Start for callers that call Stop themselves.
 func Run(serviceRange string, opts ...Option) (*Server, error) {
 	o := &options{flags: map[string]string{"service-cluster-ip-range": serviceRange}, standIn: standIn}
@@ -143,6 +152,11 @@ func Run(serviceRange string, opts ...Option) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{env: &envtest.Environment{BinaryAssetsDirectory: assets}, dir: dir, done: make(chan struct{})}
+	if o.calico {
+		if s.env.CRDDirectoryPaths, err = calicoDefinitions(); err != nil {
+			return nil, errors.Join(err, os.RemoveAll(dir))
+		}
+	}
 	if err := s.boot(o); err != nil {
 		return nil, errors.Join(err, os.RemoveAll(dir))
 	}
@@ -155,11 +169,27 @@ func Run(serviceRange string, opts ...Option) (*Server, error) {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	s.stop = cancel
+	var beside sync.WaitGroup
+	beside.Go(func() { o.standIn(ctx, s) })
+	for name, flags := range o.programs {
+		beside.Go(func() { s.keep(ctx, filepath.Join(assets, name), flags) })
+	}
 	go func() {
 		defer close(s.done)
-		o.standIn(ctx, s)
+		beside.Wait()
 	}()
 	return s, nil
+}
+
+// calicoDefinitions is the directory of Calico's definitions.
+func calicoDefinitions() ([]string, error) {
+	dir := os.Getenv("REPLUMB_CALICO_CRDS")
+	if dir == "" {
+		return nil, errors.New(
+			"REPLUMB_CALICO_CRDS does not name the directory of Calico's definitions\nhint: run the tests with: make test",
+		)
+	}
+	return []string{dir}, nil
 }
 
 // boot starts etcd and the API server.

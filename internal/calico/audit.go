@@ -71,6 +71,7 @@ const (
 	ForeignBlock   ProblemKind = "ForeignBlock"   // a block whose affinity names another node, or none
 	MissingNode    ProblemKind = "MissingNode"    // a block of a node that is not there
 	DuplicateBlock ProblemKind = "DuplicateBlock" // blocks that overlap
+	UsedTwice      ProblemKind = "UsedTwice"      // two use the same address
 )
 
 // Audit looks for what does not fit: between pools, blocks, affinities and handles, and against the pods and nodes that
@@ -79,13 +80,13 @@ func (s *State) Audit(pods []corev1.Pod, nodes []corev1.Node) []Problem {
 	a := &audit{State: s, users: map[netip.Addr]string{}, given: map[netip.Addr]string{}, nodes: map[string]bool{}}
 	for i := range pods {
 		for _, addr := range PodAddresses(&pods[i]) {
-			a.users[addr] = "pod " + pods[i].Namespace + "/" + pods[i].Name
+			a.use(addr, "pod "+pods[i].Namespace+"/"+pods[i].Name)
 		}
 	}
 	for i := range nodes {
 		a.nodes[nodes[i].Name] = true
 		for _, addr := range TunnelAddresses(&nodes[i]) {
-			a.users[addr] = "tunnel of node " + nodes[i].Name
+			a.use(addr, "tunnel of node "+nodes[i].Name)
 		}
 	}
 	a.blocks()
@@ -106,6 +107,13 @@ type audit struct {
 
 func (a *audit) found(kind ProblemKind, object, format string, args ...any) {
 	a.problems = append(a.problems, Problem{Kind: kind, Object: object, Message: fmt.Sprintf(format, args...)})
+}
+
+func (a *audit) use(addr netip.Addr, user string) {
+	if other := a.users[addr]; other != "" {
+		a.found(UsedTwice, "address "+addr.String(), "is used by %s and by %s", other, user)
+	}
+	a.users[addr] = user
 }
 
 func (a *audit) blocks() {

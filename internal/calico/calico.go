@@ -243,9 +243,15 @@ func readBlock(u *unstructured.Unstructured) (Block, error) {
 	}
 	if spec.Affinity != nil {
 		b.Node = strings.TrimPrefix(*spec.Affinity, "host:")
+		if strings.HasPrefix(*spec.Affinity, "virtual:") { // of no node, such as those of load balancers
+			b.Node = ""
+		}
 	}
 	at := b.CIDR.Masked().Addr()
 	for _, index := range spec.Allocations {
+		if !b.CIDR.Contains(at) {
+			return b, fmt.Errorf("has %d allocations, more than %s has addresses", len(spec.Allocations), b.CIDR)
+		}
 		if index != nil {
 			a := Allocation{Addr: at}
 			if i := int(*index); i >= 0 && i < len(spec.Attributes) {

@@ -136,8 +136,11 @@ func ordinal(block netip.Prefix, addr netip.Addr) int {
 func freeOrdinal(b *Block, n int) error {
 	fields := b.Object.Object
 	given, _, err := unstructured.NestedSlice(fields, "spec", "allocations")
-	if err != nil || n >= len(given) {
-		return fmt.Errorf("has no allocation %d: %w", n, err)
+	if err != nil {
+		return err
+	}
+	if n >= len(given) {
+		return fmt.Errorf("has no allocation %d", n)
 	}
 	free, _, err := unstructured.NestedSlice(fields, "spec", "unallocated")
 	if err != nil {

@@ -40,6 +40,8 @@ type Request struct {
 	Batch int `json:"batch,omitempty"`
 	// Services by namespace/name, as far as the moment is about certain ones.
 	Services []string `json:"services"`
+	// Workloads that are restarted, such as "Deployment shop/cart", in a migration of pods.
+	Workloads []string `json:"workloads,omitempty"`
 }
 
 // Occasion is the moment of a run at which hooks are called. Its fields are those of Request.
@@ -51,6 +53,7 @@ type Occasion struct {
 	Tier      string
 	Batch     int
 	Services  []string
+	Workloads []string
 }
 
 // of is what the hook's Of is compared with.
@@ -170,7 +173,7 @@ func (s *Step) Do(ctx context.Context) error {
 	err := callout.Call(ctx, s.hook.Action, Request{
 		APIVersion: v1alpha1.GroupVersion.String(), Kind: "HookRequest", Hook: s.hook.Name,
 		Migration: s.on.Migration, Run: s.on.Run, Moment: s.on.Moment, Phase: s.on.Phase, Tier: s.on.Tier, Batch: s.on.Batch,
-		Services: services,
+		Services: services, Workloads: s.on.Workloads,
 	}, nil)
 	if err == nil {
 		return nil

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
@@ -29,6 +28,7 @@ const (
 	slack = 2 * time.Second
 	// phaseSwitch ends with every new pod getting a new address: which pods have old ones is certain from there.
 	phaseSwitch = "switch"
+	phaseRoll   = "roll"
 	// tunnelWait is how long Calico may take to move the tunnels of all nodes.
 	tunnelWait = 5 * time.Minute
 )
@@ -99,7 +99,7 @@ func (p *Planner) Apply() *engine.Plan {
 		engine.Phase{Name: "add", Title: "Add the target pools", Groups: p.add()},
 		engine.Phase{Name: "canary", Title: "Try the target pools out on every node", Groups: p.canary()},
 		engine.Phase{Name: phaseSwitch, Title: "Let new pods get new addresses only", Groups: p.switchOver()},
-		engine.Phase{Name: "roll", Title: "Restart pods with old addresses, tier by tier", Groups: p.roll(forth)},
+		engine.Phase{Name: phaseRoll, Title: "Restart pods with old addresses, tier by tier", Groups: p.roll(hook.Apply, forth)},
 		engine.Phase{Name: "verify", Title: "See that nothing has an old address", Groups: p.restarted()},
 	)
 }
@@ -129,7 +129,7 @@ func (p *Planner) Rollback() *engine.Plan {
 	return p.plan(
 		hook.Rollback,
 		engine.Phase{Name: "reopen", Title: "Let new pods get old addresses only", Groups: p.reopen()},
-		engine.Phase{Name: "roll", Title: "Restart pods with new addresses, tier by tier", Groups: p.roll(back)},
+		engine.Phase{Name: phaseRoll, Title: "Restart pods with new addresses, tier by tier", Groups: p.roll(hook.Rollback, back)},
 		engine.Phase{Name: "verify", Title: "See that nothing has a new address", Groups: p.verify("verify", p.spec().To)},
 		engine.Phase{Name: "release", Title: "Give back the blocks of the target pools", Groups: p.release(p.spec().To)},
 		engine.Phase{Name: "withdraw", Title: "Delete the target pools", Groups: p.remove(back)},
@@ -325,64 +325,10 @@ func (p *Planner) reopen() []engine.Group {
 	return inOrder(append(steps, p.tunnels(p.spec().To))...)
 }
 
-// roll restarts what has addresses of the range that is left, a tier at a time.
-func (p *Planner) roll(d direction) []engine.Group {
-	if len(p.Survey.Moves) == 0 {
-		return nil
-	}
-	changes := p.Survey.changes(d, p.Tools.now())
-	plan := p.Survey.Workloads.Plan(changes, p.spec().Roll.BarePods)
-	tools := rollout.Tools{Client: p.Tools.client(), Timeout: p.spec().Roll.Timeout.Duration, Now: p.Tools.Now}
-	restarts, evictions := map[string][]engine.Step{}, map[string][]corev1.Pod{}
-	for _, w := range plan.Restarts {
-		t := p.tierOf(w.Namespace, w.Name, w.PodLabels)
-		restarts[t] = append(restarts[t], tools.Restart(w, changes))
-	}
-	for _, pod := range plan.Evictions {
-		t := p.tierOf(pod.Namespace, pod.Name, pod.Labels)
-		evictions[t] = append(evictions[t], pod)
-	}
-	var groups []engine.Group
-	for _, name := range p.Rules.Names() {
-		if steps := restarts[name]; len(steps) > 0 {
-			groups = append(groups, engine.Group{Title: "tier " + name, Parallel: p.spec().Roll.Parallel, Steps: steps})
-		}
-		for _, round := range rollout.Rounds(evictions[name]) {
-			g := engine.Group{Title: "tier " + name, Parallel: p.spec().Roll.Parallel}
-			for i := range round {
-				g.Steps = append(g.Steps, tools.Evict(&round[i], changes))
-			}
-			groups = append(groups, g)
-		}
-	}
-	return groups
-}
-
-// Left are pods that keep old addresses until somebody deals with them.
-func (p *Planner) Left() []rollout.Reported {
-	return p.Survey.Workloads.Plan(p.Survey.changes(forth, p.Tools.now()), p.spec().Roll.BarePods).Reported
-}
-
-// tierOf sorts a workload as a Service of the same namespace, name and labels would be.
-func (p *Planner) tierOf(namespace, name string, labels map[string]string) string {
-	as := &corev1.Service{}
-	as.Namespace, as.Name, as.Labels = namespace, name, labels
-	return tier.Assign([]*corev1.Service{as}, p.Rules, nil).Of[types.NamespacedName{Namespace: namespace, Name: name}]
-}
-
 func (p *Planner) tidy() []engine.Group {
 	steps := []engine.Step{&unscaleStep{tools: p.Tools}}
 	if p.spec().Common.Backups != v1alpha1.BackupsKeep {
 		steps = append(steps, &backup.ForgetStep{Client: p.Tools.client(), Migration: p.spec().Name}, p.namespace().Undo())
-	}
-	return inOrder(steps...)
-}
-
-func (p *Planner) hooks(o hook.Occasion) []engine.Group {
-	o.Migration = p.spec().Name
-	steps := hook.Steps(p.spec().Common.Hooks, o)
-	if len(steps) == 0 {
-		return nil
 	}
 	return inOrder(steps...)
 }

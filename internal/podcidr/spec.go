@@ -53,6 +53,9 @@ func Default(m *v1alpha1.Migration) {
 	if s.Roll.Timeout == nil {
 		s.Roll.Timeout = &metav1.Duration{Duration: 10 * time.Minute}
 	}
+	if s.Roll.JobWait == nil {
+		s.Roll.JobWait = &metav1.Duration{Duration: time.Hour}
+	}
 }
 
 // Validate turns a defaulted Migration into a Spec. It fails with a *spec.Error.
@@ -104,6 +107,8 @@ func (s *Spec) validateChoices() error {
 		return &spec.Error{Field: root + ".roll.parallel", Problem: fmt.Sprintf("is %d", s.Roll.Parallel), Hint: "use 1 to 100"}
 	case s.Roll.Timeout.Duration <= 0:
 		return &spec.Error{Field: root + ".roll.timeout", Problem: "is not positive", Hint: "leave it out for 10m"}
+	case s.Roll.JobWait.Duration <= 0:
+		return &spec.Error{Field: root + ".roll.jobWait", Problem: "is not positive", Hint: "leave it out for 1h"}
 	case s.BlockSize != 0 && (s.BlockSize < 20 || s.BlockSize > 32):
 		return &spec.Error{Field: root + ".blockSize", Problem: fmt.Sprintf("is %d", s.BlockSize), Hint: "use 20 to 32; Calico's own choice is 26"}
 	}

@@ -183,19 +183,6 @@ func (s *Survey) Switched() bool {
 	return len(s.Moves) > 0 && !slices.ContainsFunc(s.Moves, func(m Move) bool { return m.Old != nil && !m.Old.Spec.Disabled })
 }
 
-// restartable names the workloads and pods that direction d restarts.
-func (s *Survey) restartable(d direction, now time.Time) []string {
-	plan := s.Workloads.Plan(s.changes(d, now), s.Spec.Roll.BarePods)
-	var all []string
-	for _, w := range plan.Restarts {
-		all = append(all, w.String())
-	}
-	for i := range plan.Evictions {
-		all = append(all, "Pod "+plan.Evictions[i].Namespace+"/"+plan.Evictions[i].Name)
-	}
-	return all
-}
-
 // Holds names what still has an address of the old ranges.
 func (s *Survey) Holds() []string {
 	var all []string

@@ -12,6 +12,7 @@ import (
 	"github.com/replumb/replumb/internal/bridge"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/hook"
+	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/window"
 )
 
@@ -135,9 +136,9 @@ func (p *Planner) around(run hook.Run, phase, tier string, inside []engine.Group
 	after := p.hooks(o)
 	for _, t := range p.spec().Common.Tiers {
 		if t.Name == tier && t.Pause != nil && t.Pause.Duration > 0 {
-			after = append(after, engine.Group{Title: tier, Steps: []engine.Step{&pauseStep{
-				id: "pause/" + tier, length: t.Pause.Duration, now: p.Tools.Now,
-				title: fmt.Sprintf("Wait %s after tier %s", t.Pause.Duration, tier),
+			after = append(after, engine.Group{Title: tier, Steps: []engine.Step{&migration.PauseStep{
+				Name: "pause/" + tier, Length: t.Pause.Duration, Now: p.Tools.Now,
+				About: fmt.Sprintf("Wait %s after tier %s", t.Pause.Duration, tier),
 			}}})
 		}
 	}
@@ -216,9 +217,9 @@ func (p *Planner) hop(e *Entry) engine.Step {
 // barrier in mode Wait proves nothing; a finding says so.
 func (p *Planner) barrier(name string) engine.Step {
 	if p.spec().Barrier == v1alpha1.BarrierWait {
-		return &pauseStep{
-			id: "barrier/" + name, length: p.spec().BarrierWait, now: p.Tools.Now,
-			title: fmt.Sprintf("Give nodes %s to learn the bridges of %s (not proven)", p.spec().BarrierWait, name),
+		return &migration.PauseStep{
+			Name: "barrier/" + name, Length: p.spec().BarrierWait, Now: p.Tools.Now,
+			About: fmt.Sprintf("Give nodes %s to learn the bridges of %s (not proven)", p.spec().BarrierWait, name),
 		}
 	}
 	return p.proof(name)
@@ -239,9 +240,9 @@ func (p *Planner) settle(name string) []engine.Step {
 	if p.spec().Settle == 0 {
 		return nil
 	}
-	return []engine.Step{&pauseStep{
-		id: "settle/" + name, length: p.spec().Settle, now: p.Tools.Now,
-		title: fmt.Sprintf("Let %s settle for %s", name, p.spec().Settle),
+	return []engine.Step{&migration.PauseStep{
+		Name: "settle/" + name, Length: p.spec().Settle, Now: p.Tools.Now,
+		About: fmt.Sprintf("Let %s settle for %s", name, p.spec().Settle),
 	}}
 }
 

@@ -127,35 +127,6 @@ func isTakenBySomebody(err error) bool {
 	return errors.As(err, &taken)
 }
 
-// pauseStep lets time pass.
-type pauseStep struct {
-	id, title string
-	length    time.Duration
-	now       func() time.Time
-	until     time.Time
-}
-
-func (s *pauseStep) ID() string              { return s.id }
-func (s *pauseStep) Title() string           { return s.title }
-func (s *pauseStep) Waits()                  {}
-func (s *pauseStep) Deadline() time.Duration { return s.length + time.Minute }
-func (s *pauseStep) State(context.Context) (engine.State, error) {
-	return engine.Pending, nil
-}
-
-func (s *pauseStep) Do(context.Context) error {
-	s.until = s.clock().Add(s.length)
-	return nil
-}
-
-func (s *pauseStep) Verify(context.Context) error {
-	if left := s.until.Sub(s.clock()); left > 0 {
-		return engine.NotYet("until %s", s.until.Format(time.TimeOnly))
-	}
-	return nil
-}
-func (s *pauseStep) clock() time.Time { return Tools{Now: s.now}.now() }
-
 // drainStep waits until the latest move is long enough ago. When that was is written on the Services.
 type drainStep struct {
 	tools     Tools
