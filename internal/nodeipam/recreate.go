@@ -127,7 +127,7 @@ func anew(old *corev1.Node, podCIDRs []string) *corev1.Node {
 	switch before := node.Annotations[v1alpha1.AnnotationPodCIDRs]; {
 	case before == strings.Join(podCIDRs, ","):
 		delete(node.Annotations, v1alpha1.AnnotationPodCIDRs)
-	case before == "" && had != "":
+	case before == "" && had != "" && !slices.Equal(PodCIDRs(old), podCIDRs):
 		node.Annotations[v1alpha1.AnnotationPodCIDRs] = had
 	}
 	return node

@@ -26,6 +26,7 @@ func Checks() []check.Check[Input] {
 		check.Group("Cluster", clusterChecks()...),
 		check.Group("Ranges", rangeChecks()...),
 		check.Group("Pools", poolChecks()...),
+		check.Group("Nodes", nodeChecks()...),
 		check.Group("kube-proxy", proxyChecks()...),
 		check.Group("Workloads", workloadChecks()...),
 	)
@@ -325,6 +326,7 @@ func checkProxyRange(in Input) []check.Result {
 		switch {
 		case p.Hidden || p.Problem != "":
 			out = append(out, check.NotKnown(p.Object, "how kube-proxy is configured, %s does not tell", p.Object))
+		case p.DetectLocalMode == "NodeCIDR" && in.Survey.OnNodes(): // it restarts by itself when its Node has another range
 		case p.DetectLocalMode == "NodeCIDR":
 			out = append(out, check.Failed(p.Object, "kube-proxy takes for pods what has an address of the node's podCIDR (detectLocalMode NodeCIDR)"))
 		case p.DetectLocalMode == "" || p.DetectLocalMode == "ClusterCIDR":
