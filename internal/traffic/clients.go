@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
@@ -76,6 +77,19 @@ type Calls struct {
 	// Client distinguishes the clients from others in the namespace; "client" if empty. Their pods are CLIENT-NODE.
 	Client  string
 	Targets map[Via][]probe.Target
+	// OnHost has the clients use the network of their nodes, as what must outlive the pod network does.
+	OnHost bool
+}
+
+// FromHost makes the calls from the nodes' own network. Nodes have several addresses, so none is expected to be seen.
+func (c Calls) FromHost() Calls {
+	c.OnHost = true
+	for _, targets := range c.Targets {
+		for i := range targets {
+			targets[i].ExpectClientAddress = ""
+		}
+	}
+	return c
 }
 
 // Call returns the calls to each Service by name and by address, each with a fresh connection. The names are short, as
@@ -219,6 +233,10 @@ func (w *Watch) deploy(
 		pod, err := workload.Client(calls.Namespace, role+"-"+node, node, config)
 		if err != nil {
 			return nil, err
+		}
+		if calls.OnHost {
+			pod.Spec.HostNetwork, pod.Spec.DNSPolicy = true, corev1.DNSClusterFirstWithHostNet
+			pod.Spec.SecurityContext = nil // the setting would be the node's
 		}
 		name := podName{calls.Namespace, pod.Name}
 		w.expect(name, sources)
