@@ -49,6 +49,8 @@ type rangeGate struct {
 
 	// since is when the Node of the trial was first seen to have been looked at, next when another one may be made.
 	since, next time.Time
+	// needed says that it was seen that somebody has to do something.
+	needed bool
 }
 
 var (
@@ -74,7 +76,14 @@ func (g *rangeGate) wanted() string {
 	}
 	return g.spec.To[0].String()
 }
-func (g *rangeGate) Guide() string           { return g.guide }
+
+// Guide implements engine.Guide. Nobody is asked for what is done already, which takes some seconds to see.
+func (g *rangeGate) Guide() string {
+	if !g.needed {
+		return ""
+	}
+	return g.guide
+}
 func (g *rangeGate) Waits()                  {}
 func (g *rangeGate) Deadline() time.Duration { return g.deadline }
 
@@ -94,6 +103,7 @@ func (g *rangeGate) trial() nodeipam.Trial {
 // Verify implements engine.Step.
 func (g *rangeGate) Verify(ctx context.Context) error {
 	if err := g.commandLines(ctx); err != nil {
+		g.needed = true
 		return err
 	}
 	out, err := g.trial().Look(ctx)
@@ -108,7 +118,7 @@ func (g *rangeGate) Verify(ctx context.Context) error {
 	case proven:
 		return g.trial().End(ctx)
 	case problem != "":
-		g.since = time.Time{}
+		g.since, g.needed = time.Time{}, true
 		if err := g.trial().End(ctx); err != nil {
 			return err
 		}

@@ -112,7 +112,7 @@ func (p *Planner) Apply() *engine.Plan {
 
 // Outstanding is apply without what is there already.
 func (p *Planner) Outstanding(ctx context.Context) *engine.Plan {
-	return p.Apply().Outstanding(ctx, "secure", "prepare", "add", phaseSwitch, phaseNodes)
+	return p.Apply().Outstanding(ctx, "secure", "prepare", "add", phaseSwitch)
 }
 
 // Finish deletes the old pools. Its phase "final" is the point of no return.

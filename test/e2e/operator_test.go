@@ -97,7 +97,7 @@ func (o operator) attend(t *testing.T, cmd *exec.Cmd) (events []engine.Event, ex
 			break
 		}
 		act := acts[e.Step]
-		if e.Kind != engine.StepWaiting || act == nil || slices.Contains(gates, e.Step) {
+		if e.Kind != engine.StepWaiting || e.Guide == "" || act == nil || slices.Contains(gates, e.Step) {
 			continue
 		}
 		gates = append(gates, e.Step)
