@@ -12,9 +12,16 @@ import (
 	"github.com/replumb/replumb/internal/cluster"
 )
 
-// TestRBACGrantsExactlyTheRights compares deploy/rbac-pod-cidr.yaml with what the checks ask for.
+// TestRBACGrantsExactlyTheRights compares deploy/rbac-pod-cidr.yaml and rbac-pod-cidr-nodes.yaml with what the checks ask for.
 func TestRBACGrantsExactlyTheRights(t *testing.T) {
-	body, err := os.ReadFile("../../deploy/rbac-pod-cidr.yaml")
+	for file, rights := range map[string][]cluster.Right{"rbac-pod-cidr.yaml": Rights(), "rbac-pod-cidr-nodes.yaml": NodeRights()} {
+		t.Run(file, func(t *testing.T) { requireGranted(t, file, rights) })
+	}
+}
+
+func requireGranted(t *testing.T, file string, rights []cluster.Right) {
+	t.Helper()
+	body, err := os.ReadFile("../../deploy/" + file)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -31,7 +38,7 @@ func TestRBACGrantsExactlyTheRights(t *testing.T) {
 			}
 		}
 	}
-	for _, r := range Rights() {
+	for _, r := range rights {
 		needed = append(needed, r.String())
 	}
 	slices.Sort(granted)
