@@ -16,8 +16,10 @@ func (s *Survey) checks() []check.Check[Input] {
 	if s.OnNodes() {
 		of = func(group string) bool { return group == "Pools" }
 	}
+	// Blocks, Calico's datastore, and pods that no rollout restarts are no concern of nodes: those are emptied.
+	pools := []string{"RP2002", "RP2103", "RP2403"}
 	return slices.DeleteFunc(Checks(), func(c check.Check[Input]) bool {
-		return of(c.Group) || s.OnNodes() && (c.Code == "RP2103" || c.Code == "RP2002")
+		return of(c.Group) || s.OnNodes() && slices.Contains(pools, c.Code)
 	})
 }
 

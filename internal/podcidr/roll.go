@@ -200,6 +200,9 @@ func (p *Planner) tierOf(namespace, name string, labels map[string]string) strin
 
 // Left are pods that keep old addresses until somebody deals with them.
 func (p *Planner) Left() []rollout.Reported {
+	if p.Survey.OnNodes() {
+		return nil // whatever is on a node leaves it
+	}
 	return p.Survey.fates(forth, p.Tools.now()).Reported
 }
 
