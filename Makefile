@@ -7,6 +7,8 @@ TOOL        := go tool -modfile=$(CURDIR)/hack/tools/go.mod
 LDFLAGS     := -s -w -X github.com/replumb/replumb/internal/cli.version=$(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 # Packages whose tests need no cluster of ours, or only an API server.
 UNIT         = $(shell go list ./... | grep -v /test/)
+# What tests against an API server need: etcd, the API server and its controllers, and Calico's definitions.
+ASSETS       = KUBEBUILDER_ASSETS=$$($(LAB) build | sed -n 's/^kubernetes\t//p') REPLUMB_CALICO_CRDS=$$($(LAB) build | sed -n 's/^calico\t//p')/crd
 export GOWORK := off
 
 .DEFAULT_GOAL := help
@@ -40,11 +42,11 @@ test: test-unit test-kill test-lab ## All tests: units, a real API server, kills
 
 .PHONY: test-unit
 test-unit: lab ## Tests without a cluster, and against a real etcd and API server
-	KUBEBUILDER_ASSETS=$$($(LAB) build | sed -n 's/^kubernetes\t//p') CGO_ENABLED=1 go test -race -timeout 40m $(UNIT)
+	$(ASSETS) CGO_ENABLED=1 go test -race -timeout 40m $(UNIT)
 
 .PHONY: test-kill
 test-kill: lab ## The process killed with SIGKILL at every event of a full run, on API servers without nodes (about 8 min)
-	KUBEBUILDER_ASSETS=$$($(LAB) build | sed -n 's/^kubernetes\t//p') go test -count=1 -parallel 3 -timeout 40m ./test/kill
+	$(ASSETS) go test -count=1 -parallel 3 -timeout 40m ./test/kill
 
 .PHONY: test-lab
 test-lab: lab ## Tests with real packets between real nodes (root)
@@ -69,13 +71,14 @@ bench: lab ## Measure what docs/benchmarks.md records (root; about 10 min, and 2
 .PHONY: bench-servicecidr
 bench-servicecidr: lab ## Measure moving 5,000 and 10,000 Services against the bare writes, without nodes (about 1 h; ARGS="-services 600" for less)
 	go build -o $(BIN)/bench-servicecidr ./hack/bench-servicecidr
-	KUBEBUILDER_ASSETS=$$($(LAB) build | sed -n 's/^kubernetes\t//p') $(BIN)/bench-servicecidr -replumb $(BIN)/replumb $(ARGS)
+	$(ASSETS) $(BIN)/bench-servicecidr -replumb $(BIN)/replumb $(ARGS)
 
 .PHONY: lint
 lint: ## Static checks, import directions and formatting (the linter itself is built the first time: about 5 min)
 	$(TOOL) golangci-lint run ./...
 	cd lab/components/kubernetes && go vet .
 	cd lab/components/coredns && go vet .
+	cd lab/components/calico && go vet .
 	cd lab/components/calico && go vet .
 
 ##@ Change

@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/hack/requests"
 	"github.com/replumb/replumb/internal/apitest"
 	"github.com/replumb/replumb/internal/bridge"
 	"github.com/replumb/replumb/internal/cluster"
@@ -35,7 +36,7 @@ const (
 type fleet struct {
 	server  *apitest.Server
 	cluster *cluster.Cluster
-	counter *counter
+	counter *requests.Counter
 	n       int
 }
 
@@ -46,11 +47,11 @@ func newFleet(ctx context.Context, n int) (*fleet, error) {
 	if err != nil {
 		return nil, err
 	}
-	f := &fleet{server: server, counter: &counter{}, n: n}
-	f.counter.reset()
+	f := &fleet{server: server, counter: &requests.Counter{}, n: n}
+	f.counter.Reset()
 	config := rest.CopyConfig(server.Config)
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper {
-		f.counter.next = next
+		f.counter.Next = next
 		return f.counter
 	})
 	f.cluster, err = cluster.Connect(config)
@@ -130,7 +131,7 @@ func (r *raw) run(ctx context.Context) (cost, error) {
 			return cost{}, err
 		}
 	}
-	r.fleet.counter.reset()
+	r.fleet.counter.Reset()
 	stop := clock()
 	for first := 0; first < len(all); first += batchSize {
 		n := min(batchSize, len(all)-first)

@@ -65,7 +65,7 @@ func (f *fleet) bare(ctx context.Context, r *raw) (cost, error) {
 	if err != nil {
 		return cost{}, fmt.Errorf("bare client: %w", err)
 	}
-	fmt.Printf("  bare client, holds %t: %s; per Service: %s\n", r.holds, took, f.counter.per(f.n))
+	fmt.Printf("  bare client, holds %t: %s; per Service: %s\n", r.holds, took, f.counter.Per(f.n))
 	return took, f.clean(ctx)
 }
 
@@ -83,7 +83,7 @@ func (f *fleet) replumb(ctx context.Context, form v1alpha1.BridgeForm) (apply, f
 	}
 	t := &timing{n: f.n}
 	runner := &engine.Runner{Sink: t.take}
-	f.counter.reset()
+	f.counter.Reset()
 	stop := clock()
 	after, err := job.Apply(ctx, runner)
 	for again := 0; err != nil && again < patience; again++ { // as people do: the same command carries on
@@ -97,13 +97,13 @@ func (f *fleet) replumb(ctx context.Context, form v1alpha1.BridgeForm) (apply, f
 	if c := after.Counts(); c.Moved != f.n {
 		return apply, finish, fmt.Errorf("apply moved %d of %d Services", c.Moved, f.n)
 	}
-	fmt.Printf("  replumb apply: %s; per Service: %s\n%s", apply, f.counter.per(f.n), t.report(apply.wall))
+	fmt.Printf("  replumb apply: %s; per Service: %s\n%s", apply, f.counter.Per(f.n), t.report(apply.wall))
 	job, err = servicecidr.NewJob(tools, migration(form))
 	if err != nil {
 		return apply, finish, err
 	}
 	*t = timing{n: f.n}
-	f.counter.reset()
+	f.counter.Reset()
 	stop = clock()
 	have, err := job.Adopt(ctx)
 	if err != nil {
@@ -114,6 +114,6 @@ func (f *fleet) replumb(ctx context.Context, form v1alpha1.BridgeForm) (apply, f
 		return apply, finish, fmt.Errorf("finish: %w", err)
 	}
 	finish = stop()
-	fmt.Printf("  replumb finish: %s; per Service: %s\n%s", finish, f.counter.per(f.n), t.report(finish.wall))
+	fmt.Printf("  replumb finish: %s; per Service: %s\n%s", finish, f.counter.Per(f.n), t.report(finish.wall))
 	return apply, finish, nil
 }

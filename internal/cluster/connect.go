@@ -121,6 +121,7 @@ func newMapper() meta.RESTMapper {
 		{Group: "crd.projectcalico.org", Version: "v1"}: {
 			root: {"IPPool", "IPAMBlock", "BlockAffinity", "IPAMHandle", "ClusterInformation"},
 		},
+		{Group: "operator.tigera.io", Version: "v1"}: {root: {"Installation"}},
 		admissionv1.SchemeGroupVersion: {root: {
 			"ValidatingWebhookConfiguration", "MutatingWebhookConfiguration", "ValidatingAdmissionPolicy",
 			"ValidatingAdmissionPolicyBinding",

@@ -134,4 +134,3 @@ func (l *Lab) calicoNode(ctx context.Context, client kubernetes.Interface, name 
 	}
 	return node.WriteFile(ctx, calicoConfigPath, config)
 }
-

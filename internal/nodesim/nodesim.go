@@ -80,7 +80,11 @@ func (f *Fleet) Node(ctx context.Context, name string, address netip.Addr) error
 		Addresses:  []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: address.String()}},
 		Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "Simulated"}},
 	}
-	return f.Client.Status().Update(ctx, n)
+	if err := f.Client.Status().Update(ctx, n); err != nil {
+		return err
+	}
+	// The API server taints nodes that are new, and the controller of nodes that is not here takes the taint away.
+	return f.Client.Patch(ctx, n, client.RawPatch(types.MergePatchType, []byte(`{"spec":{"taints":null}}`)))
 }
 
 // Run plays until ctx ends.

@@ -9,6 +9,9 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -103,6 +106,7 @@ func (j *Job) Look(ctx context.Context) (*Survey, error) {
 	if err != nil {
 		return nil, err
 	}
+	j.Spec.From = survey.Spec.From // later looks find the old pools disabled, and would not know them any more
 	namespaces := &corev1.NamespaceList{}
 	if err := j.Tools.Cluster.List(ctx, namespaces); err != nil {
 		return nil, fmt.Errorf("listing namespaces: %w", err)
@@ -111,7 +115,61 @@ func (j *Job) Look(ctx context.Context) (*Survey, error) {
 	for i := range namespaces.Items {
 		survey.Namespaces[namespaces.Items[i].Name] = namespaces.Items[i].Annotations
 	}
+	if err := j.surroundings(ctx, survey); err != nil {
+		return nil, err
+	}
 	return survey, j.criticals(ctx, survey)
+}
+
+// surroundings reads what else decides how pods are connected. What is not there, or may not be read, is left out: the
+// rights are a check of their own.
+func (j *Job) surroundings(ctx context.Context, s *Survey) error {
+	s.Configs = map[string]map[string]string{}
+	for _, key := range []types.NamespacedName{
+		{Namespace: metav1.NamespaceSystem, Name: "calico-config"}, {Namespace: "calico-system", Name: "cni-config"},
+		{Namespace: metav1.NamespaceSystem, Name: "ip-masq-agent"}, {Namespace: metav1.NamespaceSystem, Name: "azure-ip-masq-agent-config"},
+	} {
+		found := &corev1.ConfigMap{}
+		err := j.Tools.Cluster.Get(ctx, key, found)
+		if apierrors.IsNotFound(err) || apierrors.IsForbidden(err) {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("configmap %s: %w", key, err)
+		}
+		s.Configs[key.String()] = found.Data
+	}
+	all := &unstructured.UnstructuredList{}
+	all.SetGroupVersionKind(schema.GroupVersionKind{Group: "operator.tigera.io", Version: "v1", Kind: "InstallationList"})
+	err := j.Tools.Cluster.List(ctx, all)
+	if apierrors.IsNotFound(err) || apierrors.IsForbidden(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("listing installations: %w", err)
+	}
+	for i := range all.Items {
+		one, err := readInstallation(&all.Items[i])
+		if err != nil {
+			return fmt.Errorf("installation %s: %w", all.Items[i].GetName(), err)
+		}
+		s.Installations = append(s.Installations, one)
+	}
+	return nil
+}
+
+func readInstallation(u *unstructured.Unstructured) (Installation, error) {
+	i := Installation{Name: u.GetName()}
+	network, _, err := unstructured.NestedMap(u.Object, "spec", "calicoNetwork")
+	if err != nil {
+		return i, err
+	}
+	var fields struct {
+		Pools []InstalledPool `json:"ipPools"`
+	}
+	err = runtime.DefaultUnstructuredConverter.FromUnstructured(network, &fields)
+	i.Pools = fields.Pools
+	return i, err
 }
 
 // criticals finds the Services that the cluster itself cannot do without.
@@ -337,6 +395,13 @@ func (p *Planner) unfinished() string {
 	}
 	if pods := p.Survey.PodsIn(p.spec().From); len(pods) > 0 {
 		return fmt.Sprintf("%d pods have old addresses, the first is %s/%s", len(pods), pods[0].Namespace, pods[0].Name)
+	}
+	for i := range p.Survey.Installations {
+		for _, from := range p.spec().From {
+			if _, has := p.Survey.Installations[i].pool(from); has { // its operator would make the pool again
+				return fmt.Sprintf("installation %s lists the old pool %s", p.Survey.Installations[i].Name, from)
+			}
+		}
 	}
 	if nodes := p.Survey.TunnelsIn(p.spec().From); len(nodes) > 0 {
 		return fmt.Sprintf("the tunnels of %d nodes have old addresses, the first is %s", len(nodes), nodes[0])

@@ -16,8 +16,9 @@ func (s *Survey) checks() []check.Check[Input] {
 	if s.OnNodes() {
 		of = func(group string) bool { return group == "Pools" }
 	}
-	// Blocks, Calico's datastore, and pods that no rollout restarts are no concern of nodes: those are emptied.
-	pools := []string{"RP2002", "RP2103", "RP2403"}
+	// What is about Calico, and pods that no rollout restarts, are no concern of nodes, which are emptied; nor is that
+	// controller managers give ranges, which a gate is about.
+	pools := []string{"RP2002", "RP2004", "RP2103", "RP2104", "RP2304", "RP2403"}
 	return slices.DeleteFunc(Checks(), func(c check.Check[Input]) bool {
 		return of(c.Group) || s.OnNodes() && slices.Contains(pools, c.Code)
 	})

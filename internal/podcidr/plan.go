@@ -282,11 +282,11 @@ func (p *Planner) switchOver() []engine.Group {
 	if p.spec().Canary.Mode == v1alpha1.PodCanaryRun && !p.arrived() {
 		steps = append(steps, p.trial("prove", "See that new pods get new addresses on every node"))
 	}
-	return inOrder(append(steps, p.tunnels(p.spec().From))...)
+	return inOrder(append(steps, p.tunnels("tunnels", p.spec().From))...)
 }
 
-func (p *Planner) tunnels(left []netip.Prefix) engine.Step {
-	return &tunnelStep{tools: p.Tools, left: left, length: tunnelWait}
+func (p *Planner) tunnels(id string, left []netip.Prefix) engine.Step {
+	return &tunnelStep{tools: p.Tools, id: id, left: left, length: tunnelWait}
 }
 
 func (p *Planner) verify(id string, left []netip.Prefix) []engine.Group {
@@ -301,7 +301,7 @@ func (p *Planner) restarted() []engine.Group {
 	if len(p.Survey.Moves) == 0 {
 		return nil
 	}
-	return inOrder(&restartedStep{tools: p.Tools, spec: p.spec()}, p.tunnels(p.spec().From))
+	return inOrder(&restartedStep{tools: p.Tools, spec: p.spec()}, p.tunnels("verify/tunnels", p.spec().From))
 }
 
 func (p *Planner) release(all []netip.Prefix) []engine.Group {
@@ -339,7 +339,7 @@ func (p *Planner) reopen() []engine.Group {
 	if len(steps) == 0 {
 		return nil
 	}
-	return inOrder(append(steps, p.tunnels(p.spec().To))...)
+	return inOrder(append(steps, p.tunnels("tunnels", p.spec().To))...)
 }
 
 func (p *Planner) tidy() []engine.Group {

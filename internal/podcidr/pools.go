@@ -180,12 +180,13 @@ func (s *switchStep) Preview() ([]engine.Change, error) {
 // tunnelStep waits until Calico has given every node's tunnel an address outside the ranges: it does so by itself once a
 // pool is disabled (node/pkg/allocateip).
 type tunnelStep struct {
+	id     string
 	tools  Tools
 	left   []netip.Prefix
 	length time.Duration
 }
 
-func (*tunnelStep) ID() string                { return "tunnels" }
+func (s *tunnelStep) ID() string              { return s.id }
 func (*tunnelStep) Title() string             { return "Wait until Calico has moved the tunnels of all nodes" }
 func (*tunnelStep) Waits()                    {}
 func (s *tunnelStep) Deadline() time.Duration { return s.length }

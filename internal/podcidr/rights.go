@@ -22,12 +22,12 @@ func workRights() []cluster.Right {
 		{"", "nodes", "", "list"},
 		{"", "namespaces", "", "get list create delete"},
 		{"", "services", "", "get"},
-		{"", "configmaps", "", "list create delete"},
+		{"", "configmaps", "", "get list create delete"},
 		{"", "pods", "", "get list create delete deletecollection"},
 		{"", "pods", "eviction", "create"},
-		{"apps", "deployments", "", "get list patch"},
-		{"apps", "statefulsets", "", "get list patch"},
-		{"apps", "daemonsets", "", "get list patch"},
+		{"apps", "deployments", "", "get list watch patch"},
+		{"apps", "statefulsets", "", "get list watch patch"},
+		{"apps", "daemonsets", "", "get list watch patch"},
 		{"apps", "replicasets", "", "get list"},
 		{"batch", "jobs", "", "get list"},
 		{"policy", "poddisruptionbudgets", "", "list"},
@@ -58,6 +58,7 @@ func lookRights() []cluster.Right {
 		{"admissionregistration.k8s.io", "validatingadmissionpolicies", "", "list"},
 		{"apiextensions.k8s.io", "customresourcedefinitions", "", "list"},
 		{"crd.projectcalico.org", "felixconfigurations", "", "get"},
+		{"operator.tigera.io", "installations", "", "list"},
 	})
 }
 

@@ -126,13 +126,13 @@ func (p *Planner) batches(d direction) []batch {
 		b.names, b.steps = append(b.names, name), append(b.steps, s)
 	}
 	for _, w := range f.Restarts {
-		add(p.tierOf(w.Namespace, w.Name, w.PodLabels), w.String(), tools.Restart(w, changes))
+		add(p.tierOf(w.Namespace, w.Name, w.PodLabels), w.String(), p.renew(tools.Restart(w, changes), d))
 	}
 	for _, round := range rollout.Rounds(f.Evictions) {
 		clear(open)
 		for i := range round {
 			pod := &round[i]
-			add(p.tierOf(pod.Namespace, pod.Name, pod.Labels), "Pod "+pod.Namespace+"/"+pod.Name, tools.Evict(pod, changes))
+			add(p.tierOf(pod.Namespace, pod.Name, pod.Labels), "Pod "+pod.Namespace+"/"+pod.Name, p.renew(tools.Evict(pod, changes), d))
 		}
 	}
 	out := make([]batch, len(all))

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/calico"
@@ -26,10 +28,35 @@ type Survey struct {
 	CriticalServices []corev1.Service
 	// Namespaces are the annotations of each.
 	Namespaces map[string]map[string]string
+	// Configs are, by namespace/name, the data of ConfigMaps that say how pods are connected.
+	Configs map[string]map[string]string
+	// Installations are what operators keep up.
+	Installations []Installation
 	// Moves are the pools, in the order of the targets.
 	Moves []Move
 	// Homes are the nodes, if it is their Nodes that carry the ranges of pods; none, if there are pools.
 	Homes []Home
+}
+
+// Installation is what a Tigera operator keeps up (operator.tigera.io/v1, spec.calicoNetwork.ipPools).
+type Installation struct {
+	Name  string
+	Pools []InstalledPool
+}
+
+// InstalledPool is a pool that an operator keeps up.
+type InstalledPool struct {
+	CIDR                  string `json:"cidr"`
+	DisableNewAllocations bool   `json:"disableNewAllocations,omitempty"`
+}
+
+func (i *Installation) pool(cidr netip.Prefix) (InstalledPool, bool) {
+	for _, p := range i.Pools {
+		if have, err := netip.ParsePrefix(p.CIDR); err == nil && have == cidr {
+			return p, true
+		}
+	}
+	return InstalledPool{}, false
 }
 
 // Move is one pool that another one takes over from.
@@ -48,6 +75,22 @@ func (m *Move) Name() string {
 		return m.New.Name
 	}
 	return "pods-" + strings.NewReplacer(".", "-", "/", "-", ":", "-").Replace(m.To.String())
+}
+
+// selector of the target's pool. One that is not there yet is made like the old one.
+func (m *Move) selector() string {
+	switch {
+	case m.New != nil:
+		return m.New.Spec.NodeSelector
+	case m.Old != nil:
+		return m.Old.Spec.NodeSelector
+	}
+	return ""
+}
+
+// selects reports whether nodes like this one get addresses of the target.
+func (m *Move) selects(node *corev1.Node) (bool, error) {
+	return calico.Selects(m.selector(), node.Labels)
 }
 
 // DisabledAt is when replumb disabled the old pool; zero, if it did not.
@@ -143,6 +186,21 @@ func (s *Survey) PodsIn(all []netip.Prefix) []*corev1.Pod {
 		}
 	}
 	return in
+}
+
+// guards reports whether a PodDisruptionBudget, as namespace/name, covers a pod that has to be restarted.
+func (s *Survey) guards(budget string) bool {
+	for i := range s.Workloads.Budgets {
+		b := &s.Workloads.Budgets[i]
+		selector, err := metav1.LabelSelectorAsSelector(b.Spec.Selector)
+		if err != nil || b.Namespace+"/"+b.Name != budget {
+			continue
+		}
+		return slices.ContainsFunc(s.PodsIn(s.Spec.From), func(p *corev1.Pod) bool {
+			return p.Namespace == b.Namespace && selector.Matches(labels.Set(p.Labels))
+		})
+	}
+	return true // it came after the pods were read
 }
 
 // TunnelsIn are the nodes whose tunnel has an address in one of the ranges.

@@ -15,6 +15,8 @@ import (
 // adapter is what the kinds of workloads have in common.
 type adapter interface {
 	object() client.Object
+	// list is an empty list of its kind.
+	list() client.ObjectList
 	workload() *Workload
 	selector() *metav1.LabelSelector
 	template() *corev1.PodTemplateSpec
@@ -60,6 +62,7 @@ func replicas(n *int32) int32 {
 
 type deploymentAdapter struct{ *appsv1.Deployment }
 
+func (deploymentAdapter) list() client.ObjectList             { return &appsv1.DeploymentList{} }
 func (d deploymentAdapter) object() client.Object             { return d.Deployment }
 func (d deploymentAdapter) selector() *metav1.LabelSelector   { return d.Spec.Selector }
 func (d deploymentAdapter) template() *corev1.PodTemplateSpec { return &d.Spec.Template }
@@ -95,6 +98,7 @@ func (d deploymentAdapter) complete() error {
 
 type statefulSetAdapter struct{ *appsv1.StatefulSet }
 
+func (statefulSetAdapter) list() client.ObjectList             { return &appsv1.StatefulSetList{} }
 func (s statefulSetAdapter) object() client.Object             { return s.StatefulSet }
 func (s statefulSetAdapter) selector() *metav1.LabelSelector   { return s.Spec.Selector }
 func (s statefulSetAdapter) template() *corev1.PodTemplateSpec { return &s.Spec.Template }
@@ -145,6 +149,7 @@ func (s statefulSetAdapter) complete() error {
 
 type daemonSetAdapter struct{ *appsv1.DaemonSet }
 
+func (daemonSetAdapter) list() client.ObjectList             { return &appsv1.DaemonSetList{} }
 func (d daemonSetAdapter) object() client.Object             { return d.DaemonSet }
 func (d daemonSetAdapter) selector() *metav1.LabelSelector   { return d.Spec.Selector }
 func (d daemonSetAdapter) template() *corev1.PodTemplateSpec { return &d.Spec.Template }

@@ -54,6 +54,8 @@ type restartStep struct {
 	Tools
 	workload Workload
 	changes  Changes
+	// told is true once a look has been told of. It matters for nothing but when people read what.
+	told bool
 }
 
 var (
@@ -134,8 +136,21 @@ func (s *restartStep) Do(ctx context.Context) error {
 }
 
 func (s *restartStep) Verify(ctx context.Context) error {
-	found, err := s.look(ctx)
+	found, err := s.find(ctx)
 	if err != nil || found == nil {
+		return err
+	}
+	if err := found.complete(); err != nil {
+		told := s.told
+		s.told = true
+		if !told { // people read what is outstanding at once, and only then is it waited for
+			return err
+		}
+		if err := s.await(ctx, found, err); err != nil {
+			return s.explain(ctx, found, err)
+		}
+	}
+	if found, err = s.look(ctx); err != nil || found == nil {
 		return err
 	}
 	if err := found.complete(); err != nil {
@@ -195,6 +210,18 @@ func (f *finding) newest() time.Time {
 
 // look finds nothing if the workload is gone, or is another one of the same name.
 func (s *restartStep) look(ctx context.Context) (*finding, error) {
+	f, err := s.find(ctx)
+	if err != nil || f == nil {
+		return nil, err
+	}
+	if err := s.lookAtPods(ctx, f); err != nil {
+		return nil, err
+	}
+	return f, nil
+}
+
+// find is look without the pods.
+func (s *restartStep) find(ctx context.Context) (*finding, error) {
 	f := &finding{adapter: newAdapter(s.workload.Kind), changes: s.changes}
 	err := s.Client.Get(ctx, types.NamespacedName{Namespace: s.workload.Namespace, Name: s.workload.Name}, f.object())
 	if apierrors.IsNotFound(err) {
@@ -205,9 +232,6 @@ func (s *restartStep) look(ctx context.Context) (*finding, error) {
 	}
 	if f.object().GetUID() != s.workload.UID || !f.object().GetDeletionTimestamp().IsZero() {
 		return nil, nil
-	}
-	if err := s.lookAtPods(ctx, f); err != nil {
-		return nil, err
 	}
 	return f, nil
 }

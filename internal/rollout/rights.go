@@ -12,9 +12,9 @@ func Rights() []cluster.Right {
 	for _, r := range []struct{ group, resource, subresource, verbs string }{
 		{"", "pods", "", "get list"},
 		{"", "pods", "eviction", "create"},
-		{"apps", "deployments", "", "get list patch"},
-		{"apps", "statefulsets", "", "get list patch"},
-		{"apps", "daemonsets", "", "get list patch"},
+		{"apps", "deployments", "", "get list watch patch"},
+		{"apps", "statefulsets", "", "get list watch patch"},
+		{"apps", "daemonsets", "", "get list watch patch"},
 		{"apps", "replicasets", "", "get list"},
 		{"batch", "jobs", "", "get"},
 		{"policy", "poddisruptionbudgets", "", "list"},

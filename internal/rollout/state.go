@@ -125,6 +125,13 @@ func slimPod(p *corev1.Pod) corev1.Pod {
 			EphemeralContainerStatuses: slimStatuses(p.Status.EphemeralContainerStatuses),
 		},
 	}
+	for i := range p.Spec.Volumes {
+		if empty := p.Spec.Volumes[i].EmptyDir; empty != nil { // what lies there is gone with the pod
+			slim.Spec.Volumes = append(slim.Spec.Volumes, corev1.Volume{
+				Name: p.Spec.Volumes[i].Name, VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}},
+			})
+		}
+	}
 	if hash, ok := p.Annotations[corev1.MirrorPodAnnotationKey]; ok {
 		slim.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: hash}
 		for _, c := range p.Spec.Containers {

@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"net"
 	"slices"
 	"strconv"
@@ -41,6 +42,9 @@ const (
 	ByNewServer     Via = "DNS look-ups at the new server"
 )
 
+// ByForbidden is a way that NetworkPolicies forbid: nothing must ever come back.
+const ByForbidden Via = "although forbidden"
+
 // Ways lists the ways to Services in the order in which they are shown.
 func Ways() []Via { return []Via{ByName, ByOldAddress, ByStream, ByLookUp} }
 
@@ -53,30 +57,44 @@ func ClusterWays() []Via {
 type Source struct {
 	Namespace, Node, Service string
 	Via                      Via
+	// Client tells callers of one node and namespace apart: by the name in Calls, or of the pod if it is a roving one.
+	Client string
 }
 
 // Target is the name under which a client reports on it.
 func (s Source) Target() string { return s.Service + " " + string(s.Via) }
 
 func (s Source) String() string {
-	return fmt.Sprintf("%s/%s %s from node %s", s.Namespace, s.Service, s.Via, s.Node)
+	text := fmt.Sprintf("%s/%s %s from node %s", s.Namespace, s.Service, s.Via, s.Node)
+	if s.Client != "" {
+		text += ", client " + s.Client
+	}
+	return text
 }
 
 // All chooses every Source.
 func All(Source) bool { return true }
 
+// Permitted chooses every Source whose requests must be answered.
+func Permitted(s Source) bool { return s.Via != ByForbidden }
+
+// Forbidden chooses every Source whose requests must not be.
+func Forbidden(s Source) bool { return s.Via == ByForbidden }
+
 // Callee is a Service with the address it has before anything moves.
 type Callee struct{ Name, Address string }
 
 // Rates are requests per second and target.
-type Rates struct{ Request, Stream, LookUp float64 }
+type Rates struct{ Request, Stream, LookUp, Forbidden float64 }
 
 // Calls are what the clients in a namespace probe.
 type Calls struct {
 	Namespace string
 	// Client distinguishes the clients from others in the namespace; "client" if empty. Their pods are CLIENT-NODE.
-	Client  string
-	Targets map[Via][]probe.Target
+	Client string
+	// Labels and Annotations that the pods of the clients get beside their own.
+	Labels, Annotations map[string]string
+	Targets             map[Via][]probe.Target
 	// OnHost has the clients use the network of their nodes, as what must outlive the pod network does.
 	OnHost bool
 }
@@ -119,6 +137,26 @@ func (c Calls) AndKeep(callees []Callee, rates Rates) Calls {
 			Rate: rates.LookUp,
 		})
 	}
+	return c
+}
+
+// patience is how long a forbidden request waits for an answer that must not come.
+const patience = time.Second
+
+// AndTry adds requests to each Service's address that a NetworkPolicy forbids to clients of these labels.
+func (c Calls) AndTry(callees []Callee, rates Rates) Calls {
+	for _, callee := range callees {
+		c.Targets[ByForbidden] = append(c.Targets[ByForbidden], probe.Target{
+			Name: callee.Name, Kind: probe.HTTP, Address: hostPort(callee.Address, workload.HTTPPort), Rate: rates.Forbidden,
+			Timeout: probe.Duration(patience),
+		})
+	}
+	return c
+}
+
+// As has the pods of the clients carry labels, by which NetworkPolicies tell them, and annotations.
+func (c Calls) As(labels, annotations map[string]string) Calls {
+	c.Labels, c.Annotations = labels, annotations
 	return c
 }
 
@@ -210,7 +248,10 @@ func scout(ctx context.Context, client kubernetes.Interface, nodes []string, cal
 	if err != nil {
 		return err
 	}
-	if err := w.Await(ctx, scoutTimeout, "every Service of "+calls.Namespace+" to answer", All, Steady); err != nil {
+	if err := w.Await(ctx, scoutTimeout, "every Service of "+calls.Namespace+" to answer", Permitted, Steady); err != nil {
+		return err
+	}
+	if err := w.Await(ctx, scoutTimeout, "what is forbidden in "+calls.Namespace+" to be denied", Forbidden, Denied); err != nil {
 		return err
 	}
 	for _, pod := range pods {
@@ -238,6 +279,8 @@ func (w *Watch) deploy(
 			pod.Spec.HostNetwork, pod.Spec.DNSPolicy = true, corev1.DNSClusterFirstWithHostNet
 			pod.Spec.SecurityContext = nil // the setting would be the node's
 		}
+		maps.Copy(pod.Labels, calls.Labels)
+		pod.Annotations = calls.Annotations
 		name := podName{calls.Namespace, pod.Name}
 		w.expect(name, sources)
 		names, pods = append(names, name), append(pods, pod)
@@ -258,9 +301,9 @@ func (w *Watch) deploy(
 func (c Calls) config(node string) (probe.Config, map[string]Source) {
 	var config probe.Config
 	sources := map[string]Source{}
-	for _, v := range slices.Concat(Ways(), ClusterWays()) {
+	for _, v := range slices.Concat(Ways(), ClusterWays(), []Via{ByForbidden}) {
 		for _, target := range c.Targets[v] {
-			from := Source{Namespace: c.Namespace, Node: node, Service: target.Name, Via: v}
+			from := Source{Namespace: c.Namespace, Node: node, Service: target.Name, Via: v, Client: c.Client}
 			target.Name = from.Target()
 			sources[target.Name] = from
 			config.Targets = append(config.Targets, target)

@@ -61,6 +61,9 @@ type Watch struct {
 	mu      sync.Mutex
 	sources map[podName]map[string]Source
 	series  map[Source]probe.Series
+	// roving are clients that may end, and ended the sources of those that have.
+	roving  map[podName]bool
+	ended   map[Source]bool
 	err     error
 	changed chan struct{}
 }
@@ -69,7 +72,8 @@ func newWatch(ctx context.Context, from logs) *Watch {
 	ctx, cancel := context.WithCancel(ctx)
 	return &Watch{
 		ctx: ctx, cancel: cancel, logs: from,
-		sources: map[podName]map[string]Source{}, series: map[Source]probe.Series{}, changed: make(chan struct{}),
+		sources: map[podName]map[string]Source{}, series: map[Source]probe.Series{},
+		roving: map[podName]bool{}, ended: map[Source]bool{}, changed: make(chan struct{}),
 	}
 }
 
@@ -86,7 +90,7 @@ func (w *Watch) expect(pod podName, sources map[string]Source) {
 func (w *Watch) follow(pod podName) {
 	w.running.Go(func() {
 		err := w.read(pod)
-		if w.ctx.Err() != nil {
+		if err == nil || w.ctx.Err() != nil {
 			return
 		}
 		w.mu.Lock()
@@ -110,7 +114,8 @@ type brokenOffError struct{ cause error }
 func (e *brokenOffError) Error() string { return e.cause.Error() }
 func (e *brokenOffError) Unwrap() error { return e.cause }
 
-// read returns when the log has ended for good, which is always an error: clients run until nobody watches any more.
+// read returns when the log has ended for good. That is an error unless the client is a roving one and has said all it had
+// to say: others run until nobody watches any more.
 func (w *Watch) read(pod podName) error {
 	tick := time.NewTicker(reopenEvery)
 	defer tick.Stop()
@@ -124,8 +129,11 @@ func (w *Watch) read(pod podName) error {
 		if !maps.Equal(before, w.known(pod)) {
 			heard = time.Now()
 		}
+		if w.leave(pod) {
+			return nil
+		}
 		running, askErr := w.logs.running(w.ctx, pod)
-		if (askErr == nil && !running) || time.Since(heard) > reopenWithin {
+		if (askErr == nil && !running && !w.roves(pod)) || time.Since(heard) > reopenWithin {
 			return errors.Join(err, askErr)
 		}
 		select {
@@ -134,6 +142,31 @@ func (w *Watch) read(pod podName) error {
 		case <-tick.C:
 		}
 	}
+}
+
+func (w *Watch) roves(pod podName) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.roving[pod]
+}
+
+// leave reports whether a roving client has ended, and reported on all targets up to its end.
+func (w *Watch) leave(pod podName) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !w.roving[pod] {
+		return false
+	}
+	for _, from := range w.sources[pod] {
+		if s := w.series[from]; len(s) == 0 || s[len(s)-1].Until == 0 {
+			return false
+		}
+	}
+	for _, from := range w.sources[pod] {
+		w.ended[from] = true
+	}
+	w.signal()
+	return true
 }
 
 // known is how many windows there are of each target that a pod reports on.
@@ -225,7 +258,7 @@ func (w *Watch) missing(chosen func(Source) bool, done func(probe.Series) bool) 
 	defer w.mu.Unlock()
 	var missing []Source
 	for from, s := range w.series {
-		if chosen(from) && !done(s) {
+		if chosen(from) && !w.ended[from] && !done(s) {
 			missing = append(missing, from)
 		}
 	}
@@ -274,6 +307,15 @@ func Steady(s probe.Series) bool {
 	}
 	last := s[len(s)-1]
 	return last.OK > 0 && last.OK == last.Sent
+}
+
+// Denied holds when nothing came back in the last second: no answer, and no refusal either.
+func Denied(s probe.Series) bool {
+	if len(s) == 0 {
+		return false
+	}
+	last := s[len(s)-1]
+	return last.Sent > 0 && last.Errors[probe.ConnectTimeout] == last.Sent
 }
 
 // Until holds when everything scheduled before t has been reported.

@@ -154,3 +154,44 @@ func TestSteady(t *testing.T) {
 		}
 	}
 }
+
+// TestRovingClientsMayEnd ends a roving client, whose silence is none if it has reported up to its end on all targets.
+func TestRovingClientsMayEnd(t *testing.T) {
+	byName, byLookUp := testSource("a", ByName), testSource("a", ByLookUp)
+	window := func(from Source, seq int, until string) string {
+		return fmt.Sprintf(`{"t":%q,"n":%d,"s":%d,"q":5,"ok":5,"l":0%s}`+"\n", from.Target(), seq, 10+seq, until)
+	}
+	const end = `,"u":12500000`
+	whole := window(byName, 0, "") + window(byLookUp, 0, "") + window(byName, 1, end) + window(byLookUp, 1, end)
+	pod := podName{"shop", "client-a"}
+	watched := func(log string) *Watch {
+		w := newWatch(t.Context(), &givenLogs{readers: []io.Reader{strings.NewReader(log)}})
+		w.roving[pod] = true
+		w.expect(pod, map[string]Source{byName.Target(): byName, byLookUp.Target(): byLookUp})
+		return w
+	}
+
+	w := watched(whole)
+	w.follow(pod)
+	never := func(probe.Series) bool { return false }
+	if err := w.Await(t.Context(), 20*time.Second, "the end", All, never); err != nil {
+		t.Errorf("a client that reported up to its end: %v", err)
+	}
+	if got := len(w.Snapshot()[byName]); got != 2 {
+		t.Errorf("%d windows of it are kept, want 2", got)
+	}
+	w.Stop()
+
+	w = watched("")
+	for _, line := range strings.SplitAfter(strings.TrimSuffix(whole, window(byLookUp, 1, end)), "\n") {
+		if line == "" {
+			continue
+		}
+		if err := w.add(pod, []byte(line), nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if w.leave(pod) {
+		t.Error("a client that did not report up to its end on one target is taken for one that did")
+	}
+}

@@ -8,7 +8,10 @@ import (
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
@@ -17,6 +20,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 	watchtools "k8s.io/client-go/tools/watch"
+	"k8s.io/utils/ptr"
 )
 
 // Ensure creates the objects that are not there yet, in the order given. An object that is there stays as it is.
@@ -40,6 +44,18 @@ func create(ctx context.Context, client kubernetes.Interface, object runtime.Obj
 		_, err = client.CoreV1().Pods(o.Namespace).Create(ctx, o, options)
 	case *appsv1.Deployment:
 		_, err = client.AppsV1().Deployments(o.Namespace).Create(ctx, o, options)
+	case *appsv1.StatefulSet:
+		_, err = client.AppsV1().StatefulSets(o.Namespace).Create(ctx, o, options)
+	case *appsv1.DaemonSet:
+		_, err = client.AppsV1().DaemonSets(o.Namespace).Create(ctx, o, options)
+	case *appsv1.ReplicaSet:
+		_, err = client.AppsV1().ReplicaSets(o.Namespace).Create(ctx, o, options)
+	case *batchv1.Job:
+		_, err = client.BatchV1().Jobs(o.Namespace).Create(ctx, o, options)
+	case *policyv1.PodDisruptionBudget:
+		_, err = client.PolicyV1().PodDisruptionBudgets(o.Namespace).Create(ctx, o, options)
+	case *networkingv1.NetworkPolicy:
+		_, err = client.NetworkingV1().NetworkPolicies(o.Namespace).Create(ctx, o, options)
 	default:
 		err = errors.New("no kind of object that workloads have")
 	}
@@ -54,18 +70,20 @@ func describe(object runtime.Object) string {
 	return kind
 }
 
-// WaitReady waits, by watching, until the Deployments and Pods among the objects are ready. The error says which is
-// not, and why.
+// WaitReady waits, by watching, until the workloads and Pods among the objects are ready, and the Jobs have ended well.
+// The error says which is not, and why.
 func WaitReady(ctx context.Context, client kubernetes.Interface, timeout time.Duration, objects ...runtime.Object) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	for _, object := range objects {
 		var err error
 		switch o := object.(type) {
-		case *appsv1.Deployment:
-			err = waitDeployment(ctx, client, o)
 		case *corev1.Pod:
 			err = waitPod(ctx, client, o)
+		default:
+			if k, ok := kindOf(client, object); ok {
+				err = waitWorkload(ctx, client, k)
+			}
 		}
 		if err != nil {
 			return fmt.Errorf("wait for %s: %w", describe(object), err)
@@ -74,47 +92,83 @@ func WaitReady(ctx context.Context, client kubernetes.Interface, timeout time.Du
 	return nil
 }
 
-func waitDeployment(ctx context.Context, client kubernetes.Interface, d *appsv1.Deployment) error {
-	deployments := client.AppsV1().Deployments(d.Namespace)
+// kind is how a workload is followed.
+type kind struct {
+	empty           runtime.Object
+	namespace, name string
+	selector        *metav1.LabelSelector
+	list            func(context.Context, metav1.ListOptions) (runtime.Object, error)
+	watch           func(context.Context, metav1.ListOptions) (watch.Interface, error)
+}
+
+// kindOf is false for objects there is nothing to wait for.
+func kindOf(client kubernetes.Interface, object runtime.Object) (kind, bool) {
+	switch o := object.(type) {
+	case *appsv1.Deployment:
+		c := client.AppsV1().Deployments(o.Namespace)
+		return kind{&appsv1.Deployment{}, o.Namespace, o.Name, o.Spec.Selector, lister(c.List), c.Watch}, true
+	case *appsv1.StatefulSet:
+		c := client.AppsV1().StatefulSets(o.Namespace)
+		return kind{&appsv1.StatefulSet{}, o.Namespace, o.Name, o.Spec.Selector, lister(c.List), c.Watch}, true
+	case *appsv1.DaemonSet:
+		c := client.AppsV1().DaemonSets(o.Namespace)
+		return kind{&appsv1.DaemonSet{}, o.Namespace, o.Name, o.Spec.Selector, lister(c.List), c.Watch}, true
+	case *appsv1.ReplicaSet:
+		c := client.AppsV1().ReplicaSets(o.Namespace)
+		return kind{&appsv1.ReplicaSet{}, o.Namespace, o.Name, o.Spec.Selector, lister(c.List), c.Watch}, true
+	case *batchv1.Job:
+		c := client.BatchV1().Jobs(o.Namespace)
+		pods := &metav1.LabelSelector{MatchLabels: o.Spec.Template.Labels}
+		return kind{&batchv1.Job{}, o.Namespace, o.Name, pods, lister(c.List), c.Watch}, true
+	}
+	return kind{}, false
+}
+
+func lister[L runtime.Object](list func(context.Context, metav1.ListOptions) (L, error)) func(context.Context, metav1.ListOptions) (runtime.Object, error) {
+	return func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return list(ctx, o) }
+}
+
+func waitWorkload(ctx context.Context, client kubernetes.Interface, k kind) error {
 	var last string
-	err := untilEvent(ctx, client, &appsv1.Deployment{}, d.Name,
-		func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			return deployments.List(ctx, o)
-		},
-		deployments.Watch,
-		func(event watch.Event) (bool, error) {
-			seen, ok := event.Object.(*appsv1.Deployment)
-			if !ok {
-				return false, nil
-			}
-			var ready bool
-			ready, last = deploymentReady(seen)
-			return ready, nil
-		})
+	err := untilEvent(ctx, client, k.empty, k.name, k.list, k.watch, func(event watch.Event) (bool, error) {
+		have, want, ok := replicas(event.Object)
+		last = fmt.Sprintf("%d of %d replicas available", have, want)
+		if !ok {
+			last = "not yet seen by its controller"
+		}
+		return ok && have >= want, nil
+	})
 	if err == nil {
 		return nil
 	}
 	// The wait's own time is over, so asking why needs some more.
 	ask, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
-	return fmt.Errorf("%s%s: %w", last, whyNotReady(ask, client, d), err)
+	return fmt.Errorf("%s%s: %w", last, whyNotReady(ask, client, k), err)
 }
 
-func deploymentReady(d *appsv1.Deployment) (bool, string) {
-	want := int32(1)
-	if d.Spec.Replicas != nil {
-		want = *d.Spec.Replicas
+// replicas are how many pods of a workload are as they should be, and how many should be; false, while its controller has
+// not seen its present generation.
+func replicas(object runtime.Object) (have, want int32, ok bool) {
+	switch o := object.(type) {
+	case *appsv1.Deployment:
+		return o.Status.AvailableReplicas, ptr.Deref(o.Spec.Replicas, 1), o.Status.ObservedGeneration >= o.Generation
+	case *appsv1.StatefulSet:
+		return o.Status.AvailableReplicas, ptr.Deref(o.Spec.Replicas, 1), o.Status.ObservedGeneration >= o.Generation
+	case *appsv1.DaemonSet:
+		return o.Status.NumberAvailable, max(1, o.Status.DesiredNumberScheduled), o.Status.ObservedGeneration >= o.Generation
+	case *appsv1.ReplicaSet:
+		return o.Status.AvailableReplicas, ptr.Deref(o.Spec.Replicas, 1), o.Status.ObservedGeneration >= o.Generation
+	case *batchv1.Job:
+		return o.Status.Succeeded, ptr.Deref(o.Spec.Completions, 1), true
 	}
-	if d.Status.ObservedGeneration < d.Generation {
-		return false, "not yet seen by its controller"
-	}
-	return d.Status.AvailableReplicas >= want, fmt.Sprintf("%d of %d replicas available", d.Status.AvailableReplicas, want)
+	return 0, 0, false
 }
 
-// whyNotReady names what holds the pods of a Deployment up, as far as it can be learnt.
-func whyNotReady(ctx context.Context, client kubernetes.Interface, d *appsv1.Deployment) string {
-	selector := metav1.FormatLabelSelector(d.Spec.Selector)
-	pods, err := client.CoreV1().Pods(d.Namespace).List(ctx, metav1.ListOptions{LabelSelector: selector})
+// whyNotReady names what holds the pods of a workload up, as far as it can be learnt.
+func whyNotReady(ctx context.Context, client kubernetes.Interface, k kind) string {
+	selector := metav1.FormatLabelSelector(k.selector)
+	pods, err := client.CoreV1().Pods(k.namespace).List(ctx, metav1.ListOptions{LabelSelector: selector})
 	if err != nil {
 		return ""
 	}

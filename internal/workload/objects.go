@@ -72,12 +72,13 @@ func (e Echo) labels() map[string]string {
 
 // Deployment spreads the replicas evenly over the nodes.
 func (e Echo) Deployment() *appsv1.Deployment {
-	selector := &metav1.LabelSelector{MatchLabels: e.labels()}
+	template := e.template()
+	template.Spec.TopologySpreadConstraints = spread(e.selector())
 	return &appsv1.Deployment{
-		ObjectMeta: metav1.ObjectMeta{Namespace: e.Namespace, Name: e.Name, Labels: e.labels()},
+		ObjectMeta: e.meta(),
 		Spec: appsv1.DeploymentSpec{
 			Replicas: &e.Replicas,
-			Selector: selector,
+			Selector: e.selector(),
 			// A rollout starts a new pod before it ends an old one, so that Services always have somewhere to send to.
 			Strategy: appsv1.DeploymentStrategy{
 				Type: appsv1.RollingUpdateDeploymentStrategyType,
@@ -85,19 +86,30 @@ func (e Echo) Deployment() *appsv1.Deployment {
 					MaxUnavailable: ptr.To(intstr.FromInt32(0)), MaxSurge: ptr.To(intstr.FromInt32(1)),
 				},
 			},
-			Template: corev1.PodTemplateSpec{
-				ObjectMeta: metav1.ObjectMeta{Labels: e.labels()},
-				Spec: corev1.PodSpec{
-					Containers: []corev1.Container{e.container()},
-					TopologySpreadConstraints: []corev1.TopologySpreadConstraint{{
-						MaxSkew: 1, TopologyKey: corev1.LabelHostname, WhenUnsatisfiable: corev1.DoNotSchedule,
-						LabelSelector: selector,
-						// Each revision is spread by itself, or a rollout could leave all pods on one node.
-						MatchLabelKeys: []string{appsv1.DefaultDeploymentUniqueLabelKey},
-					}},
-				},
-			},
+			Template: template,
 		},
+	}
+}
+
+// spread puts as many pods on each node as on any other.
+func spread(selector *metav1.LabelSelector) []corev1.TopologySpreadConstraint {
+	return []corev1.TopologySpreadConstraint{{
+		MaxSkew: 1, TopologyKey: corev1.LabelHostname, WhenUnsatisfiable: corev1.DoNotSchedule, LabelSelector: selector,
+		// Each revision is spread by itself, or a rollout could leave all pods on one node.
+		MatchLabelKeys: []string{appsv1.DefaultDeploymentUniqueLabelKey},
+	}}
+}
+
+func (e Echo) meta() metav1.ObjectMeta {
+	return metav1.ObjectMeta{Namespace: e.Namespace, Name: e.Name, Labels: e.labels()}
+}
+
+func (e Echo) selector() *metav1.LabelSelector { return &metav1.LabelSelector{MatchLabels: e.labels()} }
+
+func (e Echo) template() corev1.PodTemplateSpec {
+	return corev1.PodTemplateSpec{
+		ObjectMeta: metav1.ObjectMeta{Labels: e.labels()},
+		Spec:       corev1.PodSpec{Containers: []corev1.Container{e.container()}},
 	}
 }
 
@@ -116,7 +128,8 @@ func (e Echo) container() corev1.Container {
 			ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{
 				Path: "/healthz", Port: intstr.FromString("http"),
 			}},
-			PeriodSeconds: 2,
+			// On a machine that labs share with a compiler an answer may take a while; no pod is to count as dead for that.
+			PeriodSeconds: 2, TimeoutSeconds: 5,
 		},
 	}
 }
@@ -178,6 +191,28 @@ func Client(namespace, name, node string, config probe.Config) (*corev1.Pod, err
 				Name: "client", Image: ClientImage, ImagePullPolicy: corev1.PullNever,
 				Env: []corev1.EnvVar{{Name: "CLIENT_CONFIG", Value: string(data)}, fieldEnv("POD_IP", "status.podIP")},
 			}},
+		},
+	}, nil
+}
+
+// labelRoving is the name of the Deployment that clients belong to.
+const labelRoving = "replumb.local/clients"
+
+// Clients is a Deployment of such pods, on any nodes. When it is restarted, each new pod counts by itself.
+func Clients(namespace, name string, replicas int32, config probe.Config) (*appsv1.Deployment, error) {
+	pod, err := Client(namespace, "", "", config)
+	if err != nil {
+		return nil, err
+	}
+	pod.Spec.RestartPolicy = corev1.RestartPolicyAlways // no other is accepted
+	pod.Labels[labelRoving] = name
+	selector := &metav1.LabelSelector{MatchLabels: map[string]string{labelRoving: name}}
+	pod.Spec.TopologySpreadConstraints = spread(selector)
+	return &appsv1.Deployment{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
+		Spec: appsv1.DeploymentSpec{
+			Replicas: &replicas, Selector: selector,
+			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: pod.Labels}, Spec: pod.Spec},
 		},
 	}, nil
 }

@@ -17,10 +17,12 @@ import (
 	"github.com/replumb/replumb/internal/lab/component"
 )
 
-// sharedName and haName are the names of the labs that tests share; a run that was killed may have left them.
+// The names of the labs that tests share; a run that was killed may have left them.
 const (
 	sharedName = "e2e"
 	haName     = "e2e-ha"
+	calicoName = "e2e-calico"
+	crossName  = "e2e-calico-cross"
 )
 
 func TestMain(m *testing.M) {
@@ -31,7 +33,7 @@ func TestMain(m *testing.M) {
 func run(m *testing.M) int {
 	ctx := context.Background()
 	down := func() {
-		for _, name := range []string{sharedName, haName} {
+		for _, name := range []string{sharedName, haName, calicoName, crossName} {
 			if _, err := lab.Down(ctx, name); err != nil {
 				fmt.Fprintf(os.Stderr, "taking lab %s down: %v\n", name, err)
 			}
@@ -45,39 +47,79 @@ func run(m *testing.M) int {
 // shared returns the cluster that tests share: two nodes, one of each proxy mode.
 func shared(t *testing.T) *lab.Lab {
 	t.Helper()
-	l, err := sharedOnce()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return l
+	return must(t, sharedLab)
 }
 
-var sharedOnce = sync.OnceValues(func() (*lab.Lab, error) { return up(sharedName, 1) })
+func sharedLab() (*lab.Lab, error) {
+	topology := lab.Default()
+	topology.Name = sharedName
+	return labs.only(topology)
+}
 
 // highlyAvailable returns the cluster with three control planes, whose API servers can be restarted one by one.
 func highlyAvailable(t *testing.T) *lab.Lab {
 	t.Helper()
-	l, err := haOnce()
+	return must(t, haLab)
+}
+
+func haLab() (*lab.Lab, error) {
+	topology := lab.Default()
+	topology.Name, topology.ControlPlanes = haName, 3
+	return labs.only(topology)
+}
+
+// withCalico returns the cluster whose pods get their network from Calico.
+func withCalico(t *testing.T) *lab.Lab {
+	t.Helper()
+	return must(t, func() (*lab.Lab, error) { return calicoLab(calicoName, lab.Calico) })
+}
+
+func calicoLab(name string, cni lab.CNI) (*lab.Lab, error) {
+	topology := lab.Default()
+	topology.Name, topology.CNI = name, cni
+	return labs.only(topology)
+}
+
+func must(t *testing.T, get func() (*lab.Lab, error)) *lab.Lab {
+	t.Helper()
+	l, err := get()
 	if err != nil {
 		t.Fatal(err)
 	}
 	return l
 }
 
-// haOnce takes the other lab down first: clients of both would be more than two cores serve in time.
-var haOnce = sync.OnceValues(func() (*lab.Lab, error) {
-	if _, err := lab.Down(context.Background(), sharedName); err != nil {
+// sharedLabs are up one at a time: clients of several would be more than two cores serve in time.
+type sharedLabs struct {
+	mu     sync.Mutex
+	up     *lab.Lab
+	failed map[string]error
+}
+
+var labs = &sharedLabs{failed: map[string]error{}}
+
+// only returns the lab of that name, brought up in place of any other. One that did not come up is not tried again.
+func (s *sharedLabs) only(topology lab.Topology) (*lab.Lab, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	name := topology.Name
+	if err := s.failed[name]; err != nil {
 		return nil, err
 	}
-	return up(haName, 3)
-})
-
-func up(name string, controlPlanes int) (*lab.Lab, error) {
-	topology := lab.Default()
-	topology.Name, topology.ControlPlanes = name, controlPlanes
-	return lab.Up(context.Background(), topology, lab.Options{Progress: func(format string, args ...any) {
+	if s.up != nil && s.up.Topology.Name == name {
+		return s.up, nil
+	}
+	if s.up != nil {
+		if _, err := lab.Down(context.Background(), s.up.Topology.Name); err != nil {
+			return nil, err
+		}
+		s.up = nil
+	}
+	l, err := lab.Up(context.Background(), topology, lab.Options{Progress: func(format string, args ...any) {
 		fmt.Printf("    lab %s: %s\n", name, fmt.Sprintf(format, args...))
 	}})
+	s.up, s.failed[name] = l, err
+	return l, err
 }
 
 // binaries builds replumb and replumb-lab once and returns their folder.

@@ -67,12 +67,12 @@ func TestNodesCarryRanges(t *testing.T) {
 	})
 	forth.requireNothingLost(t, traffic.All)
 	forth.requireEnough(t, l.NodeNames())
-	requirePodsIn(t, l, newPods)
+	requireNodesIn(t, l, newPods)
 	requireSameNodes(t, before, nodesByName(t, l))
 
 	back := s.during(t, "the rollback of nodes", func() { attendNodes(t, l, oldPods, "rollback", "pods", "--yes") })
 	back.requireNothingLost(t, traffic.All)
-	requirePodsIn(t, l, oldPods)
+	requireNodesIn(t, l, oldPods)
 	requireSameNodes(t, before, nodesByName(t, l))
 	if err := (operator{lab: l}).managersNeverExited(t.Context()); err != nil {
 		t.Error(err)
@@ -217,8 +217,8 @@ func requireSameNodes(t *testing.T, was, is map[string]corev1.Node) {
 	}
 }
 
-// requirePodsIn fails the test unless every pod off the hosts' network, and every Node, is in a range.
-func requirePodsIn(t *testing.T, l *lab.Lab, want string) {
+// requireNodesIn fails the test unless every pod off the hosts' network, and every Node, is in a range.
+func requireNodesIn(t *testing.T, l *lab.Lab, want string) {
 	t.Helper()
 	in := netip.MustParsePrefix(want)
 	for name, n := range nodesByName(t, l) {

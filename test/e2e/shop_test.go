@@ -49,7 +49,7 @@ func shopUnderTraffic(t *testing.T) *shop {
 
 var shopOnce = sync.OnceValues(func() (*shop, error) {
 	ctx := context.Background()
-	l, err := sharedOnce()
+	l, err := sharedLab()
 	if err != nil {
 		return nil, err
 	}

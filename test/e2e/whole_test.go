@@ -107,7 +107,7 @@ func wholeUnderTraffic(t *testing.T) *shop {
 
 var wholeOnce = sync.OnceValues(func() (*traffic.Watch, error) {
 	ctx := context.Background()
-	l, err := haOnce()
+	l, err := haLab()
 	if err != nil {
 		return nil, err
 	}

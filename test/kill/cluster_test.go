@@ -49,6 +49,7 @@ const (
 // cluster is an API server that runs with the new range. Behind its front it seems to have either.
 type cluster struct {
 	*apitest.Server
+	target
 	dir   string
 	front *httptest.Server
 	// flag is the --service-cluster-ip-range that the front shows.
@@ -64,7 +65,7 @@ func start() (*cluster, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &cluster{Server: s}
+	c := &cluster{Server: s, target: target(s.Kubeconfig)}
 	if c.dir, err = os.MkdirTemp("", "replumb-kill-"); err != nil {
 		return nil, errors.Join(err, s.Stop())
 	}
@@ -203,13 +204,16 @@ func (c *cluster) clean(t *testing.T) {
 // gone deletes an object and waits until it is.
 func (c *cluster) gone(t *testing.T, o client.Object) {
 	t.Helper()
-	c.eventually(t, func() error {
-		err := c.Delete(t.Context(), o)
-		if err == nil {
-			err = fmt.Errorf("%s is still there", o.GetName())
-		}
-		return client.IgnoreNotFound(err)
-	})
+	c.eventually(t, func() error { return gone(t.Context(), c, o) })
+}
+
+// gone deletes an object, and returns an error until it is.
+func gone(ctx context.Context, c client.Client, o client.Object) error {
+	err := c.Delete(ctx, o)
+	if err == nil {
+		err = fmt.Errorf("%s is still there", o.GetName())
+	}
+	return client.IgnoreNotFound(err)
 }
 
 var kubernetes = types.NamespacedName{Namespace: metav1.NamespaceDefault, Name: "kubernetes"}
@@ -347,7 +351,7 @@ func must(t testing.TB, err error) {
 }
 
 // eventually tries until it works.
-func (c *cluster) eventually(t testing.TB, try func() error) {
+func (k target) eventually(t testing.TB, try func() error) {
 	t.Helper()
 	var last error
 	err := wait.PollUntilContextTimeout(t.Context(), 10*time.Millisecond, 30*time.Second, true, func(context.Context) (bool, error) {

@@ -154,9 +154,15 @@ func lines(want, got string) string {
 // same fails the test unless the cluster looks as it should, as soon as the controllers have caught up.
 func (c *cluster) same(t *testing.T, want picture, when string) {
 	t.Helper()
+	same(t, want, when, c.take)
+}
+
+// same fails the test unless a cluster comes to look as it should.
+func same(t *testing.T, want picture, when string, take func(*testing.T) picture) {
+	t.Helper()
 	var all []string
 	_ = wait.PollUntilContextTimeout(t.Context(), 100*time.Millisecond, 5*time.Second, true, func(context.Context) (bool, error) {
-		all = differences(want, c.take(t))
+		all = differences(want, take(t))
 		return len(all) == 0, nil
 	})
 	for _, d := range all {

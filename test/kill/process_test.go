@@ -60,11 +60,14 @@ type process struct {
 	limit  context.CancelFunc
 }
 
+// target is the kubeconfig of a cluster that commands work on.
+type target string
+
 // replumb starts a command.
-func (c *cluster) replumb(t *testing.T, args ...string) *process {
+func (k target) replumb(t *testing.T, args ...string) *process {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	p := &process{Cmd: exec.CommandContext(ctx, os.Args[0], append(args, "-o", "json", "--kubeconfig", c.Kubeconfig)...), limit: cancel}
+	p := &process{Cmd: exec.CommandContext(ctx, os.Args[0], append(args, "-o", "json", "--kubeconfig", string(k))...), limit: cancel}
 	p.Env = append(os.Environ(), asMain+"=1")
 	p.Stderr = &p.errors
 	p.Cancel = func() error { return p.Process.Signal(syscall.SIGQUIT) } // which tells where it hangs
@@ -105,9 +108,9 @@ func (p *process) end(t *testing.T, last []engine.Event) {
 }
 
 // whole runs a command to its end.
-func (c *cluster) whole(t *testing.T, args ...string) []moment {
+func (k target) whole(t *testing.T, args ...string) []moment {
 	t.Helper()
-	p := c.replumb(t, args...)
+	p := k.replumb(t, args...)
 	var events []engine.Event
 	var moments []moment
 	seen := counter{}
@@ -115,16 +118,13 @@ func (c *cluster) whole(t *testing.T, args ...string) []moment {
 		events, moments = append(events, e), append(moments, seen.next(e))
 	}
 	p.end(t, events)
-	if os.Getenv("KILL_CPU") != "" {
-		t.Log(args[0], "cpu", p.ProcessState.UserTime()+p.ProcessState.SystemTime(), "wall", events[len(events)-1].Time.Sub(events[0].Time))
-	}
 	return moments
 }
 
 // killed runs a command and kills it at a moment. It reports whether the moment came.
-func (c *cluster) killed(t *testing.T, at moment, args ...string) bool {
+func (k target) killed(t *testing.T, at moment, args ...string) bool {
 	t.Helper()
-	p := c.replumb(t, args...)
+	p := k.replumb(t, args...)
 	var events []engine.Event
 	seen := counter{}
 	for e, ok := p.next(t); ok; e, ok = p.next(t) {

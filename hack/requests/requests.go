@@ -1,4 +1,5 @@
-package main
+// Package requests counts what a client sends to an API server, for measurements.
+package requests
 
 import (
 	"fmt"
@@ -10,9 +11,10 @@ import (
 	"time"
 )
 
-// counter counts the requests of a client by verb, and how long they waited for their answers.
-type counter struct {
-	next http.RoundTripper
+// Counter counts the requests of a client by verb, and how long they waited for their answers.
+type Counter struct {
+	// Next sends them on.
+	Next http.RoundTripper
 
 	mu    sync.Mutex
 	calls map[string]int
@@ -20,9 +22,9 @@ type counter struct {
 }
 
 // RoundTrip implements http.RoundTripper.
-func (c *counter) RoundTrip(r *http.Request) (*http.Response, error) {
+func (c *Counter) RoundTrip(r *http.Request) (*http.Response, error) {
 	start := time.Now()
-	answer, err := c.next.RoundTrip(r)
+	answer, err := c.Next.RoundTrip(r)
 	what := verb(r)
 	if err == nil && answer.StatusCode == http.StatusTooManyRequests {
 		what = "429"
@@ -34,17 +36,29 @@ func (c *counter) RoundTrip(r *http.Request) (*http.Response, error) {
 	return answer, err
 }
 
-func (c *counter) reset() {
+// Reset begins anew.
+func (c *Counter) Reset() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.calls, c.took = map[string]int{}, map[string]time.Duration{}
 }
 
-// seldom is what is not worth telling: what a run sends once, and not for every Service.
+// Total is how many there were.
+func (c *Counter) Total() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	n := 0
+	for _, calls := range c.calls {
+		n += calls
+	}
+	return n
+}
+
+// seldom is what is not worth telling: what a run sends once, and not for every object.
 const seldom = 0.05
 
-// per tells the requests for each of n Services, and the mean time of one.
-func (c *counter) per(n int) string {
+// Per tells the requests for each of n objects, and the mean time of one.
+func (c *Counter) Per(n int) string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var parts []string

@@ -1,0 +1,103 @@
+package rollout
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/watch"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/replumb/replumb/internal/engine"
+)
+
+// quiet is how long a rollout may make no headway before somebody asks why.
+const quiet = 10 * time.Second
+
+// await watches a workload until its rollout is complete, or has made no headway for a while: then it returns what is
+// outstanding. Asking over and over instead would be most of what a roll of many workloads costs, and notice each end late.
+// A client that may not watch gets what is outstanding at once, and asks again.
+func (s *restartStep) await(ctx context.Context, f *finding, outstanding error) error {
+	c, ok := s.Client.(client.WithWatch)
+	if !ok {
+		return outstanding
+	}
+	w, err := c.Watch(ctx, f.list(), &client.ListOptions{
+		Namespace: s.workload.Namespace, FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, s.workload.Name),
+		Raw: &metav1.ListOptions{ResourceVersion: f.object().GetResourceVersion()},
+	})
+	if err != nil {
+		return outstanding
+	}
+	defer w.Stop()
+	patience := min(quiet, s.timeout()/4)
+	timer := time.NewTimer(patience)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return outstanding
+		case <-timer.C:
+			return outstanding
+		case e, open := <-w.ResultChan():
+			now := adapterOf(e.Object)
+			if !open || now == nil || e.Type == watch.Deleted || now.object().GetUID() != s.workload.UID {
+				return engine.NotYet("%w", outstanding) // whatever it is, the next look sees it
+			}
+			err := now.complete()
+			if err == nil {
+				return nil
+			}
+			if err.Error() != outstanding.Error() {
+				outstanding = err
+				timer.Reset(patience)
+			}
+		}
+	}
+}
+
+// adapterOf is nil for what is no workload, such as a watch's error.
+func adapterOf(o any) adapter {
+	switch o := o.(type) {
+	case *appsv1.Deployment:
+		return deploymentAdapter{o}
+	case *appsv1.StatefulSet:
+		return statefulSetAdapter{o}
+	case *appsv1.DaemonSet:
+		return daemonSetAdapter{o}
+	}
+	return nil
+}
+
+// explain adds what keeps a pod of the workload from starting, if there is one that cannot by itself.
+func (s *restartStep) explain(ctx context.Context, f *finding, outstanding error) error {
+	if err := s.lookAtPods(ctx, f); err != nil {
+		return outstanding
+	}
+	for i := range f.pods {
+		if why := stuck(&f.pods[i]); why != "" {
+			return engine.NotYet("%w; pod %s: %s", outstanding, f.pods[i].Name, why)
+		}
+	}
+	return outstanding
+}
+
+// stuck says why a pod cannot start; nothing, if it runs or is only on its way.
+func stuck(pod *corev1.Pod) string {
+	for _, c := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
+		if w := c.State.Waiting; w != nil && w.Reason != "" && w.Reason != "PodInitializing" && (w.Reason != "ContainerCreating" || w.Message != "") {
+			return strings.TrimSpace(w.Reason + " " + w.Message)
+		}
+	}
+	for _, c := range pod.Status.Conditions {
+		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse {
+			return strings.TrimSpace(c.Reason + " " + c.Message)
+		}
+	}
+	return ""
+}

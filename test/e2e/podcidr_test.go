@@ -1,0 +1,278 @@
+package e2e
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/replumb/replumb/internal/calico"
+	"github.com/replumb/replumb/internal/lab"
+	"github.com/replumb/replumb/internal/traffic"
+	"github.com/replumb/replumb/internal/workload"
+)
+
+const (
+	varietyNamespace = "variety"
+	// movedTo is the target of the pods' range.
+	movedTo = "10.245.0.0/16"
+	// apart is the range of a pool that no pod gets an address of unless it asks for it, as the clients do that call
+	// throughout: replumb has no business with them.
+	apart     = "10.250.0.0/24"
+	apartPool = "apart"
+)
+
+// TestPodCIDR moves every pod of an application with workloads of all kinds to another range, back, and forth for good,
+// under traffic of clients that stay and of clients that are restarted too. No request towards a Service is lost, and
+// what NetworkPolicies allow and deny is the same throughout. The control restarts pods the naive way, which loses.
+func TestPodCIDR(t *testing.T) {
+	l := withCalico(t)
+	s := varietyUnderTraffic(t, l)
+	from, to := l.Topology.PodCIDR, netip.MustParsePrefix(movedTo)
+	file := writePodMigration(t, "pods", from, to)
+	requirePodsIn(t, l, from)
+
+	forth := s.during(t, "the move", func() { shown(t, l, "apply", "-f", file) })
+	forth.requireUnharmed(t)
+	requirePodsIn(t, l, to)
+	requireTunnelsIn(t, l, to)
+	requireGone(t, l, workload.BarePodName)
+
+	back := s.during(t, "the way back", func() { shown(t, l, "rollback", "pods", "--yes") })
+	back.requireUnharmed(t)
+	requirePodsIn(t, l, from)
+	requireTunnelsIn(t, l, from)
+	requirePools(t, l, from)
+	requireNoTrace(t, l)
+
+	again := s.during(t, "the move for good", func() {
+		shown(t, l, "apply", "-f", file)
+		shown(t, l, "finish", "pods", "--yes")
+	})
+	again.requireUnharmed(t)
+	requirePodsIn(t, l, to)
+	requireTunnelsIn(t, l, to)
+	requirePools(t, l, to)
+	requireNoTrace(t, l)
+	requireAllAtOnceLoses(t, l)
+	requireVerdictsAreThePolicies(t, l, s, varietyNamespace)
+}
+
+// shown runs a command of replumb that takes minutes to its successful end, and logs what it says as it says it.
+func shown(t *testing.T, l *lab.Lab, args ...string) {
+	t.Helper()
+	cmd := command(t, "replumb", append(args, "--kubeconfig", l.Kubeconfig())...)
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd.Stderr = cmd.Stdout
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	lines := bufio.NewScanner(out)
+	for lines.Scan() {
+		t.Logf("%s %s", time.Now().Format(time.TimeOnly), lines.Text())
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Fatalf("replumb %s: %v", args[0], err)
+	}
+}
+
+// varietyUnderTraffic starts the application, and clients of it: on every node one that stays where it is, with an address
+// of a pool of its own, and one that a Deployment keeps, which moves like everything else.
+func varietyUnderTraffic(t *testing.T, l *lab.Lab) *shop {
+	t.Helper()
+	createApart(t, l)
+	objects := append([]runtime.Object{workload.Namespace(varietyNamespace)}, workload.Variety(varietyNamespace)...)
+	callees, err := start(t.Context(), l, varietyNamespace, objects)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var staying, moving []traffic.Calls
+	for _, c := range callsOf(varietyNamespace, callees, traffic.Rates{Request: 3, Stream: 1, LookUp: 1, Forbidden: 1}) {
+		staying = append(staying, c.As(c.Labels, map[string]string{"cni.projectcalico.org/ipv4pools": `["` + apartPool + `"]`}))
+	}
+	for _, c := range callsOf(varietyNamespace, callees, traffic.Rates{Request: 1, Stream: 1, LookUp: 1, Forbidden: 1}) {
+		c.Client = "moving-" + c.Client
+		moving = append(moving, c)
+	}
+	watch, err := traffic.Start(t.Context(), l.Client(), l.NodeNames(), staying...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(watch.Stop)
+	for _, c := range moving {
+		if err := watch.AddRoving(t.Context(), l.Client(), l.NodeNames(), c); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s := &shop{watch: watch}
+	s.awaitVerdicts(t)
+	return s
+}
+
+func createApart(t *testing.T, l *lab.Lab) {
+	t.Helper()
+	pool := calico.Empty("IPPool", apartPool)
+	spec := map[string]any{
+		"cidr": apart, "blockSize": int64(28), "ipipMode": "Never", "vxlanMode": "Always", "natOutgoing": true,
+		"nodeSelector": "!all()", // Calico gives out addresses of it only to who asks
+	}
+	if err := unstructured.SetNestedMap(pool.Object, spec, "spec"); err != nil {
+		t.Fatal(err)
+	}
+	if err := clusterClient(t, l).Create(t.Context(), pool); err != nil && !apierrors.IsAlreadyExists(err) {
+		t.Fatal(err)
+	}
+}
+
+func clusterClient(t *testing.T, l *lab.Lab) client.Client {
+	t.Helper()
+	c, err := client.New(l.RESTConfig(), client.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// requireUnharmed fails the test for every request towards a Service that was lost, and every verdict that was not as ever.
+func (sp span) requireUnharmed(t *testing.T) {
+	t.Helper()
+	sp.requireNothingLost(t, traffic.Permitted)
+	sp.requireDenied(t)
+	moving := sp.stats(t, func(s traffic.Source) bool { return strings.HasPrefix(s.Client, "moving-") })
+	if moving.Sent == 0 {
+		t.Errorf("%s: clients that move sent nothing", sp.what)
+	}
+}
+
+func writePodMigration(t *testing.T, name string, from, to netip.Prefix) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), name+".yaml")
+	text := fmt.Sprintf(`apiVersion: replumb.dev/v1alpha1
+kind: Migration
+metadata: {name: %s}
+spec:
+  podCIDR:
+    from: [%s]
+    to: [%s]
+    canary: {image: %s}
+    roll: {parallel: 2, barePods: Evict}
+`, name, from, to, workload.ReplumbImage)
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+// requirePodsIn fails the test unless every pod that has an address of its own, clients that stay aside, has one of the
+// range.
+func requirePodsIn(t *testing.T, l *lab.Lab, cidr netip.Prefix) {
+	t.Helper()
+	pods, err := l.Client().CoreV1().Pods("").List(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	stays := netip.MustParsePrefix(apart)
+	in := 0
+	for i := range pods.Items {
+		p := &pods.Items[i]
+		for _, a := range calico.PodAddresses(p) {
+			switch {
+			case cidr.Contains(a):
+				in++
+			case !stays.Contains(a):
+				t.Errorf("pod %s/%s has address %s, not one of %s", p.Namespace, p.Name, a, cidr)
+			}
+		}
+	}
+	t.Logf("%d pods have addresses of %s", in, cidr)
+}
+
+// requireGone fails the test if the pod, which nobody starts again, is still there.
+func requireGone(t *testing.T, l *lab.Lab, name string) {
+	t.Helper()
+	_, err := l.Client().CoreV1().Pods(varietyNamespace).Get(t.Context(), name, metav1.GetOptions{})
+	if !apierrors.IsNotFound(err) {
+		t.Errorf("pod %s: %v, not that it is gone", name, err)
+	}
+}
+
+// requirePools fails the test unless there is only that pool beside the clients', it gives addresses out, and nothing in
+// Calico's data is amiss.
+func requirePools(t *testing.T, l *lab.Lab, cidr netip.Prefix) {
+	t.Helper()
+	// Calico's own daemons take a moment to give back the addresses of pods that have just ended.
+	eventually(t, settled, func() error {
+		state, err := calico.Load(t.Context(), clusterClient(t, l))
+		if err != nil {
+			return err
+		}
+		var enabled []netip.Prefix
+		for _, p := range state.Pools {
+			if p.Name != apartPool && !p.Spec.Disabled {
+				enabled = append(enabled, p.CIDR)
+			}
+		}
+		if len(state.Pools) != 2 || !slices.Equal(enabled, []netip.Prefix{cidr}) {
+			return fmt.Errorf("there are %d pools, of which %v are enabled", len(state.Pools), enabled)
+		}
+		return audit(t, l, state)
+	})
+}
+
+func audit(t *testing.T, l *lab.Lab, state *calico.State) error {
+	t.Helper()
+	pods, err := l.Client().CoreV1().Pods("").List(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		return err
+	}
+	nodes, err := l.Client().CoreV1().Nodes().List(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		return err
+	}
+	var all []error
+	for _, p := range state.Audit(pods.Items, nodes.Items) {
+		all = append(all, errors.New(p.String()))
+	}
+	return errors.Join(all...)
+}
+
+// requireAllAtOnceLoses is the control: when all pods of a similar application are deleted at once, the same probes must
+// see losses.
+func requireAllAtOnceLoses(t *testing.T, l *lab.Lab) {
+	t.Helper()
+	const namespace = "at-once"
+	s := guarded(t, l, namespace)
+	began := time.Now().Truncate(time.Second)
+	lost := s.during(t, "deleting all pods at once", func() {
+		of := metav1.ListOptions{LabelSelector: "app.kubernetes.io/part-of=" + workload.PartOfVariety}
+		var now int64
+		err := l.Client().CoreV1().Pods(namespace).DeleteCollection(t.Context(), metav1.DeleteOptions{GracePeriodSeconds: &now}, of)
+		if err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, settled, func() error {
+			soFar := span{from: began, to: time.Now(), heard: s.watch.Snapshot()}
+			if soFar.stats(t, traffic.Permitted).Failed == 0 {
+				return errors.New("nothing was lost")
+			}
+			return nil
+		})
+	})
+	total := lost.stats(t, traffic.Permitted)
+	t.Logf("control: deleting all pods at once lost %d of %d requests", total.Failed, total.Sent)
+}

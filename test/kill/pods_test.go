@@ -1,0 +1,363 @@
+package kill
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/apitest"
+	"github.com/replumb/replumb/internal/calico"
+	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/lock"
+	"github.com/replumb/replumb/internal/nodesim"
+)
+
+// Both ends of the move of pods, and the pool that is there before.
+const (
+	oldPods, newPods = "10.244.0.0/16", "10.245.0.0/16"
+	oldPool          = "default-ipv4-ippool"
+	podNodes         = 2
+	podsAndTunnels   = 7 + podNodes
+)
+
+// podClusters is how many of them there are.
+const podClusters = 2
+
+// podCluster is an API server with the real scheduler and controllers, nodes that are played, and Calico's books.
+type podCluster struct {
+	*apitest.Server
+	target
+	dir string
+}
+
+func startPods(t *testing.T) *podCluster {
+	t.Helper()
+	s, err := apitest.Run("10.96.0.0/16", apitest.Calico(), apitest.Controllers(), apitest.Unsafe())
+	must(t, err)
+	t.Cleanup(func() {
+		if err := s.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	must(t, s.InstallCRD(t.Context()))
+	c := &podCluster{Server: s, target: target(s.Kubeconfig), dir: t.TempDir()}
+	must(t, s.Create(t.Context(), info()))
+	fleet := &nodesim.Fleet{Client: s, Addresses: &nodesim.Blocks{Client: s}, Phase: func(pod *corev1.Pod) corev1.PodPhase {
+		if pod.Labels["replumb.dev/canary"] == "call" { // it has called, and all answered
+			return corev1.PodSucceeded
+		}
+		return corev1.PodRunning
+	}}
+	for i := range podNodes {
+		must(t, fleet.Node(t.Context(), fmt.Sprintf("node%d", i+1), netip.AddrFrom4([4]byte{192, 0, 2, byte(i + 1)})))
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	played := make(chan struct{})
+	go func() {
+		defer close(played)
+		fleet.Run(ctx)
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-played
+	})
+	c.Namespace(t, shop)
+	must(t, s.Create(t.Context(), service(metav1.NamespaceSystem, "kube-dns", "10.96.0.10")))
+	return c
+}
+
+func info() client.Object {
+	o := calico.Empty("ClusterInformation", "default")
+	o.Object["spec"] = map[string]any{"datastoreReady": true}
+	return o
+}
+
+func pool(name, cidr string) client.Object {
+	o := calico.Empty("IPPool", name)
+	o.Object["spec"] = map[string]any{
+		"cidr": cidr, "blockSize": int64(26), "vxlanMode": "Always", "ipipMode": "Never", "natOutgoing": true, "nodeSelector": "all()",
+	}
+	return o
+}
+
+// reset brings the cluster to how it is before a migration: everything in the old pool.
+func (c *podCluster) reset(t *testing.T) {
+	t.Helper()
+	ctx := t.Context()
+	for _, o := range []client.Object{
+		&v1alpha1.Migration{ObjectMeta: metav1.ObjectMeta{Name: "move"}},
+		&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: lock.Namespace, Name: lock.Name}},
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.SystemNamespace}},
+	} {
+		must(t, client.IgnoreNotFound(c.Delete(ctx, o)))
+	}
+	for _, ns := range []string{shop, metav1.NamespaceSystem, v1alpha1.SystemNamespace} {
+		for _, o := range []client.Object{
+			&appsv1.Deployment{}, &appsv1.StatefulSet{}, &appsv1.DaemonSet{}, &corev1.Pod{}, &policyv1.PodDisruptionBudget{},
+		} {
+			must(t, c.DeleteAllOf(ctx, o, client.InNamespace(ns), client.PropagationPolicy(metav1.DeletePropagationForeground)))
+		}
+	}
+	c.eventually(t, func() error {
+		for _, list := range []client.ObjectList{&appsv1.DeploymentList{}, &appsv1.StatefulSetList{}, &appsv1.DaemonSetList{}, &corev1.PodList{}} {
+			if err := c.List(ctx, list); err != nil {
+				return err
+			}
+			if n := meta.LenList(list); n > 0 {
+				return fmt.Errorf("%d of %T are still there", n, list)
+			}
+		}
+		return gone(ctx, c, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.SystemNamespace}})
+	})
+	must(t, client.IgnoreAlreadyExists(c.Create(ctx, pool(oldPool, oldPods))))
+	old := calico.Empty("IPPool", oldPool)
+	must(t, c.Get(ctx, client.ObjectKeyFromObject(old), old))
+	old.SetAnnotations(nil)
+	old.Object["spec"].(map[string]any)["disabled"] = false
+	must(t, c.Update(ctx, old))
+	pools, err := calico.LoadPools(ctx, c)
+	must(t, err)
+	for i := range pools {
+		if pools[i].Name != oldPool {
+			must(t, c.Delete(ctx, pools[i].Object))
+		}
+	}
+	c.populate(t)
+	c.eventually(t, func() error { return c.settled(t, oldPods) })
+}
+
+// populate makes a workload of every kind that restarts by itself, under budgets, and a cluster DNS with a single pod.
+func (c *podCluster) populate(t *testing.T) {
+	t.Helper()
+	labels := func(name string) map[string]string { return map[string]string{"app": name} }
+	template := func(name string) corev1.PodTemplateSpec {
+		return corev1.PodTemplateSpec{
+			ObjectMeta: metav1.ObjectMeta{Labels: labels(name)},
+			Spec: corev1.PodSpec{
+				Containers: []corev1.Container{{Name: "c", Image: "c"}}, TerminationGracePeriodSeconds: ptr.To[int64](1),
+			},
+		}
+	}
+	of := func(namespace, name string) metav1.ObjectMeta {
+		return metav1.ObjectMeta{Namespace: namespace, Name: name}
+	}
+	selector := func(name string) *metav1.LabelSelector { return &metav1.LabelSelector{MatchLabels: labels(name)} }
+	for _, o := range []client.Object{
+		&appsv1.Deployment{ObjectMeta: of(metav1.NamespaceSystem, "coredns"), Spec: appsv1.DeploymentSpec{
+			Replicas: ptr.To[int32](1), Selector: selector("kube-dns"), Template: template("kube-dns"),
+		}},
+		&appsv1.Deployment{ObjectMeta: of(shop, "web"), Spec: appsv1.DeploymentSpec{
+			Replicas: ptr.To[int32](2), Selector: selector("web"), Template: template("web"),
+		}},
+		&appsv1.StatefulSet{ObjectMeta: of(shop, "db"), Spec: appsv1.StatefulSetSpec{
+			Replicas: ptr.To[int32](2), Selector: selector("db"), Template: template("db"),
+		}},
+		&appsv1.DaemonSet{ObjectMeta: of(shop, "logs"), Spec: appsv1.DaemonSetSpec{Selector: selector("logs"), Template: template("logs")}},
+		&policyv1.PodDisruptionBudget{ObjectMeta: of(shop, "web"), Spec: policyv1.PodDisruptionBudgetSpec{
+			MaxUnavailable: ptr.To(intstr.FromInt32(1)), Selector: selector("web"),
+		}},
+	} {
+		must(t, c.Create(t.Context(), o))
+	}
+}
+
+// settled returns an error until all pods and tunnels are there and have addresses of one range.
+func (c *podCluster) settled(t *testing.T, cidr string) error {
+	t.Helper()
+	all := c.inhabitants(t)
+	in := func(line string) bool { return strings.HasSuffix(line, " in "+cidr) }
+	if len(all) != podsAndTunnels || slices.ContainsFunc(all, func(line string) bool { return !in(line) }) {
+		return fmt.Errorf("%d of %d pods and tunnels are there: %q", len(all), podsAndTunnels, all)
+	}
+	return nil
+}
+
+// inhabitants are pods by owner and tunnels by node, with the range each is in.
+func (c *podCluster) inhabitants(t *testing.T) []string {
+	t.Helper()
+	pods, nodes := &corev1.PodList{}, &corev1.NodeList{}
+	must(t, c.List(t.Context(), pods))
+	must(t, c.List(t.Context(), nodes))
+	var all []string
+	for i := range pods.Items {
+		p := &pods.Items[i]
+		owner := p.Name
+		if ref := metav1.GetControllerOf(p); ref != nil {
+			owner = ref.Kind + " " + p.Labels["app"]
+		}
+		all = append(all, "pod of "+owner+" in "+rangeOf(calico.PodAddresses(p)))
+	}
+	for i := range nodes.Items {
+		for _, a := range calico.TunnelAddresses(&nodes.Items[i]) {
+			all = append(all, "tunnel of "+nodes.Items[i].Name+" in "+rangeOf([]netip.Addr{a}))
+		}
+	}
+	slices.Sort(all)
+	return all
+}
+
+func rangeOf(all []netip.Addr) string {
+	for _, a := range all {
+		for _, text := range []string{oldPods, newPods} {
+			if netip.MustParsePrefix(text).Contains(a) {
+				return text
+			}
+		}
+	}
+	return "none"
+}
+
+// take looks at everything that replumb could have written, or lost. Which node has which block is left to chance; that
+// they fit together is not.
+func (c *podCluster) take(t *testing.T) picture {
+	t.Helper()
+	p := picture{"inhabitants": strings.Join(c.inhabitants(t), "\n")}
+	state, err := calico.Load(t.Context(), c)
+	must(t, err)
+	lost := map[string]int{}
+	for i := range state.Blocks {
+		lost[rangeOf([]netip.Addr{state.Blocks[i].CIDR.Addr()})]++
+	}
+	for i := range state.Pools {
+		p["IPPool "+state.Pools[i].Name] = volatile.ReplaceAllString(plain(t, state.Pools[i].Object), "<volatile>")
+	}
+	p["ranges with blocks"] = fmt.Sprint(slices.Sorted(maps.Keys(lost)))
+	for _, list := range []client.ObjectList{
+		&appsv1.DeploymentList{}, &appsv1.StatefulSetList{}, &appsv1.DaemonSetList{}, &corev1.ConfigMapList{}, &corev1.NamespaceList{},
+		&coordinationv1.LeaseList{}, &v1alpha1.MigrationList{}, &networkingv1.NetworkPolicyList{},
+	} {
+		must(t, c.List(t.Context(), list))
+		items, err := meta.ExtractList(list)
+		must(t, err)
+		for _, item := range items {
+			o := item.(client.Object)
+			if ns := o.GetNamespace(); ns == metav1.NamespaceSystem && o.GetName() != "coredns" && o.GetName() != lock.Name {
+				continue // the API server's own
+			}
+			kind := strings.TrimPrefix(fmt.Sprintf("%T", o), "*")
+			name := volatile.ReplaceAllString(kind+" "+o.GetNamespace()+"/"+o.GetName(), "<volatile>")
+			p[name] = volatile.ReplaceAllString(plain(t, o), "<volatile>")
+			if strings.HasPrefix(kind, "v1.Deployment") || strings.HasPrefix(kind, "v1.StatefulSet") || strings.HasPrefix(kind, "v1.DaemonSet") {
+				p[name], _, _ = strings.Cut(p[name], "\nstatus:") // which names revisions, that depend on the time of a restart
+			}
+		}
+	}
+	return p
+}
+
+func (c *podCluster) write(t *testing.T) string {
+	t.Helper()
+	file := filepath.Join(c.dir, "move.yaml")
+	text := fmt.Sprintf(`apiVersion: replumb.dev/v1alpha1
+kind: Migration
+metadata: {name: move}
+spec:
+  podCIDR:
+    from: [%s]
+    to: [%s]
+    canary: {image: replumb}
+  batch: {size: 2, settle: 0s}
+`, oldPods, newPods)
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+// podCommand is one of replumb's, and what it leads to.
+type podCommand struct {
+	args    []string
+	want    picture
+	moments []moment
+	// control begins a step before which a killed run must not look as wanted.
+	control string
+}
+
+// TestKillPodsAnywhere kills the process at every event of apply, finish and rollback of a move of pods, and runs the same
+// command again. REPLUMB_TEST_EVERY=N takes one case of N, and those that are controls.
+func TestKillPodsAnywhere(t *testing.T) {
+	free := make(chan *podCluster, podClusters)
+	for range podClusters {
+		free <- startPods(t)
+	}
+	c := <-free
+	apply, finish, rollback := c.undisturbed(t)
+	free <- c
+	cases, every := 0, apitest.Every(t)
+	for _, cmd := range []podCommand{apply, finish, rollback} {
+		for i, m := range cmd.moments {
+			control := m.kind == engine.StepStarted && strings.HasPrefix(m.step, cmd.control)
+			if i%every != 0 && !control {
+				continue
+			}
+			cases++
+			t.Run(cmd.args[0]+" "+m.String(), func(t *testing.T) {
+				t.Parallel()
+				c := <-free
+				defer func() { free <- c }()
+				c.reset(t)
+				file := c.write(t)
+				args := append(slices.Clone(cmd.args), "move", "--yes")
+				if cmd.args[0] == "apply" {
+					args = append(slices.Clone(cmd.args), "-f", file)
+				} else {
+					c.whole(t, "apply", "-f", file)
+				}
+				c.survive(t, cmd, m, control, args)
+			})
+		}
+	}
+	t.Logf("%d cases", cases)
+}
+
+// undisturbed is what runs do that nobody kills, and what the cluster looks like after each.
+func (c *podCluster) undisturbed(t *testing.T) (apply, finish, rollback podCommand) {
+	t.Helper()
+	c.reset(t)
+	file := c.write(t)
+	before := c.take(t)
+	apply = podCommand{args: []string{"apply"}, control: "restart/", moments: c.whole(t, "apply", "-f", file)}
+	apply.want = c.take(t)
+	rollback = podCommand{args: []string{"rollback"}, control: "restart/", moments: c.whole(t, "rollback", "move", "--yes")}
+	rollback.want = c.take(t)
+	for _, d := range differences(before, rollback.want) {
+		if d != "left over: v1alpha1.Migration /move" && !strings.HasPrefix(d, "differs: v1.") { // restarts leave their mark
+			t.Errorf("rolled back: %s", d)
+		}
+	}
+	c.reset(t)
+	c.whole(t, "apply", "-f", file)
+	finish = podCommand{args: []string{"finish"}, control: "release/", moments: c.whole(t, "finish", "move", "--yes")}
+	finish.want = c.take(t)
+	return apply, finish, rollback
+}
+
+func (c *podCluster) survive(t *testing.T, cmd podCommand, at moment, control bool, args []string) {
+	t.Helper()
+	if came := c.killed(t, at, args...); !came && !at.waits() {
+		t.Fatal("the run ended before the event came")
+	}
+	if control && len(differences(cmd.want, c.take(t))) == 0 {
+		t.Error("killed and not run again, the cluster looks as if nothing had happened: the comparison proves nothing")
+	}
+	c.whole(t, args...)
+	same(t, cmd.want, "after "+cmd.args[0], c.take)
+}
