@@ -153,7 +153,7 @@ func (s *drainStep) send(ctx context.Context, p *corev1.Pod, asked map[types.UID
 		if err != nil {
 			return err
 		}
-		changes := Changes{Leave: s.leaving.Node}
+		changes := Changes{Leave: s.leaving.Node, Slack: time.Second}
 		return s.Restart(*w, changes).Do(ctx)
 	}
 	if err := s.whole(ctx, p, ref); err != nil {

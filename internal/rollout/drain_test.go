@@ -159,6 +159,34 @@ func TestDrainRestartsSingles(t *testing.T) {
 	f.must(<-ended)
 }
 
+// TestDrainRestartsSinglesAgain empties the node that the pod of an earlier restart has come to: of that restart the template
+// has the time in full, and the pod the second.
+func TestDrainRestartsSinglesAgain(t *testing.T) {
+	f := setup(t)
+	const node = "again"
+	d := f.deployment()
+	f.must(f.Get(t.Context(), client.ObjectKeyFromObject(d), d))
+	rs := f.replicaSet("web-2", controlledBy(KindDeployment, d))
+	p := f.on(node, "web-2-a", nil, controlledBy(kindReplicaSet, rs))
+	before := p.CreationTimestamp.Add(900 * time.Millisecond).UTC().Format(time.RFC3339Nano)
+	d.Spec.Template.Annotations = map[string]string{v1alpha1.AnnotationRestartedAt: before}
+	f.must(f.Update(t.Context(), d))
+	ended := f.start(t.Context(), f.tools.Drain(Leaving{Node: node, Taint: closing()}))
+	deadline := time.After(8 * time.Second)
+	for f.restartedAt(d) == before {
+		select {
+		case err := <-ended:
+			t.Fatalf("ended before the restart: %v", err)
+		case <-deadline:
+			t.Fatal("it was not restarted")
+		case <-f.events:
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+	f.remove(p)
+	f.must(<-ended)
+}
+
 func TestDrainOfBarePods(t *testing.T) {
 	f := setup(t)
 	const node = "bare"

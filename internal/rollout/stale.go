@@ -78,7 +78,8 @@ func burdens(pod *corev1.Pod, c Changes) []burden {
 		all = append(all, burden{text: CarriesAddress, until: c.AddressesUntil.Add(c.Slack)})
 	}
 	if c.Leave != "" && pod.Spec.NodeName == c.Leave && !pod.Spec.HostNetwork {
-		all = append(all, burden{text: CarriesNode, until: pod.CreationTimestamp.Time})
+		// Cut to whole seconds: the restart that made it has a time of the same second, and must not be taken for a later one.
+		all = append(all, burden{text: CarriesNode, until: pod.CreationTimestamp.Add(time.Second + c.Slack)})
 	}
 	oldest := oldestContainer(pod)
 	weigh(CarriesKubernetes, oldest, c.KubernetesMovedAt)
