@@ -50,6 +50,7 @@ func TestCodesAreUnique(t *testing.T) {
 func TestRolesGrantExactlyTheRights(t *testing.T) {
 	for file, rights := range map[string][]cluster.Right{
 		"../deploy/rbac.yaml": servicecidr.Rights(), "../deploy/rbac-pod-cidr.yaml": podcidr.Rights(),
+		"../deploy/rbac-pod-cidr-nodes.yaml": podcidr.NodeRights(),
 	} {
 		granted, needed := grantedBy(t, file), map[string]bool{}
 		for _, r := range rights {

@@ -64,6 +64,18 @@ const (
 	// AnnotationReplicas, on a Deployment, is how many pods it had before replumb gave it one more.
 	AnnotationReplicas = "replumb.dev/original-replicas"
 
+	// RoleNode marks the ConfigMap that holds a Node for as long as the Node itself may be gone.
+	RoleNode = "node"
+	// AnnotationPodCIDRs, on a Node that was made anew, are the ranges it had before the migration, separated by commas.
+	AnnotationPodCIDRs = "replumb.dev/original-pod-cidrs"
+	// TaintMoving keeps pods away from a node while its range changes. Its value is the Migration.
+	TaintMoving = "replumb.dev/moving"
+	// AnnotationCordoned, on a Node, says that it was replumb that made it unschedulable.
+	AnnotationCordoned = "replumb.dev/cordoned"
+	// AnnotationControllerManagers, set by users on a Migration, says what replumb could not see from outside: Paused,
+	// Repointed or Restored.
+	AnnotationControllerManagers = "replumb.dev/controller-managers"
+
 	// SystemNamespace holds what belongs to replumb and to no user's namespace.
 	SystemNamespace = "replumb-system"
 	// LoadBalancerClass keeps every load-balancer controller away from bridges and sentinels.

@@ -37,6 +37,30 @@ type PodCIDRSpec struct {
 	// Roll is how pods are restarted.
 	// +optional
 	Roll RollSpec `json:"roll,omitempty"`
+
+	// Nodes is how nodes are moved, on clusters whose Nodes carry their range in spec.podCIDR.
+	// +optional
+	Nodes NodeRangesSpec `json:"nodes,omitempty"`
+}
+
+// NodeRangesSpec is how nodes are moved whose range is in their Node's spec.podCIDR: each is emptied, its Node made anew
+// with a range of the target, and filled again.
+type NodeRangesSpec struct {
+	// Parallel is how many nodes are moved at once. Default: 1.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=100
+	Parallel int `json:"parallel,omitempty"`
+
+	// Agents are DaemonSets, as namespace/name, that have to be restarted on a node to learn its range. Those of flannel,
+	// kindnet and kube-router are found.
+	// +optional
+	// +kubebuilder:validation:MaxItems=16
+	Agents []string `json:"agents,omitempty"`
+
+	// GateWait is how long a run waits for what only the operator can do before it ends, to be run again. Default: 1h.
+	// +optional
+	GateWait *metav1.Duration `json:"gateWait,omitempty"`
 }
 
 // PrepareSpec is what has to have a second pod before the first one is restarted.

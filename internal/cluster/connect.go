@@ -19,6 +19,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -88,7 +89,7 @@ func newScheme() (*runtime.Scheme, error) {
 	for _, add := range []func(*runtime.Scheme) error{
 		corev1.AddToScheme, networkingv1.AddToScheme, discoveryv1.AddToScheme, authorizationv1.AddToScheme,
 		apiextensionsv1.AddToScheme, v1alpha1.AddToScheme, coordinationv1.AddToScheme, admissionv1.AddToScheme,
-		appsv1.AddToScheme, batchv1.AddToScheme, policyv1.AddToScheme,
+		appsv1.AddToScheme, batchv1.AddToScheme, policyv1.AddToScheme, storagev1.AddToScheme,
 	} {
 		if err := add(s); err != nil {
 			return nil, fmt.Errorf("building the scheme: %w", err)
@@ -113,6 +114,7 @@ func newMapper() meta.RESTMapper {
 		discoveryv1.SchemeGroupVersion:     {namespaced: {"EndpointSlice"}},
 		coordinationv1.SchemeGroupVersion:  {namespaced: {"Lease"}},
 		networkingv1.SchemeGroupVersion:    {namespaced: {"NetworkPolicy"}, root: {"ServiceCIDR", "IPAddress"}},
+		storagev1.SchemeGroupVersion:       {root: {"CSINode"}},
 		authorizationv1.SchemeGroupVersion: {root: {"SelfSubjectAccessReview"}},
 		apiextensionsv1.SchemeGroupVersion: {root: {"CustomResourceDefinition"}},
 		v1alpha1.GroupVersion:              {root: {"Migration"}},

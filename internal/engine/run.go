@@ -276,7 +276,8 @@ func (r *run) retry(a *attempts, err error) {
 	if errors.As(err, &later) {
 		e.Kind = StepWaiting
 		if g, ok := a.step.(Guide); ok && !a.guided {
-			e.Guide, a.guided = g.Guide(), true
+			e.Guide = g.Guide()
+			a.guided = e.Guide != ""
 		}
 	}
 	r.emit(e)

@@ -3,6 +3,7 @@ package lab
 import (
 	"fmt"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 
@@ -120,8 +121,8 @@ func controllerManager(t Topology, bin string) machine.Program {
 		"--authentication-kubeconfig=" + conf,
 		"--authorization-kubeconfig=" + conf,
 		"--use-service-account-credentials=true",
-		fmt.Sprintf("--allocate-node-cidrs=%t", t.CNI == HostLocal), // Calico gives out ranges itself
-		"--cluster-cidr=" + t.PodCIDR.String(),
+		allocateFlag + strconv.FormatBool(t.CNI == HostLocal), // Calico gives out ranges itself
+		clusterCIDRFlag + t.PodCIDR.String(),
 		serviceCIDRFlag + t.ServiceCIDR.String(),
 		"--root-ca-file=" + pkiDir + "ca.crt",
 		"--client-ca-file=" + pkiDir + "ca.crt",

@@ -134,6 +134,7 @@ func controlPlaneFiles(t Topology, i int, c *credentials) (map[string][]byte, er
 	} {
 		f.kubeconfig("/etc/kubernetes/"+name+".conf", "https://"+t.apiServer(i).String(), c.cluster, pki.Request{CommonName: user})
 	}
+	f.kubeconfig(podnetKubeconfig, "https://"+t.endpoint().String(), c.cluster, pki.Request{CommonName: podnetUser})
 	return f.content, f.err
 }
 
@@ -147,6 +148,8 @@ func nodeFiles(t Topology, c *credentials, name string, addr netip.Addr) (map[st
 		pki.Request{CommonName: "system:kube-proxy"})
 	if t.CNI.isCalico() {
 		f.kubeconfig(calicoKubeconfig, "https://"+t.endpoint().String(), c.cluster, pki.Request{CommonName: calicoUser})
+	} else {
+		f.kubeconfig(podnetKubeconfig, "https://"+t.endpoint().String(), c.cluster, pki.Request{CommonName: podnetUser})
 	}
 	f.issue("/var/lib/kubelet/pki/kubelet", c.cluster, pki.Request{
 		CommonName: "system:node:" + name, Organization: []string{"system:nodes"},

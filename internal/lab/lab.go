@@ -43,11 +43,13 @@ type Lab struct {
 }
 
 // binaries are the folders of the components' executables.
-type binaries struct{ kubernetes, containerd, cni, calico string }
+type binaries struct{ kubernetes, containerd, cni, calico, podnet string }
 
 // MarshalJSON and UnmarshalJSON keep the folders in the lab's state file.
 func (b binaries) MarshalJSON() ([]byte, error) {
-	return json.Marshal(map[string]string{"kubernetes": b.kubernetes, "containerd": b.containerd, "cni": b.cni, "calico": b.calico})
+	return json.Marshal(map[string]string{
+		"kubernetes": b.kubernetes, "containerd": b.containerd, "cni": b.cni, "calico": b.calico, "podnet": b.podnet,
+	})
 }
 
 // UnmarshalJSON is the counterpart of MarshalJSON.
@@ -56,7 +58,9 @@ func (b *binaries) UnmarshalJSON(data []byte) error {
 	if err := json.Unmarshal(data, &m); err != nil {
 		return err
 	}
-	*b = binaries{kubernetes: m["kubernetes"], containerd: m["containerd"], cni: m["cni"], calico: m["calico"]}
+	*b = binaries{
+		kubernetes: m["kubernetes"], containerd: m["containerd"], cni: m["cni"], calico: m["calico"], podnet: m["podnet"],
+	}
 	return nil
 }
 

@@ -1,7 +1,6 @@
 package lab
 
 import (
-	"encoding/json"
 	"fmt"
 	"net/netip"
 	"path/filepath"
@@ -43,7 +42,7 @@ func nodePrograms(b binaries, name string, addr netip.Addr) []machine.Program {
 			"--hostname-override=" + name,
 			"--node-ip=" + addr.String(),
 		}},
-		{Name: "kube-proxy", Argv: []string{filepath.Join(b.kubernetes, "kube-proxy"), "--config=" + proxyConfigPath}},
+		{Name: proxyProgram, Argv: []string{filepath.Join(b.kubernetes, "kube-proxy"), "--config=" + proxyConfigPath}},
 	}
 }
 
@@ -142,25 +141,4 @@ func binDirs(b binaries) string {
 		return strconv.Quote(b.cni)
 	}
 	return strconv.Quote(b.cni) + ", " + strconv.Quote(b.calico)
-}
-
-// cniConfig gives pods addresses of podCIDR, each on a link of its own to the node: unlike with a bridge, traffic
-// between pods of one node then passes the node's firewall without br_netfilter.
-func cniConfig(podCIDR netip.Prefix) ([]byte, error) {
-	type object = map[string]any
-	return json.MarshalIndent(object{
-		"cniVersion": "1.0.0",
-		"name":       "lab",
-		"plugins": []object{
-			{
-				"type": "ptp",
-				"ipam": object{
-					"type":   "host-local",
-					"ranges": [][]object{{{"subnet": podCIDR.String()}}},
-					"routes": []object{{"dst": "0.0.0.0/0"}},
-				},
-			},
-			{"type": "portmap", "capabilities": object{"portMappings": true}},
-		},
-	}, "", "  ")
 }

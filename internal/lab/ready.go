@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -18,7 +17,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
-	"k8s.io/client-go/kubernetes"
 
 	"github.com/replumb/replumb/internal/lab/machine"
 )
@@ -73,7 +71,7 @@ func (l *Lab) configureCluster(ctx context.Context, o Options) error {
 	if l.Topology.CNI.isCalico() {
 		return l.installCalico(ctx, client)
 	}
-	return l.connectPods(ctx, client)
+	return nil // the agents on the machines do the rest: see podnet
 }
 
 //go:embed addons.yaml
@@ -92,68 +90,9 @@ func (l *Lab) addons() ([]byte, error) {
 		"Image":         imageRef("coredns"),
 		"Replicas":      min(2, max(1, len(l.Topology.Nodes))),
 		"KubeletClient": kubeletClientUser,
+		"PodNet":        podnetUser,
 	})
 	return out.Bytes(), err
-}
-
-// connectPods waits until the controller manager has given each node a range of pod addresses, tells the node's CNI
-// plugin, and adds routes to it on all other machines.
-func (l *Lab) connectPods(ctx context.Context, client kubernetes.Interface) error {
-	for i, name := range l.NodeNames() {
-		podCIDR, err := waitPodCIDR(ctx, client, name)
-		if err != nil {
-			return err
-		}
-		for _, other := range append(l.ControlPlanes(), l.NodeNames()...) {
-			if other == name {
-				continue
-			}
-			if err := l.routeVia(ctx, other, podCIDR, l.Topology.node(i)); err != nil {
-				return err
-			}
-		}
-		config, err := cniConfig(podCIDR)
-		if err != nil {
-			return err
-		}
-		node, err := l.Machine(name)
-		if err != nil {
-			return err
-		}
-		if err := node.WriteFile(ctx, cniConfigPath, config); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func waitPodCIDR(ctx context.Context, client kubernetes.Interface, name string) (netip.Prefix, error) {
-	var podCIDR netip.Prefix
-	err := until(ctx, "the pod range of "+name, func(ctx context.Context) error {
-		node, err := client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
-		if err != nil {
-			return err
-		}
-		if node.Spec.PodCIDR == "" {
-			return errors.New("node has no podCIDR yet")
-		}
-		podCIDR, err = netip.ParsePrefix(node.Spec.PodCIDR)
-		return err
-	})
-	return podCIDR, err
-}
-
-func (l *Lab) routeVia(ctx context.Context, on string, to netip.Prefix, via netip.Addr) error {
-	m, err := l.Machine(on)
-	if err != nil {
-		return err
-	}
-	ns, err := network(ctx, m)
-	if err != nil {
-		return err
-	}
-	defer ns.Close()
-	return ns.addRoute(to, via)
 }
 
 // waitContainerd waits until the node's containerd takes connections.

@@ -158,6 +158,13 @@ func (l *Lab) build(ctx context.Context, o Options) (images string, err error) {
 		}
 	}
 	l.Binaries = binaries{kubernetes: dirs["kubernetes"], containerd: dirs["containerd"], cni: dirs["cni"], calico: dirs["calico"]}
+	if !l.Topology.CNI.isCalico() {
+		// In the lab's own folder, which machines see at its path; the go command does the caching.
+		l.Binaries.podnet = l.dir("bin")
+		if err := component.BuildMain(ctx, "./lab/podnet", filepath.Join(l.Binaries.podnet, podnetProgram)); err != nil {
+			return "", err
+		}
+	}
 	return buildImages(ctx, filepath.Join(dirs["coredns"], "coredns"))
 }
 
@@ -314,7 +321,7 @@ func (l *Lab) startPrograms(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		for _, p := range controlPlanePrograms(l.Topology, i, l.Binaries.kubernetes) {
+		for _, p := range append(controlPlanePrograms(l.Topology, i, l.Binaries.kubernetes), podnet(l.Binaries, "")...) {
 			if err := cp.Run(ctx, p); err != nil {
 				return err
 			}
@@ -325,7 +332,7 @@ func (l *Lab) startPrograms(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		for _, p := range nodePrograms(l.Binaries, name, l.Topology.node(i)) {
+		for _, p := range append(nodePrograms(l.Binaries, name, l.Topology.node(i)), podnet(l.Binaries, name)...) {
 			if err := node.Run(ctx, p); err != nil {
 				return err
 			}

@@ -1,8 +1,10 @@
 package podcidr
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -50,6 +52,12 @@ type canaryStep struct {
 	// pools to ask for.
 	pools []string
 	image string
+	// only, if set, names the nodes that answer; one other one calls them too. home says which range their pods must
+	// get addresses of, where the targets as a whole will not do.
+	only []string
+	home map[string]netip.Prefix
+	// unfenced says that nothing in the cluster may enforce NetworkPolicies.
+	unfenced bool
 }
 
 var _ engine.Abandoner = (*canaryStep)(nil)
@@ -75,6 +83,9 @@ func (s *canaryStep) Do(ctx context.Context) error {
 		return err
 	}
 	for i := range nodes {
+		if !s.answers(nodes[i].Name) {
+			continue
+		}
 		listen := func(port int) string { return ":" + strconv.Itoa(port) }
 		args := []string{"canary", "answer", listen(canary.OpenPort), listen(canary.ClosedPort)}
 		if err := s.create(ctx, s.pod(roleAnswer, nodes[i].Name, args)); err != nil {
@@ -93,6 +104,10 @@ func (s *canaryStep) Verify(ctx context.Context) error {
 	var addresses []netip.Addr
 	for i := range answering {
 		a, err := s.address(&answering[i])
+		var stray *strayError
+		if errors.As(err, &stray) { // its pod network has not heard of the range yet; a pod keeps what it was given
+			return cmp.Or(s.Do(ctx), engine.NotYet("%w", err))
+		}
 		if err != nil {
 			return err
 		}
@@ -113,6 +128,11 @@ func (s *canaryStep) Verify(ctx context.Context) error {
 	return s.Abandon(ctx)
 }
 
+// strayError says that a node gave an address that is not of its range.
+type strayError struct{ text string }
+
+func (e *strayError) Error() string { return e.text }
+
 // address of a pod that answers.
 func (s *canaryStep) address(pod *corev1.Pod) (netip.Addr, error) {
 	if !ready(pod) {
@@ -122,7 +142,11 @@ func (s *canaryStep) address(pod *corev1.Pod) (netip.Addr, error) {
 	if len(all) == 0 {
 		return netip.Addr{}, engine.NotYet("canary %s on node %s has no address", pod.Name, pod.Spec.NodeName)
 	}
-	if !within(s.spec.To, all[0]) {
+	if home, ok := s.home[pod.Spec.NodeName]; ok && !home.Contains(all[0]) {
+		return netip.Addr{}, &strayError{fmt.Sprintf("node %s gave a new pod the address %s, which is not in its range %s",
+			pod.Spec.NodeName, all[0], home)}
+	}
+	if len(s.home) == 0 && !within(s.spec.To, all[0]) {
 		return netip.Addr{}, fmt.Errorf("node %s gave a new pod the address %s, which is not in %v: something pins its pool",
 			pod.Spec.NodeName, all[0], s.spec.To)
 	}
@@ -137,17 +161,42 @@ func (s *canaryStep) call(ctx context.Context, answering []corev1.Pod, addresses
 	var refuse []string
 	for _, a := range addresses {
 		reach = append(reach, netip.AddrPortFrom(a, canary.OpenPort).String())
-		refuse = append(refuse, netip.AddrPortFrom(a, canary.ClosedPort).String())
+		if !s.unfenced {
+			refuse = append(refuse, netip.AddrPortFrom(a, canary.ClosedPort).String())
+		}
 	}
 	args := []string{
 		"canary", "call", "--timeout=" + callTime.String(), "--reach=" + strings.Join(reach, ","), "--refused=" + strings.Join(refuse, ","),
 	}
-	for i := range answering {
-		if err := s.create(ctx, s.pod(roleCall, answering[i].Spec.NodeName, args)); err != nil {
+	from, err := s.callers(ctx, answering)
+	if err != nil {
+		return err
+	}
+	for _, node := range from {
+		if err := s.create(ctx, s.pod(roleCall, node, args)); err != nil {
 			return err
 		}
 	}
 	return engine.NotYet("canaries are calling each other")
+}
+
+func (s *canaryStep) answers(node string) bool { return s.only == nil || slices.Contains(s.only, node) }
+
+// callers are the nodes that answer and, if those are not all, one of the others.
+func (s *canaryStep) callers(ctx context.Context, answering []corev1.Pod) ([]string, error) {
+	var from []string
+	for i := range answering {
+		from = append(from, answering[i].Spec.NodeName)
+	}
+	nodes, err := s.nodes(ctx)
+	if err != nil {
+		return nil, err
+	}
+	i := slices.IndexFunc(nodes, func(n corev1.Node) bool { return !s.answers(n.Name) })
+	if i >= 0 {
+		from = append(from, nodes[i].Name)
+	}
+	return from, nil
 }
 
 // targets are Services, kubelets, and what the Migration names.

@@ -19,6 +19,7 @@ func Checks() []check.Check[Input] {
 		check.Group("Cluster", clusterChecks()...),
 		check.Group("Ranges", rangeChecks()...),
 		check.Group("Pools", poolChecks()...),
+		check.Group("Nodes", nodeChecks()...),
 		check.Group("Network", networkChecks()...),
 		check.Group("Workloads", workloadChecks()...),
 	)

@@ -21,6 +21,7 @@ func checkProxyRange(in Input) []check.Result {
 		switch {
 		case p.Hidden || p.Problem != "":
 			out = append(out, check.NotKnown(p.Object, "how kube-proxy is configured, %s does not tell", p.Object))
+		case p.DetectLocalMode == "NodeCIDR" && in.Survey.OnNodes(): // it restarts by itself when its Node has another range
 		case p.DetectLocalMode == "NodeCIDR":
 			out = append(
 				out,

@@ -17,7 +17,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
-	"github.com/replumb/replumb/internal/calico"
 	"github.com/replumb/replumb/internal/check"
 	"github.com/replumb/replumb/internal/cluster"
 	"github.com/replumb/replumb/internal/engine"
@@ -89,13 +88,20 @@ func (j *Job) Adopt(ctx context.Context) (*v1alpha1.Migration, error) {
 
 // Look surveys the cluster as it is now.
 func (j *Job) Look(ctx context.Context) (*Survey, error) {
-	state, err := calico.Load(ctx, j.Tools.Cluster)
+	state, err := j.pools(ctx)
 	if err != nil {
 		return nil, err
 	}
 	now, err := j.Tools.occupants(ctx)
 	if err != nil {
 		return nil, err
+	}
+	if state == nil {
+		survey, err := j.lookAtNodes(ctx, now)
+		if err != nil {
+			return nil, err
+		}
+		return survey, j.criticals(ctx, survey)
 	}
 	survey, err := Look(j.Spec, state, now.Workloads, now.Nodes)
 	if err != nil {
@@ -220,7 +226,7 @@ func (j *Job) Examine(ctx context.Context) (*Planner, error) {
 	if err != nil {
 		return nil, err
 	}
-	p.Findings = check.Run(Checks(), Input{Survey: survey, Snapshot: snap})
+	p.Findings = check.Run(survey.checks(), Input{Survey: survey, Snapshot: snap})
 	return p, nil
 }
 
@@ -275,7 +281,7 @@ func (j *Job) Apply(ctx context.Context, r *engine.Runner) (*Survey, error) {
 // when a whole plan went through and left nothing to restart.
 func (j *Job) applyRound(ctx context.Context, r *engine.Runner, p *Planner) (over bool, err error) {
 	plan := p.Apply()
-	last := p.Survey.Switched()
+	last := p.Survey.Switched() || p.Survey.OnNodes()
 	if !last {
 		if plan, err = plan.Until(phaseSwitch); err != nil {
 			return false, err
@@ -389,6 +395,9 @@ func (j *Job) Finishable(ctx context.Context) (*Planner, error) {
 
 // unfinished says what apply has left to do; nothing, if it has nothing.
 func (p *Planner) unfinished() string {
+	if unsettled := p.Survey.Unsettled(forth); p.Survey.OnNodes() && len(unsettled) > 0 {
+		return fmt.Sprintf("%d nodes are not settled in the target, the first is %s", len(unsettled), unsettled[0].Node.Name)
+	}
 	if !p.Survey.Switched() {
 		return "the old pools still give addresses to new pods"
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/hook"
 	"github.com/replumb/replumb/internal/migration"
+	"github.com/replumb/replumb/internal/nodeipam"
 	"github.com/replumb/replumb/internal/rollout"
 	"github.com/replumb/replumb/internal/tier"
 )
@@ -30,6 +31,7 @@ const (
 	// phaseSwitch ends with every new pod getting a new address: which pods have old ones is certain from there.
 	phaseSwitch = "switch"
 	phaseRoll   = "roll"
+	phaseNodes  = "nodes"
 	// tunnelWait is how long Calico may take to move the tunnels of all nodes.
 	tunnelWait = 5 * time.Minute
 )
@@ -67,6 +69,7 @@ func (t Tools) occupants(ctx context.Context) (*Survey, error) {
 	if err := t.Cluster.List(ctx, nodes); err != nil {
 		return nil, fmt.Errorf("listing nodes: %w", err)
 	}
+	nodes.Items = slices.DeleteFunc(nodes.Items, func(n corev1.Node) bool { return nodeipam.IsTrial(&n) })
 	return &Survey{Workloads: workloads, Nodes: nodes.Items}, nil
 }
 
@@ -94,6 +97,9 @@ type Planner struct {
 
 // Apply is the way to the point where no pod has an old address and the old pools are still there.
 func (p *Planner) Apply() *engine.Plan {
+	if p.Survey.OnNodes() {
+		return p.applyOnNodes()
+	}
 	return p.plan(
 		hook.Apply,
 		engine.Phase{Name: "check", Title: "Check the cluster", Groups: inOrder(&migration.CheckStep{Findings: p.Findings})},
@@ -114,6 +120,9 @@ func (p *Planner) Outstanding(ctx context.Context) *engine.Plan {
 
 // Finish deletes the old pools. Its phase "final" is the point of no return.
 func (p *Planner) Finish() *engine.Plan {
+	if p.Survey.OnNodes() {
+		return p.finishOnNodes()
+	}
 	return p.plan(
 		hook.Finish,
 		engine.Phase{Name: "verify", Title: "See that nothing has an old address", Groups: p.verify("verify", p.spec().From)},
@@ -129,6 +138,9 @@ func (p *Planner) Finish() *engine.Plan {
 
 // Rollback brings every pod back to the old range.
 func (p *Planner) Rollback() *engine.Plan {
+	if p.Survey.OnNodes() {
+		return p.rollbackOnNodes()
+	}
 	return p.plan(
 		hook.Rollback,
 		engine.Phase{Name: "reopen", Title: "Let new pods get old addresses only", Groups: p.reopen()},
@@ -145,12 +157,17 @@ func emptyPlanner() *Planner {
 }
 
 // ApplyPhases are the phases of apply, in order.
-func ApplyPhases() []string { return phaseNames(emptyPlanner().Apply()) }
+//
+// Those of clusters with pools come first, then those that only clusters have whose Nodes carry the ranges.
+func ApplyPhases() []string {
+	p := emptyPlanner()
+	return phaseNames(p.Apply(), p.applyOnNodes())
+}
 
 // PhaseNames are the phases of all plans, which hooks can name.
 func PhaseNames() []string {
 	p := emptyPlanner()
-	return phaseNames(p.Apply(), p.Rollback(), p.Finish())
+	return phaseNames(p.Apply(), p.Rollback(), p.Finish(), p.applyOnNodes(), p.rollbackOnNodes(), p.finishOnNodes())
 }
 
 func phaseNames(plans ...*engine.Plan) []string {
@@ -204,7 +221,7 @@ func (p *Planner) originals() []client.Object {
 			all = append(all, m.Old.Object)
 		}
 	}
-	return all
+	return append(all, p.homesToBackUp()...)
 }
 
 func (p *Planner) namespace() *migration.NamespaceStep {

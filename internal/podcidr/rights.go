@@ -3,6 +3,7 @@ package podcidr
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	networkingv1 "k8s.io/api/networking/v1"
@@ -61,6 +62,20 @@ func lookRights() []cluster.Right {
 	})
 }
 
+// NodeRights are what is needed beside Rights where Nodes carry the ranges. deploy/rbac-pod-cidr-nodes.yaml grants exactly
+// these.
+func NodeRights() []cluster.Right {
+	return spread([]right{
+		{"", "nodes", "", "get create patch delete"},
+		{"", "configmaps", "", "get update"},
+		{"", "pods", "", "patch"},
+		{"", "events", "", "list"},
+		{"coordination.k8s.io", "leases", "", "patch"},
+		{"storage.k8s.io", "csinodes", "", "get patch"},
+		{"discovery.k8s.io", "endpointslices", "", "list"},
+	})
+}
+
 // Rights are what a user needs. deploy/rbac-pod-cidr.yaml grants exactly these.
 func Rights() []cluster.Right { return append(workRights(), lookRights()...) }
 
@@ -98,6 +113,13 @@ func (j *Job) authorize(ctx context.Context) error {
 	return nil
 }
 
+// authorizeNodes asks for the rights that only a cluster needs whose Nodes carry the ranges.
+func (j *Job) authorizeNodes(ctx context.Context, snap *cluster.Snapshot) error {
+	access, err := j.Tools.Cluster.Access(ctx, NodeRights())
+	snap.Access = append(slices.Clone(snap.Access), access...)
+	return err
+}
+
 // snapshot reads what checks look at beside the survey.
 func (j *Job) snapshot(ctx context.Context, s *Survey) (*cluster.Snapshot, error) {
 	snap := &cluster.Snapshot{Access: j.access}
@@ -110,6 +132,11 @@ func (j *Job) snapshot(ctx context.Context, s *Survey) (*cluster.Snapshot, error
 	scanner, err := references.New(s.Spec.From, s.Spec.To, nil)
 	if err != nil {
 		return nil, fmt.Errorf("looking for old ranges: %w", err)
+	}
+	if s.OnNodes() {
+		if err := j.authorizeNodes(ctx, snap); err != nil {
+			return nil, err
+		}
 	}
 	return snap, j.Tools.Cluster.References(ctx, scanner, snap)
 }

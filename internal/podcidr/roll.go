@@ -57,8 +57,14 @@ func (s *Survey) fates(d direction, now time.Time) fates {
 
 // restartable names the workloads and pods that direction d restarts.
 func (s *Survey) restartable(d direction, now time.Time) []string {
-	f := s.fates(d, now)
 	var all []string
+	if s.OnNodes() {
+		for _, h := range s.Unsettled(d) {
+			all = append(all, "Node "+h.Node.Name)
+		}
+		return all
+	}
+	f := s.fates(d, now)
 	for _, w := range f.Restarts {
 		all = append(all, w.String())
 	}
@@ -194,6 +200,9 @@ func (p *Planner) tierOf(namespace, name string, labels map[string]string) strin
 
 // Left are pods that keep old addresses until somebody deals with them.
 func (p *Planner) Left() []rollout.Reported {
+	if p.Survey.OnNodes() {
+		return nil // whatever is on a node leaves it
+	}
 	return p.Survey.fates(forth, p.Tools.now()).Reported
 }
 

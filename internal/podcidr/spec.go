@@ -33,6 +33,9 @@ type Spec struct {
 	Scale   []types.NamespacedName
 	Canary  v1alpha1.PodCanarySpec
 	Roll    v1alpha1.RollSpec
+	// Nodes is how nodes are moved that carry their range, Agents the DaemonSets to be restarted there.
+	Nodes  v1alpha1.NodeRangesSpec
+	Agents []types.NamespacedName
 	// Common is what all kinds of migrations have.
 	Common v1alpha1.MigrationSpec
 }
@@ -50,6 +53,10 @@ func Default(m *v1alpha1.Migration) {
 	s.Canary.Mode = cmp.Or(s.Canary.Mode, v1alpha1.PodCanaryRun)
 	s.Roll.BarePods = cmp.Or(s.Roll.BarePods, v1alpha1.BarePodsReport)
 	s.Roll.Parallel = cmp.Or(s.Roll.Parallel, 2)
+	s.Nodes.Parallel = cmp.Or(s.Nodes.Parallel, 1)
+	if s.Nodes.GateWait == nil {
+		s.Nodes.GateWait = &metav1.Duration{Duration: time.Hour}
+	}
 	if s.Roll.Timeout == nil {
 		s.Roll.Timeout = &metav1.Duration{Duration: 10 * time.Minute}
 	}
@@ -74,7 +81,7 @@ func Validate(m *v1alpha1.Migration) (Spec, error) {
 		return Spec{}, err
 	}
 	s := Spec{
-		Name: m.Name, BlockSize: j.BlockSize, Prepare: j.Prepare.Mode, Canary: j.Canary, Roll: j.Roll, Common: *m.Spec.DeepCopy(),
+		Name: m.Name, BlockSize: j.BlockSize, Prepare: j.Prepare.Mode, Canary: j.Canary, Roll: j.Roll, Nodes: j.Nodes, Common: *m.Spec.DeepCopy(),
 	}
 	if err := s.validateChoices(); err != nil {
 		return Spec{}, err
@@ -90,6 +97,9 @@ func Validate(m *v1alpha1.Migration) (Spec, error) {
 		}
 	}
 	if s.Scale, err = names(root+".prepare.deployments", j.Prepare.Deployments); err != nil {
+		return Spec{}, err
+	}
+	if s.Agents, err = names(root+".nodes.agents", j.Nodes.Agents); err != nil {
 		return Spec{}, err
 	}
 	return s, s.validateRanges()
@@ -113,6 +123,10 @@ func (s *Spec) validateChoices() error {
 		}
 	case s.Roll.Parallel < 1 || s.Roll.Parallel > 100:
 		return &spec.Error{Field: root + ".roll.parallel", Problem: fmt.Sprintf("is %d", s.Roll.Parallel), Hint: "use 1 to 100"}
+	case s.Nodes.Parallel < 1 || s.Nodes.Parallel > 100:
+		return &spec.Error{Field: root + ".nodes.parallel", Problem: fmt.Sprintf("is %d", s.Nodes.Parallel), Hint: "use 1 to 100"}
+	case s.Nodes.GateWait.Duration <= 0:
+		return &spec.Error{Field: root + ".nodes.gateWait", Problem: "is not positive", Hint: "leave it out for 1h"}
 	case s.Roll.Timeout.Duration <= 0:
 		return &spec.Error{Field: root + ".roll.timeout", Problem: "is not positive", Hint: "leave it out for 10m"}
 	case s.Roll.JobWait.Duration <= 0:

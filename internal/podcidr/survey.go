@@ -34,6 +34,8 @@ type Survey struct {
 	Installations []Installation
 	// Moves are the pools, in the order of the targets.
 	Moves []Move
+	// Homes are the nodes, if it is their Nodes that carry the ranges of pods; none, if there are pools.
+	Homes []Home
 }
 
 // Installation is what a Tigera operator keeps up (operator.tigera.io/v1, spec.calicoNetwork.ipPools).
@@ -239,6 +241,9 @@ func (s *Survey) changes(d direction, now time.Time) rollout.Changes {
 
 // Switched reports whether the old pools give no address any more.
 func (s *Survey) Switched() bool {
+	if s.OnNodes() {
+		return !s.away(forth)
+	}
 	return len(s.Moves) > 0 && !slices.ContainsFunc(s.Moves, func(m Move) bool { return m.Old != nil && !m.Old.Spec.Disabled })
 }
 

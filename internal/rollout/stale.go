@@ -21,6 +21,8 @@ type Changes struct {
 	// Addresses are ranges that pods shall have no address of, and AddressesUntil when a new pod could last get one.
 	Addresses      []netip.Prefix
 	AddressesUntil time.Time
+	// Leave is a node that pods shall leave.
+	Leave string
 	// Since is when the addresses that pods shall not carry came up first: pods whose containers were all started before
 	// cannot. Zero means that they may be of any age.
 	Since time.Time
@@ -35,6 +37,7 @@ const (
 	CarriesServices   = "old addresses of its namespace's Services in its environment"
 	CarriesDNS        = "the old address of the cluster DNS in its resolv.conf"
 	CarriesAddress    = "an address of the old range"
+	CarriesNode       = "a place on a node that is emptied"
 )
 
 // burden is something old that a pod carries, and until when pods were given it.
@@ -73,6 +76,10 @@ func burdens(pod *corev1.Pod, c Changes) []burden {
 	}
 	if hasAddress(pod, c.Addresses) {
 		all = append(all, burden{text: CarriesAddress, until: c.AddressesUntil.Add(c.Slack)})
+	}
+	if c.Leave != "" && pod.Spec.NodeName == c.Leave && !pod.Spec.HostNetwork {
+		// Cut to whole seconds: the restart that made it has a time of the same second, and must not be taken for a later one.
+		all = append(all, burden{text: CarriesNode, until: pod.CreationTimestamp.Add(time.Second + c.Slack)})
 	}
 	oldest := oldestContainer(pod)
 	weigh(CarriesKubernetes, oldest, c.KubernetesMovedAt)

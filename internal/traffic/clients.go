@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
@@ -94,6 +95,19 @@ type Calls struct {
 	// Labels and Annotations that the pods of the clients get beside their own.
 	Labels, Annotations map[string]string
 	Targets             map[Via][]probe.Target
+	// OnHost has the clients use the network of their nodes, as what must outlive the pod network does.
+	OnHost bool
+}
+
+// FromHost makes the calls from the nodes' own network. Nodes have several addresses, so none is expected to be seen.
+func (c Calls) FromHost() Calls {
+	c.OnHost = true
+	for _, targets := range c.Targets {
+		for i := range targets {
+			targets[i].ExpectClientAddress = ""
+		}
+	}
+	return c
 }
 
 // Call returns the calls to each Service by name and by address, each with a fresh connection. The names are short, as
@@ -260,6 +274,10 @@ func (w *Watch) deploy(
 		pod, err := workload.Client(calls.Namespace, role+"-"+node, node, config)
 		if err != nil {
 			return nil, err
+		}
+		if calls.OnHost {
+			pod.Spec.HostNetwork, pod.Spec.DNSPolicy = true, corev1.DNSClusterFirstWithHostNet
+			pod.Spec.SecurityContext = nil // the setting would be the node's
 		}
 		maps.Copy(pod.Labels, calls.Labels)
 		pod.Annotations = calls.Annotations

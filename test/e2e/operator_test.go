@@ -5,6 +5,8 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"net/netip"
 	"os/exec"
 	"slices"
@@ -23,6 +25,8 @@ type operator struct {
 	// range. For a rollback, those it had.
 	kubernetes, dns netip.Addr
 	serviceCIDR     netip.Prefix
+	// podCIDR is what controller managers shall give nodes their ranges of.
+	podCIDR netip.Prefix
 	// killAt, if set, is the event at which it kills the command with SIGKILL.
 	killAt func(engine.Event) bool
 }
@@ -32,8 +36,34 @@ func (o operator) acts() map[string]func(context.Context) error {
 	return map[string]func(context.Context) error{
 		"gate/certificates": func(ctx context.Context) error { return o.lab.IssueCertificates(ctx, []netip.Addr{o.kubernetes}) },
 		"gate/kubelets":     func(ctx context.Context) error { return o.lab.RestartKubelets(ctx, o.dns) },
-		"gate/api-servers":  func(ctx context.Context) error { return o.lab.RestartAPIServers(ctx, o.serviceCIDR, nil) },
+		"gate/ranges-paused": func(ctx context.Context) error {
+			return errors.Join(o.managersNeverExited(ctx), o.lab.RestartControllerManagers(ctx, false, netip.Prefix{}))
+		},
+		"gate/ranges-given": func(ctx context.Context) error {
+			return errors.Join(o.managersNeverExited(ctx), o.lab.RestartControllerManagers(ctx, true, o.podCIDR))
+		},
+		"gate/api-servers": func(ctx context.Context) error { return o.lab.RestartAPIServers(ctx, o.serviceCIDR, nil) },
 	}
+}
+
+// managersNeverExited fails if a controller manager has ended since it was started last, by a gate or with the lab.
+func (o operator) managersNeverExited(ctx context.Context) error {
+	for _, name := range o.lab.ControlPlanes() {
+		m, err := o.lab.Machine(name)
+		if err != nil {
+			return err
+		}
+		info, err := m.Info(ctx)
+		if err != nil {
+			return err
+		}
+		for _, p := range info.Programs {
+			if p.Name == "kube-controller-manager" && (p.Restarts > 0 || p.PID == 0) {
+				return fmt.Errorf("the controller manager on %s has ended %d times: %s", name, p.Restarts, p.LastExit)
+			}
+		}
+	}
+	return nil
 }
 
 // attend runs a command that writes events as JSON lines, such as `replumb apply -o json`, and acts once at each gate
@@ -67,7 +97,7 @@ func (o operator) attend(t *testing.T, cmd *exec.Cmd) (events []engine.Event, ex
 			break
 		}
 		act := acts[e.Step]
-		if e.Kind != engine.StepWaiting || act == nil || slices.Contains(gates, e.Step) {
+		if e.Kind != engine.StepWaiting || e.Guide == "" || act == nil || slices.Contains(gates, e.Step) {
 			continue
 		}
 		gates = append(gates, e.Step)

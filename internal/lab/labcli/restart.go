@@ -17,10 +17,10 @@ func newRestart(s streams) *cobra.Command {
 		Short: "Reconfigure and restart programs of a lab, as a cluster's operator does",
 		Args:  args(cobra.NoArgs),
 		RunE: func(*cobra.Command, []string) error {
-			return usageError{errors.New("restart what?\nhint: replumb-lab restart apiserver, or replumb-lab restart kubelet")}
+			return usageError{errors.New("restart what?\nhint: replumb-lab restart apiserver, kubelet, controller-manager or kube-proxy")}
 		},
 	}
-	cmd.AddCommand(newRestartAPIServer(s), newRestartKubelet(s))
+	cmd.AddCommand(newRestartAPIServer(s), newRestartKubelet(s), newRestartControllerManager(s), newRestartProxy(s))
 	return cmd
 }
 

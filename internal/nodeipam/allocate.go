@@ -1,0 +1,159 @@
+package nodeipam
+
+import (
+	"fmt"
+	"math/big"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"go4.org/netipx"
+	corev1 "k8s.io/api/core/v1"
+)
+
+// Range is the IPv4 range in a Node's spec; the zero one, if it has none.
+func Range(podCIDRs []string) netip.Prefix {
+	for _, text := range podCIDRs {
+		if p, err := netip.ParsePrefix(text); err == nil && p.Addr().Is4() {
+			return p
+		}
+	}
+	return netip.Prefix{}
+}
+
+// PodCIDRs are the ranges in a Node's spec.
+func PodCIDRs(n *corev1.Node) []string {
+	if len(n.Spec.PodCIDRs) == 0 && n.Spec.PodCIDR != "" {
+		return []string{n.Spec.PodCIDR}
+	}
+	return n.Spec.PodCIDRs
+}
+
+// With are a Node's ranges with another one in place of that of IPv4. Those of IPv6 stay, and so does the order, in which
+// the first is spec.podCIDR.
+func With(podCIDRs []string, p netip.Prefix) []string {
+	out := slices.Clone(podCIDRs)
+	for i, text := range out {
+		if old, err := netip.ParsePrefix(text); err == nil && old.Addr().Is4() {
+			out[i] = p.String()
+			return out
+		}
+	}
+	return append([]string{p.String()}, out...)
+}
+
+// Holder is a node and the range it has; the zero one, if it has none.
+type Holder struct {
+	Name string
+	Has  netip.Prefix
+}
+
+// Within reports whether one range lies in another.
+func Within(outer, inner netip.Prefix) bool {
+	return inner.IsValid() && outer.Bits() <= inner.Bits() && outer.Contains(inner.Addr())
+}
+
+// Allocate gives each node a range of so many bits in to. A node that has one there keeps it. The others keep their place
+// in the range they come from, so that people find their way (the seventh node of 10.244.0.0/16 gets the seventh range), as
+// long as that place exists and is free; else the lowest that is. The outcome depends on what nodes have, and on nothing
+// else: a run that takes up where another one was killed comes to the same.
+func Allocate(nodes []Holder, from []netip.Prefix, to netip.Prefix, bits int) (map[string]netip.Prefix, error) {
+	if bits < to.Bits() {
+		return nil, fmt.Errorf("a range of /%d for each node is larger than %s", bits, to)
+	}
+	nodes = slices.Clone(nodes)
+	slices.SortFunc(nodes, func(a, b Holder) int { return strings.Compare(a.Name, b.Name) })
+	given := map[string]netip.Prefix{}
+	var taken netipx.IPSetBuilder
+	give := func(name string, p netip.Prefix) {
+		given[name] = p
+		taken.AddPrefix(p)
+	}
+	for _, n := range nodes {
+		if Within(to, n.Has) {
+			give(n.Name, n.Has)
+		}
+	}
+	for _, n := range nodes {
+		if _, ok := given[n.Name]; ok {
+			continue
+		}
+		if p, ok := samePlace(n.Has, from, to, bits); ok && free(&taken, p) {
+			give(n.Name, p)
+		}
+	}
+	for _, n := range nodes {
+		if _, ok := given[n.Name]; ok {
+			continue
+		}
+		p, ok := lowest(&taken, to, bits)
+		if !ok {
+			return nil, fmt.Errorf("%s has no range of /%d left for node %s", to, bits, n.Name)
+		}
+		give(n.Name, p)
+	}
+	return given, nil
+}
+
+// samePlace is the range in to that is as manieth as has is in the one of from that it lies in.
+func samePlace(has netip.Prefix, from []netip.Prefix, to netip.Prefix, bits int) (netip.Prefix, bool) {
+	i := slices.IndexFunc(from, func(f netip.Prefix) bool { return Within(f, has) })
+	if i < 0 {
+		return netip.Prefix{}, false
+	}
+	place := new(big.Int).Sub(number(has.Addr()), number(from[i].Addr()))
+	place.Rsh(place, uint(has.Addr().BitLen()-has.Bits()))
+	return nth(to, bits, place)
+}
+
+// nth is the n-th range of so many bits in to, from zero.
+func nth(to netip.Prefix, bits int, n *big.Int) (netip.Prefix, bool) {
+	if n.BitLen() > bits-to.Bits() {
+		return netip.Prefix{}, false
+	}
+	at := new(big.Int).Lsh(n, uint(to.Addr().BitLen()-bits))
+	at.Add(at, number(to.Masked().Addr()))
+	a, ok := netip.AddrFromSlice(at.FillBytes(make([]byte, to.Addr().BitLen()/8)))
+	return netip.PrefixFrom(a, bits), ok
+}
+
+func number(a netip.Addr) *big.Int { return new(big.Int).SetBytes(a.AsSlice()) }
+
+func free(taken *netipx.IPSetBuilder, p netip.Prefix) bool {
+	set, err := taken.IPSet()
+	return err == nil && !set.OverlapsPrefix(p)
+}
+
+func lowest(taken *netipx.IPSetBuilder, to netip.Prefix, bits int) (netip.Prefix, bool) {
+	set, err := taken.IPSet()
+	if err != nil {
+		return netip.Prefix{}, false
+	}
+	var left netipx.IPSetBuilder
+	left.AddPrefix(to)
+	left.RemoveSet(set)
+	rest, err := left.IPSet()
+	if err != nil {
+		return netip.Prefix{}, false
+	}
+	for _, r := range rest.Prefixes() { // in order
+		if r.Bits() <= bits {
+			return netip.PrefixFrom(r.Addr(), bits), true
+		}
+	}
+	return netip.Prefix{}, false
+}
+
+// Cover is the smallest range that holds all of them.
+func Cover(all []netip.Prefix) netip.Prefix {
+	var cover netip.Prefix
+	for _, p := range all {
+		if !cover.IsValid() {
+			cover = p.Masked()
+		}
+		for !Within(cover, p) {
+			cover = netip.PrefixFrom(cover.Addr(), cover.Bits()-1).Masked()
+		}
+	}
+	return cover
+}

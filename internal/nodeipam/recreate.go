@@ -1,0 +1,223 @@
+package nodeipam
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine"
+)
+
+// gonePoll is how often a Node that is being deleted is looked at. The shorter, the shorter it is gone.
+const gonePoll = 10 * time.Millisecond
+
+// Recreate gives a Node other ranges by making it anew: the API server lets nobody change spec.podCIDRs once they are set
+// (ValidateNodeUpdate in k8s.io/kubernetes pkg/apis/core/validation/validation.go).
+//
+// The new Node has the labels, annotations, taints, spec and status of the old one from its first moment: the API server
+// takes the status of a Node that is created as it is given (pkg/registry/core/node/strategy.go), so that nothing ever
+// sees it not ready. In between it is gone for some milliseconds. Who could mind, does not:
+//
+//   - kubelet registers its Node when it starts and at no other time (registerWithAPIServer in
+//     pkg/kubelet/kubelet_node_status.go). Until the new one is there its reports fail, and are made again.
+//   - The pod garbage collector deletes pods of a Node that has been gone for 40 s (pkg/controller/podgc).
+//   - The garbage collector would at once delete what the old Node owns: its Lease, its CSINode, which kubelet writes at its
+//     start only, and the mirror pods of static pods. So the old one is deleted with propagationPolicy Orphan, which takes
+//     the owner out of all of them first, and the known ones get the new owner.
+//
+// It can be called again at any time, after any failure, and carries on: what is needed for it is kept in the cluster from
+// before the deletion.
+func (k Keepsakes) Recreate(ctx context.Context, name string, podCIDRs []string) error {
+	node := &corev1.Node{}
+	err := k.Client.Get(ctx, client.ObjectKey{Name: name}, node)
+	switch {
+	case apierrors.IsNotFound(err):
+		return k.restore(ctx, name, podCIDRs)
+	case err != nil:
+		return fmt.Errorf("node %s: %w", name, err)
+	case !node.DeletionTimestamp.IsZero():
+		return engine.NotYet("node %s is being deleted", name)
+	case slices.Equal(PodCIDRs(node), podCIDRs):
+		return k.settle(ctx, node)
+	case len(PodCIDRs(node)) == 0:
+		return k.complete(ctx, node, podCIDRs)
+	}
+	if len(node.Finalizers) > 0 {
+		return fmt.Errorf("node %s has finalizers %v: its deletion would do more than delete it", name, node.Finalizers)
+	}
+	if err := k.Keep(ctx, node, podCIDRs); err != nil {
+		return err
+	}
+	// The version that is kept is the one that is deleted, or none.
+	err = k.Client.Delete(ctx, node, client.PropagationPolicy(metav1.DeletePropagationOrphan), client.Preconditions{
+		UID: &node.UID, ResourceVersion: &node.ResourceVersion,
+	})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("deleting node %s: %w", name, err)
+	}
+	if err := k.awaitGone(ctx, node); err != nil {
+		return err
+	}
+	return k.restore(ctx, name, podCIDRs)
+}
+
+// awaitGone returns when the Node that was deleted is gone, or another one of the name is there.
+func (k Keepsakes) awaitGone(ctx context.Context, old *corev1.Node) error {
+	last := engine.NotYet("node %s is being deleted", old.Name)
+	err := wait.PollUntilContextCancel(ctx, gonePoll, true, func(ctx context.Context) (bool, error) {
+		now := &metav1.PartialObjectMetadata{}
+		now.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Node"))
+		err := k.Client.Get(ctx, client.ObjectKey{Name: old.Name}, now)
+		if err != nil && !apierrors.IsNotFound(err) && !engine.Retryable(err) {
+			return false, fmt.Errorf("node %s: %w", old.Name, err)
+		}
+		return apierrors.IsNotFound(err) || err == nil && now.UID != old.UID, nil
+	})
+	if wait.Interrupted(err) {
+		return last
+	}
+	return err
+}
+
+// restore makes a Node that is gone anew.
+func (k Keepsakes) restore(ctx context.Context, name string, podCIDRs []string) error {
+	kept, err := k.Get(ctx, name)
+	if err != nil {
+		return err
+	}
+	if kept == nil {
+		return nil // somebody has removed the node, which has nothing to do with us
+	}
+	node := anew(kept.Node, podCIDRs)
+	err = k.Client.Create(ctx, node, client.FieldOwner(v1alpha1.FieldManager))
+	if apierrors.IsAlreadyExists(err) {
+		return engine.NotYet("node %s was registered by its kubelet meanwhile", name)
+	}
+	if err != nil {
+		return fmt.Errorf("making node %s anew: %w", name, err)
+	}
+	return k.settle(ctx, node)
+}
+
+// anew is the Node to be created: the old one, with other ranges, which remembers what it had before the migration. One
+// that is given back what it had has nothing to remember.
+func anew(old *corev1.Node, podCIDRs []string) *corev1.Node {
+	node := &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: old.Name, Labels: old.Labels, Annotations: map[string]string{}, OwnerReferences: old.OwnerReferences,
+		},
+		Spec: *old.Spec.DeepCopy(), Status: *old.Status.DeepCopy(),
+	}
+	for key, value := range old.Annotations {
+		node.Annotations[key] = value
+	}
+	node.Spec.PodCIDRs = slices.Clone(podCIDRs)
+	node.Spec.PodCIDR = podCIDRs[0]
+	had := strings.Join(PodCIDRs(old), ",")
+	switch before := node.Annotations[v1alpha1.AnnotationPodCIDRs]; {
+	case before == strings.Join(podCIDRs, ","):
+		delete(node.Annotations, v1alpha1.AnnotationPodCIDRs)
+	case before == "" && had != "" && !slices.Equal(PodCIDRs(old), podCIDRs):
+		node.Annotations[v1alpha1.AnnotationPodCIDRs] = had
+	}
+	return node
+}
+
+// complete gives ranges to a Node that has none: it has joined the cluster while controller managers give none, or its
+// kubelet was started in the very moment in which it was gone. In that case it gets back what it had, too.
+func (k Keepsakes) complete(ctx context.Context, node *corev1.Node, podCIDRs []string) error {
+	kept, err := k.Get(ctx, node.Name)
+	if err != nil {
+		return err
+	}
+	was := node.DeepCopy()
+	if kept != nil {
+		want := anew(kept.Node, podCIDRs)
+		node.Labels, node.Annotations = over(node.Labels, want.Labels), over(node.Annotations, want.Annotations)
+		node.Spec = want.Spec
+	}
+	node.Spec.PodCIDRs, node.Spec.PodCIDR = podCIDRs, podCIDRs[0]
+	patch := client.MergeFromWithOptions(was, client.MergeFromWithOptimisticLock{})
+	if err := k.Client.Patch(ctx, node, patch, client.FieldOwner(v1alpha1.FieldManager)); err != nil {
+		return fmt.Errorf("giving node %s the range %s: %w", node.Name, strings.Join(podCIDRs, ","), err)
+	}
+	return k.settle(ctx, node)
+}
+
+// over is a map with what another one says in it.
+func over(base, with map[string]string) map[string]string {
+	out := map[string]string{}
+	for _, m := range []map[string]string{base, with} {
+		for key, value := range m {
+			out[key] = value
+		}
+	}
+	return out
+}
+
+// settle gives what a Node owns its owner back, and forgets what was kept of it.
+func (k Keepsakes) settle(ctx context.Context, node *corev1.Node) error {
+	kept, err := k.Get(ctx, node.Name)
+	if err != nil || kept == nil {
+		return err
+	}
+	if err := k.adopt(ctx, node); err != nil {
+		return err
+	}
+	return k.Forget(ctx, node.Name)
+}
+
+// Settled reports whether a Node has the ranges, and nothing is left to be done for it.
+func (k Keepsakes) Settled(ctx context.Context, name string, podCIDRs []string) (bool, error) {
+	kept, err := k.Get(ctx, name)
+	if err != nil || kept != nil {
+		return false, err
+	}
+	node := &corev1.Node{}
+	err = k.Client.Get(ctx, client.ObjectKey{Name: name}, node)
+	if apierrors.IsNotFound(err) {
+		return true, nil // removed by somebody
+	}
+	return err == nil && node.DeletionTimestamp.IsZero() && slices.Equal(PodCIDRs(node), podCIDRs), err
+}
+
+// adopt makes a Node the owner of its Lease, its CSINode and its mirror pods, unless it is. All are such as kubelet writes
+// them, with the owner that kubelet gives them.
+func (k Keepsakes) adopt(ctx context.Context, node *corev1.Node) error {
+	owned, err := k.owned(ctx, node.Name)
+	if err != nil {
+		return err
+	}
+	for _, o := range owned {
+		ref := metav1.OwnerReference{APIVersion: "v1", Kind: "Node", Name: node.Name, UID: node.UID}
+		if _, pod := o.(*corev1.Pod); pod {
+			ref.Controller = ptr.To(true) // getNodeUID's caller in pkg/kubelet/pod/mirror_client.go
+		}
+		refs := slices.DeleteFunc(slices.Clone(o.GetOwnerReferences()), func(r metav1.OwnerReference) bool {
+			return r.Kind == "Node" && r.Name == node.Name
+		})
+		if len(refs) < len(o.GetOwnerReferences()) && slices.ContainsFunc(o.GetOwnerReferences(), func(r metav1.OwnerReference) bool {
+			return r.UID == node.UID
+		}) {
+			continue
+		}
+		was := o.DeepCopyObject().(client.Object)
+		o.SetOwnerReferences(append(refs, ref))
+		patch := client.MergeFromWithOptions(was, client.MergeFromWithOptimisticLock{})
+		err := k.Client.Patch(ctx, o, patch, client.FieldOwner(v1alpha1.FieldManager))
+		if client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("making node %s the owner of %T %s: %w", node.Name, o, o.GetName(), err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,240 @@
+package rollout
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine"
+)
+
+// Leaving says which pods are to leave a node, and how.
+type Leaving struct {
+	Node string
+	// Taint that keeps pods away from the node. Pods of DaemonSets that tolerate it stay: they would be back at once.
+	Taint corev1.Taint
+	// Stays reports whether a pod may stay for another reason, such as an address that is not to change.
+	Stays func(*corev1.Pod) bool
+	// Bare says what becomes of pods without an owner: reported ones are waited for, and so are those of Jobs.
+	Bare v1alpha1.BarePodsPolicy
+}
+
+// Drain makes the step that empties a node of pods with addresses of their own, except those of DaemonSets that are there
+// whatever the node's taints, and static ones. A pod is evicted only while its owner has all the pods it wants: so however
+// many of them are on the node, the next one goes when the one before is replaced and ready elsewhere. One that cannot be
+// replaced before this node takes pods again, because of constraints on where pods may be, is gone without, as long as
+// another one is ready. PodDisruptionBudgets are waited for. A Deployment with a single pod is restarted by rollout
+// instead, which starts the new pod first.
+//
+// The step remembers nothing: what it does next depends on what is on the node.
+func (t Tools) Drain(l Leaving) engine.Step { return &drainStep{Tools: t, leaving: l} }
+
+type drainStep struct {
+	Tools
+	leaving Leaving
+}
+
+var (
+	_ engine.Timed  = (*drainStep)(nil)
+	_ engine.Waiter = (*drainStep)(nil)
+)
+
+func (s *drainStep) ID() string    { return "drain/" + s.leaving.Node }
+func (s *drainStep) Title() string { return "Move pods off node " + s.leaving.Node }
+
+// Deadline implements engine.Timed.
+func (s *drainStep) Deadline() time.Duration { return s.timeout() }
+
+// Waits implements engine.Waiter.
+func (s *drainStep) Waits() {}
+
+func (s *drainStep) State(ctx context.Context) (engine.State, error) {
+	left, err := s.left(ctx)
+	switch {
+	case err != nil:
+		return engine.Unknown, err
+	case len(left) > 0:
+		return engine.Pending, nil
+	}
+	return engine.Done, nil
+}
+
+// Do sends away those that can go now. It has not done its work until nothing is left.
+func (s *drainStep) Do(ctx context.Context) error {
+	left, err := s.left(ctx)
+	if err != nil || len(left) == 0 {
+		return err
+	}
+	var first error
+	asked := map[types.UID]bool{}
+	for i := range left {
+		err := s.send(ctx, &left[i], asked)
+		if err != nil && !engine.Retryable(err) {
+			return err
+		}
+		if err != nil && first == nil {
+			first = err
+		}
+	}
+	if first != nil {
+		return engine.NotYet("node %s still has %d pods to go: %w", s.leaving.Node, len(left), first)
+	}
+	return engine.NotYet("node %s still has %d pods to go", s.leaving.Node, len(left))
+}
+
+// Verify implements engine.Step.
+func (s *drainStep) Verify(ctx context.Context) error {
+	left, err := s.left(ctx)
+	if err == nil && len(left) > 0 {
+		return engine.NotYet("pod %s/%s is on node %s", left[0].Namespace, left[0].Name, s.leaving.Node)
+	}
+	return err
+}
+
+// left are the pods that have to go, those that are ending included.
+func (s *drainStep) left(ctx context.Context) ([]corev1.Pod, error) {
+	var left []corev1.Pod
+	err := each(ctx, s.Client, &corev1.PodList{}, func(p *corev1.Pod) {
+		if s.goes(p) {
+			left = append(left, *p)
+		}
+	}, client.MatchingFields{"spec.nodeName": s.leaving.Node})
+	if err != nil {
+		return nil, fmt.Errorf("pods of node %s: %w", s.leaving.Node, err)
+	}
+	return left, nil
+}
+
+func (s *drainStep) goes(p *corev1.Pod) bool {
+	_, static := p.Annotations[corev1.MirrorPodAnnotationKey]
+	if static || p.Spec.HostNetwork || ended(p) || s.leaving.Stays != nil && s.leaving.Stays(p) {
+		return false
+	}
+	ref := metav1.GetControllerOfNoCopy(p)
+	return ref == nil || ref.Kind != KindDaemonSet || !tolerates(p, &s.leaving.Taint)
+}
+
+func tolerates(p *corev1.Pod, taint *corev1.Taint) bool {
+	for i := range p.Spec.Tolerations {
+		t := &p.Spec.Tolerations[i]
+		covers := t.Effect == "" || t.Effect == taint.Effect
+		if covers && (t.Key == "" || t.Key == taint.Key) && (t.Operator == corev1.TolerationOpExists || t.Value == taint.Value) {
+			return true
+		}
+	}
+	return false
+}
+
+// send evicts a pod, if that can be now, and says what it waits for otherwise. asked are the owners of those that have
+// been sent in this round: what a PodDisruptionBudget or the status of the owner says is then out of date.
+func (s *drainStep) send(ctx context.Context, p *corev1.Pod, asked map[types.UID]bool) error {
+	if !p.DeletionTimestamp.IsZero() {
+		return engine.NotYet("pod %s/%s has not ended yet", p.Namespace, p.Name)
+	}
+	ref := metav1.GetControllerOf(p)
+	switch {
+	case (ref == nil || ref.Kind == kindJob) && s.leaving.Bare != v1alpha1.BarePodsEvict:
+		return engine.NotYet("pod %s/%s has nothing that would replace it: its end is waited for", p.Namespace, p.Name)
+	case ref == nil:
+		return s.evict(ctx, p)
+	case asked[ref.UID]:
+		return nil
+	}
+	asked[ref.UID] = true
+	if w, err := s.single(ctx, p, ref); err != nil || w != nil {
+		if err != nil {
+			return err
+		}
+		changes := Changes{Leave: s.leaving.Node, Slack: time.Second}
+		return s.Restart(*w, changes).Do(ctx)
+	}
+	if err := s.whole(ctx, p, ref); err != nil {
+		return err
+	}
+	return s.evict(ctx, p)
+}
+
+// evict asks for one eviction.
+func (s *drainStep) evict(ctx context.Context, p *corev1.Pod) error {
+	e := &evictStep{Tools: s.Tools, pod: slimPod(p)}
+	err := s.Client.SubResource("eviction").Create(ctx, p, e.eviction())
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil
+	case apierrors.IsTooManyRequests(err):
+		return engine.NotYet("pod %s/%s cannot be evicted now: %w", p.Namespace, p.Name, withCauses(err))
+	case err != nil:
+		return fmt.Errorf("evicting pod %s/%s: %w", p.Namespace, p.Name, err)
+	}
+	return nil
+}
+
+// single finds the Deployment whose only pod this is, if a rollout of it starts a new pod before it ends this one.
+func (s *drainStep) single(ctx context.Context, p *corev1.Pod, ref *metav1.OwnerReference) (*Workload, error) {
+	if ref.Kind != kindReplicaSet {
+		return nil, nil
+	}
+	rs := &appsv1.ReplicaSet{}
+	err := s.Client.Get(ctx, types.NamespacedName{Namespace: p.Namespace, Name: ref.Name}, rs)
+	above := metav1.GetControllerOf(rs)
+	if err != nil || above == nil || above.Kind != KindDeployment {
+		return nil, client.IgnoreNotFound(err)
+	}
+	d := &appsv1.Deployment{}
+	err = s.Client.Get(ctx, types.NamespacedName{Namespace: p.Namespace, Name: above.Name}, d)
+	if err != nil || d.UID != above.UID || replicas(d.Spec.Replicas) != 1 || d.Spec.Paused {
+		return nil, client.IgnoreNotFound(err)
+	}
+	w := deploymentAdapter{d}.workload()
+	if u := d.Spec.Strategy.RollingUpdate; w.AllAtOnce || u != nil && u.MaxSurge != nil && u.MaxSurge.String() == "0" {
+		return nil, nil
+	}
+	return w, nil
+}
+
+// whole returns nil if the owner of a pod can do without it: all the pods it wants are ready, or all that can be are, and
+// this is not the last.
+func (s *drainStep) whole(ctx context.Context, p *corev1.Pod, ref *metav1.OwnerReference) error {
+	e := &evictStep{Tools: s.Tools, pod: slimPod(p)}
+	want, err := e.wanted(ctx, ref)
+	if err != nil {
+		return err
+	}
+	ready, stuck := 0, 0
+	err = each(ctx, s.Client, &corev1.PodList{}, func(o *corev1.Pod) {
+		if owner := metav1.GetControllerOfNoCopy(o); owner == nil || owner.UID != ref.UID || ended(o) {
+			return
+		}
+		if podReady(o) {
+			ready++
+		}
+		if unschedulable(o) {
+			stuck++
+		}
+	}, client.InNamespace(p.Namespace))
+	if err != nil {
+		return fmt.Errorf("pods of %s %s: %w", ref.Kind, ref.Name, err)
+	}
+	if ready >= want || !podReady(p) || ready > 1 && ready+stuck >= want {
+		return nil
+	}
+	return engine.NotYet("%s %s/%s has %d of %d pods ready", ref.Kind, p.Namespace, ref.Name, ready, want)
+}
+
+// unschedulable reports whether the scheduler has found no node for a pod.
+func unschedulable(p *corev1.Pod) bool {
+	for _, c := range p.Status.Conditions {
+		if c.Type == corev1.PodScheduled {
+			return c.Status == corev1.ConditionFalse && c.Reason == corev1.PodReasonUnschedulable
+		}
+	}
+	return false
+}

@@ -1,0 +1,203 @@
+package rollout
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine"
+)
+
+func closing() corev1.Taint {
+	return corev1.Taint{Key: v1alpha1.TaintMoving, Value: "pods", Effect: corev1.TaintEffectNoSchedule}
+}
+
+// on makes a pod that is ready on a node.
+func (f *fixture) on(node, name string, change func(*corev1.Pod), owner ...metav1.OwnerReference) *corev1.Pod {
+	f.Helper()
+	p := &corev1.Pod{ObjectMeta: f.meta(name), Spec: template().Spec}
+	p.Spec.NodeName, p.OwnerReferences = node, owner
+	if change != nil {
+		change(p)
+	}
+	f.must(f.Create(f.Context(), p))
+	p.Status = corev1.PodStatus{
+		Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}},
+	}
+	f.must(f.Status().Update(f.Context(), p))
+	return p
+}
+
+func (f *fixture) scaled(rs *appsv1.ReplicaSet, replicas int32) {
+	f.Helper()
+	rs.Spec.Replicas = &replicas
+	f.must(f.Update(f.Context(), rs))
+}
+
+func TestDrainOneByOne(t *testing.T) {
+	f := setup(t)
+	const node = "onebyone"
+	rs := f.replicaSet("pair")
+	f.scaled(rs, 2)
+	owner := controlledBy(kindReplicaSet, rs)
+	first, second := f.on(node, "pair-a", nil, owner), f.on(node, "pair-b", nil, owner)
+	step := f.tools.Drain(Leaving{Node: node, Taint: closing()})
+	f.state(step, engine.Pending)
+
+	ended := f.start(t.Context(), step)
+	f.waiting("has not ended yet")
+	f.remove(first)
+	f.waiting("ReplicaSet " + f.ns + "/pair has 1 of 2 pods ready")
+	f.must(f.Get(t.Context(), client.ObjectKeyFromObject(second), second))
+	if second.DeletionTimestamp != nil {
+		t.Error("the second pod was sent away before the first was replaced")
+	}
+	f.on("elsewhere", "pair-c", nil, owner)
+	f.waiting("pair-b has not ended yet")
+	f.remove(second)
+	f.must(<-ended)
+	f.state(step, engine.Done)
+}
+
+func TestDrainWhereNothingCanBeReplaced(t *testing.T) {
+	f := setup(t)
+	const node = "spread"
+	rs := f.replicaSet("trio")
+	f.scaled(rs, 3)
+	owner := controlledBy(kindReplicaSet, rs)
+	here := f.on(node, "trio-a", nil, owner)
+	f.on("elsewhere", "trio-b", nil, owner)
+	waits := &corev1.Pod{ObjectMeta: f.meta("trio-c"), Spec: template().Spec}
+	waits.OwnerReferences = []metav1.OwnerReference{owner}
+	f.must(f.Create(t.Context(), waits))
+	ended := f.start(t.Context(), f.tools.Drain(Leaving{Node: node, Taint: closing()}))
+	f.waiting("has 2 of 3 pods ready")
+	waits.Status.Conditions = []corev1.PodCondition{{
+		Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable,
+	}}
+	f.must(f.Status().Update(t.Context(), waits))
+	f.waiting("trio-a has not ended yet")
+	f.remove(here)
+	f.must(<-ended)
+}
+
+func TestDrainKeepsTheLastOne(t *testing.T) {
+	f := setup(t)
+	const node = "last"
+	rs := f.replicaSet("two")
+	f.scaled(rs, 2)
+	owner := controlledBy(kindReplicaSet, rs)
+	here := f.on(node, "two-a", nil, owner)
+	waits := &corev1.Pod{ObjectMeta: f.meta("two-b"), Spec: template().Spec}
+	waits.OwnerReferences = []metav1.OwnerReference{owner}
+	f.must(f.Create(t.Context(), waits))
+	waits.Status.Conditions = []corev1.PodCondition{{
+		Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable,
+	}}
+	f.must(f.Status().Update(t.Context(), waits))
+	ctx, stop := context.WithCancel(t.Context())
+	ended := f.start(ctx, f.tools.Drain(Leaving{Node: node, Taint: closing()}))
+	f.waiting("has 1 of 2 pods ready")
+	stop()
+	<-ended
+	f.must(f.Get(t.Context(), client.ObjectKeyFromObject(here), here))
+	if here.DeletionTimestamp != nil {
+		t.Error("the only pod that is ready was sent away")
+	}
+}
+
+func TestDrainLeavesWhatStays(t *testing.T) {
+	f := setup(t)
+	const node = "stays"
+	set := &appsv1.DaemonSet{ObjectMeta: f.meta("agents"), Spec: appsv1.DaemonSetSpec{Selector: selector(), Template: template()}}
+	f.must(f.Create(t.Context(), set))
+	owner := controlledBy(KindDaemonSet, set)
+	f.on(node, "on-the-host", func(p *corev1.Pod) { p.Spec.HostNetwork = true })
+	f.on(node, "tolerates", func(p *corev1.Pod) {
+		p.Spec.Tolerations = []corev1.Toleration{{Operator: corev1.TolerationOpExists}}
+	}, owner)
+	f.on(node, "arrived", nil)
+	step := f.tools.Drain(Leaving{Node: node, Taint: closing(), Stays: func(p *corev1.Pod) bool { return p.Name == "arrived" }})
+	f.state(step, engine.Done)
+
+	goes := f.on(node, "does-not-tolerate", nil, owner)
+	f.state(step, engine.Pending)
+	ended := f.start(t.Context(), step)
+	f.waiting("does-not-tolerate has not ended yet")
+	f.remove(goes)
+	f.must(<-ended)
+}
+
+func TestDrainRestartsSingles(t *testing.T) {
+	f := setup(t)
+	const node = "single"
+	d := f.deployment()
+	rs := f.replicaSet("web-1", controlledBy(KindDeployment, d))
+	p := f.on(node, "web-1-a", nil, controlledBy(kindReplicaSet, rs))
+	ended := f.start(t.Context(), f.tools.Drain(Leaving{Node: node, Taint: closing()}))
+	deadline := time.After(8 * time.Second)
+	for f.restartedAt(d) == "" {
+		select {
+		case err := <-ended:
+			t.Fatalf("ended before the restart: %v", err)
+		case <-deadline:
+			t.Fatal("it was not restarted")
+		case <-f.events:
+		}
+	}
+	f.must(f.Get(t.Context(), client.ObjectKeyFromObject(p), p))
+	if p.DeletionTimestamp != nil {
+		t.Error("the only pod was sent away before there is another")
+	}
+	f.remove(p) // as its Deployment does when the new one is ready
+	f.must(<-ended)
+}
+
+// TestDrainRestartsSinglesAgain empties the node that the pod of an earlier restart has come to: of that restart the template
+// has the time in full, and the pod the second.
+func TestDrainRestartsSinglesAgain(t *testing.T) {
+	f := setup(t)
+	const node = "again"
+	d := f.deployment()
+	f.must(f.Get(t.Context(), client.ObjectKeyFromObject(d), d))
+	rs := f.replicaSet("web-2", controlledBy(KindDeployment, d))
+	p := f.on(node, "web-2-a", nil, controlledBy(kindReplicaSet, rs))
+	before := p.CreationTimestamp.Add(900 * time.Millisecond).UTC().Format(time.RFC3339Nano)
+	d.Spec.Template.Annotations = map[string]string{v1alpha1.AnnotationRestartedAt: before}
+	f.must(f.Update(t.Context(), d))
+	ended := f.start(t.Context(), f.tools.Drain(Leaving{Node: node, Taint: closing()}))
+	deadline := time.After(8 * time.Second)
+	for f.restartedAt(d) == before {
+		select {
+		case err := <-ended:
+			t.Fatalf("ended before the restart: %v", err)
+		case <-deadline:
+			t.Fatal("it was not restarted")
+		case <-f.events:
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+	f.remove(p)
+	f.must(<-ended)
+}
+
+func TestDrainOfBarePods(t *testing.T) {
+	f := setup(t)
+	const node = "bare"
+	p := f.on(node, "alone", nil)
+	ctx, stop := context.WithCancel(t.Context())
+	ended := f.start(ctx, f.tools.Drain(Leaving{Node: node, Taint: closing(), Bare: v1alpha1.BarePodsReport}))
+	f.waiting("its end is waited for")
+	stop()
+	<-ended
+	ended = f.start(t.Context(), f.tools.Drain(Leaving{Node: node, Taint: closing(), Bare: v1alpha1.BarePodsEvict}))
+	f.waiting("has not ended yet")
+	f.remove(p)
+	f.must(<-ended)
+}
