@@ -81,7 +81,7 @@ func golden(t *testing.T, file string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	findings := check.Run(Checks(), input)
+	findings := check.Run(input.Survey.checks(), input)
 	p := &Planner{
 		Tools:  Tools{Cluster: nowhere, Now: func() time.Time { return time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC) }},
 		Survey: input.Survey, Migration: job.Migration, Findings: findings, Rules: rules,
@@ -136,10 +136,7 @@ func readInput(t *testing.T, s Spec, manifests, factsYAML []byte) Input {
 			in.read(doc)
 		}
 	}
-	survey, err := Look(s, in.state, in.workloads, in.nodes)
-	if err != nil {
-		t.Fatal(err)
-	}
+	survey := in.look(s)
 	survey.Configs, survey.Namespaces, survey.Installations = in.survey.Configs, in.survey.Namespaces, in.survey.Installations
 	survey.CriticalServices = in.survey.CriticalServices
 	if f.Blind {
@@ -154,6 +151,23 @@ func readInput(t *testing.T, s Spec, manifests, factsYAML []byte) Input {
 		snap.Inspection.Take(scanner, o)
 	}
 	return Input{Survey: survey, Snapshot: snap}
+}
+
+// look surveys what was read: a cluster without pools is one whose Nodes carry the ranges.
+func (r *manifestReader) look(s Spec) *Survey {
+	r.Helper()
+	if len(r.state.Pools) > 0 {
+		survey, err := Look(s, r.state, r.workloads, r.nodes)
+		if err != nil {
+			r.Fatal(err)
+		}
+		return survey
+	}
+	homes, found, err := lookNodes(ground{spec: s, nodes: r.nodes})
+	if err != nil {
+		r.Fatal(err)
+	}
+	return &Survey{Spec: found, Calico: r.state, Workloads: r.workloads, Nodes: r.nodes, Homes: homes}
 }
 
 type manifestReader struct {
