@@ -50,7 +50,11 @@ test-kill: lab ## The process killed with SIGKILL at every event of a full run, 
 
 .PHONY: test-lab
 test-lab: lab ## Tests with real packets between real nodes (root)
-	go test -v -count=1 -timeout 30m -skip '^TestMatrix' ./test/e2e/...
+	go test -v -count=1 -timeout 40m -skip '^(TestMatrix|TestPodCIDR|TestNodesCarryRanges)' ./test/e2e/...
+
+.PHONY: test-pods
+test-pods: lab ## Long tests with real packets: pods moved to another range and back under traffic, on an otherwise idle machine (root; about 25 min)
+	go test -v -count=1 -timeout 60m -run '^(TestPodCIDR|TestNodesCarryRanges)$$' ./test/e2e/...
 
 .PHONY: test-matrix
 test-matrix: lab ## Long tests with real packets: rollback from every phase under traffic (root; about 20 min)
