@@ -92,7 +92,8 @@ func garbageCollector(t *testing.T, c client.Client) {
 			case <-tick.C:
 			}
 			node := &corev1.Node{}
-			if c.Get(ctx, client.ObjectKey{Name: nodeName}, node) != nil || !slices.Contains(node.Finalizers, metav1.FinalizerOrphanDependents) {
+			if c.Get(ctx, client.ObjectKey{Name: nodeName}, node) != nil ||
+				!slices.Contains(node.Finalizers, metav1.FinalizerOrphanDependents) {
 				continue
 			}
 			owned, err := (Keepsakes{Client: c}).owned(ctx, nodeName)

@@ -46,10 +46,12 @@ func nodeChecks() []check.Check[Input] {
 			Fix:   "choose a target outside of what Nodes have now",
 		},
 		{
-			Code: "RP2504", Severity: check.Blocking, Run: checkBare,
-			Claim: "every pod that has to leave its node is replaced by something",
-			Why:   "a node that has another range gives its pods' old addresses no way in or out on most pod networks, so all have to leave it",
-			Fix:   "remove them yourself, give them an owner, or set spec.podCIDR.roll.barePods: Evict, which ends them for good",
+			Code:     "RP2504",
+			Severity: check.Blocking,
+			Run:      checkBare,
+			Claim:    "every pod that has to leave its node is replaced by something",
+			Why:      "a node that has another range gives its pods' old addresses no way in or out on most pod networks, so all have to leave it",
+			Fix:      "remove them yourself, give them an owner, or set spec.podCIDR.roll.barePods: Evict, which ends them for good",
 		},
 	}
 }
@@ -102,7 +104,10 @@ func checkBare(in Input) []check.Result {
 	for _, pod := range in.Survey.PodsIn(in.Survey.Spec.From) {
 		if metav1.GetControllerOf(pod) == nil {
 			name := pod.Namespace + "/" + pod.Name
-			out = append(out, check.Failed("Pod "+name, "pod %s on node %s has no owner that would start it elsewhere", name, pod.Spec.NodeName))
+			out = append(
+				out,
+				check.Failed("Pod "+name, "pod %s on node %s has no owner that would start it elsewhere", name, pod.Spec.NodeName),
+			)
 		}
 	}
 	return out

@@ -140,18 +140,29 @@ func (g *rangeGate) begin(ctx context.Context) error {
 
 // judge says what is wrong, or that all is proven; nothing, as long as it is too early.
 func (g *rangeGate) judge(out *nodeipam.Outcome) (problem string, proven bool) {
-	given := nodeipam.Range(out.PodCIDRs)
 	if out.Seen && g.since.IsZero() {
 		g.since = g.tools.now()
 	}
 	waited := out.Seen && g.tools.now().Sub(g.since) >= quiet
+	given := nodeipam.Range(out.PodCIDRs)
+	if g.mode == gatePaused {
+		return judgePaused(given, out.Exhausted, waited)
+	}
+	return g.judgeGiven(given, waited)
+}
+
+func judgePaused(given netip.Prefix, exhausted, waited bool) (problem string, proven bool) {
 	switch {
-	case g.mode == gatePaused && given.IsValid():
+	case given.IsValid():
 		return fmt.Sprintf("a controller manager gives nodes ranges (it gave %s to one made to find out)", given), false
-	case g.mode == gatePaused && out.Exhausted:
+	case exhausted:
 		return "a controller manager would give nodes ranges, if it had any left", false
-	case g.mode == gatePaused:
-		return "", waited
+	}
+	return "", waited
+}
+
+func (g *rangeGate) judgeGiven(given netip.Prefix, waited bool) (problem string, proven bool) {
+	switch {
 	case !given.IsValid() && waited:
 		return "no controller manager gives nodes ranges", false
 	case !given.IsValid():
@@ -268,10 +279,13 @@ then on every control-plane node, in /etc/kubernetes/manifests/kube-controller-m
   --allocate-node-cidrs=true --cluster-cidr=%[1]s%[2]s
 The pod network has the range in a configuration of its own, too (flannel: Network in configmap kube-flannel-cfg).`, to, size) + onward
 	case k3s:
-		return fmt.Sprintf(`on every server, take allocate-node-cidrs=false out of kube-controller-manager-arg in /etc/rancher/k3s/config.yaml
+		return fmt.Sprintf(
+			`on every server, take allocate-node-cidrs=false out of kube-controller-manager-arg in /etc/rancher/k3s/config.yaml
 (RKE2: /etc/rancher/rke2/config.yaml), and set:
   cluster-cidr: %s
-then restart one server after the other: systemctl restart k3s (or rke2-server).`, to) + onward
+then restart one server after the other: systemctl restart k3s (or rke2-server).`,
+			to,
+		) + onward
 	case kops:
 		return fmt.Sprintf(`set it in the cluster's spec (kops edit cluster):
   kubeControllerManager: {allocateNodeCIDRs: true, clusterCIDR: %s}

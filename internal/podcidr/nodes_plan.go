@@ -33,14 +33,14 @@ func (p *Planner) applyOnNodes() *engine.Plan {
 		engine.Phase{Name: "range", Title: "Have controller managers give nodes no ranges", Groups: p.pauseRanges(forth)},
 		engine.Phase{Name: phaseNodes, Title: "Move nodes to the target, one after the other", Groups: p.nodes(forth)},
 		engine.Phase{Name: "repoint", Title: "Have controller managers give ranges of the target", Groups: p.repointRanges(forth)},
-		engine.Phase{Name: "verify", Title: "See that nothing has an old address", Groups: p.verify("verify", p.spec().From)},
+		engine.Phase{Name: "verify", Title: "See that nothing has an old address", Groups: p.verify(p.spec().From)},
 	)
 }
 
 func (p *Planner) finishOnNodes() *engine.Plan {
 	return p.plan(
 		hook.Finish,
-		engine.Phase{Name: "verify", Title: "See that nothing has an old address", Groups: p.verify("verify", p.spec().From)},
+		engine.Phase{Name: "verify", Title: "See that nothing has an old address", Groups: p.verify(p.spec().From)},
 		engine.Phase{
 			Name: "final", Title: "Pass the point of no return",
 			Groups: inOrder(&migration.FinalStep{Client: p.Tools.client(), Name: p.spec().Name}),
@@ -55,7 +55,7 @@ func (p *Planner) rollbackOnNodes() *engine.Plan {
 		engine.Phase{Name: "range", Title: "Have controller managers give nodes no ranges", Groups: p.pauseRanges(back)},
 		engine.Phase{Name: phaseNodes, Title: "Move nodes back, one after the other", Groups: p.nodes(back)},
 		engine.Phase{Name: "repoint", Title: "Have controller managers give the ranges they gave before", Groups: p.repointRanges(back)},
-		engine.Phase{Name: "verify", Title: "See that nothing has a new address", Groups: p.verify("verify", p.spec().To)},
+		engine.Phase{Name: "verify", Title: "See that nothing has a new address", Groups: p.verify(p.spec().To)},
 		engine.Phase{Name: "tidy", Title: "Remove what is left", Groups: p.tidyOnNodes()},
 	)
 }

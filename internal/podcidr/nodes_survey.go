@@ -95,8 +95,9 @@ func lookNodes(g ground) ([]Home, Spec, error) {
 	s := g.spec
 	if len(s.To) != 1 {
 		return nil, s, &spec.Error{
-			Field: root + ".to", Problem: fmt.Sprintf("has %d ranges, and the pods of this cluster are of one: that of its Nodes", len(s.To)),
-			Hint: "name one range",
+			Field:   root + ".to",
+			Problem: fmt.Sprintf("has %d ranges, and the pods of this cluster are of one: that of its Nodes", len(s.To)),
+			Hint:    "name one range",
 		}
 	}
 	homes, err := g.homes()
@@ -144,7 +145,8 @@ func sizes(bits map[int]string) string {
 // from are the ranges to be emptied: what the cluster says of itself, else what covers all that Nodes had.
 func (g *ground) from(originals []netip.Prefix) []netip.Prefix {
 	holds := func(p netip.Prefix) bool { return nodeipam.Within(g.said, p) }
-	if g.said.IsValid() && !g.said.Overlaps(g.spec.To[0]) && !slices.ContainsFunc(originals, func(p netip.Prefix) bool { return !holds(p) }) {
+	if g.said.IsValid() && !g.said.Overlaps(g.spec.To[0]) &&
+		!slices.ContainsFunc(originals, func(p netip.Prefix) bool { return !holds(p) }) {
 		return []netip.Prefix{g.said}
 	}
 	if len(originals) == 0 {
@@ -174,7 +176,8 @@ func (g *ground) homes() ([]Home, error) {
 	having := slices.ContainsFunc(all, func(h Home) bool { return nodeipam.Range(h.Original).IsValid() || nodeipam.Range(h.Has).IsValid() })
 	if without >= 0 && !having {
 		return nil, &spec.Error{
-			Field: root, Problem: "cannot be done here: there are no pools of Calico that give addresses, and node " +
+			Field: root,
+			Problem: "cannot be done here: there are no pools of Calico that give addresses, and node " +
 				all[without].Node.Name + " has no IPv4 range in spec.podCIDR",
 			Hint: "replumb moves pods of Calico's pools, and of clusters whose Nodes carry their range (flannel, kindnet, kube-router, host-local)",
 		}
@@ -207,7 +210,11 @@ func allot(homes []Home, s *Spec, bits int) error {
 	}
 	targets, err := nodeipam.Allocate(forthward, s.From, s.To[0], bits)
 	if err != nil {
-		return &spec.Error{Field: root + ".to", Problem: err.Error(), Hint: "choose a wider target, or smaller ranges in " + root + ".blockSize"}
+		return &spec.Error{
+			Field:   root + ".to",
+			Problem: err.Error(),
+			Hint:    "choose a wider target, or smaller ranges in " + root + ".blockSize",
+		}
 	}
 	for i := range homes {
 		h := &homes[i]
@@ -263,7 +270,8 @@ func strays(s *Survey) error {
 		for _, a := range calico.PodAddresses(pod) {
 			if a.Is4() && !within(known, a) {
 				return &spec.Error{
-					Field: root, Problem: fmt.Sprintf("cannot be done here: pod %s/%s has the address %s, which is not of any range of a Node",
+					Field: root,
+					Problem: fmt.Sprintf("cannot be done here: pod %s/%s has the address %s, which is not of any range of a Node",
 						pod.Namespace, pod.Name, a),
 					Hint: "if that range is to be emptied too, name one that has both in " + root + ".from",
 				}
@@ -306,7 +314,12 @@ func (j *Job) said(ctx context.Context) (netip.Prefix, error) {
 // managers are the controller managers whose command line can be seen.
 func (t Tools) managers(ctx context.Context) ([]nodeipam.Manager, error) {
 	pods := &corev1.PodList{}
-	err := t.Cluster.List(ctx, pods, client.InNamespace(metav1.NamespaceSystem), client.MatchingLabels{"component": "kube-controller-manager"})
+	err := t.Cluster.List(
+		ctx,
+		pods,
+		client.InNamespace(metav1.NamespaceSystem),
+		client.MatchingLabels{"component": "kube-controller-manager"},
+	)
 	if err != nil {
 		return nil, fmt.Errorf("listing the pods of controller managers: %w", err)
 	}

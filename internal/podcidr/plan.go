@@ -125,7 +125,7 @@ func (p *Planner) Finish() *engine.Plan {
 	}
 	return p.plan(
 		hook.Finish,
-		engine.Phase{Name: "verify", Title: "See that nothing has an old address", Groups: p.verify("verify", p.spec().From)},
+		engine.Phase{Name: "verify", Title: "See that nothing has an old address", Groups: p.verify(p.spec().From)},
 		engine.Phase{
 			Name: "final", Title: "Pass the point of no return",
 			Groups: inOrder(&migration.FinalStep{Client: p.Tools.client(), Name: p.spec().Name}),
@@ -145,7 +145,7 @@ func (p *Planner) Rollback() *engine.Plan {
 		hook.Rollback,
 		engine.Phase{Name: "reopen", Title: "Let new pods get old addresses only", Groups: p.reopen()},
 		engine.Phase{Name: phaseRoll, Title: "Restart pods with new addresses, tier by tier", Groups: p.roll(hook.Rollback, back)},
-		engine.Phase{Name: "verify", Title: "See that nothing has a new address", Groups: p.verify("verify", p.spec().To)},
+		engine.Phase{Name: "verify", Title: "See that nothing has a new address", Groups: p.verify(p.spec().To)},
 		engine.Phase{Name: "release", Title: "Give back the blocks of the target pools", Groups: p.release(p.spec().To)},
 		engine.Phase{Name: "withdraw", Title: "Delete the target pools", Groups: p.remove(back)},
 		engine.Phase{Name: "tidy", Title: "Remove what is left", Groups: p.tidy()},
@@ -292,11 +292,11 @@ func (p *Planner) tunnels(id string, left []netip.Prefix) engine.Step {
 	return &tunnelStep{tools: p.Tools, id: id, left: left, length: tunnelWait}
 }
 
-func (p *Planner) verify(id string, left []netip.Prefix) []engine.Group {
+func (p *Planner) verify(left []netip.Prefix) []engine.Group {
 	if len(left) == 0 {
 		return nil
 	}
-	return inOrder(&emptyStep{tools: p.Tools, id: id, left: left})
+	return inOrder(&emptyStep{tools: p.Tools, left: left})
 }
 
 // restarted is what apply ends with. Pods that are only reported are no concern of it, but of finish.

@@ -214,11 +214,10 @@ func (s *tunnelStep) Verify(ctx context.Context) error {
 // emptyStep proves that nothing has an address of the ranges: no pod and no tunnel.
 type emptyStep struct {
 	tools Tools
-	id    string
 	left  []netip.Prefix
 }
 
-func (s *emptyStep) ID() string { return s.id }
+func (*emptyStep) ID() string { return "verify" }
 func (s *emptyStep) Title() string {
 	return fmt.Sprintf("See that nothing has an address of %v", s.left)
 }

@@ -81,7 +81,13 @@ func Validate(m *v1alpha1.Migration) (Spec, error) {
 		return Spec{}, err
 	}
 	s := Spec{
-		Name: m.Name, BlockSize: j.BlockSize, Prepare: j.Prepare.Mode, Canary: j.Canary, Roll: j.Roll, Nodes: j.Nodes, Common: *m.Spec.DeepCopy(),
+		Name:      m.Name,
+		BlockSize: j.BlockSize,
+		Prepare:   j.Prepare.Mode,
+		Canary:    j.Canary,
+		Roll:      j.Roll,
+		Nodes:     j.Nodes,
+		Common:    *m.Spec.DeepCopy(),
 	}
 	if err := s.validateChoices(); err != nil {
 		return Spec{}, err
@@ -121,6 +127,12 @@ func (s *Spec) validateChoices() error {
 			Problem: fmt.Sprintf("%q is not known", s.Roll.BarePods),
 			Hint:    "use Report or Evict",
 		}
+	}
+	return s.validateNumbers()
+}
+
+func (s *Spec) validateNumbers() error {
+	switch {
 	case s.Roll.Parallel < 1 || s.Roll.Parallel > 100:
 		return &spec.Error{Field: root + ".roll.parallel", Problem: fmt.Sprintf("is %d", s.Roll.Parallel), Hint: "use 1 to 100"}
 	case s.Nodes.Parallel < 1 || s.Nodes.Parallel > 100:

@@ -105,7 +105,9 @@ func TestDrainKeepsTheLastOne(t *testing.T) {
 	ended := f.start(ctx, f.tools.Drain(Leaving{Node: node, Taint: closing()}))
 	f.waiting("has 1 of 2 pods ready")
 	stop()
-	<-ended
+	if <-ended == nil {
+		t.Error("it was cut off, and says that it is done")
+	}
 	f.must(f.Get(t.Context(), client.ObjectKeyFromObject(here), here))
 	if here.DeletionTimestamp != nil {
 		t.Error("the only pod that is ready was sent away")
@@ -195,7 +197,9 @@ func TestDrainOfBarePods(t *testing.T) {
 	ended := f.start(ctx, f.tools.Drain(Leaving{Node: node, Taint: closing(), Bare: v1alpha1.BarePodsReport}))
 	f.waiting("its end is waited for")
 	stop()
-	<-ended
+	if <-ended == nil {
+		t.Error("it was cut off, and says that it is done")
+	}
 	ended = f.start(t.Context(), f.tools.Drain(Leaving{Node: node, Taint: closing(), Bare: v1alpha1.BarePodsEvict}))
 	f.waiting("has not ended yet")
 	f.remove(p)

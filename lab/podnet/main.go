@@ -20,15 +20,15 @@ import (
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	if err := run(ctx); err != nil {
+	if err := run(); err != nil {
 		fmt.Fprintln(os.Stderr, "error:", err)
 		os.Exit(1)
 	}
 }
 
-func run(ctx context.Context) error {
+func run() error {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
 	a := &agent{log: slog.Default(), table: kernel{}, since: staleTimes{}}
 	kubeconfig := flag.String("kubeconfig", "", "access to the cluster")
 	flag.StringVar(&a.node, "node", "", "name of this machine's Node; without it, only routes are kept")

@@ -59,7 +59,10 @@ func TestNodesCarryRanges(t *testing.T) {
 			eventOf(engine.StepStarted, "agent/node1"), eventOf(engine.StepStarted, "switch/node2"),
 		} {
 			o := operator{lab: l, podCIDR: netip.MustParsePrefix(newPods), killAt: moment}
-			if _, code, _ := o.attend(t, command(t, "replumb", "apply", "-f", file, "-o", "json", "--kubeconfig", l.Kubeconfig())); code != -1 {
+			if _, code, _ := o.attend(
+				t,
+				command(t, "replumb", "apply", "-f", file, "-o", "json", "--kubeconfig", l.Kubeconfig()),
+			); code != -1 {
 				t.Fatalf("apply ended with exit code %d before the event came", code)
 			}
 		}
@@ -247,7 +250,13 @@ func requireDeletingLoses(t *testing.T, l *lab.Lab, s *shop) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := s.watch.Await(t.Context(), settled, "a second without failures", traffic.All, traffic.Until(time.Now().Add(8*time.Second))); err != nil {
+		if err := s.watch.Await(
+			t.Context(),
+			settled,
+			"a second without failures",
+			traffic.All,
+			traffic.Until(time.Now().Add(8*time.Second)),
+		); err != nil {
 			t.Fatal(err)
 		}
 	})
