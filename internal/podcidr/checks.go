@@ -125,7 +125,7 @@ func networkChecks() []check.Check[Input] {
 			Why: "it translates the source of what it does not take for a pod when it calls a Service: policies then see the node's address " +
 				"and refuse, and services see no clients (projectcalico/calico#10907)",
 			Fix: "set clusterCIDR in kube-proxy's configuration to one range that covers old and new pods (it takes one of each family), or use " +
-			"detectLocalMode: InterfaceNamePrefix with pod.interfaceNamePrefix cali; then restart kube-proxy on " +
+				"detectLocalMode: InterfaceNamePrefix with pod.interfaceNamePrefix cali; then restart kube-proxy on " +
 				"every node: kubectl -n kube-system rollout restart daemonset kube-proxy",
 		},
 		{
