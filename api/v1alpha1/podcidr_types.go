@@ -34,6 +34,10 @@ type PodCIDRSpec struct {
 	// +optional
 	Canary PodCanarySpec `json:"canary,omitempty"`
 
+	// Tunnels is what becomes of the old addresses of the nodes' tunnels, which Calico changes.
+	// +optional
+	Tunnels TunnelsSpec `json:"tunnels,omitempty"`
+
 	// Roll is how pods are restarted.
 	// +optional
 	Roll RollSpec `json:"roll,omitempty"`
@@ -116,7 +120,7 @@ type PodCanarySpec struct {
 	// +optional
 	Mode PodCanaryMode `json:"mode,omitempty"`
 
-	// Image of replumb itself. Default: the one of this version.
+	// Image of replumb itself, for all pods that it runs. Default: the one of this version.
 	// +optional
 	Image string `json:"image,omitempty"`
 
@@ -125,6 +129,27 @@ type PodCanarySpec struct {
 	// +kubebuilder:validation:MaxItems=64
 	Targets []string `json:"targets,omitempty"`
 }
+
+// TunnelsSpec is what becomes of connections that nodes themselves have open to pods of other nodes: those of API servers to
+// admission webhooks, for instance, and of ingress controllers on the hosts' network.
+type TunnelsSpec struct {
+	// Mode Hold keeps the address of a tunnel on its node, by a DaemonSet of replumb's with NET_ADMIN on the hosts' network,
+	// until finish or the end of rollback: connections go on. With Leave they hang when Calico gives the tunnel another
+	// address. Default: Hold.
+	// +optional
+	Mode TunnelsMode `json:"mode,omitempty"`
+}
+
+// TunnelsMode says whether old addresses of tunnels are kept.
+//
+// +kubebuilder:validation:Enum=Hold;Leave
+type TunnelsMode string
+
+// The modes of tunnels.
+const (
+	TunnelsHold  TunnelsMode = "Hold"
+	TunnelsLeave TunnelsMode = "Leave"
+)
 
 // PodCanaryMode says whether the targets are tried out.
 //

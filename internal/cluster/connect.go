@@ -119,7 +119,7 @@ func newMapper() meta.RESTMapper {
 		apiextensionsv1.SchemeGroupVersion: {root: {"CustomResourceDefinition"}},
 		v1alpha1.GroupVersion:              {root: {"Migration"}},
 		{Group: "crd.projectcalico.org", Version: "v1"}: {
-			root: {"IPPool", "IPAMBlock", "BlockAffinity", "IPAMHandle", "ClusterInformation"},
+			root: {"IPPool", "IPAMBlock", "BlockAffinity", "IPAMHandle", "ClusterInformation", "IPReservation"},
 		},
 		{Group: "operator.tigera.io", Version: "v1"}: {root: {"Installation"}},
 		admissionv1.SchemeGroupVersion: {root: {

@@ -31,7 +31,7 @@ func clusterChecks() []check.Check[Input] {
 			Code: "RP2001", Severity: check.Blocking, Run: checkRights,
 			Claim: "the user has every right the migration needs",
 			Why:   "a migration that is refused a write half way has to wait for somebody to grant it",
-			Fix:   "grant the rights in deploy/rbac.yaml",
+			Fix:   "grant the rights in deploy/rbac-pod-cidr.yaml",
 		},
 		{
 			Code: "RP2002", Severity: check.Blocking, Run: checkDatastore,
@@ -112,6 +112,14 @@ func poolChecks() []check.Check[Input] {
 			Fix: "take the annotation out, or name the target's pool in it, before pods are restarted; take ipv4_pools out of the ipam section " +
 				"of the CNI configuration, and restart the DaemonSet calico-node, which writes it to the nodes",
 		},
+		{
+			Code: "RP2204", Severity: check.Blocking, Run: checkReservable,
+			Claim: "Calico can reserve the addresses that tunnels have",
+			Why: "nodes keep the old addresses of their tunnels until finish; should the migration be rolled back, Calico must give none of " +
+				"them to a pod. It has IPReservations since v3.22",
+			Fix: "upgrade Calico, or set spec.podCIDR.tunnels.mode: Leave: then what nodes themselves have open to pods of other nodes hangs " +
+				"when tunnels move",
+		},
 	}
 }
 
@@ -153,6 +161,17 @@ func networkChecks() []check.Check[Input] {
 			Why: "with --allocate-node-cidrs it gives every node a podCIDR of --cluster-cidr, which Calico's IPAM does not look at, and whatever " +
 				"does look at it takes the wrong addresses for pods; it does not start again with a range that the nodes' podCIDRs are not in",
 			Fix: "set --allocate-node-cidrs=false on every controller manager; leave --cluster-cidr as it is for as long as nodes have a podCIDR of it",
+		},
+		{
+			Code:     "RP2305",
+			Severity: check.Warning,
+			Run:      checkTunnels,
+			Claim:    "no tunnel between nodes gets another address",
+			Why: "when the old pool is disabled, Calico takes about a tenth of a second to give each tunnel another address and to tell the other " +
+				"nodes. What is under way in that moment is lost: TCP sends it again, clients of DNS over UDP ask again after the time-out of " +
+				"their resolver. Connections that came to a NodePort or load balancer of one node and lead to a pod of another one end",
+			Fix: "start in a quiet hour (spec.windows); give pods that cannot wait 5 s for DNS a dnsConfig with the option timeout:1; " +
+				"externalTrafficPolicy: Local for Services whose clients must not connect again",
 		},
 	}
 }

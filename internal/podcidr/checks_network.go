@@ -126,3 +126,20 @@ func clusterCIDRs(words []string) []string {
 	}
 	return nil
 }
+
+// checkTunnels knows what Calico does to packets when it changes the address of a tunnel (felix/dataplane/linux/vxlan_mgr.go):
+// neighbours and routes towards the old one go before those towards the new one come, and with the address the kernel
+// forgets what was masqueraded with it (masq_inet_event in net/netfilter/nf_nat_masquerade.c).
+func checkTunnels(in Input) []check.Result {
+	var out []check.Result
+	for i := range in.Survey.Moves {
+		old := in.Survey.Moves[i].Old
+		if old == nil || old.Overlay() == "" {
+			continue
+		}
+		if nodes := in.Survey.TunnelsIn([]netip.Prefix{old.CIDR}); len(nodes) > 1 {
+			out = append(out, check.Failed("IPPool "+old.Name, "%s tunnels of %d nodes have addresses of %s", old.Overlay(), len(nodes), old.CIDR))
+		}
+	}
+	return out
+}

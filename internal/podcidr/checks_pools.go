@@ -88,3 +88,10 @@ func object(kind string, o client.Object) string {
 }
 
 // checkProxyRange follows getLocalDetectors in k8s.io/kubernetes cmd/kube-proxy/app/server_linux.go.
+
+func checkReservable(in Input) []check.Result {
+	if !in.Survey.Unreservable || !in.Survey.holds() {
+		return nil
+	}
+	return []check.Result{check.Failed("", "this Calico has no IPReservations")}
+}

@@ -114,6 +114,8 @@ type facts struct {
 	Denied []string `json:"denied"`
 	// Blind says that nobody looked through the cluster.
 	Blind bool `json:"blind"`
+	// Unreservable says that Calico is of before v3.22.
+	Unreservable bool `json:"unreservable"`
 }
 
 // readInput sorts manifests into what the checks look at.
@@ -137,6 +139,7 @@ func readInput(t *testing.T, s Spec, manifests, factsYAML []byte) Input {
 		}
 	}
 	survey := in.look(s)
+	survey.Unreservable = f.Unreservable
 	survey.Configs, survey.Namespaces, survey.Installations = in.survey.Configs, in.survey.Namespaces, in.survey.Installations
 	survey.CriticalServices = in.survey.CriticalServices
 	if f.Blind {

@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/calico"
 	"github.com/replumb/replumb/internal/check"
 	"github.com/replumb/replumb/internal/cluster"
 	"github.com/replumb/replumb/internal/engine"
@@ -142,9 +143,15 @@ func (j *Job) surroundings(ctx context.Context, s *Survey) error {
 		}
 		s.Configs[key.String()] = found.Data
 	}
+	reservations := &unstructured.UnstructuredList{}
+	reservations.SetGroupVersionKind(calico.GroupVersion().WithKind("IPReservationList"))
+	err := j.Tools.Cluster.List(ctx, reservations, client.Limit(1))
+	if s.Unreservable = apierrors.IsNotFound(err); err != nil && !s.Unreservable && !apierrors.IsForbidden(err) {
+		return fmt.Errorf("listing ipreservations: %w", err)
+	}
 	all := &unstructured.UnstructuredList{}
 	all.SetGroupVersionKind(schema.GroupVersionKind{Group: "operator.tigera.io", Version: "v1", Kind: "InstallationList"})
-	err := j.Tools.Cluster.List(ctx, all)
+	err = j.Tools.Cluster.List(ctx, all)
 	if apierrors.IsNotFound(err) || apierrors.IsForbidden(err) {
 		return nil
 	}
@@ -209,14 +216,11 @@ func (j *Job) Examine(ctx context.Context) (*Planner, error) {
 	if err != nil {
 		return nil, err
 	}
-	if j.Spec.Canary.Mode == v1alpha1.PodCanaryRun && j.Spec.Canary.Image == "" && j.Tools.Image == "" {
-		return nil, &spec.Error{
-			Field: root + ".canary.image", Problem: "is empty, and this build of replumb has no image of its own",
-			Hint: "name an image of replumb that the nodes can pull, or set mode: Disabled",
-		}
-	}
 	p := &Planner{Tools: j.Tools, Survey: survey, Migration: j.Migration.DeepCopy(), Rules: rules, Recorded: j.recorded != nil}
 	p.Migration.Spec.PodCIDR.From = texts(survey.Spec.From)
+	if err := p.validateImage(); err != nil {
+		return nil, err
+	}
 	crd, err := j.Tools.Cluster.CRD(ctx)
 	if err != nil && !apierrors.IsForbidden(err) { // the rights check says so
 		return nil, err
@@ -228,6 +232,24 @@ func (j *Job) Examine(ctx context.Context) (*Planner, error) {
 	}
 	p.Findings = check.Run(survey.checks(), Input{Survey: survey, Snapshot: snap})
 	return p, nil
+}
+
+// validateImage refuses to run pods without an image.
+func (p *Planner) validateImage() error {
+	hint := "name an image of replumb that the nodes can pull"
+	switch {
+	case p.image() != "":
+		return nil
+	case p.spec().Canary.Mode == v1alpha1.PodCanaryRun:
+		hint += ", or set mode: Disabled"
+	case p.holds():
+		hint += ", or set " + root + ".tunnels.mode: Leave"
+	default:
+		return nil
+	}
+	return &spec.Error{
+		Field: root + ".canary.image", Problem: "is empty, and this build of replumb has no image of its own", Hint: hint,
+	}
 }
 
 // ownServices are the cluster's own: their pods are restarted last.
@@ -337,18 +359,35 @@ func (j *Job) Rollback(ctx context.Context, r *engine.Runner) error {
 		if err := j.keeper().Desire(ctx, v1alpha1.DesiredRolledBack); err != nil {
 			return err
 		}
-		if _, err := j.Adopt(ctx); err != nil {
-			return err
-		}
-		p, err := j.Examine(ctx)
+		p, err := j.returnable(ctx)
 		if err != nil {
 			return err
+		}
+		if !p.Survey.OnNodes() && !p.Survey.closed(back) { // until then pods come and go with new addresses
+			reopen, err := p.Rollback().Until(phaseReopen)
+			if err != nil {
+				return err
+			}
+			if err := j.keeper().Run(ctx, r, reopen, v1alpha1.PhaseRollingBack, p.Survey.Counts); err != nil {
+				return err
+			}
+			if p, err = j.returnable(ctx); err != nil {
+				return err
+			}
 		}
 		if err := j.keeper().Run(ctx, r, p.Rollback(), v1alpha1.PhaseRollingBack, p.Survey.Counts); err != nil {
 			return err
 		}
 		return j.keeper().Settle(ctx, v1alpha1.PhaseRolledBack, v1alpha1.Counts{}, nil)
 	})
+}
+
+// returnable examines the cluster for the way back.
+func (j *Job) returnable(ctx context.Context) (*Planner, error) {
+	if _, err := j.Adopt(ctx); err != nil {
+		return nil, err
+	}
+	return j.Examine(ctx)
 }
 
 // Finish deletes the old pools. There is no way back from it.

@@ -1,6 +1,7 @@
 package podcidr
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/netip"
@@ -30,6 +31,8 @@ const (
 	slack = 2 * time.Second
 	// phaseSwitch ends with every new pod getting a new address: which pods have old ones is certain from there.
 	phaseSwitch = "switch"
+	// phaseReopen is the same on the way back.
+	phaseReopen = "reopen"
 	phaseRoll   = "roll"
 	phaseNodes  = "nodes"
 	// tunnelWait is how long Calico may take to move the tunnels of all nodes.
@@ -107,6 +110,7 @@ func (p *Planner) Apply() *engine.Plan {
 		engine.Phase{Name: "prepare", Title: "Give what must not pause one more pod", Groups: p.prepare()},
 		engine.Phase{Name: "add", Title: "Add the target pools", Groups: p.add()},
 		engine.Phase{Name: "canary", Title: "Try the target pools out on every node", Groups: p.canary()},
+		engine.Phase{Name: "hold", Title: "Keep what nodes have open through their tunnels", Groups: p.hold(forth)},
 		engine.Phase{Name: phaseSwitch, Title: "Let new pods get new addresses only", Groups: p.switchOver()},
 		engine.Phase{Name: phaseRoll, Title: "Restart pods with old addresses, tier by tier", Groups: p.roll(hook.Apply, forth)},
 		engine.Phase{Name: "verify", Title: "See that nothing has an old address", Groups: p.restarted()},
@@ -115,7 +119,7 @@ func (p *Planner) Apply() *engine.Plan {
 
 // Outstanding is apply without what is there already.
 func (p *Planner) Outstanding(ctx context.Context) *engine.Plan {
-	return p.Apply().Outstanding(ctx, "secure", "prepare", "add", phaseSwitch)
+	return p.Apply().Outstanding(ctx, "secure", "prepare", "add", "hold", phaseSwitch)
 }
 
 // Finish deletes the old pools. Its phase "final" is the point of no return.
@@ -143,7 +147,8 @@ func (p *Planner) Rollback() *engine.Plan {
 	}
 	return p.plan(
 		hook.Rollback,
-		engine.Phase{Name: "reopen", Title: "Let new pods get old addresses only", Groups: p.reopen()},
+		engine.Phase{Name: "hold", Title: "Keep what nodes have open through their tunnels", Groups: p.hold(back)},
+		engine.Phase{Name: phaseReopen, Title: "Let new pods get old addresses only", Groups: p.reopen()},
 		engine.Phase{Name: phaseRoll, Title: "Restart pods with new addresses, tier by tier", Groups: p.roll(hook.Rollback, back)},
 		engine.Phase{Name: "verify", Title: "See that nothing has a new address", Groups: p.verify(p.spec().To)},
 		engine.Phase{Name: "release", Title: "Give back the blocks of the target pools", Groups: p.release(p.spec().To)},
@@ -217,7 +222,7 @@ func (p *Planner) secure() []engine.Group {
 func (p *Planner) originals() []client.Object {
 	var all []client.Object
 	for i := range p.Survey.Moves {
-		if m := &p.Survey.Moves[i]; m.Old != nil && m.DisabledAt().IsZero() {
+		if m := &p.Survey.Moves[i]; m.Old != nil && disabledAt(m.Old).IsZero() {
 			all = append(all, m.Old.Object)
 		}
 	}
@@ -264,12 +269,11 @@ func (p *Planner) canary() []engine.Group {
 }
 
 func (p *Planner) trial(id, title string) *canaryStep {
-	image := p.spec().Canary.Image
-	if image == "" {
-		image = p.Tools.Image
-	}
-	return &canaryStep{tools: p.Tools, spec: p.spec(), id: id, title: title, image: image}
+	return &canaryStep{tools: p.Tools, spec: p.spec(), id: id, title: title, image: p.image()}
 }
+
+// image of replumb, for pods that it runs.
+func (p *Planner) image() string { return cmp.Or(p.spec().Canary.Image, p.Tools.Image) }
 
 // switchOver disables the old pools, and has pods that ask for nothing prove that they get new addresses.
 func (p *Planner) switchOver() []engine.Group {
@@ -308,7 +312,7 @@ func (p *Planner) restarted() []engine.Group {
 }
 
 func (p *Planner) release(all []netip.Prefix) []engine.Group {
-	var steps []engine.Step
+	steps := p.letGo()
 	for _, cidr := range all {
 		steps = append(steps, &releaseStep{tools: p.Tools, cidr: cidr})
 	}
@@ -346,7 +350,7 @@ func (p *Planner) reopen() []engine.Group {
 }
 
 func (p *Planner) tidy() []engine.Group {
-	steps := []engine.Step{&unscaleStep{tools: p.Tools}}
+	steps := append(p.unreserve(), &unscaleStep{tools: p.Tools})
 	if p.spec().Common.Backups != v1alpha1.BackupsKeep {
 		steps = append(steps, &backup.ForgetStep{Client: p.Tools.client(), Migration: p.spec().Name}, p.namespace().Undo())
 	}

@@ -174,6 +174,8 @@ func (s *switchStep) Verify(ctx context.Context) error {
 		return fmt.Errorf("ippool %s is gone", s.name)
 	case p.Spec.Disabled != s.disable:
 		return engine.NotYet("ippool %s is not %sd", s.name, s.verb())
+	case s.disable && disabledAt(p).IsZero(): // by somebody else: from now on is certain
+		return engine.NotYet("since when ippool %s is disabled is not recorded", s.name)
 	}
 	return nil
 }

@@ -32,6 +32,8 @@ type Spec struct {
 	Prepare v1alpha1.PrepareMode
 	Scale   []types.NamespacedName
 	Canary  v1alpha1.PodCanarySpec
+	// Tunnels says whether nodes keep the old addresses of their tunnels.
+	Tunnels v1alpha1.TunnelsMode
 	Roll    v1alpha1.RollSpec
 	// Nodes is how nodes are moved that carry their range, Agents the DaemonSets to be restarted there.
 	Nodes  v1alpha1.NodeRangesSpec
@@ -51,6 +53,7 @@ func Default(m *v1alpha1.Migration) {
 	}
 	s.Prepare.Mode = cmp.Or(s.Prepare.Mode, v1alpha1.PrepareScale)
 	s.Canary.Mode = cmp.Or(s.Canary.Mode, v1alpha1.PodCanaryRun)
+	s.Tunnels.Mode = cmp.Or(s.Tunnels.Mode, v1alpha1.TunnelsHold)
 	s.Roll.BarePods = cmp.Or(s.Roll.BarePods, v1alpha1.BarePodsReport)
 	s.Roll.Parallel = cmp.Or(s.Roll.Parallel, 2)
 	s.Nodes.Parallel = cmp.Or(s.Nodes.Parallel, 1)
@@ -85,6 +88,7 @@ func Validate(m *v1alpha1.Migration) (Spec, error) {
 		BlockSize: j.BlockSize,
 		Prepare:   j.Prepare.Mode,
 		Canary:    j.Canary,
+		Tunnels:   j.Tunnels.Mode,
 		Roll:      j.Roll,
 		Nodes:     j.Nodes,
 		Common:    *m.Spec.DeepCopy(),
@@ -121,6 +125,8 @@ func (s *Spec) validateChoices() error {
 			Problem: fmt.Sprintf("%q is not known", s.Canary.Mode),
 			Hint:    "use Run or Disabled",
 		}
+	case s.Tunnels != v1alpha1.TunnelsHold && s.Tunnels != v1alpha1.TunnelsLeave:
+		return &spec.Error{Field: root + ".tunnels.mode", Problem: fmt.Sprintf("%q is not known", s.Tunnels), Hint: "use Hold or Leave"}
 	case s.Roll.BarePods != v1alpha1.BarePodsReport && s.Roll.BarePods != v1alpha1.BarePodsEvict:
 		return &spec.Error{
 			Field:   root + ".roll.barePods",

@@ -32,6 +32,8 @@ type Survey struct {
 	Configs map[string]map[string]string
 	// Installations are what operators keep up.
 	Installations []Installation
+	// Unreservable says that this Calico knows no IPReservations, which came with v3.22.
+	Unreservable bool
 	// Moves are the pools, in the order of the targets.
 	Moves []Move
 	// Homes are the nodes, if it is their Nodes that carry the ranges of pods; none, if there are pools.
@@ -93,12 +95,20 @@ func (m *Move) selects(node *corev1.Node) (bool, error) {
 	return calico.Selects(m.selector(), node.Labels)
 }
 
-// DisabledAt is when replumb disabled the old pool; zero, if it did not.
-func (m *Move) DisabledAt() time.Time {
-	if m.Old == nil || !m.Old.Spec.Disabled {
+// left is the pool that direction d leaves; nil, if there is none.
+func (m *Move) left(d direction) *calico.Pool {
+	if d == forth {
+		return m.Old
+	}
+	return m.New
+}
+
+// disabledAt is when replumb disabled a pool, or found it disabled; zero, if it did neither.
+func disabledAt(p *calico.Pool) time.Time {
+	if p == nil || !p.Spec.Disabled {
 		return time.Time{}
 	}
-	at, err := time.Parse(time.RFC3339Nano, m.Old.Object.GetAnnotations()[v1alpha1.AnnotationDisabledAt])
+	at, err := time.Parse(time.RFC3339Nano, p.Object.GetAnnotations()[v1alpha1.AnnotationDisabledAt])
 	if err != nil {
 		return time.Time{}
 	}
@@ -230,11 +240,14 @@ func (s *Survey) changes(d direction, now time.Time) rollout.Changes {
 	if d == back {
 		c.Addresses = s.Spec.To
 	}
+	var closed []time.Time
 	for i := range s.Moves {
-		m := &s.Moves[i]
-		if at := m.DisabledAt(); d == forth && !at.IsZero() {
-			c.AddressesUntil = at
+		if pool := s.Moves[i].left(d); pool != nil {
+			closed = append(closed, disabledAt(pool))
 		}
+	}
+	if len(closed) > 0 && !slices.ContainsFunc(closed, time.Time.IsZero) {
+		c.AddressesUntil = slices.MaxFunc(closed, time.Time.Compare)
 	}
 	return c
 }
@@ -244,7 +257,12 @@ func (s *Survey) Switched() bool {
 	if s.OnNodes() {
 		return !s.away(forth)
 	}
-	return len(s.Moves) > 0 && !slices.ContainsFunc(s.Moves, func(m Move) bool { return m.Old != nil && !m.Old.Spec.Disabled })
+	return s.closed(forth)
+}
+
+// closed reports whether no pool gives addresses that direction d leaves.
+func (s *Survey) closed(d direction) bool {
+	return len(s.Moves) > 0 && !slices.ContainsFunc(s.Moves, func(m Move) bool { return m.left(d) != nil && !m.left(d).Spec.Disabled })
 }
 
 // Holds names what still has an address of the old ranges.

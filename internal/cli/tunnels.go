@@ -1,0 +1,57 @@
+package cli
+
+import (
+	"fmt"
+	"net/netip"
+
+	"github.com/spf13/cobra"
+
+	"github.com/replumb/replumb/internal/addr"
+	"github.com/replumb/replumb/internal/tunnel"
+)
+
+// tunnels is what runs on every node, in a pod on its network, while tunnels change their addresses. People have no use
+// for it.
+func (a *app) tunnels() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "tunnels", Short: "Keep old addresses of a node's tunnels alive", Hidden: true, Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(a.tunnelsHold(), a.tunnelsKeep())
+	return cmd
+}
+
+func (a *app) tunnelsHold() *cobra.Command {
+	return &cobra.Command{
+		Use: "hold RANGE...", Short: "Give the loopback interface the addresses of tunnels that lie in the ranges",
+		Args: cobra.MinimumNArgs(1),
+		RunE: func(_ *cobra.Command, args []string) error { return a.onLoopback("holding", tunnel.Hold, args) },
+	}
+}
+
+func (a *app) tunnelsKeep() *cobra.Command {
+	return &cobra.Command{
+		Use: "keep RANGE...", Short: "Wait until interrupted, and take them off again", Args: cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			<-cmd.Context().Done()
+			return a.onLoopback("released", tunnel.Release, args)
+		},
+	}
+}
+
+func (a *app) onLoopback(verb string, change func([]netip.Prefix) ([]netip.Addr, error), texts []string) error {
+	var ranges []netip.Prefix
+	for _, text := range texts {
+		p, err := addr.Parse(text)
+		if err != nil {
+			return err
+		}
+		ranges = append(ranges, p)
+	}
+	changed, err := change(ranges)
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(a.out, "%s %v\n", verb, changed)
+	return err
+}
