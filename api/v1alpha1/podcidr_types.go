@@ -130,8 +130,8 @@ type PodCanarySpec struct {
 	Targets []string `json:"targets,omitempty"`
 }
 
-// TunnelsSpec is what becomes of connections that nodes themselves have open to pods of other nodes: those of API servers to
-// admission webhooks, for instance, and of ingress controllers on the hosts' network.
+// TunnelsSpec is what becomes of connections that nodes themselves have open to pods of other nodes: those of ingress
+// controllers on the hosts' network, for instance.
 type TunnelsSpec struct {
 	// Mode Hold keeps the address of a tunnel on its node, by a DaemonSet of replumb's with NET_ADMIN on the hosts' network,
 	// until finish or the end of rollback: connections go on. With Leave they hang when Calico gives the tunnel another

@@ -169,7 +169,8 @@ func networkChecks() []check.Check[Input] {
 			Claim:    "no tunnel between nodes gets another address",
 			Why: "when the old pool is disabled, Calico takes about a tenth of a second to give each tunnel another address and to tell the other " +
 				"nodes. What is under way in that moment is lost: TCP sends it again, clients of DNS over UDP ask again after the time-out of " +
-				"their resolver. Connections that came to a NodePort or load balancer of one node and lead to a pod of another one end",
+				"their resolver. Connections end that kube-proxy masquerades on their way through a tunnel: from a NodePort or load balancer of one " +
+				"node, or from a node itself to a Service, to a pod of another node",
 			Fix: "start in a quiet hour (spec.windows); give pods that cannot wait 5 s for DNS a dnsConfig with the option timeout:1; " +
 				"externalTrafficPolicy: Local for Services whose clients must not connect again",
 		},

@@ -135,6 +135,7 @@ func (p *Planner) drain(h *Home, d direction) engine.Step {
 	tools := rollout.Tools{Client: p.Tools.client(), Timeout: p.spec().Roll.Timeout.Duration, Now: p.Tools.Now}
 	return tools.Drain(rollout.Leaving{
 		Node: h.Node.Name, Taint: movingTaint(p.spec().Name), Bare: p.spec().Roll.BarePods,
+		Patience: p.spec().Roll.JobWait.Duration,
 		Stays: func(pod *corev1.Pod) bool {
 			return pod.Labels[canaryLabel] != "" || slices.ContainsFunc(calico.PodAddresses(pod), keeps.Contains)
 		},

@@ -25,6 +25,8 @@ type Leaving struct {
 	Stays func(*corev1.Pod) bool
 	// Bare says what becomes of pods without an owner: reported ones are waited for, and so are those of Jobs.
 	Bare v1alpha1.BarePodsPolicy
+	// Patience is how long such pods are waited for, when all others have left. Default: as long as for any.
+	Patience time.Duration
 }
 
 // Drain makes the step that empties a node of pods with addresses of their own, except those of DaemonSets that are there
@@ -34,13 +36,19 @@ type Leaving struct {
 // another one is ready. PodDisruptionBudgets are waited for. A Deployment with a single pod is restarted by rollout
 // instead, which starts the new pod first.
 //
-// The step remembers nothing: what it does next depends on what is on the node.
+// What it does next depends on nothing but what is on the node. It gives up when nobody has left for the Timeout.
 func (t Tools) Drain(l Leaving) engine.Step { return &drainStep{Tools: t, leaving: l} }
 
 type drainStep struct {
 	Tools
 	leaving Leaving
+	// seen is how many pods were left when the last one had left, and since when.
+	seen  int
+	since time.Time
 }
+
+// drainLimit bounds the step as a whole: some nodes have hundreds of pods.
+const drainLimit = 24 * time.Hour
 
 var (
 	_ engine.Timed  = (*drainStep)(nil)
@@ -51,7 +59,7 @@ func (s *drainStep) ID() string    { return "drain/" + s.leaving.Node }
 func (s *drainStep) Title() string { return "Move pods off node " + s.leaving.Node }
 
 // Deadline implements engine.Timed.
-func (s *drainStep) Deadline() time.Duration { return s.timeout() }
+func (s *drainStep) Deadline() time.Duration { return drainLimit }
 
 // Waits implements engine.Waiter.
 func (s *drainStep) Waits() {}
@@ -84,10 +92,37 @@ func (s *drainStep) Do(ctx context.Context) error {
 			first = err
 		}
 	}
+	text := fmt.Sprintf("node %s still has %d pods to go", s.leaving.Node, len(left))
 	if first != nil {
-		return engine.NotYet("node %s still has %d pods to go: %w", s.leaving.Node, len(left), first)
+		text += ": " + first.Error()
 	}
-	return engine.NotYet("node %s still has %d pods to go", s.leaving.Node, len(left))
+	if limit := s.limit(left); s.standstill(len(left)) > limit {
+		return fmt.Errorf("none has left for %s: %s", limit, text)
+	}
+	return engine.NotYet("%s", text)
+}
+
+// standstill is for how long no pod has left.
+func (s *drainStep) standstill(left int) time.Duration {
+	if s.since.IsZero() || left != s.seen {
+		s.seen, s.since = left, s.now()
+	}
+	return s.now().Sub(s.since)
+}
+
+// limit is how long a standstill may be.
+func (s *drainStep) limit(left []corev1.Pod) time.Duration {
+	for i := range left {
+		if !s.waitsFor(metav1.GetControllerOf(&left[i])) {
+			return s.timeout()
+		}
+	}
+	return max(s.timeout(), s.leaving.Patience)
+}
+
+// waitsFor reports whether pods of this owner are left to end by themselves.
+func (s *drainStep) waitsFor(owner *metav1.OwnerReference) bool {
+	return (owner == nil || owner.Kind == kindJob) && s.leaving.Bare != v1alpha1.BarePodsEvict
 }
 
 // Verify implements engine.Step.
@@ -141,7 +176,7 @@ func (s *drainStep) send(ctx context.Context, p *corev1.Pod, asked map[types.UID
 	}
 	ref := metav1.GetControllerOf(p)
 	switch {
-	case (ref == nil || ref.Kind == kindJob) && s.leaving.Bare != v1alpha1.BarePodsEvict:
+	case s.waitsFor(ref):
 		return engine.NotYet("pod %s/%s has nothing that would replace it: its end is waited for", p.Namespace, p.Name)
 	case ref == nil:
 		return s.evict(ctx, p)

@@ -205,3 +205,34 @@ func TestDrainOfBarePods(t *testing.T) {
 	f.remove(p)
 	f.must(<-ended)
 }
+
+// TestDrainStandsStill gives up when nobody leaves: soon, unless all that is left ends by itself.
+func TestDrainStandsStill(t *testing.T) {
+	f := setup(t)
+	const node = "still"
+	now := time.Now()
+	tools := f.tools
+	tools.Timeout, tools.Now = time.Minute, func() time.Time { return now }
+	rs := f.replicaSet("short")
+	f.scaled(rs, 2) // and has one
+	f.on(node, "alone", nil)
+	waits := f.on(node, "short-a", nil, controlledBy(kindReplicaSet, rs))
+	step := tools.Drain(Leaving{Node: node, Taint: closing(), Bare: v1alpha1.BarePodsReport, Patience: time.Hour})
+	for _, tt := range []struct {
+		later time.Duration
+		left  bool
+		fails bool
+	}{
+		{0, false, false}, {59 * time.Second, false, false}, {2 * time.Second, false, true},
+		{0, true, false}, {59 * time.Minute, false, false}, {2 * time.Minute, false, true},
+	} {
+		if tt.left {
+			f.must(f.Delete(t.Context(), waits, client.GracePeriodSeconds(0)))
+		}
+		now = now.Add(tt.later)
+		err := step.Do(t.Context())
+		if err == nil || engine.Retryable(err) == tt.fails {
+			t.Errorf("%s later: %v", tt.later, err)
+		}
+	}
+}

@@ -40,7 +40,7 @@ var (
 func (s *evictStep) key() types.NamespacedName { return client.ObjectKeyFromObject(&s.pod) }
 
 func (s *evictStep) ID() string    { return "evict/" + s.key().String() }
-func (s *evictStep) Title() string { return fmt.Sprintf("Evict pod %s: it has old addresses", s.key()) }
+func (s *evictStep) Title() string { return fmt.Sprintf("Evict pod %s: it has %s", s.key(), s.changes.what()) }
 
 // Deadline implements engine.Timed.
 func (s *evictStep) Deadline() time.Duration { return s.timeout() }
@@ -88,7 +88,7 @@ func (s *evictStep) Verify(ctx context.Context) error {
 	case !pod.DeletionTimestamp.IsZero():
 		return missing("pod %s has not ended yet", s.key())
 	case len(burdens(pod, s.changes)) > 0:
-		return missing("pod %s has old addresses", s.key())
+		return missing("pod %s has %s", s.key(), s.changes.what())
 	}
 	return nil
 }

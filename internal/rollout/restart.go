@@ -69,7 +69,7 @@ func (s *restartStep) ID() string {
 }
 
 func (s *restartStep) Title() string {
-	title := fmt.Sprintf("Restart %s: pods with old addresses", s.workload)
+	title := fmt.Sprintf("Restart %s: pods with %s", s.workload, s.changes.what())
 	if s.workload.AllAtOnce {
 		title += " (all at once: its strategy is Recreate)"
 	}
@@ -161,7 +161,7 @@ func (s *restartStep) Verify(ctx context.Context) error {
 		for _, p := range found.stale {
 			all = append(all, p.Name)
 		}
-		return engine.NotYet("%s: pods with old addresses: %s", s.workload, strings.Join(all, ", "))
+		return engine.NotYet("%s: pods with %s: %s", s.workload, s.changes.what(), strings.Join(all, ", "))
 	}
 	return nil
 }

@@ -3,6 +3,7 @@
 package rollout
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 	"time"
@@ -29,6 +30,14 @@ type Changes struct {
 	// Slack is added to each moment. It covers that clocks of nodes differ from the one the moments were read from, and
 	// that kubelets hear of a moved Service a little later.
 	Slack time.Duration
+}
+
+// what is it that pods shall not have.
+func (c *Changes) what() string {
+	if len(c.Addresses) == 0 {
+		return "old addresses"
+	}
+	return fmt.Sprintf("addresses of %v", c.Addresses)
 }
 
 // What pods can carry.

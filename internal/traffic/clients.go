@@ -95,16 +95,8 @@ type Calls struct {
 	// Labels and Annotations that the pods of the clients get beside their own.
 	Labels, Annotations map[string]string
 	Targets             map[Via][]probe.Target
-	// DNS is what the pods' resolvers have beside what the cluster gives them.
-	DNS *corev1.PodDNSConfig
 	// OnHost has the clients use the network of their nodes, as what must outlive the pod network does.
 	OnHost bool
-}
-
-// Impatient has the resolvers of the clients ask again after a second, where the usual is five.
-func (c Calls) Impatient() Calls {
-	c.DNS = &corev1.PodDNSConfig{Options: []corev1.PodDNSConfigOption{{Name: "timeout", Value: new("1")}}}
-	return c
 }
 
 // FromHost makes the calls from the nodes' own network. Nodes have several addresses, so none is expected to be seen.
@@ -288,7 +280,7 @@ func (w *Watch) deploy(
 			pod.Spec.SecurityContext = nil // the setting would be the node's
 		}
 		maps.Copy(pod.Labels, calls.Labels)
-		pod.Annotations, pod.Spec.DNSConfig = calls.Annotations, calls.DNS
+		pod.Annotations = calls.Annotations
 		name := podName{calls.Namespace, pod.Name}
 		w.expect(name, sources)
 		names, pods = append(names, name), append(pods, pod)

@@ -28,7 +28,7 @@ func (w *Watch) AddRoving(ctx context.Context, client kubernetes.Interface, node
 		return err
 	}
 	maps.Copy(deployment.Spec.Template.Labels, calls.Labels)
-	deployment.Spec.Template.Annotations, deployment.Spec.Template.Spec.DNSConfig = calls.Annotations, calls.DNS
+	deployment.Spec.Template.Annotations = calls.Annotations
 	if err := workload.Ensure(ctx, client, deployment); err != nil {
 		return err
 	}

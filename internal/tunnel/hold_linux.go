@@ -20,56 +20,48 @@ const loopback = "lo"
 // They have the scope of a link: the kernel takes no such address as the source of a new connection (inet_select_addr in
 // net/ipv4/devinet.c), so that only what is open already goes on with them.
 func Hold(ranges []netip.Prefix) ([]netip.Addr, error) {
-	lo, err := netlink.LinkByName(loopback)
-	if err != nil {
-		return nil, fmt.Errorf("interface %s: %w", loopback, err)
-	}
-	found, err := addresses(nil, ranges)
+	lo, here, err := look(ranges)
 	if err != nil {
 		return nil, err
 	}
-	for _, a := range found {
+	for _, a := range here.elsewhere {
 		if err := netlink.AddrAdd(lo, single(a)); err != nil && !errors.Is(err, unix.EEXIST) {
 			return nil, fmt.Errorf("adding %s to %s: %w", a, loopback, err)
 		}
 	}
-	return addresses(lo, ranges)
+	_, here, err = look(ranges)
+	return here.onLoopback, err
 }
 
 // Release takes every address in the ranges off the loopback interface, and returns them. TCP connections that still have
 // one end at once: whoever has them connects again, where it would wait for an answer that cannot come.
 func Release(ranges []netip.Prefix) ([]netip.Addr, error) {
-	lo, err := netlink.LinkByName(loopback)
-	if err != nil {
-		return nil, fmt.Errorf("interface %s: %w", loopback, err)
-	}
-	held, err := addresses(lo, ranges)
+	lo, here, err := look(ranges)
 	if err != nil {
 		return nil, err
 	}
-	for _, a := range held {
+	gone := slices.DeleteFunc(slices.Clone(here.onLoopback), func(a netip.Addr) bool { return slices.Contains(here.elsewhere, a) })
+	if err := end(gone); err != nil { // as long as their other ends can be told
+		return nil, err
+	}
+	for _, a := range here.onLoopback {
 		if err := netlink.AddrDel(lo, single(a)); err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) {
 			return nil, fmt.Errorf("taking %s off %s: %w", a, loopback, err)
 		}
 	}
-	return held, end(held)
+	return here.onLoopback, nil
 }
 
-// end closes TCP connections of this network namespace that have one of the addresses, unless another interface has it.
-// On a kernel without that (CONFIG_INET_DIAG_DESTROY) they are left to time out.
+// end closes TCP connections of this network namespace that have one of the addresses. On a kernel that cannot
+// (CONFIG_INET_DIAG_DESTROY) they are left to time out.
 func end(gone []netip.Addr) error {
-	elsewhere, err := addresses(nil, prefixes(gone))
-	if err != nil {
-		return err
-	}
 	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} { // many programs have IPv4 on sockets of IPv6
 		sockets, err := netlink.SocketDiagTCP(family)
 		if err != nil {
 			return fmt.Errorf("listing connections: %w", err)
 		}
 		for _, s := range sockets {
-			a, _ := netip.AddrFromSlice(s.ID.Source)
-			if a = a.Unmap(); !slices.Contains(gone, a) || slices.Contains(elsewhere, a) {
+			if a, _ := netip.AddrFromSlice(s.ID.Source); !slices.Contains(gone, a.Unmap()) {
 				continue
 			}
 			local := &net.TCPAddr{IP: s.ID.Source.To4(), Port: int(s.ID.SourcePort)}
@@ -89,26 +81,27 @@ func single(a netip.Addr) *netlink.Addr {
 	}
 }
 
-func prefixes(all []netip.Addr) []netip.Prefix {
-	var out []netip.Prefix
-	for _, a := range all {
-		out = append(out, netip.PrefixFrom(a, a.BitLen()))
-	}
-	return out
-}
+// place is where the addresses of some ranges are.
+type place struct{ onLoopback, elsewhere []netip.Addr }
 
-// addresses in the ranges that an interface has or, for nil, any.
-func addresses(of netlink.Link, ranges []netip.Prefix) ([]netip.Addr, error) {
-	all, err := netlink.AddrList(of, netlink.FAMILY_V4)
-	if err != nil {
-		return nil, fmt.Errorf("listing addresses: %w", err)
+func look(ranges []netip.Prefix) (lo netlink.Link, p place, err error) {
+	if lo, err = netlink.LinkByName(loopback); err != nil {
+		return nil, p, fmt.Errorf("interface %s: %w", loopback, err)
 	}
-	var in []netip.Addr
+	all, err := netlink.AddrList(nil, netlink.FAMILY_V4)
+	if err != nil {
+		return nil, p, fmt.Errorf("listing addresses: %w", err)
+	}
 	for i := range all {
 		a, ok := netip.AddrFromSlice(all[i].IP.To4())
-		if ok && !slices.Contains(in, a) && slices.ContainsFunc(ranges, func(r netip.Prefix) bool { return r.Contains(a) }) {
-			in = append(in, a)
+		if !ok || !slices.ContainsFunc(ranges, func(r netip.Prefix) bool { return r.Contains(a) }) {
+			continue
+		}
+		if all[i].LinkIndex == lo.Attrs().Index {
+			p.onLoopback = append(p.onLoopback, a)
+		} else {
+			p.elsewhere = append(p.elsewhere, a)
 		}
 	}
-	return in, nil
+	return lo, p, nil
 }

@@ -6,6 +6,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -115,7 +116,7 @@ func (e Echo) template() corev1.PodTemplateSpec {
 
 func (e Echo) container() corev1.Container {
 	return corev1.Container{
-		Name: "echo", Image: EchoImage, ImagePullPolicy: corev1.PullNever,
+		Name: "echo", Image: EchoImage, ImagePullPolicy: corev1.PullNever, Resources: requests("20m"),
 		Env: []corev1.EnvVar{
 			{Name: "NAME", Value: e.Name}, fieldEnv("NODE_NAME", "spec.nodeName"), fieldEnv("POD_NAME", "metadata.name"),
 		},
@@ -132,6 +133,10 @@ func (e Echo) container() corev1.Container {
 			PeriodSeconds: 2, TimeoutSeconds: 5,
 		},
 	}
+}
+
+func requests(cpu string) corev1.ResourceRequirements {
+	return corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu)}}
 }
 
 // Service selects the pods of the Deployment.
@@ -189,7 +194,9 @@ func Client(namespace, name, node string, config probe.Config) (*corev1.Pod, err
 			DNSConfig: &corev1.PodDNSConfig{Options: []corev1.PodDNSConfigOption{{Name: "timeout", Value: ptr.To("1")}}},
 			Containers: []corev1.Container{{
 				Name: "client", Image: ClientImage, ImagePullPolicy: corev1.PullNever,
-				Env: []corev1.EnvVar{{Name: "CLIENT_CONFIG", Value: string(data)}, fieldEnv("POD_IP", "status.podIP")},
+				// It is what measures: on a busy machine it must not wait for a processor longer than an answer takes.
+				Resources: requests("100m"),
+				Env:       []corev1.EnvVar{{Name: "CLIENT_CONFIG", Value: string(data)}, fieldEnv("POD_IP", "status.podIP")},
 			}},
 		},
 	}, nil

@@ -43,7 +43,7 @@ func Variety(namespace string) []runtime.Object {
 		catalog.withoutSurge(), search.Deployment(),
 		ledger.statefulSet(appsv1.RollingUpdateStatefulSetStrategyType), archive.statefulSet(appsv1.OnDeleteStatefulSetStrategyType),
 		agent.daemonSet(appsv1.RollingUpdateDaemonSetStrategyType), relay.daemonSet(appsv1.OnDeleteDaemonSetStrategyType),
-		cache.replicaSet(), echo(BarePodName, 0).pod(), job(namespace),
+		cache.replicaSet(), echo(BarePodName, 0).Pod(), job(namespace),
 		front.budget(policyv1.PodDisruptionBudgetSpec{MinAvailable: ptr.To(intstr.FromInt32(2))}),
 		// Kubernetes knows no maxUnavailable over DaemonSets: it would never let a pod go.
 		relay.budget(policyv1.PodDisruptionBudgetSpec{MinAvailable: ptr.To(intstr.FromInt32(1))}),
@@ -84,7 +84,8 @@ func (e Echo) replicaSet() *appsv1.ReplicaSet {
 	}}
 }
 
-func (e Echo) pod() *corev1.Pod { return &corev1.Pod{ObjectMeta: e.meta(), Spec: e.template().Spec} }
+// Pod has no owner.
+func (e Echo) Pod() *corev1.Pod { return &corev1.Pod{ObjectMeta: e.meta(), Spec: e.template().Spec} }
 
 func (e Echo) budget(spec policyv1.PodDisruptionBudgetSpec) *policyv1.PodDisruptionBudget {
 	spec.Selector = e.selector()

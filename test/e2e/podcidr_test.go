@@ -4,35 +4,42 @@ import (
 	"bufio"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/internal/calico"
 	"github.com/replumb/replumb/internal/lab"
+	"github.com/replumb/replumb/internal/probe"
 	"github.com/replumb/replumb/internal/traffic"
 	"github.com/replumb/replumb/internal/workload"
 )
 
 const (
 	varietyNamespace = "variety"
+	// byHosts is where nodes themselves call pods.
+	byHosts = "by-hosts"
 	// movedTo is the target of the pods' range.
 	movedTo = "10.245.0.0/16"
 	// apart is the range of a pool that no pod gets an address of unless it asks for it, as the clients do that call
 	// throughout: replumb has no business with them.
 	apart     = "10.250.0.0/24"
 	apartPool = "apart"
+	// poolsAnnotation asks for an address of one of these pools.
+	poolsAnnotation = "cni.projectcalico.org/ipv4pools"
 )
 
 // TestPodCIDR moves every pod of an application with workloads of all kinds to another range, back, unless time is short,
@@ -47,6 +54,7 @@ func TestPodCIDR(t *testing.T) {
 
 	forth := s.during(t, "the move", func() { shown(t, l, "apply", "-f", file) })
 	forth.requireUnharmed(t)
+	forth.requireNothingLost(t, fromHosts)
 	requirePodsIn(t, l, to)
 	requireTunnelsIn(t, l, to)
 	requireGone(t, l, workload.BarePodName)
@@ -54,22 +62,26 @@ func TestPodCIDR(t *testing.T) {
 	if !testing.Short() {
 		back := s.during(t, "the way back", func() { shown(t, l, "rollback", "pods", "--yes") })
 		back.requireUnharmed(t)
+		back.requireHostsConnectOnceMore(t)
 		requirePodsIn(t, l, from)
 		requireTunnelsIn(t, l, from)
 		requirePools(t, l, from)
 		requireNoTrace(t, l)
 		requireNothingHeld(t, l)
+
+		again := s.during(t, "the second move", func() { shown(t, l, "apply", "-f", file) })
+		again.requireUnharmed(t)
+		again.requireNothingLost(t, fromHosts)
 	}
-	again := s.during(t, "the move for good", func() {
-		shown(t, l, "apply", "-f", file)
-		shown(t, l, "finish", "pods", "--yes")
-	})
-	again.requireUnharmed(t)
+	finish := s.during(t, "finish", func() { shown(t, l, "finish", "pods", "--yes") })
+	finish.requireUnharmed(t)
+	finish.requireHostsConnectOnceMore(t)
 	requirePodsIn(t, l, to)
 	requireTunnelsIn(t, l, to)
 	requirePools(t, l, to)
 	requireNoTrace(t, l)
 	requireNothingHeld(t, l)
+	requireUnheldBreaks(t, l, s)
 	requireAllAtOnceLoses(t, l)
 	requireVerdictsAreThePolicies(t, l, s, varietyNamespace)
 }
@@ -107,11 +119,11 @@ func varietyUnderTraffic(t *testing.T, l *lab.Lab) *shop {
 	}
 	var staying, moving []traffic.Calls
 	for _, c := range callsOf(varietyNamespace, callees, podRates()) {
-		staying = append(staying, c.Impatient().As(c.Labels, map[string]string{"cni.projectcalico.org/ipv4pools": `["` + apartPool + `"]`}))
+		staying = append(staying, c.As(c.Labels, map[string]string{poolsAnnotation: `["` + apartPool + `"]`}))
 	}
 	for _, c := range callsOf(varietyNamespace, callees, podRates()) {
 		c.Client = "moving-" + c.Client
-		moving = append(moving, c.Impatient())
+		moving = append(moving, c)
 	}
 	staying = append(staying, hostsCall(t, l))
 	watch, err := traffic.Start(t.Context(), l.Client(), l.NodeNames(), staying...)
@@ -134,24 +146,26 @@ func podRates() traffic.Rates {
 	return traffic.Rates{Request: 1, Stream: 1, LookUp: 1, Forbidden: 1}
 }
 
-// hostsCall has clients on the nodes' own network keep connections to pods of the other node, through the tunnel whose
-// address changes: as API servers do to admission webhooks.
+// hostsCall has clients on the nodes' own network keep connections to pods of the other node that stay where they are,
+// through the tunnels whose addresses change.
 func hostsCall(t *testing.T, l *lab.Lab) traffic.Calls {
 	t.Helper()
-	const namespace = "by-hosts"
-	objects := []runtime.Object{workload.Namespace(namespace)}
+	var targets []probe.Target
 	for _, node := range l.NodeNames() {
-		echo := workload.Echo{Namespace: namespace, Name: "at-" + node, PartOf: "hosts", Replicas: 1}
-		d := echo.Deployment()
-		d.Spec.Template.Spec.NodeSelector = map[string]string{corev1.LabelHostname: node}
-		objects = append(objects, d, echo.Service())
+		pod := workload.Echo{Namespace: byHosts, Name: "at-" + node, PartOf: "hosts"}.Pod()
+		pod.Spec.NodeName, pod.Annotations = node, map[string]string{poolsAnnotation: `["` + apartPool + `"]`}
+		if _, err := start(t.Context(), l, byHosts, []runtime.Object{workload.Namespace(byHosts), pod}); err != nil {
+			t.Fatal(err)
+		}
+		has, err := l.Client().CoreV1().Pods(byHosts).Get(t.Context(), pod.Name, metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		targets = append(targets, probe.Target{
+			Name: pod.Name, Kind: probe.Stream, Address: net.JoinHostPort(has.Status.PodIP, strconv.Itoa(workload.TCPPort)), Rate: 5,
+		})
 	}
-	callees, err := start(t.Context(), l, namespace, objects)
-	if err != nil {
-		t.Fatal(err)
-	}
-	rates := traffic.Rates{Request: 2, Stream: 5, LookUp: 1}
-	return traffic.Call(namespace, callees, rates).AndKeep(callees, rates).FromHost().Impatient()
+	return traffic.Calls{Namespace: byHosts, Targets: map[traffic.Via][]probe.Target{traffic.ByStream: targets}}.FromHost()
 }
 
 func createApart(t *testing.T, l *lab.Lab) {
@@ -181,11 +195,28 @@ func clusterClient(t *testing.T, l *lab.Lab) client.Client {
 // requireUnharmed fails the test for every request towards a Service that was lost, and every verdict that was not as ever.
 func (sp span) requireUnharmed(t *testing.T) {
 	t.Helper()
-	sp.requireNothingLost(t, traffic.Permitted)
+	sp.requireNothingLost(t, func(s traffic.Source) bool { return traffic.Permitted(s) && !fromHosts(s) })
 	sp.requireDenied(t)
 	moving := sp.stats(t, func(s traffic.Source) bool { return strings.HasPrefix(s.Client, "moving-") })
 	if moving.Sent == 0 {
 		t.Errorf("%s: clients that move sent nothing", sp.what)
+	}
+}
+
+func fromHosts(s traffic.Source) bool { return s.Namespace == byHosts }
+
+// requireHostsConnectOnceMore fails the test if what a node has open to a pod broke more than once: when the address that
+// its tunnel had is given up for good, it is ended.
+func (sp span) requireHostsConnectOnceMore(t *testing.T) {
+	t.Helper()
+	for from, series := range sp.heard {
+		if !fromHosts(from) {
+			continue
+		}
+		losses := series.Between(sp.from, sp.to).Losses()
+		if len(losses) > 1 || len(losses) == 1 && losses[0].Failed > 1 {
+			t.Errorf("%s: %s broke more than once: %+v", sp.what, from, losses)
+		}
 	}
 }
 
@@ -297,6 +328,51 @@ func audit(t *testing.T, l *lab.Lab, state *calico.State) error {
 		all = append(all, errors.New(p.String()))
 	}
 	return errors.Join(all...)
+}
+
+// requireUnheldBreaks is the control for what nodes have open to pods of other nodes: when their tunnels are moved the naive
+// way, by disabling the pool, it must break.
+func requireUnheldBreaks(t *testing.T, l *lab.Lab, s *shop) {
+	t.Helper()
+	const third, thirdPool = "10.246.0.0/16", "third"
+	c := clusterClient(t, l)
+	disable := func(name string, disabled bool) {
+		patch := client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"spec":{"disabled":%t}}`, disabled))
+		if err := c.Patch(t.Context(), calico.Empty("IPPool", name), patch); err != nil {
+			t.Fatal(err)
+		}
+	}
+	state, err := calico.Load(t.Context(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := state.Pools[slices.IndexFunc(state.Pools, func(p calico.Pool) bool { return p.Name != apartPool })]
+	other := calico.Empty("IPPool", thirdPool)
+	other.Object["spec"] = map[string]any{
+		"cidr": third, "blockSize": int64(26), "ipipMode": "Never", "vxlanMode": "Always", "natOutgoing": true, "nodeSelector": "all()",
+	}
+	if err := c.Create(t.Context(), other); err != nil {
+		t.Fatal(err)
+	}
+	broken := s.during(t, "moving tunnels the naive way", func() {
+		began := time.Now().Truncate(time.Second)
+		disable(now.Name, true)
+		requireTunnelsIn(t, l, netip.MustParsePrefix(third))
+		eventually(t, settled, func() error {
+			if (span{from: began, to: time.Now(), heard: s.watch.Snapshot()}).stats(t, fromHosts).Failed == 0 {
+				return errors.New("nothing was lost")
+			}
+			return nil
+		})
+		disable(now.Name, false)
+		disable(thirdPool, true)
+		requireTunnelsIn(t, l, now.CIDR)
+	})
+	total := broken.stats(t, fromHosts)
+	t.Logf("control: moving tunnels the naive way lost %d of %d requests of nodes", total.Failed, total.Sent)
+	if err := c.Delete(t.Context(), other); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // requireAllAtOnceLoses is the control: when all pods of a similar application are deleted at once, the same probes must

@@ -1,0 +1,70 @@
+package cli
+
+import (
+	"context"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/rogpeppe/go-internal/testscript"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/replumb/replumb/internal/apitest"
+	"github.com/replumb/replumb/internal/calico"
+	"github.com/replumb/replumb/internal/nodesim"
+)
+
+// TestPods runs scripts that move pods, each on a cluster of its own: with real controllers and a real scheduler, two nodes
+// that are played, and Calico's books.
+func TestPods(t *testing.T) {
+	assets, err := filepath.Abs(os.Getenv("KUBEBUILDER_ASSETS"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	testscript.RunT(serial{t}, testscript.Params{
+		Dir: "testdata/pods", UpdateScripts: *update,
+		Setup: func(env *testscript.Env) error {
+			server, err := playedCluster(env)
+			if err != nil {
+				return err
+			}
+			env.Setenv("KUBECONFIG", server.Kubeconfig)
+			env.Setenv("PATH", assets+string(filepath.ListSeparator)+env.Getenv("PATH"))
+			return nil
+		},
+	})
+}
+
+// playedCluster is up until the script ends.
+func playedCluster(env *testscript.Env) (*apitest.Server, error) {
+	server, err := apitest.Run("10.96.0.0/16", apitest.Calico(), apitest.Controllers(), apitest.Unsafe())
+	if err != nil {
+		return nil, err
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	fleet := &nodesim.Fleet{Client: server, Addresses: &nodesim.Blocks{Client: server}, Phase: func(pod *corev1.Pod) corev1.PodPhase {
+		if pod.Labels["replumb.dev/canary"] == "call" { // it has called, and all answered
+			return corev1.PodSucceeded
+		}
+		return corev1.PodRunning
+	}}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		fleet.Run(ctx)
+	}()
+	env.Defer(func() {
+		stop()
+		<-ended
+		_ = server.Stop() // what a script left running may hold it up; it ends all the same
+	})
+	for name, a := range map[string]string{"node1": "192.0.2.1", "node2": "192.0.2.2"} {
+		if err := fleet.Node(ctx, name, netip.MustParseAddr(a)); err != nil {
+			return nil, err
+		}
+	}
+	information := calico.Empty("ClusterInformation", "default")
+	information.Object["spec"] = map[string]any{"datastoreReady": true}
+	return server, server.Create(ctx, information)
+}
