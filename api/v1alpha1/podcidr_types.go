@@ -93,7 +93,7 @@ const (
 
 // RollSpec is how pods are restarted.
 type RollSpec struct {
-	// Parallel is how many workloads restart at once. Default: 2.
+	// Parallel is how many workloads of a batch restart at once. Default: 2.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=100

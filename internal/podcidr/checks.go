@@ -113,8 +113,10 @@ func poolChecks() []check.Check[Input] {
 				"of the CNI configuration, and restart the DaemonSet calico-node, which writes it to the nodes",
 		},
 		{
-			Code: "RP2204", Severity: check.Blocking, Run: checkReservable,
-			Claim: "Calico can reserve the addresses that tunnels have",
+			Code:     "RP2204",
+			Severity: check.Blocking,
+			Run:      checkReservable,
+			Claim:    "Calico can reserve the addresses that tunnels have",
 			Why: "nodes keep the old addresses of their tunnels until finish; should the migration be rolled back, Calico must give none of " +
 				"them to a pod. It has IPReservations since v3.22",
 			Fix: "upgrade Calico, or set spec.podCIDR.tunnels.mode: Leave: then what nodes themselves have open to pods of other nodes hangs " +

@@ -138,7 +138,10 @@ func checkTunnels(in Input) []check.Result {
 			continue
 		}
 		if nodes := in.Survey.TunnelsIn([]netip.Prefix{old.CIDR}); len(nodes) > 1 {
-			out = append(out, check.Failed("IPPool "+old.Name, "%s tunnels of %d nodes have addresses of %s", old.Overlay(), len(nodes), old.CIDR))
+			out = append(
+				out,
+				check.Failed("IPPool "+old.Name, "%s tunnels of %d nodes have addresses of %s", old.Overlay(), len(nodes), old.CIDR),
+			)
 		}
 	}
 	return out

@@ -203,7 +203,11 @@ func (s *letGoStep) Do(ctx context.Context) error {
 
 func (s *letGoStep) Verify(ctx context.Context) error {
 	ours := []client.ListOption{
-		client.InNamespace(v1alpha1.SystemNamespace), client.HasLabels{tunnelsLabel}, client.MatchingLabels{v1alpha1.LabelMigration: s.migration},
+		client.InNamespace(
+			v1alpha1.SystemNamespace,
+		),
+		client.HasLabels{tunnelsLabel},
+		client.MatchingLabels{v1alpha1.LabelMigration: s.migration},
 	}
 	sets := &appsv1.DaemonSetList{}
 	if err := s.tools.Cluster.List(ctx, sets, ours...); err != nil {

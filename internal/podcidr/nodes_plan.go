@@ -125,6 +125,7 @@ func (p *Planner) nodes(d direction) []engine.Group {
 			groups = append(groups, inOrder(trial)...)
 		}
 		add(func(h *Home) engine.Step { return &uncordonStep{on(h)} })
+		groups = append(groups, engine.Group{Title: title, Steps: []engine.Step{p.note(title)}})
 	}
 	return groups
 }

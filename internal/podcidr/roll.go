@@ -153,6 +153,7 @@ func (p *Planner) rollBatch(run hook.Run, b *batch) []engine.Group {
 	o := hook.Occasion{Run: run, Moment: v1alpha1.BeforeBatch, Phase: phaseRoll, Tier: b.tier, Batch: b.number, Workloads: b.names}
 	groups = append(groups, p.hooks(o)...)
 	groups = append(groups, engine.Group{Title: b.String(), Parallel: p.spec().Roll.Parallel, Steps: b.steps})
+	groups = append(groups, engine.Group{Title: b.String(), Steps: []engine.Step{p.note(b.String())}})
 	if settle := p.spec().Common.Batch.Settle.Duration; settle > 0 {
 		groups = append(groups, engine.Group{Title: b.String(), Steps: []engine.Step{&migration.PauseStep{
 			Name: "settle/" + b.String(), About: fmt.Sprintf("Let %s settle for %s", b, settle), Length: settle, Now: p.Tools.Now,
@@ -161,6 +162,34 @@ func (p *Planner) rollBatch(run hook.Run, b *batch) []engine.Group {
 	o.Moment = v1alpha1.AfterBatch
 	return append(groups, p.hooks(o)...)
 }
+
+// noteStep writes on the Migration how many pods have moved by now.
+type noteStep struct {
+	tools Tools
+	spec  Spec
+	after string
+}
+
+func (p *Planner) note(after string) engine.Step {
+	return &noteStep{tools: p.Tools, spec: p.spec(), after: after}
+}
+
+func (s *noteStep) ID() string    { return "note/" + s.after }
+func (s *noteStep) Title() string { return "Record that " + s.after + " has moved" }
+
+// State implements engine.Step: an earlier note says nothing of now.
+func (*noteStep) State(context.Context) (engine.State, error) { return engine.Pending, nil }
+
+func (s *noteStep) Do(ctx context.Context) error {
+	now, err := s.tools.occupants(ctx)
+	if err != nil {
+		return err
+	}
+	now.Spec = s.spec
+	return migration.UpdateStatus(ctx, s.tools.Cluster, s.spec.Name, func(st *v1alpha1.MigrationStatus) { st.Counts = now.Counts() })
+}
+
+func (*noteStep) Verify(context.Context) error { return nil }
 
 // around puts hooks and the pause of a tier around its batches.
 func (p *Planner) around(run hook.Run, tier string, inside []engine.Group) []engine.Group {

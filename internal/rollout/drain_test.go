@@ -223,8 +223,12 @@ func TestDrainStandsStill(t *testing.T) {
 		left  bool
 		fails bool
 	}{
-		{0, false, false}, {59 * time.Second, false, false}, {2 * time.Second, false, true},
-		{0, true, false}, {59 * time.Minute, false, false}, {2 * time.Minute, false, true},
+		{0, false, false},
+		{59 * time.Second, false, false},
+		{2 * time.Second, false, true},
+		{0, true, false},
+		{59 * time.Minute, false, false},
+		{2 * time.Minute, false, true},
 	} {
 		if tt.left {
 			f.must(f.Delete(t.Context(), waits, client.GracePeriodSeconds(0)))

@@ -39,8 +39,10 @@ var (
 
 func (s *evictStep) key() types.NamespacedName { return client.ObjectKeyFromObject(&s.pod) }
 
-func (s *evictStep) ID() string    { return "evict/" + s.key().String() }
-func (s *evictStep) Title() string { return fmt.Sprintf("Evict pod %s: it has %s", s.key(), s.changes.what()) }
+func (s *evictStep) ID() string { return "evict/" + s.key().String() }
+func (s *evictStep) Title() string {
+	return fmt.Sprintf("Evict pod %s: it has %s", s.key(), s.changes.what())
+}
 
 // Deadline implements engine.Timed.
 func (s *evictStep) Deadline() time.Duration { return s.timeout() }

@@ -79,12 +79,11 @@ func TestNodesCarryRanges(t *testing.T) {
 		back.requireNothingLost(t, traffic.All)
 		requireNodesIn(t, l, oldPods)
 		requireSameNodes(t, before, nodesByName(t, l))
+		again := s.during(t, "the second move of nodes", func() { attendNodes(t, l, newPods, "apply", "-f", file) })
+		again.requireNothingLost(t, traffic.All)
 	}
-	again := s.during(t, "the move of nodes for good", func() {
-		attendNodes(t, l, newPods, "apply", "-f", file)
-		attendNodes(t, l, newPods, "finish", "pods", "--yes")
-	})
-	again.requireNothingLost(t, traffic.All)
+	finish := s.during(t, "finish", func() { attendNodes(t, l, newPods, "finish", "pods", "--yes") })
+	finish.requireNothingLost(t, traffic.All)
 	requireNodesIn(t, l, newPods)
 	requireSameNodes(t, before, nodesByName(t, l))
 	requireNoTrace(t, l)
