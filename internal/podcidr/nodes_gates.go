@@ -7,13 +7,13 @@ import (
 	"strings"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/apiserver"
+	"github.com/replumb/replumb/internal/cluster"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/nodeipam"
@@ -216,49 +216,22 @@ func (g *rangeGate) unseen(ctx context.Context, seen int) error {
 		g.spec.Name, v1alpha1.AnnotationControllerManagers, g.mode)
 }
 
-// distribution is what the instructions of gates depend on.
-type distribution string
-
-const (
-	kubeadm distribution = "kubeadm"
-	kops    distribution = "kOps"
-	k3s     distribution = "k3s/RKE2"
-	plain   distribution = "plain"
-)
-
-// distributionOf tells by what the installers leave on nodes.
-func distributionOf(nodes []corev1.Node) distribution {
-	for i := range nodes {
-		n := &nodes[i]
-		version := n.Status.NodeInfo.KubeletVersion
-		switch {
-		case strings.Contains(version, "+k3s"), strings.Contains(version, "+rke2"):
-			return k3s
-		case n.Labels["kops.k8s.io/instancegroup"] != "":
-			return kops
-		case n.Annotations["kubeadm.alpha.kubernetes.io/cri-socket"] != "":
-			return kubeadm
-		}
-	}
-	return plain
-}
-
 const onward = "\nreplumb makes a Node of its own to see what they do, and goes on by itself."
 
-func pausedGuide(d distribution) string {
+func pausedGuide(d cluster.Distribution) string {
 	const reason = `a controller manager that gives nodes ranges does not start while any Node has one outside of its --cluster-cidr.
 Nodes that join meanwhile get theirs from replumb.
 `
 	switch d {
-	case kubeadm:
+	case cluster.Kubeadm:
 		return reason + `on every control-plane node, set in /etc/kubernetes/manifests/kube-controller-manager.yaml:
   --allocate-node-cidrs=false
 and leave --cluster-cidr as it is. The kubelet restarts it by itself.` + onward
-	case k3s:
+	case cluster.K3s:
 		return reason + `on every server, add to /etc/rancher/k3s/config.yaml (RKE2: /etc/rancher/rke2/config.yaml):
   kube-controller-manager-arg: ["allocate-node-cidrs=false"]
 then restart one server after the other: systemctl restart k3s (or rke2-server).` + onward
-	case kops:
+	case cluster.KOps:
 		return reason + `set it in the cluster's spec (kops edit cluster):
   kubeControllerManager: {allocateNodeCIDRs: false}
 then: kops update cluster --yes && kops rolling-update cluster --instance-group-roles=control-plane --yes` + onward
@@ -266,19 +239,19 @@ then: kops update cluster --yes && kops rolling-update cluster --instance-group-
 	return reason + `restart every kube-controller-manager with --allocate-node-cidrs=false.` + onward
 }
 
-func repointedGuide(d distribution, to netip.Prefix, bits int) string {
+func repointedGuide(d cluster.Distribution, to netip.Prefix, bits int) string {
 	size := ""
 	if bits != 24 {
 		size = fmt.Sprintf(" --node-cidr-mask-size=%d", bits)
 	}
 	switch d {
-	case kubeadm:
+	case cluster.Kubeadm:
 		return fmt.Sprintf(
 			`set networking.podSubnet to %[1]s in the ClusterConfiguration (kubectl -n kube-system edit configmap kubeadm-config),
 then on every control-plane node, in /etc/kubernetes/manifests/kube-controller-manager.yaml:
   --allocate-node-cidrs=true --cluster-cidr=%[1]s%[2]s
 The pod network has the range in a configuration of its own, too (flannel: Network in configmap kube-flannel-cfg).`, to, size) + onward
-	case k3s:
+	case cluster.K3s:
 		return fmt.Sprintf(
 			`on every server, take allocate-node-cidrs=false out of kube-controller-manager-arg in /etc/rancher/k3s/config.yaml
 (RKE2: /etc/rancher/rke2/config.yaml), and set:
@@ -286,7 +259,7 @@ The pod network has the range in a configuration of its own, too (flannel: Netwo
 then restart one server after the other: systemctl restart k3s (or rke2-server).`,
 			to,
 		) + onward
-	case kops:
+	case cluster.KOps:
 		return fmt.Sprintf(`set it in the cluster's spec (kops edit cluster):
   kubeControllerManager: {allocateNodeCIDRs: true, clusterCIDR: %s}
 then: kops update cluster --yes && kops rolling-update cluster --instance-group-roles=control-plane --yes`, to) + onward
@@ -294,7 +267,7 @@ then: kops update cluster --yes && kops rolling-update cluster --instance-group-
 	return fmt.Sprintf(`restart every kube-controller-manager with --allocate-node-cidrs=true --cluster-cidr=%s%s.`, to, size) + onward
 }
 
-func restoredGuide(d distribution, from []netip.Prefix) string {
+func restoredGuide(d cluster.Distribution, from []netip.Prefix) string {
 	if len(from) == 0 {
 		return ""
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/backup"
 	"github.com/replumb/replumb/internal/calico"
+	"github.com/replumb/replumb/internal/cluster"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/hook"
 	"github.com/replumb/replumb/internal/migration"
@@ -76,17 +77,17 @@ func (p *Planner) pauseRanges(d direction) []engine.Group {
 	if !p.Survey.away(d) {
 		return nil
 	}
-	return inOrder(p.rangeGate("ranges-paused", pausedGuide(distributionOf(p.Survey.Nodes)), gatePaused))
+	return inOrder(p.rangeGate("ranges-paused", pausedGuide(cluster.DistributionOf(p.Survey.Nodes)), gatePaused))
 }
 
 func (p *Planner) repointRanges(d direction) []engine.Group {
 	if !p.Survey.OnNodes() {
 		return nil
 	}
-	guide := repointedGuide(distributionOf(p.Survey.Nodes), p.spec().To[0], p.bits())
+	guide := repointedGuide(cluster.DistributionOf(p.Survey.Nodes), p.spec().To[0], p.bits())
 	mode := gateRepointed
 	if d == back {
-		guide, mode = restoredGuide(distributionOf(p.Survey.Nodes), p.spec().From), gateRestored
+		guide, mode = restoredGuide(cluster.DistributionOf(p.Survey.Nodes), p.spec().From), gateRestored
 	}
 	return inOrder(&lateStep{tools: p.Tools, spec: p.spec(), direction: d}, p.rangeGate("ranges-given", guide, mode))
 }

@@ -239,30 +239,3 @@ func (g *kubeletGate) askOne(ctx context.Context, node string) string {
 	}
 	return ""
 }
-
-// distribution is what the instructions of gates depend on.
-type distribution string
-
-const (
-	kubeadm distribution = "kubeadm"
-	kops    distribution = "kOps"
-	k3s     distribution = "k3s/RKE2"
-	plain   distribution = "plain"
-)
-
-// distributionOf tells by what the installers leave on nodes.
-func distributionOf(nodes []corev1.Node) distribution {
-	for i := range nodes {
-		n := &nodes[i]
-		version := n.Status.NodeInfo.KubeletVersion
-		switch {
-		case strings.Contains(version, "+k3s"), strings.Contains(version, "+rke2"):
-			return k3s
-		case n.Labels["kops.k8s.io/instancegroup"] != "":
-			return kops
-		case n.Annotations["kubeadm.alpha.kubernetes.io/cri-socket"] != "":
-			return kubeadm
-		}
-	}
-	return plain
-}

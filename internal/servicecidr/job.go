@@ -140,7 +140,7 @@ func (j *Job) planner(ctx context.Context, snap *cluster.Snapshot) (*Planner, er
 	}
 	p := &Planner{
 		Tools: j.Tools, Survey: survey, Migration: j.Migration.DeepCopy(),
-		CanFreeze: in.Freeze == nil, Distribution: distributionOf(snap.Nodes),
+		CanFreeze: in.Freeze == nil, Distribution: cluster.DistributionOf(snap.Nodes),
 	}
 	p.Findings = check.Run(Checks(), in)
 	form, ok := bridge.Choose(j.Spec.Bridge, len(survey.Moves), snap.Admitted)

@@ -55,7 +55,7 @@ type Planner struct {
 	// CanFreeze says whether the cluster takes the policy that freezes Services.
 	CanFreeze bool
 	// Distribution is what the instructions of gates depend on.
-	Distribution distribution
+	Distribution cluster.Distribution
 	// Refresh is what has to be restarted for pods to get rid of old addresses.
 	Refresh Refresh
 	proving sync.Mutex
