@@ -106,7 +106,6 @@ func (c *podCluster) reset(t *testing.T) {
 	for _, o := range []client.Object{
 		&v1alpha1.Migration{ObjectMeta: metav1.ObjectMeta{Name: "move"}},
 		&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: lock.Namespace, Name: lock.Name}},
-		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.SystemNamespace}},
 	} {
 		must(t, client.IgnoreNotFound(c.Delete(ctx, o)))
 	}
@@ -126,8 +125,12 @@ func (c *podCluster) reset(t *testing.T) {
 				return fmt.Errorf("%d of %T are still there", n, list)
 			}
 		}
-		return gone(ctx, c, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.SystemNamespace}})
+		return nil
 	})
+	// Last: nothing waits here until a namespace is empty, and what is left in one that is gone can never be finalized.
+	system := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.SystemNamespace}}
+	must(t, client.IgnoreNotFound(c.Delete(ctx, system)))
+	c.eventually(t, func() error { return gone(ctx, c, system) })
 	must(t, client.IgnoreAlreadyExists(c.Create(ctx, pool(oldPool, oldPods))))
 	old := calico.Empty("IPPool", oldPool)
 	must(t, c.Get(ctx, client.ObjectKeyFromObject(old), old))
