@@ -59,7 +59,7 @@ const (
 	// AnnotationAwaySince is when a Service that is on its way back, or back, had got to its new ClusterIP (RFC 3339).
 	AnnotationAwaySince = "replumb.dev/away-since"
 
-	// AnnotationDisabledAt, on an address pool of Calico, is when replumb disabled it (RFC 3339).
+	// AnnotationDisabledAt, on an address pool of Calico, is when replumb disabled it, or found that somebody had (RFC 3339).
 	AnnotationDisabledAt = "replumb.dev/disabled-at"
 	// AnnotationReplicas, on a Deployment, is how many pods it had before replumb gave it one more.
 	AnnotationReplicas = "replumb.dev/original-replicas"

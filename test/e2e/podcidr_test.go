@@ -63,11 +63,7 @@ func TestPodCIDR(t *testing.T) {
 		back := s.during(t, "the way back", func() { shown(t, l, "rollback", "pods", "--yes") })
 		back.requireUnharmed(t)
 		back.requireHostsConnectOnceMore(t)
-		requirePodsIn(t, l, from)
-		requireTunnelsIn(t, l, from)
-		requirePools(t, l, from)
-		requireNoTrace(t, l)
-		requireNothingHeld(t, l)
+		requireSettledIn(t, l, from)
 
 		again := s.during(t, "the second move", func() { shown(t, l, "apply", "-f", file) })
 		again.requireUnharmed(t)
@@ -76,11 +72,7 @@ func TestPodCIDR(t *testing.T) {
 	finish := s.during(t, "finish", func() { shown(t, l, "finish", "pods", "--yes") })
 	finish.requireUnharmed(t)
 	finish.requireHostsConnectOnceMore(t)
-	requirePodsIn(t, l, to)
-	requireTunnelsIn(t, l, to)
-	requirePools(t, l, to)
-	requireNoTrace(t, l)
-	requireNothingHeld(t, l)
+	requireSettledIn(t, l, to)
 	requireUnheldBreaks(t, l, s)
 	requireAllAtOnceLoses(t, l)
 	requireVerdictsAreThePolicies(t, l, s, varietyNamespace)
@@ -270,6 +262,16 @@ func requireGone(t *testing.T, l *lab.Lab, name string) {
 	if !apierrors.IsNotFound(err) {
 		t.Errorf("pod %s: %v, not that it is gone", name, err)
 	}
+}
+
+// requireSettledIn fails the test unless everything is in the range, and nothing tells that it was ever elsewhere.
+func requireSettledIn(t *testing.T, l *lab.Lab, cidr netip.Prefix) {
+	t.Helper()
+	requirePodsIn(t, l, cidr)
+	requireTunnelsIn(t, l, cidr)
+	requirePools(t, l, cidr)
+	requireNoTrace(t, l)
+	requireNothingHeld(t, l)
 }
 
 // requireNothingHeld fails the test if a node keeps an address that its tunnel had, or Calico one in reserve.
