@@ -24,8 +24,9 @@ const (
 )
 
 // shutdownDelay is how long an API server that is told to end goes on serving after it has taken its address out of the
-// "kubernetes" EndpointSlice: until every kube-proxy has heard of it, which takes them a second or two.
-const shutdownDelay = 5 * time.Second
+// "kubernetes" EndpointSlice: until every kube-proxy has heard of it, which takes them a second or two, or several when all
+// machines share two busy processors.
+const shutdownDelay = 10 * time.Second
 
 // Once its port is closed, an API server answers what it has been asked and ends watches within watchGrace. Without any
 // it would leave watches alone and wait a minute for them to end (k8s.io/apiserver, pkg/server/genericapiserver.go), as it

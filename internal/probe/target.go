@@ -35,8 +35,10 @@ const serviceAccountDir = "/var/run/secrets/kubernetes.io/serviceaccount/"
 
 // Defaults of a Target.
 const (
-	DefaultRate    = 10
-	DefaultTimeout = 2 * time.Second
+	DefaultRate = 10
+	// DefaultTimeout is as patient as the less patient of real clients (a resolver waits 5 s, resolv.conf(5)). With less, a
+	// busy machine that answers late counts as one that has lost something.
+	DefaultTimeout = 5 * time.Second
 	maxRate        = 10_000
 )
 

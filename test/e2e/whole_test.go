@@ -119,8 +119,8 @@ var wholeOnce = sync.OnceValues(func() (*traffic.Watch, error) {
 	if err := workload.Ensure(ctx, l.Client(), append(oddServices(), workload.Namespace(callers))...); err != nil {
 		return nil, err
 	}
-	few := traffic.Rates{Request: 10, Stream: 10, LookUp: 10}
-	some := traffic.Rates{Request: 12, Stream: 10, LookUp: 5}
+	few := traffic.Rates{Request: 5, Stream: 5, LookUp: 5}
+	some := traffic.Rates{Request: 6, Stream: 5, LookUp: 3}
 	return traffic.Start(ctx, l.Client(), l.NodeNames(),
 		traffic.Call(shopNamespace, callees, some).AndKeep(callees, some),
 		traffic.CallAPI(callers, oldAPI, few).AndAsk(oldDNS, few))
