@@ -6,6 +6,8 @@ set -euo pipefail
 declare -A package=(
   [runc]=runc [iptables]=iptables [nft]=nftables [conntrack]=conntrack [ipset]=ipset [ip]=iproute2
   [nsenter]=util-linux
+  [haproxy]=haproxy [named]=bind9 # for labs with an edge, and tests of DNS
+  [nsupdate]=bind9-dnsutils       # for the test of updates
   [jq]=jq # for the programs beside the examples
   [gcc]=gcc # for go test -race
 )
@@ -22,6 +24,19 @@ if [ "$(id -u)" != 0 ]; then
   echo "hint: sudo apt-get install -y ${missing[*]}" >&2
   exit 1
 fi
+# haproxy and named come with services, which the host is to have neither now nor after its next start: only labs run them.
+policy=/usr/sbin/policy-rc.d
+if [ ! -e "$policy" ]; then
+  printf '#!/bin/sh\nexit 101\n' >"$policy"
+  chmod 755 "$policy"
+  trap 'rm -f "$policy"' EXIT
+fi
 echo "installing Debian packages: ${missing[*]}"
 apt-get update -qq
 DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+declare -A service=([haproxy]=haproxy [bind9]=named)
+if command -v systemctl >/dev/null; then
+  for name in "${missing[@]}"; do
+    [ -z "${service[$name]:-}" ] || systemctl --quiet disable "${service[$name]}" || true # without systemd there is none
+  done
+fi

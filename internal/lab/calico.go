@@ -97,8 +97,8 @@ func (l *Lab) installCalico(ctx context.Context, client kubernetes.Interface) er
 	if err != nil {
 		return err
 	}
-	for i, name := range l.NodeNames() {
-		if err := l.calicoNode(ctx, client, name, l.inNodeNetwork(l.Topology.node(i))); err != nil {
+	for _, m := range l.with(Worker) {
+		if err := l.calicoNode(ctx, client, m.Name, l.networkOf(m).in(m.Address)); err != nil {
 			return err
 		}
 	}

@@ -11,9 +11,16 @@ import (
 )
 
 const (
+	etcdPeerPort      = 2380
 	apiServerPort     = 6443
 	clusterDomain     = "cluster.local"
 	kubeletClientUser = "kube-apiserver-kubelet-client"
+)
+
+// etcd and where it has its data.
+const (
+	etcdProgram = "etcd"
+	etcdDataDir = "/var/lib/etcd"
 )
 
 // The programs that know the range of Services, and the flag by which they do.
@@ -37,30 +44,34 @@ const (
 	endGrace   = 3 * time.Second
 )
 
-// controlPlanePrograms are the stock control plane i, with the flags kubeadm gives it. bin holds the binaries.
-func controlPlanePrograms(t Topology, i int, bin string) []machine.Program {
-	return []machine.Program{
-		etcd(t, i, bin), apiServer(t, i, bin), controllerManager(t, bin), scheduler(bin),
-	}
+// controlPlanePrograms are the stock control plane, with the flags kubeadm gives it.
+func (l *Lab) controlPlanePrograms(m *Member) []machine.Program {
+	bin := l.Binaries.kubernetes
+	return []machine.Program{l.etcd(m), l.apiServer(m), controllerManager(l.Topology, bin), scheduler(bin)}
 }
 
-func etcd(t Topology, i int, bin string) machine.Program {
-	url := func(host any, port int) string { return fmt.Sprintf("https://%s:%d", host, port) }
+func (l *Lab) etcd(m *Member) machine.Program {
 	var members []string
-	for n, name := range t.controlPlanes() {
-		members = append(members, name+"="+url(t.controlPlane(n), 2380))
+	for _, other := range l.with(ControlPlane) {
+		members = append(members, other.Name+"="+other.PeerURL())
 	}
-	peer := url(t.controlPlane(i), 2380)
-	client := url(t.controlPlane(i), 2379)
-	return machine.Program{Name: "etcd", Argv: []string{
-		filepath.Join(bin, "etcd"),
-		"--name=" + t.controlPlanes()[i],
-		"--data-dir=/var/lib/etcd",
-		"--listen-client-urls=" + url("127.0.0.1", 2379) + "," + client,
+	p := l.etcdMember(m)
+	p.Argv = append(p.Argv, "--initial-cluster="+strings.Join(members, ","))
+	return p
+}
+
+// etcdMember does not say with whom it is to begin.
+func (l *Lab) etcdMember(m *Member) machine.Program {
+	const own = "https://127.0.0.1:2379"
+	client := fmt.Sprintf("https://%s:2379", m.Address)
+	return machine.Program{Name: etcdProgram, Argv: []string{
+		filepath.Join(l.Binaries.kubernetes, "etcd"),
+		"--name=" + m.Name,
+		"--data-dir=" + etcdDataDir,
+		"--listen-client-urls=" + own + "," + client,
 		"--advertise-client-urls=" + client,
-		"--listen-peer-urls=" + peer,
-		"--initial-advertise-peer-urls=" + peer,
-		"--initial-cluster=" + strings.Join(members, ","),
+		"--listen-peer-urls=" + m.PeerURL(),
+		"--initial-advertise-peer-urls=" + m.PeerURL(),
 		"--client-cert-auth=true",
 		"--trusted-ca-file=" + pkiDir + "etcd/ca.crt",
 		"--cert-file=" + pkiDir + "etcd/server.crt",
@@ -74,10 +85,10 @@ func etcd(t Topology, i int, bin string) machine.Program {
 	}}
 }
 
-func apiServer(t Topology, i int, bin string) machine.Program {
+func (l *Lab) apiServer(m *Member) machine.Program {
 	p := machine.Program{Name: apiServerProgram, Grace: endGrace, Argv: []string{
-		filepath.Join(bin, "kube-apiserver"),
-		"--advertise-address=" + t.controlPlane(i).String(),
+		filepath.Join(l.Binaries.kubernetes, "kube-apiserver"),
+		"--advertise-address=" + m.Address.String(),
 		fmt.Sprintf("--secure-port=%d", apiServerPort),
 		"--allow-privileged=true",
 		"--authorization-mode=Node,RBAC",
@@ -103,10 +114,10 @@ func apiServer(t Topology, i int, bin string) machine.Program {
 		"--service-account-issuer=https://kubernetes.default.svc." + clusterDomain,
 		"--service-account-key-file=" + pkiDir + "sa.crt",
 		"--service-account-signing-key-file=" + pkiDir + "sa.key",
-		serviceCIDRFlag + t.ServiceCIDR.String(),
+		serviceCIDRFlag + l.Topology.ServiceCIDR.String(),
 		"--shutdown-watch-termination-grace-period=" + watchGrace.String(),
 	}}
-	if t.ControlPlanes > 1 { // a single one has nobody to hand over to
+	if l.Topology.ControlPlanes > 1 || l.Topology.Edge { // a single one for good has nobody to hand over to
 		p.Grace += shutdownDelay
 		p.Argv = append(p.Argv, "--shutdown-delay-duration="+shutdownDelay.String())
 	}

@@ -17,20 +17,22 @@ func TestControlPlanePrograms(t *testing.T) {
 		return ""
 	}
 	topology := Default()
-	if got := flag(apiServer(topology, 0, "").Argv, "--shutdown-delay-duration"); got != "" {
+	l := newLab(topology)
+	if got := flag(l.apiServer(l.with(ControlPlane)[0]).Argv, "--shutdown-delay-duration"); got != "" {
 		t.Errorf("a single API server waits %s for others to take over", got)
 	}
 	topology.ControlPlanes = 3
 	const members = "cp1=https://172.30.0.10:2380,cp2=https://172.30.0.9:2380,cp3=https://172.30.0.8:2380"
-	for i, name := range topology.controlPlanes() {
-		etcd, server := etcd(topology, i, ""), apiServer(topology, i, "")
+	l = newLab(topology)
+	for _, m := range l.with(ControlPlane) {
+		name, etcd, server := m.Name, l.etcd(m), l.apiServer(m)
 		if got := flag(etcd.Argv, "--name"); got != name {
 			t.Errorf("etcd on %s calls itself %s", name, got)
 		}
 		if got := flag(etcd.Argv, "--initial-cluster"); got != members {
 			t.Errorf("etcd on %s has members %s", name, got)
 		}
-		if got := flag(server.Argv, "--advertise-address"); got != topology.controlPlane(i).String() {
+		if got := flag(server.Argv, "--advertise-address"); got != m.Address.String() {
 			t.Errorf("API server on %s advertises %s", name, got)
 		}
 		if got := flag(server.Argv, "--shutdown-delay-duration"); got != shutdownDelay.String() || server.Grace <= shutdownDelay {
@@ -48,7 +50,8 @@ func TestServingAddresses(t *testing.T) {
 	} {
 		topology.ControlPlanes = planes
 		var got []string
-		for _, a := range serving(topology, 0, first, second, first).Addresses {
+		l := newLab(topology)
+		for _, a := range l.serving(l.with(ControlPlane)[0], first, second, first).Addresses {
 			got = append(got, a.String())
 		}
 		if !slices.Equal(got, want) {

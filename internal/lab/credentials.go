@@ -92,16 +92,21 @@ const servingBase = pkiDir + "apiserver"
 
 // serving is what the API server of control plane i identifies itself with: its own address, those of the machines that
 // forward to it, and addresses of the "kubernetes" Service.
-func serving(t Topology, i int, services ...netip.Addr) pki.Request {
+func (l *Lab) serving(m *Member, services ...netip.Addr) pki.Request {
 	r := pki.Request{
 		CommonName: "kube-apiserver",
 		Names: []string{
 			"kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc." + clusterDomain,
-			t.controlPlanes()[i], "localhost",
+			m.Name, "localhost",
 		},
-		Addresses: []net.IP{ip(t.controlPlane(i)), net.IPv4(127, 0, 0, 1)},
+		Addresses: []net.IP{ip(m.Address), net.IPv4(127, 0, 0, 1)},
 	}
-	for _, a := range append([]netip.Addr{t.endpoint().Addr()}, services...) {
+	if l.Topology.Edge {
+		r.Names = append(r.Names, APIName)
+	} else {
+		services = append([]netip.Addr{l.endpoint().Addr()}, services...)
+	}
+	for _, a := range services {
 		if !slices.ContainsFunc(r.Addresses, ip(a).Equal) {
 			r.Addresses = append(r.Addresses, ip(a))
 		}
@@ -109,21 +114,20 @@ func serving(t Topology, i int, services ...netip.Addr) pki.Request {
 	return r
 }
 
-// controlPlaneFiles is everything that kubeadm would put under /etc/kubernetes on control-plane machine i.
-func controlPlaneFiles(t Topology, i int, c *credentials) (map[string][]byte, error) {
+// controlPlaneFiles is everything that kubeadm would put under /etc/kubernetes on a control-plane machine.
+func (l *Lab) controlPlaneFiles(m *Member, c *credentials, services ...netip.Addr) (map[string][]byte, error) {
 	var f files
 	f.pair(pkiDir+"ca", c.cluster.Pair)
 	f.pair(pkiDir+"front-proxy-ca", c.frontProxy.Pair)
 	f.pair(pkiDir+"etcd/ca", c.etcd.Pair)
 	f.pair(pkiDir+"sa", c.serviceAccounts)
 
-	f.issue(servingBase, c.cluster, serving(t, i, t.apiService()))
+	f.issue(servingBase, c.cluster, l.serving(m, services...))
 	f.issue(pkiDir+"apiserver-kubelet-client", c.cluster, pki.Request{CommonName: kubeletClientUser})
 	f.issue(pkiDir+"front-proxy-client", c.frontProxy, pki.Request{CommonName: "front-proxy-client"})
-	name := t.controlPlanes()[i]
 	member := pki.Request{
-		CommonName: name, Names: []string{name, "localhost"},
-		Addresses: []net.IP{ip(t.controlPlane(i)), net.IPv4(127, 0, 0, 1)},
+		CommonName: m.Name, Names: []string{m.Name, "localhost"},
+		Addresses: []net.IP{ip(m.Address), net.IPv4(127, 0, 0, 1)},
 	}
 	f.issue(pkiDir+"etcd/server", c.etcd, member)
 	f.issue(pkiDir+"etcd/peer", c.etcd, member)
@@ -132,39 +136,43 @@ func controlPlaneFiles(t Topology, i int, c *credentials) (map[string][]byte, er
 	for name, user := range map[string]string{
 		"controller-manager": "system:kube-controller-manager", "scheduler": "system:kube-scheduler",
 	} {
-		f.kubeconfig("/etc/kubernetes/"+name+".conf", "https://"+t.apiServer(i).String(), c.cluster, pki.Request{CommonName: user})
+		f.kubeconfig("/etc/kubernetes/"+name+".conf", "https://"+m.apiServer().String(), c.cluster, pki.Request{CommonName: user})
 	}
-	f.kubeconfig(podnetKubeconfig, "https://"+t.endpoint().String(), c.cluster, pki.Request{CommonName: podnetUser})
+	f.kubeconfig(podnetKubeconfig, l.server(), c.cluster, pki.Request{CommonName: podnetUser})
 	return f.content, f.err
 }
 
-// nodeFiles is what identifies the node name with address addr to the cluster, and the other way round.
-func nodeFiles(t Topology, c *credentials, name string, addr netip.Addr) (map[string][]byte, error) {
+// nodeFiles is what identifies a worker to the cluster, and the other way round.
+func (l *Lab) nodeFiles(m *Member, c *credentials) (map[string][]byte, error) {
 	var f files
 	f.add(pkiDir+"ca.crt", c.cluster.Cert)
-	f.kubeconfig("/etc/kubernetes/kubelet.conf", "https://"+t.endpoint().String(), c.cluster,
-		pki.Request{CommonName: "system:node:" + name, Organization: []string{"system:nodes"}})
-	f.kubeconfig("/etc/kubernetes/kube-proxy.conf", "https://"+t.endpoint().String(), c.cluster,
+	f.kubeconfig("/etc/kubernetes/kubelet.conf", l.server(), c.cluster,
+		pki.Request{CommonName: "system:node:" + m.Name, Organization: []string{"system:nodes"}})
+	f.kubeconfig("/etc/kubernetes/kube-proxy.conf", l.server(), c.cluster,
 		pki.Request{CommonName: "system:kube-proxy"})
-	if t.CNI.isCalico() {
-		f.kubeconfig(calicoKubeconfig, "https://"+t.endpoint().String(), c.cluster, pki.Request{CommonName: calicoUser})
+	if l.Topology.CNI.isCalico() {
+		f.kubeconfig(calicoKubeconfig, l.server(), c.cluster, pki.Request{CommonName: calicoUser})
 	} else {
-		f.kubeconfig(podnetKubeconfig, "https://"+t.endpoint().String(), c.cluster, pki.Request{CommonName: podnetUser})
+		f.kubeconfig(podnetKubeconfig, l.server(), c.cluster, pki.Request{CommonName: podnetUser})
 	}
 	f.issue("/var/lib/kubelet/pki/kubelet", c.cluster, pki.Request{
-		CommonName: "system:node:" + name, Organization: []string{"system:nodes"},
-		Names: []string{name}, Addresses: []net.IP{ip(addr)},
+		CommonName: "system:node:" + m.Name, Organization: []string{"system:nodes"},
+		Names: []string{m.Name}, Addresses: []net.IP{ip(m.Address)},
 	})
 	return f.content, f.err
 }
 
 // adminKubeconfig is the one the person who made the lab uses, from the host.
 func adminKubeconfig(c *credentials, port int) ([]byte, error) {
-	p, err := c.cluster.Issue(pki.Request{CommonName: "kubernetes-admin", Organization: []string{"system:masters"}})
+	p, err := c.cluster.Issue(admin())
 	if err != nil {
 		return nil, err
 	}
 	return kubeconfig(fmt.Sprintf("https://127.0.0.1:%d", port), c.cluster, p)
+}
+
+func admin() pki.Request {
+	return pki.Request{CommonName: "kubernetes-admin", Organization: []string{"system:masters"}}
 }
 
 func ip(a netip.Addr) net.IP { return net.IP(a.AsSlice()) }

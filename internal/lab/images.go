@@ -21,6 +21,7 @@ func ownImages() map[string]string {
 		"pause":   "./lab/images/pause",
 		"echo":    "./lab/images/echo",
 		"client":  "./lab/images/client",
+		"ingress": "./lab/images/ingress",
 		"replumb": "./cmd/replumb",
 	}
 }

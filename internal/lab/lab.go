@@ -37,9 +37,12 @@ type Lab struct {
 	Topology Topology `json:"topology"`
 	// Port is where the host reaches the Kubernetes API, on the loopback address: whichever API server is ready.
 	Port int `json:"port"`
-	// Ports are where the host reaches the API server of each control plane by itself.
-	Ports    []int    `json:"ports"`
-	Binaries binaries `json:"binaries"`
+	// Members are the machines of the cluster there are now, and Made how many of each role there ever were.
+	Members  []Member     `json:"members"`
+	Made     map[Role]int `json:"made"`
+	Binaries binaries     `json:"binaries"`
+	// Images is the archive of what every node is given.
+	Images string `json:"images"`
 }
 
 // binaries are the folders of the components' executables.
@@ -124,39 +127,33 @@ func (l *Lab) RESTConfig() *rest.Config {
 func (l *Lab) Client() kubernetes.Interface { return kubernetes.NewForConfigOrDie(l.RESTConfig()) }
 
 // NodeNames are the names of the worker nodes.
-func (l *Lab) NodeNames() []string {
-	names := make([]string, len(l.Topology.Nodes))
-	for i := range names {
-		names[i] = nodeName(i)
-	}
-	return names
-}
+func (l *Lab) NodeNames() []string { return namesOf(l.with(Worker)) }
 
 // ProxyModes are the proxy modes of the worker nodes by name.
 func (l *Lab) ProxyModes() map[string]string {
 	modes := map[string]string{}
-	for i, mode := range l.Topology.Nodes {
-		modes[nodeName(i)] = string(mode)
+	for _, m := range l.with(Worker) {
+		modes[m.Name] = string(m.Proxy)
 	}
 	return modes
 }
 
 // ControlPlanes are the names of the machines that run an API server.
-func (l *Lab) ControlPlanes() []string { return l.Topology.controlPlanes() }
+func (l *Lab) ControlPlanes() []string { return namesOf(l.with(ControlPlane)) }
 
 // APIServers are the addresses, as host:port, at which the host reaches the API server of each control plane, in the
 // order of ControlPlanes. The kubeconfig's address leads to whichever is ready.
 func (l *Lab) APIServers() []string {
-	addresses := make([]string, len(l.Ports))
-	for i, port := range l.Ports {
-		addresses[i] = fmt.Sprintf("127.0.0.1:%d", port)
+	var addresses []string
+	for _, m := range l.with(ControlPlane) {
+		addresses = append(addresses, m.fromHost())
 	}
 	return addresses
 }
 
-// Machines are the names of the lab's machines: the fabric, the control planes, the nodes.
+// Machines are the names of the lab's machines: the fabric, the control planes, the nodes, and those of its Edge.
 func (l *Lab) Machines() []string {
-	return slices.Concat([]string{fabricName}, l.ControlPlanes(), l.NodeNames())
+	return slices.Concat([]string{fabricName}, l.ControlPlanes(), l.NodeNames(), namesOf(l.with(edgeRoles()...)))
 }
 
 // Machine returns the machine of that name, or an error that lists those there are.

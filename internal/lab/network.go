@@ -7,16 +7,22 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
 )
 
-// fabricBridge joins all machines of a lab.
-const fabricBridge = "br0"
+// bridgeOf joins the machines of a network.
+func bridgeOf(network string) string { return "br-" + network }
 
-// fabricSysctls keep the fabric a plain switch. Packets for addresses nobody has reach its own address, the machines'
-// default gateway, and are dropped there without an answer, as by a data centre's router.
-func fabricSysctls() map[string]string {
+// fabricSysctls keep the fabric a plain switch and, if there are several networks, the router between them. Packets for
+// addresses nobody has reach its own address, the machines' default gateway, and are dropped there without an answer, as by
+// a data centre's router.
+func fabricSysctls(routes bool) map[string]string {
+	forward := "0"
+	if routes {
+		forward = "1"
+	}
 	return map[string]string{
-		"net.ipv4.ip_forward":                 "0",
+		"net.ipv4.ip_forward":                 forward,
 		"net.bridge.bridge-nf-call-iptables":  "0",
 		"net.bridge.bridge-nf-call-ip6tables": "0",
 	}
@@ -52,22 +58,38 @@ func openNamespace(pid int) (*namespace, error) {
 	return &namespace{pid: pid, Handle: h}, nil
 }
 
-// makeBridge sets the fabric up with address gw.
-func (n *namespace) makeBridge(gw netip.Prefix) error {
-	bridge := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: fabricBridge}}
-	if err := n.LinkAdd(bridge); err != nil {
-		return fmt.Errorf("adding bridge %s: %w", fabricBridge, err)
+// removeBridge takes down the bridge of a network that nothing is plugged into any more.
+func (n *namespace) removeBridge(network Network) error {
+	bridge, err := n.LinkByName(bridgeOf(network.Name))
+	if err != nil {
+		return fmt.Errorf("fabric: %w", err)
 	}
-	if err := n.setAddress(fabricBridge, gw); err != nil {
-		return err
-	}
-	return n.LinkSetUp(bridge)
+	return n.LinkDel(bridge)
 }
 
-// plug connects machine to the fabric by a pair of links made inside these two networks, so that the host never has
-// either end.
-func (n *namespace) plug(machine *namespace, name string, addr netip.Prefix, gw netip.Addr) error {
-	bridge, err := n.LinkByName(fabricBridge)
+// makeFabric sets up a bridge for each network, with the gateway's address, and drops what is for none of them.
+func (n *namespace) makeFabric(networks []Network) error {
+	for _, network := range networks {
+		name := bridgeOf(network.Name)
+		if err := n.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: name}}); err != nil {
+			return fmt.Errorf("adding bridge %s: %w", name, err)
+		}
+		if err := n.setAddress(name, network.in(network.Gateway())); err != nil {
+			return err
+		}
+	}
+	everything := ipNet(netip.PrefixFrom(netip.IPv4Unspecified(), 0))
+	if err := n.RouteReplace(&netlink.Route{Dst: everything, Type: unix.RTN_BLACKHOLE}); err != nil {
+		return fmt.Errorf("adding the fabric's default route: %w", err)
+	}
+	return nil
+}
+
+// plug connects a member's machine to its network by a pair of links made inside the two network namespaces, so that the
+// host never has either end.
+func (n *namespace) plug(machine *namespace, m *Member, network Network) error {
+	name := m.Name
+	bridge, err := n.LinkByName(bridgeOf(network.Name))
 	if err != nil {
 		return fmt.Errorf("fabric: %w", err)
 	}
@@ -82,10 +104,10 @@ func (n *namespace) plug(machine *namespace, name string, addr netip.Prefix, gw 
 	if err := n.LinkSetUp(pair); err != nil {
 		return fmt.Errorf("connecting %s to the fabric: %w", name, err)
 	}
-	if err := machine.setAddress("eth0", addr); err != nil {
+	if err := machine.setAddress("eth0", network.in(m.Address)); err != nil {
 		return err
 	}
-	return machine.addRoute(netip.PrefixFrom(netip.IPv4Unspecified(), 0), gw)
+	return machine.addRoute(netip.PrefixFrom(netip.IPv4Unspecified(), 0), network.Gateway())
 }
 
 func (n *namespace) setAddress(link string, addr netip.Prefix) error {

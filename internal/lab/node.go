@@ -47,7 +47,7 @@ func nodePrograms(b binaries, name string, addr netip.Addr) []machine.Program {
 }
 
 // nodeConfig are the configuration files of those programs.
-func nodeConfig(t Topology, b binaries, name, podCGroup string, mode ProxyMode) (map[string][]byte, error) {
+func nodeConfig(t Topology, b binaries, name, podCGroup string, mode ProxyMode, resolvConf []byte) (map[string][]byte, error) {
 	kubelet, err := yaml.Marshal(kubeletConfig(t, podCGroup))
 	if err != nil {
 		return nil, err
@@ -60,8 +60,8 @@ func nodeConfig(t Topology, b binaries, name, podCGroup string, mode ProxyMode) 
 		kubeletConfigPath:    kubelet,
 		proxyConfigPath:      proxy,
 		containerdConfigPath: []byte(containerdConfig(b)),
-		// Pods with dnsPolicy Default get this; there is no name server outside the cluster.
-		resolvConfPath: []byte("# names outside the cluster do not resolve in a lab\n"),
+		// Pods with dnsPolicy Default get this, and cluster DNS asks it about names outside the cluster.
+		resolvConfPath: resolvConf,
 	}, nil
 }
 

@@ -13,7 +13,10 @@ var errNotRoot = errors.New("a lab makes network namespaces and mounts, for whic
 type tool struct{ command, pkg string }
 
 // tools are the programs that a lab, or a component in it, runs, by the Debian package they come in.
-func tools() []tool {
+func tools(edge bool) []tool {
+	if edge {
+		return append(tools(false), tool{"haproxy", "haproxy"}, tool{"named", "bind9"})
+	}
 	return []tool{
 		{"runc", "runc"},
 		{"iptables", "iptables"},
@@ -32,13 +35,13 @@ func (e *MissingError) Error() string {
 	return fmt.Sprintf("not installed: %s\nhint: apt-get install -y %s", strings.Join(e.Commands, ", "), strings.Join(e.Packages, " "))
 }
 
-// Preflight reports what this machine lacks for a lab.
-func Preflight() error {
+// Preflight reports what this machine lacks for a lab, with an edge or without.
+func Preflight(edge bool) error {
 	if os.Geteuid() != 0 {
 		return errNotRoot
 	}
 	var missing MissingError
-	for _, t := range tools() {
+	for _, t := range tools(edge) {
 		if _, err := exec.LookPath(t.command); err != nil {
 			missing.Commands = append(missing.Commands, t.command)
 			missing.Packages = append(missing.Packages, t.pkg)

@@ -17,6 +17,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/kubernetes"
 
 	"github.com/replumb/replumb/internal/lab/machine"
 )
@@ -83,14 +84,19 @@ func (l *Lab) addons() ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
+	outside := ""
+	if l.Topology.Edge {
+		outside = bastionName
+	}
 	var out bytes.Buffer
 	err = t.Execute(&out, map[string]any{
 		"DNS":           l.Topology.dns(),
 		"Domain":        clusterDomain,
 		"Image":         imageRef("coredns"),
-		"Replicas":      min(2, max(1, len(l.Topology.Nodes))),
+		"Replicas":      min(2, max(1, len(l.with(Worker)))),
 		"KubeletClient": kubeletClientUser,
 		"PodNet":        podnetUser,
+		"Outside":       outside,
 	})
 	return out.Bytes(), err
 }
@@ -115,21 +121,14 @@ func (l *Lab) waitContainerd(ctx context.Context, m *machine.Handle) error {
 func (l *Lab) waitReady(ctx context.Context, o Options) error {
 	client := l.Client()
 	for _, name := range l.NodeNames() {
-		err := until(ctx, "node "+name+" to be Ready", func(ctx context.Context) error {
-			node, err := client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
-			if err != nil {
-				return err
-			}
-			return nodeReady(node)
-		})
-		if err != nil {
+		if err := l.waitNode(ctx, client, name); err != nil {
 			return err
 		}
 	}
-	if len(l.Topology.Nodes) == 0 {
+	if len(l.with(Worker)) == 0 {
 		return nil
 	}
-	o.say("%d nodes are Ready", len(l.Topology.Nodes))
+	o.say("%d nodes are Ready", len(l.with(Worker)))
 	err := until(ctx, "cluster DNS", func(ctx context.Context) error {
 		dns, err := client.AppsV1().Deployments("kube-system").Get(ctx, "coredns", metav1.GetOptions{})
 		if err != nil {
@@ -141,6 +140,16 @@ func (l *Lab) waitReady(ctx context.Context, o Options) error {
 		o.say("cluster DNS is ready")
 	}
 	return err
+}
+
+func (l *Lab) waitNode(ctx context.Context, client kubernetes.Interface, name string) error {
+	return until(ctx, "node "+name+" to be Ready", func(ctx context.Context) error {
+		node, err := client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		return nodeReady(node)
+	})
 }
 
 func nodeReady(node *corev1.Node) error {

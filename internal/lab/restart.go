@@ -38,14 +38,14 @@ func (l *Lab) RestartAPIServers(ctx context.Context, serviceCIDR netip.Prefix, s
 	if serviceCIDR.IsValid() {
 		sans = append(slices.Clone(sans), apiServiceIn(serviceCIDR))
 	}
-	return l.forControlPlanes(ctx, controlPlanes, func(ctx context.Context, i int, m *machine.Handle) error {
-		if err := l.issueServing(ctx, i, m, sans); err != nil {
+	return l.forControlPlanes(ctx, controlPlanes, func(ctx context.Context, member *Member, m *machine.Handle) error {
+		if err := l.issueServing(ctx, member, m, sans); err != nil {
 			return err
 		}
 		if err := rerun(ctx, m, apiServerProgram, serviceCIDR); err != nil {
 			return err
 		}
-		if err := l.waitAPIServer(ctx, i); err != nil || !serviceCIDR.IsValid() {
+		if err := l.waitAPIServer(ctx, member); err != nil || !serviceCIDR.IsValid() {
 			return err
 		}
 		return rerun(ctx, m, controllerManagerProgram, serviceCIDR)
@@ -55,16 +55,16 @@ func (l *Lab) RestartAPIServers(ctx context.Context, serviceCIDR netip.Prefix, s
 // IssueCertificates makes the API servers serve certificates for the addresses sans beside those they have, without a
 // restart: they notice new files by themselves. It returns when each does. No controlPlanes means all of them.
 func (l *Lab) IssueCertificates(ctx context.Context, sans []netip.Addr, controlPlanes ...string) error {
-	return l.forControlPlanes(ctx, controlPlanes, func(ctx context.Context, i int, m *machine.Handle) error {
-		if err := l.issueServing(ctx, i, m, sans); err != nil {
+	return l.forControlPlanes(ctx, controlPlanes, func(ctx context.Context, member *Member, m *machine.Handle) error {
+		if err := l.issueServing(ctx, member, m, sans); err != nil {
 			return err
 		}
-		return l.waitServing(ctx, i, m, sans)
+		return l.waitServing(ctx, member, m, sans)
 	})
 }
 
 func (l *Lab) forControlPlanes(
-	ctx context.Context, names []string, do func(ctx context.Context, i int, m *machine.Handle) error,
+	ctx context.Context, names []string, do func(ctx context.Context, member *Member, m *machine.Handle) error,
 ) error {
 	for _, name := range names {
 		if !slices.Contains(l.ControlPlanes(), name) {
@@ -74,7 +74,8 @@ func (l *Lab) forControlPlanes(
 			}
 		}
 	}
-	for i, name := range l.ControlPlanes() {
+	for _, member := range l.with(ControlPlane) {
+		name := member.Name
 		if len(names) > 0 && !slices.Contains(names, name) {
 			continue
 		}
@@ -83,7 +84,7 @@ func (l *Lab) forControlPlanes(
 			return err
 		}
 		within, cancel := context.WithTimeout(ctx, restartDeadline)
-		err = do(within, i, m)
+		err = do(within, member, m)
 		cancel()
 		if err != nil {
 			return fmt.Errorf("control plane %s: %w", name, err)
@@ -94,7 +95,7 @@ func (l *Lab) forControlPlanes(
 
 // issueServing gives an API server a certificate for sans and for every address it has been good for before, unless the
 // one it has is good for all of them.
-func (l *Lab) issueServing(ctx context.Context, i int, m *machine.Handle, sans []netip.Addr) error {
+func (l *Lab) issueServing(ctx context.Context, member *Member, m *machine.Handle, sans []netip.Addr) error {
 	data, err := m.ReadFile(ctx, servingBase+".crt")
 	if err != nil {
 		return err
@@ -116,7 +117,7 @@ func (l *Lab) issueServing(ctx context.Context, i int, m *machine.Handle, sans [
 		return err
 	}
 	var f files
-	f.issue(servingBase, ca, serving(l.Topology, i, sans...))
+	f.issue(servingBase, ca, l.serving(member, sans...))
 	if f.err != nil {
 		return f.err
 	}
@@ -151,9 +152,9 @@ func goodFor(c *x509.Certificate, addresses []netip.Addr) error {
 	return nil
 }
 
-// waitServing waits until control plane i identifies itself, by a certificate of the cluster's authority, as all of
+// waitServing waits until a control plane identifies itself, by a certificate of the cluster's authority, as all of
 // sans.
-func (l *Lab) waitServing(ctx context.Context, i int, m *machine.Handle, sans []netip.Addr) error {
+func (l *Lab) waitServing(ctx context.Context, member *Member, m *machine.Handle, sans []netip.Addr) error {
 	crt, err := m.ReadFile(ctx, pkiDir+"ca.crt")
 	if err != nil {
 		return err
@@ -162,7 +163,7 @@ func (l *Lab) waitServing(ctx context.Context, i int, m *machine.Handle, sans []
 	roots.AppendCertsFromPEM(crt)
 	return until(ctx, "its API server to serve the new certificate", func(ctx context.Context) error {
 		dialer := tls.Dialer{Config: &tls.Config{RootCAs: roots, ServerName: "kubernetes"}}
-		conn, err := dialer.DialContext(ctx, "tcp", l.APIServers()[i])
+		conn, err := dialer.DialContext(ctx, "tcp", member.fromHost())
 		if err != nil {
 			return err
 		}
@@ -188,10 +189,10 @@ func rerun(ctx context.Context, m *machine.Handle, name string, serviceCIDR neti
 	return m.Run(ctx, p)
 }
 
-// waitAPIServer waits until the API server of control plane i is ready and pods are led to it.
-func (l *Lab) waitAPIServer(ctx context.Context, i int) error {
+// waitAPIServer waits until the API server of a control plane is ready and pods are led to it.
+func (l *Lab) waitAPIServer(ctx context.Context, member *Member) error {
 	config := l.RESTConfig()
-	config.Host = "https://" + l.APIServers()[i]
+	config.Host = "https://" + member.fromHost()
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return err
@@ -204,7 +205,7 @@ func (l *Lab) waitAPIServer(ctx context.Context, i int) error {
 		if err != nil {
 			return err
 		}
-		address := l.Topology.controlPlane(i).String()
+		address := member.Address.String()
 		if !slices.ContainsFunc(slice.Endpoints, func(e discoveryv1.Endpoint) bool {
 			return slices.Contains(e.Addresses, address) && ptr.Deref(e.Conditions.Ready, true)
 		}) {

@@ -27,7 +27,7 @@ const (
 // unless clusterCIDR is zero, with that --cluster-cidr. It returns when one of them leads.
 func (l *Lab) RestartControllerManagers(ctx context.Context, allocate bool, clusterCIDR netip.Prefix) error {
 	since := time.Now()
-	err := l.forControlPlanes(ctx, nil, func(ctx context.Context, _ int, m *machine.Handle) error {
+	err := l.forControlPlanes(ctx, nil, func(ctx context.Context, _ *Member, m *machine.Handle) error {
 		p, err := m.Program(ctx, controllerManagerProgram)
 		if err != nil {
 			return err

@@ -27,8 +27,51 @@ type Topology struct {
 	ControlPlanes int          `json:"controlPlanes"`
 	ServiceCIDR   netip.Prefix `json:"serviceCIDR"` // what the lab is born with; see Lab.RestartAPIServers
 	PodCIDR       netip.Prefix `json:"podCIDR"`     // each node gets a /24 of it
-	NodeCIDR      netip.Prefix `json:"nodeCIDR"`    // the network that joins the machines
-	CNI           CNI          `json:"cni"`
+	// Networks are those that machines can be in. The lab is born in the first; the fabric is the router between them.
+	Networks []Network `json:"networks"`
+	CNI      CNI       `json:"cni"`
+	// Edge puts in front of the cluster what people reach it by: names in a name server that takes updates, and a load balancer
+	// in each network. See Edge.
+	Edge bool `json:"edge,omitempty"`
+}
+
+// Network joins machines, as a VPC's subnet does.
+type Network struct {
+	Name string       `json:"name"`
+	CIDR netip.Prefix `json:"cidr"`
+}
+
+// Gateway is the address of the router in the network.
+func (n Network) Gateway() netip.Addr { return nth(n.CIDR, gatewayOffset) }
+
+// in is an address with the length of the network's prefix.
+func (n Network) in(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, n.CIDR.Bits()) }
+
+// network of that name, for nodes and control planes to be in; false, if there is none.
+func (t Topology) network(name string) (Network, bool) { return networkNamed(t.Networks, name) }
+
+// all networks that the fabric joins.
+func (t Topology) all() []Network {
+	if !t.Edge {
+		return t.Networks
+	}
+	return append(slices.Clip(t.Networks), outside())
+}
+
+func networkNamed(networks []Network, name string) (Network, bool) {
+	i := slices.IndexFunc(networks, func(n Network) bool { return n.Name == name })
+	if i < 0 {
+		return Network{}, false
+	}
+	return networks[i], true
+}
+
+func networkNames(networks []Network) string {
+	var names []string
+	for _, n := range networks {
+		names = append(names, n.Name)
+	}
+	return strings.Join(names, ", ")
 }
 
 // Default is a lab of two nodes, one of each proxy mode.
@@ -39,7 +82,7 @@ func Default() Topology {
 		ControlPlanes: 1,
 		ServiceCIDR:   netip.MustParsePrefix("10.96.0.0/16"),
 		PodCIDR:       netip.MustParsePrefix("10.244.0.0/16"),
-		NodeCIDR:      netip.MustParsePrefix("172.30.0.0/24"),
+		Networks:      []Network{{Name: "a", CIDR: netip.MustParsePrefix("172.30.0.0/24")}},
 		CNI:           HostLocal,
 	}
 }
@@ -58,8 +101,11 @@ func (t Topology) withDefaults() Topology {
 	if t.CNI == "" {
 		t.CNI = d.CNI
 	}
+	if t.Networks == nil {
+		t.Networks = d.Networks
+	}
 	for _, p := range []struct{ set, fallback *netip.Prefix }{
-		{&t.ServiceCIDR, &d.ServiceCIDR}, {&t.PodCIDR, &d.PodCIDR}, {&t.NodeCIDR, &d.NodeCIDR},
+		{&t.ServiceCIDR, &d.ServiceCIDR}, {&t.PodCIDR, &d.PodCIDR},
 	} {
 		if !p.set.IsValid() {
 			*p.set = *p.fallback
@@ -109,20 +155,60 @@ func (t Topology) Validate() error {
 	if t.CNI != HostLocal && !t.CNI.isCalico() {
 		return &InvalidError{"cni", fmt.Sprintf("%q is not a network of a lab", t.CNI), "use host-local, calico or calico-cross-subnet"}
 	}
+	if err := t.validateNetworks(); err != nil {
+		return err
+	}
+	if err := t.validateEdge(); err != nil {
+		return err
+	}
 	return t.validateRanges()
+}
+
+const maxNetworks = 8
+
+// validNetwork keeps to what fits into the name of a link behind "br-", of which the kernel takes 15 bytes.
+var validNetwork = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,10}[a-z0-9])?$`)
+
+func (t Topology) validateNetworks() error {
+	if len(t.Networks) == 0 || len(t.Networks) > maxNetworks {
+		return &InvalidError{
+			"networks", fmt.Sprintf("a lab cannot have %d networks", len(t.Networks)), fmt.Sprintf("name 1 to %d", maxNetworks),
+		}
+	}
+	for i, n := range t.Networks {
+		if !validNetwork.MatchString(n.Name) {
+			return &InvalidError{"networks", fmt.Sprintf("%q is not a name", n.Name), "use up to 12 lower-case letters, digits and dashes"}
+		}
+		if _, again := networkNamed(t.Networks[:i], n.Name); again {
+			return &InvalidError{"networks", fmt.Sprintf("two are called %q", n.Name), "give each a name of its own"}
+		}
+	}
+	if len(t.Networks) > 1 && !t.CNI.isCalico() {
+		return &InvalidError{
+			"networks", "pods of machines in different networks cannot reach each other with " + string(t.CNI),
+			"use --cni calico: it needs no routes to pods between networks",
+		}
+	}
+	return nil
 }
 
 // validateRanges checks each range by itself, then that none overlaps another.
 func (t Topology) validateRanges() error {
-	ranges := []struct {
+	type limited struct {
 		field   string
 		prefix  netip.Prefix
 		minBits int // widest
 		maxBits int // narrowest
-	}{
+	}
+	ranges := []limited{
 		{"service-cidr", t.ServiceCIDR, 12, 28}, // the API server accepts at most 20 host bits
 		{"pod-cidr", t.PodCIDR, 8, 24 - bitsFor(len(t.Nodes))},
-		{"node-cidr", t.NodeCIDR, 8, 26},
+	}
+	if t.Edge {
+		ranges = append(ranges, limited{"outside", outside().CIDR, 8, 26})
+	}
+	for _, n := range t.Networks {
+		ranges = append(ranges, limited{"networks", n.CIDR, 8, 26})
 	}
 	for i, r := range ranges {
 		switch {
@@ -157,42 +243,6 @@ func bitsFor(n int) int {
 	return bits
 }
 
-// Addresses inside the node network: the fabric's own; from the tenth downwards the control planes', from the eleventh
-// upwards the nodes'.
-const (
-	gatewayOffset           = 1
-	firstControlPlaneOffset = 10
-	firstNodeOffset         = 11
-)
-
-func (t Topology) gateway() netip.Addr           { return nth(t.NodeCIDR, gatewayOffset) }
-func (t Topology) controlPlane(i int) netip.Addr { return nth(t.NodeCIDR, firstControlPlaneOffset-i) }
-func (t Topology) node(i int) netip.Addr         { return nth(t.NodeCIDR, firstNodeOffset+i) }
-
-// controlPlanes are the names of the control-plane machines.
-func (t Topology) controlPlanes() []string {
-	names := make([]string, t.ControlPlanes)
-	for i := range names {
-		names[i] = fmt.Sprintf("cp%d", i+1)
-	}
-	return names
-}
-
-// apiServer is where control plane i serves the Kubernetes API.
-func (t Topology) apiServer(i int) netip.AddrPort {
-	return netip.AddrPortFrom(t.controlPlane(i), apiServerPort)
-}
-
-// endpoint is where nodes reach the Kubernetes API: the only API server or, if there are several, the balancer that the
-// fabric runs in front of them, as kubeadm's controlPlaneEndpoint is. Nodes pinned to one server each would go blind
-// while it restarts, and miss that the next one is going away.
-func (t Topology) endpoint() netip.AddrPort {
-	if t.ControlPlanes == 1 {
-		return t.apiServer(0)
-	}
-	return netip.AddrPortFrom(t.gateway(), apiServerPort)
-}
-
 // apiService is the address the API server gives the "kubernetes" Service, and dns the customary one of cluster DNS.
 func (t Topology) apiService() netip.Addr { return apiServiceIn(t.ServiceCIDR) }
 func (t Topology) dns() netip.Addr        { return nth(t.ServiceCIDR, 10) }
@@ -211,9 +261,6 @@ func nth(p netip.Prefix, n int) netip.Addr {
 
 // fabricName is the host name of the machine that joins the others.
 const fabricName = "fabric"
-
-// nodeName is a machine's host name, and the name of its Node.
-func nodeName(i int) string { return fmt.Sprintf("node%d", i+1) }
 
 // ParseProxyModes reads "iptables,nftables" for n nodes; a shorter list is repeated.
 func ParseProxyModes(s string, n int) ([]ProxyMode, error) {

@@ -2,6 +2,7 @@ package lab
 
 import (
 	"errors"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -28,7 +29,12 @@ func TestValidate(t *testing.T) {
 		{"IPv6", func(t *Topology) { t.ServiceCIDR = netip.MustParsePrefix("fd00::/112") }, "service-cidr", "not an IPv4"},
 		{"IPv4 in IPv6", func(t *Topology) { t.ServiceCIDR = netip.MustParsePrefix("::ffff:10.0.0.0/112") }, "service-cidr", "not an IPv4"},
 		{"too wide", func(t *Topology) { t.ServiceCIDR = netip.MustParsePrefix("10.0.0.0/8") }, "service-cidr", "not between /12 and /28"},
-		{"too small", func(t *Topology) { t.NodeCIDR = netip.MustParsePrefix("172.30.0.0/27") }, "node-cidr", "not between /8 and /26"},
+		{
+			"too small",
+			func(t *Topology) { t.Networks[0].CIDR = netip.MustParsePrefix("172.30.0.0/27") },
+			"networks",
+			"not between /8 and /26",
+		},
 		{
 			"too few pod ranges", func(t *Topology) { t.PodCIDR = netip.MustParsePrefix("10.244.0.0/24") },
 			"pod-cidr", "not between /8 and /23",
@@ -38,9 +44,40 @@ func TestValidate(t *testing.T) {
 			"pod-cidr", "overlaps service-cidr 10.96.0.0/16",
 		},
 		{
-			"nodes in pods", func(t *Topology) { t.NodeCIDR = netip.MustParsePrefix("10.244.7.0/24") },
-			"node-cidr", "overlaps pod-cidr 10.244.0.0/16",
+			"nodes in pods", func(t *Topology) { t.Networks[0].CIDR = netip.MustParsePrefix("10.244.7.0/24") },
+			"networks", "overlaps pod-cidr 10.244.0.0/16",
 		},
+		{name: "two networks", edit: func(t *Topology) { t.CNI, t.Networks = Calico, networks("a=172.30.0.0/24", "b=172.31.0.0/24") }},
+		{
+			"two networks that pods do not cross", func(t *Topology) { t.Networks = networks("a=172.30.0.0/24", "b=172.31.0.0/24") },
+			"networks", "cannot reach each other with host-local",
+		},
+		{
+			"networks overlap", func(t *Topology) { t.CNI, t.Networks = Calico, networks("a=172.30.0.0/16", "b=172.30.7.0/24") },
+			"networks", "overlaps networks 172.30.0.0/16",
+		},
+		{
+			"two of one name", func(t *Topology) { t.CNI, t.Networks = Calico, networks("a=172.30.0.0/24", "a=172.31.0.0/24") },
+			"networks", `two are called "a"`,
+		},
+		{"network without a name", func(t *Topology) { t.Networks = networks("=172.30.0.0/24") }, "networks", `"" is not a name`},
+		{name: "edge", edit: func(t *Topology) {
+			t.Edge, t.CNI, t.Networks = true, Calico, networks("a=172.30.0.0/24", "b=172.31.0.0/24")
+		}},
+		{"edge of one network", func(t *Topology) { t.Edge, t.CNI = true, Calico }, "edge", "several networks"},
+		{
+			"outside is taken", func(t *Topology) {
+				t.Edge, t.CNI, t.Networks = true, Calico, networks("a=172.30.0.0/24", "outside=172.31.0.0/24")
+			},
+			"networks", "nothing of the cluster",
+		},
+		{
+			"outside overlaps", func(t *Topology) {
+				t.Edge, t.CNI, t.Networks = true, Calico, networks("a=172.30.0.0/24", "b=172.29.0.0/16")
+			},
+			"networks", "overlaps outside 172.29.255.0/24",
+		},
+		{"no network", func(t *Topology) { t.Networks = []Network{} }, "networks", "0 networks"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -64,31 +101,68 @@ func TestValidate(t *testing.T) {
 	}
 }
 
-func TestAddresses(t *testing.T) {
-	topology := Default()
-	for got, want := range map[netip.Addr]string{
-		topology.gateway(): "172.30.0.1", topology.controlPlane(0): "172.30.0.10",
-		topology.node(0): "172.30.0.11", topology.node(1): "172.30.0.12",
-		topology.apiService(): "10.96.0.1", topology.dns(): "10.96.0.10",
-	} {
-		if got.String() != want {
-			t.Errorf("got %s, want %s", got, want)
-		}
+func networks(texts ...string) (all []Network) {
+	for _, text := range texts {
+		name, cidr, _ := strings.Cut(text, "=")
+		all = append(all, Network{Name: name, CIDR: netip.MustParsePrefix(cidr)})
 	}
-	if got := topology.endpoint().String(); got != "172.30.0.10:6443" {
+	return all
+}
+
+// addresses are those of a lab's members, by name.
+func addresses(l *Lab) map[string]string {
+	all := map[string]string{}
+	for _, m := range l.Members {
+		all[m.Name] = m.Network + " " + m.Address.String()
+	}
+	return all
+}
+
+func TestMembers(t *testing.T) {
+	topology := Default()
+	topology.Networks = networks("a=172.30.0.0/24", "b=172.31.0.0/24")
+	l := newLab(topology)
+	if got := l.endpoint().String(); got != "172.30.0.10:6443" {
 		t.Errorf("nodes call %s, not the only API server", got)
 	}
 	topology.ControlPlanes = 3
-	if got := topology.endpoint().String(); got != "172.30.0.1:6443" {
+	l = newLab(topology)
+	if got := l.endpoint().String(); got != "172.30.0.1:6443" {
 		t.Errorf("nodes call %s, not what stands before three API servers", got)
 	}
-	if got := topology.controlPlane(2).String(); got != "172.30.0.8" {
-		t.Errorf("cp3 has %s, want 172.30.0.8", got)
+	want := map[string]string{
+		"cp1": "a 172.30.0.10", "cp2": "a 172.30.0.9", "cp3": "a 172.30.0.8", "node1": "a 172.30.0.11", "node2": "a 172.30.0.12",
 	}
-	// The narrowest node network there may be has room for the most nodes there may be.
-	topology.NodeCIDR = netip.MustParsePrefix("172.30.0.0/26")
-	if last := topology.node(maxNodes - 1); !topology.NodeCIDR.Contains(last) {
-		t.Errorf("node %d would get %s, outside %s", maxNodes, last, topology.NodeCIDR)
+	if got := addresses(l); !maps.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+	// Names are never used again; addresses are, as a cloud does.
+	l.enlist(Worker, topology.Networks[1], IPTables)
+	l.Members = slices.DeleteFunc(l.Members, func(m Member) bool { return m.Name == "node1" || m.Name == "cp2" })
+	l.enlist(Worker, topology.Networks[0], IPTables)
+	l.enlist(ControlPlane, topology.Networks[0], "")
+	want = map[string]string{
+		"cp1": "a 172.30.0.10", "cp3": "a 172.30.0.8", "node2": "a 172.30.0.12",
+		"node3": "b 172.31.0.11", "node4": "a 172.30.0.11", "cp4": "a 172.30.0.9",
+	}
+	if got := addresses(l); !maps.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+	if got := l.NodeNames(); !slices.Equal(got, []string{"node2", "node3", "node4"}) {
+		t.Errorf("the nodes are %v", got)
+	}
+	// The narrowest network there may be has room for the most nodes there may be.
+	topology.Networks = networks("a=172.30.0.0/26")
+	topology.Nodes = slices.Repeat([]ProxyMode{IPTables}, maxNodes)
+	for _, m := range newLab(topology).Members {
+		if !topology.Networks[0].CIDR.Contains(m.Address) {
+			t.Errorf("%s would get %s, outside %s", m.Name, m.Address, topology.Networks[0].CIDR)
+		}
+	}
+	for got, want := range map[netip.Addr]string{topology.apiService(): "10.96.0.1", topology.dns(): "10.96.0.10"} {
+		if got.String() != want {
+			t.Errorf("got %s, want %s", got, want)
+		}
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -45,7 +46,7 @@ func Up(ctx context.Context, t Topology, o Options) (*Lab, error) {
 	if err := t.Validate(); err != nil {
 		return nil, err
 	}
-	if err := Preflight(); err != nil {
+	if err := Preflight(t.Edge); err != nil {
 		return nil, err
 	}
 	unlock, err := claim(t.Name)
@@ -54,7 +55,7 @@ func Up(ctx context.Context, t Topology, o Options) (*Lab, error) {
 	}
 	defer unlock()
 
-	l := &Lab{Topology: t}
+	l := newLab(t)
 	err = l.up(ctx, o)
 	if err == nil {
 		return l, nil
@@ -125,11 +126,12 @@ func (l *Lab) up(ctx context.Context, o Options) error {
 	if err != nil {
 		return err
 	}
+	l.Images = l.keepImages(images)
 	o.say("starting %d machines", len(l.Machines()))
 	if err := l.startMachines(ctx, creds); err != nil {
 		return err
 	}
-	o.say("starting the control plane and %d nodes", len(l.Topology.Nodes))
+	o.say("starting the control plane and %d nodes", len(l.with(Worker)))
 	if err := l.startPrograms(ctx); err != nil {
 		return err
 	}
@@ -139,7 +141,10 @@ func (l *Lab) up(ctx context.Context, o Options) error {
 	if err := g.Wait(); err != nil {
 		return l.explain(err)
 	}
-	return l.explain(l.waitReady(ctx, o))
+	if err := l.waitReady(ctx, o); err != nil || !l.Topology.Edge {
+		return l.explain(err)
+	}
+	return l.explain(l.openIngress(ctx, o))
 }
 
 // build makes what runs in the lab, or finds it made, and returns the archive of images for the nodes.
@@ -165,7 +170,21 @@ func (l *Lab) build(ctx context.Context, o Options) (images string, err error) {
 			return "", err
 		}
 	}
+	if l.Topology.Edge {
+		if err := component.BuildMain(ctx, "./lab/images/client", l.dir("bin", probingClient)); err != nil {
+			return "", err
+		}
+	}
 	return buildImages(ctx, filepath.Join(dirs["coredns"], "coredns"))
+}
+
+// keepImages keeps an archive for nodes that join later: the cache drops it when others are built.
+func (l *Lab) keepImages(archive string) string {
+	kept := l.dir("images.tar")
+	if os.Link(archive, kept) != nil { // on another file system
+		return archive
+	}
+	return kept
 }
 
 // startMachines makes the machines, joins them by the fabric, and writes what they are configured with.
@@ -174,13 +193,11 @@ func (l *Lab) startMachines(ctx context.Context, creds *credentials) error {
 	if err != nil {
 		return err
 	}
-	for _, name := range l.Machines() {
-		if err := tree.Create(l.machineSpec(name).CGroup); err != nil {
-			return err
-		}
+	if err := tree.Create(l.machineSpec(fabricName).CGroup); err != nil {
+		return err
 	}
-	for _, name := range l.NodeNames() {
-		if err := tree.Create(l.podCGroup(name)); err != nil {
+	for i := range l.Members {
+		if err := l.createCGroups(tree, &l.Members[i]); err != nil {
 			return err
 		}
 	}
@@ -192,22 +209,35 @@ func (l *Lab) startMachines(ctx context.Context, creds *credentials) error {
 	if err := l.writeKubeconfig(creds); err != nil {
 		return err
 	}
-	for i := range l.ControlPlanes() {
-		if err := l.startControlPlane(ctx, fabric, creds, i); err != nil {
+	for _, m := range l.with(ControlPlane) {
+		if err := l.startControlPlane(ctx, fabric, creds, m, l.Topology.apiService()); err != nil {
 			return err
 		}
 	}
-	for i, mode := range l.Topology.Nodes {
-		if err := l.startNode(ctx, fabric, creds, i, mode); err != nil {
+	for _, m := range l.with(Worker) {
+		if err := l.startNode(ctx, fabric, creds, m); err != nil {
+			return err
+		}
+	}
+	for _, m := range l.with(edgeRoles()...) {
+		if err := l.startEdge(ctx, fabric, creds, m); err != nil {
 			return err
 		}
 	}
 	return l.save()
 }
 
+// createCGroups makes those of a machine and, on a worker, of its pods.
+func (l *Lab) createCGroups(tree *cgroup.Tree, m *Member) error {
+	if err := tree.Create(l.machineSpec(m.Name).CGroup); err != nil || m.Role != Worker {
+		return err
+	}
+	return tree.Create(l.podCGroup(m.Name))
+}
+
 func (l *Lab) startFabric(ctx context.Context) (*namespace, error) {
 	spec := l.machineSpec(fabricName)
-	spec.Sysctls = fabricSysctls()
+	spec.Sysctls = fabricSysctls(len(l.Topology.all()) > 1)
 	listener, err := l.balance(&spec)
 	if err != nil {
 		return nil, err
@@ -221,15 +251,13 @@ func (l *Lab) startFabric(ctx context.Context) (*namespace, error) {
 	if err != nil {
 		return nil, err
 	}
-	return ns, ns.makeBridge(l.inNodeNetwork(l.Topology.gateway()))
+	return ns, ns.makeFabric(l.Topology.all())
 }
 
 // balance has the fabric lead the host, and with several control planes the nodes too, to an API server that is ready.
 func (l *Lab) balance(spec *machine.Spec) (*os.File, error) {
-	for i := range l.ControlPlanes() {
-		spec.Forward.To = append(spec.Forward.To, l.Topology.apiServer(i).String())
-	}
-	if len(spec.Forward.To) > 1 {
+	spec.Forward.To = l.apiServers()
+	if len(spec.Forward.To) > 1 && !l.Topology.Edge { // which has balancers of its own
 		spec.Forward.Listen = fmt.Sprintf(":%d", apiServerPort)
 	}
 	listener, port, err := listen()
@@ -237,21 +265,33 @@ func (l *Lab) balance(spec *machine.Spec) (*os.File, error) {
 	return listener, err
 }
 
-func (l *Lab) startControlPlane(ctx context.Context, fabric *namespace, creds *credentials, i int) error {
+// apiServers are where those of all control planes serve.
+func (l *Lab) apiServers() []string {
+	var all []string
+	for _, m := range l.with(ControlPlane) {
+		all = append(all, m.apiServer().String())
+	}
+	return all
+}
+
+// startControlPlane starts the machine of a control plane, whose API server is to be known by the addresses of services too.
+func (l *Lab) startControlPlane(
+	ctx context.Context, fabric *namespace, creds *credentials, m *Member, services ...netip.Addr,
+) error {
 	listener, port, err := listen()
 	if err != nil {
 		return err
 	}
 	defer func() { _ = listener.Close() }()
-	l.Ports = append(l.Ports, port)
-	spec := l.machineSpec(l.ControlPlanes()[i])
+	m.Port = port
+	spec := l.machineSpec(m.Name)
 	spec.Sysctls = nodeSysctls()
-	spec.Forward.To = []string{l.Topology.apiServer(i).String()}
-	content, err := controlPlaneFiles(l.Topology, i, creds)
+	spec.Forward.To = []string{m.apiServer().String()}
+	content, err := l.controlPlaneFiles(m, creds, services...)
 	if err != nil {
 		return err
 	}
-	return l.startOn(ctx, fabric, spec, listener, l.Topology.controlPlane(i), content)
+	return l.startOn(ctx, fabric, spec, listener, m, content)
 }
 
 func (l *Lab) writeKubeconfig(creds *credentials) error {
@@ -262,27 +302,26 @@ func (l *Lab) writeKubeconfig(creds *credentials) error {
 	return os.WriteFile(l.Kubeconfig(), kubeconfig, 0o600)
 }
 
-func (l *Lab) startNode(ctx context.Context, fabric *namespace, creds *credentials, i int, mode ProxyMode) error {
-	name, addr := nodeName(i), l.Topology.node(i)
-	spec := l.machineSpec(name)
+func (l *Lab) startNode(ctx context.Context, fabric *namespace, creds *credentials, m *Member) error {
+	spec := l.machineSpec(m.Name)
 	spec.Sysctls = nodeSysctls()
-	content, err := nodeFiles(l.Topology, creds, name, addr)
+	content, err := l.nodeFiles(m, creds)
 	if err != nil {
 		return err
 	}
-	config, err := nodeConfig(l.Topology, l.Binaries, name, l.podCGroup(name), mode)
+	config, err := nodeConfig(l.Topology, l.Binaries, m.Name, l.podCGroup(m.Name), m.Proxy, l.resolvConf())
 	if err != nil {
 		return err
 	}
 	for path, data := range config {
 		content[path] = data
 	}
-	return l.startOn(ctx, fabric, spec, nil, addr, content)
+	return l.startOn(ctx, fabric, spec, nil, m, content)
 }
 
-// startOn starts a machine, plugs it into the fabric at addr and writes its files.
+// startOn starts a member's machine, plugs it into its network and writes its files.
 func (l *Lab) startOn(
-	ctx context.Context, fabric *namespace, spec machine.Spec, listener *os.File, addr netip.Addr, content map[string][]byte,
+	ctx context.Context, fabric *namespace, spec machine.Spec, listener *os.File, member *Member, content map[string][]byte,
 ) error {
 	m, err := machine.Start(ctx, spec, listener)
 	if err != nil {
@@ -293,8 +332,11 @@ func (l *Lab) startOn(
 		return err
 	}
 	defer ns.Close()
-	if err := fabric.plug(ns, spec.Name, l.inNodeNetwork(addr), l.Topology.gateway()); err != nil {
+	if err := fabric.plug(ns, member, l.networkOf(member)); err != nil {
 		return err
+	}
+	if l.Topology.Edge {
+		content["/etc/resolv.conf"] = l.resolvConf()
 	}
 	for path, data := range content {
 		if err := m.WriteFile(ctx, path, data); err != nil {
@@ -316,26 +358,38 @@ func listen() (*os.File, int, error) {
 }
 
 func (l *Lab) startPrograms(ctx context.Context) error {
-	for i, name := range l.ControlPlanes() {
-		cp, err := l.Machine(name)
-		if err != nil {
+	for _, m := range l.with(NameServer, LoadBalancer, ControlPlane, Worker) {
+		if err := l.run(ctx, m, l.programs(m)); err != nil {
 			return err
-		}
-		for _, p := range append(controlPlanePrograms(l.Topology, i, l.Binaries.kubernetes), podnet(l.Binaries, "")...) {
-			if err := cp.Run(ctx, p); err != nil {
-				return err
-			}
 		}
 	}
-	for i, name := range l.NodeNames() {
-		node, err := l.Machine(name)
-		if err != nil {
+	return nil
+}
+
+// programs are what runs on a machine from the first.
+func (l *Lab) programs(m *Member) []machine.Program {
+	switch m.Role {
+	case ControlPlane:
+		return slices.Concat(l.controlPlanePrograms(m), podnet(l.Binaries, ""))
+	case LoadBalancer:
+		return balancerPrograms()
+	case NameServer:
+		return nameServerPrograms()
+	case Bastion:
+		return nil
+	default:
+		return slices.Concat(nodePrograms(l.Binaries, m.Name, m.Address), podnet(l.Binaries, m.Name))
+	}
+}
+
+func (l *Lab) run(ctx context.Context, m *Member, programs []machine.Program) error {
+	on, err := l.Machine(m.Name)
+	if err != nil {
+		return err
+	}
+	for _, p := range programs {
+		if err := on.Run(ctx, p); err != nil {
 			return err
-		}
-		for _, p := range append(nodePrograms(l.Binaries, name, l.Topology.node(i)), podnet(l.Binaries, name)...) {
-			if err := node.Run(ctx, p); err != nil {
-				return err
-			}
 		}
 	}
 	return nil
@@ -348,10 +402,6 @@ func (l *Lab) save() error {
 		return err
 	}
 	return os.WriteFile(l.dir("lab.json"), data, 0o600)
-}
-
-func (l *Lab) inNodeNetwork(a netip.Addr) netip.Prefix {
-	return netip.PrefixFrom(a, l.Topology.NodeCIDR.Bits())
 }
 
 func network(ctx context.Context, m *machine.Handle) (*namespace, error) {

@@ -301,7 +301,7 @@ func (w *Watch) deploy(
 func (c Calls) config(node string) (probe.Config, map[string]Source) {
 	var config probe.Config
 	sources := map[string]Source{}
-	for _, v := range slices.Concat(Ways(), ClusterWays(), []Via{ByForbidden}) {
+	for _, v := range slices.Concat(Ways(), ClusterWays(), OutsideWays(), []Via{ByForbidden}) {
 		for _, target := range c.Targets[v] {
 			from := Source{Namespace: c.Namespace, Node: node, Service: target.Name, Via: v, Client: c.Client}
 			target.Name = from.Target()

@@ -55,10 +55,11 @@ func (l podLogs) running(ctx context.Context, pod podName) (bool, error) {
 type Watch struct {
 	ctx     context.Context // the life of the followers, which begin one by one
 	cancel  context.CancelFunc
-	logs    logs
+	logs    logs // of pods
 	running sync.WaitGroup
 
 	mu      sync.Mutex
+	outside map[podName]logs // of clients that are no pods
 	sources map[podName]map[string]Source
 	series  map[Source]probe.Series
 	// roving are clients that may end, and ended the sources of those that have.
@@ -71,7 +72,7 @@ type Watch struct {
 func newWatch(ctx context.Context, from logs) *Watch {
 	ctx, cancel := context.WithCancel(ctx)
 	return &Watch{
-		ctx: ctx, cancel: cancel, logs: from,
+		ctx: ctx, cancel: cancel, logs: from, outside: map[podName]logs{},
 		sources: map[podName]map[string]Source{}, series: map[Source]probe.Series{},
 		roving: map[podName]bool{}, ended: map[Source]bool{}, changed: make(chan struct{}),
 	}
@@ -132,7 +133,7 @@ func (w *Watch) read(pod podName) error {
 		if w.leave(pod) {
 			return nil
 		}
-		running, askErr := w.logs.running(w.ctx, pod)
+		running, askErr := w.logsOf(pod).running(w.ctx, pod)
 		if (askErr == nil && !running && !w.roves(pod)) || time.Since(heard) > reopenWithin {
 			return errors.Join(err, askErr)
 		}
@@ -142,6 +143,15 @@ func (w *Watch) read(pod podName) error {
 		case <-tick.C:
 		}
 	}
+}
+
+func (w *Watch) logsOf(client podName) logs {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if outside, ok := w.outside[client]; ok {
+		return outside
+	}
+	return w.logs
 }
 
 func (w *Watch) roves(pod podName) bool {
@@ -182,7 +192,7 @@ func (w *Watch) known(pod podName) map[string]uint64 {
 
 // readOnce reads the log from its beginning, passing over what is known.
 func (w *Watch) readOnce(pod podName, known map[string]uint64) error {
-	log, err := w.logs.open(w.ctx, pod)
+	log, err := w.logsOf(pod).open(w.ctx, pod)
 	if err != nil {
 		return &brokenOffError{err}
 	}

@@ -184,14 +184,11 @@ func Client(namespace, name, node string, config probe.Config) (*corev1.Pod, err
 		Spec: corev1.PodSpec{
 			NodeName:      node,
 			RestartPolicy: corev1.RestartPolicyNever,
-			// A datagram can get lost when a name server ends: kube-proxy hears of it a moment later. Resolvers send it
-			// again, after five seconds by default; here after one, so that the look-up is over within the probe's
-			// time. It shows as a gap, not as a failure, like the lost packet of a TCP connection.
 			// More ports, so that one is not used again soon: see the nodes' memory of datagrams in the lab.
 			SecurityContext: &corev1.PodSecurityContext{
 				Sysctls: []corev1.Sysctl{{Name: "net.ipv4.ip_local_port_range", Value: "1024 65535"}},
 			},
-			DNSConfig: &corev1.PodDNSConfig{Options: []corev1.PodDNSConfigOption{{Name: "timeout", Value: ptr.To("1")}}},
+			DNSConfig: askAgainSoon(),
 			Containers: []corev1.Container{{
 				Name: "client", Image: ClientImage, ImagePullPolicy: corev1.PullNever,
 				// It is what measures: on a busy machine it must not wait for a processor longer than an answer takes.
@@ -200,6 +197,13 @@ func Client(namespace, name, node string, config probe.Config) (*corev1.Pod, err
 			}},
 		},
 	}, nil
+}
+
+// askAgainSoon is for pods that measure. A datagram can get lost when a name server ends: kube-proxy hears of it a moment
+// later. Resolvers send it again, after five seconds by default; here after one, so that the look-up is over within the
+// probe's time. It shows as a gap, not as a failure, like the lost packet of a TCP connection.
+func askAgainSoon() *corev1.PodDNSConfig {
+	return &corev1.PodDNSConfig{Options: []corev1.PodDNSConfigOption{{Name: "timeout", Value: ptr.To("1")}}}
 }
 
 // labelRoving is the name of the Deployment that clients belong to.

@@ -9,6 +9,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -28,6 +29,25 @@ func TestServicesSelectTheirPods(t *testing.T) {
 			if !labels.SelectorFromSet(service.Spec.Selector).Matches(pods) {
 				t.Errorf("Service %s does not select the pods of %s", service.Name, echo.Name)
 			}
+		}
+	}
+}
+
+func TestIngressSelectsItsPods(t *testing.T) {
+	for _, object := range Ingress() {
+		var selector labels.Selector
+		switch o := object.(type) {
+		case *corev1.Service:
+			selector = labels.SelectorFromSet(o.Spec.Selector)
+		case *policyv1.PodDisruptionBudget:
+			selector, _ = metav1.LabelSelectorAsSelector(o.Spec.Selector)
+		case *appsv1.Deployment:
+			selector, _ = metav1.LabelSelectorAsSelector(o.Spec.Selector)
+		default:
+			continue
+		}
+		if pods := labels.Set(ingressDeployment().Spec.Template.Labels); !selector.Matches(pods) {
+			t.Errorf("%s does not select %v", describe(object), pods)
 		}
 	}
 }

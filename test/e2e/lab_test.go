@@ -178,6 +178,12 @@ func TestLabRefusals(t *testing.T) {
 		{"host bits", []string{"up", "--name", "bad", "--service-cidr", "10.96.0.5/16"}, 2, "has host bits set"},
 		{"not a range", []string{"up", "--name", "bad", "--pod-cidr", "pods"}, 2, `pod-cidr: "pods" is not a range`},
 		{"proxy mode", []string{"up", "--name", "bad", "--proxy", "ipvs"}, 2, `proxy: "ipvs" is not a proxy mode`},
+		{
+			"edge of one network",
+			[]string{"up", "--name", "bad", "--edge"},
+			2,
+			"edge: it is for labs whose nodes can be in several networks",
+		},
 		{"bad name", []string{"up", "--name", "No_Good"}, 2, `name: "No_Good" is not a valid lab name`},
 		{"name in use", []string{"up", "--name", sharedName}, 1, `a lab called "e2e" exists already`},
 		{"unknown flag", []string{"up", "--name", "bad", "--nods", "3"}, 2, "unknown flag: --nods"},

@@ -150,7 +150,7 @@ func (sp span) requireNothingLost(t *testing.T, chosen func(traffic.Source) bool
 	if broken := sp.reconnects(chosen); broken > 0 {
 		t.Errorf("%s: %d long-lived connections broke", sp.what, broken)
 	}
-	for _, v := range slices.Concat(traffic.Ways(), traffic.ClusterWays()) {
+	for _, v := range slices.Concat(traffic.Ways(), traffic.ClusterWays(), traffic.OutsideWays()) {
 		way := sp.stats(t, func(s traffic.Source) bool { return s.Via == v && chosen(s) })
 		if way.Sent > 0 {
 			t.Logf("%s, %s: %d requests, %d failed, longest gap %s, p99 %s", sp.what, v, way.Sent, way.Failed,

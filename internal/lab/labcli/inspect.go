@@ -44,7 +44,12 @@ func newStatus(s streams) *cobra.Command {
 				infos = append(infos, info)
 			}
 			if output == "json" {
-				return json.NewEncoder(s.out).Encode(map[string]any{"apiServers": l.APIServers(), "machines": infos})
+				return json.NewEncoder(s.out).Encode(struct {
+					APIServers []string       `json:"apiServers"`
+					Members    []lab.Member   `json:"members"`
+					Edge       *lab.Edge      `json:"edge,omitempty"`
+					Machines   []machine.Info `json:"machines"`
+				}{l.APIServers(), l.Members, l.Edge(), infos})
 			}
 			printStatus(s, infos)
 			return nil
@@ -63,6 +68,8 @@ func printStatus(s streams, infos []machine.Info) {
 	for _, m := range infos {
 		if m.PID == 0 {
 			t.AppendRow(table.Row{m.Name, "", "not running"})
+		} else if len(m.Programs) == 0 {
+			t.AppendRow(table.Row{m.Name})
 		}
 		for _, p := range m.Programs {
 			t.AppendRow(table.Row{m.Name, p.Name, p.PID, time.Since(p.Started).Round(time.Second), p.Restarts, p.LastExit})
@@ -118,7 +125,7 @@ func newExec(s streams) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "exec MACHINE|POD -- COMMAND",
 		Short: "Run a command on a machine, or in a pod",
-		Long: `Run a command on a machine of the lab (fabric, cp1, node1, ...), with its network and files but as the host's root; or
+		Long: `Run a command on a machine of the lab (fabric, cp1, node1, bastion, ...), with its network and files but as the host's root; or
 in a pod of that name, if no machine has it.`,
 		Example: `  replumb-lab exec node1 -- iptables-save -t nat
   replumb-lab exec node2 -- nft list ruleset

@@ -77,7 +77,8 @@ container engine, registry or virtual machine. The components are built once, fr
 		return usageError{fmt.Errorf("%w\nhint: see %s --help", err, cmd.CommandPath())}
 	})
 	root.AddCommand(
-		newUp(s), newDown(s), newStatus(s), newKubeconfig(s), newLoad(s), newExec(s), newBuild(s), newDemo(s), newRestart(s),
+		newUp(s), newDown(s), newStatus(s), newKubeconfig(s), newLoad(s), newExec(s), newBuild(s), newDemo(s), newRestart(s), newNode(s),
+		newNetwork(s),
 	)
 	return root
 }

@@ -15,11 +15,12 @@ import (
 )
 
 type upFlags struct {
-	name, proxy                   string
-	nodes, controlPlanes          int
-	serviceCIDR, podCIDR, network string
-	kubeconfig, cni               string
-	keep                          bool
+	name, proxy          string
+	nodes, controlPlanes int
+	serviceCIDR, podCIDR string
+	networks             []string
+	kubeconfig, cni      string
+	keep, edge           bool
 }
 
 func newUp(s streams) *cobra.Command {
@@ -43,7 +44,15 @@ up in about 20 seconds. A lab that does not come up is taken down again.`,
   replumb-lab up --name calico --cni calico
 
   # one whose API servers can be restarted without anybody noticing
-  replumb-lab up --name ha --control-planes 3`,
+  replumb-lab up --name ha --control-planes 3
+
+  # one with a second network beside the nodes', a router away
+  replumb-lab up --name vpc --cni calico --networks a=172.30.0.0/24,b=172.31.0.0/24
+  replumb-lab node add --name vpc --network b
+
+  # the same, with names in DNS, load balancers and an ingress that people outside the cluster reach it by
+  replumb-lab up --name vpc --cni calico --networks a=172.30.0.0/24,b=172.31.0.0/24 --control-planes 3 --edge
+  replumb-lab exec --name vpc bastion -- curl http://ingress.lab.example/`,
 		Args: args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if !cmd.Flags().Changed("proxy") { // the default is for two nodes or more
@@ -73,8 +82,11 @@ up in about 20 seconds. A lab that does not come up is taken down again.`,
 	cmd.Flags().StringVar(&f.proxy, "proxy", "iptables,nftables", "kube-proxy mode of each node in turn: iptables, nftables")
 	cmd.Flags().StringVar(&f.serviceCIDR, "service-cidr", d.ServiceCIDR.String(), "range of Service addresses")
 	cmd.Flags().StringVar(&f.podCIDR, "pod-cidr", d.PodCIDR.String(), "range of pod addresses; each node gets a /24")
-	cmd.Flags().StringVar(&f.network, "node-cidr", d.NodeCIDR.String(), "range of machine addresses")
+	cmd.Flags().StringSliceVar(&f.networks, "networks", networkTexts(d.Networks),
+		"networks of machines, as name=range; the lab is born in the first, and the others are a router away")
 	cmd.Flags().StringVar(&f.cni, "cni", string(d.CNI), "network of pods: host-local, calico (VXLAN), calico-cross-subnet")
+	cmd.Flags().BoolVar(&f.edge, "edge", false,
+		"name server, load balancers, an ingress, and a machine outside to use them from; for several networks")
 	cmd.Flags().StringVar(&f.kubeconfig, "kubeconfig", "", "also write the administrator's kubeconfig to this file")
 	cmd.Flags().BoolVar(&f.keep, "keep-on-failure", false, "leave a lab that did not come up as it is")
 	return cmd
@@ -94,14 +106,13 @@ func (f upFlags) topology() (lab.Topology, error) {
 	if f.controlPlanes == 0 { // for lab.Up it stands for the default
 		return lab.Topology{}, &lab.InvalidError{Field: "control-planes", Problem: "there must be one", Hint: "use 1 or 3"}
 	}
-	t := lab.Topology{Name: f.name, Nodes: modes, ControlPlanes: f.controlPlanes, CNI: lab.CNI(f.cni)}
+	t := lab.Topology{Name: f.name, Nodes: modes, ControlPlanes: f.controlPlanes, CNI: lab.CNI(f.cni), Edge: f.edge}
 	for _, r := range []struct {
 		flag, value string
 		to          *netip.Prefix
 	}{
 		{"service-cidr", f.serviceCIDR, &t.ServiceCIDR},
 		{"pod-cidr", f.podCIDR, &t.PodCIDR},
-		{"node-cidr", f.network, &t.NodeCIDR},
 	} {
 		if *r.to, err = netip.ParsePrefix(r.value); err != nil {
 			return t, &lab.InvalidError{
@@ -109,7 +120,31 @@ func (f upFlags) topology() (lab.Topology, error) {
 			}
 		}
 	}
-	return t, nil
+	t.Networks, err = parseNetworks(f.networks)
+	return t, err
+}
+
+func networkTexts(all []lab.Network) []string {
+	var texts []string
+	for _, n := range all {
+		texts = append(texts, n.Name+"="+n.CIDR.String())
+	}
+	return texts
+}
+
+func parseNetworks(texts []string) ([]lab.Network, error) {
+	var all []lab.Network
+	for _, text := range texts {
+		name, cidr, _ := strings.Cut(text, "=")
+		p, err := netip.ParsePrefix(cidr)
+		if err != nil {
+			return nil, &lab.InvalidError{
+				Field: "networks", Problem: fmt.Sprintf("%q is not a network", text), Hint: "write it like a=172.30.0.0/24",
+			}
+		}
+		all = append(all, lab.Network{Name: name, CIDR: p})
+	}
+	return all, nil
 }
 
 func (f upFlags) writeKubeconfig(l *lab.Lab) error {

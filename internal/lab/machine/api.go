@@ -15,8 +15,9 @@ import (
 	"time"
 )
 
-// handler is the machine's control interface, served on a unix socket that only its owner can open.
-func (s *supervisor) handler() http.Handler {
+// handler is the machine's control interface, served on a unix socket that only its owner can open. A machine that does not
+// forward has no balancer.
+func handler(s *supervisor, b *balancer) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /", func(w http.ResponseWriter, _ *http.Request) {
 		name, _ := os.Hostname()
@@ -35,6 +36,14 @@ func (s *supervisor) handler() http.Handler {
 	})
 	mux.HandleFunc("DELETE /programs/{name}", func(_ http.ResponseWriter, r *http.Request) {
 		s.stop(r.PathValue("name"))
+	})
+	mux.HandleFunc("PUT /forward", func(w http.ResponseWriter, r *http.Request) {
+		var to []string
+		if err := json.NewDecoder(r.Body).Decode(&to); err != nil || b == nil || len(to) == 0 {
+			http.Error(w, "this machine cannot forward there", http.StatusBadRequest)
+			return
+		}
+		b.lead(to)
 	})
 	return mux
 }
@@ -144,6 +153,18 @@ func (h *Handle) Stop(ctx context.Context, name string) error {
 	return nil
 }
 
+// Forward has the machine lead further connections to these addresses, in place of those in Spec.Forward.
+func (h *Handle) Forward(ctx context.Context, to []string) error {
+	data, err := json.Marshal(to)
+	if err != nil {
+		return err
+	}
+	if _, err := h.do(ctx, http.MethodPut, "/forward", data); err != nil {
+		return fmt.Errorf("forwarding of %s: %w", h.Spec.Name, err)
+	}
+	return nil
+}
+
 func (h *Handle) do(ctx context.Context, method, path string, body []byte) ([]byte, error) {
 	req, err := http.NewRequestWithContext(ctx, method, "http://machine"+path, bytes.NewReader(body))
 	if err != nil {
@@ -207,14 +228,20 @@ func (h *Handle) Program(ctx context.Context, name string) (Program, error) {
 	return Program{}, fmt.Errorf("machine %s runs no %s", h.Spec.Name, name)
 }
 
-// WriteFile writes a file on the machine, readable by its owner only.
+// WriteFile writes a file on the machine, readable by its owner only. It takes the place of what is there: to write through
+// a symbolic link, which /etc/resolv.conf often is, would be to write on the host.
 func (h *Handle) WriteFile(ctx context.Context, path string, data []byte) error {
 	host, err := h.Path(ctx, path)
 	if err != nil {
 		return err
 	}
-	if err := os.MkdirAll(filepath.Dir(host), 0o755); err != nil {
+	dir, name := filepath.Split(host)
+	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
-	return os.WriteFile(host, data, 0o600)
+	written := filepath.Join(dir, "."+name+".new")
+	if err := os.WriteFile(written, data, 0o600); err != nil {
+		return err
+	}
+	return os.Rename(written, host)
 }

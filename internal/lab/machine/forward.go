@@ -22,44 +22,59 @@ const (
 	dialTimeout  = 2 * time.Second
 )
 
-// start begins to forward, if there is anything to.
-func (f Forward) start() error {
+// start begins to forward, if there is anything to; nil, if there is not.
+func (f Forward) start() (*balancer, error) {
 	if len(f.To) == 0 {
-		return nil
+		return nil, nil
 	}
 	inherited, err := net.FileListener(os.NewFile(listenerFD, "listener"))
 	if err != nil {
-		return fmt.Errorf("inherited listener: %w", err)
+		return nil, fmt.Errorf("inherited listener: %w", err)
 	}
 	b := newBalancer(f.To)
-	if len(f.To) > 1 {
-		go b.watch(context.Background())
-	}
+	go b.watch(context.Background())
 	go b.serve(inherited)
 	if f.Listen == "" {
-		return nil
+		return b, nil
 	}
 	var config net.ListenConfig
 	inside, err := config.Listen(context.Background(), "tcp", f.Listen)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	go b.serve(inside)
-	return nil
+	return b, nil
 }
 
 // balancer copies connections to one of its targets. It is how the host reaches a lab's API servers without any link
 // between the two networks, and what stands before them for the nodes.
 type balancer struct {
-	targets []string
-	next    atomic.Uint64
+	next atomic.Uint64
 
-	mu    sync.Mutex
-	ready map[string]bool
+	mu      sync.Mutex
+	targets []string
+	ready   map[string]bool
 }
 
 func newBalancer(targets []string) *balancer {
 	return &balancer{targets: targets, ready: map[string]bool{}}
+}
+
+// lead has further connections go to these targets. Those that there are stay where they are.
+func (b *balancer) lead(to []string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.targets = slices.Clone(to)
+}
+
+// asked are the targets there is a choice between.
+func (b *balancer) asked() []string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if len(b.targets) == 1 {
+		return nil
+	}
+	return b.targets
 }
 
 // watch keeps asking all targets whether they are ready, until ctx ends. An API server that is going away says so
@@ -72,16 +87,16 @@ func (b *balancer) watch(ctx context.Context) {
 	tick := time.NewTicker(readyEvery)
 	defer tick.Stop()
 	for {
-		var asked sync.WaitGroup
-		for _, target := range b.targets {
-			asked.Go(func() {
+		var asking sync.WaitGroup
+		for _, target := range b.asked() {
+			asking.Go(func() {
 				ready := isReady(ctx, client, target)
 				b.mu.Lock()
 				defer b.mu.Unlock()
 				b.ready[target] = ready
 			})
 		}
-		asked.Wait()
+		asking.Wait()
 		select {
 		case <-ctx.Done():
 			return
@@ -105,10 +120,13 @@ func isReady(ctx context.Context, client *http.Client, target string) bool {
 
 // order is the order in which to try the targets for the next connection: the ready ones first, each set in turn.
 func (b *balancer) order() []string {
-	first := int(b.next.Add(1) % uint64(len(b.targets)))
-	order := slices.Concat(b.targets[first:], b.targets[:first])
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if len(b.targets) == 0 {
+		return nil
+	}
+	first := int(b.next.Add(1) % uint64(len(b.targets)))
+	order := slices.Concat(b.targets[first:], b.targets[:first])
 	slices.SortStableFunc(order, func(x, y string) int {
 		switch {
 		case b.ready[x] == b.ready[y]:

@@ -87,4 +87,8 @@ func TestBalancer(t *testing.T) {
 	await("none is ready, but both listen", "both")
 	b.Close()
 	await("one does not listen", "a")
+
+	c := backend(t, "b", &aReady)
+	balancer.lead([]string{c.Listener.Addr().String()})
+	await("the other has left, and one has come", "b")
 }

@@ -55,7 +55,8 @@ func run(specFile string) error {
 	if err := spec.setUp(); err != nil {
 		return err
 	}
-	if err := spec.Forward.start(); err != nil {
+	forward, err := spec.Forward.start()
+	if err != nil {
 		return err
 	}
 	var listen net.ListenConfig
@@ -63,7 +64,7 @@ func run(specFile string) error {
 	if err != nil {
 		return err
 	}
-	return http.Serve(socket, newSupervisor(spec.LogDir()).handler())
+	return http.Serve(socket, handler(newSupervisor(spec.LogDir()), forward))
 }
 
 // setUp turns the fresh namespaces into something that looks like a computer of its own.

@@ -1,0 +1,105 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/replumb/replumb/internal/probe"
+)
+
+func get(t *testing.T, url string) (status int, body string) {
+	t.Helper()
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	response, err := client.Get(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = response.Body.Close() }()
+	data, err := io.ReadAll(response.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return response.StatusCode, string(data)
+}
+
+func TestLeadsToServices(t *testing.T) {
+	service := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = fmt.Fprint(w, r.URL)
+	}))
+	defer service.Close()
+	asked := ""
+	find := func(namespace, name string) string {
+		asked = inCluster(namespace, name)
+		if name == "gone" {
+			return "127.0.0.1:1"
+		}
+		return service.Listener.Addr().String()
+	}
+	var draining atomic.Bool
+	ingress := httptest.NewServer(handler(probe.Identity{Name: "ingress", Node: "n1", Pod: "p1"}, &draining, find))
+	defer ingress.Close()
+	for _, tt := range []struct {
+		path   string
+		status int
+		body   string // empty, if it does not matter
+		asked  string
+	}{
+		{"/", 200, `{"name":"ingress","node":"n1","pod":"p1","client":"127.0.0.1"}` + "\n", ""},
+		{"/shop/front", 200, "/", "front.shop.svc.cluster.local.:80"},
+		{"/shop/front/a/b?c=d", 200, "/a/b?c=d", "front.shop.svc.cluster.local.:80"},
+		{"/shop/gone/", 502, "", "gone.shop.svc.cluster.local.:80"},
+		{"/shop", 404, "", ""},
+		{"/healthz", 200, "ok\n", ""},
+	} {
+		asked = ""
+		status, body := get(t, ingress.URL+tt.path)
+		if status != tt.status || (tt.body != "" && body != tt.body) || asked != tt.asked {
+			t.Errorf("%s: %d %q by way of %q, want %d %q by way of %q", tt.path, status, body, asked, tt.status, tt.body, tt.asked)
+		}
+	}
+}
+
+func TestServesWhileDraining(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- serve(ctx, listener, probe.Identity{}, time.Hour) }()
+	url := "http://" + listener.Addr().String()
+	if status, _ := get(t, url+"/healthz"); status != http.StatusOK {
+		t.Errorf("healthz says %d", status)
+	}
+	cancel()
+	for status := 0; status != http.StatusServiceUnavailable; { // each round is a request, before it has noticed or after
+		status, _ = get(t, url+"/healthz")
+	}
+	if status, _ := get(t, url); status != http.StatusOK {
+		t.Errorf("it answers with %d while it drains", status)
+	}
+	select {
+	case err := <-done:
+		t.Errorf("it ended before the drain delay: %v", err)
+	default:
+	}
+}
+
+func TestEnds(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := serve(ctx, listener, probe.Identity{}, time.Millisecond); err != nil {
+		t.Error(err)
+	}
+}
