@@ -1,0 +1,178 @@
+package etcd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/replumb/replumb/internal/engine"
+)
+
+// Every change looks, does nothing if it has been made already, asks Allow, and is then sent to the member that leads: the
+// others would pass it on, and the one that it is about might be gone before it has answered.
+
+// AddLearner brings a member that will be reached at these peer URLs. Until it has started for the first time the others
+// know no name of it, so that it is found by peer URL.
+func (c *Client) AddLearner(ctx context.Context, name string, peerURLs ...string) error {
+	cluster, err := c.settled(ctx)
+	if err != nil {
+		return err
+	}
+	change := Change{Kind: AddLearner, Member: name}
+	added, err := cluster.added(change, peerURLs)
+	if added || err != nil {
+		return err
+	}
+	if err := cluster.Allow(change); err != nil {
+		return refusal(err)
+	}
+	return c.lead(ctx, cluster, fmt.Sprintf("adding etcd member %s", name), func(ctx context.Context, leader *clientv3.Client) error {
+		_, err := leader.MemberAddAsLearner(ctx, peerURLs)
+		return err
+	})
+}
+
+// added reports whether a member is there that has these peer URLs, and refuses those that belong to another one.
+func (c *Cluster) added(change Change, peerURLs []string) (bool, error) {
+	if len(peerURLs) == 0 {
+		return false, &RefusedError{Change: change, Problem: "no peer URL is given"}
+	}
+	for i := range c.Members {
+		m := &c.Members[i]
+		shared := slices.ContainsFunc(peerURLs, func(u string) bool { return slices.Contains(m.PeerURLs, u) })
+		switch {
+		case !shared:
+		case m.Name != "" && m.Name != change.Member:
+			return false, &RefusedError{Change: change, Problem: "its peer URL is that of member " + m.Name}
+		case sameURLs(m.PeerURLs, peerURLs):
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+func sameURLs(a, b []string) bool {
+	return slices.Equal(slices.Sorted(slices.Values(a)), slices.Sorted(slices.Values(b)))
+}
+
+// Promote gives a learner its vote once it has everything that the leader had a moment ago. etcd would be content with nine
+// tenths of that (readyPercentThreshold in go.etcd.io/etcd/server/v3/etcdserver/server.go), and wait for the rest of it
+// at the next failure.
+func (c *Client) Promote(ctx context.Context, who string) error {
+	cluster, err := c.settled(ctx)
+	if err != nil {
+		return err
+	}
+	m := cluster.Find(who)
+	if m != nil && !m.Learner {
+		return nil
+	}
+	if err := cluster.Allow(Change{Kind: Promote, Member: who}); err != nil {
+		return refusal(err)
+	}
+	if err := c.caughtUp(ctx, cluster, m); err != nil {
+		return err
+	}
+	return c.lead(ctx, cluster, "promoting etcd member "+m.Called(), func(ctx context.Context, leader *clientv3.Client) error {
+		_, err := leader.MemberPromote(ctx, m.ID)
+		if errors.Is(err, rpctypes.ErrMemberNotLearner) {
+			return nil
+		}
+		return err
+	})
+}
+
+// Remove takes a member out for good. If it leads, leadership is moved first: an election would cost seconds of writes.
+func (c *Client) Remove(ctx context.Context, who string) error { return c.remove(ctx, who, 0) }
+
+// remove leaves at least so many voters.
+func (c *Client) remove(ctx context.Context, who string, voters int) error {
+	cluster, err := c.settled(ctx)
+	if err != nil {
+		return err
+	}
+	change := Change{Kind: Remove, Member: who}
+	m, err := cluster.find(who)
+	switch {
+	case err != nil:
+		return &RefusedError{Change: change, Problem: err.Error(), Hint: "name it by its ID"}
+	case m == nil:
+		return nil
+	}
+	if err := cluster.Allow(change); err != nil {
+		return refusal(err)
+	}
+	if all, _ := cluster.Voters(); !m.Learner && all-1 < voters {
+		return &RefusedError{Change: change, Problem: fmt.Sprintf(
+			"%d voters would be left, and it should be %d\nhint: add a member and promote it first", all-1, voters,
+		)}
+	}
+	if m.ID == cluster.Leader {
+		if err := c.MoveLeaderFrom(ctx, who); err != nil {
+			return err
+		}
+		return engine.NotYet("etcd member %s was leading a moment ago", m.Called())
+	}
+	return c.lead(ctx, cluster, "removing etcd member "+m.Called(), func(ctx context.Context, leader *clientv3.Client) error {
+		_, err := leader.MemberRemove(ctx, m.ID)
+		if errors.Is(err, rpctypes.ErrMemberNotFound) {
+			return nil
+		}
+		return err
+	})
+}
+
+// MayStop refuses while a member must not be stopped: because of the others, or since it leads.
+func (c *Client) MayStop(ctx context.Context, who string) error {
+	cluster, err := c.settled(ctx)
+	if err != nil {
+		return err
+	}
+	if err := cluster.Allow(Change{Kind: Stop, Member: who}); err != nil {
+		return refusal(err)
+	}
+	if m := cluster.Find(who); m.ID == cluster.Leader {
+		return engine.NotYet("etcd member %s leads", m.Called())
+	}
+	return nil
+}
+
+// SetPeerURLs tells the others where a member that was stopped will come back with its data. It is told before the member
+// starts there: it would else wait for entries that the others send to where it was.
+func (c *Client) SetPeerURLs(ctx context.Context, who string, peerURLs ...string) error {
+	cluster, err := c.settled(ctx)
+	if err != nil {
+		return err
+	}
+	change := Change{Kind: Readdress, Member: who}
+	m := cluster.Find(who)
+	if m != nil && sameURLs(m.PeerURLs, peerURLs) {
+		return nil
+	}
+	if err := cluster.Allow(change); err != nil {
+		return refusal(err)
+	}
+	if _, err := cluster.added(Change{Kind: Readdress, Member: m.Name}, peerURLs); err != nil {
+		return err
+	}
+	if m.ID == cluster.Leader {
+		return engine.NotYet("etcd member %s leads", m.Called())
+	}
+	doing := fmt.Sprintf("giving etcd member %s its new address", m.Called())
+	return c.lead(ctx, cluster, doing, func(ctx context.Context, leader *clientv3.Client) error {
+		_, err := leader.MemberUpdate(ctx, m.ID, peerURLs)
+		return err
+	})
+}
+
+// lead sends a change to the member that leads.
+func (c *Client) lead(ctx context.Context, cluster *Cluster, doing string, change func(context.Context, *clientv3.Client) error) error {
+	if err := c.ask(ctx, cluster.Leading(), changeLimit, change); err != nil {
+		return failed(err, "%s", doing)
+	}
+	return nil
+}

@@ -1,0 +1,122 @@
+package etcd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"k8s.io/apimachinery/pkg/util/wait"
+
+	"github.com/replumb/replumb/internal/engine"
+)
+
+// MoveLeaderFrom has the healthiest of the other voters lead, if it is this member that does. Those who are about to leave,
+// too, are asked last. What is written in the moment in which nobody leads fails, some of it only after seven seconds
+// (leadTransferee in go.etcd.io/raft/v3/raft.go has the old leader drop it), and so this is not done more often than needed.
+func (c *Client) MoveLeaderFrom(ctx context.Context, who string, leaving ...string) error {
+	cluster, err := c.settled(ctx)
+	if err != nil {
+		return err
+	}
+	m := cluster.Find(who)
+	if m == nil || m.ID != cluster.Leader {
+		return nil
+	}
+	heir := cluster.heir(leaving)
+	if heir == nil {
+		all, healthy := cluster.Voters()
+		return engine.NotYet("etcd member %s leads, and nobody can take over: of %d voters %d are healthy", m.Called(), all, healthy)
+	}
+	// Writes are refused for as long as the one that takes over is behind (raft, section 3.10), so it must not be.
+	if err := c.caughtUp(ctx, cluster, heir); err != nil {
+		return err
+	}
+	doing := fmt.Sprintf("having etcd member %s lead instead of %s", heir.Called(), m.Called())
+	return c.lead(ctx, cluster, doing, func(ctx context.Context, leader *clientv3.Client) error {
+		_, err := leader.MoveLeader(ctx, heir.ID)
+		return err
+	})
+}
+
+// heir is who leads best when the leader no longer does: a healthy voter without alarms that stays, and of those the one
+// that has applied most.
+func (c *Cluster) heir(leaving []string) *Member {
+	var going []*Member
+	for _, who := range leaving {
+		going = append(going, c.Find(who))
+	}
+	var best *Member
+	better := func(m *Member) bool {
+		stays, bestStays := !slices.Contains(going, m), best != nil && !slices.Contains(going, best)
+		return best == nil || (stays && !bestStays) || (stays == bestStays && m.Applied > best.Applied)
+	}
+	for i := range c.Members {
+		m := &c.Members[i]
+		if m.ID != c.Leader && m.complaint() == "" && better(m) {
+			best = m
+		}
+	}
+	return best
+}
+
+// LeaderLast sorts members that will be replaced one after another: every handover costs writes, and so the leader hands over
+// once, to one that stays.
+func (c *Cluster) LeaderLast(leaving []string) []string {
+	leads := func(who string) bool { m := c.Find(who); return m != nil && m.ID == c.Leader }
+	sorted := slices.DeleteFunc(slices.Clone(leaving), leads)
+	for _, who := range leaving {
+		if leads(who) {
+			sorted = append(sorted, who)
+		}
+	}
+	return sorted
+}
+
+// CaughtUp fails until a member has everything that the leader has when it is asked.
+func (c *Client) CaughtUp(ctx context.Context, who string) error {
+	cluster, err := c.settled(ctx)
+	if err != nil {
+		return err
+	}
+	m := cluster.Find(who)
+	if m == nil {
+		return engine.NotYet("there is no etcd member %s", who)
+	}
+	return c.caughtUp(ctx, cluster, m)
+}
+
+// caughtUp first asks the leader what it has and then waits a while until the member has it: under load it is always a
+// little behind.
+func (c *Client) caughtUp(ctx context.Context, cluster *Cluster, m *Member) error {
+	leads, err := c.entries(ctx, cluster.Leading())
+	if err != nil {
+		return failed(err, "asking etcd member %s, which leads, what it has", cluster.Leading().Called())
+	}
+	var has *clientv3.StatusResponse
+	err = wait.PollUntilContextTimeout(ctx, 20*time.Millisecond, c.config.Timeout, true, func(ctx context.Context) (bool, error) {
+		status, err := c.entries(ctx, m)
+		if err != nil {
+			return false, err
+		}
+		has = status
+		return has.RaftAppliedIndex >= leads.RaftIndex, nil
+	})
+	switch {
+	case err == nil:
+		return nil
+	case has != nil && (wait.Interrupted(err) || errors.Is(err, context.DeadlineExceeded)):
+		return engine.NotYet("etcd member %s has %d entries of %d", m.Called(), has.RaftAppliedIndex, leads.RaftIndex)
+	}
+	return failed(err, "asking etcd member %s what it has", m.Called())
+}
+
+func (c *Client) entries(ctx context.Context, m *Member) (s *clientv3.StatusResponse, err error) {
+	err = c.ask(ctx, m, c.config.Timeout, func(ctx context.Context, one *clientv3.Client) error {
+		s, err = one.Status(ctx, m.ClientURLs[0])
+		return err
+	})
+	return s, err
+}

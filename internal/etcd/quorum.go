@@ -1,0 +1,305 @@
+// Package etcd changes who is a member of a cluster's etcd, one member at a time, and never so that what is left cannot agree.
+package etcd
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Member of an etcd cluster, as the cluster and the member itself tell.
+type Member struct {
+	ID   uint64
+	Name string
+	// PeerURLs are where other members reach it, ClientURLs where clients do.
+	PeerURLs, ClientURLs []string
+	// Learner says that it receives everything and has no vote.
+	Learner bool
+	// Healthy says that it answers, follows the leader of the others and, if it has a vote, reads what the others agreed on.
+	Healthy bool
+	// Problem is why it is not healthy.
+	Problem string
+	// Alarms are those it has raised, such as NOSPACE.
+	Alarms []string
+	// Version it runs, such as 3.6.8; empty if it did not tell.
+	Version string
+	// Revision of the keys it has, and the last entries of the log that it knows the others agreed on, and that it applied.
+	Revision           int64
+	Committed, Applied uint64
+	// Term it is in: higher with every election.
+	Term uint64
+	// Size of its database on disk, and how much of it is in use, in bytes.
+	Size, InUse int64
+}
+
+// Called is its name or, before it has started for the first time and told its name, where others will reach it.
+func (m *Member) Called() string {
+	if m.Name == "" {
+		return strings.Join(m.PeerURLs, ",")
+	}
+	return m.Name
+}
+
+// Cluster is all members at one time.
+type Cluster struct {
+	ID      uint64
+	Members []Member
+	// Leader is the ID of the one that leads, as it says itself; zero, if there is none.
+	Leader uint64
+	// Unsure is why the list of members may be an old one: they could not agree on it.
+	Unsure string
+}
+
+// Quorum is how many of so many voters have to agree: more than half (Raft, section 5.2; etcd's FAQ, "What is failure
+// tolerance?").
+func Quorum(voters int) int { return voters/2 + 1 }
+
+// Kind of change.
+type Kind string
+
+// The changes. A new member comes as a learner, is promoted when it has caught up, and only then may an old one go.
+const (
+	// AddLearner brings a member that has no vote yet.
+	AddLearner Kind = "add"
+	// Promote gives a learner its vote.
+	Promote Kind = "promote"
+	// Remove takes a member out for good.
+	Remove Kind = "remove"
+	// Stop has a member pause, and stay one: to come back elsewhere with its data.
+	Stop Kind = "stop"
+	// Readdress tells the others where a member that is stopped will come back.
+	Readdress Kind = "new address"
+)
+
+// Change of one member, by its name, a peer URL or its ID in hex.
+type Change struct {
+	Kind   Kind
+	Member string
+}
+
+// RefusedError says why a change must not be made now.
+type RefusedError struct {
+	Change  Change
+	Problem string
+	// Arithmetic says how many would be left to agree, if that alone is not the problem.
+	Arithmetic string
+	// Hint is what to do about it, if there is more to do than to wait.
+	Hint string
+	// Passing says that the problem may go by itself: that it makes sense to ask again.
+	Passing bool
+}
+
+func (e *RefusedError) Error() string {
+	text := fmt.Sprintf("etcd member %s: %s is refused: %s", e.Change.Member, e.Change.Kind, e.Problem)
+	if e.Arithmetic != "" {
+		text += " (" + e.Arithmetic + ")"
+	}
+	if e.Hint != "" {
+		text += "\nhint: " + e.Hint
+	}
+	return text
+}
+
+// Allow fails with a *RefusedError for a change that must not be made in this state: because some member is not well, or
+// since too few would be left to agree. Only a member that is not well itself may always be removed, if the others agree.
+func (c *Cluster) Allow(change Change) error {
+	about, err := c.find(change.Member)
+	if err != nil {
+		return &RefusedError{Change: change, Problem: err.Error()}
+	}
+	if problem := c.mistaken(change, about); problem != "" {
+		return &RefusedError{Change: change, Problem: problem}
+	}
+	arithmetic, enough := c.arithmetic(change, about)
+	refused := c.unwell(change, about)
+	switch {
+	case refused != nil:
+		refused.Change, refused.Arithmetic = change, arithmetic
+		return refused
+	case !enough:
+		return &RefusedError{Change: change, Problem: arithmetic}
+	}
+	return nil
+}
+
+// mistaken says that a change makes no sense, whoever is well.
+func (c *Cluster) mistaken(change Change, about *Member) string {
+	switch {
+	case c.Leader == 0:
+		return "" // nothing is certain then
+	case change.Kind == AddLearner && about != nil:
+		return "there is a member of that name"
+	case change.Kind != AddLearner && about == nil:
+		return "there is no member of that name"
+	case change.Kind == Promote && !about.Learner:
+		return "it has a vote already"
+	}
+	return ""
+}
+
+// unwell names what is the matter with the cluster, or with members that the change is not about.
+func (c *Cluster) unwell(change Change, about *Member) *RefusedError {
+	if c.Leader == 0 {
+		return &RefusedError{Problem: "there is no leader", Passing: true}
+	}
+	if c.Unsure != "" {
+		return &RefusedError{Problem: "the members do not agree on who is one: " + c.Unsure, Passing: true}
+	}
+	for i := range c.Members {
+		m := &c.Members[i]
+		switch {
+		case m == about && (change.Kind == Remove || change.Kind == Readdress): // the sicker it is, the better
+		case !m.Healthy:
+			return &RefusedError{Problem: m.complaint(), Passing: true}
+		case len(m.Alarms) > 0:
+			return &RefusedError{Problem: m.complaint(), Hint: alarmHint}
+		case m.Learner && m != about:
+			return &RefusedError{Problem: m.complaint(), Passing: true}
+		}
+	}
+	return nil
+}
+
+// alarmHint is for those that members raise: NOSPACE and CORRUPT (etcd's operations guide, "Maintenance").
+const alarmHint = "find out why, mend it (for NOSPACE: compact, defragment), then disarm it: etcdctl alarm disarm"
+
+// complaint is what is the matter with a member; empty if nothing is.
+func (m *Member) complaint() string {
+	switch {
+	case !m.Healthy && m.Problem != "":
+		return fmt.Sprintf("member %s is not healthy: %s", m.Called(), m.Problem)
+	case !m.Healthy:
+		return fmt.Sprintf("member %s is not healthy", m.Called())
+	case len(m.Alarms) > 0:
+		return fmt.Sprintf("member %s has raised %s", m.Called(), strings.Join(m.Alarms, ", "))
+	case m.Learner:
+		return fmt.Sprintf("member %s is still a learner", m.Called())
+	}
+	return ""
+}
+
+// Complaint is the first thing that is the matter with the cluster: no leader, or a member that is not healthy, has raised
+// an alarm or has no vote. It is empty if nothing is. What is the matter with some members may be left out.
+func (c *Cluster) Complaint(but ...string) string {
+	switch {
+	case c.Leader == 0:
+		return "there is no leader"
+	case c.Unsure != "":
+		return "the members do not agree on who is one: " + c.Unsure
+	}
+	for _, m := range c.except(but) {
+		if complaint := m.complaint(); complaint != "" {
+			return complaint
+		}
+	}
+	return ""
+}
+
+// except is all members but some.
+func (c *Cluster) except(but []string) []*Member {
+	var left []*Member
+	for i := range c.Members {
+		if m := &c.Members[i]; !slices.ContainsFunc(but, func(who string) bool { return c.Find(who) == m }) {
+			left = append(left, m)
+		}
+	}
+	return left
+}
+
+// arithmetic says how many would have to agree afterwards and how many could, and whether that is enough.
+func (c *Cluster) arithmetic(change Change, about *Member) (text string, enough bool) {
+	was, healthy := c.Voters()
+	voters := was
+	switch change.Kind {
+	case Promote:
+		voters++
+		if about != nil && about.Healthy {
+			healthy++
+		}
+	case Remove, Stop, Readdress:
+		if about == nil || about.Learner {
+			break
+		}
+		if about.Healthy {
+			healthy--
+		}
+		if change.Kind == Remove {
+			voters--
+		}
+	}
+	text = fmt.Sprintf("of %d voters %d would be left to agree, of %d, and it takes %d", was, healthy, voters, Quorum(voters))
+	return text, healthy >= Quorum(voters)
+}
+
+// Voters counts the members with a vote, and those of them that are healthy.
+func (c *Cluster) Voters() (all, healthy int) {
+	for i := range c.Members {
+		if m := &c.Members[i]; !m.Learner {
+			all++
+			if m.Healthy {
+				healthy++
+			}
+		}
+	}
+	return all, healthy
+}
+
+// Find returns the member of that name, with that peer URL or with that ID in hex; nil, if there is none or if it is not clear
+// which is meant.
+func (c *Cluster) Find(who string) *Member {
+	m, err := c.find(who)
+	if err != nil {
+		return nil
+	}
+	return m
+}
+
+func (c *Cluster) find(who string) (*Member, error) {
+	for _, is := range []func(*Member) bool{
+		func(m *Member) bool { return m.Name == who && who != "" },
+		func(m *Member) bool { return slices.Contains(m.PeerURLs, who) },
+		func(m *Member) bool { return fmt.Sprintf("%x", m.ID) == who },
+	} {
+		var found []*Member
+		for i := range c.Members {
+			if is(&c.Members[i]) {
+				found = append(found, &c.Members[i])
+			}
+		}
+		switch len(found) {
+		case 0:
+			continue
+		case 1:
+			return found[0], nil
+		}
+		// etcd does not mind: only IDs and peer URLs have to differ.
+		return nil, fmt.Errorf("members %x and %x are both called that", found[0].ID, found[1].ID)
+	}
+	return nil, nil
+}
+
+// Leading is the member that leads; nil, if there is none.
+func (c *Cluster) Leading() *Member {
+	i := slices.IndexFunc(c.Members, func(m Member) bool { return m.ID == c.Leader && c.Leader != 0 })
+	if i < 0 {
+		return nil
+	}
+	return &c.Members[i]
+}
+
+// InitialCluster is what a member that has been added is started with: names and peer URLs of all, its own name included, which
+// the others don't know yet (--initial-cluster, with --initial-cluster-state=existing).
+func (c *Cluster) InitialCluster(name string, peerURLs ...string) string {
+	var parts []string
+	for i := range c.Members {
+		m := &c.Members[i]
+		called := m.Name
+		if called == "" && slices.ContainsFunc(peerURLs, func(u string) bool { return slices.Contains(m.PeerURLs, u) }) {
+			called = name
+		}
+		for _, u := range m.PeerURLs {
+			parts = append(parts, called+"="+u)
+		}
+	}
+	return strings.Join(parts, ",")
+}

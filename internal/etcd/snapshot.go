@@ -1,0 +1,226 @@
+package etcd
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/replumb/replumb/internal/engine"
+)
+
+// What is the matter with snapshots, beside ErrCorrupt.
+var (
+	// ErrNoRoom says that the disk, or what the user may have of it, is full.
+	ErrNoRoom = errors.New("there is no room left")
+	// ErrTaken says that a file is there that this run did not make.
+	ErrTaken = errors.New("there is a file already that is not of this run")
+	// ErrNotPermitted says that the file must not be written there.
+	ErrNotPermitted = errors.New("it must not be written there")
+	// ErrNoFolder says that the folder is not there.
+	ErrNoFolder = errors.New("there is no such folder")
+	// ErrBehind says that a snapshot has less than the cluster had when it was asked for.
+	ErrBehind = errors.New("the snapshot is older than what was there before it")
+)
+
+// Snapshot saves all that a member has, and describes it in a file of JSON beside. A member that does not lead is asked, if
+// there is one. The file is there once all of it is on the disk and verified, and not before. A file that is there already is
+// replaced if it is of the same run.
+func (c *Client) Snapshot(ctx context.Context, path string) (SnapshotInfo, error) {
+	if err := c.mayWrite(path); err != nil {
+		return SnapshotInfo{}, err
+	}
+	cluster, err := c.settled(ctx)
+	if err != nil {
+		return SnapshotInfo{}, err
+	}
+	source := cluster.heir(nil)
+	if source == nil {
+		source = cluster.Leading()
+	}
+	part := path + ".part" // by a name of its own, so that what a kill leaves is found and written over
+	defer func() { _ = os.Remove(part) }()
+	info, err := c.save(ctx, source, part)
+	if err != nil {
+		return SnapshotInfo{}, err
+	}
+	info.Path, info.Run, info.Taken = path, c.config.Run, time.Now().UTC().Truncate(time.Second)
+	info.Cluster, info.Member = fmt.Sprintf("%x", cluster.ID), fmt.Sprintf("%x", source.ID)
+	// What says whose the file is comes first: without it no later run would know it as its own.
+	if err := describe(info); err != nil {
+		return SnapshotInfo{}, err
+	}
+	if err := os.Rename(part, path); err != nil {
+		return SnapshotInfo{}, writing(path, err)
+	}
+	return info, writing(path, syncFolder(path))
+}
+
+// save streams a member's database to a file and verifies it.
+func (c *Client) save(ctx context.Context, source *Member, part string) (info SnapshotInfo, err error) {
+	var seen int64
+	err = c.ask(ctx, source, 0, func(ctx context.Context, one *clientv3.Client) error {
+		if seen, err = c.read(ctx, one); err != nil {
+			return failed(err, "asking etcd member %s for its revision", source.Called())
+		}
+		stream, err := one.SnapshotWithVersion(ctx)
+		if err != nil {
+			return failed(err, "asking etcd member %s for a snapshot", source.Called())
+		}
+		defer func() { _ = stream.Snapshot.Close() }()
+		return receive(part, stream.Snapshot)
+	})
+	if err != nil {
+		return info, err
+	}
+	if info, err = VerifySnapshot(part); err != nil {
+		return info, err
+	}
+	if info.Revision < seen {
+		return info, fmt.Errorf("%s: %w: revision %d, and it was %d", part, ErrBehind, info.Revision, seen)
+	}
+	return info, nil
+}
+
+// read makes a member take part in a read that all agree on: it has everything up to that revision then, and so has every
+// snapshot of it from then on.
+func (c *Client) read(ctx context.Context, one *clientv3.Client) (int64, error) {
+	ctx, cancel := context.WithTimeout(ctx, c.config.Timeout)
+	defer cancel()
+	answer, err := one.Get(ctx, "health")
+	if err != nil {
+		return 0, err
+	}
+	return answer.Header.Revision, nil
+}
+
+// receive writes what comes to a new file, and to the disk. What it could not write whole it removes.
+func receive(path string, from io.Reader) error {
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return writing(path, err)
+	}
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return writing(path, err)
+	}
+	to := &remembering{to: f}
+	_, err = io.Copy(to, from)
+	switch {
+	case to.err != nil:
+		err = writing(path, to.err)
+	case err != nil:
+		err = engine.NotYet("receiving the snapshot: %w", brief(err))
+	default:
+		err = writing(path, f.Sync())
+	}
+	if err = errors.Join(err, writing(path, f.Close())); err != nil {
+		return errors.Join(err, os.Remove(path))
+	}
+	return nil
+}
+
+// remembering tells apart whether reading or writing failed.
+type remembering struct {
+	to  io.Writer
+	err error
+}
+
+func (w *remembering) Write(p []byte) (int, error) {
+	n, err := w.to.Write(p)
+	w.err = err
+	return n, err
+}
+
+// infoPath is where a snapshot is described.
+func infoPath(path string) string { return path + ".json" }
+
+func describe(info SnapshotInfo) error {
+	body, err := json.MarshalIndent(info, "", "  ")
+	if err != nil {
+		return err
+	}
+	path, part := infoPath(info.Path), infoPath(info.Path)+".part"
+	defer func() { _ = os.Remove(part) }()
+	f, err := os.OpenFile(part, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return writing(part, err)
+	}
+	_, err = f.Write(append(body, '\n'))
+	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return writing(part, err)
+	}
+	return writing(path, os.Rename(part, path))
+}
+
+// ownInfo describes the snapshot that this run took; nil, if it took none that is there.
+func (c *Client) ownInfo(path string) (*SnapshotInfo, error) {
+	if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	} else if err != nil {
+		return nil, writing(path, err)
+	}
+	info := &SnapshotInfo{Path: path}
+	body, err := os.ReadFile(infoPath(path))
+	if err != nil || json.Unmarshal(body, info) != nil || info.Run == "" || info.Run != c.config.Run {
+		return nil, fmt.Errorf("%s: %w\nhint: name another file, or move this one away", path, ErrTaken)
+	}
+	return info, nil
+}
+
+func (c *Client) mayWrite(path string) error {
+	_, err := c.ownInfo(path)
+	return err
+}
+
+// OwnSnapshot verifies the snapshot that this run took earlier. It returns nil if there is none yet, ErrTaken if what is there
+// is not this run's, and ErrCorrupt if it is no longer what was taken.
+func (c *Client) OwnSnapshot(path string) (*SnapshotInfo, error) {
+	was, err := c.ownInfo(path)
+	if was == nil || err != nil {
+		return nil, err
+	}
+	is, err := VerifySnapshot(path)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("%w\nhint: move it away, and run this again to take another", err)
+	case is.SHA256 != was.SHA256:
+		return nil, fmt.Errorf("%s: %w: it is another one than %s says\nhint: move both away", path, ErrCorrupt, infoPath(path))
+	}
+	return was, nil
+}
+
+// syncFolder puts the name of a file on the disk.
+func syncFolder(path string) error {
+	folder, err := os.Open(filepath.Dir(path))
+	if err != nil {
+		return err
+	}
+	return errors.Join(folder.Sync(), folder.Close())
+}
+
+// writing names what kept a file from being written.
+func writing(path string, err error) error {
+	var named error
+	var hint string
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT), errors.Is(err, syscall.EFBIG):
+		named, hint = ErrNoRoom, "make room, or name a file on another disk"
+	case errors.Is(err, fs.ErrPermission), errors.Is(err, syscall.EROFS):
+		named, hint = ErrNotPermitted, "name a file in a folder of yours"
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ENOTDIR):
+		named, hint = ErrNoFolder, "make the folder, or name another file"
+	default:
+		return fmt.Errorf("writing %s: %w", path, err)
+	}
+	return fmt.Errorf("writing %s: %w: %w\nhint: %s", path, named, err, hint)
+}
