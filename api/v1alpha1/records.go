@@ -1,0 +1,162 @@
+package v1alpha1
+
+import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+// RecordSpec is one name in DNS whose values are replaced by others while clients keep asking for it. At every moment the
+// record has what is in from, in from and to, or in to. A record that has anything else is left alone.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.type) || self.type != 'CNAME' || (size(self.to) == 1 && (!has(self.from) || size(self.from) <= 1))",message="a CNAME has one value"
+type RecordSpec struct {
+	// Name in full, such as api.example.com.
+	// +kubebuilder:validation:MaxLength=254
+	// +kubebuilder:validation:Pattern=`^([a-zA-Z0-9_]([-a-zA-Z0-9_]{0,61}[a-zA-Z0-9_])?\.)+[a-zA-Z0-9_]([-a-zA-Z0-9_]{0,61}[a-zA-Z0-9_])?\.?$`
+	Name string `json:"name"`
+
+	// Type of the record. Default: A.
+	// +optional
+	Type RecordType `json:"type,omitempty"`
+
+	// From is what the record has before. Default: what is there when the migration begins. An empty list says that there
+	// is no such record yet, and that it may be created.
+	// +optional
+	// +kubebuilder:validation:MaxItems=64
+	From []string `json:"from,omitzero"`
+
+	// To is what the record has afterwards: addresses, or the one name of a CNAME.
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=64
+	To []string `json:"to"`
+
+	// TTL is the time to live, in seconds, for as long as the record moves. One that is shorter already stays. Default: 30.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=3600
+	TTL *int32 `json:"ttl,omitempty"`
+
+	// Provider is how the record is changed.
+	Provider RecordProvider `json:"provider"`
+
+	// Resolvers are host:port of recursive servers, such as those of the clients, which must answer with the new values as
+	// well before anything goes on.
+	// +optional
+	// +kubebuilder:validation:MaxItems=16
+	Resolvers []string `json:"resolvers,omitempty"`
+
+	// Drain is how long to wait, beyond the time to live, until values that were taken out count as forgotten. It covers
+	// clients and caches that keep answers for longer than they may. Default: 60s.
+	// +optional
+	Drain *metav1.Duration `json:"drain,omitempty"`
+}
+
+// RecordType is a type of records.
+//
+// +kubebuilder:validation:Enum=A;AAAA;CNAME
+type RecordType string
+
+// The types of records.
+const (
+	RecordA     RecordType = "A"
+	RecordAAAA  RecordType = "AAAA"
+	RecordCNAME RecordType = "CNAME"
+)
+
+// RecordProvider is how a record is changed. Exactly one of rfc2136, route53 and manual.
+//
+// +kubebuilder:validation:ExactlyOneOf=rfc2136;route53;manual
+type RecordProvider struct {
+	// RFC2136 sends dynamic updates to the zone's primary server.
+	// +optional
+	RFC2136 *RFC2136Provider `json:"rfc2136,omitempty"`
+
+	// Route53 calls the API of Amazon Route 53, with the credentials of the environment that replumb runs in.
+	// +optional
+	Route53 *Route53Provider `json:"route53,omitempty"`
+
+	// Manual says what to change and waits until the zone's servers say so.
+	// +optional
+	Manual *ManualProvider `json:"manual,omitempty"`
+}
+
+// RFC2136Provider is a server that takes dynamic updates. Without a key updates are not signed.
+//
+// +kubebuilder:validation:AtMostOneOf=tsigSecret;tsigKeyFile
+type RFC2136Provider struct {
+	// Server is host:port of the zone's primary. It is spoken to over TCP.
+	// +kubebuilder:validation:MinLength=1
+	Server string `json:"server"`
+
+	// Zone that the name is in, such as example.com.
+	// +kubebuilder:validation:MinLength=1
+	Zone string `json:"zone"`
+
+	// TSIGSecret is a Secret with the keys name, algorithm (hmac-sha256, for instance) and secret (in base64, as
+	// tsig-keygen writes it).
+	// +optional
+	TSIGSecret *SecretReference `json:"tsigSecret,omitempty"`
+
+	// TSIGKeyFile is a file where replumb runs, as tsig-keygen writes it.
+	// +optional
+	TSIGKeyFile string `json:"tsigKeyFile,omitempty"`
+}
+
+// SecretReference names a Secret.
+type SecretReference struct {
+	// +kubebuilder:validation:MinLength=1
+	Namespace string `json:"namespace"`
+	// +kubebuilder:validation:MinLength=1
+	Name string `json:"name"`
+}
+
+// Route53Provider is a hosted zone.
+type Route53Provider struct {
+	// HostedZoneID such as Z1D633PJN98FT9.
+	// +kubebuilder:validation:Pattern=`^[A-Z0-9]{1,32}$`
+	HostedZoneID string `json:"hostedZoneID"`
+
+	// Region of the API. Default: that of the environment, else us-east-1. Only partitions other than the usual one need it.
+	// +optional
+	Region string `json:"region,omitempty"`
+}
+
+// ManualProvider is people.
+type ManualProvider struct{}
+
+// RecordStatus is a record as it was before it was first changed, and what was seen of it since. It is written before the
+// record is, so that a later run, or a rollback, knows.
+type RecordStatus struct {
+	Name string     `json:"name"`
+	Type RecordType `json:"type"`
+
+	// TTL in seconds, as it was. Zero, if there was no record.
+	// +optional
+	TTL int32 `json:"ttl,omitempty"`
+
+	// Values as they were. Empty, if there was no record.
+	// +optional
+	Values []string `json:"values,omitempty"`
+
+	// LoweredAt is when every server of the zone was first seen with the time to live of the move. What was asked
+	// earlier may be remembered for as long as TTL from then.
+	// +optional
+	LoweredAt *metav1.Time `json:"loweredAt,omitempty"`
+
+	// PublishedAt is when values other than these were first written. Unset as long as they were not.
+	// +optional
+	PublishedAt *metav1.Time `json:"publishedAt,omitempty"`
+
+	// Seen is the last set of values that every server was seen to answer with.
+	// +optional
+	Seen *RecordSeen `json:"seen,omitempty"`
+}
+
+// RecordSeen is when every server was first seen to answer with the same values.
+type RecordSeen struct {
+	// +optional
+	Values []string `json:"values,omitempty"`
+
+	At metav1.Time `json:"at"`
+
+	// Longest is the longest time to live, in seconds, that a server answered with. Resolvers may stretch it.
+	// +optional
+	Longest int32 `json:"longest,omitempty"`
+}

@@ -1,0 +1,34 @@
+package records
+
+import (
+	"context"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+)
+
+// Provider is where a record is kept.
+type Provider interface {
+	// Get returns what is there, where changes are made. A Set without values says that there is none.
+	Get(ctx context.Context, name string, typ v1alpha1.RecordType) (Set, error)
+	// Replace writes want in the place of was, in one piece, if was is still there. Otherwise it writes nothing and
+	// returns an error of Conflict. A want without values deletes.
+	Replace(ctx context.Context, was, want Set) error
+	// Authoritative asks every server that speaks for the zone. An answer of something else, such as an API, has a Server
+	// without an Addr.
+	Authoritative(ctx context.Context, name string, typ v1alpha1.RecordType) ([]Answer, error)
+}
+
+// Guider is a Provider that leaves the change to people.
+type Guider interface {
+	// Guide tells them what to do.
+	Guide(was, want Set) string
+}
+
+// Memory keeps what records were before they were changed. A part of what it keeps of a record is never written alone.
+type Memory interface {
+	// Recall returns nil for a record that nothing is known of. It must fail rather than say so in doubt: what is not
+	// remembered is taken to be as it always was.
+	Recall(ctx context.Context, name string, typ v1alpha1.RecordType) (*v1alpha1.RecordStatus, error)
+	// Remember has been kept for good when it returns.
+	Remember(ctx context.Context, status v1alpha1.RecordStatus) error
+}
