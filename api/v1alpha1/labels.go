@@ -72,6 +72,13 @@ const (
 	TaintMoving = "replumb.dev/moving"
 	// AnnotationCordoned, on a Node, says that it was replumb that made it unschedulable.
 	AnnotationCordoned = "replumb.dev/cordoned"
+	// TaintLeaving keeps pods off a node that leaves the cluster, or that a migration that is taken back no longer needs. Its value is
+	// the Migration.
+	TaintLeaving = "replumb.dev/leaving"
+	// AnnotationDrainedSince, on a Node, is when replumb began to empty it (RFC 3339).
+	AnnotationDrainedSince = "replumb.dev/drained-since"
+	// AnnotationTrafficPolicy, on a Service, is what replumb found there before it set externalTrafficPolicy Cluster, as JSON.
+	AnnotationTrafficPolicy = "replumb.dev/original-traffic-policy"
 	// AnnotationControllerManagers, set by users on a Migration, says what replumb could not see from outside: Paused,
 	// Repointed or Restored.
 	AnnotationControllerManagers = "replumb.dev/controller-managers"

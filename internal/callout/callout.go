@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"time"
 
 	"github.com/replumb/replumb/api/v1alpha1"
@@ -35,8 +36,10 @@ func (e *Error) Error() string { return fmt.Sprintf("calling %s: %v", e.Action, 
 // Unwrap gives the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
+// ErrNoAnswer says that a call went well and nothing came back.
+var ErrNoAnswer = errors.New("it did not answer")
+
 var (
-	errNoAnswer  = errors.New("it did not answer")
 	errTooLong   = fmt.Errorf("its answer is longer than %d MiB", maxAnswer>>20)
 	errNoAction  = errors.New("neither exec nor http is set")
 	errTwoAction = errors.New("both exec and http are set")
@@ -45,7 +48,7 @@ var (
 // Call sends the request and reads the answer, both as JSON. An answer of nil means that none is expected, and what
 // there is of it is ignored. Errors are of type *Error and hold no part of a URL but scheme and host.
 //
-// A program gets the request on its stdin and the environment of replumb; it answers on its stdout and must exit with
+// A program gets the request on its stdin and the environment of replumb, with what the request adds if it is an Environer; it answers on its stdout and must exit with
 // status 0. No shell is involved. It leads a process group of its own, so that the Ctrl-C meant for replumb does not end
 // it. When the time is up or ctx is cancelled the group is asked to end by SIGTERM, and two seconds later killed.
 //
@@ -68,7 +71,7 @@ func Call(ctx context.Context, action v1alpha1.Action, request, answer any) erro
 	case action.Exec != nil && action.HTTP != nil:
 		err = errTwoAction
 	case action.Exec != nil:
-		got, err = run(ours, action.Exec.Command, body)
+		got, err = run(ours, action.Exec.Command, environ(request), body)
 	case action.HTTP != nil:
 		got, err = post(ours, *action.HTTP, body)
 	default:
@@ -86,6 +89,18 @@ func Call(ctx context.Context, action v1alpha1.Action, request, answer any) erro
 		return &Error{Action: Name(action), Err: late(timeout, err), TimedOut: true}
 	}
 	return &Error{Action: Name(action), Err: err}
+}
+
+// Environer is a request that is told in environment variables too, as KEY=value, for programs that do not read JSON.
+type Environer interface {
+	Environ() []string
+}
+
+func environ(request any) []string {
+	if e, ok := request.(Environer); ok {
+		return append(os.Environ(), e.Environ()...)
+	}
+	return nil // that of replumb
 }
 
 // late says that the time was up, and what else is known: the last words of a program.
@@ -136,7 +151,7 @@ func Name(action v1alpha1.Action) string {
 // decode takes one JSON document and nothing after it.
 func decode(body []byte, answer any) error {
 	if len(bytes.TrimSpace(body)) == 0 {
-		return errNoAnswer
+		return ErrNoAnswer
 	}
 	d := json.NewDecoder(bytes.NewReader(body))
 	if err := d.Decode(answer); err != nil {

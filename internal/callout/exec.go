@@ -32,8 +32,8 @@ func lookPath(command []string) error {
 	return nil
 }
 
-// run runs a program to its end and returns its stdout.
-func run(ctx context.Context, command []string, stdin []byte) ([]byte, error) {
+// run runs a program to its end and returns its stdout. A nil environment is that of replumb.
+func run(ctx context.Context, command, environ []string, stdin []byte) ([]byte, error) {
 	if len(command) == 0 {
 		return nil, errNoCommand
 	}
@@ -43,6 +43,7 @@ func run(ctx context.Context, command []string, stdin []byte) ([]byte, error) {
 	last := &tail{}
 	cmd := exec.CommandContext(ctx, command[0], command[1:]...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(stdin), out, last
+	cmd.Env = environ
 	cmd.WaitDelay = grace
 	ownGroup(cmd)
 	if err := cmd.Start(); err != nil {

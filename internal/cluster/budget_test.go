@@ -33,7 +33,7 @@ func TestNeverAllows(t *testing.T) {
 		{"over nothing", none, policyv1.PodDisruptionBudgetStatus{}, ""},
 		{"over a DaemonSet", one, failed, "daemonsets.apps does not implement the scale subresource"},
 	} {
-		if got := neverAllows(&policyv1.PodDisruptionBudget{Spec: tt.spec, Status: tt.status}); got != tt.want {
+		if got := NeverAllows(&policyv1.PodDisruptionBudget{Spec: tt.spec, Status: tt.status}); got != tt.want {
 			t.Errorf("%s: %q, want %q", tt.name, got, tt.want)
 		}
 	}

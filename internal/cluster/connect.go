@@ -106,7 +106,7 @@ func newMapper() meta.RESTMapper {
 	scopes := map[string]meta.RESTScope{namespaced: meta.RESTScopeNamespace, root: meta.RESTScopeRoot}
 	for gv, kinds := range map[schema.GroupVersion]map[string][]string{
 		corev1.SchemeGroupVersion: {
-			namespaced: {"Service", "Pod", "ConfigMap", "Secret", "Event"}, root: {"Namespace", "Node", "PersistentVolume"},
+			namespaced: {"Service", "Pod", "ConfigMap", "Secret", "Event", "PersistentVolumeClaim"}, root: {"Namespace", "Node", "PersistentVolume"},
 		},
 		appsv1.SchemeGroupVersion:          {namespaced: {"Deployment", "ReplicaSet", "StatefulSet", "DaemonSet"}},
 		batchv1.SchemeGroupVersion:         {namespaced: {"Job", "CronJob"}},
@@ -114,7 +114,7 @@ func newMapper() meta.RESTMapper {
 		discoveryv1.SchemeGroupVersion:     {namespaced: {"EndpointSlice"}},
 		coordinationv1.SchemeGroupVersion:  {namespaced: {"Lease"}},
 		networkingv1.SchemeGroupVersion:    {namespaced: {"NetworkPolicy"}, root: {"ServiceCIDR", "IPAddress"}},
-		storagev1.SchemeGroupVersion:       {root: {"CSINode"}},
+		storagev1.SchemeGroupVersion:       {root: {"CSINode", "VolumeAttachment"}},
 		authorizationv1.SchemeGroupVersion: {root: {"SelfSubjectAccessReview"}},
 		apiextensionsv1.SchemeGroupVersion: {root: {"CustomResourceDefinition"}},
 		v1alpha1.GroupVersion:              {root: {"Migration"}},

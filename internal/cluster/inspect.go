@@ -172,7 +172,7 @@ func (i *Inspection) Take(scanner *references.Scanner, o client.Object) {
 		}
 		return
 	case *policyv1.PodDisruptionBudget:
-		if rule := neverAllows(o); rule != "" {
+		if rule := NeverAllows(o); rule != "" {
 			i.Stuck = append(i.Stuck, StuckBudget{Name: o.Namespace + "/" + o.Name, Rule: rule})
 		}
 		return

@@ -66,10 +66,10 @@ func (c *Cluster) Load(ctx context.Context) (*Snapshot, error) {
 		return nil, err
 	}
 	s := &Snapshot{Version: v}
-	if s.ServiceCIDRs, err = list[networkingv1.ServiceCIDR](ctx, c, &networkingv1.ServiceCIDRList{}); err != nil {
+	if s.ServiceCIDRs, err = List[networkingv1.ServiceCIDR](ctx, c, &networkingv1.ServiceCIDRList{}); err != nil {
 		return nil, err
 	}
-	if s.IPAddresses, err = list[networkingv1.IPAddress](ctx, c, &networkingv1.IPAddressList{}); err != nil {
+	if s.IPAddresses, err = List[networkingv1.IPAddress](ctx, c, &networkingv1.IPAddressList{}); err != nil {
 		return nil, err
 	}
 	if err := eachPage(ctx, c, &corev1.ServiceList{}, pageSize, func(o client.Object) {
@@ -77,7 +77,7 @@ func (c *Cluster) Load(ctx context.Context) (*Snapshot, error) {
 	}); err != nil {
 		return nil, err
 	}
-	if s.Nodes, err = list[corev1.Node](ctx, c, &corev1.NodeList{}); err != nil {
+	if s.Nodes, err = List[corev1.Node](ctx, c, &corev1.NodeList{}); err != nil {
 		return nil, err
 	}
 	if s.Ending, err = c.endingNamespaces(ctx); err != nil {
@@ -87,7 +87,7 @@ func (c *Cluster) Load(ctx context.Context) (*Snapshot, error) {
 }
 
 func (c *Cluster) endingNamespaces(ctx context.Context) (map[string]bool, error) {
-	all, err := list[corev1.Namespace](ctx, c, &corev1.NamespaceList{})
+	all, err := List[corev1.Namespace](ctx, c, &corev1.NamespaceList{})
 	if err != nil {
 		return nil, err
 	}
@@ -100,9 +100,9 @@ func (c *Cluster) endingNamespaces(ctx context.Context) (map[string]bool, error)
 	return ending, nil
 }
 
-// list reads a whole collection page by page, without managedFields: nothing is made from them, and in a large cluster
+// List reads a whole collection page by page, without managedFields: nothing is made from them, and in a large cluster
 // they are half of the memory.
-func list[T any](ctx context.Context, c client.Client, of client.ObjectList) ([]T, error) {
+func List[T any](ctx context.Context, c client.Client, of client.ObjectList) ([]T, error) {
 	var all []T
 	err := eachPage(ctx, c, of, pageSize, func(o client.Object) {
 		o.SetManagedFields(nil)

@@ -42,6 +42,8 @@ type Request struct {
 	Services []string `json:"services"`
 	// Workloads that are restarted, such as "Deployment shop/cart", in a migration of pods.
 	Workloads []string `json:"workloads,omitempty"`
+	// Nodes that are emptied, in a migration of nodes.
+	Nodes []string `json:"nodes,omitempty"`
 }
 
 // Occasion is the moment of a run at which hooks are called. Its fields are those of Request.
@@ -54,6 +56,7 @@ type Occasion struct {
 	Batch     int
 	Services  []string
 	Workloads []string
+	Nodes     []string
 }
 
 // of is what the hook's Of is compared with.
@@ -143,6 +146,8 @@ func (s *Step) Title() string {
 		when = "after"
 	}
 	switch {
+	case s.on.Batch > 0 && s.on.Tier == "":
+		return fmt.Sprintf("Call hook %s %s batch %d of phase %s", s.hook.Name, when, s.on.Batch, s.on.Phase)
 	case s.on.Batch > 0:
 		return fmt.Sprintf("Call hook %s %s batch %d of tier %s", s.hook.Name, when, s.on.Batch, s.on.Tier)
 	case s.on.Tier != "":
@@ -173,7 +178,7 @@ func (s *Step) Do(ctx context.Context) error {
 	err := callout.Call(ctx, s.hook.Action, Request{
 		APIVersion: v1alpha1.GroupVersion.String(), Kind: "HookRequest", Hook: s.hook.Name,
 		Migration: s.on.Migration, Run: s.on.Run, Moment: s.on.Moment, Phase: s.on.Phase, Tier: s.on.Tier, Batch: s.on.Batch,
-		Services: services, Workloads: s.on.Workloads,
+		Services: services, Workloads: s.on.Workloads, Nodes: s.on.Nodes,
 	}, nil)
 	if err == nil {
 		return nil

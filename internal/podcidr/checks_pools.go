@@ -7,6 +7,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/internal/check"
+	"github.com/replumb/replumb/internal/trial"
 )
 
 func checkOldPools(in Input) []check.Result {
@@ -42,8 +43,8 @@ func checkPins(in Input) []check.Result {
 		})
 	}
 	pinned := func(object string, annotations map[string]string) {
-		if text := annotations[poolsAnnotation]; text != "" && goes(text) {
-			out = append(out, check.Failed(object, "%s pins pods to a pool that goes: %s", object, poolsAnnotation))
+		if text := annotations[trial.PoolsAnnotation]; text != "" && goes(text) {
+			out = append(out, check.Failed(object, "%s pins pods to a pool that goes: %s", object, trial.PoolsAnnotation))
 		}
 		for _, key := range []string{"cni.projectcalico.org/ipAddrs", "cni.projectcalico.org/ipAddrsNoIpam"} {
 			if annotations[key] != "" {

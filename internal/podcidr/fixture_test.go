@@ -28,6 +28,7 @@ import (
 	"github.com/replumb/replumb/internal/lock"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/nodesim"
+	"github.com/replumb/replumb/internal/trial"
 )
 
 // lazy is shared by the tests of this package; each begins with an empty cluster. Its controllers are real, its nodes are
@@ -201,9 +202,9 @@ func (f *fixture) phaseOf(pod *corev1.Pod) corev1.PodPhase {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	switch {
-	case pod.Labels[canaryLabel] == roleCall && f.failing != "":
+	case pod.Labels[trial.Label] == "call" && f.failing != "":
 		return corev1.PodFailed
-	case pod.Labels[canaryLabel] == roleCall:
+	case pod.Labels[trial.Label] == "call":
 		return corev1.PodSucceeded
 	}
 	return corev1.PodRunning
@@ -312,7 +313,7 @@ func (f *fixture) ready(app string) []netip.Addr {
 	f.must(server.List(f.Context(), all, client.InNamespace("shop"), client.MatchingLabels{"app": app}))
 	var out []netip.Addr
 	for i := range all.Items {
-		if p := &all.Items[i]; ready(p) && p.DeletionTimestamp.IsZero() {
+		if p := &all.Items[i]; trial.Ready(p) && p.DeletionTimestamp.IsZero() {
 			out = append(out, calico.PodAddresses(p)...)
 		}
 	}

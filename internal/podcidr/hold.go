@@ -17,6 +17,7 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/cluster"
 	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/trial"
 )
 
 // tunnelsLabel says which addresses of tunnels a DaemonSet keeps, heldOld or heldNew.
@@ -119,8 +120,8 @@ func (s *holdStep) Verify(ctx context.Context) error {
 		case !cluster.NodeReady(n):
 		case pod == nil:
 			return engine.NotYet("node %s has no pod of DaemonSet %s/%s", n.Name, v1alpha1.SystemNamespace, s.name())
-		case !ready(pod):
-			return engine.NotYet("pod %s on node %s is not ready: %s", pod.Name, n.Name, why(pod))
+		case !trial.Ready(pod):
+			return engine.NotYet("pod %s on node %s is not ready: %s", pod.Name, n.Name, trial.Why(pod))
 		}
 	}
 	return nil

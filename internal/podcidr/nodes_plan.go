@@ -17,6 +17,7 @@ import (
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/nodeipam"
 	"github.com/replumb/replumb/internal/rollout"
+	"github.com/replumb/replumb/internal/trial"
 )
 
 // The phases of a migration on a cluster whose Nodes carry the ranges. What decides their order: a controller manager that
@@ -139,7 +140,7 @@ func (p *Planner) drain(h *Home, d direction) engine.Step {
 		Node: h.Node.Name, Taint: movingTaint(p.spec().Name), Bare: p.spec().Roll.BarePods,
 		Patience: p.spec().Roll.JobWait.Duration,
 		Stays: func(pod *corev1.Pod) bool {
-			return pod.Labels[canaryLabel] != "" || slices.ContainsFunc(calico.PodAddresses(pod), keeps.Contains)
+			return pod.Labels[trial.Label] != "" || slices.ContainsFunc(calico.PodAddresses(pod), keeps.Contains)
 		},
 	})
 }
@@ -156,12 +157,12 @@ func (p *Planner) homeTrial(round []*Home, d direction) engine.Step {
 	name := round[0].Node.Name
 	step := p.trial("canary/"+name, fmt.Sprintf("See that pods on node %s get new addresses and reach others", name))
 	if len(round) > 1 {
-		step.title = fmt.Sprintf("See that pods on node %s and %d more get new addresses and reach others", name, len(round)-1)
+		step.About = fmt.Sprintf("See that pods on node %s and %d more get new addresses and reach others", name, len(round)-1)
 	}
-	step.unfenced, step.home = true, map[string]netip.Prefix{}
+	step.Unfenced, step.Home = true, map[string]netip.Prefix{}
 	for _, h := range round {
-		step.only = append(step.only, h.Node.Name)
-		step.home[h.Node.Name] = nodeipam.Range(h.at(d))
+		step.Only = append(step.Only, h.Node.Name)
+		step.Home[h.Node.Name] = nodeipam.Range(h.at(d))
 	}
 	return step
 }

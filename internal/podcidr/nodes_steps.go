@@ -17,6 +17,7 @@ import (
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/nodeipam"
 	"github.com/replumb/replumb/internal/rollout"
+	"github.com/replumb/replumb/internal/trial"
 )
 
 // nodeStep is what the steps of one node have in common.
@@ -179,7 +180,7 @@ func (s *agentStep) old(ctx context.Context) (old, unready []corev1.Pod, err err
 		}
 		if !p.CreationTimestamp.After(n.CreationTimestamp.Time) {
 			old = append(old, *p)
-		} else if !ready(p) {
+		} else if !trial.Ready(p) {
 			unready = append(unready, *p)
 		}
 	}
@@ -211,7 +212,7 @@ func (s *agentStep) Verify(ctx context.Context) error {
 	case len(old) > 0:
 		return engine.NotYet("pod %s/%s was started before Node %s had its range", old[0].Namespace, old[0].Name, s.name())
 	case len(unready) > 0:
-		return engine.NotYet("pod %s/%s is not ready: %s", unready[0].Namespace, unready[0].Name, why(&unready[0]))
+		return engine.NotYet("pod %s/%s is not ready: %s", unready[0].Namespace, unready[0].Name, trial.Why(&unready[0]))
 	}
 	return nil
 }

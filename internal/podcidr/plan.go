@@ -22,6 +22,7 @@ import (
 	"github.com/replumb/replumb/internal/nodeipam"
 	"github.com/replumb/replumb/internal/rollout"
 	"github.com/replumb/replumb/internal/tier"
+	"github.com/replumb/replumb/internal/trial"
 )
 
 const (
@@ -263,13 +264,16 @@ func (p *Planner) canary() []engine.Group {
 	}
 	step := p.trial("canary", "Try pods with new addresses out on every node")
 	for i := range p.Survey.Moves {
-		step.pools = append(step.pools, p.Survey.Moves[i].Name())
+		step.Pools = append(step.Pools, p.Survey.Moves[i].Name())
 	}
 	return inOrder(step)
 }
 
-func (p *Planner) trial(id, title string) *canaryStep {
-	return &canaryStep{tools: p.Tools, spec: p.spec(), id: id, title: title, image: p.image()}
+func (p *Planner) trial(id, title string) *trial.Step {
+	return &trial.Step{
+		Cluster: p.Tools.Cluster, Migration: p.spec().Name, Name: id, About: title, Image: p.image(),
+		Within: p.spec().To, Targets: p.spec().Canary.Targets,
+	}
 }
 
 // image of replumb, for pods that it runs.

@@ -3,6 +3,7 @@ package rollout
 import (
 	"context"
 	"fmt"
+	"sync"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -23,8 +24,15 @@ type Leaving struct {
 	Taint corev1.Taint
 	// Stays reports whether a pod may stay for another reason, such as an address that is not to change.
 	Stays func(*corev1.Pod) bool
+	// Hosts says that pods on the node's own network go as well: the node itself is about to end.
+	Hosts bool
+	// Forced are deleted whatever a PodDisruptionBudget or their owner says.
+	Forced func(*corev1.Pod) bool
 	// Bare says what becomes of pods without an owner: reported ones are waited for, and so are those of Jobs.
 	Bare v1alpha1.BarePodsPolicy
+	// Turn, if set, is shared by the drains of several nodes at once: so that an owner whose pods are on all of them loses
+	// one after the other.
+	Turn sync.Locker
 	// Patience is how long such pods are waited for, when all others have left. Default: as long as for any.
 	Patience time.Duration
 }
@@ -150,7 +158,7 @@ func (s *drainStep) left(ctx context.Context) ([]corev1.Pod, error) {
 
 func (s *drainStep) goes(p *corev1.Pod) bool {
 	_, static := p.Annotations[corev1.MirrorPodAnnotationKey]
-	if static || p.Spec.HostNetwork || ended(p) || s.leaving.Stays != nil && s.leaving.Stays(p) {
+	if static || p.Spec.HostNetwork && !s.leaving.Hosts || ended(p) || s.leaving.Stays != nil && s.leaving.Stays(p) {
 		return false
 	}
 	ref := metav1.GetControllerOfNoCopy(p)
@@ -176,6 +184,12 @@ func (s *drainStep) send(ctx context.Context, p *corev1.Pod, asked map[types.UID
 	}
 	ref := metav1.GetControllerOf(p)
 	switch {
+	case s.leaving.Forced != nil && s.leaving.Forced(p):
+		err := s.Client.Delete(ctx, p, client.Preconditions{UID: &p.UID})
+		if client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("deleting pod %s/%s: %w", p.Namespace, p.Name, err)
+		}
+		return nil
 	case s.waitsFor(ref):
 		return engine.NotYet("pod %s/%s has nothing that would replace it: its end is waited for", p.Namespace, p.Name)
 	case ref == nil:
@@ -190,6 +204,10 @@ func (s *drainStep) send(ctx context.Context, p *corev1.Pod, asked map[types.UID
 		}
 		changes := Changes{Leave: s.leaving.Node, Slack: time.Second}
 		return s.Restart(*w, changes).Do(ctx)
+	}
+	if s.leaving.Turn != nil {
+		s.leaving.Turn.Lock()
+		defer s.leaving.Turn.Unlock()
 	}
 	if err := s.whole(ctx, p, ref); err != nil {
 		return err

@@ -240,3 +240,25 @@ func TestDrainStandsStill(t *testing.T) {
 		}
 	}
 }
+
+// TestDrainOfWhatEnds: a node that is about to end keeps nothing but what comes with any node, and a pod that was named goes
+// although its owner is short of pods.
+func TestDrainOfWhatEnds(t *testing.T) {
+	f := setup(t)
+	f.tools.Client = f.Server // to delete a pod takes a right that to evict it does not
+	const node = "ends"
+	rs := f.replicaSet("short")
+	f.scaled(rs, 3)
+	named := f.on(node, "short-a", nil, controlledBy(kindReplicaSet, rs))
+	host := f.on(node, "on-host", func(p *corev1.Pod) { p.Spec.HostNetwork = true })
+	step := f.tools.Drain(Leaving{
+		Node: node, Taint: closing(), Hosts: true, Bare: v1alpha1.BarePodsEvict,
+		Forced: func(p *corev1.Pod) bool { return p.Name == "short-a" },
+	})
+	ended := f.start(t.Context(), step)
+	f.waiting("has not ended yet")
+	f.remove(named)
+	f.remove(host)
+	f.must(<-ended)
+	f.state(step, engine.Done)
+}

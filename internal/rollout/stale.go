@@ -86,7 +86,7 @@ func burdens(pod *corev1.Pod, c Changes) []burden {
 	if hasAddress(pod, c.Addresses) {
 		all = append(all, burden{text: CarriesAddress, until: c.AddressesUntil.Add(c.Slack)})
 	}
-	if c.Leave != "" && pod.Spec.NodeName == c.Leave && !pod.Spec.HostNetwork {
+	if c.Leave != "" && pod.Spec.NodeName == c.Leave {
 		// Cut to whole seconds: the restart that made it has a time of the same second, and must not be taken for a later one.
 		all = append(all, burden{text: CarriesNode, until: pod.CreationTimestamp.Add(time.Second + c.Slack)})
 	}

@@ -145,7 +145,12 @@ func eventOf(kind engine.Kind, step string) func(engine.Event) bool {
 // fails the test if apply ends before.
 func applyUntil(t *testing.T, l *lab.Lab, file string, matches func(engine.Event) bool) []engine.Event {
 	t.Helper()
-	cmd := command(t, "replumb", "apply", "-f", file, "-o", "json", "--kubeconfig", l.Kubeconfig())
+	return runUntil(t, command(t, "replumb", "apply", "-f", file, "-o", "json", "--kubeconfig", l.Kubeconfig()), matches)
+}
+
+// runUntil runs a command that writes events as JSON lines until an event that matches, and kills it there.
+func runUntil(t *testing.T, cmd *exec.Cmd, matches func(engine.Event) bool) []engine.Event {
+	t.Helper()
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	out, err := cmd.StdoutPipe()
@@ -174,7 +179,7 @@ func applyUntil(t *testing.T, l *lab.Lab, file string, matches func(engine.Event
 	for _, e := range events[max(0, len(events)-5):] {
 		t.Logf("one of the last events: %s %s %s %s", e.Kind, e.Phase, e.Step, e.Error)
 	}
-	t.Fatalf("apply ended before the event came, after %d: %v: %s", len(events), cmd.Wait(), stderr.String())
+	t.Fatalf("the command ended before the event came, after %d: %v: %s", len(events), cmd.Wait(), stderr.String())
 	return nil
 }
 

@@ -1,4 +1,6 @@
-package podcidr
+// Package trial has throw-away pods prove that pods of a node, or of a new range, reach what they have to and are kept from what a
+// NetworkPolicy forbids. What runs inside of them is in internal/canary.
+package trial
 
 import (
 	"cmp"
@@ -29,49 +31,64 @@ import (
 )
 
 const (
-	// poolsAnnotation asks Calico's IPAM for an address of one of these pools.
-	poolsAnnotation = "cni.projectcalico.org/ipv4pools"
-	// roleAnswer and roleCall are values of canaryLabel.
-	canaryLabel          = "replumb.dev/canary"
-	roleAnswer           = "answer"
-	roleCall             = "call"
-	kubeletPort          = 10250
-	callTime             = 45 * time.Second
-	canaryDeadline       = 5 * time.Minute
-	canaryUser     int64 = 65534
+	// PoolsAnnotation asks Calico's IPAM for an address of one of these pools.
+	PoolsAnnotation = "cni.projectcalico.org/ipv4pools"
+	// Label is on every pod of a trial; roleAnswer and roleCall are its values.
+	Label      = "replumb.dev/canary"
+	roleAnswer = "answer"
+	roleCall   = "call"
+
+	kubeletPort       = 10250
+	callTime          = 45 * time.Second
+	deadline          = 5 * time.Minute
+	user        int64 = 65534
 )
 
-// canaryStep has on every node a pod that answers and one that calls, with addresses of the targets: pod to pod, to
-// Services, to nodes and to what the Migration names; and past what a NetworkPolicy forbids. Without pools it takes the
-// addresses as they come, and proves that they come from the targets.
-type canaryStep struct {
-	tools Tools
-	spec  Spec
-	id    string
-	title string
-	// pools to ask for.
-	pools []string
-	image string
-	// only, if set, names the nodes that answer; one other one calls them too. home says which range their pods must
-	// get addresses of, where the targets as a whole will not do.
-	only []string
-	home map[string]netip.Prefix
-	// unfenced says that nothing in the cluster may enforce NetworkPolicies.
-	unfenced bool
+// Step has on every node a pod that answers and one that calls: pod to pod, to Services, to nodes and to whatever else is
+// named; and past what a NetworkPolicy forbids. It is an engine.Step.
+type Step struct {
+	Cluster   *cluster.Cluster
+	Migration string
+	// Name and About are its ID and title.
+	Name, About string
+	// Image of replumb for the pods.
+	Image string
+	// Pools of Calico to ask for addresses of; none takes the addresses as they come.
+	Pools []string
+	// Within are the ranges that addresses must come from; any, if there are none. Home says so of single nodes.
+	Within []netip.Prefix
+	Home   map[string]netip.Prefix
+	// Targets are further addresses, as host:port over TCP, that pods must reach.
+	Targets []string
+	// Only, if set, names the nodes that answer; one other one calls them too.
+	Only []string
+	// Unfenced says that nothing in the cluster may enforce NetworkPolicies.
+	Unfenced bool
 }
 
-var _ engine.Abandoner = (*canaryStep)(nil)
+var (
+	_ engine.Timed     = (*Step)(nil)
+	_ engine.Waiter    = (*Step)(nil)
+	_ engine.Abandoner = (*Step)(nil)
+)
 
-func (s *canaryStep) ID() string            { return s.id }
-func (s *canaryStep) Title() string         { return s.title }
-func (*canaryStep) Deadline() time.Duration { return canaryDeadline }
-func (*canaryStep) Waits()                  {}
+// ID implements engine.Step.
+func (s *Step) ID() string { return s.Name }
+
+// Title implements engine.Step.
+func (s *Step) Title() string { return s.About }
+
+// Deadline implements engine.Timed.
+func (*Step) Deadline() time.Duration { return deadline }
+
+// Waits implements engine.Waiter.
+func (*Step) Waits() {}
 
 // State implements engine.Step: what pods that ran earlier proved says nothing of now.
-func (*canaryStep) State(context.Context) (engine.State, error) { return engine.Pending, nil }
+func (*Step) State(context.Context) (engine.State, error) { return engine.Pending, nil }
 
 // Do makes the pods that answer.
-func (s *canaryStep) Do(ctx context.Context) error {
+func (s *Step) Do(ctx context.Context) error {
 	if err := s.Abandon(ctx); err != nil {
 		return err
 	}
@@ -96,7 +113,7 @@ func (s *canaryStep) Do(ctx context.Context) error {
 }
 
 // Verify implements engine.Step: as soon as all pods answer, it sends those that call.
-func (s *canaryStep) Verify(ctx context.Context) error {
+func (s *Step) Verify(ctx context.Context) error {
 	answering, err := s.pods(ctx, roleAnswer)
 	if err != nil {
 		return err
@@ -134,26 +151,26 @@ type strayError struct{ text string }
 func (e *strayError) Error() string { return e.text }
 
 // address of a pod that answers.
-func (s *canaryStep) address(pod *corev1.Pod) (netip.Addr, error) {
-	if !ready(pod) {
-		return netip.Addr{}, engine.NotYet("canary %s on node %s is not ready: %s", pod.Name, pod.Spec.NodeName, why(pod))
+func (s *Step) address(pod *corev1.Pod) (netip.Addr, error) {
+	if !Ready(pod) {
+		return netip.Addr{}, engine.NotYet("canary %s on node %s is not ready: %s", pod.Name, pod.Spec.NodeName, Why(pod))
 	}
 	all := calico.PodAddresses(pod)
 	if len(all) == 0 {
 		return netip.Addr{}, engine.NotYet("canary %s on node %s has no address", pod.Name, pod.Spec.NodeName)
 	}
-	if home, ok := s.home[pod.Spec.NodeName]; ok && !home.Contains(all[0]) {
+	if home, ok := s.Home[pod.Spec.NodeName]; ok && !home.Contains(all[0]) {
 		return netip.Addr{}, &strayError{fmt.Sprintf("node %s gave a new pod the address %s, which is not in its range %s",
 			pod.Spec.NodeName, all[0], home)}
 	}
-	if len(s.home) == 0 && !within(s.spec.To, all[0]) {
+	if len(s.Home) == 0 && len(s.Within) > 0 && !within(s.Within, all[0]) {
 		return netip.Addr{}, fmt.Errorf("node %s gave a new pod the address %s, which is not in %v: something pins its pool",
-			pod.Spec.NodeName, all[0], s.spec.To)
+			pod.Spec.NodeName, all[0], s.Within)
 	}
 	return all[0], nil
 }
 
-func (s *canaryStep) call(ctx context.Context, answering []corev1.Pod, addresses []netip.Addr) error {
+func (s *Step) call(ctx context.Context, answering []corev1.Pod, addresses []netip.Addr) error {
 	reach, err := s.targets(ctx)
 	if err != nil {
 		return err
@@ -161,7 +178,7 @@ func (s *canaryStep) call(ctx context.Context, answering []corev1.Pod, addresses
 	var refuse []string
 	for _, a := range addresses {
 		reach = append(reach, netip.AddrPortFrom(a, canary.OpenPort).String())
-		if !s.unfenced {
+		if !s.Unfenced {
 			refuse = append(refuse, netip.AddrPortFrom(a, canary.ClosedPort).String())
 		}
 	}
@@ -180,10 +197,10 @@ func (s *canaryStep) call(ctx context.Context, answering []corev1.Pod, addresses
 	return engine.NotYet("canaries are calling each other")
 }
 
-func (s *canaryStep) answers(node string) bool { return s.only == nil || slices.Contains(s.only, node) }
+func (s *Step) answers(node string) bool { return s.Only == nil || slices.Contains(s.Only, node) }
 
 // callers are the nodes that answer and, if those are not all, one of the others.
-func (s *canaryStep) callers(ctx context.Context, answering []corev1.Pod) ([]string, error) {
+func (s *Step) callers(ctx context.Context, answering []corev1.Pod) ([]string, error) {
 	var from []string
 	for i := range answering {
 		from = append(from, answering[i].Spec.NodeName)
@@ -200,13 +217,13 @@ func (s *canaryStep) callers(ctx context.Context, answering []corev1.Pod) ([]str
 }
 
 // targets are Services, kubelets, and what the Migration names.
-func (s *canaryStep) targets(ctx context.Context) ([]string, error) {
-	targets := slices.Clone(s.spec.Canary.Targets)
+func (s *Step) targets(ctx context.Context) ([]string, error) {
+	targets := slices.Clone(s.Targets)
 	for _, key := range []client.ObjectKey{
 		{Namespace: metav1.NamespaceDefault, Name: "kubernetes"}, {Namespace: metav1.NamespaceSystem, Name: "kube-dns"},
 	} {
 		svc := &corev1.Service{}
-		err := s.tools.Cluster.Get(ctx, key, svc)
+		err := s.Cluster.Get(ctx, key, svc)
 		if apierrors.IsNotFound(err) {
 			continue
 		}
@@ -234,7 +251,7 @@ func (s *canaryStep) targets(ctx context.Context) ([]string, error) {
 }
 
 // outcome of a pod that calls.
-func (s *canaryStep) outcome(pod *corev1.Pod) error {
+func (s *Step) outcome(pod *corev1.Pod) error {
 	switch pod.Status.Phase {
 	case corev1.PodSucceeded:
 		return nil
@@ -245,34 +262,35 @@ func (s *canaryStep) outcome(pod *corev1.Pod) error {
 				message = strings.TrimSpace(t.Message)
 			}
 		}
-		return fmt.Errorf("a pod with a new address on node %s: %s", pod.Spec.NodeName, message)
+		return fmt.Errorf("a pod tried out on node %s: %s", pod.Spec.NodeName, message)
 	}
-	return engine.NotYet("canary %s on node %s is calling: %s", pod.Name, pod.Spec.NodeName, why(pod))
+	return engine.NotYet("canary %s on node %s is calling: %s", pod.Name, pod.Spec.NodeName, Why(pod))
 }
 
 // Abandon implements engine.Abandoner.
-func (s *canaryStep) Abandon(ctx context.Context) error {
-	return removeCanaries(ctx, s.tools, s.spec.Name)
+func (s *Step) Abandon(ctx context.Context) error {
+	return Remove(ctx, s.Cluster, s.Migration)
 }
 
-func removeCanaries(ctx context.Context, tools Tools, migration string) error {
+// Remove ends the pods of all trials of a migration.
+func Remove(ctx context.Context, c client.Client, migration string) error {
 	ours := []client.DeleteAllOfOption{
 		client.InNamespace(v1alpha1.SystemNamespace),
-		client.HasLabels{canaryLabel},
+		client.HasLabels{Label},
 		client.MatchingLabels{v1alpha1.LabelMigration: migration},
 		client.GracePeriodSeconds(1),
 	}
 	for _, o := range []client.Object{&corev1.Pod{}, &networkingv1.NetworkPolicy{}} {
-		if err := tools.Cluster.DeleteAllOf(ctx, o, ours...); client.IgnoreNotFound(err) != nil {
+		if err := c.DeleteAllOf(ctx, o, ours...); client.IgnoreNotFound(err) != nil {
 			return fmt.Errorf("removing canaries: %w", err)
 		}
 	}
 	return nil
 }
 
-func (s *canaryStep) pods(ctx context.Context, role string) ([]corev1.Pod, error) {
+func (s *Step) pods(ctx context.Context, role string) ([]corev1.Pod, error) {
 	all := &corev1.PodList{}
-	err := s.tools.Cluster.List(ctx, all, client.InNamespace(v1alpha1.SystemNamespace), s.labels(role))
+	err := s.Cluster.List(ctx, all, client.InNamespace(v1alpha1.SystemNamespace), s.labels(role))
 	if err != nil {
 		return nil, fmt.Errorf("looking for canaries: %w", err)
 	}
@@ -280,14 +298,14 @@ func (s *canaryStep) pods(ctx context.Context, role string) ([]corev1.Pod, error
 	return all.Items, nil
 }
 
-func (s *canaryStep) labels(role string) client.MatchingLabels {
-	return client.MatchingLabels{v1alpha1.LabelMigration: s.spec.Name, canaryLabel: role}
+func (s *Step) labels(role string) client.MatchingLabels {
+	return client.MatchingLabels{v1alpha1.LabelMigration: s.Migration, Label: role}
 }
 
 // nodes are those on which a pod can be expected to start.
-func (s *canaryStep) nodes(ctx context.Context) ([]corev1.Node, error) {
+func (s *Step) nodes(ctx context.Context) ([]corev1.Node, error) {
 	all := &corev1.NodeList{}
-	if err := s.tools.Cluster.List(ctx, all); err != nil {
+	if err := s.Cluster.List(ctx, all); err != nil {
 		return nil, fmt.Errorf("listing nodes: %w", err)
 	}
 	all.Items = slices.DeleteFunc(all.Items, func(n corev1.Node) bool { return !cluster.NodeReady(&n) })
@@ -295,8 +313,8 @@ func (s *canaryStep) nodes(ctx context.Context) ([]corev1.Node, error) {
 }
 
 // create makes an object. One that an earlier try left, and that is still ending, is waited for.
-func (s *canaryStep) create(ctx context.Context, o client.Object) error {
-	err := s.tools.Cluster.Create(ctx, o, client.FieldOwner(v1alpha1.FieldManager))
+func (s *Step) create(ctx context.Context, o client.Object) error {
+	err := s.Cluster.Create(ctx, o, client.FieldOwner(v1alpha1.FieldManager))
 	if apierrors.IsAlreadyExists(err) {
 		return engine.NotYet("%s of an earlier run is still ending", o.GetName())
 	}
@@ -306,12 +324,12 @@ func (s *canaryStep) create(ctx context.Context, o client.Object) error {
 	return nil
 }
 
-func (s *canaryStep) meta(name, role string) metav1.ObjectMeta {
+func (s *Step) meta(name, role string) metav1.ObjectMeta {
 	return metav1.ObjectMeta{Namespace: v1alpha1.SystemNamespace, GenerateName: name + "-", Labels: s.labels(role)}
 }
 
 // policy lets those that call reach one of the ports of those that answer, and no other.
-func (s *canaryStep) policy() *networkingv1.NetworkPolicy {
+func (s *Step) policy() *networkingv1.NetworkPolicy {
 	return &networkingv1.NetworkPolicy{
 		ObjectMeta: s.meta("canary", roleAnswer),
 		Spec: networkingv1.NetworkPolicySpec{
@@ -325,11 +343,11 @@ func (s *canaryStep) policy() *networkingv1.NetworkPolicy {
 	}
 }
 
-func (s *canaryStep) pod(role, node string, args []string) *corev1.Pod {
+func (s *Step) pod(role, node string, args []string) *corev1.Pod {
 	m := s.meta("canary-"+role, role)
-	if len(s.pools) > 0 {
-		body, _ := json.Marshal(s.pools) // strings always do
-		m.Annotations = map[string]string{poolsAnnotation: string(body)}
+	if len(s.Pools) > 0 {
+		body, _ := json.Marshal(s.Pools) // strings always do
+		m.Annotations = map[string]string{PoolsAnnotation: string(body)}
 	}
 	restart := corev1.RestartPolicyNever
 	if role == roleAnswer {
@@ -342,9 +360,9 @@ func (s *canaryStep) pod(role, node string, args []string) *corev1.Pod {
 			TerminationGracePeriodSeconds: ptr.To[int64](1),
 			Tolerations:                   []corev1.Toleration{{Operator: corev1.TolerationOpExists}},
 			Containers: []corev1.Container{{
-				Name: "canary", Image: s.image, Args: args, TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
+				Name: "canary", Image: s.Image, Args: args, TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
 				SecurityContext: &corev1.SecurityContext{
-					RunAsUser: ptr.To(canaryUser), RunAsNonRoot: ptr.To(true), ReadOnlyRootFilesystem: ptr.To(true),
+					RunAsUser: ptr.To(user), RunAsNonRoot: ptr.To(true), ReadOnlyRootFilesystem: ptr.To(true),
 					AllowPrivilegeEscalation: ptr.To(false), Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
 					SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
 				},
@@ -353,18 +371,23 @@ func (s *canaryStep) pod(role, node string, args []string) *corev1.Pod {
 	}
 }
 
-func ready(pod *corev1.Pod) bool {
+// Ready reports whether a pod is.
+func Ready(pod *corev1.Pod) bool {
 	return slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
 		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
 	})
 }
 
-// why says what a pod waits for.
-func why(pod *corev1.Pod) string {
+// Why says what a pod waits for.
+func Why(pod *corev1.Pod) string {
 	for _, c := range pod.Status.ContainerStatuses {
 		if w := c.State.Waiting; w != nil {
 			return strings.TrimSpace(w.Reason + " " + w.Message)
 		}
 	}
 	return string(pod.Status.Phase)
+}
+
+func within(all []netip.Prefix, a netip.Addr) bool {
+	return slices.ContainsFunc(all, func(p netip.Prefix) bool { return p.Contains(a) })
 }
