@@ -12,6 +12,7 @@ import (
 
 	"github.com/replumb/replumb/internal/check"
 	"github.com/replumb/replumb/internal/cluster"
+	"github.com/replumb/replumb/internal/nodes"
 	"github.com/replumb/replumb/internal/podcidr"
 	"github.com/replumb/replumb/internal/servicecidr"
 )
@@ -21,7 +22,8 @@ var update = flag.Bool("update", false, "write findings.md")
 // TestFindingsPageIsUpToDate generates the page of all kinds of migrations.
 func TestFindingsPageIsUpToDate(t *testing.T) {
 	const page = "findings.md"
-	want := check.Reference("Findings", servicecidr.Checks()) + check.Section("Pods", podcidr.Checks())
+	want := check.Reference("Findings", servicecidr.Checks()) + check.Section("Pods", podcidr.Checks()) +
+		check.Section("Nodes", nodes.Checks())
 	if *update {
 		if err := os.WriteFile(page, []byte(want), 0o600); err != nil {
 			t.Fatal(err)
@@ -43,6 +45,12 @@ func TestCodesAreUnique(t *testing.T) {
 		if seen[c.Code] {
 			t.Errorf("code %s is used twice", c.Code)
 		}
+		seen[c.Code] = true
+	}
+	for _, c := range nodes.Checks() {
+		if seen[c.Code] {
+			t.Errorf("code %s is used twice", c.Code)
+		}
 	}
 }
 
@@ -51,6 +59,7 @@ func TestRolesGrantExactlyTheRights(t *testing.T) {
 	for file, rights := range map[string][]cluster.Right{
 		"../deploy/rbac.yaml": servicecidr.Rights(), "../deploy/rbac-pod-cidr.yaml": podcidr.Rights(),
 		"../deploy/rbac-pod-cidr-nodes.yaml": podcidr.NodeRights(),
+		"../deploy/rbac-nodes.yaml":          nodes.Rights(),
 	} {
 		granted, needed := grantedBy(t, file), map[string]bool{}
 		for _, r := range rights {

@@ -33,7 +33,7 @@ type MigrationList struct {
 
 // MigrationSpec says what to move and how far to go.
 //
-// +kubebuilder:validation:ExactlyOneOf=serviceCIDR;podCIDR
+// +kubebuilder:validation:ExactlyOneOf=serviceCIDR;podCIDR;nodes
 type MigrationSpec struct {
 	// ServiceCIDR moves the Services of the cluster to another range. It cannot be changed: a different move is a
 	// different Migration.
@@ -45,6 +45,11 @@ type MigrationSpec struct {
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="podCIDR cannot be changed; create another Migration"
 	PodCIDR *PodCIDRSpec `json:"podCIDR,omitempty"`
+
+	// Nodes moves the cluster's nodes to another network. It cannot be changed either.
+	// +optional
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="nodes cannot be changed; create another Migration"
+	Nodes *NodesSpec `json:"nodes,omitempty"`
 
 	// Batch is how many objects move together.
 	// +optional
@@ -499,6 +504,17 @@ type MigrationStatus struct {
 	// +listType=map
 	// +listMapKey=name
 	Tiers []TierStatus `json:"tiers,omitempty"`
+
+	// Nodes are those that leave, in a migration of nodes: it remembers them when they are gone.
+	// +optional
+	// +listType=map
+	// +listMapKey=name
+	Nodes []NodeStatus `json:"nodes,omitempty"`
+
+	// Records are what names in DNS were before they were changed.
+	// +optional
+	// +kubebuilder:validation:MaxItems=128
+	Records []RecordStatus `json:"records,omitempty"`
 
 	// Conditions: Ready is true when the cluster is as spec.desired says, Paused while a pause is asked for.
 	// +optional

@@ -13,8 +13,10 @@ import (
 	"github.com/replumb/replumb/internal/check"
 	"github.com/replumb/replumb/internal/cluster"
 	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/etcd"
 	"github.com/replumb/replumb/internal/lock"
 	"github.com/replumb/replumb/internal/migration"
+	"github.com/replumb/replumb/internal/records"
 	"github.com/replumb/replumb/internal/servicecidr"
 	"github.com/replumb/replumb/internal/spec"
 )
@@ -127,7 +129,13 @@ func hintOfRun(err error) string {
 	var changed *migration.ChangedPlanError
 	var back *servicecidr.CameBackError
 	var unknown *engine.UnknownPhaseError
+	var record *records.Error
+	var member *etcd.RefusedError
 	switch {
+	case errors.As(err, &record):
+		return record.Hint
+	case errors.As(err, &member):
+		return member.Hint
 	case errors.As(err, &held) && held.Holder.Migration != "":
 		return "wait until it is done, or ask it to stop: replumb pause " + held.Holder.Migration
 	case errors.As(err, &held):

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/replumb/replumb/internal/check"
+	"github.com/replumb/replumb/internal/nodes"
 	"github.com/replumb/replumb/internal/podcidr"
 	"github.com/replumb/replumb/internal/servicecidr"
 	"github.com/replumb/replumb/internal/ui"
@@ -62,6 +63,7 @@ func explanations() map[string]explanation {
 	all := map[string]explanation{}
 	explain(all, servicecidr.Checks())
 	explain(all, podcidr.Checks())
+	explain(all, nodes.Checks())
 	return all
 }
 

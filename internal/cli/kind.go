@@ -11,6 +11,7 @@ import (
 	"github.com/replumb/replumb/internal/cluster"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/migration"
+	"github.com/replumb/replumb/internal/nodes"
 	"github.com/replumb/replumb/internal/podcidr"
 	"github.com/replumb/replumb/internal/servicecidr"
 )
@@ -77,9 +78,14 @@ type page interface {
 
 // newJob makes the job of a Migration. Without a cluster it only tells what is wrong in the Migration.
 func (a *app) newJob(c *connection, m *v1alpha1.Migration) (job, error) {
-	if m.Spec.PodCIDR != nil && m.Spec.ServiceCIDR == nil {
+	switch {
+	case m.Spec.ServiceCIDR != nil:
+	case m.Spec.PodCIDR != nil:
 		j, err := podcidr.NewJob(c.podTools(), m)
 		return podJob{j, a.name}, err
+	case m.Spec.Nodes != nil:
+		j, err := nodes.NewJob(c.nodeTools(), m)
+		return nodeJob{j, a.name}, err
 	}
 	j, err := servicecidr.NewJob(c.serviceTools(), m)
 	return serviceJob{j, a.name}, err
@@ -103,6 +109,13 @@ func (c *connection) podTools() podcidr.Tools {
 		return podcidr.Tools{}
 	}
 	return podcidr.Tools{Cluster: c.Cluster, Image: image()}
+}
+
+func (c *connection) nodeTools() nodes.Tools {
+	if c == nil {
+		return nodes.Tools{}
+	}
+	return nodes.Tools{Cluster: c.Cluster, Image: image()}
 }
 
 // connect to the cluster that the flags name.

@@ -23,6 +23,7 @@ const (
 	haName     = "e2e-ha"
 	calicoName = "e2e-calico"
 	crossName  = "e2e-calico-cross"
+	vpcName    = "e2e-vpc"
 )
 
 func TestMain(m *testing.M) {
@@ -33,7 +34,7 @@ func TestMain(m *testing.M) {
 func run(m *testing.M) int {
 	ctx := context.Background()
 	down := func() {
-		for _, name := range []string{sharedName, haName, calicoName, crossName} {
+		for _, name := range []string{sharedName, haName, calicoName, crossName, vpcName} {
 			if _, err := lab.Down(ctx, name); err != nil {
 				fmt.Fprintf(os.Stderr, "taking lab %s down: %v\n", name, err)
 			}

@@ -46,7 +46,8 @@ const podClusters = 2
 type podCluster struct {
 	*apitest.Server
 	target
-	dir string
+	fleet *nodesim.Fleet
+	dir   string
 }
 
 func startPods(t *testing.T) *podCluster {
@@ -67,6 +68,7 @@ func startPods(t *testing.T) *podCluster {
 		}
 		return corev1.PodRunning
 	}}
+	c.fleet = fleet
 	for i := range podNodes {
 		must(t, fleet.Node(t.Context(), fmt.Sprintf("node%d", i+1), netip.AddrFrom4([4]byte{192, 0, 2, byte(i + 1)})))
 	}
@@ -99,8 +101,8 @@ func pool(name, cidr string) client.Object {
 	return o
 }
 
-// reset brings the cluster to how it is before a migration: everything in the old pool.
-func (c *podCluster) reset(t *testing.T) {
+// clear removes what migrations and workloads left.
+func (c *podCluster) clear(t *testing.T) {
 	t.Helper()
 	ctx := t.Context()
 	for _, o := range []client.Object{
@@ -131,6 +133,13 @@ func (c *podCluster) reset(t *testing.T) {
 	system := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.SystemNamespace}}
 	must(t, client.IgnoreNotFound(c.Delete(ctx, system)))
 	c.eventually(t, func() error { return gone(ctx, c, system) })
+}
+
+// reset brings the cluster to how it is before a migration: everything in the old pool.
+func (c *podCluster) reset(t *testing.T) {
+	t.Helper()
+	ctx := t.Context()
+	c.clear(t)
 	must(t, client.IgnoreAlreadyExists(c.Create(ctx, pool(oldPool, oldPods))))
 	old := calico.Empty("IPPool", oldPool)
 	must(t, c.Get(ctx, client.ObjectKeyFromObject(old), old))
@@ -252,21 +261,27 @@ func (c *podCluster) take(t *testing.T) picture {
 		items, err := meta.ExtractList(list)
 		must(t, err)
 		for _, item := range items {
-			o := item.(client.Object)
-			if ns := o.GetNamespace(); ns == metav1.NamespaceSystem && o.GetName() != "coredns" && o.GetName() != lock.Name {
-				continue // the API server's own
-			}
-			kind := strings.TrimPrefix(fmt.Sprintf("%T", o), "*")
-			name := volatile.ReplaceAllString(kind+" "+o.GetNamespace()+"/"+o.GetName(), "<volatile>")
-			p[name] = volatile.ReplaceAllString(plain(t, o), "<volatile>")
-			p[name] = counted.ReplaceAllString(p[name], "")
-			if strings.HasPrefix(kind, "v1.Deployment") || strings.HasPrefix(kind, "v1.StatefulSet") ||
-				strings.HasPrefix(kind, "v1.DaemonSet") {
-				p[name], _, _ = strings.Cut(p[name], "\nstatus:") // which names revisions, that depend on the time of a restart
-			}
+			p.add(t, item.(client.Object))
 		}
 	}
 	return p
+}
+
+// add takes what is of an object, without what differs from run to run.
+func (p picture) add(t *testing.T, o client.Object) {
+	t.Helper()
+	ns := o.GetNamespace()
+	if ns == metav1.NamespaceDefault || ns == metav1.NamespaceSystem && o.GetName() != "coredns" && o.GetName() != lock.Name {
+		return // the API server's own
+	}
+	kind := strings.TrimPrefix(fmt.Sprintf("%T", o), "*")
+	name := volatile.ReplaceAllString(kind+" "+ns+"/"+o.GetName(), "<volatile>")
+	p[name] = volatile.ReplaceAllString(plain(t, o), "<volatile>")
+	p[name] = counted.ReplaceAllString(p[name], "")
+	if strings.HasPrefix(kind, "v1.Deployment") || strings.HasPrefix(kind, "v1.StatefulSet") ||
+		strings.HasPrefix(kind, "v1.DaemonSet") {
+		p[name], _, _ = strings.Cut(p[name], "\nstatus:") // which names revisions, that depend on the time of a restart
+	}
 }
 
 // counted is how many pods there were when a run ended: those that were just coming or going are among them.
@@ -361,12 +376,17 @@ func (c *podCluster) undisturbed(t *testing.T) (apply, finish, rollback podComma
 
 func (c *podCluster) survive(t *testing.T, cmd podCommand, at moment, control bool, args []string) {
 	t.Helper()
-	if came := c.killed(t, at, args...); !came && !at.waits() {
+	c.surviveAs(t, cmd, at, control, args, c.take)
+}
+
+func (k target) surviveAs(t *testing.T, cmd podCommand, at moment, control bool, args []string, take func(*testing.T) picture) {
+	t.Helper()
+	if came := k.killed(t, at, args...); !came && !at.waits() {
 		t.Fatal("the run ended before the event came")
 	}
-	if control && len(differences(cmd.want, c.take(t))) == 0 {
+	if control && len(differences(cmd.want, take(t))) == 0 {
 		t.Error("killed and not run again, the cluster looks as if nothing had happened: the comparison proves nothing")
 	}
-	c.whole(t, args...)
-	same(t, cmd.want, "after "+cmd.args[0], c.take)
+	k.whole(t, args...)
+	same(t, cmd.want, "after "+cmd.args[0], take)
 }

@@ -1,0 +1,86 @@
+package nodes
+
+import (
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+)
+
+// populate makes one workload of each kind, and what comes from outside.
+func (f *fixture) populate() *corev1.Service {
+	f.Helper()
+	f.deployment("web", 3)
+	f.deployment("host", 1, func(s *corev1.PodSpec) { s.HostNetwork = true })
+	f.statefulSet("db", 2)
+	f.daemonSet("log")
+	f.budget("web", 2)
+	return f.edge("web")
+}
+
+func (f *fixture) allOn(nodes string) {
+	f.Helper()
+	f.on(nodes, "web", 3)
+	f.on(nodes, "host", 1)
+	f.on(nodes, "db", 2)
+}
+
+func atFinish(m *v1alpha1.Migration) { m.Spec.Nodes.Terminate.When = v1alpha1.TerminateAtFinish }
+
+func TestThereAndFinished(t *testing.T) {
+	f := setup(t)
+	svc := f.populate()
+	port := svc.Spec.HealthCheckNodePort
+	f.must(f.apply())
+	f.allOn("c d")
+	if got := f.nodes(); got != "c d" {
+		t.Errorf("nodes: %s", got)
+	}
+	st := f.again()
+	if st.Phase != v1alpha1.PhaseMoved || st.Counts.Moved != 2 || st.Counts.Total != 2 || st.LastError != "" {
+		t.Errorf("status after apply: %+v", st)
+	}
+	f.must(server.Get(t.Context(), client.ObjectKeyFromObject(svc), svc))
+	if !local(svc) || svc.Spec.HealthCheckNodePort != port || svc.Annotations[v1alpha1.AnnotationTrafficPolicy] != "" {
+		t.Errorf("the policy was not put back: %+v, health-check port %d before", svc.Spec, port)
+	}
+	f.must(f.apply()) // a second time changes nothing
+	f.must(f.finish())
+	f.allOn("c d")
+	if st := f.again(); st.Phase != v1alpha1.PhaseFinished || !st.PointOfNoReturnPassed {
+		t.Errorf("status after finish: %+v", st)
+	}
+	err := server.Get(t.Context(), client.ObjectKey{Name: v1alpha1.SystemNamespace}, &corev1.Namespace{})
+	if !apierrors.IsNotFound(err) {
+		t.Errorf("the namespace is left: %v", err)
+	}
+	f.must(f.finish()) // a second time changes nothing
+	f.fails(f.apply(), "is finished")
+	f.fails(f.rollback(), "point of no return")
+}
+
+// TestForthAndBackAndForth keeps old nodes until finish, so that there is something to go back to.
+func TestForthAndBackAndForth(t *testing.T) {
+	f := setup(t, atFinish)
+	f.populate()
+	f.must(f.apply())
+	f.allOn("c d")
+	if got := f.nodes(); got != "a:NoSchedule b:NoSchedule c d" {
+		t.Errorf("nodes after apply: %s", got)
+	}
+	f.must(f.rollback())
+	f.allOn("a b")
+	if got := f.nodes(); got != "a b c:NoSchedule d:NoSchedule" {
+		t.Errorf("nodes after rollback: %s", got)
+	}
+	f.fails(f.finish(), "rolled back")
+	f.must(f.apply())
+	f.allOn("c d")
+	f.must(f.finish())
+	if got := f.nodes(); got != "c d" {
+		t.Errorf("nodes after finish: %s", got)
+	}
+}

@@ -1,0 +1,206 @@
+package nodes
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	resourcehelper "k8s.io/component-helpers/resource"
+	schedulinghelper "k8s.io/component-helpers/scheduling/corev1"
+	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
+	"k8s.io/klog/v2"
+)
+
+// Misfit is a pod for which there is no place.
+type Misfit struct {
+	Pod *corev1.Pod
+	// Reasons say of how many nodes what is in the way.
+	Reasons string
+}
+
+// place is a node that takes over, as full as it would be by then.
+type place struct {
+	node *corev1.Node
+	free corev1.ResourceList
+	pods []*corev1.Pod
+}
+
+// Room places every pod that has to leave on the nodes that take over, the largest first, by the scheduler's own predicates as far
+// as they are in k8s.io/component-helpers: requests, number of pods, host ports, taints, node selectors and required affinity,
+// and by required anti-affinity. What only the scheduler knows (topology spread, volumes, extenders) is left to it. It returns
+// those pods for which no node is left.
+func (s *Survey) Room() []Misfit {
+	var places []*place
+	for _, n := range s.Ready() {
+		places = append(places, s.placeAt(n))
+	}
+	var pods []*corev1.Pod
+	for _, l := range s.Leaving() {
+		pods = append(pods, l.Pods...)
+	}
+	slices.SortStableFunc(pods, func(a, b *corev1.Pod) int {
+		x, y := requests(a), requests(b)
+		return cmp.Or(y.Cpu().Cmp(*x.Cpu()), y.Memory().Cmp(*x.Memory()), strings.Compare(a.Namespace+a.Name, b.Namespace+b.Name))
+	})
+	var out []Misfit
+	for _, p := range pods {
+		if reasons := put(p, places); len(reasons) > 0 {
+			out = append(out, Misfit{Pod: p, Reasons: tell(reasons)})
+		}
+	}
+	return out
+}
+
+func (s *Survey) placeAt(n *corev1.Node) *place {
+	at := &place{node: n, free: n.Status.Allocatable.DeepCopy()}
+	for i := range s.Pods {
+		p := &s.Pods[i]
+		ended := p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
+		if p.Spec.NodeName == n.Name && !ended {
+			at.take(p)
+		}
+	}
+	return at
+}
+
+func (at *place) take(p *corev1.Pod) {
+	for name, want := range requests(p) {
+		if have, ok := at.free[name]; ok {
+			have.Sub(want)
+			at.free[name] = have
+		}
+	}
+	at.pods = append(at.pods, p)
+}
+
+// requests of a pod, with the place that it takes among the pods of its node.
+func requests(p *corev1.Pod) corev1.ResourceList {
+	want := resourcehelper.PodRequests(p, resourcehelper.PodResourcesOptions{})
+	want[corev1.ResourcePods] = *resource.NewQuantity(1, resource.DecimalSI)
+	return want
+}
+
+// put takes the node with most processor time to spare, as the scheduler prefers it. It returns how many nodes each reason rules out.
+func put(p *corev1.Pod, places []*place) map[string]int {
+	reasons := map[string]int{}
+	var best *place
+	for _, at := range places {
+		if why := at.refuses(p); why != "" {
+			reasons[why]++
+			continue
+		}
+		if best == nil || at.free.Cpu().Cmp(*best.free.Cpu()) > 0 {
+			best = at
+		}
+	}
+	if best != nil {
+		best.take(p)
+		return nil
+	}
+	if len(places) == 0 {
+		reasons["there is no new node that takes pods"] = 0
+	}
+	return reasons
+}
+
+// refuses says why a pod cannot be there; nothing, if it can.
+func (at *place) refuses(p *corev1.Pod) string {
+	taint, untolerated := schedulinghelper.FindMatchingUntoleratedTaint(
+		klog.Background(),
+		at.node.Spec.Taints,
+		p.Spec.Tolerations,
+		func(t *corev1.Taint) bool {
+			return t.Effect != corev1.TaintEffectPreferNoSchedule && t.Key != corev1.TaintNodeNotReady && !isOurs(*t)
+		},
+		false,
+	)
+	if untolerated {
+		return "with the taint " + taint.Key
+	}
+	if fits, err := nodeaffinity.GetRequiredNodeAffinity(p).Match(at.node); err != nil || !fits {
+		return "that its node selector or affinity does not choose"
+	}
+	want := requests(p)
+	for _, name := range slices.Sorted(maps.Keys(want)) {
+		amount := want[name]
+		if have := at.free[name]; !amount.IsZero() && amount.Cmp(have) > 0 {
+			return "without enough " + string(name)
+		}
+	}
+	switch {
+	case at.portsTaken(p):
+		return "with its host ports taken"
+	case at.repels(p):
+		return "with pods that it must not be beside"
+	}
+	return ""
+}
+
+func hostPorts(p *corev1.Pod) map[string]bool {
+	all := map[string]bool{}
+	for i := range p.Spec.Containers {
+		for _, port := range p.Spec.Containers[i].Ports {
+			if port.HostPort != 0 {
+				all[fmt.Sprintf("%s/%d", cmp.Or(port.Protocol, corev1.ProtocolTCP), port.HostPort)] = true
+			}
+		}
+	}
+	return all
+}
+
+func (at *place) portsTaken(p *corev1.Pod) bool {
+	want := hostPorts(p)
+	if len(want) == 0 {
+		return false
+	}
+	return slices.ContainsFunc(at.pods, func(o *corev1.Pod) bool {
+		for port := range hostPorts(o) {
+			if want[port] {
+				return true
+			}
+		}
+		return false
+	})
+}
+
+// repels reports whether required anti-affinity keeps a pod away from one that is there, or one that is there keeps it away. Topologies
+// wider than a node are taken for what the node's own label says.
+func (at *place) repels(p *corev1.Pod) bool {
+	return slices.ContainsFunc(at.pods, func(o *corev1.Pod) bool { return avoids(p, o) || avoids(o, p) })
+}
+
+func avoids(p, o *corev1.Pod) bool {
+	if p.Spec.Affinity == nil || p.Spec.Affinity.PodAntiAffinity == nil {
+		return false
+	}
+	for _, term := range p.Spec.Affinity.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution {
+		selector, err := metav1.LabelSelectorAsSelector(term.LabelSelector)
+		there := slices.Contains(term.Namespaces, o.Namespace) || len(term.Namespaces) == 0 && o.Namespace == p.Namespace
+		if err == nil && there && selector.Matches(labels.Set(o.Labels)) {
+			return true
+		}
+	}
+	return false
+}
+
+// tell is in the order of the texts, for people.
+func tell(reasons map[string]int) string {
+	var all []string
+	for _, why := range slices.Sorted(maps.Keys(reasons)) {
+		switch n := reasons[why]; n {
+		case 0:
+			all = append(all, why)
+		case 1:
+			all = append(all, "1 node "+why)
+		default:
+			all = append(all, fmt.Sprintf("%d nodes %s", n, why))
+		}
+	}
+	return strings.Join(all, ", ")
+}

@@ -1,0 +1,80 @@
+package nodes
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/spec"
+)
+
+// Set is a v1alpha1.NodeSet that has been read.
+type Set struct {
+	// CIDRs are the ranges of the network.
+	CIDRs []netip.Prefix
+
+	selector    labels.Selector
+	providerIDs []string
+}
+
+func newSet(field string, s *v1alpha1.NodeSet) (Set, error) {
+	set := Set{providerIDs: s.ProviderIDs}
+	if s.Selector != nil {
+		selector, err := metav1.LabelSelectorAsSelector(s.Selector)
+		if err != nil {
+			return Set{}, &spec.Error{Field: field + ".selector", Problem: err.Error(), Hint: "write matchLabels, or matchExpressions"}
+		}
+		if selector.Empty() {
+			return Set{}, &spec.Error{Field: field + ".selector", Problem: "chooses every node", Hint: "name a label, or leave it out"}
+		}
+		set.selector = selector
+	}
+	var err error
+	if set.CIDRs, err = parseRanges(field+".cidrs", s.CIDRs); err != nil {
+		return Set{}, err
+	}
+	if set.selector == nil && len(set.providerIDs) == 0 && len(set.CIDRs) == 0 {
+		return Set{}, &spec.Error{Field: field, Problem: "chooses no node", Hint: "set selector, providerIDs or cidrs"}
+	}
+	return set, nil
+}
+
+// Has reports whether a node is meant.
+func (s Set) Has(n *corev1.Node) bool {
+	if s.selector == nil && len(s.providerIDs) == 0 {
+		return s.homes(n)
+	}
+	return (s.selector == nil || s.selector.Matches(labels.Set(n.Labels))) &&
+		(len(s.providerIDs) == 0 || slices.Contains(s.providerIDs, n.Spec.ProviderID))
+}
+
+// Astray says what is wrong with a node that is meant and is not in the network; nothing, if it is.
+func (s Set) Astray(n *corev1.Node) string {
+	if len(s.CIDRs) == 0 || s.homes(n) {
+		return ""
+	}
+	return fmt.Sprintf("node %s has the addresses %v, none of which is in %v", n.Name, addresses(n), s.CIDRs)
+}
+
+// homes reports whether a node has an internal address in the ranges.
+func (s Set) homes(n *corev1.Node) bool {
+	return slices.ContainsFunc(addresses(n), func(a netip.Addr) bool {
+		return slices.ContainsFunc(s.CIDRs, func(p netip.Prefix) bool { return p.Contains(a) })
+	})
+}
+
+// addresses are the internal ones of a node.
+func addresses(n *corev1.Node) []netip.Addr {
+	var all []netip.Addr
+	for _, a := range n.Status.Addresses {
+		if parsed, err := netip.ParseAddr(a.Address); err == nil && a.Type == corev1.NodeInternalIP {
+			all = append(all, parsed.Unmap())
+		}
+	}
+	return all
+}

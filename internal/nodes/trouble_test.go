@@ -1,0 +1,164 @@
+package nodes
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine"
+)
+
+// applying starts a run of its own.
+func (f *fixture) applying() <-chan error {
+	ended := make(chan error, 1)
+	go func() { ended <- f.apply() }()
+	return ended
+}
+
+func (f *fixture) patch(o client.Object, body string) {
+	f.Helper()
+	f.must(server.Patch(f.Context(), o, client.RawPatch(types.MergePatchType, []byte(body))))
+}
+
+func TestNewNodesInTheWrongNetwork(t *testing.T) {
+	f := setup(t, func(m *v1alpha1.Migration) {
+		m.Spec.Nodes.New.Selector = &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{
+			{Key: corev1.LabelHostname, Operator: metav1.LabelSelectorOpIn, Values: []string{"c", "d"}},
+		}}
+		m.Spec.Nodes.Old = v1alpha1.NodeSet{Selector: &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{
+			{Key: corev1.LabelHostname, Operator: metav1.LabelSelectorOpIn, Values: []string{"a", "b"}},
+		}}}
+	})
+	f.misled = true
+	f.deployment("web", 2)
+	f.fails(f.apply(), "has the addresses [192.0.2.101]", newNetwork)
+	f.on("a b", "web", 2)
+}
+
+func TestTooFewNewNodes(t *testing.T) {
+	f := setup(t, func(m *v1alpha1.Migration) {
+		m.Spec.Nodes.Join.Count = 3
+		m.Spec.Nodes.GateWait = &metav1.Duration{Duration: 3 * time.Second}
+	})
+	f.deployment("web", 2)
+	f.fails(f.apply(), "2 of 3 new nodes take pods")
+	f.on("a b", "web", 2)
+}
+
+// TestNoRoom: the new nodes have a taint of somebody else's.
+func TestNoRoom(t *testing.T) {
+	f := setup(t)
+	f.deployment("web", 2)
+	f.idle = true
+	ended := f.applying()
+	f.waiting("0 of 2 new nodes take pods")
+	f.node("c", "198.51.100.1")
+	f.patch(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "c"}}, `{"spec":{"taints":[{"key":"gpu","effect":"NoSchedule"}]}}`)
+	f.node("d", "198.51.100.2")
+	f.patch(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "d"}}, `{"spec":{"taints":[{"key":"gpu","effect":"NoSchedule"}]}}`)
+	err := <-ended
+	f.fails(err, "there is no place for pod shop/web-", "2 nodes with the taint gpu", "and 1 pods more")
+	f.on("a b", "web", 2)
+	f.fails(f.apply(), "RP3106")
+}
+
+// TestBudgetInTheWay names the budget, and goes on when it allows.
+func TestBudgetInTheWay(t *testing.T) {
+	f := setup(t)
+	f.deployment("web", 2)
+	f.deployment("guard", 2)
+	budget := f.budget("guard", 1)
+	f.idle = true
+	ended := f.applying()
+	f.waiting("0 of 2 new nodes take pods")
+	f.patch(budget, `{"spec":{"minAvailable":2}}`)
+	f.node("c", "198.51.100.1")
+	f.node("d", "198.51.100.2")
+	f.waiting("cannot be evicted now")
+	f.patch(budget, `{"spec":{"minAvailable":1}}`)
+	f.mu.Lock()
+	f.idle = false
+	f.mu.Unlock()
+	f.must(<-ended)
+	f.on("c d", "guard", 2)
+}
+
+// TestForcedByName: a pod that a budget would keep for ever goes since it is named, and no other does.
+func TestForcedByName(t *testing.T) {
+	f := setup(t, func(m *v1alpha1.Migration) { m.Spec.Nodes.Drain.Force = []string{"shop/db-0"} })
+	f.statefulSet("db", 1)
+	f.must(f.apply())
+	f.on("c d", "db", 1)
+}
+
+// TestInterruptedAndTakenUp ends a run in the middle of a drain, and another one goes on.
+func TestInterruptedAndTakenUp(t *testing.T) {
+	f := setup(t, atFinish)
+	f.populate()
+	ctx, stop := context.WithCancel(t.Context())
+	sink := f.runner.Sink
+	f.runner.Sink = func(e engine.Event) {
+		sink(e)
+		if e.Step == "settled/a" && e.Kind == engine.StepStarted {
+			stop()
+		}
+	}
+	_, err := f.job.Apply(ctx, f.runner)
+	f.fails(err, "interrupted")
+	f.runner.Sink = sink
+	f.must(f.apply())
+	f.allOn("c d")
+}
+
+// TestPartialRoom: old nodes are emptied although not everything has a place from the start.
+func TestPartialRoom(t *testing.T) {
+	f := setup(t, func(m *v1alpha1.Migration) {
+		m.Spec.Nodes.Join.Room = v1alpha1.RoomPartial
+		m.Spec.Nodes.Join.Count = 1
+	})
+	f.deployment("web", 3)
+	f.must(f.apply())
+	f.on("c d", "web", 3)
+}
+
+// TestPartWayBack: a node whose end has been asked for does not come back, and what is left does.
+func TestPartWayBack(t *testing.T) {
+	f := setup(t)
+	f.deployment("web", 3)
+	f.idle = true
+	ended := f.applying()
+	f.waiting("0 of 2 new nodes take pods")
+	f.node("c", "198.51.100.1")
+	f.node("d", "198.51.100.2")
+	f.waiting("node a is still there")
+	f.must(server.Delete(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a"}}))
+	f.waiting("node b is still there")
+	f.patch(&v1alpha1.Migration{ObjectMeta: metav1.ObjectMeta{Name: "m"}}, `{"spec":{"paused":true}}`)
+	f.must(server.Delete(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "b"}}))
+	f.fails(<-ended, "paused")
+	f.patch(&v1alpha1.Migration{ObjectMeta: metav1.ObjectMeta{Name: "m"}}, `{"spec":{"paused":false}}`)
+	f.must(f.rollback())
+	f.on("c d", "web", 3)
+	if got := f.nodes(); got != "c d" {
+		t.Errorf("nodes after rollback: %s", got)
+	}
+}
+
+// TestDefinitionRefuses: the API server refuses what the definition can tell.
+func TestDefinitionRefuses(t *testing.T) {
+	f := setup(t)
+	f.deployment("web", 1)
+	f.must(f.apply())
+	m := f.job.Migration.DeepCopy()
+	f.must(server.Get(t.Context(), client.ObjectKeyFromObject(m), m))
+	m.Spec.Nodes.Old.CIDRs = []string{"203.0.113.0/24"}
+	f.fails(server.Update(t.Context(), m), "nodes cannot be changed")
+	f.with(m)
+	f.fails(f.apply(), "differs from migration m in the cluster")
+}

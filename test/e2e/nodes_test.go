@@ -1,0 +1,400 @@
+package e2e
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/yaml"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/lab"
+	"github.com/replumb/replumb/internal/nodes"
+	"github.com/replumb/replumb/internal/spec"
+	"github.com/replumb/replumb/internal/traffic"
+	"github.com/replumb/replumb/internal/workload"
+)
+
+// minOutside is how many requests have to be made while all nodes move, for their success to mean something.
+const minOutside = 20_000
+
+// TestNodesMove moves two workers and three control planes with their etcd from one network to another: by the file that the
+// runbook shows, run where people outside are, whose actions make and end machines. The process is killed on the way. Clients
+// outside call the ingress and the API by name, and clients inside a Service by name and the API. Then the old network is taken
+// away. Nothing may be lost, and etcd must have everything it had.
+func TestNodesMove(t *testing.T) {
+	topology := lab.Default()
+	topology.Name, topology.CNI, topology.ControlPlanes, topology.Edge = vpcName, lab.Calico, 3, true
+	topology.Networks = append(topology.Networks, lab.Network{Name: "b", CIDR: netip.MustParsePrefix("172.31.0.0/24")})
+	l, err := labs.only(topology)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := fromOutside(t, l)
+	fromInside(t, l, s)
+	o := &owner{t: t, lab: l}
+	file := o.file()
+
+	moved := s.during(t, "the move of all nodes", func() {
+		for _, at := range []string{"drain/", "learner/", "etcd/removed/"} {
+			o.killed(file, at)
+		}
+		o.replumb("apply", "-f", file)
+		o.replumb("finish", "vpc", "--yes")
+		if err := l.RemoveNetwork(t.Context(), "a"); err != nil {
+			t.Fatal(err)
+		}
+	})
+	moved.requireNothingLost(t, traffic.All)
+	if sent := moved.stats(t, traffic.All).Sent; sent < minOutside {
+		t.Errorf("only %d requests were made, which prove little; want %d", sent, minOutside)
+	}
+	o.requireMoved()
+	o.requireEverything()
+	s.watch.Stop() // of what is on a node that is deleted nobody can read any more what it saw
+	requireDeletedNodeLoses(t, l, fromOutside(t, l))
+}
+
+// fromInside has clients on all nodes, which move with them, call a Service and the API.
+func fromInside(t *testing.T, l *lab.Lab, s *shop) {
+	t.Helper()
+	const callers = "inside"
+	if _, err := start(t.Context(), l, callers, []runtime.Object{workload.Namespace(callers)}); err != nil {
+		t.Fatal(err)
+	}
+	rates := traffic.Rates{Request: 5, LookUp: 2}
+	svc, err := l.Client().CoreV1().Services(metav1.NamespaceDefault).Get(t.Context(), "kubernetes", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	echo := workload.Echo{Namespace: callers, Name: "cart", PartOf: "inside", Replicas: 3}
+	callees, err := start(t.Context(), l, callers, echo.Objects())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, calls := range []traffic.Calls{traffic.Call(callers, callees, rates), traffic.CallAPI(callers, svc.Spec.ClusterIP, rates)} {
+		if err := s.watch.AddRoving(t.Context(), l.Client(), l.NodeNames(), calls); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// owner is who owns the machines: replumb calls it by a socket, and it acts as a cloud does.
+type owner struct {
+	t   *testing.T
+	lab *lab.Lab
+	// had is what etcd had when the last control plane was about to join, at a revision that it still has at the end.
+	had contents
+}
+
+// file writes the Migration, and answers its actions until the test ends.
+func (o *owner) file() string {
+	t := o.t
+	t.Helper()
+	dir, err := os.MkdirTemp("", "replumb-owner-") // a socket's path may have 107 characters
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	socket := filepath.Join(dir, "owner.sock")
+	listener, err := new(net.ListenConfig).Listen(t.Context(), "unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := &http.Server{Handler: http.HandlerFunc(o.serve), ReadHeaderTimeout: settled}
+	go func() { _ = server.Serve(listener) }() // it ends when the server is closed
+	t.Cleanup(func() { _ = server.Close() })
+	o.keys(dir)
+	m := o.migration()
+	o.fill(m, dir, &v1alpha1.Action{
+		Exec: &v1alpha1.ExecAction{Command: []string{
+			"curl", "--silent", "--show-error", "--fail-with-body", "--unix-socket", socket, "--data", "@-", "http://owner/",
+		}},
+		Timeout: &metav1.Duration{Duration: 5 * time.Minute},
+	})
+	body, err := yaml.Marshal(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(dir, "vpc.yaml")
+	if err := os.WriteFile(path, body, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// migration is the example that the runbook shows.
+func (o *owner) migration() *v1alpha1.Migration {
+	o.t.Helper()
+	body, err := os.ReadFile("../../examples/nodes/vpc.yaml")
+	if err != nil {
+		o.t.Fatal(err)
+	}
+	m, err := spec.Parse(body)
+	if err != nil {
+		o.t.Fatal(err)
+	}
+	return m
+}
+
+// fill in what is different in every lab: addresses, files, and who is called.
+func (o *owner) fill(m *v1alpha1.Migration, dir string, action *v1alpha1.Action) {
+	edge, n := o.lab.Edge(), m.Spec.Nodes
+	c := n.ControlPlane
+	for _, r := range []*v1alpha1.RecordSpec{&n.Records[0], &c.Records[0]} {
+		r.From, r.To = []string{edge.Balancers["a"].String()}, []string{edge.Balancers["b"].String()}
+		r.Provider.RFC2136.Server, r.Provider.RFC2136.TSIGKeyFile = edge.NameServer.String(), edge.UpdateKey
+	}
+	n.Join.Provision, n.Terminate.Action, c.Provision, c.Retire, c.Terminate = action, action, action, action, action
+	c.Etcd.CAFile, c.Etcd.CertFile, c.Etcd.KeyFile = filepath.Join(
+		dir,
+		"ca.crt",
+	), filepath.Join(
+		dir,
+		"client.crt",
+	), filepath.Join(
+		dir,
+		"client.key",
+	)
+	c.Etcd.SnapshotFile, c.Etcd.Endpoints = filepath.Join(dir, "snapshot.db"), nil
+	for _, m := range inNetwork(o.lab, lab.ControlPlane, "a") {
+		c.Etcd.Endpoints = append(c.Etcd.Endpoints, "https://"+netip.AddrPortFrom(m.Address, 2379).String())
+	}
+	n.Canary.Image = workload.ReplumbImage
+}
+
+// keys are those of a client of etcd.
+func (o *owner) keys(dir string) {
+	o.t.Helper()
+	m, err := o.lab.Machine(o.lab.ControlPlanes()[0])
+	if err != nil {
+		o.t.Fatal(err)
+	}
+	for from, to := range map[string]string{
+		"etcd/ca.crt": "ca.crt", "apiserver-etcd-client.crt": "client.crt", "apiserver-etcd-client.key": "client.key",
+	} {
+		data, err := m.ReadFile(o.t.Context(), "/etc/kubernetes/pki/"+from)
+		if err == nil {
+			err = os.WriteFile(filepath.Join(dir, to), data, 0o600)
+		}
+		if err != nil {
+			o.t.Fatal(err)
+		}
+	}
+}
+
+func (o *owner) serve(w http.ResponseWriter, r *http.Request) {
+	var request nodes.Request
+	body, err := io.ReadAll(r.Body)
+	if err == nil {
+		err = json.Unmarshal(body, &request)
+	}
+	var answer any
+	if err == nil {
+		// A client that was killed does not undo half a machine.
+		answer, err = o.act(context.WithoutCancel(r.Context()), &request)
+	}
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	_ = json.NewEncoder(w).Encode(answer)
+}
+
+// act does what replumb asks for. It may be asked again.
+func (o *owner) act(ctx context.Context, r *nodes.Request) (any, error) {
+	o.t.Logf("%s %s %s", r.Action, r.Role, nameOf(r.Node))
+	switch string(r.Role) + "/" + r.Action {
+	case "worker/provision":
+		for len(inNetwork(o.lab, lab.Worker, "b")) < r.Count {
+			if _, err := o.lab.AddWorker(ctx, lab.Joining{Network: "b", Proxy: lab.NFTables}); err != nil {
+				return nil, err
+			}
+		}
+	case "worker/terminate":
+		if slices.Contains(o.lab.NodeNames(), r.Node.Name) {
+			return nil, o.lab.RemoveWorker(ctx, r.Node.Name)
+		}
+	case "control-plane/provision":
+		var err error
+		if o.had, err = contentsAt(ctx, etcdOf(o.t, o.lab), 0); err != nil {
+			return nil, err
+		}
+		m, err := o.lab.AddControlPlane(ctx, "b")
+		if err != nil {
+			return nil, err
+		}
+		return v1alpha1.MemberStatus{Name: m.Name, PeerURL: m.PeerURL()}, nil
+	case "control-plane/retire":
+		m, err := o.lab.Machine(r.Node.Name)
+		if err != nil {
+			return nil, err
+		}
+		return nil, m.Stop(ctx, "kube-apiserver")
+	case "control-plane/terminate":
+		if slices.Contains(o.lab.ControlPlanes(), r.Node.Name) {
+			return nil, o.lab.RemoveControlPlane(ctx, r.Node.Name)
+		}
+	default:
+		return nil, errors.New("nobody does that here")
+	}
+	return nil, nil
+}
+
+func nameOf(n *v1alpha1.NodeStatus) string {
+	if n == nil {
+		return ""
+	}
+	return n.Name
+}
+
+// replumb runs a command to its end where people outside are.
+func (o *owner) replumb(args ...string) {
+	o.t.Helper()
+	cmd := o.command(args...)
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		o.t.Fatalf("replumb %s: %v\n%s", strings.Join(args, " "), err, tailOf(out))
+	}
+	for line := range strings.Lines(tailOf(out)) {
+		o.t.Log(strings.TrimRight(line, "\n"))
+	}
+}
+
+func tailOf(out []byte) string {
+	const most = 4000
+	return string(out[max(0, len(out)-most):])
+}
+
+// killed runs apply until a step whose name begins so has begun, and kills it.
+func (o *owner) killed(file, step string) {
+	o.t.Helper()
+	cmd := o.command("apply", "-f", file, "-o", "json")
+	runUntil(o.t, cmd, func(e engine.Event) bool { return e.Kind == engine.StepStarted && strings.HasPrefix(e.Step, step) })
+}
+
+// command of replumb, where people outside are.
+func (o *owner) command(args ...string) *exec.Cmd {
+	o.t.Helper()
+	edge := o.lab.Edge()
+	m, err := o.lab.Machine(edge.Bastion.Machine)
+	if err != nil {
+		o.t.Fatal(err)
+	}
+	cmd, err := m.Command(
+		o.t.Context(),
+		append([]string{filepath.Join(binaries(o.t), "replumb"), "--kubeconfig", edge.Bastion.Kubeconfig}, args...)...)
+	if err != nil {
+		o.t.Fatal(err)
+	}
+	return cmd
+}
+
+// requireMoved fails the test unless all that is left is in the new network, under the old names.
+func (o *owner) requireMoved() {
+	t, l := o.t, o.lab
+	t.Helper()
+	for _, m := range l.Members {
+		if m.Network == "a" {
+			t.Errorf("%s %s is in the old network", m.Role, m.Name)
+		}
+	}
+	edge := l.Edge()
+	for _, name := range []string{edge.API, edge.Ingress} {
+		if got, want := onBastion(t, l, "dig", "+short", name), edge.Balancers["b"].String(); got != want {
+			t.Errorf("%s is %s, want %s", name, got, want)
+		}
+	}
+	svc, err := l.Client().CoreV1().Services(workload.IngressNamespace).Get(t.Context(), workload.IngressName, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if svc.Spec.ExternalTrafficPolicy != corev1.ServiceExternalTrafficPolicyLocal ||
+		svc.Spec.HealthCheckNodePort != workload.IngressHealthPort {
+		t.Errorf("the ingress has the policy %s and the port %d", svc.Spec.ExternalTrafficPolicy, svc.Spec.HealthCheckNodePort)
+	}
+	all, err := l.Client().CoreV1().Nodes().List(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(all.Items) != 2 {
+		t.Errorf("there are %d Nodes", len(all.Items))
+	}
+}
+
+// contents of etcd at a revision.
+type contents struct {
+	revision int64
+	keys     int
+	hash     [sha256.Size]byte
+}
+
+// contentsAt reads all keys at a revision; zero is the present one.
+func contentsAt(ctx context.Context, client *clientv3.Client, revision int64) (contents, error) {
+	const page = 500
+	c := contents{revision: revision}
+	h, from := sha256.New(), "\x00"
+	for {
+		got, err := client.Get(ctx, from, clientv3.WithFromKey(), clientv3.WithLimit(page), clientv3.WithRev(c.revision))
+		if err != nil {
+			return c, err
+		}
+		c.revision = cmp.Or(c.revision, got.Header.Revision)
+		for _, kv := range got.Kvs {
+			fmt.Fprintf(h, "%q %q %d %d %d %d\n", kv.Key, kv.Value, kv.CreateRevision, kv.ModRevision, kv.Version, kv.Lease)
+		}
+		if c.keys += len(got.Kvs); !got.More {
+			c.hash = [sha256.Size]byte(h.Sum(nil))
+			return c, nil
+		}
+		from = string(got.Kvs[len(got.Kvs)-1].Key) + "\x00"
+	}
+}
+
+// requireEverything fails the test unless etcd's members are three, and have what the old ones had at a revision before the last
+// of them went.
+func (o *owner) requireEverything() {
+	t := o.t
+	t.Helper()
+	client := etcdOf(t, o.lab)
+	members, err := client.MemberList(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	learners := 0
+	for _, m := range members.Members {
+		if m.IsLearner {
+			learners++
+		}
+	}
+	if len(members.Members) != 3 || learners > 0 {
+		t.Errorf("members of etcd: %v", members.Members)
+	}
+	has, err := contentsAt(t.Context(), client, o.had.revision)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if has != o.had || has.keys == 0 {
+		t.Errorf("at revision %d etcd has %d keys, and had %d: %x, %x", has.revision, has.keys, o.had.keys, has.hash, o.had.hash)
+	}
+	t.Logf("etcd has the %d keys it had at revision %d", has.keys, has.revision)
+}
