@@ -189,13 +189,19 @@ const (
 	TerminateAtFinish TerminateTime = "AtFinish"
 )
 
-// ControlPlaneSpec is how a control plane with an etcd member on each of its nodes moves: for each that leaves another one joins
-// first, and gets its vote when it has caught up. old.cidrs and new.cidrs say which members are meant.
+// ControlPlaneSpec is how a control plane with an etcd member on each of its nodes moves, one node at a time. old.cidrs and
+// new.cidrs say which members are meant.
 type ControlPlaneSpec struct {
+	// Mode AddFirst has another control plane join for each that leaves, and gives its etcd a vote when it has caught up, before
+	// the old one goes. With Replace a control plane is stopped and comes back in the new network with the same name and data:
+	// etcd has one member less meanwhile, and no loss of another is survived. Default: AddFirst.
+	// +optional
+	Mode ControlPlaneMode `json:"mode,omitempty"`
+
 	// Etcd is how its members are reached from where replumb runs.
 	Etcd EtcdSpec `json:"etcd"`
 
-	// Provision makes a control plane in the new network. It may answer with the name and peer URL that its etcd is to have, as
+	// Provision makes a control plane in the new network; with mode Replace the one that was stopped, with its data. It may answer with the name and peer URL that its etcd is to have, as
 	// {"name": ..., "peerURL": ...}, and replumb makes it a member; or add it by itself, as kubeadm join does. Without it
 	// the run waits until there is one more member.
 	// +optional
@@ -220,6 +226,17 @@ type ControlPlaneSpec struct {
 	// +optional
 	Settle *metav1.Duration `json:"settle,omitempty"`
 }
+
+// ControlPlaneMode is how a control plane moves.
+//
+// +kubebuilder:validation:Enum=AddFirst;Replace
+type ControlPlaneMode string
+
+// The modes of control planes.
+const (
+	ControlPlaneAddFirst ControlPlaneMode = "AddFirst"
+	ControlPlaneReplace  ControlPlaneMode = "Replace"
+)
 
 // EtcdSpec is how the members of an etcd are reached.
 type EtcdSpec struct {

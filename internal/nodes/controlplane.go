@@ -2,6 +2,7 @@ package nodes
 
 import (
 	"context"
+	"crypto/tls"
 	"fmt"
 	"net"
 	"net/netip"
@@ -148,11 +149,17 @@ func (p *Planner) controlPlane() []engine.Group {
 		if c.Stage() == StageGone {
 			continue
 		}
-		groups = append(groups, engine.Group{Title: c.Name, Parallel: 1, Steps: p.succeed(c)})
+		serves, rest := p.succeed(c), p.replace(c, leaving, p.Survey.voters())
+		if p.spec().ControlPlane.Mode == v1alpha1.ControlPlaneReplace {
+			serves, rest = p.comeBack(c, leaving), nil
+		}
+		groups = append(groups, engine.Group{Title: c.Name, Parallel: 1, Steps: serves})
 		if first {
 			groups, first = append(groups, traffic(p.APIRecords)...), false
 		}
-		groups = append(groups, engine.Group{Title: c.Name, Parallel: 1, Steps: p.replace(c, leaving, p.Survey.voters())})
+		if len(rest) > 0 {
+			groups = append(groups, engine.Group{Title: c.Name, Parallel: 1, Steps: rest})
+		}
 	}
 	if len(groups) == 0 {
 		return nil
@@ -210,17 +217,8 @@ func (p *Planner) successorOf(c *Chief) []string {
 func (p *Planner) replace(c *Chief, leaving []string, voters int) []engine.Step {
 	s := p.spec().ControlPlane
 	status := c.NodeStatus
-	about := fmt.Sprintf(
-		"On %s, move kube-apiserver.yaml out of /etc/kubernetes/manifests (or what else ends its API server in good order).",
-		c.Name,
-	)
 	return append(p.emptied(c.Name),
-		&outside{
-			id: "retire/" + c.Name, title: "End the API server of " + c.Name, wait: p.spec().GateWait, action: s.Retire,
-			guide: about + " replumb goes on by itself.", request: p.controlRequest(actionRetire, &status),
-			before: func(ctx context.Context) error { return p.Tools.noteEnd(ctx, p.spec().Name, status) },
-			done:   func(ctx context.Context) error { return p.Tools.withdrawn(ctx, &status) },
-		},
+		p.retire(c),
 		p.Etcd.HandedOverStep(c.Name, leaving...),
 		p.Etcd.RemovedStep(c.Name, voters),
 		&outside{
@@ -240,6 +238,19 @@ func (p *Planner) replace(c *Chief, leaving []string, voters int) []engine.Step 
 		},
 		p.Etcd.HealthyStep("after/"+c.Name),
 	)
+}
+
+// retire ends the API server of a control plane. From then on it is not as it was.
+func (p *Planner) retire(c *Chief) engine.Step {
+	status := c.NodeStatus
+	return &outside{
+		id: "retire/" + c.Name, title: "End the API server of " + c.Name, wait: p.spec().GateWait, action: p.spec().ControlPlane.Retire,
+		guide: "On " + c.Name + ", move kube-apiserver.yaml out of /etc/kubernetes/manifests (or do what else ends its API server in good order). " +
+			"replumb goes on by itself.",
+		request: p.controlRequest(actionRetire, &status),
+		before:  func(ctx context.Context) error { return p.Tools.noteEnd(ctx, p.spec().Name, status) },
+		done:    func(ctx context.Context) error { return p.Tools.withdrawn(ctx, &status) },
+	}
 }
 
 // emptied has pods leave the Node of a control plane, if it has one: cluster DNS, for instance, may be there.
@@ -266,11 +277,7 @@ func (t Tools) buryChief(ctx context.Context, migrationName, name string, certai
 	if err := t.gone(ctx, name); err != nil {
 		return err
 	}
-	return migration.UpdateStatus(ctx, t.Cluster, migrationName, func(st *v1alpha1.MigrationStatus) {
-		if n := remembered(st.Nodes, name); n != nil {
-			n.Gone = true
-		}
-	})
+	return t.noteGone(ctx, migrationName, name)
 }
 
 // provision has another control plane made, and remembers whose successor it is.
@@ -439,6 +446,27 @@ func (s *servesStep) Verify(ctx context.Context) error {
 	}
 	if !slices.ContainsFunc(all, func(a netip.AddrPort) bool { return a.Addr() == at }) {
 		return engine.NotYet("the API server at %s is no endpoint of service default/kubernetes yet", at)
+	}
+	return s.goodFor(ctx, at)
+}
+
+// goodFor fails if an API server does not identify itself by every name that its clients use.
+func (s *servesStep) goodFor(ctx context.Context, at netip.Addr) error {
+	address := netip.AddrPortFrom(at, apiPort).String()
+	dial, cancel := context.WithTimeout(ctx, dialLimit)
+	defer cancel()
+	// Whose authority it is, clients find out. Here only the names matter.
+	dialer := tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true}} //nolint:gosec // see above
+	conn, err := dialer.DialContext(dial, "tcp", address)
+	if err != nil {
+		return engine.NotYet("the API server at %s does not answer: %w", address, err)
+	}
+	defer func() { _ = conn.Close() }()
+	for _, r := range s.planner.spec().ControlPlane.Records {
+		name := strings.TrimSuffix(r.Name, ".")
+		if err := conn.(*tls.Conn).ConnectionState().PeerCertificates[0].VerifyHostname(name); err != nil {
+			return fmt.Errorf("the certificate of the API server at %s is not good for %s: %w", address, name, err)
+		}
 	}
 	return nil
 }

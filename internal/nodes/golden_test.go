@@ -128,8 +128,16 @@ func planner(t *testing.T, in map[string][]byte) (*Planner, Input) {
 	}
 	return &Planner{
 		Tools:  Tools{Cluster: nowhere, Now: func() time.Time { return time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC) }},
-		Survey: s, Migration: job.Migration, Etcd: &etcd.Client{},
+		Survey: s, Migration: job.Migration, Etcd: clientOf(s),
 	}, input
+}
+
+// clientOf is one that is never used.
+func clientOf(s *Survey) *etcd.Client {
+	if s.Spec.ControlPlane == nil {
+		return nil
+	}
+	return &etcd.Client{}
 }
 
 // readSurvey sorts manifests into what a look at the cluster finds.
@@ -222,6 +230,10 @@ func TestSpecRefuses(t *testing.T) {
 			"cidrs", "is empty",
 		},
 		{"plain etcd", "{" + sets + ", controlPlane: {etcd: {endpoints: ['10.1.0.1:2379'], caFile: a, certFile: b, keyFile: c}}}", "spec.nodes.controlPlane.etcd.endpoints[0]", "is no client URL"},
+		{
+			"nowhere to come back", "{" + sets + ", controlPlane: {mode: Replace, etcd: {endpoints: ['https://10.1.0.1:2379'], caFile: a, certFile: b, keyFile: c}}}",
+			"spec.nodes.controlPlane.provision", "mode is Replace",
+		},
 		{"record without values", "{" + sets + ", records: [{name: a.example.com, to: [], provider: {manual: {}}}]}", "spec.nodes.records[0].to", ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

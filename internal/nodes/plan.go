@@ -89,7 +89,7 @@ func (p *Planner) Apply() *engine.Plan {
 		engine.Phase{
 			Name:   "verify",
 			Title:  "See that nothing is left on old nodes",
-			Groups: inOrder(&emptyStep{tools: p.Tools, spec: p.spec()}),
+			Groups: p.verify(),
 		},
 	)
 }
@@ -101,7 +101,7 @@ func (p *Planner) Finish() *engine.Plan {
 		engine.Phase{
 			Name:   "verify",
 			Title:  "See that nothing is left on old nodes",
-			Groups: inOrder(&emptyStep{tools: p.Tools, spec: p.spec()}),
+			Groups: p.verify(),
 		},
 		engine.Phase{
 			Name: "final", Title: "Pass the point of no return",

@@ -87,6 +87,7 @@ func Default(m *v1alpha1.Migration) {
 	actions := []*v1alpha1.Action{s.Join.Provision, s.Terminate.Action}
 	if c := s.ControlPlane; c != nil {
 		actions = append(actions, c.Provision, c.Retire, c.Terminate)
+		c.Mode = cmp.Or(c.Mode, v1alpha1.ControlPlaneAddFirst)
 		if c.Settle == nil {
 			c.Settle = &metav1.Duration{Duration: defaultSettle}
 		}
@@ -281,6 +282,17 @@ func (s *Spec) validateControlPlane() error {
 	c := s.ControlPlane
 	if c == nil {
 		return nil
+	}
+	if c.Mode != v1alpha1.ControlPlaneAddFirst && c.Mode != v1alpha1.ControlPlaneReplace {
+		return &spec.Error{
+			Field: root + ".controlPlane.mode", Problem: fmt.Sprintf("%q is not known", c.Mode), Hint: "use AddFirst or Replace",
+		}
+	}
+	if c.Mode == v1alpha1.ControlPlaneReplace && c.Provision == nil {
+		return &spec.Error{
+			Field: root + ".controlPlane.provision", Problem: "is empty, and mode is Replace",
+			Hint: "name an action that answers where the control plane comes back: the others have to be told before it does",
+		}
 	}
 	for i, e := range c.Etcd.Endpoints {
 		if u, err := url.Parse(e); err != nil || u.Scheme != "https" || u.Host == "" {

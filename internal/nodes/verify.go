@@ -2,6 +2,9 @@ package nodes
 
 import (
 	"context"
+	"fmt"
+	"net/netip"
+	"slices"
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
@@ -35,6 +38,48 @@ func (s *emptyStep) Verify(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// aloneStep sees that nothing of the control plane is left in the old network. It writes nothing.
+type aloneStep struct{ planner *Planner }
+
+func (*aloneStep) ID() string    { return "verify/control-plane" }
+func (*aloneStep) Title() string { return "See that nothing of the control plane is left in the old network" }
+func (*aloneStep) Waits()        {}
+
+func (*aloneStep) State(context.Context) (engine.State, error) { return engine.Pending, nil }
+func (*aloneStep) Do(context.Context) error                    { return nil }
+
+func (s *aloneStep) Verify(ctx context.Context) error {
+	p := s.planner
+	now, err := p.Etcd.Look(ctx)
+	if err != nil {
+		return err
+	}
+	for i := range now.Members {
+		if at := within(now.Members[i].PeerURLs, p.spec().Old.CIDRs); at.IsValid() {
+			return fmt.Errorf("etcd member %s is still at %s", now.Members[i].Called(), at)
+		}
+	}
+	servers, err := p.Tools.servers(ctx)
+	if err != nil {
+		return err
+	}
+	for _, a := range servers {
+		if slices.ContainsFunc(p.spec().Old.CIDRs, func(c netip.Prefix) bool { return c.Contains(a.Addr()) }) {
+			return engine.NotYet("the API server at %s is still an endpoint of service default/kubernetes", a)
+		}
+	}
+	return nil
+}
+
+// verify is what apply ends with, and finish begins with.
+func (p *Planner) verify() []engine.Group {
+	steps := []engine.Step{&emptyStep{tools: p.Tools, spec: p.spec()}}
+	if p.Etcd != nil {
+		steps = append(steps, &aloneStep{p})
+	}
+	return inOrder(steps...)
 }
 
 // noteStep writes on the Migration how many nodes are empty by now.
