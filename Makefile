@@ -82,6 +82,11 @@ bench-podcidr: lab ## Measure the roll of 2,000 pods on 100 nodes that are playe
 	go build -o $(BIN)/bench-podcidr ./hack/bench-podcidr
 	$(ASSETS) $(BIN)/bench-podcidr $(ARGS)
 
+.PHONY: bench-nodes
+bench-nodes: lab ## Measure emptying 100 nodes of 30 pods each, beside kubectl drain; nodes are played (about 8 min; ARGS="-nodes 20 -deployments 20" for less)
+	go build -o $(BIN)/bench-nodes ./hack/bench-nodes
+	$(ASSETS) $(BIN)/bench-nodes $(ARGS)
+
 .PHONY: lint
 lint: ## Static checks, import directions and formatting (the linter itself is built the first time: about 5 min)
 	$(TOOL) golangci-lint run ./...

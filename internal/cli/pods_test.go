@@ -18,14 +18,27 @@ import (
 // TestPods runs scripts that move pods, each on a cluster of its own: with real controllers and a real scheduler, two nodes
 // that are played, and Calico's books.
 func TestPods(t *testing.T) {
+	played(t, "testdata/pods", map[string]string{"node1": "192.0.2.1", "node2": "192.0.2.2"})
+}
+
+// TestNodes runs scripts that move nodes, in the same way: two of the four have addresses of another network.
+func TestNodes(t *testing.T) {
+	played(t, "testdata/nodes", map[string]string{
+		"node1": "192.0.2.1", "node2": "192.0.2.2", "node3": "198.51.100.1", "node4": "198.51.100.2",
+	})
+}
+
+// played runs scripts on clusters with nodes of those addresses.
+func played(t *testing.T, dir string, nodes map[string]string) {
+	t.Helper()
 	assets, err := filepath.Abs(os.Getenv("KUBEBUILDER_ASSETS"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	testscript.RunT(serial{t}, testscript.Params{
-		Dir: "testdata/pods", UpdateScripts: *update,
+		Dir: dir, UpdateScripts: *update,
 		Setup: func(env *testscript.Env) error {
-			server, err := playedCluster(env)
+			server, err := playedCluster(env, nodes)
 			if err != nil {
 				return err
 			}
@@ -37,7 +50,7 @@ func TestPods(t *testing.T) {
 }
 
 // playedCluster is up until the script ends.
-func playedCluster(env *testscript.Env) (*apitest.Server, error) {
+func playedCluster(env *testscript.Env, nodes map[string]string) (*apitest.Server, error) {
 	server, err := apitest.Run("10.96.0.0/16", apitest.Calico(), apitest.Controllers(), apitest.Unsafe())
 	if err != nil {
 		return nil, err
@@ -59,7 +72,7 @@ func playedCluster(env *testscript.Env) (*apitest.Server, error) {
 		<-ended
 		_ = server.Stop() // what a script left running may hold it up; it ends all the same
 	})
-	for name, a := range map[string]string{"node1": "192.0.2.1", "node2": "192.0.2.2"} {
+	for name, a := range nodes {
 		if err := fleet.Node(ctx, name, netip.MustParseAddr(a)); err != nil {
 			return nil, err
 		}

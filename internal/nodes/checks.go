@@ -136,8 +136,10 @@ func workloadChecks() []check.Check[Input] {
 			Fix:   "mend it first, or scale it to zero",
 		},
 		{
-			Code: "RP3207", Severity: check.Warning, Run: checkSpread,
-			Claim: "no pod has to be spread over nodes that take none",
+			Code:     "RP3207",
+			Severity: check.Warning,
+			Run:      checkSpread,
+			Claim:    "no pod has to be spread over nodes that take none",
 			Why: "nodes with taints count as places to fill, so with whenUnsatisfiable: DoNotSchedule a pod may find none until old nodes are gone; " +
 				"its workload has one pod less for so long",
 			Fix: "set nodeTaintsPolicy: Honor in its topologySpreadConstraints, or give it more pods",

@@ -265,7 +265,8 @@ func checkSpread(in Input) []check.Result {
 	var out []check.Result
 	for key, pods := range in.Survey.ofLeavers() {
 		if slices.ContainsFunc(pods[0].Spec.TopologySpreadConstraints, func(c corev1.TopologySpreadConstraint) bool {
-			return c.WhenUnsatisfiable == corev1.DoNotSchedule && ptr.Deref(c.NodeTaintsPolicy, corev1.NodeInclusionPolicyIgnore) != corev1.NodeInclusionPolicyHonor
+			return c.WhenUnsatisfiable == corev1.DoNotSchedule &&
+				ptr.Deref(c.NodeTaintsPolicy, corev1.NodeInclusionPolicyIgnore) != corev1.NodeInclusionPolicyHonor
 		}) {
 			out = append(out, check.Failed("Workload "+key.String(), "workload %s has to be spread over old nodes as well", key))
 		}
@@ -306,7 +307,8 @@ func checkEtcd(in Input) []check.Result {
 	case in.Survey.Spec.ControlPlane == nil:
 		return nil
 	case in.EtcdProblem != nil:
-		return []check.Result{check.Failed("", "%v", in.EtcdProblem)}
+		problem, _, _ := strings.Cut(in.EtcdProblem.Error(), "\n") // what follows is a hint, and the check has its own
+		return []check.Result{check.Failed("", "%s", problem)}
 	}
 	var half []string
 	for _, c := range in.Survey.Chiefs() {

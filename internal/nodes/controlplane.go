@@ -244,7 +244,10 @@ func (p *Planner) replace(c *Chief, leaving []string, voters int) []engine.Step 
 func (p *Planner) retire(c *Chief) engine.Step {
 	status := c.NodeStatus
 	return &outside{
-		id: "retire/" + c.Name, title: "End the API server of " + c.Name, wait: p.spec().GateWait, action: p.spec().ControlPlane.Retire,
+		id:     "retire/" + c.Name,
+		title:  "End the API server of " + c.Name,
+		wait:   p.spec().GateWait,
+		action: p.spec().ControlPlane.Retire,
 		guide: "On " + c.Name + ", move kube-apiserver.yaml out of /etc/kubernetes/manifests (or do what else ends its API server in good order). " +
 			"replumb goes on by itself.",
 		request: p.controlRequest(actionRetire, &status),
@@ -259,7 +262,7 @@ func (p *Planner) emptied(name string) []engine.Step {
 		return nil
 	}
 	return []engine.Step{
-		&closeStep{p.node(name), corev1.TaintEffectNoSchedule}, &sinceStep{p.node(name)}, p.drain(name), &settledStep{p.node(name)},
+		&closeStep{p.node(name), corev1.TaintEffectNoSchedule}, &sinceStep{p.node(name)}, p.drain(name), p.settled(name),
 	}
 }
 

@@ -59,8 +59,10 @@ type backStep struct {
 	name  string
 }
 
-func (s *backStep) ID() string    { return "back/" + s.name }
-func (s *backStep) Title() string { return "Write down that control plane " + s.name + " has come back" }
+func (s *backStep) ID() string { return "back/" + s.name }
+func (s *backStep) Title() string {
+	return "Write down that control plane " + s.name + " has come back"
+}
 
 func (s *backStep) State(ctx context.Context) (engine.State, error) { return stateOf(s.Verify(ctx)) }
 

@@ -18,6 +18,7 @@ import (
 	"github.com/replumb/replumb/internal/etcd"
 	"github.com/replumb/replumb/internal/lock"
 	"github.com/replumb/replumb/internal/migration"
+	"github.com/replumb/replumb/internal/rollout"
 	"github.com/replumb/replumb/internal/spec"
 )
 
@@ -85,7 +86,9 @@ func (j *Job) Examine(ctx context.Context) (*Planner, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Planner{Tools: j.Tools, Survey: survey, Migration: j.Migration.DeepCopy(), Recorded: j.recorded != nil}
+	p := &Planner{
+		Tools: j.Tools, Survey: survey, Migration: j.Migration.DeepCopy(), Recorded: j.recorded != nil, turns: rollout.NewTurns(),
+	}
 	in := Input{Survey: survey, Access: j.access}
 	if p.Etcd, in.EtcdProblem = j.lookAtEtcd(ctx, survey); in.EtcdProblem != nil {
 		survey.Etcd = nil

@@ -4,9 +4,9 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
-	"sync"
 	"time"
 
+	"golang.org/x/sync/singleflight"
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -19,6 +19,7 @@ import (
 	"github.com/replumb/replumb/internal/hook"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/records"
+	"github.com/replumb/replumb/internal/rollout"
 	"github.com/replumb/replumb/internal/trial"
 	"github.com/replumb/replumb/internal/window"
 )
@@ -69,8 +70,10 @@ type Planner struct {
 	HasCRD   bool
 	Recorded bool
 
-	// turn is whose it is to lose a pod.
-	turn sync.Mutex
+	// turns are whose it is to lose a pod.
+	turns *rollout.Turns
+	// looking is who reads what many ask for.
+	looking singleflight.Group
 }
 
 // Apply is the way to the point where nothing runs on old nodes.
@@ -285,7 +288,7 @@ func (p *Planner) round(run hook.Run, number int, round []Leaver, ends bool) []e
 	}
 	add(func(l *Leaver) engine.Step { return &sinceStep{p.node(l.Name)} })
 	add(func(l *Leaver) engine.Step { return p.drain(l.Name) })
-	add(func(l *Leaver) engine.Step { return &settledStep{p.node(l.Name)} })
+	add(func(l *Leaver) engine.Step { return p.settled(l.Name) })
 	if ends {
 		add(func(l *Leaver) engine.Step { return p.terminate(l) })
 	}
@@ -367,7 +370,7 @@ func (p *Planner) returns() []engine.Group {
 			},
 			&sinceStep{p.node(n.Name)},
 			p.drain(n.Name),
-			&settledStep{p.node(n.Name)},
+			p.settled(n.Name),
 		}
 		groups = append(groups, engine.Group{Title: n.Name, Parallel: 1, Steps: steps})
 	}

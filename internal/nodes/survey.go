@@ -17,6 +17,7 @@ import (
 	"github.com/replumb/replumb/internal/cluster"
 	"github.com/replumb/replumb/internal/etcd"
 	"github.com/replumb/replumb/internal/rollout"
+	"github.com/replumb/replumb/internal/trial"
 )
 
 // controlPlaneLabel is on Nodes of control planes (k8s.io/kubernetes cmd/kubeadm/app/constants, LabelNodeRoleControlPlane).
@@ -122,9 +123,10 @@ func (s *Survey) Leaving() []Leaver {
 	return all
 }
 
-// leaves reports whether a pod has to leave a node that ends: all do that are not there on every node, or end with it.
+// leaves reports whether a pod has to leave a node that ends: all do that are not there on every node, or end with it, or are
+// replumb's own and end by themselves.
 func leaves(p *corev1.Pod) bool {
-	if _, static := p.Annotations[corev1.MirrorPodAnnotationKey]; static {
+	if _, static := p.Annotations[corev1.MirrorPodAnnotationKey]; static || p.Labels[trial.Label] != "" {
 		return false
 	}
 	ended := p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed

@@ -43,9 +43,11 @@ func (s *emptyStep) Verify(ctx context.Context) error {
 // aloneStep sees that nothing of the control plane is left in the old network. It writes nothing.
 type aloneStep struct{ planner *Planner }
 
-func (*aloneStep) ID() string    { return "verify/control-plane" }
-func (*aloneStep) Title() string { return "See that nothing of the control plane is left in the old network" }
-func (*aloneStep) Waits()        {}
+func (*aloneStep) ID() string { return "verify/control-plane" }
+func (*aloneStep) Title() string {
+	return "See that nothing of the control plane is left in the old network"
+}
+func (*aloneStep) Waits() {}
 
 func (*aloneStep) State(context.Context) (engine.State, error) { return engine.Pending, nil }
 func (*aloneStep) Do(context.Context) error                    { return nil }

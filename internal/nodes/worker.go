@@ -165,7 +165,26 @@ func (s *sinceStep) Verify(ctx context.Context) error {
 }
 
 // settledStep waits until what stands in for the pods of a node is ready, and what they had attached there is detached.
-type settledStep struct{ nodeStep }
+type settledStep struct {
+	nodeStep
+	// pods lists all of the cluster, once for all who ask at the same time.
+	pods func(context.Context) ([]corev1.Pod, error)
+}
+
+func (p *Planner) settled(name string) engine.Step {
+	return &settledStep{nodeStep: p.node(name), pods: p.allPods}
+}
+
+// allPods shares a list with whoever waits for one: many nodes are looked after at once, and each look is at all pods.
+func (p *Planner) allPods(ctx context.Context) ([]corev1.Pod, error) {
+	got, err, _ := p.looking.Do("pods", func() (any, error) {
+		return cluster.List[corev1.Pod](ctx, p.Tools.Cluster, &corev1.PodList{})
+	})
+	if err != nil {
+		return nil, err
+	}
+	return got.([]corev1.Pod), nil
+}
 
 var _ engine.Waiter = (*settledStep)(nil)
 
@@ -197,7 +216,7 @@ func (s *settledStep) Verify(ctx context.Context) error {
 // replaced looks at every pod that was made since. One that was short of something before is not this node's concern, and one
 // that is kept waiting by the very nodes that leave starts when they are gone.
 func (s *settledStep) replaced(ctx context.Context, since time.Time) error {
-	pods, err := cluster.List[corev1.Pod](ctx, s.tools.Cluster, &corev1.PodList{})
+	pods, err := s.pods(ctx)
 	if err != nil {
 		return err
 	}
@@ -210,7 +229,13 @@ func (s *settledStep) replaced(ctx context.Context, since time.Time) error {
 		case spreadOverLeavers(p) && accompanied(p, pods):
 			continue
 		}
-		return engine.NotYet("pod %s/%s, which was made since node %s began to be emptied, is not ready: %s", p.Namespace, p.Name, s.name, whyPod(p))
+		return engine.NotYet(
+			"pod %s/%s, which was made since node %s began to be emptied, is not ready: %s",
+			p.Namespace,
+			p.Name,
+			s.name,
+			whyPod(p),
+		)
 	}
 	return nil
 }
@@ -219,7 +244,8 @@ func (s *settledStep) replaced(ctx context.Context, since time.Time) error {
 // with taints count (k8s.io/kubernetes pkg/scheduler/framework/plugins/podtopologyspread, ErrReasonConstraintsNotMatch).
 func spreadOverLeavers(p *corev1.Pod) bool {
 	return slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
-		return c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && strings.Contains(c.Message, "topology spread constraints")
+		return c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse &&
+			strings.Contains(c.Message, "topology spread constraints")
 	})
 }
 
@@ -281,7 +307,7 @@ func (p *Planner) drain(name string) engine.Step {
 	tools := rollout.Tools{Client: p.Tools.client(), Timeout: p.spec().Drain.Timeout.Duration, Now: p.Tools.Now}
 	return tools.Drain(rollout.Leaving{
 		Node: name, Taint: corev1.Taint{Key: v1alpha1.TaintLeaving, Value: p.spec().Name, Effect: corev1.TaintEffectNoSchedule},
-		Bare: p.spec().Drain.BarePods, Patience: p.spec().Drain.JobWait.Duration, Hosts: true, Turn: &p.turn,
+		Bare: p.spec().Drain.BarePods, Patience: p.spec().Drain.JobWait.Duration, Hosts: true, Turns: p.turns,
 		Stays: func(pod *corev1.Pod) bool { return !leaves(pod) },
 		Forced: func(pod *corev1.Pod) bool {
 			return slices.Contains(p.spec().Force, client.ObjectKeyFromObject(pod))

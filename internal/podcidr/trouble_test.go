@@ -116,7 +116,7 @@ func TestCanaryFindsTheTargetUnreachable(t *testing.T) {
 	f := setup(t)
 	f.deployment("web", 2)
 	f.set(&f.failing, "yes")
-	f.fails(f.apply(), "step canary", "a pod with a new address on node")
+	f.fails(f.apply(), "step canary", "a pod tried out on node")
 	f.in(oldRange, "web", 2)
 	p, err := readPool(t.Context(), server, "default")
 	f.must(err)

@@ -3,7 +3,7 @@ package rollout
 import (
 	"context"
 	"fmt"
-	"sync"
+	"slices"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -30,9 +30,8 @@ type Leaving struct {
 	Forced func(*corev1.Pod) bool
 	// Bare says what becomes of pods without an owner: reported ones are waited for, and so are those of Jobs.
 	Bare v1alpha1.BarePodsPolicy
-	// Turn, if set, is shared by the drains of several nodes at once: so that an owner whose pods are on all of them loses
-	// one after the other.
-	Turn sync.Locker
+	// Turns, if set, are shared by the drains of several nodes at once.
+	Turns *Turns
 	// Patience is how long such pods are waited for, when all others have left. Default: as long as for any.
 	Patience time.Duration
 }
@@ -89,16 +88,9 @@ func (s *drainStep) Do(ctx context.Context) error {
 	if err != nil || len(left) == 0 {
 		return err
 	}
-	var first error
-	asked := map[types.UID]bool{}
-	for i := range left {
-		err := s.send(ctx, &left[i], asked)
-		if err != nil && !engine.Retryable(err) {
-			return err
-		}
-		if err != nil && first == nil {
-			first = err
-		}
+	first, err := s.sendAll(ctx, left)
+	if err != nil {
+		return err
 	}
 	text := fmt.Sprintf("node %s still has %d pods to go", s.leaving.Node, len(left))
 	if first != nil {
@@ -108,6 +100,39 @@ func (s *drainStep) Do(ctx context.Context) error {
 		return fmt.Errorf("none has left for %s: %s", limit, text)
 	}
 	return engine.NotYet("%s", text)
+}
+
+// sendAll sends away those that can go, and says what the first of the others waits for. Where several nodes are emptied at once it
+// keeps at it for a while: an owner's next turn comes as soon as the pod before is replaced.
+func (s *drainStep) sendAll(ctx context.Context, left []corev1.Pod) (waits, err error) {
+	sent := map[types.UID]bool{}
+	for end := s.now().Add(keepAt); ; {
+		asked := map[types.UID]bool{}
+		for i := range left {
+			if sent[left[i].UID] {
+				continue
+			}
+			err := s.send(ctx, &left[i], asked)
+			switch {
+			case err != nil && !engine.Retryable(err):
+				return nil, err
+			case waits == nil:
+				waits = err
+			}
+			sent[left[i].UID] = err == nil || !left[i].DeletionTimestamp.IsZero()
+		}
+		waiting := slices.ContainsFunc(left, func(p corev1.Pod) bool { return !sent[p.UID] })
+		if s.leaving.Turns == nil || !waiting || s.now().After(end) {
+			return waits, nil
+		}
+		timer := time.NewTimer(pause)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return waits, nil
+		case <-timer.C:
+		}
+	}
 }
 
 // standstill is for how long no pod has left.
@@ -198,18 +223,28 @@ func (s *drainStep) send(ctx context.Context, p *corev1.Pod, asked map[types.UID
 		return nil
 	}
 	asked[ref.UID] = true
-	if w, err := s.single(ctx, p, ref); err != nil || w != nil {
-		if err != nil {
+	if s.leaving.Turns != nil {
+		return s.leaving.Turns.take(ref, s.now, func(count bool) error { return s.sendOwned(ctx, p, ref, count) })
+	}
+	return s.sendOwned(ctx, p, ref, true)
+}
+
+func (s *drainStep) sendOwned(ctx context.Context, p *corev1.Pod, ref *metav1.OwnerReference, count bool) error {
+	e := &evictStep{Tools: s.Tools, pod: slimPod(p)}
+	d, err := e.demand(ctx, ref)
+	if err != nil {
+		return err
+	}
+	if d.want <= 1 {
+		w, err := s.single(ctx, p, ref)
+		switch {
+		case err != nil:
 			return err
+		case w != nil:
+			return s.Restart(*w, Changes{Leave: s.leaving.Node, Slack: time.Second}).Do(ctx)
 		}
-		changes := Changes{Leave: s.leaving.Node, Slack: time.Second}
-		return s.Restart(*w, changes).Do(ctx)
 	}
-	if s.leaving.Turn != nil {
-		s.leaving.Turn.Lock()
-		defer s.leaving.Turn.Unlock()
-	}
-	if err := s.whole(ctx, p, ref); err != nil {
+	if err := s.whole(ctx, p, ref, d, count); err != nil {
 		return err
 	}
 	return s.evict(ctx, p)
@@ -255,13 +290,28 @@ func (s *drainStep) single(ctx context.Context, p *corev1.Pod, ref *metav1.Owner
 
 // whole returns nil if the owner of a pod can do without it: all the pods it wants are ready, or all that can be are, and
 // this is not the last.
-func (s *drainStep) whole(ctx context.Context, p *corev1.Pod, ref *metav1.OwnerReference) error {
-	e := &evictStep{Tools: s.Tools, pod: slimPod(p)}
-	want, err := e.wanted(ctx, ref)
+func (s *drainStep) whole(ctx context.Context, p *corev1.Pod, ref *metav1.OwnerReference, d demand, count bool) error {
+	// What its controller counted may be a moment old, but whoever is short of pods by that is so still, or can wait.
+	if !count && d.known && d.ready < d.want && podReady(p) {
+		return engine.NotYet("%s %s/%s has %d of %d pods ready", ref.Kind, p.Namespace, ref.Name, d.ready, d.want)
+	}
+	ready, stuck, err := s.count(ctx, p, ref, d)
 	if err != nil {
 		return err
 	}
-	ready, stuck := 0, 0
+	want := d.want
+	if ready >= want || !podReady(p) || ready > 1 && ready+stuck >= want {
+		return nil
+	}
+	return engine.NotYet("%s %s/%s has %d of %d pods ready", ref.Kind, p.Namespace, ref.Name, ready, want)
+}
+
+// count looks at the pods of an owner: how many are ready, and for how many there is no node.
+func (s *drainStep) count(ctx context.Context, p *corev1.Pod, ref *metav1.OwnerReference, d demand) (ready, stuck int, err error) {
+	opts := []client.ListOption{client.InNamespace(p.Namespace)}
+	if d.selector != nil {
+		opts = append(opts, client.MatchingLabelsSelector{Selector: d.selector})
+	}
 	err = each(ctx, s.Client, &corev1.PodList{}, func(o *corev1.Pod) {
 		if owner := metav1.GetControllerOfNoCopy(o); owner == nil || owner.UID != ref.UID || ended(o) {
 			return
@@ -272,14 +322,11 @@ func (s *drainStep) whole(ctx context.Context, p *corev1.Pod, ref *metav1.OwnerR
 		if unschedulable(o) {
 			stuck++
 		}
-	}, client.InNamespace(p.Namespace))
+	}, opts...)
 	if err != nil {
-		return fmt.Errorf("pods of %s %s: %w", ref.Kind, ref.Name, err)
+		err = fmt.Errorf("pods of %s %s: %w", ref.Kind, ref.Name, err)
 	}
-	if ready >= want || !podReady(p) || ready > 1 && ready+stuck >= want {
-		return nil
-	}
-	return engine.NotYet("%s %s/%s has %d of %d pods ready", ref.Kind, p.Namespace, ref.Name, ready, want)
+	return ready, stuck, err
 }
 
 // unschedulable reports whether the scheduler has found no node for a pod.

@@ -13,6 +13,7 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -160,37 +161,66 @@ func (s *evictStep) replaced(ctx context.Context) error {
 	return missing("%s %s has %d of %d pods ready after the eviction of %s", ref.Kind, ref.Name, ready, want, s.pod.Name)
 }
 
-// wanted is how many ready pods the owner shall have; none, if it is gone. Of owners replumb does not know, and of Jobs
-// that have not finished, one is expected.
+// demand is what an owner wants of its pods.
+type demand struct {
+	// want is how many ready pods it shall have.
+	want int
+	// ready is how many it has by its own count, if known.
+	ready int
+	known bool
+	// selector of its pods; nil, if it is not known.
+	selector labels.Selector
+}
+
+// wanted is how many ready pods the owner shall have; none, if it is gone.
 func (s *evictStep) wanted(ctx context.Context, ref *metav1.OwnerReference) (int, error) {
+	d, err := s.demand(ctx, ref)
+	return d.want, err
+}
+
+// demand of an owner; none, if it is gone. Of owners replumb does not know, and of Jobs that have not finished, one pod is
+// expected.
+func (s *evictStep) demand(ctx context.Context, ref *metav1.OwnerReference) (demand, error) {
 	var owner client.Object
-	var count func() int
+	var read func() demand
 	switch {
 	case ref.APIVersion == appsv1.SchemeGroupVersion.String() && ref.Kind == kindReplicaSet:
 		o := &appsv1.ReplicaSet{}
-		owner, count = o, func() int { return int(replicas(o.Spec.Replicas)) }
+		owner, read = o, func() demand {
+			return counted(replicas(o.Spec.Replicas), o.Status.ReadyReplicas, o.Spec.Selector)
+		}
 	case ref.APIVersion == appsv1.SchemeGroupVersion.String() && ref.Kind == KindStatefulSet:
 		o := &appsv1.StatefulSet{}
-		owner, count = o, func() int { return int(replicas(o.Spec.Replicas)) }
+		owner, read = o, func() demand {
+			return counted(replicas(o.Spec.Replicas), o.Status.ReadyReplicas, o.Spec.Selector)
+		}
 	case ref.APIVersion == appsv1.SchemeGroupVersion.String() && ref.Kind == KindDaemonSet:
 		o := &appsv1.DaemonSet{}
-		owner, count = o, func() int { return int(o.Status.DesiredNumberScheduled) }
+		owner, read = o, func() demand { return demand{want: int(o.Status.DesiredNumberScheduled)} }
 	case ref.APIVersion == batchv1.SchemeGroupVersion.String() && ref.Kind == kindJob:
 		o := &batchv1.Job{}
-		owner, count = o, func() int { return jobWants(o) }
+		owner, read = o, func() demand { return demand{want: jobWants(o)} }
 	default:
-		return 1, nil
+		return demand{want: 1}, nil
 	}
 	err := s.Client.Get(ctx, types.NamespacedName{Namespace: s.pod.Namespace, Name: ref.Name}, owner)
 	switch {
 	case apierrors.IsNotFound(err):
-		return 0, nil
+		return demand{}, nil
 	case err != nil:
-		return 0, fmt.Errorf("%s %s/%s: %w", ref.Kind, s.pod.Namespace, ref.Name, err)
+		return demand{}, fmt.Errorf("%s %s/%s: %w", ref.Kind, s.pod.Namespace, ref.Name, err)
 	case owner.GetUID() != ref.UID || !owner.GetDeletionTimestamp().IsZero():
-		return 0, nil
+		return demand{}, nil
 	}
-	return count(), nil
+	return read(), nil
+}
+
+func counted(want, ready int32, selector *metav1.LabelSelector) demand {
+	d := demand{want: int(want), ready: int(ready), known: true}
+	if s, err := metav1.LabelSelectorAsSelector(selector); err == nil && !s.Empty() {
+		d.selector = s
+	}
+	return d
 }
 
 func jobWants(job *batchv1.Job) int {
