@@ -102,7 +102,7 @@ func (f *fleet) fill(ctx context.Context) error {
 
 func (f *fleet) join(ctx context.Context, side string, network netip.Prefix) error {
 	at := network.Addr()
-	for i := range f.options.nodes {
+	for i := range f.nodes {
 		at = at.Next()
 		if err := f.kubelets.Node(ctx, fmt.Sprintf("%s-%d", side, i), at); err != nil {
 			return err

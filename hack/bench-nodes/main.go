@@ -99,7 +99,7 @@ func (f *fleet) measure(ctx context.Context) error {
 	}
 	pods := f.deployments * f.replicas
 	fmt.Printf("%d pods of %d Deployments on %d nodes, one of each may go at a time; start-up %s to %s, ending %s\n",
-		pods, f.deployments, f.options.nodes, f.fastest, f.slowest, f.ending)
+		pods, f.deployments, f.nodes, f.fastest, f.slowest, f.ending)
 	took, calls, err := f.replumb(ctx)
 	if err != nil {
 		return err
@@ -118,7 +118,7 @@ func (f *fleet) measure(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	all := some.Seconds() / float64(f.kubectl) * float64(f.options.nodes)
+	all := some.Seconds() / float64(f.kubectl) * float64(f.nodes)
 	fmt.Printf("  RESULT kubectl drain of %d nodes, one after the other, %.1fs; of all %.0fs, which is %.1f times replumb's\n",
 		f.kubectl, some.Seconds(), all, all/took.Seconds())
 	return nil
@@ -154,7 +154,7 @@ func (f *fleet) replumb(ctx context.Context) (time.Duration, int, error) {
 	if err != nil {
 		return 0, 0, fmt.Errorf("apply: %w", err)
 	}
-	if c := survey.Counts(); c.Moved != f.options.nodes || c.Total != f.options.nodes {
+	if c := survey.Counts(); c.Moved != f.nodes || c.Total != f.nodes {
 		return 0, 0, fmt.Errorf("apply emptied %d of %d nodes", c.Moved, c.Total)
 	}
 	fmt.Printf("  requests for each pod: %s\n", counter.Per(f.deployments*f.replicas))
