@@ -109,6 +109,9 @@ func planner(t *testing.T, in map[string][]byte) (*Planner, Input) {
 	}
 	s := readSurvey(t, job.Spec, in["cluster.yaml"])
 	s.Remembered = f.Remembered
+	if err := job.sortIntoTiers(s); err != nil {
+		t.Fatal(err)
+	}
 	input := Input{Survey: s, RecordProblems: map[string]error{}}
 	for _, r := range Rights() {
 		input.Access = append(input.Access, cluster.AccessAnswer{Right: r, Allowed: !slices.Contains(f.Denied, r.String())})

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/dustin/go-humanize/english"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -20,6 +21,7 @@ import (
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/rollout"
 	"github.com/replumb/replumb/internal/spec"
+	"github.com/replumb/replumb/internal/tier"
 )
 
 // maxRounds bounds how often a run looks again for what appeared while it ran.
@@ -89,6 +91,9 @@ func (j *Job) Examine(ctx context.Context) (*Planner, error) {
 	p := &Planner{
 		Tools: j.Tools, Survey: survey, Migration: j.Migration.DeepCopy(), Recorded: j.recorded != nil, turns: rollout.NewTurns(),
 	}
+	if err := j.sortIntoTiers(survey); err != nil {
+		return nil, err
+	}
 	in := Input{Survey: survey, Access: j.access}
 	if p.Etcd, in.EtcdProblem = j.lookAtEtcd(ctx, survey); in.EtcdProblem != nil {
 		survey.Etcd = nil
@@ -109,6 +114,21 @@ func (j *Job) Examine(ctx context.Context) (*Planner, error) {
 	p.HasCRD = crd != nil
 	p.Findings = check.Run(Checks(), in)
 	return p, nil
+}
+
+// sortIntoTiers sorts each workload as a Service of the same namespace, name and labels would be.
+func (j *Job) sortIntoTiers(s *Survey) error {
+	rules, err := tier.NewRules(&j.Spec.Common, func(svc *corev1.Service) bool { return svc.Namespace == metav1.NamespaceSystem })
+	if err != nil {
+		return err
+	}
+	order := rules.Names()
+	s.Tier = func(p *corev1.Pod) int {
+		key := s.workloadOf(p)
+		as := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: key.Name, Labels: p.Labels}}
+		return slices.Index(order, tier.Assign([]*corev1.Service{as}, rules, nil).Of[client.ObjectKeyFromObject(as)])
+	}
+	return nil
 }
 
 // lookAtEtcd asks its members, if the control plane moves. The connection is kept for as long as the job is.

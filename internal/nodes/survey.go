@@ -42,6 +42,8 @@ type Survey struct {
 	Scalers []types.NamespacedName
 	// Remembered is what the Migration knows of nodes that leave.
 	Remembered []v1alpha1.NodeStatus
+	// Tier is how critical a pod's workload is, counted from the least critical; nil, if nobody has said.
+	Tier func(*corev1.Pod) int
 	// Etcd are its members; nil, if the control plane stays.
 	Etcd *etcd.Cluster
 }
@@ -158,31 +160,37 @@ func (s *Survey) Ready() []*corev1.Node {
 // Wanted is how many new workers there have to be.
 func (s *Survey) Wanted() int { return cmp.Or(s.Spec.Join.Count, len(s.Leaving())) }
 
-// outstanding are the leavers that still have to be emptied or ended, those first that carry what has to move first, and
-// then by name.
+// outstanding are the leavers that still have to be emptied or ended: those first that carry what has to move first, then by the most
+// critical tier that they carry, the least critical first, and by name.
 func (s *Survey) outstanding(end bool) []Leaver {
 	var all []Leaver
+	rank := map[string]int{}
 	for _, l := range s.Leaving() {
 		stage := l.Stage()
 		if stage == StageGone || stage == StageEmpty && !end {
 			continue
 		}
 		all = append(all, l)
-	}
-	first := map[string]bool{}
-	for i := range all {
-		first[all[i].Name] = slices.ContainsFunc(all[i].Pods, s.isFirst)
+		rank[l.Name] = s.rank(&l)
 	}
 	slices.SortStableFunc(all, func(a, b Leaver) int {
-		switch {
-		case first[a.Name] == first[b.Name]:
-			return strings.Compare(a.Name, b.Name)
-		case first[a.Name]:
-			return -1
-		}
-		return 1
+		return cmp.Or(cmp.Compare(rank[a.Name], rank[b.Name]), strings.Compare(a.Name, b.Name))
 	})
 	return all
+}
+
+// rank of a node: its most critical tier, counted from 1, or 0 if it carries what moves first.
+func (s *Survey) rank(l *Leaver) int {
+	if slices.ContainsFunc(l.Pods, s.isFirst) {
+		return 0
+	}
+	most := 1
+	for _, p := range l.Pods {
+		if s.Tier != nil {
+			most = max(most, 1+s.Tier(p))
+		}
+	}
+	return most
 }
 
 // isFirst reports whether a pod is one of those that move first: of the workloads that are named or, if none are, behind the
