@@ -2,6 +2,7 @@ package nodes
 
 import (
 	"context"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -161,4 +162,65 @@ func TestDefinitionRefuses(t *testing.T) {
 	f.fails(server.Update(t.Context(), m), "nodes cannot be changed")
 	f.with(m)
 	f.fails(f.apply(), "differs from migration m in the cluster")
+}
+
+func ends(command ...string) func(*v1alpha1.Migration) {
+	return func(m *v1alpha1.Migration) {
+		m.Spec.Nodes.Terminate.Action = &v1alpha1.Action{
+			Exec: &v1alpha1.ExecAction{Command: command}, Timeout: &metav1.Duration{Duration: time.Second},
+		}
+	}
+}
+
+// TestActionFails: what it said is told, and the same command calls it again.
+func TestActionFails(t *testing.T) {
+	once := filepath.Join(t.TempDir(), "once")
+	f := setup(t, ends("sh", "-c", `cat >/dev/null; test -e `+once+` || { touch `+once+`; echo "no quota for $REPLUMB_NODE" >&2; exit 1; }`))
+	f.deployment("web", 2)
+	f.fails(f.apply(), "step terminate/a", "no quota for a")
+	if got := f.nodes(); got != "a:NoSchedule b:NoSchedule c d" {
+		t.Errorf("nodes: %s", got)
+	}
+	if st := f.again(); !remembered(st.Nodes, "a").Ended || remembered(st.Nodes, "b").Ended {
+		t.Errorf("who may have ended: %+v", st.Nodes)
+	}
+	f.must(f.apply())
+	if got := f.nodes(); got != "c d" {
+		t.Errorf("nodes: %s", got)
+	}
+}
+
+// TestActionHangs: it is ended, and nothing is left half removed.
+func TestActionHangs(t *testing.T) {
+	f := setup(t, ends("sleep", "60"))
+	f.deployment("web", 2)
+	f.fails(f.apply(), "step terminate/a", "no answer within 1s")
+	if got := f.nodes(); got != "a:NoSchedule b:NoSchedule c d" {
+		t.Errorf("nodes: %s", got)
+	}
+	f.on("b c d", "web", 2)
+}
+
+// TestNodeLost: the machine of a node dies while it is being emptied. Once its Node is deleted, as its owner is told to do, the run
+// goes on.
+func TestNodeLost(t *testing.T) {
+	f := setup(t)
+	f.deployment("web", 2)
+	f.deployment("guard", 2)
+	budget := f.budget("guard", 1)
+	f.idle = true
+	ended := f.applying()
+	f.waiting("0 of 2 new nodes take pods")
+	f.patch(budget, `{"spec":{"minAvailable":2}}`)
+	f.node("c", "198.51.100.1")
+	f.node("d", "198.51.100.2")
+	f.waiting("cannot be evicted now")
+	f.must(server.DeleteAllOf(t.Context(), &corev1.Pod{}, client.InNamespace("shop"), client.MatchingFields{"spec.nodeName": "a"}, client.GracePeriodSeconds(0)))
+	f.must(server.Delete(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a"}}))
+	f.patch(budget, `{"spec":{"minAvailable":1}}`)
+	f.waiting("node b is still there")
+	f.must(server.Delete(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "b"}}))
+	f.must(<-ended)
+	f.on("c d", "web", 2)
+	f.on("c d", "guard", 2)
 }
