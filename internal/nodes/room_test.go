@@ -16,9 +16,13 @@ func nodeAt(name, address string) corev1.Node {
 	return corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{corev1.LabelHostname: name}},
 		Status: corev1.NodeStatus{
-			Addresses:   []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: address}},
-			Allocatable: corev1.ResourceList{"cpu": resource.MustParse("2"), "memory": resource.MustParse("4Gi"), "pods": resource.MustParse("3")},
-			Conditions:  []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}},
+			Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: address}},
+			Allocatable: corev1.ResourceList{
+				"cpu":    resource.MustParse("2"),
+				"memory": resource.MustParse("4Gi"),
+				"pods":   resource.MustParse("3"),
+			},
+			Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}},
 		},
 	}
 }
@@ -122,12 +126,24 @@ spec:
 		Spec: job.Spec, Workloads: &rollout.State{},
 		Nodes: []corev1.Node{nodeAt("a", "10.1.0.1"), nodeAt("b", "10.1.0.2"), nodeAt("c", "10.1.0.3"), nodeAt("d", "10.1.0.4")},
 		Pods: []corev1.Pod{
-			podOn("a", "cart", "1"), podOn("b", "try", "1", named("test")), podOn("c", "edge", "1", named("ingress")), podOn("d", "try", "1", named("test")),
+			podOn(
+				"a",
+				"cart",
+				"1",
+			),
+			podOn("b", "try", "1", named("test")),
+			podOn("c", "edge", "1", named("ingress")),
+			podOn("d", "try", "1", named("test")),
 		},
-		Services: []corev1.Service{{
-			ObjectMeta: metav1.ObjectMeta{Namespace: "ingress", Name: "edge"},
-			Spec:       corev1.ServiceSpec{Selector: map[string]string{"app": "edge"}, ExternalTrafficPolicy: corev1.ServiceExternalTrafficPolicyLocal},
-		}},
+		Services: []corev1.Service{
+			{
+				ObjectMeta: metav1.ObjectMeta{Namespace: "ingress", Name: "edge"},
+				Spec: corev1.ServiceSpec{
+					Selector:              map[string]string{"app": "edge"},
+					ExternalTrafficPolicy: corev1.ServiceExternalTrafficPolicyLocal,
+				},
+			},
+		},
 	}
 	if err := job.sortIntoTiers(s); err != nil {
 		t.Fatal(err)

@@ -175,7 +175,10 @@ func ends(command ...string) func(*v1alpha1.Migration) {
 // TestActionFails: what it said is told, and the same command calls it again.
 func TestActionFails(t *testing.T) {
 	once := filepath.Join(t.TempDir(), "once")
-	f := setup(t, ends("sh", "-c", `cat >/dev/null; test -e `+once+` || { touch `+once+`; echo "no quota for $REPLUMB_NODE" >&2; exit 1; }`))
+	f := setup(
+		t,
+		ends("sh", "-c", `cat >/dev/null; test -e `+once+` || { touch `+once+`; echo "no quota for $REPLUMB_NODE" >&2; exit 1; }`),
+	)
 	f.deployment("web", 2)
 	f.fails(f.apply(), "step terminate/a", "no quota for a")
 	if got := f.nodes(); got != "a:NoSchedule b:NoSchedule c d" {
@@ -215,7 +218,15 @@ func TestNodeLost(t *testing.T) {
 	f.node("c", "198.51.100.1")
 	f.node("d", "198.51.100.2")
 	f.waiting("cannot be evicted now")
-	f.must(server.DeleteAllOf(t.Context(), &corev1.Pod{}, client.InNamespace("shop"), client.MatchingFields{"spec.nodeName": "a"}, client.GracePeriodSeconds(0)))
+	f.must(
+		server.DeleteAllOf(
+			t.Context(),
+			&corev1.Pod{},
+			client.InNamespace("shop"),
+			client.MatchingFields{"spec.nodeName": "a"},
+			client.GracePeriodSeconds(0),
+		),
+	)
 	f.must(server.Delete(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a"}}))
 	f.patch(budget, `{"spec":{"minAvailable":1}}`)
 	f.waiting("node b is still there")
