@@ -73,7 +73,7 @@ func TestGolden(t *testing.T) {
 // TestHAProxyTakesIt asks the program itself, where there is one.
 func TestHAProxyTakesIt(t *testing.T) {
 	if _, err := exec.LookPath("haproxy"); err != nil {
-		t.Skip("haproxy is not installed")
+		t.Fatal("haproxy is not installed: make deps")
 	}
 	dir := t.TempDir()
 	files := configs(t, dir)
