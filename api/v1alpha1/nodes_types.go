@@ -159,7 +159,7 @@ type NodeDrainSpec struct {
 	// +kubebuilder:validation:MaxItems=256
 	Force []string `json:"force,omitempty"`
 
-	// First names Deployments and DaemonSets, as namespace/name, whose nodes are emptied first. Default: those behind the
+	// First names Deployments and StatefulSets, as namespace/name, whose nodes are emptied first. Default: those behind the
 	// Services of ingress.
 	// +optional
 	// +kubebuilder:validation:MaxItems=64

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -27,7 +28,12 @@ import (
 const actionRetire = "retire"
 
 // controlPlane moves one after the other. The first one brings the names of the API with it.
+//
+// Without a look at etcd there is nothing to plan with; RP3401 has said so.
 func (p *Planner) controlPlane() []engine.Group {
+	if p.Etcd == nil || p.Survey.Etcd == nil {
+		return nil
+	}
 	var groups []engine.Group
 	chiefs := p.Survey.Chiefs()
 	var leaving []string
@@ -444,12 +450,31 @@ func (s *chiefsStep) State(ctx context.Context) (engine.State, error) {
 func (s *chiefsStep) Do(ctx context.Context) error     { return s.rememberer().Do(ctx) }
 func (s *chiefsStep) Verify(ctx context.Context) error { return s.rememberer().Verify(ctx) }
 
+// endpoints are those that the Migration names and those of successors: at the end none of the former is left.
+func (s *Spec) endpoints(known []v1alpha1.NodeStatus) []string {
+	all := slices.Clone(s.ControlPlane.Etcd.Endpoints)
+	first, err := url.Parse(all[0])
+	if err != nil {
+		return all
+	}
+	for _, n := range known {
+		if n.Successor == nil {
+			continue
+		}
+		if peer, err := url.Parse(n.Successor.PeerURL); err == nil {
+			at := url.URL{Scheme: first.Scheme, Host: net.JoinHostPort(peer.Hostname(), first.Port())}
+			all = append(all, at.String())
+		}
+	}
+	return all
+}
+
 // openEtcd connects to the members.
-func (s *Spec) openEtcd(ctx context.Context) (*etcd.Client, error) {
+func (s *Spec) openEtcd(ctx context.Context, known []v1alpha1.NodeStatus) (*etcd.Client, error) {
 	e := s.ControlPlane.Etcd
 	config, err := etcd.Files{CA: e.CAFile, Cert: e.CertFile, Key: e.KeyFile}.Load()
 	if err != nil {
 		return nil, err
 	}
-	return etcd.Open(ctx, etcd.Config{Endpoints: e.Endpoints, TLS: config, Run: s.Name})
+	return etcd.Open(ctx, etcd.Config{Endpoints: s.endpoints(known), TLS: config, Run: s.Name})
 }

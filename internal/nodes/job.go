@@ -138,7 +138,7 @@ func (j *Job) lookAtEtcd(ctx context.Context, s *Survey) (*etcd.Client, error) {
 	}
 	if j.etcd == nil {
 		var err error
-		if j.etcd, err = j.Spec.openEtcd(ctx); err != nil {
+		if j.etcd, err = j.Spec.openEtcd(ctx, s.Remembered); err != nil {
 			return nil, err
 		}
 	}

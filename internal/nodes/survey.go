@@ -7,7 +7,6 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
@@ -36,8 +35,6 @@ type Survey struct {
 	// Volumes by name, Claims by namespace/name.
 	Volumes map[string]*corev1.PersistentVolume
 	Claims  map[types.NamespacedName]*corev1.PersistentVolumeClaim
-	// Attachments say which volumes are attached where.
-	Attachments []storagev1.VolumeAttachment
 	// Scalers are Deployments that make or end nodes by themselves.
 	Scalers []types.NamespacedName
 	// Remembered is what the Migration knows of nodes that leave.
