@@ -61,7 +61,8 @@ const (
 
 	// AnnotationDisabledAt, on an address pool of Calico, is when replumb disabled it, or found that somebody had (RFC 3339).
 	AnnotationDisabledAt = "replumb.dev/disabled-at"
-	// AnnotationReplicas, on a Deployment, is how many pods it had before replumb gave it one more.
+	// AnnotationReplicas is how many pods a Deployment had before replumb gave it one more, and how many a Deployment or
+	// StatefulSet has that has none as long as it must not run in this cluster.
 	AnnotationReplicas = "replumb.dev/original-replicas"
 
 	// RoleNode marks the ConfigMap that holds a Node for as long as the Node itself may be gone.
@@ -82,6 +83,18 @@ const (
 	// AnnotationControllerManagers, set by users on a Migration, says what replumb could not see from outside: Paused,
 	// Repointed or Restored.
 	AnnotationControllerManagers = "replumb.dev/controller-managers"
+
+	// LabelMirror, on an object in the target of a mirror, is the Migration that copied it. What has it is replumb's to change.
+	LabelMirror = "replumb.dev/mirror"
+	// AnnotationCopied, on a copy, tells what was copied, so that nothing is written twice.
+	AnnotationCopied = "replumb.dev/copied"
+	// AnnotationSuspend is what spec.suspend of a CronJob is that is suspended as long as it must not run in this cluster.
+	AnnotationSuspend = "replumb.dev/original-suspend"
+	// AnnotationRunOnce, set by users to "true" on a Deployment, StatefulSet or CronJob, says that it must not run in two
+	// clusters at once.
+	AnnotationRunOnce = "replumb.dev/run-once"
+	// AnnotationAddedNames, on a Certificate or Ingress, are the names that replumb added to what its certificate is for, as JSON.
+	AnnotationAddedNames = "replumb.dev/added-names"
 
 	// SystemNamespace holds what belongs to replumb and to no user's namespace.
 	SystemNamespace = "replumb-system"

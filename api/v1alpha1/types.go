@@ -33,7 +33,7 @@ type MigrationList struct {
 
 // MigrationSpec says what to move and how far to go.
 //
-// +kubebuilder:validation:ExactlyOneOf=serviceCIDR;podCIDR;nodes
+// +kubebuilder:validation:ExactlyOneOf=serviceCIDR;podCIDR;nodes;mirror;cni
 type MigrationSpec struct {
 	// ServiceCIDR moves the Services of the cluster to another range. It cannot be changed: a different move is a
 	// different Migration.
@@ -50,6 +50,16 @@ type MigrationSpec struct {
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="nodes cannot be changed; create another Migration"
 	Nodes *NodesSpec `json:"nodes,omitempty"`
+
+	// Mirror has a second cluster serve what this one does, and takes it back. It cannot be changed either.
+	// +optional
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="mirror cannot be changed; create another Migration"
+	Mirror *MirrorSpec `json:"mirror,omitempty"`
+
+	// CNI replaces what gives pods their network. It cannot be changed either.
+	// +optional
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="cni cannot be changed; create another Migration"
+	CNI *CNISpec `json:"cni,omitempty"`
 
 	// Batch is how many objects move together.
 	// +optional
@@ -515,6 +525,14 @@ type MigrationStatus struct {
 	// +optional
 	// +kubebuilder:validation:MaxItems=128
 	Records []RecordStatus `json:"records,omitempty"`
+
+	// Mirror is where a mirror stands.
+	// +optional
+	Mirror *MirrorStatus `json:"mirror,omitempty"`
+
+	// CNI is where the switch of a network stands.
+	// +optional
+	CNI *CNIStatus `json:"cni,omitempty"`
 
 	// Conditions: Ready is true when the cluster is as spec.desired says, Paused while a pause is asked for.
 	// +optional

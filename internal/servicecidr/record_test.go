@@ -27,7 +27,7 @@ func TestDefinitionRefuses(t *testing.T) {
 		change func(*v1alpha1.MigrationSpec)
 		says   string
 	}{
-		{"no job", func(s *v1alpha1.MigrationSpec) { s.ServiceCIDR = nil }, "exactly one of the fields in [serviceCIDR podCIDR nodes] must be set"},
+		{"no job", func(s *v1alpha1.MigrationSpec) { s.ServiceCIDR = nil }, "exactly one of the fields in [serviceCIDR podCIDR nodes mirror cni] must be set"},
 		{"no target", func(s *v1alpha1.MigrationSpec) { s.ServiceCIDR.To = []string{} }, "to is required unless mode is Retire"},
 		{"retire nothing", func(s *v1alpha1.MigrationSpec) { s.ServiceCIDR.Mode = "Retire" }, "exactly one range in from"},
 		{"extend and empty", func(s *v1alpha1.MigrationSpec) {

@@ -1,0 +1,403 @@
+package v1alpha1
+
+import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+// MirrorSpec is the job of having a second cluster, the target, serve what this one, the source, serves, for as long as the
+// source's network is changed, and of taking it back. The source is the cluster that the Migration is in.
+type MirrorSpec struct {
+	// Target is the cluster that takes over.
+	Target ClusterReference `json:"target"`
+
+	// Copy is what is copied to the target, and how it is changed on the way.
+	// +optional
+	Copy CopySpec `json:"copy,omitempty"`
+
+	// Hosts are further names by which the target can be reached before any name leads there. Certificates are extended by
+	// them, and Ingresses in the target answer to them as well.
+	// +optional
+	// +kubebuilder:validation:MaxItems=256
+	// +listType=map
+	// +listMapKey=name
+	Hosts []HostAlias `json:"hosts,omitempty"`
+
+	// Certificates says whether the aliases in hosts are added to certificates. Default: Extend.
+	// +optional
+	Certificates CertificateMode `json:"certificates,omitempty"`
+
+	// Singletons must not run in both clusters at once. They run where the names lead.
+	// +optional
+	Singletons SingletonSpec `json:"singletons,omitempty"`
+
+	// Redirect leads names in DNS to the target.
+	// +optional
+	Redirect RedirectSpec `json:"redirect,omitempty"`
+
+	// GateWait is how long a run waits for what only the operator can do before it ends, to be run again. Default: 1h.
+	// +optional
+	GateWait *metav1.Duration `json:"gateWait,omitempty"`
+}
+
+// ClusterReference is another cluster. Exactly one of context and secret.
+//
+// +kubebuilder:validation:ExactlyOneOf=context;secret
+type ClusterReference struct {
+	// Context of the kubeconfig that replumb runs with.
+	// +optional
+	// +kubebuilder:validation:MaxLength=253
+	Context string `json:"context,omitempty"`
+
+	// Secret of this cluster with a kubeconfig in it, such as Cluster API makes.
+	// +optional
+	Secret *KubeconfigSecret `json:"secret,omitempty"`
+}
+
+// KubeconfigSecret is a key of a Secret.
+type KubeconfigSecret struct {
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
+	// Key of the Secret's data. Default: value if there is such a key, or else kubeconfig.
+	// +optional
+	Key string `json:"key,omitempty"`
+}
+
+// HostAlias is a name and what it is called in the mirror until it leads there itself.
+type HostAlias struct {
+	// Name that clients know.
+	// +kubebuilder:validation:MaxLength=253
+	Name string `json:"name"`
+	// Alias that leads to the mirror from the beginning.
+	// +kubebuilder:validation:MaxLength=253
+	Alias string `json:"alias"`
+}
+
+// CertificateMode is what becomes of certificates.
+//
+// +kubebuilder:validation:Enum=Extend;Leave
+type CertificateMode string
+
+// The modes. Leave is for certificates that are good for all names already.
+const (
+	CertificatesExtend CertificateMode = "Extend"
+	CertificatesLeave  CertificateMode = "Leave"
+)
+
+// CopySpec says what is copied. Whatever belongs to one cluster alone is never copied: nodes, leases, events, what controllers
+// make from something that is copied, tokens, and what replumb keeps for itself.
+type CopySpec struct {
+	// Namespaces that are copied. Default: all but kube-system, kube-public, kube-node-lease and replumb's own.
+	// +optional
+	Namespaces NameFilter `json:"namespaces,omitempty"`
+
+	// Kinds that are copied, as resource.group such as deployments.apps, or configmaps. Default: all that can be.
+	// +optional
+	Kinds NameFilter `json:"kinds,omitempty"`
+
+	// Selector, if set, chooses objects in namespaces by their labels.
+	// +optional
+	Selector *metav1.LabelSelector `json:"selector,omitempty"`
+
+	// Registries are taken for one another in the names of images.
+	// +optional
+	// +kubebuilder:validation:MaxItems=32
+	Registries []RegistrySwap `json:"registries,omitempty"`
+
+	// Transforms change copies, in order.
+	// +optional
+	// +kubebuilder:validation:MaxItems=128
+	Transforms []Transform `json:"transforms,omitempty"`
+
+	// Existing says what to do with objects of the same name that the target has and replumb did not make. Default: Refuse.
+	// +optional
+	Existing ExistingPolicy `json:"existing,omitempty"`
+
+	// NodePorts says whether Services keep the ports they have on nodes. Default: Keep, so that load balancers that were set up
+	// for the one cluster fit the other.
+	// +optional
+	NodePorts NodePortPolicy `json:"nodePorts,omitempty"`
+
+	// Volumes says what to do about PersistentVolumeClaims. Default: Refuse.
+	// +optional
+	Volumes VolumePolicy `json:"volumes,omitempty"`
+
+	// VolumeAction is called, with policy Copy, when claims have been copied and before workloads are: it fills the volumes.
+	// +optional
+	VolumeAction *Action `json:"volumeAction,omitempty"`
+
+	// Parallel is how many objects are written at once. Default: 16.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=128
+	Parallel int32 `json:"parallel,omitempty"`
+}
+
+// NameFilter chooses by name. In both lists * stands for any part of a name.
+type NameFilter struct {
+	// Include, if not empty, are the only ones.
+	// +optional
+	// +kubebuilder:validation:MaxItems=512
+	Include []string `json:"include,omitempty"`
+	// Exclude are left out.
+	// +optional
+	// +kubebuilder:validation:MaxItems=512
+	Exclude []string `json:"exclude,omitempty"`
+}
+
+// RegistrySwap takes one registry for another in the names of images.
+type RegistrySwap struct {
+	// From is how names of images begin, such as registry.example.com or registry.example.com/shop.
+	// +kubebuilder:validation:MinLength=1
+	From string `json:"from"`
+	// To is what takes its place.
+	// +kubebuilder:validation:MinLength=1
+	To string `json:"to"`
+	// Credentials is a Secret of this cluster, of type kubernetes.io/dockerconfigjson, that has some for the registry in to.
+	// Each copied Secret of that type that has some for from gets them as well.
+	// +optional
+	Credentials *SecretReference `json:"credentials,omitempty"`
+}
+
+// Transform changes those copies that it is about.
+type Transform struct {
+	// Kinds, Namespaces and Selector choose objects. Default: all.
+	// +optional
+	Kinds []string `json:"kinds,omitempty"`
+	// +optional
+	Namespaces []string `json:"namespaces,omitempty"`
+	// +optional
+	Selector *metav1.LabelSelector `json:"selector,omitempty"`
+	// Names chooses by the objects' own names. * stands for any part of a name.
+	// +optional
+	Names []string `json:"names,omitempty"`
+
+	// Hosts are names taken for one another in Ingresses, routes and gateways of the Gateway API, Certificates, and
+	// external-dns's annotations.
+	// +optional
+	Hosts []Swap `json:"hosts,omitempty"`
+	// StorageClasses are taken for one another in claims.
+	// +optional
+	StorageClasses []Swap `json:"storageClasses,omitempty"`
+	// Annotations and Labels are set, and those in RemoveAnnotations and RemoveLabels taken away.
+	// +optional
+	Annotations map[string]string `json:"annotations,omitempty"`
+	// +optional
+	Labels map[string]string `json:"labels,omitempty"`
+	// +optional
+	RemoveAnnotations []string `json:"removeAnnotations,omitempty"`
+	// +optional
+	RemoveLabels []string `json:"removeLabels,omitempty"`
+	// Replicas is how many pods a Deployment, StatefulSet or ReplicaSet gets.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	Replicas *int32 `json:"replicas,omitempty"`
+	// JSONPatch is a list of operations (RFC 6902), as JSON or YAML.
+	// +optional
+	JSONPatch string `json:"jsonPatch,omitempty"`
+}
+
+// Swap takes one value for another.
+type Swap struct {
+	From string `json:"from"`
+	To   string `json:"to"`
+}
+
+// ExistingPolicy is what to do with what the target has already.
+//
+// +kubebuilder:validation:Enum=Refuse;Keep;Overwrite
+type ExistingPolicy string
+
+// The policies. Keep leaves such objects as they are, and parity does not ask for them.
+const (
+	ExistingRefuse    ExistingPolicy = "Refuse"
+	ExistingKeep      ExistingPolicy = "Keep"
+	ExistingOverwrite ExistingPolicy = "Overwrite"
+)
+
+// NodePortPolicy is what becomes of ports on nodes.
+//
+// +kubebuilder:validation:Enum=Keep;Strip
+type NodePortPolicy string
+
+// The policies.
+const (
+	NodePortsKeep  NodePortPolicy = "Keep"
+	NodePortsStrip NodePortPolicy = "Strip"
+)
+
+// VolumePolicy is what to do about PersistentVolumeClaims.
+//
+// +kubebuilder:validation:Enum=Refuse;Skip;Copy
+type VolumePolicy string
+
+// The policies: Refuse to go on as long as something is claimed, Skip claims and what uses them, or Copy claims without what is
+// in the volumes, which volumeAction brings.
+const (
+	VolumesRefuse VolumePolicy = "Refuse"
+	VolumesSkip   VolumePolicy = "Skip"
+	VolumesCopy   VolumePolicy = "Copy"
+)
+
+// SingletonSpec says what must not run twice. Objects with the annotation replumb.dev/run-once are singletons too.
+type SingletonSpec struct {
+	// CronJobs are suspended where names do not lead. Default: Suspend.
+	// +optional
+	CronJobs CronJobPolicy `json:"cronJobs,omitempty"`
+	// Workloads are Deployments and StatefulSets, as kind/namespace/name, that have no pods where names do not lead.
+	// +optional
+	// +kubebuilder:validation:MaxItems=512
+	Workloads []string `json:"workloads,omitempty"`
+}
+
+// CronJobPolicy is what becomes of CronJobs.
+//
+// +kubebuilder:validation:Enum=Suspend;Leave
+type CronJobPolicy string
+
+// The policies.
+const (
+	CronJobsSuspend CronJobPolicy = "Suspend"
+	CronJobsLeave   CronJobPolicy = "Leave"
+)
+
+// RedirectSpec leads names in DNS to the target, and back.
+type RedirectSpec struct {
+	// Names to lead there. Default: those found in Ingresses, routes and gateways of the Gateway API, and external-dns's
+	// annotations of Services.
+	// +optional
+	// +kubebuilder:validation:MaxItems=512
+	// +listType=map
+	// +listMapKey=name
+	Names []RedirectName `json:"names,omitempty"`
+
+	// From and To are the addresses, or the one name, of the load balancers of source and target. Default: those in the status
+	// of the object that the name was found in.
+	// +optional
+	// +kubebuilder:validation:MaxItems=64
+	From []string `json:"from,omitempty"`
+	// +optional
+	// +kubebuilder:validation:MaxItems=64
+	To []string `json:"to,omitempty"`
+
+	// Provider is how records are changed. Required if there are names.
+	// +optional
+	Provider *RecordProvider `json:"provider,omitempty"`
+
+	// TTL, Resolvers and Drain as for records of migrations of nodes.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=3600
+	TTL *int32 `json:"ttl,omitempty"`
+	// +optional
+	// +kubebuilder:validation:MaxItems=16
+	Resolvers []string `json:"resolvers,omitempty"`
+	// +optional
+	Drain *metav1.Duration `json:"drain,omitempty"`
+
+	// Owners are the IDs (--txt-owner-id) of instances of external-dns whose records may be changed. Records that say that
+	// somebody else owns them are left alone, and block.
+	// +optional
+	// +kubebuilder:validation:MaxItems=16
+	Owners []string `json:"owners,omitempty"`
+	// TXTPrefix, TXTSuffix and TXTWildcard are external-dns's --txt-prefix, --txt-suffix and --txt-wildcard-replacement, if it
+	// has any.
+	// +optional
+	TXTPrefix string `json:"txtPrefix,omitempty"`
+	// +optional
+	TXTSuffix string `json:"txtSuffix,omitempty"`
+	// +optional
+	TXTWildcard string `json:"txtWildcard,omitempty"`
+
+	// Probe is what has to hold at the target before a name leads there.
+	// +optional
+	Probe RedirectProbe `json:"probe,omitempty"`
+
+	// Parallel is how many names move together. Default: all.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	Parallel int32 `json:"parallel,omitempty"`
+
+	// Quiet is called after names have moved, over and over, until it says that the load balancer they led to has no new
+	// connections: its answer is {"newConnections": 0}. Without it the time that records take to be forgotten has to do.
+	// +optional
+	Quiet *Action `json:"quiet,omitempty"`
+}
+
+// RedirectName is one name.
+type RedirectName struct {
+	// Name in full.
+	// +kubebuilder:validation:MaxLength=254
+	Name string `json:"name"`
+	// Type of its record. Default: that of what it leads to at the source: A and AAAA for addresses, CNAME for a name.
+	// +optional
+	Type RecordType `json:"type,omitempty"`
+	// From and To, if they are others than those of all.
+	// +optional
+	// +kubebuilder:validation:MaxItems=64
+	From []string `json:"from,omitempty"`
+	// +optional
+	// +kubebuilder:validation:MaxItems=64
+	To []string `json:"to,omitempty"`
+	// Probe, if it is another than that of all.
+	// +optional
+	Probe *RedirectProbe `json:"probe,omitempty"`
+}
+
+// RedirectProbe asks a load balancer for a name that does not lead there yet.
+type RedirectProbe struct {
+	// Mode says whether to ask at all, and how. Default: HTTPS for names that an Ingress or a gateway has a certificate for, TCP at
+	// its first port for those that only a Service asks for, and otherwise HTTP.
+	// +optional
+	Mode ProbeMode `json:"mode,omitempty"`
+	// Path that is asked for. Default: /.
+	// +optional
+	Path string `json:"path,omitempty"`
+	// Port of the load balancer. Default: that of the mode.
+	// +optional
+	Port int32 `json:"port,omitempty"`
+	// Status that answers must have. Default: the one that the source answers with.
+	// +optional
+	Status int32 `json:"status,omitempty"`
+	// CASecret is a Secret of this cluster whose ca.crt certificates are verified with. Default: what the machine trusts.
+	// +optional
+	CASecret *SecretReference `json:"caSecret,omitempty"`
+}
+
+// ProbeMode is how a name is asked for.
+//
+// +kubebuilder:validation:Enum=HTTP;HTTPS;TCP;Off
+type ProbeMode string
+
+// The modes.
+const (
+	ProbeHTTP  ProbeMode = "HTTP"
+	ProbeHTTPS ProbeMode = "HTTPS"
+	ProbeTCP   ProbeMode = "TCP"
+	ProbeOff   ProbeMode = "Off"
+)
+
+// MirrorStatus is where a mirror stands.
+type MirrorStatus struct {
+	// Serving is the cluster that names lead to.
+	// +optional
+	Serving ServingSide `json:"serving,omitempty"`
+	// Names that were found when the migration began, with what they lead to on either side.
+	// +optional
+	// +kubebuilder:validation:MaxItems=512
+	Names []RedirectName `json:"names,omitempty"`
+	// SourceUID and TargetUID are the UIDs of the namespace kube-system, by which clusters are told apart.
+	// +optional
+	SourceUID string `json:"sourceUID,omitempty"`
+	// +optional
+	TargetUID string `json:"targetUID,omitempty"`
+}
+
+// ServingSide is one of the two clusters.
+//
+// +kubebuilder:validation:Enum=Source;Target;Both
+type ServingSide string
+
+// The sides. Both is while names move.
+const (
+	ServingSource ServingSide = "Source"
+	ServingTarget ServingSide = "Target"
+	ServingBoth   ServingSide = "Both"
+)
