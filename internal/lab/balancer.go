@@ -16,11 +16,15 @@ import (
 
 // The programs of a load balancer.
 const (
-	APIBalancer     = "haproxy-api"
-	IngressBalancer = "haproxy-ingress"
+	APIBalancer        = "haproxy-api"
+	IngressBalancer    = "haproxy-ingress"
+	IngressTLSBalancer = "haproxy-ingress-tls"
 )
 
-const ingressPort = 80
+const (
+	ingressPort    = 80
+	ingressTLSPort = 443
+)
 
 // balancing is one program of a load balancer: what it runs with, and the servers it leads to.
 type balancing struct {
@@ -41,27 +45,35 @@ func (l *Lab) balancings(balancer *Member) []balancing {
 	for _, m := range l.with(ControlPlane) {
 		api.config.Servers = append(api.config.Servers, haproxy.Server{Name: m.Name, Address: m.apiServer()})
 	}
-	ingress := balancing{program: IngressBalancer, backends: []string{haproxy.Local, haproxy.Any}, render: haproxy.Config.Ingress}
-	ingress.config.Listen, ingress.config.HealthPort = ingressPort, workload.IngressHealthPort
+	all := []balancing{
+		api,
+		l.beforeIngress(balancer, IngressBalancer, ingressPort, workload.IngressNodePort),
+		l.beforeIngress(balancer, IngressTLSBalancer, ingressTLSPort, workload.IngressTLSNodePort),
+	}
+	for i := range all {
+		all[i].config.Stats = statsOf(all[i].program)
+		all[i].config.State = "/run/" + all[i].program + ".state"
+	}
+	return all
+}
+
+// beforeIngress leads a port of a balancer to one of the ingress's on the workers of its network.
+func (l *Lab) beforeIngress(balancer *Member, program string, port, nodePort uint16) balancing {
+	b := balancing{program: program, backends: []string{haproxy.Local, haproxy.Any}, render: haproxy.Config.Ingress}
+	b.config.Listen, b.config.HealthPort = port, workload.IngressHealthPort
 	for _, m := range l.with(Worker) {
 		if m.Network == balancer.Network {
-			address := netip.AddrPortFrom(m.Address, workload.IngressNodePort)
-			ingress.config.Servers = append(ingress.config.Servers, haproxy.Server{Name: m.Name, Address: address})
+			b.config.Servers = append(b.config.Servers, haproxy.Server{Name: m.Name, Address: netip.AddrPortFrom(m.Address, nodePort)})
 		}
 	}
-	both := []balancing{api, ingress}
-	for i := range both {
-		both[i].config.Stats = statsOf(both[i].program)
-		both[i].config.State = "/run/" + both[i].program + ".state"
-	}
-	return both
+	return b
 }
 
 // balancerPrograms have a master each, which starts another process when it is told to read its configuration again, and
 // hands it the port: nobody is refused meanwhile, and the process before it goes on with the connections it has.
 func balancerPrograms() []machine.Program {
 	var programs []machine.Program
-	for _, name := range []string{APIBalancer, IngressBalancer} {
+	for _, name := range []string{APIBalancer, IngressBalancer, IngressTLSBalancer} {
 		programs = append(programs, machine.Program{
 			Name: name, Argv: []string{"haproxy", "-W", "-S", masterOf(name), "-f", configOf(name)},
 		})
@@ -90,11 +102,11 @@ const balanceDeadline = 15 * time.Second
 func (l *Lab) rebalance(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, balanceDeadline)
 	defer cancel()
-	fabric, err := l.Machine(fabricName)
+	forwarder, err := l.Machine(l.forwarder())
 	if err != nil {
 		return err
 	}
-	if err := fabric.Forward(ctx, l.apiServers()); err != nil {
+	if err := forwarder.Forward(ctx, l.apiServers()); err != nil {
 		return err
 	}
 	for _, m := range l.with(LoadBalancer) {

@@ -28,7 +28,21 @@ const (
 	Calico CNI = "calico"
 	// CalicoCrossSubnet is Calico that encapsulates only between nodes of different subnets, of which a lab has but one.
 	CalicoCrossSubnet CNI = "calico-cross-subnet"
+	// Flannel gives each node the range in its podCIDR, with VXLAN between the nodes and a bridge on each. It runs in pods.
+	Flannel CNI = "flannel"
 )
+
+// needs reports whether a lab with that network needs a component of that name. One with flannel can be given Calico.
+func (c CNI) needs(component string) bool {
+	switch component {
+	case "calico":
+		return c != HostLocal
+	case "flannel":
+		return c == Flannel
+	default:
+		return true
+	}
+}
 
 func (c CNI) isCalico() bool { return c == Calico || c == CalicoCrossSubnet }
 

@@ -133,7 +133,7 @@ func controllerManager(t Topology, bin string) machine.Program {
 		"--authentication-kubeconfig=" + conf,
 		"--authorization-kubeconfig=" + conf,
 		"--use-service-account-credentials=true",
-		allocateFlag + strconv.FormatBool(t.CNI == HostLocal), // Calico gives out ranges itself
+		allocateFlag + strconv.FormatBool(!t.CNI.isCalico()), // Calico gives out ranges itself
 		clusterCIDRFlag + t.PodCIDR.String(),
 		serviceCIDRFlag + t.ServiceCIDR.String(),
 		"--root-ca-file=" + pkiDir + "ca.crt",

@@ -15,7 +15,9 @@ import (
 // credentials are the authorities of one lab's cluster and the key its ServiceAccount tokens are signed with.
 type credentials struct {
 	cluster, etcd, frontProxy *pki.CA
-	serviceAccounts           pki.Pair
+	// site signs for names that people outside know.
+	site            *pki.CA
+	serviceAccounts pki.Pair
 }
 
 func newCredentials() (*credentials, error) {
@@ -23,7 +25,7 @@ func newCredentials() (*credentials, error) {
 	for _, a := range []struct {
 		ca   **pki.CA
 		name string
-	}{{&c.cluster, "kubernetes-ca"}, {&c.etcd, "etcd-ca"}, {&c.frontProxy, "front-proxy-ca"}} {
+	}{{&c.cluster, "kubernetes-ca"}, {&c.etcd, "etcd-ca"}, {&c.frontProxy, "front-proxy-ca"}, {&c.site, "lab-ca"}} {
 		ca, err := pki.NewCA(a.name)
 		if err != nil {
 			return nil, err
@@ -102,7 +104,7 @@ func (l *Lab) serving(m *Member, services ...netip.Addr) pki.Request {
 		Addresses: []net.IP{ip(m.Address), net.IPv4(127, 0, 0, 1)},
 	}
 	if l.Topology.Edge {
-		r.Names = append(r.Names, APIName)
+		r.Names = append(r.Names, l.Edge().API)
 	} else {
 		services = append([]netip.Addr{l.endpoint().Addr()}, services...)
 	}
@@ -150,9 +152,10 @@ func (l *Lab) nodeFiles(m *Member, c *credentials) (map[string][]byte, error) {
 		pki.Request{CommonName: "system:node:" + m.Name, Organization: []string{"system:nodes"}})
 	f.kubeconfig("/etc/kubernetes/kube-proxy.conf", l.server(), c.cluster,
 		pki.Request{CommonName: "system:kube-proxy"})
-	if l.Topology.CNI.isCalico() {
+	switch {
+	case l.Topology.CNI.isCalico():
 		f.kubeconfig(calicoKubeconfig, l.server(), c.cluster, pki.Request{CommonName: calicoUser})
-	} else {
+	case l.Topology.CNI == HostLocal:
 		f.kubeconfig(podnetKubeconfig, l.server(), c.cluster, pki.Request{CommonName: podnetUser})
 	}
 	f.issue("/var/lib/kubelet/pki/kubelet", c.cluster, pki.Request{

@@ -24,13 +24,17 @@ func (e *BusyError) Error() string {
 }
 
 // Down takes the lab of that name down: it kills its processes, with which its networks and mounts go, and removes
-// its control groups and files. It works on whatever is left of a lab, and reports whether there was anything.
+// its control groups and files. It works on whatever is left of a lab, and reports whether there was anything. As long as there
+// are other labs in its fabric it fails with an *InvalidError.
 func Down(ctx context.Context, name string) (existed bool, err error) {
 	if !validName.MatchString(name) {
 		return false, &InvalidError{"name", fmt.Sprintf("%q is not a lab name", name), "it is the --name that was given to up"}
 	}
 	if os.Geteuid() != 0 {
 		return false, errNotRoot
+	}
+	if err := requireAlone(name); err != nil {
+		return true, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, downDeadline)
 	defer cancel()
@@ -61,6 +65,11 @@ func destroy(ctx context.Context, name string) error {
 	}
 	if err := tree.Destroy(ctx, cgroupOf(name)); err != nil {
 		return err
+	}
+	if l, err := Open(name); err == nil && l.isGuest() {
+		if err := l.leaveFabric(ctx); err != nil {
+			return err
+		}
 	}
 	if err := os.RemoveAll(stateDir(name)); err != nil {
 		return fmt.Errorf("removing the files of lab %s: %w", name, err)

@@ -37,7 +37,7 @@ func TestEdgeMembers(t *testing.T) {
 	if got := l.server(); got != "https://api.lab.example:6443" {
 		t.Errorf("nodes call %s", got)
 	}
-	if got := l.serving(l.with(ControlPlane)[0]); !slices.Contains(got.Names, APIName) {
+	if got := l.serving(l.with(ControlPlane)[0]); !slices.Contains(got.Names, "api.lab.example") {
 		t.Errorf("API servers are good for %v, not by the name that nodes call", got.Names)
 	}
 	if got := newLab(Default()).Edge(); got != nil {
@@ -73,12 +73,15 @@ func TestBalancings(t *testing.T) {
 	for name, nodes := range map[string][]string{
 		"lb-a": {"node1 172.30.0.11:30080", "node2 172.30.0.12:30080"}, "lb-b": {"node3 172.31.0.11:30080"},
 	} {
-		both := l.balancings(l.member(name))
-		if got := servers(both[0]); !slices.Equal(got, planes) {
+		all := l.balancings(l.member(name))
+		if got := servers(all[0]); !slices.Equal(got, planes) {
 			t.Errorf("%s leads to API servers %v, want %v", name, got, planes)
 		}
-		if got := servers(both[1]); !slices.Equal(got, nodes) {
+		if got := servers(all[1]); !slices.Equal(got, nodes) {
 			t.Errorf("%s leads to nodes %v, want %v", name, got, nodes)
+		}
+		if got, want := servers(all[2]), strings.ReplaceAll(strings.Join(nodes, ","), ":30080", ":30443"); strings.Join(got, ",") != want {
+			t.Errorf("%s leads TLS to nodes %v, want %v", name, got, want)
 		}
 	}
 	ingress := l.balancings(l.member("lb-b"))[1]

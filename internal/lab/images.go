@@ -26,8 +26,32 @@ func ownImages() map[string]string {
 	}
 }
 
-// buildImages makes the archive of all images of a lab, or finds it made, and returns its path.
-func buildImages(ctx context.Context, coreDNS string) (string, error) {
+// networkImages are those that a cluster with that network runs in pods, and those of the network it may be given in its place.
+func networkImages(cni CNI, b binaries) []image.Image {
+	if cni != Flannel {
+		return nil
+	}
+	var links []string
+	for _, name := range []string{"startup", "felix", "allocate-tunnel-addrs", "monitor-token"} {
+		links = append(links, "bin/calico-"+name)
+	}
+	return []image.Image{
+		{
+			Ref: imageRef("flannel"), Binary: filepath.Join(b.flannel, "flannel"), Name: "flannel",
+			Links: []string{"opt/bin/flanneld"},
+		},
+		// Everything in its folder of plugins is installed on the nodes.
+		{
+			Ref: imageRef("calico"), Binary: filepath.Join(b.calico, "calico"), Name: "opt/cni/bin/calico",
+			Links: append(links, "opt/cni/bin/calico-ipam", "opt/cni/bin/install"),
+			More:  map[string]string{"opt/cni/bin/portmap": filepath.Join(b.cni, "portmap")},
+		},
+	}
+}
+
+// buildImages makes the archive of all images of a lab, or finds it made, and returns its path. Labs that need others than the
+// usual ones have archives of their own, by the name of the set.
+func buildImages(ctx context.Context, set, coreDNS string, others ...image.Image) (string, error) {
 	cache, err := component.CacheDir()
 	if err != nil {
 		return "", err
@@ -39,7 +63,7 @@ func buildImages(ctx context.Context, coreDNS string) (string, error) {
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
 
-	images := []image.Image{{Ref: imageRef("coredns"), Binary: coreDNS, Name: "coredns"}}
+	images := append([]image.Image{{Ref: imageRef("coredns"), Binary: coreDNS, Name: "coredns"}}, others...)
 	for name, pkg := range ownImages() {
 		binary := filepath.Join(dir, name)
 		if err := component.BuildMain(ctx, pkg, binary); err != nil {
@@ -51,7 +75,7 @@ func buildImages(ctx context.Context, coreDNS string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	path := filepath.Join(cache, "images-"+key+".tar")
+	path := filepath.Join(cache, set+"images-"+key+".tar")
 	if _, err := os.Stat(path); err == nil {
 		return path, nil
 	}
@@ -59,7 +83,7 @@ func buildImages(ctx context.Context, coreDNS string) (string, error) {
 	if err := image.WriteTar(tmp, images); err != nil {
 		return "", err
 	}
-	old, _ := filepath.Glob(filepath.Join(cache, "images-*.tar"))
+	old, _ := filepath.Glob(filepath.Join(cache, set+"images-*.tar"))
 	for _, o := range old { // of an earlier state of the sources: at over 100 MB each, not worth keeping
 		_ = os.Remove(o)
 	}
@@ -82,7 +106,7 @@ func contentKey(images []image.Image) (string, error) {
 		if err != nil {
 			return "", err
 		}
-		sums[i.Ref] = hex.EncodeToString(h.Sum(nil))
+		sums[i.Ref] = hex.EncodeToString(h.Sum(nil)) + fmt.Sprint(i.Name, i.Links, i.More)
 	}
 	h := sha256.New()
 	_, _ = fmt.Fprint(h, sums) // fmt prints maps in the order of their keys

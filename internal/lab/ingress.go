@@ -20,7 +20,8 @@ const tokenValidity = 30 * 24 * time.Hour
 // there.
 func (l *Lab) openIngress(ctx context.Context, o Options) error {
 	client := l.Client()
-	objects := workload.Ingress()
+	first := l.Topology.Networks[0].Name
+	objects := workload.Ingress(l.Edge().Balancers[first])
 	if err := workload.Ensure(ctx, client, objects...); err != nil {
 		return err
 	}
@@ -33,10 +34,12 @@ func (l *Lab) openIngress(ctx context.Context, o Options) error {
 	if err := workload.WaitReady(ctx, client, upDeadline, objects...); err != nil {
 		return err
 	}
-	if err := l.waitBalanced(ctx, l.Topology.Networks[0].Name, IngressBalancer, haproxy.Local); err != nil {
-		return err
+	for _, program := range []string{IngressBalancer, IngressTLSBalancer} {
+		if err := l.waitBalanced(ctx, first, program, haproxy.Local); err != nil {
+			return err
+		}
 	}
-	o.say("the ingress answers at http://%s", IngressName)
+	o.say("the ingress answers at http://%s", l.Edge().Ingress)
 	return nil
 }
 
@@ -55,6 +58,6 @@ func (l *Lab) giveToken(ctx context.Context, client kubernetes.Interface) error 
 		if err != nil {
 			return err
 		}
-		return bastion.WriteFile(ctx, bastionToken, []byte(token.Status.Token))
+		return bastion.WriteFile(ctx, l.Edge().Bastion.Token, []byte(token.Status.Token))
 	})
 }

@@ -113,8 +113,10 @@ func (l *Lab) join(ctx context.Context, m *Member) error {
 	if err := l.run(ctx, m, l.programs(m)); err != nil {
 		return err
 	}
-	if err := l.loadOn(ctx, m.Name, l.Images); err != nil {
-		return err
+	for _, archive := range l.archives() {
+		if err := l.loadOn(ctx, m.Name, archive); err != nil {
+			return err
+		}
 	}
 	client := l.Client()
 	if l.Topology.CNI.isCalico() {
@@ -125,13 +127,9 @@ func (l *Lab) join(ctx context.Context, m *Member) error {
 	return l.waitNode(ctx, client, m.Name)
 }
 
-// fabric is the network of the machine that joins the others.
+// fabric is the network of the machine that joins the others, be it another lab's.
 func (l *Lab) fabric(ctx context.Context) (*namespace, error) {
-	m, err := l.Machine(fabricName)
-	if err != nil {
-		return nil, err
-	}
-	return network(ctx, m)
+	return network(ctx, machine.Open(l.machineSpec(fabricName)))
 }
 
 // workerCredentials are as much of the cluster's as it takes to make a worker's.

@@ -35,6 +35,8 @@ const cgroupPrefix = "replumb-lab-"
 // Lab is a cluster that has been brought up.
 type Lab struct {
 	Topology Topology `json:"topology"`
+	// FabricOf is the lab whose fabric the machines are plugged into; empty, if the lab has its own.
+	FabricOf string `json:"fabricOf,omitempty"`
 	// Port is where the host reaches the Kubernetes API, on the loopback address: whichever API server is ready.
 	Port int `json:"port"`
 	// Members are the machines of the cluster there are now, and Made how many of each role there ever were.
@@ -43,15 +45,23 @@ type Lab struct {
 	Binaries binaries     `json:"binaries"`
 	// Images is the archive of what every node is given.
 	Images string `json:"images"`
+	// SiteCA is the authority that has signed, and signs, what the lab serves to people by name over TLS: its image registry, and
+	// what cert-manager issues. PEM.
+	SiteCA []byte `json:"siteCA,omitempty"`
+	// RegistryPassword is of who may pull and push images. See Registry.
+	RegistryPassword string `json:"registryPassword,omitempty"`
 }
 
 // binaries are the folders of the components' executables.
-type binaries struct{ kubernetes, containerd, cni, calico, podnet string }
+type binaries struct {
+	kubernetes, containerd, cni, calico, flannel, podnet, registry, certManager string
+}
 
 // MarshalJSON and UnmarshalJSON keep the folders in the lab's state file.
 func (b binaries) MarshalJSON() ([]byte, error) {
 	return json.Marshal(map[string]string{
-		"kubernetes": b.kubernetes, "containerd": b.containerd, "cni": b.cni, "calico": b.calico, "podnet": b.podnet,
+		"kubernetes": b.kubernetes, "containerd": b.containerd, "cni": b.cni, "calico": b.calico, "flannel": b.flannel,
+		"podnet": b.podnet, "registry": b.registry, "certManager": b.certManager,
 	})
 }
 
@@ -62,7 +72,8 @@ func (b *binaries) UnmarshalJSON(data []byte) error {
 		return err
 	}
 	*b = binaries{
-		kubernetes: m["kubernetes"], containerd: m["containerd"], cni: m["cni"], calico: m["calico"], podnet: m["podnet"],
+		kubernetes: m["kubernetes"], containerd: m["containerd"], cni: m["cni"], calico: m["calico"], flannel: m["flannel"],
+		podnet: m["podnet"], registry: m["registry"], certManager: m["certManager"],
 	}
 	return nil
 }
@@ -151,9 +162,10 @@ func (l *Lab) APIServers() []string {
 	return addresses
 }
 
-// Machines are the names of the lab's machines: the fabric, the control planes, the nodes, and those of its Edge.
+// Machines are the names of the lab's machines: the fabric or what leads there, the control planes, the nodes, and those of its
+// Edge, also if these are another lab's.
 func (l *Lab) Machines() []string {
-	return slices.Concat([]string{fabricName}, l.ControlPlanes(), l.NodeNames(), namesOf(l.with(edgeRoles()...)))
+	return slices.Concat([]string{l.forwarder()}, l.ControlPlanes(), l.NodeNames(), namesOf(l.with(edgeRoles()...)), l.borrowed())
 }
 
 // Machine returns the machine of that name, or an error that lists those there are.
@@ -166,11 +178,15 @@ func (l *Lab) Machine(name string) (*machine.Handle, error) {
 }
 
 func (l *Lab) machineSpec(name string) machine.Spec {
+	lab := l.Topology.Name
+	if name == fabricName || slices.Contains(l.borrowed(), name) {
+		lab = l.owner()
+	}
 	return machine.Spec{
 		Name:   name,
-		Root:   l.dir(name),
-		CGroup: cgroupOf(l.Topology.Name) + "/" + name + "/system",
-		Keep:   []string{stateDir(l.Topology.Name)},
+		Root:   filepath.Join(stateDir(lab), name),
+		CGroup: cgroupOf(lab) + "/" + name + "/system",
+		Keep:   []string{stateDir(lab)},
 	}
 }
 

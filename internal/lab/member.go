@@ -13,10 +13,13 @@ type Role string
 const (
 	ControlPlane Role = "control-plane"
 	Worker       Role = "worker"
-	// LoadBalancer, NameServer and Bastion are of a lab's Edge.
-	LoadBalancer Role = "load-balancer"
-	NameServer   Role = "name-server"
-	Bastion      Role = "bastion"
+	// LoadBalancer, NameServer, Bastion and ImageRegistry are of a lab's Edge.
+	LoadBalancer  Role = "load-balancer"
+	NameServer    Role = "name-server"
+	Bastion       Role = "bastion"
+	ImageRegistry Role = "registry"
+	// Forwarder leads the host to the API servers of a lab that is in the fabric of another.
+	Forwarder Role = "forwarder"
 )
 
 // Member is a machine of the cluster.
@@ -48,17 +51,25 @@ const (
 	gatewayOffset           = 1
 	firstControlPlaneOffset = 10
 	firstWorkerOffset       = 11
+	forwarderOffset         = 49
 	loadBalancerOffset      = 50
 	nameServerOffset        = 53
 	bastionOffset           = 54
+	registryOffset          = 55
 )
 
 // maxControlPlanes have addresses in the narrowest network.
 const maxControlPlanes = firstControlPlaneOffset - gatewayOffset
 
 // newLab is a lab with the machines it is born with, before any runs.
-func newLab(t Topology) *Lab {
-	l := &Lab{Topology: t, Made: map[Role]int{}}
+func newLab(t Topology) *Lab { return newGuest(t, "") }
+
+// newGuest is a lab in the fabric of another one.
+func newGuest(t Topology, fabricOf string) *Lab {
+	l := &Lab{Topology: t, FabricOf: fabricOf, Made: map[Role]int{}}
+	if l.isGuest() {
+		l.enlist(Forwarder, t.Networks[0], "")
+	}
 	for range t.ControlPlanes {
 		l.enlist(ControlPlane, t.Networks[0], "")
 	}
@@ -95,6 +106,10 @@ func numbered(role Role, n int, network string) (name string, offset, step int) 
 		return nameServerName, nameServerOffset, 1
 	case Bastion:
 		return bastionName, bastionOffset, 1
+	case ImageRegistry:
+		return registryName, registryOffset, 1
+	case Forwarder:
+		return forwarderName, forwarderOffset, 1
 	default:
 		return fmt.Sprintf("node%d", n), firstWorkerOffset, 1
 	}
@@ -135,24 +150,28 @@ func namesOf(members []*Member) []string {
 
 // networkOf is the network that a member is in.
 func (l *Lab) networkOf(m *Member) Network {
-	n, _ := networkNamed(l.Topology.all(), m.Network) // it was enlisted in one
+	n, _ := networkNamed(l.joined(), m.Network) // it was enlisted in one
 	return n
 }
 
 // server is the URL at which nodes call the Kubernetes API.
 func (l *Lab) server() string {
 	if l.Topology.Edge {
-		return fmt.Sprintf("https://%s:%d", APIName, apiServerPort)
+		return fmt.Sprintf("https://%s:%d", l.Edge().API, apiServerPort)
 	}
 	return "https://" + l.endpoint().String()
 }
 
 // endpoint is where nodes reach the Kubernetes API: the only API server or, if there are several, the balancer that the
-// fabric runs in front of them, as kubeadm's controlPlaneEndpoint is. Nodes pinned to one server each would go blind
+// forwarder runs in front of them, as kubeadm's controlPlaneEndpoint is. Nodes pinned to one server each would go blind
 // while it restarts, and miss that the next one is going away.
 func (l *Lab) endpoint() netip.AddrPort {
 	if l.Topology.ControlPlanes == 1 {
 		return l.with(ControlPlane)[0].apiServer()
 	}
-	return netip.AddrPortFrom(l.Topology.Networks[0].Gateway(), apiServerPort)
+	address := l.Topology.Networks[0].Gateway()
+	if l.isGuest() {
+		address = l.with(Forwarder)[0].Address
+	}
+	return netip.AddrPortFrom(address, apiServerPort)
 }

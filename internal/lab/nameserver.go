@@ -31,7 +31,7 @@ func (l *Lab) nameServerFiles(m *Member) (map[string][]byte, error) {
 	zone := named.Zone{
 		Name: Zone, TTL: recordTTL, KeyFile: namedKeyFile, File: namedZoneFile, RootFile: namedRootFile,
 		Server:  named.Record{Name: nameServerName, Address: m.Address},
-		Records: []named.Record{{Name: "api", Address: first}, {Name: "ingress", Address: first}},
+		Records: append([]named.Record{{Name: apiLabel, Address: first}, {Name: ingressLabel, Address: first}}, l.registryRecords()...),
 	}
 	content := map[string][]byte{namedKeyFile: key}
 	for path, make := range map[string]func() ([]byte, error){

@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -31,7 +32,8 @@ func fabricSysctls(routes bool) map[string]string {
 // nodeSysctls are what kubeadm's preflight checks ask for.
 func nodeSysctls() map[string]string {
 	return map[string]string{
-		"net.ipv4.ip_forward": "1",
+		"net.bridge.bridge-nf-call-iptables": "1",
+		"net.ipv4.ip_forward":                "1",
 		// A client of tests looks up names a hundred times a second, and uses its ports again while the node still
 		// remembers where it sent their last datagram: after a name server has ended, that is nowhere. The shorter the
 		// memory, the more the client is like the many that share the load in a real cluster.
@@ -58,17 +60,25 @@ func openNamespace(pid int) (*namespace, error) {
 	return &namespace{pid: pid, Handle: h}, nil
 }
 
-// removeBridge takes down the bridge of a network that nothing is plugged into any more.
-func (n *namespace) removeBridge(network Network) error {
-	bridge, err := n.LinkByName(bridgeOf(network.Name))
-	if err != nil {
-		return fmt.Errorf("fabric: %w", err)
+// removeNetworks takes down the bridges of networks that nothing is plugged into any more. It is no error if there is none.
+func (n *namespace) removeNetworks(networks []Network) error {
+	for _, network := range networks {
+		bridge, err := n.LinkByName(bridgeOf(network.Name))
+		if errors.As(err, &netlink.LinkNotFoundError{}) {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("fabric: %w", err)
+		}
+		if err := n.LinkDel(bridge); err != nil {
+			return fmt.Errorf("removing bridge %s: %w", bridgeOf(network.Name), err)
+		}
 	}
-	return n.LinkDel(bridge)
+	return nil
 }
 
-// makeFabric sets up a bridge for each network, with the gateway's address, and drops what is for none of them.
-func (n *namespace) makeFabric(networks []Network) error {
+// addNetworks sets up a bridge for each network, with the gateway's address.
+func (n *namespace) addNetworks(networks []Network) error {
 	for _, network := range networks {
 		name := bridgeOf(network.Name)
 		if err := n.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: name}}); err != nil {
@@ -78,6 +88,14 @@ func (n *namespace) makeFabric(networks []Network) error {
 			return err
 		}
 	}
+	return nil
+}
+
+// makeFabric adds the first networks, and drops what is for none that there will be.
+func (n *namespace) makeFabric(networks []Network) error {
+	if err := n.addNetworks(networks); err != nil {
+		return err
+	}
 	everything := ipNet(netip.PrefixFrom(netip.IPv4Unspecified(), 0))
 	if err := n.RouteReplace(&netlink.Route{Dst: everything, Type: unix.RTN_BLACKHOLE}); err != nil {
 		return fmt.Errorf("adding the fabric's default route: %w", err)
@@ -86,9 +104,8 @@ func (n *namespace) makeFabric(networks []Network) error {
 }
 
 // plug connects a member's machine to its network by a pair of links made inside the two network namespaces, so that the
-// host never has either end.
-func (n *namespace) plug(machine *namespace, m *Member, network Network) error {
-	name := m.Name
+// host never has either end. The fabric's end has the name.
+func (n *namespace) plug(machine *namespace, m *Member, network Network, name string) error {
 	bridge, err := n.LinkByName(bridgeOf(network.Name))
 	if err != nil {
 		return fmt.Errorf("fabric: %w", err)
@@ -99,10 +116,10 @@ func (n *namespace) plug(machine *namespace, m *Member, network Network) error {
 		PeerNamespace: netlink.NsPid(machine.pid),
 	}
 	if err := n.LinkAdd(pair); err != nil {
-		return fmt.Errorf("connecting %s to the fabric: %w", name, err)
+		return fmt.Errorf("connecting %s to the fabric: %w", m.Name, err)
 	}
 	if err := n.LinkSetUp(pair); err != nil {
-		return fmt.Errorf("connecting %s to the fabric: %w", name, err)
+		return fmt.Errorf("connecting %s to the fabric: %w", m.Name, err)
 	}
 	if err := machine.setAddress("eth0", network.in(m.Address)); err != nil {
 		return err

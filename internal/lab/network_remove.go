@@ -27,7 +27,7 @@ func (l *Lab) RemoveNetwork(ctx context.Context, name string) error {
 			return err
 		}
 		defer fabric.Close()
-		if err := fabric.removeBridge(network); err != nil {
+		if err := fabric.removeNetworks([]Network{network}); err != nil {
 			return err
 		}
 		l.Topology.Networks = slices.DeleteFunc(l.Topology.Networks, func(n Network) bool { return n.Name == name })

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"path/filepath"
 	"strconv"
+	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	proxyv1alpha1 "k8s.io/kube-proxy/config/v1alpha1"
@@ -59,7 +60,7 @@ func nodeConfig(t Topology, b binaries, name, podCGroup string, mode ProxyMode, 
 	return map[string][]byte{
 		kubeletConfigPath:    kubelet,
 		proxyConfigPath:      proxy,
-		containerdConfigPath: []byte(containerdConfig(b)),
+		containerdConfigPath: []byte(containerdConfig(t.CNI, b) + registryConfig(t)),
 		// Pods with dnsPolicy Default get this, and cluster DNS asks it about names outside the cluster.
 		resolvConfPath: resolvConf,
 	}, nil
@@ -109,7 +110,7 @@ func proxyConfig(t Topology, name string, mode ProxyMode) *proxyv1alpha1.KubePro
 	return c
 }
 
-func containerdConfig(b binaries) string {
+func containerdConfig(cni CNI, b binaries) string {
 	return fmt.Sprintf(`version = 3
 root = "/var/lib/containerd"
 state = "/run/containerd"
@@ -132,13 +133,17 @@ state = "/run/containerd"
   [plugins."io.containerd.cri.v1.runtime".cni]
     bin_dirs = [%s]
     conf_dir = %q
-`, containerdSocket, sandboxImage, binDirs(b), filepath.Dir(cniConfigPath))
+`, containerdSocket, sandboxImage, binDirs(cni, b), filepath.Dir(cniConfigPath))
 }
 
+// installedDir is where DaemonSets install CNI plugins.
+const installedDir = "/opt/cni/bin"
+
 // binDirs are where CNI plugins are found.
-func binDirs(b binaries) string {
-	if b.calico == "" {
-		return strconv.Quote(b.cni)
+func binDirs(cni CNI, b binaries) string {
+	dirs := []string{strconv.Quote(installedDir), strconv.Quote(b.cni)}
+	if cni.isCalico() {
+		dirs = append(dirs, strconv.Quote(b.calico))
 	}
-	return strconv.Quote(b.cni) + ", " + strconv.Quote(b.calico)
+	return strings.Join(dirs, ", ")
 }

@@ -69,10 +69,14 @@ func (l *Lab) configureCluster(ctx context.Context, o Options) error {
 	if err != nil {
 		return err
 	}
-	if l.Topology.CNI.isCalico() {
+	switch l.Topology.CNI {
+	case Calico, CalicoCrossSubnet:
 		return l.installCalico(ctx, client)
+	case Flannel:
+		return l.installFlannel(ctx)
+	default:
+		return nil // the agents on the machines do the rest: see podnet
 	}
-	return nil // the agents on the machines do the rest: see podnet
 }
 
 //go:embed addons.yaml

@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"regexp"
@@ -30,9 +31,16 @@ type Topology struct {
 	// Networks are those that machines can be in. The lab is born in the first; the fabric is the router between them.
 	Networks []Network `json:"networks"`
 	CNI      CNI       `json:"cni"`
+	// Fabric is one that labs of the same can share, by name: the first one brought up makes it, and others plug into it, with
+	// networks of their own. Machines of all of them reach each other. See Lab.Fabric.
+	Fabric string `json:"fabric,omitempty"`
 	// Edge puts in front of the cluster what people reach it by: names in a name server that takes updates, and a load balancer
 	// in each network. See Edge.
 	Edge bool `json:"edge,omitempty"`
+	// Registry is the host name, in Zone, of an image registry that takes credentials, if there is to be one. See Lab.Registry.
+	Registry string `json:"registry,omitempty"`
+	// CertManager puts cert-manager into the cluster, with a ClusterIssuer. See ClusterIssuer.
+	CertManager bool `json:"certManager,omitempty"`
 }
 
 // Network joins machines, as a VPC's subnet does.
@@ -49,14 +57,6 @@ func (n Network) in(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, n.CI
 
 // network of that name, for nodes and control planes to be in; false, if there is none.
 func (t Topology) network(name string) (Network, bool) { return networkNamed(t.Networks, name) }
-
-// all networks that the fabric joins.
-func (t Topology) all() []Network {
-	if !t.Edge {
-		return t.Networks
-	}
-	return append(slices.Clip(t.Networks), outside())
-}
 
 func networkNamed(networks []Network, name string) (Network, bool) {
 	i := slices.IndexFunc(networks, func(n Network) bool { return n.Name == name })
@@ -152,13 +152,20 @@ func (t Topology) Validate() error {
 			return &InvalidError{"proxy", fmt.Sprintf("%q is not a proxy mode", mode), "use iptables or nftables"}
 		}
 	}
-	if t.CNI != HostLocal && !t.CNI.isCalico() {
-		return &InvalidError{"cni", fmt.Sprintf("%q is not a network of a lab", t.CNI), "use host-local, calico or calico-cross-subnet"}
+	if !slices.Contains([]CNI{HostLocal, Calico, CalicoCrossSubnet, Flannel}, t.CNI) {
+		return &InvalidError{
+			"cni", fmt.Sprintf("%q is not a network of a lab", t.CNI), "use host-local, calico, calico-cross-subnet or flannel",
+		}
+	}
+	if t.Fabric != "" && !validName.MatchString(t.Fabric) {
+		return &InvalidError{
+			"fabric", fmt.Sprintf("%q is not a name", t.Fabric), "use up to 20 lower-case letters, digits and dashes",
+		}
 	}
 	if err := t.validateNetworks(); err != nil {
 		return err
 	}
-	if err := t.validateEdge(); err != nil {
+	if err := cmp.Or(t.validateEdge(), t.validateRegistry()); err != nil {
 		return err
 	}
 	return t.validateRanges()

@@ -47,6 +47,12 @@ func TestValidate(t *testing.T) {
 			"nodes in pods", func(t *Topology) { t.Networks[0].CIDR = netip.MustParsePrefix("10.244.7.0/24") },
 			"networks", "overlaps pod-cidr 10.244.0.0/16",
 		},
+		{"a registry nobody finds", func(t *Topology) { t.Registry = "registry.lab.example" }, "registry", "no name server"},
+		{name: "a registry", edit: withRegistry("registry.lab.example")},
+		{"a registry elsewhere", withRegistry("registry.example.com"), "registry", "not a host name in lab.example"},
+		{"a registry with a port", withRegistry("registry:5000.lab.example"), "registry", "not a host name in lab.example"},
+		{"a registry without a name", withRegistry("lab.example"), "registry", "not a host name in lab.example"},
+		{"a registry in place of the API", withRegistry("api." + Zone), "registry", "the name of something else"},
 		{name: "two networks", edit: func(t *Topology) { t.CNI, t.Networks = Calico, networks("a=172.30.0.0/24", "b=172.31.0.0/24") }},
 		{
 			"two networks that pods do not cross", func(t *Topology) { t.Networks = networks("a=172.30.0.0/24", "b=172.31.0.0/24") },
@@ -64,7 +70,15 @@ func TestValidate(t *testing.T) {
 		{name: "edge", edit: func(t *Topology) {
 			t.Edge, t.CNI, t.Networks = true, Calico, networks("a=172.30.0.0/24", "b=172.31.0.0/24")
 		}},
-		{"edge of one network", func(t *Topology) { t.Edge, t.CNI = true, Calico }, "edge", "several networks"},
+		{name: "edge of one network", edit: func(t *Topology) { t.Edge = true }},
+		{name: "flannel", edit: func(t *Topology) { t.CNI, t.Edge, t.Fabric = Flannel, true, "shared" }},
+		{"unknown network of pods", func(t *Topology) { t.CNI = "weave" }, "cni", `"weave" is not a network`},
+		{
+			"two networks that flannel's pods do not cross",
+			func(t *Topology) { t.CNI, t.Networks = Flannel, networks("a=172.30.0.0/24", "b=172.31.0.0/24") },
+			"networks", "cannot reach each other with flannel",
+		},
+		{"fabric of a wrong name", func(t *Topology) { t.Fabric = "not/one" }, "fabric", `"not/one" is not a name`},
 		{
 			"outside is taken", func(t *Topology) {
 				t.Edge, t.CNI, t.Networks = true, Calico, networks("a=172.30.0.0/24", "outside=172.31.0.0/24")

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"net"
 	"net/netip"
 	"os"
@@ -39,8 +40,8 @@ func (o Options) say(format string, args ...any) {
 const upDeadline = 3 * time.Minute
 
 // Up brings a lab up and returns when its nodes are Ready and its DNS answers. What it cannot make it takes down
-// again. It fails with an *InvalidError when t cannot be, a *MissingError when this machine lacks something, and an
-// *InUseError when the name is taken.
+// again. It fails with an *InvalidError when t cannot be, a *MissingError when this machine lacks something, an
+// *InUseError when the name is taken, and a *BusyError while another process changes the lab that has the fabric.
 func Up(ctx context.Context, t Topology, o Options) (*Lab, error) {
 	t = t.withDefaults()
 	if err := t.Validate(); err != nil {
@@ -49,13 +50,12 @@ func Up(ctx context.Context, t Topology, o Options) (*Lab, error) {
 	if err := Preflight(t.Edge); err != nil {
 		return nil, err
 	}
-	unlock, err := claim(t.Name)
+	l, leave, err := enter(t)
 	if err != nil {
 		return nil, err
 	}
-	defer unlock()
+	defer leave()
 
-	l := newLab(t)
 	err = l.up(ctx, o)
 	if err == nil {
 		return l, nil
@@ -126,7 +126,10 @@ func (l *Lab) up(ctx context.Context, o Options) error {
 	if err != nil {
 		return err
 	}
-	l.Images = l.keepImages(images)
+	if creds.site, err = l.siteAuthority(creds.site); err != nil {
+		return err
+	}
+	l.Images, l.SiteCA = l.keepImages(images), creds.site.Cert
 	o.say("starting %d machines", len(l.Machines()))
 	if err := l.startMachines(ctx, creds); err != nil {
 		return err
@@ -136,15 +139,15 @@ func (l *Lab) up(ctx context.Context, o Options) error {
 		return err
 	}
 	var g errgroup.Group
-	g.Go(func() error { return l.Load(ctx, images) })
+	g.Go(func() error { return l.Load(ctx, l.archives()...) })
 	g.Go(func() error { return l.configureCluster(ctx, o) })
 	if err := g.Wait(); err != nil {
 		return l.explain(err)
 	}
-	if err := l.waitReady(ctx, o); err != nil || !l.Topology.Edge {
+	if err := l.waitReady(ctx, o); err != nil {
 		return l.explain(err)
 	}
-	return l.explain(l.openIngress(ctx, o))
+	return l.explain(l.equip(ctx, o, creds))
 }
 
 // build makes what runs in the lab, or finds it made, and returns the archive of images for the nodes.
@@ -155,27 +158,38 @@ func (l *Lab) build(ctx context.Context, o Options) (images string, err error) {
 	}
 	dirs := map[string]string{}
 	for _, c := range component.All() {
-		if c.Name == "calico" && !l.Topology.CNI.isCalico() {
+		if !l.Topology.needs(c.Name) {
 			continue
 		}
 		if dirs[c.Name], err = b.Dir(ctx, c); err != nil {
 			return "", err
 		}
 	}
-	l.Binaries = binaries{kubernetes: dirs["kubernetes"], containerd: dirs["containerd"], cni: dirs["cni"], calico: dirs["calico"]}
-	if !l.Topology.CNI.isCalico() {
+	l.Binaries = binaries{
+		kubernetes: dirs["kubernetes"], containerd: dirs["containerd"], cni: dirs["cni"], calico: dirs["calico"], flannel: dirs["flannel"],
+	}
+	l.Binaries.registry, l.Binaries.certManager = dirs["registry"], dirs["certmanager"]
+	if err := l.writeFurtherImages(); err != nil {
+		return "", err
+	}
+	if l.Topology.CNI == HostLocal {
 		// In the lab's own folder, which machines see at its path; the go command does the caching.
 		l.Binaries.podnet = l.dir("bin")
 		if err := component.BuildMain(ctx, "./lab/podnet", filepath.Join(l.Binaries.podnet, podnetProgram)); err != nil {
 			return "", err
 		}
 	}
-	if l.Topology.Edge {
+	if l.Topology.Edge && !l.isGuest() {
 		if err := component.BuildMain(ctx, "./lab/images/client", l.dir("bin", probingClient)); err != nil {
 			return "", err
 		}
 	}
-	return buildImages(ctx, filepath.Join(dirs["coredns"], "coredns"))
+	others := networkImages(l.Topology.CNI, l.Binaries)
+	set := ""
+	if len(others) > 0 {
+		set = string(l.Topology.CNI) + "-"
+	}
+	return buildImages(ctx, set, filepath.Join(dirs["coredns"], "coredns"), others...)
 }
 
 // keepImages keeps an archive for nodes that join later: the cache drops it when others are built.
@@ -193,7 +207,7 @@ func (l *Lab) startMachines(ctx context.Context, creds *credentials) error {
 	if err != nil {
 		return err
 	}
-	if err := tree.Create(l.machineSpec(fabricName).CGroup); err != nil {
+	if err := tree.Create(l.machineSpec(l.forwarder()).CGroup); err != nil {
 		return err
 	}
 	for i := range l.Members {
@@ -201,7 +215,11 @@ func (l *Lab) startMachines(ctx context.Context, creds *credentials) error {
 			return err
 		}
 	}
-	fabric, err := l.startFabric(ctx)
+	start := l.startFabric
+	if l.isGuest() {
+		start = l.joinFabric
+	}
+	fabric, err := start(ctx)
 	if err != nil {
 		return err
 	}
@@ -219,10 +237,8 @@ func (l *Lab) startMachines(ctx context.Context, creds *credentials) error {
 			return err
 		}
 	}
-	for _, m := range l.with(edgeRoles()...) {
-		if err := l.startEdge(ctx, fabric, creds, m); err != nil {
-			return err
-		}
+	if err := l.startEdges(ctx, fabric, creds); err != nil {
+		return err
 	}
 	return l.save()
 }
@@ -237,7 +253,7 @@ func (l *Lab) createCGroups(tree *cgroup.Tree, m *Member) error {
 
 func (l *Lab) startFabric(ctx context.Context) (*namespace, error) {
 	spec := l.machineSpec(fabricName)
-	spec.Sysctls = fabricSysctls(len(l.Topology.all()) > 1)
+	spec.Sysctls = fabricSysctls(len(l.joined()) > 1 || l.Topology.Fabric != "")
 	listener, err := l.balance(&spec)
 	if err != nil {
 		return nil, err
@@ -251,10 +267,10 @@ func (l *Lab) startFabric(ctx context.Context) (*namespace, error) {
 	if err != nil {
 		return nil, err
 	}
-	return ns, ns.makeFabric(l.Topology.all())
+	return ns, ns.makeFabric(l.joined())
 }
 
-// balance has the fabric lead the host, and with several control planes the nodes too, to an API server that is ready.
+// balance has the fabric, or the forwarder, lead the host, and with several control planes the nodes too, to an API server that is ready.
 func (l *Lab) balance(spec *machine.Spec) (*os.File, error) {
 	spec.Forward.To = l.apiServers()
 	if len(spec.Forward.To) > 1 && !l.Topology.Edge { // which has balancers of its own
@@ -313,10 +329,12 @@ func (l *Lab) startNode(ctx context.Context, fabric *namespace, creds *credentia
 	if err != nil {
 		return err
 	}
-	for path, data := range config {
-		content[path] = data
+	maps.Copy(content, config)
+	maps.Copy(content, l.registryHosts())
+	if err := l.startOn(ctx, fabric, spec, nil, m, content); err != nil || l.Topology.CNI != HostLocal {
+		return err
 	}
-	return l.startOn(ctx, fabric, spec, nil, m, content)
+	return l.masquerade(ctx, m)
 }
 
 // startOn starts a member's machine, plugs it into its network and writes its files.
@@ -332,7 +350,7 @@ func (l *Lab) startOn(
 		return err
 	}
 	defer ns.Close()
-	if err := fabric.plug(ns, member, l.networkOf(member)); err != nil {
+	if err := fabric.plug(ns, member, l.networkOf(member), l.linkOf(member)); err != nil {
 		return err
 	}
 	if l.Topology.Edge {
@@ -358,7 +376,7 @@ func listen() (*os.File, int, error) {
 }
 
 func (l *Lab) startPrograms(ctx context.Context) error {
-	for _, m := range l.with(NameServer, LoadBalancer, ControlPlane, Worker) {
+	for _, m := range l.with(NameServer, ImageRegistry, LoadBalancer, ControlPlane, Worker) {
 		if err := l.run(ctx, m, l.programs(m)); err != nil {
 			return err
 		}
@@ -375,7 +393,9 @@ func (l *Lab) programs(m *Member) []machine.Program {
 		return balancerPrograms()
 	case NameServer:
 		return nameServerPrograms()
-	case Bastion:
+	case ImageRegistry:
+		return registryPrograms(l.Binaries)
+	case Bastion, Forwarder:
 		return nil
 	default:
 		return slices.Concat(nodePrograms(l.Binaries, m.Name, m.Address), podnet(l.Binaries, m.Name))

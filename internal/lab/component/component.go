@@ -60,6 +60,7 @@ func All() []Component {
 			Name: "cni", Module: "github.com/containernetworking/plugins",
 			Packages: []string{
 				"github.com/containernetworking/plugins/plugins/ipam/host-local",
+				"github.com/containernetworking/plugins/plugins/main/bridge",
 				"github.com/containernetworking/plugins/plugins/main/loopback",
 				"github.com/containernetworking/plugins/plugins/main/ptp",
 				"github.com/containernetworking/plugins/plugins/meta/portmap",
@@ -71,6 +72,15 @@ func All() []Component {
 			Aliases: []string{"calico-ipam", "calico-felix", "calico-allocate-tunnel-addrs"},
 			Assets:  "libcalico-go/config/crd", Cold: "3 min",
 		},
+		{
+			Name: "registry", Module: "github.com/distribution/distribution/v3",
+			Packages: []string{"github.com/distribution/distribution/v3/cmd/registry"}, Cold: "2 min",
+		},
+		{
+			Name: "certmanager", Module: "github.com/cert-manager/cert-manager", Packages: []string{"."},
+			Assets: "deploy/crds", Cold: "2 min",
+		},
+		{Name: "flannel", Module: "github.com/flannel-io/flannel", Packages: []string{"."}, Cold: "2 min"},
 	}
 }
 

@@ -1,4 +1,4 @@
-// Package image makes container images out of single static binaries, without a builder or a registry.
+// Package image makes container images out of static binaries, without a builder or a registry.
 package image
 
 import (
@@ -6,8 +6,10 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"runtime"
+	"slices"
 
 	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -18,11 +20,15 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// Image is one image to be: a reference and the binary that is all its content, at the root of its file system.
+// Image is one image to be: a reference and the binary that is its content.
 type Image struct {
 	Ref    string // for example "replumb.local/echo:lab"
 	Binary string // path of a static binary on this machine
-	Name   string // file name of the binary inside the image, which is also the entry point
+	Name   string // path of the binary inside the image, from its root, which is also the entry point
+	// Links are further paths, from the root, by which the binary is called.
+	Links []string
+	// More are other binaries, by their path from the root.
+	More map[string]string
 }
 
 // WriteTar writes the images into one archive that `ctr images import` and `docker load` accept.
@@ -46,7 +52,7 @@ func WriteTar(path string, images []Image) error {
 }
 
 func (i Image) build() (v1.Image, error) {
-	layer, err := binaryLayer(i.Binary, i.Name)
+	layer, err := i.layer()
 	if err != nil {
 		return nil, err
 	}
@@ -65,32 +71,46 @@ func (i Image) build() (v1.Image, error) {
 	return mutate.ConfigFile(img, config)
 }
 
-// binaryLayer is an uncompressed layer: it is read once per node from local disk, where unpacking costs more than
-// reading.
-func binaryLayer(path, name string) (v1.Layer, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = f.Close() }()
-	info, err := f.Stat()
-	if err != nil {
-		return nil, err
-	}
+// layer is uncompressed: it is read once per node from local disk, where unpacking costs more than reading.
+func (i Image) layer() (v1.Layer, error) {
 	var buf bytes.Buffer
 	w := tar.NewWriter(&buf)
-	// /tmp because programs expect one; the binary, executable by whoever the pod runs as.
+	// /tmp because programs expect one; binaries, executable by whoever the pod runs as.
 	if err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: "tmp/", Mode: 0o1777}); err != nil {
 		return nil, err
 	}
-	if err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: 0o755, Size: info.Size()}); err != nil {
+	if err := addBinary(w, i.Name, i.Binary); err != nil {
 		return nil, err
 	}
-	if _, err := io.Copy(w, f); err != nil {
-		return nil, err
+	for _, name := range slices.Sorted(maps.Keys(i.More)) {
+		if err := addBinary(w, name, i.More[name]); err != nil {
+			return nil, err
+		}
+	}
+	for _, link := range i.Links {
+		if err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeSymlink, Name: link, Linkname: "/" + i.Name, Mode: 0o777}); err != nil {
+			return nil, err
+		}
 	}
 	if err := w.Close(); err != nil {
 		return nil, err
 	}
 	return static.NewLayer(buf.Bytes(), types.DockerUncompressedLayer), nil
+}
+
+func addBinary(w *tar.Writer, name, path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = f.Close() }()
+	info, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	if err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: 0o755, Size: info.Size()}); err != nil {
+		return err
+	}
+	_, err = io.Copy(w, f)
+	return err
 }

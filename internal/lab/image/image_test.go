@@ -57,6 +57,48 @@ func TestWriteTar(t *testing.T) {
 	}
 }
 
+// TestSeveralNames sees that one binary is called by several names, and is not alone.
+func TestSeveralNames(t *testing.T) {
+	dir := t.TempDir()
+	for _, name := range []string{"built", "other"} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte("the binary "+name), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	layer, err := Image{
+		Ref: "replumb.local/a:lab", Binary: filepath.Join(dir, "built"), Name: "opt/bin/a", Links: []string{"bin/b"},
+		More: map[string]string{"opt/bin/c": filepath.Join(dir, "other")},
+	}.layer()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]string{"opt/bin/a": "the binary built", "opt/bin/c": "the binary other"} {
+		content, err := layer.Uncompressed()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := fileIn(t, content, path); got != want {
+			t.Errorf("%s is %q", path, got)
+		}
+	}
+	content, err := layer.Uncompressed()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for r := tar.NewReader(content); ; {
+		h, err := r.Next()
+		if err != nil {
+			t.Fatalf("bin/b is not in the layer: %v", err)
+		}
+		if h.Name == "bin/b" {
+			if h.Typeflag != tar.TypeSymlink || h.Linkname != "/opt/bin/a" {
+				t.Errorf("bin/b leads to %q", h.Linkname)
+			}
+			return
+		}
+	}
+}
+
 // fileIn returns the content of a file of a layer, which must be executable.
 func fileIn(t *testing.T, layer io.Reader, path string) string {
 	t.Helper()

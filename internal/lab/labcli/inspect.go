@@ -48,8 +48,12 @@ func newStatus(s streams) *cobra.Command {
 					APIServers []string       `json:"apiServers"`
 					Members    []lab.Member   `json:"members"`
 					Edge       *lab.Edge      `json:"edge,omitempty"`
+					Fabric     *lab.Fabric    `json:"fabric,omitempty"`
 					Machines   []machine.Info `json:"machines"`
-				}{l.APIServers(), l.Members, l.Edge(), infos})
+				}{l.APIServers(), l.Members, l.Edge(), l.Fabric(), infos})
+			}
+			if f := l.Fabric(); f != nil {
+				fmt.Fprintf(s.out, "fabric %s of lab %s, shared by %s\n", f.Name, f.Owner, strings.Join(f.Labs, ", "))
 			}
 			printStatus(s, infos)
 			return nil

@@ -78,7 +78,7 @@ container engine, registry or virtual machine. The components are built once, fr
 	})
 	root.AddCommand(
 		newUp(s), newDown(s), newStatus(s), newKubeconfig(s), newLoad(s), newExec(s), newBuild(s), newDemo(s), newRestart(s), newNode(s),
-		newNetwork(s),
+		newNetwork(s), newManifests(s), newRegistry(s), newPush(s),
 	)
 	return root
 }

@@ -20,20 +20,13 @@ type upFlags struct {
 	serviceCIDR, podCIDR string
 	networks             []string
 	kubeconfig, cni      string
+	fabric               string
 	keep, edge           bool
+	registry             string
+	certManager          bool
 }
 
-func newUp(s streams) *cobra.Command {
-	d := lab.Default()
-	var f upFlags
-	cmd := &cobra.Command{
-		Use:   "up",
-		Short: "Bring a lab up",
-		Long: `Bring a lab up, and return when its nodes are Ready and its DNS answers.
-
-The first time, the components are built, which takes 6 to 15 minutes on two cores; after that a lab of two nodes is
-up in about 20 seconds. A lab that does not come up is taken down again.`,
-		Example: `  # two nodes, one with each proxy mode
+const upExamples = `  # two nodes, one with each proxy mode
   replumb-lab up
   export KUBECONFIG=$(replumb-lab kubeconfig)
 
@@ -42,6 +35,10 @@ up in about 20 seconds. A lab that does not come up is taken down again.`,
 
   # one with Calico, which enforces NetworkPolicies
   replumb-lab up --name calico --cni calico
+
+  # one with flannel, in pods as upstream runs it, and what it takes to give it Calico
+  replumb-lab up --name flannel --cni flannel
+  replumb-lab manifests calico --name flannel --pod-cidr 10.245.0.0/16
 
   # one whose API servers can be restarted without anybody noticing
   replumb-lab up --name ha --control-planes 3
@@ -52,8 +49,28 @@ up in about 20 seconds. A lab that does not come up is taken down again.`,
 
   # the same, with names in DNS, load balancers and an ingress that people outside the cluster reach it by
   replumb-lab up --name vpc --cni calico --networks a=172.30.0.0/24,b=172.31.0.0/24 --control-planes 3 --edge
-  replumb-lab exec --name vpc bastion -- curl http://ingress.lab.example/`,
-		Args: args(cobra.NoArgs),
+  replumb-lab exec --name vpc bastion -- curl http://ingress.lab.example/
+
+  # two clusters whose machines reach each other; the second one is api-right and ingress-right in the same zone
+  replumb-lab up --name left --cni flannel --edge --fabric shared
+  replumb-lab up --name right --cni calico --edge --fabric shared --networks r=172.31.0.0/24
+  replumb-lab exec --name right bastion -- curl http://ingress-right.lab.example/
+
+  # one with an image registry, and certificates for Ingresses of class lab
+  replumb-lab up --edge --registry registry.lab.example --cert-manager
+  replumb-lab push replumb.local/echo:lab shop/echo:1`
+
+func newUp(s streams) *cobra.Command {
+	var f upFlags
+	cmd := &cobra.Command{
+		Use:   "up",
+		Short: "Bring a lab up",
+		Long: `Bring a lab up, and return when its nodes are Ready and its DNS answers.
+
+The first time, the components are built, which takes 6 to 15 minutes on two cores; after that a lab of two nodes is
+up in about 20 seconds. A lab that does not come up is taken down again.`,
+		Example: upExamples,
+		Args:    args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if !cmd.Flags().Changed("proxy") { // the default is for two nodes or more
 				f.proxy = firstModes(f.proxy, f.nodes)
@@ -75,6 +92,13 @@ up in about 20 seconds. A lab that does not come up is taken down again.`,
 			return nil
 		},
 	}
+	f.declare(cmd)
+	return cmd
+}
+
+// declare adds the flags of up.
+func (f *upFlags) declare(cmd *cobra.Command) {
+	d := lab.Default()
 	nameFlag(cmd, &f.name)
 	cmd.Flags().IntVar(&f.nodes, "nodes", len(d.Nodes), "number of worker nodes")
 	cmd.Flags().IntVar(&f.controlPlanes, "control-planes", d.ControlPlanes,
@@ -84,12 +108,16 @@ up in about 20 seconds. A lab that does not come up is taken down again.`,
 	cmd.Flags().StringVar(&f.podCIDR, "pod-cidr", d.PodCIDR.String(), "range of pod addresses; each node gets a /24")
 	cmd.Flags().StringSliceVar(&f.networks, "networks", networkTexts(d.Networks),
 		"networks of machines, as name=range; the lab is born in the first, and the others are a router away")
-	cmd.Flags().StringVar(&f.cni, "cni", string(d.CNI), "network of pods: host-local, calico (VXLAN), calico-cross-subnet")
+	cmd.Flags().StringVar(&f.cni, "cni", string(d.CNI), "network of pods: host-local, calico (VXLAN), calico-cross-subnet, flannel (VXLAN)")
 	cmd.Flags().BoolVar(&f.edge, "edge", false,
-		"name server, load balancers, an ingress, and a machine outside to use them from; for several networks")
+		"name server, load balancers, an ingress, and a machine outside to use them from")
+	cmd.Flags().StringVar(&f.fabric, "fabric", "",
+		"fabric to share with other labs, by name: the first makes it, and others plug into it, with networks of their own")
+	cmd.Flags().StringVar(&f.registry, "registry", "",
+		"host name, in "+lab.Zone+", of an image registry that nodes pull from with credentials; with --edge")
+	cmd.Flags().BoolVar(&f.certManager, "cert-manager", false, "cert-manager, with the ClusterIssuer "+lab.ClusterIssuer)
 	cmd.Flags().StringVar(&f.kubeconfig, "kubeconfig", "", "also write the administrator's kubeconfig to this file")
 	cmd.Flags().BoolVar(&f.keep, "keep-on-failure", false, "leave a lab that did not come up as it is")
-	return cmd
 }
 
 // firstModes are as many of a list of proxy modes as there are nodes.
@@ -106,7 +134,8 @@ func (f upFlags) topology() (lab.Topology, error) {
 	if f.controlPlanes == 0 { // for lab.Up it stands for the default
 		return lab.Topology{}, &lab.InvalidError{Field: "control-planes", Problem: "there must be one", Hint: "use 1 or 3"}
 	}
-	t := lab.Topology{Name: f.name, Nodes: modes, ControlPlanes: f.controlPlanes, CNI: lab.CNI(f.cni), Edge: f.edge}
+	t := lab.Topology{Name: f.name, Nodes: modes, ControlPlanes: f.controlPlanes, CNI: lab.CNI(f.cni), Edge: f.edge, Fabric: f.fabric}
+	t.Registry, t.CertManager = f.registry, f.certManager
 	for _, r := range []struct {
 		flag, value string
 		to          *netip.Prefix
@@ -164,7 +193,8 @@ func newDown(s streams) *cobra.Command {
 		Use:   "down",
 		Short: "Take a lab down and leave nothing behind",
 		Long: `Take a lab down: no process, network, mount, control group or file of it is left, also when its start failed half
-way or whoever made it was killed. It is no error if there is no such lab.`,
+way or whoever made it was killed. It is no error if there is no such lab. The lab that made a fabric goes last of those that
+share it.`,
 		Example: "  replumb-lab down\n  replumb-lab down --name other",
 		Args:    args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {

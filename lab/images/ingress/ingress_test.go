@@ -7,7 +7,6 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -29,6 +28,13 @@ func get(t *testing.T, url string) (status int, body string) {
 	return response.StatusCode, string(data)
 }
 
+// newProxy leads as a table says that does not change.
+func newProxy(t *table) *proxy {
+	p := &proxy{routes: func() *table { return t }, byPath: inCluster}
+	p.synced.Store(true)
+	return p
+}
+
 func TestLeadsToServices(t *testing.T) {
 	service := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, _ = fmt.Fprint(w, r.URL)
@@ -42,8 +48,9 @@ func TestLeadsToServices(t *testing.T) {
 		}
 		return service.Listener.Addr().String()
 	}
-	var draining atomic.Bool
-	ingress := httptest.NewServer(handler(probe.Identity{Name: "ingress", Node: "n1", Pod: "p1"}, &draining, find))
+	p := newProxy(newTable(nil, nil))
+	p.identity, p.byPath = probe.Identity{Name: "ingress", Node: "n1", Pod: "p1"}, find
+	ingress := httptest.NewServer(p.handler())
 	defer ingress.Close()
 	for _, tt := range []struct {
 		path   string
@@ -73,7 +80,7 @@ func TestServesWhileDraining(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- serve(ctx, listener, probe.Identity{}, time.Hour) }()
+	go func() { done <- newProxy(newTable(nil, nil)).serve(ctx, time.Hour, listener) }()
 	url := "http://" + listener.Addr().String()
 	if status, _ := get(t, url+"/healthz"); status != http.StatusOK {
 		t.Errorf("healthz says %d", status)
@@ -99,7 +106,7 @@ func TestEnds(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := serve(ctx, listener, probe.Identity{}, time.Millisecond); err != nil {
+	if err := newProxy(newTable(nil, nil)).serve(ctx, time.Millisecond, listener); err != nil {
 		t.Error(err)
 	}
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httputil"
@@ -16,40 +17,90 @@ import (
 // dialTimeout is how long a Service may take to accept a connection before the caller is told that it did not.
 const dialTimeout = 2 * time.Second
 
-// inCluster is where a Service is found, by a name that is looked up as it stands.
-func inCluster(namespace, service string) string {
-	return service + "." + namespace + ".svc.cluster.local.:80"
+// inCluster is where a Service is found whose port is not said.
+func inCluster(namespace, service string) string { return serviceHost(namespace, service, "80") }
+
+// serviceHost is a Service's name in cluster DNS, to be looked up as it stands.
+func serviceHost(namespace, service, port string) string {
+	return net.JoinHostPort(service+"."+namespace+".svc.cluster.local.", port)
 }
 
-// handler leads requests to Services that find finds.
-func handler(identity probe.Identity, draining *atomic.Bool, find func(namespace, service string) string) http.Handler {
-	proxy := &httputil.ReverseProxy{
+// proxy leads requests to Services.
+type proxy struct {
+	identity probe.Identity
+	// synced is set when everything is known that requests are led by, and draining when the end has come near.
+	synced, draining atomic.Bool
+	// routes is what Ingresses say now, and find where a backend of theirs is.
+	routes func() *table
+	find   func(backend) (string, error)
+	// byPath is where the Service in the path of a request is that no Ingress wants.
+	byPath func(namespace, service string) string
+}
+
+func transport() http.RoundTripper {
+	return &http.Transport{
+		DialContext: (&net.Dialer{Timeout: dialTimeout}).DialContext,
+		// A Service decides about every request anew, where it goes.
+		DisableKeepAlives: true,
+	}
+}
+
+// handler asks Ingresses first about hosts that they name, and last about all others: those at which this is asked for its health.
+func (p *proxy) handler() http.Handler {
+	to := transport()
+	others := p.others(to)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		routes := p.routes()
+		if !routes.knows(r.Host) && (r.URL.Path == healthPath || routes.route(r.Host, r.URL.Path) == nil) {
+			others.ServeHTTP(w, r)
+			return
+		}
+		b := routes.route(r.Host, r.URL.Path)
+		if b == nil {
+			http.NotFound(w, r)
+			return
+		}
+		host, err := p.find(*b)
+		if err != nil {
+			slog.ErrorContext(r.Context(), "find a Service", "error", err)
+			http.Error(w, err.Error(), http.StatusServiceUnavailable)
+			return
+		}
+		forward := &httputil.ReverseProxy{Transport: to, Rewrite: func(r *httputil.ProxyRequest) {
+			r.Out.URL.Scheme, r.Out.URL.Host, r.Out.Host = "http", host, r.In.Host
+			r.SetXForwarded()
+		}}
+		forward.ServeHTTP(w, r)
+	})
+}
+
+const healthPath = "/healthz"
+
+// others answers what no Ingress is about: how this is, who this is, and Services by their names in the path.
+func (p *proxy) others(to http.RoundTripper) http.Handler {
+	forward := &httputil.ReverseProxy{
+		Transport: to,
 		Rewrite: func(r *httputil.ProxyRequest) {
-			host := find(r.In.PathValue("namespace"), r.In.PathValue("service"))
+			host := p.byPath(r.In.PathValue("namespace"), r.In.PathValue("service"))
 			r.Out.URL = &url.URL{Scheme: "http", Host: host, Path: "/" + r.In.PathValue("rest"), RawQuery: r.In.URL.RawQuery}
 			r.SetXForwarded()
 		},
-		Transport: &http.Transport{
-			DialContext: (&net.Dialer{Timeout: dialTimeout}).DialContext,
-			// A Service decides about every request anew, where it goes.
-			DisableKeepAlives: true,
-		},
 	}
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
-		if draining.Load() {
-			http.Error(w, "draining", http.StatusServiceUnavailable)
+	mux.HandleFunc("GET "+healthPath, func(w http.ResponseWriter, _ *http.Request) {
+		if !p.synced.Load() || p.draining.Load() {
+			http.Error(w, "draining, or not begun", http.StatusServiceUnavailable)
 			return
 		}
 		fmt.Fprintln(w, "ok")
 	})
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, r *http.Request) {
-		seen := identity
+		seen := p.identity
 		seen.Client, _, _ = net.SplitHostPort(r.RemoteAddr)
 		w.Header().Set("Content-Type", "application/json")
 		_ = json.NewEncoder(w).Encode(seen) // a client that hangs up meanwhile is its own affair
 	})
-	mux.Handle("/{namespace}/{service}/{rest...}", proxy)
-	mux.Handle("/{namespace}/{service}", proxy)
+	mux.Handle("/{namespace}/{service}/{rest...}", forward)
+	mux.Handle("/{namespace}/{service}", forward)
 	return mux
 }

@@ -1,0 +1,49 @@
+package lab
+
+import (
+	"bytes"
+	_ "embed"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+)
+
+//go:embed calico-node.yaml
+var calicoNodeTemplate string
+
+// CalicoManifests are all that a cluster with another network needs to be given Calico, for `kubectl apply`: its definitions,
+// rights, a DaemonSet, and a pool of that range. The image is on the nodes of labs with flannel; it is an *InvalidError for
+// others. Resources of Calico's own kinds are last; until the definitions before them are known, the API server takes none.
+func CalicoManifests(l *Lab, podCIDR netip.Prefix) ([]byte, error) {
+	if l.Topology.CNI != Flannel {
+		return nil, &InvalidError{
+			"cni", fmt.Sprintf("the nodes of lab %s have no image of Calico", l.Topology.Name), "use a lab with --cni flannel",
+		}
+	}
+	if !podCIDR.Addr().Is4() || podCIDR != podCIDR.Masked() {
+		return nil, &InvalidError{"pod-cidr", podCIDR.String() + " is not an IPv4 range", "write it like 10.245.0.0/16"}
+	}
+	files, err := filepath.Glob(filepath.Join(l.Binaries.calico, "crd", "*.yaml"))
+	if err != nil {
+		return nil, err
+	}
+	if len(files) == 0 {
+		return nil, fmt.Errorf("there are no definitions of Calico's in %s", l.Binaries.calico)
+	}
+	var all [][]byte
+	for _, file := range files {
+		definition, err := os.ReadFile(file)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, bytes.TrimPrefix(bytes.TrimSpace(definition), []byte("---\n")))
+	}
+	objects, err := rendered("calico-node.yaml", calicoNodeTemplate, map[string]any{
+		"Image": imageRef("calico"), "Path": systemPath, "PodCIDR": podCIDR,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return bytes.Join(append(all, objects), []byte("\n---\n")), nil
+}
