@@ -84,14 +84,19 @@ func (l *Lazy) Get(t testing.TB) *Server {
 }
 
 // Main runs the tests of a package and stops the Server after them.
-func (l *Lazy) Main(m *testing.M) int {
+func (l *Lazy) Main(m *testing.M) int { return Main(m, l) }
+
+// Main runs the tests of a package and stops, after them, those of the Servers that they started.
+func Main(m *testing.M, servers ...*Lazy) int {
 	code := m.Run()
-	if l.server == nil {
-		return code
-	}
-	if err := l.server.Stop(); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return max(code, 1)
+	for _, l := range servers {
+		if l.server == nil {
+			continue
+		}
+		if err := l.server.Stop(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			code = max(code, 1)
+		}
 	}
 	return code
 }

@@ -77,8 +77,17 @@ func Call(ctx context.Context, reach, refused []string) error {
 }
 
 func until(ctx context.Context, address string) error {
+	err := insist(ctx, func() error { return dial(ctx, address) })
+	if err != nil {
+		return fmt.Errorf("%s does not answer: %w", address, err)
+	}
+	return nil
+}
+
+// insist tries again until it works or ctx ends, and returns the last error.
+func insist(ctx context.Context, try func() error) error {
 	for {
-		err := dial(ctx, address)
+		err := try()
 		if err == nil {
 			return nil
 		}
@@ -87,7 +96,7 @@ func until(ctx context.Context, address string) error {
 		case <-timer.C:
 		case <-ctx.Done():
 			timer.Stop()
-			return fmt.Errorf("%s does not answer: %w", address, err)
+			return err
 		}
 	}
 }

@@ -37,8 +37,9 @@ import (
 // observes must not be older than what the step before it did.
 type Cluster struct {
 	client.WithWatch
-	raw  rest.Interface
-	host string
+	raw    rest.Interface
+	config *rest.Config
+	host   string
 }
 
 // UnreachableError says that no API server answered.
@@ -73,7 +74,7 @@ func Connect(config *rest.Config) (*Cluster, error) {
 	if err != nil {
 		return nil, fmt.Errorf("creating a client: %w", err)
 	}
-	return &Cluster{WithWatch: c, raw: raw, host: config.Host}, nil
+	return &Cluster{WithWatch: c, raw: raw, config: config, host: config.Host}, nil
 }
 
 func rawConfig(config *rest.Config, scheme *runtime.Scheme) *rest.Config {
@@ -113,8 +114,8 @@ func newMapper() meta.RESTMapper {
 		policyv1.SchemeGroupVersion:        {namespaced: {"PodDisruptionBudget"}},
 		discoveryv1.SchemeGroupVersion:     {namespaced: {"EndpointSlice"}},
 		coordinationv1.SchemeGroupVersion:  {namespaced: {"Lease"}},
-		networkingv1.SchemeGroupVersion:    {namespaced: {"NetworkPolicy"}, root: {"ServiceCIDR", "IPAddress"}},
-		storagev1.SchemeGroupVersion:       {root: {"CSINode", "VolumeAttachment"}},
+		networkingv1.SchemeGroupVersion:    {namespaced: {"NetworkPolicy", "Ingress"}, root: {"ServiceCIDR", "IPAddress"}},
+		storagev1.SchemeGroupVersion:       {root: {"CSINode", "VolumeAttachment", "StorageClass"}},
 		authorizationv1.SchemeGroupVersion: {root: {"SelfSubjectAccessReview"}},
 		apiextensionsv1.SchemeGroupVersion: {root: {"CustomResourceDefinition"}},
 		v1alpha1.GroupVersion:              {root: {"Migration"}},
@@ -122,6 +123,7 @@ func newMapper() meta.RESTMapper {
 			root: {"IPPool", "IPAMBlock", "BlockAffinity", "IPAMHandle", "ClusterInformation", "IPReservation"},
 		},
 		{Group: "operator.tigera.io", Version: "v1"}: {root: {"Installation"}},
+		{Group: "cert-manager.io", Version: "v1"}:    {namespaced: {"Certificate"}},
 		admissionv1.SchemeGroupVersion: {root: {
 			"ValidatingWebhookConfiguration", "MutatingWebhookConfiguration", "ValidatingAdmissionPolicy",
 			"ValidatingAdmissionPolicyBinding",
@@ -142,6 +144,9 @@ func newMapper() meta.RESTMapper {
 	}
 	return m
 }
+
+// RESTConfig is what the clients were made from, for clients of other kinds.
+func (c *Cluster) RESTConfig() *rest.Config { return rest.CopyConfig(c.config) }
 
 // Host is host:port of the API server that the kubeconfig leads to.
 func (c *Cluster) Host() string {

@@ -119,16 +119,35 @@ func (p *Plan) Steps() []Step {
 	return all
 }
 
-// Until is the plan up to and including a phase.
-func (p *Plan) Until(phase string) (*Plan, error) {
+// Names are those of its phases, in order.
+func (p *Plan) Names() []string {
 	names := make([]string, len(p.Phases))
 	for i := range p.Phases {
 		names[i] = p.Phases[i].Name
-		if names[i] == phase {
-			return &Plan{Name: p.Name, Phases: p.Phases[:i+1]}, nil
+	}
+	return names
+}
+
+// PhaseNames are the names of the phases of several plans, each once, in the order in which they first come.
+func PhaseNames(plans ...*Plan) []string {
+	var all []string
+	for _, p := range plans {
+		for _, name := range p.Names() {
+			if !slices.Contains(all, name) {
+				all = append(all, name)
+			}
 		}
 	}
-	return nil, &UnknownPhaseError{Phase: phase, Phases: names}
+	return all
+}
+
+// Until is the plan up to and including a phase.
+func (p *Plan) Until(phase string) (*Plan, error) {
+	i := slices.Index(p.Names(), phase)
+	if i < 0 {
+		return nil, &UnknownPhaseError{Phase: phase, Phases: p.Names()}
+	}
+	return &Plan{Name: p.Name, Phases: p.Phases[:i+1]}, nil
 }
 
 // UnknownPhaseError says that a plan has no such phase.

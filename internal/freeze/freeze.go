@@ -48,21 +48,29 @@ func unavailable(err error) error {
 func Possible(ctx context.Context, c client.Client, migration string) error {
 	policy, binding := Policy(migration)
 	for _, o := range []client.Object{policy, binding} {
-		err := c.Create(ctx, o, client.DryRunAll, client.FieldOwner(v1alpha1.FieldManager))
-		if err != nil && !apierrors.IsAlreadyExists(err) {
-			return unavailable(err)
+		if err := tryCreate(ctx, c, o); err != nil {
+			return err
 		}
 	}
-	_, err := present(ctx, c)
+	_, err := present(ctx, c, Name)
 	return unavailable(err)
+}
+
+// tryCreate asks by dry run whether an object would be created, or is there.
+func tryCreate(ctx context.Context, c client.Client, o client.Object) error {
+	err := c.Create(ctx, o, client.DryRunAll, client.FieldOwner(v1alpha1.FieldManager))
+	if err != nil && !apierrors.IsAlreadyExists(err) {
+		return unavailable(err)
+	}
+	return nil
 }
 
 // objects are the names of what a freeze consists of, in the order in which it is taken apart. They are new each time:
 // what is read must not mix with what was there.
-func objects() []client.Object {
+func objects(name string) []client.Object {
 	return []client.Object{
-		&admissionv1.ValidatingAdmissionPolicyBinding{ObjectMeta: metav1.ObjectMeta{Name: Name}},
-		&admissionv1.ValidatingAdmissionPolicy{ObjectMeta: metav1.ObjectMeta{Name: Name}},
+		&admissionv1.ValidatingAdmissionPolicyBinding{ObjectMeta: metav1.ObjectMeta{Name: name}},
+		&admissionv1.ValidatingAdmissionPolicy{ObjectMeta: metav1.ObjectMeta{Name: name}},
 	}
 }
 
@@ -88,8 +96,21 @@ func describe(c client.Client, o client.Object) string {
 // Ensure creates the policy and the binding, or makes them those of this migration. What the policy lists stays listed.
 func Ensure(ctx context.Context, c client.Client, migration string) error {
 	policy, binding := Policy(migration)
+	return ensureBoth(ctx, c, policy, binding, func(have *admissionv1.ValidatingAdmissionPolicy) admissionv1.ValidatingAdmissionPolicySpec {
+		return policySpec(migration, lists(have))
+	})
+}
+
+// ensureBoth creates a policy and its binding, or makes them as they should be.
+func ensureBoth(
+	ctx context.Context,
+	c client.Client,
+	policy *admissionv1.ValidatingAdmissionPolicy,
+	binding *admissionv1.ValidatingAdmissionPolicyBinding,
+	wanted func(have *admissionv1.ValidatingAdmissionPolicy) admissionv1.ValidatingAdmissionPolicySpec,
+) error {
 	err := ensure(ctx, c, policy, &admissionv1.ValidatingAdmissionPolicy{}, func(have *admissionv1.ValidatingAdmissionPolicy) bool {
-		want := policySpec(migration, lists(have))
+		want := wanted(have)
 		same := equality.Semantic.DeepEqual(have.Spec, want)
 		have.Spec = want
 		return same
@@ -132,8 +153,10 @@ func ensure[T client.Object](ctx context.Context, c client.Client, want, have T,
 }
 
 // Remove deletes the binding and the policy, and never anybody else's.
-func Remove(ctx context.Context, c client.Client) error {
-	for _, o := range objects() {
+func Remove(ctx context.Context, c client.Client) error { return remove(ctx, c, Name) }
+
+func remove(ctx context.Context, c client.Client, name string) error {
+	for _, o := range objects(name) {
 		what := describe(c, o)
 		if err := foreign(ctx, c, o); apierrors.IsNotFound(err) {
 			continue
@@ -154,10 +177,10 @@ type parts struct {
 }
 
 // present looks for the parts of a freeze. One that is not replumb's is a ForeignError.
-func present(ctx context.Context, c client.Client) (parts, error) {
+func present(ctx context.Context, c client.Client, name string) (parts, error) {
 	var found parts
 	for i, there := range []*bool{&found.binding, &found.policy} {
-		err := foreign(ctx, c, objects()[i])
+		err := foreign(ctx, c, objects(name)[i])
 		if client.IgnoreNotFound(err) != nil {
 			return parts{}, err
 		}
@@ -168,25 +191,29 @@ func present(ctx context.Context, c client.Client) (parts, error) {
 
 // Active reports whether Services in flight are frozen: replumb's policy and its binding are there.
 func Active(ctx context.Context, c client.Client) (bool, error) {
-	found, err := present(ctx, c)
+	found, err := present(ctx, c, Name)
 	return found.policy && found.binding, err
 }
 
 // Prove reports whether the API server that answers enforces the freeze. It takes policies up, and lets them go, some
 // time after they were written; so a dry run is sent, of a change to the Service kubernetes, that a freeze refuses.
-func Prove(ctx context.Context, c client.Client) (bool, error) {
+func Prove(ctx context.Context, c client.Client) (bool, error) { return prove(ctx, c, Name, prober) }
+
+func prove(ctx context.Context, c client.Client, name, prober string) (bool, error) {
 	svc := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: "kubernetes"}}
 	patch := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"annotations":{"replumb.dev/freeze-probe":"true"}}}`))
 	err := c.Patch(ctx, svc, patch, client.DryRunAll, client.FieldOwner(prober))
-	if err != nil && !Denied(err) {
-		return false, fmt.Errorf("asking whether services are frozen: %w", err)
+	if err != nil && !denied(err, name) {
+		return false, fmt.Errorf("asking whether policy %s is enforced: %w", name, err)
 	}
 	return err != nil, nil
 }
 
 // Denied reports whether a request was refused by the freeze.
-func Denied(err error) bool {
-	return apierrors.IsForbidden(err) && strings.Contains(err.Error(), "ValidatingAdmissionPolicy '"+Name+"'")
+func Denied(err error) bool { return denied(err, Name) }
+
+func denied(err error, name string) bool {
+	return apierrors.IsForbidden(err) && strings.Contains(err.Error(), "ValidatingAdmissionPolicy '"+name+"'")
 }
 
 // Mark lists exactly these Services as in flight, by one write, or none if they are listed. Without a freeze - it is off,

@@ -289,7 +289,7 @@ func TestListSurvivesEnsure(t *testing.T) {
 		t.Fatal(err)
 	}
 	versions := func() (all []string) {
-		for _, o := range objects() {
+		for _, o := range objects(Name) {
 			if err := s.Get(t.Context(), client.ObjectKeyFromObject(o), o); err != nil {
 				t.Fatal(err)
 			}
@@ -336,7 +336,7 @@ func TestUndoFrees(t *testing.T) {
 	if active, err := Active(t.Context(), s); err != nil || active {
 		t.Errorf("active: %v, %v", active, err)
 	}
-	for _, o := range objects() {
+	for _, o := range objects(Name) {
 		if err := s.Get(t.Context(), client.ObjectKeyFromObject(o), o); client.IgnoreNotFound(err) != nil || err == nil {
 			t.Errorf("%s: %v", describe(s, o), err)
 		}

@@ -40,7 +40,10 @@ const (
   (!has(object.metadata.annotations) || !(k in object.metadata.annotations)))`
 
 	// The control plane goes on: without it namespaces could not be deleted, nor the Service kubernetes be mended.
-	celOutsider = celManager + ` == '` + prober + `' || !(request.userInfo.username in ['system:apiserver', 'system:kube-controller-manager'] ||
+	celOutsider = celManager + ` == '` + prober + `' || ` + celUnruled
+
+	// celUnruled is true of everybody but the control plane.
+	celUnruled = `!(request.userInfo.username in ['system:apiserver', 'system:kube-controller-manager'] ||
   (has(request.userInfo.groups) && 'system:serviceaccounts:kube-system' in request.userInfo.groups))`
 
 	celGlass = `!(has(oldObject.metadata.labels) && '` + v1alpha1.LabelBreakGlass + `' in oldObject.metadata.labels) &&
@@ -85,14 +88,17 @@ func Policy(migration string) (*admissionv1.ValidatingAdmissionPolicy, *admissio
 		ObjectMeta: metav1.ObjectMeta{Name: Name, Labels: labels(migration)},
 		Spec:       policySpec(migration, nil),
 	}
-	binding := &admissionv1.ValidatingAdmissionPolicyBinding{
+	return policy, bindingOf(Name, migration)
+}
+
+func bindingOf(name, migration string) *admissionv1.ValidatingAdmissionPolicyBinding {
+	return &admissionv1.ValidatingAdmissionPolicyBinding{
 		TypeMeta:   metav1.TypeMeta{APIVersion: admissionv1.SchemeGroupVersion.String(), Kind: "ValidatingAdmissionPolicyBinding"},
-		ObjectMeta: metav1.ObjectMeta{Name: Name, Labels: labels(migration)},
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels(migration)},
 		Spec: admissionv1.ValidatingAdmissionPolicyBindingSpec{
-			PolicyName: Name, ValidationActions: []admissionv1.ValidationAction{admissionv1.Deny},
+			PolicyName: name, ValidationActions: []admissionv1.ValidationAction{admissionv1.Deny},
 		},
 	}
-	return policy, binding
 }
 
 func policySpec(migration string, lists []admissionv1.Variable) admissionv1.ValidatingAdmissionPolicySpec {

@@ -30,7 +30,7 @@ func (*Step) Title() string { return "Freeze Services in flight for everybody el
 
 // State implements engine.Step.
 func (s *Step) State(ctx context.Context) (engine.State, error) {
-	found, err := present(ctx, s.Client)
+	found, err := present(ctx, s.Client, Name)
 	var foreign *ForeignError
 	switch {
 	case errors.As(err, &foreign):
@@ -80,7 +80,9 @@ func (s *Step) Verify(ctx context.Context) error {
 }
 
 // Undo implements engine.Undoer.
-func (s *Step) Undo() engine.Step { return &liftStep{client: s.Client} }
+func (s *Step) Undo() engine.Step {
+	return &liftStep{client: s.Client, name: Name, prober: prober, id: "tidy/freeze", title: "Lift the freeze of Services"}
+}
 
 // Preview implements engine.Previewer.
 func (s *Step) Preview() ([]engine.Change, error) {
@@ -91,18 +93,20 @@ func (s *Step) Preview() ([]engine.Change, error) {
 	}, nil
 }
 
-// liftStep lifts the freeze.
+// liftStep lifts a freeze.
 type liftStep struct {
-	client client.Client
+	client       client.Client
+	name, prober string
+	id, title    string
 }
 
 var _ engine.Previewer = (*liftStep)(nil)
 
-func (*liftStep) ID() string    { return "tidy/freeze" }
-func (*liftStep) Title() string { return "Lift the freeze of Services" }
+func (s *liftStep) ID() string    { return s.id }
+func (s *liftStep) Title() string { return s.title }
 
 func (s *liftStep) State(ctx context.Context) (engine.State, error) {
-	found, err := present(ctx, s.client)
+	found, err := present(ctx, s.client, s.name)
 	var foreign *ForeignError
 	switch {
 	case errors.As(err, &foreign):
@@ -115,20 +119,20 @@ func (s *liftStep) State(ctx context.Context) (engine.State, error) {
 	return engine.Done, nil
 }
 
-func (s *liftStep) Do(ctx context.Context) error { return Remove(ctx, s.client) }
+func (s *liftStep) Do(ctx context.Context) error { return remove(ctx, s.client, s.name) }
 
 // Verify does not take a freeze as lifted that the API server still enforces.
 func (s *liftStep) Verify(ctx context.Context) error {
-	found, err := present(ctx, s.client)
+	found, err := present(ctx, s.client, s.name)
 	if err != nil {
 		return err
 	}
 	if found.policy || found.binding {
 		return engine.NotYet("the freeze is not removed")
 	}
-	enforced, err := Prove(ctx, s.client)
+	enforced, err := prove(ctx, s.client, s.name, s.prober)
 	if err == nil && enforced {
-		return engine.NotYet("the API server still enforces validatingadmissionpolicy %s", Name)
+		return engine.NotYet("the API server still enforces validatingadmissionpolicy %s", s.name)
 	}
 	return err
 }
@@ -136,7 +140,7 @@ func (s *liftStep) Verify(ctx context.Context) error {
 // Preview implements engine.Previewer.
 func (s *liftStep) Preview() ([]engine.Change, error) {
 	return []engine.Change{
-		{Verb: "delete", Object: "ValidatingAdmissionPolicyBinding " + Name},
-		{Verb: "delete", Object: "ValidatingAdmissionPolicy " + Name},
+		{Verb: "delete", Object: "ValidatingAdmissionPolicyBinding " + s.name},
+		{Verb: "delete", Object: "ValidatingAdmissionPolicy " + s.name},
 	}, nil
 }

@@ -87,6 +87,30 @@ func Steps(hooks []v1alpha1.Hook, o Occasion) []engine.Step {
 	return out
 }
 
+// Groups are the calls of an occasion, one after another; none, if there are none.
+func Groups(hooks []v1alpha1.Hook, o Occasion) []engine.Group {
+	steps := Steps(hooks, o)
+	if len(steps) == 0 {
+		return nil
+	}
+	return []engine.Group{{Parallel: 1, Steps: steps}}
+}
+
+// Around puts the hooks of phases around those phases of a plan that have something to do.
+func Around(plan *engine.Plan, hooks []v1alpha1.Hook, run Run) *engine.Plan {
+	for i := range plan.Phases {
+		phase := &plan.Phases[i]
+		if len((&engine.Plan{Phases: []engine.Phase{*phase}}).Steps()) == 0 {
+			continue
+		}
+		at := func(moment v1alpha1.HookMoment) []engine.Group {
+			return Groups(hooks, Occasion{Migration: plan.Name, Run: run, Moment: moment, Phase: phase.Name})
+		}
+		phase.Groups = slices.Concat(at(v1alpha1.BeforePhase), phase.Groups, at(v1alpha1.AfterPhase))
+	}
+	return plan
+}
+
 // FailedError says that a hook failed. It does not unwrap to its cause: the runner would take a refused connection or a
 // call that timed out for something to try again, but whoever wrote a hook counts on one call.
 type FailedError struct {

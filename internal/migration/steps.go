@@ -79,7 +79,7 @@ func (*NamespaceStep) ID() string { return "secure/namespace" }
 func (*NamespaceStep) Title() string { return "Create the namespace " + v1alpha1.SystemNamespace }
 
 // Undo implements engine.Undoer.
-func (s *NamespaceStep) Undo() engine.Step { return &leaveStep{s} }
+func (s *NamespaceStep) Undo() engine.Step { return &leaveStep{of: s} }
 
 func (s *NamespaceStep) get(ctx context.Context) (*corev1.Namespace, error) {
 	ns := &corev1.Namespace{}
@@ -144,22 +144,58 @@ func (s *NamespaceStep) Preview() ([]engine.Change, error) {
 	return []engine.Change{{Verb: "create", Object: "Namespace " + v1alpha1.SystemNamespace, Body: s.build()}}, nil
 }
 
-// leaveStep removes what replumb keeps in its namespace, and the namespace, if it is this migration's.
+// leaveStep removes what replumb keeps in its namespace, and the namespace, unless somebody else has made it, or another migration that
+// goes on has its backups there.
 type leaveStep struct {
-	of *NamespaceStep
+	of    *NamespaceStep
+	swept bool
 }
 
 func (*leaveStep) ID() string    { return "tidy/namespace" }
 func (*leaveStep) Title() string { return "Remove the namespace " + v1alpha1.SystemNamespace }
+
 func (s *leaveStep) State(ctx context.Context) (engine.State, error) {
 	ns, err := s.of.get(ctx)
 	if err != nil {
 		return engine.Unknown, err
 	}
-	if ns == nil || ns.Labels[v1alpha1.LabelMigration] != s.of.Migration {
+	if ns == nil || ns.Labels[v1alpha1.LabelMigration] == "" {
+		return engine.Done, nil
+	}
+	if ns, err = s.leaving(ctx); err != nil {
+		return engine.Unknown, err
+	}
+	if ns == nil && (s.of.Sweep == nil || s.swept) {
 		return engine.Done, nil
 	}
 	return engine.Pending, nil
+}
+
+// leaving is the namespace, if it is to go; nil if it is gone, or stays.
+func (s *leaveStep) leaving(ctx context.Context) (*corev1.Namespace, error) {
+	ns, err := s.of.get(ctx)
+	if err != nil || ns == nil || ns.Labels[v1alpha1.LabelMigration] == "" {
+		return nil, err
+	}
+	all, err := List(ctx, s.of.Cluster)
+	if err != nil {
+		return nil, err
+	}
+	for i := range all {
+		if m := &all[i]; m.Name != s.of.Migration && underWay(m) {
+			return nil, nil
+		}
+	}
+	return ns, nil
+}
+
+// underWay reports whether a migration has begun and is not over.
+func underWay(m *v1alpha1.Migration) bool {
+	switch m.Status.Phase {
+	case "", v1alpha1.PhaseFinished, v1alpha1.PhaseRolledBack:
+		return false
+	}
+	return true
 }
 
 func (s *leaveStep) Do(ctx context.Context) error {
@@ -168,7 +204,8 @@ func (s *leaveStep) Do(ctx context.Context) error {
 			return err
 		}
 	}
-	ns, err := s.of.get(ctx)
+	s.swept = true
+	ns, err := s.leaving(ctx)
 	if err != nil || ns == nil || !ns.DeletionTimestamp.IsZero() {
 		return err
 	}
@@ -176,7 +213,7 @@ func (s *leaveStep) Do(ctx context.Context) error {
 }
 
 func (s *leaveStep) Verify(ctx context.Context) error {
-	ns, err := s.of.get(ctx)
+	ns, err := s.leaving(ctx)
 	if err == nil && ns != nil {
 		return engine.NotYet("namespace %s is still being removed", ns.Name)
 	}

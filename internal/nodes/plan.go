@@ -133,47 +133,22 @@ func emptyPlanner() *Planner {
 }
 
 // ApplyPhases are the phases of apply, in order.
-func ApplyPhases() []string { return phaseNames(emptyPlanner().Apply()) }
+func ApplyPhases() []string { return emptyPlanner().Apply().Names() }
 
 // PhaseNames are the phases of all plans, which hooks can name.
 func PhaseNames() []string {
 	p := emptyPlanner()
-	return phaseNames(p.Apply(), p.Rollback(), p.Finish())
-}
-
-func phaseNames(plans ...*engine.Plan) []string {
-	var all []string
-	for _, plan := range plans {
-		for i := range plan.Phases {
-			if !slices.Contains(all, plan.Phases[i].Name) {
-				all = append(all, plan.Phases[i].Name)
-			}
-		}
-	}
-	return all
+	return engine.PhaseNames(p.Apply(), p.Rollback(), p.Finish())
 }
 
 // plan puts hooks around phases that have something to do.
 func (p *Planner) plan(run hook.Run, phases ...engine.Phase) *engine.Plan {
-	for i := range phases {
-		phase := &phases[i]
-		if len((&engine.Plan{Phases: []engine.Phase{*phase}}).Steps()) == 0 {
-			continue
-		}
-		before := p.hooks(hook.Occasion{Run: run, Moment: v1alpha1.BeforePhase, Phase: phase.Name})
-		after := p.hooks(hook.Occasion{Run: run, Moment: v1alpha1.AfterPhase, Phase: phase.Name})
-		phase.Groups = slices.Concat(before, phase.Groups, after)
-	}
-	return &engine.Plan{Name: p.spec().Name, Phases: phases}
+	return hook.Around(&engine.Plan{Name: p.spec().Name, Phases: phases}, p.spec().Common.Hooks, run)
 }
 
 func (p *Planner) hooks(o hook.Occasion) []engine.Group {
 	o.Migration = p.spec().Name
-	steps := hook.Steps(p.spec().Common.Hooks, o)
-	if len(steps) == 0 {
-		return nil
-	}
-	return inOrder(steps...)
+	return hook.Groups(p.spec().Common.Hooks, o)
 }
 
 func (p *Planner) spec() Spec { return p.Survey.Spec }

@@ -39,6 +39,8 @@ type Fleet struct {
 	Obstacle func(*corev1.Pod) (reason, message string)
 	// Phase is what becomes of a pod once its containers run. Default: it goes on running.
 	Phase func(*corev1.Pod) corev1.PodPhase
+	// Message is the last words of the containers of a pod that ends. Default: its phase.
+	Message func(*corev1.Pod) string
 	// Addresses gives pods and tunnels theirs.
 	Addresses Addresses
 
@@ -181,7 +183,11 @@ func (f *Fleet) start(ctx context.Context, pod *corev1.Pod) error {
 	if f.Phase != nil {
 		phase = f.Phase(pod)
 	}
-	return f.status(ctx, pod, running(pod, phase, address))
+	message := fmt.Sprint(phase)
+	if f.Message != nil {
+		message = f.Message(pod)
+	}
+	return f.status(ctx, pod, running(pod, phase, address, message))
 }
 
 // address of a pod on the host's network is the node's; nobody looks at which that is.
@@ -232,7 +238,7 @@ func waiting(pod *corev1.Pod, reason, message string) corev1.PodStatus {
 	return st
 }
 
-func running(pod *corev1.Pod, phase corev1.PodPhase, address netip.Addr) corev1.PodStatus {
+func running(pod *corev1.Pod, phase corev1.PodPhase, address netip.Addr, message string) corev1.PodStatus {
 	now := metav1.Now()
 	ready := corev1.ConditionTrue
 	if phase != corev1.PodRunning {
@@ -251,7 +257,7 @@ func running(pod *corev1.Pod, phase corev1.PodPhase, address netip.Addr) corev1.
 			State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: now}},
 		}
 		if phase != corev1.PodRunning {
-			c.State = corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{FinishedAt: now, Message: fmt.Sprint(phase)}}
+			c.State = corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{FinishedAt: now, Message: message}}
 		}
 		st.ContainerStatuses = append(st.ContainerStatuses, c)
 	}

@@ -167,39 +167,18 @@ func emptyPlanner() *Planner {
 // Those of clusters with pools come first, then those that only clusters have whose Nodes carry the ranges.
 func ApplyPhases() []string {
 	p := emptyPlanner()
-	return phaseNames(p.Apply(), p.applyOnNodes())
+	return engine.PhaseNames(p.Apply(), p.applyOnNodes())
 }
 
 // PhaseNames are the phases of all plans, which hooks can name.
 func PhaseNames() []string {
 	p := emptyPlanner()
-	return phaseNames(p.Apply(), p.Rollback(), p.Finish(), p.applyOnNodes(), p.rollbackOnNodes(), p.finishOnNodes())
-}
-
-func phaseNames(plans ...*engine.Plan) []string {
-	var all []string
-	for _, plan := range plans {
-		for i := range plan.Phases {
-			if !slices.Contains(all, plan.Phases[i].Name) {
-				all = append(all, plan.Phases[i].Name)
-			}
-		}
-	}
-	return all
+	return engine.PhaseNames(p.Apply(), p.Rollback(), p.Finish(), p.applyOnNodes(), p.rollbackOnNodes(), p.finishOnNodes())
 }
 
 // plan puts hooks around phases that have something to do.
 func (p *Planner) plan(run hook.Run, phases ...engine.Phase) *engine.Plan {
-	for i := range phases {
-		phase := &phases[i]
-		if len((&engine.Plan{Phases: []engine.Phase{*phase}}).Steps()) == 0 {
-			continue
-		}
-		before := p.hooks(hook.Occasion{Run: run, Moment: v1alpha1.BeforePhase, Phase: phase.Name})
-		after := p.hooks(hook.Occasion{Run: run, Moment: v1alpha1.AfterPhase, Phase: phase.Name})
-		phase.Groups = slices.Concat(before, phase.Groups, after)
-	}
-	return &engine.Plan{Name: p.spec().Name, Phases: phases}
+	return hook.Around(&engine.Plan{Name: p.spec().Name, Phases: phases}, p.spec().Common.Hooks, run)
 }
 
 func (p *Planner) spec() Spec { return p.Survey.Spec }

@@ -213,11 +213,7 @@ func (p *Planner) around(run hook.Run, tier string, inside []engine.Group) []eng
 
 func (p *Planner) hooks(o hook.Occasion) []engine.Group {
 	o.Migration = p.spec().Name
-	steps := hook.Steps(p.spec().Common.Hooks, o)
-	if len(steps) == 0 {
-		return nil
-	}
-	return inOrder(steps...)
+	return hook.Groups(p.spec().Common.Hooks, o)
 }
 
 // tierOf sorts a workload as a Service of the same namespace, name and labels would be.

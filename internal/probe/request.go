@@ -14,6 +14,9 @@ import (
 
 func newRequester(target Target, reconnected func(time.Time)) requester {
 	dialer := newDialer(target.Resolver)
+	if target.Remember {
+		dialer.memory = &memory{server: target.Resolver}
+	}
 	switch target.Kind {
 	case Stream:
 		return newStream(target, dialer, reconnected)
@@ -31,6 +34,7 @@ func newRequester(target Target, reconnected func(time.Time)) requester {
 // dialer resolves and connects in two visible steps, so that a failure is blamed on the right one.
 type dialer struct {
 	server  string // host:port of the name server; that of resolv.conf if empty
+	memory  *memory
 	connect net.Dialer
 }
 
@@ -54,6 +58,9 @@ func (d *dialer) resolver() *net.Resolver {
 func (d *dialer) lookUp(ctx context.Context, host string) ([]netip.Addr, error) {
 	if addr, err := netip.ParseAddr(host); err == nil {
 		return []netip.Addr{addr}, nil
+	}
+	if d.memory != nil {
+		return d.memory.lookUp(ctx, host)
 	}
 	addrs, err := d.resolver().LookupNetIP(ctx, "ip", host)
 	if err != nil {

@@ -72,6 +72,9 @@ type Target struct {
 	ExpectClientAddress string `json:"expectClientAddress,omitempty"`
 	// Resolver is the host:port of the DNS server; the system's own if empty.
 	Resolver string `json:"resolver,omitempty"`
+	// Remember has an HTTP request go to the address that was looked up before, for as long as its time to live allows. Otherwise
+	// each looks it up anew.
+	Remember bool `json:"remember,omitempty"`
 	// TokenFile and CAFile hold the token an API request is sent with and the authority the server's certificate is
 	// verified with, for the host in Address; the pod's own if empty. The token is read anew for each request.
 	TokenFile string `json:"tokenFile,omitempty"`

@@ -213,7 +213,7 @@ func startWatch(t *testing.T, b *bind, name string, typ v1alpha1.RecordType) *wa
 				return
 			case <-tick.C:
 			}
-			a := c.AskResolvers(context.WithoutCancel(ctx), []string{b.resolver}, name, typ)[0]
+			a := c.AskResolvers(context.WithoutCancel(ctx), []string{b.Resolver}, name, typ)[0]
 			w.note(a, time.Now())
 		}
 	}()
@@ -283,8 +283,8 @@ func TestBindMoves(t *testing.T) {
 // move is one through BIND, with the resolver asked as well.
 func (b *bind) move(t *testing.T, spec v1alpha1.RecordSpec) *Move {
 	t.Helper()
-	spec.TTL, spec.Resolvers, spec.Drain = ptr.To(int32(1)), []string{b.resolver}, &metav1.Duration{}
-	spec.Provider.RFC2136 = &v1alpha1.RFC2136Provider{Server: b.primary, Zone: "example.test"}
+	spec.TTL, spec.Resolvers, spec.Drain = ptr.To(int32(1)), []string{b.Resolver}, &metav1.Duration{}
+	spec.Provider.RFC2136 = &v1alpha1.RFC2136Provider{Server: b.Primary, Zone: "example.test"}
 	Default(&spec)
 	if err := Validate("spec", &spec); err != nil {
 		t.Fatal(err)

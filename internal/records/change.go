@@ -55,6 +55,9 @@ func (s *changeStep) Title() string {
 	case s.to == back:
 		return fmt.Sprintf("Leave in %s what it had before", record)
 	}
+	if m.Straight {
+		return fmt.Sprintf("Lead %s to %s", record, list(m.to))
+	}
 	return fmt.Sprintf("Leave only %s in %s", list(m.to), record)
 }
 
@@ -70,7 +73,7 @@ func (s *changeStep) Guide() string { return s.guide }
 // Undo implements engine.Undoer.
 func (s *changeStep) Undo() engine.Step {
 	opposite := map[stage]stage{lower: restore, widen: narrow, narrow: widen, restore: lower}
-	if s.stage == narrow && s.move.typ == v1alpha1.RecordCNAME {
+	if s.stage == narrow && s.move.direct() {
 		return s.move.change(narrow, !s.to)
 	}
 	return s.move.change(opposite[s.stage], !s.to)
@@ -95,6 +98,9 @@ func stateOf(err error) (engine.State, error) {
 func (s *changeStep) Do(ctx context.Context) error {
 	seen, err := s.look(ctx)
 	if err != nil || seen.past(s.stage, s.to) {
+		return err
+	}
+	if err := s.move.allowed(ctx); err != nil {
 		return err
 	}
 	want := seen.want(s.stage, s.to)
@@ -123,7 +129,7 @@ func (s *changeStep) look(ctx context.Context) (*scene, error) {
 	switch {
 	case s.stage == restore:
 		ready = seen.now.Same(goal)
-	case s.stage == narrow && s.move.typ != v1alpha1.RecordCNAME:
+	case s.stage == narrow && !s.move.direct():
 		start := seen.set(seen.goal(!s.to))
 		ready = seen.now.Same(goal) || !seen.now.Same(start) || start.Same(seen.set(seen.together()))
 	}
@@ -147,6 +153,9 @@ func (s *changeStep) remember(ctx context.Context, seen *scene, want Set) error 
 	}
 	if seen.now.TTL > seen.low && s.stage != restore {
 		status.LoweredAt = nil
+		if status.TTL > 0 { // it may have been raised since
+			status.TTL = max(status.TTL, int32(seconds(seen.now.TTL)))
+		}
 	}
 	from := seen.set(seen.from)
 	switch {
@@ -166,7 +175,11 @@ func (s *changeStep) remember(ctx context.Context, seen *scene, want Set) error 
 
 // Verify implements engine.Step. It comes after a write, which is seen at once where it was made.
 func (s *changeStep) Verify(ctx context.Context) error {
-	err := s.verify(ctx)
+	return turned(s.verify(ctx))
+}
+
+// turned is the error of a record that was as it has to be, and is no more.
+func turned(err error) error {
 	var other *otherError
 	if errors.As(err, &other) {
 		return &Error{
@@ -236,7 +249,7 @@ func (s *scene) status() *v1alpha1.RecordStatus {
 }
 
 func equal(a, b *v1alpha1.RecordStatus) bool {
-	return a.LoweredAt.Equal(b.LoweredAt) && a.PublishedAt.Equal(b.PublishedAt) && (a.Seen == nil) == (b.Seen == nil)
+	return a.TTL == b.TTL && a.LoweredAt.Equal(b.LoweredAt) && a.PublishedAt.Equal(b.PublishedAt) && (a.Seen == nil) == (b.Seen == nil)
 }
 
 // stamp is the time, rounded up: what is kept in seconds must not seem to be earlier than it was.

@@ -13,6 +13,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/bindtest"
 )
 
 func rcode(code int) dns.HandlerFunc {
@@ -62,7 +63,7 @@ func TestAskTellsOddAnswersFromAnswers(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			at := serve(t, "127.0.0.1", freePort(t, "127.0.0.1"), nil, tt.handler)
+			at := bindtest.Serve(t, "127.0.0.1", bindtest.FreePort(t, "127.0.0.1"), nil, tt.handler)
 			c := &Client{Timeout: 300 * time.Millisecond}
 			a := c.Ask(t.Context(), []Server{{Name: "ns1.example.test.", Addr: at}}, tt.record, v1alpha1.RecordA)[0]
 			switch {
@@ -76,7 +77,7 @@ func TestAskTellsOddAnswersFromAnswers(t *testing.T) {
 }
 
 func TestAskStopsWhenItIsToldTo(t *testing.T) {
-	at := serve(t, "127.0.0.1", freePort(t, "127.0.0.1"), nil, func(dns.ResponseWriter, *dns.Msg) {})
+	at := bindtest.Serve(t, "127.0.0.1", bindtest.FreePort(t, "127.0.0.1"), nil, func(dns.ResponseWriter, *dns.Msg) {})
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
 	start := time.Now()
@@ -119,7 +120,7 @@ func TestFind(t *testing.T) {
 		"api.example.test. 60 IN A 192.0.2.1",
 		"www.example.test. 60 IN CNAME lb.example.net.",
 	}}
-	resolver := serve(t, "127.0.0.1", freePort(t, "127.0.0.1"), nil, func(w dns.ResponseWriter, r *dns.Msg) {
+	resolver := bindtest.Serve(t, "127.0.0.1", bindtest.FreePort(t, "127.0.0.1"), nil, func(w dns.ResponseWriter, r *dns.Msg) {
 		if q := r.Question[0]; q.Qtype == dns.TypeSOA && q.Name == "www.example.test." {
 			m := new(dns.Msg).SetReply(r) // follows the alias, as recursive servers do
 			for _, text := range []string{"www.example.test. 60 IN CNAME lb.example.net.", "example.net. 60 IN SOA a. b. 1 1 1 1 1"} {
@@ -138,7 +139,7 @@ func TestFind(t *testing.T) {
 		}
 		z.serve(w, r)
 	})
-	dead := serve(t, "127.0.0.1", freePort(t, "127.0.0.1"), nil, rcode(dns.RcodeServerFailure))
+	dead := bindtest.Serve(t, "127.0.0.1", bindtest.FreePort(t, "127.0.0.1"), nil, rcode(dns.RcodeServerFailure))
 	c := &Client{Recursive: []string{dead, resolver}, Timeout: time.Second}
 	want := []string{"192.0.2.53:53", "192.0.2.54:53", "[2001:db8::54]:53"}
 	for _, name := range []string{"api.example.test", "www.example.test.", "not.there.example.test."} {

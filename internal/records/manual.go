@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/miekg/dns"
+
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
 )
@@ -17,6 +19,7 @@ type Manual struct {
 var (
 	_ Provider = (*Manual)(nil)
 	_ Guider   = (*Manual)(nil)
+	_ Texter   = (*Manual)(nil)
 )
 
 // Get implements Provider. As long as servers differ there is no telling what is there.
@@ -52,6 +55,30 @@ func (m *Manual) Authoritative(ctx context.Context, name string, typ v1alpha1.Re
 		return nil, engine.NotYet("%s: the zone has no name servers", Title(name, typ))
 	}
 	return m.Client.Ask(ctx, servers, name, typ), nil
+}
+
+// Texts implements Texter: all that any server of the zone says.
+func (m *Manual) Texts(ctx context.Context, record, name string) ([]string, error) {
+	zone, err := m.Client.zone(ctx, record)
+	if err != nil {
+		return nil, engine.NotYet("%s: %w", titleTXT(name), err)
+	}
+	if !dns.IsSubDomain(zone, dns.CanonicalName(name)) {
+		return nil, nil
+	}
+	servers, err := m.Client.Find(ctx, record)
+	if err != nil {
+		return nil, engine.NotYet("%s: %w", titleTXT(name), err)
+	}
+	var all []string
+	for _, s := range servers {
+		r, err := m.Client.query(ctx, s.Addr, name, dns.TypeTXT, false)
+		if err != nil {
+			return nil, engine.NotYet("%s: %s does not answer: %w", titleTXT(name), s, err)
+		}
+		all = both(all, textsOf(name, r.Answer))
+	}
+	return all, nil
 }
 
 // Guide implements Guider.

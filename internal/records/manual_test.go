@@ -3,6 +3,7 @@ package records
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -10,6 +11,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/bindtest"
 	"github.com/replumb/replumb/internal/engine"
 )
 
@@ -25,11 +27,11 @@ func TestManualLooksForItself(t *testing.T) {
 	at := func(value string) []string {
 		return append([]string{"api.example.test. 30 IN A " + value}, zoneRecords...)
 	}
-	port := freePort(t, "127.0.0.1", "127.0.0.2")
+	port := bindtest.FreePort(t, "127.0.0.1", "127.0.0.2")
 	first := &zone{name: "example.test.", records: at("192.0.2.1")}
 	second := &zone{name: "example.test.", records: at("192.0.2.1")}
-	resolver := serve(t, "127.0.0.1", port, nil, first.serve)
-	serve(t, "127.0.0.2", port, nil, second.serve)
+	resolver := bindtest.Serve(t, "127.0.0.1", port, nil, first.serve)
+	bindtest.Serve(t, "127.0.0.2", port, nil, second.serve)
 	m := &Manual{Client: &Client{Port: port, Recursive: []string{resolver}, Timeout: time.Second}}
 
 	now, err := m.Get(t.Context(), "api.example.test", typ)
@@ -57,7 +59,22 @@ func TestManualLooksForItself(t *testing.T) {
 		t.Errorf("%s, %v", describe(now), err)
 	}
 
+	first.set(append(at("192.0.2.2"), `a-api.example.test. 60 IN TXT "one " "text"`)...)
+	if texts, err := m.Texts(
+		t.Context(),
+		"api.example.test",
+		"a-api.example.test",
+	); err != nil ||
+		!slices.Equal(texts, []string{"one text"}) {
+		t.Errorf("of two servers one has a text, and together they say %q (%v)", texts, err)
+	}
+	if texts, err := m.Texts(t.Context(), "api.example.test", "a-api.example.org"); err != nil || len(texts) > 0 {
+		t.Errorf("another zone says %q (%v)", texts, err)
+	}
 	second.lose()
+	if _, err := m.Texts(t.Context(), "api.example.test", "a-api.example.test"); !engine.Retryable(err) {
+		t.Errorf("texts with a server that is lame: %v", err)
+	}
 	if _, err := m.Get(
 		t.Context(),
 		"api.example.test",
@@ -66,7 +83,7 @@ func TestManualLooksForItself(t *testing.T) {
 		!strings.Contains(err.Error(), "does not serve the zone") {
 		t.Errorf("with a server that is lame: %v", err)
 	}
-	m.Client = &Client{Recursive: []string{serve(t, "127.0.0.1", freePort(t, "127.0.0.1"), nil, rcode(dns.RcodeRefused))}}
+	m.Client = &Client{Recursive: []string{bindtest.Serve(t, "127.0.0.1", bindtest.FreePort(t, "127.0.0.1"), nil, rcode(dns.RcodeRefused))}}
 	if _, err := m.Get(t.Context(), "api.example.test", typ); !engine.Retryable(err) || !strings.Contains(err.Error(), "REFUSED") {
 		t.Errorf("without a resolver: %v", err)
 	}

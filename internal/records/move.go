@@ -22,6 +22,11 @@ type Move struct {
 	Patience time.Duration
 	// Now is the clock. Default: time.Now.
 	Now func() time.Time
+	// Straight has the record go from the ones to the others in one change, as a CNAME always does: for values that must not
+	// answer side by side.
+	Straight bool
+	// Allowed, if set, is asked before anything is written, and fails if the record must not be changed, with an *Error.
+	Allowed func(ctx context.Context) error
 
 	name      string
 	typ       v1alpha1.RecordType
@@ -68,8 +73,18 @@ func (m *Move) Look(ctx context.Context) (Set, error) {
 		return Set{}, err
 	}
 	m.looked = s
-	return s.now, nil
+	return s.now, m.allowed(ctx)
 }
+
+func (m *Move) allowed(ctx context.Context) error {
+	if m.Allowed == nil {
+		return nil
+	}
+	return m.Allowed(ctx)
+}
+
+// direct reports whether there is nothing between the two ends.
+func (m *Move) direct() bool { return m.Straight || m.typ == v1alpha1.RecordCNAME }
 
 // Lower shortens the time to live, and waits until nobody remembers the long one.
 func (m *Move) Lower() []engine.Step {
@@ -77,9 +92,9 @@ func (m *Move) Lower() []engine.Step {
 }
 
 // Widen brings the new values beside the old ones, and waits until everybody has heard of them. A CNAME has but one value,
-// so for it there is nothing to do.
+// so for it there is nothing to do, and neither is there for a move that goes straight.
 func (m *Move) Widen() []engine.Step {
-	if m.typ == v1alpha1.RecordCNAME {
+	if m.direct() {
 		return nil
 	}
 	return []engine.Step{m.change(widen, forth), m.wait(settle, forth)}
@@ -96,11 +111,46 @@ func (m *Move) Restore() []engine.Step { return []engine.Step{m.change(restore, 
 // Back takes the record back to what it was, from wherever it is, the same careful way. There is nothing to do if nothing
 // was ever written. Undoing steps one by one leaves the waits out.
 func (m *Move) Back() []engine.Step {
-	steps := []engine.Step{m.change(narrow, back), m.wait(drain, back), m.change(restore, back)}
-	if m.typ == v1alpha1.RecordCNAME {
+	return slices.Concat(m.SwitchBack(), m.RestoreBack())
+}
+
+// Switch leads the record to the new values, and waits until nobody remembers the old ones.
+func (m *Move) Switch() []engine.Step { return append(m.Widen(), m.Narrow()...) }
+
+// SwitchBack is Back without the time to live, which stays short: for records that are about to move again.
+func (m *Move) SwitchBack() []engine.Step {
+	steps := []engine.Step{m.change(narrow, back), m.wait(drain, back)}
+	if m.direct() {
 		return steps
 	}
 	return append([]engine.Step{m.change(widen, back), m.wait(settle, back)}, steps...)
+}
+
+// RestoreBack gives the record, which has come back, its time to live back.
+func (m *Move) RestoreBack() []engine.Step { return []engine.Step{m.change(restore, back)} }
+
+// Place is where a record is on its way.
+type Place string
+
+// The places. Between is a record with some of both.
+const (
+	AtOld   Place = "old"
+	Between Place = "between"
+	AtNew   Place = "new"
+)
+
+// Where says where the record is now, at the place where it is kept. It fails as Look does.
+func (m *Move) Where(ctx context.Context) (Place, error) {
+	s, err := m.look(ctx, back)
+	switch {
+	case err != nil:
+		return "", err
+	case s.now.Same(s.set(s.to)):
+		return AtNew, nil
+	case !s.known, s.now.Same(s.set(s.from)):
+		return AtOld, nil
+	}
+	return Between, nil
 }
 
 // look is a fresh look at all that a decision depends on.
@@ -113,7 +163,7 @@ func (m *Move) look(ctx context.Context, d direction) (*scene, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &scene{now: now, to: m.to, memory: memory, low: m.low}
+	s := &scene{now: now, to: m.to, memory: memory, low: m.low, straight: m.Straight}
 	if err := s.origin(m.written, d); err != nil {
 		return nil, err
 	}
@@ -176,3 +226,6 @@ func (m *Move) id(st stage, d direction) string {
 	}
 	return id
 }
+
+// Provider is where the record is kept.
+func (m *Move) Provider() Provider { return m.provider }

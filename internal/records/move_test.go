@@ -37,8 +37,9 @@ type world struct {
 	writes int
 	// strange, if set, happens before the next write.
 	strange func()
-	// to is what moves lead to.
-	to []string
+	// to is what moves lead to, straight if so asked.
+	to       []string
+	straight bool
 }
 
 type cached struct {
@@ -129,7 +130,7 @@ func (w *world) move(from []string) *Move {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	m.Now = func() time.Time { return w.now }
+	m.Now, m.Straight = func() time.Time { return w.now }, w.straight
 	return m
 }
 
@@ -192,6 +193,7 @@ func TestMoveSurvivesKills(t *testing.T) {
 			w.secondary = w.primary
 			w.tick(ttl)
 		}
+		w.straight = seed%4 == 1
 		survive(t, w, fmt.Sprintf("seed %d", seed))
 	}
 }

@@ -18,6 +18,19 @@ type Provider interface {
 	Authoritative(ctx context.Context, name string, typ v1alpha1.RecordType) ([]Answer, error)
 }
 
+// Prover is a Provider whose answers may be made from the record of a wildcard, and that can tell.
+type Prover interface {
+	// Exists reports whether there is a record of exactly this name, type and values.
+	Exists(ctx context.Context, now Set) (bool, error)
+}
+
+// Texter is a Provider that can read TXT records, by which others say what is theirs.
+type Texter interface {
+	// Texts returns the texts at a name in the zone that a record is in, each in one piece. Of a name outside of that zone it
+	// may return none.
+	Texts(ctx context.Context, record, name string) ([]string, error)
+}
+
 // Guider is a Provider that leaves the change to people.
 type Guider interface {
 	// Guide tells them what to do.

@@ -160,6 +160,17 @@ func setOf(name string, typ v1alpha1.RecordType, answer []dns.RR) (Set, error) {
 	return NewSet(name, typ, time.Duration(ttl)*time.Second, values)
 }
 
+// textsOf are the texts that an answer has for a name. Strings of one record belong together (RFC 7208, section 3.3).
+func textsOf(name string, answer []dns.RR) []string {
+	var all []string
+	for _, rr := range answer {
+		if t, ok := rr.(*dns.TXT); ok && dns.CanonicalName(t.Hdr.Name) == dns.CanonicalName(name) {
+			all = append(all, strings.Join(t.Txt, ""))
+		}
+	}
+	return all
+}
+
 // aaaa is the address of a record; net.IP writes an IPv4 address within IPv6 as if it were one of IPv4.
 func aaaa(r *dns.AAAA) string {
 	a, ok := netip.AddrFromSlice(r.AAAA)
@@ -168,3 +179,6 @@ func aaaa(r *dns.AAAA) string {
 	}
 	return a.String()
 }
+
+// Nameable reports whether a record can have a name: one in full, with or without a dot at the end. A wildcard is one of them.
+func Nameable(name string) bool { return hostname(strings.TrimPrefix(name, "*.")) }

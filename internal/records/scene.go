@@ -40,6 +40,8 @@ type scene struct {
 	memory *v1alpha1.RecordStatus
 	// low is the time to live while it moves.
 	low time.Duration
+	// straight is true if both ends must not be there together.
+	straight bool
 }
 
 // origin decides what the record had before: what is remembered, else what people wrote, else what is there.
@@ -104,7 +106,7 @@ func (s *scene) set(values []string) Set {
 
 // together are both ends. A CNAME has one value, so there is nothing between its ends.
 func (s *scene) together() []string {
-	if s.now.Type == v1alpha1.RecordCNAME {
+	if s.straight || s.now.Type == v1alpha1.RecordCNAME {
 		return s.from
 	}
 	return both(s.from, s.to)

@@ -29,7 +29,11 @@ type Dynamic struct {
 	Client *Client
 }
 
-var _ Provider = (*Dynamic)(nil)
+var (
+	_ Provider = (*Dynamic)(nil)
+	_ Texter   = (*Dynamic)(nil)
+	_ Prover   = (*Dynamic)(nil)
+)
 
 // Get implements Provider.
 func (d *Dynamic) Get(ctx context.Context, name string, typ v1alpha1.RecordType) (Set, error) {
@@ -39,6 +43,42 @@ func (d *Dynamic) Get(ctx context.Context, name string, typ v1alpha1.RecordType)
 	}
 	return setOf(name, typ, r.Answer)
 }
+
+// Exists implements Prover by an update that has a prerequisite and changes nothing: prerequisites are about what is in the zone,
+// never about what wildcards make of it (RFC 2136, section 3.2; RFC 4592, section 2.2.1).
+func (d *Dynamic) Exists(ctx context.Context, now Set) (bool, error) {
+	m := new(dns.Msg).SetUpdate(dns.Fqdn(d.Zone))
+	m.Used(now.rrs())
+	r, err := d.send(ctx, m)
+	if err == nil {
+		err = refusal(r)
+	}
+	var code *rcodeError
+	if errors.As(err, &code) && (code.rcode == dns.RcodeNXRrset || code.rcode == dns.RcodeNameError) {
+		return false, nil
+	}
+	if err != nil {
+		return false, d.explain(now.String(), err)
+	}
+	return true, nil
+}
+
+// Texts implements Texter.
+func (d *Dynamic) Texts(ctx context.Context, _, name string) ([]string, error) {
+	if !dns.IsSubDomain(dns.CanonicalName(d.Zone), dns.CanonicalName(name)) {
+		return nil, nil
+	}
+	r, err := d.ask(ctx, name, dns.TypeTXT)
+	if errors.Is(err, errLame) { // it is in a zone below
+		return nil, nil
+	}
+	if err != nil {
+		return nil, d.explain(titleTXT(name), err)
+	}
+	return textsOf(name, r.Answer), nil
+}
+
+func titleTXT(name string) string { return Title(name, "TXT") }
 
 // Replace implements Provider. That was is still there is a prerequisite of the update (RFC 2136, section 2.4.2), which
 // the server checks together with the change. Prerequisites don't cover the time to live.

@@ -9,6 +9,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/bindtest"
 	"github.com/replumb/replumb/internal/engine"
 )
 
@@ -110,7 +111,7 @@ func TestDynamicExplains(t *testing.T) {
 		{"hung up", func(w dns.ResponseWriter, _ *dns.Msg) { _ = w.Close() }, nil, true, "EOF"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			at := serve(t, "127.0.0.1", freePort(t, "127.0.0.1"), nil, tt.handler)
+			at := bindtest.Serve(t, "127.0.0.1", bindtest.FreePort(t, "127.0.0.1"), nil, tt.handler)
 			d := &Dynamic{Server: at, Zone: "example.com", Key: tt.key, Client: &Client{}}
 			err := d.Replace(t.Context(), record(oldOnes, time.Hour), record(newOnes, time.Minute))
 			if err == nil || !strings.Contains(err.Error(), tt.problem) || !strings.Contains(err.Error(), "A record api.example.com") {
@@ -138,7 +139,7 @@ func TestDynamicRefusesForgedAnswers(t *testing.T) {
 		m.SetTsig(key.name, key.algorithm, 300, time.Now().Unix())
 		_ = w.WriteMsg(m)
 	}
-	at := serve(t, "127.0.0.1", freePort(t, "127.0.0.1"), map[string]string{key.name: "YW5vdGhlciBzZWNyZXQ="}, forge)
+	at := bindtest.Serve(t, "127.0.0.1", bindtest.FreePort(t, "127.0.0.1"), map[string]string{key.name: "YW5vdGhlciBzZWNyZXQ="}, forge)
 	d := &Dynamic{Server: at, Zone: "example.com", Key: key, Client: &Client{}}
 	err = d.Replace(t.Context(), record(oldOnes, time.Hour), record(newOnes, time.Minute))
 	var whole *Error
@@ -156,11 +157,11 @@ func TestDynamicAsksEveryServer(t *testing.T) {
 	at := func(value string) []string {
 		return append([]string{"api.example.test. 30 IN A " + value}, zoneRecords...)
 	}
-	port := freePort(t, "127.0.0.1", "127.0.0.2", "127.0.0.3")
-	primary := serve(t, "127.0.0.1", port, nil, (&zone{name: "example.test.", records: at("192.0.2.2")}).serve)
-	serve(t, "127.0.0.2", port, nil, (&zone{name: "example.test.", records: at("192.0.2.2")}).serve)
+	port := bindtest.FreePort(t, "127.0.0.1", "127.0.0.2", "127.0.0.3")
+	primary := bindtest.Serve(t, "127.0.0.1", port, nil, (&zone{name: "example.test.", records: at("192.0.2.2")}).serve)
+	bindtest.Serve(t, "127.0.0.2", port, nil, (&zone{name: "example.test.", records: at("192.0.2.2")}).serve)
 	slow := &zone{name: "example.test.", records: at("192.0.2.1")}
-	serve(t, "127.0.0.3", port, nil, slow.serve)
+	bindtest.Serve(t, "127.0.0.3", port, nil, slow.serve)
 	d := &Dynamic{Server: primary, Zone: "example.test", Client: &Client{Port: port}}
 	answers, err := d.Authoritative(t.Context(), "api.example.test.", v1alpha1.RecordA)
 	if err != nil || len(answers) != 3 {

@@ -43,7 +43,7 @@ func (*waitStep) Waits() {}
 // Deadline implements engine.Timed. What was remembered before the time to live was lowered is not known here.
 func (s *waitStep) Deadline() time.Duration { return longest + s.move.drain + s.move.patience() }
 
-func (s *waitStep) State(ctx context.Context) (engine.State, error) { return stateOf(s.Verify(ctx)) }
+func (s *waitStep) State(ctx context.Context) (engine.State, error) { return stateOf(s.verify(ctx)) }
 
 // Do writes down since when everybody says what the record is, if nobody has yet.
 func (s *waitStep) Do(ctx context.Context) error {
@@ -56,7 +56,7 @@ func (s *waitStep) Do(ctx context.Context) error {
 	}
 	want := seen.want(s.stage, s.to)
 	if !seen.now.Same(want) {
-		return engine.NotYet("%w", &otherError{now: seen.now, want: want})
+		return turned(&otherError{now: seen.now, want: want}) // the step before has seen it as it has to be
 	}
 	answers, err := s.move.proof(ctx, want, s.stage)
 	if err != nil {
@@ -80,8 +80,10 @@ func (s *waitStep) Do(ctx context.Context) error {
 	return nil
 }
 
-// Verify implements engine.Step: the time is over, and everybody says it still.
-func (s *waitStep) Verify(ctx context.Context) error {
+// Verify implements engine.Step: the time is over, and everybody says it still. Somebody may have put it back meanwhile.
+func (s *waitStep) Verify(ctx context.Context) error { return turned(s.verify(ctx)) }
+
+func (s *waitStep) verify(ctx context.Context) error {
 	seen, err := s.move.look(ctx, s.to)
 	if err != nil || seen.past(s.stage, s.to) {
 		return err
@@ -89,12 +91,12 @@ func (s *waitStep) Verify(ctx context.Context) error {
 	want := seen.want(s.stage, s.to)
 	end, begun := seen.until(s.stage, s.to, s.move.drain)
 	switch {
+	case begun && !seen.now.Same(want):
+		return engine.NotYet("%w", &otherError{now: seen.now, want: want})
 	case !begun:
 		return engine.NotYet("%s: not every server was seen to say %s", want, describe(want))
 	case s.move.clock().Before(end):
 		return engine.NotYet("%s: what it was may be remembered until %s", want, end.UTC().Format(time.RFC3339))
-	case !seen.now.Same(want):
-		return engine.NotYet("%w", &otherError{now: seen.now, want: want})
 	}
 	_, err = s.move.proof(ctx, want, s.stage)
 	return err

@@ -155,16 +155,7 @@ const (
 
 // plan puts hooks around phases that have something to do.
 func (p *Planner) plan(run hook.Run, phases ...engine.Phase) *engine.Plan {
-	for i := range phases {
-		phase := &phases[i]
-		if countSteps(phase.Groups) == 0 {
-			continue
-		}
-		before := p.hooks(hook.Occasion{Run: run, Moment: v1alpha1.BeforePhase, Phase: phase.Name})
-		after := p.hooks(hook.Occasion{Run: run, Moment: v1alpha1.AfterPhase, Phase: phase.Name})
-		phase.Groups = slices.Concat(before, phase.Groups, after)
-	}
-	return &engine.Plan{Name: p.spec().Name, Phases: phases}
+	return hook.Around(&engine.Plan{Name: p.spec().Name, Phases: phases}, p.spec().Common.Hooks, run)
 }
 
 func countSteps(groups []engine.Group) int {

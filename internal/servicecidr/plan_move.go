@@ -151,11 +151,7 @@ func (p *Planner) occasion(run hook.Run, moment v1alpha1.HookMoment, phase strin
 
 func (p *Planner) hooks(o hook.Occasion) []engine.Group {
 	o.Migration = p.spec().Name
-	steps := hook.Steps(p.spec().Common.Hooks, o)
-	if len(steps) == 0 {
-		return nil
-	}
-	return inOrder(steps...)
+	return hook.Groups(p.spec().Common.Hooks, o)
 }
 
 // follow repairs the bridges of Services that moved before and were changed since, or whose bridge was taken away.

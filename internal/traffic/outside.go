@@ -14,13 +14,14 @@ import (
 
 // The ways into a cluster, from where there is nothing of it.
 const (
-	ByIngress  Via = "ingress by name"
-	ByEdgeAPI  Via = "API by outside name"
-	ByEdgeName Via = "look-ups of outside name"
+	ByIngress    Via = "ingress by name"
+	ByEdgeAPI    Via = "API by outside name"
+	ByEdgeName   Via = "look-ups of outside name"
+	ByRemembered Via = "ingress by remembered name"
 )
 
 // OutsideWays lists the ways into a cluster in the order in which they are shown.
-func OutsideWays() []Via { return []Via{ByIngress, ByEdgeAPI, ByEdgeName} }
+func OutsideWays() []Via { return []Via{ByIngress, ByEdgeAPI, ByEdgeName, ByRemembered} }
 
 // Outside chooses every Source that is not in the cluster.
 func Outside(s Source) bool { return s.Namespace == outsideNamespace }
@@ -60,6 +61,21 @@ func CallEdge(o Outpost, ingress, api string, rates Rates, paths ...string) Call
 			Rate:    rates.Request,
 			Timeout: outsideTimeout,
 		})
+	}
+	return calls
+}
+
+// CallHosts returns the calls that are made from outside to hosts that ingresses know, over connections that are new each time: to the
+// address that the name has at that moment, and to the one that it had as long as its time to live allows.
+func CallHosts(rates Rates, path string, hosts ...string) Calls {
+	calls := Calls{Namespace: outsideNamespace, Targets: map[Via][]probe.Target{}}
+	for _, h := range hosts {
+		target := probe.Target{
+			Name: h, Kind: probe.HTTP, Address: hostPort(h, outsideHTTPPort), Path: path, Rate: rates.Request, Timeout: outsideTimeout,
+		}
+		calls.Targets[ByIngress] = append(calls.Targets[ByIngress], target)
+		target.Remember = true
+		calls.Targets[ByRemembered] = append(calls.Targets[ByRemembered], target)
 	}
 	return calls
 }

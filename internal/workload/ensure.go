@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
@@ -56,6 +57,24 @@ func create(ctx context.Context, client kubernetes.Interface, object runtime.Obj
 		_, err = client.PolicyV1().PodDisruptionBudgets(o.Namespace).Create(ctx, o, options)
 	case *networkingv1.NetworkPolicy:
 		_, err = client.NetworkingV1().NetworkPolicies(o.Namespace).Create(ctx, o, options)
+	default:
+		err = createAccess(ctx, client, object)
+	}
+	return err
+}
+
+// createAccess creates what a workload needs to use the API.
+func createAccess(ctx context.Context, client kubernetes.Interface, object runtime.Object) (err error) {
+	var options metav1.CreateOptions
+	switch o := object.(type) {
+	case *corev1.ServiceAccount:
+		_, err = client.CoreV1().ServiceAccounts(o.Namespace).Create(ctx, o, options)
+	case *rbacv1.ClusterRole:
+		_, err = client.RbacV1().ClusterRoles().Create(ctx, o, options)
+	case *rbacv1.ClusterRoleBinding:
+		_, err = client.RbacV1().ClusterRoleBindings().Create(ctx, o, options)
+	case *networkingv1.IngressClass:
+		_, err = client.NetworkingV1().IngressClasses().Create(ctx, o, options)
 	default:
 		err = errors.New("no kind of object that workloads have")
 	}

@@ -3,6 +3,7 @@ package workload
 import (
 	"context"
 	"errors"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -34,7 +35,7 @@ func TestServicesSelectTheirPods(t *testing.T) {
 }
 
 func TestIngressSelectsItsPods(t *testing.T) {
-	for _, object := range Ingress() {
+	for _, object := range Ingress(netip.Addr{}) {
 		var selector labels.Selector
 		switch o := object.(type) {
 		case *corev1.Service:
@@ -46,7 +47,7 @@ func TestIngressSelectsItsPods(t *testing.T) {
 		default:
 			continue
 		}
-		if pods := labels.Set(ingressDeployment().Spec.Template.Labels); !selector.Matches(pods) {
+		if pods := labels.Set(ingressDeployment(netip.Addr{}).Spec.Template.Labels); !selector.Matches(pods) {
 			t.Errorf("%s does not select %v", describe(object), pods)
 		}
 	}

@@ -33,6 +33,25 @@ func Open(ctx context.Context, spec v1alpha1.RecordSpec, client *records.Client,
 	return &records.Manual{Client: client}, nil
 }
 
+// Moves makes the moves of valid specs, each with its provider.
+func Moves(
+	ctx context.Context, specs []v1alpha1.RecordSpec, client *records.Client, secrets Secrets, memory records.Memory,
+) ([]*records.Move, error) {
+	var all []*records.Move
+	for _, s := range specs {
+		p, err := Open(ctx, s, client, secrets)
+		if err != nil {
+			return nil, err
+		}
+		m, err := records.NewMove(s, p, client, memory)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, m)
+	}
+	return all, nil
+}
+
 func key(ctx context.Context, p *v1alpha1.RFC2136Provider, secrets Secrets) (*records.Key, error) {
 	switch {
 	case p.TSIGSecret != nil:

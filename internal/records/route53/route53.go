@@ -52,7 +52,10 @@ type Zone struct {
 	servers []string
 }
 
-var _ records.Provider = (*Zone)(nil)
+var (
+	_ records.Provider = (*Zone)(nil)
+	_ records.Texter   = (*Zone)(nil)
+)
 
 // Open uses the credentials of the environment: variables, files, or the role of the pod or machine.
 func Open(ctx context.Context, spec v1alpha1.Route53Provider, client *records.Client) (*Zone, error) {
@@ -96,11 +99,16 @@ func (z *Zone) raw(ctx context.Context, name string, typ v1alpha1.RecordType) (*
 	}
 	for i := range out.ResourceRecordSets {
 		r := &out.ResourceRecordSets[i]
-		if dns.CanonicalName(aws.ToString(r.Name)) == dns.CanonicalName(name) && r.Type == types.RRType(typ) {
+		if spelled(r.Name) == dns.CanonicalName(name) && r.Type == types.RRType(typ) {
 			return r, plain(records.Title(name, typ), r)
 		}
 	}
 	return nil, nil
+}
+
+// spelled is a name of Route 53 as others write it: it has a code for the asterisk.
+func spelled(name *string) string {
+	return dns.CanonicalName(strings.Replace(aws.ToString(name), `\052`, "*", 1))
 }
 
 // plain fails for records whose answer depends on more than what stands in them.

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -66,7 +67,7 @@ type aliasTarget struct {
 	EvaluateTargetHealth bool
 }
 
-func (r rrset) key() string { return dns.CanonicalName(r.Name) + r.Type }
+func (r rrset) key() string { return spelled(&r.Name) + r.Type }
 
 func (s *service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
@@ -169,7 +170,12 @@ func (s *service) list(w http.ResponseWriter, r *http.Request) {
 		XMLName xml.Name `xml:"ResourceRecordSets"`
 		Sets    []rrset  `xml:"ResourceRecordSet"`
 	}
-	write(w, "ListResourceRecordSetsResponse", sets{Sets: all[:min(len(all), 1)]})
+	most, err := strconv.Atoi(r.URL.Query().Get("maxitems"))
+	if err != nil {
+		invalid(w, "maxitems: %v", err)
+		return
+	}
+	write(w, "ListResourceRecordSetsResponse", sets{Sets: all[:min(len(all), most)]})
 }
 
 func (s *service) zone(w http.ResponseWriter) {

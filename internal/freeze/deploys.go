@@ -1,0 +1,218 @@
+package freeze
+
+import (
+	"context"
+	"errors"
+	"regexp"
+	"strings"
+
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine"
+)
+
+const (
+	// DeploysName is the name of the policy, and of its binding, that keeps others from deploying.
+	DeploysName = "replumb-freeze-deploys"
+
+	deploysProber = "replumb-freeze-deploys-probe"
+)
+
+// The conditions under which a deployment by somebody is refused, in CEL. All must hold. Pods, Jobs, and what the subresource scale
+// changes are not looked at: controllers of all kinds go on.
+const (
+	celSubject = `(request.operation == 'CREATE' ? object : oldObject)`
+
+	// What a controller made from something is not a deployment of its own: cert-manager's solvers, for example.
+	celOwn = `!(has(` + celSubject + `.metadata.ownerReferences) &&
+  ` + celSubject + `.metadata.ownerReferences.exists(r, has(r.controller) && r.controller))`
+
+	celNewSpec = `request.operation != 'UPDATE' || object.spec != oldObject.spec || ` + celDeploysProbe
+
+	celDeploysProbe = celManager + ` == '` + deploysProber + `'`
+
+	celSubjectGlass = `!(has(` + celSubject + `.metadata.labels) && '` + v1alpha1.LabelBreakGlass + `' in ` + celSubject + `.metadata.labels) &&
+!(request.operation == 'UPDATE' && has(object.metadata.labels) && '` + v1alpha1.LabelBreakGlass + `' in object.metadata.labels)`
+
+	celDeploysMessage = ` + request.kind.kind + ' ' + request.namespace + '/' + request.name +
+' stays as it is, because what is copied must not change; to change it all the same, give it the label ` + v1alpha1.LabelBreakGlass +
+		`=true; to lift the freeze: replumb unfreeze'`
+)
+
+// Deploys is a freeze of what people and their tools deploy: nobody but replumb, the control plane and those who break the glass
+// creates, deletes or changes the spec of workloads, Services, Ingresses and NetworkPolicies. What programs write while they run goes
+// on, such as ConfigMaps, Secrets, Jobs, and replicas by the subresource scale.
+type Deploys struct {
+	Client    client.Client
+	Migration string
+	// Include and Exclude choose namespaces by name. In both * stands for any part of a name. No include means all.
+	Include, Exclude []string
+}
+
+var (
+	_ engine.Undoer    = (*Deploys)(nil)
+	_ engine.Previewer = (*Deploys)(nil)
+)
+
+// Policy makes the policy and its binding as they should be.
+func (s *Deploys) Policy() (*admissionv1.ValidatingAdmissionPolicy, *admissionv1.ValidatingAdmissionPolicyBinding) {
+	return &admissionv1.ValidatingAdmissionPolicy{
+		TypeMeta:   metav1.TypeMeta{APIVersion: admissionv1.SchemeGroupVersion.String(), Kind: "ValidatingAdmissionPolicy"},
+		ObjectMeta: metav1.ObjectMeta{Name: DeploysName, Labels: labels(s.Migration)},
+		Spec:       s.spec(),
+	}, bindingOf(DeploysName, s.Migration)
+}
+
+func (s *Deploys) spec() admissionv1.ValidatingAdmissionPolicySpec {
+	ignore, forbidden := admissionv1.Ignore, metav1.StatusReasonForbidden
+	return admissionv1.ValidatingAdmissionPolicySpec{
+		MatchConstraints: deployed(), FailurePolicy: &ignore,
+		MatchConditions: []admissionv1.MatchCondition{
+			{Name: "changes", Expression: celNewSpec},
+			{Name: "chosen", Expression: celDeploysProbe + " || (" + s.chosen() + ")"},
+			{Name: "not-replumb", Expression: celManager + ` != '` + v1alpha1.FieldManager + `'`},
+			{Name: "not-the-control-plane", Expression: celDeploysProbe + " || " + celUnruled},
+			{Name: "not-made-by-a-controller", Expression: celOwn},
+			{Name: "glass-not-broken", Expression: celSubjectGlass},
+		},
+		Validations: []admissionv1.Validation{{
+			Expression: "false", Reason: &forbidden, Message: "the cluster is being copied; see: replumb status",
+			MessageExpression: quote("migration "+s.Migration+" is copying this cluster to another: ") + celDeploysMessage,
+		}},
+	}
+}
+
+// chosen says in CEL whether a request is about a namespace that is meant.
+func (s *Deploys) chosen() string {
+	expression := "true"
+	if len(s.Include) > 0 {
+		expression = "request.namespace.matches(" + quote(pattern(s.Include)) + ")"
+	}
+	if len(s.Exclude) > 0 {
+		expression += " && !request.namespace.matches(" + quote(pattern(s.Exclude)) + ")"
+	}
+	return expression
+}
+
+// pattern is a regular expression (RE2, as CEL has them) for any of the names.
+func pattern(names []string) string {
+	var all []string
+	for _, n := range names {
+		all = append(all, strings.ReplaceAll(regexp.QuoteMeta(n), `\*`, `.*`))
+	}
+	return "^(" + strings.Join(all, "|") + ")$"
+}
+
+func deployed() *admissionv1.MatchResources {
+	equivalent, namespaced := admissionv1.Equivalent, admissionv1.NamespacedScope
+	m := &admissionv1.MatchResources{
+		NamespaceSelector: &metav1.LabelSelector{}, ObjectSelector: &metav1.LabelSelector{}, MatchPolicy: &equivalent,
+	}
+	for _, r := range []struct {
+		group     string
+		resources []string
+	}{
+		{"", []string{"services"}},
+		{"apps", []string{"daemonsets", "deployments", "statefulsets"}},
+		{"batch", []string{"cronjobs"}},
+		{"networking.k8s.io", []string{"ingresses", "networkpolicies"}},
+	} {
+		m.ResourceRules = append(m.ResourceRules, admissionv1.NamedRuleWithOperations{RuleWithOperations: admissionv1.RuleWithOperations{
+			Operations: []admissionv1.OperationType{admissionv1.Create, admissionv1.Update, admissionv1.Delete},
+			Rule: admissionv1.Rule{
+				APIGroups:   []string{r.group},
+				APIVersions: []string{"v1"},
+				Resources:   r.resources,
+				Scope:       &namespaced,
+			},
+		}})
+	}
+	return m
+}
+
+// ID implements engine.Step.
+func (*Deploys) ID() string { return "freeze/deploys" }
+
+// Title implements engine.Step.
+func (*Deploys) Title() string { return "Freeze what others deploy" }
+
+// State implements engine.Step.
+func (s *Deploys) State(ctx context.Context) (engine.State, error) {
+	found, err := present(ctx, s.Client, DeploysName)
+	var foreign *ForeignError
+	switch {
+	case errors.As(err, &foreign):
+		return engine.Blocked, err
+	case err != nil:
+		return engine.Unknown, err
+	case !found.policy || !found.binding:
+		return engine.Pending, nil
+	}
+	have := &admissionv1.ValidatingAdmissionPolicy{}
+	if err := s.Client.Get(ctx, client.ObjectKey{Name: DeploysName}, have); err != nil {
+		return engine.Unknown, err
+	}
+	enforced, err := prove(ctx, s.Client, DeploysName, deploysProber)
+	switch {
+	case err != nil:
+		return engine.Unknown, err
+	case !enforced || !equality.Semantic.DeepEqual(have.Spec, s.spec()):
+		return engine.Pending, nil
+	}
+	return engine.Done, nil
+}
+
+// Do implements engine.Step.
+func (s *Deploys) Do(ctx context.Context) error {
+	policy, binding := s.Policy()
+	return ensureBoth(
+		ctx,
+		s.Client,
+		policy,
+		binding,
+		func(*admissionv1.ValidatingAdmissionPolicy) admissionv1.ValidatingAdmissionPolicySpec {
+			return s.spec()
+		},
+	)
+}
+
+// Verify proves by a dry run that the freeze is enforced.
+func (s *Deploys) Verify(ctx context.Context) error {
+	enforced, err := prove(ctx, s.Client, DeploysName, deploysProber)
+	if err == nil && !enforced {
+		return engine.NotYet("the API server does not enforce validatingadmissionpolicy %s yet", DeploysName)
+	}
+	return err
+}
+
+// Undo implements engine.Undoer.
+func (s *Deploys) Undo() engine.Step {
+	return &liftStep{
+		client: s.Client, name: DeploysName, prober: deploysProber, id: "tidy/freeze-deploys", title: "Let others deploy again",
+	}
+}
+
+// Preview implements engine.Previewer.
+func (s *Deploys) Preview() ([]engine.Change, error) {
+	policy, binding := s.Policy()
+	return []engine.Change{
+		{Verb: "create", Object: "ValidatingAdmissionPolicy " + DeploysName, Body: policy},
+		{Verb: "create", Object: "ValidatingAdmissionPolicyBinding " + DeploysName, Body: binding},
+	}, nil
+}
+
+// DeploysPossible is Possible for this freeze.
+func DeploysPossible(ctx context.Context, c client.Client, migration string) error {
+	policy, binding := (&Deploys{Migration: migration}).Policy()
+	for _, o := range []client.Object{policy, binding} {
+		if err := tryCreate(ctx, c, o); err != nil {
+			return err
+		}
+	}
+	_, err := present(ctx, c, DeploysName)
+	return unavailable(err)
+}

@@ -1,0 +1,241 @@
+package migration
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/check"
+	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/lock"
+)
+
+// maxRounds bounds how often a run looks again for what appeared while it ran.
+const maxRounds = 8
+
+// Plans are what a kind of migration makes of one look at the cluster.
+type Plans interface {
+	// Found are the findings of that look.
+	Found() check.Findings
+	// Apply goes to the point of no return, Rollback back from there, and Finish past it.
+	Apply() *engine.Plan
+	Rollback() *engine.Plan
+	Finish() *engine.Plan
+	// Outstanding is Apply without what is there already.
+	Outstanding(ctx context.Context) *engine.Plan
+	Counts() v1alpha1.Counts
+	// Left says what apply has not done yet, in words that follow "cannot be finished: "; nothing, if it is through.
+	Left() string
+}
+
+// Kind is what differs between kinds of migrations.
+type Kind interface {
+	// Adopt takes over what the Migration in the cluster has settled, and fails if it is about something else. have is nil if
+	// there is none.
+	Adopt(have *v1alpha1.Migration) error
+	// Examine looks at the cluster. Nothing is written.
+	Examine(ctx context.Context) (Plans, error)
+}
+
+// Job takes one Migration through its commands: looks first, takes the lock, runs the plans of its kind, and writes down how that
+// went.
+type Job struct {
+	Kind   Kind
+	Client client.Client
+	Name   string
+
+	// Until is the phase to stop after; empty means to go on to the end.
+	Until string
+	// Expected is a plan that somebody has looked at: apply refuses to do more. Nil expects nothing.
+	Expected *Expectation
+	// Holder is who holds the lock. Default: this process.
+	Holder *lock.Holder
+	// Now is the clock. Default: time.Now.
+	Now func() time.Time
+}
+
+func (j *Job) keeper() *Keeper {
+	now := j.Now
+	if now == nil {
+		now = time.Now
+	}
+	return &Keeper{Client: j.Client, Name: j.Name, Holder: j.Holder, Now: now}
+}
+
+// adopt returns the Migration that the cluster has; nil if there is none.
+func (j *Job) adopt(ctx context.Context) (*v1alpha1.Migration, error) {
+	have, err := Get(ctx, j.Client, j.Name)
+	if err != nil {
+		return nil, err
+	}
+	return have, j.Kind.Adopt(have)
+}
+
+// Look makes plans of the cluster as it is.
+func (j *Job) Look(ctx context.Context) (Plans, error) {
+	if _, err := j.adopt(ctx); err != nil {
+		return nil, err
+	}
+	return j.Kind.Examine(ctx)
+}
+
+// applicable makes plans, unless the migration is beyond apply.
+func (j *Job) applicable(ctx context.Context) (Plans, error) {
+	have, err := j.adopt(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if have != nil {
+		if err := Applicable(have); err != nil {
+			return nil, err
+		}
+	}
+	return j.Kind.Examine(ctx)
+}
+
+// Apply runs the plan of apply until nothing is left of it, and returns the last look.
+func (j *Job) Apply(ctx context.Context, r *engine.Runner) (Plans, error) {
+	p, err := j.applicable(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if len(p.Found().Blocking()) > 0 { // before anything is written, the lock included
+		if holder, err := lock.Current(ctx, j.Client); err == nil && holder != nil {
+			return nil, &lock.HeldError{Holder: *holder}
+		}
+		return nil, j.keeper().Run(ctx, r, p.Apply(), v1alpha1.PhaseApplying, p.Counts)
+	}
+	if j.Expected != nil {
+		if err := j.Expected.Check(p.Outstanding(ctx)); err != nil {
+			return nil, err
+		}
+	}
+	err = j.keeper().Locked(ctx, "apply", func(ctx context.Context) error {
+		p, err = j.rounds(ctx, r, p)
+		return err
+	})
+	return p, err
+}
+
+// rounds runs plans, each of a new look, until nothing is left.
+func (j *Job) rounds(ctx context.Context, r *engine.Runner, p Plans) (Plans, error) {
+	for range maxRounds {
+		plan, stops := j.bounded(p.Apply())
+		if err := j.keeper().Run(ctx, r, plan, v1alpha1.PhaseApplying, p.Counts); err != nil {
+			return nil, err
+		}
+		var err error
+		if p, err = j.applicable(ctx); err != nil {
+			return nil, err
+		}
+		if stops {
+			return p, client.IgnoreNotFound(j.keeper().Status(ctx, func(st *v1alpha1.MigrationStatus) {
+				SetReady(st, metav1.ConditionFalse, v1alpha1.ReasonInProgress, "stopped after phase "+j.Until+", as asked")
+			}))
+		}
+		if p.Left() == "" {
+			return p, j.keeper().Settle(ctx, v1alpha1.PhaseMoved, p.Counts(), nil)
+		}
+	}
+	return nil, fmt.Errorf("there is no end of it: %s, after %d rounds", p.Left(), maxRounds)
+}
+
+// bounded is the plan as far as it was asked for. A plan that ends before that phase, since more cannot be planned yet, is run as a whole.
+func (j *Job) bounded(plan *engine.Plan) (bounded *engine.Plan, stops bool) {
+	if j.Until == "" {
+		return plan, false
+	}
+	bounded, err := plan.Until(j.Until)
+	if err != nil {
+		return plan, false
+	}
+	return bounded, true
+}
+
+// Rollback runs the plan that goes back.
+func (j *Job) Rollback(ctx context.Context, r *engine.Runner) error {
+	have, err := j.adopt(ctx)
+	if err != nil {
+		return err
+	}
+	if have != nil {
+		if err := Reversible(have); err != nil {
+			return err
+		}
+	}
+	if err := j.keeper().MayRun(ctx); err != nil {
+		return err
+	}
+	return j.keeper().Locked(ctx, "rollback", func(ctx context.Context) error {
+		if err := j.keeper().Desire(ctx, v1alpha1.DesiredRolledBack); err != nil {
+			return err
+		}
+		p, err := j.Look(ctx)
+		if err != nil {
+			return err
+		}
+		if err := j.keeper().Run(ctx, r, p.Rollback(), v1alpha1.PhaseRollingBack, p.Counts); err != nil {
+			return err
+		}
+		return j.keeper().Settle(ctx, v1alpha1.PhaseRolledBack, v1alpha1.Counts{}, nil)
+	})
+}
+
+// Finishable makes the plans of finish, or says why it is too early.
+func (j *Job) Finishable(ctx context.Context) (Plans, error) {
+	have, err := j.adopt(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if have == nil {
+		return nil, &StateError{Name: j.Name, Problem: "does not exist", Hint: "run replumb apply -f FILE first"}
+	}
+	if err := Finishable(have); err != nil {
+		return nil, err
+	}
+	if err := j.keeper().MayRun(ctx); err != nil {
+		return nil, err
+	}
+	p, err := j.Kind.Examine(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if left := p.Left(); left != "" && !have.Status.PointOfNoReturnPassed {
+		return nil, &StateError{Name: j.Name, Problem: "cannot be finished: " + left, Hint: "run replumb apply -f FILE first"}
+	}
+	return p, nil
+}
+
+// Finish runs the plan from which there is no way back.
+func (j *Job) Finish(ctx context.Context, r *engine.Runner) error {
+	have, err := Get(ctx, j.Client, j.Name)
+	if err != nil || have != nil && have.Status.Phase == v1alpha1.PhaseFinished {
+		return err
+	}
+	if _, err := j.Finishable(ctx); err != nil {
+		return err
+	}
+	return j.keeper().Locked(ctx, "finish", func(ctx context.Context) error {
+		if err := j.keeper().Desire(ctx, v1alpha1.DesiredFinished); err != nil {
+			return err
+		}
+		p, err := j.Look(ctx)
+		if err != nil {
+			return err
+		}
+		if err := j.keeper().Run(ctx, r, p.Finish(), v1alpha1.PhaseFinishing, p.Counts); err != nil {
+			return err
+		}
+		return j.keeper().Settle(ctx, v1alpha1.PhaseFinished, p.Counts(), nil)
+	})
+}
+
+// Pause asks every run of the migration to stop before its next group of steps, and keeps others from starting.
+func (j *Job) Pause(ctx context.Context) error { return j.keeper().Pause(ctx, true) }
+
+// Resume takes a pause back. The caller then carries on with what spec.desired says.
+func (j *Job) Resume(ctx context.Context) error { return j.keeper().Pause(ctx, false) }

@@ -1,0 +1,74 @@
+package probe
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/miekg/dns"
+)
+
+// resolvConf is where the servers are that names are asked of.
+const resolvConf = "/etc/resolv.conf"
+
+// memory resolves a name as clients do that keep an answer for as long as its time to live allows (RFC 1035, section 3.2.1), and no
+// longer: one that is stretched, or not kept at all, would be another client.
+type memory struct {
+	server string
+
+	mu      sync.Mutex
+	addrs   []netip.Addr
+	expires time.Time
+}
+
+// lookUp answers from memory, or asks. Requests that come meanwhile wait for the one that asks.
+func (m *memory) lookUp(ctx context.Context, host string) ([]netip.Addr, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if time.Now().Before(m.expires) {
+		return m.addrs, nil
+	}
+	asked := time.Now()
+	answer, err := m.ask(ctx, host)
+	if err != nil {
+		return nil, fmt.Errorf("look up %s: %w", host, err)
+	}
+	var addrs []netip.Addr
+	ttl := uint32(0)
+	for _, rr := range answer.Answer {
+		if a, ok := rr.(*dns.A); ok {
+			if addr, ok := netip.AddrFromSlice(a.A.To4()); ok {
+				addrs, ttl = append(addrs, addr), a.Hdr.Ttl
+			}
+		}
+	}
+	if len(addrs) == 0 {
+		return nil, failf(DNSNotFound, "look up %s: no address (%s)", host, dns.RcodeToString[answer.Rcode])
+	}
+	m.addrs, m.expires = addrs, asked.Add(time.Duration(ttl)*time.Second)
+	return addrs, nil
+}
+
+// ask asks once more if a datagram is lost, as resolvers do.
+func (m *memory) ask(ctx context.Context, host string) (*dns.Msg, error) {
+	server := m.server
+	if server == "" {
+		config, err := dns.ClientConfigFromFile(resolvConf)
+		if err != nil {
+			return nil, err
+		}
+		server = net.JoinHostPort(config.Servers[0], config.Port)
+	}
+	question := new(dns.Msg).SetQuestion(dns.Fqdn(host), dns.TypeA)
+	const attempt = time.Second
+	client := &dns.Client{Timeout: attempt}
+	for {
+		answer, _, err := client.ExchangeContext(ctx, question, server)
+		if err == nil || ctx.Err() != nil {
+			return answer, err
+		}
+	}
+}
