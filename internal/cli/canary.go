@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"fmt"
+	"os"
 	"regexp"
 	"time"
 
@@ -30,7 +31,7 @@ func (a *app) canary() *cobra.Command {
 		Use: "canary", Short: "Run inside a pod that tries a new address out", Hidden: true, Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(a.canaryAnswer(), a.canaryCall())
+	cmd.AddCommand(a.canaryAnswer(), a.canaryCall(), a.canaryAsk())
 	return cmd
 }
 
@@ -59,5 +60,27 @@ func (a *app) canaryCall() *cobra.Command {
 	cmd.Flags().StringSliceVar(&reach, "reach", nil, "addresses, as host:port, that must answer")
 	cmd.Flags().StringSliceVar(&refused, "refused", nil, "addresses, as host:port, that must not answer")
 	cmd.Flags().DurationVar(&timeout, "timeout", 45*time.Second, "how long to try")
+	return cmd
+}
+
+// canaryAsk never fails for what it finds out: what is compared is what did not answer before with what does not now.
+func (a *app) canaryAsk() *cobra.Command {
+	var file string
+	var timeout time.Duration
+	cmd := &cobra.Command{
+		Use: "ask QUESTION...", Short: "Find out which addresses answer, and which names have an address", Args: cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
+			defer cancel()
+			answers := canary.Ask(ctx, args)
+			if file != "" {
+				return os.WriteFile(file, []byte(answers), 0o600)
+			}
+			_, err := fmt.Fprintln(a.out, answers)
+			return err
+		},
+	}
+	cmd.Flags().StringVar(&file, "report", "", "file to write the answers to; none means stdout")
+	cmd.Flags().DurationVar(&timeout, "timeout", 30*time.Second, "how long to try")
 	return cmd
 }

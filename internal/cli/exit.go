@@ -12,11 +12,13 @@ import (
 
 	"github.com/replumb/replumb/internal/check"
 	"github.com/replumb/replumb/internal/cluster"
+	"github.com/replumb/replumb/internal/cni"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/etcd"
 	"github.com/replumb/replumb/internal/lock"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/records"
+	"github.com/replumb/replumb/internal/redirect"
 	"github.com/replumb/replumb/internal/servicecidr"
 	"github.com/replumb/replumb/internal/spec"
 )
@@ -59,12 +61,13 @@ func ExitCode(err error) int {
 	var denied *cluster.DeniedError
 	var changed *migration.ChangedPlanError
 	var held *lock.HeldError
+	var traffic *cni.TrafficError
 	switch {
 	case err == nil:
 		return ExitDone
 	case errors.As(err, &usage), errors.As(err, &wrong):
 		return ExitUsage
-	case errors.As(err, &blocked), errors.As(err, &denied), errors.As(err, &changed):
+	case errors.As(err, &blocked), errors.As(err, &denied), errors.As(err, &changed), errors.As(err, &traffic):
 		return ExitBlocked
 	case errors.As(err, &held):
 		return ExitLocked
@@ -130,10 +133,19 @@ func hintOfRun(err error) string {
 	var back *servicecidr.CameBackError
 	var unknown *engine.UnknownPhaseError
 	var record *records.Error
+	var adviser interface{ Advice() string }
+	var asked *redirect.Error
 	var member *etcd.RefusedError
+	var traffic *cni.TrafficError
 	switch {
+	case errors.As(err, &traffic):
+		return traffic.Hint()
 	case errors.As(err, &record):
 		return record.Hint
+	case errors.As(err, &adviser):
+		return adviser.Advice()
+	case errors.As(err, &asked):
+		return asked.Hint
 	case errors.As(err, &member):
 		return member.Hint
 	case errors.As(err, &held) && held.Holder.Migration != "":

@@ -9,6 +9,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/replumb/replumb/internal/check"
+	"github.com/replumb/replumb/internal/cni"
+	"github.com/replumb/replumb/internal/mirror"
 	"github.com/replumb/replumb/internal/nodes"
 	"github.com/replumb/replumb/internal/podcidr"
 	"github.com/replumb/replumb/internal/servicecidr"
@@ -64,6 +66,8 @@ func explanations() map[string]explanation {
 	explain(all, servicecidr.Checks())
 	explain(all, podcidr.Checks())
 	explain(all, nodes.Checks())
+	explain(all, mirror.Checks())
+	explain(all, cni.Checks())
 	return all
 }
 

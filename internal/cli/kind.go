@@ -11,6 +11,7 @@ import (
 	"github.com/replumb/replumb/internal/cluster"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/migration"
+	"github.com/replumb/replumb/internal/mirror"
 	"github.com/replumb/replumb/internal/nodes"
 	"github.com/replumb/replumb/internal/podcidr"
 	"github.com/replumb/replumb/internal/servicecidr"
@@ -86,6 +87,11 @@ func (a *app) newJob(c *connection, m *v1alpha1.Migration) (job, error) {
 	case m.Spec.Nodes != nil:
 		j, err := nodes.NewJob(c.nodeTools(), m)
 		return nodeJob{j, a.name}, err
+	case m.Spec.Mirror != nil:
+		j, err := mirror.NewJob(a.mirrorTools(c), m)
+		return mirrorJob{j, a.name}, err
+	case m.Spec.CNI != nil:
+		return a.newCNIJob(c, m)
 	}
 	j, err := servicecidr.NewJob(c.serviceTools(), m)
 	return serviceJob{j, a.name}, err

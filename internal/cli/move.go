@@ -74,6 +74,7 @@ type stayLine struct {
 }
 
 func (a *app) plan() *cobra.Command {
+	var to dirFlags
 	cmd := &cobra.Command{
 		Use: "plan -f FILE", Short: "Print what a migration would do, in order", Args: noArgs,
 		Long: `Print every write a migration would make, in order, and every Service that stays. Nothing is written. Of a migration
@@ -83,11 +84,15 @@ Exit code: 0 nothing blocks, 3 something blocks, 1 could not look.`,
 		Example: a.example(`
   replumb plan -f move.yaml
   replumb plan -f move.yaml -o yaml           # with every object and patch in full
-  replumb plan -f move.yaml -o json > plan.json && replumb apply -f move.yaml --plan plan.json`),
+  replumb plan -f move.yaml -o json > plan.json && replumb apply -f move.yaml --plan plan.json
+  replumb plan -f mirror.yaml --to-dir manifests/   # what would be copied, as files`),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			j, _, err := a.jobFromFile(cmd.Context())
+			j, _, err := a.jobFromFile(cmd.Context(), to.fit)
 			if err != nil {
 				return err
+			}
+			if to.dir != "" {
+				return a.writeDir(cmd.Context(), j, to)
 			}
 			look, err := j.examine(cmd.Context())
 			if err != nil {
@@ -98,6 +103,7 @@ Exit code: 0 nothing blocks, 3 something blocks, 1 could not look.`,
 	}
 	a.fileFlag(cmd)
 	a.outputFlag(cmd, "table", "json", "yaml", "name")
+	to.declare(cmd)
 	return cmd
 }
 
@@ -140,7 +146,8 @@ func (a *app) apply() *cobra.Command {
 		Use: "apply -f FILE", Short: "Move Services or pods; old addresses stay valid", Args: noArgs,
 		Long: `Do what the Migration says, up to but never past the point of no return: move Services, tier by tier and batch by batch,
 restart what carries old addresses, and retire the old range (spec.serviceCIDR); or add a range for pods, try it out on
-every node, and restart pods into it, tier by tier (spec.podCIDR). Where only you can do something, such as restarting API
+every node, and restart pods into it, tier by tier (spec.podCIDR); or replace what gives pods their network, on a cluster that
+serves nobody (spec.cni). Where only you can do something, such as restarting API
 servers with another flag, it says what, waits, and goes on by itself when it sees it done.
 
 Run again it carries on where it was, and does nothing when there is nothing to do.
@@ -161,7 +168,7 @@ Exit code: 0 done, 1 error, 2 wrong command line or Migration, 3 blocked, 5 some
 					return err
 				}
 			}
-			j, c, err := a.jobFromFile(cmd.Context(), hasPhase(until))
+			j, c, err := a.jobFromFile(cmd.Context(), hasPhase(until), a.mayAcceptDowntime)
 			if err != nil {
 				return err
 			}
@@ -171,10 +178,23 @@ Exit code: 0 done, 1 error, 2 wrong command line or Migration, 3 blocked, 5 some
 	}
 	a.fileFlag(cmd)
 	cmd.Flags().StringVar(&until, "until", "", "stop after this phase")
+	cmd.Flags().BoolVar(&a.acceptDowntime, "accept-downtime", false,
+		"cut off whoever is served, without looking (spec.cni)")
 	cmd.Flags().StringVar(&plan, "plan", "", "refuse to do more than this plan says: a file written by plan -o json or yaml")
 	a.outputFlag(cmd, "table", "json")
 	a.yesFlag(cmd)
 	return cmd
+}
+
+// mayAcceptDowntime refuses the flag where there is no downtime to accept.
+func (a *app) mayAcceptDowntime(j job) error {
+	if _, ok := j.(cniJob); ok || !a.acceptDowntime {
+		return nil
+	}
+	return &UsageError{
+		Problem: "--accept-downtime is for migrations of networks (spec.cni)",
+		Hint:    "leave it out: this one cuts nobody off",
+	}
 }
 
 // hasPhase refuses a phase that apply does not have.
@@ -245,8 +265,8 @@ func (a *app) rollback() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "rollback NAME", Short: "Bring everything back to its old address", Args: oneName,
 		Long: `Bring every Service back to its old address, over the same bridges, and with it whatever had followed: cluster DNS,
-restarted pods, the old range as the default one. Of a migration of pods: restart them into the old range. Like apply it
-waits where only you can do something.
+restarted pods, the old range as the default one. Of a migration of pods: restart them into the old range; of a mirror: lead
+names back. Like apply it waits where only you can do something.
 
 It works from every point before finish has passed the point of no return, and carries on when run again.`,
 		Example: a.example(`
@@ -279,7 +299,7 @@ func (a *app) finish() *cobra.Command {
 		Use:   "finish NAME",
 		Short: "Take old addresses away, for good",
 		Args:  oneName,
-		Long: `Take bridges and old addresses away, or the old range of pods. This passes the point of no return: afterwards there is no rollback.
+		Long: `Take bridges and old addresses away, or the old range of pods; of a mirror: lead names back for good. This passes the point of no return: afterwards there is no rollback.
 
 It refuses as long as apply has something left to do, says what becomes final, and asks. Run again it carries on.`,
 		Example: a.example("  replumb finish services-to-172-24\n  replumb finish services-to-172-24 --yes"),

@@ -52,7 +52,7 @@ func testUnfreeze(t *testing.T, s *apitest.Server) {
 	}
 	for range 2 {
 		out, err := command(t, s, (*app).unfreeze)
-		if err != nil || out != "services are not frozen\n" {
+		if err != nil || out != "nothing is frozen\n" {
 			t.Errorf("printed %q, %v", out, err)
 		}
 	}

@@ -9,8 +9,9 @@ import (
 
 func (a *app) unfreeze() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "unfreeze", Short: "Let everybody change Services in flight again", Args: noArgs,
-		Long: `Remove the policy that keeps others from changing Services in flight.
+		Use: "unfreeze", Short: "Let everybody change Services in flight, and deploy, again", Args: noArgs,
+		Long: `Remove the policies that keep others from changing Services in flight, and from deploying to a cluster that is
+being copied.
 
 The migration itself can go on: it follows changes by others where it can, and else stops and says so. The next apply
 freezes again, unless the Migration says spec.freeze: Disabled.`,
@@ -20,14 +21,14 @@ freezes again, unless the Migration says spec.freeze: Disabled.`,
 			if err != nil {
 				return err
 			}
-			lift := (&freeze.Step{Client: c.Cluster}).Undo()
+			lift := []engine.Step{(&freeze.Step{Client: c.Cluster}).Undo(), (&freeze.Deploys{Client: c.Cluster}).Undo()}
 			plan := &engine.Plan{Name: "unfreeze", Phases: []engine.Phase{{
-				Name: "unfreeze", Title: lift.Title(), Groups: []engine.Group{{Parallel: 1, Steps: []engine.Step{lift}}},
+				Name: "unfreeze", Title: lift[0].Title(), Groups: []engine.Group{{Parallel: 1, Steps: lift}},
 			}}}
 			if err := a.runner().Run(cmd.Context(), plan); err != nil {
 				return err
 			}
-			return a.done("services are not frozen")
+			return a.done("nothing is frozen")
 		},
 	}
 	a.outputFlag(cmd, "table", "json")

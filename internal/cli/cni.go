@@ -1,0 +1,160 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strconv"
+
+	"github.com/dustin/go-humanize/english"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/cni"
+	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/migration"
+	"github.com/replumb/replumb/internal/ui"
+)
+
+// cniJob replaces the network of pods. command is what replumb is called.
+type cniJob struct {
+	*migration.Job
+	of      *cni.Job
+	command string
+}
+
+func (c *connection) cniTools() (cni.Tools, error) {
+	if c == nil {
+		return cni.Tools{}, nil
+	}
+	everything, err := c.Any()
+	return cni.Tools{Cluster: c.Cluster, Any: everything, Image: image()}, err
+}
+
+func (a *app) newCNIJob(c *connection, m *v1alpha1.Migration) (job, error) {
+	tools, err := c.cniTools()
+	if err != nil {
+		return nil, err
+	}
+	j, err := cni.NewJob(tools, m)
+	if err != nil {
+		return nil, err
+	}
+	j.AcceptDowntime = a.acceptDowntime
+	return cniJob{j.Runs(), j, a.name}, nil
+}
+
+func (j cniJob) about() about {
+	return about{
+		name: j.of.Spec.Name, migration: j.of.Migration, common: j.of.Spec.Common, phases: cni.ApplyPhases(),
+		goBack:   "Bring the old network back and make every pod anew, as " + j.of.Spec.Name + " did? Pods have no network meanwhile.",
+		wentBack: "every pod has the old network",
+		finished: "finished: the old network is forgotten",
+	}
+}
+
+func (j cniJob) restrict(until string, expected *migration.Expectation) {
+	j.Until, j.Expected = until, expected
+}
+
+func (j cniJob) planner(ctx context.Context) (*cni.Planner, error) {
+	plans, err := j.Look(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return plans.(*cni.Planner), nil
+}
+
+func (j cniJob) examine(ctx context.Context) (outlook, error) {
+	p, err := j.planner(ctx)
+	if err != nil {
+		return outlook{}, err
+	}
+	counts := p.Counts()
+	return outlook{
+		findings: p.Findings, whole: p.Apply(), outstanding: p.Outstanding(ctx), stays: []stayLine{},
+		details: func(w io.Writer) error {
+			for _, line := range p.Details() {
+				fmt.Fprintln(w, line)
+			}
+			return nil
+		},
+		summary: fmt.Sprintf("%s to make anew (%d done) on %s", english.Plural(counts.Total, "pod", ""), counts.Moved,
+			english.Plural(len(p.Survey.Nodes), "node", "")),
+	}, nil
+}
+
+func (j cniJob) apply(ctx context.Context, r *engine.Runner) (arrival, error) {
+	plans, err := j.Apply(ctx, r)
+	if err != nil {
+		return arrival{}, err
+	}
+	counts := plans.Counts()
+	pods := english.Plural(counts.Moved, "pod", "")
+	if j.Until != "" {
+		return arrival{tell: func(w io.Writer) {
+			fmt.Fprintf(
+				w,
+				"stopped after phase %s, as asked: %s with the new network, %d without\n",
+				j.Until,
+				pods,
+				counts.Total-counts.Moved,
+			)
+		}}, nil
+	}
+	return arrival{
+		tell: func(w io.Writer) {
+			fmt.Fprintf(w, "%s with the network of %s; nothing of the old one is left on nodes\n", pods, j.of.Spec.To)
+		},
+		hint: whenWell(j.command, j.of.Spec.Name),
+	}, nil
+}
+
+func (j cniJob) finishable(ctx context.Context) (prospect, error) {
+	plans, err := j.Finishable(ctx)
+	if err != nil {
+		return prospect{}, err
+	}
+	return prospect{
+		question: "The backups of the old network go, and there is no way back. Finish?", finals: plans.(*cni.Planner).Stays(),
+	}, nil
+}
+
+// cniPage is what status prints of a switch of networks.
+type cniPage struct {
+	statusHead `json:",inline"`
+	From       v1alpha1.CNIName `json:"from,omitempty"`
+	To         v1alpha1.CNIName `json:"to"`
+	// Baseline is who reached whom before.
+	Baseline string        `json:"baseline,omitempty"`
+	Nodes    []cniNodeLine `json:"nodes"`
+}
+
+type cniNodeLine struct {
+	Name  string    `json:"name"`
+	Stage cni.Stage `json:"stage"`
+	// Pods are how many have to be made anew.
+	Pods int `json:"pods"`
+}
+
+func (j cniJob) status(ctx context.Context) (page, error) {
+	survey, err := j.of.Look(ctx)
+	if err != nil {
+		return nil, err
+	}
+	doc := &cniPage{From: survey.Status.From, To: j.of.Spec.To, Baseline: survey.Status.Baseline, Nodes: []cniNodeLine{}}
+	for _, n := range survey.Stages() {
+		doc.Nodes = append(doc.Nodes, cniNodeLine(n))
+	}
+	doc.statusHead = headOf(j, survey.Left() != "", j.command)
+	doc.Counts = survey.Counts()
+	doc.summary = fmt.Sprintf("%d of %s with the network of %s", doc.Counts.Moved, english.Plural(doc.Counts.Total, "pod", ""), doc.To)
+	return doc, nil
+}
+
+func (d *cniPage) table(w io.Writer) error {
+	rows := [][]string{{"NODE", "NETWORK", "PODS LEFT"}}
+	for _, n := range d.Nodes {
+		rows = append(rows, []string{n.Name, string(n.Stage), strconv.Itoa(n.Pods)})
+	}
+	return ui.Table(w, rows)
+}

@@ -1,0 +1,304 @@
+package cni
+
+import (
+	"bufio"
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
+	"sigs.k8s.io/yaml"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+)
+
+// Manifests are the objects of a network, and what they say.
+type Manifests struct {
+	// Objects in the order in which they are applied.
+	Objects []*unstructured.Unstructured
+	// Networks are what their DaemonSets are; one, if all is well.
+	Networks []v1alpha1.CNIName
+	// Ranges are what pods get their addresses from.
+	Ranges []netip.Prefix
+	// Images they run.
+	Images []string
+	// Enforces says that NetworkPolicies hold with them.
+	Enforces bool
+	// Portmap says that their CNI configuration has the plugin for hostPorts.
+	Portmap bool
+	// Hash of the objects.
+	Hash string
+}
+
+// ManifestError says what is wrong in which file.
+type ManifestError struct {
+	// File, and which of its documents, from 1; 0 is the whole of it.
+	File     string
+	Document int
+	Err      error
+}
+
+func (e *ManifestError) Error() string {
+	if e.Document == 0 {
+		return fmt.Sprintf("%s: %v", e.File, e.Err)
+	}
+	return fmt.Sprintf("%s, document %d: %v", e.File, e.Document, e.Err)
+}
+
+// Unwrap gives the cause.
+func (e *ManifestError) Unwrap() error { return e.Err }
+
+// ReadManifests reads files, and all .yaml, .yml and .json files of folders, in the order of their names. It fails with a
+// *ManifestError: on duplicate keys, on what is no object, and on objects that are there twice.
+func ReadManifests(paths []string) (*Manifests, error) {
+	var all []*unstructured.Unstructured
+	seen := map[string]string{}
+	for _, path := range paths {
+		files, err := filesOf(path)
+		if err != nil {
+			return nil, &ManifestError{File: path, Err: err}
+		}
+		for _, file := range files {
+			body, err := os.ReadFile(file)
+			if err != nil {
+				return nil, &ManifestError{File: file, Err: errors.Unwrap(err)}
+			}
+			objects, err := decode(file, body)
+			if err != nil {
+				return nil, err
+			}
+			for _, o := range objects {
+				if other, twice := seen[keyOf(o).full()]; twice {
+					return nil, &ManifestError{File: file, Err: fmt.Errorf("%s is in %s too", keyOf(o), other)}
+				}
+				seen[keyOf(o).full()] = file
+			}
+			all = append(all, objects...)
+		}
+	}
+	return NewManifests(all)
+}
+
+func filesOf(path string) ([]string, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, errors.Unwrap(err)
+	}
+	if !info.IsDir() {
+		return []string{path}, nil
+	}
+	var files []string
+	err = filepath.WalkDir(path, func(name string, d fs.DirEntry, err error) error {
+		if err == nil && !d.IsDir() && slices.Contains([]string{".yaml", ".yml", ".json"}, filepath.Ext(name)) {
+			files = append(files, name)
+		}
+		return err
+	})
+	if err == nil && len(files) == 0 {
+		err = errors.New("holds no .yaml, .yml or .json file")
+	}
+	return files, err
+}
+
+// decode reads the documents of one file. A List counts as its items.
+func decode(file string, body []byte) ([]*unstructured.Unstructured, error) {
+	var all []*unstructured.Unstructured
+	reader := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(body)))
+	for number := 1; ; number++ {
+		doc, err := reader.Read()
+		if errors.Is(err, io.EOF) {
+			return all, nil
+		}
+		if err != nil {
+			return nil, &ManifestError{File: file, Document: number, Err: err}
+		}
+		objects, err := decodeOne(doc)
+		if err != nil {
+			return nil, &ManifestError{File: file, Document: number, Err: err}
+		}
+		all = append(all, objects...)
+	}
+}
+
+func decodeOne(doc []byte) ([]*unstructured.Unstructured, error) {
+	asJSON, err := yaml.YAMLToJSONStrict(doc)
+	if err != nil {
+		return nil, err
+	}
+	if string(asJSON) == "null" { // nothing but comments
+		return nil, nil
+	}
+	o := &unstructured.Unstructured{}
+	if err := o.UnmarshalJSON(asJSON); err != nil {
+		return nil, err
+	}
+	if !o.IsList() {
+		if o.GetName() == "" || o.GetAPIVersion() == "" {
+			return nil, fmt.Errorf("%s has no name or no apiVersion", o.GetKind())
+		}
+		return []*unstructured.Unstructured{o}, nil
+	}
+	var all []*unstructured.Unstructured
+	err = o.EachListItem(func(item runtime.Object) error {
+		u, ok := item.(*unstructured.Unstructured)
+		if !ok || u.GetName() == "" || u.GetKind() == "" {
+			return errors.New("an item of the list is no object")
+		}
+		all = append(all, u)
+		return nil
+	})
+	return all, err
+}
+
+// NewManifests sorts objects and reads what they say.
+func NewManifests(objects []*unstructured.Unstructured) (*Manifests, error) {
+	m := &Manifests{Objects: slices.Clone(objects)}
+	slices.SortStableFunc(m.Objects, func(a, b *unstructured.Unstructured) int { return rankOf(a) - rankOf(b) })
+	hash := sha256.New()
+	enc := json.NewEncoder(hash)
+	for _, o := range m.Objects {
+		if err := enc.Encode(o.Object); err != nil {
+			return nil, fmt.Errorf("%s: %w", keyOf(o), err)
+		}
+		if err := m.take(o); err != nil {
+			return nil, fmt.Errorf("%s: %w", keyOf(o), err)
+		}
+	}
+	m.Hash = hex.EncodeToString(hash.Sum(nil))[:16]
+	slices.Sort(m.Images)
+	m.Images = slices.Compact(m.Images)
+	return m, nil
+}
+
+// take reads what one object says.
+func (m *Manifests) take(o *unstructured.Unstructured) error {
+	switch o.GroupVersionKind().GroupKind() {
+	case appsv1.SchemeGroupVersion.WithKind("DaemonSet").GroupKind():
+		ds := &appsv1.DaemonSet{}
+		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, ds); err != nil {
+			return err
+		}
+		m.runs(&ds.Spec.Template.Spec)
+		if n := networkOf(ds); n != "" {
+			m.Networks = append(m.Networks, n)
+		}
+		m.ranges(poolOf(&ds.Spec.Template.Spec))
+	case appsv1.SchemeGroupVersion.WithKind("Deployment").GroupKind():
+		d := &appsv1.Deployment{}
+		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, d); err != nil {
+			return err
+		}
+		m.runs(&d.Spec.Template.Spec)
+	case corev1.SchemeGroupVersion.WithKind("ConfigMap").GroupKind():
+		cm := &corev1.ConfigMap{}
+		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, cm); err != nil {
+			return err
+		}
+		m.ranges(rangesOf(cm))
+		for _, text := range cm.Data {
+			m.Portmap = m.Portmap || strings.Contains(text, `"portmap"`)
+		}
+	case schema.GroupKind{Group: calicoGroup, Kind: "IPPool"}:
+		cidr, _, _ := unstructured.NestedString(o.Object, "spec", "cidr")
+		m.ranges(cidr)
+	}
+	return nil
+}
+
+// ranges of text, separated by commas. What is none is for the program to complain of that reads it.
+func (m *Manifests) ranges(text string) {
+	for part := range strings.SplitSeq(text, ",") {
+		if p, err := netip.ParsePrefix(strings.TrimSpace(part)); err == nil && !slices.Contains(m.Ranges, p) {
+			m.Ranges = append(m.Ranges, p)
+		}
+	}
+}
+
+func (m *Manifests) runs(s *corev1.PodSpec) {
+	for _, c := range slices.Concat(s.InitContainers, s.Containers) {
+		m.Images = append(m.Images, c.Image)
+		// Flannel's chart can bring along who enforces policies (netpol.enabled).
+		m.Enforces = m.Enforces || enforces(c)
+	}
+}
+
+// set is the DaemonSet that is the network; nil, if there is none.
+func (m *Manifests) set() *appsv1.DaemonSet {
+	for _, o := range m.Objects {
+		ds := &appsv1.DaemonSet{}
+		if o.GetKind() == "DaemonSet" && runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, ds) == nil && networkOf(ds) != "" {
+			return ds
+		}
+	}
+	return nil
+}
+
+// key of an object of any kind.
+type key struct {
+	schema.GroupKind
+	namespace, name string
+}
+
+func keyOf(o *unstructured.Unstructured) key {
+	return key{o.GroupVersionKind().GroupKind(), o.GetNamespace(), o.GetName()}
+}
+
+// String is kind and name, such as "DaemonSet kube-system/calico-node".
+func (k key) String() string {
+	if k.namespace == "" {
+		return k.Kind + " " + k.name
+	}
+	return k.Kind + " " + k.namespace + "/" + k.name
+}
+
+// full tells kinds of different groups apart.
+func (k key) full() string { return k.Group + "/" + k.String() }
+
+// rank is when in the order of things an object is applied.
+type rank int
+
+const (
+	definitions rank = iota
+	namespaces
+	rights
+	configuration
+	resources
+	programs
+)
+
+func (r rank) String() string {
+	return [...]string{"Definitions", "Namespaces", "Rights", "Configuration", "Custom resources", "Programs"}[r]
+}
+
+func rankOf(o *unstructured.Unstructured) int { return int(keyOf(o).rank()) }
+
+func (k key) rank() rank {
+	switch {
+	case k.Kind == "CustomResourceDefinition":
+		return definitions
+	case k.Kind == "Namespace":
+		return namespaces
+	case k.Kind == "ServiceAccount" || k.Group == "rbac.authorization.k8s.io" || k.Kind == "PriorityClass":
+		return rights
+	case k.Kind == "DaemonSet" || k.Kind == "Deployment" || k.Kind == "StatefulSet" || k.Kind == "Job":
+		return programs
+	case k.Group == "" || k.Group == "policy" || strings.HasSuffix(k.Group, ".k8s.io"):
+		return configuration
+	}
+	return resources
+}
