@@ -31,13 +31,13 @@ image: build ## Write build/replumb-image.tar, for canaries: load it into a regi
 	@go run ./hack/image -binary $(BIN)/replumb -ref $(IMAGE) -o build/replumb-image.tar
 
 .PHONY: lab
-lab: deps build ## Build the lab's components: Kubernetes, containerd, CoreDNS, CNI, Calico (about 20 min the first time, then cached)
+lab: deps build ## Build the lab's components: Kubernetes, containerd, CoreDNS, CNI, Calico, an image registry, cert-manager (about 25 min the first time, then cached)
 	@$(LAB) build > /dev/null
 
 ##@ Check
 
 .PHONY: test
-test: export REPLUMB_TEST_EVERY ?= 12
+test: export REPLUMB_TEST_EVERY ?= 16
 test: test-unit test-kill test-lab ## All tests: units, a real API server, kills, and real packets in the lab (root)
 
 .PHONY: test-unit
@@ -45,12 +45,19 @@ test-unit: lab ## Tests without a cluster, and against a real etcd and API serve
 	$(ASSETS) CGO_ENABLED=1 go test -race -timeout 40m $(UNIT)
 
 .PHONY: test-kill
-test-kill: lab ## The process killed with SIGKILL at every event of a full run, on API servers without nodes (about 40 min; make test takes one case of 12)
+test-kill: lab ## The process killed with SIGKILL at every event of a full run, on API servers without nodes (about 40 min; make test takes one case of 16)
 	$(ASSETS) go test -count=1 -parallel 3 -timeout 80m ./test/kill
 
 .PHONY: test-lab
 test-lab: lab ## Tests with real packets between real nodes (root)
-	go test -v -short -count=1 -timeout 60m -skip '^TestMatrix' ./test/e2e/...
+	go test -v -short -count=1 -timeout 60m -skip '$(LABTESTS)|^TestMatrix' ./test/e2e/...
+
+# Tests of what only the lab has, which the tests of migrations that use it go through as well.
+LABTESTS     = ^(TestEdge|TestNeighbours|TestRegistryAndCertificates)$$
+
+.PHONY: test-edge
+test-edge: lab ## Tests of what a lab can have around its cluster: load balancers, neighbours, a registry, certificates (root; about 7 min)
+	go test -v -count=1 -timeout 30m -run '$(LABTESTS)' ./test/e2e/...
 
 .PHONY: test-pods
 test-pods: lab ## Tests with real packets at length: pods moved to another range, back, and forth for good (root; about 16 min)
@@ -82,6 +89,11 @@ bench-podcidr: lab ## Measure the roll of 2,000 pods on 100 nodes that are playe
 	go build -o $(BIN)/bench-podcidr ./hack/bench-podcidr
 	$(ASSETS) $(BIN)/bench-podcidr $(ARGS)
 
+.PHONY: bench-mirror
+bench-mirror: lab ## Measure copying 31,000 Secrets and 10,000 other objects, beside bare clients, without nodes (about 10 min; ARGS="-secrets 2000 -mixed 1000" for less)
+	go build -o $(BIN)/bench-mirror ./hack/bench-mirror
+	$(ASSETS) $(BIN)/bench-mirror $(ARGS)
+
 .PHONY: bench-nodes
 bench-nodes: lab ## Measure emptying 100 nodes of 30 pods each, beside kubectl drain; nodes are played (about 8 min; ARGS="-nodes 20 -deployments 20" for less)
 	go build -o $(BIN)/bench-nodes ./hack/bench-nodes
@@ -93,6 +105,7 @@ lint: ## Static checks, import directions and formatting (the linter itself is b
 	cd lab/components/kubernetes && go vet .
 	cd lab/components/coredns && go vet .
 	cd lab/components/calico && go vet .
+	cd lab/components/certmanager && go vet .
 
 ##@ Change
 

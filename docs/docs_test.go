@@ -12,6 +12,8 @@ import (
 
 	"github.com/replumb/replumb/internal/check"
 	"github.com/replumb/replumb/internal/cluster"
+	"github.com/replumb/replumb/internal/cni"
+	"github.com/replumb/replumb/internal/mirror"
 	"github.com/replumb/replumb/internal/nodes"
 	"github.com/replumb/replumb/internal/podcidr"
 	"github.com/replumb/replumb/internal/servicecidr"
@@ -23,7 +25,7 @@ var update = flag.Bool("update", false, "write findings.md")
 func TestFindingsPageIsUpToDate(t *testing.T) {
 	const page = "findings.md"
 	want := check.Reference("Findings", servicecidr.Checks()) + check.Section("Pods", podcidr.Checks()) +
-		check.Section("Nodes", nodes.Checks())
+		check.Section("Nodes", nodes.Checks()) + check.Section("Mirrors", mirror.Checks()) + check.Section("Networks", cni.Checks())
 	if *update {
 		if err := os.WriteFile(page, []byte(want), 0o600); err != nil {
 			t.Fatal(err)
@@ -51,6 +53,19 @@ func TestCodesAreUnique(t *testing.T) {
 		if seen[c.Code] {
 			t.Errorf("code %s is used twice", c.Code)
 		}
+		seen[c.Code] = true
+	}
+	for _, c := range mirror.Checks() {
+		if seen[c.Code] {
+			t.Errorf("code %s is used twice", c.Code)
+		}
+		seen[c.Code] = true
+	}
+	for _, c := range cni.Checks() {
+		if seen[c.Code] {
+			t.Errorf("code %s is used twice", c.Code)
+		}
+		seen[c.Code] = true
 	}
 }
 
@@ -60,6 +75,8 @@ func TestRolesGrantExactlyTheRights(t *testing.T) {
 		"../deploy/rbac.yaml": servicecidr.Rights(), "../deploy/rbac-pod-cidr.yaml": podcidr.Rights(),
 		"../deploy/rbac-pod-cidr-nodes.yaml": podcidr.NodeRights(),
 		"../deploy/rbac-nodes.yaml":          nodes.Rights(),
+		"../deploy/rbac-mirror.yaml":         mirror.Rights(),
+		"../deploy/rbac-cni.yaml":            cni.Rights(),
 	} {
 		granted, needed := grantedBy(t, file), map[string]bool{}
 		for _, r := range rights {

@@ -179,10 +179,10 @@ func TestLabRefusals(t *testing.T) {
 		{"not a range", []string{"up", "--name", "bad", "--pod-cidr", "pods"}, 2, `pod-cidr: "pods" is not a range`},
 		{"proxy mode", []string{"up", "--name", "bad", "--proxy", "ipvs"}, 2, `proxy: "ipvs" is not a proxy mode`},
 		{
-			"edge of one network",
-			[]string{"up", "--name", "bad", "--edge"},
+			"networks that flannel does not cross",
+			[]string{"up", "--name", "bad", "--cni", "flannel", "--networks", "a=172.30.0.0/24,b=172.31.0.0/24"},
 			2,
-			"edge: it is for labs whose nodes can be in several networks",
+			"cannot reach each other with flannel",
 		},
 		{"bad name", []string{"up", "--name", "No_Good"}, 2, `name: "No_Good" is not a valid lab name`},
 		{"name in use", []string{"up", "--name", sharedName}, 1, `a lab called "e2e" exists already`},

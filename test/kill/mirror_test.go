@@ -1,0 +1,237 @@
+package kill
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/apitest"
+	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/lock"
+)
+
+// mirrorPair is a cluster and its mirror. Commands work on the first.
+type mirrorPair struct {
+	target
+	source, copy *podCluster
+	dir          string
+}
+
+func startPair(t *testing.T) *mirrorPair {
+	t.Helper()
+	p := &mirrorPair{source: startPods(t), copy: startPods(t), dir: t.TempDir()}
+	whole := clientcmd.GetConfigFromFileOrDie(os.DevNull)
+	for context, c := range map[string]*podCluster{"source": p.source, "mirror": p.copy} {
+		one, err := clientcmd.LoadFromFile(string(c.target))
+		must(t, err)
+		from := one.Contexts[one.CurrentContext].DeepCopy()
+		whole.Clusters[context], whole.AuthInfos[context] = one.Clusters[from.Cluster], one.AuthInfos[from.AuthInfo]
+		from.Cluster, from.AuthInfo = context, context
+		whole.Contexts[context] = from
+		must(t, client.IgnoreAlreadyExists(c.Create(t.Context(), pool(oldPool, oldPods))))
+	}
+	whole.CurrentContext = "source"
+	file := filepath.Join(p.dir, "kubeconfig")
+	must(t, clientcmd.WriteToFile(*whole, file))
+	p.target = target(file)
+	return p
+}
+
+// renew brings both clusters to how they are before a migration: everything in the first, nothing in the second.
+func (p *mirrorPair) renew(t *testing.T) {
+	t.Helper()
+	ctx := t.Context()
+	for _, c := range []*podCluster{p.source, p.copy} {
+		for _, o := range []client.Object{
+			&admissionv1.ValidatingAdmissionPolicyBinding{}, &admissionv1.ValidatingAdmissionPolicy{},
+		} {
+			must(t, c.DeleteAllOf(ctx, o, client.HasLabels{v1alpha1.LabelRole}))
+		}
+		for _, o := range []client.Object{
+			&v1alpha1.Migration{ObjectMeta: metav1.ObjectMeta{Name: "move"}},
+			&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: lock.Namespace, Name: lock.Name}},
+		} {
+			must(t, client.IgnoreNotFound(c.Delete(ctx, o)))
+		}
+		// API servers let a freeze go some time after its policy.
+		c.eventually(t, func() error { return empty(t, c) })
+		must(t, client.IgnoreNotFound(c.Delete(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.SystemNamespace}})))
+	}
+	template := func(name string) corev1.PodTemplateSpec {
+		return corev1.PodTemplateSpec{
+			ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app": name}},
+			Spec: corev1.PodSpec{
+				Containers:                    []corev1.Container{{Name: "c", Image: "c"}},
+				TerminationGracePeriodSeconds: ptr.To[int64](1),
+			},
+		}
+	}
+	of := func(name string, once string) metav1.ObjectMeta {
+		return metav1.ObjectMeta{Namespace: shop, Name: name, Annotations: map[string]string{v1alpha1.AnnotationRunOnce: once}}
+	}
+	job := batchv1.JobTemplateSpec{Spec: batchv1.JobSpec{Template: template("nightly")}}
+	job.Spec.Template.Spec.RestartPolicy = corev1.RestartPolicyNever
+	selector := func(name string) *metav1.LabelSelector {
+		return &metav1.LabelSelector{MatchLabels: map[string]string{"app": name}}
+	}
+	for _, o := range []client.Object{
+		&corev1.Secret{ObjectMeta: of("token", "false"), StringData: map[string]string{"token": "s3cr3t"}},
+		&appsv1.Deployment{ObjectMeta: of("web", "false"), Spec: appsv1.DeploymentSpec{
+			Replicas: ptr.To[int32](2), Selector: selector("web"), Template: template("web"),
+		}},
+		&appsv1.Deployment{ObjectMeta: of("mailer", "true"), Spec: appsv1.DeploymentSpec{
+			Replicas: ptr.To[int32](1), Selector: selector("mailer"), Template: template("mailer"),
+		}},
+		&batchv1.CronJob{ObjectMeta: of("nightly", "false"), Spec: batchv1.CronJobSpec{Schedule: "0 3 1 1 *", JobTemplate: job}},
+	} {
+		must(t, p.source.Create(ctx, o))
+	}
+}
+
+// empty fails until nothing that is copied is left in the shop.
+func empty(t *testing.T, c *podCluster) error {
+	t.Helper()
+	all := []client.Object{&appsv1.Deployment{}, &batchv1.CronJob{}, &corev1.Secret{}, &appsv1.ReplicaSet{}, &corev1.Pod{}}
+	for _, o := range all {
+		err := c.DeleteAllOf(t.Context(), o, client.InNamespace(shop), client.PropagationPolicy(metav1.DeletePropagationBackground))
+		if err != nil {
+			return err
+		}
+	}
+	for _, list := range []client.ObjectList{&appsv1.DeploymentList{}, &batchv1.CronJobList{}, &corev1.SecretList{}, &corev1.PodList{}} {
+		must(t, c.List(t.Context(), list, client.InNamespace(shop)))
+		if n := meta.LenList(list); n > 0 {
+			return fmt.Errorf("%d of %T are still there", n, list)
+		}
+	}
+	return nil
+}
+
+// look takes what replumb could have written, or lost, in both clusters.
+func (p *mirrorPair) look(t *testing.T) picture {
+	t.Helper()
+	out := picture{}
+	for side, c := range map[string]*podCluster{"source": p.source, "mirror": p.copy} {
+		for _, list := range []client.ObjectList{
+			&appsv1.DeploymentList{}, &batchv1.CronJobList{}, &corev1.SecretList{}, &coordinationv1.LeaseList{}, &v1alpha1.MigrationList{},
+			&admissionv1.ValidatingAdmissionPolicyList{}, &admissionv1.ValidatingAdmissionPolicyBindingList{}, &corev1.NamespaceList{},
+		} {
+			must(t, c.List(t.Context(), list))
+			items, err := meta.ExtractList(list)
+			must(t, err)
+			for _, item := range items {
+				o := item.(client.Object)
+				name := fmt.Sprintf("%s: %T %s/%s", side, o, o.GetNamespace(), o.GetName())
+				notes := marks(o.GetAnnotations())
+				switch o := o.(type) {
+				case *appsv1.Deployment:
+					out[name] = fmt.Sprint(*o.Spec.Replicas, o.Labels, notes)
+				case *batchv1.CronJob:
+					out[name] = fmt.Sprint(ptr.Deref(o.Spec.Suspend, false), o.Labels, notes)
+				case *corev1.Secret:
+					out[name] = fmt.Sprint(string(o.Data["token"]), o.Labels, notes)
+				case *v1alpha1.Migration:
+					out[name] = fmt.Sprint(o.Status.Phase, o.Status.Mirror.Serving, o.Status.LastError, o.Status.PointOfNoReturnPassed)
+				default:
+					out[name] = "is there"
+				}
+			}
+		}
+	}
+	return out
+}
+
+// marks are annotations, but for those that controllers write and those that are made of versions.
+func marks(all map[string]string) string {
+	var lines []string
+	for name, value := range all {
+		if strings.HasPrefix(name, "replumb.dev/") && name != v1alpha1.AnnotationCopied {
+			lines = append(lines, name+"="+value)
+		}
+	}
+	slices.Sort(lines)
+	return strings.Join(lines, " ")
+}
+
+func (p *mirrorPair) note(t *testing.T) string {
+	t.Helper()
+	file := filepath.Join(p.dir, "mirror.yaml")
+	must(t, os.WriteFile(file, []byte(`apiVersion: replumb.dev/v1alpha1
+kind: Migration
+metadata: {name: move}
+spec:
+  mirror:
+    target: {context: mirror}
+    copy: {namespaces: {include: [`+shop+`]}}
+`), 0o600))
+	return file
+}
+
+// TestKillMirrorAnywhere kills the process at every event of apply, rollback and finish of a mirror, and runs the same command again.
+// Names in DNS have tests of their own (internal/redirect, internal/records): a process looks for their servers where its machine does.
+// REPLUMB_TEST_EVERY=N takes one case of N, and those that are controls.
+func TestKillMirrorAnywhere(t *testing.T) {
+	p := startPair(t)
+	cases, every := 0, apitest.Every(t)
+	for _, cmd := range p.unkilled(t) {
+		for i, m := range cmd.moments {
+			control := m.kind == engine.StepStarted && strings.HasPrefix(m.step, cmd.control)
+			if i%every != 0 && !control {
+				continue
+			}
+			cases++
+			t.Run(cmd.args[0]+" "+m.String(), func(t *testing.T) {
+				p.renew(t)
+				args := append(slices.Clone(cmd.args), "move", "--yes")
+				if cmd.args[0] == "apply" {
+					args = append(slices.Clone(cmd.args), "-f", p.note(t))
+				} else {
+					p.whole(t, "apply", "-f", p.note(t))
+				}
+				p.surviveAs(t, cmd, m, control, args, p.look)
+			})
+		}
+	}
+	t.Logf("%d cases", cases)
+}
+
+// unkilled is what runs do that nobody kills, and what both clusters look like after each.
+func (p *mirrorPair) unkilled(t *testing.T) []podCommand {
+	t.Helper()
+	run := func(control string, args ...string) podCommand {
+		moments := p.whole(t, args...)
+		return podCommand{args: args[:1], control: control, moments: moments, want: p.look(t)}
+	}
+	p.renew(t)
+	before := p.look(t)
+	apply := run("copy/objects", "apply", "-f", p.note(t))
+	rollback := run("back/handover/sleep", "rollback", "move", "--yes")
+	for _, d := range differences(before, rollback.want) {
+		if !strings.Contains(d, "mirror: ") && !strings.Contains(d, "Migration /move") { // copies stay
+			t.Errorf("rolled back: %s", d)
+		}
+	}
+	p.renew(t)
+	p.whole(t, "apply", "-f", p.note(t))
+	finish := run("back/handover/sleep", "finish", "move", "--yes")
+	if len(differences(apply.want, rollback.want)) == 0 || len(differences(apply.want, finish.want)) == 0 {
+		t.Fatal(errors.New("the commands make no difference"))
+	}
+	return []podCommand{apply, rollback, finish}
+}
