@@ -25,6 +25,12 @@ const (
 	RoleNudge = "nudge"
 	// RoleCanary marks the throw-away Service that is moved before any other.
 	RoleCanary = "canary"
+	// RoleProbe marks the Service, and what is behind it, that agents call all the time. It moves as any other, before any other.
+	RoleProbe = "probe"
+	// RoleAgent marks what agents are made of.
+	RoleAgent = "agent"
+	// RoleJournal marks the ConfigMaps that keep what happened in a migration, for its report.
+	RoleJournal = "journal"
 	// RoleFreeze marks the ValidatingAdmissionPolicy, its binding, and the list of what is in flight.
 	RoleFreeze = "freeze"
 	// RoleBackup marks a backup.

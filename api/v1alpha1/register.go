@@ -13,7 +13,7 @@ var GroupVersion = schema.GroupVersion{Group: "replumb.dev", Version: "v1alpha1"
 
 // AddToScheme registers the types of this package.
 func AddToScheme(s *runtime.Scheme) error {
-	s.AddKnownTypes(GroupVersion, &Migration{}, &MigrationList{})
+	s.AddKnownTypes(GroupVersion, &Migration{}, &MigrationList{}, &NodeReport{}, &NodeReportList{})
 	metav1.AddToGroupVersion(s, GroupVersion)
 	return nil
 }

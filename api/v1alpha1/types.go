@@ -98,6 +98,10 @@ type MigrationSpec struct {
 	// +kubebuilder:validation:MaxItems=8
 	Notify []Notifier `json:"notify,omitempty"`
 
+	// Proof is how it is proven that nothing is lost.
+	// +optional
+	Proof ProofSpec `json:"proof,omitempty"`
+
 	// Freeze keeps others from changing Services that are in flight. Default: Enforce.
 	// +optional
 	Freeze FreezeMode `json:"freeze,omitempty"`
@@ -461,7 +465,8 @@ const (
 
 // BarrierSpec is how a barrier is passed.
 type BarrierSpec struct {
-	// Mode HealthCheck asks every node's kube-proxy. Wait only lets time pass, and proves nothing.
+	// Mode Agent has the agent of every node ask its kube-proxy, HealthCheck asks through the API server. Wait only lets time pass, and
+	// proves nothing. Default: Agent where agents run, else HealthCheck.
 	// +optional
 	Mode BarrierMode `json:"mode,omitempty"`
 
@@ -472,12 +477,13 @@ type BarrierSpec struct {
 
 // BarrierMode is a way of passing a barrier.
 //
-// +kubebuilder:validation:Enum=HealthCheck;Wait
+// +kubebuilder:validation:Enum=HealthCheck;Agent;Wait
 type BarrierMode string
 
 // The barrier modes.
 const (
 	BarrierHealthCheck BarrierMode = "HealthCheck"
+	BarrierAgent       BarrierMode = "Agent"
 	BarrierWait        BarrierMode = "Wait"
 )
 
@@ -533,6 +539,10 @@ type MigrationStatus struct {
 	// CNI is where the switch of a network stands.
 	// +optional
 	CNI *CNIStatus `json:"cni,omitempty"`
+
+	// Proof is what the agents have seen.
+	// +optional
+	Proof *ProofStatus `json:"proof,omitempty"`
 
 	// Conditions: Ready is true when the cluster is as spec.desired says, Paused while a pause is asked for.
 	// +optional

@@ -7,3 +7,8 @@ import _ "embed"
 //
 //go:embed replumb.dev_migrations.yaml
 var Migrations []byte
+
+// NodeReports is the CustomResourceDefinition of NodeReport.
+//
+//go:embed replumb.dev_nodereports.yaml
+var NodeReports []byte

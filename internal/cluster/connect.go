@@ -19,6 +19,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -90,7 +91,7 @@ func newScheme() (*runtime.Scheme, error) {
 	for _, add := range []func(*runtime.Scheme) error{
 		corev1.AddToScheme, networkingv1.AddToScheme, discoveryv1.AddToScheme, authorizationv1.AddToScheme,
 		apiextensionsv1.AddToScheme, v1alpha1.AddToScheme, coordinationv1.AddToScheme, admissionv1.AddToScheme,
-		appsv1.AddToScheme, batchv1.AddToScheme, policyv1.AddToScheme, storagev1.AddToScheme,
+		appsv1.AddToScheme, batchv1.AddToScheme, policyv1.AddToScheme, storagev1.AddToScheme, rbacv1.AddToScheme,
 	} {
 		if err := add(s); err != nil {
 			return nil, fmt.Errorf("building the scheme: %w", err)
@@ -107,7 +108,7 @@ func newMapper() meta.RESTMapper {
 	scopes := map[string]meta.RESTScope{namespaced: meta.RESTScopeNamespace, root: meta.RESTScopeRoot}
 	for gv, kinds := range map[schema.GroupVersion]map[string][]string{
 		corev1.SchemeGroupVersion: {
-			namespaced: {"Service", "Pod", "ConfigMap", "Secret", "Event", "PersistentVolumeClaim"}, root: {"Namespace", "Node", "PersistentVolume"},
+			namespaced: {"Service", "ServiceAccount", "Pod", "ConfigMap", "Secret", "Event", "PersistentVolumeClaim"}, root: {"Namespace", "Node", "PersistentVolume"},
 		},
 		appsv1.SchemeGroupVersion:          {namespaced: {"Deployment", "ReplicaSet", "StatefulSet", "DaemonSet"}},
 		batchv1.SchemeGroupVersion:         {namespaced: {"Job", "CronJob"}},
@@ -118,7 +119,8 @@ func newMapper() meta.RESTMapper {
 		storagev1.SchemeGroupVersion:       {root: {"CSINode", "VolumeAttachment", "StorageClass"}},
 		authorizationv1.SchemeGroupVersion: {root: {"SelfSubjectAccessReview"}},
 		apiextensionsv1.SchemeGroupVersion: {root: {"CustomResourceDefinition"}},
-		v1alpha1.GroupVersion:              {root: {"Migration"}},
+		rbacv1.SchemeGroupVersion:          {root: {"ClusterRole", "ClusterRoleBinding"}},
+		v1alpha1.GroupVersion:              {root: {"Migration", "NodeReport"}},
 		{Group: "crd.projectcalico.org", Version: "v1"}: {
 			root: {"IPPool", "IPAMBlock", "BlockAffinity", "IPAMHandle", "ClusterInformation", "IPReservation"},
 		},

@@ -1,0 +1,339 @@
+package v1alpha1
+
+import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+// ProofSpec is how it is proven, while a migration goes on, that nothing is lost.
+type ProofSpec struct {
+	// Agents says whether an agent of replumb runs on every node while the migration goes on. Default: Enabled, if there is an
+	// image to run, which every release has.
+	// +optional
+	Agents AgentMode `json:"agents,omitempty"`
+
+	// Image of replumb for the agents. Default: the one of this version.
+	// +optional
+	Image string `json:"image,omitempty"`
+
+	// Wait is how long an agent may take to report, at the beginning and later on, before the run stops and names its node.
+	// Default: 2m.
+	// +optional
+	Wait *metav1.Duration `json:"wait,omitempty"`
+
+	// Rate is how many requests a second each of replumb's own probes sends, from every node. Default: 5.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=1000
+	Rate int `json:"rate,omitempty"`
+
+	// Probes are further targets, probed from every node.
+	// +optional
+	// +kubebuilder:validation:MaxItems=32
+	// +listType=map
+	// +listMapKey=name
+	Probes []ProbeSpec `json:"probes,omitempty"`
+
+	// Budget is how many failed requests a run tolerates. Default: 0.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	Budget int `json:"budget,omitempty"`
+
+	// OnLoss is what follows when more is lost than the budget allows: Pause ends the run, Rollback goes back to where the
+	// migration began. Default: Pause.
+	// +optional
+	OnLoss LossPolicy `json:"onLoss,omitempty"`
+
+	// Soak is for how long nobody must have used an old address before finish takes old addresses away. Default: 1m.
+	// +optional
+	Soak *metav1.Duration `json:"soak,omitempty"`
+}
+
+// AgentMode says whether agents run on the nodes.
+//
+// +kubebuilder:validation:Enum=Enabled;Disabled
+type AgentMode string
+
+// The modes of agents.
+const (
+	AgentsEnabled  AgentMode = "Enabled"
+	AgentsDisabled AgentMode = "Disabled"
+)
+
+// LossPolicy is what follows from a loss.
+//
+// +kubebuilder:validation:Enum=Pause;Rollback
+type LossPolicy string
+
+// The loss policies.
+const (
+	OnLossPause    LossPolicy = "Pause"
+	OnLossRollback LossPolicy = "Rollback"
+)
+
+// ProbeSpec is one target that agents send requests to.
+type ProbeSpec struct {
+	// Name of the probe.
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`
+	Name string `json:"name"`
+
+	// Kind is how the target is asked.
+	Kind RequestKind `json:"kind"`
+
+	// Address is host:port; for kind HTTP a URL with scheme http or https; for kind DNS the name to look up.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=2048
+	Address string `json:"address"`
+
+	// ExpectStatus is the HTTP status of a good answer. Default: 200.
+	// +optional
+	// +kubebuilder:validation:Minimum=100
+	// +kubebuilder:validation:Maximum=599
+	ExpectStatus int `json:"expectStatus,omitempty"`
+
+	// Rate is how many requests a second every node sends. Default: proof.rate.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=1000
+	Rate int `json:"rate,omitempty"`
+
+	// Timeout is how long an answer may take. Default: 5s.
+	// +optional
+	Timeout *metav1.Duration `json:"timeout,omitempty"`
+
+	// From says which network requests come from. Default: Both.
+	// +optional
+	From ProbeOrigin `json:"from,omitempty"`
+}
+
+// RequestKind is how a target is asked. TCP opens a connection, Stream keeps one and expects lines to be echoed, UDP expects a datagram
+// to be echoed, HTTP gets a URL, DNS looks a name up; all but Stream do so anew each time.
+//
+// +kubebuilder:validation:Enum=TCP;HTTP;Stream;UDP;DNS
+type RequestKind string
+
+// The kinds of requests.
+const (
+	RequestTCP    RequestKind = "TCP"
+	RequestHTTP   RequestKind = "HTTP"
+	RequestStream RequestKind = "Stream"
+	RequestUDP    RequestKind = "UDP"
+	RequestDNS    RequestKind = "DNS"
+)
+
+// ProbeOrigin is the network that requests come from: that of the nodes, that of pods, or both.
+//
+// +kubebuilder:validation:Enum=Host;Pod;Both
+type ProbeOrigin string
+
+// The origins of requests.
+const (
+	FromHost ProbeOrigin = "Host"
+	FromPod  ProbeOrigin = "Pod"
+	FromBoth ProbeOrigin = "Both"
+)
+
+// NodeReport is what the agents of one node, by whose name it goes, have seen. They write it by server-side apply, each its own part.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:resource:scope=Cluster
+// +kubebuilder:subresource:status
+// +kubebuilder:printcolumn:name="Migration",type=string,JSONPath=`.metadata.labels.replumb\.dev/migration`
+// +kubebuilder:printcolumn:name="Reported",type=date,JSONPath=`.status.agents[0].reportedAt`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+type NodeReport struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	Status NodeReportStatus `json:"status,omitempty"`
+}
+
+// NodeReportList is a list of NodeReports.
+//
+// +kubebuilder:object:root=true
+type NodeReportList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+
+	Items []NodeReport `json:"items"`
+}
+
+// NodeReportStatus is what was seen on a node.
+type NodeReportStatus struct {
+	// Agents are those that report: one in the network of the node, one in that of pods.
+	// +optional
+	// +listType=map
+	// +listMapKey=origin
+	Agents []AgentReport `json:"agents,omitempty"`
+
+	// Barrier is the latest barrier that the node has passed. The agent in the node's network tells.
+	// +optional
+	Barrier *BarrierReport `json:"barrier,omitempty"`
+
+	// Connects tells of Services that have moved: each is connected to once from the node's network.
+	// +optional
+	Connects *ConnectReport `json:"connects,omitempty"`
+
+	// Probes are what requests met with.
+	// +optional
+	// +listType=map
+	// +listMapKey=name
+	Probes []ProbeReport `json:"probes,omitempty"`
+
+	// Clients are those on this node that use old addresses. The agent in the node's network tells.
+	// +optional
+	// +kubebuilder:validation:MaxItems=256
+	Clients []OldAddressClient `json:"clients,omitempty"`
+
+	// MoreClients is how many had no room in clients.
+	// +optional
+	MoreClients int `json:"moreClients,omitempty"`
+}
+
+// AgentReport is one agent's word that it is alive.
+type AgentReport struct {
+	// Origin is the network that the agent is in: Host or Pod.
+	Origin ProbeOrigin `json:"origin"`
+	// Instance is the UID of the pod: a new one counts from zero.
+	Instance string `json:"instance"`
+	// Version of replumb.
+	// +optional
+	Version string `json:"version,omitempty"`
+	// ReportedAt is when it last reported, by the clock of its node.
+	ReportedAt metav1.MicroTime `json:"reportedAt"`
+	// Sequence counts the reports of the instance.
+	Sequence int64 `json:"sequence"`
+	// Problem is what keeps the agent from seeing what it should; empty if nothing does.
+	// +optional
+	Problem string `json:"problem,omitempty"`
+}
+
+// BarrierReport says that the kube-proxy of the node has programmed everything that was there before a sentinel.
+type BarrierReport struct {
+	// Sentinel is the UID of the sentinel Service.
+	Sentinel string `json:"sentinel"`
+	// PassedAt is when the node's kube-proxy reported the sentinel's endpoint, by the clock of the node.
+	PassedAt metav1.MicroTime `json:"passedAt"`
+}
+
+// ConnectReport counts connections to Services that have moved.
+type ConnectReport struct {
+	// Instance is the UID of the agent's pod.
+	Instance string `json:"instance"`
+	// Connected is how many moved Services were connected to since their latest move, whatever came of it. Services without a TCP port,
+	// and those that could not be connected to before they moved, count without a connection.
+	Connected int `json:"connected"`
+	// Failed are those that could be connected to before they moved, and not after.
+	// +optional
+	// +kubebuilder:validation:MaxItems=32
+	Failed []FailedConnect `json:"failed,omitempty"`
+	// MoreFailed is how many had no room in failed.
+	// +optional
+	MoreFailed int `json:"moreFailed,omitempty"`
+}
+
+// FailedConnect is a connection that was not made.
+type FailedConnect struct {
+	// Service as namespace/name, and the address, as host:port, that did not answer.
+	Service string           `json:"service"`
+	Address string           `json:"address"`
+	At      metav1.MicroTime `json:"at"`
+	Error   string           `json:"error"`
+}
+
+// ProbeReport is what one agent's requests to one target met with.
+type ProbeReport struct {
+	// Name is ORIGIN/PROBE, such as host/old-address or pod/shop-by-name.
+	Name string `json:"name"`
+	// Origin is the network that requests come from: Host or Pod.
+	Origin ProbeOrigin `json:"origin"`
+	// Kind is how the target is asked.
+	Kind RequestKind `json:"kind"`
+	// Address is whom requests go to.
+	Address string `json:"address"`
+	// Instance is the UID of the agent's pod: sent and failed count from when it began.
+	Instance string `json:"instance"`
+	// Sent and Failed count requests that are over. Since is when the first was due.
+	Since  metav1.MicroTime `json:"since"`
+	Sent   int64            `json:"sent"`
+	Failed int64            `json:"failed"`
+	// Recent are the latest stretches of time, oldest first, without holes: from one report to the next.
+	// +optional
+	// +kubebuilder:validation:MaxItems=16
+	Recent []ProbeWindow `json:"recent,omitempty"`
+	// Losses are the latest stretches in which requests failed.
+	// +optional
+	// +kubebuilder:validation:MaxItems=16
+	Losses []LossWindow `json:"losses,omitempty"`
+}
+
+// ProbeWindow is a stretch of whole seconds.
+type ProbeWindow struct {
+	// Start and End in seconds since the Unix epoch, by the clock of the node.
+	Start int64 `json:"start"`
+	End   int64 `json:"end"`
+	// Sent and Failed are requests that were due in it.
+	Sent   int `json:"sent"`
+	Failed int `json:"failed,omitempty"`
+	// Latency is an HdrHistogram (V2, compressed, base64) of the successes, in microseconds from the scheduled time.
+	// +optional
+	Latency string `json:"latency,omitempty"`
+}
+
+// LossWindow is a stretch in which requests failed.
+type LossWindow struct {
+	// Start and End are the scheduled times of the first and last failed request, by the clock of the node.
+	Start metav1.MicroTime `json:"start"`
+	End   metav1.MicroTime `json:"end"`
+	// Failed is how many requests did.
+	Failed int `json:"failed"`
+	// Error of the first.
+	Error string `json:"error"`
+}
+
+// OldAddressClient is who uses an address that a Service has left.
+type OldAddressClient struct {
+	// Address as host:port, and its protocol (TCP, UDP or SCTP).
+	Address  string `json:"address"`
+	Protocol string `json:"protocol"`
+	// Service as namespace/name, which had the address.
+	Service string `json:"service"`
+	// Pod as namespace/name, if the client is one with an address of its own; else it is a process, or a pod with hostNetwork, of the
+	// node.
+	// +optional
+	Pod string `json:"pod,omitempty"`
+	// Source is the client's address.
+	Source string `json:"source"`
+	// LastSeen is when a packet last went to the address, by the clock of the node.
+	LastSeen metav1.MicroTime `json:"lastSeen"`
+	// Open is how many connections are open; for UDP, how many are tracked.
+	Open int `json:"open"`
+}
+
+// ProofStatus is what the agents have seen of a migration in all.
+type ProofStatus struct {
+	// Nodes is how many nodes have agents that report.
+	// +optional
+	Nodes int `json:"nodes,omitempty"`
+	// Silent are nodes without one, with the reason.
+	// +optional
+	// +kubebuilder:validation:MaxItems=64
+	Silent []string `json:"silent,omitempty"`
+	// Sent and Failed count the requests of all probes in the latest run.
+	// +optional
+	Sent int64 `json:"sent,omitempty"`
+	// +optional
+	Failed int64 `json:"failed,omitempty"`
+	// Losses are the latest ones.
+	// +optional
+	// +kubebuilder:validation:MaxItems=32
+	Losses []Loss `json:"losses,omitempty"`
+}
+
+// Loss is requests that a probe lost on one node.
+type Loss struct {
+	// Node and Probe that saw it; the probe is a moved Service, as namespace/name, if it was only connected to.
+	Node  string `json:"node"`
+	Probe string `json:"probe"`
+	// Address is whom requests went to.
+	Address string `json:"address"`
+
+	LossWindow `json:",inline"`
+}
