@@ -14,18 +14,34 @@ import (
 	"github.com/replumb/replumb/deploy/crds"
 )
 
-// MigrationCRD is the CustomResourceDefinition that belongs to this build.
-func MigrationCRD() (*apiextensionsv1.CustomResourceDefinition, error) {
+// Definition is a kind of object that replumb defines.
+type Definition string
+
+// The kinds.
+const (
+	Migration  Definition = "Migration"
+	NodeReport Definition = "NodeReport"
+)
+
+// CRD is the CustomResourceDefinition that belongs to this build.
+func (d Definition) CRD() (*apiextensionsv1.CustomResourceDefinition, error) {
+	body := crds.Migrations
+	if d == NodeReport {
+		body = crds.NodeReports
+	}
 	crd := &apiextensionsv1.CustomResourceDefinition{}
-	if err := yaml.UnmarshalStrict(crds.Migrations, crd); err != nil {
-		return nil, fmt.Errorf("reading the built-in CustomResourceDefinition: %w", err)
+	if err := yaml.UnmarshalStrict(body, crd); err != nil {
+		return nil, fmt.Errorf("reading the built-in CustomResourceDefinition of %s: %w", d, err)
 	}
 	return crd, nil
 }
 
-// CRD is the CustomResourceDefinition of Migration that the cluster has; nil if it has none.
-func (c *Cluster) CRD(ctx context.Context) (*apiextensionsv1.CustomResourceDefinition, error) {
-	want, err := MigrationCRD()
+// MigrationCRD is the CustomResourceDefinition of Migration that belongs to this build.
+func MigrationCRD() (*apiextensionsv1.CustomResourceDefinition, error) { return Migration.CRD() }
+
+// Defined is the CustomResourceDefinition that the cluster has; nil if it has none.
+func (c *Cluster) Defined(ctx context.Context, d Definition) (*apiextensionsv1.CustomResourceDefinition, error) {
+	want, err := d.CRD()
 	if err != nil {
 		return nil, err
 	}
@@ -40,26 +56,34 @@ func (c *Cluster) CRD(ctx context.Context) (*apiextensionsv1.CustomResourceDefin
 	return have, nil
 }
 
-// CRDCurrent reports whether the cluster has this build's CustomResourceDefinition and serves it.
-func (c *Cluster) CRDCurrent(ctx context.Context) (bool, error) {
-	want, err := MigrationCRD()
+// CRD is the CustomResourceDefinition of Migration that the cluster has; nil if it has none.
+func (c *Cluster) CRD(ctx context.Context) (*apiextensionsv1.CustomResourceDefinition, error) {
+	return c.Defined(ctx, Migration)
+}
+
+// Current reports whether the cluster has this build's CustomResourceDefinition and serves it.
+func (c *Cluster) Current(ctx context.Context, d Definition) (bool, error) {
+	want, err := d.CRD()
 	if err != nil {
 		return false, err
 	}
-	have, err := c.CRD(ctx)
+	have, err := c.Defined(ctx, d)
 	if err != nil || have == nil {
 		return false, err
 	}
 	return sameCRD(want, have) && established(have), nil
 }
 
-// InstallCRD creates the CustomResourceDefinition or brings it up to date.
-func (c *Cluster) InstallCRD(ctx context.Context) error {
-	want, err := MigrationCRD()
+// CRDCurrent is Current of Migration.
+func (c *Cluster) CRDCurrent(ctx context.Context) (bool, error) { return c.Current(ctx, Migration) }
+
+// Define creates the CustomResourceDefinition or brings it up to date.
+func (c *Cluster) Define(ctx context.Context, d Definition) error {
+	want, err := d.CRD()
 	if err != nil {
 		return err
 	}
-	have, err := c.CRD(ctx)
+	have, err := c.Defined(ctx, d)
 	switch {
 	case err != nil:
 		return err
@@ -71,6 +95,9 @@ func (c *Cluster) InstallCRD(ctx context.Context) error {
 	have.Spec.Versions = want.Spec.Versions
 	return c.Update(ctx, have, client.FieldOwner(v1alpha1.FieldManager))
 }
+
+// InstallCRD is Define of Migration.
+func (c *Cluster) InstallCRD(ctx context.Context) error { return c.Define(ctx, Migration) }
 
 // sameCRD compares the versions, which is where builds differ. The API server adds nothing to them.
 func sameCRD(want, have *apiextensionsv1.CustomResourceDefinition) bool {

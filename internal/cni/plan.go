@@ -124,7 +124,7 @@ func (p *Planner) secure() []engine.Group {
 	steps := []engine.Step{
 		&migration.CRDStep{Cluster: p.Tools.Cluster, Upgrade: p.HasCRD},
 		p.namespace(),
-		&privilegeStep{tools: p.Tools},
+		&migration.PrivilegeStep{Cluster: p.Tools.Cluster},
 		&migration.RecordStep{Cluster: p.Tools.Cluster, Want: want, Recorded: p.Recorded},
 	}
 	if len(originals) > 0 {

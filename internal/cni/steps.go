@@ -14,7 +14,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
@@ -74,43 +73,6 @@ func (t Tools) sweep(ctx context.Context, migration string) error {
 		}
 	}
 	return nil
-}
-
-// privilegeStep lets privileged pods run in replumb's namespace, where Pod Security would refuse them.
-type privilegeStep struct{ tools Tools }
-
-const enforceLabel = "pod-security.kubernetes.io/enforce"
-
-func (*privilegeStep) ID() string { return "secure/pod-security" }
-func (*privilegeStep) Title() string {
-	return "Let replumb run privileged pods in namespace " + v1alpha1.SystemNamespace
-}
-
-func (s *privilegeStep) State(ctx context.Context) (engine.State, error) {
-	return stateOf(s.Verify(ctx))
-}
-
-func (s *privilegeStep) Do(ctx context.Context) error {
-	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.SystemNamespace}}
-	patch := []byte(`{"metadata":{"labels":{"` + enforceLabel + `":"privileged"}}}`)
-	return s.tools.Cluster.Patch(ctx, ns, client.RawPatch(types.MergePatchType, patch), client.FieldOwner(v1alpha1.FieldManager))
-}
-
-func (s *privilegeStep) Verify(ctx context.Context) error {
-	ns := &corev1.Namespace{}
-	err := s.tools.Cluster.Get(ctx, client.ObjectKey{Name: v1alpha1.SystemNamespace}, ns)
-	if apierrors.IsNotFound(err) || err == nil && ns.Labels[enforceLabel] != "privileged" {
-		return engine.NotYet("namespace %s does not say so", v1alpha1.SystemNamespace)
-	}
-	return err
-}
-
-// Preview implements engine.Previewer.
-func (*privilegeStep) Preview() ([]engine.Change, error) {
-	return []engine.Change{{
-		Verb: "patch", Object: "Namespace " + v1alpha1.SystemNamespace,
-		Body: map[string]any{"metadata": map[string]any{"labels": map[string]string{enforceLabel: "privileged"}}},
-	}}, nil
 }
 
 // rememberStep writes down what there is before anything changes.

@@ -1,6 +1,7 @@
 package migration
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 
@@ -16,22 +17,28 @@ import (
 	"github.com/replumb/replumb/internal/engine"
 )
 
-// CRDStep installs or upgrades the definition of Migration.
+// CRDStep installs or upgrades the definition of a kind.
 type CRDStep struct {
 	Cluster *cluster.Cluster
+	// Kind that is defined. Default: Migration.
+	Kind cluster.Definition
+	// Name is the ID. Default: secure/crd.
+	Name string
 	// Upgrade is true if the cluster has a definition, though maybe of another build.
 	Upgrade bool
 }
 
+func (s *CRDStep) kind() cluster.Definition { return cmp.Or(s.Kind, cluster.Migration) }
+
 // ID implements engine.Step.
-func (*CRDStep) ID() string { return "secure/crd" }
+func (s *CRDStep) ID() string { return cmp.Or(s.Name, "secure/crd") }
 
 // Title implements engine.Step.
-func (*CRDStep) Title() string { return "Install the definition of Migration" }
+func (s *CRDStep) Title() string { return fmt.Sprintf("Install the definition of %s", s.kind()) }
 
 // State implements engine.Step.
 func (s *CRDStep) State(ctx context.Context) (engine.State, error) {
-	current, err := s.Cluster.CRDCurrent(ctx)
+	current, err := s.Cluster.Current(ctx, s.kind())
 	if err != nil {
 		return engine.Unknown, err
 	}
@@ -42,20 +49,20 @@ func (s *CRDStep) State(ctx context.Context) (engine.State, error) {
 }
 
 // Do implements engine.Step.
-func (s *CRDStep) Do(ctx context.Context) error { return s.Cluster.InstallCRD(ctx) }
+func (s *CRDStep) Do(ctx context.Context) error { return s.Cluster.Define(ctx, s.kind()) }
 
 // Verify implements engine.Step.
 func (s *CRDStep) Verify(ctx context.Context) error {
-	current, err := s.Cluster.CRDCurrent(ctx)
+	current, err := s.Cluster.Current(ctx, s.kind())
 	if err == nil && !current {
-		return engine.NotYet("the definition of Migration is not established")
+		return engine.NotYet("the definition of %s is not established", s.kind())
 	}
 	return err
 }
 
 // Preview implements engine.Previewer.
 func (s *CRDStep) Preview() ([]engine.Change, error) {
-	crd, err := cluster.MigrationCRD()
+	crd, err := s.kind().CRD()
 	if err != nil {
 		return nil, err
 	}
