@@ -1,0 +1,115 @@
+// Package agents puts replumb's agents on every node, waits for them, tells which of them are silent, and takes them away. What the
+// agents themselves do is in internal/agent, what follows from what they report in internal/proof.
+package agents
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/addr"
+	"github.com/replumb/replumb/internal/cluster"
+	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/migration"
+)
+
+const (
+	// Phase is the name of the phase that Install is.
+	Phase = "agents"
+	// HostSet is the DaemonSet of the agents in the network of nodes.
+	HostSet = "agent"
+	// PodSet is the DaemonSet of those in the network of pods.
+	PodSet = "probe"
+	// Service is the Service that agents call. It leads to the pods of PodSet.
+	Service = "probe"
+
+	// account is who agents are, and access what they may do.
+	account = "agent"
+	access  = "replumb-agent"
+
+	// DefaultWait is how long agents may take to report if nobody says.
+	DefaultWait = 2 * time.Minute
+	// defaultDomain is that of cluster DNS if nobody says.
+	defaultDomain = "cluster.local"
+)
+
+// Set is the agents of one migration. It must not be copied: it remembers which agents it has heard.
+type Set struct {
+	Cluster   *cluster.Cluster
+	Migration string
+	// Image of replumb.
+	Image string
+	// Domain of cluster DNS. Default: cluster.local.
+	Domain string
+	// Pool is where the Service that agents call gets its address from. Nil leaves that to the API server.
+	Pool *addr.Pool
+	// Wait is how long an agent may take to report. Default: DefaultWait.
+	Wait time.Duration
+	// Now is the clock. Default: time.Now.
+	Now func() time.Time
+
+	memory Memory
+}
+
+func (s *Set) wait() time.Duration { return cmp.Or(s.Wait, DefaultWait) }
+
+func (s *Set) now() time.Time {
+	if s.Now != nil {
+		return s.Now()
+	}
+	return time.Now()
+}
+
+// Install puts agents on every node and waits until they report. The namespace must be there.
+func (s *Set) Install() []engine.Group {
+	return []engine.Group{
+		{Parallel: 1, Steps: []engine.Step{
+			&migration.CRDStep{Cluster: s.Cluster, Kind: cluster.NodeReport, Name: "agents/crd"},
+			&migration.PrivilegeStep{Cluster: s.Cluster, Name: "agents/pod-security"},
+			&applyStep{set: s, id: "agents/rights", title: "Let agents read what they watch, and report", build: s.rights},
+			&serviceStep{set: s},
+		}},
+		{Parallel: 2, Steps: []engine.Step{
+			&applyStep{set: s, id: "agents/host", title: "Run an agent in the network of every node", build: s.hostSet},
+			&applyStep{set: s, id: "agents/pods", title: "Run an agent in the network of pods on every node", build: s.podSet},
+		}},
+		{Parallel: 1, Steps: []engine.Step{&reportingStep{set: s}}},
+	}
+}
+
+// Remove takes away what Install has made, but for the definition of NodeReport and the namespace.
+func (s *Set) Remove() []engine.Step { return []engine.Step{&removeStep{set: s}} }
+
+// Reporting looks which agents report now, and why others do not. What it has heard it remembers for the next time: that an agent
+// reports is proven by a report which was not there when it was looked before.
+func (s *Set) Reporting(ctx context.Context) (Outlook, error) {
+	v, err := s.View(ctx)
+	if err != nil {
+		return Outlook{}, err
+	}
+	return s.memory.Look(v, s.wait()), nil
+}
+
+// Silent are the agents that have not reported for longer than Wait, though their nodes are ready.
+func (s *Set) Silent(ctx context.Context) ([]Silent, error) {
+	o, err := s.Reporting(ctx)
+	return o.Silent(s.wait()), err
+}
+
+// free fails as long as the agents of another migration that goes on are on the nodes: there is one set for all.
+func (s *Set) free(ctx context.Context, object string, labels map[string]string) error {
+	other := labels[v1alpha1.LabelMigration]
+	if other == s.Migration || other == "" {
+		return nil
+	}
+	m, err := migration.Get(ctx, s.Cluster, other)
+	if err != nil || m == nil || m.Status.Phase == v1alpha1.PhaseFinished || m.Status.Phase == v1alpha1.PhaseRolledBack {
+		return err
+	}
+	return &migration.StateError{
+		Name: other, Problem: fmt.Sprintf("is under way, and %s is its own", object),
+		Hint: fmt.Sprintf("replumb finish %s, or rollback, first; or do without agents: spec.proof.agents: Disabled", other),
+	}
+}

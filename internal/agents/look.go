@@ -1,0 +1,201 @@
+package agents
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/selection"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine"
+)
+
+// View reads what there is to see of the agents.
+func (s *Set) View(ctx context.Context) (View, error) {
+	v := View{From: s.now()}
+	nodes, reports := &corev1.NodeList{}, &v1alpha1.NodeReportList{}
+	if err := s.Cluster.List(ctx, nodes); err != nil {
+		return v, fmt.Errorf("listing nodes: %w", err)
+	}
+	if err := s.Cluster.List(ctx, reports); client.IgnoreNotFound(err) != nil {
+		return v, fmt.Errorf("listing nodereports: %w", err)
+	}
+	var err error
+	if v.Pods, err = s.pods(ctx); err != nil {
+		return v, err
+	}
+	sets, err := s.sets(ctx)
+	if err != nil {
+		return v, err
+	}
+	v.Nodes, v.Reports, v.Sets = nodes.Items, reports.Items, map[string]string{}
+	for i := range sets {
+		if sets[i].DeletionTimestamp.IsZero() {
+			v.Sets[sets[i].Name] = sets[i].Spec.Template.Annotations[templateAnnotation]
+		}
+	}
+	if v.incomplete() {
+		if v.Warnings, err = s.warnings(ctx, sets); err != nil {
+			return v, err
+		}
+	}
+	v.Until = s.now()
+	return v, nil
+}
+
+// ours selects what this migration has in replumb's namespace in one of some roles.
+func (s *Set) ours(roles ...string) *client.ListOptions {
+	want := labels.SelectorFromSet(labels.Set{v1alpha1.LabelMigration: s.Migration})
+	in, err := labels.NewRequirement(v1alpha1.LabelRole, selection.In, roles)
+	if err != nil {
+		return &client.ListOptions{LabelSelector: labels.Nothing()} // of roles that are no labels there are no objects
+	}
+	return &client.ListOptions{Namespace: v1alpha1.SystemNamespace, LabelSelector: want.Add(*in)}
+}
+
+func (s *Set) pods(ctx context.Context) ([]corev1.Pod, error) {
+	all := &corev1.PodList{}
+	if err := s.Cluster.List(ctx, all, s.ours(v1alpha1.RoleAgent, v1alpha1.RoleProbe)); err != nil {
+		return nil, fmt.Errorf("listing the pods of agents: %w", err)
+	}
+	return all.Items, nil
+}
+
+func (s *Set) sets(ctx context.Context) ([]appsv1.DaemonSet, error) {
+	all := &appsv1.DaemonSetList{}
+	if err := s.Cluster.List(ctx, all, s.ours(v1alpha1.RoleAgent, v1alpha1.RoleProbe)); err != nil {
+		return nil, fmt.Errorf("listing the daemonsets of agents: %w", err)
+	}
+	return all.Items, nil
+}
+
+// incomplete reports whether a pod is missing or has not started, which events may tell more about.
+func (v *View) incomplete() bool {
+	seen := newIndex(v)
+	for i := range v.Nodes {
+		for _, o := range []v1alpha1.ProbeOrigin{v1alpha1.FromHost, v1alpha1.FromPod} {
+			p := seen.pods[agentKey{v.Nodes[i].Name, o}]
+			if expected(&v.Nodes[i]) && (p == nil || p.Status.Phase == corev1.PodPending) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// warnings are the latest ones about DaemonSets and pods of agents. They are a courtesy: who may not read events goes without.
+func (s *Set) warnings(ctx context.Context, sets []appsv1.DaemonSet) (map[string]string, error) {
+	all := &corev1.EventList{}
+	err := s.Cluster.List(
+		ctx, all, client.InNamespace(v1alpha1.SystemNamespace), client.MatchingFields{"type": corev1.EventTypeWarning},
+	)
+	if apierrors.IsForbidden(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("listing events: %w", err)
+	}
+	slices.SortStableFunc(all.Items, func(a, b corev1.Event) int { return when(&a).Compare(when(&b)) })
+	latest := map[string]string{}
+	for i := range all.Items {
+		e := &all.Items[i]
+		about := e.InvolvedObject
+		former := about.Kind == "DaemonSet" &&
+			!slices.ContainsFunc(sets, func(d appsv1.DaemonSet) bool { return d.Name == about.Name && d.UID == about.UID })
+		if !former && (about.Kind == "DaemonSet" || about.Kind == "Pod") {
+			latest[about.Name] = strings.TrimSpace(e.Message)
+		}
+	}
+	return latest, nil
+}
+
+// when an event was last seen, by whichever of its fields whoever wrote it uses.
+func when(e *corev1.Event) time.Time {
+	t := e.CreationTimestamp.Time
+	for _, other := range []time.Time{e.LastTimestamp.Time, e.EventTime.Time} {
+		if other.After(t) {
+			t = other
+		}
+	}
+	if e.Series != nil && e.Series.LastObservedTime.After(t) {
+		t = e.Series.LastObservedTime.Time
+	}
+	return t
+}
+
+// reportingStep waits until both agents of every node that is ready report.
+type reportingStep struct {
+	set  *Set
+	note string
+}
+
+var (
+	_ engine.Waiter = (*reportingStep)(nil)
+	_ engine.Timed  = (*reportingStep)(nil)
+	_ engine.Noter  = (*reportingStep)(nil)
+)
+
+func (*reportingStep) ID() string                                  { return "agents/reporting" }
+func (*reportingStep) Title() string                               { return "See that the agents of every ready node report" }
+func (*reportingStep) Waits()                                      {}
+func (s *reportingStep) Deadline() time.Duration                   { return s.set.wait() }
+func (s *reportingStep) Note() string                              { return s.note }
+func (*reportingStep) State(context.Context) (engine.State, error) { return engine.Pending, nil }
+func (*reportingStep) Do(context.Context) error                    { return nil }
+
+// Verify implements engine.Step.
+func (s *reportingStep) Verify(ctx context.Context) error {
+	o, err := s.set.Reporting(ctx)
+	if err != nil {
+		return err
+	}
+	if s.note = o.Note(); len(o.Missing) > 0 {
+		return engine.NotYet("%w", &SilentError{Missing: o.Missing})
+	}
+	return nil
+}
+
+// SilentError says that agents do not report.
+type SilentError struct {
+	Missing []Silent
+}
+
+func (e *SilentError) Error() string {
+	var texts []string
+	for _, m := range e.Missing {
+		texts = append(texts, m.String())
+	}
+	text := strings.Join(texts[:min(most, len(texts))], "; ")
+	if more := len(texts) - most; more > 0 {
+		text += fmt.Sprintf("; and %d more agents", more)
+	}
+	return text
+}
+
+// Advice says what to do.
+func (e *SilentError) Advice() string {
+	hints := []struct {
+		cause Cause
+		text  string
+	}{
+		{NoImage, "push the image to where nodes pull from, or load it into them, and name it in spec.proof.image"},
+		{NoPod, "kubectl describe daemonset -n " + v1alpha1.SystemNamespace + " shows who refuses pods: let them in, by label or quota"},
+		{Unscheduled, "make room on the nodes: an agent asks for 10m of CPU time and 32Mi"},
+		{Ends, "kubectl logs -n " + v1alpha1.SystemNamespace + " POD --previous tells more"},
+		{Mute, "kubectl logs -n " + v1alpha1.SystemNamespace + " POD tells whether it reaches the API server and may write NodeReports"},
+	}
+	for _, h := range hints {
+		if slices.ContainsFunc(e.Missing, func(s Silent) bool { return s.Cause == h.cause }) {
+			return h.text + "; then run the same command again, or do without agents: spec.proof.agents: Disabled"
+		}
+	}
+	return "when the cause is removed, run the same command again, or do without agents: spec.proof.agents: Disabled"
+}

@@ -1,0 +1,303 @@
+package agents
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+)
+
+const host, pod = v1alpha1.FromHost, v1alpha1.FromPod
+
+// scene is what there is to see, of nodes whose agents are all well unless something is changed.
+type scene struct {
+	View
+	now time.Time
+}
+
+func newScene(nodes ...string) *scene {
+	s := &scene{now: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)}
+	s.Sets = map[string]string{HostSet: "t", PodSet: "t"}
+	s.Warnings = map[string]string{}
+	for _, name := range nodes {
+		s.Nodes = append(s.Nodes, corev1.Node{
+			ObjectMeta: metav1.ObjectMeta{Name: name},
+			Status:     corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}},
+		})
+		r := v1alpha1.NodeReport{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		for _, o := range []v1alpha1.ProbeOrigin{host, pod} {
+			p := s.start(name, o)
+			r.Status.Agents = append(r.Status.Agents, v1alpha1.AgentReport{Origin: o, Instance: string(p.UID)})
+		}
+		s.Reports = append(s.Reports, r)
+	}
+	return s
+}
+
+// start makes another pod of an agent.
+func (s *scene) start(node string, o v1alpha1.ProbeOrigin) *corev1.Pod {
+	role := map[v1alpha1.ProbeOrigin]string{host: v1alpha1.RoleAgent, pod: v1alpha1.RoleProbe}[o]
+	name := setOf(o) + "-" + node
+	s.Pods = append(s.Pods, corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: name, UID: types.UID(name + "-" + s.now.Format("150405")), CreationTimestamp: metav1.NewTime(s.now),
+			Labels: map[string]string{v1alpha1.LabelRole: role}, Annotations: map[string]string{templateAnnotation: "t"},
+		},
+		Spec: corev1.PodSpec{NodeName: node, Containers: []corev1.Container{{Image: "example.com/replumb:v1"}}},
+		Status: corev1.PodStatus{
+			Phase: corev1.PodRunning, ContainerStatuses: []corev1.ContainerStatus{{State: corev1.ContainerState{
+				Running: &corev1.ContainerStateRunning{},
+			}}},
+		},
+	})
+	return &s.Pods[len(s.Pods)-1]
+}
+
+func (s *scene) pod(node string, o v1alpha1.ProbeOrigin) *corev1.Pod {
+	return newIndex(&s.View).pods[agentKey{node, o}]
+}
+
+func (s *scene) report(node string, o v1alpha1.ProbeOrigin) *v1alpha1.AgentReport {
+	return newIndex(&s.View).reports[agentKey{node, o}]
+}
+
+// waits lets time pass, and all agents report but those of some nodes.
+func (s *scene) waits(d time.Duration, mute ...string) *scene {
+	s.now = s.now.Add(d)
+	for i := range s.Reports {
+		for j := range s.Reports[i].Status.Agents {
+			if a := &s.Reports[i].Status.Agents[j]; !slices.Contains(mute, s.Reports[i].Name) {
+				a.Sequence++
+				a.ReportedAt = metav1.NewMicroTime(s.now)
+			}
+		}
+	}
+	return s
+}
+
+func (s *scene) look(m *Memory) Outlook {
+	s.From, s.Until = s.now, s.now
+	return m.Look(s.View, time.Minute)
+}
+
+// seen is an outlook in short.
+func seen(o Outlook) string {
+	text := strings.Join(o.Reporting, " ")
+	for _, m := range o.Missing {
+		text += "\n" + m.Node + " " + string(m.Origin) + " " + string(m.Cause) + ": " + m.Reason
+	}
+	if note := o.Note(); note != "" {
+		text += "\nnote: " + note
+	}
+	return strings.TrimSpace(text)
+}
+
+func expect(t *testing.T, got Outlook, want string) {
+	t.Helper()
+	if text := seen(got); text != want {
+		t.Errorf("got:\n%s\nwant:\n%s", text, want)
+	}
+}
+
+// TestWhatWasThereIsHearsay: reports of agents that may have stopped long ago prove nothing.
+func TestWhatWasThereIsHearsay(t *testing.T) {
+	s, m := newScene("a", "b"), &Memory{}
+	o := s.look(m)
+	if len(o.Reporting) > 0 || len(o.Missing) != 4 {
+		t.Errorf("at first: %+v", o)
+	}
+	expect(t, s.waits(10*time.Second, "b").look(m), "a\n"+
+		"b Host Mute: pod agent-b runs, but has not reported since it was first looked for\n"+
+		"b Pod Mute: pod probe-b runs, but has not reported since it was first looked for")
+	expect(t, s.waits(10*time.Second).look(m), "a b")
+}
+
+// TestSilence: an agent is silent once nothing was heard of it for longer than it may take, by the clock of who listens.
+func TestSilence(t *testing.T) {
+	s, m := newScene("a", "b"), &Memory{}
+	s.look(m)
+	s.waits(10 * time.Second).look(m)
+	heard := s.now
+	if o := s.waits(time.Minute, "b").look(m); len(o.Missing) > 0 || len(o.Silent(time.Minute)) > 0 {
+		t.Errorf("too early: %+v", o.Missing)
+	}
+	o := s.waits(time.Second, "b").look(m)
+	expect(t, o, "a\nb Host Mute: pod agent-b runs, but reports no more\nb Pod Mute: pod probe-b runs, but reports no more")
+	silent := o.Silent(time.Minute)
+	if len(silent) != 2 || !silent[0].Since.Equal(heard) {
+		t.Errorf("silent: %+v, want since %s", silent, heard)
+	}
+	expect(t, s.waits(time.Second).look(m), "a b")
+}
+
+// TestReplaced: a pod that is replaced has as long as any to report, counted from when the one before was heard.
+func TestReplaced(t *testing.T) {
+	s, m := newScene("a"), &Memory{}
+	s.look(m)
+	s.waits(10 * time.Second).look(m)
+	s.pod("a", host).DeletionTimestamp = &metav1.Time{Time: s.now}
+	expect(t, s.waits(10*time.Second, "a").look(m), "a Host Starting: pod agent-a is ending, and no other has been made")
+	p := s.start("a", host)
+	p.Status.Phase, p.Status.ContainerStatuses = corev1.PodPending, nil
+	o := s.waits(10*time.Second, "a").look(m)
+	expect(t, o, "a Host Starting: pod agent-a has not started")
+	if len(o.Silent(time.Minute)) > 0 || len(o.Silent(19*time.Second)) != 1 {
+		t.Errorf("silent: %+v", o.Missing)
+	}
+	p = s.pod("a", host)
+	p.Status.Phase = corev1.PodRunning
+	expect(t, s.waits(10*time.Second).look(m), "a Host Mute: pod agent-a runs, but has not reported") // the words are the old one's
+	s.report("a", host).Instance, s.report("a", host).Sequence = string(p.UID), 1
+	expect(t, s.look(m), "a")
+}
+
+// TestNodesThatAreNotReady: they are named, not waited for, and their agents have all the time again when they are back.
+func TestNodesThatAreNotReady(t *testing.T) {
+	s, m := newScene("a", "b"), &Memory{}
+	s.look(m)
+	s.waits(10 * time.Second).look(m)
+	s.Nodes[1].Status.Conditions[0].Status = corev1.ConditionUnknown
+	expect(t, s.waits(time.Hour, "b").look(m), "a\nnote: not ready and not waited for: b")
+	s.Nodes[1].Status.Conditions[0].Status = corev1.ConditionTrue
+	o := s.waits(time.Second, "b").look(m)
+	if len(o.Missing) != 2 || len(o.Silent(time.Minute)) > 0 {
+		t.Errorf("just back: %+v", o)
+	}
+	if o = s.waits(time.Minute+time.Second, "b").look(m); len(o.Silent(time.Minute)) != 2 {
+		t.Errorf("silent: %+v", o)
+	}
+}
+
+func TestNodesWithoutAgents(t *testing.T) {
+	s, m := newScene("a", "b"), &Memory{}
+	s.Nodes[1].Labels = map[string]string{corev1.LabelOSStable: "windows"}
+	s.look(m)
+	expect(t, s.waits(time.Second, "b").look(m), "a\nnote: no agent can run on b")
+}
+
+func TestClocks(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		off  time.Duration
+		want string
+	}{
+		{"right", 0, "a"},
+		{"within bounds", 2 * time.Second, "a"},
+		{"ahead", 5 * time.Second, "a\nnote: the clock of node a is more than 5s ahead"},
+		{"late, maybe", -11 * time.Second, "a"}, // it may have come just after the look before, ten seconds ago
+		{"behind", -15 * time.Second, "a\nnote: the clock of node a is more than 5s behind"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			s, m := newScene("a"), &Memory{}
+			s.look(m)
+			s.waits(10 * time.Second)
+			s.report("a", host).ReportedAt = metav1.NewMicroTime(s.now.Add(tt.off))
+			expect(t, s.look(m), tt.want)
+		})
+	}
+}
+
+func TestReasons(t *testing.T) {
+	waiting := func(reason, message string) func(*scene, *corev1.Pod) {
+		return func(_ *scene, p *corev1.Pod) {
+			p.Status.Phase = corev1.PodPending
+			p.Status.ContainerStatuses[0].State = corev1.ContainerState{
+				Waiting: &corev1.ContainerStateWaiting{Reason: reason, Message: message},
+			}
+		}
+	}
+	for _, tt := range []struct {
+		name   string
+		change func(*scene, *corev1.Pod)
+		want   string
+	}{
+		{"refused", func(s *scene, _ *corev1.Pod) {
+			s.Pods = slices.DeleteFunc(s.Pods, func(p corev1.Pod) bool { return p.Name == "agent-a" })
+			s.Warnings[HostSet] = `Error creating: pods "agent-" is forbidden: exceeded quota`
+		}, `NoPod: there is no pod of daemonset replumb-system/agent: Error creating: pods "agent-" is forbidden: exceeded quota`},
+		{"no set", func(s *scene, _ *corev1.Pod) { delete(s.Sets, HostSet) }, "NoPod: daemonset replumb-system/agent does not exist"},
+		{"older", func(s *scene, _ *corev1.Pod) { s.Sets[HostSet] = "u" }, "Starting: pod agent-a is to be replaced"},
+		{"not scheduled", func(_ *scene, p *corev1.Pod) {
+			p.Spec.NodeName, p.Status.Phase, p.Status.ContainerStatuses = "", corev1.PodPending, nil
+			p.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
+				RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
+					MatchFields: []corev1.NodeSelectorRequirement{
+						{Key: metav1.ObjectNameField, Operator: corev1.NodeSelectorOpIn, Values: []string{"a"}},
+					},
+				}}},
+			}}
+			p.Status.Conditions = []corev1.PodCondition{
+				{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Message: "0/1 nodes are available: 1 Insufficient cpu."},
+			}
+		}, "Unscheduled: pod agent-a is not scheduled: 0/1 nodes are available: 1 Insufficient cpu."},
+		{
+			"image", waiting("ImagePullBackOff", `Back-off pulling image "example.com/replumb:v1": not found`),
+			`NoImage: pod agent-a has no image example.com/replumb:v1: ImagePullBackOff Back-off pulling image "example.com/replumb:v1": not found`,
+		},
+		{"network", func(s *scene, p *corev1.Pod) {
+			waiting("ContainerCreating", "")(s, p)
+			s.Warnings["agent-a"] = "Failed to create pod sandbox: no addresses"
+		}, "Starting: pod agent-a has not started: ContainerCreating: Failed to create pod sandbox: no addresses"},
+		{"crash", func(s *scene, p *corev1.Pod) {
+			waiting("CrashLoopBackOff", "back-off 10s")(s, p)
+			p.Status.ContainerStatuses[0].LastTerminationState.Terminated = &corev1.ContainerStateTerminated{
+				ExitCode: 2, Reason: "Error", Message: "starting\nerror: NODE_NAME is not set\n",
+			}
+		}, "Ends: pod agent-a ended with code 2: error: NODE_NAME is not set"},
+		{"memory", func(_ *scene, p *corev1.Pod) {
+			p.Status.ContainerStatuses[0].State = corev1.ContainerState{
+				Terminated: &corev1.ContainerStateTerminated{ExitCode: 137, Reason: "OOMKilled"},
+			}
+		}, "Ends: pod agent-a ended with code 137: OOMKilled"},
+		{"evicted", func(_ *scene, p *corev1.Pod) {
+			p.Status = corev1.PodStatus{Phase: corev1.PodFailed, Reason: "Evicted", Message: "The node was low on resource: memory."}
+		}, "Ends: pod agent-a has failed: Evicted The node was low on resource: memory."},
+		{"never reported", func(s *scene, _ *corev1.Pod) {
+			s.Reports[0].Status.Agents = s.Reports[0].Status.Agents[1:]
+		}, "Mute: pod agent-a runs, but has not reported"},
+		{"trouble", func(s *scene, _ *corev1.Pod) {
+			s.report("a", host).Problem = "connection tracking cannot be read: operation not permitted"
+		}, "Trouble: pod agent-a reports: connection tracking cannot be read: operation not permitted"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			s, m := newScene("a"), &Memory{}
+			s.look(m)
+			s.waits(10 * time.Second).look(m)
+			tt.change(s, s.pod("a", host))
+			expect(t, s.waits(10*time.Second).look(m), "a Host "+tt.want)
+		})
+	}
+}
+
+// TestTroubleIsSilence: an agent that says all the time that it cannot see is as good as none.
+func TestTroubleIsSilence(t *testing.T) {
+	s, m := newScene("a"), &Memory{}
+	s.look(m)
+	s.waits(10 * time.Second).look(m)
+	s.report("a", pod).Problem = "blind"
+	for range 6 {
+		if o := s.waits(10 * time.Second).look(m); len(o.Silent(time.Minute)) > 0 {
+			t.Errorf("too early: %+v", o.Missing)
+		}
+	}
+	if o := s.waits(10 * time.Second).look(m); len(o.Silent(time.Minute)) != 1 {
+		t.Errorf("got %+v", o)
+	}
+}
+
+func TestSilentErrorNamesAFew(t *testing.T) {
+	var all []Silent
+	for _, n := range []string{"a", "b", "c", "d", "e", "f", "g"} {
+		all = append(all, Silent{Node: n, Cause: NoImage, Reason: "no image"})
+	}
+	e := &SilentError{Missing: all}
+	if !strings.HasSuffix(e.Error(), "; node e: no image; and 2 more agents") || !strings.HasPrefix(e.Advice(), "push the image") {
+		t.Errorf("%s (%s)", e, e.Advice())
+	}
+}
