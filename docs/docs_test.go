@@ -4,12 +4,14 @@ package docs_test
 import (
 	"flag"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
 	rbacv1 "k8s.io/api/rbac/v1"
 	"sigs.k8s.io/yaml"
 
+	"github.com/replumb/replumb/internal/agents"
 	"github.com/replumb/replumb/internal/check"
 	"github.com/replumb/replumb/internal/cluster"
 	"github.com/replumb/replumb/internal/cni"
@@ -72,7 +74,8 @@ func TestCodesAreUnique(t *testing.T) {
 // TestRolesGrantExactlyTheRights compares the roles in deploy with what each kind of migration needs.
 func TestRolesGrantExactlyTheRights(t *testing.T) {
 	for file, rights := range map[string][]cluster.Right{
-		"../deploy/rbac.yaml": servicecidr.Rights(), "../deploy/rbac-pod-cidr.yaml": podcidr.Rights(),
+		"../deploy/rbac.yaml":                slices.Concat(servicecidr.Rights(), agents.Rights()),
+		"../deploy/rbac-pod-cidr.yaml":       podcidr.Rights(),
 		"../deploy/rbac-pod-cidr-nodes.yaml": podcidr.NodeRights(),
 		"../deploy/rbac-nodes.yaml":          nodes.Rights(),
 		"../deploy/rbac-mirror.yaml":         mirror.Rights(),
