@@ -195,7 +195,7 @@ func (b *Barrier) ask(ctx context.Context) {
 			actx, cancel := context.WithTimeout(ctx, 5*time.Second)
 			defer cancel()
 			body, err := b.Probe.Ask(actx, node, b.sentinel.Spec.HealthCheckNodePort)
-			if err == nil && b.reports(body) {
+			if err == nil && Passed(body, b.sentinel) {
 				return nil
 			}
 			mu.Lock()
@@ -209,15 +209,15 @@ func (b *Barrier) ask(ctx context.Context) {
 	b.waiting = missing
 }
 
-// reports reads the answer of kube-proxy's health-check server (k8s.io/kubernetes
+// Passed reads the answer of kube-proxy's health-check server (k8s.io/kubernetes
 // pkg/proxy/healthcheck/service_health.go). It must be about this very sentinel.
-func (b *Barrier) reports(body []byte) bool {
+func Passed(body []byte, sentinel *corev1.Service) bool {
 	var answer struct {
 		Service        struct{ Namespace, Name string }
 		LocalEndpoints int
 	}
 	err := json.Unmarshal(body, &answer)
-	return err == nil && answer.Service.Namespace == b.sentinel.Namespace && answer.Service.Name == b.sentinel.Name &&
+	return err == nil && answer.Service.Namespace == sentinel.Namespace && answer.Service.Name == sentinel.Name &&
 		answer.LocalEndpoints >= 1
 }
 

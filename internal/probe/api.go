@@ -3,8 +3,6 @@ package probe
 import (
 	"bufio"
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -25,7 +23,7 @@ type apiCall struct {
 func (a *apiCall) close() {}
 
 func (a *apiCall) do(ctx context.Context) error {
-	conn, err := a.connect(ctx)
+	conn, err := dialTLS(ctx, a.dialer, a.target)
 	if err != nil {
 		return err
 	}
@@ -37,32 +35,6 @@ func (a *apiCall) do(ctx context.Context) error {
 	request.Close = true
 	_, err = a.exchange(ctx, conn, bufio.NewReader(conn), request)
 	return err
-}
-
-// connect opens a connection to a server that proves, by the cluster's authority, to be the host in the address.
-func (a *apiCall) connect(ctx context.Context) (net.Conn, error) {
-	host, _, err := net.SplitHostPort(a.target.Address)
-	if err != nil {
-		return nil, err
-	}
-	authority, err := os.ReadFile(a.target.CAFile)
-	if err != nil {
-		return nil, err
-	}
-	roots := x509.NewCertPool()
-	if !roots.AppendCertsFromPEM(authority) {
-		return nil, fmt.Errorf("%s holds no certificate", a.target.CAFile)
-	}
-	raw, err := a.dialer.dial(ctx, a.target.Address)
-	if err != nil {
-		return nil, err
-	}
-	conn := tls.Client(raw, &tls.Config{RootCAs: roots, ServerName: host})
-	if err := conn.HandshakeContext(ctx); err != nil {
-		_ = raw.Close()
-		return nil, fmt.Errorf("TLS handshake: %w", err)
-	}
-	return conn, nil
 }
 
 func (a *apiCall) request(ctx context.Context) (*http.Request, error) {
@@ -165,7 +137,7 @@ func (k *keptAPICall) do(ctx context.Context) error {
 // over sends one request over conn, or over a new connection if that is nil, and returns the connection to go on with.
 func (k *keptAPICall) over(ctx context.Context, conn *keptConn) (*keptConn, error) {
 	if conn == nil {
-		raw, err := k.connect(ctx)
+		raw, err := dialTLS(ctx, k.dialer, k.target)
 		if err != nil {
 			return nil, err
 		}

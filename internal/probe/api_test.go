@@ -110,7 +110,9 @@ func TestKeptConnection(t *testing.T) {
 	})
 	target.Kind = APIKept
 	target = target.withDefaults("")
-	requester := newRequester(target, func(time.Time) { t.Error("a connection closed between requests is none that broke") })
+	requester := newRequester(target, hooks{
+		reconnected: func(time.Time) { t.Error("a connection closed between requests is none that broke") },
+	})
 	defer requester.close()
 	ask := func() error { return requester.do(t.Context()) }
 	for range 3 {
@@ -154,7 +156,7 @@ func TestKeptConnectionToServerThatEnds(t *testing.T) {
 		w.WriteHeader(http.StatusServiceUnavailable)
 	})
 	target.Kind = APIKept
-	requester := newRequester(target.withDefaults(""), func(time.Time) {})
+	requester := newRequester(target.withDefaults(""), hooks{})
 	defer requester.close()
 	for range 3 {
 		if err := requester.do(t.Context()); err != nil {

@@ -32,7 +32,9 @@ const (
 	WrongClient    Class = "wrong-client-address"
 	// NotSent is a request that never got a slot, because all of them were stuck: a loss, though nothing left the host.
 	NotSent Class = "not-sent"
-	Other   Class = "other"
+	// OwnLimit is a request that the prober's own machine had no port, file or memory left for: it says nothing about the target.
+	OwnLimit Class = "own-limit"
+	Other    Class = "other"
 )
 
 // Failure is an error with its class.
@@ -65,19 +67,34 @@ func classify(err error) Class {
 		return classifyDNS(dns)
 	}
 	var untrusted *tls.CertificateVerificationError
+	var plain tls.RecordHeaderError
 	switch {
 	case errors.As(err, &untrusted):
 		return BadCertificate
-	case errors.Is(err, syscall.ECONNREFUSED):
-		return ConnectRefused
-	case errors.Is(err, syscall.EHOSTUNREACH), errors.Is(err, syscall.ENETUNREACH):
-		return Unreachable
-	case errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE), errors.Is(err, syscall.ECONNABORTED):
-		return Reset
+	case errors.As(err, &plain):
+		return BadAnswer
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, net.ErrClosed):
 		return Closed
 	case isTimeout(err):
 		return classifyTimeout(err)
+	}
+	return classifyErrno(err)
+}
+
+func classifyErrno(err error) Class {
+	var errno syscall.Errno
+	if !errors.As(err, &errno) {
+		return Other
+	}
+	switch errno {
+	case syscall.ECONNREFUSED:
+		return ConnectRefused
+	case syscall.EHOSTUNREACH, syscall.ENETUNREACH:
+		return Unreachable
+	case syscall.ECONNRESET, syscall.EPIPE, syscall.ECONNABORTED:
+		return Reset
+	case syscall.EADDRNOTAVAIL, syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM:
+		return OwnLimit
 	}
 	return Other
 }

@@ -2,6 +2,7 @@ package probe
 
 import (
 	"context"
+	"net/netip"
 	"sync"
 	"time"
 )
@@ -15,8 +16,15 @@ type requester interface {
 	close()
 }
 
-// Prober probes the targets of a Config.
+// Prober probes the targets of a Config. Its hooks, which may be nil, are to be set before Run; they are called from many places at
+// once, and hold up the request that they are called for.
 type Prober struct {
+	// OnFailure is told of each failed request at once. The window that it is counted in follows when the second is over.
+	OnFailure func(target string, scheduled time.Time, failure *Failure)
+	// OnConnect is told of each TCP connection and UDP socket that is opened, those to name servers included. A connection
+	// is told of once it is made, when its packets may have been seen already; one that is never made is not told of.
+	OnConnect func(network string, local, remote netip.AddrPort)
+
 	runs []*run
 	emit func(Window) error
 }
@@ -40,7 +48,7 @@ func (p *Prober) Run(ctx context.Context) error {
 	for i, r := range p.runs {
 		// Spread the targets over one interval so that they do not all fire at the same instant.
 		offset := r.target.interval() * time.Duration(i) / time.Duration(len(p.runs))
-		r.start(begin)
+		r.start(begin, p.OnFailure, p.OnConnect)
 		paced.Go(func() { r.pace(ctx, begin.Add(offset)) })
 	}
 	ended := make(chan struct{})
@@ -87,17 +95,19 @@ func (p *Prober) write(take func(*recorder, time.Time) ([]Window, error)) error 
 // run is the probing of one target.
 type run struct {
 	target   Target
-	connect  func(target Target, reconnected func(time.Time)) requester
+	connect  func(target Target, hooks hooks) requester
 	recorder *recorder
+	failed   func(target string, scheduled time.Time, failure *Failure)
+	opened   openedFunc
 }
 
-func (r *run) start(begin time.Time) {
-	r.recorder = newRecorder(r.target.Name, begin)
+func (r *run) start(begin time.Time, failed func(string, time.Time, *Failure), opened openedFunc) {
+	r.recorder, r.failed, r.opened = newRecorder(r.target, begin), failed, opened
 }
 
 // pace sends requests at their scheduled times until ctx ends, then waits for those under way.
 func (r *run) pace(ctx context.Context, first time.Time) {
-	requester := r.connect(r.target, r.recorder.reconnected)
+	requester := r.connect(r.target, hooks{reconnected: r.recorder.reconnected, opened: r.opened})
 	defer requester.close()
 	var inFlight sync.WaitGroup
 	defer inFlight.Wait()
@@ -109,12 +119,16 @@ func (r *run) pace(ctx context.Context, first time.Time) {
 		// Multiplying instead of adding keeps the schedule free of drift.
 		scheduled := first.Add(time.Duration(float64(n) * float64(time.Second) / r.target.Rate))
 		r.recorder.advance(scheduled)
+		early := time.Until(scheduled) > 0
 		if !waitUntil(ctx, timer, scheduled) {
 			return
 		}
-		r.recorder.begin(scheduled)
+		if early {
+			r.recorder.wokeLate(scheduled, time.Now())
+		}
+		r.recorder.begin(scheduled, time.Now())
 		if !r.acquire(slots, timer, scheduled) {
-			r.recorder.fail(scheduled, asFailure(failf(NotSent, "all %d requests in flight are stuck", cap(slots))))
+			r.fail(scheduled, failf(NotSent, "all %d requests in flight are stuck", cap(slots)))
 			continue
 		}
 		inFlight.Go(func() {
@@ -146,10 +160,18 @@ func (r *run) request(ctx context.Context, requester requester, scheduled time.T
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Duration(r.target.Timeout))
 	defer cancel()
 	if err := requester.do(ctx); err != nil {
-		r.recorder.fail(scheduled, asFailure(err))
+		r.fail(scheduled, err)
 		return
 	}
 	r.recorder.succeed(scheduled, time.Now())
+}
+
+func (r *run) fail(scheduled time.Time, err error) {
+	failure := asFailure(err)
+	r.recorder.fail(scheduled, failure)
+	if r.failed != nil {
+		r.failed(r.target.Name, scheduled, failure)
+	}
 }
 
 func waitUntil(ctx context.Context, timer *time.Timer, at time.Time) bool {

@@ -36,7 +36,7 @@ func probeFake(t *testing.T, target Target, d time.Duration, delay func(time.Dur
 			series, err = series.Append(w)
 			return err
 		})
-		prober.runs[0].connect = func(Target, func(time.Time)) requester {
+		prober.runs[0].connect = func(Target, hooks) requester {
 			return &fake{began: time.Now(), delay: delay}
 		}
 		// Off the tick, so that the last request is not a matter of luck.

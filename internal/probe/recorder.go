@@ -20,6 +20,7 @@ type recorder struct {
 	horizon time.Time
 	// lastOK is the latest success of all, carried the latest one in a written window.
 	lastOK, carried time.Time
+	stalls          stalls
 }
 
 type openWindow struct {
@@ -29,10 +30,10 @@ type openWindow struct {
 	lastOK    time.Time
 }
 
-func newRecorder(target string, begin time.Time) *recorder {
+func newRecorder(target Target, begin time.Time) *recorder {
 	return &recorder{
-		target: target, open: map[int64]*openWindow{}, next: windowStart(begin),
-		horizon: begin, lastOK: begin, carried: begin,
+		target: target.Name, open: map[int64]*openWindow{}, next: windowStart(begin),
+		horizon: begin, lastOK: begin, carried: begin, stalls: newStalls(target.interval()),
 	}
 }
 
@@ -47,9 +48,10 @@ func (r *recorder) at(t time.Time) *openWindow {
 }
 
 // begin notes a request whose turn has come.
-func (r *recorder) begin(scheduled time.Time) {
+func (r *recorder) begin(scheduled, begun time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.stalls.begin(begun)
 	w := r.at(scheduled)
 	w.pending++
 	w.window.Sent++
@@ -74,6 +76,9 @@ func (r *recorder) succeed(scheduled, answered time.Time) {
 	ended.window.Gap = max(ended.window.Gap, answered.Sub(r.lastOK).Microseconds())
 	ended.lastOK = answered
 	r.lastOK = answered
+	if stall, ok := r.stalls.succeed(answered); ok {
+		ended.window.Stalls = append(ended.window.Stalls, stall)
+	}
 }
 
 // fail notes that a request begun before did not get a good answer.
@@ -99,6 +104,17 @@ func (r *recorder) reconnected(at time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.at(at).window.Reconnects++
+}
+
+// wokeLate notes that the prober, which had only to wait for the time of a request, came to it late.
+func (r *recorder) wokeLate(scheduled, woke time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.stalls.wokeLate(scheduled, woke)
+	if late := woke.Sub(scheduled); late >= lateFrom {
+		w := r.at(scheduled)
+		w.window.Late = max(w.window.Late, late.Microseconds())
+	}
 }
 
 // advance promises that no request will be scheduled before t any more.
@@ -137,6 +153,10 @@ func (r *recorder) final(now time.Time) ([]Window, error) {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if stall, ok := r.stalls.end(now); ok {
+		w := r.at(now)
+		w.window.Stalls = append(w.window.Stalls, stall)
+	}
 	for r.next <= windowStart(now) {
 		w, err := r.write()
 		if err != nil {
@@ -162,6 +182,9 @@ func (r *recorder) write() (Window, error) {
 		r.carried = open.lastOK
 	}
 	w := open.window
+	for i := range w.Stalls {
+		w.Stalls[i].Late = r.stalls.lateIn(w.Stalls[i])
+	}
 	w.Seq, w.Latency, w.LastOK = r.seq, latency, r.carried.UnixMicro()
 	r.seq++
 	r.next++

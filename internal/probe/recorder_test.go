@@ -11,8 +11,8 @@ import (
 func at(ms int) time.Time { return time.UnixMilli(1_000_000_000 + int64(ms)) }
 
 func TestRecorderWritesWindowOnlyWhenItCannotChange(t *testing.T) {
-	r := newRecorder("t", at(0))
-	r.begin(at(900))
+	r := newRecorder(Target{Name: "t", Rate: 10}, at(0))
+	r.begin(at(900), at(900))
 	r.advance(at(1900))
 	if got := mustClose(t, r, at(1500)); len(got) != 0 {
 		t.Fatalf("window written while a request was under way: %+v", got)
@@ -50,7 +50,7 @@ func TestRecorderWindows(t *testing.T) {
 		name: "failures are counted by class and bounded in time",
 		do: func(r *recorder) {
 			for _, ms := range []int{100, 200, 300} {
-				r.begin(at(ms))
+				r.begin(at(ms), at(ms))
 			}
 			r.succeed(at(100), at(150))
 			r.fail(at(300), boom)
@@ -62,15 +62,18 @@ func TestRecorderWindows(t *testing.T) {
 				FirstFailure: 1_000_000_200_000, LastFailure: 1_000_000_300_000, Gap: 150_000, LastOK: 1_000_000_150_000,
 			},
 			{Target: "t", Seq: 1, Start: 1_000_001, LastOK: 1_000_000_150_000},
-			{Target: "t", Seq: 2, Start: 1_000_002, LastOK: 1_000_000_150_000, Until: 1_000_002_500_000},
+			{
+				Target: "t", Seq: 2, Start: 1_000_002, LastOK: 1_000_000_150_000, Until: 1_000_002_500_000,
+				Stalls: []Stall{{Start: 1_000_000_300_000, Length: 2_200_000}},
+			},
 		},
 	}, {
 		name: "gap across windows, reconnect",
 		do: func(r *recorder) {
-			r.begin(at(100))
+			r.begin(at(100), at(100))
 			r.succeed(at(100), at(100))
 			r.reconnected(at(1500))
-			r.begin(at(2100))
+			r.begin(at(2100), at(2100))
 			r.succeed(at(2100), at(2100))
 		},
 		want: []Window{
@@ -84,7 +87,7 @@ func TestRecorderWindows(t *testing.T) {
 	}}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			r := newRecorder("t", at(0))
+			r := newRecorder(Target{Name: "t", Rate: 10}, at(0))
 			tt.do(r)
 			r.advance(at(2500))
 			got, err := r.final(at(2500))

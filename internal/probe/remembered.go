@@ -18,6 +18,7 @@ const resolvConf = "/etc/resolv.conf"
 // longer: one that is stretched, or not kept at all, would be another client.
 type memory struct {
 	server string
+	told   func(network string, conn net.Conn)
 
 	mu      sync.Mutex
 	addrs   []netip.Addr
@@ -66,9 +67,20 @@ func (m *memory) ask(ctx context.Context, host string) (*dns.Msg, error) {
 	const attempt = time.Second
 	client := &dns.Client{Timeout: attempt}
 	for {
-		answer, _, err := client.ExchangeContext(ctx, question, server)
+		answer, err := m.exchange(ctx, client, question, server)
 		if err == nil || ctx.Err() != nil {
 			return answer, err
 		}
 	}
+}
+
+func (m *memory) exchange(ctx context.Context, client *dns.Client, question *dns.Msg, server string) (*dns.Msg, error) {
+	conn, err := client.DialContext(ctx, server)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = conn.Close() }()
+	m.told("udp", conn)
+	answer, _, err := client.ExchangeWithConnContext(ctx, question, conn)
+	return answer, err
 }

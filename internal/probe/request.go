@@ -8,18 +8,24 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"net/netip"
 	"time"
 )
 
-func newRequester(target Target, reconnected func(time.Time)) requester {
-	dialer := newDialer(target.Resolver)
-	if target.Remember {
-		dialer.memory = &memory{server: target.Resolver}
-	}
+// hooks are what a requester has to tell while it works. Either may be nil.
+type hooks struct {
+	reconnected func(time.Time)
+	opened      openedFunc
+}
+
+func newRequester(target Target, hooks hooks) requester {
+	dialer := newDialer(target, hooks.opened)
 	switch target.Kind {
+	case TCP:
+		return &connect{target: target, dialer: dialer}
+	case UDP:
+		return newDatagram(target, dialer)
 	case Stream:
-		return newStream(target, dialer, reconnected)
+		return newStream(target, dialer, hooks.reconnected)
 	case DNS:
 		return &lookup{dialer: dialer, name: target.Address}
 	case API:
@@ -29,67 +35,6 @@ func newRequester(target Target, reconnected func(time.Time)) requester {
 	default:
 		return &get{target: target, dialer: dialer}
 	}
-}
-
-// dialer resolves and connects in two visible steps, so that a failure is blamed on the right one.
-type dialer struct {
-	server  string // host:port of the name server; that of resolv.conf if empty
-	memory  *memory
-	connect net.Dialer
-}
-
-func newDialer(server string) *dialer {
-	return &dialer{server: server, connect: net.Dialer{KeepAlive: -1}}
-}
-
-// resolver is Go's own, which asks the servers of resolv.conf each time and caches nothing. It is a new one for each
-// look-up: one that is shared has look-ups of the same name wait for one another, so that a single datagram that is lost
-// would count as the loss of every request of the next five seconds.
-func (d *dialer) resolver() *net.Resolver {
-	resolver := &net.Resolver{PreferGo: true}
-	if d.server != "" {
-		resolver.Dial = func(ctx context.Context, network, _ string) (net.Conn, error) {
-			return new(net.Dialer).DialContext(ctx, network, d.server)
-		}
-	}
-	return resolver
-}
-
-func (d *dialer) lookUp(ctx context.Context, host string) ([]netip.Addr, error) {
-	if addr, err := netip.ParseAddr(host); err == nil {
-		return []netip.Addr{addr}, nil
-	}
-	if d.memory != nil {
-		return d.memory.lookUp(ctx, host)
-	}
-	addrs, err := d.resolver().LookupNetIP(ctx, "ip", host)
-	if err != nil {
-		return nil, fmt.Errorf("look up %s: %w", host, err)
-	}
-	if len(addrs) == 0 {
-		return nil, failf(DNSNotFound, "look up %s: no address", host)
-	}
-	return addrs, nil
-}
-
-// dial connects to the first address that accepts, like any client would.
-func (d *dialer) dial(ctx context.Context, address string) (net.Conn, error) {
-	host, port, err := net.SplitHostPort(address)
-	if err != nil {
-		return nil, err
-	}
-	addrs, err := d.lookUp(ctx, host)
-	if err != nil {
-		return nil, err
-	}
-	for _, addr := range addrs {
-		var conn net.Conn
-		conn, err = d.connect.DialContext(ctx, "tcp", net.JoinHostPort(addr.Unmap().String(), port))
-		if err == nil {
-			return conn, nil
-		}
-	}
-	return nil, err
 }
 
 // lookup is the DNS kind.
@@ -105,6 +50,24 @@ func (l *lookup) do(ctx context.Context) error {
 
 func (l *lookup) close() {}
 
+// connect is the TCP kind.
+type connect struct {
+	target Target
+	dialer *dialer
+}
+
+func (c *connect) close() {}
+
+func (c *connect) do(ctx context.Context) error {
+	conn, err := c.dialer.dial(ctx, "tcp", c.target.Address)
+	if err != nil {
+		return err
+	}
+	// The client closes first, as everywhere here, and keeps the TIME_WAIT. What comes of closing says nothing about connecting.
+	_ = conn.Close()
+	return nil
+}
+
 // get is the HTTP kind. It speaks over a connection of its own making, because http.Transport hides whether a time-out
 // struck in the look-up, the connect or the answer.
 type get struct {
@@ -115,7 +78,7 @@ type get struct {
 func (g *get) close() {}
 
 func (g *get) do(ctx context.Context) error {
-	conn, err := g.dialer.dial(ctx, g.target.Address)
+	conn, err := g.connect(ctx)
 	if err != nil {
 		return err
 	}
@@ -126,7 +89,7 @@ func (g *get) do(ctx context.Context) error {
 			return err
 		}
 	}
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+g.target.Address+g.target.Path, nil)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, g.target.url(), nil)
 	if err != nil {
 		return err
 	}
@@ -143,6 +106,13 @@ func (g *get) do(ctx context.Context) error {
 		return err
 	}
 	return checkClient(body, g.target.ExpectClientAddress)
+}
+
+func (g *get) connect(ctx context.Context) (net.Conn, error) {
+	if g.target.TLS {
+		return dialTLS(ctx, g.dialer, g.target)
+	}
+	return g.dialer.dial(ctx, "tcp", g.target.Address)
 }
 
 // readAnswer reads an answer to its end and holds its status against the one expected.

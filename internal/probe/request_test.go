@@ -131,7 +131,7 @@ func TestLostDatagram(t *testing.T) {
 		return answerDNS(query)
 	})
 	target := Target{Name: "t", Kind: DNS, Address: "good.test.", Resolver: server}
-	requester := newRequester(target, nil)
+	requester := newRequester(target, hooks{})
 	first, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	lost := make(chan error, 1)
@@ -242,13 +242,25 @@ func TestConfig(t *testing.T) {
 		{"empty", `{}`, "names no targets"},
 		{"unknown field", `{"targets":[{"rat":"x"}]}`, "unknown field"},
 		{"no name", `{"targets":[{"kind":"http","address":"a:1"}]}`, "name is empty"},
-		{"kind", `{"targets":[{"name":"x","kind":"tcp","address":"a:1"}]}`, `kind "tcp"`},
+		{"kind", `{"targets":[{"name":"x","kind":"icmp","address":"a:1"}]}`, `kind "icmp"`},
 		{"rate", `{"targets":[{"name":"x","kind":"http","address":"a:1","rate":-1}]}`, "rate -1"},
 		{"timeout", `{"targets":[{"name":"x","kind":"http","address":"a:1","timeout":"soon"}]}`, "soon"},
 		{"port", `{"targets":[{"name":"x","kind":"http","address":"a"}]}`, "not host:port"},
 		{"dns", `{"targets":[{"name":"x","kind":"dns","address":"a:53"}]}`, "not a name"},
 		{"self unknown", `{"targets":[{"name":"x","kind":"http","address":"a:1","expectClientAddress":"self"}]}`, "not an IP"},
-		{"token", `{"targets":[{"name":"x","kind":"http","address":"a:1","tokenFile":"t"}]}`, "tokenFile and caFile are for"},
+		{"token", `{"targets":[{"name":"x","kind":"http","address":"a:1","tokenFile":"t"}]}`, "tokenFile is for"},
+		{"authority", `{"targets":[{"name":"x","kind":"http","address":"a:1","caFile":"t"}]}`, "caFile is for"},
+		{"tls", `{"targets":[{"name":"x","kind":"tcp","address":"a:1","tls":true}]}`, "tls is for kind http"},
+		{"believe", `{"targets":[{"name":"x","kind":"http","address":"a:1","insecureSkipVerify":true}]}`, "http with tls"},
+		{
+			"believe and verify", `{"targets":[{"name":"x","kind":"http","address":"a:1","tls":true,"insecureSkipVerify":true,"caFile":"t"}]}`,
+			"exclude each other",
+		},
+		{"status of tcp", `{"targets":[{"name":"x","kind":"tcp","address":"a:1","expectStatus":200}]}`, "expectStatus"},
+		{"status", `{"targets":[{"name":"x","kind":"http","address":"a:1","expectStatus":20}]}`, "between 100 and 599"},
+		{"path of udp", `{"targets":[{"name":"x","kind":"udp","address":"a:1","path":"/"}]}`, "path is not for"},
+		{"path", `{"targets":[{"name":"x","kind":"http","address":"a:1","path":"x y"}]}`, "can be asked"},
+		{"client of udp", `{"targets":[{"name":"x","kind":"udp","address":"a:1","expectClientAddress":"::1"}]}`, "cannot be checked"},
 		{"twice", `{"targets":[{"name":"x","kind":"dns","address":"a"},{"name":"x","kind":"dns","address":"a"}]}`, "used twice"},
 	}
 	for _, tt := range tests {
@@ -271,7 +283,7 @@ func doOnce(t *testing.T, target Target) error {
 	if err := target.validate(); err != nil {
 		t.Fatal(err)
 	}
-	requester := newRequester(target, func(time.Time) {})
+	requester := newRequester(target, hooks{})
 	defer requester.close()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Duration(target.Timeout))
 	defer cancel()

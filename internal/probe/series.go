@@ -19,21 +19,27 @@ type Series []Window
 
 // Append adds the next window, or fails with ErrIncomplete if it is not the next one.
 func (s Series) Append(w Window) (Series, error) {
-	if w.Seq != uint64(len(s)) {
-		return s, fmt.Errorf("%w: target %s: window %d came where %d was due", ErrIncomplete, w.Target, w.Seq, len(s))
+	var last Window
+	if len(s) > 0 {
+		last = s[len(s)-1]
 	}
-	if len(s) == 0 {
-		return append(s, w), nil
-	}
-	last := s[len(s)-1]
-	if w.Target != last.Target {
-		return s, fmt.Errorf("window of target %s in the series of %s", w.Target, last.Target)
-	}
-	if w.Start != last.Start+1 {
-		return s, fmt.Errorf("%w: target %s: window %d starts %d s after the one before",
-			ErrIncomplete, w.Target, w.Seq, w.Start-last.Start)
+	if err := follows(last, uint64(len(s)), w); err != nil {
+		return s, err
 	}
 	return append(s, w), nil
+}
+
+// follows says what is wrong with a window that comes after n others, of which the latest is last.
+func follows(last Window, n uint64, w Window) error {
+	switch {
+	case w.Seq != n:
+		return fmt.Errorf("%w: target %s: window %d came where %d was due", ErrIncomplete, w.Target, w.Seq, n)
+	case n > 0 && w.Target != last.Target:
+		return fmt.Errorf("window of target %s in the series of %s", w.Target, last.Target)
+	case n > 0 && w.Start != last.Start+1:
+		return fmt.Errorf("%w: target %s: window %d starts %d s after the one before", ErrIncomplete, w.Target, w.Seq, w.Start-last.Start)
+	}
+	return nil
 }
 
 // Between returns the windows that start at or after from and before to. Splitting a series at some instants therefore
@@ -67,25 +73,30 @@ type Loss struct {
 	Example string        `json:"example"`
 }
 
+func newLoss(w Window) Loss {
+	loss := Loss{Target: w.Target, Start: time.UnixMicro(w.FirstFailure), Example: w.Example, Errors: map[Class]int{}}
+	loss.add(w)
+	return loss
+}
+
+func (l *Loss) add(w Window) {
+	l.End = time.UnixMicro(w.LastFailure)
+	l.Failed += w.Failed
+	addErrors(l.Errors, w.Errors)
+}
+
 // Losses lists the stretches in which requests failed.
 func (s Series) Losses() []Loss {
 	var losses []Loss
 	lossy := false
 	for _, w := range s {
-		if w.Failed == 0 {
-			lossy = false
-			continue
+		switch {
+		case w.Failed > 0 && lossy:
+			losses[len(losses)-1].add(w)
+		case w.Failed > 0:
+			losses = append(losses, newLoss(w))
 		}
-		if !lossy {
-			losses = append(losses, Loss{
-				Target: w.Target, Start: time.UnixMicro(w.FirstFailure), Example: w.Example, Errors: map[Class]int{},
-			})
-		}
-		lossy = true
-		loss := &losses[len(losses)-1]
-		loss.End = time.UnixMicro(w.LastFailure)
-		loss.Failed += w.Failed
-		addErrors(loss.Errors, w.Errors)
+		lossy = w.Failed > 0
 	}
 	return losses
 }
@@ -96,6 +107,8 @@ type Stats struct {
 	Errors                       map[Class]int
 	// LongestGap is the longest time any one target went without a success.
 	LongestGap time.Duration
+	// LongestStall is the longest stall of any one target, Late how late the prober itself was at most.
+	LongestStall, Late time.Duration
 
 	latencies *hdr.Histogram
 }
@@ -104,25 +117,39 @@ type Stats struct {
 func (s Series) Stats() (Stats, error) {
 	total := Stats{Errors: map[Class]int{}}
 	for _, w := range s {
-		total.Sent += w.Sent
-		total.OK += w.OK
-		total.Failed += w.Failed
-		total.Reconnects += w.Reconnects
-		addErrors(total.Errors, w.Errors)
-		total.LongestGap = max(total.LongestGap, time.Duration(w.Gap)*time.Microsecond)
-		if w.Latency == "" {
-			continue
+		if err := total.add(w); err != nil {
+			return Stats{}, err
 		}
-		latencies, err := decodeLatency(w.Latency)
-		if err != nil {
-			return Stats{}, fmt.Errorf("target %s, window %d: %w", w.Target, w.Seq, err)
-		}
-		total.mergeLatencies(latencies)
 	}
 	if len(s) > 0 {
 		total.LongestGap = max(total.LongestGap, s[len(s)-1].OpenGap())
 	}
 	return total, nil
+}
+
+func (s *Stats) add(w Window) error {
+	if s.Errors == nil {
+		s.Errors = map[Class]int{}
+	}
+	s.Sent += w.Sent
+	s.OK += w.OK
+	s.Failed += w.Failed
+	s.Reconnects += w.Reconnects
+	addErrors(s.Errors, w.Errors)
+	s.LongestGap = max(s.LongestGap, time.Duration(w.Gap)*time.Microsecond)
+	s.Late = max(s.Late, w.LateBy())
+	for _, stall := range w.Stalls {
+		s.LongestStall = max(s.LongestStall, stall.Duration())
+	}
+	if w.Latency == "" {
+		return nil
+	}
+	latencies, err := decodeLatency(w.Latency)
+	if err != nil {
+		return fmt.Errorf("target %s, window %d: %w", w.Target, w.Seq, err)
+	}
+	s.mergeLatencies(latencies)
+	return nil
 }
 
 // Merge adds up the stats of several targets or stretches.
@@ -135,6 +162,8 @@ func Merge(all ...Stats) Stats {
 		total.Reconnects += stats.Reconnects
 		addErrors(total.Errors, stats.Errors)
 		total.LongestGap = max(total.LongestGap, stats.LongestGap)
+		total.LongestStall = max(total.LongestStall, stats.LongestStall)
+		total.Late = max(total.Late, stats.Late)
 		if stats.latencies != nil {
 			total.mergeLatencies(stats.latencies)
 		}

@@ -92,9 +92,9 @@ func TestStatsCountsOpenGap(t *testing.T) {
 func TestMergePercentiles(t *testing.T) {
 	var all []Stats
 	for _, latency := range []time.Duration{time.Millisecond, 100 * time.Millisecond} {
-		r := newRecorder("t", at(0))
+		r := newRecorder(Target{Name: "t", Rate: 10}, at(0))
 		for range 50 {
-			r.begin(at(10))
+			r.begin(at(10), at(10))
 			r.succeed(at(10), at(10).Add(latency))
 		}
 		r.advance(at(1000))

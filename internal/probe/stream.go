@@ -72,7 +72,7 @@ func (s *stream) keepOpen(ctx context.Context) {
 	for ctx.Err() == nil {
 		conn, lines, err := s.open(ctx)
 		if err == nil {
-			if broken {
+			if broken && s.reconnected != nil {
 				s.reconnected(time.Now())
 			}
 			broken = true
@@ -99,7 +99,7 @@ func (s *stream) open(ctx context.Context) (net.Conn, *bufio.Scanner, error) {
 	timeout := time.Duration(s.target.Timeout)
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	conn, err := s.dialer.dial(ctx, s.target.Address)
+	conn, err := s.dialer.dial(ctx, "tcp", s.target.Address)
 	if err != nil {
 		return nil, nil, err
 	}

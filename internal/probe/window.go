@@ -37,6 +37,10 @@ type Window struct {
 	Until int64 `json:"u,omitempty"`
 	// Reconnects counts how often a stream had to be opened again.
 	Reconnects int `json:"r,omitempty"`
+	// Stalls are those that ended in this window.
+	Stalls []Stall `json:"st,omitempty"`
+	// Late is how late the prober itself came to a request at most, if that is worth telling: its machine was busy or asleep.
+	Late int64 `json:"y,omitempty"`
 	// Latency is an HdrHistogram (V2, compressed, base64) of the successes, in microseconds from the scheduled time.
 	Latency string `json:"h,omitempty"`
 }
@@ -56,6 +60,9 @@ func (w Window) EndTime() time.Time {
 func (w Window) OpenGap() time.Duration {
 	return max(0, w.EndTime().Sub(time.UnixMicro(w.LastOK)))
 }
+
+// LateBy is how late the prober itself came to a request at most.
+func (w Window) LateBy() time.Duration { return time.Duration(w.Late) * time.Microsecond }
 
 // Latencies beyond the top are recorded as the top. Two digits keep a window's histogram around a hundred bytes.
 const (

@@ -1,0 +1,218 @@
+package agent
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"net/netip"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+)
+
+const (
+	defaultInterval = 10 * time.Second
+	defaultDomain   = "cluster.local"
+	// nodesASecond is how many nodes' agents may report in a second, if nothing happens.
+	nodesASecond = 20
+	// endLimit is how long requests under way are waited for at the end: as long as the usual ones may take.
+	endLimit = 6 * time.Second
+)
+
+// Agent is one of the two on a node.
+type Agent struct {
+	Client client.WithWatch
+	// Origin is the network it is in: Host or Pod. The one in the network of the node also passes barriers, connects to Services that
+	// have moved, and tells who uses old addresses.
+	Origin v1alpha1.ProbeOrigin
+	// Migration that goes on.
+	Migration string
+	// Node it is on, and the address of that.
+	Node   string
+	NodeIP netip.Addr
+	// Instance is the UID of its pod.
+	Instance string
+	// Version of replumb.
+	Version string
+	// Domain of the cluster. Default: cluster.local.
+	Domain string
+	// Flows tells who uses old addresses. Without it nobody is told of.
+	Flows Flows
+	// Interval is how often it reports when there are no news. Default: 10 s.
+	Interval time.Duration
+
+	watched    *watched
+	gate       *gate
+	probing    *probing
+	barrier    *barrier
+	connecting *connecting
+	clients    *clients
+	reporter   *reporter
+	alive      aliveness
+	stop       context.CancelCauseFunc
+
+	mu       sync.Mutex
+	began    netip.Addr
+	problems []error
+}
+
+// Run does what an agent does until ctx ends, or something is wrong that a restart may mend. It goes on without an API server for as
+// long as there is none.
+func (a *Agent) Run(ctx context.Context) error {
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	a.prepare(stop)
+	var all sync.WaitGroup
+	all.Go(func() { a.watched.follow(ctx, a.Client, a.podsOf()) })
+	all.Go(func() { a.follow(ctx) })
+	all.Go(func() { a.gate.open(ctx, a.watched.scene, a.domain(), a.opened) })
+	if a.Flows != nil && a.host() {
+		all.Go(func() { a.clients.follow(ctx, a.watched.scene, clientsEvery) })
+	}
+	all.Go(func() {
+		if err := a.reporter.follow(ctx); err != nil {
+			stop(err)
+		}
+	})
+	<-ctx.Done()
+	all.Wait()
+	a.probing.end(endLimit)
+	a.connecting.running.Wait()
+	// The last word. If nobody hears it, what was counted since the one before is not known; the run sees an agent that is new.
+	if s, ok := a.watched.scene(); ok && s.migration != nil {
+		_ = a.reporter.write(context.WithoutCancel(ctx))
+	}
+	if err := context.Cause(ctx); !errors.Is(err, context.Canceled) {
+		return err
+	}
+	return nil
+}
+
+func (a *Agent) prepare(stop context.CancelCauseFunc) {
+	a.stop = stop
+	var own func(network string, local, remote netip.AddrPort)
+	if a.Flows != nil {
+		own = a.Flows.Own
+	}
+	a.alive.report = v1alpha1.AgentReport{Origin: a.Origin, Instance: a.Instance, Version: a.Version}
+	a.watched = newWatched(a.Migration)
+	a.gate = &gate{connected: own}
+	a.reporter = &reporter{
+		client: a.Client, node: a.Node, migration: a.Migration, origin: a.Origin, draw: a.draw, every: a.interval,
+		news: make(chan struct{}, 1),
+	}
+	a.probing = &probing{
+		origin: a.Origin, instance: a.Instance, connected: own, poke: a.reporter.poke, broken: stop,
+		tallies: map[string]*tally{}, running: map[string]*prober{},
+	}
+	a.barrier = &barrier{node: a.NodeIP, poke: a.reporter.poke, asked: map[types.UID]*asked{}}
+	a.connecting = &connecting{
+		client: a.Client, instance: a.Instance, connected: own, poke: a.reporter.poke, slots: make(chan struct{}, connectsAtOnce),
+	}
+	a.clients = &clients{flows: a.Flows}
+}
+
+func (a *Agent) host() bool { return a.Origin == v1alpha1.FromHost }
+
+func (a *Agent) domain() string { return cmp.Or(a.Domain, defaultDomain) }
+
+// podsOf is the node whose pods are watched, if any are.
+func (a *Agent) podsOf() string {
+	if a.host() && a.Flows != nil {
+		return a.Node
+	}
+	return ""
+}
+
+// follow does what the objects ask for whenever they change.
+func (a *Agent) follow(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-a.watched.changes:
+		}
+		if s, ok := a.watched.scene(); ok {
+			a.obey(ctx, s)
+		}
+	}
+}
+
+func (a *Agent) obey(ctx context.Context, s scene) {
+	if a.host() {
+		a.barrier.follow(ctx, s.role(v1alpha1.RoleSentinel))
+		a.connecting.follow(ctx, movers(s))
+	}
+	o := orders{origin: a.Origin, domain: a.domain(), scene: s, began: a.beginning(s)}
+	o.answered, o.named, _ = a.gate.state()
+	wanted, problems := targets(o)
+	a.probing.set(ctx, wanted)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.problems = nil
+	for _, p := range problems {
+		a.problems = append(a.problems, errors.New(p))
+	}
+}
+
+// opened has more probed, and told that nothing is in the way.
+func (a *Agent) opened() {
+	a.watched.changed()
+	a.reporter.poke()
+}
+
+// beginning is where the Service probe was when it was first seen.
+func (a *Agent) beginning(s scene) netip.Addr {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if svc := s.probe(); svc != nil && !a.began.IsValid() {
+		a.began = clusterIP(svc)
+	}
+	return a.began
+}
+
+// interval grows with the cluster.
+func (a *Agent) interval() time.Duration {
+	every := cmp.Or(a.Interval, defaultInterval)
+	s, _ := a.watched.scene()
+	if s.migration == nil || s.migration.Status.Proof == nil {
+		return every
+	}
+	return max(every, time.Duration(s.migration.Status.Proof.Nodes)*time.Second/nodesASecond)
+}
+
+// draw makes the agent's part of the report.
+func (a *Agent) draw() (*v1alpha1.NodeReportStatus, func(), error) {
+	status := &v1alpha1.NodeReportStatus{}
+	// A probe that has ended stays for some reports, so that nobody misses how.
+	probes, keep, err := a.probing.draw(time.Now().Add(-3 * a.interval()))
+	if err != nil {
+		return nil, nil, err
+	}
+	status.Probes = probes
+	problems := []error{a.watched.migrations.trouble(), a.watched.services.trouble()}
+	if s, ok := a.watched.scene(); ok && s.migration == nil {
+		problems = append(problems, errors.New("there is no migration "+a.Migration))
+	}
+	_, _, why := a.gate.state()
+	problems = append(problems, why)
+	a.mu.Lock()
+	problems = append(problems, a.problems...)
+	a.mu.Unlock()
+	if a.host() {
+		var late []error
+		status.Barrier, late = a.barrier.report()
+		status.Connects = a.connecting.report()
+		problems = append(problems, late...)
+	}
+	if a.podsOf() != "" {
+		status.Clients, status.MoreClients, err = a.clients.report()
+		problems = append(problems, a.watched.pods.trouble(), err)
+	}
+	status.Agents = []v1alpha1.AgentReport{a.alive.next(problems)}
+	return status, keep, nil
+}

@@ -1,0 +1,113 @@
+package agent
+
+import (
+	"context"
+	"net"
+	"net/netip"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+)
+
+const (
+	// connectsAtOnce bounds how many connections are being made.
+	connectsAtOnce = 16
+	// connectLimit is as patient as a probe. The kernel sends a SYN that is lost again within it.
+	connectLimit = 5 * time.Second
+)
+
+// connecting connects to Services that move.
+type connecting struct {
+	client    client.Reader
+	instance  string
+	connected func(network string, local, remote netip.AddrPort)
+	// poke is called when a loss was seen, and when nothing is left to be connected to.
+	poke func()
+
+	mu       sync.Mutex
+	connects connects
+	slots    chan struct{}
+	running  sync.WaitGroup
+}
+
+func (c *connecting) follow(ctx context.Context, movers []mover) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, a := range c.connects.next(movers) {
+		c.running.Go(func() { c.try(ctx, a) })
+	}
+}
+
+func (c *connecting) try(ctx context.Context, a attempt) {
+	select {
+	case c.slots <- struct{}{}:
+		defer func() { <-c.slots }()
+	case <-ctx.Done():
+		return
+	}
+	var outcomes []outcome
+	for _, address := range a.addresses {
+		o := outcome{address: address, err: c.connect(ctx, address)}
+		o.void = o.err != nil && c.void(ctx, a.mover, address.Addr())
+		outcomes = append(outcomes, o)
+	}
+	if ctx.Err() != nil { // what was cut short says nothing
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	lost := c.connects.done(a, outcomes, metav1.NowMicro())
+	if again, is := c.connects.again(a); is {
+		c.running.Go(func() { c.try(ctx, again) })
+	}
+	if lost || (!a.baseline && c.connects.idle()) {
+		c.poke()
+	}
+}
+
+func (c *connecting) connect(ctx context.Context, to netip.AddrPort) error {
+	ctx, cancel := context.WithTimeout(ctx, connectLimit)
+	defer cancel()
+	conn, err := new(net.Dialer).DialContext(ctx, "tcp", to.String())
+	if err != nil {
+		return err
+	}
+	tell(conn, c.connected)
+	return conn.Close()
+}
+
+// void reports whether an address that did not answer is not bound to lead to the Service any more. What is watched may be a
+// moment behind, so the API server is asked. If it does not say, the address is bound to.
+func (c *connecting) void(ctx context.Context, m mover, a netip.Addr) bool {
+	ctx, cancel := context.WithTimeout(ctx, connectLimit)
+	defer cancel()
+	key := m.bridge
+	if a == m.at {
+		key = m.key
+	}
+	svc := &corev1.Service{}
+	err := c.client.Get(ctx, key, svc)
+	switch {
+	case apierrors.IsNotFound(err):
+		return true
+	case err != nil:
+		return false
+	case !svc.DeletionTimestamp.IsZero():
+		return true
+	case a == m.at:
+		return svc.UID != m.uid || clusterIP(svc) != m.at
+	}
+	return svc.Annotations[v1alpha1.AnnotationServiceUID] != string(m.uid)
+}
+
+func (c *connecting) report() *v1alpha1.ConnectReport {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.connects.report(c.instance)
+}

@@ -1,0 +1,121 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/wait"
+)
+
+const (
+	gateEvery = 250 * time.Millisecond
+	askLimit  = 2 * time.Second
+)
+
+// gate holds the agents' own probes back until the Service probe has been answered once, and those by name until the name has been
+// found. Agents come up while the Service, what is behind it, and its name do: what was never there cannot be lost. It opens once
+// in the life of an agent. As long as it is closed, the report says so.
+type gate struct {
+	// connected is told of the connections that are made.
+	connected func(network string, local, remote netip.AddrPort)
+
+	mu              sync.Mutex
+	answered, named bool
+	why             error
+}
+
+// state says what has been seen, and why not more.
+func (g *gate) state() (answered, named bool, why error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.answered, g.named, g.why
+}
+
+// open tries until everything has been answered, or ctx ends. Each time more is known it calls opened.
+func (g *gate) open(ctx context.Context, look func() (scene, bool), domain string, opened func()) {
+	_ = wait.PollUntilContextCancel(ctx, gateEvery, true, func(ctx context.Context) (bool, error) {
+		answered, _, _ := g.state()
+		s, ok := look()
+		if !ok || s.migration == nil {
+			return false, nil
+		}
+		err := g.try(ctx, s, domain)
+		g.mu.Lock()
+		g.why = err
+		more, done := g.answered != answered || g.named, g.named
+		g.mu.Unlock()
+		if more {
+			opened()
+		}
+		return done, nil
+	})
+}
+
+// try asks the next question.
+func (g *gate) try(ctx context.Context, s scene, domain string) error {
+	ctx, cancel := context.WithTimeout(ctx, askLimit)
+	defer cancel()
+	svc := s.probe()
+	if svc == nil {
+		return fmt.Errorf("there is no Service that leads to the agents' own servers")
+	}
+	if answered, _, _ := g.state(); !answered {
+		old, recent := addresses(s.migration, svc)
+		err := g.ask(ctx, portOf(svc, portHTTP), recent, old)
+		if err != nil {
+			return fmt.Errorf("service %s/%s has not answered yet: %w", svc.Namespace, svc.Name, err)
+		}
+		g.mu.Lock()
+		g.answered = true
+		g.mu.Unlock()
+	}
+	name := nameOf(svc, domain)
+	if _, err := (&net.Resolver{PreferGo: true}).LookupNetIP(ctx, "ip", name); err != nil {
+		return fmt.Errorf("the name of service %s/%s was not found yet: %w", svc.Namespace, svc.Name, err)
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.named = true
+	return nil
+}
+
+// ask gets an answer from one of the addresses.
+func (g *gate) ask(ctx context.Context, port uint16, addresses ...netip.Addr) error {
+	err := fmt.Errorf("it has no address, or no port %s", portHTTP)
+	for _, a := range addresses {
+		if !a.IsValid() || port == 0 {
+			continue
+		}
+		if _, err = get(ctx, netip.AddrPortFrom(a, port).String(), g.connected); err == nil {
+			return nil
+		}
+	}
+	return err
+}
+
+// get asks host:port for its root over a connection of its own.
+func get(ctx context.Context, address string, connected func(network string, local, remote netip.AddrPort)) ([]byte, error) {
+	dial := func(ctx context.Context, network, address string) (net.Conn, error) {
+		conn, err := new(net.Dialer).DialContext(ctx, network, address)
+		if err == nil {
+			tell(conn, connected)
+		}
+		return conn, err
+	}
+	transport := &http.Transport{DialContext: dial, DisableKeepAlives: true}
+	defer transport.CloseIdleConnections()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+"/", nil)
+	if err != nil {
+		return nil, err
+	}
+	response, err := (&http.Client{Transport: transport}).Do(request)
+	if err != nil {
+		return nil, err
+	}
+	return readGood(response)
+}

@@ -1,0 +1,71 @@
+package agent
+
+import (
+	"net/netip"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+)
+
+// mover is a Service that moves, is about to, or has.
+type mover struct {
+	uid types.UID
+	// name as namespace/name, and that of its bridge, if there is one.
+	key, bridge types.NamespacedName
+	// at is where it is, invalid while it is on its way; other, where its bridge answers for it besides, invalid if nothing is bound to.
+	at, other netip.Addr
+	// port is its first for TCP, 0 if it has none.
+	port uint16
+	// movedAt is when it got to where it is; empty if it has never been elsewhere.
+	movedAt string
+}
+
+// left is the address that the Service has left and that still leads to it; invalid if there is none.
+func (m mover) left() netip.Addr {
+	if m.movedAt == "" || !m.at.IsValid() {
+		return netip.Addr{}
+	}
+	return m.other
+}
+
+// movers finds the Services that the migration moves.
+func movers(s scene) []mover {
+	if s.migration == nil {
+		return nil
+	}
+	bridges := map[types.UID]*corev1.Service{}
+	for _, b := range s.role(v1alpha1.RoleBridge) {
+		bridges[types.UID(b.Annotations[v1alpha1.AnnotationServiceUID])] = b
+	}
+	var found []mover
+	for _, svc := range s.services {
+		m := mover{uid: svc.UID, key: types.NamespacedName{Namespace: svc.Namespace, Name: svc.Name}, at: clusterIP(svc)}
+		if svc.Annotations[v1alpha1.LabelMigration] == s.migration.Name {
+			m.movedAt = svc.Annotations[v1alpha1.AnnotationMovedAt]
+		}
+		b := bridges[svc.UID]
+		if !svc.DeletionTimestamp.IsZero() || (b == nil && m.movedAt == "") {
+			continue
+		}
+		if b != nil {
+			m.bridge = types.NamespacedName{Namespace: b.Namespace, Name: b.Name}
+		}
+		// Past the point of no return bridges are being taken away.
+		if b != nil && !s.migration.Status.PointOfNoReturnPassed {
+			for _, key := range []string{v1alpha1.AnnotationOldIP, v1alpha1.AnnotationTargetIP} {
+				if a := parse(b.Annotations[key]); a != m.at {
+					m.other = a
+				}
+			}
+		}
+		for _, p := range svc.Spec.Ports {
+			if m.port == 0 && (p.Protocol == corev1.ProtocolTCP || p.Protocol == "") {
+				m.port = uint16(p.Port) //nolint:gosec // a port
+			}
+		}
+		found = append(found, m)
+	}
+	return found
+}

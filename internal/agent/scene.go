@@ -1,0 +1,153 @@
+package agent
+
+import (
+	"context"
+	"maps"
+	"net/netip"
+	"strings"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+)
+
+// scene is what an agent sees of the cluster.
+type scene struct {
+	// migration is nil if there is none of the name.
+	migration *v1alpha1.Migration
+	services  []*corev1.Service
+	// pods of the node, for the agent in its network.
+	pods []*corev1.Pod
+}
+
+// watched is where scenes come from.
+type watched struct {
+	name       string
+	changes    chan struct{}
+	migrations *store[*v1alpha1.Migration]
+	services   *store[*corev1.Service]
+	pods       *store[*corev1.Pod]
+}
+
+func newWatched(migration string) *watched {
+	w := &watched{name: migration, changes: make(chan struct{}, 1)}
+	w.migrations = newStore("migrations", shrinkMigration, w.changed)
+	w.services = newStore("services", shrinkService, w.changed)
+	w.pods = newStore("pods", shrinkPod, w.changed)
+	return w
+}
+
+// changed has whoever reads changes look.
+func (w *watched) changed() {
+	select {
+	case w.changes <- struct{}{}:
+	default: // a look is due already
+	}
+}
+
+// follow watches until ctx ends; the pods of node only if one is named.
+func (w *watched) follow(ctx context.Context, c client.WithWatch, node string) {
+	var all sync.WaitGroup
+	all.Go(func() {
+		byName := fields.OneTermEqualSelector(metav1.ObjectNameField, w.name)
+		w.migrations.follow(ctx, c, func() client.ObjectList { return &v1alpha1.MigrationList{} }, byName)
+	})
+	all.Go(func() {
+		w.services.follow(ctx, c, func() client.ObjectList { return &corev1.ServiceList{} }, fields.Everything())
+	})
+	if node != "" {
+		all.Go(func() {
+			ofNode := fields.OneTermEqualSelector("spec.nodeName", node)
+			w.pods.follow(ctx, c, func() client.ObjectList { return &corev1.PodList{} }, ofNode)
+		})
+	}
+	all.Wait()
+}
+
+// scene is what is known now; not ok as long as something was never listed. Pods may come later: no order depends on them.
+func (w *watched) scene() (s scene, ok bool) {
+	migrations, known := w.migrations.all()
+	if len(migrations) > 0 {
+		s.migration = migrations[0]
+	}
+	s.services, ok = w.services.all()
+	s.pods, _ = w.pods.all()
+	return s, ok && known
+}
+
+// What is kept of an object is what is read of it: every node watches every Service.
+
+func shrinkMigration(m *v1alpha1.Migration) *v1alpha1.Migration {
+	return &v1alpha1.Migration{
+		ObjectMeta: metav1.ObjectMeta{Name: m.Name, UID: m.UID, DeletionTimestamp: m.DeletionTimestamp},
+		Spec:       v1alpha1.MigrationSpec{Proof: m.Spec.Proof, Desired: m.Spec.Desired},
+		Status:     v1alpha1.MigrationStatus{PointOfNoReturnPassed: m.Status.PointOfNoReturnPassed, Proof: m.Status.Proof},
+	}
+}
+
+func shrinkService(svc *corev1.Service) *corev1.Service {
+	meta := shrinkMeta(&svc.ObjectMeta)
+	delete(meta.Annotations, v1alpha1.AnnotationOriginalSpec)
+	kept := &corev1.Service{ObjectMeta: meta, Spec: corev1.ServiceSpec{
+		Type: svc.Spec.Type, ClusterIP: svc.Spec.ClusterIP, HealthCheckNodePort: svc.Spec.HealthCheckNodePort,
+	}}
+	for _, p := range svc.Spec.Ports {
+		kept.Spec.Ports = append(kept.Spec.Ports, corev1.ServicePort{Name: p.Name, Port: p.Port, Protocol: p.Protocol})
+	}
+	return kept
+}
+
+func shrinkPod(pod *corev1.Pod) *corev1.Pod {
+	return &corev1.Pod{
+		ObjectMeta: shrinkMeta(&pod.ObjectMeta),
+		Spec:       corev1.PodSpec{HostNetwork: pod.Spec.HostNetwork},
+		Status:     corev1.PodStatus{Phase: pod.Status.Phase, PodIPs: pod.Status.PodIPs},
+	}
+}
+
+func shrinkMeta(o *metav1.ObjectMeta) metav1.ObjectMeta {
+	return metav1.ObjectMeta{
+		Namespace: o.Namespace, Name: o.Name, UID: o.UID, DeletionTimestamp: o.DeletionTimestamp,
+		Labels: ours(o.Labels), Annotations: ours(o.Annotations),
+	}
+}
+
+// ours copies what replumb wrote.
+func ours(notes map[string]string) map[string]string {
+	notes = maps.Clone(notes)
+	maps.DeleteFunc(notes, func(key, _ string) bool { return !strings.HasPrefix(key, v1alpha1.GroupVersion.Group+"/") })
+	return notes
+}
+
+// role finds the Services of the migration that have a role and are not about to go.
+func (s scene) role(role string) []*corev1.Service {
+	var found []*corev1.Service
+	for _, svc := range s.services {
+		if svc.Labels[v1alpha1.LabelRole] == role && s.migration != nil && svc.Labels[v1alpha1.LabelMigration] == s.migration.Name &&
+			svc.DeletionTimestamp.IsZero() {
+			found = append(found, svc)
+		}
+	}
+	return found
+}
+
+// clusterIP is where a Service is; invalid while it is on its way, and if it has no address.
+func clusterIP(svc *corev1.Service) netip.Addr {
+	if svc.Spec.Type == corev1.ServiceTypeExternalName {
+		return netip.Addr{}
+	}
+	return parse(svc.Spec.ClusterIP)
+}
+
+// parse reads an address; invalid if it is none.
+func parse(text string) netip.Addr {
+	a, err := netip.ParseAddr(text)
+	if err != nil {
+		return netip.Addr{}
+	}
+	return a
+}

@@ -1,0 +1,138 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// store holds what is watched of one kind: the latest known, also while the API server is away.
+type store[T client.Object] struct {
+	kind    string
+	shrink  func(T) T
+	changed func()
+
+	mu      sync.Mutex
+	objects map[types.NamespacedName]T
+	synced  bool
+	problem error
+}
+
+var _ cache.ReflectorStore = (*store[client.Object])(nil)
+
+func newStore[T client.Object](kind string, shrink func(T) T, changed func()) *store[T] {
+	return &store[T]{kind: kind, shrink: shrink, changed: changed, objects: map[types.NamespacedName]T{}}
+}
+
+// follow keeps the store up to date until ctx ends.
+func (s *store[T]) follow(ctx context.Context, c client.WithWatch, newList func() client.ObjectList, selector fields.Selector) {
+	var example T
+	source := &cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			list := newList()
+			err := c.List(ctx, list, &client.ListOptions{FieldSelector: selector, Limit: o.Limit, Continue: o.Continue, Raw: &o})
+			return list, s.note(ctx, err)
+		},
+		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			w, err := c.Watch(ctx, newList(), &client.ListOptions{FieldSelector: selector, Raw: &o})
+			return w, s.note(ctx, err)
+		},
+	}
+	// The usual pauses grow to half a minute. An API server that is restarted comes back in the middle of a migration.
+	pauses := &wait.Backoff{Duration: 500 * time.Millisecond, Factor: 1.5, Jitter: 0.5, Cap: 3 * time.Second, Steps: 5}
+	cache.NewReflectorWithOptions(source, example, s, cache.ReflectorOptions{Name: s.kind, Backoff: pauses}).RunWithContext(ctx)
+}
+
+// note remembers why nothing can be seen at present.
+func (s *store[T]) note(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.problem = err
+	return err
+}
+
+// trouble is why the store may be behind; nil if it is not.
+func (s *store[T]) trouble() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.problem != nil:
+		return fmt.Errorf("watching %s: %w", s.kind, s.problem)
+	case !s.synced:
+		return fmt.Errorf("watching %s: nothing was listed yet", s.kind)
+	}
+	return nil
+}
+
+// all returns what there is, and whether everything was listed once. The objects are shared: nobody changes them.
+func (s *store[T]) all() (objects []T, synced bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	objects = make([]T, 0, len(s.objects))
+	for _, o := range s.objects {
+		objects = append(objects, o)
+	}
+	return objects, s.synced
+}
+
+// Add implements cache.ReflectorStore.
+func (s *store[T]) Add(obj any) error { return s.Update(obj) }
+
+// Update implements cache.ReflectorStore.
+func (s *store[T]) Update(obj any) error {
+	o, ok := obj.(T)
+	if !ok {
+		return fmt.Errorf("watching %s: got a %T", s.kind, obj)
+	}
+	s.mu.Lock()
+	s.objects[client.ObjectKeyFromObject(o)] = s.shrink(o)
+	s.mu.Unlock()
+	s.changed()
+	return nil
+}
+
+// Delete implements cache.ReflectorStore.
+func (s *store[T]) Delete(obj any) error {
+	o, ok := obj.(T)
+	if !ok {
+		return fmt.Errorf("watching %s: got a %T", s.kind, obj)
+	}
+	s.mu.Lock()
+	delete(s.objects, client.ObjectKeyFromObject(o))
+	s.mu.Unlock()
+	s.changed()
+	return nil
+}
+
+// Replace implements cache.ReflectorStore.
+func (s *store[T]) Replace(list []any, _ string) error {
+	objects := make(map[types.NamespacedName]T, len(list))
+	for _, obj := range list {
+		o, ok := obj.(T)
+		if !ok {
+			return fmt.Errorf("watching %s: got a %T", s.kind, obj)
+		}
+		objects[client.ObjectKeyFromObject(o)] = s.shrink(o)
+	}
+	s.mu.Lock()
+	s.objects, s.synced = objects, true
+	s.mu.Unlock()
+	s.changed()
+	return nil
+}
+
+// Resync implements cache.ReflectorStore.
+func (s *store[T]) Resync() error { return nil }

@@ -1,0 +1,115 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/agent"
+	"github.com/replumb/replumb/internal/answer"
+	"github.com/replumb/replumb/internal/cluster"
+)
+
+// agentOptions are what an agent is started with.
+type agentOptions struct {
+	origin, migration, domain string
+	api                       []string
+	serve                     bool
+}
+
+// agent is what runs on every node while a migration goes on. People have no use for it.
+func (a *app) agent() *cobra.Command {
+	var o agentOptions
+	cmd := &cobra.Command{
+		Use: "agent", Short: "Watch over a migration from a node", Hidden: true, Args: noArgs,
+		Long: `agent runs on every node while a migration goes on; apply starts it, finish and rollback end it.
+
+It probes the cluster, passes barriers, connects to Services that have moved, and reports who
+still uses old addresses, all in the NodeReport of its node.
+
+It is told by NODE_NAME, NODE_IP, POD_IP and POD_UID in its environment where it runs, and reaches
+the API servers at --api with the token of its ServiceAccount, without any Service.`,
+		Example: a.example(`
+  replumb agent --origin=host --migration=services-to-172-24 --api=192.0.2.10:6443,192.0.2.11:6443
+  replumb agent --origin=pod --serve --migration=services-to-172-24 --api=192.0.2.10:6443`),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			own, err := o.agent(os.Getenv)
+			if err != nil {
+				return err
+			}
+			return o.run(cmd.Context(), own)
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&o.origin, "origin", "", "network it is in: host or pod")
+	flags.StringVar(&o.migration, "migration", "", "the Migration that goes on")
+	flags.StringSliceVar(&o.api, "api", nil, "IP:port of the API servers")
+	flags.StringVar(&o.domain, "domain", "cluster.local", "domain of the cluster")
+	flags.BoolVar(&o.serve, "serve", false, "also be what agents call, on ports 8080 (HTTP), 8081 (TCP) and 8082 (UDP); for origin pod")
+	return cmd
+}
+
+// agent makes the agent, or says what it was not told.
+func (o *agentOptions) agent(env func(string) string) (*agent.Agent, error) {
+	hint := "apply starts agents with all they need"
+	origins := map[string]v1alpha1.ProbeOrigin{"host": v1alpha1.FromHost, "pod": v1alpha1.FromPod}
+	own := &agent.Agent{
+		Origin: origins[o.origin], Migration: o.migration, Node: env("NODE_NAME"), Instance: env("POD_UID"), Version: version, Domain: o.domain,
+	}
+	var err error
+	own.NodeIP, err = netip.ParseAddr(env("NODE_IP"))
+	_, errPod := netip.ParseAddr(env("POD_IP"))
+	noEndpoint := func(text string) bool { _, err := netip.ParseAddrPort(text); return err != nil }
+	for _, c := range []struct {
+		problem string
+		is      bool
+	}{
+		{"--origin is neither host nor pod", own.Origin == ""},
+		{"--migration is missing", o.migration == ""},
+		{"--api does not name an API server as IP:port", len(o.api) == 0 || slices.ContainsFunc(o.api, noEndpoint)},
+		{"--serve is for --origin=pod", o.serve && own.Origin != v1alpha1.FromPod},
+		{"NODE_NAME is not in the environment", own.Node == ""},
+		{fmt.Sprintf("NODE_IP in the environment is %q and no address", env("NODE_IP")), err != nil},
+		{fmt.Sprintf("POD_IP in the environment is %q and no address", env("POD_IP")), errPod != nil},
+		{"POD_UID is not in the environment", own.Instance == ""},
+	} {
+		if c.is {
+			return nil, &UsageError{Problem: c.problem, Hint: hint}
+		}
+	}
+	return own, nil
+}
+
+// run runs an agent, with what others call if it is to. Being told to end is no error.
+func (o *agentOptions) run(ctx context.Context, own *agent.Agent) error {
+	c, err := cluster.Connect(agent.Config(o.api, agent.ServiceAccountDir))
+	if err != nil {
+		return fmt.Errorf("agent on node %s: %w", own.Node, err)
+	}
+	own.Client = c
+	all, ctx := errgroup.WithContext(ctx)
+	if o.serve {
+		name, err := os.Hostname()
+		if err != nil {
+			return fmt.Errorf("agent on node %s: %w", own.Node, err)
+		}
+		server := &answer.Server{Name: strings.TrimSpace(name), Drain: answer.Drain}
+		if err := server.Listen(ctx, answer.HTTPAddress, answer.TCPAddress, answer.UDPAddress); err != nil {
+			return fmt.Errorf("agent on node %s: %w", own.Node, err)
+		}
+		all.Go(func() error { return server.Serve(ctx) })
+	}
+	all.Go(func() error { return own.Run(ctx) })
+	if err := all.Wait(); err != nil && !errors.Is(err, context.Canceled) {
+		return fmt.Errorf("agent on node %s: %w", own.Node, err)
+	}
+	return nil
+}

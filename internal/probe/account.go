@@ -1,0 +1,69 @@
+package probe
+
+// Account adds up the windows of one target as they come, and keeps none of them.
+type Account struct {
+	stats  Stats
+	losses []Loss
+	stalls []Stall
+	last   Window
+	// windows is how many there were, lossy whether the latest one had failures.
+	windows uint64
+	lossy   bool
+	// moreLosses and moreStalls had no room.
+	moreLosses, moreStalls int
+}
+
+// keptStretches bounds how many losses, and how many stalls, an Account tells one by one: probing may go on for weeks.
+const keptStretches = 1000
+
+// Add adds the next window, or fails with ErrIncomplete if it is not the next one.
+func (a *Account) Add(w Window) error {
+	if err := follows(a.last, a.windows, w); err != nil {
+		return err
+	}
+	if err := a.stats.add(w); err != nil {
+		return err
+	}
+	a.addLoss(w)
+	for _, stall := range w.Stalls {
+		if len(a.stalls) == keptStretches {
+			a.moreStalls++
+			continue
+		}
+		a.stalls = append(a.stalls, stall)
+	}
+	a.windows, a.last = a.windows+1, w
+	return nil
+}
+
+func (a *Account) addLoss(w Window) {
+	begins := !a.lossy
+	a.lossy = w.Failed > 0
+	switch {
+	case w.Failed == 0:
+	case !begins && a.moreLosses == 0:
+		a.losses[len(a.losses)-1].add(w)
+	case begins && len(a.losses) < keptStretches:
+		a.losses = append(a.losses, newLoss(w))
+	case begins:
+		a.moreLosses++
+	}
+}
+
+// Stats are what all windows so far add up to.
+func (a *Account) Stats() Stats {
+	total := Merge(a.stats)
+	if a.windows > 0 {
+		total.LongestGap = max(total.LongestGap, a.last.OpenGap())
+	}
+	return total
+}
+
+// Losses are the first stretches in which requests failed, as Series.Losses has them, and how many there were beyond these.
+func (a *Account) Losses() (first []Loss, more int) { return a.losses, a.moreLosses }
+
+// Stalls are the first stalls, as Series.Stalls has them, and how many there were beyond these.
+func (a *Account) Stalls() (first []Stall, more int) { return a.stalls, a.moreStalls }
+
+// Latest is the window that was added last.
+func (a *Account) Latest() (w Window, ok bool) { return a.last, a.windows > 0 }

@@ -1,0 +1,57 @@
+package probe
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"strconv"
+	"sync/atomic"
+)
+
+// datagram is the UDP kind. A datagram is sent once: one that is lost is a loss.
+type datagram struct {
+	target Target
+	dialer *dialer
+	next   atomic.Uint64
+}
+
+// newDatagram counts from anywhere, so that an echo which comes so late that another socket has its port by then is told from the
+// one that is waited for.
+func newDatagram(target Target, dialer *dialer) *datagram {
+	d := &datagram{target: target, dialer: dialer}
+	d.next.Store(rand.Uint64() >> 1)
+	return d
+}
+
+func (d *datagram) close() {}
+
+func (d *datagram) do(ctx context.Context) error {
+	conn, err := d.dialer.dial(ctx, "udp", d.target.Address)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close() }()
+	if deadline, ok := ctx.Deadline(); ok {
+		if err := conn.SetDeadline(deadline); err != nil {
+			return err
+		}
+	}
+	number := strconv.FormatUint(d.next.Add(1), 10)
+	if _, err := conn.Write([]byte(number)); err != nil {
+		return fmt.Errorf("send datagram: %w", err)
+	}
+	buffer := make([]byte, 2048)
+	var wrong string
+	for {
+		n, err := conn.Read(buffer)
+		switch {
+		case err != nil && wrong != "" && isTimeout(err):
+			return failf(BadAnswer, "echo of datagram %q is %.60q", number, wrong)
+		case err != nil:
+			return fmt.Errorf("no echo of datagram %q: %w", number, err)
+		case string(buffer[:n]) == number:
+			return nil
+		}
+		wrong = string(buffer[:n])
+	}
+}

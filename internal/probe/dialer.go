@@ -1,0 +1,100 @@
+package probe
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+)
+
+// dialer resolves and connects in two visible steps, so that a failure is blamed on the right one.
+type dialer struct {
+	server  string // host:port of the name server; that of resolv.conf if empty
+	strict  bool   // a look-up fails unless both kinds of addresses were answered for
+	memory  *memory
+	connect net.Dialer
+	opened  openedFunc
+}
+
+// openedFunc is told of a connection, or a socket that datagrams go through, as soon as it is there.
+type openedFunc func(network string, local, remote netip.AddrPort)
+
+func newDialer(target Target, opened openedFunc) *dialer {
+	d := &dialer{
+		server: target.Resolver, strict: target.Kind == DNS, connect: net.Dialer{KeepAlive: -1}, opened: opened,
+	}
+	if target.Remember {
+		d.memory = &memory{server: target.Resolver, told: d.told}
+	}
+	return d
+}
+
+// resolver is Go's own, which asks the servers of resolv.conf each time and caches nothing. It is a new one for each
+// look-up: one that is shared has look-ups of the same name wait for one another, so that a single datagram that is lost
+// would count as the loss of every request of the next five seconds.
+func (d *dialer) resolver() *net.Resolver {
+	return &net.Resolver{PreferGo: true, StrictErrors: d.strict, Dial: func(ctx context.Context, network, server string) (net.Conn, error) {
+		if d.server != "" {
+			server = d.server
+		}
+		conn, err := new(net.Dialer).DialContext(ctx, network, server)
+		d.told(network, conn)
+		return conn, err
+	}}
+}
+
+func (d *dialer) lookUp(ctx context.Context, host string) ([]netip.Addr, error) {
+	if addr, err := netip.ParseAddr(host); err == nil {
+		return []netip.Addr{addr}, nil
+	}
+	if d.memory != nil {
+		return d.memory.lookUp(ctx, host)
+	}
+	addrs, err := d.resolver().LookupNetIP(ctx, "ip", host)
+	if err != nil {
+		return nil, fmt.Errorf("look up %s: %w", host, err)
+	}
+	if len(addrs) == 0 {
+		return nil, failf(DNSNotFound, "look up %s: no address", host)
+	}
+	return addrs, nil
+}
+
+// dial connects to the first address that accepts, like any client would. Over "udp" nothing is sent for it.
+func (d *dialer) dial(ctx context.Context, network, address string) (net.Conn, error) {
+	host, port, err := net.SplitHostPort(address)
+	if err != nil {
+		return nil, err
+	}
+	addrs, err := d.lookUp(ctx, host)
+	if err != nil {
+		return nil, err
+	}
+	for _, addr := range addrs {
+		var conn net.Conn
+		conn, err = d.connect.DialContext(ctx, network, net.JoinHostPort(addr.Unmap().String(), port))
+		if err == nil {
+			d.told(network, conn)
+			return conn, nil
+		}
+	}
+	return nil, err
+}
+
+// told tells whoever listens of a connection, if there is one.
+func (d *dialer) told(network string, conn net.Conn) {
+	if d.opened == nil || conn == nil {
+		return
+	}
+	d.opened(network, addrPort(conn.LocalAddr()), addrPort(conn.RemoteAddr()))
+}
+
+// addrPort is that of a TCP or UDP socket.
+func addrPort(addr net.Addr) netip.AddrPort {
+	socket, ok := addr.(interface{ AddrPort() netip.AddrPort })
+	if !ok {
+		return netip.AddrPort{}
+	}
+	at := socket.AddrPort()
+	return netip.AddrPortFrom(at.Addr().Unmap(), at.Port())
+}

@@ -1,0 +1,49 @@
+package probe
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"net"
+	"os"
+)
+
+// dialTLS opens a connection to a server that proves to be the host in the address: by the authority in the target's CAFile, or else
+// by one of those that the system trusts.
+func dialTLS(ctx context.Context, d *dialer, target Target) (net.Conn, error) {
+	host, _, err := net.SplitHostPort(target.Address)
+	if err != nil {
+		return nil, err
+	}
+	roots, err := authorities(target.CAFile)
+	if err != nil {
+		return nil, err
+	}
+	raw, err := d.dial(ctx, "tcp", target.Address)
+	if err != nil {
+		return nil, err
+	}
+	conn := tls.Client(raw, &tls.Config{RootCAs: roots, ServerName: host, InsecureSkipVerify: target.InsecureSkipVerify})
+	if err := conn.HandshakeContext(ctx); err != nil {
+		_ = raw.Close()
+		return nil, fmt.Errorf("TLS handshake: %w", err)
+	}
+	return conn, nil
+}
+
+// authorities are those in a file, which is read anew each time since it may be replaced; nil, the system's own, without one.
+func authorities(file string) (*x509.CertPool, error) {
+	if file == "" {
+		return nil, nil
+	}
+	pem, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	roots := x509.NewCertPool()
+	if !roots.AppendCertsFromPEM(pem) {
+		return nil, fmt.Errorf("%s holds no certificate", file)
+	}
+	return roots, nil
+}
