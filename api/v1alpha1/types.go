@@ -100,7 +100,7 @@ type MigrationSpec struct {
 
 	// Proof is how it is proven that nothing is lost.
 	// +optional
-	Proof ProofSpec `json:"proof,omitempty"`
+	Proof ProofSpec `json:"proof,omitempty,omitzero"`
 
 	// Freeze keeps others from changing Services that are in flight. Default: Enforce.
 	// +optional

@@ -26,10 +26,21 @@ import (
 // endpointsPerSlice is the most the API server takes (k8s.io/kubernetes pkg/apis/discovery/validation, maxEndpoints).
 const endpointsPerSlice = 1000
 
+// Witness tells which nodes do not know a sentinel yet.
+type Witness interface {
+	// Behind names those of the nodes of which it is not known that their kube-proxy has programmed the sentinel.
+	Behind(ctx context.Context, sentinel *corev1.Service, nodes []string) []string
+}
+
 // NodeProbe asks the kube-proxy of a node for the health of a Service, at the Service's health-check port.
 type NodeProbe interface {
 	Ask(ctx context.Context, node string, port int32) (body []byte, err error)
 }
+
+// HealthChecks is a Witness that asks the health-check port of every node.
+type HealthChecks struct{ Probe NodeProbe }
+
+var _ Witness = HealthChecks{}
 
 // Barrier is the step that proves that the kube-proxy of every node has programmed all bridges made before it.
 //
@@ -40,7 +51,7 @@ type NodeProbe interface {
 // endpoint for the sentinel has programmed everything that was there before the sentinel. See docs/design/barrier.md.
 type Barrier struct {
 	Client    client.Client
-	Probe     NodeProbe
+	Witness   Witness
 	Pool      *addr.Pool
 	Migration string
 	Name      string
@@ -172,7 +183,7 @@ func (b *Barrier) buildSlice(nodes []corev1.Node) *discoveryv1.EndpointSlice {
 // Verify asks every node that has not answered yet.
 func (b *Barrier) Verify(ctx context.Context) error {
 	if len(b.waiting) > 0 {
-		b.ask(ctx)
+		b.waiting = b.Witness.Behind(ctx, b.sentinel, b.waiting)
 	}
 	if len(b.waiting) > 0 {
 		return engine.NotYet("kube-proxy has not reported the bridges on node %s", strings.Join(b.waiting, ", "))
@@ -185,17 +196,18 @@ func (b *Barrier) Abandon(ctx context.Context) error {
 	return RemoveThrowaways(ctx, b.Client, b.Migration)
 }
 
-func (b *Barrier) ask(ctx context.Context) {
+// Behind implements Witness. What cannot be asked is behind.
+func (h HealthChecks) Behind(ctx context.Context, sentinel *corev1.Service, nodes []string) []string {
 	var mu sync.Mutex
 	var missing []string
 	var eg errgroup.Group
 	eg.SetLimit(32)
-	for _, node := range b.waiting {
+	for _, node := range nodes {
 		eg.Go(func() error {
 			actx, cancel := context.WithTimeout(ctx, 5*time.Second)
 			defer cancel()
-			body, err := b.Probe.Ask(actx, node, b.sentinel.Spec.HealthCheckNodePort)
-			if err == nil && Passed(body, b.sentinel) {
+			body, err := h.Probe.Ask(actx, node, sentinel.Spec.HealthCheckNodePort)
+			if err == nil && Passed(body, sentinel) {
 				return nil
 			}
 			mu.Lock()
@@ -206,11 +218,11 @@ func (b *Barrier) ask(ctx context.Context) {
 	}
 	_ = eg.Wait() // the goroutines report in missing
 	slices.Sort(missing)
-	b.waiting = missing
+	return missing
 }
 
-// Passed reads the answer of kube-proxy's health-check server (k8s.io/kubernetes
-// pkg/proxy/healthcheck/service_health.go). It must be about this very sentinel.
+// Passed reads the answer of kube-proxy's health-check server (k8s.io/kubernetes pkg/proxy/healthcheck/service_health.go): it must be
+// about this very sentinel, and count an endpoint.
 func Passed(body []byte, sentinel *corev1.Service) bool {
 	var answer struct {
 		Service        struct{ Namespace, Name string }

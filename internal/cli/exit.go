@@ -17,6 +17,7 @@ import (
 	"github.com/replumb/replumb/internal/etcd"
 	"github.com/replumb/replumb/internal/lock"
 	"github.com/replumb/replumb/internal/migration"
+	"github.com/replumb/replumb/internal/proof"
 	"github.com/replumb/replumb/internal/records"
 	"github.com/replumb/replumb/internal/redirect"
 	"github.com/replumb/replumb/internal/servicecidr"
@@ -62,9 +63,14 @@ func ExitCode(err error) int {
 	var changed *migration.ChangedPlanError
 	var held *lock.HeldError
 	var traffic *cni.TrafficError
+	var loss *proof.LossError
 	switch {
 	case err == nil:
 		return ExitDone
+	case errors.As(err, &loss): // before anything that it may be the cause of
+		return ExitBudget
+	case errors.As(err, new(*proof.SilentError)):
+		return ExitError
 	case errors.As(err, &usage), errors.As(err, &wrong):
 		return ExitUsage
 	case errors.As(err, &blocked), errors.As(err, &denied), errors.As(err, &changed), errors.As(err, &traffic):

@@ -105,9 +105,11 @@ type connection struct {
 
 func (c *connection) serviceTools() servicecidr.Tools {
 	if c == nil {
-		return servicecidr.Tools{}
+		return servicecidr.Tools{Image: image()}
 	}
-	return servicecidr.Tools{Cluster: c.Cluster, Probe: servicecidr.HealthPort{Cluster: c.Cluster}, Inspector: c.inspector}
+	return servicecidr.Tools{
+		Cluster: c.Cluster, Probe: servicecidr.HealthPort{Cluster: c.Cluster}, Inspector: c.inspector, Image: image(),
+	}
 }
 
 func (c *connection) podTools() podcidr.Tools {

@@ -37,8 +37,14 @@ Exit code: 0 nothing blocks, 3 something blocks, 1 could not look.`,
 		},
 	}
 	a.fileFlag(cmd)
+	a.withoutAgentFlag(cmd)
 	a.outputFlag(cmd, "table", "json", "yaml")
 	return cmd
+}
+
+func (a *app) withoutAgentFlag(cmd *cobra.Command) {
+	cmd.Flags().BoolVar(&a.withoutAgent, "without-agent", false,
+		"run no agents on the nodes: nothing is probed, and barriers go by what kube-proxies say (spec.proof.agents: Disabled)")
 }
 
 func (a *app) showFindings(all check.Findings) error {
@@ -102,6 +108,7 @@ Exit code: 0 nothing blocks, 3 something blocks, 1 could not look.`,
 		},
 	}
 	a.fileFlag(cmd)
+	a.withoutAgentFlag(cmd)
 	a.outputFlag(cmd, "table", "json", "yaml", "name")
 	to.declare(cmd)
 	return cmd
@@ -152,8 +159,11 @@ servers with another flag, it says what, waits, and goes on by itself when it se
 
 Run again it carries on where it was, and does nothing when there is nothing to do.
 
-Exit code: 0 done, 1 error, 2 wrong command line or Migration, 3 blocked, 5 somebody else works on the cluster,
-130 interrupted or paused.`,
+While Services move, an agent on every node probes what clients see (spec.proof). More failed requests than the budget allows,
+none by default, stop the run before anything else is changed; after repair the same command goes on.
+
+Exit code: 0 done, 1 error, 2 wrong command line or Migration, 3 blocked, 4 stopped by the loss budget, 5 somebody else works on
+the cluster, 130 interrupted or paused.`,
 		Example: a.example(`
   replumb apply -f move.yaml
   replumb apply -f move.yaml --until move           # stop after a phase; run again without it to go on
@@ -180,6 +190,7 @@ Exit code: 0 done, 1 error, 2 wrong command line or Migration, 3 blocked, 5 some
 	cmd.Flags().StringVar(&until, "until", "", "stop after this phase")
 	cmd.Flags().BoolVar(&a.acceptDowntime, "accept-downtime", false,
 		"cut off whoever is served, without looking (spec.cni)")
+	a.withoutAgentFlag(cmd)
 	cmd.Flags().StringVar(&plan, "plan", "", "refuse to do more than this plan says: a file written by plan -o json or yaml")
 	a.outputFlag(cmd, "table", "json")
 	a.yesFlag(cmd)
@@ -243,6 +254,7 @@ func (a *app) runApply(ctx context.Context, c *connection, j job) error {
 		at, err = j.apply(ctx, r)
 		return err
 	})
+	err = a.goBackOnLoss(ctx, c, j, err)
 	if err != nil || a.output == "json" {
 		return err
 	}

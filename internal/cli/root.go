@@ -48,6 +48,8 @@ type app struct {
 	yes    bool
 	// acceptDowntime says that whoever is served may be cut off.
 	acceptDowntime bool
+	// withoutAgent overrides spec.proof.agents.
+	withoutAgent bool
 }
 
 // NewCommand is the replumb command. As a kubectl plugin (kubectl-replumb) it calls itself "kubectl replumb".
@@ -155,7 +157,11 @@ func (a *app) read() (*v1alpha1.Migration, error) {
 	if err != nil {
 		return nil, &UsageError{Problem: err.Error(), Hint: "name a file that can be read with -f"}
 	}
-	return spec.Parse(body)
+	m, err := spec.Parse(body)
+	if err == nil && a.withoutAgent {
+		m.Spec.Proof.Agents = v1alpha1.AgentsDisabled
+	}
+	return m, err
 }
 
 // confirm asks on a terminal. Elsewhere the answer must have been given by --yes.

@@ -37,6 +37,9 @@ func (a *app) run(ctx context.Context, c *connection, j job, do func(context.Con
 		notifier.Event(e)
 		events.Event(e)
 	}
+	if o, ok := j.(observed); ok {
+		o.Observe(&lossTeller{w: a.err})
+	}
 	err := do(ctx, r)
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushLimit)
 	defer cancel()

@@ -24,6 +24,8 @@ type statusHead struct {
 	Counts    v1alpha1.Counts `json:"counts"`
 	Stage     string          `json:"stage,omitempty"`
 	Paused    bool            `json:"paused,omitempty"`
+	// Proof is what agents have seen in the latest run.
+	Proof *v1alpha1.ProofStatus `json:"proof,omitempty"`
 	// Lock is who works on the cluster at the moment.
 	Lock string `json:"lock,omitempty"`
 	Next string `json:"next"`
@@ -39,7 +41,7 @@ func headOf(j job, pending bool, command string) statusHead {
 	m := j.about().migration
 	return statusHead{
 		Migration: m.Name, Phase: m.Status.Phase, Final: m.Status.PointOfNoReturnPassed, LastError: m.Status.LastError,
-		Stage: m.Status.Stage, Paused: m.Spec.Paused, Next: next(m, pending, command),
+		Proof: m.Status.Proof, Stage: m.Status.Stage, Paused: m.Spec.Paused, Next: next(m, pending, command),
 	}
 }
 
@@ -169,6 +171,7 @@ func (a *app) showStatus(ctx context.Context, c *connection, j job) error {
 		return err
 	}
 	fmt.Fprintf(a.out, "migration %s: %s; %s\n", head.Migration, head.phase(), head.summary)
+	proofLines(a.out, head.Proof)
 	if head.Lock != "" {
 		fmt.Fprintln(a.out, head.Lock)
 	}

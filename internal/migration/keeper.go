@@ -116,6 +116,14 @@ type Keeper struct {
 	// Holder is who holds the lock. Default: this process.
 	Holder *lock.Holder
 	Now    func() time.Time
+	// Guard, if set, watches each run.
+	Guard Guard
+}
+
+// Guard watches a run, and ends it by cancelling its context with a cause.
+type Guard interface {
+	// Start watches until stop is called.
+	Start(ctx context.Context) (guarded context.Context, stop func())
 }
 
 // Status changes the status of the Migration, looking again on conflict.
@@ -179,7 +187,7 @@ func (k *Keeper) Locked(ctx context.Context, command string, do func(context.Con
 	if err != nil {
 		return err
 	}
-	err = do(held.Context(ctx))
+	err = k.guarded(held.Context(ctx), do)
 	// Not ctx: the usual reason to be here early is that it was cancelled.
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
@@ -187,6 +195,15 @@ func (k *Keeper) Locked(ctx context.Context, command string, do func(context.Con
 		return fmt.Errorf("releasing the lock: %w", releaseErr)
 	}
 	return err
+}
+
+func (k *Keeper) guarded(ctx context.Context, do func(context.Context) error) error {
+	if k.Guard == nil {
+		return do(ctx)
+	}
+	ctx, stop := k.Guard.Start(ctx)
+	defer stop()
+	return do(ctx)
 }
 
 // Run runs a plan, holds before a group while a pause is asked for, and writes down how it went: the phase while it goes on,

@@ -14,12 +14,14 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/agents"
 	"github.com/replumb/replumb/internal/bridge"
 	"github.com/replumb/replumb/internal/check"
 	"github.com/replumb/replumb/internal/cluster"
 	"github.com/replumb/replumb/internal/freeze"
 	"github.com/replumb/replumb/internal/lock"
 	"github.com/replumb/replumb/internal/migration"
+	"github.com/replumb/replumb/internal/proof"
 	"github.com/replumb/replumb/internal/tier"
 )
 
@@ -36,6 +38,11 @@ type Job struct {
 	// Expected is the plan that apply must not go beyond, if somebody has looked at one.
 	Expected *migration.Expectation
 
+	// LeaveClients has finish not wait for those who still use old addresses.
+	LeaveClients bool
+
+	watch      *proof.Watch
+	observer   proof.Observer
 	access     []cluster.AccessAnswer
 	inspection *cluster.Inspection
 	recorded   *v1alpha1.Migration
@@ -50,7 +57,8 @@ func NewJob(tools Tools, m *v1alpha1.Migration) (*Job, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Job{Tools: tools, Migration: m, Spec: spec}, nil
+	j := &Job{Tools: tools, Migration: m, Spec: spec}
+	return j, j.hasImage()
 }
 
 // Adopt compares the Migration at hand with the one in the cluster, if there is one, and takes over what that one
@@ -107,7 +115,11 @@ func (j *Job) authorize(ctx context.Context) error {
 	if j.access != nil {
 		return nil
 	}
-	access, err := j.Tools.Cluster.Access(ctx, Rights())
+	rights := Rights()
+	if j.agentImage() != "" {
+		rights = append(rights, agents.Rights()...)
+	}
+	access, err := j.Tools.Cluster.Access(ctx, rights)
 	if err != nil {
 		return err
 	}
@@ -140,8 +152,9 @@ func (j *Job) planner(ctx context.Context, snap *cluster.Snapshot) (*Planner, er
 	}
 	p := &Planner{
 		Tools: j.Tools, Survey: survey, Migration: j.Migration.DeepCopy(),
-		CanFreeze: in.Freeze == nil, Distribution: cluster.DistributionOf(snap.Nodes),
+		LeaveClients: j.LeaveClients, CanFreeze: in.Freeze == nil, Distribution: cluster.DistributionOf(snap.Nodes),
 	}
+	j.enlist(p)
 	p.Findings = check.Run(Checks(), in)
 	form, ok := bridge.Choose(j.Spec.Bridge, len(survey.Moves), snap.Admitted)
 	if !ok {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/addr"
+	"github.com/replumb/replumb/internal/agents"
 	"github.com/replumb/replumb/internal/backup"
 	"github.com/replumb/replumb/internal/bridge"
 	"github.com/replumb/replumb/internal/check"
@@ -21,6 +22,7 @@ import (
 	"github.com/replumb/replumb/internal/freeze"
 	"github.com/replumb/replumb/internal/hook"
 	"github.com/replumb/replumb/internal/migration"
+	"github.com/replumb/replumb/internal/proof"
 )
 
 // parallel is how many steps of one group run at once.
@@ -30,6 +32,8 @@ const parallel = 32
 type Tools struct {
 	Cluster   *cluster.Cluster
 	Probe     bridge.NodeProbe
+	// Image of replumb for agents; empty if this build has none.
+	Image string
 	Inspector Inspector
 	Now       func() time.Time
 }
@@ -56,6 +60,11 @@ type Planner struct {
 	CanFreeze bool
 	// Distribution is what the instructions of gates depend on.
 	Distribution cluster.Distribution
+	// Agents prove on every node what goes on, and Watch follows them; nil if there are none.
+	Agents *agents.Set
+	Watch  *proof.Watch
+	// LeaveClients has finish not wait for those who still use old addresses.
+	LeaveClients bool
 	// Refresh is what has to be restarted for pods to get rid of old addresses.
 	Refresh Refresh
 	proving sync.Mutex
@@ -94,6 +103,7 @@ func (p *Planner) Apply() *engine.Plan {
 	phases := []engine.Phase{
 		{Name: "check", Title: "Check the cluster", Groups: single(&migration.CheckStep{Findings: p.Findings})},
 		{Name: "secure", Title: "Record the migration, back up and freeze what it changes", Groups: p.secure()},
+		{Name: phaseAgents, Title: "Watch from every node", Groups: p.agents()},
 		{Name: "extend", Title: "Add the target range", Groups: p.extend()},
 		{Name: "canary", Title: "Move a throw-away Service first", Groups: p.canary()},
 		{Name: "move", Title: "Move Services, tier by tier, batch by batch", Groups: p.move()},
@@ -109,7 +119,9 @@ func (p *Planner) Apply() *engine.Plan {
 func (p *Planner) Finish() *engine.Plan {
 	return p.plan(
 		hook.Finish,
+		engine.Phase{Name: phaseAgents, Title: "Watch from every node", Groups: p.agents()},
 		engine.Phase{Name: "drain", Title: "Let clients forget old addresses", Groups: single(p.drain())},
+		engine.Phase{Name: "soak", Title: "See that nobody uses old addresses", Groups: p.soak()},
 		engine.Phase{Name: "verify", Title: "Verify every moved Service", Groups: p.each(func(e *Entry) engine.Step {
 			return &arrivedStep{tools: p.Tools, entry: e}
 		})},
@@ -118,11 +130,14 @@ func (p *Planner) Finish() *engine.Plan {
 			Title:  "Pass the point of no return",
 			Groups: single(&migration.FinalStep{Client: p.Tools.client(), Name: p.spec().Name}),
 		},
-		engine.Phase{Name: "release", Title: "Take bridges and old addresses away", Groups: p.each(func(e *Entry) engine.Step {
-			return &releaseStep{tools: p.Tools, migration: p.spec().Name, entry: e, at: e.New}
-		})},
+		engine.Phase{Name: "release", Title: "Take bridges and old addresses away", Groups: append(
+			p.hush(func(e *Entry) string { return e.Old.String() }),
+			p.each(func(e *Entry) engine.Step {
+				return &releaseStep{tools: p.Tools, migration: p.spec().Name, entry: e, at: e.New}
+			})...,
+		)},
 		engine.Phase{Name: "prove", Title: "Prove that every node knows the new addresses", Groups: p.proveReleased()},
-		engine.Phase{Name: "tidy", Title: "Remove what is left", Groups: append(append(p.tidy(), p.handOver()...), p.leave()...)},
+		engine.Phase{Name: "tidy", Title: "Remove what is left", Groups: slices.Concat(p.dismiss(), p.tidy(), p.handOver(), p.leave())},
 	)
 }
 
@@ -131,16 +146,20 @@ func (p *Planner) Finish() *engine.Plan {
 func (p *Planner) Rollback() *engine.Plan {
 	return p.plan(
 		hook.Rollback,
+		engine.Phase{Name: phaseAgents, Title: "Watch from every node", Groups: p.agents()},
 		engine.Phase{Name: "reopen", Title: "Open the old range again", Groups: p.reopen()},
 		engine.Phase{Name: "return", Title: "Return Services, tier by tier, batch by batch", Groups: p.giveBack()},
 		engine.Phase{Name: phaseKubelets, Title: "Have kubelets name the old cluster DNS address", Groups: p.kubelets(back)},
 		engine.Phase{Name: "refresh", Title: "Restart what carries new addresses", Groups: p.refresh()},
 		engine.Phase{Name: "restore", Title: "Make the old range the default again", Groups: p.restore()},
 		engine.Phase{Name: "drain", Title: "Let clients forget new addresses", Groups: single(p.drain())},
-		engine.Phase{Name: "release", Title: "Take bridges and new addresses away", Groups: p.each(func(e *Entry) engine.Step {
-			return &releaseStep{tools: p.Tools, migration: p.spec().Name, entry: e, at: e.Old}
-		})},
-		engine.Phase{Name: "tidy", Title: "Remove what is left", Groups: append(p.tidy(), p.leave()...)},
+		engine.Phase{Name: "release", Title: "Take bridges and new addresses away", Groups: append(
+			p.hush(func(e *Entry) string { return e.New.String() }),
+			p.each(func(e *Entry) engine.Step {
+				return &releaseStep{tools: p.Tools, migration: p.spec().Name, entry: e, at: e.Old}
+			})...,
+		)},
+		engine.Phase{Name: "tidy", Title: "Remove what is left", Groups: slices.Concat(p.dismiss(), p.tidy(), p.leave())},
 		engine.Phase{Name: "withdraw", Title: "Remove the ranges of the migration", Groups: p.withdraw()},
 	)
 }
@@ -156,14 +175,6 @@ const (
 // plan puts hooks around phases that have something to do.
 func (p *Planner) plan(run hook.Run, phases ...engine.Phase) *engine.Plan {
 	return hook.Around(&engine.Plan{Name: p.spec().Name, Phases: phases}, p.spec().Common.Hooks, run)
-}
-
-func countSteps(groups []engine.Group) int {
-	n := 0
-	for _, g := range groups {
-		n += len(g.Steps)
-	}
-	return n
 }
 
 // Outstanding is what of Apply is still to be done, for people to read. Services that have moved are in no plan anyway;
@@ -273,7 +284,7 @@ const (
 // each makes a step for every Service of the migration that has something of it left: those never touched have not.
 func (p *Planner) each(step func(*Entry) engine.Step) []engine.Group {
 	var steps []engine.Step
-	for _, e := range p.Survey.Moves {
+	for _, e := range p.Survey.everything() {
 		if e.Place != Waiting || e.Touched {
 			steps = append(steps, step(e))
 		}

@@ -1,6 +1,7 @@
 package servicecidr
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
@@ -18,7 +19,7 @@ import (
 
 // move is the heart: tier by tier, batch by batch.
 func (p *Planner) move() []engine.Group {
-	groups := p.follow()
+	groups := append(p.follow(), p.vanguard()...)
 	counts := p.Survey.Counts()
 	total := 0
 	for _, tier := range p.Survey.Tiers {
@@ -47,6 +48,8 @@ func (p *Planner) move() []engine.Group {
 
 // batch is what moves together.
 type batch struct {
+	// name is what it is called, if it has no number.
+	name       string
 	number, of int
 	tier       string
 	entries    []*Entry
@@ -55,7 +58,7 @@ type batch struct {
 	tiers  []v1alpha1.TierStatus
 }
 
-func (b *batch) String() string { return fmt.Sprintf("batch %d of %d", b.number, b.of) }
+func (b *batch) String() string { return cmp.Or(b.name, fmt.Sprintf("batch %d of %d", b.number, b.of)) }
 
 func (b *batch) keys() []types.NamespacedName {
 	keys := make([]types.NamespacedName, len(b.entries))
@@ -80,6 +83,7 @@ func (p *Planner) moveBatch(b *batch) []engine.Group {
 		groups = append(groups, engine.Group{Title: b.String(), Steps: []engine.Step{p.certificates()}})
 	}
 	groups = append(groups, p.crossing(b, p.hop)...)
+	groups = append(groups, p.connect(b)...)
 	note := &noteStep{tools: p.Tools, migration: p.spec().Name, batch: b.String(), counts: b.counts, tiers: b.tiers}
 	groups = append(groups, engine.Group{Title: b.String(), Steps: append([]engine.Step{note}, p.settle(b.String())...)})
 	return append(groups, p.hooks(p.occasion(hook.Apply, v1alpha1.AfterBatch, "move", b))...)
@@ -95,10 +99,14 @@ func (p *Planner) approach(run hook.Run, phase string, b *batch) []engine.Group 
 	}
 	groups = append(groups, p.hooks(p.occasion(run, v1alpha1.BeforeBatch, phase, b))...)
 	if p.frozen() {
-		mark := &markStep{tools: p.Tools, migration: p.spec().Name, id: b.String(), keys: b.keys()}
-		groups = append(groups, engine.Group{Title: b.String(), Steps: []engine.Step{mark}})
+		groups = append(groups, engine.Group{Title: b.String(), Steps: []engine.Step{p.mark(b)}})
 	}
 	return groups
+}
+
+// mark has the freeze hold the Services of a batch.
+func (p *Planner) mark(b *batch) engine.Step {
+	return &markStep{tools: p.Tools, migration: p.spec().Name, id: b.String(), keys: b.keys()}
 }
 
 // crossing takes a batch over its bridges. Services with node ports hop one after the other: each needs a sync window of
@@ -157,7 +165,7 @@ func (p *Planner) hooks(o hook.Occasion) []engine.Group {
 // follow repairs the bridges of Services that moved before and were changed since, or whose bridge was taken away.
 func (p *Planner) follow() []engine.Group {
 	var stale []engine.Step
-	for _, e := range p.Survey.Moves {
+	for _, e := range p.Survey.everything() {
 		if e.Place != Moved {
 			continue
 		}
@@ -177,7 +185,7 @@ func (p *Planner) follow() []engine.Group {
 
 // giveBack is move the other way. A Service that never left its old address has nothing to return from.
 func (p *Planner) giveBack() []engine.Group {
-	var groups []engine.Group
+	groups := p.rearguard()
 	total := 0
 	for _, tier := range p.Survey.Tiers {
 		total += len(chunk(p.Survey.Away(tier), p.spec().Batch))
@@ -223,7 +231,7 @@ func (p *Planner) barrier(name string) engine.Step {
 
 func (p *Planner) proof(name string) *bridge.Barrier {
 	b := &bridge.Barrier{
-		Probe: p.Tools.Probe, Pool: p.Survey.Pool, Migration: p.spec().Name, Name: name,
+		Witness: p.witness(), Pool: p.Survey.Pool, Migration: p.spec().Name, Name: name,
 		Limit: max(time.Minute, p.spec().BarrierWait),
 	}
 	if p.Tools.Cluster != nil {

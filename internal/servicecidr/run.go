@@ -43,7 +43,7 @@ func (j *Job) Apply(ctx context.Context, r *engine.Runner) (*Survey, error) {
 		}
 	}
 	var after *Survey
-	err = j.keeper().Locked(ctx, "apply", func(ctx context.Context) error {
+	err = j.guarded(false).Locked(ctx, "apply", func(ctx context.Context) error {
 		for range maxRounds {
 			over, err := j.applyRound(ctx, r, p)
 			if err != nil || over {
@@ -65,9 +65,10 @@ func (j *Job) Apply(ctx context.Context, r *engine.Runner) (*Survey, error) {
 // applyRound runs what can be planned by now. It is over when a whole plan went through and left nothing to do.
 func (j *Job) applyRound(ctx context.Context, r *engine.Runner, p *Planner) (over bool, err error) {
 	plan := p.Apply()
-	last := !p.early()
+	to := p.plannable()
+	last := to == ""
 	if !last {
-		if plan, err = plan.Until(phaseKubelets); err != nil {
+		if plan, err = plan.Until(to); err != nil {
 			return false, err
 		}
 	}
@@ -110,13 +111,27 @@ func (j *Job) moved(ctx context.Context, p *Planner) error {
 	return j.keeper().Settle(ctx, v1alpha1.PhaseMoved, p.Survey.Counts(), p.Survey.TierCounts(nil))
 }
 
+// plannable is the phase up to which apply can be planned by now; empty if that is to its end.
+func (p *Planner) plannable() string {
+	switch {
+	case p.Agents != nil && p.Survey.Probe == nil && len(p.Survey.Pending()) > 0:
+		return phaseAgents
+	case p.early():
+		return phaseKubelets
+	}
+	return ""
+}
+
 // early reports whether what comes after phase kubelets cannot be planned yet.
 func (p *Planner) early() bool {
-	return len(p.Survey.Pending()) > 0 || (len(p.Survey.DNSMoves()) > 0 && p.Migration.Status.NodesRepointedAt == nil)
+	return len(p.Survey.Pending()) > 0 || p.Survey.Probe != nil && p.Survey.Probe.Place != Moved || (len(p.Survey.DNSMoves()) > 0 && p.Migration.Status.NodesRepointedAt == nil)
 }
 
 // idle reports whether apply has nothing left to do.
 func (p *Planner) idle() bool {
+	if p.Survey.Probe != nil && p.Survey.Probe.Place != Moved {
+		return false
+	}
 	return len(p.Survey.Pending())+len(p.Survey.Orphans)+len(p.Survey.Strays)+p.Refresh.Steps() == 0 && len(p.unretired()) == 0
 }
 
@@ -146,7 +161,7 @@ func (j *Job) Rollback(ctx context.Context, r *engine.Runner) error {
 	if err := j.keeper().MayRun(ctx); err != nil {
 		return err
 	}
-	return j.keeper().Locked(ctx, "rollback", func(ctx context.Context) error {
+	return j.guarded(true).Locked(ctx, "rollback", func(ctx context.Context) error {
 		if err := j.desire(ctx, v1alpha1.DesiredRolledBack); err != nil {
 			return err
 		}
@@ -192,7 +207,7 @@ func (j *Job) rollbackRound(ctx context.Context, r *engine.Runner) (over bool, e
 // awayStill reports whether what comes after phase kubelets of a rollback cannot be planned yet.
 func (p *Planner) awayStill() bool {
 	dns := false
-	for _, e := range p.Survey.Moves {
+	for _, e := range p.Survey.everything() {
 		if e.Place == Moved || e.Place == HalfHopped {
 			return true
 		}
@@ -210,7 +225,7 @@ func (j *Job) Finish(ctx context.Context, r *engine.Runner) error {
 	if j.Migration.Status.Phase == v1alpha1.PhaseFinished && len(p.Survey.Moves) == 0 {
 		return nil
 	}
-	return j.keeper().Locked(ctx, "finish", func(ctx context.Context) error {
+	return j.guarded(false).Locked(ctx, "finish", func(ctx context.Context) error {
 		if err := j.desire(ctx, v1alpha1.DesiredFinished); err != nil {
 			return err
 		}
@@ -291,7 +306,19 @@ func (j *Job) intact(s *Survey) error {
 
 // keeper keeps the Migration in the cluster.
 func (j *Job) keeper() *migration.Keeper {
-	return &migration.Keeper{Client: j.Tools.Cluster, Name: j.Spec.Name, Holder: j.Holder, Now: j.Tools.now}
+	k := &migration.Keeper{Client: j.Tools.Cluster, Name: j.Spec.Name, Holder: j.Holder, Now: j.Tools.now}
+	if j.watch != nil {
+		k.Guard = j.watch
+	}
+	return k
+}
+
+// guarded is the keeper of a run that agents watch, if there are any.
+func (j *Job) guarded(lenient bool) *migration.Keeper {
+	if w := j.guard(); w != nil {
+		w.Lenient = lenient
+	}
+	return j.keeper()
 }
 
 // Pause asks every run of the migration to stop before its next group of steps, and keeps others from starting.

@@ -58,7 +58,6 @@ func Default(m *v1alpha1.Migration) {
 	s.Bridge = cmp.Or(s.Bridge, v1alpha1.BridgeAuto)
 	s.ClusterDomain = cmp.Or(s.ClusterDomain, "cluster.local")
 	s.ClusterServices = cmp.Or(s.ClusterServices, v1alpha1.ClusterServicesMove)
-	s.Barrier.Mode = cmp.Or(s.Barrier.Mode, v1alpha1.BarrierHealthCheck)
 	s.Refresh.Mode = cmp.Or(s.Refresh.Mode, v1alpha1.RefreshRestart)
 	s.Refresh.BarePods = cmp.Or(s.Refresh.BarePods, v1alpha1.BarePodsReport)
 	s.Refresh.Parallel = cmp.Or(s.Refresh.Parallel, 2)
@@ -151,7 +150,7 @@ func validateChoices(m *v1alpha1.Migration) error {
 		{"spec.serviceCIDR.clusterServices", string(j.ClusterServices), []string{"Move", "Stay"}},
 		{"spec.serviceCIDR.refresh.mode", string(j.Refresh.Mode), []string{"Restart", "Report"}},
 		{"spec.serviceCIDR.refresh.barePods", string(j.Refresh.BarePods), []string{"Report", "Evict"}},
-		{"spec.serviceCIDR.barrier.mode", string(j.Barrier.Mode), []string{"HealthCheck", "Wait"}},
+		{"spec.serviceCIDR.barrier.mode", string(j.Barrier.Mode), []string{"", "HealthCheck", "Agent", "Wait"}},
 	} {
 		if !contains(f.allowed, f.value) {
 			return &SpecError{

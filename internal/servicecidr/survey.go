@@ -117,6 +117,8 @@ func kubeDNSKey() types.NamespacedName {
 type Survey struct {
 	Spec  Spec
 	Moves []*Entry
+	// Probe is the Service that agents call, which moves like any other but is nobody's; nil if there is none.
+	Probe *Entry
 	Pins  []*Entry
 	Stays []*Entry
 	// Tiers in the order in which they move.
@@ -157,6 +159,10 @@ func Look(snap *cluster.Snapshot, spec Spec) *Survey {
 				e.Place = Bridged
 			}
 		}
+		if e.Service.Labels[v1alpha1.LabelRole] == v1alpha1.RoleProbe {
+			s.Probe = e
+			continue
+		}
 		s.Moves = append(s.Moves, e)
 	}
 	s.orphans(bridges)
@@ -172,7 +178,7 @@ func sift(snap *cluster.Snapshot) (bridges map[types.NamespacedName]*corev1.Serv
 		switch svc.Labels[v1alpha1.LabelRole] {
 		case v1alpha1.RoleBridge:
 			bridges[types.NamespacedName{Namespace: svc.Namespace, Name: svc.Name}] = svc
-		case "":
+		case "", v1alpha1.RoleProbe:
 			candidates = append(candidates, svc)
 		}
 	}
@@ -347,6 +353,14 @@ func (s *Survey) Pending() []*Entry {
 		}
 	}
 	return out
+}
+
+// everything is all that moves.
+func (s *Survey) everything() []*Entry {
+	if s.Probe == nil {
+		return s.Moves
+	}
+	return append([]*Entry{s.Probe}, s.Moves...)
 }
 
 // InTier are the entries of a tier that are not at their new address yet.

@@ -81,6 +81,7 @@ func Validate(m *v1alpha1.MigrationSpec, phases []string) error {
 		func() error { return validateWindows(m.Windows) },
 		func() error { return validateHooks(m, phases) },
 		func() error { return validateNotify(m.Notify) },
+		func() error { return validateProof(&m.Proof) },
 		func() error {
 			return oneOf("spec.freeze", m.Freeze, v1alpha1.FreezeEnforce, v1alpha1.FreezeIfPossible, v1alpha1.FreezeDisabled)
 		},

@@ -40,6 +40,14 @@ func full() *v1alpha1.MigrationSpec {
 			},
 		},
 		Notify: []v1alpha1.Notifier{{HTTPAction: v1alpha1.HTTPAction{URLFromEnv: "SLACK_URL"}, Format: v1alpha1.NotifySlack}},
+		Proof: v1alpha1.ProofSpec{
+			Agents: v1alpha1.AgentsEnabled, Wait: duration(time.Minute), Budget: 3, OnLoss: v1alpha1.OnLossRollback,
+			Probes: []v1alpha1.ProbeSpec{
+				{Name: "db", Kind: v1alpha1.RequestTCP, Address: "192.0.2.10:5432", From: v1alpha1.FromPod},
+				{Name: "shop", Kind: v1alpha1.RequestHTTP, Address: "https://shop.example/health?t=" + secret, ExpectStatus: 204},
+				{Name: "name", Kind: v1alpha1.RequestDNS, Address: "shop.example", Rate: 10, Timeout: duration(time.Second)},
+			},
+		},
 	}
 }
 
@@ -144,6 +152,22 @@ func TestValidateNamesTheField(t *testing.T) {
 		{"spec.notify[0].format", `"Teams" is not known`, func(m *spec) { m.Notify[0].Format = "Teams" }},
 		{"spec.notify[0].timeout", "at most", func(m *spec) { m.Notify[0].Timeout = duration(time.Hour) }},
 		{"spec.notify[0].onFailure", "is not known", func(m *spec) { m.Notify[0].OnFailure = "x" }},
+		{"spec.proof.agents", `"Maybe" is not known`, func(m *spec) { m.Proof.Agents = "Maybe" }},
+		{"spec.proof.onLoss", `"Ignore" is not known`, func(m *spec) { m.Proof.OnLoss = "Ignore" }},
+		{"spec.proof.rate", "1001 is not within", func(m *spec) { m.Proof.Rate = 1001 }},
+		{"spec.proof.budget", "-1 is not within", func(m *spec) { m.Proof.Budget = -1 }},
+		{"spec.proof.soak", "negative", func(m *spec) { m.Proof.Soak = duration(-1) }},
+		{"spec.proof.wait", "longer than nothing", func(m *spec) { m.Proof.Wait = duration(0) }},
+		{"spec.proof.probes[1].name", `"db" is also spec.proof.probes[0].name`, func(m *spec) { m.Proof.Probes[1].Name = "db" }},
+		{"spec.proof.probes[0].kind", `"Ping" is not known`, func(m *spec) { m.Proof.Probes[0].Kind = "Ping" }},
+		{"spec.proof.probes[0].from", `"Moon" is not known`, func(m *spec) { m.Proof.Probes[0].From = "Moon" }},
+		{"spec.proof.probes[0].address", "is not host:port", func(m *spec) { m.Proof.Probes[0].Address = "192.0.2.10" }},
+		{"spec.proof.probes[0].address", "is not host:port", func(m *spec) { m.Proof.Probes[0].Address = "192.0.2.10:70000" }},
+		{"spec.proof.probes[0].expectStatus", "kind HTTP only", func(m *spec) { m.Proof.Probes[0].ExpectStatus = 200 }},
+		{"spec.proof.probes[1].expectStatus", "99 is not within", func(m *spec) { m.Proof.Probes[1].ExpectStatus = 99 }},
+		{"spec.proof.probes[1].timeout", "at most", func(m *spec) { m.Proof.Probes[1].Timeout = duration(time.Hour) }},
+		{"spec.proof.probes[1].address", "not a URL", func(m *spec) { m.Proof.Probes[1].Address = "shop.example/" + secret }},
+		{"spec.proof.probes[2].address", "not a name", func(m *spec) { m.Proof.Probes[2].Address = "shop.example:53" }},
 		{"spec.freeze", `"On" is not known`, func(m *spec) { m.Freeze = "On" }},
 		{"spec.backups", `"Delete" is not known`, func(m *spec) { m.Backups = "Delete" }},
 		{"spec.desired", `"Done" is not known`, func(m *spec) { m.Desired = "Done" }},

@@ -24,6 +24,7 @@ const (
 	calicoName = "e2e-calico"
 	crossName  = "e2e-calico-cross"
 	vpcName    = "e2e-vpc"
+	proofName  = "e2e-proof"
 )
 
 func TestMain(m *testing.M) {
@@ -34,7 +35,7 @@ func TestMain(m *testing.M) {
 func run(m *testing.M) int {
 	ctx := context.Background()
 	down := func() {
-		for _, name := range []string{sharedName, haName, calicoName, crossName, vpcName} {
+		for _, name := range []string{sharedName, haName, calicoName, crossName, vpcName, proofName} {
 			if _, err := lab.Down(ctx, name); err != nil {
 				fmt.Fprintf(os.Stderr, "taking lab %s down: %v\n", name, err)
 			}

@@ -1,0 +1,222 @@
+package proof
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine"
+)
+
+// moment is how long one look waits for news.
+const moment = 2 * time.Second
+
+// Steady is the step after which losses count: every agent on a ready node has had all its probes answered for a while.
+type Steady struct {
+	Watch *Watch
+	Limit time.Duration
+}
+
+var _ engine.Waiter = (*Steady)(nil)
+
+// ID implements engine.Step.
+func (*Steady) ID() string { return "agents/steady" }
+
+// Title implements engine.Step.
+func (*Steady) Title() string { return "See every probe answered from every node" }
+
+// Waits implements engine.Waiter.
+func (*Steady) Waits() {}
+
+// Deadline implements engine.Timed.
+func (s *Steady) Deadline() time.Duration { return s.Limit }
+
+// State implements engine.Step: what an earlier run saw says nothing of now.
+func (s *Steady) State(ctx context.Context) (engine.State, error) {
+	if len(s.missing(ctx, 0)) == 0 {
+		return engine.Done, nil
+	}
+	return engine.Pending, nil
+}
+
+// Do implements engine.Step.
+func (*Steady) Do(context.Context) error { return nil }
+
+// Verify implements engine.Step.
+func (s *Steady) Verify(ctx context.Context) error {
+	if missing := s.missing(ctx, moment); len(missing) > 0 {
+		return engine.NotYet("%s", strings.Join(missing[:min(len(missing), namedLosses)], "; "))
+	}
+	return nil
+}
+
+func (s *Steady) missing(ctx context.Context, moment time.Duration) []string {
+	s.Watch.Expect()
+	return s.Watch.until(ctx, moment, func(t *Tally) []string {
+		nodes := s.Watch.ready()
+		if s.Watch.nodes == nil {
+			return []string{"nodes have not been listed yet"}
+		}
+		return t.Unsettled(nodes)
+	})
+}
+
+// Expect says that from now on every ready node has to report.
+func (w *Watch) Expect() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.expecting = true
+}
+
+// Release says that agents may go.
+func (w *Watch) Release() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.expecting = false
+}
+
+// Behind names those of the nodes whose kube-proxy has not been reported to know a sentinel. It waits a moment for news, and
+// implements bridge.Witness.
+func (w *Watch) Behind(ctx context.Context, sentinel *corev1.Service, nodes []string) []string {
+	return w.until(ctx, moment, func(t *Tally) []string { return t.Behind(string(sentinel.UID), nodes) })
+}
+
+// Connected is the step that has every ready node connect to the Services that have moved, at both addresses. What fails counts as lost.
+type Connected struct {
+	Watch *Watch
+	// Name of what has moved.
+	Name  string
+	Limit time.Duration
+
+	want int
+}
+
+var _ engine.Waiter = (*Connected)(nil)
+
+// ID implements engine.Step.
+func (s *Connected) ID() string { return "connect/" + s.Name }
+
+// Title implements engine.Step.
+func (s *Connected) Title() string {
+	return "Connect to the Services of " + s.Name + " from every node"
+}
+
+// Waits implements engine.Waiter.
+func (*Connected) Waits() {}
+
+// Deadline implements engine.Timed.
+func (s *Connected) Deadline() time.Duration { return s.Limit }
+
+// State implements engine.Step.
+func (*Connected) State(context.Context) (engine.State, error) { return engine.Pending, nil }
+
+// Do counts the Services that have moved by now.
+func (s *Connected) Do(ctx context.Context) error {
+	all := &corev1.ServiceList{}
+	if err := s.Watch.Client.List(ctx, all); err != nil {
+		return err
+	}
+	s.want = 0
+	for i := range all.Items {
+		if MovedBy(&all.Items[i], s.Watch.Migration) {
+			s.want++
+		}
+	}
+	return nil
+}
+
+// MovedBy reports whether a Service is where a migration brings it.
+func MovedBy(svc *corev1.Service, migration string) bool {
+	notes := svc.Annotations
+	return notes[v1alpha1.LabelMigration] == migration && notes[v1alpha1.AnnotationMovedAt] != "" &&
+		svc.Spec.ClusterIP != "" && svc.Spec.ClusterIP == notes[v1alpha1.AnnotationTargetIP]
+}
+
+// Verify implements engine.Step. A Service that was deleted since it was counted would be waited for in vain: then it counts anew.
+func (s *Connected) Verify(ctx context.Context) error {
+	missing := s.Watch.until(ctx, moment, func(t *Tally) []string { return t.Unconnected(s.want, s.Watch.ready()) })
+	if len(missing) == 0 {
+		return nil
+	}
+	if err := s.Do(ctx); err != nil {
+		return err
+	}
+	return engine.NotYet("%s has not connected to all of them", nodes(missing))
+}
+
+// nodes names a few nodes.
+func nodes(names []string) string {
+	text := "node " + strings.Join(names[:min(len(names), 8)], ", ")
+	if len(names) > 8 {
+		text += " and others"
+	}
+	return text
+}
+
+// Leave is the step that waits until no agent calls addresses any more that are about to be taken away: what fails there is no loss.
+type Leave struct {
+	Watch *Watch
+	// Addresses as texts, without ports.
+	Addresses map[string]bool
+	Limit     time.Duration
+}
+
+var _ engine.Waiter = (*Leave)(nil)
+
+// ID implements engine.Step.
+func (*Leave) ID() string { return "agents/leave" }
+
+// Title implements engine.Step.
+func (*Leave) Title() string { return "Have agents stop to call the addresses that go" }
+
+// Waits implements engine.Waiter.
+func (*Leave) Waits() {}
+
+// Deadline implements engine.Timed.
+func (s *Leave) Deadline() time.Duration { return s.Limit }
+
+// State implements engine.Step.
+func (*Leave) State(context.Context) (engine.State, error) { return engine.Pending, nil }
+
+// Do implements engine.Step.
+func (*Leave) Do(context.Context) error { return nil }
+
+// Verify implements engine.Step.
+func (s *Leave) Verify(ctx context.Context) error {
+	missing := s.Watch.until(ctx, moment, func(t *Tally) []string { return t.Calling(s.Addresses, s.Watch.ready()) })
+	if len(missing) > 0 {
+		return engine.NotYet("%s still calls them", nodes(missing))
+	}
+	return nil
+}
+
+// Dismiss is the step from which agents may go.
+type Dismiss struct{ Watch *Watch }
+
+// ID implements engine.Step.
+func (*Dismiss) ID() string { return "agents/dismiss" }
+
+// Title implements engine.Step.
+func (*Dismiss) Title() string { return "Let agents go" }
+
+// State implements engine.Step.
+func (s *Dismiss) State(context.Context) (engine.State, error) {
+	s.Watch.mu.Lock()
+	defer s.Watch.mu.Unlock()
+	if s.Watch.expecting {
+		return engine.Pending, nil
+	}
+	return engine.Done, nil
+}
+
+// Do implements engine.Step.
+func (s *Dismiss) Do(context.Context) error {
+	s.Watch.Release()
+	return nil
+}
+
+// Verify implements engine.Step.
+func (*Dismiss) Verify(context.Context) error { return nil }

@@ -1,0 +1,327 @@
+package proof
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/apimachinery/pkg/watch"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/cluster"
+)
+
+const (
+	// lookEvery is how often nodes are listed and silence is looked for.
+	lookEvery = 2 * time.Second
+	// writeEvery is how often the status of the Migration is written while nothing is lost.
+	writeEvery = 10 * time.Second
+	// again is the pause before NodeReports are listed anew.
+	again = 500 * time.Millisecond
+)
+
+// Observer is told of losses at once, and of requests per probe and stretch of time, over all nodes.
+type Observer interface {
+	Loss(loss v1alpha1.Loss)
+	Sample(sample Sample)
+}
+
+// Watch follows the NodeReports of a migration while a run goes on, and stops the run when more is lost than its budget, or when an
+// agent falls silent.
+type Watch struct {
+	Client    client.WithWatch
+	Migration string
+	// Budget is how many failed requests are tolerated.
+	Budget int
+	// Patience is how long a ready node may be silent.
+	Patience time.Duration
+	// Now is the clock. Default: time.Now.
+	Now func() time.Time
+	// Reason, if set, finds out why a node is silent.
+	Reason func(ctx context.Context, node string) string
+	// Observer, if set, is told of what is seen.
+	Observer Observer
+	// Status, if set, changes the status of the Migration.
+	Status func(context.Context, func(*v1alpha1.MigrationStatus)) error
+	// Lenient watches and tells, and never stops a run: on the way back there is no better place to stop at.
+	Lenient bool
+
+	mu      sync.Mutex
+	tally   *Tally
+	samples samples
+	nodes   []corev1.Node
+	since   map[string]time.Time
+	changed chan struct{}
+	// expecting is true from when agents have to be there.
+	expecting bool
+	wrote     time.Time
+}
+
+// Start follows until stop is called. The context it returns is cancelled, with a *LossError or *SilentError as its cause, when the run
+// must not go on.
+func (w *Watch) Start(ctx context.Context) (guarded context.Context, stop func()) {
+	w.mu.Lock()
+	w.tally, w.changed, w.since, w.expecting = NewTally(), make(chan struct{}), map[string]time.Time{}, false
+	w.samples = samples{}
+	w.mu.Unlock()
+	guarded, cancel := context.WithCancelCause(ctx)
+	following, end := context.WithCancel(context.WithoutCancel(ctx))
+	var running sync.WaitGroup
+	running.Go(func() { w.follow(following, cancel) })
+	running.Go(func() { w.look(following, cancel) })
+	return guarded, func() {
+		end()
+		running.Wait()
+		w.flush()
+		last, done := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+		defer done()
+		w.write(last)
+		cancel(nil)
+	}
+}
+
+func (w *Watch) now() time.Time {
+	if w.Now != nil {
+		return w.Now()
+	}
+	return time.Now()
+}
+
+func (w *Watch) selector() client.ListOption {
+	return client.MatchingLabels{v1alpha1.LabelMigration: w.Migration}
+}
+
+// follow lists and watches NodeReports for as long as ctx lasts.
+func (w *Watch) follow(ctx context.Context, cancel context.CancelCauseFunc) {
+	_ = wait.PollUntilContextCancel(ctx, again, true, func(ctx context.Context) (bool, error) {
+		all := &v1alpha1.NodeReportList{}
+		if err := w.Client.List(ctx, all, w.selector()); err != nil {
+			return false, nil //nolint:nilerr // the definition is not there yet, or the API server is away: silence is told elsewhere
+		}
+		w.resync(all.Items, cancel)
+		events, err := w.Client.Watch(ctx, &v1alpha1.NodeReportList{}, w.selector(),
+			&client.ListOptions{Raw: &metav1.ListOptions{ResourceVersion: all.ResourceVersion}})
+		if err != nil {
+			return false, nil //nolint:nilerr // as above
+		}
+		defer events.Stop()
+		for e := range events.ResultChan() {
+			w.event(e, cancel)
+		}
+		return false, nil
+	})
+}
+
+// resync takes a whole list.
+func (w *Watch) resync(all []v1alpha1.NodeReport, cancel context.CancelCauseFunc) {
+	w.mu.Lock()
+	for _, known := range w.tally.Reports() {
+		if !slices.ContainsFunc(all, func(r v1alpha1.NodeReport) bool { return r.Name == known.Name }) {
+			w.tally.Forget(known.Name)
+		}
+	}
+	w.mu.Unlock()
+	for i := range all {
+		w.take(&all[i], cancel)
+	}
+}
+
+func (w *Watch) event(e watch.Event, cancel context.CancelCauseFunc) {
+	r, ok := e.Object.(*v1alpha1.NodeReport)
+	switch {
+	case !ok:
+	case e.Type == watch.Deleted:
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.tally.Forget(r.Name)
+		w.signal()
+	default:
+		w.take(r, cancel)
+	}
+}
+
+// take adds a report, and ends the run if it is one too many.
+func (w *Watch) take(r *v1alpha1.NodeReport, cancel context.CancelCauseFunc) {
+	w.mu.Lock()
+	fresh := w.tally.Take(r, w.now())
+	samples := w.samples.take(r)
+	failed, losses := w.tally.Failed, slices.Clone(w.tally.Losses)
+	w.signal()
+	w.mu.Unlock()
+	w.tell(samples, fresh)
+	if len(fresh) > 0 && failed > int64(w.Budget) && !w.Lenient {
+		slices.Reverse(losses)
+		cancel(&LossError{Migration: w.Migration, Failed: failed, Budget: w.Budget, Losses: losses})
+	}
+}
+
+// signal wakes those who wait for news. The caller holds the lock.
+func (w *Watch) signal() {
+	close(w.changed)
+	w.changed = make(chan struct{})
+}
+
+func (w *Watch) flush() {
+	w.mu.Lock()
+	rest := w.samples.rest()
+	w.mu.Unlock()
+	w.tell(rest, nil)
+}
+
+func (w *Watch) tell(samples []Sample, losses []v1alpha1.Loss) {
+	if w.Observer == nil {
+		return
+	}
+	for _, s := range samples {
+		w.Observer.Sample(s)
+	}
+	for _, l := range losses {
+		w.Observer.Loss(l)
+	}
+}
+
+// look sees to it that every ready node is heard of, and writes down what there is.
+func (w *Watch) look(ctx context.Context, cancel context.CancelCauseFunc) {
+	_ = wait.PollUntilContextCancel(ctx, lookEvery, true, func(ctx context.Context) (bool, error) {
+		nodes := &corev1.NodeList{}
+		if err := w.Client.List(ctx, nodes); err != nil {
+			w.pardon()
+			return false, nil //nolint:nilerr // an API server that is away keeps agents from reporting, too
+		}
+		if silent := w.silent(nodes.Items); silent != nil && !w.Lenient {
+			if w.Reason != nil {
+				silent.Reason = w.Reason(ctx, silent.Node)
+			}
+			cancel(silent)
+		}
+		w.mu.Lock()
+		due := w.now().Sub(w.wrote) >= writeEvery
+		w.mu.Unlock()
+		if due {
+			w.write(ctx)
+		}
+		return false, nil
+	})
+}
+
+// pardon begins to count silence anew.
+func (w *Watch) pardon() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for node := range w.since {
+		w.since[node] = w.now()
+	}
+}
+
+// silent is the first ready node whose agents have not reported for too long.
+func (w *Watch) silent(nodes []corev1.Node) *SilentError {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.nodes = nodes
+	now := w.now()
+	for i := range nodes {
+		n := &nodes[i]
+		if !cluster.NodeReady(n) || !w.expecting {
+			w.since[n.Name] = now
+			continue
+		}
+		if _, known := w.since[n.Name]; !known {
+			w.since[n.Name] = now
+		}
+		if quiet := w.tally.Silence(n.Name, w.since[n.Name], now); quiet > w.Patience {
+			return &SilentError{Node: n.Name, Reason: "nothing is known of why", For: quiet}
+		}
+	}
+	return nil
+}
+
+// write brings status.proof up to date. It is a courtesy: a write that fails is made up for by the next.
+func (w *Watch) write(ctx context.Context) {
+	if w.Status == nil {
+		return
+	}
+	w.mu.Lock()
+	proof := w.state()
+	w.wrote = w.now()
+	w.mu.Unlock()
+	if proof == nil {
+		return
+	}
+	err := w.Status(ctx, func(st *v1alpha1.MigrationStatus) { st.Proof = proof })
+	if err != nil && !apierrors.IsNotFound(err) && !meta.IsNoMatchError(err) && !errors.Is(err, context.Canceled) {
+		return
+	}
+}
+
+// state is what there is to write down; nil as long as there are no agents. The caller holds the lock.
+func (w *Watch) state() *v1alpha1.ProofStatus {
+	if !w.expecting && len(w.tally.agents) == 0 {
+		return nil
+	}
+	st := &v1alpha1.ProofStatus{Sent: w.tally.Sent, Failed: w.tally.Failed, Losses: slices.Clone(w.tally.Losses)}
+	for i := range w.nodes {
+		n := &w.nodes[i]
+		switch {
+		case !cluster.NodeReady(n):
+			st.Silent = append(st.Silent, n.Name+": the node is not ready")
+		case w.tally.reports[n.Name] == nil:
+			st.Silent = append(st.Silent, n.Name+": no report")
+		default:
+			st.Nodes++
+		}
+	}
+	st.Silent = st.Silent[:min(len(st.Silent), 64)]
+	return st
+}
+
+// ready names the nodes that are.
+func (w *Watch) ready() []string {
+	var names []string
+	for i := range w.nodes {
+		if cluster.NodeReady(&w.nodes[i]) {
+			names = append(names, w.nodes[i].Name)
+		}
+	}
+	slices.SortFunc(names, strings.Compare)
+	return names
+}
+
+// until waits for news as long as a condition does not hold, but not for longer than a moment, and returns what is missing.
+func (w *Watch) until(ctx context.Context, moment time.Duration, missing func(*Tally) []string) []string {
+	timer := time.NewTimer(moment)
+	defer timer.Stop()
+	for {
+		w.mu.Lock()
+		left, changed := missing(w.tally), w.changed
+		w.mu.Unlock()
+		if len(left) == 0 {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-timer.C:
+			return left
+		case <-ctx.Done():
+			return left
+		}
+	}
+}
+
+// Reports are the latest of all nodes, by name.
+func (w *Watch) Reports() []v1alpha1.NodeReport {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.tally == nil {
+		return nil
+	}
+	return w.tally.Reports()
+}

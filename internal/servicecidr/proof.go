@@ -1,0 +1,175 @@
+package servicecidr
+
+import (
+	"cmp"
+	"time"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/addr"
+	"github.com/replumb/replumb/internal/agents"
+	"github.com/replumb/replumb/internal/bridge"
+	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/proof"
+)
+
+// phaseAgents puts agents on nodes. What comes after it is planned anew if they had no Service to call.
+const phaseAgents = "agents"
+
+// agentImage is what agents run; empty if there are to be none.
+func (j *Job) agentImage() string {
+	if j.Spec.Common.Proof.Agents == v1alpha1.AgentsDisabled || j.Spec.Mode == v1alpha1.ModeExtend {
+		return ""
+	}
+	return cmp.Or(j.Spec.Common.Proof.Image, j.Tools.Image)
+}
+
+// hasImage refuses agents that there is no image for.
+func (j *Job) hasImage() error {
+	needed := j.Spec.Common.Proof.Agents == v1alpha1.AgentsEnabled || j.Spec.Barrier == v1alpha1.BarrierAgent
+	switch {
+	case j.agentImage() != "" || j.Spec.Mode == v1alpha1.ModeExtend || !needed:
+		return nil
+	case j.Spec.Common.Proof.Agents == v1alpha1.AgentsDisabled:
+		return &SpecError{
+			Field: "spec.serviceCIDR.barrier.mode", Problem: "is Agent, and there are to be no agents",
+			Hint: "set barrier.mode: HealthCheck, or let spec.proof.agents be Enabled",
+		}
+	}
+	return &SpecError{
+		Field: "spec.proof.image", Problem: "is empty, and this build of replumb knows of no image of its own",
+		Hint: "name an image that nodes can pull, or set spec.proof.agents: Disabled",
+	}
+}
+
+// enlist makes the agents of a job, and what follows them; neither, if there are to be none.
+func (j *Job) enlist(p *Planner) {
+	image := j.agentImage()
+	if image == "" {
+		return
+	}
+	j.guard()
+	p.Watch = j.watch
+	p.Agents = &agents.Set{
+		Cluster: j.Tools.Cluster, Migration: j.Spec.Name, Image: image, Domain: j.Spec.Domain, Wait: j.proofWait(), Now: j.Tools.Now,
+	}
+	if len(p.Survey.Pending()) > 0 {
+		p.Agents.Pool = addr.NewPool(p.Survey.Spec.From, p.Survey.Used)
+	}
+	j.watch.Reason = p.Agents.Reason
+}
+
+// guard is what follows the agents; nil if there are none.
+func (j *Job) guard() *proof.Watch {
+	if j.agentImage() == "" || j.Tools.Cluster == nil {
+		return nil
+	}
+	if j.watch == nil {
+		j.watch = &proof.Watch{
+			Client: j.Tools.Cluster, Migration: j.Spec.Name, Budget: j.Spec.Common.Proof.Budget, Patience: j.proofWait(), Now: j.Tools.Now,
+			Status: j.keeper().Status, Observer: j.observer,
+		}
+	}
+	return j.watch
+}
+
+// Observe has somebody told of losses and samples while runs go on.
+func (j *Job) Observe(o proof.Observer) { j.observer = o }
+
+func (j *Job) proofWait() time.Duration {
+	if w := j.Spec.Common.Proof.Wait; w != nil {
+		return w.Duration
+	}
+	return 2 * time.Minute
+}
+
+// soakFor is how long old addresses must have been unused.
+func (p *Planner) soakFor() time.Duration {
+	if s := p.spec().Common.Proof.Soak; s != nil {
+		return s.Duration
+	}
+	return time.Minute
+}
+
+// agents puts agents on every node, and sees that all is well before anything is changed.
+func (p *Planner) agents() []engine.Group {
+	if p.Agents == nil {
+		return nil
+	}
+	return append(p.Agents.Install(), single(&proof.Steady{Watch: p.Watch, Limit: p.Agents.Wait})...)
+}
+
+// vanguard moves the Service that agents call, before any other: under their requests, from every node.
+func (p *Planner) vanguard() []engine.Group {
+	e := p.Survey.Probe
+	if e == nil || e.Place == Moved {
+		return nil
+	}
+	b := &batch{name: "the Service of probes", entries: []*Entry{e}}
+	var groups []engine.Group
+	if p.frozen() {
+		groups = append(groups, engine.Group{Title: b.String(), Steps: []engine.Step{p.mark(b)}})
+	}
+	groups = append(groups, p.crossing(b, p.hop)...)
+	groups = append(groups, p.connect(b)...)
+	return append(groups, engine.Group{Title: b.String(), Steps: p.settle(b.String())})
+}
+
+// rearguard brings that Service back.
+func (p *Planner) rearguard() []engine.Group {
+	e := p.Survey.Probe
+	if e == nil || e.Place != Moved && e.Place != HalfHopped {
+		return nil
+	}
+	b := &batch{name: "the Service of probes", entries: []*Entry{e}}
+	return p.crossing(b, func(e *Entry) engine.Step { return p.hop(e).(*hopStep).Undo() })
+}
+
+// connect has every node connect to the Services of a batch.
+func (p *Planner) connect(b *batch) []engine.Group {
+	if p.Watch == nil {
+		return nil
+	}
+	return []engine.Group{{Title: b.String(), Steps: []engine.Step{
+		&proof.Connected{Watch: p.Watch, Name: b.String(), Limit: max(time.Minute, p.spec().BarrierWait)},
+	}}}
+}
+
+// soak waits until nobody uses old addresses.
+func (p *Planner) soak() []engine.Group {
+	if p.Watch == nil || p.LeaveClients {
+		return nil
+	}
+	return single(&proof.Soak{
+		Client: p.Tools.client(), Migration: p.spec().Name, Length: p.soakFor(), Limit: p.Agents.Wait, Within: p.soakFor() + p.spec().GateWait,
+		Now: p.Tools.Now,
+	})
+}
+
+// hush has agents leave addresses alone that are about to go.
+func (p *Planner) hush(going func(*Entry) string) []engine.Group {
+	if p.Watch == nil {
+		return nil
+	}
+	all := map[string]bool{}
+	for _, e := range p.Survey.everything() {
+		all[going(e)] = true
+	}
+	return single(&proof.Leave{Watch: p.Watch, Addresses: all, Limit: p.Agents.Wait})
+}
+
+// dismiss takes the agents away.
+func (p *Planner) dismiss() []engine.Group {
+	if p.Agents == nil {
+		return nil
+	}
+	return inOrder(append([]engine.Step{&proof.Dismiss{Watch: p.Watch}}, p.Agents.Remove()...)...)
+}
+
+// witness is who tells that nodes know a sentinel.
+func (p *Planner) witness() bridge.Witness {
+	mode := p.spec().Barrier
+	if p.Watch != nil && (mode == v1alpha1.BarrierAgent || mode == "") {
+		return p.Watch
+	}
+	return bridge.HealthChecks{Probe: p.Tools.Probe}
+}

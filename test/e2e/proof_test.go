@@ -1,0 +1,282 @@
+package e2e
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/lab"
+	"github.com/replumb/replumb/internal/traffic"
+	"github.com/replumb/replumb/internal/workload"
+)
+
+// TestProof has agents on every node. A kube-proxy that is broken in the middle of a move stops it within a batch, with exit code 4 and
+// the name of the node; after repair the same command finishes, and nothing more is lost. Who still uses an old address is named, and
+// finish waits for them. The control does the same without agents: it goes on to the end, and clients lose.
+func TestProof(t *testing.T) {
+	topology := lab.Default()
+	topology.Name = proofName
+	l := must(t, func() (*lab.Lab, error) { return labs.only(topology) })
+	callees, err := openShop(t.Context(), l)
+	if err != nil {
+		t.Fatal(err)
+	}
+	light := traffic.Rates{Request: 5, Stream: 5, LookUp: 5}
+	watch, err := traffic.Start(t.Context(), l.Client(), l.NodeNames(), traffic.Call(shopNamespace, callees, light).AndKeep(callees, light))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer watch.Stop()
+	s := &shop{watch: watch}
+	s.steady(t)
+
+	file := writeProven(t, "proven", "172.27.0.0/16")
+	proxy := &brokenProxy{T: t, l: l, node: "node1"}
+	events, exit, stderr := runBreaking(t, command(t, "replumb", "apply", "-f", file, "-o", "json", "--kubeconfig", l.Kubeconfig()), proxy)
+	t.Logf("apply with a broken kube-proxy: exit %d: %s", exit, stderr)
+	requireStopped(t, events, exit, stderr)
+
+	proxy.repair()
+	s.steady(t)
+	after := s.during(t, "the same command after repair", func() { t.Log(replumb(t, l, "apply", "-f", file)) })
+	after.requireNothingLost(t, traffic.All)
+	requireAllIn(t, l, "172.27.0.0/16")
+
+	requireClients(t, l)
+	finish := command(t, "replumb", "finish", "proven", "--yes", "-o", "json", "--kubeconfig", l.Kubeconfig())
+	waited := false
+	_, exit, stderr = runWatching(t, finish, func(e engine.Event) {
+		if e.Kind == engine.StepWaiting && e.Step == "soak" && strings.Contains(e.Error, "pod "+shopNamespace+"/client-") && !waited {
+			waited = true
+			t.Log(e.Error)
+			watch.Stop()
+			removeClients(t, l)
+		}
+	})
+	if exit != 0 || !waited {
+		t.Fatalf("finish ended with %d, and had waited for clients: %v: %s", exit, waited, stderr)
+	}
+	requireNoTrace(t, l)
+	t.Run("control", func(t *testing.T) { unproven(t, l) })
+}
+
+// unproven does without agents what TestProof does with them.
+func unproven(t *testing.T, l *lab.Lab) {
+	callees := []traffic.Callee{}
+	for name, svc := range shopServices(t, l) {
+		if len(svc.Labels) > 0 {
+			callees = append(callees, traffic.Callee{Name: name, Address: svc.Spec.ClusterIP})
+		}
+	}
+	watch, err := traffic.Start(t.Context(), l.Client(), l.NodeNames(), traffic.Call(shopNamespace, callees, traffic.Rates{Request: 5}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer watch.Stop()
+	s := &shop{watch: watch}
+	s.steady(t)
+	file := writeMigration(t, "unproven", "172.28.0.0/16", "barrier: {mode: Wait, wait: 1s}", "1s")
+	proxy := &brokenProxy{T: t, l: l, node: "node1"}
+	lived := s.during(t, "without agents", func() {
+		_, exit, stderr := runBreaking(t,
+			command(t, "replumb", "apply", "-f", file, "-o", "json", "--kubeconfig", l.Kubeconfig(), "--without-agent"), proxy)
+		if exit != 0 {
+			t.Errorf("without agents it ended with %d: %s", exit, stderr)
+		}
+	})
+	proxy.repair()
+	lost := lived.stats(t, traffic.All)
+	if lost.Failed == 0 {
+		t.Errorf("none of %d requests was lost: the kube-proxy was not broken", lost.Sent)
+	}
+	t.Logf("control: without agents the move went on to its end, and %d of %d requests were lost", lost.Failed, lost.Sent)
+}
+
+func (s *shop) steady(t *testing.T) {
+	t.Helper()
+	if err := s.watch.Await(t.Context(), settled, "a second without failures", traffic.All, traffic.Steady); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func writeProven(t *testing.T, name, to string) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), name+".yaml")
+	text := fmt.Sprintf(`apiVersion: replumb.dev/v1alpha1
+kind: Migration
+metadata: {name: %s}
+spec:
+  serviceCIDR:
+    to: [%s]
+    drain: %s
+    clusterServices: Stay
+    refresh: {mode: Report}
+  batch: {size: 4, settle: 1s}
+  proof:
+    agents: Enabled
+    image: %s
+    soak: 5s
+    wait: 1m
+`, name, to, drain, workload.ReplumbImage)
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+// brokenProxy is a node whose kube-proxy stands still, and whose rules are gone.
+type brokenProxy struct {
+	*testing.T
+	l      *lab.Lab
+	node   string
+	resume func()
+}
+
+func (p *brokenProxy) shatter() {
+	p.resume = stopProxy(p.T, p.l, p.node)
+	out, err := command(p.T, "replumb-lab", "exec", "--name", p.l.Topology.Name, p.node, "--",
+		"iptables", "-t", "nat", "-F", "KUBE-SERVICES").CombinedOutput()
+	if err != nil {
+		p.Fatalf("%v: %s", err, out)
+	}
+}
+
+// repair has the kube-proxy begin anew, which writes all of its rules.
+func (p *brokenProxy) repair() {
+	m, err := p.l.Machine(p.node)
+	if err != nil {
+		p.Fatal(err)
+	}
+	info, err := m.Info(p.Context())
+	if err != nil {
+		p.Fatal(err)
+	}
+	p.resume()
+	for _, program := range info.Programs {
+		if program.Name == "kube-proxy" {
+			if err := unix.Kill(program.PID, unix.SIGKILL); err != nil {
+				p.Fatal(err)
+			}
+		}
+	}
+}
+
+// runBreaking runs apply to its end, and breaks a kube-proxy as soon as the first batch has moved.
+func runBreaking(t *testing.T, cmd *exec.Cmd, proxy *brokenProxy) (events []engine.Event, exit int, stderr string) {
+	t.Helper()
+	return runWatching(t, cmd, func(e engine.Event) {
+		if proxy.resume == nil && e.Kind == engine.StepStarted && strings.HasPrefix(e.Step, "settle/batch 1 ") {
+			proxy.shatter()
+		}
+	})
+}
+
+// runWatching runs a command that writes events as JSON lines to its end.
+func runWatching(t *testing.T, cmd *exec.Cmd, seen func(engine.Event)) (events []engine.Event, exit int, stderr string) {
+	t.Helper()
+	var errOut bytes.Buffer
+	cmd.Stderr = &errOut
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	lines := bufio.NewScanner(out)
+	for lines.Scan() {
+		var e engine.Event
+		if err := json.Unmarshal(lines.Bytes(), &e); err != nil {
+			t.Fatalf("%v in %q", err, lines.Text())
+		}
+		events = append(events, e)
+		seen(e)
+	}
+	var status *exec.ExitError
+	if err := cmd.Wait(); errors.As(err, &status) {
+		exit = status.ExitCode()
+	} else if err != nil {
+		t.Fatal(err)
+	}
+	return events, exit, errOut.String()
+}
+
+// requireStopped fails the test unless a run was ended by the loss budget within a batch of when the kube-proxy broke.
+func requireStopped(t *testing.T, events []engine.Event, exit int, stderr string) {
+	t.Helper()
+	if exit != 4 || !strings.Contains(stderr, "on node node1") {
+		t.Fatalf("ended with %d, not with 4 and the name of the node: %s", exit, stderr)
+	}
+	broken := false
+	batches := map[string]bool{}
+	for _, e := range events {
+		broken = broken || strings.HasPrefix(e.Step, "settle/batch 1 ")
+		if broken && e.Kind == engine.StepStarted && strings.HasPrefix(e.Step, "hop/") {
+			batches[e.Group] = true
+		}
+	}
+	if len(batches) > 1 {
+		t.Errorf("after the kube-proxy broke, Services of %d batches began to move: %v", len(batches), batches)
+	}
+}
+
+// requireClients fails the test unless status names pods that hold connections to old addresses.
+func requireClients(t *testing.T, l *lab.Lab) {
+	t.Helper()
+	eventually(t, time.Minute, func() error {
+		var page struct {
+			Clients []struct {
+				Pod  string `json:"pod"`
+				Node string `json:"node"`
+				Open int    `json:"open"`
+			} `json:"clients"`
+			Proof struct {
+				Nodes int   `json:"nodes"`
+				Sent  int64 `json:"sent"`
+			} `json:"proof"`
+		}
+		if err := json.Unmarshal([]byte(replumb(t, l, "status", "proven", "-o", "json")), &page); err != nil {
+			t.Fatal(err)
+		}
+		seen := map[string]bool{}
+		for _, c := range page.Clients {
+			if strings.HasPrefix(c.Pod, shopNamespace+"/client-") && c.Open > 0 {
+				seen[c.Node] = true
+			}
+		}
+		if len(seen) != len(l.NodeNames()) || page.Proof.Nodes != len(l.NodeNames()) || page.Proof.Sent == 0 {
+			return fmt.Errorf("status has %+v", page)
+		}
+		return nil
+	})
+}
+
+// removeClients ends the pods that call the shop.
+func removeClients(t *testing.T, l *lab.Lab) {
+	t.Helper()
+	pods := l.Client().CoreV1().Pods(shopNamespace)
+	all, err := pods.List(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range all.Items {
+		if !strings.HasPrefix(p.Name, "client-") {
+			continue
+		}
+		if err := pods.Delete(t.Context(), p.Name, metav1.DeleteOptions{GracePeriodSeconds: new(int64)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
