@@ -48,8 +48,12 @@ func TestCluster(t *testing.T) {
 		Setup: func(env *testscript.Env) error {
 			server.Clean(t)
 			server.Namespace(t, "shop")
-			if err := copyFile(filepath.Join(env.WorkDir, "rbac.yaml"), "../../deploy/rbac.yaml"); err != nil {
-				return err
+			for name, from := range map[string]string{
+				"rbac.yaml": "../../deploy/rbac.yaml", "nodereports.yaml": "../../deploy/crds/replumb.dev_nodereports.yaml",
+			} {
+				if err := copyFile(filepath.Join(env.WorkDir, name), from); err != nil {
+					return err
+				}
 			}
 			env.Setenv("KUBECONFIG", server.Kubeconfig)
 			env.Setenv("SERVER", server.Config.Host)

@@ -307,6 +307,7 @@ It works from every point before finish has passed the point of no return, and c
 }
 
 func (a *app) finish() *cobra.Command {
+	leaveClients := false
 	cmd := &cobra.Command{
 		Use:   "finish NAME",
 		Short: "Take old addresses away, for good",
@@ -314,11 +315,19 @@ func (a *app) finish() *cobra.Command {
 		Long: `Take bridges and old addresses away, or the old range of pods; of a mirror: lead names back for good. This passes the point of no return: afterwards there is no rollback.
 
 It refuses as long as apply has something left to do, says what becomes final, and asks. Run again it carries on.`,
-		Example: a.example("  replumb finish services-to-172-24\n  replumb finish services-to-172-24 --yes"),
+		Example: a.example(`
+  replumb finish services-to-172-24
+  replumb finish services-to-172-24 --yes
+  replumb finish services-to-172-24 --leave-clients   # whoever still uses an old address loses it`),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			j, c, err := a.jobByName(cmd.Context(), args[0])
 			if err != nil {
 				return err
+			}
+			if leaveClients {
+				if err := leave(j); err != nil {
+					return err
+				}
 			}
 			ahead, err := j.finishable(cmd.Context())
 			if err != nil {
@@ -338,6 +347,7 @@ It refuses as long as apply has something left to do, says what becomes final, a
 			return a.done(j.about().finished)
 		},
 	}
+	cmd.Flags().BoolVar(&leaveClients, "leave-clients", false, "don't wait until nobody uses old addresses (spec.serviceCIDR)")
 	a.outputFlag(cmd, "table", "json")
 	a.yesFlag(cmd)
 	return cmd

@@ -9,6 +9,7 @@ import (
 	"github.com/dustin/go-humanize/english"
 
 	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/proof"
 	"github.com/replumb/replumb/internal/servicecidr"
 	"github.com/replumb/replumb/internal/ui"
 )
@@ -20,6 +21,12 @@ type servicePage struct {
 	Services   []serviceLine         `json:"services"`
 	// Holds names what still keeps the ranges that are to go.
 	Holds []string `json:"holds,omitempty"`
+	// Clients are those that still use old addresses, as far as nodes report them. MoreClients is how many they had no room for.
+	Clients     []proof.Client `json:"clients,omitempty"`
+	MoreClients int            `json:"moreClients,omitempty"`
+
+	// unseen says why clients are not known.
+	unseen string
 }
 
 type serviceLine struct {
@@ -50,6 +57,9 @@ func (j serviceJob) status(ctx context.Context) (page, error) {
 		doc.Holds = survey.Holds()
 		if len(survey.Tiers) > 2 { // more than the default and the cluster's own
 			doc.Tiers = survey.TierCounts(nil)
+		}
+		if err := doc.oldClients(ctx, j); err != nil {
+			return nil, err
 		}
 	}
 	for _, e := range slices.Concat(survey.Moves, survey.Pins, survey.Stays) {
@@ -93,5 +103,5 @@ func (d *servicePage) table(w io.Writer) error {
 	for _, t := range d.Tiers {
 		fmt.Fprintf(w, "tier %s: %d of %d moved\n", t.Name, t.Moved, t.Total)
 	}
-	return nil
+	return d.clientTable(w)
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/dustin/go-humanize/english"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -58,7 +59,7 @@ func Clients(reports []v1alpha1.NodeReport) []Client {
 func ListClients(ctx context.Context, c client.Reader, migration string) (clients []Client, more int, err error) {
 	list := &v1alpha1.NodeReportList{}
 	err = c.List(ctx, list, client.MatchingLabels{v1alpha1.LabelMigration: migration})
-	if meta.IsNoMatchError(err) || client.IgnoreNotFound(err) == nil && err != nil {
+	if meta.IsNoMatchError(err) || apierrors.IsNotFound(err) {
 		return nil, 0, nil
 	}
 	if err != nil {

@@ -96,10 +96,13 @@ func (s *Soak) Do(context.Context) error { return nil }
 func (s *Soak) Guide() string {
 	for _, c := range s.clients {
 		if c.Open > 0 || c.again {
-			return fmt.Sprintf(`restart the pods that still use old addresses, so that they look names up anew. A client that is only an address
+			return fmt.Sprintf(
+				`restart the pods that still use old addresses, so that they look names up anew. A client that is only an address
 is a process of the node, a pod with hostNetwork, or somebody whose packets the node passes on: restart it, or correct the address it
 is configured with. replumb status %[1]s lists all of them. replumb goes on by itself when none is left.
-To go on without them: replumb finish %[1]s --leave-clients. Addresses they use will then no longer answer.`, s.Migration)
+To go on without them: replumb finish %[1]s --leave-clients. Addresses they use will then no longer answer.`,
+				s.Migration,
+			)
 		}
 	}
 	return ""

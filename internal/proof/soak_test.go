@@ -443,7 +443,11 @@ func soakRun(s *soaking) {
 	defer cancel()
 	plan := &engine.Plan{Phases: []engine.Phase{{Name: "soak", Groups: []engine.Group{{Parallel: 1, Steps: []engine.Step{s.Soak}}}}}}
 	must(s.T, r.Run(ctx, plan))
-	if got := strings.Join(events, " "); !strings.HasPrefix(got, "StepStarted StepWaiting guide StepWaiting") || !strings.HasSuffix(got, " StepDone") {
+	if got := strings.Join(
+		events,
+		" ",
+	); !strings.HasPrefix(got, "StepStarted StepWaiting guide StepWaiting") ||
+		!strings.HasSuffix(got, " StepDone") {
 		s.Errorf("events: %s", got)
 	}
 	if s.Soak.Deadline() != 24*time.Hour {

@@ -37,6 +37,8 @@ type Job struct {
 	Holder *lock.Holder
 	// Expected is the plan that apply must not go beyond, if somebody has looked at one.
 	Expected *migration.Expectation
+	// LeaveClients has finish not wait until nobody uses old addresses.
+	LeaveClients bool
 
 	// LeaveClients has finish not wait for those who still use old addresses.
 	LeaveClients bool

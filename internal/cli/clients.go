@@ -1,0 +1,62 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strconv"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/replumb/replumb/internal/proof"
+	"github.com/replumb/replumb/internal/ui"
+)
+
+// oldClients fills in who still uses old addresses. Whoever may not read NodeReports is told that, and the rest of the page.
+func (d *servicePage) oldClients(ctx context.Context, j serviceJob) error {
+	clients, more, err := proof.ListClients(ctx, j.Tools.Cluster, j.Spec.Name)
+	if apierrors.IsForbidden(err) {
+		d.unseen = "who uses old addresses is not known: you may not list nodereports.replumb.dev"
+		return nil
+	}
+	d.Clients, d.MoreClients = clients, more
+	return err
+}
+
+// clientTable writes who still uses old addresses, if anybody does. When they were last seen goes by the clocks of their nodes.
+func (d *servicePage) clientTable(w io.Writer) error {
+	if d.unseen != "" {
+		fmt.Fprintln(w, d.unseen)
+	}
+	if len(d.Clients) == 0 {
+		return nil
+	}
+	rows := [][]string{{"OLD ADDRESS", "SERVICE", "CLIENT", "NODE", "LAST SEEN", "OPEN"}}
+	for i := range d.Clients {
+		c := &d.Clients[i]
+		rows = append(rows, []string{
+			c.Address + "/" + c.Protocol, c.Service, c.Who(), c.Node, c.LastSeen.UTC().Format(time.RFC3339), strconv.Itoa(c.Open),
+		})
+	}
+	if err := ui.Table(w, rows); err != nil {
+		return err
+	}
+	if d.MoreClients > 0 {
+		fmt.Fprintf(w, "and %d more clients of old addresses, which had no room in the reports of their nodes\n", d.MoreClients)
+	}
+	return nil
+}
+
+// leave has finish not wait for clients of old addresses.
+func leave(j job) error {
+	services, ok := j.(serviceJob)
+	if !ok {
+		return &UsageError{
+			Problem: "--leave-clients is for migrations of Services (spec.serviceCIDR)",
+			Hint:    "leave it out: there are no old addresses in use",
+		}
+	}
+	services.LeaveClients = true
+	return nil
+}
