@@ -43,7 +43,7 @@ func (s *Set) View(ctx context.Context) (View, error) {
 		}
 	}
 	if v.incomplete() {
-		if v.Warnings, err = s.warnings(ctx, sets); err != nil {
+		if v.News, err = s.news(ctx, sets); err != nil {
 			return v, err
 		}
 	}
@@ -91,12 +91,11 @@ func (v *View) incomplete() bool {
 	return false
 }
 
-// warnings are the latest ones about DaemonSets and pods of agents. They are a courtesy: who may not read events goes without.
-func (s *Set) warnings(ctx context.Context, sets []appsv1.DaemonSet) (map[string]string, error) {
+// news is the latest event of every pod of agents, and the latest warning of every DaemonSet. It is a courtesy: who may not read events
+// goes without.
+func (s *Set) news(ctx context.Context, sets []appsv1.DaemonSet) (map[string]string, error) {
 	all := &corev1.EventList{}
-	err := s.Cluster.List(
-		ctx, all, client.InNamespace(v1alpha1.SystemNamespace), client.MatchingFields{"type": corev1.EventTypeWarning},
-	)
+	err := s.Cluster.List(ctx, all, client.InNamespace(v1alpha1.SystemNamespace))
 	if apierrors.IsForbidden(err) {
 		return nil, nil
 	}
@@ -107,11 +106,10 @@ func (s *Set) warnings(ctx context.Context, sets []appsv1.DaemonSet) (map[string
 	latest := map[string]string{}
 	for i := range all.Items {
 		e := &all.Items[i]
-		about := e.InvolvedObject
-		former := about.Kind == "DaemonSet" &&
-			!slices.ContainsFunc(sets, func(d appsv1.DaemonSet) bool { return d.Name == about.Name && d.UID == about.UID })
-		if !former && (about.Kind == "DaemonSet" || about.Kind == "Pod") {
-			latest[about.Name] = strings.TrimSpace(e.Message)
+		ofSet := e.Type == corev1.EventTypeWarning &&
+			slices.ContainsFunc(sets, func(d appsv1.DaemonSet) bool { return d.UID == e.InvolvedObject.UID }) // not one before it
+		if ofSet || e.InvolvedObject.Kind == "Pod" {
+			latest[e.InvolvedObject.Name] = strings.TrimSpace(e.Message)
 		}
 	}
 	return latest, nil

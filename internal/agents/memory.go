@@ -27,8 +27,8 @@ type View struct {
 	Reports []v1alpha1.NodeReport
 	// Sets are the DaemonSets by name, by the annotation of their template; one that does not exist is not in it.
 	Sets map[string]string
-	// Warnings are the latest events of DaemonSets and pods by name, for those that are missing or do not start.
-	Warnings map[string]string
+	// News is what was last heard of DaemonSets and pods, by name, if a pod is missing or does not start.
+	News map[string]string
 }
 
 // Silent is an agent that should report and does not.

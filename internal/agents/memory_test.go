@@ -24,7 +24,7 @@ type scene struct {
 func newScene(nodes ...string) *scene {
 	s := &scene{now: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)}
 	s.Sets = map[string]string{HostSet: "t", PodSet: "t"}
-	s.Warnings = map[string]string{}
+	s.News = map[string]string{}
 	for _, name := range nodes {
 		s.Nodes = append(s.Nodes, corev1.Node{
 			ObjectMeta: metav1.ObjectMeta{Name: name},
@@ -51,7 +51,8 @@ func (s *scene) start(node string, o v1alpha1.ProbeOrigin) *corev1.Pod {
 		},
 		Spec: corev1.PodSpec{NodeName: node, Containers: []corev1.Container{{Image: "example.com/replumb:v1"}}},
 		Status: corev1.PodStatus{
-			Phase: corev1.PodRunning, ContainerStatuses: []corev1.ContainerStatus{{State: corev1.ContainerState{
+			Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}},
+			ContainerStatuses: []corev1.ContainerStatus{{State: corev1.ContainerState{
 				Running: &corev1.ContainerStateRunning{},
 			}}},
 		},
@@ -219,7 +220,7 @@ func TestReasons(t *testing.T) {
 	}{
 		{"refused", func(s *scene, _ *corev1.Pod) {
 			s.Pods = slices.DeleteFunc(s.Pods, func(p corev1.Pod) bool { return p.Name == "agent-a" })
-			s.Warnings[HostSet] = `Error creating: pods "agent-" is forbidden: exceeded quota`
+			s.News[HostSet] = `Error creating: pods "agent-" is forbidden: exceeded quota`
 		}, `NoPod: there is no pod of daemonset replumb-system/agent: Error creating: pods "agent-" is forbidden: exceeded quota`},
 		{"no set", func(s *scene, _ *corev1.Pod) { delete(s.Sets, HostSet) }, "NoPod: daemonset replumb-system/agent does not exist"},
 		{"older", func(s *scene, _ *corev1.Pod) { s.Sets[HostSet] = "u" }, "Starting: pod agent-a is to be replaced"},
@@ -242,8 +243,12 @@ func TestReasons(t *testing.T) {
 		},
 		{"network", func(s *scene, p *corev1.Pod) {
 			waiting("ContainerCreating", "")(s, p)
-			s.Warnings["agent-a"] = "Failed to create pod sandbox: no addresses"
+			s.News["agent-a"] = "Failed to create pod sandbox: no addresses"
 		}, "Starting: pod agent-a has not started: ContainerCreating: Failed to create pod sandbox: no addresses"},
+		{"pulling", func(s *scene, p *corev1.Pod) {
+			waiting("ContainerCreating", "")(s, p)
+			s.News["agent-a"] = `Pulling image "example.com/replumb:v1"`
+		}, `Starting: pod agent-a has not started: ContainerCreating: Pulling image "example.com/replumb:v1"`},
 		{"crash", func(s *scene, p *corev1.Pod) {
 			waiting("CrashLoopBackOff", "back-off 10s")(s, p)
 			p.Status.ContainerStatuses[0].LastTerminationState.Terminated = &corev1.ContainerStateTerminated{
@@ -273,6 +278,15 @@ func TestReasons(t *testing.T) {
 			expect(t, s.waits(10*time.Second).look(m), "a Host "+tt.want)
 		})
 	}
+}
+
+// TestProbeIsAsked: it takes more than reports of the one that agents call.
+func TestProbeIsAsked(t *testing.T) {
+	s, m := newScene("a"), &Memory{}
+	s.look(m)
+	s.waits(10 * time.Second).look(m)
+	s.pod("a", pod).Status.Conditions[0].Status = corev1.ConditionFalse
+	expect(t, s.waits(10*time.Second).look(m), "a Pod Starting: pod probe-a runs, but is not ready to be asked")
 }
 
 // TestTroubleIsSilence: an agent that says all the time that it cannot see is as good as none.

@@ -2,6 +2,7 @@ package agents
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -106,19 +107,28 @@ func (x *index) why(k agentKey, a *agent, wait time.Duration) (Cause, string) {
 	case !exists:
 		return NoPod, fmt.Sprintf("daemonset %s/%s does not exist", v1alpha1.SystemNamespace, set)
 	case pod == nil:
-		return NoPod, and(fmt.Sprintf("there is no pod of daemonset %s/%s", v1alpha1.SystemNamespace, set), x.view.Warnings[set])
+		return NoPod, and(fmt.Sprintf("there is no pod of daemonset %s/%s", v1alpha1.SystemNamespace, set), x.view.News[set])
 	case !pod.DeletionTimestamp.IsZero():
-		return Starting, fmt.Sprintf("pod %s is ending, and no other has been made", pod.Name)
+		return Starting, and(fmt.Sprintf("pod %s is ending, and no other has been made", pod.Name), x.view.News[pod.Name])
 	case pod.Annotations[templateAnnotation] != template:
 		return Starting, fmt.Sprintf("pod %s is to be replaced", pod.Name)
 	}
 	if cause, reason := notRunning(pod); cause != "" {
 		if cause == Starting {
-			reason = and(reason, x.view.Warnings[pod.Name])
+			reason = and(reason, x.view.News[pod.Name])
 		}
 		return cause, reason
 	}
+	if k.origin == v1alpha1.FromPod && !ready(pod) { // agents of other nodes would see losses that are nobody's fault but its own
+		return Starting, fmt.Sprintf("pod %s runs, but is not ready to be asked", pod.Name)
+	}
 	return x.mute(k, a, pod, wait)
+}
+
+func ready(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+	})
 }
 
 // mute says what is wrong with an agent that runs; nothing if it reports.
