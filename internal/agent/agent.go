@@ -44,6 +44,8 @@ type Agent struct {
 	Flows Flows
 	// Interval is how often it reports when there are no news. Default: 10 s.
 	Interval time.Duration
+	// Log is told what the report cannot tell: why it was not written. May be nil.
+	Log func(error)
 
 	watched    *watched
 	gate       *gate
@@ -103,7 +105,7 @@ func (a *Agent) prepare(stop context.CancelCauseFunc) {
 	a.gate = &gate{connected: own}
 	a.reporter = &reporter{
 		client: a.Client, node: a.Node, migration: a.Migration, origin: a.Origin, draw: a.draw, every: a.interval,
-		news: make(chan struct{}, 1),
+		log: a.Log, news: make(chan struct{}, 1),
 	}
 	a.probing = &probing{
 		origin: a.Origin, instance: a.Instance, connected: own, poke: a.reporter.poke, broken: stop,

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -91,16 +90,17 @@ func (c *connecting) void(ctx context.Context, m mover, a netip.Addr) bool {
 	if a == m.at {
 		key = m.key
 	}
-	svc := &corev1.Service{}
-	err := c.client.Get(ctx, key, svc)
-	switch {
-	case apierrors.IsNotFound(err):
-		return true
-	case err != nil:
+	found := &corev1.ServiceList{}
+	// Agents may list Services, and have no other right to see one.
+	err := c.client.List(ctx, found, client.InNamespace(key.Namespace), client.MatchingFields{metav1.ObjectNameField: key.Name})
+	if err != nil {
 		return false
-	case !svc.DeletionTimestamp.IsZero():
+	}
+	if len(found.Items) == 0 || !found.Items[0].DeletionTimestamp.IsZero() {
 		return true
-	case a == m.at:
+	}
+	svc := &found.Items[0]
+	if a == m.at {
 		return svc.UID != m.uid || clusterIP(svc) != m.at
 	}
 	return svc.Annotations[v1alpha1.AnnotationServiceUID] != string(m.uid)

@@ -49,7 +49,7 @@ func (d *dialer) dial(ctx context.Context, network, _ string) (net.Conn, error) 
 	d.mu.Lock()
 	first := d.first
 	d.mu.Unlock()
-	var errs []error
+	failed := errors.New("no API server answers")
 	for i := range d.endpoints {
 		at := (first + i) % len(d.endpoints)
 		connect := net.Dialer{Timeout: dialTimeout, KeepAlive: dialKeepAlive}
@@ -60,7 +60,7 @@ func (d *dialer) dial(ctx context.Context, network, _ string) (net.Conn, error) 
 			d.mu.Unlock()
 			return conn, nil
 		}
-		errs = append(errs, err)
+		failed = fmt.Errorf("%w; %w", failed, err)
 	}
-	return nil, fmt.Errorf("no API server answers: %w", errors.Join(errs...))
+	return nil, failed
 }

@@ -38,6 +38,8 @@ type reporter struct {
 	draw func() (status *v1alpha1.NodeReportStatus, keep func(), err error)
 	// every is the pause between reports when there are no news.
 	every func() time.Duration
+	// log is told why a report could not be written. May be nil.
+	log func(error)
 
 	news chan struct{}
 
@@ -82,6 +84,9 @@ func (r *reporter) follow(ctx context.Context) error {
 			return err
 		case err != nil:
 			// The next one tells what this one would have.
+			if r.log != nil && ctx.Err() == nil {
+				r.log(err)
+			}
 			pause = min(max(2*pause, firstRetry), lastRetry)
 			due.Reset(pause)
 		default:

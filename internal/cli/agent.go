@@ -45,6 +45,7 @@ the API servers at --api with the token of its ServiceAccount, without any Servi
 			if err != nil {
 				return err
 			}
+			own.Log = func(err error) { fmt.Fprintf(a.err, "error: %v\n", err) }
 			return o.run(cmd.Context(), own)
 		},
 	}

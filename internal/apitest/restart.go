@@ -1,0 +1,18 @@
+package apitest
+
+import "fmt"
+
+// Restart stops the API server, calls away, and starts it again with what etcd has.
+func (s *Server) Restart(away func() error) error {
+	api := s.env.ControlPlane.GetAPIServer()
+	// One that still serves watches does not end in time and is killed, which is an error here and is as good. If it were there
+	// still, the start would fail.
+	_ = api.Stop()
+	if err := away(); err != nil {
+		return err
+	}
+	if err := api.Start(); err != nil {
+		return fmt.Errorf("starting the API server again: %w", err)
+	}
+	return nil
+}
