@@ -32,18 +32,19 @@ func main() {
 	flag.Float64Var(&o.rate, "freeze-rate", 500, "requests a second to a server that freezes")
 	flag.Float64Var(&o.spare, "rate", 100, "requests a second otherwise")
 	flag.Parse()
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	defer stop()
-	err := error(nil)
-	if *serve {
-		err = serveUntil(ctx, os.Stdin, os.Stdout)
-	} else {
-		err = o.run(ctx)
-	}
-	if err != nil {
+	if err := o.start(*serve); err != nil {
 		fmt.Fprintln(os.Stderr, "error:", err)
 		os.Exit(1)
 	}
+}
+
+func (o options) start(serve bool) error {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	if serve {
+		return serveUntil(ctx, os.Stdin, os.Stdout)
+	}
+	return o.run(ctx)
 }
 
 func (o options) run(ctx context.Context) error {

@@ -110,7 +110,8 @@ func (p *prober) cost() string {
 	}
 	used := time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 	share := 100 * used.Seconds() / time.Since(p.began).Seconds()
-	return fmt.Sprintf("**%.1f %%** of a core (%.2f s in all), **%.0f MB** resident at most", share, used.Seconds(), float64(usage.Maxrss)/1024)
+	resident := float64(usage.Maxrss) / 1024
+	return fmt.Sprintf("**%.1f %%** of a core (%.2f s in all), **%.0f MB** resident at most", share, used.Seconds(), resident)
 }
 
 // freeze is a stretch in which the server was stopped.
