@@ -99,6 +99,11 @@ bench-nodes: lab ## Measure emptying 100 nodes of 30 pods each, beside kubectl d
 	go build -o $(BIN)/bench-nodes ./hack/bench-nodes
 	$(ASSETS) $(BIN)/bench-nodes $(ARGS)
 
+.PHONY: bench-probe
+bench-probe: build ## Measure what the prober loses when nothing is lost, how long it finds freezes to be, and what it takes (about 12 min; ARGS="-idle 1m" for less)
+	go build -o $(BIN)/bench-probe ./hack/bench-probe
+	$(BIN)/bench-probe -replumb $(BIN)/replumb $(ARGS)
+
 .PHONY: lint
 lint: ## Static checks, import directions and formatting (the linter itself is built the first time: about 5 min)
 	$(TOOL) golangci-lint run ./...

@@ -100,7 +100,7 @@ func podsByAddress(pods []*corev1.Pod) (others map[netip.Addr]string, own map[ne
 		for _, ip := range pod.Status.PodIPs {
 			a := parse(ip.IP)
 			if ours {
-				own[a] = true
+				own[a], others[a] = true, ""
 			} else {
 				others[a] = pod.Namespace + "/" + pod.Name
 			}

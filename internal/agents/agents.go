@@ -31,6 +31,8 @@ const (
 
 	// DefaultWait is how long agents may take to report if nobody says.
 	DefaultWait = 2 * time.Minute
+	// defaultInterval is how often agents report if nobody says.
+	defaultInterval = 10 * time.Second
 	// defaultDomain is that of cluster DNS if nobody says.
 	defaultDomain = "cluster.local"
 )
@@ -47,6 +49,8 @@ type Set struct {
 	Pool *addr.Pool
 	// Wait is how long an agent may take to report. Default: DefaultWait.
 	Wait time.Duration
+	// Interval is how often an agent reports when there are no news. Default: 10 s.
+	Interval time.Duration
 	// Now is the clock. Default: time.Now.
 	Now func() time.Time
 

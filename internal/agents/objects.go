@@ -58,7 +58,7 @@ func (s *Set) meta(namespace, name, role string) metav1.ObjectMeta {
 func (s *Set) args(origin string, servers []string, more ...string) []string {
 	return append([]string{
 		"agent", "--origin=" + origin, "--migration=" + s.Migration, apiFlag + strings.Join(servers, ","),
-		"--domain=" + cmp.Or(s.Domain, defaultDomain),
+		"--domain=" + cmp.Or(s.Domain, defaultDomain), "--interval=" + cmp.Or(s.Interval, defaultInterval).String(),
 	}, more...)
 }
 

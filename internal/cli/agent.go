@@ -8,6 +8,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
@@ -16,6 +17,7 @@ import (
 	"github.com/replumb/replumb/internal/agent"
 	"github.com/replumb/replumb/internal/answer"
 	"github.com/replumb/replumb/internal/cluster"
+	"github.com/replumb/replumb/internal/flows"
 )
 
 // agentOptions are what an agent is started with.
@@ -23,6 +25,7 @@ type agentOptions struct {
 	origin, migration, domain string
 	api                       []string
 	serve                     bool
+	interval                  time.Duration
 }
 
 // agent is what runs on every node while a migration goes on. People have no use for it.
@@ -54,6 +57,7 @@ the API servers at --api with the token of its ServiceAccount, without any Servi
 	flags.StringVar(&o.migration, "migration", "", "the Migration that goes on")
 	flags.StringSliceVar(&o.api, "api", nil, "IP:port of the API servers")
 	flags.StringVar(&o.domain, "domain", "cluster.local", "domain of the cluster")
+	flags.DurationVar(&o.interval, "interval", 10*time.Second, "how often it reports when there are no news")
 	flags.BoolVar(&o.serve, "serve", false, "also be what agents call, on ports 8080 (HTTP), 8081 (TCP) and 8082 (UDP); for origin pod")
 	return cmd
 }
@@ -64,6 +68,7 @@ func (o *agentOptions) agent(env func(string) string) (*agent.Agent, error) {
 	origins := map[string]v1alpha1.ProbeOrigin{"host": v1alpha1.FromHost, "pod": v1alpha1.FromPod}
 	own := &agent.Agent{
 		Origin: origins[o.origin], Migration: o.migration, Node: env("NODE_NAME"), Instance: env("POD_UID"), Version: version, Domain: o.domain,
+		Interval: o.interval,
 	}
 	var err error
 	own.NodeIP, err = netip.ParseAddr(env("NODE_IP"))
@@ -96,6 +101,9 @@ func (o *agentOptions) run(ctx context.Context, own *agent.Agent) error {
 		return fmt.Errorf("agent on node %s: %w", own.Node, err)
 	}
 	own.Client = c
+	if own.Origin == v1alpha1.FromHost {
+		own.Flows = flows.New()
+	}
 	all, ctx := errgroup.WithContext(ctx)
 	if o.serve {
 		name, err := os.Hostname()

@@ -33,7 +33,10 @@ func (serial) Verbose() bool { return testing.Verbose() }
 
 // TestOffline runs the scripts that need no cluster.
 func TestOffline(t *testing.T) {
-	testscript.Run(t, testscript.Params{Dir: "testdata/offline", UpdateScripts: *update})
+	testscript.Run(t, testscript.Params{
+		Dir: "testdata/offline", UpdateScripts: *update,
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){"serve": serve, "served": served},
+	})
 }
 
 // TestCluster runs the scripts against a real API server.

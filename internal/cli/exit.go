@@ -17,6 +17,7 @@ import (
 	"github.com/replumb/replumb/internal/etcd"
 	"github.com/replumb/replumb/internal/lock"
 	"github.com/replumb/replumb/internal/migration"
+	"github.com/replumb/replumb/internal/probe"
 	"github.com/replumb/replumb/internal/proof"
 	"github.com/replumb/replumb/internal/records"
 	"github.com/replumb/replumb/internal/redirect"
@@ -63,6 +64,7 @@ func ExitCode(err error) int {
 	var changed *migration.ChangedPlanError
 	var held *lock.HeldError
 	var traffic *cni.TrafficError
+	var lost *probe.LossError
 	var loss *proof.LossError
 	switch {
 	case err == nil:
@@ -75,6 +77,8 @@ func ExitCode(err error) int {
 		return ExitUsage
 	case errors.As(err, &blocked), errors.As(err, &denied), errors.As(err, &changed), errors.As(err, &traffic):
 		return ExitBlocked
+	case errors.As(err, &lost):
+		return ExitBudget
 	case errors.As(err, &held):
 		return ExitLocked
 	case errors.Is(err, engine.ErrInterrupted), errors.Is(err, engine.ErrPaused), errors.Is(err, context.Canceled):

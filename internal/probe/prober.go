@@ -109,9 +109,12 @@ func (r *run) start(begin time.Time, failed func(string, time.Time, *Failure), o
 func (r *run) pace(ctx context.Context, first time.Time) {
 	requester := r.connect(r.target, hooks{reconnected: r.recorder.reconnected, opened: r.opened})
 	defer requester.close()
-	var inFlight sync.WaitGroup
-	defer inFlight.Wait()
 	slots := make(chan struct{}, r.target.MaxInFlight)
+	w := newWorkers(func(scheduled time.Time) {
+		r.request(ctx, requester, scheduled)
+		<-slots
+	})
+	defer w.close()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 
@@ -131,10 +134,7 @@ func (r *run) pace(ctx context.Context, first time.Time) {
 			r.fail(scheduled, failf(NotSent, "all %d requests in flight are stuck", cap(slots)))
 			continue
 		}
-		inFlight.Go(func() {
-			defer func() { <-slots }()
-			r.request(ctx, requester, scheduled)
-		})
+		w.do(scheduled)
 	}
 }
 

@@ -2,12 +2,14 @@ package probe
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"sync"
 	"time"
 )
 
@@ -33,7 +35,7 @@ func newRequester(target Target, hooks hooks) requester {
 	case APIKept:
 		return newKeptAPICall(target, dialer)
 	default:
-		return &get{target: target, dialer: dialer}
+		return newGet(target, dialer)
 	}
 }
 
@@ -73,6 +75,27 @@ func (c *connect) do(ctx context.Context) error {
 type get struct {
 	target Target
 	dialer *dialer
+	// request is what is sent, the same each time.
+	request func() ([]byte, error)
+	readers sync.Pool
+}
+
+func newGet(target Target, dialer *dialer) *get {
+	return &get{
+		target: target, dialer: dialer,
+		request: sync.OnceValues(func() ([]byte, error) { return wireRequest(target.url()) }),
+		readers: sync.Pool{New: func() any { return bufio.NewReader(nil) }},
+	}
+}
+
+func wireRequest(url string) ([]byte, error) {
+	request, err := http.NewRequestWithContext(context.Background(), http.MethodGet, url, nil)
+	if err != nil {
+		return nil, err
+	}
+	var wire bytes.Buffer
+	err = request.Write(&wire)
+	return wire.Bytes(), err
 }
 
 func (g *get) close() {}
@@ -89,14 +112,17 @@ func (g *get) do(ctx context.Context) error {
 			return err
 		}
 	}
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, g.target.url(), nil)
+	request, err := g.request()
 	if err != nil {
 		return err
 	}
-	if err := request.Write(conn); err != nil {
+	if _, err := conn.Write(request); err != nil {
 		return fmt.Errorf("send request: %w", err)
 	}
-	response, err := http.ReadResponse(bufio.NewReader(conn), request)
+	reader := g.readers.Get().(*bufio.Reader)
+	reader.Reset(conn)
+	defer g.readers.Put(reader)
+	response, err := http.ReadResponse(reader, nil)
 	if err != nil {
 		return fmt.Errorf("read answer: %w", err)
 	}

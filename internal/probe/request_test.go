@@ -253,7 +253,8 @@ func TestConfig(t *testing.T) {
 		{"tls", `{"targets":[{"name":"x","kind":"tcp","address":"a:1","tls":true}]}`, "tls is for kind http"},
 		{"believe", `{"targets":[{"name":"x","kind":"http","address":"a:1","insecureSkipVerify":true}]}`, "http with tls"},
 		{
-			"believe and verify", `{"targets":[{"name":"x","kind":"http","address":"a:1","tls":true,"insecureSkipVerify":true,"caFile":"t"}]}`,
+			"believe and verify",
+			`{"targets":[{"name":"x","kind":"http","address":"a:1","tls":true,"insecureSkipVerify":true,"caFile":"t"}]}`,
 			"exclude each other",
 		},
 		{"status of tcp", `{"targets":[{"name":"x","kind":"tcp","address":"a:1","expectStatus":200}]}`, "expectStatus"},

@@ -234,7 +234,8 @@ func TestAccountIsTheSeries(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := account.Stats()
-	if got.Percentile(99) != want.Percentile(99) || got.Sent != want.Sent || got.Failed != want.Failed || got.LongestGap != want.LongestGap {
+	if got.Percentile(99) != want.Percentile(99) || got.Sent != want.Sent || got.Failed != want.Failed ||
+		got.LongestGap != want.LongestGap {
 		t.Errorf("stats = %+v, want %+v", got, want)
 	}
 	losses, moreLosses := account.Losses()

@@ -45,11 +45,29 @@ func (t Target) validate() error {
 
 // validateKind looks for fields that would have no effect: whoever has set them means something else.
 func (t Target) validateKind() error {
-	http := t.Kind == HTTP
+	overHTTP := t.Kind == HTTP || t.isAPI()
+	if t.ExpectStatus != 0 && !overHTTP {
+		return fmt.Errorf("expectStatus cannot be checked by a probe of kind %s", t.Kind)
+	}
+	if t.ExpectStatus != 0 && (t.ExpectStatus < 100 || t.ExpectStatus > 599) {
+		return fmt.Errorf("expectStatus %d is not between 100 and 599", t.ExpectStatus)
+	}
+	if t.Path != "" && !overHTTP {
+		return fmt.Errorf("path is not for a probe of kind %s", t.Kind)
+	}
+	if t.Kind == HTTP {
+		if at, err := url.Parse(t.url()); err != nil || !strings.HasPrefix(t.Path, "/") || at.Fragment != "" {
+			return fmt.Errorf("path %q is not one that can be asked for", t.Path)
+		}
+	}
+	return t.validateTrust()
+}
+
+func (t Target) validateTrust() error {
 	switch {
 	case t.TokenFile != "" && !t.isAPI():
 		return fmt.Errorf("tokenFile is for kinds %s and %s", API, APIKept)
-	case t.TLS && !http:
+	case t.TLS && t.Kind != HTTP:
 		return fmt.Errorf("tls is for kind %s", HTTP)
 	case t.InsecureSkipVerify && !t.TLS:
 		return fmt.Errorf("insecureSkipVerify is for kind %s with tls", HTTP)
@@ -57,18 +75,6 @@ func (t Target) validateKind() error {
 		return errors.New("insecureSkipVerify and caFile exclude each other")
 	case t.CAFile != "" && !t.TLS && !t.isAPI():
 		return fmt.Errorf("caFile is for kinds %s and %s, and %s with tls", API, APIKept, HTTP)
-	case t.ExpectStatus != 0 && !http && !t.isAPI():
-		return fmt.Errorf("expectStatus cannot be checked by a probe of kind %s", t.Kind)
-	case t.ExpectStatus != 0 && (t.ExpectStatus < 100 || t.ExpectStatus > 599):
-		return fmt.Errorf("expectStatus %d is not between 100 and 599", t.ExpectStatus)
-	case t.Path != "" && !http && !t.isAPI():
-		return fmt.Errorf("path is not for a probe of kind %s", t.Kind)
-	}
-	if !http {
-		return nil
-	}
-	if at, err := url.Parse(t.url()); err != nil || !strings.HasPrefix(t.Path, "/") || at.Fragment != "" {
-		return fmt.Errorf("path %q is not one that can be asked for", t.Path)
 	}
 	return nil
 }

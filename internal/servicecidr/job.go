@@ -40,9 +40,6 @@ type Job struct {
 	// LeaveClients has finish not wait until nobody uses old addresses.
 	LeaveClients bool
 
-	// LeaveClients has finish not wait for those who still use old addresses.
-	LeaveClients bool
-
 	watch      *proof.Watch
 	observer   proof.Observer
 	access     []cluster.AccessAnswer
@@ -156,7 +153,7 @@ func (j *Job) planner(ctx context.Context, snap *cluster.Snapshot) (*Planner, er
 		Tools: j.Tools, Survey: survey, Migration: j.Migration.DeepCopy(),
 		LeaveClients: j.LeaveClients, CanFreeze: in.Freeze == nil, Distribution: cluster.DistributionOf(snap.Nodes),
 	}
-	j.enlist(p)
+	j.enlist(p, len(snap.Nodes))
 	p.Findings = check.Run(Checks(), in)
 	form, ok := bridge.Choose(j.Spec.Bridge, len(survey.Moves), snap.Admitted)
 	if !ok {

@@ -42,7 +42,7 @@ func (j *Job) hasImage() error {
 }
 
 // enlist makes the agents of a job, and what follows them; neither, if there are to be none.
-func (j *Job) enlist(p *Planner) {
+func (j *Job) enlist(p *Planner, nodes int) {
 	image := j.agentImage()
 	if image == "" {
 		return
@@ -51,11 +51,22 @@ func (j *Job) enlist(p *Planner) {
 	p.Watch = j.watch
 	p.Agents = &agents.Set{
 		Cluster: j.Tools.Cluster, Migration: j.Spec.Name, Image: image, Domain: j.Spec.Domain, Wait: j.proofWait(), Now: j.Tools.Now,
+		Interval: interval(nodes),
 	}
 	if len(p.Survey.Pending()) > 0 {
 		p.Agents.Pool = addr.NewPool(p.Survey.Spec.From, p.Survey.Used)
 	}
 	j.watch.Reason = p.Agents.Reason
+}
+
+// interval is how often agents report: so often that API servers take twenty reports a second, in steps, so that agents need not be
+// restarted when a node joins.
+func interval(nodes int) time.Duration {
+	every := 2 * time.Second
+	for every < time.Duration(nodes)*time.Second/10 {
+		every *= 2
+	}
+	return every
 }
 
 // guard is what follows the agents; nil if there are none.

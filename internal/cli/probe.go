@@ -1,0 +1,252 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"golang.org/x/term"
+	"sigs.k8s.io/yaml"
+
+	"github.com/replumb/replumb/internal/probe"
+	"github.com/replumb/replumb/internal/ui"
+)
+
+const targetHint = "write http://HOST:PORT/PATH, https://HOST/PATH, tcp://HOST:PORT, udp://HOST:PORT, stream://HOST:PORT or dns://NAME[@SERVER:PORT]"
+
+// probeFlags are those of probe.
+type probeFlags struct {
+	file         string
+	rate         float64
+	timeout      time.Duration
+	duration     time.Duration
+	expectStatus int
+	budget       int
+	caFile       string
+	insecure     bool
+}
+
+func (a *app) probe() *cobra.Command {
+	f := &probeFlags{}
+	cmd := &cobra.Command{
+		Use:   "probe TARGET... | -f FILE",
+		Short: "Send requests at a steady rate, and tell each that is lost",
+		Long: `Send requests at a steady rate, whatever becomes of those before, and tell each loss as it happens, until interrupted
+or for --duration. No cluster is needed.
+
+  http://HOST:PORT/PATH  https://HOST/PATH   GET, over a new connection each time
+  tcp://HOST:PORT                            connect, and close
+  udp://HOST:PORT                            a datagram that must be echoed, from a new socket each time
+  stream://HOST:PORT                         numbered lines over one connection, each to be echoed
+  dns://NAME[@SERVER:PORT]                   look the name up, A and AAAA
+
+A stall is a stretch of 50ms or more, and of two requests at least, in which none was answered, though they may all have been in the
+end. To see one of 100ms, take a rate of 40 or more. Beyond some 400 new TCP connections a second to one address, Linux may run out
+of ports. Exits with 4 if more requests failed than --budget allows.`,
+		Example: a.example(`
+  replumb probe http://shop.example.com/healthz
+  replumb probe tcp://10.96.0.1:443 dns://kubernetes.default.svc.cluster.local@10.96.0.10 --rate 50
+  replumb probe https://shop.example.com/ --duration 10m --budget 3 -o json
+  replumb probe -f probes.yaml    # targets: [{name: shop, kind: http, address: "shop:80", path: /healthz, rate: 20}]`),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			config, err := a.probeConfig(f, cmd.Flags(), args)
+			if err != nil {
+				return err
+			}
+			return a.runProbe(cmd.Context(), f, config)
+		},
+	}
+	a.outputFlag(cmd, "table", "json")
+	flags := cmd.Flags()
+	flags.StringVarP(&f.file, "filename", "f", "", "file with targets, or - for stdin; flags hold for what it leaves open")
+	flags.Float64Var(&f.rate, "rate", probe.DefaultRate, "requests per second to each target")
+	flags.DurationVar(&f.timeout, "timeout", probe.DefaultTimeout, "how long an answer may take")
+	flags.DurationVar(&f.duration, "duration", 0, "how long to probe (default until interrupted)")
+	flags.IntVar(&f.expectStatus, "expect-status", 200, "the HTTP status of a good answer")
+	flags.IntVar(&f.budget, "budget", 0, "how many requests may fail")
+	flags.StringVar(&f.caFile, "ca-file", "", "file with the authorities that certificates are verified by (default the system's)")
+	flags.BoolVar(&f.insecure, "insecure-skip-verify", false, "do not verify certificates")
+	return cmd
+}
+
+func (f *probeFlags) check() error {
+	switch {
+	case f.rate <= 0:
+		return &UsageError{Problem: fmt.Sprintf("--rate %v is not above 0", f.rate), Hint: "--rate 10 sends ten requests a second"}
+	case f.timeout <= 0:
+		return &UsageError{Problem: fmt.Sprintf("--timeout %v is not above 0", f.timeout), Hint: "--timeout 5s waits five seconds"}
+	case f.duration < 0:
+		return &UsageError{Problem: fmt.Sprintf("--duration %v is negative", f.duration), Hint: "--duration 10m probes for ten minutes"}
+	case f.budget < 0:
+		return &UsageError{Problem: fmt.Sprintf("--budget %d is negative", f.budget), Hint: "--budget 0 allows no failure"}
+	case f.caFile == "":
+		return nil
+	}
+	if _, err := os.Stat(f.caFile); err != nil {
+		return &UsageError{Problem: err.Error(), Hint: "name a file with certificates in PEM with --ca-file"}
+	}
+	return nil
+}
+
+// probeConfig is what arguments, file and flags ask for.
+func (a *app) probeConfig(f *probeFlags, flags *pflag.FlagSet, args []string) (probe.Config, error) {
+	var config probe.Config
+	if err := f.check(); err != nil {
+		return config, err
+	}
+	if len(args) == 0 && f.file == "" {
+		return config, &UsageError{Problem: "name a target", Hint: targetHint}
+	}
+	for _, text := range args {
+		target, err := probe.ParseTarget(text)
+		if err != nil {
+			return config, &UsageError{Problem: err.Error(), Hint: targetHint}
+		}
+		config.Targets = append(config.Targets, target)
+	}
+	if f.file != "" {
+		more, err := a.readProbes(f.file)
+		if err != nil {
+			return config, &UsageError{Problem: err.Error(), Hint: a.name + " probe --help has an example of a file"}
+		}
+		config.Targets = append(config.Targets, more.Targets...)
+	}
+	if err := f.fill(flags, config.Targets); err != nil {
+		return config, err
+	}
+	config, err := config.Resolve("")
+	if err != nil {
+		return config, &UsageError{Problem: err.Error(), Hint: a.name + " probe --help"}
+	}
+	return config, nil
+}
+
+func (a *app) readProbes(file string) (probe.Config, error) {
+	var body []byte
+	var err error
+	if file == "-" {
+		body, err = io.ReadAll(a.in)
+	} else {
+		body, err = os.ReadFile(file)
+	}
+	if err != nil {
+		return probe.Config{}, err
+	}
+	asJSON, err := yaml.YAMLToJSONStrict(body)
+	if err != nil { // it may tell of several lines
+		return probe.Config{}, fmt.Errorf("%s: %s", file, strings.Join(strings.Fields(err.Error()), " "))
+	}
+	config, err := probe.ParseConfig(asJSON)
+	if err != nil {
+		return probe.Config{}, fmt.Errorf("%s: %w", file, err)
+	}
+	return config, nil
+}
+
+// fill has the flags hold for what targets leave open. A flag that holds for none is refused: it was meant for something.
+func (f *probeFlags) fill(flags *pflag.FlagSet, targets []probe.Target) error {
+	http := func(t probe.Target) bool { return t.Kind == probe.HTTP }
+	secure := func(t probe.Target) bool { return t.Kind == probe.HTTP && t.TLS }
+	for flag, of := range map[string]func(probe.Target) bool{"expect-status": http, "ca-file": secure, "insecure-skip-verify": secure} {
+		if flags.Changed(flag) && !slices.ContainsFunc(targets, of) {
+			return &UsageError{Problem: "--" + flag + " would have no effect on these targets", Hint: "leave it out"}
+		}
+	}
+	for i := range targets {
+		t := &targets[i]
+		if t.Rate == 0 {
+			t.Rate = f.rate
+		}
+		if t.Timeout == 0 {
+			t.Timeout = probe.Duration(f.timeout)
+		}
+		if http(*t) && t.ExpectStatus == 0 {
+			t.ExpectStatus = f.expectStatus
+		}
+		if secure(*t) && t.CAFile == "" && !t.InsecureSkipVerify {
+			t.CAFile, t.InsecureSkipVerify = f.caFile, f.insecure
+		}
+	}
+	return nil
+}
+
+// runProbe probes until ctx ends, and tells what came of it. That somebody ended it is no failure.
+func (a *app) runProbe(ctx context.Context, f *probeFlags, config probe.Config) error {
+	if f.duration > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, f.duration)
+		defer cancel()
+	}
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(processors(config)))
+	ledger := probe.NewLedger(config)
+	var err error
+	if a.output == "json" {
+		err = a.probeAsJSON(ctx, config, ledger)
+	} else {
+		err = a.probeForPeople(ctx, config, ledger)
+	}
+	if err != nil && !errors.Is(err, syscall.EPIPE) { // a reader that left had enough
+		return err
+	}
+	summary := ledger.Summary(f.budget)
+	if a.output == "json" {
+		err = json.NewEncoder(a.out).Encode(map[string]probe.Summary{"summary": summary})
+	} else {
+		err = ui.ProbeSummary(a.out, summary)
+	}
+	if err != nil {
+		return err
+	}
+	return summary.Err()
+}
+
+// quiet is the rate, of all targets together, that one processor is enough for by far. A second one would be woken up for each request
+// to look for work, which takes more than the request.
+const quiet = 200
+
+func processors(config probe.Config) int {
+	sum := 0.0
+	for _, target := range config.Targets {
+		sum += target.Rate
+	}
+	if sum <= quiet {
+		return 1
+	}
+	return 0 // as many as there are
+}
+
+// probeAsJSON prints each window. It ends when nobody reads them any more.
+func (a *app) probeAsJSON(ctx context.Context, config probe.Config, ledger *probe.Ledger) error {
+	lines := json.NewEncoder(a.out)
+	return probe.New(config, func(w probe.Window) error {
+		if err := errors.Join(ledger.Add(w), lines.Encode(w)); err != nil {
+			return err
+		}
+		return a.out.err
+	}).Run(ctx)
+}
+
+func (a *app) probeForPeople(ctx context.Context, config probe.Config, ledger *probe.Ledger) error {
+	var progress *ui.Progress
+	if f, ok := a.err.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
+		progress = ui.NewProgress(f, int(f.Fd()))
+	}
+	people := ui.NewProbes(a.err, progress)
+	defer people.Close()
+	prober := probe.New(config, func(w probe.Window) error {
+		people.Window(w)
+		return ledger.Add(w)
+	})
+	prober.OnFailure = people.Failure
+	return prober.Run(ctx)
+}
