@@ -118,7 +118,6 @@ func (b *barrier) report() (*v1alpha1.BarrierReport, []error) {
 
 // readGood reads an answer with status 200.
 func readGood(response *http.Response) ([]byte, error) {
-	defer func() { _ = response.Body.Close() }()
 	body, err := io.ReadAll(io.LimitReader(response.Body, 1<<16))
 	if err != nil {
 		return nil, fmt.Errorf("reading the answer: %w", err)

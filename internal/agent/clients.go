@@ -21,7 +21,8 @@ const (
 
 // Flows tells who uses addresses of Services, from connection tracking.
 type Flows interface {
-	// Clients are those of the moved addresses, each of a Service (namespace/name). Pods of the node are known by their addresses.
+	// Clients are those of the moved addresses, each of a Service (namespace/name). Pods of the node are known by their addresses; one
+	// without a name is no client.
 	Clients(moved, pods map[netip.Addr]string) ([]v1alpha1.OldAddressClient, error)
 	// Own tells of a connection that the agent has made, which makes it no client.
 	Own(network string, local, remote netip.AddrPort)
@@ -87,10 +88,9 @@ func leftAddresses(s scene) map[netip.Addr]string {
 	return moved
 }
 
-// podsByAddress are the pods that have an address of their own and run, and the addresses of replumb's probes, which are nobody's
-// clients.
-func podsByAddress(pods []*corev1.Pod) (others map[netip.Addr]string, own map[netip.Addr]bool) {
-	others, own = map[netip.Addr]string{}, map[netip.Addr]bool{}
+// podsByAddress are the pods that have an address of their own and run. Replumb's probes, which are nobody's clients, have no name.
+func podsByAddress(pods []*corev1.Pod) (all map[netip.Addr]string, own map[netip.Addr]bool) {
+	all, own = map[netip.Addr]string{}, map[netip.Addr]bool{}
 	for _, pod := range pods {
 		over := pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
 		if pod.Spec.HostNetwork || over {
@@ -99,12 +99,11 @@ func podsByAddress(pods []*corev1.Pod) (others map[netip.Addr]string, own map[ne
 		ours := pod.Namespace == v1alpha1.SystemNamespace && pod.Labels[v1alpha1.LabelRole] == v1alpha1.RoleProbe
 		for _, ip := range pod.Status.PodIPs {
 			a := parse(ip.IP)
+			all[a] = pod.Namespace + "/" + pod.Name
 			if ours {
-				own[a], others[a] = true, ""
-			} else {
-				others[a] = pod.Namespace + "/" + pod.Name
+				own[a], all[a] = true, ""
 			}
 		}
 	}
-	return others, own
+	return all, own
 }

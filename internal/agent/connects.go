@@ -2,6 +2,7 @@ package agent
 
 import (
 	"net/netip"
+	"slices"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -105,11 +106,8 @@ func (c *connects) done(a attempt, outcomes []outcome, now metav1.MicroTime) (lo
 		return false
 	}
 	r.busy = false
-	good, counts := false, false
-	for _, o := range outcomes {
-		good = good || o.err == nil
-		counts = counts || !o.void
-	}
+	good := slices.ContainsFunc(outcomes, func(o outcome) bool { return o.err == nil })
+	counts := slices.ContainsFunc(outcomes, func(o outcome) bool { return !o.void })
 	vouched := good || (r.known && r.answers)
 	if good || (counts && !r.known) {
 		r.known, r.answers = true, good

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"strings"
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -11,7 +12,14 @@ import (
 )
 
 func aMover(at, other, movedAt string) mover {
-	return mover{uid: "u", key: types.NamespacedName{Namespace: "shop", Name: "cart"}, at: parse(at), other: parse(other), port: 80, movedAt: movedAt}
+	return mover{
+		uid:     "u",
+		key:     types.NamespacedName{Namespace: "shop", Name: "cart"},
+		at:      parse(at),
+		other:   parse(other),
+		port:    80,
+		movedAt: movedAt,
+	}
 }
 
 // TestConnects goes through lives of a Service. Each event is what the Service is like, with what comes of the attempt, if one is due:
@@ -33,20 +41,20 @@ func TestConnects(t *testing.T) {
 		connected int
 		failed    []string
 	}{
-		{"moves well", []event{{before, "ok"}, {before, "-"}, {onItsWay, "-"}, {away, "ok ok"}, {away, "-"}}, 1, nil},
+		{"moves well", []event{{before, "ok"}, {before, "-"}, {onItsWay, "-"}, {away, "ok,ok"}, {away, "-"}}, 1, nil},
 		{"not moved yet", []event{{before, "ok"}}, 0, nil},
 		{"never answered", []event{{before, "no"}, {away, "-"}}, 1, nil},
-		{"new one lost", []event{{before, "ok"}, {away, "no ok"}}, 1, []string{newAt}},
-		{"old one lost", []event{{before, "ok"}, {away, "ok no"}}, 1, []string{oldAt}},
-		{"both lost", []event{{before, "ok"}, {away, "no no"}}, 1, []string{newAt, oldAt}},
-		{"old one is taken away meanwhile", []event{{before, "ok"}, {away, "ok void"}}, 1, nil},
-		{"and back", []event{{before, "ok"}, {away, "ok ok"}, {returned, "no ok"}}, 1, []string{oldAt}},
-		{"on its way back", []event{{before, "ok"}, {away, "ok ok"}, {onItsWay, "-"}}, 0, nil},
-		{"agent came late", []event{{away, "ok ok"}}, 1, nil},
-		{"agent came late, vouched for", []event{{away, "ok no"}}, 1, []string{oldAt}},
-		{"agent came late, nobody answers", []event{{away, "no no"}, {returned, "-"}}, 1, nil},
-		{"agent came late, and it moves again", []event{{away, "void void"}, {returned, "ok no"}}, 1, []string{newAt}},
-		{"baseline while it left", []event{{before, "void"}, {away, "ok ok"}}, 1, nil},
+		{"new one lost", []event{{before, "ok"}, {away, "no,ok"}}, 1, []string{newAt}},
+		{"old one lost", []event{{before, "ok"}, {away, "ok,no"}}, 1, []string{oldAt}},
+		{"both lost", []event{{before, "ok"}, {away, "no,no"}}, 1, []string{newAt, oldAt}},
+		{"old one is taken away meanwhile", []event{{before, "ok"}, {away, "ok,void"}}, 1, nil},
+		{"and back", []event{{before, "ok"}, {away, "ok,ok"}, {returned, "no,ok"}}, 1, []string{oldAt}},
+		{"on its way back", []event{{before, "ok"}, {away, "ok,ok"}, {onItsWay, "-"}}, 0, nil},
+		{"agent came late", []event{{away, "ok,ok"}}, 1, nil},
+		{"agent came late, vouched for", []event{{away, "ok,no"}}, 1, []string{oldAt}},
+		{"agent came late, nobody answers", []event{{away, "no,no"}, {returned, "-"}}, 1, nil},
+		{"agent came late, and it moves again", []event{{away, "void,void"}, {returned, "ok,no"}}, 1, []string{newAt}},
+		{"baseline while it left", []event{{before, "void"}, {away, "ok,ok"}}, 1, nil},
 		{"no bridge any more", []event{{before, "ok"}, {aMover(newAt, "", "1"), "ok"}}, 1, nil},
 		{"datagrams only", []event{{udpBefore, "-"}, {udp, "-"}}, 1, nil},
 	}
@@ -86,8 +94,7 @@ func TestConnects(t *testing.T) {
 
 func outcomes(t *testing.T, a attempt, texts string) []outcome {
 	t.Helper()
-	words := []string{texts, ""}
-	_, _ = fmt.Sscan(texts, &words[0], &words[1])
+	words := append(strings.Split(texts, ","), "")
 	var all []outcome
 	for i, address := range a.addresses {
 		o := outcome{address: address}
@@ -115,7 +122,7 @@ func TestConnectsAgain(t *testing.T) {
 	if !is || a.baseline || c.idle() {
 		t.Fatalf("due %v: %+v", is, a)
 	}
-	c.done(a, outcomes(t, a, "void void"), metav1.NowMicro())
+	c.done(a, outcomes(t, a, "void,void"), metav1.NowMicro())
 	if a, is := c.again(a); is {
 		t.Errorf("due although nothing changed: %+v", a)
 	}
@@ -136,7 +143,7 @@ func TestConnectsManyFailures(t *testing.T) {
 		m := aMover(newAt, oldAt, "1")
 		m.uid = types.UID(fmt.Sprint(i))
 		due := c.next([]mover{m})
-		if !c.done(due[0], outcomes(t, due[0], "ok no"), metav1.NowMicro()) {
+		if !c.done(due[0], outcomes(t, due[0], "ok,no"), metav1.NowMicro()) {
 			t.Fatal("no loss")
 		}
 	}

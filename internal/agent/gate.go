@@ -117,5 +117,6 @@ func get(ctx context.Context, address string, connected func(network string, loc
 	if err != nil {
 		return nil, err
 	}
+	defer func() { _ = response.Body.Close() }()
 	return readGood(response)
 }

@@ -49,23 +49,34 @@ func movers(s scene) []mover {
 		if !svc.DeletionTimestamp.IsZero() || (b == nil && m.movedAt == "") {
 			continue
 		}
+		m.port = firstTCP(svc)
 		if b != nil {
 			m.bridge = types.NamespacedName{Namespace: b.Namespace, Name: b.Name}
-		}
-		// Past the point of no return bridges are being taken away.
-		if b != nil && !s.migration.Status.PointOfNoReturnPassed {
-			for _, key := range []string{v1alpha1.AnnotationOldIP, v1alpha1.AnnotationTargetIP} {
-				if a := parse(b.Annotations[key]); a != m.at {
-					m.other = a
-				}
-			}
-		}
-		for _, p := range svc.Spec.Ports {
-			if m.port == 0 && (p.Protocol == corev1.ProtocolTCP || p.Protocol == "") {
-				m.port = uint16(p.Port) //nolint:gosec // a port
-			}
+			m.other = besides(b, m.at, s.migration)
 		}
 		found = append(found, m)
 	}
 	return found
+}
+
+// besides is where the bridge of a Service that is at an address answers for it, too.
+func besides(b *corev1.Service, at netip.Addr, m *v1alpha1.Migration) (other netip.Addr) {
+	if m.Status.PointOfNoReturnPassed { // bridges are being taken away
+		return other
+	}
+	for _, key := range []string{v1alpha1.AnnotationOldIP, v1alpha1.AnnotationTargetIP} {
+		if a := parse(b.Annotations[key]); a != at {
+			other = a
+		}
+	}
+	return other
+}
+
+func firstTCP(svc *corev1.Service) uint16 {
+	for _, p := range svc.Spec.Ports {
+		if p.Protocol == corev1.ProtocolTCP || p.Protocol == "" {
+			return uint16(p.Port) //nolint:gosec // a port
+		}
+	}
+	return 0
 }

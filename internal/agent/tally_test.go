@@ -206,9 +206,16 @@ func TestHooks(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = silent.Close() }()
-	config, err := probe.Config{Targets: []probe.Target{{
-		Name: "t", Kind: probe.UDP, Address: silent.LocalAddr().String(), Rate: 20, Timeout: probe.Duration(300 * time.Millisecond), MaxInFlight: 1,
-	}}}.Resolve("")
+	config, err := probe.Config{Targets: []probe.Target{
+		{
+			Name:        "t",
+			Kind:        probe.UDP,
+			Address:     silent.LocalAddr().String(),
+			Rate:        20,
+			Timeout:     probe.Duration(300 * time.Millisecond),
+			MaxInFlight: 1,
+		},
+	}}.Resolve("")
 	if err != nil {
 		t.Fatal(err)
 	}

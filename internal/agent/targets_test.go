@@ -39,7 +39,8 @@ func service(namespace, name, at string, change ...func(*corev1.Service)) *corev
 			Namespace: namespace, Name: name, UID: types.UID("uid-" + name), Labels: map[string]string{}, Annotations: map[string]string{},
 		},
 		Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeClusterIP, ClusterIP: at, Ports: []corev1.ServicePort{
-			{Name: "http", Port: 80, Protocol: corev1.ProtocolTCP}, {Name: "echo", Port: 7, Protocol: corev1.ProtocolTCP},
+			{Name: "http", Port: 80, Protocol: corev1.ProtocolTCP},
+			{Name: "echo", Port: 7, Protocol: corev1.ProtocolTCP},
 			{Name: "echo-udp", Port: 7, Protocol: corev1.ProtocolUDP},
 		}},
 	}
@@ -114,13 +115,16 @@ func TestTargets(t *testing.T) {
 		{"no Service probe", migration(), []*corev1.Service{service("shop", "cart", oldAt)}, "", nil},
 		{
 			"somebody else's", migration(),
-			[]*corev1.Service{service("shop", "probe", oldAt, role(v1alpha1.RoleProbe)), service(v1alpha1.SystemNamespace, "probe", oldAt)}, "", nil,
+			[]*corev1.Service{service("shop", "probe", oldAt, role(v1alpha1.RoleProbe)), service(v1alpha1.SystemNamespace, "probe", oldAt)},
+			"", nil,
 		},
 		{"not moved", migration(), []*corev1.Service{theProbe(oldAt)}, oldAt, before},
 		{"on its way", migration(), []*corev1.Service{theProbe("", touched)}, oldAt, before},
 		{"moved", migration(), []*corev1.Service{theProbe(newAt, movedAt("1"))}, oldAt, both},
 		{
-			"moved before the agent began", migration(), []*corev1.Service{theProbe(newAt, movedAt("1"))}, newAt,
+			"moved before the agent began", migration(),
+			[]*corev1.Service{theProbe(newAt, movedAt("1"))},
+			newAt,
 			[]string{at("old-address", oldAt), at("new-address", newAt), at("udp", oldAt), at("stream", newAt), dns, name},
 		},
 		{"finish has begun", migration(final), []*corev1.Service{theProbe(newAt, movedAt("1"))}, oldAt, onlyNew},
@@ -156,7 +160,11 @@ func TestTargets(t *testing.T) {
 }
 
 func TestTargetsBehindTheGate(t *testing.T) {
-	o := orders{origin: v1alpha1.FromHost, domain: "k8s.example.", scene: scene{migration: migration(), services: []*corev1.Service{theProbe(oldAt)}}}
+	o := orders{
+		origin: v1alpha1.FromHost,
+		domain: "k8s.example.",
+		scene:  scene{migration: migration(), services: []*corev1.Service{theProbe(oldAt)}},
+	}
 	if got, _ := targets(o); len(got) != 0 {
 		t.Errorf("nothing has answered, and probed are %v", lines(got))
 	}
@@ -242,23 +250,30 @@ func TestMovers(t *testing.T) {
 		{"bridged", migration(), []*corev1.Service{service("shop", "cart", oldAt), bridgeOf("cart")}, oldAt + " " + newAt + " - 80"},
 		{"on its way", migration(), []*corev1.Service{service("shop", "cart", "", touched), bridgeOf("cart")}, "- " + newAt + " - 80"},
 		{
-			"moved", migration(), []*corev1.Service{service("shop", "cart", newAt, movedAt("1")), bridgeOf("cart")},
+			"moved", migration(),
+			[]*corev1.Service{service("shop", "cart", newAt, movedAt("1")), bridgeOf("cart")},
 			newAt + " " + oldAt + " " + oldAt + " 80",
 		},
 		{
-			"back", migration(back), []*corev1.Service{service("shop", "cart", oldAt, movedAt("2")), bridgeOf("cart")},
+			"back", migration(back),
+			[]*corev1.Service{service("shop", "cart", oldAt, movedAt("2")), bridgeOf("cart")},
 			oldAt + " " + newAt + " " + newAt + " 80",
 		},
 		{
-			"bridge goes", migration(back), []*corev1.Service{service("shop", "cart", oldAt, movedAt("2")), bridgeOf("cart", deleted)},
+			"bridge goes", migration(back),
+			[]*corev1.Service{service("shop", "cart", oldAt, movedAt("2")), bridgeOf("cart", deleted)},
 			oldAt + " - - 80",
 		},
 		{
-			"finish", migration(final), []*corev1.Service{service("shop", "cart", newAt, movedAt("1")), bridgeOf("cart")},
+			"finish", migration(final),
+			[]*corev1.Service{service("shop", "cart", newAt, movedAt("1")), bridgeOf("cart")},
 			newAt + " - - 80",
 		},
-		{"datagrams only", migration(), []*corev1.Service{service("shop", "cart", newAt, movedAt("1"), udp), bridgeOf("cart")},
-			newAt + " " + oldAt + " " + oldAt + " 0"},
+		{
+			"datagrams only", migration(),
+			[]*corev1.Service{service("shop", "cart", newAt, movedAt("1"), udp), bridgeOf("cart")},
+			newAt + " " + oldAt + " " + oldAt + " 0",
+		},
 		{"deleted", migration(), []*corev1.Service{service("shop", "cart", newAt, movedAt("1"), deleted), bridgeOf("cart")}, ""},
 	}
 	text := func(a netip.Addr) string {

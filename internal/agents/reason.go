@@ -179,14 +179,14 @@ func waits(pod *corev1.Pod, c *corev1.ContainerStatus) (Cause, string) {
 	switch w.Reason {
 	case "ImagePullBackOff", "ErrImagePull", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError", "RegistryUnavailable",
 		"SignatureValidationFailed":
-		return NoImage, and(fmt.Sprintf("pod %s has no image %s", pod.Name, pod.Spec.Containers[0].Image), w.Reason+" "+w.Message)
+		return NoImage, and(fmt.Sprintf("pod %s has no image %s", pod.Name, pod.Spec.Containers[0].Image), and(w.Reason, w.Message))
 	case "CrashLoopBackOff":
 		if t := c.LastTerminationState.Terminated; t != nil {
 			return Ends, ended(pod, t)
 		}
 		return Ends, and(fmt.Sprintf("pod %s ends again and again", pod.Name), w.Message)
 	}
-	return Starting, and(fmt.Sprintf("pod %s has not started", pod.Name), strings.TrimSpace(w.Reason+" "+w.Message))
+	return Starting, and(fmt.Sprintf("pod %s has not started", pod.Name), and(w.Reason, w.Message))
 }
 
 func ended(pod *corev1.Pod, t *corev1.ContainerStateTerminated) string {
@@ -200,10 +200,20 @@ func ended(pod *corev1.Pod, t *corev1.ContainerStateTerminated) string {
 	return and(fmt.Sprintf("pod %s ended with code %d", pod.Name, t.ExitCode), last)
 }
 
+// longest is how much of what others say is told, which may be a whole log.
+const longest = 400
+
 // and adds a reason that somebody else gave, if there is one.
 func and(text, why string) string {
-	if why = strings.TrimSpace(why); why == "" {
+	why = strings.TrimSpace(why)
+	if runes := []rune(why); len(runes) > longest {
+		why = string(runes[:longest]) + "…"
+	}
+	switch {
+	case why == "":
 		return text
+	case text == "":
+		return why
 	}
 	return text + ": " + why
 }

@@ -67,8 +67,13 @@ func (o *agentOptions) agent(env func(string) string) (*agent.Agent, error) {
 	hint := "apply starts agents with all they need"
 	origins := map[string]v1alpha1.ProbeOrigin{"host": v1alpha1.FromHost, "pod": v1alpha1.FromPod}
 	own := &agent.Agent{
-		Origin: origins[o.origin], Migration: o.migration, Node: env("NODE_NAME"), Instance: env("POD_UID"), Version: version, Domain: o.domain,
-		Interval: o.interval,
+		Origin:    origins[o.origin],
+		Migration: o.migration,
+		Node:      env("NODE_NAME"),
+		Instance:  env("POD_UID"),
+		Version:   version,
+		Domain:    o.domain,
+		Interval:  o.interval,
 	}
 	var err error
 	own.NodeIP, err = netip.ParseAddr(env("NODE_IP"))

@@ -30,10 +30,10 @@ const parallel = 32
 
 // Tools are what steps work with. Plans can be made and shown without them.
 type Tools struct {
-	Cluster   *cluster.Cluster
-	Probe     bridge.NodeProbe
+	Cluster *cluster.Cluster
+	Probe   bridge.NodeProbe
 	// Image of replumb for agents; empty if this build has none.
-	Image string
+	Image     string
 	Inspector Inspector
 	Now       func() time.Time
 }

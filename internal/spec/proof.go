@@ -18,8 +18,12 @@ func validateProof(p *v1alpha1.ProofSpec) error {
 		func() error {
 			return oneOf("spec.proof.agents", p.Agents, "", v1alpha1.AgentsEnabled, v1alpha1.AgentsDisabled)
 		},
-		func() error { return oneOf("spec.proof.onLoss", p.OnLoss, "", v1alpha1.OnLossPause, v1alpha1.OnLossRollback) },
-		func() error { return within("spec.proof.rate", p.Rate, 0, maxRate, "5 is enough to see a loss of a second") },
+		func() error {
+			return oneOf("spec.proof.onLoss", p.OnLoss, "", v1alpha1.OnLossPause, v1alpha1.OnLossRollback)
+		},
+		func() error {
+			return within("spec.proof.rate", p.Rate, 0, maxRate, "5 is enough to see a loss of a second")
+		},
 		func() error { return within("spec.proof.budget", p.Budget, 0, 1<<30, "0 tolerates no loss") },
 		func() error { return notNegative("spec.proof.soak", p.Soak) },
 		func() error {
