@@ -99,6 +99,11 @@ func (o options) measureLoad(ctx context.Context) error {
 		return err
 	}
 	row(fmt.Sprintf("%v HTTP requests a second for %v", o.spare, o.load), "%s", p.cost())
+	idler := &prober{cmd: exec.CommandContext(ctx, o.replumb, "version"), began: time.Now()}
+	if err := idler.cmd.Run(); err != nil {
+		return err
+	}
+	row("`replumb version`, for comparison", "%s", idler.cost())
 	return nil
 }
 
