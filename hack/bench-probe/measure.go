@@ -99,6 +99,11 @@ func (o options) measureLoad(ctx context.Context) error {
 		return err
 	}
 	row(fmt.Sprintf("%v HTTP requests a second for %v", o.spare, o.load), "%s", p.cost())
+	idler := &prober{cmd: exec.CommandContext(ctx, o.replumb, "version"), began: time.Now()}
+	if err := idler.cmd.Run(); err != nil {
+		return err
+	}
+	row("`replumb version`, for comparison", "%.0f MB resident at most", idler.resident())
 	return nil
 }
 
@@ -110,8 +115,16 @@ func (p *prober) cost() string {
 	}
 	used := time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 	share := 100 * used.Seconds() / time.Since(p.began).Seconds()
-	resident := float64(usage.Maxrss) / 1024
-	return fmt.Sprintf("**%.1f %%** of a core (%.2f s in all), **%.0f MB** resident at most", share, used.Seconds(), resident)
+	return fmt.Sprintf("**%.1f %%** of a core (%.2f s in all), **%.0f MB** resident at most", share, used.Seconds(), p.resident())
+}
+
+// resident is the most memory that it had, in MB, the pages of the program's file included.
+func (p *prober) resident() float64 {
+	usage, ok := p.cmd.ProcessState.SysUsage().(*syscall.Rusage)
+	if !ok {
+		return 0
+	}
+	return float64(usage.Maxrss) / 1024
 }
 
 // freeze is a stretch in which the server was stopped.

@@ -44,11 +44,10 @@ func TestStallIsAsLongAsTheFreeze(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			target := Target{Name: "t", Rate: tt.rate, Timeout: Duration(tt.timeout)}
-			begin := time.Time{}
+			var begin time.Time
+			var first sync.Once
 			series := probeFake(t, target, 5*time.Second, func(since time.Duration) time.Duration {
-				if begin.IsZero() {
-					begin = time.Now().Add(-since)
-				}
+				first.Do(func() { begin = time.Now().Add(-since) })
 				return frozen(tt.from, tt.from+tt.froze, tt.latency)(since)
 			})
 			stalls := series.Stalls()
