@@ -183,6 +183,7 @@ Exit code: 0 done, 1 error, 2 wrong command line or Migration, 3 blocked, 5 some
 	cmd.Flags().StringVar(&plan, "plan", "", "refuse to do more than this plan says: a file written by plan -o json or yaml")
 	a.outputFlag(cmd, "table", "json")
 	a.yesFlag(cmd)
+	a.metricsFlag(cmd)
 	return cmd
 }
 
@@ -291,6 +292,7 @@ It works from every point before finish has passed the point of no return, and c
 	}
 	a.outputFlag(cmd, "table", "json")
 	a.yesFlag(cmd)
+	a.metricsFlag(cmd)
 	return cmd
 }
 
@@ -328,6 +330,7 @@ It refuses as long as apply has something left to do, says what becomes final, a
 	}
 	a.outputFlag(cmd, "table", "json")
 	a.yesFlag(cmd)
+	a.metricsFlag(cmd)
 	return cmd
 }
 

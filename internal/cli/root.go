@@ -48,6 +48,8 @@ type app struct {
 	yes    bool
 	// acceptDowntime says that whoever is served may be cut off.
 	acceptDowntime bool
+	// metricsAddress is where Prometheus finds metrics; empty for nowhere.
+	metricsAddress string
 }
 
 // NewCommand is the replumb command. As a kubectl plugin (kubectl-replumb) it calls itself "kubectl replumb".
@@ -88,7 +90,7 @@ For what is beyond a cluster that runs, such as certificates, it says what to do
 	a.addConfigFlags(root.PersistentFlags())
 	root.AddCommand(
 		a.check(), a.explainCode(), a.plan(), a.apply(), a.status(), a.pause(), a.resume(), a.rollback(), a.finish(),
-		a.unfreeze(), a.backup(), a.controller(), a.canary(), a.tunnels(), a.node(), a.version(),
+		a.report(), a.unfreeze(), a.backup(), a.controller(), a.canary(), a.tunnels(), a.node(), a.version(),
 	)
 	return root
 }

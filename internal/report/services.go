@@ -3,6 +3,7 @@ package report
 import (
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/journal"
@@ -43,6 +44,20 @@ func services(in Input) []Service {
 	}
 	slices.SortFunc(out, func(a, b Service) int { return strings.Compare(a.Name, b.Name) })
 	return out
+}
+
+// Placed are Services as status has them, with what they say themselves of when they arrived.
+func Placed(annotated, placed []Service) []Service {
+	arrived := map[string]*time.Time{}
+	for _, s := range annotated {
+		arrived[s.Name] = s.At
+	}
+	for i := range placed {
+		if placed[i].State == stateMoved {
+			placed[i].At = arrived[placed[i].Name]
+		}
+	}
+	return placed
 }
 
 // hopPrefix begins the IDs of the steps that move a Service.
