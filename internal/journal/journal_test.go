@@ -89,7 +89,16 @@ func load(t *testing.T, c client.Client) *History {
 
 func sample(i int) Sample {
 	at := clock().Unix() + 10*int64(i)
-	return Sample{Probe: "host/old-address", Start: at, End: at + 10, Sent: 50, Failed: int64(i % 2), P50: 900, P99: int64(4000 + i), Max: 9000}
+	return Sample{
+		Probe:  "host/old-address",
+		Start:  at,
+		End:    at + 10,
+		Sent:   50,
+		Failed: int64(i % 2),
+		P50:    900,
+		P99:    int64(4000 + i),
+		Max:    9000,
+	}
 }
 
 func TestWaitsForTheMigration(t *testing.T) {
@@ -115,9 +124,16 @@ func TestWaitsForTheMigration(t *testing.T) {
 	w.Moved("shop/cart", "10.96.3.7", "172.24.3.7", "move", clock(), 1500*time.Millisecond)
 	w.Findings(check.Findings{
 		{Code: "RP1", Outcome: check.Pass},
-		{Code: "RP2", Severity: check.Warning, Outcome: check.Fail}, {Code: "RP2", Severity: check.Warning, Outcome: check.Fail},
+		{Code: "RP2", Severity: check.Warning, Outcome: check.Fail},
+		{Code: "RP2", Severity: check.Warning, Outcome: check.Fail},
 	})
-	user := v1alpha1.OldAddressClient{Address: "10.96.3.7:80", Protocol: "TCP", Service: "shop/cart", Pod: "shop/till", Source: "10.244.1.2"}
+	user := v1alpha1.OldAddressClient{
+		Address:  "10.96.3.7:80",
+		Protocol: "TCP",
+		Service:  "shop/cart",
+		Pod:      "shop/till",
+		Source:   "10.244.1.2",
+	}
 	w.Clients("node1", []v1alpha1.OldAddressClient{user, user})
 	flush(t, w)
 	flush(t, w)

@@ -129,9 +129,7 @@ func (s *store) put(ctx context.Context, lines [][]byte) (stored int, err error)
 			s.pieces = nil // what is there is not known any more
 			return stored, err
 		}
-		if err := p.take(lines[stored : stored+n]); err != nil {
-			return stored, err
-		}
+		p.take(lines[stored : stored+n])
 		stored += n
 	}
 	return stored, nil
@@ -184,7 +182,8 @@ func (p *piece) thinner(size int) ([]byte, error) {
 	for to := min(p.thinned, len(levels())-1); to < len(levels()); to++ {
 		plain, err := thinned(p.object, levels()[to])
 		if err != nil {
-			break // damaged: the reader tells, and it stays as it is
+			p.spent = true  // damaged: the reader tells, and it stays as it is
+			return nil, nil //nolint:nilerr // see above
 		}
 		payload, err := chunk.Compress(plain)
 		if err != nil {
@@ -254,12 +253,11 @@ func (p *piece) fit(lines [][]byte, size int) (n int, payload []byte, err error)
 }
 
 // take adds lines that were written.
-func (p *piece) take(lines [][]byte) error {
+func (p *piece) take(lines [][]byte) {
 	p.tail = slices.Concat(append([][]byte{p.tail}, lines...)...)
 	if len(p.tail) >= sealAt {
 		p.sealed, p.tail = p.object.BinaryData[dataRecords], nil
 	}
-	return nil
 }
 
 func list(ctx context.Context, c client.Client, migration string) ([]corev1.ConfigMap, error) {

@@ -61,7 +61,13 @@ func TestScrape(t *testing.T) {
 		return v1alpha1.Counts{Total: 10, Moved: 4, Bridged: 5, Pinned: 1, Stays: 2}, failing
 	})
 	s := serve(t, m)
-	has(t, scrape(t, s), `replumb_run_state{state="idle"} 1`, `replumb_run_state{state="running"} 0`, "replumb_barrier_wait_seconds_count 0")
+	has(
+		t,
+		scrape(t, s),
+		`replumb_run_state{state="idle"} 1`,
+		`replumb_run_state{state="running"} 0`,
+		"replumb_barrier_wait_seconds_count 0",
+	)
 	passed := 0
 	sink := m.Sink(func(engine.Event) { passed++ })
 	for _, e := range []engine.Event{
@@ -74,13 +80,22 @@ func TestScrape(t *testing.T) {
 	}
 	m.Sample(journal.Sample{Probe: "host/name", Sent: 50, Failed: 2})
 	m.Sample(journal.Sample{Probe: "host/name", Sent: 50})
-	has(t, scrape(t, s),
-		`replumb_run_state{state="running"} 1`, `replumb_run_state{state="idle"} 0`,
-		"replumb_barrier_wait_seconds_count 1", "replumb_barrier_wait_seconds_sum 1.5",
-		`replumb_step_duration_seconds_count{phase="move"} 2`, `replumb_step_duration_seconds_bucket{phase="move",le="0.5"} 1`,
-		`replumb_probe_requests_total{probe="host/name",result="ok"} 98`, `replumb_probe_requests_total{probe="host/name",result="failed"} 2`,
-		`replumb_services{state="waiting"} 6`, `replumb_services{state="moved"} 4`, `replumb_services{state="bridged"} 5`,
-		`replumb_services{state="pinned"} 1`, `replumb_services{state="stays"} 2`,
+	has(
+		t,
+		scrape(t, s),
+		`replumb_run_state{state="running"} 1`,
+		`replumb_run_state{state="idle"} 0`,
+		"replumb_barrier_wait_seconds_count 1",
+		"replumb_barrier_wait_seconds_sum 1.5",
+		`replumb_step_duration_seconds_count{phase="move"} 2`,
+		`replumb_step_duration_seconds_bucket{phase="move",le="0.5"} 1`,
+		`replumb_probe_requests_total{probe="host/name",result="ok"} 98`,
+		`replumb_probe_requests_total{probe="host/name",result="failed"} 2`,
+		`replumb_services{state="waiting"} 6`,
+		`replumb_services{state="moved"} 4`,
+		`replumb_services{state="bridged"} 5`,
+		`replumb_services{state="pinned"} 1`,
+		`replumb_services{state="stays"} 2`,
 	)
 	if passed != 4 {
 		t.Errorf("%d events were passed on", passed)

@@ -234,8 +234,8 @@ func TestInABrowser(t *testing.T) {
 	})
 	t.Run("under the cursor", func(t *testing.T) {
 		b.do(t, chromedp.MouseEvent(input.DispatchMouseEventTypeMouseMoved, 1, 1))
-		x := eval[[]float64](t, b, `(() => { const o = document.querySelectorAll(".u-over")[2]; o.scrollIntoView({block: "center", behavior: "instant"});
-			const r = o.getBoundingClientRect(); return [r.left + r.width / 3, r.top + 40]; })()`)
+		x := eval[[]float64](t, b, `(() => { const o = document.querySelectorAll(".u-over")[2];
+			o.scrollIntoView({block: "center", behavior: "instant"}); const r = o.getBoundingClientRect(); return [r.left + r.width / 3, r.top + 40]; })()`)
 		b.do(t, chromedp.MouseEvent(input.DispatchMouseEventTypeMouseMoved, x[0], x[1]), chromedp.Poll[chromedp.Void](
 			`document.getElementById("readout").textContent.includes("p99")`, chromedp.WithPollingTimeout(20*time.Second)))
 	})

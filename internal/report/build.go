@@ -130,7 +130,7 @@ func confirms(m *v1alpha1.Migration) []Confirm {
 		}
 		c := Confirm{Annotation: name, Value: m.Annotations[name]}
 		for _, f := range m.ManagedFields {
-			if f.FieldsV1 != nil && strings.Contains(string(f.FieldsV1.Raw), `"f:`+name+`"`) {
+			if f.FieldsV1 != nil && strings.Contains(f.FieldsV1.GetRawString(), `"f:`+name+`"`) {
 				c.Manager, c.At = f.Manager, utc(f.Time)
 			}
 		}

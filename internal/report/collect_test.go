@@ -58,7 +58,12 @@ func TestCollect(t *testing.T) {
 		t.Fatal(err)
 	}
 	patch := []byte(`{"metadata":{"annotations":{"replumb.dev/api-servers":"Repointed"}}}`)
-	if err := s.Patch(t.Context(), m, client.RawPatch("application/merge-patch+json", patch), client.FieldOwner("kubectl-annotate")); err != nil {
+	if err := s.Patch(
+		t.Context(),
+		m,
+		client.RawPatch("application/merge-patch+json", patch),
+		client.FieldOwner("kubectl-annotate"),
+	); err != nil {
 		t.Fatal(err)
 	}
 	create(t, s, &corev1.Service{ObjectMeta: metav1.ObjectMeta{

@@ -95,8 +95,12 @@ func (s *scene) sampled(from, to time.Time, lossy bool) {
 func (s *scene) gate() {
 	since := s.at
 	s.event(engine.Event{
-		Kind: engine.StepWaiting, Phase: "kubelets", Step: "gate/kubelets", Message: "Wait for kubelets to name 172.24.0.10 as cluster DNS",
-		Error: "3 nodes name 10.96.0.10", Guide: "on every node, set clusterDNS to [172.24.0.10] in /var/lib/kubelet/config.yaml, then\n  systemctl restart kubelet",
+		Kind:    engine.StepWaiting,
+		Phase:   "kubelets",
+		Step:    "gate/kubelets",
+		Message: "Wait for kubelets to name 172.24.0.10 as cluster DNS",
+		Error:   "3 nodes name 10.96.0.10",
+		Guide:   "on every node, set clusterDNS to [172.24.0.10] in /var/lib/kubelet/config.yaml, then\n  systemctl restart kubelet",
 	})
 	s.at = s.at.Add(95 * time.Second)
 	s.event(engine.Event{
@@ -110,7 +114,11 @@ func example(services int, lossy bool) report.Input {
 	s := &scene{History: &journal.History{}, at: begin()}
 	half := services / 2 / 10 * 10
 	s.begin("a", "apply", map[string]int{"v1.36.3": 3}, "--accept-downtime")
-	s.phase("secure", "Record the migration, back up and freeze what it changes", func() { s.step("secure", "", "secure/backup", 3*time.Second) })
+	s.phase(
+		"secure",
+		"Record the migration, back up and freeze what it changes",
+		func() { s.step("secure", "", "secure/backup", 3*time.Second) },
+	)
 	s.phase("extend", "Add the target range", func() { s.step("extend", "", "range/new", 2*time.Second) })
 	s.event(engine.Event{Kind: engine.PhaseStarted, Phase: "move", Message: "Move Services, tier by tier, batch by batch", Total: services})
 	s.batches(0, half, 10, services)
@@ -118,7 +126,11 @@ func example(services int, lossy bool) report.Input {
 	s.begin("b", "apply", map[string]int{"v1.36.3": 3})
 	s.phase("move", "Move Services, tier by tier, batch by batch", func() { s.batches(half, services, 10, services) })
 	s.phase("kubelets", "Have kubelets name the new cluster DNS address", s.gate)
-	s.phase("refresh", "Restart what carries old addresses", func() { s.step("refresh", "tier web", "restart/Deployment/shop/till", 42*time.Second) })
+	s.phase(
+		"refresh",
+		"Restart what carries old addresses",
+		func() { s.step("refresh", "tier web", "restart/Deployment/shop/till", 42*time.Second) },
+	)
 	s.event(engine.Event{Kind: engine.RunDone})
 	s.sampled(begin(), s.at, lossy)
 	s.at = s.at.Add(2 * time.Hour)
@@ -128,21 +140,41 @@ func example(services int, lossy bool) report.Input {
 	s.event(engine.Event{Kind: engine.RunDone})
 	s.sampled(done, s.at, false)
 	m := &v1alpha1.Migration{
-		ObjectMeta: metav1.ObjectMeta{Name: "services-to-172-24", Annotations: map[string]string{v1alpha1.AnnotationAPIServers: "Repointed"}},
+		ObjectMeta: metav1.ObjectMeta{
+			Name:        "services-to-172-24",
+			Annotations: map[string]string{v1alpha1.AnnotationAPIServers: "Repointed"},
+		},
 		Spec: v1alpha1.MigrationSpec{ServiceCIDR: &v1alpha1.ServiceCIDRSpec{
 			From: []string{"10.96.0.0/16"}, To: []string{"172.24.0.0/16"},
 		}},
-		Status: v1alpha1.MigrationStatus{Phase: v1alpha1.PhaseFinished, Counts: v1alpha1.Counts{Total: services, Moved: services, Pinned: 1}},
+		Status: v1alpha1.MigrationStatus{
+			Phase:  v1alpha1.PhaseFinished,
+			Counts: v1alpha1.Counts{Total: services, Moved: services, Pinned: 1},
+		},
 	}
 	when := metav1.NewTime(begin().Add(5 * time.Minute))
 	m.ManagedFields = []metav1.ManagedFieldsEntry{{
 		Manager: "kubectl-annotate", Operation: metav1.ManagedFieldsOperationUpdate, Time: &when,
-		FieldsV1: &metav1.FieldsV1{Raw: []byte(`{"f:metadata":{"f:annotations":{"f:replumb.dev/api-servers":{}}}}`)},
+		FieldsV1: metav1.NewFieldsV1(`{"f:metadata":{"f:annotations":{"f:replumb.dev/api-servers":{}}}}`),
 	}}
-	m.Status.Tiers = []v1alpha1.TierStatus{{Name: "batch-jobs", Total: services / 4, Moved: services / 4}, {Name: "web", Total: services - services/4, Moved: services - services/4}}
+	m.Status.Tiers = []v1alpha1.TierStatus{
+		{Name: "batch-jobs", Total: services / 4, Moved: services / 4},
+		{Name: "web", Total: services - services/4, Moved: services - services/4},
+	}
 	in := report.Input{
-		Migration: m, History: s.History, APIServer: "v1.36.3", Kubelets: map[string]int{"v1.36.3": 3}, Now: s.at.Add(time.Minute),
-		Services: []report.Service{{Name: "shop/edge", From: "10.96.7.7", State: "pinned", Reason: "is of type LoadBalancer, and its load balancer would be deleted if it moved"}},
+		Migration: m,
+		History:   s.History,
+		APIServer: "v1.36.3",
+		Kubelets:  map[string]int{"v1.36.3": 3},
+		Now:       s.at.Add(time.Minute),
+		Services: []report.Service{
+			{
+				Name:   "shop/edge",
+				From:   "10.96.7.7",
+				State:  "pinned",
+				Reason: "is of type LoadBalancer, and its load balancer would be deleted if it moved",
+			},
+		},
 	}
 	s.Findings = []journal.Finding{{Run: "a", Finding: check.Finding{
 		Code: "RP1401", Severity: check.Warning, Outcome: check.Fail, Object: "ConfigMap shop/settings",
@@ -155,7 +187,12 @@ func example(services int, lossy bool) report.Input {
 	if lossy {
 		at := begin().Add(14 * time.Second)
 		s.Losses = []v1alpha1.Loss{{Node: "node2", Probe: "host/old-address", Address: "10.96.0.9:80", LossWindow: v1alpha1.LossWindow{
-			Start: metav1.NewMicroTime(at), End: metav1.NewMicroTime(at.Add(1300 * time.Millisecond)), Failed: 7, Error: "connection refused " + hostile,
+			Start: metav1.NewMicroTime(
+				at,
+			),
+			End:    metav1.NewMicroTime(at.Add(1300 * time.Millisecond)),
+			Failed: 7,
+			Error:  "connection refused " + hostile,
 		}}}
 	}
 	return in
