@@ -9,6 +9,8 @@ declare -A package=(
   [haproxy]=haproxy [named]=bind9 # for labs with an edge, and tests of DNS
   [nsupdate]=bind9-dnsutils       # for the test of updates
   [jq]=jq # for the programs beside the examples
+  [chromium]=chromium # for the tests of reports
+  [curl]=curl         # for the test of metrics
   [gcc]=gcc # for go test -race
 )
 missing=()
@@ -17,6 +19,8 @@ for command in "${!package[@]}"; do
 done
 # gcc alone compiles nothing without the C library's headers.
 [ -e /usr/include/stdlib.h ] || missing+=(libc6-dev)
+# Without any font, chromium draws no text.
+[ -e /usr/share/fonts/truetype ] || missing+=(fonts-dejavu-core)
 [ ${#missing[@]} -gt 0 ] || exit 0
 
 if [ "$(id -u)" != 0 ]; then

@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/chunk"
 )
 
 // Key is one object. An object that was deleted and made anew under its name is another one.
@@ -72,14 +73,14 @@ func Store(ctx context.Context, c client.Client, m *v1alpha1.Migration, objects 
 	if err := c.Get(ctx, client.ObjectKey{Name: m.Name}, owner); err != nil {
 		return fmt.Errorf("migration %s: %w", m.Name, err)
 	}
-	chunks, err := load(ctx, c, m.Name)
+	pieces, err := load(ctx, c, m.Name)
 	if err != nil {
 		return err
 	}
 	have, next := Set{}, 0
-	for _, chunk := range chunks {
-		next = max(next, chunk.sequence+1)
-		if err := chunk.addTo(have); err != nil {
+	for _, piece := range pieces {
+		next = max(next, piece.sequence+1)
+		if err := piece.addTo(have); err != nil {
 			return err
 		}
 	}
@@ -88,7 +89,7 @@ func Store(ctx context.Context, c client.Client, m *v1alpha1.Migration, objects 
 		return err
 	}
 	for _, secret := range []bool{false, true} {
-		packed, err := pack(lines[secret], chunkSize)
+		packed, err := pack(lines[secret], chunk.Size)
 		if err != nil {
 			return err
 		}
@@ -136,13 +137,13 @@ func missing(c client.Client, have Set, objects []client.Object) (map[bool][]lin
 
 // Stored tells what is stored of a migration. What is damaged is an error.
 func Stored(ctx context.Context, c client.Client, migration string) (Set, error) {
-	chunks, err := load(ctx, c, migration)
+	pieces, err := load(ctx, c, migration)
 	if err != nil {
 		return nil, err
 	}
 	have := Set{}
-	for _, chunk := range chunks {
-		if err := chunk.addTo(have); err != nil {
+	for _, piece := range pieces {
+		if err := piece.addTo(have); err != nil {
 			return nil, err
 		}
 	}
@@ -166,14 +167,14 @@ func Exist(ctx context.Context, c client.Client, migration string) (bool, error)
 
 // Read gives every object that is stored, in the order in which they were, each once.
 func Read(ctx context.Context, c client.Client, migration string) ([]unstructured.Unstructured, error) {
-	chunks, err := load(ctx, c, migration)
+	pieces, err := load(ctx, c, migration)
 	if err != nil {
 		return nil, err
 	}
 	seen := Set{}
 	var all []unstructured.Unstructured
-	for _, chunk := range chunks {
-		err := chunk.each(func(o *unstructured.Unstructured) {
+	for _, piece := range pieces {
+		err := piece.each(func(o *unstructured.Unstructured) {
 			if k := keyOf(o); !seen.Has(k) {
 				seen[k] = struct{}{}
 				all = append(all, *o)
@@ -199,21 +200,21 @@ func selected(migration string) []client.ListOption {
 }
 
 // load reads all chunks of a migration, in the order in which they were stored.
-func load(ctx context.Context, c client.Client, migration string) ([]*chunk, error) {
+func load(ctx context.Context, c client.Client, migration string) ([]*piece, error) {
 	maps, secrets := &corev1.ConfigMapList{}, &corev1.SecretList{}
 	for _, list := range []client.ObjectList{maps, secrets} {
 		if err := c.List(ctx, list, selected(migration)...); err != nil && !noSecrets(list == client.ObjectList(secrets), err) {
 			return nil, fmt.Errorf("listing the backups of migration %s: %w", migration, err)
 		}
 	}
-	var all []*chunk
+	var all []*piece
 	for i := range maps.Items {
-		all = append(all, chunkOf("ConfigMap", &maps.Items[i], maps.Items[i].BinaryData[dataObjects]))
+		all = append(all, pieceOf("ConfigMap", &maps.Items[i], maps.Items[i].BinaryData[dataObjects]))
 	}
 	for i := range secrets.Items {
-		all = append(all, chunkOf("Secret", &secrets.Items[i], secrets.Items[i].Data[dataObjects]))
+		all = append(all, pieceOf("Secret", &secrets.Items[i], secrets.Items[i].Data[dataObjects]))
 	}
-	slices.SortStableFunc(all, func(a, b *chunk) int { return a.sequence - b.sequence })
+	slices.SortStableFunc(all, func(a, b *piece) int { return a.sequence - b.sequence })
 	return all, nil
 }
 
@@ -221,12 +222,12 @@ func load(ctx context.Context, c client.Client, migration string) ([]*chunk, err
 // read them, and has stored none.
 func noSecrets(secrets bool, err error) bool { return secrets && apierrors.IsForbidden(err) }
 
-func chunkOf(kind string, o client.Object, payload []byte) *chunk {
+func pieceOf(kind string, o client.Object, payload []byte) *piece {
 	// A sequence that cannot be read only changes the order; the checksum is what the content is held against.
 	sequence, _ := strconv.Atoi(o.GetAnnotations()[annotationSequence])
-	return &chunk{
+	return &piece{
 		name: fmt.Sprintf("%s %s/%s", kind, o.GetNamespace(), o.GetName()), sequence: sequence,
-		sum: o.GetAnnotations()[annotationSum], payload: payload,
+		sum: o.GetAnnotations()[chunk.AnnotationSum], payload: payload,
 	}
 }
 

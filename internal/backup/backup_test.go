@@ -24,6 +24,7 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/apitest"
+	"github.com/replumb/replumb/internal/chunk"
 	"github.com/replumb/replumb/internal/engine"
 )
 
@@ -181,8 +182,8 @@ func TestSecretsStaySecrets(t *testing.T) {
 		t.Errorf("%d ConfigMaps, the first holds %s", len(maps), maps[0].Data[dataIndex])
 	}
 	for _, cm := range maps {
-		chunk := chunkOf("ConfigMap", &cm, cm.BinaryData[dataObjects])
-		if err := chunk.each(func(o *unstructured.Unstructured) {
+		piece := pieceOf("ConfigMap", &cm, cm.BinaryData[dataObjects])
+		if err := piece.each(func(o *unstructured.Unstructured) {
 			if o.GetKind() == "Secret" {
 				t.Errorf("%s is in a ConfigMap", keyOf(o))
 			}
@@ -233,7 +234,7 @@ func TestManyObjectsNeedFewChunks(t *testing.T) {
 		t.Errorf("%d chunks", len(maps))
 	}
 	for _, cm := range maps {
-		if size := len(cm.BinaryData[dataObjects]) + len(cm.Data[dataIndex]); size > chunkSize {
+		if size := len(cm.BinaryData[dataObjects]) + len(cm.Data[dataIndex]); size > chunk.Size {
 			t.Errorf("%s has %d bytes", cm.Name, size)
 		}
 	}
@@ -269,7 +270,7 @@ func TestPackFillsChunks(t *testing.T) {
 	}
 	noise = make([]byte, 2<<20)
 	_, _ = rand.Read(noise)
-	_, err := pack([]line{{key: Key{Kind: "Secret", Namespace: "shop", Name: "huge"}, json: noise}}, chunkSize)
+	_, err := pack([]line{{key: Key{Kind: "Secret", Namespace: "shop", Name: "huge"}, json: noise}}, chunk.Size)
 	var bad *ManifestError
 	if !errors.As(err, &bad) || !strings.Contains(err.Error(), "Secret shop/huge: it is too large") {
 		t.Errorf("too large: %v", err)
@@ -296,13 +297,13 @@ func TestDamageIsFound(t *testing.T) {
 		},
 		"flipped": func(cm *corev1.ConfigMap) { cm.BinaryData[dataObjects][60] ^= 1 },
 		"replaced": func(cm *corev1.ConfigMap) {
-			other, _ := pack([]line{{json: []byte(`{"apiVersion":"v1","kind":"Service","metadata":{"name":"x"}}`)}}, chunkSize)
+			other, _ := pack([]line{{json: []byte(`{"apiVersion":"v1","kind":"Service","metadata":{"name":"x"}}`)}}, chunk.Size)
 			cm.BinaryData[dataObjects] = other[0].payload
 		},
 		"emptied": func(cm *corev1.ConfigMap) { cm.BinaryData = nil },
 		"not what it says": func(cm *corev1.ConfigMap) {
 			cm.BinaryData[dataObjects] = []byte("no gzip")
-			cm.Annotations[annotationSum] = checksum([]byte("no gzip"))
+			cm.Annotations[chunk.AnnotationSum] = chunk.Sum([]byte("no gzip"))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -3,12 +3,9 @@ package backup
 import (
 	"bytes"
 	"compress/gzip"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"strconv"
 	"strings"
 
@@ -18,12 +15,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/chunk"
 )
 
 const (
-	// chunkSize is how many bytes of compressed manifests and index go into one object. The API server takes 1 MiB
-	// (MaxSecretSize in k8s.io/kubernetes pkg/apis/core/types.go) and etcd requests of 1.5 MiB.
-	chunkSize = 700 << 10
 	// maxChunk is what a single large object may need.
 	maxChunk = 1000 << 10
 
@@ -31,7 +26,6 @@ const (
 	dataObjects = "objects.jsonl.gz"
 	dataIndex   = "index"
 
-	annotationSum      = "replumb.dev/sha256"
 	annotationSequence = "replumb.dev/sequence"
 
 	// margin is what ending a gzip stream may add.
@@ -151,13 +145,13 @@ func pack(lines []line, limit int) ([]packed, error) {
 
 // build makes the object that holds a chunk. It is immutable: a backup that somebody edited would be none.
 func (p packed) build(owner *v1alpha1.Migration, sequence int, secret bool) client.Object {
-	sum := checksum(p.payload)
+	sum := chunk.Sum(p.payload)
 	immutable := true
 	metadata := metav1.ObjectMeta{
 		Namespace:   v1alpha1.SystemNamespace,
 		Name:        namePrefix(owner.Name) + sum[:12],
 		Labels:      map[string]string{v1alpha1.LabelMigration: owner.Name, v1alpha1.LabelRole: v1alpha1.RoleBackup},
-		Annotations: map[string]string{annotationSum: sum, annotationSequence: strconv.Itoa(sequence)},
+		Annotations: map[string]string{chunk.AnnotationSum: sum, annotationSequence: strconv.Itoa(sequence)},
 		OwnerReferences: []metav1.OwnerReference{{
 			APIVersion: v1alpha1.GroupVersion.String(), Kind: "Migration", Name: owner.Name, UID: owner.UID,
 		}},
@@ -176,13 +170,8 @@ func (p packed) build(owner *v1alpha1.Migration, sequence int, secret bool) clie
 
 func namePrefix(migration string) string { return "backup-" + migration + "-" }
 
-func checksum(payload []byte) string {
-	sum := sha256.Sum256(payload)
-	return hex.EncodeToString(sum[:])
-}
-
-// chunk is one stored object of many manifests.
-type chunk struct {
+// piece is one stored object of many manifests.
+type piece struct {
 	name     string
 	sequence int
 	sum      string
@@ -204,29 +193,21 @@ func (e *CorruptError) Error() string {
 func (e *CorruptError) Unwrap() error { return e.Err }
 
 // each calls f for every object of a chunk whose checksum is right.
-func (c *chunk) each(f func(*unstructured.Unstructured)) error {
-	if got := checksum(c.payload); got != c.sum {
-		return &CorruptError{Object: c.name, Err: fmt.Errorf("its checksum is %s and should be %q", got, c.sum)}
-	}
-	plain, err := gzip.NewReader(bytes.NewReader(c.payload))
+func (c *piece) each(f func(*unstructured.Unstructured)) error {
+	err := chunk.Each(c.payload, c.sum, func(raw json.RawMessage) error {
+		o := &unstructured.Unstructured{}
+		if err := o.UnmarshalJSON(raw); err != nil {
+			return err
+		}
+		f(o)
+		return nil
+	})
 	if err != nil {
 		return &CorruptError{Object: c.name, Err: err}
 	}
-	for decoder := json.NewDecoder(plain); ; {
-		var raw json.RawMessage
-		if err := decoder.Decode(&raw); errors.Is(err, io.EOF) {
-			return nil
-		} else if err != nil {
-			return &CorruptError{Object: c.name, Err: err}
-		}
-		o := &unstructured.Unstructured{}
-		if err := o.UnmarshalJSON(raw); err != nil {
-			return &CorruptError{Object: c.name, Err: err}
-		}
-		f(o)
-	}
+	return nil
 }
 
-func (c *chunk) addTo(s Set) error {
+func (c *piece) addTo(s Set) error {
 	return c.each(func(o *unstructured.Unstructured) { s[keyOf(o)] = struct{}{} })
 }

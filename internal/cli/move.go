@@ -194,6 +194,7 @@ the cluster, 130 interrupted or paused.`,
 	cmd.Flags().StringVar(&plan, "plan", "", "refuse to do more than this plan says: a file written by plan -o json or yaml")
 	a.outputFlag(cmd, "table", "json")
 	a.yesFlag(cmd)
+	a.metricsFlag(cmd)
 	return cmd
 }
 
@@ -303,6 +304,7 @@ It works from every point before finish has passed the point of no return, and c
 	}
 	a.outputFlag(cmd, "table", "json")
 	a.yesFlag(cmd)
+	a.metricsFlag(cmd)
 	return cmd
 }
 
@@ -350,6 +352,7 @@ It refuses as long as apply has something left to do, says what becomes final, a
 	cmd.Flags().BoolVar(&leaveClients, "leave-clients", false, "don't wait until nobody uses old addresses (spec.serviceCIDR)")
 	a.outputFlag(cmd, "table", "json")
 	a.yesFlag(cmd)
+	a.metricsFlag(cmd)
 	return cmd
 }
 

@@ -52,6 +52,7 @@ func (a *app) resume() *cobra.Command {
 		},
 	}
 	a.outputFlag(cmd, "table", "json")
+	a.metricsFlag(cmd)
 	return cmd
 }
 
@@ -87,10 +88,16 @@ or in the cluster.`,
 			if err != nil {
 				return err
 			}
+			_, stop, err := a.measure(cmd.Context(), countsOf(c, ""))
+			if err != nil {
+				return err
+			}
+			defer stop()
 			fmt.Fprintln(a.err, "following the endpoints of Services without selector")
 			bridge.Follow(cmd.Context(), c.Cluster, "")
 			return engine.ErrInterrupted
 		},
 	}
+	a.metricsFlag(cmd)
 	return cmd
 }

@@ -50,6 +50,8 @@ type app struct {
 	acceptDowntime bool
 	// withoutAgent overrides spec.proof.agents.
 	withoutAgent bool
+	// metricsAddress is where Prometheus finds metrics; empty for nowhere.
+	metricsAddress string
 }
 
 // NewCommand is the replumb command. As a kubectl plugin (kubectl-replumb) it calls itself "kubectl replumb".
@@ -90,7 +92,8 @@ For what is beyond a cluster that runs, such as certificates, it says what to do
 	a.addConfigFlags(root.PersistentFlags())
 	root.AddCommand(
 		a.check(), a.explainCode(), a.plan(), a.apply(), a.status(), a.pause(), a.resume(), a.rollback(), a.finish(),
-		a.unfreeze(), a.backup(), a.controller(), a.probe(), a.canary(), a.tunnels(), a.node(), a.agent(), a.version(),
+		a.report(), a.unfreeze(), a.backup(), a.controller(), a.probe(), a.canary(), a.tunnels(), a.node(), a.agent(),
+		a.version(),
 	)
 	return root
 }

@@ -24,6 +24,11 @@ func (a *app) run(ctx context.Context, c *connection, j job, do func(context.Con
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	of := j.about()
+	measured, stopServing, err := a.measure(ctx, countsOf(c, of.name))
+	if err != nil {
+		return err
+	}
+	defer stopServing()
 	notifier := notify.New(of.common.Notify, stop)
 	events := notify.NewEvents(c.Cluster, of.name, func(err error) {
 		if !errors.Is(err, notify.ErrNoMigration) { // nothing was begun, and there is nothing to write about
@@ -40,7 +45,10 @@ func (a *app) run(ctx context.Context, c *connection, j job, do func(context.Con
 	if o, ok := j.(observed); ok {
 		o.Observe(&lossTeller{w: a.err})
 	}
-	err := do(ctx, r)
+	if measured != nil {
+		r.Sink = measured.Sink(r.Sink)
+	}
+	err = do(ctx, r)
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushLimit)
 	defer cancel()
 	events.Close(last)

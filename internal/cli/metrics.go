@@ -1,0 +1,56 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/metrics"
+	"github.com/replumb/replumb/internal/migration"
+)
+
+func (a *app) metricsFlag(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&a.metricsAddress, "metrics-address", "",
+		"HOST:PORT to serve Prometheus metrics at, as /metrics, while the command runs (default: none)")
+}
+
+// measure serves metrics, if somebody asked for them, until stop is called. Without an address there are none, and no port.
+func (a *app) measure(ctx context.Context, counts metrics.Counts) (m *metrics.Metrics, stop func(), err error) {
+	if a.metricsAddress == "" {
+		return nil, func() {}, nil
+	}
+	m = metrics.New(counts)
+	server, err := m.Serve(ctx, a.metricsAddress)
+	if err != nil {
+		return nil, nil, &HintedError{Err: err, Hint: "give --metrics-address a HOST:PORT that is free, or leave it out"}
+	}
+	fmt.Fprintf(a.err, "metrics at http://%s/metrics\n", server.Address)
+	return m, func() {
+		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushLimit)
+		defer cancel()
+		if err := server.Stop(last); err != nil {
+			fmt.Fprintf(a.err, "warning: %v\n", err)
+		}
+	}, nil
+}
+
+// countsOf the Services of one migration, or of all, if name is empty.
+func countsOf(c *connection, name string) metrics.Counts {
+	return func(ctx context.Context) (v1alpha1.Counts, error) {
+		var sum v1alpha1.Counts
+		all, err := migration.List(ctx, c.Cluster)
+		for i := range all {
+			if name == "" || all[i].Name == name {
+				of := all[i].Status.Counts
+				sum.Total += of.Total
+				sum.Moved += of.Moved
+				sum.Bridged += of.Bridged
+				sum.Pinned += of.Pinned
+				sum.Stays += of.Stays
+			}
+		}
+		return sum, err
+	}
+}

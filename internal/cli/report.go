@@ -1,0 +1,102 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+
+	"github.com/replumb/replumb/internal/report"
+	"github.com/replumb/replumb/internal/ui"
+)
+
+func (a *app) report() *cobra.Command {
+	target := ""
+	cmd := &cobra.Command{
+		Use: "report NAME", Short: "Write what happened in a migration, for people", Args: oneName,
+		Long: `Write what happened in a migration as one file of HTML, which opens in a browser without a network: a summary, a timeline of
+phases and batches above availability and latency, every loss, every Service, gates, findings, and who still uses old
+addresses. It can be made while the migration goes on, and afterwards for as long as the Migration is in the cluster.
+
+-o names the file; without it, it is NAME.html. A file that is there is replaced. -o - writes the HTML to stdout, -o json
+the same as a document for programs.`,
+		Example: a.example(`
+  replumb report services-to-172-24                  # writes services-to-172-24.html
+  replumb report services-to-172-24 -o /tmp/move.html
+  replumb report services-to-172-24 -o json | jq .requests`),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			doc, err := a.reportOf(cmd.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			switch target {
+			case "json":
+				return ui.Document(a.out, "json", doc)
+			case "-":
+				return doc.HTML(a.out)
+			case "":
+				target = args[0] + ".html"
+			}
+			if err := writeReport(target, doc); err != nil {
+				return err
+			}
+			_, err = fmt.Fprintf(a.out, "%s\n%s\n", doc.Summary, target)
+			return err
+		},
+	}
+	cmd.Flags().StringVarP(&target, "output", "o", "", "file to write, - for stdout, or json (default NAME.html)")
+	return cmd
+}
+
+func (a *app) reportOf(ctx context.Context, name string) (*report.Document, error) {
+	j, c, err := a.jobByName(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	in, err := report.Collect(ctx, c.Cluster, j.about().migration)
+	if err != nil {
+		return nil, err
+	}
+	if s, ok := j.(serviceJob); ok {
+		doc, err := s.status(ctx)
+		if err != nil {
+			return nil, err
+		}
+		in.Services = report.Placed(in.Services, reported(doc.(*servicePage)))
+	}
+	return report.Build(in), nil
+}
+
+// reported are the Services of a status page, as a report has them.
+func reported(page *servicePage) []report.Service {
+	var out []report.Service
+	for _, s := range page.Services {
+		out = append(out, report.Service{Name: s.Service, From: s.Old, To: s.New, State: string(s.State), Reason: s.Reason})
+	}
+	return out
+}
+
+// writeReport replaces the file at once: nobody gets to see half a report, and the old one stays if this one cannot be written.
+func writeReport(path string, doc *report.Document) error {
+	var page bytes.Buffer
+	if err := doc.HTML(&page); err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(filepath.Dir(path), ".replumb-report-*")
+	if err != nil {
+		return &HintedError{Err: err, Hint: "name a file in a folder that you may write to, with -o"}
+	}
+	_, err = f.Write(page.Bytes())
+	err = errors.Join(err, f.Close())
+	if err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		return errors.Join(err, os.Remove(f.Name()))
+	}
+	return nil
+}

@@ -1,0 +1,90 @@
+package journal
+
+import (
+	"encoding/json"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// level is how far records are thinned.
+type level struct {
+	// seconds that one sample covers.
+	seconds int64
+	// bare leaves out the details of phases as well.
+	bare bool
+}
+
+// levels are how far a piece is thinned, the least first. The last can be repeated, when there is more in the piece.
+func levels() []level {
+	return []level{{seconds: 60}, {seconds: 600}, {seconds: 3600}, {seconds: 3600, bare: true}}
+}
+
+// thinned are the records of a ConfigMap, one a line, with fewer samples. Losses and phases are all there.
+func thinned(cm *corev1.ConfigMap, to level) ([]byte, error) {
+	var all []*record
+	if err := each(cm, func(r *record) { all = append(all, r) }); err != nil {
+		return nil, err
+	}
+	if to.bare {
+		all = slices.DeleteFunc(all, (*record).detail)
+	}
+	var plain []byte
+	for _, r := range coarse(all, to.seconds) {
+		line, err := json.Marshal(r)
+		if err != nil {
+			return nil, err
+		}
+		plain = append(append(plain, line...), '\n')
+	}
+	return plain, nil
+}
+
+// coarse puts the samples of each probe and run together that begin within the same so many seconds. The record that stays is the
+// last of them: its number says that all before it are stored.
+func coarse(all []*record, seconds int64) []*record {
+	type key struct {
+		run, probe string
+		slot       int64
+	}
+	sums := map[key]Sample{}
+	keyOf := func(r *record) key { return key{run: r.Run, probe: r.Sample.Probe, slot: r.Sample.Start / seconds} }
+	for _, r := range all {
+		if r.Sample != nil {
+			sums[keyOf(r)] = Merge(sums[keyOf(r)], *r.Sample)
+		}
+	}
+	var out []*record
+	for _, r := range slices.Backward(all) {
+		if r.Sample != nil {
+			sum, ok := sums[keyOf(r)]
+			if !ok {
+				continue
+			}
+			delete(sums, keyOf(r))
+			r.Sample = &sum
+		}
+		out = append(out, r)
+	}
+	slices.Reverse(out)
+	return out
+}
+
+// Merge puts two stretches of a probe together; a zero Sample is none.
+func Merge(a, b Sample) Sample {
+	if a.End == 0 {
+		return b
+	}
+	if b.End == 0 {
+		return a
+	}
+	out := Sample{
+		Probe: a.Probe, Start: min(a.Start, b.Start), End: max(a.End, b.End),
+		Sent: a.Sent + b.Sent, Failed: a.Failed + b.Failed, P99: max(a.P99, b.P99), Max: max(a.Max, b.Max),
+	}
+	good, goodB := a.Sent-a.Failed, b.Sent-b.Failed
+	if good+goodB > 0 {
+		out.P50 = (a.P50*good + b.P50*goodB) / (good + goodB)
+	}
+	return out
+}
