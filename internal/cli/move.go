@@ -250,7 +250,7 @@ func (a *app) yesFlag(cmd *cobra.Command) {
 func (a *app) runApply(ctx context.Context, c *connection, j job) error {
 	var at arrival
 	var changed *bool
-	err := a.run(ctx, c, j, func(ctx context.Context, r *engine.Runner) (err error) {
+	err := a.run(ctx, c, j, "apply", func(ctx context.Context, r *engine.Runner) (err error) {
 		r, changed = watchChanges(r)
 		at, err = j.apply(ctx, r)
 		return err
@@ -296,7 +296,7 @@ It works from every point before finish has passed the point of no return, and c
 			if err := a.confirm(j.about().goBack); err != nil {
 				return err
 			}
-			if err := a.run(cmd.Context(), c, j, j.Rollback); err != nil {
+			if err := a.run(cmd.Context(), c, j, "rollback", j.Rollback); err != nil {
 				return err
 			}
 			return a.done(j.about().wentBack)
@@ -343,7 +343,7 @@ It refuses as long as apply has something left to do, says what becomes final, a
 			if err := a.confirm(ahead.question); err != nil {
 				return err
 			}
-			if err := a.run(cmd.Context(), c, j, j.Finish); err != nil {
+			if err := a.run(cmd.Context(), c, j, "finish", j.Finish); err != nil {
 				return err
 			}
 			return a.done(j.about().finished)

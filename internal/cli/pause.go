@@ -63,12 +63,12 @@ func (a *app) carryOn(ctx context.Context, c *connection, j job) error {
 	case v1alpha1.DesiredApplied:
 		return a.runApply(ctx, c, j)
 	case v1alpha1.DesiredRolledBack:
-		if err := a.run(ctx, c, j, j.Rollback); err != nil {
+		if err := a.run(ctx, c, j, "rollback", j.Rollback); err != nil {
 			return err
 		}
 		return a.done(of.wentBack)
 	case v1alpha1.DesiredFinished:
-		if err := a.run(ctx, c, j, j.Finish); err != nil {
+		if err := a.run(ctx, c, j, "finish", j.Finish); err != nil {
 			return err
 		}
 		return a.done(of.finished)

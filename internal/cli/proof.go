@@ -5,40 +5,19 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"sync"
 
 	"github.com/dustin/go-humanize"
 	"github.com/dustin/go-humanize/english"
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/proof"
+	"github.com/replumb/replumb/internal/servicecidr"
 )
 
-// observed is a job that agents watch.
-type observed interface{ Observe(proof.Observer) }
-
-// lossTeller tells people of each loss as it is seen, once for each node, probe and window.
-type lossTeller struct {
-	w    io.Writer
-	mu   sync.Mutex
-	told map[string]bool
+// observed is a job that tells more than its events.
+type observed interface {
+	Observe(o servicecidr.Observer)
 }
-
-func (t *lossTeller) Loss(l v1alpha1.Loss) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	key := l.Node + " " + l.Probe + " " + l.Start.UTC().String()
-	if t.told[key] {
-		return
-	}
-	if t.told == nil {
-		t.told = map[string]bool{}
-	}
-	t.told[key] = true
-	fmt.Fprintf(t.w, "lost: %s\n", proof.Describe(&l))
-}
-
-func (*lossTeller) Sample(proof.Sample) {}
 
 // goBackOnLoss rolls back what was stopped by the loss budget, if the Migration says so, and returns why.
 func (a *app) goBackOnLoss(ctx context.Context, c *connection, j job, err error) error {
@@ -48,7 +27,7 @@ func (a *app) goBackOnLoss(ctx context.Context, c *connection, j job, err error)
 		return err
 	}
 	fmt.Fprintf(a.err, "%v\nrolling back, as spec.proof.onLoss says\n", loss)
-	if back := a.run(ctx, c, j, j.Rollback); back != nil {
+	if back := a.run(ctx, c, j, "rollback", j.Rollback); back != nil {
 		return errors.Join(err, fmt.Errorf("then rolling back: %w", back))
 	}
 	return &HintedError{

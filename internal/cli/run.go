@@ -12,6 +12,7 @@ import (
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/notify"
+	"github.com/replumb/replumb/internal/proof"
 	"github.com/replumb/replumb/internal/ui"
 )
 
@@ -20,7 +21,7 @@ const flushLimit = 10 * time.Second
 
 // run does something with a runner whose events reach everybody who shall hear of them: the terminal, the notifiers of
 // the Migration, and the cluster's own Events.
-func (a *app) run(ctx context.Context, c *connection, j job, do func(context.Context, *engine.Runner) error) error {
+func (a *app) run(ctx context.Context, c *connection, j job, command string, do func(context.Context, *engine.Runner) error) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	of := j.about()
@@ -35,25 +36,33 @@ func (a *app) run(ctx context.Context, c *connection, j job, do func(context.Con
 			fmt.Fprintf(a.err, "warning: %v\n", err)
 		}
 	})
+	past, stopRemembering := a.remember(ctx, c, j, command, measured)
 	r := a.runner()
 	shown := r.Sink
 	r.Sink = func(e engine.Event) {
 		shown(e)
 		notifier.Event(e)
 		events.Event(e)
+		past.Event(e)
 	}
 	if o, ok := j.(observed); ok {
-		o.Observe(&lossTeller{w: a.err})
-	}
-	if measured != nil {
-		r.Sink = measured.Sink(r.Sink)
+		o.Observe(past)
 	}
 	err = do(ctx, r)
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushLimit)
 	defer cancel()
+	stopRemembering(last)
 	events.Close(last)
 	if failed := notifier.Close(last); failed != nil {
 		fmt.Fprintf(a.err, "warning: %v\n", failed)
+	}
+	var loss *proof.LossError
+	var silent *proof.SilentError
+	switch { // that the run was interrupted is their doing
+	case errors.As(err, &loss):
+		return loss
+	case errors.As(err, &silent):
+		return silent
 	}
 	if errors.Is(err, engine.ErrPaused) {
 		return &HintedError{

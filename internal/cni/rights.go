@@ -16,7 +16,7 @@ func Rights() []cluster.Right {
 	for _, r := range []right{
 		{"", "nodes", "", "list"},
 		{"", "namespaces", "", "get create patch delete"},
-		{"", "configmaps", "", "get list create patch delete"},
+		{"", "configmaps", "", "get list create update patch delete"},
 		{"", "secrets", "", "list create delete"},
 		{"", "serviceaccounts", "", "get create patch delete"},
 		{"", "services", "", "get create patch delete deletecollection"},

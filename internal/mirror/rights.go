@@ -22,7 +22,7 @@ func Rights() []cluster.Right {
 		{"admissionregistration.k8s.io", "validatingadmissionpolicybindings", "", "create update delete"},
 		{"", "services", "", "patch"},
 		{"", "namespaces", "", "create delete"},
-		{"", "configmaps", "", "create delete"},
+		{"", "configmaps", "", "list create update delete"},
 		{"", "events", "", "create"},
 		{"coordination.k8s.io", "leases", "", "create update delete"},
 		{"apiextensions.k8s.io", "customresourcedefinitions", "", "create update"},

@@ -16,7 +16,7 @@ func Rights() []cluster.Right {
 		{"", "nodes", "", "get list patch delete"},
 		{"", "namespaces", "", "get create delete"},
 		{"", "services", "", "get list patch"},
-		{"", "configmaps", "", "list create delete"},
+		{"", "configmaps", "", "list create update delete"},
 		{"", "events", "", "create"},
 		{"", "persistentvolumes", "", "list"},
 		{"", "persistentvolumeclaims", "", "get list"},

@@ -22,7 +22,7 @@ func workRights() []cluster.Right {
 		{"", "nodes", "", "list"},
 		{"", "namespaces", "", "get list create delete"},
 		{"", "services", "", "get"},
-		{"", "configmaps", "", "get list create delete"},
+		{"", "configmaps", "", "get list create update delete"},
 		{"", "pods", "", "get list create delete deletecollection"},
 		{"", "pods", "eviction", "create"},
 		{"apps", "deployments", "", "get list watch patch"},

@@ -29,10 +29,12 @@ const (
 	again = 500 * time.Millisecond
 )
 
-// Observer is told of losses at once, and of requests per probe and stretch of time, over all nodes.
+// Observer is told of losses at once, of requests per probe and stretch of time, over all nodes, and of who uses old addresses on a
+// node, as often as its agent says so.
 type Observer interface {
 	Loss(loss v1alpha1.Loss)
 	Sample(sample Sample)
+	Clients(node string, clients []v1alpha1.OldAddressClient)
 }
 
 // Watch follows the NodeReports of a migration while a run goes on, and stops the run when more is lost than its budget, or when an
@@ -158,6 +160,9 @@ func (w *Watch) take(r *v1alpha1.NodeReport, cancel context.CancelCauseFunc) {
 	w.signal()
 	w.mu.Unlock()
 	w.tell(samples, fresh)
+	if w.Observer != nil && len(r.Status.Clients) > 0 {
+		w.Observer.Clients(r.Name, r.Status.Clients)
+	}
 	if len(fresh) > 0 && failed > int64(w.Budget) && !w.Lenient {
 		slices.Reverse(losses)
 		cancel(&LossError{Migration: w.Migration, Failed: failed, Budget: w.Budget, Losses: losses})

@@ -83,7 +83,7 @@ func neededRights() []cluster.Right {
 		{"", "namespaces", "", "get list create delete"},
 		{"", "services", "", "get list create patch delete"},
 		{"", "services", "status", "patch"},
-		{"", "configmaps", "", "list create delete"},
+		{"", "configmaps", "", "list create update delete"},
 		{"", "pods", "", "get list"},
 		{"", "pods", "eviction", "create"},
 		{"apps", "deployments", "", "get list watch patch"},

@@ -31,6 +31,8 @@ type hopStep struct {
 	// seen is the Service as State saw it, for the Do that follows. It carries its resourceVersion into every patch, so a
 	// Service that changed in between is met with a conflict and looked at again.
 	seen *corev1.Service
+	// began is when Do was first called.
+	began time.Time
 }
 
 var (
@@ -120,6 +122,9 @@ func lately(ctx context.Context, c client.Client, e *Entry, seen **corev1.Servic
 }
 
 func (h *hopStep) Do(ctx context.Context) error {
+	if h.began.IsZero() {
+		h.began = h.planner.Tools.now()
+	}
 	svc, err := lately(ctx, h.client(), h.entry, &h.seen)
 	if err != nil || svc == nil {
 		return err
@@ -372,7 +377,21 @@ func (h *hopStep) Verify(ctx context.Context) error {
 	if err := h.hold(src).Check(ctx, h.client()); err != nil {
 		return fmt.Errorf("service %s has moved, but its address %s is not kept: %w", h.entry.Key(), src, err)
 	}
-	return bridge.SameEndpoints(ctx, h.client(), h.entry.Key(), h.entry.BridgeKey())
+	if err := bridge.SameEndpoints(ctx, h.client(), h.entry.Key(), h.entry.BridgeKey()); err != nil {
+		return err
+	}
+	h.tell(svc)
+	return nil
+}
+
+// tell the observer that the Service has arrived, unless it is one of replumb's own.
+func (h *hopStep) tell(svc *corev1.Service) {
+	if h.planner.Observer == nil || h.began.IsZero() || svc.Labels[v1alpha1.LabelRole] != "" {
+		return
+	}
+	src, dest := h.ends()
+	now := h.planner.Tools.now()
+	h.planner.Observer.Moved(h.entry.Key().String(), src.String(), dest.String(), "hop", now, now.Sub(h.began))
 }
 
 // Preview is made by the functions that make the patches.

@@ -41,7 +41,7 @@ type Job struct {
 	LeaveClients bool
 
 	watch      *proof.Watch
-	observer   proof.Observer
+	observer   Observer
 	access     []cluster.AccessAnswer
 	inspection *cluster.Inspection
 	recorded   *v1alpha1.Migration
@@ -151,7 +151,7 @@ func (j *Job) planner(ctx context.Context, snap *cluster.Snapshot) (*Planner, er
 	}
 	p := &Planner{
 		Tools: j.Tools, Survey: survey, Migration: j.Migration.DeepCopy(),
-		LeaveClients: j.LeaveClients, CanFreeze: in.Freeze == nil, Distribution: cluster.DistributionOf(snap.Nodes),
+		LeaveClients: j.LeaveClients, Observer: j.observer, CanFreeze: in.Freeze == nil, Distribution: cluster.DistributionOf(snap.Nodes),
 	}
 	j.enlist(p, len(snap.Nodes))
 	p.Findings = check.Run(Checks(), in)

@@ -63,6 +63,8 @@ type Planner struct {
 	// Agents prove on every node what goes on, and Watch follows them; nil if there are none.
 	Agents *agents.Set
 	Watch  *proof.Watch
+	// Observer, if set, is told of Services that have moved.
+	Observer Observer
 	// LeaveClients has finish not wait for those who still use old addresses.
 	LeaveClients bool
 	// Refresh is what has to be restarted for pods to get rid of old addresses.

@@ -8,6 +8,7 @@ import (
 	"github.com/replumb/replumb/internal/addr"
 	"github.com/replumb/replumb/internal/agents"
 	"github.com/replumb/replumb/internal/bridge"
+	"github.com/replumb/replumb/internal/check"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/proof"
 )
@@ -77,14 +78,33 @@ func (j *Job) guard() *proof.Watch {
 	if j.watch == nil {
 		j.watch = &proof.Watch{
 			Client: j.Tools.Cluster, Migration: j.Spec.Name, Budget: j.Spec.Common.Proof.Budget, Patience: j.proofWait(), Now: j.Tools.Now,
-			Status: j.keeper().Status, Observer: j.observer,
+			Status: j.keeper().Status,
 		}
+	}
+	if j.observer != nil {
+		j.watch.Observer = j.observer
 	}
 	return j.watch
 }
 
-// Observe has somebody told of losses and samples while runs go on.
-func (j *Job) Observe(o proof.Observer) { j.observer = o }
+// Observer is told of what happens in runs beside their events.
+type Observer interface {
+	proof.Observer
+	// Findings are those of a look at the cluster.
+	Findings(all check.Findings)
+	// Moved is called for a Service that has arrived at another address, forward or back.
+	Moved(service, from, to, strategy string, at time.Time, took time.Duration)
+}
+
+// Observe has somebody told of what happens while runs go on.
+func (j *Job) Observe(o Observer) { j.observer = o }
+
+// found tells of findings.
+func (j *Job) found(all check.Findings) {
+	if j.observer != nil {
+		j.observer.Findings(all)
+	}
+}
 
 func (j *Job) proofWait() time.Duration {
 	if w := j.Spec.Common.Proof.Wait; w != nil {

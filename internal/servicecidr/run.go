@@ -43,6 +43,7 @@ func (j *Job) Apply(ctx context.Context, r *engine.Runner) (*Survey, error) {
 		}
 	}
 	var after *Survey
+	j.found(p.Findings)
 	err = j.guarded(false).Locked(ctx, "apply", func(ctx context.Context) error {
 		for range maxRounds {
 			over, err := j.applyRound(ctx, r, p)

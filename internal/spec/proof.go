@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -12,6 +13,9 @@ import (
 
 // maxRate is the most requests a second that one probe sends from one node.
 const maxRate = 1000
+
+// ownProbes are the names of the probes that agents send unasked.
+func ownProbes() []string { return []string{"name", "dns", "udp", "stream", "old-address", "new-address"} }
 
 func validateProof(p *v1alpha1.ProofSpec) error {
 	for _, check := range []func() error{
@@ -49,6 +53,9 @@ func validateProof(p *v1alpha1.ProofSpec) error {
 func validateProbe(field string, p *v1alpha1.ProbeSpec, names map[string]string) error {
 	if err := name(field+".name", p.Name, names); err != nil {
 		return err
+	}
+	if slices.Contains(ownProbes(), p.Name) {
+		return &Error{Field: field + ".name", Problem: fmt.Sprintf("%q is one of replumb's own probes", p.Name), Hint: "give it another name"}
 	}
 	err := oneOf(field+".kind", p.Kind, v1alpha1.RequestTCP, v1alpha1.RequestHTTP, v1alpha1.RequestStream, v1alpha1.RequestUDP,
 		v1alpha1.RequestDNS)

@@ -45,7 +45,7 @@ func full() *v1alpha1.MigrationSpec {
 			Probes: []v1alpha1.ProbeSpec{
 				{Name: "db", Kind: v1alpha1.RequestTCP, Address: "192.0.2.10:5432", From: v1alpha1.FromPod},
 				{Name: "shop", Kind: v1alpha1.RequestHTTP, Address: "https://shop.example/health?t=" + secret, ExpectStatus: 204},
-				{Name: "name", Kind: v1alpha1.RequestDNS, Address: "shop.example", Rate: 10, Timeout: duration(time.Second)},
+				{Name: "names", Kind: v1alpha1.RequestDNS, Address: "shop.example", Rate: 10, Timeout: duration(time.Second)},
 			},
 		},
 	}
@@ -159,6 +159,7 @@ func TestValidateNamesTheField(t *testing.T) {
 		{"spec.proof.soak", "negative", func(m *spec) { m.Proof.Soak = duration(-1) }},
 		{"spec.proof.wait", "longer than nothing", func(m *spec) { m.Proof.Wait = duration(0) }},
 		{"spec.proof.probes[1].name", `"db" is also spec.proof.probes[0].name`, func(m *spec) { m.Proof.Probes[1].Name = "db" }},
+		{"spec.proof.probes[1].name", "replumb's own", func(m *spec) { m.Proof.Probes[1].Name = "old-address" }},
 		{"spec.proof.probes[0].kind", `"Ping" is not known`, func(m *spec) { m.Proof.Probes[0].Kind = "Ping" }},
 		{"spec.proof.probes[0].from", `"Moon" is not known`, func(m *spec) { m.Proof.Probes[0].From = "Moon" }},
 		{"spec.proof.probes[0].address", "is not host:port", func(m *spec) { m.Proof.Probes[0].Address = "192.0.2.10" }},

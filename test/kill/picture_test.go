@@ -50,6 +50,9 @@ func (c *cluster) take(t *testing.T) picture {
 			if cm, ok := o.(*corev1.ConfigMap); ok && cm.Name == "extension-apiserver-authentication" {
 				continue // the certificates of the API server
 			}
+			if o.GetLabels()[v1alpha1.LabelRole] == v1alpha1.RoleJournal {
+				continue // what happened differs
+			}
 			kind := strings.TrimPrefix(fmt.Sprintf("%T", o), "*")
 			text := own.Replace(plain(t, o))
 			name := own.Replace(kind + " " + o.GetNamespace() + "/" + o.GetName())

@@ -1,0 +1,117 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"sync"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/check"
+	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/journal"
+	"github.com/replumb/replumb/internal/metrics"
+	"github.com/replumb/replumb/internal/proof"
+	"github.com/replumb/replumb/internal/servicecidr"
+)
+
+// flushEvery is how often the journal of a run is written.
+const flushEvery = 10 * time.Second
+
+// history keeps what happens in a run, for its report and for metrics, and tells people of losses as they are seen.
+type history struct {
+	journal *journal.Writer
+	// measured is nil if nobody asked for metrics.
+	measured *metrics.Metrics
+	w        io.Writer
+
+	mu   sync.Mutex
+	told map[string]bool
+}
+
+var _ servicecidr.Observer = (*history)(nil)
+
+// remember begins the history of a run. Stop writes the rest of it.
+func (a *app) remember(ctx context.Context, c *connection, j job, command string, m *metrics.Metrics) (h *history, stop func(context.Context)) {
+	of := j.about()
+	h = &history{journal: journal.NewWriter(c.Cluster, of.migration, time.Now), measured: m, w: a.err, told: map[string]bool{}}
+	var overrides []string
+	if a.acceptDowntime {
+		overrides = append(overrides, "--accept-downtime")
+	}
+	if a.withoutAgent {
+		overrides = append(overrides, "--without-agent")
+	}
+	h.journal.Begin(journal.Describe(ctx, c.Cluster, of.name, "replumb "+command, version, overrides...))
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	var flushing sync.WaitGroup
+	flushing.Go(func() {
+		tick := time.NewTicker(flushEvery)
+		defer tick.Stop()
+		for {
+			select {
+			case <-tick.C:
+				_ = h.journal.Flush(ctx) // the last one tells
+			case <-ctx.Done():
+				return
+			}
+		}
+	})
+	return h, func(last context.Context) {
+		cancel()
+		flushing.Wait()
+		// A run that ends where it found no definition of Migration, or may not write a journal, has none: that is told by a report.
+		if err := h.journal.Flush(last); err != nil && !apierrors.IsForbidden(err) {
+			fmt.Fprintf(a.err, "warning: %v\n", err)
+		}
+	}
+}
+
+// Event is a sink.
+func (h *history) Event(e engine.Event) {
+	h.journal.Event(e)
+	if h.measured != nil {
+		h.measured.Event(e)
+	}
+}
+
+// Loss implements proof.Observer.
+func (h *history) Loss(l v1alpha1.Loss) {
+	h.journal.Loss(l)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	key := l.Node + " " + l.Probe + " " + l.Start.UTC().String()
+	if h.told[key] {
+		return
+	}
+	h.told[key] = true
+	fmt.Fprintf(h.w, "lost: %s\n", proof.Describe(&l))
+}
+
+// Sample implements proof.Observer.
+func (h *history) Sample(s proof.Sample) {
+	sample := journal.Sample{
+		Probe: s.Probe, Start: s.Start, End: s.End, Sent: int64(s.Sent), Failed: int64(s.Failed),
+		P50: s.P50.Microseconds(), P99: s.P99.Microseconds(), Max: s.Max.Microseconds(),
+	}
+	h.journal.Sample(sample)
+	if h.measured != nil {
+		h.measured.Sample(sample)
+	}
+}
+
+// Clients implements proof.Observer.
+func (h *history) Clients(node string, clients []v1alpha1.OldAddressClient) {
+	h.journal.Clients(node, clients)
+}
+
+// Findings implements servicecidr.Observer.
+func (h *history) Findings(all check.Findings) { h.journal.Findings(all) }
+
+// Moved implements servicecidr.Observer.
+func (h *history) Moved(service, from, to, strategy string, at time.Time, took time.Duration) {
+	h.journal.Moved(service, from, to, strategy, at, took)
+}
