@@ -35,7 +35,13 @@ type history struct {
 var _ servicecidr.Observer = (*history)(nil)
 
 // remember begins the history of a run. Stop writes the rest of it.
-func (a *app) remember(ctx context.Context, c *connection, j job, command string, m *metrics.Metrics) (h *history, stop func(context.Context)) {
+func (a *app) remember(
+	ctx context.Context,
+	c *connection,
+	j job,
+	command string,
+	m *metrics.Metrics,
+) (h *history, stop func(context.Context)) {
 	of := j.about()
 	h = &history{journal: journal.NewWriter(c.Cluster, of.migration, time.Now), measured: m, w: a.err, told: map[string]bool{}}
 	var overrides []string

@@ -56,11 +56,10 @@ func (s *Steady) Verify(ctx context.Context) error {
 func (s *Steady) missing(ctx context.Context, moment time.Duration) []string {
 	s.Watch.Expect()
 	return s.Watch.until(ctx, moment, func(t *Tally) []string {
-		nodes := s.Watch.ready()
-		if s.Watch.nodes == nil {
+		if !s.Watch.listed {
 			return []string{"nodes have not been listed yet"}
 		}
-		return t.Unsettled(nodes)
+		return t.Unsettled(s.Watch.ready())
 	})
 }
 

@@ -42,8 +42,6 @@ type counterKey struct{ node, probe string }
 type counter struct {
 	instance     string
 	sent, failed int64
-	// told is the end of the latest window that went into samples, in seconds since the Unix epoch.
-	told int64
 }
 
 // connectKey is a connection that failed.
@@ -300,7 +298,8 @@ func (t *Tally) Unconnected(want int, nodes []string) []string {
 	var missing []string
 	for _, node := range nodes {
 		r, a := t.reports[node], t.agents[agentKey{node, v1alpha1.FromHost}]
-		if r == nil || a == nil || r.Status.Connects == nil || r.Status.Connects.Instance != a.instance || r.Status.Connects.Connected < want {
+		if r == nil || a == nil || r.Status.Connects == nil || r.Status.Connects.Instance != a.instance ||
+			r.Status.Connects.Connected < want {
 			missing = append(missing, node)
 		}
 	}

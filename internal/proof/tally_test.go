@@ -55,7 +55,9 @@ func (s *script) tick(failed int, over bool, change ...func(*v1alpha1.NodeReport
 			Recent: recent,
 		}
 		if s.failed > 0 {
-			p.Losses = []v1alpha1.LossWindow{{Start: metav1.NewMicroTime(s.now), End: metav1.NewMicroTime(s.now), Failed: failed, Error: "refused"}}
+			p.Losses = []v1alpha1.LossWindow{
+				{Start: metav1.NewMicroTime(s.now), End: metav1.NewMicroTime(s.now), Failed: failed, Error: "refused"},
+			}
 		}
 		r.Status.Probes = append(r.Status.Probes, p)
 	}

@@ -61,6 +61,7 @@ type Watch struct {
 	tally   *Tally
 	samples samples
 	nodes   []corev1.Node
+	listed  bool
 	since   map[string]time.Time
 	changed chan struct{}
 	// expecting is true from when agents have to be there.
@@ -73,7 +74,7 @@ type Watch struct {
 func (w *Watch) Start(ctx context.Context) (guarded context.Context, stop func()) {
 	w.mu.Lock()
 	w.tally, w.changed, w.since, w.expecting = NewTally(), make(chan struct{}), map[string]time.Time{}, false
-	w.samples = samples{}
+	w.samples, w.listed = samples{}, false
 	w.mu.Unlock()
 	guarded, cancel := context.WithCancelCause(ctx)
 	following, end := context.WithCancel(context.WithoutCancel(ctx))
@@ -107,13 +108,13 @@ func (w *Watch) follow(ctx context.Context, cancel context.CancelCauseFunc) {
 	_ = wait.PollUntilContextCancel(ctx, again, true, func(ctx context.Context) (bool, error) {
 		all := &v1alpha1.NodeReportList{}
 		if err := w.Client.List(ctx, all, w.selector()); err != nil {
-			return false, nil //nolint:nilerr // the definition is not there yet, or the API server is away: silence is told elsewhere
+			return false, nil // the definition is not there yet, or the API server is away: silence is told elsewhere
 		}
 		w.resync(all.Items, cancel)
 		events, err := w.Client.Watch(ctx, &v1alpha1.NodeReportList{}, w.selector(),
 			&client.ListOptions{Raw: &metav1.ListOptions{ResourceVersion: all.ResourceVersion}})
 		if err != nil {
-			return false, nil //nolint:nilerr // as above
+			return false, nil // as above
 		}
 		defer events.Stop()
 		for e := range events.ResultChan() {
@@ -231,7 +232,7 @@ func (w *Watch) pardon() {
 func (w *Watch) silent(nodes []corev1.Node) *SilentError {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.nodes = nodes
+	w.nodes, w.listed = nodes, true
 	now := w.now()
 	for i := range nodes {
 		n := &nodes[i]

@@ -37,7 +37,7 @@ func newPlayer(t *testing.T) *player {
 // define makes the cluster know NodeReports, and gives it a node with a report.
 func (p *player) define() {
 	p.Helper()
-	must(p.T, p.server.Cluster.Define(p.Context(), cluster.NodeReport))
+	must(p.T, p.server.Define(p.Context(), cluster.NodeReport))
 	must(p.T, engine.Drive(p.Context(), &defined{p.server.Cluster}))
 	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a"}}
 	must(p.T, p.server.Create(p.Context(), n))
@@ -48,8 +48,14 @@ func (p *player) define() {
 	for _, origin := range []v1alpha1.ProbeOrigin{v1alpha1.FromHost, v1alpha1.FromPod} {
 		p.report.Status.Agents = append(p.report.Status.Agents, v1alpha1.AgentReport{Origin: origin, Instance: "1"})
 		p.report.Status.Probes = append(p.report.Status.Probes, v1alpha1.ProbeReport{
-			Name: strings.ToLower(string(origin)) + "/name", Origin: origin, Kind: v1alpha1.RequestHTTP, Instance: "1", Address: "10.96.0.9:80",
-			Since: metav1.NowMicro(),
+			Name: strings.ToLower(
+				string(origin),
+			) + "/name",
+			Origin:   origin,
+			Kind:     v1alpha1.RequestHTTP,
+			Instance: "1",
+			Address:  "10.96.0.9:80",
+			Since:    metav1.NowMicro(),
 		})
 	}
 }
@@ -127,7 +133,8 @@ func TestWatch(t *testing.T) {
 		t.Fatalf("ended with %v", err)
 	}
 	t.Logf("ended %s after the report: %v", time.Since(lost), loss)
-	if loss.Failed < 2 || !strings.Contains(loss.Error(), "on node a") || !strings.Contains(loss.Error(), "refused") || loss.Advice() == "" {
+	if loss.Failed < 2 || !strings.Contains(loss.Error(), "on node a") || !strings.Contains(loss.Error(), "refused") ||
+		loss.Advice() == "" {
 		t.Errorf("says %v", loss)
 	}
 	stop()
@@ -163,7 +170,11 @@ func TestWatch(t *testing.T) {
 		defer stop()
 		p.steady(ctx)
 		var silent *proof.SilentError
-		if err := p.ended(ctx, 20*time.Second); !errors.As(err, &silent) || silent.Node != "a" || !strings.Contains(err.Error(), "it sleeps") {
+		if err := p.ended(
+			ctx,
+			20*time.Second,
+		); !errors.As(err, &silent) || silent.Node != "a" ||
+			!strings.Contains(err.Error(), "it sleeps") {
 			t.Errorf("ended with %v", err)
 		}
 	})

@@ -145,6 +145,12 @@ func TestExamplesRun(t *testing.T) {
 				r.Errorf("%d backups, %v", len(all), err)
 			}
 		}},
+		"proof.yaml": {check: func(r *exampleRun) {
+			r.isAt("shop", "cart", "172.24.3.7")
+			r.did("agents/steady")
+			r.inOrder("agents/host", "hop/replumb-system/probe", "hop/shop/cart")
+			r.inOrder("agents/pods", "hop/replumb-system/probe")
+		}},
 		"api-servers.yaml": {until: beforeRepoint, check: func(r *exampleRun) {
 			r.isAt(metav1.NamespaceDefault, "kubernetes", "172.24.0.1")
 			for _, a := range r.job.Spec.APIServers {

@@ -171,8 +171,12 @@ func (p *Planner) soak() []engine.Group {
 		return nil
 	}
 	return single(&proof.Soak{
-		Client: p.Tools.client(), Migration: p.spec().Name, Length: p.soakFor(), Limit: p.Agents.Wait, Within: p.soakFor() + p.spec().GateWait,
-		Now: p.Tools.Now,
+		Client:    p.Tools.client(),
+		Migration: p.spec().Name,
+		Length:    p.soakFor(),
+		Limit:     p.Agents.Wait,
+		Within:    p.soakFor() + p.spec().GateWait,
+		Now:       p.Tools.Now,
 	})
 }
 

@@ -125,7 +125,8 @@ func (p *Planner) plannable() string {
 
 // early reports whether what comes after phase kubelets cannot be planned yet.
 func (p *Planner) early() bool {
-	return len(p.Survey.Pending()) > 0 || p.Survey.Probe != nil && p.Survey.Probe.Place != Moved || (len(p.Survey.DNSMoves()) > 0 && p.Migration.Status.NodesRepointedAt == nil)
+	return len(p.Survey.Pending()) > 0 || p.Survey.Probe != nil && p.Survey.Probe.Place != Moved ||
+		(len(p.Survey.DNSMoves()) > 0 && p.Migration.Status.NodesRepointedAt == nil)
 }
 
 // idle reports whether apply has nothing left to do.

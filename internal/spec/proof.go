@@ -15,7 +15,9 @@ import (
 const maxRate = 1000
 
 // ownProbes are the names of the probes that agents send unasked.
-func ownProbes() []string { return []string{"name", "dns", "udp", "stream", "old-address", "new-address"} }
+func ownProbes() []string {
+	return []string{"name", "dns", "udp", "stream", "old-address", "new-address"}
+}
 
 func validateProof(p *v1alpha1.ProofSpec) error {
 	for _, check := range []func() error{
@@ -55,7 +57,11 @@ func validateProbe(field string, p *v1alpha1.ProbeSpec, names map[string]string)
 		return err
 	}
 	if slices.Contains(ownProbes(), p.Name) {
-		return &Error{Field: field + ".name", Problem: fmt.Sprintf("%q is one of replumb's own probes", p.Name), Hint: "give it another name"}
+		return &Error{
+			Field:   field + ".name",
+			Problem: fmt.Sprintf("%q is one of replumb's own probes", p.Name),
+			Hint:    "give it another name",
+		}
 	}
 	err := oneOf(field+".kind", p.Kind, v1alpha1.RequestTCP, v1alpha1.RequestHTTP, v1alpha1.RequestStream, v1alpha1.RequestUDP,
 		v1alpha1.RequestDNS)
@@ -90,7 +96,11 @@ func probeAddress(field string, p *v1alpha1.ProbeSpec) error {
 	case v1alpha1.RequestHTTP:
 		u, err := url.Parse(p.Address)
 		if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
-			return &Error{Field: field, Problem: "is not a URL with scheme http or https", Hint: "write it like http://shop.example:8080/health"}
+			return &Error{
+				Field:   field,
+				Problem: "is not a URL with scheme http or https",
+				Hint:    "write it like http://shop.example:8080/health",
+			}
 		}
 	case v1alpha1.RequestDNS:
 		if p.Address == "" || strings.ContainsAny(p.Address, ":/ ") {

@@ -180,7 +180,11 @@ func (p *brokenProxy) repair() {
 func (p *brokenProxy) forget() {
 	for _, args := range [][]string{{"-D", "-p", "tcp", "--state", "SYN_SENT"}, {"-D", "-p", "udp"}} {
 		cmd := append([]string{"exec", "--name", p.l.Topology.Name, p.node, "--", "conntrack"}, args...)
-		if out, err := command(p.T, "replumb-lab", cmd...).CombinedOutput(); err != nil && !strings.Contains(string(out), "0 flow entries") {
+		if out, err := command(
+			p.T,
+			"replumb-lab",
+			cmd...).CombinedOutput(); err != nil &&
+			!strings.Contains(string(out), "0 flow entries") {
 			p.Fatalf("%v: %s", err, out)
 		}
 	}
