@@ -94,6 +94,11 @@ bench-mirror: lab ## Measure copying 31,000 Secrets and 10,000 other objects, be
 	go build -o $(BIN)/bench-mirror ./hack/bench-mirror
 	$(ASSETS) $(BIN)/bench-mirror $(ARGS)
 
+.PHONY: bench-moves
+bench-moves: lab ## Measure what is lost in 30 whole moves in a row, beside the naive way, and how long barriers take (root; about 80 min; ARGS="-moves 4" for less)
+	go build -o $(BIN)/bench-moves ./hack/bench-moves
+	$(BIN)/bench-moves $(ARGS)
+
 .PHONY: bench-nodes
 bench-nodes: lab ## Measure emptying 100 nodes of 30 pods each, beside kubectl drain; nodes are played (about 8 min; ARGS="-nodes 20 -deployments 20" for less)
 	go build -o $(BIN)/bench-nodes ./hack/bench-nodes
