@@ -18,6 +18,7 @@ import (
 
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/lab"
+	"github.com/replumb/replumb/internal/report"
 	"github.com/replumb/replumb/internal/traffic"
 	"github.com/replumb/replumb/internal/workload"
 )
@@ -71,6 +72,7 @@ func TestProof(t *testing.T) {
 		t.Fatalf("finish ended with %d, and had waited for clients: %v: %s", exit, waited, stderr)
 	}
 	requireNoTrace(t, l)
+	requireReport(t, l)
 	t.Run("control", func(t *testing.T) { unproven(t, l) })
 }
 
@@ -278,6 +280,42 @@ func requireClients(t *testing.T, l *lab.Lab) {
 		}
 		return nil
 	})
+}
+
+// requireReport fails the test unless the report has what happened: three runs, the Services that moved, what was lost and where, and who
+// was waited for. With REPLUMB_REPORT_DIR the file itself is kept there.
+func requireReport(t *testing.T, l *lab.Lab) {
+	t.Helper()
+	var got report.Document
+	if err := json.Unmarshal([]byte(replumb(t, l, "report", "proven", "-o", "json")), &got); err != nil {
+		t.Fatal(err)
+	}
+	t.Log(got.Summary)
+	moved := 0
+	for _, s := range got.Services {
+		if s.Name == shopNamespace+"/cart" && s.From != "" && strings.HasPrefix(s.To, "172.27.") && s.At != nil {
+			moved++
+		}
+	}
+	onNode1 := 0
+	for _, loss := range got.Losses {
+		if loss.Node == "node1" {
+			onNode1++
+		}
+	}
+	if len(got.Runs) != 3 || moved != 1 || onNode1 == 0 || len(got.Users) == 0 || len(got.Probes) < 10 || got.Requests == nil {
+		t.Errorf("the report has %d runs, moved cart %d times, %d losses on node1, %d clients of old addresses, %d probes: %+v",
+			len(got.Runs), moved, onNode1, len(got.Users), len(got.Probes), got.Requests)
+	}
+	dir := os.Getenv("REPLUMB_REPORT_DIR")
+	if dir == "" {
+		dir = t.TempDir()
+	}
+	file := filepath.Join(dir, "proven.html")
+	replumb(t, l, "report", "proven", "-o", file)
+	if page, err := os.ReadFile(file); err != nil || !bytes.Contains(page, []byte(got.Summary)) {
+		t.Errorf("%d bytes of HTML without the summary, %v", len(page), err)
+	}
 }
 
 // removeClients ends the pods that call the shop.
