@@ -42,7 +42,7 @@ test: test-unit test-kill test-lab ## All tests: units, a real API server, kills
 
 .PHONY: test-unit
 test-unit: lab ## Tests without a cluster, and against a real etcd and API server
-	$(ASSETS) CGO_ENABLED=1 go test -race -timeout 40m $(UNIT)
+	$(ASSETS) CGO_ENABLED=1 go test -race -p 3 -timeout 40m $(UNIT) # packages that wait for API servers leave room for another
 
 .PHONY: test-kill
 test-kill: lab ## The process killed with SIGKILL at every event of a full run, on API servers without nodes (about 40 min; make test takes one case of 16)
