@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -83,9 +84,35 @@ func targets(o orders) (all []target, problems []string) {
 		}
 		t.Name = o.full(p.Name)
 		taken[t.Name] = true
-		all = append(all, t)
+		if !o.scene.goes(t.Address) {
+			all = append(all, t)
+		}
 	}
 	return all, problems
+}
+
+// goes reports whether an address, as host:port, is one that is taken away: past the point of no return one of the old ranges, and on
+// the way back one of the new ranges, at which there is no Service, or none any more. What a user has asked to probe there ends by then,
+// as replumb's own probes do: requests to it would fail, and should.
+func (s scene) goes(address string) bool {
+	spec := s.migration.Spec.ServiceCIDR
+	host, _, err := net.SplitHostPort(address)
+	a, notAddress := netip.ParseAddr(host)
+	if spec == nil || err != nil || notAddress != nil {
+		return false
+	}
+	var ranges []string
+	switch {
+	case s.migration.Status.PointOfNoReturnPassed:
+		ranges = spec.From
+	case s.migration.Spec.Desired == v1alpha1.DesiredRolledBack:
+		ranges = spec.To
+	}
+	within := slices.ContainsFunc(ranges, func(text string) bool {
+		r, err := netip.ParsePrefix(text)
+		return err == nil && r.Contains(a)
+	})
+	return within && !slices.ContainsFunc(s.services, func(svc *corev1.Service) bool { return clusterIP(svc) == a })
 }
 
 // full is the name of a probe in reports.

@@ -215,6 +215,41 @@ func TestWantedTargets(t *testing.T) {
 	}
 }
 
+// TestWantedTargetsAtAddressesThatGo ends what a user has asked to probe when its address is taken away, and no sooner.
+func TestWantedTargetsAtAddressesThatGo(t *testing.T) {
+	probes := func(m *v1alpha1.Migration) {
+		m.Spec.ServiceCIDR = &v1alpha1.ServiceCIDRSpec{From: []string{"10.96.0.0/16"}, To: []string{"172.24.0.0/16"}}
+		m.Spec.Proof.Probes = []v1alpha1.ProbeSpec{
+			{Name: "old", Kind: v1alpha1.RequestTCP, Address: "10.96.0.5:80"},
+			{Name: "new", Kind: v1alpha1.RequestHTTP, Address: "http://172.24.0.5/"},
+			{Name: "pinned", Kind: v1alpha1.RequestTCP, Address: "10.96.0.7:80"},
+			{Name: "else", Kind: v1alpha1.RequestTCP, Address: "192.0.2.1:80"},
+		}
+	}
+	pinned, there, home := service("shop", "pin", "10.96.0.7"), service("shop", "cart", "172.24.0.5"), service("shop", "cart", "10.96.0.5")
+	for _, tt := range []struct {
+		name   string
+		change func(*v1alpha1.Migration)
+		cart   *corev1.Service
+		want   string
+	}{
+		{"moved", func(*v1alpha1.Migration) {}, there, "old new pinned else"},
+		{"old addresses go", final, there, "new pinned else"},
+		{"on the way back", back, there, "old new pinned else"},
+		{"back, and new addresses go", back, home, "old pinned else"},
+	} {
+		m := migration(probes, tt.change)
+		got, problems := targets(orders{origin: v1alpha1.FromHost, scene: scene{migration: m, services: []*corev1.Service{pinned, tt.cart}}})
+		var names []string
+		for _, g := range got {
+			names = append(names, strings.TrimPrefix(g.Name, "host/"))
+		}
+		if strings.Join(names, " ") != tt.want || len(problems) > 0 {
+			t.Errorf("%s: probed are %v, want %s; %v", tt.name, names, tt.want, problems)
+		}
+	}
+}
+
 func FuzzWanted(f *testing.F) {
 	f.Add("HTTP", "http://[::1]:80/?")
 	f.Add("HTTP", "https://a:99999")

@@ -4,6 +4,7 @@ package proof
 
 import (
 	"fmt"
+	"net/url"
 	"slices"
 	"strings"
 	"time"
@@ -322,6 +323,9 @@ func (t *Tally) Calling(addresses map[string]bool, nodes []string) []string {
 }
 
 func host(address string) string {
+	if u, err := url.Parse(address); err == nil && u.Host != "" {
+		return u.Hostname()
+	}
 	if i := strings.LastIndexByte(address, ':'); i >= 0 {
 		return strings.Trim(address[:i], "[]")
 	}

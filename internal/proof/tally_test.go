@@ -212,6 +212,10 @@ func TestBarrierAndLeaving(t *testing.T) {
 	if got := s.tally.Calling(map[string]bool{"probe": true}, []string{"n"}); fmt.Sprint(got) != "[n]" {
 		t.Errorf("calling: %v", got)
 	}
+	s.tick(0, true, func(r *v1alpha1.NodeReport) { r.Status.Probes[0].Address = "http://10.96.0.5/health" })
+	if got := s.tally.Calling(map[string]bool{"10.96.0.5": true}, []string{"n"}); fmt.Sprint(got) != "[n]" {
+		t.Errorf("calling: %v", got)
+	}
 	s.tally.Forget("n")
 	if got := s.tally.Behind("1", []string{"n"}); fmt.Sprint(got) != "[n]" {
 		t.Errorf("behind: %v", got)

@@ -105,7 +105,7 @@ func (p *Planner) Apply() *engine.Plan {
 	phases := []engine.Phase{
 		{Name: "check", Title: "Check the cluster", Groups: single(&migration.CheckStep{Findings: p.Findings})},
 		{Name: "secure", Title: "Record the migration, back up and freeze what it changes", Groups: p.secure()},
-		{Name: phaseAgents, Title: "Watch from every node", Groups: p.agents()},
+		{Name: phaseAgents, Title: "Watch from every node", Groups: p.agentsIfNeeded()},
 		{Name: "extend", Title: "Add the target range", Groups: p.extend()},
 		{Name: "canary", Title: "Move a throw-away Service first", Groups: p.canary()},
 		{Name: "move", Title: "Move Services, tier by tier, batch by batch", Groups: p.move()},

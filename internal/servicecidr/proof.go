@@ -129,6 +129,14 @@ func (p *Planner) agents() []engine.Group {
 	return append(p.Agents.Install(), single(&proof.Steady{Watch: p.Watch, Limit: p.Agents.Wait})...)
 }
 
+// agentsIfNeeded does without when apply has nothing left to do.
+func (p *Planner) agentsIfNeeded() []engine.Group {
+	if p.idle() {
+		return nil
+	}
+	return p.agents()
+}
+
 // vanguard moves the Service that agents call, before any other: under their requests, from every node.
 func (p *Planner) vanguard() []engine.Group {
 	e := p.Survey.Probe
