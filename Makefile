@@ -37,7 +37,7 @@ lab: deps build ## Build the lab's components: Kubernetes, containerd, CoreDNS, 
 ##@ Check
 
 .PHONY: test
-test: export REPLUMB_TEST_EVERY ?= 16
+test: export REPLUMB_TEST_EVERY ?= 24
 test: test-unit test-kill test-lab ## All tests: units, a real API server, kills, and real packets in the lab (root)
 
 .PHONY: test-unit
@@ -45,7 +45,7 @@ test-unit: lab ## Tests without a cluster, and against a real etcd and API serve
 	$(ASSETS) CGO_ENABLED=1 go test -race -p 3 -timeout 40m $(UNIT) # packages that wait for API servers leave room for another
 
 .PHONY: test-kill
-test-kill: lab ## The process killed with SIGKILL at every event of a full run, on API servers without nodes (about 40 min; make test takes one case of 16)
+test-kill: lab ## The process killed with SIGKILL at every event of a full run, on API servers without nodes (about 40 min; make test takes one case of 24)
 	$(ASSETS) go test -count=1 -parallel 3 -timeout 80m ./test/kill
 
 .PHONY: test-lab
