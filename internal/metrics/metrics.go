@@ -83,16 +83,6 @@ func (m *Metrics) state(now State) {
 	}
 }
 
-// Sink is a sink of events before another one.
-func (m *Metrics) Sink(next func(engine.Event)) func(engine.Event) {
-	return func(e engine.Event) {
-		m.Event(e)
-		if next != nil {
-			next(e)
-		}
-	}
-}
-
 // Event is a sink of events.
 func (m *Metrics) Event(e engine.Event) {
 	switch e.Kind {

@@ -68,15 +68,13 @@ func TestScrape(t *testing.T) {
 		`replumb_run_state{state="running"} 0`,
 		"replumb_barrier_wait_seconds_count 0",
 	)
-	passed := 0
-	sink := m.Sink(func(engine.Event) { passed++ })
 	for _, e := range []engine.Event{
 		{Kind: engine.RunStarted},
 		{Kind: engine.StepDone, Phase: "move", Step: "hop/shop/cart", Seconds: 0.3},
 		{Kind: engine.StepDone, Phase: "move", Step: "barrier/batch 1 of 2", Seconds: 1.5},
 		{Kind: engine.StepUnchanged, Phase: "move", Step: "barrier/batch 2 of 2"},
 	} {
-		sink(e)
+		m.Event(e)
 	}
 	m.Sample(journal.Sample{Probe: "host/name", Sent: 50, Failed: 2})
 	m.Sample(journal.Sample{Probe: "host/name", Sent: 50})
@@ -97,9 +95,6 @@ func TestScrape(t *testing.T) {
 		`replumb_services{state="pinned"} 1`,
 		`replumb_services{state="stays"} 2`,
 	)
-	if passed != 4 {
-		t.Errorf("%d events were passed on", passed)
-	}
 	for kind, state := range map[engine.Kind]State{
 		engine.RunDone: Done, engine.RunFailed: Failed, engine.RunInterrupted: Interrupted,
 	} {
