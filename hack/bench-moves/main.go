@@ -41,9 +41,7 @@ func main() {
 	moves := flag.Int("moves", 30, "how many whole moves")
 	bin := flag.String("bin", "bin", "folder of replumb")
 	flag.Parse()
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	if err := run(ctx, *moves, *bin); err != nil {
+	if err := run(context.Background(), *moves, *bin); err != nil {
 		fmt.Fprintln(os.Stderr, "error:", err)
 		os.Exit(1)
 	}
@@ -64,6 +62,8 @@ type outcome struct {
 }
 
 func run(ctx context.Context, moves int, bin string) (err error) {
+	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
+	defer stop()
 	topology := lab.Default()
 	topology.Name = "bench-moves"
 	l, err := lab.Up(ctx, topology, lab.Options{})

@@ -239,7 +239,9 @@ func TestWantedTargetsAtAddressesThatGo(t *testing.T) {
 		{"back, and new addresses go", back, home, "old pinned else"},
 	} {
 		m := migration(probes, tt.change)
-		got, problems := targets(orders{origin: v1alpha1.FromHost, scene: scene{migration: m, services: []*corev1.Service{pinned, tt.cart}}})
+		got, problems := targets(
+			orders{origin: v1alpha1.FromHost, scene: scene{migration: m, services: []*corev1.Service{pinned, tt.cart}}},
+		)
 		var names []string
 		for _, g := range got {
 			names = append(names, strings.TrimPrefix(g.Name, "host/"))

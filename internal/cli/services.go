@@ -72,8 +72,11 @@ func planDetails(w io.Writer, p *servicecidr.Planner, stays []stayLine) error {
 		}
 	}
 	if p.Agents == nil && p.Survey.Spec.Mode != v1alpha1.ModeExtend {
-		fmt.Fprintln(w, "not proven: without agents on the nodes nothing is probed while Services move, nobody connects to those that have moved, "+
-			"and nobody sees who still uses old addresses (spec.proof)")
+		fmt.Fprintln(
+			w,
+			"not proven: without agents on the nodes nothing is probed while Services move, nobody connects to those that have moved, "+
+				"and nobody sees who still uses old addresses (spec.proof)",
+		)
 	}
 	for _, r := range p.Refresh.Left {
 		fmt.Fprintf(w, "keeps old addresses: pod %s (%s)\n", r.Pod, r.Reason)
