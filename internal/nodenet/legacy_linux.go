@@ -34,8 +34,9 @@ func inUse(list string) bool {
 // family is a program's name without what it does, and where the kernel lists its tables.
 type legacyFamily struct{ program, list string }
 
+// legacyFamilies are those of the network namespace that this thread is in: /proc/self would be that of the process's first thread.
 func legacyFamilies() []legacyFamily {
-	return []legacyFamily{{"iptables", "/proc/self/net/ip_tables_names"}, {"ip6tables", "/proc/self/net/ip6_tables_names"}}
+	return []legacyFamily{{"iptables", "/proc/thread-self/net/ip_tables_names"}, {"ip6tables", "/proc/thread-self/net/ip6_tables_names"}}
 }
 
 func (p legacyPart) find() ([]string, error) {
