@@ -17,16 +17,6 @@ import (
 	"github.com/replumb/replumb/internal/probe"
 )
 
-// The agents' own probes.
-const (
-	probeOld    = "old-address"
-	probeNew    = "new-address"
-	probeName   = "name"
-	probeDNS    = "dns"
-	probeStream = "stream"
-	probeUDP    = "udp"
-)
-
 // The ports of the Service probe.
 const (
 	portHTTP = "http"
@@ -66,7 +56,7 @@ func targets(o orders) (all []target, problems []string) {
 		taken[t.Name] = true
 		all = append(all, t)
 	}
-	for _, name := range []string{probeOld, probeNew, probeName, probeDNS, probeStream, probeUDP} {
+	for _, name := range v1alpha1.OwnProbes() {
 		taken[o.full(name)] = true
 	}
 	for i := range m.Spec.Proof.Probes {
@@ -148,15 +138,15 @@ func (o orders) own() []target {
 	if o.began.IsValid() && (o.began == old || o.began == recent) {
 		stays = o.began
 	}
-	at(probeOld, v1alpha1.RequestHTTP, old, portHTTP)
-	at(probeNew, v1alpha1.RequestHTTP, recent, portHTTP)
-	at(probeUDP, v1alpha1.RequestUDP, first, portUDP)
-	at(probeStream, v1alpha1.RequestStream, stays, portTCP)
+	at(v1alpha1.ProbeOldAddress, v1alpha1.RequestHTTP, old, portHTTP)
+	at(v1alpha1.ProbeNewAddress, v1alpha1.RequestHTTP, recent, portHTTP)
+	at(v1alpha1.ProbeUDP, v1alpha1.RequestUDP, first, portUDP)
+	at(v1alpha1.ProbeStream, v1alpha1.RequestStream, stays, portTCP)
 	if o.named {
 		name := nameOf(svc, o.domain)
-		add(probeDNS, v1alpha1.RequestDNS, name)
+		add(v1alpha1.ProbeDNS, v1alpha1.RequestDNS, name)
 		if port := portOf(svc, portHTTP); port != 0 {
-			add(probeName, v1alpha1.RequestHTTP, net.JoinHostPort(name, strconv.Itoa(int(port))))
+			add(v1alpha1.ProbeName, v1alpha1.RequestHTTP, net.JoinHostPort(name, strconv.Itoa(int(port))))
 		}
 	}
 	return all
