@@ -1,4 +1,4 @@
-// Package agents puts replumb's agents on every node, waits for them, tells which of them are silent, and takes them away. What the
+// Package agents puts replumb's agents on every node, waits for them, tells why one does not report, and takes them away. What the
 // agents themselves do is in internal/agent, what follows from what they report in internal/proof.
 package agents
 
@@ -94,12 +94,6 @@ func (s *Set) Reporting(ctx context.Context) (Outlook, error) {
 		return Outlook{}, err
 	}
 	return s.memory.Look(v, s.wait()), nil
-}
-
-// Silent are the agents that have not reported for longer than Wait, though their nodes are ready.
-func (s *Set) Silent(ctx context.Context) ([]Silent, error) {
-	o, err := s.Reporting(ctx)
-	return o.Silent(s.wait()), err
 }
 
 // free fails as long as the agents of another migration that goes on are on the nodes: there is one set for all.

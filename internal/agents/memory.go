@@ -39,8 +39,6 @@ type Silent struct {
 	// Cause in one word, and Reason for people. Neither tells of time.
 	Cause  Cause
 	Reason string
-	// Since is when it last reported that all is well, or when it began to be missed.
-	Since time.Time
 }
 
 func (s Silent) String() string { return fmt.Sprintf("node %s: %s", s.Node, s.Reason) }
@@ -61,7 +59,6 @@ func (s Skew) String() string {
 
 // Outlook is what was found out by a look. All lists are in the order of names.
 type Outlook struct {
-	At time.Time
 	// Reporting are nodes both of whose agents report, and have nothing to complain of.
 	Reporting []string
 	// Missing are the agents of other nodes that are ready. An agent that was started or replaced a moment ago is among them.
@@ -69,11 +66,6 @@ type Outlook struct {
 	// NotReady are nodes that are not waited for, Foreign those on which agents cannot run.
 	NotReady, Foreign []string
 	Skewed            []Skew
-}
-
-// Silent are those that have been missing for longer than wait.
-func (o Outlook) Silent(wait time.Duration) []Silent {
-	return slices.DeleteFunc(slices.Clone(o.Missing), func(s Silent) bool { return o.At.Sub(s.Since) <= wait })
 }
 
 // Note is what is worth a word though nothing is wrong; empty if nothing is.
@@ -140,7 +132,7 @@ type agent struct {
 func (m *Memory) Look(v View, wait time.Duration) Outlook {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	o := Outlook{At: v.Until}
+	o := Outlook{}
 	seen, was := newIndex(&v), m.agents
 	m.agents = map[agentKey]*agent{}
 	for i := range v.Nodes {
@@ -173,7 +165,7 @@ func (m *Memory) node(o *Outlook, was map[agentKey]*agent, seen *index, name str
 		}
 		m.agents[k] = a
 		if cause, reason := seen.why(k, a, wait); cause != "" {
-			o.Missing = append(o.Missing, Silent{Node: name, Origin: origin, Cause: cause, Reason: reason, Since: a.since})
+			o.Missing = append(o.Missing, Silent{Node: name, Origin: origin, Cause: cause, Reason: reason})
 			missing++
 		}
 		if a.skew.Abs() > skew.Abs() {

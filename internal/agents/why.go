@@ -2,16 +2,17 @@ package agents
 
 import "context"
 
-// Reason says why the agents of a node are not heard of, as far as that can be seen now.
-func (s *Set) Reason(ctx context.Context, node string) string {
+// Why says why the agents of a node are not heard of, as far as that can be seen now.
+func (s *Set) Why(ctx context.Context, node string) []Silent {
 	o, err := s.Reporting(ctx)
 	if err != nil {
-		return err.Error()
+		return []Silent{{Node: node, Reason: err.Error()}}
 	}
+	var all []Silent
 	for _, m := range o.Missing {
 		if m.Node == node {
-			return m.Reason
+			all = append(all, m)
 		}
 	}
-	return "no new report, and nothing to be seen of why"
+	return all
 }

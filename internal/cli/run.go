@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/term"
 
+	"github.com/replumb/replumb/internal/agents"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/notify"
@@ -57,11 +58,11 @@ func (a *app) run(ctx context.Context, c *connection, j job, command string, do 
 		fmt.Fprintf(a.err, "warning: %v\n", failed)
 	}
 	var loss *proof.LossError
-	var silent *proof.SilentError
+	var silent *agents.SilentError
 	switch { // that the run was interrupted is their doing
 	case errors.As(err, &loss):
 		return loss
-	case errors.As(err, &silent):
+	case errors.As(err, &silent) && silent.For > 0:
 		return silent
 	}
 	if errors.Is(err, engine.ErrPaused) {

@@ -221,3 +221,19 @@ func TestBarrierAndLeaving(t *testing.T) {
 		t.Errorf("behind: %v", got)
 	}
 }
+
+// TestTroubleIsSilence: an agent that says all the time that it cannot see is as good as none.
+func TestTroubleIsSilence(t *testing.T) {
+	s := newScript(t)
+	s.tick(0, true)
+	for range 3 {
+		s.tick(0, true, func(r *v1alpha1.NodeReport) { r.Status.Agents[1].Problem = "blind" })
+	}
+	if quiet := s.tally.Silence("n", begin, s.now); quiet != 6*time.Second {
+		t.Errorf("in trouble, and silent for %s", quiet)
+	}
+	s.tick(0, true)
+	if quiet := s.tally.Silence("n", begin, s.now); quiet != 0 {
+		t.Errorf("well, and silent for %s", quiet)
+	}
+}

@@ -2,21 +2,19 @@ package proof
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/watch"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/agents"
 	"github.com/replumb/replumb/internal/cluster"
 )
 
@@ -48,8 +46,8 @@ type Watch struct {
 	Patience time.Duration
 	// Now is the clock. Default: time.Now.
 	Now func() time.Time
-	// Reason, if set, finds out why a node is silent.
-	Reason func(ctx context.Context, node string) string
+	// Why, if set, finds out why a node is silent.
+	Why func(ctx context.Context, node string) []agents.Silent
 	// Observer, if set, is told of what is seen.
 	Observer Observer
 	// Status, if set, changes the status of the Migration.
@@ -69,7 +67,7 @@ type Watch struct {
 	wrote     time.Time
 }
 
-// Start follows until stop is called. The context it returns is cancelled, with a *LossError or *SilentError as its cause, when the run
+// Start follows until stop is called. The context it returns is cancelled, with a *LossError or *agents.SilentError as its cause, when the run
 // must not go on.
 func (w *Watch) Start(ctx context.Context) (guarded context.Context, stop func()) {
 	w.mu.Lock()
@@ -203,11 +201,8 @@ func (w *Watch) look(ctx context.Context, cancel context.CancelCauseFunc) {
 			w.pardon()
 			return false, nil //nolint:nilerr // an API server that is away keeps agents from reporting, too
 		}
-		if silent := w.silent(nodes.Items); silent != nil && !w.Lenient {
-			if w.Reason != nil {
-				silent.Reason = w.Reason(ctx, silent.Node)
-			}
-			cancel(silent)
+		if node, quiet := w.silent(nodes.Items); node != "" && !w.Lenient {
+			cancel(&agents.SilentError{Missing: w.why(ctx, node), For: quiet})
 		}
 		w.mu.Lock()
 		due := w.now().Sub(w.wrote) >= writeEvery
@@ -229,7 +224,7 @@ func (w *Watch) pardon() {
 }
 
 // silent is the first ready node whose agents have not reported for too long.
-func (w *Watch) silent(nodes []corev1.Node) *SilentError {
+func (w *Watch) silent(nodes []corev1.Node) (node string, quiet time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.nodes, w.listed = nodes, true
@@ -244,10 +239,22 @@ func (w *Watch) silent(nodes []corev1.Node) *SilentError {
 			w.since[n.Name] = now
 		}
 		if quiet := w.tally.Silence(n.Name, w.since[n.Name], now); quiet > w.Patience {
-			return &SilentError{Node: n.Name, Reason: "nothing is known of why", For: quiet}
+			return n.Name, quiet
 		}
 	}
-	return nil
+	return "", 0
+}
+
+// why names the agents of a node that are silent.
+func (w *Watch) why(ctx context.Context, node string) []agents.Silent {
+	var all []agents.Silent
+	if w.Why != nil {
+		all = w.Why(ctx, node)
+	}
+	if len(all) == 0 {
+		all = []agents.Silent{{Node: node, Reason: "no new report, and nothing to be seen of why"}}
+	}
+	return all
 }
 
 // write brings status.proof up to date. It is a courtesy: a write that fails is made up for by the next.
@@ -262,10 +269,7 @@ func (w *Watch) write(ctx context.Context) {
 	if proof == nil {
 		return
 	}
-	err := w.Status(ctx, func(st *v1alpha1.MigrationStatus) { st.Proof = proof })
-	if err != nil && !apierrors.IsNotFound(err) && !meta.IsNoMatchError(err) && !errors.Is(err, context.Canceled) {
-		return
-	}
+	_ = w.Status(ctx, func(st *v1alpha1.MigrationStatus) { st.Proof = proof })
 }
 
 // state is what there is to write down; nil as long as there are no agents. The caller holds the lock.

@@ -57,7 +57,7 @@ func (j *Job) enlist(p *Planner, nodes int) {
 	if len(p.Survey.Pending()) > 0 {
 		p.Agents.Pool = addr.NewPool(p.Survey.Spec.From, p.Survey.Used)
 	}
-	j.watch.Reason = p.Agents.Reason
+	j.watch.Why = p.Agents.Why
 }
 
 // interval is how often agents report: so often that API servers take twenty reports a second, in steps, so that agents need not be
