@@ -51,6 +51,12 @@ type Set struct {
 	Wait time.Duration
 	// Interval is how often an agent reports when there are no news. Default: 10 s.
 	Interval time.Duration
+	// Roll says that the migration restarts pods, those of agents as well: new ones start before old ones end, and names are asked again
+	// after a second, as clients do that mind.
+	Roll bool
+	// Lossy says that the migration has the pod network lose packets for a moment, which TCP makes up for and nobody can for UDP: the
+	// Service has no port for that.
+	Lossy bool
 	// Now is the clock. Default: time.Now.
 	Now func() time.Time
 

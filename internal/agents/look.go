@@ -81,9 +81,8 @@ func (s *Set) sets(ctx context.Context) ([]appsv1.DaemonSet, error) {
 func (v *View) incomplete() bool {
 	seen := newIndex(v)
 	for i := range v.Nodes {
-		for _, o := range []v1alpha1.ProbeOrigin{v1alpha1.FromHost, v1alpha1.FromPod} {
-			p := seen.pods[agentKey{v.Nodes[i].Name, o}]
-			if expected(&v.Nodes[i]) && (p == nil || p.Status.Phase == corev1.PodPending) {
+		for _, o := range Origins(&v.Nodes[i]) {
+			if p := seen.pods[agentKey{v.Nodes[i].Name, o}]; p == nil || p.Status.Phase == corev1.PodPending {
 				return true
 			}
 		}

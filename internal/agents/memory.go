@@ -138,12 +138,13 @@ func (m *Memory) Look(v View, wait time.Duration) Outlook {
 	for i := range v.Nodes {
 		n := &v.Nodes[i]
 		switch {
-		case !expected(n):
+		case kept(n, foreign()):
 			o.Foreign = append(o.Foreign, n.Name)
+		case Apart(n) && len(Origins(n)) == 0: // it is leaving
 		case !cluster.NodeReady(n): // and forgotten: once it is ready again, its agents have as long as any
 			o.NotReady = append(o.NotReady, n.Name)
 		default:
-			m.node(&o, was, seen, n.Name, wait)
+			m.node(&o, was, seen, n, wait)
 		}
 	}
 	m.before = v.From
@@ -152,9 +153,10 @@ func (m *Memory) Look(v View, wait time.Duration) Outlook {
 }
 
 // node looks at the agents of a node that is ready.
-func (m *Memory) node(o *Outlook, was map[agentKey]*agent, seen *index, name string, wait time.Duration) {
+func (m *Memory) node(o *Outlook, was map[agentKey]*agent, seen *index, n *corev1.Node, wait time.Duration) {
 	missing, skew := 0, time.Duration(0)
-	for _, origin := range []v1alpha1.ProbeOrigin{v1alpha1.FromHost, v1alpha1.FromPod} {
+	name := n.Name
+	for _, origin := range Origins(n) {
 		k := agentKey{name, origin}
 		a, report := was[k], seen.reports[k]
 		if a == nil {
