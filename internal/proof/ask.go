@@ -10,39 +10,34 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 )
 
-// Unsettled names, for the nodes given, the agents whose losses do not count yet, and why.
-func (t *Tally) Unsettled(nodes []string) []string {
+// Unsettled names those of the agents whose losses do not count yet, and why.
+func (t *Tally) Unsettled(agents []Agent) []string {
 	var all []string
-	for _, node := range nodes {
-		for _, origin := range []v1alpha1.ProbeOrigin{v1alpha1.FromHost, v1alpha1.FromPod} {
-			s := t.agents[agentKey{node, origin}]
-			switch {
-			case s == nil:
-				all = append(all, fmt.Sprintf("node %s has not reported from the network of %ss", node, strings.ToLower(string(origin))))
-			case s.problem != "":
-				all = append(all, fmt.Sprintf("node %s: %s", node, s.problem))
-			case !s.armed && s.disquiet == "":
-				all = append(all, fmt.Sprintf("node %s has just begun to probe", node))
-			case !s.armed:
-				all = append(all, fmt.Sprintf("node %s: %s is not answered steadily", node, s.disquiet))
-			}
+	for _, a := range agents {
+		s := t.agents[speaker{a, t.latest[a]}]
+		switch {
+		case s == nil:
+			all = append(all, fmt.Sprintf("node %s has not reported from the network of %ss", a.Node, strings.ToLower(string(a.Origin))))
+		case s.problem != "":
+			all = append(all, fmt.Sprintf("node %s: %s", a.Node, s.problem))
+		case !s.armed && s.disquiet == "":
+			all = append(all, fmt.Sprintf("node %s has just begun to probe", a.Node))
+		case !s.armed:
+			all = append(all, fmt.Sprintf("node %s: %s is not answered steadily", a.Node, s.disquiet))
 		}
 	}
 	return all
 }
 
-// Silence is for how long an agent on a node has not been heard of, or has said that it cannot see what it should, which is as good as
-// silence: the longer one of the two. A node that was never heard of counts from since.
-func (t *Tally) Silence(node string, since, now time.Time) time.Duration {
-	var longest time.Duration
-	for _, origin := range []v1alpha1.ProbeOrigin{v1alpha1.FromHost, v1alpha1.FromPod} {
-		heard := since
-		if s := t.agents[agentKey{node, origin}]; s != nil && s.well.After(heard) {
-			heard = s.well
+// Silence is for how long an agent has not been heard of, or has said that it cannot see what it should, which is as good as silence.
+// One that was never heard of counts from since.
+func (t *Tally) Silence(a Agent, since, now time.Time) time.Duration {
+	for k, s := range t.agents {
+		if k.Agent == a && s.well.After(since) {
+			since = s.well
 		}
-		longest = max(longest, now.Sub(heard))
 	}
-	return longest
+	return now.Sub(since)
 }
 
 // Behind names those of the nodes whose agent has not passed a barrier.
@@ -61,8 +56,8 @@ func (t *Tally) Behind(sentinel string, nodes []string) []string {
 func (t *Tally) Unconnected(want int, nodes []string) []string {
 	var missing []string
 	for _, node := range nodes {
-		r, a := t.reports[node], t.agents[agentKey{node, v1alpha1.FromHost}]
-		if r == nil || a == nil || r.Status.Connects == nil || r.Status.Connects.Instance != a.instance ||
+		r := t.reports[node]
+		if r == nil || r.Status.Connects == nil || r.Status.Connects.Instance != t.latest[Agent{node, v1alpha1.FromHost}] ||
 			r.Status.Connects.Connected < want {
 			missing = append(missing, node)
 		}

@@ -6,27 +6,27 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 )
 
-// counterKey is a probe of a node.
-type counterKey struct{ node, probe string }
+// counterKey is a probe of an instance.
+type counterKey struct {
+	speaker
+	probe string
+}
 
 // counter is how far a probe was counted.
-type counter struct {
-	instance     string
-	sent, failed int64
-}
+type counter struct{ sent, failed int64 }
 
 // connectKey is a connection that failed.
 type connectKey struct{ node, service, address string }
 
 // count adds what is new of a probe, and returns its latest loss if that is new.
 func (t *Tally) count(node string, p *v1alpha1.ProbeReport) *v1alpha1.Loss {
-	key := counterKey{node, p.Name}
+	key := counterKey{speaker{Agent{node, p.Origin}, p.Instance}, p.Name}
 	c := t.counters[key]
-	a := t.agents[agentKey{node, p.Origin}]
-	armed := a != nil && a.armed && a.instance == p.Instance
+	a := t.agents[key.speaker]
+	armed := a != nil && a.armed
 	switch {
-	case c == nil || c.instance != p.Instance:
-		c = &counter{instance: p.Instance}
+	case c == nil:
+		c = &counter{}
 		t.counters[key] = c
 		if a == nil || a.began.Equal(a.heard) { // it counted before we came
 			c.sent, c.failed = p.Sent, p.Failed
@@ -57,8 +57,11 @@ func (t *Tally) count(node string, p *v1alpha1.ProbeReport) *v1alpha1.Loss {
 
 // connected adds connections to moved Services that failed.
 func (t *Tally) connected(r *v1alpha1.NodeReport) []v1alpha1.Loss {
-	a := t.agents[agentKey{r.Name, v1alpha1.FromHost}]
-	if r.Status.Connects == nil || a == nil || r.Status.Connects.Instance != a.instance {
+	if r.Status.Connects == nil {
+		return nil
+	}
+	a := t.agents[speaker{Agent{r.Name, v1alpha1.FromHost}, r.Status.Connects.Instance}]
+	if a == nil {
 		return nil
 	}
 	var fresh []v1alpha1.Loss

@@ -4,6 +4,7 @@ package proof
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -15,15 +16,21 @@ import (
 // of what they call, and a run that follows on trouble begins when the trouble is over.
 const calm = 3 * time.Second
 
-// agentKey is an agent: one of the two on a node.
-type agentKey struct {
-	node   string
-	origin v1alpha1.ProbeOrigin
+// Agent is one of the two on a node.
+type Agent struct {
+	Node   string
+	Origin v1alpha1.ProbeOrigin
 }
 
-// agentState is what is known of an agent.
-type agentState struct {
+// speaker is one instance of an agent. Where pods are restarted the next one begins before the one before ends, and for a while the two
+// report in turns: each is judged by its own words.
+type speaker struct {
+	Agent
 	instance string
+}
+
+// agentState is what is known of an instance.
+type agentState struct {
 	sequence int64
 	// heard is when its sequence last advanced, by our clock, well when it did so without a problem, began when its instance was first
 	// seen.
@@ -38,7 +45,11 @@ type agentState struct {
 
 // Tally adds up NodeReports from the moment it is made. It reads no clock and makes no request.
 type Tally struct {
-	agents   map[agentKey]*agentState
+	agents map[speaker]*agentState
+	// latest is the instance of an agent that was first heard of last.
+	latest map[Agent]string
+	// excused are nodes that nothing is held against.
+	excused  map[string]bool
 	counters map[counterKey]*counter
 	connects map[connectKey]time.Time
 	reports  map[string]*v1alpha1.NodeReport
@@ -52,17 +63,24 @@ type Tally struct {
 // NewTally has counted nothing.
 func NewTally() *Tally {
 	return &Tally{
-		agents: map[agentKey]*agentState{}, counters: map[counterKey]*counter{}, connects: map[connectKey]time.Time{},
-		reports: map[string]*v1alpha1.NodeReport{},
+		agents: map[speaker]*agentState{}, latest: map[Agent]string{}, excused: map[string]bool{},
+		counters: map[counterKey]*counter{}, connects: map[connectKey]time.Time{}, reports: map[string]*v1alpha1.NodeReport{},
 	}
 }
 
 // Forget a node whose report is gone.
 func (t *Tally) Forget(node string) {
 	delete(t.reports, node)
-	for k := range t.agents {
-		if k.node == node {
-			delete(t.agents, k)
+	maps.DeleteFunc(t.agents, func(k speaker, _ *agentState) bool { return k.Node == node })
+	maps.DeleteFunc(t.latest, func(k Agent, _ string) bool { return k.Node == node })
+}
+
+// Excuse has nothing count that is lost on a node, or has it count again from when all has been answered there for a while.
+func (t *Tally) Excuse(node string, is bool) {
+	t.excused[node] = is
+	for k, s := range t.agents {
+		if k.Node == node && is {
+			s.armed = false
 		}
 	}
 }
@@ -101,11 +119,12 @@ func (t *Tally) Take(r *v1alpha1.NodeReport, at time.Time) []v1alpha1.Loss {
 
 // hear notes that an agent lives.
 func (t *Tally) hear(r *v1alpha1.NodeReport, a *v1alpha1.AgentReport, at time.Time) {
-	key := agentKey{r.Name, a.Origin}
+	key := speaker{Agent{r.Name, a.Origin}, a.Instance}
 	s := t.agents[key]
 	switch {
-	case s == nil || s.instance != a.Instance:
-		s = &agentState{instance: a.Instance, sequence: a.Sequence, heard: at, well: at, began: at}
+	case s == nil:
+		t.latest[key.Agent] = a.Instance
+		s = &agentState{sequence: a.Sequence, heard: at, well: at, began: at}
 		t.agents[key] = s
 	case s.sequence != a.Sequence:
 		s.sequence, s.heard = a.Sequence, at
@@ -119,8 +138,8 @@ func (t *Tally) hear(r *v1alpha1.NodeReport, a *v1alpha1.AgentReport, at time.Ti
 // arm has what an agent sees from its next report on count, if all is well with its probes. It takes two reports: only the second
 // tells that nothing failed which is in no window yet.
 func (t *Tally) arm(r *v1alpha1.NodeReport, a *v1alpha1.AgentReport) {
-	s := t.agents[agentKey{r.Name, a.Origin}]
-	if s.armed {
+	s := t.agents[speaker{Agent{r.Name, a.Origin}, a.Instance}]
+	if s.armed || t.excused[r.Name] {
 		return
 	}
 	s.disquiet = disquiet(r, a)
