@@ -86,11 +86,21 @@ func (w *Watch) silent() (node string, quiet time.Duration) {
 	return "", 0
 }
 
+// Ask says who finds out why a node is silent.
+func (w *Watch) Ask(why func(ctx context.Context, node string) []agents.Silent) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.reason = why
+}
+
 // why names the agents of a node that are silent.
 func (w *Watch) why(ctx context.Context, node string) []agents.Silent {
+	w.mu.Lock()
+	reason := w.reason
+	w.mu.Unlock()
 	var all []agents.Silent
-	if w.Why != nil {
-		all = w.Why(ctx, node)
+	if reason != nil {
+		all = reason(ctx, node)
 	}
 	if len(all) == 0 {
 		all = []agents.Silent{{Node: node, Reason: "no new report, and nothing to be seen of why"}}

@@ -47,8 +47,6 @@ type Watch struct {
 	Patience time.Duration
 	// Now is the clock. Default: time.Now.
 	Now func() time.Time
-	// Why, if set, finds out why a node is silent.
-	Why func(ctx context.Context, node string) []agents.Silent
 	// Observer, if set, is told of what is seen.
 	Observer Observer
 	// Status, if set, changes the status of the Migration.
@@ -56,7 +54,9 @@ type Watch struct {
 	// Lenient watches and tells, and never stops a run: on the way back there is no better place to stop at.
 	Lenient bool
 
-	mu      sync.Mutex
+	mu sync.Mutex
+	// reason finds out why a node is silent; nil if nobody does.
+	reason  func(ctx context.Context, node string) []agents.Silent
 	tally   *Tally
 	samples samples
 	nodes   []corev1.Node

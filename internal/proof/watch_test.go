@@ -165,10 +165,10 @@ func TestWatch(t *testing.T) {
 		p := p.in(t)
 		p.watch = &proof.Watch{
 			Client: p.server.Cluster, Migration: "move", Patience: 2 * time.Second,
-			Why: func(_ context.Context, node string) []agents.Silent {
-				return []agents.Silent{{Node: node, Reason: "it sleeps"}}
-			},
 		}
+		p.watch.Ask(func(_ context.Context, node string) []agents.Silent {
+			return []agents.Silent{{Node: node, Reason: "it sleeps"}}
+		})
 		ctx, stop := p.watch.Start(t.Context())
 		defer stop()
 		p.steady(ctx)
