@@ -46,9 +46,7 @@ func (a *app) run(ctx context.Context, c *connection, j job, command string, do 
 		events.Event(e)
 		past.Event(e)
 	}
-	if o, ok := j.(observed); ok {
-		o.Observe(past)
-	}
+	observe(j, past)
 	err = do(ctx, r)
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushLimit)
 	defer cancel()

@@ -141,12 +141,14 @@ func (p *Party) Install() []engine.Group {
 
 // InstallIfPossible does the same on the way back, which may be the way out of what keeps agents from reporting, or probes from being
 // answered: it goes on without them when it has waited for a while.
-func (p *Party) InstallIfPossible() []engine.Group {
-	groups := p.Install()
+func (p *Party) InstallIfPossible() []engine.Group { return p.Hope(p.Install()) }
+
+// Hope has steps that wait give up after a while, and not fail.
+func (p *Party) Hope(groups []engine.Group) []engine.Group {
 	for _, g := range groups {
 		for i, s := range g.Steps {
 			if _, ok := s.(engine.Waiter); ok {
-				g.Steps[i] = &wishedFor{Step: s, now: p.Now}
+				g.Steps[i] = &wishedFor{Step: s, limit: min(patience, p.Wait), now: p.Now}
 			}
 		}
 	}
@@ -173,12 +175,13 @@ func inOrder(steps ...engine.Step) []engine.Group {
 	return []engine.Group{{Parallel: 1, Steps: steps}}
 }
 
-// patience is how long the way back waits for agents.
+// patience is how long the way back waits for agents at most.
 const patience = 30 * time.Second
 
 // wishedFor is a step that waits for what would be good to have. When it has waited long enough it is done, and says what is missing.
 type wishedFor struct {
 	engine.Step
+	limit time.Duration
 	now   func() time.Time
 	until time.Time
 	note  string
@@ -194,7 +197,7 @@ var (
 func (*wishedFor) Waits() {}
 
 // Deadline implements engine.Timed.
-func (*wishedFor) Deadline() time.Duration { return 2 * patience }
+func (s *wishedFor) Deadline() time.Duration { return s.limit + time.Minute }
 
 // Note implements engine.Noter.
 func (s *wishedFor) Note() string {
@@ -211,7 +214,7 @@ func (s *wishedFor) Verify(ctx context.Context) error {
 		now = s.now
 	}
 	if s.until.IsZero() {
-		s.until = now().Add(patience)
+		s.until = now().Add(s.limit)
 	}
 	err := s.Step.Verify(ctx)
 	if err == nil || !engine.Retryable(err) || now().Before(s.until) {

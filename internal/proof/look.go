@@ -23,8 +23,8 @@ func (w *Watch) look(ctx context.Context, cancel context.CancelCauseFunc) {
 			w.pardon()
 			return false, nil //nolint:nilerr // an API server that is away keeps agents from reporting, too
 		}
-		if node, quiet := w.silent(); node != "" && !w.Lenient {
-			cancel(&agents.SilentError{Missing: w.why(ctx, node), For: quiet})
+		if a, quiet := w.silent(); quiet > 0 && !w.Lenient {
+			cancel(&agents.SilentError{Missing: []agents.Silent{w.why(ctx, a)}, For: quiet})
 		}
 		w.mu.Lock()
 		due := w.now().Sub(w.wrote) >= writeEvery
@@ -60,8 +60,8 @@ func (w *Watch) pardon() {
 	}
 }
 
-// silent is the first ready node with an agent that has not reported for too long.
-func (w *Watch) silent() (node string, quiet time.Duration) {
+// silent is the first agent of a ready node that has not reported for too long, and for how long; no time, if there is none.
+func (w *Watch) silent() (a Agent, quiet time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	now, was := w.now(), w.since
@@ -79,33 +79,28 @@ func (w *Watch) silent() (node string, quiet time.Duration) {
 			}
 			w.since[a] = since
 			if quiet := w.tally.Silence(a, since, now); quiet > w.Patience {
-				return n.Name, quiet
+				return a, quiet
 			}
 		}
 	}
-	return "", 0
+	return a, 0
 }
 
-// Ask says who finds out why a node is silent.
-func (w *Watch) Ask(why func(ctx context.Context, node string) []agents.Silent) {
+// Ask says who finds out why an agent is silent.
+func (w *Watch) Ask(why func(ctx context.Context, node string, origin v1alpha1.ProbeOrigin) agents.Silent) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.reason = why
 }
 
-// why names the agents of a node that are silent.
-func (w *Watch) why(ctx context.Context, node string) []agents.Silent {
+func (w *Watch) why(ctx context.Context, a Agent) agents.Silent {
 	w.mu.Lock()
 	reason := w.reason
 	w.mu.Unlock()
-	var all []agents.Silent
-	if reason != nil {
-		all = reason(ctx, node)
+	if reason == nil {
+		return agents.Silent{Node: a.Node, Origin: a.Origin, Reason: "nobody knows why"}
 	}
-	if len(all) == 0 {
-		all = []agents.Silent{{Node: node, Reason: "no new report, and nothing to be seen of why"}}
-	}
-	return all
+	return reason(ctx, a.Node, a.Origin)
 }
 
 // write brings status.proof up to date. It is a courtesy: a write that fails is made up for by the next.

@@ -55,8 +55,8 @@ type Watch struct {
 	Lenient bool
 
 	mu sync.Mutex
-	// reason finds out why a node is silent; nil if nobody does.
-	reason  func(ctx context.Context, node string) []agents.Silent
+	// reason finds out why an agent is silent; nil if nobody does.
+	reason  func(ctx context.Context, node string, origin v1alpha1.ProbeOrigin) agents.Silent
 	tally   *Tally
 	samples samples
 	nodes   []corev1.Node

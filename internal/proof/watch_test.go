@@ -166,8 +166,8 @@ func TestWatch(t *testing.T) {
 		p.watch = &proof.Watch{
 			Client: p.server.Cluster, Migration: "move", Patience: 2 * time.Second,
 		}
-		p.watch.Ask(func(_ context.Context, node string) []agents.Silent {
-			return []agents.Silent{{Node: node, Reason: "it sleeps"}}
+		p.watch.Ask(func(_ context.Context, node string, origin v1alpha1.ProbeOrigin) agents.Silent {
+			return agents.Silent{Node: node, Origin: origin, Reason: "it sleeps"}
 		})
 		ctx, stop := p.watch.Start(t.Context())
 		defer stop()
