@@ -75,7 +75,7 @@ func TestCodesAreUnique(t *testing.T) {
 func TestRolesGrantExactlyTheRights(t *testing.T) {
 	for file, rights := range map[string][]cluster.Right{
 		"../deploy/rbac.yaml":                slices.Concat(servicecidr.Rights(), agents.Rights()),
-		"../deploy/rbac-pod-cidr.yaml":       podcidr.Rights(),
+		"../deploy/rbac-pod-cidr.yaml":       slices.Concat(podcidr.Rights(), agents.Rights()),
 		"../deploy/rbac-pod-cidr-nodes.yaml": podcidr.NodeRights(),
 		"../deploy/rbac-nodes.yaml":          nodes.Rights(),
 		"../deploy/rbac-mirror.yaml":         mirror.Rights(),

@@ -90,6 +90,13 @@ const (
 	// Repointed or Restored.
 	AnnotationControllerManagers = "replumb.dev/controller-managers"
 
+	// LabelAgents, on a Node, says which agents of replumb may be there while its pods leave it: HostAgent or NoAgents. Without it both are.
+	LabelAgents = "replumb.dev/agents"
+	// HostAgent has the one in the network of pods leave.
+	HostAgent = "host"
+	// NoAgents has both leave.
+	NoAgents = "none"
+
 	// LabelMirror, on an object in the target of a mirror, is the Migration that copied it. What has it is replumb's to change.
 	LabelMirror = "replumb.dev/mirror"
 	// AnnotationCopied, on a copy, tells what was copied, so that nothing is written twice.

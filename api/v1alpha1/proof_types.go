@@ -130,6 +130,22 @@ const (
 	FromBoth ProbeOrigin = "Both"
 )
 
+// The names of the probes that agents send unasked. Those of a Migration have others.
+const (
+	ProbeAddress    = "address"
+	ProbeOldAddress = "old-address"
+	ProbeNewAddress = "new-address"
+	ProbeName       = "name"
+	ProbeDNS        = "dns"
+	ProbeStream     = "stream"
+	ProbeUDP        = "udp"
+)
+
+// OwnProbes are all of these names.
+func OwnProbes() []string {
+	return []string{ProbeAddress, ProbeOldAddress, ProbeNewAddress, ProbeName, ProbeDNS, ProbeStream, ProbeUDP}
+}
+
 // NodeReport is what the agents of one node, by whose name it goes, have seen. They write it by server-side apply, each its own part.
 //
 // +kubebuilder:object:root=true

@@ -154,6 +154,6 @@ func (f *fleet) migration() *v1alpha1.Migration {
 			To: []string{"10.245.0.0/16"}, Roll: v1alpha1.RollSpec{Parallel: f.parallel},
 		}, Batch: v1alpha1.BatchSpec{
 			Size: f.deployments, Settle: &metav1.Duration{}, // waiting that the operator asks for is not measured
-		}},
+		}, Proof: v1alpha1.ProofSpec{Agents: v1alpha1.AgentsDisabled}}, // played nodes run none
 	}
 }

@@ -82,11 +82,15 @@ func (w *watched) scene() (s scene, ok bool) {
 // What is kept of an object is what is read of it: every node watches every Service.
 
 func shrinkMigration(m *v1alpha1.Migration) *v1alpha1.Migration {
-	return &v1alpha1.Migration{
+	kept := &v1alpha1.Migration{
 		ObjectMeta: metav1.ObjectMeta{Name: m.Name, UID: m.UID, DeletionTimestamp: m.DeletionTimestamp},
 		Spec:       v1alpha1.MigrationSpec{Proof: m.Spec.Proof, Desired: m.Spec.Desired},
 		Status:     v1alpha1.MigrationStatus{PointOfNoReturnPassed: m.Status.PointOfNoReturnPassed, Proof: m.Status.Proof},
 	}
+	if s := m.Spec.ServiceCIDR; s != nil {
+		kept.Spec.ServiceCIDR = &v1alpha1.ServiceCIDRSpec{From: s.From, To: s.To}
+	}
+	return kept
 }
 
 func shrinkService(svc *corev1.Service) *corev1.Service {

@@ -17,16 +17,6 @@ import (
 	"github.com/replumb/replumb/internal/probe"
 )
 
-// The agents' own probes.
-const (
-	probeOld    = "old-address"
-	probeNew    = "new-address"
-	probeName   = "name"
-	probeDNS    = "dns"
-	probeStream = "stream"
-	probeUDP    = "udp"
-)
-
 // The ports of the Service probe.
 const (
 	portHTTP = "http"
@@ -66,7 +56,7 @@ func targets(o orders) (all []target, problems []string) {
 		taken[t.Name] = true
 		all = append(all, t)
 	}
-	for _, name := range []string{probeOld, probeNew, probeName, probeDNS, probeStream, probeUDP} {
+	for _, name := range v1alpha1.OwnProbes() {
 		taken[o.full(name)] = true
 	}
 	for i := range m.Spec.Proof.Probes {
@@ -120,13 +110,24 @@ func (o orders) full(name string) string { return strings.ToLower(string(o.origi
 
 func rate(m *v1alpha1.Migration) int { return cmp.Or(m.Spec.Proof.Rate, defaultRate) }
 
-// own are the agents' own probes, all of the Service probe.
+// call is one of the agents' own probes by address, at a port of the Service probe.
+type call struct {
+	name    string
+	kind    v1alpha1.RequestKind
+	address netip.Addr
+	port    string
+}
+
+// own are the agents' own probes, all of the Service probe. What that has no port for is not called.
 func (o orders) own() []target {
 	svc := o.scene.probe()
 	if svc == nil || !o.answered {
 		return nil
 	}
-	old, recent := addresses(o.scene.migration, svc)
+	calls := o.callsWhereItStays(svc)
+	if o.scene.migration.Spec.ServiceCIDR != nil {
+		calls = o.callsWhereItMoves(svc)
+	}
 	var all []target
 	add := func(name string, kind v1alpha1.RequestKind, address string) {
 		t := target{
@@ -135,11 +136,24 @@ func (o orders) own() []target {
 		}
 		all = append(all, t)
 	}
-	at := func(name string, kind v1alpha1.RequestKind, a netip.Addr, port string) {
-		if number := portOf(svc, port); a.IsValid() && number != 0 {
-			add(name, kind, netip.AddrPortFrom(a, number).String())
+	for _, c := range calls {
+		if number := portOf(svc, c.port); c.address.IsValid() && number != 0 {
+			add(c.name, c.kind, netip.AddrPortFrom(c.address, number).String())
 		}
 	}
+	if o.named {
+		name := nameOf(svc, o.domain)
+		add(v1alpha1.ProbeDNS, v1alpha1.RequestDNS, name)
+		if port := portOf(svc, portHTTP); port != 0 {
+			add(v1alpha1.ProbeName, v1alpha1.RequestHTTP, net.JoinHostPort(name, strconv.Itoa(int(port))))
+		}
+	}
+	return all
+}
+
+// callsWhereItMoves are those by address in a migration of Services.
+func (o orders) callsWhereItMoves(svc *corev1.Service) []call {
+	old, recent := addresses(o.scene.migration, svc)
 	first := old
 	if !first.IsValid() {
 		first = recent
@@ -148,18 +162,27 @@ func (o orders) own() []target {
 	if o.began.IsValid() && (o.began == old || o.began == recent) {
 		stays = o.began
 	}
-	at(probeOld, v1alpha1.RequestHTTP, old, portHTTP)
-	at(probeNew, v1alpha1.RequestHTTP, recent, portHTTP)
-	at(probeUDP, v1alpha1.RequestUDP, first, portUDP)
-	at(probeStream, v1alpha1.RequestStream, stays, portTCP)
-	if o.named {
-		name := nameOf(svc, o.domain)
-		add(probeDNS, v1alpha1.RequestDNS, name)
-		if port := portOf(svc, portHTTP); port != 0 {
-			add(probeName, v1alpha1.RequestHTTP, net.JoinHostPort(name, strconv.Itoa(int(port))))
-		}
+	return []call{
+		{v1alpha1.ProbeOldAddress, v1alpha1.RequestHTTP, old, portHTTP},
+		{v1alpha1.ProbeNewAddress, v1alpha1.RequestHTTP, recent, portHTTP},
+		{v1alpha1.ProbeUDP, v1alpha1.RequestUDP, first, portUDP},
+		{v1alpha1.ProbeStream, v1alpha1.RequestStream, stays, portTCP},
 	}
-	return all
+}
+
+// callsWhereItStays are those by address in a migration of pods or nodes. A stream goes on over another connection when the pod at its
+// other end says goodbye, and ends for no other reason; but not from a node's own network: what kube-proxy masquerades there on its way
+// through a tunnel ends when the tunnel gets another address, which replumb says and cannot help (docs/design/pod-cidr.md).
+func (o orders) callsWhereItStays(svc *corev1.Service) []call {
+	at := clusterIP(svc)
+	calls := []call{
+		{v1alpha1.ProbeAddress, v1alpha1.RequestHTTP, at, portHTTP},
+		{v1alpha1.ProbeUDP, v1alpha1.RequestUDP, at, portUDP},
+	}
+	if o.origin == v1alpha1.FromPod {
+		calls = append(calls, call{v1alpha1.ProbeStream, v1alpha1.RequestStream, at, portTCP})
+	}
+	return calls
 }
 
 // addresses are the ones of the Service probe that must answer now: the one it had before the migration, and the one it has got since.

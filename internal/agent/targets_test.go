@@ -22,7 +22,9 @@ const (
 )
 
 func migration(change ...func(*v1alpha1.Migration)) *v1alpha1.Migration {
-	m := &v1alpha1.Migration{ObjectMeta: metav1.ObjectMeta{Name: "m"}}
+	m := &v1alpha1.Migration{
+		ObjectMeta: metav1.ObjectMeta{Name: "m"}, Spec: v1alpha1.MigrationSpec{ServiceCIDR: &v1alpha1.ServiceCIDRSpec{}},
+	}
 	for _, c := range change {
 		c(m)
 	}
@@ -159,6 +161,40 @@ func TestTargets(t *testing.T) {
 	}
 }
 
+// TestTargetsWherePodsMove: the Service stays where it is, also past the point of no return. What it has no port for is not called, and
+// what a node keeps open through a tunnel nobody can keep.
+func TestTargetsWherePodsMove(t *testing.T) {
+	m := migration(final, func(m *v1alpha1.Migration) {
+		m.Spec.ServiceCIDR, m.Spec.PodCIDR = nil, &v1alpha1.PodCIDRSpec{To: []string{"10.245.0.0/16"}}
+	})
+	noUDP := func(svc *corev1.Service) {
+		svc.Spec.Ports = slices.DeleteFunc(svc.Spec.Ports, func(p corev1.ServicePort) bool { return p.Name == portUDP })
+	}
+	for _, tt := range []struct {
+		name   string
+		origin v1alpha1.ProbeOrigin
+		svc    *corev1.Service
+		want   string
+	}{
+		{"from pods", v1alpha1.FromPod, theProbe(oldAt), "pod/address pod/udp pod/stream pod/dns pod/name"},
+		{"from a node", v1alpha1.FromHost, theProbe(oldAt), "host/address host/udp host/dns host/name"},
+		{"over a network that drops packets", v1alpha1.FromPod, theProbe(oldAt, noUDP), "pod/address pod/stream pod/dns pod/name"},
+		{"about to be deleted", v1alpha1.FromPod, theProbe(oldAt, deleted), ""},
+	} {
+		got, problems := targets(orders{
+			origin: tt.origin, domain: "cluster.local", answered: true, named: true,
+			scene: scene{migration: shrinkMigration(m), services: []*corev1.Service{tt.svc}},
+		})
+		var names []string
+		for _, g := range got {
+			names = append(names, g.Name)
+		}
+		if strings.Join(names, " ") != tt.want || len(problems) > 0 {
+			t.Errorf("%s: probed are %v, want %s; %v", tt.name, names, tt.want, problems)
+		}
+	}
+}
+
 func TestTargetsBehindTheGate(t *testing.T) {
 	o := orders{
 		origin: v1alpha1.FromHost,
@@ -240,7 +276,7 @@ func TestWantedTargetsAtAddressesThatGo(t *testing.T) {
 	} {
 		m := migration(probes, tt.change)
 		got, problems := targets(
-			orders{origin: v1alpha1.FromHost, scene: scene{migration: m, services: []*corev1.Service{pinned, tt.cart}}},
+			orders{origin: v1alpha1.FromHost, scene: scene{migration: shrinkMigration(m), services: []*corev1.Service{pinned, tt.cart}}},
 		)
 		var names []string
 		for _, g := range got {

@@ -1,4 +1,4 @@
-// Package agents puts replumb's agents on every node, waits for them, tells which of them are silent, and takes them away. What the
+// Package agents puts replumb's agents on every node, waits for them, tells why one does not report, and takes them away. What the
 // agents themselves do is in internal/agent, what follows from what they report in internal/proof.
 package agents
 
@@ -51,6 +51,12 @@ type Set struct {
 	Wait time.Duration
 	// Interval is how often an agent reports when there are no news. Default: 10 s.
 	Interval time.Duration
+	// Roll says that the migration restarts pods, those of agents as well: new ones start before old ones end, and names are asked again
+	// after a second, as clients do that mind.
+	Roll bool
+	// Lossy says that the migration has the pod network lose packets for a moment, which TCP makes up for and nobody can for UDP: the
+	// Service has no port for that.
+	Lossy bool
 	// Now is the clock. Default: time.Now.
 	Now func() time.Time
 
@@ -94,12 +100,6 @@ func (s *Set) Reporting(ctx context.Context) (Outlook, error) {
 		return Outlook{}, err
 	}
 	return s.memory.Look(v, s.wait()), nil
-}
-
-// Silent are the agents that have not reported for longer than Wait, though their nodes are ready.
-func (s *Set) Silent(ctx context.Context) ([]Silent, error) {
-	o, err := s.Reporting(ctx)
-	return o.Silent(s.wait()), err
 }
 
 // free fails as long as the agents of another migration that goes on are on the nodes: there is one set for all.

@@ -52,8 +52,8 @@ func TestThereAndGone(t *testing.T) {
 	if done, err := f.install(again); err != nil || !slices.Equal(done, []string{"agents/reporting"}) {
 		t.Errorf("a second time did %v, %v", done, err)
 	}
-	if silent, err := again.Silent(t.Context()); err != nil || len(silent) > 0 {
-		t.Errorf("silent: %v, %v", silent, err)
+	if why := again.Why(t.Context(), "a", pod); why.Cause != Mute || !strings.HasSuffix(why.String(), "runs, but reports no more") {
+		t.Errorf("silent: %v", why)
 	}
 
 	if done, err := f.remove(f.set); err != nil || !slices.Equal(done, []string{"tidy/agents"}) {

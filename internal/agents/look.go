@@ -81,9 +81,8 @@ func (s *Set) sets(ctx context.Context) ([]appsv1.DaemonSet, error) {
 func (v *View) incomplete() bool {
 	seen := newIndex(v)
 	for i := range v.Nodes {
-		for _, o := range []v1alpha1.ProbeOrigin{v1alpha1.FromHost, v1alpha1.FromPod} {
-			p := seen.pods[agentKey{v.Nodes[i].Name, o}]
-			if expected(&v.Nodes[i]) && (p == nil || p.Status.Phase == corev1.PodPending) {
+		for _, o := range Origins(&v.Nodes[i]) {
+			if p := seen.pods[agentKey{v.Nodes[i].Name, o}]; p == nil || p.Status.Phase == corev1.PodPending {
 				return true
 			}
 		}
@@ -159,41 +158,4 @@ func (s *reportingStep) Verify(ctx context.Context) error {
 		return engine.NotYet("%w", &SilentError{Missing: o.Missing})
 	}
 	return nil
-}
-
-// SilentError says that agents do not report.
-type SilentError struct {
-	Missing []Silent
-}
-
-func (e *SilentError) Error() string {
-	var texts []string
-	for _, m := range e.Missing {
-		texts = append(texts, m.String())
-	}
-	text := strings.Join(texts[:min(most, len(texts))], "; ")
-	if more := len(texts) - most; more > 0 {
-		text += fmt.Sprintf("; and %d more agents", more)
-	}
-	return text
-}
-
-// Advice says what to do.
-func (e *SilentError) Advice() string {
-	hints := []struct {
-		cause Cause
-		text  string
-	}{
-		{NoImage, "push the image to where nodes pull from, or load it into them, and name it in spec.proof.image"},
-		{NoPod, "kubectl describe daemonset -n " + v1alpha1.SystemNamespace + " shows who refuses pods: let them in, by label or quota"},
-		{Unscheduled, "make room on the nodes: an agent asks for 10m of CPU time and 32Mi"},
-		{Ends, "kubectl logs -n " + v1alpha1.SystemNamespace + " POD --previous tells more"},
-		{Mute, "kubectl logs -n " + v1alpha1.SystemNamespace + " POD tells whether it reaches the API server and may write NodeReports"},
-	}
-	for _, h := range hints {
-		if slices.ContainsFunc(e.Missing, func(s Silent) bool { return s.Cause == h.cause }) {
-			return h.text + "; then run the same command again, or do without agents: spec.proof.agents: Disabled"
-		}
-	}
-	return "when the cause is removed, run the same command again, or do without agents: spec.proof.agents: Disabled"
 }

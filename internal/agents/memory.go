@@ -39,8 +39,6 @@ type Silent struct {
 	// Cause in one word, and Reason for people. Neither tells of time.
 	Cause  Cause
 	Reason string
-	// Since is when it last reported that all is well, or when it began to be missed.
-	Since time.Time
 }
 
 func (s Silent) String() string { return fmt.Sprintf("node %s: %s", s.Node, s.Reason) }
@@ -61,7 +59,6 @@ func (s Skew) String() string {
 
 // Outlook is what was found out by a look. All lists are in the order of names.
 type Outlook struct {
-	At time.Time
 	// Reporting are nodes both of whose agents report, and have nothing to complain of.
 	Reporting []string
 	// Missing are the agents of other nodes that are ready. An agent that was started or replaced a moment ago is among them.
@@ -69,11 +66,6 @@ type Outlook struct {
 	// NotReady are nodes that are not waited for, Foreign those on which agents cannot run.
 	NotReady, Foreign []string
 	Skewed            []Skew
-}
-
-// Silent are those that have been missing for longer than wait.
-func (o Outlook) Silent(wait time.Duration) []Silent {
-	return slices.DeleteFunc(slices.Clone(o.Missing), func(s Silent) bool { return o.At.Sub(s.Since) <= wait })
 }
 
 // Note is what is worth a word though nothing is wrong; empty if nothing is.
@@ -140,18 +132,19 @@ type agent struct {
 func (m *Memory) Look(v View, wait time.Duration) Outlook {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	o := Outlook{At: v.Until}
+	o := Outlook{}
 	seen, was := newIndex(&v), m.agents
 	m.agents = map[agentKey]*agent{}
 	for i := range v.Nodes {
 		n := &v.Nodes[i]
 		switch {
-		case !expected(n):
+		case kept(n, foreign()):
 			o.Foreign = append(o.Foreign, n.Name)
+		case Apart(n) && len(Origins(n)) == 0: // it is leaving
 		case !cluster.NodeReady(n): // and forgotten: once it is ready again, its agents have as long as any
 			o.NotReady = append(o.NotReady, n.Name)
 		default:
-			m.node(&o, was, seen, n.Name, wait)
+			m.node(&o, was, seen, n, wait)
 		}
 	}
 	m.before = v.From
@@ -160,9 +153,10 @@ func (m *Memory) Look(v View, wait time.Duration) Outlook {
 }
 
 // node looks at the agents of a node that is ready.
-func (m *Memory) node(o *Outlook, was map[agentKey]*agent, seen *index, name string, wait time.Duration) {
+func (m *Memory) node(o *Outlook, was map[agentKey]*agent, seen *index, n *corev1.Node, wait time.Duration) {
 	missing, skew := 0, time.Duration(0)
-	for _, origin := range []v1alpha1.ProbeOrigin{v1alpha1.FromHost, v1alpha1.FromPod} {
+	name := n.Name
+	for _, origin := range Origins(n) {
 		k := agentKey{name, origin}
 		a, report := was[k], seen.reports[k]
 		if a == nil {
@@ -173,7 +167,7 @@ func (m *Memory) node(o *Outlook, was map[agentKey]*agent, seen *index, name str
 		}
 		m.agents[k] = a
 		if cause, reason := seen.why(k, a, wait); cause != "" {
-			o.Missing = append(o.Missing, Silent{Node: name, Origin: origin, Cause: cause, Reason: reason, Since: a.since})
+			o.Missing = append(o.Missing, Silent{Node: name, Origin: origin, Cause: cause, Reason: reason})
 			missing++
 		}
 		if a.skew.Abs() > skew.Abs() {

@@ -119,25 +119,19 @@ func TestWhatWasThereIsHearsay(t *testing.T) {
 	expect(t, s.waits(10*time.Second).look(m), "a b")
 }
 
-// TestSilence: an agent is silent once nothing was heard of it for longer than it may take, by the clock of who listens.
+// TestSilence: an agent is missing once nothing was heard of it for longer than it may take, by the clock of who listens.
 func TestSilence(t *testing.T) {
 	s, m := newScene("a", "b"), &Memory{}
 	s.look(m)
 	s.waits(10 * time.Second).look(m)
-	heard := s.now
-	if o := s.waits(time.Minute, "b").look(m); len(o.Missing) > 0 || len(o.Silent(time.Minute)) > 0 {
+	if o := s.waits(time.Minute, "b").look(m); len(o.Missing) > 0 {
 		t.Errorf("too early: %+v", o.Missing)
 	}
-	o := s.waits(time.Second, "b").look(m)
-	expect(t, o, "a\nb Host Mute: pod agent-b runs, but reports no more\nb Pod Mute: pod probe-b runs, but reports no more")
-	silent := o.Silent(time.Minute)
-	if len(silent) != 2 || !silent[0].Since.Equal(heard) {
-		t.Errorf("silent: %+v, want since %s", silent, heard)
-	}
+	expect(t, s.waits(time.Second, "b").look(m), "a\nb Host Mute: pod agent-b runs, but reports no more\nb Pod Mute: pod probe-b runs, but reports no more")
 	expect(t, s.waits(time.Second).look(m), "a b")
 }
 
-// TestReplaced: a pod that is replaced has as long as any to report, counted from when the one before was heard.
+// TestReplaced: of a pod that is replaced the next one's reports count, not its own.
 func TestReplaced(t *testing.T) {
 	s, m := newScene("a"), &Memory{}
 	s.look(m)
@@ -146,11 +140,7 @@ func TestReplaced(t *testing.T) {
 	expect(t, s.waits(10*time.Second, "a").look(m), "a Host Starting: pod agent-a is ending, and no other has been made")
 	p := s.start("a", host)
 	p.Status.Phase, p.Status.ContainerStatuses = corev1.PodPending, nil
-	o := s.waits(10*time.Second, "a").look(m)
-	expect(t, o, "a Host Starting: pod agent-a has not started")
-	if len(o.Silent(time.Minute)) > 0 || len(o.Silent(19*time.Second)) != 1 {
-		t.Errorf("silent: %+v", o.Missing)
-	}
+	expect(t, s.waits(10*time.Second, "a").look(m), "a Host Starting: pod agent-a has not started")
 	p = s.pod("a", host)
 	p.Status.Phase = corev1.PodRunning
 	expect(t, s.waits(10*time.Second).look(m), "a Host Mute: pod agent-a runs, but has not reported") // the words are the old one's
@@ -167,11 +157,8 @@ func TestNodesThatAreNotReady(t *testing.T) {
 	expect(t, s.waits(time.Hour, "b").look(m), "a\nnote: not ready and not waited for: b")
 	s.Nodes[1].Status.Conditions[0].Status = corev1.ConditionTrue
 	o := s.waits(time.Second, "b").look(m)
-	if len(o.Missing) != 2 || len(o.Silent(time.Minute)) > 0 {
+	if len(o.Missing) != 2 {
 		t.Errorf("just back: %+v", o)
-	}
-	if o = s.waits(time.Minute+time.Second, "b").look(m); len(o.Silent(time.Minute)) != 2 {
-		t.Errorf("silent: %+v", o)
 	}
 }
 
@@ -213,20 +200,13 @@ func TestProbeIsAsked(t *testing.T) {
 	expect(t, s.waits(10*time.Second).look(m), "a Pod Starting: pod probe-a runs, but is not ready to be asked")
 }
 
-// TestTroubleIsSilence: an agent that says all the time that it cannot see is as good as none.
-func TestTroubleIsSilence(t *testing.T) {
+// TestTroubleIsTold: an agent that says that it cannot see is as good as none.
+func TestTroubleIsTold(t *testing.T) {
 	s, m := newScene("a"), &Memory{}
 	s.look(m)
 	s.waits(10 * time.Second).look(m)
 	s.report("a", pod).Problem = "blind"
-	for range 6 {
-		if o := s.waits(10 * time.Second).look(m); len(o.Silent(time.Minute)) > 0 {
-			t.Errorf("too early: %+v", o.Missing)
-		}
-	}
-	if o := s.waits(10 * time.Second).look(m); len(o.Silent(time.Minute)) != 1 {
-		t.Errorf("got %+v", o)
-	}
+	expect(t, s.waits(10*time.Second).look(m), "a Pod Trouble: pod probe-a reports: blind")
 }
 
 func TestSilentErrorNamesAFew(t *testing.T) {
@@ -235,6 +215,9 @@ func TestSilentErrorNamesAFew(t *testing.T) {
 		all = append(all, Silent{Node: n, Cause: NoImage, Reason: "no image"})
 	}
 	e := &SilentError{Missing: all}
+	if late := (&SilentError{Missing: all[:1], For: time.Minute}).Error(); late != "nothing has been heard for 1m0s of node a: no image" {
+		t.Error(late)
+	}
 	if !strings.HasSuffix(e.Error(), "; node e: no image; and 2 more agents") || !strings.HasPrefix(e.Advice(), "push the image") {
 		t.Errorf("%s (%s)", e, e.Advice())
 	}

@@ -30,23 +30,44 @@ const (
 	lameDuck = 5
 )
 
-// foreign are nodes on which DaemonSets of Linux pods do not run, by their labels.
+// foreign are nodes on which DaemonSets of Linux pods do not run, and those that stand for no machine, by their labels.
 func foreign() []corev1.NodeSelectorRequirement {
-	not := func(key, value string) corev1.NodeSelectorRequirement {
-		return corev1.NodeSelectorRequirement{Key: key, Operator: corev1.NodeSelectorOpNotIn, Values: []string{value}}
-	}
 	return []corev1.NodeSelectorRequirement{
 		not(corev1.LabelOSStable, "windows"), not("type", "virtual-kubelet"), not("eks.amazonaws.com/compute-type", "fargate"),
+		not(v1alpha1.LabelRole, v1alpha1.RoleCanary),
 	}
 }
 
-// expected reports whether a node is to have agents.
-func expected(n *corev1.Node) bool {
-	return !slices.ContainsFunc(
-		foreign(),
-		func(r corev1.NodeSelectorRequirement) bool { return slices.Contains(r.Values, n.Labels[r.Key]) },
-	)
+func not(key string, values ...string) corev1.NodeSelectorRequirement {
+	return corev1.NodeSelectorRequirement{Key: key, Operator: corev1.NodeSelectorOpNotIn, Values: values}
 }
+
+// keepsOut are the nodes that have no agent in a network: foreign ones, and those whose pods are leaving. That is said by a label, as
+// agents tolerate every taint: the controller of DaemonSets takes pods away from where they must not be.
+func keepsOut(o v1alpha1.ProbeOrigin) []corev1.NodeSelectorRequirement {
+	if o == v1alpha1.FromPod {
+		return append(foreign(), not(v1alpha1.LabelAgents, v1alpha1.HostAgent, v1alpha1.NoAgents))
+	}
+	return append(foreign(), not(v1alpha1.LabelAgents, v1alpha1.NoAgents))
+}
+
+func kept(n *corev1.Node, out []corev1.NodeSelectorRequirement) bool {
+	return slices.ContainsFunc(out, func(r corev1.NodeSelectorRequirement) bool { return slices.Contains(r.Values, n.Labels[r.Key]) })
+}
+
+// Origins are the networks that a node is to have agents in.
+func Origins(n *corev1.Node) []v1alpha1.ProbeOrigin {
+	var all []v1alpha1.ProbeOrigin
+	for _, o := range []v1alpha1.ProbeOrigin{v1alpha1.FromHost, v1alpha1.FromPod} {
+		if !kept(n, keepsOut(o)) {
+			all = append(all, o)
+		}
+	}
+	return all
+}
+
+// Apart reports whether the pods of a node are leaving it, or have left: what its agents meet with there says nothing of what clients do.
+func Apart(n *corev1.Node) bool { return n.Labels[v1alpha1.LabelAgents] != "" }
 
 func (s *Set) meta(namespace, name, role string) metav1.ObjectMeta {
 	return metav1.ObjectMeta{
@@ -68,9 +89,9 @@ func (s *Set) hostSet(servers []string) ([]client.Object, error) {
 	c := s.container(s.args("host", servers))
 	c.SecurityContext.RunAsUser = ptr.To[int64](0)
 	c.SecurityContext.Capabilities.Add = []corev1.Capability{"NET_ADMIN"}
-	pod := s.pod(c)
+	pod := s.pod(c, v1alpha1.FromHost)
 	pod.HostNetwork, pod.DNSPolicy, pod.TerminationGracePeriodSeconds = true, corev1.DNSClusterFirstWithHostNet, ptr.To[int64](5)
-	return s.daemonSet(HostSet, v1alpha1.RoleAgent, pod)
+	return s.daemonSet(HostSet, v1alpha1.RoleAgent, pod, allAtOnce())
 }
 
 // podSet runs the agent in the network of pods, which is also what the agents call.
@@ -88,9 +109,23 @@ func (s *Set) podSet(servers []string) ([]client.Object, error) {
 		PeriodSeconds: 2, TimeoutSeconds: 2, FailureThreshold: 5,
 	}
 	c.Lifecycle = &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: lameDuck}}}
-	pod := s.pod(c)
-	pod.TerminationGracePeriodSeconds = ptr.To[int64](2 * lameDuck)
-	return s.daemonSet(PodSet, v1alpha1.RoleProbe, pod)
+	pod := s.pod(c, v1alpha1.FromPod)
+	// It sleeps, answers on, says goodbye to who keeps a connection, and has time to spare.
+	pod.TerminationGracePeriodSeconds = ptr.To[int64](4 * lameDuck)
+	if s.Roll {
+		return s.daemonSet(PodSet, v1alpha1.RoleProbe, pod, newOnesFirst())
+	}
+	return s.daemonSet(PodSet, v1alpha1.RoleProbe, pod, allAtOnce())
+}
+
+// allAtOnce is how agents are replaced where only another version of replumb does: quickly.
+func allAtOnce() *appsv1.RollingUpdateDaemonSet {
+	return &appsv1.RollingUpdateDaemonSet{MaxUnavailable: ptr.To(intstr.FromString("100%"))}
+}
+
+// newOnesFirst is how they are where that is part of the migration: at no time is there less to answer, be there but one node.
+func newOnesFirst() *appsv1.RollingUpdateDaemonSet {
+	return &appsv1.RollingUpdateDaemonSet{MaxUnavailable: ptr.To(intstr.FromInt32(0)), MaxSurge: ptr.To(intstr.FromString("25%"))}
 }
 
 // container has no limit on CPU time: an agent that is throttled would see losses that there are not.
@@ -116,21 +151,27 @@ func (s *Set) container(args []string) corev1.Container {
 	}
 }
 
-func (s *Set) pod(c corev1.Container) corev1.PodSpec {
-	return corev1.PodSpec{
+func (s *Set) pod(c corev1.Container, o v1alpha1.ProbeOrigin) corev1.PodSpec {
+	pod := corev1.PodSpec{
 		ServiceAccountName: account, EnableServiceLinks: ptr.To(false), PriorityClassName: "system-node-critical",
 		Tolerations: []corev1.Toleration{{Operator: corev1.TolerationOpExists}},
 		Affinity: &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
 			RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
-				NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: foreign()}},
+				NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: keepsOut(o)}},
 			},
 		}},
 		Containers: []corev1.Container{c},
 	}
+	if s.Roll {
+		pod.DNSConfig = &corev1.PodDNSConfig{Options: []corev1.PodDNSConfigOption{
+			{Name: "timeout", Value: ptr.To("1")}, {Name: "attempts", Value: ptr.To("4")},
+		}}
+	}
+	return pod
 }
 
 // daemonSet selects pods by their role alone, so that what a migration has left can be taken over: a selector cannot be changed.
-func (s *Set) daemonSet(name, role string, pod corev1.PodSpec) ([]client.Object, error) {
+func (s *Set) daemonSet(name, role string, pod corev1.PodSpec, update *appsv1.RollingUpdateDaemonSet) ([]client.Object, error) {
 	m := s.meta(v1alpha1.SystemNamespace, name, role)
 	body, err := json.Marshal(pod)
 	if err != nil {
@@ -143,8 +184,7 @@ func (s *Set) daemonSet(name, role string, pod corev1.PodSpec) ([]client.Object,
 		Spec: appsv1.DaemonSetSpec{
 			Selector: &metav1.LabelSelector{MatchLabels: map[string]string{v1alpha1.LabelRole: role}},
 			UpdateStrategy: appsv1.DaemonSetUpdateStrategy{
-				Type:          appsv1.RollingUpdateDaemonSetStrategyType,
-				RollingUpdate: &appsv1.RollingUpdateDaemonSet{MaxUnavailable: ptr.To(intstr.FromString("100%"))},
+				Type: appsv1.RollingUpdateDaemonSetStrategyType, RollingUpdate: update,
 			},
 			Template: corev1.PodTemplateSpec{
 				ObjectMeta: metav1.ObjectMeta{
@@ -161,16 +201,14 @@ func (s *Set) service() *corev1.Service {
 	port := func(name string, number int32, protocol corev1.Protocol, target int32) corev1.ServicePort {
 		return corev1.ServicePort{Name: name, Port: number, Protocol: protocol, TargetPort: intstr.FromInt32(target)}
 	}
+	ports := []corev1.ServicePort{port("http", 80, corev1.ProtocolTCP, httpPort), port("echo", 7, corev1.ProtocolTCP, echoPort)}
+	if !s.Lossy {
+		ports = append(ports, port("echo-udp", 7, corev1.ProtocolUDP, echoUDPPort))
+	}
 	return &corev1.Service{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Service"},
 		ObjectMeta: s.meta(v1alpha1.SystemNamespace, Service, v1alpha1.RoleProbe),
-		Spec: corev1.ServiceSpec{
-			Selector: map[string]string{v1alpha1.LabelRole: v1alpha1.RoleProbe},
-			Ports: []corev1.ServicePort{
-				port("http", 80, corev1.ProtocolTCP, httpPort), port("echo", 7, corev1.ProtocolTCP, echoPort),
-				port("echo-udp", 7, corev1.ProtocolUDP, echoUDPPort),
-			},
-		},
+		Spec:       corev1.ServiceSpec{Selector: map[string]string{v1alpha1.LabelRole: v1alpha1.RoleProbe}, Ports: ports},
 	}
 }
 

@@ -44,10 +44,7 @@ func newIndex(v *View) *index {
 	x := &index{view: v, pods: map[agentKey]*corev1.Pod{}, reports: map[agentKey]*v1alpha1.AgentReport{}}
 	for i := range v.Pods {
 		p := &v.Pods[i]
-		k := agentKey{nodeOf(p), v1alpha1.FromHost}
-		if p.Labels[v1alpha1.LabelRole] == v1alpha1.RoleProbe {
-			k.origin = v1alpha1.FromPod
-		}
+		k := agentKey{nodeOf(p), OriginOf(p)}
 		if before(x.pods[k], p) {
 			x.pods[k] = p
 		}
@@ -88,6 +85,17 @@ func nodeOf(p *corev1.Pod) string {
 				return f.Values[0]
 			}
 		}
+	}
+	return ""
+}
+
+// OriginOf is the network that a pod of replumb's namespace is an agent in; empty if it is none.
+func OriginOf(p *corev1.Pod) v1alpha1.ProbeOrigin {
+	switch p.Labels[v1alpha1.LabelRole] {
+	case v1alpha1.RoleAgent:
+		return v1alpha1.FromHost
+	case v1alpha1.RoleProbe:
+		return v1alpha1.FromPod
 	}
 	return ""
 }

@@ -1,17 +1,33 @@
 package agents
 
-import "context"
+import (
+	"context"
 
-// Reason says why the agents of a node are not heard of, as far as that can be seen now.
-func (s *Set) Reason(ctx context.Context, node string) string {
-	o, err := s.Reporting(ctx)
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+)
+
+// Why says why an agent is not heard of, as far as that can be seen now.
+func (s *Set) Why(ctx context.Context, node string, origin v1alpha1.ProbeOrigin) Silent {
+	silent := Silent{Node: node, Origin: origin}
+	v, err := s.View(ctx)
 	if err != nil {
-		return err.Error()
+		silent.Reason = err.Error()
+		return silent
 	}
-	for _, m := range o.Missing {
-		if m.Node == node {
-			return m.Reason
-		}
+	seen := newIndex(&v)
+	k := agentKey{node, origin}
+	known := &agent{speaks: uidOf(seen.pods[k])} // and that was long ago
+	if silent.Cause, silent.Reason = seen.why(k, known, s.wait()); silent.Reason == "" {
+		silent.Reason = "nothing is to be seen of why"
 	}
-	return "no new report, and nothing to be seen of why"
+	return silent
+}
+
+func uidOf(pod *corev1.Pod) string {
+	if pod == nil {
+		return ""
+	}
+	return string(pod.UID)
 }

@@ -62,11 +62,6 @@ func (s *Server) Listen(ctx context.Context, http, tcp, udp string) error {
 	return nil
 }
 
-// Addresses are where it listens, for HTTP, TCP and UDP.
-func (s *Server) Addresses() (http, tcp, udp net.Addr) {
-	return s.http.Addr(), s.tcp.Addr(), s.udp.LocalAddr()
-}
-
 // Serve answers until ctx ends, and then for as long as it takes to lose nothing.
 func (s *Server) Serve(ctx context.Context) error {
 	web := &http.Server{Handler: http.HandlerFunc(s.answer), ReadHeaderTimeout: time.Minute}

@@ -30,7 +30,7 @@ func serve(t *testing.T, drain time.Duration) (s *Server, end func() error) {
 
 func TestAnswers(t *testing.T) {
 	s, end := serve(t, 0)
-	web, tcp, udp := s.Addresses()
+	web, tcp, udp := s.http.Addr(), s.tcp.Addr(), s.udp.LocalAddr()
 
 	response, err := http.Get("http://" + web.String() + "/")
 	if err != nil {
@@ -86,7 +86,7 @@ func dial(t *testing.T, network string, to net.Addr) net.Conn {
 func TestGoodbye(t *testing.T) {
 	for _, polite := range []bool{true, false} {
 		s, end := serve(t, 100*time.Millisecond)
-		_, tcp, _ := s.Addresses()
+		tcp := s.tcp.Addr()
 		conn := dial(t, "tcp", tcp)
 		lines := bufio.NewScanner(conn)
 		if _, err := fmt.Fprintln(conn, "1"); err != nil {
@@ -114,7 +114,7 @@ func TestGoodbye(t *testing.T) {
 // TestStreamGoesOn has the prober's own stream call it: a server that ends loses none of its lines.
 func TestStreamGoesOn(t *testing.T) {
 	s, end := serve(t, 200*time.Millisecond)
-	_, tcp, _ := s.Addresses()
+	tcp := s.tcp.Addr()
 	config, err := probe.Config{Targets: []probe.Target{
 		{Name: "stream", Kind: probe.Stream, Address: tcp.String(), Rate: 50},
 	}}.Resolve("")
@@ -150,7 +150,7 @@ func TestStreamGoesOn(t *testing.T) {
 
 func TestListenFails(t *testing.T) {
 	s, end := serve(t, 0)
-	web, tcp, udp := s.Addresses()
+	web, tcp, udp := s.http.Addr(), s.tcp.Addr(), s.udp.LocalAddr()
 	other := &Server{}
 	for _, at := range [][3]string{
 		{web.String(), "127.0.0.1:0", "127.0.0.1:0"}, {"127.0.0.1:0", tcp.String(), "127.0.0.1:0"}, {"127.0.0.1:0", "127.0.0.1:0", udp.String()},

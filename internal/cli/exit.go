@@ -10,6 +10,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
+	"github.com/replumb/replumb/internal/agents"
 	"github.com/replumb/replumb/internal/check"
 	"github.com/replumb/replumb/internal/cluster"
 	"github.com/replumb/replumb/internal/cni"
@@ -71,7 +72,7 @@ func ExitCode(err error) int {
 		return ExitDone
 	case errors.As(err, &loss): // before anything that it may be the cause of
 		return ExitBudget
-	case errors.As(err, new(*proof.SilentError)):
+	case errors.As(err, new(*agents.SilentError)):
 		return ExitError
 	case errors.As(err, &usage), errors.As(err, &wrong):
 		return ExitUsage

@@ -114,7 +114,7 @@ func (h *history) Clients(node string, clients []v1alpha1.OldAddressClient) {
 	h.journal.Clients(node, clients)
 }
 
-// Findings implements servicecidr.Observer.
+// Findings implements proof.Observer.
 func (h *history) Findings(all check.Findings) { h.journal.Findings(all) }
 
 // Moved implements servicecidr.Observer.

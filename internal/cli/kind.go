@@ -114,7 +114,7 @@ func (c *connection) serviceTools() servicecidr.Tools {
 
 func (c *connection) podTools() podcidr.Tools {
 	if c == nil {
-		return podcidr.Tools{}
+		return podcidr.Tools{Image: image()}
 	}
 	return podcidr.Tools{Cluster: c.Cluster, Image: image()}
 }

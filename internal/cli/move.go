@@ -47,7 +47,7 @@ Exit code: 0 nothing blocks, 3 something blocks, 1 could not look.`,
 
 func (a *app) withoutAgentFlag(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&a.withoutAgent, "without-agent", false,
-		"run no agents on the nodes: nothing is probed, and barriers go by what kube-proxies say (spec.proof.agents: Disabled)")
+		"run no agents on the nodes: nothing is probed, and barriers of Services go by what kube-proxies say (spec.proof.agents: Disabled)")
 }
 
 func (a *app) showFindings(all check.Findings) error {
@@ -162,7 +162,7 @@ servers with another flag, it says what, waits, and goes on by itself when it se
 
 Run again it carries on where it was, and does nothing when there is nothing to do.
 
-While Services move, an agent on every node probes what clients see (spec.proof). More failed requests than the budget allows,
+While Services or pods move, agents on every node probe what clients see (spec.proof). More failed requests than the budget allows,
 none by default, stop the run before anything else is changed; after repair the same command goes on.
 
 Exit code: 0 done, 1 error, 2 wrong command line or Migration, 3 blocked, 4 stopped by the loss budget, 5 somebody else works on

@@ -47,6 +47,9 @@ func (j podJob) examine(ctx context.Context) (outlook, error) {
 	return outlook{
 		findings: p.Findings, whole: p.Apply(), outstanding: p.Outstanding(ctx), stays: []stayLine{},
 		details: func(w io.Writer) error {
+			if p.Agents == nil {
+				unproven(w, "pods")
+			}
 			for _, r := range p.Left() {
 				fmt.Fprintf(w, "keeps its address: pod %s (%s)\n", r.Pod, r.Reason)
 			}

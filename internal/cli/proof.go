@@ -36,6 +36,26 @@ func (a *app) goBackOnLoss(ctx context.Context, c *connection, j job, err error)
 	}
 }
 
+// watched is a job that agents watch, and that has no more to tell.
+type watched interface {
+	Observe(o proof.Observer)
+}
+
+// observe has the history told of what is seen in runs of a job.
+func observe(j job, past *history) {
+	switch j := j.(type) {
+	case observed:
+		j.Observe(past)
+	case watched:
+		j.Observe(past)
+	}
+}
+
+// unproven says what a plan without agents leaves open.
+func unproven(w io.Writer, what string) {
+	fmt.Fprintf(w, "not proven: without agents on the nodes nothing is probed while %s move (spec.proof)\n", what)
+}
+
 // proofLines say what agents have seen.
 func proofLines(w io.Writer, p *v1alpha1.ProofStatus) {
 	if p == nil {

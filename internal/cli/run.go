@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/term"
 
+	"github.com/replumb/replumb/internal/agents"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/notify"
@@ -45,9 +46,7 @@ func (a *app) run(ctx context.Context, c *connection, j job, command string, do 
 		events.Event(e)
 		past.Event(e)
 	}
-	if o, ok := j.(observed); ok {
-		o.Observe(past)
-	}
+	observe(j, past)
 	err = do(ctx, r)
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushLimit)
 	defer cancel()
@@ -57,11 +56,11 @@ func (a *app) run(ctx context.Context, c *connection, j job, command string, do 
 		fmt.Fprintf(a.err, "warning: %v\n", failed)
 	}
 	var loss *proof.LossError
-	var silent *proof.SilentError
+	var silent *agents.SilentError
 	switch { // that the run was interrupted is their doing
 	case errors.As(err, &loss):
 		return loss
-	case errors.As(err, &silent):
+	case errors.As(err, &silent) && silent.For > 0:
 		return silent
 	}
 	if errors.Is(err, engine.ErrPaused) {

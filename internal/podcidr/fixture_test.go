@@ -64,10 +64,13 @@ func sample() *v1alpha1.Migration {
 	return &v1alpha1.Migration{
 		TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "Migration"},
 		ObjectMeta: metav1.ObjectMeta{Name: "m"},
-		Spec: v1alpha1.MigrationSpec{PodCIDR: &v1alpha1.PodCIDRSpec{
-			To: []string{newRange}, BlockSize: 28,
-			Roll: v1alpha1.RollSpec{Parallel: 4, Timeout: &metav1.Duration{Duration: patience}},
-		}},
+		Spec: v1alpha1.MigrationSpec{
+			PodCIDR: &v1alpha1.PodCIDRSpec{
+				To: []string{newRange}, BlockSize: 28,
+				Roll: v1alpha1.RollSpec{Parallel: 4, Timeout: &metav1.Duration{Duration: patience}},
+			},
+			Proof: v1alpha1.ProofSpec{Agents: v1alpha1.AgentsDisabled},
+		},
 	}
 }
 

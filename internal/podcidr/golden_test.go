@@ -86,6 +86,7 @@ func golden(t *testing.T, file string) {
 		Tools:  Tools{Cluster: nowhere, Now: func() time.Time { return time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC) }},
 		Survey: input.Survey, Migration: job.Migration, Findings: findings, Rules: rules,
 	}
+	job.enlist(p)
 	got := map[string]func() string{
 		"findings": func() string { return renderFindings(findings) },
 		"plan":     func() string { return renderPlan(t, p) },

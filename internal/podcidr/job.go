@@ -18,6 +18,7 @@ import (
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/lock"
 	"github.com/replumb/replumb/internal/migration"
+	"github.com/replumb/replumb/internal/proof"
 	"github.com/replumb/replumb/internal/spec"
 	"github.com/replumb/replumb/internal/tier"
 )
@@ -38,6 +39,7 @@ type Job struct {
 	// Holder is who holds the lock. Default: this process.
 	Holder *lock.Holder
 
+	crew     proof.Crew
 	recorded *v1alpha1.Migration
 	access   []cluster.AccessAnswer
 }
@@ -50,12 +52,16 @@ func NewJob(tools Tools, m *v1alpha1.Migration) (*Job, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Job{Tools: tools, Migration: m, Spec: s}, nil
+	j := &Job{Tools: tools, Migration: m, Spec: s}
+	return j, j.agents().Check()
 }
 
 func (j *Job) keeper() *migration.Keeper {
 	return &migration.Keeper{Client: j.Tools.Cluster, Name: j.Spec.Name, Holder: j.Holder, Now: j.Tools.now}
 }
+
+// guarded is the keeper of a run that agents watch, if there are any.
+func (j *Job) guarded(lenient bool) *migration.Keeper { return j.agents().Keep(j.keeper(), lenient) }
 
 // Adopt compares the Migration at hand with the one in the cluster, if there is one, and takes over what that one has
 // settled. A different job under the same name is refused.
@@ -97,6 +103,7 @@ func (j *Job) Examine(ctx context.Context) (*Planner, error) {
 	}
 	p := &Planner{Tools: j.Tools, Survey: survey, Migration: j.Migration.DeepCopy(), Rules: rules, Recorded: j.recorded != nil}
 	p.Migration.Spec.PodCIDR.From = texts(survey.Spec.From)
+	j.enlist(p)
 	if err := p.validateImage(); err != nil {
 		return nil, err
 	}
@@ -159,7 +166,8 @@ func (j *Job) Apply(ctx context.Context, r *engine.Runner) (*Survey, error) {
 			return nil, err
 		}
 	}
-	err = j.keeper().Locked(ctx, "apply", func(ctx context.Context) error {
+	j.agents().Found(p.Findings)
+	err = j.guarded(false).Locked(ctx, "apply", func(ctx context.Context) error {
 		for range maxRounds {
 			over, err := j.applyRound(ctx, r, p)
 			if err != nil || over {
@@ -234,7 +242,7 @@ func (j *Job) Rollback(ctx context.Context, r *engine.Runner) error {
 	if err := j.keeper().MayRun(ctx); err != nil {
 		return err
 	}
-	return j.keeper().Locked(ctx, "rollback", func(ctx context.Context) error {
+	return j.guarded(true).Locked(ctx, "rollback", func(ctx context.Context) error {
 		if err := j.keeper().Desire(ctx, v1alpha1.DesiredRolledBack); err != nil {
 			return err
 		}
@@ -275,7 +283,7 @@ func (j *Job) Finish(ctx context.Context, r *engine.Runner) error {
 	if err != nil || j.Migration.Status.Phase == v1alpha1.PhaseFinished {
 		return err
 	}
-	return j.keeper().Locked(ctx, "finish", func(ctx context.Context) error {
+	return j.guarded(false).Locked(ctx, "finish", func(ctx context.Context) error {
 		if err := j.keeper().Desire(ctx, v1alpha1.DesiredFinished); err != nil {
 			return err
 		}

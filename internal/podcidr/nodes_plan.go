@@ -31,6 +31,7 @@ func (p *Planner) applyOnNodes() *engine.Plan {
 		hook.Apply,
 		engine.Phase{Name: "check", Title: "Check the cluster", Groups: inOrder(&migration.CheckStep{Findings: p.Findings})},
 		engine.Phase{Name: "secure", Title: "Record the migration and back up what it changes", Groups: p.secure()},
+		p.Agents.Phase(p.watched()),
 		engine.Phase{Name: "prepare", Title: "Give what must not pause one more pod", Groups: p.prepare()},
 		engine.Phase{Name: "range", Title: "Have controller managers give nodes no ranges", Groups: p.pauseRanges(forth)},
 		engine.Phase{Name: phaseNodes, Title: "Move nodes to the target, one after the other", Groups: p.nodes(forth)},
@@ -42,6 +43,7 @@ func (p *Planner) applyOnNodes() *engine.Plan {
 func (p *Planner) finishOnNodes() *engine.Plan {
 	return p.plan(
 		hook.Finish,
+		p.Agents.Phase(p.Agents.Install()),
 		engine.Phase{Name: "verify", Title: "See that nothing has an old address", Groups: p.verify(p.spec().From)},
 		engine.Phase{
 			Name: "final", Title: "Pass the point of no return",
@@ -54,6 +56,7 @@ func (p *Planner) finishOnNodes() *engine.Plan {
 func (p *Planner) rollbackOnNodes() *engine.Plan {
 	return p.plan(
 		hook.Rollback,
+		p.Agents.Phase(p.Agents.InstallIfPossible()),
 		engine.Phase{Name: "range", Title: "Have controller managers give nodes no ranges", Groups: p.pauseRanges(back)},
 		engine.Phase{Name: phaseNodes, Title: "Move nodes back, one after the other", Groups: p.nodes(back)},
 		engine.Phase{Name: "repoint", Title: "Have controller managers give the ranges they gave before", Groups: p.repointRanges(back)},
@@ -115,11 +118,16 @@ func (p *Planner) nodes(d direction) []engine.Group {
 					g.Steps = append(g.Steps, s)
 				}
 			}
-			groups = append(groups, g)
+			if len(g.Steps) > 0 {
+				groups = append(groups, g)
+			}
 		}
-		on := func(h *Home) nodeStep { return nodeStep{tools: p.Tools, spec: p.spec(), home: h, direction: d} }
+		on := func(h *Home) nodeStep {
+			return nodeStep{tools: p.Tools, spec: p.spec(), home: h, direction: d, watched: p.Agents != nil}
+		}
 		add(func(h *Home) engine.Step { return &cordonStep{on(h)} })
 		add(func(h *Home) engine.Step { return p.drain(h, d) })
+		add(p.vacate)
 		add(func(h *Home) engine.Step { return &switchNodeStep{on(h)} })
 		add(func(h *Home) engine.Step { return &agentStep{on(h)} })
 		add(func(h *Home) engine.Step { return &renewStep{on(h)} })
@@ -127,6 +135,7 @@ func (p *Planner) nodes(d direction) []engine.Group {
 			groups = append(groups, inOrder(trial)...)
 		}
 		add(func(h *Home) engine.Step { return &uncordonStep{on(h)} })
+		groups = append(groups, p.settled(d, title)...)
 		groups = append(groups, engine.Group{Title: title, Steps: []engine.Step{p.note(title)}})
 	}
 	return groups
@@ -173,5 +182,5 @@ func (p *Planner) tidyOnNodes() []engine.Group {
 	if p.spec().Common.Backups != v1alpha1.BackupsKeep {
 		steps = append(steps, &backup.ForgetStep{Client: p.Tools.client(), Migration: p.spec().Name}, p.namespace().Undo())
 	}
-	return inOrder(steps...)
+	return append(p.Agents.Dismiss(), inOrder(steps...)...)
 }

@@ -26,6 +26,8 @@ type nodeStep struct {
 	spec      Spec
 	home      *Home
 	direction direction
+	// watched says that agents are on nodes: the one that others call leaves with the pods.
+	watched bool
 }
 
 func (s *nodeStep) name() string { return s.home.Node.Name }
@@ -64,7 +66,7 @@ func (s *nodeStep) pods(ctx context.Context) ([]corev1.Pod, error) {
 }
 
 // cordonStep keeps new pods away from a node: by spec.unschedulable those of everybody, by a taint those of DaemonSets too,
-// which pass over the former.
+// which pass over the former. Agents, which tolerate everything, go by a label.
 type cordonStep struct{ nodeStep }
 
 func (s *cordonStep) ID() string    { return "cordon/" + s.name() }
@@ -91,6 +93,12 @@ func (s *cordonStep) mark(n *corev1.Node) {
 	if !slices.ContainsFunc(n.Spec.Taints, moving) {
 		n.Spec.Taints = append(n.Spec.Taints, movingTaint(s.spec.Name))
 	}
+	if s.watched && n.Labels[v1alpha1.LabelAgents] == "" {
+		if n.Labels == nil {
+			n.Labels = map[string]string{}
+		}
+		n.Labels[v1alpha1.LabelAgents] = v1alpha1.HostAgent
+	}
 }
 
 // Verify implements engine.Step. A Node that is gone is kept as it was: with everything.
@@ -99,7 +107,7 @@ func (s *cordonStep) Verify(ctx context.Context) error {
 	if err != nil || n == nil {
 		return err
 	}
-	if !n.Spec.Unschedulable || !slices.ContainsFunc(n.Spec.Taints, moving) {
+	if !n.Spec.Unschedulable || !slices.ContainsFunc(n.Spec.Taints, moving) || s.watched && n.Labels[v1alpha1.LabelAgents] == "" {
 		return engine.NotYet("node %s takes new pods", s.name())
 	}
 	return nil
@@ -107,9 +115,11 @@ func (s *cordonStep) Verify(ctx context.Context) error {
 
 // Preview implements engine.Previewer.
 func (s *cordonStep) Preview() ([]engine.Change, error) {
-	return []engine.Change{{Verb: "patch", Object: "Node " + s.name(), Body: map[string]any{"spec": map[string]any{
-		"unschedulable": true, "taints": []corev1.Taint{movingTaint(s.spec.Name)},
-	}}}}, nil
+	body := map[string]any{"spec": map[string]any{"unschedulable": true, "taints": []corev1.Taint{movingTaint(s.spec.Name)}}}
+	if s.watched {
+		body["metadata"] = map[string]any{"labels": map[string]string{v1alpha1.LabelAgents: v1alpha1.HostAgent}}
+	}
+	return []engine.Change{{Verb: "patch", Object: "Node " + s.name(), Body: body}}, nil
 }
 
 // switchNodeStep makes a Node anew with its next ranges.
@@ -150,10 +160,12 @@ func (s *switchNodeStep) Preview() ([]engine.Change, error) {
 	}, nil
 }
 
-// agents are DaemonSets of pod networks that read the range of their node, by the names that their manifests give them:
+// networkAgents are DaemonSets of pod networks that read the range of their node, by the names that their manifests give them:
 // flannel-io/flannel Documentation/kube-flannel.yml, kubernetes-sigs/kind images/kindnetd, cloudnativelabs/kube-router
 // daemonset/*.yaml. flannel does so when it starts, and at no other time (pkg/subnet/kube).
-func agents() []string { return []string{"kube-flannel-ds", "kube-flannel", "kindnet", "kube-router"} }
+func networkAgents() []string {
+	return []string{"kube-flannel-ds", "kube-flannel", "kindnet", "kube-router"}
+}
 
 // agentStep restarts what on a node has to learn the range anew. Whatever is younger than the Node has.
 type agentStep struct{ nodeStep }
@@ -189,7 +201,7 @@ func (s *agentStep) old(ctx context.Context) (old, unready []corev1.Pod, err err
 
 func (s *agentStep) isAgent(namespace, name string) bool {
 	named := slices.ContainsFunc(s.spec.Agents, func(k client.ObjectKey) bool { return k.Namespace == namespace && k.Name == name })
-	return named || (namespace == metav1.NamespaceSystem || namespace == "kube-flannel") && slices.Contains(agents(), name)
+	return named || (namespace == metav1.NamespaceSystem || namespace == "kube-flannel") && slices.Contains(networkAgents(), name)
 }
 
 func (s *agentStep) Do(ctx context.Context) error {
@@ -293,6 +305,7 @@ func unmark(n *corev1.Node) {
 		n.Spec.Unschedulable = false
 	}
 	n.Spec.Taints = slices.DeleteFunc(n.Spec.Taints, moving)
+	delete(n.Labels, v1alpha1.LabelAgents)
 }
 
 func (s *uncordonStep) Verify(ctx context.Context) error {

@@ -20,6 +20,7 @@ import (
 	"github.com/replumb/replumb/internal/hook"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/nodeipam"
+	"github.com/replumb/replumb/internal/proof"
 	"github.com/replumb/replumb/internal/rollout"
 	"github.com/replumb/replumb/internal/tier"
 	"github.com/replumb/replumb/internal/trial"
@@ -95,6 +96,8 @@ type Planner struct {
 	// HasCRD and Recorded say whether the definition of Migration, and this Migration, are in the cluster already.
 	HasCRD   bool
 	Recorded bool
+	// Agents prove on every node what goes on; nil if there are none.
+	Agents *proof.Party
 	// Proven says that this run has seen new pods get new addresses on every node.
 	Proven bool
 }
@@ -108,6 +111,7 @@ func (p *Planner) Apply() *engine.Plan {
 		hook.Apply,
 		engine.Phase{Name: "check", Title: "Check the cluster", Groups: inOrder(&migration.CheckStep{Findings: p.Findings})},
 		engine.Phase{Name: "secure", Title: "Record the migration and back up what it changes", Groups: p.secure()},
+		p.Agents.Phase(p.watched()),
 		engine.Phase{Name: "prepare", Title: "Give what must not pause one more pod", Groups: p.prepare()},
 		engine.Phase{Name: "add", Title: "Add the target pools", Groups: p.add()},
 		engine.Phase{Name: "canary", Title: "Try the target pools out on every node", Groups: p.canary()},
@@ -130,6 +134,7 @@ func (p *Planner) Finish() *engine.Plan {
 	}
 	return p.plan(
 		hook.Finish,
+		p.Agents.Phase(p.Agents.Install()),
 		engine.Phase{Name: "verify", Title: "See that nothing has an old address", Groups: p.verify(p.spec().From)},
 		engine.Phase{
 			Name: "final", Title: "Pass the point of no return",
@@ -148,6 +153,7 @@ func (p *Planner) Rollback() *engine.Plan {
 	}
 	return p.plan(
 		hook.Rollback,
+		p.Agents.Phase(p.Agents.InstallIfPossible()),
 		engine.Phase{Name: "hold", Title: "Keep what nodes have open through their tunnels", Groups: p.hold(back)},
 		engine.Phase{Name: phaseReopen, Title: "Let new pods get old addresses only", Groups: p.reopen()},
 		engine.Phase{Name: phaseRoll, Title: "Restart pods with new addresses, tier by tier", Groups: p.roll(hook.Rollback, back)},
@@ -337,7 +343,7 @@ func (p *Planner) tidy() []engine.Group {
 	if p.spec().Common.Backups != v1alpha1.BackupsKeep {
 		steps = append(steps, &backup.ForgetStep{Client: p.Tools.client(), Migration: p.spec().Name}, p.namespace().Undo())
 	}
-	return inOrder(steps...)
+	return append(p.Agents.Dismiss(), inOrder(steps...)...)
 }
 
 func inOrder(steps ...engine.Step) []engine.Group {

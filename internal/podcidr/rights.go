@@ -95,7 +95,8 @@ func (j *Job) authorize(ctx context.Context) error {
 	if j.access != nil {
 		return nil
 	}
-	access, err := j.Tools.Cluster.Access(ctx, workRights())
+	work := workRights()
+	access, err := j.Tools.Cluster.Access(ctx, unique(append(work, j.agents().Rights()...)))
 	if err != nil {
 		return err
 	}
@@ -104,7 +105,7 @@ func (j *Job) authorize(ctx context.Context) error {
 	for _, a := range access {
 		if !a.Allowed {
 			denied = append(denied, a.Right)
-			blind = blind || a.Right.Verb == "list" || a.Right.Resource == "migrations"
+			blind = blind || slices.Contains(work, a.Right) && (a.Right.Verb == "list" || a.Right.Resource == "migrations")
 		}
 	}
 	if blind {
@@ -112,6 +113,17 @@ func (j *Job) authorize(ctx context.Context) error {
 	}
 	j.access = access
 	return nil
+}
+
+// unique leaves out what is there already.
+func unique(all []cluster.Right) []cluster.Right {
+	var out []cluster.Right
+	for _, r := range all {
+		if !slices.Contains(out, r) {
+			out = append(out, r)
+		}
+	}
+	return out
 }
 
 // authorizeNodes asks for the rights that only a cluster needs whose Nodes carry the ranges.

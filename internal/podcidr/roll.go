@@ -92,7 +92,7 @@ func (p *Planner) roll(run hook.Run, d direction) []engine.Group {
 		return nil
 	}
 	batches := p.batches(d)
-	var groups []engine.Group
+	groups := p.vanguard(d)
 	for _, name := range p.Rules.Names() {
 		var inside []engine.Group
 		for i := range batches {
@@ -126,6 +126,9 @@ func (p *Planner) batches(d direction) []batch {
 		b.names, b.steps = append(b.names, name), append(b.steps, s)
 	}
 	for _, w := range f.Restarts {
+		if isAgents(&w) {
+			continue // they go before
+		}
 		add(p.tierOf(w.Namespace, w.Name, w.PodLabels), w.String(), p.renew(tools.Restart(w, changes), d))
 	}
 	for _, round := range rollout.Rounds(f.Evictions) {

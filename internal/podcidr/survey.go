@@ -230,7 +230,8 @@ func (s *Survey) TunnelsIn(all []netip.Prefix) []string {
 
 // Counts of pods, for the status.
 func (s *Survey) Counts() v1alpha1.Counts {
-	old, arrived := len(s.PodsIn(s.Spec.From)), len(s.PodsIn(s.Spec.To))
+	count := func(in []netip.Prefix) int { return len(slices.DeleteFunc(s.PodsIn(in), isAgent)) }
+	old, arrived := count(s.Spec.From), count(s.Spec.To)
 	return v1alpha1.Counts{Total: old + arrived, Moved: arrived}
 }
 

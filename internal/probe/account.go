@@ -59,11 +59,5 @@ func (a *Account) Stats() Stats {
 	return total
 }
 
-// Losses are the first stretches in which requests failed, as Series.Losses has them, and how many there were beyond these.
-func (a *Account) Losses() (first []Loss, more int) { return a.losses, a.moreLosses }
-
-// Stalls are the first stalls, as Series.Stalls has them, and how many there were beyond these.
-func (a *Account) Stalls() (first []Stall, more int) { return a.stalls, a.moreStalls }
-
 // Latest is the window that was added last.
 func (a *Account) Latest() (w Window, ok bool) { return a.last, a.windows > 0 }

@@ -237,8 +237,8 @@ func TestAccountIsTheSeries(t *testing.T) {
 		got.LongestGap != want.LongestGap {
 		t.Errorf("stats = %+v, want %+v", got, want)
 	}
-	losses, moreLosses := account.Losses()
-	stalls, moreStalls := account.Stalls()
+	losses, moreLosses := account.losses, account.moreLosses
+	stalls, moreStalls := account.stalls, account.moreStalls
 	if !reflect.DeepEqual(losses, series.Losses()) || !reflect.DeepEqual(stalls, series.Stalls()) || moreLosses+moreStalls > 0 {
 		t.Errorf("losses %+v, stalls %+v; want %+v, %+v", losses, stalls, series.Losses(), series.Stalls())
 	}
@@ -258,8 +258,8 @@ func TestAccountIsBounded(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	losses, moreLosses := account.Losses()
-	stalls, moreStalls := account.Stalls()
+	losses, moreLosses := account.losses, account.moreLosses
+	stalls, moreStalls := account.stalls, account.moreStalls
 	if len(losses) != keptStretches || moreLosses != 50 || len(stalls) != keptStretches || moreStalls != keptStretches+100 {
 		t.Errorf("losses %d and %d, stalls %d and %d", len(losses), moreLosses, len(stalls), moreStalls)
 	}

@@ -55,21 +55,3 @@ func Describe(l *v1alpha1.Loss) string {
 }
 
 const precise = "15:04:05.000Z"
-
-// SilentError says that an agent has not been heard of for too long, so that nothing is known of its node.
-type SilentError struct {
-	Node string
-	// Reason is what is known of why.
-	Reason string
-	For    time.Duration
-}
-
-func (e *SilentError) Error() string {
-	return fmt.Sprintf("the agents on node %s have not reported for %s: %s", e.Node, e.For.Round(time.Second), e.Reason)
-}
-
-// Advice is what to do about it.
-func (e *SilentError) Advice() string {
-	return "mend what keeps them (kubectl -n " + v1alpha1.SystemNamespace + " get pods -o wide), then run the same command again; " +
-		"without agents, it goes on with apply --without-agent, and nothing is probed"
-}

@@ -31,7 +31,7 @@ const (
 // samples gather windows of many nodes.
 type samples struct {
 	open map[sampleKey]*gathering
-	told map[counterKey]int64
+	told map[toldKey]int64
 	// newest is the latest end of a window.
 	newest int64
 }
@@ -41,6 +41,9 @@ type sampleKey struct {
 	probe string
 }
 
+// toldKey is a probe of a node.
+type toldKey struct{ node, probe string }
+
 type gathering struct {
 	sent, failed int
 	stats        []probe.Stats
@@ -49,11 +52,11 @@ type gathering struct {
 // take adds the windows of a report that are new, and returns the samples that are complete.
 func (s *samples) take(r *v1alpha1.NodeReport) []Sample {
 	if s.open == nil {
-		s.open, s.told = map[sampleKey]*gathering{}, map[counterKey]int64{}
+		s.open, s.told = map[sampleKey]*gathering{}, map[toldKey]int64{}
 	}
 	for i := range r.Status.Probes {
 		p := &r.Status.Probes[i]
-		key := counterKey{r.Name, p.Name}
+		key := toldKey{r.Name, p.Name}
 		for _, w := range p.Recent {
 			if w.End <= s.told[key] {
 				continue

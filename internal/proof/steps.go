@@ -2,12 +2,16 @@ package proof
 
 import (
 	"context"
+	"fmt"
+	"slices"
 	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/agents"
 	"github.com/replumb/replumb/internal/engine"
 )
 
@@ -17,16 +21,28 @@ const moment = 2 * time.Second
 // Steady is the step after which losses count: every agent on a ready node has had all its probes answered for a while.
 type Steady struct {
 	Watch *Watch
+	// Name of what it comes after, where there is more than one.
+	Name  string
 	Limit time.Duration
 }
 
 var _ engine.Waiter = (*Steady)(nil)
 
 // ID implements engine.Step.
-func (*Steady) ID() string { return "agents/steady" }
+func (s *Steady) ID() string {
+	if s.Name != "" {
+		return "agents/steady/" + s.Name
+	}
+	return "agents/steady"
+}
 
 // Title implements engine.Step.
-func (*Steady) Title() string { return "See every probe answered from every node" }
+func (s *Steady) Title() string {
+	if s.Name != "" {
+		return "See every probe answered from every node after " + s.Name
+	}
+	return "See every probe answered from every node"
+}
 
 // Waits implements engine.Waiter.
 func (*Steady) Waits() {}
@@ -36,7 +52,11 @@ func (s *Steady) Deadline() time.Duration { return s.Limit }
 
 // State implements engine.Step: what an earlier run saw says nothing of now.
 func (s *Steady) State(ctx context.Context) (engine.State, error) {
-	if len(s.missing(ctx, 0)) == 0 {
+	missing, err := s.missing(ctx, 0)
+	switch {
+	case err != nil:
+		return engine.Unknown, err
+	case len(missing) == 0:
 		return engine.Done, nil
 	}
 	return engine.Pending, nil
@@ -47,20 +67,73 @@ func (*Steady) Do(context.Context) error { return nil }
 
 // Verify implements engine.Step.
 func (s *Steady) Verify(ctx context.Context) error {
-	if missing := s.missing(ctx, moment); len(missing) > 0 {
+	missing, err := s.missing(ctx, moment)
+	if err == nil && len(missing) > 0 {
 		return engine.NotYet("%s", strings.Join(missing[:min(len(missing), namedLosses)], "; "))
 	}
-	return nil
+	return err
 }
 
-func (s *Steady) missing(ctx context.Context, moment time.Duration) []string {
+// missing names what is not settled, by the nodes there are now.
+func (s *Steady) missing(ctx context.Context, moment time.Duration) ([]string, error) {
 	s.Watch.Expect()
-	return s.Watch.until(ctx, moment, func(t *Tally) []string {
-		if !s.Watch.listed {
-			return []string{"nodes have not been listed yet"}
+	if err := s.Watch.list(ctx); err != nil {
+		return nil, err
+	}
+	return s.Watch.until(ctx, moment, func(t *Tally) []string { return t.Unsettled(s.Watch.due()) }), nil
+}
+
+// Vacated is the step that waits until no agent is on a node any more that must not be: until then others may call what is about to have
+// no address there.
+type Vacated struct {
+	Watch *Watch
+	Node  string
+	Limit time.Duration
+}
+
+var _ engine.Waiter = (*Vacated)(nil)
+
+// ID implements engine.Step.
+func (s *Vacated) ID() string { return "agents/vacate/" + s.Node }
+
+// Title implements engine.Step.
+func (s *Vacated) Title() string { return "See that agents leave node " + s.Node }
+
+// Waits implements engine.Waiter.
+func (*Vacated) Waits() {}
+
+// Deadline implements engine.Timed.
+func (s *Vacated) Deadline() time.Duration { return s.Limit }
+
+// State implements engine.Step.
+func (*Vacated) State(context.Context) (engine.State, error) { return engine.Pending, nil }
+
+// Do implements engine.Step.
+func (*Vacated) Do(context.Context) error { return nil }
+
+// Verify implements engine.Step. A node that is gone has no agents.
+func (s *Vacated) Verify(ctx context.Context) error {
+	if err := s.Watch.list(ctx); err != nil {
+		return err
+	}
+	stay, there := s.Watch.staying(s.Node)
+	if !there {
+		return nil
+	}
+	pods := &corev1.PodList{}
+	ours := []client.ListOption{
+		client.InNamespace(v1alpha1.SystemNamespace), client.MatchingFields{"spec.nodeName": s.Node},
+		client.MatchingLabels{v1alpha1.LabelMigration: s.Watch.Migration},
+	}
+	if err := s.Watch.Client.List(ctx, pods, ours...); err != nil {
+		return fmt.Errorf("pods of agents on node %s: %w", s.Node, err)
+	}
+	for i := range pods.Items {
+		if o := agents.OriginOf(&pods.Items[i]); o != "" && !slices.Contains(stay, o) {
+			return engine.NotYet("pod %s is still on node %s", pods.Items[i].Name, s.Node)
 		}
-		return t.Unsettled(s.Watch.ready())
-	})
+	}
+	return nil
 }
 
 // Expect says that from now on every ready node has to report.

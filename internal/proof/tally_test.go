@@ -77,7 +77,7 @@ func (s *script) counted(sent, failed int64) {
 
 func (s *script) unsettled(want int) {
 	s.Helper()
-	if got := s.tally.Unsettled([]string{"n"}); len(got) != want {
+	if got := s.tally.Unsettled([]Agent{{"n", v1alpha1.FromHost}, {"n", v1alpha1.FromPod}}); len(got) != want {
 		s.Errorf("unsettled: %q, want %d", got, want)
 	}
 }
@@ -186,16 +186,16 @@ func TestSilence(t *testing.T) {
 	s := newScript(t)
 	s.tick(0, true)
 	at := s.now
-	if got := s.tally.Silence("n", begin, at.Add(time.Minute)); got != time.Minute {
+	if got := s.tally.Silence(Agent{"n", v1alpha1.FromPod}, begin, at.Add(time.Minute)); got != time.Minute {
 		t.Errorf("silent for %s", got)
 	}
 	s.sequence-- // the same report again is no sign of life
 	s.now = at
 	s.tick(0, true)
-	if got := s.tally.Silence("n", begin, at.Add(time.Minute)); got != time.Minute {
+	if got := s.tally.Silence(Agent{"n", v1alpha1.FromPod}, begin, at.Add(time.Minute)); got != time.Minute {
 		t.Errorf("silent for %s", got)
 	}
-	if got := s.tally.Silence("never", at, at.Add(time.Second)); got != time.Second {
+	if got := s.tally.Silence(Agent{"never", v1alpha1.FromPod}, at, at.Add(time.Second)); got != time.Second {
 		t.Errorf("silent for %s", got)
 	}
 }
@@ -219,5 +219,67 @@ func TestBarrierAndLeaving(t *testing.T) {
 	s.tally.Forget("n")
 	if got := s.tally.Behind("1", []string{"n"}); fmt.Sprint(got) != "[n]" {
 		t.Errorf("behind: %v", got)
+	}
+}
+
+// TestTroubleIsSilence: an agent that says all the time that it cannot see is as good as none.
+func TestTroubleIsSilence(t *testing.T) {
+	s := newScript(t)
+	s.tick(0, true)
+	for range 3 {
+		s.tick(0, true, func(r *v1alpha1.NodeReport) { r.Status.Agents[1].Problem = "blind" })
+	}
+	if quiet := s.tally.Silence(Agent{"n", v1alpha1.FromPod}, begin, s.now); quiet != 6*time.Second {
+		t.Errorf("in trouble, and silent for %s", quiet)
+	}
+	s.tick(0, true)
+	if quiet := s.tally.Silence(Agent{"n", v1alpha1.FromPod}, begin, s.now); quiet != 0 {
+		t.Errorf("well, and silent for %s", quiet)
+	}
+}
+
+// TestInstancesTakeTurns: where pods are restarted two instances report in turns for a while. Each counts from its own beginning, and what
+// either loses is lost.
+func TestInstancesTakeTurns(t *testing.T) {
+	s := newScript(t)
+	for range 3 {
+		s.tick(0, true)
+	}
+	s.unsettled(0)
+	s.counted(20, 0)
+	younger := &script{T: t, tally: s.tally, now: s.now, instance: "b", window: s.window}
+	younger.tick(0, true)
+	s.unsettled(2)
+	if fresh := s.tick(1, true); len(fresh) != 2 {
+		t.Errorf("of what the older one loses meanwhile is told: %v", fresh)
+	}
+	s.counted(40, 2)
+	younger.tick(0, true)
+	s.unsettled(0)
+	younger.tick(2, true)
+	s.counted(60, 6)
+	s.tick(0, true)
+	s.counted(80, 6)
+}
+
+// TestExcused: nothing is held against a node whose pods leave it, and all is once everything has been answered there again.
+func TestExcused(t *testing.T) {
+	s := newScript(t)
+	for range 3 {
+		s.tick(0, true)
+	}
+	s.tally.Excuse("n", true)
+	if fresh := s.tick(4, true); len(fresh) > 0 {
+		t.Errorf("lost: %v", fresh)
+	}
+	for range 3 {
+		s.tick(0, true)
+	}
+	s.tally.Excuse("n", false)
+	s.counted(20, 0)
+	s.tick(0, true)
+	s.unsettled(0)
+	if fresh := s.tick(1, true); len(fresh) != 2 {
+		t.Errorf("lost: %v", fresh)
 	}
 }

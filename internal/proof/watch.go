@@ -2,22 +2,19 @@ package proof
 
 import (
 	"context"
-	"errors"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/watch"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
-	"github.com/replumb/replumb/internal/cluster"
+	"github.com/replumb/replumb/internal/agents"
+	"github.com/replumb/replumb/internal/check"
 )
 
 const (
@@ -29,12 +26,14 @@ const (
 	again = 500 * time.Millisecond
 )
 
-// Observer is told of losses at once, of requests per probe and stretch of time, over all nodes, and of who uses old addresses on a
-// node, as often as its agent says so.
+// Observer is told of losses at once, of requests per probe and stretch of time, over all nodes, of who uses old addresses on a
+// node, as often as its agent says so, and of what checks found.
 type Observer interface {
 	Loss(loss v1alpha1.Loss)
 	Sample(sample Sample)
 	Clients(node string, clients []v1alpha1.OldAddressClient)
+	// Findings are those of a look at the cluster.
+	Findings(all check.Findings)
 }
 
 // Watch follows the NodeReports of a migration while a run goes on, and stops the run when more is lost than its budget, or when an
@@ -48,8 +47,6 @@ type Watch struct {
 	Patience time.Duration
 	// Now is the clock. Default: time.Now.
 	Now func() time.Time
-	// Reason, if set, finds out why a node is silent.
-	Reason func(ctx context.Context, node string) string
 	// Observer, if set, is told of what is seen.
 	Observer Observer
 	// Status, if set, changes the status of the Migration.
@@ -57,23 +54,25 @@ type Watch struct {
 	// Lenient watches and tells, and never stops a run: on the way back there is no better place to stop at.
 	Lenient bool
 
-	mu      sync.Mutex
+	mu sync.Mutex
+	// reason finds out why an agent is silent; nil if nobody does.
+	reason  func(ctx context.Context, node string, origin v1alpha1.ProbeOrigin) agents.Silent
 	tally   *Tally
 	samples samples
 	nodes   []corev1.Node
 	listed  bool
-	since   map[string]time.Time
+	since   map[Agent]time.Time
 	changed chan struct{}
 	// expecting is true from when agents have to be there.
 	expecting bool
 	wrote     time.Time
 }
 
-// Start follows until stop is called. The context it returns is cancelled, with a *LossError or *SilentError as its cause, when the run
+// Start follows until stop is called. The context it returns is cancelled, with a *LossError or *agents.SilentError as its cause, when the run
 // must not go on.
 func (w *Watch) Start(ctx context.Context) (guarded context.Context, stop func()) {
 	w.mu.Lock()
-	w.tally, w.changed, w.since, w.expecting = NewTally(), make(chan struct{}), map[string]time.Time{}, false
+	w.tally, w.changed, w.since, w.expecting = NewTally(), make(chan struct{}), map[Agent]time.Time{}, false
 	w.samples, w.listed = samples{}, false
 	w.mu.Unlock()
 	guarded, cancel := context.WithCancelCause(ctx)
@@ -193,112 +192,6 @@ func (w *Watch) tell(samples []Sample, losses []v1alpha1.Loss) {
 	for _, l := range losses {
 		w.Observer.Loss(l)
 	}
-}
-
-// look sees to it that every ready node is heard of, and writes down what there is.
-func (w *Watch) look(ctx context.Context, cancel context.CancelCauseFunc) {
-	_ = wait.PollUntilContextCancel(ctx, lookEvery, true, func(ctx context.Context) (bool, error) {
-		nodes := &corev1.NodeList{}
-		if err := w.Client.List(ctx, nodes); err != nil {
-			w.pardon()
-			return false, nil //nolint:nilerr // an API server that is away keeps agents from reporting, too
-		}
-		if silent := w.silent(nodes.Items); silent != nil && !w.Lenient {
-			if w.Reason != nil {
-				silent.Reason = w.Reason(ctx, silent.Node)
-			}
-			cancel(silent)
-		}
-		w.mu.Lock()
-		due := w.now().Sub(w.wrote) >= writeEvery
-		w.mu.Unlock()
-		if due {
-			w.write(ctx)
-		}
-		return false, nil
-	})
-}
-
-// pardon begins to count silence anew.
-func (w *Watch) pardon() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for node := range w.since {
-		w.since[node] = w.now()
-	}
-}
-
-// silent is the first ready node whose agents have not reported for too long.
-func (w *Watch) silent(nodes []corev1.Node) *SilentError {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.nodes, w.listed = nodes, true
-	now := w.now()
-	for i := range nodes {
-		n := &nodes[i]
-		if !cluster.NodeReady(n) || !w.expecting {
-			w.since[n.Name] = now
-			continue
-		}
-		if _, known := w.since[n.Name]; !known {
-			w.since[n.Name] = now
-		}
-		if quiet := w.tally.Silence(n.Name, w.since[n.Name], now); quiet > w.Patience {
-			return &SilentError{Node: n.Name, Reason: "nothing is known of why", For: quiet}
-		}
-	}
-	return nil
-}
-
-// write brings status.proof up to date. It is a courtesy: a write that fails is made up for by the next.
-func (w *Watch) write(ctx context.Context) {
-	if w.Status == nil {
-		return
-	}
-	w.mu.Lock()
-	proof := w.state()
-	w.wrote = w.now()
-	w.mu.Unlock()
-	if proof == nil {
-		return
-	}
-	err := w.Status(ctx, func(st *v1alpha1.MigrationStatus) { st.Proof = proof })
-	if err != nil && !apierrors.IsNotFound(err) && !meta.IsNoMatchError(err) && !errors.Is(err, context.Canceled) {
-		return
-	}
-}
-
-// state is what there is to write down; nil as long as there are no agents. The caller holds the lock.
-func (w *Watch) state() *v1alpha1.ProofStatus {
-	if !w.expecting && len(w.tally.agents) == 0 {
-		return nil
-	}
-	st := &v1alpha1.ProofStatus{Sent: w.tally.Sent, Failed: w.tally.Failed, Losses: slices.Clone(w.tally.Losses)}
-	for i := range w.nodes {
-		n := &w.nodes[i]
-		switch {
-		case !cluster.NodeReady(n):
-			st.Silent = append(st.Silent, n.Name+": the node is not ready")
-		case w.tally.reports[n.Name] == nil:
-			st.Silent = append(st.Silent, n.Name+": no report")
-		default:
-			st.Nodes++
-		}
-	}
-	st.Silent = st.Silent[:min(len(st.Silent), 64)]
-	return st
-}
-
-// ready names the nodes that are.
-func (w *Watch) ready() []string {
-	var names []string
-	for i := range w.nodes {
-		if cluster.NodeReady(&w.nodes[i]) {
-			names = append(names, w.nodes[i].Name)
-		}
-	}
-	slices.SortFunc(names, strings.Compare)
-	return names
 }
 
 // until waits for news as long as a condition does not hold, but not for longer than a moment, and returns what is missing.

@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/agents"
 	"github.com/replumb/replumb/internal/apitest"
 	"github.com/replumb/replumb/internal/cluster"
 	"github.com/replumb/replumb/internal/engine"
@@ -164,17 +165,15 @@ func TestWatch(t *testing.T) {
 		p := p.in(t)
 		p.watch = &proof.Watch{
 			Client: p.server.Cluster, Migration: "move", Patience: 2 * time.Second,
-			Reason: func(context.Context, string) string { return "it sleeps" },
 		}
+		p.watch.Ask(func(_ context.Context, node string, origin v1alpha1.ProbeOrigin) agents.Silent {
+			return agents.Silent{Node: node, Origin: origin, Reason: "it sleeps"}
+		})
 		ctx, stop := p.watch.Start(t.Context())
 		defer stop()
 		p.steady(ctx)
-		var silent *proof.SilentError
-		if err := p.ended(
-			ctx,
-			20*time.Second,
-		); !errors.As(err, &silent) || silent.Node != "a" ||
-			!strings.Contains(err.Error(), "it sleeps") {
+		var silent *agents.SilentError
+		if err := p.ended(ctx, 20*time.Second); !errors.As(err, &silent) || !strings.Contains(err.Error(), "node a: it sleeps") {
 			t.Errorf("ended with %v", err)
 		}
 	})

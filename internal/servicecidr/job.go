@@ -14,7 +14,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/replumb/replumb/api/v1alpha1"
-	"github.com/replumb/replumb/internal/agents"
 	"github.com/replumb/replumb/internal/bridge"
 	"github.com/replumb/replumb/internal/check"
 	"github.com/replumb/replumb/internal/cluster"
@@ -40,7 +39,7 @@ type Job struct {
 	// LeaveClients has finish not wait until nobody uses old addresses.
 	LeaveClients bool
 
-	watch      *proof.Watch
+	crew       proof.Crew
 	observer   Observer
 	access     []cluster.AccessAnswer
 	inspection *cluster.Inspection
@@ -114,11 +113,7 @@ func (j *Job) authorize(ctx context.Context) error {
 	if j.access != nil {
 		return nil
 	}
-	rights := Rights()
-	if j.agentImage() != "" {
-		rights = append(rights, agents.Rights()...)
-	}
-	access, err := j.Tools.Cluster.Access(ctx, rights)
+	access, err := j.Tools.Cluster.Access(ctx, append(Rights(), j.agents().Rights()...))
 	if err != nil {
 		return err
 	}

@@ -13,7 +13,6 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/addr"
-	"github.com/replumb/replumb/internal/agents"
 	"github.com/replumb/replumb/internal/backup"
 	"github.com/replumb/replumb/internal/bridge"
 	"github.com/replumb/replumb/internal/check"
@@ -60,9 +59,8 @@ type Planner struct {
 	CanFreeze bool
 	// Distribution is what the instructions of gates depend on.
 	Distribution cluster.Distribution
-	// Agents prove on every node what goes on, and Watch follows them; nil if there are none.
-	Agents *agents.Set
-	Watch  *proof.Watch
+	// Agents prove on every node what goes on; nil if there are none.
+	Agents *proof.Party
 	// Observer, if set, is told of Services that have moved.
 	Observer Observer
 	// LeaveClients has finish not wait for those who still use old addresses.
@@ -105,7 +103,7 @@ func (p *Planner) Apply() *engine.Plan {
 	phases := []engine.Phase{
 		{Name: "check", Title: "Check the cluster", Groups: single(&migration.CheckStep{Findings: p.Findings})},
 		{Name: "secure", Title: "Record the migration, back up and freeze what it changes", Groups: p.secure()},
-		{Name: phaseAgents, Title: "Watch from every node", Groups: p.agentsIfNeeded()},
+		p.Agents.Phase(p.agentsIfNeeded()),
 		{Name: "extend", Title: "Add the target range", Groups: p.extend()},
 		{Name: "canary", Title: "Move a throw-away Service first", Groups: p.canary()},
 		{Name: "move", Title: "Move Services, tier by tier, batch by batch", Groups: p.move()},
@@ -121,7 +119,7 @@ func (p *Planner) Apply() *engine.Plan {
 func (p *Planner) Finish() *engine.Plan {
 	return p.plan(
 		hook.Finish,
-		engine.Phase{Name: phaseAgents, Title: "Watch from every node", Groups: p.agents()},
+		p.Agents.Phase(p.Agents.Install()),
 		engine.Phase{Name: "drain", Title: "Let clients forget old addresses", Groups: single(p.drain())},
 		engine.Phase{Name: "soak", Title: "See that nobody uses old addresses", Groups: p.soak()},
 		engine.Phase{Name: "verify", Title: "Verify every moved Service", Groups: p.each(func(e *Entry) engine.Step {
@@ -139,7 +137,7 @@ func (p *Planner) Finish() *engine.Plan {
 			})...,
 		)},
 		engine.Phase{Name: "prove", Title: "Prove that every node knows the new addresses", Groups: p.proveReleased()},
-		engine.Phase{Name: "tidy", Title: "Remove what is left", Groups: slices.Concat(p.dismiss(), p.tidy(), p.handOver(), p.leave())},
+		engine.Phase{Name: "tidy", Title: "Remove what is left", Groups: slices.Concat(p.Agents.Dismiss(), p.tidy(), p.handOver(), p.leave())},
 	)
 }
 
@@ -148,7 +146,7 @@ func (p *Planner) Finish() *engine.Plan {
 func (p *Planner) Rollback() *engine.Plan {
 	return p.plan(
 		hook.Rollback,
-		engine.Phase{Name: phaseAgents, Title: "Watch from every node", Groups: p.agents()},
+		p.Agents.Phase(p.Agents.InstallIfPossible()),
 		engine.Phase{Name: "reopen", Title: "Open the old range again", Groups: p.reopen()},
 		engine.Phase{Name: "return", Title: "Return Services, tier by tier, batch by batch", Groups: p.giveBack()},
 		engine.Phase{Name: phaseKubelets, Title: "Have kubelets name the old cluster DNS address", Groups: p.kubelets(back)},
@@ -161,7 +159,7 @@ func (p *Planner) Rollback() *engine.Plan {
 				return &releaseStep{tools: p.Tools, migration: p.spec().Name, entry: e, at: e.Old}
 			})...,
 		)},
-		engine.Phase{Name: "tidy", Title: "Remove what is left", Groups: slices.Concat(p.dismiss(), p.tidy(), p.leave())},
+		engine.Phase{Name: "tidy", Title: "Remove what is left", Groups: slices.Concat(p.Agents.Dismiss(), p.tidy(), p.leave())},
 		engine.Phase{Name: "withdraw", Title: "Remove the ranges of the migration", Groups: p.withdraw()},
 	)
 }

@@ -1,116 +1,66 @@
 package servicecidr
 
 import (
-	"cmp"
 	"time"
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/addr"
 	"github.com/replumb/replumb/internal/agents"
 	"github.com/replumb/replumb/internal/bridge"
-	"github.com/replumb/replumb/internal/check"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/proof"
 )
 
 // phaseAgents puts agents on nodes. What comes after it is planned anew if they had no Service to call.
-const phaseAgents = "agents"
+const phaseAgents = agents.Phase
 
-// agentImage is what agents run; empty if there are to be none.
-func (j *Job) agentImage() string {
-	if j.Spec.Common.Proof.Agents == v1alpha1.AgentsDisabled || j.Spec.Mode == v1alpha1.ModeExtend {
-		return ""
-	}
-	return cmp.Or(j.Spec.Common.Proof.Image, j.Tools.Image)
+// agents are those that watch the migration.
+func (j *Job) agents() *proof.Crew {
+	c := &j.crew
+	c.Cluster, c.Migration, c.Spec, c.Own, c.Now = j.Tools.Cluster, j.Spec.Name, j.Spec.Common.Proof, j.Tools.Image, j.Tools.Now
+	c.None = j.Spec.Mode == v1alpha1.ModeExtend
+	return c
 }
 
-// hasImage refuses agents that there is no image for.
+// hasImage refuses agents that there is no image for, and barriers that need agents where there are none.
 func (j *Job) hasImage() error {
-	needed := j.Spec.Common.Proof.Agents == v1alpha1.AgentsEnabled || j.Spec.Barrier == v1alpha1.BarrierAgent
-	switch {
-	case j.agentImage() != "" || j.Spec.Mode == v1alpha1.ModeExtend || !needed:
-		return nil
-	case j.Spec.Common.Proof.Agents == v1alpha1.AgentsDisabled:
+	c := j.agents()
+	if j.Spec.Barrier != v1alpha1.BarrierAgent || c.None {
+		return c.Check()
+	}
+	if c.Spec.Agents == v1alpha1.AgentsDisabled {
 		return &SpecError{
 			Field: "spec.serviceCIDR.barrier.mode", Problem: "is Agent, and there are to be no agents",
 			Hint: "set barrier.mode: HealthCheck, or let spec.proof.agents be Enabled",
 		}
 	}
-	return &SpecError{
-		Field: "spec.proof.image", Problem: "is empty, and this build of replumb knows of no image of its own",
-		Hint: "name an image that nodes can pull, or set spec.proof.agents: Disabled",
-	}
+	c.Spec.Agents = v1alpha1.AgentsEnabled
+	return c.Check()
 }
 
 // enlist makes the agents of a job, and what follows them; neither, if there are to be none.
 func (j *Job) enlist(p *Planner, nodes int) {
-	image := j.agentImage()
-	if image == "" {
+	p.Agents = j.agents().Muster(nodes)
+	if p.Agents == nil {
 		return
 	}
-	j.guard()
-	p.Watch = j.watch
-	p.Agents = &agents.Set{
-		Cluster: j.Tools.Cluster, Migration: j.Spec.Name, Image: image, Domain: j.Spec.Domain, Wait: j.proofWait(), Now: j.Tools.Now,
-		Interval: interval(nodes),
-	}
+	p.Agents.Domain = j.Spec.Domain
 	if len(p.Survey.Pending()) > 0 {
 		p.Agents.Pool = addr.NewPool(p.Survey.Spec.From, p.Survey.Used)
 	}
-	j.watch.Reason = p.Agents.Reason
-}
-
-// interval is how often agents report: so often that API servers take twenty reports a second, in steps, so that agents need not be
-// restarted when a node joins.
-func interval(nodes int) time.Duration {
-	every := 2 * time.Second
-	for every < time.Duration(nodes)*time.Second/10 {
-		every *= 2
-	}
-	return every
-}
-
-// guard is what follows the agents; nil if there are none.
-func (j *Job) guard() *proof.Watch {
-	if j.agentImage() == "" || j.Tools.Cluster == nil {
-		return nil
-	}
-	if j.watch == nil {
-		j.watch = &proof.Watch{
-			Client: j.Tools.Cluster, Migration: j.Spec.Name, Budget: j.Spec.Common.Proof.Budget, Patience: j.proofWait(), Now: j.Tools.Now,
-			Status: j.keeper().Status,
-		}
-	}
-	if j.observer != nil {
-		j.watch.Observer = j.observer
-	}
-	return j.watch
 }
 
 // Observer is told of what happens in runs beside their events.
 type Observer interface {
 	proof.Observer
-	// Findings are those of a look at the cluster.
-	Findings(all check.Findings)
 	// Moved is called for a Service that has arrived at another address, forward or back.
 	Moved(service, from, to, strategy string, at time.Time, took time.Duration)
 }
 
 // Observe has somebody told of what happens while runs go on.
-func (j *Job) Observe(o Observer) { j.observer = o }
-
-// found tells of findings.
-func (j *Job) found(all check.Findings) {
-	if j.observer != nil {
-		j.observer.Findings(all)
-	}
-}
-
-func (j *Job) proofWait() time.Duration {
-	if w := j.Spec.Common.Proof.Wait; w != nil {
-		return w.Duration
-	}
-	return 2 * time.Minute
+func (j *Job) Observe(o Observer) {
+	j.observer = o
+	j.crew.Observe(o)
 }
 
 // soakFor is how long old addresses must have been unused.
@@ -121,20 +71,12 @@ func (p *Planner) soakFor() time.Duration {
 	return time.Minute
 }
 
-// agents puts agents on every node, and sees that all is well before anything is changed.
-func (p *Planner) agents() []engine.Group {
-	if p.Agents == nil {
-		return nil
-	}
-	return append(p.Agents.Install(), single(&proof.Steady{Watch: p.Watch, Limit: p.Agents.Wait})...)
-}
-
 // agentsIfNeeded does without when apply has nothing left to do.
 func (p *Planner) agentsIfNeeded() []engine.Group {
 	if p.idle() {
 		return nil
 	}
-	return p.agents()
+	return p.Agents.Install()
 }
 
 // vanguard moves the Service that agents call, before any other: under their requests, from every node.
@@ -165,17 +107,17 @@ func (p *Planner) rearguard() []engine.Group {
 
 // connect has every node connect to the Services of a batch.
 func (p *Planner) connect(b *batch) []engine.Group {
-	if p.Watch == nil {
+	if p.Agents == nil {
 		return nil
 	}
 	return []engine.Group{{Title: b.String(), Steps: []engine.Step{
-		&proof.Connected{Watch: p.Watch, Name: b.String(), Limit: max(time.Minute, p.spec().BarrierWait)},
+		&proof.Connected{Watch: p.Agents.Watch, Name: b.String(), Limit: max(time.Minute, p.spec().BarrierWait)},
 	}}}
 }
 
 // soak waits until nobody uses old addresses.
 func (p *Planner) soak() []engine.Group {
-	if p.Watch == nil || p.LeaveClients {
+	if p.Agents == nil || p.LeaveClients {
 		return nil
 	}
 	return single(&proof.Soak{
@@ -190,29 +132,21 @@ func (p *Planner) soak() []engine.Group {
 
 // hush has agents leave addresses alone that are about to go.
 func (p *Planner) hush(going func(*Entry) string) []engine.Group {
-	if p.Watch == nil {
+	if p.Agents == nil {
 		return nil
 	}
 	all := map[string]bool{}
 	for _, e := range p.Survey.everything() {
 		all[going(e)] = true
 	}
-	return single(&proof.Leave{Watch: p.Watch, Addresses: all, Limit: p.Agents.Wait})
-}
-
-// dismiss takes the agents away.
-func (p *Planner) dismiss() []engine.Group {
-	if p.Agents == nil {
-		return nil
-	}
-	return inOrder(append([]engine.Step{&proof.Dismiss{Watch: p.Watch}}, p.Agents.Remove()...)...)
+	return single(&proof.Leave{Watch: p.Agents.Watch, Addresses: all, Limit: p.Agents.Wait})
 }
 
 // witness is who tells that nodes know a sentinel.
 func (p *Planner) witness() bridge.Witness {
 	mode := p.spec().Barrier
-	if p.Watch != nil && (mode == v1alpha1.BarrierAgent || mode == "") {
-		return p.Watch
+	if p.Agents != nil && (mode == v1alpha1.BarrierAgent || mode == "") {
+		return p.Agents.Watch
 	}
 	return bridge.HealthChecks{Probe: p.Tools.Probe}
 }

@@ -43,7 +43,7 @@ func (j *Job) Apply(ctx context.Context, r *engine.Runner) (*Survey, error) {
 		}
 	}
 	var after *Survey
-	j.found(p.Findings)
+	j.agents().Found(p.Findings)
 	err = j.guarded(false).Locked(ctx, "apply", func(ctx context.Context) error {
 		for range maxRounds {
 			over, err := j.applyRound(ctx, r, p)
@@ -308,20 +308,11 @@ func (j *Job) intact(s *Survey) error {
 
 // keeper keeps the Migration in the cluster.
 func (j *Job) keeper() *migration.Keeper {
-	k := &migration.Keeper{Client: j.Tools.Cluster, Name: j.Spec.Name, Holder: j.Holder, Now: j.Tools.now}
-	if j.watch != nil {
-		k.Guard = j.watch
-	}
-	return k
+	return &migration.Keeper{Client: j.Tools.Cluster, Name: j.Spec.Name, Holder: j.Holder, Now: j.Tools.now}
 }
 
 // guarded is the keeper of a run that agents watch, if there are any.
-func (j *Job) guarded(lenient bool) *migration.Keeper {
-	if w := j.guard(); w != nil {
-		w.Lenient = lenient
-	}
-	return j.keeper()
-}
+func (j *Job) guarded(lenient bool) *migration.Keeper { return j.agents().Keep(j.keeper(), lenient) }
 
 // Pause asks every run of the migration to stop before its next group of steps, and keeps others from starting.
 func (j *Job) Pause(ctx context.Context) error { return j.setPaused(ctx, true) }

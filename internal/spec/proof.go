@@ -14,11 +14,6 @@ import (
 // maxRate is the most requests a second that one probe sends from one node.
 const maxRate = 1000
 
-// ownProbes are the names of the probes that agents send unasked.
-func ownProbes() []string {
-	return []string{"name", "dns", "udp", "stream", "old-address", "new-address"}
-}
-
 func validateProof(p *v1alpha1.ProofSpec) error {
 	for _, check := range []func() error{
 		func() error {
@@ -56,7 +51,7 @@ func validateProbe(field string, p *v1alpha1.ProbeSpec, names map[string]string)
 	if err := name(field+".name", p.Name, names); err != nil {
 		return err
 	}
-	if slices.Contains(ownProbes(), p.Name) {
+	if slices.Contains(v1alpha1.OwnProbes(), p.Name) {
 		return &Error{
 			Field:   field + ".name",
 			Problem: fmt.Sprintf("%q is one of replumb's own probes", p.Name),
