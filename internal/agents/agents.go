@@ -68,6 +68,17 @@ func (s *Set) now() time.Time {
 
 // Install puts agents on every node and waits until they report. The namespace must be there.
 func (s *Set) Install() []engine.Group {
+	return append(s.place(), engine.Group{Parallel: 1, Steps: []engine.Step{&reportingStep{set: s}}})
+}
+
+// InstallForReturn does the same for a run that goes back, and waits only for a moment: it goes on without those that do not report,
+// since whoever goes back has nothing better to do than that.
+func (s *Set) InstallForReturn() []engine.Group {
+	return append(s.place(), engine.Group{Parallel: 1, Steps: []engine.Step{&reportingStep{set: s, lenient: true}}})
+}
+
+// place makes what agents are.
+func (s *Set) place() []engine.Group {
 	return []engine.Group{
 		{Parallel: 1, Steps: []engine.Step{
 			&migration.CRDStep{Cluster: s.Cluster, Kind: cluster.NodeReport, Name: "agents/crd"},
@@ -79,7 +90,6 @@ func (s *Set) Install() []engine.Group {
 			&applyStep{set: s, id: "agents/host", title: "Run an agent in the network of every node", build: s.hostSet},
 			&applyStep{set: s, id: "agents/pods", title: "Run an agent in the network of pods on every node", build: s.podSet},
 		}},
-		{Parallel: 1, Steps: []engine.Step{&reportingStep{set: s}}},
 	}
 }
 

@@ -1,6 +1,11 @@
 package agents
 
-import "context"
+import (
+	"context"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
 
 // Reason says why the agents of a node are not heard of, as far as that can be seen now.
 func (s *Set) Reason(ctx context.Context, node string) string {
@@ -9,9 +14,35 @@ func (s *Set) Reason(ctx context.Context, node string) string {
 		return err.Error()
 	}
 	for _, m := range o.Missing {
+		if m.Node == node && m.Cause != Mute {
+			return m.Reason
+		}
+	}
+	if wrong := s.wrongRight(ctx); wrong != "" {
+		return wrong + ": they may not report; the same command makes it anew"
+	}
+	for _, m := range o.Missing {
 		if m.Node == node {
 			return m.Reason
 		}
 	}
-	return "no new report, and nothing to be seen of why"
+	return "their pods run, and report no more"
+}
+
+// wrongRight says which of the objects that let agents report is not as it should be; nothing if all are, or if that cannot be seen.
+func (s *Set) wrongRight(ctx context.Context) string {
+	step := &applyStep{set: s, id: "agents/rights", build: s.rights}
+	all, err := step.look(ctx)
+	if err != nil {
+		return ""
+	}
+	for _, p := range all {
+		if p.have == nil {
+			return nameOf(p.want) + " is missing"
+		}
+		if step.apply(ctx, p.want, client.DryRunAll) == nil && !equality.Semantic.DeepEqual(content(p.want), content(p.have)) {
+			return nameOf(p.want) + " was changed"
+		}
+	}
+	return ""
 }

@@ -161,6 +161,10 @@ type Leave struct {
 	// Addresses as texts, without ports.
 	Addresses map[string]bool
 	Limit     time.Duration
+	// Moment, if set, is after how long it goes on all the same. What agents that are silent told last may be long over.
+	Moment time.Duration
+
+	began time.Time
 }
 
 var _ engine.Waiter = (*Leave)(nil)
@@ -186,10 +190,13 @@ func (*Leave) Do(context.Context) error { return nil }
 // Verify implements engine.Step.
 func (s *Leave) Verify(ctx context.Context) error {
 	missing := s.Watch.until(ctx, moment, func(t *Tally) []string { return t.Calling(s.Addresses, s.Watch.ready()) })
-	if len(missing) > 0 {
-		return engine.NotYet("%s still calls them", nodes(missing))
+	if s.began.IsZero() {
+		s.began = s.Watch.now()
 	}
-	return nil
+	if len(missing) == 0 || s.Moment > 0 && s.Watch.now().Sub(s.began) >= s.Moment {
+		return nil
+	}
+	return engine.NotYet("%s still calls them", nodes(missing))
 }
 
 // Dismiss is the step from which agents may go.

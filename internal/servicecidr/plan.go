@@ -65,6 +65,8 @@ type Planner struct {
 	Watch  *proof.Watch
 	// Observer, if set, is told of Services that have moved.
 	Observer Observer
+	// returning is true of a run that goes back. It stops for nothing that agents say, or do not say.
+	returning bool
 	// LeaveClients has finish not wait for those who still use old addresses.
 	LeaveClients bool
 	// Refresh is what has to be restarted for pods to get rid of old addresses.
@@ -146,6 +148,7 @@ func (p *Planner) Finish() *engine.Plan {
 // Rollback brings every Service back to its old address, by the bridges that still answer on both, and after it whatever
 // had followed the Services.
 func (p *Planner) Rollback() *engine.Plan {
+	p.returning = true
 	return p.plan(
 		hook.Rollback,
 		engine.Phase{Name: phaseAgents, Title: "Watch from every node", Groups: p.agents()},

@@ -121,10 +121,13 @@ func (p *Planner) soakFor() time.Duration {
 	return time.Minute
 }
 
-// agents puts agents on every node, and sees that all is well before anything is changed.
+// agents puts agents on every node, and sees that all is well before anything is changed. What goes back may do so because it is not.
 func (p *Planner) agents() []engine.Group {
-	if p.Agents == nil {
+	switch {
+	case p.Agents == nil:
 		return nil
+	case p.returning:
+		return p.Agents.InstallForReturn()
 	}
 	return append(p.Agents.Install(), single(&proof.Steady{Watch: p.Watch, Limit: p.Agents.Wait})...)
 }
@@ -169,7 +172,7 @@ func (p *Planner) connect(b *batch) []engine.Group {
 		return nil
 	}
 	return []engine.Group{{Title: b.String(), Steps: []engine.Step{
-		&proof.Connected{Watch: p.Watch, Name: b.String(), Limit: max(time.Minute, p.spec().BarrierWait)},
+		&proof.Connected{Watch: p.Watch, Name: b.String(), Limit: p.barrierLimit()},
 	}}}
 }
 
@@ -197,12 +200,19 @@ func (p *Planner) hush(going func(*Entry) string) []engine.Group {
 	for _, e := range p.Survey.everything() {
 		all[going(e)] = true
 	}
-	return single(&proof.Leave{Watch: p.Watch, Addresses: all, Limit: p.Agents.Wait})
+	leave := &proof.Leave{Watch: p.Watch, Addresses: all, Limit: p.Agents.Wait}
+	if p.returning {
+		leave.Moment = min(agents.Moment, p.Agents.Wait/2)
+	}
+	return single(leave)
 }
 
-// dismiss takes the agents away.
+// dismiss takes the agents away, also those of runs that had some when this one has none.
 func (p *Planner) dismiss() []engine.Group {
-	if p.Agents == nil {
+	switch {
+	case p.Agents == nil && p.Survey.Probe != nil:
+		return inOrder((&agents.Set{Cluster: p.Tools.Cluster, Migration: p.spec().Name}).Remove()...)
+	case p.Agents == nil:
 		return nil
 	}
 	return inOrder(append([]engine.Step{&proof.Dismiss{Watch: p.Watch}}, p.Agents.Remove()...)...)
@@ -211,8 +221,24 @@ func (p *Planner) dismiss() []engine.Group {
 // witness is who tells that nodes know a sentinel.
 func (p *Planner) witness() bridge.Witness {
 	mode := p.spec().Barrier
-	if p.Watch != nil && (mode == v1alpha1.BarrierAgent || mode == "") {
-		return p.Watch
+	asked := bridge.HealthChecks{Probe: p.Tools.Probe}
+	switch {
+	case p.Watch == nil || mode != v1alpha1.BarrierAgent && mode != "":
+		return asked
+	case p.returning:
+		return bridge.Either{First: p.Watch, Second: asked}
 	}
-	return bridge.HealthChecks{Probe: p.Tools.Probe}
+	return p.Watch
 }
+
+// barrierLimit is how long nodes may take. An agent that is silent is told of as that, and not as a kube-proxy that is slow.
+func (p *Planner) barrierLimit() time.Duration {
+	limit := max(time.Minute, p.spec().BarrierWait)
+	if p.Watch != nil && !p.returning {
+		limit = max(limit, p.Agents.Wait+moreThanSilence)
+	}
+	return limit
+}
+
+// moreThanSilence is by how much a barrier is more patient than what notices that an agent is silent.
+const moreThanSilence = 30 * time.Second
