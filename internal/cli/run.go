@@ -60,6 +60,9 @@ func (a *app) run(ctx context.Context, c *connection, j job, command string, do 
 	var silent *proof.SilentError
 	switch { // that the run was interrupted is their doing
 	case errors.As(err, &loss):
+		if judge, ok := j.(judge); ok && ctx.Err() == nil {
+			return judge.Blame(ctx, loss)
+		}
 		return loss
 	case errors.As(err, &silent):
 		return silent

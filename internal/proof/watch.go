@@ -50,6 +50,8 @@ type Watch struct {
 	Now func() time.Time
 	// Reason, if set, finds out why a node is silent.
 	Reason func(ctx context.Context, node string) string
+	// Ended, if set, names an agent that others call and that has ended since a time; nothing if there is none.
+	Ended func(ctx context.Context, since time.Time) string
 	// Observer, if set, is told of what is seen.
 	Observer Observer
 	// Status, if set, changes the status of the Migration.

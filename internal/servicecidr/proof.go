@@ -2,6 +2,7 @@ package servicecidr
 
 import (
 	"cmp"
+	"context"
 	"time"
 
 	"github.com/replumb/replumb/api/v1alpha1"
@@ -57,7 +58,15 @@ func (j *Job) enlist(p *Planner, nodes int) {
 	if len(p.Survey.Pending()) > 0 {
 		p.Agents.Pool = addr.NewPool(p.Survey.Spec.From, p.Survey.Used)
 	}
-	j.watch.Reason = p.Agents.Reason
+	j.watch.Reason, j.watch.Ended = p.Agents.Reason, p.Agents.Ended
+}
+
+// Blame returns the error that a run ends with which was stopped by a loss.
+func (j *Job) Blame(ctx context.Context, loss *proof.LossError) error {
+	if j.watch == nil {
+		return loss
+	}
+	return j.watch.Blame(ctx, loss)
 }
 
 // interval is how often agents report: so often that API servers take twenty reports a second, in steps, so that agents need not be

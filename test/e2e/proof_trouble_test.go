@@ -30,6 +30,7 @@ func TestProofTrouble(t *testing.T) {
 	t.Run("no image", func(t *testing.T) { noImage(t, l) })
 	t.Run("refused", func(t *testing.T) { refused(t, l) })
 	t.Run("killed", func(t *testing.T) { killedAgent(t, l) })
+	t.Run("killed while called", func(t *testing.T) { killedServer(t, l) })
 }
 
 // noImage names an image that no node has.
@@ -246,4 +247,33 @@ func (k *killing) see(e engine.Event) {
 			k.Fatal(err)
 		}
 	}
+}
+
+// killedServer kills the agent in the network of pods on one node, which all agents call. What they lose by that is told as what it is.
+func killedServer(t *testing.T, l *lab.Lab) {
+	s, _ := lightTraffic(t, l)
+	file := proven{name: "killed-server", to: "172.19.0.0/16", drain: "5s"}.write(t)
+	killed := false
+	lived := s.during(t, "a move whose agents' server is killed", func() {
+		_, exit, stderr := runWatching(t, applying(t, l, file), func(e engine.Event) {
+			if e.Kind == engine.StepStarted && strings.HasPrefix(e.Step, "settle/batch 1 ") && !killed {
+				killed = true
+				if err := unix.Kill(agentProcess(t, l, "node2", v1alpha1.RoleProbe), unix.SIGKILL); err != nil {
+					t.Fatal(err)
+				}
+			}
+		})
+		t.Logf("apply with the agent killed that is called: exit %d: %s", exit, stderr)
+		line := lineWith(stderr, "error:")
+		if exit != 1 || !strings.Contains(line, "an agent ended that others called") || !strings.Contains(line, "node node2: pod probe-") {
+			t.Fatalf("it ended with %d", exit)
+		}
+		replumb(t, l, "apply", "-f", file)
+	})
+	lived.requireNothingLost(t, traffic.All)
+	requireAllIn(t, l, "172.19.0.0/16")
+	s.watch.Stop()
+	removeClients(t, l)
+	replumb(t, l, "finish", "killed-server", "--yes")
+	requireNoTrace(t, l)
 }
