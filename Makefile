@@ -50,7 +50,7 @@ test-kill: lab ## The process killed with SIGKILL at every event of a full run, 
 
 .PHONY: test-lab
 test-lab: lab ## Tests with real packets between real nodes (root)
-	go test -v -short -count=1 -timeout 60m -skip '$(LABTESTS)|^TestMatrix|^TestNodesCarryRanges$$' ./test/e2e/... # test-pods has the last one, at length
+	go test -v -short -count=1 -timeout 60m -skip '$(LABTESTS)|$(PROOFTESTS)|^TestMatrix|^TestNodesCarryRanges$$' ./test/e2e/... # test-pods has the last one, at length
 
 # Tests of what only the lab has, which the tests of migrations that use it go through as well.
 LABTESTS     = ^(TestEdge|TestNeighbours|TestRegistryAndCertificates)$$
@@ -58,6 +58,13 @@ LABTESTS     = ^(TestEdge|TestNeighbours|TestRegistryAndCertificates)$$
 .PHONY: test-edge
 test-edge: lab ## Tests of what a lab can have around its cluster: load balancers, neighbours, a registry, certificates (root; about 7 min)
 	go test -v -count=1 -timeout 30m -run '$(LABTESTS)' ./test/e2e/...
+
+# Tests of agents at length. test-lab has those of what agents are there for.
+PROOFTESTS   = ^(TestProofTrouble|TestProofNodes)$$
+
+.PHONY: test-proof
+test-proof: lab ## Tests of agents at length: they do not come up, are killed, lose their rights; nodes join, and are not ready (root; about 12 min)
+	go test -v -count=1 -timeout 40m -run '$(PROOFTESTS)' ./test/e2e/...
 
 .PHONY: test-pods
 test-pods: lab ## Tests with real packets at length: pods moved to another range, back, and forth for good (root; about 16 min)
