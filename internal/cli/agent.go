@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"os"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -18,6 +17,7 @@ import (
 	"github.com/replumb/replumb/internal/answer"
 	"github.com/replumb/replumb/internal/cluster"
 	"github.com/replumb/replumb/internal/flows"
+	"github.com/replumb/replumb/internal/probe"
 )
 
 // agentOptions are what an agent is started with.
@@ -115,7 +115,7 @@ func (o *agentOptions) run(ctx context.Context, own *agent.Agent) error {
 		if err != nil {
 			return fmt.Errorf("agent on node %s: %w", own.Node, err)
 		}
-		server := &answer.Server{Name: strings.TrimSpace(name), Drain: answer.Drain}
+		server := &answer.Server{Identity: probe.Identity{Name: name, Pod: name}, Drain: answer.Drain}
 		if err := server.Listen(ctx, answer.HTTPAddress, answer.TCPAddress, answer.UDPAddress); err != nil {
 			return fmt.Errorf("agent on node %s: %w", own.Node, err)
 		}
