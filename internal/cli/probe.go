@@ -18,6 +18,7 @@ import (
 	"golang.org/x/term"
 	"sigs.k8s.io/yaml"
 
+	"github.com/replumb/replumb/internal/footprint"
 	"github.com/replumb/replumb/internal/probe"
 	"github.com/replumb/replumb/internal/ui"
 )
@@ -188,6 +189,7 @@ func (a *app) runProbe(ctx context.Context, f *probeFlags, config probe.Config) 
 		defer cancel()
 	}
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(processors(config)))
+	_ = footprint.Trim() // with more memory it probes as well
 	ledger := probe.NewLedger(config)
 	var err error
 	if a.output == "json" {
