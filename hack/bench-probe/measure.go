@@ -13,7 +13,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/replumb/replumb/internal/agents"
+	"github.com/replumb/replumb/internal/footprint"
 	"github.com/replumb/replumb/internal/probe"
 )
 
@@ -33,7 +33,7 @@ func (o options) startProber(ctx context.Context, rate float64, duration time.Du
 	p := &prober{cmd: exec.CommandContext(ctx, o.replumb, args...), began: time.Now()}
 	p.cmd.Stdout, p.cmd.Stderr = &p.out, os.Stderr
 	p.cmd.Env = os.Environ()
-	for _, v := range agents.Runtime() { // it is measured as agents run
+	for _, v := range footprint.Settings() { // it is measured as agents run
 		p.cmd.Env = append(p.cmd.Env, v.Name+"="+v.Value)
 	}
 	return p, p.cmd.Start()

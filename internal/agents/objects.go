@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/footprint"
 )
 
 const (
@@ -98,12 +99,16 @@ func (s *Set) container(args []string) corev1.Container {
 	field := func(name, path string) corev1.EnvVar {
 		return corev1.EnvVar{Name: name, ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: path}}}
 	}
+	env := []corev1.EnvVar{
+		field("NODE_NAME", "spec.nodeName"), field("NODE_IP", "status.hostIP"),
+		field("POD_IP", "status.podIP"), field("POD_UID", "metadata.uid"),
+	}
+	for _, v := range footprint.Settings() {
+		env = append(env, corev1.EnvVar{Name: v.Name, Value: v.Value})
+	}
 	return corev1.Container{
 		Name: "replumb", Image: s.Image, Args: args, TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
-		Env: append([]corev1.EnvVar{
-			field("NODE_NAME", "spec.nodeName"), field("NODE_IP", "status.hostIP"),
-			field("POD_IP", "status.podIP"), field("POD_UID", "metadata.uid"),
-		}, Runtime()...),
+		Env: env,
 		Resources: corev1.ResourceRequirements{
 			Requests: corev1.ResourceList{"cpu": resource.MustParse("10m"), "memory": resource.MustParse("32Mi")},
 			Limits:   corev1.ResourceList{"memory": resource.MustParse("256Mi")},
@@ -114,15 +119,6 @@ func (s *Set) container(args []string) corev1.Container {
 			SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
 		},
 	}
-}
-
-// Runtime is what agents have Go's runtime do, to which it makes a difference of a third or two in processor time that they rest after
-// each request:
-//   - One processor is enough for some hundred requests a second. A second one would be woken up for each, to look for work.
-//   - The thread that watches over all others looks every 10 ms, instead of going to sleep and being woken up by each request, to look every
-//     20 µs until it is over. It stays awake as long as there is a time after which it is to print what the scheduler does: here 24 days.
-func Runtime() []corev1.EnvVar {
-	return []corev1.EnvVar{{Name: "GOMAXPROCS", Value: "1"}, {Name: "GODEBUG", Value: "schedtrace=2147483647"}}
 }
 
 func (s *Set) pod(c corev1.Container) corev1.PodSpec {

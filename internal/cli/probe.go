@@ -224,7 +224,7 @@ func processors(config probe.Config) int {
 	if sum <= quiet {
 		return 1
 	}
-	return 0 // as many as there are
+	return runtime.NumCPU()
 }
 
 // probeAsJSON prints each window. It ends when nobody reads them any more.
