@@ -183,13 +183,13 @@ func (f *probeFlags) fill(flags *pflag.FlagSet, targets []probe.Target) error {
 
 // runProbe probes until ctx ends, and tells what came of it. That somebody ended it is no failure.
 func (a *app) runProbe(ctx context.Context, f *probeFlags, config probe.Config) error {
+	_ = footprint.Trim() // with more memory it probes as well
 	if f.duration > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, f.duration)
 		defer cancel()
 	}
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(processors(config)))
-	_ = footprint.Trim() // with more memory it probes as well
 	ledger := probe.NewLedger(config)
 	var err error
 	if a.output == "json" {
