@@ -56,7 +56,8 @@ func TestProofNodes(t *testing.T) {
 		t.Fatalf("with a node that is not ready it ended with %d: %s", exit, stderr)
 	}
 	if !slices.ContainsFunc(events, func(e engine.Event) bool {
-		return e.Step == "agents/reporting" && e.Kind == engine.StepDone && strings.Contains(e.Error, "not ready and not waited for: "+j.node)
+		return e.Step == "agents/reporting" && e.Kind == engine.StepDone &&
+			strings.Contains(e.Error, "not ready and not waited for: "+j.node)
 	}) {
 		t.Errorf("nobody says that %s is not waited for", j.node)
 	}

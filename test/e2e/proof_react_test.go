@@ -110,9 +110,15 @@ func requireReaction(t *testing.T, events []engine.Event, r lossReport) {
 	if i < 0 {
 		t.Fatal("the run was not interrupted")
 	}
-	t.Logf("reaction: %s lost a request that was due at %s; it was reported %s later, read here %s after that, and the run had ended %s after it "+
-		"was reported", r.probe, r.loss.Start.Format(time.StampMilli), r.at.Sub(r.loss.Start.Time).Round(time.Millisecond),
-		r.heard.Sub(r.at).Round(time.Millisecond), events[i].Time.Sub(r.at).Round(time.Millisecond))
+	t.Logf(
+		"reaction: %s lost a request that was due at %s; it was reported %s later, read here %s after that, and the run had ended %s after it "+
+			"was reported",
+		r.probe,
+		r.loss.Start.Format(time.StampMilli),
+		r.at.Sub(r.loss.Start.Time).Round(time.Millisecond),
+		r.heard.Sub(r.at).Round(time.Millisecond),
+		events[i].Time.Sub(r.at).Round(time.Millisecond),
+	)
 }
 
 // begunAfter names the groups of steps of which some began after a time: the steps of one kind, of one batch.

@@ -51,7 +51,11 @@ func TestProofRollback(t *testing.T) {
 	var page struct {
 		Phase v1alpha1.Phase `json:"phase"`
 	}
-	if err := json.Unmarshal([]byte(replumb(t, l, "status", "returns", "-o", "json")), &page); err != nil || page.Phase != v1alpha1.PhaseRolledBack {
+	if err := json.Unmarshal(
+		[]byte(replumb(t, l, "status", "returns", "-o", "json")),
+		&page,
+	); err != nil ||
+		page.Phase != v1alpha1.PhaseRolledBack {
 		t.Errorf("the migration is %s, %v", page.Phase, err)
 	}
 	proxy.forget()

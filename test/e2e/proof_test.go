@@ -91,7 +91,10 @@ func unproven(t *testing.T, l *lab.Lab, after time.Duration) {
 			t.Errorf("without agents it ended with %d: %s", exit, stderr)
 		}
 		if began := begunAfter(events, proxy.brokenAt.Add(after)); len(began) < 2 {
-			t.Errorf("without agents only %v began after a loss would have been reported: that nothing began in TestProof says nothing", began)
+			t.Errorf(
+				"without agents only %v began after a loss would have been reported: that nothing began in TestProof says nothing",
+				began,
+			)
 		}
 	})
 	proxy.repair()

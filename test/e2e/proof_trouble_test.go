@@ -1,9 +1,13 @@
 package e2e
 
 import (
+	"context"
 	"errors"
+	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 	admissionv1 "k8s.io/api/admissionregistration/v1"
@@ -33,24 +37,44 @@ func TestProofTrouble(t *testing.T) {
 	t.Run("killed while called", func(t *testing.T) { killedServer(t, l) })
 }
 
-// noImage names an image that no node has.
+// noImage names an image that nobody has, and one whose registry nobody answers for.
 func noImage(t *testing.T, l *lab.Lab) {
+	backIfFailed(t, l, "imageless")
 	before := allServices(t, l)
-	bad := proven{name: "imageless", to: "172.21.0.0/16", image: "replumb.local/nobody:lab", wait: "20s"}.write(t)
-	requireNoAgents(t, l, bad, "node node1: pod agent-", "has no image replumb.local/nobody:lab", "image", "spec.proof.image")
+	const name, refused = "imageless", "127.0.0.1:1/nobody:lab"
+	bad := proven{name: name, to: "172.21.0.0/16", image: refused, wait: "20s"}.write(t)
+	requireNoAgents(t, l, bad, "node node1: pod agent-", "has no image "+refused+": ", "ImagePull", "spec.proof.image")
 	after := allServices(t, l)
 	delete(after, v1alpha1.SystemNamespace+"/probe")
 	requireSame(t, before, after)
-	requireUnlocked(t, l, "imageless")
+	requireUnlocked(t, l, name)
 
-	good := proven{name: "imageless", to: "172.21.0.0/16", wait: "30s"}.write(t)
+	good := proven{name: name, to: "172.21.0.0/16"}.write(t)
 	replumb(t, l, "apply", "-f", good, "--until", "agents")
 
 	// Whoever has no agents can still go back.
-	requireNoAgents(t, l, bad, "node node1: pod agent-", "has no image replumb.local/nobody:lab", "image", "spec.proof.image")
-	replumb(t, l, "rollback", "imageless", "--yes")
+	const nowhere = "replumb.local/nobody:lab"
+	bad = proven{name: name, to: "172.21.0.0/16", image: nowhere, wait: "20s"}.write(t)
+	requireNoAgents(t, l, bad, "node node1: pod agent-", "has no image "+nowhere, "spec.proof.image")
+	began := time.Now()
+	replumb(t, l, "rollback", name, "--yes")
+	t.Logf("rolled back in %s without an agent", time.Since(began).Round(time.Second))
 	requireSame(t, before, allServices(t, l))
 	requireNoTrace(t, l)
+}
+
+// backIfFailed rolls a migration back when a test has failed in the middle of it, so that it is not in the way of the next.
+func backIfFailed(t *testing.T, l *lab.Lab, migration string) {
+	t.Helper()
+	replumb := filepath.Join(binaries(t), "replumb")
+	t.Cleanup(func() {
+		if !t.Failed() {
+			return
+		}
+		ctx := context.WithoutCancel(t.Context())
+		out, err := exec.CommandContext(ctx, replumb, "rollback", migration, "--yes", "--kubeconfig", l.Kubeconfig()).CombinedOutput()
+		t.Logf("rolling %s back: %v: %s", migration, err, out)
+	})
 }
 
 // requireNoAgents fails the test unless apply ends with an error that has all of these in its one line, and the last in its hint.
@@ -80,6 +104,7 @@ func requireNoAgents(t *testing.T, l *lab.Lab, file string, parts ...string) {
 
 // refused has others keep the pods of agents out: a quota, and a policy. What Pod Security would refuse, replumb lets in itself.
 func refused(t *testing.T, l *lab.Lab) {
+	backIfFailed(t, l, "refused")
 	file := proven{name: "refused", to: "172.21.0.0/16", wait: "20s"}.write(t)
 	replumb(t, l, "apply", "-f", file, "--until", "secure")
 	quotas := l.Client().CoreV1().ResourceQuotas(v1alpha1.SystemNamespace)
@@ -131,9 +156,12 @@ func forbidPods(t *testing.T, l *lab.Lab) (lift func()) {
 					Rule:       admissionv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"pods"}},
 				},
 			}}},
-			Validations: []admissionv1.Validation{{
-				Expression: "!(request.namespace in ['" + v1alpha1.SystemNamespace + "', 'kube-public'])", Message: "no pods of agents here",
-			}},
+			Validations: []admissionv1.Validation{
+				{
+					Expression: "!(request.namespace in ['" + v1alpha1.SystemNamespace + "', 'kube-public'])",
+					Message:    "no pods of agents here",
+				},
+			},
 		},
 	}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
@@ -192,6 +220,7 @@ func tryPod(t *testing.T, l *lab.Lab) error {
 // one before has said. Then the agents lose their rights.
 func killedAgent(t *testing.T, l *lab.Lab) {
 	s, _ := lightTraffic(t, l)
+	backIfFailed(t, l, "killed-agent")
 	file := proven{name: "killed-agent", to: "172.21.0.0/16", drain: "5s", wait: "30s"}.write(t)
 	k := &killing{T: t, l: l}
 	lived := s.during(t, "a move whose agents come to grief", func() {
@@ -252,6 +281,7 @@ func (k *killing) see(e engine.Event) {
 // killedServer kills the agent in the network of pods on one node, which all agents call. What they lose by that is told as what it is.
 func killedServer(t *testing.T, l *lab.Lab) {
 	s, _ := lightTraffic(t, l)
+	backIfFailed(t, l, "killed-server")
 	file := proven{name: "killed-server", to: "172.19.0.0/16", drain: "5s"}.write(t)
 	killed := false
 	lived := s.during(t, "a move whose agents' server is killed", func() {
