@@ -50,7 +50,7 @@ test-kill: lab ## The process killed with SIGKILL at every event of a full run, 
 
 .PHONY: test-lab
 test-lab: lab ## Tests with real packets between real nodes (root)
-	go test -v -short -count=1 -timeout 60m -skip '$(LABTESTS)|^TestMatrix|^TestNodesCarryRanges$$' ./test/e2e/... # test-pods has the last one, at length
+	go test -v -short -count=1 -timeout 60m -skip '$(LABTESTS)|^TestMatrix|^TestNodesCarryRanges$$|^Test(Pods|Nodes)Watched$$' ./test/e2e/... # test-pods has the last ones, at length
 
 # Tests of what only the lab has, which the tests of migrations that use it go through as well.
 LABTESTS     = ^(TestEdge|TestNeighbours|TestRegistryAndCertificates)$$
@@ -60,8 +60,8 @@ test-edge: lab ## Tests of what a lab can have around its cluster: load balancer
 	go test -v -count=1 -timeout 30m -run '$(LABTESTS)' ./test/e2e/...
 
 .PHONY: test-pods
-test-pods: lab ## Tests with real packets at length: pods moved to another range, back, and forth for good (root; about 16 min)
-	go test -v -count=1 -timeout 60m -run '^(TestPodCIDR|TestNodesCarryRanges)$$' ./test/e2e/...
+test-pods: lab ## Tests with real packets at length: pods moved to another range, back, and forth for good (root; about 30 min)
+	go test -v -count=1 -timeout 60m -run '^(TestPodCIDR|TestNodesCarryRanges|TestPodsWatched|TestNodesWatched)$$' ./test/e2e/...
 
 .PHONY: test-matrix
 test-matrix: lab ## Long tests with real packets: rollback from every phase under traffic (root; about 20 min)
