@@ -70,7 +70,7 @@ func (*stuck) State(context.Context) (engine.State, error) { return engine.Pendi
 func (*stuck) Do(context.Context) error                    { return nil }
 func (s *stuck) Verify(context.Context) error              { return s.err }
 
-// TestWishedFor: what would be good to have is waited for for a while, and what is wrong for good is not passed over.
+// TestWishedFor: what would be good to have has its time, and what is wrong for good is not passed over.
 func TestWishedFor(t *testing.T) {
 	now := begin
 	s := &wishedFor{Step: &stuck{engine.NotYet("no report")}, limit: time.Minute, now: func() time.Time { return now }}

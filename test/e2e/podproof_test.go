@@ -79,8 +79,10 @@ func TestNodesWatched(t *testing.T) {
 		to   string
 		args []string
 	}{
-		{newPods, []string{"apply", "-f", file}}, {oldPods, []string{"rollback", watchedName, "--yes"}},
-		{newPods, []string{"apply", "-f", file}}, {newPods, []string{"finish", watchedName, "--yes"}},
+		{newPods, []string{"apply", "-f", file}},
+		{oldPods, []string{"rollback", watchedName, "--yes"}},
+		{newPods, []string{"apply", "-f", file}},
+		{newPods, []string{"finish", watchedName, "--yes"}},
 	} {
 		lived := s.during(t, run.args[0], func() { attendNodes(t, l, run.to, run.args...) })
 		lived.requireNothingLost(t, traffic.All)
