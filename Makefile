@@ -50,7 +50,7 @@ test-kill: lab ## The process killed with SIGKILL at every event of a full run, 
 
 .PHONY: test-lab
 test-lab: lab ## Tests with real packets between real nodes (root)
-	go test -v -short -count=1 -timeout 60m -skip '$(LABTESTS)|$(PROOFTESTS)|^TestMatrix|^TestNodesCarryRanges$$' ./test/e2e/... # test-pods has the last one, at length
+	go test -v -short -count=1 -timeout 60m -skip '$(LABTESTS)|$(PROOFTESTS)|$(PODTESTS)|^TestMatrix' ./test/e2e/...
 
 # Tests of what only the lab has, which the tests of migrations that use it go through as well.
 LABTESTS     = ^(TestEdge|TestNeighbours|TestRegistryAndCertificates)$$
@@ -66,9 +66,12 @@ PROOFTESTS   = ^(TestProofTrouble|TestProofNodes)$$
 test-proof: lab ## Tests of agents at length: they do not come up, are killed, lose their rights; nodes join, and are not ready (root; about 12 min)
 	go test -v -count=1 -timeout 40m -run '$(PROOFTESTS)' ./test/e2e/...
 
+# Tests of moves of pods at length. test-lab has the first of them, TestPodCIDR, in short.
+PODTESTS     = ^(TestNodesCarryRanges|TestPodsWatched|TestNodesWatched)$$
+
 .PHONY: test-pods
-test-pods: lab ## Tests with real packets at length: pods moved to another range, back, and forth for good (root; about 16 min)
-	go test -v -count=1 -timeout 60m -run '^(TestPodCIDR|TestNodesCarryRanges)$$' ./test/e2e/...
+test-pods: lab ## Tests with real packets at length: pods moved to another range, back, and forth for good (root; about 30 min)
+	go test -v -count=1 -timeout 60m -run '^TestPodCIDR$$|$(PODTESTS)' ./test/e2e/...
 
 .PHONY: test-matrix
 test-matrix: lab ## Long tests with real packets: rollback from every phase under traffic (root; about 20 min)

@@ -33,8 +33,6 @@ const (
 	DefaultWait = 2 * time.Minute
 	// defaultInterval is how often agents report if nobody says.
 	defaultInterval = 10 * time.Second
-	// defaultDomain is that of cluster DNS if nobody says.
-	defaultDomain = "cluster.local"
 )
 
 // Set is the agents of one migration. It must not be copied: it remembers which agents it has heard.
@@ -43,7 +41,7 @@ type Set struct {
 	Migration string
 	// Image of replumb.
 	Image string
-	// Domain of cluster DNS. Default: cluster.local.
+	// Domain of cluster DNS. Default: agents go by what their pods are told.
 	Domain string
 	// Pool is where the Service that agents call gets its address from. Nil leaves that to the API server.
 	Pool *addr.Pool

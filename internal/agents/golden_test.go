@@ -15,10 +15,15 @@ import (
 
 var update = flag.Bool("update", false, "write golden files")
 
-// TestGolden compares every object that would be made with testdata/golden/objects.txtar. No cluster is needed.
+// TestGolden compares every object that would be made with testdata/golden. No cluster is needed.
 func TestGolden(t *testing.T) {
-	const file = "testdata/golden/objects.txtar"
-	s := &Set{Migration: "m", Image: "ghcr.io/replumb/replumb:v1"}
+	golden(t, "objects", &Set{Migration: "m", Image: "ghcr.io/replumb/replumb:v1", Domain: "cluster.local"})
+	golden(t, "rolled", &Set{Migration: "m", Image: "ghcr.io/replumb/replumb:v1", Roll: true, Lossy: true})
+}
+
+func golden(t *testing.T, name string, s *Set) {
+	t.Helper()
+	file := "testdata/golden/" + name + ".txtar"
 	have := &txtar.Archive{}
 	for _, g := range s.Install() {
 		for _, step := range g.Steps {

@@ -127,7 +127,11 @@ func TestSilence(t *testing.T) {
 	if o := s.waits(time.Minute, "b").look(m); len(o.Missing) > 0 {
 		t.Errorf("too early: %+v", o.Missing)
 	}
-	expect(t, s.waits(time.Second, "b").look(m), "a\nb Host Mute: pod agent-b runs, but reports no more\nb Pod Mute: pod probe-b runs, but reports no more")
+	expect(
+		t,
+		s.waits(time.Second, "b").look(m),
+		"a\nb Host Mute: pod agent-b runs, but reports no more\nb Pod Mute: pod probe-b runs, but reports no more",
+	)
 	expect(t, s.waits(time.Second).look(m), "a b")
 }
 

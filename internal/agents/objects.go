@@ -78,10 +78,14 @@ func (s *Set) meta(namespace, name, role string) metav1.ObjectMeta {
 
 // args of an agent. API servers are named by their own addresses: an agent must not depend on the Services that it judges.
 func (s *Set) args(origin string, servers []string, more ...string) []string {
-	return append([]string{
+	all := []string{
 		"agent", "--origin=" + origin, "--migration=" + s.Migration, apiFlag + strings.Join(servers, ","),
-		"--domain=" + cmp.Or(s.Domain, defaultDomain), "--interval=" + cmp.Or(s.Interval, defaultInterval).String(),
-	}, more...)
+		"--interval=" + cmp.Or(s.Interval, defaultInterval).String(),
+	}
+	if s.Domain != "" {
+		all = append(all, "--domain="+s.Domain)
+	}
+	return append(all, more...)
 }
 
 // hostSet runs the agent in the network of nodes. NET_ADMIN is for reading connection tracking, which the kernel lets nobody else do; a

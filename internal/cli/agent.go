@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -57,7 +58,7 @@ the API servers at --api with the token of its ServiceAccount, without any Servi
 	flags.StringVar(&o.origin, "origin", "", "network it is in: host or pod")
 	flags.StringVar(&o.migration, "migration", "", "the Migration that goes on")
 	flags.StringSliceVar(&o.api, "api", nil, "IP:port of the API servers")
-	flags.StringVar(&o.domain, "domain", "cluster.local", "domain of the cluster")
+	flags.StringVar(&o.domain, "domain", "", "domain of the cluster; by default as its pods are told")
 	flags.DurationVar(&o.interval, "interval", 10*time.Second, "how often it reports when there are no news")
 	flags.BoolVar(&o.serve, "serve", false, "also be what agents call, on ports 8080 (HTTP), 8081 (TCP) and 8082 (UDP); for origin pod")
 	return cmd
@@ -106,7 +107,7 @@ func (o *agentOptions) run(ctx context.Context, own *agent.Agent) error {
 	if err != nil {
 		return fmt.Errorf("agent on node %s: %w", own.Node, err)
 	}
-	own.Client = c
+	own.Client, own.Domain = c, cmp.Or(o.domain, agent.DomainOf(agent.ResolvConf))
 	if own.Origin == v1alpha1.FromHost {
 		own.Flows = flows.New()
 	}

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"sync"
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
@@ -62,14 +63,13 @@ func playedCluster(env *testscript.Env, nodes map[string]string) (*apitest.Serve
 		}
 		return corev1.PodRunning
 	}}
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		fleet.Run(ctx)
-	}()
+	agents := &nodesim.Agents{Client: server}
+	var playing sync.WaitGroup
+	playing.Go(func() { fleet.Run(ctx) })
+	playing.Go(func() { agents.Run(ctx) })
 	env.Defer(func() {
 		stop()
-		<-ended
+		playing.Wait()
 		_ = server.Stop() // what a script left running may hold it up; it ends all the same
 	})
 	for name, a := range nodes {

@@ -96,7 +96,17 @@ func (a *Agents) count(pod *corev1.Pod, origin v1alpha1.ProbeOrigin) (v1alpha1.A
 	}
 	uid := string(pod.UID)
 	return v1alpha1.AgentReport{Origin: origin, Instance: uid, Sequence: k.sequence, ReportedAt: now}, v1alpha1.ProbeReport{
-		Name: strings.ToLower(string(origin)) + "/" + v1alpha1.ProbeAddress, Origin: origin, Kind: v1alpha1.RequestHTTP, Address: "10.96.0.9:80",
-		Instance: uid, Since: now, Sent: k.sent, Failed: k.failed, Recent: k.recent, Losses: k.losses,
+		Name: strings.ToLower(
+			string(origin),
+		) + "/" + v1alpha1.ProbeAddress,
+		Origin:   origin,
+		Kind:     v1alpha1.RequestHTTP,
+		Address:  "10.96.0.9:80",
+		Instance: uid,
+		Since:    now,
+		Sent:     k.sent,
+		Failed:   k.failed,
+		Recent:   k.recent,
+		Losses:   k.losses,
 	}
 }

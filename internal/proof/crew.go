@@ -77,7 +77,7 @@ func (c *Crew) Found(all check.Findings) {
 
 // Keep has the run that is about to begin watched, if there are agents. A lenient one is never stopped.
 func (c *Crew) Keep(k *migration.Keeper, lenient bool) *migration.Keeper {
-	if c.Image() == "" {
+	if c.Image() == "" || c.Cluster == nil {
 		return k
 	}
 	w := c.follower()

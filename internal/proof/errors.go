@@ -41,8 +41,8 @@ func (e *LossError) Error() string {
 
 // Advice is what to do about it.
 func (e *LossError) Advice() string {
-	return "both addresses keep answering where the node does its part; mend what the probe met with, then run the same command again, " +
-		"or replumb rollback " + e.Migration
+	return "nothing else is begun, and what has moved answers wherever its node does its part; mend what the probe met with, then run the same " +
+		"command again, or replumb rollback " + e.Migration
 }
 
 // Describe a loss in words: which probe, on which node, in which window.

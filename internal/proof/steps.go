@@ -122,7 +122,8 @@ func (s *Vacated) Verify(ctx context.Context) error {
 	}
 	pods := &corev1.PodList{}
 	ours := []client.ListOption{
-		client.InNamespace(v1alpha1.SystemNamespace), client.MatchingFields{"spec.nodeName": s.Node},
+		client.InNamespace(v1alpha1.SystemNamespace),
+		client.MatchingFields{"spec.nodeName": s.Node},
 		client.MatchingLabels{v1alpha1.LabelMigration: s.Watch.Migration},
 	}
 	if err := s.Watch.Client.List(ctx, pods, ours...); err != nil {

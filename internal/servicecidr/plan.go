@@ -139,7 +139,11 @@ func (p *Planner) Finish() *engine.Plan {
 			})...,
 		)},
 		engine.Phase{Name: "prove", Title: "Prove that every node knows the new addresses", Groups: p.proveReleased()},
-		engine.Phase{Name: "tidy", Title: "Remove what is left", Groups: slices.Concat(p.dismiss(), p.tidy(), p.handOver(), p.leave())},
+		engine.Phase{
+			Name:   "tidy",
+			Title:  "Remove what is left",
+			Groups: slices.Concat(p.dismiss(), p.tidy(), p.handOver(), p.leave()),
+		},
 	)
 }
 

@@ -1,0 +1,156 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/lab"
+	"github.com/replumb/replumb/internal/traffic"
+	"github.com/replumb/replumb/internal/workload"
+)
+
+const watchedName = "watched"
+
+// TestPodsWatched has agents on every node while pods move to another range, their own among them: through Calico's change of tunnels, through
+// restarts, back and forth, and to the end they see nothing lost. The control breaks a kube-proxy in the middle of the restarts: the run
+// ends with exit code 4 and the name of the node, and the same command goes on after repair.
+func TestPodsWatched(t *testing.T) {
+	l := withCalico(t)
+	if _, err := openShop(t.Context(), l); err != nil {
+		t.Fatal(err)
+	}
+	from, to := l.Topology.PodCIDR, netip.MustParsePrefix(movedTo)
+	file := writeWatched(t, fmt.Sprintf("from: [%s]\n    to: [%s]", from, to))
+
+	watched := func(args ...string) {
+		t.Helper()
+		shown(t, l, args...)
+		requireNothingLostBy(t, l)
+	}
+	watched("apply", "-f", file)
+	watched("rollback", watchedName, "--yes")
+	proxy := &brokenProxy{T: t, l: l, node: "node1"}
+	apply := command(t, "replumb", "apply", "-f", file, "-o", "json", "--kubeconfig", l.Kubeconfig())
+	_, exit, stderr := runWatching(t, apply, func(e engine.Event) {
+		if proxy.resume == nil && e.Kind == engine.StepStarted && strings.HasPrefix(e.Step, "restart/Deployment/") {
+			requireNothingLostBy(t, l)
+			proxy.shatter()
+		}
+	})
+	t.Logf("apply with a broken kube-proxy: exit %d: %s", exit, stderr)
+	if exit != 4 || !strings.Contains(stderr, "on node node1") {
+		t.Fatalf("ended with %d, not with 4 and the name of the node: %s", exit, stderr)
+	}
+	proxy.repair()
+	proxy.ruled()
+	proxy.forget()
+	watched("apply", "-f", file)
+	watched("finish", watchedName, "--yes")
+	requireSettled(t, l, to)
+}
+
+// TestNodesWatched has agents on every node where Nodes carry the ranges: the one in the network of pods leaves each node before that gets
+// another range, and is back before the next one does. They see nothing lost, and neither do clients of the test's own.
+func TestNodesWatched(t *testing.T) {
+	topology := lab.Default()
+	topology.Name = nodesName
+	l, err := lab.Up(t.Context(), topology, lab.Options{Progress: t.Logf})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if _, err := lab.Down(context.Background(), nodesName); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := l.RestartProxies(t.Context(), netip.MustParsePrefix(bothPods)); err != nil {
+		t.Fatal(err)
+	}
+	s := nodesUnderTraffic(t, l)
+	file := writeWatched(t, fmt.Sprintf("from: [%s]\n    to: [%s]", oldPods, newPods))
+	for _, run := range []struct {
+		to   string
+		args []string
+	}{
+		{newPods, []string{"apply", "-f", file}},
+		{oldPods, []string{"rollback", watchedName, "--yes"}},
+		{newPods, []string{"apply", "-f", file}},
+		{newPods, []string{"finish", watchedName, "--yes"}},
+	} {
+		lived := s.during(t, run.args[0], func() { attendNodes(t, l, run.to, run.args...) })
+		lived.requireNothingLost(t, traffic.All)
+		requireNothingLostBy(t, l)
+	}
+	requireNodesIn(t, l, newPods)
+	requireNoTrace(t, l)
+}
+
+// requireSettled fails the test unless every pod is in the range, and replumb has left nothing.
+func requireSettled(t *testing.T, l *lab.Lab, cidr netip.Prefix) {
+	t.Helper()
+	requirePodsIn(t, l, cidr)
+	requireNoTrace(t, l)
+}
+
+// ruled waits until the kube-proxy has written its rules: what is sent before is in connection tracking without a translation, and swallows
+// later connections.
+func (p *brokenProxy) ruled() {
+	p.Helper()
+	eventually(p.T, settled, func() error {
+		out, err := p.l.Exec(p.Context(), p.node, "iptables", "-t", "nat", "-S", "KUBE-SERVICES")
+		if n := strings.Count(string(out), "\n"); err == nil && n < 10 {
+			err = fmt.Errorf("there are %d rules", n)
+		}
+		return err
+	})
+}
+
+// requireNothingLostBy fails the test if the agents have lost a request in the latest run, or have hardly sent any.
+func requireNothingLostBy(t *testing.T, l *lab.Lab) {
+	t.Helper()
+	var page struct {
+		Proof struct {
+			Nodes  int      `json:"nodes"`
+			Silent []string `json:"silent"`
+			Sent   int64    `json:"sent"`
+			Failed int64    `json:"failed"`
+			Losses []any    `json:"losses"`
+		} `json:"proof"`
+	}
+	if err := json.Unmarshal([]byte(replumb(t, l, "status", watchedName, "-o", "json")), &page); err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("agents on %d nodes have sent %d requests, and lost %d", page.Proof.Nodes, page.Proof.Sent, page.Proof.Failed)
+	if page.Proof.Failed > 0 || page.Proof.Sent < 200 || page.Proof.Nodes == 0 {
+		t.Errorf("status has %+v", page.Proof)
+	}
+}
+
+// writeWatched writes a migration of pods with agents.
+func writeWatched(t *testing.T, podCIDR string) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), watchedName+".yaml")
+	text := fmt.Sprintf(`apiVersion: replumb.dev/v1alpha1
+kind: Migration
+metadata: {name: %s}
+spec:
+  podCIDR:
+    %s
+    canary: {image: %s}
+    roll: {timeout: 3m}
+    nodes: {gateWait: 3m}
+  batch: {size: 2, settle: 1s}
+  proof: {agents: Enabled, image: %s, wait: 1m}
+`, watchedName, podCIDR, workload.ReplumbImage, workload.ReplumbImage)
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
