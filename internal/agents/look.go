@@ -109,7 +109,7 @@ func (s *Set) news(ctx context.Context, sets []appsv1.DaemonSet) (map[string]str
 		ofSet := e.Type == corev1.EventTypeWarning &&
 			slices.ContainsFunc(sets, func(d appsv1.DaemonSet) bool { return d.UID == e.InvolvedObject.UID }) // not one before it
 		if ofSet || e.InvolvedObject.Kind == "Pod" {
-			latest[e.InvolvedObject.Name] = strings.TrimSpace(e.Message)
+			latest[e.InvolvedObject.Name] = strings.TrimSpace(strings.TrimPrefix(e.Message, "(combined from similar events): "))
 		}
 	}
 	return latest, nil
@@ -180,9 +180,13 @@ type SilentError struct {
 }
 
 func (e *SilentError) Error() string {
-	var texts []string
+	var texts, told []string
 	for _, m := range e.Missing {
-		texts = append(texts, m.String())
+		text := m.String()
+		if m.Cause == NoPod && slices.Contains(told, m.Reason) { // who refuses pods refuses those of all nodes
+			text = "node " + m.Node + ": the same"
+		}
+		texts, told = append(texts, text), append(told, m.Reason)
 	}
 	text := strings.Join(texts[:min(most, len(texts))], "; ")
 	if more := len(texts) - most; more > 0 {
