@@ -59,12 +59,12 @@ LABTESTS     = ^(TestEdge|TestNeighbours|TestRegistryAndCertificates)$$
 test-edge: lab ## Tests of what a lab can have around its cluster: load balancers, neighbours, a registry, certificates (root; about 7 min)
 	go test -v -count=1 -timeout 30m -run '$(LABTESTS)' ./test/e2e/...
 
-# Tests of agents at length. test-lab has those of what agents are there for.
-PROOFTESTS   = ^(TestProofTrouble|TestProofNodes)$$
+# Tests of agents at length. test-lab has the first of them, TestProof.
+PROOFTESTS   = ^(TestProofHolds|TestProofRollback|TestProofTrouble|TestProofNodes)$$
 
 .PHONY: test-proof
-test-proof: lab ## Tests of agents at length: they do not come up, are killed, lose their rights; nodes join, and are not ready (root; about 12 min)
-	go test -v -count=1 -timeout 40m -run '$(PROOFTESTS)' ./test/e2e/...
+test-proof: lab ## Tests of agents at length: what holds up a barrier, who uses old addresses, rollback on loss; they do not come up, stand still, are killed, lose their rights; nodes join, and are not ready (root; about 25 min)
+	go test -v -count=1 -timeout 60m -run '$(PROOFTESTS)' ./test/e2e/...
 
 # Tests of moves of pods at length. test-lab has the first of them, TestPodCIDR, in short.
 PODTESTS     = ^(TestNodesCarryRanges|TestPodsWatched|TestNodesWatched)$$
