@@ -61,6 +61,8 @@ type Planner struct {
 	Distribution cluster.Distribution
 	// Agents prove on every node what goes on; nil if there are none.
 	Agents *proof.Party
+	// Remains takes away what an earlier run has left of agents.
+	Remains []engine.Group
 	// Observer, if set, is told of Services that have moved.
 	Observer Observer
 	// LeaveClients has finish not wait for those who still use old addresses.
@@ -140,7 +142,7 @@ func (p *Planner) Finish() *engine.Plan {
 		engine.Phase{
 			Name:   "tidy",
 			Title:  "Remove what is left",
-			Groups: slices.Concat(p.Agents.Dismiss(), p.tidy(), p.handOver(), p.leave()),
+			Groups: slices.Concat(p.Agents.Dismiss(), p.Remains, p.tidy(), p.handOver(), p.leave()),
 		},
 	)
 }
@@ -163,7 +165,7 @@ func (p *Planner) Rollback() *engine.Plan {
 				return &releaseStep{tools: p.Tools, migration: p.spec().Name, entry: e, at: e.Old}
 			})...,
 		)},
-		engine.Phase{Name: "tidy", Title: "Remove what is left", Groups: slices.Concat(p.Agents.Dismiss(), p.tidy(), p.leave())},
+		engine.Phase{Name: "tidy", Title: "Remove what is left", Groups: slices.Concat(p.Agents.Dismiss(), p.Remains, p.tidy(), p.leave())},
 		engine.Phase{Name: "withdraw", Title: "Remove the ranges of the migration", Groups: p.withdraw()},
 	)
 }
