@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/addr"
 	"github.com/replumb/replumb/internal/cluster"
@@ -89,6 +91,15 @@ func (s *Set) Install() []engine.Group {
 
 // Remove takes away what Install has made, but for the definition of NodeReport and the namespace.
 func (s *Set) Remove() []engine.Step { return []engine.Step{&removeStep{set: s}} }
+
+// There reports whether there are any. Who may not look has not made any.
+func (s *Set) There(ctx context.Context) (bool, error) {
+	all, err := s.sets(ctx)
+	if apierrors.IsForbidden(err) {
+		return false, nil
+	}
+	return len(all) > 0, err
+}
 
 // Reporting looks which agents report now, and why others do not. What it has heard it remembers for the next time: that an agent
 // reports is proven by a report which was not there when it was looked before.

@@ -104,6 +104,9 @@ func (j *Job) Examine(ctx context.Context) (*Planner, error) {
 	p := &Planner{Tools: j.Tools, Survey: survey, Migration: j.Migration.DeepCopy(), Rules: rules, Recorded: j.recorded != nil}
 	p.Migration.Spec.PodCIDR.From = texts(survey.Spec.From)
 	j.enlist(p)
+	if p.Remains, err = j.agents().Left(ctx); err != nil {
+		return nil, err
+	}
 	if err := p.validateImage(); err != nil {
 		return nil, err
 	}

@@ -182,5 +182,5 @@ func (p *Planner) tidyOnNodes() []engine.Group {
 	if p.spec().Common.Backups != v1alpha1.BackupsKeep {
 		steps = append(steps, &backup.ForgetStep{Client: p.Tools.client(), Migration: p.spec().Name}, p.namespace().Undo())
 	}
-	return append(p.Agents.Dismiss(), inOrder(steps...)...)
+	return slices.Concat(p.Agents.Dismiss(), p.Remains, inOrder(steps...))
 }

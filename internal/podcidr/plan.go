@@ -98,6 +98,8 @@ type Planner struct {
 	Recorded bool
 	// Agents prove on every node what goes on; nil if there are none.
 	Agents *proof.Party
+	// Remains takes away what an earlier run has left of agents.
+	Remains []engine.Group
 	// Proven says that this run has seen new pods get new addresses on every node.
 	Proven bool
 }
@@ -343,7 +345,7 @@ func (p *Planner) tidy() []engine.Group {
 	if p.spec().Common.Backups != v1alpha1.BackupsKeep {
 		steps = append(steps, &backup.ForgetStep{Client: p.Tools.client(), Migration: p.spec().Name}, p.namespace().Undo())
 	}
-	return append(p.Agents.Dismiss(), inOrder(steps...)...)
+	return slices.Concat(p.Agents.Dismiss(), p.Remains, inOrder(steps...))
 }
 
 func inOrder(steps ...engine.Step) []engine.Group {

@@ -228,3 +228,18 @@ func TestAgentsWithoutImage(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestGoneOnWithout: what an earlier run has left of agents goes with the migration, though it has gone on without them.
+func TestGoneOnWithout(t *testing.T) {
+	f := setupWatched(t)
+	f.deployment("web", 2)
+	f.job.Until = "agents"
+	f.must(f.apply())
+	f.job.Until = ""
+	f.job.Migration.Spec.Proof.Agents = v1alpha1.AgentsDisabled
+	f.must(f.apply())
+	f.in(newRange, "web", 2)
+	f.must(f.finish())
+	f.onlyPool(newRange)
+	f.gone()
+}

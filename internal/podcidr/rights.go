@@ -77,7 +77,7 @@ func NodeRights() []cluster.Right {
 	})
 }
 
-// Rights are what a user needs. deploy/rbac-pod-cidr.yaml grants exactly these.
+// Rights are what a user needs. deploy/rbac-pod-cidr.yaml grants exactly these, and those that agents need.
 func Rights() []cluster.Right { return append(workRights(), lookRights()...) }
 
 func spread(rights []right) []cluster.Right {

@@ -2,6 +2,7 @@ package proof
 
 import (
 	"slices"
+	"time"
 
 	"github.com/replumb/replumb/api/v1alpha1"
 )
@@ -43,7 +44,7 @@ func (t *Tally) count(node string, p *v1alpha1.ProbeReport) *v1alpha1.Loss {
 		return nil
 	}
 	t.Sent += max(0, sent)
-	if failed <= 0 {
+	if failed <= 0 || over(p, a.since) {
 		return nil
 	}
 	t.Failed += failed
@@ -53,6 +54,12 @@ func (t *Tally) count(node string, p *v1alpha1.ProbeReport) *v1alpha1.Loss {
 		loss.LossWindow = p.Losses[n-1]
 	}
 	return loss
+}
+
+// over reports whether the latest requests of a probe that failed were all due before a time, by the clock of its node.
+func over(p *v1alpha1.ProbeReport, since time.Time) bool {
+	n := len(p.Losses)
+	return n > 0 && p.Losses[n-1].End.Time.Before(since)
 }
 
 // connected adds connections to moved Services that failed.

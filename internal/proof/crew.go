@@ -118,6 +118,20 @@ func (c *Crew) Muster(nodes int) *Party {
 	return p
 }
 
+// Left takes away at the end what an earlier run has left of agents, where the migration has gone on without them since; nothing, where it
+// has not.
+func (c *Crew) Left(ctx context.Context) ([]engine.Group, error) {
+	if c.Image() != "" {
+		return nil, nil
+	}
+	set := &agents.Set{Cluster: c.Cluster, Migration: c.Migration, Now: c.Now}
+	there, err := set.There(ctx)
+	if err != nil || !there {
+		return nil, err
+	}
+	return inOrder(set.Remove()...), nil
+}
+
 // interval is how often agents report: so often that API servers take twenty reports a second, in steps, so that agents need not be
 // restarted when a node joins.
 func interval(nodes int) time.Duration {

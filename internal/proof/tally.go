@@ -35,8 +35,10 @@ type agentState struct {
 	// heard is when its sequence last advanced, by our clock, well when it did so without a problem, began when its instance was first
 	// seen.
 	heard, well, began time.Time
-	// armed is true once its probes were all answered for a while: what fails from then on is a loss.
+	// armed is true once its probes were all answered for a while: what fails from then on is a loss. Since is when that was, by the clock
+	// of its node: a request that was due before may fail after, and is none.
 	armed bool
+	since time.Time
 	// disquiet names a probe that keeps it from that; failing is true if one failed since the report before.
 	disquiet string
 	failing  bool
@@ -144,6 +146,7 @@ func (t *Tally) arm(r *v1alpha1.NodeReport, a *v1alpha1.AgentReport) {
 	}
 	s.disquiet = disquiet(r, a)
 	s.armed = s.disquiet == "" && a.Problem == "" && !s.failing && s.heard.After(s.began)
+	s.since = a.ReportedAt.Time
 }
 
 // disquiet names a probe of an agent that has not been answered all the time lately; none, if all have.

@@ -283,3 +283,28 @@ func TestExcused(t *testing.T) {
 		t.Errorf("lost: %v", fresh)
 	}
 }
+
+// TestUnderWayWhenItBegins: what was due before losses count, and fails after, is what came before: a run that follows on trouble begins
+// when the trouble is over.
+func TestUnderWayWhenItBegins(t *testing.T) {
+	s := newScript(t)
+	for range 3 {
+		s.tick(0, true)
+	}
+	s.unsettled(0)
+	armed := s.now.Add(-2 * time.Second)
+	due := func(at time.Time) func(*v1alpha1.NodeReport) {
+		return func(r *v1alpha1.NodeReport) {
+			for i := range r.Status.Probes {
+				r.Status.Probes[i].Losses = []v1alpha1.LossWindow{{Start: metav1.NewMicroTime(armed.Add(-time.Second)), End: metav1.NewMicroTime(at), Failed: 1}}
+			}
+		}
+	}
+	if fresh := s.tick(1, false, due(armed.Add(-time.Second))); len(fresh) > 0 {
+		t.Errorf("due before: %v", fresh)
+	}
+	if fresh := s.tick(1, false, due(armed.Add(time.Second))); len(fresh) != 2 {
+		t.Errorf("due after: %v", fresh)
+	}
+	s.counted(60, 2)
+}

@@ -149,6 +149,9 @@ func (j *Job) planner(ctx context.Context, snap *cluster.Snapshot) (*Planner, er
 		LeaveClients: j.LeaveClients, Observer: j.observer, CanFreeze: in.Freeze == nil, Distribution: cluster.DistributionOf(snap.Nodes),
 	}
 	j.enlist(p, len(snap.Nodes))
+	if p.Remains, err = j.agents().Left(ctx); err != nil {
+		return nil, err
+	}
 	p.Findings = check.Run(Checks(), in)
 	form, ok := bridge.Choose(j.Spec.Bridge, len(survey.Moves), snap.Admitted)
 	if !ok {

@@ -61,6 +61,8 @@ type Planner struct {
 	Distribution cluster.Distribution
 	// Agents prove on every node what goes on; nil if there are none.
 	Agents *proof.Party
+	// Remains takes away what an earlier run has left of agents.
+	Remains []engine.Group
 	// Observer, if set, is told of Services that have moved.
 	Observer Observer
 	// returning is true of a run that goes back. It stops for nothing that agents say, or do not say.
@@ -142,7 +144,7 @@ func (p *Planner) Finish() *engine.Plan {
 		engine.Phase{
 			Name:   "tidy",
 			Title:  "Remove what is left",
-			Groups: slices.Concat(p.dismiss(), p.tidy(), p.handOver(), p.leave()),
+			Groups: slices.Concat(p.Agents.Dismiss(), p.Remains, p.tidy(), p.handOver(), p.leave()),
 		},
 	)
 }
@@ -166,7 +168,7 @@ func (p *Planner) Rollback() *engine.Plan {
 				return &releaseStep{tools: p.Tools, migration: p.spec().Name, entry: e, at: e.Old}
 			})...,
 		)},
-		engine.Phase{Name: "tidy", Title: "Remove what is left", Groups: slices.Concat(p.dismiss(), p.tidy(), p.leave())},
+		engine.Phase{Name: "tidy", Title: "Remove what is left", Groups: slices.Concat(p.Agents.Dismiss(), p.Remains, p.tidy(), p.leave())},
 		engine.Phase{Name: "withdraw", Title: "Remove the ranges of the migration", Groups: p.withdraw()},
 	)
 }

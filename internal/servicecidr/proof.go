@@ -148,14 +148,6 @@ func (p *Planner) hush(going func(*Entry) string) []engine.Group {
 	return single(&proof.Leave{Watch: p.Agents.Watch, Addresses: all, Limit: p.Agents.Wait})
 }
 
-// dismiss takes the agents away, also those of runs that had some when this one has none.
-func (p *Planner) dismiss() []engine.Group {
-	if p.Agents == nil && p.Survey.Probe != nil {
-		return inOrder((&agents.Set{Cluster: p.Tools.Cluster, Migration: p.spec().Name}).Remove()...)
-	}
-	return p.Agents.Dismiss()
-}
-
 // witness is who tells that nodes know a sentinel.
 func (p *Planner) witness() bridge.Witness {
 	mode := p.spec().Barrier
