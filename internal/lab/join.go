@@ -110,13 +110,19 @@ func (l *Lab) join(ctx context.Context, m *Member) error {
 	if err := l.startNode(ctx, fabric, creds, m); err != nil {
 		return err
 	}
-	if err := l.run(ctx, m, l.programs(m)); err != nil {
+	// containerd comes first. Pods come as soon as there is a kubelet, and one that finds no image waits minutes for a registry that
+	// nobody answers for.
+	programs := l.programs(m)
+	if err := l.run(ctx, m, programs[:1]); err != nil {
 		return err
 	}
 	for _, archive := range l.archives() {
 		if err := l.loadOn(ctx, m.Name, archive); err != nil {
 			return err
 		}
+	}
+	if err := l.run(ctx, m, programs[1:]); err != nil {
+		return err
 	}
 	client := l.Client()
 	if l.Topology.CNI.isCalico() {

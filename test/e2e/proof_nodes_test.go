@@ -29,6 +29,7 @@ func TestProofNodes(t *testing.T) {
 	s, _ := lightTraffic(t, l)
 	j := &joining{T: t, l: l}
 	t.Cleanup(j.leave)
+	backIfFailed(t, l, "joined")
 	first := proven{
 		name: "joined", to: "172.21.0.0/16", drain: "5s",
 		tiers: "tiers: [{name: first, services: [shop/cart], pause: 2m}]",
