@@ -27,8 +27,9 @@ const (
 	nobody                          = 65534
 	// templateAnnotation tells pods of this template from those of an earlier one.
 	templateAnnotation = "replumb.dev/template"
-	// lameDuck is for how long a pod that ends goes on answering: the time in which kube-proxies learn that it ends.
-	lameDuck = 5
+	// lameDuck is for how many seconds a pod that is to end goes on as if nothing were: the time in which kube-proxies learn that it
+	// ends. rolledLameDuck is the same where pods end while others watch: to lose what no client would is worse than to wait.
+	lameDuck, rolledLameDuck = 5, 15
 )
 
 // foreign are nodes on which DaemonSets of Linux pods do not run, and those that stand for no machine, by their labels.
@@ -113,14 +114,15 @@ func (s *Set) podSet(servers []string) ([]client.Object, error) {
 		ProbeHandler:  corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/", Port: intstr.FromString("http")}},
 		PeriodSeconds: 2, TimeoutSeconds: 2, FailureThreshold: 5,
 	}
-	c.Lifecycle = &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: lameDuck}}}
-	pod := s.pod(c, v1alpha1.FromPod)
-	// It sleeps, answers on, says goodbye to who keeps a connection, and has time to spare.
-	pod.TerminationGracePeriodSeconds = ptr.To[int64](4 * lameDuck)
+	duck, update := int64(lameDuck), allAtOnce()
 	if s.Roll {
-		return s.daemonSet(PodSet, v1alpha1.RoleProbe, pod, newOnesFirst())
+		duck, update = rolledLameDuck, newOnesFirst()
 	}
-	return s.daemonSet(PodSet, v1alpha1.RoleProbe, pod, allAtOnce())
+	c.Lifecycle = &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: duck}}}
+	pod := s.pod(c, v1alpha1.FromPod)
+	// After that it answers on for 5 s, says goodbye to who keeps a connection, and has time to spare.
+	pod.TerminationGracePeriodSeconds = ptr.To(duck + 15)
+	return s.daemonSet(PodSet, v1alpha1.RoleProbe, pod, update)
 }
 
 // allAtOnce is how agents are replaced where only another version of replumb does: quickly.
@@ -173,7 +175,7 @@ func (s *Set) pod(c corev1.Container, o v1alpha1.ProbeOrigin) corev1.PodSpec {
 	}
 	if s.Roll {
 		pod.DNSConfig = &corev1.PodDNSConfig{Options: []corev1.PodDNSConfigOption{
-			{Name: "timeout", Value: ptr.To("1")}, {Name: "attempts", Value: ptr.To("4")},
+			{Name: "timeout", Value: ptr.To("1")},
 		}}
 	}
 	return pod

@@ -224,15 +224,16 @@ func (p *brokenProxy) repair() {
 // forget removes from connection tracking what was sent while there were no rules: those entries lead nowhere, and swallow later
 // connections from the same ports for two minutes. See "Requests were lost" in the runbook.
 func (p *brokenProxy) forget() {
+	p.Helper()
 	for _, args := range [][]string{{"-D", "-p", "tcp", "--state", "SYN_SENT"}, {"-D", "-p", "udp"}} {
 		cmd := append([]string{"exec", "--name", p.l.Topology.Name, p.node, "--", "conntrack"}, args...)
-		if out, err := command(
-			p.T,
-			"replumb-lab",
-			cmd...).CombinedOutput(); err != nil &&
-			!strings.Contains(string(out), "0 flow entries") {
-			p.Fatalf("%v: %s", err, out)
-		}
+		eventually(p.T, settled, func() error { // entries that end by themselves meanwhile make it stop half way
+			out, err := command(p.T, "replumb-lab", cmd...).CombinedOutput()
+			if err != nil && !strings.Contains(string(out), "0 flow entries") {
+				return fmt.Errorf("%w: %s", err, out)
+			}
+			return nil
+		})
 	}
 }
 
