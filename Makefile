@@ -50,7 +50,7 @@ test-kill: lab ## The process killed with SIGKILL at every event of a full run, 
 
 .PHONY: test-lab
 test-lab: lab ## Tests with real packets between real nodes (root)
-	go test -v -short -count=1 -timeout 60m -skip '$(LABTESTS)|^TestMatrix|^TestNodesCarryRanges$$|^Test(Pods|Nodes)Watched$$' ./test/e2e/... # test-pods has the last ones, at length
+	go test -v -short -count=1 -timeout 60m -skip '$(LABTESTS)|$(PROOFTESTS)|$(PODTESTS)|^TestMatrix' ./test/e2e/...
 
 # Tests of what only the lab has, which the tests of migrations that use it go through as well.
 LABTESTS     = ^(TestEdge|TestNeighbours|TestRegistryAndCertificates)$$
@@ -59,9 +59,19 @@ LABTESTS     = ^(TestEdge|TestNeighbours|TestRegistryAndCertificates)$$
 test-edge: lab ## Tests of what a lab can have around its cluster: load balancers, neighbours, a registry, certificates (root; about 7 min)
 	go test -v -count=1 -timeout 30m -run '$(LABTESTS)' ./test/e2e/...
 
+# Tests of agents at length. test-lab has the first of them, TestProof.
+PROOFTESTS   = ^(TestProofHolds|TestProofRollback|TestProofTrouble|TestProofNodes)$$
+
+.PHONY: test-proof
+test-proof: lab ## Tests of agents at length: what holds up a barrier, who uses old addresses, rollback on loss; they do not come up, stand still, are killed, lose their rights; nodes join, and are not ready (root; about 25 min)
+	go test -v -count=1 -timeout 60m -run '$(PROOFTESTS)' ./test/e2e/...
+
+# Tests of moves of pods at length. test-lab has the first of them, TestPodCIDR, in short.
+PODTESTS     = ^(TestNodesCarryRanges|TestPodsWatched|TestNodesWatched)$$
+
 .PHONY: test-pods
 test-pods: lab ## Tests with real packets at length: pods moved to another range, back, and forth for good (root; about 30 min)
-	go test -v -count=1 -timeout 60m -run '^(TestPodCIDR|TestNodesCarryRanges|TestPodsWatched|TestNodesWatched)$$' ./test/e2e/...
+	go test -v -count=1 -timeout 60m -run '^TestPodCIDR$$|$(PODTESTS)' ./test/e2e/...
 
 .PHONY: test-matrix
 test-matrix: lab ## Long tests with real packets: rollback from every phase under traffic (root; about 20 min)

@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/replumb/replumb/internal/footprint"
 	"github.com/replumb/replumb/internal/probe"
 )
 
@@ -21,6 +22,8 @@ type prober struct {
 	cmd   *exec.Cmd
 	out   bytes.Buffer
 	began time.Time
+	// held is what it had in memory at most, once it had started.
+	held memory
 }
 
 func (o options) startProber(ctx context.Context, rate float64, duration time.Duration, targets ...string) (*prober, error) {
@@ -29,13 +32,22 @@ func (o options) startProber(ctx context.Context, rate float64, duration time.Du
 	}, targets...)
 	p := &prober{cmd: exec.CommandContext(ctx, o.replumb, args...), began: time.Now()}
 	p.cmd.Stdout, p.cmd.Stderr = &p.out, os.Stderr
+	p.cmd.Env = os.Environ()
+	for _, v := range footprint.Settings() { // it is measured as agents run
+		p.cmd.Env = append(p.cmd.Env, v.Name+"="+v.Value)
+	}
 	return p, p.cmd.Start()
 }
 
 // wait for the end, and what came of it. That something was lost is a result too.
 func (p *prober) wait() (probe.Summary, error) {
 	var exit *exec.ExitError
-	if err := p.cmd.Wait(); err != nil && (!errors.As(err, &exit) || exit.ExitCode() != 4) {
+	watched, stop := make(chan struct{}), make(chan struct{})
+	go func() { defer close(watched); p.watch(stop) }()
+	err := p.cmd.Wait()
+	close(stop)
+	<-watched
+	if err != nil && (!errors.As(err, &exit) || exit.ExitCode() != 4) {
 		return probe.Summary{}, fmt.Errorf("replumb probe: %w", err)
 	}
 	lines := bytes.Split(bytes.TrimSpace(p.out.Bytes()), []byte("\n"))
@@ -98,6 +110,7 @@ func (o options) measureLoad(ctx context.Context) error {
 	if _, err := p.wait(); err != nil {
 		return err
 	}
+	row("resident while it probes", "**%s**", p.held)
 	row(fmt.Sprintf("%v HTTP requests a second for %v", o.spare, o.load), "%s", p.cost())
 	idler := &prober{cmd: exec.CommandContext(ctx, o.replumb, "version"), began: time.Now()}
 	if err := idler.cmd.Run(); err != nil {

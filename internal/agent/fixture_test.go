@@ -29,6 +29,7 @@ import (
 	"github.com/replumb/replumb/internal/answer"
 	"github.com/replumb/replumb/internal/apitest"
 	"github.com/replumb/replumb/internal/cluster"
+	"github.com/replumb/replumb/internal/probe"
 )
 
 // The Services' addresses are the machine's own, so that tests can answer at them.
@@ -247,7 +248,7 @@ func (f *fixture) change(change func(*v1alpha1.Migration)) {
 // answers runs what agents call, at an address, until it is stopped.
 func (f *fixture) answers(at string) (stop func()) {
 	f.Helper()
-	s := &answer.Server{Name: "probe"}
+	s := &answer.Server{Identity: probe.Identity{Name: "probe"}}
 	f.must(s.Listen(f.Context(), net.JoinHostPort(at, "80"), net.JoinHostPort(at, "7"), net.JoinHostPort(at, "7")))
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)

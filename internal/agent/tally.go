@@ -216,9 +216,7 @@ func (t *tally) draw() (v1alpha1.ProbeReport, error) {
 	if err != nil {
 		return v1alpha1.ProbeReport{}, err
 	}
-	if stretch.Latency, err = stats.Latency(); err != nil {
-		return v1alpha1.ProbeReport{}, err
-	}
+	stretch.Latency = stats.Latency()
 	t.draft = slices.Clone(t.written)
 	if stretch.End > stretch.Start {
 		t.draft = append(t.draft, stretch)

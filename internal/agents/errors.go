@@ -17,9 +17,13 @@ type SilentError struct {
 }
 
 func (e *SilentError) Error() string {
-	var texts []string
+	var texts, told []string
 	for _, m := range e.Missing {
-		texts = append(texts, m.String())
+		text := m.String()
+		if m.Cause == NoPod && slices.Contains(told, m.Reason) { // who refuses pods refuses those of all nodes
+			text = "node " + m.Node + ": the same"
+		}
+		texts, told = append(texts, text), append(told, m.Reason)
 	}
 	text := ""
 	if e.For > 0 {

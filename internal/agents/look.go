@@ -108,7 +108,7 @@ func (s *Set) news(ctx context.Context, sets []appsv1.DaemonSet) (map[string]str
 		ofSet := e.Type == corev1.EventTypeWarning &&
 			slices.ContainsFunc(sets, func(d appsv1.DaemonSet) bool { return d.UID == e.InvolvedObject.UID }) // not one before it
 		if ofSet || e.InvolvedObject.Kind == "Pod" {
-			latest[e.InvolvedObject.Name] = strings.TrimSpace(e.Message)
+			latest[e.InvolvedObject.Name] = strings.TrimSpace(strings.TrimPrefix(e.Message, "(combined from similar events): "))
 		}
 	}
 	return latest, nil

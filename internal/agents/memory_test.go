@@ -225,4 +225,8 @@ func TestSilentErrorNamesAFew(t *testing.T) {
 	if !strings.HasSuffix(e.Error(), "; node e: no image; and 2 more agents") || !strings.HasPrefix(e.Advice(), "push the image") {
 		t.Errorf("%s (%s)", e, e.Advice())
 	}
+	e = &SilentError{Missing: []Silent{{Node: "a", Cause: NoPod, Reason: "refused"}, {Node: "b", Cause: NoPod, Reason: "refused"}}}
+	if e.Error() != "node a: refused; node b: the same" {
+		t.Error(e)
+	}
 }

@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/footprint"
 )
 
 const (
@@ -139,12 +140,16 @@ func (s *Set) container(args []string) corev1.Container {
 	field := func(name, path string) corev1.EnvVar {
 		return corev1.EnvVar{Name: name, ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: path}}}
 	}
+	env := []corev1.EnvVar{
+		field("NODE_NAME", "spec.nodeName"), field("NODE_IP", "status.hostIP"),
+		field("POD_IP", "status.podIP"), field("POD_UID", "metadata.uid"),
+	}
+	for _, v := range footprint.Settings() {
+		env = append(env, corev1.EnvVar{Name: v.Name, Value: v.Value})
+	}
 	return corev1.Container{
 		Name: "replumb", Image: s.Image, Args: args, TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
-		Env: []corev1.EnvVar{
-			field("NODE_NAME", "spec.nodeName"), field("NODE_IP", "status.hostIP"),
-			field("POD_IP", "status.podIP"), field("POD_UID", "metadata.uid"),
-		},
+		Env: env,
 		Resources: corev1.ResourceRequirements{
 			Requests: corev1.ResourceList{"cpu": resource.MustParse("10m"), "memory": resource.MustParse("32Mi")},
 			Limits:   corev1.ResourceList{"memory": resource.MustParse("256Mi")},

@@ -122,15 +122,25 @@ func (x *index) why(k agentKey, a *agent, wait time.Duration) (Cause, string) {
 		return Starting, fmt.Sprintf("pod %s is to be replaced", pod.Name)
 	}
 	if cause, reason := notRunning(pod); cause != "" {
-		if cause == Starting {
-			reason = and(reason, x.view.News[pod.Name])
-		}
-		return cause, reason
+		return x.starting(pod, cause, reason)
 	}
 	if k.origin == v1alpha1.FromPod && !ready(pod) { // agents of other nodes would see losses that are nobody's fault but its own
 		return Starting, fmt.Sprintf("pod %s runs, but is not ready to be asked", pod.Name)
 	}
 	return x.mute(k, a, pod, wait)
+}
+
+// starting adds what was last heard of a pod. A registry that nobody answers for keeps kubelets pulling for minutes, and nobody tells
+// more than that.
+func (x *index) starting(pod *corev1.Pod, cause Cause, reason string) (Cause, string) {
+	news := x.view.News[pod.Name]
+	switch {
+	case cause != Starting:
+		return cause, reason
+	case strings.HasPrefix(news, "Pulling image "):
+		return NoImage, fmt.Sprintf("pod %s has no image %s yet: %s", pod.Name, pod.Spec.Containers[0].Image, news)
+	}
+	return cause, and(reason, news)
 }
 
 func ready(pod *corev1.Pod) bool {

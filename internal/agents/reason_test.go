@@ -54,7 +54,7 @@ func TestReasons(t *testing.T) {
 		{"pulling", func(s *scene, p *corev1.Pod) {
 			waiting("ContainerCreating", "")(s, p)
 			s.News["agent-a"] = `Pulling image "example.com/replumb:v1"`
-		}, `Starting: pod agent-a has not started: ContainerCreating: Pulling image "example.com/replumb:v1"`},
+		}, `NoImage: pod agent-a has no image example.com/replumb:v1 yet: Pulling image "example.com/replumb:v1"`},
 		{"crash", func(s *scene, p *corev1.Pod) {
 			waiting("CrashLoopBackOff", "back-off 10s")(s, p)
 			p.Status.ContainerStatuses[0].LastTerminationState.Terminated = &corev1.ContainerStateTerminated{

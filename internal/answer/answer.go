@@ -1,4 +1,4 @@
-// Package answer is what agents call: an HTTP server, and echoes over TCP and UDP. It stays until nobody calls it any more.
+// Package answer is what probes call: an HTTP server, and echoes over TCP and UDP. It stays until nobody calls it any more.
 package answer
 
 import (
@@ -9,7 +9,9 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"net/netip"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/replumb/replumb/internal/probe"
@@ -25,10 +27,14 @@ const (
 // Drain is for how long a server goes on that is to end: other nodes still send to it until they have heard.
 const Drain = 5 * time.Second
 
-// Server answers every HTTP request with its name, and echoes lines over TCP and datagrams over UDP.
+// Server answers HTTP requests, and echoes lines over TCP and datagrams over UDP.
 type Server struct {
-	// Name is what it answers.
-	Name string
+	// Identity is what it tells of itself.
+	Identity probe.Identity
+	// Web answers HTTP requests. Default: all of them with the name.
+	Web http.Handler
+	// Datagram makes the answer to a datagram. Default: the datagram itself.
+	Datagram func(sent []byte, from net.Addr) []byte
 	// Drain is how long it goes on after it was to end, and then how long clients of long-lived connections have to leave.
 	Drain time.Duration
 
@@ -36,6 +42,7 @@ type Server struct {
 	tcp  net.Listener
 	udp  net.PacketConn
 
+	draining  atomic.Bool
 	echoing   sync.WaitGroup
 	mu        sync.Mutex
 	conns     map[net.Conn]struct{}
@@ -62,9 +69,17 @@ func (s *Server) Listen(ctx context.Context, http, tcp, udp string) error {
 	return nil
 }
 
+// Addresses are where it listens, for HTTP, TCP and UDP.
+func (s *Server) Addresses() (web, tcp, udp net.Addr) {
+	return s.http.Addr(), s.tcp.Addr(), s.udp.LocalAddr()
+}
+
 // Serve answers until ctx ends, and then for as long as it takes to lose nothing.
 func (s *Server) Serve(ctx context.Context) error {
-	web := &http.Server{Handler: http.HandlerFunc(s.answer), ReadHeaderTimeout: time.Minute}
+	web := &http.Server{Handler: s.Web, ReadHeaderTimeout: time.Minute}
+	if web.Handler == nil {
+		web.Handler = http.HandlerFunc(s.name)
+	}
 	failed := make(chan error, 3)
 	go func() { failed <- web.Serve(s.http) }()
 	go func() { failed <- s.serveTCP() }()
@@ -75,6 +90,7 @@ func (s *Server) Serve(ctx context.Context) error {
 		return errors.Join(err, web.Close())
 	case <-ctx.Done():
 	}
+	s.draining.Store(true)
 	drained := time.NewTimer(s.Drain)
 	defer drained.Stop()
 	select {
@@ -135,9 +151,24 @@ func (s *Server) admit(conn net.Conn) bool {
 	return !s.dismissed
 }
 
-func (s *Server) answer(w http.ResponseWriter, _ *http.Request) {
+// Draining reports whether it is about to end.
+func (s *Server) Draining() bool { return s.draining.Load() }
+
+func (s *Server) name(w http.ResponseWriter, _ *http.Request) {
 	// A client that hangs up meanwhile is its own affair.
-	_, _ = fmt.Fprintln(w, s.Name)
+	_, _ = fmt.Fprintln(w, s.Identity.Name)
+}
+
+// Tell is the identity as JSON, with the client's address as it arrived here, and without its port.
+func (s *Server) Tell(client string) []byte {
+	answer := s.Identity
+	answer.Client = client
+	if at, err := netip.ParseAddrPort(client); err == nil {
+		answer.Client = at.Addr().Unmap().String()
+	}
+	// A struct of strings always marshals.
+	data, _ := json.Marshal(answer)
+	return data
 }
 
 func (s *Server) serveTCP() error {
@@ -166,22 +197,12 @@ func (s *Server) echo(conn net.Conn) {
 	for lines.Scan() {
 		reply := lines.Bytes()
 		if string(reply) == probe.IdentityRequest {
-			reply = s.identity(conn.RemoteAddr())
+			reply = s.Tell(conn.RemoteAddr().String())
 		}
 		if _, err := conn.Write(append(reply, '\n')); err != nil {
 			return
 		}
 	}
-}
-
-func (s *Server) identity(client net.Addr) []byte {
-	host, _, err := net.SplitHostPort(client.String())
-	if err != nil {
-		host = client.String()
-	}
-	// A struct of strings always marshals.
-	data, _ := json.Marshal(probe.Identity{Name: s.Name, Pod: s.Name, Client: host})
-	return data
 }
 
 func (s *Server) serveUDP() error {
@@ -191,8 +212,12 @@ func (s *Server) serveUDP() error {
 		if err != nil {
 			return ended(err)
 		}
+		reply := buffer[:n]
+		if s.Datagram != nil {
+			reply = s.Datagram(reply, from)
+		}
 		// A datagram that cannot be sent is lost, as datagrams are.
-		_, _ = s.udp.WriteTo(buffer[:n], from)
+		_, _ = s.udp.WriteTo(reply, from)
 	}
 }
 

@@ -17,7 +17,7 @@ import (
 // serve runs a server on loopback. The returned function asks it to end, and gives what Serve returned.
 func serve(t *testing.T, drain time.Duration) (s *Server, end func() error) {
 	t.Helper()
-	s = &Server{Name: "probe-x", Drain: drain}
+	s = &Server{Identity: probe.Identity{Name: "probe-x", Pod: "probe-x"}, Drain: drain}
 	if err := s.Listen(t.Context(), "127.0.0.1:0", "127.0.0.1:0", "127.0.0.1:0"); err != nil {
 		t.Fatal(err)
 	}
@@ -30,7 +30,7 @@ func serve(t *testing.T, drain time.Duration) (s *Server, end func() error) {
 
 func TestAnswers(t *testing.T) {
 	s, end := serve(t, 0)
-	web, tcp, udp := s.http.Addr(), s.tcp.Addr(), s.udp.LocalAddr()
+	web, tcp, udp := s.Addresses()
 
 	response, err := http.Get("http://" + web.String() + "/")
 	if err != nil {
@@ -100,7 +100,13 @@ func TestGoodbye(t *testing.T) {
 		if !lines.Scan() || lines.Text() != probe.Goodbye {
 			t.Errorf("was told %q, want a goodbye", lines.Text())
 		}
-		if polite {
+		if polite { // and is answered to the end
+			if _, err := fmt.Fprintln(conn, "2"); err != nil {
+				t.Fatal(err)
+			}
+			if !lines.Scan() || lines.Text() != "2" {
+				t.Errorf("after the goodbye line 2 is echoed as %q", lines.Text())
+			}
 			_ = conn.Close()
 		} else if lines.Scan() {
 			t.Errorf("was told %q after the goodbye", lines.Text())
@@ -150,7 +156,7 @@ func TestStreamGoesOn(t *testing.T) {
 
 func TestListenFails(t *testing.T) {
 	s, end := serve(t, 0)
-	web, tcp, udp := s.http.Addr(), s.tcp.Addr(), s.udp.LocalAddr()
+	web, tcp, udp := s.Addresses()
 	other := &Server{}
 	for _, at := range [][3]string{
 		{web.String(), "127.0.0.1:0", "127.0.0.1:0"}, {"127.0.0.1:0", tcp.String(), "127.0.0.1:0"}, {"127.0.0.1:0", "127.0.0.1:0", udp.String()},

@@ -40,7 +40,13 @@ type NodeProbe interface {
 // HealthChecks is a Witness that asks the health-check port of every node.
 type HealthChecks struct{ Probe NodeProbe }
 
-var _ Witness = HealthChecks{}
+// Either is a Witness that asks the second one about the nodes of which the first one knows nothing.
+type Either struct{ First, Second Witness }
+
+var (
+	_ Witness = HealthChecks{}
+	_ Witness = Either{}
+)
 
 // Barrier is the step that proves that the kube-proxy of every node has programmed all bridges made before it.
 //
@@ -219,6 +225,15 @@ func (h HealthChecks) Behind(ctx context.Context, sentinel *corev1.Service, node
 	_ = eg.Wait() // the goroutines report in missing
 	slices.Sort(missing)
 	return missing
+}
+
+// Behind implements Witness.
+func (e Either) Behind(ctx context.Context, sentinel *corev1.Service, nodes []string) []string {
+	missing := e.First.Behind(ctx, sentinel, nodes)
+	if len(missing) == 0 {
+		return nil
+	}
+	return e.Second.Behind(ctx, sentinel, missing)
 }
 
 // Passed reads the answer of kube-proxy's health-check server (k8s.io/kubernetes pkg/proxy/healthcheck/service_health.go): it must be

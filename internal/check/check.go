@@ -71,16 +71,6 @@ func Group[In any](heading string, checks ...Check[In]) []Check[In] {
 	return checks
 }
 
-// Find looks a check up by its code, in whatever case it is written.
-func Find[In any](checks []Check[In], code string) (Check[In], bool) {
-	for _, c := range checks {
-		if strings.EqualFold(c.Code, code) {
-			return c, true
-		}
-	}
-	return Check[In]{}, false
-}
-
 // Finding is one result of one check.
 type Finding struct {
 	Code     string   `json:"code"`

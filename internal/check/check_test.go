@@ -103,14 +103,6 @@ func TestReferenceHasEveryCheck(t *testing.T) {
 	}
 }
 
-func TestFind(t *testing.T) {
-	for code, want := range map[string]string{"B": "B", "b": "B", "D": "", "": ""} {
-		if c, ok := Find(registry(), code); c.Code != want || ok != (want != "") {
-			t.Errorf("Find(%q) = %q, %v", code, c.Code, ok)
-		}
-	}
-}
-
 func TestGroupReachesTheFindings(t *testing.T) {
 	for _, n := range []int{1, 2} {
 		for _, f := range Run(Group("All", registry()...), n) {

@@ -8,7 +8,6 @@ import (
 	"net/netip"
 	"os"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -19,6 +18,8 @@ import (
 	"github.com/replumb/replumb/internal/answer"
 	"github.com/replumb/replumb/internal/cluster"
 	"github.com/replumb/replumb/internal/flows"
+	"github.com/replumb/replumb/internal/footprint"
+	"github.com/replumb/replumb/internal/probe"
 )
 
 // agentOptions are what an agent is started with.
@@ -111,12 +112,13 @@ func (o *agentOptions) run(ctx context.Context, own *agent.Agent) error {
 		own.Flows = flows.New()
 	}
 	all, ctx := errgroup.WithContext(ctx)
+	all.Go(func() error { trim(ctx, own.Log); return nil })
 	if o.serve {
 		name, err := os.Hostname()
 		if err != nil {
 			return fmt.Errorf("agent on node %s: %w", own.Node, err)
 		}
-		server := &answer.Server{Name: strings.TrimSpace(name), Drain: answer.Drain}
+		server := &answer.Server{Identity: probe.Identity{Name: name, Pod: name}, Drain: answer.Drain}
 		if err := server.Listen(ctx, answer.HTTPAddress, answer.TCPAddress, answer.UDPAddress); err != nil {
 			return fmt.Errorf("agent on node %s: %w", own.Node, err)
 		}
@@ -127,4 +129,21 @@ func (o *agentOptions) run(ctx context.Context, own *agent.Agent) error {
 		return fmt.Errorf("agent on node %s: %w", own.Node, err)
 	}
 	return nil
+}
+
+// settled is when an agent has long read what there is, and only watches and probes.
+const settled = 20 * time.Second
+
+// trim keeps an agent small, which is beside others on every node. With more memory it would do the same.
+func trim(ctx context.Context, log func(error)) {
+	for _, after := range []time.Duration{0, settled} {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(after):
+		}
+		if err := footprint.Trim(); err != nil {
+			log(err)
+		}
+	}
 }

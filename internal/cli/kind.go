@@ -149,9 +149,12 @@ func (a *app) reach(ctx context.Context) (*connection, error) {
 	return c, err
 }
 
+// fit says whether a Migration fits the command line, or the machine.
+type fit func(m *v1alpha1.Migration, j job) error
+
 // jobFromFile reads the Migration, and sees that it fits the flags, before it looks for a cluster: what is wrong in the file
 // or on the command line is told first.
-func (a *app) jobFromFile(ctx context.Context, fits ...func(job) error) (job, *connection, error) {
+func (a *app) jobFromFile(ctx context.Context, fits ...fit) (job, *connection, error) {
 	m, err := a.read()
 	if err != nil {
 		return nil, nil, err
@@ -161,7 +164,7 @@ func (a *app) jobFromFile(ctx context.Context, fits ...func(job) error) (job, *c
 		return nil, nil, err
 	}
 	for _, fit := range fits {
-		if err := fit(j); err != nil {
+		if err := fit(m, j); err != nil {
 			return nil, nil, err
 		}
 	}

@@ -189,7 +189,7 @@ func (f *dirFlags) declare(cmd *cobra.Command) {
 }
 
 // fit refuses files for what is no mirror.
-func (f *dirFlags) fit(j job) error {
+func (f *dirFlags) fit(_ *v1alpha1.Migration, j job) error {
 	_, copies := j.(mirrorJob)
 	switch {
 	case f.dir != "" && !copies:

@@ -11,9 +11,12 @@ import (
 	"github.com/spf13/cobra"
 	"sigs.k8s.io/yaml"
 
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/callout"
 	"github.com/replumb/replumb/internal/check"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/migration"
+	"github.com/replumb/replumb/internal/spec"
 	"github.com/replumb/replumb/internal/ui"
 )
 
@@ -178,7 +181,7 @@ the cluster, 130 interrupted or paused.`,
 					return err
 				}
 			}
-			j, c, err := a.jobFromFile(cmd.Context(), hasPhase(until), a.mayAcceptDowntime)
+			j, c, err := a.jobFromFile(cmd.Context(), hasPhase(until), a.mayAcceptDowntime, canCall)
 			if err != nil {
 				return err
 			}
@@ -199,7 +202,7 @@ the cluster, 130 interrupted or paused.`,
 }
 
 // mayAcceptDowntime refuses the flag where there is no downtime to accept.
-func (a *app) mayAcceptDowntime(j job) error {
+func (a *app) mayAcceptDowntime(_ *v1alpha1.Migration, j job) error {
 	if _, ok := j.(cniJob); ok || !a.acceptDowntime {
 		return nil
 	}
@@ -210,8 +213,8 @@ func (a *app) mayAcceptDowntime(j job) error {
 }
 
 // hasPhase refuses a phase that apply does not have.
-func hasPhase(until string) func(job) error {
-	return func(j job) error {
+func hasPhase(until string) fit {
+	return func(_ *v1alpha1.Migration, j job) error {
 		phases := j.about().phases
 		if until == "" || slices.Contains(phases, until) {
 			return nil
@@ -220,6 +223,25 @@ func hasPhase(until string) func(job) error {
 			Problem: fmt.Sprintf("apply has no phase %q", until), Hint: "the phases of apply are " + strings.Join(phases, ", "),
 		}
 	}
+}
+
+// canCall refuses calls that cannot be made from here, before anything is changed rather than in the middle.
+func canCall(m *v1alpha1.Migration, _ job) error {
+	for _, action := range spec.Actions(&m.Spec) {
+		err := callout.Check(action.Action)
+		if err == nil {
+			continue
+		}
+		var call *callout.Error
+		if errors.As(err, &call) {
+			err = call.Err
+		}
+		return &spec.Error{
+			Field: action.Field, Problem: fmt.Sprintf("cannot be called: %v", err),
+			Hint: "replumb makes the call from the machine it runs on: see that the program, or the variable, is there",
+		}
+	}
+	return nil
 }
 
 // readPlan reads a plan that plan wrote.

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/term"
 	"sigs.k8s.io/yaml"
 
+	"github.com/replumb/replumb/internal/footprint"
 	"github.com/replumb/replumb/internal/probe"
 	"github.com/replumb/replumb/internal/ui"
 )
@@ -182,6 +183,7 @@ func (f *probeFlags) fill(flags *pflag.FlagSet, targets []probe.Target) error {
 
 // runProbe probes until ctx ends, and tells what came of it. That somebody ended it is no failure.
 func (a *app) runProbe(ctx context.Context, f *probeFlags, config probe.Config) error {
+	_ = footprint.Trim() // with more memory it probes as well
 	if f.duration > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, f.duration)
@@ -222,7 +224,7 @@ func processors(config probe.Config) int {
 	if sum <= quiet {
 		return 1
 	}
-	return 0 // as many as there are
+	return runtime.NumCPU()
 }
 
 // probeAsJSON prints each window. It ends when nobody reads them any more.

@@ -19,6 +19,11 @@ type observed interface {
 	Observe(o servicecidr.Observer)
 }
 
+// judge is a job that knows better what was lost than who saw it.
+type judge interface {
+	Blame(ctx context.Context, loss *proof.LossError) error
+}
+
 // goBackOnLoss rolls back what was stopped by the loss budget, if the Migration says so, and returns why.
 func (a *app) goBackOnLoss(ctx context.Context, c *connection, j job, err error) error {
 	var loss *proof.LossError

@@ -59,6 +59,9 @@ func (a *app) run(ctx context.Context, c *connection, j job, command string, do 
 	var silent *agents.SilentError
 	switch { // that the run was interrupted is their doing
 	case errors.As(err, &loss):
+		if judge, ok := j.(judge); ok && ctx.Err() == nil {
+			return judge.Blame(ctx, loss)
+		}
 		return loss
 	case errors.As(err, &silent) && silent.For > 0:
 		return silent

@@ -36,9 +36,6 @@ func (d Definition) CRD() (*apiextensionsv1.CustomResourceDefinition, error) {
 	return crd, nil
 }
 
-// MigrationCRD is the CustomResourceDefinition of Migration that belongs to this build.
-func MigrationCRD() (*apiextensionsv1.CustomResourceDefinition, error) { return Migration.CRD() }
-
 // Defined is the CustomResourceDefinition that the cluster has; nil if it has none.
 func (c *Cluster) Defined(ctx context.Context, d Definition) (*apiextensionsv1.CustomResourceDefinition, error) {
 	want, err := d.CRD()

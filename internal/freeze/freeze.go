@@ -152,9 +152,7 @@ func ensure[T client.Object](ctx context.Context, c client.Client, want, have T,
 	return nil
 }
 
-// Remove deletes the binding and the policy, and never anybody else's.
-func Remove(ctx context.Context, c client.Client) error { return remove(ctx, c, Name) }
-
+// remove deletes the binding and the policy, and never anybody else's.
 func remove(ctx context.Context, c client.Client, name string) error {
 	for _, o := range objects(name) {
 		what := describe(c, o)
@@ -189,12 +187,6 @@ func present(ctx context.Context, c client.Client, name string) (parts, error) {
 	return found, nil
 }
 
-// Active reports whether Services in flight are frozen: replumb's policy and its binding are there.
-func Active(ctx context.Context, c client.Client) (bool, error) {
-	found, err := present(ctx, c, Name)
-	return found.policy && found.binding, err
-}
-
 // Prove reports whether the API server that answers enforces the freeze. It takes policies up, and lets them go, some
 // time after they were written; so a dry run is sent, of a change to the Service kubernetes, that a freeze refuses.
 func Prove(ctx context.Context, c client.Client) (bool, error) { return prove(ctx, c, Name, prober) }
@@ -209,9 +201,7 @@ func prove(ctx context.Context, c client.Client, name, prober string) (bool, err
 	return err != nil, nil
 }
 
-// Denied reports whether a request was refused by the freeze.
-func Denied(err error) bool { return denied(err, Name) }
-
+// denied reports whether a request was refused by a freeze.
 func denied(err error, name string) bool {
 	return apierrors.IsForbidden(err) && strings.Contains(err.Error(), "ValidatingAdmissionPolicy '"+name+"'")
 }

@@ -180,7 +180,7 @@ func TestWhoMayChangeWhat(t *testing.T) {
 			} else {
 				err = patch(t, c, svc, test.patch, strings.TrimSpace(manager))
 			}
-			if Denied(err) != test.denied || (err != nil && !test.denied) {
+			if denied(err, Name) != test.denied || (err != nil && !test.denied) {
 				t.Errorf("got %v, want denied: %v", err, test.denied)
 			}
 		})
@@ -202,7 +202,7 @@ func TestStatusAndUpdates(t *testing.T) {
 		t.Errorf("metadata: %v", err)
 	}
 	svc.Spec.Ports[0].Port = 81
-	if err := s.Update(t.Context(), svc.DeepCopy(), client.FieldOwner("kubectl-edit")); !Denied(err) {
+	if err := s.Update(t.Context(), svc.DeepCopy(), client.FieldOwner("kubectl-edit")); !denied(err, Name) {
 		t.Errorf("spec by others: %v", err)
 	}
 	if err := s.Update(t.Context(), svc, client.FieldOwner(v1alpha1.FieldManager)); err != nil {
@@ -254,7 +254,7 @@ func TestMark(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		eventually(t, step.frozen.Name+" is frozen", func() bool { return Denied(tried(t, s, step.frozen)) })
+		eventually(t, step.frozen.Name+" is frozen", func() bool { return denied(tried(t, s, step.frozen), Name) })
 		if err := tried(t, s, step.not); err != nil {
 			t.Errorf("%s is not listed: %v", step.not.Name, err)
 		}
@@ -280,7 +280,7 @@ func TestMarkMany(t *testing.T) {
 	if err := Mark(t.Context(), s, "shop", keys); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the last is frozen", func() bool { return Denied(tried(t, s, svc)) })
+	eventually(t, "the last is frozen", func() bool { return denied(tried(t, s, svc), Name) })
 }
 
 func TestListSurvivesEnsure(t *testing.T) {
@@ -318,11 +318,11 @@ func TestListSurvivesEnsure(t *testing.T) {
 
 func TestUndoFrees(t *testing.T) {
 	s, step := frozen(t)
-	if active, err := Active(t.Context(), s); err != nil || !active {
+	if active, err := active(t.Context(), s); err != nil || !active {
 		t.Errorf("active: %v, %v", active, err)
 	}
 	svc := marked(t, s, "cart")
-	if err := patch(t, s, svc, otherPorts, "kubectl-edit"); !Denied(err) {
+	if err := patch(t, s, svc, otherPorts, "kubectl-edit"); !denied(err, Name) {
 		t.Fatal(err)
 	}
 	lift := step.Undo()
@@ -333,7 +333,7 @@ func TestUndoFrees(t *testing.T) {
 	if err := patch(t, s, svc, otherPorts, "kubectl-edit"); err != nil {
 		t.Error(err)
 	}
-	if active, err := Active(t.Context(), s); err != nil || active {
+	if active, err := active(t.Context(), s); err != nil || active {
 		t.Errorf("active: %v, %v", active, err)
 	}
 	for _, o := range objects(Name) {
@@ -343,7 +343,7 @@ func TestUndoFrees(t *testing.T) {
 	}
 	for range 2 { // nothing to lift, nothing to list in
 		if err := errors.Join(
-			Remove(t.Context(), s),
+			remove(t.Context(), s, Name),
 			Mark(t.Context(), s, "shop", []types.NamespacedName{{Namespace: "a", Name: "b"}}),
 		); err != nil {
 			t.Error(err)
@@ -412,7 +412,7 @@ func TestFrozenAgain(t *testing.T) {
 	if err := Mark(t.Context(), s, "shop", []types.NamespacedName{client.ObjectKeyFromObject(svc)}); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "frozen", func() bool { return Denied(tried(t, s, svc)) })
+	eventually(t, "frozen", func() bool { return denied(tried(t, s, svc), Name) })
 }
 
 func TestForeignPolicyIsLeftAlone(t *testing.T) {
@@ -429,9 +429,9 @@ func TestForeignPolicyIsLeftAlone(t *testing.T) {
 	if state != engine.Blocked || !errors.As(err, &foreign) {
 		t.Errorf("state: %v, %v", state, err)
 	}
-	_, activeErr := Active(t.Context(), s)
+	_, activeErr := active(t.Context(), s)
 	for what, err := range map[string]error{
-		"possible": Possible(t.Context(), s, "shop"), "do": step.Do(t.Context()), "remove": Remove(t.Context(), s), "active": activeErr,
+		"possible": Possible(t.Context(), s, "shop"), "do": step.Do(t.Context()), "remove": remove(t.Context(), s, Name), "active": activeErr,
 	} {
 		if !errors.As(err, &foreign) || !strings.Contains(err.Error(), "validatingadmissionpolicy replumb-freeze") {
 			t.Errorf("%s: %v", what, err)
@@ -461,4 +461,10 @@ func TestPossible(t *testing.T) {
 	if err := Possible(t.Context(), c, "shop"); !errors.As(err, &unavailable) {
 		t.Errorf("without rights: %v", err)
 	}
+}
+
+// active reports whether Services in flight are frozen: replumb's policy and its binding are there.
+func active(ctx context.Context, c client.Client) (bool, error) {
+	found, err := present(ctx, c, Name)
+	return found.policy && found.binding, err
 }

@@ -60,15 +60,18 @@ func (p *Prober) Run(ctx context.Context) error {
 	return err
 }
 
-// flush writes windows as they close, and the rest when pacing has ended.
+// flush writes windows as they close, and the rest when pacing has ended. All probers of a process do so at the same instants, so that
+// it is woken up for them once.
 func (p *Prober) flush(ended <-chan struct{}) error {
-	ticker := time.NewTicker(flushEvery)
-	defer ticker.Stop()
+	next := func() time.Duration { return time.Until(time.Now().Truncate(flushEvery).Add(flushEvery)) }
+	timer := time.NewTimer(next())
+	defer timer.Stop()
 	for {
 		select {
 		case <-ended:
 			return p.write((*recorder).final)
-		case <-ticker.C:
+		case <-timer.C:
+			timer.Reset(next())
 			if err := p.write((*recorder).closed); err != nil {
 				return err
 			}
@@ -76,14 +79,10 @@ func (p *Prober) flush(ended <-chan struct{}) error {
 	}
 }
 
-func (p *Prober) write(take func(*recorder, time.Time) ([]Window, error)) error {
+func (p *Prober) write(take func(*recorder, time.Time) []Window) error {
 	now := time.Now()
 	for _, r := range p.runs {
-		windows, err := take(r.recorder, now)
-		if err != nil {
-			return err
-		}
-		for _, w := range windows {
+		for _, w := range take(r.recorder, now) {
 			if err := p.emit(w); err != nil {
 				return err
 			}

@@ -125,32 +125,25 @@ func (r *recorder) advance(t time.Time) {
 }
 
 // closed returns, in order and once, the windows that can no longer change.
-func (r *recorder) closed(now time.Time) ([]Window, error) {
+func (r *recorder) closed(now time.Time) []Window {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var windows []Window
 	for {
 		end := time.Unix(r.next, 0).Add(WindowLength)
 		if now.Before(end) || r.horizon.Before(end) {
-			return windows, nil
+			return windows
 		}
 		if w := r.open[r.next]; w != nil && w.pending > 0 {
-			return windows, nil
+			return windows
 		}
-		w, err := r.write()
-		if err != nil {
-			return windows, err
-		}
-		windows = append(windows, w)
+		windows = append(windows, r.write())
 	}
 }
 
 // final returns what is left when probing has ended and nothing is under way.
-func (r *recorder) final(now time.Time) ([]Window, error) {
-	windows, err := r.closed(now)
-	if err != nil {
-		return windows, err
-	}
+func (r *recorder) final(now time.Time) []Window {
+	windows := r.closed(now)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if stall, ok := r.stalls.end(now); ok {
@@ -158,26 +151,19 @@ func (r *recorder) final(now time.Time) ([]Window, error) {
 		w.window.Stalls = append(w.window.Stalls, stall)
 	}
 	for r.next <= windowStart(now) {
-		w, err := r.write()
-		if err != nil {
-			return windows, err
-		}
+		w := r.write()
 		if now.Before(w.EndTime()) {
 			w.Until = now.UnixMicro()
 		}
 		windows = append(windows, w)
 	}
-	return windows, nil
+	return windows
 }
 
 // write takes the next window off the open ones.
-func (r *recorder) write() (Window, error) {
+func (r *recorder) write() Window {
 	open := r.at(time.Unix(r.next, 0))
 	delete(r.open, r.next)
-	latency, err := encodeLatency(open.latencies)
-	if err != nil {
-		return Window{}, err
-	}
 	if !open.lastOK.IsZero() {
 		r.carried = open.lastOK
 	}
@@ -185,8 +171,8 @@ func (r *recorder) write() (Window, error) {
 	for i := range w.Stalls {
 		w.Stalls[i].Late = r.stalls.lateIn(w.Stalls[i])
 	}
-	w.Seq, w.Latency, w.LastOK = r.seq, latency, r.carried.UnixMicro()
+	w.Seq, w.Latency, w.LastOK = r.seq, encodeLatency(open.latencies), r.carried.UnixMicro()
 	r.seq++
 	r.next++
-	return w, nil
+	return w
 }

@@ -14,19 +14,19 @@ func TestRecorderWritesWindowOnlyWhenItCannotChange(t *testing.T) {
 	r := newRecorder(Target{Name: "t", Rate: 10}, at(0))
 	r.begin(at(900), at(900))
 	r.advance(at(1900))
-	if got := mustClose(t, r, at(1500)); len(got) != 0 {
+	if got := r.closed(at(1500)); len(got) != 0 {
 		t.Fatalf("window written while a request was under way: %+v", got)
 	}
 	r.succeed(at(900), at(1700))
-	got := mustClose(t, r, at(1700))
+	got := r.closed(at(1700))
 	if len(got) != 1 || got[0].Sent != 1 || got[0].OK != 1 || got[0].Gap != 0 {
 		t.Fatalf("first window = %+v", got)
 	}
-	if got := mustClose(t, r, at(2500)); len(got) != 0 {
+	if got := r.closed(at(2500)); len(got) != 0 {
 		t.Fatalf("window written although a request at 1.9 s may still come: %+v", got)
 	}
 	r.advance(at(2900))
-	got = mustClose(t, r, at(2500))
+	got = r.closed(at(2500))
 	if len(got) != 1 || got[0].Gap != 1_700_000 || got[0].Seq != 1 {
 		t.Fatalf("the gap belongs to the second in which it ended: %+v", got)
 	}
@@ -90,10 +90,7 @@ func TestRecorderWindows(t *testing.T) {
 			r := newRecorder(Target{Name: "t", Rate: 10}, at(0))
 			tt.do(r)
 			r.advance(at(2500))
-			got, err := r.final(at(2500))
-			if err != nil {
-				t.Fatal(err)
-			}
+			got := r.final(at(2500))
 			for i := range got {
 				got[i].Latency = ""
 			}
@@ -102,13 +99,4 @@ func TestRecorderWindows(t *testing.T) {
 			}
 		})
 	}
-}
-
-func mustClose(t *testing.T, r *recorder, now time.Time) []Window {
-	t.Helper()
-	windows, err := r.closed(now)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return windows
 }

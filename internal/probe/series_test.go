@@ -99,7 +99,7 @@ func TestMergePercentiles(t *testing.T) {
 		}
 		r.advance(at(1000))
 		// Through JSON, as between a client and its reader.
-		data, err := json.Marshal(mustClose(t, r, at(1000)))
+		data, err := json.Marshal(r.closed(at(1000)))
 		if err != nil {
 			t.Fatal(err)
 		}

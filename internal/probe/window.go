@@ -78,15 +78,11 @@ func recordLatency(h *hdr.Histogram, latency time.Duration) {
 	_ = h.RecordValue(micros)
 }
 
-func encodeLatency(h *hdr.Histogram) (string, error) {
+func encodeLatency(h *hdr.Histogram) string {
 	if h == nil || h.TotalCount() == 0 {
-		return "", nil
+		return ""
 	}
-	encoded, err := h.Encode(hdr.V2CompressedEncodingCookieBase)
-	if err != nil {
-		return "", fmt.Errorf("encode latencies: %w", err)
-	}
-	return string(encoded), nil
+	return encodeHistogram(h)
 }
 
 func decodeLatency(encoded string) (*hdr.Histogram, error) {

@@ -74,9 +74,11 @@ func ListClients(ctx context.Context, c client.Reader, migration string) (client
 // named is how many clients, or nodes, a message names.
 const named = 3
 
-// inTheWay names clients. more are those that no node has named.
+// inTheWay names clients, first those with connections open, which will not go by themselves. more are those that no node has named.
 func inTheWay(using []Client, more int) string {
-	slices.SortFunc(using, func(a, b Client) int { return strings.Compare(a.String(), b.String()) })
+	slices.SortFunc(using, func(a, b Client) int {
+		return cmp.Or(min(b.Open, 1)-min(a.Open, 1), strings.Compare(a.String(), b.String()))
+	})
 	n := len(using) + more
 	verb := "use"
 	if n == 1 {

@@ -87,6 +87,14 @@ func (c *Crew) Keep(k *migration.Keeper, lenient bool) *migration.Keeper {
 	return k
 }
 
+// Blame returns the error that a run ends with which was stopped by a loss.
+func (c *Crew) Blame(ctx context.Context, loss *LossError) error {
+	if c.watch == nil {
+		return loss
+	}
+	return c.watch.Blame(ctx, loss)
+}
+
 // follower is the same for all runs and all plans.
 func (c *Crew) follower() *Watch {
 	if c.watch == nil && c.Cluster != nil {
@@ -105,6 +113,7 @@ func (c *Crew) Muster(nodes int) *Party {
 	}}
 	if p.Watch != nil {
 		p.Watch.Ask(p.Why)
+		p.Watch.Ended = p.Ended
 	}
 	return p
 }

@@ -296,7 +296,9 @@ func TestUnderWayWhenItBegins(t *testing.T) {
 	due := func(at time.Time) func(*v1alpha1.NodeReport) {
 		return func(r *v1alpha1.NodeReport) {
 			for i := range r.Status.Probes {
-				r.Status.Probes[i].Losses = []v1alpha1.LossWindow{{Start: metav1.NewMicroTime(armed.Add(-time.Second)), End: metav1.NewMicroTime(at), Failed: 1}}
+				r.Status.Probes[i].Losses = []v1alpha1.LossWindow{
+					{Start: metav1.NewMicroTime(armed.Add(-time.Second)), End: metav1.NewMicroTime(at), Failed: 1},
+				}
 			}
 		}
 	}

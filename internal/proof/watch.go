@@ -47,6 +47,8 @@ type Watch struct {
 	Patience time.Duration
 	// Now is the clock. Default: time.Now.
 	Now func() time.Time
+	// Ended, if set, names an agent that others call and that has ended since a time; nothing if there is none.
+	Ended func(ctx context.Context, since time.Time) string
 	// Observer, if set, is told of what is seen.
 	Observer Observer
 	// Status, if set, changes the status of the Migration.

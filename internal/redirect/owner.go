@@ -80,15 +80,6 @@ type at struct {
 	typed bool
 }
 
-// Names are those of the TXT records that can be about a record.
-func (r Registry) Names(name string, typ v1alpha1.RecordType) []string {
-	var all []string
-	for _, a := range r.places(name, typ) {
-		all = append(all, a.name)
-	}
-	return all
-}
-
 // places: the name itself (up to v0.18), type-name, and both with prefix and suffix, in which the type may stand instead. A and AAAA
 // records of Route 53 that are aliases were once noted as cname-.
 func (r Registry) places(name string, typ v1alpha1.RecordType) []at {

@@ -131,25 +131,6 @@ func Looked(ctx context.Context, all []*Lead) map[string]error {
 	return problems
 }
 
-// Serving is the side that names lead to. Names that lead to neither are an error.
-func Serving(ctx context.Context, all []*Lead) (v1alpha1.ServingSide, error) {
-	seen := map[records.Place]bool{}
-	for _, l := range all {
-		place, err := l.Move.Where(ctx)
-		if err != nil {
-			return "", err
-		}
-		seen[place] = true
-	}
-	switch {
-	case seen[records.Between] || seen[records.AtOld] && seen[records.AtNew]:
-		return v1alpha1.ServingBoth, nil
-	case seen[records.AtNew]:
-		return v1alpha1.ServingTarget, nil
-	}
-	return v1alpha1.ServingSource, nil
-}
-
 // Options of plans.
 type Options struct {
 	// Migration that the plan is part of.

@@ -65,6 +65,8 @@ type Planner struct {
 	Remains []engine.Group
 	// Observer, if set, is told of Services that have moved.
 	Observer Observer
+	// returning is true of a run that goes back. It stops for nothing that agents say, or do not say.
+	returning bool
 	// LeaveClients has finish not wait for those who still use old addresses.
 	LeaveClients bool
 	// Refresh is what has to be restarted for pods to get rid of old addresses.
@@ -150,6 +152,7 @@ func (p *Planner) Finish() *engine.Plan {
 // Rollback brings every Service back to its old address, by the bridges that still answer on both, and after it whatever
 // had followed the Services.
 func (p *Planner) Rollback() *engine.Plan {
+	p.returning = true
 	return p.plan(
 		hook.Rollback,
 		p.Agents.Phase(p.Agents.InstallIfPossible()),
@@ -160,7 +163,7 @@ func (p *Planner) Rollback() *engine.Plan {
 		engine.Phase{Name: "restore", Title: "Make the old range the default again", Groups: p.restore()},
 		engine.Phase{Name: "drain", Title: "Let clients forget new addresses", Groups: single(p.drain())},
 		engine.Phase{Name: "release", Title: "Take bridges and new addresses away", Groups: append(
-			p.hush(func(e *Entry) string { return e.New.String() }),
+			p.Agents.Hope(p.hush(func(e *Entry) string { return e.New.String() })),
 			p.each(func(e *Entry) engine.Step {
 				return &releaseStep{tools: p.Tools, migration: p.spec().Name, entry: e, at: e.Old}
 			})...,

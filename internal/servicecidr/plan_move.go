@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -232,7 +231,7 @@ func (p *Planner) barrier(name string) engine.Step {
 func (p *Planner) proof(name string) *bridge.Barrier {
 	b := &bridge.Barrier{
 		Witness: p.witness(), Pool: p.Survey.Pool, Migration: p.spec().Name, Name: name,
-		Limit: max(time.Minute, p.spec().BarrierWait),
+		Limit: p.barrierLimit(),
 	}
 	if p.Tools.Cluster != nil {
 		b.Client = p.Tools.Cluster

@@ -1,6 +1,7 @@
 package servicecidr
 
 import (
+	"context"
 	"time"
 
 	"github.com/replumb/replumb/api/v1alpha1"
@@ -48,6 +49,11 @@ func (j *Job) enlist(p *Planner, nodes int) {
 	if len(p.Survey.Pending()) > 0 {
 		p.Agents.Pool = addr.NewPool(p.Survey.Spec.From, p.Survey.Used)
 	}
+}
+
+// Blame returns the error that a run ends with which was stopped by a loss.
+func (j *Job) Blame(ctx context.Context, loss *proof.LossError) error {
+	return j.agents().Blame(ctx, loss)
 }
 
 // Observer is told of what happens in runs beside their events.
@@ -111,7 +117,7 @@ func (p *Planner) connect(b *batch) []engine.Group {
 		return nil
 	}
 	return []engine.Group{{Title: b.String(), Steps: []engine.Step{
-		&proof.Connected{Watch: p.Agents.Watch, Name: b.String(), Limit: max(time.Minute, p.spec().BarrierWait)},
+		&proof.Connected{Watch: p.Agents.Watch, Name: b.String(), Limit: p.barrierLimit()},
 	}}}
 }
 
@@ -145,8 +151,24 @@ func (p *Planner) hush(going func(*Entry) string) []engine.Group {
 // witness is who tells that nodes know a sentinel.
 func (p *Planner) witness() bridge.Witness {
 	mode := p.spec().Barrier
-	if p.Agents != nil && (mode == v1alpha1.BarrierAgent || mode == "") {
-		return p.Agents.Watch
+	asked := bridge.HealthChecks{Probe: p.Tools.Probe}
+	switch {
+	case p.Agents == nil || mode != v1alpha1.BarrierAgent && mode != "":
+		return asked
+	case p.returning:
+		return bridge.Either{First: p.Agents.Watch, Second: asked}
 	}
-	return bridge.HealthChecks{Probe: p.Tools.Probe}
+	return p.Agents.Watch
 }
+
+// barrierLimit is how long nodes may take. An agent that is silent is told of as that, and not as a kube-proxy that is slow.
+func (p *Planner) barrierLimit() time.Duration {
+	limit := max(time.Minute, p.spec().BarrierWait)
+	if p.Agents != nil && !p.returning {
+		limit = max(limit, p.Agents.Wait+moreThanSilence)
+	}
+	return limit
+}
+
+// moreThanSilence is by how much a barrier is more patient than what notices that an agent is silent.
+const moreThanSilence = 30 * time.Second

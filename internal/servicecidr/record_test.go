@@ -107,7 +107,7 @@ func TestApplyUpgradesTheDefinition(t *testing.T) {
 	f.apply()
 	now, err := server.CRD(t.Context())
 	f.must(err)
-	want, err := cluster.MigrationCRD()
+	want, err := cluster.Migration.CRD()
 	f.must(err)
 	if len(now.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties["spec"].Properties) !=
 		len(want.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties["spec"].Properties) || now.UID != crd.UID {

@@ -107,7 +107,7 @@ func validateAction(field string, a v1alpha1.Action) error {
 }
 
 // validateURL never quotes a URL: it may hold a secret. Whether a variable is set is for the machine to say that runs the
-// migration, see callout.Check.
+// migration, see callout.Check and Actions.
 func validateURL(field string, h v1alpha1.HTTPAction) error {
 	if (h.URL == "") == (h.URLFromEnv == "") {
 		return &Error{

@@ -2,6 +2,7 @@ package spec
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -189,5 +190,29 @@ func TestValidateNamesTheField(t *testing.T) {
 				t.Errorf("tells the URL: %+v", bad)
 			}
 		})
+	}
+}
+
+// TestActions has calls wherever a Migration may have them.
+func TestActions(t *testing.T) {
+	shell, dns := exec("shell"), exec("dns")
+	m := &v1alpha1.MigrationSpec{
+		TierLookup: &v1alpha1.TierLookup{Action: exec("tiers")},
+		Hooks:      []v1alpha1.Hook{{Name: "a", Action: exec("a")}, {Name: "b", Action: exec("b")}},
+		Notify:     []v1alpha1.Notifier{{HTTPAction: v1alpha1.HTTPAction{URLFromEnv: "TOLD"}}},
+		Mirror:     &v1alpha1.MirrorSpec{},
+		CNI:        &v1alpha1.CNISpec{},
+	}
+	m.CNI.Nodes.Replace = &shell
+	m.Mirror.Redirect.Quiet = &dns
+	var got []string
+	for _, a := range Actions(m) {
+		got = append(got, a.Field+" "+a.Exec.Command[0])
+	}
+	want := []string{
+		"spec.mirror.redirect.quiet dns", "spec.cni.nodes.replace shell", "spec.tierLookup tiers", "spec.hooks[0] a", "spec.hooks[1] b",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("got %q", got)
 	}
 }

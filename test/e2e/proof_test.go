@@ -3,6 +3,8 @@ package e2e
 import (
 	"bufio"
 	"bytes"
+	"cmp"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -27,27 +29,17 @@ import (
 // the name of the node; after repair the same command finishes, and nothing more is lost. Who still uses an old address is named, and
 // finish waits for them. The control does the same without agents: it goes on to the end, and clients lose.
 func TestProof(t *testing.T) {
-	topology := lab.Default()
-	topology.Name = proofName
-	l := must(t, func() (*lab.Lab, error) { return labs.only(topology) })
-	callees, err := openShop(t.Context(), l)
-	if err != nil {
-		t.Fatal(err)
-	}
-	light := traffic.Rates{Request: 5, Stream: 5, LookUp: 5}
-	watch, err := traffic.Start(t.Context(), l.Client(), l.NodeNames(), traffic.Call(shopNamespace, callees, light).AndKeep(callees, light))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer watch.Stop()
-	s := &shop{watch: watch}
-	s.steady(t)
-
-	file := writeProven(t, "proven", "172.27.0.0/16")
+	l := proofLab(t)
+	s, _ := lightTraffic(t, l)
+	file := proven{name: "proven", to: "172.27.0.0/16"}.write(t)
 	proxy := &brokenProxy{T: t, l: l, node: "node1"}
-	events, exit, stderr := runBreaking(t, command(t, "replumb", "apply", "-f", file, "-o", "json", "--kubeconfig", l.Kubeconfig()), proxy)
+	first := &firstLoss{T: t, l: l, node: "node1"}
+	events, exit, stderr := runBreaking(t, applying(t, l, file), proxy, first.follow)
 	t.Logf("apply with a broken kube-proxy: exit %d: %s", exit, stderr)
 	requireStopped(t, events, exit, stderr)
+	requirePartlyIn(t, l, "172.27.0.0/16") // where it stopped, it stays: TestProofRollback is the other way
+	reported := first.reported()
+	requireReaction(t, events, reported)
 
 	proxy.repair()
 	s.steady(t)
@@ -64,7 +56,7 @@ func TestProof(t *testing.T) {
 		if e.Kind == engine.StepWaiting && e.Step == "soak" && strings.Contains(e.Error, "pod "+shopNamespace+"/client-") && !waited {
 			waited = true
 			t.Log(e.Error)
-			watch.Stop()
+			s.watch.Stop()
 			removeClients(t, l)
 		}
 	})
@@ -73,11 +65,11 @@ func TestProof(t *testing.T) {
 	}
 	requireNoTrace(t, l)
 	requireReport(t, l)
-	t.Run("control", func(t *testing.T) { unproven(t, l) })
+	t.Run("control", func(t *testing.T) { unproven(t, l, reported.at.Sub(proxy.brokenAt)) })
 }
 
-// unproven does without agents what TestProof does with them.
-func unproven(t *testing.T, l *lab.Lab) {
+// unproven does without agents what TestProof does with them, where a loss was reported so long after the kube-proxy broke.
+func unproven(t *testing.T, l *lab.Lab, after time.Duration) {
 	callees := []traffic.Callee{}
 	for name, svc := range shopServices(t, l) {
 		if len(svc.Labels) > 0 {
@@ -88,16 +80,21 @@ func unproven(t *testing.T, l *lab.Lab) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer watch.Stop()
+	t.Cleanup(func() { watch.Stop(); removeClients(t, l) })
 	s := &shop{watch: watch}
 	s.steady(t)
 	file := writeMigration(t, "unproven", "172.28.0.0/16", "barrier: {mode: Wait, wait: 1s}", "1s")
 	proxy := &brokenProxy{T: t, l: l, node: "node1"}
 	lived := s.during(t, "without agents", func() {
-		_, exit, stderr := runBreaking(t,
-			command(t, "replumb", "apply", "-f", file, "-o", "json", "--kubeconfig", l.Kubeconfig(), "--without-agent"), proxy)
+		events, exit, stderr := runBreaking(t, applying(t, l, file, "--without-agent"), proxy)
 		if exit != 0 {
 			t.Errorf("without agents it ended with %d: %s", exit, stderr)
+		}
+		if began := begunAfter(events, proxy.brokenAt.Add(after)); len(began) < 2 {
+			t.Errorf(
+				"without agents only %v began after a loss would have been reported: that nothing began in TestProof says nothing",
+				began,
+			)
 		}
 	})
 	proxy.repair()
@@ -106,6 +103,35 @@ func unproven(t *testing.T, l *lab.Lab) {
 		t.Errorf("none of %d requests was lost: the kube-proxy was not broken", lost.Sent)
 	}
 	t.Logf("control: without agents the move went on to its end, and %d of %d requests were lost", lost.Failed, lost.Sent)
+	watch.Stop()
+	proxy.forget()
+	replumb(t, l, "finish", "unproven", "--yes")
+}
+
+// proofLab is the cluster that tests of proof share.
+func proofLab(t *testing.T) *lab.Lab {
+	t.Helper()
+	topology := lab.Default()
+	topology.Name = proofName
+	return must(t, func() (*lab.Lab, error) { return labs.only(topology) })
+}
+
+// lightTraffic has the shop called in all ways, as far as two cores have room for it beside agents, until the test ends.
+func lightTraffic(t *testing.T, l *lab.Lab) (*shop, []traffic.Callee) {
+	t.Helper()
+	callees, err := openShop(t.Context(), l)
+	if err != nil {
+		t.Fatal(err)
+	}
+	light := traffic.Rates{Request: 5, Stream: 5, LookUp: 5}
+	watch, err := traffic.Start(t.Context(), l.Client(), l.NodeNames(), traffic.Call(shopNamespace, callees, light).AndKeep(callees, light))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { watch.Stop(); removeClients(t, l) })
+	s := &shop{watch: watch}
+	s.steady(t)
+	return s, callees
 }
 
 func (s *shop) steady(t *testing.T) {
@@ -115,9 +141,16 @@ func (s *shop) steady(t *testing.T) {
 	}
 }
 
-func writeProven(t *testing.T, name, to string) string {
+// proven is a Migration of every Service of the shop under proof. What is empty has a default.
+type proven struct {
+	name, to, drain, image, wait string
+	// onLoss and tiers are lines of the file.
+	onLoss, tiers string
+}
+
+func (p proven) write(t *testing.T) string {
 	t.Helper()
-	file := filepath.Join(t.TempDir(), name+".yaml")
+	file := filepath.Join(t.TempDir(), p.name+".yaml")
 	text := fmt.Sprintf(`apiVersion: replumb.dev/v1alpha1
 kind: Migration
 metadata: {name: %s}
@@ -128,16 +161,24 @@ spec:
     clusterServices: Stay
     refresh: {mode: Report}
   batch: {size: 4, settle: 1s}
+  %s
   proof:
     agents: Enabled
     image: %s
     soak: 5s
-    wait: 1m
-`, name, to, drain, workload.ReplumbImage)
+    wait: %s
+    %s
+`, p.name, p.to, cmp.Or(p.drain, drain), p.tiers, cmp.Or(p.image, workload.ReplumbImage), cmp.Or(p.wait, "1m"), p.onLoss)
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	return file
+}
+
+// applying is apply of a file, with events as JSON lines.
+func applying(t *testing.T, l *lab.Lab, file string, more ...string) *exec.Cmd {
+	t.Helper()
+	return command(t, "replumb", append([]string{"apply", "-f", file, "-o", "json", "--kubeconfig", l.Kubeconfig()}, more...)...)
 }
 
 // brokenProxy is a node whose kube-proxy stands still, and whose rules are gone.
@@ -146,6 +187,8 @@ type brokenProxy struct {
 	l      *lab.Lab
 	node   string
 	resume func()
+	// brokenAt is when its rules were gone.
+	brokenAt time.Time
 }
 
 func (p *brokenProxy) shatter() {
@@ -155,6 +198,7 @@ func (p *brokenProxy) shatter() {
 	if err != nil {
 		p.Fatalf("%v: %s", err, out)
 	}
+	p.brokenAt = time.Now()
 }
 
 // repair has the kube-proxy begin anew, which writes all of its rules.
@@ -193,11 +237,15 @@ func (p *brokenProxy) forget() {
 	}
 }
 
-// runBreaking runs apply to its end, and breaks a kube-proxy as soon as the first batch has moved.
-func runBreaking(t *testing.T, cmd *exec.Cmd, proxy *brokenProxy) (events []engine.Event, exit int, stderr string) {
+// runBreaking runs apply to its end, and breaks a kube-proxy as soon as the first batch has moved. What is to be done just before comes
+// last.
+func runBreaking(t *testing.T, cmd *exec.Cmd, proxy *brokenProxy, before ...func()) (events []engine.Event, exit int, stderr string) {
 	t.Helper()
 	return runWatching(t, cmd, func(e engine.Event) {
 		if proxy.resume == nil && e.Kind == engine.StepStarted && strings.HasPrefix(e.Step, "settle/batch 1 ") {
+			for _, do := range before {
+				do()
+			}
 			proxy.shatter()
 		}
 	})
@@ -319,11 +367,12 @@ func requireReport(t *testing.T, l *lab.Lab) {
 	}
 }
 
-// removeClients ends the pods that call the shop.
+// removeClients ends the pods that call the shop, also when the test is over.
 func removeClients(t *testing.T, l *lab.Lab) {
 	t.Helper()
+	ctx := context.WithoutCancel(t.Context())
 	pods := l.Client().CoreV1().Pods(shopNamespace)
-	all, err := pods.List(t.Context(), metav1.ListOptions{})
+	all, err := pods.List(ctx, metav1.ListOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -331,7 +380,7 @@ func removeClients(t *testing.T, l *lab.Lab) {
 		if !strings.HasPrefix(p.Name, "client-") {
 			continue
 		}
-		if err := pods.Delete(t.Context(), p.Name, metav1.DeleteOptions{GracePeriodSeconds: new(int64)}); err != nil {
+		if err := pods.Delete(ctx, p.Name, metav1.DeleteOptions{GracePeriodSeconds: new(int64)}); err != nil {
 			t.Fatal(err)
 		}
 	}

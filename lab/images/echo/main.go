@@ -9,6 +9,9 @@ import (
 	"os/signal"
 	"syscall"
 	"time"
+
+	"github.com/replumb/replumb/internal/answer"
+	"github.com/replumb/replumb/internal/probe"
 )
 
 func main() {
@@ -25,13 +28,14 @@ func run() error {
 	if err != nil {
 		return fmt.Errorf("read ECHO_DRAIN: %w", err)
 	}
-	server, err := listen(ctx, Addresses{
-		HTTP: envOr("ECHO_HTTP", ":8080"), TCP: envOr("ECHO_TCP", ":9000"), UDP: envOr("ECHO_UDP", ":9001"),
-	}, Identity{Name: os.Getenv("NAME"), Node: os.Getenv("NODE_NAME"), Pod: os.Getenv("POD_NAME")}, drain)
-	if err != nil {
+	s := &answer.Server{
+		Identity: probe.Identity{Name: os.Getenv("NAME"), Node: os.Getenv("NODE_NAME"), Pod: os.Getenv("POD_NAME")}, Drain: drain,
+	}
+	equip(s)
+	if err := s.Listen(ctx, envOr("ECHO_HTTP", ":8080"), envOr("ECHO_TCP", ":9000"), envOr("ECHO_UDP", ":9001")); err != nil {
 		return err
 	}
-	return server.serve(ctx)
+	return s.Serve(ctx)
 }
 
 func envOr(name, fallback string) string {

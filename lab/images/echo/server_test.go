@@ -10,25 +10,30 @@ import (
 	"net/http"
 	"testing"
 	"time"
+
+	"github.com/replumb/replumb/internal/answer"
+	"github.com/replumb/replumb/internal/probe"
 )
 
-func start(t *testing.T, drain time.Duration) (*server, context.CancelFunc, <-chan error) {
+func start(t *testing.T, drain time.Duration) (*answer.Server, context.CancelFunc, <-chan error) {
 	t.Helper()
 	const anyPort = "127.0.0.1:0"
-	s, err := listen(t.Context(), Addresses{anyPort, anyPort, anyPort}, Identity{Name: "cart", Node: "n1", Pod: "cart-1"}, drain)
-	if err != nil {
+	s := &answer.Server{Identity: probe.Identity{Name: "cart", Node: "n1", Pod: "cart-1"}, Drain: drain}
+	equip(s)
+	if err := s.Listen(t.Context(), anyPort, anyPort, anyPort); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- s.serve(ctx) }()
+	go func() { done <- s.Serve(ctx) }()
 	return s, cancel, done
 }
 
-func fetch(t *testing.T, s *server, path string) (int, []byte) {
+func fetch(t *testing.T, s *answer.Server, path string) (int, []byte) {
 	t.Helper()
 	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
-	response, err := client.Get("http://" + s.http.Addr().String() + path)
+	web, _, _ := s.Addresses()
+	response, err := client.Get("http://" + web.String() + path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -42,10 +47,10 @@ func fetch(t *testing.T, s *server, path string) (int, []byte) {
 
 func TestAnswersCarryIdentity(t *testing.T) {
 	s, cancel, done := start(t, 0)
-	want := Identity{Name: "cart", Node: "n1", Pod: "cart-1", Client: "127.0.0.1"}
+	want := probe.Identity{Name: "cart", Node: "n1", Pod: "cart-1", Client: "127.0.0.1"}
 	check := func(protocol string, answer []byte) {
 		t.Helper()
-		var got Identity
+		var got probe.Identity
 		if err := json.Unmarshal(answer, &got); err != nil {
 			t.Fatalf("%s: %v in %q", protocol, err, answer)
 		}
@@ -58,7 +63,8 @@ func TestAnswersCarryIdentity(t *testing.T) {
 		check("http "+path, body)
 	}
 
-	tcp, err := net.Dial("tcp", s.tcp.Addr().String())
+	_, tcpAt, udpAt := s.Addresses()
+	tcp, err := net.Dial("tcp", tcpAt.String())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -71,7 +77,7 @@ func TestAnswersCarryIdentity(t *testing.T) {
 	lines.Scan()
 	check("tcp", lines.Bytes())
 
-	udp, err := net.Dial("udp", s.udp.LocalAddr().String())
+	udp, err := net.Dial("udp", udpAt.String())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -101,37 +107,10 @@ func TestBadRequests(t *testing.T) {
 	}
 }
 
-// TestGoodbye keeps a connection until the server asks for it, and is answered to the end.
-func TestGoodbye(t *testing.T) {
-	s, cancel, done := start(t, 50*time.Millisecond)
-	conn, err := net.Dial("tcp", s.tcp.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = conn.Close() }()
-	_, _ = fmt.Fprintln(conn, "1")
-	lines := bufio.NewScanner(conn)
-	if lines.Scan(); lines.Text() != "1" {
-		t.Errorf("echo = %q", lines.Text())
-	}
-	cancel()
-	if lines.Scan(); lines.Text() != "bye" {
-		t.Errorf("at the end of draining the server says %q, want bye", lines.Text())
-	}
-	_, _ = fmt.Fprintln(conn, "2")
-	if lines.Scan(); lines.Text() != "2" {
-		t.Errorf("echo after the goodbye = %q", lines.Text())
-	}
-	_ = conn.Close()
-	if err := <-done; err != nil {
-		t.Errorf("serve: %v", err)
-	}
-}
-
 func TestServesWhileDraining(t *testing.T) {
 	s, cancel, done := start(t, time.Hour)
 	cancel()
-	for !s.draining.Load() {
+	for !s.Draining() {
 		// Each round is a request: it either comes before the signal was noticed or after.
 		fetch(t, s, "/")
 	}

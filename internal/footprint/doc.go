@@ -1,0 +1,2 @@
+// Package footprint keeps small what a process takes that runs for long beside others.
+package footprint

@@ -1,0 +1,221 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/cluster"
+	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/lab"
+	"github.com/replumb/replumb/internal/lab/machine"
+	"github.com/replumb/replumb/internal/traffic"
+)
+
+// TestProofNodes has a node join in the middle of a move: it gets agents, and the move waits for it, as its kube-proxy stands still, and
+// for no other. Then its kubelet ends. A node that is not ready is named, and another move does not wait for it, though its kube-proxy
+// stands still again. When it is ready once more, finish waits for its agent.
+func TestProofNodes(t *testing.T) {
+	l := proofLab(t)
+	s, _ := lightTraffic(t, l)
+	j := &joining{T: t, l: l}
+	t.Cleanup(j.leave)
+	first := proven{
+		name: "joined", to: "172.21.0.0/16", drain: "5s",
+		tiers: "tiers: [{name: first, services: [shop/cart], pause: 2m}]",
+	}.write(t)
+	lived := s.during(t, "a node that joins", func() {
+		events, exit, stderr := runWatching(t, applying(t, l, first), j.see)
+		if exit != 0 || !j.waited {
+			t.Fatalf("it ended with %d, and had waited for the node that joined: %v: %s", exit, j.waited, stderr)
+		}
+		j.requireHeld(events)
+	})
+	lived.requireNothingLost(t, traffic.All)
+	requireAllIn(t, l, "172.21.0.0/16")
+	if got := proofOf(t, l, "joined"); got.Nodes != 3 || len(got.Silent) > 0 {
+		t.Errorf("status has %+v", got)
+	}
+	s.watch.Stop()
+	removeClients(t, l)
+	replumb(t, l, "finish", "joined", "--yes")
+
+	j.loseKubelet()
+	second := proven{name: "unready", to: "172.23.0.0/16", drain: "5s"}.write(t)
+	events, exit, stderr := runWatching(t, applying(t, l, second), func(engine.Event) {})
+	if exit != 0 {
+		t.Fatalf("with a node that is not ready it ended with %d: %s", exit, stderr)
+	}
+	if !slices.ContainsFunc(events, func(e engine.Event) bool {
+		return e.Step == "agents/reporting" && e.Kind == engine.StepDone &&
+			strings.Contains(e.Error, "not ready and not waited for: "+j.node)
+	}) {
+		t.Errorf("nobody says that %s is not waited for", j.node)
+	}
+	if got := proofOf(t, l, "unready"); got.Nodes != 2 || !slices.Equal(got.Silent, []string{j.node + ": the node is not ready"}) {
+		t.Errorf("status has %+v", got)
+	}
+	requireAllIn(t, l, "172.23.0.0/16")
+
+	j.resume()
+	j.regainKubelet()
+	events, exit, stderr = runWatching(t, command(t, "replumb", "finish", "unready", "--yes", "-o", "json", "--kubeconfig", l.Kubeconfig()),
+		func(engine.Event) {})
+	if exit != 0 {
+		t.Fatalf("finish ended with %d: %s", exit, stderr)
+	}
+	for _, e := range events {
+		if strings.Contains(e.Error, "not ready and not waited for") {
+			t.Errorf("finish did not wait for a node: %s", e.Error)
+		}
+	}
+	requireNoTrace(t, l)
+}
+
+type proofPage struct {
+	Nodes  int      `json:"nodes"`
+	Silent []string `json:"silent"`
+}
+
+func proofOf(t *testing.T, l *lab.Lab, migration string) proofPage {
+	t.Helper()
+	var page struct {
+		Proof proofPage `json:"proof"`
+	}
+	if err := json.Unmarshal([]byte(replumb(t, l, "status", migration, "-o", "json")), &page); err != nil {
+		t.Fatal(err)
+	}
+	return page.Proof
+}
+
+// joining is a node that joins while the move pauses after its first tier.
+type joining struct {
+	*testing.T
+	l       *lab.Lab
+	node    string
+	kubelet machine.Program
+	resume  func()
+	waited  bool
+	// joinedAt and heldAt are by how many events had come.
+	seen, joinedAt, heldAt int
+}
+
+func (j *joining) see(e engine.Event) {
+	j.Helper()
+	j.seen++
+	switch {
+	case e.Kind == engine.StepStarted && e.Step == "pause/first" && j.node == "":
+		j.join()
+		j.joinedAt = j.seen
+	case j.node != "" && waitsFor(e, j.node) && !j.waited:
+		j.Log(e.Error)
+		j.waited, j.heldAt = true, j.seen
+		j.resume()
+	}
+}
+
+// join adds a node, waits until both its agents report, and stops its kube-proxy.
+func (j *joining) join() {
+	j.Helper()
+	member, err := j.l.AddWorker(j.Context(), lab.Joining{Proxy: lab.IPTables})
+	if err != nil {
+		j.Fatal(err)
+	}
+	j.node = member.Name
+	c, err := cluster.Connect(j.l.RESTConfig())
+	if err != nil {
+		j.Fatal(err)
+	}
+	eventually(j.T, settled, func() error { return reportsWell(j.Context(), c, j.node) })
+	j.resume = stopProxy(j.T, j.l, j.node)
+}
+
+func (j *joining) requireHeld(events []engine.Event) {
+	j.Helper()
+	for _, e := range events[j.joinedAt:j.heldAt] {
+		if e.Kind == engine.StepStarted && strings.HasPrefix(e.Step, "hop/") {
+			j.Errorf("%s began before %s knew its bridge", e.Step, j.node)
+		}
+	}
+}
+
+// loseKubelet ends the kubelet of the node, waits until the node is not ready, and stops its kube-proxy.
+func (j *joining) loseKubelet() {
+	j.Helper()
+	m, err := j.l.Machine(j.node)
+	if err != nil {
+		j.Fatal(err)
+	}
+	if j.kubelet, err = m.Program(j.Context(), "kubelet"); err != nil {
+		j.Fatal(err)
+	}
+	if err := m.Stop(j.Context(), j.kubelet.Name); err != nil {
+		j.Fatal(err)
+	}
+	j.untilReady(false)
+	j.resume = stopProxy(j.T, j.l, j.node)
+}
+
+// regainKubelet has it run again, and waits until the node is ready.
+func (j *joining) regainKubelet() {
+	j.Helper()
+	m, err := j.l.Machine(j.node)
+	if err != nil {
+		j.Fatal(err)
+	}
+	if err := m.Run(j.Context(), j.kubelet); err != nil {
+		j.Fatal(err)
+	}
+	j.untilReady(true)
+}
+
+func (j *joining) untilReady(ready bool) {
+	j.Helper()
+	eventually(j.T, 2*time.Minute, func() error { // nodes are given 50 s to be heard of
+		n, err := j.l.Client().CoreV1().Nodes().Get(j.Context(), j.node, metav1.GetOptions{})
+		if err == nil && cluster.NodeReady(n) != ready {
+			err = fmt.Errorf("that node %s is ready is %v", j.node, !ready)
+		}
+		return err
+	})
+}
+
+// leave takes the node away.
+func (j *joining) leave() {
+	if j.node == "" {
+		return
+	}
+	ctx := context.WithoutCancel(j.Context())
+	if err := j.l.RemoveWorker(ctx, j.node); err != nil {
+		j.Error(err)
+	}
+	if err := j.l.Client().CoreV1().Nodes().Delete(ctx, j.node, metav1.DeleteOptions{}); err != nil {
+		j.Error(err)
+	}
+}
+
+// reportsWell fails unless both agents of a node report, and have nothing to complain of.
+func reportsWell(ctx context.Context, c client.Reader, node string) error {
+	r := &v1alpha1.NodeReport{}
+	if err := c.Get(ctx, client.ObjectKey{Name: node}, r); err != nil {
+		return err
+	}
+	if len(r.Status.Agents) != 2 {
+		return fmt.Errorf("%d agents of %s report", len(r.Status.Agents), node)
+	}
+	for _, a := range r.Status.Agents {
+		if a.Problem != "" {
+			return errors.New(a.Problem)
+		}
+	}
+	return nil
+}
