@@ -1,6 +1,7 @@
 package podcidr
 
 import (
+	"context"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -22,6 +23,11 @@ func (j *Job) agents() *proof.Crew {
 
 // Observe has somebody told of what happens while runs go on.
 func (j *Job) Observe(o proof.Observer) { j.crew.Observe(o) }
+
+// Blame returns the error that a run ends with which was stopped by a loss.
+func (j *Job) Blame(ctx context.Context, loss *proof.LossError) error {
+	return j.agents().Blame(ctx, loss)
+}
 
 // enlist makes the agents of a job. Their pods move like all others. Where pods of different nodes reach each other through tunnels, Calico
 // drops packets for a moment when it gives those other addresses (RP2305): what nobody sends again would be lost.

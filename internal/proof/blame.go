@@ -59,7 +59,7 @@ func (w *Watch) Blame(ctx context.Context, loss *LossError) error {
 func (e *LossError) hungUp() bool {
 	return len(e.Losses) > 0 && !slices.ContainsFunc(e.Losses, func(l v1alpha1.Loss) bool {
 		_, name, _ := strings.Cut(l.Probe, "/")
-		return !slices.Contains([]string{"old-address", "new-address", "name", "stream", "udp"}, name) ||
+		return name == v1alpha1.ProbeDNS || !slices.Contains(v1alpha1.OwnProbes(), name) ||
 			!slices.ContainsFunc([]probe.Class{probe.ConnectRefused, probe.Reset, probe.Closed}, func(c probe.Class) bool {
 				return strings.HasPrefix(l.Error, string(c)+":")
 			})
