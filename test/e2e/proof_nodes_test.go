@@ -32,6 +32,7 @@ func TestProofNodes(t *testing.T) {
 	j := &joining{T: t, l: l, joined: filepath.Join(t.TempDir(), "joined")}
 	t.Cleanup(j.leave)
 	backIfFailed(t, l, "joined")
+	backIfFailed(t, l, "unready")
 	first := proven{
 		name: "joined", to: "172.21.0.0/16", drain: "5s", wait: "3m",
 		tiers: "tiers: [{name: first, services: [shop/cart]}]\n" +
