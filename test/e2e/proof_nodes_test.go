@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -27,12 +29,15 @@ import (
 func TestProofNodes(t *testing.T) {
 	l := proofLab(t)
 	s, _ := lightTraffic(t, l)
-	j := &joining{T: t, l: l}
+	j := &joining{T: t, l: l, joined: filepath.Join(t.TempDir(), "joined")}
 	t.Cleanup(j.leave)
 	backIfFailed(t, l, "joined")
+	backIfFailed(t, l, "unready")
 	first := proven{
-		name: "joined", to: "172.21.0.0/16", drain: "5s",
-		tiers: "tiers: [{name: first, services: [shop/cart], pause: 2m}]",
+		name: "joined", to: "172.21.0.0/16", drain: "5s", wait: "3m",
+		tiers: "tiers: [{name: first, services: [shop/cart]}]\n" +
+			"  hooks: [{name: join, when: AfterTier, timeout: 5m, exec: {command: [" +
+			"sh, -c, 'until [ -e " + j.joined + " ]; do sleep 1; done']}}]",
 	}.write(t)
 	lived := s.during(t, "a node that joins", func() {
 		events, exit, stderr := runWatching(t, applying(t, l, first), j.see)
@@ -98,9 +103,11 @@ func proofOf(t *testing.T, l *lab.Lab, migration string) proofPage {
 	return page.Proof
 }
 
-// joining is a node that joins while the move pauses after its first tier.
+// joining is a node that joins while a hook holds the move up after its first tier.
 type joining struct {
 	*testing.T
+	// joined is the file that the hook waits for.
+	joined  string
 	l       *lab.Lab
 	node    string
 	kubelet machine.Program
@@ -114,9 +121,11 @@ func (j *joining) see(e engine.Event) {
 	j.Helper()
 	j.seen++
 	switch {
-	case e.Kind == engine.StepStarted && e.Step == "pause/first" && j.node == "":
+	case e.Kind == engine.StepStarted && strings.HasPrefix(e.Step, "hook/") && j.node == "":
+		began := time.Now()
 		j.join()
 		j.joinedAt = j.seen
+		j.Logf("node %s had joined after %s", j.node, time.Since(began).Round(time.Second))
 	case j.node != "" && waitsFor(e, j.node) && !j.waited:
 		j.Log(e.Error)
 		j.waited, j.heldAt = true, j.seen
@@ -136,8 +145,11 @@ func (j *joining) join() {
 	if err != nil {
 		j.Fatal(err)
 	}
-	eventually(j.T, settled, func() error { return reportsWell(j.Context(), c, j.node) })
+	eventually(j.T, 2*settled, func() error { return reportsWell(j.Context(), c, j.node) })
 	j.resume = stopProxy(j.T, j.l, j.node)
+	if err := os.WriteFile(j.joined, nil, 0o600); err != nil {
+		j.Fatal(err)
+	}
 }
 
 func (j *joining) requireHeld(events []engine.Event) {
