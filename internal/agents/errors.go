@@ -47,7 +47,7 @@ func (e *SilentError) Advice() string {
 	}{
 		{NoImage, "push the image to where nodes pull from, or load it into them, and name it in spec.proof.image"},
 		{NoPod, "kubectl describe daemonset -n " + v1alpha1.SystemNamespace + " shows who refuses pods: let them in, by label or quota"},
-		{Unscheduled, "make room on the nodes: an agent asks for 10m of CPU time and 32Mi"},
+		{Unscheduled, "make room on the nodes: an agent asks for 50m of CPU time and 32Mi"},
 		{Ends, "kubectl logs -n " + v1alpha1.SystemNamespace + " POD --previous tells more"},
 		{Mute, "kubectl logs -n " + v1alpha1.SystemNamespace + " POD tells whether it reaches the API server and may write NodeReports"},
 	}

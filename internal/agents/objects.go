@@ -150,8 +150,9 @@ func (s *Set) container(args []string) corev1.Container {
 	return corev1.Container{
 		Name: "replumb", Image: s.Image, Args: args, TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
 		Env: env,
+		// It takes less, but on a busy node a smaller share has it wait for a processor until requests are late: losses that are its own.
 		Resources: corev1.ResourceRequirements{
-			Requests: corev1.ResourceList{"cpu": resource.MustParse("10m"), "memory": resource.MustParse("32Mi")},
+			Requests: corev1.ResourceList{"cpu": resource.MustParse("50m"), "memory": resource.MustParse("32Mi")},
 			Limits:   corev1.ResourceList{"memory": resource.MustParse("256Mi")},
 		},
 		SecurityContext: &corev1.SecurityContext{
