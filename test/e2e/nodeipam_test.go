@@ -31,11 +31,9 @@ const (
 	oldPods, newPods, bothPods = "10.244.0.0/16", "10.245.0.0/16", "10.244.0.0/15"
 )
 
-// TestNodesCarryRanges moves a cluster whose Nodes carry the ranges of pods, node by node, while clients on both nodes call
-// Services by name and by address. replumb is killed on the way, before, in and after the moment in which a Node is gone.
-// Then everything goes back, unless time is short, and forth for good. The controller manager never ends but by the
-// operator's hand, and no Service fails.
-func TestNodesCarryRanges(t *testing.T) {
+// nodesWithRanges is a lab of its own whose Nodes carry the ranges of pods, and whose kube-proxies know old and new ones.
+func nodesWithRanges(t *testing.T) *lab.Lab {
+	t.Helper()
 	topology := lab.Default()
 	topology.Name = nodesName
 	l, err := lab.Up(t.Context(), topology, lab.Options{Progress: t.Logf})
@@ -50,6 +48,15 @@ func TestNodesCarryRanges(t *testing.T) {
 	if err := l.RestartProxies(t.Context(), netip.MustParsePrefix(bothPods)); err != nil {
 		t.Fatal(err)
 	}
+	return l
+}
+
+// TestNodesCarryRanges moves a cluster whose Nodes carry the ranges of pods, node by node, while clients on both nodes call
+// Services by name and by address. replumb is killed on the way, before, in and after the moment in which a Node is gone.
+// Then everything goes back, unless time is short, and forth for good. The controller manager never ends but by the
+// operator's hand, and no Service fails.
+func TestNodesCarryRanges(t *testing.T) {
+	l := nodesWithRanges(t)
 	s := nodesUnderTraffic(t, l)
 	before := nodesByName(t, l)
 	file := writeNodes(t)

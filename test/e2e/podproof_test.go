@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"net/netip"
@@ -59,20 +58,7 @@ func TestPodsWatched(t *testing.T) {
 // TestNodesWatched has agents on every node where Nodes carry the ranges: the one in the network of pods leaves each node before that gets
 // another range, and is back before the next one does. They see nothing lost, and neither do clients of the test's own.
 func TestNodesWatched(t *testing.T) {
-	topology := lab.Default()
-	topology.Name = nodesName
-	l, err := lab.Up(t.Context(), topology, lab.Options{Progress: t.Logf})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if _, err := lab.Down(context.Background(), nodesName); err != nil {
-			t.Error(err)
-		}
-	})
-	if err := l.RestartProxies(t.Context(), netip.MustParsePrefix(bothPods)); err != nil {
-		t.Fatal(err)
-	}
+	l := nodesWithRanges(t)
 	s := nodesUnderTraffic(t, l)
 	file := writeWatched(t, fmt.Sprintf("from: [%s]\n    to: [%s]", oldPods, newPods))
 	for _, args := range [][]string{{"apply", "-f", file}, {"finish", watchedName, "--yes"}} {

@@ -239,10 +239,7 @@ func killedAgent(t *testing.T, l *lab.Lab) {
 	})
 	lived.requireNothingLost(t, traffic.All)
 	requireAllIn(t, l, "172.21.0.0/16")
-	s.watch.Stop()
-	removeClients(t, l)
-	replumb(t, l, "finish", "killed-agent", "--yes")
-	requireNoTrace(t, l)
+	s.finish(t, l, "killed-agent")
 }
 
 type killing struct {
@@ -304,8 +301,14 @@ func killedServer(t *testing.T, l *lab.Lab) {
 	})
 	lived.requireNothingLost(t, traffic.All)
 	requireAllIn(t, l, "172.19.0.0/16")
+	s.finish(t, l, "killed-server")
+}
+
+// finish ends the clients of a shop, and then a migration: nothing is left of it.
+func (s *shop) finish(t *testing.T, l *lab.Lab, migration string) {
+	t.Helper()
 	s.watch.Stop()
 	removeClients(t, l)
-	replumb(t, l, "finish", "killed-server", "--yes")
+	replumb(t, l, "finish", migration, "--yes")
 	requireNoTrace(t, l)
 }
