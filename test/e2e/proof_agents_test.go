@@ -29,6 +29,7 @@ import (
 func TestProofHolds(t *testing.T) {
 	l := proofLab(t)
 	s, callees := lightTraffic(t, l)
+	backIfFailed(t, l, "holds")
 	all := straggle(t, l, callees)
 	file := proven{name: "holds", to: "172.25.0.0/16", drain: "5s", wait: "30s"}.write(t)
 	h := &holdUp{T: t, l: l, node: "node1"}
@@ -145,9 +146,9 @@ func (h *holdUp) requireHeld(events []engine.Event) {
 func requireSilent(t *testing.T, exit int, stderr, node string) {
 	t.Helper()
 	line := lineWith(stderr, "error:")
-	named := strings.Contains(line, "the agents on node "+node) && strings.Contains(line, " have not reported for ")
+	named := strings.Contains(line, "nothing has been heard for ") && strings.Contains(line, " of node "+node)
 	if exit != 1 || !named || lineWith(stderr, "hint:") == "" {
-		t.Fatalf("ended with %d, not with 1 and that the agents on %s are silent: %s", exit, node, stderr)
+		t.Fatalf("ended with %d, not with 1 and that nothing is heard of %s: %s", exit, node, stderr)
 	}
 	if lost := lineWith(stderr, "lost:"); lost != "" {
 		t.Errorf("silence was taken for a loss: %s", lost)

@@ -17,6 +17,7 @@ import (
 // The control is TestProof: without onLoss the same break leaves Services where they are by then.
 func TestProofRollback(t *testing.T) {
 	l := proofLab(t)
+	backIfFailed(t, l, "returns")
 	s, _ := lightTraffic(t, l)
 	before := allServices(t, l)
 	file := proven{name: "returns", to: "172.22.0.0/16", drain: "5s", onLoss: "onLoss: Rollback"}.write(t)
