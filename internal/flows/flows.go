@@ -38,15 +38,16 @@ type Table struct {
 	// mu lets one look follow another. What is below belongs to it.
 	mu    sync.Mutex
 	known map[clientKey]*client
-	// recent are flows of the node itself that had only just been there at the latest look: their owner may be this process, and had
-	// no time to say so. The next look judges them.
-	recent map[endpoints]sighting
+	// latest are the flows of the node itself that were there at the latest look.
+	latest map[endpoints]sighting
 }
 
 // sighting is a flow that was there, and when its latest packet was.
 type sighting struct {
 	flow
 	seen time.Time
+	// unjudged says that it may have begun just before: its owner may be this process, and had no time to say so. The next look judges it.
+	unjudged bool
 }
 
 // clientKey is one client of one port.
@@ -106,8 +107,8 @@ func (t *Table) uses(moved, pods map[netip.Addr]string, limits *timeouts, now ti
 	}); err != nil {
 		return nil, err
 	}
-	before := t.recent
-	t.recent = map[endpoints]sighting{}
+	before := t.latest
+	t.latest = map[endpoints]sighting{}
 	found = slices.DeleteFunc(found, func(f flow) bool {
 		if _, isPod := pods[f.from.Addr()]; isPod {
 			return false
@@ -115,15 +116,13 @@ func (t *Table) uses(moved, pods map[netip.Addr]string, limits *timeouts, now ti
 		_, again := before[f.endpoints]
 		delete(before, f.endpoints)
 		idle := limits.idle(f)
-		if !again && idle <= blur {
-			t.recent[f.endpoints] = sighting{f, now.Add(-idle)}
-			return true
-		}
-		return t.own.has(f) // it may have been told meanwhile
+		early := !again && idle <= blur
+		t.latest[f.endpoints] = sighting{f, now.Add(-idle), early}
+		return early || t.own.has(f) // it may have been told meanwhile
 	})
 	for _, gone := range before {
 		pod, isPod := pods[gone.from.Addr()]
-		if (!isPod || pod != "") && !t.own.has(gone.flow) {
+		if gone.unjudged && (!isPod || pod != "") && !t.own.has(gone.flow) {
 			t.add(gone.flow, pod, gone.seen)
 		}
 	}

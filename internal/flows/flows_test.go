@@ -290,6 +290,23 @@ func TestOwnIsToldLate(t *testing.T) {
 		`10.96.0.5:443/TCP shop/cart "" 192.0.2.1 open=0 10s`)
 }
 
+// TestProcessIsBusy has a process of the node send all the time, and one do so now and then: both are there with every look.
+func TestProcessIsBusy(t *testing.T) {
+	s := newScene()
+	s.entries = []flow{established("192.0.2.1:1", "10.96.0.5:80", fiveDays), established("192.0.2.2:2", "10.96.0.5:81", fiveDays-20)}
+	s.expect(t, "the first", `10.96.0.5:81/TCP shop/cart "" 192.0.2.2 open=1 20s`)
+	s.entries[1].left = fiveDays
+	for range 4 {
+		s.clock = s.clock.Add(5 * time.Second)
+		s.expect(t, "every other",
+			`10.96.0.5:80/TCP shop/cart "" 192.0.2.1 open=1 0s`, `10.96.0.5:81/TCP shop/cart "" 192.0.2.2 open=1 0s`)
+	}
+	s.entries = nil
+	s.clock = s.clock.Add(5 * time.Second)
+	s.expect(t, "gone",
+		`10.96.0.5:80/TCP shop/cart "" 192.0.2.1 open=0 5s`, `10.96.0.5:81/TCP shop/cart "" 192.0.2.2 open=0 5s`)
+}
+
 // TestOwnDialFailed has what dials leave behind that came to nothing.
 func TestOwnDialFailed(t *testing.T) {
 	s := newScene()
