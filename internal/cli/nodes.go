@@ -38,10 +38,7 @@ func (j nodeJob) restrict(until string, expected *migration.Expectation) {
 }
 
 func (j nodeJob) examine(ctx context.Context) (outlook, error) {
-	if _, err := j.Adopt(ctx); err != nil {
-		return outlook{}, err
-	}
-	p, err := j.Examine(ctx)
+	p, err := j.Plan(ctx)
 	if err != nil {
 		return outlook{}, err
 	}
@@ -119,7 +116,7 @@ type nodeLine struct {
 }
 
 func (j nodeJob) status(ctx context.Context) (page, error) {
-	survey, err := j.Look(ctx)
+	survey, err := j.Survey(ctx)
 	if err != nil {
 		return nil, err
 	}

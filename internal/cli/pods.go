@@ -36,10 +36,7 @@ func (j podJob) restrict(until string, expected *migration.Expectation) {
 }
 
 func (j podJob) examine(ctx context.Context) (outlook, error) {
-	if _, err := j.Adopt(ctx); err != nil {
-		return outlook{}, err
-	}
-	p, err := j.Examine(ctx)
+	p, err := j.Plan(ctx)
 	if err != nil {
 		return outlook{}, err
 	}
@@ -50,7 +47,7 @@ func (j podJob) examine(ctx context.Context) (outlook, error) {
 			if p.Agents == nil {
 				unproven(w, "pods")
 			}
-			for _, r := range p.Left() {
+			for _, r := range p.Kept() {
 				fmt.Fprintf(w, "keeps its address: pod %s (%s)\n", r.Pod, r.Reason)
 			}
 			return nil
@@ -104,7 +101,7 @@ type rangeLine struct {
 }
 
 func (j podJob) status(ctx context.Context) (page, error) {
-	survey, err := j.Look(ctx)
+	survey, err := j.Survey(ctx)
 	if err != nil {
 		return nil, err
 	}

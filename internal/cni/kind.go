@@ -137,3 +137,6 @@ func (p *Planner) Counts() v1alpha1.Counts { return p.Survey.Counts() }
 
 // Left implements migration.Plans.
 func (p *Planner) Left() string { return p.Survey.Left() }
+
+// Early implements migration.Plans.
+func (p *Planner) Early() string { return p.Left() }

@@ -28,8 +28,25 @@ type Plans interface {
 	// Outstanding is Apply without what is there already.
 	Outstanding(ctx context.Context) *engine.Plan
 	Counts() v1alpha1.Counts
-	// Left says what apply has not done yet, in words that follow "cannot be finished: "; nothing, if it is through.
+	// Left says what apply has not done yet; nothing, if it is through.
 	Left() string
+	// Early says why it is too early to finish, in words that follow "cannot be finished: "; nothing, if it is not.
+	Early() string
+}
+
+// Staged are Plans whose end is not certain before their beginning has run. They are run up to a phase, and then there is another look.
+type Staged interface {
+	// ApplyUntil and RollbackUntil are the last phases that are certain; empty if all are.
+	ApplyUntil() string
+	RollbackUntil() string
+}
+
+// Escort goes with the runs of a job.
+type Escort interface {
+	// Found is told what was found before apply begins.
+	Found(all check.Findings)
+	// Keep has the run that is about to begin watched. A lenient one is never stopped.
+	Keep(k *Keeper, lenient bool) *Keeper
 }
 
 // Kind is what differs between kinds of migrations.
@@ -47,6 +64,8 @@ type Job struct {
 	Kind   Kind
 	Client client.Client
 	Name   string
+	// Escort, if there is one, goes with every run.
+	Escort Escort
 
 	// Until is the phase to stop after; empty means to go on to the end.
 	Until string
@@ -64,6 +83,15 @@ func (j *Job) keeper() *Keeper {
 		now = time.Now
 	}
 	return &Keeper{Client: j.Client, Name: j.Name, Holder: j.Holder, Now: now}
+}
+
+// locked does something while no other replumb works on the cluster, with the escort, if there is one.
+func (j *Job) locked(ctx context.Context, command string, lenient bool, do func(context.Context) error) error {
+	k := j.keeper()
+	if j.Escort != nil {
+		k = j.Escort.Keep(k, lenient)
+	}
+	return k.Locked(ctx, command, do)
 }
 
 // adopt returns the Migration that the cluster has; nil if there is none.
@@ -114,7 +142,10 @@ func (j *Job) Apply(ctx context.Context, r *engine.Runner) (Plans, error) {
 			return nil, err
 		}
 	}
-	err = j.keeper().Locked(ctx, "apply", func(ctx context.Context) error {
+	if j.Escort != nil {
+		j.Escort.Found(p.Found())
+	}
+	err = j.locked(ctx, "apply", false, func(ctx context.Context) error {
 		p, err = j.rounds(ctx, r, p)
 		return err
 	})
@@ -124,11 +155,14 @@ func (j *Job) Apply(ctx context.Context, r *engine.Runner) (Plans, error) {
 // rounds runs plans, each of a new look, until nothing is left.
 func (j *Job) rounds(ctx context.Context, r *engine.Runner, p Plans) (Plans, error) {
 	for range maxRounds {
-		plan, stops := j.bounded(p.Apply())
+		plan, partial, err := certain(p, p.Apply(), Staged.ApplyUntil)
+		if err != nil {
+			return nil, err
+		}
+		plan, stops := j.bounded(plan)
 		if err := j.keeper().Run(ctx, r, plan, v1alpha1.PhaseApplying, p.Counts); err != nil {
 			return nil, err
 		}
-		var err error
 		if p, err = j.applicable(ctx); err != nil {
 			return nil, err
 		}
@@ -137,11 +171,21 @@ func (j *Job) rounds(ctx context.Context, r *engine.Runner, p Plans) (Plans, err
 				SetReady(st, metav1.ConditionFalse, v1alpha1.ReasonInProgress, "stopped after phase "+j.Until+", as asked")
 			}))
 		}
-		if p.Left() == "" {
+		if !partial && p.Left() == "" {
 			return p, j.keeper().Settle(ctx, v1alpha1.PhaseMoved, p.Counts(), nil)
 		}
 	}
 	return nil, fmt.Errorf("there is no end of it: %s, after %d rounds", p.Left(), maxRounds)
+}
+
+// certain is the plan as far as it is certain by this look.
+func certain(p Plans, whole *engine.Plan, until func(Staged) string) (plan *engine.Plan, partial bool, err error) {
+	staged, ok := p.(Staged)
+	if !ok || until(staged) == "" {
+		return whole, false, nil
+	}
+	plan, err = whole.Until(until(staged))
+	return plan, true, err
 }
 
 // bounded is the plan as far as it was asked for. A plan that ends before that phase, since more cannot be planned yet, is run as a whole.
@@ -170,19 +214,33 @@ func (j *Job) Rollback(ctx context.Context, r *engine.Runner) error {
 	if err := j.keeper().MayRun(ctx); err != nil {
 		return err
 	}
-	return j.keeper().Locked(ctx, "rollback", func(ctx context.Context) error {
+	return j.locked(ctx, "rollback", true, func(ctx context.Context) error {
 		if err := j.keeper().Desire(ctx, v1alpha1.DesiredRolledBack); err != nil {
 			return err
 		}
-		p, err := j.Look(ctx)
-		if err != nil {
-			return err
-		}
-		if err := j.keeper().Run(ctx, r, p.Rollback(), v1alpha1.PhaseRollingBack, p.Counts); err != nil {
+		if err := j.back(ctx, r); err != nil {
 			return err
 		}
 		return j.keeper().Settle(ctx, v1alpha1.PhaseRolledBack, v1alpha1.Counts{}, nil)
 	})
+}
+
+// back runs plans of the way back, each of a new look, until one was run as a whole.
+func (j *Job) back(ctx context.Context, r *engine.Runner) error {
+	for range maxRounds {
+		p, err := j.Look(ctx)
+		if err != nil {
+			return err
+		}
+		plan, partial, err := certain(p, p.Rollback(), Staged.RollbackUntil)
+		if err != nil {
+			return err
+		}
+		if err := j.keeper().Run(ctx, r, plan, v1alpha1.PhaseRollingBack, p.Counts); err != nil || !partial {
+			return err
+		}
+	}
+	return fmt.Errorf("there is no end of the way back after %d rounds", maxRounds)
 }
 
 // Finishable makes the plans of finish, or says why it is too early.
@@ -204,8 +262,8 @@ func (j *Job) Finishable(ctx context.Context) (Plans, error) {
 	if err != nil {
 		return nil, err
 	}
-	if left := p.Left(); left != "" && !have.Status.PointOfNoReturnPassed {
-		return nil, &StateError{Name: j.Name, Problem: "cannot be finished: " + left, Hint: "run replumb apply -f FILE first"}
+	if early := p.Early(); early != "" && !have.Status.PointOfNoReturnPassed {
+		return nil, &StateError{Name: j.Name, Problem: "cannot be finished: " + early, Hint: "run replumb apply -f FILE first"}
 	}
 	return p, nil
 }
@@ -219,7 +277,7 @@ func (j *Job) Finish(ctx context.Context, r *engine.Runner) error {
 	if _, err := j.Finishable(ctx); err != nil {
 		return err
 	}
-	return j.keeper().Locked(ctx, "finish", func(ctx context.Context) error {
+	return j.locked(ctx, "finish", false, func(ctx context.Context) error {
 		if err := j.keeper().Desire(ctx, v1alpha1.DesiredFinished); err != nil {
 			return err
 		}

@@ -227,7 +227,7 @@ func (s *leaveStep) Verify(ctx context.Context) error {
 	return err
 }
 
-// RecordStep writes the Migration, or brings an existing one to what is wanted of it now.
+// RecordStep writes the Migration, or brings an existing one to what is wanted of it now. Whether that is paused is left as it is.
 type RecordStep struct {
 	Cluster *cluster.Cluster
 	Want    *v1alpha1.Migration
@@ -247,10 +247,17 @@ func (s *RecordStep) State(ctx context.Context) (engine.State, error) {
 	if err != nil {
 		return engine.Unknown, err
 	}
-	if have == nil || !equality.Semantic.DeepEqual(have.Spec, s.Want.Spec) {
+	if have == nil || !equality.Semantic.DeepEqual(have.Spec, s.wanted(have)) {
 		return engine.Pending, nil
 	}
 	return engine.Done, nil
+}
+
+// wanted is what an existing Migration shall say. A pause may have been asked for, or taken back, since somebody looked.
+func (s *RecordStep) wanted(have *v1alpha1.Migration) v1alpha1.MigrationSpec {
+	spec := *s.Want.Spec.DeepCopy()
+	spec.Paused = have.Spec.Paused
+	return spec
 }
 
 // Do implements engine.Step.
@@ -262,7 +269,7 @@ func (s *RecordStep) Do(ctx context.Context) error {
 	if have == nil {
 		err = s.Cluster.Create(ctx, s.Want.DeepCopy(), client.FieldOwner(v1alpha1.FieldManager))
 	} else {
-		have.Spec = s.Want.Spec
+		have.Spec = s.wanted(have)
 		err = s.Cluster.Update(ctx, have, client.FieldOwner(v1alpha1.FieldManager))
 	}
 	if apierrors.IsNotFound(err) {

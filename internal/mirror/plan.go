@@ -59,6 +59,9 @@ func (p *Planner) Left() string {
 	return "the mirror does not serve yet"
 }
 
+// Early implements migration.Plans.
+func (p *Planner) Early() string { return p.Left() }
+
 // Apply is the way to the point where the target serves. As long as the target cannot say where names lead there, it goes as far as
 // the copy: then there is another look.
 func (p *Planner) Apply() *engine.Plan {

@@ -17,28 +17,19 @@ import (
 	"github.com/replumb/replumb/internal/cluster"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/etcd"
-	"github.com/replumb/replumb/internal/lock"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/rollout"
 	"github.com/replumb/replumb/internal/spec"
 	"github.com/replumb/replumb/internal/tier"
 )
 
-// maxRounds bounds how often a run looks again for what appeared while it ran.
-const maxRounds = 8
-
 // Job runs one Migration.
 type Job struct {
+	*migration.Job
+
 	Tools     Tools
 	Migration *v1alpha1.Migration
 	Spec      Spec
-
-	// Until is the phase to stop after; empty means to go on to the end.
-	Until string
-	// Expected is a plan that somebody has looked at: apply refuses to do more. Nil expects nothing.
-	Expected *migration.Expectation
-	// Holder is who holds the lock. Default: this process.
-	Holder *lock.Holder
 
 	recorded *v1alpha1.Migration
 	access   []cluster.AccessAnswer
@@ -53,38 +44,45 @@ func NewJob(tools Tools, m *v1alpha1.Migration) (*Job, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Job{Tools: tools, Migration: m, Spec: s}, nil
+	j := &Job{Tools: tools, Migration: m, Spec: s}
+	j.Job = &migration.Job{Kind: j, Client: tools.client(), Name: s.Name, Now: tools.Now}
+	return j, nil
 }
 
-func (j *Job) keeper() *migration.Keeper {
-	return &migration.Keeper{Client: j.Tools.Cluster, Name: j.Spec.Name, Holder: j.Holder, Now: j.Tools.now}
-}
-
-// Adopt compares the Migration at hand with the one in the cluster, if there is one. A different job under the same name is
-// refused.
-func (j *Job) Adopt(ctx context.Context) (*v1alpha1.Migration, error) {
-	have, err := migration.Get(ctx, j.Tools.Cluster, j.Spec.Name)
-	if err != nil || have == nil {
-		return nil, err
+// Adopt implements migration.Kind. A different job under the same name is refused.
+func (j *Job) Adopt(have *v1alpha1.Migration) error {
+	if have == nil {
+		return nil
 	}
 	whole := have.DeepCopy() // somebody may have created it with kubectl, where nothing is filled in
 	Default(whole)
 	if !equality.Semantic.DeepEqual(whole.Spec.Nodes, j.Migration.Spec.Nodes) {
-		return nil, &spec.Error{
+		return &spec.Error{
 			Field: root, Problem: fmt.Sprintf("differs from migration %s in the cluster", have.Name),
 			Hint: "a migration that has begun cannot be changed: use its spec, or roll it back and give the new one another name",
 		}
 	}
 	j.recorded, j.Migration.Status = have, have.Status
-	return have, nil
+	return nil
 }
 
-// Examine looks at the cluster and makes the planner of the migration.
-func (j *Job) Examine(ctx context.Context) (*Planner, error) {
+// Plan makes the planner of the cluster as it is.
+func (j *Job) Plan(ctx context.Context) (*Planner, error) {
+	p, err := j.Look(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return p.(*Planner), nil
+}
+
+// Examine implements migration.Kind.
+func (j *Job) Examine(ctx context.Context) (migration.Plans, error) { return j.examine(ctx) }
+
+func (j *Job) examine(ctx context.Context) (*Planner, error) {
 	if err := j.authorize(ctx); err != nil {
 		return nil, err
 	}
-	survey, err := j.Look(ctx)
+	survey, err := j.Survey(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -163,168 +161,55 @@ func (j *Job) lookAtRecords(ctx context.Context, p *Planner) (map[string]error, 
 
 // Apply empties every old node. What appears there meanwhile is swept up before it ends.
 func (j *Job) Apply(ctx context.Context, r *engine.Runner) (*Survey, error) {
-	p, err := j.applicable(ctx)
+	p, err := j.Job.Apply(ctx, r)
 	if err != nil {
 		return nil, err
 	}
-	if len(p.Findings.Blocking()) > 0 { // before anything is written, the lock included
-		if holder, err := lock.Current(ctx, j.Tools.Cluster); err == nil && holder != nil {
-			return nil, &lock.HeldError{Holder: *holder}
-		}
-		return nil, j.keeper().Run(ctx, r, p.Apply(), v1alpha1.PhaseApplying, p.Survey.Counts)
-	}
-	if j.Expected != nil {
-		if err := j.Expected.Check(p.Outstanding(ctx)); err != nil {
-			return nil, err
-		}
-	}
-	err = j.keeper().Locked(ctx, "apply", func(ctx context.Context) error {
-		for range maxRounds {
-			over, err := j.applyRound(ctx, r, p)
-			if err != nil || over {
-				return err
-			}
-			if p, err = j.applicable(ctx); err != nil {
-				return err
-			}
-		}
-		return fmt.Errorf("pods keep appearing on old nodes: gave up after %d rounds", maxRounds)
-	})
-	if err != nil {
-		return nil, err
-	}
-	return j.Look(ctx)
-}
-
-// applyRound runs one plan. It is over when that left nothing to empty.
-func (j *Job) applyRound(ctx context.Context, r *engine.Runner, p *Planner) (over bool, err error) {
-	plan := p.Apply()
-	if j.Until != "" {
-		if plan, err = plan.Until(j.Until); err != nil {
-			return false, err
-		}
-	}
-	if err := j.keeper().Run(ctx, r, plan, v1alpha1.PhaseApplying, p.Survey.Counts); err != nil {
-		return false, err
-	}
-	if j.Until != "" {
-		return true, client.IgnoreNotFound(j.keeper().Status(ctx, func(st *v1alpha1.MigrationStatus) {
-			migration.SetReady(st, metav1.ConditionFalse, v1alpha1.ReasonInProgress, "stopped after phase "+j.Until+", as asked")
-		}))
-	}
-	after, err := j.Look(ctx)
-	if err != nil || len(after.outstanding(j.Spec.Terminate.When == v1alpha1.TerminateEach)) > 0 {
-		return false, err
-	}
-	return true, j.keeper().Settle(ctx, v1alpha1.PhaseMoved, after.Counts(), nil)
-}
-
-// Outstanding is apply without what is there already.
-func (p *Planner) Outstanding(ctx context.Context) *engine.Plan {
-	return p.Apply().Outstanding(ctx, "secure", "ingress", "taint", "restore")
-}
-
-// applicable examines the cluster, unless the migration is beyond apply.
-func (j *Job) applicable(ctx context.Context) (*Planner, error) {
-	have, err := j.Adopt(ctx)
-	if err != nil {
-		return nil, err
-	}
-	if have != nil {
-		if err := migration.Applicable(have); err != nil {
-			return nil, err
-		}
-	}
-	return j.Examine(ctx)
-}
-
-// Rollback brings pods back to those old nodes that are still there.
-func (j *Job) Rollback(ctx context.Context, r *engine.Runner) error {
-	if err := migration.Reversible(j.Migration); err != nil {
-		return err
-	}
-	if err := j.keeper().MayRun(ctx); err != nil {
-		return err
-	}
-	return j.keeper().Locked(ctx, "rollback", func(ctx context.Context) error {
-		if err := j.keeper().Desire(ctx, v1alpha1.DesiredRolledBack); err != nil {
-			return err
-		}
-		if _, err := j.Adopt(ctx); err != nil {
-			return err
-		}
-		p, err := j.Examine(ctx)
-		if err != nil {
-			return err
-		}
-		if err := j.keeper().Run(ctx, r, p.Rollback(), v1alpha1.PhaseRollingBack, p.Survey.Counts); err != nil {
-			return err
-		}
-		return j.keeper().Settle(ctx, v1alpha1.PhaseRolledBack, v1alpha1.Counts{}, nil)
-	})
-}
-
-// Finish ends what is left of old nodes. There is no way back from it.
-func (j *Job) Finish(ctx context.Context, r *engine.Runner) error {
-	p, err := j.Finishable(ctx)
-	if err != nil || j.Migration.Status.Phase == v1alpha1.PhaseFinished {
-		return err
-	}
-	return j.keeper().Locked(ctx, "finish", func(ctx context.Context) error {
-		if err := j.keeper().Desire(ctx, v1alpha1.DesiredFinished); err != nil {
-			return err
-		}
-		if err := j.keeper().Run(ctx, r, p.Finish(), v1alpha1.PhaseFinishing, p.Survey.Counts); err != nil {
-			return err
-		}
-		return j.keeper().Settle(ctx, v1alpha1.PhaseFinished, p.Survey.Counts(), nil)
-	})
+	return p.(*Planner).Survey, nil
 }
 
 // Finishable makes the planner of finish, or says why it is too early.
 func (j *Job) Finishable(ctx context.Context) (*Planner, error) {
-	if _, err := j.Adopt(ctx); err != nil {
-		return nil, err
-	}
-	if err := migration.Finishable(j.Migration); err != nil {
-		return nil, err
-	}
-	if err := j.keeper().MayRun(ctx); err != nil {
-		return nil, err
-	}
-	p, err := j.Examine(ctx)
+	p, err := j.Job.Finishable(ctx)
 	if err != nil {
 		return nil, err
 	}
-	if left := p.Survey.outstanding(false); len(left) > 0 && !j.Migration.Status.PointOfNoReturnPassed {
-		return nil, &migration.StateError{
-			Name: j.Spec.Name, Hint: "run replumb apply -f FILE first",
-			Problem: fmt.Sprintf("cannot be finished: %s not empty, the first is %s",
-				english.Plural(len(left), "old node is", "old nodes are"), left[0].Name),
-		}
-	}
-	for _, c := range p.Survey.Chiefs() {
-		if c.Stage() != StageGone && !j.Migration.Status.PointOfNoReturnPassed {
-			return nil, &migration.StateError{
-				Name:    j.Spec.Name,
-				Hint:    "run replumb apply -f FILE first",
-				Problem: "cannot be finished: control plane " + c.Name + " has not ended",
-			}
-		}
-	}
-	return p, nil
+	return p.(*Planner), nil
 }
 
-// Pause asks every run of the migration to stop before its next group of steps, and keeps others from starting.
-func (j *Job) Pause(ctx context.Context) error { return j.setPaused(ctx, true) }
+// Found implements migration.Plans.
+func (p *Planner) Found() check.Findings { return p.Findings }
 
-// Resume takes a pause back. The caller then carries on with what spec.desired says.
-func (j *Job) Resume(ctx context.Context) error { return j.setPaused(ctx, false) }
+// Counts implements migration.Plans.
+func (p *Planner) Counts() v1alpha1.Counts { return p.Survey.Counts() }
 
-func (j *Job) setPaused(ctx context.Context, paused bool) error {
-	if err := j.keeper().Pause(ctx, paused); err != nil {
-		return err
+// Outstanding implements migration.Plans.
+func (p *Planner) Outstanding(ctx context.Context) *engine.Plan {
+	return p.Apply().Outstanding(ctx, "secure", "ingress", "taint", "restore")
+}
+
+// Left implements migration.Plans.
+func (p *Planner) Left() string {
+	return remaining(p.Survey.outstanding(p.spec().Terminate.When == v1alpha1.TerminateEach))
+}
+
+// Early implements migration.Plans.
+func (p *Planner) Early() string {
+	if left := p.Survey.outstanding(false); len(left) > 0 {
+		return remaining(left)
 	}
-	j.Migration.Spec.Paused = paused
-	return nil
+	for _, c := range p.Survey.Chiefs() {
+		if c.Stage() != StageGone {
+			return "control plane " + c.Name + " has not ended"
+		}
+	}
+	return ""
+}
+
+// remaining says that old nodes are not empty; nothing, if there are none.
+func remaining(left []Leaver) string {
+	if len(left) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%s not empty, the first is %s", english.Plural(len(left), "old node is", "old nodes are"), left[0].Name)
 }

@@ -18,8 +18,8 @@ import (
 	"github.com/replumb/replumb/internal/rollout"
 )
 
-// Look surveys the cluster as it is now.
-func (j *Job) Look(ctx context.Context) (*Survey, error) { return j.Tools.look(ctx, j.Spec) }
+// Survey looks at the cluster as it is now.
+func (j *Job) Survey(ctx context.Context) (*Survey, error) { return j.Tools.look(ctx, j.Spec) }
 
 func (t Tools) look(ctx context.Context, s Spec) (*Survey, error) {
 	out := &Survey{Spec: s}

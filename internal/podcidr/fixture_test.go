@@ -93,6 +93,14 @@ func setup(t *testing.T, change ...func(*v1alpha1.Migration)) *fixture {
 	for _, c := range change {
 		c(m)
 	}
+	f.with(m)
+	f.runner = &engine.Runner{Sink: f.take, Deadline: patience}
+	return f
+}
+
+// with makes the job of a Migration.
+func (f *fixture) with(m *v1alpha1.Migration) {
+	f.Helper()
 	job, err := NewJob(Tools{Cluster: server.Cluster, Image: "replumb"}, m)
 	f.must(err)
 	// A process that is long gone: what a killed run leaves behind is taken over at once.
@@ -100,8 +108,6 @@ func setup(t *testing.T, change ...func(*v1alpha1.Migration)) *fixture {
 	holder.PID = 1<<22 + 1
 	job.Holder = &holder
 	f.job = job
-	f.runner = &engine.Runner{Sink: f.take, Deadline: patience}
-	return f
 }
 
 // clean removes what tests make, workloads before their pods.

@@ -307,7 +307,7 @@ func renderPlan(t *testing.T, p *Planner) string {
 	t.Helper()
 	var b strings.Builder
 	b.WriteString(render(t, p.Apply))
-	for _, r := range p.Left() {
+	for _, r := range p.Kept() {
 		fmt.Fprintf(&b, "left: %s %s\n", r.Pod, r.Reason)
 	}
 	return b.String()

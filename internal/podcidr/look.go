@@ -16,8 +16,8 @@ import (
 	"github.com/replumb/replumb/internal/calico"
 )
 
-// Look surveys the cluster as it is now.
-func (j *Job) Look(ctx context.Context) (*Survey, error) {
+// Survey looks at the cluster as it is now.
+func (j *Job) Survey(ctx context.Context) (*Survey, error) {
 	state, err := j.pools(ctx)
 	if err != nil {
 		return nil, err

@@ -10,6 +10,7 @@ import (
 
 	"github.com/dustin/go-humanize/english"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
@@ -100,8 +101,9 @@ type Planner struct {
 	Agents *proof.Party
 	// Remains takes away what an earlier run has left of agents.
 	Remains []engine.Group
-	// Proven says that this run has seen new pods get new addresses on every node.
-	Proven bool
+	// Proven is set when new pods have been seen to get new addresses on every node: the plans of later looks do not try that again. Nil is
+	// never.
+	Proven *bool
 }
 
 // Apply is the way to the point where no pod has an old address and the old pools are still there.
@@ -266,6 +268,21 @@ func (p *Planner) trial(id, title string) *trial.Step {
 // image of replumb, for pods that it runs.
 func (p *Planner) image() string { return cmp.Or(p.spec().Canary.Image, p.Tools.Image) }
 
+// proving is a trial that is remembered when it went well.
+type proving struct {
+	*trial.Step
+	proven *bool
+}
+
+// Verify implements engine.Step.
+func (s *proving) Verify(ctx context.Context) error {
+	err := s.Step.Verify(ctx)
+	if err == nil && s.proven != nil {
+		*s.proven = true
+	}
+	return err
+}
+
 // switchOver disables the old pools, and has pods that ask for nothing prove that they get new addresses.
 func (p *Planner) switchOver() []engine.Group {
 	var steps []engine.Step
@@ -277,8 +294,8 @@ func (p *Planner) switchOver() []engine.Group {
 	if len(steps) == 0 {
 		return nil
 	}
-	if p.spec().Canary.Mode == v1alpha1.PodCanaryRun && !p.Proven && !p.arrived() {
-		steps = append(steps, p.trial("prove", "See that new pods get new addresses on every node"))
+	if p.spec().Canary.Mode == v1alpha1.PodCanaryRun && !ptr.Deref(p.Proven, false) && !p.arrived() {
+		steps = append(steps, &proving{p.trial("prove", "See that new pods get new addresses on every node"), p.Proven})
 	}
 	return inOrder(append(steps, p.tunnels("tunnels", p.spec().From))...)
 }

@@ -226,8 +226,8 @@ func (p *Planner) tierOf(namespace, name string, labels map[string]string) strin
 	return tier.Assign([]*corev1.Service{as}, p.Rules, nil).Of[types.NamespacedName{Namespace: namespace, Name: name}]
 }
 
-// Left are pods that keep old addresses until somebody deals with them.
-func (p *Planner) Left() []rollout.Reported {
+// Kept are pods that keep old addresses until somebody deals with them.
+func (p *Planner) Kept() []rollout.Reported {
 	if p.Survey.OnNodes() {
 		return nil // whatever is on a node leaves it
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/replumb/replumb/internal/calico"
 	"github.com/replumb/replumb/internal/check"
 	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/migration"
 )
 
 // hasty gives workloads little time, so that what is stuck shows soon.
@@ -106,6 +107,9 @@ func TestPauseAndResume(t *testing.T) {
 	}
 	f.in(newRange, "web", 2) // what had begun was finished
 	f.fails(f.apply(), "paused")
+	paused, err := migration.Get(t.Context(), server, "m")
+	f.must(err)
+	f.with(paused) // as the command has it, which takes the Migration from the cluster
 	f.must(f.job.Resume(t.Context()))
 	f.must(f.apply())
 	f.must(f.finish())

@@ -315,18 +315,10 @@ func (j *Job) keeper() *migration.Keeper {
 func (j *Job) guarded(lenient bool) *migration.Keeper { return j.agents().Keep(j.keeper(), lenient) }
 
 // Pause asks every run of the migration to stop before its next group of steps, and keeps others from starting.
-func (j *Job) Pause(ctx context.Context) error { return j.setPaused(ctx, true) }
+func (j *Job) Pause(ctx context.Context) error { return j.keeper().Pause(ctx, true) }
 
 // Resume takes a pause back. The caller then carries on with what spec.desired says.
-func (j *Job) Resume(ctx context.Context) error { return j.setPaused(ctx, false) }
-
-func (j *Job) setPaused(ctx context.Context, paused bool) error {
-	if err := j.keeper().Pause(ctx, paused); err != nil {
-		return err
-	}
-	j.Migration.Spec.Paused = paused
-	return nil
-}
+func (j *Job) Resume(ctx context.Context) error { return j.keeper().Pause(ctx, false) }
 
 // heading turns the migration to where it is to go. When it turned, what was seen of the kubelets holds no more.
 func (j *Job) heading(ctx context.Context, have *v1alpha1.Migration, to v1alpha1.DesiredState) error {

@@ -35,7 +35,7 @@ func TestProofNodes(t *testing.T) {
 	backIfFailed(t, l, "unready")
 	first := proven{
 		name: "joined", to: "172.21.0.0/16", drain: "5s", wait: "3m",
-		tiers: "tiers: [{name: first, services: [shop/cart]}]\n" +
+		tiers: "tiers: [{name: first, services: [shop/cart]}, {name: rest}]\n" +
 			"  hooks: [{name: join, when: AfterTier, timeout: 5m, exec: {command: [" +
 			"sh, -c, 'until [ -e " + j.joined + " ]; do sleep 1; done']}}]",
 	}.write(t)

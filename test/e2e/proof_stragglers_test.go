@@ -155,7 +155,7 @@ func (s *stragglers) requireListed(migration string) {
 			}
 		}
 		if len(missing) > 0 || len(others) > 0 {
-			return fmt.Errorf("not listed: %+v; listed beside: %s", missing, strings.Join(others, "; "))
+			return fmt.Errorf("not listed: %+v; listed beside: %s; all: %+v", missing, strings.Join(others, "; "), page.Clients)
 		}
 		return nil
 	})
