@@ -140,8 +140,8 @@ func (s *stragglers) requireListed(migration string) {
 		missing := slices.Clone(s.want)
 		var others []string
 		for _, c := range page.Clients {
-			got := c.straggler
 			i := slices.IndexFunc(missing, func(w straggler) bool {
+				got := c.straggler
 				if w.Pod != "" {
 					got.Source = "" // of a pod any address will do
 				}
