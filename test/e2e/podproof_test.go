@@ -61,8 +61,16 @@ func TestNodesWatched(t *testing.T) {
 	l := nodesWithRanges(t)
 	s := nodesUnderTraffic(t, l)
 	file := writeWatched(t, fmt.Sprintf("from: [%s]\n    to: [%s]", oldPods, newPods))
-	for _, args := range [][]string{{"apply", "-f", file}, {"finish", watchedName, "--yes"}} {
-		lived := s.during(t, args[0], func() { attendNodes(t, l, newPods, args...) })
+	for _, run := range []struct {
+		to   string
+		args []string
+	}{
+		{newPods, []string{"apply", "-f", file}},
+		{oldPods, []string{"rollback", watchedName, "--yes"}},
+		{newPods, []string{"apply", "-f", file}},
+		{newPods, []string{"finish", watchedName, "--yes"}},
+	} {
+		lived := s.during(t, run.args[0], func() { attendNodes(t, l, run.to, run.args...) })
 		lived.requireNothingLost(t, traffic.All)
 		requireNothingLostBy(t, l)
 	}
