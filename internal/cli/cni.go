@@ -17,8 +17,7 @@ import (
 
 // cniJob replaces the network of pods. command is what replumb is called.
 type cniJob struct {
-	*migration.Job
-	of      *cni.Job
+	*cni.Job
 	command string
 }
 
@@ -40,13 +39,13 @@ func (a *app) newCNIJob(c *connection, m *v1alpha1.Migration) (job, error) {
 		return nil, err
 	}
 	j.AcceptDowntime = a.acceptDowntime
-	return cniJob{j.Runs(), j, a.name}, nil
+	return cniJob{j, a.name}, nil
 }
 
 func (j cniJob) about() about {
 	return about{
-		name: j.of.Spec.Name, migration: j.of.Migration, common: j.of.Spec.Common, phases: cni.ApplyPhases(),
-		goBack:   "Bring the old network back and make every pod anew, as " + j.of.Spec.Name + " did? Pods have no network meanwhile.",
+		name: j.Spec.Name, migration: j.Migration, common: j.Spec.Common, phases: cni.ApplyPhases(),
+		goBack:   "Bring the old network back and make every pod anew, as " + j.Spec.Name + " did? Pods have no network meanwhile.",
 		wentBack: "every pod has the old network",
 		finished: "finished: the old network is forgotten",
 	}
@@ -56,16 +55,8 @@ func (j cniJob) restrict(until string, expected *migration.Expectation) {
 	j.Until, j.Expected = until, expected
 }
 
-func (j cniJob) planner(ctx context.Context) (*cni.Planner, error) {
-	plans, err := j.Look(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return plans.(*cni.Planner), nil
-}
-
 func (j cniJob) examine(ctx context.Context) (outlook, error) {
-	p, err := j.planner(ctx)
+	p, err := j.Look(ctx)
 	if err != nil {
 		return outlook{}, err
 	}
@@ -84,11 +75,11 @@ func (j cniJob) examine(ctx context.Context) (outlook, error) {
 }
 
 func (j cniJob) apply(ctx context.Context, r *engine.Runner) (arrival, error) {
-	plans, err := j.Apply(ctx, r)
+	p, err := j.Apply(ctx, r)
 	if err != nil {
 		return arrival{}, err
 	}
-	counts := plans.Counts()
+	counts := p.Counts()
 	pods := english.Plural(counts.Moved, "pod", "")
 	if j.Until != "" {
 		return arrival{tell: func(w io.Writer) {
@@ -103,19 +94,19 @@ func (j cniJob) apply(ctx context.Context, r *engine.Runner) (arrival, error) {
 	}
 	return arrival{
 		tell: func(w io.Writer) {
-			fmt.Fprintf(w, "%s with the network of %s; nothing of the old one is left on nodes\n", pods, j.of.Spec.To)
+			fmt.Fprintf(w, "%s with the network of %s; nothing of the old one is left on nodes\n", pods, j.Spec.To)
 		},
-		hint: whenWell(j.command, j.of.Spec.Name),
+		hint: whenWell(j.command, j.Spec.Name),
 	}, nil
 }
 
 func (j cniJob) finishable(ctx context.Context) (prospect, error) {
-	plans, err := j.Finishable(ctx)
+	p, err := j.Finishable(ctx)
 	if err != nil {
 		return prospect{}, err
 	}
 	return prospect{
-		question: "The backups of the old network go, and there is no way back. Finish?", finals: plans.(*cni.Planner).Stays(),
+		question: "The backups of the old network go, and there is no way back. Finish?", finals: p.Stays(),
 	}, nil
 }
 
@@ -137,11 +128,11 @@ type cniNodeLine struct {
 }
 
 func (j cniJob) status(ctx context.Context) (page, error) {
-	survey, err := j.of.Look(ctx)
+	survey, err := j.Survey(ctx)
 	if err != nil {
 		return nil, err
 	}
-	doc := &cniPage{From: survey.Status.From, To: j.of.Spec.To, Baseline: survey.Status.Baseline, Nodes: []cniNodeLine{}}
+	doc := &cniPage{From: survey.Status.From, To: j.Spec.To, Baseline: survey.Status.Baseline, Nodes: []cniNodeLine{}}
 	for _, n := range survey.Stages() {
 		doc.Nodes = append(doc.Nodes, cniNodeLine(n))
 	}

@@ -58,7 +58,7 @@ func (j mirrorJob) restrict(until string, expected *migration.Expectation) {
 }
 
 func (j mirrorJob) examine(ctx context.Context) (outlook, error) {
-	p, err := j.Plan(ctx)
+	p, err := j.Look(ctx)
 	if err != nil {
 		return outlook{}, err
 	}
@@ -96,7 +96,7 @@ func leftOut(w io.Writer, s *mirror.Survey) error {
 }
 
 func (j mirrorJob) apply(ctx context.Context, r *engine.Runner) (arrival, error) {
-	survey, err := j.Apply(ctx, r)
+	p, err := j.Apply(ctx, r)
 	if err != nil {
 		return arrival{}, err
 	}
@@ -106,7 +106,7 @@ func (j mirrorJob) apply(ctx context.Context, r *engine.Runner) (arrival, error)
 	return arrival{
 		tell: func(w io.Writer) {
 			fmt.Fprintf(w, "the mirror serves %s; nobody is led to this cluster: its network may be changed\n",
-				english.Plural(len(survey.Names), "name", ""))
+				english.Plural(len(p.Survey.Names), "name", ""))
 		},
 		hint: fmt.Sprintf(
 			"when this cluster is ready again, %s finish %s leads the names back; %s rollback %s does so and keeps the mirror for another time",

@@ -38,7 +38,7 @@ func (j nodeJob) restrict(until string, expected *migration.Expectation) {
 }
 
 func (j nodeJob) examine(ctx context.Context) (outlook, error) {
-	p, err := j.Plan(ctx)
+	p, err := j.Look(ctx)
 	if err != nil {
 		return outlook{}, err
 	}
@@ -61,11 +61,11 @@ func (j nodeJob) examine(ctx context.Context) (outlook, error) {
 }
 
 func (j nodeJob) apply(ctx context.Context, r *engine.Runner) (arrival, error) {
-	survey, err := j.Apply(ctx, r)
+	p, err := j.Apply(ctx, r)
 	if err != nil {
 		return arrival{}, err
 	}
-	counts := survey.Counts()
+	counts := p.Counts()
 	if j.Until != "" {
 		return arrival{tell: func(w io.Writer) {
 			fmt.Fprintf(w, "stopped after phase %s, as asked: %s empty, %d not\n",

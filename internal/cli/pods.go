@@ -36,7 +36,7 @@ func (j podJob) restrict(until string, expected *migration.Expectation) {
 }
 
 func (j podJob) examine(ctx context.Context) (outlook, error) {
-	p, err := j.Plan(ctx)
+	p, err := j.Look(ctx)
 	if err != nil {
 		return outlook{}, err
 	}
@@ -57,11 +57,11 @@ func (j podJob) examine(ctx context.Context) (outlook, error) {
 }
 
 func (j podJob) apply(ctx context.Context, r *engine.Runner) (arrival, error) {
-	survey, err := j.Apply(ctx, r)
+	p, err := j.Apply(ctx, r)
 	if err != nil {
 		return arrival{}, err
 	}
-	counts := survey.Counts()
+	counts := p.Counts()
 	moved := english.Plural(counts.Moved, "pod", "")
 	if j.Until != "" {
 		return arrival{tell: func(w io.Writer) {

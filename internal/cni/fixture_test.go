@@ -179,20 +179,15 @@ func (f *fixture) with(m *v1alpha1.Migration) {
 	f.must(err)
 	f.job, err = NewJob(Tools{Cluster: server.Cluster, Any: everything, Image: "replumb"}, m)
 	f.must(err)
-}
-
-// runs are those of a process that is long gone: what a killed run leaves behind is taken over at once.
-func (f *fixture) runs() *migration.Job {
-	j := f.job.Runs()
+	// A process that is long gone: what a killed run leaves behind is taken over at once.
 	holder := lock.Self("m", "test")
 	holder.PID = 1<<22 + 1
-	j.Holder = &holder
-	return j
+	f.job.Holder = &holder
 }
 
 func (f *fixture) forth() error {
 	f.Helper()
-	_, err := f.runs().Apply(f.Context(), f.runner)
+	_, err := f.job.Apply(f.Context(), f.runner)
 	return err
 }
 

@@ -65,7 +65,7 @@ func TestThereAndFinished(t *testing.T) {
 			t.Errorf("a second apply did %s", e.Step)
 		}
 	}
-	f.must(f.runs().Finish(t.Context(), f.runner))
+	f.must(f.job.Finish(t.Context(), f.runner))
 	if st := f.status(); st.Phase != v1alpha1.PhaseFinished || !st.PointOfNoReturnPassed {
 		t.Errorf("status after finish: %+v", st)
 	}
@@ -73,7 +73,7 @@ func TestThereAndFinished(t *testing.T) {
 	if !apierrors.IsNotFound(err) {
 		t.Errorf("the namespace is left: %v", err)
 	}
-	f.fails(f.runs().Rollback(t.Context(), f.runner), "point of no return")
+	f.fails(f.job.Rollback(t.Context(), f.runner), "point of no return")
 }
 
 func TestThereAndBack(t *testing.T) {
@@ -82,7 +82,7 @@ func TestThereAndBack(t *testing.T) {
 	f.bare("tool")
 	set := f.have("DaemonSet", "kube-flannel", "kube-flannel-ds", apps)
 	f.must(f.forth())
-	f.must(f.runs().Rollback(t.Context(), f.runner))
+	f.must(f.job.Rollback(t.Context(), f.runner))
 	back := f.have("DaemonSet", "kube-flannel", "kube-flannel-ds", apps)
 	if back == nil || back.GetUID() == set.GetUID() {
 		t.Fatalf("the old network is not back: %v", back)
@@ -125,7 +125,7 @@ func TestKilledAnywhere(t *testing.T) {
 				cancel()
 			}
 		}
-		_, err := f.runs().Apply(ctx, f.runner)
+		_, err := f.job.Apply(ctx, f.runner)
 		cancel()
 		if err == nil {
 			if len(done) < 15 {
@@ -204,7 +204,7 @@ func TestWorseIsToldAndStaysReversible(t *testing.T) {
 	f.mu.Lock()
 	f.mute, f.shut = false, true
 	f.mu.Unlock()
-	f.must(f.runs().Rollback(t.Context(), f.runner))
+	f.must(f.job.Rollback(t.Context(), f.runner))
 }
 
 func TestResidueIsToldByNode(t *testing.T) {

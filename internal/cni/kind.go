@@ -2,7 +2,6 @@ package cni
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -41,8 +40,10 @@ func (t Tools) client() client.Client {
 	return t.Cluster
 }
 
-// Job replaces the network of one cluster. It is a migration.Kind, which its Runs take through the commands.
+// Job replaces the network of one cluster.
 type Job struct {
+	*migration.Job[*Planner]
+
 	Tools     Tools
 	Migration *v1alpha1.Migration
 	Spec      Spec
@@ -54,8 +55,8 @@ type Job struct {
 }
 
 var (
-	_ migration.Kind  = (*Job)(nil)
-	_ migration.Plans = (*Planner)(nil)
+	_ migration.Kind[*Planner] = (*Job)(nil)
+	_ migration.Plans          = (*Planner)(nil)
 )
 
 // NewJob defaults and validates a Migration. The Migration itself is not changed.
@@ -66,12 +67,9 @@ func NewJob(tools Tools, m *v1alpha1.Migration) (*Job, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Job{Tools: tools, Migration: m, Spec: s}, nil
-}
-
-// Runs take the job through the commands.
-func (j *Job) Runs() *migration.Job {
-	return &migration.Job{Kind: j, Client: j.Tools.client(), Name: j.Spec.Name, Now: j.Tools.now}
+	j := &Job{Tools: tools, Migration: m, Spec: s}
+	j.Job = &migration.Job[*Planner]{Kind: j, Client: tools.client(), Name: s.Name, Now: tools.Now}
+	return j, nil
 }
 
 // Adopt implements migration.Kind. A different job under the same name is refused.
@@ -82,27 +80,21 @@ func (j *Job) Adopt(have *v1alpha1.Migration) error {
 	whole := have.DeepCopy() // somebody may have created it with kubectl, where nothing is filled in
 	Default(whole)
 	if !equality.Semantic.DeepEqual(whole.Spec.CNI, j.Migration.Spec.CNI) {
-		return &spec.Error{
-			Field: root, Problem: fmt.Sprintf("differs from migration %s in the cluster", have.Name),
-			Hint: "a migration that has begun cannot be changed: use its spec, or roll it back and give the new one another name",
-		}
+		return spec.Differs(root, have.Name)
 	}
 	j.recorded, j.Migration.Status = have, have.Status
 	return nil
 }
 
-// Look surveys the cluster as it is now.
-func (j *Job) Look(ctx context.Context) (*Survey, error) { return j.Tools.look(ctx, j.Spec) }
+// Survey looks at the cluster as it is now.
+func (j *Job) Survey(ctx context.Context) (*Survey, error) { return j.Tools.look(ctx, j.Spec) }
 
 // Examine implements migration.Kind.
-func (j *Job) Examine(ctx context.Context) (migration.Plans, error) { return j.Plan(ctx) }
-
-// Plan looks at the cluster and makes the planner of the migration.
-func (j *Job) Plan(ctx context.Context) (*Planner, error) {
+func (j *Job) Examine(ctx context.Context) (*Planner, error) {
 	if err := j.authorize(ctx); err != nil {
 		return nil, err
 	}
-	survey, err := j.Look(ctx)
+	survey, err := j.Survey(ctx)
 	if err != nil {
 		return nil, err
 	}

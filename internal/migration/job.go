@@ -49,19 +49,19 @@ type Escort interface {
 	Keep(k *Keeper, lenient bool) *Keeper
 }
 
-// Kind is what differs between kinds of migrations.
-type Kind interface {
+// Kind is what differs between kinds of migrations. P is its Plans.
+type Kind[P Plans] interface {
 	// Adopt takes over what the Migration in the cluster has settled, and fails if it is about something else. have is nil if
 	// there is none.
 	Adopt(have *v1alpha1.Migration) error
 	// Examine looks at the cluster. Nothing is written.
-	Examine(ctx context.Context) (Plans, error)
+	Examine(ctx context.Context) (P, error)
 }
 
 // Job takes one Migration through its commands: looks first, takes the lock, runs the plans of its kind, and writes down how that
 // went.
-type Job struct {
-	Kind   Kind
+type Job[P Plans] struct {
+	Kind   Kind[P]
 	Client client.Client
 	Name   string
 	// Escort, if there is one, goes with every run.
@@ -77,7 +77,7 @@ type Job struct {
 	Now func() time.Time
 }
 
-func (j *Job) keeper() *Keeper {
+func (j *Job[P]) keeper() *Keeper {
 	now := j.Now
 	if now == nil {
 		now = time.Now
@@ -86,7 +86,7 @@ func (j *Job) keeper() *Keeper {
 }
 
 // locked does something while no other replumb works on the cluster, with the escort, if there is one.
-func (j *Job) locked(ctx context.Context, command string, lenient bool, do func(context.Context) error) error {
+func (j *Job[P]) locked(ctx context.Context, command string, lenient bool, do func(context.Context) error) error {
 	k := j.keeper()
 	if j.Escort != nil {
 		k = j.Escort.Keep(k, lenient)
@@ -95,7 +95,7 @@ func (j *Job) locked(ctx context.Context, command string, lenient bool, do func(
 }
 
 // adopt returns the Migration that the cluster has; nil if there is none.
-func (j *Job) adopt(ctx context.Context) (*v1alpha1.Migration, error) {
+func (j *Job[P]) adopt(ctx context.Context) (*v1alpha1.Migration, error) {
 	have, err := Get(ctx, j.Client, j.Name)
 	if err != nil {
 		return nil, err
@@ -104,67 +104,67 @@ func (j *Job) adopt(ctx context.Context) (*v1alpha1.Migration, error) {
 }
 
 // Look makes plans of the cluster as it is.
-func (j *Job) Look(ctx context.Context) (Plans, error) {
+func (j *Job[P]) Look(ctx context.Context) (plans P, err error) {
 	if _, err := j.adopt(ctx); err != nil {
-		return nil, err
+		return plans, err
 	}
 	return j.Kind.Examine(ctx)
 }
 
 // applicable makes plans, unless the migration is beyond apply.
-func (j *Job) applicable(ctx context.Context) (Plans, error) {
+func (j *Job[P]) applicable(ctx context.Context) (plans P, err error) {
 	have, err := j.adopt(ctx)
 	if err != nil {
-		return nil, err
+		return plans, err
 	}
 	if have != nil {
 		if err := Applicable(have); err != nil {
-			return nil, err
+			return plans, err
 		}
 	}
 	return j.Kind.Examine(ctx)
 }
 
 // Apply runs the plan of apply until nothing is left of it, and returns the last look.
-func (j *Job) Apply(ctx context.Context, r *engine.Runner) (Plans, error) {
+func (j *Job[P]) Apply(ctx context.Context, r *engine.Runner) (last P, err error) {
 	p, err := j.applicable(ctx)
 	if err != nil {
-		return nil, err
+		return last, err
 	}
 	if len(p.Found().Blocking()) > 0 { // before anything is written, the lock included
 		if holder, err := lock.Current(ctx, j.Client); err == nil && holder != nil {
-			return nil, &lock.HeldError{Holder: *holder}
+			return last, &lock.HeldError{Holder: *holder}
 		}
-		return nil, j.keeper().Run(ctx, r, p.Apply(), v1alpha1.PhaseApplying, p.Counts)
+		return last, j.keeper().Run(ctx, r, p.Apply(), v1alpha1.PhaseApplying, p.Counts)
 	}
 	if j.Expected != nil {
 		if err := j.Expected.Check(p.Outstanding(ctx)); err != nil {
-			return nil, err
+			return last, err
 		}
 	}
 	if j.Escort != nil {
 		j.Escort.Found(p.Found())
 	}
 	err = j.locked(ctx, "apply", false, func(ctx context.Context) error {
-		p, err = j.rounds(ctx, r, p)
+		last, err = j.rounds(ctx, r, p)
 		return err
 	})
-	return p, err
+	return last, err
 }
 
 // rounds runs plans, each of a new look, until nothing is left.
-func (j *Job) rounds(ctx context.Context, r *engine.Runner, p Plans) (Plans, error) {
+func (j *Job[P]) rounds(ctx context.Context, r *engine.Runner, p P) (last P, err error) {
 	for range maxRounds {
 		plan, partial, err := certain(p, p.Apply(), Staged.ApplyUntil)
 		if err != nil {
-			return nil, err
+			return last, err
 		}
 		plan, stops := j.bounded(plan)
 		if err := j.keeper().Run(ctx, r, plan, v1alpha1.PhaseApplying, p.Counts); err != nil {
-			return nil, err
+			return last, err
 		}
 		if p, err = j.applicable(ctx); err != nil {
-			return nil, err
+			return last, err
 		}
 		if stops {
 			return p, client.IgnoreNotFound(j.keeper().Status(ctx, func(st *v1alpha1.MigrationStatus) {
@@ -175,7 +175,7 @@ func (j *Job) rounds(ctx context.Context, r *engine.Runner, p Plans) (Plans, err
 			return p, j.keeper().Settle(ctx, v1alpha1.PhaseMoved, p.Counts(), nil)
 		}
 	}
-	return nil, fmt.Errorf("there is no end of it: %s, after %d rounds", p.Left(), maxRounds)
+	return last, fmt.Errorf("there is no end of it: %s, after %d rounds", p.Left(), maxRounds)
 }
 
 // certain is the plan as far as it is certain by this look.
@@ -189,7 +189,7 @@ func certain(p Plans, whole *engine.Plan, until func(Staged) string) (plan *engi
 }
 
 // bounded is the plan as far as it was asked for. A plan that ends before that phase, since more cannot be planned yet, is run as a whole.
-func (j *Job) bounded(plan *engine.Plan) (bounded *engine.Plan, stops bool) {
+func (j *Job[P]) bounded(plan *engine.Plan) (bounded *engine.Plan, stops bool) {
 	if j.Until == "" {
 		return plan, false
 	}
@@ -201,7 +201,7 @@ func (j *Job) bounded(plan *engine.Plan) (bounded *engine.Plan, stops bool) {
 }
 
 // Rollback runs the plan that goes back.
-func (j *Job) Rollback(ctx context.Context, r *engine.Runner) error {
+func (j *Job[P]) Rollback(ctx context.Context, r *engine.Runner) error {
 	have, err := j.adopt(ctx)
 	if err != nil {
 		return err
@@ -226,7 +226,7 @@ func (j *Job) Rollback(ctx context.Context, r *engine.Runner) error {
 }
 
 // back runs plans of the way back, each of a new look, until one was run as a whole.
-func (j *Job) back(ctx context.Context, r *engine.Runner) error {
+func (j *Job[P]) back(ctx context.Context, r *engine.Runner) error {
 	for range maxRounds {
 		p, err := j.Look(ctx)
 		if err != nil {
@@ -244,32 +244,32 @@ func (j *Job) back(ctx context.Context, r *engine.Runner) error {
 }
 
 // Finishable makes the plans of finish, or says why it is too early.
-func (j *Job) Finishable(ctx context.Context) (Plans, error) {
+func (j *Job[P]) Finishable(ctx context.Context) (plans P, err error) {
 	have, err := j.adopt(ctx)
 	if err != nil {
-		return nil, err
+		return plans, err
 	}
 	if have == nil {
-		return nil, &StateError{Name: j.Name, Problem: "does not exist", Hint: "run replumb apply -f FILE first"}
+		return plans, &StateError{Name: j.Name, Problem: "does not exist", Hint: "run replumb apply -f FILE first"}
 	}
 	if err := Finishable(have); err != nil {
-		return nil, err
+		return plans, err
 	}
 	if err := j.keeper().MayRun(ctx); err != nil {
-		return nil, err
+		return plans, err
 	}
 	p, err := j.Kind.Examine(ctx)
 	if err != nil {
-		return nil, err
+		return plans, err
 	}
 	if early := p.Early(); early != "" && !have.Status.PointOfNoReturnPassed {
-		return nil, &StateError{Name: j.Name, Problem: "cannot be finished: " + early, Hint: "run replumb apply -f FILE first"}
+		return plans, &StateError{Name: j.Name, Problem: "cannot be finished: " + early, Hint: "run replumb apply -f FILE first"}
 	}
 	return p, nil
 }
 
 // Finish runs the plan from which there is no way back.
-func (j *Job) Finish(ctx context.Context, r *engine.Runner) error {
+func (j *Job[P]) Finish(ctx context.Context, r *engine.Runner) error {
 	have, err := Get(ctx, j.Client, j.Name)
 	if err != nil || have != nil && have.Status.Phase == v1alpha1.PhaseFinished {
 		return err
@@ -293,7 +293,7 @@ func (j *Job) Finish(ctx context.Context, r *engine.Runner) error {
 }
 
 // Pause asks every run of the migration to stop before its next group of steps, and keeps others from starting.
-func (j *Job) Pause(ctx context.Context) error { return j.keeper().Pause(ctx, true) }
+func (j *Job[P]) Pause(ctx context.Context) error { return j.keeper().Pause(ctx, true) }
 
 // Resume takes a pause back. The caller then carries on with what spec.desired says.
-func (j *Job) Resume(ctx context.Context) error { return j.keeper().Pause(ctx, false) }
+func (j *Job[P]) Resume(ctx context.Context) error { return j.keeper().Pause(ctx, false) }

@@ -22,7 +22,7 @@ import (
 
 // Job runs one Migration.
 type Job struct {
-	*migration.Job
+	*migration.Job[*Planner]
 
 	Tools     Tools
 	Migration *v1alpha1.Migration
@@ -48,7 +48,7 @@ func NewJob(tools Tools, m *v1alpha1.Migration) (*Job, error) {
 		return nil, err
 	}
 	j := &Job{Tools: tools, Migration: m, Spec: s}
-	j.Job = &migration.Job{Kind: j, Client: tools.client(), Name: s.Name, Now: tools.Now}
+	j.Job = &migration.Job[*Planner]{Kind: j, Client: tools.client(), Name: s.Name, Now: tools.Now}
 	return j, nil
 }
 
@@ -73,10 +73,7 @@ func (j *Job) Adopt(have *v1alpha1.Migration) error {
 	whole := have.DeepCopy() // somebody may have created it with kubectl, where nothing is filled in
 	Default(whole)
 	if !equality.Semantic.DeepEqual(whole.Spec.Mirror, j.Migration.Spec.Mirror) {
-		return &spec.Error{
-			Field: root, Problem: fmt.Sprintf("differs from migration %s in the cluster", have.Name),
-			Hint: "a migration that has begun cannot be changed: use its spec, or roll it back and give the new one another name",
-		}
+		return spec.Differs(root, have.Name)
 	}
 	j.Migration.Status = have.Status
 	return nil
@@ -148,9 +145,7 @@ func (j *Job) credentials(ctx context.Context) (map[v1alpha1.SecretReference]*co
 }
 
 // Examine implements migration.Kind.
-func (j *Job) Examine(ctx context.Context) (migration.Plans, error) { return j.examine(ctx) }
-
-func (j *Job) examine(ctx context.Context) (*Planner, error) {
+func (j *Job) Examine(ctx context.Context) (*Planner, error) {
 	if err := j.connect(ctx); err != nil {
 		return nil, err
 	}
@@ -200,37 +195,15 @@ func (j *Job) leads(ctx context.Context, s *Survey) ([]*redirect.Lead, error) {
 	}, s.Names, j.Spec.Redirect)
 }
 
-// Plan makes the planner of the clusters as they are.
-func (j *Job) Plan(ctx context.Context) (*Planner, error) {
-	p, err := j.Look(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return p.(*Planner), nil
-}
-
 // Apply has the target serve. While it runs, what changes in the source is followed.
-func (j *Job) Apply(ctx context.Context, r *engine.Runner) (*Survey, error) {
+func (j *Job) Apply(ctx context.Context, r *engine.Runner) (*Planner, error) {
 	following, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	if err := j.connect(ctx); err != nil {
 		return nil, err
 	}
 	j.copying.run = following
-	p, err := j.Job.Apply(ctx, r)
-	if err != nil {
-		return nil, err
-	}
-	return p.(*Planner).Survey, nil
-}
-
-// Finishable makes the planner of finish, or says why it is too early.
-func (j *Job) Finishable(ctx context.Context) (*Planner, error) {
-	p, err := j.Job.Finishable(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return p.(*Planner), nil
+	return j.Job.Apply(ctx, r)
 }
 
 // Glance is what status tells: what the Migration remembers, where names lead, and how many copies there are.

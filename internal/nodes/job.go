@@ -25,7 +25,7 @@ import (
 
 // Job runs one Migration.
 type Job struct {
-	*migration.Job
+	*migration.Job[*Planner]
 
 	Tools     Tools
 	Migration *v1alpha1.Migration
@@ -45,7 +45,7 @@ func NewJob(tools Tools, m *v1alpha1.Migration) (*Job, error) {
 		return nil, err
 	}
 	j := &Job{Tools: tools, Migration: m, Spec: s}
-	j.Job = &migration.Job{Kind: j, Client: tools.client(), Name: s.Name, Now: tools.Now}
+	j.Job = &migration.Job[*Planner]{Kind: j, Client: tools.client(), Name: s.Name, Now: tools.Now}
 	return j, nil
 }
 
@@ -57,28 +57,14 @@ func (j *Job) Adopt(have *v1alpha1.Migration) error {
 	whole := have.DeepCopy() // somebody may have created it with kubectl, where nothing is filled in
 	Default(whole)
 	if !equality.Semantic.DeepEqual(whole.Spec.Nodes, j.Migration.Spec.Nodes) {
-		return &spec.Error{
-			Field: root, Problem: fmt.Sprintf("differs from migration %s in the cluster", have.Name),
-			Hint: "a migration that has begun cannot be changed: use its spec, or roll it back and give the new one another name",
-		}
+		return spec.Differs(root, have.Name)
 	}
 	j.recorded, j.Migration.Status = have, have.Status
 	return nil
 }
 
-// Plan makes the planner of the cluster as it is.
-func (j *Job) Plan(ctx context.Context) (*Planner, error) {
-	p, err := j.Look(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return p.(*Planner), nil
-}
-
 // Examine implements migration.Kind.
-func (j *Job) Examine(ctx context.Context) (migration.Plans, error) { return j.examine(ctx) }
-
-func (j *Job) examine(ctx context.Context) (*Planner, error) {
+func (j *Job) Examine(ctx context.Context) (*Planner, error) {
 	if err := j.authorize(ctx); err != nil {
 		return nil, err
 	}
@@ -157,24 +143,6 @@ func (j *Job) lookAtRecords(ctx context.Context, p *Planner) (map[string]error, 
 		}
 	}
 	return looked(ctx, append(slices.Clone(p.Records), p.APIRecords...)), nil
-}
-
-// Apply empties every old node. What appears there meanwhile is swept up before it ends.
-func (j *Job) Apply(ctx context.Context, r *engine.Runner) (*Survey, error) {
-	p, err := j.Job.Apply(ctx, r)
-	if err != nil {
-		return nil, err
-	}
-	return p.(*Planner).Survey, nil
-}
-
-// Finishable makes the planner of finish, or says why it is too early.
-func (j *Job) Finishable(ctx context.Context) (*Planner, error) {
-	p, err := j.Job.Finishable(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return p.(*Planner), nil
 }
 
 // Found implements migration.Plans.

@@ -14,7 +14,6 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/check"
 	"github.com/replumb/replumb/internal/cluster"
-	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/proof"
 	"github.com/replumb/replumb/internal/spec"
@@ -23,7 +22,7 @@ import (
 
 // Job runs one Migration.
 type Job struct {
-	*migration.Job
+	*migration.Job[*Planner]
 
 	Tools     Tools
 	Migration *v1alpha1.Migration
@@ -45,7 +44,7 @@ func NewJob(tools Tools, m *v1alpha1.Migration) (*Job, error) {
 		return nil, err
 	}
 	j := &Job{Tools: tools, Migration: m, Spec: s}
-	j.Job = &migration.Job{Kind: j, Client: tools.client(), Name: s.Name, Escort: j.agents(), Now: tools.Now}
+	j.Job = &migration.Job[*Planner]{Kind: j, Client: tools.client(), Name: s.Name, Escort: j.agents(), Now: tools.Now}
 	return j, j.agents().Check()
 }
 
@@ -61,10 +60,7 @@ func (j *Job) Adopt(have *v1alpha1.Migration) (err error) {
 		j.Migration.Spec.PodCIDR.From = settled.From
 	}
 	if !equality.Semantic.DeepEqual(whole.Spec.PodCIDR, j.Migration.Spec.PodCIDR) {
-		return &spec.Error{
-			Field: root, Problem: fmt.Sprintf("differs from migration %s in the cluster", have.Name),
-			Hint: "a migration that has begun cannot be changed: use its spec, or roll it back and give the new one another name",
-		}
+		return spec.Differs(root, have.Name)
 	}
 	if j.Spec, err = Validate(j.Migration); err != nil {
 		return err
@@ -73,19 +69,8 @@ func (j *Job) Adopt(have *v1alpha1.Migration) (err error) {
 	return nil
 }
 
-// Plan makes the planner of the cluster as it is.
-func (j *Job) Plan(ctx context.Context) (*Planner, error) {
-	p, err := j.Look(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return p.(*Planner), nil
-}
-
 // Examine implements migration.Kind.
-func (j *Job) Examine(ctx context.Context) (migration.Plans, error) { return j.examine(ctx) }
-
-func (j *Job) examine(ctx context.Context) (*Planner, error) {
+func (j *Job) Examine(ctx context.Context) (*Planner, error) {
 	if err := j.authorize(ctx); err != nil {
 		return nil, err
 	}
@@ -148,24 +133,6 @@ func texts(all []netip.Prefix) []string {
 		out = append(out, p.String())
 	}
 	return out
-}
-
-// Apply moves every pod. What appears in the old range meanwhile is swept up before it ends.
-func (j *Job) Apply(ctx context.Context, r *engine.Runner) (*Survey, error) {
-	p, err := j.Job.Apply(ctx, r)
-	if err != nil {
-		return nil, err
-	}
-	return p.(*Planner).Survey, nil
-}
-
-// Finishable makes the planner of finish, or says why it is too early.
-func (j *Job) Finishable(ctx context.Context) (*Planner, error) {
-	p, err := j.Job.Finishable(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return p.(*Planner), nil
 }
 
 // Found implements migration.Plans.

@@ -3,7 +3,6 @@ package servicecidr
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net/netip"
 	"sync"
 	"time"
@@ -21,6 +20,7 @@ import (
 	"github.com/replumb/replumb/internal/lock"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/proof"
+	"github.com/replumb/replumb/internal/spec"
 	"github.com/replumb/replumb/internal/tier"
 )
 
@@ -51,11 +51,11 @@ type Job struct {
 func NewJob(tools Tools, m *v1alpha1.Migration) (*Job, error) {
 	m = m.DeepCopy()
 	Default(m)
-	spec, err := Validate(m)
+	s, err := Validate(m)
 	if err != nil {
 		return nil, err
 	}
-	j := &Job{Tools: tools, Migration: m, Spec: spec}
+	j := &Job{Tools: tools, Migration: m, Spec: s}
 	return j, j.hasImage()
 }
 
@@ -80,10 +80,7 @@ func (j *Job) Adopt(ctx context.Context) (*v1alpha1.Migration, error) {
 		}
 	}
 	if !equality.Semantic.DeepEqual(whole.Spec.ServiceCIDR, j.Migration.Spec.ServiceCIDR) {
-		return nil, &SpecError{
-			Field: "spec.serviceCIDR", Problem: fmt.Sprintf("differs from migration %s in the cluster", have.Name),
-			Hint: "a migration that has begun cannot be changed: use its spec, or roll it back and give the new one another name",
-		}
+		return nil, spec.Differs("spec.serviceCIDR", have.Name)
 	}
 	if j.Spec, err = Validate(j.Migration); err != nil {
 		return nil, err

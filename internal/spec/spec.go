@@ -34,6 +34,14 @@ type Error struct {
 
 func (e *Error) Error() string { return e.Field + ": " + e.Problem }
 
+// Differs says that a field is not what the Migration of that name, which has begun, has there.
+func Differs(field, name string) *Error {
+	return &Error{
+		Field: field, Problem: fmt.Sprintf("differs from migration %s in the cluster", name),
+		Hint: "a migration that has begun cannot be changed: use its spec, or roll it back and give the new one another name",
+	}
+}
+
 // Default fills in what a Migration leaves open.
 func Default(m *v1alpha1.MigrationSpec) {
 	orElse(&m.Batch.Size, DefaultBatch)
