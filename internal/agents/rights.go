@@ -1,7 +1,7 @@
 package agents
 
 import (
-	"strings"
+	"slices"
 
 	"github.com/replumb/replumb/internal/cluster"
 )
@@ -22,27 +22,24 @@ func agentRights() []right {
 // Rights are what a user needs to have agents run: nobody can give agents more rights than they have, hence those of agents are among
 // them.
 func Rights() []cluster.Right {
-	seen := map[cluster.Right]bool{}
-	var all []cluster.Right
-	for _, r := range append([]right{
-		{"", "nodes", "", "list"},
-		{"", "namespaces", "", "get patch"},
-		{"", "services", "", "get list create patch delete"},
-		{"", "serviceaccounts", "", "get create patch delete"},
-		{"", "pods", "", "list delete"},
-		{"", "events", "", "list"},
-		{"apps", "daemonsets", "", "get list create patch delete"},
-		{"discovery.k8s.io", "endpointslices", "", "list"},
-		{"rbac.authorization.k8s.io", "clusterroles", "", "get create patch delete"},
-		{"rbac.authorization.k8s.io", "clusterrolebindings", "", "get create patch delete"},
-		{"apiextensions.k8s.io", "customresourcedefinitions", "", "get create update"},
-		{"replumb.dev", "migrations", "", "get"},
-		{"replumb.dev", "nodereports", "", "list watch deletecollection"},
-	}, agentRights()...) {
-		for verb := range strings.FieldsSeq(r.verbs) {
-			one := cluster.Right{Verb: verb, Group: r.group, Resource: r.resource, Subresource: r.subresource}
-			if !seen[one] {
-				seen[one] = true
+	all := slices.Concat(
+		cluster.Grant("", "nodes", "", "list"),
+		cluster.Grant("", "namespaces", "", "get patch"),
+		cluster.Grant("", "services", "", "get list create patch delete"),
+		cluster.Grant("", "serviceaccounts", "", "get create patch delete"),
+		cluster.Grant("", "pods", "", "list delete"),
+		cluster.Grant("", "events", "", "list"),
+		cluster.Grant("apps", "daemonsets", "", "get list create patch delete"),
+		cluster.Grant("discovery.k8s.io", "endpointslices", "", "list"),
+		cluster.Grant("rbac.authorization.k8s.io", "clusterroles", "", "get create patch delete"),
+		cluster.Grant("rbac.authorization.k8s.io", "clusterrolebindings", "", "get create patch delete"),
+		cluster.Grant("apiextensions.k8s.io", "customresourcedefinitions", "", "get create update"),
+		cluster.Grant("replumb.dev", "migrations", "", "get"),
+		cluster.Grant("replumb.dev", "nodereports", "", "list watch deletecollection"),
+	)
+	for _, r := range agentRights() {
+		for _, one := range cluster.Grant(r.group, r.resource, r.subresource, r.verbs) {
+			if !slices.Contains(all, one) {
 				all = append(all, one)
 			}
 		}

@@ -2,64 +2,39 @@ package mirror
 
 import (
 	"context"
-	"strings"
+	"slices"
 
 	"github.com/replumb/replumb/internal/cluster"
 )
 
-type right struct{ group, resource, subresource, verbs string }
-
 // Rights are what a user needs in the source. deploy/rbac-mirror.yaml grants exactly these.
 func Rights() []cluster.Right {
-	return expand([]right{
-		{"*", "*", "", "get list watch"},
-		{"cert-manager.io", "certificates", "", "patch"},
-		{"networking.k8s.io", "ingresses", "", "patch"},
-		{"apps", "deployments", "", "patch"},
-		{"apps", "statefulsets", "", "patch"},
-		{"batch", "cronjobs", "", "patch"},
-		{"admissionregistration.k8s.io", "validatingadmissionpolicies", "", "create update delete"},
-		{"admissionregistration.k8s.io", "validatingadmissionpolicybindings", "", "create update delete"},
-		{"", "services", "", "patch"},
-		{"", "namespaces", "", "create delete"},
-		{"", "configmaps", "", "list create update delete"},
-		{"", "events", "", "create"},
-		{"coordination.k8s.io", "leases", "", "create update delete"},
-		{"apiextensions.k8s.io", "customresourcedefinitions", "", "create update"},
-		{"replumb.dev", "migrations", "", "create update"},
-		{"replumb.dev", "migrations", "status", "update"},
-	})
+	return slices.Concat(
+		cluster.Grant("*", "*", "", "get list watch"),
+		cluster.Grant("cert-manager.io", "certificates", "", "patch"),
+		cluster.Grant("networking.k8s.io", "ingresses", "", "patch"),
+		cluster.Grant("apps", "deployments", "", "patch"),
+		cluster.Grant("apps", "statefulsets", "", "patch"),
+		cluster.Grant("batch", "cronjobs", "", "patch"),
+		cluster.Grant("admissionregistration.k8s.io", "validatingadmissionpolicies", "", "create update delete"),
+		cluster.Grant("admissionregistration.k8s.io", "validatingadmissionpolicybindings", "", "create update delete"),
+		cluster.Grant("", "services", "", "patch"),
+		cluster.Grant("", "namespaces", "", "create delete"),
+		cluster.Grant("", "configmaps", "", "list create update delete"),
+		cluster.Grant("", "events", "", "create"),
+		cluster.Grant("coordination.k8s.io", "leases", "", "create update delete"),
+		cluster.Grant("apiextensions.k8s.io", "customresourcedefinitions", "", "create update"),
+		cluster.Grant("replumb.dev", "migrations", "", "create update"),
+		cluster.Grant("replumb.dev", "migrations", "status", "update"),
+	)
 }
 
 // TargetRights are what a user needs in the target: objects of every kind are made there, roles and bindings among them.
 func TargetRights() []cluster.Right {
-	return expand([]right{{"*", "*", "", "get list watch create patch delete"}})
-}
-
-func expand(all []right) []cluster.Right {
-	var out []cluster.Right
-	for _, r := range all {
-		for verb := range strings.FieldsSeq(r.verbs) {
-			out = append(out, cluster.Right{Verb: verb, Group: r.group, Resource: r.resource, Subresource: r.subresource})
-		}
-	}
-	return out
+	return cluster.Grant("*", "*", "", "get list watch create patch delete")
 }
 
 // authorize asks for the user's rights in the source once. Without those to look there is nothing to check; the others are a finding.
 func authorize(ctx context.Context, c *cluster.Cluster, rights []cluster.Right) ([]cluster.AccessAnswer, error) {
-	access, err := c.Access(ctx, rights)
-	if err != nil {
-		return nil, err
-	}
-	var blind []cluster.Right
-	for _, a := range access {
-		if !a.Allowed && (a.Right.Verb == "list" || a.Right.Verb == "get") {
-			blind = append(blind, a.Right)
-		}
-	}
-	if len(blind) > 0 {
-		return nil, &cluster.DeniedError{Rights: blind}
-	}
-	return access, nil
+	return c.Authorize(ctx, rights, func(r cluster.Right) bool { return r.Verb == "list" || r.Verb == "get" })
 }

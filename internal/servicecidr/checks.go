@@ -73,65 +73,52 @@ func OptionalRight(r cluster.Right) bool {
 	return slices.Contains(lookRights(), r) && !slices.Contains(neededRights(), r)
 }
 
-// right is some verbs on a resource.
-type right struct{ group, resource, subresource, verbs string }
-
 func neededRights() []cluster.Right {
-	return spread([]right{
-		{"", "nodes", "", "get list"},
-		{"", "nodes", "proxy", "get"},
-		{"", "namespaces", "", "get list create delete"},
-		{"", "services", "", "get list create patch delete"},
-		{"", "services", "status", "patch"},
-		{"", "configmaps", "", "list create update delete"},
-		{"", "pods", "", "get list"},
-		{"", "pods", "eviction", "create"},
-		{"apps", "deployments", "", "get list watch patch"},
-		{"apps", "statefulsets", "", "get list watch patch"},
-		{"apps", "daemonsets", "", "get list watch patch"},
-		{"apps", "replicasets", "", "get list"},
-		{"batch", "jobs", "", "get list"},
-		{"policy", "poddisruptionbudgets", "", "list"},
-		{"coordination.k8s.io", "leases", "", "get create update delete"},
-		{"networking.k8s.io", "servicecidrs", "", "get list create patch delete"},
-		{"networking.k8s.io", "ipaddresses", "", "get list create delete"},
-		{"discovery.k8s.io", "endpointslices", "", "list watch create patch delete"},
-		{"admissionregistration.k8s.io", "validatingadmissionpolicies", "", "get create update delete"},
-		{"admissionregistration.k8s.io", "validatingadmissionpolicybindings", "", "get create update delete"},
-		{"apiextensions.k8s.io", "customresourcedefinitions", "", "get create update"},
-		{"replumb.dev", "migrations", "", "get list create update"},
-		{"replumb.dev", "migrations", "status", "update"},
-	})
+	return slices.Concat(
+		cluster.Grant("", "nodes", "", "get list"),
+		cluster.Grant("", "nodes", "proxy", "get"),
+		cluster.Grant("", "namespaces", "", "get list create delete"),
+		cluster.Grant("", "services", "", "get list create patch delete"),
+		cluster.Grant("", "services", "status", "patch"),
+		cluster.Grant("", "configmaps", "", "list create update delete"),
+		cluster.Grant("", "pods", "", "get list"),
+		cluster.Grant("", "pods", "eviction", "create"),
+		cluster.Grant("apps", "deployments", "", "get list watch patch"),
+		cluster.Grant("apps", "statefulsets", "", "get list watch patch"),
+		cluster.Grant("apps", "daemonsets", "", "get list watch patch"),
+		cluster.Grant("apps", "replicasets", "", "get list"),
+		cluster.Grant("batch", "jobs", "", "get list"),
+		cluster.Grant("policy", "poddisruptionbudgets", "", "list"),
+		cluster.Grant("coordination.k8s.io", "leases", "", "get create update delete"),
+		cluster.Grant("networking.k8s.io", "servicecidrs", "", "get list create patch delete"),
+		cluster.Grant("networking.k8s.io", "ipaddresses", "", "get list create delete"),
+		cluster.Grant("discovery.k8s.io", "endpointslices", "", "list watch create patch delete"),
+		cluster.Grant("admissionregistration.k8s.io", "validatingadmissionpolicies", "", "get create update delete"),
+		cluster.Grant("admissionregistration.k8s.io", "validatingadmissionpolicybindings", "", "get create update delete"),
+		cluster.Grant("apiextensions.k8s.io", "customresourcedefinitions", "", "get create update"),
+		cluster.Grant("replumb.dev", "migrations", "", "get list create update"),
+		cluster.Grant("replumb.dev", "migrations", "status", "update"),
+	)
 }
 
 // lookRights are for what checks look through (cluster.References), and for what is a courtesy.
 func lookRights() []cluster.Right {
-	return spread([]right{
-		{"", "configmaps", "", "list"},
-		{"", "events", "", "create"},
-		{"", "persistentvolumes", "", "list"},
-		{"", "pods", "", "list"},
-		{"apps", "deployments", "", "list"},
-		{"apps", "statefulsets", "", "list"},
-		{"apps", "daemonsets", "", "list"},
-		{"batch", "jobs", "", "list"},
-		{"batch", "cronjobs", "", "list"},
-		{"networking.k8s.io", "networkpolicies", "", "list"},
-		{"policy", "poddisruptionbudgets", "", "list"},
-		{"admissionregistration.k8s.io", "validatingwebhookconfigurations", "", "list"},
-		{"admissionregistration.k8s.io", "mutatingwebhookconfigurations", "", "list"},
-		{"admissionregistration.k8s.io", "validatingadmissionpolicies", "", "list"},
-		{"apiextensions.k8s.io", "customresourcedefinitions", "", "list"},
-		{"crd.projectcalico.org", "felixconfigurations", "", "get"},
-	})
-}
-
-func spread(rights []right) []cluster.Right {
-	var all []cluster.Right
-	for _, r := range rights {
-		for _, verb := range strings.Fields(r.verbs) {
-			all = append(all, cluster.Right{Verb: verb, Group: r.group, Resource: r.resource, Subresource: r.subresource})
-		}
-	}
-	return all
+	return slices.Concat(
+		cluster.Grant("", "configmaps", "", "list"),
+		cluster.Grant("", "events", "", "create"),
+		cluster.Grant("", "persistentvolumes", "", "list"),
+		cluster.Grant("", "pods", "", "list"),
+		cluster.Grant("apps", "deployments", "", "list"),
+		cluster.Grant("apps", "statefulsets", "", "list"),
+		cluster.Grant("apps", "daemonsets", "", "list"),
+		cluster.Grant("batch", "jobs", "", "list"),
+		cluster.Grant("batch", "cronjobs", "", "list"),
+		cluster.Grant("networking.k8s.io", "networkpolicies", "", "list"),
+		cluster.Grant("policy", "poddisruptionbudgets", "", "list"),
+		cluster.Grant("admissionregistration.k8s.io", "validatingwebhookconfigurations", "", "list"),
+		cluster.Grant("admissionregistration.k8s.io", "mutatingwebhookconfigurations", "", "list"),
+		cluster.Grant("admissionregistration.k8s.io", "validatingadmissionpolicies", "", "list"),
+		cluster.Grant("apiextensions.k8s.io", "customresourcedefinitions", "", "list"),
+		cluster.Grant("crd.projectcalico.org", "felixconfigurations", "", "get"),
+	)
 }

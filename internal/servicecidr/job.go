@@ -106,27 +106,14 @@ func (j *Job) Examine(ctx context.Context) (*Planner, error) {
 }
 
 // authorize asks for the user's rights once. Without those to look there is nothing to check; the others are a finding.
-func (j *Job) authorize(ctx context.Context) error {
+func (j *Job) authorize(ctx context.Context) (err error) {
 	if j.access != nil {
 		return nil
 	}
-	access, err := j.Tools.Cluster.Access(ctx, append(Rights(), j.agents().Rights()...))
-	if err != nil {
-		return err
-	}
-	blind := false
-	var denied []cluster.Right
-	for _, a := range access {
-		if !a.Allowed {
-			denied = append(denied, a.Right)
-			blind = blind || (a.Right.Verb == "list" && a.Right.Resource != "endpointslices") || a.Right.Resource == "migrations"
-		}
-	}
-	if blind {
-		return &cluster.DeniedError{Rights: denied}
-	}
-	j.access = access
-	return nil
+	j.access, err = j.Tools.Cluster.Authorize(ctx, append(Rights(), j.agents().Rights()...), func(r cluster.Right) bool {
+		return r.Verb == "list" && r.Resource != "endpointslices" || r.Resource == "migrations"
+	})
+	return err
 }
 
 func (j *Job) planner(ctx context.Context, snap *cluster.Snapshot) (*Planner, error) {
