@@ -3,7 +3,6 @@ package cni
 import (
 	"bytes"
 	"errors"
-	"flag"
 	"fmt"
 	"net/netip"
 	"os"
@@ -13,7 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rogpeppe/go-internal/txtar"
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -27,12 +25,11 @@ import (
 	"github.com/replumb/replumb/internal/check"
 	"github.com/replumb/replumb/internal/cluster"
 	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/golden"
 	"github.com/replumb/replumb/internal/references"
 	"github.com/replumb/replumb/internal/spec"
 	"github.com/replumb/replumb/internal/ui"
 )
-
-var update = flag.Bool("update", false, "write golden files")
 
 // facts are what objects do not tell.
 type facts struct {
@@ -46,47 +43,19 @@ type facts struct {
 // TestGolden reads a cluster, manifests and a Migration from testdata/golden/*.txtar and compares what the checks find and the
 // plans that are made. No cluster is needed.
 func TestGolden(t *testing.T) {
-	files, err := filepath.Glob("testdata/golden/*.txtar")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no golden files: %v", err)
-	}
-	for _, file := range files {
-		t.Run(strings.TrimSuffix(filepath.Base(file), ".txtar"), func(t *testing.T) { golden(t, file) })
-	}
+	golden.Run(t, "testdata/golden/*.txtar", sections)
 }
 
-func golden(t *testing.T, file string) {
-	archive, err := txtar.ParseFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	in := map[string][]byte{}
-	for _, f := range archive.Files {
-		in[f.Name] = f.Data
-	}
+func sections(t *testing.T, in map[string][]byte) golden.Sections {
+	t.Helper()
 	p, input := planner(t, in)
-	got := map[string]func() string{
+	return golden.Sections{
 		"findings": func() string { return renderFindings(check.Run(Checks(), input)) },
 		"plan":     func() string { return render(t, p.Apply) },
 		"finish":   func() string { return render(t, p.Finish) },
 		"rollback": func() string { return render(t, p.Rollback) },
 		"details":  func() string { return strings.Join(p.Details(), "\n") + "\n" },
 		"left":     func() string { return p.Survey.Left() + "\n" },
-	}
-	for i, f := range archive.Files {
-		if got[f.Name] == nil {
-			continue
-		}
-		have := got[f.Name]()
-		if have != string(f.Data) && !*update {
-			t.Errorf("%s differs; run with -update to accept\ngot:\n%s\nwant:\n%s", f.Name, have, f.Data)
-		}
-		archive.Files[i].Data = []byte(have)
-	}
-	if *update {
-		if err := os.WriteFile(file, txtar.Format(archive), 0o600); err != nil {
-			t.Fatal(err)
-		}
 	}
 }
 

@@ -3,9 +3,7 @@ package podcidr
 import (
 	"bytes"
 	"errors"
-	"flag"
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -29,6 +27,7 @@ import (
 	"github.com/replumb/replumb/internal/check"
 	"github.com/replumb/replumb/internal/cluster"
 	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/golden"
 	"github.com/replumb/replumb/internal/references"
 	"github.com/replumb/replumb/internal/rollout"
 	"github.com/replumb/replumb/internal/spec"
@@ -36,34 +35,14 @@ import (
 	"github.com/replumb/replumb/internal/ui"
 )
 
-var update = flag.Bool("update", false, "write golden files")
-
 // TestGolden reads a cluster and a Migration from testdata/golden/*.txtar and compares what the checks find and the plans
 // that are made. No cluster is needed.
 func TestGolden(t *testing.T) {
-	for _, file := range goldens(t) {
-		t.Run(strings.TrimSuffix(filepath.Base(file), ".txtar"), func(t *testing.T) { golden(t, file) })
-	}
+	golden.Run(t, "testdata/golden/*.txtar", sections)
 }
 
-func goldens(t *testing.T) []string {
+func sections(t *testing.T, in map[string][]byte) golden.Sections {
 	t.Helper()
-	files, err := filepath.Glob("testdata/golden/*.txtar")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no golden files: %v", err)
-	}
-	return files
-}
-
-func golden(t *testing.T, file string) {
-	archive, err := txtar.ParseFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	in := map[string][]byte{}
-	for _, f := range archive.Files {
-		in[f.Name] = f.Data
-	}
 	m, err := spec.Parse(in["migration.yaml"])
 	if err != nil {
 		t.Fatal(err)
@@ -87,26 +66,11 @@ func golden(t *testing.T, file string) {
 		Survey: input.Survey, Migration: job.Migration, Findings: findings, Rules: rules,
 	}
 	job.enlist(p)
-	got := map[string]func() string{
+	return golden.Sections{
 		"findings": func() string { return renderFindings(findings) },
 		"plan":     func() string { return renderPlan(t, p) },
 		"finish":   func() string { return render(t, p.Finish) },
 		"rollback": func() string { return render(t, p.Rollback) },
-	}
-	for i, f := range archive.Files {
-		if got[f.Name] == nil {
-			continue
-		}
-		have := got[f.Name]()
-		if have != string(f.Data) && !*update {
-			t.Errorf("%s differs; run with -update to accept\ngot:\n%s\nwant:\n%s", f.Name, have, f.Data)
-		}
-		archive.Files[i].Data = []byte(have)
-	}
-	if *update {
-		if err := os.WriteFile(file, txtar.Format(archive), 0o600); err != nil {
-			t.Fatal(err)
-		}
 	}
 }
 
@@ -254,7 +218,11 @@ func (r *manifestReader) take(o client.Object) {
 // it names the check in its line "passes:".
 func TestEveryCheckFiresAndPasses(t *testing.T) {
 	fires, passes := map[string]bool{}, map[string]bool{}
-	for _, file := range goldens(t) {
+	files, err := filepath.Glob("testdata/golden/*.txtar")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
 		archive, err := txtar.ParseFile(file)
 		if err != nil {
 			t.Fatal(err)

@@ -3,50 +3,27 @@ package redirect
 import (
 	"bytes"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
-	"os"
-	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 
-	"github.com/rogpeppe/go-internal/txtar"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	"sigs.k8s.io/yaml"
 
 	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/golden"
 )
-
-var update = flag.Bool("update", false, "write golden files")
 
 // TestPairs reads the objects of two clusters and a spec from testdata/pairs/*.txtar and compares which names are found, and what
 // they are led from and to.
 func TestPairs(t *testing.T) {
-	files, err := filepath.Glob("testdata/pairs/*.txtar")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no golden files: %v", err)
-	}
-	for _, file := range files {
-		t.Run(strings.TrimSuffix(filepath.Base(file), ".txtar"), func(t *testing.T) { golden(t, file) })
-	}
+	golden.Run(t, "testdata/pairs/*.txtar", sections)
 }
 
-func golden(t *testing.T, file string) {
-	archive, err := txtar.ParseFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	in := map[string][]byte{}
-	var keep []txtar.File
-	for _, f := range archive.Files {
-		in[f.Name] = f.Data
-		if f.Name != "found" && f.Name != "names" && f.Name != "problems" {
-			keep = append(keep, f)
-		}
-	}
+func sections(t *testing.T, in map[string][]byte) golden.Sections {
+	t.Helper()
 	var spec v1alpha1.RedirectSpec
 	if err := yaml.UnmarshalStrict(in["spec.yaml"], &spec); err != nil {
 		t.Fatal(err)
@@ -71,17 +48,7 @@ func golden(t *testing.T, file string) {
 		}
 		fmt.Fprintf(&said, "%s: %s\n  hint: %s\n", kind, p, p.Hint)
 	}
-	archive.Files = slices.Concat(
-		keep,
-		[]txtar.File{{Name: "found", Data: found.Bytes()}, {Name: "names", Data: paired.Bytes()}, {Name: "problems", Data: said.Bytes()}},
-	)
-	if got := txtar.Format(archive); *update {
-		if err := os.WriteFile(file, got, 0o600); err != nil {
-			t.Fatal(err)
-		}
-	} else if want, err := os.ReadFile(file); err != nil || !bytes.Equal(got, want) {
-		t.Errorf("got:\n%s\n(%v; -update writes it)", got, err)
-	}
+	return golden.Sections{"found": found.String, "names": paired.String, "problems": said.String}
 }
 
 func objects(t *testing.T, text []byte) []unstructured.Unstructured {

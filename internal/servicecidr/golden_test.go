@@ -3,7 +3,6 @@ package servicecidr
 import (
 	"bytes"
 	"errors"
-	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -28,34 +27,20 @@ import (
 	"github.com/replumb/replumb/internal/bridge"
 	"github.com/replumb/replumb/internal/check"
 	"github.com/replumb/replumb/internal/cluster"
+	"github.com/replumb/replumb/internal/golden"
 	"github.com/replumb/replumb/internal/spec"
 	"github.com/replumb/replumb/internal/tier"
 	"github.com/replumb/replumb/internal/ui"
 )
 
-var update = flag.Bool("update", false, "write golden files")
-
 // TestGolden reads a cluster and a Migration from testdata/golden/*.txtar and compares what the checks find and the
 // plan that is made. No cluster is needed.
 func TestGolden(t *testing.T) {
-	files, err := filepath.Glob("testdata/golden/*.txtar")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no golden files: %v", err)
-	}
-	for _, file := range files {
-		t.Run(strings.TrimSuffix(filepath.Base(file), ".txtar"), func(t *testing.T) { golden(t, file) })
-	}
+	golden.Run(t, "testdata/golden/*.txtar", sections)
 }
 
-func golden(t *testing.T, file string) {
-	archive, err := txtar.ParseFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	in := map[string][]byte{}
-	for _, f := range archive.Files {
-		in[f.Name] = f.Data
-	}
+func sections(t *testing.T, in map[string][]byte) golden.Sections {
+	t.Helper()
 	m, err := spec.Parse(in["migration.yaml"])
 	if err != nil {
 		t.Fatal(err)
@@ -82,21 +67,9 @@ func golden(t *testing.T, file string) {
 		Findings:  findings,
 		Form:      v1alpha1.BridgeLoadBalancer,
 	}
-	got := map[string]string{"findings": renderFindings(findings), "plan": renderPlan(t, p)}
-	for i, f := range archive.Files {
-		want, ok := got[f.Name]
-		if !ok || string(f.Data) == want {
-			continue
-		}
-		archive.Files[i].Data = []byte(want)
-		if !*update {
-			t.Errorf("%s differs; run with -update to accept\ngot:\n%s\nwant:\n%s", f.Name, want, f.Data)
-		}
-	}
-	if *update {
-		if err := os.WriteFile(file, txtar.Format(archive), 0o600); err != nil {
-			t.Fatal(err)
-		}
+	return golden.Sections{
+		"findings": func() string { return renderFindings(findings) },
+		"plan":     func() string { return renderPlan(t, p) },
 	}
 }
 

@@ -2,42 +2,24 @@ package transfer
 
 import (
 	"encoding/json"
-	"flag"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
-	"github.com/rogpeppe/go-internal/txtar"
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/yaml"
 
 	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/golden"
 )
-
-var update = flag.Bool("update", false, "write golden files")
 
 // TestRules takes the objects in each of testdata/rules/*.txtar by the rules there, and compares what comes out.
 func TestRules(t *testing.T) {
-	files, err := filepath.Glob("testdata/rules/*.txtar")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no golden files: %v", err)
-	}
-	for _, file := range files {
-		t.Run(strings.TrimSuffix(filepath.Base(file), ".txtar"), func(t *testing.T) { golden(t, file) })
-	}
+	golden.Run(t, "testdata/rules/*.txtar", sections)
 }
 
-func golden(t *testing.T, file string) {
-	archive, err := txtar.ParseFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	in := map[string][]byte{}
-	for _, f := range archive.Files {
-		in[f.Name] = f.Data
-	}
+func sections(t *testing.T, in map[string][]byte) golden.Sections {
+	t.Helper()
 	o := Options{Migration: "m"}
 	if err := yaml.UnmarshalStrict(in["options.yaml"], &o); err != nil {
 		t.Fatal(err)
@@ -55,20 +37,7 @@ func golden(t *testing.T, file string) {
 	for _, text := range strings.Split(string(in["in.yaml"]), "\n---\n") {
 		out.WriteString(taken(t, r, text))
 	}
-	for i, f := range archive.Files {
-		if f.Name != "out" {
-			continue
-		}
-		if out.String() != string(f.Data) && !*update {
-			t.Errorf("out differs; run with -update to accept\ngot:\n%s\nwant:\n%s", out.String(), f.Data)
-		}
-		archive.Files[i].Data = []byte(out.String())
-	}
-	if *update {
-		if err := os.WriteFile(file, txtar.Format(archive), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
+	return golden.Sections{"out": out.String}
 }
 
 // taken is the copy of an object as YAML, or why there is none. The rules must leave the object itself alone, and a copy of the

@@ -1,0 +1,61 @@
+// Package golden compares what tests compute from txtar archives with what stands in these. With -update it is written there instead.
+package golden
+
+import (
+	"flag"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/rogpeppe/go-internal/txtar"
+)
+
+var update = flag.Bool("update", false, "write golden files")
+
+// Sections are what is computed, by the names of the files of an archive that they are compared with.
+type Sections map[string]func() string
+
+// Run runs a test for every archive that pattern matches. read is given its files, by name. Only sections that the archive has are computed,
+// and it must have one.
+func Run(t *testing.T, pattern string, read func(t *testing.T, files map[string][]byte) Sections) {
+	t.Helper()
+	archives, err := filepath.Glob(pattern)
+	if err != nil || len(archives) == 0 {
+		t.Fatalf("nothing is like %s: %v", pattern, err)
+	}
+	for _, name := range archives {
+		t.Run(strings.TrimSuffix(filepath.Base(name), ".txtar"), func(t *testing.T) { compare(t, name, read) })
+	}
+}
+
+func compare(t *testing.T, name string, read func(*testing.T, map[string][]byte) Sections) {
+	archive, err := txtar.ParseFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := map[string][]byte{}
+	for _, f := range archive.Files {
+		files[f.Name] = f.Data
+	}
+	sections := read(t, files)
+	if !slices.ContainsFunc(archive.Files, func(f txtar.File) bool { return sections[f.Name] != nil }) {
+		t.Fatal("the archive has nothing to compare with")
+	}
+	for i, f := range archive.Files {
+		if sections[f.Name] == nil {
+			continue
+		}
+		got := sections[f.Name]()
+		if got != string(f.Data) && !*update {
+			t.Errorf("%s differs; run with -update to accept\ngot:\n%s\nwant:\n%s", f.Name, got, f.Data)
+		}
+		archive.Files[i].Data = []byte(got)
+	}
+	if *update {
+		if err := os.WriteFile(name, txtar.Format(archive), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
