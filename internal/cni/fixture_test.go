@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -19,7 +18,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
@@ -31,6 +29,7 @@ import (
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/nodenet"
 	"github.com/replumb/replumb/internal/nodesim"
+	"github.com/replumb/replumb/internal/stage"
 	"github.com/replumb/replumb/internal/trial"
 )
 
@@ -46,14 +45,12 @@ const patience = 60 * time.Second
 
 // fixture is a cluster of two nodes with flannel. What the agents of replumb would find there is made up.
 type fixture struct {
-	*testing.T
+	*stage.Stage
 	fleet  *nodesim.Fleet
 	job    *Job
 	runner *engine.Runner
 	dir    string
 
-	mu     sync.Mutex
-	events []engine.Event
 	// left is what is found on each node, clients whom they serve, deaf says that a closed port is closed indeed.
 	left    map[string][]string
 	clients []string
@@ -149,10 +146,10 @@ func setup(t *testing.T, change ...func(*v1alpha1.Migration)) *fixture {
 	for _, ns := range []string{"shop", "kube-flannel"} {
 		server.Namespace(t, ns)
 	}
-	f := &fixture{T: t, dir: t.TempDir(), left: map[string][]string{}}
+	f := &fixture{Stage: stage.New(t, server), dir: t.TempDir(), left: map[string][]string{}}
 	f.fleet = &nodesim.Fleet{Client: server, Phase: phaseOf, Message: f.message, Addresses: &nodesim.Blocks{Client: server}}
 	for name, address := range map[string]string{"a": "192.0.2.1", "b": "192.0.2.2"} {
-		f.must(f.fleet.Node(f.Context(), name, netip.MustParseAddr(address)))
+		f.Must(f.fleet.Node(f.Context(), name, netip.MustParseAddr(address)))
 		f.left[name] = []string{"interface cni0", "interface flannel.1"}
 	}
 	ctx, stop := context.WithCancel(context.Background())
@@ -166,8 +163,8 @@ func setup(t *testing.T, change ...func(*v1alpha1.Migration)) *fixture {
 	}
 	f.with(m)
 	f.apply(flannelObjects)
-	f.must(os.WriteFile(filepath.Join(f.dir, "calico.yaml"), []byte(calicoObjects), 0o600))
-	f.until("flannel", func() bool { return len(f.pods("kube-flannel", "flannel")) == 2 })
+	f.Must(os.WriteFile(filepath.Join(f.dir, "calico.yaml"), []byte(calicoObjects), 0o600))
+	f.Until("flannel", func() bool { return len(f.pods("kube-flannel", "flannel")) == 2 })
 	f.runner = &engine.Runner{Sink: f.take, Deadline: patience}
 	return f
 }
@@ -176,9 +173,9 @@ func setup(t *testing.T, change ...func(*v1alpha1.Migration)) *fixture {
 func (f *fixture) with(m *v1alpha1.Migration) {
 	f.Helper()
 	everything, err := server.Any()
-	f.must(err)
+	f.Must(err)
 	f.job, err = NewJob(Tools{Cluster: server.Cluster, Any: everything, Image: "replumb"}, m)
-	f.must(err)
+	f.Must(err)
 	// A process that is long gone: what a killed run leaves behind is taken over at once.
 	holder := lock.Self("m", "test")
 	holder.PID = 1<<22 + 1
@@ -200,8 +197,8 @@ func phaseOf(pod *corev1.Pod) corev1.PodPhase {
 
 // message is what replumb would say on a node.
 func (f *fixture) message(pod *corev1.Pod) string {
-	f.mu.Lock()
-	defer f.mu.Unlock()
+	f.Mu.Lock()
+	defer f.Mu.Unlock()
 	r := &nodenet.Report{}
 	switch node := pod.Spec.NodeName; pod.Labels[agentLabel] {
 	case "clean":
@@ -238,9 +235,11 @@ func (f *fixture) answers(args []string) string {
 }
 
 func (f *fixture) take(e engine.Event) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.events = append(f.events, e)
+	f.Hear(e, func() { f.follow(e) })
+}
+
+// follow has what is outside of a run go along with it.
+func (f *fixture) follow(e engine.Event) {
 	if e.Kind != engine.StepDone {
 		return
 	}
@@ -258,7 +257,7 @@ func (f *fixture) pool(name, cidr string) {
 	f.Helper()
 	pool := calico.Empty("IPPool", name)
 	pool.Object["spec"] = map[string]any{"cidr": cidr, "blockSize": int64(26), "natOutgoing": true}
-	f.must(server.Create(f.Context(), pool))
+	f.Must(server.Create(f.Context(), pool))
 }
 
 // disable a pool, or enable it: a network that is not there gives out no addresses.
@@ -273,16 +272,16 @@ func (f *fixture) disable(name string, disabled bool) {
 func (f *fixture) apply(manifests string) {
 	f.Helper()
 	objects, err := decode("test", []byte(manifests))
-	f.must(err)
+	f.Must(err)
 	for _, o := range objects {
-		f.must(f.job.Tools.Any.Create(f.Context(), o))
+		f.Must(f.job.Tools.Any.Create(f.Context(), o))
 	}
 }
 
 func (f *fixture) pods(namespace, app string) []corev1.Pod {
 	f.Helper()
 	all := &corev1.PodList{}
-	f.must(server.List(f.Context(), all, client.InNamespace(namespace), client.MatchingLabels{"app": app}))
+	f.Must(server.List(f.Context(), all, client.InNamespace(namespace), client.MatchingLabels{"app": app}))
 	return slices.DeleteFunc(all.Items, func(p corev1.Pod) bool { return !p.DeletionTimestamp.IsZero() || !trial.Ready(&p) })
 }
 
@@ -301,8 +300,8 @@ func (f *fixture) deployment(name string, n int32) {
 			},
 		},
 	}
-	f.must(server.Create(f.Context(), d))
-	f.until("pods of "+name, func() bool { return len(f.pods("shop", name)) == int(n) })
+	f.Must(server.Create(f.Context(), d))
+	f.Until("pods of "+name, func() bool { return len(f.pods("shop", name)) == int(n) })
 }
 
 func (f *fixture) bare(name string) *corev1.Pod {
@@ -311,8 +310,8 @@ func (f *fixture) bare(name string) *corev1.Pod {
 		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name, Labels: map[string]string{"app": name}},
 		Spec:       corev1.PodSpec{NodeName: "a", Containers: []corev1.Container{{Name: "c", Image: "i"}}},
 	}
-	f.must(server.Create(f.Context(), p))
-	f.until("pod "+name, func() bool { return len(f.pods("shop", name)) == 1 })
+	f.Must(server.Create(f.Context(), p))
+	f.Until("pod "+name, func() bool { return len(f.pods("shop", name)) == 1 })
 	return p
 }
 
@@ -322,14 +321,14 @@ func (f *fixture) have(kind, namespace, name string, group string) *unstructured
 	o.SetAPIVersion(group)
 	o.SetKind(kind)
 	have, err := f.job.Tools.get(f.Context(), o.GroupVersionKind(), client.ObjectKey{Namespace: namespace, Name: name})
-	f.must(err)
+	f.Must(err)
 	return have
 }
 
 func (f *fixture) status() *v1alpha1.MigrationStatus {
 	f.Helper()
 	m, err := migration.Get(f.Context(), server, "m")
-	f.must(err)
+	f.Must(err)
 	if m == nil {
 		return &v1alpha1.MigrationStatus{}
 	}
@@ -337,35 +336,9 @@ func (f *fixture) status() *v1alpha1.MigrationStatus {
 }
 
 func (f *fixture) did(step string) bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return slices.ContainsFunc(f.events, func(e engine.Event) bool { return e.Kind == engine.StepDone && e.Step == step })
-}
-
-func (f *fixture) until(what string, holds func() bool) {
-	f.Helper()
-	err := wait.PollUntilContextTimeout(f.Context(), 20*time.Millisecond, patience, true,
-		func(context.Context) (bool, error) { return holds(), nil })
-	if err != nil {
-		f.Fatalf("waiting for %s: %v", what, err)
-	}
-}
-
-func (f *fixture) must(err error) {
-	f.Helper()
-	if err != nil {
-		f.Fatal(err)
-	}
-}
-
-// fails expects an error that says all of this.
-func (f *fixture) fails(err error, says ...string) {
-	f.Helper()
-	for _, s := range says {
-		if err == nil || !strings.Contains(err.Error(), s) {
-			f.Fatalf("got %v, want %q", err, s)
-		}
-	}
+	f.Mu.Lock()
+	defer f.Mu.Unlock()
+	return slices.ContainsFunc(f.Events, func(e engine.Event) bool { return e.Kind == engine.StepDone && e.Step == step })
 }
 
 // clean removes what tests make, workloads before their pods and pods before their nodes.
@@ -388,20 +361,7 @@ func clean(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	err = wait.PollUntilContextTimeout(ctx, 20*time.Millisecond, patience, true, func(ctx context.Context) (bool, error) {
-		left := 0
-		for _, list := range everywhere {
-			n, err := removeAll(ctx, list)
-			if err != nil {
-				return false, err
-			}
-			left += n
-		}
-		return left == 0, nil
-	})
-	if err != nil {
-		t.Fatalf("cleaning up: %v", err)
-	}
+	stage.Clear(t, server, everywhere...)
 	objects, err := decode("test", []byte(flannelObjects+"---"+calicoObjects))
 	if err != nil {
 		t.Fatal(err)
@@ -412,22 +372,4 @@ func clean(t *testing.T) {
 		}
 	}
 	server.Clean(t)
-}
-
-func removeAll(ctx context.Context, list client.ObjectList) (int, error) {
-	if err := server.List(ctx, list); err != nil {
-		return 0, err
-	}
-	items, err := meta.ExtractList(list)
-	if err != nil {
-		return 0, err
-	}
-	for _, item := range items {
-		o := item.(client.Object)
-		err := server.Delete(ctx, o, client.GracePeriodSeconds(0), client.PropagationPolicy(metav1.DeletePropagationBackground))
-		if client.IgnoreNotFound(err) != nil {
-			return 0, fmt.Errorf("%s: %w", o.GetName(), err)
-		}
-	}
-	return len(items), nil
 }

@@ -26,7 +26,7 @@ func TestThereAndFinished(t *testing.T) {
 	f := setup(t)
 	f.deployment("web", 3)
 	tool := f.bare("tool")
-	f.must(f.forth())
+	f.Must(f.forth())
 
 	for _, p := range append(f.pods("shop", "web"), f.pods("shop", "tool")...) {
 		if a := netip.MustParseAddr(p.Status.PodIP); !netip.MustParsePrefix("10.245.0.0/16").Contains(a) {
@@ -58,14 +58,14 @@ func TestThereAndFinished(t *testing.T) {
 	if all := f.left["a"]; len(all) > 0 {
 		t.Errorf("node a was not cleaned: %v", all)
 	}
-	f.events = nil
-	f.must(f.forth()) // a second time changes nothing
-	for _, e := range f.events {
+	f.Events = nil
+	f.Must(f.forth()) // a second time changes nothing
+	for _, e := range f.Events {
 		if e.Kind == engine.StepDone {
 			t.Errorf("a second apply did %s", e.Step)
 		}
 	}
-	f.must(f.job.Finish(t.Context(), f.runner))
+	f.Must(f.job.Finish(t.Context(), f.runner))
 	if st := f.status(); st.Phase != v1alpha1.PhaseFinished || !st.PointOfNoReturnPassed {
 		t.Errorf("status after finish: %+v", st)
 	}
@@ -73,7 +73,7 @@ func TestThereAndFinished(t *testing.T) {
 	if !apierrors.IsNotFound(err) {
 		t.Errorf("the namespace is left: %v", err)
 	}
-	f.fails(f.job.Rollback(t.Context(), f.runner), "point of no return")
+	f.Fails(f.job.Rollback(t.Context(), f.runner), "point of no return")
 }
 
 func TestThereAndBack(t *testing.T) {
@@ -81,8 +81,8 @@ func TestThereAndBack(t *testing.T) {
 	f.deployment("web", 2)
 	f.bare("tool")
 	set := f.have("DaemonSet", "kube-flannel", "kube-flannel-ds", apps)
-	f.must(f.forth())
-	f.must(f.job.Rollback(t.Context(), f.runner))
+	f.Must(f.forth())
+	f.Must(f.job.Rollback(t.Context(), f.runner))
 	back := f.have("DaemonSet", "kube-flannel", "kube-flannel-ds", apps)
 	if back == nil || back.GetUID() == set.GetUID() {
 		t.Fatalf("the old network is not back: %v", back)
@@ -103,10 +103,10 @@ func TestThereAndBack(t *testing.T) {
 	if st := f.status(); st.Phase != v1alpha1.PhaseRolledBack || st.CNI != nil {
 		t.Errorf("status: %+v, %+v", st, st.CNI)
 	}
-	f.mu.Lock()
+	f.Mu.Lock()
 	f.shut = false
-	f.mu.Unlock()
-	f.must(f.forth()) // and there again
+	f.Mu.Unlock()
+	f.Must(f.forth()) // and there again
 }
 
 // TestKilledAnywhere cuts apply off after every step, as a killed process would be, and carries on.
@@ -147,7 +147,7 @@ func TestTrafficStopsIt(t *testing.T) {
 	f := setup(t)
 	f.clients = []string{"203.0.113.5"}
 	err := f.forth()
-	f.fails(err, "serves clients from outside: 203.0.113.5")
+	f.Fails(err, "serves clients from outside: 203.0.113.5")
 	var traffic *TrafficError
 	if !errors.As(err, &traffic) || traffic.Hint() == "" {
 		t.Errorf("%#v", err)
@@ -156,20 +156,20 @@ func TestTrafficStopsIt(t *testing.T) {
 		t.Error("something was touched")
 	}
 	f.job.AcceptDowntime = true
-	f.must(f.forth())
+	f.Must(f.forth())
 }
 
 func TestBadInputTouchesNothing(t *testing.T) {
 	for name, change := range map[string]func(*fixture){
-		"RP5105: ": func(f *fixture) { f.must(os.WriteFile(filepath.Join(f.dir, "calico.yaml"), []byte("a: [\n"), 0o600)) },
+		"RP5105: ": func(f *fixture) { f.Must(os.WriteFile(filepath.Join(f.dir, "calico.yaml"), []byte("a: [\n"), 0o600)) },
 		"RP5103: ": func(f *fixture) {
 			set := f.have("DaemonSet", "kube-flannel", "kube-flannel-ds", apps)
-			f.must(server.Patch(f.Context(), set, client.RawPatch(types.MergePatchType,
+			f.Must(server.Patch(f.Context(), set, client.RawPatch(types.MergePatchType,
 				[]byte(`{"metadata":{"labels":{"addonmanager.kubernetes.io/mode":"Reconcile"}}}`))))
 		},
 		"RP5003: ": func(f *fixture) {
 			n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a"}}
-			f.must(server.Status().Patch(f.Context(), n, client.RawPatch(types.StrategicMergePatchType,
+			f.Must(server.Status().Patch(f.Context(), n, client.RawPatch(types.StrategicMergePatchType,
 				[]byte(`{"status":{"conditions":[{"type":"Ready","status":"False"}]}}`))))
 		},
 	} {
@@ -177,7 +177,7 @@ func TestBadInputTouchesNothing(t *testing.T) {
 			f := setup(t)
 			change(f)
 			err := f.forth()
-			f.fails(err, name)
+			f.Fails(err, name)
 			var blocked *check.BlockedError
 			if !errors.As(err, &blocked) {
 				t.Errorf("%v", err)
@@ -195,16 +195,16 @@ func TestWorseIsToldAndStaysReversible(t *testing.T) {
 	f.runner.Sink = func(e engine.Event) {
 		take(e)
 		if e.Step == "begin" && e.Kind == engine.StepDone {
-			f.mu.Lock()
+			f.Mu.Lock()
 			f.mute = true
-			f.mu.Unlock()
+			f.Mu.Unlock()
 		}
 	}
-	f.fails(f.forth(), "not everybody is reached who was: ", "cross-node: 0 of 2 (before: 2 of 2)")
-	f.mu.Lock()
+	f.Fails(f.forth(), "not everybody is reached who was: ", "cross-node: 0 of 2 (before: 2 of 2)")
+	f.Mu.Lock()
 	f.mute, f.shut = false, true
-	f.mu.Unlock()
-	f.must(f.job.Rollback(t.Context(), f.runner))
+	f.Mu.Unlock()
+	f.Must(f.job.Rollback(t.Context(), f.runner))
 }
 
 func TestResidueIsToldByNode(t *testing.T) {
@@ -214,10 +214,10 @@ func TestResidueIsToldByNode(t *testing.T) {
 	f.runner.Sink = func(e engine.Event) {
 		take(e)
 		if e.Step == "pods/others" && e.Kind == engine.StepDone {
-			f.mu.Lock()
+			f.Mu.Lock()
 			f.left["b"] = []string{"chain ip nat FLANNEL-POSTRTG"}
-			f.mu.Unlock()
+			f.Mu.Unlock()
 		}
 	}
-	f.fails(f.forth(), "node b still has of flannel: chain ip nat FLANNEL-POSTRTG")
+	f.Fails(f.forth(), "node b still has of flannel: chain ip nat FLANNEL-POSTRTG")
 }

@@ -14,10 +14,7 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/intstr"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -28,6 +25,7 @@ import (
 	"github.com/replumb/replumb/internal/lock"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/nodesim"
+	"github.com/replumb/replumb/internal/stage"
 	"github.com/replumb/replumb/internal/trial"
 )
 
@@ -42,19 +40,16 @@ func TestMain(m *testing.M) { os.Exit(lazy.Main(m)) }
 
 const (
 	oldNetwork, newNetwork = "192.0.2.0/24", "198.51.100.0/24"
-	patience               = 30 * time.Second
+	patience               = stage.Patience
 )
 
 // fixture is a cluster of two old nodes, and those who own the machines: they make new ones and end old ones when they are asked to.
 type fixture struct {
-	*testing.T
+	*stage.Stage
 	fleet  *nodesim.Fleet
 	job    *Job
 	runner *engine.Runner
 
-	mu     sync.Mutex
-	events []engine.Event
-	heard  *sync.Cond
 	// idle owners do nothing, misled ones make nodes in the old network.
 	idle, misled bool
 	owners       sync.WaitGroup
@@ -79,14 +74,13 @@ func setup(t *testing.T, change ...func(*v1alpha1.Migration)) *fixture {
 	server = lazy.Get(t)
 	clean(t)
 	server.Namespace(t, "shop")
-	f := &fixture{T: t}
-	f.heard = sync.NewCond(&f.mu)
+	f := &fixture{Stage: stage.New(t, server)}
 	f.fleet = &nodesim.Fleet{Client: server, Phase: phaseOf, Addresses: &nodesim.Blocks{Client: server}}
 	f.node("a", "192.0.2.1")
 	f.node("b", "192.0.2.2")
 	pool := calico.Empty("IPPool", "default")
 	pool.Object["spec"] = map[string]any{"cidr": "10.244.0.0/24", "blockSize": int64(28), "natOutgoing": true}
-	f.must(server.Create(t.Context(), pool))
+	f.Must(server.Create(t.Context(), pool))
 	ctx, stop := context.WithCancel(context.Background())
 	ended := make(chan struct{})
 	go func() { defer close(ended); f.fleet.Run(ctx) }()
@@ -104,7 +98,7 @@ func setup(t *testing.T, change ...func(*v1alpha1.Migration)) *fixture {
 func (f *fixture) with(m *v1alpha1.Migration) {
 	f.Helper()
 	job, err := NewJob(Tools{Cluster: server.Cluster, Image: "replumb"}, m)
-	f.must(err)
+	f.Must(err)
 	// A process that is long gone: what a killed run leaves behind is taken over at once.
 	holder := lock.Self("m", "test")
 	holder.PID = 1<<22 + 1
@@ -122,15 +116,16 @@ func phaseOf(pod *corev1.Pod) corev1.PodPhase {
 
 func (f *fixture) node(name, address string) {
 	f.Helper()
-	f.must(f.fleet.Node(f.Context(), name, netip.MustParseAddr(address)))
+	f.Must(f.fleet.Node(f.Context(), name, netip.MustParseAddr(address)))
 }
 
-// take hears what a run says, and does what it asks those for who own the machines.
+// take hears what a run says.
 func (f *fixture) take(e engine.Event) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.events = append(f.events, e)
-	f.heard.Broadcast()
+	f.Hear(e, func() { f.own(e) })
+}
+
+// own does what a run asks those for who own the machines.
+func (f *fixture) own(e engine.Event) {
 	if e.Guide == "" || f.idle {
 		return
 	}
@@ -151,185 +146,40 @@ func (f *fixture) take(e engine.Event) {
 	})
 }
 
-// waiting returns when a step says that it waits for what.
-func (f *fixture) waiting(what string) {
-	f.Helper()
-	timer := time.AfterFunc(patience, f.heard.Broadcast)
-	defer timer.Stop()
-	end := time.Now().Add(patience)
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for !slices.ContainsFunc(f.events, func(e engine.Event) bool {
-		return (e.Kind == engine.StepWaiting || e.Kind == engine.StepRetried) && strings.Contains(e.Error, what)
-	}) {
-		if time.Now().After(end) {
-			f.Fatalf("it never waited for %q, but: %v", what, f.events)
-		}
-		f.heard.Wait()
-	}
-}
-
 // clean removes what tests make, workloads before their pods and pods before their nodes.
 func clean(t *testing.T) {
 	t.Helper()
-	ctx := context.Background()
 	kinds := func(kind string) client.ObjectList {
 		l := calico.Empty(kind, "")
 		list := &metav1.PartialObjectMetadataList{}
 		list.SetGroupVersionKind(l.GroupVersionKind().GroupVersion().WithKind(kind + "List"))
 		return list
 	}
-	everywhere := []client.ObjectList{
+	stage.Clear(t, server,
 		&policyv1.PodDisruptionBudgetList{}, &batchv1.JobList{}, &appsv1.DeploymentList{}, &appsv1.StatefulSetList{},
 		&appsv1.DaemonSetList{}, &appsv1.ReplicaSetList{}, &corev1.PodList{}, kinds("IPPool"), kinds("IPAMBlock"), kinds("BlockAffinity"),
 		kinds("IPAMHandle"), &corev1.NodeList{},
-	}
-	err := wait.PollUntilContextTimeout(ctx, 20*time.Millisecond, patience, true, func(ctx context.Context) (bool, error) {
-		left := 0
-		for _, list := range everywhere {
-			n, err := removeAll(ctx, list)
-			if err != nil {
-				return false, err
-			}
-			left += n
-		}
-		return left == 0, nil
-	})
-	if err != nil {
-		t.Fatalf("cleaning up: %v", err)
-	}
-	server.Clean(t)
-}
-
-func removeAll(ctx context.Context, list client.ObjectList) (int, error) {
-	if err := server.List(ctx, list); err != nil {
-		return 0, err
-	}
-	items, err := meta.ExtractList(list)
-	if err != nil {
-		return 0, err
-	}
-	for _, item := range items {
-		o := item.(client.Object)
-		err := server.Delete(ctx, o, client.GracePeriodSeconds(0), client.PropagationPolicy(metav1.DeletePropagationBackground))
-		if client.IgnoreNotFound(err) != nil {
-			return 0, err
-		}
-	}
-	return len(items), nil
-}
-
-func (f *fixture) must(err error) {
-	f.Helper()
-	if err != nil {
-		f.Fatal(err)
-	}
-}
-
-// fails expects an error that says all of this.
-func (f *fixture) fails(err error, says ...string) {
-	f.Helper()
-	for _, s := range says {
-		if err == nil || !strings.Contains(err.Error(), s) {
-			f.Fatalf("got %v, want %q", err, s)
-		}
-	}
-}
-
-func (f *fixture) until(what string, holds func() bool) {
-	f.Helper()
-	err := wait.PollUntilContextTimeout(f.Context(), 20*time.Millisecond, patience, true,
-		func(context.Context) (bool, error) { return holds(), nil })
-	if err != nil {
-		f.Fatalf("waiting for %s: %v", what, err)
-	}
-}
-
-func named(name string) metav1.ObjectMeta {
-	return metav1.ObjectMeta{Namespace: "shop", Name: name, Labels: map[string]string{"app": name}}
-}
-
-func selector(name string) *metav1.LabelSelector {
-	return &metav1.LabelSelector{MatchLabels: map[string]string{"app": name}}
-}
-
-func template(name string) corev1.PodTemplateSpec {
-	return corev1.PodTemplateSpec{
-		ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app": name}},
-		Spec: corev1.PodSpec{
-			TerminationGracePeriodSeconds: ptr.To[int64](1), Containers: []corev1.Container{{Name: "c", Image: "i"}},
-		},
-	}
-}
-
-// create makes a workload and waits until n pods of it are ready.
-func (f *fixture) create(o client.Object, n int) {
-	f.Helper()
-	f.must(server.Create(f.Context(), o))
-	f.until("pods of "+o.GetName(), func() bool { return len(f.ready(o.GetName())) == n })
-}
-
-func (f *fixture) deployment(name string, n int32, change ...func(*corev1.PodSpec)) {
-	f.Helper()
-	t := template(name)
-	for _, c := range change {
-		c(&t.Spec)
-	}
-	f.create(
-		&appsv1.Deployment{ObjectMeta: named(name), Spec: appsv1.DeploymentSpec{Replicas: &n, Selector: selector(name), Template: t}},
-		int(n),
 	)
-}
-
-func (f *fixture) statefulSet(name string, n int32) {
-	f.Helper()
-	f.create(&appsv1.StatefulSet{
-		ObjectMeta: named(name), Spec: appsv1.StatefulSetSpec{Replicas: &n, Selector: selector(name), Template: template(name)},
-	}, int(n))
-}
-
-func (f *fixture) daemonSet(name string) {
-	f.Helper()
-	f.create(&appsv1.DaemonSet{ObjectMeta: named(name), Spec: appsv1.DaemonSetSpec{Selector: selector(name), Template: template(name)}}, 2)
-}
-
-func (f *fixture) budget(name string, least int) *policyv1.PodDisruptionBudget {
-	f.Helper()
-	b := &policyv1.PodDisruptionBudget{
-		ObjectMeta: named(
-			name,
-		),
-		Spec: policyv1.PodDisruptionBudgetSpec{Selector: selector(name), MinAvailable: ptr.To(intstr.FromInt(least))},
-	}
-	f.must(server.Create(f.Context(), b))
-	f.until("budget "+name, func() bool {
-		f.must(server.Get(f.Context(), client.ObjectKeyFromObject(b), b))
-		return b.Status.ObservedGeneration == b.Generation && b.Status.ExpectedPods > 0
-	})
-	return b
+	server.Clean(t)
 }
 
 // edge is a Service that only nodes with a pod of the app answer for from outside.
 func (f *fixture) edge(app string) *corev1.Service {
 	f.Helper()
-	svc := &corev1.Service{ObjectMeta: named(app), Spec: corev1.ServiceSpec{
+	svc := &corev1.Service{ObjectMeta: stage.Named(app), Spec: corev1.ServiceSpec{
 		Type: corev1.ServiceTypeLoadBalancer, Selector: map[string]string{"app": app}, LoadBalancerClass: ptr.To("example.com/none"),
 		ExternalTrafficPolicy: corev1.ServiceExternalTrafficPolicyLocal, Ports: []corev1.ServicePort{{Port: 80}},
 	}}
-	f.must(server.Create(f.Context(), svc))
+	f.Must(server.Create(f.Context(), svc))
 	return svc
 }
 
 // ready are the ready pods of an app, by name, and where they are.
 func (f *fixture) ready(app string) map[string]string {
 	f.Helper()
-	all := &corev1.PodList{}
-	f.must(server.List(f.Context(), all, client.InNamespace("shop"), client.MatchingLabels{"app": app}))
 	out := map[string]string{}
-	for i := range all.Items {
-		if p := &all.Items[i]; trial.Ready(p) && p.DeletionTimestamp.IsZero() {
-			out[p.Name] = p.Spec.NodeName
-		}
+	for _, p := range f.Ready(app) {
+		out[p.Name] = p.Spec.NodeName
 	}
 	return out
 }
@@ -352,7 +202,7 @@ func (f *fixture) on(nodes, app string, n int) {
 func (f *fixture) nodes() string {
 	f.Helper()
 	all := &corev1.NodeList{}
-	f.must(server.List(f.Context(), all))
+	f.Must(server.List(f.Context(), all))
 	var out []string
 	for i := range all.Items {
 		name := all.Items[i].Name
@@ -374,7 +224,7 @@ func (f *fixture) apply() error {
 func (f *fixture) again() v1alpha1.MigrationStatus {
 	f.Helper()
 	m, err := migration.Get(f.Context(), server, "m")
-	f.must(err)
+	f.Must(err)
 	if m == nil {
 		f.Fatal("there is no Migration")
 	}

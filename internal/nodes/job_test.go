@@ -13,11 +13,11 @@ import (
 // populate makes one workload of each kind, and what comes from outside.
 func (f *fixture) populate() *corev1.Service {
 	f.Helper()
-	f.deployment("web", 3)
-	f.deployment("host", 1, func(s *corev1.PodSpec) { s.HostNetwork = true })
-	f.statefulSet("db", 2)
-	f.daemonSet("log")
-	f.budget("web", 2)
+	f.Deployment("web", 3)
+	f.Deployment("host", 1, func(s *corev1.PodSpec) { s.HostNetwork = true })
+	f.StatefulSet("db", 2)
+	f.DaemonSet("log", 2)
+	f.Budget("web", 2)
 	return f.edge("web")
 }
 
@@ -34,7 +34,7 @@ func TestThereAndFinished(t *testing.T) {
 	f := setup(t)
 	svc := f.populate()
 	port := svc.Spec.HealthCheckNodePort
-	f.must(f.apply())
+	f.Must(f.apply())
 	f.allOn("c d")
 	if got := f.nodes(); got != "c d" {
 		t.Errorf("nodes: %s", got)
@@ -43,12 +43,12 @@ func TestThereAndFinished(t *testing.T) {
 	if st.Phase != v1alpha1.PhaseMoved || st.Counts.Moved != 2 || st.Counts.Total != 2 || st.LastError != "" {
 		t.Errorf("status after apply: %+v", st)
 	}
-	f.must(server.Get(t.Context(), client.ObjectKeyFromObject(svc), svc))
+	f.Must(server.Get(t.Context(), client.ObjectKeyFromObject(svc), svc))
 	if !local(svc) || svc.Spec.HealthCheckNodePort != port || svc.Annotations[v1alpha1.AnnotationTrafficPolicy] != "" {
 		t.Errorf("the policy was not put back: %+v, health-check port %d before", svc.Spec, port)
 	}
-	f.must(f.apply()) // a second time changes nothing
-	f.must(f.finish())
+	f.Must(f.apply()) // a second time changes nothing
+	f.Must(f.finish())
 	f.allOn("c d")
 	if st := f.again(); st.Phase != v1alpha1.PhaseFinished || !st.PointOfNoReturnPassed {
 		t.Errorf("status after finish: %+v", st)
@@ -57,29 +57,29 @@ func TestThereAndFinished(t *testing.T) {
 	if !apierrors.IsNotFound(err) {
 		t.Errorf("the namespace is left: %v", err)
 	}
-	f.must(f.finish()) // a second time changes nothing
-	f.fails(f.apply(), "is finished")
-	f.fails(f.rollback(), "point of no return")
+	f.Must(f.finish()) // a second time changes nothing
+	f.Fails(f.apply(), "is finished")
+	f.Fails(f.rollback(), "point of no return")
 }
 
 // TestForthAndBackAndForth keeps old nodes until finish, so that there is something to go back to.
 func TestForthAndBackAndForth(t *testing.T) {
 	f := setup(t, atFinish)
 	f.populate()
-	f.must(f.apply())
+	f.Must(f.apply())
 	f.allOn("c d")
 	if got := f.nodes(); got != "a:NoSchedule b:NoSchedule c d" {
 		t.Errorf("nodes after apply: %s", got)
 	}
-	f.must(f.rollback())
+	f.Must(f.rollback())
 	f.allOn("a b")
 	if got := f.nodes(); got != "a b c:NoSchedule d:NoSchedule" {
 		t.Errorf("nodes after rollback: %s", got)
 	}
-	f.fails(f.finish(), "rolled back")
-	f.must(f.apply())
+	f.Fails(f.finish(), "rolled back")
+	f.Must(f.apply())
 	f.allOn("c d")
-	f.must(f.finish())
+	f.Must(f.finish())
 	if got := f.nodes(); got != "c d" {
 		t.Errorf("nodes after finish: %s", got)
 	}

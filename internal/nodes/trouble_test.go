@@ -24,7 +24,7 @@ func (f *fixture) applying() <-chan error {
 
 func (f *fixture) patch(o client.Object, body string) {
 	f.Helper()
-	f.must(server.Patch(f.Context(), o, client.RawPatch(types.MergePatchType, []byte(body))))
+	f.Must(server.Patch(f.Context(), o, client.RawPatch(types.MergePatchType, []byte(body))))
 }
 
 func TestNewNodesInTheWrongNetwork(t *testing.T) {
@@ -37,8 +37,8 @@ func TestNewNodesInTheWrongNetwork(t *testing.T) {
 		}}}
 	})
 	f.misled = true
-	f.deployment("web", 2)
-	f.fails(f.apply(), "has the addresses [192.0.2.101]", newNetwork)
+	f.Deployment("web", 2)
+	f.Fails(f.apply(), "has the addresses [192.0.2.101]", newNetwork)
 	f.on("a b", "web", 2)
 }
 
@@ -47,54 +47,54 @@ func TestTooFewNewNodes(t *testing.T) {
 		m.Spec.Nodes.Join.Count = 3
 		m.Spec.Nodes.GateWait = &metav1.Duration{Duration: 3 * time.Second}
 	})
-	f.deployment("web", 2)
-	f.fails(f.apply(), "2 of 3 new nodes take pods")
+	f.Deployment("web", 2)
+	f.Fails(f.apply(), "2 of 3 new nodes take pods")
 	f.on("a b", "web", 2)
 }
 
 // TestNoRoom: the new nodes have a taint of somebody else's.
 func TestNoRoom(t *testing.T) {
 	f := setup(t)
-	f.deployment("web", 2)
+	f.Deployment("web", 2)
 	f.idle = true
 	ended := f.applying()
-	f.waiting("0 of 2 new nodes take pods")
+	f.Waiting("0 of 2 new nodes take pods")
 	f.node("c", "198.51.100.1")
 	f.patch(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "c"}}, `{"spec":{"taints":[{"key":"gpu","effect":"NoSchedule"}]}}`)
 	f.node("d", "198.51.100.2")
 	f.patch(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "d"}}, `{"spec":{"taints":[{"key":"gpu","effect":"NoSchedule"}]}}`)
 	err := <-ended
-	f.fails(err, "there is no place for pod shop/web-", "2 nodes with the taint gpu", "and 1 pods more")
+	f.Fails(err, "there is no place for pod shop/web-", "2 nodes with the taint gpu", "and 1 pods more")
 	f.on("a b", "web", 2)
-	f.fails(f.apply(), "RP3106")
+	f.Fails(f.apply(), "RP3106")
 }
 
 // TestBudgetInTheWay names the budget, and goes on when it allows.
 func TestBudgetInTheWay(t *testing.T) {
 	f := setup(t)
-	f.deployment("web", 2)
-	f.deployment("guard", 2)
-	budget := f.budget("guard", 1)
+	f.Deployment("web", 2)
+	f.Deployment("guard", 2)
+	budget := f.Budget("guard", 1)
 	f.idle = true
 	ended := f.applying()
-	f.waiting("0 of 2 new nodes take pods")
+	f.Waiting("0 of 2 new nodes take pods")
 	f.patch(budget, `{"spec":{"minAvailable":2}}`)
 	f.node("c", "198.51.100.1")
 	f.node("d", "198.51.100.2")
-	f.waiting("cannot be evicted now")
+	f.Waiting("cannot be evicted now")
 	f.patch(budget, `{"spec":{"minAvailable":1}}`)
-	f.mu.Lock()
+	f.Mu.Lock()
 	f.idle = false
-	f.mu.Unlock()
-	f.must(<-ended)
+	f.Mu.Unlock()
+	f.Must(<-ended)
 	f.on("c d", "guard", 2)
 }
 
 // TestForcedByName: a pod that a budget would keep for ever goes since it is named, and no other does.
 func TestForcedByName(t *testing.T) {
 	f := setup(t, func(m *v1alpha1.Migration) { m.Spec.Nodes.Drain.Force = []string{"shop/db-0"} })
-	f.statefulSet("db", 1)
-	f.must(f.apply())
+	f.StatefulSet("db", 1)
+	f.Must(f.apply())
 	f.on("c d", "db", 1)
 }
 
@@ -111,9 +111,9 @@ func TestInterruptedAndTakenUp(t *testing.T) {
 		}
 	}
 	_, err := f.job.Apply(ctx, f.runner)
-	f.fails(err, "interrupted")
+	f.Fails(err, "interrupted")
 	f.runner.Sink = sink
-	f.must(f.apply())
+	f.Must(f.apply())
 	f.allOn("c d")
 }
 
@@ -123,28 +123,28 @@ func TestPartialRoom(t *testing.T) {
 		m.Spec.Nodes.Join.Room = v1alpha1.RoomPartial
 		m.Spec.Nodes.Join.Count = 1
 	})
-	f.deployment("web", 3)
-	f.must(f.apply())
+	f.Deployment("web", 3)
+	f.Must(f.apply())
 	f.on("c d", "web", 3)
 }
 
 // TestPartWayBack: a node whose end has been asked for does not come back, and what is left does.
 func TestPartWayBack(t *testing.T) {
 	f := setup(t)
-	f.deployment("web", 3)
+	f.Deployment("web", 3)
 	f.idle = true
 	ended := f.applying()
-	f.waiting("0 of 2 new nodes take pods")
+	f.Waiting("0 of 2 new nodes take pods")
 	f.node("c", "198.51.100.1")
 	f.node("d", "198.51.100.2")
-	f.waiting("node a is still there")
-	f.must(server.Delete(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a"}}))
-	f.waiting("node b is still there")
+	f.Waiting("node a is still there")
+	f.Must(server.Delete(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a"}}))
+	f.Waiting("node b is still there")
 	f.patch(&v1alpha1.Migration{ObjectMeta: metav1.ObjectMeta{Name: "m"}}, `{"spec":{"paused":true}}`)
-	f.must(server.Delete(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "b"}}))
-	f.fails(<-ended, "paused")
+	f.Must(server.Delete(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "b"}}))
+	f.Fails(<-ended, "paused")
 	f.patch(&v1alpha1.Migration{ObjectMeta: metav1.ObjectMeta{Name: "m"}}, `{"spec":{"paused":false}}`)
-	f.must(f.rollback())
+	f.Must(f.rollback())
 	f.on("c d", "web", 3)
 	if got := f.nodes(); got != "c d" {
 		t.Errorf("nodes after rollback: %s", got)
@@ -154,14 +154,14 @@ func TestPartWayBack(t *testing.T) {
 // TestDefinitionRefuses: the API server refuses what the definition can tell.
 func TestDefinitionRefuses(t *testing.T) {
 	f := setup(t)
-	f.deployment("web", 1)
-	f.must(f.apply())
+	f.Deployment("web", 1)
+	f.Must(f.apply())
 	m := f.job.Migration.DeepCopy()
-	f.must(server.Get(t.Context(), client.ObjectKeyFromObject(m), m))
+	f.Must(server.Get(t.Context(), client.ObjectKeyFromObject(m), m))
 	m.Spec.Nodes.Old.CIDRs = []string{"203.0.113.0/24"}
-	f.fails(server.Update(t.Context(), m), "nodes cannot be changed")
+	f.Fails(server.Update(t.Context(), m), "nodes cannot be changed")
 	f.with(m)
-	f.fails(f.apply(), "differs from migration m in the cluster")
+	f.Fails(f.apply(), "differs from migration m in the cluster")
 }
 
 func ends(command ...string) func(*v1alpha1.Migration) {
@@ -179,15 +179,15 @@ func TestActionFails(t *testing.T) {
 		t,
 		ends("sh", "-c", `cat >/dev/null; test -e `+once+` || { touch `+once+`; echo "no quota for $REPLUMB_NODE" >&2; exit 1; }`),
 	)
-	f.deployment("web", 2)
-	f.fails(f.apply(), "step terminate/a", "no quota for a")
+	f.Deployment("web", 2)
+	f.Fails(f.apply(), "step terminate/a", "no quota for a")
 	if got := f.nodes(); got != "a:NoSchedule b:NoSchedule c d" {
 		t.Errorf("nodes: %s", got)
 	}
 	if st := f.again(); !remembered(st.Nodes, "a").Ended || remembered(st.Nodes, "b").Ended {
 		t.Errorf("who may have ended: %+v", st.Nodes)
 	}
-	f.must(f.apply())
+	f.Must(f.apply())
 	if got := f.nodes(); got != "c d" {
 		t.Errorf("nodes: %s", got)
 	}
@@ -196,8 +196,8 @@ func TestActionFails(t *testing.T) {
 // TestActionHangs: it is ended, and nothing is left half removed.
 func TestActionHangs(t *testing.T) {
 	f := setup(t, ends("sleep", "60"))
-	f.deployment("web", 2)
-	f.fails(f.apply(), "step terminate/a", "no answer within 1s")
+	f.Deployment("web", 2)
+	f.Fails(f.apply(), "step terminate/a", "no answer within 1s")
 	if got := f.nodes(); got != "a:NoSchedule b:NoSchedule c d" {
 		t.Errorf("nodes: %s", got)
 	}
@@ -208,17 +208,17 @@ func TestActionHangs(t *testing.T) {
 // goes on.
 func TestNodeLost(t *testing.T) {
 	f := setup(t)
-	f.deployment("web", 2)
-	f.deployment("guard", 2)
-	budget := f.budget("guard", 1)
+	f.Deployment("web", 2)
+	f.Deployment("guard", 2)
+	budget := f.Budget("guard", 1)
 	f.idle = true
 	ended := f.applying()
-	f.waiting("0 of 2 new nodes take pods")
+	f.Waiting("0 of 2 new nodes take pods")
 	f.patch(budget, `{"spec":{"minAvailable":2}}`)
 	f.node("c", "198.51.100.1")
 	f.node("d", "198.51.100.2")
-	f.waiting("cannot be evicted now")
-	f.must(
+	f.Waiting("cannot be evicted now")
+	f.Must(
 		server.DeleteAllOf(
 			t.Context(),
 			&corev1.Pod{},
@@ -227,11 +227,11 @@ func TestNodeLost(t *testing.T) {
 			client.GracePeriodSeconds(0),
 		),
 	)
-	f.must(server.Delete(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a"}}))
+	f.Must(server.Delete(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a"}}))
 	f.patch(budget, `{"spec":{"minAvailable":1}}`)
-	f.waiting("node b is still there")
-	f.must(server.Delete(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "b"}}))
-	f.must(<-ended)
+	f.Waiting("node b is still there")
+	f.Must(server.Delete(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "b"}}))
+	f.Must(<-ended)
 	f.on("c d", "web", 2)
 	f.on("c d", "guard", 2)
 }

@@ -28,10 +28,10 @@ func eachItem(list client.ObjectList, do func(client.Object) error) error {
 // populate makes one workload of each kind.
 func (f *fixture) populate() {
 	f.Helper()
-	f.deployment("web", 3)
-	f.statefulSet("db", 2)
-	f.daemonSet("log")
-	f.budget("web", 2)
+	f.Deployment("web", 3)
+	f.StatefulSet("db", 2)
+	f.DaemonSet("log", 2)
+	f.Budget("web", 2)
 }
 
 func (f *fixture) allIn(cidr string) {
@@ -44,17 +44,17 @@ func (f *fixture) allIn(cidr string) {
 func TestThereAndFinished(t *testing.T) {
 	f := setup(t)
 	f.populate()
-	f.must(f.apply())
+	f.Must(f.apply())
 	f.allIn(newRange)
 	st := f.again()
 	if st.Phase != v1alpha1.PhaseMoved || st.Counts.Moved != 7 || st.Counts.Total != 7 || st.LastError != "" {
 		t.Errorf("status after apply: %+v", st)
 	}
-	f.must(f.apply()) // a second time changes nothing
+	f.Must(f.apply()) // a second time changes nothing
 	if n := len(f.ready("web")); n != 3 {
 		t.Errorf("web has %d pods", n)
 	}
-	f.must(f.finish())
+	f.Must(f.finish())
 	f.allIn(newRange)
 	f.onlyPool(newRange)
 	if st := f.again(); st.Phase != v1alpha1.PhaseFinished || !st.PointOfNoReturnPassed {
@@ -64,42 +64,42 @@ func TestThereAndFinished(t *testing.T) {
 	if !apierrors.IsNotFound(err) {
 		t.Errorf("the namespace is left: %v", err)
 	}
-	f.must(f.finish()) // a second time changes nothing
-	f.fails(f.apply(), "is finished")
-	f.fails(f.rollback(), "point of no return")
+	f.Must(f.finish()) // a second time changes nothing
+	f.Fails(f.apply(), "is finished")
+	f.Fails(f.rollback(), "point of no return")
 }
 
 func TestForthAndBackAndForth(t *testing.T) {
 	f := setup(t)
 	f.populate()
-	f.must(f.apply())
-	f.must(f.rollback())
+	f.Must(f.apply())
+	f.Must(f.rollback())
 	f.allIn(oldRange)
 	f.onlyPool(oldRange)
 	if st := f.again(); st.Phase != v1alpha1.PhaseRolledBack {
 		t.Errorf("status: %+v", st)
 	}
-	f.fails(f.finish(), "rolled back")
-	f.must(f.apply())
+	f.Fails(f.finish(), "rolled back")
+	f.Must(f.apply())
 	f.allIn(newRange)
-	f.must(f.finish())
+	f.Must(f.finish())
 	f.onlyPool(newRange)
 }
 
 // TestPrepareScalesAndPutsBack: the Deployment behind the cluster's DNS has a single pod.
 func TestPrepareScalesAndPutsBack(t *testing.T) {
 	f := setup(t, func(m *v1alpha1.Migration) { m.Spec.PodCIDR.Prepare.Deployments = []string{"shop/web"} })
-	d := f.deployment("web", 2)
-	f.must(f.apply())
+	d := f.Deployment("web", 2)
+	f.Must(f.apply())
 	f.in(newRange, "web", 3)
-	f.must(server.Get(t.Context(), client.ObjectKeyFromObject(d), d))
+	f.Must(server.Get(t.Context(), client.ObjectKeyFromObject(d), d))
 	if d.Annotations[v1alpha1.AnnotationReplicas] != "2" {
 		t.Errorf("not remembered: %v", d.Annotations)
 	}
-	f.must(f.finish())
-	f.until("the scale to be put back", func() bool { return len(f.ready("web")) == 2 })
+	f.Must(f.finish())
+	f.Until("the scale to be put back", func() bool { return len(f.ready("web")) == 2 })
 	d = &appsv1.Deployment{ObjectMeta: d.ObjectMeta}
-	f.must(server.Get(t.Context(), client.ObjectKeyFromObject(d), d))
+	f.Must(server.Get(t.Context(), client.ObjectKeyFromObject(d), d))
 	if len(d.Annotations) > 1 { // deployment.kubernetes.io/revision is its controller's
 		t.Errorf("left: %v", d.Annotations)
 	}

@@ -42,8 +42,8 @@ func setupWatched(t *testing.T, change ...func(*v1alpha1.Migration)) *watchedFix
 	f := &watchedFixture{fixture: setup(t, append([]func(*v1alpha1.Migration){watched}, change...)...)}
 	player := &nodesim.Agents{
 		Client: server,
-		Lose:   func(*corev1.Pod) int { f.mu.Lock(); defer f.mu.Unlock(); return f.losing },
-		Mute:   func(p *corev1.Pod) bool { f.mu.Lock(); defer f.mu.Unlock(); return p.Spec.NodeName == f.mute },
+		Lose:   func(*corev1.Pod) int { f.Mu.Lock(); defer f.Mu.Unlock(); return f.losing },
+		Mute:   func(p *corev1.Pod) bool { f.Mu.Lock(); defer f.Mu.Unlock(); return p.Spec.NodeName == f.mute },
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	var playing sync.WaitGroup
@@ -68,8 +68,8 @@ func setupWatched(t *testing.T, change ...func(*v1alpha1.Migration)) *watchedFix
 }
 
 func (f *watchedFixture) lose(n int) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
+	f.Mu.Lock()
+	defer f.Mu.Unlock()
 	f.losing = n
 }
 
@@ -77,7 +77,7 @@ func (f *watchedFixture) lose(n int) {
 func (f *watchedFixture) status() v1alpha1.MigrationStatus {
 	f.Helper()
 	m, err := migration.Get(f.Context(), server, "m")
-	f.must(err)
+	f.Must(err)
 	if m == nil {
 		return v1alpha1.MigrationStatus{}
 	}
@@ -86,11 +86,11 @@ func (f *watchedFixture) status() v1alpha1.MigrationStatus {
 
 // order is where steps stand among those that began.
 func (f *watchedFixture) order(steps ...string) []int {
-	f.mu.Lock()
-	defer f.mu.Unlock()
+	f.Mu.Lock()
+	defer f.Mu.Unlock()
 	var all []int
 	for _, s := range steps {
-		all = append(all, slices.IndexFunc(f.events, func(e engine.Event) bool { return e.Kind == engine.StepStarted && e.Step == s }))
+		all = append(all, slices.IndexFunc(f.Events, func(e engine.Event) bool { return e.Kind == engine.StepStarted && e.Step == s }))
 	}
 	return all
 }
@@ -115,12 +115,12 @@ func (f *watchedFixture) gone() {
 func TestWatched(t *testing.T) {
 	f := setupWatched(t)
 	f.populate()
-	f.must(f.apply())
+	f.Must(f.apply())
 	f.allIn(newRange)
 	order := f.order("agents/service", "agents/steady", "add/"+newPool, "own/agents", "agents/steady/the pods that agents call",
 		"restart/Deployment/shop/web")
 	if !slices.IsSorted(order) || slices.Contains(order, -1) {
-		t.Errorf("steps began in the order %v of: %v", order, f.events)
+		t.Errorf("steps began in the order %v of: %v", order, f.Events)
 	}
 	st := f.again()
 	if p := st.Proof; p == nil || p.Nodes != 2 || p.Sent == 0 || p.Failed != 0 || len(p.Silent) > 0 {
@@ -130,18 +130,18 @@ func TestWatched(t *testing.T) {
 		t.Errorf("replumb's own pods are counted: %+v", st.Counts)
 	}
 	ds := &appsv1.DaemonSet{}
-	f.must(server.Get(t.Context(), client.ObjectKey{Namespace: v1alpha1.SystemNamespace, Name: agents.PodSet}, ds))
+	f.Must(server.Get(t.Context(), client.ObjectKey{Namespace: v1alpha1.SystemNamespace, Name: agents.PodSet}, ds))
 	if u := ds.Spec.UpdateStrategy.RollingUpdate; u.MaxSurge == nil || u.MaxSurge.String() == "0" {
 		t.Errorf("pods that agents call end before others begin: %+v", u)
 	}
-	f.mu.Lock()
-	f.events = nil
-	f.mu.Unlock()
-	f.must(f.apply())
+	f.Mu.Lock()
+	f.Events = nil
+	f.Mu.Unlock()
+	f.Must(f.apply())
 	if began := f.order("agents/reporting"); began[0] >= 0 {
 		t.Error("agents are waited for, and there is nothing to do")
 	}
-	f.must(f.finish())
+	f.Must(f.finish())
 	f.onlyPool(newRange)
 	f.gone()
 }
@@ -153,9 +153,9 @@ func TestLossEndsTheMove(t *testing.T) {
 	f.populate()
 	f.set(&f.obstacle, "slow")
 	ended := f.applying()
-	f.waiting("ImagePullBackOff slow")
+	f.Waiting("ImagePullBackOff slow")
 	f.lose(3)
-	f.until("the budget to be used up", func() bool {
+	f.Until("the budget to be used up", func() bool {
 		st := f.status()
 		return st.Proof != nil && st.Proof.Failed > 5
 	})
@@ -168,20 +168,20 @@ func TestLossEndsTheMove(t *testing.T) {
 		t.Error("it went on to its end")
 	}
 	f.lose(0)
-	f.must(f.apply())
+	f.Must(f.apply())
 	f.allIn(newRange)
 	back := make(chan error, 1)
 	f.set(&f.obstacle, "slow again")
 	go func() { back <- f.rollback() }()
-	f.waiting("ImagePullBackOff slow again")
+	f.Waiting("ImagePullBackOff slow again")
 	f.lose(3)
-	f.until("losses to be told of", func() bool {
+	f.Until("losses to be told of", func() bool {
 		st := f.status()
 		return st.Proof != nil && st.Proof.Failed > 5
 	})
 	f.lose(0)
 	f.set(&f.obstacle, "")
-	f.must(<-back)
+	f.Must(<-back)
 	f.allIn(oldRange)
 	f.onlyPool(oldRange)
 	f.gone()
@@ -190,10 +190,10 @@ func TestLossEndsTheMove(t *testing.T) {
 // TestSilenceEndsTheMove: the node is named.
 func TestSilenceEndsTheMove(t *testing.T) {
 	f := setupWatched(t, func(m *v1alpha1.Migration) { m.Spec.Proof.Wait = &metav1.Duration{Duration: 5 * time.Second} })
-	f.deployment("web", 2)
+	f.Deployment("web", 2)
 	f.set(&f.obstacle, "slow")
 	ended := f.applying()
-	f.waiting("ImagePullBackOff slow")
+	f.Waiting("ImagePullBackOff slow")
 	f.set(&f.mute, "b")
 	var silent *agents.SilentError
 	if err := <-ended; !errors.As(err, &silent) || silent.For == 0 || !strings.Contains(silent.Error(), "node b: pod ") {
@@ -201,17 +201,17 @@ func TestSilenceEndsTheMove(t *testing.T) {
 	}
 	f.set(&f.mute, "")
 	f.set(&f.obstacle, "")
-	f.must(f.apply())
+	f.Must(f.apply())
 	f.in(newRange, "web", 2)
 }
 
 // TestBackWithoutAgents: the way back goes on when agents do not report.
 func TestBackWithoutAgents(t *testing.T) {
 	f := setupWatched(t, func(m *v1alpha1.Migration) { m.Spec.Proof.Wait = &metav1.Duration{Duration: 5 * time.Second} })
-	f.deployment("web", 2)
-	f.must(f.apply())
+	f.Deployment("web", 2)
+	f.Must(f.apply())
 	f.set(&f.mute, "b")
-	f.must(f.rollback())
+	f.Must(f.rollback())
 	f.in(oldRange, "web", 2)
 	f.gone()
 }
@@ -232,14 +232,14 @@ func TestAgentsWithoutImage(t *testing.T) {
 // TestGoneOnWithout: what an earlier run has left of agents goes with the migration, though it has gone on without them.
 func TestGoneOnWithout(t *testing.T) {
 	f := setupWatched(t)
-	f.deployment("web", 2)
+	f.Deployment("web", 2)
 	f.job.Until = "agents"
-	f.must(f.apply())
+	f.Must(f.apply())
 	f.job.Until = ""
 	f.job.Migration.Spec.Proof.Agents = v1alpha1.AgentsDisabled
-	f.must(f.apply())
+	f.Must(f.apply())
 	f.in(newRange, "web", 2)
-	f.must(f.finish())
+	f.Must(f.finish())
 	f.onlyPool(newRange)
 	f.gone()
 }

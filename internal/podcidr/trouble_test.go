@@ -26,7 +26,7 @@ func hasty(m *v1alpha1.Migration) {
 
 func (f *fixture) merge(o client.Object, patch string) {
 	f.Helper()
-	f.must(server.Patch(f.Context(), o, client.RawPatch(types.MergePatchType, []byte(patch))))
+	f.Must(server.Patch(f.Context(), o, client.RawPatch(types.MergePatchType, []byte(patch))))
 }
 
 // blockedBy expects findings of one check to have kept a run from starting.
@@ -46,9 +46,9 @@ func (f *fixture) blockedBy(err error, code, says string) {
 
 func TestImageCannotBePulled(t *testing.T) {
 	f := setup(t, hasty)
-	f.deployment("web", 3)
+	f.Deployment("web", 3)
 	f.set(&f.obstacle, "no such image: registry.example/i")
-	f.fails(f.apply(), "Deployment shop/web", "ImagePullBackOff no such image")
+	f.Fails(f.apply(), "Deployment shop/web", "ImagePullBackOff no such image")
 	if st := f.again(); !strings.Contains(st.LastError, "no such image") {
 		t.Errorf("status: %+v", st)
 	}
@@ -56,106 +56,106 @@ func TestImageCannotBePulled(t *testing.T) {
 		t.Errorf("%d pods are left", n)
 	}
 	f.set(&f.obstacle, "")
-	f.must(f.apply())
+	f.Must(f.apply())
 	f.in(newRange, "web", 3)
 }
 
 func TestBudgetThatNeverAllows(t *testing.T) {
 	f := setup(t)
-	f.deployment("web", 3)
-	b := f.budget("web", 3)
+	f.Deployment("web", 3)
+	b := f.Budget("web", 3)
 	f.blockedBy(f.apply(), "RP2401", "poddisruptionbudget shop/web never lets a pod go: minAvailable is 3 of 3 pods")
 	f.merge(b, `{"spec":{"minAvailable":2}}`)
-	f.until("the budget to allow one", func() bool {
-		f.must(server.Get(t.Context(), client.ObjectKeyFromObject(b), b))
+	f.Until("the budget to allow one", func() bool {
+		f.Must(server.Get(t.Context(), client.ObjectKeyFromObject(b), b))
 		return b.Status.DisruptionsAllowed == 1
 	})
-	f.must(f.apply())
+	f.Must(f.apply())
 	f.in(newRange, "web", 3)
 }
 
 // TestBudgetBlocksMeanwhile: one pod is not ready, so that the budget allows nothing.
 func TestBudgetBlocksMeanwhile(t *testing.T) {
 	f := setup(t, hasty)
-	f.deployment("web", 3)
-	b := f.budget("web", 3-1)
+	f.Deployment("web", 3)
+	b := f.Budget("web", 3-1)
 	all := &corev1.PodList{}
-	f.must(server.List(t.Context(), all, client.InNamespace("shop")))
+	f.Must(server.List(t.Context(), all, client.InNamespace("shop")))
 	pod := &all.Items[0]
 	pod.Status.Conditions[0].Status = corev1.ConditionFalse
-	f.must(server.Status().Update(t.Context(), pod))
-	f.until("the budget to allow none", func() bool {
-		f.must(server.Get(t.Context(), client.ObjectKeyFromObject(b), b))
+	f.Must(server.Status().Update(t.Context(), pod))
+	f.Until("the budget to allow none", func() bool {
+		f.Must(server.Get(t.Context(), client.ObjectKeyFromObject(b), b))
 		return b.Status.DisruptionsAllowed == 0
 	})
-	f.fails(f.apply(), "pdb shop/web allows no disruption now; Deployment shop/web waits for it")
+	f.Fails(f.apply(), "pdb shop/web allows no disruption now; Deployment shop/web waits for it")
 	f.merge(b, `{"spec":{"minAvailable":1}}`)
-	f.must(f.apply())
+	f.Must(f.apply())
 	f.in(newRange, "web", 3)
 }
 
 func TestPauseAndResume(t *testing.T) {
 	f := setup(t)
-	f.deployment("web", 2)
+	f.Deployment("web", 2)
 	f.set(&f.obstacle, "slow")
 	ended := f.applying()
-	f.waiting("ImagePullBackOff slow")
-	f.must(f.job.Pause(t.Context()))
+	f.Waiting("ImagePullBackOff slow")
+	f.Must(f.job.Pause(t.Context()))
 	f.set(&f.obstacle, "")
 	if err := <-ended; !errors.Is(err, engine.ErrPaused) {
 		t.Fatalf("got %v", err)
 	}
 	f.in(newRange, "web", 2) // what had begun was finished
-	f.fails(f.apply(), "paused")
+	f.Fails(f.apply(), "paused")
 	paused, err := migration.Get(t.Context(), server, "m")
-	f.must(err)
+	f.Must(err)
 	f.with(paused) // as the command has it, which takes the Migration from the cluster
-	f.must(f.job.Resume(t.Context()))
-	f.must(f.apply())
-	f.must(f.finish())
+	f.Must(f.job.Resume(t.Context()))
+	f.Must(f.apply())
+	f.Must(f.finish())
 	f.onlyPool(newRange)
 }
 
 func TestCanaryFindsTheTargetUnreachable(t *testing.T) {
 	f := setup(t)
-	f.deployment("web", 2)
+	f.Deployment("web", 2)
 	f.set(&f.failing, "yes")
-	f.fails(f.apply(), "step canary", "a pod tried out on node")
+	f.Fails(f.apply(), "step canary", "a pod tried out on node")
 	f.in(oldRange, "web", 2)
 	p, err := readPool(t.Context(), server, "default")
-	f.must(err)
+	f.Must(err)
 	if p.Spec.Disabled {
 		t.Error("the old pool is disabled though the target was not proven")
 	}
 	f.set(&f.failing, "")
-	f.must(f.apply())
+	f.Must(f.apply())
 	f.in(newRange, "web", 2)
 }
 
 func TestDatastoreNotReady(t *testing.T) {
 	f := setup(t)
-	f.deployment("web", 2)
+	f.Deployment("web", 2)
 	info := calico.Empty("ClusterInformation", "default")
 	info.Object["spec"] = map[string]any{"datastoreReady": false}
-	f.must(server.Create(t.Context(), info))
+	f.Must(server.Create(t.Context(), info))
 	f.blockedBy(f.apply(), "RP2002", "datastore is locked")
 	f.merge(info, `{"spec":{"datastoreReady":true}}`)
-	f.must(f.apply())
+	f.Must(f.apply())
 	f.merge(info, `{"spec":{"datastoreReady":false}}`)
 	f.runner.Deadline = 2 * time.Second
-	f.fails(f.finish(), "the datastore of Calico is locked")
+	f.Fails(f.finish(), "the datastore of Calico is locked")
 	f.merge(info, `{"spec":{"datastoreReady":true}}`)
 	f.runner.Deadline = patience
-	f.must(f.finish())
+	f.Must(f.finish())
 	f.onlyPool(newRange)
 }
 
 // TestSomebodyEditsThePools in every way that matters, between and during runs.
 func TestSomebodyEditsThePools(t *testing.T) {
 	f := setup(t)
-	f.deployment("web", 2)
+	f.Deployment("web", 2)
 	f.job.Until = "add"
-	f.must(f.apply())
+	f.Must(f.apply())
 	f.job.Until = ""
 	target, old := calico.Empty("IPPool", newPool), calico.Empty("IPPool", "default")
 	f.merge(target, `{"spec":{"disabled":true}}`)
@@ -163,44 +163,44 @@ func TestSomebodyEditsThePools(t *testing.T) {
 	f.merge(target, `{"spec":{"disabled":false}}`)
 	f.set(&f.obstacle, "slow")
 	ended := f.applying()
-	f.waiting("ImagePullBackOff slow")
+	f.Waiting("ImagePullBackOff slow")
 	f.merge(old, `{"spec":{"disabled":false}}`) // the new pods get old addresses again
 	f.set(&f.obstacle, "")
-	f.fails(<-ended, "ippool default is enabled: somebody changed it meanwhile")
-	f.must(f.apply()) // which disables it again
+	f.Fails(<-ended, "ippool default is enabled: somebody changed it meanwhile")
+	f.Must(f.apply()) // which disables it again
 	f.in(newRange, "web", 2)
 	f.merge(old, `{"spec":{"disabled":false}}`)
-	f.fails(f.finish(), "the old pools still give addresses to new pods")
-	f.must(f.apply())
-	f.must(f.finish())
+	f.Fails(f.finish(), "the old pools still give addresses to new pods")
+	f.Must(f.apply())
+	f.Must(f.finish())
 	f.onlyPool(newRange)
 }
 
 func TestPoolOfThatNameIsAnother(t *testing.T) {
 	f := setup(t, func(m *v1alpha1.Migration) { m.Spec.PodCIDR.From = []string{oldRange} })
-	f.deployment("web", 2)
+	f.Deployment("web", 2)
 	f.pool(newPool, "10.9.0.0/24")
-	f.fails(f.apply(), "ippool "+newPool+" is of 10.9.0.0/24, not of "+newRange)
+	f.Fails(f.apply(), "ippool "+newPool+" is of 10.9.0.0/24, not of "+newRange)
 	f.in(oldRange, "web", 2)
 }
 
 func TestNodesComeAndGoMeanwhile(t *testing.T) {
 	f := setup(t)
-	f.deployment("web", 3)
-	f.daemonSet("log")
+	f.Deployment("web", 3)
+	f.DaemonSet("log", 2)
 	f.set(&f.obstacle, "slow")
 	ended := f.applying()
-	f.waiting("ImagePullBackOff slow")
-	f.must(f.fleet.Node(t.Context(), "c", netip.MustParseAddr("192.0.2.3")))
-	f.must(server.Delete(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "b"}}))
+	f.Waiting("ImagePullBackOff slow")
+	f.Must(f.fleet.Node(t.Context(), "c", netip.MustParseAddr("192.0.2.3")))
+	f.Must(server.Delete(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "b"}}))
 	f.set(&f.obstacle, "")
 	if err := <-ended; err != nil {
-		f.must(f.apply())
+		f.Must(f.apply())
 	}
 	f.in(newRange, "web", 3)
-	f.must(f.finish())
+	f.Must(f.finish())
 	state, err := calico.Load(t.Context(), server)
-	f.must(err)
+	f.Must(err)
 	for i := range state.Blocks {
 		if !netip.MustParsePrefix(newRange).Contains(state.Blocks[i].CIDR.Addr()) {
 			t.Errorf("block %s is left", state.Blocks[i].CIDR)
@@ -210,23 +210,23 @@ func TestNodesComeAndGoMeanwhile(t *testing.T) {
 
 func TestBarePods(t *testing.T) {
 	f := setup(t)
-	f.deployment("web", 2)
+	f.Deployment("web", 2)
 	f.barePod("alone")
-	f.must(f.apply())
+	f.Must(f.apply())
 	f.in(newRange, "web", 2)
 	f.in(oldRange, "alone", 1) // it is told of, and stays
-	f.fails(f.finish(), "1 pod with old addresses, the first is shop/alone")
-	f.must(server.Delete(t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "alone"}}))
-	f.until("the pod to end", func() bool { return len(f.ready("alone")) == 0 })
-	f.must(f.apply())
-	f.must(f.finish())
+	f.Fails(f.finish(), "1 pod with old addresses, the first is shop/alone")
+	f.Must(server.Delete(t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "alone"}}))
+	f.Until("the pod to end", func() bool { return len(f.ready("alone")) == 0 })
+	f.Must(f.apply())
+	f.Must(f.finish())
 	f.onlyPool(newRange)
 }
 
 func TestBarePodsAreEvicted(t *testing.T) {
 	f := setup(t, func(m *v1alpha1.Migration) { m.Spec.PodCIDR.Roll.BarePods = v1alpha1.BarePodsEvict })
 	f.barePod("alone")
-	f.must(f.apply())
+	f.Must(f.apply())
 	if n := len(f.ready("alone")); n != 0 {
 		t.Errorf("the pod is still there")
 	}
