@@ -2,10 +2,11 @@
 package golden
 
 import (
+	"errors"
 	"flag"
+	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 
@@ -39,23 +40,36 @@ func compare(t *testing.T, name string, read func(*testing.T, map[string][]byte)
 	for _, f := range archive.Files {
 		files[f.Name] = f.Data
 	}
-	sections := read(t, files)
-	if !slices.ContainsFunc(archive.Files, func(f txtar.File) bool { return sections[f.Name] != nil }) {
-		t.Fatal("the archive has nothing to compare with")
+	differences, err := settle(archive, read(t, files))
+	switch {
+	case err != nil:
+		t.Fatal(err)
+	case *update:
+		err = os.WriteFile(name, txtar.Format(archive), 0o600)
+	case len(differences) > 0:
+		err = fmt.Errorf("%s\nrun with -update to accept", strings.Join(differences, "\n"))
 	}
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// settle writes sections into an archive, and tells where it had something else. It fails if there is nothing to compare.
+func settle(archive *txtar.Archive, sections Sections) (differences []string, err error) {
+	compared := 0
 	for i, f := range archive.Files {
 		if sections[f.Name] == nil {
 			continue
 		}
+		compared++
 		got := sections[f.Name]()
-		if got != string(f.Data) && !*update {
-			t.Errorf("%s differs; run with -update to accept\ngot:\n%s\nwant:\n%s", f.Name, got, f.Data)
+		if got != string(f.Data) {
+			differences = append(differences, fmt.Sprintf("%s differs\ngot:\n%s\nwant:\n%s", f.Name, got, f.Data))
 		}
 		archive.Files[i].Data = []byte(got)
 	}
-	if *update {
-		if err := os.WriteFile(name, txtar.Format(archive), 0o600); err != nil {
-			t.Fatal(err)
-		}
+	if compared == 0 {
+		return nil, errors.New("the archive has nothing to compare with")
 	}
+	return differences, nil
 }
