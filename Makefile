@@ -63,7 +63,7 @@ test-edge: lab ## Tests of what a lab can have around its cluster: load balancer
 PROOFTESTS   = ^(TestProofHolds|TestProofRollback|TestProofTrouble|TestProofNodes)$$
 
 .PHONY: test-proof
-test-proof: lab ## Tests of agents at length: what holds up a barrier, who uses old addresses, rollback on loss; they do not come up, stand still, are killed, lose their rights; nodes join, and are not ready (root; about 25 min)
+test-proof: lab ## Tests of agents at length: what holds up a barrier, who uses old addresses, rollback on loss; they do not come up, stand still, are killed, lose their rights; nodes join, and are not ready (root; about 20 min)
 	go test -v -count=1 -timeout 60m -run '$(PROOFTESTS)' ./test/e2e/...
 
 # Tests of moves of pods at length. test-lab has the first of them, TestPodCIDR, in short.

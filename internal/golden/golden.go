@@ -13,7 +13,7 @@ import (
 	"github.com/rogpeppe/go-internal/txtar"
 )
 
-var update = flag.Bool("update", false, "write golden files")
+var update = flag.Bool("update", false, "write golden files") //nolint:gochecknoglobals // as flags of go test are
 
 // Sections are what is computed, by the names of the files of an archive that they are compared with.
 type Sections map[string]func() string
