@@ -25,13 +25,6 @@ type Tools struct {
 	Now   func() time.Time
 }
 
-func (t Tools) now() time.Time {
-	if t.Now != nil {
-		return t.Now()
-	}
-	return time.Now()
-}
-
 // client is nil, and not a nil pointer in an interface, when there is no cluster.
 func (t Tools) client() client.Client {
 	if t.Cluster == nil {

@@ -107,6 +107,14 @@ func (t *Table) uses(moved, pods map[netip.Addr]string, limits *timeouts, now ti
 	}); err != nil {
 		return nil, err
 	}
+	found = t.judge(found, pods, limits, now)
+	t.own.prune(now)
+	return found, nil
+}
+
+// judge leaves out flows of this process, and those that may be: which have only just been seen for the first time. Of these it counts such
+// as are gone with the next look.
+func (t *Table) judge(found []flow, pods map[netip.Addr]string, limits *timeouts, now time.Time) []flow {
 	before := t.latest
 	t.latest = map[endpoints]sighting{}
 	found = slices.DeleteFunc(found, func(f flow) bool {
@@ -126,8 +134,7 @@ func (t *Table) uses(moved, pods map[netip.Addr]string, limits *timeouts, now ti
 			t.add(gone.flow, pod, gone.seen)
 		}
 	}
-	t.own.prune(now)
-	return found, nil
+	return found
 }
 
 // add counts a flow, whose latest packet was at seen, to its client. pod is who has the client's address now.

@@ -6,24 +6,10 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
 )
-
-func eachItem(list client.ObjectList, do func(client.Object) error) error {
-	items, err := meta.ExtractList(list)
-	if err != nil {
-		return err
-	}
-	for _, item := range items {
-		if err := do(item.(client.Object)); err != nil {
-			return err
-		}
-	}
-	return nil
-}
 
 // populate makes one workload of each kind.
 func (f *fixture) populate() {
