@@ -5,8 +5,9 @@ LAB         := $(BIN)/replumb-lab
 IMAGE       ?= ghcr.io/replumb/replumb:$(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 TOOL        := go tool -modfile=$(CURDIR)/hack/tools/go.mod
 LDFLAGS     := -s -w -X github.com/replumb/replumb/internal/cli.version=$(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
-# Packages whose tests need no cluster of ours, or only an API server.
-UNIT         = $(shell go list ./... | grep -v /test/)
+LINT        := $(BIN)/golangci-lint
+# The product, the lab and the tests of both are modules of their own, so that the product depends on nothing of the others.
+MODULES     := . lab test
 # What tests against an API server need: etcd, the API server and its controllers, and Calico's definitions.
 ASSETS       = KUBEBUILDER_ASSETS=$$($(LAB) build | sed -n 's/^kubernetes\t//p') REPLUMB_CALICO_CRDS=$$($(LAB) build | sed -n 's/^calico\t//p')/crd
 export GOWORK := off
@@ -23,12 +24,13 @@ demo: deps build lab ## Watch a real cluster's Service range move under traffic,
 build: ## Build bin/replumb, bin/kubectl-replumb and bin/replumb-lab
 	@mkdir -p $(BIN)
 	CGO_ENABLED=0 go build -trimpath -ldflags "$(LDFLAGS)" -o $(BIN)/ ./cmd/...
+	CGO_ENABLED=0 go -C lab build -trimpath -ldflags "-s -w" -o $(BIN)/ ./cmd/replumb-lab
 	@ln -sf replumb $(BIN)/kubectl-replumb
 
 .PHONY: image
 image: build ## Write build/replumb-image.tar, for canaries: load it into a registry (crane push) or into nodes (ctr -n k8s.io images import)
 	@mkdir -p build
-	@go run ./hack/image -binary $(BIN)/replumb -ref $(IMAGE) -o build/replumb-image.tar
+	@go -C lab run ./cmd/image -binary $(BIN)/replumb -ref $(IMAGE) -o $(CURDIR)/build/replumb-image.tar
 
 .PHONY: lab
 lab: deps build ## Build the lab's components: Kubernetes, containerd, CoreDNS, CNI, Calico, an image registry, cert-manager (about 25 min the first time, then cached)
@@ -42,44 +44,45 @@ test: test-unit test-kill test-lab ## All tests: units, a real API server, kills
 
 .PHONY: test-unit
 test-unit: lab ## Tests without a cluster, and against a real etcd and API server
-	$(ASSETS) CGO_ENABLED=1 go test -race -p 3 -timeout 40m $(UNIT) # packages that wait for API servers leave room for another
+	$(ASSETS) CGO_ENABLED=1 go test -race -p 3 -timeout 40m ./... # packages that wait for API servers leave room for another
+	go -C lab test -timeout 10m ./...
 
 .PHONY: test-kill
 test-kill: lab ## The process killed with SIGKILL at every event of a full run, on API servers without nodes (about 40 min; make test takes one case of 24)
-	$(ASSETS) go test -count=1 -parallel 3 -timeout 80m ./test/kill
+	$(ASSETS) go -C test test -count=1 -parallel 3 -timeout 80m ./kill
 
 .PHONY: test-lab
 test-lab: lab ## Tests with real packets between real nodes (root)
-	go test -v -short -count=1 -timeout 60m -skip '$(LABTESTS)|$(PROOFTESTS)|$(PODTESTS)|^TestMatrix' ./test/e2e/...
+	go -C test test -v -short -count=1 -timeout 60m -skip '$(LABTESTS)|$(PROOFTESTS)|$(PODTESTS)|^TestMatrix' ./e2e/...
 
 # Tests of what only the lab has, which the tests of migrations that use it go through as well.
 LABTESTS     = ^(TestEdge|TestNeighbours|TestRegistryAndCertificates)$$
 
 .PHONY: test-edge
 test-edge: lab ## Tests of what a lab can have around its cluster: load balancers, neighbours, a registry, certificates (root; about 7 min)
-	go test -v -count=1 -timeout 30m -run '$(LABTESTS)' ./test/e2e/...
+	go -C test test -v -count=1 -timeout 30m -run '$(LABTESTS)' ./e2e/...
 
 # Tests of agents at length. test-lab has the first of them, TestProof.
 PROOFTESTS   = ^(TestProofHolds|TestProofRollback|TestProofTrouble|TestProofNodes)$$
 
 .PHONY: test-proof
 test-proof: lab ## Tests of agents at length: what holds up a barrier, who uses old addresses, rollback on loss; they do not come up, stand still, are killed, lose their rights; nodes join, and are not ready (root; about 20 min)
-	go test -v -count=1 -timeout 60m -run '$(PROOFTESTS)' ./test/e2e/...
+	go -C test test -v -count=1 -timeout 60m -run '$(PROOFTESTS)' ./e2e/...
 
 # Tests of moves of pods at length. test-lab has the first of them, TestPodCIDR, in short.
 PODTESTS     = ^(TestNodesCarryRanges|TestPodsWatched|TestNodesWatched)$$
 
 .PHONY: test-pods
 test-pods: lab ## Tests with real packets at length: pods moved to another range, back, and forth for good (root; about 30 min)
-	go test -v -count=1 -timeout 60m -run '^TestPodCIDR$$|$(PODTESTS)' ./test/e2e/...
+	go -C test test -v -count=1 -timeout 60m -run '^TestPodCIDR$$|$(PODTESTS)' ./e2e/...
 
 .PHONY: test-matrix
 test-matrix: lab ## Long tests with real packets: rollback from every phase under traffic (root; about 20 min)
-	go test -v -count=1 -timeout 60m -run '^TestMatrix' ./test/e2e/...
+	go -C test test -v -count=1 -timeout 60m -run '^TestMatrix' ./e2e/...
 
 .PHONY: test-lab-endurance
 test-lab-endurance: lab ## A lab up and down twenty times in a row, looking for anything left behind (root; about 6 min)
-	go test -v -count=1 -timeout 30m ./test/endurance/...
+	go -C test test -v -count=1 -timeout 30m ./endurance/...
 
 .PHONY: fuzz
 fuzz: ## Fuzz the parsers for half a minute each
@@ -87,51 +90,55 @@ fuzz: ## Fuzz the parsers for half a minute each
 
 .PHONY: bench
 bench: lab ## Measure what docs/benchmarks.md records (root; about 10 min, and 25 more with COLD=1)
-	go build -o $(BIN)/bench ./hack/bench && $(BIN)/bench -bin $(BIN) $(if $(COLD),-cold)
+	go -C test build -o $(BIN)/bench ./bench/lab && $(BIN)/bench -bin $(BIN) $(if $(COLD),-cold)
 
 .PHONY: bench-servicecidr
 bench-servicecidr: lab ## Measure moving 5,000 and 10,000 Services against the bare writes, without nodes (about 1 h; ARGS="-services 600" for less)
-	go build -o $(BIN)/bench-servicecidr ./hack/bench-servicecidr
+	go -C test build -o $(BIN)/bench-servicecidr ./bench/servicecidr
 	$(ASSETS) $(BIN)/bench-servicecidr -replumb $(BIN)/replumb $(ARGS)
 
 .PHONY: bench-podcidr
 bench-podcidr: lab ## Measure the roll of 2,000 pods on 100 nodes that are played (about 5 min; ARGS="-deployments 20 -nodes 10" for less)
-	go build -o $(BIN)/bench-podcidr ./hack/bench-podcidr
+	go -C test build -o $(BIN)/bench-podcidr ./bench/podcidr
 	$(ASSETS) $(BIN)/bench-podcidr $(ARGS)
 
 .PHONY: bench-mirror
 bench-mirror: lab ## Measure copying 31,000 Secrets and 10,000 other objects, beside bare clients, without nodes (about 10 min; ARGS="-secrets 2000 -mixed 1000" for less)
-	go build -o $(BIN)/bench-mirror ./hack/bench-mirror
+	go -C test build -o $(BIN)/bench-mirror ./bench/mirror
 	$(ASSETS) $(BIN)/bench-mirror $(ARGS)
 
 .PHONY: bench-moves
 bench-moves: lab ## Measure what is lost in 30 whole moves in a row, beside the naive way, and how long barriers take (root; about 80 min; ARGS="-moves 4" for less)
-	go build -o $(BIN)/bench-moves ./hack/bench-moves
+	go -C test build -o $(BIN)/bench-moves ./bench/moves
 	$(BIN)/bench-moves $(ARGS)
 
 .PHONY: bench-nodes
 bench-nodes: lab ## Measure emptying 100 nodes of 30 pods each, beside kubectl drain; nodes are played (about 8 min; ARGS="-nodes 20 -deployments 20" for less)
-	go build -o $(BIN)/bench-nodes ./hack/bench-nodes
+	go -C test build -o $(BIN)/bench-nodes ./bench/nodes
 	$(ASSETS) $(BIN)/bench-nodes $(ARGS)
 
 .PHONY: bench-probe
 bench-probe: build ## Measure what the prober loses when nothing is lost, how long it finds freezes to be, and what it takes (about 12 min; ARGS="-idle 1m" for less)
-	go build -o $(BIN)/bench-probe ./hack/bench-probe
+	go -C test build -o $(BIN)/bench-probe ./bench/probe
 	$(BIN)/bench-probe -replumb $(BIN)/replumb $(ARGS)
 
 .PHONY: lint
-lint: ## Static checks, import directions and formatting (the linter itself is built the first time: about 5 min)
-	$(TOOL) golangci-lint run ./...
+lint: $(LINT) ## Static checks, import directions and formatting (the linter itself is built the first time: about 5 min)
+	@for module in $(MODULES); do echo "golangci-lint run ($$module)"; (cd $$module && $(LINT) run ./...) || exit; done
 	cd lab/components/kubernetes && go vet .
 	cd lab/components/coredns && go vet .
 	cd lab/components/calico && go vet .
 	cd lab/components/certmanager && go vet .
 
+$(LINT): hack/tools/go.mod hack/tools/go.sum
+	@mkdir -p $(BIN)
+	go build -modfile=hack/tools/go.mod -o $(LINT) github.com/golangci/golangci-lint/v2/cmd/golangci-lint
+
 ##@ Change
 
 .PHONY: fmt
-fmt: ## Format the code
-	$(TOOL) golangci-lint fmt ./...
+fmt: $(LINT) ## Format the code
+	@for module in $(MODULES); do (cd $$module && $(LINT) fmt ./...) || exit; done
 
 .PHONY: generate
 generate: ## Regenerate deepcopy code, CRDs and docs/findings.md

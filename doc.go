@@ -1,3 +1,3 @@
 // Package replumb is the root of the module. It holds nothing but this comment: start at cmd/replumb and
-// internal/servicecidr/plan.go, where the phases of a Service CIDR migration stand in order.
+// internal/migrations/servicecidr/plan.go, where the phases of a Service CIDR migration stand in order.
 package replumb

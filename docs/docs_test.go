@@ -11,14 +11,14 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	"sigs.k8s.io/yaml"
 
-	"github.com/replumb/replumb/internal/agents"
-	"github.com/replumb/replumb/internal/check"
-	"github.com/replumb/replumb/internal/cluster"
-	"github.com/replumb/replumb/internal/cni"
-	"github.com/replumb/replumb/internal/mirror"
-	"github.com/replumb/replumb/internal/nodes"
-	"github.com/replumb/replumb/internal/podcidr"
-	"github.com/replumb/replumb/internal/servicecidr"
+	"github.com/replumb/replumb/internal/engine/findings"
+	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/migrations/cni"
+	"github.com/replumb/replumb/internal/migrations/mirror"
+	"github.com/replumb/replumb/internal/migrations/nodes"
+	"github.com/replumb/replumb/internal/migrations/podcidr"
+	"github.com/replumb/replumb/internal/migrations/servicecidr"
+	"github.com/replumb/replumb/internal/verify/agentset"
 )
 
 var update = flag.Bool("update", false, "write findings.md")
@@ -26,8 +26,8 @@ var update = flag.Bool("update", false, "write findings.md")
 // TestFindingsPageIsUpToDate generates the page of all kinds of migrations.
 func TestFindingsPageIsUpToDate(t *testing.T) {
 	const page = "findings.md"
-	want := check.Reference("Findings", servicecidr.Checks()) + check.Section("Pods", podcidr.Checks()) +
-		check.Section("Nodes", nodes.Checks()) + check.Section("Mirrors", mirror.Checks()) + check.Section("Networks", cni.Checks())
+	want := findings.Reference("Findings", servicecidr.Checks()) + findings.Section("Pods", podcidr.Checks()) +
+		findings.Section("Nodes", nodes.Checks()) + findings.Section("Mirrors", mirror.Checks()) + findings.Section("Networks", cni.Checks())
 	if *update {
 		if err := os.WriteFile(page, []byte(want), 0o600); err != nil {
 			t.Fatal(err)
@@ -74,8 +74,8 @@ func TestCodesAreUnique(t *testing.T) {
 // TestRolesGrantExactlyTheRights compares the roles in deploy with what each kind of migration needs.
 func TestRolesGrantExactlyTheRights(t *testing.T) {
 	for file, rights := range map[string][]cluster.Right{
-		"../deploy/rbac.yaml":                slices.Concat(servicecidr.Rights(), agents.Rights()),
-		"../deploy/rbac-pod-cidr.yaml":       slices.Concat(podcidr.Rights(), agents.Rights()),
+		"../deploy/rbac.yaml":                slices.Concat(servicecidr.Rights(), agentset.Rights()),
+		"../deploy/rbac-pod-cidr.yaml":       slices.Concat(podcidr.Rights(), agentset.Rights()),
 		"../deploy/rbac-pod-cidr-nodes.yaml": podcidr.NodeRights(),
 		"../deploy/rbac-nodes.yaml":          nodes.Rights(),
 		"../deploy/rbac-mirror.yaml":         mirror.Rights(),

@@ -14,12 +14,12 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/replumb/replumb/api/v1alpha1"
-	"github.com/replumb/replumb/internal/agent"
-	"github.com/replumb/replumb/internal/answer"
-	"github.com/replumb/replumb/internal/cluster"
-	"github.com/replumb/replumb/internal/flows"
-	"github.com/replumb/replumb/internal/footprint"
-	"github.com/replumb/replumb/internal/probe"
+	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/verify/agent"
+	"github.com/replumb/replumb/internal/verify/conntrack"
+	"github.com/replumb/replumb/internal/verify/echo"
+	"github.com/replumb/replumb/internal/verify/memtrim"
+	"github.com/replumb/replumb/internal/verify/probe"
 )
 
 // agentOptions are what an agent is started with.
@@ -109,7 +109,7 @@ func (o *agentOptions) run(ctx context.Context, own *agent.Agent) error {
 	}
 	own.Client, own.Domain = c, cmp.Or(o.domain, agent.DomainOf(agent.ResolvConf))
 	if own.Origin == v1alpha1.FromHost {
-		own.Flows = flows.New()
+		own.Flows = conntrack.New()
 	}
 	all, ctx := errgroup.WithContext(ctx)
 	all.Go(func() error { trim(ctx, own.Log); return nil })
@@ -118,8 +118,8 @@ func (o *agentOptions) run(ctx context.Context, own *agent.Agent) error {
 		if err != nil {
 			return fmt.Errorf("agent on node %s: %w", own.Node, err)
 		}
-		server := &answer.Server{Identity: probe.Identity{Name: name, Pod: name}, Drain: answer.Drain}
-		if err := server.Listen(ctx, answer.HTTPAddress, answer.TCPAddress, answer.UDPAddress); err != nil {
+		server := &echo.Server{Identity: probe.Identity{Name: name, Pod: name}, Drain: echo.Drain}
+		if err := server.Listen(ctx, echo.HTTPAddress, echo.TCPAddress, echo.UDPAddress); err != nil {
 			return fmt.Errorf("agent on node %s: %w", own.Node, err)
 		}
 		all.Go(func() error { return server.Serve(ctx) })
@@ -142,7 +142,7 @@ func trim(ctx context.Context, log func(error)) {
 			return
 		case <-time.After(after):
 		}
-		if err := footprint.Trim(); err != nil {
+		if err := memtrim.Trim(); err != nil {
 			log(err)
 		}
 	}

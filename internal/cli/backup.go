@@ -6,7 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/replumb/replumb/internal/backup"
+	"github.com/replumb/replumb/internal/safety/backup"
 )
 
 func (a *app) backup() *cobra.Command {

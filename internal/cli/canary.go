@@ -9,7 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/replumb/replumb/internal/canary"
+	"github.com/replumb/replumb/internal/verify/connectivity/testpod"
 )
 
 // version of a build by make; empty in one that somebody made otherwise. The linker sets it.
@@ -38,7 +38,7 @@ func (a *app) canary() *cobra.Command {
 func (a *app) canaryAnswer() *cobra.Command {
 	return &cobra.Command{
 		Use: "answer ADDRESS...", Short: "Accept TCP connections until interrupted", Args: cobra.MinimumNArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error { return canary.Serve(cmd.Context(), args...) },
+		RunE: func(cmd *cobra.Command, args []string) error { return testpod.Serve(cmd.Context(), args...) },
 	}
 }
 
@@ -50,7 +50,7 @@ func (a *app) canaryCall() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
 			defer cancel()
-			if err := canary.Call(ctx, reach, refused); err != nil {
+			if err := testpod.Call(ctx, reach, refused); err != nil {
 				return err
 			}
 			_, err := fmt.Fprintf(a.out, "%d answered, %d did not, as they should\n", len(reach), len(refused))
@@ -72,7 +72,7 @@ func (a *app) canaryAsk() *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
 			defer cancel()
-			answers := canary.Ask(ctx, args)
+			answers := testpod.Ask(ctx, args)
 			if file != "" {
 				return os.WriteFile(file, []byte(answers), 0o600)
 			}

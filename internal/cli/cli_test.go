@@ -8,7 +8,7 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
-	"github.com/replumb/replumb/internal/apitest"
+	"github.com/replumb/replumb/internal/testing/apitest"
 )
 
 var update = flag.Bool("update", false, "write golden output into the scripts")

@@ -9,13 +9,13 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
-	"github.com/replumb/replumb/internal/proof"
-	"github.com/replumb/replumb/internal/ui"
+	"github.com/replumb/replumb/internal/reporting/terminal"
+	"github.com/replumb/replumb/internal/verify/lossguard"
 )
 
 // oldClients fills in who still uses old addresses. Whoever may not read NodeReports is told that, and the rest of the page.
 func (d *servicePage) oldClients(ctx context.Context, j serviceJob) error {
-	clients, more, err := proof.ListClients(ctx, j.Tools.Cluster, j.Spec.Name)
+	clients, more, err := lossguard.ListClients(ctx, j.Tools.Cluster, j.Spec.Name)
 	if apierrors.IsForbidden(err) {
 		d.unseen = "who uses old addresses is not known: you may not list nodereports.replumb.dev"
 		return nil
@@ -39,7 +39,7 @@ func (d *servicePage) clientTable(w io.Writer) error {
 			c.Address + "/" + c.Protocol, c.Service, c.Who(), c.Node, c.LastSeen.UTC().Format(time.RFC3339), strconv.Itoa(c.Open),
 		})
 	}
-	if err := ui.Table(w, rows); err != nil {
+	if err := terminal.Table(w, rows); err != nil {
 		return err
 	}
 	if d.MoreClients > 0 {

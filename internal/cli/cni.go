@@ -9,10 +9,10 @@ import (
 	"github.com/dustin/go-humanize/english"
 
 	"github.com/replumb/replumb/api/v1alpha1"
-	"github.com/replumb/replumb/internal/cni"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/migration"
-	"github.com/replumb/replumb/internal/ui"
+	"github.com/replumb/replumb/internal/migrations/cni"
+	"github.com/replumb/replumb/internal/reporting/terminal"
 )
 
 // cniJob replaces the network of pods. command is what replumb is called.
@@ -147,5 +147,5 @@ func (d *cniPage) table(w io.Writer) error {
 	for _, n := range d.Nodes {
 		rows = append(rows, []string{n.Name, string(n.Stage), strconv.Itoa(n.Pods)})
 	}
-	return ui.Table(w, rows)
+	return terminal.Table(w, rows)
 }

@@ -10,20 +10,20 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
-	"github.com/replumb/replumb/internal/agents"
-	"github.com/replumb/replumb/internal/check"
-	"github.com/replumb/replumb/internal/cluster"
-	"github.com/replumb/replumb/internal/cni"
 	"github.com/replumb/replumb/internal/engine"
-	"github.com/replumb/replumb/internal/etcd"
-	"github.com/replumb/replumb/internal/lock"
+	"github.com/replumb/replumb/internal/engine/findings"
+	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/etcd"
 	"github.com/replumb/replumb/internal/migration"
-	"github.com/replumb/replumb/internal/probe"
-	"github.com/replumb/replumb/internal/proof"
-	"github.com/replumb/replumb/internal/records"
-	"github.com/replumb/replumb/internal/redirect"
-	"github.com/replumb/replumb/internal/servicecidr"
+	"github.com/replumb/replumb/internal/migrations/cni"
+	"github.com/replumb/replumb/internal/migrations/servicecidr"
+	"github.com/replumb/replumb/internal/network/dnscutover"
+	"github.com/replumb/replumb/internal/network/dnsrecords"
+	"github.com/replumb/replumb/internal/safety/lease"
 	"github.com/replumb/replumb/internal/spec"
+	"github.com/replumb/replumb/internal/verify/agentset"
+	"github.com/replumb/replumb/internal/verify/lossguard"
+	"github.com/replumb/replumb/internal/verify/probe"
 )
 
 // The exit codes, which scripts rely on.
@@ -60,19 +60,19 @@ func (e *HintedError) Unwrap() error { return e.Err }
 func ExitCode(err error) int {
 	var usage *UsageError
 	var wrong *spec.Error
-	var blocked *check.BlockedError
+	var blocked *findings.BlockedError
 	var denied *cluster.DeniedError
 	var changed *migration.ChangedPlanError
-	var held *lock.HeldError
+	var held *lease.HeldError
 	var traffic *cni.TrafficError
 	var lost *probe.LossError
-	var loss *proof.LossError
+	var loss *lossguard.LossError
 	switch {
 	case err == nil:
 		return ExitDone
 	case errors.As(err, &loss): // before anything that it may be the cause of
 		return ExitBudget
-	case errors.As(err, new(*agents.SilentError)):
+	case errors.As(err, new(*agentset.SilentError)):
 		return ExitError
 	case errors.As(err, &usage), errors.As(err, &wrong):
 		return ExitUsage
@@ -106,7 +106,7 @@ func hintOf(err error) string {
 	var state *migration.StateError
 	var unreachable *cluster.UnreachableError
 	var denied *cluster.DeniedError
-	var blocked *check.BlockedError
+	var blocked *findings.BlockedError
 	var late *engine.DeadlineError
 	if errors.As(err, &hinted) { // whoever wrote it knew most
 		return hinted.Hint
@@ -139,13 +139,13 @@ func hintOf(err error) string {
 
 // hintOfRun is the hint of errors that only a run has.
 func hintOfRun(err error) string {
-	var held *lock.HeldError
+	var held *lease.HeldError
 	var changed *migration.ChangedPlanError
 	var back *servicecidr.CameBackError
 	var unknown *engine.UnknownPhaseError
-	var record *records.Error
+	var record *dnsrecords.Error
 	var adviser interface{ Advice() string }
-	var asked *redirect.Error
+	var asked *dnscutover.Error
 	var member *etcd.RefusedError
 	var traffic *cni.TrafficError
 	switch {

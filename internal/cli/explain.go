@@ -8,23 +8,23 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/replumb/replumb/internal/check"
-	"github.com/replumb/replumb/internal/cni"
-	"github.com/replumb/replumb/internal/mirror"
-	"github.com/replumb/replumb/internal/nodes"
-	"github.com/replumb/replumb/internal/podcidr"
-	"github.com/replumb/replumb/internal/servicecidr"
-	"github.com/replumb/replumb/internal/ui"
+	"github.com/replumb/replumb/internal/engine/findings"
+	"github.com/replumb/replumb/internal/migrations/cni"
+	"github.com/replumb/replumb/internal/migrations/mirror"
+	"github.com/replumb/replumb/internal/migrations/nodes"
+	"github.com/replumb/replumb/internal/migrations/podcidr"
+	"github.com/replumb/replumb/internal/migrations/servicecidr"
+	"github.com/replumb/replumb/internal/reporting/terminal"
 )
 
 // explanation is what the registry says of a check.
 type explanation struct {
-	Code     string         `json:"code"`
-	Group    string         `json:"group"`
-	Severity check.Severity `json:"severity"`
-	Claim    string         `json:"claim"`
-	Why      string         `json:"why"`
-	Fix      string         `json:"fix"`
+	Code     string            `json:"code"`
+	Group    string            `json:"group"`
+	Severity findings.Severity `json:"severity"`
+	Claim    string            `json:"claim"`
+	Why      string            `json:"why"`
+	Fix      string            `json:"fix"`
 }
 
 func (a *app) explainCode() *cobra.Command {
@@ -47,7 +47,7 @@ func (a *app) explainCode() *cobra.Command {
 				return &UsageError{Problem: fmt.Sprintf("code %q is not known", args[0]), Hint: "known codes: " + codes()}
 			}
 			if a.output != "table" {
-				return ui.Document(a.out, a.output, e)
+				return terminal.Document(a.out, a.output, e)
 			}
 			fmt.Fprintf(a.out, "%s (%s, %s)\n\nclaim: %s\nwhy:   %s\nfix:   %s\n", e.Code, e.Group, e.Severity, e.Claim, e.Why, e.Fix)
 			return nil
@@ -71,7 +71,7 @@ func explanations() map[string]explanation {
 	return all
 }
 
-func explain[Input any](all map[string]explanation, checks []check.Check[Input]) {
+func explain[Input any](all map[string]explanation, checks []findings.Check[Input]) {
 	for _, c := range checks {
 		all[c.Code] = explanation{Code: c.Code, Group: c.Group, Severity: c.Severity, Claim: c.Claim, Why: c.Why, Fix: c.Fix}
 	}

@@ -10,12 +10,12 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/replumb/replumb/api/v1alpha1"
-	"github.com/replumb/replumb/internal/check"
 	"github.com/replumb/replumb/internal/engine"
-	"github.com/replumb/replumb/internal/journal"
-	"github.com/replumb/replumb/internal/metrics"
-	"github.com/replumb/replumb/internal/proof"
-	"github.com/replumb/replumb/internal/servicecidr"
+	"github.com/replumb/replumb/internal/engine/findings"
+	"github.com/replumb/replumb/internal/migrations/servicecidr"
+	"github.com/replumb/replumb/internal/reporting/journal"
+	"github.com/replumb/replumb/internal/reporting/metrics"
+	"github.com/replumb/replumb/internal/verify/lossguard"
 )
 
 // flushEvery is how often the journal of a run is written.
@@ -94,11 +94,11 @@ func (h *history) Loss(l v1alpha1.Loss) {
 		return
 	}
 	h.told[key] = true
-	fmt.Fprintf(h.w, "lost: %s\n", proof.Describe(&l))
+	fmt.Fprintf(h.w, "lost: %s\n", lossguard.Describe(&l))
 }
 
 // Sample implements proof.Observer.
-func (h *history) Sample(s proof.Sample) {
+func (h *history) Sample(s lossguard.Sample) {
 	sample := journal.Sample{
 		Probe: s.Probe, Start: s.Start, End: s.End, Sent: int64(s.Sent), Failed: int64(s.Failed),
 		P50: s.P50.Microseconds(), P99: s.P99.Microseconds(), Max: s.Max.Microseconds(),
@@ -115,7 +115,7 @@ func (h *history) Clients(node string, clients []v1alpha1.OldAddressClient) {
 }
 
 // Findings implements proof.Observer.
-func (h *history) Findings(all check.Findings) { h.journal.Findings(all) }
+func (h *history) Findings(all findings.Findings) { h.journal.Findings(all) }
 
 // Moved implements servicecidr.Observer.
 func (h *history) Moved(service, from, to, strategy string, at time.Time, took time.Duration) {

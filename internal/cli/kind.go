@@ -6,15 +6,15 @@ import (
 	"io"
 
 	"github.com/replumb/replumb/api/v1alpha1"
-	"github.com/replumb/replumb/internal/apiserver"
-	"github.com/replumb/replumb/internal/check"
-	"github.com/replumb/replumb/internal/cluster"
 	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/engine/findings"
+	"github.com/replumb/replumb/internal/kube/apiserver"
+	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/migration"
-	"github.com/replumb/replumb/internal/mirror"
-	"github.com/replumb/replumb/internal/nodes"
-	"github.com/replumb/replumb/internal/podcidr"
-	"github.com/replumb/replumb/internal/servicecidr"
+	"github.com/replumb/replumb/internal/migrations/mirror"
+	"github.com/replumb/replumb/internal/migrations/nodes"
+	"github.com/replumb/replumb/internal/migrations/podcidr"
+	"github.com/replumb/replumb/internal/migrations/servicecidr"
 )
 
 // job is a migration of one kind, as the commands see it: what differs between kinds is behind it, and what people are told.
@@ -49,7 +49,7 @@ type about struct {
 
 // outlook is what a look at the cluster found.
 type outlook struct {
-	findings check.Findings
+	findings findings.Findings
 	// whole is the plan of apply, outstanding what is left of it.
 	whole, outstanding *engine.Plan
 	// stays are the objects that the migration leaves alone, details what follows the phases, for people.

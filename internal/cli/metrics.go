@@ -7,8 +7,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/replumb/replumb/api/v1alpha1"
-	"github.com/replumb/replumb/internal/metrics"
 	"github.com/replumb/replumb/internal/migration"
+	"github.com/replumb/replumb/internal/reporting/metrics"
 )
 
 func (a *app) metricsFlag(cmd *cobra.Command) {

@@ -14,8 +14,8 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/migration"
-	"github.com/replumb/replumb/internal/mirror"
-	"github.com/replumb/replumb/internal/ui"
+	"github.com/replumb/replumb/internal/migrations/mirror"
+	"github.com/replumb/replumb/internal/reporting/terminal"
 )
 
 // mirrorJob has a second cluster serve. command is what replumb is called.
@@ -92,7 +92,7 @@ func leftOut(w io.Writer, s *mirror.Survey) error {
 	for _, l := range s.Objects.LeftOut {
 		rows = append(rows, []string{l.Resource, strconv.Itoa(l.Count), l.Why})
 	}
-	return ui.Table(w, rows)
+	return terminal.Table(w, rows)
 }
 
 func (j mirrorJob) apply(ctx context.Context, r *engine.Runner) (arrival, error) {
@@ -173,7 +173,7 @@ func (d *mirrorPage) table(w io.Writer) error {
 	for _, n := range d.Names {
 		rows = append(rows, []string{n.Name, string(n.Type), fmt.Sprint(n.From), fmt.Sprint(n.To), n.Now})
 	}
-	return ui.Table(w, rows)
+	return terminal.Table(w, rows)
 }
 
 // dirFlags are those of plan that write a copy to files.

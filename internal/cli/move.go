@@ -13,11 +13,11 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/callout"
-	"github.com/replumb/replumb/internal/check"
 	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/engine/findings"
 	"github.com/replumb/replumb/internal/migration"
+	"github.com/replumb/replumb/internal/reporting/terminal"
 	"github.com/replumb/replumb/internal/spec"
-	"github.com/replumb/replumb/internal/ui"
 )
 
 func (a *app) check() *cobra.Command {
@@ -50,29 +50,29 @@ func (a *app) withoutAgentFlag(cmd *cobra.Command) {
 		"run no agents on the nodes: nothing is probed, and barriers of Services go by what kube-proxies say (spec.proof.agents: Disabled)")
 }
 
-func (a *app) showFindings(all check.Findings) error {
+func (a *app) showFindings(all findings.Findings) error {
 	if a.output == "table" {
-		ui.Findings(a.out, all)
-	} else if err := ui.Document(a.out, a.output, all); err != nil {
+		terminal.Findings(a.out, all)
+	} else if err := terminal.Document(a.out, a.output, all); err != nil {
 		return err
 	}
 	if blocking := all.Blocking(); len(blocking) > 0 {
-		return &check.BlockedError{Findings: blocking}
+		return &findings.BlockedError{Findings: blocking}
 	}
 	return nil
 }
 
 // planDocument is what plan prints with -o json or yaml.
 type planDocument struct {
-	Migration string         `json:"migration"`
-	Hash      string         `json:"hash"`
-	Findings  check.Findings `json:"findings"`
-	Stays     []stayLine     `json:"stays"`
-	Phases    []ui.PlanPhase `json:"phases"`
+	Migration string               `json:"migration"`
+	Hash      string               `json:"hash"`
+	Findings  findings.Findings    `json:"findings"`
+	Stays     []stayLine           `json:"stays"`
+	Phases    []terminal.PlanPhase `json:"phases"`
 }
 
-func asBlocked(err error) *check.BlockedError {
-	var blocked *check.BlockedError
+func asBlocked(err error) *findings.BlockedError {
+	var blocked *findings.BlockedError
 	errors.As(err, &blocked)
 	return blocked
 }
@@ -118,7 +118,7 @@ Exit code: 0 nothing blocks, 3 something blocks, 1 could not look.`,
 }
 
 func (a *app) showPlan(look outlook) error {
-	phases, err := ui.PlanPhases(look.outstanding)
+	phases, err := terminal.PlanPhases(look.outstanding)
 	if err != nil {
 		return err
 	}
@@ -133,19 +133,19 @@ func (a *app) showPlan(look outlook) error {
 		}
 	case "json", "yaml":
 		doc := planDocument{Migration: look.whole.Name, Hash: hash, Findings: look.findings, Phases: phases, Stays: look.stays}
-		if err := ui.Document(a.out, a.output, doc); err != nil {
+		if err := terminal.Document(a.out, a.output, doc); err != nil {
 			return err
 		}
 	default:
-		ui.Attention(a.out, look.findings)
-		ui.Phases(a.out, phases)
+		terminal.Attention(a.out, look.findings)
+		terminal.Phases(a.out, phases)
 		if err := look.details(a.out); err != nil {
 			return err
 		}
 		fmt.Fprintf(a.out, "%s; plan %s\n", look.summary, hash)
 	}
 	if blocking := look.findings.Blocking(); len(blocking) > 0 {
-		return &check.BlockedError{Findings: blocking}
+		return &findings.BlockedError{Findings: blocking}
 	}
 	return nil
 }

@@ -9,7 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/replumb/replumb/internal/nodenet"
+	"github.com/replumb/replumb/internal/network/nodecleanup"
 )
 
 // node is what runs on a node, in a privileged pod, while the network of pods is replaced. People have no use for it.
@@ -19,27 +19,27 @@ func (a *app) node() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(
-		a.nodeLeft("clean", "Remove what a network has left on the node", nodenet.Host.Clean),
-		a.nodeLeft("residue", "Find what a network has left on the node", nodenet.Host.Residue),
+		a.nodeLeft("clean", "Remove what a network has left on the node", nodecleanup.Host.Clean),
+		a.nodeLeft("residue", "Find what a network has left on the node", nodecleanup.Host.Residue),
 		a.nodeTraffic(),
 	)
 	return cmd
 }
 
 // nodeLeft is a command about what a network has left. It reports in JSON.
-func (a *app) nodeLeft(use, short string, do func(nodenet.Host, nodenet.Network) (*nodenet.Report, error)) *cobra.Command {
+func (a *app) nodeLeft(use, short string, do func(nodecleanup.Host, nodecleanup.Network) (*nodecleanup.Report, error)) *cobra.Command {
 	var root, file string
 	var pods []string
 	cmd := &cobra.Command{
 		Use: use + " NETWORK", Short: short, Args: cobra.ExactArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
-			n, ok := nodenet.Find(args[0])
+			n, ok := nodecleanup.Find(args[0])
 			if !ok {
 				return &UsageError{
-					Problem: fmt.Sprintf("no network is called %q", args[0]), Hint: "known are " + strings.Join(nodenet.Names(), " and "),
+					Problem: fmt.Sprintf("no network is called %q", args[0]), Hint: "known are " + strings.Join(nodecleanup.Names(), " and "),
 				}
 			}
-			h := nodenet.Host{Root: root}
+			h := nodecleanup.Host{Root: root}
 			var err error
 			if h.Pods, err = prefixes(pods); err != nil {
 				return err
@@ -65,7 +65,7 @@ func (a *app) nodeTraffic() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "traffic", Short: "Find clients from outside whom the node serves", Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
-			w := nodenet.Watcher{Window: window}
+			w := nodecleanup.Watcher{Window: window}
 			for _, p := range ports {
 				w.Ports = append(w.Ports, uint16(p)) //nolint:gosec // ports of containers
 			}
@@ -91,7 +91,7 @@ func (a *app) nodeTraffic() *cobra.Command {
 }
 
 // reportTo writes a report where the kubelet reads it, or to stdout.
-func (a *app) reportTo(file string, r *nodenet.Report) error {
+func (a *app) reportTo(file string, r *nodecleanup.Report) error {
 	body, err := r.Marshal()
 	if err != nil {
 		return err

@@ -11,8 +11,8 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/migration"
-	"github.com/replumb/replumb/internal/nodes"
-	"github.com/replumb/replumb/internal/ui"
+	"github.com/replumb/replumb/internal/migrations/nodes"
+	"github.com/replumb/replumb/internal/reporting/terminal"
 )
 
 // nodeJob moves nodes. command is what replumb is called.
@@ -144,7 +144,7 @@ func (d *nodePage) table(w io.Writer) error {
 	for _, n := range d.Nodes {
 		rows = append(rows, []string{n.Name, string(n.Role), string(n.Stage), strconv.Itoa(n.Pods), yesNo(n.Reversible)})
 	}
-	if err := ui.Table(w, rows); err != nil {
+	if err := terminal.Table(w, rows); err != nil {
 		return err
 	}
 	for _, s := range d.Switched {

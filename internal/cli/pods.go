@@ -12,8 +12,8 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/migration"
-	"github.com/replumb/replumb/internal/podcidr"
-	"github.com/replumb/replumb/internal/ui"
+	"github.com/replumb/replumb/internal/migrations/podcidr"
+	"github.com/replumb/replumb/internal/reporting/terminal"
 )
 
 // podJob moves pods. command is what replumb is called.
@@ -128,7 +128,7 @@ func (d *podPage) table(w io.Writer) error {
 	for _, r := range d.Ranges {
 		rows = append(rows, []string{r.From, strconv.Itoa(r.Old), r.To, strconv.Itoa(r.New), string(r.State)})
 	}
-	if err := ui.Table(w, rows); err != nil {
+	if err := terminal.Table(w, rows); err != nil {
 		return err
 	}
 	for _, h := range d.Holds {

@@ -11,9 +11,9 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/replumb/replumb/internal/apitest"
-	"github.com/replumb/replumb/internal/calico"
-	"github.com/replumb/replumb/internal/nodesim"
+	"github.com/replumb/replumb/internal/network/calico"
+	"github.com/replumb/replumb/internal/testing/apitest"
+	"github.com/replumb/replumb/internal/testing/fakekubelet"
 )
 
 // TestPods runs scripts that move pods, each on a cluster of its own: with real controllers and a real scheduler, two nodes
@@ -57,13 +57,13 @@ func playedCluster(env *testscript.Env, nodes map[string]string) (*apitest.Serve
 		return nil, err
 	}
 	ctx, stop := context.WithCancel(context.Background())
-	fleet := &nodesim.Fleet{Client: server, Addresses: &nodesim.Blocks{Client: server}, Phase: func(pod *corev1.Pod) corev1.PodPhase {
+	fleet := &fakekubelet.Fleet{Client: server, Addresses: &fakekubelet.Blocks{Client: server}, Phase: func(pod *corev1.Pod) corev1.PodPhase {
 		if pod.Labels["replumb.dev/canary"] == "call" { // it has called, and all answered
 			return corev1.PodSucceeded
 		}
 		return corev1.PodRunning
 	}}
-	agents := &nodesim.Agents{Client: server}
+	agents := &fakekubelet.Agents{Client: server}
 	var playing sync.WaitGroup
 	playing.Go(func() { fleet.Run(ctx) })
 	playing.Go(func() { agents.Run(ctx) })

@@ -18,9 +18,9 @@ import (
 	"golang.org/x/term"
 	"sigs.k8s.io/yaml"
 
-	"github.com/replumb/replumb/internal/footprint"
-	"github.com/replumb/replumb/internal/probe"
-	"github.com/replumb/replumb/internal/ui"
+	"github.com/replumb/replumb/internal/reporting/terminal"
+	"github.com/replumb/replumb/internal/verify/memtrim"
+	"github.com/replumb/replumb/internal/verify/probe"
 )
 
 const targetHint = "write http://HOST:PORT/PATH, https://HOST/PATH, tcp://HOST:PORT, udp://HOST:PORT, stream://HOST:PORT or dns://NAME[@SERVER:PORT]"
@@ -183,7 +183,7 @@ func (f *probeFlags) fill(flags *pflag.FlagSet, targets []probe.Target) error {
 
 // runProbe probes until ctx ends, and tells what came of it. That somebody ended it is no failure.
 func (a *app) runProbe(ctx context.Context, f *probeFlags, config probe.Config) error {
-	_ = footprint.Trim() // with more memory it probes as well
+	_ = memtrim.Trim() // with more memory it probes as well
 	if f.duration > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, f.duration)
@@ -204,7 +204,7 @@ func (a *app) runProbe(ctx context.Context, f *probeFlags, config probe.Config) 
 	if a.output == "json" {
 		err = json.NewEncoder(a.out).Encode(map[string]probe.Summary{"summary": summary})
 	} else {
-		err = ui.ProbeSummary(a.out, summary)
+		err = terminal.ProbeSummary(a.out, summary)
 	}
 	if err != nil {
 		return err
@@ -239,11 +239,11 @@ func (a *app) probeAsJSON(ctx context.Context, config probe.Config, ledger *prob
 }
 
 func (a *app) probeForPeople(ctx context.Context, config probe.Config, ledger *probe.Ledger) error {
-	var progress *ui.Progress
+	var progress *terminal.Progress
 	if f, ok := a.err.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
-		progress = ui.NewProgress(f, int(f.Fd()))
+		progress = terminal.NewProgress(f, int(f.Fd()))
 	}
-	people := ui.NewProbes(a.err, progress)
+	people := terminal.NewProbes(a.err, progress)
 	defer people.Close()
 	prober := probe.New(config, func(w probe.Window) error {
 		people.Window(w)

@@ -10,8 +10,8 @@ import (
 	"github.com/dustin/go-humanize/english"
 
 	"github.com/replumb/replumb/api/v1alpha1"
-	"github.com/replumb/replumb/internal/proof"
-	"github.com/replumb/replumb/internal/servicecidr"
+	"github.com/replumb/replumb/internal/migrations/servicecidr"
+	"github.com/replumb/replumb/internal/verify/lossguard"
 )
 
 // observed is a job that tells more than its events.
@@ -21,12 +21,12 @@ type observed interface {
 
 // judge is a job that knows better what was lost than who saw it.
 type judge interface {
-	Blame(ctx context.Context, loss *proof.LossError) error
+	Blame(ctx context.Context, loss *lossguard.LossError) error
 }
 
 // goBackOnLoss rolls back what was stopped by the loss budget, if the Migration says so, and returns why.
 func (a *app) goBackOnLoss(ctx context.Context, c *connection, j job, err error) error {
-	var loss *proof.LossError
+	var loss *lossguard.LossError
 	of := j.about()
 	if !errors.As(err, &loss) || of.common.Proof.OnLoss != v1alpha1.OnLossRollback {
 		return err
@@ -43,7 +43,7 @@ func (a *app) goBackOnLoss(ctx context.Context, c *connection, j job, err error)
 
 // watched is a job that agents watch, and that has no more to tell.
 type watched interface {
-	Observe(o proof.Observer)
+	Observe(o lossguard.Observer)
 }
 
 // observe has the history told of what is seen in runs of a job.
@@ -72,6 +72,6 @@ func proofLines(w io.Writer, p *v1alpha1.ProofStatus) {
 		fmt.Fprintf(w, "not probed: %s\n", s)
 	}
 	for i := range p.Losses {
-		fmt.Fprintf(w, "lost: %s\n", proof.Describe(&p.Losses[i]))
+		fmt.Fprintf(w, "lost: %s\n", lossguard.Describe(&p.Losses[i]))
 	}
 }

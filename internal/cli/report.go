@@ -10,8 +10,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/replumb/replumb/internal/report"
-	"github.com/replumb/replumb/internal/ui"
+	"github.com/replumb/replumb/internal/reporting/htmlreport"
+	"github.com/replumb/replumb/internal/reporting/terminal"
 )
 
 func (a *app) report() *cobra.Command {
@@ -35,7 +35,7 @@ the same as a document for programs.`,
 			}
 			switch target {
 			case "json":
-				return ui.Document(a.out, "json", doc)
+				return terminal.Document(a.out, "json", doc)
 			case "-":
 				return doc.HTML(a.out)
 			case "":
@@ -52,12 +52,12 @@ the same as a document for programs.`,
 	return cmd
 }
 
-func (a *app) reportOf(ctx context.Context, name string) (*report.Document, error) {
+func (a *app) reportOf(ctx context.Context, name string) (*htmlreport.Document, error) {
 	j, c, err := a.jobByName(ctx, name)
 	if err != nil {
 		return nil, err
 	}
-	in, err := report.Collect(ctx, c.Cluster, j.about().migration)
+	in, err := htmlreport.Collect(ctx, c.Cluster, j.about().migration)
 	if err != nil {
 		return nil, err
 	}
@@ -66,22 +66,22 @@ func (a *app) reportOf(ctx context.Context, name string) (*report.Document, erro
 		if err != nil {
 			return nil, err
 		}
-		in.Services = report.Placed(in.Services, reported(doc.(*servicePage)))
+		in.Services = htmlreport.Placed(in.Services, reported(doc.(*servicePage)))
 	}
-	return report.Build(in), nil
+	return htmlreport.Build(in), nil
 }
 
 // reported are the Services of a status page, as a report has them.
-func reported(page *servicePage) []report.Service {
-	var out []report.Service
+func reported(page *servicePage) []htmlreport.Service {
+	var out []htmlreport.Service
 	for _, s := range page.Services {
-		out = append(out, report.Service{Name: s.Service, From: s.Old, To: s.New, State: string(s.State), Reason: s.Reason})
+		out = append(out, htmlreport.Service{Name: s.Service, From: s.Old, To: s.New, State: string(s.State), Reason: s.Reason})
 	}
 	return out
 }
 
 // writeReport replaces the file at once: nobody gets to see half a report, and the old one stays if this one cannot be written.
-func writeReport(path string, doc *report.Document) error {
+func writeReport(path string, doc *htmlreport.Document) error {
 	var page bytes.Buffer
 	if err := doc.HTML(&page); err != nil {
 		return err

@@ -9,12 +9,12 @@ import (
 
 	"golang.org/x/term"
 
-	"github.com/replumb/replumb/internal/agents"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/migration"
-	"github.com/replumb/replumb/internal/notify"
-	"github.com/replumb/replumb/internal/proof"
-	"github.com/replumb/replumb/internal/ui"
+	"github.com/replumb/replumb/internal/reporting/notify"
+	"github.com/replumb/replumb/internal/reporting/terminal"
+	"github.com/replumb/replumb/internal/verify/agentset"
+	"github.com/replumb/replumb/internal/verify/lossguard"
 )
 
 // flushLimit is how long a command waits at its end for those who are told of it.
@@ -55,8 +55,8 @@ func (a *app) run(ctx context.Context, c *connection, j job, command string, do 
 	if failed := notifier.Close(last); failed != nil {
 		fmt.Fprintf(a.err, "warning: %v\n", failed)
 	}
-	var loss *proof.LossError
-	var silent *agents.SilentError
+	var loss *lossguard.LossError
+	var silent *agentset.SilentError
 	switch { // that the run was interrupted is their doing
 	case errors.As(err, &loss):
 		if judge, ok := j.(judge); ok && ctx.Err() == nil {
@@ -77,12 +77,12 @@ func (a *app) run(ctx context.Context, c *connection, j job, command string, do 
 // runner renders events as the flags and the terminal ask for.
 func (a *app) runner() *engine.Runner {
 	if a.output == "json" {
-		return &engine.Runner{Sink: ui.JSONLines(a.out)}
+		return &engine.Runner{Sink: terminal.JSONLines(a.out)}
 	}
 	if f, ok := a.err.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
-		return &engine.Runner{Sink: ui.NewProgress(f, int(f.Fd())).Event}
+		return &engine.Runner{Sink: terminal.NewProgress(f, int(f.Fd())).Event}
 	}
-	return &engine.Runner{Sink: ui.Plain(a.err)}
+	return &engine.Runner{Sink: terminal.Plain(a.err)}
 }
 
 // watchChanges notices whether any step did something.
@@ -99,7 +99,7 @@ func watchChanges(r *engine.Runner) (*engine.Runner, *bool) {
 // explain adds the findings themselves to the error that they blocked a run.
 func (a *app) explain(err error) error {
 	if blocked := asBlocked(err); blocked != nil && a.output != "json" {
-		ui.Findings(a.err, blocked.Findings)
+		terminal.Findings(a.err, blocked.Findings)
 	}
 	var changed *migration.ChangedPlanError
 	if errors.As(err, &changed) {

@@ -18,10 +18,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
-	"github.com/replumb/replumb/internal/apitest"
-	"github.com/replumb/replumb/internal/backup"
 	"github.com/replumb/replumb/internal/engine"
-	"github.com/replumb/replumb/internal/freeze"
+	"github.com/replumb/replumb/internal/safety/backup"
+	"github.com/replumb/replumb/internal/safety/freeze"
+	"github.com/replumb/replumb/internal/testing/apitest"
 )
 
 // command runs one command of a against a cluster.

@@ -12,8 +12,8 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/migration"
-	"github.com/replumb/replumb/internal/servicecidr"
-	"github.com/replumb/replumb/internal/ui"
+	"github.com/replumb/replumb/internal/migrations/servicecidr"
+	"github.com/replumb/replumb/internal/reporting/terminal"
 )
 
 // serviceJob moves Services. command is what replumb is called.
@@ -67,7 +67,7 @@ func planDetails(w io.Writer, p *servicecidr.Planner, stays []stayLine) error {
 		for _, s := range stays {
 			rows = append(rows, []string{"  " + s.Service, s.Reason})
 		}
-		if err := ui.Table(w, rows); err != nil {
+		if err := terminal.Table(w, rows); err != nil {
 			return err
 		}
 	}
@@ -113,7 +113,7 @@ func usage(w io.Writer, survey *servicecidr.Survey) {
 	for _, u := range survey.Usage() {
 		rows = append(rows, []string{u.Range.String(), u.Name, strconv.Itoa(u.Used), u.Size})
 	}
-	_ = ui.Table(w, rows) // the app's output remembers its errors
+	_ = terminal.Table(w, rows) // the app's output remembers its errors
 }
 
 func (j serviceJob) finishable(ctx context.Context) (prospect, error) {

@@ -9,9 +9,9 @@ import (
 	"github.com/dustin/go-humanize/english"
 
 	"github.com/replumb/replumb/api/v1alpha1"
-	"github.com/replumb/replumb/internal/proof"
-	"github.com/replumb/replumb/internal/servicecidr"
-	"github.com/replumb/replumb/internal/ui"
+	"github.com/replumb/replumb/internal/migrations/servicecidr"
+	"github.com/replumb/replumb/internal/reporting/terminal"
+	"github.com/replumb/replumb/internal/verify/lossguard"
 )
 
 // servicePage is what status prints of a migration of Services.
@@ -22,8 +22,8 @@ type servicePage struct {
 	// Holds names what still keeps the ranges that are to go.
 	Holds []string `json:"holds,omitempty"`
 	// Clients are those that still use old addresses, as far as nodes report them. MoreClients is how many they had no room for.
-	Clients     []proof.Client `json:"clients,omitempty"`
-	MoreClients int            `json:"moreClients,omitempty"`
+	Clients     []lossguard.Client `json:"clients,omitempty"`
+	MoreClients int                `json:"moreClients,omitempty"`
 
 	// unseen says why clients are not known.
 	unseen string
@@ -94,7 +94,7 @@ func (d *servicePage) table(w io.Writer) error {
 	for _, s := range d.Services {
 		rows = append(rows, []string{s.Service, s.Old, s.New, string(s.State), s.Reason})
 	}
-	if err := ui.Table(w, rows); err != nil {
+	if err := terminal.Table(w, rows); err != nil {
 		return err
 	}
 	for _, h := range d.Holds {

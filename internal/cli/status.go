@@ -10,9 +10,9 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/replumb/replumb/api/v1alpha1"
-	"github.com/replumb/replumb/internal/lock"
 	"github.com/replumb/replumb/internal/migration"
-	"github.com/replumb/replumb/internal/ui"
+	"github.com/replumb/replumb/internal/reporting/terminal"
+	"github.com/replumb/replumb/internal/safety/lease"
 )
 
 // statusHead is what status prints of every migration with -o json or yaml.
@@ -153,16 +153,16 @@ func (a *app) showStatus(ctx context.Context, c *connection, j job) error {
 		return err
 	}
 	head := doc.headOf()
-	holder, err := lock.Current(ctx, c.Cluster)
+	holder, err := lease.Current(ctx, c.Cluster)
 	if err != nil && !apierrors.IsForbidden(err) {
 		return err
 	}
 	if holder != nil {
-		head.Lock = (&lock.HeldError{Holder: *holder}).Error()
+		head.Lock = (&lease.HeldError{Holder: *holder}).Error()
 	}
 	switch a.output {
 	case "json", "yaml":
-		return ui.Document(a.out, a.output, doc)
+		return terminal.Document(a.out, a.output, doc)
 	case "name":
 		_, err := fmt.Fprintln(a.out, "migration.replumb.dev/"+head.Migration)
 		return err

@@ -6,8 +6,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/replumb/replumb/internal/addr"
-	"github.com/replumb/replumb/internal/tunnel"
+	"github.com/replumb/replumb/internal/network/cidr"
+	"github.com/replumb/replumb/internal/network/tunneladdr"
 )
 
 // tunnels is what runs on every node, in a pod on its network, while tunnels change their addresses. People have no use
@@ -25,7 +25,7 @@ func (a *app) tunnelsHold() *cobra.Command {
 	return &cobra.Command{
 		Use: "hold RANGE...", Short: "Give the loopback interface the addresses of tunnels that lie in the ranges",
 		Args: cobra.MinimumNArgs(1),
-		RunE: func(_ *cobra.Command, args []string) error { return a.onLoopback("holding", tunnel.Hold, args) },
+		RunE: func(_ *cobra.Command, args []string) error { return a.onLoopback("holding", tunneladdr.Hold, args) },
 	}
 }
 
@@ -34,7 +34,7 @@ func (a *app) tunnelsKeep() *cobra.Command {
 		Use: "keep RANGE...", Short: "Wait until interrupted, and take them off again", Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			<-cmd.Context().Done()
-			return a.onLoopback("released", tunnel.Release, args)
+			return a.onLoopback("released", tunneladdr.Release, args)
 		},
 	}
 }
@@ -42,7 +42,7 @@ func (a *app) tunnelsKeep() *cobra.Command {
 func (a *app) onLoopback(verb string, change func([]netip.Prefix) ([]netip.Addr, error), texts []string) error {
 	var ranges []netip.Prefix
 	for _, text := range texts {
-		p, err := addr.Parse(text)
+		p, err := cidr.Parse(text)
 		if err != nil {
 			return err
 		}

@@ -4,7 +4,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/replumb/replumb/internal/engine"
-	"github.com/replumb/replumb/internal/freeze"
+	"github.com/replumb/replumb/internal/safety/freeze"
 )
 
 func (a *app) unfreeze() *cobra.Command {

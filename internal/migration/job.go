@@ -9,9 +9,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
-	"github.com/replumb/replumb/internal/check"
 	"github.com/replumb/replumb/internal/engine"
-	"github.com/replumb/replumb/internal/lock"
+	"github.com/replumb/replumb/internal/engine/findings"
+	"github.com/replumb/replumb/internal/safety/lease"
 )
 
 // maxRounds bounds how often a run looks again for what appeared while it ran.
@@ -20,7 +20,7 @@ const maxRounds = 8
 // Plans are what a kind of migration makes of one look at the cluster.
 type Plans interface {
 	// Found are the findings of that look.
-	Found() check.Findings
+	Found() findings.Findings
 	// Apply goes to the point of no return, Rollback back from there, and Finish past it.
 	Apply() *engine.Plan
 	Rollback() *engine.Plan
@@ -44,7 +44,7 @@ type Staged interface {
 // Escort goes with the runs of a job.
 type Escort interface {
 	// Found is told what was found before apply begins.
-	Found(all check.Findings)
+	Found(all findings.Findings)
 	// Keep has the run that is about to begin watched. A lenient one is never stopped.
 	Keep(k *Keeper, lenient bool) *Keeper
 }
@@ -72,7 +72,7 @@ type Job[P Plans] struct {
 	// Expected is a plan that somebody has looked at: apply refuses to do more. Nil expects nothing.
 	Expected *Expectation
 	// Holder is who holds the lock. Default: this process.
-	Holder *lock.Holder
+	Holder *lease.Holder
 	// Now is the clock. Default: time.Now.
 	Now func() time.Time
 }
@@ -132,8 +132,8 @@ func (j *Job[P]) Apply(ctx context.Context, r *engine.Runner) (last P, err error
 		return last, err
 	}
 	if len(p.Found().Blocking()) > 0 { // before anything is written, the lock included
-		if holder, err := lock.Current(ctx, j.Client); err == nil && holder != nil {
-			return last, &lock.HeldError{Holder: *holder}
+		if holder, err := lease.Current(ctx, j.Client); err == nil && holder != nil {
+			return last, &lease.HeldError{Holder: *holder}
 		}
 		return last, j.keeper().Run(ctx, r, p.Apply(), v1alpha1.PhaseApplying, p.Counts)
 	}

@@ -18,9 +18,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
-	"github.com/replumb/replumb/internal/check"
 	"github.com/replumb/replumb/internal/engine"
-	"github.com/replumb/replumb/internal/lock"
+	"github.com/replumb/replumb/internal/engine/findings"
+	"github.com/replumb/replumb/internal/safety/lease"
 )
 
 // Get returns nil if there is no such Migration, or no definition of Migration at all.
@@ -114,7 +114,7 @@ type Keeper struct {
 	Client client.Client
 	Name   string
 	// Holder is who holds the lock. Default: this process.
-	Holder *lock.Holder
+	Holder *lease.Holder
 	Now    func() time.Time
 	// Guard, if set, watches each run.
 	Guard Guard
@@ -179,11 +179,11 @@ func (k *Keeper) MayRun(ctx context.Context) error {
 
 // Locked does something while no other replumb works on the cluster. Losing the lock cancels it.
 func (k *Keeper) Locked(ctx context.Context, command string, do func(context.Context) error) error {
-	holder := lock.Self(k.Name, "replumb "+command)
+	holder := lease.Self(k.Name, "replumb "+command)
 	if k.Holder != nil {
 		holder = *k.Holder
 	}
-	held, err := lock.Acquire(ctx, k.Client, holder, k.Now)
+	held, err := lease.Acquire(ctx, k.Client, holder, k.Now)
 	if err != nil {
 		return err
 	}
@@ -239,7 +239,7 @@ func (k *Keeper) staged(ctx context.Context, sink func(engine.Event)) func(engin
 
 // failed writes down why a run stopped, if there is a Migration to write it on, and returns the reason.
 func (k *Keeper) failed(ctx context.Context, cause error, phase v1alpha1.Phase) error {
-	var blocked *check.BlockedError
+	var blocked *findings.BlockedError
 	if errors.As(cause, &blocked) {
 		return cause
 	}

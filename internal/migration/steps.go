@@ -12,9 +12,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
-	"github.com/replumb/replumb/internal/check"
-	"github.com/replumb/replumb/internal/cluster"
 	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/engine/findings"
+	"github.com/replumb/replumb/internal/kube/cluster"
 )
 
 // CRDStep installs or upgrades the definition of a kind.
@@ -304,7 +304,7 @@ func createOr(exists bool) string {
 
 // CheckStep stops a run on blocking findings.
 type CheckStep struct {
-	Findings check.Findings
+	Findings findings.Findings
 }
 
 // ID implements engine.Step.
@@ -316,7 +316,7 @@ func (*CheckStep) Title() string { return "Check the cluster" }
 // State implements engine.Step.
 func (s *CheckStep) State(context.Context) (engine.State, error) {
 	if blocking := s.Findings.Blocking(); len(blocking) > 0 {
-		return engine.Blocked, &check.BlockedError{Findings: blocking}
+		return engine.Blocked, &findings.BlockedError{Findings: blocking}
 	}
 	return engine.Done, nil
 }

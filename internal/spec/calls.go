@@ -11,8 +11,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/replumb/replumb/api/v1alpha1"
-	"github.com/replumb/replumb/internal/tier"
-	"github.com/replumb/replumb/internal/window"
+	"github.com/replumb/replumb/internal/spec/tier"
+	"github.com/replumb/replumb/internal/spec/window"
 )
 
 func validateLookup(l *v1alpha1.TierLookup) error {

@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/replumb/replumb/api/v1alpha1"
-	"github.com/replumb/replumb/internal/tier"
+	"github.com/replumb/replumb/internal/spec/tier"
 )
 
 // validateTiers lets a tier be without any rule: annotations of Services and the lookup can name it.

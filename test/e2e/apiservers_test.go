@@ -12,8 +12,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/replumb/replumb/internal/lab"
-	"github.com/replumb/replumb/internal/traffic"
+	"github.com/replumb/replumb/lab"
+	"github.com/replumb/replumb/lab/traffic"
 )
 
 // requireKilledAPIServersLose is the control for what calls the API server: when two of three are killed instead of

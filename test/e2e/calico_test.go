@@ -11,12 +11,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
-	"github.com/replumb/replumb/internal/calico"
-	"github.com/replumb/replumb/internal/lab"
-	"github.com/replumb/replumb/internal/lab/labtest"
-	"github.com/replumb/replumb/internal/probe"
-	"github.com/replumb/replumb/internal/traffic"
-	"github.com/replumb/replumb/internal/workload"
+	"github.com/replumb/replumb/internal/network/calico"
+	"github.com/replumb/replumb/internal/verify/probe"
+	"github.com/replumb/replumb/lab"
+	"github.com/replumb/replumb/lab/labtest"
+	"github.com/replumb/replumb/lab/traffic"
+	"github.com/replumb/replumb/lab/workload"
 )
 
 // TestCalicoLab sees that a lab with Calico is one: pods of both nodes, one of each proxy mode, reach each other and

@@ -21,11 +21,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/replumb/replumb/internal/lab"
-	"github.com/replumb/replumb/internal/lab/haproxy"
-	"github.com/replumb/replumb/internal/lab/labtest"
-	"github.com/replumb/replumb/internal/traffic"
-	"github.com/replumb/replumb/internal/workload"
+	"github.com/replumb/replumb/lab"
+	"github.com/replumb/replumb/lab/haproxy"
+	"github.com/replumb/replumb/lab/labtest"
+	"github.com/replumb/replumb/lab/traffic"
+	"github.com/replumb/replumb/lab/workload"
 )
 
 // TestEdge sees that a lab with an edge is what people outside meet: names, balancers that know who is ready, an ingress. Then

@@ -10,9 +10,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/replumb/replumb/internal/lab"
-	"github.com/replumb/replumb/internal/lab/labtest"
-	"github.com/replumb/replumb/internal/traffic"
+	"github.com/replumb/replumb/lab"
+	"github.com/replumb/replumb/lab/labtest"
+	"github.com/replumb/replumb/lab/traffic"
 )
 
 // TestNodesJoinAndLeave sees that a lab's second network is one: a node that joins in it has an address of it, a router away

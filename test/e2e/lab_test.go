@@ -13,8 +13,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/replumb/replumb/internal/lab"
-	"github.com/replumb/replumb/internal/lab/labtest"
+	"github.com/replumb/replumb/lab"
+	"github.com/replumb/replumb/lab/labtest"
 )
 
 // TestUpKilled kills `replumb-lab up` at several moments. Whatever is there then, `down` must take it away.

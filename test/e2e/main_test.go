@@ -13,8 +13,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/replumb/replumb/internal/lab"
-	"github.com/replumb/replumb/internal/lab/component"
+	"github.com/replumb/replumb/lab"
+	"github.com/replumb/replumb/lab/component"
 )
 
 // The names of the labs that tests share; a run that was killed may have left them.
@@ -140,8 +140,8 @@ var binariesOnce = sync.OnceValues(func() (string, error) {
 		return "", err
 	}
 	dir := filepath.Join(root, "build", "e2e")
-	for _, name := range []string{"replumb", "replumb-lab"} {
-		if err := component.BuildMain(context.Background(), "./cmd/"+name, filepath.Join(dir, name)); err != nil {
+	for name, module := range map[string]component.Module{"replumb": component.Product, "replumb-lab": component.Lab} {
+		if err := component.BuildMain(context.Background(), module, "./cmd/"+name, filepath.Join(dir, name)); err != nil {
 			return "", err
 		}
 	}

@@ -27,12 +27,12 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
-	"github.com/replumb/replumb/internal/lab"
-	"github.com/replumb/replumb/internal/lab/labtest"
-	"github.com/replumb/replumb/internal/redirect"
+	"github.com/replumb/replumb/internal/network/dnscutover"
 	"github.com/replumb/replumb/internal/spec"
-	"github.com/replumb/replumb/internal/traffic"
-	"github.com/replumb/replumb/internal/workload"
+	"github.com/replumb/replumb/lab"
+	"github.com/replumb/replumb/lab/labtest"
+	"github.com/replumb/replumb/lab/traffic"
+	"github.com/replumb/replumb/lab/workload"
 )
 
 // What people know the shop by, and by what its mirror is tried out.
@@ -334,7 +334,7 @@ func (r *pair) quiet() *v1alpha1.Action {
 }
 
 func (r *pair) serveQuiet(w http.ResponseWriter, request *http.Request) {
-	var asked redirect.QuietRequest
+	var asked dnscutover.QuietRequest
 	if err := json.NewDecoder(request.Body).Decode(&asked); err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return

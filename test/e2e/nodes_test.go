@@ -27,11 +27,11 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
-	"github.com/replumb/replumb/internal/lab"
-	"github.com/replumb/replumb/internal/nodes"
+	"github.com/replumb/replumb/internal/migrations/nodes"
 	"github.com/replumb/replumb/internal/spec"
-	"github.com/replumb/replumb/internal/traffic"
-	"github.com/replumb/replumb/internal/workload"
+	"github.com/replumb/replumb/lab"
+	"github.com/replumb/replumb/lab/traffic"
+	"github.com/replumb/replumb/lab/workload"
 )
 
 // minOutside is how many requests have to be made while all nodes move, for their success to mean something.

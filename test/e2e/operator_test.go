@@ -15,7 +15,7 @@ import (
 	"testing"
 
 	"github.com/replumb/replumb/internal/engine"
-	"github.com/replumb/replumb/internal/lab"
+	"github.com/replumb/replumb/lab"
 )
 
 // operator plays the tooling of a cluster's operator: it does what the gates of a migration wait for.

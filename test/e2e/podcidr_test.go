@@ -21,11 +21,11 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/replumb/replumb/internal/calico"
-	"github.com/replumb/replumb/internal/lab"
-	"github.com/replumb/replumb/internal/probe"
-	"github.com/replumb/replumb/internal/traffic"
-	"github.com/replumb/replumb/internal/workload"
+	"github.com/replumb/replumb/internal/network/calico"
+	"github.com/replumb/replumb/internal/verify/probe"
+	"github.com/replumb/replumb/lab"
+	"github.com/replumb/replumb/lab/traffic"
+	"github.com/replumb/replumb/lab/workload"
 )
 
 const (

@@ -10,9 +10,9 @@ import (
 	"testing"
 
 	"github.com/replumb/replumb/internal/engine"
-	"github.com/replumb/replumb/internal/lab"
-	"github.com/replumb/replumb/internal/traffic"
-	"github.com/replumb/replumb/internal/workload"
+	"github.com/replumb/replumb/lab"
+	"github.com/replumb/replumb/lab/traffic"
+	"github.com/replumb/replumb/lab/workload"
 )
 
 const watchedName = "watched"

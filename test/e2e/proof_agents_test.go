@@ -18,8 +18,8 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
-	"github.com/replumb/replumb/internal/lab"
-	"github.com/replumb/replumb/internal/traffic"
+	"github.com/replumb/replumb/lab"
+	"github.com/replumb/replumb/lab/traffic"
 )
 
 // TestProofHolds has agents pass barriers. A kube-proxy that stands still holds the move up: it waits for that very node, says so, and goes

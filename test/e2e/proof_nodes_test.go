@@ -16,11 +16,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
-	"github.com/replumb/replumb/internal/cluster"
 	"github.com/replumb/replumb/internal/engine"
-	"github.com/replumb/replumb/internal/lab"
-	"github.com/replumb/replumb/internal/lab/machine"
-	"github.com/replumb/replumb/internal/traffic"
+	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/lab"
+	"github.com/replumb/replumb/lab/machine"
+	"github.com/replumb/replumb/lab/traffic"
 )
 
 // TestProofNodes has a node join in the middle of a move: it gets agents, and the move waits for it, as its kube-proxy stands still, and

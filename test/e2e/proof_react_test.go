@@ -10,9 +10,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
-	"github.com/replumb/replumb/internal/cluster"
 	"github.com/replumb/replumb/internal/engine"
-	"github.com/replumb/replumb/internal/lab"
+	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/lab"
 )
 
 // firstLoss finds out when the agents of a node first report that something was lost.

@@ -7,7 +7,7 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
-	"github.com/replumb/replumb/internal/traffic"
+	"github.com/replumb/replumb/lab/traffic"
 )
 
 // TestProofRollback breaks a kube-proxy in the middle of a move that is to go back when something is lost. It goes back at once, while the

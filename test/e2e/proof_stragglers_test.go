@@ -13,10 +13,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/replumb/replumb/internal/lab"
-	"github.com/replumb/replumb/internal/probe"
-	"github.com/replumb/replumb/internal/traffic"
-	"github.com/replumb/replumb/internal/workload"
+	"github.com/replumb/replumb/internal/verify/probe"
+	"github.com/replumb/replumb/lab"
+	"github.com/replumb/replumb/lab/traffic"
+	"github.com/replumb/replumb/lab/workload"
 )
 
 // stragglers are clients that hold on to addresses whatever becomes of the Services, one of each kind.

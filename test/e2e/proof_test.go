@@ -19,10 +19,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/replumb/replumb/internal/engine"
-	"github.com/replumb/replumb/internal/lab"
-	"github.com/replumb/replumb/internal/report"
-	"github.com/replumb/replumb/internal/traffic"
-	"github.com/replumb/replumb/internal/workload"
+	"github.com/replumb/replumb/internal/reporting/htmlreport"
+	"github.com/replumb/replumb/lab"
+	"github.com/replumb/replumb/lab/traffic"
+	"github.com/replumb/replumb/lab/workload"
 )
 
 // TestProof has agents on every node. A kube-proxy that is broken in the middle of a move stops it within a batch, with exit code 4 and
@@ -335,7 +335,7 @@ func requireClients(t *testing.T, l *lab.Lab) {
 // was waited for. With REPLUMB_REPORT_DIR the file itself is kept there.
 func requireReport(t *testing.T, l *lab.Lab) {
 	t.Helper()
-	var got report.Document
+	var got htmlreport.Document
 	if err := json.Unmarshal([]byte(replumb(t, l, "report", "proven", "-o", "json")), &got); err != nil {
 		t.Fatal(err)
 	}

@@ -20,8 +20,8 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
-	"github.com/replumb/replumb/internal/lab"
-	"github.com/replumb/replumb/internal/traffic"
+	"github.com/replumb/replumb/lab"
+	"github.com/replumb/replumb/lab/traffic"
 )
 
 // TestProofTrouble has agents that do not come up, or that come to grief. Each time nothing moves, or nothing more does; one line says

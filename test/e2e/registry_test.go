@@ -14,10 +14,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
-	"github.com/replumb/replumb/internal/lab"
-	"github.com/replumb/replumb/internal/lab/haproxy"
-	"github.com/replumb/replumb/internal/lab/labtest"
-	"github.com/replumb/replumb/internal/workload"
+	"github.com/replumb/replumb/lab"
+	"github.com/replumb/replumb/lab/haproxy"
+	"github.com/replumb/replumb/lab/labtest"
+	"github.com/replumb/replumb/lab/workload"
 )
 
 // TestRegistryAndCertificates sees that nodes pull images from a lab's registry for pods with credentials, and for no others;

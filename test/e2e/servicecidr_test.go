@@ -20,8 +20,8 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
-	"github.com/replumb/replumb/internal/lab"
-	"github.com/replumb/replumb/internal/traffic"
+	"github.com/replumb/replumb/lab"
+	"github.com/replumb/replumb/lab/traffic"
 )
 
 // TestKilledAndFinished kills apply again and again, each time at another event, under traffic; run once more, it goes

@@ -13,10 +13,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
-	"github.com/replumb/replumb/internal/lab"
-	"github.com/replumb/replumb/internal/probe"
-	"github.com/replumb/replumb/internal/traffic"
-	"github.com/replumb/replumb/internal/workload"
+	"github.com/replumb/replumb/internal/verify/probe"
+	"github.com/replumb/replumb/lab"
+	"github.com/replumb/replumb/lab/traffic"
+	"github.com/replumb/replumb/lab/workload"
 )
 
 const (

@@ -19,10 +19,10 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/replumb/replumb/internal/engine"
-	"github.com/replumb/replumb/internal/lab"
-	"github.com/replumb/replumb/internal/servicecidr"
-	"github.com/replumb/replumb/internal/traffic"
-	"github.com/replumb/replumb/internal/workload"
+	"github.com/replumb/replumb/internal/migrations/servicecidr"
+	"github.com/replumb/replumb/lab"
+	"github.com/replumb/replumb/lab/traffic"
+	"github.com/replumb/replumb/lab/workload"
 )
 
 // Both ends of the whole move.

@@ -8,8 +8,8 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/replumb/replumb/internal/lab"
-	"github.com/replumb/replumb/internal/lab/labtest"
+	"github.com/replumb/replumb/lab"
+	"github.com/replumb/replumb/lab/labtest"
 )
 
 func TestMain(m *testing.M) {

@@ -34,9 +34,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
-	"github.com/replumb/replumb/internal/apitest"
-	"github.com/replumb/replumb/internal/freeze"
-	"github.com/replumb/replumb/internal/lock"
+	"github.com/replumb/replumb/internal/safety/freeze"
+	"github.com/replumb/replumb/internal/safety/lease"
+	"github.com/replumb/replumb/internal/testing/apitest"
 )
 
 // Both ends of the move.
@@ -177,7 +177,7 @@ func (c *cluster) clean(t *testing.T) {
 		&admissionv1.ValidatingAdmissionPolicyBinding{ObjectMeta: metav1.ObjectMeta{Name: freeze.Name}},
 		&admissionv1.ValidatingAdmissionPolicy{ObjectMeta: metav1.ObjectMeta{Name: freeze.Name}},
 		&v1alpha1.Migration{ObjectMeta: metav1.ObjectMeta{Name: "move"}},
-		&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: lock.Namespace, Name: lock.Name}},
+		&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: lease.Namespace, Name: lease.Name}},
 	} {
 		if err := client.IgnoreNotFound(c.Delete(ctx, o)); err != nil {
 			t.Fatal(err)

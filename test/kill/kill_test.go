@@ -6,8 +6,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/replumb/replumb/internal/apitest"
 	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/testing/apitest"
 )
 
 // scenario is what a cluster holds before the migration.

@@ -1,5 +1,5 @@
 // Package kill kills the replumb process at every event of a full run, on clusters of an API server and etcd alone, and
-// has the same command finish the job. The controllers that are missing there are played by internal/apitest, and the
+// has the same command finish the job. The controllers that are missing there are played by internal/testing/apitest, and the
 // operator who restarts the API servers with another range by a proxy in front of the API server.
 package kill
 

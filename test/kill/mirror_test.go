@@ -21,9 +21,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
-	"github.com/replumb/replumb/internal/apitest"
 	"github.com/replumb/replumb/internal/engine"
-	"github.com/replumb/replumb/internal/lock"
+	"github.com/replumb/replumb/internal/safety/lease"
+	"github.com/replumb/replumb/internal/testing/apitest"
 )
 
 // mirrorPair is a cluster and its mirror. Commands work on the first.
@@ -65,7 +65,7 @@ func (p *mirrorPair) renew(t *testing.T) {
 		}
 		for _, o := range []client.Object{
 			&v1alpha1.Migration{ObjectMeta: metav1.ObjectMeta{Name: "move"}},
-			&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: lock.Namespace, Name: lock.Name}},
+			&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: lease.Namespace, Name: lease.Name}},
 		} {
 			must(t, client.IgnoreNotFound(c.Delete(ctx, o)))
 		}
@@ -184,7 +184,7 @@ spec:
 }
 
 // TestKillMirrorAnywhere kills the process at every event of apply, rollback and finish of a mirror, and runs the same command again.
-// Names in DNS have tests of their own (internal/redirect, internal/records): a process looks for their servers where its machine does.
+// Names in DNS have tests of their own (internal/network/dnscutover, internal/network/dnsrecords): a process looks for their servers where its machine does.
 // REPLUMB_TEST_EVERY=N takes one case of N, and those that are controls.
 func TestKillMirrorAnywhere(t *testing.T) {
 	p := startPair(t)

@@ -19,9 +19,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
-	"github.com/replumb/replumb/internal/apitest"
 	"github.com/replumb/replumb/internal/engine"
-	"github.com/replumb/replumb/internal/trial"
+	"github.com/replumb/replumb/internal/testing/apitest"
+	"github.com/replumb/replumb/internal/verify/connectivity"
 )
 
 // Both ends of the move of nodes.
@@ -88,7 +88,7 @@ func (c nodeCluster) inPlace(t *testing.T, side string) error {
 		p := &pods.Items[i]
 		daemon := metav1.GetControllerOf(p) != nil && metav1.GetControllerOf(p).Kind == "DaemonSet"
 		switch {
-		case !trial.Ready(p) || !p.DeletionTimestamp.IsZero():
+		case !connectivity.Ready(p) || !p.DeletionTimestamp.IsZero():
 			return fmt.Errorf("pod %s is not ready, or ends", p.Name)
 		case !daemon && !strings.HasPrefix(p.Spec.NodeName, side):
 			return fmt.Errorf("pod %s is on %s", p.Name, p.Spec.NodeName)

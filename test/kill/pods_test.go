@@ -24,11 +24,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
-	"github.com/replumb/replumb/internal/apitest"
-	"github.com/replumb/replumb/internal/calico"
 	"github.com/replumb/replumb/internal/engine"
-	"github.com/replumb/replumb/internal/lock"
-	"github.com/replumb/replumb/internal/nodesim"
+	"github.com/replumb/replumb/internal/network/calico"
+	"github.com/replumb/replumb/internal/safety/lease"
+	"github.com/replumb/replumb/internal/testing/apitest"
+	"github.com/replumb/replumb/internal/testing/fakekubelet"
 )
 
 // Both ends of the move of pods, and the pool that is there before.
@@ -46,7 +46,7 @@ const podClusters = 2
 type podCluster struct {
 	*apitest.Server
 	target
-	fleet *nodesim.Fleet
+	fleet *fakekubelet.Fleet
 	dir   string
 }
 
@@ -62,7 +62,7 @@ func startPods(t *testing.T) *podCluster {
 	must(t, s.InstallCRD(t.Context()))
 	c := &podCluster{Server: s, target: target(s.Kubeconfig), dir: t.TempDir()}
 	must(t, s.Create(t.Context(), info()))
-	fleet := &nodesim.Fleet{Client: s, Addresses: &nodesim.Blocks{Client: s}, Phase: func(pod *corev1.Pod) corev1.PodPhase {
+	fleet := &fakekubelet.Fleet{Client: s, Addresses: &fakekubelet.Blocks{Client: s}, Phase: func(pod *corev1.Pod) corev1.PodPhase {
 		if pod.Labels["replumb.dev/canary"] == "call" { // it has called, and all answered
 			return corev1.PodSucceeded
 		}
@@ -107,7 +107,7 @@ func (c *podCluster) clear(t *testing.T) {
 	ctx := t.Context()
 	for _, o := range []client.Object{
 		&v1alpha1.Migration{ObjectMeta: metav1.ObjectMeta{Name: "move"}},
-		&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: lock.Namespace, Name: lock.Name}},
+		&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: lease.Namespace, Name: lease.Name}},
 	} {
 		must(t, client.IgnoreNotFound(c.Delete(ctx, o)))
 	}
@@ -271,7 +271,7 @@ func (c *podCluster) take(t *testing.T) picture {
 func (p picture) add(t *testing.T, o client.Object) {
 	t.Helper()
 	ns := o.GetNamespace()
-	if ns == metav1.NamespaceDefault || ns == metav1.NamespaceSystem && o.GetName() != "coredns" && o.GetName() != lock.Name {
+	if ns == metav1.NamespaceDefault || ns == metav1.NamespaceSystem && o.GetName() != "coredns" && o.GetName() != lease.Name {
 		return // the API server's own
 	}
 	kind := strings.TrimPrefix(fmt.Sprintf("%T", o), "*")

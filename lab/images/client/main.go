@@ -15,7 +15,7 @@ import (
 	"os/signal"
 	"syscall"
 
-	"github.com/replumb/replumb/internal/probe"
+	"github.com/replumb/replumb/internal/verify/probe"
 )
 
 func main() {

@@ -12,7 +12,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/replumb/replumb/internal/probe"
+	"github.com/replumb/replumb/internal/verify/probe"
 )
 
 func TestWritesOneLinePerWindowAndTheLastAtTheEnd(t *testing.T) {

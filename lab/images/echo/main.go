@@ -10,8 +10,8 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/replumb/replumb/internal/answer"
-	"github.com/replumb/replumb/internal/probe"
+	"github.com/replumb/replumb/internal/verify/echo"
+	"github.com/replumb/replumb/internal/verify/probe"
 )
 
 func main() {
@@ -28,7 +28,7 @@ func run() error {
 	if err != nil {
 		return fmt.Errorf("read ECHO_DRAIN: %w", err)
 	}
-	s := &answer.Server{
+	s := &echo.Server{
 		Identity: probe.Identity{Name: os.Getenv("NAME"), Node: os.Getenv("NODE_NAME"), Pod: os.Getenv("POD_NAME")}, Drain: drain,
 	}
 	equip(s)

@@ -8,14 +8,14 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/replumb/replumb/internal/answer"
+	"github.com/replumb/replumb/internal/verify/echo"
 )
 
 // maxSlow bounds how long /slow may hold a request.
 const maxSlow = time.Minute
 
 // equip has a server tell over HTTP and UDP, too, who it is.
-func equip(s *answer.Server) {
+func equip(s *echo.Server) {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, r *http.Request) { tell(s, w, r) })
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { health(s, w) })
@@ -24,13 +24,13 @@ func equip(s *answer.Server) {
 	s.Datagram = func(_ []byte, from net.Addr) []byte { return s.Tell(from.String()) }
 }
 
-func tell(s *answer.Server, w http.ResponseWriter, r *http.Request) {
+func tell(s *echo.Server, w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
 	// A client that hangs up meanwhile is its own affair.
 	_, _ = fmt.Fprintf(w, "%s\n", s.Tell(r.RemoteAddr))
 }
 
-func health(s *answer.Server, w http.ResponseWriter) {
+func health(s *echo.Server, w http.ResponseWriter) {
 	if s.Draining() {
 		http.Error(w, "draining", http.StatusServiceUnavailable)
 		return
@@ -38,7 +38,7 @@ func health(s *answer.Server, w http.ResponseWriter) {
 	_, _ = fmt.Fprintln(w, "ok")
 }
 
-func slow(s *answer.Server, w http.ResponseWriter, r *http.Request) {
+func slow(s *echo.Server, w http.ResponseWriter, r *http.Request) {
 	delay, err := delayOf(r)
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)

@@ -19,8 +19,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/utils/ptr"
 
-	"github.com/replumb/replumb/internal/apitest"
-	"github.com/replumb/replumb/internal/lab/pki"
+	"github.com/replumb/replumb/internal/testing/apitest"
+	"github.com/replumb/replumb/internal/testing/pki"
 )
 
 const patience = 10 * time.Second

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/replumb/replumb/internal/probe"
+	"github.com/replumb/replumb/internal/verify/probe"
 )
 
 func get(t *testing.T, url string) (status int, body string) {

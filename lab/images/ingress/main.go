@@ -18,7 +18,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
-	"github.com/replumb/replumb/internal/probe"
+	"github.com/replumb/replumb/internal/verify/probe"
 )
 
 func main() {

@@ -11,7 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/replumb/replumb/internal/probe"
+	"github.com/replumb/replumb/internal/verify/probe"
 )
 
 // dialTimeout is how long a Service may take to accept a connection before the caller is told that it did not.

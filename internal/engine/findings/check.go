@@ -1,0 +1,165 @@
+// Package findings is a registry of checks with stable codes, and the findings they make.
+package findings
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/dustin/go-humanize/english"
+)
+
+// Severity is what a failed check means for the migration.
+type Severity string
+
+const (
+	// Blocking findings keep a migration from starting.
+	Blocking Severity = "blocking"
+	// Warning findings are for people to weigh.
+	Warning Severity = "warning"
+)
+
+// Outcome of a check: unknown is neither pass nor fail.
+type Outcome string
+
+// The outcomes.
+const (
+	Pass    Outcome = "pass"
+	Fail    Outcome = "fail"
+	Unknown Outcome = "unknown"
+)
+
+// Result is what one look at one object gave.
+type Result struct {
+	Outcome Outcome
+	// Object in question, as kind and name; empty for the cluster as a whole.
+	Object string
+	// Message says what was found.
+	Message string
+}
+
+// Failed makes a failing result.
+func Failed(object, format string, args ...any) Result {
+	return Result{Outcome: Fail, Object: object, Message: fmt.Sprintf(format, args...)}
+}
+
+// NotKnown makes a result of a check that could not look.
+func NotKnown(object, format string, args ...any) Result {
+	return Result{Outcome: Unknown, Object: object, Message: fmt.Sprintf(format, args...)}
+}
+
+// Check is one thing that must hold. Run is a pure function of its input and returns only what is wrong or unknown.
+type Check[In any] struct {
+	// Code is stable: retired codes are never used again.
+	Code     string
+	Severity Severity
+	// Group is the heading it is shown under.
+	Group string
+	// Claim is what holds when the check passes.
+	Claim string
+	// Why says why that matters.
+	Why string
+	// Fix says what to do when it does not hold.
+	Fix string
+	Run func(In) []Result
+}
+
+// Group puts checks under a heading.
+func Group[In any](heading string, checks ...Check[In]) []Check[In] {
+	for i := range checks {
+		checks[i].Group = heading
+	}
+	return checks
+}
+
+// Finding is one result of one check.
+type Finding struct {
+	Code     string   `json:"code"`
+	Group    string   `json:"group,omitempty"`
+	Severity Severity `json:"severity"`
+	Outcome  Outcome  `json:"outcome"`
+	Claim    string   `json:"claim"`
+	Object   string   `json:"object,omitempty"`
+	Message  string   `json:"message,omitempty"`
+	Fix      string   `json:"fix,omitempty"`
+}
+
+// Findings are the results of many checks, in the order of the registry.
+type Findings []Finding
+
+// Run runs checks in order. A check that finds nothing wrong makes one passing finding.
+func Run[In any](checks []Check[In], in In) Findings {
+	var all Findings
+	for _, c := range checks {
+		results := c.Run(in)
+		if len(results) == 0 {
+			all = append(all, Finding{Code: c.Code, Group: c.Group, Severity: c.Severity, Outcome: Pass, Claim: c.Claim})
+		}
+		for _, r := range results {
+			all = append(all, Finding{
+				Code: c.Code, Group: c.Group, Severity: c.Severity, Outcome: r.Outcome, Claim: c.Claim,
+				Object: r.Object, Message: r.Message, Fix: c.Fix,
+			})
+		}
+	}
+	return all
+}
+
+// Blocking are the findings that keep a migration from starting: a blocking check that failed or could not look.
+func (f Findings) Blocking() Findings {
+	var out Findings
+	for _, x := range f {
+		if x.Severity == Blocking && x.Outcome != Pass {
+			out = append(out, x)
+		}
+	}
+	return out
+}
+
+// BlockedError says that blocking findings stopped a migration.
+type BlockedError struct {
+	Findings Findings
+}
+
+// errorFindings bounds how many findings an error spells out.
+const errorFindings = 5
+
+func (e *BlockedError) Error() string {
+	var codes []string
+	for i, f := range e.Findings {
+		if i == errorFindings {
+			codes = append(codes, fmt.Sprintf("and %d more", len(e.Findings)-i))
+			break
+		}
+		codes = append(codes, f.Code+": "+f.Message)
+	}
+	return fmt.Sprintf("%s: %s", english.Plural(len(e.Findings), "blocking finding", ""), strings.Join(codes, "; "))
+}
+
+// Reference renders checks as a Markdown page.
+func Reference[In any](title string, checks []Check[In]) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "# %s\n\n", title)
+	b.WriteString("Each check makes a claim about the cluster. A blocking finding keeps `replumb apply` from starting; a blocking\n")
+	b.WriteString("check that could not look (unknown) blocks as well. `replumb explain CODE` prints the same as this page, which is\n")
+	b.WriteString("generated from the checks themselves.\n")
+	write(&b, "", checks)
+	return b.String()
+}
+
+// Section renders more checks below a Reference: those of another kind of migration.
+func Section[In any](title string, checks []Check[In]) string {
+	var b strings.Builder
+	write(&b, title+": ", checks)
+	return b.String()
+}
+
+func write[In any](b *strings.Builder, prefix string, checks []Check[In]) {
+	last := ""
+	for _, c := range checks {
+		if c.Group != last {
+			fmt.Fprintf(b, "\n## %s%s\n", prefix, c.Group)
+			last = c.Group
+		}
+		fmt.Fprintf(b, "\n### %s\n\n- Claim: %s\n- Severity: %s\n- Why: %s\n- Fix: %s\n", c.Code, c.Claim, c.Severity, c.Why, c.Fix)
+	}
+}

@@ -1,0 +1,114 @@
+package findings
+
+import (
+	"slices"
+	"strings"
+	"testing"
+)
+
+func registry() []Check[int] {
+	return []Check[int]{
+		{
+			Code:     "A",
+			Severity: Blocking,
+			Group:    "Small",
+			Claim:    "is not one",
+			Why:      "one is lonely",
+			Fix:      "add one",
+			Run: func(n int) []Result {
+				if n == 1 {
+					return []Result{Failed("Number 1", "%d is one", n)}
+				}
+				return nil
+			},
+		},
+		{Code: "B", Severity: Blocking, Group: "Small", Claim: "is known", Why: "who knows", Fix: "look closer", Run: func(n int) []Result {
+			if n < 0 {
+				return []Result{NotKnown("", "cannot look at %d", n), NotKnown("", "nor behind it")}
+			}
+			return nil
+		}},
+		{
+			Code:     "C",
+			Severity: Warning,
+			Group:    "Large",
+			Claim:    "is small",
+			Why:      "large is heavy",
+			Fix:      "take some away",
+			Run: func(n int) []Result {
+				if n > 9 {
+					return []Result{Failed("", "%d is large", n)}
+				}
+				return nil
+			},
+		},
+	}
+}
+
+func TestRun(t *testing.T) {
+	for _, tt := range []struct {
+		in       int
+		outcomes []Outcome
+		blocking []string
+	}{
+		{2, []Outcome{Pass, Pass, Pass}, nil},
+		{1, []Outcome{Fail, Pass, Pass}, []string{"A"}},
+		{10, []Outcome{Pass, Pass, Fail}, nil},
+		{-1, []Outcome{Pass, Unknown, Unknown, Pass}, []string{"B", "B"}}, // not knowing blocks as well
+	} {
+		found := Run(registry(), tt.in)
+		var outcomes []Outcome
+		for _, f := range found {
+			outcomes = append(outcomes, f.Outcome)
+			if (f.Outcome == Pass) != (f.Message == "" && f.Fix == "") || f.Claim == "" {
+				t.Errorf("%d: finding %+v", tt.in, f)
+			}
+		}
+		var blocking []string
+		for _, f := range found.Blocking() {
+			blocking = append(blocking, f.Code)
+		}
+		if !slices.Equal(outcomes, tt.outcomes) || !slices.Equal(blocking, tt.blocking) {
+			t.Errorf("%d: outcomes %v, want %v; blocking %v, want %v", tt.in, outcomes, tt.outcomes, blocking, tt.blocking)
+		}
+	}
+}
+
+func TestBlockedErrorNamesEveryFinding(t *testing.T) {
+	err := &BlockedError{Findings: Run(registry(), -1).Blocking()}
+	if want := "2 blocking findings: B: cannot look at -1; B: nor behind it"; err.Error() != want {
+		t.Errorf("got %q, want %q", err, want)
+	}
+}
+
+func TestBlockedErrorIsBounded(t *testing.T) {
+	err := &BlockedError{Findings: slices.Repeat(Run(registry(), 1).Blocking(), 40)}
+	if got := err.Error(); !strings.HasPrefix(got, "40 blocking findings: A: 1 is one; ") || !strings.HasSuffix(got, "; and 35 more") {
+		t.Errorf("got %q", got)
+	}
+}
+
+func TestReferenceHasEveryCheck(t *testing.T) {
+	page := Reference("Numbers", registry())
+	for _, c := range registry() {
+		want := "### " + c.Code + "\n\n- Claim: " + c.Claim + "\n- Severity: " + string(
+			c.Severity,
+		) + "\n- Why: " + c.Why + "\n- Fix: " + c.Fix + "\n"
+		if !strings.Contains(page, want) {
+			t.Errorf("%s is missing in\n%s", want, page)
+		}
+	}
+	if strings.Count(page, "\n## Small\n") != 1 || strings.Count(page, "\n## Large\n") != 1 {
+		t.Errorf("a heading is not there once:\n%s", page)
+	}
+}
+
+func TestGroupReachesTheFindings(t *testing.T) {
+	for _, n := range []int{1, 2} {
+		for _, f := range Run(Group("All", registry()...), n) {
+			if f.Group != "All" {
+				t.Errorf("%d: finding %+v", n, f)
+			}
+		}
+	}
+}

@@ -1,2 +1,0 @@
-// Package footprint keeps small what a process takes that runs for long beside others.
-package footprint

@@ -1,6 +1,0 @@
-//go:build !linux
-
-package footprint
-
-// forget is for Linux alone.
-func forget(string) error { return nil }

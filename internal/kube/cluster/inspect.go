@@ -1,0 +1,266 @@
+package cluster
+
+import (
+	"context"
+	"net/netip"
+	"sort"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/kube/references"
+)
+
+// scans bounds how many collections are read at the same time: each holds one page in memory.
+const scans = 4
+
+// Pages of collections whose objects may be large (a ConfigMap up to 1 MiB) are shorter.
+const (
+	configMapPage = 100
+	crdPage       = 25
+)
+
+// Inspection is what was found by looking through objects that are too many or too large to be kept.
+type Inspection struct {
+	// References are the old addresses and ranges that are written down somewhere.
+	References []references.Reference
+	// Proxies are the configurations of kube-proxy.
+	Proxies []Proxy
+	// Replacements do the work of kube-proxy instead of it.
+	Replacements []Replacement
+	// NodeLocal are the DNS caches that run on every node.
+	NodeLocal []NodeLocal
+	// InTarget are pods whose address lies in the range the Services move to.
+	InTarget []PodAddress
+	// Stuck are the PodDisruptionBudgets that never let a pod go.
+	Stuck []StuckBudget
+	// Policies are the ValidatingAdmissionPolicies of any migration.
+	Policies []Policy
+	// Migrations that the cluster has.
+	Migrations []v1alpha1.Migration
+	// Unread are the resources that the user may not read.
+	Unread map[string]bool
+
+	calico bool
+}
+
+// PodAddress is the address of a pod, given as namespace/name.
+type PodAddress struct {
+	Pod     string
+	Address netip.Addr
+}
+
+// StuckBudget is a PodDisruptionBudget, as namespace/name, and what in it never lets a pod go.
+type StuckBudget struct {
+	Name string
+	Rule string
+}
+
+// Policy is a ValidatingAdmissionPolicy that a migration left or keeps.
+type Policy struct {
+	Name, Migration string
+}
+
+// References looks through everything that may name an old address or stand in the way of a migration otherwise, page
+// by page, and keeps in snap.Inspection only what it finds. What the user may not list is noted as unread.
+func (c *Cluster) References(ctx context.Context, scanner *references.Scanner, snap *Snapshot) error {
+	found := &Inspection{Unread: map[string]bool{}}
+	var mu sync.Mutex
+	eg, ectx := errgroup.WithContext(ctx)
+	eg.SetLimit(scans)
+	for _, src := range sources() {
+		eg.Go(func() error {
+			err := eachPage(ectx, c, src.list, src.page, func(o client.Object) {
+				mu.Lock()
+				defer mu.Unlock()
+				found.Take(scanner, o)
+			}, src.opts...)
+			mu.Lock()
+			defer mu.Unlock()
+			return found.unread(src.resource, err)
+		})
+	}
+	if err := eg.Wait(); err != nil {
+		return err
+	}
+	if err := c.felix(ctx, found); err != nil {
+		return err
+	}
+	found.sort()
+	snap.Inspection = found
+	return nil
+}
+
+// felix asks Calico whether it does the work of kube-proxy.
+func (c *Cluster) felix(ctx context.Context, found *Inspection) error {
+	if !found.calico && !found.Unread["customresourcedefinitions"] {
+		return nil
+	}
+	body, err := c.GetRaw(ctx, "/apis/crd.projectcalico.org/v1/felixconfigurations/default")
+	if err != nil {
+		return found.unread("felixconfigurations", err)
+	}
+	return found.TakeFelix(body)
+}
+
+// unread sorts errors: a resource that the cluster does not have holds nothing, one that the user may not read is
+// noted, anything else is an error.
+func (i *Inspection) unread(resource string, err error) error {
+	switch {
+	case err == nil, apierrors.IsNotFound(err), meta.IsNoMatchError(err):
+		return nil
+	case apierrors.IsForbidden(err):
+		i.Unread[resource] = true
+		return nil
+	}
+	return err
+}
+
+type source struct {
+	resource string
+	list     client.ObjectList
+	page     int64
+	opts     []client.ListOption
+}
+
+func sources() []source {
+	return []source{
+		{resource: "configmaps", list: &corev1.ConfigMapList{}, page: configMapPage},
+		{resource: "pods", list: &corev1.PodList{}, page: pageSize},
+		{resource: "customresourcedefinitions", list: &apiextensionsv1.CustomResourceDefinitionList{}, page: crdPage},
+		{resource: "persistentvolumes", list: &corev1.PersistentVolumeList{}, page: pageSize},
+		{resource: "deployments", list: &appsv1.DeploymentList{}, page: pageSize},
+		{resource: "statefulsets", list: &appsv1.StatefulSetList{}, page: pageSize},
+		{resource: "daemonsets", list: &appsv1.DaemonSetList{}, page: pageSize},
+		{resource: "jobs", list: &batchv1.JobList{}, page: pageSize},
+		{resource: "cronjobs", list: &batchv1.CronJobList{}, page: pageSize},
+		{resource: "networkpolicies", list: &networkingv1.NetworkPolicyList{}, page: pageSize},
+		{resource: "poddisruptionbudgets", list: &policyv1.PodDisruptionBudgetList{}, page: pageSize},
+		{resource: "validatingwebhookconfigurations", list: &admissionv1.ValidatingWebhookConfigurationList{}, page: pageSize},
+		{resource: "mutatingwebhookconfigurations", list: &admissionv1.MutatingWebhookConfigurationList{}, page: pageSize},
+		{
+			resource: "validatingadmissionpolicies", list: &admissionv1.ValidatingAdmissionPolicyList{}, page: pageSize,
+			opts: []client.ListOption{client.HasLabels{v1alpha1.LabelMigration}},
+		},
+		{resource: "migrations", list: &v1alpha1.MigrationList{}, page: pageSize},
+	}
+}
+
+// Take looks at one object. It keeps nothing of it but what it finds.
+func (i *Inspection) Take(scanner *references.Scanner, o client.Object) {
+	switch o := o.(type) {
+	case *v1alpha1.Migration:
+		i.Migrations = append(i.Migrations, v1alpha1.Migration{
+			ObjectMeta: metav1.ObjectMeta{Name: o.Name}, Status: v1alpha1.MigrationStatus{Phase: o.Status.Phase},
+		})
+		return
+	case *admissionv1.ValidatingAdmissionPolicy:
+		if owner := o.Labels[v1alpha1.LabelMigration]; owner != "" {
+			i.Policies = append(i.Policies, Policy{Name: o.Name, Migration: owner})
+		}
+		return
+	case *policyv1.PodDisruptionBudget:
+		if rule := NeverAllows(o); rule != "" {
+			i.Stuck = append(i.Stuck, StuckBudget{Name: o.Namespace + "/" + o.Name, Rule: rule})
+		}
+		return
+	case *apiextensionsv1.CustomResourceDefinition:
+		i.calico = i.calico || o.Name == "felixconfigurations.crd.projectcalico.org"
+	case *corev1.ConfigMap:
+		i.configMap(o)
+	case *corev1.Pod:
+		i.addresses(scanner, o)
+	}
+	if ours(o) || repeats(o) {
+		return
+	}
+	i.References = append(i.References, scanner.Find(o)...)
+	if object, spec := template(o); spec != nil {
+		i.workload(object, spec)
+	}
+}
+
+// ours are the objects that replumb made, such as backups. They name old addresses for a reason.
+func ours(o client.Object) bool {
+	return o.GetLabels()[v1alpha1.LabelRole] != "" || o.GetNamespace() == v1alpha1.SystemNamespace
+}
+
+// repeats are the objects that only repeat the template of another one, and those that are over.
+func repeats(o client.Object) bool {
+	switch o := o.(type) {
+	case *corev1.Pod:
+		over := o.Status.Phase == corev1.PodSucceeded || o.Status.Phase == corev1.PodFailed || !o.DeletionTimestamp.IsZero()
+		return over || madeFromTemplate(o)
+	case *batchv1.Job:
+		if owner := metav1.GetControllerOf(o); owner != nil && owner.Kind == "CronJob" {
+			return true
+		}
+		for _, c := range o.Status.Conditions {
+			if (c.Type == batchv1.JobComplete || c.Type == batchv1.JobFailed) && c.Status == corev1.ConditionTrue {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// madeFromTemplate reports whether a pod's template is looked at. That of a ReplicaSet is only if a Deployment owns it.
+func madeFromTemplate(pod *corev1.Pod) bool {
+	owner := metav1.GetControllerOf(pod)
+	if owner == nil {
+		return false
+	}
+	switch owner.Kind {
+	case "StatefulSet", "DaemonSet", "Job":
+		return true
+	case "ReplicaSet":
+		return pod.Labels[appsv1.DefaultDeploymentUniqueLabelKey] != ""
+	}
+	return false
+}
+
+func template(o client.Object) (string, *corev1.PodSpec) {
+	switch o := o.(type) {
+	case *corev1.Pod:
+		return references.Name("Pod", o), &o.Spec
+	case *appsv1.Deployment:
+		return references.Name("Deployment", o), &o.Spec.Template.Spec
+	case *appsv1.DaemonSet:
+		return references.Name("DaemonSet", o), &o.Spec.Template.Spec
+	}
+	return "", nil
+}
+
+func (i *Inspection) addresses(scanner *references.Scanner, pod *corev1.Pod) {
+	if pod.Spec.HostNetwork { // it has its node's address, which another check is about
+		return
+	}
+	for _, ip := range pod.Status.PodIPs {
+		if a, err := netip.ParseAddr(ip.IP); err == nil && scanner.InTarget(a) {
+			i.InTarget = append(i.InTarget, PodAddress{Pod: pod.Namespace + "/" + pod.Name, Address: a})
+		}
+	}
+}
+
+func (i *Inspection) sort() {
+	sort.SliceStable(i.References, func(a, b int) bool { return i.References[a].Object < i.References[b].Object })
+	sort.SliceStable(i.Proxies, func(a, b int) bool { return i.Proxies[a].Object < i.Proxies[b].Object })
+	sort.SliceStable(i.Replacements, func(a, b int) bool { return i.Replacements[a].Object < i.Replacements[b].Object })
+	sort.SliceStable(i.NodeLocal, func(a, b int) bool { return i.NodeLocal[a].Object < i.NodeLocal[b].Object })
+	sort.SliceStable(i.InTarget, func(a, b int) bool { return i.InTarget[a].Pod < i.InTarget[b].Pod })
+	sort.SliceStable(i.Stuck, func(a, b int) bool { return i.Stuck[a].Name < i.Stuck[b].Name })
+	sort.SliceStable(i.Policies, func(a, b int) bool { return i.Policies[a].Name < i.Policies[b].Name })
+	sort.SliceStable(i.Migrations, func(a, b int) bool { return i.Migrations[a].Name < i.Migrations[b].Name })
+}

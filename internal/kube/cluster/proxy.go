@@ -1,0 +1,189 @@
+package cluster
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"path"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	proxyv1alpha1 "k8s.io/kube-proxy/config/v1alpha1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/replumb/replumb/internal/kube/references"
+)
+
+// Proxy is what one object says of how kube-proxy is configured.
+type Proxy struct {
+	// Object that says so, as kind and name.
+	Object string
+	// Hidden is true if the configuration lies in a file that cannot be seen from here.
+	Hidden bool
+	// Problem says why the configuration cannot be read.
+	Problem string
+	// Mode as written; empty means iptables.
+	Mode string
+	// DetectLocalMode as written; empty means ClusterCIDR.
+	DetectLocalMode string
+	// ClusterCIDRs are the pod ranges it was told.
+	ClusterCIDRs []netip.Prefix
+}
+
+// Replacement is something that does the work of kube-proxy.
+type Replacement struct {
+	// Object that shows it, as kind and name.
+	Object string
+	// By names what does it, and how that is seen.
+	By string
+}
+
+// NodeLocal is a NodeLocal DNSCache.
+type NodeLocal struct {
+	Object string
+	// Addresses it listens on.
+	Addresses []string
+}
+
+// TakeFelix looks at Calico's FelixConfiguration, as JSON or YAML
+// (github.com/projectcalico/api pkg/apis/projectcalico/v3/felixconfig.go).
+func (i *Inspection) TakeFelix(body []byte) error {
+	var felix struct {
+		Metadata struct {
+			Name string `json:"name"`
+		} `json:"metadata"`
+		Spec struct {
+			BPFEnabled bool `json:"bpfEnabled"`
+		} `json:"spec"`
+	}
+	if err := yaml.Unmarshal(body, &felix); err != nil {
+		return fmt.Errorf("reading Calico's FelixConfiguration: %w", err)
+	}
+	if felix.Spec.BPFEnabled {
+		i.Replacements = append(i.Replacements, Replacement{
+			Object: "FelixConfiguration " + felix.Metadata.Name, By: "Calico's eBPF data plane (bpfEnabled)",
+		})
+	}
+	return nil
+}
+
+func (i *Inspection) configMap(o *corev1.ConfigMap) {
+	name := references.Name("ConfigMap", o)
+	if o.Name == "cilium-config" {
+		// docs.cilium.io, kubeproxy-free: true, and in earlier versions strict, partial or probe.
+		if v := o.Data["kube-proxy-replacement"]; slices.Contains([]string{"true", "strict", "partial", "probe"}, v) {
+			i.Replacements = append(i.Replacements, Replacement{Object: name, By: "Cilium (kube-proxy-replacement: " + v + ")"})
+		}
+	}
+	if text, ok := o.Data["antrea-agent.conf"]; ok {
+		var config struct {
+			AntreaProxy struct {
+				ProxyAll bool `json:"proxyAll"`
+			} `json:"antreaProxy"`
+		}
+		if err := yaml.Unmarshal([]byte(text), &config); err == nil && config.AntreaProxy.ProxyAll {
+			i.Replacements = append(i.Replacements, Replacement{Object: name, By: "Antrea (antreaProxy.proxyAll)"})
+		}
+	}
+	if o.Namespace != "kube-system" {
+		return
+	}
+	for _, key := range slices.Sorted(maps.Keys(o.Data)) {
+		if strings.Contains(o.Data[key], "KubeProxyConfiguration") {
+			i.Proxies = append(i.Proxies, proxyFromFile(name, o.Data[key]))
+		}
+	}
+}
+
+func proxyFromFile(object, text string) Proxy {
+	p := Proxy{Object: object}
+	var config proxyv1alpha1.KubeProxyConfiguration
+	if err := yaml.Unmarshal([]byte(text), &config); err != nil {
+		p.Problem = err.Error()
+		return p
+	}
+	p.Mode, p.DetectLocalMode = string(config.Mode), string(config.DetectLocalMode)
+	p.setRanges(config.ClusterCIDR)
+	return p
+}
+
+func (p *Proxy) setRanges(text string) {
+	for part := range strings.SplitSeq(text, ",") {
+		if part = strings.TrimSpace(part); part == "" {
+			continue
+		}
+		r, err := netip.ParsePrefix(part)
+		if err != nil {
+			p.Problem = fmt.Sprintf("clusterCIDR %q is not a range", part)
+			continue
+		}
+		p.ClusterCIDRs = append(p.ClusterCIDRs, r.Masked())
+	}
+}
+
+// workload recognises by their command lines those programs that handle Services and DNS on nodes.
+func (i *Inspection) workload(object string, spec *corev1.PodSpec) {
+	if strings.HasPrefix(object, "DaemonSet ") && strings.HasSuffix(object, "/ovnkube-node") {
+		i.Replacements = append(i.Replacements, Replacement{Object: object, By: "OVN-Kubernetes"})
+	}
+	for n := range spec.Containers {
+		c := &spec.Containers[n]
+		words := strings.Fields(strings.Join(slices.Concat(c.Command, c.Args), " "))
+		switch {
+		case c.Name == "kube-proxy" || runs(words, "kube-proxy"):
+			i.Proxies = append(i.Proxies, proxyFromFlags(object, words))
+		case c.Name == "kube-router" || runs(words, "kube-router"):
+			if v, ok := flag(words, "run-service-proxy"); !ok || v != "false" { // it does by default
+				i.Replacements = append(i.Replacements, Replacement{Object: object, By: "kube-router (--run-service-proxy)"})
+			}
+		case strings.HasSuffix(object, "/node-local-dns") || runs(words, "node-cache"):
+			v, _ := flag(words, "localip")
+			i.NodeLocal = append(i.NodeLocal, NodeLocal{
+				Object: object, Addresses: strings.FieldsFunc(v, func(r rune) bool { return r == ',' }),
+			})
+		case slices.ContainsFunc(c.Env, func(e corev1.EnvVar) bool {
+			return e.Name == "FELIX_BPFENABLED" && strings.EqualFold(e.Value, "true")
+		}):
+			i.Replacements = append(i.Replacements, Replacement{Object: object, By: "Calico's eBPF data plane (FELIX_BPFENABLED)"})
+		}
+	}
+}
+
+func proxyFromFlags(object string, words []string) Proxy {
+	p := Proxy{Object: object}
+	// With a file of configuration the flags do not count (k8s.io/kubernetes cmd/kube-proxy/app/options.go).
+	if _, p.Hidden = flag(words, "config"); p.Hidden {
+		return p
+	}
+	p.Mode, _ = flag(words, "proxy-mode")
+	p.DetectLocalMode, _ = flag(words, "detect-local-mode")
+	ranges, _ := flag(words, "cluster-cidr")
+	p.setRanges(ranges)
+	return p
+}
+
+// runs reports whether a command line, which may be a shell's, runs a program.
+func runs(words []string, program string) bool {
+	return slices.ContainsFunc(words, func(w string) bool { return path.Base(strings.Trim(w, `"'`)) == program })
+}
+
+// flag finds the value of a flag written as --name=value, --name value or alone.
+func flag(words []string, name string) (string, bool) {
+	for i, w := range words {
+		trimmed := strings.TrimLeft(strings.Trim(w, `"'`), "-")
+		if trimmed == w || !strings.HasPrefix(trimmed, name) {
+			continue
+		}
+		if value, ok := strings.CutPrefix(trimmed, name+"="); ok {
+			return strings.Trim(value, `"'`), true
+		}
+		if trimmed == name {
+			if i+1 < len(words) && !strings.HasPrefix(words[i+1], "-") {
+				return strings.Trim(words[i+1], `"'`), true
+			}
+			return "", true
+		}
+	}
+	return "", false
+}

@@ -1,0 +1,185 @@
+package objectsync
+
+import (
+	"context"
+	"fmt"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+)
+
+// Difference is one field in which a copy is not what the rules make of the source's object.
+type Difference struct {
+	Ref Ref
+	// Path such as .spec.replicas; empty if the whole object is missing in one cluster.
+	Path string
+	// Want is the value by the rules, Have the one in the target, both as JSON, and cut if long. Values of Secrets are not shown.
+	Want, Have string
+}
+
+func (d Difference) String() string {
+	if d.Path == "" {
+		return fmt.Sprintf("%s: is %s in the target, and should be %s", d.Ref, d.Have, d.Want)
+	}
+	return fmt.Sprintf("%s: %s is %s, and should be %s", d.Ref, d.Path, d.Have, d.Want)
+}
+
+// What Want and Have say of fields and objects.
+const (
+	absent  = "absent"
+	present = "present"
+	hidden  = "(not shown)"
+)
+
+// Parity is how the two sides compare.
+type Parity struct {
+	// Compared are the objects that should be the same.
+	Compared    int
+	Differences []Difference
+}
+
+// Equal reports that nothing differs.
+func (p *Parity) Equal() bool { return len(p.Differences) == 0 }
+
+// maxDifferences is how many are listed. Whoever has more has to copy first.
+const maxDifferences = 10000
+
+// Compare reads both sides in full, and asks for every object that the rules take whether the target has it, and the same, and
+// whether the target has copies beyond. It asks nothing of what the clusters' own controllers own: replicas that an autoscaler
+// sets, singletons' pods, and what Rules strip. Objects that policy Keep left alone are passed over.
+func (c *Copier) Compare(ctx context.Context) (*Parity, error) {
+	kinds, err := FindKinds(ctx, c.Source, c.Target, c.Rules)
+	if err != nil {
+		return nil, err
+	}
+	scaled, err := c.Target.scaled(ctx)
+	if err != nil {
+		return nil, err
+	}
+	p := &Parity{}
+	for _, k := range kinds.Copied {
+		if err := c.compareKind(ctx, k, scaled, p); err != nil {
+			return nil, err
+		}
+	}
+	for _, k := range kinds.Missing {
+		err := c.Source.each(ctx, k, func(o *unstructured.Unstructured) error {
+			if c.Rules.whyNot(k, o) == "" {
+				p.Compared++
+				p.add(Difference{Ref: refOf(k, o), Want: present, Have: absent})
+			}
+			return nil
+		})
+		if err != nil {
+			return nil, fmt.Errorf("reading %s of the source: %w", k, err)
+		}
+	}
+	return p, nil
+}
+
+func (p *Parity) add(all ...Difference) {
+	p.Differences = append(p.Differences, all[:min(len(all), maxDifferences-len(p.Differences))]...)
+}
+
+// compareKind walks both sides in the order of names, so that neither is in memory as a whole.
+func (c *Copier) compareKind(ctx context.Context, k Kind, scaled map[Ref]bool, p *Parity) error {
+	source, target := c.Source.stream(ctx, k), c.Target.stream(ctx, k)
+	for {
+		of, more := earlier(source.peek(), target.peek())
+		if source.err != nil {
+			return fmt.Errorf("reading %s of the source: %w", k, source.err)
+		}
+		if target.err != nil {
+			return fmt.Errorf("reading %s of the target: %w", k, target.err)
+		}
+		if !more {
+			return nil
+		}
+		c.comparePair(ctx, k, source.take(of), target.take(of), scaled, p)
+	}
+}
+
+// comparePair compares what the two sides have of one name; nil is nothing.
+func (c *Copier) comparePair(ctx context.Context, k Kind, from, have *unstructured.Unstructured, scaled map[Ref]bool, p *Parity) {
+	var want *unstructured.Unstructured
+	if from != nil {
+		taken, _, err := c.Rules.Take(k, from)
+		if err != nil {
+			p.Compared++
+			p.add(Difference{Ref: refOf(k, from), Want: "what the transforms make of it: " + err.Error(), Have: "not that"})
+			return
+		}
+		want = taken
+	}
+	switch {
+	case want == nil && have == nil:
+	case want == nil:
+		if c.Rules.owns(have) && prunable(k) && !adopts(k, refOf(k, have).key()) {
+			p.add(Difference{Ref: refOf(k, have), Want: absent, Have: present})
+		}
+	case have == nil:
+		p.Compared++
+		p.add(Difference{Ref: refOf(k, want), Want: present, Have: absent})
+	case !c.Rules.owns(have) && c.Rules.Existing() == v1alpha1.ExistingKeep:
+	default:
+		p.Compared++
+		p.add(c.fields(ctx, k, want, have, scaled[refOf(k, want)])...)
+	}
+}
+
+// fields are those that differ. Of what an autoscaler scales, replicas are not asked for.
+func (c *Copier) fields(ctx context.Context, k Kind, want, have *unstructured.Unstructured, scaled bool) []Difference {
+	if scaled {
+		drop(want, "spec", "replicas")
+		drop(have, "spec", "replicas")
+	}
+	diffs := c.Rules.differences(k, want, have)
+	if len(diffs) == 0 {
+		return nil
+	}
+	return c.secondOpinion(ctx, k, want, have, diffs)
+}
+
+// secondOpinion asks the target what it would make of the copy: fields that transforms added get their defaults there, and
+// another version of Kubernetes, or a webhook, adds some of its own. Nothing is written.
+func (c *Copier) secondOpinion(ctx context.Context, k Kind, want, have *unstructured.Unstructured, diffs []Difference) []Difference {
+	for _, d := range diffs {
+		if d.Want != absent {
+			return diffs // that is no addition
+		}
+	}
+	trial := want.DeepCopy()
+	trial.SetName(want.GetName() + "-replumb-trial")
+	full, err := c.Target.try(ctx, k, withoutPorts(trial))
+	if err != nil {
+		return diffs
+	}
+	full.SetName(want.GetName())
+	if _, asked := inside(want.Object, "spec")["replicas"]; !asked {
+		drop(full, "spec", "replicas") // the default, of what an autoscaler sets
+	}
+	// Ports on nodes were compared before, and the trial got others.
+	return c.Rules.differences(k, withoutPorts(full), withoutPorts(have.DeepCopy()))
+}
+
+// try asks what would become of a new object.
+func (s *Side) try(ctx context.Context, k Kind, o *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+	options := metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}, FieldManager: v1alpha1.FieldManager}
+	if k.Namespaced {
+		return s.objects.Resource(k.GVR()).Namespace(o.GetNamespace()).Create(ctx, o, options)
+	}
+	return s.objects.Resource(k.GVR()).Create(ctx, o, options)
+}
+
+func withoutPorts(o *unstructured.Unstructured) *unstructured.Unstructured {
+	if o.GetKind() != "Service" {
+		return o
+	}
+	drop(o, "spec", "healthCheckNodePort")
+	for _, p := range asSlice(inside(o.Object, "spec")["ports"]) {
+		delete(asMap(p), "nodePort")
+	}
+	return o
+}

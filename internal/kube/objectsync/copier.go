@@ -1,0 +1,290 @@
+package objectsync
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+)
+
+// DefaultPatience is how long what may come right by itself is tried again.
+const DefaultPatience = 2 * time.Minute
+
+// Copier copies what Rules take from Source to Target.
+type Copier struct {
+	Source, Target *Side
+	Rules          *Rules
+	// Progress, if set, is told how many objects of the source were dealt with, of how many. Calls do not overlap.
+	Progress func(done, total int)
+	// Patience is how long writes that may succeed in a while are tried again: a namespace that is still being deleted, a webhook
+	// whose pods start. Default: DefaultPatience.
+	Patience time.Duration
+	// Rewrite has every copy written, whether or not it seems to be the same already. It brings back what somebody changed in
+	// the target.
+	Rewrite bool
+
+	// hasty leaves what could be tried again to somebody else.
+	hasty bool
+
+	mu     sync.Mutex
+	result Result
+}
+
+// Result is what a copy did. Each object of the source is counted once, as written, the same already, kept as the target has
+// it, left out, or failed.
+type Result struct {
+	Total                                int
+	Written, Same, Kept, LeftOut, Failed int
+	// Deleted are copies whose object the source no longer has.
+	Deleted int
+	Errors  []*ObjectError
+}
+
+// Done is how many objects were dealt with.
+func (r *Result) Done() int { return r.Written + r.Same + r.Kept + r.LeftOut + r.Failed }
+
+// entry is an object of the target.
+type entry struct {
+	uid    types.UID
+	copied string
+	owned  bool
+	// seen in the source, and taken.
+	seen bool
+}
+
+// Run copies one part, or all, and deletes copies that the source no longer has an object for; namespaces, definitions and
+// claims stay. A second run writes nothing. What is wrong with single objects is in the result; Run itself fails when a side
+// cannot be read or the context ends. A Copier makes one run at a time.
+func (c *Copier) Run(ctx context.Context, part Part) (Result, error) {
+	c.result = Result{}
+	kinds, err := FindKinds(ctx, c.Source, c.Target, c.Rules)
+	if err != nil {
+		return c.result, err
+	}
+	var chosen []Kind
+	for _, k := range kinds.Copied {
+		if part.Of(k) {
+			chosen = append(chosen, k)
+		}
+	}
+	for _, k := range chosen {
+		n, err := c.Source.count(ctx, k)
+		if err != nil {
+			return c.result, fmt.Errorf("counting %s of the source: %w", k, err)
+		}
+		c.result.Total += n
+	}
+	for _, k := range chosen {
+		if err := c.kind(ctx, k); err != nil {
+			return c.result, err
+		}
+	}
+	return c.result, nil
+}
+
+// kind copies the objects of one kind.
+func (c *Copier) kind(ctx context.Context, k Kind) error {
+	index, err := c.index(ctx, k)
+	if err != nil {
+		return err
+	}
+	later, err := c.pass(ctx, k, index)
+	if err != nil {
+		return err
+	}
+	if err := c.again(ctx, k, index, later); err != nil {
+		return err
+	}
+	return c.prune(ctx, k, index)
+}
+
+// index is what the target has of a kind. A kind whose definition was just copied is not served at once; until it is, the
+// target has nothing of it.
+func (c *Copier) index(ctx context.Context, k Kind) (map[key]*entry, error) {
+	index := map[key]*entry{}
+	err := c.Target.eachMeta(ctx, k, "", func(o *metav1.PartialObjectMetadata) error {
+		index[key{o.Namespace, o.Name}] = c.entry(o)
+		return nil
+	})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return nil, fmt.Errorf("reading %s of the target: %w", k, err)
+	}
+	return index, nil
+}
+
+func (c *Copier) entry(o metav1.Object) *entry {
+	e := &entry{uid: o.GetUID(), owned: c.Rules.owns(o)}
+	if e.owned {
+		e.copied = o.GetAnnotations()[v1alpha1.AnnotationCopied]
+	}
+	return e
+}
+
+// pass reads the source, and writes as it reads. It returns what to try again.
+func (c *Copier) pass(ctx context.Context, k Kind, index map[key]*entry) ([]key, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	objects := make(chan *unstructured.Unstructured)
+	var mu sync.Mutex
+	var later []key
+	var workers sync.WaitGroup
+	for range c.Rules.options.Copy.Parallel {
+		workers.Go(func() {
+			for o := range objects {
+				mu.Lock()
+				e := index[key{o.GetNamespace(), o.GetName()}]
+				mu.Unlock()
+				done := c.one(ctx, k, o, e)
+				if !done.again || c.hasty {
+					c.count(done)
+					continue
+				}
+				mu.Lock()
+				later = append(later, key{o.GetNamespace(), o.GetName()})
+				mu.Unlock()
+			}
+		})
+	}
+	err := c.Source.each(ctx, k, func(o *unstructured.Unstructured) error {
+		select {
+		case objects <- o:
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	})
+	close(objects)
+	workers.Wait()
+	if err != nil {
+		return nil, fmt.Errorf("reading %s of the source: %w", k, err)
+	}
+	return later, ctx.Err()
+}
+
+// count adds an outcome to the result.
+func (c *Copier) count(o outcome) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch o.what {
+	case written:
+		c.result.Written++
+	case same:
+		c.result.Same++
+	case kept:
+		c.result.Kept++
+	case leftOutOfIt:
+		c.result.LeftOut++
+	case failed:
+		c.result.Failed++
+		c.result.Errors = append(c.result.Errors, o.err)
+	}
+	if c.Progress != nil {
+		c.Progress(c.result.Done(), max(c.result.Total, c.result.Done()))
+	}
+}
+
+// again tries what failed until it succeeds or patience ends.
+func (c *Copier) again(ctx context.Context, k Kind, index map[key]*entry, later []key) error {
+	patience := c.Patience
+	if patience == 0 {
+		patience = DefaultPatience
+	}
+	end := time.Now().Add(patience)
+	const first, longest = 500 * time.Millisecond, 10 * time.Second
+	for pause := first; len(later) > 0; pause = min(2*pause, longest) {
+		if err := wait(ctx, min(pause, max(time.Until(end), time.Millisecond))); err != nil {
+			return err
+		}
+		last := !time.Now().Before(end)
+		var left []key
+		for _, of := range later {
+			done := c.retry(ctx, k, of, index)
+			if done.again && !last {
+				left = append(left, of)
+				continue
+			}
+			c.count(done)
+		}
+		later = left
+	}
+	return ctx.Err()
+}
+
+// retry copies one object, as it is on both sides by now.
+func (c *Copier) retry(ctx context.Context, k Kind, of key, index map[key]*entry) outcome {
+	o, err := c.Source.get(ctx, k, of)
+	if apierrors.IsNotFound(err) {
+		return outcome{what: leftOutOfIt}
+	}
+	if err != nil {
+		return failure(trouble(of.ref(k), "reading", err))
+	}
+	e, err := c.look(ctx, k, of)
+	if err != nil {
+		return failure(trouble(of.ref(k), "reading", err))
+	}
+	if e != nil {
+		if index[of] == nil {
+			index[of] = e
+		}
+		e.seen, index[of].seen = true, true
+	}
+	return c.one(ctx, k, o, e)
+}
+
+// look is the entry of one object; nil if the target has none.
+func (c *Copier) look(ctx context.Context, k Kind, of key) (*entry, error) {
+	have, err := c.Target.metaOf(k, of.namespace).Get(ctx, of.name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return c.entry(have), nil
+}
+
+// prune deletes copies of what the source no longer has, or no longer has for copying.
+func (c *Copier) prune(ctx context.Context, k Kind, index map[key]*entry) error {
+	if !prunable(k) {
+		return nil
+	}
+	for of, e := range index {
+		if !e.owned || e.seen || adopts(k, of) {
+			continue
+		}
+		if err := c.Target.remove(ctx, k, of, e.uid); err != nil {
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			c.result.Errors = append(c.result.Errors, trouble(of.ref(k), "deleting", err))
+			continue
+		}
+		c.result.Deleted++
+	}
+	return nil
+}
+
+// prunable are kinds that go without taking others, or what is stored, with them.
+func prunable(k Kind) bool {
+	return !k.is("", "Namespace") && !k.is("", "PersistentVolumeClaim") && k.Group != definitions().Group
+}
+
+// wait lasts until the time is over or the context ends.
+func wait(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

@@ -1,0 +1,127 @@
+package objectsync
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"path/filepath"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/yaml"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+)
+
+// clusterDir holds what is in no namespace.
+const clusterDir = "_cluster"
+
+// Written is what WriteDir did.
+type Written struct {
+	Files int
+	// Secrets that were left out.
+	Secrets int
+	Errors  []*ObjectError
+}
+
+// WriteDir writes what would be copied as manifests, one file for each object, NAMESPACE/RESOURCE-NAME.yaml, or _cluster/ for what is in
+// no namespace, and a kustomization.yaml that lists them in the order of the copy. Secrets are left out unless withSecrets. The
+// directory is made if it is not there, and must be empty; only its owner can read what is in it.
+func (c *Copier) WriteDir(ctx context.Context, dir string, withSecrets bool) (Written, error) {
+	w := Written{}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return w, err
+	}
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return w, err
+	}
+	defer func() { _ = root.Close() }()
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return w, err
+	}
+	if len(entries) > 0 {
+		return w, &DirError{Dir: dir}
+	}
+	if err := root.Chmod(".", 0o700); err != nil {
+		return w, err
+	}
+	kinds, err := FindKinds(ctx, c.Source, c.Target, c.Rules)
+	if err != nil {
+		return w, err
+	}
+	var files []string
+	all := append(append([]Kind{}, kinds.Copied...), kinds.Missing...)
+	Order(all)
+	for _, k := range all {
+		err := c.Source.each(ctx, k, func(o *unstructured.Unstructured) error {
+			file, err := c.writeOne(root, k, o, withSecrets, &w)
+			if file != "" {
+				files = append(files, file)
+			}
+			return err
+		})
+		if err != nil {
+			return w, fmt.Errorf("writing %s: %w", k, err)
+		}
+	}
+	body, err := yaml.Marshal(map[string]any{
+		"apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization", "resources": files,
+		"sortOptions": map[string]any{"order": "fifo"},
+	})
+	if err != nil {
+		return w, err
+	}
+	return w, root.WriteFile("kustomization.yaml", body, 0o600)
+}
+
+// DirError says that a directory has something in it, which is not overwritten.
+type DirError struct{ Dir string }
+
+func (e *DirError) Error() string { return fmt.Sprintf("directory %s is not empty", e.Dir) }
+
+// Advice is what to do about it.
+func (*DirError) Advice() string { return "name one that is empty, or not there yet" }
+
+// writeOne writes the copy of one object, and returns the name of its file; none if it is left out.
+func (c *Copier) writeOne(root *os.Root, k Kind, o *unstructured.Unstructured, withSecrets bool, w *Written) (string, error) {
+	taken, why, err := c.Rules.Take(k, o)
+	if why != "" {
+		return "", nil
+	}
+	if err != nil {
+		w.Errors = append(w.Errors, unfit(refOf(k, o), err))
+		return "", nil
+	}
+	if k.secret() && !withSecrets {
+		w.Secrets++
+		return "", nil
+	}
+	annotations := taken.GetAnnotations()
+	delete(annotations, v1alpha1.AnnotationCopied) // who applies the files may change them
+	setOrDrop(taken, "annotations", annotations)
+	body, err := yaml.Marshal(taken.Object)
+	if err != nil {
+		return "", errors.New(refOf(k, o).String() + " cannot be written as YAML")
+	}
+	dir := clusterDir
+	if o.GetNamespace() != "" {
+		dir = o.GetNamespace()
+	}
+	if err := root.MkdirAll(dir, 0o700); err != nil {
+		return "", err
+	}
+	file := filepath.Join(dir, fileName(k, o))
+	if err := root.WriteFile(file, body, 0o600); err != nil {
+		return "", err
+	}
+	w.Files++
+	return file, nil
+}
+
+// fileName keeps apart kinds of the same name in different groups. Names of some kinds have colons in them, which some file systems do not.
+func fileName(k Kind, o *unstructured.Unstructured) string {
+	return k.String() + "-" + url.QueryEscape(o.GetName()) + ".yaml"
+}

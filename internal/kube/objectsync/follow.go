@@ -1,0 +1,213 @@
+package objectsync
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/cache"
+	toolswatch "k8s.io/client-go/tools/watch"
+	"k8s.io/client-go/util/workqueue"
+)
+
+// item is an object that has changed in the source; one without a name is all of its kind.
+type item struct {
+	kind Kind
+	key
+}
+
+// change of an object, or more than one.
+type change struct {
+	since time.Time
+	// times it was seen to change. A copy made before the last of them is not the end.
+	times int
+}
+
+// Follower copies each change of the source as it happens.
+type Follower struct {
+	copier *Copier
+	queue  workqueue.TypedRateLimitingInterface[item]
+
+	mu sync.Mutex
+	// started once the first copy is done and every kind is watched.
+	started bool
+	watched map[Kind]bool
+	// pending are changes that are not in the target yet, and what keeps those that were tried.
+	pending  map[item]*change
+	troubles map[item]*ObjectError
+	// anew asks for another look at what the source serves.
+	anew chan struct{}
+}
+
+// NewFollower makes a Follower of what a Copier copies. The Copier must not be used for anything else meanwhile but Compare.
+func NewFollower(c *Copier) *Follower {
+	const soonest, latest = 200 * time.Millisecond, 15 * time.Second
+	return &Follower{
+		copier: c,
+		queue: workqueue.NewTypedRateLimitingQueue(
+			workqueue.NewTypedItemExponentialFailureRateLimiter[item](soonest, latest)),
+		watched: map[Kind]bool{}, pending: map[item]*change{}, troubles: map[item]*ObjectError{}, anew: make(chan struct{}, 1),
+	}
+}
+
+// Run copies everything once, and then each change, until the context ends, which is no error. Objects that cannot be copied are
+// tried again and again: see Troubles.
+func (f *Follower) Run(ctx context.Context) error {
+	var all sync.WaitGroup
+	defer all.Wait()
+	defer f.queue.ShutDown()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	for range f.copier.Rules.options.Copy.Parallel {
+		all.Go(func() { f.work(ctx) })
+	}
+	const again = time.Minute // for kinds that come without an event of their definition: from aggregated servers, say
+	tick := time.NewTicker(again)
+	defer tick.Stop()
+	for {
+		if err := f.watchNew(ctx, &all); err != nil && ctx.Err() == nil && !f.isStarted() {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		case <-f.anew:
+		}
+	}
+}
+
+func (f *Follower) isStarted() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.started
+}
+
+// watchNew watches kinds that are not watched yet. A kind is copied after its watch has a beginning, so that nothing that changes
+// between the two is missed.
+func (f *Follower) watchNew(ctx context.Context, all *sync.WaitGroup) error {
+	kinds, err := FindKinds(ctx, f.copier.Source, f.copier.Target, f.copier.Rules)
+	if err != nil {
+		return err
+	}
+	type beginning struct {
+		kind    Kind
+		version string
+	}
+	var begun []beginning
+	for _, k := range kinds.Copied {
+		f.mu.Lock()
+		known := f.watched[k]
+		f.mu.Unlock()
+		if known {
+			continue
+		}
+		version, err := f.version(ctx, k)
+		if err != nil {
+			return fmt.Errorf("reading %s of the source: %w", k, err)
+		}
+		begun = append(begun, beginning{k, version})
+	}
+	for _, b := range begun {
+		if err := f.copyAll(ctx, b.kind); err != nil {
+			return err
+		}
+		f.mu.Lock()
+		f.watched[b.kind] = true
+		f.mu.Unlock()
+		all.Go(func() { f.follow(ctx, b.kind, b.version) })
+	}
+	f.mu.Lock()
+	f.started = true
+	f.mu.Unlock()
+	return nil
+}
+
+// version of the source from which on changes are watched.
+func (f *Follower) version(ctx context.Context, k Kind) (string, error) {
+	list, err := f.copier.Source.meta.Resource(k.GVR()).List(ctx, metav1.ListOptions{Limit: 1})
+	if err != nil {
+		return "", err
+	}
+	return list.ResourceVersion, nil
+}
+
+// copyAll copies a kind as a whole. What fails is tried on its own from then on.
+func (f *Follower) copyAll(ctx context.Context, k Kind) error {
+	f.copier.result, f.copier.hasty = Result{}, true
+	defer func() { f.copier.hasty = false }()
+	if err := f.copier.kind(ctx, k); err != nil {
+		return err
+	}
+	for _, e := range f.copier.result.Errors {
+		i := item{k, e.Ref.key()}
+		f.mark(i)
+		f.settle(i, e)
+		f.queue.AddRateLimited(i)
+	}
+	return nil
+}
+
+// follow queues what changes, until the context ends or the kind is no longer served.
+func (f *Follower) follow(ctx context.Context, k Kind, version string) {
+	for ctx.Err() == nil {
+		f.watch(ctx, k, version)
+		if ctx.Err() != nil {
+			return
+		}
+		// The source has forgotten what changed since. Everything is looked at again, by the workers.
+		const pause = time.Second
+		if wait(ctx, pause) != nil {
+			return
+		}
+		next, err := f.version(ctx, k)
+		if apierrors.IsNotFound(err) {
+			f.mu.Lock()
+			delete(f.watched, k)
+			f.mu.Unlock()
+			return
+		}
+		if err != nil {
+			continue
+		}
+		version = next
+		f.enqueue(item{kind: k})
+	}
+}
+
+// watch queues changes until the watch cannot be carried on.
+func (f *Follower) watch(ctx context.Context, k Kind, version string) {
+	w, err := toolswatch.NewRetryWatcherWithContext(ctx, version, &cache.ListWatch{
+		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			o.AllowWatchBookmarks = true
+			return f.copier.Source.meta.Resource(k.GVR()).Watch(ctx, o)
+		},
+	})
+	if err != nil {
+		return
+	}
+	defer w.Stop()
+	for event := range w.ResultChan() {
+		o, ok := event.Object.(metav1.Object)
+		if !ok {
+			continue // an error, after which the watch ends
+		}
+		if event.Type == watch.Bookmark || f.never(k, o) {
+			continue
+		}
+		f.enqueue(item{k, key{o.GetNamespace(), o.GetName()}})
+	}
+}
+
+// never reports whether an object is none that could ever be copied: pods that controllers make change all the time.
+func (f *Follower) never(k Kind, o metav1.Object) bool {
+	switch f.copier.Rules.whyNotMeta(k, o) {
+	case ofItsOwner, ofNoNamespace, everyClusters, ofReplumb:
+		return true
+	}
+	return false
+}

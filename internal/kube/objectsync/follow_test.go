@@ -1,0 +1,231 @@
+package objectsync
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+)
+
+// eventually waits for what comes in its own time.
+func (f *fixture) eventually(what string, holds func() bool) {
+	f.Helper()
+	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); {
+		if holds() {
+			return
+		}
+		if wait(context.Background(), 20*time.Millisecond) != nil {
+			return
+		}
+	}
+	f.Fatalf("it does not come about that %s", what)
+}
+
+func TestFollow(t *testing.T) {
+	f := setup(t)
+	f.make(f.source, shopManifests)
+	c := f.copier(rich)
+	follower := NewFollower(c)
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- follower.Run(ctx) }()
+	defer func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	}()
+	f.eventually("the first copy is done", follower.Settled)
+	if diffs := f.differences(c); len(diffs) > 0 {
+		t.Fatalf("differences:\n%s", strings.Join(diffs, "\n"))
+	}
+	config, deployment := kindOf("v1", "ConfigMap"), kindOf("apps/v1", "Deployment")
+	f.change(f.source, config, f.shop, "config", func(o *unstructured.Unstructured) {
+		_ = unstructured.SetNestedField(o.Object, "new", "data", "a")
+	})
+	f.change(f.source, deployment, f.shop, "web", func(o *unstructured.Unstructured) {
+		_ = unstructured.SetNestedField(o.Object, int64(5), "spec", "replicas")
+	})
+	f.make(f.source, "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: added, namespace: VAULT}")
+	f.remove(f.source, kindOf("v1", "Service"), f.shop, "headless")
+	changed := time.Now()
+	f.eventually("changes are followed", func() bool { return follower.Settled() && len(f.differences(c)) == 0 })
+	t.Logf("four changes followed, and seen to be by comparison, after %s", time.Since(changed))
+	f.gone(f.target, kindOf("v1", "Service"), f.shop, "headless")
+	replicas, _, _ := unstructured.NestedInt64(f.get(f.target, deployment, f.shop, "web").Object, "spec", "replicas")
+	if replicas != 5 {
+		t.Errorf("the copy has %d replicas", replicas)
+	}
+	if troubles := follower.Troubles(); len(troubles) > 0 || follower.Lag() != 0 {
+		t.Errorf("lag %s, %v", follower.Lag(), troubles)
+	}
+}
+
+// What cannot be copied is told, and copied as soon as it can be.
+func TestFollowTrouble(t *testing.T) {
+	f := setup(t)
+	f.make(f.target, "apiVersion: v1\nkind: Namespace\nmetadata: {name: SHOP, labels: {replumb.dev/mirror: m}}")
+	f.make(f.target, "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: c, namespace: SHOP}\ndata: {a: target}")
+	c := f.copier(nil)
+	follower := NewFollower(c)
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- follower.Run(ctx) }()
+	defer func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	}()
+	f.eventually("the first copy is done", follower.Settled)
+	f.make(f.source, "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: c, namespace: SHOP}\ndata: {a: source}")
+	f.eventually("trouble is told", func() bool { return len(follower.Troubles()) == 1 })
+	if follower.Settled() || follower.Lag() == 0 || follower.Troubles()[0].Reason != ReasonExists {
+		t.Errorf("settled %v, lag %s, %v", follower.Settled(), follower.Lag(), follower.Troubles())
+	}
+	f.remove(f.target, kindOf("v1", "ConfigMap"), f.shop, "c")
+	f.eventually("it is copied", follower.Settled)
+	if diffs := f.differences(c); len(diffs) > 0 {
+		t.Errorf("differences: %v", diffs)
+	}
+}
+
+func TestSleepAndWake(t *testing.T) {
+	f := setup(t)
+	f.make(f.source, shopManifests)
+	once := func(o *Options) { o.Singletons.Workloads = []string{"deployment/" + f.shop + "/web"} }
+	c := f.copier(once)
+	f.clean(c)
+	cron, deployment := kindOf("batch/v1", "CronJob"), kindOf("apps/v1", "Deployment")
+	runs := func(s *Side, suspended bool, replicas int64) {
+		t.Helper()
+		suspend, _, _ := unstructured.NestedBool(f.get(s, cron, f.shop, "report").Object, "spec", "suspend")
+		n, _, _ := unstructured.NestedInt64(f.get(s, deployment, f.shop, "web").Object, "spec", "replicas")
+		if suspend != suspended || n != replicas {
+			t.Errorf("suspend %v, replicas %d; want %v, %d", suspend, n, suspended, replicas)
+		}
+	}
+	ctx := context.Background()
+	step := func(do func(context.Context, *Side) ([]Ref, error), s *Side, want int) {
+		t.Helper()
+		changed, err := do(ctx, s)
+		if err != nil || len(changed) != want {
+			t.Errorf("changed %v, %v; want %d", changed, err, want)
+		}
+	}
+	runs(f.source, false, 3)
+	runs(f.target, true, 0)
+	step(c.Rules.Sleep, f.target, 0)
+	step(c.Rules.Sleep, f.source, 2)
+	step(c.Rules.Sleep, f.source, 0)
+	runs(f.source, true, 0)
+	step(c.Rules.Wake, f.target, 2)
+	step(c.Rules.Wake, f.target, 0)
+	runs(f.target, false, 3)
+	if diffs := f.differences(c); len(diffs) > 0 {
+		t.Errorf("differences: %v", diffs)
+	}
+	// A run that goes on after names have moved lets them run.
+	f.clean(f.copier(func(o *Options) { once(o); o.Awake = true }))
+	runs(f.target, false, 3)
+	asleep, running, err := c.Rules.Asleep(ctx, f.source)
+	if err != nil || len(asleep) != 2 || len(running) != 0 {
+		t.Errorf("asleep %v, running %v, %v", asleep, running, err)
+	}
+	step(c.Rules.Sleep, f.target, 2)
+	step(c.Rules.Wake, f.source, 2)
+	runs(f.source, false, 3)
+	runs(f.target, true, 0)
+	for _, s := range []*Side{f.source} {
+		if _, left := f.get(s, cron, f.shop, "report").GetAnnotations()[v1alpha1.AnnotationSuspend]; left {
+			t.Error("an annotation is left")
+		}
+	}
+}
+
+func TestSurvey(t *testing.T) {
+	f := setup(t)
+	f.make(f.source, shopManifests)
+	f.make(f.source, `apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {name: data, namespace: SHOP}
+spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}
+---
+apiVersion: v1
+kind: ServiceAccount
+metadata: {name: cloudy, namespace: SHOP, annotations: {eks.amazonaws.com/role-arn: "arn:aws:iam::1:role/x"}}
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: one, namespace: SHOP}
+spec: {replicas: 1, selector: {matchLabels: {a: b}}, template: {metadata: {labels: {a: b}}, spec: {containers: [{name: c, image: i}]}}}`)
+	t.Cleanup(func() {
+		f.change(
+			f.source,
+			kindOf("v1", "PersistentVolumeClaim"),
+			f.shop,
+			"data",
+			func(o *unstructured.Unstructured) { o.SetFinalizers(nil) },
+		)
+		f.remove(f.source, kindOf("v1", "PersistentVolumeClaim"), f.shop, "data")
+	})
+	s, err := f.copier(nil).Survey(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(s.Claims) != 1 || len(s.Cloud) != 1 || len(s.Twice) != 1 || len(s.Missing) != 0 || len(s.Conflicts) != 0 ||
+		len(s.Kinds.Broken) != 0 {
+		t.Errorf("claims %v, cloud %v, twice %v, missing %v, conflicts %v, broken %v",
+			s.Claims, s.Cloud, s.Twice, s.Missing, s.Conflicts, s.Kinds.Broken)
+	}
+	if !strings.Contains(s.Cloud[0].What, "arn:aws:iam::1:role/x") || s.Twice[0].Ref.Name != "one" {
+		t.Errorf("cloud %v, twice %v", s.Cloud, s.Twice)
+	}
+	found := false
+	for _, l := range s.LeftOut {
+		found = found || (l.Resource == "secrets" && l.Why == ofAnAccount && l.Count == 1 && len(l.Examples) == 1)
+	}
+	if !found {
+		t.Errorf("left out: %+v", s.LeftOut)
+	}
+}
+
+// Nothing runs pods here: each copied workload is unready, and says so.
+func TestUnready(t *testing.T) {
+	f := setup(t)
+	f.make(f.source, shopManifests)
+	c := f.copier(nil)
+	f.clean(c)
+	f.make(f.target, `apiVersion: v1
+kind: Pod
+metadata: {name: web-1, namespace: SHOP, labels: {app: web}}
+spec: {serviceAccountName: web, automountServiceAccountToken: false, containers: [{name: web, image: gone}]}`)
+	k := kindOf("v1", "Pod")
+	t.Cleanup(func() { f.remove(f.target, k, f.shop, "web-1") })
+	p := f.get(f.target, k, f.shop, "web-1")
+	p.Object["status"] = map[string]any{"containerStatuses": []any{map[string]any{
+		"name": "web", "image": "gone", "imageID": "", "ready": false, "restartCount": int64(0),
+		"state": map[string]any{"waiting": map[string]any{"reason": "ErrImagePull", "message": "not found"}},
+	}}}
+	if err := f.target.SubResource("status").Update(context.Background(), p); err != nil {
+		t.Fatal(err)
+	}
+	notes, err := c.Unready(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var mine []string
+	for _, n := range notes {
+		if n.Ref.Namespace == f.shop {
+			mine = append(mine, n.Ref.String()+" "+n.What)
+		}
+	}
+	want := "deployments.apps " + f.shop + "/web 0 of 3 pods are ready: pod web-1 has container web waiting with ErrImagePull: not found"
+	if strings.Join(mine, "\n") != want {
+		t.Errorf("unready: %v", mine)
+	}
+}

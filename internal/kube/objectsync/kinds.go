@@ -1,0 +1,171 @@
+package objectsync
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/discovery"
+)
+
+// served is what a cluster serves: its groups, and the kinds of each of their versions.
+type served struct {
+	groups []*metav1.APIGroup
+	kinds  map[schema.GroupVersion]map[string]metav1.APIResource
+	// broken are versions of groups whose servers did not answer.
+	broken map[schema.GroupVersion]error
+}
+
+func (s *Side) served() (*served, error) {
+	groups, lists, err := s.discovery.ServerGroupsAndResources()
+	all := &served{groups: groups, kinds: map[schema.GroupVersion]map[string]metav1.APIResource{}}
+	var broken *discovery.ErrGroupDiscoveryFailed
+	if errors.As(err, &broken) {
+		all.broken = broken.Groups
+	} else if err != nil {
+		return nil, fmt.Errorf("asking %s what it serves: %w", s.Host(), err)
+	}
+	for _, list := range lists {
+		gv, err := schema.ParseGroupVersion(list.GroupVersion)
+		if err != nil {
+			continue // no such kinds can be asked for
+		}
+		all.kinds[gv] = map[string]metav1.APIResource{}
+		for _, r := range list.APIResources {
+			if !strings.Contains(r.Name, "/") {
+				all.kinds[gv][r.Name] = r
+			}
+		}
+	}
+	return all, nil
+}
+
+// Kinds are the kinds that are copied, in order, each in the version that the source prefers among those that both serve.
+type Kinds struct {
+	Copied []Kind
+	// Missing are kinds that the target does not serve, and would not if all definitions were copied.
+	Missing []Kind
+	// LeftOut are kinds no object of which is copied, with the reason.
+	LeftOut map[string]string
+	// Broken are groups of either side that nobody answered for.
+	Broken []string
+}
+
+// FindKinds asks both sides what they serve.
+func FindKinds(ctx context.Context, source, target *Side, r *Rules) (*Kinds, error) {
+	from, err := source.served()
+	if err != nil {
+		return nil, err
+	}
+	to, err := target.served()
+	if err != nil {
+		return nil, err
+	}
+	foreign, err := source.foreign(ctx)
+	if err != nil {
+		return nil, err
+	}
+	found := &Kinds{LeftOut: map[string]string{}}
+	for _, side := range []*served{from, to} {
+		for gv, err := range side.broken {
+			found.Broken = append(found.Broken, fmt.Sprintf("%s: %v", gv, err))
+		}
+	}
+	slices.Sort(found.Broken)
+	defined, err := source.defined(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	for _, g := range from.groups {
+		found.add(r, g, from, to, foreign, defined)
+	}
+	Order(found.Copied)
+	Order(found.Missing)
+	return found, nil
+}
+
+func (f *Kinds) add(r *Rules, g *metav1.APIGroup, from, to *served, foreign, defined map[string]bool) {
+	done := map[string]bool{}
+	versions := []string{g.PreferredVersion.Version}
+	for _, v := range g.Versions {
+		versions = append(versions, v.Version)
+	}
+	for _, both := range []bool{true, false} { // a version that both serve, if there is one
+		for _, version := range versions {
+			gv := schema.GroupVersion{Group: g.Name, Version: version}
+			for _, name := range slices.Sorted(maps.Keys(from.kinds[gv])) {
+				res := from.kinds[gv][name]
+				_, there := to.kinds[gv][name]
+				if done[name] || (both && !there) || !copyable(res) {
+					continue
+				}
+				done[name] = true
+				k := Kind{Group: g.Name, Version: version, Kind: res.Kind, Resource: name, Namespaced: res.Namespaced}
+				switch why := r.Kind(k); {
+				case why != "":
+					f.LeftOut[k.String()] = why
+				case foreign[gv.String()]:
+					f.LeftOut[k.String()] = "another API server has it, which keeps it elsewhere"
+				case there || defined[k.String()]:
+					f.Copied = append(f.Copied, k)
+				default:
+					f.Missing = append(f.Missing, k)
+				}
+			}
+		}
+	}
+}
+
+func copyable(r metav1.APIResource) bool {
+	for _, verb := range []string{"get", "list", "create", "patch"} {
+		if !slices.Contains(r.Verbs, verb) {
+			return false
+		}
+	}
+	return true
+}
+
+// foreign are the versions of groups that aggregated API servers serve.
+func (s *Side) foreign(ctx context.Context) (map[string]bool, error) {
+	services := Kind{Group: "apiregistration.k8s.io", Version: "v1", Resource: "apiservices"}
+	all := map[string]bool{}
+	err := s.each(ctx, services, func(o *unstructured.Unstructured) error {
+		within := inside(o.Object, "spec")
+		if within["service"] != nil {
+			group, _ := within["group"].(string)
+			version, _ := within["version"].(string)
+			all[schema.GroupVersion{Group: group, Version: version}.String()] = true
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("reading apiservices: %w", err)
+	}
+	return all, nil
+}
+
+// definitions are custom resources' own.
+func definitions() Kind {
+	return Kind{Group: "apiextensions.k8s.io", Version: "v1", Kind: "CustomResourceDefinition", Resource: "customresourcedefinitions"}
+}
+
+// defined are the kinds whose definitions are copied.
+func (s *Side) defined(ctx context.Context, r *Rules) (map[string]bool, error) {
+	all := map[string]bool{}
+	err := s.each(ctx, definitions(), func(o *unstructured.Unstructured) error {
+		if r.whyNot(definitions(), o) == "" {
+			all[o.GetName()] = true
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("reading customresourcedefinitions: %w", err)
+	}
+	return all, nil
+}

@@ -1,0 +1,230 @@
+package objectsync
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/spec"
+)
+
+// DefaultParallel is how many objects are written at once.
+const DefaultParallel = 16
+
+const maxParallel = 128
+
+// generation of the rules for Secrets. It counts on when a build makes something else of them than the one before, so that copies
+// made by that one are written anew.
+const generation = "1"
+
+// Options are what Rules are made from.
+type Options struct {
+	// Migration owns the copies.
+	Migration  string
+	Copy       v1alpha1.CopySpec
+	Hosts      []v1alpha1.HostAlias
+	Singletons v1alpha1.SingletonSpec
+	// Credentials are the Secrets that Copy.Registries name.
+	Credentials map[v1alpha1.SecretReference]*corev1.Secret
+	// Awake lets singletons run in the target: names lead there.
+	Awake bool
+}
+
+// Rules say what is copied, and how it is changed on the way. They are not changed once they are made, and any number may use
+// them at once.
+type Rules struct {
+	options    Options
+	selector   labels.Selector
+	leftOut    leftOut
+	transforms []transform
+	registries []registry
+	singletons map[singleton]bool
+	// digest of what copies of Secrets depend on, but for the contents of credentials.
+	digest string
+}
+
+// NewRules compiles a spec. It fails with a *spec.Error of the first field that is wrong. What is left open has its default.
+func NewRules(o Options) (*Rules, error) {
+	orElse(&o.Copy.Existing, v1alpha1.ExistingRefuse)
+	orElse(&o.Copy.NodePorts, v1alpha1.NodePortsKeep)
+	orElse(&o.Copy.Volumes, v1alpha1.VolumesRefuse)
+	orElse(&o.Copy.Parallel, DefaultParallel)
+	orElse(&o.Singletons.CronJobs, v1alpha1.CronJobsSuspend)
+	r := &Rules{options: o, leftOut: newLeftOut()}
+	if err := r.validate(); err != nil {
+		return nil, err
+	}
+	var err error
+	if r.selector, err = selector("spec.mirror.copy.selector", o.Copy.Selector); err != nil {
+		return nil, err
+	}
+	if r.singletons, err = readSingletons(o.Singletons.Workloads); err != nil {
+		return nil, err
+	}
+	if r.registries, err = readRegistries(o.Copy.Registries, o.Credentials); err != nil {
+		return nil, err
+	}
+	for i := range o.Copy.Transforms {
+		t, err := readTransform(fmt.Sprintf("spec.mirror.copy.transforms[%d]", i), o.Copy.Transforms[i])
+		if err != nil {
+			return nil, err
+		}
+		r.transforms = append(r.transforms, t)
+	}
+	r.digest, err = r.sum()
+	return r, err
+}
+
+func orElse[T comparable](field *T, otherwise T) {
+	var unset T
+	if *field == unset {
+		*field = otherwise
+	}
+}
+
+// sum is what changes when the copies of the same Secret change.
+func (r *Rules) sum() (string, error) {
+	o := r.options
+	body, err := json.Marshal([]any{generation, o.Copy.Registries, o.Copy.Transforms})
+	if err != nil {
+		return "", fmt.Errorf("reading spec.mirror.copy: %w", err)
+	}
+	h := sha256.New()
+	_, _ = h.Write(body)
+	for _, swap := range o.Copy.Registries {
+		if c := swap.Credentials; c != nil && o.Credentials[*c] != nil {
+			_, _ = fmt.Fprintf(h, "%s/%s", o.Credentials[*c].UID, o.Credentials[*c].ResourceVersion)
+		}
+	}
+	return hex.EncodeToString(h.Sum(nil)), nil
+}
+
+// Existing is the policy about what the target has already.
+func (r *Rules) Existing() v1alpha1.ExistingPolicy { return r.options.Copy.Existing }
+
+// Volumes is the policy about claims.
+func (r *Rules) Volumes() v1alpha1.VolumePolicy { return r.options.Copy.Volumes }
+
+// Kind says why no object of a kind is copied; nothing if some may be.
+func (r *Rules) Kind(k Kind) string {
+	if why := r.leftOut.kind(k); why != "" {
+		return why
+	}
+	if !chosen(r.options.Copy.Kinds, k.String()) {
+		return "spec.mirror.copy.kinds leaves it out"
+	}
+	return ""
+}
+
+// Take makes the copy of an object that it leaves alone. It returns nil, and why, if the object is left out. It fails if a
+// transform cannot be done to it; no value of a Secret is in the error.
+func (r *Rules) Take(k Kind, o *unstructured.Unstructured) (taken *unstructured.Unstructured, why string, err error) {
+	if why := r.whyNot(k, o); why != "" {
+		return nil, why, nil
+	}
+	taken, err = r.convert(k, o.DeepCopy())
+	return taken, "", err
+}
+
+// convert makes an object that is not left out into its copy.
+func (r *Rules) convert(k Kind, taken *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+	version := fmt.Sprintf("%s/%s", taken.GetUID(), taken.GetResourceVersion())
+	taken.SetAPIVersion(k.GVR().GroupVersion().String())
+	taken.SetKind(k.Kind)
+	r.strip(k, taken)
+	r.swapRegistries(k, taken)
+	if k.secret() {
+		if err := r.addCredentials(taken); err != nil {
+			return nil, err
+		}
+	}
+	for _, h := range r.options.Hosts {
+		addAlias(k, taken, h)
+	}
+	for _, t := range r.transforms {
+		var err error
+		if taken, err = t.apply(k, taken); err != nil {
+			return nil, err
+		}
+	}
+	r.suspend(k, taken)
+	setLabel(taken, v1alpha1.LabelMirror, r.options.Migration)
+	setAnnotation(taken, v1alpha1.AnnotationCopied, r.fingerprint(k, version, taken))
+	return taken, nil
+}
+
+// fingerprint tells one copy from another. That of a Secret is made from its version instead of its contents: annotations are
+// shown where values are not, and short values could be guessed from their hash.
+func (r *Rules) fingerprint(k Kind, version string, taken *unstructured.Unstructured) string {
+	h := sha256.New()
+	if k.secret() {
+		_, _ = fmt.Fprintf(h, "%s/%s", r.digest, version)
+	} else if err := json.NewEncoder(h).Encode(taken.Object); err != nil {
+		return "" // it cannot be written either
+	}
+	return hex.EncodeToString(h.Sum(nil)[:16])
+}
+
+// owns reports whether replumb may change an object of the target. The label alone says little: controllers hand theirs on to what they
+// make of a copy, Endpoints of a Service for example.
+func (r *Rules) owns(o metav1.Object) bool {
+	return o.GetLabels()[v1alpha1.LabelMirror] == r.options.Migration && o.GetAnnotations()[v1alpha1.AnnotationCopied] != "" &&
+		metav1.GetControllerOfNoCopy(o) == nil
+}
+
+// adopts reports whether each cluster makes an object of this name by itself, so that the copy joins the one that is there.
+func adopts(k Kind, of key) bool {
+	return (k.is("", "Namespace") && of.name == "default") || (k.is("", "ServiceAccount") && of.name == "default")
+}
+
+func (r *Rules) validate() error {
+	c := &r.options.Copy
+	for field, patterns := range map[string][]string{
+		"namespaces.include": c.Namespaces.Include, "namespaces.exclude": c.Namespaces.Exclude,
+		"kinds.include": c.Kinds.Include, "kinds.exclude": c.Kinds.Exclude,
+	} {
+		if err := validatePatterns("spec.mirror.copy."+field, patterns); err != nil {
+			return err
+		}
+	}
+	for i, h := range r.options.Hosts {
+		if h.Name == "" || h.Alias == "" || h.Name == h.Alias {
+			return &spec.Error{
+				Field: fmt.Sprintf("spec.mirror.hosts[%d]", i), Problem: "lacks name or alias, or they are the same",
+				Hint: "write the name that clients know, and another for the mirror",
+			}
+		}
+	}
+	if c.Parallel < 1 || c.Parallel > maxParallel {
+		return &spec.Error{
+			Field: "spec.mirror.copy.parallel", Problem: fmt.Sprintf("%d is not within 1 and %d", c.Parallel, maxParallel),
+			Hint: fmt.Sprintf("%d is a good number", DefaultParallel),
+		}
+	}
+	for _, p := range []struct {
+		field, value string
+		allowed      []string
+	}{
+		{"spec.mirror.copy.existing", string(c.Existing), []string{"Refuse", "Keep", "Overwrite"}},
+		{"spec.mirror.copy.nodePorts", string(c.NodePorts), []string{"Keep", "Strip"}},
+		{"spec.mirror.copy.volumes", string(c.Volumes), []string{"Refuse", "Skip", "Copy"}},
+		{"spec.mirror.singletons.cronJobs", string(r.options.Singletons.CronJobs), []string{"Suspend", "Leave"}},
+	} {
+		if !slices.Contains(p.allowed, p.value) {
+			return &spec.Error{
+				Field:   p.field,
+				Problem: fmt.Sprintf("%q is not known", p.value),
+				Hint:    fmt.Sprintf("use one of %v", p.allowed),
+			}
+		}
+	}
+	return nil
+}

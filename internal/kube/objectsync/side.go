@@ -1,0 +1,148 @@
+package objectsync
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/rest"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/kube/cluster"
+)
+
+// pageSize is how many objects are asked for at once.
+const pageSize = 500
+
+// Side is one of the two clusters.
+type Side struct {
+	// Cluster has the typed client.
+	*cluster.Cluster
+
+	objects   dynamic.Interface
+	meta      metadata.Interface
+	discovery discovery.DiscoveryInterface
+}
+
+// Connect makes the clients that a copy needs. It sends nothing yet.
+func Connect(c *cluster.Cluster) (*Side, error) {
+	config := c.RESTConfig()
+	config.WarningHandler = rest.NoWarnings{}
+	s := &Side{Cluster: c}
+	var err error
+	if s.objects, err = dynamic.NewForConfig(config); err != nil {
+		return nil, fmt.Errorf("creating a client: %w", err)
+	}
+	if s.meta, err = metadata.NewForConfig(config); err != nil {
+		return nil, fmt.Errorf("creating a client: %w", err)
+	}
+	if s.discovery, err = discovery.NewDiscoveryClientForConfig(config); err != nil {
+		return nil, fmt.Errorf("creating a client: %w", err)
+	}
+	return s, nil
+}
+
+// each calls do with each object of a kind, a page at a time.
+func (s *Side) each(ctx context.Context, k Kind, do func(*unstructured.Unstructured) error) error {
+	return pages(ctx, metav1.ListOptions{}, func(ctx context.Context, o metav1.ListOptions) (string, error) {
+		list, err := s.objects.Resource(k.GVR()).List(ctx, o)
+		if err != nil {
+			return "", err
+		}
+		for i := range list.Items {
+			if err := do(&list.Items[i]); err != nil {
+				return "", err
+			}
+		}
+		return list.GetContinue(), nil
+	})
+}
+
+// eachMeta is each for metadata alone.
+func (s *Side) eachMeta(ctx context.Context, k Kind, labels string, do func(*metav1.PartialObjectMetadata) error) error {
+	return pages(ctx, metav1.ListOptions{LabelSelector: labels}, func(ctx context.Context, o metav1.ListOptions) (string, error) {
+		list, err := s.meta.Resource(k.GVR()).List(ctx, o)
+		if err != nil {
+			return "", err
+		}
+		for i := range list.Items {
+			if err := do(&list.Items[i]); err != nil {
+				return "", err
+			}
+		}
+		return list.GetContinue(), nil
+	})
+}
+
+// pages goes on from where a list was when it takes so long that its version is forgotten: the API server then offers to
+// continue with what is there now.
+func pages(ctx context.Context, o metav1.ListOptions, next func(context.Context, metav1.ListOptions) (string, error)) error {
+	o.Limit = pageSize
+	for {
+		more, err := next(ctx, o)
+		if err != nil {
+			var status apierrors.APIStatus
+			if !apierrors.IsResourceExpired(err) || !errors.As(err, &status) || status.Status().Continue == "" {
+				return err
+			}
+			more = status.Status().Continue
+		}
+		if more == "" {
+			return nil
+		}
+		o.Continue = more
+	}
+}
+
+// count is how many objects of a kind there are.
+func (s *Side) count(ctx context.Context, k Kind) (int, error) {
+	list, err := s.meta.Resource(k.GVR()).List(ctx, metav1.ListOptions{Limit: 1})
+	if err != nil {
+		return 0, err
+	}
+	n := len(list.Items)
+	if list.RemainingItemCount != nil {
+		n += int(*list.RemainingItemCount)
+	}
+	return n, nil
+}
+
+func (s *Side) get(ctx context.Context, k Kind, of key) (*unstructured.Unstructured, error) {
+	if k.Namespaced {
+		return s.objects.Resource(k.GVR()).Namespace(of.namespace).Get(ctx, of.name, metav1.GetOptions{})
+	}
+	return s.objects.Resource(k.GVR()).Get(ctx, of.name, metav1.GetOptions{})
+}
+
+func (s *Side) metaOf(k Kind, namespace string) metadata.ResourceInterface {
+	if k.Namespaced {
+		return s.meta.Resource(k.GVR()).Namespace(namespace)
+	}
+	return s.meta.Resource(k.GVR())
+}
+
+// apply writes by server-side apply. Of the answer only the metadata comes back.
+func (s *Side) apply(ctx context.Context, k Kind, of key, body []byte, force bool) (*metav1.PartialObjectMetadata, error) {
+	return s.metaOf(k, of.namespace).Patch(ctx, of.name, types.ApplyPatchType, body,
+		metav1.PatchOptions{FieldManager: v1alpha1.FieldManager, Force: &force})
+}
+
+// remove deletes the very object that was looked at, if it is still there.
+func (s *Side) remove(ctx context.Context, k Kind, of key, uid types.UID) error {
+	err := s.metaOf(k, of.namespace).Delete(ctx, of.name, metav1.DeleteOptions{
+		Preconditions: &metav1.Preconditions{UID: &uid}, PropagationPolicy: ptr(metav1.DeletePropagationBackground),
+	})
+	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+		return nil // it is gone, or another one is there
+	}
+	return err
+}
+
+func ptr[T any](v T) *T { return &v }

@@ -1,0 +1,236 @@
+package objectsync
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+)
+
+// Survey is what a copy would find, before anything is written.
+type Survey struct {
+	Kinds *Kinds
+	// Counts are of kinds that have objects in the source, in the order of the copy.
+	Counts []Count
+	// Missing are kinds that the target does not serve although objects of them would be copied.
+	Missing []Count
+	// LeftOut are the reasons for which objects are left out, the most frequent first.
+	LeftOut []LeftOut
+	// Conflicts are objects that the target has with other contents, and that replumb did not make.
+	Conflicts []Note
+	// Claims are PersistentVolumeClaims of the source in the namespaces that are copied.
+	Claims []Ref
+	// Cloud are objects that something outside the cluster knows the source's side of.
+	Cloud []Note
+	// Twice are workloads that may not be meant to run in two clusters, and that are no singletons by the rules.
+	Twice []Note
+	// Errors are objects that a transform cannot be done to.
+	Errors []*ObjectError
+}
+
+// Count is how many objects of a kind there are.
+type Count struct {
+	Resource        string
+	Copied, LeftOut int
+}
+
+// LeftOut is why some objects of a kind are left out.
+type LeftOut struct {
+	Resource, Why string
+	Count         int
+	// Examples are some of them.
+	Examples []Ref
+}
+
+// Note says something of an object.
+type Note struct {
+	Ref  Ref
+	What string
+}
+
+// maxNotes is how many of a sort are listed, and maxExamples how many of those left out.
+const (
+	maxNotes    = 10000
+	maxExamples = 3
+)
+
+// Survey reads the source in full, and of the target the names. It writes nothing.
+func (c *Copier) Survey(ctx context.Context) (*Survey, error) {
+	kinds, err := FindKinds(ctx, c.Source, c.Target, c.Rules)
+	if err != nil {
+		return nil, err
+	}
+	s := &surveyor{Copier: c, Survey: &Survey{Kinds: kinds}}
+	for _, k := range kinds.Copied {
+		index, err := c.index(ctx, k)
+		if err != nil {
+			return nil, err
+		}
+		if err := s.kind(ctx, k, index); err != nil {
+			return nil, err
+		}
+	}
+	for _, k := range kinds.Missing {
+		if err := s.kind(ctx, k, nil); err != nil {
+			return nil, err
+		}
+		last := len(s.Counts) - 1
+		if last < 0 || s.Counts[last].Resource != k.String() {
+			continue
+		}
+		if s.Counts[last].Copied > 0 {
+			s.Missing = append(s.Missing, s.Counts[last])
+		}
+		s.Counts = s.Counts[:last]
+	}
+	slices.SortStableFunc(s.LeftOut, func(a, b LeftOut) int {
+		return cmp.Or(cmp.Compare(b.Count, a.Count), cmp.Compare(a.Resource, b.Resource))
+	})
+	return s.Survey, nil
+}
+
+// surveyor fills a Survey.
+type surveyor struct {
+	*Copier
+	*Survey
+}
+
+func (s *surveyor) kind(ctx context.Context, k Kind, index map[key]*entry) error {
+	n := Count{Resource: k.String()}
+	left := map[string]*LeftOut{}
+	err := s.Source.each(ctx, k, func(o *unstructured.Unstructured) error {
+		taken, why, err := s.Rules.Take(k, o)
+		if k.is("", "PersistentVolumeClaim") && (why == "" || why == isAClaim) {
+			s.Claims = append(s.Claims, refOf(k, o))
+		}
+		switch {
+		case why != "":
+			n.LeftOut++
+			s.leave(left, k, o, why)
+			return nil
+		case err != nil:
+			s.Errors = append(s.Errors, unfit(refOf(k, o), err))
+			return nil
+		}
+		n.Copied++
+		s.note(k, o)
+		return s.conflict(ctx, k, taken, index[refOf(k, o).key()])
+	})
+	if err != nil {
+		return fmt.Errorf("looking through %s: %w", k, err)
+	}
+	for _, l := range left {
+		s.LeftOut = append(s.LeftOut, *l)
+	}
+	if n.Copied+n.LeftOut > 0 {
+		s.Counts = append(s.Counts, n)
+	}
+	return nil
+}
+
+func (s *surveyor) leave(left map[string]*LeftOut, k Kind, o *unstructured.Unstructured, why string) {
+	l := left[why]
+	if l == nil {
+		l = &LeftOut{Resource: k.String(), Why: why}
+		left[why] = l
+	}
+	l.Count++
+	if len(l.Examples) < maxExamples {
+		l.Examples = append(l.Examples, refOf(k, o))
+	}
+	if k.is("batch", "Job") && why == runsTwice && !finished(o) && len(s.Twice) < maxNotes {
+		s.Twice = append(s.Twice, Note{refOf(k, o), "is running, and is left to the source"})
+	}
+}
+
+func (s *surveyor) note(k Kind, o *unstructured.Unstructured) {
+	if what := CloudBound(k, o); what != "" && len(s.Cloud) < maxNotes {
+		s.Cloud = append(s.Cloud, Note{refOf(k, o), what})
+	}
+	if what := s.Rules.mayRunTwice(k, o); what != "" && len(s.Twice) < maxNotes {
+		s.Twice = append(s.Twice, Note{refOf(k, o), what})
+	}
+}
+
+// conflict notes an object that the target has, and not from replumb.
+func (s *surveyor) conflict(ctx context.Context, k Kind, taken *unstructured.Unstructured, e *entry) error {
+	ref := refOf(k, taken)
+	if e == nil || e.owned || adopts(k, ref.key()) || len(s.Conflicts) >= maxNotes {
+		return nil
+	}
+	have, err := s.Target.get(ctx, k, ref.key())
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if diffs := s.Rules.differences(k, taken, have); len(diffs) > 0 {
+		s.Conflicts = append(s.Conflicts, Note{ref, fmt.Sprintf("is in the target, and differs in %s", diffs[0].Path)})
+	}
+	return nil
+}
+
+func finished(o *unstructured.Unstructured) bool {
+	for _, c := range asSlice(inside(o.Object, "status")["conditions"]) {
+		m := asMap(c)
+		if (m["type"] == "Complete" || m["type"] == "Failed") && m["status"] == "True" {
+			return true
+		}
+	}
+	return false
+}
+
+// CloudBound says what outside a cluster an object is tied to; nothing if it is not. Whoever owns that has to see to the target's
+// side of it.
+func CloudBound(k Kind, o *unstructured.Unstructured) string {
+	if k.is("vpcresources.k8s.aws", "SecurityGroupPolicy") {
+		return "names security groups"
+	}
+	if k.is("", "Service") && inside(o.Object, "spec")["type"] == "LoadBalancer" {
+		if class, ok := inside(o.Object, "spec")["loadBalancerClass"].(string); ok {
+			return "has a load balancer of class " + class
+		}
+		return "has a load balancer"
+	}
+	annotations := o.GetAnnotations()
+	for _, known := range []struct{ annotation, what string }{
+		{"eks.amazonaws.com/role-arn", "acts by the role of AWS "},
+		{"iam.gke.io/gcp-service-account", "acts by the service account of Google Cloud "},
+		{"azure.workload.identity/client-id", "acts by the identity of Azure "},
+		{"iam.amazonaws.com/role", "acts by the role of AWS "},
+		{"alb.ingress.kubernetes.io/security-groups", "names the security groups "},
+		{"service.beta.kubernetes.io/aws-load-balancer-security-groups", "names the security groups "},
+		{"service.beta.kubernetes.io/aws-load-balancer-extra-security-groups", "names the security groups "},
+		{"alb.ingress.kubernetes.io/certificate-arn", "names the certificate of AWS "},
+		{"service.beta.kubernetes.io/aws-load-balancer-ssl-cert", "names the certificate of AWS "},
+		{"service.beta.kubernetes.io/aws-load-balancer-eip-allocations", "names the addresses "},
+	} {
+		if value, ok := annotations[known.annotation]; ok {
+			return known.what + value
+		}
+	}
+	return ""
+}
+
+// mayRunTwice says why a workload that the rules let run in both clusters may not be meant to.
+func (r *Rules) mayRunTwice(k Kind, o *unstructured.Unstructured) string {
+	if r.sleepOf(k, o) != nil {
+		return ""
+	}
+	switch {
+	case k.is("batch", "CronJob"):
+		return "runs in both clusters"
+	case k.is("apps", "Deployment") || k.is("apps", "StatefulSet"):
+		if n, ok := inside(o.Object, "spec")["replicas"].(int64); ok && n == 1 {
+			return fmt.Sprintf("has one pod, and would have one in each cluster; if there must be only one, list it in "+
+				"spec.mirror.singletons.workloads or annotate it %s: \"true\"", v1alpha1.AnnotationRunOnce)
+		}
+	}
+	return ""
+}

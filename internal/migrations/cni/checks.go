@@ -1,0 +1,181 @@
+package cni
+
+import (
+	"slices"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine/findings"
+	"github.com/replumb/replumb/internal/kube/cluster"
+)
+
+// Input is what the checks look at.
+type Input struct {
+	Survey *Survey
+	Access []cluster.AccessAnswer
+	// Others are all Migrations of the cluster.
+	Others []v1alpha1.Migration
+}
+
+// Checks are the checks of this migration, in the order in which they are shown.
+func Checks() []findings.Check[Input] {
+	return slices.Concat(
+		findings.Group("Cluster", clusterChecks()...),
+		findings.Group("Networks", networkChecks()...),
+		findings.Group("Ranges", rangeChecks()...),
+		findings.Group("Workloads", workloadChecks()...),
+	)
+}
+
+func clusterChecks() []findings.Check[Input] {
+	return []findings.Check[Input]{
+		{
+			Code: "RP5001", Severity: findings.Blocking, Run: checkRights,
+			Claim: "the user has every right the migration needs",
+			Why:   "a migration that is refused a write half way leaves pods without a network until somebody grants it",
+			Fix:   "grant the rights in deploy/rbac-cni.yaml",
+		},
+		{
+			Code: "RP5002", Severity: findings.Blocking, Run: checkOthers,
+			Claim: "no other migration is under way",
+			Why:   "what another migration counts on, such as canaries and addresses, is gone without a network",
+			Fix:   "finish it or roll it back first",
+		},
+		{
+			Code: "RP5003", Severity: findings.Blocking, Run: checkNodes,
+			Claim: "every node is ready",
+			Why:   "a node that does not answer keeps the old network, and comes back with it",
+			Fix:   "mend the node, or delete it",
+		},
+		{
+			Code:     "RP5004",
+			Severity: findings.Blocking,
+			Run:      checkWebhooks,
+			Claim:    "no admission webhook stands in the way while pods have no network",
+			Why: "a webhook with failurePolicy Fail that is answered by pods refuses everything that it cannot be asked about: the pods of the " +
+				"new network, without which it cannot answer",
+			Fix: "set failurePolicy: Ignore for the time of the migration, by a hook before phase remove and one after phase pods; or leave " +
+				"kube-system, replumb-system and the namespaces of the manifests out by its namespaceSelector",
+		},
+		{
+			Code: "RP5005", Severity: findings.Warning, Run: checkDowntime,
+			Claim: "nobody is served while pods have no network",
+			Why:   "requests to this cluster fail until its pods have been made anew",
+			Fix:   "lead traffic to another cluster first (spec.mirror), and leave spec.cni.traffic.proof at Counters",
+		},
+	}
+}
+
+func networkChecks() []findings.Check[Input] {
+	return []findings.Check[Input]{
+		{
+			Code: "RP5101", Severity: findings.Blocking, Run: checkFrom,
+			Claim: "the cluster has one network for pods, the one that is to go",
+			Why:   "what is not known cannot be removed, and two networks on one cluster are in somebody else's hands",
+			Fix:   "see which DaemonSets there are; name the old network in spec.cni.from",
+		},
+		{
+			Code: "RP5102", Severity: findings.Blocking, Run: checkPair,
+			Claim: "replumb can replace the one network by the other",
+			Why:   "what a network leaves on nodes is different for each, and half of it removed is worse than all of it there",
+			Fix:   "replumb goes from flannel to Calico and from Calico to flannel; for others, replace the nodes or the cluster",
+		},
+		{
+			Code:     "RP5103",
+			Severity: findings.Blocking,
+			Run:      checkKeepers,
+			Claim:    "nobody brings the old network back",
+			Why:      "an operator, an addon manager or GitOps makes anew what is deleted: two networks on one node keep each other from working",
+			Fix:      "take the old network out of its hands first: remove it there without pruning, or pause it",
+		},
+		{
+			Code: "RP5104", Severity: findings.Warning, Run: checkHelm,
+			Claim: "no chart holds the old network",
+			Why:   "the release stays in Helm's books, and its next upgrade brings the network back",
+			Fix:   "when the migration is finished, forget the release: helm uninstall NAME --no-hooks, or delete its Secrets",
+		},
+		{
+			Code: "RP5105", Severity: findings.Blocking, Run: checkManifests,
+			Claim: "the manifests can be read and are those of the new network",
+			Why:   "they are applied when the old network is gone",
+			Fix:   "render them again, such as by helm template, and name the files in spec.cni.manifests",
+		},
+		{
+			Code: "RP5106", Severity: findings.Blocking, Run: checkReach,
+			Claim: "the new network runs on every node",
+			Why:   "a node on which its DaemonSet does not run has no network at all",
+			Fix:   "give the DaemonSet hostNetwork: true, a toleration for everything, and no nodeSelector that leaves nodes out",
+		},
+	}
+}
+
+func rangeChecks() []findings.Check[Input] {
+	return []findings.Check[Input]{
+		{
+			Code:     "RP5201",
+			Severity: findings.Blocking,
+			Run:      checkTarget,
+			Claim:    "the manifests say which range pods get, and it is the one that is wanted",
+			Why:      "a network that makes up a range of its own can take one that others have",
+			Fix:      "set the range in the manifests (net-conf.json of flannel, CALICO_IPV4POOL_CIDR or an IPPool of Calico), and spec.cni.podCIDR to the same",
+		},
+		{
+			Code: "RP5202", Severity: findings.Blocking, Run: checkOverlaps,
+			Claim: "the range of pods has no address in common with Services and nodes",
+			Why:   "who has the address of somebody else is not reached",
+			Fix:   "choose another range",
+		},
+		{
+			Code: "RP5203", Severity: findings.Blocking, Run: checkProxy,
+			Claim: "kube-proxy takes the range of pods for the cluster's own",
+			Why:   "what it takes for coming from outside it gives the address of a node: NetworkPolicies then see a node instead of a pod",
+			Fix:   "add the range to clusterCIDR of kube-proxy, separated by a comma, and restart it on every node",
+		},
+		{
+			Code: "RP5204", Severity: findings.Blocking, Run: checkNodeRanges,
+			Claim: "every node has a range for flannel to give addresses from",
+			Why:   "flannel gives out what spec.podCIDR of the node says, and stops if there is none or it lies outside of its network",
+			Fix:   "run the controller manager with --allocate-node-cidrs and --cluster-cidr as in flannel's net-conf.json",
+		},
+	}
+}
+
+func workloadChecks() []findings.Check[Input] {
+	return []findings.Check[Input]{
+		{
+			Code: "RP5301", Severity: findings.Blocking, Run: checkLost,
+			Claim: "no policy is lost",
+			Why:   "what a policy forbids is open to everybody when nothing makes it hold",
+			Fix:   "see to the policies yourself, and set spec.cni.policies: Drop",
+		},
+		{
+			Code: "RP5302", Severity: findings.Warning, Run: checkDropped,
+			Claim: "no policy is given up",
+			Why:   "what a policy forbids is open to everybody when nothing makes it hold",
+			Fix:   "close it off otherwise",
+		},
+		{
+			Code: "RP5303", Severity: findings.Warning, Run: checkGained,
+			Claim: "no policy begins to hold that did not before",
+			Why:   "a policy that nobody ever enforced may be wrong, and nobody has noticed",
+			Fix:   "read the policies, and try them out on a cluster that enforces them",
+		},
+		{
+			Code: "RP5304", Severity: findings.Warning, Run: checkBare,
+			Claim: "every pod belongs to somebody who makes it anew",
+			Why:   "replumb makes pods that nobody owns anew as they were, but what was in them is gone, and a moment passes",
+			Fix:   "give it to a Deployment or StatefulSet if that matters",
+		},
+		{
+			Code: "RP5305", Severity: findings.Warning, Run: checkJobs,
+			Claim: "no Job is running",
+			Why:   "its pod ends and the Job begins anew, which may count as a failure",
+			Fix:   "wait until it is done, and suspend CronJobs",
+		},
+		{
+			Code: "RP5306", Severity: findings.Warning, Run: checkHostPorts,
+			Claim: "pods that have a port of their node keep it",
+			Why:   "hostPort needs the plugin portmap in the CNI configuration",
+			Fix:   "add portmap to the plugins in the manifests",
+		},
+	}
+}

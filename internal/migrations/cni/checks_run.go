@@ -1,0 +1,368 @@
+package cni
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine/findings"
+	"github.com/replumb/replumb/internal/kube/cluster"
+)
+
+func checkRights(in Input) []findings.Result {
+	var out []findings.Result
+	for _, a := range in.Access {
+		if !a.Allowed {
+			out = append(out, findings.Failed("", "the user may not %s", a.Right))
+		}
+	}
+	return out
+}
+
+// checkOthers lets a migration be that holds the cluster's traffic elsewhere meanwhile: it is what makes this one possible.
+func checkOthers(in Input) []findings.Result {
+	var out []findings.Result
+	for i := range in.Others {
+		m := &in.Others[i]
+		under := m.Status.Phase == v1alpha1.PhaseApplying || m.Status.Phase == v1alpha1.PhaseRollingBack ||
+			m.Status.Phase == v1alpha1.PhaseFinishing
+		if m.Name != in.Survey.Spec.Name && under && m.Spec.Mirror == nil {
+			out = append(out, findings.Failed("Migration "+m.Name, "migration %s is %s", m.Name, m.Status.Phase))
+		}
+	}
+	return out
+}
+
+// checkNodes asks only before anything is removed: afterwards nodes are not ready until the new network is there.
+func checkNodes(in Input) []findings.Result {
+	if in.Survey.begun() {
+		return nil
+	}
+	var out []findings.Result
+	for i := range in.Survey.Nodes {
+		if n := &in.Survey.Nodes[i]; !cluster.NodeReady(n) {
+			out = append(out, findings.Failed("Node "+n.Name, "node %s is not ready", n.Name))
+		}
+	}
+	return out
+}
+
+func checkWebhooks(in Input) []findings.Result {
+	hooked := slices.ContainsFunc(in.Survey.Spec.Common.Hooks, func(h v1alpha1.Hook) bool {
+		return h.When == v1alpha1.BeforePhase && (len(h.Of) == 0 || slices.Contains(h.Of, phaseRemove))
+	})
+	if hooked {
+		return nil
+	}
+	var out []findings.Result
+	for i := range in.Survey.Webhooks {
+		if w := &in.Survey.Webhooks[i]; w.blocks(in.Survey.critical()) {
+			out = append(
+				out,
+				findings.Failed(w.Config, "webhook %s in %s refuses what Service %s cannot be asked about", w.Name, w.Config, w.Service),
+			)
+		}
+	}
+	return out
+}
+
+func checkDowntime(in Input) []findings.Result {
+	if in.Survey.Spec.Quiet || in.Survey.begun() {
+		return nil
+	}
+	return []findings.Result{findings.Failed("", "nobody looks whether the cluster serves anybody")}
+}
+
+func checkFrom(in Input) []findings.Result {
+	s := in.Survey
+	if s.begun() { // it may be gone by now
+		return nil
+	}
+	var found []string
+	for _, n := range s.Networks {
+		found = append(found, fmt.Sprintf("%s (DaemonSet %s/%s)", n.Name, n.Set.Namespace, n.Set.Name))
+	}
+	switch {
+	case len(found) == 0:
+		return []findings.Result{findings.Failed("", "no DaemonSet is a network that replumb knows")}
+	case len(found) > 1:
+		return []findings.Result{findings.Failed("", "there is more than one network: %s", strings.Join(found, ", "))}
+	case s.Networks[0].Name != s.from():
+		return []findings.Result{findings.Failed("", "spec.cni.from is %s, and the cluster has %s", s.from(), found[0])}
+	}
+	return nil
+}
+
+func checkPair(in Input) []findings.Result {
+	from, to := in.Survey.from(), in.Survey.Spec.To
+	able := func(n v1alpha1.CNIName) bool { return n == v1alpha1.Flannel || n == v1alpha1.Calico }
+	if from == "" || able(from) && able(to) && from != to {
+		return nil
+	}
+	return []findings.Result{findings.Failed("", "from %s to %s is an unsupported combination", from, to)}
+}
+
+// keepers calls take for every object of the old network that somebody holds on to.
+func (s *Survey) keepers(take func(object, by string, comesBack bool)) {
+	for _, o := range s.Old {
+		if by, comesBack := keeper(o); by != "" {
+			take(keyOf(o).String(), by, comesBack)
+		}
+	}
+}
+
+func checkKeepers(in Input) []findings.Result {
+	if in.Survey.begun() && len(in.Survey.Old) == 0 {
+		return nil
+	}
+	var out []findings.Result
+	in.Survey.keepers(func(object, by string, comesBack bool) {
+		if comesBack {
+			out = append(out, findings.Failed(object, "%s is held by %s", object, by))
+		}
+	})
+	for _, o := range in.Survey.Operators {
+		out = append(out, findings.Failed(o, "%s keeps a network as it is", o))
+	}
+	return out
+}
+
+func checkHelm(in Input) []findings.Result {
+	var out []findings.Result
+	in.Survey.keepers(func(object, by string, comesBack bool) {
+		if !comesBack && len(out) == 0 { // one release is all of it
+			out = append(out, findings.Failed(object, "%s is held by %s", object, by))
+		}
+	})
+	return out
+}
+
+func checkManifests(in Input) []findings.Result {
+	m, to := in.Survey.Manifests, in.Survey.Spec.To
+	switch {
+	case in.Survey.ManifestsProblem != nil:
+		return []findings.Result{findings.Failed("", "%v", in.Survey.ManifestsProblem)}
+	case m == nil:
+		return []findings.Result{findings.NotKnown("", "nobody has read them")}
+	case len(m.Networks) == 0:
+		return []findings.Result{findings.Failed("", "no DaemonSet of the manifests is a network that replumb knows")}
+	case len(m.Networks) > 1:
+		return []findings.Result{findings.Failed("", "the manifests hold more than one network: %v", m.Networks)}
+	case m.Networks[0] != to:
+		return []findings.Result{findings.Failed("", "the manifests are those of %s, and spec.cni.to is %s", m.Networks[0], to)}
+	}
+	var out []findings.Result
+	for _, o := range m.Objects {
+		if strings.HasPrefix(o.GetAPIVersion(), "operator.tigera.io/") {
+			out = append(out, findings.Failed(keyOf(o).String(), "%s is for an operator, which replumb does not follow", keyOf(o)))
+		}
+	}
+	return out
+}
+
+func checkReach(in Input) []findings.Result {
+	if in.Survey.Manifests == nil {
+		return nil
+	}
+	set := in.Survey.Manifests.set()
+	if set == nil {
+		return nil
+	}
+	name := "DaemonSet " + set.Namespace + "/" + set.Name
+	pod := &set.Spec.Template.Spec
+	var out []findings.Result
+	if !pod.HostNetwork {
+		out = append(out, findings.Failed(name, "%s of the manifests is not on the network of its nodes (hostNetwork)", name))
+	}
+	for i := range in.Survey.Nodes {
+		n := &in.Survey.Nodes[i]
+		for key, value := range pod.NodeSelector {
+			if n.Labels[key] != value {
+				out = append(out, findings.Failed("Node "+n.Name, "%s is not for node %s: it has no label %s: %s", name, n.Name, key, value))
+			}
+		}
+		for t := range n.Spec.Taints {
+			taint := &n.Spec.Taints[t]
+			tolerated := slices.ContainsFunc(pod.Tolerations, func(x corev1.Toleration) bool { return tolerates(&x, taint) })
+			if taint.Effect != corev1.TaintEffectPreferNoSchedule && !tolerated && !in.Survey.begun() {
+				out = append(
+					out,
+					findings.Failed("Node "+n.Name, "%s is not for node %s: it does not tolerate %s", name, n.Name, taint.ToString()),
+				)
+			}
+		}
+	}
+	return out
+}
+
+func tolerates(x *corev1.Toleration, taint *corev1.Taint) bool {
+	if x.Effect != "" && x.Effect != taint.Effect || x.Key != "" && x.Key != taint.Key {
+		return false
+	}
+	return x.Operator == corev1.TolerationOpExists || x.Key != "" && x.Value == taint.Value
+}
+
+func checkTarget(in Input) []findings.Result {
+	s := in.Survey
+	if s.Manifests == nil {
+		return nil
+	}
+	switch want := s.Spec.PodCIDR; {
+	case len(s.Manifests.Ranges) == 0 && !want.IsValid():
+		return []findings.Result{findings.Failed("", "the manifests name no range for pods")}
+	case want.IsValid() && len(s.Manifests.Ranges) > 0 && !slices.Contains(s.Manifests.Ranges, want):
+		return []findings.Result{findings.Failed("", "the manifests say %v, and spec.cni.podCIDR is %s", s.Manifests.Ranges, want)}
+	}
+	return nil
+}
+
+func checkOverlaps(in Input) []findings.Result {
+	var out []findings.Result
+	for _, to := range in.Survey.target() {
+		for _, services := range in.Survey.Services {
+			if to.Overlaps(services) {
+				out = append(out, findings.Failed("", "%s overlaps the range of Services %s", to, services))
+			}
+		}
+		for i := range in.Survey.Nodes {
+			for _, a := range in.Survey.Nodes[i].Status.Addresses {
+				if ip, err := netip.ParseAddr(a.Address); err == nil && to.Contains(ip) {
+					out = append(
+						out,
+						findings.Failed(
+							"Node "+in.Survey.Nodes[i].Name,
+							"node %s has the address %s, which is in %s",
+							in.Survey.Nodes[i].Name,
+							ip,
+							to,
+						),
+					)
+				}
+			}
+		}
+	}
+	return out
+}
+
+// checkProxy follows getLocalDetectors in k8s.io/kubernetes cmd/kube-proxy/app/server_linux.go.
+func checkProxy(in Input) []findings.Result {
+	var out []findings.Result
+	for _, p := range in.Survey.Proxies {
+		switch {
+		case p.Hidden || p.Problem != "":
+			out = append(out, findings.NotKnown(p.Object, "how kube-proxy is configured, %s does not tell", p.Object))
+		case p.DetectLocalMode == "NodeCIDR" && in.Survey.Spec.To != v1alpha1.Flannel:
+			out = append(
+				out,
+				findings.Failed(p.Object, "kube-proxy takes for pods what has an address of the node's podCIDR (detectLocalMode NodeCIDR)"),
+			)
+		case p.DetectLocalMode == "" || p.DetectLocalMode == "ClusterCIDR":
+			for _, to := range in.Survey.target() {
+				covered := slices.ContainsFunc(
+					p.ClusterCIDRs,
+					func(c netip.Prefix) bool { return c.Bits() <= to.Bits() && c.Contains(to.Addr()) },
+				)
+				if !covered && len(p.ClusterCIDRs) > 0 {
+					out = append(out, findings.Failed(p.Object, "clusterCIDR %v in %s does not cover %s", p.ClusterCIDRs, p.Object, to))
+				}
+			}
+		}
+	}
+	return out
+}
+
+func checkNodeRanges(in Input) []findings.Result {
+	if in.Survey.Spec.To != v1alpha1.Flannel {
+		return nil
+	}
+	var out []findings.Result
+	for i := range in.Survey.Nodes {
+		n := &in.Survey.Nodes[i]
+		within := slices.ContainsFunc(in.Survey.target(), func(to netip.Prefix) bool {
+			own, err := netip.ParsePrefix(n.Spec.PodCIDR)
+			return err == nil && own.Bits() >= to.Bits() && to.Contains(own.Addr())
+		})
+		if !within {
+			out = append(
+				out,
+				findings.Failed("Node "+n.Name, "node %s has podCIDR %q, which is not in %v", n.Name, n.Spec.PodCIDR, in.Survey.target()),
+			)
+		}
+	}
+	return out
+}
+
+func checkLost(in Input) []findings.Result {
+	if in.Survey.Spec.Policies == v1alpha1.PolicyDrop || in.Survey.begun() {
+		return nil
+	}
+	return losses(in)
+}
+
+func checkDropped(in Input) []findings.Result {
+	if in.Survey.Spec.Policies != v1alpha1.PolicyDrop {
+		return nil
+	}
+	return losses(in)
+}
+
+func losses(in Input) []findings.Result {
+	var out []findings.Result
+	for _, l := range in.Survey.lost() {
+		out = append(out, findings.Failed(l.Object, "%s: %s", l.Object, l.Reason))
+	}
+	return out
+}
+
+func checkGained(in Input) []findings.Result {
+	var out []findings.Result
+	for _, name := range in.Survey.gained() {
+		out = append(out, findings.Failed("NetworkPolicy "+name, "NetworkPolicy %s begins to hold", name))
+	}
+	return out
+}
+
+func checkBare(in Input) []findings.Result {
+	var out []findings.Result
+	for i := range in.Survey.Bare {
+		name := in.Survey.Bare[i].Namespace + "/" + in.Survey.Bare[i].Name
+		out = append(out, findings.Failed("Pod "+name, "nobody owns pod %s", name))
+	}
+	return out
+}
+
+func checkJobs(in Input) []findings.Result {
+	var out []findings.Result
+	for i := range in.Survey.Pods {
+		p := &in.Survey.Pods[i]
+		if ref := metav1.GetControllerOfNoCopy(p); concerned(p) && ref != nil && ref.Kind == "Job" {
+			out = append(
+				out,
+				findings.Failed("Job "+p.Namespace+"/"+ref.Name, "pod %s/%s of Job %s is running", p.Namespace, p.Name, ref.Name),
+			)
+		}
+	}
+	return out
+}
+
+func checkHostPorts(in Input) []findings.Result {
+	if in.Survey.Manifests == nil || in.Survey.Manifests.Portmap {
+		return nil
+	}
+	var out []findings.Result
+	for i := range in.Survey.Pods {
+		p := &in.Survey.Pods[i]
+		ports := slices.ContainsFunc(p.Spec.Containers, func(c corev1.Container) bool {
+			return slices.ContainsFunc(c.Ports, func(port corev1.ContainerPort) bool { return port.HostPort != 0 })
+		})
+		if concerned(p) && ports {
+			out = append(out, findings.Failed("Pod "+p.Namespace+"/"+p.Name, "pod %s/%s has a hostPort", p.Namespace, p.Name))
+		}
+	}
+	return out
+}

@@ -1,0 +1,264 @@
+package cni
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/yaml"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/engine/findings"
+	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/references"
+	"github.com/replumb/replumb/internal/reporting/terminal"
+	"github.com/replumb/replumb/internal/spec"
+	"github.com/replumb/replumb/internal/testing/golden"
+)
+
+// facts are what objects do not tell.
+type facts struct {
+	Denied   []string           `json:"denied"`
+	Services []string           `json:"services"`
+	Status   v1alpha1.CNIStatus `json:"status"`
+	Others   []string           `json:"others"`
+	Phase    v1alpha1.Phase     `json:"phase"`
+}
+
+// TestGolden reads a cluster, manifests and a Migration from testdata/golden/*.txtar and compares what the checks find and the
+// plans that are made. No cluster is needed.
+func TestGolden(t *testing.T) {
+	golden.Run(t, "testdata/golden/*.txtar", sections)
+}
+
+func sections(t *testing.T, in map[string][]byte) golden.Sections {
+	t.Helper()
+	p, input := planner(t, in)
+	return golden.Sections{
+		"findings": func() string { return renderFindings(findings.Run(Checks(), input)) },
+		"plan":     func() string { return render(t, p.Apply) },
+		"finish":   func() string { return render(t, p.Finish) },
+		"rollback": func() string { return render(t, p.Rollback) },
+		"details":  func() string { return strings.Join(p.Details(), "\n") + "\n" },
+		"left":     func() string { return p.Survey.Left() + "\n" },
+	}
+}
+
+func planner(t *testing.T, in map[string][]byte) (*Planner, Input) {
+	t.Helper()
+	m, err := spec.Parse(in["migration.yaml"])
+	if err != nil {
+		t.Fatal(err)
+	}
+	job, err := NewJob(Tools{}, m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var f facts
+	if err := yaml.UnmarshalStrict(in["facts.yaml"], &f); err != nil {
+		t.Fatal(err)
+	}
+	s := &Survey{Spec: job.Spec, Status: f.Status, Present: map[string]*unstructured.Unstructured{}}
+	objects, err := decode("manifests.yaml", in["manifests.yaml"])
+	if err == nil {
+		s.Manifests, err = NewManifests(objects)
+	}
+	s.ManifestsProblem = err
+	readCluster(t, s, in["cluster.yaml"])
+	for _, text := range f.Services {
+		s.Services = append(s.Services, netip.MustParsePrefix(text))
+	}
+	input := Input{Survey: s}
+	for _, name := range f.Others {
+		other := v1alpha1.Migration{Status: v1alpha1.MigrationStatus{Phase: v1alpha1.PhaseApplying}}
+		other.Name = name
+		input.Others = append(input.Others, other)
+	}
+	for _, r := range Rights() {
+		input.Access = append(input.Access, cluster.AccessAnswer{Right: r, Allowed: !slices.Contains(f.Denied, r.String())})
+	}
+	nowhere, err := cluster.Connect(&rest.Config{Host: "http://192.0.2.1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	job.Migration.Status.Phase = f.Phase
+	return &Planner{
+		Tools: Tools{
+			Cluster: nowhere,
+			Any:     nowhere,
+			Image:   "replumb",
+			Now:     func() time.Time { return time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC) },
+		},
+		Survey:    s,
+		Migration: job.Migration,
+	}, input
+}
+
+// readCluster sorts objects into what a look at the cluster finds.
+func readCluster(t *testing.T, s *Survey, manifests []byte) {
+	t.Helper()
+	objects, err := decode("cluster.yaml", manifests)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var sets []appsv1.DaemonSet
+	inspection := &cluster.Inspection{}
+	scanner, err := references.New(nil, nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	convert := func(o *unstructured.Unstructured, into any) {
+		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, into); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, o := range objects {
+		switch o.GetKind() {
+		case "Node":
+			n := corev1.Node{}
+			convert(o, &n)
+			s.Nodes = append(s.Nodes, n)
+		case "Pod":
+			p := corev1.Pod{}
+			convert(o, &p)
+			s.Pods = append(s.Pods, p)
+			if bare(&p) {
+				s.Bare = append(s.Bare, p)
+			}
+		case "DaemonSet":
+			ds := appsv1.DaemonSet{}
+			convert(o, &ds)
+			sets = append(sets, ds)
+			inspection.Take(scanner, &ds)
+		case "NetworkPolicy":
+			if o.GroupVersionKind().Group == calicoGroup {
+				s.Policies.Own = append(s.Policies.Own, o)
+				continue
+			}
+			p := networkingv1.NetworkPolicy{}
+			convert(o, &p)
+			s.Policies.Standard = append(s.Policies.Standard, p)
+		case "GlobalNetworkPolicy":
+			s.Policies.Own = append(s.Policies.Own, o)
+		case "ConfigMap":
+			cm := corev1.ConfigMap{}
+			convert(o, &cm)
+			m := &Manifests{Ranges: s.Ranges}
+			m.ranges(rangesOf(&cm))
+			s.Ranges = m.Ranges
+			inspection.Take(scanner, &cm)
+		case "ValidatingWebhookConfiguration":
+			c := admissionv1.ValidatingWebhookConfiguration{}
+			convert(o, &c)
+			for _, w := range c.Webhooks {
+				s.webhook("ValidatingWebhookConfiguration "+c.Name, w.Name, w.FailurePolicy, w.ClientConfig, w.NamespaceSelector, w.Rules)
+			}
+		}
+	}
+	s.Proxies = inspection.Proxies
+	s.Networks = detect(sets)
+	for _, o := range objects {
+		known := slices.ContainsFunc(remnants(s.from(), "kube-flannel"), func(r remnant) bool {
+			return r.Kind == o.GetKind() && r.Name == o.GetName()
+		})
+		set := s.oldSet()
+		if known || set != nil && o.GetKind() == "DaemonSet" && o.GetName() == set.Set.Name {
+			s.Old = append(s.Old, o)
+		}
+		if s.wanted(o) {
+			s.Present[keyOf(o).full()] = o
+		}
+	}
+}
+
+func renderFindings(all findings.Findings) string {
+	var b strings.Builder
+	for _, f := range all {
+		if f.Outcome != findings.Pass {
+			fmt.Fprintf(&b, "%s %s %s: %s\n", f.Code, f.Severity, f.Outcome, f.Message)
+		}
+	}
+	return b.String()
+}
+
+func render(t *testing.T, make func() *engine.Plan) string {
+	t.Helper()
+	plan := make()
+	if err := plan.Validate(); err != nil {
+		t.Error(err)
+	}
+	phases, err := terminal.PlanPhases(plan)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b bytes.Buffer
+	terminal.Phases(&b, phases)
+	return b.String()
+}
+
+func TestSpecRefuses(t *testing.T) {
+	for _, tt := range []struct{ name, cni, field, says string }{
+		{"same", "{from: calico, to: calico, manifests: [a]}", "spec.cni.to", "is calico, as is spec.cni.from"},
+		{"unknown", "{to: weave, manifests: [a]}", "spec.cni.to", `"weave" is not known`},
+		{"unknown from", "{from: weave, to: calico, manifests: [a]}", "spec.cni.from", `"weave" is not known`},
+		{"no manifests", "{to: calico, manifests: []}", "spec.cni.manifests", "is empty"},
+		{"live", "{to: calico, manifests: [a], mode: Live}", "spec.cni.mode", `"Live" is not known`},
+		{"range", "{to: calico, manifests: [a], podCIDR: x}", "spec.cni.podCIDR", ""},
+		{"host bits", "{to: calico, manifests: [a], podCIDR: 10.1.2.3/16}", "spec.cni.podCIDR", ""},
+		{"ignored", "{to: calico, manifests: [a], traffic: {ignore: [x]}}", "spec.cni.traffic.ignore[0]", ""},
+		{"window", "{to: calico, manifests: [a], traffic: {window: 1s}}", "spec.cni.traffic.window", "1s is not within"},
+		{"gate", "{to: calico, manifests: [a], gateWait: 0s}", "spec.cni.gateWait", "0s is not within"},
+		{"action in place", "{to: calico, manifests: [a], nodes: {replace: {exec: {command: [a]}}}}", "spec.cni.nodes.replace", "is set"},
+		{"empty action", "{to: calico, manifests: [a], nodes: {mode: Replace, replace: {}}}", "spec.cni.nodes.replace", "exactly one"},
+		{"parallel", "{to: calico, manifests: [a], nodes: {parallel: -1}}", "spec.cni.nodes.parallel", "is -1"},
+		{"policies", "{to: calico, manifests: [a], policies: Some}", "spec.cni.policies", "Some"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			m, err := spec.Parse(
+				[]byte("apiVersion: replumb.dev/v1alpha1\nkind: Migration\nmetadata: {name: m}\nspec: {cni: " + tt.cni + "}\n"),
+			)
+			if err == nil {
+				_, err = NewJob(Tools{}, m)
+			}
+			var wrong *spec.Error
+			if !errors.As(err, &wrong) || wrong.Field != tt.field || !strings.Contains(wrong.Error(), tt.says) || wrong.Hint == "" {
+				t.Errorf("got %v (%+v), want %s: %s", err, wrong, tt.field, tt.says)
+			}
+		})
+	}
+}
+
+func TestExamplesAreValid(t *testing.T) {
+	files, err := filepath.Glob("../../../examples/cni/*.yaml")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no examples: %v", err)
+	}
+	for _, file := range files {
+		body, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m, err := spec.Parse(body)
+		if err != nil {
+			t.Fatalf("%s: %v", file, err)
+		}
+		if _, err := NewJob(Tools{}, m); err != nil {
+			t.Errorf("%s: %v", file, err)
+		}
+	}
+}

@@ -1,0 +1,354 @@
+package cni
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/references"
+	"github.com/replumb/replumb/internal/migration"
+	"github.com/replumb/replumb/internal/network/calico"
+	"github.com/replumb/replumb/internal/safety/backup"
+)
+
+// look surveys the cluster as it is now.
+func (t Tools) look(ctx context.Context, s Spec) (*Survey, error) {
+	out := &Survey{Spec: s, Present: map[string]*unstructured.Unstructured{}}
+	m, err := migration.Get(ctx, t.Cluster, s.Name)
+	if err != nil {
+		return nil, err
+	}
+	if m != nil && m.Status.CNI != nil {
+		out.Status = *m.Status.CNI
+	}
+	for _, read := range []func(context.Context, *Survey) error{
+		t.occupants, t.networks, t.stored, t.manifests, t.bare, t.old, t.ranges, t.policies, t.webhooks, t.proxies,
+	} {
+		if err := read(ctx, out); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+func (t Tools) occupants(ctx context.Context, s *Survey) (err error) {
+	if s.Nodes, err = cluster.List[corev1.Node](ctx, t.Cluster, &corev1.NodeList{}); err != nil {
+		return err
+	}
+	s.Pods, err = cluster.List[corev1.Pod](ctx, t.Cluster, &corev1.PodList{})
+	return err
+}
+
+func (t Tools) networks(ctx context.Context, s *Survey) error {
+	sets, err := cluster.List[appsv1.DaemonSet](ctx, t.Cluster, &appsv1.DaemonSetList{})
+	if err != nil {
+		return err
+	}
+	s.Networks = detect(sets)
+	deployments, err := cluster.List[appsv1.Deployment](ctx, t.Cluster, &appsv1.DeploymentList{})
+	for i := range deployments {
+		d := &deployments[i]
+		if slices.Contains([]string{"tigera-operator", "cilium-operator", "canal-operator"}, d.Name) {
+			s.Operators = append(s.Operators, "Deployment "+d.Namespace+"/"+d.Name)
+		}
+	}
+	return err
+}
+
+// stored reads what the migration keeps: objects as they were, and the manifests as they were read.
+func (t Tools) stored(ctx context.Context, s *Survey) error {
+	if s.Status.ManifestsHash == "" {
+		return nil
+	}
+	all, err := backup.Read(ctx, t.Cluster, s.Spec.Name)
+	if err != nil {
+		return err
+	}
+	var manifests []*unstructured.Unstructured
+	for i := range all {
+		o := &all[i]
+		switch {
+		case o.GetUID() == manifestUID:
+			unstructured.RemoveNestedField(o.Object, "metadata", "uid")
+			manifests = append(manifests, o)
+		case o.GetKind() == "Pod":
+			p := corev1.Pod{}
+			if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, &p); err != nil {
+				return fmt.Errorf("%s: %w", keyOf(o), err)
+			}
+			s.Bare = append(s.Bare, p)
+		default:
+			s.Stored = append(s.Stored, o)
+		}
+	}
+	if len(manifests) > 0 {
+		s.Manifests, err = NewManifests(manifests)
+	}
+	return err
+}
+
+// manifests reads them as long as the migration has not, and looks which of their objects the cluster has.
+func (t Tools) manifests(ctx context.Context, s *Survey) error {
+	if s.Manifests == nil {
+		if s.Manifests, s.ManifestsProblem = ReadManifests(s.Spec.Manifests); s.ManifestsProblem != nil {
+			return nil //nolint:nilerr // it is a finding
+		}
+	}
+	for _, o := range s.Manifests.Objects {
+		have, err := t.get(ctx, o.GroupVersionKind(), client.ObjectKeyFromObject(o))
+		if err != nil {
+			return err
+		}
+		if have != nil {
+			s.Present[keyOf(o).full()] = have
+		}
+	}
+	return nil
+}
+
+// bare adds to those pods that are stored the ones that are there and have to be.
+func (t Tools) bare(_ context.Context, s *Survey) error {
+	for i := range s.Pods {
+		p := &s.Pods[i]
+		known := slices.ContainsFunc(s.Bare, func(b corev1.Pod) bool { return b.Namespace == p.Namespace && b.Name == p.Name })
+		if bare(p) && !known && !after(p, s.Status.Since) {
+			s.Bare = append(s.Bare, *p)
+		}
+	}
+	return nil
+}
+
+// get reads an object of any kind; nil, if it or its kind is not there. Of kinds that are in a namespace, those without one are in
+// default, as kubectl has it.
+func (t Tools) get(ctx context.Context, gvk schema.GroupVersionKind, key types.NamespacedName) (*unstructured.Unstructured, error) {
+	o := &unstructured.Unstructured{}
+	o.SetGroupVersionKind(gvk)
+	if namespaced, err := t.Any.IsObjectNamespaced(o); err == nil && namespaced && key.Namespace == "" {
+		key.Namespace = metav1.NamespaceDefault
+	}
+	err := t.Any.Get(ctx, key, o)
+	if apierrors.IsNotFound(err) || meta.IsNoMatchError(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s %s: %w", gvk.Kind, key, err)
+	}
+	o.SetManagedFields(nil)
+	return o, nil
+}
+
+// old finds the objects of the old network.
+func (t Tools) old(ctx context.Context, s *Survey) error {
+	namespace := "kube-system"
+	for _, n := range s.Networks {
+		if n.Name == s.from() {
+			namespace = n.Set.Namespace
+			have, err := t.get(ctx, appsv1.SchemeGroupVersion.WithKind("DaemonSet"), client.ObjectKeyFromObject(n.Set))
+			if err != nil {
+				return err
+			}
+			if have != nil {
+				s.Old = append(s.Old, have)
+			}
+		}
+	}
+	for _, o := range s.Stored { // where its DaemonSet was
+		if o.GetKind() == "DaemonSet" {
+			namespace = o.GetNamespace()
+		}
+	}
+	for _, r := range remnants(s.from(), namespace) {
+		have, err := t.get(ctx, r.GroupVersionKind, r.NamespacedName)
+		if err != nil {
+			return err
+		}
+		if have != nil && !s.wanted(have) {
+			s.Old = append(s.Old, have)
+		}
+	}
+	return nil
+}
+
+// wanted reports whether an object of the old network is one of the new one too.
+func (s *Survey) wanted(o *unstructured.Unstructured) bool {
+	return s.Manifests != nil &&
+		slices.ContainsFunc(s.Manifests.Objects, func(m *unstructured.Unstructured) bool { return keyOf(m) == keyOf(o) })
+}
+
+// ranges reads what pods get their addresses from now, and what Services do.
+func (t Tools) ranges(ctx context.Context, s *Survey) error {
+	add := func(texts ...string) {
+		m := &Manifests{Ranges: s.Ranges}
+		m.ranges(strings.Join(texts, ","))
+		s.Ranges = m.Ranges
+	}
+	add(s.Status.Ranges...)
+	if len(s.Ranges) == 0 {
+		if err := t.currentRanges(ctx, s, add); err != nil {
+			return err
+		}
+	}
+	if len(s.Ranges) == 0 {
+		for i := range s.Nodes {
+			add(s.Nodes[i].Spec.PodCIDRs...)
+		}
+	}
+	all := &networkingv1.ServiceCIDRList{}
+	if err := t.Cluster.List(
+		ctx,
+		all,
+	); err != nil && !apierrors.IsForbidden(err) && !apierrors.IsNotFound(err) &&
+		!meta.IsNoMatchError(err) {
+		return fmt.Errorf("listing servicecidrs: %w", err)
+	}
+	for i := range all.Items {
+		for _, text := range all.Items[i].Spec.CIDRs {
+			if p, err := netip.ParsePrefix(text); err == nil {
+				s.Services = append(s.Services, p)
+			}
+		}
+	}
+	return nil
+}
+
+// currentRanges are what the old network itself says.
+func (t Tools) currentRanges(ctx context.Context, s *Survey, add func(...string)) error {
+	for _, o := range s.Old {
+		cm := &corev1.ConfigMap{}
+		if o.GetKind() == "ConfigMap" && runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, cm) == nil {
+			add(rangesOf(cm))
+		}
+	}
+	if s.from() != v1alpha1.Calico {
+		return nil
+	}
+	pools, err := calico.LoadPools(ctx, t.Cluster)
+	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsForbidden(err) {
+		return err
+	}
+	for i := range pools {
+		add(pools[i].CIDR.String())
+	}
+	return nil
+}
+
+// ownPolicies are the kinds of policies that networks have beside NetworkPolicy.
+func ownPolicies(network v1alpha1.CNIName) []schema.GroupVersionKind {
+	switch network {
+	case v1alpha1.Calico, v1alpha1.Canal:
+		return []schema.GroupVersionKind{
+			{Group: calicoGroup, Version: "v1", Kind: "NetworkPolicy"}, {Group: calicoGroup, Version: "v1", Kind: "GlobalNetworkPolicy"},
+		}
+	case v1alpha1.Cilium:
+		return []schema.GroupVersionKind{
+			{Group: "cilium.io", Version: "v2", Kind: "CiliumNetworkPolicy"},
+			{Group: "cilium.io", Version: "v2", Kind: "CiliumClusterwideNetworkPolicy"},
+		}
+	}
+	return nil
+}
+
+func (t Tools) policies(ctx context.Context, s *Survey) (err error) {
+	s.Policies.Standard, err = cluster.List[networkingv1.NetworkPolicy](ctx, t.Cluster, &networkingv1.NetworkPolicyList{})
+	if err != nil {
+		return err
+	}
+	s.Policies.Standard = slices.DeleteFunc(s.Policies.Standard, func(p networkingv1.NetworkPolicy) bool {
+		return p.Namespace == v1alpha1.SystemNamespace
+	})
+	for _, gvk := range ownPolicies(s.from()) {
+		list := &unstructured.UnstructuredList{}
+		list.SetGroupVersionKind(gvk)
+		err := t.Any.List(ctx, list)
+		if apierrors.IsNotFound(err) || meta.IsNoMatchError(err) {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("listing %s: %w", gvk.Kind, err)
+		}
+		for i := range list.Items {
+			list.Items[i].SetManagedFields(nil)
+			s.Policies.Own = append(s.Policies.Own, &list.Items[i])
+		}
+	}
+	return nil
+}
+
+// webhooks reads those that refuse what they cannot be asked about.
+func (t Tools) webhooks(ctx context.Context, s *Survey) error {
+	validating, err := cluster.List[admissionv1.ValidatingWebhookConfiguration](
+		ctx,
+		t.Cluster,
+		&admissionv1.ValidatingWebhookConfigurationList{},
+	)
+	if err != nil {
+		return err
+	}
+	for i := range validating {
+		for _, w := range validating[i].Webhooks {
+			s.webhook(
+				"ValidatingWebhookConfiguration "+validating[i].Name,
+				w.Name,
+				w.FailurePolicy,
+				w.ClientConfig,
+				w.NamespaceSelector,
+				w.Rules,
+			)
+		}
+	}
+	mutating, err := cluster.List[admissionv1.MutatingWebhookConfiguration](ctx, t.Cluster, &admissionv1.MutatingWebhookConfigurationList{})
+	for i := range mutating {
+		for _, w := range mutating[i].Webhooks {
+			s.webhook(
+				"MutatingWebhookConfiguration "+mutating[i].Name,
+				w.Name,
+				w.FailurePolicy,
+				w.ClientConfig,
+				w.NamespaceSelector,
+				w.Rules,
+			)
+		}
+	}
+	return err
+}
+
+func (t Tools) proxies(ctx context.Context, s *Survey) error {
+	found := &cluster.Inspection{}
+	scanner, err := references.New(s.Ranges, s.target(), nil)
+	if err != nil {
+		return fmt.Errorf("looking for kube-proxy: %w", err)
+	}
+	for _, list := range []client.ObjectList{&corev1.ConfigMapList{}, &appsv1.DaemonSetList{}} {
+		if err := t.Cluster.List(ctx, list, client.InNamespace("kube-system")); err != nil {
+			return fmt.Errorf("looking for kube-proxy: %w", err)
+		}
+		items, err := meta.ExtractList(list)
+		if err != nil {
+			return err
+		}
+		for _, o := range items {
+			if o, ok := o.(client.Object); ok && o.GetLabels()[v1alpha1.LabelRole] == "" {
+				found.Take(scanner, o)
+			}
+		}
+	}
+	s.Proxies = found.Proxies
+	return nil
+}

@@ -1,0 +1,213 @@
+package cni
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/dustin/go-humanize/english"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/callout"
+	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/spec/hook"
+	"github.com/replumb/replumb/internal/verify/connectivity"
+)
+
+// rolloutTime is how long images may take to come to every node.
+const rolloutTime = 15 * time.Minute
+
+// rolloutStep waits until the DaemonSets of a network are ready on every node, and so are the nodes.
+type rolloutStep struct {
+	tools   Tools
+	network v1alpha1.CNIName
+	name    string
+	sets    []client.ObjectKey
+}
+
+var _ engine.Waiter = (*rolloutStep)(nil)
+
+func (s *rolloutStep) ID() string                                      { return s.name }
+func (s *rolloutStep) Title() string                                   { return fmt.Sprintf("Wait for %s on every node", s.network) }
+func (*rolloutStep) Waits()                                            {}
+func (*rolloutStep) Deadline() time.Duration                           { return rolloutTime }
+func (s *rolloutStep) State(ctx context.Context) (engine.State, error) { return stateOf(s.Verify(ctx)) }
+func (*rolloutStep) Do(context.Context) error                          { return nil }
+
+func (s *rolloutStep) Verify(ctx context.Context) error {
+	nodes, err := cluster.List[corev1.Node](ctx, s.tools.Cluster, &corev1.NodeList{})
+	if err != nil {
+		return err
+	}
+	for _, key := range s.sets {
+		ds := &appsv1.DaemonSet{}
+		err := s.tools.Cluster.Get(ctx, key, ds)
+		if apierrors.IsNotFound(err) {
+			return engine.NotYet("DaemonSet %s does not exist", key)
+		}
+		if err != nil {
+			return fmt.Errorf("daemonset %s: %w", key, err)
+		}
+		if err := s.ready(ctx, ds, len(nodes)); err != nil {
+			return err
+		}
+	}
+	for i := range nodes {
+		if why := unfit(&nodes[i]); why != "" {
+			return engine.NotYet("node %s: %s", nodes[i].Name, why)
+		}
+	}
+	return nil
+}
+
+func (s *rolloutStep) ready(ctx context.Context, ds *appsv1.DaemonSet, nodes int) error {
+	st := &ds.Status
+	name := ds.Namespace + "/" + ds.Name
+	switch everywhere := networkOf(ds) == s.network; {
+	case st.ObservedGeneration < ds.Generation:
+		return engine.NotYet("DaemonSet %s has not been looked at yet", name)
+	case everywhere && int(st.DesiredNumberScheduled) < nodes:
+		return engine.NotYet("DaemonSet %s is for %d of %d nodes", name, st.DesiredNumberScheduled, nodes)
+	case st.NumberReady < st.DesiredNumberScheduled || st.UpdatedNumberScheduled < st.DesiredNumberScheduled:
+		return engine.NotYet("DaemonSet %s is ready on %d of %d nodes%s", name, st.NumberReady, st.DesiredNumberScheduled, s.why(ctx, ds))
+	}
+	return nil
+}
+
+// why names a pod that is not ready.
+func (s *rolloutStep) why(ctx context.Context, ds *appsv1.DaemonSet) string {
+	pods := &corev1.PodList{}
+	selector, err := metav1.LabelSelectorAsSelector(ds.Spec.Selector)
+	if err != nil ||
+		s.tools.Cluster.List(ctx, pods, client.InNamespace(ds.Namespace), client.MatchingLabelsSelector{Selector: selector}) != nil {
+		return ""
+	}
+	for i := range pods.Items {
+		if p := &pods.Items[i]; !connectivity.Ready(p) {
+			return fmt.Sprintf("; pod %s on node %s: %s", p.Name, p.Spec.NodeName, connectivity.Why(p))
+		}
+	}
+	return ""
+}
+
+// unfit says why a node takes no pods that need a network.
+func unfit(n *corev1.Node) string {
+	for _, c := range n.Status.Conditions {
+		if c.Type == corev1.NodeNetworkUnavailable && c.Status == corev1.ConditionTrue {
+			return "its network is unavailable: " + strings.TrimSpace(c.Reason+" "+c.Message)
+		}
+		if c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue {
+			return "it is not ready: " + strings.TrimSpace(c.Reason+" "+c.Message)
+		}
+	}
+	return ""
+}
+
+// Request is what the action that replaces nodes is told. docs/hooks.md shows one like it.
+type Request struct {
+	APIVersion string   `json:"apiVersion"`
+	Kind       string   `json:"kind"`
+	Migration  string   `json:"migration"`
+	Run        hook.Run `json:"run"`
+	Action     string   `json:"action"`
+	// Nodes that have to go, by name; as many have to come.
+	Nodes []string `json:"nodes"`
+}
+
+// replaceStep has nodes replaced, by an action or by hand, and goes on when it sees that they are.
+type replaceStep struct {
+	tools Tools
+	spec  Spec
+
+	called bool
+}
+
+var (
+	_ engine.Guide  = (*replaceStep)(nil)
+	_ engine.Waiter = (*replaceStep)(nil)
+)
+
+func (*replaceStep) ID() string                                        { return "replace" }
+func (*replaceStep) Title() string                                     { return "Have every node replaced" }
+func (*replaceStep) Waits()                                            {}
+func (s *replaceStep) State(ctx context.Context) (engine.State, error) { return stateOf(s.Verify(ctx)) }
+
+// Deadline implements engine.Timed.
+func (s *replaceStep) Deadline() time.Duration {
+	if a := s.spec.Nodes.Replace; a != nil {
+		return s.spec.GateWait + a.Timeout.Duration
+	}
+	return s.spec.GateWait
+}
+
+// Guide implements engine.Guide.
+func (s *replaceStep) Guide() string {
+	if s.spec.Nodes.Replace != nil {
+		return ""
+	}
+	return "Have as many new nodes join as there are, and end the old ones. replumb goes on by itself."
+}
+
+func (s *replaceStep) Do(ctx context.Context) error {
+	if s.spec.Nodes.Replace == nil || s.called {
+		return nil
+	}
+	s.called = true
+	st, err := s.tools.remembers(ctx, s.spec.Name)
+	if err != nil {
+		return err
+	}
+	r := Request{
+		APIVersion: v1alpha1.GroupVersion.String(),
+		Kind:       "NodesRequest",
+		Migration:  s.spec.Name,
+		Run:        hook.Apply,
+		Action:     "replace",
+		Nodes:      st.Nodes,
+	}
+	// Not cut off with the run: half a terraform apply is worse than a late Ctrl-C.
+	if err := callout.Call(context.WithoutCancel(ctx), *s.spec.Nodes.Replace, &r, nil); err != nil {
+		return &hook.FailedError{Hook: r.Action, Cause: err}
+	}
+	return nil
+}
+
+func (s *replaceStep) Verify(ctx context.Context) error {
+	st, err := s.tools.remembers(ctx, s.spec.Name)
+	if err != nil {
+		return err
+	}
+	nodes, err := cluster.List[corev1.Node](ctx, s.tools.Cluster, &corev1.NodeList{})
+	if err != nil {
+		return err
+	}
+	fresh := 0
+	for i := range nodes {
+		if slices.Contains(st.Nodes, nodes[i].Name) {
+			return engine.NotYet("node %s is still there", nodes[i].Name)
+		}
+		if cluster.NodeReady(&nodes[i]) {
+			fresh++
+		}
+	}
+	if fresh < len(st.Nodes) {
+		return engine.NotYet("%d of %s ready", fresh, english.Plural(len(st.Nodes), "new node is", "new nodes are"))
+	}
+	return nil
+}
+
+// Preview implements engine.Previewer.
+func (s *replaceStep) Preview() ([]engine.Change, error) {
+	if s.spec.Nodes.Replace == nil {
+		return nil, nil
+	}
+	return []engine.Change{{Verb: "call", Object: callout.Name(*s.spec.Nodes.Replace)}}, nil
+}

@@ -1,0 +1,158 @@
+package mirror
+
+import (
+	"slices"
+
+	"github.com/replumb/replumb/internal/engine/findings"
+	"github.com/replumb/replumb/internal/kube/cluster"
+)
+
+// Input is what the checks look at.
+type Input struct {
+	Survey *Survey
+	// Access is what the user may do in the source, TargetAccess in the target.
+	Access, TargetAccess []cluster.AccessAnswer
+	// FreezeProblem is why nothing can be frozen, RecordProblems why records cannot be changed, by what they are called.
+	FreezeProblem  error
+	RecordProblems map[string]error
+}
+
+// Checks are the checks of this migration, in the order in which they are shown.
+func Checks() []findings.Check[Input] {
+	return slices.Concat(
+		findings.Group("Clusters", clusterChecks()...),
+		findings.Group("Objects", objectChecks()...),
+		findings.Group("Names", nameChecks()...),
+	)
+}
+
+func clusterChecks() []findings.Check[Input] {
+	return []findings.Check[Input]{
+		{
+			Code: "RP4001", Severity: findings.Blocking, Run: checkRights,
+			Claim: "the user has every right the migration needs, in both clusters",
+			Why:   "a migration that is refused a write half way has to wait for somebody to grant it",
+			Fix:   "grant the rights in deploy/rbac-mirror.yaml, and cluster-admin in the target",
+		},
+		{
+			Code: "RP4002", Severity: findings.Blocking, Run: checkIdentity,
+			Claim: "the target is another cluster, and the one it was",
+			Why:   "a cluster that is copied into itself, or into a third one, is a mistake in a kubeconfig",
+			Fix:   "mend spec.mirror.target; clusters are told apart by the UID of their namespace kube-system",
+		},
+		{
+			Code: "RP4003", Severity: findings.Warning, Run: checkVersions,
+			Claim: "both clusters have the same minor version of Kubernetes",
+			Why:   "fields that one of them does not know are lost on the way, and defaults differ",
+			Fix:   "bring the target to the version of the source; plan compares what is served, whatever the versions",
+		},
+		{
+			Code: "RP4004", Severity: findings.Blocking, Run: checkServed,
+			Claim: "the target serves every kind that is copied",
+			Why:   "what is not served cannot be there, and what it does is not done",
+			Fix:   "install what serves it, copy its definition too, or leave the kind out: spec.mirror.copy.kinds.exclude",
+		},
+		{
+			Code: "RP4005", Severity: findings.Warning, Run: checkRoom,
+			Claim: "the target has room for what the source runs",
+			Why:   "pods that find no node stay pending, and the comparison waits for them",
+			Fix:   "add nodes to the target, or copy less; an autoscaler that adds them by itself is fine",
+		},
+		{
+			Code: "RP4006", Severity: findings.Blocking, Run: checkBlind,
+			Claim: "every webhook of the target that can refuse is answered for",
+			Why:   "with failurePolicy Fail and nobody who answers, nothing that it is asked about can be written",
+			Fix:   "see to the pods of its Service, or delete the configuration",
+		},
+		{
+			Code: "RP4007", Severity: findings.Blocking, Run: checkFreeze,
+			Claim: "what others deploy can be frozen",
+			Why:   "a deployment to the source after the copy is missing in the target",
+			Fix:   "grant the rights in deploy/rbac-mirror.yaml, or have nobody deploy and set spec.freeze: Disabled",
+		},
+	}
+}
+
+func objectChecks() []findings.Check[Input] {
+	return []findings.Check[Input]{
+		{
+			Code: "RP4101", Severity: findings.Blocking, Run: checkConflicts,
+			Claim: "the target has nothing of the same name that is not a copy",
+			Why:   "what somebody else has put there is not overwritten",
+			Fix:   "remove it there, leave it out, or set spec.mirror.copy.existing: Keep or Overwrite",
+		},
+		{
+			Code: "RP4102", Severity: findings.Blocking, Run: checkClaims,
+			Claim: "nothing that is copied has data in a volume, or it is known what to do about it",
+			Why:   "a volume does not come along: a copy begins with an empty one, and names would lead there",
+			Fix:   "leave claims out (spec.mirror.copy.volumes: Skip), or fill the copies: volumes: Copy with a volumeAction",
+		},
+		{
+			Code: "RP4103", Severity: findings.Blocking, Run: checkClasses,
+			Claim: "the target has every storage class that copies ask for",
+			Why:   "a claim of a class that does not exist is never bound",
+			Fix:   "make the class there, or rename it on the way: spec.mirror.copy.transforms with storageClasses",
+		},
+		{
+			Code: "RP4106", Severity: findings.Blocking, Run: checkTransforms,
+			Claim: "every transform can be done",
+			Why:   "an object that cannot be changed as it was asked for cannot be copied",
+			Fix:   "mend the transform in spec.mirror.copy.transforms, or have it choose other objects",
+		},
+		{
+			Code:     "RP4104",
+			Severity: findings.Warning,
+			Run:      checkCloud,
+			Claim:    "nothing depends on what the cloud has for this cluster alone",
+			Why: "load balancers, roles and security groups of the source do not know the target: its pods are refused by what trusts the source's " +
+				"roles, and its traffic by what lets the source's networks in",
+			Fix: "hand the list to whoever owns the infrastructure, and go on when the target has the same",
+		},
+		{
+			Code:     "RP4105",
+			Severity: findings.Warning,
+			Run:      checkTwice,
+			Claim:    "nothing that must not run twice would",
+			Why:      "a workload without leader election that consumes a queue, sends mail or writes a file does so in both clusters while both run",
+			Fix:      "name it in spec.mirror.singletons.workloads, or annotate it replumb.dev/run-once=true; what may run twice needs nothing",
+		},
+	}
+}
+
+func nameChecks() []findings.Check[Input] {
+	return []findings.Check[Input]{
+		{
+			Code: "RP4201", Severity: findings.Blocking, Run: checkNames,
+			Claim: "every name has a load balancer on both sides",
+			Why:   "a name that leads nowhere is an outage, and one that leads to the same on both sides is not redirected",
+			Fix:   "name the load balancers in spec.mirror.redirect.from and to, or wait until the objects' status has them",
+		},
+		{
+			Code:     "RP4202",
+			Severity: findings.Blocking,
+			Run:      checkRecords,
+			Claim:    "every record in DNS can be changed, and belongs to nobody else",
+			Why:      "a record that is somebody else's is put back behind our back, or was meant to stay",
+			Fix: "see to what the message says; stop the external-dns that owns a record before it is told under spec.mirror.redirect.owners: " +
+				"as long as it runs it puts the record back",
+		},
+		{
+			Code: "RP4203", Severity: findings.Warning, Run: checkCovered,
+			Claim: "certificates are good for the aliases of their names",
+			Why:   "by its alias the mirror is tried out before names lead there; a certificate that nobody here issues cannot be extended",
+			Fix:   "have it issued with the alias, or try the mirror out by its name: spec.mirror.redirect.probe does",
+		},
+		{
+			Code: "RP4204", Severity: findings.Warning, Run: checkUnprobed,
+			Claim: "every name is asked for at the target before it leads there",
+			Why:   "a load balancer that leads to nothing shows only when clients arrive",
+			Fix:   "leave spec.mirror.redirect.probe.mode out; wildcards cannot be asked for: list a name below them",
+		},
+		{
+			Code: "RP4205", Severity: findings.Warning, Run: checkAny,
+			Claim: "there are names to lead to the target",
+			Why:   "without names the target is a copy, and nobody is led there",
+			Fix:   "list them under spec.mirror.redirect.names, with a provider",
+		},
+	}
+}

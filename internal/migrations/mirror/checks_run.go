@@ -1,0 +1,198 @@
+package mirror
+
+import (
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine/findings"
+	"github.com/replumb/replumb/internal/kube/cluster"
+)
+
+func checkRights(in Input) []findings.Result {
+	out := denied("", in.Access)
+	return append(out, denied("in the target: ", in.TargetAccess)...)
+}
+
+func denied(where string, answers []cluster.AccessAnswer) []findings.Result {
+	var out []findings.Result
+	for _, a := range answers {
+		if !a.Allowed {
+			out = append(out, findings.Failed("", "%smay not %s", where, a.Right))
+		}
+	}
+	return out
+}
+
+func checkIdentity(in Input) []findings.Result {
+	s := in.Survey
+	switch {
+	case s.Source.UID == s.Target.UID:
+		return []findings.Result{findings.Failed("", "spec.mirror.target leads to the source itself")}
+	case s.Remembered != nil && s.Remembered.TargetUID != "" && s.Remembered.TargetUID != s.Target.UID:
+		return []findings.Result{findings.Failed("", "spec.mirror.target leads to another cluster than when the migration began")}
+	case s.Remembered != nil && s.Remembered.SourceUID != "" && s.Remembered.SourceUID != s.Source.UID:
+		return []findings.Result{findings.Failed("", "this is another cluster than the one that the migration began in")}
+	}
+	return nil
+}
+
+func checkVersions(in Input) []findings.Result {
+	from, to := in.Survey.Source.Version, in.Survey.Target.Version
+	if from == nil || to == nil {
+		return []findings.Result{findings.NotKnown("", "a version is not known")}
+	}
+	if from.Major == to.Major && strings.TrimSuffix(from.Minor, "+") == strings.TrimSuffix(to.Minor, "+") {
+		return nil
+	}
+	return []findings.Result{findings.Failed("", "the source has %s, the target %s", from.GitVersion, to.GitVersion)}
+}
+
+func checkServed(in Input) []findings.Result {
+	var out []findings.Result
+	for _, m := range in.Survey.Objects.Missing {
+		out = append(out, findings.Failed(m.Resource, "the source has %d %s to copy", m.Copied, m.Resource))
+	}
+	return out
+}
+
+func checkRoom(in Input) []findings.Result {
+	if in.Survey.Serving() != v1alpha1.ServingSource {
+		return nil
+	}
+	var out []findings.Result
+	for _, s := range shortages(in.Survey.Moving, in.Survey.Nodes, in.Survey.There) {
+		out = append(out, findings.Failed("", "%s", s))
+	}
+	return out
+}
+
+func checkBlind(in Input) []findings.Result {
+	var out []findings.Result
+	for _, b := range in.Survey.Blind {
+		out = append(out, findings.Failed(b, "nobody answers for %s in the target", b))
+	}
+	return out
+}
+
+func checkFreeze(in Input) []findings.Result {
+	if in.FreezeProblem == nil || in.Survey.Spec.Common.Freeze != v1alpha1.FreezeEnforce {
+		return nil
+	}
+	return []findings.Result{findings.Failed("", "%v", in.FreezeProblem)}
+}
+
+func checkConflicts(in Input) []findings.Result {
+	if in.Survey.Spec.Copy.Existing != v1alpha1.ExistingRefuse {
+		return nil
+	}
+	var out []findings.Result
+	for _, c := range in.Survey.Objects.Conflicts {
+		out = append(out, findings.Failed(c.Ref.String(), "%s %s, and is no copy of this migration", c.Ref, c.What))
+	}
+	return out
+}
+
+func checkClaims(in Input) []findings.Result {
+	if in.Survey.Spec.Copy.Volumes != v1alpha1.VolumesRefuse {
+		return nil
+	}
+	var out []findings.Result
+	for _, c := range in.Survey.Objects.Claims {
+		out = append(out, findings.Failed(c.String(), "what is in %s does not come along", c))
+	}
+	return out
+}
+
+func checkClasses(in Input) []findings.Result {
+	var out []findings.Result
+	for _, c := range in.Survey.Claims {
+		if c.Class != "" && !slices.Contains(in.Survey.Classes, c.Class) {
+			out = append(out, findings.Failed(c.Object, "the target has no storage class %s", c.Class))
+		}
+	}
+	return out
+}
+
+func checkTransforms(in Input) []findings.Result {
+	var out []findings.Result
+	for _, e := range in.Survey.Objects.Errors {
+		out = append(out, findings.Failed(e.Ref.String(), "%s: %s", e.Ref, e.Problem))
+	}
+	return out
+}
+
+func checkCloud(in Input) []findings.Result {
+	var out []findings.Result
+	for _, b := range in.Survey.Objects.Cloud {
+		out = append(out, findings.Failed(b.Ref.String(), "%s", b.What))
+	}
+	return out
+}
+
+func checkTwice(in Input) []findings.Result {
+	var out []findings.Result
+	for _, t := range in.Survey.Objects.Twice {
+		out = append(out, findings.Failed(t.Ref.String(), "%s", t.What))
+	}
+	return out
+}
+
+func checkNames(in Input) []findings.Result {
+	var out []findings.Result
+	for _, p := range in.Survey.Problems {
+		if !p.Warning {
+			out = append(out, findings.Failed(p.Name, "%s %s", p.Name, withHint(p.Problem, p.Hint)))
+		}
+	}
+	return out
+}
+
+func withHint(problem, hint string) string {
+	if hint == "" {
+		return problem
+	}
+	return problem + "; " + hint
+}
+
+func checkRecords(in Input) []findings.Result {
+	var out []findings.Result
+	for _, name := range slices.Sorted(maps.Keys(in.RecordProblems)) {
+		out = append(out, findings.Failed(name, "%s", in.RecordProblems[name]))
+	}
+	return out
+}
+
+func checkCovered(in Input) []findings.Result {
+	var out []findings.Result
+	for _, u := range in.Survey.Uncovered {
+		out = append(
+			out,
+			findings.Failed("Secret "+u.Secret, "its certificate is not good for %s, and cert-manager does not issue it", u.Alias),
+		)
+	}
+	return out
+}
+
+func checkUnprobed(in Input) []findings.Result {
+	var out []findings.Result
+	for _, p := range in.Survey.Problems {
+		if p.Warning {
+			out = append(out, findings.Failed(p.Name, "%s %s", p.Name, withHint(p.Problem, p.Hint)))
+		}
+	}
+	if in.Survey.Spec.Redirect.Probe.Mode == v1alpha1.ProbeOff {
+		out = append(out, findings.Failed("", "spec.mirror.redirect.probe.mode is Off"))
+	}
+	return out
+}
+
+func checkAny(in Input) []findings.Result {
+	if len(in.Survey.Names)+len(in.Survey.Awaited)+len(in.Survey.Problems) > 0 {
+		return nil
+	}
+	return []findings.Result{
+		findings.Failed("", "no name leads anywhere: neither are any listed nor found in %s", "Ingresses, gateways and Services"),
+	}
+}

@@ -1,0 +1,236 @@
+package mirror
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/engine/findings"
+	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/objectsync"
+	"github.com/replumb/replumb/internal/migration"
+	"github.com/replumb/replumb/internal/network/dnscutover"
+	"github.com/replumb/replumb/internal/network/dnsrecords"
+	"github.com/replumb/replumb/internal/safety/freeze"
+	"github.com/replumb/replumb/internal/spec"
+)
+
+// Job runs one Migration.
+type Job struct {
+	*migration.Job[*Planner]
+
+	Tools     Tools
+	Migration *v1alpha1.Migration
+	Spec      Spec
+
+	from, to *side
+	copying  *copying
+	// recorded says that the cluster has the Migration, finishing that it has begun to finish.
+	recorded, finishing bool
+	// access is what the user may do in the source and in the target.
+	access, targetAccess []cluster.AccessAnswer
+}
+
+// NewJob defaults and validates a Migration. The Migration itself is not changed.
+func NewJob(tools Tools, m *v1alpha1.Migration) (*Job, error) {
+	m = m.DeepCopy()
+	Default(m)
+	s, err := Validate(m)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := objectsync.NewRules(s.rules(nil)); err != nil {
+		return nil, err
+	}
+	j := &Job{Tools: tools, Migration: m, Spec: s}
+	j.Job = &migration.Job[*Planner]{Kind: j, Client: tools.client(), Name: s.Name, Now: tools.Now}
+	return j, nil
+}
+
+// rules are what copies are made by. Without credentials they are good for nothing but to see what is wrong with the rest.
+func (s *Spec) rules(credentials map[v1alpha1.SecretReference]*corev1.Secret) objectsync.Options {
+	o := objectsync.Options{Migration: s.Name, Copy: *s.Copy.DeepCopy(), Hosts: s.Hosts, Singletons: s.Singletons, Credentials: credentials}
+	if credentials == nil {
+		for i := range o.Copy.Registries {
+			o.Copy.Registries[i].Credentials = nil
+		}
+	}
+	return o
+}
+
+// Adopt implements migration.Kind.
+func (j *Job) Adopt(have *v1alpha1.Migration) error {
+	j.recorded = have != nil
+	j.finishing = have != nil && have.Spec.Desired == v1alpha1.DesiredFinished
+	if have == nil {
+		return nil
+	}
+	whole := have.DeepCopy() // somebody may have created it with kubectl, where nothing is filled in
+	Default(whole)
+	if !equality.Semantic.DeepEqual(whole.Spec.Mirror, j.Migration.Spec.Mirror) {
+		return spec.Differs(root, have.Name)
+	}
+	j.Migration.Status = have.Status
+	return nil
+}
+
+// connect opens both clusters, once.
+func (j *Job) connect(ctx context.Context) (err error) {
+	if j.copying != nil {
+		return nil
+	}
+	if j.access, err = authorize(ctx, j.Tools.Source, Rights()); err != nil {
+		return err
+	}
+	if j.from, err = j.Tools.source(ctx); err != nil {
+		return err
+	}
+	if j.to, err = j.Tools.open(ctx, j.Spec.Target); err != nil {
+		return err
+	}
+	if j.targetAccess, err = authorize(ctx, j.to.Cluster, TargetRights()); err != nil {
+		return &TargetError{Problem: "cannot be looked at: " + err.Error(), Hint: "bind cluster-admin to the user there", Err: err}
+	}
+	copier, err := j.copier(ctx)
+	if err != nil {
+		return err
+	}
+	j.copying = &copying{copier: copier}
+	return nil
+}
+
+func (j *Job) copier(ctx context.Context) (*objectsync.Copier, error) {
+	credentials, err := j.credentials(ctx)
+	if err != nil {
+		return nil, err
+	}
+	rules, err := objectsync.NewRules(j.Spec.rules(credentials))
+	if err != nil {
+		return nil, err
+	}
+	source, err := objectsync.Connect(j.from.Cluster)
+	if err != nil {
+		return nil, err
+	}
+	target, err := objectsync.Connect(j.to.Cluster)
+	if err != nil {
+		return nil, err
+	}
+	return &objectsync.Copier{Source: source, Target: target, Rules: rules}, nil
+}
+
+// credentials reads the Secrets that registries are named with.
+func (j *Job) credentials(ctx context.Context) (map[v1alpha1.SecretReference]*corev1.Secret, error) {
+	out := map[v1alpha1.SecretReference]*corev1.Secret{}
+	for i, r := range j.Spec.Copy.Registries {
+		if r.Credentials == nil {
+			continue
+		}
+		secret := &corev1.Secret{}
+		err := j.Tools.Source.Get(ctx, client.ObjectKey{Namespace: r.Credentials.Namespace, Name: r.Credentials.Name}, secret)
+		if err != nil {
+			return nil, &spec.Error{
+				Field: fmt.Sprintf("%s.copy.registries[%d].credentials", root, i), Problem: err.Error(),
+				Hint: "make a Secret of type kubernetes.io/dockerconfigjson with credentials for the registry in to",
+			}
+		}
+		out[*r.Credentials] = secret
+	}
+	return out, nil
+}
+
+// Examine implements migration.Kind.
+func (j *Job) Examine(ctx context.Context) (*Planner, error) {
+	if err := j.connect(ctx); err != nil {
+		return nil, err
+	}
+	survey, err := j.survey(ctx)
+	if err != nil {
+		return nil, err
+	}
+	p := &Planner{
+		Tools:     j.Tools,
+		Survey:    survey,
+		Migration: j.Migration.DeepCopy(),
+		Recorded:  j.recorded,
+		source:    j.from,
+		target:    j.to,
+		copying:   j.copying,
+		finishing: j.finishing,
+	}
+	in := Input{Survey: survey, Access: j.access, TargetAccess: j.targetAccess}
+	if p.Leads, err = j.leads(ctx, survey); err != nil {
+		return nil, err
+	}
+	in.RecordProblems = dnscutover.Looked(ctx, p.Leads)
+	if survey.Freeze {
+		in.FreezeProblem = freeze.DeploysPossible(ctx, j.Tools.Source, j.Spec.Name)
+		survey.Freeze = in.FreezeProblem == nil
+	}
+	crd, err := j.Tools.Source.CRD(ctx)
+	if err != nil {
+		return nil, err
+	}
+	p.HasCRD = crd != nil
+	p.Findings = findings.Run(Checks(), in)
+	return p, nil
+}
+
+func (j *Job) leads(ctx context.Context, s *Survey) ([]*dnscutover.Lead, error) {
+	if len(s.Names) == 0 {
+		return nil, nil
+	}
+	asking := j.Tools.DNS
+	if asking == nil {
+		asking = &dnsrecords.Client{}
+	}
+	return dnscutover.Open(ctx, dnscutover.Tools{
+		Client: asking, Secrets: migration.Secrets(j.Tools.Source), GateWait: j.Spec.GateWait, Now: j.Tools.Now,
+		Memory: migration.RecordMemory{Client: j.Tools.Source, Name: j.Spec.Name},
+	}, s.Names, j.Spec.Redirect)
+}
+
+// Apply has the target serve. While it runs, what changes in the source is followed.
+func (j *Job) Apply(ctx context.Context, r *engine.Runner) (*Planner, error) {
+	following, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	if err := j.connect(ctx); err != nil {
+		return nil, err
+	}
+	j.copying.run = following
+	return j.Job.Apply(ctx, r)
+}
+
+// Glance is what status tells: what the Migration remembers, where names lead, and how many copies there are.
+func (j *Job) Glance(ctx context.Context) (*Survey, error) {
+	s, err := j.glance(ctx)
+	if err != nil {
+		return nil, err
+	}
+	leads, err := j.leads(ctx, s)
+	s.Places = places(ctx, leads)
+	for _, n := range s.Names {
+		if err != nil {
+			s.Places[Title(n)] = fmt.Sprintf("unknown: %v", err)
+		}
+	}
+	return s, nil
+}
+
+// WriteDir writes what would be copied as manifests, and nothing to either cluster. It fails with a *RefusedError if a transform
+// cannot be done to some, with the others written.
+func (j *Job) WriteDir(ctx context.Context, dir string, withSecrets bool) (objectsync.Written, error) {
+	if err := j.connect(ctx); err != nil {
+		return objectsync.Written{}, err
+	}
+	w, err := j.copying.copier.WriteDir(ctx, dir, withSecrets)
+	if err != nil {
+		return w, err
+	}
+	return w, refused(w.Errors)
+}

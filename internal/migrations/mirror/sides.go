@@ -1,0 +1,219 @@
+package mirror
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/client-go/tools/pager"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/network/dnsrecords"
+	"github.com/replumb/replumb/internal/spec"
+)
+
+// Tools are what steps work with. Plans can be made and shown without them.
+type Tools struct {
+	// Source is the cluster that the Migration is in.
+	Source *cluster.Cluster
+	// DNS asks name servers. The default asks those that the machine knows.
+	DNS *dnsrecords.Client
+	// Context gives access to another context of the kubeconfig that replumb runs with.
+	Context func(name string) (*rest.Config, error)
+	Now     func() time.Time
+}
+
+func (t Tools) now() time.Time {
+	if t.Now != nil {
+		return t.Now()
+	}
+	return time.Now()
+}
+
+// client is nil, and not a nil pointer in an interface, when there is no cluster.
+func (t Tools) client() client.Client {
+	if t.Source == nil {
+		return nil
+	}
+	return t.Source
+}
+
+// TargetError says that the other cluster cannot be used.
+type TargetError struct {
+	Problem string
+	Hint    string
+	Err     error
+}
+
+func (e *TargetError) Error() string { return "the target " + e.Problem }
+
+// Advice is what to do about it.
+func (e *TargetError) Advice() string { return e.Hint }
+
+// Unwrap gives the cause.
+func (e *TargetError) Unwrap() error { return e.Err }
+
+// side is one of the two clusters.
+type side struct {
+	*cluster.Cluster
+	// uid is that of the namespace kube-system, which lasts as long as the cluster.
+	uid string
+}
+
+// open connects to the target.
+func (t Tools) open(ctx context.Context, ref v1alpha1.ClusterReference) (*side, error) {
+	config, err := t.access(ctx, ref)
+	if err != nil {
+		return nil, err
+	}
+	c, err := cluster.Connect(config)
+	if err != nil {
+		return nil, &TargetError{Problem: "cannot be connected to: " + err.Error(), Hint: "see " + root + ".target", Err: err}
+	}
+	if _, err := c.ServerVersion(ctx); err != nil {
+		return nil, &TargetError{
+			Problem: "does not answer: " + err.Error(),
+			Hint:    "see that it is reached from where replumb runs: kubectl get --raw /version",
+			Err:     err,
+		}
+	}
+	uid, err := identity(ctx, c)
+	return &side{Cluster: c, uid: uid}, err
+}
+
+// source is the cluster that the Migration is in.
+func (t Tools) source(ctx context.Context) (*side, error) {
+	uid, err := identity(ctx, t.Source)
+	return &side{Cluster: t.Source, uid: uid}, err
+}
+
+func identity(ctx context.Context, c client.Client) (string, error) {
+	ns := &corev1.Namespace{}
+	if err := c.Get(ctx, client.ObjectKey{Name: metav1.NamespaceSystem}, ns); err != nil {
+		return "", fmt.Errorf("namespace %s: %w", metav1.NamespaceSystem, err)
+	}
+	return string(ns.UID), nil
+}
+
+// access reads how the target is reached.
+func (t Tools) access(ctx context.Context, ref v1alpha1.ClusterReference) (*rest.Config, error) {
+	if ref.Context != "" {
+		if t.Context == nil {
+			return nil, &spec.Error{
+				Field: root + ".target.context", Problem: "needs a kubeconfig, and there is none", Hint: "name a Secret instead",
+			}
+		}
+		config, err := t.Context(ref.Context)
+		if err != nil {
+			return nil, &spec.Error{
+				Field:   root + ".target.context",
+				Problem: fmt.Sprintf("%s: %v", ref.Context, err),
+				Hint:    "kubectl config get-contexts lists them",
+			}
+		}
+		return config, nil
+	}
+	secret := &corev1.Secret{}
+	key := client.ObjectKey{Namespace: ref.Secret.Namespace, Name: ref.Secret.Name}
+	if err := t.Source.Get(ctx, key, secret); err != nil {
+		return nil, &TargetError{
+			Problem: "has its kubeconfig in secret " + key.String() + ": " + err.Error(),
+			Hint:    "see " + root + ".target.secret",
+			Err:     err,
+		}
+	}
+	body, err := kubeconfigOf(secret, ref.Secret.Key)
+	if err != nil {
+		return nil, &TargetError{
+			Problem: "has its kubeconfig in secret " + key.String() + ": " + err.Error(),
+			Hint:    "see " + root + ".target.secret.key",
+		}
+	}
+	config, err := clientcmd.RESTConfigFromKubeConfig(body)
+	if err != nil { // what is wrong with it may quote it
+		return nil, &TargetError{Problem: "has no kubeconfig that can be read in secret " + key.String(), Hint: "write it anew"}
+	}
+	return config, nil
+}
+
+func kubeconfigOf(secret *corev1.Secret, key string) ([]byte, error) {
+	keys := []string{key}
+	if key == "" {
+		keys = []string{"value", "kubeconfig"} // as Cluster API and Flux write it
+	}
+	for _, k := range keys {
+		if body := secret.Data[k]; len(body) > 0 {
+			return body, nil
+		}
+	}
+	if key != "" {
+		return nil, fmt.Errorf("it has no key %s", key)
+	}
+	return nil, errors.New("it has neither a key value nor kubeconfig")
+}
+
+// read lists all objects of kinds, given as resource.group. Kinds that are not served have none.
+func (s *side) read(ctx context.Context, kinds []string) ([]unstructured.Unstructured, error) {
+	served, err := s.resources()
+	if err != nil {
+		return nil, err
+	}
+	objects, err := dynamic.NewForConfig(s.RESTConfig())
+	if err != nil {
+		return nil, fmt.Errorf("creating a client: %w", err)
+	}
+	var all []unstructured.Unstructured
+	for _, gvr := range served {
+		if !slices.Contains(kinds, gvr.GroupResource().String()) {
+			continue
+		}
+		list := pager.New(func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			return objects.Resource(gvr).List(ctx, o)
+		})
+		err := list.EachListItem(ctx, metav1.ListOptions{}, func(o runtime.Object) error {
+			all = append(all, *o.(*unstructured.Unstructured))
+			return nil
+		})
+		if err != nil {
+			return nil, fmt.Errorf("listing %s: %w", gvr.GroupResource(), err)
+		}
+	}
+	return all, nil
+}
+
+// resources are what can be listed, each in the version that the cluster prefers.
+func (s *side) resources() ([]schema.GroupVersionResource, error) {
+	asking, err := discovery.NewDiscoveryClientForConfig(s.RESTConfig())
+	if err != nil {
+		return nil, fmt.Errorf("creating a client: %w", err)
+	}
+	lists, err := asking.ServerPreferredResources()
+	if err != nil && !discovery.IsGroupDiscoveryFailedError(err) {
+		return nil, fmt.Errorf("asking %s what it serves: %w", s.Host(), err)
+	}
+	listed := discovery.FilteredBy(discovery.SupportsAllVerbs{Verbs: []string{"list"}}, lists)
+	gvrs, err := discovery.GroupVersionResources(listed)
+	if err != nil {
+		return nil, fmt.Errorf("asking %s what it serves: %w", s.Host(), err)
+	}
+	out := make([]schema.GroupVersionResource, 0, len(gvrs))
+	for gvr := range gvrs {
+		out = append(out, gvr)
+	}
+	slices.SortFunc(out, func(a, b schema.GroupVersionResource) int { return strings.Compare(a.String(), b.String()) })
+	return out, nil
+}

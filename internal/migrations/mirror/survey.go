@@ -1,0 +1,109 @@
+package mirror
+
+import (
+	"cmp"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/version"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/kube/objectsync"
+	"github.com/replumb/replumb/internal/network/dnscutover"
+)
+
+// Survey is what a look at both clusters found. Plans and checks are made from it, and nothing else.
+type Survey struct {
+	Spec Spec
+	// Remembered is what the Migration knows; nil before it began.
+	Remembered *v1alpha1.MirrorStatus
+
+	Source, Target Side
+	// Moving are the pods of the source that will have copies, There those of the target that are no copies.
+	Moving, There []corev1.Pod
+	// Nodes of the target.
+	Nodes []corev1.Node
+	// Classes are the storage classes of the target.
+	Classes []string
+	// Blind are the webhooks of the target that refuse what they cannot be asked about, and do not answer.
+	Blind []string
+
+	// Objects that are copied, and what is in the way.
+	Objects *objectsync.Survey
+	// Claims are those that are copied.
+	Claims []Claim
+	// Certified are the objects whose certificates get aliases, or have them.
+	Certified []certified
+	// Uncovered are certificates that nobody here issues.
+	Uncovered []Uncovered
+	// Originals are the objects that are about to be changed.
+	Originals []client.Object
+	// Freeze says whether deployments are frozen.
+	Freeze bool
+	// Copies are how many objects of the target are copies.
+	Copies int
+
+	// Names lead to the source at first. Awaited are those of which the target does not say yet where they lead there.
+	Names    []v1alpha1.RedirectName
+	Awaited  []string
+	Problems []dnscutover.Problem
+	// Places are where they lead now, by the title of the record.
+	Places map[string]string
+}
+
+// Claim is the copy of a PersistentVolumeClaim.
+type Claim struct {
+	// Object as transfer.Ref has it, Class the storage class that the copy asks for.
+	Object, Class string
+}
+
+// Uncovered is a certificate that is not good for an alias.
+type Uncovered struct {
+	// Secret as namespace/name.
+	Secret, Alias string
+}
+
+// Side is one of the clusters.
+type Side struct {
+	// UID of the namespace kube-system.
+	UID     string
+	Version *version.Info
+}
+
+// Serving is the side that names lead to, as far as was written down.
+func (s *Survey) Serving() v1alpha1.ServingSide {
+	if s.Remembered == nil {
+		return v1alpha1.ServingSource
+	}
+	return cmp.Or(s.Remembered.Serving, v1alpha1.ServingSource)
+}
+
+// Counts are of names; if there are none, of clusters that serve.
+func (s *Survey) Counts() v1alpha1.Counts {
+	c := v1alpha1.Counts{Total: len(s.Names)}
+	if s.Serving() == v1alpha1.ServingTarget {
+		c.Moved = c.Total
+	}
+	return c
+}
+
+// toExtend are objects whose certificates lack aliases.
+func (s *Survey) toExtend() []certified {
+	return slices.DeleteFunc(slices.Clone(s.Certified), func(c certified) bool { return len(c.secrets) == 0 })
+}
+
+// extended are objects whose certificates replumb has given aliases.
+func (s *Survey) extended() []certified {
+	return slices.DeleteFunc(slices.Clone(s.Certified), func(c certified) bool { return len(c.added) == 0 })
+}
+
+// Copied is how many objects there are to copy, of so many kinds.
+func (s *Survey) Copied() (objects, kinds int) {
+	for _, c := range s.Objects.Counts {
+		if objects += c.Copied; c.Copied > 0 {
+			kinds++
+		}
+	}
+	return objects, kinds
+}

@@ -1,0 +1,223 @@
+package nodes
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	clientscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/engine/findings"
+	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/etcd"
+	"github.com/replumb/replumb/internal/kube/rollout"
+	"github.com/replumb/replumb/internal/reporting/terminal"
+	"github.com/replumb/replumb/internal/spec"
+	"github.com/replumb/replumb/internal/testing/golden"
+)
+
+// facts are what manifests do not tell.
+type facts struct {
+	Denied []string `json:"denied"`
+	// Etcd are its members, the first of which leads.
+	Etcd []etcd.Member `json:"etcd"`
+	// EtcdProblem is why they could not be asked.
+	EtcdProblem string `json:"etcdProblem"`
+	// Records says of names why they cannot be moved.
+	Records map[string]string `json:"records"`
+	// Remembered is what the Migration knows of nodes.
+	Remembered []v1alpha1.NodeStatus `json:"remembered"`
+}
+
+// TestGolden reads a cluster and a Migration from testdata/golden/*.txtar and compares what the checks find and the plans
+// that are made. No cluster is needed.
+func TestGolden(t *testing.T) {
+	golden.Run(t, "testdata/golden/*.txtar", sections)
+}
+
+func sections(t *testing.T, in map[string][]byte) golden.Sections {
+	t.Helper()
+	p, input := planner(t, in)
+	return golden.Sections{
+		"findings": func() string { return renderFindings(findings.Run(Checks(), input)) },
+		"plan":     func() string { return render(t, p.Apply) },
+		"finish":   func() string { return render(t, p.Finish) },
+		"rollback": func() string { return render(t, p.Rollback) },
+	}
+}
+
+func planner(t *testing.T, in map[string][]byte) (*Planner, Input) {
+	t.Helper()
+	m, err := spec.Parse(in["migration.yaml"])
+	if err != nil {
+		t.Fatal(err)
+	}
+	job, err := NewJob(Tools{}, m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var f facts
+	if err := yaml.UnmarshalStrict(in["facts.yaml"], &f); err != nil {
+		t.Fatal(err)
+	}
+	s := readSurvey(t, job.Spec, in["cluster.yaml"])
+	s.Remembered = f.Remembered
+	if err := job.sortIntoTiers(s); err != nil {
+		t.Fatal(err)
+	}
+	input := Input{Survey: s, RecordProblems: map[string]error{}}
+	for _, r := range Rights() {
+		input.Access = append(input.Access, cluster.AccessAnswer{Right: r, Allowed: !slices.Contains(f.Denied, r.String())})
+	}
+	for name, problem := range f.Records {
+		input.RecordProblems[name] = errors.New(problem)
+	}
+	if len(f.Etcd) > 0 {
+		s.Etcd = &etcd.Cluster{Members: f.Etcd, Leader: f.Etcd[0].ID}
+	}
+	if f.EtcdProblem != "" {
+		input.EtcdProblem = errors.New(f.EtcdProblem)
+	}
+	nowhere, err := cluster.Connect(&rest.Config{Host: "http://192.0.2.1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &Planner{
+		Tools:  Tools{Cluster: nowhere, Now: func() time.Time { return time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC) }},
+		Survey: s, Migration: job.Migration, Etcd: clientOf(s),
+	}, input
+}
+
+// clientOf is one that is never used.
+func clientOf(s *Survey) *etcd.Client {
+	if s.Spec.ControlPlane == nil {
+		return nil
+	}
+	return &etcd.Client{}
+}
+
+// readSurvey sorts manifests into what a look at the cluster finds.
+func readSurvey(t *testing.T, s Spec, manifests []byte) *Survey {
+	t.Helper()
+	out := &Survey{
+		Spec: s, Workloads: &rollout.State{}, Volumes: map[string]*corev1.PersistentVolume{},
+		Claims: map[types.NamespacedName]*corev1.PersistentVolumeClaim{},
+	}
+	for doc := range bytes.SplitSeq(manifests, []byte("---\n")) {
+		if len(bytes.TrimSpace(doc)) == 0 {
+			continue
+		}
+		o, _, err := clientscheme.Codecs.UniversalDeserializer().Decode(doc, nil, nil)
+		if err != nil {
+			t.Fatalf("%v in %s", err, doc)
+		}
+		switch o := o.(type) {
+		case *corev1.Node:
+			out.Nodes = append(out.Nodes, *o)
+		case *corev1.Pod:
+			out.Pods = append(out.Pods, *o)
+		case *corev1.Service:
+			out.Services = append(out.Services, *o)
+		case *appsv1.Deployment:
+			out.Workloads.Deployments = append(out.Workloads.Deployments, *o)
+		case *appsv1.StatefulSet:
+			out.Workloads.StatefulSets = append(out.Workloads.StatefulSets, *o)
+		case *appsv1.ReplicaSet:
+			out.Workloads.ReplicaSets = append(out.Workloads.ReplicaSets, metav1.PartialObjectMetadata{ObjectMeta: o.ObjectMeta})
+		case *policyv1.PodDisruptionBudget:
+			out.Workloads.Budgets = append(out.Workloads.Budgets, *o)
+		case *corev1.PersistentVolume:
+			out.Volumes[o.Name] = o
+		case *corev1.PersistentVolumeClaim:
+			out.Claims[client.ObjectKeyFromObject(o)] = o
+		default:
+			t.Fatalf("nobody looks at a %T", o)
+		}
+	}
+	if err := (Tools{}).scalers(t.Context(), out); err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+func renderFindings(all findings.Findings) string {
+	var b strings.Builder
+	for _, f := range all {
+		if f.Outcome != findings.Pass {
+			fmt.Fprintf(&b, "%s %s %s: %s\n", f.Code, f.Severity, f.Outcome, f.Message)
+		}
+	}
+	return b.String()
+}
+
+func render(t *testing.T, make func() *engine.Plan) string {
+	t.Helper()
+	phases, err := terminal.PlanPhases(make())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b strings.Builder
+	terminal.Phases(&b, phases)
+	return b.String()
+}
+
+func TestSpecRefuses(t *testing.T) {
+	const sets = "old: {cidrs: [10.1.0.0/16]}, new: {cidrs: [10.2.0.0/16]}"
+	for _, tt := range []struct{ name, nodes, field, says string }{
+		{"no old nodes", "{old: {}, new: {cidrs: [10.2.0.0/16]}}", "spec.nodes.old", "chooses no node"},
+		{"every node", "{old: {selector: {}}, new: {cidrs: [10.2.0.0/16]}}", "spec.nodes.old.selector", "chooses every node"},
+		{"no range", "{old: {cidrs: [x]}, new: {cidrs: [10.2.0.0/16]}}", "spec.nodes.old.cidrs[0]", `"x" is not a range`},
+		{"host bits", "{old: {cidrs: [10.1.0.1/16]}, new: {cidrs: [10.2.0.0/16]}}", "spec.nodes.old.cidrs[0]", "not a range"},
+		{"one network", "{old: {cidrs: [10.0.0.0/8]}, new: {cidrs: [10.2.0.0/16]}}", "spec.nodes.new.cidrs[0]", "overlaps 10.0.0.0/8"},
+		{"one machine", "{old: {providerIDs: [a]}, new: {providerIDs: [a]}}", "spec.nodes.new.providerIDs", "a is in spec.nodes.old.providerIDs as well"},
+		{"no node at once", "{" + sets + ", drain: {parallel: 0}}", "spec.nodes.drain.parallel", "is 0"},
+		{"too many at once", "{" + sets + ", drain: {parallel: 200%}}", "spec.nodes.drain.parallel", "is 200%"},
+		{"no number", "{" + sets + ", drain: {parallel: some}}", "spec.nodes.drain.parallel", "is some"},
+		{"no time", "{" + sets + ", drain: {timeout: 0s}}", "spec.nodes.drain.timeout", "is not positive"},
+		{"negative settle", "{" + sets + ", ingress: {settle: -1s}}", "spec.nodes.ingress.settle", "is not positive"},
+		{"no name", "{" + sets + ", drain: {force: [db-0]}}", "spec.nodes.drain.force[0]", `"db-0" is no name`},
+		{"no target", "{" + sets + ", ingress: {targets: [lb]}}", "spec.nodes.ingress.targets[0]", `"lb" is not host:port`},
+		{"empty action", "{" + sets + ", terminate: {action: {}}}", "spec.nodes.terminate.action", "exactly one of exec and http"},
+		{"endless action", "{" + sets + ", join: {provision: {exec: {command: [a]}, timeout: 7h}}}", "spec.nodes.join.provision.timeout", "7h0m0s"},
+		{"unknown time", "{" + sets + ", terminate: {when: Never}}", "spec.nodes.terminate.when", "Never"},
+		{"unknown room", "{" + sets + ", join: {room: None}}", "spec.nodes.join.room", "None"},
+		{
+			"control plane without networks", "{old: {providerIDs: [a]}, new: {providerIDs: [b]}, controlPlane: {etcd: {endpoints: ['https://10.1.0.1:2379'], caFile: a, certFile: b, keyFile: c}}}",
+			"cidrs", "is empty",
+		},
+		{"plain etcd", "{" + sets + ", controlPlane: {etcd: {endpoints: ['10.1.0.1:2379'], caFile: a, certFile: b, keyFile: c}}}", "spec.nodes.controlPlane.etcd.endpoints[0]", "is no client URL"},
+		{
+			"nowhere to come back", "{" + sets + ", controlPlane: {mode: Replace, etcd: {endpoints: ['https://10.1.0.1:2379'], caFile: a, certFile: b, keyFile: c}}}",
+			"spec.nodes.controlPlane.provision", "mode is Replace",
+		},
+		{"record without values", "{" + sets + ", records: [{name: a.example.com, to: [], provider: {manual: {}}}]}", "spec.nodes.records[0].to", ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			m, err := spec.Parse(
+				[]byte("apiVersion: replumb.dev/v1alpha1\nkind: Migration\nmetadata: {name: m}\nspec: {nodes: " + tt.nodes + "}\n"),
+			)
+			if err == nil {
+				_, err = NewJob(Tools{}, m)
+			}
+			var wrong *spec.Error
+			if !errors.As(err, &wrong) || !strings.HasSuffix(wrong.Field, tt.field) || !strings.Contains(wrong.Error(), tt.says) ||
+				wrong.Hint == "" {
+				t.Errorf("got %v (%+v), want %s: %s", err, wrong, tt.field, tt.says)
+			}
+		})
+	}
+}

@@ -1,0 +1,147 @@
+package nodes
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/rollout"
+	"github.com/replumb/replumb/internal/migration"
+)
+
+// Survey looks at the cluster as it is now.
+func (j *Job) Survey(ctx context.Context) (*Survey, error) { return j.Tools.look(ctx, j.Spec) }
+
+func (t Tools) look(ctx context.Context, s Spec) (*Survey, error) {
+	out := &Survey{Spec: s}
+	m, err := migration.Get(ctx, t.Cluster, s.Name)
+	if err != nil {
+		return nil, err
+	}
+	if m != nil {
+		out.Remembered = m.Status.Nodes
+	}
+	if out.Workloads, err = rollout.Load(ctx, t.Cluster); err != nil {
+		return nil, err
+	}
+	for _, read := range []func(context.Context, *Survey) error{t.occupants, t.services, t.volumes, t.scalers} {
+		if err := read(ctx, out); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+// occupants reads nodes and pods.
+func (t Tools) occupants(ctx context.Context, s *Survey) (err error) {
+	if s.Nodes, err = cluster.List[corev1.Node](ctx, t.Cluster, &corev1.NodeList{}); err != nil {
+		return err
+	}
+	s.Pods, err = cluster.List[corev1.Pod](ctx, t.Cluster, &corev1.PodList{})
+	return err
+}
+
+// services reads those that only nodes with a pod of theirs answer for, or did.
+func (t Tools) services(ctx context.Context, s *Survey) error {
+	all, err := cluster.List[corev1.Service](ctx, t.Cluster, &corev1.ServiceList{})
+	s.Services = slices.DeleteFunc(all, func(svc corev1.Service) bool {
+		return !local(&svc) && svc.Annotations[v1alpha1.AnnotationTrafficPolicy] == ""
+	})
+	return err
+}
+
+// volumes reads what is bound to places. What may not be read is left out: the rights are a check of their own.
+func (t Tools) volumes(ctx context.Context, s *Survey) error {
+	volumes, err := cluster.List[corev1.PersistentVolume](ctx, t.Cluster, &corev1.PersistentVolumeList{})
+	if ignoreForbidden(err) != nil {
+		return err
+	}
+	s.Volumes = map[string]*corev1.PersistentVolume{}
+	for i := range volumes {
+		s.Volumes[volumes[i].Name] = &volumes[i]
+	}
+	claims, err := cluster.List[corev1.PersistentVolumeClaim](ctx, t.Cluster, &corev1.PersistentVolumeClaimList{})
+	if ignoreForbidden(err) != nil {
+		return err
+	}
+	s.Claims = map[types.NamespacedName]*corev1.PersistentVolumeClaim{}
+	for i := range claims {
+		s.Claims[client.ObjectKeyFromObject(&claims[i])] = &claims[i]
+	}
+	return nil
+}
+
+func ignoreForbidden(err error) error {
+	if apierrors.IsForbidden(err) {
+		return nil
+	}
+	return err
+}
+
+// scalers finds what makes and ends nodes by itself: by the names that their charts and manifests give them.
+func (t Tools) scalers(_ context.Context, s *Survey) error {
+	for i := range s.Workloads.Deployments {
+		d := &s.Workloads.Deployments[i]
+		for _, name := range []string{"cluster-autoscaler", "karpenter"} {
+			running := d.Spec.Replicas == nil || *d.Spec.Replicas > 0
+			if running && (strings.Contains(d.Name, name) || d.Labels["app.kubernetes.io/name"] == name) {
+				s.Scalers = append(s.Scalers, client.ObjectKeyFromObject(d))
+			}
+		}
+	}
+	return nil
+}
+
+// node as it is now; nil, if it is gone.
+func (t Tools) node(ctx context.Context, name string) (*corev1.Node, error) {
+	n := &corev1.Node{}
+	err := t.Cluster.Get(ctx, client.ObjectKey{Name: name}, n)
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("node %s: %w", name, err)
+	}
+	return n, nil
+}
+
+// pods on a node.
+func (t Tools) pods(ctx context.Context, node string) ([]corev1.Pod, error) {
+	all := &corev1.PodList{}
+	if err := t.Cluster.List(ctx, all, client.MatchingFields{"spec.nodeName": node}); err != nil {
+		return nil, fmt.Errorf("pods of node %s: %w", node, err)
+	}
+	return all.Items, nil
+}
+
+// status of a node, to be remembered.
+func statusOf(n *corev1.Node, role v1alpha1.NodeRole) v1alpha1.NodeStatus {
+	st := v1alpha1.NodeStatus{Name: n.Name, Role: role, ProviderID: n.Spec.ProviderID}
+	for _, a := range addresses(n) {
+		st.Addresses = append(st.Addresses, a.String())
+	}
+	return st
+}
+
+// readyPod reports whether a pod is ready and stays.
+func readyPod(p *corev1.Pod) bool {
+	return p.DeletionTimestamp.IsZero() && slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+	})
+}
+
+func controllerOf(p *corev1.Pod) string {
+	if ref := metav1.GetControllerOfNoCopy(p); ref != nil {
+		return ref.Kind
+	}
+	return ""
+}

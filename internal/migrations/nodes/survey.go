@@ -1,0 +1,320 @@
+package nodes
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/etcd"
+	"github.com/replumb/replumb/internal/kube/rollout"
+	"github.com/replumb/replumb/internal/verify/connectivity"
+)
+
+// controlPlaneLabel is on Nodes of control planes (k8s.io/kubernetes cmd/kubeadm/app/constants, LabelNodeRoleControlPlane).
+const controlPlaneLabel = "node-role.kubernetes.io/control-plane"
+
+// Survey is what a migration finds.
+type Survey struct {
+	Spec Spec
+	// Nodes are all of the cluster, Pods all pods.
+	Nodes []corev1.Node
+	Pods  []corev1.Pod
+	// Workloads are what owns them.
+	Workloads *rollout.State
+	// Services with externalTrafficPolicy Local, or that had it before the migration.
+	Services []corev1.Service
+	// Volumes by name, Claims by namespace/name.
+	Volumes map[string]*corev1.PersistentVolume
+	Claims  map[types.NamespacedName]*corev1.PersistentVolumeClaim
+	// Scalers are Deployments that make or end nodes by themselves.
+	Scalers []types.NamespacedName
+	// Remembered is what the Migration knows of nodes that leave.
+	Remembered []v1alpha1.NodeStatus
+	// Tier is how critical a pod's workload is, counted from the least critical; nil, if nobody has said.
+	Tier func(*corev1.Pod) int
+	// Etcd are its members; nil, if the control plane stays.
+	Etcd *etcd.Cluster
+}
+
+// Leaver is a worker that leaves.
+type Leaver struct {
+	Name string
+	// Node is nil when it is gone.
+	Node *corev1.Node
+	// Ended says that its end has been asked for.
+	Ended bool
+	// Pods are those that have to leave it.
+	Pods []*corev1.Pod
+}
+
+// Stage of a node that leaves.
+type Stage string
+
+// The stages.
+const (
+	StageServing Stage = "Serving"
+	StageClosed  Stage = "Closed"
+	StageEmpty   Stage = "Empty"
+	StageEnding  Stage = "Ending"
+	StageGone    Stage = "Gone"
+)
+
+// Stage says how far it is.
+func (l *Leaver) Stage() Stage {
+	switch {
+	case l.Node == nil:
+		return StageGone
+	case l.Ended:
+		return StageEnding
+	case taintOf(l.Node) == nil:
+		return StageServing
+	case len(l.Pods) > 0:
+		return StageClosed
+	}
+	return StageEmpty
+}
+
+// Reversible reports whether it can still take its pods back.
+func (l *Leaver) Reversible() bool { return l.Node != nil && !l.Ended }
+
+// isControlPlane reports whether a Node is one of the control plane.
+func isControlPlane(n *corev1.Node) bool {
+	_, is := n.Labels[controlPlaneLabel]
+	return is
+}
+
+// Leaving are the workers that leave, those that are gone included, by name.
+func (s *Survey) Leaving() []Leaver {
+	byName := map[string]*Leaver{}
+	for _, r := range s.Remembered {
+		if r.Role == v1alpha1.RoleWorker {
+			byName[r.Name] = &Leaver{Name: r.Name, Ended: r.Ended}
+		}
+	}
+	for i := range s.Nodes {
+		n := &s.Nodes[i]
+		if l := byName[n.Name]; l != nil {
+			l.Node = n
+		} else if s.Spec.Old.Has(n) && !isControlPlane(n) {
+			byName[n.Name] = &Leaver{Name: n.Name, Node: n}
+		}
+	}
+	for i := range s.Pods {
+		p := &s.Pods[i]
+		if l := byName[p.Spec.NodeName]; l != nil && leaves(p) {
+			l.Pods = append(l.Pods, p)
+		}
+	}
+	var all []Leaver
+	for _, l := range byName {
+		all = append(all, *l)
+	}
+	slices.SortFunc(all, func(a, b Leaver) int { return strings.Compare(a.Name, b.Name) })
+	return all
+}
+
+// leaves reports whether a pod has to leave a node that ends: all do that are not there on every node, or end with it, or are
+// replumb's own and end by themselves.
+func leaves(p *corev1.Pod) bool {
+	if _, static := p.Annotations[corev1.MirrorPodAnnotationKey]; static || p.Labels[connectivity.Label] != "" {
+		return false
+	}
+	ended := p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
+	return !ended && !ofDaemonSet(p)
+}
+
+func ofDaemonSet(p *corev1.Pod) bool {
+	ref := metav1.GetControllerOfNoCopy(p)
+	return ref != nil && ref.Kind == rollout.KindDaemonSet
+}
+
+// Arrived are the workers that take over and are where they should be.
+func (s *Survey) Arrived() []*corev1.Node {
+	var all []*corev1.Node
+	for i := range s.Nodes {
+		n := &s.Nodes[i]
+		if s.Spec.New.Has(n) && !isControlPlane(n) && s.Spec.New.Astray(n) == "" {
+			all = append(all, n)
+		}
+	}
+	return all
+}
+
+// Ready are those of Arrived that take pods.
+func (s *Survey) Ready() []*corev1.Node {
+	return slices.DeleteFunc(s.Arrived(), func(n *corev1.Node) bool { return !cluster.NodeReady(n) || n.Spec.Unschedulable })
+}
+
+// Wanted is how many new workers there have to be.
+func (s *Survey) Wanted() int { return cmp.Or(s.Spec.Join.Count, len(s.Leaving())) }
+
+// outstanding are the leavers that still have to be emptied or ended: those first that carry what has to move first, then by the most
+// critical tier that they carry, the least critical first, and by name.
+func (s *Survey) outstanding(end bool) []Leaver {
+	var all []Leaver
+	rank := map[string]int{}
+	for _, l := range s.Leaving() {
+		stage := l.Stage()
+		if stage == StageGone || stage == StageEmpty && !end {
+			continue
+		}
+		all = append(all, l)
+		rank[l.Name] = s.rank(&l)
+	}
+	slices.SortStableFunc(all, func(a, b Leaver) int {
+		return cmp.Or(cmp.Compare(rank[a.Name], rank[b.Name]), strings.Compare(a.Name, b.Name))
+	})
+	return all
+}
+
+// rank of a node: its most critical tier, counted from 1, or 0 if it carries what moves first.
+func (s *Survey) rank(l *Leaver) int {
+	if slices.ContainsFunc(l.Pods, s.isFirst) {
+		return 0
+	}
+	most := 1
+	for _, p := range l.Pods {
+		if s.Tier != nil {
+			most = max(most, 1+s.Tier(p))
+		}
+	}
+	return most
+}
+
+// isFirst reports whether a pod is one of those that move first: of the workloads that are named or, if none are, behind the
+// Services of ingress.
+func (s *Survey) isFirst(p *corev1.Pod) bool {
+	if len(s.Spec.First) == 0 {
+		return slices.ContainsFunc(s.Services, func(svc corev1.Service) bool { return selects(&svc, p) })
+	}
+	owner := s.workloadOf(p)
+	return slices.Contains(s.Spec.First, owner)
+}
+
+// workloadOf is the Deployment, StatefulSet or DaemonSet of a pod.
+func (s *Survey) workloadOf(p *corev1.Pod) types.NamespacedName {
+	ref := metav1.GetControllerOfNoCopy(p)
+	if ref == nil {
+		return types.NamespacedName{}
+	}
+	for i := range s.Workloads.ReplicaSets {
+		rs := &s.Workloads.ReplicaSets[i]
+		if rs.UID == ref.UID {
+			if above := metav1.GetControllerOfNoCopy(rs); above != nil {
+				ref = above
+			}
+			break
+		}
+	}
+	return types.NamespacedName{Namespace: p.Namespace, Name: ref.Name}
+}
+
+func selects(svc *corev1.Service, p *corev1.Pod) bool {
+	return svc.Namespace == p.Namespace && len(svc.Spec.Selector) > 0 &&
+		labels.SelectorFromSet(svc.Spec.Selector).Matches(labels.Set(p.Labels))
+}
+
+// local reports whether only nodes with a pod of a Service answer for it.
+func local(svc *corev1.Service) bool {
+	return svc.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal
+}
+
+// Ingress are the Services whose policy is to be switched: those that are named, or those with pods on nodes that leave.
+func (s *Survey) Ingress() []*corev1.Service {
+	if s.Spec.Ingress.Mode != v1alpha1.IngressSwitch {
+		return nil
+	}
+	var all []*corev1.Service
+	for i := range s.Services {
+		svc := &s.Services[i]
+		named := slices.Contains(s.Spec.Services, client.ObjectKeyFromObject(svc))
+		if named || len(s.Spec.Services) == 0 && s.hasLeavingPods(svc) {
+			all = append(all, svc)
+		}
+	}
+	return all
+}
+
+// Switched are the Services, as namespace/name, that have not got their policy back.
+func (s *Survey) Switched() []string {
+	var all []string
+	for i := range s.Services {
+		if svc := &s.Services[i]; svc.Annotations[v1alpha1.AnnotationTrafficPolicy] != "" {
+			all = append(all, client.ObjectKeyFromObject(svc).String())
+		}
+	}
+	return all
+}
+
+func (s *Survey) hasLeavingPods(svc *corev1.Service) bool {
+	for _, l := range s.Leaving() {
+		if slices.ContainsFunc(l.Pods, func(p *corev1.Pod) bool { return selects(svc, p) }) {
+			return true
+		}
+	}
+	return false
+}
+
+// Counts of workers that leave, for the status.
+func (s *Survey) Counts() v1alpha1.Counts {
+	c := v1alpha1.Counts{}
+	for _, l := range s.Leaving() {
+		c.Total++
+		if stage := l.Stage(); stage == StageGone || stage == StageEmpty || stage == StageEnding {
+			c.Moved++
+		}
+	}
+	return c
+}
+
+// guards reports whether a PodDisruptionBudget, as namespace/name, covers a pod that has to leave.
+func (s *Survey) guards(budget string) bool {
+	for i := range s.Workloads.Budgets {
+		b := &s.Workloads.Budgets[i]
+		selector, err := metav1.LabelSelectorAsSelector(b.Spec.Selector)
+		if err != nil || b.Namespace+"/"+b.Name != budget {
+			continue
+		}
+		for _, l := range s.Leaving() {
+			if slices.ContainsFunc(l.Pods, func(p *corev1.Pod) bool {
+				return p.Namespace == b.Namespace && selector.Matches(labels.Set(p.Labels))
+			}) {
+				return true
+			}
+		}
+		return false
+	}
+	return true // it came after the pods were read
+}
+
+// ofLeavers are the workloads that have pods on nodes that leave, and those pods.
+func (s *Survey) ofLeavers() map[types.NamespacedName][]*corev1.Pod {
+	all := map[types.NamespacedName][]*corev1.Pod{}
+	for _, l := range s.Leaving() {
+		for _, p := range l.Pods {
+			if owner := s.workloadOf(p); owner.Name != "" {
+				all[owner] = append(all[owner], p)
+			}
+		}
+	}
+	return all
+}
+
+// deployment finds one by its name.
+func (s *Survey) deployment(key types.NamespacedName) *appsv1.Deployment {
+	for i := range s.Workloads.Deployments {
+		if d := &s.Workloads.Deployments[i]; client.ObjectKeyFromObject(d) == key {
+			return d
+		}
+	}
+	return nil
+}

@@ -1,0 +1,139 @@
+package podcidr
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/replumb/replumb/internal/engine/findings"
+	"github.com/replumb/replumb/internal/kube/rollout"
+)
+
+func checkBudgets(in Input) []findings.Result {
+	if in.Snapshot.Inspection == nil {
+		return []findings.Result{findings.NotKnown("", "nobody looked")}
+	}
+	var out []findings.Result
+	for _, b := range in.Snapshot.Inspection.Stuck {
+		if !in.Survey.guards(b.Name) {
+			continue
+		}
+		out = append(out, findings.Failed("PodDisruptionBudget "+b.Name, "poddisruptionbudget %s never lets a pod go: %s", b.Name, b.Rule))
+	}
+	return out
+}
+
+// plan of a restart at any time.
+func (in Input) plan() fates { return in.Survey.fates(forth, time.Time{}) }
+
+func checkSingles(in Input) []findings.Result {
+	var out []findings.Result
+	critical := in.Survey.Critical()
+	for _, w := range in.plan().Restarts {
+		scaled := slices.ContainsFunc(critical, func(k client.ObjectKey) bool {
+			return w.Kind == rollout.KindDeployment && k.Namespace == w.Namespace && k.Name == w.Name
+		})
+		switch {
+		case w.AllAtOnce:
+			out = append(out, findings.Failed(w.String(), "%s ends all its pods before it starts new ones (strategy Recreate)", w))
+		case w.Kind == rollout.KindStatefulSet && len(w.Stale) == 1:
+			out = append(out, findings.Failed(w.String(), "%s has a single pod, which ends before the next one starts", w))
+		case w.Kind == rollout.KindDeployment && len(w.Stale) == 1 && !scaled && !surges(in.Survey.Workloads, w):
+			out = append(out, findings.Failed(w.String(), "%s has a single pod, which may end before the next one is ready (maxSurge 0)", w))
+		}
+	}
+	return out
+}
+
+func surges(state *rollout.State, w rollout.Workload) bool {
+	for i := range state.Deployments {
+		if d := &state.Deployments[i]; d.UID == w.UID {
+			u := d.Spec.Strategy.RollingUpdate
+			return u == nil || u.MaxSurge == nil || u.MaxSurge.String() != "0"
+		}
+	}
+	return false
+}
+
+func checkLeft(in Input) []findings.Result {
+	var out []findings.Result
+	for _, r := range in.plan().Reported {
+		out = append(out, findings.Failed("Pod "+r.Pod.String(), "pod %s keeps its old address: %s", r.Pod, r.Reason))
+	}
+	return out
+}
+
+// checkUnready asks of every workload that is restarted whether all its pods are available.
+func checkUnready(in Input) []findings.Result {
+	var out []findings.Result
+	short := func(kind string, o client.Object, have, want int32) {
+		restarted := slices.ContainsFunc(in.plan().Restarts, func(w rollout.Workload) bool { return w.UID == o.GetUID() })
+		if restarted && have < want {
+			out = append(out, findings.Failed(object(kind, o), "%s %s/%s has %d of %d pods available",
+				strings.ToLower(kind), o.GetNamespace(), o.GetName(), have, want))
+		}
+	}
+	w := in.Survey.Workloads
+	for i := range w.Deployments {
+		short(rollout.KindDeployment, &w.Deployments[i], w.Deployments[i].Status.AvailableReplicas, replicas(&w.Deployments[i]))
+	}
+	for i := range w.StatefulSets {
+		short(
+			rollout.KindStatefulSet,
+			&w.StatefulSets[i],
+			w.StatefulSets[i].Status.AvailableReplicas,
+			ptr.Deref(w.StatefulSets[i].Spec.Replicas, 1),
+		)
+	}
+	for i := range w.DaemonSets {
+		short(
+			rollout.KindDaemonSet,
+			&w.DaemonSets[i],
+			w.DaemonSets[i].Status.NumberAvailable,
+			w.DaemonSets[i].Status.DesiredNumberScheduled,
+		)
+	}
+	return out
+}
+
+// checkLocalData names each workload once, by the first of its pods that has such a volume, and pods that are evicted.
+func checkLocalData(in Input) []findings.Result {
+	volumes := map[string][]string{}
+	for i := range in.Survey.Workloads.Pods {
+		pod := &in.Survey.Workloads.Pods[i]
+		for n := range pod.Spec.Volumes {
+			volumes[pod.Namespace+"/"+pod.Name] = append(volumes[pod.Namespace+"/"+pod.Name], pod.Spec.Volumes[n].Name)
+		}
+	}
+	var out []findings.Result
+	plan := in.plan()
+	for _, w := range plan.Restarts {
+		for _, pod := range w.Stale {
+			if names := volumes[w.Namespace+"/"+pod]; len(names) > 0 {
+				out = append(out, findings.Failed(w.String(), "pods of %s have emptyDir volumes: %s", w, strings.Join(names, ", ")))
+				break
+			}
+		}
+	}
+	for i := range plan.Evictions {
+		key := client.ObjectKeyFromObject(&plan.Evictions[i]).String()
+		if names := volumes[key]; len(names) > 0 {
+			out = append(out, findings.Failed("Pod "+key, "pod %s has emptyDir volumes: %s", key, strings.Join(names, ", ")))
+		}
+	}
+	return out
+}
+
+func checkReferences(in Input) []findings.Result {
+	if in.Snapshot.Inspection == nil {
+		return []findings.Result{findings.NotKnown("", "nobody looked")}
+	}
+	var out []findings.Result
+	for _, r := range in.Snapshot.Inspection.References {
+		out = append(out, findings.Failed(r.Object, "%s: %s names %s", r.Object, r.Field, r.Value))
+	}
+	return out
+}

@@ -1,0 +1,336 @@
+package podcidr
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rogpeppe/go-internal/txtar"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	clientscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+
+	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/engine/findings"
+	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/references"
+	"github.com/replumb/replumb/internal/kube/rollout"
+	"github.com/replumb/replumb/internal/network/calico"
+	"github.com/replumb/replumb/internal/reporting/terminal"
+	"github.com/replumb/replumb/internal/spec"
+	"github.com/replumb/replumb/internal/spec/tier"
+	"github.com/replumb/replumb/internal/testing/golden"
+)
+
+// TestGolden reads a cluster and a Migration from testdata/golden/*.txtar and compares what the checks find and the plans
+// that are made. No cluster is needed.
+func TestGolden(t *testing.T) {
+	golden.Run(t, "testdata/golden/*.txtar", sections)
+}
+
+func sections(t *testing.T, in map[string][]byte) golden.Sections {
+	t.Helper()
+	m, err := spec.Parse(in["migration.yaml"])
+	if err != nil {
+		t.Fatal(err)
+	}
+	job, err := NewJob(Tools{}, m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	input := readInput(t, job.Spec, in["cluster.yaml"], in["facts.yaml"])
+	rules, err := tier.NewRules(&job.Spec.Common, ownServices)
+	if err != nil {
+		t.Fatal(err)
+	}
+	nowhere, err := cluster.Connect(&rest.Config{Host: "http://192.0.2.1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	findings := findings.Run(input.Survey.checks(), input)
+	p := &Planner{
+		Tools:  Tools{Cluster: nowhere, Now: func() time.Time { return time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC) }},
+		Survey: input.Survey, Migration: job.Migration, Findings: findings, Rules: rules,
+	}
+	job.enlist(p)
+	return golden.Sections{
+		"findings": func() string { return renderFindings(findings) },
+		"plan":     func() string { return renderPlan(t, p) },
+		"finish":   func() string { return render(t, p.Finish) },
+		"rollback": func() string { return render(t, p.Rollback) },
+	}
+}
+
+// facts are what only a running cluster can tell.
+type facts struct {
+	Denied []string `json:"denied"`
+	// Blind says that nobody looked through the cluster.
+	Blind bool `json:"blind"`
+	// Unreservable says that Calico is of before v3.22.
+	Unreservable bool `json:"unreservable"`
+}
+
+// readInput sorts manifests into what the checks look at.
+func readInput(t *testing.T, s Spec, manifests, factsYAML []byte) Input {
+	t.Helper()
+	var f facts
+	if err := yaml.UnmarshalStrict(factsYAML, &f); err != nil {
+		t.Fatal(err)
+	}
+	snap := &cluster.Snapshot{}
+	for _, r := range Rights() {
+		snap.Access = append(snap.Access, cluster.AccessAnswer{Right: r, Allowed: !slices.Contains(f.Denied, r.String())})
+	}
+	in := &manifestReader{
+		T: t, snap: snap, state: &calico.State{Ready: true}, workloads: &rollout.State{},
+		survey: &Survey{Configs: map[string]map[string]string{}, Namespaces: map[string]map[string]string{}},
+	}
+	for doc := range bytes.SplitSeq(manifests, []byte("---\n")) {
+		if len(bytes.TrimSpace(doc)) > 0 {
+			in.read(doc)
+		}
+	}
+	survey := in.look(s)
+	survey.Unreservable = f.Unreservable
+	survey.Configs, survey.Namespaces, survey.Installations = in.survey.Configs, in.survey.Namespaces, in.survey.Installations
+	survey.CriticalServices = in.survey.CriticalServices
+	if f.Blind {
+		return Input{Survey: survey, Snapshot: snap}
+	}
+	scanner, err := references.New(survey.Spec.From, survey.Spec.To, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	snap.Inspection = &cluster.Inspection{Unread: map[string]bool{}}
+	for _, o := range in.all {
+		snap.Inspection.Take(scanner, o)
+	}
+	return Input{Survey: survey, Snapshot: snap}
+}
+
+// look surveys what was read: a cluster without pools is one whose Nodes carry the ranges.
+func (r *manifestReader) look(s Spec) *Survey {
+	r.Helper()
+	if len(r.state.Pools) > 0 {
+		survey, err := Look(s, r.state, r.workloads, r.nodes)
+		if err != nil {
+			r.Fatal(err)
+		}
+		return survey
+	}
+	homes, found, err := lookNodes(ground{spec: s, nodes: r.nodes})
+	if err != nil {
+		r.Fatal(err)
+	}
+	return &Survey{Spec: found, Calico: r.state, Workloads: r.workloads, Nodes: r.nodes, Homes: homes}
+}
+
+type manifestReader struct {
+	*testing.T
+	snap      *cluster.Snapshot
+	state     *calico.State
+	workloads *rollout.State
+	nodes     []corev1.Node
+	survey    *Survey
+	all       []client.Object
+}
+
+func (r *manifestReader) read(doc []byte) {
+	r.Helper()
+	u := &unstructured.Unstructured{}
+	body, err := yaml.YAMLToJSON(doc)
+	if err == nil {
+		err = u.UnmarshalJSON(body)
+	}
+	if err != nil {
+		r.Fatalf("%v in\n%s", err, doc)
+	}
+	switch u.GetKind() {
+	case "IPPool":
+		p, err := calico.ReadPool(u)
+		if err != nil {
+			r.Fatal(err)
+		}
+		r.state.Pools = append(r.state.Pools, p)
+		return
+	case "ClusterInformation":
+		r.state.Ready, _, _ = unstructured.NestedBool(u.Object, "spec", "datastoreReady")
+		return
+	case "Installation":
+		i, err := readInstallation(u)
+		if err != nil {
+			r.Fatal(err)
+		}
+		r.survey.Installations = append(r.survey.Installations, i)
+		return
+	}
+	decode := serializer.NewCodecFactory(clientscheme.Scheme, serializer.EnableStrict).UniversalDeserializer()
+	o, _, err := decode.Decode(doc, nil, nil)
+	if err != nil {
+		r.Fatalf("%v in\n%s", err, doc)
+	}
+	r.take(o.(client.Object))
+}
+
+func (r *manifestReader) take(o client.Object) {
+	r.all = append(r.all, o)
+	switch o := o.(type) {
+	case *corev1.Node:
+		r.nodes = append(r.nodes, *o)
+	case *corev1.Namespace:
+		r.survey.Namespaces[o.Name] = o.Annotations
+	case *corev1.ConfigMap:
+		r.survey.Configs[o.Namespace+"/"+o.Name] = o.Data
+	case *corev1.Service:
+		r.survey.CriticalServices = append(r.survey.CriticalServices, *o)
+	case *networkingv1.ServiceCIDR:
+		r.snap.ServiceCIDRs = append(r.snap.ServiceCIDRs, *o)
+	case *corev1.Pod:
+		o.Status.PodIPs = []corev1.PodIP{{IP: o.Status.PodIP}}
+		r.workloads.Pods = append(r.workloads.Pods, *o)
+	case *appsv1.Deployment:
+		r.workloads.Deployments = append(r.workloads.Deployments, *o)
+	case *appsv1.ReplicaSet:
+		r.workloads.ReplicaSets = append(r.workloads.ReplicaSets, metav1.PartialObjectMetadata{ObjectMeta: o.ObjectMeta})
+	case *appsv1.StatefulSet:
+		r.workloads.StatefulSets = append(r.workloads.StatefulSets, *o)
+	case *appsv1.DaemonSet:
+		r.workloads.DaemonSets = append(r.workloads.DaemonSets, *o)
+	case *policyv1.PodDisruptionBudget:
+		r.workloads.Budgets = append(r.workloads.Budgets, *o)
+	}
+}
+
+// TestEveryCheckFiresAndPasses looks for a fixture in which a check finds something and one that means it to find nothing:
+// it names the check in its line "passes:".
+func TestEveryCheckFiresAndPasses(t *testing.T) {
+	fires, passes := map[string]bool{}, map[string]bool{}
+	files, err := filepath.Glob("testdata/golden/*.txtar")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		archive, err := txtar.ParseFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		here := map[string]bool{}
+		for _, f := range archive.Files {
+			for line := range bytes.Lines(f.Data) {
+				if f.Name == "findings" {
+					here[strings.Fields(string(line))[0]] = true
+					fires[strings.Fields(string(line))[0]] = true
+				}
+			}
+		}
+		for line := range bytes.Lines(archive.Comment) {
+			codes, _ := bytes.CutPrefix(line, []byte("passes:"))
+			for _, code := range strings.Fields(string(codes)) {
+				if len(codes) == len(line) {
+					break
+				}
+				if passes[code] = true; here[code] {
+					t.Errorf("%s: check %s is said to pass and does not", file, code)
+				}
+			}
+		}
+	}
+	seen := map[string]bool{}
+	for _, c := range Checks() {
+		if seen[c.Code] || c.Group == "" || c.Claim == "" || c.Why == "" || c.Fix == "" || c.Run == nil {
+			t.Errorf("check %s is used twice or lacks something", c.Code)
+		}
+		seen[c.Code] = true
+		if !fires[c.Code] || !passes[c.Code] {
+			t.Errorf("check %s: fires %v, passes %v", c.Code, fires[c.Code], passes[c.Code])
+		}
+	}
+}
+
+// renderFindings leaves out what passed.
+func renderFindings(all findings.Findings) string {
+	var b strings.Builder
+	for _, f := range all {
+		if f.Outcome != findings.Pass {
+			fmt.Fprintf(&b, "%s %s %s: %s\n", f.Code, f.Severity, f.Outcome, f.Message)
+		}
+	}
+	return b.String()
+}
+
+func renderPlan(t *testing.T, p *Planner) string {
+	t.Helper()
+	var b strings.Builder
+	b.WriteString(render(t, p.Apply))
+	for _, r := range p.Kept() {
+		fmt.Fprintf(&b, "left: %s %s\n", r.Pod, r.Reason)
+	}
+	return b.String()
+}
+
+// specRefusal is a Migration that is refused.
+type specRefusal struct {
+	name, podCIDR, field, says string
+}
+
+func TestSpecRefuses(t *testing.T) {
+	for _, tt := range []specRefusal{
+		{"no target", "{to: []}", "spec.podCIDR.to", "is empty"},
+		{"no range", "{to: [pods]}", "spec.podCIDR.to[0]", "pods"},
+		{"host bits", "{to: [10.245.0.1/16]}", "spec.podCIDR.to[0]", "10.245.0.1/16"},
+		{"IPv6", "{to: ['fd00::/64']}", "spec.podCIDR.to[0]", "is not an IPv4 range"},
+		{"targets overlap", "{to: [10.245.0.0/16, 10.245.8.0/24]}", "spec.podCIDR.to[1]", "overlaps 10.245.0.0/16"},
+		{"target within source", "{from: [10.0.0.0/8], to: [10.245.0.0/16]}", "spec.podCIDR.to[0]", "overlaps 10.0.0.0/8"},
+		{"target is source", "{from: [10.244.0.0/16], to: [10.244.0.0/16]}", "spec.podCIDR.to[0]", "overlaps"},
+		{"not one for each", "{from: [10.243.0.0/16, 10.244.0.0/16], to: [10.245.0.0/16]}", "spec.podCIDR.to", "has 1 ranges for 2 in from"},
+		{"source is no range", "{from: [x], to: [10.245.0.0/16]}", "spec.podCIDR.from[0]", "x"},
+		{"network is no range", "{networks: [x], to: [10.245.0.0/16]}", "spec.podCIDR.networks[0]", "x"},
+		{"block larger than the target", "{blockSize: 20, to: [10.245.0.0/24]}", "spec.podCIDR.blockSize", "larger than the target"},
+		{"huge block", "{blockSize: 19, to: [10.0.0.0/8]}", "spec.podCIDR.blockSize", "is 19"},
+		{"no block", "{blockSize: 33, to: [10.0.0.0/8]}", "spec.podCIDR.blockSize", "is 33"},
+		{"unknown prepare", "{to: [10.245.0.0/16], prepare: {mode: Hope}}", "spec.podCIDR.prepare.mode", "Hope"},
+		{"no Deployment", "{to: [10.245.0.0/16], prepare: {deployments: [web]}}", "spec.podCIDR.prepare.deployments[0]", `"web" names no Deployment`},
+		{"too many slashes", "{to: [10.245.0.0/16], prepare: {deployments: [a/b/c]}}", "spec.podCIDR.prepare.deployments[0]", "names no Deployment"},
+		{"unknown canary", "{to: [10.245.0.0/16], canary: {mode: Sing}}", "spec.podCIDR.canary.mode", "Sing"},
+		{"unknown policy", "{to: [10.245.0.0/16], roll: {barePods: Burn}}", "spec.podCIDR.roll.barePods", "Burn"},
+		{"too many at once", "{to: [10.245.0.0/16], roll: {parallel: 101}}", "spec.podCIDR.roll.parallel", "is 101"},
+		{"no time", "{to: [10.245.0.0/16], roll: {timeout: 0s}}", "spec.podCIDR.roll.timeout", "is not positive"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			m, err := spec.Parse(
+				[]byte("apiVersion: replumb.dev/v1alpha1\nkind: Migration\nmetadata: {name: m}\nspec: {podCIDR: " + tt.podCIDR + "}\n"),
+			)
+			if err == nil {
+				_, err = NewJob(Tools{}, m)
+			}
+			var wrong *spec.Error
+			if !errors.As(err, &wrong) || wrong.Field != tt.field || !strings.Contains(wrong.Problem, tt.says) || wrong.Hint == "" {
+				t.Errorf("got %#v, want %s: %s", err, tt.field, tt.says)
+			}
+		})
+	}
+}
+
+func render(t *testing.T, make func() *engine.Plan) string {
+	t.Helper()
+	phases, err := terminal.PlanPhases(make())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b strings.Builder
+	terminal.Phases(&b, phases)
+	return b.String()
+}

@@ -1,0 +1,219 @@
+package servicecidr
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/network/bridge"
+	"github.com/replumb/replumb/internal/network/cidr"
+)
+
+// canaryStep moves a throw-away Service there and back before any other is touched: what the cluster's admission, its
+// allocators or its kube-proxies refuse, they refuse to this one.
+type canaryStep struct {
+	planner *Planner
+	pool    *cidr.Pool
+	done    bool
+}
+
+var (
+	_ engine.Previewer = (*canaryStep)(nil)
+	_ engine.Abandoner = (*canaryStep)(nil)
+)
+
+func (*canaryStep) ID() string    { return "canary" }
+func (*canaryStep) Title() string { return "Move a throw-away Service there and back" }
+
+// Deadline implements engine.Timed: it is several steps in one.
+func (*canaryStep) Deadline() time.Duration { return 5 * time.Minute }
+
+// State implements engine.Step: what an earlier canary proved may no longer hold.
+func (s *canaryStep) State(context.Context) (engine.State, error) { return engine.Pending, nil }
+
+// Do implements engine.Step.
+func (s *canaryStep) Do(ctx context.Context) error {
+	if err := s.Abandon(ctx); err != nil { // one that a killed run left
+		return err
+	}
+	svc, err := s.create(ctx)
+	if err != nil {
+		return fmt.Errorf("canary: %w", err)
+	}
+	if err := s.there(ctx, svc); err != nil {
+		return fmt.Errorf("canary: %w", err)
+	}
+	s.done = true
+	return s.Abandon(ctx)
+}
+
+// there drives the steps of any other Service, one after the other.
+func (s *canaryStep) there(ctx context.Context, svc *corev1.Service) error {
+	e := &Entry{Service: svc, Place: Waiting}
+	if err := s.aim(e); err != nil {
+		return err
+	}
+	hop := s.planner.hop(e).(*hopStep)
+	for _, step := range []engine.Step{
+		s.planner.bridge(e), s.planner.barrier("the canary"), hop, hop.Undo(),
+	} {
+		if err := engine.Drive(ctx, step); err != nil {
+			return fmt.Errorf("%s: %w", step.Title(), err)
+		}
+	}
+	return nil
+}
+
+func (s *canaryStep) aim(e *Entry) (err error) {
+	if e.Old, err = netip.ParseAddr(e.Service.Spec.ClusterIP); err != nil {
+		return err
+	}
+	e.New, err = s.planner.Survey.Pool.Highest()
+	return err
+}
+
+// create makes the Service in the range that is to be emptied. Its only endpoint leads nowhere.
+func (s *canaryStep) create(ctx context.Context) (*corev1.Service, error) {
+	for {
+		own, err := s.pool.Highest()
+		if err != nil {
+			return nil, err
+		}
+		svc := s.build()
+		svc.Spec.ClusterIP = own.String()
+		err = s.planner.Tools.Cluster.Create(ctx, svc, client.FieldOwner(v1alpha1.FieldManager))
+		if err == nil {
+			return svc, s.endpoints(ctx, svc)
+		}
+		if !bridge.IsTaken(err) {
+			return nil, bridge.NotReadyYet(err)
+		}
+	}
+}
+
+func (s *canaryStep) labels() map[string]string {
+	return map[string]string{v1alpha1.LabelMigration: s.planner.spec().Name, v1alpha1.LabelRole: v1alpha1.RoleCanary}
+}
+
+func (s *canaryStep) build() *corev1.Service {
+	return &corev1.Service{
+		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Service"},
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: v1alpha1.SystemNamespace, GenerateName: "canary-", Labels: s.labels(),
+		},
+		Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 9, Protocol: corev1.ProtocolTCP}}},
+	}
+}
+
+func (s *canaryStep) endpoints(ctx context.Context, svc *corev1.Service) error {
+	ready, port, tcp := true, int32(9), corev1.ProtocolTCP
+	labels := s.labels()
+	labels[discoveryv1.LabelServiceName], labels[discoveryv1.LabelManagedBy] = svc.Name, "replumb.dev"
+	return s.planner.Tools.Cluster.Create(ctx, &discoveryv1.EndpointSlice{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: svc.Namespace, Name: svc.Name, Labels: labels,
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Service", Name: svc.Name, UID: svc.UID}},
+		},
+		AddressType: discoveryv1.AddressTypeIPv4,
+		Ports:       []discoveryv1.EndpointPort{{Port: &port, Protocol: &tcp}},
+		Endpoints: []discoveryv1.Endpoint{{
+			Addresses:  []string{"192.0.2.1"}, // for documentation only, RFC 5737: nobody is there, and nobody calls
+			Conditions: discoveryv1.EndpointConditions{Ready: &ready},
+		}},
+	}, client.FieldOwner(v1alpha1.FieldManager))
+}
+
+// Verify implements engine.Step.
+func (s *canaryStep) Verify(context.Context) error {
+	if !s.done {
+		return errors.New("the canary did not come back")
+	}
+	return nil
+}
+
+// Abandon takes the canary away, its bridge and its holds, also those of an earlier run.
+func (s *canaryStep) Abandon(ctx context.Context) error {
+	return removeCanaries(ctx, s.planner.Tools.Cluster, s.planner.spec().Name)
+}
+
+// thrownAway lists the Services that replumb makes for itself in a role and removes again.
+func thrownAway(ctx context.Context, c client.Client, migration, role string) ([]corev1.Service, error) {
+	all := &corev1.ServiceList{}
+	err := c.List(ctx, all, client.InNamespace(v1alpha1.SystemNamespace),
+		client.MatchingLabels{v1alpha1.LabelMigration: migration, v1alpha1.LabelRole: role})
+	if err != nil {
+		return nil, fmt.Errorf("looking for a %s: %w", role, err)
+	}
+	return all.Items, nil
+}
+
+func removeCanaries(ctx context.Context, c client.Client, migration string) error {
+	all, err := thrownAway(ctx, c, migration, v1alpha1.RoleCanary)
+	if err != nil {
+		return err
+	}
+	for i := range all {
+		svc := &all[i]
+		e := &Entry{Service: svc}
+		if err := bridge.Remove(ctx, c, e.BridgeKey()); err != nil {
+			return fmt.Errorf("bridge %s: %w", e.BridgeKey(), err)
+		}
+		if err := bridge.ReleaseAll(ctx, c, migration, e.BridgeKey()); err != nil {
+			return err
+		}
+		if err := client.IgnoreNotFound(c.Delete(ctx, svc)); err != nil {
+			return fmt.Errorf("service %s/%s: %w", svc.Namespace, svc.Name, err)
+		}
+	}
+	return nil
+}
+
+// remainsStep removes what runs that were killed left of canaries, barriers and sync windows. A run that goes on does so by itself;
+// one that turns back would not come by there again.
+type remainsStep struct {
+	tools     Tools
+	migration string
+}
+
+func (*remainsStep) ID() string    { return "tidy/remains" }
+func (*remainsStep) Title() string { return "Remove what runs that were cut off left behind" }
+
+func (s *remainsStep) State(ctx context.Context) (engine.State, error) { return stateOf(s.Verify(ctx)) }
+
+func (s *remainsStep) Do(ctx context.Context) error {
+	if err := removeCanaries(ctx, s.tools.Cluster, s.migration); err != nil {
+		return err
+	}
+	return bridge.RemoveThrowaways(ctx, s.tools.Cluster, s.migration)
+}
+
+func (s *remainsStep) Verify(ctx context.Context) error {
+	for _, role := range []string{v1alpha1.RoleCanary, v1alpha1.RoleSentinel, v1alpha1.RoleNudge} {
+		left, err := thrownAway(ctx, s.tools.Cluster, s.migration, role)
+		if err != nil {
+			return err
+		}
+		if len(left) > 0 {
+			return engine.NotYet("%s %s/%s is still there", role, left[0].Namespace, left[0].Name)
+		}
+	}
+	return nil
+}
+
+// Preview implements engine.Previewer. The canary's bridge and patches are those of any Service.
+func (s *canaryStep) Preview() ([]engine.Change, error) {
+	svc := s.build()
+	return []engine.Change{
+		{Verb: "create", Object: "Service " + v1alpha1.SystemNamespace + "/canary-…", Body: svc},
+		{Verb: "delete", Object: "Service " + v1alpha1.SystemNamespace + "/canary-…"},
+	}, nil
+}

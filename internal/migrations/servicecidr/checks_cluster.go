@@ -1,0 +1,318 @@
+package servicecidr
+
+import (
+	"maps"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine/findings"
+	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/network/bridge"
+)
+
+func clusterChecks() []findings.Check[Input] {
+	return slices.Concat(fitnessChecks(), bridgeChecks(), ownershipChecks())
+}
+
+// fitnessChecks are about the cluster and the user.
+func fitnessChecks() []findings.Check[Input] {
+	return []findings.Check[Input]{
+		{
+			Code:     "RP1001",
+			Severity: findings.Blocking,
+			Run:      checkVersion,
+			Claim:    "the API server has ServiceCIDRs (Kubernetes 1.33 or later)",
+			Why: "a second Service range is a ServiceCIDR object; before 1.33 the range is a flag and cannot be extended while " +
+				"the cluster runs",
+			Fix: "upgrade the cluster to Kubernetes 1.33 or later first",
+		},
+		{
+			Code: "RP1002", Severity: findings.Blocking, Run: checkRights,
+			Claim: "the user may do everything the plan needs",
+			Why:   "a right that is missing would stop the migration in the middle of a move",
+			Fix:   "bind the ClusterRole in deploy/rbac.yaml to the user",
+		},
+		{
+			Code:     "RP1003",
+			Severity: findings.Warning,
+			Run:      checkNodesReady,
+			Claim:    "every node is ready",
+			Why: "the kube-proxy of a node that is not ready cannot be asked whether it knows the bridges; clients on it may " +
+				"lose requests",
+			Fix: "repair or remove the node; until then it cannot be proven that it knows the bridges",
+		},
+	}
+}
+
+// bridgeChecks are about what keeps old addresses answering.
+func bridgeChecks() []findings.Check[Input] {
+	return []findings.Check[Input]{
+		{
+			Code:     "RP1004",
+			Severity: findings.Blocking,
+			Run:      checkBridgeForm,
+			Claim:    "admission accepts a form of bridge",
+			Why:      "without a bridge the old address of a Service stops answering at the moment the Service moves",
+			Fix: "exempt Services with the label replumb.dev/role=bridge from the policy that refuses them, or set spec.serviceCIDR.bridge to " +
+				"the form it accepts",
+		},
+		{
+			Code: "RP1005", Severity: findings.Warning, Run: checkExternalIPs,
+			Claim: "bridges do not depend on externalIPs, which Kubernetes is about to drop (KEP-5707)",
+			Why:   "an upgrade to a Kubernetes without externalIPs while bridges stand would take the old addresses away at once",
+			Fix:   "set spec.serviceCIDR.bridge: LoadBalancer, or finish the migration before upgrading Kubernetes",
+		},
+		{
+			Code:     "RP1006",
+			Severity: findings.Blocking,
+			Run:      checkDomain,
+			Claim:    "spec.serviceCIDR.clusterDomain is the domain the kubelets use",
+			Why: "in the middle of a move the name of a Service is an alias for its bridge, under this domain; with a wrong one " +
+				"it leads nowhere",
+			Fix: "set spec.serviceCIDR.clusterDomain to the kubelets' clusterDomain",
+		},
+		{
+			Code:     "RP1007",
+			Severity: findings.Warning,
+			Run:      checkDomainKnown,
+			Claim:    "the kubelets tell their cluster domain",
+			Why:      "what a kubelet does not tell cannot be compared with spec.serviceCIDR.clusterDomain, nor can its cluster DNS address",
+			Fix: "compare spec.serviceCIDR.clusterDomain with the kubelets' configuration by hand; a wrong domain breaks names in the middle " +
+				"of a hop",
+		},
+		{
+			Code: "RP1008", Severity: findings.Warning, Run: checkBarrier,
+			Claim: "it is proven that nodes know the bridges before a Service moves",
+			Why:   "a node that does not know a bridge when its Service moves refuses connections to the old address",
+			Fix:   "set spec.serviceCIDR.barrier.mode: HealthCheck, and let the API server reach the nodes' health-check ports",
+		},
+	}
+}
+
+// ownershipChecks are about whose objects are whose.
+func ownershipChecks() []findings.Check[Input] {
+	return []findings.Check[Input]{
+		{
+			Code: "RP1009", Severity: findings.Blocking, Run: checkNames,
+			Claim: "the names that replumb needs are free or its own",
+			Why:   "replumb does not take over objects that somebody else made",
+			Fix:   "rename or remove the object, or give the Migration another name",
+		},
+		{
+			Code: "RP1010", Severity: findings.Blocking, Run: checkOtherMigration,
+			Claim: "no Service belongs to another migration",
+			Why:   "two migrations of one Service would undo each other",
+			Fix:   "finish or roll back the other migration first",
+		},
+		{
+			Code:     "RP1011",
+			Severity: findings.Blocking,
+			Run:      checkAnnotations,
+			Claim:    "what replumb wrote on the Services can be read",
+			Why:      "without it replumb does not know where the Service came from, and neither moves it nor takes its bridge away",
+			Fix: "restore the annotations replumb.dev/old-cluster-ip and replumb.dev/target-cluster-ip; those of the Service's bridge have the " +
+				"same values",
+		},
+		{
+			Code:     "RP1015",
+			Severity: findings.Blocking,
+			Run:      checkLeftovers,
+			Claim:    "nothing is left of another migration",
+			Why:      "bridges, held addresses and a freeze of another migration are still in use by it, or keep Services from being changed",
+			Fix: "finish or roll back the other migration (replumb status lists them); if its Migration is gone, remove by hand what carries " +
+				"its name in the label replumb.dev/migration",
+		},
+	}
+}
+
+func checkVersion(in Input) []findings.Result {
+	v := in.Snapshot.Version
+	major, errMajor := strconv.Atoi(strings.TrimRight(v.Major, "+"))
+	minor, errMinor := strconv.Atoi(strings.TrimRight(v.Minor, "+"))
+	if errMajor != nil || errMinor != nil {
+		return []findings.Result{findings.NotKnown("", "the API server's version %q cannot be read", v.GitVersion)}
+	}
+	if major == 1 && minor < 33 {
+		return []findings.Result{findings.Failed("", "the API server is %s", v.GitVersion)}
+	}
+	return nil
+}
+
+func checkRights(in Input) []findings.Result {
+	var out []findings.Result
+	for _, a := range in.Snapshot.Access {
+		if !a.Allowed && !OptionalRight(a.Right) {
+			out = append(out, findings.Failed("", "no right to %s", a.Right))
+		}
+	}
+	return out
+}
+
+func checkNodesReady(in Input) []findings.Result {
+	var out []findings.Result
+	for i := range in.Snapshot.Nodes {
+		n := &in.Snapshot.Nodes[i]
+		if !cluster.NodeReady(n) {
+			out = append(out, findings.Failed("Node "+n.Name, "node %s is not ready", n.Name))
+		}
+	}
+	return out
+}
+
+func checkBridgeForm(in Input) []findings.Result {
+	wish, needed := in.spec().Bridge, len(in.Survey.Moves)
+	if needed == 0 || len(in.Snapshot.Admitted) == 0 {
+		return nil
+	}
+	if _, ok := bridge.Choose(wish, needed, in.Snapshot.Admitted); ok {
+		return nil
+	}
+	var out []findings.Result
+	for _, form := range bridge.Candidates(wish, needed) {
+		if err := in.Snapshot.Admitted[form]; err != nil {
+			out = append(out, findings.Failed("", "a bridge in the form %s is refused: %v", form, err))
+		} else {
+			out = append(out, findings.NotKnown("", "a bridge in the form %s was not tried", form))
+		}
+	}
+	return out
+}
+
+func checkExternalIPs(in Input) []findings.Result {
+	form, ok := bridge.Choose(in.spec().Bridge, len(in.Survey.Moves), in.Snapshot.Admitted)
+	if !ok || form != v1alpha1.BridgeExternalIPs {
+		return nil
+	}
+	if err := in.Snapshot.Admitted[v1alpha1.BridgeLoadBalancer]; err != nil {
+		return []findings.Result{findings.Failed("", "bridges will use externalIPs, because the form LoadBalancer is refused: %v", err)}
+	}
+	return []findings.Result{findings.Failed("", "bridges will use externalIPs")}
+}
+
+func checkDomain(in Input) []findings.Result {
+	var out []findings.Result
+	for _, node := range sortedKeys(in.Snapshot.Kubelets) {
+		a := in.Snapshot.Kubelets[node]
+		if a.Err == nil && a.Domain != in.spec().Domain {
+			out = append(
+				out,
+				findings.Failed("Node "+node, "the kubelet of node %s uses %s, the Migration says %s", node, a.Domain, in.spec().Domain),
+			)
+		}
+	}
+	return out
+}
+
+func checkDomainKnown(in Input) []findings.Result {
+	var out []findings.Result
+	for _, node := range sortedKeys(in.Snapshot.Kubelets) {
+		if err := in.Snapshot.Kubelets[node].Err; err != nil {
+			out = append(out, findings.NotKnown("Node "+node, "the kubelet of node %s did not say: %v", node, err))
+		}
+	}
+	return out
+}
+
+func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
+
+func checkBarrier(in Input) []findings.Result {
+	if in.spec().Barrier == v1alpha1.BarrierWait {
+		return []findings.Result{
+			findings.Failed("", "barrier mode Wait only lets %s pass; a node that is slower than that loses requests", in.spec().BarrierWait),
+		}
+	}
+	return nil
+}
+
+func checkNames(in Input) []findings.Result {
+	var out []findings.Result
+	for i := range in.spec().To {
+		name := RangeName(in.spec(), i)
+		for _, c := range in.Snapshot.ServiceCIDRs {
+			if c.Name == name && c.Labels[v1alpha1.LabelMigration] != in.spec().Name && !isExactly(c.Spec.CIDRs, in.spec().To[i]) {
+				out = append(out, findings.Failed("ServiceCIDR "+name, "servicecidr %s exists and is not of this migration", name))
+			}
+		}
+	}
+	byKey := map[types.NamespacedName]*corev1.Service{}
+	for i := range in.Snapshot.Services {
+		svc := &in.Snapshot.Services[i]
+		byKey[types.NamespacedName{Namespace: svc.Namespace, Name: svc.Name}] = svc
+	}
+	for _, e := range in.Survey.Moves {
+		if have := byKey[e.BridgeKey()]; have != nil && have.Labels[v1alpha1.LabelRole] != v1alpha1.RoleBridge {
+			out = append(out, findings.Failed("Service "+e.BridgeKey().String(), "service %s exists and is not a bridge", e.BridgeKey()))
+		}
+	}
+	return out
+}
+
+func isExactly(cidrs []string, p netip.Prefix) bool {
+	return len(cidrs) == 1 && cidrs[0] == p.String()
+}
+
+func checkOtherMigration(in Input) []findings.Result {
+	var out []findings.Result
+	for _, e := range in.Survey.Stays {
+		owner := e.Service.Annotations[v1alpha1.LabelMigration]
+		if owner != "" && owner != in.spec().Name {
+			out = append(out, findings.Failed("Service "+e.Key().String(), "service %s belongs to migration %s", e.Key(), owner))
+		}
+	}
+	return out
+}
+
+func checkAnnotations(in Input) []findings.Result {
+	var out []findings.Result
+	for _, e := range in.Survey.Stays {
+		if e.Damaged {
+			out = append(out, findings.Failed("Service "+e.Key().String(), "service %s %s", e.Key(), e.Reason))
+		}
+	}
+	return out
+}
+
+// checkLeftovers looks for what only a migration under way has. Its ranges are no leftovers: those of one that is over
+// stay in use.
+func checkLeftovers(in Input) []findings.Result {
+	out := in.unread("migrations", "validatingadmissionpolicies")
+	other := func(labels map[string]string) (string, bool) {
+		name := labels[v1alpha1.LabelMigration]
+		return name, labels[v1alpha1.LabelRole] != "" && name != "" && name != in.spec().Name
+	}
+	for _, m := range in.found().Migrations {
+		switch m.Status.Phase {
+		case "", v1alpha1.PhaseRolledBack, v1alpha1.PhaseFinished:
+		default:
+			if m.Name != in.spec().Name {
+				out = append(out, findings.Failed("Migration "+m.Name, "migration %s is under way (%s)", m.Name, m.Status.Phase))
+			}
+		}
+	}
+	for i := range in.Snapshot.Services {
+		svc := &in.Snapshot.Services[i]
+		if name, yes := other(svc.Labels); yes {
+			key := svc.Namespace + "/" + svc.Name
+			out = append(out, findings.Failed("Service "+key, "service %s is a %s of migration %s", key, svc.Labels[v1alpha1.LabelRole], name))
+		}
+	}
+	for i := range in.Snapshot.IPAddresses {
+		ip := &in.Snapshot.IPAddresses[i]
+		if name, yes := other(ip.Labels); yes {
+			out = append(out, findings.Failed("IPAddress "+ip.Name, "ipaddress %s is held for migration %s", ip.Name, name))
+		}
+	}
+	for _, p := range in.found().Policies {
+		if p.Migration != in.spec().Name {
+			out = append(out, findings.Failed("ValidatingAdmissionPolicy "+p.Name,
+				"validatingadmissionpolicy %s freezes Services for migration %s", p.Name, p.Migration))
+		}
+	}
+	return out
+}

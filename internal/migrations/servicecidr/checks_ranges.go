@@ -1,0 +1,267 @@
+package servicecidr
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/replumb/replumb/internal/engine/findings"
+	"github.com/replumb/replumb/internal/network/bridge"
+	"github.com/replumb/replumb/internal/network/cidr"
+)
+
+const otherTarget = "choose another target in spec.serviceCIDR.to"
+
+func rangeChecks() []findings.Check[Input] {
+	return slices.Concat(targetChecks(), neighbourChecks())
+}
+
+// targetChecks compare the target with what the cluster itself uses.
+func targetChecks() []findings.Check[Input] {
+	return []findings.Check[Input]{
+		{
+			Code: "RP1101", Severity: findings.Blocking, Run: checkFamily,
+			Claim: "the target is of the cluster's IP family",
+			Why:   "a Service cannot get an address of a family that its cluster does not serve",
+			Fix:   "choose a target of the family of the cluster's Service ranges",
+		},
+		{
+			Code: "RP1102", Severity: findings.Blocking, Run: checkPods,
+			Claim: "the target overlaps no node's pod range",
+			Why:   "a Service with the address of a pod would take that pod's traffic",
+			Fix:   otherTarget,
+		},
+		{
+			Code: "RP1103", Severity: findings.Blocking, Run: checkNodeAddresses,
+			Claim: "the target holds no node's address",
+			Why:   "a Service with the address of a node would take that node's traffic",
+			Fix:   otherTarget,
+		},
+		{
+			Code: "RP1104", Severity: findings.Blocking, Run: checkServiceRanges,
+			Claim: "the target overlaps no other Service range",
+			Why:   "a range that shares addresses with another cannot be retired, because addresses of both belong to either",
+			Fix:   "choose a target that is exactly an existing ServiceCIDR, or overlaps none",
+		},
+		{
+			Code: "RP1105", Severity: findings.Blocking, Run: checkSize,
+			Claim: "the target is large enough for the Services and their bridges",
+			Why:   "a migration that runs out of addresses stops half way",
+			Fix:   "choose a larger target; during the move every Service needs two addresses in it",
+		},
+	}
+}
+
+// neighbourChecks compare the target with what others use.
+func neighbourChecks() []findings.Check[Input] {
+	return []findings.Check[Input]{
+		{
+			Code: "RP1106", Severity: findings.Blocking, Run: checkNetworks,
+			Claim: "the target overlaps no network in spec.serviceCIDR.networks",
+			Why:   "pods would reach Services instead of the hosts that have these addresses",
+			Fix:   otherTarget,
+		},
+		{
+			Code: "RP1107", Severity: findings.Blocking, Run: checkReserved,
+			Claim: "the target has no loopback, link-local, multicast or reserved addresses",
+			Why:   "hosts do not route such addresses, or give them a meaning of their own (169.254.169.254 is a cloud's metadata server)",
+			Fix:   "choose a private range, such as one in 10.0.0.0/8, 172.16.0.0/12 or 192.168.0.0/16, or fd00::/8",
+		},
+		{
+			Code:     "RP1108",
+			Severity: findings.Warning,
+			Run:      checkDocker,
+			Claim:    "the target does not overlap 172.17.0.0/16, Docker's default bridge",
+			Why: "a node with Docker on it has an interface with that range, and sends what is meant for Services there when " +
+				"kube-proxy does not catch it",
+			Fix: "choose another target, or make sure that no node and no machine that reaches Services runs Docker with its " +
+				"default range",
+		},
+		{
+			Code:     "RP1109",
+			Severity: findings.Warning,
+			Run:      checkShared,
+			Claim:    "the target does not overlap 100.64.0.0/10, shared address space (RFC 6598)",
+			Why: "Tailscale gives its machines addresses in it and drops other traffic from it, kOps takes it for pods and Services, and some " +
+				"clouds and providers use it inside",
+			Fix: "choose another target, or make sure that none of these is in use in or near the cluster",
+		},
+		{
+			Code: "RP1110", Severity: findings.Blocking, Run: checkClusterCIDR,
+			Claim: "the target does not overlap the pod range that kube-proxy was told",
+			Why:   "nodes to come get their pod ranges from it, and kube-proxy would take traffic from Services for traffic from pods",
+			Fix:   otherTarget,
+		},
+		{
+			Code: "RP1111", Severity: findings.Blocking, Run: checkPodAddresses,
+			Claim: "no pod has an address in the target",
+			Why:   "network plugins with address pools of their own give pods addresses that no node's pod range tells of",
+			Fix:   otherTarget,
+		},
+	}
+}
+
+func checkFamily(in Input) []findings.Result {
+	if len(in.spec().To) == 0 {
+		return nil
+	}
+	want4 := in.spec().To[0].Addr().Is4()
+	seen := false
+	for _, c := range in.Snapshot.ServiceCIDRs {
+		for _, text := range c.Spec.CIDRs {
+			p, err := netip.ParsePrefix(text)
+			seen = seen || err == nil
+			if err == nil && p.Addr().Is4() == want4 {
+				return nil
+			}
+		}
+	}
+	if !seen {
+		return nil
+	}
+	return []findings.Result{findings.Failed("", "target %s is of a family in which the cluster has no Service range", in.spec().To[0])}
+}
+
+func checkPods(in Input) []findings.Result {
+	var out []findings.Result
+	for i := range in.Snapshot.Nodes {
+		n := &in.Snapshot.Nodes[i]
+		for _, text := range n.Spec.PodCIDRs {
+			p, err := netip.ParsePrefix(text)
+			for _, to := range in.spec().To {
+				if err == nil && to.Overlaps(p) {
+					out = append(out, findings.Failed("Node "+n.Name, "target %s overlaps the pod range %s of node %s", to, p, n.Name))
+				}
+			}
+		}
+	}
+	return out
+}
+
+func checkNodeAddresses(in Input) []findings.Result {
+	var out []findings.Result
+	for i := range in.Snapshot.Nodes {
+		n := &in.Snapshot.Nodes[i]
+		for _, address := range n.Status.Addresses {
+			a, err := netip.ParseAddr(address.Address)
+			for _, to := range in.spec().To {
+				if err == nil && to.Contains(a) {
+					out = append(out, findings.Failed("Node "+n.Name, "target %s holds the address %s of node %s", to, a, n.Name))
+				}
+			}
+		}
+	}
+	return out
+}
+
+func checkServiceRanges(in Input) []findings.Result {
+	var out []findings.Result
+	for _, c := range in.Snapshot.ServiceCIDRs {
+		for _, text := range c.Spec.CIDRs {
+			p, err := netip.ParsePrefix(text)
+			for _, to := range in.spec().To {
+				if err == nil && p != to && to.Overlaps(p) {
+					out = append(
+						out,
+						findings.Failed("ServiceCIDR "+c.Name, "target %s overlaps the Service range %s of servicecidr %s", to, p, c.Name),
+					)
+				}
+			}
+		}
+	}
+	return out
+}
+
+// checkSize counts a target and a bridge for each Service, the two reserved addresses, and one sentinel.
+func checkSize(in Input) []findings.Result {
+	foreign := 0
+	for i := range in.Snapshot.IPAddresses {
+		ip := &in.Snapshot.IPAddresses[i]
+		a, err := netip.ParseAddr(ip.Name)
+		if _, held := bridge.HeldFor(ip); err == nil && !held && cidr.Contains(in.spec().To, a) {
+			foreign++
+		}
+	}
+	for _, e := range in.Survey.Moves {
+		if e.Place == Moved {
+			foreign--
+		}
+		if e.Bridge != nil {
+			foreign--
+		}
+	}
+	need := 2*len(in.Survey.Moves) + 3 + max(0, foreign)
+	if have := cidr.Size(in.spec().To, need); have < need {
+		return []findings.Result{findings.Failed("", "target %s has %d addresses; %d Services and their bridges need %d",
+			joinRanges(in.spec().To), have, len(in.Survey.Moves), need)}
+	}
+	return nil
+}
+
+func joinRanges(all []netip.Prefix) string {
+	texts := make([]string, len(all))
+	for i, p := range all {
+		texts[i] = p.String()
+	}
+	return strings.Join(texts, ", ")
+}
+
+func checkNetworks(in Input) []findings.Result {
+	return overlaps(in, in.spec().Networks, "target %s overlaps the network %s")
+}
+
+func overlaps(in Input, others []netip.Prefix, message string) []findings.Result {
+	var out []findings.Result
+	for _, to := range in.spec().To {
+		for _, p := range others {
+			if to.Overlaps(p) {
+				out = append(out, findings.Failed("", message, to, p))
+			}
+		}
+	}
+	return out
+}
+
+// checkReserved follows the IANA registries of special-purpose addresses.
+func checkReserved(in Input) []findings.Result {
+	return overlaps(in, prefixes("0.0.0.0/8", "127.0.0.0/8", "169.254.0.0/16", "224.0.0.0/4", "240.0.0.0/4",
+		"::/127", "::ffff:0:0/96", "fe80::/10", "ff00::/8"), "target %s overlaps %s, which is not for ordinary hosts")
+}
+
+func checkDocker(in Input) []findings.Result {
+	return overlaps(in, prefixes("172.17.0.0/16"), "target %s overlaps %s")
+}
+
+func checkShared(in Input) []findings.Result {
+	return overlaps(in, prefixes("100.64.0.0/10"), "target %s overlaps %s")
+}
+
+func prefixes(texts ...string) []netip.Prefix {
+	all := make([]netip.Prefix, len(texts))
+	for i, text := range texts {
+		all[i] = netip.MustParsePrefix(text)
+	}
+	return all
+}
+
+func checkClusterCIDR(in Input) []findings.Result {
+	var out []findings.Result
+	for _, p := range in.found().Proxies {
+		for _, to := range in.spec().To {
+			for _, pods := range p.ClusterCIDRs {
+				if to.Overlaps(pods) {
+					out = append(out, findings.Failed(p.Object, "target %s overlaps the pod range %s in %s", to, pods, p.Object))
+				}
+			}
+		}
+	}
+	return out
+}
+
+func checkPodAddresses(in Input) []findings.Result {
+	out := in.unread("pods")
+	for _, p := range in.found().InTarget {
+		out = append(out, findings.Failed("Pod "+p.Pod, "pod %s has the address %s", p.Pod, p.Address))
+	}
+	return out
+}

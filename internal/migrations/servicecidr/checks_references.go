@@ -1,0 +1,110 @@
+package servicecidr
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/replumb/replumb/internal/engine/findings"
+	"github.com/replumb/replumb/internal/kube/references"
+)
+
+// Scanner looks for the old addresses and ranges of a survey (cluster.References).
+func Scanner(s *Survey) (*references.Scanner, error) {
+	old := make([]netip.Addr, 0, len(s.Moves))
+	for _, e := range s.Moves {
+		if e.Old.IsValid() {
+			old = append(old, e.Old)
+		}
+	}
+	return references.New(s.Spec.From, s.Spec.To, old)
+}
+
+func referenceChecks() []findings.Check[Input] {
+	return []findings.Check[Input]{
+		{
+			Code: "RP1401", Severity: findings.Blocking, Run: checkVolumes,
+			Claim: "no PersistentVolume names an old address",
+			Why:   "nodes mount such a volume by its address, after finish in vain, and the source of a PersistentVolume cannot be changed",
+			Fix: "either leave the Service where it is with the annotation replumb.dev/strategy: pin; or, for each volume: set its " +
+				"persistentVolumeReclaimPolicy to Retain, stop the pods that use it, delete claim and volume, and create both again with an " +
+				"address outside the Service ranges",
+		},
+		{
+			Code:     "RP1402",
+			Severity: findings.Warning,
+			Run:      checkWebhooks,
+			Claim:    "no webhook's URL names an old address",
+			Why:      "after finish the API server would not reach the webhook, and with failurePolicy Fail refuse what it is asked about",
+			Fix: "name the Service in clientConfig.service instead of clientConfig.url, or write the new address into the URL " +
+				"before finish",
+		},
+		{
+			Code:     "RP1403",
+			Severity: findings.Warning,
+			Run:      checkConfigMaps,
+			Claim:    "no ConfigMap names an old address or range",
+			Why: "programs that read them go on using old addresses, which stop answering at finish, or treat the new range as " +
+				"foreign (NO_PROXY)",
+			Fix: "write the Service's name or its new address there, add the new range beside the old one, and restart what reads it, " +
+				"before finish (serviceSubnet in kubeadm-config: when the API servers are repointed)",
+		},
+		{
+			Code: "RP1404", Severity: findings.Warning, Run: checkTemplates,
+			Claim: "no pod template names an old address or range",
+			Why:   "its pods go on using old addresses, which stop answering at finish, or treat the new range as foreign (NO_PROXY)",
+			Fix:   "write the Service's name or its new address there, or add the new range beside the old one, before finish",
+		},
+		{
+			Code:     "RP1405",
+			Severity: findings.Warning,
+			Run:      checkIPBlocks,
+			Claim:    "network policies treat the old and the new range alike",
+			Why: "where the network plugin sees the Service's address, traffic that is allowed now would be denied after the move, or the " +
+				"other way round",
+			Fix: "add the target beside the old range in ipBlock.cidr or except before the migration, or select pods instead",
+		},
+	}
+}
+
+// references are those of one sort, with what could not be looked through.
+func (in Input) references(resources []string, sort func(references.Reference) bool) []findings.Result {
+	out := in.unread(resources...)
+	for _, r := range in.found().References {
+		if sort(r) {
+			out = append(out, findings.Failed(r.Object, "%s names %s in %s", r.Object, r.Value, r.Field))
+		}
+	}
+	return out
+}
+
+func ofKind(kinds ...string) func(references.Reference) bool {
+	return func(r references.Reference) bool { return slices.Contains(kinds, r.Kind()) }
+}
+
+func checkVolumes(in Input) []findings.Result {
+	return in.references([]string{"persistentvolumes"}, ofKind("PersistentVolume"))
+}
+
+func checkWebhooks(in Input) []findings.Result {
+	return in.references(
+		[]string{"validatingwebhookconfigurations", "mutatingwebhookconfigurations", "customresourcedefinitions"},
+		ofKind("ValidatingWebhookConfiguration", "MutatingWebhookConfiguration", "CustomResourceDefinition"),
+	)
+}
+
+func checkConfigMaps(in Input) []findings.Result {
+	return in.references([]string{"configmaps"}, func(r references.Reference) bool {
+		return r.Kind() == "ConfigMap" && !inCorefile(r)
+	})
+}
+
+func checkTemplates(in Input) []findings.Result {
+	return in.references(
+		[]string{"deployments", "statefulsets", "daemonsets", "jobs", "cronjobs", "pods"},
+		ofKind("Deployment", "StatefulSet", "DaemonSet", "Job", "CronJob", "Pod"),
+	)
+}
+
+func checkIPBlocks(in Input) []findings.Result {
+	return in.references([]string{"networkpolicies"}, ofKind("NetworkPolicy"))
+}

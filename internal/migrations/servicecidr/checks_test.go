@@ -1,0 +1,71 @@
+package servicecidr
+
+import (
+	"errors"
+	"net/netip"
+	"slices"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/replumb/replumb/internal/engine/findings"
+	"github.com/replumb/replumb/internal/kube/cluster"
+)
+
+// TestNotLookingIsNotPassing leaves the looking through out: no check that is about it may pass.
+func TestNotLookingIsNotPassing(t *testing.T) {
+	spec := Spec{
+		Name: "m", From: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16")}, To: []netip.Prefix{netip.MustParsePrefix("172.24.0.0/16")},
+	}
+	snap := &cluster.Snapshot{Services: []corev1.Service{{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "cart"},
+		Spec: corev1.ServiceSpec{
+			Type: corev1.ServiceTypeClusterIP, ClusterIP: "10.96.3.7", ClusterIPs: []string{"10.96.3.7"},
+			Selector: map[string]string{"app": "cart"},
+		},
+	}}}
+	outcome := map[string]findings.Outcome{}
+	for _, f := range findings.Run(referenceChecks(), Input{Snapshot: snap, Survey: Look(snap, spec)}) {
+		outcome[f.Code] = f.Outcome
+	}
+	for _, f := range findings.Run(slices.Concat(proxyChecks(), dnsChecks(), workloadChecks(), ownershipChecks(), neighbourChecks()),
+		Input{Snapshot: snap, Survey: Look(snap, spec)}) {
+		outcome[f.Code] = f.Outcome
+	}
+	for _, code := range []string{
+		"RP1015", "RP1111", "RP1201", "RP1204", "RP1302", "RP1303", "RP1401", "RP1402", "RP1403", "RP1404", "RP1405", "RP1502",
+	} {
+		if outcome[code] != findings.Unknown {
+			t.Errorf("%s: %s, want unknown", code, outcome[code])
+		}
+	}
+}
+
+func TestNetworksAreRanges(t *testing.T) {
+	m := sample()
+	m.Spec.ServiceCIDR.Networks = []string{"192.168.0.0/16", "192.168.1.1/16"}
+	_, err := NewJob(Tools{}, m)
+	var wrong *SpecError
+	if !errors.As(err, &wrong) || wrong.Field != "spec.serviceCIDR.networks[1]" {
+		t.Errorf("got %v", err)
+	}
+}
+
+// TestRightsAreNotAskedForTwice also holds what is optional apart from what a write needs.
+func TestRightsAreNotAskedForTwice(t *testing.T) {
+	seen := map[cluster.Right]bool{}
+	for _, r := range Rights() {
+		if seen[r] {
+			t.Errorf("%s twice", r)
+		}
+		seen[r] = true
+		if OptionalRight(r) && r.Verb != "list" && r.Verb != "get" && r.Resource != "events" {
+			t.Errorf("%s cannot be optional", r)
+		}
+	}
+	if OptionalRight(cluster.Right{Verb: "list", Resource: "services"}) ||
+		!OptionalRight(cluster.Right{Verb: "list", Resource: "persistentvolumes"}) {
+		t.Error("optional and needed rights are mixed up")
+	}
+}

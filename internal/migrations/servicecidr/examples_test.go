@@ -1,0 +1,414 @@
+package servicecidr
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/kube/apiserver"
+	"github.com/replumb/replumb/internal/migration"
+	"github.com/replumb/replumb/internal/reporting/notify"
+	"github.com/replumb/replumb/internal/safety/backup"
+	"github.com/replumb/replumb/internal/spec"
+)
+
+const examples = "../../../examples/service-cidr/"
+
+// servers play the API servers: each has a certificate for the old and the new address of kubernetes, and the old range.
+type servers struct {
+	mu    sync.Mutex
+	asked []string
+}
+
+func (s *servers) InspectAll(_ context.Context, addresses []string) []apiserver.Server {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var all []apiserver.Server
+	for _, a := range addresses {
+		s.asked = append(s.asked, a)
+		all = append(all, apiserver.Server{
+			Address: a,
+			SANs:    []netip.Addr{netip.MustParseAddr("10.96.0.1"), netip.MustParseAddr("172.24.0.1")},
+			Ranges:  []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16")},
+		})
+	}
+	return all
+}
+
+// exampleRun is one example on a cluster with a few Services.
+type exampleRun struct {
+	*fixture
+	servers *servers
+	posted  *mailbox
+	applied *Survey
+}
+
+// mailbox is a URL that takes everything.
+type mailbox struct {
+	mu     sync.Mutex
+	bodies []string
+}
+
+func (m *mailbox) ServeHTTP(_ http.ResponseWriter, r *http.Request) {
+	body, _ := io.ReadAll(r.Body)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.bodies = append(m.bodies, r.URL.Path+" "+string(body))
+}
+
+func (m *mailbox) has(text string) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.ContainsFunc(m.bodies, func(b string) bool { return strings.Contains(b, text) })
+}
+
+// TestExamplesRun applies each example and rolls it back. Where the API servers would have to get another range, which this
+// one cannot, it stops before that: everything has moved then, kubernetes included.
+func TestExamplesRun(t *testing.T) {
+	const beforeRepoint = "refresh"
+	cases := map[string]struct {
+		until   string
+		prepare func(*exampleRun)
+		check   func(*exampleRun)
+	}{
+		"basic.yaml": {until: beforeRepoint, check: func(r *exampleRun) {
+			r.isAt(metav1.NamespaceDefault, "kubernetes", "172.24.0.1")
+			r.isAt(metav1.NamespaceSystem, "kube-dns", "172.24.0.10")
+			r.isAt("shop", "cart", "172.24.3.7")
+		}},
+		"tiers-and-windows.yaml": {until: beforeRepoint, check: func(r *exampleRun) {
+			r.inOrder("hop/staging/trial", "hop/shop/cart", "hop/shop/pay", "hop/kube-system/kube-dns")
+			r.did("window/batch 1 of 4")
+		}},
+		"hooks-and-notify.yaml": {until: beforeRepoint, prepare: (*exampleRun).hooks, check: (*exampleRun).wasTold},
+		"tier-lookup.yaml": {until: beforeRepoint, check: func(r *exampleRun) {
+			// Both are of tier high, and of one batch, which hops side by side.
+			r.inOrder("hop/shop/cart", "hop/staging/trial", "hop/default/kubernetes")
+			r.inOrder("hop/shop/cart", "hop/shop/pay", "hop/default/kubernetes")
+			if got := r.applied.TierProblems; len(got) != 1 || got[0].Service.Name != "trial" {
+				r.Errorf("the lookup does not know %v, want staging/trial", got)
+			}
+		}},
+		"partial.yaml": {check: func(r *exampleRun) {
+			r.isAt("shop", "cart", "172.24.3.7")
+			r.isAt("shop", "pay", "10.96.3.9")
+			r.isAt(metav1.NamespaceDefault, "kubernetes", "10.96.0.1")
+			r.hasRange("10.96.3.8/30")
+		}, prepare: func(r *exampleRun) { r.pin("pay") }},
+		"extend.yaml": {check: func(r *exampleRun) {
+			r.isAt("shop", "cart", "10.96.3.7")
+			r.hasRange("172.24.0.0/16")
+		}},
+		"retire.yaml": {
+			prepare: func(r *exampleRun) {
+				r.must(server.Create(r.Context(), serviceRange("second", "172.20.0.0/16")))
+				r.eventually("a Service in the second range", func() error {
+					svc := plainService("shop", "old", "172.20.3.7")
+					return server.Create(r.Context(), svc)
+				})
+			},
+			check: func(r *exampleRun) {
+				r.isAt("shop", "old", "172.24.3.7")
+				r.isAt("shop", "cart", "10.96.3.7")
+				r.eventually("the range to be gone", func() error {
+					err := server.Get(r.Context(), client.ObjectKey{Name: "second"}, &networkingv1.ServiceCIDR{})
+					if apierrors.IsNotFound(err) {
+						return nil
+					}
+					return errNotYet
+				})
+			},
+		},
+		"cautious.yaml": {check: func(r *exampleRun) {
+			r.isAt("shop", "cart", "172.24.3.7")
+			r.inOrder("canary", "hop/shop/cart")
+			r.did("secure/freeze")
+			if all, err := backup.Read(r.Context(), server, r.job.Spec.Name); err != nil || len(all) == 0 {
+				r.Errorf("%d backups, %v", len(all), err)
+			}
+		}},
+		"proof.yaml": {check: func(r *exampleRun) {
+			r.isAt("shop", "cart", "172.24.3.7")
+			r.did("agents/steady")
+			r.inOrder("agents/host", "hop/replumb-system/probe", "hop/shop/cart")
+			r.inOrder("agents/pods", "hop/replumb-system/probe")
+		}},
+		"api-servers.yaml": {until: beforeRepoint, check: func(r *exampleRun) {
+			r.isAt(metav1.NamespaceDefault, "kubernetes", "172.24.0.1")
+			for _, a := range r.job.Spec.APIServers {
+				if !slices.Contains(r.servers.asked, a) {
+					r.Errorf("API server %s was not looked at", a)
+				}
+			}
+		}},
+	}
+	files, err := filepath.Glob(examples + "*.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		name := filepath.Base(file)
+		c, known := cases[name]
+		if !known {
+			t.Errorf("%s is run by no test", name)
+			continue
+		}
+		t.Run(name, func(t *testing.T) {
+			r := example(t, file)
+			before := r.services()
+			if c.prepare != nil {
+				c.prepare(r)
+				before = r.services()
+			}
+			r.job.Until = c.until
+			r.apply()
+			c.check(r)
+			r.rollback()
+			if after := r.services(); !equality.Semantic.DeepEqual(before, after) {
+				t.Errorf("Services were\n%+v\nare\n%+v", before, after)
+			}
+		})
+	}
+}
+
+// example reads one and shortens its times, so that all that is left of them is that they are there.
+func example(t *testing.T, file string) *exampleRun {
+	t.Helper()
+	body, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := spec.Parse(body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &exampleRun{fixture: setup(t), servers: &servers{}, posted: &mailbox{}}
+	hurry(m)
+	tools := r.job.Tools
+	tools.Inspector = r.servers
+	if r.job, err = NewJob(tools, m); err != nil {
+		t.Fatal(err)
+	}
+	for _, ns := range []string{"shop", "staging"} {
+		server.Namespace(t, ns)
+	}
+	for _, svc := range []*corev1.Service{
+		plainService("shop", "cart", "10.96.3.7"), plainService("shop", "pay", "10.96.3.9"),
+		plainService("staging", "trial", "10.96.4.1"), plainService(metav1.NamespaceSystem, "kube-dns", "10.96.0.10"),
+	} {
+		r.must(server.Create(t.Context(), svc))
+	}
+	return r
+}
+
+// hurry takes the waiting out of a Migration.
+func hurry(m *v1alpha1.Migration) {
+	none := &metav1.Duration{}
+	m.Spec.ServiceCIDR.Drain, m.Spec.Batch.Settle = none, none
+	for i := range m.Spec.Tiers {
+		m.Spec.Tiers[i].Pause = none
+	}
+	for i := range m.Spec.Windows {
+		m.Spec.Windows[i] = v1alpha1.Window{Start: "00:00", End: "00:00"} // the whole day
+	}
+	if m.Spec.Freeze == "" {
+		m.Spec.Freeze = v1alpha1.FreezeDisabled // it takes the API server seconds to take a freeze up; one example has it
+	}
+	beside := func(a *v1alpha1.ExecAction) {
+		if a != nil {
+			a.Command[0] = "../../../" + a.Command[0]
+		}
+	}
+	for i := range m.Spec.Hooks {
+		beside(m.Spec.Hooks[i].Exec)
+	}
+	if m.Spec.TierLookup != nil {
+		beside(m.Spec.TierLookup.Exec)
+	}
+}
+
+func plainService(namespace, name, ip string) *corev1.Service {
+	svc := &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
+		Spec: corev1.ServiceSpec{
+			ClusterIP: ip, Selector: map[string]string{"app": name}, Ports: []corev1.ServicePort{{Port: 80}},
+		},
+	}
+	if name == "cart" {
+		svc.Labels = map[string]string{"criticality": "low", "tier": "web"}
+	}
+	return svc
+}
+
+func serviceRange(name, cidr string) *networkingv1.ServiceCIDR {
+	return &networkingv1.ServiceCIDR{
+		ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: networkingv1.ServiceCIDRSpec{CIDRs: []string{cidr}},
+	}
+}
+
+// apply runs the example with those who are told of it.
+func (r *exampleRun) apply() {
+	r.Helper()
+	notifier := notify.New(r.job.Spec.Common.Notify, func(err error) { r.Error(err) })
+	runner := *r.runner
+	runner.Sink = func(e engine.Event) {
+		r.runner.Sink(e)
+		notifier.Event(e)
+	}
+	var err error
+	r.applied, err = r.job.Apply(r.Context(), &runner)
+	r.must(err)
+	r.must(notifier.Close(r.Context()))
+	m, err := migration.Get(r.Context(), server, r.job.Spec.Name)
+	r.must(err)
+	r.job.Migration = m
+}
+
+func (r *exampleRun) rollback() {
+	r.Helper()
+	r.must(r.job.Rollback(r.Context(), r.runner))
+}
+
+// services are the specs of all Services, by name. Backups that are to be kept are in no Service.
+func (r *exampleRun) services() map[string]corev1.ServiceSpec {
+	r.Helper()
+	all := &corev1.ServiceList{}
+	r.must(server.List(r.Context(), all))
+	specs := map[string]corev1.ServiceSpec{}
+	for _, s := range all.Items {
+		specs[s.Namespace+"/"+s.Name] = s.Spec
+	}
+	return specs
+}
+
+func (r *exampleRun) isAt(namespace, name, ip string) {
+	r.Helper()
+	svc := &corev1.Service{}
+	r.must(server.Get(r.Context(), client.ObjectKey{Namespace: namespace, Name: name}, svc))
+	if svc.Spec.ClusterIP != ip {
+		r.Errorf("service %s/%s is at %s, want %s", namespace, name, svc.Spec.ClusterIP, ip)
+	}
+}
+
+func (r *exampleRun) hasRange(cidr string) {
+	r.Helper()
+	all, err := serviceCIDRs(r.Context(), server)
+	r.must(err)
+	if !slices.ContainsFunc(all, func(c networkingv1.ServiceCIDR) bool { return slices.Contains(c.Spec.CIDRs, cidr) }) {
+		r.Errorf("there is no ServiceCIDR %s", cidr)
+	}
+}
+
+// at is when a step was done in the run so far; -1, if it was not.
+func (r *exampleRun) at(step string) int {
+	return slices.IndexFunc(r.events, func(e engine.Event) bool { return e.Kind == engine.StepDone && e.Step == step })
+}
+
+func (r *exampleRun) did(step string) {
+	r.Helper()
+	seen := func(e engine.Event) bool {
+		return e.Step == step && (e.Kind == engine.StepDone || e.Kind == engine.StepUnchanged)
+	}
+	if !slices.ContainsFunc(r.events, seen) {
+		r.Errorf("%s was not done", step)
+	}
+}
+
+func (r *exampleRun) inOrder(steps ...string) {
+	r.Helper()
+	last := -1
+	for _, s := range steps {
+		if at := r.at(s); at <= last {
+			r.Errorf("%s was event %d, and the one before it %d", s, at, last)
+		} else {
+			last = at
+		}
+	}
+}
+
+func (r *exampleRun) pin(name string) {
+	r.Helper()
+	svc := r.get(name)
+	svc.Annotations = map[string]string{v1alpha1.AnnotationStrategy: v1alpha1.StrategyPin}
+	r.must(server.Update(r.Context(), svc))
+}
+
+// hooks gives the programs and URLs of the example somewhere to go, and has one run stopped by them first.
+func (r *exampleRun) hooks() {
+	r.Helper()
+	dir := r.TempDir()
+	web := httptest.NewServer(r.posted)
+	r.Cleanup(web.Close)
+	r.Setenv("SLACK_URL", web.URL+"/slack")
+	r.Setenv("CHANGES_URL", web.URL+"/changes")
+	r.Setenv("MOVED_LOG", filepath.Join(dir, "moved.log"))
+	stop := filepath.Join(dir, "stop")
+	r.Setenv("STOP_FILE", stop)
+	r.must(os.WriteFile(stop, nil, 0o600))
+	_, err := r.job.Apply(r.Context(), r.runner)
+	if err == nil || !strings.Contains(err.Error(), stop+" exists") {
+		r.Errorf("the run was to be stopped by its hook: %v", err)
+	}
+	r.isAt("shop", "cart", "10.96.3.7")
+	r.must(os.Remove(stop))
+}
+
+func (r *exampleRun) wasTold() {
+	r.Helper()
+	log, err := os.ReadFile(os.Getenv("MOVED_LOG"))
+	r.must(err)
+	if !strings.Contains(string(log), "apply default 1: shop/cart shop/pay staging/trial") {
+		r.Errorf("logged %q", log)
+	}
+	for _, want := range []string{
+		`"hook":"open-change"`, `"hook":"close-change"`, `/slack {"text":"replumb told: `,
+	} {
+		if !r.posted.has(want) {
+			r.Errorf("nobody posted %s", want)
+		}
+	}
+}
+
+// errNotYet says that something is still to come.
+var errNotYet = engine.NotYet("not yet")
+
+func (r *exampleRun) eventually(what string, try func() error) {
+	r.Helper()
+	plan := single1(&untilStep{what: what, try: try})
+	r.must((&engine.Runner{Deadline: 10 * time.Second}).Run(r.Context(), plan))
+}
+
+// untilStep waits for what others bring about.
+type untilStep struct {
+	what string
+	try  func() error
+}
+
+func (s *untilStep) ID() string                                  { return "until" }
+func (s *untilStep) Title() string                               { return "Wait for " + s.what }
+func (s *untilStep) State(context.Context) (engine.State, error) { return engine.Pending, nil }
+func (s *untilStep) Do(context.Context) error                    { return nil }
+func (s *untilStep) Verify(context.Context) error {
+	if err := s.try(); err != nil {
+		return engine.NotYet("%s: %w", s.what, err)
+	}
+	return nil
+}

@@ -1,0 +1,352 @@
+package servicecidr
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/rogpeppe/go-internal/txtar"
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/version"
+	clientscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine/findings"
+	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/network/bridge"
+	"github.com/replumb/replumb/internal/reporting/terminal"
+	"github.com/replumb/replumb/internal/spec"
+	"github.com/replumb/replumb/internal/spec/tier"
+	"github.com/replumb/replumb/internal/testing/golden"
+)
+
+// TestGolden reads a cluster and a Migration from testdata/golden/*.txtar and compares what the checks find and the
+// plan that is made. No cluster is needed.
+func TestGolden(t *testing.T) {
+	golden.Run(t, "testdata/golden/*.txtar", sections)
+}
+
+func sections(t *testing.T, in map[string][]byte) golden.Sections {
+	t.Helper()
+	m, err := spec.Parse(in["migration.yaml"])
+	if err != nil {
+		t.Fatal(err)
+	}
+	job, err := NewJob(Tools{}, m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	snap, survey := readFixture(t, job.Spec, in["cluster.yaml"], in["facts.yaml"])
+	input := Input{Snapshot: snap, Survey: survey}
+	var f facts
+	if err := yaml.Unmarshal(in["facts.yaml"], &f); err != nil {
+		t.Fatal(err)
+	}
+	if f.Freeze != "" {
+		input.Freeze = errors.New(f.Freeze)
+	}
+	findings := findings.Run(Checks(), input)
+	p := &Planner{
+		Tools:     nowhere(t),
+		CanFreeze: input.Freeze == nil,
+		Survey:    survey,
+		Migration: job.Migration,
+		Findings:  findings,
+		Form:      v1alpha1.BridgeLoadBalancer,
+	}
+	return golden.Sections{
+		"findings": func() string { return renderFindings(findings) },
+		"plan":     func() string { return renderPlan(t, p) },
+	}
+}
+
+// nowhere is a cluster that is never asked anything.
+func nowhere(t *testing.T) Tools {
+	t.Helper()
+	c, err := cluster.Connect(&rest.Config{Host: "http://192.0.2.1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return Tools{Cluster: c}
+}
+
+// facts are what only a running cluster can tell.
+type facts struct {
+	Freeze   string              `json:"freeze"`
+	DNS      map[string][]string `json:"dns"`
+	NoProxy  bool                `json:"noProxy"`
+	Minor    string              `json:"minor"`
+	Denied   []string            `json:"denied"`
+	Domains  map[string]string   `json:"domains"`
+	Refused  map[string]string   `json:"refused"`
+	Admitted []string            `json:"admitted"`
+}
+
+// usualProxy is how kubeadm configures kube-proxy. Fixtures have it unless they say noProxy.
+const usualProxy = `
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: kube-proxy, namespace: kube-system}
+data:
+  config.conf: |
+    apiVersion: kubeproxy.config.k8s.io/v1alpha1
+    kind: KubeProxyConfiguration
+    clusterCIDR: 10.244.0.0/16
+`
+
+func readFixture(t *testing.T, spec Spec, manifests, factsYAML []byte) (*cluster.Snapshot, *Survey) {
+	t.Helper()
+	f := facts{Minor: "36"}
+	if err := yaml.UnmarshalStrict(factsYAML, &f); err != nil {
+		t.Fatal(err)
+	}
+	snap := &cluster.Snapshot{
+		Version:    &version.Info{Major: "1", Minor: f.Minor, GitVersion: "v1." + f.Minor + ".0"},
+		Kubelets:   map[string]cluster.KubeletAnswer{},
+		Admitted:   map[v1alpha1.BridgeForm]error{},
+		Inspection: &cluster.Inspection{Unread: map[string]bool{}},
+	}
+	for _, r := range Rights() {
+		denied := slices.Contains(f.Denied, r.String())
+		snap.Access = append(snap.Access, cluster.AccessAnswer{Right: r, Allowed: !denied})
+		if denied {
+			snap.Inspection.Unread[r.Resource] = true
+		}
+	}
+	for node, domain := range f.Domains {
+		answer := cluster.KubeletAnswer{Domain: domain, DNS: f.DNS[node]}
+		if domain == "" {
+			answer.Err = errors.New("no answer")
+		}
+		snap.Kubelets[node] = answer
+	}
+	for _, form := range f.Admitted {
+		snap.Admitted[v1alpha1.BridgeForm(form)] = nil
+	}
+	for form, reason := range f.Refused {
+		snap.Admitted[v1alpha1.BridgeForm(form)] = errors.New(reason)
+	}
+	if !f.NoProxy {
+		manifests = append([]byte(usualProxy+"---\n"), manifests...)
+	}
+	others := readObjects(t, snap, manifests)
+	survey := Look(snap, spec)
+	rules, err := tier.NewRules(&spec.Common, survey.isClusters)
+	if err != nil {
+		t.Fatal(err)
+	}
+	answers := map[types.NamespacedName]string{}
+	survey.assign(tier.Assign(survey.movers(), rules, answers))
+	scanner, err := Scanner(survey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, o := range others {
+		snap.Inspection.Take(scanner, o)
+	}
+	return snap, survey
+}
+
+// readObjects sorts manifests into the snapshot and returns those that are only looked through.
+func readObjects(t *testing.T, snap *cluster.Snapshot, manifests []byte) []client.Object {
+	t.Helper()
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{
+		clientscheme.AddToScheme, apiextensionsv1.AddToScheme, v1alpha1.AddToScheme,
+	} {
+		if err := add(scheme); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var others []client.Object
+	decode := serializer.NewCodecFactory(scheme, serializer.EnableStrict).UniversalDeserializer()
+	for doc := range bytes.SplitSeq(manifests, []byte("---\n")) {
+		if len(bytes.TrimSpace(doc)) == 0 {
+			continue
+		}
+		if bytes.Contains(doc, []byte("kind: FelixConfiguration")) {
+			if err := snap.Inspection.TakeFelix(doc); err != nil {
+				t.Fatal(err)
+			}
+			continue
+		}
+		o, _, err := decode.Decode(doc, nil, nil)
+		if err != nil {
+			t.Fatalf("%v in\n%s", err, doc)
+		}
+		switch o := o.(type) {
+		case *corev1.Service:
+			if o.Spec.ClusterIP != "" && o.Spec.ClusterIPs == nil {
+				o.Spec.ClusterIPs = []string{o.Spec.ClusterIP}
+			}
+			snap.TakeService(o)
+		case *corev1.Namespace:
+			snap.Ending = map[string]bool{o.Name: !o.DeletionTimestamp.IsZero()}
+		case *corev1.Node:
+			snap.Nodes = append(snap.Nodes, *o)
+		case *networkingv1.ServiceCIDR:
+			snap.ServiceCIDRs = append(snap.ServiceCIDRs, *o)
+		case *networkingv1.IPAddress:
+			snap.IPAddresses = append(snap.IPAddresses, *o)
+		default:
+			others = append(others, o.(client.Object))
+		}
+	}
+	return others
+}
+
+// renderFindings leaves out what passed.
+func renderFindings(all findings.Findings) string {
+	var b strings.Builder
+	for _, f := range all {
+		if f.Outcome != findings.Pass {
+			fmt.Fprintf(&b, "%s %s %s: %s\n", f.Code, f.Severity, f.Outcome, f.Message)
+		}
+	}
+	return b.String()
+}
+
+func renderPlan(t *testing.T, p *Planner) string {
+	t.Helper()
+	phases, err := terminal.PlanPhases(p.Apply())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b strings.Builder
+	terminal.Phases(&b, phases)
+	for _, e := range p.Survey.Stays {
+		fmt.Fprintf(&b, "stays: %s %s\n", e.Key(), e.Reason)
+	}
+	for _, e := range p.Survey.Moves {
+		fmt.Fprintf(&b, "%s: %s -> %s %s\n", e.Key(), e.Old, e.New, e.Place)
+	}
+	return b.String()
+}
+
+// TestEveryCheckFiresAndPasses looks for a fixture in which a check finds something and one in which it does not, and
+// makes sure that codes are unique and every text is there. A fixture counts for the checks named in its line "passes:",
+// so that passing is meant and not by chance.
+func TestEveryCheckFiresAndPasses(t *testing.T) {
+	var all, passes []byte
+	files, err := filepath.Glob("testdata/golden/*.txtar")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		archive, err := txtar.ParseFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range archive.Files {
+			if f.Name == "findings" {
+				all = append(append(all, '\n'), f.Data...)
+			}
+		}
+		for line := range bytes.Lines(archive.Comment) {
+			if codes, ok := bytes.CutPrefix(line, []byte("passes:")); ok {
+				passes = append(append(passes, codes...), ' ')
+				notIn(t, file, archive, codes)
+			}
+		}
+	}
+	seen := map[string]bool{}
+	for _, c := range Checks() {
+		if seen[c.Code] || c.Group == "" || c.Claim == "" || c.Why == "" || c.Fix == "" || c.Run == nil {
+			t.Errorf("check %s is used twice or lacks something", c.Code)
+		}
+		seen[c.Code] = true
+		if !bytes.Contains(all, []byte("\n"+c.Code+" ")) {
+			t.Errorf("check %s fires in no fixture", c.Code)
+		}
+		if !bytes.Contains(passes, []byte(c.Code)) {
+			t.Errorf("no fixture says that check %s passes in it", c.Code)
+		}
+	}
+}
+
+func notIn(t *testing.T, file string, archive *txtar.Archive, codes []byte) {
+	t.Helper()
+	for _, f := range archive.Files {
+		for _, code := range strings.Fields(string(codes)) {
+			if f.Name == "findings" && bytes.Contains(f.Data, []byte(code)) {
+				t.Errorf("%s: check %s is said to pass and does not", file, code)
+			}
+		}
+	}
+}
+
+func TestExampleIsValid(t *testing.T) {
+	files, err := filepath.Glob("../../../examples/service-cidr/*.yaml")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no examples: %v", err)
+	}
+	for _, file := range files {
+		body, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m, err := spec.Parse(body)
+		if err != nil {
+			t.Fatalf("%s: %v", file, err)
+		}
+		if _, err := NewJob(Tools{}, m); err != nil {
+			t.Errorf("%s: %v", file, err)
+		}
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	f.Add([]byte("apiVersion: replumb.dev/v1alpha1\nkind: Migration\nmetadata: {name: m}\nspec: {serviceCIDR: {to: [172.24.0.0/16]}}\n"))
+	f.Add(
+		[]byte(
+			"apiVersion: replumb.dev/v1alpha1\nkind: Migration\nspec: {serviceCIDR: {to: [\"::/0\"], drain: -1s}, batch: {size: 501}}\n",
+		),
+	)
+	f.Fuzz(func(t *testing.T, body []byte) {
+		m, err := spec.Parse(body)
+		if err != nil {
+			return
+		}
+		job, err := NewJob(Tools{}, m)
+		var wrong *SpecError
+		if err != nil && (!errors.As(err, &wrong) || wrong.Field == "" || wrong.Hint == "") {
+			t.Fatalf("error without field or hint: %v", err)
+		}
+		if err == nil && len(job.Spec.To) == 0 {
+			t.Fatal("accepted a Migration without a target")
+		}
+	})
+}
+
+func TestChooseForm(t *testing.T) {
+	no := errors.New("denied")
+	for _, tt := range []struct {
+		wish     v1alpha1.BridgeForm
+		needed   int
+		admitted map[v1alpha1.BridgeForm]error
+		want     v1alpha1.BridgeForm
+	}{
+		{v1alpha1.BridgeAuto, 10, map[v1alpha1.BridgeForm]error{v1alpha1.BridgeLoadBalancer: nil, v1alpha1.BridgeExternalIPs: nil}, v1alpha1.BridgeLoadBalancer},
+		{v1alpha1.BridgeAuto, 10, map[v1alpha1.BridgeForm]error{v1alpha1.BridgeLoadBalancer: no, v1alpha1.BridgeExternalIPs: nil}, v1alpha1.BridgeExternalIPs},
+		{v1alpha1.BridgeAuto, bridge.LoadBalancerLimit + 1, map[v1alpha1.BridgeForm]error{v1alpha1.BridgeExternalIPs: nil}, v1alpha1.BridgeExternalIPs},
+		{v1alpha1.BridgeLoadBalancer, 10, map[v1alpha1.BridgeForm]error{v1alpha1.BridgeLoadBalancer: no}, ""},
+		{v1alpha1.BridgeAuto, 10, nil, ""},
+	} {
+		if got, _ := bridge.Choose(tt.wish, tt.needed, tt.admitted); got != tt.want {
+			t.Errorf("Choose(%s, %d, %v) = %q, want %q", tt.wish, tt.needed, tt.admitted, got, tt.want)
+		}
+	}
+}

@@ -1,0 +1,86 @@
+package servicecidr
+
+import (
+	"fmt"
+	"net/netip"
+
+	"github.com/replumb/replumb/internal/kube/cluster"
+)
+
+// Instructions of the gates, per distribution. docs/runbooks/service-cidr.md has them as well.
+
+func certificateGuide(d cluster.Distribution, old, want netip.Addr) string {
+	const end = "\nKeep the old address among the names as well: clients use both for now. replumb goes on by itself when it sees the new one."
+	switch d {
+	case cluster.Kubeadm:
+		return fmt.Sprintf(
+			`add %[1]s to apiServer.certSANs of the ClusterConfiguration (kubectl -n kube-system edit configmap kubeadm-config),
+then on every control-plane node:
+  kubectl -n kube-system get configmap kubeadm-config -o jsonpath='{.data.ClusterConfiguration}' > /tmp/kubeadm.yaml
+  mv /etc/kubernetes/pki/apiserver.{crt,key} /root/
+  kubeadm init phase certs apiserver --config /tmp/kubeadm.yaml
+The API server takes the new certificate up by itself within a minute.`,
+			want,
+		) + end
+	case cluster.K3s:
+		return fmt.Sprintf(`on every server, add to /etc/rancher/k3s/config.yaml (RKE2: /etc/rancher/rke2/config.yaml):
+  tls-san:
+    - %s
+    - %s
+then restart one server after the other: systemctl restart k3s (or rke2-server).`, want, old) + end
+	case cluster.KOps:
+		return fmt.Sprintf(`add the addresses to the cluster's spec (kops edit cluster):
+  api: {additionalSANs: ["%s", "%s"]}
+then: kops update cluster --yes && kops rolling-update cluster --instance-group-roles=control-plane --yes`, want, old) + end
+	}
+	return fmt.Sprintf(`issue the serving certificate of every API server (--tls-cert-file) anew, with the IP address %s among its subject
+alternative names. The API server takes a changed file up by itself within a minute.`, want) + end
+}
+
+func kubeletGuide(d cluster.Distribution, want string) string {
+	const end = "\nRunning pods are not touched by this. replumb asks every kubelet and goes on by itself."
+	switch d {
+	case cluster.Kubeadm:
+		return fmt.Sprintf(
+			`set clusterDNS to [%[1]s] for new nodes (kubectl -n kube-system edit configmap kubelet-config), then on every node:
+  kubeadm upgrade node phase kubelet-config && systemctl restart kubelet
+or edit clusterDNS in /var/lib/kubelet/config.yaml there and restart the kubelet.`,
+			want,
+		) + end
+	case cluster.K3s:
+		return fmt.Sprintf(`on every server, set in /etc/rancher/k3s/config.yaml (RKE2: /etc/rancher/rke2/config.yaml):
+  cluster-dns: %s
+then restart every server, and after them every agent: systemctl restart k3s / k3s-agent (rke2-server / rke2-agent).`, want) + end
+	case cluster.KOps:
+		return fmt.Sprintf(`set it in the cluster's spec (kops edit cluster):
+  kubelet: {clusterDNS: %[1]s}
+then: kops update cluster --yes, and on every node set clusterDNS in the kubelet's configuration and restart the kubelet,
+or kops rolling-update cluster --yes.`, want) + end
+	}
+	return fmt.Sprintf(
+		`set clusterDNS to [%s] in the configuration of every kubelet (or --cluster-dns) and restart the kubelets.`,
+		want,
+	) + end
+}
+
+func apiServerGuide(d cluster.Distribution, want netip.Prefix) string {
+	const end = "\nOne server at a time, so that the others answer meanwhile. replumb goes on by itself when it sees all of them on it."
+	switch d {
+	case cluster.Kubeadm:
+		return fmt.Sprintf(
+			`set networking.serviceSubnet to %[1]s in the ClusterConfiguration (kubectl -n kube-system edit configmap kubeadm-config),
+then on one control-plane node after the other set --service-cluster-ip-range=%[1]s in
+  /etc/kubernetes/manifests/kube-apiserver.yaml and /etc/kubernetes/manifests/kube-controller-manager.yaml`,
+			want,
+		) + end
+	case cluster.K3s:
+		return fmt.Sprintf(`on one server after the other, set in /etc/rancher/k3s/config.yaml (RKE2: /etc/rancher/rke2/config.yaml):
+  service-cidr: %s
+and restart it: systemctl restart k3s (or rke2-server). A server that finds another value on the others may refuse to
+start: then stop all servers, change all, and start them. Traffic between pods and Services goes on meanwhile.`, want) + end
+	case cluster.KOps:
+		return fmt.Sprintf(`set serviceClusterIPRange: %s in the cluster's spec (kops edit cluster), then:
+  kops update cluster --yes && kops rolling-update cluster --instance-group-roles=control-plane --yes`, want) + end
+	}
+	return fmt.Sprintf(`restart every kube-apiserver and kube-controller-manager with --service-cluster-ip-range=%s.`, want) + end
+}

@@ -1,0 +1,267 @@
+package servicecidr
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/network/bridge"
+)
+
+// TestHopRefusesWithoutABridge is the control of the most important guard: a Service must not leave its address before
+// the bridge is proven.
+func TestHopRefusesWithoutABridge(t *testing.T) {
+	f := setup(t)
+	was := f.service("cart")
+	p := f.planner()
+	err := p.hop(p.Survey.Moves[0]).Do(t.Context())
+	var missing *bridge.MissingError
+	if !errors.As(err, &missing) {
+		t.Errorf("got %v", err)
+	}
+	if is := f.get("cart"); is.ResourceVersion != was.ResourceVersion {
+		t.Errorf("the Service was written: %+v", is.Spec)
+	}
+}
+
+func TestHopMendsABridgeThatDrifted(t *testing.T) {
+	f := setup(t)
+	was := f.service("cart")
+	p := f.planner()
+	e := p.Survey.Moves[0]
+	f.must((&engine.Runner{}).Run(t.Context(), single1(p.bridge(e))))
+	svc := f.get("cart")
+	svc.Spec.Ports[0].Port = 8081
+	f.must(server.Update(t.Context(), svc))
+	f.must((&engine.Runner{}).Run(t.Context(), single1(p.hop(e))))
+	if got := f.get(bridge.Name(was.Name, was.UID)).Spec.Ports[0].Port; got != 8081 {
+		t.Errorf("the bridge answers at port %d", got)
+	}
+	if got := f.get("cart").Spec.ClusterIP; got != e.New.String() {
+		t.Errorf("the Service is at %s", got)
+	}
+}
+
+func TestBridgeGoesToTheNextAddressWhenSomebodyTookTheTarget(t *testing.T) {
+	f := setup(t)
+	f.service("cart", at("10.96.3.7"))
+	p := f.planner()
+	f.service("thief", at("172.24.3.7"))
+	e := p.Survey.Moves[0]
+	f.must((&engine.Runner{}).Run(t.Context(), single1(p.bridge(e))))
+	f.must((&engine.Runner{}).Run(t.Context(), single1(p.hop(e))))
+	is := f.get("cart")
+	if is.Spec.ClusterIP == "172.24.3.7" || is.Annotations[v1alpha1.AnnotationTargetIP] != is.Spec.ClusterIP {
+		t.Errorf("at %s, annotations %v", is.Spec.ClusterIP, is.Annotations)
+	}
+}
+
+// thief takes an address the moment replumb gives its hold back.
+type thief struct {
+	client.WithWatch
+	steal func()
+	once  sync.Once
+}
+
+func (c *thief) Delete(ctx context.Context, o client.Object, opts ...client.DeleteOption) error {
+	err := c.WithWatch.Delete(ctx, o, opts...)
+	if _, ok := o.(*networkingv1.IPAddress); ok {
+		c.once.Do(c.steal)
+	}
+	return err
+}
+
+func TestHopGoesToTheNextAddressWhenTheTargetIsTakenInTheLastMoment(t *testing.T) {
+	f := setup(t)
+	was := f.service("cart", at("10.96.3.7"))
+	p := f.planner()
+	e := p.Survey.Moves[0]
+	f.must((&engine.Runner{}).Run(t.Context(), single1(p.bridge(e))))
+	cut := *p.Tools.Cluster
+	cut.WithWatch = &thief{WithWatch: server.WithWatch, steal: func() { f.service("thief", at("172.24.3.7")) }}
+	p.Tools.Cluster = &cut
+	f.must((&engine.Runner{}).Run(t.Context(), single1(p.hop(e))))
+	is := f.get("cart")
+	f.sameButAddress(was, is)
+	if a := netip.MustParseAddr(is.Spec.ClusterIP); a.String() == "172.24.3.7" || !p.Survey.Spec.To[0].Contains(a) {
+		t.Errorf("at %s", a)
+	}
+	f.checkBridge(was, is, v1alpha1.BridgeLoadBalancer)
+}
+
+func TestConflictingEditIsFollowed(t *testing.T) {
+	f := setup(t)
+	f.service("cart")
+	p := f.planner()
+	e := p.Survey.Moves[0]
+	f.must((&engine.Runner{}).Run(t.Context(), single1(p.bridge(e))))
+	cut := *p.Tools.Cluster
+	edit := func() {
+		svc := f.get("cart")
+		svc.Spec.Ports[0].TargetPort = intstr.FromInt32(9090)
+		f.must(server.Update(context.Background(), svc))
+	}
+	cut.WithWatch = &editor{WithWatch: server.WithWatch, edit: edit}
+	p.Tools.Cluster = &cut
+	f.must((&engine.Runner{}).Run(t.Context(), single1(p.hop(e))))
+	if b := f.get(e.BridgeKey().Name); b.Spec.Ports[0].TargetPort.IntValue() != 9090 {
+		t.Errorf("the bridge did not follow: %+v", b.Spec.Ports)
+	}
+	is := f.get("cart")
+	if is.Spec.Ports[0].TargetPort.IntValue() != 9090 || !strings.HasPrefix(is.Spec.ClusterIP, "172.24.") {
+		t.Errorf("is %+v", is.Spec)
+	}
+}
+
+// editor lets somebody else write right before the first patch.
+type editor struct {
+	client.WithWatch
+	edit func()
+	once sync.Once
+}
+
+func (c *editor) Patch(ctx context.Context, o client.Object, p client.Patch, opts ...client.PatchOption) error {
+	c.once.Do(c.edit)
+	return c.WithWatch.Patch(ctx, o, p, opts...)
+}
+
+func TestBarrierNamesTheNodeThatHasNotAnswered(t *testing.T) {
+	f := setup(t)
+	f.node("a", "192.0.2.1")
+	f.node("deaf", "192.0.2.2")
+	was := f.service("cart")
+	p := f.planner()
+	f.probe.deaf = map[string]bool{"deaf": true}
+	b := p.proof("batch 1 of 1")
+	b.Limit = time.Second
+	err := (&engine.Runner{}).Run(t.Context(), single1(b))
+	if err == nil || !strings.Contains(err.Error(), "deaf") || strings.Contains(err.Error(), "node a,") {
+		t.Errorf("got %v", err)
+	}
+	if is := f.get("cart"); is.ResourceVersion != was.ResourceVersion {
+		t.Error("the Service was written")
+	}
+}
+
+// TestHalfHoppedServiceWhosePodsChanged: its EndpointSlices stay as they were while it is of type ExternalName, and must
+// not keep it from going on, nor back.
+func TestHalfHoppedServiceWhosePodsChanged(t *testing.T) {
+	for _, end := range []string{"172.24.3.7", "10.96.3.7"} {
+		f := setup(t)
+		f.service("cart", at("10.96.3.7"))
+		f.pod("cart-1", "cart", "10.244.0.4")
+		f.halfHop()
+		f.pod("cart-2", "cart", "10.244.0.5")
+		if end == "172.24.3.7" {
+			f.apply()
+		} else {
+			f.again()
+			f.must(f.rollback())
+		}
+		if is := f.get("cart"); is.Spec.ClusterIP != end {
+			t.Errorf("at %q, want %s", is.Spec.ClusterIP, end)
+		}
+	}
+}
+
+// halfHop cuts apply off right after the first patch of a hop.
+func (f *fixture) halfHop() {
+	f.Helper()
+	whole := f.job.Tools.Cluster
+	cut := *whole
+	cut.WithWatch = &halver{WithWatch: server.WithWatch}
+	f.job.Tools.Cluster = &cut
+	_, err := f.job.Apply(f.Context(), f.runner)
+	f.job.Tools.Cluster = whole
+	if is := f.get("cart"); !errors.Is(err, errKilled) || is.Spec.Type != corev1.ServiceTypeExternalName {
+		f.Fatalf("%v; service is of type %s", err, is.Spec.Type)
+	}
+}
+
+// halver lets the first patch of a hop through, and no patch after it.
+type halver struct {
+	client.WithWatch
+	patched bool
+}
+
+func (h *halver) Patch(ctx context.Context, o client.Object, p client.Patch, opts ...client.PatchOption) error {
+	if o.GetNamespace() != "shop" {
+		return h.WithWatch.Patch(ctx, o, p, opts...)
+	}
+	if h.patched {
+		return errKilled
+	}
+	h.patched = true
+	return h.WithWatch.Patch(ctx, o, p, opts...)
+}
+
+// TestOldAddressGivenBackInTheMiddleOfAHop: the API server's repair of IPAddresses, being behind, allocated the address
+// to the Service that had just left it.
+func TestOldAddressGivenBackInTheMiddleOfAHop(t *testing.T) {
+	f := setup(t)
+	was := f.service("cart", at("10.96.3.7"))
+	f.halfHop()
+	held := &networkingv1.IPAddress{ObjectMeta: metav1.ObjectMeta{Name: "10.96.3.7"}}
+	f.must(server.Delete(t.Context(), held))
+	f.must(server.Create(t.Context(), &networkingv1.IPAddress{
+		ObjectMeta: metav1.ObjectMeta{Name: "10.96.3.7", Labels: map[string]string{
+			networkingv1.LabelManagedBy: "ipallocator.k8s.io", networkingv1.LabelIPAddressFamily: "IPv4",
+		}},
+		Spec: networkingv1.IPAddressSpec{ParentRef: &networkingv1.ParentReference{Resource: "services", Namespace: "shop", Name: "cart"}},
+	}))
+	f.apply()
+	f.checkBridge(was, f.get("cart"), v1alpha1.BridgeLoadBalancer)
+}
+
+// TestTargetTakenBetweenTwoRuns: apply was killed when the target was held by nobody, and somebody was given it.
+func TestTargetTakenBetweenTwoRuns(t *testing.T) {
+	f := setup(t)
+	was := f.service("cart", at("10.96.3.7"))
+	f.halfHop()
+	thief := f.service("thief", at("172.24.3.7"))
+	f.apply()
+	is := f.get("cart")
+	f.sameButAddress(was, is)
+	if is.Spec.ClusterIP == "172.24.3.7" || is.Annotations[v1alpha1.AnnotationTargetIP] != is.Spec.ClusterIP {
+		t.Errorf("at %s, annotations %v", is.Spec.ClusterIP, is.Annotations)
+	}
+	f.checkBridge(was, is, v1alpha1.BridgeLoadBalancer)
+	f.again()
+	f.must(server.Delete(t.Context(), thief))
+	f.must(f.rollback())
+	f.rolledBack(was)
+}
+
+func TestInterruptedBarrierLeavesNoSentinel(t *testing.T) {
+	f := setup(t)
+	f.node("deaf", "192.0.2.2")
+	f.service("cart")
+	p := f.planner()
+	f.probe.deaf = map[string]bool{"deaf": true}
+	ctx, cancel := context.WithCancel(t.Context())
+	runner := &engine.Runner{Sink: func(e engine.Event) {
+		if e.Kind == engine.StepWaiting {
+			cancel()
+		}
+	}}
+	if err := runner.Run(ctx, single1(p.proof("batch"))); !errors.Is(err, engine.ErrInterrupted) {
+		t.Errorf("got %v", err)
+	}
+	left := &corev1.ServiceList{}
+	f.must(server.List(t.Context(), left, client.HasLabels{v1alpha1.LabelRole}))
+	if len(left.Items) > 0 {
+		t.Errorf("left: %v", left.Items)
+	}
+}

@@ -1,0 +1,491 @@
+package servicecidr
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"sort"
+
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/network/bridge"
+	"github.com/replumb/replumb/internal/network/cidr"
+	"github.com/replumb/replumb/internal/spec/tier"
+)
+
+// Place is where a Service stands in the move.
+type Place string
+
+// The places, in the order of the move.
+const (
+	Waiting    Place = "waiting"
+	Bridged    Place = "bridged"
+	HalfHopped Place = "half-hopped"
+	Moved      Place = "moved"
+	// Pinned Services keep their address, and the address stays legitimate when the range around it goes.
+	Pinned Place = "pinned"
+	Stays  Place = "stays"
+)
+
+// ClusterTier is the tier of the cluster's own Services.
+const ClusterTier = tier.ClusterServices
+
+// inTarget is the reason why Services stay that were made, or once moved, where the others go.
+const inTarget = "is in the target range already"
+
+// damaged is the reason why a Service is left alone with its bridge and holds, until somebody mends its annotations.
+const damaged = "has annotations of this migration that cannot be read"
+
+// InTarget reports whether a Service stays because its address is in the target range.
+func (e *Entry) InTarget() bool { return e.Place == Stays && e.Reason == inTarget }
+
+// Entry is one Service in the picture.
+type Entry struct {
+	Service  *corev1.Service
+	Old, New netip.Addr
+	Place    Place
+	// Reason says why a Service stays or is pinned.
+	Reason string
+	// Refused is true if the Service would have to move but cannot.
+	Refused bool
+	// Tier is the class of the Service; tiers move one after another.
+	Tier string
+	// Bridge as observed; nil if there is none.
+	Bridge *corev1.Service
+	// Touched is true if something of this migration is on the Service itself or an address is held for its bridge.
+	Touched bool
+	// held are the addresses that are held for the bridge, as far as they were seen, with the UIDs of their IPAddresses.
+	held map[netip.Addr]types.UID
+	// Damaged is true if the Service is in the migration, but does not say any more from where to where.
+	Damaged bool
+}
+
+// Key of the Service.
+func (e *Entry) Key() types.NamespacedName {
+	return types.NamespacedName{Namespace: e.Service.Namespace, Name: e.Service.Name}
+}
+
+// BridgeKey is where the Service's bridge is or would be.
+func (e *Entry) BridgeKey() types.NamespacedName {
+	return types.NamespacedName{Namespace: e.Service.Namespace, Name: bridge.Name(e.Service.Name, e.Service.UID)}
+}
+
+// hold is the hold of an address for the Service's bridge.
+func (e *Entry) hold(migration string, a netip.Addr) *bridge.Hold {
+	return &bridge.Hold{Migration: migration, Address: a, Bridge: e.BridgeKey(), UID: e.held[a]}
+}
+
+// placed remembers a hold. The steps of one Service run one after the other.
+func (e *Entry) placed(h *bridge.Hold) {
+	if e.held == nil {
+		e.held = map[netip.Addr]types.UID{}
+	}
+	e.held[h.Address] = h.UID
+}
+
+// IsKubernetes reports whether it is the Service by which pods reach the API server.
+func (e *Entry) IsKubernetes() bool { return e.Key() == kubernetesKey() }
+
+// HasNodePorts reports whether the Service answers at ports of the nodes, which no bridge keeps.
+func (e *Entry) HasNodePorts() bool {
+	if e.Place == HalfHopped {
+		original, err := Original(e.Service)
+		return err == nil && original.Type == corev1.ServiceTypeNodePort
+	}
+	return e.Service.Spec.Type == corev1.ServiceTypeNodePort
+}
+
+// Mirrored reports whether the endpoints of the bridge have to be copied, since no selector makes them.
+func (e *Entry) Mirrored() bool { return len(e.Service.Spec.Selector) == 0 }
+
+// kubernetesKey is the Service by which pods reach the API server.
+func kubernetesKey() types.NamespacedName {
+	return types.NamespacedName{Namespace: metav1.NamespaceDefault, Name: "kubernetes"}
+}
+
+// kubeDNSKey is where installers put cluster DNS.
+func kubeDNSKey() types.NamespacedName {
+	return types.NamespacedName{Namespace: metav1.NamespaceSystem, Name: "kube-dns"}
+}
+
+// Survey is everything a plan needs to know of the Services of a cluster, worked out from the objects alone.
+type Survey struct {
+	Spec  Spec
+	Moves []*Entry
+	// Probe is the Service that agents call, which moves like any other but is nobody's; nil if there is none.
+	Probe *Entry
+	Pins  []*Entry
+	Stays []*Entry
+	// Tiers in the order in which they move.
+	Tiers []string
+	// Ranges are the cluster's ServiceCIDRs.
+	Ranges []networkingv1.ServiceCIDR
+	// TierProblems are Services whose tier somebody should look at.
+	TierProblems []tier.Problem
+	// DNS are the Services that kubelets name to pods as cluster DNS.
+	DNS map[types.NamespacedName]bool
+	// Orphans are bridges whose Service is gone.
+	Orphans []*corev1.Service
+	// Strays are holds that belong to no bridge and to no Service that moves.
+	Strays []networkingv1.IPAddress
+	// Used are the addresses that somebody has.
+	Used []netip.Addr
+	// Pool has the addresses of the target that are still free.
+	Pool *cidr.Pool
+}
+
+// Look surveys a picture of the cluster.
+func Look(snap *cluster.Snapshot, spec Spec) *Survey {
+	s := &Survey{Spec: Resolve(spec, snap), Ranges: snap.ServiceCIDRs, DNS: dnsServices(snap)}
+	bridges, candidates := sift(snap)
+	for _, svc := range candidates {
+		e := s.entry(svc, snap.Ending[svc.Namespace])
+		e.Bridge = bridges[e.BridgeKey()]
+		delete(bridges, e.BridgeKey())
+		switch e.Place {
+		case Stays:
+			s.Stays = append(s.Stays, e)
+			continue
+		case Pinned:
+			s.Pins = append(s.Pins, e)
+			continue
+		case Waiting:
+			if e.Bridge != nil {
+				e.Place = Bridged
+			}
+		}
+		if e.Service.Labels[v1alpha1.LabelRole] == v1alpha1.RoleProbe {
+			s.Probe = e
+			continue
+		}
+		s.Moves = append(s.Moves, e)
+	}
+	s.orphans(bridges)
+	s.addresses(snap)
+	return s
+}
+
+// sift parts bridges from the Services they may stand in for, and leaves out what else is replumb's own.
+func sift(snap *cluster.Snapshot) (bridges map[types.NamespacedName]*corev1.Service, candidates []*corev1.Service) {
+	bridges = map[types.NamespacedName]*corev1.Service{}
+	for i := range snap.Services {
+		svc := &snap.Services[i]
+		switch svc.Labels[v1alpha1.LabelRole] {
+		case v1alpha1.RoleBridge:
+			bridges[types.NamespacedName{Namespace: svc.Namespace, Name: svc.Name}] = svc
+		case "", v1alpha1.RoleProbe:
+			candidates = append(candidates, svc)
+		}
+	}
+	sort.Slice(candidates, func(i, j int) bool {
+		a, b := candidates[i], candidates[j]
+		return a.Namespace < b.Namespace || (a.Namespace == b.Namespace && a.Name < b.Name)
+	})
+	return bridges, candidates
+}
+
+// dnsServices are kube-dns and whatever Service has an address that a kubelet names as cluster DNS.
+func dnsServices(snap *cluster.Snapshot) map[types.NamespacedName]bool {
+	named := map[string]bool{}
+	for _, k := range snap.Kubelets {
+		for _, a := range k.DNS {
+			named[a] = true
+		}
+	}
+	found := map[types.NamespacedName]bool{}
+	for i := range snap.Services {
+		svc := &snap.Services[i]
+		key := types.NamespacedName{Namespace: svc.Namespace, Name: svc.Name}
+		// A kubelet may still name where the Service was, or already where it goes.
+		known := named[svc.Spec.ClusterIP] || named[svc.Annotations[v1alpha1.AnnotationOldIP]] ||
+			named[svc.Annotations[v1alpha1.AnnotationTargetIP]]
+		if svc.Labels[v1alpha1.LabelRole] == "" && (key == kubeDNSKey() || known) {
+			found[key] = true
+		}
+	}
+	return found
+}
+
+func (s *Survey) orphans(left map[types.NamespacedName]*corev1.Service) {
+	for _, b := range left {
+		if b.Labels[v1alpha1.LabelMigration] == s.Spec.Name {
+			s.Orphans = append(s.Orphans, b)
+		}
+	}
+	sort.Slice(s.Orphans, func(i, j int) bool {
+		return s.Orphans[i].Namespace+"/"+s.Orphans[i].Name < s.Orphans[j].Namespace+"/"+s.Orphans[j].Name
+	})
+}
+
+// entry sorts one Service: in this migration already, staying, or waiting to be moved.
+func (s *Survey) entry(svc *corev1.Service, ending bool) *Entry {
+	e := &Entry{Service: svc, Place: Waiting}
+	if ending { // whatever it was before: no bridge can be made any more, and soon none is needed
+		e.Place, e.Reason = Stays, "is in a namespace that is being removed"
+		return e
+	}
+	owner := svc.Annotations[v1alpha1.LabelMigration]
+	current, _ := netip.ParseAddr(svc.Spec.ClusterIP)
+	if owner == s.Spec.Name {
+		e.Touched = true
+		old, errOld := netip.ParseAddr(svc.Annotations[v1alpha1.AnnotationOldIP])
+		target, errNew := netip.ParseAddr(svc.Annotations[v1alpha1.AnnotationTargetIP])
+		if errOld == nil && errNew == nil {
+			e.Old, e.New = old, target
+			switch {
+			case svc.Spec.Type == corev1.ServiceTypeExternalName:
+				e.Place = HalfHopped
+			case current == target:
+				e.Place = Moved
+			}
+			return e
+		}
+		e.Place, e.Damaged, e.Reason = Stays, true, damaged
+		return e
+	}
+	e.Old = current
+	e.Place, e.Reason, e.Refused = s.sort(svc, owner, current)
+	return e
+}
+
+// sort says whether a Service that is not in the migration yet moves, is pinned, or stays, and why.
+func (s *Survey) sort(svc *corev1.Service, owner string, current netip.Addr) (place Place, reason string, refused bool) {
+	if reason := s.stays(svc, owner, current); reason != "" {
+		return Stays, reason, false
+	}
+	strategy, chosen := svc.Annotations[v1alpha1.AnnotationStrategy]
+	switch {
+	case chosen && strategy == v1alpha1.StrategyPin:
+		return Pinned, "is pinned by its annotation " + v1alpha1.AnnotationStrategy, false
+	case chosen:
+		return Stays, fmt.Sprintf("asks for strategy %q, which is not known", strategy), true
+	case svc.Spec.Type == corev1.ServiceTypeLoadBalancer:
+		return Pinned, "is of type LoadBalancer, and its load balancer would be deleted if it moved", false
+	case !svc.DeletionTimestamp.IsZero():
+		return Stays, "is being deleted", false
+	case s.isClusters(svc) && s.Spec.ClusterServices == v1alpha1.ClusterServicesStay:
+		return Stays, clusterServicesStay, false
+	}
+	if reason := unsupported(svc); reason != "" {
+		return Stays, reason, true
+	}
+	return Waiting, "", false
+}
+
+// clusterServicesStay is the reason why the cluster's own Services stay when they are told to.
+const clusterServicesStay = "is one of the cluster's own Services, and spec.serviceCIDR.clusterServices is Stay"
+
+// isClusters reports whether a Service is one of the cluster's own.
+func (s *Survey) isClusters(svc *corev1.Service) bool {
+	key := types.NamespacedName{Namespace: svc.Namespace, Name: svc.Name}
+	return key == kubernetesKey() || s.DNS[key]
+}
+
+// stays says why a Service has nothing to do with the migration; nothing, if it has.
+func (s *Survey) stays(svc *corev1.Service, owner string, current netip.Addr) string {
+	switch {
+	case owner != "":
+		return fmt.Sprintf("belongs to migration %s", owner)
+	case svc.Spec.Type == corev1.ServiceTypeExternalName:
+		return "is an ExternalName and has no address"
+	case svc.Spec.ClusterIP == corev1.ClusterIPNone:
+		return "is headless and has no address"
+	case !current.IsValid():
+		return "has no address"
+	}
+	for _, text := range svc.Spec.ClusterIPs {
+		if a, err := netip.ParseAddr(text); err == nil && cidr.Contains(s.Spec.From, a) {
+			return ""
+		}
+	}
+	switch {
+	case cidr.Contains(s.Spec.From, current):
+		return ""
+	case len(s.Spec.To) > 0 && current.Is4() != s.Spec.To[0].Addr().Is4():
+		return "is not of the family of the target"
+	case cidr.Contains(s.Spec.To, current):
+		return inTarget
+	}
+	return "is in none of the ranges to empty"
+}
+
+// unsupported says what of a Service with an address to move cannot be moved without losing something.
+func unsupported(svc *corev1.Service) string {
+	internalLocal := svc.Spec.InternalTrafficPolicy != nil && *svc.Spec.InternalTrafficPolicy == corev1.ServiceInternalTrafficPolicyLocal
+	switch {
+	case len(svc.Spec.ClusterIPs) > 1:
+		return "is dual-stack, which cannot be moved in this version"
+	case svc.Spec.Type != corev1.ServiceTypeClusterIP && svc.Spec.Type != corev1.ServiceTypeNodePort:
+		return fmt.Sprintf("is of type %s, which is not known", svc.Spec.Type)
+	case len(svc.Spec.ExternalIPs) > 0:
+		return "has externalIPs, which would stop answering for a moment"
+	case internalLocal:
+		return "has internalTrafficPolicy Local, which a bridge cannot keep"
+	}
+	return ""
+}
+
+// Counts sums the survey up.
+func (s *Survey) Counts() v1alpha1.Counts {
+	c := v1alpha1.Counts{Total: len(s.Moves), Pinned: len(s.Pins), Stays: len(s.Stays)}
+	for _, e := range s.Moves {
+		if e.Place == Moved {
+			c.Moved++
+		}
+		if e.Bridge != nil {
+			c.Bridged++
+		}
+	}
+	return c
+}
+
+// Pending are the entries that are not at their new address yet.
+func (s *Survey) Pending() []*Entry {
+	var out []*Entry
+	for _, e := range s.Moves {
+		if e.Place != Moved {
+			out = append(out, e)
+		}
+	}
+	return out
+}
+
+// everything is all that moves.
+func (s *Survey) everything() []*Entry {
+	if s.Probe == nil {
+		return s.Moves
+	}
+	return append([]*Entry{s.Probe}, s.Moves...)
+}
+
+// InTier are the entries of a tier that are not at their new address yet.
+func (s *Survey) InTier(name string) []*Entry {
+	var out []*Entry
+	for _, e := range s.Pending() {
+		if e.Tier == name {
+			out = append(out, e)
+		}
+	}
+	return out
+}
+
+// Kubernetes is the entry of the Service by which pods reach the API server; nil if it does not move.
+func (s *Survey) Kubernetes() *Entry {
+	for _, e := range s.Moves {
+		if e.IsKubernetes() {
+			return e
+		}
+	}
+	return nil
+}
+
+// DNSMoves are the entries of cluster DNS.
+func (s *Survey) DNSMoves() []*Entry {
+	var out []*Entry
+	for _, e := range s.Moves {
+		if s.DNS[e.Key()] {
+			out = append(out, e)
+		}
+	}
+	return out
+}
+
+// Blockers are the Services, by name, that neither move nor are pinned and so hold the ranges that are to go.
+func (s *Survey) Blockers() []*Entry {
+	var out []*Entry
+	for _, e := range s.Stays {
+		for _, text := range e.Service.Spec.ClusterIPs {
+			if a, err := netip.ParseAddr(text); err == nil && cidr.Contains(s.Spec.From, a) {
+				out = append(out, e)
+				break
+			}
+		}
+	}
+	return out
+}
+
+// Away are the entries of a tier that have left their old address.
+func (s *Survey) Away(name string) []*Entry {
+	var out []*Entry
+	for _, e := range s.Moves {
+		if e.Tier == name && (e.Place == Moved || e.Place == HalfHopped) {
+			out = append(out, e)
+		}
+	}
+	return out
+}
+
+// TierCounts counts the Services of each tier, with those that will have moved taken for moved.
+func (s *Survey) TierCounts(will map[*Entry]bool) []v1alpha1.TierStatus {
+	var out []v1alpha1.TierStatus
+	for _, t := range s.Tiers {
+		st := v1alpha1.TierStatus{Name: t}
+		for _, e := range s.Moves {
+			if e.Tier != t {
+				continue
+			}
+			st.Total++
+			if e.Place == Moved || will[e] {
+				st.Moved++
+			}
+		}
+		if st.Total > 0 {
+			out = append(out, st)
+		}
+	}
+	return out
+}
+
+// AnyMirrored reports whether a Service that moves has endpoints that have to be copied to its bridge.
+func (s *Survey) AnyMirrored() bool { return slices.ContainsFunc(s.Moves, (*Entry).Mirrored) }
+
+// movers are the Services that move.
+func (s *Survey) movers() []*corev1.Service {
+	all := make([]*corev1.Service, len(s.Moves))
+	for i, e := range s.Moves {
+		all[i] = e.Service
+	}
+	return all
+}
+
+// assign takes over which Service moves when. In the tier of the cluster's own, kubernetes is last: when its turn comes,
+// everything else is proven to work.
+func (s *Survey) assign(a tier.Assignment) {
+	s.Tiers, s.TierProblems = a.Order, a.Unknown
+	for _, e := range s.Moves {
+		e.Tier = a.Of[e.Key()]
+	}
+	slices.SortStableFunc(s.Moves, func(a, b *Entry) int {
+		switch {
+		case a.IsKubernetes() == b.IsKubernetes():
+			return 0
+		case a.IsKubernetes():
+			return 1
+		}
+		return -1
+	})
+}
+
+// Holds names everything that keeps the ranges that are to go: Services that are still to move, those that stay, and the
+// ranges themselves.
+func (s *Survey) Holds() []string {
+	var all []string
+	for _, e := range s.Pending() {
+		all = append(all, fmt.Sprintf("service %s (%s) has not moved", e.Key(), e.Old))
+	}
+	for _, e := range s.Blockers() {
+		all = append(all, fmt.Sprintf("service %s (%s) %s", e.Key(), e.Old, e.Reason))
+	}
+	for i := range s.Ranges {
+		c := &s.Ranges[i]
+		if c.Labels[v1alpha1.LabelRole] == "" && len(cidrsOf(c)) > 0 && inside(c, s.Spec.From) {
+			all = append(all, fmt.Sprintf("servicecidr %s (%s)", c.Name, joinRanges(cidrsOf(c))))
+		}
+	}
+	return all
+}

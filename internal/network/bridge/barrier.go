@@ -1,0 +1,282 @@
+package bridge
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/network/cidr"
+)
+
+// endpointsPerSlice is the most the API server takes (k8s.io/kubernetes pkg/apis/discovery/validation, maxEndpoints).
+const endpointsPerSlice = 1000
+
+// Witness tells which nodes do not know a sentinel yet.
+type Witness interface {
+	// Behind names those of the nodes of which it is not known that their kube-proxy has programmed the sentinel.
+	Behind(ctx context.Context, sentinel *corev1.Service, nodes []string) []string
+}
+
+// NodeProbe asks the kube-proxy of a node for the health of a Service, at the Service's health-check port.
+type NodeProbe interface {
+	Ask(ctx context.Context, node string, port int32) (body []byte, err error)
+}
+
+// HealthChecks is a Witness that asks the health-check port of every node.
+type HealthChecks struct{ Probe NodeProbe }
+
+// Either is a Witness that asks the second one about the nodes of which the first one knows nothing.
+type Either struct{ First, Second Witness }
+
+var (
+	_ Witness = HealthChecks{}
+	_ Witness = Either{}
+)
+
+// Barrier is the step that proves that the kube-proxy of every node has programmed all bridges made before it.
+//
+// It makes a sentinel Service and then its EndpointSlices. kube-proxy takes up Services in watch order and
+// EndpointSlices in watch order, applies both to the kernel in one sync, and only after the kernel took the rules
+// reports to its health-check server (the end of syncProxyRules in k8s.io/kubernetes pkg/proxy/iptables/proxier.go and
+// pkg/proxy/nftables/proxier.go; a failed write to the kernel returns before that). So a node that reports a local
+// endpoint for the sentinel has programmed everything that was there before the sentinel. See docs/design/barrier.md.
+type Barrier struct {
+	Client    client.Client
+	Witness   Witness
+	Pool      *cidr.Pool
+	Migration string
+	Name      string
+	Limit     time.Duration
+
+	sentinel *corev1.Service
+	waiting  []string
+}
+
+var (
+	_ engine.Timed     = (*Barrier)(nil)
+	_ engine.Waiter    = (*Barrier)(nil)
+	_ engine.Abandoner = (*Barrier)(nil)
+)
+
+// ID implements engine.Step.
+func (b *Barrier) ID() string { return "barrier/" + b.Name }
+
+// Title implements engine.Step.
+func (b *Barrier) Title() string { return "Prove that every ready node knows the bridges of " + b.Name }
+
+// Deadline implements engine.Timed.
+func (b *Barrier) Deadline() time.Duration { return b.Limit }
+
+// Waits implements engine.Waiter.
+func (b *Barrier) Waits() {}
+
+// State is always pending: what an earlier sentinel proved says nothing of the bridges made since.
+func (b *Barrier) State(context.Context) (engine.State, error) { return engine.Pending, nil }
+
+// Do makes a new sentinel, with an endpoint on every node that is ready now. A node that is not ready would never
+// answer; the checks warn of it.
+func (b *Barrier) Do(ctx context.Context) error {
+	if err := RemoveThrowaways(ctx, b.Client, b.Migration); err != nil {
+		return err
+	}
+	nodes, err := b.readyNodes(ctx)
+	if err != nil {
+		return err
+	}
+	b.waiting = nil
+	for i := range nodes {
+		b.waiting = append(b.waiting, nodes[i].Name)
+	}
+	if len(nodes) == 0 {
+		return nil
+	}
+	if err := b.createService(ctx); err != nil {
+		return fmt.Errorf("sentinel: %w", err)
+	}
+	for chunk := range slices.Chunk(nodes, endpointsPerSlice) {
+		slice := b.buildSlice(chunk)
+		if err := b.Client.Create(ctx, slice, client.FieldOwner(v1alpha1.FieldManager)); err != nil {
+			return fmt.Errorf("sentinel endpoints: %w", err)
+		}
+	}
+	return nil
+}
+
+func (b *Barrier) readyNodes(ctx context.Context) ([]corev1.Node, error) {
+	all := &corev1.NodeList{}
+	if err := b.Client.List(ctx, all); err != nil {
+		return nil, fmt.Errorf("listing nodes: %w", err)
+	}
+	return slices.DeleteFunc(all.Items, func(n corev1.Node) bool { return !cluster.NodeReady(&n) }), nil
+}
+
+func (b *Barrier) createService(ctx context.Context) error {
+	for {
+		own, err := b.Pool.Highest()
+		if err != nil {
+			return err
+		}
+		b.sentinel = b.buildService()
+		b.sentinel.Spec.ClusterIP = own.String()
+		err = b.Client.Create(ctx, b.sentinel, client.FieldOwner(v1alpha1.FieldManager))
+		if err == nil && b.sentinel.Spec.HealthCheckNodePort == 0 {
+			return errors.New("the API server gave it no health-check port")
+		}
+		if !IsTaken(err) {
+			return NotReadyYet(err)
+		}
+	}
+}
+
+func (b *Barrier) buildService() *corev1.Service {
+	class, no := v1alpha1.LoadBalancerClass, false
+	return &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: v1alpha1.SystemNamespace, GenerateName: "barrier-",
+			Labels: map[string]string{v1alpha1.LabelMigration: b.Migration, v1alpha1.LabelRole: v1alpha1.RoleSentinel},
+		},
+		Spec: corev1.ServiceSpec{
+			Type:                          corev1.ServiceTypeLoadBalancer,
+			LoadBalancerClass:             &class,
+			AllocateLoadBalancerNodePorts: &no,
+			ExternalTrafficPolicy:         corev1.ServiceExternalTrafficPolicyLocal,
+			Ports:                         []corev1.ServicePort{{Port: 9, Protocol: corev1.ProtocolTCP}},
+		},
+	}
+}
+
+func (b *Barrier) buildSlice(nodes []corev1.Node) *discoveryv1.EndpointSlice {
+	ready, port, tcp := true, int32(9), corev1.ProtocolTCP
+	slice := &discoveryv1.EndpointSlice{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: v1alpha1.SystemNamespace, GenerateName: b.sentinel.Name + "-",
+			Labels: map[string]string{
+				discoveryv1.LabelServiceName: b.sentinel.Name, discoveryv1.LabelManagedBy: managedBy,
+				v1alpha1.LabelMigration: b.Migration, v1alpha1.LabelRole: v1alpha1.RoleSentinel,
+			},
+			OwnerReferences: []metav1.OwnerReference{
+				{APIVersion: "v1", Kind: "Service", Name: b.sentinel.Name, UID: b.sentinel.UID},
+			},
+		},
+		AddressType: discoveryv1.AddressTypeIPv4,
+		Ports:       []discoveryv1.EndpointPort{{Port: &port, Protocol: &tcp}},
+	}
+	for i := range nodes {
+		slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{
+			Addresses:  []string{cluster.InternalIP(&nodes[i])},
+			NodeName:   &nodes[i].Name,
+			Conditions: discoveryv1.EndpointConditions{Ready: &ready},
+		})
+	}
+	return slice
+}
+
+// Verify asks every node that has not answered yet.
+func (b *Barrier) Verify(ctx context.Context) error {
+	if len(b.waiting) > 0 {
+		b.waiting = b.Witness.Behind(ctx, b.sentinel, b.waiting)
+	}
+	if len(b.waiting) > 0 {
+		return engine.NotYet("kube-proxy has not reported the bridges on node %s", strings.Join(b.waiting, ", "))
+	}
+	return RemoveThrowaways(ctx, b.Client, b.Migration)
+}
+
+// Abandon implements engine.Abandoner: a sentinel that is no longer asked for is of no use to anybody.
+func (b *Barrier) Abandon(ctx context.Context) error {
+	return RemoveThrowaways(ctx, b.Client, b.Migration)
+}
+
+// Behind implements Witness. What cannot be asked is behind.
+func (h HealthChecks) Behind(ctx context.Context, sentinel *corev1.Service, nodes []string) []string {
+	var mu sync.Mutex
+	var missing []string
+	var eg errgroup.Group
+	eg.SetLimit(32)
+	for _, node := range nodes {
+		eg.Go(func() error {
+			actx, cancel := context.WithTimeout(ctx, 5*time.Second)
+			defer cancel()
+			body, err := h.Probe.Ask(actx, node, sentinel.Spec.HealthCheckNodePort)
+			if err == nil && Passed(body, sentinel) {
+				return nil
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			missing = append(missing, node)
+			return nil
+		})
+	}
+	_ = eg.Wait() // the goroutines report in missing
+	slices.Sort(missing)
+	return missing
+}
+
+// Behind implements Witness.
+func (e Either) Behind(ctx context.Context, sentinel *corev1.Service, nodes []string) []string {
+	missing := e.First.Behind(ctx, sentinel, nodes)
+	if len(missing) == 0 {
+		return nil
+	}
+	return e.Second.Behind(ctx, sentinel, missing)
+}
+
+// Passed reads the answer of kube-proxy's health-check server (k8s.io/kubernetes pkg/proxy/healthcheck/service_health.go): it must be
+// about this very sentinel, and count an endpoint.
+func Passed(body []byte, sentinel *corev1.Service) bool {
+	var answer struct {
+		Service        struct{ Namespace, Name string }
+		LocalEndpoints int
+	}
+	err := json.Unmarshal(body, &answer)
+	return err == nil && answer.Service.Namespace == sentinel.Namespace && answer.Service.Name == sentinel.Name &&
+		answer.LocalEndpoints >= 1
+}
+
+// RemoveThrowaways deletes what barriers and sync windows of a migration left behind.
+func RemoveThrowaways(ctx context.Context, c client.Client, migration string) error {
+	throwaways, err := labels.Parse(fmt.Sprintf("%s=%s,%s in (%s,%s)",
+		v1alpha1.LabelMigration, migration, v1alpha1.LabelRole, v1alpha1.RoleSentinel, v1alpha1.RoleNudge))
+	if err != nil {
+		return err
+	}
+	opts := []client.ListOption{
+		client.InNamespace(v1alpha1.SystemNamespace), client.MatchingLabelsSelector{Selector: throwaways},
+	}
+	var left []client.Object
+	endpoints := &discoveryv1.EndpointSliceList{}
+	if err := c.List(ctx, endpoints, opts...); err != nil {
+		return fmt.Errorf("looking for sentinel endpoints: %w", err)
+	}
+	for i := range endpoints.Items {
+		left = append(left, &endpoints.Items[i])
+	}
+	services := &corev1.ServiceList{}
+	if err := c.List(ctx, services, opts...); err != nil {
+		return fmt.Errorf("looking for throw-away Services: %w", err)
+	}
+	for i := range services.Items {
+		left = append(left, &services.Items[i])
+	}
+	for _, o := range left {
+		if err := c.Delete(ctx, o); client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("removing %s: %w", o.GetName(), err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,77 @@
+package bridge
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/network/cidr"
+)
+
+const (
+	// syncPeriod is how long kube-proxy lets pass between two syncs unless configured otherwise
+	// (iptables.minSyncPeriod and nftables.minSyncPeriod, 1s in k8s.io/kubernetes pkg/proxy/apis/config/v1alpha1/defaults.go),
+	// with some room for the API server's watch.
+	syncPeriod = 1200 * time.Millisecond
+	// nudged is how long kube-proxy gets to see the nudge and begin a sync.
+	nudged = 100 * time.Millisecond
+)
+
+// Nudge makes the kube-proxies sync now, so that they will not do so again for about a second: what changes meanwhile
+// they see only as a whole. It lets a sync period pass, creates a throw-away Service and waits until kube-proxies will have
+// seen it. On a cluster whose Services change all the time a sync may fall into that second all the same. The caller
+// removes the Service by calling done.
+func Nudge(ctx context.Context, c client.Client, pool *cidr.Pool, migration string) (done func(context.Context) error, err error) {
+	if err := pass(ctx, syncPeriod); err != nil {
+		return nil, err
+	}
+	svc, err := createNudge(ctx, c, pool, migration)
+	if err != nil {
+		return nil, fmt.Errorf("opening a sync window: %w", err)
+	}
+	done = func(ctx context.Context) error { return client.IgnoreNotFound(c.Delete(ctx, svc)) }
+	if err := pass(ctx, nudged); err != nil {
+		_ = done(context.WithoutCancel(ctx)) // removing the namespace removes it as well
+		return nil, err
+	}
+	return done, nil
+}
+
+func createNudge(ctx context.Context, c client.Client, pool *cidr.Pool, migration string) (*corev1.Service, error) {
+	for {
+		own, err := pool.Highest()
+		if err != nil {
+			return nil, err
+		}
+		svc := &corev1.Service{
+			ObjectMeta: metav1.ObjectMeta{
+				Namespace: v1alpha1.SystemNamespace, GenerateName: "nudge-",
+				Labels: map[string]string{v1alpha1.LabelMigration: migration, v1alpha1.LabelRole: v1alpha1.RoleNudge},
+			},
+			Spec: corev1.ServiceSpec{
+				ClusterIP: own.String(),
+				Ports:     []corev1.ServicePort{{Port: 9, Protocol: corev1.ProtocolTCP}},
+			},
+		}
+		err = c.Create(ctx, svc, client.FieldOwner(v1alpha1.FieldManager))
+		if !IsTaken(err) {
+			return svc, NotReadyYet(err)
+		}
+	}
+}
+
+func pass(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

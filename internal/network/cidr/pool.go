@@ -1,0 +1,105 @@
+package cidr
+
+import (
+	"fmt"
+	"net/netip"
+	"sync"
+)
+
+// Pool chooses addresses in a set of ranges. It may be used by several goroutines.
+type Pool struct {
+	mu     sync.Mutex
+	ranges []netip.Prefix
+	used   map[netip.Addr]bool
+	up     cursor
+	down   cursor
+}
+
+// cursor remembers where the last search ended, so that filling a range takes linear time.
+type cursor struct {
+	index int
+	next  netip.Addr
+}
+
+// FullError says that no address is left.
+type FullError struct {
+	Ranges []netip.Prefix
+}
+
+func (e *FullError) Error() string { return fmt.Sprintf("no free address is left in %v", e.Ranges) }
+
+// NewPool is a pool over ranges in which used addresses are never chosen.
+func NewPool(ranges []netip.Prefix, used []netip.Addr) *Pool {
+	p := &Pool{ranges: ranges, used: make(map[netip.Addr]bool, len(used))}
+	for _, a := range used {
+		p.used[a] = true
+	}
+	return p
+}
+
+// Use marks an address as taken and reports whether it was free.
+func (p *Pool) Use(a netip.Addr) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.take(a)
+}
+
+// Keep chooses the address at the same offset as old has in the range it comes from, if that is free. Several old
+// ranges may claim one offset: the first to ask gets it.
+func (p *Pool) Keep(old netip.Addr, from []netip.Prefix) (netip.Addr, bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, f := range from {
+		if !f.Contains(old) {
+			continue
+		}
+		for _, to := range p.ranges {
+			if a, ok := At(to, Offset(f, old)); ok && p.take(a) {
+				return a, true
+			}
+		}
+	}
+	return netip.Addr{}, false
+}
+
+// Lowest chooses the lowest address that is still free.
+func (p *Pool) Lowest() (netip.Addr, error) {
+	return p.search(&p.up, Bounds, netip.Addr.Next)
+}
+
+// Highest chooses the highest address that is still free.
+func (p *Pool) Highest() (netip.Addr, error) {
+	return p.search(&p.down, func(r netip.Prefix) (netip.Addr, netip.Addr) {
+		first, last := Bounds(r)
+		return last, first
+	}, netip.Addr.Prev)
+}
+
+func (p *Pool) search(c *cursor, ends func(netip.Prefix) (start, end netip.Addr), step func(netip.Addr) netip.Addr) (netip.Addr, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for ; c.index < len(p.ranges); c.index, c.next = c.index+1, (netip.Addr{}) {
+		start, end := ends(p.ranges[c.index])
+		if !c.next.IsValid() {
+			c.next = start
+		}
+		for a := c.next; a.IsValid() && p.ranges[c.index].Contains(a); a = step(a) {
+			if p.take(a) {
+				c.next = a
+				return a, nil
+			}
+			if a == end {
+				break
+			}
+		}
+	}
+	return netip.Addr{}, &FullError{Ranges: p.ranges}
+}
+
+func (p *Pool) take(a netip.Addr) bool {
+	if p.used[a] {
+		return false
+	}
+	p.used[a] = true
+	return true
+}

@@ -1,0 +1,259 @@
+package dnsrecords
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine"
+)
+
+// writeLimit is how long a write that has begun may go on when people ask a run to end.
+const writeLimit = 30 * time.Second
+
+// changeStep brings a record to a stage. It is done when every server says so, which may take as long as caches remember:
+// therefore it ends at once on cancellation, except while it writes.
+type changeStep struct {
+	move  *Move
+	stage stage
+	to    direction
+
+	// guide is what people have to do, as far as it is known that they have to.
+	guide string
+}
+
+var (
+	_ engine.Undoer    = (*changeStep)(nil)
+	_ engine.Previewer = (*changeStep)(nil)
+	_ engine.Guide     = (*changeStep)(nil)
+	_ engine.Waiter    = (*changeStep)(nil)
+	_ engine.Timed     = (*changeStep)(nil)
+)
+
+func (m *Move) change(st stage, d direction) *changeStep {
+	return &changeStep{move: m, stage: st, to: d}
+}
+
+func (s *changeStep) ID() string { return s.move.id(s.stage, s.to) }
+
+func (s *changeStep) Title() string {
+	m := s.move
+	record := Title(m.name, m.typ)
+	switch {
+	case s.stage == lower:
+		return fmt.Sprintf("Lower the time to live of %s to %s", record, m.low)
+	case s.stage == restore:
+		return fmt.Sprintf("Give %s the time to live that it had", record)
+	case s.stage == widen && s.to == back:
+		return fmt.Sprintf("Put what %s had back beside %s", record, list(m.to))
+	case s.stage == widen:
+		return fmt.Sprintf("Add %s to %s", list(m.to), record)
+	case s.to == back:
+		return fmt.Sprintf("Leave in %s what it had before", record)
+	}
+	if m.Straight {
+		return fmt.Sprintf("Lead %s to %s", record, list(m.to))
+	}
+	return fmt.Sprintf("Leave only %s in %s", list(m.to), record)
+}
+
+// Waits implements engine.Waiter.
+func (*changeStep) Waits() {}
+
+// Deadline implements engine.Timed.
+func (s *changeStep) Deadline() time.Duration { return s.move.patience() }
+
+// Guide implements engine.Guide.
+func (s *changeStep) Guide() string { return s.guide }
+
+// Undo implements engine.Undoer.
+func (s *changeStep) Undo() engine.Step {
+	opposite := map[stage]stage{lower: restore, widen: narrow, narrow: widen, restore: lower}
+	if s.stage == narrow && s.move.direct() {
+		return s.move.change(narrow, !s.to)
+	}
+	return s.move.change(opposite[s.stage], !s.to)
+}
+
+func (s *changeStep) State(ctx context.Context) (engine.State, error) { return stateOf(s.verify(ctx)) }
+
+func stateOf(err error) (engine.State, error) {
+	var problem *Error
+	switch {
+	case err == nil:
+		return engine.Done, nil
+	case engine.Retryable(err):
+		return engine.Pending, nil
+	case errors.As(err, &problem):
+		return engine.Blocked, err
+	}
+	return engine.Unknown, err
+}
+
+// Do remembers first and writes then.
+func (s *changeStep) Do(ctx context.Context) error {
+	seen, err := s.look(ctx)
+	if err != nil || seen.past(s.stage, s.to) {
+		return err
+	}
+	if err := s.move.allowed(ctx); err != nil {
+		return err
+	}
+	want := seen.want(s.stage, s.to)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), writeLimit)
+	defer cancel()
+	if err := s.remember(ctx, seen, want); err != nil {
+		return err
+	}
+	if seen.now.Same(want) && seen.now.TTL == want.TTL {
+		return nil
+	}
+	if g, ok := s.move.provider.(Guider); ok {
+		s.guide = g.Guide(seen.now, want)
+	}
+	return s.move.provider.Replace(ctx, seen.now, want)
+}
+
+// look fails for a record that is not where this step takes it from: no stage is skipped, whoever moved it.
+func (s *changeStep) look(ctx context.Context) (*scene, error) {
+	seen, err := s.move.look(ctx, s.to)
+	if err != nil || seen.past(s.stage, s.to) {
+		return seen, err
+	}
+	goal := seen.set(seen.goal(s.to))
+	ready := true
+	switch {
+	case s.stage == restore:
+		ready = seen.now.Same(goal)
+	case s.stage == narrow && !s.move.direct():
+		start := seen.set(seen.goal(!s.to))
+		ready = seen.now.Same(goal) || !seen.now.Same(start) || start.Same(seen.set(seen.together()))
+	}
+	if !ready {
+		return nil, &Error{
+			Record:  goal.String(),
+			Problem: fmt.Sprintf("it has %s, and should have come further before: somebody has put it back", list(seen.now.Values)),
+			Hint:    "make sure that nobody else changes it, and run the same command again",
+		}
+	}
+	return seen, nil
+}
+
+// remember keeps what the record was, if nobody has yet, and forgets the times of what is about to be changed: they would
+// be about something else afterwards.
+func (s *changeStep) remember(ctx context.Context, seen *scene, want Set) error {
+	status := seen.status()
+	before := status.DeepCopy()
+	if !seen.now.Same(want) {
+		status.Seen = nil
+	}
+	if seen.now.TTL > seen.low && s.stage != restore {
+		status.LoweredAt = nil
+		if status.TTL > 0 { // it may have been raised since
+			status.TTL = max(status.TTL, int32(seconds(seen.now.TTL)))
+		}
+	}
+	from := seen.set(seen.from)
+	switch {
+	case s.stage == restore && s.to == back:
+		status.LoweredAt, status.PublishedAt = nil, nil
+	case status.PublishedAt == nil && (!from.Same(want) || !from.Same(seen.now)):
+		status.PublishedAt = s.move.stamp()
+	}
+	if seen.memory != nil && equal(status, before) {
+		return nil
+	}
+	if err := s.move.memory.Remember(ctx, *status); err != nil {
+		return fmt.Errorf("remembering %s: %w", seen.now, err)
+	}
+	return nil
+}
+
+// Verify implements engine.Step. It comes after a write, which is seen at once where it was made.
+func (s *changeStep) Verify(ctx context.Context) error {
+	return turned(s.verify(ctx))
+}
+
+// turned is the error of a record that was as it has to be, and is no more.
+func turned(err error) error {
+	var other *otherError
+	if errors.As(err, &other) {
+		return &Error{
+			Record: other.want.String(), Problem: fmt.Sprintf("somebody else has changed it back: it is %s", describe(other.now)),
+			Hint: "find out who writes it (external-dns, for instance), have them stop, and run the same command again",
+		}
+	}
+	return err
+}
+
+func (s *changeStep) verify(ctx context.Context) error {
+	seen, err := s.look(ctx)
+	if err != nil || seen.past(s.stage, s.to) {
+		return err
+	}
+	want := seen.want(s.stage, s.to)
+	switch {
+	case seen.memory == nil:
+		return engine.NotYet("%s: what it was has not been written down", want)
+	case !seen.now.Same(want) || seen.now.TTL != want.TTL:
+		return engine.NotYet("%w", &otherError{now: seen.now, want: want})
+	}
+	_, err = s.move.proof(ctx, want, s.stage)
+	return err
+}
+
+// otherError is a record that is not what it has to be.
+type otherError struct{ now, want Set }
+
+func (e *otherError) Error() string {
+	return fmt.Sprintf("%s is %s, not %s", e.want, describe(e.now), describe(e.want))
+}
+
+// Preview implements engine.Previewer.
+func (s *changeStep) Preview() ([]engine.Change, error) {
+	m := s.move
+	if m.looked == nil || !m.looked.known {
+		return []engine.Change{{Verb: "update", Object: Title(m.name, m.typ), Body: map[string]any{"to": m.to}}}, nil
+	}
+	// As it will be found: where the stage before has left it.
+	seen := *m.looked
+	seen.now.Values = seen.from
+	if len(seen.from) == 0 {
+		seen.now.TTL = seen.low
+	}
+	want := seen.want(s.stage, s.to)
+	verb := "update"
+	switch {
+	case len(want.Values) == 0 && s.stage != narrow:
+		return nil, nil
+	case len(want.Values) == 0:
+		return []engine.Change{{Verb: "delete", Object: want.String()}}, nil
+	case len(seen.now.Values) == 0 && s.stage == widen && s.to == forth:
+		verb = "create"
+	}
+	return []engine.Change{{
+		Verb: verb, Object: want.String(), Body: map[string]any{"ttl": seconds(want.TTL), "values": want.Values},
+	}}, nil
+}
+
+// status is what is remembered, or what has to be.
+func (s *scene) status() *v1alpha1.RecordStatus {
+	if s.memory != nil {
+		return s.memory.DeepCopy()
+	}
+	return &v1alpha1.RecordStatus{Name: s.now.Name, Type: s.now.Type, TTL: int32(seconds(s.now.TTL)), Values: s.from}
+}
+
+func equal(a, b *v1alpha1.RecordStatus) bool {
+	return a.TTL == b.TTL && a.LoweredAt.Equal(b.LoweredAt) && a.PublishedAt.Equal(b.PublishedAt) && (a.Seen == nil) == (b.Seen == nil)
+}
+
+// stamp is the time, rounded up: what is kept in seconds must not seem to be earlier than it was.
+func (m *Move) stamp() *metav1.Time {
+	t := metav1.NewTime(m.clock().Add(time.Second - 1).Truncate(time.Second).UTC())
+	return &t
+}

@@ -1,0 +1,51 @@
+package dnsrecords
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/replumb/replumb/internal/engine"
+)
+
+// Error says what is the matter with a record, or with those who serve it, and what to do.
+type Error struct {
+	// Record as Title writes it.
+	Record  string
+	Problem string
+	Hint    string
+	// Err is the cause, if there is one. It is part of the problem already.
+	Err error
+}
+
+func (e *Error) Error() string { return e.Record + ": " + e.Problem }
+
+// Unwrap gives the cause.
+func (e *Error) Unwrap() error { return e.Err }
+
+// ConflictError says that somebody else changed a record between the look and the write. Nothing was written.
+type ConflictError struct {
+	// Was is what was there at the look, Now what is there since, if that could be seen.
+	Was Set
+	Now *Set
+}
+
+func (e *ConflictError) Error() string {
+	text := fmt.Sprintf("%s: somebody else has changed it: it was %s", e.Was, describe(e.Was))
+	if e.Now != nil {
+		text += ", and is " + describe(*e.Now)
+	}
+	return text
+}
+
+// Conflict is the error of a write that was refused because the record is no longer as it was looked at. It asks for another
+// look: what is there now may be fine.
+func Conflict(was Set, now *Set) error {
+	return engine.NotYet("%w", &ConflictError{Was: was, Now: now})
+}
+
+func describe(s Set) string {
+	if len(s.Values) == 0 {
+		return "absent"
+	}
+	return fmt.Sprintf("%s for %s", list(s.Values), s.TTL.Round(time.Second))
+}

@@ -1,0 +1,231 @@
+package dnsrecords
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine"
+)
+
+// defaultPatience is how long servers, caches and people may take.
+const defaultPatience = time.Hour
+
+// Move is one record on its way from some values to others, or back. Its steps may be put into different phases, as long as
+// their order is kept.
+type Move struct {
+	// Patience is how long it may take until everybody answers as they should, and with a manual provider until people
+	// have made the change. Default: an hour. What is waited for by the clock comes on top.
+	Patience time.Duration
+	// Now is the clock. Default: time.Now.
+	Now func() time.Time
+	// Straight has the record go from the ones to the others in one change, as a CNAME always does: for values that must not
+	// answer side by side.
+	Straight bool
+	// Allowed, if set, is asked before anything is written, and fails if the record must not be changed, with an *Error.
+	Allowed func(ctx context.Context) error
+
+	name      string
+	typ       v1alpha1.RecordType
+	written   []string // nil, if from was left open
+	to        []string
+	low       time.Duration
+	drain     time.Duration
+	resolvers []string
+	provider  Provider
+	client    *Client
+	memory    Memory
+
+	// looked is what was there when the plan was made.
+	looked *scene
+}
+
+// NewMove makes the move that a spec describes. The spec has to be defaulted and valid.
+func NewMove(spec v1alpha1.RecordSpec, provider Provider, client *Client, memory Memory) (*Move, error) {
+	to, err := NewSet(spec.Name, spec.Type, 0, spec.To)
+	if err != nil {
+		return nil, fmt.Errorf("to of %s: %w", Title(spec.Name, spec.Type), err)
+	}
+	from, err := NewSet(spec.Name, spec.Type, 0, spec.From)
+	if err != nil {
+		return nil, fmt.Errorf("from of %s: %w", Title(spec.Name, spec.Type), err)
+	}
+	m := &Move{
+		name: to.Name, typ: spec.Type, to: to.Values, low: time.Duration(*spec.TTL) * time.Second, drain: spec.Drain.Duration,
+		resolvers: spec.Resolvers, provider: provider, client: client, memory: memory,
+	}
+	if spec.From != nil {
+		m.written = append([]string{}, from.Values...)
+	}
+	return m, nil
+}
+
+// Title is what the record is called.
+func (m *Move) Title() string { return Title(m.name, m.typ) }
+
+// Look says what is there, and fails with an *Error if the record cannot be moved. Previews of steps tell more afterwards.
+func (m *Move) Look(ctx context.Context) (Set, error) {
+	s, err := m.look(ctx, forth)
+	if err != nil {
+		return Set{}, err
+	}
+	m.looked = s
+	return s.now, m.allowed(ctx)
+}
+
+func (m *Move) allowed(ctx context.Context) error {
+	if m.Allowed == nil {
+		return nil
+	}
+	return m.Allowed(ctx)
+}
+
+// direct reports whether there is nothing between the two ends.
+func (m *Move) direct() bool { return m.Straight || m.typ == v1alpha1.RecordCNAME }
+
+// Lower shortens the time to live, and waits until nobody remembers the long one.
+func (m *Move) Lower() []engine.Step {
+	return []engine.Step{m.change(lower, forth), m.wait(expire, forth)}
+}
+
+// Widen brings the new values beside the old ones, and waits until everybody has heard of them. A CNAME has but one value,
+// so for it there is nothing to do, and neither is there for a move that goes straight.
+func (m *Move) Widen() []engine.Step {
+	if m.direct() {
+		return nil
+	}
+	return []engine.Step{m.change(widen, forth), m.wait(settle, forth)}
+}
+
+// Narrow takes the old values out, and waits until nobody remembers them: after that, what they lead to can go.
+func (m *Move) Narrow() []engine.Step {
+	return []engine.Step{m.change(narrow, forth), m.wait(drain, forth)}
+}
+
+// Restore gives the record its time to live back.
+func (m *Move) Restore() []engine.Step { return []engine.Step{m.change(restore, forth)} }
+
+// Back takes the record back to what it was, from wherever it is, the same careful way. There is nothing to do if nothing
+// was ever written. Undoing steps one by one leaves the waits out.
+func (m *Move) Back() []engine.Step {
+	return slices.Concat(m.SwitchBack(), m.RestoreBack())
+}
+
+// Switch leads the record to the new values, and waits until nobody remembers the old ones.
+func (m *Move) Switch() []engine.Step { return append(m.Widen(), m.Narrow()...) }
+
+// SwitchBack is Back without the time to live, which stays short: for records that are about to move again.
+func (m *Move) SwitchBack() []engine.Step {
+	steps := []engine.Step{m.change(narrow, back), m.wait(drain, back)}
+	if m.direct() {
+		return steps
+	}
+	return append([]engine.Step{m.change(widen, back), m.wait(settle, back)}, steps...)
+}
+
+// RestoreBack gives the record, which has come back, its time to live back.
+func (m *Move) RestoreBack() []engine.Step { return []engine.Step{m.change(restore, back)} }
+
+// Place is where a record is on its way.
+type Place string
+
+// The places. Between is a record with some of both.
+const (
+	AtOld   Place = "old"
+	Between Place = "between"
+	AtNew   Place = "new"
+)
+
+// Where says where the record is now, at the place where it is kept. It fails as Look does.
+func (m *Move) Where(ctx context.Context) (Place, error) {
+	s, err := m.look(ctx, back)
+	switch {
+	case err != nil:
+		return "", err
+	case s.now.Same(s.set(s.to)):
+		return AtNew, nil
+	case !s.known, s.now.Same(s.set(s.from)):
+		return AtOld, nil
+	}
+	return Between, nil
+}
+
+// look is a fresh look at all that a decision depends on.
+func (m *Move) look(ctx context.Context, d direction) (*scene, error) {
+	memory, err := m.memory.Recall(ctx, m.name, m.typ)
+	if err != nil {
+		return nil, fmt.Errorf("recalling %s: %w", Title(m.name, m.typ), err)
+	}
+	now, err := m.provider.Get(ctx, m.name, m.typ)
+	if err != nil {
+		return nil, err
+	}
+	s := &scene{now: now, to: m.to, memory: memory, low: m.low, straight: m.Straight}
+	if err := s.origin(m.written, d); err != nil {
+		return nil, err
+	}
+	return s, m.familiar(s)
+}
+
+// familiar lets people be half way: they are asked for the rest.
+func (m *Move) familiar(s *scene) error {
+	err := s.familiar()
+	var half *halfError
+	if !errors.As(err, &half) {
+		return err
+	}
+	if _, people := m.provider.(Guider); people {
+		return nil
+	}
+	return half.is
+}
+
+// proof fails as long as somebody does not answer with what is wanted.
+func (m *Move) proof(ctx context.Context, want Set, st stage) ([]Answer, error) {
+	authoritative, err := m.provider.Authoritative(ctx, m.name, m.typ)
+	if err != nil {
+		return nil, err
+	}
+	var resolvers []Answer
+	if st != lower && st != expire && st != restore {
+		resolvers = m.client.AskResolvers(ctx, m.resolvers, m.name, m.typ)
+	}
+	if len(m.resolvers) == 0 && !slices.ContainsFunc(authoritative, func(a Answer) bool { return a.Server.Addr != "" }) {
+		return nil, &Error{
+			Record: want.String(), Problem: "the servers of its zone cannot be asked from here, so nothing can be proven",
+			Hint: "name the resolvers of its clients under resolvers",
+		}
+	}
+	if err := agreed(want, st, authoritative, resolvers); err != nil {
+		return nil, engine.NotYet("%s: %w", want, err)
+	}
+	return append(authoritative, resolvers...), nil
+}
+
+func (m *Move) clock() time.Time {
+	if m.Now != nil {
+		return m.Now()
+	}
+	return time.Now()
+}
+
+func (m *Move) patience() time.Duration {
+	if m.Patience > 0 {
+		return m.Patience
+	}
+	return defaultPatience
+}
+
+func (m *Move) id(st stage, d direction) string {
+	id := "record/" + m.name[:len(m.name)-1] + "/" + string(m.typ) + "/" + string(st)
+	if d == back {
+		return "back/" + id
+	}
+	return id
+}
+
+// Provider is where the record is kept.
+func (m *Move) Provider() Provider { return m.provider }

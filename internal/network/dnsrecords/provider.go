@@ -1,0 +1,47 @@
+package dnsrecords
+
+import (
+	"context"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+)
+
+// Provider is where a record is kept.
+type Provider interface {
+	// Get returns what is there, where changes are made. A Set without values says that there is none.
+	Get(ctx context.Context, name string, typ v1alpha1.RecordType) (Set, error)
+	// Replace writes want in the place of was, in one piece, if was is still there. Otherwise it writes nothing and
+	// returns an error of Conflict. A want without values deletes.
+	Replace(ctx context.Context, was, want Set) error
+	// Authoritative asks every server that speaks for the zone. An answer of something else, such as an API, has a Server
+	// without an Addr.
+	Authoritative(ctx context.Context, name string, typ v1alpha1.RecordType) ([]Answer, error)
+}
+
+// Prover is a Provider whose answers may be made from the record of a wildcard, and that can tell.
+type Prover interface {
+	// Exists reports whether there is a record of exactly this name, type and values.
+	Exists(ctx context.Context, now Set) (bool, error)
+}
+
+// Texter is a Provider that can read TXT records, by which others say what is theirs.
+type Texter interface {
+	// Texts returns the texts at a name in the zone that a record is in, each in one piece. Of a name outside of that zone it
+	// may return none.
+	Texts(ctx context.Context, record, name string) ([]string, error)
+}
+
+// Guider is a Provider that leaves the change to people.
+type Guider interface {
+	// Guide tells them what to do.
+	Guide(was, want Set) string
+}
+
+// Memory keeps what records were before they were changed. A part of what it keeps of a record is never written alone.
+type Memory interface {
+	// Recall returns nil for a record that nothing is known of. It must fail rather than say so in doubt: what is not
+	// remembered is taken to be as it always was.
+	Recall(ctx context.Context, name string, typ v1alpha1.RecordType) (*v1alpha1.RecordStatus, error)
+	// Remember has been kept for good when it returns.
+	Remember(ctx context.Context, status v1alpha1.RecordStatus) error
+}

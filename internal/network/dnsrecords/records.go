@@ -1,0 +1,184 @@
+// Package dnsrecords changes names in DNS so that nobody loses an answer: the time to live goes down first, the new values come
+// beside the old ones, and the old ones go when every server says so. What it does not know it leaves alone.
+package dnsrecords
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+)
+
+// Set is all records of one name and type. Without values there is none.
+type Set struct {
+	Name   string
+	Type   v1alpha1.RecordType
+	TTL    time.Duration
+	Values []string
+}
+
+// NewSet writes name and values the one way that can be compared: sorted, addresses in their short form, names in lower
+// case with a dot at the end.
+func NewSet(name string, typ v1alpha1.RecordType, ttl time.Duration, values []string) (Set, error) {
+	s := Set{Name: dns.CanonicalName(name), Type: typ, TTL: ttl}
+	for _, v := range values {
+		value, err := canonical(typ, v)
+		if err != nil {
+			return Set{}, err
+		}
+		s.Values = append(s.Values, value)
+	}
+	slices.Sort(s.Values)
+	s.Values = slices.Compact(s.Values)
+	return s, nil
+}
+
+func canonical(typ v1alpha1.RecordType, value string) (string, error) {
+	if typ == v1alpha1.RecordCNAME {
+		if _, err := netip.ParseAddr(strings.TrimSuffix(value, ".")); err == nil {
+			return "", fmt.Errorf("%q is an address and no name", value)
+		}
+		if !hostname(value) {
+			return "", fmt.Errorf("%q is not a name in full", value)
+		}
+		return dns.CanonicalName(value), nil
+	}
+	a, err := netip.ParseAddr(value)
+	switch {
+	case err != nil || a.Zone() != "":
+		return "", fmt.Errorf("%q is not an address", value)
+	case typ == v1alpha1.RecordA && !a.Is4():
+		return "", fmt.Errorf("%q is not an IPv4 address", value)
+	case typ == v1alpha1.RecordAAAA && (!a.Is6() || a.Is4In6()):
+		return "", fmt.Errorf("%q is not an IPv6 address", value)
+	}
+	return a.String(), nil
+}
+
+// hostname reports whether a name consists of at least two labels of letters, digits, hyphens and underscores. Nothing
+// else has to be written differently in zone files, on the wire and by providers.
+func hostname(name string) bool {
+	name = strings.TrimSuffix(name, ".")
+	labels := strings.Split(name, ".")
+	if len(labels) < 2 || len(name) > 253 {
+		return false
+	}
+	return !slices.ContainsFunc(labels, func(l string) bool {
+		return l == "" || len(l) > 63 || l[0] == '-' || l[len(l)-1] == '-' || strings.Trim(l, labelCharacters) != ""
+	})
+}
+
+const labelCharacters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_"
+
+// Same reports whether both have the same values, whatever their time to live.
+func (s Set) Same(other Set) bool { return slices.Equal(s.Values, other.Values) }
+
+// String is the type and the name, as people write them.
+func (s Set) String() string { return Title(s.Name, s.Type) }
+
+// Title is how people read about a record.
+func Title(name string, typ v1alpha1.RecordType) string {
+	return string(typ) + " record " + strings.TrimSuffix(name, ".")
+}
+
+// list is values for people.
+func list(values []string) string {
+	if len(values) == 0 {
+		return "nothing"
+	}
+	return strings.Join(values, ", ")
+}
+
+// both are the values of two sets.
+func both(a, b []string) []string {
+	all := slices.Concat(a, b)
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+// without are the values that others does not have.
+func without(values []string, others ...string) []string {
+	return slices.DeleteFunc(slices.Clone(values), func(v string) bool { return slices.Contains(others, v) })
+}
+
+func seconds(d time.Duration) uint32 { return uint32(d / time.Second) }
+
+// rrs are the records of a set. They may be changed.
+func (s Set) rrs() []dns.RR {
+	var all []dns.RR
+	for _, v := range s.Values {
+		h := dns.RR_Header{Name: s.Name, Rrtype: s.rrtype(), Class: dns.ClassINET, Ttl: seconds(s.TTL)}
+		switch s.Type {
+		case v1alpha1.RecordA:
+			all = append(all, &dns.A{Hdr: h, A: netip.MustParseAddr(v).AsSlice()})
+		case v1alpha1.RecordAAAA:
+			all = append(all, &dns.AAAA{Hdr: h, AAAA: netip.MustParseAddr(v).AsSlice()})
+		case v1alpha1.RecordCNAME:
+			all = append(all, &dns.CNAME{Hdr: h, Target: v})
+		}
+	}
+	return all
+}
+
+func (s Set) rrtype() uint16 { return rrtype(s.Type) }
+
+func rrtype(typ v1alpha1.RecordType) uint16 { return dns.StringToType[string(typ)] }
+
+// setOf reads what an answer says about a name. The time to live is the longest, should they differ.
+func setOf(name string, typ v1alpha1.RecordType, answer []dns.RR) (Set, error) {
+	var values []string
+	var ttl uint32
+	for _, rr := range answer {
+		h := rr.Header()
+		if dns.CanonicalName(h.Name) != dns.CanonicalName(name) || h.Class != dns.ClassINET {
+			continue
+		}
+		if h.Rrtype == dns.TypeCNAME && typ != v1alpha1.RecordCNAME {
+			return Set{}, &Error{
+				Record: Title(name, typ), Problem: "the name is a CNAME of " + rr.(*dns.CNAME).Target,
+				Hint: "move the CNAME, or the name that it leads to",
+			}
+		}
+		if h.Rrtype != rrtype(typ) {
+			continue
+		}
+		ttl = max(ttl, h.Ttl)
+		switch r := rr.(type) {
+		case *dns.A:
+			values = append(values, r.A.String())
+		case *dns.AAAA:
+			values = append(values, aaaa(r))
+		case *dns.CNAME:
+			values = append(values, r.Target)
+		}
+	}
+	return NewSet(name, typ, time.Duration(ttl)*time.Second, values)
+}
+
+// textsOf are the texts that an answer has for a name. Strings of one record belong together (RFC 7208, section 3.3).
+func textsOf(name string, answer []dns.RR) []string {
+	var all []string
+	for _, rr := range answer {
+		if t, ok := rr.(*dns.TXT); ok && dns.CanonicalName(t.Hdr.Name) == dns.CanonicalName(name) {
+			all = append(all, strings.Join(t.Txt, ""))
+		}
+	}
+	return all
+}
+
+// aaaa is the address of a record; net.IP writes an IPv4 address within IPv6 as if it were one of IPv4.
+func aaaa(r *dns.AAAA) string {
+	a, ok := netip.AddrFromSlice(r.AAAA)
+	if !ok {
+		return r.AAAA.String()
+	}
+	return a.String()
+}
+
+// Nameable reports whether a record can have a name: one in full, with or without a dot at the end. A wildcard is one of them.
+func Nameable(name string) bool { return hostname(strings.TrimPrefix(name, "*.")) }

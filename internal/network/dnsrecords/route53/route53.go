@@ -1,0 +1,269 @@
+// Package route53 keeps records in Amazon Route 53. It is the only one that knows of AWS.
+package route53
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/config"
+	awsroute53 "github.com/aws/aws-sdk-go-v2/service/route53"
+	"github.com/aws/aws-sdk-go-v2/service/route53/types"
+	"github.com/miekg/dns"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/network/dnsrecords"
+)
+
+// defaultRegion signs requests where the environment names none. Of the usual partition it is the only one.
+const defaultRegion = "us-east-1"
+
+// API is what is called of Route 53.
+type API interface {
+	GetHostedZone(
+		context.Context, *awsroute53.GetHostedZoneInput, ...func(*awsroute53.Options),
+	) (*awsroute53.GetHostedZoneOutput, error)
+	ListResourceRecordSets(
+		context.Context, *awsroute53.ListResourceRecordSetsInput, ...func(*awsroute53.Options),
+	) (*awsroute53.ListResourceRecordSetsOutput, error)
+	ChangeResourceRecordSets(
+		context.Context, *awsroute53.ChangeResourceRecordSetsInput, ...func(*awsroute53.Options),
+	) (*awsroute53.ChangeResourceRecordSetsOutput, error)
+	GetChange(
+		context.Context, *awsroute53.GetChangeInput, ...func(*awsroute53.Options),
+	) (*awsroute53.GetChangeOutput, error)
+}
+
+// Zone is a hosted zone.
+type Zone struct {
+	api    API
+	id     string
+	client *dnsrecords.Client
+
+	mu sync.Mutex
+	// change is the last one made here that was not seen to be everywhere.
+	change string
+	// servers are the names of the zone's; nil, if they were not asked for yet. They never change.
+	servers []string
+}
+
+var (
+	_ dnsrecords.Provider = (*Zone)(nil)
+	_ dnsrecords.Texter   = (*Zone)(nil)
+)
+
+// Open uses the credentials of the environment: variables, files, or the role of the pod or machine.
+func Open(ctx context.Context, spec v1alpha1.Route53Provider, client *dnsrecords.Client) (*Zone, error) {
+	cfg, err := config.LoadDefaultConfig(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("reading the configuration of AWS: %w", err)
+	}
+	switch {
+	case spec.Region != "":
+		cfg.Region = spec.Region
+	case cfg.Region == "":
+		cfg.Region = defaultRegion
+	}
+	return New(awsroute53.NewFromConfig(cfg), spec.HostedZoneID, client), nil
+}
+
+// New is a zone behind an API. client asks its servers.
+func New(api API, id string, client *dnsrecords.Client) *Zone {
+	return &Zone{api: api, id: id, client: client}
+}
+
+// Get implements records.Provider.
+func (z *Zone) Get(ctx context.Context, name string, typ v1alpha1.RecordType) (dnsrecords.Set, error) {
+	raw, err := z.raw(ctx, name, typ)
+	if err != nil {
+		return dnsrecords.Set{}, err
+	}
+	return set(name, typ, raw)
+}
+
+// raw is the record as Route 53 has it; nil, if there is none.
+func (z *Zone) raw(ctx context.Context, name string, typ v1alpha1.RecordType) (*types.ResourceRecordSet, error) {
+	out, err := z.api.ListResourceRecordSets(ctx, &awsroute53.ListResourceRecordSetsInput{
+		HostedZoneId:    &z.id,
+		StartRecordName: aws.String(dns.CanonicalName(name)),
+		StartRecordType: types.RRType(typ),
+		MaxItems:        aws.Int32(1),
+	})
+	if err != nil {
+		return nil, z.explain(dnsrecords.Title(name, typ), "route53:ListResourceRecordSets", err)
+	}
+	for i := range out.ResourceRecordSets {
+		r := &out.ResourceRecordSets[i]
+		if spelled(r.Name) == dns.CanonicalName(name) && r.Type == types.RRType(typ) {
+			return r, plain(dnsrecords.Title(name, typ), r)
+		}
+	}
+	return nil, nil
+}
+
+// spelled is a name of Route 53 as others write it: it has a code for the asterisk.
+func spelled(name *string) string {
+	return dns.CanonicalName(strings.Replace(aws.ToString(name), `\052`, "*", 1))
+}
+
+// plain fails for records whose answer depends on more than what stands in them.
+func plain(record string, r *types.ResourceRecordSet) error {
+	var problem string
+	switch {
+	case r.AliasTarget != nil:
+		problem = "it is an alias of " + aws.ToString(r.AliasTarget.DNSName)
+	case r.SetIdentifier != nil:
+		problem = fmt.Sprintf("it has a routing policy (set identifier %q)", *r.SetIdentifier)
+	case r.TrafficPolicyInstanceId != nil:
+		problem = "it belongs to traffic policy instance " + *r.TrafficPolicyInstanceId
+	case r.HealthCheckId != nil:
+		problem = "it has health check " + *r.HealthCheckId
+	default:
+		return nil
+	}
+	return &dnsrecords.Error{Record: record, Problem: problem, Hint: "such records are not moved; use provider manual with a plain record"}
+}
+
+func set(name string, typ v1alpha1.RecordType, r *types.ResourceRecordSet) (dnsrecords.Set, error) {
+	if r == nil {
+		return dnsrecords.NewSet(name, typ, 0, nil)
+	}
+	var values []string
+	for _, v := range r.ResourceRecords {
+		values = append(values, aws.ToString(v.Value))
+	}
+	return dnsrecords.NewSet(name, typ, time.Duration(aws.ToInt64(r.TTL))*time.Second, values)
+}
+
+// Replace implements records.Provider. Route 53 makes all changes of a batch or none, and deletes only what is exactly as
+// it is named, time to live included. So the deletion goes by its own spelling.
+func (z *Zone) Replace(ctx context.Context, was, want dnsrecords.Set) error {
+	raw, err := z.raw(ctx, was.Name, was.Type)
+	if err != nil {
+		return err
+	}
+	now, err := set(was.Name, was.Type, raw)
+	if err != nil {
+		return err
+	}
+	if !now.Same(was) || now.TTL != was.TTL {
+		return dnsrecords.Conflict(was, &now)
+	}
+	batch := &types.ChangeBatch{Comment: aws.String("replumb")}
+	if raw != nil {
+		batch.Changes = append(batch.Changes, types.Change{Action: types.ChangeActionDelete, ResourceRecordSet: raw})
+	}
+	if len(want.Values) > 0 {
+		batch.Changes = append(batch.Changes, types.Change{Action: types.ChangeActionCreate, ResourceRecordSet: written(want)})
+	}
+	if len(batch.Changes) == 0 {
+		return nil
+	}
+	out, err := z.api.ChangeResourceRecordSets(ctx, &awsroute53.ChangeResourceRecordSetsInput{HostedZoneId: &z.id, ChangeBatch: batch})
+	var invalid *types.InvalidChangeBatch
+	switch {
+	case errors.As(err, &invalid):
+		return z.refused(ctx, was, invalid)
+	case err != nil:
+		return z.explain(want.String(), "route53:ChangeResourceRecordSets", err)
+	}
+	z.mu.Lock()
+	defer z.mu.Unlock()
+	z.change = aws.ToString(out.ChangeInfo.Id)
+	return nil
+}
+
+func written(want dnsrecords.Set) *types.ResourceRecordSet {
+	r := &types.ResourceRecordSet{
+		Name: aws.String(want.Name), Type: types.RRType(want.Type), TTL: aws.Int64(int64(want.TTL / time.Second)),
+	}
+	for _, v := range want.Values {
+		r.ResourceRecords = append(r.ResourceRecords, types.ResourceRecord{Value: aws.String(v)})
+	}
+	return r
+}
+
+// refused tells a record that somebody else has changed from a batch that will never be taken.
+func (z *Zone) refused(ctx context.Context, was dnsrecords.Set, invalid *types.InvalidChangeBatch) error {
+	now, err := z.Get(ctx, was.Name, was.Type)
+	if err != nil {
+		return dnsrecords.Conflict(was, nil)
+	}
+	if !now.Same(was) || now.TTL != was.TTL {
+		return dnsrecords.Conflict(was, &now)
+	}
+	text := strings.Join(invalid.Messages, "; ")
+	if text == "" {
+		text = invalid.ErrorMessage()
+	}
+	return &dnsrecords.Error{
+		Record: was.String(), Problem: fmt.Sprintf("hosted zone %s refused the change: %s", z.id, text), Err: invalid,
+		Hint: "is the name in that zone, and does no CNAME have it?",
+	}
+}
+
+// Authoritative implements records.Provider: Route 53 itself says when a change is everywhere, and the zone's servers what
+// they answer. Those of a private zone answer within its networks only, to recursive servers.
+func (z *Zone) Authoritative(ctx context.Context, name string, typ v1alpha1.RecordType) ([]dnsrecords.Answer, error) {
+	record := dnsrecords.Title(name, typ)
+	own := dnsrecords.Answer{Server: dnsrecords.Server{Name: "Route 53"}}
+	status, err := z.status(ctx, record)
+	if err != nil {
+		return nil, err
+	}
+	if own.Set, err = z.Get(ctx, name, typ); err != nil {
+		return nil, err
+	}
+	if status != types.ChangeStatusInsync {
+		own.Err = fmt.Errorf("the change is %s", status)
+	}
+	hosts, err := z.nameServers(ctx, record)
+	if err != nil || len(hosts) == 0 {
+		return []dnsrecords.Answer{own}, err
+	}
+	servers, err := z.client.Locate(ctx, hosts)
+	if err != nil {
+		return nil, engine.NotYet("%s: %w", record, err)
+	}
+	return append([]dnsrecords.Answer{own}, z.client.Ask(ctx, servers, name, typ)...), nil
+}
+
+// status is that of the last change made here: whether it is at all servers. What an earlier run changed is not known.
+func (z *Zone) status(ctx context.Context, record string) (types.ChangeStatus, error) {
+	z.mu.Lock()
+	defer z.mu.Unlock()
+	if z.change == "" {
+		return types.ChangeStatusInsync, nil
+	}
+	out, err := z.api.GetChange(ctx, &awsroute53.GetChangeInput{Id: &z.change})
+	if err != nil {
+		return "", z.explain(record, "route53:GetChange", err)
+	}
+	if out.ChangeInfo.Status == types.ChangeStatusInsync {
+		z.change = ""
+	}
+	return out.ChangeInfo.Status, nil
+}
+
+// nameServers are those of the zone; none, if it is private.
+func (z *Zone) nameServers(ctx context.Context, record string) ([]string, error) {
+	z.mu.Lock()
+	defer z.mu.Unlock()
+	if z.servers != nil {
+		return z.servers, nil
+	}
+	out, err := z.api.GetHostedZone(ctx, &awsroute53.GetHostedZoneInput{Id: &z.id})
+	if err != nil {
+		return nil, z.explain(record, "route53:GetHostedZone", err)
+	}
+	z.servers = []string{}
+	if out.DelegationSet != nil && (out.HostedZone.Config == nil || !out.HostedZone.Config.PrivateZone) {
+		z.servers = out.DelegationSet.NameServers
+	}
+	return z.servers, nil
+}

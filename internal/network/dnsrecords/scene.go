@@ -1,0 +1,231 @@
+package dnsrecords
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+)
+
+// stage is how far a record is to be brought.
+type stage string
+
+// The stages, in their order. Each but the last has something that is written and something that is waited for.
+const (
+	lower   stage = "lower"   // the time to live is short,
+	expire  stage = "expire"  // and nobody remembers the long one
+	widen   stage = "widen"   // the new values are there beside the old ones,
+	settle  stage = "settle"  // and nobody remembers a time without them
+	narrow  stage = "narrow"  // the old values are gone,
+	drain   stage = "drain"   // and nobody remembers them
+	restore stage = "restore" // the time to live is what it was
+)
+
+// direction of a move.
+type direction bool
+
+const (
+	forth direction = false
+	back  direction = true
+)
+
+// scene is all that a decision depends on.
+type scene struct {
+	now Set
+	// from and to are the two ends. known is false if there is no telling from: then nothing was ever written.
+	from, to []string
+	known    bool
+	// memory is what is remembered; nil, if nothing is.
+	memory *v1alpha1.RecordStatus
+	// low is the time to live while it moves.
+	low time.Duration
+	// straight is true if both ends must not be there together.
+	straight bool
+}
+
+// origin decides what the record had before: what is remembered, else what people wrote, else what is there.
+func (s *scene) origin(written []string, d direction) error {
+	s.known = true
+	switch {
+	case s.memory != nil:
+		s.from = s.memory.Values
+	case written != nil:
+		s.from = written
+	case d == back:
+		s.known = false
+	case len(s.now.Values) == 0:
+		return &Error{
+			Record: s.now.String(), Problem: "there is no such record",
+			Hint: "correct name and type, or write from: [] to have it created",
+		}
+	case s.now.Same(s.set(s.to)) || len(without(s.now.Values, s.to...)) == len(s.now.Values):
+		s.from = s.now.Values
+	default:
+		return &Error{
+			Record: s.now.String(), Problem: fmt.Sprintf("it has %s already, and nothing is remembered of a move", list(s.now.Values)),
+			Hint: "write into from what it had before",
+		}
+	}
+	return nil
+}
+
+// familiar fails for a record that is not in one of the three states in which a move leaves it: values of others are not
+// thrown away, and what others have taken out is not put back.
+func (s *scene) familiar() error {
+	if !s.known {
+		return nil
+	}
+	if foreign := without(s.now.Values, both(s.from, s.to)...); len(foreign) > 0 {
+		return &Error{
+			Record: s.now.String(), Problem: fmt.Sprintf("it has %s, which is in neither from nor to", list(foreign)),
+			Hint: "somebody else changes it: make sure that they have stopped, and take out or write down what they added",
+		}
+	}
+	for _, known := range [][]string{s.from, s.to, s.together()} {
+		if s.now.Same(s.set(known)) {
+			return nil
+		}
+	}
+	return &halfError{is: &Error{
+		Record: s.now.String(),
+		Problem: fmt.Sprintf("it has %s, which is neither from (%s) nor to (%s) nor both",
+			list(s.now.Values), list(s.from), list(s.to)),
+		Hint: "somebody has taken out the rest: put it back, or take the rest of that end out too",
+	}}
+}
+
+// halfError is a record that has a part of what it may have. People who change values one by one get there on their way.
+type halfError struct{ is *Error }
+
+func (e *halfError) Error() string { return e.is.Error() }
+
+func (s *scene) set(values []string) Set {
+	return Set{Name: s.now.Name, Type: s.now.Type, Values: values}
+}
+
+// together are both ends. A CNAME has one value, so there is nothing between its ends.
+func (s *scene) together() []string {
+	if s.straight || s.now.Type == v1alpha1.RecordCNAME {
+		return s.from
+	}
+	return both(s.from, s.to)
+}
+
+// goal is the end that a direction leads to.
+func (s *scene) goal(d direction) []string {
+	if d == back {
+		return s.from
+	}
+	return s.to
+}
+
+// past reports whether a stage is behind: who has arrived needs none of those before. Nor is there a way back for what
+// never left.
+func (s *scene) past(st stage, d direction) bool {
+	if d == back {
+		switch {
+		case !s.known:
+			return true
+		case s.memory == nil && s.now.Same(s.set(s.from)):
+			return true
+		case st == drain && s.memory != nil && s.memory.PublishedAt == nil:
+			return true
+		}
+	}
+	return slices.Contains([]stage{lower, expire, widen, settle}, st) && s.now.Same(s.set(s.goal(d)))
+}
+
+// want is what the record has to be at a stage.
+func (s *scene) want(st stage, d direction) Set {
+	w := s.now
+	w.TTL = min(s.now.TTL, s.low)
+	if len(s.now.Values) == 0 {
+		w.TTL = s.low
+	}
+	switch st {
+	case lower, expire:
+	case widen, settle:
+		w.Values = s.together()
+	case narrow, drain:
+		w.Values = s.goal(d)
+		if s.now.Same(w) { // the time to live may be what it was again
+			w.TTL = s.now.TTL
+		}
+	case restore:
+		w.Values, w.TTL = s.goal(d), s.now.TTL
+		if s.memory != nil && s.memory.TTL > 0 {
+			w.TTL = time.Duration(s.memory.TTL) * time.Second
+		}
+	}
+	if len(w.Values) == 0 {
+		w.TTL = 0
+	}
+	return w
+}
+
+// until is when what a waiting stage waits for is over; false, if that has not begun.
+func (s *scene) until(st stage, d direction, extra time.Duration) (time.Time, bool) {
+	m := s.memory
+	switch {
+	case m == nil:
+		return time.Time{}, false
+	case st == expire && m.LoweredAt != nil:
+		return m.LoweredAt.Add(min(time.Duration(m.TTL)*time.Second, longest)), true
+	case st == expire:
+		// A time to live that was short before has never been lowered.
+		return time.Time{}, time.Duration(m.TTL)*time.Second <= s.low
+	case m.Seen == nil || !slices.Equal(m.Seen.Values, s.want(st, d).Values):
+		return time.Time{}, false
+	}
+	remembered := m.Seen.Longest
+	if m.LoweredAt == nil { // it was not lowered, or somebody has raised it since
+		remembered = max(remembered, m.TTL)
+	}
+	end := m.Seen.At.Add(min(time.Duration(remembered)*time.Second, longest))
+	if st == drain {
+		end = end.Add(extra)
+	}
+	return end, true
+}
+
+// longest is how long resolvers remember anything at most (RFC 8767, section 4).
+const longest = 7 * 24 * time.Hour
+
+// agreed fails with the first of those who do not say what they should. The time to live of resolvers is what is left of
+// it, so it tells nothing.
+func agreed(want Set, st stage, authoritative, resolvers []Answer) error {
+	for _, a := range authoritative {
+		if err := says(want, a); err != nil {
+			return err
+		}
+		if len(want.Values) > 0 && (a.Set.TTL > want.TTL || st == restore && a.Set.TTL != want.TTL) {
+			return fmt.Errorf("%s still says a time to live of %s, not %s", a.Server, a.Set.TTL, want.TTL)
+		}
+	}
+	for _, a := range resolvers {
+		if err := says(want, a); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func says(want Set, a Answer) error {
+	switch {
+	case a.Err != nil:
+		return fmt.Errorf("%s does not say: %w", a.Server, a.Err)
+	case !a.Set.Same(want):
+		return fmt.Errorf("%s still says %s, not %s", a.Server, list(a.Set.Values), list(want.Values))
+	}
+	return nil
+}
+
+// longestTTL is how long one of those who asked last may remember what they heard.
+func longestTTL(answers []Answer) time.Duration {
+	ttl := time.Duration(0)
+	for _, a := range answers {
+		ttl = max(ttl, a.Set.TTL)
+	}
+	return ttl
+}

@@ -1,0 +1,96 @@
+package dnsrecords
+
+import (
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/spec"
+)
+
+func TestValidate(t *testing.T) {
+	dynamic := func(change func(p *v1alpha1.RFC2136Provider)) func(r *v1alpha1.RecordSpec) {
+		return func(r *v1alpha1.RecordSpec) {
+			p := &v1alpha1.RFC2136Provider{Server: "192.0.2.53:53", Zone: "example.com"}
+			change(p)
+			r.Provider = v1alpha1.RecordProvider{RFC2136: p}
+		}
+	}
+	for _, tt := range []struct {
+		name   string
+		change func(r *v1alpha1.RecordSpec)
+		field  string
+	}{
+		{"as little as possible", func(*v1alpha1.RecordSpec) {}, ""},
+		{"one label", func(r *v1alpha1.RecordSpec) { r.Name = "api" }, "r.name"},
+		{"a wildcard", func(r *v1alpha1.RecordSpec) { r.Name = "*.example.com" }, "r.name"},
+		{"another type", func(r *v1alpha1.RecordSpec) { r.Type = "TXT" }, "r.type"},
+		{"no values", func(r *v1alpha1.RecordSpec) { r.To = nil }, "r.to"},
+		{"a name for an address", func(r *v1alpha1.RecordSpec) { r.To = []string{"192.0.2.1", "lb.example.com"} }, "r.to[1]"},
+		{"from is empty", func(r *v1alpha1.RecordSpec) { r.From = []string{} }, ""},
+		{"from of another family", func(r *v1alpha1.RecordSpec) { r.From = []string{"2001:db8::1"} }, "r.from[0]"},
+		{"an alias", func(r *v1alpha1.RecordSpec) {
+			r.Type, r.To = v1alpha1.RecordCNAME, []string{"lb.example.net"}
+		}, ""},
+		{"two aliases", func(r *v1alpha1.RecordSpec) {
+			r.Type, r.To = v1alpha1.RecordCNAME, []string{"a.example.net", "b.example.net"}
+		}, "r.to"},
+		{"no time to live", func(r *v1alpha1.RecordSpec) { r.TTL = ptr.To(int32(0)) }, "r.ttl"},
+		{"a long one", func(r *v1alpha1.RecordSpec) { r.TTL = ptr.To(int32(86400)) }, "r.ttl"},
+		{"negative", func(r *v1alpha1.RecordSpec) { r.Drain = &metav1.Duration{Duration: -time.Second} }, "r.drain"},
+		{"resolver without port", func(r *v1alpha1.RecordSpec) { r.Resolvers = []string{"192.0.2.1:53", "192.0.2.2"} }, "r.resolvers[1]"},
+		{"port without resolver", func(r *v1alpha1.RecordSpec) { r.Resolvers = []string{":53"} }, "r.resolvers[0]"},
+		{"no provider", func(r *v1alpha1.RecordSpec) { r.Provider = v1alpha1.RecordProvider{} }, "r.provider"},
+		{"two providers", func(r *v1alpha1.RecordSpec) { r.Provider.Route53 = &v1alpha1.Route53Provider{HostedZoneID: "Z1"} }, "r.provider"},
+		{"Route 53", func(r *v1alpha1.RecordSpec) {
+			r.Provider = v1alpha1.RecordProvider{Route53: &v1alpha1.Route53Provider{HostedZoneID: "Z1"}}
+		}, ""},
+		{"Route 53, with its path", func(r *v1alpha1.RecordSpec) {
+			r.Provider = v1alpha1.RecordProvider{Route53: &v1alpha1.Route53Provider{HostedZoneID: "/hostedzone/Z1"}}
+		}, "r.provider.route53.hostedZoneID"},
+		{"updates", dynamic(func(*v1alpha1.RFC2136Provider) {}), ""},
+		{"updates, no port", dynamic(func(p *v1alpha1.RFC2136Provider) { p.Server = "ns1.example.com" }), "r.provider.rfc2136.server"},
+		{"updates, another zone", dynamic(func(p *v1alpha1.RFC2136Provider) { p.Zone = "ample.com" }), "r.provider.rfc2136.zone"},
+		{"updates, no zone", dynamic(func(p *v1alpha1.RFC2136Provider) { p.Zone = "" }), "r.provider.rfc2136.zone"},
+		{"updates, two keys", dynamic(func(p *v1alpha1.RFC2136Provider) {
+			p.TSIGSecret, p.TSIGKeyFile = &v1alpha1.SecretReference{Namespace: "a", Name: "b"}, "/a"
+		}), "r.provider.rfc2136"},
+		{"updates, half a Secret", dynamic(func(p *v1alpha1.RFC2136Provider) {
+			p.TSIGSecret = &v1alpha1.SecretReference{Name: "b"}
+		}), "r.provider.rfc2136.tsigSecret"},
+		{"updates, key from here", dynamic(func(p *v1alpha1.RFC2136Provider) { p.TSIGKeyFile = "tsig.key" }), "r.provider.rfc2136.tsigKeyFile"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			r := &v1alpha1.RecordSpec{
+				Name: "api.example.com", To: []string{"192.0.2.1"}, Provider: v1alpha1.RecordProvider{Manual: &v1alpha1.ManualProvider{}},
+			}
+			tt.change(r)
+			Default(r)
+			err := Validate("r", r)
+			var wrong *spec.Error
+			if tt.field == "" && err != nil || tt.field != "" && (!errors.As(err, &wrong) || wrong.Field != tt.field || wrong.Hint == "") {
+				t.Errorf("got %v", err)
+			}
+		})
+	}
+}
+
+// TestEmptyFromIsKept: that a record may be created must survive being written down, and must not come about by it.
+func TestEmptyFromIsKept(t *testing.T) {
+	for text, empty := range map[string]bool{`{"name":"a.b","from":[]}`: true, `{"name":"a.b"}`: false} {
+		r := &v1alpha1.RecordSpec{}
+		if err := json.Unmarshal([]byte(text), r); err != nil {
+			t.Fatal(err)
+		}
+		out, err := json.Marshal(r.DeepCopy())
+		if err != nil || strings.Contains(string(out), `"from":[]`) != empty {
+			t.Errorf("%s became %s (%v)", text, out, err)
+		}
+	}
+}

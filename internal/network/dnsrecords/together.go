@@ -1,0 +1,17 @@
+package dnsrecords
+
+import "github.com/replumb/replumb/internal/engine"
+
+// Together does the same to all records, step by step: all of them take their first step before any takes its second.
+func Together(title string, parallel int, all []*Move, steps func(*Move) []engine.Step) []engine.Group {
+	var groups []engine.Group
+	for _, m := range all {
+		for i, s := range steps(m) {
+			if i == len(groups) {
+				groups = append(groups, engine.Group{Title: title, Parallel: parallel})
+			}
+			groups[i].Steps = append(groups[i].Steps, s)
+		}
+	}
+	return groups
+}

@@ -1,0 +1,103 @@
+package dnsrecords
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine"
+)
+
+// waitStep waits until caches have forgotten what a record was at the stage before. It counts from when every server was
+// first seen to say what it is now, which it writes down: a run that was ended does not count from the beginning again.
+type waitStep struct {
+	move  *Move
+	stage stage
+	to    direction
+}
+
+var (
+	_ engine.Waiter = (*waitStep)(nil)
+	_ engine.Timed  = (*waitStep)(nil)
+)
+
+func (m *Move) wait(st stage, d direction) *waitStep { return &waitStep{move: m, stage: st, to: d} }
+
+func (s *waitStep) ID() string { return s.move.id(s.stage, s.to) }
+
+func (s *waitStep) Title() string {
+	record := Title(s.move.name, s.move.typ)
+	switch s.stage {
+	case expire:
+		return fmt.Sprintf("Wait until nobody remembers the old time to live of %s", record)
+	case settle:
+		return fmt.Sprintf("Wait until everybody has heard of all that %s has", record)
+	}
+	return fmt.Sprintf("Wait until nobody remembers what was taken out of %s", record)
+}
+
+// Waits implements engine.Waiter.
+func (*waitStep) Waits() {}
+
+// Deadline implements engine.Timed. What was remembered before the time to live was lowered is not known here.
+func (s *waitStep) Deadline() time.Duration { return longest + s.move.drain + s.move.patience() }
+
+func (s *waitStep) State(ctx context.Context) (engine.State, error) { return stateOf(s.verify(ctx)) }
+
+// Do writes down since when everybody says what the record is, if nobody has yet.
+func (s *waitStep) Do(ctx context.Context) error {
+	seen, err := s.move.look(ctx, s.to)
+	if err != nil || seen.past(s.stage, s.to) {
+		return err
+	}
+	if _, begun := seen.until(s.stage, s.to, 0); begun {
+		return nil
+	}
+	want := seen.want(s.stage, s.to)
+	if !seen.now.Same(want) {
+		return turned(&otherError{now: seen.now, want: want}) // the step before has seen it as it has to be
+	}
+	answers, err := s.move.proof(ctx, want, s.stage)
+	if err != nil {
+		return err
+	}
+	status := seen.status()
+	if s.stage == expire {
+		status.LoweredAt = s.move.stamp()
+	} else {
+		remembered := longestTTL(answers)
+		if len(want.Values) == 0 { // nothing says any more for how long it may be remembered
+			remembered = seen.low
+		}
+		status.Seen = &v1alpha1.RecordSeen{
+			Values: want.Values, At: *s.move.stamp(), Longest: int32(seconds(min(remembered, longest))),
+		}
+	}
+	if err := s.move.memory.Remember(ctx, *status); err != nil {
+		return fmt.Errorf("remembering %s: %w", want, err)
+	}
+	return nil
+}
+
+// Verify implements engine.Step: the time is over, and everybody says it still. Somebody may have put it back meanwhile.
+func (s *waitStep) Verify(ctx context.Context) error { return turned(s.verify(ctx)) }
+
+func (s *waitStep) verify(ctx context.Context) error {
+	seen, err := s.move.look(ctx, s.to)
+	if err != nil || seen.past(s.stage, s.to) {
+		return err
+	}
+	want := seen.want(s.stage, s.to)
+	end, begun := seen.until(s.stage, s.to, s.move.drain)
+	switch {
+	case begun && !seen.now.Same(want):
+		return engine.NotYet("%w", &otherError{now: seen.now, want: want})
+	case !begun:
+		return engine.NotYet("%s: not every server was seen to say %s", want, describe(want))
+	case s.move.clock().Before(end):
+		return engine.NotYet("%s: what it was may be remembered until %s", want, end.UTC().Format(time.RFC3339))
+	}
+	_, err = s.move.proof(ctx, want, s.stage)
+	return err
+}

@@ -1,0 +1,80 @@
+// Package nodecleanup is what runs on a node, in a privileged pod on its network, while the network of pods is replaced: it finds
+// what a network has left there, removes it, and watches for clients from outside. It changes nothing that is not known to be of
+// that network: rules of others, and policies of chains, stay as they are.
+package nodecleanup
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+)
+
+// messageLimit is how much of a termination message the kubelet keeps (k8s.io/kubernetes pkg/kubelet/container/runtime.go:
+// MaxContainerTerminationMessageLength), with room to spare.
+const messageLimit = 4000
+
+// Host is the node as a pod sees it.
+type Host struct {
+	// Root is where the node's own root directory is mounted, such as /host.
+	Root string
+	// Pods are the ranges of the network: routes into them are its own.
+	Pods []netip.Prefix
+}
+
+// Report is what one look at a node found. It fits into a termination message.
+type Report struct {
+	// Found are things such as "interface cni0", in the order in which they are removed.
+	Found []string `json:"found,omitempty"`
+	// More is how many there are that had no room.
+	More int `json:"more,omitempty"`
+	// Clients are addresses that are served, for a watch.
+	Clients []string `json:"clients,omitempty"`
+}
+
+// Empty reports whether nothing was found.
+func (r *Report) Empty() bool { return len(r.Found) == 0 && len(r.Clients) == 0 && r.More == 0 }
+
+// String is one line.
+func (r *Report) String() string {
+	all := slices.Concat(r.Found, r.Clients)
+	text := strings.Join(all, ", ")
+	if r.More > 0 {
+		text += fmt.Sprintf(" and %d more", r.More)
+	}
+	return text
+}
+
+// Marshal is the report as JSON, cut to what a termination message holds.
+func (r *Report) Marshal() ([]byte, error) {
+	short := *r
+	for {
+		body, err := json.Marshal(short)
+		if err != nil || len(body) <= messageLimit {
+			return body, err
+		}
+		list := &short.Found
+		if len(short.Clients) > len(short.Found) {
+			list = &short.Clients
+		}
+		half := (len(*list) + 1) / 2
+		short.More += len(*list) - half
+		*list = (*list)[:half]
+	}
+}
+
+// Parse reads a report from a termination message.
+func Parse(message string) (*Report, error) {
+	r := &Report{}
+	d := json.NewDecoder(strings.NewReader(message))
+	d.DisallowUnknownFields()
+	if err := d.Decode(r); err != nil {
+		return nil, fmt.Errorf("reading the report of a node: %w", err)
+	}
+	if d.More() {
+		return nil, errors.New("reading the report of a node: something follows it")
+	}
+	return r, nil
+}

@@ -1,0 +1,114 @@
+package nodecleanup
+
+import (
+	"path"
+	"slices"
+	"strings"
+)
+
+// Network is what a network for pods leaves on nodes, told apart from everything else by what it is called there.
+type Network struct {
+	Name string
+	// Plugins are the types in a CNI configuration that make it this network's.
+	Plugins []string
+	// Beside are files of /etc/cni/net.d that go with the configuration.
+	Beside []string
+	// Dirs are directories that only this network uses.
+	Dirs []string
+	// Nets are names that its configuration usually has: addresses and results are kept by them.
+	Nets []string
+	// Bridge that its plugin makes if the configuration names no other.
+	Bridge string
+	// Links are patterns of its interfaces.
+	Links []string
+	// Kept are those of them that the kernel does not let go: they lose addresses and go down.
+	Kept []string
+	// Chains and Sets are prefixes, Tables names: chains of iptables, ipsets, tables of nftables.
+	Chains []string
+	Sets   []string
+	Tables []string
+	// Comments are prefixes of the comments of rules that it adds to chains of others.
+	Comments []string
+	// Protocols mark its routes wherever they lead (rtnetlink(7), rtm_protocol).
+	Protocols []int
+	// Gateways says that it makes routes into its range, via other nodes, that nothing marks.
+	Gateways bool
+}
+
+// Find is the network of that name.
+//
+// Flannel: pkg/trafficmngr/{iptables,nftables} and pkg/backend of github.com/flannel-io/flannel; its CNI plugin delegates to bridge and
+// host-local, which keep addresses under the name of the network. Calico: felix/rules/rule_defs.go, felix/dataplane/linux and
+// felix/nftables of github.com/projectcalico/calico; 80 is the default of RouteTableRange's protocol (DeviceRouteProtocol), and 12
+// that of BIRD.
+func Find(name string) (Network, bool) {
+	all := []Network{
+		{
+			Name:    "flannel",
+			Plugins: []string{"flannel"},
+			Nets:    []string{"cbr0", "cni0", "flannel"},
+			Bridge:  "cni0",
+			Dirs:    []string{"/run/flannel", "/var/lib/cni/flannel"},
+			Links: []string{
+				"flannel.[0-9]*",
+				"flannel-v6.[0-9]*",
+				"flannel-wg",
+				"flannel-wg-v6",
+				"flannel.ipip",
+			},
+			Kept:     []string{"flannel.ipip"},
+			Chains:   []string{"FLANNEL-"},
+			Tables:   []string{"flannel-ipv4", "flannel-ipv6"},
+			Comments: []string{"flanneld "},
+			Gateways: true,
+		},
+		{
+			Name: "calico", Plugins: []string{"calico"}, Beside: []string{"calico-kubeconfig"}, Nets: []string{"k8s-pod-network"},
+			Dirs: []string{"/run/calico", "/var/lib/calico", "/var/run/calico"},
+			Links: []string{
+				"cali*", "vxlan.calico", "vxlan-v6.calico", "tunl0", "wireguard.cali", "wg-v6.cali", "bpfin.cali", "bpfout.cali",
+			},
+			Kept: []string{"tunl0"}, Chains: []string{"cali-"}, Sets: []string{"cali4", "cali6"}, Tables: []string{"calico"},
+			Comments: []string{"cali:"}, Protocols: []int{80, 12},
+		},
+	}
+	i := slices.IndexFunc(all, func(n Network) bool { return n.Name == name })
+	if i < 0 {
+		return Network{}, false
+	}
+	return all[i], true
+}
+
+// Names are those that Find knows.
+func Names() []string { return []string{"flannel", "calico"} }
+
+// Describe says in words what is removed from every node.
+func (n Network) Describe() []string {
+	out := []string{"files in /etc/cni/net.d whose plugins are " + strings.Join(n.Plugins, ", ")}
+	if len(n.Beside) > 0 {
+		out[0] += "; " + strings.Join(n.Beside, ", ")
+	}
+	links := n.Links
+	if n.Bridge != "" {
+		links = append(slices.Clone(links), n.Bridge+" and what hangs on it")
+	}
+	out = append(out, "interfaces "+strings.Join(links, ", "), "chains and rules of iptables: "+strings.Join(n.Chains, ", ")+"*")
+	if len(n.Tables) > 0 {
+		out = append(out, "tables of nftables: "+strings.Join(n.Tables, ", "))
+	}
+	if len(n.Sets) > 0 {
+		out = append(out, "ipsets "+strings.Join(n.Sets, "*, ")+"*")
+	}
+	return append(out, "directories "+strings.Join(n.Dirs, ", ")+", and the addresses that were given out")
+}
+
+func hasPrefix(prefixes []string, text string) bool {
+	return slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(text, p) })
+}
+
+func matches(patterns []string, name string) bool {
+	return slices.ContainsFunc(patterns, func(p string) bool {
+		ok, _ := path.Match(p, name) // the patterns are ours
+		return ok
+	})
+}

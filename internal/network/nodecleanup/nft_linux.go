@@ -1,0 +1,174 @@
+package nodecleanup
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
+	"github.com/google/nftables/userdata"
+	"github.com/google/nftables/xt"
+	"golang.org/x/sys/unix"
+)
+
+// nftPart is what lies in nftables, by whomever it was written: tables of the network's own, and in the tables that iptables keeps
+// there its chains, jumps to them, and rules whose comments are its own. It talks to the kernel itself, since the program that wrote
+// the rules was often only in the network's own image.
+type nftPart struct{ Network }
+
+// nftFinds is what there is in nftables.
+type nftFinds struct {
+	tables []*nftables.Table
+	chains []*nftables.Chain
+	rules  []*nftables.Rule
+}
+
+func (p nftPart) look(c *nftables.Conn) (*nftFinds, error) {
+	out := &nftFinds{}
+	tables, err := c.ListTables()
+	if noNetfilter(err) {
+		return out, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("listing tables of nftables: %w", err)
+	}
+	chains, err := c.ListChains()
+	if err != nil {
+		return nil, fmt.Errorf("listing chains of nftables: %w", err)
+	}
+	for _, t := range tables {
+		if slices.Contains(p.Tables, t.Name) {
+			out.tables = append(out.tables, t)
+		}
+	}
+	for _, ch := range chains {
+		switch {
+		case slices.Contains(p.Tables, ch.Table.Name):
+		case hasPrefix(p.Chains, ch.Name):
+			out.chains = append(out.chains, ch)
+		default:
+			rules, err := p.rules(c, ch)
+			if err != nil {
+				return nil, err
+			}
+			out.rules = append(out.rules, rules...)
+		}
+	}
+	return out, nil
+}
+
+func noNetfilter(err error) bool {
+	return errors.Is(err, unix.EPROTONOSUPPORT) || errors.Is(err, unix.EOPNOTSUPP)
+}
+
+// rules of the network in a chain of somebody else.
+func (p nftPart) rules(c *nftables.Conn, ch *nftables.Chain) ([]*nftables.Rule, error) {
+	all, err := c.GetRules(ch.Table, ch)
+	if err != nil {
+		return nil, fmt.Errorf("listing rules of chain %s: %w", ch.Name, err)
+	}
+	var out []*nftables.Rule
+	for _, r := range all {
+		if p.own(r) {
+			r.Table, r.Chain = ch.Table, ch // with the family, which rules do not say
+			out = append(out, r)
+		}
+	}
+	return out, nil
+}
+
+func (p nftPart) own(r *nftables.Rule) bool {
+	if hasPrefix(p.Comments, comment(r.UserData)) {
+		return true
+	}
+	return slices.ContainsFunc(r.Exprs, func(e expr.Any) bool {
+		switch e := e.(type) {
+		case *expr.Verdict:
+			return e.Chain != "" && hasPrefix(p.Chains, e.Chain)
+		case *expr.Match: // as some versions of iptables keep comments
+			c, ok := e.Info.(*xt.Comment)
+			return ok && e.Name == "comment" && hasPrefix(p.Comments, string(*c))
+		}
+		return false
+	})
+}
+
+// comment that iptables and nft keep with a rule: type, length, text (libnftnl/include/libnftnl/udata.h).
+func comment(data []byte) string {
+	for len(data) >= 2 && len(data) >= 2+int(data[1]) {
+		text := data[2 : 2+int(data[1])]
+		if userdata.Type(data[0]) == userdata.TypeComment {
+			return string(trimZero(text))
+		}
+		data = data[2+len(text):]
+	}
+	return ""
+}
+
+func trimZero(b []byte) []byte {
+	if i := slices.Index(b, 0); i >= 0 {
+		return b[:i]
+	}
+	return b
+}
+
+func (p nftPart) find() ([]string, error) {
+	c, err := nftables.New()
+	if err != nil {
+		return nil, fmt.Errorf("nftables: %w", err)
+	}
+	finds, err := p.look(c)
+	if err != nil {
+		return nil, err
+	}
+	var out []string
+	for _, t := range finds.tables {
+		out = append(out, fmt.Sprintf("table %s %s", family(t.Family), t.Name))
+	}
+	for _, r := range finds.rules {
+		out = append(out, fmt.Sprintf("rule in chain %s %s %s", family(r.Table.Family), r.Table.Name, r.Chain.Name))
+	}
+	for _, ch := range finds.chains {
+		out = append(out, fmt.Sprintf("chain %s %s %s", family(ch.Table.Family), ch.Table.Name, ch.Name))
+	}
+	return out, nil
+}
+
+func family(f nftables.TableFamily) string {
+	names := map[nftables.TableFamily]string{
+		nftables.TableFamilyIPv4: "ip", nftables.TableFamilyIPv6: "ip6", nftables.TableFamilyINet: "inet",
+		nftables.TableFamilyARP: "arp", nftables.TableFamilyNetdev: "netdev", nftables.TableFamilyBridge: "bridge",
+	}
+	return names[f]
+}
+
+// remove takes everything away in one transaction: rules that jump, then what they jump to.
+func (p nftPart) remove() error {
+	c, err := nftables.New()
+	if err != nil {
+		return fmt.Errorf("nftables: %w", err)
+	}
+	finds, err := p.look(c)
+	if err != nil {
+		return err
+	}
+	for _, r := range finds.rules {
+		if err := c.DelRule(r); err != nil {
+			return fmt.Errorf("a rule in chain %s: %w", r.Chain.Name, err)
+		}
+	}
+	for _, ch := range finds.chains { // they jump to each other
+		c.FlushChain(ch)
+	}
+	for _, ch := range finds.chains {
+		c.DelChain(ch)
+	}
+	for _, t := range finds.tables {
+		c.DelTable(t)
+	}
+	if err := c.Flush(); err != nil {
+		return fmt.Errorf("removing chains of %s: %w", p.Name, err)
+	}
+	return nil
+}

@@ -1,0 +1,107 @@
+package tunneladdr
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// loopback has a fixed name on Linux.
+const loopback = "lo"
+
+// Hold gives the loopback interface every address in the ranges that another interface of this network namespace has. It
+// returns those that loopback has in the end, also from earlier.
+//
+// They have the scope of a link: the kernel takes no such address as the source of a new connection (inet_select_addr in
+// net/ipv4/devinet.c), so that only what is open already goes on with them.
+func Hold(ranges []netip.Prefix) ([]netip.Addr, error) {
+	lo, here, err := look(ranges)
+	if err != nil {
+		return nil, err
+	}
+	for _, a := range here.elsewhere {
+		if err := netlink.AddrAdd(lo, single(a)); err != nil && !errors.Is(err, unix.EEXIST) {
+			return nil, fmt.Errorf("adding %s to %s: %w", a, loopback, err)
+		}
+	}
+	_, here, err = look(ranges)
+	return here.onLoopback, err
+}
+
+// Release takes every address in the ranges off the loopback interface, and returns them. TCP connections that still have
+// one end at once: whoever has them connects again, where it would wait for an answer that cannot come.
+func Release(ranges []netip.Prefix) ([]netip.Addr, error) {
+	lo, here, err := look(ranges)
+	if err != nil {
+		return nil, err
+	}
+	gone := slices.DeleteFunc(slices.Clone(here.onLoopback), func(a netip.Addr) bool { return slices.Contains(here.elsewhere, a) })
+	if err := end(gone); err != nil { // as long as their other ends can be told
+		return nil, err
+	}
+	for _, a := range here.onLoopback {
+		if err := netlink.AddrDel(lo, single(a)); err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) {
+			return nil, fmt.Errorf("taking %s off %s: %w", a, loopback, err)
+		}
+	}
+	return here.onLoopback, nil
+}
+
+// end closes TCP connections of this network namespace that have one of the addresses. On a kernel that cannot
+// (CONFIG_INET_DIAG_DESTROY) they are left to time out.
+func end(gone []netip.Addr) error {
+	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} { // many programs have IPv4 on sockets of IPv6
+		sockets, err := netlink.SocketDiagTCP(family)
+		if err != nil {
+			return fmt.Errorf("listing connections: %w", err)
+		}
+		for _, s := range sockets {
+			if a, _ := netip.AddrFromSlice(s.ID.Source); !slices.Contains(gone, a.Unmap()) {
+				continue
+			}
+			local := &net.TCPAddr{IP: s.ID.Source.To4(), Port: int(s.ID.SourcePort)}
+			remote := &net.TCPAddr{IP: s.ID.Destination.To4(), Port: int(s.ID.DestinationPort)}
+			err := netlink.SocketDestroy(local, remote)
+			if err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.EOPNOTSUPP) {
+				return fmt.Errorf("ending a connection from %s to %s: %w", local, remote, err)
+			}
+		}
+	}
+	return nil
+}
+
+func single(a netip.Addr) *netlink.Addr {
+	return &netlink.Addr{
+		IPNet: &net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(a.BitLen(), a.BitLen())}, Scope: unix.RT_SCOPE_LINK,
+	}
+}
+
+// place is where the addresses of some ranges are.
+type place struct{ onLoopback, elsewhere []netip.Addr }
+
+func look(ranges []netip.Prefix) (lo netlink.Link, p place, err error) {
+	if lo, err = netlink.LinkByName(loopback); err != nil {
+		return nil, p, fmt.Errorf("interface %s: %w", loopback, err)
+	}
+	all, err := netlink.AddrList(nil, netlink.FAMILY_V4)
+	if err != nil {
+		return nil, p, fmt.Errorf("listing addresses: %w", err)
+	}
+	for i := range all {
+		a, ok := netip.AddrFromSlice(all[i].IP.To4())
+		if !ok || !slices.ContainsFunc(ranges, func(r netip.Prefix) bool { return r.Contains(a) }) {
+			continue
+		}
+		if all[i].LinkIndex == lo.Attrs().Index {
+			p.onLoopback = append(p.onLoopback, a)
+		} else {
+			p.elsewhere = append(p.elsewhere, a)
+		}
+	}
+	return lo, p, nil
+}

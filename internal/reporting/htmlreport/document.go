@@ -1,0 +1,217 @@
+// Package htmlreport says what happened in a migration: as a document for programs, and as one file of HTML for people, that opens
+// without a network.
+package htmlreport
+
+import (
+	"time"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/reporting/journal"
+)
+
+// Document is the report of one migration.
+type Document struct {
+	Migration string `json:"migration"`
+	// Kind is Services, Pods, Nodes, Mirror or Network.
+	Kind Kind `json:"kind"`
+	// Summary is one sentence.
+	Summary string         `json:"summary"`
+	Phase   v1alpha1.Phase `json:"phase,omitempty"`
+	// Problem is why the last run stopped.
+	Problem string    `json:"problem,omitempty"`
+	Made    time.Time `json:"made"`
+	From    []string  `json:"from,omitempty"`
+	To      []string  `json:"to,omitempty"`
+	// Start of the first run, and End of the last.
+	Start    *time.Time `json:"start,omitempty"`
+	End      *time.Time `json:"end,omitempty"`
+	Requests *Requests  `json:"requests,omitempty"`
+
+	Runs     []Run      `json:"runs"`
+	Timeline []Span     `json:"timeline"`
+	Probes   []Probe    `json:"probes"`
+	Losses   []Loss     `json:"losses"`
+	Services []Service  `json:"services,omitempty"`
+	Gates    []Gate     `json:"gates"`
+	Confirms []Confirm  `json:"confirmations"`
+	Findings []Finding  `json:"findings"`
+	Users    []Client   `json:"stragglers"`
+	Versions []Version  `json:"versions"`
+	Notes    []string   `json:"notes"`
+	Nodes    []NodeLine `json:"nodes,omitempty"`
+}
+
+// Kind is what a migration moves.
+type Kind string
+
+// The kinds.
+const (
+	KindServices Kind = "Services"
+	KindPods     Kind = "Pods"
+	KindNodes    Kind = "Nodes"
+	KindMirror   Kind = "Mirror"
+	KindNetwork  Kind = "Network"
+)
+
+// Requests are those of all probes, in all runs.
+type Requests struct {
+	Sent   int64 `json:"sent"`
+	Failed int64 `json:"failed"`
+}
+
+// Outcome is how a run or a part of one ended.
+type Outcome string
+
+// The outcomes. A run that was killed says nothing of its end.
+const (
+	Done        Outcome = "done"
+	Failed      Outcome = "failed"
+	Interrupted Outcome = "interrupted"
+	Open        Outcome = "no end recorded"
+)
+
+// Run is one command that worked on the migration.
+type Run struct {
+	journal.Run
+
+	End     time.Time `json:"end"`
+	Seconds float64   `json:"seconds"`
+	Outcome Outcome   `json:"outcome"`
+	Error   string    `json:"error,omitempty"`
+}
+
+// Level is what a span is one of.
+type Level string
+
+// The levels, from the widest to the narrowest.
+const (
+	LevelRun   Level = "run"
+	LevelPhase Level = "phase"
+	LevelTier  Level = "tier"
+	LevelBatch Level = "batch"
+)
+
+// Span is a stretch of time in which something was done.
+type Span struct {
+	Level   Level     `json:"level"`
+	Name    string    `json:"name"`
+	Title   string    `json:"title,omitempty"`
+	Run     string    `json:"run,omitempty"`
+	Start   time.Time `json:"start"`
+	End     time.Time `json:"end"`
+	Outcome Outcome   `json:"outcome"`
+	// Steps is how many did something.
+	Steps int `json:"steps,omitempty"`
+}
+
+// Seconds it took.
+func (s Span) Seconds() float64 { return s.End.Sub(s.Start).Seconds() }
+
+// Probe is what the requests of one probe met with, over all nodes and runs. Latencies are in microseconds: P50 is the mean of the
+// medians, by requests, P99 that of the worst stretch.
+type Probe struct {
+	Name   string `json:"name"`
+	Sent   int64  `json:"sent"`
+	Failed int64  `json:"failed"`
+	P50    int64  `json:"p50"`
+	P99    int64  `json:"p99"`
+	Max    int64  `json:"max"`
+	// Samples, oldest first.
+	Samples []Point `json:"samples"`
+}
+
+// Availability in percent.
+func (p Probe) Availability() float64 { return percent(p.Sent, p.Failed) }
+
+// Point is a stretch of time of a probe; Start and End in seconds since the Unix epoch.
+type Point struct {
+	Start  int64 `json:"start"`
+	End    int64 `json:"end"`
+	Sent   int64 `json:"sent"`
+	Failed int64 `json:"failed"`
+	P50    int64 `json:"p50"`
+	P99    int64 `json:"p99"`
+}
+
+// Loss is a stretch in which one node's requests of one probe failed.
+type Loss struct {
+	Node    string    `json:"node"`
+	Probe   string    `json:"probe"`
+	Address string    `json:"address"`
+	Start   time.Time `json:"start"`
+	End     time.Time `json:"end"`
+	Failed  int       `json:"failed"`
+	Error   string    `json:"error"`
+}
+
+// Service is one that the migration is about.
+type Service struct {
+	Name     string `json:"name"`
+	From     string `json:"from,omitempty"`
+	To       string `json:"to,omitempty"`
+	State    string `json:"state,omitempty"`
+	Strategy string `json:"strategy,omitempty"`
+	Reason   string `json:"reason,omitempty"`
+	// At is when it arrived, Seconds how long that took.
+	At      *time.Time `json:"at,omitempty"`
+	Seconds float64    `json:"seconds,omitempty"`
+}
+
+// Gate is a step that waited for people.
+type Gate struct {
+	Step  string    `json:"step"`
+	Title string    `json:"title"`
+	Guide string    `json:"guide"`
+	Since time.Time `json:"since"`
+	// Passed is when it was seen to be done; nil if it was not in that run. By is who had the run.
+	Passed  *time.Time `json:"passed,omitempty"`
+	By      string     `json:"by,omitempty"`
+	Seconds float64    `json:"seconds,omitempty"`
+}
+
+// Confirm is what somebody vouched for by an annotation of the Migration.
+type Confirm struct {
+	Annotation string `json:"annotation"`
+	Value      string `json:"value"`
+	// Manager is the program that wrote it, as the API server knows it.
+	Manager string     `json:"manager,omitempty"`
+	At      *time.Time `json:"at,omitempty"`
+}
+
+// Finding is a check that did not pass, or a flag by which somebody went on.
+type Finding struct {
+	Code     string `json:"code"`
+	Severity string `json:"severity"`
+	Outcome  string `json:"outcome"`
+	Claim    string `json:"claim,omitempty"`
+	Object   string `json:"object,omitempty"`
+	Message  string `json:"message,omitempty"`
+	// By is who had the run, if the finding was overridden.
+	By string `json:"by,omitempty"`
+}
+
+// Client is who was seen to use an old address.
+type Client struct {
+	Node     string    `json:"node"`
+	Client   string    `json:"client"`
+	Service  string    `json:"service"`
+	Address  string    `json:"address"`
+	Protocol string    `json:"protocol"`
+	Seen     time.Time `json:"seen"`
+	Open     int       `json:"open,omitempty"`
+}
+
+// Version of something, and on how many nodes.
+type Version struct {
+	Of      string `json:"of"`
+	Version string `json:"version"`
+	Nodes   int    `json:"nodes,omitempty"`
+}
+
+// NodeLine is a node that leaves.
+type NodeLine struct {
+	Name      string   `json:"name"`
+	Role      string   `json:"role"`
+	Addresses []string `json:"addresses,omitempty"`
+	State     string   `json:"state"`
+}

@@ -1,0 +1,155 @@
+package htmlreport
+
+import (
+	"cmp"
+	"embed"
+	"fmt"
+	"html/template"
+	"io"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/dustin/go-humanize"
+)
+
+//go:embed assets
+var assets embed.FS
+
+// HTML writes the report as one file that needs no other.
+func (d *Document) HTML(w io.Writer) error {
+	t, err := template.New("report.html").Funcs(template.FuncMap{
+		"comma": humanize.Comma, "took": Took, "micros": micros, "percent": shown, "stamp": stamp, "clock": clock, "trend": trend,
+		"list": func(all []string) string { return strings.Join(all, ", ") },
+	}).ParseFS(assets, "assets/report.html")
+	if err != nil {
+		return fmt.Errorf("the report's template: %w", err)
+	}
+	p := page{Document: d, Chart: chartOf(d)}
+	for file, to := range map[string]func(string){
+		"uPlot.min.css":     func(s string) { p.LibraryStyle = template.CSS(s) }, //nolint:gosec // ours, and embedded
+		"uPlot.iife.min.js": func(s string) { p.Library = template.JS(s) },       //nolint:gosec // ours, and embedded
+		"report.css":        func(s string) { p.Style = template.CSS(s) },        //nolint:gosec // ours, and embedded
+		"report.js":         func(s string) { p.Script = template.JS(s) },        //nolint:gosec // ours, and embedded
+		"uPlot.LICENSE":     func(s string) { p.License = strings.TrimSpace(s) },
+	} {
+		body, err := assets.ReadFile("assets/" + file)
+		if err != nil {
+			return err
+		}
+		to(string(body))
+	}
+	if err := t.Execute(w, p); err != nil {
+		return fmt.Errorf("writing the report: %w", err)
+	}
+	return nil
+}
+
+// page is what the template gets.
+type page struct {
+	*Document
+
+	Chart               chart
+	LibraryStyle, Style template.CSS
+	Library, Script     template.JS
+	License             string
+}
+
+// Availability of all probes, in percent.
+func (p page) Availability() float64 { return percent(p.Requests.Sent, p.Requests.Failed) }
+
+// Phases are the spans of that level.
+func (p page) Phases() []Span {
+	return slices.DeleteFunc(slices.Clone(p.Timeline), func(s Span) bool { return s.Level != LevelPhase })
+}
+
+// Moved is how many Services are at another address.
+func (p page) Moved() int {
+	n := 0
+	for _, s := range p.Services {
+		if s.State == stateMoved {
+			n++
+		}
+	}
+	return n
+}
+
+// Length is the time in which runs worked, in seconds.
+func (p page) Length() float64 {
+	sum := 0.0
+	for _, r := range p.Runs {
+		sum += r.Seconds
+	}
+	return sum
+}
+
+// Status is a word for how it stands, and Tone whether that is good.
+func (p page) Status() string { return cmp.Or(string(p.Phase), "Not begun") }
+
+// Tone of the status: good, bad or neutral.
+func (p page) Tone() string {
+	switch {
+	case p.Requests != nil && p.Requests.Failed > 0, len(p.Losses) > 0, p.Problem != "":
+		return "bad"
+	case p.Requests != nil:
+		return "good"
+	}
+	return "neutral"
+}
+
+// micros is a latency for people.
+func micros(n int64) string {
+	switch {
+	case n < 1000:
+		return fmt.Sprintf("%d µs", n)
+	case n < 10_000:
+		return fmt.Sprintf("%.1f ms", float64(n)/1000)
+	case n < 1_000_000:
+		return fmt.Sprintf("%.0f ms", float64(n)/1000)
+	}
+	return fmt.Sprintf("%.1f s", float64(n)/1e6)
+}
+
+// shown is a percentage that is 100 only if nothing is missing.
+func shown(p float64) string {
+	if p == 100 {
+		return "100 %"
+	}
+	return fmt.Sprintf("%.4f %%", math.Floor(p*1e4)/1e4)
+}
+
+func stamp(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05") }
+
+func clock(t time.Time) string { return t.UTC().Format("15:04:05.000") }
+
+// trendLine is a small picture of a probe over time: its p99, and where requests failed.
+type trendLine struct {
+	Points string
+	Failed []float64
+}
+
+// trend has as many points as there is room for. Time between runs is left out.
+func trend(p Probe) trendLine {
+	const width, height, most = 160.0, 28.0, 80
+	all := p.Samples
+	size := (len(all) + most - 1) / most
+	t := trendLine{}
+	top := float64(max(p.P99, 1))
+	var b strings.Builder
+	n := 0.0
+	for part := range slices.Chunk(all, max(size, 1)) {
+		worst, failed := int64(0), int64(0)
+		for _, s := range part {
+			worst, failed = max(worst, s.P99), failed+s.Failed
+		}
+		x := 1 + n*(width-2)/math.Max(1, math.Ceil(float64(len(all))/float64(size))-1)
+		fmt.Fprintf(&b, "%.1f,%.1f ", x, height-2-float64(worst)/top*(height-6))
+		if failed > 0 {
+			t.Failed = append(t.Failed, math.Round(x*10)/10)
+		}
+		n++
+	}
+	t.Points = strings.TrimSpace(b.String())
+	return t
+}

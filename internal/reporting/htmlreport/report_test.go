@@ -1,0 +1,220 @@
+package htmlreport_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"flag"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/net/html"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/reporting/htmlreport"
+	"github.com/replumb/replumb/internal/reporting/journal"
+)
+
+var update = flag.Bool("update", false, "write golden files")
+
+func TestGoldenJSON(t *testing.T) {
+	in := example(12, true)
+	in.History.Samples = in.History.Samples[:10] // one probe's, to be read by people
+	got, err := json.MarshalIndent(htmlreport.Build(in), "", "  ")
+	if err != nil {
+		t.Fatal(err)
+	}
+	got = append(got, '\n')
+	const file = "testdata/report.json"
+	if *update {
+		if err := os.WriteFile(file, got, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(got, want) {
+		t.Errorf("the report differs from %s: go test -run TestGoldenJSON -update writes it", file)
+	}
+}
+
+func TestSummary(t *testing.T) {
+	moved := example(143, false)
+	partly := example(143, false)
+	partly.History, partly.Migration.Status.Phase = &journal.History{}, v1alpha1.PhaseApplying
+	partly.Migration.Status.Counts.Moved = 20
+	back := example(20, true)
+	back.Migration.Status.Phase, back.Migration.Status.Counts = v1alpha1.PhaseRolledBack, v1alpha1.Counts{}
+	one := func(spec v1alpha1.MigrationSpec, st v1alpha1.MigrationStatus) htmlreport.Input {
+		return htmlreport.Input{Migration: &v1alpha1.Migration{ObjectMeta: metav1.ObjectMeta{Name: "m"}, Spec: spec, Status: st}, Now: begin()}
+	}
+	over := v1alpha1.MigrationStatus{Phase: v1alpha1.PhaseFinished}
+	counted := v1alpha1.MigrationStatus{Phase: v1alpha1.PhaseFinished, Proof: &v1alpha1.ProofStatus{Sent: 1204331}}
+	counted.Nodes = []v1alpha1.NodeStatus{{Name: "a", Gone: true}, {Name: "b"}}
+	for name, test := range map[string]struct {
+		in   htmlreport.Input
+		want string
+	}{
+		"services": {moved, "143 Services moved from 10.96.0.0/16 to 172.24.0.0/16 in 3 min; 0 of 182,400 requests failed"},
+		"partly":   {partly, "20 of 143 Services moved from 10.96.0.0/16 to 172.24.0.0/16; no requests were counted"},
+		"back":     {back, "Every Service is back at its old address in 10.96.0.0/16 in 56 s; 7 of 120,000 requests failed"},
+		"pods": {
+			one(v1alpha1.MigrationSpec{PodCIDR: &v1alpha1.PodCIDRSpec{To: []string{"10.245.0.0/16"}}}, over),
+			"The pods moved to 10.245.0.0/16; no requests were counted",
+		},
+		"nodes": {
+			one(v1alpha1.MigrationSpec{Nodes: &v1alpha1.NodesSpec{New: v1alpha1.NodeSet{CIDRs: []string{"10.20.0.0/16"}}}}, counted),
+			"2 nodes left to 10.20.0.0/16; 0 of 1,204,331 requests failed",
+		},
+		"mirror": {
+			one(v1alpha1.MigrationSpec{Mirror: &v1alpha1.MirrorSpec{Target: v1alpha1.ClusterReference{Context: "east"}}}, v1alpha1.MigrationStatus{}),
+			"The cluster was mirrored in part to east; no requests were counted",
+		},
+		"cni": {
+			one(v1alpha1.MigrationSpec{CNI: &v1alpha1.CNISpec{To: "calico"}}, over),
+			"The network of pods was replaced to calico; no requests were counted",
+		},
+	} {
+		d := htmlreport.Build(test.in)
+		if d.Summary != test.want {
+			t.Errorf("%s: %q, want %q", name, d.Summary, test.want)
+		}
+		var page bytes.Buffer
+		if err := d.HTML(&page); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if _, err := html.Parse(&page); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestKilledRunHasNoEnd(t *testing.T) {
+	d := htmlreport.Build(example(40, false))
+	if len(d.Runs) != 3 || d.Runs[0].Outcome != htmlreport.Open || d.Runs[1].Outcome != htmlreport.Done {
+		t.Fatalf("runs: %+v", d.Runs)
+	}
+	count := map[htmlreport.Level]int{}
+	for _, s := range d.Timeline {
+		count[s.Level]++
+		if s.End.Before(s.Start) {
+			t.Errorf("%s %s ends before it begins", s.Level, s.Name)
+		}
+	}
+	if count[htmlreport.LevelRun] != 3 || count[htmlreport.LevelPhase] != 7 || count[htmlreport.LevelTier] != 2 || count[htmlreport.LevelBatch] != 5 {
+		t.Errorf("spans: %v", count)
+	}
+}
+
+func TestServicesComeFromBoth(t *testing.T) {
+	in := example(3, false)
+	in.Services = append(in.Services,
+		htmlreport.Service{Name: service(0), From: "10.96.0.1", To: "172.24.0.1", State: "half-hopped"}, // on its way back at present
+		htmlreport.Service{Name: service(1), To: "172.24.0.2", State: "in-target"},
+	)
+	last := in.History.Moves[2]
+	in.History.Moves = append(in.History.Moves, journal.Move{
+		Service: last.Service, From: last.To, To: last.From, At: last.At.Add(time.Hour), Seconds: 3,
+	})
+	states := map[string]string{}
+	for _, s := range htmlreport.Build(in).Services {
+		states[s.Name] = s.State
+		if s.State != "pinned" && s.From[:6] != "10.96." {
+			t.Errorf("%s comes from %q", s.Name, s.From)
+		}
+	}
+	want := map[string]string{service(0): "half-hopped", service(1): "moved", service(2): "returned", "shop/edge": "pinned"}
+	for name, state := range want {
+		if states[name] != state {
+			t.Errorf("%s is %q, want %q", name, states[name], state)
+		}
+	}
+}
+
+func TestMovesWithoutRecordsAreTimedByTheirSteps(t *testing.T) {
+	in := example(3, false)
+	in.History.Moves = nil
+	in.Services = []htmlreport.Service{{Name: service(1), From: "10.96.0.2", To: "172.24.0.2", State: "moved"}}
+	if s := htmlreport.Build(in).Services; len(s) != 1 || s[0].At == nil || s[0].Seconds != 0.7 {
+		t.Errorf("services: %+v", s)
+	}
+}
+
+func TestFailedRun(t *testing.T) {
+	in := example(0, false)
+	in.History.Events = append(in.History.Events, journal.Event{Run: "c", Event: engine.Event{
+		Kind: engine.RunFailed, Error: "the budget is spent", Time: in.Now,
+	}})
+	d := htmlreport.Build(in)
+	if r := d.Runs[2]; r.Outcome != htmlreport.Failed || r.Error != "the budget is spent" || !d.End.Equal(in.Now) {
+		t.Errorf("run: %+v, end %v", r, d.End)
+	}
+}
+
+func TestLossesOnce(t *testing.T) {
+	in := example(3, true)
+	more := in.History.Losses[0]
+	more.Failed = 9
+	in.Migration.Status.Proof = &v1alpha1.ProofStatus{Losses: []v1alpha1.Loss{more}}
+	if l := htmlreport.Build(in).Losses; len(l) != 1 || l[0].Failed != 9 {
+		t.Errorf("losses: %+v", l)
+	}
+}
+
+// TestNothingBecomesMarkup puts hostile text wherever text can come from.
+func TestNothingBecomesMarkup(t *testing.T) {
+	in := example(3, true)
+	in.Migration.Name, in.Migration.Status.LastError = hostile, hostile
+	in.Migration.Spec.ServiceCIDR.To = []string{hostile}
+	in.Migration.Annotations["replumb.dev/"+hostile] = hostile
+	in.Services[0].Name, in.Services[0].Reason = hostile, hostile
+	in.Unread = []string{hostile}
+	h := in.History
+	h.Runs[0].Command, h.Runs[0].User, h.Runs[0].Version = hostile, hostile, hostile
+	h.Samples[0].Probe, h.Findings[0].Message, h.Stragglers[0].Pod, h.Moves[0].Strategy = hostile, hostile, hostile, hostile
+	for i := range h.Events {
+		h.Events[i].Message, h.Events[i].Group, h.Events[i].Error = hostile, hostile, hostile
+		if h.Events[i].Guide != "" {
+			h.Events[i].Guide = hostile
+		}
+	}
+	var page bytes.Buffer
+	if err := htmlreport.Build(in).HTML(&page); err != nil {
+		t.Fatal(err)
+	}
+	root, err := html.Parse(bytes.NewReader(page.Bytes()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	scripts := 0
+	for n := range root.Descendants() {
+		switch {
+		case n.Type == html.ElementNode && n.Data == "script":
+			scripts++
+		case n.Type == html.ElementNode && (n.Data == "img" || n.Data == "iframe" || n.Data == "link"):
+			t.Errorf("there is a %s", n.Data)
+		}
+		for _, a := range n.Attr {
+			if strings.HasPrefix(a.Key, "on") || strings.Contains(a.Val, "javascript:") {
+				t.Errorf("%s has %s=%q", n.Data, a.Key, a.Val)
+			}
+		}
+	}
+	if scripts != 3 || strings.Contains(page.String(), "<img") {
+		t.Errorf("%d scripts", scripts)
+	}
+}
+
+// TestTook reads lengths of time as people do.
+func TestTook(t *testing.T) {
+	for seconds, want := range map[float64]string{0.34: "340 ms", 4.21: "4.2 s", 61: "61 s", 700: "12 min", 11100: "3 h 5 min", 7200: "2 h", 360000: "100 h"} {
+		if got := htmlreport.Took(seconds); got != want {
+			t.Errorf("%v s: %q, want %q", seconds, got, want)
+		}
+	}
+}

@@ -1,0 +1,91 @@
+package htmlreport
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/migrations/servicecidr"
+	"github.com/replumb/replumb/internal/reporting/journal"
+)
+
+// The states of Services in a report, beside those of status.
+const (
+	stateMoved    = "moved"
+	stateReturned = "returned"
+)
+
+// services are those of the input, with what the journal knows of their moves, which finish takes off them.
+func services(in Input) []Service {
+	if in.Migration.Spec.ServiceCIDR == nil {
+		return nil
+	}
+	all := map[string]*Service{}
+	for _, s := range in.Services {
+		all[s.Name] = &s
+	}
+	for _, m := range in.History.Moves {
+		s := all[m.Service]
+		if s == nil {
+			s = &Service{Name: m.Service}
+			all[m.Service] = s
+		}
+		s.apply(m)
+	}
+	for _, e := range in.History.Events {
+		if name, ok := strings.CutPrefix(e.Step, hopPrefix); ok && e.Kind == engine.StepDone && all[name] != nil {
+			all[name].hopped(e)
+		}
+	}
+	out := make([]Service, 0, len(all))
+	for _, s := range all {
+		out = append(out, *s)
+	}
+	slices.SortFunc(out, func(a, b Service) int { return strings.Compare(a.Name, b.Name) })
+	return out
+}
+
+// Placed are Services as status has them, with what they say themselves of when they arrived.
+func Placed(annotated, placed []Service) []Service {
+	arrived := map[string]*time.Time{}
+	for _, s := range annotated {
+		arrived[s.Name] = s.At
+	}
+	for i := range placed {
+		if placed[i].State == stateMoved {
+			placed[i].At = arrived[placed[i].Name]
+		}
+	}
+	return placed
+}
+
+// hopPrefix begins the IDs of the steps that move a Service.
+const hopPrefix = "hop/"
+
+// apply takes over a move. What the Service says itself of a move that is not over comes first.
+func (s *Service) apply(m journal.Move) {
+	at, state := m.At, stateMoved
+	if s.At != nil && s.From == m.To && s.To == m.From {
+		state = stateReturned
+	} else {
+		s.From, s.To = m.From, m.To
+	}
+	s.At, s.Seconds, s.Strategy = &at, m.Seconds, m.Strategy
+	switch servicecidr.Place(s.State) {
+	case servicecidr.Bridged, servicecidr.HalfHopped, servicecidr.Pinned:
+	default:
+		s.State = state
+	}
+}
+
+// hopped takes the time of a move from its step, if nothing better is known.
+func (s *Service) hopped(e journal.Event) {
+	if s.At == nil {
+		at := e.Time
+		s.At = &at
+	}
+	if s.Seconds == 0 {
+		s.Seconds = e.Seconds
+	}
+}

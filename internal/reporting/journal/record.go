@@ -1,0 +1,105 @@
+// Package journal keeps what happened in a migration, for its report: events of runs, what requests met with, what was lost,
+// and what moved. It is kept in ConfigMaps that belong to the Migration, so it outlives everything but that.
+package journal
+
+import (
+	"time"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/engine/findings"
+)
+
+// Run is one command that worked on a migration.
+type Run struct {
+	// ID is what other records name it by.
+	ID string `json:"id"`
+	// User and Host are who ran it, and where; Command is what, such as "replumb apply".
+	User    string `json:"user,omitempty"`
+	Host    string `json:"host,omitempty"`
+	Command string `json:"command"`
+	// Version of replumb.
+	Version string    `json:"version,omitempty"`
+	Start   time.Time `json:"start"`
+	// APIServer is its version, Kubelets how many nodes have which.
+	APIServer string         `json:"apiServer,omitempty"`
+	Kubelets  map[string]int `json:"kubelets,omitempty"`
+	// Overrides are the flags by which somebody went on in spite of a finding.
+	Overrides []string `json:"overrides,omitempty"`
+}
+
+// Sample is what the requests of one probe met with, over all nodes, in a stretch of time.
+type Sample struct {
+	Probe string `json:"p"`
+	// Start and End in seconds since the Unix epoch.
+	Start  int64 `json:"s"`
+	End    int64 `json:"e"`
+	Sent   int64 `json:"q"`
+	Failed int64 `json:"f,omitempty"`
+	// P50, P99 and Max of the successes, in microseconds. Of stretches that were put together, P50 is the mean, by requests,
+	// and P99 that of the worst.
+	P50 int64 `json:"m,omitempty"`
+	P99 int64 `json:"t,omitempty"`
+	Max int64 `json:"x,omitempty"`
+}
+
+// Move is one Service that has arrived at another address.
+type Move struct {
+	// Service as namespace/name.
+	Service  string    `json:"service"`
+	From     string    `json:"from"`
+	To       string    `json:"to"`
+	Strategy string    `json:"strategy,omitempty"`
+	At       time.Time `json:"at"`
+	// Seconds is how long it took, from the first write to the proof.
+	Seconds float64 `json:"seconds,omitempty"`
+}
+
+// Straggler is who was seen to use an old address, on a node.
+type Straggler struct {
+	Node string `json:"node"`
+
+	v1alpha1.OldAddressClient `json:",inline"`
+}
+
+// Event is one of a run.
+type Event struct {
+	engine.Event
+
+	// Run is its ID.
+	Run string `json:"run"`
+}
+
+// Finding is one that did not pass, as a run saw it.
+type Finding struct {
+	findings.Finding
+
+	// Run is its ID.
+	Run string `json:"run"`
+}
+
+// record is one line of the journal: exactly one of the pointers is set.
+type record struct {
+	Run string `json:"r"`
+	// Number counts the records of a run, from 1.
+	Number int `json:"n"`
+
+	Begin     *Run              `json:"run,omitempty"`
+	Event     *engine.Event     `json:"event,omitempty"`
+	Sample    *Sample           `json:"sample,omitempty"`
+	Loss      *v1alpha1.Loss    `json:"loss,omitempty"`
+	Move      *Move             `json:"move,omitempty"`
+	Finding   *findings.Finding `json:"finding,omitempty"`
+	Straggler *Straggler        `json:"straggler,omitempty"`
+}
+
+// minor reports whether a record may be given up, if there is no room, before others are.
+func (r *record) minor() bool { return r.Sample != nil || r.detail() }
+
+// detail reports whether a record is a step that went well, or tries again: what its phase says as a whole.
+func (r *record) detail() bool {
+	if r.Event == nil || r.Event.Error != "" && r.Event.Kind != engine.StepRetried || r.Event.Guide != "" {
+		return false
+	}
+	return r.Event.Kind == engine.StepDone || r.Event.Kind == engine.StepRetried
+}

@@ -1,0 +1,223 @@
+package journal
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/uuid"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/engine/findings"
+	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/safety/lease"
+)
+
+// capacity is how many records wait, at most, for the Migration or for an API server that does not answer.
+const capacity = 20_000
+
+// Writer writes the journal of one run. What it is told waits until Flush; nothing else blocks.
+type Writer struct {
+	store *store
+	now   func() time.Time
+	room  int
+
+	mu      sync.Mutex
+	id      string
+	number  int
+	waiting []record
+	// lost is how many records had no room.
+	lost int
+	// told are the waits, retries and stragglers that are written already.
+	told map[string]bool
+
+	// flushing is held while the API server is written to.
+	flushing sync.Mutex
+}
+
+// NewWriter is the writer of one run of a Migration, which need not be in the cluster yet.
+func NewWriter(c client.Client, m *v1alpha1.Migration, now func() time.Time) *Writer {
+	if now == nil {
+		now = time.Now
+	}
+	id := string(uuid.NewUUID())
+	return &Writer{store: newStore(c, m.Name, id), now: now, room: capacity, id: id, told: map[string]bool{}}
+}
+
+// Describe is what is known of this process, and of the cluster, at the beginning of a run. What the cluster does not tell stays
+// empty: a report is no reason not to begin.
+func Describe(ctx context.Context, c *cluster.Cluster, migration, command, version string, overrides ...string) Run {
+	self := lease.Self(migration, command)
+	r := Run{User: self.User, Host: self.Host, Command: command, Version: version, Overrides: overrides}
+	if r.Host == "" {
+		r.Host, _ = os.Hostname()
+	}
+	if v, err := c.ServerVersion(ctx); err == nil {
+		r.APIServer = v.GitVersion
+	}
+	nodes := &corev1.NodeList{}
+	if err := c.List(ctx, nodes); err == nil && len(nodes.Items) > 0 {
+		r.Kubelets = map[string]int{}
+		for i := range nodes.Items {
+			r.Kubelets[nodes.Items[i].Status.NodeInfo.KubeletVersion]++
+		}
+	}
+	return r
+}
+
+// Begin marks the run. ID is set, and so is Start if it is not.
+func (w *Writer) Begin(r Run) {
+	r.ID = w.id
+	if r.Start.IsZero() {
+		r.Start = w.now().UTC()
+	}
+	w.put(record{Begin: &r})
+}
+
+// Event is a sink of events. What a report does not need is left out: steps that begin or have nothing to do, and all but the first
+// wait and the first retry of a step.
+func (w *Writer) Event(e engine.Event) {
+	switch e.Kind {
+	case engine.StepStarted, engine.StepUnchanged:
+		return
+	case engine.StepWaiting, engine.StepRetried:
+		if e.Guide == "" && !w.first(string(e.Kind)+" "+e.Step) {
+			return
+		}
+	}
+	w.put(record{Event: &e})
+}
+
+// Sample adds what a probe met with.
+func (w *Writer) Sample(s Sample) { w.put(record{Sample: &s}) }
+
+// Loss adds requests that were lost.
+func (w *Writer) Loss(l v1alpha1.Loss) { w.put(record{Loss: &l}) }
+
+// Moved adds a Service that has arrived at another address, forward or back.
+func (w *Writer) Moved(service, from, to, strategy string, at time.Time, took time.Duration) {
+	w.put(record{Move: &Move{Service: service, From: from, To: to, Strategy: strategy, At: at.UTC(), Seconds: took.Seconds()}})
+}
+
+// Findings adds those of a look at the cluster that did not pass.
+func (w *Writer) Findings(all findings.Findings) {
+	for i := range all {
+		f := all[i]
+		if f.Outcome != findings.Pass && w.first("finding "+f.Code+" "+f.Object+" "+f.Message) {
+			w.put(record{Finding: &f})
+		}
+	}
+}
+
+// Clients adds who was seen to use old addresses on a node, each once.
+func (w *Writer) Clients(node string, clients []v1alpha1.OldAddressClient) {
+	for _, c := range clients {
+		if w.first(fmt.Sprintf("client %s %s %s %s", node, c.Address, c.Protocol, c.Source)) {
+			w.put(record{Straggler: &Straggler{Node: node, OldAddressClient: c}})
+		}
+	}
+}
+
+func (w *Writer) first(what string) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.told[what] {
+		return false
+	}
+	w.told[what] = true
+	return true
+}
+
+// put lets a record wait. When there is no room, samples and details go first, the oldest of them.
+func (w *Writer) put(r record) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(w.waiting) >= w.room {
+		w.lost++
+		i := slices.IndexFunc(w.waiting, func(r record) bool { return r.minor() })
+		if i < 0 || r.minor() {
+			return
+		}
+		w.waiting = slices.Delete(w.waiting, i, i+1)
+	}
+	w.number++
+	r.Run, r.Number = w.id, w.number
+	w.waiting = append(w.waiting, r)
+}
+
+// LostError says that a journal is not whole.
+type LostError struct {
+	Migration string
+	// Records is how many are not in it, Err why; nil if there was no room for them while they waited.
+	Records int
+	Err     error
+}
+
+func (e *LostError) Error() string {
+	text := fmt.Sprintf("the journal of migration %s lacks %d records", e.Migration, e.Records)
+	if e.Err != nil {
+		return text + ": " + e.Err.Error()
+	}
+	return text + ": too many waited to be written"
+}
+
+// Unwrap gives the cause.
+func (e *LostError) Unwrap() error { return e.Err }
+
+// Flush writes what waits, and tells with a *LostError what is not written by now. As long as there is no Migration everything
+// waits, and that is no error. It may be called again after an error, and at any time.
+func (w *Writer) Flush(ctx context.Context) error {
+	w.flushing.Lock()
+	defer w.flushing.Unlock()
+	w.mu.Lock()
+	batch := slices.Clone(w.waiting)
+	w.mu.Unlock()
+	last, err := w.write(ctx, batch)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.waiting = slices.DeleteFunc(w.waiting, func(r record) bool { return r.Number <= last })
+	switch {
+	case err != nil:
+		return &LostError{Migration: w.store.migration, Records: w.lost + len(w.waiting), Err: err}
+	case w.lost > 0:
+		return &LostError{Migration: w.store.migration, Records: w.lost}
+	}
+	return nil
+}
+
+// write returns the number of the last record that is certainly stored.
+func (w *Writer) write(ctx context.Context, batch []record) (last int, err error) {
+	if len(batch) == 0 {
+		return 0, nil
+	}
+	there, err := w.store.ready(ctx)
+	if err != nil || !there {
+		return 0, err
+	}
+	last = w.store.stored // by a write whose answer was lost
+	var lines [][]byte
+	var numbers []int
+	for i := range batch {
+		if batch[i].Number <= last {
+			continue
+		}
+		line, err := json.Marshal(&batch[i])
+		if err != nil {
+			return last, fmt.Errorf("record %d: %w", batch[i].Number, err)
+		}
+		lines, numbers = append(lines, append(line, '\n')), append(numbers, batch[i].Number)
+	}
+	n, err := w.store.put(ctx, lines)
+	if n > 0 {
+		last = numbers[n-1]
+	}
+	w.store.stored = last
+	return last, err
+}

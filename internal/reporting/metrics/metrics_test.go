@@ -1,0 +1,115 @@
+package metrics
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/reporting/journal"
+)
+
+func scrape(t *testing.T, s *Server) string {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+s.Address.String()+"/metrics", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = res.Body.Close() }()
+	body, err := io.ReadAll(res.Body)
+	if err != nil || res.StatusCode != http.StatusOK {
+		t.Fatalf("%s, %v\n%s", res.Status, err, body)
+	}
+	return string(body)
+}
+
+func serve(t *testing.T, m *Metrics) *Server {
+	t.Helper()
+	s, err := m.Serve(t.Context(), "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Stop(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+func has(t *testing.T, page string, lines ...string) {
+	t.Helper()
+	for _, l := range lines {
+		if !strings.Contains(page, l+"\n") {
+			t.Errorf("there is no %s in\n%s", l, page)
+		}
+	}
+}
+
+func TestScrape(t *testing.T) {
+	trouble := errors.New("no answer")
+	var failing error
+	m := New(func(context.Context) (v1alpha1.Counts, error) {
+		return v1alpha1.Counts{Total: 10, Moved: 4, Bridged: 5, Pinned: 1, Stays: 2}, failing
+	})
+	s := serve(t, m)
+	has(
+		t,
+		scrape(t, s),
+		`replumb_run_state{state="idle"} 1`,
+		`replumb_run_state{state="running"} 0`,
+		"replumb_barrier_wait_seconds_count 0",
+	)
+	for _, e := range []engine.Event{
+		{Kind: engine.RunStarted},
+		{Kind: engine.StepDone, Phase: "move", Step: "hop/shop/cart", Seconds: 0.3},
+		{Kind: engine.StepDone, Phase: "move", Step: "barrier/batch 1 of 2", Seconds: 1.5},
+		{Kind: engine.StepUnchanged, Phase: "move", Step: "barrier/batch 2 of 2"},
+	} {
+		m.Event(e)
+	}
+	m.Sample(journal.Sample{Probe: "host/name", Sent: 50, Failed: 2})
+	m.Sample(journal.Sample{Probe: "host/name", Sent: 50})
+	has(
+		t,
+		scrape(t, s),
+		`replumb_run_state{state="running"} 1`,
+		`replumb_run_state{state="idle"} 0`,
+		"replumb_barrier_wait_seconds_count 1",
+		"replumb_barrier_wait_seconds_sum 1.5",
+		`replumb_step_duration_seconds_count{phase="move"} 2`,
+		`replumb_step_duration_seconds_bucket{phase="move",le="0.5"} 1`,
+		`replumb_probe_requests_total{probe="host/name",result="ok"} 98`,
+		`replumb_probe_requests_total{probe="host/name",result="failed"} 2`,
+		`replumb_services{state="waiting"} 6`,
+		`replumb_services{state="moved"} 4`,
+		`replumb_services{state="bridged"} 5`,
+		`replumb_services{state="pinned"} 1`,
+		`replumb_services{state="stays"} 2`,
+	)
+	for kind, state := range map[engine.Kind]State{
+		engine.RunDone: Done, engine.RunFailed: Failed, engine.RunInterrupted: Interrupted,
+	} {
+		m.Event(engine.Event{Kind: kind})
+		has(t, scrape(t, s), `replumb_run_state{state="`+string(state)+`"} 1`)
+	}
+	failing = trouble
+	if page := scrape(t, s); strings.Contains(page, "replumb_services{") {
+		t.Errorf("counts that nobody knows:\n%s", page)
+	}
+}
+
+func TestPortInUse(t *testing.T) {
+	s := serve(t, New(nil))
+	if _, err := New(nil).Serve(t.Context(), s.Address.String()); err == nil || !strings.Contains(err.Error(), "metrics: ") {
+		t.Errorf("listening twice: %v", err)
+	}
+}

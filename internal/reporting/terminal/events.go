@@ -1,0 +1,173 @@
+// Package terminal renders: events as a redrawn line on a terminal, as plain lines or as JSON lines; plans, findings and
+// status as tables. Data goes to stdout, progress to stderr.
+package terminal
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/term"
+
+	"github.com/replumb/replumb/internal/engine"
+)
+
+// JSONLines writes one event a line.
+func JSONLines(w io.Writer) func(engine.Event) {
+	enc := json.NewEncoder(w)
+	return func(e engine.Event) {
+		_ = enc.Encode(e) // a reader that went away must not stop a migration half way
+	}
+}
+
+// Plain writes a line for what is worth telling: not for steps that begin, not for every attempt, and not for phases in
+// which there was nothing to do.
+func Plain(w io.Writer) func(engine.Event) {
+	p := &plain{w: w}
+	return p.event
+}
+
+// plain holds back the head of a phase, and the steps of it that had nothing to do, until one does something.
+type plain struct {
+	w    io.Writer
+	held []string
+}
+
+func (p *plain) event(e engine.Event) {
+	line := plainLine(e)
+	switch {
+	case e.Kind == engine.PhaseStarted:
+		p.held = []string{line}
+		return
+	case e.Kind == engine.StepUnchanged && len(p.held) > 0:
+		p.held = append(p.held, line)
+		return
+	case line == "":
+		return
+	}
+	for _, held := range append(p.held, line) {
+		fmt.Fprintln(p.w, held)
+	}
+	p.held = nil
+}
+
+func plainLine(e engine.Event) string {
+	switch e.Kind {
+	case engine.PhaseStarted:
+		return fmt.Sprintf("==> %s", e.Message)
+	case engine.StepDone:
+		if e.Error != "" {
+			return fmt.Sprintf("    %s: done (%s), but: %s", e.Message, seconds(e.Seconds), e.Error)
+		}
+		return fmt.Sprintf("    %s: done (%s)", e.Message, seconds(e.Seconds))
+	case engine.StepUnchanged:
+		return fmt.Sprintf("    %s: nothing to do", e.Message)
+	case engine.StepRetried:
+		return fmt.Sprintf("    %s: trying again: %s", e.Message, e.Error)
+	case engine.StepWaiting:
+		return fmt.Sprintf("    %s: waiting: %s", e.Message, e.Error) + guide(e)
+	case engine.StepFailed:
+		return fmt.Sprintf("    %s: failed: %s", e.Message, e.Error)
+	}
+	return ""
+}
+
+// guide is what people have to do, indented below what is waited for.
+func guide(e engine.Event) string {
+	if e.Guide == "" {
+		return ""
+	}
+	return "\n        " + strings.ReplaceAll(e.Guide, "\n", "\n        ")
+}
+
+func seconds(s float64) string {
+	return time.Duration(s * float64(time.Second)).Round(10 * time.Millisecond).String()
+}
+
+// Progress redraws one line, on a terminal. Phases that did something and what failed stay above it.
+type Progress struct {
+	w     io.Writer
+	width func() int
+	mu    sync.Mutex
+	drawn bool
+	// did is true if a step of the phase did something.
+	did bool
+}
+
+// NewProgress is a Progress on a terminal of the given file descriptor.
+func NewProgress(w io.Writer, fd int) *Progress {
+	return &Progress{w: w, width: func() int {
+		width, _, err := term.GetSize(fd)
+		if err != nil || width < 20 {
+			return 80
+		}
+		return width
+	}}
+}
+
+// Event draws.
+func (p *Progress) Event(e engine.Event) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch e.Kind {
+	case engine.PhaseStarted, engine.StepStarted, engine.StepUnchanged, engine.StepDone:
+		p.did = e.Kind != engine.PhaseStarted && (p.did || e.Kind == engine.StepDone)
+		if e.Kind == engine.StepDone && e.Error != "" { // it went on, but somebody should know
+			p.clear()
+			fmt.Fprintln(p.w, plainLine(e))
+		}
+		p.draw(fmt.Sprintf("%s [%s] %s", e.Phase, bar(e.Done, e.Total), e.Message))
+	case engine.StepWaiting, engine.StepRetried:
+		if e.Guide != "" { // it stays above the line, to be read
+			p.clear()
+			fmt.Fprintln(p.w, plainLine(e))
+		}
+		p.draw(fmt.Sprintf("%s [%s] %s: %s", e.Phase, bar(e.Done, e.Total), e.Message, e.Error))
+	case engine.StepFailed:
+		p.clear()
+		fmt.Fprintln(p.w, plainLine(e))
+	case engine.PhaseDone:
+		p.clear()
+		if p.did {
+			fmt.Fprintf(p.w, "✓ %s (%s)\n", e.Message, seconds(e.Seconds))
+		}
+	case engine.RunDone, engine.RunFailed, engine.RunInterrupted:
+		p.clear()
+	}
+}
+
+// draw keeps to one line that does not wrap: only that can be cleared again.
+func (p *Progress) draw(line string) {
+	line = strings.NewReplacer("\n", " ", "\r", " ", "\t", " ").Replace(line)
+	if runes := []rune(line); len(runes) >= p.width() {
+		line = string(runes[:p.width()-1])
+	}
+	fmt.Fprintf(p.w, "\r\x1b[K%s", line)
+	p.drawn = true
+}
+
+func (p *Progress) clear() {
+	if p.drawn {
+		fmt.Fprint(p.w, "\r\x1b[K")
+		p.drawn = false
+	}
+}
+
+func bar(done, total int) string {
+	const cells = 20
+	if total == 0 {
+		total = 1
+	}
+	full := min(cells, done*cells/total)
+	out := make([]byte, cells)
+	for i := range out {
+		out[i] = ' '
+		if i < full {
+			out[i] = '='
+		}
+	}
+	return fmt.Sprintf("%s %d/%d", out, done, total)
+}

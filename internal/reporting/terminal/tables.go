@@ -1,0 +1,171 @@
+package terminal
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+
+	"sigs.k8s.io/yaml"
+
+	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/engine/findings"
+)
+
+// Table writes columns that are aligned by tabs.
+func Table(w io.Writer, rows [][]string) error {
+	t := tabwriter.NewWriter(w, 0, 4, 2, ' ', 0)
+	for _, row := range rows {
+		fmt.Fprintln(t, strings.Join(row, "\t"))
+	}
+	return t.Flush()
+}
+
+// Document writes a value as JSON or YAML.
+func Document(w io.Writer, format string, v any) error {
+	if format == "json" {
+		enc := json.NewEncoder(w)
+		enc.SetIndent("", "  ")
+		return enc.Encode(v)
+	}
+	body, err := yaml.Marshal(v)
+	if err != nil {
+		return fmt.Errorf("writing YAML: %w", err)
+	}
+	_, err = w.Write(body)
+	return err
+}
+
+// shownFindings bounds how many findings of one check are printed; JSON and YAML have all.
+const shownFindings = 10
+
+// Findings writes a checklist in groups: a claim a line, and beneath it what is wrong and what to do.
+func Findings(w io.Writer, all findings.Findings) {
+	group := ""
+	for _, found := range byCheck(all) {
+		if found[0].Group != group {
+			if group != "" {
+				fmt.Fprintln(w)
+			}
+			group = found[0].Group
+			fmt.Fprintln(w, group)
+		}
+		oneCheck(w, found)
+	}
+}
+
+// Attention writes only what did not pass, a finding a line.
+func Attention(w io.Writer, all findings.Findings) {
+	for _, found := range byCheck(all) {
+		for i, f := range found {
+			if bounded(i, found) {
+				fmt.Fprintf(w, "%s and %d more (replumb check -o json has all)\n", f.Code, len(found)-i)
+				break
+			}
+			if f.Outcome != findings.Pass {
+				fmt.Fprintf(w, "%s %s (%s)\n", f.Code, f.Message, f.Severity)
+			}
+		}
+	}
+}
+
+// byCheck splits findings where the code changes.
+func byCheck(all findings.Findings) []findings.Findings {
+	var out []findings.Findings
+	for i := range all {
+		if i == 0 || all[i].Code != all[i-1].Code {
+			out = append(out, nil)
+		}
+		out[len(out)-1] = append(out[len(out)-1], all[i])
+	}
+	return out
+}
+
+// bounded reports whether the rest of a check's findings is only counted. One more line is never replaced by another.
+func bounded(i int, found findings.Findings) bool {
+	return i == shownFindings && len(found) > shownFindings+1
+}
+
+func oneCheck(w io.Writer, found findings.Findings) {
+	fmt.Fprintf(w, "%s %s %s\n", mark(found), found[0].Code, found[0].Claim)
+	for i, f := range found {
+		if bounded(i, found) {
+			fmt.Fprintf(w, "    and %d more (-o json has all)\n", len(found)-i)
+			break
+		}
+		if f.Outcome != findings.Pass {
+			fmt.Fprintf(w, "    %s\n", f.Message)
+		}
+	}
+	if fix := found[0].Fix; fix != "" {
+		fmt.Fprintf(w, "    fix: %s\n", fix)
+	}
+}
+
+// mark is the worst outcome of a check: what is known to be wrong comes before what is not known.
+func mark(found findings.Findings) string {
+	worst := findings.Pass
+	for _, f := range found {
+		if f.Outcome == findings.Fail || worst == findings.Pass {
+			worst = f.Outcome
+		}
+	}
+	switch {
+	case worst == findings.Pass:
+		return "ok     "
+	case worst == findings.Unknown:
+		return "unknown"
+	case found[0].Severity == findings.Blocking:
+		return "BLOCKED"
+	}
+	return "warning"
+}
+
+// PlanStep is a step in a document.
+type PlanStep struct {
+	ID      string          `json:"id"`
+	Title   string          `json:"title"`
+	Changes []engine.Change `json:"changes,omitempty"`
+}
+
+// PlanPhase is a phase in a document.
+type PlanPhase struct {
+	Name  string     `json:"name"`
+	Title string     `json:"title"`
+	Steps []PlanStep `json:"steps"`
+}
+
+// PlanPhases turns a plan into a document, with every change that it would make.
+func PlanPhases(p *engine.Plan) ([]PlanPhase, error) {
+	var out []PlanPhase
+	for _, phase := range p.Phases {
+		doc := PlanPhase{Name: phase.Name, Title: phase.Title, Steps: []PlanStep{}}
+		for _, g := range phase.Groups {
+			for _, s := range g.Steps {
+				changes, err := engine.Preview(s)
+				if err != nil {
+					return nil, err
+				}
+				doc.Steps = append(doc.Steps, PlanStep{ID: s.ID(), Title: s.Title(), Changes: changes})
+			}
+		}
+		if len(doc.Steps) > 0 {
+			out = append(out, doc)
+		}
+	}
+	return out, nil
+}
+
+// Phases writes a plan for people: every step, and every write of a step in short.
+func Phases(w io.Writer, phases []PlanPhase) {
+	for _, phase := range phases {
+		fmt.Fprintf(w, "%s: %s\n", phase.Name, phase.Title)
+		for _, s := range phase.Steps {
+			fmt.Fprintf(w, "  %s\n", s.Title)
+			for _, c := range s.Changes {
+				fmt.Fprintf(w, "    %s %s\n", c.Verb, c.Object)
+			}
+		}
+	}
+}

@@ -1,0 +1,251 @@
+// Package backup stores the manifests of objects in the cluster before they are first changed, and writes them out as
+// files.
+package backup
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/safety/chunk"
+)
+
+// Key is one object. An object that was deleted and made anew under its name is another one.
+type Key struct {
+	Group, Kind, Namespace, Name string
+	UID                          types.UID
+}
+
+// String is kind and name, such as "Service shop/cart".
+func (k Key) String() string {
+	if k.Namespace == "" {
+		return k.Kind + " " + k.Name
+	}
+	return k.Kind + " " + k.Namespace + "/" + k.Name
+}
+
+// KeyOf is the key of an object that was read from the API server. Its kind is the scheme's, if it does not say itself.
+func KeyOf(c client.Client, o client.Object) (Key, error) {
+	gvk, err := c.GroupVersionKindFor(o)
+	if err != nil {
+		return Key{}, fmt.Errorf("the kind of %T %s: %w", o, client.ObjectKeyFromObject(o), err)
+	}
+	return Key{Group: gvk.Group, Kind: gvk.Kind, Namespace: o.GetNamespace(), Name: o.GetName(), UID: o.GetUID()}, nil
+}
+
+// Set is what is stored.
+type Set map[Key]struct{}
+
+// Has reports whether an object is stored.
+func (s Set) Has(k Key) bool {
+	_, ok := s[k]
+	return ok
+}
+
+// ManifestError says which object could not be stored.
+type ManifestError struct {
+	Object Key
+	Err    error
+}
+
+func (e *ManifestError) Error() string { return fmt.Sprintf("backing up %s: %v", e.Object, e.Err) }
+
+// Unwrap gives the cause.
+func (e *ManifestError) Unwrap() error { return e.Err }
+
+// Store stores the manifests of those objects that are not stored yet, as they are given: a run that is resumed never
+// overwrites an original. Many objects share one ConfigMap; Secrets share Secrets of their own and never get into a
+// ConfigMap. Everything belongs to the Migration, which has to be in the cluster, and goes with it. An object that
+// cannot be stored is named by a ManifestError.
+//
+// It reads everything that the migration has stored, so store all objects of a phase at once.
+func Store(ctx context.Context, c client.Client, m *v1alpha1.Migration, objects []client.Object) error {
+	owner := &v1alpha1.Migration{}
+	if err := c.Get(ctx, client.ObjectKey{Name: m.Name}, owner); err != nil {
+		return fmt.Errorf("migration %s: %w", m.Name, err)
+	}
+	pieces, err := load(ctx, c, m.Name)
+	if err != nil {
+		return err
+	}
+	have, next := Set{}, 0
+	for _, piece := range pieces {
+		next = max(next, piece.sequence+1)
+		if err := piece.addTo(have); err != nil {
+			return err
+		}
+	}
+	lines, err := missing(c, have, objects)
+	if err != nil {
+		return err
+	}
+	for _, secret := range []bool{false, true} {
+		packed, err := pack(lines[secret], chunk.Size)
+		if err != nil {
+			return err
+		}
+		for _, p := range packed {
+			if err := create(ctx, c, p.build(owner, next, secret)); err != nil {
+				return err
+			}
+			next++
+		}
+	}
+	return nil
+}
+
+func create(ctx context.Context, c client.Client, o client.Object) error {
+	err := c.Create(ctx, o, client.FieldOwner(v1alpha1.FieldManager))
+	// The name is made from the content: what has it is the same, written by a request whose answer was lost.
+	if err != nil && !apierrors.IsAlreadyExists(err) {
+		return fmt.Errorf("backup %s: %w", client.ObjectKeyFromObject(o), err)
+	}
+	return nil
+}
+
+// missing are the manifests of the objects that are not stored, in order: [true] those of Secrets, [false] all others.
+func missing(c client.Client, have Set, objects []client.Object) (map[bool][]line, error) {
+	lines := map[bool][]line{}
+	seen := Set{}
+	for _, o := range objects {
+		key, err := KeyOf(c, o)
+		if err != nil {
+			return nil, err
+		}
+		if have.Has(key) || seen.Has(key) {
+			continue
+		}
+		seen[key] = struct{}{}
+		l, err := manifest(c, key, o)
+		if err != nil {
+			return nil, &ManifestError{Object: key, Err: err}
+		}
+		secret := key.Group == corev1.GroupName && key.Kind == "Secret"
+		lines[secret] = append(lines[secret], l)
+	}
+	return lines, nil
+}
+
+// Stored tells what is stored of a migration. What is damaged is an error.
+func Stored(ctx context.Context, c client.Client, migration string) (Set, error) {
+	pieces, err := load(ctx, c, migration)
+	if err != nil {
+		return nil, err
+	}
+	have := Set{}
+	for _, piece := range pieces {
+		if err := piece.addTo(have); err != nil {
+			return nil, err
+		}
+	}
+	return have, nil
+}
+
+// Exist reports whether anything is stored of a migration, sound or not.
+func Exist(ctx context.Context, c client.Client, migration string) (bool, error) {
+	for _, kind := range []string{"ConfigMap", "Secret"} {
+		list := &metav1.PartialObjectMetadataList{}
+		list.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind(kind + "List"))
+		if err := c.List(ctx, list, selected(migration)...); err != nil && !noSecrets(kind == "Secret", err) {
+			return false, fmt.Errorf("listing the backups of migration %s: %w", migration, err)
+		}
+		if len(list.Items) > 0 {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// Read gives every object that is stored, in the order in which they were, each once.
+func Read(ctx context.Context, c client.Client, migration string) ([]unstructured.Unstructured, error) {
+	pieces, err := load(ctx, c, migration)
+	if err != nil {
+		return nil, err
+	}
+	seen := Set{}
+	var all []unstructured.Unstructured
+	for _, piece := range pieces {
+		err := piece.each(func(o *unstructured.Unstructured) {
+			if k := keyOf(o); !seen.Has(k) {
+				seen[k] = struct{}{}
+				all = append(all, *o)
+			}
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	return all, nil
+}
+
+func keyOf(o *unstructured.Unstructured) Key {
+	gvk := o.GroupVersionKind()
+	return Key{Group: gvk.Group, Kind: gvk.Kind, Namespace: o.GetNamespace(), Name: o.GetName(), UID: o.GetUID()}
+}
+
+func selected(migration string) []client.ListOption {
+	return []client.ListOption{
+		client.InNamespace(v1alpha1.SystemNamespace),
+		client.MatchingLabels{v1alpha1.LabelMigration: migration, v1alpha1.LabelRole: v1alpha1.RoleBackup},
+	}
+}
+
+// load reads all chunks of a migration, in the order in which they were stored.
+func load(ctx context.Context, c client.Client, migration string) ([]*piece, error) {
+	maps, secrets := &corev1.ConfigMapList{}, &corev1.SecretList{}
+	for _, list := range []client.ObjectList{maps, secrets} {
+		if err := c.List(ctx, list, selected(migration)...); err != nil && !noSecrets(list == client.ObjectList(secrets), err) {
+			return nil, fmt.Errorf("listing the backups of migration %s: %w", migration, err)
+		}
+	}
+	var all []*piece
+	for i := range maps.Items {
+		all = append(all, pieceOf("ConfigMap", &maps.Items[i], maps.Items[i].BinaryData[dataObjects]))
+	}
+	for i := range secrets.Items {
+		all = append(all, pieceOf("Secret", &secrets.Items[i], secrets.Items[i].Data[dataObjects]))
+	}
+	slices.SortStableFunc(all, func(a, b *piece) int { return a.sequence - b.sequence })
+	return all, nil
+}
+
+// noSecrets reports whether Secrets could not be listed because the user may not: who changes no Secrets needs no right to
+// read them, and has stored none.
+func noSecrets(secrets bool, err error) bool { return secrets && apierrors.IsForbidden(err) }
+
+func pieceOf(kind string, o client.Object, payload []byte) *piece {
+	// A sequence that cannot be read only changes the order; the checksum is what the content is held against.
+	sequence, _ := strconv.Atoi(o.GetAnnotations()[annotationSequence])
+	return &piece{
+		name: fmt.Sprintf("%s %s/%s", kind, o.GetNamespace(), o.GetName()), sequence: sequence,
+		sum: o.GetAnnotations()[chunk.AnnotationSum], payload: payload,
+	}
+}
+
+// Remove deletes everything that is stored of a migration.
+func Remove(ctx context.Context, c client.Client, migration string) error {
+	for _, kind := range []string{"ConfigMap", "Secret"} {
+		list := &metav1.PartialObjectMetadataList{}
+		list.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind(kind + "List"))
+		if err := c.List(ctx, list, selected(migration)...); err != nil && !noSecrets(kind == "Secret", err) {
+			return fmt.Errorf("listing the backups of migration %s: %w", migration, err)
+		}
+		for i := range list.Items {
+			o := &list.Items[i]
+			o.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind(kind))
+			if err := client.IgnoreNotFound(c.Delete(ctx, o, client.Preconditions{UID: &o.UID})); err != nil {
+				return fmt.Errorf("backup %s %s/%s: %w", kind, o.Namespace, o.Name, err)
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,213 @@
+package backup
+
+import (
+	"bytes"
+	"compress/gzip"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/safety/chunk"
+)
+
+const (
+	// maxChunk is what a single large object may need.
+	maxChunk = 1000 << 10
+
+	// dataObjects holds the manifests, one a line, compressed; dataIndex says for people which they are.
+	dataObjects = "objects.jsonl.gz"
+	dataIndex   = "index"
+
+	annotationSequence = "replumb.dev/sequence"
+
+	// margin is what ending a gzip stream may add.
+	margin = 1 << 10
+)
+
+// line is the manifest of one object.
+type line struct {
+	key  Key
+	json []byte
+}
+
+// manifest is the object as it is, without managedFields: they say who wrote what, and no API server takes them back.
+func manifest(c client.Client, key Key, o client.Object) (line, error) {
+	if key.UID == "" {
+		return line{}, errors.New("it has no UID, so it was not read from the API server")
+	}
+	o = o.DeepCopyObject().(client.Object)
+	gvk, err := c.GroupVersionKindFor(o)
+	if err != nil {
+		return line{}, err
+	}
+	o.GetObjectKind().SetGroupVersionKind(gvk)
+	o.SetManagedFields(nil)
+	body, err := json.Marshal(o)
+	return line{key: key, json: body}, err
+}
+
+// packed is the content of one chunk.
+type packed struct {
+	payload []byte
+	index   string
+	first   Key
+}
+
+// packer fills one chunk.
+type packer struct {
+	buf   bytes.Buffer
+	zip   *gzip.Writer
+	index strings.Builder
+	first Key
+	count int
+	// pending is what zip has taken and may not have written to buf.
+	pending int
+}
+
+func newPacker() *packer {
+	p := &packer{}
+	p.zip = gzip.NewWriter(&p.buf)
+	return p
+}
+
+// fits reports whether a line certainly fits. It flushes to find out only when it has to.
+func (p *packer) fits(l line, limit int) (bool, error) {
+	need := len(l.json) + len(l.key.String()) + 2 + margin
+	if p.buf.Len()+p.pending+p.index.Len()+need <= limit {
+		return true, nil
+	}
+	if p.pending == 0 {
+		return false, nil
+	}
+	p.pending = 0
+	if err := p.zip.Flush(); err != nil {
+		return false, err
+	}
+	return p.buf.Len()+p.index.Len()+need <= limit, nil
+}
+
+func (p *packer) add(l line) error {
+	if p.count == 0 {
+		p.first = l.key
+	}
+	p.count++
+	p.pending += len(l.json) + 1
+	p.index.WriteString(l.key.String() + "\n")
+	_, err := p.zip.Write(append(l.json, '\n'))
+	return err
+}
+
+func (p *packer) finish() (packed, error) {
+	if err := p.zip.Close(); err != nil {
+		return packed{}, err
+	}
+	out := packed{payload: p.buf.Bytes(), index: p.index.String(), first: p.first}
+	if size := len(out.payload) + len(out.index); size > maxChunk {
+		return packed{}, &ManifestError{Object: p.first, Err: fmt.Errorf("it is too large: %d bytes, compressed", size)}
+	}
+	return out, nil
+}
+
+// pack puts lines into as few chunks as they fit. A line that is larger than the limit gets a chunk of its own.
+func pack(lines []line, limit int) ([]packed, error) {
+	var all []packed
+	p := newPacker()
+	for _, l := range lines {
+		fits, err := p.fits(l, limit)
+		if err != nil {
+			return nil, err
+		}
+		if !fits && p.count > 0 {
+			full, err := p.finish()
+			if err != nil {
+				return nil, err
+			}
+			all, p = append(all, full), newPacker()
+		}
+		if err := p.add(l); err != nil {
+			return nil, err
+		}
+	}
+	if p.count == 0 {
+		return all, nil
+	}
+	last, err := p.finish()
+	return append(all, last), err
+}
+
+// build makes the object that holds a chunk. It is immutable: a backup that somebody edited would be none.
+func (p packed) build(owner *v1alpha1.Migration, sequence int, secret bool) client.Object {
+	sum := chunk.Sum(p.payload)
+	immutable := true
+	metadata := metav1.ObjectMeta{
+		Namespace:   v1alpha1.SystemNamespace,
+		Name:        namePrefix(owner.Name) + sum[:12],
+		Labels:      map[string]string{v1alpha1.LabelMigration: owner.Name, v1alpha1.LabelRole: v1alpha1.RoleBackup},
+		Annotations: map[string]string{chunk.AnnotationSum: sum, annotationSequence: strconv.Itoa(sequence)},
+		OwnerReferences: []metav1.OwnerReference{{
+			APIVersion: v1alpha1.GroupVersion.String(), Kind: "Migration", Name: owner.Name, UID: owner.UID,
+		}},
+	}
+	if secret {
+		return &corev1.Secret{
+			ObjectMeta: metadata, Immutable: &immutable, Type: corev1.SecretTypeOpaque,
+			Data: map[string][]byte{dataObjects: p.payload, dataIndex: []byte(p.index)},
+		}
+	}
+	return &corev1.ConfigMap{
+		ObjectMeta: metadata, Immutable: &immutable,
+		BinaryData: map[string][]byte{dataObjects: p.payload}, Data: map[string]string{dataIndex: p.index},
+	}
+}
+
+func namePrefix(migration string) string { return "backup-" + migration + "-" }
+
+// piece is one stored object of many manifests.
+type piece struct {
+	name     string
+	sequence int
+	sum      string
+	payload  []byte
+}
+
+// CorruptError says which backup is not what was stored.
+type CorruptError struct {
+	// Object as kind and name.
+	Object string
+	Err    error
+}
+
+func (e *CorruptError) Error() string {
+	return fmt.Sprintf("backup %s is damaged: %v", e.Object, e.Err)
+}
+
+// Unwrap gives the cause.
+func (e *CorruptError) Unwrap() error { return e.Err }
+
+// each calls f for every object of a chunk whose checksum is right.
+func (c *piece) each(f func(*unstructured.Unstructured)) error {
+	err := chunk.Each(c.payload, c.sum, func(raw json.RawMessage) error {
+		o := &unstructured.Unstructured{}
+		if err := o.UnmarshalJSON(raw); err != nil {
+			return err
+		}
+		f(o)
+		return nil
+	})
+	if err != nil {
+		return &CorruptError{Object: c.name, Err: err}
+	}
+	return nil
+}
+
+func (c *piece) addTo(s Set) error {
+	return c.each(func(o *unstructured.Unstructured) { s[keyOf(o)] = struct{}{} })
+}

@@ -1,0 +1,141 @@
+package lease
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/user"
+	"strconv"
+	"strings"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+)
+
+// Holder is who works on a migration.
+type Holder struct {
+	User string `json:"user,omitempty"`
+	Host string `json:"host,omitempty"`
+	PID  int    `json:"pid,omitempty"`
+	// Boot is the host's boot id. With the same one, two holders live under the same running kernel.
+	Boot string `json:"boot,omitempty"`
+	// Space is the PID namespace. In another one the same PID is another process.
+	Space     string    `json:"space,omitempty"`
+	Migration string    `json:"migration,omitempty"`
+	Command   string    `json:"command,omitempty"`
+	Since     time.Time `json:"since"`
+	// Identity is the Lease's holderIdentity. It is all that is known of a holder that is not replumb.
+	Identity string `json:"-"`
+}
+
+// Self is this process as a Holder. What the system does not tell stays empty; then others wait for the Lease to expire.
+func Self(migration, command string) Holder {
+	host, _ := os.Hostname()
+	space, _ := os.Readlink("/proc/self/ns/pid")
+	boot, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	return Holder{
+		User: userName(), Host: host, PID: os.Getpid(), Boot: strings.TrimSpace(string(boot)), Space: space,
+		Migration: migration, Command: command,
+	}
+}
+
+func userName() string {
+	if u, err := user.Current(); err == nil {
+		return u.Username
+	}
+	return strconv.Itoa(os.Getuid())
+}
+
+// String is the holder in words: root@host (pid 123, replumb apply).
+func (h Holder) String() string {
+	if h.PID == 0 {
+		if h.Identity == "" {
+			return "somebody unnamed"
+		}
+		return h.Identity
+	}
+	return fmt.Sprintf("%s@%s (pid %d, %s)", h.User, h.Host, h.PID, h.Command)
+}
+
+// gone reports whether h is known to have ended, which only its own host can tell. A PID that was given to another
+// process in the meantime looks alive; then the Lease has to expire.
+func (h Holder) gone(self Holder) bool {
+	if h.PID == 0 || h.Boot == "" || h.Space == "" || h.Host != self.Host || h.Boot != self.Boot || h.Space != self.Space {
+		return false
+	}
+	return !alive(h.PID)
+}
+
+// alive reports false only for a process that certainly does not run: it does not exist, or it is a zombie, which ended
+// and waits for its parent to notice.
+func alive(pid int) bool {
+	p, err := os.FindProcess(pid)
+	if err != nil {
+		return true
+	}
+	defer func() { _ = p.Release() }()
+	if err := p.Signal(nullSignal); errors.Is(err, os.ErrProcessDone) {
+		return false
+	}
+	stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	if err != nil {
+		return true // not shown to this user; the signal found it
+	}
+	// The state comes after the command's name, which is in parentheses and may hold anything (proc_pid_stat(5)).
+	_, after, _ := strings.Cut(string(stat[strings.LastIndexByte(string(stat), ')')+1:]), " ")
+	return !strings.HasPrefix(after, "Z") && !strings.HasPrefix(after, "X")
+}
+
+// holderOf reads who holds a Lease.
+func holderOf(lease *coordinationv1.Lease) Holder {
+	var h Holder
+	if err := json.Unmarshal([]byte(lease.Annotations[annotationHolder]), &h); err != nil {
+		h = Holder{} // not written by replumb, or damaged: what remains is its identity
+	}
+	if lease.Spec.HolderIdentity != nil {
+		h.Identity = *lease.Spec.HolderIdentity
+	}
+	if h.Since.IsZero() && lease.Spec.AcquireTime != nil {
+		h.Since = lease.Spec.AcquireTime.Time
+	}
+	return h
+}
+
+// HeldError says that somebody else works on a migration of this cluster.
+type HeldError struct {
+	Holder Holder
+
+	now time.Time
+}
+
+func (e *HeldError) Error() string {
+	var text string
+	if e.Holder.Migration == "" {
+		text = fmt.Sprintf("lease %s/%s is held by %s", Namespace, Name, e.Holder)
+	} else {
+		text = fmt.Sprintf("migration %s is being worked on by %s", e.Holder.Migration, e.Holder)
+	}
+	if e.Holder.Since.IsZero() {
+		return text
+	}
+	format := time.TimeOnly
+	since := e.Holder.Since.Local()
+	if now := e.now.Local(); since.YearDay() != now.YearDay() || since.Year() != now.Year() {
+		format = time.DateTime
+	}
+	return text + " since " + since.Format(format)
+}
+
+// LostError says that the lock was lost while it was held: somebody else may be at work.
+type LostError struct {
+	// Why it was lost.
+	Why error
+}
+
+func (e *LostError) Error() string {
+	return fmt.Sprintf("lost the lock (lease %s/%s): %v", Namespace, Name, e.Why)
+}
+
+// Unwrap gives the cause.
+func (e *LostError) Unwrap() error { return e.Why }

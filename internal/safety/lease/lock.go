@@ -1,0 +1,344 @@
+// Package lease lets one migration at a time work on a cluster, by a Lease. It fails fast: a second run does not queue
+// up but is told who is at work.
+package lease
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync"
+	"syscall"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/uuid"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+)
+
+// The Lease. It lies in kube-system because it has to be there before anything of replumb is.
+const (
+	Namespace = "kube-system"
+	Name      = "replumb"
+)
+
+const (
+	annotationHolder = "replumb.dev/holder"
+	// annotationToken is another one for each time the lock is taken: a process can tell its own Lease even when the
+	// answer to its write was lost.
+	annotationToken = "replumb.dev/holder-token"
+
+	// attempts bounds how often a Lease that others write at the same time is looked at again.
+	attempts = 5
+	// releaseLimit bounds how long Release tries, since a process that ends waits for it.
+	releaseLimit = 5 * time.Second
+
+	// nullSignal asks whether a process exists (kill(2)).
+	nullSignal = syscall.Signal(0)
+)
+
+// timing of a lock.
+type timing struct {
+	// duration after the last renewal when others may take the lock.
+	duration time.Duration
+	// renew is how often it is renewed, retry how soon after a renewal that failed.
+	renew, retry time.Duration
+}
+
+// defaults outlast the restart of a control plane's only API server, which gates ask for. Who was killed and is run again
+// on the same machine need not wait for it.
+func defaults() timing {
+	return timing{duration: time.Minute, renew: 10 * time.Second, retry: time.Second}
+}
+
+// Lock is held until Release, or until it is lost.
+type Lock struct {
+	client client.Client
+	holder Holder
+	now    func() time.Time
+	timing timing
+	token  string
+
+	// lost ends, with a LostError as cause, when the lock is lost, and with context.Canceled when it is released.
+	lost    context.Context
+	end     context.CancelCauseFunc
+	stop    context.CancelFunc
+	stopped chan struct{}
+
+	mu sync.Mutex
+	// lease as last written. Only the renewing goroutine uses it until stopped is closed.
+	lease    *coordinationv1.Lease
+	released bool
+}
+
+// Acquire takes the lock for h and keeps it renewed. If a living process holds it the error is a HeldError.
+//
+// A lock is free for the taking at once when its holder ran on this very host and is gone, and else when its Lease has
+// expired: renewTime + leaseDurationSeconds is before now by the local clock. Clocks may differ, so a Lease that looks
+// expired is watched for longer than one renewal: as client-go's leaderelection does, what decides is that nobody renews
+// it. A holder whose clock is ahead of ours keeps the lock longer than it should after it died; to delete the Lease
+// helps. A Lease that replumb did not write is treated in the same way.
+func Acquire(ctx context.Context, c client.Client, h Holder, now func() time.Time) (*Lock, error) {
+	return acquire(ctx, c, h, now, defaults())
+}
+
+func acquire(ctx context.Context, c client.Client, h Holder, now func() time.Time, timing timing) (*Lock, error) {
+	l := &Lock{client: c, holder: h, now: now, timing: timing, token: string(uuid.NewUUID()), stopped: make(chan struct{})}
+	if l.holder.Since.IsZero() {
+		l.holder.Since = now()
+	}
+	if err := l.take(ctx); err != nil {
+		return nil, err
+	}
+	l.lost, l.end = context.WithCancelCause(context.Background())
+	renewing, stop := context.WithCancel(l.lost)
+	l.stop = stop
+	go func() {
+		defer close(l.stopped)
+		l.keep(renewing)
+	}()
+	return l, nil
+}
+
+func key() types.NamespacedName { return types.NamespacedName{Namespace: Namespace, Name: Name} }
+
+// take writes the Lease if it is free, as often as somebody else writes it first.
+func (l *Lock) take(ctx context.Context) error {
+	for range attempts {
+		have := &coordinationv1.Lease{}
+		err := l.client.Get(ctx, key(), have)
+		switch {
+		case apierrors.IsNotFound(err):
+			have = l.write(&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: Namespace, Name: Name}})
+			err = l.client.Create(ctx, have, client.FieldOwner(v1alpha1.FieldManager))
+		case err != nil:
+			return fmt.Errorf("lease %s: %w", key(), err)
+		default:
+			if err := l.judge(ctx, have); err != nil {
+				return err
+			}
+			have = l.write(have)
+			err = l.client.Update(ctx, have, client.FieldOwner(v1alpha1.FieldManager))
+		}
+		if err == nil {
+			l.lease = have
+			return nil
+		}
+		if !apierrors.IsAlreadyExists(err) && !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
+			return fmt.Errorf("lease %s: %w", key(), err)
+		}
+	}
+	return fmt.Errorf("lease %s: somebody else keeps writing it", key())
+}
+
+// judge returns nil if the Lease may be taken as it is.
+func (l *Lock) judge(ctx context.Context, lease *coordinationv1.Lease) error {
+	h := holderOf(lease)
+	if lease.Annotations[annotationToken] == l.token || h.gone(l.holder) {
+		return nil
+	}
+	held := &HeldError{Holder: h, now: l.now()}
+	if l.now().Before(expiry(lease, l.timing.duration)) {
+		return held
+	}
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-time.After(l.timing.renew + l.timing.retry):
+	}
+	again := &coordinationv1.Lease{}
+	if err := l.client.Get(ctx, key(), again); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("lease %s: %w", key(), err)
+	}
+	if again.UID == lease.UID && again.ResourceVersion != lease.ResourceVersion {
+		return held
+	}
+	return nil
+}
+
+// expiry of a Lease. What it does not say is taken from when it was made and from how long a Lease of ours lasts.
+func expiry(lease *coordinationv1.Lease, duration time.Duration) time.Time {
+	from := lease.CreationTimestamp.Time
+	if lease.Spec.RenewTime != nil {
+		from = lease.Spec.RenewTime.Time
+	}
+	if s := lease.Spec.LeaseDurationSeconds; s != nil {
+		duration = time.Duration(*s) * time.Second
+	}
+	return from.Add(duration)
+}
+
+// write makes the Lease ours.
+func (l *Lock) write(lease *coordinationv1.Lease) *coordinationv1.Lease {
+	body, err := json.Marshal(l.holder)
+	if err != nil {
+		panic(fmt.Sprintf("a holder of strings and numbers has no JSON: %v", err))
+	}
+	if lease.Annotations == nil {
+		lease.Annotations = map[string]string{}
+	}
+	lease.Annotations[annotationHolder], lease.Annotations[annotationToken] = string(body), l.token
+	now, identity := metav1.NewMicroTime(l.now()), l.holder.String()
+	seconds := int32((l.timing.duration + time.Second - 1) / time.Second)
+	var transitions int32
+	if was := lease.Spec.LeaseTransitions; was != nil {
+		transitions = *was
+	}
+	if lease.UID != "" {
+		transitions++
+	}
+	lease.Spec = coordinationv1.LeaseSpec{
+		HolderIdentity: &identity, LeaseDurationSeconds: &seconds, LeaseTransitions: &transitions, AcquireTime: &now, RenewTime: &now,
+	}
+	return lease
+}
+
+// keep renews the Lease until ctx ends or the lock is lost.
+func (l *Lock) keep(ctx context.Context) {
+	expires := time.Now().Add(l.timing.duration)
+	next := l.timing.renew
+	var failed error
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(min(next, time.Until(expires))):
+		}
+		asked := time.Now()
+		err := l.renew(ctx, expires)
+		var lost *LostError
+		switch {
+		case ctx.Err() != nil:
+			return
+		case errors.As(err, &lost):
+			l.end(lost)
+			return
+		case err == nil:
+			expires, next, failed = asked.Add(l.timing.duration), l.timing.renew, nil
+			continue
+		}
+		// What the last request before the end says is only that there was no time left for it.
+		if failed == nil || !errors.Is(err, context.DeadlineExceeded) {
+			failed = err
+		}
+		next = l.timing.retry
+		if !time.Now().Before(expires) {
+			l.end(&LostError{Why: fmt.Errorf("it could not be renewed for %s: %w", l.timing.duration, failed)})
+			return
+		}
+	}
+}
+
+// renew writes the Lease once. No request outlasts the lock, nor the next try.
+func (l *Lock) renew(ctx context.Context, expires time.Time) error {
+	limit := time.Now().Add(l.timing.renew)
+	if expires.Before(limit) {
+		limit = expires
+	}
+	ctx, cancel := context.WithDeadline(ctx, limit)
+	defer cancel()
+	err := l.update(ctx, l.lease.DeepCopy())
+	if !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
+		return err
+	}
+	have, err := l.mine(ctx)
+	if err != nil {
+		return err
+	}
+	return l.update(ctx, have) // somebody labelled it, or our last write succeeded and its answer was lost
+}
+
+func (l *Lock) update(ctx context.Context, lease *coordinationv1.Lease) error {
+	now := metav1.NewMicroTime(l.now())
+	lease.Spec.RenewTime = &now
+	if err := l.client.Update(ctx, lease, client.FieldOwner(v1alpha1.FieldManager)); err != nil {
+		return err
+	}
+	l.lease = lease
+	return nil
+}
+
+// mine is the Lease as it is now, if it is still ours; else the error is a LostError.
+func (l *Lock) mine(ctx context.Context) (*coordinationv1.Lease, error) {
+	have := &coordinationv1.Lease{}
+	err := l.client.Get(ctx, key(), have)
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil, &LostError{Why: errors.New("somebody deleted it")}
+	case err != nil:
+		return nil, err
+	case have.Annotations[annotationToken] != l.token:
+		return nil, &LostError{Why: fmt.Errorf("taken by %s", holderOf(have))}
+	}
+	return have, nil
+}
+
+// Context is a child of parent that also ends when the lock does: with a LostError as cause when it was lost, with
+// context.Canceled when it was released.
+func (l *Lock) Context(parent context.Context) context.Context {
+	ctx, cancel := context.WithCancelCause(parent)
+	unhook := context.AfterFunc(l.lost, func() { cancel(context.Cause(l.lost)) })
+	context.AfterFunc(ctx, func() { unhook() })
+	return ctx
+}
+
+// Release gives the lock back, also when ctx is cancelled already: it takes five seconds at most. To release again, or a
+// lock that was lost, does nothing.
+func (l *Lock) Release(ctx context.Context) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.released {
+		return nil
+	}
+	l.stop()
+	<-l.stopped
+	l.end(context.Canceled)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseLimit)
+	defer cancel()
+	if err := l.remove(ctx); err != nil {
+		return fmt.Errorf("releasing lease %s: %w", key(), err)
+	}
+	l.released = true
+	return nil
+}
+
+// remove deletes the Lease, and never one that somebody else has taken.
+func (l *Lock) remove(ctx context.Context) error {
+	lease := l.lease
+	for range attempts {
+		err := l.client.Delete(ctx, lease, client.Preconditions{UID: &lease.UID, ResourceVersion: &lease.ResourceVersion})
+		if !apierrors.IsConflict(err) {
+			return client.IgnoreNotFound(err)
+		}
+		var lost *LostError
+		if lease, err = l.mine(ctx); errors.As(err, &lost) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return errors.New("somebody else keeps writing it")
+}
+
+// Current is who holds the lock; nil if nobody does.
+func Current(ctx context.Context, c client.Client) (*Holder, error) {
+	lease := &coordinationv1.Lease{}
+	err := c.Get(ctx, key(), lease)
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("lease %s: %w", key(), err)
+	}
+	h := holderOf(lease)
+	if h.gone(Self("", "")) || !time.Now().Before(expiry(lease, defaults().duration)) {
+		return nil, nil
+	}
+	return &h, nil
+}

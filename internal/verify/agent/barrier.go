@@ -1,0 +1,138 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"strconv"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/network/bridge"
+)
+
+// patience is after how long it is worth telling that a barrier is not passed yet: kube-proxy takes a second or two.
+const patience = 10 * time.Second
+
+// barrier asks the kube-proxy of the node about every sentinel, until it has programmed it.
+type barrier struct {
+	node netip.Addr
+	// poke is told when one is passed.
+	poke func()
+
+	mu     sync.Mutex
+	asked  map[types.UID]*asked
+	passed *v1alpha1.BarrierReport
+}
+
+// asked is a sentinel that is or was asked about.
+type asked struct {
+	name  string
+	since time.Time
+	stop  context.CancelFunc
+	// why it is not passed; nil if it is.
+	why error
+}
+
+// follow asks about these sentinels, and no longer about others.
+func (b *barrier) follow(ctx context.Context, sentinels []*corev1.Service) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	there := map[types.UID]bool{}
+	for _, s := range sentinels {
+		if s.Spec.HealthCheckNodePort == 0 {
+			continue
+		}
+		there[s.UID] = true
+		if b.asked[s.UID] == nil {
+			ctx, stop := context.WithCancel(ctx)
+			a := &asked{name: s.Namespace + "/" + s.Name, since: time.Now(), stop: stop}
+			b.asked[s.UID] = a
+			go b.pass(ctx, s, a)
+		}
+	}
+	for uid, a := range b.asked {
+		if !there[uid] {
+			a.stop()
+			delete(b.asked, uid)
+		}
+	}
+}
+
+// pass asks until kube-proxy reports the sentinel, or it is gone.
+func (b *barrier) pass(ctx context.Context, sentinel *corev1.Service, a *asked) {
+	defer a.stop()
+	// The pause grows to half a second: kube-proxy gathers changes for a second before it programs them.
+	pauses := wait.Backoff{Duration: 50 * time.Millisecond, Factor: 1.3, Cap: 500 * time.Millisecond, Steps: 20}
+	_ = pauses.DelayFunc().Until(ctx, true, true, func(ctx context.Context) (bool, error) {
+		err := b.ask(ctx, sentinel)
+		if ctx.Err() != nil {
+			return false, ctx.Err()
+		}
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		a.why = err
+		if err != nil {
+			return false, nil
+		}
+		b.passed = &v1alpha1.BarrierReport{Sentinel: string(sentinel.UID), PassedAt: metav1.NowMicro()}
+		b.poke()
+		return true, nil
+	})
+}
+
+func (b *barrier) ask(ctx context.Context, sentinel *corev1.Service) error {
+	ctx, cancel := context.WithTimeout(ctx, askLimit)
+	defer cancel()
+	body, err := get(ctx, net.JoinHostPort(b.node.String(), strconv.Itoa(int(sentinel.Spec.HealthCheckNodePort))), nil)
+	if err != nil {
+		return err
+	}
+	if !bridge.Passed(body, sentinel) {
+		return fmt.Errorf("kube-proxy answers %.100q", body)
+	}
+	return nil
+}
+
+// report is the latest barrier that was passed, and what has not been passed for long.
+func (b *barrier) report() (*v1alpha1.BarrierReport, []error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var late []error
+	for _, a := range b.asked {
+		if a.why != nil && time.Since(a.since) > patience {
+			late = append(late, fmt.Errorf("kube-proxy has not programmed sentinel %s yet: %w", a.name, a.why))
+		}
+	}
+	return b.passed.DeepCopy(), late
+}
+
+// readGood reads an answer with status 200.
+func readGood(response *http.Response) ([]byte, error) {
+	body, err := io.ReadAll(io.LimitReader(response.Body, 1<<16))
+	if err != nil {
+		return nil, fmt.Errorf("reading the answer: %w", err)
+	}
+	if response.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("status %d: %.100q", response.StatusCode, body)
+	}
+	return body, nil
+}
+
+// tell says between which addresses a connection is.
+func tell(conn net.Conn, connected func(network string, local, remote netip.AddrPort)) {
+	local, errLocal := netip.ParseAddrPort(conn.LocalAddr().String())
+	remote, errRemote := netip.ParseAddrPort(conn.RemoteAddr().String())
+	if connected != nil && errLocal == nil && errRemote == nil {
+		connected(conn.LocalAddr().Network(), local, remote)
+	}
+}

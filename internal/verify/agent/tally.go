@@ -1,0 +1,248 @@
+package agent
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/verify/probe"
+)
+
+const (
+	// most is how many stretches and losses a report has room for.
+	most = 16
+	// kept is how many seconds that have been reported can still be corrected.
+	kept = 60
+	// longestError is how much of an error is told.
+	longestError = 256
+	// lag is how much later than others an agent may learn that nothing answers at an address any more. What was sent in that time,
+	// and ends badly, is no loss.
+	lag = 2 * time.Second
+)
+
+// tally adds up what the requests of one probe meet with, whomever they went to in the course of time.
+//
+// A failure is told twice: when it is seen, and when its window closes, which may be much later. What counts of a second is
+// the larger number of the two, so that neither is missed and nothing counts twice, whichever comes first.
+type tally struct {
+	mu     sync.Mutex
+	report v1alpha1.ProbeReport
+	asked  []*asking
+	// seconds by their start; what is older has been added to past.
+	seconds map[int64]*second
+	past    sums
+	// written are the stretches up to cut, which reports have told; draft are those up to drawn, of the report that is being written.
+	written, draft []v1alpha1.ProbeWindow
+	cut, drawn     int64
+	// over is up to where windows have come of targets that are no longer asked.
+	over int64
+	// endedAt is since when nobody is asked any more.
+	endedAt time.Time
+}
+
+// second is what happened to the requests that were due in one.
+type second struct {
+	ok int
+	// seen failures were told when they were seen, windowed ones by a window. Of the former, forgiven ones are no losses.
+	seen, windowed, forgiven int
+	first, last              time.Time
+	example                  string
+	latencies                probe.Series
+}
+
+func (s *second) failed() int { return max(s.seen, s.windowed) - s.forgiven }
+
+// sums are counts up to some second.
+type sums struct {
+	sent, failed int64
+	losses       []v1alpha1.LossWindow
+	// lossy is the latest second with a loss.
+	lossy int64
+}
+
+func (s *sums) add(start int64, of *second) {
+	failed := of.failed()
+	s.sent += int64(of.ok + failed)
+	s.failed += int64(failed)
+	if failed <= 0 {
+		return
+	}
+	if n := len(s.losses); n > 0 && start-s.lossy <= 1 {
+		s.losses[n-1].End = metav1.NewMicroTime(of.last)
+		s.losses[n-1].Failed += failed
+	} else {
+		s.losses = append(s.losses, v1alpha1.LossWindow{
+			Start: metav1.NewMicroTime(of.first), End: metav1.NewMicroTime(of.last), Failed: failed, Error: of.example,
+		})
+	}
+	s.losses = s.losses[max(0, len(s.losses)-most):]
+	s.lossy = start
+}
+
+// asking is a tally's asking of one target.
+type asking struct {
+	tally  *tally
+	target target
+	// closed is up to where windows have come.
+	closed int64
+	// takenAt is when it was told to end; forgive says that nothing is bound to answer at the target since.
+	takenAt time.Time
+	forgive bool
+}
+
+func newTally(t target, origin v1alpha1.ProbeOrigin, instance string, now time.Time) *tally {
+	return &tally{
+		report: v1alpha1.ProbeReport{
+			Name: t.Name, Origin: origin, Kind: t.kind, Address: t.shown, Instance: instance, Since: metav1.NewMicroTime(now),
+		},
+		seconds: map[int64]*second{},
+	}
+}
+
+// ask begins to count requests to a target.
+func (t *tally) ask(to target, now time.Time) *asking {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	start := now.Unix()
+	if t.cut == 0 || (len(t.asked) == 0 && start > t.horizon()) { // stretches are told without holes
+		t.written, t.cut = nil, start
+	}
+	t.report.Kind, t.report.Address, t.endedAt = to.kind, to.shown, time.Time{}
+	a := &asking{tally: t, target: to, closed: start}
+	t.asked = append(t.asked, a)
+	return a
+}
+
+// takeAway says that the target is not asked any more; forgive, that nothing is bound to answer there either.
+func (a *asking) takeAway(now time.Time, forgive bool) {
+	a.tally.mu.Lock()
+	defer a.tally.mu.Unlock()
+	a.takenAt, a.forgive = now, forgive
+	if !slices.ContainsFunc(a.tally.asked, func(a *asking) bool { return a.takenAt.IsZero() }) {
+		a.tally.endedAt = now
+	}
+}
+
+// done says that no more will come of this target.
+func (a *asking) done() {
+	t := a.tally
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.asked = slices.DeleteFunc(t.asked, func(o *asking) bool { return o == a })
+	t.over = max(t.over, a.closed)
+}
+
+// failed counts a failure that is seen now.
+func (a *asking) failed(scheduled time.Time, failure *probe.Failure, now time.Time) {
+	a.tally.mu.Lock()
+	defer a.tally.mu.Unlock()
+	s := a.tally.at(scheduled.Unix())
+	s.seen++
+	if a.forgive && !now.Before(a.takenAt) && scheduled.After(a.takenAt.Add(-lag)) {
+		s.forgiven++
+		return
+	}
+	s.blame(scheduled, scheduled, failure.Error())
+}
+
+// blame notes between when requests failed, and why the first of them did.
+func (s *second) blame(first, last time.Time, example string) {
+	if s.first.IsZero() || first.Before(s.first) {
+		s.first, s.example = first, example[:min(len(example), longestError)]
+	}
+	if last.After(s.last) {
+		s.last = last
+	}
+}
+
+// window takes what a closed second brought.
+func (a *asking) window(w probe.Window) {
+	a.tally.mu.Lock()
+	defer a.tally.mu.Unlock()
+	s := a.tally.at(w.Start)
+	s.ok += w.OK
+	s.windowed += w.Failed
+	if s.windowed > s.seen {
+		s.blame(time.UnixMicro(w.FirstFailure), time.UnixMicro(w.LastFailure), w.Example)
+	}
+	if w.Latency != "" {
+		s.latencies = append(s.latencies, w)
+	}
+	a.closed = w.Start + 1
+}
+
+func (t *tally) at(start int64) *second {
+	s := t.seconds[start]
+	if s == nil {
+		s = &second{}
+		t.seconds[start] = s
+	}
+	return s
+}
+
+// horizon is up to where every window has come.
+func (t *tally) horizon() int64 {
+	if len(t.asked) == 0 {
+		return max(t.cut, t.over)
+	}
+	first := slices.MinFunc(t.asked, func(a, b *asking) int { return cmp.Compare(a.closed, b.closed) })
+	return max(t.cut, first.closed)
+}
+
+// draw makes the report as it is now. What it tells for the first time counts as told when it is kept.
+func (t *tally) draw() (v1alpha1.ProbeReport, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	total := t.past
+	total.losses = slices.Clone(t.past.losses)
+	t.drawn = t.horizon()
+	stretch := v1alpha1.ProbeWindow{Start: t.cut, End: t.drawn}
+	var latencies probe.Series
+	for _, start := range slices.Sorted(maps.Keys(t.seconds)) {
+		s := t.seconds[start]
+		total.add(start, s)
+		if start >= stretch.Start && start < stretch.End {
+			stretch.Sent += s.ok + s.failed()
+			stretch.Failed += s.failed()
+			latencies = append(latencies, s.latencies...)
+		}
+	}
+	stats, err := latencies.Stats()
+	if err != nil {
+		return v1alpha1.ProbeReport{}, err
+	}
+	stretch.Latency = stats.Latency()
+	t.draft = slices.Clone(t.written)
+	if stretch.End > stretch.Start {
+		t.draft = append(t.draft, stretch)
+	}
+	t.draft = t.draft[max(0, len(t.draft)-most):]
+	report := t.report
+	report.Sent, report.Failed, report.Losses, report.Recent = total.sent, total.failed, total.losses, slices.Clone(t.draft)
+	return report, nil
+}
+
+// keep says that the report drawn last has been written.
+func (t *tally) keep() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.written, t.cut = t.draft, max(t.cut, t.drawn)
+	for _, start := range slices.Sorted(maps.Keys(t.seconds)) {
+		if start < t.cut-kept {
+			t.past.add(start, t.seconds[start])
+			delete(t.seconds, start)
+		}
+	}
+}
+
+// gone reports whether nobody was asked any more since an instant.
+func (t *tally) gone(since time.Time) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return len(t.asked) == 0 && !t.endedAt.IsZero() && t.endedAt.Before(since)
+}

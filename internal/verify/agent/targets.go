@@ -1,0 +1,296 @@
+package agent
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/verify/probe"
+)
+
+// The ports of the Service probe.
+const (
+	portHTTP = "http"
+	portTCP  = "echo"
+	portUDP  = "echo-udp"
+)
+
+const defaultRate = 5
+
+// target is one that is probed, with what the report says of it.
+type target struct {
+	probe.Target
+	kind v1alpha1.RequestKind
+	// shown is whom requests go to, as people know it.
+	shown string
+}
+
+// orders are what targets are chosen by.
+type orders struct {
+	origin v1alpha1.ProbeOrigin
+	domain string
+	scene  scene
+	// began is where the Service probe was when the agent first saw it: the stream stays there for as long as it may.
+	began netip.Addr
+	// answered and named say that the Service probe has been answered once, by address and by name. See gate.
+	answered, named bool
+}
+
+// targets says whom to probe, and what is wrong with the orders.
+func targets(o orders) (all []target, problems []string) {
+	m := o.scene.migration
+	if m == nil {
+		return nil, nil
+	}
+	taken := map[string]bool{}
+	for _, t := range o.own() {
+		taken[t.Name] = true
+		all = append(all, t)
+	}
+	for _, name := range v1alpha1.OwnProbes() {
+		taken[o.full(name)] = true
+	}
+	for i := range m.Spec.Proof.Probes {
+		p := &m.Spec.Proof.Probes[i]
+		if from := cmp.Or(p.From, v1alpha1.FromBoth); from != v1alpha1.FromBoth && from != o.origin {
+			continue
+		}
+		t, err := wanted(p, rate(m))
+		if err == nil && taken[o.full(p.Name)] {
+			err = errors.New("the name is one of replumb's own probes'")
+		}
+		if err != nil {
+			problems = append(problems, fmt.Sprintf("probe %s is not sent: %v", p.Name, err))
+			continue
+		}
+		t.Name = o.full(p.Name)
+		taken[t.Name] = true
+		if !o.scene.goes(t.Address) {
+			all = append(all, t)
+		}
+	}
+	return all, problems
+}
+
+// goes reports whether an address, as host:port, is one that is taken away: past the point of no return one of the old ranges, and on
+// the way back one of the new ranges, at which there is no Service, or none any more. What a user has asked to probe there ends by then,
+// as replumb's own probes do: requests to it would fail, and should.
+func (s scene) goes(address string) bool {
+	spec := s.migration.Spec.ServiceCIDR
+	host, _, err := net.SplitHostPort(address)
+	a, notAddress := netip.ParseAddr(host)
+	if spec == nil || err != nil || notAddress != nil {
+		return false
+	}
+	var ranges []string
+	switch {
+	case s.migration.Status.PointOfNoReturnPassed:
+		ranges = spec.From
+	case s.migration.Spec.Desired == v1alpha1.DesiredRolledBack:
+		ranges = spec.To
+	}
+	within := slices.ContainsFunc(ranges, func(text string) bool {
+		r, err := netip.ParsePrefix(text)
+		return err == nil && r.Contains(a)
+	})
+	return within && !slices.ContainsFunc(s.services, func(svc *corev1.Service) bool { return clusterIP(svc) == a })
+}
+
+// full is the name of a probe in reports.
+func (o orders) full(name string) string { return strings.ToLower(string(o.origin)) + "/" + name }
+
+func rate(m *v1alpha1.Migration) int { return cmp.Or(m.Spec.Proof.Rate, defaultRate) }
+
+// call is one of the agents' own probes by address, at a port of the Service probe.
+type call struct {
+	name    string
+	kind    v1alpha1.RequestKind
+	address netip.Addr
+	port    string
+}
+
+// own are the agents' own probes, all of the Service probe. What that has no port for is not called.
+func (o orders) own() []target {
+	svc := o.scene.probe()
+	if svc == nil || !o.answered {
+		return nil
+	}
+	calls := o.callsWhereItStays(svc)
+	if o.scene.migration.Spec.ServiceCIDR != nil {
+		calls = o.callsWhereItMoves(svc)
+	}
+	var all []target
+	add := func(name string, kind v1alpha1.RequestKind, address string) {
+		t := target{
+			Target: probe.Target{Name: o.full(name), Kind: kinds()[kind], Address: address, Rate: float64(rate(o.scene.migration))},
+			kind:   kind, shown: address,
+		}
+		all = append(all, t)
+	}
+	for _, c := range calls {
+		if number := portOf(svc, c.port); c.address.IsValid() && number != 0 {
+			add(c.name, c.kind, netip.AddrPortFrom(c.address, number).String())
+		}
+	}
+	if o.named {
+		name := nameOf(svc, o.domain)
+		add(v1alpha1.ProbeDNS, v1alpha1.RequestDNS, name)
+		if port := portOf(svc, portHTTP); port != 0 {
+			add(v1alpha1.ProbeName, v1alpha1.RequestHTTP, net.JoinHostPort(name, strconv.Itoa(int(port))))
+		}
+	}
+	return all
+}
+
+// callsWhereItMoves are those by address in a migration of Services.
+func (o orders) callsWhereItMoves(svc *corev1.Service) []call {
+	old, recent := addresses(o.scene.migration, svc)
+	first := old
+	if !first.IsValid() {
+		first = recent
+	}
+	stays := first
+	if o.began.IsValid() && (o.began == old || o.began == recent) {
+		stays = o.began
+	}
+	return []call{
+		{v1alpha1.ProbeOldAddress, v1alpha1.RequestHTTP, old, portHTTP},
+		{v1alpha1.ProbeNewAddress, v1alpha1.RequestHTTP, recent, portHTTP},
+		{v1alpha1.ProbeUDP, v1alpha1.RequestUDP, first, portUDP},
+		{v1alpha1.ProbeStream, v1alpha1.RequestStream, stays, portTCP},
+	}
+}
+
+// callsWhereItStays are those by address in a migration of pods or nodes. A stream goes on over another connection when the pod at its
+// other end says goodbye, and ends for no other reason; but not from a node's own network: what kube-proxy masquerades there on its way
+// through a tunnel ends when the tunnel gets another address, which replumb says and cannot help (docs/design/pod-cidr.md).
+func (o orders) callsWhereItStays(svc *corev1.Service) []call {
+	at := clusterIP(svc)
+	calls := []call{
+		{v1alpha1.ProbeAddress, v1alpha1.RequestHTTP, at, portHTTP},
+		{v1alpha1.ProbeUDP, v1alpha1.RequestUDP, at, portUDP},
+	}
+	if o.origin == v1alpha1.FromPod {
+		calls = append(calls, call{v1alpha1.ProbeStream, v1alpha1.RequestStream, at, portTCP})
+	}
+	return calls
+}
+
+// addresses are the ones of the Service probe that must answer now: the one it had before the migration, and the one it has got since.
+// Either may be invalid.
+//
+// An address is asked for as long as something is bound to answer at it, and no longer:
+//
+//   - The old one, from the beginning until the migration passes the point of no return. That is written before the first bridge is
+//     taken away, and so is earlier than a bridge's deletion. From then on there is only the address that the Service is at, old or
+//     not: it goes by the name of the new one.
+//   - The new one from when the Service is at it. While it goes back the bridge answers there, until the Service is back at its old
+//     address: that is before the bridge is taken away.
+//   - Neither, when the Service is about to be deleted, or gone.
+func addresses(m *v1alpha1.Migration, svc *corev1.Service) (old, recent netip.Addr) {
+	at := clusterIP(svc)
+	if m.Status.PointOfNoReturnPassed {
+		return netip.Addr{}, at
+	}
+	old, moved := before(m, svc)
+	switch {
+	case !moved || at == old:
+		return old, netip.Addr{}
+	case at.IsValid():
+		return old, at
+	case m.Spec.Desired == v1alpha1.DesiredRolledBack:
+		return old, parse(svc.Annotations[v1alpha1.AnnotationTargetIP])
+	}
+	return old, netip.Addr{}
+}
+
+// before is the address a Service had before the migration, and whether it was ever touched by it.
+func before(m *v1alpha1.Migration, svc *corev1.Service) (old netip.Addr, touched bool) {
+	if svc.Annotations[v1alpha1.LabelMigration] != m.Name {
+		return clusterIP(svc), false
+	}
+	old = parse(svc.Annotations[v1alpha1.AnnotationOldIP])
+	if !old.IsValid() {
+		return clusterIP(svc), false
+	}
+	return old, true
+}
+
+// probe finds the Service probe; nil if there is none.
+func (s scene) probe() *corev1.Service {
+	for _, svc := range s.role(v1alpha1.RoleProbe) {
+		if svc.Namespace == v1alpha1.SystemNamespace {
+			return svc
+		}
+	}
+	return nil
+}
+
+func portOf(svc *corev1.Service, name string) uint16 {
+	for _, p := range svc.Spec.Ports {
+		if p.Name == name {
+			return uint16(p.Port) //nolint:gosec // a port
+		}
+	}
+	return 0
+}
+
+// nameOf is the name of a Service from the root, so that no search list makes several questions of one.
+func nameOf(svc *corev1.Service, domain string) string {
+	return fmt.Sprintf("%s.%s.svc.%s.", svc.Name, svc.Namespace, strings.TrimSuffix(domain, "."))
+}
+
+func kinds() map[v1alpha1.RequestKind]probe.Kind {
+	return map[v1alpha1.RequestKind]probe.Kind{
+		v1alpha1.RequestTCP: probe.TCP, v1alpha1.RequestHTTP: probe.HTTP, v1alpha1.RequestStream: probe.Stream,
+		v1alpha1.RequestUDP: probe.UDP, v1alpha1.RequestDNS: probe.DNS,
+	}
+}
+
+// wanted makes a target of what a Migration asks for.
+func wanted(p *v1alpha1.ProbeSpec, rate int) (target, error) {
+	kind, ok := kinds()[p.Kind]
+	if !ok {
+		return target{}, fmt.Errorf("kind %q is not known", p.Kind)
+	}
+	t := target{
+		Target: probe.Target{
+			Name: p.Name, Kind: kind, Address: p.Address, Rate: float64(cmp.Or(p.Rate, rate)), ExpectStatus: p.ExpectStatus,
+		},
+		kind: p.Kind, shown: p.Address,
+	}
+	if p.Timeout != nil {
+		t.Timeout = probe.Duration(p.Timeout.Duration)
+	}
+	if p.Kind == v1alpha1.RequestHTTP {
+		if err := lead(&t.Target, p.Address); err != nil {
+			return target{}, err
+		}
+	}
+	_, err := probe.Config{Targets: []probe.Target{t.Target}}.Resolve("")
+	return t, err
+}
+
+// lead has a target ask for a URL.
+func lead(t *probe.Target, address string) error {
+	u, err := url.Parse(address)
+	if err != nil {
+		return err
+	}
+	port := map[string]string{"http": "80", "https": "443"}[u.Scheme]
+	if port == "" || u.Hostname() == "" || u.User != nil {
+		return fmt.Errorf("%q is not a URL such as http://HOST:PORT/PATH", address)
+	}
+	t.Address = net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), port))
+	t.Path, t.TLS = u.RequestURI(), u.Scheme == "https"
+	return nil
+}

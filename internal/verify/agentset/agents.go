@@ -1,0 +1,128 @@
+// Package agentset puts replumb's agents on every node, waits for them, tells why one does not report, and takes them away. What the
+// agents themselves do is in internal/verify/agent, what follows from what they report in internal/verify/lossguard.
+package agentset
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/migration"
+	"github.com/replumb/replumb/internal/network/cidr"
+)
+
+const (
+	// Phase is the name of the phase that Install is.
+	Phase = "agents"
+	// HostSet is the DaemonSet of the agents in the network of nodes.
+	HostSet = "agent"
+	// PodSet is the DaemonSet of those in the network of pods.
+	PodSet = "probe"
+	// Service is the Service that agents call. It leads to the pods of PodSet.
+	Service = "probe"
+
+	// account is who agents are, and access what they may do.
+	account = "agent"
+	access  = "replumb-agent"
+
+	// DefaultWait is how long agents may take to report if nobody says.
+	DefaultWait = 2 * time.Minute
+	// defaultInterval is how often agents report if nobody says.
+	defaultInterval = 10 * time.Second
+)
+
+// Set is the agents of one migration. It must not be copied: it remembers which agents it has heard.
+type Set struct {
+	Cluster   *cluster.Cluster
+	Migration string
+	// Image of replumb.
+	Image string
+	// Domain of cluster DNS. Default: agents go by what their pods are told.
+	Domain string
+	// Pool is where the Service that agents call gets its address from. Nil leaves that to the API server.
+	Pool *cidr.Pool
+	// Wait is how long an agent may take to report. Default: DefaultWait.
+	Wait time.Duration
+	// Interval is how often an agent reports when there are no news. Default: 10 s.
+	Interval time.Duration
+	// Roll says that the migration restarts pods, those of agents as well: new ones start before old ones end, and names are asked again
+	// after a second, as clients do that mind.
+	Roll bool
+	// Lossy says that the migration has the pod network lose packets for a moment, which TCP makes up for and nobody can for UDP: the
+	// Service has no port for that.
+	Lossy bool
+	// Now is the clock. Default: time.Now.
+	Now func() time.Time
+
+	memory Memory
+}
+
+func (s *Set) wait() time.Duration { return cmp.Or(s.Wait, DefaultWait) }
+
+func (s *Set) now() time.Time {
+	if s.Now != nil {
+		return s.Now()
+	}
+	return time.Now()
+}
+
+// Install puts agents on every node and waits until they report. The namespace must be there.
+func (s *Set) Install() []engine.Group {
+	return []engine.Group{
+		{Parallel: 1, Steps: []engine.Step{
+			&migration.CRDStep{Cluster: s.Cluster, Kind: cluster.NodeReport, Name: "agents/crd"},
+			&migration.PrivilegeStep{Cluster: s.Cluster, Name: "agents/pod-security"},
+			&applyStep{set: s, id: "agents/rights", title: "Let agents read what they watch, and report", build: s.rights},
+			&serviceStep{set: s},
+		}},
+		{Parallel: 2, Steps: []engine.Step{
+			&applyStep{set: s, id: "agents/host", title: "Run an agent in the network of every node", build: s.hostSet},
+			&applyStep{set: s, id: "agents/pods", title: "Run an agent in the network of pods on every node", build: s.podSet},
+		}},
+		{Parallel: 1, Steps: []engine.Step{&reportingStep{set: s}}},
+	}
+}
+
+// Remove takes away what Install has made, but for the definition of NodeReport and the namespace.
+func (s *Set) Remove() []engine.Step { return []engine.Step{&removeStep{set: s}} }
+
+// There reports whether there are any. Who may not look has not made any.
+func (s *Set) There(ctx context.Context) (bool, error) {
+	all, err := s.sets(ctx)
+	if apierrors.IsForbidden(err) {
+		return false, nil
+	}
+	return len(all) > 0, err
+}
+
+// Reporting looks which agents report now, and why others do not. What it has heard it remembers for the next time: that an agent
+// reports is proven by a report which was not there when it was looked before.
+func (s *Set) Reporting(ctx context.Context) (Outlook, error) {
+	v, err := s.View(ctx)
+	if err != nil {
+		return Outlook{}, err
+	}
+	return s.memory.Look(v, s.wait()), nil
+}
+
+// free fails as long as the agents of another migration that goes on are on the nodes: there is one set for all.
+func (s *Set) free(ctx context.Context, object string, labels map[string]string) error {
+	other := labels[v1alpha1.LabelMigration]
+	if other == s.Migration || other == "" {
+		return nil
+	}
+	m, err := migration.Get(ctx, s.Cluster, other)
+	if err != nil || m == nil || m.Status.Phase == v1alpha1.PhaseFinished || m.Status.Phase == v1alpha1.PhaseRolledBack {
+		return err
+	}
+	return &migration.StateError{
+		Name: other, Problem: fmt.Sprintf("is under way, and %s is its own", object),
+		Hint: fmt.Sprintf("replumb finish %s, or rollback, first; or do without agents: spec.proof.agents: Disabled", other),
+	}
+}

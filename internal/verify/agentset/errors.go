@@ -1,0 +1,60 @@
+package agentset
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+)
+
+// SilentError says that agents do not report, so that nothing is known of their nodes.
+type SilentError struct {
+	Missing []Silent
+	// For is how long a run has not heard of one that reported before. Zero means that they are waited for at its beginning.
+	For time.Duration
+}
+
+func (e *SilentError) Error() string {
+	var texts, told []string
+	for _, m := range e.Missing {
+		text := m.String()
+		if m.Cause == NoPod && slices.Contains(told, m.Reason) { // who refuses pods refuses those of all nodes
+			text = "node " + m.Node + ": the same"
+		}
+		texts, told = append(texts, text), append(told, m.Reason)
+	}
+	text := ""
+	if e.For > 0 {
+		text = fmt.Sprintf("nothing has been heard for %s of ", e.For.Round(time.Second))
+	}
+	text += strings.Join(texts[:min(most, len(texts))], "; ")
+	if more := len(texts) - most; more > 0 {
+		text += fmt.Sprintf("; and %d more agents", more)
+	}
+	return text
+}
+
+const resume = "run the same command again, or do without agents, when nothing is probed: apply --without-agent, or " +
+	"spec.proof.agents: Disabled"
+
+// Advice says what to do.
+func (e *SilentError) Advice() string {
+	hints := []struct {
+		cause Cause
+		text  string
+	}{
+		{NoImage, "push the image to where nodes pull from, or load it into them, and name it in spec.proof.image"},
+		{NoPod, "kubectl describe daemonset -n " + v1alpha1.SystemNamespace + " shows who refuses pods: let them in, by label or quota"},
+		{Unscheduled, "make room on the nodes: an agent asks for 50m of CPU time and 32Mi"},
+		{Ends, "kubectl logs -n " + v1alpha1.SystemNamespace + " POD --previous tells more"},
+		{Mute, "kubectl logs -n " + v1alpha1.SystemNamespace + " POD tells whether it reaches the API server and may write NodeReports"},
+	}
+	for _, h := range hints {
+		if slices.ContainsFunc(e.Missing, func(s Silent) bool { return s.Cause == h.cause }) {
+			return h.text + "; then " + resume
+		}
+	}
+	return "when the cause is removed, " + resume
+}

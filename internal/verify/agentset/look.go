@@ -1,0 +1,161 @@
+package agentset
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/selection"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine"
+)
+
+// View reads what there is to see of the agents.
+func (s *Set) View(ctx context.Context) (View, error) {
+	v := View{From: s.now()}
+	nodes, reports := &corev1.NodeList{}, &v1alpha1.NodeReportList{}
+	if err := s.Cluster.List(ctx, nodes); err != nil {
+		return v, fmt.Errorf("listing nodes: %w", err)
+	}
+	if err := s.Cluster.List(ctx, reports); client.IgnoreNotFound(err) != nil {
+		return v, fmt.Errorf("listing nodereports: %w", err)
+	}
+	var err error
+	if v.Pods, err = s.pods(ctx); err != nil {
+		return v, err
+	}
+	sets, err := s.sets(ctx)
+	if err != nil {
+		return v, err
+	}
+	v.Nodes, v.Reports, v.Sets = nodes.Items, reports.Items, map[string]string{}
+	for i := range sets {
+		if sets[i].DeletionTimestamp.IsZero() {
+			v.Sets[sets[i].Name] = sets[i].Spec.Template.Annotations[templateAnnotation]
+		}
+	}
+	if v.incomplete() {
+		if v.News, err = s.news(ctx, sets); err != nil {
+			return v, err
+		}
+	}
+	v.Until = s.now()
+	return v, nil
+}
+
+// ours selects what this migration has in replumb's namespace in one of some roles.
+func (s *Set) ours(roles ...string) *client.ListOptions {
+	want := labels.SelectorFromSet(labels.Set{v1alpha1.LabelMigration: s.Migration})
+	in, err := labels.NewRequirement(v1alpha1.LabelRole, selection.In, roles)
+	if err != nil {
+		return &client.ListOptions{LabelSelector: labels.Nothing()} // of roles that are no labels there are no objects
+	}
+	return &client.ListOptions{Namespace: v1alpha1.SystemNamespace, LabelSelector: want.Add(*in)}
+}
+
+func (s *Set) pods(ctx context.Context) ([]corev1.Pod, error) {
+	all := &corev1.PodList{}
+	if err := s.Cluster.List(ctx, all, s.ours(v1alpha1.RoleAgent, v1alpha1.RoleProbe)); err != nil {
+		return nil, fmt.Errorf("listing the pods of agents: %w", err)
+	}
+	return all.Items, nil
+}
+
+func (s *Set) sets(ctx context.Context) ([]appsv1.DaemonSet, error) {
+	all := &appsv1.DaemonSetList{}
+	if err := s.Cluster.List(ctx, all, s.ours(v1alpha1.RoleAgent, v1alpha1.RoleProbe)); err != nil {
+		return nil, fmt.Errorf("listing the daemonsets of agents: %w", err)
+	}
+	return all.Items, nil
+}
+
+// incomplete reports whether a pod is missing or has not started, which events may tell more about.
+func (v *View) incomplete() bool {
+	seen := newIndex(v)
+	for i := range v.Nodes {
+		for _, o := range Origins(&v.Nodes[i]) {
+			if p := seen.pods[agentKey{v.Nodes[i].Name, o}]; p == nil || p.Status.Phase == corev1.PodPending {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// news is the latest event of every pod of agents, and the latest warning of every DaemonSet. It is a courtesy: who may not read events
+// goes without.
+func (s *Set) news(ctx context.Context, sets []appsv1.DaemonSet) (map[string]string, error) {
+	all := &corev1.EventList{}
+	err := s.Cluster.List(ctx, all, client.InNamespace(v1alpha1.SystemNamespace))
+	if apierrors.IsForbidden(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("listing events: %w", err)
+	}
+	slices.SortStableFunc(all.Items, func(a, b corev1.Event) int { return when(&a).Compare(when(&b)) })
+	latest := map[string]string{}
+	for i := range all.Items {
+		e := &all.Items[i]
+		ofSet := e.Type == corev1.EventTypeWarning &&
+			slices.ContainsFunc(sets, func(d appsv1.DaemonSet) bool { return d.UID == e.InvolvedObject.UID }) // not one before it
+		if ofSet || e.InvolvedObject.Kind == "Pod" {
+			latest[e.InvolvedObject.Name] = strings.TrimSpace(strings.TrimPrefix(e.Message, "(combined from similar events): "))
+		}
+	}
+	return latest, nil
+}
+
+// when an event was last seen, by whichever of its fields whoever wrote it uses.
+func when(e *corev1.Event) time.Time {
+	t := e.CreationTimestamp.Time
+	for _, other := range []time.Time{e.LastTimestamp.Time, e.EventTime.Time} {
+		if other.After(t) {
+			t = other
+		}
+	}
+	if e.Series != nil && e.Series.LastObservedTime.After(t) {
+		t = e.Series.LastObservedTime.Time
+	}
+	return t
+}
+
+// reportingStep waits until both agents of every node that is ready report.
+type reportingStep struct {
+	set  *Set
+	note string
+}
+
+var (
+	_ engine.Waiter = (*reportingStep)(nil)
+	_ engine.Timed  = (*reportingStep)(nil)
+	_ engine.Noter  = (*reportingStep)(nil)
+)
+
+func (*reportingStep) ID() string                                  { return "agents/reporting" }
+func (*reportingStep) Title() string                               { return "See that the agents of every ready node report" }
+func (*reportingStep) Waits()                                      {}
+func (s *reportingStep) Deadline() time.Duration                   { return s.set.wait() }
+func (s *reportingStep) Note() string                              { return s.note }
+func (*reportingStep) State(context.Context) (engine.State, error) { return engine.Pending, nil }
+func (*reportingStep) Do(context.Context) error                    { return nil }
+
+// Verify implements engine.Step.
+func (s *reportingStep) Verify(ctx context.Context) error {
+	o, err := s.set.Reporting(ctx)
+	if err != nil {
+		return err
+	}
+	if s.note = o.Note(); len(o.Missing) > 0 {
+		return engine.NotYet("%w", &SilentError{Missing: o.Missing})
+	}
+	return nil
+}

@@ -1,0 +1,226 @@
+package agentset
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/kube/cluster"
+)
+
+// maxSkew is how far a node's clock may be off before it is worth a word.
+const maxSkew = 2 * time.Second
+
+// View is what there is to see of agents at one time.
+type View struct {
+	// From and Until are when the reading began and ended, by the clock of this process. What arrived before From is in it.
+	From, Until time.Time
+	Nodes       []corev1.Node
+	// Pods are those of the agents.
+	Pods    []corev1.Pod
+	Reports []v1alpha1.NodeReport
+	// Sets are the DaemonSets by name, by the annotation of their template; one that does not exist is not in it.
+	Sets map[string]string
+	// News is what was last heard of DaemonSets and pods, by name, if a pod is missing or does not start.
+	News map[string]string
+}
+
+// Silent is an agent that should report and does not.
+type Silent struct {
+	Node string
+	// Origin is the network that it is in.
+	Origin v1alpha1.ProbeOrigin
+	// Cause in one word, and Reason for people. Neither tells of time.
+	Cause  Cause
+	Reason string
+}
+
+func (s Silent) String() string { return fmt.Sprintf("node %s: %s", s.Node, s.Reason) }
+
+// Skew is a clock that is off.
+type Skew struct {
+	Node string
+	// By at least so much it is ahead of this process's; negative: behind.
+	By time.Duration
+}
+
+func (s Skew) String() string {
+	if s.By < 0 {
+		return fmt.Sprintf("the clock of node %s is more than %s behind", s.Node, (-s.By).Round(time.Second))
+	}
+	return fmt.Sprintf("the clock of node %s is more than %s ahead", s.Node, s.By.Round(time.Second))
+}
+
+// Outlook is what was found out by a look. All lists are in the order of names.
+type Outlook struct {
+	// Reporting are nodes both of whose agents report, and have nothing to complain of.
+	Reporting []string
+	// Missing are the agents of other nodes that are ready. An agent that was started or replaced a moment ago is among them.
+	Missing []Silent
+	// NotReady are nodes that are not waited for, Foreign those on which agents cannot run.
+	NotReady, Foreign []string
+	Skewed            []Skew
+}
+
+// Note is what is worth a word though nothing is wrong; empty if nothing is.
+func (o Outlook) Note() string {
+	var notes []string
+	if len(o.NotReady) > 0 {
+		notes = append(notes, "not ready and not waited for: "+few(o.NotReady))
+	}
+	if len(o.Foreign) > 0 {
+		notes = append(notes, "no agent can run on "+few(o.Foreign))
+	}
+	for i, s := range o.Skewed {
+		if i == most {
+			notes = append(notes, fmt.Sprintf("and %d more clocks are off", len(o.Skewed)-most))
+			break
+		}
+		notes = append(notes, s.String())
+	}
+	return strings.Join(notes, "; ")
+}
+
+// most is how many of a kind are named.
+const most = 5
+
+// few names the first of many.
+func few(all []string) string {
+	if len(all) <= most {
+		return strings.Join(all, ", ")
+	}
+	return fmt.Sprintf("%s and %d more", strings.Join(all[:most], ", "), len(all)-most)
+}
+
+// Memory is which agents have been heard, and when. It tells silence by the clock of this process: reports count as heard if they were
+// not there at the look before. The zero Memory has heard nobody.
+type Memory struct {
+	mu     sync.Mutex
+	agents map[agentKey]*agent
+	// before is when the look before began.
+	before time.Time
+}
+
+type agentKey struct {
+	node   string
+	origin v1alpha1.ProbeOrigin
+}
+
+// word is what distinguishes one report from another.
+type word struct {
+	instance string
+	sequence int64
+}
+
+// agent is what is remembered of one.
+type agent struct {
+	last word
+	// speaks is the instance that was heard last. What was there at the first look is hearsay.
+	speaks string
+	since  time.Time
+	skew   time.Duration
+}
+
+// Look takes in what there is to see. What it returns depends on nothing but that, what was seen before, and for how long an agent may
+// say nothing.
+func (m *Memory) Look(v View, wait time.Duration) Outlook {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	o := Outlook{}
+	seen, was := newIndex(&v), m.agents
+	m.agents = map[agentKey]*agent{}
+	for i := range v.Nodes {
+		n := &v.Nodes[i]
+		switch {
+		case kept(n, foreign()):
+			o.Foreign = append(o.Foreign, n.Name)
+		case Apart(n) && len(Origins(n)) == 0: // it is leaving
+		case !cluster.NodeReady(n): // and forgotten: once it is ready again, its agents have as long as any
+			o.NotReady = append(o.NotReady, n.Name)
+		default:
+			m.node(&o, was, seen, n, wait)
+		}
+	}
+	m.before = v.From
+	o.sort()
+	return o
+}
+
+// node looks at the agents of a node that is ready.
+func (m *Memory) node(o *Outlook, was map[agentKey]*agent, seen *index, n *corev1.Node, wait time.Duration) {
+	missing, skew := 0, time.Duration(0)
+	name := n.Name
+	for _, origin := range Origins(n) {
+		k := agentKey{name, origin}
+		a, report := was[k], seen.reports[k]
+		if a == nil {
+			a = &agent{last: wordOf(report), since: seen.view.Until, skew: skewOf(report, time.Time{}, seen.view.Until)}
+		} else if w := wordOf(report); w != a.last {
+			a.last = w
+			a.hear(report, seen.pods[k], m.before, seen.view.Until)
+		}
+		m.agents[k] = a
+		if cause, reason := seen.why(k, a, wait); cause != "" {
+			o.Missing = append(o.Missing, Silent{Node: name, Origin: origin, Cause: cause, Reason: reason})
+			missing++
+		}
+		if a.skew.Abs() > skew.Abs() {
+			skew = a.skew
+		}
+	}
+	if missing == 0 {
+		o.Reporting = append(o.Reporting, name)
+	}
+	if skew != 0 {
+		o.Skewed = append(o.Skewed, Skew{Node: name, By: skew})
+	}
+}
+
+// hear takes in a report that came after the time before.
+func (a *agent) hear(r *v1alpha1.AgentReport, pod *corev1.Pod, before, now time.Time) {
+	if r == nil {
+		return
+	}
+	a.speaks = r.Instance
+	a.skew = skewOf(r, before, now)
+	if pod != nil && r.Instance == string(pod.UID) && r.Problem == "" {
+		a.since = now
+	}
+}
+
+func wordOf(r *v1alpha1.AgentReport) word {
+	if r == nil {
+		return word{}
+	}
+	return word{instance: r.Instance, sequence: r.Sequence}
+}
+
+// skewOf is by how much a clock must be off that said when a report was written which came between before and now, if that is worth a
+// word. Of a report that was there already nobody knows how late it came.
+func skewOf(r *v1alpha1.AgentReport, before, now time.Time) time.Duration {
+	switch {
+	case r == nil:
+		return 0
+	case r.ReportedAt.Sub(now) > maxSkew:
+		return r.ReportedAt.Sub(now)
+	case !before.IsZero() && before.Sub(r.ReportedAt.Time) > maxSkew:
+		return r.ReportedAt.Sub(before)
+	}
+	return 0
+}
+
+func (o *Outlook) sort() {
+	for _, names := range [][]string{o.Reporting, o.NotReady, o.Foreign} {
+		slices.Sort(names)
+	}
+	slices.SortFunc(o.Missing, func(a, b Silent) int {
+		return cmp.Or(strings.Compare(a.Node, b.Node), strings.Compare(string(a.Origin), string(b.Origin)))
+	})
+	slices.SortFunc(o.Skewed, func(a, b Skew) int { return strings.Compare(a.Node, b.Node) })
+}

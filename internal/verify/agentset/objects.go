@@ -1,0 +1,252 @@
+package agentset
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/verify/memtrim"
+)
+
+const (
+	httpPort, echoPort, echoUDPPort = 8080, 8081, 8082
+	nobody                          = 65534
+	// templateAnnotation tells pods of this template from those of an earlier one.
+	templateAnnotation = "replumb.dev/template"
+	// lameDuck is for how many seconds a pod that is to end goes on as if nothing were: the time in which kube-proxies learn that it
+	// ends. rolledLameDuck is the same where pods end while others watch: to lose what no client would is worse than to wait.
+	lameDuck, rolledLameDuck = 5, 15
+)
+
+// foreign are nodes on which DaemonSets of Linux pods do not run, and those that stand for no machine, by their labels.
+func foreign() []corev1.NodeSelectorRequirement {
+	return []corev1.NodeSelectorRequirement{
+		not(corev1.LabelOSStable, "windows"), not("type", "virtual-kubelet"), not("eks.amazonaws.com/compute-type", "fargate"),
+		not(v1alpha1.LabelRole, v1alpha1.RoleCanary),
+	}
+}
+
+func not(key string, values ...string) corev1.NodeSelectorRequirement {
+	return corev1.NodeSelectorRequirement{Key: key, Operator: corev1.NodeSelectorOpNotIn, Values: values}
+}
+
+// keepsOut are the nodes that have no agent in a network: foreign ones, and those whose pods are leaving. That is said by a label, as
+// agents tolerate every taint: the controller of DaemonSets takes pods away from where they must not be.
+func keepsOut(o v1alpha1.ProbeOrigin) []corev1.NodeSelectorRequirement {
+	if o == v1alpha1.FromPod {
+		return append(foreign(), not(v1alpha1.LabelAgents, v1alpha1.HostAgent, v1alpha1.NoAgents))
+	}
+	return append(foreign(), not(v1alpha1.LabelAgents, v1alpha1.NoAgents))
+}
+
+func kept(n *corev1.Node, out []corev1.NodeSelectorRequirement) bool {
+	return slices.ContainsFunc(out, func(r corev1.NodeSelectorRequirement) bool { return slices.Contains(r.Values, n.Labels[r.Key]) })
+}
+
+// Origins are the networks that a node is to have agents in.
+func Origins(n *corev1.Node) []v1alpha1.ProbeOrigin {
+	var all []v1alpha1.ProbeOrigin
+	for _, o := range []v1alpha1.ProbeOrigin{v1alpha1.FromHost, v1alpha1.FromPod} {
+		if !kept(n, keepsOut(o)) {
+			all = append(all, o)
+		}
+	}
+	return all
+}
+
+// Apart reports whether the pods of a node are leaving it, or have left: what its agents meet with there says nothing of what clients do.
+func Apart(n *corev1.Node) bool { return n.Labels[v1alpha1.LabelAgents] != "" }
+
+func (s *Set) meta(namespace, name, role string) metav1.ObjectMeta {
+	return metav1.ObjectMeta{
+		Namespace: namespace, Name: name, Labels: map[string]string{v1alpha1.LabelMigration: s.Migration, v1alpha1.LabelRole: role},
+	}
+}
+
+// args of an agent. API servers are named by their own addresses: an agent must not depend on the Services that it judges.
+func (s *Set) args(origin string, servers []string, more ...string) []string {
+	all := []string{
+		"agent", "--origin=" + origin, "--migration=" + s.Migration, apiFlag + strings.Join(servers, ","),
+		"--interval=" + cmp.Or(s.Interval, defaultInterval).String(),
+	}
+	if s.Domain != "" {
+		all = append(all, "--domain="+s.Domain)
+	}
+	return append(all, more...)
+}
+
+// hostSet runs the agent in the network of nodes. NET_ADMIN is for reading connection tracking, which the kernel lets nobody else do; a
+// process has it only if it is root, as containers have no ambient capabilities.
+func (s *Set) hostSet(servers []string) ([]client.Object, error) {
+	c := s.container(s.args("host", servers))
+	c.SecurityContext.RunAsUser = ptr.To[int64](0)
+	c.SecurityContext.Capabilities.Add = []corev1.Capability{"NET_ADMIN"}
+	pod := s.pod(c, v1alpha1.FromHost)
+	pod.HostNetwork, pod.DNSPolicy, pod.TerminationGracePeriodSeconds = true, corev1.DNSClusterFirstWithHostNet, ptr.To[int64](5)
+	return s.daemonSet(HostSet, v1alpha1.RoleAgent, pod, allAtOnce())
+}
+
+// podSet runs the agent in the network of pods, which is also what the agents call.
+func (s *Set) podSet(servers []string) ([]client.Object, error) {
+	c := s.container(s.args("pod", servers, "--serve"))
+	c.SecurityContext.RunAsUser, c.SecurityContext.RunAsGroup = ptr.To[int64](nobody), ptr.To[int64](nobody)
+	c.SecurityContext.RunAsNonRoot = ptr.To(true)
+	c.Ports = []corev1.ContainerPort{
+		{Name: "http", ContainerPort: httpPort, Protocol: corev1.ProtocolTCP},
+		{Name: "echo", ContainerPort: echoPort, Protocol: corev1.ProtocolTCP},
+		{Name: "echo-udp", ContainerPort: echoUDPPort, Protocol: corev1.ProtocolUDP},
+	}
+	c.ReadinessProbe = &corev1.Probe{
+		ProbeHandler:  corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/", Port: intstr.FromString("http")}},
+		PeriodSeconds: 2, TimeoutSeconds: 2, FailureThreshold: 5,
+	}
+	duck, update := int64(lameDuck), allAtOnce()
+	if s.Roll {
+		duck, update = rolledLameDuck, newOnesFirst()
+	}
+	c.Lifecycle = &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: duck}}}
+	pod := s.pod(c, v1alpha1.FromPod)
+	// After that it answers on for 5 s, says goodbye to who keeps a connection, and has time to spare.
+	pod.TerminationGracePeriodSeconds = ptr.To(duck + 15)
+	return s.daemonSet(PodSet, v1alpha1.RoleProbe, pod, update)
+}
+
+// allAtOnce is how agents are replaced where only another version of replumb does: quickly.
+func allAtOnce() *appsv1.RollingUpdateDaemonSet {
+	return &appsv1.RollingUpdateDaemonSet{MaxUnavailable: ptr.To(intstr.FromString("100%"))}
+}
+
+// newOnesFirst is how they are where that is part of the migration: at no time is there less to answer, be there but one node.
+func newOnesFirst() *appsv1.RollingUpdateDaemonSet {
+	return &appsv1.RollingUpdateDaemonSet{MaxUnavailable: ptr.To(intstr.FromInt32(0)), MaxSurge: ptr.To(intstr.FromString("25%"))}
+}
+
+// container has no limit on CPU time: an agent that is throttled would see losses that there are not.
+func (s *Set) container(args []string) corev1.Container {
+	field := func(name, path string) corev1.EnvVar {
+		return corev1.EnvVar{Name: name, ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: path}}}
+	}
+	env := []corev1.EnvVar{
+		field("NODE_NAME", "spec.nodeName"), field("NODE_IP", "status.hostIP"),
+		field("POD_IP", "status.podIP"), field("POD_UID", "metadata.uid"),
+	}
+	for _, v := range memtrim.Settings() {
+		env = append(env, corev1.EnvVar{Name: v.Name, Value: v.Value})
+	}
+	return corev1.Container{
+		Name: "replumb", Image: s.Image, Args: args, TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
+		Env: env,
+		// It takes less, but on a busy node a smaller share has it wait for a processor until requests are late: losses that are its own.
+		Resources: corev1.ResourceRequirements{
+			Requests: corev1.ResourceList{"cpu": resource.MustParse("50m"), "memory": resource.MustParse("32Mi")},
+			Limits:   corev1.ResourceList{"memory": resource.MustParse("256Mi")},
+		},
+		SecurityContext: &corev1.SecurityContext{
+			ReadOnlyRootFilesystem: ptr.To(true), AllowPrivilegeEscalation: ptr.To(false),
+			Capabilities:   &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
+			SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
+		},
+	}
+}
+
+func (s *Set) pod(c corev1.Container, o v1alpha1.ProbeOrigin) corev1.PodSpec {
+	pod := corev1.PodSpec{
+		ServiceAccountName: account, EnableServiceLinks: ptr.To(false), PriorityClassName: "system-node-critical",
+		Tolerations: []corev1.Toleration{{Operator: corev1.TolerationOpExists}},
+		Affinity: &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
+			RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
+				NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: keepsOut(o)}},
+			},
+		}},
+		Containers: []corev1.Container{c},
+	}
+	if s.Roll {
+		pod.DNSConfig = &corev1.PodDNSConfig{Options: []corev1.PodDNSConfigOption{
+			{Name: "timeout", Value: ptr.To("1")},
+		}}
+	}
+	return pod
+}
+
+// daemonSet selects pods by their role alone, so that what a migration has left can be taken over: a selector cannot be changed.
+func (s *Set) daemonSet(name, role string, pod corev1.PodSpec, update *appsv1.RollingUpdateDaemonSet) ([]client.Object, error) {
+	m := s.meta(v1alpha1.SystemNamespace, name, role)
+	body, err := json.Marshal(pod)
+	if err != nil {
+		return nil, fmt.Errorf("daemonset %s: %w", name, err)
+	}
+	sum := sha256.Sum256(body)
+	return []client.Object{&appsv1.DaemonSet{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "apps/v1", Kind: "DaemonSet"},
+		ObjectMeta: m,
+		Spec: appsv1.DaemonSetSpec{
+			Selector: &metav1.LabelSelector{MatchLabels: map[string]string{v1alpha1.LabelRole: role}},
+			UpdateStrategy: appsv1.DaemonSetUpdateStrategy{
+				Type: appsv1.RollingUpdateDaemonSetStrategyType, RollingUpdate: update,
+			},
+			Template: corev1.PodTemplateSpec{
+				ObjectMeta: metav1.ObjectMeta{
+					Labels: m.Labels, Annotations: map[string]string{templateAnnotation: hex.EncodeToString(sum[:])[:16]},
+				},
+				Spec: pod,
+			},
+		},
+	}}, nil
+}
+
+// service is the Service without an address.
+func (s *Set) service() *corev1.Service {
+	port := func(name string, number int32, protocol corev1.Protocol, target int32) corev1.ServicePort {
+		return corev1.ServicePort{Name: name, Port: number, Protocol: protocol, TargetPort: intstr.FromInt32(target)}
+	}
+	ports := []corev1.ServicePort{port("http", 80, corev1.ProtocolTCP, httpPort), port("echo", 7, corev1.ProtocolTCP, echoPort)}
+	if !s.Lossy {
+		ports = append(ports, port("echo-udp", 7, corev1.ProtocolUDP, echoUDPPort))
+	}
+	return &corev1.Service{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Service"},
+		ObjectMeta: s.meta(v1alpha1.SystemNamespace, Service, v1alpha1.RoleProbe),
+		Spec:       corev1.ServiceSpec{Selector: map[string]string{v1alpha1.LabelRole: v1alpha1.RoleProbe}, Ports: ports},
+	}
+}
+
+// rights are the account of agents and what it may do, which is the same in both networks: whoever takes over one agent of a node has
+// the other's as well.
+func (s *Set) rights([]string) ([]client.Object, error) {
+	role := s.meta("", access, v1alpha1.RoleAgent)
+	var rules []rbacv1.PolicyRule
+	for _, r := range agentRights() {
+		name := r.resource
+		if r.subresource != "" {
+			name += "/" + r.subresource
+		}
+		rules = append(rules, rbacv1.PolicyRule{APIGroups: []string{r.group}, Resources: []string{name}, Verbs: strings.Fields(r.verbs)})
+	}
+	const rbac = "rbac.authorization.k8s.io"
+	return []client.Object{
+		&corev1.ServiceAccount{
+			TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "ServiceAccount"},
+			ObjectMeta: s.meta(v1alpha1.SystemNamespace, account, v1alpha1.RoleAgent),
+		},
+		&rbacv1.ClusterRole{TypeMeta: metav1.TypeMeta{APIVersion: rbac + "/v1", Kind: "ClusterRole"}, ObjectMeta: role, Rules: rules},
+		&rbacv1.ClusterRoleBinding{
+			TypeMeta: metav1.TypeMeta{APIVersion: rbac + "/v1", Kind: "ClusterRoleBinding"}, ObjectMeta: role,
+			RoleRef:  rbacv1.RoleRef{APIGroup: rbac, Kind: "ClusterRole", Name: access},
+			Subjects: []rbacv1.Subject{{Kind: "ServiceAccount", Namespace: v1alpha1.SystemNamespace, Name: account}},
+		},
+	}, nil
+}

@@ -1,0 +1,237 @@
+package agentset
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+)
+
+// Cause is why an agent does not report, in one word.
+type Cause string
+
+// The causes.
+const (
+	// NoPod means that the node has no pod, or that it has been refused one.
+	NoPod Cause = "NoPod"
+	// Unscheduled means that the pod finds no room on its node.
+	Unscheduled Cause = "Unscheduled"
+	// NoImage means that the kubelet does not get the image.
+	NoImage Cause = "NoImage"
+	// Starting means that the pod has not started for another reason, or is to be replaced.
+	Starting Cause = "Starting"
+	// Ends means that the agent ends instead of running.
+	Ends Cause = "Ends"
+	// Mute means that the agent runs and does not report.
+	Mute Cause = "Mute"
+	// Trouble means that the agent reports that it cannot see what it should.
+	Trouble Cause = "Trouble"
+)
+
+// index finds the pods and reports of agents.
+type index struct {
+	view    *View
+	pods    map[agentKey]*corev1.Pod
+	reports map[agentKey]*v1alpha1.AgentReport
+}
+
+func newIndex(v *View) *index {
+	x := &index{view: v, pods: map[agentKey]*corev1.Pod{}, reports: map[agentKey]*v1alpha1.AgentReport{}}
+	for i := range v.Pods {
+		p := &v.Pods[i]
+		k := agentKey{nodeOf(p), OriginOf(p)}
+		if before(x.pods[k], p) {
+			x.pods[k] = p
+		}
+	}
+	for i := range v.Reports {
+		r := &v.Reports[i]
+		for j := range r.Status.Agents {
+			x.reports[agentKey{r.Name, r.Status.Agents[j].Origin}] = &r.Status.Agents[j]
+		}
+	}
+	return x
+}
+
+// before reports whether the other pod is the one that counts: one that does not end, or the younger one.
+func before(p, other *corev1.Pod) bool {
+	if p == nil {
+		return true
+	}
+	if going, leaving := p.DeletionTimestamp.IsZero(), other.DeletionTimestamp.IsZero(); going != leaving {
+		return leaving
+	}
+	return p.CreationTimestamp.Before(&other.CreationTimestamp)
+}
+
+// nodeOf is the node that a pod of a DaemonSet is for, also as long as it is not scheduled (ReplaceDaemonSetPodNodeNameNodeAffinity in
+// k8s.io/kubernetes pkg/controller/daemon/util/daemonset_util.go).
+func nodeOf(p *corev1.Pod) string {
+	if p.Spec.NodeName != "" || p.Spec.Affinity == nil || p.Spec.Affinity.NodeAffinity == nil {
+		return p.Spec.NodeName
+	}
+	required := p.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution
+	if required == nil {
+		return ""
+	}
+	for _, term := range required.NodeSelectorTerms {
+		for _, f := range term.MatchFields {
+			if f.Key == metav1.ObjectNameField && len(f.Values) == 1 {
+				return f.Values[0]
+			}
+		}
+	}
+	return ""
+}
+
+// OriginOf is the network that a pod of replumb's namespace is an agent in; empty if it is none.
+func OriginOf(p *corev1.Pod) v1alpha1.ProbeOrigin {
+	switch p.Labels[v1alpha1.LabelRole] {
+	case v1alpha1.RoleAgent:
+		return v1alpha1.FromHost
+	case v1alpha1.RoleProbe:
+		return v1alpha1.FromPod
+	}
+	return ""
+}
+
+func setOf(o v1alpha1.ProbeOrigin) string {
+	if o == v1alpha1.FromPod {
+		return PodSet
+	}
+	return HostSet
+}
+
+// why says why an agent does not report; nothing if it does. The text does not change as time passes: it is told when it does.
+func (x *index) why(k agentKey, a *agent, wait time.Duration) (Cause, string) {
+	set, pod := setOf(k.origin), x.pods[k]
+	template, exists := x.view.Sets[set]
+	switch {
+	case !exists:
+		return NoPod, fmt.Sprintf("daemonset %s/%s does not exist", v1alpha1.SystemNamespace, set)
+	case pod == nil:
+		return NoPod, and(fmt.Sprintf("there is no pod of daemonset %s/%s", v1alpha1.SystemNamespace, set), x.view.News[set])
+	case !pod.DeletionTimestamp.IsZero():
+		return Starting, and(fmt.Sprintf("pod %s is ending, and no other has been made", pod.Name), x.view.News[pod.Name])
+	case pod.Annotations[templateAnnotation] != template:
+		return Starting, fmt.Sprintf("pod %s is to be replaced", pod.Name)
+	}
+	if cause, reason := notRunning(pod); cause != "" {
+		return x.starting(pod, cause, reason)
+	}
+	if k.origin == v1alpha1.FromPod && !ready(pod) { // agents of other nodes would see losses that are nobody's fault but its own
+		return Starting, fmt.Sprintf("pod %s runs, but is not ready to be asked", pod.Name)
+	}
+	return x.mute(k, a, pod, wait)
+}
+
+// starting adds what was last heard of a pod. A registry that nobody answers for keeps kubelets pulling for minutes, and nobody tells
+// more than that.
+func (x *index) starting(pod *corev1.Pod, cause Cause, reason string) (Cause, string) {
+	news := x.view.News[pod.Name]
+	switch {
+	case cause != Starting:
+		return cause, reason
+	case strings.HasPrefix(news, "Pulling image "):
+		return NoImage, fmt.Sprintf("pod %s has no image %s yet: %s", pod.Name, pod.Spec.Containers[0].Image, news)
+	}
+	return cause, and(reason, news)
+}
+
+func ready(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+	})
+}
+
+// mute says what is wrong with an agent that runs; nothing if it reports.
+func (x *index) mute(k agentKey, a *agent, pod *corev1.Pod, wait time.Duration) (Cause, string) {
+	report := x.reports[k]
+	switch {
+	case report == nil || report.Instance != string(pod.UID):
+		return Mute, fmt.Sprintf("pod %s runs, but has not reported", pod.Name)
+	case report.Problem != "":
+		return Trouble, fmt.Sprintf("pod %s reports: %s", pod.Name, report.Problem)
+	case a.speaks != string(pod.UID):
+		return Mute, fmt.Sprintf("pod %s runs, but has not reported since it was first looked for", pod.Name)
+	case x.view.Until.Sub(a.since) > wait:
+		return Mute, fmt.Sprintf("pod %s runs, but reports no more", pod.Name)
+	}
+	return "", ""
+}
+
+// notRunning says why a pod does not run.
+func notRunning(pod *corev1.Pod) (Cause, string) {
+	for _, c := range pod.Status.Conditions {
+		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse {
+			return Unscheduled, and(fmt.Sprintf("pod %s is not scheduled", pod.Name), c.Message)
+		}
+	}
+	if pod.Status.Phase == corev1.PodFailed {
+		return Ends, and(fmt.Sprintf("pod %s has failed", pod.Name), strings.TrimSpace(pod.Status.Reason+" "+pod.Status.Message))
+	}
+	for i := range pod.Status.ContainerStatuses {
+		c := &pod.Status.ContainerStatuses[i]
+		switch {
+		case c.State.Waiting != nil:
+			return waits(pod, c)
+		case c.State.Terminated != nil:
+			return Ends, ended(pod, c.State.Terminated)
+		}
+	}
+	if pod.Status.Phase != corev1.PodRunning {
+		return Starting, fmt.Sprintf("pod %s has not started", pod.Name)
+	}
+	return "", ""
+}
+
+// waits says what a container waits for. Reasons are those of k8s.io/kubernetes pkg/kubelet/images/types.go and
+// pkg/kubelet/container/sync_result.go.
+func waits(pod *corev1.Pod, c *corev1.ContainerStatus) (Cause, string) {
+	w := c.State.Waiting
+	switch w.Reason {
+	case "ImagePullBackOff", "ErrImagePull", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError", "RegistryUnavailable",
+		"SignatureValidationFailed":
+		return NoImage, and(fmt.Sprintf("pod %s has no image %s", pod.Name, pod.Spec.Containers[0].Image), and(w.Reason, w.Message))
+	case "CrashLoopBackOff":
+		if t := c.LastTerminationState.Terminated; t != nil {
+			return Ends, ended(pod, t)
+		}
+		return Ends, and(fmt.Sprintf("pod %s ends again and again", pod.Name), w.Message)
+	}
+	return Starting, and(fmt.Sprintf("pod %s has not started", pod.Name), and(w.Reason, w.Message))
+}
+
+func ended(pod *corev1.Pod, t *corev1.ContainerStateTerminated) string {
+	last := strings.TrimSpace(t.Message)
+	if i := strings.LastIndexByte(last, '\n'); i >= 0 { // of logs that stand in for a message
+		last = last[i+1:]
+	}
+	if t.Reason != "" && t.Reason != "Error" { // such as OOMKilled
+		last = strings.TrimSpace(t.Reason + " " + last)
+	}
+	return and(fmt.Sprintf("pod %s ended with code %d", pod.Name, t.ExitCode), last)
+}
+
+// longest is how much of what others say is told, which may be a whole log.
+const longest = 400
+
+// and adds a reason that somebody else gave, if there is one.
+func and(text, why string) string {
+	why = strings.TrimSpace(why)
+	if runes := []rune(why); len(runes) > longest {
+		why = string(runes[:longest]) + "…"
+	}
+	switch {
+	case why == "":
+		return text
+	case text == "":
+		return why
+	}
+	return text + ": " + why
+}

@@ -1,0 +1,208 @@
+package agentset
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/kube/cluster"
+)
+
+// removeStep takes the agents away: their pods first, as they would report anew what is removed before they have gone.
+type removeStep struct{ set *Set }
+
+var _ engine.Previewer = (*removeStep)(nil)
+
+func (*removeStep) ID() string    { return "tidy/agents" }
+func (*removeStep) Title() string { return "Take the agents away" }
+
+// State implements engine.Step.
+func (s *removeStep) State(ctx context.Context) (engine.State, error) {
+	left, err := s.left(ctx)
+	switch {
+	case err != nil:
+		return engine.Unknown, err
+	case left == "":
+		return engine.Done, nil
+	}
+	return engine.Pending, nil
+}
+
+// Do implements engine.Step.
+func (s *removeStep) Do(ctx context.Context) error {
+	sets, err := s.set.sets(ctx)
+	if err != nil {
+		return err
+	}
+	for i := range sets {
+		if err := s.remove(ctx, &sets[i], client.PropagationPolicy(metav1.DeletePropagationBackground)); err != nil {
+			return err
+		}
+	}
+	if err := s.end(ctx); err != nil {
+		return err
+	}
+	if err := s.unbridged(ctx); err != nil {
+		return err
+	}
+	rest, err := s.rest(ctx)
+	if err != nil {
+		return err
+	}
+	for _, o := range rest {
+		if err := s.remove(ctx, o); err != nil {
+			return err
+		}
+	}
+	ours := client.MatchingLabels{v1alpha1.LabelMigration: s.set.Migration}
+	if err := s.set.Cluster.DeleteAllOf(ctx, &v1alpha1.NodeReport{}, ours); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("removing nodereports: %w", err)
+	}
+	return nil
+}
+
+// end waits until the pods have gone. The kubelet of a node that is not ready cannot say so, nor does anything wait for what runs there:
+// without its account an agent does nothing.
+func (s *removeStep) end(ctx context.Context) error {
+	pods, err := s.set.pods(ctx)
+	if err != nil || len(pods) == 0 {
+		return err
+	}
+	nodes := &corev1.NodeList{}
+	if err := s.set.Cluster.List(ctx, nodes); err != nil {
+		return fmt.Errorf("listing nodes: %w", err)
+	}
+	var waiting *corev1.Pod
+	for i := range pods {
+		p := &pods[i]
+		ready := slices.ContainsFunc(nodes.Items, func(n corev1.Node) bool { return n.Name == p.Spec.NodeName && cluster.NodeReady(&n) })
+		if ready || p.DeletionTimestamp.IsZero() {
+			waiting = p
+			continue
+		}
+		if err := s.remove(ctx, p, client.GracePeriodSeconds(0)); err != nil {
+			return err
+		}
+	}
+	if waiting != nil {
+		return engine.NotYet("pod %s on node %s is still there", waiting.Name, waiting.Spec.NodeName)
+	}
+	return nil
+}
+
+// unbridged fails as long as the Service has a bridge, which would be left without whom it stands in for.
+func (s *removeStep) unbridged(ctx context.Context) error {
+	all := &corev1.ServiceList{}
+	if err := s.set.Cluster.List(ctx, all, s.set.ours(v1alpha1.RoleBridge)); err != nil {
+		return fmt.Errorf("looking for bridges: %w", err)
+	}
+	for i := range all.Items {
+		if all.Items[i].Annotations[v1alpha1.AnnotationService] == Service {
+			return engine.NotYet("bridge %s of %s is still there", all.Items[i].Name, serviceName)
+		}
+	}
+	return nil
+}
+
+// rests are what there is beside DaemonSets, pods and NodeReports, in the order in which it goes.
+func rests() []client.Object {
+	const rbac = "rbac.authorization.k8s.io/v1"
+	ours := metav1.ObjectMeta{Namespace: v1alpha1.SystemNamespace, Name: account}
+	return []client.Object{
+		&corev1.Service{
+			TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Service"},
+			ObjectMeta: metav1.ObjectMeta{Namespace: v1alpha1.SystemNamespace, Name: Service},
+		},
+		&rbacv1.ClusterRoleBinding{
+			TypeMeta: metav1.TypeMeta{APIVersion: rbac, Kind: "ClusterRoleBinding"}, ObjectMeta: metav1.ObjectMeta{Name: access},
+		},
+		&rbacv1.ClusterRole{
+			TypeMeta: metav1.TypeMeta{APIVersion: rbac, Kind: "ClusterRole"}, ObjectMeta: metav1.ObjectMeta{Name: access},
+		},
+		&corev1.ServiceAccount{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "ServiceAccount"}, ObjectMeta: ours},
+	}
+}
+
+// rest is what is left of that and belongs to this migration.
+func (s *removeStep) rest(ctx context.Context) ([]client.Object, error) {
+	var all []client.Object
+	for _, o := range rests() {
+		err := s.set.Cluster.Get(ctx, client.ObjectKeyFromObject(o), o)
+		if client.IgnoreNotFound(err) != nil {
+			return nil, fmt.Errorf("%s: %w", nameOf(o), err)
+		}
+		if err == nil && o.GetLabels()[v1alpha1.LabelMigration] == s.set.Migration {
+			all = append(all, o)
+		}
+	}
+	return all, nil
+}
+
+func (s *removeStep) remove(ctx context.Context, o client.Object, opts ...client.DeleteOption) error {
+	uid := o.GetUID()
+	err := s.set.Cluster.Delete(ctx, o, append(opts, client.Preconditions{UID: &uid})...)
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("removing %s: %w", o.GetName(), err)
+	}
+	return nil
+}
+
+// left names something that is still there; nothing if all has gone.
+func (s *removeStep) left(ctx context.Context) (string, error) {
+	sets, err := s.set.sets(ctx)
+	if err != nil {
+		return "", err
+	}
+	pods, err := s.set.pods(ctx)
+	if err != nil {
+		return "", err
+	}
+	rest, err := s.rest(ctx)
+	if err != nil {
+		return "", err
+	}
+	reports := &v1alpha1.NodeReportList{}
+	ours := client.MatchingLabels{v1alpha1.LabelMigration: s.set.Migration}
+	if err := s.set.Cluster.List(ctx, reports, ours); client.IgnoreNotFound(err) != nil {
+		return "", fmt.Errorf("listing nodereports: %w", err)
+	}
+	switch {
+	case len(sets) > 0:
+		return "daemonset " + sets[0].Name, nil
+	case len(pods) > 0:
+		return "pod " + pods[0].Name + " on node " + pods[0].Spec.NodeName, nil
+	case len(rest) > 0:
+		return nameOf(rest[0]), nil
+	case len(reports.Items) > 0:
+		return "nodereport " + reports.Items[0].Name, nil
+	}
+	return "", nil
+}
+
+// Verify implements engine.Step.
+func (s *removeStep) Verify(ctx context.Context) error {
+	left, err := s.left(ctx)
+	if err == nil && left != "" {
+		return engine.NotYet("%s is still there", left)
+	}
+	return err
+}
+
+// Preview implements engine.Previewer.
+func (*removeStep) Preview() ([]engine.Change, error) {
+	var changes []engine.Change
+	for _, name := range []string{HostSet, PodSet} {
+		changes = append(changes, engine.Change{Verb: "delete", Object: "DaemonSet " + v1alpha1.SystemNamespace + "/" + name})
+	}
+	for _, o := range rests() {
+		changes = append(changes, engine.Change{Verb: "delete", Object: nameOf(o)})
+	}
+	return append(changes, engine.Change{Verb: "delete", Object: "NodeReports of the migration"}), nil
+}

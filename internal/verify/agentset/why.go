@@ -1,0 +1,80 @@
+package agentset
+
+import (
+	"context"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+)
+
+// Why says why an agent is not heard of, as far as that can be seen now.
+func (s *Set) Why(ctx context.Context, node string, origin v1alpha1.ProbeOrigin) Silent {
+	silent := Silent{Node: node, Origin: origin}
+	v, err := s.View(ctx)
+	if err != nil {
+		silent.Reason = err.Error()
+		return silent
+	}
+	seen := newIndex(&v)
+	k := agentKey{node, origin}
+	known := &agent{speaks: uidOf(seen.pods[k])} // and that was long ago
+	silent.Cause, silent.Reason = seen.why(k, known, s.wait())
+	if wrong := s.wrongRight(ctx); wrong != "" && (silent.Cause == Mute || silent.Cause == "") {
+		silent.Reason = wrong + ": it may not report; the same command makes it anew"
+	}
+	if silent.Reason == "" {
+		silent.Reason = "nothing is to be seen of why"
+	}
+	return silent
+}
+
+func uidOf(pod *corev1.Pod) string {
+	if pod == nil {
+		return ""
+	}
+	return string(pod.UID)
+}
+
+// wrongRight says which of the objects that let agents report is not as it should be; nothing if all are, or if that cannot be seen.
+func (s *Set) wrongRight(ctx context.Context) string {
+	step := &applyStep{set: s, id: "agents/rights", build: s.rights}
+	all, err := step.look(ctx)
+	if err != nil {
+		return ""
+	}
+	for _, p := range all {
+		if p.have == nil {
+			return nameOf(p.want) + " is missing"
+		}
+		if step.apply(ctx, p.want, client.DryRunAll) == nil && !equality.Semantic.DeepEqual(content(p.want), content(p.have)) {
+			return nameOf(p.want) + " was changed"
+		}
+	}
+	return ""
+}
+
+// Ended names an agent which others call, and whose process has ended since a time by the clock of its node.
+func (s *Set) Ended(ctx context.Context, since time.Time) string {
+	pods, err := s.pods(ctx)
+	if err != nil {
+		return ""
+	}
+	for i := range pods {
+		p := &pods[i]
+		if p.Labels[v1alpha1.LabelRole] != v1alpha1.RoleProbe {
+			continue
+		}
+		for _, c := range p.Status.ContainerStatuses {
+			for _, t := range []*corev1.ContainerStateTerminated{c.State.Terminated, c.LastTerminationState.Terminated} {
+				if t != nil && !t.FinishedAt.Time.Before(since) {
+					return "node " + p.Spec.NodeName + ": " + ended(p, t)
+				}
+			}
+		}
+	}
+	return ""
+}

@@ -1,0 +1,230 @@
+// Package echo is what probes call: an HTTP server, and echoes over TCP and UDP. It stays until nobody calls it any more.
+package echo
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/replumb/replumb/internal/verify/probe"
+)
+
+// The addresses that pods answer at.
+const (
+	HTTPAddress = ":8080"
+	TCPAddress  = ":8081"
+	UDPAddress  = ":8082"
+)
+
+// Drain is for how long a server goes on that is to end: other nodes still send to it until they have heard.
+const Drain = 5 * time.Second
+
+// Server answers HTTP requests, and echoes lines over TCP and datagrams over UDP.
+type Server struct {
+	// Identity is what it tells of itself.
+	Identity probe.Identity
+	// Web answers HTTP requests. Default: all of them with the name.
+	Web http.Handler
+	// Datagram makes the answer to a datagram. Default: the datagram itself.
+	Datagram func(sent []byte, from net.Addr) []byte
+	// Drain is how long it goes on after it was to end, and then how long clients of long-lived connections have to leave.
+	Drain time.Duration
+
+	http net.Listener
+	tcp  net.Listener
+	udp  net.PacketConn
+
+	draining  atomic.Bool
+	echoing   sync.WaitGroup
+	mu        sync.Mutex
+	conns     map[net.Conn]struct{}
+	dismissed bool
+}
+
+// Listen opens all the ports, so that whoever is answered by one of them is by the others.
+func (s *Server) Listen(ctx context.Context, http, tcp, udp string) error {
+	s.conns = map[net.Conn]struct{}{}
+	var config net.ListenConfig
+	var err error
+	if s.http, err = config.Listen(ctx, "tcp", http); err != nil {
+		return fmt.Errorf("listening for HTTP: %w", err)
+	}
+	if s.tcp, err = config.Listen(ctx, "tcp", tcp); err != nil {
+		_ = s.http.Close()
+		return fmt.Errorf("listening for TCP: %w", err)
+	}
+	if s.udp, err = config.ListenPacket(ctx, "udp", udp); err != nil {
+		_ = s.http.Close()
+		_ = s.tcp.Close()
+		return fmt.Errorf("listening for UDP: %w", err)
+	}
+	return nil
+}
+
+// Addresses are where it listens, for HTTP, TCP and UDP.
+func (s *Server) Addresses() (web, tcp, udp net.Addr) {
+	return s.http.Addr(), s.tcp.Addr(), s.udp.LocalAddr()
+}
+
+// Serve answers until ctx ends, and then for as long as it takes to lose nothing.
+func (s *Server) Serve(ctx context.Context) error {
+	web := &http.Server{Handler: s.Web, ReadHeaderTimeout: time.Minute}
+	if web.Handler == nil {
+		web.Handler = http.HandlerFunc(s.name)
+	}
+	failed := make(chan error, 3)
+	go func() { failed <- web.Serve(s.http) }()
+	go func() { failed <- s.serveTCP() }()
+	go func() { failed <- s.serveUDP() }()
+	defer s.close()
+	select {
+	case err := <-failed:
+		return errors.Join(err, web.Close())
+	case <-ctx.Done():
+	}
+	s.draining.Store(true)
+	drained := time.NewTimer(s.Drain)
+	defer drained.Stop()
+	select {
+	case err := <-failed:
+		return errors.Join(err, web.Close())
+	case <-drained.C:
+	}
+	s.close()
+	s.dismiss()
+	s.awaitDismissed()
+	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), max(s.Drain, time.Second))
+	defer cancel()
+	return web.Shutdown(last)
+}
+
+// close closes the echoes' sockets. Connections go on.
+func (s *Server) close() {
+	_ = s.tcp.Close()
+	_ = s.udp.Close()
+}
+
+// dismiss asks the clients of all long-lived connections to go on over another one, which leads them elsewhere by now.
+func (s *Server) dismiss() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.dismissed = true
+	for conn := range s.conns {
+		// One write is one piece, so it does not land within an echo.
+		_, _ = fmt.Fprintln(conn, probe.Goodbye)
+	}
+}
+
+// awaitDismissed waits until they have done so, and cuts off who does not within the drain time.
+func (s *Server) awaitDismissed() {
+	gone := make(chan struct{})
+	go func() { s.echoing.Wait(); close(gone) }()
+	late := time.NewTimer(s.Drain)
+	defer late.Stop()
+	select {
+	case <-gone:
+		return
+	case <-late.C:
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for conn := range s.conns {
+		_ = conn.Close()
+	}
+}
+
+// admit keeps a connection to say goodbye to, unless that time has come.
+func (s *Server) admit(conn net.Conn) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.dismissed {
+		s.conns[conn] = struct{}{}
+	}
+	return !s.dismissed
+}
+
+// Draining reports whether it is about to end.
+func (s *Server) Draining() bool { return s.draining.Load() }
+
+func (s *Server) name(w http.ResponseWriter, _ *http.Request) {
+	// A client that hangs up meanwhile is its own affair.
+	_, _ = fmt.Fprintln(w, s.Identity.Name)
+}
+
+// Tell is the identity as JSON, with the client's address as it arrived here, and without its port.
+func (s *Server) Tell(client string) []byte {
+	answer := s.Identity
+	answer.Client = client
+	if at, err := netip.ParseAddrPort(client); err == nil {
+		answer.Client = at.Addr().Unmap().String()
+	}
+	// A struct of strings always marshals.
+	data, _ := json.Marshal(answer)
+	return data
+}
+
+func (s *Server) serveTCP() error {
+	for {
+		conn, err := s.tcp.Accept()
+		if err != nil {
+			return ended(err)
+		}
+		if !s.admit(conn) {
+			_ = conn.Close()
+			continue
+		}
+		s.echoing.Go(func() { s.echo(conn) })
+	}
+}
+
+// echo sends every line back; the line that asks for an identity is answered with one.
+func (s *Server) echo(conn net.Conn) {
+	defer func() {
+		_ = conn.Close()
+		s.mu.Lock()
+		delete(s.conns, conn)
+		s.mu.Unlock()
+	}()
+	lines := bufio.NewScanner(conn)
+	for lines.Scan() {
+		reply := lines.Bytes()
+		if string(reply) == probe.IdentityRequest {
+			reply = s.Tell(conn.RemoteAddr().String())
+		}
+		if _, err := conn.Write(append(reply, '\n')); err != nil {
+			return
+		}
+	}
+}
+
+func (s *Server) serveUDP() error {
+	buffer := make([]byte, 64<<10)
+	for {
+		n, from, err := s.udp.ReadFrom(buffer)
+		if err != nil {
+			return ended(err)
+		}
+		reply := buffer[:n]
+		if s.Datagram != nil {
+			reply = s.Datagram(reply, from)
+		}
+		// A datagram that cannot be sent is lost, as datagrams are.
+		_, _ = s.udp.WriteTo(reply, from)
+	}
+}
+
+// ended makes nothing of sockets that were closed on purpose.
+func ended(err error) error {
+	if errors.Is(err, net.ErrClosed) {
+		return nil
+	}
+	return err
+}

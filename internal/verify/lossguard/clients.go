@@ -1,0 +1,107 @@
+package lossguard
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/dustin/go-humanize/english"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+)
+
+// Client is who uses an old address, and the node that saw it.
+type Client struct {
+	Node string `json:"node"`
+
+	v1alpha1.OldAddressClient `json:",inline"`
+}
+
+// Who is the client in words: its pod, or its address if that is no pod's.
+func (c *Client) Who() string {
+	if c.Pod != "" {
+		return "pod " + c.Pod
+	}
+	return c.Source
+}
+
+// String says who uses what.
+func (c *Client) String() string {
+	open := "no connection open"
+	if c.Open > 0 {
+		open = english.Plural(c.Open, "connection", "") + " open"
+	}
+	return fmt.Sprintf("%s on node %s at %s (service %s), %s", c.Who(), c.Node, c.Address, c.Service, open)
+}
+
+// Clients are those of all nodes, whose latest packet is newest first. Clocks of nodes differ: between nodes the order is not exact.
+func Clients(reports []v1alpha1.NodeReport) []Client {
+	var out []Client
+	for i := range reports {
+		for _, c := range reports[i].Status.Clients {
+			out = append(out, Client{Node: reports[i].Name, OldAddressClient: c})
+		}
+	}
+	slices.SortStableFunc(out, func(a, b Client) int {
+		return cmp.Or(b.LastSeen.Compare(a.LastSeen.Time), strings.Compare(a.Node, b.Node), strings.Compare(a.Address, b.Address),
+			strings.Compare(a.Protocol, b.Protocol), strings.Compare(a.Source, b.Source))
+	})
+	return out
+}
+
+// ListClients asks the cluster who uses old addresses of a migration. more is how many its nodes had no room for. A cluster without
+// NodeReports has none.
+func ListClients(ctx context.Context, c client.Reader, migration string) (clients []Client, more int, err error) {
+	list := &v1alpha1.NodeReportList{}
+	err = c.List(ctx, list, client.MatchingLabels{v1alpha1.LabelMigration: migration})
+	if meta.IsNoMatchError(err) || apierrors.IsNotFound(err) {
+		return nil, 0, nil
+	}
+	if err != nil {
+		return nil, 0, fmt.Errorf("nodereports: %w", err)
+	}
+	for i := range list.Items {
+		more += list.Items[i].Status.MoreClients
+	}
+	return Clients(list.Items), more, nil
+}
+
+// named is how many clients, or nodes, a message names.
+const named = 3
+
+// inTheWay names clients, first those with connections open, which will not go by themselves. more are those that no node has named.
+func inTheWay(using []Client, more int) string {
+	slices.SortFunc(using, func(a, b Client) int {
+		return cmp.Or(min(b.Open, 1)-min(a.Open, 1), strings.Compare(a.String(), b.String()))
+	})
+	n := len(using) + more
+	verb := "use"
+	if n == 1 {
+		verb = "uses"
+	}
+	var words []string
+	for i := range using[:min(named, len(using))] {
+		words = append(words, using[i].String())
+	}
+	if rest := n - len(words); rest > 0 {
+		words = append(words, fmt.Sprintf("and %d more", rest))
+	}
+	return fmt.Sprintf("%s still %s old addresses: %s", english.Plural(n, "client", ""), verb, strings.Join(words, "; "))
+}
+
+// listed names things, up to three of them.
+func listed(what string, names []string) string {
+	slices.Sort(names)
+	if n := len(names); n > named {
+		names = append(slices.Clone(names[:named]), fmt.Sprintf("and %d more", n-named))
+	}
+	if len(names) > 1 {
+		what += "s"
+	}
+	return what + " " + strings.Join(names, ", ")
+}

@@ -1,0 +1,106 @@
+package lossguard
+
+import (
+	"slices"
+	"time"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+)
+
+// counterKey is a probe of an instance.
+type counterKey struct {
+	speaker
+	probe string
+}
+
+// counter is how far a probe was counted.
+type counter struct{ sent, failed int64 }
+
+// connectKey is a connection that failed.
+type connectKey struct{ node, service, address string }
+
+// count adds what is new of a probe, and returns its latest loss if that is new.
+func (t *Tally) count(node string, p *v1alpha1.ProbeReport) *v1alpha1.Loss {
+	key := counterKey{speaker{Agent{node, p.Origin}, p.Instance}, p.Name}
+	c := t.counters[key]
+	a := t.agents[key.speaker]
+	armed := a != nil && a.armed
+	switch {
+	case c == nil:
+		c = &counter{}
+		t.counters[key] = c
+		if a == nil || a.began.Equal(a.heard) { // it counted before we came
+			c.sent, c.failed = p.Sent, p.Failed
+		}
+	case !armed:
+		if a != nil && p.Failed > c.failed {
+			a.failing = true
+		}
+		c.sent, c.failed = p.Sent, p.Failed
+	}
+	sent, failed := p.Sent-c.sent, p.Failed-c.failed
+	c.sent, c.failed = p.Sent, p.Failed
+	if !armed {
+		return nil
+	}
+	t.Sent += max(0, sent)
+	if failed <= 0 || over(p, a.since) {
+		return nil
+	}
+	t.Failed += failed
+	loss := &v1alpha1.Loss{Node: node, Probe: p.Name, Address: p.Address}
+	loss.LossWindow = v1alpha1.LossWindow{Failed: int(failed), Error: "unknown"}
+	if n := len(p.Losses); n > 0 {
+		loss.LossWindow = p.Losses[n-1]
+	}
+	return loss
+}
+
+// over reports whether the latest requests of a probe that failed were all due before a time, by the clock of its node.
+func over(p *v1alpha1.ProbeReport, since time.Time) bool {
+	n := len(p.Losses)
+	return n > 0 && p.Losses[n-1].End.Time.Before(since)
+}
+
+// connected adds connections to moved Services that failed.
+func (t *Tally) connected(r *v1alpha1.NodeReport) []v1alpha1.Loss {
+	if r.Status.Connects == nil {
+		return nil
+	}
+	a := t.agents[speaker{Agent{r.Name, v1alpha1.FromHost}, r.Status.Connects.Instance}]
+	if a == nil {
+		return nil
+	}
+	var fresh []v1alpha1.Loss
+	for i := range r.Status.Connects.Failed {
+		f := &r.Status.Connects.Failed[i]
+		key := connectKey{r.Name, f.Service, f.Address}
+		if known, ok := t.connects[key]; ok && known.Equal(f.At.Time) {
+			continue
+		}
+		t.connects[key] = f.At.Time
+		if !a.armed {
+			continue
+		}
+		t.Failed++
+		fresh = append(fresh, v1alpha1.Loss{
+			Node: r.Name, Probe: f.Service, Address: f.Address,
+			LossWindow: v1alpha1.LossWindow{Start: f.At, End: f.At, Failed: 1, Error: f.Error},
+		})
+	}
+	return fresh
+}
+
+// maxLosses is how many losses are kept (v1alpha1.ProofStatus).
+const maxLosses = 32
+
+// remember a loss, in the place of an earlier one of its window.
+func (t *Tally) remember(l v1alpha1.Loss) {
+	same := func(o v1alpha1.Loss) bool {
+		return o.Node == l.Node && o.Probe == l.Probe && o.Address == l.Address && o.Start.Equal(&l.Start)
+	}
+	t.Losses = append(slices.DeleteFunc(t.Losses, same), l)
+	if n := len(t.Losses); n > maxLosses {
+		t.Losses = t.Losses[n-maxLosses:]
+	}
+}

@@ -1,0 +1,248 @@
+package lossguard
+
+import (
+	"cmp"
+	"context"
+	"time"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/engine/findings"
+	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/migration"
+	"github.com/replumb/replumb/internal/spec"
+	"github.com/replumb/replumb/internal/verify/agentset"
+)
+
+// Crew is what migrations of all kinds have of agents: whether there are to be any, what they run, and who follows them through the
+// rounds of a run. It must not be copied once it is in use.
+type Crew struct {
+	Cluster   *cluster.Cluster
+	Migration string
+	Spec      v1alpha1.ProofSpec
+	// Own is the image of this version of replumb; empty if this build has none.
+	Own string
+	// None says that the migration does nothing that agents could see.
+	None bool
+	Now  func() time.Time
+
+	watch    *Watch
+	observer Observer
+}
+
+// Image is what agents run; empty if there are to be none.
+func (c *Crew) Image() string {
+	if c.None || c.Spec.Agents == v1alpha1.AgentsDisabled {
+		return ""
+	}
+	return cmp.Or(c.Spec.Image, c.Own)
+}
+
+// Check refuses agents that are asked for and that there is no image for.
+func (c *Crew) Check() error {
+	if c.None || c.Spec.Agents != v1alpha1.AgentsEnabled || c.Image() != "" {
+		return nil
+	}
+	return &spec.Error{
+		Field: "spec.proof.image", Problem: "is empty, and this build of replumb knows of no image of its own",
+		Hint: "name an image that nodes can pull, or set spec.proof.agents: Disabled",
+	}
+}
+
+// Rights are what a user needs for the agents there are to be.
+func (c *Crew) Rights() []cluster.Right {
+	if c.Image() == "" {
+		return nil
+	}
+	return agentset.Rights()
+}
+
+// Wait is how long an agent may take to report.
+func (c *Crew) Wait() time.Duration {
+	if w := c.Spec.Wait; w != nil {
+		return w.Duration
+	}
+	return agentset.DefaultWait
+}
+
+// Observe has somebody told of what happens in the runs that follow.
+func (c *Crew) Observe(o Observer) { c.observer = o }
+
+// Found tells of findings.
+func (c *Crew) Found(all findings.Findings) {
+	if c.observer != nil {
+		c.observer.Findings(all)
+	}
+}
+
+// Keep has the run that is about to begin watched, if there are agents. A lenient one is never stopped.
+func (c *Crew) Keep(k *migration.Keeper, lenient bool) *migration.Keeper {
+	if c.Image() == "" || c.Cluster == nil {
+		return k
+	}
+	w := c.follower()
+	w.Migration, w.Budget, w.Patience, w.Now, w.Lenient = c.Migration, c.Spec.Budget, c.Wait(), c.Now, lenient
+	w.Observer, w.Status = c.observer, k.Status
+	k.Guard = w
+	return k
+}
+
+// Blame returns the error that a run ends with which was stopped by a loss.
+func (c *Crew) Blame(ctx context.Context, loss *LossError) error {
+	if c.watch == nil {
+		return loss
+	}
+	return c.watch.Blame(ctx, loss)
+}
+
+// follower is the same for all runs and all plans.
+func (c *Crew) follower() *Watch {
+	if c.watch == nil && c.Cluster != nil {
+		c.watch = &Watch{Client: c.Cluster}
+	}
+	return c.watch
+}
+
+// Muster makes the agents for a cluster of so many nodes; nil if there are to be none.
+func (c *Crew) Muster(nodes int) *Party {
+	if c.Image() == "" {
+		return nil
+	}
+	p := &Party{Watch: c.follower(), Set: &agentset.Set{
+		Cluster: c.Cluster, Migration: c.Migration, Image: c.Image(), Wait: c.Wait(), Now: c.Now, Interval: interval(nodes),
+	}}
+	if p.Watch != nil {
+		p.Watch.Ask(p.Why)
+		p.Watch.Ended = p.Ended
+	}
+	return p
+}
+
+// Left takes away at the end what an earlier run has left of agents, where the migration has gone on without them since; nothing, where it
+// has not.
+func (c *Crew) Left(ctx context.Context) ([]engine.Group, error) {
+	if c.Image() != "" {
+		return nil, nil
+	}
+	set := &agentset.Set{Cluster: c.Cluster, Migration: c.Migration, Now: c.Now}
+	there, err := set.There(ctx)
+	if err != nil || !there {
+		return nil, err
+	}
+	return inOrder(set.Remove()...), nil
+}
+
+// interval is how often agents report: so often that API servers take twenty reports a second, in steps, so that agents need not be
+// restarted when a node joins.
+func interval(nodes int) time.Duration {
+	every := 2 * time.Second
+	for every < time.Duration(nodes)*time.Second/10 {
+		every *= 2
+	}
+	return every
+}
+
+// Party is agents and who follows them. A nil one has no steps.
+type Party struct {
+	*agentset.Set
+	// Watch is nil where there is no cluster.
+	Watch *Watch
+}
+
+// Phase of a plan in which agents are put on nodes.
+func (p *Party) Phase(groups []engine.Group) engine.Phase {
+	return engine.Phase{Name: agentset.Phase, Title: "Watch from every node", Groups: groups}
+}
+
+// Install puts agents on every node, and sees that all is well before anything is changed.
+func (p *Party) Install() []engine.Group {
+	if p == nil {
+		return nil
+	}
+	return append(p.Set.Install(), p.Steady("")...)
+}
+
+// InstallIfPossible does the same on the way back, which may be the way out of what keeps agents from reporting, or probes from being
+// answered: it goes on without them when it has waited for a while.
+func (p *Party) InstallIfPossible() []engine.Group { return p.Hope(p.Install()) }
+
+// Hope has steps that wait give up after a while, and not fail.
+func (p *Party) Hope(groups []engine.Group) []engine.Group {
+	for _, g := range groups {
+		for i, s := range g.Steps {
+			if _, ok := s.(engine.Waiter); ok {
+				g.Steps[i] = &wishedFor{Step: s, limit: min(patience, p.Wait), now: p.Now}
+			}
+		}
+	}
+	return groups
+}
+
+// Steady waits until every probe is answered from every node again, after something that is named.
+func (p *Party) Steady(after string) []engine.Group {
+	if p == nil {
+		return nil
+	}
+	return inOrder(&Steady{Watch: p.Watch, Name: after, Limit: p.Wait})
+}
+
+// Dismiss takes the agents away.
+func (p *Party) Dismiss() []engine.Group {
+	if p == nil {
+		return nil
+	}
+	return inOrder(append([]engine.Step{&Dismiss{Watch: p.Watch}}, p.Remove()...)...)
+}
+
+func inOrder(steps ...engine.Step) []engine.Group {
+	return []engine.Group{{Parallel: 1, Steps: steps}}
+}
+
+// patience is how long the way back waits for agents at most.
+const patience = 30 * time.Second
+
+// wishedFor is a step that waits for what would be good to have. When it has waited long enough it is done, and says what is missing.
+type wishedFor struct {
+	engine.Step
+	limit time.Duration
+	now   func() time.Time
+	until time.Time
+	note  string
+}
+
+var (
+	_ engine.Waiter = (*wishedFor)(nil)
+	_ engine.Timed  = (*wishedFor)(nil)
+	_ engine.Noter  = (*wishedFor)(nil)
+)
+
+// Waits implements engine.Waiter.
+func (*wishedFor) Waits() {}
+
+// Deadline implements engine.Timed.
+func (s *wishedFor) Deadline() time.Duration { return s.limit + time.Minute }
+
+// Note implements engine.Noter.
+func (s *wishedFor) Note() string {
+	if n, ok := s.Step.(engine.Noter); ok && s.note == "" {
+		return n.Note()
+	}
+	return s.note
+}
+
+// Verify implements engine.Step.
+func (s *wishedFor) Verify(ctx context.Context) error {
+	now := time.Now
+	if s.now != nil {
+		now = s.now
+	}
+	if s.until.IsZero() {
+		s.until = now().Add(s.limit)
+	}
+	err := s.Step.Verify(ctx)
+	if err == nil || !engine.Retryable(err) || now().Before(s.until) {
+		return err
+	}
+	s.note = "it goes back all the same: " + err.Error()
+	return nil
+}

@@ -1,0 +1,90 @@
+package lossguard
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/migration"
+	"github.com/replumb/replumb/internal/spec"
+)
+
+func TestCrew(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		crew  Crew
+		image string
+		wrong bool
+	}{
+		{"this version's image", Crew{Own: "own"}, "own", false},
+		{"another one", Crew{Own: "own", Spec: v1alpha1.ProofSpec{Image: "other"}}, "other", false},
+		{"no image", Crew{}, "", false},
+		{"no image, and they are asked for", Crew{Spec: v1alpha1.ProofSpec{Agents: v1alpha1.AgentsEnabled}}, "", true},
+		{"nothing to see", Crew{Own: "own", None: true, Spec: v1alpha1.ProofSpec{Agents: v1alpha1.AgentsEnabled}}, "", false},
+		{"done without", Crew{Own: "own", Spec: v1alpha1.ProofSpec{Agents: v1alpha1.AgentsDisabled}}, "", false},
+	} {
+		c := &tt.crew
+		err := c.Check()
+		if c.Image() != tt.image || errors.As(err, new(*spec.Error)) != tt.wrong {
+			t.Errorf("%s: image %q, %v", tt.name, c.Image(), err)
+		}
+		p, k := c.Muster(2), c.Keep(&migration.Keeper{}, false)
+		if (p != nil) != (tt.image != "") || (len(c.Rights()) > 0) != (p != nil) || (k.Guard != nil) && p == nil {
+			t.Errorf("%s: there are agents: %v, guard %v", tt.name, p != nil, k.Guard)
+		}
+		if n := len(p.Install()); (n > 0) != (p != nil) || len(p.InstallIfPossible()) != n || (len(p.Dismiss()) > 0) != (p != nil) {
+			t.Errorf("%s: %d groups of steps", tt.name, n)
+		}
+	}
+}
+
+func TestWait(t *testing.T) {
+	if w := (&Crew{}).Wait(); w != 2*time.Minute {
+		t.Error(w)
+	}
+	if w := (&Crew{Spec: v1alpha1.ProofSpec{Wait: &metav1.Duration{Duration: time.Second}}}).Wait(); w != time.Second {
+		t.Error(w)
+	}
+}
+
+func TestInterval(t *testing.T) {
+	for nodes, want := range map[int]time.Duration{0: 2 * time.Second, 20: 2 * time.Second, 21: 4 * time.Second, 5000: 512 * time.Second} {
+		if got := interval(nodes); got != want {
+			t.Errorf("%d nodes: every %s, want %s", nodes, got, want)
+		}
+	}
+}
+
+// stuck is a step that never comes to its end.
+type stuck struct{ err error }
+
+func (*stuck) ID() string                                  { return "stuck" }
+func (*stuck) Title() string                               { return "stuck" }
+func (*stuck) Waits()                                      {}
+func (*stuck) State(context.Context) (engine.State, error) { return engine.Pending, nil }
+func (*stuck) Do(context.Context) error                    { return nil }
+func (s *stuck) Verify(context.Context) error              { return s.err }
+
+// TestWishedFor: what would be good to have has its time, and what is wrong for good is not passed over.
+func TestWishedFor(t *testing.T) {
+	now := begin
+	s := &wishedFor{Step: &stuck{engine.NotYet("no report")}, limit: time.Minute, now: func() time.Time { return now }}
+	for range 3 {
+		if err := s.Verify(t.Context()); err == nil || s.Note() != "" {
+			t.Fatalf("at once: %v, %q", err, s.Note())
+		}
+		now = now.Add(20 * time.Second)
+	}
+	if err := s.Verify(t.Context()); err != nil || s.Note() != "it goes back all the same: no report" {
+		t.Errorf("in the end: %v, %q", err, s.Note())
+	}
+	s = &wishedFor{Step: &stuck{errors.New("forbidden")}, now: func() time.Time { return now }}
+	if err := s.Verify(t.Context()); err == nil {
+		t.Error("an error was passed over")
+	}
+}

@@ -1,0 +1,296 @@
+// Package lossguard judges, by what the agents on the nodes report, whether a migration may go on.
+package lossguard
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/kube/cluster"
+)
+
+// Soak waits until nobody has used an old address for a while. It writes nothing.
+//
+// Each node tells by its own clock when it saw a client, so that is only compared with what the same node said before; how much time
+// has passed goes by the clock here. What counts is what agents have said since the step began: one that is silent says nothing.
+type Soak struct {
+	Client client.Reader
+	// Migration whose old addresses are to go.
+	Migration string
+	// Length is for how long nobody must have used one.
+	Length time.Duration
+	// Limit is for how long the agent of a ready node may be silent. Default: two minutes.
+	Limit time.Duration
+	// Within is how long to wait in all. Default: a day.
+	Within time.Duration
+	// Now is the clock. Default: time.Now.
+	Now func() time.Time
+
+	// looked is when the latest look was, used when an old address was last found to be used, or the first look.
+	looked, used time.Time
+	// message is what the latest look came to.
+	message error
+	nodes   map[string]*soakNode
+	clients map[soakKey]*soakClient
+	// unready are nodes that were not waited for.
+	unready []string
+}
+
+// soakNode is what is known of an agent.
+type soakNode struct {
+	instance string
+	sequence int64
+	// heard is when it was last heard of, or when waiting for it began; told is a time after which it has reported, zero if it
+	// has not yet.
+	heard, told time.Time
+	problem     string
+}
+
+type soakKey struct{ node, address, protocol, source, pod string }
+
+type soakClient struct {
+	Client
+	// used is when it was found to have used the address.
+	used time.Time
+	// again says that it was found more than once, so that it is not only a memory of the node.
+	again bool
+}
+
+var (
+	_ engine.Timed  = (*Soak)(nil)
+	_ engine.Waiter = (*Soak)(nil)
+	_ engine.Guide  = (*Soak)(nil)
+	_ engine.Noter  = (*Soak)(nil)
+)
+
+// ID implements engine.Step.
+func (s *Soak) ID() string { return "soak" }
+
+// Title implements engine.Step.
+func (s *Soak) Title() string { return "Wait until nobody uses old addresses" }
+
+// Waits implements engine.Waiter.
+func (s *Soak) Waits() {}
+
+// Deadline implements engine.Timed.
+func (s *Soak) Deadline() time.Duration {
+	if s.Within > 0 {
+		return s.Within
+	}
+	return 24 * time.Hour
+}
+
+// State is pending: that an address is used by nobody is only seen by watching it.
+func (s *Soak) State(context.Context) (engine.State, error) { return engine.Pending, nil }
+
+// Do does nothing: only time, and whoever looks after the clients, helps.
+func (s *Soak) Do(context.Context) error { return nil }
+
+// Guide says what to do about clients. It says nothing until there is one that stays.
+func (s *Soak) Guide() string {
+	for _, c := range s.clients {
+		if c.Open > 0 || c.again {
+			return fmt.Sprintf(
+				`restart the pods that still use old addresses, so that they look names up anew. A client that is only an address
+is a process of the node, a pod with hostNetwork, or somebody whose packets the node passes on: restart it, or correct the address it
+is configured with. replumb status %[1]s lists all of them. replumb goes on by itself when none is left.
+To go on without them: replumb finish %[1]s --leave-clients. Addresses they use will then no longer answer.`,
+				s.Migration,
+			)
+		}
+	}
+	return ""
+}
+
+// Note names nodes of which it is not known whether anybody there uses old addresses.
+func (s *Soak) Note() string {
+	if len(s.unready) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("not ready, and not waited for: %s. Who uses old addresses there is not known", listed("node", s.unready))
+}
+
+// Verify looks, and says who is in the way.
+func (s *Soak) Verify(ctx context.Context) error {
+	now := s.now()
+	if s.message != nil && now.Sub(s.looked) < s.every() {
+		return s.message
+	}
+	reports, nodes := &v1alpha1.NodeReportList{}, &corev1.NodeList{}
+	if err := s.Client.List(ctx, reports, client.MatchingLabels{v1alpha1.LabelMigration: s.Migration}); err != nil {
+		return fmt.Errorf("nodereports: %w", err)
+	}
+	if err := s.Client.List(ctx, nodes); err != nil {
+		return fmt.Errorf("nodes: %w", err)
+	}
+	s.begin(now)
+	more := 0
+	for i := range reports.Items {
+		if s.hear(&reports.Items[i], now) {
+			s.see(&reports.Items[i], now)
+			if reports.Items[i].Status.MoreClients > 0 { // which of them use what is not known
+				s.used = now
+			}
+		}
+		more += reports.Items[i].Status.MoreClients
+	}
+	s.looked = now
+	ready, err := s.silent(nodes.Items, now)
+	if err != nil {
+		return err
+	}
+	s.message = s.judge(ready, more, now)
+	return s.message
+}
+
+func (s *Soak) now() time.Time {
+	if s.Now != nil {
+		return s.Now()
+	}
+	return time.Now()
+}
+
+func (s *Soak) limit() time.Duration {
+	if s.Limit > 0 {
+		return s.Limit
+	}
+	return 2 * time.Minute
+}
+
+// every is how often to look: a look costs the more, and nodes report the less often, the more of them there are.
+func (s *Soak) every() time.Duration {
+	return min(time.Duration(len(s.nodes))*time.Second/40, s.limit()/4)
+}
+
+// begin prepares for a look.
+func (s *Soak) begin(now time.Time) {
+	if s.nodes == nil {
+		s.nodes, s.clients = map[string]*soakNode{}, map[soakKey]*soakClient{}
+		s.used, s.looked = now, now
+	}
+	if now.Sub(s.looked) > s.limit()/2 { // the API server was away, or this machine: who was silent meanwhile is not known
+		for _, n := range s.nodes {
+			n.heard = now
+		}
+	}
+}
+
+// hear notes that an agent has reported. It returns whether there is anything new: a report that is seen for the first time may be of
+// an agent that has gone, so it says who there was, and not that there is nobody else.
+func (s *Soak) hear(r *v1alpha1.NodeReport, now time.Time) bool {
+	var agent *v1alpha1.AgentReport
+	for i := range r.Status.Agents {
+		if r.Status.Agents[i].Origin == v1alpha1.FromHost {
+			agent = &r.Status.Agents[i]
+		}
+	}
+	if agent == nil {
+		return false
+	}
+	n, known := s.nodes[r.Name]
+	if !known {
+		n = &soakNode{heard: now}
+		s.nodes[r.Name] = n
+	}
+	n.problem = agent.Problem
+	if known && n.instance == agent.Instance && n.sequence == agent.Sequence {
+		return false
+	}
+	n.instance, n.sequence = agent.Instance, agent.Sequence
+	if known && agent.Problem == "" {
+		n.heard, n.told = now, s.looked // it came after the look before
+	}
+	return true
+}
+
+// see takes in who uses what, by a report that is new.
+func (s *Soak) see(r *v1alpha1.NodeReport, now time.Time) {
+	left := map[soakKey]bool{}
+	for _, c := range Clients([]v1alpha1.NodeReport{*r}) {
+		key := soakKey{c.Node, c.Address, c.Protocol, c.Source, c.Pod}
+		left[key] = true
+		have := s.clients[key]
+		switch {
+		case have == nil:
+			s.clients[key] = &soakClient{Client: c, used: now, again: s.looked.Before(now)}
+			s.used = now
+			continue
+		case c.Open > 0 || !c.LastSeen.Equal(&have.LastSeen):
+			have.used, have.again = now, true
+			s.used = now
+		}
+		have.Client = c
+	}
+	for key := range s.clients {
+		if key.node == r.Name && !left[key] {
+			delete(s.clients, key)
+		}
+	}
+}
+
+// silent returns the ready nodes, and fails if one of them has been silent for too long.
+func (s *Soak) silent(nodes []corev1.Node, now time.Time) (ready []string, err error) {
+	s.unready = nil
+	for i := range nodes {
+		name := nodes[i].Name
+		n := s.nodes[name]
+		if n == nil {
+			n = &soakNode{heard: now}
+			s.nodes[name] = n
+		}
+		if !cluster.NodeReady(&nodes[i]) {
+			s.unready = append(s.unready, name)
+			n.heard = now // once it is ready again, its agent has its time to begin
+			continue
+		}
+		ready = append(ready, name)
+		switch {
+		case now.Sub(n.heard) < s.limit():
+		case n.problem != "":
+			return nil, fmt.Errorf("node %s: its agent cannot see who uses old addresses: %s", name, n.problem)
+		default:
+			return nil, fmt.Errorf("node %s: its agent has not reported for %s", name, s.limit())
+		}
+	}
+	return ready, nil
+}
+
+// judge says what there is to wait for; nil if nobody has used an old address for long enough, by the word of every ready node.
+func (s *Soak) judge(ready []string, more int, now time.Time) error {
+	if using := s.using(ready, now); len(using) > 0 {
+		return engine.NotYet("%s", inTheWay(using, more))
+	}
+	until := s.used.Add(s.Length)
+	var waiting []string
+	for _, name := range ready {
+		if n := s.nodes[name]; n.told.IsZero() || n.told.Before(until) {
+			waiting = append(waiting, name)
+		}
+	}
+	switch {
+	case now.Before(until) && more > 0:
+		return engine.NotYet("%d more clients than nodes have room for in their reports may use old addresses", more)
+	case now.Before(until):
+		return engine.NotYet("nobody is seen to use an old address: waiting until that has been so for %s", s.Length)
+	case len(waiting) > 0:
+		return engine.NotYet("nobody is seen to use an old address: waiting for the next report of %s", listed("node", waiting))
+	}
+	return nil
+}
+
+// using are the clients that are in the way. What a node that is not ready told last of its connections may be long over.
+func (s *Soak) using(ready []string, now time.Time) []Client {
+	var out []Client
+	for key, c := range s.clients {
+		if c.Open > 0 && slices.Contains(ready, key.node) || now.Sub(c.used) < s.Length {
+			out = append(out, c.Client)
+		}
+	}
+	return out
+}

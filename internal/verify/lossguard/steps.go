@@ -1,0 +1,295 @@
+package lossguard
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/verify/agentset"
+)
+
+// moment is how long one look waits for news.
+const moment = 2 * time.Second
+
+// Steady is the step after which losses count: every agent on a ready node has had all its probes answered for a while.
+type Steady struct {
+	Watch *Watch
+	// Name of what it comes after, where there is more than one.
+	Name  string
+	Limit time.Duration
+}
+
+var _ engine.Waiter = (*Steady)(nil)
+
+// ID implements engine.Step.
+func (s *Steady) ID() string {
+	if s.Name != "" {
+		return "agents/steady/" + s.Name
+	}
+	return "agents/steady"
+}
+
+// Title implements engine.Step.
+func (s *Steady) Title() string {
+	if s.Name != "" {
+		return "See every probe answered from every node after " + s.Name
+	}
+	return "See every probe answered from every node"
+}
+
+// Waits implements engine.Waiter.
+func (*Steady) Waits() {}
+
+// Deadline implements engine.Timed.
+func (s *Steady) Deadline() time.Duration { return s.Limit }
+
+// State implements engine.Step: what an earlier run saw says nothing of now.
+func (s *Steady) State(ctx context.Context) (engine.State, error) {
+	missing, err := s.missing(ctx, 0)
+	switch {
+	case err != nil:
+		return engine.Unknown, err
+	case len(missing) == 0:
+		return engine.Done, nil
+	}
+	return engine.Pending, nil
+}
+
+// Do implements engine.Step.
+func (*Steady) Do(context.Context) error { return nil }
+
+// Verify implements engine.Step.
+func (s *Steady) Verify(ctx context.Context) error {
+	missing, err := s.missing(ctx, moment)
+	if err == nil && len(missing) > 0 {
+		return engine.NotYet("%s", strings.Join(missing[:min(len(missing), namedLosses)], "; "))
+	}
+	return err
+}
+
+// missing names what is not settled, by the nodes there are now.
+func (s *Steady) missing(ctx context.Context, moment time.Duration) ([]string, error) {
+	s.Watch.Expect()
+	if err := s.Watch.list(ctx); err != nil {
+		return nil, err
+	}
+	return s.Watch.until(ctx, moment, func(t *Tally) []string { return t.Unsettled(s.Watch.due()) }), nil
+}
+
+// Vacated is the step that waits until no agent is on a node any more that must not be: until then others may call what is about to have
+// no address there.
+type Vacated struct {
+	Watch *Watch
+	Node  string
+	Limit time.Duration
+}
+
+var _ engine.Waiter = (*Vacated)(nil)
+
+// ID implements engine.Step.
+func (s *Vacated) ID() string { return "agents/vacate/" + s.Node }
+
+// Title implements engine.Step.
+func (s *Vacated) Title() string { return "See that agents leave node " + s.Node }
+
+// Waits implements engine.Waiter.
+func (*Vacated) Waits() {}
+
+// Deadline implements engine.Timed.
+func (s *Vacated) Deadline() time.Duration { return s.Limit }
+
+// State implements engine.Step.
+func (*Vacated) State(context.Context) (engine.State, error) { return engine.Pending, nil }
+
+// Do implements engine.Step.
+func (*Vacated) Do(context.Context) error { return nil }
+
+// Verify implements engine.Step. A node that is gone has no agents.
+func (s *Vacated) Verify(ctx context.Context) error {
+	if err := s.Watch.list(ctx); err != nil {
+		return err
+	}
+	stay, there := s.Watch.staying(s.Node)
+	if !there {
+		return nil
+	}
+	pods := &corev1.PodList{}
+	ours := []client.ListOption{
+		client.InNamespace(v1alpha1.SystemNamespace),
+		client.MatchingFields{"spec.nodeName": s.Node},
+		client.MatchingLabels{v1alpha1.LabelMigration: s.Watch.Migration},
+	}
+	if err := s.Watch.Client.List(ctx, pods, ours...); err != nil {
+		return fmt.Errorf("pods of agents on node %s: %w", s.Node, err)
+	}
+	for i := range pods.Items {
+		if o := agentset.OriginOf(&pods.Items[i]); o != "" && !slices.Contains(stay, o) {
+			return engine.NotYet("pod %s is still on node %s", pods.Items[i].Name, s.Node)
+		}
+	}
+	return nil
+}
+
+// Expect says that from now on every ready node has to report.
+func (w *Watch) Expect() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.expecting = true
+}
+
+// Release says that agents may go.
+func (w *Watch) Release() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.expecting = false
+}
+
+// Behind names those of the nodes whose kube-proxy has not been reported to know a sentinel. It waits a moment for news, and
+// implements bridge.Witness.
+func (w *Watch) Behind(ctx context.Context, sentinel *corev1.Service, nodes []string) []string {
+	return w.until(ctx, moment, func(t *Tally) []string { return t.Behind(string(sentinel.UID), nodes) })
+}
+
+// Connected is the step that has every ready node connect to the Services that have moved, at both addresses. What fails counts as lost.
+type Connected struct {
+	Watch *Watch
+	// Name of what has moved.
+	Name  string
+	Limit time.Duration
+
+	want int
+}
+
+var _ engine.Waiter = (*Connected)(nil)
+
+// ID implements engine.Step.
+func (s *Connected) ID() string { return "connect/" + s.Name }
+
+// Title implements engine.Step.
+func (s *Connected) Title() string {
+	return "Connect to the Services of " + s.Name + " from every node"
+}
+
+// Waits implements engine.Waiter.
+func (*Connected) Waits() {}
+
+// Deadline implements engine.Timed.
+func (s *Connected) Deadline() time.Duration { return s.Limit }
+
+// State implements engine.Step.
+func (*Connected) State(context.Context) (engine.State, error) { return engine.Pending, nil }
+
+// Do counts the Services that have moved by now.
+func (s *Connected) Do(ctx context.Context) error {
+	all := &corev1.ServiceList{}
+	if err := s.Watch.Client.List(ctx, all); err != nil {
+		return err
+	}
+	s.want = 0
+	for i := range all.Items {
+		if MovedBy(&all.Items[i], s.Watch.Migration) {
+			s.want++
+		}
+	}
+	return nil
+}
+
+// MovedBy reports whether a Service is where a migration brings it.
+func MovedBy(svc *corev1.Service, migration string) bool {
+	notes := svc.Annotations
+	return notes[v1alpha1.LabelMigration] == migration && notes[v1alpha1.AnnotationMovedAt] != "" &&
+		svc.Spec.ClusterIP != "" && svc.Spec.ClusterIP == notes[v1alpha1.AnnotationTargetIP]
+}
+
+// Verify implements engine.Step. A Service that was deleted since it was counted would be waited for in vain: then it counts anew.
+func (s *Connected) Verify(ctx context.Context) error {
+	missing := s.Watch.until(ctx, moment, func(t *Tally) []string { return t.Unconnected(s.want, s.Watch.ready()) })
+	if len(missing) == 0 {
+		return nil
+	}
+	if err := s.Do(ctx); err != nil {
+		return err
+	}
+	return engine.NotYet("%s has not connected to all of them", nodes(missing))
+}
+
+// nodes names a few nodes.
+func nodes(names []string) string {
+	text := "node " + strings.Join(names[:min(len(names), 8)], ", ")
+	if len(names) > 8 {
+		text += " and others"
+	}
+	return text
+}
+
+// Leave is the step that waits until no agent calls addresses any more that are about to be taken away: what fails there is no loss.
+type Leave struct {
+	Watch *Watch
+	// Addresses as texts, without ports.
+	Addresses map[string]bool
+	Limit     time.Duration
+}
+
+var _ engine.Waiter = (*Leave)(nil)
+
+// ID implements engine.Step.
+func (*Leave) ID() string { return "agents/leave" }
+
+// Title implements engine.Step.
+func (*Leave) Title() string { return "Have agents stop to call the addresses that go" }
+
+// Waits implements engine.Waiter.
+func (*Leave) Waits() {}
+
+// Deadline implements engine.Timed.
+func (s *Leave) Deadline() time.Duration { return s.Limit }
+
+// State implements engine.Step.
+func (*Leave) State(context.Context) (engine.State, error) { return engine.Pending, nil }
+
+// Do implements engine.Step.
+func (*Leave) Do(context.Context) error { return nil }
+
+// Verify implements engine.Step.
+func (s *Leave) Verify(ctx context.Context) error {
+	missing := s.Watch.until(ctx, moment, func(t *Tally) []string { return t.Calling(s.Addresses, s.Watch.ready()) })
+	if len(missing) > 0 {
+		return engine.NotYet("%s still calls them", nodes(missing))
+	}
+	return nil
+}
+
+// Dismiss is the step from which agents may go.
+type Dismiss struct{ Watch *Watch }
+
+// ID implements engine.Step.
+func (*Dismiss) ID() string { return "agents/dismiss" }
+
+// Title implements engine.Step.
+func (*Dismiss) Title() string { return "Let agents go" }
+
+// State implements engine.Step.
+func (s *Dismiss) State(context.Context) (engine.State, error) {
+	s.Watch.mu.Lock()
+	defer s.Watch.mu.Unlock()
+	if s.Watch.expecting {
+		return engine.Pending, nil
+	}
+	return engine.Done, nil
+}
+
+// Do implements engine.Step.
+func (s *Dismiss) Do(context.Context) error {
+	s.Watch.Release()
+	return nil
+}
+
+// Verify implements engine.Step.
+func (*Dismiss) Verify(context.Context) error { return nil }

@@ -1,0 +1,184 @@
+// Package lossguard follows what the agents on the nodes see while a migration goes on: it adds up requests and losses, stops a run that
+// loses more than its budget, tells barriers that were passed, and knows who still uses an old address. See docs/design/proof.md.
+package lossguard
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+)
+
+// calm is for how long every probe of an agent must have been answered before its losses count: agents begin while the nodes still learn
+// of what they call, and a run that follows on trouble begins when the trouble is over.
+const calm = 3 * time.Second
+
+// Agent is one of the two on a node.
+type Agent struct {
+	Node   string
+	Origin v1alpha1.ProbeOrigin
+}
+
+// speaker is one instance of an agent. Where pods are restarted the next one begins before the one before ends, and for a while the two
+// report in turns: each is judged by its own words.
+type speaker struct {
+	Agent
+	instance string
+}
+
+// agentState is what is known of an instance.
+type agentState struct {
+	sequence int64
+	// heard is when its sequence last advanced, by our clock, well when it did so without a problem, began when its instance was first
+	// seen.
+	heard, well, began time.Time
+	// armed is true once its probes were all answered for a while: what fails from then on is a loss. Since is when that was, by the clock
+	// of its node: a request that was due before may fail after, and is none.
+	armed bool
+	since time.Time
+	// disquiet names a probe that keeps it from that; failing is true if one failed since the report before.
+	disquiet string
+	failing  bool
+	problem  string
+}
+
+// Tally adds up NodeReports from the moment it is made. It reads no clock and makes no request.
+type Tally struct {
+	agents map[speaker]*agentState
+	// latest is the instance of an agent that was first heard of last.
+	latest map[Agent]string
+	// excused are nodes that nothing is held against.
+	excused  map[string]bool
+	counters map[counterKey]*counter
+	connects map[connectKey]time.Time
+	reports  map[string]*v1alpha1.NodeReport
+
+	// Sent and Failed count what the agents met with since they were armed.
+	Sent, Failed int64
+	// Losses are the latest first seen, one for each node and probe.
+	Losses []v1alpha1.Loss
+}
+
+// NewTally has counted nothing.
+func NewTally() *Tally {
+	return &Tally{
+		agents: map[speaker]*agentState{}, latest: map[Agent]string{}, excused: map[string]bool{},
+		counters: map[counterKey]*counter{}, connects: map[connectKey]time.Time{}, reports: map[string]*v1alpha1.NodeReport{},
+	}
+}
+
+// Forget a node whose report is gone.
+func (t *Tally) Forget(node string) {
+	delete(t.reports, node)
+	maps.DeleteFunc(t.agents, func(k speaker, _ *agentState) bool { return k.Node == node })
+	maps.DeleteFunc(t.latest, func(k Agent, _ string) bool { return k.Node == node })
+}
+
+// Excuse has nothing count that is lost on a node, or has it count again from when all has been answered there for a while.
+func (t *Tally) Excuse(node string, is bool) {
+	t.excused[node] = is
+	for k, s := range t.agents {
+		if k.Node == node && is {
+			s.armed = false
+		}
+	}
+}
+
+// Reports are the latest of all nodes, by name.
+func (t *Tally) Reports() []v1alpha1.NodeReport {
+	all := make([]v1alpha1.NodeReport, 0, len(t.reports))
+	for _, r := range t.reports {
+		all = append(all, *r)
+	}
+	slices.SortFunc(all, func(a, b v1alpha1.NodeReport) int { return strings.Compare(a.Name, b.Name) })
+	return all
+}
+
+// Take adds a report that came at a time of our clock, and returns what is new of losses.
+func (t *Tally) Take(r *v1alpha1.NodeReport, at time.Time) []v1alpha1.Loss {
+	t.reports[r.Name] = r
+	for i := range r.Status.Agents {
+		t.hear(r, &r.Status.Agents[i], at)
+	}
+	var fresh []v1alpha1.Loss
+	for i := range r.Status.Probes {
+		if loss := t.count(r.Name, &r.Status.Probes[i]); loss != nil {
+			fresh = append(fresh, *loss)
+		}
+	}
+	fresh = append(fresh, t.connected(r)...)
+	for i := range r.Status.Agents {
+		t.arm(r, &r.Status.Agents[i])
+	}
+	for i := range fresh {
+		t.remember(fresh[i])
+	}
+	return fresh
+}
+
+// hear notes that an agent lives.
+func (t *Tally) hear(r *v1alpha1.NodeReport, a *v1alpha1.AgentReport, at time.Time) {
+	key := speaker{Agent{r.Name, a.Origin}, a.Instance}
+	s := t.agents[key]
+	switch {
+	case s == nil:
+		t.latest[key.Agent] = a.Instance
+		s = &agentState{sequence: a.Sequence, heard: at, well: at, began: at}
+		t.agents[key] = s
+	case s.sequence != a.Sequence:
+		s.sequence, s.heard = a.Sequence, at
+		if a.Problem == "" {
+			s.well = at
+		}
+	}
+	s.problem, s.failing = a.Problem, false
+}
+
+// arm has what an agent sees from its next report on count, if all is well with its probes. It takes two reports: only the second
+// tells that nothing failed which is in no window yet.
+func (t *Tally) arm(r *v1alpha1.NodeReport, a *v1alpha1.AgentReport) {
+	s := t.agents[speaker{Agent{r.Name, a.Origin}, a.Instance}]
+	if s.armed || t.excused[r.Name] {
+		return
+	}
+	s.disquiet = disquiet(r, a)
+	s.armed = s.disquiet == "" && a.Problem == "" && !s.failing && s.heard.After(s.began)
+	s.since = a.ReportedAt.Time
+}
+
+// disquiet names a probe of an agent that has not been answered all the time lately; none, if all have.
+func disquiet(r *v1alpha1.NodeReport, a *v1alpha1.AgentReport) string {
+	found := false
+	for i := range r.Status.Probes {
+		p := &r.Status.Probes[i]
+		if p.Origin != a.Origin || p.Instance != a.Instance {
+			continue
+		}
+		found = true
+		if steady(p) < calm {
+			if n := len(p.Losses); n > 0 {
+				return fmt.Sprintf("%s (%s)", p.Name, p.Losses[n-1].Error)
+			}
+			return p.Name
+		}
+	}
+	if !found {
+		return "no probe yet"
+	}
+	return ""
+}
+
+// steady is for how long a probe has been answered without a failure, up to its latest report.
+func steady(p *v1alpha1.ProbeReport) time.Duration {
+	var seconds int64
+	for _, w := range slices.Backward(p.Recent) {
+		if w.Failed > 0 || w.Sent == 0 {
+			break
+		}
+		seconds += w.End - w.Start
+	}
+	return time.Duration(seconds) * time.Second
+}

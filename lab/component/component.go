@@ -1,0 +1,344 @@
+// Package component builds the stock components a lab runs - Kubernetes, containerd, CoreDNS, the CNI plugins - from
+// their Go modules, once, into a cache outside the source tree.
+//
+// Each component is a Go module of its own under lab/components, so that their large dependency trees stay out of
+// replumb's. A build is kept under a key made of everything that decides its content, so a changed go.sum builds anew
+// and an unchanged one never does.
+package component
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"time"
+
+	"golang.org/x/mod/modfile"
+	"golang.org/x/sys/unix"
+)
+
+// Component is one module under lab/components and how to build it.
+type Component struct {
+	Name     string   // folder under lab/components
+	Module   string   // the module whose version is the component's version
+	Packages []string // main packages to build, "." for the module's own; one binary each, named after its package
+	Aliases  []string // other names for the module's own binary, as symlinks
+	Tags     []string // build tags
+	LDFlags  func(version string) []string
+	Assets   string // folder of the module whose files are copied into the folder crd of the build
+	Cold     string // how long a first build takes on two cores, as a person would say it
+}
+
+// All returns the components of a lab in the order they are built.
+func All() []Component {
+	return []Component{
+		{
+			Name: "kubernetes", Module: "k8s.io/kubernetes", Packages: []string{"."},
+			Aliases: []string{
+				"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kube-proxy", "kubelet", "kubectl",
+			},
+			LDFlags: kubernetesVersionFlags, Cold: "8 min",
+		},
+		{
+			Name: "containerd", Module: "github.com/containerd/containerd/v2",
+			Packages: []string{
+				"github.com/containerd/containerd/v2/cmd/containerd",
+				"github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2",
+				"github.com/containerd/containerd/v2/cmd/ctr",
+			},
+			Tags: []string{"no_btrfs", "no_devmapper", "no_zfs", "no_aufs"}, Cold: "2 min",
+		},
+		{Name: "coredns", Module: "github.com/coredns/coredns", Packages: []string{"."}, Cold: "1 min"},
+		{
+			Name: "cni", Module: "github.com/containernetworking/plugins",
+			Packages: []string{
+				"github.com/containernetworking/plugins/plugins/ipam/host-local",
+				"github.com/containernetworking/plugins/plugins/main/bridge",
+				"github.com/containernetworking/plugins/plugins/main/loopback",
+				"github.com/containernetworking/plugins/plugins/main/ptp",
+				"github.com/containernetworking/plugins/plugins/meta/portmap",
+			},
+			Cold: "1 min",
+		},
+		{
+			Name: "calico", Module: "github.com/projectcalico/calico", Packages: []string{"."},
+			Aliases: []string{"calico-ipam", "calico-felix", "calico-allocate-tunnel-addrs"},
+			Assets:  "libcalico-go/config/crd", Cold: "3 min",
+		},
+		{
+			Name: "registry", Module: "github.com/distribution/distribution/v3",
+			Packages: []string{"github.com/distribution/distribution/v3/cmd/registry"}, Cold: "2 min",
+		},
+		{
+			Name: "certmanager", Module: "github.com/cert-manager/cert-manager", Packages: []string{"."},
+			Assets: "deploy/crds", Cold: "2 min",
+		},
+		{Name: "flannel", Module: "github.com/flannel-io/flannel", Packages: []string{"."}, Cold: "2 min"},
+	}
+}
+
+// kubernetesVersionFlags makes the binaries report the version they were built from; without it the API server says
+// v0.0.0 and clients that look at versions misbehave.
+func kubernetesVersionFlags(version string) []string {
+	const pkg = "k8s.io/component-base/version."
+	major, minor, _ := strings.Cut(strings.TrimPrefix(version, "v"), ".")
+	minor, _, _ = strings.Cut(minor, ".")
+	return []string{"-X", pkg + "gitVersion=" + version, "-X", pkg + "gitMajor=" + major, "-X", pkg + "gitMinor=" + minor}
+}
+
+// Builder builds components of one source tree into one cache.
+type Builder struct {
+	Source   string                           // folder lab/components of a replumb checkout
+	Cache    string                           // folder of the finished builds
+	Progress func(format string, args ...any) // told what is being built and how long it takes; may be nil
+}
+
+// NewBuilder returns a Builder for the checkout that holds the working directory, with the user's cache folder.
+func NewBuilder(progress func(format string, args ...any)) (*Builder, error) {
+	root, err := SourceRoot()
+	if err != nil {
+		return nil, err
+	}
+	cache, err := CacheDir()
+	if err != nil {
+		return nil, err
+	}
+	return &Builder{
+		Source: filepath.Join(root, "lab", "components"), Cache: filepath.Join(cache, "components"), Progress: progress,
+	}, nil
+}
+
+// CacheDir is where everything that is built for labs is kept: $XDG_CACHE_HOME/replumb, or /var/cache/replumb for a
+// user without a home.
+func CacheDir() (string, error) {
+	base, err := os.UserCacheDir()
+	if err != nil {
+		base = "/var/cache"
+	}
+	dir := filepath.Join(base, "replumb")
+	return dir, os.MkdirAll(dir, 0o755)
+}
+
+// SourceRoot finds the replumb checkout that the working directory is in; components and images are built from it.
+func SourceRoot() (string, error) {
+	dir, err := os.Getwd()
+	if err != nil {
+		return "", err
+	}
+	for d := dir; ; d = filepath.Dir(d) {
+		data, err := os.ReadFile(filepath.Join(d, "go.mod"))
+		if err == nil && modfile.ModulePath(data) == "github.com/replumb/replumb" {
+			return d, nil
+		}
+		if d == filepath.Dir(d) {
+			return "", fmt.Errorf("%s is not in a checkout of github.com/replumb/replumb, which the lab builds from\n"+
+				"hint: change into the checkout first", dir)
+		}
+	}
+}
+
+// Dir returns the folder of the component's binaries, building them first if the cache has none for the current
+// sources.
+func (b *Builder) Dir(ctx context.Context, c Component) (string, error) {
+	src := filepath.Join(b.Source, c.Name)
+	version, err := moduleVersion(src, c.Module)
+	if err != nil {
+		return "", fmt.Errorf("component %s: %w", c.Name, err)
+	}
+	key, err := c.key(src, version)
+	if err != nil {
+		return "", fmt.Errorf("component %s: %w", c.Name, err)
+	}
+	dir := filepath.Join(b.Cache, fmt.Sprintf("%s-%s-%s", c.Name, strings.TrimPrefix(version, "v"), key))
+	if _, err := os.Stat(dir); err == nil {
+		return dir, nil
+	}
+	unlock, err := lock(filepath.Join(b.Cache, ".lock-"+filepath.Base(dir)))
+	if err != nil {
+		return "", err
+	}
+	defer unlock()
+	if _, err := os.Stat(dir); err == nil { // another process built it while we waited for the lock
+		return dir, nil
+	}
+	return dir, b.build(ctx, c, src, version, dir)
+}
+
+func (b *Builder) build(ctx context.Context, c Component, src, version, dir string) error {
+	b.say("building %s %s, about %s the first time", c.Name, strings.TrimPrefix(version, "v"), c.Cold)
+	start := time.Now()
+	tmp, err := os.MkdirTemp(b.Cache, ".build-"+c.Name+"-")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = os.RemoveAll(tmp) }()
+
+	for _, pkg := range c.Packages {
+		if err := goBuild(ctx, src, filepath.Join(tmp, binaryName(c, pkg)), pkg, c.flags(version)); err != nil {
+			return fmt.Errorf("building component %s: %w", c.Name, err)
+		}
+	}
+	for _, alias := range c.Aliases {
+		if err := os.Symlink(c.Name, filepath.Join(tmp, alias)); err != nil {
+			return err
+		}
+	}
+	if c.Assets != "" {
+		if err := c.copyAssets(ctx, src, filepath.Join(tmp, "crd")); err != nil {
+			return fmt.Errorf("component %s: %w", c.Name, err)
+		}
+	}
+	if err := os.Chmod(tmp, 0o755); err != nil {
+		return err
+	}
+	if err := os.Rename(tmp, dir); err != nil {
+		return err
+	}
+	b.say("built %s in %s", c.Name, time.Since(start).Round(time.Second))
+	return nil
+}
+
+// copyAssets copies files of the component's module.
+func (c Component) copyAssets(ctx context.Context, src, to string) error {
+	cmd := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", c.Module)
+	cmd.Dir, cmd.Env = src, append(os.Environ(), "GOWORK=off")
+	dir, err := cmd.Output()
+	if err != nil {
+		return fmt.Errorf("go list -m %s: %w", c.Module, err)
+	}
+	return os.CopyFS(to, os.DirFS(filepath.Join(strings.TrimSpace(string(dir)), c.Assets)))
+}
+
+func (b *Builder) say(format string, args ...any) {
+	if b.Progress != nil {
+		b.Progress(format, args...)
+	}
+}
+
+func (c Component) flags(version string) []string {
+	ld := []string{"-s", "-w"}
+	if c.LDFlags != nil {
+		ld = append(ld, c.LDFlags(version)...)
+	}
+	flags := []string{"-trimpath", "-ldflags", strings.Join(ld, " ")}
+	if len(c.Tags) > 0 {
+		flags = append(flags, "-tags", strings.Join(c.Tags, ","))
+	}
+	return flags
+}
+
+// key is a short hash of everything that decides the content of a build.
+func (c Component) key(src, version string) (string, error) {
+	h := sha256.New()
+	files, err := filepath.Glob(filepath.Join(src, "*"))
+	if err != nil {
+		return "", err
+	}
+	for _, file := range files {
+		f, err := os.Open(file)
+		if err != nil {
+			return "", err
+		}
+		_, _ = fmt.Fprintln(h, filepath.Base(file))
+		_, err = io.Copy(h, f)
+		_ = f.Close()
+		if err != nil {
+			return "", err
+		}
+	}
+	_, _ = fmt.Fprintln(h, runtime.Version(), runtime.GOARCH, c.Packages, c.Aliases, c.flags(version))
+	if c.Assets != "" {
+		_, _ = fmt.Fprintln(h, c.Assets)
+	}
+	return hex.EncodeToString(h.Sum(nil))[:12], nil
+}
+
+func binaryName(c Component, pkg string) string {
+	if pkg == "." {
+		return c.Name
+	}
+	return filepath.Base(pkg)
+}
+
+// goBuild builds one static binary of the package pkg of the module at dir.
+func goBuild(ctx context.Context, dir, out, pkg string, flags []string) error {
+	args := append([]string{"build", "-o", out}, flags...)
+	cmd := exec.CommandContext(ctx, "go", append(args, pkg)...)
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off")
+	output, err := cmd.CombinedOutput()
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	if err != nil {
+		return fmt.Errorf("go build %s: %w\n%s", pkg, err, lastLines(string(output), 15))
+	}
+	return nil
+}
+
+// Module is one of the Go modules of a checkout, as its folder from the checkout's root.
+type Module string
+
+// The modules whose main packages labs run.
+const (
+	Product Module = "."
+	Lab     Module = "lab"
+)
+
+// BuildMain builds a main package of one of the checkout's own modules into out. It leaves caching to the go command,
+// which finds out by itself whether anything has changed.
+func BuildMain(ctx context.Context, in Module, pkg, out string) error {
+	root, err := SourceRoot()
+	if err != nil {
+		return err
+	}
+	return goBuild(ctx, filepath.Join(root, string(in)), out, pkg, []string{"-trimpath", "-ldflags", "-s -w", "-buildvcs=false"})
+}
+
+func lastLines(s string, n int) string {
+	lines := strings.Split(strings.TrimSpace(s), "\n")
+	if len(lines) > n {
+		lines = lines[len(lines)-n:]
+	}
+	return strings.Join(lines, "\n")
+}
+
+func moduleVersion(src, module string) (string, error) {
+	data, err := os.ReadFile(filepath.Join(src, "go.mod"))
+	if err != nil {
+		return "", err
+	}
+	mod, err := modfile.ParseLax("go.mod", data, nil)
+	if err != nil {
+		return "", err
+	}
+	for _, r := range mod.Require {
+		if r.Mod.Path == module {
+			return r.Mod.Version, nil
+		}
+	}
+	return "", errors.New("go.mod does not require " + module)
+}
+
+// lock takes an exclusive lock that the kernel releases when the process ends, however it ends.
+func lock(path string) (unlock func(), err error) {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return nil, err
+	}
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); err != nil {
+		_ = f.Close()
+		return nil, fmt.Errorf("locking %s: %w", path, err)
+	}
+	return func() { _ = f.Close() }, nil
+}

@@ -1,0 +1,160 @@
+package lab
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/replumb/replumb/lab/component"
+	"github.com/replumb/replumb/lab/image"
+)
+
+// ownMain is a main package of this checkout.
+type ownMain struct {
+	module component.Module
+	pkg    string
+}
+
+// ownImages are those built from main packages of this checkout, by name: the image of name N is replumb.local/N:lab.
+func ownImages() map[string]ownMain {
+	return map[string]ownMain{
+		"pause":   {component.Lab, "./images/pause"},
+		"echo":    {component.Lab, "./images/echo"},
+		"client":  {component.Lab, "./images/client"},
+		"ingress": {component.Lab, "./images/ingress"},
+		"replumb": {component.Product, "./cmd/replumb"},
+	}
+}
+
+// networkImages are those that a cluster with that network runs in pods, and those of the network it may be given in its place.
+func networkImages(cni CNI, b binaries) []image.Image {
+	if cni != Flannel {
+		return nil
+	}
+	var links []string
+	for _, name := range []string{"startup", "felix", "allocate-tunnel-addrs", "monitor-token"} {
+		links = append(links, "bin/calico-"+name)
+	}
+	return []image.Image{
+		{
+			Ref: imageRef("flannel"), Binary: filepath.Join(b.flannel, "flannel"), Name: "flannel",
+			Links: []string{"opt/bin/flanneld"},
+		},
+		// Everything in its folder of plugins is installed on the nodes.
+		{
+			Ref: imageRef("calico"), Binary: filepath.Join(b.calico, "calico"), Name: "opt/cni/bin/calico",
+			Links: append(links, "opt/cni/bin/calico-ipam", "opt/cni/bin/install"),
+			More:  map[string]string{"opt/cni/bin/portmap": filepath.Join(b.cni, "portmap")},
+		},
+	}
+}
+
+// buildImages makes the archive of all images of a lab, or finds it made, and returns its path. Labs that need others than the
+// usual ones have archives of their own, by the name of the set.
+func buildImages(ctx context.Context, set, coreDNS string, others ...image.Image) (string, error) {
+	cache, err := component.CacheDir()
+	if err != nil {
+		return "", err
+	}
+	// A folder per process: two labs that come up at once must not build over each other.
+	dir, err := os.MkdirTemp(cache, ".images-")
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+
+	images := append([]image.Image{{Ref: imageRef("coredns"), Binary: coreDNS, Name: "coredns"}}, others...)
+	for name, main := range ownImages() {
+		binary := filepath.Join(dir, name)
+		if err := component.BuildMain(ctx, main.module, main.pkg, binary); err != nil {
+			return "", fmt.Errorf("image %s: %w", name, err)
+		}
+		images = append(images, image.Image{Ref: imageRef(name), Binary: binary, Name: name})
+	}
+	key, err := contentKey(images)
+	if err != nil {
+		return "", err
+	}
+	path := filepath.Join(cache, set+"images-"+key+".tar")
+	if _, err := os.Stat(path); err == nil {
+		return path, nil
+	}
+	tmp := filepath.Join(dir, "images.tar")
+	if err := image.WriteTar(tmp, images); err != nil {
+		return "", err
+	}
+	old, _ := filepath.Glob(filepath.Join(cache, set+"images-*.tar"))
+	for _, o := range old { // of an earlier state of the sources: at over 100 MB each, not worth keeping
+		_ = os.Remove(o)
+	}
+	return path, os.Rename(tmp, path)
+}
+
+func imageRef(name string) string { return "replumb.local/" + name + ":lab" }
+
+// contentKey is a short hash of what the images hold.
+func contentKey(images []image.Image) (string, error) {
+	sums := map[string]string{}
+	for _, i := range images {
+		f, err := os.Open(i.Binary)
+		if err != nil {
+			return "", err
+		}
+		h := sha256.New()
+		_, err = io.Copy(h, f)
+		_ = f.Close()
+		if err != nil {
+			return "", err
+		}
+		sums[i.Ref] = hex.EncodeToString(h.Sum(nil)) + fmt.Sprint(i.Name, i.Links, i.More)
+	}
+	h := sha256.New()
+	_, _ = fmt.Fprint(h, sums) // fmt prints maps in the order of their keys
+	return hex.EncodeToString(h.Sum(nil))[:12], nil
+}
+
+// Load makes the images of archives, as `docker save` writes them, known to every node.
+func (l *Lab) Load(ctx context.Context, archives ...string) error {
+	g, ctx := errgroup.WithContext(ctx)
+	for _, node := range l.NodeNames() {
+		g.Go(func() error {
+			for _, archive := range archives {
+				if err := l.loadOn(ctx, node, archive); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	return g.Wait()
+}
+
+func (l *Lab) loadOn(ctx context.Context, node, archive string) error {
+	f, err := os.Open(archive)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = f.Close() }()
+	m, err := l.Machine(node)
+	if err != nil {
+		return err
+	}
+	if err := l.waitContainerd(ctx, m); err != nil {
+		return fmt.Errorf("containerd on %s: %w", node, err)
+	}
+	cmd, err := m.Command(ctx, filepath.Join(l.Binaries.containerd, "ctr"), "--namespace", "k8s.io", "images", "import", "-")
+	if err != nil {
+		return err
+	}
+	cmd.Stdin = f
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("loading %s on %s: %w: %s", archive, node, err, out)
+	}
+	return nil
+}

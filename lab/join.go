@@ -1,0 +1,200 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/replumb/replumb/internal/testing/pki"
+	"github.com/replumb/replumb/lab/cgroup"
+	"github.com/replumb/replumb/lab/machine"
+)
+
+// joinDeadline bounds the time from a machine's start until its node is Ready.
+const joinDeadline = 2 * time.Minute
+
+// Joining is what a machine is that joins a lab.
+type Joining struct {
+	// Network it is in. Default: the lab's first.
+	Network string
+	// Proxy is the mode of its kube-proxy. Default: iptables.
+	Proxy ProxyMode
+}
+
+// AddWorker starts a further machine, as who orders one from a cloud does, and returns when its node is Ready. It fails with an
+// *InvalidError if there cannot be one, and a *BusyError while another process changes the lab.
+func (l *Lab) AddWorker(ctx context.Context, j Joining) (*Member, error) {
+	var joined *Member
+	err := l.changed(func() error {
+		network, err := l.place(j)
+		if err != nil {
+			return err
+		}
+		ctx, cancel := context.WithTimeout(ctx, joinDeadline)
+		defer cancel()
+		joined = l.enlist(Worker, network, j.Proxy)
+		if err := l.join(ctx, joined); err != nil {
+			return l.undoJoin(ctx, joined, err)
+		}
+		return l.rebalance(ctx)
+	})
+	return joined, err
+}
+
+// undoJoin takes away a machine that could not be what it was to be.
+func (l *Lab) undoJoin(ctx context.Context, m *Member, err error) error {
+	name := m.Name
+	err = fmt.Errorf("node %s did not join: %w", name, l.explain(err))
+	undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), downDeadline)
+	defer cancel()
+	return errors.Join(err, l.unplug(undo, name))
+}
+
+// network is the one of that name, by default the first.
+func (l *Lab) network(name string) (Network, error) {
+	if name == "" {
+		return l.Topology.Networks[0], nil
+	}
+	network, ok := l.Topology.network(name)
+	if !ok {
+		return network, &InvalidError{
+			"network", fmt.Sprintf("lab %s has no network %q", l.Topology.Name, name), "it has " + networkNames(l.Topology.Networks),
+		}
+	}
+	return network, nil
+}
+
+// place defaults and validates.
+func (l *Lab) place(j Joining) (Network, error) {
+	network, err := l.network(j.Network)
+	if err != nil {
+		return network, err
+	}
+	if j.Proxy != IPTables && j.Proxy != NFTables {
+		return network, &InvalidError{"proxy", fmt.Sprintf("%q is not a proxy mode", j.Proxy), "use iptables or nftables"}
+	}
+	if len(l.with(Worker)) >= maxNodes {
+		return network, &InvalidError{"node", fmt.Sprintf("%d nodes are all that a lab can hold", maxNodes), "remove one first"}
+	}
+	return network, nil
+}
+
+// join starts everything on a worker's machine and waits for its node.
+func (l *Lab) join(ctx context.Context, m *Member) error {
+	tree, err := cgroup.Open()
+	if err != nil {
+		return err
+	}
+	if err := l.createCGroups(tree, m); err != nil {
+		return err
+	}
+	first, err := l.Machine(l.ControlPlanes()[0])
+	if err != nil {
+		return err
+	}
+	creds, err := workerCredentials(ctx, first)
+	if err != nil {
+		return err
+	}
+	fabric, err := l.fabric(ctx)
+	if err != nil {
+		return err
+	}
+	defer fabric.Close()
+	if err := l.startNode(ctx, fabric, creds, m); err != nil {
+		return err
+	}
+	// containerd comes first. Pods come as soon as there is a kubelet, and one that finds no image waits minutes for a registry that
+	// nobody answers for.
+	programs := l.programs(m)
+	if err := l.run(ctx, m, programs[:1]); err != nil {
+		return err
+	}
+	for _, archive := range l.archives() {
+		if err := l.loadOn(ctx, m.Name, archive); err != nil {
+			return err
+		}
+	}
+	if err := l.run(ctx, m, programs[1:]); err != nil {
+		return err
+	}
+	client := l.Client()
+	if l.Topology.CNI.isCalico() {
+		if err := l.calicoNode(ctx, client, m.Name, l.networkOf(m).in(m.Address)); err != nil {
+			return err
+		}
+	}
+	return l.waitNode(ctx, client, m.Name)
+}
+
+// fabric is the network of the machine that joins the others, be it another lab's.
+func (l *Lab) fabric(ctx context.Context) (*namespace, error) {
+	return network(ctx, machine.Open(l.machineSpec(fabricName)))
+}
+
+// workerCredentials are as much of the cluster's as it takes to make a worker's.
+func workerCredentials(ctx context.Context, controlPlane *machine.Handle) (*credentials, error) {
+	ca, err := clusterCA(ctx, controlPlane)
+	if err != nil {
+		return nil, err
+	}
+	return &credentials{cluster: ca, etcd: &pki.CA{}, frontProxy: &pki.CA{}}, nil
+}
+
+// RemoveWorker ends a machine at once and for good, as who deletes one in a cloud does. Its Node object stays: to delete that
+// is the cluster's business. It fails with an *InvalidError if there is no such worker.
+func (l *Lab) RemoveWorker(ctx context.Context, name string) error {
+	return l.changed(func() error {
+		if m := l.member(name); m == nil || m.Role != Worker {
+			return &InvalidError{
+				"node", fmt.Sprintf("lab %s has no node %q", l.Topology.Name, name), "it has " + strings.Join(l.NodeNames(), ", "),
+			}
+		}
+		ctx, cancel := context.WithTimeout(ctx, downDeadline)
+		defer cancel()
+		if err := l.unplug(ctx, name); err != nil {
+			return err
+		}
+		return l.rebalance(ctx)
+	})
+}
+
+// unplug ends the processes of a member's machine, with which its links and mounts go, and removes its files.
+func (l *Lab) unplug(ctx context.Context, name string) error {
+	tree, err := cgroup.Open()
+	if err != nil {
+		return err
+	}
+	if err := tree.Destroy(ctx, cgroupOf(l.Topology.Name)+"/"+name); err != nil {
+		return err
+	}
+	if err := os.RemoveAll(l.dir(name)); err != nil {
+		return fmt.Errorf("removing the files of %s: %w", name, err)
+	}
+	l.Members = slices.DeleteFunc(l.Members, func(m Member) bool { return m.Name == name })
+	return nil
+}
+
+// changed does something to the lab as it is now, while no other process does, and writes down what has become of it.
+func (l *Lab) changed(do func() error) error {
+	unlock, err := lockDir(l.dir(), unix.LOCK_EX|unix.LOCK_NB)
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		return &BusyError{Name: l.Topology.Name}
+	}
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	now, err := Open(l.Topology.Name)
+	if err != nil {
+		return err
+	}
+	*l = *now
+	return errors.Join(do(), l.save())
+}

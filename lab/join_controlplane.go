@@ -1,0 +1,241 @@
+package lab
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"k8s.io/client-go/util/cert"
+
+	"github.com/replumb/replumb/internal/testing/pki"
+	"github.com/replumb/replumb/lab/cgroup"
+	"github.com/replumb/replumb/lab/component"
+	"github.com/replumb/replumb/lab/machine"
+)
+
+const etcdJoinProgram = "etcdjoin"
+
+// leaveDeadline bounds the end of a control plane's programs, which go gracefully.
+const leaveDeadline = time.Minute
+
+// AddControlPlane starts a further control plane in a network, the first if the name is empty, and returns when its machine
+// runs. Nobody makes its etcd a member of the cluster's: until somebody has, by its PeerURL, its etcd and API server end and
+// are started again. Balancers ask it whether it is ready from now on. It fails with an *InvalidError if there cannot be one.
+func (l *Lab) AddControlPlane(ctx context.Context, network string) (*Member, error) {
+	var joined *Member
+	err := l.changed(func() error {
+		in, err := l.placeControlPlane(network)
+		if err != nil {
+			return err
+		}
+		ctx, cancel := context.WithTimeout(ctx, joinDeadline)
+		defer cancel()
+		if err := component.BuildMain(ctx, component.Lab, "./etcdjoin", l.dir("bin", etcdJoinProgram)); err != nil {
+			return err
+		}
+		joined = l.enlist(ControlPlane, in, "")
+		if err := l.joinControlPlane(ctx, joined); err != nil {
+			return l.undoJoin(ctx, joined, err)
+		}
+		return l.rebalance(ctx)
+	})
+	return joined, err
+}
+
+func (l *Lab) placeControlPlane(name string) (Network, error) {
+	network, err := l.network(name)
+	if err != nil {
+		return network, err
+	}
+	if l.Topology.ControlPlanes == 1 && !l.Topology.Edge {
+		return network, &InvalidError{
+			"role", "nodes of this lab call its only API server by its address", "use a lab of --control-planes 3, or with --edge",
+		}
+	}
+	if there := len(l.with(ControlPlane)); there >= maxControlPlanes {
+		return network, &InvalidError{
+			"role", fmt.Sprintf("%d control planes are all that a lab can hold", there), "remove one first",
+		}
+	}
+	return network, nil
+}
+
+// joinControlPlane starts everything on the machine of a control plane, with what others of its kind run with.
+func (l *Lab) joinControlPlane(ctx context.Context, m *Member) error {
+	tree, err := cgroup.Open()
+	if err != nil {
+		return err
+	}
+	if err := l.createCGroups(tree, m); err != nil {
+		return err
+	}
+	model, err := l.Machine(l.ControlPlanes()[0])
+	if err != nil {
+		return err
+	}
+	creds, err := sharedCredentials(ctx, model)
+	if err != nil {
+		return err
+	}
+	services, err := l.servedBy(ctx, model)
+	if err != nil {
+		return err
+	}
+	fabric, err := l.fabric(ctx)
+	if err != nil {
+		return err
+	}
+	defer fabric.Close()
+	if err := l.startControlPlane(ctx, fabric, creds, m, services...); err != nil {
+		return err
+	}
+	programs := l.programs(m)
+	for i, p := range programs {
+		if p.Name == etcdProgram {
+			programs[i] = l.etcdJoining(m)
+			continue
+		}
+		runs, err := model.Program(ctx, p.Name)
+		if err != nil {
+			return err
+		}
+		programs[i] = like(p, runs)
+	}
+	return l.run(ctx, m, programs)
+}
+
+// etcdJoining begins with whoever the members are when it is one of them (lab/etcdjoin). To find out, it asks those control
+// planes that there are now, one of which must still be there by then.
+func (l *Lab) etcdJoining(m *Member) machine.Program {
+	var peers []string
+	for _, other := range l.with(ControlPlane) {
+		if other.Name != m.Name {
+			peers = append(peers, other.PeerURL())
+		}
+	}
+	p := l.etcdMember(m)
+	p.Argv = slices.DeleteFunc(p.Argv, func(arg string) bool { return strings.HasPrefix(arg, "--data-dir=") })
+	p.Argv = append([]string{
+		l.dir("bin", etcdJoinProgram),
+		"--name=" + m.Name,
+		"--url=" + m.PeerURL(),
+		"--peers=" + strings.Join(peers, ","),
+		"--data-dir=" + etcdDataDir,
+		"--cacert=" + pkiDir + "etcd/ca.crt",
+		"--cert=" + pkiDir + "etcd/peer.crt",
+		"--key=" + pkiDir + "etcd/peer.key",
+		"--",
+	}, p.Argv...)
+	return p
+}
+
+// like takes over from a program that runs elsewhere the flags that change while a lab lives.
+func like(p, runs machine.Program) machine.Program {
+	for i, arg := range p.Argv {
+		for _, flag := range []string{serviceCIDRFlag, allocateFlag, clusterCIDRFlag} {
+			has := slices.IndexFunc(runs.Argv, func(other string) bool { return strings.HasPrefix(other, flag) })
+			if strings.HasPrefix(arg, flag) && has >= 0 {
+				p.Argv[i] = runs.Argv[has]
+			}
+		}
+	}
+	return p
+}
+
+// sharedCredentials are what all control planes have in common, from one of them, as `kubeadm join` copies them.
+func sharedCredentials(ctx context.Context, model *machine.Handle) (*credentials, error) {
+	var c credentials
+	for _, a := range []struct {
+		base string
+		ca   **pki.CA
+	}{{"ca", &c.cluster}, {"etcd/ca", &c.etcd}, {"front-proxy-ca", &c.frontProxy}} {
+		p, err := readPair(ctx, model, pkiDir+a.base)
+		if err != nil {
+			return nil, err
+		}
+		if *a.ca, err = pki.LoadCA(p); err != nil {
+			return nil, err
+		}
+	}
+	var err error
+	c.serviceAccounts, err = readPair(ctx, model, pkiDir+"sa")
+	return &c, err
+}
+
+func readPair(ctx context.Context, m *machine.Handle, base string) (p pki.Pair, err error) {
+	if p.Cert, err = m.ReadFile(ctx, base+".crt"); err != nil {
+		return p, err
+	}
+	p.Key, err = m.ReadFile(ctx, base+".key")
+	return p, err
+}
+
+// servedBy are the addresses that an API server's certificate is good for and that are no machine's: those of Services.
+func (l *Lab) servedBy(ctx context.Context, model *machine.Handle) ([]netip.Addr, error) {
+	data, err := model.ReadFile(ctx, servingBase+".crt")
+	if err != nil {
+		return nil, err
+	}
+	certs, err := cert.ParseCertsPEM(data)
+	if err != nil {
+		return nil, err
+	}
+	var services []netip.Addr
+	for _, has := range certs[0].IPAddresses {
+		if a, ok := netip.AddrFromSlice(has); ok && !a.Unmap().IsLoopback() && !l.taken(a.Unmap()) {
+			services = append(services, a.Unmap())
+		}
+	}
+	return services, nil
+}
+
+// RemoveControlPlane ends a control plane's programs, the API server gracefully and then etcd, and its machine for good.
+// Whether that etcd is a member of the cluster's is not asked: if it is, it stays one that does not answer. It fails with an *InvalidError if there is no such control
+// plane, or no other.
+func (l *Lab) RemoveControlPlane(ctx context.Context, name string) error {
+	return l.changed(func() error {
+		switch m := l.member(name); {
+		case m == nil || m.Role != ControlPlane:
+			return &InvalidError{
+				"control-plane", fmt.Sprintf("lab %s has no control plane %q", l.Topology.Name, name),
+				"it has " + strings.Join(l.ControlPlanes(), ", "),
+			}
+		case len(l.ControlPlanes()) == 1:
+			return &InvalidError{
+				"control-plane",
+				name + " is the last one",
+				"add another first, or take the lab down: replumb-lab down --name " + l.Topology.Name,
+			}
+		}
+		ctx, cancel := context.WithTimeout(ctx, leaveDeadline)
+		defer cancel()
+		if err := l.endControlPlane(ctx, l.member(name)); err != nil {
+			return err
+		}
+		if err := l.unplug(ctx, name); err != nil {
+			return err
+		}
+		return l.rebalance(ctx)
+	})
+}
+
+// endControlPlane ends what runs on a control plane in the reverse order of their start, so etcd last. On a machine that does
+// not answer there is nothing to end.
+func (l *Lab) endControlPlane(ctx context.Context, m *Member) error {
+	on, err := l.Machine(m.Name)
+	if err != nil {
+		return err
+	}
+	if _, err := on.Info(ctx); err != nil {
+		return nil
+	}
+	for _, p := range slices.Backward(l.programs(m)) {
+		if err := on.Stop(ctx, p.Name); err != nil {
+			return err
+		}
+	}
+	return nil
+}

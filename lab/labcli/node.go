@@ -1,0 +1,138 @@
+package labcli
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/spf13/cobra"
+
+	"github.com/replumb/replumb/lab"
+)
+
+func newNode(s streams) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "node",
+		Short: "Add machines to a lab and take them away, as a cloud does",
+		Args:  args(cobra.NoArgs),
+		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(newNodeAdd(s), newNodeRemove(s))
+	return cmd
+}
+
+func newNodeAdd(s streams) *cobra.Command {
+	var name, proxy, role string
+	var j lab.Joining
+	cmd := &cobra.Command{
+		Use:   "add",
+		Short: "Start a worker or a control plane, and print its name",
+		Long: `Start a worker, and print its name when its node is Ready; or a control plane, and print its name and the URL of its
+etcd when its machine is up. Nobody makes that etcd a member of the cluster's: as long as nobody has, it and the API
+server end and are started again.`,
+		Example: `  replumb-lab node add
+  replumb-lab node add --name vpc --network b --proxy nftables
+  replumb-lab node add --name vpc --network b --role control-plane`,
+		Args: args(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			l, err := lab.Open(name)
+			if err != nil {
+				return err
+			}
+			j.Proxy = lab.ProxyMode(proxy)
+			return addNode(cmd.Context(), s, l, lab.Role(role), j)
+		},
+	}
+	nameFlag(cmd, &name)
+	cmd.Flags().StringVar(&j.Network, "network", "", "network it is in (default: the first)")
+	cmd.Flags().StringVar(&proxy, "proxy", string(lab.IPTables), "its kube-proxy's mode: iptables, nftables")
+	cmd.Flags().StringVar(&role, "role", string(lab.Worker), "what it is: worker, control-plane")
+	return cmd
+}
+
+func addNode(ctx context.Context, s streams, l *lab.Lab, role lab.Role, j lab.Joining) error {
+	switch role {
+	case lab.Worker:
+		m, err := l.AddWorker(ctx, j)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintln(s.out, m.Name)
+	case lab.ControlPlane:
+		m, err := l.AddControlPlane(ctx, j.Network)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(s.out, "%s\t%s\n", m.Name, m.PeerURL())
+	default:
+		return &lab.InvalidError{
+			Field:   "role",
+			Problem: fmt.Sprintf("%q is not a role of nodes", role),
+			Hint:    "use worker or control-plane",
+		}
+	}
+	return nil
+}
+
+func newNodeRemove(s streams) *cobra.Command {
+	var name string
+	cmd := &cobra.Command{
+		Use:   "remove NODE...",
+		Short: "End workers, at once, and control planes, gracefully, for good",
+		Long: `End machines for good: workers at once, and control planes after their programs have ended gracefully. Node objects
+and members of etcd stay: to remove those is the cluster's business.`,
+		Example: `  kubectl drain node2 --ignore-daemonsets --delete-emptydir-data
+  replumb-lab node remove node2
+  kubectl delete node node2`,
+		Args: args(cobra.MinimumNArgs(1)),
+		RunE: func(cmd *cobra.Command, nodes []string) error {
+			l, err := lab.Open(name)
+			if err != nil {
+				return err
+			}
+			for _, node := range nodes {
+				remove := l.RemoveWorker
+				if slices.Contains(l.ControlPlanes(), node) {
+					remove = l.RemoveControlPlane
+				}
+				if err := remove(cmd.Context(), node); err != nil {
+					return err
+				}
+				_, _ = fmt.Fprintf(s.err, "%s is gone\n", node)
+			}
+			return nil
+		},
+	}
+	nameFlag(cmd, &name)
+	return cmd
+}
+
+func newNetwork(s streams) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "network",
+		Short: "Take networks of a lab away",
+		Args:  args(cobra.NoArgs),
+		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	var name string
+	remove := &cobra.Command{
+		Use:     "remove NETWORK",
+		Short:   "Take a network away that no node or control plane is in, and its load balancer with it",
+		Example: "  replumb-lab network remove --name vpc a",
+		Args:    args(cobra.ExactArgs(1)),
+		RunE: func(cmd *cobra.Command, networks []string) error {
+			l, err := lab.Open(name)
+			if err != nil {
+				return err
+			}
+			if err := l.RemoveNetwork(cmd.Context(), networks[0]); err != nil {
+				return err
+			}
+			fmt.Fprintf(s.err, "network %s is gone\n", networks[0])
+			return nil
+		},
+	}
+	nameFlag(remove, &name)
+	cmd.AddCommand(remove)
+	return cmd
+}

@@ -1,0 +1,247 @@
+package labcli
+
+import (
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/replumb/replumb/lab"
+	"github.com/replumb/replumb/lab/component"
+)
+
+type upFlags struct {
+	name, proxy          string
+	nodes, controlPlanes int
+	serviceCIDR, podCIDR string
+	networks             []string
+	kubeconfig, cni      string
+	fabric               string
+	keep, edge           bool
+	registry             string
+	certManager          bool
+}
+
+const upExamples = `  # two nodes, one with each proxy mode
+  replumb-lab up
+  export KUBECONFIG=$(replumb-lab kubeconfig)
+
+  # a second one beside it, with ranges of its own
+  replumb-lab up --name other --nodes 3 --proxy nftables --service-cidr 10.112.0.0/16
+
+  # one with Calico, which enforces NetworkPolicies
+  replumb-lab up --name calico --cni calico
+
+  # one with flannel, in pods as upstream runs it, and what it takes to give it Calico
+  replumb-lab up --name flannel --cni flannel
+  replumb-lab manifests calico --name flannel --pod-cidr 10.245.0.0/16
+
+  # one whose API servers can be restarted without anybody noticing
+  replumb-lab up --name ha --control-planes 3
+
+  # one with a second network beside the nodes', a router away
+  replumb-lab up --name vpc --cni calico --networks a=172.30.0.0/24,b=172.31.0.0/24
+  replumb-lab node add --name vpc --network b
+
+  # the same, with names in DNS, load balancers and an ingress that people outside the cluster reach it by
+  replumb-lab up --name vpc --cni calico --networks a=172.30.0.0/24,b=172.31.0.0/24 --control-planes 3 --edge
+  replumb-lab exec --name vpc bastion -- curl http://ingress.lab.example/
+
+  # two clusters whose machines reach each other; the second one is api-right and ingress-right in the same zone
+  replumb-lab up --name left --cni flannel --edge --fabric shared
+  replumb-lab up --name right --cni calico --edge --fabric shared --networks r=172.31.0.0/24
+  replumb-lab exec --name right bastion -- curl http://ingress-right.lab.example/
+
+  # one with an image registry, and certificates for Ingresses of class lab
+  replumb-lab up --edge --registry registry.lab.example --cert-manager
+  replumb-lab push replumb.local/echo:lab shop/echo:1`
+
+func newUp(s streams) *cobra.Command {
+	var f upFlags
+	cmd := &cobra.Command{
+		Use:   "up",
+		Short: "Bring a lab up",
+		Long: `Bring a lab up, and return when its nodes are Ready and its DNS answers.
+
+The first time, the components are built, which takes 6 to 15 minutes on two cores; after that a lab of two nodes is
+up in about 20 seconds. A lab that does not come up is taken down again.`,
+		Example: upExamples,
+		Args:    args(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if !cmd.Flags().Changed("proxy") { // the default is for two nodes or more
+				f.proxy = firstModes(f.proxy, f.nodes)
+			}
+			t, err := f.topology()
+			if err != nil {
+				return err
+			}
+			start := time.Now()
+			l, err := lab.Up(cmd.Context(), t, lab.Options{Progress: progress(s.err), KeepOnFailure: f.keep})
+			if err != nil {
+				return err
+			}
+			if err := f.writeKubeconfig(l); err != nil {
+				return err
+			}
+			_, _ = fmt.Fprintf(s.err, "lab %q is up after %s\nhint: export KUBECONFIG=$(replumb-lab kubeconfig --name %s)\n",
+				t.Name, time.Since(start).Round(100*time.Millisecond), t.Name)
+			return nil
+		},
+	}
+	f.declare(cmd)
+	return cmd
+}
+
+// declare adds the flags of up.
+func (f *upFlags) declare(cmd *cobra.Command) {
+	d := lab.Default()
+	nameFlag(cmd, &f.name)
+	cmd.Flags().IntVar(&f.nodes, "nodes", len(d.Nodes), "number of worker nodes")
+	cmd.Flags().IntVar(&f.controlPlanes, "control-planes", d.ControlPlanes,
+		"number of control planes, 1 or 3; with 3 the cluster survives the restart of any one")
+	cmd.Flags().StringVar(&f.proxy, "proxy", "iptables,nftables", "kube-proxy mode of each node in turn: iptables, nftables")
+	cmd.Flags().StringVar(&f.serviceCIDR, "service-cidr", d.ServiceCIDR.String(), "range of Service addresses")
+	cmd.Flags().StringVar(&f.podCIDR, "pod-cidr", d.PodCIDR.String(), "range of pod addresses; each node gets a /24")
+	cmd.Flags().StringSliceVar(&f.networks, "networks", networkTexts(d.Networks),
+		"networks of machines, as name=range; the lab is born in the first, and the others are a router away")
+	cmd.Flags().StringVar(&f.cni, "cni", string(d.CNI), "network of pods: host-local, calico (VXLAN), calico-cross-subnet, flannel (VXLAN)")
+	cmd.Flags().BoolVar(&f.edge, "edge", false,
+		"name server, load balancers, an ingress, and a machine outside to use them from")
+	cmd.Flags().StringVar(&f.fabric, "fabric", "",
+		"fabric to share with other labs, by name: the first makes it, and others plug into it, with networks of their own")
+	cmd.Flags().StringVar(&f.registry, "registry", "",
+		"host name, in "+lab.Zone+", of an image registry that nodes pull from with credentials; with --edge")
+	cmd.Flags().BoolVar(&f.certManager, "cert-manager", false, "cert-manager, with the ClusterIssuer "+lab.ClusterIssuer)
+	cmd.Flags().StringVar(&f.kubeconfig, "kubeconfig", "", "also write the administrator's kubeconfig to this file")
+	cmd.Flags().BoolVar(&f.keep, "keep-on-failure", false, "leave a lab that did not come up as it is")
+}
+
+// firstModes are as many of a list of proxy modes as there are nodes.
+func firstModes(modes string, nodes int) string {
+	list := strings.Split(modes, ",")
+	return strings.Join(list[:max(1, min(nodes, len(list)))], ",")
+}
+
+func (f upFlags) topology() (lab.Topology, error) {
+	modes, err := lab.ParseProxyModes(f.proxy, f.nodes)
+	if err != nil {
+		return lab.Topology{}, err
+	}
+	if f.controlPlanes == 0 { // for lab.Up it stands for the default
+		return lab.Topology{}, &lab.InvalidError{Field: "control-planes", Problem: "there must be one", Hint: "use 1 or 3"}
+	}
+	t := lab.Topology{Name: f.name, Nodes: modes, ControlPlanes: f.controlPlanes, CNI: lab.CNI(f.cni), Edge: f.edge, Fabric: f.fabric}
+	t.Registry, t.CertManager = f.registry, f.certManager
+	for _, r := range []struct {
+		flag, value string
+		to          *netip.Prefix
+	}{
+		{"service-cidr", f.serviceCIDR, &t.ServiceCIDR},
+		{"pod-cidr", f.podCIDR, &t.PodCIDR},
+	} {
+		if *r.to, err = netip.ParsePrefix(r.value); err != nil {
+			return t, &lab.InvalidError{
+				Field: r.flag, Problem: fmt.Sprintf("%q is not a range of addresses", r.value), Hint: "write it like 10.96.0.0/16",
+			}
+		}
+	}
+	t.Networks, err = parseNetworks(f.networks)
+	return t, err
+}
+
+func networkTexts(all []lab.Network) []string {
+	var texts []string
+	for _, n := range all {
+		texts = append(texts, n.Name+"="+n.CIDR.String())
+	}
+	return texts
+}
+
+func parseNetworks(texts []string) ([]lab.Network, error) {
+	var all []lab.Network
+	for _, text := range texts {
+		name, cidr, _ := strings.Cut(text, "=")
+		p, err := netip.ParsePrefix(cidr)
+		if err != nil {
+			return nil, &lab.InvalidError{
+				Field: "networks", Problem: fmt.Sprintf("%q is not a network", text), Hint: "write it like a=172.30.0.0/24",
+			}
+		}
+		all = append(all, lab.Network{Name: name, CIDR: p})
+	}
+	return all, nil
+}
+
+func (f upFlags) writeKubeconfig(l *lab.Lab) error {
+	if f.kubeconfig == "" {
+		return nil
+	}
+	data, err := os.ReadFile(l.Kubeconfig())
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(f.kubeconfig, data, 0o600)
+}
+
+func newDown(s streams) *cobra.Command {
+	var name string
+	cmd := &cobra.Command{
+		Use:   "down",
+		Short: "Take a lab down and leave nothing behind",
+		Long: `Take a lab down: no process, network, mount, control group or file of it is left, also when its start failed half
+way or whoever made it was killed. It is no error if there is no such lab. The lab that made a fabric goes last of those that
+share it.`,
+		Example: "  replumb-lab down\n  replumb-lab down --name other",
+		Args:    args(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			existed, err := lab.Down(cmd.Context(), name)
+			switch {
+			case err != nil:
+				return err
+			case existed:
+				_, _ = fmt.Fprintf(s.err, "lab %q is down\n", name)
+			default:
+				_, _ = fmt.Fprintf(s.err, "there is no lab %q; nothing to do\n", name)
+			}
+			return nil
+		},
+	}
+	nameFlag(cmd, &name)
+	return cmd
+}
+
+func newBuild(s streams) *cobra.Command {
+	return &cobra.Command{
+		Use:   "build",
+		Short: "Build the components of a lab, unless they are built already",
+		Long: `Build the components of a lab into the cache, unless it has them, and print the folder of each. "up" does the same
+by itself.`,
+		Args: args(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			b, err := component.NewBuilder(progress(s.err))
+			if err != nil {
+				return err
+			}
+			for _, c := range component.All() {
+				dir, err := b.Dir(cmd.Context(), c)
+				if err != nil {
+					return err
+				}
+				_, _ = fmt.Fprintf(s.out, "%s\t%s\n", c.Name, dir)
+			}
+			return nil
+		},
+	}
+}
+
+// progress prints a line per event, with the time since the start.
+func progress(w io.Writer) func(format string, args ...any) {
+	start := time.Now()
+	return func(format string, args ...any) {
+		_, _ = fmt.Fprintf(w, "%6.1fs  %s\n", time.Since(start).Seconds(), fmt.Sprintf(format, args...))
+	}
+}

@@ -1,0 +1,104 @@
+package lab
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	proxyv1alpha1 "k8s.io/kube-proxy/config/v1alpha1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/replumb/replumb/lab/machine"
+)
+
+const (
+	allocateFlag    = "--allocate-node-cidrs="
+	clusterCIDRFlag = "--cluster-cidr="
+	proxyProgram    = "kube-proxy"
+)
+
+// RestartControllerManagers does what the tooling of a cluster's operator does to change the range that nodes get theirs
+// of: on one control plane after the other it restarts the controller manager with or without --allocate-node-cidrs and,
+// unless clusterCIDR is zero, with that --cluster-cidr. It returns when one of them leads.
+func (l *Lab) RestartControllerManagers(ctx context.Context, allocate bool, clusterCIDR netip.Prefix) error {
+	since := time.Now()
+	err := l.forControlPlanes(ctx, nil, func(ctx context.Context, _ *Member, m *machine.Handle) error {
+		p, err := m.Program(ctx, controllerManagerProgram)
+		if err != nil {
+			return err
+		}
+		p.Argv = slices.Clone(p.Argv)
+		for i, arg := range p.Argv {
+			switch {
+			case strings.HasPrefix(arg, allocateFlag):
+				p.Argv[i] = allocateFlag + strconv.FormatBool(allocate)
+			case strings.HasPrefix(arg, clusterCIDRFlag) && clusterCIDR.IsValid():
+				p.Argv[i] = clusterCIDRFlag + clusterCIDR.String()
+			}
+		}
+		return m.Run(ctx, p)
+	})
+	if err != nil {
+		return err
+	}
+	within, cancel := context.WithTimeout(ctx, restartDeadline)
+	defer cancel()
+	return l.waitLeader(within, since)
+}
+
+// waitLeader waits until a controller manager leads that has been started since.
+func (l *Lab) waitLeader(ctx context.Context, since time.Time) error {
+	client := l.Client()
+	return until(ctx, "a controller manager to lead", func(ctx context.Context) error {
+		lease, err := client.CoordinationV1().Leases(metav1.NamespaceSystem).Get(ctx, controllerManagerProgram, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		if lease.Spec.AcquireTime == nil || lease.Spec.AcquireTime.Time.Before(since) {
+			return fmt.Errorf("lease %s was acquired before the restart", lease.Name)
+		}
+		return nil
+	})
+}
+
+// RestartProxies gives every kube-proxy another range of pods and restarts it. Rules stay in place meanwhile.
+func (l *Lab) RestartProxies(ctx context.Context, clusterCIDR netip.Prefix) error {
+	for _, name := range l.NodeNames() {
+		if err := l.restartProxy(ctx, name, clusterCIDR); err != nil {
+			return fmt.Errorf("kube-proxy on %s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+func (l *Lab) restartProxy(ctx context.Context, node string, clusterCIDR netip.Prefix) error {
+	m, err := l.Machine(node)
+	if err != nil {
+		return err
+	}
+	data, err := m.ReadFile(ctx, proxyConfigPath)
+	if err != nil {
+		return err
+	}
+	var config proxyv1alpha1.KubeProxyConfiguration
+	if err := yaml.Unmarshal(data, &config); err != nil {
+		return fmt.Errorf("%s: %w", proxyConfigPath, err)
+	}
+	config.ClusterCIDR = clusterCIDR.String()
+	if data, err = yaml.Marshal(config); err != nil {
+		return err
+	}
+	if err := m.WriteFile(ctx, proxyConfigPath, data); err != nil {
+		return err
+	}
+	p, err := m.Program(ctx, proxyProgram)
+	if err != nil {
+		return err
+	}
+	return m.Run(ctx, p)
+}

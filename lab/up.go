@@ -1,0 +1,433 @@
+package lab
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+
+	"github.com/replumb/replumb/lab/cgroup"
+	"github.com/replumb/replumb/lab/component"
+	"github.com/replumb/replumb/lab/machine"
+)
+
+// Options are how, not what, a lab is brought up.
+type Options struct {
+	// Progress is told what is being done, a line at a time. It may be nil.
+	Progress func(format string, args ...any)
+	// KeepOnFailure leaves a lab that did not come up as it is, to be looked at.
+	KeepOnFailure bool
+}
+
+func (o Options) say(format string, args ...any) {
+	if o.Progress != nil {
+		o.Progress(format, args...)
+	}
+}
+
+// upDeadline bounds the start of a lab whose components are built; a healthy one takes a fraction of it.
+const upDeadline = 3 * time.Minute
+
+// Up brings a lab up and returns when its nodes are Ready and its DNS answers. What it cannot make it takes down
+// again. It fails with an *InvalidError when t cannot be, a *MissingError when this machine lacks something, an
+// *InUseError when the name is taken, and a *BusyError while another process changes the lab that has the fabric.
+func Up(ctx context.Context, t Topology, o Options) (*Lab, error) {
+	t = t.withDefaults()
+	if err := t.Validate(); err != nil {
+		return nil, err
+	}
+	if err := Preflight(t.Edge); err != nil {
+		return nil, err
+	}
+	l, leave, err := enter(t)
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+
+	err = l.up(ctx, o)
+	if err == nil {
+		return l, nil
+	}
+	if o.KeepOnFailure {
+		return nil, fmt.Errorf("lab %s did not come up: %w\nhint: it is kept; logs are in %s/*/log", t.Name, err, l.dir())
+	}
+	// Not ctx: the usual reason to be here is that it has ended.
+	downCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), downDeadline)
+	defer cancel()
+	if downErr := destroy(downCtx, t.Name); downErr != nil {
+		err = fmt.Errorf("%w; and taking it down again: %w", err, downErr)
+	}
+	return nil, fmt.Errorf("lab %s did not come up: %w", t.Name, err)
+}
+
+// InUseError says that there is a lab of that name already.
+type InUseError struct{ Name string }
+
+func (e *InUseError) Error() string {
+	return fmt.Sprintf("a lab called %q exists already\nhint: replumb-lab down --name %s, or choose another --name",
+		e.Name, e.Name)
+}
+
+// claim makes the lab's folder and holds it locked against a concurrent Down until unlock, or the end of the process.
+func claim(name string) (unlock func(), err error) {
+	if err := os.MkdirAll(stateRoot, 0o755); err != nil {
+		return nil, err
+	}
+	tree, err := cgroup.Open()
+	if err != nil {
+		return nil, err
+	}
+	err = os.Mkdir(stateDir(name), 0o700)
+	if errors.Is(err, fs.ErrExist) || (err == nil && tree.Exists(cgroupOf(name))) {
+		return nil, &InUseError{Name: name}
+	}
+	if err != nil {
+		return nil, err
+	}
+	return lockDir(stateDir(name), unix.LOCK_EX|unix.LOCK_NB)
+}
+
+// lockDir locks a folder. The kernel takes the lock back when the process ends, however it ends.
+func lockDir(dir string, how int) (unlock func(), err error) {
+	f, err := os.Open(dir)
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Flock(int(f.Fd()), how); err != nil {
+		_ = f.Close()
+		return nil, fmt.Errorf("locking %s: %w", dir, err)
+	}
+	return func() { _ = f.Close() }, nil
+}
+
+// up is the order in which a cluster comes to be. Programs are all started at once and find one another by trying, as
+// on real machines; what is waited for is what the next step needs.
+func (l *Lab) up(ctx context.Context, o Options) error {
+	images, err := l.build(ctx, o)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, upDeadline)
+	defer cancel()
+
+	creds, err := newCredentials()
+	if err != nil {
+		return err
+	}
+	if creds.site, err = l.siteAuthority(creds.site); err != nil {
+		return err
+	}
+	l.Images, l.SiteCA = l.keepImages(images), creds.site.Cert
+	o.say("starting %d machines", len(l.Machines()))
+	if err := l.startMachines(ctx, creds); err != nil {
+		return err
+	}
+	o.say("starting the control plane and %d nodes", len(l.with(Worker)))
+	if err := l.startPrograms(ctx); err != nil {
+		return err
+	}
+	var g errgroup.Group
+	g.Go(func() error { return l.Load(ctx, l.archives()...) })
+	g.Go(func() error { return l.configureCluster(ctx, o) })
+	if err := g.Wait(); err != nil {
+		return l.explain(err)
+	}
+	if err := l.waitReady(ctx, o); err != nil {
+		return l.explain(err)
+	}
+	return l.explain(l.equip(ctx, o, creds))
+}
+
+// build makes what runs in the lab, or finds it made, and returns the archive of images for the nodes.
+func (l *Lab) build(ctx context.Context, o Options) (images string, err error) {
+	b, err := component.NewBuilder(o.Progress)
+	if err != nil {
+		return "", err
+	}
+	dirs := map[string]string{}
+	for _, c := range component.All() {
+		if !l.Topology.needs(c.Name) {
+			continue
+		}
+		if dirs[c.Name], err = b.Dir(ctx, c); err != nil {
+			return "", err
+		}
+	}
+	l.Binaries = binaries{
+		kubernetes: dirs["kubernetes"], containerd: dirs["containerd"], cni: dirs["cni"], calico: dirs["calico"], flannel: dirs["flannel"],
+	}
+	l.Binaries.registry, l.Binaries.certManager = dirs["registry"], dirs["certmanager"]
+	if err := l.writeFurtherImages(); err != nil {
+		return "", err
+	}
+	if l.Topology.CNI == HostLocal {
+		// In the lab's own folder, which machines see at its path; the go command does the caching.
+		l.Binaries.podnet = l.dir("bin")
+		if err := component.BuildMain(ctx, component.Lab, "./podnet", filepath.Join(l.Binaries.podnet, podnetProgram)); err != nil {
+			return "", err
+		}
+	}
+	if l.Topology.Edge && !l.isGuest() {
+		if err := component.BuildMain(ctx, component.Lab, "./images/client", l.dir("bin", probingClient)); err != nil {
+			return "", err
+		}
+	}
+	others := networkImages(l.Topology.CNI, l.Binaries)
+	set := ""
+	if len(others) > 0 {
+		set = string(l.Topology.CNI) + "-"
+	}
+	return buildImages(ctx, set, filepath.Join(dirs["coredns"], "coredns"), others...)
+}
+
+// keepImages keeps an archive for nodes that join later: the cache drops it when others are built.
+func (l *Lab) keepImages(archive string) string {
+	kept := l.dir("images.tar")
+	if os.Link(archive, kept) != nil { // on another file system
+		return archive
+	}
+	return kept
+}
+
+// startMachines makes the machines, joins them by the fabric, and writes what they are configured with.
+func (l *Lab) startMachines(ctx context.Context, creds *credentials) error {
+	tree, err := cgroup.Open()
+	if err != nil {
+		return err
+	}
+	if err := tree.Create(l.machineSpec(l.forwarder()).CGroup); err != nil {
+		return err
+	}
+	for i := range l.Members {
+		if err := l.createCGroups(tree, &l.Members[i]); err != nil {
+			return err
+		}
+	}
+	start := l.startFabric
+	if l.isGuest() {
+		start = l.joinFabric
+	}
+	fabric, err := start(ctx)
+	if err != nil {
+		return err
+	}
+	defer fabric.Close()
+	if err := l.writeKubeconfig(creds); err != nil {
+		return err
+	}
+	for _, m := range l.with(ControlPlane) {
+		if err := l.startControlPlane(ctx, fabric, creds, m, l.Topology.apiService()); err != nil {
+			return err
+		}
+	}
+	for _, m := range l.with(Worker) {
+		if err := l.startNode(ctx, fabric, creds, m); err != nil {
+			return err
+		}
+	}
+	if err := l.startEdges(ctx, fabric, creds); err != nil {
+		return err
+	}
+	return l.save()
+}
+
+// createCGroups makes those of a machine and, on a worker, of its pods.
+func (l *Lab) createCGroups(tree *cgroup.Tree, m *Member) error {
+	if err := tree.Create(l.machineSpec(m.Name).CGroup); err != nil || m.Role != Worker {
+		return err
+	}
+	return tree.Create(l.podCGroup(m.Name))
+}
+
+func (l *Lab) startFabric(ctx context.Context) (*namespace, error) {
+	spec := l.machineSpec(fabricName)
+	spec.Sysctls = fabricSysctls(len(l.joined()) > 1 || l.Topology.Fabric != "")
+	listener, err := l.balance(&spec)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = listener.Close() }()
+	m, err := machine.Start(ctx, spec, listener)
+	if err != nil {
+		return nil, err
+	}
+	ns, err := network(ctx, m)
+	if err != nil {
+		return nil, err
+	}
+	return ns, ns.makeFabric(l.joined())
+}
+
+// balance has the fabric, or the forwarder, lead the host, and with several control planes the nodes too, to an API server that is ready.
+func (l *Lab) balance(spec *machine.Spec) (*os.File, error) {
+	spec.Forward.To = l.apiServers()
+	if len(spec.Forward.To) > 1 && !l.Topology.Edge { // which has balancers of its own
+		spec.Forward.Listen = fmt.Sprintf(":%d", apiServerPort)
+	}
+	listener, port, err := listen()
+	l.Port = port
+	return listener, err
+}
+
+// apiServers are where those of all control planes serve.
+func (l *Lab) apiServers() []string {
+	var all []string
+	for _, m := range l.with(ControlPlane) {
+		all = append(all, m.apiServer().String())
+	}
+	return all
+}
+
+// startControlPlane starts the machine of a control plane, whose API server is to be known by the addresses of services too.
+func (l *Lab) startControlPlane(
+	ctx context.Context, fabric *namespace, creds *credentials, m *Member, services ...netip.Addr,
+) error {
+	listener, port, err := listen()
+	if err != nil {
+		return err
+	}
+	defer func() { _ = listener.Close() }()
+	m.Port = port
+	spec := l.machineSpec(m.Name)
+	spec.Sysctls = nodeSysctls()
+	spec.Forward.To = []string{m.apiServer().String()}
+	content, err := l.controlPlaneFiles(m, creds, services...)
+	if err != nil {
+		return err
+	}
+	return l.startOn(ctx, fabric, spec, listener, m, content)
+}
+
+func (l *Lab) writeKubeconfig(creds *credentials) error {
+	kubeconfig, err := adminKubeconfig(creds, l.Port)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(l.Kubeconfig(), kubeconfig, 0o600)
+}
+
+func (l *Lab) startNode(ctx context.Context, fabric *namespace, creds *credentials, m *Member) error {
+	spec := l.machineSpec(m.Name)
+	spec.Sysctls = nodeSysctls()
+	content, err := l.nodeFiles(m, creds)
+	if err != nil {
+		return err
+	}
+	config, err := nodeConfig(l.Topology, l.Binaries, m.Name, l.podCGroup(m.Name), m.Proxy, l.resolvConf())
+	if err != nil {
+		return err
+	}
+	maps.Copy(content, config)
+	maps.Copy(content, l.registryHosts())
+	if err := l.startOn(ctx, fabric, spec, nil, m, content); err != nil || l.Topology.CNI != HostLocal {
+		return err
+	}
+	return l.masquerade(ctx, m)
+}
+
+// startOn starts a member's machine, plugs it into its network and writes its files.
+func (l *Lab) startOn(
+	ctx context.Context, fabric *namespace, spec machine.Spec, listener *os.File, member *Member, content map[string][]byte,
+) error {
+	m, err := machine.Start(ctx, spec, listener)
+	if err != nil {
+		return err
+	}
+	ns, err := network(ctx, m)
+	if err != nil {
+		return err
+	}
+	defer ns.Close()
+	if err := fabric.plug(ns, member, l.networkOf(member), l.linkOf(member)); err != nil {
+		return err
+	}
+	if l.Topology.Edge {
+		content["/etc/resolv.conf"] = l.resolvConf()
+	}
+	for path, data := range content {
+		if err := m.WriteFile(ctx, path, data); err != nil {
+			return fmt.Errorf("writing %s on %s: %w", path, spec.Name, err)
+		}
+	}
+	return nil
+}
+
+// listen opens a way of the host into the lab on a free port of the loopback address.
+func listen() (*os.File, int, error) {
+	listener, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		return nil, 0, err
+	}
+	defer func() { _ = listener.Close() }()
+	file, err := listener.File()
+	return file, listener.Addr().(*net.TCPAddr).Port, err
+}
+
+func (l *Lab) startPrograms(ctx context.Context) error {
+	for _, m := range l.with(NameServer, ImageRegistry, LoadBalancer, ControlPlane, Worker) {
+		if err := l.run(ctx, m, l.programs(m)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// programs are what runs on a machine from the first.
+func (l *Lab) programs(m *Member) []machine.Program {
+	switch m.Role {
+	case ControlPlane:
+		return slices.Concat(l.controlPlanePrograms(m), podnet(l.Binaries, ""))
+	case LoadBalancer:
+		return balancerPrograms()
+	case NameServer:
+		return nameServerPrograms()
+	case ImageRegistry:
+		return registryPrograms(l.Binaries)
+	case Bastion, Forwarder:
+		return nil
+	default:
+		return slices.Concat(nodePrograms(l.Binaries, m.Name, m.Address), podnet(l.Binaries, m.Name))
+	}
+}
+
+func (l *Lab) run(ctx context.Context, m *Member, programs []machine.Program) error {
+	on, err := l.Machine(m.Name)
+	if err != nil {
+		return err
+	}
+	for _, p := range programs {
+		if err := on.Run(ctx, p); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// save writes what Open needs to find this lab again.
+func (l *Lab) save() error {
+	data, err := json.MarshalIndent(l, "", "  ")
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(l.dir("lab.json"), data, 0o600)
+}
+
+func network(ctx context.Context, m *machine.Handle) (*namespace, error) {
+	info, err := m.Info(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return openNamespace(info.PID)
+}

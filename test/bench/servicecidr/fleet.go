@@ -1,0 +1,249 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/netip"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/network/bridge"
+	"github.com/replumb/replumb/internal/testing/apitest"
+	"github.com/replumb/replumb/test/bench/requests"
+)
+
+const (
+	oldRange, newRange = "10.96.0.0/16", "172.24.0.0/16"
+	namespaces         = 20
+	batchSize          = 500
+	// Offsets into a range: the Services, where the bare client moves them to, and its bridges.
+	servicesAt, rawAt, bridgesAt = 0x100, 0x4000, 0x8000
+)
+
+// fleet is an API server with many Services.
+type fleet struct {
+	server  *apitest.Server
+	cluster *cluster.Cluster
+	counter *requests.Counter
+	n       int
+}
+
+// newFleet starts an API server and fills it. The node-port range is wide, since every load-balancer bridge takes a
+// health-check port.
+func newFleet(ctx context.Context, n int) (*fleet, error) {
+	server, err := apitest.Run(oldRange, apitest.WithoutEndpoints(), apitest.Flag("service-node-port-range", "10000-40000"))
+	if err != nil {
+		return nil, err
+	}
+	f := &fleet{server: server, counter: &requests.Counter{}, n: n}
+	f.counter.Reset()
+	config := rest.CopyConfig(server.Config)
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper {
+		f.counter.Next = next
+		return f.counter
+	})
+	f.cluster, err = cluster.Connect(config)
+	if err == nil {
+		err = f.fill(ctx)
+	}
+	if err != nil {
+		_ = f.server.Stop()
+		return nil, err
+	}
+	return f, nil
+}
+
+func (f *fleet) fill(ctx context.Context) error {
+	for i := range namespaces {
+		ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("ns-%d", i)}}
+		if err := f.cluster.Create(ctx, ns); err != nil {
+			return err
+		}
+	}
+	return inParallel(f.n, 16, func(i int) error {
+		return f.cluster.Create(ctx, &corev1.Service{
+			ObjectMeta: metav1.ObjectMeta{Namespace: key(i).Namespace, Name: key(i).Name, Labels: map[string]string{"app": key(i).Name}},
+			Spec: corev1.ServiceSpec{
+				ClusterIP: offset(oldRange, servicesAt+i).String(),
+				Selector:  map[string]string{"app": key(i).Name},
+				Ports: []corev1.ServicePort{
+					{Name: "http", Port: 80, TargetPort: intstr.FromInt32(8080)},
+					{Name: "metrics", Port: 9090, TargetPort: intstr.FromInt32(9090)},
+				},
+			},
+		})
+	})
+}
+
+func key(i int) types.NamespacedName {
+	return types.NamespacedName{Namespace: fmt.Sprintf("ns-%d", i%namespaces), Name: fmt.Sprintf("service-%d", i)}
+}
+
+func offset(cidr string, n int) netip.Addr {
+	b := netip.MustParsePrefix(cidr).Addr().As4()
+	b[2], b[3] = byte(n>>8), byte(n)
+	return netip.AddrFrom4(b)
+}
+
+func inParallel(n, limit int, do func(int) error) error {
+	var eg errgroup.Group
+	eg.SetLimit(limit)
+	for i := range n {
+		eg.Go(func() error { return do(i) })
+	}
+	return eg.Wait()
+}
+
+// raw are the writes of a move, sent by a client that looks at nothing.
+type raw struct {
+	fleet *fleet
+	form  v1alpha1.BridgeForm
+	// cidr is the range the Services are in, at the offset in it that they go to.
+	cidr     string
+	at       int
+	parallel int
+	// holds adds the other writes that replumb's procedure has: the address that no Service owns is held on either side of
+	// the hop, and the Service's annotations are removed at the end.
+	holds bool
+}
+
+// run moves every Service within its range in the order in which replumb does: batch by batch the bridges and the hops,
+// and at the end all bridges away. The order matters: the API server counts all addresses in use whenever it gives or
+// takes one (Used in k8s.io/kubernetes pkg/registry/core/service/ipallocator/ipallocator.go), so the more bridges there
+// are, the more every further write costs.
+func (r *raw) run(ctx context.Context) (cost, error) {
+	all, bridges := make([]*corev1.Service, r.fleet.n), make([]*corev1.Service, r.fleet.n)
+	for i := range all {
+		all[i] = &corev1.Service{}
+		if err := r.fleet.cluster.Get(ctx, key(i), all[i]); err != nil {
+			return cost{}, err
+		}
+	}
+	r.fleet.counter.Reset()
+	stop := clock()
+	for first := 0; first < len(all); first += batchSize {
+		n := min(batchSize, len(all)-first)
+		if err := inParallel(n, r.parallel, func(i int) (err error) {
+			bridges[first+i], err = r.bridge(ctx, all[first+i], first+i)
+			return err
+		}); err != nil {
+			return cost{}, err
+		}
+		if err := inParallel(n, r.parallel, func(i int) error { return r.hop(ctx, all[first+i], first+i) }); err != nil {
+			return cost{}, err
+		}
+	}
+	err := inParallel(len(all), r.parallel, func(i int) error { return r.release(ctx, all[i], bridges[i]) })
+	return stop(), err
+}
+
+func (r *raw) bridge(ctx context.Context, svc *corev1.Service, i int) (*corev1.Service, error) {
+	if err := r.hold(ctx, i, r.target(i)); err != nil {
+		return nil, err
+	}
+	b := &bridge.Bridge{
+		Migration: "raw", Service: svc, Old: netip.MustParseAddr(svc.Spec.ClusterIP), New: r.target(i),
+		Own: offset(r.cidr, bridgesAt+i), Form: r.form,
+	}
+	made := b.Build()
+	ingress := made.Status
+	if err := r.fleet.cluster.Create(ctx, made); err != nil || r.form == v1alpha1.BridgeExternalIPs {
+		return made, err
+	}
+	was := made.DeepCopy()
+	made.Status = ingress
+	return made, r.fleet.cluster.Status().Patch(ctx, made, client.MergeFrom(was))
+}
+
+func (r *raw) target(i int) netip.Addr { return offset(r.cidr, r.at+i) }
+
+func (r *raw) hop(ctx context.Context, svc *corev1.Service, i int) error {
+	original, err := json.Marshal(svc.Spec)
+	if err != nil {
+		return err
+	}
+	old := netip.MustParseAddr(svc.Spec.ClusterIP)
+	if err := r.patch(ctx, svc, map[string]any{
+		"metadata": map[string]any{"annotations": map[string]any{
+			v1alpha1.AnnotationOldIP: svc.Spec.ClusterIP, v1alpha1.AnnotationTargetIP: r.target(i).String(),
+			v1alpha1.AnnotationOriginalSpec: string(original), v1alpha1.LabelMigration: "raw",
+		}},
+		"spec": map[string]any{
+			"type": corev1.ServiceTypeExternalName, "externalName": "b.ns.svc.cluster.local", "clusterIP": nil, "clusterIPs": nil,
+			"ipFamilies": nil, "ipFamilyPolicy": nil, "internalTrafficPolicy": nil, "externalTrafficPolicy": nil,
+		},
+	}); err != nil {
+		return err
+	}
+	if err := r.hold(ctx, i, old); err != nil {
+		return err
+	}
+	if err := r.unhold(ctx, r.target(i)); err != nil {
+		return err
+	}
+	return r.patch(ctx, svc, map[string]any{
+		"metadata": map[string]any{"annotations": map[string]any{v1alpha1.AnnotationMovedAt: time.Now().Format(time.RFC3339Nano)}},
+		"spec": map[string]any{
+			"type": corev1.ServiceTypeClusterIP, "externalName": nil,
+			"clusterIP": r.target(i).String(), "clusterIPs": []string{r.target(i).String()},
+		},
+	})
+}
+
+func (r *raw) release(ctx context.Context, svc, made *corev1.Service) error {
+	if err := r.fleet.cluster.Delete(ctx, made); err != nil || !r.holds {
+		return err
+	}
+	if err := r.unhold(ctx, netip.MustParseAddr(svc.Annotations[v1alpha1.AnnotationOldIP])); err != nil {
+		return err
+	}
+	return r.patch(ctx, svc, map[string]any{"metadata": map[string]any{"annotations": map[string]any{
+		v1alpha1.AnnotationOldIP: nil, v1alpha1.AnnotationTargetIP: nil, v1alpha1.AnnotationOriginalSpec: nil,
+		v1alpha1.LabelMigration: nil, v1alpha1.AnnotationMovedAt: nil,
+	}}})
+}
+
+func (r *raw) patch(ctx context.Context, svc *corev1.Service, patch map[string]any) error {
+	body, err := json.Marshal(patch)
+	if err != nil {
+		return err
+	}
+	return r.fleet.cluster.Patch(ctx, svc, client.RawPatch(types.MergePatchType, body))
+}
+
+func (r *raw) hold(ctx context.Context, i int, a netip.Addr) error {
+	if !r.holds {
+		return nil
+	}
+	err := r.fleet.cluster.Create(ctx, (&bridge.Hold{Migration: "raw", Address: a, Bridge: key(i)}).Build())
+	// The controller that repairs IPAddresses, behind on a busy machine, may have given the address back to the Service.
+	return client.IgnoreAlreadyExists(err)
+}
+
+func (r *raw) unhold(ctx context.Context, a netip.Addr) error {
+	if !r.holds {
+		return nil
+	}
+	return client.IgnoreNotFound(r.fleet.cluster.Delete(ctx, &networkingv1.IPAddress{ObjectMeta: metav1.ObjectMeta{Name: a.String()}}))
+}
+
+// clean removes the annotations that the bare client leaves behind, outside of what is measured.
+func (f *fleet) clean(ctx context.Context) error {
+	r := &raw{fleet: f}
+	return inParallel(f.n, 16, func(i int) error {
+		svc := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: key(i).Namespace, Name: key(i).Name}}
+		return r.patch(ctx, svc, map[string]any{"metadata": map[string]any{"annotations": nil}})
+	})
+}
