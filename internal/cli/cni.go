@@ -62,7 +62,7 @@ func (j cniJob) examine(ctx context.Context) (outlook, error) {
 	}
 	counts := p.Counts()
 	return outlook{
-		findings: p.Findings, whole: p.Apply(), outstanding: p.Outstanding(ctx), stays: []stayLine{},
+		findings: p.Findings, whole: p.Apply(), outstanding: p.Apply().Outstanding(ctx), stays: []stayLine{},
 		details: func(w io.Writer) error {
 			for _, line := range p.Details() {
 				fmt.Fprintln(w, line)

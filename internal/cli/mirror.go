@@ -65,7 +65,7 @@ func (j mirrorJob) examine(ctx context.Context) (outlook, error) {
 	s := p.Survey
 	objects, kinds := s.Copied()
 	return outlook{
-		findings: p.Findings, whole: p.Apply(), outstanding: p.Outstanding(ctx), stays: []stayLine{},
+		findings: p.Findings, whole: p.Apply(), outstanding: p.Apply().Outstanding(ctx), stays: []stayLine{},
 		details: func(w io.Writer) error { return leftOut(w, s) },
 		summary: fmt.Sprintf("%s of %s to copy, %s to lead there; the %s serves now",
 			english.Plural(objects, "object", ""), english.Plural(kinds, "kind", ""),

@@ -257,7 +257,7 @@ func readPlan(file string) (*migration.Expectation, error) {
 	expected := &migration.Expectation{Changes: map[string]string{}}
 	for _, phase := range doc.Phases {
 		for _, s := range phase.Steps {
-			if err := expected.Add(s.ID, s.Changes); err != nil {
+			if err := expected.Add(s.ID, s.Role, s.Changes); err != nil {
 				return nil, err
 			}
 		}

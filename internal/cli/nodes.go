@@ -44,7 +44,7 @@ func (j nodeJob) examine(ctx context.Context) (outlook, error) {
 	}
 	counts := p.Survey.Counts()
 	return outlook{
-		findings: p.Findings, whole: p.Apply(), outstanding: p.Outstanding(ctx), stays: []stayLine{},
+		findings: p.Findings, whole: p.Apply(), outstanding: p.Apply().Outstanding(ctx), stays: []stayLine{},
 		details: func(io.Writer) error { return nil },
 		summary: fmt.Sprintf(
 			"%s to empty (%d done), %d of %s there",

@@ -42,7 +42,7 @@ func (j podJob) examine(ctx context.Context) (outlook, error) {
 	}
 	counts := p.Survey.Counts()
 	return outlook{
-		findings: p.Findings, whole: p.Apply(), outstanding: p.Outstanding(ctx), stays: []stayLine{},
+		findings: p.Findings, whole: p.Apply(), outstanding: p.Apply().Outstanding(ctx), stays: []stayLine{},
 		details: func(w io.Writer) error {
 			if p.Agents == nil {
 				unproven(w, "pods")

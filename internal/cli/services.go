@@ -45,7 +45,7 @@ func (j serviceJob) examine(ctx context.Context) (outlook, error) {
 	}
 	counts := p.Survey.Counts()
 	o := outlook{
-		findings: p.Findings, whole: p.Apply(), outstanding: p.Outstanding(ctx), stays: []stayLine{},
+		findings: p.Findings, whole: p.Apply(), outstanding: p.Apply().Outstanding(ctx), stays: []stayLine{},
 		summary: fmt.Sprintf("%s to move (%d moved), %d pinned, %d stay",
 			english.Plural(counts.Total, "Service", ""), counts.Moved, counts.Pinned, counts.Stays),
 	}

@@ -29,11 +29,16 @@ type Event struct {
 	Phase string    `json:"phase,omitempty"`
 	Group string    `json:"group,omitempty"`
 	Step  string    `json:"step,omitempty"`
+	// Role is what the step is for, on events of a step.
+	Role Role `json:"role,omitempty"`
 	// Message says what, in words for people. Don't match on it.
 	Message string `json:"message,omitempty"`
-	// Error is what went wrong: why a step, or the run, failed or waits. On StepDone it is what went wrong without
-	// stopping the run.
+	// Error is what went wrong: why a step, or the run, failed or waits.
 	Error string `json:"error,omitempty"`
+	// Interrupted is true of a StepFailed that is no failure: the run was cancelled, and the step can be taken up again.
+	Interrupted bool `json:"interrupted,omitempty"`
+	// Note is what a step that is done has to say, such as what went wrong without stopping the run.
+	Note string `json:"note,omitempty"`
 	// Guide tells people what to do, when a step waits for them.
 	Guide string `json:"guide,omitempty"`
 	// Done and Total count the steps of the phase, for events of a phase or step.

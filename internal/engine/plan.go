@@ -55,7 +55,7 @@ type Previewer interface {
 	Preview() ([]Change, error)
 }
 
-// Timed is a step with a deadline of its own.
+// Timed is a step with a deadline of its own. Zero is the runner's.
 type Timed interface {
 	Deadline() time.Duration
 }
@@ -72,8 +72,8 @@ type Abandoner interface {
 	Abandon(ctx context.Context) error
 }
 
-// Noter is a step that can be done and yet have something to tell, such as what failed without stopping the run. The
-// text goes into the Error of the event StepDone. It is asked for once the step is done; an empty text is nothing to tell.
+// Noter is a step that can be done and yet have something to say, such as what failed without stopping the run. The
+// text goes into the Note of the event StepDone. It is asked for once the step is done; an empty text is nothing to say.
 type Noter interface {
 	Note() string
 }
@@ -100,6 +100,13 @@ type Phase struct {
 	Name   string
 	Title  string
 	Groups []Group
+	// Replan says that what follows this phase cannot be planned for certain before it has run: a run ends with it, and another one is
+	// planned.
+	Replan bool
+	// Recheck says that the results of its steps may be there already, and can be looked for without changing anything.
+	Recheck bool
+	// Own says that its steps concern replumb itself: nothing of what the migration is about changes in it.
+	Own bool
 }
 
 // Plan is what will be done, in order.
@@ -170,12 +177,22 @@ func (p *Plan) Validate() error {
 	return nil
 }
 
-// Outstanding is the plan without those steps of the named phases whose result is there already. It only looks; a step
-// that could not find out stays in the plan.
-func (p *Plan) Outstanding(ctx context.Context, phases ...string) *Plan {
+// Certain is the plan up to and including the first phase that has to run before the rest can be planned; partial reports
+// whether that leaves something out.
+func (p *Plan) Certain() (certain *Plan, partial bool) {
+	i := slices.IndexFunc(p.Phases, func(phase Phase) bool { return phase.Replan })
+	if i < 0 {
+		return p, false
+	}
+	return &Plan{Name: p.Name, Phases: p.Phases[:i+1]}, true
+}
+
+// Outstanding is the plan without those steps, of phases that can be rechecked, whose result is there already. It only
+// looks; a step that could not find out stays in the plan.
+func (p *Plan) Outstanding(ctx context.Context) *Plan {
 	out := &Plan{Name: p.Name, Phases: slices.Clone(p.Phases)}
 	for i, phase := range out.Phases {
-		if !slices.Contains(phases, phase.Name) {
+		if !phase.Recheck {
 			continue
 		}
 		out.Phases[i].Groups = nil
@@ -221,4 +238,32 @@ func Preview(s Step) ([]Change, error) {
 		return nil, fmt.Errorf("previewing %s: %w", s.ID(), err)
 	}
 	return changes, nil
+}
+
+// InOrder is one group of steps that run one after another; none if there are no steps.
+func InOrder(steps ...Step) []Group { return AtOnce(1, "", steps...) }
+
+// AtOnce is one group of steps of which up to parallel run at once; none if there are no steps.
+func AtOnce(parallel int, title string, steps ...Step) []Group {
+	if len(steps) == 0 {
+		return nil
+	}
+	return []Group{{Title: title, Parallel: parallel, Steps: steps}}
+}
+
+// Direction is where a plan goes. The words are part of the IDs of steps.
+type Direction string
+
+// The directions: to the target of a migration, and back to where it came from.
+const (
+	Forward  Direction = "forward"
+	Backward Direction = "back"
+)
+
+// Opposite is the other direction.
+func (d Direction) Opposite() Direction {
+	if d == Backward {
+		return Forward
+	}
+	return Backward
 }

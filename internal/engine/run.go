@@ -87,22 +87,10 @@ func (r *run) hold(ctx context.Context) error {
 	case r.Hold == nil:
 		return nil
 	}
-	return Drive(ctx, &holdStep{hold: r.Hold, deadline: r.deadline(nil)})
+	return Drive(ctx, &Wait{
+		Name: "hold", About: "Ask whether the run may go on", For: r.Hold, Limit: r.deadline(nil), Again: true,
+	})
 }
-
-// holdStep asks whether the run may go on, for as long as there is no answer.
-type holdStep struct {
-	hold     func(context.Context) error
-	deadline time.Duration
-}
-
-func (*holdStep) ID() string                           { return "hold" }
-func (*holdStep) Title() string                        { return "See whether the run may go on" }
-func (*holdStep) Waits()                               {}
-func (s *holdStep) Deadline() time.Duration            { return s.deadline }
-func (*holdStep) State(context.Context) (State, error) { return Pending, nil }
-func (*holdStep) Do(context.Context) error             { return nil }
-func (s *holdStep) Verify(ctx context.Context) error   { return s.hold(ctx) }
 
 // runGroup runs the steps of a group. The first failure keeps further steps from starting; those in hand are finished.
 func (r *run) runGroup(ctx context.Context, g Group) error {
@@ -135,14 +123,17 @@ func interrupted(ctx context.Context) error {
 
 func (r *run) step(ctx context.Context, s Step) error {
 	start := r.now()
-	r.emit(Event{Kind: StepStarted, Step: s.ID(), Message: s.Title()})
+	r.emit(Event{Kind: StepStarted, Step: s.ID(), Role: RoleOf(s), Message: s.Title()})
 	changed, err := r.drive(ctx, s)
 	if err != nil && changed {
-		err = abandon(ctx, s, err)
+		err = abandon(withCurrent(ctx, s), s, err)
 	}
 	took := r.now().Sub(start).Seconds()
 	if err != nil {
-		r.emit(Event{Kind: StepFailed, Step: s.ID(), Message: s.Title(), Error: err.Error(), Seconds: took})
+		r.emit(Event{
+			Kind: StepFailed, Step: s.ID(), Role: RoleOf(s), Message: s.Title(), Seconds: took,
+			Error: err.Error(), Interrupted: errors.Is(err, ErrInterrupted),
+		})
 		if errors.Is(err, ErrInterrupted) {
 			return err
 		}
@@ -155,9 +146,9 @@ func (r *run) step(ctx context.Context, s Step) error {
 	r.mu.Lock()
 	r.done++
 	r.mu.Unlock()
-	e := Event{Kind: kind, Step: s.ID(), Message: s.Title(), Seconds: took}
+	e := Event{Kind: kind, Step: s.ID(), Role: RoleOf(s), Message: s.Title(), Seconds: took}
 	if n, ok := s.(Noter); ok && changed {
-		e.Error = n.Note()
+		e.Note = n.Note()
 	}
 	r.emit(e)
 	return nil
@@ -194,9 +185,9 @@ func Drive(ctx context.Context, s Step) error {
 // cut off half way is followed by one that sees what is there now.
 func (r *run) drive(ctx context.Context, s Step) (changed bool, err error) {
 	deadline := r.deadline(s)
-	inner := context.WithoutCancel(ctx)
+	inner := withCurrent(context.WithoutCancel(ctx), s)
 	if _, ok := s.(Waiter); ok {
-		inner = ctx
+		inner = withCurrent(ctx, s)
 	}
 	inner, cancel := context.WithTimeout(inner, deadline)
 	defer cancel()
@@ -239,7 +230,7 @@ type attempts struct {
 
 func (a *attempts) next(ctx context.Context) error {
 	if !a.did {
-		state, err := a.step.State(ctx)
+		state, do, err := observe(ctx, a.step)
 		switch {
 		case err != nil:
 			return err
@@ -251,7 +242,7 @@ func (a *attempts) next(ctx context.Context) error {
 			return nil
 		}
 		a.acted = true
-		if err := a.step.Do(ctx); err != nil {
+		if err := do(ctx); err != nil {
 			return err
 		}
 		a.did = true
@@ -271,7 +262,7 @@ func (r *run) retry(a *attempts, err error) {
 	if known {
 		return
 	}
-	e := Event{Kind: StepRetried, Step: a.step.ID(), Message: a.step.Title(), Error: err.Error()}
+	e := Event{Kind: StepRetried, Step: a.step.ID(), Role: RoleOf(a.step), Message: a.step.Title(), Error: err.Error()}
 	var later *notYetError
 	if errors.As(err, &later) {
 		e.Kind = StepWaiting
@@ -284,7 +275,7 @@ func (r *run) retry(a *attempts, err error) {
 }
 
 func (r *run) deadline(s Step) time.Duration {
-	if t, ok := s.(Timed); ok {
+	if t, ok := s.(Timed); ok && t.Deadline() > 0 {
 		return t.Deadline()
 	}
 	if r.Deadline > 0 {

@@ -263,7 +263,7 @@ func TestRunTellsWhatADoneStepHasToTell(t *testing.T) {
 	got := map[string]string{}
 	for _, e := range rec.events {
 		if e.Kind == StepDone || e.Kind == StepUnchanged {
-			got[e.Step] = e.Error
+			got[e.Step] = e.Note
 		}
 	}
 	if want := map[string]string{"a": "called in vain", "b": "", "c": "", "d": ""}; !maps.Equal(got, want) {

@@ -24,19 +24,17 @@ func Expect(p *engine.Plan) (*Expectation, error) {
 		if err != nil {
 			return nil, err
 		}
-		if err := e.Add(s.ID(), changes); err != nil {
+		if err := e.Add(s.ID(), engine.RoleOf(s), changes); err != nil {
 			return nil, err
 		}
 	}
 	return e, nil
 }
 
-// OwnStep begins the IDs of steps that change what replumb runs itself, and that may come to be needed while a plan is carried out.
-const OwnStep = "own/"
-
-// Add notes what a step writes.
-func (e *Expectation) Add(step string, changes []engine.Change) error {
-	if len(changes) == 0 || strings.HasPrefix(step, "secure/") || strings.HasPrefix(step, OwnStep) { // what replumb writes for itself
+// Add notes what a step writes. What replumb writes for itself, and what may come to be needed for that while a plan is
+// carried out, is not compared.
+func (e *Expectation) Add(step string, role engine.Role, changes []engine.Change) error {
+	if len(changes) == 0 || role == engine.RoleOwn || role == engine.RoleFinal {
 		return nil
 	}
 	body, err := canonical(changes)

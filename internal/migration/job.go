@@ -25,8 +25,6 @@ type Plans interface {
 	Apply() *engine.Plan
 	Rollback() *engine.Plan
 	Finish() *engine.Plan
-	// Outstanding is Apply without what is there already.
-	Outstanding(ctx context.Context) *engine.Plan
 	Counts() v1alpha1.Counts
 	// Left says what apply has not done yet; nothing, if it is through.
 	Left() string
@@ -34,12 +32,26 @@ type Plans interface {
 	Early() string
 }
 
-// Staged are Plans whose end is not certain before their beginning has run. They are run up to a phase, and then there is another look.
-type Staged interface {
-	// ApplyUntil and RollbackUntil are the last phases that are certain; empty if all are.
-	ApplyUntil() string
-	RollbackUntil() string
-}
+// What Plans can do beyond that, each of which is optional.
+type (
+	// Companion has something go on beside each run.
+	Companion interface {
+		// Accompany begins it. stop ends it.
+		Accompany(ctx context.Context) (stop func())
+	}
+	// Intact keeps rollback and finish from passing over what they can no longer place.
+	Intact interface {
+		Intact() error
+	}
+	// Arrival does what is left once nothing remains of apply, before that is written down.
+	Arrival interface {
+		Arrived(ctx context.Context) error
+	}
+	// Summarizer says itself what the status shows once a command is through.
+	Summarizer interface {
+		Summary(phase v1alpha1.Phase) (v1alpha1.Counts, []v1alpha1.TierStatus)
+	}
+)
 
 // Escort goes with the runs of a job.
 type Escort interface {
@@ -57,6 +69,18 @@ type Kind[P Plans] interface {
 	// Examine looks at the cluster. Nothing is written.
 	Examine(ctx context.Context) (P, error)
 }
+
+// What a Kind can do beyond that, each of which is optional.
+type (
+	// Turner is told where a command goes, before anything is planned for it.
+	Turner interface {
+		Turn(ctx context.Context, have *v1alpha1.Migration, to v1alpha1.DesiredState) error
+	}
+	// Retrier knows errors that another look at the cluster resolves.
+	Retrier interface {
+		AnotherRound(ctx context.Context, err error) bool
+	}
+)
 
 // Job takes one Migration through its commands: looks first, takes the lock, runs the plans of its kind, and writes down how that
 // went.
@@ -103,6 +127,42 @@ func (j *Job[P]) adopt(ctx context.Context) (*v1alpha1.Migration, error) {
 	return have, j.Kind.Adopt(have)
 }
 
+// turn has the kind know where a command goes. There is nothing to turn before the Migration is recorded.
+func (j *Job[P]) turn(ctx context.Context, have *v1alpha1.Migration, to v1alpha1.DesiredState) error {
+	if t, ok := j.Kind.(Turner); ok && have != nil {
+		return t.Turn(ctx, have, to)
+	}
+	return nil
+}
+
+// run runs a plan, and what goes on beside it.
+func (j *Job[P]) run(ctx context.Context, r *engine.Runner, p P, plan *engine.Plan, phase v1alpha1.Phase) error {
+	if c, ok := any(p).(Companion); ok {
+		stop := c.Accompany(ctx)
+		defer stop()
+	}
+	return j.keeper().Run(ctx, r, plan, phase, p.Counts)
+}
+
+// settle writes down that a command is through.
+func (j *Job[P]) settle(ctx context.Context, p P, phase v1alpha1.Phase) error {
+	counts, tiers := p.Counts(), []v1alpha1.TierStatus(nil)
+	if phase == v1alpha1.PhaseRolledBack {
+		counts = v1alpha1.Counts{}
+	}
+	if s, ok := any(p).(Summarizer); ok {
+		counts, tiers = s.Summary(phase)
+	}
+	return j.keeper().Settle(ctx, phase, counts, tiers)
+}
+
+func intact[P Plans](p P) error {
+	if i, ok := any(p).(Intact); ok {
+		return i.Intact()
+	}
+	return nil
+}
+
 // Look makes plans of the cluster as it is.
 func (j *Job[P]) Look(ctx context.Context) (plans P, err error) {
 	if _, err := j.adopt(ctx); err != nil {
@@ -122,6 +182,9 @@ func (j *Job[P]) applicable(ctx context.Context) (plans P, err error) {
 			return plans, err
 		}
 	}
+	if err := j.turn(ctx, have, v1alpha1.DesiredApplied); err != nil {
+		return plans, err
+	}
 	return j.Kind.Examine(ctx)
 }
 
@@ -135,10 +198,10 @@ func (j *Job[P]) Apply(ctx context.Context, r *engine.Runner) (last P, err error
 		if holder, err := lease.Current(ctx, j.Client); err == nil && holder != nil {
 			return last, &lease.HeldError{Holder: *holder}
 		}
-		return last, j.keeper().Run(ctx, r, p.Apply(), v1alpha1.PhaseApplying, p.Counts)
+		return last, j.run(ctx, r, p, p.Apply(), v1alpha1.PhaseApplying)
 	}
 	if j.Expected != nil {
-		if err := j.Expected.Check(p.Outstanding(ctx)); err != nil {
+		if err := j.Expected.Check(p.Apply().Outstanding(ctx)); err != nil {
 			return last, err
 		}
 	}
@@ -155,37 +218,42 @@ func (j *Job[P]) Apply(ctx context.Context, r *engine.Runner) (last P, err error
 // rounds runs plans, each of a new look, until nothing is left.
 func (j *Job[P]) rounds(ctx context.Context, r *engine.Runner, p P) (last P, err error) {
 	for range maxRounds {
-		plan, partial, err := certain(p, p.Apply(), Staged.ApplyUntil)
-		if err != nil {
-			return last, err
-		}
+		plan, partial := p.Apply().Certain()
 		plan, stops := j.bounded(plan)
-		if err := j.keeper().Run(ctx, r, plan, v1alpha1.PhaseApplying, p.Counts); err != nil {
+		err := j.run(ctx, r, p, plan, v1alpha1.PhaseApplying)
+		if err != nil && !j.anotherRound(ctx, err) {
 			return last, err
 		}
+		resolved := err != nil
 		if p, err = j.applicable(ctx); err != nil {
 			return last, err
 		}
-		if stops {
+		switch {
+		case resolved:
+		case stops:
 			return p, client.IgnoreNotFound(j.keeper().Status(ctx, func(st *v1alpha1.MigrationStatus) {
 				SetReady(st, metav1.ConditionFalse, v1alpha1.ReasonInProgress, "stopped after phase "+j.Until+", as asked")
 			}))
-		}
-		if !partial && p.Left() == "" {
-			return p, j.keeper().Settle(ctx, v1alpha1.PhaseMoved, p.Counts(), nil)
+		case !partial && p.Left() == "":
+			return p, j.arrive(ctx, p)
 		}
 	}
-	return last, fmt.Errorf("there is no end of it: %s, after %d rounds", p.Left(), maxRounds)
+	return last, fmt.Errorf("apply did not converge after %d rounds: %s", maxRounds, p.Left())
 }
 
-// certain is the plan as far as it is certain by this look.
-func certain(p Plans, whole *engine.Plan, until func(Staged) string) (plan *engine.Plan, partial bool, err error) {
-	staged, ok := p.(Staged)
-	if !ok || until(staged) == "" {
-		return whole, false, nil
+func (j *Job[P]) anotherRound(ctx context.Context, err error) bool {
+	r, ok := j.Kind.(Retrier)
+	return ok && r.AnotherRound(ctx, err)
+}
+
+// arrive ends apply.
+func (j *Job[P]) arrive(ctx context.Context, p P) error {
+	if a, ok := any(p).(Arrival); ok {
+		if err := a.Arrived(ctx); err != nil {
+			return err
+		}
 	}
-	plan, err = whole.Until(until(staged))
-	return plan, true, err
+	return j.settle(ctx, p, v1alpha1.PhaseMoved)
 }
 
 // bounded is the plan as far as it was asked for. A plan that ends before that phase, since more cannot be planned yet, is run as a whole.
@@ -215,14 +283,23 @@ func (j *Job[P]) Rollback(ctx context.Context, r *engine.Runner) error {
 		return err
 	}
 	return j.locked(ctx, "rollback", true, func(ctx context.Context) error {
-		if err := j.keeper().Desire(ctx, v1alpha1.DesiredRolledBack); err != nil {
+		if err := j.desire(ctx, v1alpha1.DesiredRolledBack); err != nil {
 			return err
 		}
-		if err := j.back(ctx, r); err != nil {
-			return err
-		}
-		return j.keeper().Settle(ctx, v1alpha1.PhaseRolledBack, v1alpha1.Counts{}, nil)
+		return j.back(ctx, r)
 	})
+}
+
+// desire writes down where the migration shall go.
+func (j *Job[P]) desire(ctx context.Context, d v1alpha1.DesiredState) error {
+	have, err := Get(ctx, j.Client, j.Name)
+	if err != nil {
+		return err
+	}
+	if err := j.turn(ctx, have, d); err != nil {
+		return err
+	}
+	return j.keeper().Desire(ctx, d)
 }
 
 // back runs plans of the way back, each of a new look, until one was run as a whole.
@@ -232,15 +309,18 @@ func (j *Job[P]) back(ctx context.Context, r *engine.Runner) error {
 		if err != nil {
 			return err
 		}
-		plan, partial, err := certain(p, p.Rollback(), Staged.RollbackUntil)
-		if err != nil {
+		if err := intact(p); err != nil {
 			return err
 		}
-		if err := j.keeper().Run(ctx, r, plan, v1alpha1.PhaseRollingBack, p.Counts); err != nil || !partial {
+		plan, partial := p.Rollback().Certain()
+		if err := j.run(ctx, r, p, plan, v1alpha1.PhaseRollingBack); err != nil {
 			return err
+		}
+		if !partial {
+			return j.settle(ctx, p, v1alpha1.PhaseRolledBack)
 		}
 	}
-	return fmt.Errorf("there is no end of the way back after %d rounds", maxRounds)
+	return fmt.Errorf("rollback did not converge after %d rounds; run it again", maxRounds)
 }
 
 // Finishable makes the plans of finish, or says why it is too early.
@@ -262,6 +342,9 @@ func (j *Job[P]) Finishable(ctx context.Context) (plans P, err error) {
 	if err != nil {
 		return plans, err
 	}
+	if err := intact(p); err != nil {
+		return plans, err
+	}
 	if early := p.Early(); early != "" && !have.Status.PointOfNoReturnPassed {
 		return plans, &StateError{Name: j.Name, Problem: "cannot be finished: " + early, Hint: "run replumb apply -f FILE first"}
 	}
@@ -278,17 +361,20 @@ func (j *Job[P]) Finish(ctx context.Context, r *engine.Runner) error {
 		return err
 	}
 	return j.locked(ctx, "finish", false, func(ctx context.Context) error {
-		if err := j.keeper().Desire(ctx, v1alpha1.DesiredFinished); err != nil {
+		if err := j.desire(ctx, v1alpha1.DesiredFinished); err != nil {
 			return err
 		}
-		p, err := j.Look(ctx)
+		p, err := j.Look(ctx) // what was found before the lock was taken may have changed
 		if err != nil {
 			return err
 		}
-		if err := j.keeper().Run(ctx, r, p.Finish(), v1alpha1.PhaseFinishing, p.Counts); err != nil {
+		if err := intact(p); err != nil {
 			return err
 		}
-		return j.keeper().Settle(ctx, v1alpha1.PhaseFinished, p.Counts(), nil)
+		if err := j.run(ctx, r, p, p.Finish(), v1alpha1.PhaseFinishing); err != nil {
+			return err
+		}
+		return j.settle(ctx, p, v1alpha1.PhaseFinished)
 	})
 }
 

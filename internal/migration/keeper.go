@@ -215,7 +215,7 @@ func (k *Keeper) Run(ctx context.Context, r *engine.Runner, plan *engine.Plan, p
 	}
 	this := *r
 	this.Hold = k.MayRun
-	this.Sink = k.staged(ctx, r.Sink)
+	this.Sink = k.staged(ctx, plan, r.Sink)
 	if err := this.Run(ctx, plan); err != nil {
 		return k.failed(context.WithoutCancel(ctx), err, phase)
 	}
@@ -226,12 +226,16 @@ func (k *Keeper) Run(ctx context.Context, r *engine.Runner, plan *engine.Plan, p
 }
 
 // staged writes the phase that a run is in to the status. It is a courtesy: a write that fails is made up for by the next.
-func (k *Keeper) staged(ctx context.Context, sink func(engine.Event)) func(engine.Event) {
+func (k *Keeper) staged(ctx context.Context, plan *engine.Plan, sink func(engine.Event)) func(engine.Event) {
+	own := map[string]bool{}
+	for _, phase := range plan.Phases {
+		own[phase.Name] = phase.Own
+	}
 	return func(e engine.Event) {
 		if sink != nil {
 			sink(e)
 		}
-		if e.Kind == engine.PhaseStarted && e.Total > 0 && e.Phase != "check" && e.Phase != "secure" {
+		if e.Kind == engine.PhaseStarted && e.Total > 0 && !own[e.Phase] {
 			_ = k.Status(ctx, func(st *v1alpha1.MigrationStatus) { st.Stage = e.Phase })
 		}
 	}

@@ -30,6 +30,9 @@ type CRDStep struct {
 
 func (s *CRDStep) kind() cluster.Definition { return cmp.Or(s.Kind, cluster.Migration) }
 
+// Role implements engine.Cast.
+func (*CRDStep) Role() engine.Role { return engine.RoleOwn }
+
 // ID implements engine.Step.
 func (s *CRDStep) ID() string { return cmp.Or(s.Name, "secure/crd") }
 
@@ -78,6 +81,9 @@ type NamespaceStep struct {
 }
 
 var _ engine.Undoer = (*NamespaceStep)(nil)
+
+// Role implements engine.Cast.
+func (*NamespaceStep) Role() engine.Role { return engine.RoleOwn }
 
 // ID implements engine.Step.
 func (*NamespaceStep) ID() string { return "secure/namespace" }
@@ -158,8 +164,13 @@ type leaveStep struct {
 	swept bool
 }
 
-func (*leaveStep) ID() string    { return "tidy/namespace" }
-func (*leaveStep) Title() string { return "Remove the namespace " + v1alpha1.SystemNamespace }
+func (*leaveStep) ID() string        { return "tidy/namespace" }
+func (*leaveStep) Title() string     { return "Remove the namespace " + v1alpha1.SystemNamespace }
+func (*leaveStep) Role() engine.Role { return engine.RoleOwn }
+
+func (*leaveStep) Preview() ([]engine.Change, error) {
+	return []engine.Change{{Verb: "delete", Object: "Namespace " + v1alpha1.SystemNamespace}}, nil
+}
 
 func (s *leaveStep) State(ctx context.Context) (engine.State, error) {
 	ns, err := s.of.get(ctx)
@@ -235,6 +246,9 @@ type RecordStep struct {
 	Recorded bool
 }
 
+// Role implements engine.Cast.
+func (*RecordStep) Role() engine.Role { return engine.RoleOwn }
+
 // ID implements engine.Step.
 func (*RecordStep) ID() string { return "secure/migration" }
 
@@ -307,6 +321,12 @@ type CheckStep struct {
 	Findings findings.Findings
 }
 
+// Role implements engine.Cast.
+func (*CheckStep) Role() engine.Role { return engine.RoleCheck }
+
+// Waits implements engine.Waiter: nothing is written.
+func (*CheckStep) Waits() {}
+
 // ID implements engine.Step.
 func (*CheckStep) ID() string { return "check" }
 
@@ -328,41 +348,31 @@ func (*CheckStep) Do(context.Context) error { return nil }
 func (*CheckStep) Verify(context.Context) error { return nil }
 
 // FinalStep writes down that there is no way back from here.
-type FinalStep struct {
-	Client client.Client
-	Name   string
-}
-
-// ID implements engine.Step.
-func (*FinalStep) ID() string { return "final" }
-
-// Title implements engine.Step.
-func (*FinalStep) Title() string { return "Pass the point of no return" }
-
-// State implements engine.Step.
-func (s *FinalStep) State(ctx context.Context) (engine.State, error) {
-	m, err := Get(ctx, s.Client, s.Name)
-	switch {
-	case err != nil:
-		return engine.Unknown, err
-	case m == nil:
-		return engine.Blocked, fmt.Errorf("migration %s does not exist", s.Name)
-	case m.Status.PointOfNoReturnPassed:
-		return engine.Done, nil
+func FinalStep(c client.Client, name string) engine.Step {
+	passed := func(ctx context.Context) error {
+		m, err := Get(ctx, c, name)
+		switch {
+		case err != nil:
+			return err
+		case m == nil:
+			return fmt.Errorf("migration %s does not exist", name)
+		case !m.Status.PointOfNoReturnPassed:
+			return engine.NotYet("status.pointOfNoReturnPassed of migration %s is not set yet", name)
+		}
+		return nil
 	}
-	return engine.Pending, nil
-}
-
-// Do implements engine.Step.
-func (s *FinalStep) Do(ctx context.Context) error {
-	return UpdateStatus(ctx, s.Client, s.Name, func(st *v1alpha1.MigrationStatus) { st.PointOfNoReturnPassed = true })
-}
-
-// Verify implements engine.Step.
-func (s *FinalStep) Verify(ctx context.Context) error {
-	state, err := s.State(ctx)
-	if err == nil && state != engine.Done {
-		return engine.NotYet("migration %s does not say so", s.Name)
+	return &engine.Write{
+		Name: "final", About: "Pass the point of no return", As: engine.RoleFinal, Holds: passed,
+		Write: func(ctx context.Context) error {
+			return UpdateStatus(ctx, c, name, func(st *v1alpha1.MigrationStatus) { st.PointOfNoReturnPassed = true })
+		},
+		Changes: StatusChange(name, map[string]any{"pointOfNoReturnPassed": true}),
 	}
-	return err
+}
+
+// StatusChange previews a write to the status of a Migration.
+func StatusChange(name string, status map[string]any) func() ([]engine.Change, error) {
+	return func() ([]engine.Change, error) {
+		return []engine.Change{{Verb: "patch", Object: "Migration " + name, Body: map[string]any{"status": status}}}, nil
+	}
 }

@@ -45,12 +45,12 @@ type Planner struct {
 func (p *Planner) Apply() *engine.Plan {
 	return p.plan(
 		hook.Apply,
-		engine.Phase{Name: "check", Title: "Check the cluster", Groups: inOrder(&migration.CheckStep{Findings: p.Findings})},
-		engine.Phase{Name: "secure", Title: "Record the migration and back up what it changes", Groups: p.secure()},
-		engine.Phase{Name: "baseline", Title: "Find out who reaches whom", Groups: p.baseline()},
+		engine.Phase{Name: "check", Own: true, Title: "Check the cluster", Groups: inOrder(&migration.CheckStep{Findings: p.Findings})},
+		engine.Phase{Name: "secure", Own: true, Recheck: true, Title: "Record the migration and back up what it changes", Groups: p.secure()},
+		engine.Phase{Name: "baseline", Recheck: true, Title: "Find out who reaches whom", Groups: p.baseline()},
 		engine.Phase{Name: "quiet", Title: "See that the cluster serves nobody", Groups: p.quiet()},
-		engine.Phase{Name: phaseRemove, Title: "Remove the old network", Groups: p.remove()},
-		engine.Phase{Name: "install", Title: "Bring the new network up", Groups: p.install()},
+		engine.Phase{Name: phaseRemove, Recheck: true, Title: "Remove the old network", Groups: p.remove()},
+		engine.Phase{Name: "install", Recheck: true, Title: "Bring the new network up", Groups: p.install()},
 		engine.Phase{Name: "pods", Title: "Make every pod anew", Groups: p.pods(p.Survey.Spec.To)},
 		engine.Phase{
 			Name:   "verify",
@@ -78,15 +78,10 @@ func (p *Planner) Finish() *engine.Plan {
 		hook.Finish,
 		engine.Phase{
 			Name: "final", Title: "Pass the point of no return",
-			Groups: inOrder(&migration.FinalStep{Client: p.Tools.client(), Name: p.spec().Name}),
+			Groups: inOrder(migration.FinalStep(p.Tools.client(), p.spec().Name)),
 		},
 		engine.Phase{Name: "tidy", Title: "Remove what is left", Groups: p.tidy(false)},
 	)
-}
-
-// Outstanding implements migration.Plans.
-func (p *Planner) Outstanding(ctx context.Context) *engine.Plan {
-	return p.Apply().Outstanding(ctx, "secure", "baseline", phaseRemove, "install")
 }
 
 func emptyPlanner() *Planner {

@@ -77,10 +77,10 @@ func (p *Planner) Apply() *engine.Plan {
 func (p *Planner) apply() *engine.Plan {
 	return p.plan(
 		hook.Apply,
-		engine.Phase{Name: "check", Title: "Check both clusters", Groups: inOrder(&migration.CheckStep{Findings: p.Findings})},
-		engine.Phase{Name: "secure", Title: "Record the migration and back up what it changes", Groups: p.secure()},
-		engine.Phase{Name: "freeze", Title: "Keep others from deploying to the source", Groups: p.freeze()},
-		engine.Phase{Name: "certificates", Title: "Have certificates be good for the mirror's names too", Groups: p.certificates()},
+		engine.Phase{Name: "check", Own: true, Title: "Check both clusters", Groups: inOrder(&migration.CheckStep{Findings: p.Findings})},
+		engine.Phase{Name: "secure", Own: true, Recheck: true, Title: "Record the migration and back up what it changes", Groups: p.secure()},
+		engine.Phase{Name: "freeze", Recheck: true, Title: "Keep others from deploying to the source", Groups: p.freeze()},
+		engine.Phase{Name: "certificates", Recheck: true, Title: "Have certificates be good for the mirror's names too", Groups: p.certificates()},
 		engine.Phase{Name: phaseCopy, Title: "Copy objects to the target", Groups: p.copies()},
 		engine.Phase{Name: "lower", Title: "Lower the time to live of names", Groups: p.lower()},
 		engine.Phase{Name: "parity", Title: "See that the target is what the source is", Groups: p.parity()},
@@ -98,7 +98,7 @@ func (p *Planner) Finish() *engine.Plan {
 		engine.Phase{Name: "handover", Title: "Hand over what must not run twice", Groups: p.handover(back)},
 		engine.Phase{
 			Name: "final", Title: "Pass the point of no return",
-			Groups: inOrder(&migration.FinalStep{Client: p.Tools.client(), Name: p.spec().Name}),
+			Groups: inOrder(migration.FinalStep(p.Tools.client(), p.spec().Name)),
 		},
 		engine.Phase{
 			Name:   "takedown",
@@ -118,11 +118,6 @@ func (p *Planner) Rollback() *engine.Plan {
 		engine.Phase{Name: "handover", Title: "Hand over what must not run twice", Groups: p.handover(back)},
 		engine.Phase{Name: "tidy", Title: "Take back what was done for the mirror", Groups: p.tidy()},
 	)
-}
-
-// Outstanding implements migration.Plans.
-func (p *Planner) Outstanding(ctx context.Context) *engine.Plan {
-	return p.Apply().Outstanding(ctx, "secure", "freeze", "certificates")
 }
 
 func emptyPlanner() *Planner {

@@ -13,7 +13,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
-	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/engine/findings"
 	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/kube/etcd"
@@ -150,11 +149,6 @@ func (p *Planner) Found() findings.Findings { return p.Findings }
 
 // Counts implements migration.Plans.
 func (p *Planner) Counts() v1alpha1.Counts { return p.Survey.Counts() }
-
-// Outstanding implements migration.Plans.
-func (p *Planner) Outstanding(ctx context.Context) *engine.Plan {
-	return p.Apply().Outstanding(ctx, "secure", "ingress", "taint", "restore")
-}
 
 // Left implements migration.Plans.
 func (p *Planner) Left() string {

@@ -80,14 +80,14 @@ type Planner struct {
 func (p *Planner) Apply() *engine.Plan {
 	return p.plan(
 		hook.Apply,
-		engine.Phase{Name: "check", Title: "Check the cluster", Groups: inOrder(&migration.CheckStep{Findings: p.Findings})},
-		engine.Phase{Name: "secure", Title: "Record the migration and back up what it changes", Groups: p.secure()},
+		engine.Phase{Name: "check", Own: true, Title: "Check the cluster", Groups: inOrder(&migration.CheckStep{Findings: p.Findings})},
+		engine.Phase{Name: "secure", Own: true, Recheck: true, Title: "Record the migration and back up what it changes", Groups: p.secure()},
 		engine.Phase{Name: "join", Title: "Have new nodes join, and try them out", Groups: p.join()},
-		engine.Phase{Name: "ingress", Title: "Let nodes of both networks answer for what comes from outside", Groups: p.ingress()},
-		engine.Phase{Name: "taint", Title: "Keep new pods off old nodes", Groups: p.taint()},
+		engine.Phase{Name: "ingress", Recheck: true, Title: "Let nodes of both networks answer for what comes from outside", Groups: p.ingress()},
+		engine.Phase{Name: "taint", Recheck: true, Title: "Keep new pods off old nodes", Groups: p.taint()},
 		engine.Phase{Name: "traffic", Title: "Lead names to the load balancers of the new network", Groups: traffic(p.Records)},
 		engine.Phase{Name: phaseDrain, Title: "Empty old nodes", Groups: p.drains(hook.Apply)},
-		engine.Phase{Name: "restore", Title: "Put back who answers for what comes from outside", Groups: p.ingressBack()},
+		engine.Phase{Name: "restore", Recheck: true, Title: "Put back who answers for what comes from outside", Groups: p.ingressBack()},
 		engine.Phase{Name: "control-plane", Title: "Move the control plane, one node after the other", Groups: p.controlPlane()},
 		engine.Phase{
 			Name:   "verify",
@@ -108,7 +108,7 @@ func (p *Planner) Finish() *engine.Plan {
 		},
 		engine.Phase{
 			Name: "final", Title: "Pass the point of no return",
-			Groups: inOrder(&migration.FinalStep{Client: p.Tools.client(), Name: p.spec().Name}),
+			Groups: inOrder(migration.FinalStep(p.Tools.client(), p.spec().Name)),
 		},
 		engine.Phase{Name: "terminate", Title: "End old nodes", Groups: p.ends()},
 		engine.Phase{Name: "tidy", Title: "Remove what is left", Groups: p.tidy()},

@@ -141,22 +141,6 @@ func (p *Planner) Found() findings.Findings { return p.Findings }
 // Counts implements migration.Plans.
 func (p *Planner) Counts() v1alpha1.Counts { return p.Survey.Counts() }
 
-// ApplyUntil implements migration.Staged: before the old pools are disabled, pods still come and go there.
-func (p *Planner) ApplyUntil() string {
-	if p.Survey.OnNodes() || p.Survey.Switched() {
-		return ""
-	}
-	return phaseSwitch
-}
-
-// RollbackUntil implements migration.Staged: until the new pools are closed, pods come and go with new addresses.
-func (p *Planner) RollbackUntil() string {
-	if p.Survey.OnNodes() || p.Survey.closed(back) {
-		return ""
-	}
-	return phaseReopen
-}
-
 // Left implements migration.Plans.
 func (p *Planner) Left() string {
 	left := p.Survey.restartable(forth, p.Tools.now())

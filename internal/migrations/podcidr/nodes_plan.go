@@ -29,10 +29,10 @@ import (
 func (p *Planner) applyOnNodes() *engine.Plan {
 	return p.plan(
 		hook.Apply,
-		engine.Phase{Name: "check", Title: "Check the cluster", Groups: inOrder(&migration.CheckStep{Findings: p.Findings})},
-		engine.Phase{Name: "secure", Title: "Record the migration and back up what it changes", Groups: p.secure()},
+		engine.Phase{Name: "check", Own: true, Title: "Check the cluster", Groups: inOrder(&migration.CheckStep{Findings: p.Findings})},
+		engine.Phase{Name: "secure", Own: true, Recheck: true, Title: "Record the migration and back up what it changes", Groups: p.secure()},
 		p.Agents.Phase(p.watched()),
-		engine.Phase{Name: "prepare", Title: "Give what must not pause one more pod", Groups: p.prepare()},
+		engine.Phase{Name: "prepare", Recheck: true, Title: "Give what must not pause one more pod", Groups: p.prepare()},
 		engine.Phase{Name: "range", Title: "Have controller managers give nodes no ranges", Groups: p.pauseRanges(forth)},
 		engine.Phase{Name: phaseNodes, Title: "Move nodes to the target, one after the other", Groups: p.nodes(forth)},
 		engine.Phase{Name: "repoint", Title: "Have controller managers give ranges of the target", Groups: p.repointRanges(forth)},
@@ -47,7 +47,7 @@ func (p *Planner) finishOnNodes() *engine.Plan {
 		engine.Phase{Name: "verify", Title: "See that nothing has an old address", Groups: p.verify(p.spec().From)},
 		engine.Phase{
 			Name: "final", Title: "Pass the point of no return",
-			Groups: inOrder(&migration.FinalStep{Client: p.Tools.client(), Name: p.spec().Name}),
+			Groups: inOrder(migration.FinalStep(p.Tools.client(), p.spec().Name)),
 		},
 		engine.Phase{Name: "tidy", Title: "Remove what is left", Groups: p.tidyOnNodes()},
 	)

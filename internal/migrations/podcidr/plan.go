@@ -113,22 +113,21 @@ func (p *Planner) Apply() *engine.Plan {
 	}
 	return p.plan(
 		hook.Apply,
-		engine.Phase{Name: "check", Title: "Check the cluster", Groups: inOrder(&migration.CheckStep{Findings: p.Findings})},
-		engine.Phase{Name: "secure", Title: "Record the migration and back up what it changes", Groups: p.secure()},
+		engine.Phase{Name: "check", Own: true, Title: "Check the cluster", Groups: inOrder(&migration.CheckStep{Findings: p.Findings})},
+		engine.Phase{Name: "secure", Own: true, Recheck: true, Title: "Record the migration and back up what it changes", Groups: p.secure()},
 		p.Agents.Phase(p.watched()),
-		engine.Phase{Name: "prepare", Title: "Give what must not pause one more pod", Groups: p.prepare()},
-		engine.Phase{Name: "add", Title: "Add the target pools", Groups: p.add()},
+		engine.Phase{Name: "prepare", Recheck: true, Title: "Give what must not pause one more pod", Groups: p.prepare()},
+		engine.Phase{Name: "add", Recheck: true, Title: "Add the target pools", Groups: p.add()},
 		engine.Phase{Name: "canary", Title: "Try the target pools out on every node", Groups: p.canary()},
-		engine.Phase{Name: "hold", Title: "Keep what nodes have open through their tunnels", Groups: p.hold(forth)},
-		engine.Phase{Name: phaseSwitch, Title: "Let new pods get new addresses only", Groups: p.switchOver()},
+		engine.Phase{Name: "hold", Recheck: true, Title: "Keep what nodes have open through their tunnels", Groups: p.hold(forth)},
+		engine.Phase{
+			// Before the old pools are disabled, pods still come and go there.
+			Name: phaseSwitch, Recheck: true, Replan: !p.Survey.Switched(),
+			Title: "Let new pods get new addresses only", Groups: p.switchOver(),
+		},
 		engine.Phase{Name: phaseRoll, Title: "Restart pods with old addresses, tier by tier", Groups: p.roll(hook.Apply, forth)},
 		engine.Phase{Name: "verify", Title: "See that nothing has an old address", Groups: p.restarted()},
 	)
-}
-
-// Outstanding is apply without what is there already.
-func (p *Planner) Outstanding(ctx context.Context) *engine.Plan {
-	return p.Apply().Outstanding(ctx, "secure", "prepare", "add", "hold", phaseSwitch)
 }
 
 // Finish deletes the old pools. Its phase "final" is the point of no return.
@@ -142,7 +141,7 @@ func (p *Planner) Finish() *engine.Plan {
 		engine.Phase{Name: "verify", Title: "See that nothing has an old address", Groups: p.verify(p.spec().From)},
 		engine.Phase{
 			Name: "final", Title: "Pass the point of no return",
-			Groups: inOrder(&migration.FinalStep{Client: p.Tools.client(), Name: p.spec().Name}),
+			Groups: inOrder(migration.FinalStep(p.Tools.client(), p.spec().Name)),
 		},
 		engine.Phase{Name: "release", Title: "Give back the blocks of the old pools", Groups: p.release(p.spec().From)},
 		engine.Phase{Name: "remove", Title: "Delete the old pools", Groups: p.remove(forth)},
@@ -159,7 +158,11 @@ func (p *Planner) Rollback() *engine.Plan {
 		hook.Rollback,
 		p.Agents.Phase(p.Agents.InstallIfPossible()),
 		engine.Phase{Name: "hold", Title: "Keep what nodes have open through their tunnels", Groups: p.hold(back)},
-		engine.Phase{Name: phaseReopen, Title: "Let new pods get old addresses only", Groups: p.reopen()},
+		engine.Phase{
+			// Until the new pools are closed, pods come and go with new addresses.
+			Name: phaseReopen, Replan: !p.Survey.closed(back),
+			Title: "Let new pods get old addresses only", Groups: p.reopen(),
+		},
 		engine.Phase{Name: phaseRoll, Title: "Restart pods with new addresses, tier by tier", Groups: p.roll(hook.Rollback, back)},
 		engine.Phase{Name: "verify", Title: "See that nothing has a new address", Groups: p.verify(p.spec().To)},
 		engine.Phase{Name: "release", Title: "Give back the blocks of the target pools", Groups: p.release(p.spec().To)},

@@ -9,7 +9,6 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/kube/rollout"
-	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/verify/agentset"
 	"github.com/replumb/replumb/internal/verify/lossguard"
 )
@@ -73,11 +72,14 @@ func (p *Planner) vanguard(d direction) []engine.Group {
 	return append([]engine.Group{{Title: title, Steps: []engine.Step{restart}}}, p.settled(d, title)...)
 }
 
-// ownStep restarts what replumb itself runs: whether it is there when a plan is made says nothing of the cluster (migration.OwnStep).
+// ownStep restarts what replumb itself runs: whether it is there when a plan is made says nothing of the cluster.
 type ownStep struct{ renewal }
 
 // ID implements engine.Step.
-func (*ownStep) ID() string { return migration.OwnStep + "agents" }
+func (*ownStep) ID() string { return "own/agents" }
+
+// Role implements engine.Cast.
+func (*ownStep) Role() engine.Role { return engine.RoleOwn }
 
 // settled waits until every probe is answered from every node again; on the way back for a while.
 func (p *Planner) settled(d direction, after string) []engine.Group {

@@ -105,15 +105,15 @@ func PhaseNames() []string {
 // Apply is the way to the point where nothing needs the old range any more and old addresses still answer.
 func (p *Planner) Apply() *engine.Plan {
 	phases := []engine.Phase{
-		{Name: "check", Title: "Check the cluster", Groups: single(&migration.CheckStep{Findings: p.Findings})},
-		{Name: "secure", Title: "Record the migration, back up and freeze what it changes", Groups: p.secure()},
+		{Name: "check", Own: true, Title: "Check the cluster", Groups: single(&migration.CheckStep{Findings: p.Findings})},
+		{Name: "secure", Own: true, Recheck: true, Title: "Record the migration, back up and freeze what it changes", Groups: p.secure()},
 		p.Agents.Phase(p.agentsIfNeeded()),
-		{Name: "extend", Title: "Add the target range", Groups: p.extend()},
+		{Name: "extend", Recheck: true, Title: "Add the target range", Groups: p.extend()},
 		{Name: "canary", Title: "Move a throw-away Service first", Groups: p.canary()},
 		{Name: "move", Title: "Move Services, tier by tier, batch by batch", Groups: p.move()},
-		{Name: phaseKubelets, Title: "Have kubelets name the new cluster DNS address", Groups: p.kubelets(forth)},
+		{Name: phaseKubelets, Recheck: true, Title: "Have kubelets name the new cluster DNS address", Groups: p.kubelets(forth)},
 		{Name: "refresh", Title: "Restart what carries old addresses", Groups: p.refresh()},
-		{Name: "repoint", Title: "Retire the old range", Groups: p.repoint()},
+		{Name: "repoint", Recheck: true, Title: "Retire the old range", Groups: p.repoint()},
 		{Name: "tidy", Title: "Remove what deleted Services left behind", Groups: p.tidy()},
 	}
 	return p.plan(hook.Apply, phases...)
@@ -132,7 +132,7 @@ func (p *Planner) Finish() *engine.Plan {
 		engine.Phase{
 			Name:   "final",
 			Title:  "Pass the point of no return",
-			Groups: single(&migration.FinalStep{Client: p.Tools.client(), Name: p.spec().Name}),
+			Groups: single(migration.FinalStep(p.Tools.client(), p.spec().Name)),
 		},
 		engine.Phase{Name: "release", Title: "Take bridges and old addresses away", Groups: append(
 			p.hush(func(e *Entry) string { return e.Old.String() }),
@@ -184,12 +184,6 @@ const (
 // plan puts hooks around phases that have something to do.
 func (p *Planner) plan(run hook.Run, phases ...engine.Phase) *engine.Plan {
 	return hook.Around(&engine.Plan{Name: p.spec().Name, Phases: phases}, p.spec().Common.Hooks, run)
-}
-
-// Outstanding is what of Apply is still to be done, for people to read. Services that have moved are in no plan anyway;
-// of the other phases it is looked up here.
-func (p *Planner) Outstanding(ctx context.Context) *engine.Plan {
-	return p.Apply().Outstanding(ctx, "secure", "extend", phaseKubelets, "repoint")
 }
 
 func (p *Planner) spec() Spec { return p.Survey.Spec }

@@ -98,7 +98,7 @@ func TestApplyUpgradesTheDefinition(t *testing.T) {
 	}
 	p, err := f.job.Examine(t.Context())
 	f.must(err)
-	changes, err := p.Outstanding(t.Context()).Steps()[1].(engine.Previewer).Preview()
+	changes, err := p.Apply().Outstanding(t.Context()).Steps()[1].(engine.Previewer).Preview()
 	f.must(err)
 	if len(changes) != 1 || changes[0].Verb != "update" || !strings.HasPrefix(changes[0].Object, "CustomResourceDefinition ") {
 		t.Errorf("the plan says %+v", changes)
@@ -150,7 +150,7 @@ func TestPlanLeavesOutWhatIsThere(t *testing.T) {
 	p, err := job.Examine(t.Context())
 	f.must(err)
 	var ids []string
-	for _, s := range p.Outstanding(t.Context()).Steps() {
+	for _, s := range p.Apply().Outstanding(t.Context()).Steps() {
 		ids = append(ids, s.ID())
 	}
 	const want = "check secure/backup bridge/shop/late barrier/batch 1 of 1 hop/shop/late note/batch 1 of 1"

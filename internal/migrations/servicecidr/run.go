@@ -38,7 +38,7 @@ func (j *Job) Apply(ctx context.Context, r *engine.Runner) (*Survey, error) {
 		return nil, j.run(ctx, r, p, p.Apply(), v1alpha1.PhaseApplying)
 	}
 	if j.Expected != nil {
-		if err := j.Expected.Check(p.Outstanding(ctx)); err != nil {
+		if err := j.Expected.Check(p.Apply().Outstanding(ctx)); err != nil {
 			return nil, err
 		}
 	}

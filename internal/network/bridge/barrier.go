@@ -73,6 +73,9 @@ var (
 	_ engine.Abandoner = (*Barrier)(nil)
 )
 
+// Role implements engine.Cast.
+func (*Barrier) Role() engine.Role { return engine.RoleBarrier }
+
 // ID implements engine.Step.
 func (b *Barrier) ID() string { return "barrier/" + b.Name }
 

@@ -98,7 +98,7 @@ func (r *record) minor() bool { return r.Sample != nil || r.detail() }
 
 // detail reports whether a record is a step that went well, or tries again: what its phase says as a whole.
 func (r *record) detail() bool {
-	if r.Event == nil || r.Event.Error != "" && r.Event.Kind != engine.StepRetried || r.Event.Guide != "" {
+	if r.Event == nil || r.Event.Error != "" && r.Event.Kind != engine.StepRetried || r.Event.Guide != "" || r.Event.Note != "" {
 		return false
 	}
 	return r.Event.Kind == engine.StepDone || r.Event.Kind == engine.StepRetried

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -17,9 +16,6 @@ import (
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/reporting/journal"
 )
-
-// barrierPrefix begins the IDs of steps that wait for every node.
-const barrierPrefix = "barrier/"
 
 // State is what the run of this process does.
 type State string
@@ -96,7 +92,7 @@ func (m *Metrics) Event(e engine.Event) {
 		m.state(Interrupted)
 	case engine.StepDone:
 		m.steps.WithLabelValues(e.Phase).Observe(e.Seconds)
-		if strings.HasPrefix(e.Step, barrierPrefix) {
+		if e.Role == engine.RoleBarrier {
 			m.barriers.Observe(e.Seconds)
 		}
 	}

@@ -71,8 +71,8 @@ func TestScrape(t *testing.T) {
 	for _, e := range []engine.Event{
 		{Kind: engine.RunStarted},
 		{Kind: engine.StepDone, Phase: "move", Step: "hop/shop/cart", Seconds: 0.3},
-		{Kind: engine.StepDone, Phase: "move", Step: "barrier/batch 1 of 2", Seconds: 1.5},
-		{Kind: engine.StepUnchanged, Phase: "move", Step: "barrier/batch 2 of 2"},
+		{Kind: engine.StepDone, Phase: "move", Step: "barrier/batch 1 of 2", Role: engine.RoleBarrier, Seconds: 1.5},
+		{Kind: engine.StepUnchanged, Phase: "move", Step: "barrier/batch 2 of 2", Role: engine.RoleBarrier},
 	} {
 		m.Event(e)
 	}

@@ -2,15 +2,11 @@ package notify
 
 import (
 	"fmt"
-	"strings"
 	"sync"
 	"time"
 
 	"github.com/replumb/replumb/internal/engine"
 )
-
-// gatePrefix begins the IDs of steps that wait for what only the operator can do.
-const gatePrefix = "gate/"
 
 // news picks what is worth telling to people who don't watch.
 type news struct {
@@ -25,13 +21,13 @@ func (n *news) is(e engine.Event) bool {
 	case engine.RunStarted, engine.RunDone, engine.RunFailed, engine.RunInterrupted:
 		return true
 	case engine.StepFailed:
-		return e.Error != engine.ErrInterrupted.Error() // that is no failure, and the run tells it
+		return !e.Interrupted // that is no failure, and the run reports it
 	case engine.PhaseStarted, engine.PhaseDone:
 		return e.Total > 0
 	case engine.StepDone:
-		return e.Error != ""
+		return e.Note != ""
 	case engine.StepWaiting:
-		return strings.HasPrefix(e.Step, gatePrefix) && n.first(e.Step)
+		return e.Role == engine.RoleGate && n.first(e.Step)
 	}
 	return false
 }
@@ -70,5 +66,5 @@ func sentence(e engine.Event) string {
 	case engine.StepWaiting:
 		return fmt.Sprintf("waits in phase %s: %s: %s", e.Phase, e.Message, e.Error)
 	}
-	return fmt.Sprintf("in phase %s: %s: %s", e.Phase, e.Message, e.Error)
+	return fmt.Sprintf("in phase %s: %s: %s", e.Phase, e.Message, e.Note)
 }

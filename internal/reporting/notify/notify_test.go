@@ -43,12 +43,12 @@ func (f *fake) Verify(context.Context) error {
 // plan has a gate that asks for two things one after another, a hook that failed, an empty phase, and then last.
 func plan(last error) *engine.Plan {
 	asked := 0
-	gate := &fake{id: "gate/nodes", verify: func() error {
+	gate := &engine.Gate{Wait: engine.Wait{Name: "nodes", About: "Do nodes", Again: true, For: func(context.Context) error {
 		if asked++; asked < 3 {
 			return engine.NotYet("%d nodes are missing", 3-asked)
 		}
 		return nil
-	}}
+	}}}
 	waits := 0
 	barrier := &fake{id: "barrier/1", verify: func() error {
 		if waits++; waits < 2 {
@@ -120,7 +120,7 @@ func TestNotifierPostsWhatIsWorthTelling(t *testing.T) {
 	}
 	want := []string{
 		"RunStarted", "PhaseStarted move", "StepDone move hook/a", "PhaseDone move", "PhaseStarted kubelet-gate",
-		"StepWaiting kubelet-gate gate/nodes", "PhaseDone kubelet-gate", "PhaseStarted end", "StepFailed end last", "RunFailed",
+		"StepWaiting kubelet-gate nodes", "PhaseDone kubelet-gate", "PhaseStarted end", "StepFailed end last", "RunFailed",
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("got %q\nwant %q", got, want)
@@ -131,7 +131,7 @@ func TestNotifierPostsWhatIsWorthTelling(t *testing.T) {
 		`{"text":"replumb shop: in phase move: Do hook/a: called in vain"}`,
 		`{"text":"replumb shop: phase move is done: Move &lt;all&gt; &amp; sundry (0s)"}`,
 		`{"text":"replumb shop: phase kubelet-gate has begun: Wait for kubelets"}`,
-		`{"text":"replumb shop: waits in phase kubelet-gate: Do gate/nodes: 2 nodes are missing"}`,
+		`{"text":"replumb shop: waits in phase kubelet-gate: Do nodes: 2 nodes are missing"}`,
 		`{"text":"replumb shop: phase kubelet-gate is done: Wait for kubelets (0s)"}`,
 		`{"text":"replumb shop: phase end has begun: End"}`,
 		`{"text":"replumb shop: failed in phase end: Do last: broken"}`,
@@ -227,7 +227,7 @@ func TestNotifierKeepsToItsTimeout(t *testing.T) {
 
 func TestAnInterruptedStepIsNoNews(t *testing.T) {
 	var n news
-	if n.is(engine.Event{Kind: engine.StepFailed, Error: engine.ErrInterrupted.Error()}) {
+	if n.is(engine.Event{Kind: engine.StepFailed, Interrupted: true, Error: "interrupted: the lock was lost"}) {
 		t.Error("it is")
 	}
 	if !n.is(engine.Event{Kind: engine.StepFailed, Error: "broken"}) {

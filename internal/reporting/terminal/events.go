@@ -59,8 +59,8 @@ func plainLine(e engine.Event) string {
 	case engine.PhaseStarted:
 		return fmt.Sprintf("==> %s", e.Message)
 	case engine.StepDone:
-		if e.Error != "" {
-			return fmt.Sprintf("    %s: done (%s), but: %s", e.Message, seconds(e.Seconds), e.Error)
+		if e.Note != "" {
+			return fmt.Sprintf("    %s: done (%s), but: %s", e.Message, seconds(e.Seconds), e.Note)
 		}
 		return fmt.Sprintf("    %s: done (%s)", e.Message, seconds(e.Seconds))
 	case engine.StepUnchanged:
@@ -115,7 +115,7 @@ func (p *Progress) Event(e engine.Event) {
 	switch e.Kind {
 	case engine.PhaseStarted, engine.StepStarted, engine.StepUnchanged, engine.StepDone:
 		p.did = e.Kind != engine.PhaseStarted && (p.did || e.Kind == engine.StepDone)
-		if e.Kind == engine.StepDone && e.Error != "" { // it went on, but somebody should know
+		if e.Kind == engine.StepDone && e.Note != "" { // it went on, but somebody should know
 			p.clear()
 			fmt.Fprintln(p.w, plainLine(e))
 		}

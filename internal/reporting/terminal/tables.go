@@ -126,6 +126,7 @@ func mark(found findings.Findings) string {
 type PlanStep struct {
 	ID      string          `json:"id"`
 	Title   string          `json:"title"`
+	Role    engine.Role     `json:"role"`
 	Changes []engine.Change `json:"changes,omitempty"`
 }
 
@@ -147,7 +148,7 @@ func PlanPhases(p *engine.Plan) ([]PlanPhase, error) {
 				if err != nil {
 					return nil, err
 				}
-				doc.Steps = append(doc.Steps, PlanStep{ID: s.ID(), Title: s.Title(), Changes: changes})
+				doc.Steps = append(doc.Steps, PlanStep{ID: s.ID(), Title: s.Title(), Role: engine.RoleOf(s), Changes: changes})
 			}
 		}
 		if len(doc.Steps) > 0 {

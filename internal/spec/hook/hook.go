@@ -139,6 +139,9 @@ var (
 // New makes the step that calls a hook.
 func New(h v1alpha1.Hook, o Occasion) *Step { return &Step{hook: h, on: o} }
 
+// Role implements engine.Cast.
+func (*Step) Role() engine.Role { return engine.RoleCall }
+
 // ID implements engine.Step: hook/NAME/MOMENT/PHASE/TIER/BATCH, as far as the moment has them.
 func (s *Step) ID() string {
 	parts := []string{"hook", s.hook.Name, kebab(string(s.on.Moment)), s.on.Phase}

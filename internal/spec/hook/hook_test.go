@@ -94,7 +94,7 @@ func TestStepStopsOrGoesOn(t *testing.T) {
 		h := program(t, "echo no >&2; exit 3")
 		h.OnFailure = tt.policy
 		e, err := run(t, New(h, occasion()))
-		if e.Kind != tt.kind || !strings.HasPrefix(e.Error, tt.text) || !strings.HasSuffix(e.Error, "exit status 3: no") {
+		if e.Kind != tt.kind || !strings.HasPrefix(e.Error+e.Note, tt.text) || !strings.HasSuffix(e.Error+e.Note, "exit status 3: no") {
 			t.Errorf("%q: event %+v", tt.policy, e)
 		}
 		var failed *FailedError

@@ -1,0 +1,298 @@
+package engine
+
+import (
+	"context"
+	"time"
+)
+
+// Role says what a step is for, to those who follow a run: notifications, metrics, the report and the comparison of plans
+// go by it, never by the step's ID or its words.
+type Role string
+
+// The roles of steps.
+const (
+	// RoleWrite is that of steps that change the cluster, unless they have one of the others.
+	RoleWrite Role = "Write"
+	// RoleMove is that of steps that move what the migration is about: a Service, a pod, a node, a name.
+	RoleMove Role = "Move"
+	// RoleOwn is that of steps that write only what replumb keeps for itself: definitions, its namespace, the Migration, backups, agents.
+	RoleOwn Role = "Own"
+	// RoleCheck is that of steps that stop a run on findings.
+	RoleCheck Role = "Check"
+	// RoleWait is that of steps that write nothing, and let time pass or watch.
+	RoleWait Role = "Wait"
+	// RoleBarrier is that of steps that prove that every node knows what was written before.
+	RoleBarrier Role = "Barrier"
+	// RoleGate is that of steps that wait for what only the operator can do.
+	RoleGate Role = "Gate"
+	// RoleCall is that of steps that call a program or a webhook of the operator's.
+	RoleCall Role = "Call"
+	// RoleFinal is that of the step that passes the point of no return.
+	RoleFinal Role = "Final"
+)
+
+// Cast is a step with a role that does not follow from what it can do.
+type Cast interface {
+	Role() Role
+}
+
+// RoleOf is the role of a step: its own if it has one; RoleGate for a Guide, RoleWait for another Waiter, else RoleWrite.
+func RoleOf(s Step) Role {
+	if c, ok := s.(Cast); ok {
+		if role := c.Role(); role != "" {
+			return role
+		}
+	}
+	if _, ok := s.(Guide); ok {
+		return RoleGate
+	}
+	if _, ok := s.(Waiter); ok {
+		return RoleWait
+	}
+	return RoleWrite
+}
+
+// Wait is a step that writes nothing: it lasts until something holds.
+type Wait struct {
+	// Name is the ID, About the title.
+	Name, About string
+	// For returns nil once it holds, and NotYet as long as it may come to hold.
+	For func(context.Context) error
+	// Limit is the deadline. Zero is the runner's.
+	Limit time.Duration
+	// As is the role. Default: RoleWait.
+	As Role
+	// Again has For asked in every run, for what no look before the run can settle. Otherwise a Wait for what holds already is
+	// unchanged.
+	Again bool
+	// Remark, if set, is what there is to say once it holds; see Noter.
+	Remark func() string
+}
+
+// ID implements Step.
+func (w *Wait) ID() string { return w.Name }
+
+// Title implements Step.
+func (w *Wait) Title() string { return w.About }
+
+// Role implements Cast.
+func (w *Wait) Role() Role {
+	if w.As == "" {
+		return RoleWait
+	}
+	return w.As
+}
+
+// Waits implements Waiter.
+func (*Wait) Waits() {}
+
+// Deadline implements Timed.
+func (w *Wait) Deadline() time.Duration { return w.Limit }
+
+// State implements Step.
+func (w *Wait) State(ctx context.Context) (State, error) {
+	if w.Again {
+		return Pending, nil
+	}
+	return StateOf(w.For(ctx))
+}
+
+// Do implements Step. There is nothing to do.
+func (*Wait) Do(context.Context) error { return nil }
+
+// Verify implements Step.
+func (w *Wait) Verify(ctx context.Context) error { return w.For(ctx) }
+
+// Note implements Noter.
+func (w *Wait) Note() string { return said(w.Remark) }
+
+// Gate is a Wait for what only the operator can do.
+type Gate struct {
+	Wait
+	// Instructions tell the operator what to do; empty while that is not known yet.
+	Instructions func() string
+}
+
+// Role implements Cast.
+func (g *Gate) Role() Role { return RoleGate }
+
+// Guide implements Guide.
+func (g *Gate) Guide() string { return said(g.Instructions) }
+
+// Write is a step that changes something and has nothing to remember between its look and its write.
+type Write struct {
+	// Name is the ID, About the title.
+	Name, About string
+	// Holds returns nil if what the step writes is there, and NotYet if it is not. It is the look and the proof.
+	Holds func(context.Context) error
+	// Write may be called again after it failed or was cut off.
+	Write func(context.Context) error
+	// Changes is what Write would write.
+	Changes func() ([]Change, error)
+	// Limit is the deadline. Zero is the runner's.
+	Limit time.Duration
+	// As is the role. Default: RoleWrite.
+	As Role
+	// Reverse, if set, makes the step that takes this one back.
+	Reverse func() Step
+	// Remark, if set, is what there is to say once it is done; see Noter.
+	Remark func() string
+}
+
+// ID implements Step.
+func (w *Write) ID() string { return w.Name }
+
+// Title implements Step.
+func (w *Write) Title() string { return w.About }
+
+// Role implements Cast.
+func (w *Write) Role() Role { return w.As }
+
+// Deadline implements Timed.
+func (w *Write) Deadline() time.Duration { return w.Limit }
+
+// State implements Step.
+func (w *Write) State(ctx context.Context) (State, error) { return StateOf(w.Holds(ctx)) }
+
+// Do implements Step.
+func (w *Write) Do(ctx context.Context) error { return w.Write(ctx) }
+
+// Verify implements Step.
+func (w *Write) Verify(ctx context.Context) error { return w.Holds(ctx) }
+
+// Preview implements Previewer.
+func (w *Write) Preview() ([]Change, error) { return w.Changes() }
+
+// Undo implements Undoer.
+func (w *Write) Undo() Step {
+	if w.Reverse == nil {
+		return nil
+	}
+	return w.Reverse()
+}
+
+// Note implements Noter.
+func (w *Write) Note() string { return said(w.Remark) }
+
+// Observed is a step whose write needs what its look has seen. T is what the look hands over, by value: nothing is kept
+// in the step between the two, so an attempt never writes by what an earlier one saw.
+type Observed[T any] struct {
+	// Name is the ID, About the title.
+	Name, About string
+	// Look says how things are, and what it has seen.
+	Look func(context.Context) (State, T, error)
+	// Write is given what the look right before it has seen.
+	Write func(context.Context, T) error
+	// Proof returns nil only on proof. Default: Look finds Done.
+	Proof func(context.Context) error
+	// Changes is what Write would write.
+	Changes func() ([]Change, error)
+	// Limit is the deadline. Zero is the runner's.
+	Limit time.Duration
+	// As is the role. Default: RoleWrite.
+	As Role
+	// Reverse, if set, makes the step that takes this one back.
+	Reverse func() Step
+}
+
+// ID implements Step.
+func (o *Observed[T]) ID() string { return o.Name }
+
+// Title implements Step.
+func (o *Observed[T]) Title() string { return o.About }
+
+// Role implements Cast.
+func (o *Observed[T]) Role() Role { return o.As }
+
+// Deadline implements Timed.
+func (o *Observed[T]) Deadline() time.Duration { return o.Limit }
+
+// State implements Step.
+func (o *Observed[T]) State(ctx context.Context) (State, error) {
+	state, _, err := o.Look(ctx)
+	return state, err
+}
+
+// Do implements Step. Runners hand over what they have seen instead.
+func (o *Observed[T]) Do(ctx context.Context) error {
+	state, seen, err := o.Look(ctx)
+	if err != nil || state != Pending {
+		return err
+	}
+	return o.Write(ctx, seen)
+}
+
+// observe implements observer.
+func (o *Observed[T]) observe(ctx context.Context) (State, func(context.Context) error, error) {
+	state, seen, err := o.Look(ctx)
+	return state, func(ctx context.Context) error { return o.Write(ctx, seen) }, err
+}
+
+// Verify implements Step.
+func (o *Observed[T]) Verify(ctx context.Context) error {
+	if o.Proof != nil {
+		return o.Proof(ctx)
+	}
+	state, _, err := o.Look(ctx)
+	if err == nil && state != Done {
+		return NotYet("%s: not done yet", o.Name)
+	}
+	return err
+}
+
+// Preview implements Previewer.
+func (o *Observed[T]) Preview() ([]Change, error) { return o.Changes() }
+
+// Undo implements Undoer.
+func (o *Observed[T]) Undo() Step {
+	if o.Reverse == nil {
+		return nil
+	}
+	return o.Reverse()
+}
+
+// observer is a step that is looked at and done in one go.
+type observer interface {
+	observe(ctx context.Context) (State, func(context.Context) error, error)
+}
+
+// observe looks at a step, and returns what does it.
+func observe(ctx context.Context, s Step) (State, func(context.Context) error, error) {
+	if o, ok := s.(observer); ok {
+		return o.observe(ctx)
+	}
+	state, err := s.State(ctx)
+	return state, s.Do, err
+}
+
+// StateOf is the state of a step whose look is its proof, by what the proof returned: Done if it holds, Pending if trying
+// again can help, else Unknown.
+func StateOf(err error) (State, error) {
+	switch {
+	case err == nil:
+		return Done, nil
+	case Retryable(err):
+		return Pending, nil
+	}
+	return Unknown, err
+}
+
+// said is what a function says, if there is one.
+func said(words func() string) string {
+	if words == nil {
+		return ""
+	}
+	return words()
+}
+
+type currentKey struct{}
+
+// Current is the step that ctx belongs to; nil outside of a run.
+func Current(ctx context.Context) Step {
+	s, _ := ctx.Value(currentKey{}).(Step)
+	return s
+}
+
+func withCurrent(ctx context.Context, s Step) context.Context {
+	return context.WithValue(ctx, currentKey{}, s)
+}

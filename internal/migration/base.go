@@ -1,0 +1,122 @@
+package migration
+
+import (
+	"context"
+	"time"
+
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/dustin/go-humanize/english"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/engine/findings"
+	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/safety/backup"
+	"github.com/replumb/replumb/internal/spec/hook"
+)
+
+// Tools are what the steps of every kind of migrations work with. Plans can be made and shown without a cluster.
+type Tools struct {
+	Cluster *cluster.Cluster
+	// Image of replumb for the pods it runs itself; empty if this build has none.
+	Image string
+	// Clock, if set, is used in place of the real one.
+	Clock clock.PassiveClock
+}
+
+// Now is the time.
+func (t Tools) Now() time.Time {
+	if t.Clock == nil {
+		return time.Now()
+	}
+	return t.Clock.Now()
+}
+
+// Client is nil, and not a nil pointer in an interface, when there is no cluster.
+func (t Tools) Client() client.Client {
+	if t.Cluster == nil {
+		return nil
+	}
+	return t.Cluster
+}
+
+// Base is what the planners of all kinds of migrations have in common. They embed it.
+type Base struct {
+	Tools Tools
+	// Migration is what is wanted, with everything that is open in the file filled in.
+	Migration *v1alpha1.Migration
+	Findings  findings.Findings
+	// HasCRD and Recorded say whether the definition of Migration, and this Migration, are in the cluster already.
+	HasCRD   bool
+	Recorded bool
+}
+
+// Kit implements Planner.
+func (b *Base) Kit() *Base { return b }
+
+// Found implements Plans.
+func (b *Base) Found() findings.Findings { return b.Findings }
+
+// Hooks are the calls of an occasion of this migration.
+func (b *Base) Hooks(o hook.Occasion) []engine.Group {
+	o.Migration = b.Migration.Name
+	return hook.Groups(b.Migration.Spec.Hooks, o)
+}
+
+// Final passes the point of no return.
+func (b *Base) Final() engine.Step { return FinalStep(b.Tools.Client(), b.Migration.Name) }
+
+// Namespace is where replumb keeps what it runs, and its backups. sweep, if set, removes what else the migration keeps there
+// before it goes.
+func (b *Base) Namespace(sweep func(context.Context) error) *NamespaceStep {
+	return &NamespaceStep{Cluster: b.Tools.Cluster, Migration: b.Migration.Name, Sweep: sweep}
+}
+
+// Securing is what differs between kinds in what comes before the first change.
+type Securing struct {
+	// Sweep is that of Namespace.
+	Sweep func(context.Context) error
+	// Privileged lets pods that may do much run in the namespace.
+	Privileged bool
+	// Recorded are steps that write down more, right after the Migration is recorded.
+	Recorded []engine.Step
+	// Originals are the objects that are about to be changed for the first time.
+	Originals []client.Object
+	// Backup is the title of the step that backs Originals up. Default: how many they are.
+	Backup string
+	// Then are steps that come after the backup.
+	Then []engine.Step
+}
+
+// Secure records the migration and backs up what it changes.
+func (b *Base) Secure(s Securing) []engine.Group {
+	want := b.Migration.DeepCopy()
+	want.Spec.Desired = v1alpha1.DesiredApplied
+	steps := []engine.Step{
+		&CRDStep{Cluster: b.Tools.Cluster, Upgrade: b.HasCRD},
+		b.Namespace(s.Sweep),
+	}
+	if s.Privileged {
+		steps = append(steps, &PrivilegeStep{Cluster: b.Tools.Cluster})
+	}
+	steps = append(steps, &RecordStep{Cluster: b.Tools.Cluster, Want: want, Recorded: b.Recorded})
+	steps = append(steps, s.Recorded...)
+	if len(s.Originals) > 0 {
+		title := s.Backup
+		if title == "" {
+			title = "Back up " + english.Plural(len(s.Originals), "object", "")
+		}
+		steps = append(steps, backup.NewStep(b.Tools.Client(), want, "secure/backup", title, s.Originals))
+	}
+	return engine.InOrder(append(steps, s.Then...)...)
+}
+
+// Forget removes backups and the namespace, unless backups are to be kept.
+func (b *Base) Forget(sweep func(context.Context) error) []engine.Step {
+	if b.Migration.Spec.Backups == v1alpha1.BackupsKeep {
+		return nil
+	}
+	return []engine.Step{&backup.ForgetStep{Client: b.Tools.Client(), Migration: b.Migration.Name}, b.Namespace(sweep).Undo()}
+}

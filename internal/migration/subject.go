@@ -1,0 +1,62 @@
+package migration
+
+import (
+	"context"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine/findings"
+	"github.com/replumb/replumb/internal/kube/cluster"
+)
+
+// Subject is the Migration that a job is about, and what the cluster has said of it. Jobs embed it.
+type Subject struct {
+	// Migration is what is wanted: the file's, with its defaults, and what the cluster has settled since.
+	Migration *v1alpha1.Migration
+	// Recorded is the Migration in the cluster; nil if there is none.
+	Recorded *v1alpha1.Migration
+	// Access is what the user may do, of what the migration needs. It is asked once for a job.
+	Access []cluster.AccessAnswer
+}
+
+// Authorize asks for the user's rights, once. Without those that look needs there is nothing to check, which is an error; the others
+// are a finding.
+func (s *Subject) Authorize(ctx context.Context, c *cluster.Cluster, rights []cluster.Right, look func(cluster.Right) bool) (err error) {
+	if s.Access == nil {
+		s.Access, err = c.Authorize(ctx, rights, look)
+	}
+	return err
+}
+
+// Base starts a planner.
+func (s *Subject) Base(ctx context.Context, tools Tools) (Base, error) {
+	crd, err := tools.Cluster.CRD(ctx)
+	if err != nil && !apierrors.IsForbidden(err) { // the rights check says so
+		return Base{}, err
+	}
+	return Base{Tools: tools, Migration: s.Migration.DeepCopy(), HasCRD: crd != nil, Recorded: s.Recorded != nil}, nil
+}
+
+// Denied are the rights that the user lacks, for a check. optional, if set, leaves out those that can be done without.
+func Denied(access []cluster.AccessAnswer, optional func(cluster.Right) bool) []findings.Result {
+	var out []findings.Result
+	for _, a := range access {
+		if !a.Allowed && (optional == nil || !optional(a.Right)) {
+			out = append(out, findings.Failed("", "missing permission: %s", a.Right))
+		}
+	}
+	return out
+}
+
+// NotReady are the nodes that are not ready, for a check.
+func NotReady(nodes []corev1.Node) []findings.Result {
+	var out []findings.Result
+	for i := range nodes {
+		if n := &nodes[i]; !cluster.NodeReady(n) {
+			out = append(out, findings.Failed("Node "+n.Name, "node %s is not ready", n.Name))
+		}
+	}
+	return out
+}
