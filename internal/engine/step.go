@@ -123,7 +123,8 @@ func (g *Gate) Guide() string { return said(g.Instructions) }
 type Write struct {
 	// Name is the ID, About the title.
 	Name, About string
-	// Holds returns nil if what the step writes is there, and NotYet if it is not. It is the look and the proof.
+	// Holds returns nil if what the step writes is there, and NotYet if it is not. It is the look and the proof. Nil means that
+	// it cannot be seen whether an earlier run has done it: it is done in every run, and done once Write returns nil.
 	Holds func(context.Context) error
 	// Write may be called again after it failed or was cut off.
 	Write func(context.Context) error
@@ -152,13 +153,23 @@ func (w *Write) Role() Role { return w.As }
 func (w *Write) Deadline() time.Duration { return w.Limit }
 
 // State implements Step.
-func (w *Write) State(ctx context.Context) (State, error) { return StateOf(w.Holds(ctx)) }
+func (w *Write) State(ctx context.Context) (State, error) {
+	if w.Holds == nil {
+		return Pending, nil
+	}
+	return StateOf(w.Holds(ctx))
+}
 
 // Do implements Step.
 func (w *Write) Do(ctx context.Context) error { return w.Write(ctx) }
 
 // Verify implements Step.
-func (w *Write) Verify(ctx context.Context) error { return w.Holds(ctx) }
+func (w *Write) Verify(ctx context.Context) error {
+	if w.Holds == nil {
+		return nil
+	}
+	return w.Holds(ctx)
+}
 
 // Preview implements Previewer.
 func (w *Write) Preview() ([]Change, error) { return w.Changes() }

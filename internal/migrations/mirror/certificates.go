@@ -164,61 +164,53 @@ func addedNames(o *unstructured.Unstructured) []string {
 	return names
 }
 
-// certificateStep has a certificate be good for aliases too, and waits until it is.
-type certificateStep struct {
-	client  client.Client
-	of      certified
-	aliases []v1alpha1.HostAlias
-}
-
-var (
-	_ engine.Undoer    = (*certificateStep)(nil)
-	_ engine.Previewer = (*certificateStep)(nil)
-	_ engine.Timed     = (*certificateStep)(nil)
-)
-
 func (c *certified) name() string { return c.gvk.Kind + " " + c.key.String() }
 
-func (s *certificateStep) ID() string {
-	return "certificates/" + strings.ToLower(s.of.gvk.Kind) + "/" + s.of.key.String()
+func (c *certified) id() string {
+	return "certificates/" + strings.ToLower(c.gvk.Kind) + "/" + c.key.String()
 }
 
-func (s *certificateStep) Title() string {
-	return "Add the mirror's names to the certificate of " + s.of.name()
-}
-
-// Deadline implements engine.Timed.
-func (*certificateStep) Deadline() time.Duration { return issuance }
-
-func (s *certificateStep) get(ctx context.Context) (*unstructured.Unstructured, error) {
+// get reads the object as it is now.
+func (c *certified) get(ctx context.Context, from client.Reader) (*unstructured.Unstructured, error) {
 	o := &unstructured.Unstructured{}
-	o.SetGroupVersionKind(s.of.gvk)
-	if err := s.client.Get(ctx, s.of.key, o); err != nil {
-		return nil, fmt.Errorf("%s: %w", s.of.name(), err)
+	o.SetGroupVersionKind(c.gvk)
+	if err := from.Get(ctx, c.key, o); err != nil {
+		return nil, fmt.Errorf("%s: %w", c.name(), err)
 	}
 	return o, nil
 }
 
-func (s *certificateStep) State(ctx context.Context) (engine.State, error) {
-	switch err := s.Verify(ctx); {
-	case err == nil:
-		return engine.Done, nil
-	case engine.Retryable(err):
-		return engine.Pending, nil
-	default:
-		return engine.Unknown, err
+// update writes what differs between an object as it was read and as it shall be.
+func update(ctx context.Context, c client.Client, was, o *unstructured.Unstructured) error {
+	patch := client.MergeFromWithOptions(was, client.MergeFromWithOptimisticLock{})
+	return c.Patch(ctx, o, patch, client.FieldOwner(v1alpha1.FieldManager))
+}
+
+// extendCertificate adds aliases to a certificate, and waits until what is served has them.
+func extendCertificate(c client.Client, of certified, aliases []v1alpha1.HostAlias) engine.Step {
+	return &engine.Write{
+		Name: of.id(), About: "Add the mirror's names to the certificate of " + of.name(), Limit: issuance,
+		Holds:   func(ctx context.Context) error { return of.hasAliases(ctx, c, aliases) },
+		Write:   func(ctx context.Context) error { return of.addAliases(ctx, c, aliases) },
+		Reverse: func() engine.Step { return restoreCertificate(c, of) },
+		Changes: func() ([]engine.Change, error) {
+			if len(of.add) == 0 {
+				return nil, nil
+			}
+			return []engine.Change{{Verb: "patch", Object: of.name(), Body: map[string]any{"add": of.add}}}, nil
+		},
 	}
 }
 
-// Do writes the names, and what they were, in one patch.
-func (s *certificateStep) Do(ctx context.Context) error {
-	o, err := s.get(ctx)
+// addAliases writes the names, and which of them are new, in one patch.
+func (c *certified) addAliases(ctx context.Context, to client.Client, aliases []v1alpha1.HostAlias) error {
+	o, err := c.get(ctx, to)
 	if err != nil {
 		return err
 	}
 	was := o.DeepCopy()
-	before := slices.Concat(namesOf(was))
-	if !withAliases(o, s.aliases) {
+	before := namesOf(was)
+	if !withAliases(o, aliases) {
 		return nil
 	}
 	added := addedNames(was)
@@ -232,12 +224,7 @@ func (s *certificateStep) Do(ctx context.Context) error {
 		return err
 	}
 	annotate(o, v1alpha1.AnnotationAddedNames, string(text))
-	return s.client.Patch(
-		ctx,
-		o,
-		client.MergeFromWithOptions(was, client.MergeFromWithOptimisticLock{}),
-		client.FieldOwner(v1alpha1.FieldManager),
-	)
+	return update(ctx, to, was, o)
 }
 
 func namesOf(o *unstructured.Unstructured) []string {
@@ -261,13 +248,13 @@ func annotate(o *unstructured.Unstructured, key, text string) {
 	o.SetAnnotations(all)
 }
 
-// Verify looks at what is served: the certificates themselves have to have the names.
-func (s *certificateStep) Verify(ctx context.Context) error {
-	o, err := s.get(ctx)
+// hasAliases looks at what is served: the certificates themselves have to have the names.
+func (c *certified) hasAliases(ctx context.Context, from client.Client, aliases []v1alpha1.HostAlias) error {
+	o, err := c.get(ctx, from)
 	if err != nil {
 		return err
 	}
-	have := certifiedBy(o, s.aliases)
+	have := certifiedBy(o, aliases)
 	if have == nil {
 		return nil
 	}
@@ -275,7 +262,7 @@ func (s *certificateStep) Verify(ctx context.Context) error {
 		return engine.NotYet("%s does not ask for %s", have.name(), strings.Join(have.add, ", "))
 	}
 	for secret, names := range have.secrets {
-		if err := good(ctx, s.client, client.ObjectKey{Namespace: o.GetNamespace(), Name: secret}, names); err != nil {
+		if err := good(ctx, from, client.ObjectKey{Namespace: o.GetNamespace(), Name: secret}, names); err != nil {
 			return issuerSays(o, err)
 		}
 	}
@@ -323,67 +310,30 @@ func leafOf(secret *corev1.Secret) (*x509.Certificate, error) {
 	return x509.ParseCertificate(block.Bytes)
 }
 
-// Preview implements engine.Previewer.
-func (s *certificateStep) Preview() ([]engine.Change, error) {
-	if len(s.of.add) == 0 {
-		return nil, nil
+// restoreCertificate takes those names out of a certificate that replumb added.
+func restoreCertificate(c client.Client, of certified) engine.Step {
+	return &engine.Observed[*unstructured.Unstructured]{
+		Name: "back/" + of.id(), About: "Take the mirror's names out of the certificate of " + of.name(),
+		Look: func(ctx context.Context) (engine.State, *unstructured.Unstructured, error) {
+			o, err := of.get(ctx, c)
+			switch {
+			case apierrors.IsNotFound(err):
+				return engine.Done, nil, nil
+			case err != nil:
+				return engine.Unknown, nil, err
+			case o.GetAnnotations()[v1alpha1.AnnotationAddedNames] == "":
+				return engine.Done, nil, nil
+			}
+			return engine.Pending, o, nil
+		},
+		Write: func(ctx context.Context, o *unstructured.Unstructured) error {
+			was := o.DeepCopy()
+			withoutNames(o, addedNames(o))
+			annotate(o, v1alpha1.AnnotationAddedNames, "")
+			return client.IgnoreNotFound(update(ctx, c, was, o))
+		},
+		Changes: func() ([]engine.Change, error) {
+			return []engine.Change{{Verb: "patch", Object: of.name(), Body: map[string]any{"remove": of.added}}}, nil
+		},
 	}
-	return []engine.Change{{Verb: "patch", Object: s.of.name(), Body: map[string]any{"add": s.of.add}}}, nil
-}
-
-// Undo implements engine.Undoer.
-func (s *certificateStep) Undo() engine.Step {
-	return &uncertifyStep{certificateStep{client: s.client, of: s.of}}
-}
-
-// uncertifyStep takes names out of a certificate that replumb had added.
-type uncertifyStep struct{ certificateStep }
-
-var _ engine.Previewer = (*uncertifyStep)(nil)
-
-func (s *uncertifyStep) ID() string { return "back/" + s.certificateStep.ID() }
-func (s *uncertifyStep) Title() string {
-	return "Take the mirror's names out of the certificate of " + s.of.name()
-}
-
-func (s *uncertifyStep) State(ctx context.Context) (engine.State, error) {
-	o, err := s.get(ctx)
-	switch {
-	case apierrors.IsNotFound(err):
-		return engine.Done, nil
-	case err != nil:
-		return engine.Unknown, err
-	case o.GetAnnotations()[v1alpha1.AnnotationAddedNames] == "":
-		return engine.Done, nil
-	}
-	return engine.Pending, nil
-}
-
-func (s *uncertifyStep) Do(ctx context.Context) error {
-	o, err := s.get(ctx)
-	if err != nil {
-		return client.IgnoreNotFound(err)
-	}
-	was := o.DeepCopy()
-	withoutNames(o, addedNames(o))
-	annotate(o, v1alpha1.AnnotationAddedNames, "")
-	return s.client.Patch(
-		ctx,
-		o,
-		client.MergeFromWithOptions(was, client.MergeFromWithOptimisticLock{}),
-		client.FieldOwner(v1alpha1.FieldManager),
-	)
-}
-
-func (s *uncertifyStep) Verify(ctx context.Context) error {
-	state, err := s.State(ctx)
-	if err == nil && state != engine.Done {
-		return engine.NotYet("%s still has %s", s.of.name(), v1alpha1.AnnotationAddedNames)
-	}
-	return err
-}
-
-// Preview implements engine.Previewer.
-func (s *uncertifyStep) Preview() ([]engine.Change, error) {
-	return []engine.Change{{Verb: "patch", Object: s.of.name(), Body: map[string]any{"remove": s.of.added}}}, nil
 }

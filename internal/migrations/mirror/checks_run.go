@@ -7,20 +7,14 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine/findings"
-	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/migration"
 )
 
 func checkRights(in Input) []findings.Result {
-	out := denied("", in.Access)
-	return append(out, denied("in the target: ", in.TargetAccess)...)
-}
-
-func denied(where string, answers []cluster.AccessAnswer) []findings.Result {
-	var out []findings.Result
-	for _, a := range answers {
-		if !a.Allowed {
-			out = append(out, findings.Failed("", "%smay not %s", where, a.Right))
-		}
+	out := migration.Denied(in.Access, nil)
+	for _, r := range migration.Denied(in.TargetAccess, nil) {
+		r.Message = "in the target: " + r.Message
+		out = append(out, r)
 	}
 	return out
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/replumb/replumb/internal/kube/objectsync"
 )
 
-// copyPatience is how long one copy of transfer.All may take.
+// copyPatience is how long one copy of everything may take.
 const copyPatience = 4 * time.Hour
 
 // copying is the copy of one run: its steps share what it knows.
@@ -28,43 +28,45 @@ type copying struct {
 	ended    chan error
 }
 
-// copyStep copies objects. It cannot know whether all are there without looking at all, which is what it does: a second run writes
-// nothing.
-type copyStep struct {
-	copying *copying
-	part    objectsync.Part
-}
+// interruptible is a write that ends at once when the run is cancelled: it has nothing that must be brought to an end.
+type interruptible struct{ *engine.Write }
 
-var _ engine.Timed = (*copyStep)(nil)
+// Waits implements engine.Waiter.
+func (interruptible) Waits() {}
 
-func (s *copyStep) ID() string {
-	if s.part == objectsync.Foundations {
-		return "copy/foundations"
+// copy copies objects. Whether all are there cannot be seen without comparing them all, which is what it does: a second run
+// writes nothing. Objects that the target refuses are reported together.
+func (c *copying) copy(part objectsync.Part, survey *Survey) engine.Step {
+	id, about := "copy/objects", "Copy objects to the target"
+	if part == objectsync.Foundations {
+		id, about = "copy/foundations", "Copy what workloads stand on"
 	}
-	return "copy/objects"
-}
-
-func (s *copyStep) Title() string {
-	if s.part == objectsync.Foundations {
-		return "Copy what workloads stand on"
+	return &engine.Write{
+		Name: id, About: about, Limit: copyPatience,
+		Write: func(ctx context.Context) error {
+			result, err := c.copier.Run(ctx, part)
+			if err != nil {
+				return err
+			}
+			return refused(result.Errors)
+		},
+		Changes: func() ([]engine.Change, error) { return copies(part, survey), nil },
 	}
-	return "Copy objects to the target"
 }
 
-func (*copyStep) Deadline() time.Duration                     { return copyPatience }
-func (*copyStep) State(context.Context) (engine.State, error) { return engine.Pending, nil }
-
-// Do copies. Objects that the target refuses are told all together.
-func (s *copyStep) Do(ctx context.Context) error {
-	result, err := s.copying.copier.Run(ctx, s.part)
-	if err != nil {
-		return err
+// copies are what a copy writes to the target, a line for each resource.
+func copies(part objectsync.Part, survey *Survey) []engine.Change {
+	if part == objectsync.Foundations {
+		return []engine.Change{{Verb: "apply", Object: "definitions, namespaces and what else workloads need, in the target"}}
 	}
-	return refused(result.Errors)
+	var out []engine.Change
+	for _, count := range survey.Objects.Counts {
+		if count.Copied > 0 {
+			out = append(out, engine.Change{Verb: "apply", Object: fmt.Sprintf("%d %s in the target", count.Copied, count.Resource)})
+		}
+	}
+	return out
 }
-
-// Verify implements engine.Step: Do fails unless transfer.All is there.
-func (*copyStep) Verify(context.Context) error { return nil }
 
 // RefusedError lists objects that could not be copied.
 type RefusedError struct{ Errors []*objectsync.ObjectError }
@@ -87,43 +89,36 @@ func refused(all []*objectsync.ObjectError) error {
 	return &RefusedError{Errors: all}
 }
 
-// parityStep compares both clusters, object by object.
-type parityStep struct{ copying *copying }
-
-var (
-	_ engine.Timed  = (*parityStep)(nil)
-	_ engine.Waiter = (*parityStep)(nil)
-)
-
-func (*parityStep) ID() string                                  { return "parity/compare" }
-func (*parityStep) Title() string                               { return "Compare both clusters, object by object" }
-func (*parityStep) Waits()                                      {}
-func (*parityStep) Deadline() time.Duration                     { return readiness }
-func (*parityStep) State(context.Context) (engine.State, error) { return engine.Pending, nil }
-
-// Do writes every copy anew if something differs that nobody is copying: what somebody has changed in the target is not seen to have
+// parity compares both clusters, object by object, and waits for differences to go that are being copied. Where something
+// differs that no copy is under way for, every copy is written again: what was changed in the target is not seen to have
 // changed in the source.
-func (s *parityStep) Do(ctx context.Context) error {
-	err := s.Verify(ctx)
-	var different *DifferentError
-	if !errors.As(err, &different) {
-		return nil
-	}
-	c := s.copying.copier
-	again := &objectsync.Copier{Source: c.Source, Target: c.Target, Rules: c.Rules, Rewrite: true}
-	result, err := again.Run(ctx, objectsync.All)
-	if err != nil {
-		return err
-	}
-	return refused(result.Errors)
+func (c *copying) parity() engine.Step {
+	return interruptible{&engine.Write{
+		Name: "parity/compare", About: "Compare both clusters, object by object", Limit: readiness, Holds: c.equal,
+		Write: func(ctx context.Context) error {
+			var different *DifferentError
+			if err := c.equal(ctx); !errors.As(err, &different) {
+				return nil
+			}
+			again := &objectsync.Copier{Source: c.copier.Source, Target: c.copier.Target, Rules: c.copier.Rules, Rewrite: true}
+			result, err := again.Run(ctx, objectsync.All)
+			if err != nil {
+				return err
+			}
+			return refused(result.Errors)
+		},
+		Changes: func() ([]engine.Change, error) {
+			return []engine.Change{{Verb: "apply", Object: "copies that were changed in the target"}}, nil
+		},
+	}}
 }
 
-// Verify waits for differences to go that are being copied.
-func (s *parityStep) Verify(ctx context.Context) error {
-	if err := s.copying.settled(); err != nil {
+// equal returns nil once nothing is being copied and both clusters are equal.
+func (c *copying) equal(ctx context.Context) error {
+	if err := c.settled(); err != nil {
 		return err
 	}
-	parity, err := s.copying.copier.Compare(ctx)
+	parity, err := c.copier.Compare(ctx)
 	if err != nil || parity.Equal() {
 		return err
 	}
@@ -156,41 +151,41 @@ func (c *copying) unready(ctx context.Context) ([]string, error) {
 	return texts, err
 }
 
-// followStep follows what changes in the source, until names have moved or the run ends.
-type followStep struct{ copying *copying }
-
-var _ engine.Waiter = (*followStep)(nil)
-
-func (*followStep) ID() string              { return "copy/follow" }
-func (*followStep) Title() string           { return "Follow what changes in the source" }
-func (*followStep) Waits()                  {}
-func (*followStep) Deadline() time.Duration { return readiness }
-
-// State is pending until somebody follows: an earlier run's follower ended with it.
-func (s *followStep) State(context.Context) (engine.State, error) {
-	s.copying.mu.Lock()
-	defer s.copying.mu.Unlock()
-	if s.copying.follower != nil {
-		return engine.Done, nil
-	}
-	return engine.Pending, nil
+// follow copies what changes in the source, until names have moved or the run ends. An earlier run's follower ended with it.
+func (c *copying) follow() engine.Step {
+	return interruptible{&engine.Write{
+		Name: "copy/follow", About: "Follow what changes in the source", Limit: readiness,
+		Holds: func(context.Context) error {
+			c.mu.Lock()
+			following := c.follower != nil
+			c.mu.Unlock()
+			if !following {
+				return engine.NotYet("changes of the source are not followed yet")
+			}
+			return c.settled()
+		},
+		Write: func(context.Context) error {
+			c.begin()
+			return nil
+		},
+		Changes: func() ([]engine.Change, error) {
+			return []engine.Change{{Verb: "apply", Object: "whatever changes in the source, until names have moved"}}, nil
+		},
+	}}
 }
 
-func (s *followStep) Do(context.Context) error {
-	c := s.copying
+// begin starts to follow, unless that goes on.
+func (c *copying) begin() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.follower != nil {
-		return nil
+		return
 	}
 	ctx, stop := context.WithCancel(c.run)
 	c.follower, c.stop = objectsync.NewFollower(c.copier), stop
 	c.ended = make(chan error, 1)
 	go func(f *objectsync.Follower) { c.ended <- f.Run(ctx) }(c.follower)
-	return nil
 }
-
-func (s *followStep) Verify(context.Context) error { return s.copying.settled() }
 
 // settled fails unless what was seen to change in the source is in the target.
 func (c *copying) settled() error {
@@ -205,7 +200,7 @@ func (c *copying) settled() error {
 		if err != nil {
 			return fmt.Errorf("following what changes in the source: %w", err)
 		}
-		return engine.NotYet("nobody follows what changes in the source")
+		return engine.NotYet("changes of the source are not followed any more")
 	default:
 	}
 	if troubles := c.follower.Troubles(); len(troubles) > 0 {
@@ -217,32 +212,29 @@ func (c *copying) settled() error {
 	return nil
 }
 
-// unfollowStep stops following: from here on the source is no longer what the target has to be.
-type unfollowStep struct{ copying *copying }
-
-func (*unfollowStep) ID() string    { return "handover/unfollow" }
-func (*unfollowStep) Title() string { return "Stop following the source" }
-
-func (s *unfollowStep) State(context.Context) (engine.State, error) {
-	s.copying.mu.Lock()
-	defer s.copying.mu.Unlock()
-	if s.copying.follower == nil {
-		return engine.Done, nil
+// unfollow stops following: from here on the source is no longer what the target has to be.
+func (c *copying) unfollow() engine.Step {
+	return &engine.Write{
+		Name: "handover/unfollow", About: "Stop following the source",
+		Holds: func(context.Context) error {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			if c.follower != nil {
+				return engine.NotYet("changes of the source are still followed")
+			}
+			return nil
+		},
+		Write: func(context.Context) error {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			if c.follower == nil {
+				return nil
+			}
+			c.stop()
+			err := <-c.ended
+			c.follower = nil
+			return err
+		},
+		Changes: func() ([]engine.Change, error) { return nil, nil }, // it ends what this process does
 	}
-	return engine.Pending, nil
 }
-
-func (s *unfollowStep) Do(context.Context) error {
-	c := s.copying
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.follower != nil {
-		c.stop()
-		err := <-c.ended
-		c.follower = nil
-		return err
-	}
-	return nil
-}
-
-func (*unfollowStep) Verify(context.Context) error { return nil }

@@ -16,14 +16,6 @@ import (
 	"github.com/replumb/replumb/internal/kube/objectsync"
 )
 
-// direction of a handover.
-type direction string
-
-const (
-	forth direction = "handover/"
-	back  direction = "back/handover/"
-)
-
 // singletons are what must not run twice, on one side.
 type singletons struct {
 	rules *objectsync.Rules
@@ -35,9 +27,6 @@ func (c *copying) onSource() singletons { return c.singletons("source") }
 func (c *copying) onTarget() singletons { return c.singletons("target") }
 
 func (c *copying) singletons(about string) singletons {
-	if c.copier == nil { // a plan that only names its phases
-		return singletons{about: about}
-	}
 	s := singletons{rules: c.copier.Rules, side: c.copier.Source, about: about}
 	if about == "target" {
 		s.side = c.copier.Target
@@ -48,32 +37,49 @@ func (c *copying) singletons(about string) singletons {
 // ending is how long what runs may take to end: Jobs that a CronJob has started are let run.
 const ending = 30 * time.Minute
 
-// sleepStep ends singletons, and waits until none of them runs any more.
-type sleepStep struct {
-	to direction
-	of singletons
+// sleep ends singletons, and waits until none of them runs any more. prefix begins the step's ID.
+func (s singletons) sleep(prefix string) engine.Step {
+	return &engine.Write{
+		Name: prefix + "sleep", About: "End singletons in the " + s.about, Limit: ending, Holds: s.ended,
+		Write: func(ctx context.Context) error {
+			_, err := s.rules.Sleep(ctx, s.side)
+			return err
+		},
+		Changes: func() ([]engine.Change, error) {
+			return []engine.Change{{Verb: "patch", Object: "singletons in the " + s.about + ": no pods, no schedule"}}, nil
+		},
+	}
 }
 
-var _ engine.Timed = (*sleepStep)(nil)
-
-func (s *sleepStep) ID() string            { return string(s.to) + "sleep" }
-func (s *sleepStep) Title() string         { return "End what must not run twice in the " + s.of.about }
-func (*sleepStep) Deadline() time.Duration { return ending }
-
-func (s *sleepStep) State(ctx context.Context) (engine.State, error) { return stateOf(s.Verify(ctx)) }
-
-func (s *sleepStep) Do(ctx context.Context) error {
-	_, err := s.of.rules.Sleep(ctx, s.of.side)
-	return err
+// wake lets singletons run.
+func (s singletons) wake(prefix string) engine.Step {
+	return &engine.Write{
+		Name: prefix + "wake", About: "Start singletons in the " + s.about,
+		Holds: func(ctx context.Context) error {
+			asleep, _, err := s.rules.Asleep(ctx, s.side)
+			if err == nil && len(asleep) > 0 {
+				return engine.NotYet("%s sleeps in the %s", asleep[0], s.about)
+			}
+			return err
+		},
+		Write: func(ctx context.Context) error {
+			_, err := s.rules.Wake(ctx, s.side)
+			return err
+		},
+		Changes: func() ([]engine.Change, error) {
+			return []engine.Change{{Verb: "patch", Object: "singletons in the " + s.about + ": as they were"}}, nil
+		},
+	}
 }
 
-func (s *sleepStep) Verify(ctx context.Context) error {
-	asleep, running, err := s.of.rules.Asleep(ctx, s.of.side)
+// ended returns nil once no singleton runs.
+func (s singletons) ended(ctx context.Context) error {
+	asleep, running, err := s.rules.Asleep(ctx, s.side)
 	if err != nil {
 		return err
 	}
 	if len(running) > 0 {
-		return engine.NotYet("%s runs in the %s", running[0], s.of.about)
+		return engine.NotYet("%s runs in the %s", running[0], s.about)
 	}
 	for _, ref := range asleep {
 		left, err := s.left(ctx, ref)
@@ -81,29 +87,29 @@ func (s *sleepStep) Verify(ctx context.Context) error {
 			return err
 		}
 		if left > 0 {
-			return engine.NotYet("%d of %s still run in the %s", left, ref, s.of.about)
+			return engine.NotYet("%d of %s still run in the %s", left, ref, s.about)
 		}
 	}
 	return nil
 }
 
 // left is how many pods, or jobs, of a singleton there still are. Pods that are ending still run.
-func (s *sleepStep) left(ctx context.Context, ref objectsync.Ref) (int, error) {
+func (s singletons) left(ctx context.Context, ref objectsync.Ref) (int, error) {
 	key := client.ObjectKey{Namespace: ref.Namespace, Name: ref.Name}
 	var err error
 	var selector *metav1.LabelSelector
 	switch kind, _, _ := strings.Cut(ref.Resource, "."); kind {
 	case "deployments":
 		d := &appsv1.Deployment{}
-		err = s.of.side.Get(ctx, key, d)
+		err = s.side.Get(ctx, key, d)
 		selector = d.Spec.Selector
 	case "statefulsets":
 		d := &appsv1.StatefulSet{}
-		err = s.of.side.Get(ctx, key, d)
+		err = s.side.Get(ctx, key, d)
 		selector = d.Spec.Selector
 	case "cronjobs":
 		c := &batchv1.CronJob{}
-		err = client.IgnoreNotFound(s.of.side.Get(ctx, key, c))
+		err = client.IgnoreNotFound(s.side.Get(ctx, key, c))
 		return len(c.Status.Active), err
 	}
 	if err != nil {
@@ -112,13 +118,13 @@ func (s *sleepStep) left(ctx context.Context, ref objectsync.Ref) (int, error) {
 	return s.pods(ctx, ref.Namespace, selector)
 }
 
-func (s *sleepStep) pods(ctx context.Context, namespace string, of *metav1.LabelSelector) (int, error) {
+func (s singletons) pods(ctx context.Context, namespace string, of *metav1.LabelSelector) (int, error) {
 	selector, err := metav1.LabelSelectorAsSelector(of)
 	if err != nil {
 		return 0, err
 	}
 	pods := &corev1.PodList{}
-	if err := s.of.side.List(ctx, pods, client.InNamespace(namespace), client.MatchingLabelsSelector{Selector: selector}); err != nil {
+	if err := s.side.List(ctx, pods, client.InNamespace(namespace), client.MatchingLabelsSelector{Selector: selector}); err != nil {
 		return 0, fmt.Errorf("pods of namespace %s: %w", namespace, err)
 	}
 	left := 0
@@ -128,28 +134,4 @@ func (s *sleepStep) pods(ctx context.Context, namespace string, of *metav1.Label
 		}
 	}
 	return left, nil
-}
-
-// wakeStep lets singletons run.
-type wakeStep struct {
-	to direction
-	of singletons
-}
-
-func (s *wakeStep) ID() string    { return string(s.to) + "wake" }
-func (s *wakeStep) Title() string { return "Let what must not run twice run in the " + s.of.about }
-
-func (s *wakeStep) State(ctx context.Context) (engine.State, error) { return stateOf(s.Verify(ctx)) }
-
-func (s *wakeStep) Do(ctx context.Context) error {
-	_, err := s.of.rules.Wake(ctx, s.of.side)
-	return err
-}
-
-func (s *wakeStep) Verify(ctx context.Context) error {
-	asleep, _, err := s.of.rules.Asleep(ctx, s.of.side)
-	if err == nil && len(asleep) > 0 {
-		return engine.NotYet("%s sleeps in the %s", asleep[0], s.of.about)
-	}
-	return err
 }

@@ -23,17 +23,17 @@ import (
 // Job runs one Migration.
 type Job struct {
 	*migration.Job[*Planner]
+	migration.Subject
 
-	Tools     Tools
-	Migration *v1alpha1.Migration
-	Spec      Spec
+	Tools Tools
+	Spec  Spec
 
 	from, to *side
 	copying  *copying
-	// recorded says that the cluster has the Migration, finishing that it has begun to finish.
-	recorded, finishing bool
-	// access is what the user may do in the source and in the target.
-	access, targetAccess []cluster.AccessAnswer
+	// finishing says that finish has begun.
+	finishing bool
+	// target is what the user may do there; Access is about the source.
+	targetAccess []cluster.AccessAnswer
 }
 
 // NewJob defaults and validates a Migration. The Migration itself is not changed.
@@ -47,8 +47,8 @@ func NewJob(tools Tools, m *v1alpha1.Migration) (*Job, error) {
 	if _, err := objectsync.NewRules(s.rules(nil)); err != nil {
 		return nil, err
 	}
-	j := &Job{Tools: tools, Migration: m, Spec: s}
-	j.Job = &migration.Job[*Planner]{Kind: j, Client: tools.client(), Name: s.Name, Now: tools.Now}
+	j := &Job{Tools: tools, Subject: migration.Subject{Migration: m}, Spec: s}
+	j.Job = &migration.Job[*Planner]{Kind: j, Client: tools.Client(), Name: s.Name, Now: tools.Now}
 	return j, nil
 }
 
@@ -65,12 +65,12 @@ func (s *Spec) rules(credentials map[v1alpha1.SecretReference]*corev1.Secret) ob
 
 // Adopt implements migration.Kind.
 func (j *Job) Adopt(have *v1alpha1.Migration) error {
-	j.recorded = have != nil
+	j.Recorded = have
 	j.finishing = have != nil && have.Spec.Desired == v1alpha1.DesiredFinished
 	if have == nil {
 		return nil
 	}
-	whole := have.DeepCopy() // somebody may have created it with kubectl, where nothing is filled in
+	whole := have.DeepCopy() // one that was created with kubectl has no defaults
 	Default(whole)
 	if !equality.Semantic.DeepEqual(whole.Spec.Mirror, j.Migration.Spec.Mirror) {
 		return spec.Differs(root, have.Name)
@@ -84,7 +84,7 @@ func (j *Job) connect(ctx context.Context) (err error) {
 	if j.copying != nil {
 		return nil
 	}
-	if j.access, err = authorize(ctx, j.Tools.Source, Rights()); err != nil {
+	if err := j.Authorize(ctx, j.Tools.Cluster, Rights(), toLook); err != nil {
 		return err
 	}
 	if j.from, err = j.Tools.source(ctx); err != nil {
@@ -93,7 +93,7 @@ func (j *Job) connect(ctx context.Context) (err error) {
 	if j.to, err = j.Tools.open(ctx, j.Spec.Target); err != nil {
 		return err
 	}
-	if j.targetAccess, err = authorize(ctx, j.to.Cluster, TargetRights()); err != nil {
+	if j.targetAccess, err = j.to.Cluster.Authorize(ctx, TargetRights(), toLook); err != nil {
 		return &TargetError{Problem: "cannot be looked at: " + err.Error(), Hint: "bind cluster-admin to the user there", Err: err}
 	}
 	copier, err := j.copier(ctx)
@@ -132,7 +132,7 @@ func (j *Job) credentials(ctx context.Context) (map[v1alpha1.SecretReference]*co
 			continue
 		}
 		secret := &corev1.Secret{}
-		err := j.Tools.Source.Get(ctx, client.ObjectKey{Namespace: r.Credentials.Namespace, Name: r.Credentials.Name}, secret)
+		err := j.Tools.Cluster.Get(ctx, client.ObjectKey{Namespace: r.Credentials.Namespace, Name: r.Credentials.Name}, secret)
 		if err != nil {
 			return nil, &spec.Error{
 				Field: fmt.Sprintf("%s.copy.registries[%d].credentials", root, i), Problem: err.Error(),
@@ -153,35 +153,25 @@ func (j *Job) Examine(ctx context.Context) (*Planner, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Planner{
-		Tools:     j.Tools,
-		Survey:    survey,
-		Migration: j.Migration.DeepCopy(),
-		Recorded:  j.recorded,
-		source:    j.from,
-		target:    j.to,
-		copying:   j.copying,
-		finishing: j.finishing,
-	}
-	in := Input{Survey: survey, Access: j.access, TargetAccess: j.targetAccess}
-	if p.Leads, err = j.leads(ctx, survey); err != nil {
-		return nil, err
-	}
-	in.RecordProblems = dnscutover.Looked(ctx, p.Leads)
-	if survey.Freeze {
-		in.FreezeProblem = freeze.DeploysPossible(ctx, j.Tools.Source, j.Spec.Name)
-		survey.Freeze = in.FreezeProblem == nil
-	}
-	crd, err := j.Tools.Source.CRD(ctx)
+	base, err := j.Base(ctx, j.Tools.Tools)
 	if err != nil {
 		return nil, err
 	}
-	p.HasCRD = crd != nil
+	p := &Planner{Base: base, Survey: survey, source: j.from, target: j.to, copying: j.copying, finishing: j.finishing}
+	in := Input{Survey: survey, Access: j.Access, TargetAccess: j.targetAccess}
+	if p.Cutovers, err = j.cutovers(ctx, survey); err != nil {
+		return nil, err
+	}
+	in.RecordProblems = dnscutover.Looked(ctx, p.Cutovers)
+	if survey.Freeze {
+		in.FreezeProblem = freeze.DeploysPossible(ctx, j.Tools.Cluster, j.Spec.Name)
+		survey.Freeze = in.FreezeProblem == nil
+	}
 	p.Findings = findings.Run(Checks(), in)
 	return p, nil
 }
 
-func (j *Job) leads(ctx context.Context, s *Survey) ([]*dnscutover.Lead, error) {
+func (j *Job) cutovers(ctx context.Context, s *Survey) ([]*dnscutover.Lead, error) {
 	if len(s.Names) == 0 {
 		return nil, nil
 	}
@@ -190,8 +180,8 @@ func (j *Job) leads(ctx context.Context, s *Survey) ([]*dnscutover.Lead, error) 
 		asking = &dnsrecords.Client{}
 	}
 	return dnscutover.Open(ctx, dnscutover.Tools{
-		Client: asking, Secrets: migration.Secrets(j.Tools.Source), GateWait: j.Spec.GateWait, Now: j.Tools.Now,
-		Memory: migration.RecordMemory{Client: j.Tools.Source, Name: j.Spec.Name},
+		Client: asking, Secrets: migration.Secrets(j.Tools.Cluster), GateWait: j.Spec.GateWait, Now: j.Tools.Now,
+		Memory: migration.RecordMemory{Client: j.Tools.Cluster, Name: j.Spec.Name},
 	}, s.Names, j.Spec.Redirect)
 }
 
@@ -206,14 +196,14 @@ func (j *Job) Apply(ctx context.Context, r *engine.Runner) (*Planner, error) {
 	return j.Job.Apply(ctx, r)
 }
 
-// Glance is what status tells: what the Migration remembers, where names lead, and how many copies there are.
+// Glance is what status shows: what the Migration remembers, where names lead, and how many copies there are.
 func (j *Job) Glance(ctx context.Context) (*Survey, error) {
 	s, err := j.glance(ctx)
 	if err != nil {
 		return nil, err
 	}
-	leads, err := j.leads(ctx, s)
-	s.Places = places(ctx, leads)
+	cutovers, err := j.cutovers(ctx, s)
+	s.Places = places(ctx, cutovers)
 	for _, n := range s.Names {
 		if err != nil {
 			s.Places[Title(n)] = fmt.Sprintf("unknown: %v", err)

@@ -253,7 +253,7 @@ func (f *fixture) sample() *v1alpha1.Migration {
 func (f *fixture) with(m *v1alpha1.Migration) {
 	f.Helper()
 	job, err := NewJob(Tools{
-		Source: f.source.Cluster, DNS: &dnsrecords.Client{Port: f.dns.Port, Recursive: []string{f.dns.Resolver}},
+		Tools: migration.Tools{Cluster: f.source.Cluster}, DNS: &dnsrecords.Client{Port: f.dns.Port, Recursive: []string{f.dns.Resolver}},
 		Context: func(string) (*rest.Config, error) { return rest.CopyConfig(f.target.Config), nil },
 	}, m)
 	f.must(err)

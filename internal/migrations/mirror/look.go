@@ -47,7 +47,7 @@ func (j *Job) survey(ctx context.Context) (*Survey, error) {
 // glance reads what the Migration remembers.
 func (j *Job) glance(ctx context.Context) (*Survey, error) {
 	s := &Survey{Spec: j.Spec, Freeze: j.Spec.Common.Freeze != v1alpha1.FreezeDisabled}
-	m, err := migration.Get(ctx, j.Tools.Source, j.Spec.Name)
+	m, err := migration.Get(ctx, j.Tools.Cluster, j.Spec.Name)
 	if err != nil {
 		return nil, err
 	}
@@ -118,7 +118,7 @@ func (j *Job) lookAtNames(ctx context.Context, s *Survey) error {
 
 // leaveUnknown leaves out names that were found in objects and have no record of their own: nobody outside knows them.
 func (j *Job) leaveUnknown(ctx context.Context, s *Survey) error {
-	leads, err := j.leads(ctx, s)
+	leads, err := j.cutovers(ctx, s)
 	if err != nil {
 		return err
 	}

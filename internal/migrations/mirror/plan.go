@@ -6,11 +6,9 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
-	"github.com/replumb/replumb/internal/engine/findings"
 	"github.com/replumb/replumb/internal/kube/objectsync"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/network/dnscutover"
-	"github.com/replumb/replumb/internal/safety/backup"
 	"github.com/replumb/replumb/internal/safety/freeze"
 	"github.com/replumb/replumb/internal/spec/hook"
 	"github.com/replumb/replumb/internal/spec/window"
@@ -19,39 +17,26 @@ import (
 // parallel is how many steps of one group run at once.
 const parallel = 16
 
-const (
-	phaseCopy     = "copy"
-	phaseRedirect = "redirect"
-)
-
 // Planner makes plans from a survey.
 type Planner struct {
-	Tools     Tools
-	Survey    *Survey
-	Migration *v1alpha1.Migration
-	Findings  findings.Findings
-	// Leads are the names on their way.
-	Leads []*dnscutover.Lead
-	// Both are nil when plans are only named.
+	migration.Base
+	Survey *Survey
+	// Cutovers are the names on their way.
+	Cutovers []*dnscutover.Lead
+
 	source, target *side
 	// copying is shared by the steps of one run.
 	copying *copying
-	// HasCRD and Recorded say whether the definition of Migration, and this Migration, are in the cluster already.
-	HasCRD   bool
-	Recorded bool
 	// finishing says that finish has begun.
 	finishing bool
 }
 
 var _ migration.Plans = (*Planner)(nil)
 
-// Found implements migration.Plans.
-func (p *Planner) Found() findings.Findings { return p.Findings }
-
 // Counts implements migration.Plans.
 func (p *Planner) Counts() v1alpha1.Counts { return p.Survey.Counts() }
 
-// Left implements migration.Plans. A finish that was cut off may have led names back already.
+// Left implements migration.Plans. A finish that was cut off may have switched names back already.
 func (p *Planner) Left() string {
 	if p.Survey.Serving() == v1alpha1.ServingTarget || p.finishing {
 		return ""
@@ -62,116 +47,75 @@ func (p *Planner) Left() string {
 // Early implements migration.Plans.
 func (p *Planner) Early() string { return p.Left() }
 
-// Apply is the way to the point where the target serves. As long as the target cannot say where names lead there, it goes as far as
-// the copy: then there is another look.
-func (p *Planner) Apply() *engine.Plan {
-	plan := p.apply()
-	if len(p.Survey.Awaited) > 0 {
-		if part, err := plan.Until(phaseCopy); err == nil {
-			return part
-		}
+// commands are the phases of a mirror, in order.
+//
+// Apply goes to the point where the target serves. Both ways back switch names to the source from wherever they are, and then undo
+// what was done for the mirror; copies stay.
+func commands() migration.Commands[*Planner] {
+	type phase = migration.Phase[*Planner]
+	ready := phase{Name: "ready", Title: "Wait until the source is ready to serve", Groups: (*Planner).ready}
+	back := phase{Name: "return", Title: "Switch names back to the source", Groups: (*Planner).switchBack}
+	handBack := phase{Name: "handover", Title: "Hand over singletons", Groups: func(p *Planner) []engine.Group { return p.handover(engine.Backward) }}
+	tidy := phase{Name: "tidy", Title: "Undo what was done for the mirror", Groups: (*Planner).tidy}
+	return migration.Commands[*Planner]{
+		Apply: migration.Phases[*Planner]{
+			migration.CheckPhase[*Planner]("Check both clusters"),
+			{Name: "secure", Title: "Record the migration and back up what it changes", Own: true, Recheck: true, Groups: (*Planner).secure},
+			{Name: "freeze", Title: "Keep others from deploying to the source", Recheck: true, Groups: (*Planner).freeze},
+			{Name: "certificates", Title: "Add the mirror's names to certificates", Recheck: true, Groups: (*Planner).certificates},
+			// Where names lead in the target is known only once it has the objects that say so.
+			{Name: "copy", Title: "Copy objects to the target", Groups: (*Planner).copies, Replan: (*Planner).awaits},
+			{Name: "lower", Title: "Lower the time to live of names", Groups: (*Planner).lower},
+			{Name: "parity", Title: "Compare source and target", Groups: (*Planner).parity},
+			{Name: "redirect", Title: "Switch names to the target", Groups: (*Planner).switchOver},
+			{Name: "handover", Title: "Hand over singletons", Groups: func(p *Planner) []engine.Group { return p.handover(engine.Forward) }},
+		},
+		Rollback: migration.Phases[*Planner]{ready, back, handBack, tidy},
+		Finish: migration.Phases[*Planner]{
+			ready, back, handBack,
+			migration.FinalPhase[*Planner](),
+			{Name: "takedown", Title: "List what may be taken down", Groups: (*Planner).takedown},
+			tidy,
+		},
 	}
-	return plan
 }
 
-func (p *Planner) apply() *engine.Plan {
-	return p.plan(
-		hook.Apply,
-		engine.Phase{Name: "check", Own: true, Title: "Check both clusters", Groups: inOrder(&migration.CheckStep{Findings: p.Findings})},
-		engine.Phase{Name: "secure", Own: true, Recheck: true, Title: "Record the migration and back up what it changes", Groups: p.secure()},
-		engine.Phase{Name: "freeze", Recheck: true, Title: "Keep others from deploying to the source", Groups: p.freeze()},
-		engine.Phase{Name: "certificates", Recheck: true, Title: "Have certificates be good for the mirror's names too", Groups: p.certificates()},
-		engine.Phase{Name: phaseCopy, Title: "Copy objects to the target", Groups: p.copies()},
-		engine.Phase{Name: "lower", Title: "Lower the time to live of names", Groups: p.lower()},
-		engine.Phase{Name: "parity", Title: "See that the target is what the source is", Groups: p.parity()},
-		engine.Phase{Name: phaseRedirect, Title: "Lead names to the target", Groups: p.there()},
-		engine.Phase{Name: "handover", Title: "Hand over what must not run twice", Groups: p.handover(forth)},
-	)
-}
+// Apply implements migration.Plans.
+func (p *Planner) Apply() *engine.Plan { return commands().Apply.Plan(p, p.Migration, hook.Apply) }
 
-// Finish takes the names back, and then what was done for the mirror. Its phase "final" is the point of no return.
-func (p *Planner) Finish() *engine.Plan {
-	return p.plan(
-		hook.Finish,
-		engine.Phase{Name: "ready", Title: "See that the source is ready to serve", Groups: p.ready()},
-		engine.Phase{Name: "return", Title: "Lead names back to the source", Groups: p.home()},
-		engine.Phase{Name: "handover", Title: "Hand over what must not run twice", Groups: p.handover(back)},
-		engine.Phase{
-			Name: "final", Title: "Pass the point of no return",
-			Groups: inOrder(migration.FinalStep(p.Tools.client(), p.spec().Name)),
-		},
-		engine.Phase{
-			Name:   "takedown",
-			Title:  "Name what may be taken down",
-			Groups: inOrder(&takedownStep{spec: p.spec(), target: p.target}),
-		},
-		engine.Phase{Name: "tidy", Title: "Take back what was done for the mirror", Groups: p.tidy()},
-	)
-}
-
-// Rollback takes the names back from wherever they are, and then what was done for the mirror. Copies stay.
+// Rollback implements migration.Plans.
 func (p *Planner) Rollback() *engine.Plan {
-	return p.plan(
-		hook.Rollback,
-		engine.Phase{Name: "ready", Title: "See that the source is ready to serve", Groups: p.ready()},
-		engine.Phase{Name: "return", Title: "Lead names back to the source", Groups: p.home()},
-		engine.Phase{Name: "handover", Title: "Hand over what must not run twice", Groups: p.handover(back)},
-		engine.Phase{Name: "tidy", Title: "Take back what was done for the mirror", Groups: p.tidy()},
-	)
+	return commands().Rollback.Plan(p, p.Migration, hook.Rollback)
 }
 
-func emptyPlanner() *Planner {
-	return &Planner{Survey: &Survey{}, Migration: &v1alpha1.Migration{}, copying: &copying{}}
-}
+// Finish implements migration.Plans.
+func (p *Planner) Finish() *engine.Plan { return commands().Finish.Plan(p, p.Migration, hook.Finish) }
 
-// ApplyPhases are the phases of apply, in order.
-func ApplyPhases() []string { return emptyPlanner().apply().Names() }
+// ApplyPhases are the names of the phases of apply, in order.
+func ApplyPhases() []string { return commands().Apply.Names() }
 
-// PhaseNames are the phases of all plans, which hooks can name.
-func PhaseNames() []string {
-	p := emptyPlanner()
-	return engine.PhaseNames(p.apply(), p.Rollback(), p.Finish())
-}
-
-// plan puts hooks around phases that have something to do.
-func (p *Planner) plan(run hook.Run, phases ...engine.Phase) *engine.Plan {
-	return hook.Around(&engine.Plan{Name: p.spec().Name, Phases: phases}, p.spec().Common.Hooks, run)
-}
+// PhaseNames are the names of the phases of all commands, which hooks can name.
+func PhaseNames() []string { return commands().Names() }
 
 func (p *Planner) spec() Spec { return p.Survey.Spec }
 
 func (p *Planner) secure() []engine.Group {
-	want := p.Migration.DeepCopy()
-	want.Spec.Desired = v1alpha1.DesiredApplied
-	steps := []engine.Step{
-		&migration.CRDStep{Cluster: p.Tools.Source, Upgrade: p.HasCRD},
-		p.namespace(),
-		&migration.RecordStep{Cluster: p.Tools.Source, Want: want, Recorded: p.Recorded},
-		&rememberStep{tools: p.Tools, survey: p.Survey},
-	}
-	if len(p.Survey.Originals) > 0 {
-		steps = append(
-			steps,
-			backup.NewStep(p.Tools.client(), want, "secure/backup", "Back up what is changed in the source", p.Survey.Originals),
-		)
-	}
-	return inOrder(steps...)
-}
-
-func (p *Planner) namespace() *migration.NamespaceStep {
-	return &migration.NamespaceStep{Cluster: p.Tools.Source, Migration: p.spec().Name}
+	return p.Base.Secure(migration.Securing{
+		Recorded:  []engine.Step{recordClusters(p.Tools.Client(), p.Survey)},
+		Originals: p.Survey.Originals, Backup: "Back up what is changed in the source",
+	})
 }
 
 func (p *Planner) freezer() *freeze.Deploys {
 	n := p.spec().Copy.Namespaces
-	return &freeze.Deploys{Client: p.Tools.client(), Migration: p.spec().Name, Include: n.Include, Exclude: n.Exclude}
+	return &freeze.Deploys{Client: p.Tools.Client(), Migration: p.spec().Name, Include: n.Include, Exclude: n.Exclude}
 }
 
 func (p *Planner) freeze() []engine.Group {
 	if !p.Survey.Freeze {
 		return nil
 	}
-	return inOrder(p.freezer())
+	return engine.InOrder(p.freezer())
 }
 
 func (p *Planner) certificates() []engine.Group {
@@ -180,25 +124,28 @@ func (p *Planner) certificates() []engine.Group {
 	}
 	var steps []engine.Step
 	for _, c := range p.Survey.toExtend() {
-		steps = append(steps, &certificateStep{client: p.Tools.client(), of: c, aliases: p.spec().Hosts})
+		steps = append(steps, extendCertificate(p.Tools.Client(), c, p.spec().Hosts))
 	}
-	return beside(steps)
+	return engine.AtOnce(parallel, "", steps...)
 }
+
+// awaits reports whether the target cannot say yet where some names lead.
+func (p *Planner) awaits() bool { return len(p.Survey.Awaited) > 0 }
 
 // copies are made only as long as the source serves: from then on, the target has a life of its own.
 func (p *Planner) copies() []engine.Group {
 	if p.Survey.Serving() != v1alpha1.ServingSource {
 		return nil
 	}
-	steps := []engine.Step{&copyStep{copying: p.copying, part: objectsync.Foundations}}
+	steps := []engine.Step{p.copying.copy(objectsync.Foundations, p.Survey)}
 	if a := p.spec().Copy.VolumeAction; a != nil {
-		steps = append(steps, &volumeStep{spec: p.spec(), claims: p.claims(), action: *a})
+		steps = append(steps, fillVolumes(p.spec().Name, p.claims(), *a))
 	}
-	steps = append(steps, &copyStep{copying: p.copying, part: objectsync.All}, &followStep{p.copying})
-	if len(p.Survey.Awaited) > 0 {
-		steps = append(steps, &readyStep{name: "copy/addresses", about: "target", ready: p.awaited})
+	steps = append(steps, p.copying.copy(objectsync.All, p.Survey), p.copying.follow())
+	if p.awaits() {
+		steps = append(steps, awaitReady("copy/addresses", "target", p.awaited))
 	}
-	return inOrder(steps...)
+	return engine.InOrder(steps...)
 }
 
 func (p *Planner) claims() []string {
@@ -210,7 +157,7 @@ func (p *Planner) claims() []string {
 	return out
 }
 
-// awaited tells which names the target still does not know where to lead.
+// awaited are the names of which the target still cannot say where they lead.
 func (p *Planner) awaited(ctx context.Context) ([]string, error) {
 	found, err := p.target.names(ctx, &p.Survey.Spec)
 	if err != nil {
@@ -233,34 +180,34 @@ func (p *Planner) parity() []engine.Group {
 	if p.Survey.Serving() != v1alpha1.ServingSource {
 		return nil
 	}
-	return inOrder(&readyStep{name: "parity/ready", about: "target", ready: p.copying.unready}, &parityStep{p.copying})
+	return engine.InOrder(awaitReady("parity/ready", "target", p.copying.unready), p.copying.parity())
 }
 
-func (p *Planner) lower() []engine.Group { return dnscutover.Lower(p.Leads) }
+func (p *Planner) lower() []engine.Group { return dnscutover.Lower(p.Cutovers) }
 
 func (p *Planner) options() dnscutover.Options {
 	r := p.spec().Redirect
 	return dnscutover.Options{Migration: p.spec().Name, Parallel: int(r.Parallel), Quiet: r.Quiet, Now: p.Tools.Now}
 }
 
-// there leads names to the target, in a window. Once the target serves, that is for names that somebody has put back.
-func (p *Planner) there() []engine.Group {
+// switchOver switches names to the target, in a window. Once the target serves, that is for names that were put back since.
+func (p *Planner) switchOver() []engine.Group {
 	var groups []engine.Group
-	if windows := p.spec().Common.Windows; len(windows) > 0 && len(p.Leads) > 0 {
-		groups = inOrder(window.NewStep("window/redirect", windows, p.Tools.now))
+	if windows := p.spec().Common.Windows; len(windows) > 0 && len(p.Cutovers) > 0 {
+		groups = engine.InOrder(window.NewStep("window/redirect", windows, p.Tools.Now))
 	}
 	if p.Survey.Serving() != v1alpha1.ServingTarget {
-		groups = append(groups, inOrder(p.serving("redirect/begin", v1alpha1.ServingBoth))...)
+		groups = append(groups, engine.InOrder(p.serving("redirect/begin", v1alpha1.ServingBoth))...)
 	}
-	return append(groups, dnscutover.There(p.Leads, p.options())...)
+	return append(groups, dnscutover.There(p.Cutovers, p.options())...)
 }
 
-// home leads names back to the source.
-func (p *Planner) home() []engine.Group {
+// switchBack switches names back to the source.
+func (p *Planner) switchBack() []engine.Group {
 	if p.Survey.Serving() == v1alpha1.ServingSource {
 		return nil
 	}
-	return append(inOrder(p.serving("return/begin", v1alpha1.ServingBoth)), dnscutover.Home(p.Leads, p.options())...)
+	return append(engine.InOrder(p.serving("return/begin", v1alpha1.ServingBoth)), dnscutover.Home(p.Cutovers, p.options())...)
 }
 
 // ready sees to it that the source can serve again, if it has to.
@@ -268,54 +215,42 @@ func (p *Planner) ready() []engine.Group {
 	if p.Survey.Serving() == v1alpha1.ServingSource {
 		return nil
 	}
-	return inOrder(&readyStep{name: "ready/source", about: "source", ready: func(ctx context.Context) ([]string, error) {
+	return engine.InOrder(awaitReady("ready/source", "source", func(ctx context.Context) ([]string, error) {
 		return p.source.unready(ctx, &p.Survey.Spec)
-	}})
+	}))
 }
 
-func (p *Planner) serving(id string, side v1alpha1.ServingSide) *servingStep {
-	return &servingStep{client: p.Tools.client(), migration: p.spec().Name, name: id, side: side}
+func (p *Planner) serving(id string, side v1alpha1.ServingSide) engine.Step {
+	return recordServing(p.Tools.Client(), p.spec().Name, id, side)
+}
+
+func (p *Planner) takedown() []engine.Group {
+	return engine.InOrder(listTakedown(p.spec().Name, p.target))
 }
 
 // handover puts singletons to sleep on the side that names have left, and wakes them where names lead.
-func (p *Planner) handover(to direction) []engine.Group {
-	from, into, serves := p.copying.onSource(), p.copying.onTarget(), v1alpha1.ServingTarget
-	if to == back {
-		from, into, serves = into, from, v1alpha1.ServingSource
-	}
-	if to == back && p.Survey.Serving() == v1alpha1.ServingSource {
-		return nil
+func (p *Planner) handover(to engine.Direction) []engine.Group {
+	from, into, serves, id := p.copying.onSource(), p.copying.onTarget(), v1alpha1.ServingTarget, "handover/"
+	if to == engine.Backward {
+		if p.Survey.Serving() == v1alpha1.ServingSource {
+			return nil
+		}
+		from, into, serves, id = into, from, v1alpha1.ServingSource, "back/handover/"
 	}
 	var steps []engine.Step
-	if to == forth {
-		steps = append(steps, &unfollowStep{p.copying})
+	if to == engine.Forward {
+		steps = append(steps, p.copying.unfollow())
 	}
-	return inOrder(append(steps,
-		&sleepStep{to: to, of: from}, &wakeStep{to: to, of: into},
-		p.serving(string(to)+"serving", serves))...)
+	return engine.InOrder(append(steps, from.sleep(id), into.wake(id), p.serving(id+"serving", serves))...)
 }
 
 func (p *Planner) tidy() []engine.Group {
-	groups := dnscutover.Restore(p.Leads)
+	groups := dnscutover.Restore(p.Cutovers)
 	var steps []engine.Step
 	for _, c := range p.Survey.extended() {
-		steps = append(steps, (&certificateStep{client: p.Tools.client(), of: c}).Undo())
+		steps = append(steps, restoreCertificate(p.Tools.Client(), c))
 	}
-	groups = append(groups, beside(steps)...)
-	groups = append(groups, inOrder(p.freezer().Undo())...)
-	if p.spec().Common.Backups == v1alpha1.BackupsKeep {
-		return groups
-	}
-	return append(groups, inOrder(&backup.ForgetStep{Client: p.Tools.client(), Migration: p.spec().Name}, p.namespace().Undo())...)
-}
-
-func inOrder(steps ...engine.Step) []engine.Group {
-	return []engine.Group{{Parallel: 1, Steps: steps}}
-}
-
-func beside(steps []engine.Step) []engine.Group {
-	if len(steps) == 0 {
-		return nil
-	}
-	return []engine.Group{{Parallel: parallel, Steps: steps}}
+	groups = append(groups, engine.AtOnce(parallel, "", steps...)...)
+	groups = append(groups, engine.InOrder(p.freezer().Undo())...)
+	return append(groups, engine.InOrder(p.Forget(nil)...)...)
 }

@@ -1,7 +1,6 @@
 package mirror
 
 import (
-	"context"
 	"slices"
 
 	"github.com/replumb/replumb/internal/kube/cluster"
@@ -34,7 +33,5 @@ func TargetRights() []cluster.Right {
 	return cluster.Grant("*", "*", "", "get list watch create patch delete")
 }
 
-// authorize asks for the user's rights in the source once. Without those to look there is nothing to check; the others are a finding.
-func authorize(ctx context.Context, c *cluster.Cluster, rights []cluster.Right) ([]cluster.AccessAnswer, error) {
-	return c.Authorize(ctx, rights, func(r cluster.Right) bool { return r.Verb == "list" || r.Verb == "get" })
-}
+// toLook reports whether a right is needed to look: without it there is nothing to check.
+func toLook(r cluster.Right) bool { return r.Verb == "list" || r.Verb == "get" }

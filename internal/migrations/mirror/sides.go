@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -22,34 +21,18 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/network/dnsrecords"
 	"github.com/replumb/replumb/internal/spec"
 )
 
-// Tools are what steps work with. Plans can be made and shown without them.
+// Tools are what steps work with. Their Cluster is the source: the one that the Migration is in.
 type Tools struct {
-	// Source is the cluster that the Migration is in.
-	Source *cluster.Cluster
+	migration.Tools
 	// DNS asks name servers. The default asks those that the machine knows.
 	DNS *dnsrecords.Client
 	// Context gives access to another context of the kubeconfig that replumb runs with.
 	Context func(name string) (*rest.Config, error)
-	Now     func() time.Time
-}
-
-func (t Tools) now() time.Time {
-	if t.Now != nil {
-		return t.Now()
-	}
-	return time.Now()
-}
-
-// client is nil, and not a nil pointer in an interface, when there is no cluster.
-func (t Tools) client() client.Client {
-	if t.Source == nil {
-		return nil
-	}
-	return t.Source
 }
 
 // TargetError says that the other cluster cannot be used.
@@ -97,8 +80,8 @@ func (t Tools) open(ctx context.Context, ref v1alpha1.ClusterReference) (*side, 
 
 // source is the cluster that the Migration is in.
 func (t Tools) source(ctx context.Context) (*side, error) {
-	uid, err := identity(ctx, t.Source)
-	return &side{Cluster: t.Source, uid: uid}, err
+	uid, err := identity(ctx, t.Cluster)
+	return &side{Cluster: t.Cluster, uid: uid}, err
 }
 
 func identity(ctx context.Context, c client.Client) (string, error) {
@@ -129,7 +112,7 @@ func (t Tools) access(ctx context.Context, ref v1alpha1.ClusterReference) (*rest
 	}
 	secret := &corev1.Secret{}
 	key := client.ObjectKey{Namespace: ref.Secret.Namespace, Name: ref.Secret.Name}
-	if err := t.Source.Get(ctx, key, secret); err != nil {
+	if err := t.Cluster.Get(ctx, key, secret); err != nil {
 		return nil, &TargetError{
 			Problem: "has its kubeconfig in secret " + key.String() + ": " + err.Error(),
 			Hint:    "see " + root + ".target.secret",

@@ -17,38 +17,28 @@ import (
 	"github.com/replumb/replumb/internal/engine"
 )
 
-// takedownStep tells what there is of the mirror. It deletes nothing: what a cluster is for beside is its owner's to know.
-type takedownStep struct {
-	spec   Spec
-	target *side
-	note   string
-}
-
-var _ engine.Noter = (*takedownStep)(nil)
-
-func (*takedownStep) ID() string                                  { return "takedown" }
-func (*takedownStep) Title() string                               { return "Name what may be taken down" }
-func (*takedownStep) State(context.Context) (engine.State, error) { return engine.Pending, nil }
-func (*takedownStep) Verify(context.Context) error                { return nil }
-
-// Note implements engine.Noter.
-func (s *takedownStep) Note() string { return s.note }
-
-func (s *takedownStep) Do(ctx context.Context) error {
-	counts, err := s.target.copies(ctx, s.spec.Name)
-	if err != nil {
-		return err
+// listTakedown lists what there is of the mirror. It deletes nothing: what else the cluster is for is its owner's to know.
+func listTakedown(name string, target *side) engine.Step {
+	var list string
+	return &engine.Wait{
+		Name: "takedown", About: "List what may be taken down", Again: true, Remark: func() string { return list },
+		For: func(ctx context.Context) error {
+			counts, err := target.copies(ctx, name)
+			if err != nil {
+				return err
+			}
+			namespaces := &corev1.NamespaceList{}
+			if err := target.List(ctx, namespaces, client.MatchingLabels{v1alpha1.LabelMirror: name}); err != nil {
+				return fmt.Errorf("namespaces of the target: %w", err)
+			}
+			var names []string
+			for i := range namespaces.Items {
+				names = append(names, namespaces.Items[i].Name)
+			}
+			list = takedown(name, counts, names)
+			return nil
+		},
 	}
-	namespaces := &corev1.NamespaceList{}
-	if err := s.target.List(ctx, namespaces, client.MatchingLabels{v1alpha1.LabelMirror: s.spec.Name}); err != nil {
-		return fmt.Errorf("namespaces of the target: %w", err)
-	}
-	var names []string
-	for i := range namespaces.Items {
-		names = append(names, namespaces.Items[i].Name)
-	}
-	s.note = takedown(s.spec.Name, counts, names)
-	return nil
 }
 
 // takedown is the list, on one line.
