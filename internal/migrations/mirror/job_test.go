@@ -385,9 +385,9 @@ func TestThereAndHome(t *testing.T) {
 		t.Errorf("status after finish: %+v", st)
 	}
 	if !slices.ContainsFunc(f.events, func(e engine.Event) bool {
-		return e.Step == "takedown" && strings.Contains(e.Error, "kubectl delete namespace shop")
+		return e.Step == "takedown" && strings.Contains(e.Note, "kubectl delete namespace shop")
 	}) {
-		t.Error("it is not told what may be taken down")
+		t.Error("what may be taken down is not listed")
 	}
 	source = get(f, f.source, &appsv1.Deployment{}, "web")
 	source.Spec.Replicas = ptr.To[int32](3)
