@@ -8,6 +8,8 @@ LDFLAGS     := -s -w -X github.com/replumb/replumb/internal/cli.version=$(shell 
 LINT        := $(BIN)/golangci-lint
 # The product, the lab and the tests of both are modules of their own, so that the product depends on nothing of the others.
 MODULES     := . lab test
+# What tests need beside Go: an API server, programs that hack/deps.sh installs, root. All code is compiled for the checks.
+TAGS        := apiserver,programs,root
 # What tests against an API server need: etcd, the API server and its controllers, and Calico's definitions.
 ASSETS       = KUBEBUILDER_ASSETS=$$($(LAB) build | sed -n 's/^kubernetes\t//p') REPLUMB_CALICO_CRDS=$$($(LAB) build | sed -n 's/^calico\t//p')/crd
 export GOWORK := off
@@ -38,21 +40,32 @@ lab: deps build ## Build the lab's components: Kubernetes, containerd, CoreDNS, 
 
 ##@ Check
 
+.PHONY: check
+check: ## Vet, and all tests that need nothing but Go: no root, nothing built (about a minute)
+	@for module in $(MODULES); do echo "go vet ($$module)"; go -C $$module vet -tags $(TAGS) ./... || exit; done
+	go test -timeout 5m ./...
+	go -C lab test -timeout 5m ./...
+
 .PHONY: test
 test: export REPLUMB_TEST_EVERY ?= 24
-test: test-unit test-kill test-lab ## All tests: units, a real API server, kills, and real packets in the lab (root)
+test: check test-api test-kill test-lab ## All tests: units, a real API server, kills, and real packets in the lab (root)
 
-.PHONY: test-unit
-test-unit: lab ## Tests without a cluster, and against a real etcd and API server
-	$(ASSETS) CGO_ENABLED=1 go test -race -p 3 -timeout 40m ./... # packages that wait for API servers leave room for another
-	go -C lab test -timeout 10m ./...
+.PHONY: test-api
+test-api: lab ## Tests against a real etcd and API server, and beside programs of Debian (about 10 min)
+	$(ASSETS) go test -tags apiserver,programs -p 3 -timeout 40m ./... # packages that wait for API servers leave room for another
+	go -C lab test -tags apiserver,programs -timeout 10m ./...
+
+.PHONY: test-root
+test-root: ## Tests of the machine's own network, each in a network namespace of its own (root)
+	go test -tags root -timeout 10m ./internal/network/... ./internal/verify/conntrack
+	go -C lab test -tags root -timeout 10m . ./cgroup
 
 .PHONY: test-kill
 test-kill: lab ## The process killed with SIGKILL at every event of a full run, on API servers without nodes (about 40 min; make test takes one case of 24)
 	$(ASSETS) go -C test test -count=1 -parallel 3 -timeout 80m ./kill
 
 .PHONY: test-lab
-test-lab: lab ## Tests with real packets between real nodes (root)
+test-lab: lab test-root ## Tests with real packets between real nodes (root)
 	go -C test test -v -short -count=1 -timeout 60m -skip '$(LABTESTS)|$(PROOFTESTS)|$(PODTESTS)|^TestMatrix' ./e2e/...
 
 # Tests of what only the lab has, which the tests of migrations that use it go through as well.

@@ -1,3 +1,5 @@
+//go:build apiserver && programs
+
 package mirror
 
 import (

@@ -1,3 +1,5 @@
+//go:build apiserver
+
 package calico_test
 
 import (

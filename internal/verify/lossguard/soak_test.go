@@ -1,3 +1,5 @@
+//go:build apiserver
+
 package lossguard_test
 
 import (

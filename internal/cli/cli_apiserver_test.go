@@ -1,0 +1,59 @@
+//go:build apiserver
+
+package cli
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/replumb/replumb/internal/testing/apitest"
+)
+
+// serial keeps scripts from running beside each other: they share one cluster.
+type serial struct{ *testing.T }
+
+func (serial) Parallel() {}
+
+func (s serial) Run(name string, f func(testscript.T)) {
+	s.T.Run(name, func(t *testing.T) { f(serial{t}) })
+}
+
+func (serial) Verbose() bool { return testing.Verbose() }
+
+// TestCluster runs the scripts against a real API server.
+func TestCluster(t *testing.T) {
+	server := apitest.Start(t, "10.96.0.0/16")
+	assets, err := filepath.Abs(os.Getenv("KUBEBUILDER_ASSETS"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	testscript.RunT(serial{t}, testscript.Params{
+		Dir: "testdata/cluster", UpdateScripts: *update,
+		Setup: func(env *testscript.Env) error {
+			server.Clean(t)
+			server.Namespace(t, "shop")
+			for name, from := range map[string]string{
+				"rbac.yaml": "../../deploy/rbac.yaml", "nodereports.yaml": "../../deploy/crds/replumb.dev_nodereports.yaml",
+			} {
+				if err := copyFile(filepath.Join(env.WorkDir, name), from); err != nil {
+					return err
+				}
+			}
+			env.Setenv("KUBECONFIG", server.Kubeconfig)
+			env.Setenv("SERVER", server.Config.Host)
+			env.Setenv("PATH", assets+string(filepath.ListSeparator)+env.Getenv("PATH"))
+			return nil
+		},
+	})
+}
+
+func copyFile(to, from string) error {
+	body, err := os.ReadFile(from)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(to, body, 0o600)
+}

@@ -1,0 +1,83 @@
+//go:build apiserver
+
+package agent
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+)
+
+// hop is one Service with its bridge, that moves as the migration has Services move.
+type hop struct {
+	*fixture
+	svc      *corev1.Service
+	old, new string
+}
+
+func (f *fixture) bridged(name, from, to string) *hop {
+	f.Helper()
+	h := &hop{fixture: f, svc: service("shop", name, from), old: from, new: to}
+	h.svc.UID = ""
+	f.must(f.Create(f.Context(), h.svc))
+	b := service("shop", name+"-bridge", "", role(v1alpha1.RoleBridge))
+	b.UID, b.Spec.Type = "", corev1.ServiceTypeClusterIP
+	b.Annotations[v1alpha1.AnnotationServiceUID] = string(h.svc.UID)
+	b.Annotations[v1alpha1.AnnotationOldIP], b.Annotations[v1alpha1.AnnotationTargetIP] = from, to
+	f.must(f.Create(f.Context(), b))
+	return h
+}
+
+func (h *hop) move() {
+	h.Helper()
+	patch := client.MergeFrom(h.svc.DeepCopy())
+	h.svc.Annotations = map[string]string{v1alpha1.LabelMigration: "m"}
+	h.svc.Annotations[v1alpha1.AnnotationOldIP], h.svc.Annotations[v1alpha1.AnnotationTargetIP] = h.old, h.new
+	s := &h.svc.Spec
+	s.Type, s.ExternalName, s.ClusterIP, s.ClusterIPs = corev1.ServiceTypeExternalName, "bridge.example", "", nil
+	s.IPFamilies, s.IPFamilyPolicy, s.InternalTrafficPolicy = nil, nil, nil
+	h.must(h.Patch(h.Context(), h.svc, patch))
+	patch = client.MergeFrom(h.svc.DeepCopy())
+	h.svc.Annotations[v1alpha1.AnnotationMovedAt] = time.Now().UTC().Format(time.RFC3339Nano)
+	s.Type, s.ExternalName, s.ClusterIP, s.ClusterIPs = corev1.ServiceTypeClusterIP, "", h.new, []string{h.new}
+	h.must(h.Patch(h.Context(), h.svc, patch))
+}
+
+// TestMovedServicesAreConnectedTo has one Service that answers wherever it should, one whose bridge does not, and one that never did.
+func TestMovedServicesAreConnectedTo(t *testing.T) {
+	f := newFixture(t)
+	for _, at := range []string{"127.64.9.1", "127.64.9.2", "127.64.9.3"} {
+		f.answers(at)
+	}
+	stop := f.answers("127.64.9.9")
+	flows := &fakeFlows{}
+	f.start(v1alpha1.FromHost, "uid-1", func(a *Agent) { a.Flows = flows })
+	f.report("a first report", func(st v1alpha1.NodeReportStatus) bool { return st.Connects != nil })
+	good := f.bridged("good", "127.64.9.1", "127.64.9.2")
+	bad := f.bridged("bad", "127.64.9.9", "127.64.9.3")
+	dead := f.bridged("dead", "127.64.9.7", "127.64.9.8")
+	f.until("baselines", func() bool { return flows.told("127.64.9.1:80") && flows.told("127.64.9.9:80") })
+	stop()
+	good.move()
+	bad.move()
+	dead.move()
+	st := f.report("all are connected to", func(st v1alpha1.NodeReportStatus) bool { return st.Connects.Connected == 3 })
+	if c := st.Connects; len(c.Failed) != 1 || c.Failed[0].Service != "shop/bad" || c.Failed[0].Address != "127.64.9.9:80" ||
+		c.Instance != "uid-1" {
+		t.Errorf("connects %+v", c)
+	}
+	if !flows.told("127.64.9.2:80") {
+		t.Errorf("flows of the agent's own: %v", flows.own)
+	}
+}
+
+func (f *fakeFlows) told(remote string) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Contains(f.own, remote)
+}

@@ -1,0 +1,245 @@
+//go:build apiserver
+
+package agentset
+
+import (
+	"errors"
+	"net"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/migration"
+)
+
+func inSystem() metav1.ObjectMeta { return metav1.ObjectMeta{Namespace: v1alpha1.SystemNamespace} }
+
+// TestThereAndGone: agents come to every node, a second time changes nothing, and nothing is left of them.
+func TestThereAndGone(t *testing.T) {
+	f := setup(t)
+	f.set.Pool = pool()
+	f.migration("m", v1alpha1.PhaseApplying)
+	done, err := f.install(f.set)
+	f.must(err)
+	for _, id := range []string{"agents/host", "agents/pods", "agents/reporting", "agents/rights", "agents/service"} {
+		if !slices.Contains(done, id) {
+			t.Errorf("%s did nothing, only %v", id, done)
+		}
+	}
+	svc := &corev1.Service{ObjectMeta: inSystem()}
+	if !f.get(svc, Service) || svc.Spec.ClusterIP != "10.96.7.254" {
+		t.Errorf("the Service is %+v", svc.Spec)
+	}
+	ds := &appsv1.DaemonSet{ObjectMeta: inSystem()}
+	_, port, err := net.SplitHostPort(server.Host())
+	f.must(err)
+	if f.get(ds, HostSet); !strings.HasSuffix(ds.Spec.Template.Spec.Containers[0].Args[3], ":"+port) {
+		t.Errorf("the agents are told: %v, not of port %s", ds.Spec.Template.Spec.Containers[0].Args, port)
+	}
+	if o, err := f.set.Reporting(t.Context()); err != nil || strings.Join(o.Reporting, " ") != "a b" || len(o.Missing) > 0 {
+		t.Errorf("reporting: %+v, %v", o, err)
+	}
+
+	again := f.newSet("m") // another process
+	if done, err := f.install(again); err != nil || !slices.Equal(done, []string{"agents/reporting"}) {
+		t.Errorf("a second time did %v, %v", done, err)
+	}
+	if why := again.Why(t.Context(), "a", pod); why.Cause != Mute || !strings.HasSuffix(why.String(), "runs, but reports no more") {
+		t.Errorf("silent: %v", why)
+	}
+
+	if done, err := f.remove(f.set); err != nil || !slices.Equal(done, []string{"tidy/agents"}) {
+		t.Errorf("removing did %v, %v", done, err)
+	}
+	for name, o := range map[string]client.Object{
+		HostSet: &appsv1.DaemonSet{ObjectMeta: inSystem()}, Service: &corev1.Service{ObjectMeta: inSystem()},
+		access: &rbacv1.ClusterRole{}, "a": &v1alpha1.NodeReport{},
+	} {
+		if f.get(o, name) {
+			t.Errorf("%T %s is left", o, name)
+		}
+	}
+	if done, err := f.remove(f.set); err != nil || len(done) > 0 {
+		t.Errorf("removing a second time did %v, %v", done, err)
+	}
+}
+
+// TestWhatWasChangedIsMended: steps look at what there is, not at what they did.
+func TestWhatWasChangedIsMended(t *testing.T) {
+	f := setup(t)
+	_, err := f.install(f.set)
+	f.must(err)
+	ds := &appsv1.DaemonSet{ObjectMeta: inSystem()}
+	f.get(ds, HostSet)
+	was := ds.DeepCopy()
+	ds.Spec.Template.Spec.Containers[0].Image = "other"
+	f.must(server.Patch(t.Context(), ds, client.MergeFrom(was), client.FieldOwner("somebody")))
+	role := &rbacv1.ClusterRole{}
+	f.get(role, access)
+	role.Rules = role.Rules[1:]
+	f.must(server.Update(t.Context(), role, client.FieldOwner("somebody")))
+	svc := &corev1.Service{ObjectMeta: inSystem()}
+	f.get(svc, Service)
+	address := svc.Spec.ClusterIP
+	svc.Spec.Ports = svc.Spec.Ports[1:]
+	f.must(server.Update(t.Context(), svc))
+	done, err := f.install(f.set)
+	f.must(err)
+	if want := []string{"agents/host", "agents/reporting", "agents/rights", "agents/service"}; !slices.Equal(done, want) {
+		t.Errorf("did %v, want %v", done, want)
+	}
+	if f.get(ds, HostSet); ds.Spec.Template.Spec.Containers[0].Image != f.set.Image {
+		t.Errorf("the image is %s", ds.Spec.Template.Spec.Containers[0].Image)
+	}
+	if f.get(svc, Service); len(svc.Spec.Ports) != 3 || svc.Spec.ClusterIP != address {
+		t.Errorf("the Service is %+v", svc.Spec)
+	}
+}
+
+// TestAnotherImage: the wait is for the pods that run it, not for those before.
+func TestAnotherImage(t *testing.T) {
+	f := setup(t)
+	_, err := f.install(f.set)
+	f.must(err)
+	next := f.newSet("m")
+	next.Image = "example.com/replumb:v2"
+	_, err = f.install(next)
+	f.must(err)
+	pods, err := next.pods(t.Context())
+	f.must(err)
+	for i := range pods {
+		if p := &pods[i]; p.DeletionTimestamp.IsZero() && p.Spec.Containers[0].Image != next.Image {
+			t.Errorf("pod %s still runs %s", p.Name, p.Spec.Containers[0].Image)
+		}
+	}
+}
+
+// TestNodesAreNamed: who has no agent, why, and what to do; a node that joins later gets one.
+func TestNodesAreNamed(t *testing.T) {
+	f := setup(t)
+	f.obstacle = [2]string{"ImagePullBackOff", "not found"}
+	ended := make(chan error, 1)
+	go func() { _, err := f.install(f.set); ended <- err }()
+	f.waiting("has no image example.com/replumb:v1: ImagePullBackOff: not found")
+	f.change(func() { f.obstacle, f.mute = [2]string{}, []string{"b"} })
+	f.waiting("node b: pod agent-")
+	f.change(func() { f.mute = nil })
+	f.must(<-ended)
+
+	f.node("c", "192.0.2.3")
+	short := f.newSet("m")
+	short.Wait = 3 * time.Second
+	f.change(func() { f.mute = []string{"b", "c"} })
+	_, err := f.install(short)
+	var silent *SilentError
+	var late *engine.DeadlineError
+	if !errors.As(err, &silent) || !errors.As(err, &late) || !strings.Contains(silent.Advice(), "spec.proof.agents") {
+		t.Fatalf("got %v", err)
+	}
+	for _, want := range []string{"node b: pod agent-", "node c: pod probe-"} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("%q is not in: %v", want, err)
+		}
+	}
+	f.change(func() { f.mute = nil })
+	_, err = f.install(f.set)
+	f.must(err)
+}
+
+// TestRefused: who refuses pods is told.
+func TestRefused(t *testing.T) {
+	f := setup(t)
+	quota := &corev1.ResourceQuota{ObjectMeta: inSystem(), Spec: corev1.ResourceQuotaSpec{
+		Hard: corev1.ResourceList{corev1.ResourcePods: resource.Quantity{}},
+	}}
+	quota.Name = "none"
+	c, err := f.set.Cluster.Any()
+	f.must(err)
+	f.must(c.Create(t.Context(), quota))
+	quota.Status.Hard, quota.Status.Used = quota.Spec.Hard, corev1.ResourceList{corev1.ResourcePods: resource.Quantity{}}
+	f.must(c.Status().Update(t.Context(), quota)) // its controller does not run here
+	ended := make(chan error, 1)
+	go func() { _, err := f.install(f.set); ended <- err }()
+	f.waiting("exceeded quota: none")
+	f.must(c.Delete(t.Context(), quota))
+	f.must(<-ended)
+}
+
+// TestNodeThatIsNotReady: it is named and not waited for, neither when agents come nor when they go.
+func TestNodeThatIsNotReady(t *testing.T) {
+	f := setup(t)
+	n := &corev1.Node{}
+	f.get(n, "b")
+	f.change(func() { f.mute = []string{"b"} })
+	n.Status.Conditions[0].Status = corev1.ConditionUnknown
+	f.must(server.Status().Update(t.Context(), n))
+	_, err := f.install(f.set)
+	f.must(err)
+	if i := slices.IndexFunc(f.events, func(e engine.Event) bool {
+		return e.Step == "agents/reporting" && e.Kind == engine.StepDone && e.Error == "not ready and not waited for: b"
+	}); i < 0 {
+		t.Errorf("nobody tells of node b: %+v", f.events)
+	}
+	f.fleet.Ending = time.Hour // no kubelet ends a pod; those of node a are ended by hand
+	ended := make(chan error, 1)
+	go func() { _, err := f.remove(f.set); ended <- err }()
+	f.waiting("on node a is still there")
+	f.must(server.DeleteAllOf(t.Context(), &corev1.Pod{}, client.InNamespace(v1alpha1.SystemNamespace),
+		client.MatchingFields{"spec.nodeName": "a"}, client.GracePeriodSeconds(0)))
+	f.must(<-ended)
+}
+
+// TestOneSetForAll: a migration that goes on keeps its agents, one that is over leaves them to the next.
+func TestOneSetForAll(t *testing.T) {
+	f := setup(t)
+	f.migration("m", v1alpha1.PhaseApplying)
+	_, err := f.install(f.set)
+	f.must(err)
+	svc := &corev1.Service{ObjectMeta: inSystem()}
+	f.get(svc, Service)
+	was := svc.UID
+	next := f.newSet("next")
+	_, err = f.install(next)
+	var state *migration.StateError
+	if !errors.As(err, &state) || !strings.Contains(state.Hint, "replumb finish m") {
+		t.Fatalf("got %v", err)
+	}
+	if done, err := f.remove(next); err != nil || len(done) > 0 {
+		t.Errorf("removing others' agents did %v, %v", done, err)
+	}
+	f.migration("m", v1alpha1.PhaseFinished)
+	_, err = f.install(next)
+	f.must(err)
+	if f.get(svc, Service); svc.UID == was {
+		t.Error("the Service of the migration before, with its address, is still there")
+	}
+	if o, err := next.Reporting(t.Context()); err != nil || len(o.Reporting) != 2 {
+		t.Errorf("reporting: %+v, %v", o, err)
+	}
+}
+
+// TestBridgeFirst: a Service whose old address is kept by a bridge is not taken from under it.
+func TestBridgeFirst(t *testing.T) {
+	f := setup(t)
+	_, err := f.install(f.set)
+	f.must(err)
+	b := &corev1.Service{ObjectMeta: inSystem(), Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}}}
+	b.Name, b.Annotations = "probe-bridge", map[string]string{v1alpha1.AnnotationService: Service}
+	b.Labels = map[string]string{v1alpha1.LabelMigration: "m", v1alpha1.LabelRole: v1alpha1.RoleBridge}
+	f.must(server.Create(t.Context(), b))
+	ended := make(chan error, 1)
+	go func() { _, err := f.remove(f.set); ended <- err }()
+	f.waiting("bridge probe-bridge of Service replumb-system/probe is still there")
+	f.must(server.Delete(t.Context(), b))
+	f.must(<-ended)
+}
