@@ -74,8 +74,8 @@ type Policy struct {
 }
 
 // References looks through everything that may name an old address or stand in the way of a migration otherwise, page
-// by page, and keeps in snap.Inspection only what it finds. What the user may not list is noted as unread.
-func (c *Cluster) References(ctx context.Context, scanner *references.Scanner, snap *Snapshot) error {
+// by page, and keeps only what it finds. What the user may not list is noted as unread.
+func (c *Cluster) References(ctx context.Context, scanner *references.Scanner) (*Inspection, error) {
 	found := &Inspection{Unread: map[string]bool{}}
 	var mu sync.Mutex
 	eg, ectx := errgroup.WithContext(ctx)
@@ -93,14 +93,13 @@ func (c *Cluster) References(ctx context.Context, scanner *references.Scanner, s
 		})
 	}
 	if err := eg.Wait(); err != nil {
-		return err
+		return nil, err
 	}
 	if err := c.felix(ctx, found); err != nil {
-		return err
+		return nil, err
 	}
 	found.sort()
-	snap.Inspection = found
-	return nil
+	return found, nil
 }
 
 // felix asks Calico whether it does the work of kube-proxy.

@@ -108,14 +108,14 @@ func TestReferencesFindsOnEveryPage(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	snap := &cluster.Snapshot{}
-	if err := server.References(t.Context(), scanner(t), snap); err != nil {
+	found, err := server.References(t.Context(), scanner(t))
+	if err != nil {
 		t.Fatal(err)
 	}
-	if got := len(snap.Inspection.References); got != many {
+	if got := len(found.References); got != many {
 		t.Fatalf("found %d, want %d", got, many)
 	}
-	for i, r := range snap.Inspection.References {
+	for i, r := range found.References {
 		want := references.Reference{
 			Object: fmt.Sprintf("ConfigMap shop/c%03d", i),
 			Field:  fmt.Sprintf("data[key%d]", i),
@@ -125,8 +125,8 @@ func TestReferencesFindsOnEveryPage(t *testing.T) {
 			t.Errorf("reference %d is %+v, want %+v", i, r, want)
 		}
 	}
-	if len(snap.Inspection.Unread) > 0 {
-		t.Errorf("unread: %v", snap.Inspection.Unread)
+	if len(found.Unread) > 0 {
+		t.Errorf("unread: %v", found.Unread)
 	}
 }
 
@@ -185,13 +185,12 @@ func TestReferencesLooksIntoEveryKind(t *testing.T) {
 	if err := server.Status().Update(t.Context(), budget); err != nil {
 		t.Fatal(err)
 	}
-	snap := &cluster.Snapshot{}
-	if err := server.References(t.Context(), scanner(t), snap); err != nil {
+	found, err := server.References(t.Context(), scanner(t))
+	if err != nil {
 		t.Fatal(err)
 	}
-	i := snap.Inspection
 	var objects []string
-	for _, r := range i.References {
+	for _, r := range found.References {
 		objects = append(objects, r.Object)
 	}
 	if want := []string{
@@ -204,11 +203,11 @@ func TestReferencesLooksIntoEveryKind(t *testing.T) {
 	) {
 		t.Errorf("found in %v, want %v", objects, want)
 	}
-	if want := []cluster.StuckBudget{{Name: "shop/none", Rule: "maxUnavailable is 0"}}; !slices.Equal(i.Stuck, want) {
-		t.Errorf("stuck budgets %v, want %v", i.Stuck, want)
+	if want := []cluster.StuckBudget{{Name: "shop/none", Rule: "maxUnavailable is 0"}}; !slices.Equal(found.Stuck, want) {
+		t.Errorf("stuck budgets %v, want %v", found.Stuck, want)
 	}
-	if want := []cluster.Policy{{Name: "freeze", Migration: "other"}}; !slices.Equal(i.Policies, want) {
-		t.Errorf("policies %v, want %v", i.Policies, want)
+	if want := []cluster.Policy{{Name: "freeze", Migration: "other"}}; !slices.Equal(found.Policies, want) {
+		t.Errorf("policies %v, want %v", found.Policies, want)
 	}
 }
 
@@ -221,13 +220,13 @@ func TestReferencesNotesWhatMayNotBeRead(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	snap := &cluster.Snapshot{}
-	if err := blind.References(t.Context(), scanner(t), snap); err != nil {
+	found, err := blind.References(t.Context(), scanner(t))
+	if err != nil {
 		t.Fatal(err)
 	}
 	for _, r := range []string{"configmaps", "pods", "persistentvolumes", "customresourcedefinitions", "migrations", "felixconfigurations"} {
-		if !snap.Inspection.Unread[r] {
-			t.Errorf("%s: not noted in %v", r, snap.Inspection.Unread)
+		if !found.Unread[r] {
+			t.Errorf("%s: not noted in %v", r, found.Unread)
 		}
 	}
 }
@@ -236,9 +235,8 @@ func TestReferencesFailsWhenNobodyAnswers(t *testing.T) {
 	server := setup(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	snap := &cluster.Snapshot{}
-	if err := server.References(ctx, scanner(t), snap); err == nil || snap.Inspection != nil {
-		t.Errorf("got %v and %v", err, snap.Inspection)
+	if found, err := server.References(ctx, scanner(t)); err == nil || found != nil {
+		t.Errorf("got %v and %v", err, found)
 	}
 }
 
@@ -259,11 +257,11 @@ func TestReferencesAsksCalico(t *testing.T) {
 		},
 	})
 	look := func() []cluster.Replacement {
-		snap := &cluster.Snapshot{}
-		if err := server.References(t.Context(), scanner(t), snap); err != nil {
+		found, err := server.References(t.Context(), scanner(t))
+		if err != nil {
 			t.Fatal(err)
 		}
-		return snap.Inspection.Replacements
+		return found.Replacements
 	}
 	if got := look(); len(got) > 0 { // the definition alone says nothing
 		t.Errorf("got %v", got)

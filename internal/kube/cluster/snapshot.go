@@ -3,7 +3,6 @@ package cluster
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"strings"
 
@@ -22,7 +21,8 @@ import (
 // pageSize of lists, as kubectl has it.
 const pageSize = 500
 
-// Snapshot is a picture of the cluster. Nothing changes it once it is loaded.
+// Snapshot is a picture of the cluster. Nothing changes it once it is loaded; what is asked of the cluster later, because
+// the answer depends on the migration or on the user, is Live.
 type Snapshot struct {
 	Version      *version.Info
 	ServiceCIDRs []networkingv1.ServiceCIDR
@@ -31,25 +31,10 @@ type Snapshot struct {
 	Nodes        []corev1.Node
 	// Ending are the namespaces that are being removed: nothing can be created in them any more.
 	Ending map[string]bool
-	// Access is what was asked of the authorizer, with its answers.
-	Access []AccessAnswer
 	// Kubelets by node, as they say themselves.
 	Kubelets map[string]KubeletAnswer
 	// ClusterIPOwners are the field managers other than replumb that own the clusterIP of a Service.
 	ClusterIPOwners map[types.NamespacedName][]Owner
-	// Inspection is what References found; nil if nobody asked for it.
-	Inspection *Inspection
-	// Admitted says of each bridge form that was tried why it was refused; nil means it was admitted.
-	Admitted map[v1alpha1.BridgeForm]error
-}
-
-// KubeletAnswer is what a kubelet said of the cluster DNS it gives to pods.
-type KubeletAnswer struct {
-	// Domain is its clusterDomain.
-	Domain string
-	// DNS are the addresses of its clusterDNS.
-	DNS []string
-	Err error
 }
 
 // Owner is one field manager's claim.
@@ -83,6 +68,7 @@ func (c *Cluster) Load(ctx context.Context) (*Snapshot, error) {
 	if s.Ending, err = c.endingNamespaces(ctx); err != nil {
 		return nil, err
 	}
+	s.Kubelets = c.kubelets(ctx, s.Nodes)
 	return s, nil
 }
 
@@ -181,28 +167,6 @@ func (s *Snapshot) Service(key types.NamespacedName) *corev1.Service {
 		}
 	}
 	return nil
-}
-
-// Kubelet asks a node's kubelet for its configuration, through the API server
-// (k8s.io/kubernetes pkg/kubelet/server, /configz).
-func (c *Cluster) Kubelet(ctx context.Context, node string) KubeletAnswer {
-	body, err := c.GetRaw(ctx, "/api/v1/nodes/"+node+"/proxy/configz")
-	if err != nil {
-		return KubeletAnswer{Err: err}
-	}
-	var config struct {
-		KubeletConfig struct {
-			ClusterDomain string   `json:"clusterDomain"`
-			ClusterDNS    []string `json:"clusterDNS"`
-		} `json:"kubeletconfig"`
-	}
-	if err := json.Unmarshal(body, &config); err != nil {
-		return KubeletAnswer{Err: fmt.Errorf("reading the configuration of node %s: %w", node, err)}
-	}
-	if config.KubeletConfig.ClusterDomain == "" {
-		return KubeletAnswer{Err: errors.New("the kubelet names no cluster domain")}
-	}
-	return KubeletAnswer{Domain: config.KubeletConfig.ClusterDomain, DNS: config.KubeletConfig.ClusterDNS}
 }
 
 // NodeReady reports whether a node's Ready condition is true.

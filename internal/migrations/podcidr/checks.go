@@ -3,14 +3,18 @@ package podcidr
 import (
 	"slices"
 
+	networkingv1 "k8s.io/api/networking/v1"
+
 	"github.com/replumb/replumb/internal/engine/findings"
 	"github.com/replumb/replumb/internal/kube/cluster"
 )
 
 // Input is what the checks look at.
 type Input struct {
-	Survey   *Survey
-	Snapshot *cluster.Snapshot
+	Survey *Survey
+	// ServiceCIDRs of the cluster; none before Kubernetes 1.33.
+	ServiceCIDRs []networkingv1.ServiceCIDR
+	Live         cluster.Live
 }
 
 // Checks are the checks of this migration, in the order in which they are shown.

@@ -7,7 +7,7 @@ import (
 
 func checkRights(in Input) []findings.Result {
 	var out []findings.Result
-	for _, a := range in.Snapshot.Access {
+	for _, a := range in.Live.Access {
 		if !a.Allowed {
 			out = append(out, findings.Failed("", "the user may not %s", a.Right))
 		}

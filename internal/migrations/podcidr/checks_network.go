@@ -14,10 +14,10 @@ import (
 
 func checkProxyRange(in Input) []findings.Result {
 	var out []findings.Result
-	if in.Snapshot.Inspection == nil {
+	if in.Live.Inspection == nil {
 		return []findings.Result{findings.NotKnown("", "nobody looked")}
 	}
-	for _, p := range in.Snapshot.Inspection.Proxies {
+	for _, p := range in.Live.Inspection.Proxies {
 		switch {
 		case p.Hidden || p.Problem != "":
 			out = append(out, findings.NotKnown(p.Object, "how kube-proxy is configured, %s does not tell", p.Object))

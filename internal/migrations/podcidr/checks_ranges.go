@@ -23,8 +23,8 @@ func checkOverlaps(in Input) []findings.Result {
 			against("IPPool "+p.Name, "pool "+p.Name+" of", p.CIDR)
 		}
 	}
-	for i := range in.Snapshot.ServiceCIDRs {
-		c := &in.Snapshot.ServiceCIDRs[i]
+	for i := range in.ServiceCIDRs {
+		c := &in.ServiceCIDRs[i]
 		for _, text := range c.Spec.CIDRs {
 			if p, err := netip.ParsePrefix(text); err == nil {
 				against("ServiceCIDR "+c.Name, "the Service range", p)

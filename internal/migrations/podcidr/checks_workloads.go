@@ -13,11 +13,11 @@ import (
 )
 
 func checkBudgets(in Input) []findings.Result {
-	if in.Snapshot.Inspection == nil {
+	if in.Live.Inspection == nil {
 		return []findings.Result{findings.NotKnown("", "nobody looked")}
 	}
 	var out []findings.Result
-	for _, b := range in.Snapshot.Inspection.Stuck {
+	for _, b := range in.Live.Inspection.Stuck {
 		if !in.Survey.guards(b.Name) {
 			continue
 		}
@@ -128,11 +128,11 @@ func checkLocalData(in Input) []findings.Result {
 }
 
 func checkReferences(in Input) []findings.Result {
-	if in.Snapshot.Inspection == nil {
+	if in.Live.Inspection == nil {
 		return []findings.Result{findings.NotKnown("", "nobody looked")}
 	}
 	var out []findings.Result
-	for _, r := range in.Snapshot.Inspection.References {
+	for _, r := range in.Live.Inspection.References {
 		out = append(out, findings.Failed(r.Object, "%s: %s names %s", r.Object, r.Field, r.Value))
 	}
 	return out

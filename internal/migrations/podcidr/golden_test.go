@@ -90,12 +90,12 @@ func readInput(t *testing.T, s Spec, manifests, factsYAML []byte) Input {
 	if err := yaml.UnmarshalStrict(factsYAML, &f); err != nil {
 		t.Fatal(err)
 	}
-	snap := &cluster.Snapshot{}
+	var access []cluster.AccessAnswer
 	for _, r := range Rights() {
-		snap.Access = append(snap.Access, cluster.AccessAnswer{Right: r, Allowed: !slices.Contains(f.Denied, r.String())})
+		access = append(access, cluster.AccessAnswer{Right: r, Allowed: !slices.Contains(f.Denied, r.String())})
 	}
 	in := &manifestReader{
-		T: t, snap: snap, state: &calico.State{Ready: true}, workloads: &rollout.State{},
+		T: t, state: &calico.State{Ready: true}, workloads: &rollout.State{},
 		survey: &Survey{Configs: map[string]map[string]string{}, Namespaces: map[string]map[string]string{}},
 	}
 	for doc := range bytes.SplitSeq(manifests, []byte("---\n")) {
@@ -107,18 +107,19 @@ func readInput(t *testing.T, s Spec, manifests, factsYAML []byte) Input {
 	survey.Unreservable = f.Unreservable
 	survey.Configs, survey.Namespaces, survey.Installations = in.survey.Configs, in.survey.Namespaces, in.survey.Installations
 	survey.CriticalServices = in.survey.CriticalServices
+	input := Input{Survey: survey, ServiceCIDRs: in.serviceCIDRs, Live: cluster.Live{Access: access}}
 	if f.Blind {
-		return Input{Survey: survey, Snapshot: snap}
+		return input
 	}
 	scanner, err := references.New(survey.Spec.From, survey.Spec.To, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	snap.Inspection = &cluster.Inspection{Unread: map[string]bool{}}
+	input.Live.Inspection = &cluster.Inspection{Unread: map[string]bool{}}
 	for _, o := range in.all {
-		snap.Inspection.Take(scanner, o)
+		input.Live.Inspection.Take(scanner, o)
 	}
-	return Input{Survey: survey, Snapshot: snap}
+	return input
 }
 
 // look surveys what was read: a cluster without pools is one whose Nodes carry the ranges.
@@ -140,12 +141,12 @@ func (r *manifestReader) look(s Spec) *Survey {
 
 type manifestReader struct {
 	*testing.T
-	snap      *cluster.Snapshot
-	state     *calico.State
-	workloads *rollout.State
-	nodes     []corev1.Node
-	survey    *Survey
-	all       []client.Object
+	serviceCIDRs []networkingv1.ServiceCIDR
+	state        *calico.State
+	workloads    *rollout.State
+	nodes        []corev1.Node
+	survey       *Survey
+	all          []client.Object
 }
 
 func (r *manifestReader) read(doc []byte) {
@@ -197,7 +198,7 @@ func (r *manifestReader) take(o client.Object) {
 	case *corev1.Service:
 		r.survey.CriticalServices = append(r.survey.CriticalServices, *o)
 	case *networkingv1.ServiceCIDR:
-		r.snap.ServiceCIDRs = append(r.snap.ServiceCIDRs, *o)
+		r.serviceCIDRs = append(r.serviceCIDRs, *o)
 	case *corev1.Pod:
 		o.Status.PodIPs = []corev1.PodIP{{IP: o.Status.PodIP}}
 		r.workloads.Pods = append(r.workloads.Pods, *o)

@@ -98,11 +98,11 @@ func (j *Job) Examine(ctx context.Context) (*Planner, error) {
 		return nil, err
 	}
 	p.HasCRD = crd != nil
-	snap, err := j.snapshot(ctx, survey)
+	in, err := j.input(ctx, survey)
 	if err != nil {
 		return nil, err
 	}
-	p.Findings = findings.Run(survey.checks(), Input{Survey: survey, Snapshot: snap})
+	p.Findings = findings.Run(survey.checks(), in)
 	return p, nil
 }
 

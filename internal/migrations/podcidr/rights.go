@@ -89,30 +89,26 @@ func (j *Job) authorize(ctx context.Context) (err error) {
 	return err
 }
 
-// authorizeNodes asks for the rights that only a cluster needs whose Nodes carry the ranges.
-func (j *Job) authorizeNodes(ctx context.Context, snap *cluster.Snapshot) error {
-	access, err := j.Tools.Cluster.Access(ctx, NodeRights())
-	snap.Access = append(slices.Clone(snap.Access), access...)
-	return err
-}
-
-// snapshot reads what checks look at beside the survey.
-func (j *Job) snapshot(ctx context.Context, s *Survey) (*cluster.Snapshot, error) {
-	snap := &cluster.Snapshot{Access: j.access}
+// input reads what checks look at beside the survey. Only a cluster whose Nodes carry the ranges needs rights on them.
+func (j *Job) input(ctx context.Context, s *Survey) (Input, error) {
+	in := Input{Survey: s, Live: cluster.Live{Access: j.access}}
 	ranges := &networkingv1.ServiceCIDRList{}
 	err := j.Tools.Cluster.List(ctx, ranges)
 	if err != nil && !apierrors.IsForbidden(err) && !apierrors.IsNotFound(err) && !meta.IsNoMatchError(err) {
-		return nil, fmt.Errorf("listing servicecidrs: %w", err)
+		return in, fmt.Errorf("listing servicecidrs: %w", err)
 	}
-	snap.ServiceCIDRs = ranges.Items
+	in.ServiceCIDRs = ranges.Items
 	scanner, err := references.New(s.Spec.From, s.Spec.To, nil)
 	if err != nil {
-		return nil, fmt.Errorf("looking for old ranges: %w", err)
+		return in, fmt.Errorf("looking for old ranges: %w", err)
 	}
 	if s.OnNodes() {
-		if err := j.authorizeNodes(ctx, snap); err != nil {
-			return nil, err
+		access, err := j.Tools.Cluster.Access(ctx, NodeRights())
+		if err != nil {
+			return in, err
 		}
+		in.Live.Access = slices.Concat(j.access, access)
 	}
-	return snap, j.Tools.Cluster.References(ctx, scanner, snap)
+	in.Live.Inspection, err = j.Tools.Cluster.References(ctx, scanner)
+	return in, err
 }

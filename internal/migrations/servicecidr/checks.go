@@ -12,6 +12,7 @@ import (
 type Input struct {
 	Snapshot *cluster.Snapshot
 	Survey   *Survey
+	Live     cluster.Live
 	// Freeze is why Services cannot be frozen; nil if they can.
 	Freeze error
 }
@@ -20,20 +21,20 @@ func (in Input) spec() Spec { return in.Survey.Spec }
 
 // found is what was found by looking through the cluster; nothing if nobody looked, which unread says.
 func (in Input) found() *cluster.Inspection {
-	if in.Snapshot.Inspection == nil {
+	if in.Live.Inspection == nil {
 		return &cluster.Inspection{}
 	}
-	return in.Snapshot.Inspection
+	return in.Live.Inspection
 }
 
 // unread says which of the resources that a check is about could not be looked through.
 func (in Input) unread(resources ...string) []findings.Result {
-	if in.Snapshot.Inspection == nil {
+	if in.Live.Inspection == nil {
 		return []findings.Result{findings.NotKnown("", "nobody looked")}
 	}
 	var missing []string
 	for _, r := range resources {
-		if _, yes := in.Snapshot.Inspection.Unread[r]; yes {
+		if _, yes := in.Live.Inspection.Unread[r]; yes {
 			missing = append(missing, r)
 		}
 	}

@@ -146,7 +146,7 @@ func checkVersion(in Input) []findings.Result {
 
 func checkRights(in Input) []findings.Result {
 	var out []findings.Result
-	for _, a := range in.Snapshot.Access {
+	for _, a := range in.Live.Access {
 		if !a.Allowed && !OptionalRight(a.Right) {
 			out = append(out, findings.Failed("", "no right to %s", a.Right))
 		}
@@ -167,15 +167,15 @@ func checkNodesReady(in Input) []findings.Result {
 
 func checkBridgeForm(in Input) []findings.Result {
 	wish, needed := in.spec().Bridge, len(in.Survey.Moves)
-	if needed == 0 || len(in.Snapshot.Admitted) == 0 {
+	if needed == 0 || len(in.Live.Admitted) == 0 {
 		return nil
 	}
-	if _, ok := bridge.Choose(wish, needed, in.Snapshot.Admitted); ok {
+	if _, ok := bridge.Choose(wish, needed, in.Live.Admitted); ok {
 		return nil
 	}
 	var out []findings.Result
 	for _, form := range bridge.Candidates(wish, needed) {
-		if err := in.Snapshot.Admitted[form]; err != nil {
+		if err := in.Live.Admitted[form]; err != nil {
 			out = append(out, findings.Failed("", "a bridge in the form %s is refused: %v", form, err))
 		} else {
 			out = append(out, findings.NotKnown("", "a bridge in the form %s was not tried", form))
@@ -185,11 +185,11 @@ func checkBridgeForm(in Input) []findings.Result {
 }
 
 func checkExternalIPs(in Input) []findings.Result {
-	form, ok := bridge.Choose(in.spec().Bridge, len(in.Survey.Moves), in.Snapshot.Admitted)
+	form, ok := bridge.Choose(in.spec().Bridge, len(in.Survey.Moves), in.Live.Admitted)
 	if !ok || form != v1alpha1.BridgeExternalIPs {
 		return nil
 	}
-	if err := in.Snapshot.Admitted[v1alpha1.BridgeLoadBalancer]; err != nil {
+	if err := in.Live.Admitted[v1alpha1.BridgeLoadBalancer]; err != nil {
 		return []findings.Result{findings.Failed("", "bridges will use externalIPs, because the form LoadBalancer is refused: %v", err)}
 	}
 	return []findings.Result{findings.Failed("", "bridges will use externalIPs")}

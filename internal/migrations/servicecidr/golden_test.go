@@ -49,8 +49,7 @@ func sections(t *testing.T, in map[string][]byte) golden.Sections {
 	if err != nil {
 		t.Fatal(err)
 	}
-	snap, survey := readFixture(t, job.Spec, in["cluster.yaml"], in["facts.yaml"])
-	input := Input{Snapshot: snap, Survey: survey}
+	input := readFixture(t, job.Spec, in["cluster.yaml"], in["facts.yaml"])
 	var f facts
 	if err := yaml.Unmarshal(in["facts.yaml"], &f); err != nil {
 		t.Fatal(err)
@@ -62,7 +61,7 @@ func sections(t *testing.T, in map[string][]byte) golden.Sections {
 	p := &Planner{
 		Tools:     nowhere(t),
 		CanFreeze: input.Freeze == nil,
-		Survey:    survey,
+		Survey:    input.Survey,
 		Migration: job.Migration,
 		Findings:  findings,
 		Form:      v1alpha1.BridgeLoadBalancer,
@@ -107,23 +106,24 @@ data:
     clusterCIDR: 10.244.0.0/16
 `
 
-func readFixture(t *testing.T, spec Spec, manifests, factsYAML []byte) (*cluster.Snapshot, *Survey) {
+func readFixture(t *testing.T, spec Spec, manifests, factsYAML []byte) Input {
 	t.Helper()
 	f := facts{Minor: "36"}
 	if err := yaml.UnmarshalStrict(factsYAML, &f); err != nil {
 		t.Fatal(err)
 	}
 	snap := &cluster.Snapshot{
-		Version:    &version.Info{Major: "1", Minor: f.Minor, GitVersion: "v1." + f.Minor + ".0"},
-		Kubelets:   map[string]cluster.KubeletAnswer{},
-		Admitted:   map[v1alpha1.BridgeForm]error{},
-		Inspection: &cluster.Inspection{Unread: map[string]bool{}},
+		Version:  &version.Info{Major: "1", Minor: f.Minor, GitVersion: "v1." + f.Minor + ".0"},
+		Kubelets: map[string]cluster.KubeletAnswer{},
+	}
+	live := cluster.Live{
+		Admitted: map[v1alpha1.BridgeForm]error{}, Inspection: &cluster.Inspection{Unread: map[string]bool{}},
 	}
 	for _, r := range Rights() {
 		denied := slices.Contains(f.Denied, r.String())
-		snap.Access = append(snap.Access, cluster.AccessAnswer{Right: r, Allowed: !denied})
+		live.Access = append(live.Access, cluster.AccessAnswer{Right: r, Allowed: !denied})
 		if denied {
-			snap.Inspection.Unread[r.Resource] = true
+			live.Inspection.Unread[r.Resource] = true
 		}
 	}
 	for node, domain := range f.Domains {
@@ -134,15 +134,15 @@ func readFixture(t *testing.T, spec Spec, manifests, factsYAML []byte) (*cluster
 		snap.Kubelets[node] = answer
 	}
 	for _, form := range f.Admitted {
-		snap.Admitted[v1alpha1.BridgeForm(form)] = nil
+		live.Admitted[v1alpha1.BridgeForm(form)] = nil
 	}
 	for form, reason := range f.Refused {
-		snap.Admitted[v1alpha1.BridgeForm(form)] = errors.New(reason)
+		live.Admitted[v1alpha1.BridgeForm(form)] = errors.New(reason)
 	}
 	if !f.NoProxy {
 		manifests = append([]byte(usualProxy+"---\n"), manifests...)
 	}
-	others := readObjects(t, snap, manifests)
+	others := readObjects(t, snap, live.Inspection, manifests)
 	survey := Look(snap, spec)
 	rules, err := tier.NewRules(&spec.Common, survey.isClusters)
 	if err != nil {
@@ -155,13 +155,13 @@ func readFixture(t *testing.T, spec Spec, manifests, factsYAML []byte) (*cluster
 		t.Fatal(err)
 	}
 	for _, o := range others {
-		snap.Inspection.Take(scanner, o)
+		live.Inspection.Take(scanner, o)
 	}
-	return snap, survey
+	return Input{Snapshot: snap, Survey: survey, Live: live}
 }
 
 // readObjects sorts manifests into the snapshot and returns those that are only looked through.
-func readObjects(t *testing.T, snap *cluster.Snapshot, manifests []byte) []client.Object {
+func readObjects(t *testing.T, snap *cluster.Snapshot, found *cluster.Inspection, manifests []byte) []client.Object {
 	t.Helper()
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{
@@ -178,7 +178,7 @@ func readObjects(t *testing.T, snap *cluster.Snapshot, manifests []byte) []clien
 			continue
 		}
 		if bytes.Contains(doc, []byte("kind: FelixConfiguration")) {
-			if err := snap.Inspection.TakeFelix(doc); err != nil {
+			if err := found.TakeFelix(doc); err != nil {
 				t.Fatal(err)
 			}
 			continue

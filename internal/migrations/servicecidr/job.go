@@ -5,7 +5,6 @@ import (
 	"errors"
 	"net/netip"
 	"sync"
-	"time"
 
 	"golang.org/x/sync/errgroup"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -101,7 +100,6 @@ func (j *Job) Examine(ctx context.Context) (*Planner, error) {
 	if err != nil {
 		return nil, err
 	}
-	snap.Access = j.access
 	return j.planner(ctx, snap)
 }
 
@@ -117,14 +115,11 @@ func (j *Job) authorize(ctx context.Context) (err error) {
 }
 
 func (j *Job) planner(ctx context.Context, snap *cluster.Snapshot) (*Planner, error) {
-	if err := j.kubelets(ctx, snap); err != nil {
-		return nil, err
-	}
 	survey, rules, err := j.survey(ctx, snap)
 	if err != nil {
 		return nil, err
 	}
-	in := Input{Snapshot: snap, Survey: survey}
+	in := Input{Snapshot: snap, Survey: survey, Live: cluster.Live{Access: j.access}}
 	if err := j.live(ctx, &in); err != nil {
 		return nil, err
 	}
@@ -137,7 +132,7 @@ func (j *Job) planner(ctx context.Context, snap *cluster.Snapshot) (*Planner, er
 		return nil, err
 	}
 	p.Findings = findings.Run(Checks(), in)
-	form, ok := bridge.Choose(j.Spec.Bridge, len(survey.Moves), snap.Admitted)
+	form, ok := bridge.Choose(j.Spec.Bridge, len(survey.Moves), in.Live.Admitted)
 	if !ok {
 		form = bridge.Candidates(j.Spec.Bridge, len(survey.Moves))[0]
 	}
@@ -209,34 +204,10 @@ func texts(ranges []netip.Prefix) []string {
 	return all
 }
 
-// kubelets asks every ready node for the cluster DNS it gives to pods.
-func (j *Job) kubelets(ctx context.Context, snap *cluster.Snapshot) error {
-	snap.Kubelets = map[string]cluster.KubeletAnswer{}
-	var mu sync.Mutex
-	var eg errgroup.Group
-	eg.SetLimit(32)
-	for i := range snap.Nodes {
-		name := snap.Nodes[i].Name
-		if !cluster.NodeReady(&snap.Nodes[i]) {
-			continue
-		}
-		eg.Go(func() error {
-			actx, cancel := context.WithTimeout(ctx, 5*time.Second)
-			defer cancel()
-			answer := j.Tools.Cluster.Kubelet(actx, name)
-			mu.Lock()
-			defer mu.Unlock()
-			snap.Kubelets[name] = answer
-			return nil
-		})
-	}
-	return eg.Wait()
-}
-
 // live asks what only the running cluster can tell.
 func (j *Job) live(ctx context.Context, in *Input) error {
-	snap, survey := in.Snapshot, in.Survey
-	snap.Admitted = map[v1alpha1.BridgeForm]error{}
+	survey, admitted := in.Survey, map[v1alpha1.BridgeForm]error{}
+	in.Live.Admitted = admitted
 	var mu sync.Mutex
 	eg, ctx := errgroup.WithContext(ctx)
 	eg.SetLimit(parallel)
@@ -246,14 +217,14 @@ func (j *Job) live(ctx context.Context, in *Input) error {
 				refused, err := bridge.Try(ctx, j.Tools.Cluster, form, svc.Service, svc.New)
 				mu.Lock()
 				defer mu.Unlock()
-				if snap.Admitted[form] == nil {
-					snap.Admitted[form] = refused
+				if admitted[form] == nil {
+					admitted[form] = refused
 				}
 				return unlessForbidden(err)
 			})
 		}
 	}
-	eg.Go(func() error { return unlessForbidden(j.inspect(ctx, snap, survey)) })
+	eg.Go(func() error { return unlessForbidden(j.inspect(ctx, in)) })
 	eg.Go(func() error {
 		if j.Spec.Common.Freeze == v1alpha1.FreezeDisabled {
 			return nil
@@ -270,19 +241,17 @@ func (j *Job) live(ctx context.Context, in *Input) error {
 
 // inspect looks through the rest of the cluster, once in a job: what is written down in it does not change by what the
 // job does, and in a large cluster it is a lot.
-func (j *Job) inspect(ctx context.Context, snap *cluster.Snapshot, survey *Survey) error {
-	if j.inspection != nil {
-		snap.Inspection = j.inspection
-		return nil
+func (j *Job) inspect(ctx context.Context, in *Input) error {
+	if j.inspection == nil {
+		scanner, err := Scanner(in.Survey)
+		if err != nil {
+			return err
+		}
+		if j.inspection, err = j.Tools.Cluster.References(ctx, scanner); err != nil {
+			return err
+		}
 	}
-	scanner, err := Scanner(survey)
-	if err != nil {
-		return err
-	}
-	if err := j.Tools.Cluster.References(ctx, scanner, snap); err != nil {
-		return err
-	}
-	j.inspection = snap.Inspection
+	in.Live.Inspection = j.inspection
 	return nil
 }
 
@@ -310,9 +279,6 @@ func onePerNamespace(entries []*Entry) []*Entry {
 func (j *Job) Look(ctx context.Context) (*Survey, error) {
 	snap, err := j.Tools.Cluster.Load(ctx)
 	if err != nil {
-		return nil, err
-	}
-	if err := j.kubelets(ctx, snap); err != nil {
 		return nil, err
 	}
 	survey, _, err := j.survey(ctx, snap)
