@@ -112,8 +112,7 @@ func (c *AgentConfig) New(nodes int) *Agents {
 		Cluster: c.Cluster, Migration: c.Migration, Image: c.Image(), Wait: c.Wait(), Now: c.Now, Interval: interval(nodes),
 	}}
 	if p.Watch != nil {
-		p.Watch.Ask(p.Why)
-		p.Watch.Ended = p.Ended
+		p.Watch.Diagnose(p)
 	}
 	return p
 }
