@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"errors"
 	"fmt"
 
 	"github.com/spf13/cobra"
@@ -43,22 +42,7 @@ The directory is made if it is not there. Only you can read the files: they may 
 			for _, f := range files {
 				fmt.Fprintln(a.out, f)
 			}
-			return hintBackup(err)
+			return err
 		},
 	}
-}
-
-func hintBackup(err error) error {
-	var none *backup.NoneError
-	var exists *backup.ExistsError
-	switch {
-	case errors.As(err, &none):
-		return &HintedError{
-			Err:  err,
-			Hint: "backups are made by apply and removed at the end of a migration, unless spec.backups is Keep",
-		}
-	case errors.As(err, &exists):
-		return &HintedError{Err: err, Hint: "nothing was written; name a directory that is empty or not there"}
-	}
-	return err
 }

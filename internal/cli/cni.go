@@ -48,6 +48,7 @@ func (j cniJob) about() about {
 		goBack:   "Bring the old network back and make every pod anew, as " + j.Spec.Name + " did? Pods have no network meanwhile.",
 		wentBack: "every pod has the old network",
 		finished: "finished: the old network is forgotten",
+		rights:   "deploy/rbac-cni.yaml",
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/engine/fault"
 	"github.com/replumb/replumb/internal/engine/findings"
 	"github.com/replumb/replumb/internal/kube/apiserver"
 	"github.com/replumb/replumb/internal/kube/cluster"
@@ -45,6 +46,8 @@ type about struct {
 	phases []string
 	// goBack is the question before a rollback, without its end; wentBack and finished tell that it is over.
 	goBack, wentBack, finished string
+	// rights is the file with the ClusterRole that the user needs.
+	rights string
 }
 
 // outlook is what a look at the cluster found.
@@ -130,7 +133,7 @@ func (c *connection) nodeTools() nodes.Tools {
 func (a *app) connect() (*connection, error) {
 	config, err := a.config.ToRESTConfig()
 	if err != nil {
-		return nil, &HintedError{Err: fmt.Errorf("no cluster: %w", err), Hint: "name one with --kubeconfig or --context"}
+		return nil, &fault.Hinted{Err: fmt.Errorf("no cluster: %w", err), Hint: "name one with --kubeconfig or --context"}
 	}
 	c, err := cluster.Connect(config)
 	if err != nil {
@@ -187,7 +190,7 @@ func (a *app) jobByName(ctx context.Context, name string) (job, *connection, err
 		return nil, nil, err
 	}
 	if m == nil {
-		return nil, nil, &HintedError{
+		return nil, nil, &fault.Hinted{
 			Err:  fmt.Errorf("migration %s does not exist", name),
 			Hint: "kubectl get migrations.replumb.dev lists them",
 		}

@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine/fault"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/reporting/metrics"
 )
@@ -24,7 +25,7 @@ func (a *app) measure(ctx context.Context, counts metrics.Counts) (m *metrics.Me
 	m = metrics.New(counts)
 	server, err := m.Serve(ctx, a.metricsAddress)
 	if err != nil {
-		return nil, nil, &HintedError{Err: err, Hint: "give --metrics-address a HOST:PORT that is free, or leave it out"}
+		return nil, nil, &fault.Hinted{Err: err, Hint: "give --metrics-address a HOST:PORT that is free, or leave it out"}
 	}
 	fmt.Fprintf(a.err, "metrics at http://%s/metrics\n", server.Address)
 	return m, func() {

@@ -50,6 +50,7 @@ func (j mirrorJob) about() about {
 		goBack:    "Lead the names of " + j.Spec.Name + " back to this cluster?",
 		wentBack:  "this cluster serves; copies stay in the target, and apply brings them up to date",
 		finished:  "finished: this cluster serves, and the mirror may be taken down",
+		rights:    "deploy/rbac-mirror.yaml",
 	}
 }
 
@@ -203,7 +204,7 @@ func (f *dirFlags) fit(_ *v1alpha1.Migration, j job) error {
 func (a *app) writeDir(ctx context.Context, j job, to dirFlags) error {
 	w, err := j.(mirrorJob).WriteDir(ctx, to.dir, to.secrets)
 	if err != nil {
-		return err
+		return ofJob(j, err)
 	}
 	if w.Secrets > 0 {
 		fmt.Fprintf(a.err, "hint: %s left out; --with-secrets writes them too\n", english.Plural(w.Secrets, "Secret was", "Secrets were"))

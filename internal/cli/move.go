@@ -34,7 +34,7 @@ Exit code: 0 nothing blocks, 3 something blocks, 1 could not look.`,
 			}
 			look, err := j.examine(cmd.Context())
 			if err != nil {
-				return err
+				return ofJob(j, err)
 			}
 			return a.showFindings(look.findings)
 		},
@@ -105,7 +105,7 @@ Exit code: 0 nothing blocks, 3 something blocks, 1 could not look.`,
 			}
 			look, err := j.examine(cmd.Context())
 			if err != nil {
-				return err
+				return ofJob(j, err)
 			}
 			return a.showPlan(look)
 		},
@@ -355,7 +355,7 @@ It refuses as long as apply has something left to do, says what becomes final, a
 			}
 			ahead, err := j.finishable(cmd.Context())
 			if err != nil {
-				return err
+				return ofJob(j, err)
 			}
 			if a.output != "json" {
 				for _, line := range ahead.finals {

@@ -25,7 +25,7 @@ A run that waits for you, or for time to pass, sees the pause when that wait is 
 				return err
 			}
 			if err := j.Pause(cmd.Context()); err != nil {
-				return err
+				return ofJob(j, err)
 			}
 			_, err = fmt.Fprintf(a.out, "migration %s pauses before its next step\n", args[0])
 			fmt.Fprintf(a.err, "hint: %s resume %s carries on\n", a.name, args[0])
@@ -46,7 +46,7 @@ func (a *app) resume() *cobra.Command {
 				return err
 			}
 			if err := j.Resume(cmd.Context()); err != nil {
-				return err
+				return ofJob(j, err)
 			}
 			return a.carryOn(cmd.Context(), c, j)
 		},

@@ -28,6 +28,7 @@ func (j podJob) about() about {
 		goBack:   "Restart every pod that " + j.Spec.Name + " moved, so that it has an old address again?",
 		wentBack: "every pod has an address of the old range",
 		finished: "finished: the old range is empty and free",
+		rights:   "deploy/rbac-pod-cidr.yaml, and where Nodes carry the ranges deploy/rbac-pod-cidr-nodes.yaml,",
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/dustin/go-humanize/english"
 
 	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine/fault"
 	"github.com/replumb/replumb/internal/migrations/servicecidr"
 	"github.com/replumb/replumb/internal/verify/lossguard"
 )
@@ -35,7 +36,7 @@ func (a *app) goBackOnLoss(ctx context.Context, c *connection, j job, err error)
 	if back := a.run(ctx, c, j, "rollback", j.Rollback); back != nil {
 		return errors.Join(err, fmt.Errorf("then rolling back: %w", back))
 	}
-	return &HintedError{
+	return &fault.Hinted{
 		Err:  fmt.Errorf("%s, since %w", of.wentBack, loss),
 		Hint: "mend what the probes met with, then replumb apply -f FILE begins again",
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/replumb/replumb/internal/engine/fault"
 	"github.com/replumb/replumb/internal/reporting/htmlreport"
 	"github.com/replumb/replumb/internal/reporting/terminal"
 )
@@ -59,7 +60,7 @@ func (a *app) reportOf(ctx context.Context, name string) (*htmlreport.Document, 
 	}
 	in, err := htmlreport.Collect(ctx, c.Cluster, j.about().migration)
 	if err != nil {
-		return nil, err
+		return nil, ofJob(j, err)
 	}
 	if s, ok := j.(serviceJob); ok {
 		doc, err := s.status(ctx)
@@ -88,7 +89,7 @@ func writeReport(path string, doc *htmlreport.Document) error {
 	}
 	f, err := os.CreateTemp(filepath.Dir(path), ".replumb-report-*")
 	if err != nil {
-		return &HintedError{Err: err, Hint: "name a file in a folder that you may write to, with -o"}
+		return &fault.Hinted{Err: err, Hint: "name a file in a folder that you may write to, with -o"}
 	}
 	_, err = f.Write(page.Bytes())
 	err = errors.Join(err, f.Close())

@@ -19,6 +19,7 @@ import (
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 
 	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine/fault"
 	"github.com/replumb/replumb/internal/spec"
 )
 
@@ -182,7 +183,7 @@ func (a *app) confirm(question string) error {
 		return fmt.Errorf("reading the answer: %w", err)
 	}
 	if answer != "y" && answer != "yes" {
-		return &HintedError{Err: errors.New("not confirmed; nothing was changed"), Hint: "answer y, or add --yes"}
+		return &fault.Hinted{Err: errors.New("not confirmed; nothing was changed"), Hint: "answer y, or add --yes"}
 	}
 	return nil
 }

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/engine/fault"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/reporting/notify"
 	"github.com/replumb/replumb/internal/reporting/terminal"
@@ -67,11 +68,11 @@ func (a *app) run(ctx context.Context, c *connection, j job, command string, do 
 		return silent
 	}
 	if errors.Is(err, engine.ErrPaused) {
-		return &HintedError{
+		return &fault.Hinted{
 			Err: fmt.Errorf("migration %s is %w", of.name, err), Hint: a.name + " resume " + of.name + " carries on",
 		}
 	}
-	return a.explain(err)
+	return ofJob(j, a.explain(err))
 }
 
 // runner renders events as the flags and the terminal ask for.

@@ -21,6 +21,7 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/engine/fault"
 	"github.com/replumb/replumb/internal/safety/backup"
 	"github.com/replumb/replumb/internal/safety/freeze"
 	"github.com/replumb/replumb/internal/testing/apitest"
@@ -89,14 +90,14 @@ func testBackupExport(t *testing.T, s *apitest.Server) {
 	if body, err := os.ReadFile(want); err != nil || !strings.Contains(string(body), "clusterIP: 10.96.0.1") {
 		t.Errorf("%s, %v", body, err)
 	}
-	var hinted *HintedError
+	var hinted *fault.Hinted
 	if _, err := command(t, s, (*app).backup, "export", "move", dir); !errors.As(err, &hinted) || !strings.Contains(err.Error(), want) {
 		t.Errorf("exported twice: %v", err)
 	}
 	if _, err := command(t, s, (*app).backup, "export", "nosuch", dir); !errors.As(err, &hinted) {
 		t.Errorf("no backups: %v", err)
 	}
-	if _, err := command(t, s, (*app).backup, "export", "move"); ExitCode(err) != ExitUsage {
+	if _, err := command(t, s, (*app).backup, "export", "move"); ExitCode(err) != fault.ExitUsage {
 		t.Errorf("no directory: %v", err)
 	}
 }

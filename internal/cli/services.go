@@ -28,6 +28,7 @@ func (j serviceJob) about() about {
 		goBack:   "Bring every Service of " + j.Spec.Name + " back to its old address?",
 		wentBack: "every Service is back at its old address",
 		finished: "finished: old addresses no longer answer",
+		rights:   "deploy/rbac.yaml",
 	}
 }
 

@@ -150,7 +150,7 @@ func (a *app) jobs(ctx context.Context, names []string) ([]job, *connection, err
 func (a *app) showStatus(ctx context.Context, c *connection, j job) error {
 	doc, err := j.status(ctx)
 	if err != nil {
-		return err
+		return ofJob(j, err)
 	}
 	head := doc.headOf()
 	holder, err := lease.Current(ctx, c.Cluster)

@@ -8,6 +8,8 @@ import (
 	"syscall"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/replumb/replumb/internal/engine/fault"
 )
 
 // ErrInterrupted says that a run was cancelled. Every step that had begun was finished or can be taken up again.
@@ -36,6 +38,14 @@ type DeadlineError struct {
 }
 
 func (e *DeadlineError) Error() string { return fmt.Sprintf("%v (gave up after %s)", e.Err, e.After) }
+
+// Advice is that of what was missing, if it has any.
+func (e *DeadlineError) Advice() string {
+	if text := fault.Advice(e.Err); text != "" {
+		return text
+	}
+	return "when the cause is removed, run the same command again: it carries on"
+}
 
 // Unwrap gives what was missing.
 func (e *DeadlineError) Unwrap() error { return e.Err }

@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -164,6 +165,9 @@ type UnknownPhaseError struct {
 }
 
 func (e *UnknownPhaseError) Error() string { return fmt.Sprintf("there is no phase %q", e.Phase) }
+
+// Advice implements fault.Adviser.
+func (e *UnknownPhaseError) Advice() string { return "the phases are " + strings.Join(e.Phases, ", ") }
 
 // Validate rejects plans in which two steps have the same ID.
 func (p *Plan) Validate() error {

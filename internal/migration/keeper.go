@@ -78,6 +78,9 @@ type StateError struct {
 
 func (e *StateError) Error() string { return fmt.Sprintf("migration %s %s", e.Name, e.Problem) }
 
+// Advice implements fault.Adviser.
+func (e *StateError) Advice() string { return e.Hint }
+
 // Applicable refuses to apply a migration that has finished, or has begun to.
 func Applicable(m *v1alpha1.Migration) error {
 	switch {
@@ -96,8 +99,23 @@ func Reversible(m *v1alpha1.Migration) error {
 	}
 	return &StateError{
 		Name: m.Name, Problem: "has passed the point of no return and cannot be rolled back",
-		Hint: "to return to the old range, make a new migration with the old range as its target",
+		Hint: wayBack(&m.Spec),
 	}
+}
+
+// wayBack is how to return to what was before a migration that has passed the point of no return, which differs by its kind.
+func wayBack(s *v1alpha1.MigrationSpec) string {
+	switch {
+	case s.PodCIDR != nil:
+		return "to return to the old range of pods, make a new migration with the old range as spec.podCIDR.to"
+	case s.Nodes != nil:
+		return "to return to the old network, make a new migration with spec.nodes.old and spec.nodes.new exchanged"
+	case s.Mirror != nil:
+		return "this cluster serves again; to have the mirror serve, make a new migration"
+	case s.CNI != nil:
+		return "to return to the old network, make a new migration with spec.cni.from and spec.cni.to exchanged"
+	}
+	return "to return to the old range, make a new migration with the old range as spec.serviceCIDR.to"
 }
 
 // Finishable refuses to finish a migration that is on its way back, or was.

@@ -10,6 +10,8 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/callout"
+
+	"github.com/replumb/replumb/internal/engine/fault"
 )
 
 const (
@@ -33,6 +35,12 @@ type Error struct {
 }
 
 func (e *Error) Error() string { return e.Field + ": " + e.Problem }
+
+// Advice implements fault.Adviser.
+func (e *Error) Advice() string { return e.Hint }
+
+// ExitCode implements fault.Coder.
+func (*Error) ExitCode() int { return fault.ExitUsage }
 
 // Differs says that a field is not what the Migration of that name, which has begun, has there.
 func Differs(field, name string) *Error {

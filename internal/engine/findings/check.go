@@ -6,6 +6,8 @@ import (
 	"strings"
 
 	"github.com/dustin/go-humanize/english"
+
+	"github.com/replumb/replumb/internal/engine/fault"
 )
 
 // Severity is what a failed check means for the migration.
@@ -134,6 +136,14 @@ func (e *BlockedError) Error() string {
 	}
 	return fmt.Sprintf("%s: %s", english.Plural(len(e.Findings), "blocking finding", ""), strings.Join(codes, "; "))
 }
+
+// Advice implements fault.Adviser.
+func (*BlockedError) Advice() string {
+	return "replumb check -f FILE shows every finding with its fix; nothing was changed"
+}
+
+// ExitCode implements fault.Coder.
+func (*BlockedError) ExitCode() int { return fault.ExitBlocked }
 
 // Reference renders checks as a Markdown page.
 func Reference[In any](title string, checks []Check[In]) string {

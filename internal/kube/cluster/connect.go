@@ -53,6 +53,11 @@ func (e *UnreachableError) Error() string {
 	return fmt.Sprintf("the API server at %s cannot be reached: %v", e.Host, e.Err)
 }
 
+// Advice implements fault.Adviser.
+func (*UnreachableError) Advice() string {
+	return "is the cluster up, and is it the one you mean? see --kubeconfig and --context"
+}
+
 // Unwrap gives the cause.
 func (e *UnreachableError) Unwrap() error { return e.Err }
 

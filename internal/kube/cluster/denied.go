@@ -1,6 +1,10 @@
 package cluster
 
-import "strings"
+import (
+	"strings"
+
+	"github.com/replumb/replumb/internal/engine/fault"
+)
 
 // DeniedError says that the cluster could not even be looked at.
 type DeniedError struct {
@@ -21,3 +25,6 @@ func (e *DeniedError) Error() string {
 	}
 	return "the user has no right to " + strings.Join(texts, ", ")
 }
+
+// ExitCode implements fault.Coder.
+func (*DeniedError) ExitCode() int { return fault.ExitBlocked }

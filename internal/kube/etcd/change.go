@@ -107,9 +107,10 @@ func (c *Client) remove(ctx context.Context, who string, voters int) error {
 		return refusal(err)
 	}
 	if all, _ := cluster.Voters(); !m.Learner && all-1 < voters {
-		return &RefusedError{Change: change, Problem: fmt.Sprintf(
-			"%d voters would be left, and it should be %d\nhint: add a member and promote it first", all-1, voters,
-		)}
+		return &RefusedError{
+			Change: change, Problem: fmt.Sprintf("%d voters would be left, and it should be %d", all-1, voters),
+			Hint: "add a member and promote it first",
+		}
 	}
 	if m.ID == cluster.Leader {
 		if err := c.MoveLeaderFrom(ctx, who); err != nil {

@@ -12,6 +12,8 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
+
+	"github.com/replumb/replumb/internal/engine/fault"
 )
 
 // Config says how a cluster's etcd is reached.
@@ -41,7 +43,10 @@ type Client struct {
 // Open fails if no endpoint answers.
 func Open(ctx context.Context, config Config) (*Client, error) {
 	if len(config.Endpoints) == 0 {
-		return nil, errors.New("no endpoint of etcd is given\nhint: name client URLs of its members, such as https://10.0.0.1:2379")
+		return nil, &fault.Hinted{
+			Err:  errors.New("no endpoint of etcd is given"),
+			Hint: "name client URLs of its members, such as https://10.0.0.1:2379",
+		}
 	}
 	if config.Timeout <= 0 {
 		config.Timeout = 3 * time.Second
@@ -54,8 +59,9 @@ func Open(ctx context.Context, config Config) (*Client, error) {
 	ctx, cancel := context.WithTimeout(ctx, config.Timeout)
 	defer cancel()
 	if _, err := whole.MemberList(ctx, clientv3.WithSerializable()); err != nil {
-		err = fmt.Errorf("etcd at %s: %w\nhint: %s", strings.Join(config.Endpoints, ", "), brief(err), connectHint(err))
-		return nil, errors.Join(err, c.Close())
+		hint := connectHint(err)
+		err = fmt.Errorf("etcd at %s: %w", strings.Join(config.Endpoints, ", "), brief(err))
+		return nil, errors.Join(&fault.Hinted{Err: err, Hint: hint}, c.Close())
 	}
 	return c, nil
 }

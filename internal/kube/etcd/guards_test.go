@@ -17,6 +17,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/engine/fault"
 	"github.com/replumb/replumb/internal/testing/pki"
 )
 
@@ -46,6 +47,9 @@ func TestGuards(t *testing.T) {
 }
 
 // refused wants a change to be refused in these words, and nothing to have changed.
+// said is what a user reads of an error.
+func said(err error) string { return err.Error() + "\nhint: " + fault.Advice(err) }
+
 func refused(t *testing.T, c *Client, what string, change func(context.Context) error, words ...string) {
 	t.Helper()
 	before := shape(look(t, c))
@@ -56,8 +60,8 @@ func refused(t *testing.T, c *Client, what string, change func(context.Context) 
 		return
 	}
 	for _, w := range words {
-		if !strings.Contains(err.Error(), w) {
-			t.Errorf("%s: %q does not say %q", what, err, w)
+		if !strings.Contains(said(err), w) {
+			t.Errorf("%s: %q does not say %q", what, said(err), w)
 		}
 	}
 	if after := shape(look(t, c)); after != before {
@@ -209,11 +213,11 @@ func testOpen(t *testing.T, e *ensemble, _ *Client) {
 	}{
 		{Config{}, "no endpoint of etcd is given\nhint: "},
 		{Config{Endpoints: here, TLS: distrusting}, "certificate signed by unknown authority"},
-		{Config{Endpoints: here, TLS: &tls.Config{RootCAs: e.tls().RootCAs}}, "\nhint: "}, // nobody says who it is
+		{Config{Endpoints: here, TLS: &tls.Config{RootCAs: e.tls().RootCAs}}, "etcd at "}, // without a client certificate
 		{Config{Endpoints: []string{"https://127.0.0.1:1"}, TLS: e.tls()}, "connection refused\nhint: are these client URLs"},
 	} {
 		c, err := Open(t.Context(), tt.config)
-		if err == nil || !strings.Contains(err.Error(), tt.words) || c != nil {
+		if err == nil || !strings.Contains(said(err), tt.words) || fault.Advice(err) == "" || c != nil {
 			t.Errorf("%v: %v, not %q", tt.config.Endpoints, err, tt.words)
 		}
 	}

@@ -94,11 +94,11 @@ func (e *RefusedError) Error() string {
 	if e.Arithmetic != "" {
 		text += " (" + e.Arithmetic + ")"
 	}
-	if e.Hint != "" {
-		text += "\nhint: " + e.Hint
-	}
 	return text
 }
+
+// Advice implements fault.Adviser.
+func (e *RefusedError) Advice() string { return e.Hint }
 
 // Allow fails with a *RefusedError for a change that must not be made in this state: because some member is not well, or
 // since too few would be left to agree. Only a member that is not well itself may always be removed, if the others agree.

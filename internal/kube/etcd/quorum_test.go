@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/engine/fault"
 )
 
 // cluster reads members such as "cp1* cp2 cp3! cp4~ cp5#": the leader, one that is not healthy, a learner, one with an alarm.
@@ -142,23 +143,24 @@ func TestRefusedError(t *testing.T) {
 		cluster *Cluster
 		change  Change
 		text    string
+		hint    string
 		passing bool
 	}{
 		{
 			c, Change{Stop, "cp2"}, "etcd member cp2: stop is refused: member cp3 is not healthy: connection refused " +
-				"(of 3 voters 1 would be left to agree, of 3, and it takes 2)", true,
+				"(of 3 voters 1 would be left to agree, of 3, and it takes 2)", "", true,
 		},
 		{
 			cluster("cp1* cp2 cp3#"), Change{AddLearner, "cp4"}, "etcd member cp4: add is refused: member cp3 has raised NOSPACE " +
-				"(of 3 voters 3 would be left to agree, of 3, and it takes 2)\nhint: " + alarmHint, false,
+				"(of 3 voters 3 would be left to agree, of 3, and it takes 2)", alarmHint, false,
 		},
 		{
 			cluster("cp1* cp2"), Change{Stop, "cp2"}, "etcd member cp2: stop is refused: " +
-				"of 2 voters 1 would be left to agree, of 2, and it takes 2", false,
+				"of 2 voters 1 would be left to agree, of 2, and it takes 2", "", false,
 		},
 	} {
 		err := tt.cluster.Allow(tt.change)
-		if err == nil || err.Error() != tt.text {
+		if err == nil || err.Error() != tt.text || fault.Advice(err) != tt.hint {
 			t.Errorf("%v\nis not\n%s", err, tt.text)
 		}
 		if engine.Retryable(refusal(err)) != tt.passing {

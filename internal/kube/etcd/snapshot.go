@@ -15,6 +15,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/engine/fault"
 )
 
 // What is the matter with snapshots, beside ErrCorrupt.
@@ -170,7 +171,7 @@ func (c *Client) ownInfo(path string) (*SnapshotInfo, error) {
 	info := &SnapshotInfo{Path: path}
 	body, err := os.ReadFile(infoPath(path))
 	if err != nil || json.Unmarshal(body, info) != nil || info.Run == "" || info.Run != c.config.Run {
-		return nil, fmt.Errorf("%s: %w\nhint: name another file, or move this one away", path, ErrTaken)
+		return nil, &fault.Hinted{Err: fmt.Errorf("%s: %w", path, ErrTaken), Hint: "name another file, or move this one away"}
 	}
 	return info, nil
 }
@@ -190,9 +191,11 @@ func (c *Client) OwnSnapshot(path string) (*SnapshotInfo, error) {
 	is, err := VerifySnapshot(path)
 	switch {
 	case err != nil:
-		return nil, fmt.Errorf("%w\nhint: move it away, and run this again to take another", err)
+		return nil, &fault.Hinted{Err: err, Hint: "move it away, and run this again to take another"}
 	case is.SHA256 != was.SHA256:
-		return nil, fmt.Errorf("%s: %w: it is another one than %s says\nhint: move both away", path, ErrCorrupt, infoPath(path))
+		return nil, &fault.Hinted{
+			Err: fmt.Errorf("%s: %w: it is another one than %s says", path, ErrCorrupt, infoPath(path)), Hint: "move both away",
+		}
 	}
 	return was, nil
 }
@@ -222,5 +225,5 @@ func writing(path string, err error) error {
 	default:
 		return fmt.Errorf("writing %s: %w", path, err)
 	}
-	return fmt.Errorf("writing %s: %w: %w\nhint: %s", path, named, err, hint)
+	return &fault.Hinted{Err: fmt.Errorf("writing %s: %w: %w", path, named, err), Hint: hint}
 }

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/engine/fault"
 )
 
 // cutOff ends in the middle.
@@ -49,7 +50,7 @@ func TestWriting(t *testing.T) {
 		if !errors.Is(err, want) || !errors.Is(err, cause) {
 			t.Errorf("%v: %v", cause, err)
 		}
-		if hint := strings.Contains(err.Error(), "\nhint: "); hint == errors.Is(want, syscall.EIO) {
+		if hint := fault.Advice(err) != ""; hint == errors.Is(want, syscall.EIO) {
 			t.Errorf("%v: hint %v", err, hint)
 		}
 	}

@@ -17,7 +17,10 @@ type Files struct{ CA, Cert, Key string }
 // FileError says what is wrong with a file.
 type FileError struct{ File, Problem, Hint string }
 
-func (e *FileError) Error() string { return fmt.Sprintf("%s: %s\nhint: %s", e.File, e.Problem, e.Hint) }
+func (e *FileError) Error() string { return e.File + ": " + e.Problem }
+
+// Advice implements fault.Adviser.
+func (e *FileError) Advice() string { return e.Hint }
 
 // Load reads the files.
 func (f Files) Load() (*tls.Config, error) {

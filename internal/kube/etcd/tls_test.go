@@ -50,7 +50,7 @@ func TestFiles(t *testing.T) {
 		_, err := tt.files.Load()
 		var wrong *FileError
 		if !errors.As(err, &wrong) || !strings.Contains(err.Error(), tt.problem) || wrong.Hint == "" ||
-			strings.Count(err.Error(), "\n") != 1 {
+			strings.Contains(err.Error(), "\n") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

@@ -18,6 +18,8 @@ import (
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/network/nodecleanup"
 	"github.com/replumb/replumb/internal/verify/connectivity"
+
+	"github.com/replumb/replumb/internal/engine/fault"
 )
 
 const (
@@ -221,8 +223,11 @@ func (e *TrafficError) Error() string {
 	return fmt.Sprintf("node %s serves clients from outside: %s", e.Node, e.Clients)
 }
 
-// Hint says what to do.
-func (*TrafficError) Hint() string {
+// ExitCode implements fault.Coder.
+func (*TrafficError) ExitCode() int { return fault.ExitBlocked }
+
+// Advice implements fault.Adviser.
+func (*TrafficError) Advice() string {
 	return "lead them to another cluster first; name in spec.cni.traffic.ignore who is no client, or run apply --accept-downtime"
 }
 

@@ -151,7 +151,7 @@ func TestTrafficStopsIt(t *testing.T) {
 	err := f.forth()
 	f.Fails(err, "serves clients from outside: 203.0.113.5")
 	var traffic *TrafficError
-	if !errors.As(err, &traffic) || traffic.Hint() == "" {
+	if !errors.As(err, &traffic) || traffic.Advice() == "" {
 		t.Errorf("%#v", err)
 	}
 	if f.have("DaemonSet", "kube-flannel", "kube-flannel-ds", apps) == nil || f.did("begin") {

@@ -307,8 +307,7 @@ func checkEtcd(in Input) []findings.Result {
 	case in.Survey.Spec.ControlPlane == nil:
 		return nil
 	case in.EtcdProblem != nil:
-		problem, _, _ := strings.Cut(in.EtcdProblem.Error(), "\n") // what follows is a hint, and the check has its own
-		return []findings.Result{findings.Failed("", "%s", problem)}
+		return []findings.Result{findings.Failed("", "%v", in.EtcdProblem)}
 	}
 	var half []string
 	for _, c := range in.Survey.Chiefs() {

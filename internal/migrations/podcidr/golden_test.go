@@ -65,7 +65,7 @@ func sections(t *testing.T, in map[string][]byte) golden.Sections {
 		Tools:  Tools{Cluster: nowhere, Now: func() time.Time { return time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC) }},
 		Survey: input.Survey, Migration: job.Migration, Findings: findings, Rules: rules,
 	}
-	job.enlist(p)
+	job.newAgents(p)
 	return golden.Sections{
 		"findings": func() string { return renderFindings(findings) },
 		"plan":     func() string { return renderPlan(t, p) },

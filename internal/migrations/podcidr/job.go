@@ -28,7 +28,7 @@ type Job struct {
 	Migration *v1alpha1.Migration
 	Spec      Spec
 
-	crew lossguard.Crew
+	agentConfig lossguard.AgentConfig
 	// proven says that new pods have been seen to get new addresses on every node.
 	proven   bool
 	recorded *v1alpha1.Migration
@@ -86,7 +86,7 @@ func (j *Job) Examine(ctx context.Context) (*Planner, error) {
 		Tools: j.Tools, Survey: survey, Migration: j.Migration.DeepCopy(), Rules: rules, Recorded: j.recorded != nil, Proven: &j.proven,
 	}
 	p.Migration.Spec.PodCIDR.From = texts(survey.Spec.From)
-	j.enlist(p)
+	j.newAgents(p)
 	if p.Remains, err = j.agents().Left(ctx); err != nil {
 		return nil, err
 	}

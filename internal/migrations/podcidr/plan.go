@@ -98,7 +98,7 @@ type Planner struct {
 	HasCRD   bool
 	Recorded bool
 	// Agents prove on every node what goes on; nil if there are none.
-	Agents *lossguard.Party
+	Agents *lossguard.Agents
 	// Remains takes away what an earlier run has left of agents.
 	Remains []engine.Group
 	// Proven is set when new pods have been seen to get new addresses on every node: the plans of later looks do not try that again. Nil is

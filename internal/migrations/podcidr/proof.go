@@ -14,24 +14,24 @@ import (
 )
 
 // agents are those that watch the migration.
-func (j *Job) agents() *lossguard.Crew {
-	c := &j.crew
+func (j *Job) agents() *lossguard.AgentConfig {
+	c := &j.agentConfig
 	c.Cluster, c.Migration, c.Spec, c.Own, c.Now = j.Tools.Cluster, j.Spec.Name, j.Spec.Common.Proof, j.Tools.Image, j.Tools.Now
 	return c
 }
 
 // Observe has somebody told of what happens while runs go on.
-func (j *Job) Observe(o lossguard.Observer) { j.crew.Observe(o) }
+func (j *Job) Observe(o lossguard.Observer) { j.agentConfig.Observe(o) }
 
 // Blame returns the error that a run ends with which was stopped by a loss.
 func (j *Job) Blame(ctx context.Context, loss *lossguard.LossError) error {
 	return j.agents().Blame(ctx, loss)
 }
 
-// enlist makes the agents of a job. Their pods move like all others. Where pods of different nodes reach each other through tunnels, Calico
+// newAgents makes the agents of a job. Their pods move like all others. Where pods of different nodes reach each other through tunnels, Calico
 // drops packets for a moment when it gives those other addresses (RP2305): what nobody sends again would be lost.
-func (j *Job) enlist(p *Planner) {
-	p.Agents = j.agents().Muster(len(p.Survey.Nodes))
+func (j *Job) newAgents(p *Planner) {
+	p.Agents = j.agents().New(len(p.Survey.Nodes))
 	if p.Agents != nil {
 		p.Agents.Roll, p.Agents.Lossy = true, p.Survey.overlaid()
 	}
@@ -55,9 +55,9 @@ func isAgent(pod *corev1.Pod) bool {
 	return pod.Namespace == v1alpha1.SystemNamespace && pod.Labels[v1alpha1.LabelRole] == v1alpha1.RoleProbe
 }
 
-// vanguard restarts the pods that agents call before any others: from then on they call from addresses of the one range, and are called at
+// restartProbedPods restarts the pods that agents call before any others: from then on they call from addresses of the one range, and are called at
 // such, while everything else moves.
-func (p *Planner) vanguard(d direction) []engine.Group {
+func (p *Planner) restartProbedPods(d direction) []engine.Group {
 	all := p.Survey.fates(d, p.Tools.now()).Restarts
 	i := slices.IndexFunc(all, func(w rollout.Workload) bool { return isAgents(&w) })
 	if i < 0 {
@@ -84,7 +84,7 @@ func (*ownStep) Role() engine.Role { return engine.RoleOwn }
 // settled waits until every probe is answered from every node again; on the way back for a while.
 func (p *Planner) settled(d direction, after string) []engine.Group {
 	if d == back {
-		return p.Agents.Hope(p.Agents.Steady(after))
+		return p.Agents.BestEffort(p.Agents.Steady(after))
 	}
 	return p.Agents.Steady(after)
 }

@@ -92,7 +92,7 @@ func (p *Planner) roll(run hook.Run, d direction) []engine.Group {
 		return nil
 	}
 	batches := p.batches(d)
-	groups := p.vanguard(d)
+	groups := p.restartProbedPods(d)
 	for _, name := range p.Rules.Names() {
 		var inside []engine.Group
 		for i := range batches {

@@ -38,12 +38,12 @@ type Job struct {
 	// LeaveClients has finish not wait until nobody uses old addresses.
 	LeaveClients bool
 
-	crew       lossguard.Crew
-	observer   Observer
-	access     []cluster.AccessAnswer
-	inspection *cluster.Inspection
-	recorded   *v1alpha1.Migration
-	lookup     *tier.Cache
+	agentConfig lossguard.AgentConfig
+	observer    Observer
+	access      []cluster.AccessAnswer
+	inspection  *cluster.Inspection
+	recorded    *v1alpha1.Migration
+	lookup      *tier.Cache
 }
 
 // NewJob defaults and validates a Migration. The Migration itself is not changed.
@@ -127,7 +127,7 @@ func (j *Job) planner(ctx context.Context, snap *cluster.Snapshot) (*Planner, er
 		Tools: j.Tools, Survey: survey, Migration: j.Migration.DeepCopy(),
 		LeaveClients: j.LeaveClients, Observer: j.observer, CanFreeze: in.Freeze == nil, Distribution: cluster.DistributionOf(snap.Nodes),
 	}
-	j.enlist(p, len(snap.Nodes))
+	j.newAgents(p, len(snap.Nodes))
 	if p.Remains, err = j.agents().Left(ctx); err != nil {
 		return nil, err
 	}

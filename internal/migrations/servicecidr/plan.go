@@ -60,7 +60,7 @@ type Planner struct {
 	// Distribution is what the instructions of gates depend on.
 	Distribution cluster.Distribution
 	// Agents prove on every node what goes on; nil if there are none.
-	Agents *lossguard.Party
+	Agents *lossguard.Agents
 	// Remains takes away what an earlier run has left of agents.
 	Remains []engine.Group
 	// Observer, if set, is told of Services that have moved.
@@ -135,7 +135,7 @@ func (p *Planner) Finish() *engine.Plan {
 			Groups: single(migration.FinalStep(p.Tools.client(), p.spec().Name)),
 		},
 		engine.Phase{Name: "release", Title: "Take bridges and old addresses away", Groups: append(
-			p.hush(func(e *Entry) string { return e.Old.String() }),
+			p.stopProbing(func(e *Entry) string { return e.Old.String() }),
 			p.each(func(e *Entry) engine.Step {
 				return &releaseStep{tools: p.Tools, migration: p.spec().Name, entry: e, at: e.New}
 			})...,
@@ -163,7 +163,7 @@ func (p *Planner) Rollback() *engine.Plan {
 		engine.Phase{Name: "restore", Title: "Make the old range the default again", Groups: p.restore()},
 		engine.Phase{Name: "drain", Title: "Let clients forget new addresses", Groups: single(p.drain())},
 		engine.Phase{Name: "release", Title: "Take bridges and new addresses away", Groups: append(
-			p.Agents.Hope(p.hush(func(e *Entry) string { return e.New.String() })),
+			p.Agents.BestEffort(p.stopProbing(func(e *Entry) string { return e.New.String() })),
 			p.each(func(e *Entry) engine.Step {
 				return &releaseStep{tools: p.Tools, migration: p.spec().Name, entry: e, at: e.Old}
 			})...,

@@ -18,7 +18,7 @@ import (
 
 // move is the heart: tier by tier, batch by batch.
 func (p *Planner) move() []engine.Group {
-	groups := append(p.follow(), p.vanguard()...)
+	groups := append(p.follow(), p.moveProbeService()...)
 	counts := p.Survey.Counts()
 	total := 0
 	for _, tier := range p.Survey.Tiers {
@@ -184,7 +184,7 @@ func (p *Planner) follow() []engine.Group {
 
 // giveBack is move the other way. A Service that never left its old address has nothing to return from.
 func (p *Planner) giveBack() []engine.Group {
-	groups := p.rearguard()
+	groups := p.returnProbeService()
 	total := 0
 	for _, tier := range p.Survey.Tiers {
 		total += len(chunk(p.Survey.Away(tier), p.spec().Batch))

@@ -16,8 +16,8 @@ import (
 const phaseAgents = agentset.Phase
 
 // agents are those that watch the migration.
-func (j *Job) agents() *lossguard.Crew {
-	c := &j.crew
+func (j *Job) agents() *lossguard.AgentConfig {
+	c := &j.agentConfig
 	c.Cluster, c.Migration, c.Spec, c.Own, c.Now = j.Tools.Cluster, j.Spec.Name, j.Spec.Common.Proof, j.Tools.Image, j.Tools.Now
 	c.None = j.Spec.Mode == v1alpha1.ModeExtend
 	return c
@@ -39,9 +39,9 @@ func (j *Job) hasImage() error {
 	return c.Check()
 }
 
-// enlist makes the agents of a job, and what follows them; neither, if there are to be none.
-func (j *Job) enlist(p *Planner, nodes int) {
-	p.Agents = j.agents().Muster(nodes)
+// newAgents makes the agents of a job, and what follows them; neither, if there are to be none.
+func (j *Job) newAgents(p *Planner, nodes int) {
+	p.Agents = j.agents().New(nodes)
 	if p.Agents == nil {
 		return
 	}
@@ -66,7 +66,7 @@ type Observer interface {
 // Observe has somebody told of what happens while runs go on.
 func (j *Job) Observe(o Observer) {
 	j.observer = o
-	j.crew.Observe(o)
+	j.agentConfig.Observe(o)
 }
 
 // soakFor is how long old addresses must have been unused.
@@ -85,8 +85,8 @@ func (p *Planner) agentsIfNeeded() []engine.Group {
 	return p.Agents.Install()
 }
 
-// vanguard moves the Service that agents call, before any other: under their requests, from every node.
-func (p *Planner) vanguard() []engine.Group {
+// moveProbeService moves the Service that agents call, before any other: under their requests, from every node.
+func (p *Planner) moveProbeService() []engine.Group {
 	e := p.Survey.Probe
 	if e == nil || e.Place == Moved {
 		return nil
@@ -101,8 +101,8 @@ func (p *Planner) vanguard() []engine.Group {
 	return append(groups, engine.Group{Title: b.String(), Steps: p.settle(b.String())})
 }
 
-// rearguard brings that Service back.
-func (p *Planner) rearguard() []engine.Group {
+// returnProbeService brings that Service back.
+func (p *Planner) returnProbeService() []engine.Group {
 	e := p.Survey.Probe
 	if e == nil || e.Place != Moved && e.Place != HalfHopped {
 		return nil
@@ -136,8 +136,8 @@ func (p *Planner) soak() []engine.Group {
 	})
 }
 
-// hush has agents leave addresses alone that are about to go.
-func (p *Planner) hush(going func(*Entry) string) []engine.Group {
+// stopProbing has agents leave addresses alone that are about to go.
+func (p *Planner) stopProbing(going func(*Entry) string) []engine.Group {
 	if p.Agents == nil {
 		return nil
 	}

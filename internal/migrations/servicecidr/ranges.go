@@ -457,3 +457,8 @@ func (e *CameBackError) Error() string {
 	return fmt.Sprintf("the default servicecidr came back with %s: an API server still has it as --service-cluster-ip-range",
 		joinRanges(e.Range))
 }
+
+// Advice implements fault.Adviser.
+func (*CameBackError) Advice() string {
+	return "restart that API server with the new --service-cluster-ip-range, then run the same command again"
+}

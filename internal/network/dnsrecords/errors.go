@@ -19,6 +19,9 @@ type Error struct {
 
 func (e *Error) Error() string { return e.Record + ": " + e.Problem }
 
+// Advice implements fault.Adviser.
+func (e *Error) Advice() string { return e.Hint }
+
 // Unwrap gives the cause.
 func (e *Error) Unwrap() error { return e.Err }
 

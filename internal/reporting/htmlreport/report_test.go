@@ -136,15 +136,6 @@ func TestServicesComeFromBoth(t *testing.T) {
 	}
 }
 
-func TestMovesWithoutRecordsAreTimedByTheirSteps(t *testing.T) {
-	in := example(3, false)
-	in.History.Moves = nil
-	in.Services = []htmlreport.Service{{Name: service(1), From: "10.96.0.2", To: "172.24.0.2", State: "moved"}}
-	if s := htmlreport.Build(in).Services; len(s) != 1 || s[0].At == nil || s[0].Seconds != 0.7 {
-		t.Errorf("services: %+v", s)
-	}
-}
-
 func TestFailedRun(t *testing.T) {
 	in := example(0, false)
 	in.History.Events = append(in.History.Events, journal.Event{Run: "c", Event: engine.Event{

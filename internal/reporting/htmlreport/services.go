@@ -5,7 +5,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/migrations/servicecidr"
 	"github.com/replumb/replumb/internal/reporting/journal"
 )
@@ -33,11 +32,6 @@ func services(in Input) []Service {
 		}
 		s.apply(m)
 	}
-	for _, e := range in.History.Events {
-		if name, ok := strings.CutPrefix(e.Step, hopPrefix); ok && e.Kind == engine.StepDone && all[name] != nil {
-			all[name].hopped(e)
-		}
-	}
 	out := make([]Service, 0, len(all))
 	for _, s := range all {
 		out = append(out, *s)
@@ -60,9 +54,6 @@ func Placed(annotated, placed []Service) []Service {
 	return placed
 }
 
-// hopPrefix begins the IDs of the steps that move a Service.
-const hopPrefix = "hop/"
-
 // apply takes over a move. What the Service says itself of a move that is not over comes first.
 func (s *Service) apply(m journal.Move) {
 	at, state := m.At, stateMoved
@@ -76,16 +67,5 @@ func (s *Service) apply(m journal.Move) {
 	case servicecidr.Bridged, servicecidr.HalfHopped, servicecidr.Pinned:
 	default:
 		s.State = state
-	}
-}
-
-// hopped takes the time of a move from its step, if nothing better is known.
-func (s *Service) hopped(e journal.Event) {
-	if s.At == nil {
-		at := e.Time
-		s.At = &at
-	}
-	if s.Seconds == 0 {
-		s.Seconds = e.Seconds
 	}
 }

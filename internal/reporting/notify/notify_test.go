@@ -43,12 +43,20 @@ func (f *fake) Verify(context.Context) error {
 // plan has a gate that asks for two things one after another, a hook that failed, an empty phase, and then last.
 func plan(last error) *engine.Plan {
 	asked := 0
-	gate := &engine.Gate{Wait: engine.Wait{Name: "nodes", About: "Do nodes", Again: true, For: func(context.Context) error {
-		if asked++; asked < 3 {
-			return engine.NotYet("%d nodes are missing", 3-asked)
-		}
-		return nil
-	}}}
+	gate := &engine.Gate{
+		Wait: engine.Wait{Name: "nodes", About: "Do nodes", Again: true, For: func(context.Context) error {
+			if asked++; asked < 4 {
+				return engine.NotYet("%d nodes are missing", 4-asked)
+			}
+			return nil
+		}},
+		Instructions: func() string { // as long as they are on their own way, there is nothing to do
+			if asked < 2 {
+				return ""
+			}
+			return "add nodes"
+		},
+	}
 	waits := 0
 	barrier := &fake{id: "barrier/1", verify: func() error {
 		if waits++; waits < 2 {

@@ -70,6 +70,9 @@ func plainLine(e engine.Event) string {
 	case engine.StepWaiting:
 		return fmt.Sprintf("    %s: waiting: %s", e.Message, e.Error) + guide(e)
 	case engine.StepFailed:
+		if e.Interrupted {
+			return fmt.Sprintf("    %s: %s", e.Message, e.Error)
+		}
 		return fmt.Sprintf("    %s: failed: %s", e.Message, e.Error)
 	}
 	return ""

@@ -25,12 +25,22 @@ func (e *NoneError) Error() string {
 	return fmt.Sprintf("there are no backups of migration %s", e.Migration)
 }
 
+// Advice implements fault.Adviser.
+func (*NoneError) Advice() string {
+	return "backups are made by apply and removed at the end of a migration, unless spec.backups is Keep"
+}
+
 // ExistsError says which file is in the way.
 type ExistsError struct {
 	Path string
 }
 
 func (e *ExistsError) Error() string { return fmt.Sprintf("%s exists and is not overwritten", e.Path) }
+
+// Advice implements fault.Adviser.
+func (*ExistsError) Advice() string {
+	return "nothing was written; name a directory that is empty or not there"
+}
 
 // Export writes what is stored of a migration into dir, one file for each object, and returns their paths: manifests that
 // kubectl apply accepts. Only the owner can read the files; some may be Secrets. Nothing is overwritten: with the

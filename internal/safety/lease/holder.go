@@ -11,6 +11,8 @@ import (
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
+
+	"github.com/replumb/replumb/internal/engine/fault"
 )
 
 // Holder is who works on a migration.
@@ -126,6 +128,17 @@ func (e *HeldError) Error() string {
 	}
 	return text + " since " + since.Format(format)
 }
+
+// Advice implements fault.Adviser.
+func (e *HeldError) Advice() string {
+	if e.Holder.Migration != "" {
+		return "wait until it is done, or ask it to stop: replumb pause " + e.Holder.Migration
+	}
+	return "wait until it is done; if that process is gone: kubectl delete lease -n kube-system replumb"
+}
+
+// ExitCode implements fault.Coder.
+func (*HeldError) ExitCode() int { return fault.ExitLocked }
 
 // LostError says that the lock was lost while it was held: somebody else may be at work.
 type LostError struct {

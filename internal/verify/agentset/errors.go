@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/replumb/replumb/api/v1alpha1"
+
+	"github.com/replumb/replumb/internal/engine/fault"
 )
 
 // SilentError says that agents do not report, so that nothing is known of their nodes.
@@ -35,6 +37,9 @@ func (e *SilentError) Error() string {
 	}
 	return text
 }
+
+// ExitCode implements fault.Coder.
+func (*SilentError) ExitCode() int { return fault.ExitError }
 
 const resume = "run the same command again, or do without agents, when nothing is probed: apply --without-agent, or " +
 	"spec.proof.agents: Disabled"

@@ -40,13 +40,14 @@ func (e *EndedError) Advice() string {
 // Blame returns the error that a run ends with which was stopped by a loss: that loss, unless all of it can be laid to an agent that ended
 // while it was called.
 func (w *Watch) Blame(ctx context.Context, loss *LossError) error {
-	if w.Ended == nil || !loss.hungUp() {
+	by := w.diagnosed()
+	if by == nil || !loss.hungUp() {
 		return loss
 	}
 	first := slices.MinFunc(loss.Losses, func(a, b v1alpha1.Loss) int { return a.Start.Compare(b.Start.Time) })
 	since, who := first.Start.Add(-blameBefore), ""
 	_ = wait.PollUntilContextTimeout(ctx, blameEvery, blameFor, true, func(ctx context.Context) (bool, error) {
-		who = w.Ended(ctx, since)
+		who = by.Ended(ctx, since)
 		return who != "", nil
 	})
 	if who == "" {

@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/verify/agentset"
 	"github.com/replumb/replumb/internal/verify/lossguard"
 )
 
@@ -34,15 +35,19 @@ func TestBlame(t *testing.T) {
 		blamed bool
 	}{
 		{"ended", []v1alpha1.Loss{refused, reset}, ends, true},
-		{"nobody ended", []v1alpha1.Loss{refused}, func(context.Context, time.Time) string { return "" }, false},
-		{"nobody knows", []v1alpha1.Loss{refused}, nil, false},
+		{"no agent ended", []v1alpha1.Loss{refused}, func(context.Context, time.Time) string { return "" }, false},
+		{"it is not known", []v1alpha1.Loss{refused}, nil, false},
 		{"a time-out beside it", []v1alpha1.Loss{refused, loss("host/name", "connect-timeout: late")}, ends, false},
-		{"somebody else beside it", []v1alpha1.Loss{refused, loss("host/shop", "connect-refused: no")}, ends, false},
+		{"another one beside it", []v1alpha1.Loss{refused, loss("host/shop", "connect-refused: no")}, ends, false},
 		{"a Service that moved", []v1alpha1.Loss{loss("shop/cart", "connection refused")}, ends, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				err := (&lossguard.Watch{Ended: tt.ended}).Blame(t.Context(), &lossguard.LossError{Migration: "m", Failed: 1, Losses: tt.losses})
+				w := &lossguard.Watch{}
+				if tt.ended != nil {
+					w.Diagnose(diagnosis{ended: tt.ended})
+				}
+				err := w.Blame(t.Context(), &lossguard.LossError{Migration: "m", Failed: 1, Losses: tt.losses})
 				var lost *lossguard.LossError
 				var ended *lossguard.EndedError
 				if errors.As(err, &ended) != tt.blamed || errors.As(err, &lost) == tt.blamed {
@@ -55,3 +60,15 @@ func TestBlame(t *testing.T) {
 		})
 	}
 }
+
+// diagnosis knows what a test says.
+type diagnosis struct {
+	why   func(node string, origin v1alpha1.ProbeOrigin) agentset.Silent
+	ended func(context.Context, time.Time) string
+}
+
+func (d diagnosis) Why(_ context.Context, node string, origin v1alpha1.ProbeOrigin) agentset.Silent {
+	return d.why(node, origin)
+}
+
+func (d diagnosis) Ended(ctx context.Context, since time.Time) string { return d.ended(ctx, since) }

@@ -8,6 +8,8 @@ import (
 	"github.com/dustin/go-humanize/english"
 
 	"github.com/replumb/replumb/api/v1alpha1"
+
+	"github.com/replumb/replumb/internal/engine/fault"
 )
 
 // LossError says that more was lost than the budget allows. It is the cause with which a Watch cancels a run.
@@ -38,6 +40,9 @@ func (e *LossError) Error() string {
 	}
 	return text + ": " + strings.Join(parts, "; ")
 }
+
+// ExitCode implements fault.Coder.
+func (*LossError) ExitCode() int { return fault.ExitBudget }
 
 // Advice is what to do about it.
 func (e *LossError) Advice() string {

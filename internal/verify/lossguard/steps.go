@@ -80,7 +80,7 @@ func (s *Steady) missing(ctx context.Context, moment time.Duration) ([]string, e
 	if err := s.Watch.list(ctx); err != nil {
 		return nil, err
 	}
-	return s.Watch.until(ctx, moment, func(t *Tally) []string { return t.Unsettled(s.Watch.due()) }), nil
+	return s.Watch.until(ctx, moment, func(t *Tally) []string { return t.Unsettled(s.Watch.nodes.due()) }), nil
 }
 
 // Vacated is the step that waits until no agent is on a node any more that must not be: until then others may call what is about to have
@@ -116,7 +116,7 @@ func (s *Vacated) Verify(ctx context.Context) error {
 	if err := s.Watch.list(ctx); err != nil {
 		return err
 	}
-	stay, there := s.Watch.staying(s.Node)
+	stay, there := s.Watch.nodes.staying(s.Node)
 	if !there {
 		return nil
 	}
@@ -135,26 +135,6 @@ func (s *Vacated) Verify(ctx context.Context) error {
 		}
 	}
 	return nil
-}
-
-// Expect says that from now on every ready node has to report.
-func (w *Watch) Expect() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.expecting = true
-}
-
-// Release says that agents may go.
-func (w *Watch) Release() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.expecting = false
-}
-
-// Behind names those of the nodes whose kube-proxy has not been reported to know a sentinel. It waits a moment for news, and
-// implements bridge.Witness.
-func (w *Watch) Behind(ctx context.Context, sentinel *corev1.Service, nodes []string) []string {
-	return w.until(ctx, moment, func(t *Tally) []string { return t.Behind(string(sentinel.UID), nodes) })
 }
 
 // Connected is the step that has every ready node connect to the Services that have moved, at both addresses. What fails counts as lost.
@@ -210,7 +190,7 @@ func MovedBy(svc *corev1.Service, migration string) bool {
 
 // Verify implements engine.Step. A Service that was deleted since it was counted would be waited for in vain: then it counts anew.
 func (s *Connected) Verify(ctx context.Context) error {
-	missing := s.Watch.until(ctx, moment, func(t *Tally) []string { return t.Unconnected(s.want, s.Watch.ready()) })
+	missing := s.Watch.until(ctx, moment, func(t *Tally) []string { return t.Unconnected(s.want, s.Watch.nodes.ready()) })
 	if len(missing) == 0 {
 		return nil
 	}
@@ -259,7 +239,7 @@ func (*Leave) Do(context.Context) error { return nil }
 
 // Verify implements engine.Step.
 func (s *Leave) Verify(ctx context.Context) error {
-	missing := s.Watch.until(ctx, moment, func(t *Tally) []string { return t.Calling(s.Addresses, s.Watch.ready()) })
+	missing := s.Watch.until(ctx, moment, func(t *Tally) []string { return t.Calling(s.Addresses, s.Watch.nodes.ready()) })
 	if len(missing) > 0 {
 		return engine.NotYet("%s still calls them", nodes(missing))
 	}
@@ -277,9 +257,7 @@ func (*Dismiss) Title() string { return "Let agents go" }
 
 // State implements engine.Step.
 func (s *Dismiss) State(context.Context) (engine.State, error) {
-	s.Watch.mu.Lock()
-	defer s.Watch.mu.Unlock()
-	if s.Watch.expecting {
+	if s.Watch.nodes.expected() {
 		return engine.Pending, nil
 	}
 	return engine.Done, nil

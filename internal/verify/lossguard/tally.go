@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/replumb/replumb/api/v1alpha1"
@@ -87,14 +86,13 @@ func (t *Tally) Excuse(node string, is bool) {
 	}
 }
 
-// Reports are the latest of all nodes, by name.
-func (t *Tally) Reports() []v1alpha1.NodeReport {
-	all := make([]v1alpha1.NodeReport, 0, len(t.reports))
-	for _, r := range t.reports {
-		all = append(all, *r)
+// Retain forgets all nodes but these.
+func (t *Tally) Retain(nodes map[string]bool) {
+	for node := range t.reports {
+		if !nodes[node] {
+			t.Forget(node)
+		}
 	}
-	slices.SortFunc(all, func(a, b v1alpha1.NodeReport) int { return strings.Compare(a.Name, b.Name) })
-	return all
 }
 
 // Take adds a report that came at a time of our clock, and returns what is new of losses.

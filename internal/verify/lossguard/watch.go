@@ -2,14 +2,13 @@ package lossguard
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
-	"k8s.io/apimachinery/pkg/watch"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
@@ -22,11 +21,9 @@ const (
 	lookEvery = 2 * time.Second
 	// writeEvery is how often the status of the Migration is written while nothing is lost.
 	writeEvery = 10 * time.Second
-	// again is the pause before NodeReports are listed anew.
-	again = 500 * time.Millisecond
 )
 
-// Observer is told of losses at once, of requests per probe and stretch of time, over all nodes, of who uses old addresses on a
+// Observer hears of losses at once, of requests per probe and stretch of time, over all nodes, of who uses old addresses on a
 // node, as often as its agent says so, and of what checks found.
 type Observer interface {
 	Loss(loss v1alpha1.Loss)
@@ -34,6 +31,14 @@ type Observer interface {
 	Clients(node string, clients []v1alpha1.OldAddressClient)
 	// Findings are those of a look at the cluster.
 	Findings(all findings.Findings)
+}
+
+// Diagnosis finds out what has become of agents.
+type Diagnosis interface {
+	// Why an agent is silent.
+	Why(ctx context.Context, node string, origin v1alpha1.ProbeOrigin) agentset.Silent
+	// Ended names an agent that others call and that has ended since a time; empty if there is none.
+	Ended(ctx context.Context, since time.Time) string
 }
 
 // Watch follows the NodeReports of a migration while a run goes on, and stops the run when more is lost than its budget, or when an
@@ -47,45 +52,37 @@ type Watch struct {
 	Patience time.Duration
 	// Now is the clock. Default: time.Now.
 	Now func() time.Time
-	// Ended, if set, names an agent that others call and that has ended since a time; nothing if there is none.
-	Ended func(ctx context.Context, since time.Time) string
-	// Observer, if set, is told of what is seen.
+	// Observer, if set, hears of what is seen.
 	Observer Observer
 	// Status, if set, changes the status of the Migration.
 	Status func(context.Context, func(*v1alpha1.MigrationStatus)) error
-	// Lenient watches and tells, and never stops a run: on the way back there is no better place to stop at.
+	// Lenient watches and reports, and never stops a run: on the way back there is no better place to stop at.
 	Lenient bool
 
-	mu sync.Mutex
-	// reason finds out why an agent is silent; nil if nobody does.
-	reason  func(ctx context.Context, node string, origin v1alpha1.ProbeOrigin) agentset.Silent
-	tally   *Tally
-	samples samples
-	nodes   []corev1.Node
-	listed  bool
-	since   map[Agent]time.Time
-	changed chan struct{}
-	// expecting is true from when agents have to be there.
-	expecting bool
-	wrote     time.Time
+	nodes watchedNodes
+
+	mu        sync.Mutex
+	latest    *reports
+	diagnosis Diagnosis
 }
 
-// Start follows until stop is called. The context it returns is cancelled, with a *LossError or *agents.SilentError as its cause, when the run
+// Start follows until stop is called. The context it returns is cancelled, with a *LossError or *agentset.SilentError as its cause, when the run
 // must not go on.
 func (w *Watch) Start(ctx context.Context) (guarded context.Context, stop func()) {
-	w.mu.Lock()
-	w.tally, w.changed, w.since, w.expecting = NewTally(), make(chan struct{}), map[Agent]time.Time{}, false
-	w.samples, w.listed = samples{}, false
-	w.mu.Unlock()
 	guarded, cancel := context.WithCancelCause(ctx)
+	seen := newReports(w.now, func(r *v1alpha1.NodeReport, n news) { w.arrived(r, n, cancel) })
+	w.mu.Lock()
+	w.latest = seen
+	w.mu.Unlock()
+	w.nodes.reset()
 	following, end := context.WithCancel(context.WithoutCancel(ctx))
 	var running sync.WaitGroup
-	running.Go(func() { w.follow(following, cancel) })
+	running.Go(func() { seen.follow(following, w.Client, w.Migration) })
 	running.Go(func() { w.look(following, cancel) })
 	return guarded, func() {
 		end()
 		running.Wait()
-		w.flush()
+		w.observe(seen.rest(), nil)
 		last, done := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 		defer done()
 		w.write(last)
@@ -100,91 +97,29 @@ func (w *Watch) now() time.Time {
 	return time.Now()
 }
 
-func (w *Watch) selector() client.ListOption {
-	return client.MatchingLabels{v1alpha1.LabelMigration: w.Migration}
-}
-
-// follow lists and watches NodeReports for as long as ctx lasts.
-func (w *Watch) follow(ctx context.Context, cancel context.CancelCauseFunc) {
-	_ = wait.PollUntilContextCancel(ctx, again, true, func(ctx context.Context) (bool, error) {
-		all := &v1alpha1.NodeReportList{}
-		if err := w.Client.List(ctx, all, w.selector()); err != nil {
-			return false, nil // the definition is not there yet, or the API server is away: silence is told elsewhere
-		}
-		w.resync(all.Items, cancel)
-		events, err := w.Client.Watch(ctx, &v1alpha1.NodeReportList{}, w.selector(),
-			&client.ListOptions{Raw: &metav1.ListOptions{ResourceVersion: all.ResourceVersion}})
-		if err != nil {
-			return false, nil // as above
-		}
-		defer events.Stop()
-		for e := range events.ResultChan() {
-			w.event(e, cancel)
-		}
-		return false, nil
-	})
-}
-
-// resync takes a whole list.
-func (w *Watch) resync(all []v1alpha1.NodeReport, cancel context.CancelCauseFunc) {
+// seen is what was reported since the latest run began, or an empty account before the first.
+func (w *Watch) seen() *reports {
 	w.mu.Lock()
-	for _, known := range w.tally.Reports() {
-		if !slices.ContainsFunc(all, func(r v1alpha1.NodeReport) bool { return r.Name == known.Name }) {
-			w.tally.Forget(known.Name)
-		}
+	defer w.mu.Unlock()
+	if w.latest == nil {
+		w.latest = newReports(w.now, func(*v1alpha1.NodeReport, news) {})
 	}
-	w.mu.Unlock()
-	for i := range all {
-		w.take(&all[i], cancel)
-	}
+	return w.latest
 }
 
-func (w *Watch) event(e watch.Event, cancel context.CancelCauseFunc) {
-	r, ok := e.Object.(*v1alpha1.NodeReport)
-	switch {
-	case !ok:
-	case e.Type == watch.Deleted:
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		w.tally.Forget(r.Name)
-		w.signal()
-	default:
-		w.take(r, cancel)
-	}
-}
-
-// take adds a report, and ends the run if it is one too many.
-func (w *Watch) take(r *v1alpha1.NodeReport, cancel context.CancelCauseFunc) {
-	w.mu.Lock()
-	fresh := w.tally.Take(r, w.now())
-	samples := w.samples.take(r)
-	failed, losses := w.tally.Failed, slices.Clone(w.tally.Losses)
-	w.signal()
-	w.mu.Unlock()
-	w.tell(samples, fresh)
+// arrived passes on what a report brought, and ends the run if it is one loss too many.
+func (w *Watch) arrived(r *v1alpha1.NodeReport, n news, cancel context.CancelCauseFunc) {
+	w.observe(n.samples, n.losses)
 	if w.Observer != nil && len(r.Status.Clients) > 0 {
 		w.Observer.Clients(r.Name, r.Status.Clients)
 	}
-	if len(fresh) > 0 && failed > int64(w.Budget) && !w.Lenient {
-		slices.Reverse(losses)
-		cancel(&LossError{Migration: w.Migration, Failed: failed, Budget: w.Budget, Losses: losses})
+	if len(n.losses) > 0 && n.failed > int64(w.Budget) && !w.Lenient {
+		slices.Reverse(n.latest)
+		cancel(&LossError{Migration: w.Migration, Failed: n.failed, Budget: w.Budget, Losses: n.latest})
 	}
 }
 
-// signal wakes those who wait for news. The caller holds the lock.
-func (w *Watch) signal() {
-	close(w.changed)
-	w.changed = make(chan struct{})
-}
-
-func (w *Watch) flush() {
-	w.mu.Lock()
-	rest := w.samples.rest()
-	w.mu.Unlock()
-	w.tell(rest, nil)
-}
-
-func (w *Watch) tell(samples []Sample, losses []v1alpha1.Loss) {
+func (w *Watch) observe(samples []Sample, losses []v1alpha1.Loss) {
 	if w.Observer == nil {
 		return
 	}
@@ -196,33 +131,88 @@ func (w *Watch) tell(samples []Sample, losses []v1alpha1.Loss) {
 	}
 }
 
-// until waits for news as long as a condition does not hold, but not for longer than a moment, and returns what is missing.
-func (w *Watch) until(ctx context.Context, moment time.Duration, missing func(*Tally) []string) []string {
-	timer := time.NewTimer(moment)
-	defer timer.Stop()
-	for {
-		w.mu.Lock()
-		left, changed := missing(w.tally), w.changed
-		w.mu.Unlock()
-		if len(left) == 0 {
-			return nil
+// look sees to it that every ready node is heard of, and writes down what there is.
+func (w *Watch) look(ctx context.Context, cancel context.CancelCauseFunc) {
+	var wrote time.Time
+	_ = wait.PollUntilContextCancel(ctx, lookEvery, true, func(ctx context.Context) (bool, error) {
+		if w.list(ctx) != nil {
+			w.nodes.pardon(w.now())
+			return false, nil //nolint:nilerr // an API server that is away keeps agents from reporting, too
 		}
-		select {
-		case <-changed:
-		case <-timer.C:
-			return left
-		case <-ctx.Done():
-			return left
+		var silent Agent
+		var quiet time.Duration
+		w.seen().read(func(t *Tally) { silent, quiet = w.nodes.silent(t, w.now(), w.Patience) })
+		if quiet > 0 && !w.Lenient {
+			cancel(&agentset.SilentError{Missing: []agentset.Silent{w.why(ctx, silent)}, For: quiet})
 		}
+		if w.now().Sub(wrote) >= writeEvery {
+			wrote = w.now()
+			w.write(ctx)
+		}
+		return false, nil
+	})
+}
+
+// list looks which nodes there are, and which of them are set apart.
+func (w *Watch) list(ctx context.Context) error {
+	nodes := &corev1.NodeList{}
+	if err := w.Client.List(ctx, nodes); err != nil {
+		return fmt.Errorf("listing nodes: %w", err)
+	}
+	w.nodes.set(nodes.Items)
+	w.seen().read(func(t *Tally) {
+		for i := range nodes.Items {
+			t.Excuse(nodes.Items[i].Name, agentset.Apart(&nodes.Items[i]))
+		}
+	})
+	return nil
+}
+
+// Diagnose says who finds out what has become of agents.
+func (w *Watch) Diagnose(by Diagnosis) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.diagnosis = by
+}
+
+func (w *Watch) diagnosed() Diagnosis {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.diagnosis
+}
+
+func (w *Watch) why(ctx context.Context, a Agent) agentset.Silent {
+	if by := w.diagnosed(); by != nil {
+		return by.Why(ctx, a.Node, a.Origin)
+	}
+	return agentset.Silent{Node: a.Node, Origin: a.Origin, Reason: "the reason is not known"}
+}
+
+// write brings status.proof up to date. It is a courtesy: a write that fails is made up for by the next.
+func (w *Watch) write(ctx context.Context) {
+	if w.Status == nil {
+		return
+	}
+	var proof *v1alpha1.ProofStatus
+	w.seen().read(func(t *Tally) { proof = w.nodes.status(t) })
+	if proof != nil {
+		_ = w.Status(ctx, func(st *v1alpha1.MigrationStatus) { st.Proof = proof })
 	}
 }
 
-// Reports are the latest of all nodes, by name.
-func (w *Watch) Reports() []v1alpha1.NodeReport {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.tally == nil {
-		return nil
-	}
-	return w.tally.Reports()
+// Expect says that from now on every ready node has to report.
+func (w *Watch) Expect() { w.nodes.expect(true) }
+
+// Release says that agents may go.
+func (w *Watch) Release() { w.nodes.expect(false) }
+
+// until waits a moment for reports of what is missing, and returns what still is.
+func (w *Watch) until(ctx context.Context, moment time.Duration, missing func(*Tally) []string) []string {
+	return w.seen().until(ctx, moment, missing)
+}
+
+// Behind names those of the nodes whose kube-proxy has not been reported to know a sentinel. It waits a moment for news, and
+// implements bridge.Witness.
+func (w *Watch) Behind(ctx context.Context, sentinel *corev1.Service, nodes []string) []string {
+	return w.until(ctx, moment, func(t *Tally) []string { return t.Behind(string(sentinel.UID), nodes) })
 }

@@ -168,9 +168,9 @@ func TestWatch(t *testing.T) {
 		p.watch = &lossguard.Watch{
 			Client: p.server.Cluster, Migration: "move", Patience: 2 * time.Second,
 		}
-		p.watch.Ask(func(_ context.Context, node string, origin v1alpha1.ProbeOrigin) agentset.Silent {
+		p.watch.Diagnose(diagnosis{why: func(node string, origin v1alpha1.ProbeOrigin) agentset.Silent {
 			return agentset.Silent{Node: node, Origin: origin, Reason: "it sleeps"}
-		})
+		}})
 		ctx, stop := p.watch.Start(t.Context())
 		defer stop()
 		p.steady(ctx)

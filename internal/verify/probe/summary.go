@@ -3,6 +3,8 @@ package probe
 import (
 	"fmt"
 	"time"
+
+	"github.com/replumb/replumb/internal/engine/fault"
 )
 
 // Ledger keeps the accounts of all targets of a Config.
@@ -138,6 +140,9 @@ type LossError struct {
 func (e *LossError) Error() string {
 	return fmt.Sprintf("%d of %d requests failed; the budget is %d", e.Failed, e.Sent, e.Budget)
 }
+
+// ExitCode implements fault.Coder.
+func (*LossError) ExitCode() int { return fault.ExitBudget }
 
 // Err is a *LossError if more failed than the budget allows. A target that nothing was sent to is an error too: silence proves nothing.
 func (s Summary) Err() error {

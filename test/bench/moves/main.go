@@ -288,7 +288,7 @@ func (b *bench) replumb(ctx context.Context, n int, args ...string) error {
 	lines := bufio.NewScanner(out)
 	for lines.Scan() {
 		var e engine.Event
-		if json.Unmarshal(lines.Bytes(), &e) == nil && e.Kind == engine.StepDone && strings.HasPrefix(e.Step, "barrier/") {
+		if json.Unmarshal(lines.Bytes(), &e) == nil && e.Kind == engine.StepDone && e.Role == engine.RoleBarrier {
 			b.barriers[mode(n)] = append(b.barriers[mode(n)], e.Seconds)
 		}
 	}

@@ -14,26 +14,26 @@ import (
 	"github.com/replumb/replumb/internal/spec"
 )
 
-func TestCrew(t *testing.T) {
+func TestAgentConfig(t *testing.T) {
 	for _, tt := range []struct {
-		name  string
-		crew  Crew
-		image string
-		wrong bool
+		name   string
+		config AgentConfig
+		image  string
+		wrong  bool
 	}{
-		{"this version's image", Crew{Own: "own"}, "own", false},
-		{"another one", Crew{Own: "own", Spec: v1alpha1.ProofSpec{Image: "other"}}, "other", false},
-		{"no image", Crew{}, "", false},
-		{"no image, and they are asked for", Crew{Spec: v1alpha1.ProofSpec{Agents: v1alpha1.AgentsEnabled}}, "", true},
-		{"nothing to see", Crew{Own: "own", None: true, Spec: v1alpha1.ProofSpec{Agents: v1alpha1.AgentsEnabled}}, "", false},
-		{"done without", Crew{Own: "own", Spec: v1alpha1.ProofSpec{Agents: v1alpha1.AgentsDisabled}}, "", false},
+		{"this version's image", AgentConfig{Own: "own"}, "own", false},
+		{"another one", AgentConfig{Own: "own", Spec: v1alpha1.ProofSpec{Image: "other"}}, "other", false},
+		{"no image", AgentConfig{}, "", false},
+		{"no image, and they are asked for", AgentConfig{Spec: v1alpha1.ProofSpec{Agents: v1alpha1.AgentsEnabled}}, "", true},
+		{"nothing to see", AgentConfig{Own: "own", None: true, Spec: v1alpha1.ProofSpec{Agents: v1alpha1.AgentsEnabled}}, "", false},
+		{"done without", AgentConfig{Own: "own", Spec: v1alpha1.ProofSpec{Agents: v1alpha1.AgentsDisabled}}, "", false},
 	} {
-		c := &tt.crew
+		c := &tt.config
 		err := c.Check()
 		if c.Image() != tt.image || errors.As(err, new(*spec.Error)) != tt.wrong {
 			t.Errorf("%s: image %q, %v", tt.name, c.Image(), err)
 		}
-		p, k := c.Muster(2), c.Keep(&migration.Keeper{}, false)
+		p, k := c.New(2), c.Keep(&migration.Keeper{}, false)
 		if (p != nil) != (tt.image != "") || (len(c.Rights()) > 0) != (p != nil) || (k.Guard != nil) && p == nil {
 			t.Errorf("%s: there are agents: %v, guard %v", tt.name, p != nil, k.Guard)
 		}
@@ -44,10 +44,10 @@ func TestCrew(t *testing.T) {
 }
 
 func TestWait(t *testing.T) {
-	if w := (&Crew{}).Wait(); w != 2*time.Minute {
+	if w := (&AgentConfig{}).Wait(); w != 2*time.Minute {
 		t.Error(w)
 	}
-	if w := (&Crew{Spec: v1alpha1.ProofSpec{Wait: &metav1.Duration{Duration: time.Second}}}).Wait(); w != time.Second {
+	if w := (&AgentConfig{Spec: v1alpha1.ProofSpec{Wait: &metav1.Duration{Duration: time.Second}}}).Wait(); w != time.Second {
 		t.Error(w)
 	}
 }
@@ -70,20 +70,20 @@ func (*stuck) State(context.Context) (engine.State, error) { return engine.Pendi
 func (*stuck) Do(context.Context) error                    { return nil }
 func (s *stuck) Verify(context.Context) error              { return s.err }
 
-// TestWishedFor: what would be good to have has its time, and what is wrong for good is not passed over.
-func TestWishedFor(t *testing.T) {
+// TestBestEffort: what would be good to have has its time, and what is wrong for good is not passed over.
+func TestBestEffort(t *testing.T) {
 	now := begin
-	s := &wishedFor{Step: &stuck{engine.NotYet("no report")}, limit: time.Minute, now: func() time.Time { return now }}
+	s := &bestEffortStep{Step: &stuck{engine.NotYet("no report")}, limit: time.Minute, now: func() time.Time { return now }}
 	for range 3 {
 		if err := s.Verify(t.Context()); err == nil || s.Note() != "" {
 			t.Fatalf("at once: %v, %q", err, s.Note())
 		}
 		now = now.Add(20 * time.Second)
 	}
-	if err := s.Verify(t.Context()); err != nil || s.Note() != "it goes back all the same: no report" {
+	if err := s.Verify(t.Context()); err != nil || s.Note() != "rolling back without agents: no report" {
 		t.Errorf("in the end: %v, %q", err, s.Note())
 	}
-	s = &wishedFor{Step: &stuck{errors.New("forbidden")}, now: func() time.Time { return now }}
+	s = &bestEffortStep{Step: &stuck{errors.New("forbidden")}, now: func() time.Time { return now }}
 	if err := s.Verify(t.Context()); err == nil {
 		t.Error("an error was passed over")
 	}

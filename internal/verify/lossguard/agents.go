@@ -14,9 +14,9 @@ import (
 	"github.com/replumb/replumb/internal/verify/agentset"
 )
 
-// Crew is what migrations of all kinds have of agents: whether there are to be any, what they run, and who follows them through the
+// AgentConfig is what migrations of all kinds have of agents: whether there are to be any, what they run, and who follows them through the
 // rounds of a run. It must not be copied once it is in use.
-type Crew struct {
+type AgentConfig struct {
 	Cluster   *cluster.Cluster
 	Migration string
 	Spec      v1alpha1.ProofSpec
@@ -31,7 +31,7 @@ type Crew struct {
 }
 
 // Image is what agents run; empty if there are to be none.
-func (c *Crew) Image() string {
+func (c *AgentConfig) Image() string {
 	if c.None || c.Spec.Agents == v1alpha1.AgentsDisabled {
 		return ""
 	}
@@ -39,7 +39,7 @@ func (c *Crew) Image() string {
 }
 
 // Check refuses agents that are asked for and that there is no image for.
-func (c *Crew) Check() error {
+func (c *AgentConfig) Check() error {
 	if c.None || c.Spec.Agents != v1alpha1.AgentsEnabled || c.Image() != "" {
 		return nil
 	}
@@ -50,7 +50,7 @@ func (c *Crew) Check() error {
 }
 
 // Rights are what a user needs for the agents there are to be.
-func (c *Crew) Rights() []cluster.Right {
+func (c *AgentConfig) Rights() []cluster.Right {
 	if c.Image() == "" {
 		return nil
 	}
@@ -58,7 +58,7 @@ func (c *Crew) Rights() []cluster.Right {
 }
 
 // Wait is how long an agent may take to report.
-func (c *Crew) Wait() time.Duration {
+func (c *AgentConfig) Wait() time.Duration {
 	if w := c.Spec.Wait; w != nil {
 		return w.Duration
 	}
@@ -66,17 +66,17 @@ func (c *Crew) Wait() time.Duration {
 }
 
 // Observe has somebody told of what happens in the runs that follow.
-func (c *Crew) Observe(o Observer) { c.observer = o }
+func (c *AgentConfig) Observe(o Observer) { c.observer = o }
 
 // Found tells of findings.
-func (c *Crew) Found(all findings.Findings) {
+func (c *AgentConfig) Found(all findings.Findings) {
 	if c.observer != nil {
 		c.observer.Findings(all)
 	}
 }
 
 // Keep has the run that is about to begin watched, if there are agents. A lenient one is never stopped.
-func (c *Crew) Keep(k *migration.Keeper, lenient bool) *migration.Keeper {
+func (c *AgentConfig) Keep(k *migration.Keeper, lenient bool) *migration.Keeper {
 	if c.Image() == "" || c.Cluster == nil {
 		return k
 	}
@@ -88,7 +88,7 @@ func (c *Crew) Keep(k *migration.Keeper, lenient bool) *migration.Keeper {
 }
 
 // Blame returns the error that a run ends with which was stopped by a loss.
-func (c *Crew) Blame(ctx context.Context, loss *LossError) error {
+func (c *AgentConfig) Blame(ctx context.Context, loss *LossError) error {
 	if c.watch == nil {
 		return loss
 	}
@@ -96,31 +96,30 @@ func (c *Crew) Blame(ctx context.Context, loss *LossError) error {
 }
 
 // follower is the same for all runs and all plans.
-func (c *Crew) follower() *Watch {
+func (c *AgentConfig) follower() *Watch {
 	if c.watch == nil && c.Cluster != nil {
 		c.watch = &Watch{Client: c.Cluster}
 	}
 	return c.watch
 }
 
-// Muster makes the agents for a cluster of so many nodes; nil if there are to be none.
-func (c *Crew) Muster(nodes int) *Party {
+// New makes the agents for a cluster of so many nodes; nil if there are to be none.
+func (c *AgentConfig) New(nodes int) *Agents {
 	if c.Image() == "" {
 		return nil
 	}
-	p := &Party{Watch: c.follower(), Set: &agentset.Set{
+	p := &Agents{Watch: c.follower(), Set: &agentset.Set{
 		Cluster: c.Cluster, Migration: c.Migration, Image: c.Image(), Wait: c.Wait(), Now: c.Now, Interval: interval(nodes),
 	}}
 	if p.Watch != nil {
-		p.Watch.Ask(p.Why)
-		p.Watch.Ended = p.Ended
+		p.Watch.Diagnose(p)
 	}
 	return p
 }
 
 // Left takes away at the end what an earlier run has left of agents, where the migration has gone on without them since; nothing, where it
 // has not.
-func (c *Crew) Left(ctx context.Context) ([]engine.Group, error) {
+func (c *AgentConfig) Left(ctx context.Context) ([]engine.Group, error) {
 	if c.Image() != "" {
 		return nil, nil
 	}
@@ -142,20 +141,20 @@ func interval(nodes int) time.Duration {
 	return every
 }
 
-// Party is agents and who follows them. A nil one has no steps.
-type Party struct {
+// Agents is agents and who follows them. A nil one has no steps.
+type Agents struct {
 	*agentset.Set
 	// Watch is nil where there is no cluster.
 	Watch *Watch
 }
 
 // Phase of a plan in which agents are put on nodes.
-func (p *Party) Phase(groups []engine.Group) engine.Phase {
+func (p *Agents) Phase(groups []engine.Group) engine.Phase {
 	return engine.Phase{Name: agentset.Phase, Title: "Watch from every node", Groups: groups}
 }
 
 // Install puts agents on every node, and sees that all is well before anything is changed.
-func (p *Party) Install() []engine.Group {
+func (p *Agents) Install() []engine.Group {
 	if p == nil {
 		return nil
 	}
@@ -164,14 +163,14 @@ func (p *Party) Install() []engine.Group {
 
 // InstallIfPossible does the same on the way back, which may be the way out of what keeps agents from reporting, or probes from being
 // answered: it goes on without them when it has waited for a while.
-func (p *Party) InstallIfPossible() []engine.Group { return p.Hope(p.Install()) }
+func (p *Agents) InstallIfPossible() []engine.Group { return p.BestEffort(p.Install()) }
 
-// Hope has steps that wait give up after a while, and not fail.
-func (p *Party) Hope(groups []engine.Group) []engine.Group {
+// BestEffort has steps that wait give up after a while, and not fail.
+func (p *Agents) BestEffort(groups []engine.Group) []engine.Group {
 	for _, g := range groups {
 		for i, s := range g.Steps {
 			if _, ok := s.(engine.Waiter); ok {
-				g.Steps[i] = &wishedFor{Step: s, limit: min(patience, p.Wait), now: p.Now}
+				g.Steps[i] = &bestEffortStep{Step: s, limit: min(patience, p.Wait), now: p.Now}
 			}
 		}
 	}
@@ -179,7 +178,7 @@ func (p *Party) Hope(groups []engine.Group) []engine.Group {
 }
 
 // Steady waits until every probe is answered from every node again, after something that is named.
-func (p *Party) Steady(after string) []engine.Group {
+func (p *Agents) Steady(after string) []engine.Group {
 	if p == nil {
 		return nil
 	}
@@ -187,7 +186,7 @@ func (p *Party) Steady(after string) []engine.Group {
 }
 
 // Dismiss takes the agents away.
-func (p *Party) Dismiss() []engine.Group {
+func (p *Agents) Dismiss() []engine.Group {
 	if p == nil {
 		return nil
 	}
@@ -201,8 +200,8 @@ func inOrder(steps ...engine.Step) []engine.Group {
 // patience is how long the way back waits for agents at most.
 const patience = 30 * time.Second
 
-// wishedFor is a step that waits for what would be good to have. When it has waited long enough it is done, and says what is missing.
-type wishedFor struct {
+// bestEffortStep is a step that waits for what would be good to have. When it has waited long enough it is done, and says what is missing.
+type bestEffortStep struct {
 	engine.Step
 	limit time.Duration
 	now   func() time.Time
@@ -211,19 +210,19 @@ type wishedFor struct {
 }
 
 var (
-	_ engine.Waiter = (*wishedFor)(nil)
-	_ engine.Timed  = (*wishedFor)(nil)
-	_ engine.Noter  = (*wishedFor)(nil)
+	_ engine.Waiter = (*bestEffortStep)(nil)
+	_ engine.Timed  = (*bestEffortStep)(nil)
+	_ engine.Noter  = (*bestEffortStep)(nil)
 )
 
 // Waits implements engine.Waiter.
-func (*wishedFor) Waits() {}
+func (*bestEffortStep) Waits() {}
 
 // Deadline implements engine.Timed.
-func (s *wishedFor) Deadline() time.Duration { return s.limit + time.Minute }
+func (s *bestEffortStep) Deadline() time.Duration { return s.limit + time.Minute }
 
 // Note implements engine.Noter.
-func (s *wishedFor) Note() string {
+func (s *bestEffortStep) Note() string {
 	if n, ok := s.Step.(engine.Noter); ok && s.note == "" {
 		return n.Note()
 	}
@@ -231,7 +230,7 @@ func (s *wishedFor) Note() string {
 }
 
 // Verify implements engine.Step.
-func (s *wishedFor) Verify(ctx context.Context) error {
+func (s *bestEffortStep) Verify(ctx context.Context) error {
 	now := time.Now
 	if s.now != nil {
 		now = s.now
@@ -243,6 +242,6 @@ func (s *wishedFor) Verify(ctx context.Context) error {
 	if err == nil || !engine.Retryable(err) || now().Before(s.until) {
 		return err
 	}
-	s.note = "it goes back all the same: " + err.Error()
+	s.note = "rolling back without agents: " + err.Error()
 	return nil
 }

@@ -1,0 +1,110 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/engine/fault"
+	"github.com/replumb/replumb/internal/engine/findings"
+	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/migration"
+	"github.com/replumb/replumb/internal/migrations/cni"
+	"github.com/replumb/replumb/internal/migrations/mirror"
+	"github.com/replumb/replumb/internal/migrations/nodes"
+	"github.com/replumb/replumb/internal/migrations/podcidr"
+	"github.com/replumb/replumb/internal/migrations/servicecidr"
+	"github.com/replumb/replumb/internal/network/dnsrecords"
+	"github.com/replumb/replumb/internal/safety/lease"
+	"github.com/replumb/replumb/internal/spec"
+	"github.com/replumb/replumb/internal/verify/agentset"
+	"github.com/replumb/replumb/internal/verify/lossguard"
+	"github.com/replumb/replumb/internal/verify/probe"
+)
+
+func forbidden() error {
+	return apierrors.NewForbidden(schema.GroupResource{Resource: "services"}, "cart", errors.New("no"))
+}
+
+// TestExit holds the exit codes, which scripts rely on, and the hint of each error.
+func TestExit(t *testing.T) {
+	held := &lease.HeldError{Holder: lease.Holder{PID: 1, Migration: "move"}}
+	for name, tt := range map[string]struct {
+		err  error
+		code int
+		hint string
+	}{
+		"nothing":                {nil, fault.ExitDone, ""},
+		"any":                    {errors.New("any"), fault.ExitError, ""},
+		"usage":                  {&UsageError{Hint: "do"}, fault.ExitUsage, "do"},
+		"the Migration":          {&spec.Error{Hint: "do"}, fault.ExitUsage, "do"},
+		"blocked":                {&findings.BlockedError{}, fault.ExitBlocked, "replumb check"},
+		"denied":                 {&cluster.DeniedError{}, fault.ExitBlocked, "deploy/rbac*.yaml"},
+		"forbidden":              {forbidden(), fault.ExitError, "deploy/rbac*.yaml"},
+		"another plan":           {&migration.ChangedPlanError{}, fault.ExitBlocked, "look at the new plan"},
+		"traffic":                {&cni.TrafficError{}, fault.ExitBlocked, "another cluster first"},
+		"the budget":             {&lossguard.LossError{Migration: "move"}, fault.ExitBudget, "replumb rollback move"},
+		"an agent ended":         {&lossguard.EndedError{}, fault.ExitError, "--previous"},
+		"silent agents":          {&agentset.SilentError{}, fault.ExitError, "--without-agent"},
+		"a probe's loss":         {&probe.LossError{}, fault.ExitBudget, ""},
+		"the lock":               {held, fault.ExitLocked, "replumb pause move"},
+		"a foreign lock":         {&lease.HeldError{}, fault.ExitLocked, "kubectl delete lease"},
+		"the state":              {&migration.StateError{Hint: "do"}, fault.ExitError, "do"},
+		"a range that came back": {&servicecidr.CameBackError{}, fault.ExitError, "restart that API server"},
+		"unreachable":            {&cluster.UnreachableError{Err: errors.New("no")}, fault.ExitError, "--kubeconfig"},
+		"no such phase":          {&engine.UnknownPhaseError{Phases: []string{"a", "b"}}, fault.ExitError, "the phases are a, b"},
+		"interrupted":            {engine.ErrInterrupted, fault.ExitInterrupted, "same command again"},
+		"interrupted by a loss": {
+			fmt.Errorf("%w: %w", engine.ErrInterrupted, &lossguard.LossError{Migration: "move"}), fault.ExitBudget, "replumb rollback move",
+		},
+		"cancelled": {context.Canceled, fault.ExitInterrupted, "same command again"},
+		"paused":    {engine.ErrPaused, fault.ExitInterrupted, "replumb resume"},
+		"late":      {&engine.DeadlineError{Err: errors.New("no")}, fault.ExitError, "when the cause is removed"},
+		"late, and it is known why": {
+			&engine.StepError{Err: &engine.DeadlineError{Err: &dnsrecords.Error{Hint: "do"}}}, fault.ExitError, "do",
+		},
+		"late for the lock": {&engine.DeadlineError{Err: held}, fault.ExitLocked, "replumb pause move"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := ExitCode(tt.err); got != tt.code {
+				t.Errorf("exit code %d, want %d", got, tt.code)
+			}
+			if got := hintOf(tt.err); !strings.Contains(got, tt.hint) || tt.hint == "" && got != "" {
+				t.Errorf("hint %q, want %q", got, tt.hint)
+			}
+		})
+	}
+}
+
+// TestRightsOfKind names, to a user who lacks rights, the file that grants those of that kind of migration.
+func TestRightsOfKind(t *testing.T) {
+	for file, j := range map[string]job{
+		"deploy/rbac.yaml": serviceJob{Job: &servicecidr.Job{}}, "deploy/rbac-pod-cidr.yaml": podJob{Job: &podcidr.Job{}},
+		"deploy/rbac-nodes.yaml": nodeJob{Job: &nodes.Job{}}, "deploy/rbac-mirror.yaml": mirrorJob{Job: &mirror.Job{}},
+		"deploy/rbac-cni.yaml": cniJob{Job: &cni.Job{}},
+	} {
+		t.Run(file, func(t *testing.T) {
+			for _, err := range []error{forbidden(), &engine.StepError{Err: forbidden()}, &cluster.DeniedError{}} {
+				if got := hintOf(ofJob(j, err)); !strings.HasPrefix(got, "bind the ClusterRole in "+file) {
+					t.Errorf("%v: hint %q", err, got)
+				}
+				if ExitCode(ofJob(j, err)) != ExitCode(err) {
+					t.Errorf("%v: another exit code", err)
+				}
+			}
+			known := &mirror.TargetError{Err: forbidden(), Hint: "look at the target"}
+			if got := hintOf(ofJob(j, known)); got != known.Hint {
+				t.Errorf("hint %q, want that of the error", got)
+			}
+			if err := engine.ErrInterrupted; ofJob(j, err) != err {
+				t.Error("an interruption is taken for a lack of rights")
+			}
+		})
+	}
+}

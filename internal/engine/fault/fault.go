@@ -1,0 +1,64 @@
+// Package fault is what an error says beyond its text: with which exit code a command ends, and what to do about it. An error
+// type has these as methods, so that a new one needs no entry in a list elsewhere.
+package fault
+
+import "errors"
+
+// The exit codes of commands, which scripts rely on.
+const (
+	ExitDone        = 0
+	ExitError       = 1
+	ExitUsage       = 2
+	ExitBlocked     = 3
+	ExitBudget      = 4
+	ExitLocked      = 5
+	ExitInterrupted = 130
+)
+
+// Coder is an error that ends a command with an exit code of its own.
+type Coder interface {
+	error
+	ExitCode() int
+}
+
+// Adviser is an error that knows what to do about it, in one line. Empty if it does not. (The method is not called Hint, since
+// most types have the text in a field of that name.)
+type Adviser interface {
+	error
+	Advice() string
+}
+
+// ExitCode is the code of the outermost error that has one; ok is false if none has.
+func ExitCode(err error) (code int, ok bool) {
+	var c Coder
+	if errors.As(err, &c) {
+		return c.ExitCode(), true
+	}
+	return ExitError, false
+}
+
+// Advice is that of the outermost error that has any: whoever wrapped an error knew more. Empty if none has.
+func Advice(err error) string {
+	var a Adviser
+	for errors.As(err, &a) {
+		if text := a.Advice(); text != "" {
+			return text
+		}
+		err = errors.Unwrap(a)
+	}
+	return ""
+}
+
+// Hinted gives an error advice.
+type Hinted struct {
+	Err  error
+	Hint string
+}
+
+func (e *Hinted) Error() string { return e.Err.Error() }
+
+// Unwrap gives the cause.
+func (e *Hinted) Unwrap() error { return e.Err }
+
+// Advice implements Adviser.
+func (e *Hinted) Advice() string { return e.Hint }

@@ -1,0 +1,162 @@
+package lossguard
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+)
+
+// again is the pause before NodeReports are listed again, after a failure.
+const again = 500 * time.Millisecond
+
+// reports is what the agents have reported since a run began. It is filled by a reflector, and wakes who waits for news.
+type reports struct {
+	// arrived is called with every report that came, and what is new in it; without the lock.
+	arrived func(*v1alpha1.NodeReport, news)
+	now     func() time.Time
+
+	mu      sync.Mutex
+	tally   *Tally
+	samples samples
+	changed chan struct{}
+}
+
+// news is what a report added.
+type news struct {
+	samples []Sample
+	losses  []v1alpha1.Loss
+	// failed and latest are all that failed so far, and the latest losses.
+	failed int64
+	latest []v1alpha1.Loss
+}
+
+var _ cache.ReflectorStore = (*reports)(nil)
+
+func newReports(now func() time.Time, arrived func(*v1alpha1.NodeReport, news)) *reports {
+	return &reports{now: now, arrived: arrived, tally: NewTally(), changed: make(chan struct{})}
+}
+
+// follow keeps up with the NodeReports of a migration until ctx ends. Their definition need not be there yet.
+func (r *reports) follow(ctx context.Context, c client.WithWatch, migration string) {
+	selected := client.MatchingLabels{v1alpha1.LabelMigration: migration}
+	source := &cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			list := &v1alpha1.NodeReportList{}
+			return list, c.List(ctx, list, selected, &client.ListOptions{Limit: o.Limit, Continue: o.Continue, Raw: &o})
+		},
+		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			return c.Watch(ctx, &v1alpha1.NodeReportList{}, selected, &client.ListOptions{Raw: &o})
+		},
+	}
+	// The usual pauses grow to half a minute, and a loss must stop a run at once when an API server is back.
+	pauses := &wait.Backoff{Duration: again, Factor: 1, Steps: 1}
+	options := cache.ReflectorOptions{Name: "nodereports", Backoff: pauses}
+	silent := klog.NewContext(ctx, klog.Logger{}) // stderr is for people, and what keeps reports away is seen as silence
+	cache.NewReflectorWithOptions(source, &v1alpha1.NodeReport{}, r, options).RunWithContext(silent)
+}
+
+// Add implements cache.ReflectorStore.
+func (r *reports) Add(obj any) error { return r.Update(obj) }
+
+// Update implements cache.ReflectorStore.
+func (r *reports) Update(obj any) error {
+	report, ok := obj.(*v1alpha1.NodeReport)
+	if !ok {
+		return fmt.Errorf("watching NodeReports: got a %T", obj)
+	}
+	r.mu.Lock()
+	n := news{losses: r.tally.Take(report, r.now()), samples: r.samples.take(report)}
+	n.failed, n.latest = r.tally.Failed, slices.Clone(r.tally.Losses)
+	r.signal()
+	r.mu.Unlock()
+	r.arrived(report, n)
+	return nil
+}
+
+// Delete implements cache.ReflectorStore.
+func (r *reports) Delete(obj any) error {
+	report, ok := obj.(*v1alpha1.NodeReport)
+	if !ok {
+		return fmt.Errorf("watching NodeReports: got a %T", obj)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.tally.Forget(report.Name)
+	r.signal()
+	return nil
+}
+
+// Replace implements cache.ReflectorStore.
+func (r *reports) Replace(all []any, _ string) error {
+	there := map[string]bool{}
+	for _, obj := range all {
+		if report, ok := obj.(*v1alpha1.NodeReport); ok {
+			there[report.Name] = true
+		}
+	}
+	r.mu.Lock()
+	r.tally.Retain(there)
+	r.mu.Unlock()
+	for _, obj := range all {
+		if err := r.Update(obj); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Resync implements cache.ReflectorStore.
+func (*reports) Resync() error { return nil }
+
+// signal wakes those who wait for news. The caller holds the lock.
+func (r *reports) signal() {
+	close(r.changed)
+	r.changed = make(chan struct{})
+}
+
+// rest is what no sample has covered yet.
+func (r *reports) rest() []Sample {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.samples.rest()
+}
+
+// read calls a function with what was added up, which it must not keep.
+func (r *reports) read(fn func(*Tally)) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	fn(r.tally)
+}
+
+// until waits for news as long as a condition does not hold, but not for longer than a moment, and returns what is missing.
+func (r *reports) until(ctx context.Context, moment time.Duration, missing func(*Tally) []string) []string {
+	timer := time.NewTimer(moment)
+	defer timer.Stop()
+	for {
+		r.mu.Lock()
+		left, changed := missing(r.tally), r.changed
+		r.mu.Unlock()
+		if len(left) == 0 {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-timer.C:
+			return left
+		case <-ctx.Done():
+			return left
+		}
+	}
+}
