@@ -26,7 +26,7 @@ func (c *connection) cniTools() (cni.Tools, error) {
 		return cni.Tools{}, nil
 	}
 	everything, err := c.Any()
-	return cni.Tools{Cluster: c.Cluster, Any: everything, Image: image()}, err
+	return cni.Tools{Tools: migration.Tools{Cluster: c.Cluster, Image: image()}, Any: everything}, err
 }
 
 func (a *app) newCNIJob(c *connection, m *v1alpha1.Migration) (job, error) {
@@ -45,7 +45,7 @@ func (a *app) newCNIJob(c *connection, m *v1alpha1.Migration) (job, error) {
 func (j cniJob) about() about {
 	return about{
 		name: j.Spec.Name, migration: j.Migration, common: j.Spec.Common, phases: cni.ApplyPhases(),
-		goBack:   "Bring the old network back and make every pod anew, as " + j.Spec.Name + " did? Pods have no network meanwhile.",
+		goBack:   "Restore the old network and recreate every pod, as " + j.Spec.Name + " did? Pods have no network meanwhile.",
 		wentBack: "every pod has the old network",
 		finished: "finished: the old network is forgotten",
 		rights:   "deploy/rbac-cni.yaml",
@@ -70,7 +70,7 @@ func (j cniJob) examine(ctx context.Context) (outlook, error) {
 			}
 			return nil
 		},
-		summary: fmt.Sprintf("%s to make anew (%d done) on %s", english.Plural(counts.Total, "pod", ""), counts.Moved,
+		summary: fmt.Sprintf("%s to recreate (%d done) on %s", english.Plural(counts.Total, "pod", ""), counts.Moved,
 			english.Plural(len(p.Survey.Nodes), "node", "")),
 	}, nil
 }
@@ -124,7 +124,7 @@ type cniPage struct {
 type cniNodeLine struct {
 	Name  string    `json:"name"`
 	Stage cni.Stage `json:"stage"`
-	// Pods are how many have to be made anew.
+	// Pods are how many have to be recreated.
 	Pods int `json:"pods"`
 }
 

@@ -185,6 +185,21 @@ func (w *Write) Undo() Step {
 // Note implements Noter.
 func (w *Write) Note() string { return said(w.Remark) }
 
+// Interruptible is a Write that ends at once when the run is cancelled, where others are brought to their end first: it has
+// nothing that must not be cut off.
+type Interruptible struct{ *Write }
+
+// Waits implements Waiter.
+func (Interruptible) Waits() {}
+
+// Role implements Cast.
+func (i Interruptible) Role() Role {
+	if i.As == "" {
+		return RoleWrite
+	}
+	return i.As
+}
+
 // Observed is a step whose write needs what its look has seen. T is what the look hands over, by value: nothing is kept
 // in the step between the two, so an attempt never writes by what an earlier one saw.
 type Observed[T any] struct {

@@ -17,6 +17,7 @@ func TestRoles(t *testing.T) {
 		{&Gate{Wait: Wait{For: never}}, RoleGate},
 		{&Write{Holds: never}, RoleWrite},
 		{&Write{Holds: never, As: RoleOwn}, RoleOwn},
+		{Interruptible{&Write{Holds: never}}, RoleWrite},
 		{&Observed[int]{As: RoleMove}, RoleMove},
 	} {
 		if got := RoleOf(tt.step); got != tt.want {

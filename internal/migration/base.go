@@ -118,5 +118,10 @@ func (b *Base) Forget(sweep func(context.Context) error) []engine.Step {
 	if b.Migration.Spec.Backups == v1alpha1.BackupsKeep {
 		return nil
 	}
+	return b.ForgetAll(sweep)
+}
+
+// ForgetAll removes backups and the namespace, also where backups are to be kept: what they are of is there again.
+func (b *Base) ForgetAll(sweep func(context.Context) error) []engine.Step {
 	return []engine.Step{&backup.ForgetStep{Client: b.Tools.Client(), Migration: b.Migration.Name}, b.Namespace(sweep).Undo()}
 }

@@ -127,7 +127,7 @@ func (a *agent) pod() *corev1.Pod {
 	}
 }
 
-// agentStep has an agent do its work. What an earlier one did cannot be seen from outside, so it is done in every run.
+// agentStep runs an agent. What an earlier one did cannot be seen from outside, so it is done in every run.
 type agentStep struct {
 	agent
 	id, title string
@@ -144,6 +144,11 @@ func (s *agentStep) Deadline() time.Duration                   { return s.time }
 func (*agentStep) State(context.Context) (engine.State, error) { return engine.Pending, nil }
 func (s *agentStep) Do(ctx context.Context) error              { return s.start(ctx) }
 func (s *agentStep) Abandon(ctx context.Context) error         { return s.end(ctx) }
+
+// Preview implements engine.Previewer.
+func (s *agentStep) Preview() ([]engine.Change, error) {
+	return []engine.Change{{Verb: "run", Object: "Pod on Node " + s.node, Body: map[string]any{"args": s.pod().Spec.Containers[0].Args}}}, nil
+}
 
 func (s *agentStep) Verify(ctx context.Context) error {
 	r, err := s.outcome(ctx)
@@ -167,7 +172,7 @@ func (p *Planner) agent(verb, node string, args ...string) agent {
 	return agent{tools: p.Tools, migration: p.spec().Name, image: p.image(), verb: verb, node: node, args: args}
 }
 
-// about are the arguments of commands about what a network has left.
+// about are the arguments of commands about what a network left.
 func (p *Planner) about(network v1alpha1.CNIName) []string {
 	ranges := p.Survey.Ranges
 	if network == p.spec().To {

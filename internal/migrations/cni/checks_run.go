@@ -11,20 +11,12 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine/findings"
-	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/migration"
 )
 
-func checkRights(in Input) []findings.Result {
-	var out []findings.Result
-	for _, a := range in.Access {
-		if !a.Allowed {
-			out = append(out, findings.Failed("", "the user may not %s", a.Right))
-		}
-	}
-	return out
-}
+func checkRights(in Input) []findings.Result { return migration.Denied(in.Access, nil) }
 
-// checkOthers lets a migration be that holds the cluster's traffic elsewhere meanwhile: it is what makes this one possible.
+// checkOthers allows an active mirror: it serves the cluster's clients meanwhile, which is what makes this migration possible.
 func checkOthers(in Input) []findings.Result {
 	var out []findings.Result
 	for i := range in.Others {
@@ -43,13 +35,7 @@ func checkNodes(in Input) []findings.Result {
 	if in.Survey.begun() {
 		return nil
 	}
-	var out []findings.Result
-	for i := range in.Survey.Nodes {
-		if n := &in.Survey.Nodes[i]; !cluster.NodeReady(n) {
-			out = append(out, findings.Failed("Node "+n.Name, "node %s is not ready", n.Name))
-		}
-	}
-	return out
+	return migration.NotReady(in.Survey.Nodes)
 }
 
 func checkWebhooks(in Input) []findings.Result {

@@ -176,7 +176,7 @@ func (f *fixture) with(m *v1alpha1.Migration) {
 	f.Helper()
 	everything, err := server.Any()
 	f.Must(err)
-	f.job, err = NewJob(Tools{Cluster: server.Cluster, Any: everything, Image: "replumb"}, m)
+	f.job, err = NewJob(Tools{Tools: migration.Tools{Cluster: server.Cluster, Image: "replumb"}, Any: everything}, m)
 	f.Must(err)
 	// A process that is long gone: what a killed run leaves behind is taken over at once.
 	holder := lease.Self("m", "test")

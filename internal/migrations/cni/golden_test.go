@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
+	clocktesting "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/yaml"
 
 	"github.com/replumb/replumb/api/v1alpha1"
@@ -26,6 +27,7 @@ import (
 	"github.com/replumb/replumb/internal/engine/findings"
 	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/kube/references"
+	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/reporting/terminal"
 	"github.com/replumb/replumb/internal/spec"
 	"github.com/replumb/replumb/internal/testing/golden"
@@ -97,16 +99,9 @@ func planner(t *testing.T, in map[string][]byte) (*Planner, Input) {
 		t.Fatal(err)
 	}
 	job.Migration.Status.Phase = f.Phase
-	return &Planner{
-		Tools: Tools{
-			Cluster: nowhere,
-			Any:     nowhere,
-			Image:   "replumb",
-			Now:     func() time.Time { return time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC) },
-		},
-		Survey:    s,
-		Migration: job.Migration,
-	}, input
+	clock := clocktesting.NewFakePassiveClock(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))
+	tools := Tools{Tools: migration.Tools{Cluster: nowhere, Image: "replumb", Clock: clock}, Any: nowhere}
+	return &Planner{Base: migration.Base{Tools: tools.Tools, Migration: job.Migration}, Tools: tools, Survey: s}, input
 }
 
 // readCluster sorts objects into what a look at the cluster finds.

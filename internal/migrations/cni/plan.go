@@ -12,9 +12,7 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
-	"github.com/replumb/replumb/internal/engine/findings"
 	"github.com/replumb/replumb/internal/migration"
-	"github.com/replumb/replumb/internal/safety/backup"
 	"github.com/replumb/replumb/internal/spec/hook"
 	"github.com/replumb/replumb/internal/spec/window"
 )
@@ -29,78 +27,61 @@ const manifestUID = "replumb.dev/manifest"
 
 // Planner makes plans from a survey.
 type Planner struct {
-	Tools     Tools
-	Survey    *Survey
-	Migration *v1alpha1.Migration
-	Findings  findings.Findings
-	// HasCRD and Recorded say whether the definition of Migration, and this Migration, are in the cluster already.
-	HasCRD   bool
-	Recorded bool
+	migration.Base
+	Tools  Tools
+	Survey *Survey
 }
 
-// Apply is the way to where every pod has the new network.
+// commands are the phases of a switch of the network, in order.
 //
 // Pods keep their sandboxes until the new network is there: a kubelet ends a sandbox by the CNI configuration it has at that time
 // and, while it has none, not at all. The new plugin does not know it and lets it go; what the old one had on the node is gone by then.
-func (p *Planner) Apply() *engine.Plan {
-	return p.plan(
-		hook.Apply,
-		engine.Phase{Name: "check", Own: true, Title: "Check the cluster", Groups: inOrder(&migration.CheckStep{Findings: p.Findings})},
-		engine.Phase{Name: "secure", Own: true, Recheck: true, Title: "Record the migration and back up what it changes", Groups: p.secure()},
-		engine.Phase{Name: "baseline", Recheck: true, Title: "Find out who reaches whom", Groups: p.baseline()},
-		engine.Phase{Name: "quiet", Title: "See that the cluster serves nobody", Groups: p.quiet()},
-		engine.Phase{Name: phaseRemove, Recheck: true, Title: "Remove the old network", Groups: p.remove()},
-		engine.Phase{Name: "install", Recheck: true, Title: "Bring the new network up", Groups: p.install()},
-		engine.Phase{Name: "pods", Title: "Make every pod anew", Groups: p.pods(p.Survey.Spec.To)},
-		engine.Phase{
-			Name:   "verify",
-			Title:  "See that every pod has the new network, and nothing is left of the old one",
-			Groups: p.verify(),
+func commands() migration.Commands[*Planner] {
+	type phases = migration.Phases[*Planner]
+	return migration.Commands[*Planner]{
+		Apply: phases{
+			migration.CheckPhase[*Planner]("Check the cluster"),
+			{Name: "secure", Title: "Record the migration and back up what it changes", Own: true, Recheck: true, Groups: (*Planner).secure},
+			{Name: "baseline", Title: "Test connectivity with the old network", Recheck: true, Groups: (*Planner).baseline},
+			{Name: "quiet", Title: "Verify that there is no client traffic", Groups: (*Planner).quiet},
+			{Name: phaseRemove, Title: "Remove the old network", Recheck: true, Groups: (*Planner).remove},
+			{Name: "install", Title: "Install the new network", Recheck: true, Groups: (*Planner).install},
+			{Name: "pods", Title: "Recreate all pods", Groups: func(p *Planner) []engine.Group { return p.pods(p.spec().To) }},
+			{
+				Name: "verify", Title: "Verify that every pod has the new network, and that nothing is left of the old one",
+				Groups: (*Planner).verify,
+			},
 		},
-	)
+		Rollback: phases{
+			{Name: "withdraw", Title: "Remove the new network", Groups: (*Planner).withdraw},
+			{Name: "restore", Title: "Restore the old network", Groups: (*Planner).restore},
+			{Name: "pods", Title: "Recreate all pods", Groups: (*Planner).podsBack},
+			{Name: "verify", Title: "Verify that everything is as it was", Groups: (*Planner).verifyBack},
+			{Name: "tidy", Title: "Remove what is left", Groups: func(p *Planner) []engine.Group { return p.tidy(true) }},
+		},
+		Finish: phases{
+			migration.FinalPhase[*Planner](),
+			{Name: "tidy", Title: "Remove what is left", Groups: func(p *Planner) []engine.Group { return p.tidy(false) }},
+		},
+	}
 }
+
+// Apply is the way to where every pod has the new network.
+func (p *Planner) Apply() *engine.Plan { return commands().Apply.Plan(p, p.Migration, hook.Apply) }
 
 // Rollback brings the old network back.
 func (p *Planner) Rollback() *engine.Plan {
-	return p.plan(
-		hook.Rollback,
-		engine.Phase{Name: "withdraw", Title: "Remove the new network", Groups: p.withdraw()},
-		engine.Phase{Name: "restore", Title: "Bring the old network back", Groups: p.restore()},
-		engine.Phase{Name: "pods", Title: "Make every pod anew", Groups: p.podsBack()},
-		engine.Phase{Name: "verify", Title: "See that everything is as it was", Groups: p.verifyBack()},
-		engine.Phase{Name: "tidy", Title: "Remove what is left", Groups: p.tidy(true)},
-	)
+	return commands().Rollback.Plan(p, p.Migration, hook.Rollback)
 }
 
-// Finish forgets the way back. Its phase "final" is the point of no return.
-func (p *Planner) Finish() *engine.Plan {
-	return p.plan(
-		hook.Finish,
-		engine.Phase{
-			Name: "final", Title: "Pass the point of no return",
-			Groups: inOrder(migration.FinalStep(p.Tools.client(), p.spec().Name)),
-		},
-		engine.Phase{Name: "tidy", Title: "Remove what is left", Groups: p.tidy(false)},
-	)
-}
+// Finish gives up the way back.
+func (p *Planner) Finish() *engine.Plan { return commands().Finish.Plan(p, p.Migration, hook.Finish) }
 
-func emptyPlanner() *Planner {
-	return &Planner{Survey: &Survey{}, Migration: &v1alpha1.Migration{}}
-}
+// ApplyPhases are the names of the phases of apply, in order.
+func ApplyPhases() []string { return commands().Apply.Names() }
 
-// ApplyPhases are the phases of apply, in order.
-func ApplyPhases() []string { return emptyPlanner().Apply().Names() }
-
-// PhaseNames are the phases of all plans, which hooks can name.
-func PhaseNames() []string {
-	p := emptyPlanner()
-	return engine.PhaseNames(p.Apply(), p.Rollback(), p.Finish())
-}
-
-// plan puts hooks around phases that have something to do.
-func (p *Planner) plan(run hook.Run, phases ...engine.Phase) *engine.Plan {
-	return hook.Around(&engine.Plan{Name: p.spec().Name, Phases: phases}, p.spec().Common.Hooks, run)
-}
+// PhaseNames are the names of the phases of all commands, which hooks can name.
+func PhaseNames() []string { return commands().Names() }
 
 func (p *Planner) spec() Spec { return p.Survey.Spec }
 
@@ -113,24 +94,18 @@ func (p *Planner) over() bool {
 }
 
 func (p *Planner) secure() []engine.Group {
-	want := p.Migration.DeepCopy()
-	want.Spec.Desired = v1alpha1.DesiredApplied
 	originals := p.originals()
-	steps := []engine.Step{
-		&migration.CRDStep{Cluster: p.Tools.Cluster, Upgrade: p.HasCRD},
-		p.namespace(),
-		&migration.PrivilegeStep{Cluster: p.Tools.Cluster},
-		&migration.RecordStep{Cluster: p.Tools.Cluster, Want: want, Recorded: p.Recorded},
-	}
-	if len(originals) > 0 {
-		steps = append(steps,
-			backup.NewStep(p.Tools.client(), want, "secure/backup", fmt.Sprintf("Back up %d objects", len(originals)), originals))
+	secure := migration.Securing{
+		Sweep: p.sweep, Privileged: true, Originals: originals, Backup: fmt.Sprintf("Back up %d objects", len(originals)),
 	}
 	if !p.Survey.begun() {
-		steps = append(steps, &rememberStep{tools: p.Tools, survey: p.Survey})
+		secure.Then = []engine.Step{p.status().remember(p.Survey)}
 	}
-	return inOrder(steps...)
+	return p.Base.Secure(secure)
 }
+
+// status is what the Migration remembers of this cluster.
+func (p *Planner) status() memory { return memory{tools: p.Tools, migration: p.spec().Name} }
 
 // originals are the objects that are about to be deleted or changed, and the manifests, which need not be there on the way back.
 func (p *Planner) originals() []client.Object {
@@ -161,11 +136,8 @@ func (p *Planner) originals() []client.Object {
 	return all
 }
 
-func (p *Planner) namespace() *migration.NamespaceStep {
-	return &migration.NamespaceStep{Cluster: p.Tools.Cluster, Migration: p.spec().Name, Sweep: func(ctx context.Context) error {
-		return p.Tools.sweep(ctx, p.spec().Name)
-	}}
-}
+// sweep ends what the migration may have left running in replumb's namespace.
+func (p *Planner) sweep(ctx context.Context) error { return p.Tools.sweep(ctx, p.spec().Name) }
 
 func (p *Planner) matrix(id, title string, keep bool, holds bool) engine.Step {
 	return &matrixStep{
@@ -180,7 +152,7 @@ func (p *Planner) baseline() []engine.Group {
 	if p.Survey.begun() || !p.tries() {
 		return nil
 	}
-	return inOrder(p.matrix("baseline", "Try out who reaches whom with the old network", true, false))
+	return engine.InOrder(p.matrix("baseline", "Test connectivity with the old network", true, false))
 }
 
 func (p *Planner) quiet() []engine.Group {
@@ -196,20 +168,20 @@ func (p *Planner) remove() []engine.Group {
 	}
 	var groups []engine.Group
 	if windows := p.spec().Common.Windows; len(windows) > 0 && !p.Survey.begun() {
-		groups = inOrder(window.NewStep("window", windows, p.Tools.Now))
+		groups = engine.InOrder(window.NewStep("window", windows, p.Tools.Now))
 	}
-	groups = append(groups, inOrder(&beginStep{tools: p.Tools, migration: p.spec().Name})...)
+	groups = append(groups, engine.InOrder(p.status().begin())...)
 	var first, then []engine.Step
 	for _, o := range p.Survey.Old {
-		step := &deleteStep{tools: p.Tools, object: o, prefix: phaseRemove}
+		step := p.Tools.remove(o, phaseRemove)
 		if keyOf(o).rank() == programs {
 			first = append(first, step)
 		} else {
 			then = append(then, step)
 		}
 	}
-	groups = append(groups, beside("Programs", first)...)
-	groups = append(groups, beside("Objects", then)...)
+	groups = append(groups, engine.AtOnce(parallel, "Programs", first...)...)
+	groups = append(groups, engine.AtOnce(parallel, "Objects", then...)...)
 	if p.spec().Nodes.Mode == v1alpha1.CNINodesReplace {
 		return groups
 	}
@@ -237,19 +209,17 @@ func (p *Planner) install() []engine.Group {
 		var steps []engine.Step
 		for _, o := range p.Survey.Manifests.Objects {
 			if keyOf(o).rank() == r {
-				steps = append(steps, &applyStep{
-					tools: p.Tools, migration: p.spec().Name, object: o, exists: p.Survey.Present[keyOf(o).full()] != nil,
-				})
+				steps = append(steps, p.Tools.apply(p.spec().Name, o, p.Survey.Present[keyOf(o).full()] != nil))
 			}
 		}
-		groups = append(groups, beside(r.String(), steps)...)
+		groups = append(groups, engine.AtOnce(parallel, r.String(), steps...)...)
 	}
 	if p.spec().Nodes.Mode == v1alpha1.CNINodesReplace {
-		groups = append(groups, inOrder(&replaceStep{tools: p.Tools, spec: p.spec()})...)
+		groups = append(groups, engine.InOrder(replaceNodes(p.Tools, p.spec()))...)
 	}
-	return append(groups, inOrder(
-		&rolloutStep{tools: p.Tools, network: p.spec().To, name: "rollout", sets: setsOf(p.Survey.Manifests.Objects)},
-		&sinceStep{tools: p.Tools, migration: p.spec().Name, network: p.spec().To},
+	return append(groups, engine.InOrder(
+		awaitRollout(p.Tools, "rollout", p.spec().To, setsOf(p.Survey.Manifests.Objects)),
+		p.status().since(p.spec().To),
 	)...)
 }
 
@@ -264,30 +234,30 @@ func setsOf(objects []*unstructured.Unstructured) []client.ObjectKey {
 	return out
 }
 
-// pods makes the cluster's DNS anew first: all others ask it as they start.
+// pods recreates the cluster's DNS first: all others ask it as they start.
 func (p *Planner) pods(network v1alpha1.CNIName) []engine.Group {
 	if network == p.spec().To && p.over() {
 		return nil
 	}
-	renew := anew{tools: p.Tools, spec: p.spec(), network: network}
-	steps := []engine.Step{&anewStep{anew: renew, dns: true}, &anewStep{anew: renew}}
+	of := occupancy{tools: p.Tools, spec: p.spec(), network: network}
+	steps := []engine.Step{of.recreate(true), of.recreate(false)}
 	var bare []engine.Step
 	for i := range p.Survey.Bare {
-		bare = append(bare, &bareStep{anew: renew, pod: &p.Survey.Bare[i]})
+		bare = append(bare, of.recreateBare(&p.Survey.Bare[i]))
 	}
-	return append(inOrder(steps...), beside("Pods that nobody owns", bare)...)
+	return append(engine.InOrder(steps...), engine.AtOnce(parallel, "Pods without an owner", bare...)...)
 }
 
 func (p *Planner) verify() []engine.Group {
 	if p.over() {
 		return nil
 	}
-	groups := inOrder(&settledStep{tools: p.Tools, spec: p.spec(), network: p.spec().To, ranges: p.Survey.target()})
+	groups := engine.InOrder(awaitPods(occupancy{p.Tools, p.spec(), p.spec().To}, p.Survey.target()))
 	if p.spec().Nodes.Mode == v1alpha1.CNINodesInPlace { // other nodes have never had it
 		groups = append(groups, p.residues(p.Survey.from())...)
 	}
 	if p.tries() {
-		groups = append(groups, inOrder(p.matrix("matrix", "Try out who reaches whom with the new network", false, p.Survey.enforced()))...)
+		groups = append(groups, engine.InOrder(p.matrix("matrix", "Test connectivity with the new network", false, p.Survey.enforced()))...)
 	}
 	return groups
 }
@@ -297,7 +267,7 @@ func (p *Planner) residues(network v1alpha1.CNIName) []engine.Group {
 	for _, node := range p.Survey.NodeNames() {
 		steps = append(steps, p.residue(network, node))
 	}
-	return beside("Nodes", steps)
+	return engine.AtOnce(parallel, "Nodes", steps...)
 }
 
 // withdraw deletes what was applied, last things first, and cleans the nodes. What was there before stays.
@@ -312,10 +282,10 @@ func (p *Planner) withdraw() []engine.Group {
 			have := p.Survey.Present[keyOf(o).full()]
 			ours := have != nil && have.GetLabels()[v1alpha1.LabelMigration] == p.spec().Name
 			if keyOf(o).rank() == r && ours && p.original(have) == nil {
-				steps = append(steps, &deleteStep{tools: p.Tools, object: have, prefix: "withdraw"})
+				steps = append(steps, p.Tools.remove(have, "withdraw"))
 			}
 		}
-		groups = append(groups, beside(r.String(), steps)...)
+		groups = append(groups, engine.AtOnce(parallel, r.String(), steps...)...)
 	}
 	if p.Survey.Status.Network == p.Survey.from() && p.Survey.Status.Since != nil { // this far an earlier run has got
 		return groups
@@ -341,14 +311,14 @@ func (p *Planner) restore() []engine.Group {
 		var steps []engine.Step
 		for _, o := range p.Survey.Stored {
 			if keyOf(o).rank() == r {
-				steps = append(steps, &restoreStep{tools: p.Tools, migration: p.spec().Name, object: o})
+				steps = append(steps, p.Tools.restore(p.spec().Name, o))
 			}
 		}
-		groups = append(groups, beside(r.String(), steps)...)
+		groups = append(groups, engine.AtOnce(parallel, r.String(), steps...)...)
 	}
-	return append(groups, inOrder(
-		&rolloutStep{tools: p.Tools, network: p.Survey.from(), name: "restore/rollout", sets: setsOf(p.Survey.Stored)},
-		&sinceStep{tools: p.Tools, migration: p.spec().Name, network: p.Survey.from()},
+	return append(groups, engine.InOrder(
+		awaitRollout(p.Tools, "restore/rollout", p.Survey.from(), setsOf(p.Survey.Stored)),
+		p.status().since(p.Survey.from()),
 	)...)
 }
 
@@ -363,27 +333,21 @@ func (p *Planner) verifyBack() []engine.Group {
 	if !p.Survey.begun() {
 		return nil
 	}
-	groups := inOrder(&settledStep{tools: p.Tools, spec: p.spec(), network: p.Survey.from(), ranges: p.Survey.Ranges})
+	groups := engine.InOrder(awaitPods(occupancy{p.Tools, p.spec(), p.Survey.from()}, p.Survey.Ranges))
 	groups = append(groups, p.residues(p.spec().To)...)
 	if p.tries() {
-		groups = append(groups, inOrder(p.matrix("matrix", "Try out who reaches whom", false, p.Survey.from() != v1alpha1.Flannel))...)
+		groups = append(groups, engine.InOrder(p.matrix("matrix", "Test connectivity", false, p.Survey.from() != v1alpha1.Flannel))...)
 	}
 	return groups
 }
 
-// tidy forgets backups and what the migration remembers. forget says that it may begin anew.
-func (p *Planner) tidy(forget bool) []engine.Group {
-	var steps []engine.Step
-	if p.spec().Common.Backups != v1alpha1.BackupsKeep || forget {
-		steps = append(steps, &backup.ForgetStep{Client: p.Tools.client(), Migration: p.spec().Name}, p.namespace().Undo())
+// tidy removes backups and, if the migration may begin again, what the Migration remembers of the cluster.
+func (p *Planner) tidy(reset bool) []engine.Group {
+	if !reset {
+		return engine.InOrder(p.Forget(p.sweep)...)
 	}
-	if forget {
-		steps = append(steps, &resetStep{tools: p.Tools, migration: p.spec().Name})
-	}
-	if len(steps) == 0 {
-		return nil
-	}
-	return inOrder(steps...)
+	// What was backed up is in the cluster again.
+	return engine.InOrder(append(p.ForgetAll(p.sweep), p.status().reset())...)
 }
 
 // Details say what is removed from every node, and what stays.
@@ -417,15 +381,4 @@ func (p *Planner) Stays() []string {
 		out = append(out, "stays in the cluster: definitions and objects of "+strings.Join(groups, ", "))
 	}
 	return out
-}
-
-func inOrder(steps ...engine.Step) []engine.Group {
-	return []engine.Group{{Parallel: 1, Steps: steps}}
-}
-
-func beside(title string, steps []engine.Step) []engine.Group {
-	if len(steps) == 0 {
-		return nil
-	}
-	return []engine.Group{{Title: title, Parallel: parallel, Steps: steps}}
 }

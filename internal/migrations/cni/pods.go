@@ -24,15 +24,15 @@ import (
 // podsTime is how long all pods may take to end and come again.
 const podsTime = 30 * time.Minute
 
-// anew makes pods anew that do not have a network.
-type anew struct {
+// occupancy is which pods have a network, and which do not have it yet.
+type occupancy struct {
 	tools   Tools
 	spec    Spec
 	network v1alpha1.CNIName
 }
 
 // look reads pods and what the Migration remembers, as they are now.
-func (a *anew) look(ctx context.Context) (*Survey, error) {
+func (a occupancy) look(ctx context.Context) (*Survey, error) {
 	now := &Survey{Spec: a.spec}
 	var err error
 	if now.Status, err = a.tools.remembers(ctx, a.spec.Name); err != nil {
@@ -47,7 +47,7 @@ func dns(p *corev1.Pod) bool {
 }
 
 // delete pods, with the time that they take to end.
-func (a *anew) delete(ctx context.Context, pods []corev1.Pod) error {
+func (a occupancy) delete(ctx context.Context, pods []corev1.Pod) error {
 	eg, ctx := errgroup.WithContext(ctx)
 	eg.SetLimit(parallel)
 	for i := range pods {
@@ -66,68 +66,49 @@ func (a *anew) delete(ctx context.Context, pods []corev1.Pod) error {
 	return eg.Wait()
 }
 
-// anewStep makes pods anew by deleting them: whoever owns them makes others. Nobody is evicted: a cluster that serves nobody has none to
-// spare, and a PodDisruptionBudget would count pods that cannot be ready.
-type anewStep struct {
-	anew
-	// dns says that only the pods of the cluster's DNS are meant, else all others.
-	dns bool
-}
-
-func (s *anewStep) ID() string {
-	if s.dns {
-		return "pods/dns"
-	}
-	return "pods/others"
-}
-
-func (s *anewStep) Title() string {
-	if s.dns {
-		return "Make the pods of the cluster's DNS anew"
-	}
-	return "Make all other pods anew"
-}
-
-func (*anewStep) Deadline() time.Duration                           { return podsTime }
-func (s *anewStep) State(ctx context.Context) (engine.State, error) { return stateOf(s.Verify(ctx)) }
-
-func (s *anewStep) stale(now *Survey) []corev1.Pod {
-	return slices.DeleteFunc(now.stale(s.network), func(p corev1.Pod) bool { return dns(&p) != s.dns || bare(&p) })
-}
-
-func (s *anewStep) Do(ctx context.Context) error {
-	now, err := s.look(ctx)
-	if err != nil {
-		return err
-	}
-	if now.Status.Network != s.network {
-		return fmt.Errorf("the migration does not say that %s is on every node", s.network)
-	}
-	return s.delete(ctx, s.stale(now))
-}
-
-func (s *anewStep) Verify(ctx context.Context) error {
-	now, err := s.look(ctx)
-	if err != nil {
-		return err
-	}
-	if stale := s.stale(now); len(stale) > 0 {
-		return engine.NotYet("%s without %s still there, the first is %s/%s",
-			english.Plural(len(stale), "pod", ""), s.network, stale[0].Namespace, stale[0].Name)
-	}
-	if s.dns {
-		return now.waits(dns)
-	}
-	return nil
-}
-
-// Preview implements engine.Previewer. Which pods these are shows when they are.
-func (s *anewStep) Preview() ([]engine.Change, error) {
+// recreate recreates pods by deleting them: their owners make others. They are not evicted: a cluster without clients has none to
+// spare, and a PodDisruptionBudget would count pods that cannot be ready. dns means only the pods of the cluster's DNS, else all
+// others are meant.
+func (a occupancy) recreate(forDNS bool) engine.Step {
+	step := &engine.Write{Name: "pods/others", About: "Recreate all other pods", Limit: podsTime, As: engine.RoleMove}
 	object := "every Pod that is not on the network of its node"
-	if s.dns {
-		object = "every Pod of the cluster's DNS"
+	if forDNS {
+		step.Name, step.About, object = "pods/dns", "Recreate the pods of the cluster's DNS", "every Pod of the cluster's DNS"
 	}
-	return []engine.Change{{Verb: "delete", Object: object}}, nil
+	stale := func(now *Survey) []corev1.Pod {
+		return slices.DeleteFunc(now.stale(a.network), func(p corev1.Pod) bool { return dns(&p) != forDNS || bare(&p) })
+	}
+	step.Write = func(ctx context.Context) error {
+		now, err := a.look(ctx)
+		if err != nil {
+			return err
+		}
+		if now.Status.Network != a.network {
+			return a.notEverywhere()
+		}
+		return a.delete(ctx, stale(now))
+	}
+	step.Holds = func(ctx context.Context) error {
+		now, err := a.look(ctx)
+		if err != nil {
+			return err
+		}
+		if left := stale(now); len(left) > 0 {
+			return engine.NotYet("%s without %s still there, the first is %s/%s",
+				english.Plural(len(left), "pod", ""), a.network, left[0].Namespace, left[0].Name)
+		}
+		if forDNS {
+			return now.waits(dns)
+		}
+		return nil
+	}
+	// Which pods these are shows when they are recreated.
+	step.Changes = func() ([]engine.Change, error) { return []engine.Change{{Verb: "delete", Object: object}}, nil }
+	return step
+}
+
+func (a occupancy) notEverywhere() error {
+	return fmt.Errorf("status.cni.network of migration %s is not %s: it is not known to be on every node", a.spec.Name, a.network)
 }
 
 // waits says which pod is not ready yet; nil, if all are that were when the migration began.
@@ -142,79 +123,70 @@ func (s *Survey) waits(of func(*corev1.Pod) bool) error {
 	return nil
 }
 
-// bareStep makes a pod anew that nobody owns.
-type bareStep struct {
-	anew
-	pod *corev1.Pod
+// barePod is what is seen of a pod without an owner; its Pod is nil while there is none.
+type barePod struct {
+	*corev1.Pod
+	status v1alpha1.CNIStatus
 }
 
-func (s *bareStep) ID() string { return "pods/" + s.pod.Namespace + "/" + s.pod.Name }
-func (s *bareStep) Title() string {
-	return "Make pod " + s.pod.Namespace + "/" + s.pod.Name + " anew as it was"
+// recreateBare recreates a pod without an owner as it was.
+func (a occupancy) recreateBare(pod *corev1.Pod) engine.Step {
+	name := pod.Namespace + "/" + pod.Name
+	return &engine.Observed[barePod]{
+		Name: "pods/" + name, About: "Recreate pod " + name + " as it was", Limit: 5 * time.Minute, As: engine.RoleMove,
+		Look: func(ctx context.Context) (engine.State, barePod, error) {
+			have, err := a.barePod(ctx, pod)
+			switch {
+			case err != nil:
+				return engine.Unknown, have, err
+			case have.Pod == nil || !after(have.Pod, have.status.Since):
+				return engine.Pending, have, nil
+			}
+			return engine.Done, have, nil
+		},
+		Write: func(ctx context.Context, have barePod) error { return a.replaceBare(ctx, pod, have) },
+		Changes: func() ([]engine.Change, error) {
+			return []engine.Change{{Verb: "delete", Object: "Pod " + name}, {Verb: "create", Object: "Pod " + name}}, nil
+		},
+	}
 }
-func (*bareStep) Deadline() time.Duration                           { return 5 * time.Minute }
-func (s *bareStep) State(ctx context.Context) (engine.State, error) { return stateOf(s.Verify(ctx)) }
 
-func (s *bareStep) now(ctx context.Context) (*corev1.Pod, v1alpha1.CNIStatus, error) {
-	st, err := s.tools.remembers(ctx, s.spec.Name)
-	if err != nil {
-		return nil, st, err
+func (a occupancy) barePod(ctx context.Context, pod *corev1.Pod) (have barePod, err error) {
+	if have.status, err = a.tools.remembers(ctx, a.spec.Name); err != nil {
+		return have, err
 	}
 	p := &corev1.Pod{}
-	err = s.tools.Cluster.Get(ctx, client.ObjectKeyFromObject(s.pod), p)
+	err = a.tools.Cluster.Get(ctx, client.ObjectKeyFromObject(pod), p)
 	if apierrors.IsNotFound(err) {
-		return nil, st, nil
+		return have, nil
 	}
 	if err != nil {
-		return nil, st, fmt.Errorf("pod %s/%s: %w", s.pod.Namespace, s.pod.Name, err)
+		return have, fmt.Errorf("pod %s/%s: %w", pod.Namespace, pod.Name, err)
 	}
-	return p, st, nil
+	have.Pod = p
+	return have, nil
 }
 
-func (s *bareStep) Do(ctx context.Context) error {
-	have, st, err := s.now(ctx)
-	if err != nil {
-		return err
+// replaceBare deletes the pod without the network, and creates it again once that is gone.
+func (a occupancy) replaceBare(ctx context.Context, pod *corev1.Pod, have barePod) error {
+	if have.status.Network != a.network {
+		return a.notEverywhere()
 	}
-	if st.Network != s.network {
-		return fmt.Errorf("the migration does not say that %s is on every node", s.network)
-	}
-	if have != nil && !after(have, st.Since) {
-		if err := s.delete(ctx, []corev1.Pod{*have}); err != nil {
+	if have.Pod != nil {
+		if err := a.delete(ctx, []corev1.Pod{*have.Pod}); err != nil {
 			return err
 		}
 		return engine.NotYet("pod %s/%s is ending", have.Namespace, have.Name)
 	}
-	if have != nil {
-		return nil
-	}
-	if err := s.tools.Cluster.Create(
-		ctx,
-		again(s.pod),
-		client.FieldOwner(v1alpha1.FieldManager),
-	); err != nil &&
-		!apierrors.IsAlreadyExists(err) {
-		return fmt.Errorf("pod %s/%s: %w", s.pod.Namespace, s.pod.Name, err)
+	err := a.tools.Cluster.Create(ctx, again(pod), client.FieldOwner(v1alpha1.FieldManager))
+	if err != nil && !apierrors.IsAlreadyExists(err) {
+		return fmt.Errorf("pod %s/%s: %w", pod.Namespace, pod.Name, err)
 	}
 	return nil
 }
 
-func (s *bareStep) Verify(ctx context.Context) error {
-	have, st, err := s.now(ctx)
-	if err == nil && (have == nil || !after(have, st.Since)) {
-		return engine.NotYet("pod %s/%s is not there anew", s.pod.Namespace, s.pod.Name)
-	}
-	return err
-}
-
-// Preview implements engine.Previewer.
-func (s *bareStep) Preview() ([]engine.Change, error) {
-	name := "Pod " + s.pod.Namespace + "/" + s.pod.Name
-	return []engine.Change{{Verb: "delete", Object: name}, {Verb: "create", Object: name}}, nil
-}
-
 // again is a pod without what belongs to its past life. It stays on its node, where its volumes may be; what the API server has added to
-// it for its ServiceAccount is added anew.
+// it for its ServiceAccount is added again.
 func again(p *corev1.Pod) *corev1.Pod {
 	out := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
@@ -240,35 +212,24 @@ func again(p *corev1.Pod) *corev1.Pod {
 	return out
 }
 
-// settledStep waits until every pod is ready that was, with an address of the network.
-type settledStep struct {
-	tools   Tools
-	spec    Spec
-	network v1alpha1.CNIName
-	ranges  []netip.Prefix
-}
-
-var _ engine.Waiter = (*settledStep)(nil)
-
-func (*settledStep) ID() string                                        { return "settled" }
-func (*settledStep) Title() string                                     { return "Wait until every pod is ready that was" }
-func (*settledStep) Waits()                                            {}
-func (*settledStep) Deadline() time.Duration                           { return podsTime }
-func (s *settledStep) State(ctx context.Context) (engine.State, error) { return stateOf(s.Verify(ctx)) }
-func (*settledStep) Do(context.Context) error                          { return nil }
-
-func (s *settledStep) Verify(ctx context.Context) error {
-	now, err := (&anew{tools: s.tools, spec: s.spec, network: s.network}).look(ctx)
-	if err != nil {
-		return err
+// awaitPods waits until every pod is ready that was, with an address of the network.
+func awaitPods(of occupancy, ranges []netip.Prefix) engine.Step {
+	return &engine.Wait{
+		Name: "settled", About: "Wait until every pod is ready that was", Limit: podsTime,
+		For: func(ctx context.Context) error {
+			now, err := of.look(ctx)
+			if err != nil {
+				return err
+			}
+			for i := range now.Nodes {
+				if !cluster.NodeReady(&now.Nodes[i]) {
+					return engine.NotYet("node %s is not ready", now.Nodes[i].Name)
+				}
+			}
+			if p := astray(now.Pods, ranges); p != nil {
+				return engine.NotYet("pod %s/%s has the address %s, which is not in %v", p.Namespace, p.Name, p.Status.PodIP, ranges)
+			}
+			return now.waits(func(*corev1.Pod) bool { return true })
+		},
 	}
-	for i := range now.Nodes {
-		if !cluster.NodeReady(&now.Nodes[i]) {
-			return engine.NotYet("node %s is not ready", now.Nodes[i].Name)
-		}
-	}
-	if p := astray(now.Pods, s.ranges); p != nil {
-		return engine.NotYet("pod %s/%s has the address %s, which is not in %v", p.Namespace, p.Name, p.Status.PodIP, s.ranges)
-	}
-	return now.waits(func(*corev1.Pod) bool { return true })
 }

@@ -1,7 +1,6 @@
 package cni
 
 import (
-	"context"
 	"slices"
 
 	"github.com/replumb/replumb/internal/kube/cluster"
@@ -38,13 +37,7 @@ func Rights() []cluster.Right {
 	)
 }
 
-// authorize asks for the user's rights once. Without those to look there is nothing to check; the others are a finding.
-func (j *Job) authorize(ctx context.Context) (err error) {
-	if j.access != nil {
-		return nil
-	}
-	j.access, err = j.Tools.Cluster.Authorize(ctx, Rights(), func(r cluster.Right) bool {
-		return (r.Verb == "list" || r.Verb == "get") && r.Resource != "secrets" && r.Resource != "servicecidrs"
-	})
-	return err
+// toLook reports whether a right is needed to look: without it there is nothing to check.
+func toLook(r cluster.Right) bool {
+	return (r.Verb == "list" || r.Verb == "get") && r.Resource != "secrets" && r.Resource != "servicecidrs"
 }

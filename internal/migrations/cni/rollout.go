@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/dustin/go-humanize/english"
@@ -25,24 +26,20 @@ import (
 // rolloutTime is how long images may take to come to every node.
 const rolloutTime = 15 * time.Minute
 
-// rolloutStep waits until the DaemonSets of a network are ready on every node, and so are the nodes.
-type rolloutStep struct {
+// rollout is the DaemonSets of a network coming to every node.
+type rollout struct {
 	tools   Tools
 	network v1alpha1.CNIName
-	name    string
 	sets    []client.ObjectKey
 }
 
-var _ engine.Waiter = (*rolloutStep)(nil)
+// awaitRollout waits until the DaemonSets of a network are ready on every node, and so are the nodes.
+func awaitRollout(tools Tools, id string, network v1alpha1.CNIName, sets []client.ObjectKey) engine.Step {
+	r := rollout{tools: tools, network: network, sets: sets}
+	return &engine.Wait{Name: id, About: fmt.Sprintf("Wait for %s on every node", network), Limit: rolloutTime, For: r.complete}
+}
 
-func (s *rolloutStep) ID() string                                      { return s.name }
-func (s *rolloutStep) Title() string                                   { return fmt.Sprintf("Wait for %s on every node", s.network) }
-func (*rolloutStep) Waits()                                            {}
-func (*rolloutStep) Deadline() time.Duration                           { return rolloutTime }
-func (s *rolloutStep) State(ctx context.Context) (engine.State, error) { return stateOf(s.Verify(ctx)) }
-func (*rolloutStep) Do(context.Context) error                          { return nil }
-
-func (s *rolloutStep) Verify(ctx context.Context) error {
+func (s rollout) complete(ctx context.Context) error {
 	nodes, err := cluster.List[corev1.Node](ctx, s.tools.Cluster, &corev1.NodeList{})
 	if err != nil {
 		return err
@@ -68,7 +65,7 @@ func (s *rolloutStep) Verify(ctx context.Context) error {
 	return nil
 }
 
-func (s *rolloutStep) ready(ctx context.Context, ds *appsv1.DaemonSet, nodes int) error {
+func (s rollout) ready(ctx context.Context, ds *appsv1.DaemonSet, nodes int) error {
 	st := &ds.Status
 	name := ds.Namespace + "/" + ds.Name
 	switch everywhere := networkOf(ds) == s.network; {
@@ -83,7 +80,7 @@ func (s *rolloutStep) ready(ctx context.Context, ds *appsv1.DaemonSet, nodes int
 }
 
 // why names a pod that is not ready.
-func (s *rolloutStep) why(ctx context.Context, ds *appsv1.DaemonSet) string {
+func (s rollout) why(ctx context.Context, ds *appsv1.DaemonSet) string {
 	pods := &corev1.PodList{}
 	selector, err := metav1.LabelSelectorAsSelector(ds.Spec.Selector)
 	if err != nil ||
@@ -122,70 +119,52 @@ type Request struct {
 	Nodes []string `json:"nodes"`
 }
 
-// replaceStep has nodes replaced, by an action or by hand, and goes on when it sees that they are.
-type replaceStep struct {
-	tools Tools
-	spec  Spec
-
-	called bool
+// replaceNodes waits for the operator to replace every node, or calls the action that does, and goes on once they are replaced.
+func replaceNodes(tools Tools, spec Spec) engine.Step {
+	replaced := func(ctx context.Context) error { return replaced(ctx, tools, spec.Name) }
+	wait := engine.Wait{Name: "replace", About: "Replace every node", Limit: spec.GateWait, For: replaced}
+	action := spec.Nodes.Replace
+	if action == nil {
+		return &engine.Gate{Wait: wait, Instructions: func() string {
+			return "Join as many new nodes as there are, and remove the old ones. replumb goes on by itself."
+		}}
+	}
+	var once sync.Once // an action that failed to bring the nodes is not repeated within a run
+	return engine.Interruptible{Write: &engine.Write{
+		Name: wait.Name, About: wait.About, As: engine.RoleCall, Limit: spec.GateWait + action.Timeout.Duration, Holds: replaced,
+		Write: func(ctx context.Context) (err error) {
+			once.Do(func() { err = callReplace(ctx, tools, spec) })
+			return err
+		},
+		Changes: func() ([]engine.Change, error) {
+			return []engine.Change{{Verb: "call", Object: callout.Name(*action)}}, nil
+		},
+	}}
 }
 
-var (
-	_ engine.Guide  = (*replaceStep)(nil)
-	_ engine.Waiter = (*replaceStep)(nil)
-)
-
-func (*replaceStep) ID() string                                        { return "replace" }
-func (*replaceStep) Title() string                                     { return "Have every node replaced" }
-func (*replaceStep) Waits()                                            {}
-func (s *replaceStep) State(ctx context.Context) (engine.State, error) { return stateOf(s.Verify(ctx)) }
-
-// Deadline implements engine.Timed.
-func (s *replaceStep) Deadline() time.Duration {
-	if a := s.spec.Nodes.Replace; a != nil {
-		return s.spec.GateWait + a.Timeout.Duration
-	}
-	return s.spec.GateWait
-}
-
-// Guide implements engine.Guide.
-func (s *replaceStep) Guide() string {
-	if s.spec.Nodes.Replace != nil {
-		return ""
-	}
-	return "Have as many new nodes join as there are, and end the old ones. replumb goes on by itself."
-}
-
-func (s *replaceStep) Do(ctx context.Context) error {
-	if s.spec.Nodes.Replace == nil || s.called {
-		return nil
-	}
-	s.called = true
-	st, err := s.tools.remembers(ctx, s.spec.Name)
+// callReplace calls the action that replaces nodes.
+func callReplace(ctx context.Context, tools Tools, spec Spec) error {
+	st, err := tools.remembers(ctx, spec.Name)
 	if err != nil {
 		return err
 	}
 	r := Request{
-		APIVersion: v1alpha1.GroupVersion.String(),
-		Kind:       "NodesRequest",
-		Migration:  s.spec.Name,
-		Run:        hook.Apply,
-		Action:     "replace",
-		Nodes:      st.Nodes,
+		APIVersion: v1alpha1.GroupVersion.String(), Kind: "NodesRequest", Migration: spec.Name, Run: hook.Apply, Action: "replace", Nodes: st.Nodes,
 	}
 	// Not cut off with the run: half a terraform apply is worse than a late Ctrl-C.
-	if err := callout.Call(context.WithoutCancel(ctx), *s.spec.Nodes.Replace, &r, nil); err != nil {
+	if err := callout.Call(context.WithoutCancel(ctx), *spec.Nodes.Replace, &r, nil); err != nil {
 		return &hook.FailedError{Hook: r.Action, Cause: err}
 	}
 	return nil
 }
 
-func (s *replaceStep) Verify(ctx context.Context) error {
-	st, err := s.tools.remembers(ctx, s.spec.Name)
+// replaced returns nil once no node is left that the Migration remembers, and as many others are ready.
+func replaced(ctx context.Context, tools Tools, name string) error {
+	st, err := tools.remembers(ctx, name)
 	if err != nil {
 		return err
 	}
-	nodes, err := cluster.List[corev1.Node](ctx, s.tools.Cluster, &corev1.NodeList{})
+	nodes, err := cluster.List[corev1.Node](ctx, tools.Cluster, &corev1.NodeList{})
 	if err != nil {
 		return err
 	}
@@ -202,12 +181,4 @@ func (s *replaceStep) Verify(ctx context.Context) error {
 		return engine.NotYet("%d of %s ready", fresh, english.Plural(len(st.Nodes), "new node is", "new nodes are"))
 	}
 	return nil
-}
-
-// Preview implements engine.Previewer.
-func (s *replaceStep) Preview() ([]engine.Change, error) {
-	if s.spec.Nodes.Replace == nil {
-		return nil, nil
-	}
-	return []engine.Change{{Verb: "call", Object: callout.Name(*s.spec.Nodes.Replace)}}, nil
 }

@@ -10,6 +10,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -23,17 +24,6 @@ import (
 
 // annotationApplied, on an object of the manifests, is a hash of what was applied.
 const annotationApplied = "replumb.dev/applied"
-
-// stateOf is what a look says of a step that verifies by looking.
-func stateOf(err error) (engine.State, error) {
-	switch {
-	case err == nil:
-		return engine.Done, nil
-	case engine.Retryable(err):
-		return engine.Pending, nil
-	}
-	return engine.Unknown, err
-}
 
 // remembers reads what the Migration remembers; nothing, if there is none.
 func (t Tools) remembers(ctx context.Context, name string) (v1alpha1.CNIStatus, error) {
@@ -75,157 +65,114 @@ func (t Tools) sweep(ctx context.Context, migration string) error {
 	return nil
 }
 
-// rememberStep writes down what there is before anything changes.
-type rememberStep struct {
-	tools  Tools
-	survey *Survey
+// memory is what a Migration remembers of the cluster, in status.cni.
+type memory struct {
+	tools     Tools
+	migration string
 }
 
-func (*rememberStep) ID() string    { return "secure/remember" }
-func (*rememberStep) Title() string { return "Write down what the cluster has" }
-func (s *rememberStep) State(ctx context.Context) (engine.State, error) {
-	return stateOf(s.Verify(ctx))
+// record is a step that changes what is remembered until holds says that it is there; shown is what the change comes to.
+func (m memory) record(
+	id, about string, shown map[string]any, change func(context.Context) error, holds func(v1alpha1.CNIStatus) bool,
+) engine.Step {
+	return &engine.Write{
+		Name: id, About: about, As: engine.RoleOwn, Write: change,
+		Holds: func(ctx context.Context) error {
+			st, err := m.tools.remembers(ctx, m.migration)
+			if err == nil && !holds(st) {
+				return engine.NotYet("status.cni of migration %s is not written yet", m.migration)
+			}
+			return err
+		},
+		Changes: migration.StatusChange(m.migration, map[string]any{"cni": shown}),
+	}
 }
 
-func (s *rememberStep) Do(ctx context.Context) error {
-	return s.tools.remember(ctx, s.survey.Spec.Name, func(st *v1alpha1.CNIStatus) {
-		st.From, st.Nodes, st.Unready = s.survey.from(), s.survey.NodeNames(), s.survey.unready()
+// remember records what there is before anything changes.
+func (m memory) remember(s *Survey) engine.Step {
+	var st v1alpha1.CNIStatus
+	set := func(st *v1alpha1.CNIStatus) {
+		st.From, st.Nodes, st.Unready = s.from(), s.NodeNames(), s.unready()
 		st.Ranges = nil
-		for _, r := range s.survey.Ranges {
+		for _, r := range s.Ranges {
 			st.Ranges = append(st.Ranges, r.String())
 		}
-		if s.survey.Manifests != nil {
-			st.ManifestsHash = s.survey.Manifests.Hash
+		if s.Manifests != nil {
+			st.ManifestsHash = s.Manifests.Hash
 		}
-	})
-}
-
-func (s *rememberStep) Verify(ctx context.Context) error {
-	st, err := s.tools.remembers(ctx, s.survey.Spec.Name)
-	if err == nil && (st.ManifestsHash == "" || st.From == "") {
-		return engine.NotYet("migration %s does not say what the cluster has", s.survey.Spec.Name)
 	}
-	return err
+	set(&st)
+	shown := map[string]any{
+		"from": st.From, "nodes": st.Nodes, "unready": st.Unready, "ranges": st.Ranges, "manifestsHash": st.ManifestsHash,
+	}
+	return m.record("secure/remember", "Record what the cluster has", shown,
+		func(ctx context.Context) error { return m.tools.remember(ctx, m.migration, set) },
+		func(st v1alpha1.CNIStatus) bool { return st.ManifestsHash != "" && st.From != "" })
 }
 
-// beginStep writes down that pods may lose their network from now on.
-type beginStep struct {
-	tools     Tools
-	migration string
+// begin records that pods may lose their network from now on.
+func (m memory) begin() engine.Step {
+	return m.record("begin", "Record that pods lose their network", map[string]any{"begun": "now"},
+		func(ctx context.Context) error {
+			return m.at(ctx, func(st *v1alpha1.CNIStatus, now metav1.Time) { st.Begun, st.Network, st.Since = &now, "", nil })
+		},
+		func(st v1alpha1.CNIStatus) bool { return st.Begun != nil })
 }
 
-func (*beginStep) ID() string    { return "begin" }
-func (*beginStep) Title() string { return "Note that pods lose their network" }
+// since records since when a network is on every node: pods made before do not have it.
+func (m memory) since(network v1alpha1.CNIName) engine.Step {
+	return m.record("since/"+string(network), fmt.Sprintf("Record since when %s is on every node", network),
+		map[string]any{"network": network, "since": "now"},
+		func(ctx context.Context) error {
+			return m.at(ctx, func(st *v1alpha1.CNIStatus, now metav1.Time) { st.Network, st.Since = network, &now })
+		},
+		func(st v1alpha1.CNIStatus) bool { return st.Network == network && st.Since != nil })
+}
 
-func (s *beginStep) State(ctx context.Context) (engine.State, error) { return stateOf(s.Verify(ctx)) }
-
-func (s *beginStep) Do(ctx context.Context) error {
-	now, err := s.tools.serverNow(ctx)
+// at changes what is remembered by the API server's clock.
+func (m memory) at(ctx context.Context, change func(*v1alpha1.CNIStatus, metav1.Time)) error {
+	now, err := m.tools.serverNow(ctx)
 	if err != nil {
 		return err
 	}
-	return s.tools.remember(ctx, s.migration, func(st *v1alpha1.CNIStatus) {
-		st.Begun, st.Network, st.Since = &now, "", nil
-	})
+	return m.tools.remember(ctx, m.migration, func(st *v1alpha1.CNIStatus) { change(st, now) })
 }
 
-func (s *beginStep) Verify(ctx context.Context) error {
-	st, err := s.tools.remembers(ctx, s.migration)
-	if err == nil && st.Begun == nil {
-		return engine.NotYet("migration %s does not say so", s.migration)
+// reset removes what is remembered.
+func (m memory) reset() engine.Step {
+	return m.record("tidy/status", "Remove what the Migration remembers of the cluster", nil,
+		func(ctx context.Context) error {
+			return client.IgnoreNotFound(
+				migration.UpdateStatus(ctx, m.tools.Cluster, m.migration, func(st *v1alpha1.MigrationStatus) { st.CNI = nil }),
+			)
+		},
+		func(st v1alpha1.CNIStatus) bool { return equality.Semantic.DeepEqual(st, v1alpha1.CNIStatus{}) })
+}
+
+// remove deletes an object, and waits until it is gone with all that it owns. prefix begins the step's ID.
+func (t Tools) remove(o *unstructured.Unstructured, prefix string) engine.Step {
+	return &engine.Write{
+		Name: prefix + "/" + keyOf(o).slug(), About: "Delete " + keyOf(o).String(), Limit: 5 * time.Minute,
+		Write: func(ctx context.Context) error {
+			uid := o.GetUID()
+			err := t.Any.Delete(ctx, o.DeepCopy(), client.Preconditions{UID: &uid},
+				client.PropagationPolicy(metav1.DeletePropagationForeground))
+			if err != nil && !apierrors.IsNotFound(err) {
+				return fmt.Errorf("%s: %w", keyOf(o), err)
+			}
+			return nil
+		},
+		Holds: func(ctx context.Context) error {
+			have, err := t.get(ctx, o.GroupVersionKind(), client.ObjectKeyFromObject(o))
+			if err == nil && have != nil && have.GetUID() == o.GetUID() {
+				return engine.NotYet("%s is still there", keyOf(o))
+			}
+			return err
+		},
+		Changes: func() ([]engine.Change, error) {
+			return []engine.Change{{Verb: "delete", Object: keyOf(o).String()}}, nil
+		},
 	}
-	return err
-}
-
-// sinceStep writes down since when a network is on every node: pods made before do not have it.
-type sinceStep struct {
-	tools     Tools
-	migration string
-	network   v1alpha1.CNIName
-}
-
-func (s *sinceStep) ID() string { return "since/" + string(s.network) }
-func (s *sinceStep) Title() string {
-	return fmt.Sprintf("Note since when %s is on every node", s.network)
-}
-
-func (s *sinceStep) State(ctx context.Context) (engine.State, error) { return stateOf(s.Verify(ctx)) }
-
-func (s *sinceStep) Do(ctx context.Context) error {
-	now, err := s.tools.serverNow(ctx)
-	if err != nil {
-		return err
-	}
-	return s.tools.remember(ctx, s.migration, func(st *v1alpha1.CNIStatus) { st.Network, st.Since = s.network, &now })
-}
-
-func (s *sinceStep) Verify(ctx context.Context) error {
-	st, err := s.tools.remembers(ctx, s.migration)
-	if err == nil && (st.Network != s.network || st.Since == nil) {
-		return engine.NotYet("migration %s does not say so", s.migration)
-	}
-	return err
-}
-
-// resetStep forgets what the migration remembers.
-type resetStep struct {
-	tools     Tools
-	migration string
-}
-
-func (*resetStep) ID() string    { return "tidy/status" }
-func (*resetStep) Title() string { return "Forget what the cluster had" }
-
-func (s *resetStep) State(ctx context.Context) (engine.State, error) { return stateOf(s.Verify(ctx)) }
-
-func (s *resetStep) Do(ctx context.Context) error {
-	return client.IgnoreNotFound(
-		migration.UpdateStatus(ctx, s.tools.Cluster, s.migration, func(st *v1alpha1.MigrationStatus) { st.CNI = nil }),
-	)
-}
-
-func (s *resetStep) Verify(ctx context.Context) error {
-	m, err := migration.Get(ctx, s.tools.Cluster, s.migration)
-	if err == nil && m != nil && m.Status.CNI != nil {
-		return engine.NotYet("migration %s still remembers", s.migration)
-	}
-	return err
-}
-
-// deleteStep deletes an object, and waits until it is gone with all that it owns.
-type deleteStep struct {
-	tools  Tools
-	object *unstructured.Unstructured
-	prefix string
-}
-
-func (s *deleteStep) ID() string { return s.prefix + "/" + keyOf(s.object).slug() }
-
-func (s *deleteStep) Title() string                                   { return "Delete " + keyOf(s.object).String() }
-func (*deleteStep) Deadline() time.Duration                           { return 5 * time.Minute }
-func (s *deleteStep) State(ctx context.Context) (engine.State, error) { return stateOf(s.Verify(ctx)) }
-
-func (s *deleteStep) Do(ctx context.Context) error {
-	uid := s.object.GetUID()
-	err := s.tools.Any.Delete(ctx, s.object.DeepCopy(), client.Preconditions{UID: &uid},
-		client.PropagationPolicy(metav1.DeletePropagationForeground))
-	if err != nil && !apierrors.IsNotFound(err) {
-		return fmt.Errorf("%s: %w", keyOf(s.object), err)
-	}
-	return nil
-}
-
-func (s *deleteStep) Verify(ctx context.Context) error {
-	have, err := s.tools.get(ctx, s.object.GroupVersionKind(), client.ObjectKeyFromObject(s.object))
-	if err == nil && have != nil && have.GetUID() == s.object.GetUID() {
-		return engine.NotYet("%s is still there", keyOf(s.object))
-	}
-	return err
-}
-
-// Preview implements engine.Previewer.
-func (s *deleteStep) Preview() ([]engine.Change, error) {
-	return []engine.Change{{Verb: "delete", Object: keyOf(s.object).String()}}, nil
 }
 
 // slug is a key as part of an ID.
@@ -237,30 +184,40 @@ func (k key) slug() string {
 	return out + k.name
 }
 
-// applyStep applies an object of the manifests, by server-side apply, and takes over fields that others have set.
-type applyStep struct {
-	tools     Tools
-	migration string
-	object    *unstructured.Unstructured
-	exists    bool
+// apply applies an object of the manifests, by server-side apply, and takes over fields that others have set.
+func (t Tools) apply(name string, o *unstructured.Unstructured, exists bool) engine.Step {
+	return &engine.Write{
+		Name: "install/" + keyOf(o).Group + "/" + keyOf(o).slug(), About: "Apply " + keyOf(o).String(),
+		Write: func(ctx context.Context) error {
+			want, err := marked(name, o)
+			if err != nil {
+				return err
+			}
+			return t.applyObject(ctx, want)
+		},
+		Holds: func(ctx context.Context) error { return t.applied(ctx, name, o) },
+		Changes: func() ([]engine.Change, error) {
+			want, err := marked(name, o)
+			if err != nil {
+				return nil, err
+			}
+			verb := "create"
+			if exists {
+				verb = "update"
+			}
+			return []engine.Change{{Verb: verb, Object: keyOf(want).String(), Body: want.Object}}, nil
+		},
+	}
 }
 
-func (s *applyStep) ID() string {
-	return "install/" + keyOf(s.object).Group + "/" + keyOf(s.object).slug()
-}
-
-func (s *applyStep) Title() string { return "Apply " + keyOf(s.object).String() }
-
-func (s *applyStep) State(ctx context.Context) (engine.State, error) { return stateOf(s.Verify(ctx)) }
-
-// build is the object with who applied it, and what.
-func (s *applyStep) build() (*unstructured.Unstructured, error) {
-	body, err := json.Marshal(s.object.Object)
+// marked is an object of the manifests with which migration applied it, and a hash of what was applied.
+func marked(name string, of *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+	body, err := json.Marshal(of.Object)
 	if err != nil {
 		return nil, err
 	}
 	sum := sha256.Sum256(body)
-	o := s.object.DeepCopy()
+	o := of.DeepCopy()
 	labels, annotations := o.GetLabels(), o.GetAnnotations()
 	if labels == nil {
 		labels = map[string]string{}
@@ -268,7 +225,7 @@ func (s *applyStep) build() (*unstructured.Unstructured, error) {
 	if annotations == nil {
 		annotations = map[string]string{}
 	}
-	labels[v1alpha1.LabelMigration] = s.migration
+	labels[v1alpha1.LabelMigration] = name
 	annotations[annotationApplied] = hex.EncodeToString(sum[:])[:16]
 	o.SetLabels(labels)
 	o.SetAnnotations(annotations)
@@ -277,12 +234,8 @@ func (s *applyStep) build() (*unstructured.Unstructured, error) {
 	return o, nil
 }
 
-func (s *applyStep) Do(ctx context.Context) error {
-	o, err := s.build()
-	if err != nil {
-		return err
-	}
-	namespaced, err := s.tools.Any.IsObjectNamespaced(o)
+func (t Tools) applyObject(ctx context.Context, o *unstructured.Unstructured) error {
+	namespaced, err := t.Any.IsObjectNamespaced(o)
 	if meta.IsNoMatchError(err) { // its definition was made a moment ago
 		return engine.NotYet("the API server does not serve %s yet", keyOf(o))
 	}
@@ -292,12 +245,7 @@ func (s *applyStep) Do(ctx context.Context) error {
 	if namespaced && o.GetNamespace() == "" {
 		o.SetNamespace(metav1.NamespaceDefault)
 	}
-	err = s.tools.Any.Apply(
-		ctx,
-		client.ApplyConfigurationFromUnstructured(o),
-		client.ForceOwnership,
-		client.FieldOwner(v1alpha1.FieldManager),
-	)
+	err = t.Any.Apply(ctx, client.ApplyConfigurationFromUnstructured(o), client.ForceOwnership, client.FieldOwner(v1alpha1.FieldManager))
 	if apierrors.IsNotFound(err) {
 		return engine.NotYet("%s: %w", keyOf(o), err)
 	}
@@ -307,18 +255,19 @@ func (s *applyStep) Do(ctx context.Context) error {
 	return nil
 }
 
-func (s *applyStep) Verify(ctx context.Context) error {
-	want, err := s.build()
+// applied returns nil once an object is as the manifests say.
+func (t Tools) applied(ctx context.Context, name string, o *unstructured.Unstructured) error {
+	want, err := marked(name, o)
 	if err != nil {
 		return err
 	}
-	have, err := s.tools.get(ctx, want.GroupVersionKind(), client.ObjectKeyFromObject(want))
+	have, err := t.get(ctx, want.GroupVersionKind(), client.ObjectKeyFromObject(want))
 	switch {
 	case err != nil:
 		return err
 	case have == nil:
 		return engine.NotYet("%s does not exist", keyOf(want))
-	case have.GetLabels()[v1alpha1.LabelMigration] != s.migration,
+	case have.GetLabels()[v1alpha1.LabelMigration] != name,
 		have.GetAnnotations()[annotationApplied] != want.GetAnnotations()[annotationApplied]:
 		return engine.NotYet("%s is not as the manifests say", keyOf(want))
 	case keyOf(want).rank() == definitions && !established(have):
@@ -337,45 +286,40 @@ func established(crd *unstructured.Unstructured) bool {
 	return false
 }
 
-// Preview implements engine.Previewer.
-func (s *applyStep) Preview() ([]engine.Change, error) {
-	o, err := s.build()
-	if err != nil {
-		return nil, err
+// restore brings an object back as it was. An object that this migration has applied is not the old one.
+func (t Tools) restore(name string, was *unstructured.Unstructured) engine.Step {
+	return &engine.Write{
+		Name: "restore/" + keyOf(was).Group + "/" + keyOf(was).slug(), About: "Restore " + keyOf(was).String(),
+		Write: func(ctx context.Context) error { return t.recreate(ctx, applicable(was)) },
+		Holds: func(ctx context.Context) error {
+			have, err := t.get(ctx, was.GroupVersionKind(), client.ObjectKeyFromObject(was))
+			switch {
+			case err != nil:
+				return err
+			case have == nil || have.GetDeletionTimestamp() != nil:
+				return engine.NotYet("%s is not back", keyOf(was))
+			case have.GetLabels()[v1alpha1.LabelMigration] == name && was.GetLabels()[v1alpha1.LabelMigration] != name:
+				return engine.NotYet("%s is not as it was", keyOf(was))
+			}
+			return nil
+		},
+		Changes: func() ([]engine.Change, error) {
+			return []engine.Change{{Verb: "create", Object: keyOf(was).String(), Body: applicable(was).Object}}, nil
+		},
 	}
-	verb := "create"
-	if s.exists {
-		verb = "update"
-	}
-	return []engine.Change{{Verb: verb, Object: keyOf(o).String(), Body: o.Object}}, nil
 }
 
-// restoreStep brings an object back as it was.
-type restoreStep struct {
-	tools     Tools
-	migration string
-	object    *unstructured.Unstructured
-}
-
-func (s *restoreStep) ID() string {
-	return "restore/" + keyOf(s.object).Group + "/" + keyOf(s.object).slug()
-}
-
-func (s *restoreStep) Title() string { return "Bring back " + keyOf(s.object).String() }
-
-func (s *restoreStep) State(ctx context.Context) (engine.State, error) { return stateOf(s.Verify(ctx)) }
-
-func (s *restoreStep) Do(ctx context.Context) error {
-	o := applicable(s.object)
-	have, err := s.tools.get(ctx, o.GroupVersionKind(), client.ObjectKeyFromObject(o))
+// recreate creates an object, or replaces the one of its name.
+func (t Tools) recreate(ctx context.Context, o *unstructured.Unstructured) error {
+	have, err := t.get(ctx, o.GroupVersionKind(), client.ObjectKeyFromObject(o))
 	if err != nil {
 		return err
 	}
 	if have == nil {
-		err = s.tools.Any.Create(ctx, o, client.FieldOwner(v1alpha1.FieldManager))
+		err = t.Any.Create(ctx, o, client.FieldOwner(v1alpha1.FieldManager))
 	} else {
 		o.SetResourceVersion(have.GetResourceVersion())
-		err = s.tools.Any.Update(ctx, o, client.FieldOwner(v1alpha1.FieldManager))
+		err = t.Any.Update(ctx, o, client.FieldOwner(v1alpha1.FieldManager))
 	}
 	if apierrors.IsAlreadyExists(err) {
 		return engine.NotYet("%s is still ending", keyOf(o))
@@ -384,25 +328,6 @@ func (s *restoreStep) Do(ctx context.Context) error {
 		return fmt.Errorf("%s: %w", keyOf(o), err)
 	}
 	return nil
-}
-
-// Verify implements engine.Step: an object that this migration has applied is not the old one.
-func (s *restoreStep) Verify(ctx context.Context) error {
-	have, err := s.tools.get(ctx, s.object.GroupVersionKind(), client.ObjectKeyFromObject(s.object))
-	switch {
-	case err != nil:
-		return err
-	case have == nil || have.GetDeletionTimestamp() != nil:
-		return engine.NotYet("%s is not back", keyOf(s.object))
-	case have.GetLabels()[v1alpha1.LabelMigration] == s.migration && s.object.GetLabels()[v1alpha1.LabelMigration] != s.migration:
-		return engine.NotYet("%s is not as it was", keyOf(s.object))
-	}
-	return nil
-}
-
-// Preview implements engine.Previewer.
-func (s *restoreStep) Preview() ([]engine.Change, error) {
-	return []engine.Change{{Verb: "create", Object: keyOf(s.object).String(), Body: applicable(s.object).Object}}, nil
 }
 
 // applicable is an object without what belongs to its past life.

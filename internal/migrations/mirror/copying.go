@@ -28,12 +28,6 @@ type copying struct {
 	ended    chan error
 }
 
-// interruptible is a write that ends at once when the run is cancelled: it has nothing that must be brought to an end.
-type interruptible struct{ *engine.Write }
-
-// Waits implements engine.Waiter.
-func (interruptible) Waits() {}
-
 // copy copies objects. Whether all are there cannot be seen without comparing them all, which is what it does: a second run
 // writes nothing. Objects that the target refuses are reported together.
 func (c *copying) copy(part objectsync.Part, survey *Survey) engine.Step {
@@ -93,7 +87,7 @@ func refused(all []*objectsync.ObjectError) error {
 // differs that no copy is under way for, every copy is written again: what was changed in the target is not seen to have
 // changed in the source.
 func (c *copying) parity() engine.Step {
-	return interruptible{&engine.Write{
+	return engine.Interruptible{Write: &engine.Write{
 		Name: "parity/compare", About: "Compare both clusters, object by object", Limit: readiness, Holds: c.equal,
 		Write: func(ctx context.Context) error {
 			var different *DifferentError
@@ -153,7 +147,7 @@ func (c *copying) unready(ctx context.Context) ([]string, error) {
 
 // follow copies what changes in the source, until names have moved or the run ends. An earlier run's follower ended with it.
 func (c *copying) follow() engine.Step {
-	return interruptible{&engine.Write{
+	return engine.Interruptible{Write: &engine.Write{
 		Name: "copy/follow", About: "Follow what changes in the source", Limit: readiness,
 		Holds: func(context.Context) error {
 			c.mu.Lock()

@@ -2,49 +2,32 @@ package cni
 
 import (
 	"context"
-	"time"
 
 	"k8s.io/apimachinery/pkg/api/equality"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine/findings"
-	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/spec"
 )
 
-// Tools are what steps work with. Plans can be made and shown without them.
+// Tools are what steps work with.
 type Tools struct {
-	Cluster *cluster.Cluster
+	migration.Tools
 	// Any is a client for objects of all kinds.
 	Any client.Client
-	// Image of replumb for the pods it runs itself.
-	Image string
-	Now   func() time.Time
-}
-
-// client is nil, and not a nil pointer in an interface, when there is no cluster.
-func (t Tools) client() client.Client {
-	if t.Cluster == nil {
-		return nil
-	}
-	return t.Cluster
 }
 
 // Job replaces the network of one cluster.
 type Job struct {
 	*migration.Job[*Planner]
+	migration.Subject
 
-	Tools     Tools
-	Migration *v1alpha1.Migration
-	Spec      Spec
-	// AcceptDowntime says, for this run, that whoever is served may be cut off.
+	Tools Tools
+	Spec  Spec
+	// AcceptDowntime says, for this run, that connections of clients may be cut.
 	AcceptDowntime bool
-
-	recorded *v1alpha1.Migration
-	access   []cluster.AccessAnswer
 }
 
 var (
@@ -60,8 +43,8 @@ func NewJob(tools Tools, m *v1alpha1.Migration) (*Job, error) {
 	if err != nil {
 		return nil, err
 	}
-	j := &Job{Tools: tools, Migration: m, Spec: s}
-	j.Job = &migration.Job[*Planner]{Kind: j, Client: tools.client(), Name: s.Name, Now: tools.Now}
+	j := &Job{Tools: tools, Subject: migration.Subject{Migration: m}, Spec: s}
+	j.Job = &migration.Job[*Planner]{Kind: j, Client: tools.Client(), Name: s.Name, Now: tools.Now}
 	return j, nil
 }
 
@@ -70,12 +53,12 @@ func (j *Job) Adopt(have *v1alpha1.Migration) error {
 	if have == nil {
 		return nil
 	}
-	whole := have.DeepCopy() // somebody may have created it with kubectl, where nothing is filled in
+	whole := have.DeepCopy() // one that was created with kubectl has no defaults
 	Default(whole)
 	if !equality.Semantic.DeepEqual(whole.Spec.CNI, j.Migration.Spec.CNI) {
 		return spec.Differs(root, have.Name)
 	}
-	j.recorded, j.Migration.Status = have, have.Status
+	j.Recorded, j.Migration.Status = have, have.Status
 	return nil
 }
 
@@ -84,7 +67,7 @@ func (j *Job) Survey(ctx context.Context) (*Survey, error) { return j.Tools.look
 
 // Examine implements migration.Kind.
 func (j *Job) Examine(ctx context.Context) (*Planner, error) {
-	if err := j.authorize(ctx); err != nil {
+	if err := j.Authorize(ctx, j.Tools.Cluster, Rights(), toLook); err != nil {
 		return nil, err
 	}
 	survey, err := j.Survey(ctx)
@@ -94,28 +77,24 @@ func (j *Job) Examine(ctx context.Context) (*Planner, error) {
 	if j.AcceptDowntime {
 		survey.Spec.Quiet = false
 	}
-	p := &Planner{Tools: j.Tools, Survey: survey, Migration: j.Migration.DeepCopy(), Recorded: j.recorded != nil}
+	base, err := j.Base(ctx, j.Tools.Tools)
+	if err != nil {
+		return nil, err
+	}
+	p := &Planner{Base: base, Tools: j.Tools, Survey: survey}
 	if p.image() == "" {
 		return nil, &spec.Error{
 			Field: root + ".canary.image", Problem: "is empty, and this build of replumb has no image of its own",
 			Hint: "name an image of replumb that the nodes can pull: what cleans nodes needs it, with mode: Disabled too",
 		}
 	}
-	crd, err := j.Tools.Cluster.CRD(ctx)
-	if err != nil && !apierrors.IsForbidden(err) { // the rights check says so
-		return nil, err
-	}
-	p.HasCRD = crd != nil
-	in := Input{Survey: survey, Access: j.access}
+	in := Input{Survey: survey, Access: j.Access}
 	if in.Others, err = migration.List(ctx, j.Tools.Cluster); err != nil {
 		return nil, err
 	}
 	p.Findings = findings.Run(Checks(), in)
 	return p, nil
 }
-
-// Found implements migration.Plans.
-func (p *Planner) Found() findings.Findings { return p.Findings }
 
 // Counts implements migration.Plans.
 func (p *Planner) Counts() v1alpha1.Counts { return p.Survey.Counts() }
