@@ -5,6 +5,7 @@ import (
 	"go/token"
 	"io/fs"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -38,8 +39,12 @@ func (r importRule) layer() bool {
 // covers reports whether the rule is about a file, named by its path in the repository.
 func (r importRule) covers(file string) bool {
 	return slices.ContainsFunc(r.Files, func(pattern string) bool {
-		room, ok := strings.CutSuffix(strings.TrimPrefix(pattern, "**/"), "/**")
-		return ok && strings.HasPrefix(file, room+"/")
+		pattern = strings.TrimPrefix(pattern, "**/")
+		if room, ok := strings.CutSuffix(pattern, "/**"); ok {
+			return strings.HasPrefix(file, room+"/")
+		}
+		room, ok := strings.CutSuffix(pattern, "/*.go")
+		return ok && path.Dir(file) == room
 	})
 }
 

@@ -4,7 +4,6 @@ package docs_test
 import (
 	"flag"
 	"os"
-	"slices"
 	"strings"
 	"testing"
 
@@ -13,12 +12,7 @@ import (
 
 	"github.com/replumb/replumb/internal/engine/findings"
 	"github.com/replumb/replumb/internal/kube/cluster"
-	"github.com/replumb/replumb/internal/migrations/cni"
-	"github.com/replumb/replumb/internal/migrations/mirror"
-	"github.com/replumb/replumb/internal/migrations/nodes"
-	"github.com/replumb/replumb/internal/migrations/podcidr"
-	"github.com/replumb/replumb/internal/migrations/servicecidr"
-	"github.com/replumb/replumb/internal/verify/agentset"
+	"github.com/replumb/replumb/internal/migrations"
 )
 
 var update = flag.Bool("update", false, "write findings.md")
@@ -26,8 +20,10 @@ var update = flag.Bool("update", false, "write findings.md")
 // TestFindingsPageIsUpToDate generates the page of all kinds of migrations.
 func TestFindingsPageIsUpToDate(t *testing.T) {
 	const page = "findings.md"
-	want := findings.Reference("Findings", servicecidr.Checks()) + findings.Section("Pods", podcidr.Checks()) +
-		findings.Section("Nodes", nodes.Checks()) + findings.Section("Mirrors", mirror.Checks()) + findings.Section("Networks", cni.Checks())
+	want := findings.Reference("Findings")
+	for _, kind := range migrations.All() {
+		want += findings.Section(kind.Title, kind.Checks)
+	}
 	if *update {
 		if err := os.WriteFile(page, []byte(want), 0o600); err != nil {
 			t.Fatal(err)
@@ -42,55 +38,36 @@ func TestFindingsPageIsUpToDate(t *testing.T) {
 // TestCodesAreUnique: a code means one thing, whichever migration finds it.
 func TestCodesAreUnique(t *testing.T) {
 	seen := map[string]bool{}
-	for _, c := range servicecidr.Checks() {
-		seen[c.Code] = true
-	}
-	for _, c := range podcidr.Checks() {
-		if seen[c.Code] {
-			t.Errorf("code %s is used twice", c.Code)
+	for _, kind := range migrations.All() {
+		for _, c := range kind.Checks {
+			if seen[c.Code] {
+				t.Errorf("code %s is used twice", c.Code)
+			}
+			seen[c.Code] = true
 		}
-		seen[c.Code] = true
-	}
-	for _, c := range nodes.Checks() {
-		if seen[c.Code] {
-			t.Errorf("code %s is used twice", c.Code)
-		}
-		seen[c.Code] = true
-	}
-	for _, c := range mirror.Checks() {
-		if seen[c.Code] {
-			t.Errorf("code %s is used twice", c.Code)
-		}
-		seen[c.Code] = true
-	}
-	for _, c := range cni.Checks() {
-		if seen[c.Code] {
-			t.Errorf("code %s is used twice", c.Code)
-		}
-		seen[c.Code] = true
 	}
 }
 
 // TestRolesGrantExactlyTheRights compares the roles in deploy with what each kind of migration needs.
 func TestRolesGrantExactlyTheRights(t *testing.T) {
-	for file, rights := range map[string][]cluster.Right{
-		"../deploy/rbac.yaml":                slices.Concat(servicecidr.Rights(), agentset.Rights()),
-		"../deploy/rbac-pod-cidr.yaml":       slices.Concat(podcidr.Rights(), agentset.Rights()),
-		"../deploy/rbac-pod-cidr-nodes.yaml": podcidr.NodeRights(),
-		"../deploy/rbac-nodes.yaml":          nodes.Rights(),
-		"../deploy/rbac-mirror.yaml":         mirror.Rights(),
-		"../deploy/rbac-cni.yaml":            cni.Rights(),
-	} {
-		granted, needed := grantedBy(t, file), map[string]bool{}
-		for _, r := range rights {
-			if needed[r.String()] = true; !granted[r.String()] {
-				t.Errorf("%s does not grant: %s", file, r)
-			}
+	for _, kind := range migrations.All() {
+		for file, rights := range kind.Roles {
+			exactly(t, "../deploy/"+file, rights)
 		}
-		for r := range granted {
-			if !needed[r] {
-				t.Errorf("%s grants what is not needed: %s", file, r)
-			}
+	}
+}
+
+func exactly(t *testing.T, file string, rights []cluster.Right) {
+	t.Helper()
+	granted, needed := grantedBy(t, file), map[string]bool{}
+	for _, r := range rights {
+		if needed[r.String()] = true; !granted[r.String()] {
+			t.Errorf("%s does not grant: %s", file, r)
+		}
+	}
+	for r := range granted {
+		if !needed[r] {
+			t.Errorf("%s grants what is not needed: %s", file, r)
 		}
 	}
 }

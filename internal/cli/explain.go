@@ -9,23 +9,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/replumb/replumb/internal/engine/findings"
-	"github.com/replumb/replumb/internal/migrations/cni"
-	"github.com/replumb/replumb/internal/migrations/mirror"
-	"github.com/replumb/replumb/internal/migrations/nodes"
-	"github.com/replumb/replumb/internal/migrations/podcidr"
-	"github.com/replumb/replumb/internal/migrations/servicecidr"
+	"github.com/replumb/replumb/internal/migrations"
 	"github.com/replumb/replumb/internal/reporting/terminal"
 )
-
-// explanation is what the registry says of a check.
-type explanation struct {
-	Code     string            `json:"code"`
-	Group    string            `json:"group"`
-	Severity findings.Severity `json:"severity"`
-	Claim    string            `json:"claim"`
-	Why      string            `json:"why"`
-	Fix      string            `json:"fix"`
-}
 
 func (a *app) explainCode() *cobra.Command {
 	cmd := &cobra.Command{
@@ -61,18 +47,12 @@ func (a *app) explainCode() *cobra.Command {
 func codes() string { return strings.Join(slices.Sorted(maps.Keys(explanations())), " ") }
 
 // explanations of all kinds of migrations, by code.
-func explanations() map[string]explanation {
-	all := map[string]explanation{}
-	explain(all, servicecidr.Checks())
-	explain(all, podcidr.Checks())
-	explain(all, nodes.Checks())
-	explain(all, mirror.Checks())
-	explain(all, cni.Checks())
-	return all
-}
-
-func explain[Input any](all map[string]explanation, checks []findings.Check[Input]) {
-	for _, c := range checks {
-		all[c.Code] = explanation{Code: c.Code, Group: c.Group, Severity: c.Severity, Claim: c.Claim, Why: c.Why, Fix: c.Fix}
+func explanations() map[string]findings.Description {
+	all := map[string]findings.Description{}
+	for _, kind := range migrations.All() {
+		for _, c := range kind.Checks {
+			all[c.Code] = c
+		}
 	}
+	return all
 }

@@ -145,31 +145,46 @@ func (*BlockedError) Advice() string {
 // ExitCode implements fault.Coder.
 func (*BlockedError) ExitCode() int { return fault.ExitBlocked }
 
-// Reference renders checks as a Markdown page.
-func Reference[In any](title string, checks []Check[In]) string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "# %s\n\n", title)
-	b.WriteString("Each check makes a claim about the cluster. A blocking finding keeps `replumb apply` from starting; a blocking\n")
-	b.WriteString("check that could not look (unknown) blocks as well. `replumb explain CODE` prints the same as this page, which is\n")
-	b.WriteString("generated from the checks themselves.\n")
-	write(&b, "", checks)
-	return b.String()
+// Description is what is true of a check whatever it finds.
+type Description struct {
+	Code     string   `json:"code"`
+	Group    string   `json:"group"`
+	Severity Severity `json:"severity"`
+	Claim    string   `json:"claim"`
+	Why      string   `json:"why"`
+	Fix      string   `json:"fix"`
 }
 
-// Section renders more checks below a Reference: those of another kind of migration.
-func Section[In any](title string, checks []Check[In]) string {
-	var b strings.Builder
-	write(&b, title+": ", checks)
-	return b.String()
+// Describe describes checks.
+func Describe[In any](checks []Check[In]) []Description {
+	out := make([]Description, len(checks))
+	for i, c := range checks {
+		out[i] = Description{Code: c.Code, Group: c.Group, Severity: c.Severity, Claim: c.Claim, Why: c.Why, Fix: c.Fix}
+	}
+	return out
 }
 
-func write[In any](b *strings.Builder, prefix string, checks []Check[In]) {
+// Reference begins a Markdown page that explains checks.
+func Reference(title string) string {
+	return "# " + title + "\n\n" +
+		"Each check makes a claim about the cluster. A blocking finding keeps `replumb apply` from starting; a blocking\n" +
+		"check that could not look (unknown) blocks as well. `replumb explain CODE` prints the same as this page, which is\n" +
+		"generated from the checks themselves.\n"
+}
+
+// Section renders checks below a Reference. title, if there is one, comes before the heading of each group.
+func Section(title string, checks []Description) string {
+	var b strings.Builder
+	if title != "" {
+		title += ": "
+	}
 	last := ""
 	for _, c := range checks {
 		if c.Group != last {
-			fmt.Fprintf(b, "\n## %s%s\n", prefix, c.Group)
+			fmt.Fprintf(&b, "\n## %s%s\n", title, c.Group)
 			last = c.Group
 		}
-		fmt.Fprintf(b, "\n### %s\n\n- Claim: %s\n- Severity: %s\n- Why: %s\n- Fix: %s\n", c.Code, c.Claim, c.Severity, c.Why, c.Fix)
+		fmt.Fprintf(&b, "\n### %s\n\n- Claim: %s\n- Severity: %s\n- Why: %s\n- Fix: %s\n", c.Code, c.Claim, c.Severity, c.Why, c.Fix)
 	}
+	return b.String()
 }

@@ -89,7 +89,7 @@ func TestBlockedErrorIsBounded(t *testing.T) {
 }
 
 func TestReferenceHasEveryCheck(t *testing.T) {
-	page := Reference("Numbers", registry())
+	page := Reference("Numbers") + Section("", Describe(registry()))
 	for _, c := range registry() {
 		want := "### " + c.Code + "\n\n- Claim: " + c.Claim + "\n- Severity: " + string(
 			c.Severity,
