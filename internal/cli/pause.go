@@ -94,7 +94,13 @@ or in the cluster.`,
 			}
 			defer stop()
 			fmt.Fprintln(a.err, "following the endpoints of Services without selector")
-			bridge.Follow(cmd.Context(), c.Cluster, "")
+			bridge.Follow(cmd.Context(), c.Cluster, "", func(err error) {
+				if err == nil {
+					fmt.Fprintln(a.err, "all copies of endpoints are up to date again")
+					return
+				}
+				fmt.Fprintln(a.err, "copies of endpoints are out of date:", err)
+			})
 			return engine.ErrInterrupted
 		},
 	}

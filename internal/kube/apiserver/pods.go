@@ -10,6 +10,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/replumb/replumb/internal/kube/readiness"
 )
 
 // FromPods reads the Service ranges from the command lines of API servers that run as static pods labelled
@@ -26,7 +28,7 @@ func FromPods(pods []corev1.Pod) map[netip.Addr][]netip.Prefix {
 			continue
 		}
 		var ranges []netip.Prefix
-		if podReady(p) {
+		if ready, _ := readiness.Pod(p); ready && p.Status.Phase == corev1.PodRunning {
 			ranges = commandRanges(p)
 		}
 		if before, ok := found[host.Unmap()]; ok && !slices.Equal(before, ranges) {
@@ -40,18 +42,6 @@ func FromPods(pods []corev1.Pod) map[netip.Addr][]netip.Prefix {
 func isAPIServer(p *corev1.Pod) bool {
 	_, mirror := p.Annotations[corev1.MirrorPodAnnotationKey]
 	return mirror && p.Namespace == metav1.NamespaceSystem && p.Labels["component"] == "kube-apiserver"
-}
-
-func podReady(p *corev1.Pod) bool {
-	if p.Status.Phase != corev1.PodRunning || !p.DeletionTimestamp.IsZero() {
-		return false
-	}
-	for _, c := range p.Status.Conditions {
-		if c.Type == corev1.PodReady {
-			return c.Status == corev1.ConditionTrue
-		}
-	}
-	return false
 }
 
 // commandRanges is nil if the command line does not tell. The last of several flags counts, as it does for the server.

@@ -226,7 +226,7 @@ spec: {serviceAccountName: web, automountServiceAccountToken: false, containers:
 			mine = append(mine, n.Ref.String()+" "+n.What)
 		}
 	}
-	want := "deployments.apps " + f.shop + "/web 0 of 3 pods are ready: pod web-1 has container web waiting with ErrImagePull: not found"
+	want := "deployments.apps " + f.shop + "/web its controller has not seen the change: pod web-1: container web waits: ErrImagePull not found"
 	if strings.Join(mine, "\n") != want {
 		t.Errorf("unready: %v", mine)
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/kube/readiness"
 )
 
 // adapter is what the kinds of workloads have in common.
@@ -24,9 +25,6 @@ type adapter interface {
 	halted() (reason string, final bool)
 	// renews reports whether a rollout reaches this pod.
 	renews(pod *corev1.Pod) bool
-	// complete returns nil if the rollout of the present template is through, else what is outstanding, as
-	// `kubectl rollout status` judges it (k8s.io/kubectl pkg/polymorphichelpers/rollout_status.go).
-	complete() error
 }
 
 // newAdapter makes one with an empty object, to be read into.
@@ -51,6 +49,14 @@ func restartedAt(a adapter) time.Time {
 
 func describe(kind string, m *metav1.ObjectMeta, template *corev1.PodTemplateSpec) *Workload {
 	return &Workload{Kind: kind, Namespace: m.Namespace, Name: m.Name, UID: m.UID, PodLabels: template.Labels}
+}
+
+// complete returns nil if the rollout of the present template is through, else what is outstanding.
+func complete(a adapter) error {
+	if ok, why := readiness.Workload(a.object()); !ok {
+		return engine.NotYet("%s: %s", a.workload(), why)
+	}
+	return nil
 }
 
 func replicas(n *int32) int32 {
@@ -79,21 +85,6 @@ func (d deploymentAdapter) halted() (string, bool) {
 		return d.workload().String() + " is paused", true
 	}
 	return "", false
-}
-
-func (d deploymentAdapter) complete() error {
-	s, want := d.Status, replicas(d.Spec.Replicas)
-	switch {
-	case d.Generation > s.ObservedGeneration:
-		return engine.NotYet("%s: its controller has not seen the change", d.workload())
-	case s.UpdatedReplicas < want:
-		return engine.NotYet("%s: %d of %d pods are new", d.workload(), s.UpdatedReplicas, want)
-	case s.Replicas > s.UpdatedReplicas:
-		return engine.NotYet("%s: %d old pods have not gone", d.workload(), s.Replicas-s.UpdatedReplicas)
-	case s.AvailableReplicas < s.UpdatedReplicas:
-		return engine.NotYet("%s: %d of %d new pods are available", d.workload(), s.AvailableReplicas, s.UpdatedReplicas)
-	}
-	return nil
 }
 
 type statefulSetAdapter struct{ *appsv1.StatefulSet }
@@ -131,22 +122,6 @@ func (s statefulSetAdapter) renews(pod *corev1.Pod) bool {
 	return ordinal(pod) >= int(first+s.partition())
 }
 
-func (s statefulSetAdapter) complete() error {
-	status, want := s.Status, replicas(s.Spec.Replicas)
-	updated := max(0, want-s.partition())
-	switch {
-	case s.Generation > status.ObservedGeneration:
-		return engine.NotYet("%s: its controller has not seen the change", s.workload())
-	case status.UpdatedReplicas < updated:
-		return engine.NotYet("%s: %d of %d pods are new", s.workload(), status.UpdatedReplicas, updated)
-	case status.ReadyReplicas < want:
-		return engine.NotYet("%s: %d of %d pods are ready", s.workload(), status.ReadyReplicas, want)
-	case status.AvailableReplicas < want:
-		return engine.NotYet("%s: %d of %d pods are available", s.workload(), status.AvailableReplicas, want)
-	}
-	return nil
-}
-
 type daemonSetAdapter struct{ *appsv1.DaemonSet }
 
 func (daemonSetAdapter) list() client.ObjectList             { return &appsv1.DaemonSetList{} }
@@ -164,17 +139,4 @@ func (d daemonSetAdapter) halted() (string, bool) {
 		return d.workload().String() + " has updateStrategy OnDelete", false
 	}
 	return "", false
-}
-
-func (d daemonSetAdapter) complete() error {
-	s := d.Status
-	switch {
-	case d.Generation > s.ObservedGeneration:
-		return engine.NotYet("%s: its controller has not seen the change", d.workload())
-	case s.UpdatedNumberScheduled < s.DesiredNumberScheduled:
-		return engine.NotYet("%s: %d of %d pods are new", d.workload(), s.UpdatedNumberScheduled, s.DesiredNumberScheduled)
-	case s.NumberAvailable < s.DesiredNumberScheduled:
-		return engine.NotYet("%s: %d of %d new pods are available", d.workload(), s.NumberAvailable, s.DesiredNumberScheduled)
-	}
-	return nil
 }

@@ -2,18 +2,16 @@ package rollout
 
 import (
 	"context"
-	"slices"
-	"strings"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/watch"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/kube/readiness"
 )
 
 // quiet is how long a rollout may make no headway before somebody asks why.
@@ -49,7 +47,7 @@ func (s *restartStep) await(ctx context.Context, f *finding, outstanding error) 
 			if !open || now == nil || e.Type == watch.Deleted || now.object().GetUID() != s.workload.UID {
 				return engine.NotYet("%w", outstanding) // whatever it is, the next look sees it
 			}
-			err := now.complete()
+			err := complete(now)
 			if err == nil {
 				return nil
 			}
@@ -80,25 +78,9 @@ func (s *restartStep) explain(ctx context.Context, f *finding, outstanding error
 		return outstanding
 	}
 	for i := range f.pods {
-		if why := stuck(&f.pods[i]); why != "" {
+		if why := readiness.Blocked(&f.pods[i]); why != "" {
 			return engine.NotYet("%w; pod %s: %s", outstanding, f.pods[i].Name, why)
 		}
 	}
 	return outstanding
-}
-
-// stuck says why a pod cannot start; nothing, if it runs or is only on its way.
-func stuck(pod *corev1.Pod) string {
-	for _, c := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
-		if w := c.State.Waiting; w != nil && w.Reason != "" && w.Reason != "PodInitializing" &&
-			(w.Reason != "ContainerCreating" || w.Message != "") {
-			return strings.TrimSpace(w.Reason + " " + w.Message)
-		}
-	}
-	for _, c := range pod.Status.Conditions {
-		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse {
-			return strings.TrimSpace(c.Reason + " " + c.Message)
-		}
-	}
-	return ""
 }

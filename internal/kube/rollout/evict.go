@@ -146,7 +146,7 @@ func (s *evictStep) replaced(ctx context.Context) error {
 	ready := 0
 	var here bool
 	err = each(ctx, s.Client, &corev1.PodList{}, func(p *corev1.Pod) {
-		if metav1.GetControllerOfNoCopy(p) == nil || metav1.GetControllerOfNoCopy(p).UID != ref.UID || !podReady(p) || ended(p) {
+		if metav1.GetControllerOfNoCopy(p) == nil || metav1.GetControllerOfNoCopy(p).UID != ref.UID || !podReady(p) {
 			return
 		}
 		ready++

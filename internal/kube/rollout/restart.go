@@ -140,7 +140,7 @@ func (s *restartStep) Verify(ctx context.Context) error {
 	if err != nil || found == nil {
 		return err
 	}
-	if err := found.complete(); err != nil {
+	if err := complete(found); err != nil {
 		told := s.told
 		s.told = true
 		if !told { // people read what is outstanding at once, and only then is it waited for
@@ -153,7 +153,7 @@ func (s *restartStep) Verify(ctx context.Context) error {
 	if found, err = s.look(ctx); err != nil || found == nil {
 		return err
 	}
-	if err := found.complete(); err != nil {
+	if err := complete(found); err != nil {
 		return err
 	}
 	if len(found.stale) > 0 {
@@ -190,7 +190,7 @@ type finding struct {
 	changes     Changes
 }
 
-func (f *finding) underWay() bool { return f.complete() != nil }
+func (f *finding) underWay() bool { return complete(f) != nil }
 
 // newest is the last moment at which a stale pod was given something old; zero, if there is no such pod but ending ones.
 func (f *finding) newest() time.Time {

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/replumb/replumb/internal/kube/readiness"
 )
 
 // Changes are the moments since which new pods get new addresses. Zero means that nothing changed.
@@ -160,12 +162,8 @@ func usesClusterDNS(pod *corev1.Pod) bool {
 }
 
 func podReady(pod *corev1.Pod) bool {
-	for _, c := range pod.Status.Conditions {
-		if c.Type == corev1.PodReady {
-			return c.Status == corev1.ConditionTrue && pod.DeletionTimestamp.IsZero()
-		}
-	}
-	return false
+	ready, _ := readiness.Pod(pod)
+	return ready
 }
 
 // touched reports whether something at this time, in this namespace, can be an answer to one of the changes.

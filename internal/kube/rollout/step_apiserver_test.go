@@ -149,6 +149,10 @@ func (f *fixture) complete(d *appsv1.Deployment) {
 	f.must(f.Get(f.Context(), client.ObjectKeyFromObject(d), d))
 	d.Status = appsv1.DeploymentStatus{
 		ObservedGeneration: d.Generation, Replicas: 1, UpdatedReplicas: 1, AvailableReplicas: 1, ReadyReplicas: 1,
+		Conditions: []appsv1.DeploymentCondition{
+			{Type: appsv1.DeploymentProgressing, Status: corev1.ConditionTrue, Reason: "NewReplicaSetAvailable"},
+			{Type: appsv1.DeploymentAvailable, Status: corev1.ConditionTrue},
+		},
 	}
 	f.must(f.Status().Update(f.Context(), d))
 }
@@ -479,8 +483,10 @@ func TestRestartDaemonSet(t *testing.T) {
 	d.Status = appsv1.DaemonSetStatus{
 		ObservedGeneration:     d.Generation,
 		DesiredNumberScheduled: 1,
+		CurrentNumberScheduled: 1,
 		UpdatedNumberScheduled: 1,
 		NumberAvailable:        1,
+		NumberReady:            1,
 	}
 	f.must(f.Status().Update(t.Context(), d))
 	f.must(<-ended)

@@ -348,24 +348,30 @@ func (j *Job) desire(ctx context.Context, d v1alpha1.DesiredState) error {
 // run runs a plan and lets copies of endpoints follow meanwhile.
 func (j *Job) run(ctx context.Context, r *engine.Runner, p *Planner, plan *engine.Plan, phase v1alpha1.Phase) error {
 	stop := j.followEndpoints(ctx, p)
-	defer stop()
-	return j.keeper().Run(ctx, r, plan, phase, p.Survey.Counts)
+	err := j.keeper().Run(ctx, r, plan, phase, p.Survey.Counts)
+	if outdated := stop(); err != nil && outdated != nil {
+		return fmt.Errorf("%w; copies of endpoints were out of date: %w", err, outdated)
+	}
+	return err
 }
 
-// followEndpoints keeps the copied endpoints of bridges like their originals until stop is called.
-func (j *Job) followEndpoints(ctx context.Context, p *Planner) (stop func()) {
+// followEndpoints keeps the copied endpoints of bridges like their originals until stop is called, which
+// returns why some are out of date.
+func (j *Job) followEndpoints(ctx context.Context, p *Planner) (stop func() error) {
 	if p.Tools.Cluster == nil || !p.Survey.AnyMirrored() {
-		return func() {}
+		return func() error { return nil }
 	}
+	var outdated error
 	ctx, cancel := context.WithCancel(ctx)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		bridge.Follow(ctx, j.Tools.Cluster, j.Spec.Name)
+		bridge.Follow(ctx, j.Tools.Cluster, j.Spec.Name, func(err error) { outdated = err })
 	}()
-	return func() {
+	return func() error {
 		cancel()
 		<-done
+		return outdated
 	}
 }
 

@@ -50,7 +50,7 @@ func (b *Bridge) Make(ctx context.Context, c client.Client, pool *cidr.Pool) err
 // complete gives a bridge what is not in its spec.
 func (b *Bridge) complete(ctx context.Context, c client.Client, have *corev1.Service) error {
 	if len(b.Service.Spec.Selector) == 0 {
-		if err := Mirror(ctx, c, client.ObjectKeyFromObject(b.Service), have); err != nil {
+		if err := CopyEndpoints(ctx, c, client.ObjectKeyFromObject(b.Service), have); err != nil {
 			return fmt.Errorf("bridge %s: %w", b.Key(), err)
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/kube/readiness"
 )
 
 // ttlAnnotation is what the TTL controller, another part of every controller manager, writes on each new Node
@@ -118,7 +119,7 @@ func Managers(pods []corev1.Pod) []Manager {
 	var all []Manager
 	for i := range pods {
 		p := &pods[i]
-		if p.Labels["component"] != "kube-controller-manager" || !ready(p) {
+		if ready, _ := readiness.Pod(p); !ready || p.Labels["component"] != "kube-controller-manager" {
 			continue
 		}
 		m := Manager{Pod: p.Namespace + "/" + p.Name}
@@ -135,13 +136,4 @@ func Managers(pods []corev1.Pod) []Manager {
 		all = append(all, m)
 	}
 	return all
-}
-
-func ready(p *corev1.Pod) bool {
-	for _, c := range p.Status.Conditions {
-		if c.Type == corev1.PodReady {
-			return c.Status == corev1.ConditionTrue && p.DeletionTimestamp.IsZero()
-		}
-	}
-	return false
 }

@@ -22,9 +22,9 @@ import (
 // managedBy is whose EndpointSlices replumb's are; the controllers leave those of others alone.
 const managedBy = "replumb.dev"
 
-// Mirror copies the EndpointSlices of a Service without selector to its bridge, and removes copies whose original is gone.
+// CopyEndpoints copies the EndpointSlices of a Service without selector to its bridge, and removes copies whose original is gone.
 // It writes only what differs. A Service with a selector needs no copies: the bridge has the same selector.
-func Mirror(ctx context.Context, c client.Client, service types.NamespacedName, bridge *corev1.Service) error {
+func CopyEndpoints(ctx context.Context, c client.Client, service types.NamespacedName, bridge *corev1.Service) error {
 	originals, err := slicesOf(ctx, c, service)
 	if err != nil {
 		return err
@@ -33,7 +33,7 @@ func Mirror(ctx context.Context, c client.Client, service types.NamespacedName, 
 	if err != nil {
 		return err
 	}
-	want := Mirrored(originals, bridge)
+	want := copiesOf(originals, bridge)
 	for i := range want {
 		if err := ensureCopy(ctx, c, copies, &want[i]); err != nil {
 			return fmt.Errorf("endpointslice %s/%s: %w", want[i].Namespace, want[i].Name, err)
@@ -56,8 +56,8 @@ func ensureCopy(ctx context.Context, c client.Client, copies []discoveryv1.Endpo
 	i := slices.IndexFunc(copies, func(have discoveryv1.EndpointSlice) bool { return have.Name == want.Name })
 	if i < 0 {
 		err := c.Create(ctx, want, client.FieldOwner(v1alpha1.FieldManager))
-		if apierrors.IsAlreadyExists(err) { // whoever follows changes meanwhile was quicker
-			return engine.NotYet("was made by somebody else meanwhile")
+		if apierrors.IsAlreadyExists(err) { // Follow was quicker
+			return engine.NotYet("was created by someone else meanwhile")
 		}
 		return err
 	}
@@ -71,8 +71,8 @@ func ensureCopy(ctx context.Context, c client.Client, copies []discoveryv1.Endpo
 		client.FieldOwner(v1alpha1.FieldManager))
 }
 
-// Mirrored makes the EndpointSlices that a bridge should have: one for each of the Service's.
-func Mirrored(originals []discoveryv1.EndpointSlice, bridge *corev1.Service) []discoveryv1.EndpointSlice {
+// copiesOf makes the EndpointSlices that a bridge should have: one for each of the Service's.
+func copiesOf(originals []discoveryv1.EndpointSlice, bridge *corev1.Service) []discoveryv1.EndpointSlice {
 	var all []discoveryv1.EndpointSlice
 	for i := range originals {
 		o := &originals[i]
@@ -111,7 +111,7 @@ func slicesOf(ctx context.Context, c client.Client, service types.NamespacedName
 	return all.Items, nil
 }
 
-// removeCopies takes the copies of a bridge away, for clusters where nobody collects garbage.
+// removeCopies takes the copies of a bridge away, for clusters without a garbage collector.
 func removeCopies(ctx context.Context, c client.Client, bridge types.NamespacedName) error {
 	copies, err := slicesOf(ctx, c, bridge)
 	if err != nil {
