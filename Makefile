@@ -19,7 +19,7 @@ export GOWORK := off
 ##@ Use
 
 .PHONY: demo
-demo: deps build lab ## Watch a real cluster's Service range move under traffic, beside the naive way (root; about 2 min)
+demo: deps build ## Watch a real cluster's Service range move under traffic, beside the naive way (root; about 2 min)
 	$(LAB) demo --replumb $(BIN)/replumb --result build/demo/result.json
 
 .PHONY: build
@@ -35,7 +35,7 @@ image: build ## Write build/replumb-image.tar, for canaries: load it into a regi
 	@go -C lab run ./cmd/image -binary $(BIN)/replumb -ref $(IMAGE) -o $(CURDIR)/build/replumb-image.tar
 
 .PHONY: lab
-lab: deps build ## Build the lab's components: Kubernetes, containerd, CoreDNS, CNI, Calico, an image registry, cert-manager (about 25 min the first time, then cached)
+lab: deps build ## Build all components of labs: Kubernetes, containerd, CoreDNS, CNI, Calico, flannel, an image registry, cert-manager (about 20 min the first time, then cached)
 	@$(LAB) build > /dev/null
 
 ##@ Check
