@@ -19,7 +19,7 @@ export GOWORK := off
 ##@ Use
 
 .PHONY: demo
-demo: deps build lab ## Watch a real cluster's Service range move under traffic, beside the naive way (root; about 2 min)
+demo: deps build ## Watch a real cluster's Service range move under traffic, beside the naive way (root; about 2 min, and 9 more the first time)
 	$(LAB) demo --replumb $(BIN)/replumb --result build/demo/result.json
 
 .PHONY: build
@@ -34,8 +34,12 @@ image: build ## Write build/replumb-image.tar, for canaries: load it into a regi
 	@mkdir -p build
 	@go -C lab run ./cmd/image -binary $(BIN)/replumb -ref $(IMAGE) -o $(CURDIR)/build/replumb-image.tar
 
+.PHONY: lab-basic
+lab-basic: deps build ## Build the components that most labs run: Kubernetes, containerd, CoreDNS, CNI, Calico
+	@$(LAB) build kubernetes containerd coredns cni calico > /dev/null
+
 .PHONY: lab
-lab: deps build ## Build the lab's components: Kubernetes, containerd, CoreDNS, CNI, Calico, an image registry, cert-manager (about 25 min the first time, then cached)
+lab: deps build ## Build all components of labs: Kubernetes, containerd, CoreDNS, CNI, Calico, flannel, an image registry, cert-manager (about 20 min the first time, then cached)
 	@$(LAB) build > /dev/null
 
 ##@ Check
@@ -64,34 +68,40 @@ test-root: ## Tests of the machine's own network, each in a network namespace of
 test-kill: lab ## The process killed with SIGKILL at every event of a full run, on API servers without nodes (about 40 min; make test takes one case of 24)
 	$(ASSETS) go -C test test -count=1 -parallel 3 -timeout 80m ./kill
 
-.PHONY: test-lab
-test-lab: lab test-root ## Tests with real packets between real nodes (root)
-	go -C test test -v -short -count=1 -timeout 60m -skip '$(LABTESTS)|$(PROOFTESTS)|$(PODTESTS)|^TestMatrix' ./e2e/...
+# Each test with real packets runs in one of these targets; test-lab has the shortest that shows each claim, with its control.
+E2E          = go -C test test -v -count=1 -timeout 60m
 
-# Tests of what only the lab has, which the tests of migrations that use it go through as well.
-LABTESTS     = ^(TestEdge|TestNeighbours|TestRegistryAndCertificates)$$
+.PHONY: test-lab
+test-lab: lab-basic ## Tests with real packets between real nodes (root; about 9 min)
+	$(E2E) -short -run '^(TestTwoNodes|TestCalico|TestUpKilled)$$' ./e2e
 
 .PHONY: test-edge
-test-edge: lab ## Tests of what a lab can have around its cluster: load balancers, neighbours, a registry, certificates (root; about 7 min)
-	go -C test test -v -count=1 -timeout 30m -run '$(LABTESTS)' ./e2e/...
-
-# Tests of agents at length. test-lab has the first of them, TestProof.
-PROOFTESTS   = ^(TestProofHolds|TestProofRollback|TestProofTrouble|TestProofNodes)$$
+test-edge: lab ## Tests of the lab itself: killed, doubled, with load balancers, neighbours, a registry, certificates, nodes that join (root; about 12 min)
+	$(E2E) -run '^(TestUp.*|TestTwoLabs|TestCalicoLab|TestNodesJoinAndLeave|TestEdge|TestNeighbours|TestRegistryAndCertificates)$$' ./e2e
 
 .PHONY: test-proof
-test-proof: lab ## Tests of agents at length: what holds up a barrier, who uses old addresses, rollback on loss; they do not come up, stand still, are killed, lose their rights; nodes join, and are not ready (root; about 20 min)
-	go -C test test -v -count=1 -timeout 60m -run '$(PROOFTESTS)' ./e2e/...
-
-# Tests of moves of pods at length. test-lab has the first of them, TestPodCIDR, in short.
-PODTESTS     = ^(TestNodesCarryRanges|TestPodsWatched|TestNodesWatched)$$
+test-proof: lab-basic ## Tests of agents at length: what holds up a barrier, who uses old addresses, rollback on loss; they do not come up, stand still, are killed, lose their rights; nodes join, and are not ready (root; about 20 min)
+	$(E2E) -run '^TestProofLong$$' ./e2e
 
 .PHONY: test-pods
-test-pods: lab ## Tests with real packets at length: pods moved to another range, back, and forth for good (root; about 30 min)
-	go -C test test -v -count=1 -timeout 60m -run '^TestPodCIDR$$|$(PODTESTS)' ./e2e/...
+test-pods: lab-basic ## Tests of pods at length: moved to another range, back, and there for good, by pools and by Nodes, with and without agents (root; about 30 min)
+	$(E2E) -run '^(TestPodCIDR|TestNodesCarryRanges|TestPodsWatched|TestNodesWatched)$$' ./e2e
+
+.PHONY: test-nodes
+test-nodes: lab-basic ## Nodes and control planes moved to another network (root; about 8 min)
+	$(E2E) -run '^TestNodesMove$$' ./e2e
+
+.PHONY: test-mirror
+test-mirror: lab ## A second cluster serves while the first one's CNI is replaced (root; about 8 min)
+	$(E2E) -run '^TestMirror$$' ./e2e
+
+.PHONY: test-whole
+test-whole: lab-basic ## The whole Service range moved and moved back, killed on the way (root; about 8 min)
+	$(E2E) -run '^TestWholeRange$$' ./e2e
 
 .PHONY: test-matrix
-test-matrix: lab ## Long tests with real packets: rollback from every phase under traffic (root; about 20 min)
-	go -C test test -v -count=1 -timeout 60m -run '^TestMatrix' ./e2e/...
+test-matrix: lab-basic ## Rollback from every phase under traffic (root; about 20 min)
+	$(E2E) -run '^TestMatrix' ./e2e
 
 .PHONY: test-lab-endurance
 test-lab-endurance: lab ## A lab up and down twenty times in a row, looking for anything left behind (root; about 6 min)

@@ -14,7 +14,7 @@ const siteAuthorityBase = "site-ca"
 
 // siteAuthority is who signs for names outside. Labs of one fabric have the same, as clusters have that get their certificates from
 // a public authority: who follows a name to another cluster goes on trusting it. The first keeps its own for those that come.
-func (l *Lab) siteAuthority(own *pki.CA) (*pki.CA, error) {
+func (l Addons) siteAuthority(own *pki.CA) (*pki.CA, error) {
 	base := filepath.Join(stateDir(l.owner()), siteAuthorityBase)
 	if !l.isGuest() {
 		return own, errors.Join(os.WriteFile(base+".crt", own.Cert, 0o600), os.WriteFile(base+".key", own.Key, 0o600))

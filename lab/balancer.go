@@ -39,7 +39,7 @@ func statsOf(program string) string  { return "/run/" + program + ".sock" }
 func masterOf(program string) string { return "/run/" + program + "-master.sock" }
 
 // balancings are what a load balancer does now: for all control planes, and for the workers of its network.
-func (l *Lab) balancings(balancer *Member) []balancing {
+func (l Balancers) balancings(balancer *Member) []balancing {
 	api := balancing{program: APIBalancer, backends: []string{haproxy.ControlPlanes}, render: haproxy.Config.API}
 	api.config.Listen = apiServerPort
 	for _, m := range l.with(ControlPlane) {
@@ -58,7 +58,7 @@ func (l *Lab) balancings(balancer *Member) []balancing {
 }
 
 // beforeIngress leads a port of a balancer to one of the ingress's on the workers of its network.
-func (l *Lab) beforeIngress(balancer *Member, program string, port, nodePort uint16) balancing {
+func (l Balancers) beforeIngress(balancer *Member, program string, port, nodePort uint16) balancing {
 	b := balancing{program: program, backends: []string{haproxy.Local, haproxy.Any}, render: haproxy.Config.Ingress}
 	b.config.Listen, b.config.HealthPort = port, workload.IngressHealthPort
 	for _, m := range l.with(Worker) {
@@ -81,7 +81,7 @@ func balancerPrograms() []machine.Program {
 	return programs
 }
 
-func (l *Lab) balancerFiles(m *Member) (map[string][]byte, error) {
+func (l Balancers) balancerFiles(m *Member) (map[string][]byte, error) {
 	content := map[string][]byte{}
 	for _, b := range l.balancings(m) {
 		config, err := b.render(b.config)
@@ -99,14 +99,14 @@ const balanceDeadline = 15 * time.Second
 
 // rebalance has everything that leads connections to machines lead them to those there are now, as target groups of a cloud
 // follow its machines. Connections that there are stay where they are.
-func (l *Lab) rebalance(ctx context.Context) error {
+func (l Balancers) rebalance(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, balanceDeadline)
 	defer cancel()
-	forwarder, err := l.Machine(l.forwarder())
+	forwarder, err := l.Machine(l.Fabrics().forwarder())
 	if err != nil {
 		return err
 	}
-	if err := forwarder.Forward(ctx, l.apiServers()); err != nil {
+	if err := forwarder.Forward(ctx, l.ControlPlaneNodes().apiServers()); err != nil {
 		return err
 	}
 	for _, m := range l.with(LoadBalancer) {
@@ -190,7 +190,7 @@ func (b balancing) leadsTo(statuses []haproxy.Status) error {
 }
 
 // Balanced is what the load balancer of a network makes of its servers: APIBalancer or IngressBalancer.
-func (l *Lab) Balanced(ctx context.Context, network, program string) ([]haproxy.Status, error) {
+func (l Balancers) Balanced(ctx context.Context, network, program string) ([]haproxy.Status, error) {
 	for _, m := range l.with(LoadBalancer) {
 		if m.Network != network {
 			continue
@@ -212,7 +212,7 @@ func (l *Lab) Balanced(ctx context.Context, network, program string) ([]haproxy.
 var errNobodyReady = errors.New("no server is up")
 
 // waitBalanced waits until a balancer has found a server up in a backend.
-func (l *Lab) waitBalanced(ctx context.Context, network, program, backend string) error {
+func (l Balancers) waitBalanced(ctx context.Context, network, program, backend string) error {
 	return until(ctx, program+" of network "+network, func(ctx context.Context) error {
 		statuses, err := l.Balanced(ctx, network, program)
 		if err != nil {

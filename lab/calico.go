@@ -88,7 +88,7 @@ var calicoTemplate string
 
 // installCalico gives the cluster Calico's definitions, rights and first pool, and nodes what calico-node writes on them
 // when it starts: their address. Then the CNI configuration makes the nodes ready.
-func (l *Lab) installCalico(ctx context.Context, client kubernetes.Interface) error {
+func (l Addons) installCalico(ctx context.Context, client kubernetes.Interface) error {
 	if _, err := l.kubectl(ctx, nil, "apply", "--server-side", "-f", filepath.Join(l.Binaries.calico, "crd")); err != nil {
 		return fmt.Errorf("installing Calico's definitions: %w", err)
 	}
@@ -119,7 +119,7 @@ func (l *Lab) installCalico(ctx context.Context, client kubernetes.Interface) er
 	return nil
 }
 
-func (l *Lab) calicoNode(ctx context.Context, client kubernetes.Interface, name string, addr netip.Prefix) error {
+func (l Addons) calicoNode(ctx context.Context, client kubernetes.Interface, name string, addr netip.Prefix) error {
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
 		"annotations": map[string]string{"projectcalico.org/IPv4Address": addr.String()},
 	}})

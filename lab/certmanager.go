@@ -37,7 +37,7 @@ func (t Topology) needs(component string) bool {
 }
 
 // writeFurtherImages writes the archive of images that only labs like this one have: every node reads all it is given.
-func (l *Lab) writeFurtherImages() error {
+func (l Addons) writeFurtherImages() error {
 	if !l.Topology.CertManager {
 		return nil
 	}
@@ -46,10 +46,10 @@ func (l *Lab) writeFurtherImages() error {
 	}})
 }
 
-func (l *Lab) furtherImages() string { return l.dir("further-images.tar") }
+func (l Addons) furtherImages() string { return l.dir("further-images.tar") }
 
 // archives are of what every node is given.
-func (l *Lab) archives() []string {
+func (l Addons) archives() []string {
 	if !l.Topology.CertManager {
 		return []string{l.Images}
 	}
@@ -57,7 +57,7 @@ func (l *Lab) archives() []string {
 }
 
 // equip gives a cluster that is up what this lab has beside it.
-func (l *Lab) equip(ctx context.Context, o Options, creds *credentials) error {
+func (l Addons) equip(ctx context.Context, o Options, creds *credentials) error {
 	g, ctx := errgroup.WithContext(ctx)
 	if l.Topology.Edge {
 		g.Go(func() error { return l.openIngress(ctx, o) })
@@ -72,7 +72,7 @@ func (l *Lab) equip(ctx context.Context, o Options, creds *credentials) error {
 var certManagerTemplate string
 
 // installCertManager returns when the ClusterIssuer is Ready.
-func (l *Lab) installCertManager(ctx context.Context, o Options, authority pki.Pair) error {
+func (l Addons) installCertManager(ctx context.Context, o Options, authority pki.Pair) error {
 	// server-side, because the schemas are longer than what fits into an annotation
 	if _, err := l.kubectl(ctx, nil, "apply", "--server-side", "-f", filepath.Join(l.Binaries.certManager, "crd")); err != nil {
 		return err

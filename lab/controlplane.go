@@ -45,12 +45,12 @@ const (
 )
 
 // controlPlanePrograms are the stock control plane, with the flags kubeadm gives it.
-func (l *Lab) controlPlanePrograms(m *Member) []machine.Program {
+func (l ControlPlaneNodes) programs(m *Member) []machine.Program {
 	bin := l.Binaries.kubernetes
 	return []machine.Program{l.etcd(m), l.apiServer(m), controllerManager(l.Topology, bin), scheduler(bin)}
 }
 
-func (l *Lab) etcd(m *Member) machine.Program {
+func (l ControlPlaneNodes) etcd(m *Member) machine.Program {
 	var members []string
 	for _, other := range l.with(ControlPlane) {
 		members = append(members, other.Name+"="+other.PeerURL())
@@ -61,7 +61,7 @@ func (l *Lab) etcd(m *Member) machine.Program {
 }
 
 // etcdMember does not say with whom it is to begin.
-func (l *Lab) etcdMember(m *Member) machine.Program {
+func (l ControlPlaneNodes) etcdMember(m *Member) machine.Program {
 	const own = "https://127.0.0.1:2379"
 	client := fmt.Sprintf("https://%s:2379", m.Address)
 	return machine.Program{Name: etcdProgram, Argv: []string{
@@ -85,7 +85,7 @@ func (l *Lab) etcdMember(m *Member) machine.Program {
 	}}
 }
 
-func (l *Lab) apiServer(m *Member) machine.Program {
+func (l ControlPlaneNodes) apiServer(m *Member) machine.Program {
 	p := machine.Program{Name: apiServerProgram, Grace: endGrace, Argv: []string{
 		filepath.Join(l.Binaries.kubernetes, "kube-apiserver"),
 		"--advertise-address=" + m.Address.String(),

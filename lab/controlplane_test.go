@@ -18,14 +18,14 @@ func TestControlPlanePrograms(t *testing.T) {
 	}
 	topology := Default()
 	l := newLab(topology)
-	if got := flag(l.apiServer(l.with(ControlPlane)[0]).Argv, "--shutdown-delay-duration"); got != "" {
+	if got := flag(l.ControlPlaneNodes().apiServer(l.with(ControlPlane)[0]).Argv, "--shutdown-delay-duration"); got != "" {
 		t.Errorf("a single API server waits %s for others to take over", got)
 	}
 	topology.ControlPlanes = 3
 	const members = "cp1=https://172.30.0.10:2380,cp2=https://172.30.0.9:2380,cp3=https://172.30.0.8:2380"
 	l = newLab(topology)
 	for _, m := range l.with(ControlPlane) {
-		name, etcd, server := m.Name, l.etcd(m), l.apiServer(m)
+		name, etcd, server := m.Name, l.ControlPlaneNodes().etcd(m), l.ControlPlaneNodes().apiServer(m)
 		if got := flag(etcd.Argv, "--name"); got != name {
 			t.Errorf("etcd on %s calls itself %s", name, got)
 		}
@@ -51,7 +51,7 @@ func TestServingAddresses(t *testing.T) {
 		topology.ControlPlanes = planes
 		var got []string
 		l := newLab(topology)
-		for _, a := range l.serving(l.with(ControlPlane)[0], first, second, first).Addresses {
+		for _, a := range l.ControlPlaneNodes().serving(l.with(ControlPlane)[0], first, second, first).Addresses {
 			got = append(got, a.String())
 		}
 		if !slices.Equal(got, want) {

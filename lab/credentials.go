@@ -94,7 +94,7 @@ const servingBase = pkiDir + "apiserver"
 
 // serving is what the API server of control plane i identifies itself with: its own address, those of the machines that
 // forward to it, and addresses of the "kubernetes" Service.
-func (l *Lab) serving(m *Member, services ...netip.Addr) pki.Request {
+func (l ControlPlaneNodes) serving(m *Member, services ...netip.Addr) pki.Request {
 	r := pki.Request{
 		CommonName: "kube-apiserver",
 		Names: []string{
@@ -117,7 +117,7 @@ func (l *Lab) serving(m *Member, services ...netip.Addr) pki.Request {
 }
 
 // controlPlaneFiles is everything that kubeadm would put under /etc/kubernetes on a control-plane machine.
-func (l *Lab) controlPlaneFiles(m *Member, c *credentials, services ...netip.Addr) (map[string][]byte, error) {
+func (l ControlPlaneNodes) files(m *Member, c *credentials, services ...netip.Addr) (map[string][]byte, error) {
 	var f files
 	f.pair(pkiDir+"ca", c.cluster.Pair)
 	f.pair(pkiDir+"front-proxy-ca", c.frontProxy.Pair)
@@ -145,7 +145,7 @@ func (l *Lab) controlPlaneFiles(m *Member, c *credentials, services ...netip.Add
 }
 
 // nodeFiles is what identifies a worker to the cluster, and the other way round.
-func (l *Lab) nodeFiles(m *Member, c *credentials) (map[string][]byte, error) {
+func (l Workers) files(m *Member, c *credentials) (map[string][]byte, error) {
 	var f files
 	f.add(pkiDir+"ca.crt", c.cluster.Cert)
 	f.kubeconfig("/etc/kubernetes/kubelet.conf", l.server(), c.cluster,

@@ -67,7 +67,7 @@ func destroy(ctx context.Context, name string) error {
 		return err
 	}
 	if l, err := Open(name); err == nil && l.isGuest() {
-		if err := l.leaveFabric(ctx); err != nil {
+		if err := l.Fabrics().leave(ctx); err != nil {
 			return err
 		}
 	}

@@ -93,7 +93,7 @@ func (l *Lab) Edge() *Edge {
 		}
 	}
 	e := &Edge{
-		Zone: Zone, API: l.label(apiLabel) + "." + Zone, Ingress: l.label(ingressLabel) + "." + Zone,
+		Zone: Zone, API: l.edging().label(apiLabel) + "." + Zone, Ingress: l.edging().label(ingressLabel) + "." + Zone,
 		NameServer: netip.AddrPortFrom(nth(outside().CIDR, nameServerOffset), 53),
 		UpdateKey:  l.dir(updateKey), Balancers: map[string]netip.Addr{},
 		Bastion: bastion,
@@ -115,7 +115,7 @@ func (t Topology) validateEdge() error {
 }
 
 // label is a name in the zone that labs of one fabric share.
-func (l *Lab) label(name string) string {
+func (l edging) label(name string) string {
 	if !l.isGuest() {
 		return name
 	}
@@ -128,7 +128,7 @@ func besides(path, lab string) string {
 }
 
 // enlistEdge adds the machines of an edge. The outside is the same for all labs of a fabric.
-func (l *Lab) enlistEdge() {
+func (l edging) enlistAll() {
 	for _, n := range l.Topology.Networks {
 		l.enlist(LoadBalancer, n, "")
 	}
@@ -143,40 +143,40 @@ func (l *Lab) enlistEdge() {
 }
 
 // startEdges starts the machines of the edge, and makes them known where another lab has some already.
-func (l *Lab) startEdges(ctx context.Context, fabric *namespace, creds *credentials) error {
+func (l edging) startAll(ctx context.Context, fabric *namespace, creds *credentials) error {
 	for _, m := range l.with(edgeRoles()...) {
-		if err := l.startEdge(ctx, fabric, creds, m); err != nil {
+		if err := l.start(ctx, fabric, creds, m); err != nil {
 			return err
 		}
 	}
 	if !l.Topology.Edge || !l.isGuest() {
 		return nil
 	}
-	return l.visitEdge(ctx, creds)
+	return l.visit(ctx, creds)
 }
 
 // startEdge starts a machine of the edge, without its programs.
-func (l *Lab) startEdge(ctx context.Context, fabric *namespace, creds *credentials, m *Member) error {
+func (l edging) start(ctx context.Context, fabric *namespace, creds *credentials, m *Member) error {
 	content := map[string][]byte{}
 	var err error
 	switch m.Role {
 	case LoadBalancer:
-		content, err = l.balancerFiles(m)
+		content, err = l.Balancers().balancerFiles(m)
 	case NameServer:
 		content, err = l.nameServerFiles(m)
 	case Bastion:
 		content, err = l.bastionFiles(creds)
 	case ImageRegistry:
-		content, err = l.registryFiles(creds, m)
+		content, err = l.Addons().registryFiles(creds, m)
 	}
 	if err != nil {
 		return err
 	}
-	return l.startOn(ctx, fabric, l.machineSpec(m.Name), nil, m, content)
+	return l.machines().startOn(ctx, fabric, l.machineSpec(m.Name), nil, m, content)
 }
 
 // bastionFiles are the access of who administers the cluster from outside.
-func (l *Lab) bastionFiles(c *credentials) (map[string][]byte, error) {
+func (l edging) bastionFiles(c *credentials) (map[string][]byte, error) {
 	var f files
 	bastion := l.Edge().Bastion
 	f.add(bastion.CA, slices.Concat(c.cluster.Cert, c.site.Cert))
@@ -185,7 +185,7 @@ func (l *Lab) bastionFiles(c *credentials) (map[string][]byte, error) {
 }
 
 // visitEdge makes a lab known at the edge of another: by its names, and to who is on the bastion.
-func (l *Lab) visitEdge(ctx context.Context, creds *credentials) error {
+func (l edging) visit(ctx context.Context, creds *credentials) error {
 	key, err := os.ReadFile(filepath.Join(stateDir(l.FabricOf), updateKey))
 	if err != nil {
 		return fmt.Errorf("edge of lab %s: %w", l.FabricOf, err)
@@ -214,7 +214,7 @@ func (l *Lab) visitEdge(ctx context.Context, creds *credentials) error {
 }
 
 // announce has the lab's names lead to an address, or nowhere.
-func (l *Lab) announce(ctx context.Context, to netip.Addr) error {
+func (l edging) announce(ctx context.Context, to netip.Addr) error {
 	edge := l.Edge()
 	key, err := os.ReadFile(edge.UpdateKey)
 	if err != nil {
@@ -230,7 +230,7 @@ func (l *Lab) announce(ctx context.Context, to netip.Addr) error {
 	}
 	defer func() { _ = conn.Close() }()
 	records := []named.Record{{Name: l.label(apiLabel), Address: to}, {Name: l.label(ingressLabel), Address: to}}
-	for _, r := range l.registryRecords() {
+	for _, r := range l.Addons().registryRecords() {
 		if !to.IsValid() {
 			r.Address = to
 		}
@@ -240,7 +240,7 @@ func (l *Lab) announce(ctx context.Context, to netip.Addr) error {
 }
 
 // leaveEdge takes away what visitEdge has made, as far as it is there.
-func (l *Lab) leaveEdge(ctx context.Context) error {
+func (l edging) leave(ctx context.Context) error {
 	err := l.announce(ctx, netip.Addr{})
 	bastion, machineErr := l.Machine(bastionName)
 	if machineErr != nil {

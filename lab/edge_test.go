@@ -37,7 +37,7 @@ func TestEdgeMembers(t *testing.T) {
 	if got := l.server(); got != "https://api.lab.example:6443" {
 		t.Errorf("nodes call %s", got)
 	}
-	if got := l.serving(l.with(ControlPlane)[0]); !slices.Contains(got.Names, "api.lab.example") {
+	if got := l.ControlPlaneNodes().serving(l.with(ControlPlane)[0]); !slices.Contains(got.Names, "api.lab.example") {
 		t.Errorf("API servers are good for %v, not by the name that nodes call", got.Names)
 	}
 	if got := newLab(Default()).Edge(); got != nil {
@@ -73,7 +73,7 @@ func TestBalancings(t *testing.T) {
 	for name, nodes := range map[string][]string{
 		"lb-a": {"node1 172.30.0.11:30080", "node2 172.30.0.12:30080"}, "lb-b": {"node3 172.31.0.11:30080"},
 	} {
-		all := l.balancings(l.member(name))
+		all := l.Balancers().balancings(l.member(name))
 		if got := servers(all[0]); !slices.Equal(got, planes) {
 			t.Errorf("%s leads to API servers %v, want %v", name, got, planes)
 		}
@@ -84,7 +84,7 @@ func TestBalancings(t *testing.T) {
 			t.Errorf("%s leads TLS to nodes %v, want %v", name, got, want)
 		}
 	}
-	ingress := l.balancings(l.member("lb-b"))[1]
+	ingress := l.Balancers().balancings(l.member("lb-b"))[1]
 	local := haproxy.Status{Backend: haproxy.Local, Server: "node3"}
 	if err := ingress.leadsTo([]haproxy.Status{local}); err == nil {
 		t.Error("half of it is all")
@@ -96,7 +96,7 @@ func TestBalancings(t *testing.T) {
 
 func TestJoiningControlPlane(t *testing.T) {
 	l := withEdge()
-	argv := l.etcdJoining(l.member("cp4")).Argv
+	argv := l.ControlPlaneNodes().etcdJoining(l.member("cp4")).Argv
 	for _, want := range []string{
 		"--name=cp4", "--url=https://172.31.0.10:2380",
 		"--peers=https://172.30.0.10:2380,https://172.30.0.9:2380,https://172.30.0.8:2380", "--data-dir=/var/lib/etcd",
@@ -121,37 +121,37 @@ func TestJoiningControlPlane(t *testing.T) {
 
 func TestVacant(t *testing.T) {
 	l := withEdge()
-	if _, _, err := l.vacant("b"); err == nil || !strings.Contains(err.Error(), "there is node3, cp4") {
+	if _, _, err := l.Fabrics().vacant("b"); err == nil || !strings.Contains(err.Error(), "there is node3, cp4") {
 		t.Errorf("a network with machines: %v", err)
 	}
-	if _, _, err := l.vacant("c"); err == nil || !strings.Contains(err.Error(), "it has a, b") {
+	if _, _, err := l.Fabrics().vacant("c"); err == nil || !strings.Contains(err.Error(), "it has a, b") {
 		t.Errorf("a network that is not there: %v", err)
 	}
 	l.Members = slices.DeleteFunc(l.Members, func(m Member) bool { return m.Name == "node3" || m.Name == "cp4" })
-	if _, balancers, err := l.vacant("b"); err != nil || !slices.Equal(balancers, []string{"lb-b"}) {
+	if _, balancers, err := l.Fabrics().vacant("b"); err != nil || !slices.Equal(balancers, []string{"lb-b"}) {
 		t.Errorf("an empty network: %v, %v", balancers, err)
 	}
 	topology := Default()
 	topology.CNI, topology.Networks, topology.Nodes = Calico, networks("a=172.30.0.0/24", "b=172.31.0.0/24"), []ProxyMode{}
 	l = newLab(topology)
 	l.Members = nil
-	if _, _, err := l.vacant("a"); err == nil || !strings.Contains(err.Error(), "the first one") {
+	if _, _, err := l.Fabrics().vacant("a"); err == nil || !strings.Contains(err.Error(), "the first one") {
 		t.Errorf("the network that nodes call the API in: %v", err)
 	}
 }
 
 func TestPlaceControlPlane(t *testing.T) {
-	if _, err := newLab(Default()).placeControlPlane(""); err == nil || !strings.Contains(err.Error(), "only API server") {
+	if _, err := newLab(Default()).ControlPlaneNodes().place(""); err == nil || !strings.Contains(err.Error(), "only API server") {
 		t.Errorf("beside an API server that is called by its address: %v", err)
 	}
 	l := withEdge()
-	if n, err := l.placeControlPlane(""); err != nil || n.Name != "a" {
+	if n, err := l.ControlPlaneNodes().place(""); err != nil || n.Name != "a" {
 		t.Errorf("in the first network: %v, %v", n, err)
 	}
 	for len(l.ControlPlanes()) < maxControlPlanes {
 		l.enlist(ControlPlane, l.Topology.Networks[1], "")
 	}
-	if _, err := l.placeControlPlane("b"); err == nil {
+	if _, err := l.ControlPlaneNodes().place("b"); err == nil {
 		t.Error("there is room for ever")
 	}
 }

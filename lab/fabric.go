@@ -137,7 +137,7 @@ func (t Topology) fits(owner *Lab, others []*Lab) error {
 	for _, other := range others {
 		name := other.Topology.Name
 		for _, n := range t.Networks {
-			for _, m := range other.joined() {
+			for _, m := range other.Fabrics().joined() {
 				if n.Name == m.Name || n.CIDR.Overlaps(m.CIDR) {
 					return taken(n, name, "network "+m.Name+"="+m.CIDR.String())
 				}
@@ -148,7 +148,7 @@ func (t Topology) fits(owner *Lab, others []*Lab) error {
 				}
 			}
 		}
-		for _, m := range other.joined() {
+		for _, m := range other.Fabrics().joined() {
 			for _, p := range []netip.Prefix{t.PodCIDR, t.ServiceCIDR} {
 				if m.CIDR.Overlaps(p) {
 					return &InvalidError{
@@ -164,7 +164,7 @@ func (t Topology) fits(owner *Lab, others []*Lab) error {
 }
 
 // joined are the networks that this lab adds to the fabric.
-func (l *Lab) joined() []Network {
+func (l Fabrics) joined() []Network {
 	if !l.Topology.Edge || l.isGuest() {
 		return l.Topology.Networks
 	}
@@ -172,7 +172,7 @@ func (l *Lab) joined() []Network {
 }
 
 // forwarder is the machine by which the host reaches the API servers.
-func (l *Lab) forwarder() string {
+func (l Fabrics) forwarder() string {
 	if l.isGuest() {
 		return forwarderName
 	}
@@ -180,7 +180,7 @@ func (l *Lab) forwarder() string {
 }
 
 // borrowed are the machines that a lab uses and another one has.
-func (l *Lab) borrowed() []string {
+func (l Fabrics) borrowed() []string {
 	if !l.isGuest() || !l.Topology.Edge {
 		return nil
 	}
@@ -188,7 +188,7 @@ func (l *Lab) borrowed() []string {
 }
 
 // joinFabric adds the lab's networks to the fabric of another, and starts the machine by which the host reaches the lab.
-func (l *Lab) joinFabric(ctx context.Context) (*namespace, error) {
+func (l Fabrics) join(ctx context.Context) (*namespace, error) {
 	fabric, err := l.fabric(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("fabric of lab %s: %w", l.FabricOf, err)
@@ -198,16 +198,16 @@ func (l *Lab) joinFabric(ctx context.Context) (*namespace, error) {
 	}
 	m := l.with(Forwarder)[0]
 	spec := l.machineSpec(m.Name)
-	listener, err := l.balance(&spec)
+	listener, err := l.machines().balance(&spec)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = listener.Close() }()
-	return fabric, l.startOn(ctx, fabric, spec, listener, m, map[string][]byte{})
+	return fabric, l.machines().startOn(ctx, fabric, spec, listener, m, map[string][]byte{})
 }
 
 // linkOf is what the fabric calls the link of a member. The name of a member is its own lab's business; no two have an address.
-func (l *Lab) linkOf(m *Member) string {
+func (l Fabrics) linkOf(m *Member) string {
 	if !l.isGuest() {
 		return m.Name
 	}
@@ -215,14 +215,14 @@ func (l *Lab) linkOf(m *Member) string {
 }
 
 // leaveFabric takes out of the fabric what a lab has added. If the fabric is gone, so is all that.
-func (l *Lab) leaveFabric(ctx context.Context) error {
+func (l Fabrics) leave(ctx context.Context) error {
 	on := machine.Open(l.machineSpec(fabricName))
 	if _, err := on.Info(ctx); err != nil {
 		return nil
 	}
 	if l.Topology.Edge {
 		// Names that lead nowhere harm nobody, and are replaced when the lab comes back.
-		_ = l.leaveEdge(ctx)
+		_ = l.edging().leave(ctx)
 	}
 	fabric, err := network(ctx, on)
 	if err != nil {

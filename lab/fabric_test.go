@@ -38,7 +38,7 @@ func TestGuest(t *testing.T) {
 	if got := l.server(); got != "https://api-right.lab.example:6443" {
 		t.Errorf("nodes call %s", got)
 	}
-	if got := l.serving(l.with(ControlPlane)[0]); !slices.Contains(got.Names, "api-right.lab.example") {
+	if got := l.ControlPlaneNodes().serving(l.with(ControlPlane)[0]); !slices.Contains(got.Names, "api-right.lab.example") {
 		t.Errorf("API servers are good for %v, not by the name that nodes call", got.Names)
 	}
 	for name, want := range map[string]string{
@@ -81,7 +81,7 @@ func TestLinks(t *testing.T) {
 	for _, l := range []*Lab{host, guest} {
 		for i := range l.Members {
 			m := &l.Members[i]
-			link := l.linkOf(m)
+			link := l.Fabrics().linkOf(m)
 			if other := seen[link]; other != "" || len(link) > 15 {
 				t.Errorf("%s of %s is called %q, as %q", m.Name, l.Topology.Name, link, other)
 			}

@@ -16,7 +16,7 @@ var flannelTemplate string
 const systemPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 // installFlannel gives the cluster flannel's namespace, rights, configuration and DaemonSet. Its pods make nodes ready.
-func (l *Lab) installFlannel(ctx context.Context) error {
+func (l Addons) installFlannel(ctx context.Context) error {
 	manifests, err := flannelManifests(l.Topology.PodCIDR)
 	if err != nil {
 		return err

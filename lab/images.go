@@ -120,7 +120,7 @@ func contentKey(images []image.Image) (string, error) {
 }
 
 // Load makes the images of archives, as `docker save` writes them, known to every node.
-func (l *Lab) Load(ctx context.Context, archives ...string) error {
+func (l Workers) Load(ctx context.Context, archives ...string) error {
 	g, ctx := errgroup.WithContext(ctx)
 	for _, node := range l.NodeNames() {
 		g.Go(func() error {
@@ -135,7 +135,7 @@ func (l *Lab) Load(ctx context.Context, archives ...string) error {
 	return g.Wait()
 }
 
-func (l *Lab) loadOn(ctx context.Context, node, archive string) error {
+func (l Workers) loadOn(ctx context.Context, node, archive string) error {
 	f, err := os.Open(archive)
 	if err != nil {
 		return err

@@ -18,7 +18,7 @@ const tokenValidity = 30 * 24 * time.Hour
 
 // openIngress gives the cluster its ingress and the bastion its token, and returns when the first network's balancer leads
 // there.
-func (l *Lab) openIngress(ctx context.Context, o Options) error {
+func (l Addons) openIngress(ctx context.Context, o Options) error {
 	client := l.Client()
 	first := l.Topology.Networks[0].Name
 	objects := workload.Ingress(l.Edge().Balancers[first])
@@ -35,7 +35,7 @@ func (l *Lab) openIngress(ctx context.Context, o Options) error {
 		return err
 	}
 	for _, program := range []string{IngressBalancer, IngressTLSBalancer} {
-		if err := l.waitBalanced(ctx, first, program, haproxy.Local); err != nil {
+		if err := l.Balancers().waitBalanced(ctx, first, program, haproxy.Local); err != nil {
 			return err
 		}
 	}
@@ -44,7 +44,7 @@ func (l *Lab) openIngress(ctx context.Context, o Options) error {
 }
 
 // giveToken gives the bastion the token of an account that may look around, as soon as there is one.
-func (l *Lab) giveToken(ctx context.Context, client kubernetes.Interface) error {
+func (l Addons) giveToken(ctx context.Context, client kubernetes.Interface) error {
 	bastion, err := l.Machine(bastionName)
 	if err != nil {
 		return err

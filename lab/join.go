@@ -29,7 +29,7 @@ type Joining struct {
 
 // AddWorker starts a further machine, as who orders one from a cloud does, and returns when its node is Ready. It fails with an
 // *InvalidError if there cannot be one, and a *BusyError while another process changes the lab.
-func (l *Lab) AddWorker(ctx context.Context, j Joining) (*Member, error) {
+func (l Workers) Add(ctx context.Context, j Joining) (*Member, error) {
 	var joined *Member
 	err := l.changed(func() error {
 		network, err := l.place(j)
@@ -40,15 +40,15 @@ func (l *Lab) AddWorker(ctx context.Context, j Joining) (*Member, error) {
 		defer cancel()
 		joined = l.enlist(Worker, network, j.Proxy)
 		if err := l.join(ctx, joined); err != nil {
-			return l.undoJoin(ctx, joined, err)
+			return l.machines().undoJoin(ctx, joined, err)
 		}
-		return l.rebalance(ctx)
+		return l.Balancers().rebalance(ctx)
 	})
 	return joined, err
 }
 
 // undoJoin takes away a machine that could not be what it was to be.
-func (l *Lab) undoJoin(ctx context.Context, m *Member, err error) error {
+func (l machines) undoJoin(ctx context.Context, m *Member, err error) error {
 	name := m.Name
 	err = fmt.Errorf("node %s did not join: %w", name, l.explain(err))
 	undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), downDeadline)
@@ -71,7 +71,7 @@ func (l *Lab) network(name string) (Network, error) {
 }
 
 // place defaults and validates.
-func (l *Lab) place(j Joining) (Network, error) {
+func (l Workers) place(j Joining) (Network, error) {
 	network, err := l.network(j.Network)
 	if err != nil {
 		return network, err
@@ -86,12 +86,12 @@ func (l *Lab) place(j Joining) (Network, error) {
 }
 
 // join starts everything on a worker's machine and waits for its node.
-func (l *Lab) join(ctx context.Context, m *Member) error {
+func (l Workers) join(ctx context.Context, m *Member) error {
 	tree, err := cgroup.Open()
 	if err != nil {
 		return err
 	}
-	if err := l.createCGroups(tree, m); err != nil {
+	if err := l.machines().createCGroups(tree, m); err != nil {
 		return err
 	}
 	first, err := l.Machine(l.ControlPlanes()[0])
@@ -102,31 +102,31 @@ func (l *Lab) join(ctx context.Context, m *Member) error {
 	if err != nil {
 		return err
 	}
-	fabric, err := l.fabric(ctx)
+	fabric, err := l.Fabrics().fabric(ctx)
 	if err != nil {
 		return err
 	}
 	defer fabric.Close()
-	if err := l.startNode(ctx, fabric, creds, m); err != nil {
+	if err := l.start(ctx, fabric, creds, m); err != nil {
 		return err
 	}
 	// containerd comes first. Pods come as soon as there is a kubelet, and one that finds no image waits minutes for a registry that
 	// nobody answers for.
-	programs := l.programs(m)
-	if err := l.run(ctx, m, programs[:1]); err != nil {
+	programs := l.machines().programs(m)
+	if err := l.machines().run(ctx, m, programs[:1]); err != nil {
 		return err
 	}
-	for _, archive := range l.archives() {
+	for _, archive := range l.Addons().archives() {
 		if err := l.loadOn(ctx, m.Name, archive); err != nil {
 			return err
 		}
 	}
-	if err := l.run(ctx, m, programs[1:]); err != nil {
+	if err := l.machines().run(ctx, m, programs[1:]); err != nil {
 		return err
 	}
 	client := l.Client()
 	if l.Topology.CNI.isCalico() {
-		if err := l.calicoNode(ctx, client, m.Name, l.networkOf(m).in(m.Address)); err != nil {
+		if err := l.Addons().calicoNode(ctx, client, m.Name, l.networkOf(m).in(m.Address)); err != nil {
 			return err
 		}
 	}
@@ -134,7 +134,7 @@ func (l *Lab) join(ctx context.Context, m *Member) error {
 }
 
 // fabric is the network of the machine that joins the others, be it another lab's.
-func (l *Lab) fabric(ctx context.Context) (*namespace, error) {
+func (l Fabrics) fabric(ctx context.Context) (*namespace, error) {
 	return network(ctx, machine.Open(l.machineSpec(fabricName)))
 }
 
@@ -149,7 +149,7 @@ func workerCredentials(ctx context.Context, controlPlane *machine.Handle) (*cred
 
 // RemoveWorker ends a machine at once and for good, as who deletes one in a cloud does. Its Node object stays: to delete that
 // is the cluster's business. It fails with an *InvalidError if there is no such worker.
-func (l *Lab) RemoveWorker(ctx context.Context, name string) error {
+func (l Workers) Remove(ctx context.Context, name string) error {
 	return l.changed(func() error {
 		if m := l.member(name); m == nil || m.Role != Worker {
 			return &InvalidError{
@@ -158,15 +158,15 @@ func (l *Lab) RemoveWorker(ctx context.Context, name string) error {
 		}
 		ctx, cancel := context.WithTimeout(ctx, downDeadline)
 		defer cancel()
-		if err := l.unplug(ctx, name); err != nil {
+		if err := l.machines().unplug(ctx, name); err != nil {
 			return err
 		}
-		return l.rebalance(ctx)
+		return l.Balancers().rebalance(ctx)
 	})
 }
 
 // unplug ends the processes of a member's machine, with which its links and mounts go, and removes its files.
-func (l *Lab) unplug(ctx context.Context, name string) error {
+func (l machines) unplug(ctx context.Context, name string) error {
 	tree, err := cgroup.Open()
 	if err != nil {
 		return err

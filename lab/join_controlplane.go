@@ -24,10 +24,10 @@ const leaveDeadline = time.Minute
 // AddControlPlane starts a further control plane in a network, the first if the name is empty, and returns when its machine
 // runs. Nobody makes its etcd a member of the cluster's: until somebody has, by its PeerURL, its etcd and API server end and
 // are started again. Balancers ask it whether it is ready from now on. It fails with an *InvalidError if there cannot be one.
-func (l *Lab) AddControlPlane(ctx context.Context, network string) (*Member, error) {
+func (l ControlPlaneNodes) Add(ctx context.Context, network string) (*Member, error) {
 	var joined *Member
 	err := l.changed(func() error {
-		in, err := l.placeControlPlane(network)
+		in, err := l.place(network)
 		if err != nil {
 			return err
 		}
@@ -37,15 +37,15 @@ func (l *Lab) AddControlPlane(ctx context.Context, network string) (*Member, err
 			return err
 		}
 		joined = l.enlist(ControlPlane, in, "")
-		if err := l.joinControlPlane(ctx, joined); err != nil {
-			return l.undoJoin(ctx, joined, err)
+		if err := l.join(ctx, joined); err != nil {
+			return l.machines().undoJoin(ctx, joined, err)
 		}
-		return l.rebalance(ctx)
+		return l.Balancers().rebalance(ctx)
 	})
 	return joined, err
 }
 
-func (l *Lab) placeControlPlane(name string) (Network, error) {
+func (l ControlPlaneNodes) place(name string) (Network, error) {
 	network, err := l.network(name)
 	if err != nil {
 		return network, err
@@ -64,12 +64,12 @@ func (l *Lab) placeControlPlane(name string) (Network, error) {
 }
 
 // joinControlPlane starts everything on the machine of a control plane, with what others of its kind run with.
-func (l *Lab) joinControlPlane(ctx context.Context, m *Member) error {
+func (l ControlPlaneNodes) join(ctx context.Context, m *Member) error {
 	tree, err := cgroup.Open()
 	if err != nil {
 		return err
 	}
-	if err := l.createCGroups(tree, m); err != nil {
+	if err := l.machines().createCGroups(tree, m); err != nil {
 		return err
 	}
 	model, err := l.Machine(l.ControlPlanes()[0])
@@ -84,15 +84,15 @@ func (l *Lab) joinControlPlane(ctx context.Context, m *Member) error {
 	if err != nil {
 		return err
 	}
-	fabric, err := l.fabric(ctx)
+	fabric, err := l.Fabrics().fabric(ctx)
 	if err != nil {
 		return err
 	}
 	defer fabric.Close()
-	if err := l.startControlPlane(ctx, fabric, creds, m, services...); err != nil {
+	if err := l.start(ctx, fabric, creds, m, services...); err != nil {
 		return err
 	}
-	programs := l.programs(m)
+	programs := l.machines().programs(m)
 	for i, p := range programs {
 		if p.Name == etcdProgram {
 			programs[i] = l.etcdJoining(m)
@@ -104,12 +104,12 @@ func (l *Lab) joinControlPlane(ctx context.Context, m *Member) error {
 		}
 		programs[i] = like(p, runs)
 	}
-	return l.run(ctx, m, programs)
+	return l.machines().run(ctx, m, programs)
 }
 
 // etcdJoining begins with whoever the members are when it is one of them (lab/etcdjoin). To find out, it asks those control
 // planes that there are now, one of which must still be there by then.
-func (l *Lab) etcdJoining(m *Member) machine.Program {
+func (l ControlPlaneNodes) etcdJoining(m *Member) machine.Program {
 	var peers []string
 	for _, other := range l.with(ControlPlane) {
 		if other.Name != m.Name {
@@ -174,7 +174,7 @@ func readPair(ctx context.Context, m *machine.Handle, base string) (p pki.Pair, 
 }
 
 // servedBy are the addresses that an API server's certificate is good for and that are no machine's: those of Services.
-func (l *Lab) servedBy(ctx context.Context, model *machine.Handle) ([]netip.Addr, error) {
+func (l ControlPlaneNodes) servedBy(ctx context.Context, model *machine.Handle) ([]netip.Addr, error) {
 	data, err := model.ReadFile(ctx, servingBase+".crt")
 	if err != nil {
 		return nil, err
@@ -195,7 +195,7 @@ func (l *Lab) servedBy(ctx context.Context, model *machine.Handle) ([]netip.Addr
 // RemoveControlPlane ends a control plane's programs, the API server gracefully and then etcd, and its machine for good.
 // Whether that etcd is a member of the cluster's is not asked: if it is, it stays one that does not answer. It fails with an *InvalidError if there is no such control
 // plane, or no other.
-func (l *Lab) RemoveControlPlane(ctx context.Context, name string) error {
+func (l ControlPlaneNodes) Remove(ctx context.Context, name string) error {
 	return l.changed(func() error {
 		switch m := l.member(name); {
 		case m == nil || m.Role != ControlPlane:
@@ -212,19 +212,19 @@ func (l *Lab) RemoveControlPlane(ctx context.Context, name string) error {
 		}
 		ctx, cancel := context.WithTimeout(ctx, leaveDeadline)
 		defer cancel()
-		if err := l.endControlPlane(ctx, l.member(name)); err != nil {
+		if err := l.end(ctx, l.member(name)); err != nil {
 			return err
 		}
-		if err := l.unplug(ctx, name); err != nil {
+		if err := l.machines().unplug(ctx, name); err != nil {
 			return err
 		}
-		return l.rebalance(ctx)
+		return l.Balancers().rebalance(ctx)
 	})
 }
 
 // endControlPlane ends what runs on a control plane in the reverse order of their start, so etcd last. On a machine that does
 // not answer there is nothing to end.
-func (l *Lab) endControlPlane(ctx context.Context, m *Member) error {
+func (l ControlPlaneNodes) end(ctx context.Context, m *Member) error {
 	on, err := l.Machine(m.Name)
 	if err != nil {
 		return err
@@ -232,7 +232,7 @@ func (l *Lab) endControlPlane(ctx context.Context, m *Member) error {
 	if _, err := on.Info(ctx); err != nil {
 		return nil
 	}
-	for _, p := range slices.Backward(l.programs(m)) {
+	for _, p := range slices.Backward(l.machines().programs(m)) {
 		if err := on.Stop(ctx, p.Name); err != nil {
 			return err
 		}

@@ -165,7 +165,7 @@ func (l *Lab) APIServers() []string {
 // Machines are the names of the lab's machines: the fabric or what leads there, the control planes, the nodes, and those of its
 // Edge, also if these are another lab's.
 func (l *Lab) Machines() []string {
-	return slices.Concat([]string{l.forwarder()}, l.ControlPlanes(), l.NodeNames(), namesOf(l.with(edgeRoles()...)), l.borrowed())
+	return slices.Concat([]string{l.Fabrics().forwarder()}, l.ControlPlanes(), l.NodeNames(), namesOf(l.with(edgeRoles()...)), l.Fabrics().borrowed())
 }
 
 // Machine returns the machine of that name, or an error that lists those there are.
@@ -179,7 +179,7 @@ func (l *Lab) Machine(name string) (*machine.Handle, error) {
 
 func (l *Lab) machineSpec(name string) machine.Spec {
 	lab := l.Topology.Name
-	if name == fabricName || slices.Contains(l.borrowed(), name) {
+	if name == fabricName || slices.Contains(l.Fabrics().borrowed(), name) {
 		lab = l.owner()
 	}
 	return machine.Spec{

@@ -16,7 +16,7 @@ const masqueradeRules = `table ip replumb-lab {
 }
 `
 
-func (l *Lab) masquerade(ctx context.Context, m *Member) error {
+func (l machines) masquerade(ctx context.Context, m *Member) error {
 	on, err := l.Machine(m.Name)
 	if err != nil {
 		return err

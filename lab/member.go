@@ -77,7 +77,7 @@ func newGuest(t Topology, fabricOf string) *Lab {
 		l.enlist(Worker, t.Networks[0], mode)
 	}
 	if t.Edge {
-		l.enlistEdge()
+		l.edging().enlistAll()
 	}
 	return l
 }
@@ -150,7 +150,7 @@ func namesOf(members []*Member) []string {
 
 // networkOf is the network that a member is in.
 func (l *Lab) networkOf(m *Member) Network {
-	n, _ := networkNamed(l.joined(), m.Network) // it was enlisted in one
+	n, _ := networkNamed(l.Fabrics().joined(), m.Network) // it was enlisted in one
 	return n
 }
 

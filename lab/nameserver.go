@@ -22,7 +22,7 @@ func nameServerPrograms() []machine.Program {
 
 // nameServerFiles are a zone in which the first network's balancer is the API and the ingress. They are made once, with a key
 // that is kept on the host too.
-func (l *Lab) nameServerFiles(m *Member) (map[string][]byte, error) {
+func (l edging) nameServerFiles(m *Member) (map[string][]byte, error) {
 	edge, key := l.Edge(), named.NewKey()
 	if err := os.WriteFile(edge.UpdateKey, key, 0o600); err != nil {
 		return nil, err
@@ -31,7 +31,7 @@ func (l *Lab) nameServerFiles(m *Member) (map[string][]byte, error) {
 	zone := named.Zone{
 		Name: Zone, TTL: recordTTL, KeyFile: namedKeyFile, File: namedZoneFile, RootFile: namedRootFile,
 		Server:  named.Record{Name: nameServerName, Address: m.Address},
-		Records: append([]named.Record{{Name: apiLabel, Address: first}, {Name: ingressLabel, Address: first}}, l.registryRecords()...),
+		Records: append([]named.Record{{Name: apiLabel, Address: first}, {Name: ingressLabel, Address: first}}, l.Addons().registryRecords()...),
 	}
 	content := map[string][]byte{namedKeyFile: key}
 	for path, make := range map[string]func() ([]byte, error){

@@ -9,7 +9,7 @@ import (
 
 // RemoveNetwork takes a network away, and its load balancer with it. It fails with an *InvalidError as long as there are nodes
 // or control planes in it.
-func (l *Lab) RemoveNetwork(ctx context.Context, name string) error {
+func (l Fabrics) RemoveNetwork(ctx context.Context, name string) error {
 	return l.changed(func() error {
 		network, balancers, err := l.vacant(name)
 		if err != nil {
@@ -18,7 +18,7 @@ func (l *Lab) RemoveNetwork(ctx context.Context, name string) error {
 		ctx, cancel := context.WithTimeout(ctx, downDeadline)
 		defer cancel()
 		for _, balancer := range balancers {
-			if err := l.unplug(ctx, balancer); err != nil {
+			if err := l.machines().unplug(ctx, balancer); err != nil {
 				return err
 			}
 		}
@@ -36,7 +36,7 @@ func (l *Lab) RemoveNetwork(ctx context.Context, name string) error {
 }
 
 // vacant returns a network that nobody needs any more, and the balancers that go with it.
-func (l *Lab) vacant(name string) (network Network, balancers []string, err error) {
+func (l Fabrics) vacant(name string) (network Network, balancers []string, err error) {
 	invalid := func(problem, hint string) error { return &InvalidError{"network", problem, hint} }
 	network, ok := l.Topology.network(name)
 	if !ok {

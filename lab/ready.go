@@ -49,7 +49,7 @@ func until(ctx context.Context, what string, condition func(context.Context) err
 
 // configureCluster waits for the API server and gives the cluster what an installer would: rights, DNS, and the
 // nodes' pod networks.
-func (l *Lab) configureCluster(ctx context.Context, o Options) error {
+func (l Addons) configureCluster(ctx context.Context, o Options) error {
 	client := l.Client()
 	err := until(ctx, "the API server", func(ctx context.Context) error {
 		return client.Discovery().RESTClient().Get().AbsPath("/readyz").Do(ctx).Error()
@@ -58,7 +58,7 @@ func (l *Lab) configureCluster(ctx context.Context, o Options) error {
 		return err
 	}
 	o.say("API server is ready at https://127.0.0.1:%d", l.Port)
-	manifests, err := l.addons()
+	manifests, err := l.manifests()
 	if err != nil {
 		return err
 	}
@@ -83,7 +83,7 @@ func (l *Lab) configureCluster(ctx context.Context, o Options) error {
 var addonsTemplate string
 
 // addons are the objects kubeadm and its DNS add-on phase create.
-func (l *Lab) addons() ([]byte, error) {
+func (l Addons) manifests() ([]byte, error) {
 	t, err := template.New("addons.yaml").Parse(addonsTemplate)
 	if err != nil {
 		return nil, err
@@ -106,7 +106,7 @@ func (l *Lab) addons() ([]byte, error) {
 }
 
 // waitContainerd waits until the node's containerd takes connections.
-func (l *Lab) waitContainerd(ctx context.Context, m *machine.Handle) error {
+func (l Workers) waitContainerd(ctx context.Context, m *machine.Handle) error {
 	socket, err := m.Path(ctx, containerdSocket)
 	if err != nil {
 		return err
@@ -125,7 +125,7 @@ func (l *Lab) waitContainerd(ctx context.Context, m *machine.Handle) error {
 func (l *Lab) waitReady(ctx context.Context, o Options) error {
 	client := l.Client()
 	for _, name := range l.NodeNames() {
-		if err := l.waitNode(ctx, client, name); err != nil {
+		if err := l.Workers().waitNode(ctx, client, name); err != nil {
 			return err
 		}
 	}
@@ -146,7 +146,7 @@ func (l *Lab) waitReady(ctx context.Context, o Options) error {
 	return err
 }
 
-func (l *Lab) waitNode(ctx context.Context, client kubernetes.Interface, name string) error {
+func (l Workers) waitNode(ctx context.Context, client kubernetes.Interface, name string) error {
 	return until(ctx, "node "+name+" to be Ready", func(ctx context.Context) error {
 		node, err := client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
 		if err != nil {

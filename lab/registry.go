@@ -102,7 +102,7 @@ func (t Topology) validateRegistry() error {
 }
 
 // registryRecords are those of the zone that lead to the registry.
-func (l *Lab) registryRecords() []named.Record {
+func (l Addons) registryRecords() []named.Record {
 	var records []named.Record
 	for _, m := range l.with(ImageRegistry) {
 		records = append(records, named.Record{Name: strings.TrimSuffix(l.Topology.Registry, "."+Zone), Address: m.Address})
@@ -122,7 +122,7 @@ func registryPrograms(b binaries) []machine.Program {
 var registryTemplate string
 
 // registryFiles are the registry's configuration, its certificate, and who may use it. They are made once.
-func (l *Lab) registryFiles(c *credentials, m *Member) (map[string][]byte, error) {
+func (l Addons) registryFiles(c *credentials, m *Member) (map[string][]byte, error) {
 	l.RegistryPassword = newPassword()
 	hash, err := bcrypt.GenerateFromPassword([]byte(l.RegistryPassword), bcrypt.MinCost)
 	if err != nil {
@@ -167,7 +167,7 @@ func registryConfig(t Topology) string {
 }
 
 // registryHosts is what containerd on a node knows of the registry: who signed its certificate. Credentials come with pods.
-func (l *Lab) registryHosts() map[string][]byte {
+func (l Addons) registryHosts() map[string][]byte {
 	r := l.Registry()
 	if r == nil {
 		return nil
@@ -184,7 +184,7 @@ func (l *Lab) registryHosts() map[string][]byte {
 
 // Push puts one of the lab's images, such as replumb.local/echo:lab, into its registry, under a name and tag there, such as
 // shop/echo:1. It waits until the registry takes connections, and fails with an *InvalidError if the lab has none.
-func (l *Lab) Push(ctx context.Context, image, as string) error {
+func (l Addons) Push(ctx context.Context, image, as string) error {
 	r, err := l.RequireRegistry()
 	if err != nil {
 		return err
@@ -222,7 +222,7 @@ func (l *Lab) Push(ctx context.Context, image, as string) error {
 }
 
 // registryTransport connects from the registry's own machine, whatever the name in a request: the host has no way to it.
-func (l *Lab) registryTransport() (*http.Transport, error) {
+func (l Addons) registryTransport() (*http.Transport, error) {
 	roots := x509.NewCertPool()
 	if !roots.AppendCertsFromPEM(l.SiteCA) {
 		return nil, fmt.Errorf("lab %s has no certificate of its authority", l.Topology.Name)

@@ -29,10 +29,10 @@ func TestRegistry(t *testing.T) {
 	if m == nil || m.Address.String() != "172.30.0.55" || m.Network != "a" {
 		t.Fatalf("it is at %+v", m)
 	}
-	if got := l.registryRecords(); len(got) != 1 || got[0].Name != "images.eu" || got[0].Address != m.Address {
+	if got := l.Addons().registryRecords(); len(got) != 1 || got[0].Name != "images.eu" || got[0].Address != m.Address {
 		t.Errorf("the zone has %v", got)
 	}
-	content, err := l.registryFiles(creds, m)
+	content, err := l.Addons().registryFiles(creds, m)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -56,7 +56,7 @@ func TestRegistry(t *testing.T) {
 		strings.Contains(config, r.Password) {
 		t.Errorf("configuration:\n%s", config)
 	}
-	hosts := l.registryHosts()
+	hosts := l.Addons().registryHosts()
 	const dir = "/etc/containerd/certs.d/images.eu.lab.example/"
 	if got := string(hosts[dir+"hosts.toml"]); !strings.Contains(got, `[host."https://images.eu.lab.example"]`) ||
 		!strings.Contains(got, `ca = "`+dir+`ca.crt"`) || string(hosts[dir+"ca.crt"]) != string(r.CA) {
@@ -85,10 +85,10 @@ func TestRegistryDockerConfig(t *testing.T) {
 
 func TestNoRegistry(t *testing.T) {
 	l := newLab(Default())
-	if l.Registry() != nil || l.registryHosts() != nil || registryConfig(l.Topology) != "" || len(l.with(ImageRegistry)) != 0 {
+	if l.Registry() != nil || l.Addons().registryHosts() != nil || registryConfig(l.Topology) != "" || len(l.with(ImageRegistry)) != 0 {
 		t.Error("a lab has something of a registry that it is not to have")
 	}
-	if err := l.Push(t.Context(), "replumb.local/echo:lab", "shop/echo:1"); err == nil || !strings.Contains(err.Error(), "has none") {
+	if err := l.Addons().Push(t.Context(), "replumb.local/echo:lab", "shop/echo:1"); err == nil || !strings.Contains(err.Error(), "has none") {
 		t.Errorf("pushing: %v", err)
 	}
 	for component, want := range map[string]bool{"registry": false, "certmanager": false, "calico": false, "containerd": true} {

@@ -34,7 +34,7 @@ const restartDeadline = 2 * time.Minute
 // ready and back in the "kubernetes" EndpointSlice. Addresses that a certificate has been issued for stay in it.
 //
 // The zero serviceCIDR keeps the range that each control plane has now. No controlPlanes means all of them.
-func (l *Lab) RestartAPIServers(ctx context.Context, serviceCIDR netip.Prefix, sans []netip.Addr, controlPlanes ...string) error {
+func (l ControlPlaneNodes) RestartAPIServers(ctx context.Context, serviceCIDR netip.Prefix, sans []netip.Addr, controlPlanes ...string) error {
 	if serviceCIDR.IsValid() {
 		sans = append(slices.Clone(sans), apiServiceIn(serviceCIDR))
 	}
@@ -54,7 +54,7 @@ func (l *Lab) RestartAPIServers(ctx context.Context, serviceCIDR netip.Prefix, s
 
 // IssueCertificates makes the API servers serve certificates for the addresses sans beside those they have, without a
 // restart: they notice new files by themselves. It returns when each does. No controlPlanes means all of them.
-func (l *Lab) IssueCertificates(ctx context.Context, sans []netip.Addr, controlPlanes ...string) error {
+func (l ControlPlaneNodes) IssueCertificates(ctx context.Context, sans []netip.Addr, controlPlanes ...string) error {
 	return l.forControlPlanes(ctx, controlPlanes, func(ctx context.Context, member *Member, m *machine.Handle) error {
 		if err := l.issueServing(ctx, member, m, sans); err != nil {
 			return err
@@ -63,7 +63,7 @@ func (l *Lab) IssueCertificates(ctx context.Context, sans []netip.Addr, controlP
 	})
 }
 
-func (l *Lab) forControlPlanes(
+func (l ControlPlaneNodes) forControlPlanes(
 	ctx context.Context, names []string, do func(ctx context.Context, member *Member, m *machine.Handle) error,
 ) error {
 	for _, name := range names {
@@ -95,7 +95,7 @@ func (l *Lab) forControlPlanes(
 
 // issueServing gives an API server a certificate for sans and for every address it has been good for before, unless the
 // one it has is good for all of them.
-func (l *Lab) issueServing(ctx context.Context, member *Member, m *machine.Handle, sans []netip.Addr) error {
+func (l ControlPlaneNodes) issueServing(ctx context.Context, member *Member, m *machine.Handle, sans []netip.Addr) error {
 	data, err := m.ReadFile(ctx, servingBase+".crt")
 	if err != nil {
 		return err
@@ -154,7 +154,7 @@ func goodFor(c *x509.Certificate, addresses []netip.Addr) error {
 
 // waitServing waits until a control plane identifies itself, by a certificate of the cluster's authority, as all of
 // sans.
-func (l *Lab) waitServing(ctx context.Context, member *Member, m *machine.Handle, sans []netip.Addr) error {
+func (l ControlPlaneNodes) waitServing(ctx context.Context, member *Member, m *machine.Handle, sans []netip.Addr) error {
 	crt, err := m.ReadFile(ctx, pkiDir+"ca.crt")
 	if err != nil {
 		return err
@@ -190,7 +190,7 @@ func rerun(ctx context.Context, m *machine.Handle, name string, serviceCIDR neti
 }
 
 // waitAPIServer waits until the API server of a control plane is ready and pods are led to it.
-func (l *Lab) waitAPIServer(ctx context.Context, member *Member) error {
+func (l ControlPlaneNodes) waitAPIServer(ctx context.Context, member *Member) error {
 	config := l.RESTConfig()
 	config.Host = "https://" + member.fromHost()
 	client, err := kubernetes.NewForConfig(config)
@@ -218,7 +218,7 @@ func (l *Lab) waitAPIServer(ctx context.Context, member *Member) error {
 // RestartKubelets gives kubelets another address of cluster DNS, unless it is zero, and restarts one after the other.
 // It returns when each node is Ready and its kubelet shows that configuration. Pods keep running; those that start
 // from then on get that address. No nodes means all of them.
-func (l *Lab) RestartKubelets(ctx context.Context, dns netip.Addr, nodes ...string) error {
+func (l Workers) RestartKubelets(ctx context.Context, dns netip.Addr, nodes ...string) error {
 	for _, name := range nodes {
 		if !slices.Contains(l.NodeNames(), name) {
 			return &InvalidError{
@@ -240,7 +240,7 @@ func (l *Lab) RestartKubelets(ctx context.Context, dns netip.Addr, nodes ...stri
 	return nil
 }
 
-func (l *Lab) restartKubelet(ctx context.Context, node string, dns netip.Addr) error {
+func (l Workers) restartKubelet(ctx context.Context, node string, dns netip.Addr) error {
 	m, err := l.Machine(node)
 	if err != nil {
 		return err
@@ -274,7 +274,7 @@ func (l *Lab) restartKubelet(ctx context.Context, node string, dns netip.Addr) e
 }
 
 // waitKubelet waits until the node was Ready at some time after since, and its kubelet says that it hands out dns.
-func (l *Lab) waitKubelet(ctx context.Context, name string, since time.Time, dns []string) error {
+func (l Workers) waitKubelet(ctx context.Context, name string, since time.Time, dns []string) error {
 	client := l.Client()
 	return until(ctx, "its node", func(ctx context.Context) error {
 		node, err := client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})

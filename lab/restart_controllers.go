@@ -25,7 +25,7 @@ const (
 // RestartControllerManagers does what the tooling of a cluster's operator does to change the range that nodes get theirs
 // of: on one control plane after the other it restarts the controller manager with or without --allocate-node-cidrs and,
 // unless clusterCIDR is zero, with that --cluster-cidr. It returns when one of them leads.
-func (l *Lab) RestartControllerManagers(ctx context.Context, allocate bool, clusterCIDR netip.Prefix) error {
+func (l ControlPlaneNodes) RestartControllerManagers(ctx context.Context, allocate bool, clusterCIDR netip.Prefix) error {
 	since := time.Now()
 	err := l.forControlPlanes(ctx, nil, func(ctx context.Context, _ *Member, m *machine.Handle) error {
 		p, err := m.Program(ctx, controllerManagerProgram)
@@ -52,7 +52,7 @@ func (l *Lab) RestartControllerManagers(ctx context.Context, allocate bool, clus
 }
 
 // waitLeader waits until a controller manager leads that has been started since.
-func (l *Lab) waitLeader(ctx context.Context, since time.Time) error {
+func (l ControlPlaneNodes) waitLeader(ctx context.Context, since time.Time) error {
 	client := l.Client()
 	return until(ctx, "a controller manager to lead", func(ctx context.Context) error {
 		lease, err := client.CoordinationV1().Leases(metav1.NamespaceSystem).Get(ctx, controllerManagerProgram, metav1.GetOptions{})
@@ -67,7 +67,7 @@ func (l *Lab) waitLeader(ctx context.Context, since time.Time) error {
 }
 
 // RestartProxies gives every kube-proxy another range of pods and restarts it. Rules stay in place meanwhile.
-func (l *Lab) RestartProxies(ctx context.Context, clusterCIDR netip.Prefix) error {
+func (l Workers) RestartProxies(ctx context.Context, clusterCIDR netip.Prefix) error {
 	for _, name := range l.NodeNames() {
 		if err := l.restartProxy(ctx, name, clusterCIDR); err != nil {
 			return fmt.Errorf("kube-proxy on %s: %w", name, err)
@@ -76,7 +76,7 @@ func (l *Lab) RestartProxies(ctx context.Context, clusterCIDR netip.Prefix) erro
 	return nil
 }
 
-func (l *Lab) restartProxy(ctx context.Context, node string, clusterCIDR netip.Prefix) error {
+func (l Workers) restartProxy(ctx context.Context, node string, clusterCIDR netip.Prefix) error {
 	m, err := l.Machine(node)
 	if err != nil {
 		return err

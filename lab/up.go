@@ -126,28 +126,28 @@ func (l *Lab) up(ctx context.Context, o Options) error {
 	if err != nil {
 		return err
 	}
-	if creds.site, err = l.siteAuthority(creds.site); err != nil {
+	if creds.site, err = l.Addons().siteAuthority(creds.site); err != nil {
 		return err
 	}
 	l.Images, l.SiteCA = l.keepImages(images), creds.site.Cert
 	o.say("starting %d machines", len(l.Machines()))
-	if err := l.startMachines(ctx, creds); err != nil {
+	if err := l.machines().startMachines(ctx, creds); err != nil {
 		return err
 	}
 	o.say("starting the control plane and %d nodes", len(l.with(Worker)))
-	if err := l.startPrograms(ctx); err != nil {
+	if err := l.machines().startPrograms(ctx); err != nil {
 		return err
 	}
 	var g errgroup.Group
-	g.Go(func() error { return l.Load(ctx, l.archives()...) })
-	g.Go(func() error { return l.configureCluster(ctx, o) })
+	g.Go(func() error { return l.Workers().Load(ctx, l.Addons().archives()...) })
+	g.Go(func() error { return l.Addons().configureCluster(ctx, o) })
 	if err := g.Wait(); err != nil {
 		return l.explain(err)
 	}
 	if err := l.waitReady(ctx, o); err != nil {
 		return l.explain(err)
 	}
-	return l.explain(l.equip(ctx, o, creds))
+	return l.explain(l.Addons().equip(ctx, o, creds))
 }
 
 // build makes what runs in the lab, or finds it made, and returns the archive of images for the nodes.
@@ -169,7 +169,7 @@ func (l *Lab) build(ctx context.Context, o Options) (images string, err error) {
 		kubernetes: dirs["kubernetes"], containerd: dirs["containerd"], cni: dirs["cni"], calico: dirs["calico"], flannel: dirs["flannel"],
 	}
 	l.Binaries.registry, l.Binaries.certManager = dirs["registry"], dirs["certmanager"]
-	if err := l.writeFurtherImages(); err != nil {
+	if err := l.Addons().writeFurtherImages(); err != nil {
 		return "", err
 	}
 	if l.Topology.CNI == HostLocal {
@@ -202,12 +202,12 @@ func (l *Lab) keepImages(archive string) string {
 }
 
 // startMachines makes the machines, joins them by the fabric, and writes what they are configured with.
-func (l *Lab) startMachines(ctx context.Context, creds *credentials) error {
+func (l machines) startMachines(ctx context.Context, creds *credentials) error {
 	tree, err := cgroup.Open()
 	if err != nil {
 		return err
 	}
-	if err := tree.Create(l.machineSpec(l.forwarder()).CGroup); err != nil {
+	if err := tree.Create(l.machineSpec(l.Fabrics().forwarder()).CGroup); err != nil {
 		return err
 	}
 	for i := range l.Members {
@@ -217,7 +217,7 @@ func (l *Lab) startMachines(ctx context.Context, creds *credentials) error {
 	}
 	start := l.startFabric
 	if l.isGuest() {
-		start = l.joinFabric
+		start = l.Fabrics().join
 	}
 	fabric, err := start(ctx)
 	if err != nil {
@@ -228,32 +228,32 @@ func (l *Lab) startMachines(ctx context.Context, creds *credentials) error {
 		return err
 	}
 	for _, m := range l.with(ControlPlane) {
-		if err := l.startControlPlane(ctx, fabric, creds, m, l.Topology.apiService()); err != nil {
+		if err := l.ControlPlaneNodes().start(ctx, fabric, creds, m, l.Topology.apiService()); err != nil {
 			return err
 		}
 	}
 	for _, m := range l.with(Worker) {
-		if err := l.startNode(ctx, fabric, creds, m); err != nil {
+		if err := l.Workers().start(ctx, fabric, creds, m); err != nil {
 			return err
 		}
 	}
-	if err := l.startEdges(ctx, fabric, creds); err != nil {
+	if err := l.edging().startAll(ctx, fabric, creds); err != nil {
 		return err
 	}
 	return l.save()
 }
 
 // createCGroups makes those of a machine and, on a worker, of its pods.
-func (l *Lab) createCGroups(tree *cgroup.Tree, m *Member) error {
+func (l machines) createCGroups(tree *cgroup.Tree, m *Member) error {
 	if err := tree.Create(l.machineSpec(m.Name).CGroup); err != nil || m.Role != Worker {
 		return err
 	}
 	return tree.Create(l.podCGroup(m.Name))
 }
 
-func (l *Lab) startFabric(ctx context.Context) (*namespace, error) {
+func (l machines) startFabric(ctx context.Context) (*namespace, error) {
 	spec := l.machineSpec(fabricName)
-	spec.Sysctls = fabricSysctls(len(l.joined()) > 1 || l.Topology.Fabric != "")
+	spec.Sysctls = fabricSysctls(len(l.Fabrics().joined()) > 1 || l.Topology.Fabric != "")
 	listener, err := l.balance(&spec)
 	if err != nil {
 		return nil, err
@@ -267,12 +267,12 @@ func (l *Lab) startFabric(ctx context.Context) (*namespace, error) {
 	if err != nil {
 		return nil, err
 	}
-	return ns, ns.makeFabric(l.joined())
+	return ns, ns.makeFabric(l.Fabrics().joined())
 }
 
 // balance has the fabric, or the forwarder, lead the host, and with several control planes the nodes too, to an API server that is ready.
-func (l *Lab) balance(spec *machine.Spec) (*os.File, error) {
-	spec.Forward.To = l.apiServers()
+func (l machines) balance(spec *machine.Spec) (*os.File, error) {
+	spec.Forward.To = l.ControlPlaneNodes().apiServers()
 	if len(spec.Forward.To) > 1 && !l.Topology.Edge { // which has balancers of its own
 		spec.Forward.Listen = fmt.Sprintf(":%d", apiServerPort)
 	}
@@ -282,7 +282,7 @@ func (l *Lab) balance(spec *machine.Spec) (*os.File, error) {
 }
 
 // apiServers are where those of all control planes serve.
-func (l *Lab) apiServers() []string {
+func (l ControlPlaneNodes) apiServers() []string {
 	var all []string
 	for _, m := range l.with(ControlPlane) {
 		all = append(all, m.apiServer().String())
@@ -291,7 +291,7 @@ func (l *Lab) apiServers() []string {
 }
 
 // startControlPlane starts the machine of a control plane, whose API server is to be known by the addresses of services too.
-func (l *Lab) startControlPlane(
+func (l ControlPlaneNodes) start(
 	ctx context.Context, fabric *namespace, creds *credentials, m *Member, services ...netip.Addr,
 ) error {
 	listener, port, err := listen()
@@ -303,11 +303,11 @@ func (l *Lab) startControlPlane(
 	spec := l.machineSpec(m.Name)
 	spec.Sysctls = nodeSysctls()
 	spec.Forward.To = []string{m.apiServer().String()}
-	content, err := l.controlPlaneFiles(m, creds, services...)
+	content, err := l.files(m, creds, services...)
 	if err != nil {
 		return err
 	}
-	return l.startOn(ctx, fabric, spec, listener, m, content)
+	return l.machines().startOn(ctx, fabric, spec, listener, m, content)
 }
 
 func (l *Lab) writeKubeconfig(creds *credentials) error {
@@ -318,10 +318,10 @@ func (l *Lab) writeKubeconfig(creds *credentials) error {
 	return os.WriteFile(l.Kubeconfig(), kubeconfig, 0o600)
 }
 
-func (l *Lab) startNode(ctx context.Context, fabric *namespace, creds *credentials, m *Member) error {
+func (l Workers) start(ctx context.Context, fabric *namespace, creds *credentials, m *Member) error {
 	spec := l.machineSpec(m.Name)
 	spec.Sysctls = nodeSysctls()
-	content, err := l.nodeFiles(m, creds)
+	content, err := l.files(m, creds)
 	if err != nil {
 		return err
 	}
@@ -330,15 +330,15 @@ func (l *Lab) startNode(ctx context.Context, fabric *namespace, creds *credentia
 		return err
 	}
 	maps.Copy(content, config)
-	maps.Copy(content, l.registryHosts())
-	if err := l.startOn(ctx, fabric, spec, nil, m, content); err != nil || l.Topology.CNI != HostLocal {
+	maps.Copy(content, l.Addons().registryHosts())
+	if err := l.machines().startOn(ctx, fabric, spec, nil, m, content); err != nil || l.Topology.CNI != HostLocal {
 		return err
 	}
-	return l.masquerade(ctx, m)
+	return l.machines().masquerade(ctx, m)
 }
 
 // startOn starts a member's machine, plugs it into its network and writes its files.
-func (l *Lab) startOn(
+func (l machines) startOn(
 	ctx context.Context, fabric *namespace, spec machine.Spec, listener *os.File, member *Member, content map[string][]byte,
 ) error {
 	m, err := machine.Start(ctx, spec, listener)
@@ -350,7 +350,7 @@ func (l *Lab) startOn(
 		return err
 	}
 	defer ns.Close()
-	if err := fabric.plug(ns, member, l.networkOf(member), l.linkOf(member)); err != nil {
+	if err := fabric.plug(ns, member, l.networkOf(member), l.Fabrics().linkOf(member)); err != nil {
 		return err
 	}
 	if l.Topology.Edge {
@@ -375,7 +375,7 @@ func listen() (*os.File, int, error) {
 	return file, listener.Addr().(*net.TCPAddr).Port, err
 }
 
-func (l *Lab) startPrograms(ctx context.Context) error {
+func (l machines) startPrograms(ctx context.Context) error {
 	for _, m := range l.with(NameServer, ImageRegistry, LoadBalancer, ControlPlane, Worker) {
 		if err := l.run(ctx, m, l.programs(m)); err != nil {
 			return err
@@ -385,10 +385,10 @@ func (l *Lab) startPrograms(ctx context.Context) error {
 }
 
 // programs are what runs on a machine from the first.
-func (l *Lab) programs(m *Member) []machine.Program {
+func (l machines) programs(m *Member) []machine.Program {
 	switch m.Role {
 	case ControlPlane:
-		return slices.Concat(l.controlPlanePrograms(m), podnet(l.Binaries, ""))
+		return slices.Concat(l.ControlPlaneNodes().programs(m), podnet(l.Binaries, ""))
 	case LoadBalancer:
 		return balancerPrograms()
 	case NameServer:
@@ -402,7 +402,7 @@ func (l *Lab) programs(m *Member) []machine.Program {
 	}
 }
 
-func (l *Lab) run(ctx context.Context, m *Member, programs []machine.Program) error {
+func (l machines) run(ctx context.Context, m *Member, programs []machine.Program) error {
 	on, err := l.Machine(m.Name)
 	if err != nil {
 		return err

@@ -2,7 +2,7 @@
 // their Go modules, once, into a cache outside the source tree.
 //
 // Each component is a Go module of its own under lab/components, so that their large dependency trees stay out of
-// replumb's. A build is kept under a key made of everything that decides its content, so a changed go.sum builds anew
+// replumb's. A build is kept under a key made of everything that decides its content, so a changed go.sum builds again
 // and an unchanged one never does.
 package component
 
@@ -17,6 +17,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"time"
 
@@ -84,6 +85,27 @@ func All() []Component {
 	}
 }
 
+// Named returns the components of these names, in the order they are built; all of them for no name. It fails for a name that none has.
+func Named(names ...string) ([]Component, error) {
+	if len(names) == 0 {
+		return All(), nil
+	}
+	var known []string
+	var named []Component
+	for _, c := range All() {
+		known = append(known, c.Name)
+		if slices.Contains(names, c.Name) {
+			named = append(named, c)
+		}
+	}
+	for _, name := range names {
+		if !slices.Contains(known, name) {
+			return nil, fmt.Errorf("no component is called %q\nhint: there is %s", name, strings.Join(known, ", "))
+		}
+	}
+	return named, nil
+}
+
 // kubernetesVersionFlags makes the binaries report the version they were built from; without it the API server says
 // v0.0.0 and clients that look at versions misbehave.
 func kubernetesVersionFlags(version string) []string {
@@ -97,7 +119,7 @@ func kubernetesVersionFlags(version string) []string {
 type Builder struct {
 	Source   string                           // folder lab/components of a replumb checkout
 	Cache    string                           // folder of the finished builds
-	Progress func(format string, args ...any) // told what is being built and how long it takes; may be nil
+	Progress func(format string, args ...any) // reports what is being built and how long it takes; may be nil
 }
 
 // NewBuilder returns a Builder for the checkout that holds the working directory, with the user's cache folder.

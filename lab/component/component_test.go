@@ -28,6 +28,21 @@ func TestComponentsExist(t *testing.T) {
 	}
 }
 
+// TestNamed asks for some, in another order than that in which they are built, and for one that there is not.
+func TestNamed(t *testing.T) {
+	all, err := Named()
+	if err != nil || len(all) != len(All()) {
+		t.Errorf("no names give %d components, %v", len(all), err)
+	}
+	some, err := Named("calico", "kubernetes")
+	if err != nil || len(some) != 2 || some[0].Name != "kubernetes" || some[1].Name != "calico" {
+		t.Errorf("two names give %v, %v", some, err)
+	}
+	if _, err := Named("kubernetes", "kubernets"); err == nil || !strings.Contains(err.Error(), `"kubernets"`) {
+		t.Errorf("a name that none has gives %v", err)
+	}
+}
+
 // TestKey changes one thing at a time: each must lead to a build of its own, and nothing else may.
 func TestKey(t *testing.T) {
 	src := t.TempDir()

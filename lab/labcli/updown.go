@@ -40,7 +40,7 @@ const upExamples = `  # two nodes, one with each proxy mode
   replumb-lab up --name flannel --cni flannel
   replumb-lab manifests calico --name flannel --pod-cidr 10.245.0.0/16
 
-  # one whose API servers can be restarted without anybody noticing
+  # one whose API servers can be restarted unnoticed
   replumb-lab up --name ha --control-planes 3
 
   # one with a second network beside the nodes', a router away
@@ -67,7 +67,7 @@ func newUp(s streams) *cobra.Command {
 		Short: "Bring a lab up",
 		Long: `Bring a lab up, and return when its nodes are Ready and its DNS answers.
 
-The first time, the components are built, which takes 6 to 15 minutes on two cores; after that a lab of two nodes is
+The first time, the components are built, which takes 8 to 20 minutes on two cores, depending on what the lab has; after that a lab of two nodes is
 up in about 20 seconds. A lab that does not come up is taken down again.`,
 		Example: upExamples,
 		Args:    args(cobra.NoArgs),
@@ -216,17 +216,22 @@ share it.`,
 
 func newBuild(s streams) *cobra.Command {
 	return &cobra.Command{
-		Use:   "build",
+		Use:   "build [NAME...]",
 		Short: "Build the components of a lab, unless they are built already",
-		Long: `Build the components of a lab into the cache, unless it has them, and print the folder of each. "up" does the same
-by itself.`,
-		Args: args(cobra.NoArgs),
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		Long: `Build the named components of a lab, or all, into the cache, unless it has them, and print the name and folder of each.
+"up" does the same by itself with those that its lab needs.`,
+		Example: "  replumb-lab build\n  replumb-lab build kubernetes calico",
+		Args:    args(cobra.ArbitraryArgs),
+		RunE: func(cmd *cobra.Command, names []string) error {
+			components, err := component.Named(names...)
+			if err != nil {
+				return usageError{err}
+			}
 			b, err := component.NewBuilder(progress(s.err))
 			if err != nil {
 				return err
 			}
-			for _, c := range component.All() {
+			for _, c := range components {
 				dir, err := b.Dir(cmd.Context(), c)
 				if err != nil {
 					return err

@@ -29,11 +29,13 @@ func TestCalicoLab(t *testing.T) {
 		cni      lab.CNI
 		tunneled bool
 	}{
-		{crossName, lab.CalicoCrossSubnet, false},
-		{calicoName, lab.Calico, true},
+		{"e2e-calico-cross", lab.CalicoCrossSubnet, false},
+		{"e2e-calico", lab.Calico, true},
 	} {
 		t.Run(string(tt.cni), func(t *testing.T) {
-			l := must(t, func() (*lab.Lab, error) { return calicoLab(tt.name, tt.cni) })
+			topology := named(tt.name)
+			topology.CNI = tt.cni
+			l := bringUp(t, topology)
 			requireTunnelsIn(t, l, l.Topology.PodCIDR)
 			s := guarded(t, l, "guarded")
 
@@ -51,7 +53,7 @@ func TestCalicoLab(t *testing.T) {
 			requireVerdictsAreThePolicies(t, l, s, "guarded")
 		})
 	}
-	labtest.RequireNothingLeft(t, crossName) // the other took its place
+	labtest.RequireNothingLeft(t, "e2e-calico-cross")
 	labtest.RequireUnchanged(t, before)
 }
 
@@ -123,7 +125,7 @@ func (sp span) requireDenied(t *testing.T) {
 	}
 	total := sp.stats(t, traffic.Forbidden)
 	if total.Sent == 0 {
-		t.Errorf("%s: nobody tried what is forbidden", sp.what)
+		t.Errorf("%s: there were no tries of what is forbidden", sp.what)
 	}
 	t.Logf("%s, %s: %d requests, %d answered", sp.what, traffic.ByForbidden, total.Sent, total.OK)
 }

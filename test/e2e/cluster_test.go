@@ -18,9 +18,8 @@ import (
 	"github.com/replumb/replumb/lab"
 )
 
-// TestStrangersAreRefused asks the API server and a kubelet without saying who asks.
-func TestStrangersAreRefused(t *testing.T) {
-	l := shared(t)
+// testStrangersAreRefused asks the API server and a kubelet without saying who asks.
+func testStrangersAreRefused(t *testing.T, l *lab.Lab) {
 	anonymous := &http.Client{Transport: &http.Transport{
 		TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, //nolint:gosec // a stranger has no authority to check with
 	}}
@@ -50,9 +49,8 @@ func TestStrangersAreRefused(t *testing.T) {
 	}
 }
 
-// TestNodesAreConfined uses a node's own credentials: it may write its Node, and no other, nor read Secrets at large.
-func TestNodesAreConfined(t *testing.T) {
-	l := shared(t)
+// testNodesAreConfined uses a node's own credentials: it may write its Node, and no other, nor read Secrets at large.
+func testNodesAreConfined(t *testing.T, l *lab.Lab) {
 	client := clientAs(t, l, "node1")
 	label := []byte(`{"metadata":{"annotations":{"e2e":"was-here"}}}`)
 	nodes := client.CoreV1().Nodes()
@@ -95,10 +93,9 @@ func clientAs(t *testing.T, l *lab.Lab, node string) kubernetes.Interface {
 	return kubernetes.NewForConfigOrDie(config)
 }
 
-// TestKubectlReachesPods reads a pod's log and runs something in it: API server, kubelet and containerd agree on who
+// testKubectlReachesPods reads a pod's log and runs something in it: API server, kubelet and containerd agree on who
 // is who. That CoreDNS is ready shows that the ServiceAccount token mounted in its pod is good.
-func TestKubectlReachesPods(t *testing.T) {
-	l := shared(t)
+func testKubectlReachesPods(t *testing.T, l *lab.Lab) {
 	pods, err := l.Client().CoreV1().Pods("kube-system").List(t.Context(), metav1.ListOptions{LabelSelector: "k8s-app=kube-dns"})
 	if err != nil {
 		t.Fatal(err)

@@ -17,10 +17,14 @@ import (
 	"github.com/replumb/replumb/lab/labtest"
 )
 
-// TestUpKilled kills `replumb-lab up` at several moments. Whatever is there then, `down` must take it away.
+// TestUpKilled kills `replumb-lab up` at several moments, or at one if time is short. Whatever is there then, `down` must take it away.
 func TestUpKilled(t *testing.T) {
 	const name = "killed"
-	for _, moment := range []string{"starting 4 machines", "starting the control plane", "API server is ready", "nodes are Ready"} {
+	moments := []string{"starting 4 machines", "starting the control plane", "API server is ready", "nodes are Ready"}
+	if testing.Short() {
+		moments = moments[2:3]
+	}
+	for _, moment := range moments {
 		t.Run(moment, func(t *testing.T) {
 			before := labtest.HostState(t)
 			up := command(t, "replumb-lab", "up", "--name", name)
@@ -83,9 +87,9 @@ func TestUpInterrupted(t *testing.T) {
 	labtest.RequireUnchanged(t, before)
 }
 
-// TestTwoLabs runs a second lab with the very same addresses beside the shared one.
+// TestTwoLabs runs a second lab with the very same addresses beside a first one.
 func TestTwoLabs(t *testing.T) {
-	first := shared(t)
+	first := bringUp(t, named("first"))
 	topology := lab.Default()
 	topology.Name = "second"
 	topology.Nodes = []lab.ProxyMode{lab.NFTables}
@@ -125,9 +129,8 @@ func nodesOf(t *testing.T, l *lab.Lab) string {
 	return string(out)
 }
 
-// TestSupervisor kills a node's kube-proxy and sees it come back.
-func TestSupervisor(t *testing.T) {
-	l := shared(t)
+// testSupervisor kills a node's kube-proxy and sees it come back.
+func testSupervisor(t *testing.T, l *lab.Lab) {
 	m, err := l.Machine("node1")
 	if err != nil {
 		t.Fatal(err)
@@ -160,9 +163,9 @@ func TestSupervisor(t *testing.T) {
 	})
 }
 
-// TestLabRefusals gives `replumb-lab` what it cannot do: one line that says what and what to do, and nothing changed.
-func TestLabRefusals(t *testing.T) {
-	shared(t) // so that its name is taken
+// testLabRefusals gives `replumb-lab` what it cannot do: one line that says what and what to do, and nothing changed.
+func testLabRefusals(t *testing.T, l *lab.Lab) {
+	taken := l.Topology.Name
 	tests := []struct {
 		name string
 		args []string
@@ -185,10 +188,10 @@ func TestLabRefusals(t *testing.T) {
 			"cannot reach each other with flannel",
 		},
 		{"bad name", []string{"up", "--name", "No_Good"}, 2, `name: "No_Good" is not a valid lab name`},
-		{"name in use", []string{"up", "--name", sharedName}, 1, `a lab called "e2e" exists already`},
+		{"name in use", []string{"up", "--name", taken}, 1, `a lab called "` + taken + `" exists already`},
 		{"unknown flag", []string{"up", "--name", "bad", "--nods", "3"}, 2, "unknown flag: --nods"},
 		{"no such lab", []string{"status", "--name", "nowhere"}, 1, `no lab is called "nowhere"`},
-		{"no such machine", []string{"exec", "--name", sharedName, "-n", "kube-system", "nobody", "--", "true"}, 1, "not found"},
+		{"no such machine", []string{"exec", "--name", taken, "-n", "kube-system", "nowhere", "--", "true"}, 1, "not found"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -1,11 +1,11 @@
 // Package e2e tests what replumb promises with real packets, on clusters of the lab. It needs root.
 //
-// Tests that only need some cluster share one, which the first of them brings up.
+// Tests that need the same lab are subtests of one test, which brings it up and takes it down: topologies_test.go has them, in the order in
+// which they run. Those that need one of their own stand alone.
 package e2e
 
 import (
 	"context"
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -17,111 +17,47 @@ import (
 	"github.com/replumb/replumb/lab/component"
 )
 
-// The names of the labs that tests share; a run that was killed may have left them.
-const (
-	sharedName = "e2e"
-	haName     = "e2e-ha"
-	calicoName = "e2e-calico"
-	crossName  = "e2e-calico-cross"
-	vpcName    = "e2e-vpc"
-	proofName  = "e2e-proof"
-)
-
 func TestMain(m *testing.M) {
 	lab.RunMachineIfAsked()
-	os.Exit(run(m))
+	os.Exit(m.Run())
 }
 
-func run(m *testing.M) int {
-	ctx := context.Background()
+// bringUp brings a lab up for a test and its subtests, and takes it down when they have ended. One that a killed run has left goes first.
+func bringUp(t *testing.T, topology lab.Topology) *lab.Lab {
+	t.Helper()
 	down := func() {
-		for _, name := range []string{sharedName, haName, calicoName, crossName, vpcName, proofName} {
-			if _, err := lab.Down(ctx, name); err != nil {
-				fmt.Fprintf(os.Stderr, "taking lab %s down: %v\n", name, err)
-			}
+		if _, err := lab.Down(context.Background(), topology.Name); err != nil {
+			t.Errorf("taking lab %s down: %v", topology.Name, err)
 		}
 	}
 	down()
-	defer down()
-	return m.Run()
-}
-
-// shared returns the cluster that tests share: two nodes, one of each proxy mode.
-func shared(t *testing.T) *lab.Lab {
-	t.Helper()
-	return must(t, sharedLab)
-}
-
-func sharedLab() (*lab.Lab, error) {
-	topology := lab.Default()
-	topology.Name = sharedName
-	return labs.only(topology)
-}
-
-// highlyAvailable returns the cluster with three control planes, whose API servers can be restarted one by one.
-func highlyAvailable(t *testing.T) *lab.Lab {
-	t.Helper()
-	return must(t, haLab)
-}
-
-func haLab() (*lab.Lab, error) {
-	topology := lab.Default()
-	topology.Name, topology.ControlPlanes = haName, 3
-	return labs.only(topology)
-}
-
-// withCalico returns the cluster whose pods get their network from Calico.
-func withCalico(t *testing.T) *lab.Lab {
-	t.Helper()
-	return must(t, func() (*lab.Lab, error) { return calicoLab(calicoName, lab.Calico) })
-}
-
-func calicoLab(name string, cni lab.CNI) (*lab.Lab, error) {
-	topology := lab.Default()
-	topology.Name, topology.CNI = name, cni
-	return labs.only(topology)
-}
-
-func must(t *testing.T, get func() (*lab.Lab, error)) *lab.Lab {
-	t.Helper()
-	l, err := get()
+	t.Cleanup(down)
+	l, err := lab.Up(t.Context(), topology, lab.Options{Progress: t.Logf})
 	if err != nil {
 		t.Fatal(err)
 	}
 	return l
 }
 
-// sharedLabs are up one at a time: clients of several would be more than two cores serve in time.
-type sharedLabs struct {
-	mu     sync.Mutex
-	up     *lab.Lab
-	failed map[string]error
+// named is the default topology under another name: two nodes, one of each proxy mode.
+func named(name string) lab.Topology {
+	topology := lab.Default()
+	topology.Name = name
+	return topology
 }
 
-var labs = &sharedLabs{failed: map[string]error{}}
+// highlyAvailable has three control planes, whose API servers can be restarted one by one.
+func highlyAvailable(name string) lab.Topology {
+	topology := named(name)
+	topology.ControlPlanes = 3
+	return topology
+}
 
-// only returns the lab of that name, brought up in place of any other. One that did not come up is not tried again.
-func (s *sharedLabs) only(topology lab.Topology) (*lab.Lab, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	name := topology.Name
-	if err := s.failed[name]; err != nil {
-		return nil, err
-	}
-	if s.up != nil && s.up.Topology.Name == name {
-		return s.up, nil
-	}
-	if s.up != nil {
-		if _, err := lab.Down(context.Background(), s.up.Topology.Name); err != nil {
-			return nil, err
-		}
-		s.up = nil
-	}
-	l, err := lab.Up(context.Background(), topology, lab.Options{Progress: func(format string, args ...any) {
-		fmt.Printf("    lab %s: %s\n", name, fmt.Sprintf(format, args...))
-	}})
-	s.up, s.failed[name] = l, err
-	return l, err
+// withCalico has a network of pods by Calico, with tunnels.
+func withCalico(name string) lab.Topology {
+	topology := named(name)
+	topology.CNI = lab.Calico
+	return topology
 }
 
 // binaries builds replumb and replumb-lab once and returns their folder.

@@ -26,7 +26,6 @@ import (
 )
 
 const (
-	nodesName = "e2e-nodes"
 	// Both ranges lie in bothPods, which kube-proxy is told to take for pods.
 	oldPods, newPods, bothPods = "10.244.0.0/16", "10.245.0.0/16", "10.244.0.0/15"
 )
@@ -34,17 +33,7 @@ const (
 // nodesWithRanges is a lab of its own whose Nodes carry the ranges of pods, and whose kube-proxies know old and new ones.
 func nodesWithRanges(t *testing.T) *lab.Lab {
 	t.Helper()
-	topology := lab.Default()
-	topology.Name = nodesName
-	l, err := lab.Up(t.Context(), topology, lab.Options{Progress: t.Logf})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if _, err := lab.Down(context.Background(), nodesName); err != nil {
-			t.Error(err)
-		}
-	})
+	l := bringUp(t, named("e2e-nodes"))
 	if err := l.RestartProxies(t.Context(), netip.MustParsePrefix(bothPods)); err != nil {
 		t.Fatal(err)
 	}

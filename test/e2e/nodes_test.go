@@ -42,13 +42,10 @@ const minOutside = 20_000
 // outside call the ingress and the API by name, and clients inside a Service by name and the API. Then the old network is taken
 // away. Nothing may be lost, and etcd must have everything it had.
 func TestNodesMove(t *testing.T) {
-	topology := lab.Default()
-	topology.Name, topology.CNI, topology.ControlPlanes, topology.Edge = vpcName, lab.Calico, 3, true
+	topology := highlyAvailable("e2e-vpc")
+	topology.CNI, topology.Edge = lab.Calico, true
 	topology.Networks = append(topology.Networks, lab.Network{Name: "b", CIDR: netip.MustParsePrefix("172.31.0.0/24")})
-	l, err := labs.only(topology)
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := bringUp(t, topology)
 	s := fromOutside(t, l)
 	fromInside(t, l, s)
 	o := &owner{t: t, lab: l}
@@ -70,7 +67,7 @@ func TestNodesMove(t *testing.T) {
 	}
 	o.requireMoved()
 	o.requireEverything()
-	s.watch.Stop() // of what is on a node that is deleted nobody can read any more what it saw
+	s.watch.Stop() // what clients on a deleted node saw can no longer be read
 	requireDeletedNodeLoses(t, l, fromOutside(t, l))
 }
 
@@ -255,7 +252,7 @@ func (o *owner) act(ctx context.Context, r *nodes.Request) (any, error) {
 			return nil, o.lab.RemoveControlPlane(ctx, r.Node.Name)
 		}
 	default:
-		return nil, errors.New("nobody does that here")
+		return nil, errors.New("that is not done here")
 	}
 	return nil, nil
 }

@@ -32,6 +32,8 @@ const (
 	varietyNamespace = "variety"
 	// byHosts is where nodes themselves call pods.
 	byHosts = "by-hosts"
+	// atOnce is where all pods are deleted at once.
+	atOnce = "at-once"
 	// movedTo is the target of the pods' range.
 	movedTo = "10.245.0.0/16"
 	// apart is the range of a pool that no pod gets an address of unless it asks for it, as the clients do that call
@@ -42,40 +44,72 @@ const (
 	poolsAnnotation = "cni.projectcalico.org/ipv4pools"
 )
 
-// TestPodCIDR moves every pod of an application with workloads of all kinds to another range, back, unless time is short,
-// and forth for good, under traffic of clients that stay, of clients that are restarted too, and of nodes themselves. No request towards a Service is lost, and
-// what NetworkPolicies allow and deny is the same throughout. The control restarts pods the naive way, which loses.
+// testPodCIDR moves every pod of an application with workloads of all kinds to another range and finishes, under traffic of clients that
+// stay, of clients that are restarted too, and of nodes themselves. No request towards a Service is lost, and what NetworkPolicies allow
+// and deny is the same throughout. The controls restart pods the naive way, which loses, and take the policies away. TestPodCIDR goes
+// back as well.
+func testPodCIDR(t *testing.T, l *lab.Lab) {
+	m := newPodMove(t, l)
+	t.Cleanup(func() { removeNamespaces(t, l, varietyNamespace, byHosts, atOnce) })
+	m.apply(t)
+	m.finish(t)
+	requireAllAtOnceLoses(t, l)
+	requireVerdictsAreThePolicies(t, l, m.s, varietyNamespace)
+}
+
+// TestPodCIDR moves every pod to another range, back, and there again for good. A further control moves the addresses of tunnels the
+// naive way.
 func TestPodCIDR(t *testing.T) {
-	l := withCalico(t)
-	s := varietyUnderTraffic(t, l)
-	from, to := l.Topology.PodCIDR, netip.MustParsePrefix(movedTo)
-	file := writePodMigration(t, "pods", from, to)
-	requirePodsIn(t, l, from)
+	l := bringUp(t, withCalico("e2e-pods"))
+	m := newPodMove(t, l)
+	m.apply(t)
+	back := m.s.during(t, "the way back", func() { shown(t, l, "rollback", "pods", "--yes") })
+	back.requireUnharmed(t)
+	back.requireHostsConnectOnceMore(t)
+	requireSettledIn(t, l, m.from)
 
-	forth := s.during(t, "the move", func() { shown(t, l, "apply", "-f", file) })
-	forth.requireUnharmed(t)
-	forth.requireNothingLost(t, fromHosts)
-	requirePodsIn(t, l, to)
-	requireTunnelsIn(t, l, to)
-	requireGone(t, l, workload.BarePodName)
+	m.apply(t)
+	m.finish(t)
+	requireUnheldBreaks(t, l, m.s)
+	requireAllAtOnceLoses(t, l)
+	requireVerdictsAreThePolicies(t, l, m.s, varietyNamespace)
+}
 
-	if !testing.Short() {
-		back := s.during(t, "the way back", func() { shown(t, l, "rollback", "pods", "--yes") })
-		back.requireUnharmed(t)
-		back.requireHostsConnectOnceMore(t)
-		requireSettledIn(t, l, from)
+// podMove is a migration of all pods of a lab to another range, under traffic.
+type podMove struct {
+	l        *lab.Lab
+	s        *shop
+	from, to netip.Prefix
+	file     string
+}
 
-		again := s.during(t, "the second move", func() { shown(t, l, "apply", "-f", file) })
-		again.requireUnharmed(t)
-		again.requireNothingLost(t, fromHosts)
-	}
-	finish := s.during(t, "finish", func() { shown(t, l, "finish", "pods", "--yes") })
+func newPodMove(t *testing.T, l *lab.Lab) *podMove {
+	t.Helper()
+	m := &podMove{l: l, from: l.Topology.PodCIDR, to: netip.MustParsePrefix(movedTo)}
+	m.s = varietyUnderTraffic(t, l)
+	m.file = writePodMigration(t, "pods", m.from, m.to)
+	requirePodsIn(t, l, m.from)
+	return m
+}
+
+// apply moves the pods, and fails the test for what is lost or stays behind.
+func (m *podMove) apply(t *testing.T) {
+	t.Helper()
+	moved := m.s.during(t, "the move", func() { shown(t, m.l, "apply", "-f", m.file) })
+	moved.requireUnharmed(t)
+	moved.requireNothingLost(t, fromHosts)
+	requirePodsIn(t, m.l, m.to)
+	requireTunnelsIn(t, m.l, m.to)
+	requireGone(t, m.l, workload.BarePodName)
+}
+
+// finish gives the old range up, and fails the test for what is lost or left.
+func (m *podMove) finish(t *testing.T) {
+	t.Helper()
+	finish := m.s.during(t, "finish", func() { shown(t, m.l, "finish", "pods", "--yes") })
 	finish.requireUnharmed(t)
 	finish.requireHostsConnectOnceMore(t)
-	requireSettledIn(t, l, to)
-	requireUnheldBreaks(t, l, s)
-	requireAllAtOnceLoses(t, l)
-	requireVerdictsAreThePolicies(t, l, s, varietyNamespace)
+	requireSettledIn(t, m.l, m.to)
 }
 
 // shown runs a command of replumb that takes minutes to its successful end, and logs what it says as it says it.
@@ -381,13 +415,12 @@ func requireUnheldBreaks(t *testing.T, l *lab.Lab, s *shop) {
 // see losses.
 func requireAllAtOnceLoses(t *testing.T, l *lab.Lab) {
 	t.Helper()
-	const namespace = "at-once"
-	s := guarded(t, l, namespace)
+	s := guarded(t, l, atOnce)
 	began := time.Now().Truncate(time.Second)
 	lost := s.during(t, "deleting all pods at once", func() {
 		of := metav1.ListOptions{LabelSelector: "app.kubernetes.io/part-of=" + workload.PartOfVariety}
 		var now int64
-		err := l.Client().CoreV1().Pods(namespace).DeleteCollection(t.Context(), metav1.DeleteOptions{GracePeriodSeconds: &now}, of)
+		err := l.Client().CoreV1().Pods(atOnce).DeleteCollection(t.Context(), metav1.DeleteOptions{GracePeriodSeconds: &now}, of)
 		if err != nil {
 			t.Fatal(err)
 		}

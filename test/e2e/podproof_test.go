@@ -21,7 +21,7 @@ const watchedName = "watched"
 // restarts, back and forth, and to the end they see nothing lost. The control breaks a kube-proxy in the middle of the restarts: the run
 // ends with exit code 4 and the name of the node, and the same command goes on after repair.
 func TestPodsWatched(t *testing.T) {
-	l := withCalico(t)
+	l := bringUp(t, withCalico("e2e-watched"))
 	if _, err := openShop(t.Context(), l); err != nil {
 		t.Fatal(err)
 	}

@@ -22,12 +22,11 @@ import (
 	"github.com/replumb/replumb/lab/traffic"
 )
 
-// TestProofHolds has agents pass barriers. A kube-proxy that stands still holds the move up: it waits for that very node, says so, and goes
+// testProofHolds has agents pass barriers. A kube-proxy that stands still holds the move up: it waits for that very node, says so, and goes
 // on by itself. An agent that stands still ends the run, with the name of its node and not as a loss, and the same command goes on once it
 // is back. Nothing is lost meanwhile. Then finish waits for those who still use old addresses, whoever they are. The control gives the
 // node a second instead of asking for proof, and loses.
-func TestProofHolds(t *testing.T) {
-	l := proofLab(t)
+func testProofHolds(t *testing.T, l *lab.Lab) {
 	s, callees := lightTraffic(t, l)
 	backIfFailed(t, l, "holds")
 	all := straggle(t, l, callees)

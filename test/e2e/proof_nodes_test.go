@@ -23,11 +23,10 @@ import (
 	"github.com/replumb/replumb/lab/traffic"
 )
 
-// TestProofNodes has a node join in the middle of a move: it gets agents, and the move waits for it, as its kube-proxy stands still, and
+// testProofNodes has a node join in the middle of a move: it gets agents, and the move waits for it, as its kube-proxy stands still, and
 // for no other. Then its kubelet ends. A node that is not ready is named, and another move does not wait for it, though its kube-proxy
 // stands still again. When it is ready once more, finish waits for its agent.
-func TestProofNodes(t *testing.T) {
-	l := proofLab(t)
+func testProofNodes(t *testing.T, l *lab.Lab) {
 	s, _ := lightTraffic(t, l)
 	j := &joining{T: t, l: l, joined: filepath.Join(t.TempDir(), "joined")}
 	t.Cleanup(j.leave)

@@ -7,16 +7,16 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/lab"
 	"github.com/replumb/replumb/lab/traffic"
 )
 
-// TestProofRollback breaks a kube-proxy in the middle of a move that is to go back when something is lost. It goes back at once, while the
+// testProofRollback breaks a kube-proxy in the middle of a move that is to go back when something is lost. It goes back at once, while the
 // node is still broken, and waits for it where it must not do without: before Services hop. When that node is repaired, the way back goes
 // on to its end. Clients on the other node lose nothing, and the run ends with exit code 4, everything where it was, and nothing left.
 //
-// The control is TestProof: without onLoss the same break leaves Services where they are by then.
-func TestProofRollback(t *testing.T) {
-	l := proofLab(t)
+// The control is testProof: without onLoss the same break leaves Services where they are by then.
+func testProofRollback(t *testing.T, l *lab.Lab) {
 	backIfFailed(t, l, "returns")
 	s, _ := lightTraffic(t, l)
 	before := allServices(t, l)

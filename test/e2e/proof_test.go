@@ -25,19 +25,18 @@ import (
 	"github.com/replumb/replumb/lab/workload"
 )
 
-// TestProof has agents on every node. A kube-proxy that is broken in the middle of a move stops it within a batch, with exit code 4 and
+// testProof has agents on every node. A kube-proxy that is broken in the middle of a move stops it within a batch, with exit code 4 and
 // the name of the node; after repair the same command finishes, and nothing more is lost. Who still uses an old address is named, and
 // finish waits for them. The control does the same without agents: it goes on to the end, and clients lose.
-func TestProof(t *testing.T) {
-	l := proofLab(t)
+func testProof(t *testing.T, l *lab.Lab) {
 	s, _ := lightTraffic(t, l)
-	file := proven{name: "proven", to: "172.27.0.0/16"}.write(t)
+	file := proven{name: "proven", to: "172.20.0.0/16", drain: shortDrain}.write(t)
 	proxy := &brokenProxy{T: t, l: l, node: "node1"}
 	first := &firstLoss{T: t, l: l, node: "node1"}
 	events, exit, stderr := runBreaking(t, applying(t, l, file), proxy, first.follow)
 	t.Logf("apply with a broken kube-proxy: exit %d: %s", exit, stderr)
 	requireStopped(t, events, exit, stderr)
-	requirePartlyIn(t, l, "172.27.0.0/16") // where it stopped, it stays: TestProofRollback is the other way
+	requirePartlyIn(t, l, "172.20.0.0/16") // where it stopped, it stays: testProofRollback is the other way
 	reported := first.reported()
 	requireReaction(t, events, reported)
 
@@ -47,7 +46,7 @@ func TestProof(t *testing.T) {
 	s.steady(t)
 	after := s.during(t, "the same command after repair", func() { t.Log(replumb(t, l, "apply", "-f", file)) })
 	after.requireNothingLost(t, traffic.All)
-	requireAllIn(t, l, "172.27.0.0/16")
+	requireAllIn(t, l, "172.20.0.0/16")
 
 	requireClients(t, l)
 	finish := command(t, "replumb", "finish", "proven", "--yes", "-o", "json", "--kubeconfig", l.Kubeconfig())
@@ -68,7 +67,7 @@ func TestProof(t *testing.T) {
 	t.Run("control", func(t *testing.T) { unproven(t, l, reported.at.Sub(proxy.brokenAt)) })
 }
 
-// unproven does without agents what TestProof does with them, where a loss was reported so long after the kube-proxy broke.
+// unproven does without agents what testProof does with them, where a loss was reported so long after the kube-proxy broke.
 func unproven(t *testing.T, l *lab.Lab, after time.Duration) {
 	callees := []traffic.Callee{}
 	for name, svc := range shopServices(t, l) {
@@ -83,7 +82,7 @@ func unproven(t *testing.T, l *lab.Lab, after time.Duration) {
 	t.Cleanup(func() { watch.Stop(); removeClients(t, l) })
 	s := &shop{watch: watch}
 	s.steady(t)
-	file := writeMigration(t, "unproven", "172.28.0.0/16", "barrier: {mode: Wait, wait: 1s}", "1s")
+	file := writeMigration(t, "unproven", "172.21.0.0/16", "barrier: {mode: Wait, wait: 1s}", "1s")
 	proxy := &brokenProxy{T: t, l: l, node: "node1"}
 	lived := s.during(t, "without agents", func() {
 		events, exit, stderr := runBreaking(t, applying(t, l, file, "--without-agent"), proxy)
@@ -92,7 +91,7 @@ func unproven(t *testing.T, l *lab.Lab, after time.Duration) {
 		}
 		if began := begunAfter(events, proxy.brokenAt.Add(after)); len(began) < 2 {
 			t.Errorf(
-				"without agents only %v began after a loss would have been reported: that nothing began in TestProof says nothing",
+				"without agents only %v began after a loss would have been reported: that nothing began in testProof says nothing",
 				began,
 			)
 		}
@@ -106,14 +105,6 @@ func unproven(t *testing.T, l *lab.Lab, after time.Duration) {
 	watch.Stop()
 	proxy.forget()
 	replumb(t, l, "finish", "unproven", "--yes")
-}
-
-// proofLab is the cluster that tests of proof share.
-func proofLab(t *testing.T) *lab.Lab {
-	t.Helper()
-	topology := lab.Default()
-	topology.Name = proofName
-	return must(t, func() (*lab.Lab, error) { return labs.only(topology) })
 }
 
 // lightTraffic has the shop called in all ways, as far as two cores have room for it beside agents, until the test ends.
@@ -342,7 +333,7 @@ func requireReport(t *testing.T, l *lab.Lab) {
 	t.Log(got.Summary)
 	moved := 0
 	for _, s := range got.Services {
-		if s.Name == shopNamespace+"/cart" && s.From != "" && strings.HasPrefix(s.To, "172.27.") && s.At != nil {
+		if s.Name == shopNamespace+"/cart" && s.From != "" && strings.HasPrefix(s.To, "172.20.") && s.At != nil {
 			moved++
 		}
 	}

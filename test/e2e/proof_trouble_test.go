@@ -24,10 +24,9 @@ import (
 	"github.com/replumb/replumb/lab/traffic"
 )
 
-// TestProofTrouble has agents that do not come up, or that come to grief. Each time nothing moves, or nothing more does; one line says
+// testProofTrouble has agents that do not come up, or that come to grief. Each time nothing moves, or nothing more does; one line says
 // which node and why; and the same command goes on when the cause is gone, which is the control of each.
-func TestProofTrouble(t *testing.T) {
-	l := proofLab(t)
+func testProofTrouble(t *testing.T, l *lab.Lab) {
 	if _, err := openShop(t.Context(), l); err != nil {
 		t.Fatal(err)
 	}

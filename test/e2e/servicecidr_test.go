@@ -24,12 +24,10 @@ import (
 	"github.com/replumb/replumb/lab/traffic"
 )
 
-// TestKilledAndFinished kills apply again and again, each time at another event, under traffic; run once more, it goes
+// testKilledAndFinished kills apply again and again, each time at another event, under traffic; run once more, it goes
 // through. Then it finishes. The bridges have the other form here.
-func TestKilledAndFinished(t *testing.T) {
-	s := shopUnderTraffic(t)
-	l := shared(t)
-	file := writeMigration(t, "killed", "172.26.0.0/16", "bridge: ExternalIPs", drain)
+func testKilledAndFinished(t *testing.T, l *lab.Lab, s *shop) {
+	file := writeMigration(t, "killed", "172.26.0.0/16", "bridge: ExternalIPs", shortDrain)
 	whole := s.during(t, "the move with kills", func() {
 		for _, moment := range []func(engine.Event) bool{
 			eventOf(engine.StepStarted, "range/"), eventOf(engine.StepDone, "bridge/"), eventOf(engine.StepStarted, "barrier/"),
@@ -59,16 +57,14 @@ func TestKilledAndFinished(t *testing.T) {
 	})
 }
 
-// TestBarrier stops the kube-proxy of one node. The move must wait for exactly that node, say so, and lose nothing; the
+// testBarrier stops the kube-proxy of one node. The move must wait for exactly that node, say so, and lose nothing; the
 // control, which waits a second instead of for proof, must lose requests on that node. It comes last, since the losses
 // of the control linger in the connection tracking of the node.
-func TestBarrier(t *testing.T) {
-	s := shopUnderTraffic(t)
-	l := shared(t)
+func testBarrier(t *testing.T, l *lab.Lab, s *shop) {
 	byName := func(s traffic.Source) bool { return s.Via == traffic.ByName }
 	onNode1 := func(s traffic.Source) bool { return byName(s) && s.Node == "node1" }
 
-	proven := writeMigration(t, "proven", "172.27.0.0/16", "", "1s")
+	proven := writeMigration(t, "waited", "172.27.0.0/16", "", "1s")
 	waited := s.during(t, "the move with a proxy stopped", func() {
 		resume := func() {}
 		defer func() { resume() }()
@@ -91,15 +87,15 @@ func TestBarrier(t *testing.T) {
 	})
 	waited.requireNothingLost(t, byName)
 	requireAllIn(t, l, "172.27.0.0/16")
-	replumb(t, l, "finish", "proven", "--yes")
+	replumb(t, l, "finish", "waited", "--yes")
 
-	unproven := writeMigration(t, "unproven", "172.28.0.0/16", "barrier: {mode: Wait, wait: 1s}", "1s")
+	unproven := writeMigration(t, "unwaited", "172.28.0.0/16", "barrier: {mode: Wait, wait: 1s}", "1s")
 	began := time.Now().Truncate(time.Second)
 	lost := s.during(t, "the move without proof", func() {
 		resume := stopProxy(t, l, "node1")
 		defer resume()
 		replumb(t, l, "apply", "-f", unproven)
-		// It shows when the node's clients are told of the new addresses: CoreDNS gives out what it knows for up to 30 s.
+		// It shows when the node's clients get the new addresses: CoreDNS gives out what it knows for a while.
 		eventually(t, settled, func() error {
 			soFar := span{from: began, to: time.Now(), heard: s.watch.Snapshot()}
 			if soFar.stats(t, onNode1).Failed == 0 {
@@ -196,8 +192,12 @@ func replumb(t *testing.T, l *lab.Lab, args ...string) string {
 	return string(out)
 }
 
-// drain is longer than CoreDNS may remember a name (30 s), as it must be for nothing to be lost when bridges go.
-const drain = "35s"
+// drain is longer than CoreDNS may remember a name (30 s), as it must be for nothing to be lost when bridges go; shortDrain is, where
+// forgetNamesSoon has been called.
+const (
+	drain      = "35s"
+	shortDrain = "8s"
+)
 
 // writeMigration writes a Migration of every Service; more is a line for its serviceCIDR.
 func writeMigration(t *testing.T, name, to, more, drain string) string {

@@ -35,35 +35,31 @@ type shop struct {
 	watch *traffic.Watch
 }
 
-// shopUnderTraffic starts the shop for the first test that asks. Later ones find it at whatever addresses it has then;
-// old addresses are those it was born with.
-func shopUnderTraffic(t *testing.T) *shop {
-	t.Helper()
-	shared(t)
-	s, err := shopOnce()
-	if err != nil {
-		t.Fatal(err)
+// shopUnderTraffic starts the shop for the first test that asks, with clients that call until the test of its lab ends. Later ones find it
+// at whatever addresses it has then; old addresses are those it had at first.
+func shopUnderTraffic(t *testing.T, l *lab.Lab) func(*testing.T) *shop {
+	ctx := t.Context()
+	once := sync.OnceValues(func() (*shop, error) {
+		callees, err := openShop(ctx, l)
+		if err != nil {
+			return nil, err
+		}
+		calls := traffic.Call(shopNamespace, callees, rates()).AndKeep(callees, rates())
+		watch, err := traffic.Start(ctx, l.Client(), l.NodeNames(), calls)
+		if err != nil {
+			return nil, err
+		}
+		return &shop{watch: watch}, watch.Await(ctx, settled, "a second without failures", traffic.All, traffic.Steady)
+	})
+	return func(t *testing.T) *shop {
+		t.Helper()
+		s, err := once()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
 	}
-	return s
 }
-
-var shopOnce = sync.OnceValues(func() (*shop, error) {
-	ctx := context.Background()
-	l, err := sharedLab()
-	if err != nil {
-		return nil, err
-	}
-	callees, err := openShop(ctx, l)
-	if err != nil {
-		return nil, err
-	}
-	calls := traffic.Call(shopNamespace, callees, rates()).AndKeep(callees, rates())
-	watch, err := traffic.Start(ctx, l.Client(), l.NodeNames(), calls)
-	if err != nil {
-		return nil, err
-	}
-	return &shop{watch: watch}, watch.Await(ctx, settled, "a second without failures", traffic.All, traffic.Steady)
-})
 
 // openShop creates the shop in a lab.
 func openShop(ctx context.Context, l *lab.Lab) ([]traffic.Callee, error) {

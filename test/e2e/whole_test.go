@@ -2,14 +2,12 @@ package e2e
 
 import (
 	"bytes"
-	"context"
 	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -32,29 +30,30 @@ const (
 	oldDNS, newDNS     = "10.96.0.10", "172.24.0.10"
 )
 
-// TestWholeRange moves everything, kube-dns and kubernetes included, has pods refreshed and the API servers restarted with
+// testWholeRange moves everything, kube-dns and kubernetes included, has pods refreshed and the API servers restarted with
 // another flag, and retires the old range, while clients on an iptables node and on an nftables node call Services by
 // name and by old address, over long-lived connections, ask cluster DNS and call the API server. The process is killed
-// on the way, again and again. Then all of it goes back. Nothing may be lost in either direction, and nothing be left.
-func TestWholeRange(t *testing.T) {
-	l := highlyAvailable(t)
-	s := wholeUnderTraffic(t)
-	file := writeWhole(t, l, "whole")
-	before := allServices(t, l)
+// on the way, between the gates. Nothing may be lost. TestWholeRange goes back as well.
+func testWholeRange(t *testing.T, l *lab.Lab) {
+	forgetNamesSoon(t, l)
+	s := wholeUnderTraffic(t, l)
+	moveWhole(t, l, s, writeWhole(t, l, "whole", shortDrain),
+		eventOf(engine.StepStarted, "hop/kube-system/kube-dns"), eventOf(engine.StepStarted, "hop/default/kubernetes"),
+		eventOf(engine.StepWaiting, "retire/"))
+	requireNaiveLoses(t, l)
+	requireKilledAPIServersLose(t, l, s)
+}
 
-	forth := s.during(t, "the whole move", func() {
-		for _, moment := range []func(engine.Event) bool{
-			eventOf(engine.StepStarted, "canary"), eventOf(engine.StepStarted, "hop/kube-system/kube-dns"),
-			eventOf(engine.StepStarted, "hop/default/kubernetes"), eventOf(engine.StepWaiting, "restart/"),
-			eventOf(engine.StepWaiting, "retire/"),
-		} {
-			applyUntilAttended(t, l, file, moment)
-		}
-		attend(t, l, newRange, 0, "apply", "-f", file)
-	})
-	forth.requireNothingLost(t, traffic.All)
-	forth.requireEnough(t, l.NodeNames())
-	requireWhole(t, l, newRange)
+// TestWholeRange moves everything, and is killed more often on the way. Then all of it goes back. Nothing may be lost in either
+// direction, and nothing be left.
+func TestWholeRange(t *testing.T) {
+	l := bringUp(t, highlyAvailable("e2e-whole"))
+	s := wholeUnderTraffic(t, l)
+	before := allServices(t, l)
+	moveWhole(t, l, s, writeWhole(t, l, "whole", drain),
+		eventOf(engine.StepStarted, "canary"), eventOf(engine.StepStarted, "hop/kube-system/kube-dns"),
+		eventOf(engine.StepStarted, "hop/default/kubernetes"), eventOf(engine.StepWaiting, "restart/"),
+		eventOf(engine.StepWaiting, "retire/"))
 
 	back := s.during(t, "the whole rollback", func() { attend(t, l, oldRange, 0, "rollback", "whole", "--yes") })
 	back.requireNothingLost(t, traffic.All)
@@ -68,19 +67,34 @@ func TestWholeRange(t *testing.T) {
 	requireKilledAPIServersLose(t, l, s)
 }
 
+// moveWhole applies a Migration of the whole range, killed at each of the moments and started again, and fails the test for
+// whatever is lost or left behind.
+func moveWhole(t *testing.T, l *lab.Lab, s *shop, file string, moments ...func(engine.Event) bool) {
+	t.Helper()
+	moved := s.during(t, "the whole move", func() {
+		for _, moment := range moments {
+			applyUntilAttended(t, l, file, moment)
+		}
+		attend(t, l, newRange, 0, "apply", "-f", file)
+	})
+	moved.requireNothingLost(t, traffic.All)
+	moved.requireEnough(t, l.NodeNames())
+	requireWhole(t, l, newRange)
+}
+
 // TestMatrixRollbackFromEveryPhase stops after each phase of apply in turn and goes back, under traffic: each time all
-// Services must be as they were, field by field, and nothing be lost. That is also forth and back many times.
+// Services must be as they were, field by field, and nothing be lost. That is also to and fro many times.
 func TestMatrixRollbackFromEveryPhase(t *testing.T) {
-	l := highlyAvailable(t)
-	s := wholeUnderTraffic(t)
-	file := writeWhole(t, l, "matrix")
+	l := bringUp(t, highlyAvailable("e2e-matrix"))
+	s := wholeUnderTraffic(t, l)
+	file := writeWhole(t, l, "matrix", drain)
 	before := allServices(t, l)
 	for _, phase := range servicecidr.ApplyPhases() {
 		if phase == "check" {
 			continue // it leaves nothing to roll back
 		}
 		t.Run(phase, func(t *testing.T) {
-			there := s.during(t, "forth until "+phase, func() { attend(t, l, newRange, 0, "apply", "-f", file, "--until", phase) })
+			there := s.during(t, "apply until "+phase, func() { attend(t, l, newRange, 0, "apply", "-f", file, "--until", phase) })
 			there.requireNothingLost(t, traffic.All)
 			back := s.during(t, "back from "+phase, func() { attend(t, l, oldRange, 0, "rollback", "matrix", "--yes") })
 			back.requireNothingLost(t, traffic.All)
@@ -93,38 +107,29 @@ func TestMatrixRollbackFromEveryPhase(t *testing.T) {
 }
 
 // wholeUnderTraffic starts the shop, with Services of all kinds, and clients of it and of what the cluster offers.
-func wholeUnderTraffic(t *testing.T) *shop {
+func wholeUnderTraffic(t *testing.T, l *lab.Lab) *shop {
 	t.Helper()
-	watch, err := wholeOnce()
+	callees, err := openShop(t.Context(), l)
 	if err != nil {
 		t.Fatal(err)
-	}
-	if err := watch.Await(t.Context(), settled, "a second without failures", traffic.All, traffic.Steady); err != nil {
-		t.Fatal(err)
-	}
-	return &shop{watch: watch}
-}
-
-var wholeOnce = sync.OnceValues(func() (*traffic.Watch, error) {
-	ctx := context.Background()
-	l, err := haLab()
-	if err != nil {
-		return nil, err
-	}
-	callees, err := openShop(ctx, l)
-	if err != nil {
-		return nil, err
 	}
 	const callers = "callers"
-	if err := workload.Ensure(ctx, l.Client(), append(oddServices(), workload.Namespace(callers))...); err != nil {
-		return nil, err
+	if err := workload.Ensure(t.Context(), l.Client(), append(oddServices(), workload.Namespace(callers))...); err != nil {
+		t.Fatal(err)
 	}
 	few := traffic.Rates{Request: 5, Stream: 5, LookUp: 5}
 	some := traffic.Rates{Request: 6, Stream: 5, LookUp: 3}
-	return traffic.Start(ctx, l.Client(), l.NodeNames(),
+	watch, err := traffic.Start(t.Context(), l.Client(), l.NodeNames(),
 		traffic.Call(shopNamespace, callees, some).AndKeep(callees, some),
 		traffic.CallAPI(callers, oldAPI, few).AndAsk(oldDNS, few))
-})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(watch.Stop)
+	s := &shop{watch: watch}
+	s.steady(t)
+	return s
+}
 
 // oddServices are Services of the other kinds: pinned, with node ports, without selector, headless.
 func oddServices() []runtime.Object {
@@ -142,7 +147,7 @@ func oddServices() []runtime.Object {
 }
 
 // writeWhole writes a Migration of the whole range.
-func writeWhole(t *testing.T, l *lab.Lab, name string) string {
+func writeWhole(t *testing.T, l *lab.Lab, name, drain string) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), name+".yaml")
 	text := fmt.Sprintf(`apiVersion: replumb.dev/v1alpha1
