@@ -54,7 +54,7 @@ func played(t *testing.T, dir string, nodes map[string]string) {
 
 // playedCluster is up until the script ends.
 func playedCluster(env *testscript.Env, nodes map[string]string) (*apitest.Server, error) {
-	server, err := apitest.Run("10.96.0.0/16", apitest.Calico(), apitest.Controllers(), apitest.Unsafe())
+	server, err := apitest.Run("10.96.0.0/16", apitest.Calico(), apitest.Controllers())
 	if err != nil {
 		return nil, err
 	}

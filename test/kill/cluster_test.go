@@ -61,7 +61,7 @@ type cluster struct {
 }
 
 func start() (*cluster, error) {
-	s, err := apitest.Run(newRange, apitest.Names(net.ParseIP(oldAPI), net.ParseIP(newAPI)), apitest.Unsafe())
+	s, err := apitest.Run(newRange, apitest.Names(net.ParseIP(oldAPI), net.ParseIP(newAPI)))
 	if err != nil {
 		return nil, err
 	}

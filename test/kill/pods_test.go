@@ -52,7 +52,7 @@ type podCluster struct {
 
 func startPods(t *testing.T) *podCluster {
 	t.Helper()
-	s, err := apitest.Run("10.96.0.0/16", apitest.Calico(), apitest.Controllers(), apitest.Unsafe())
+	s, err := apitest.Run("10.96.0.0/16", apitest.Calico(), apitest.Controllers())
 	must(t, err)
 	t.Cleanup(func() {
 		if err := s.Stop(); err != nil {

@@ -18,8 +18,8 @@ import (
 )
 
 var (
-	sourceServer = &apitest.Lazy{Range: "10.96.0.0/16", Options: []apitest.Option{apitest.Unsafe(), apitest.WithoutEndpoints()}}
-	targetServer = &apitest.Lazy{Range: "10.97.0.0/16", Options: []apitest.Option{apitest.Unsafe(), apitest.WithoutEndpoints()}}
+	sourceServer = &apitest.Lazy{Range: "10.96.0.0/16", Options: []apitest.Option{apitest.WithoutEndpoints()}}
+	targetServer = &apitest.Lazy{Range: "10.97.0.0/16", Options: []apitest.Option{apitest.WithoutEndpoints()}}
 )
 
 func TestMain(m *testing.M) {

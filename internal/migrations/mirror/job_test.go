@@ -43,8 +43,8 @@ import (
 
 // Two clusters with real controllers and played nodes, for all tests of this package.
 var (
-	first  = &apitest.Lazy{Range: "10.96.0.0/16", Options: []apitest.Option{apitest.Calico(), apitest.Controllers(), apitest.Unsafe()}}
-	second = &apitest.Lazy{Range: "10.97.0.0/16", Options: []apitest.Option{apitest.Calico(), apitest.Controllers(), apitest.Unsafe()}}
+	first  = &apitest.Lazy{Range: "10.96.0.0/16", Options: []apitest.Option{apitest.Calico(), apitest.Controllers()}}
+	second = &apitest.Lazy{Range: "10.97.0.0/16", Options: []apitest.Option{apitest.Calico(), apitest.Controllers()}}
 )
 
 func TestMain(m *testing.M) {

@@ -34,7 +34,7 @@ import (
 // lazy is shared by the tests of this package; each begins with an empty cluster. Its controllers are real, its nodes are
 // played.
 var (
-	lazy   = &apitest.Lazy{Range: "10.96.0.0/16", Options: []apitest.Option{apitest.Calico(), apitest.Controllers(), apitest.Unsafe()}}
+	lazy   = &apitest.Lazy{Range: "10.96.0.0/16", Options: []apitest.Option{apitest.Calico(), apitest.Controllers()}}
 	server *apitest.Server
 )
 

@@ -40,8 +40,12 @@ type Server struct {
 	// CertFile and KeyFile are what the API server serves with.
 	CertFile, KeyFile string
 
-	env          *envtest.Environment
-	dir          string
+	env *envtest.Environment
+	dir string
+	// borrowed is the locked file of a Server that belongs to a Pool; one of its own is nil.
+	borrowed *os.File
+	// fresh is what Wipe leaves.
+	fresh        *contents
 	stop         context.CancelFunc
 	done         chan struct{}
 	defaultRange atomic.Pointer[string]
@@ -62,8 +66,8 @@ func Start(t *testing.T, serviceRange string) *Server {
 	return s
 }
 
-// Lazy is a Server that the tests of a package share. It starts when the first of them asks for it, so that tests that
-// need no cluster, and fuzzing, do without.
+// Lazy is a Server that the tests of a package share. It starts, or is taken out of a Pool, when the first of them asks for it, so
+// that tests that need no cluster, and fuzzing, do without.
 type Lazy struct {
 	Range   string
 	Options []Option
@@ -76,11 +80,22 @@ type Lazy struct {
 // Get starts the Server or returns the one that is running.
 func (l *Lazy) Get(t testing.TB) *Server {
 	t.Helper()
-	l.once.Do(func() { l.server, l.err = Run(l.Range, l.Options...) })
+	l.once.Do(func() { l.server, l.err = l.obtain() })
 	if l.err != nil {
 		t.Fatal(l.err)
 	}
 	return l.server
+}
+
+func (l *Lazy) obtain() (*Server, error) {
+	if dir := os.Getenv(PoolVariable); dir != "" {
+		if o := newOptions(l.Range, l.Options); o.sort() != "" {
+			if s, err := borrow(context.Background(), dir, o); s != nil || err != nil {
+				return s, err
+			}
+		}
+	}
+	return Run(l.Range, l.Options...)
 }
 
 // Main runs the tests of a package and stops the Server after them.
@@ -107,7 +122,6 @@ type Option func(*options)
 type options struct {
 	flags   map[string]string
 	names   []net.IP
-	unsafe  bool
 	calico  bool
 	standIn func(context.Context, *Server)
 	// programs run beside the API server, with the flags they get.
@@ -117,11 +131,6 @@ type options struct {
 // Names adds addresses to the certificate of the API server, beside the one it listens on.
 func Names(names ...net.IP) Option {
 	return func(o *options) { o.names = names }
-}
-
-// Unsafe has etcd not wait for the disk.
-func Unsafe() Option {
-	return func(o *options) { o.unsafe = true }
 }
 
 // Flag sets a flag of the API server, named without its dashes.
@@ -140,12 +149,19 @@ func Calico() Option {
 	return func(o *options) { o.calico = true }
 }
 
-// Run is Start for callers that call Stop themselves.
-func Run(serviceRange string, opts ...Option) (*Server, error) {
-	o := &options{flags: map[string]string{"service-cluster-ip-range": serviceRange}, standIn: standIn}
+const rangeFlag = "service-cluster-ip-range"
+
+func newOptions(serviceRange string, opts []Option) *options {
+	o := &options{flags: map[string]string{rangeFlag: serviceRange}, standIn: standIn}
 	for _, opt := range opts {
 		opt(o)
 	}
+	return o
+}
+
+// Run is Start for callers that call Stop themselves.
+func Run(serviceRange string, opts ...Option) (*Server, error) {
+	o := newOptions(serviceRange, opts)
 	assets := os.Getenv("KUBEBUILDER_ASSETS")
 	if assets == "" {
 		return nil, errors.New(
@@ -174,18 +190,25 @@ func Run(serviceRange string, opts ...Option) (*Server, error) {
 	if s.Cluster, err = cluster.Connect(s.Config); err != nil {
 		return nil, errors.Join(err, s.env.Stop(), os.RemoveAll(dir))
 	}
+	s.play(o, func(ctx context.Context, name string, flags []string) { s.keep(ctx, filepath.Join(assets, name), flags) })
+	return s, nil
+}
+
+// play runs what stands in for controllers, and by keep the programs that run beside the API server, until Stop.
+func (s *Server) play(o *options, keep func(ctx context.Context, name string, flags []string)) {
 	ctx, cancel := context.WithCancel(context.Background())
 	s.stop = cancel
 	var beside sync.WaitGroup
 	beside.Go(func() { o.standIn(ctx, s) })
-	for name, flags := range o.programs {
-		beside.Go(func() { s.keep(ctx, filepath.Join(assets, name), flags) })
+	if keep != nil {
+		for name, flags := range o.programs {
+			beside.Go(func() { keep(ctx, name, flags) })
+		}
 	}
 	go func() {
 		defer close(s.done)
 		beside.Wait()
 	}()
-	return s, nil
 }
 
 // calicoDefinitions is the directory of Calico's definitions.
@@ -202,9 +225,7 @@ func calicoDefinitions() ([]string, error) {
 // boot starts etcd and the API server.
 func (s *Server) boot(o *options) (err error) {
 	s.env.ControlPlane.Etcd = &envtest.Etcd{}
-	if o.unsafe {
-		s.env.ControlPlane.Etcd.Configure().Set("unsafe-no-fsync", "true")
-	}
+	s.env.ControlPlane.Etcd.Configure().Set("unsafe-no-fsync", "true") // no test pulls the plug
 	api := s.env.ControlPlane.GetAPIServer()
 	for name, value := range o.flags {
 		api.Configure().Set(name, value)
@@ -238,10 +259,13 @@ func (s *Server) certify(names []net.IP) (dir string, ca []byte, err error) {
 	return dir, chain, err // the chain ends with the CA
 }
 
-// Stop ends what Run started.
+// Stop ends what Run started, or gives back what belongs to a Pool.
 func (s *Server) Stop() error {
 	s.stop()
 	<-s.done
+	if s.borrowed != nil {
+		return s.borrowed.Close()
+	}
 	return errors.Join(s.env.Stop(), os.RemoveAll(s.dir))
 }
 

@@ -1,9 +1,15 @@
 package apitest
 
-import "fmt"
+import (
+	"errors"
+	"fmt"
+)
 
 // Restart stops the API server, calls away, and starts it again with what etcd has.
 func (s *Server) Restart(away func() error) error {
+	if s.borrowed != nil {
+		return errors.New("this API server belongs to a pool: start one of your own")
+	}
 	api := s.env.ControlPlane.GetAPIServer()
 	// One that still serves watches does not end in time and is killed, which is an error here and is as good. If it were there
 	// still, the start would fail.

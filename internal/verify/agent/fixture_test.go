@@ -37,7 +37,7 @@ import (
 // The Services' addresses are the machine's own, so that tests can answer at them.
 const serviceRange = "127.64.0.0/16"
 
-var shared = apitest.Lazy{Range: serviceRange, Options: []apitest.Option{apitest.Unsafe(), apitest.WithoutEndpoints()}}
+var shared = apitest.Lazy{Range: serviceRange, Options: []apitest.Option{apitest.WithoutEndpoints()}}
 
 func TestMain(m *testing.M) { os.Exit(shared.Main(m)) }
 

@@ -52,7 +52,7 @@ func run(ctx context.Context, args []string) error {
 		return err
 	}
 	log.SetLogger(logr.Discard()) // it would warn that nobody reads it
-	source, err := apitest.Run("10.96.0.0/16", apitest.WithoutEndpoints(), apitest.Unsafe())
+	source, err := apitest.Run("10.96.0.0/16", apitest.WithoutEndpoints())
 	if err != nil {
 		return err
 	}
@@ -106,7 +106,7 @@ func (o options) measure(ctx context.Context, source *apitest.Server) error {
 
 // copies measures replumb: Secrets, all others, a second run and a comparison.
 func (o options) copies(ctx context.Context, source *apitest.Server) (took [2]time.Duration, err error) {
-	target, err := apitest.Run("10.96.0.0/16", apitest.WithoutEndpoints(), apitest.Unsafe())
+	target, err := apitest.Run("10.96.0.0/16", apitest.WithoutEndpoints())
 	if err != nil {
 		return took, err
 	}
@@ -176,7 +176,7 @@ func (o options) check(r objectsync.Result, err error) error {
 func (o options) bare(
 	ctx context.Context, how string, sets []set, write func(context.Context, *apitest.Server, set) error,
 ) (took [2]time.Duration, err error) {
-	target, err := apitest.Run("10.96.0.0/16", apitest.WithoutEndpoints(), apitest.Unsafe())
+	target, err := apitest.Run("10.96.0.0/16", apitest.WithoutEndpoints())
 	if err != nil {
 		return took, err
 	}
