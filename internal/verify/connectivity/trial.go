@@ -26,6 +26,7 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/readiness"
 	"github.com/replumb/replumb/internal/network/calico"
 	"github.com/replumb/replumb/internal/verify/connectivity/testpod"
 )
@@ -373,17 +374,14 @@ func (s *Step) pod(role, node string, args []string) *corev1.Pod {
 
 // Ready reports whether a pod is.
 func Ready(pod *corev1.Pod) bool {
-	return slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
-		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
-	})
+	ready, _ := readiness.Pod(pod)
+	return ready
 }
 
-// Why says what a pod waits for.
+// Why says what a pod waits for, or how far it has come.
 func Why(pod *corev1.Pod) string {
-	for _, c := range pod.Status.ContainerStatuses {
-		if w := c.State.Waiting; w != nil {
-			return strings.TrimSpace(w.Reason + " " + w.Message)
-		}
+	if why := readiness.Blocked(pod); why != "" {
+		return why
 	}
 	return string(pod.Status.Phase)
 }
