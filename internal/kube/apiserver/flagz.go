@@ -19,7 +19,7 @@ import (
 )
 
 // ErrNoFlagz says that an API server does not tell its flags. Up to Kubernetes 1.35 the feature gate ComponentFlagz is
-// off unless somebody turned it on (k8s.io/component-base zpages/features/kube_features.go).
+// off unless someone turned it on (k8s.io/component-base zpages/features/kube_features.go).
 var ErrNoFlagz = errors.New("it does not serve /flagz (on by default from Kubernetes 1.36)")
 
 // ErrFlagzForbidden says that the user may not read the flags: that needs the verb get on the non-resource URL /flagz,

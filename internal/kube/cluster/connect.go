@@ -176,7 +176,7 @@ func (c *Cluster) GetRaw(ctx context.Context, path string) ([]byte, error) {
 	return body, nil
 }
 
-// ServerVersion asks the API server for its version. It is the first thing to send: when nobody answers it says so in
+// ServerVersion asks the API server for its version. It is the first thing to send: when no one answers it says so in
 // one line.
 func (c *Cluster) ServerVersion(ctx context.Context) (*version.Info, error) {
 	body, err := c.raw.Get().AbsPath("/version").DoRaw(ctx)

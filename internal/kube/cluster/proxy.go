@@ -27,7 +27,7 @@ type Proxy struct {
 	Mode string
 	// DetectLocalMode as written; empty means ClusterCIDR.
 	DetectLocalMode string
-	// ClusterCIDRs are the pod ranges it was told.
+	// ClusterCIDRs are the pod ranges it was given.
 	ClusterCIDRs []netip.Prefix
 }
 

@@ -142,7 +142,7 @@ func (c *Client) MayStop(ctx context.Context, who string) error {
 	return nil
 }
 
-// SetPeerURLs tells the others where a member that was stopped will come back with its data. It is told before the member
+// SetPeerURLs tells the others where a member that was stopped will come back with its data. It is announced before the member
 // starts there: it would else wait for entries that the others send to where it was.
 func (c *Client) SetPeerURLs(ctx context.Context, who string, peerURLs ...string) error {
 	cluster, err := c.settled(ctx)

@@ -35,7 +35,7 @@ const changeLimit = 10 * time.Second
 // Client looks at the members of an etcd, and changes who is one.
 type Client struct {
 	config Config
-	// whole asks whoever answers first. What is about one member is asked of that member, by a connection of its own: a
+	// whole asks the member that answers first. What is about one member is asked of that member, by a connection of its own: a
 	// client of all of them would not say who answered.
 	whole *clientv3.Client
 }

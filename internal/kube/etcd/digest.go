@@ -26,7 +26,7 @@ type Digest struct {
 const pageSize = 500
 
 // Digest reads every key at a revision; at the present one, if it is zero. If two clusters have the same digest at a
-// revision, whoever reads the keys there cannot tell one from the other.
+// revision, a reader of the keys there cannot tell one from the other.
 func (c *Client) Digest(ctx context.Context, revision int64) (Digest, error) {
 	d, sum, from := Digest{Revision: revision}, sha256.New(), "\x00"
 	for {
@@ -61,7 +61,7 @@ func add(h hash.Hash, kv *mvccpb.KeyValue) {
 	for _, n := range []int64{
 		int64(len(kv.Key)), int64(len(kv.Value)), kv.CreateRevision, kv.ModRevision, kv.Version, kv.Lease,
 	} {
-		b = binary.BigEndian.AppendUint64(b, uint64(n)) //nolint:gosec // only told apart
+		b = binary.BigEndian.AppendUint64(b, uint64(n)) //nolint:gosec // only distinguished
 	}
 	_, _ = h.Write(append(append(b, kv.Key...), kv.Value...))
 }

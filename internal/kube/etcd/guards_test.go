@@ -356,7 +356,7 @@ func testDigest(t *testing.T, e *ensemble, c *Client) {
 func follower(t *testing.T, c *Client) string {
 	t.Helper()
 	cluster := look(t, c)
-	return cluster.heir(nil).Name
+	return cluster.nextLeader(nil).Name
 }
 
 func without(names []string, name string) []string {

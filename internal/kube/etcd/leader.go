@@ -14,7 +14,7 @@ import (
 )
 
 // MoveLeaderFrom has the healthiest of the other voters lead, if it is this member that does. Those who are about to leave,
-// too, are asked last. What is written in the moment in which nobody leads fails, some of it only after seven seconds
+// too, are asked last. What is written in the moment in which no member leads fails, some of it only after seven seconds
 // (leadTransferee in go.etcd.io/raft/v3/raft.go has the old leader drop it), and so this is not done more often than needed.
 func (c *Client) MoveLeaderFrom(ctx context.Context, who string, leaving ...string) error {
 	cluster, err := c.settled(ctx)
@@ -25,25 +25,25 @@ func (c *Client) MoveLeaderFrom(ctx context.Context, who string, leaving ...stri
 	if m == nil || m.ID != cluster.Leader {
 		return nil
 	}
-	heir := cluster.heir(leaving)
-	if heir == nil {
+	nextLeader := cluster.nextLeader(leaving)
+	if nextLeader == nil {
 		all, healthy := cluster.Voters()
-		return engine.NotYet("etcd member %s leads, and nobody can take over: of %d voters %d are healthy", m.Called(), all, healthy)
+		return engine.NotYet("etcd member %s leads, and none can take over: of %d voters %d are healthy", m.Called(), all, healthy)
 	}
 	// Writes are refused for as long as the one that takes over is behind (raft, section 3.10), so it must not be.
-	if err := c.caughtUp(ctx, cluster, heir); err != nil {
+	if err := c.caughtUp(ctx, cluster, nextLeader); err != nil {
 		return err
 	}
-	doing := fmt.Sprintf("having etcd member %s lead instead of %s", heir.Called(), m.Called())
+	doing := fmt.Sprintf("having etcd member %s lead instead of %s", nextLeader.Called(), m.Called())
 	return c.lead(ctx, cluster, doing, func(ctx context.Context, leader *clientv3.Client) error {
-		_, err := leader.MoveLeader(ctx, heir.ID)
+		_, err := leader.MoveLeader(ctx, nextLeader.ID)
 		return err
 	})
 }
 
-// heir is who leads best when the leader no longer does: a healthy voter without alarms that stays, and of those the one
+// nextLeader is the member that leads best when the leader no longer does: a healthy voter without alarms that stays, and of those the one
 // that has applied most.
-func (c *Cluster) heir(leaving []string) *Member {
+func (c *Cluster) nextLeader(leaving []string) *Member {
 	var going []*Member
 	for _, who := range leaving {
 		going = append(going, c.Find(who))
@@ -55,7 +55,7 @@ func (c *Cluster) heir(leaving []string) *Member {
 	}
 	for i := range c.Members {
 		m := &c.Members[i]
-		if m.ID != c.Leader && m.complaint() == "" && better(m) {
+		if m.ID != c.Leader && m.defect() == "" && better(m) {
 			best = m
 		}
 	}

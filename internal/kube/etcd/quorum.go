@@ -32,7 +32,7 @@ type Member struct {
 	Size, InUse int64
 }
 
-// Called is its name or, before it has started for the first time and told its name, where others will reach it.
+// Called is its name or, before it has started for the first time and reported its name, where others will reach it.
 func (m *Member) Called() string {
 	if m.Name == "" {
 		return strings.Join(m.PeerURLs, ",")
@@ -122,7 +122,7 @@ func (c *Cluster) Allow(change Change) error {
 	return nil
 }
 
-// mistaken says that a change makes no sense, whoever is well.
+// mistaken says that a change makes no sense, whichever members are well.
 func (c *Cluster) mistaken(change Change, about *Member) string {
 	switch {
 	case c.Leader == 0:
@@ -150,21 +150,21 @@ func (c *Cluster) unwell(change Change, about *Member) *RefusedError {
 		switch {
 		case m == about && (change.Kind == Remove || change.Kind == Readdress): // the sicker it is, the better
 		case !m.Healthy:
-			return &RefusedError{Problem: m.complaint(), Passing: true}
+			return &RefusedError{Problem: m.defect(), Passing: true}
 		case len(m.Alarms) > 0:
-			return &RefusedError{Problem: m.complaint(), Hint: alarmHint}
+			return &RefusedError{Problem: m.defect(), Hint: alarmHint}
 		case m.Learner && m != about:
-			return &RefusedError{Problem: m.complaint(), Passing: true}
+			return &RefusedError{Problem: m.defect(), Passing: true}
 		}
 	}
 	return nil
 }
 
 // alarmHint is for those that members raise: NOSPACE and CORRUPT (etcd's operations guide, "Maintenance").
-const alarmHint = "find out why, mend it (for NOSPACE: compact, defragment), then disarm it: etcdctl alarm disarm"
+const alarmHint = "find out why, repair it (for NOSPACE: compact, defragment), then disarm it: etcdctl alarm disarm"
 
-// complaint is what is the matter with a member; empty if nothing is.
-func (m *Member) complaint() string {
+// defect is what is the matter with a member; empty if nothing is.
+func (m *Member) defect() string {
 	switch {
 	case !m.Healthy && m.Problem != "":
 		return fmt.Sprintf("member %s is not healthy: %s", m.Called(), m.Problem)
@@ -188,8 +188,8 @@ func (c *Cluster) Complaint(but ...string) string {
 		return "the members do not agree on who is one: " + c.Unsure
 	}
 	for _, m := range c.except(but) {
-		if complaint := m.complaint(); complaint != "" {
-			return complaint
+		if problem := m.defect(); problem != "" {
+			return problem
 		}
 	}
 	return ""

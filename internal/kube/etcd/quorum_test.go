@@ -192,7 +192,7 @@ func TestHeir(t *testing.T) {
 		members string
 		applied []uint64
 		leaving []string
-		heir    string
+		next    string
 	}{
 		{"cp1* cp2 cp3", []uint64{9, 5, 7}, nil, "cp3"},
 		{"cp1* cp2 cp3", []uint64{9, 5, 7}, []string{"cp1", "cp3"}, "cp2"},
@@ -205,9 +205,9 @@ func TestHeir(t *testing.T) {
 		for i, n := range tt.applied {
 			c.Members[i].Applied = n
 		}
-		heir := c.heir(tt.leaving)
-		if (heir == nil) != (tt.heir == "") || (heir != nil && heir.Name != tt.heir) {
-			t.Errorf("%s, %v leaving: %+v, not %s", tt.members, tt.leaving, heir, tt.heir)
+		nextLeader := c.nextLeader(tt.leaving)
+		if (nextLeader == nil) != (tt.next == "") || (nextLeader != nil && nextLeader.Name != tt.next) {
+			t.Errorf("%s, %v leaving: %+v, not %s", tt.members, tt.leaving, nextLeader, tt.next)
 		}
 	}
 	if got := cluster("cp1* cp2 cp3").LeaderLast([]string{"cp1", "cp2", "cp3"}); !slices.Equal(got, []string{"cp2", "cp3", "cp1"}) {

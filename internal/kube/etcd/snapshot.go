@@ -43,7 +43,7 @@ func (c *Client) Snapshot(ctx context.Context, path string) (SnapshotInfo, error
 	if err != nil {
 		return SnapshotInfo{}, err
 	}
-	source := cluster.heir(nil)
+	source := cluster.nextLeader(nil)
 	if source == nil {
 		source = cluster.Leading()
 	}

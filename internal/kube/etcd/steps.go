@@ -81,7 +81,7 @@ type waitStep struct{ *step }
 func (waitStep) Waits() {}
 
 // HealthyStep waits until all members are healthy, none has raised an alarm, all have a vote, and each has everything that the
-// leader has: what must hold before and after each control plane. It occurs more than once in a plan, so that it is told when.
+// leader has: what must hold before and after each control plane. It occurs more than once in a plan, so that it says when.
 // Before a control plane the one whose turn it is, is left out: a run that was killed half way finds it stopped, or without a
 // vote, and has to go on.
 func (c *Client) HealthyStep(when string, but ...string) engine.Step {
@@ -114,7 +114,7 @@ type learnerStep struct {
 	peerURLs []string
 }
 
-// LearnerStep adds a member that has no vote. It does not wait for it to start: whoever starts it needs to know who the others
+// LearnerStep adds a member that has no vote. It does not wait for it to start: the one that starts it needs to know who the others
 // are (InitialCluster).
 func (c *Client) LearnerStep(name string, peerURLs ...string) engine.Step {
 	return &learnerStep{name: name, peerURLs: peerURLs, step: &step{

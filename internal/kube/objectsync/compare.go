@@ -43,7 +43,7 @@ type Parity struct {
 // Equal reports that nothing differs.
 func (p *Parity) Equal() bool { return len(p.Differences) == 0 }
 
-// maxDifferences is how many are listed. Whoever has more has to copy first.
+// maxDifferences is how many are listed. With more, one has to copy first.
 const maxDifferences = 10000
 
 // Compare reads both sides in full, and asks for every object that the rules take whether the target has it, and the same, and

@@ -21,16 +21,16 @@ const DefaultPatience = 2 * time.Minute
 type Copier struct {
 	Source, Target *Side
 	Rules          *Rules
-	// Progress, if set, is told how many objects of the source were dealt with, of how many. Calls do not overlap.
+	// Progress, if set, gets how many objects of the source were dealt with, of how many. Calls do not overlap.
 	Progress func(done, total int)
 	// Patience is how long writes that may succeed in a while are tried again: a namespace that is still being deleted, a webhook
 	// whose pods start. Default: DefaultPatience.
 	Patience time.Duration
-	// Rewrite has every copy written, whether or not it seems to be the same already. It brings back what somebody changed in
+	// Rewrite has every copy written, whether or not it seems to be the same already. It brings back what someone changed in
 	// the target.
 	Rewrite bool
 
-	// hasty leaves what could be tried again to somebody else.
+	// hasty leaves what could be tried again to someone else.
 	hasty bool
 
 	mu     sync.Mutex

@@ -131,7 +131,7 @@ func concealed(v any) string {
 	return hidden
 }
 
-// shown is a value as JSON, cut where nobody reads on.
+// shown is a value as JSON, cut where no one reads on.
 func shown(v any) string {
 	if v == nil {
 		return absent

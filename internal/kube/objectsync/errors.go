@@ -21,7 +21,7 @@ type Reason string
 const (
 	// ReasonExists: the target has another object of that name, which replumb did not make.
 	ReasonExists Reason = "Exists"
-	// ReasonConflict: somebody else has set fields of the copy.
+	// ReasonConflict: someone else has set fields of the copy.
 	ReasonConflict Reason = "Conflict"
 	ReasonQuota    Reason = "Quota"
 	// ReasonWebhook: a webhook refused, or could not be asked.
@@ -138,7 +138,7 @@ func withoutValues(e *ObjectError, err error) string {
 	var fields []string
 	for _, c := range status.Status().Details.Causes {
 		if c.Type == metav1.CauseTypeFieldManagerConflict {
-			fields = append(fields, "somebody else has set "+fieldName(c.Field))
+			fields = append(fields, "someone else has set "+fieldName(c.Field))
 		} else if c.Field != "" {
 			fields = append(fields, fieldName(c.Field)+" is wrong")
 		}

@@ -39,8 +39,8 @@ type Follower struct {
 	// pending are changes that are not in the target yet, and what keeps those that were tried.
 	pending  map[item]*change
 	troubles map[item]*ObjectError
-	// anew asks for another look at what the source serves.
-	anew chan struct{}
+	// again asks for another look at what the source serves.
+	again chan struct{}
 }
 
 // NewFollower makes a Follower of what a Copier copies. The Copier must not be used for anything else meanwhile but Compare.
@@ -50,7 +50,7 @@ func NewFollower(c *Copier) *Follower {
 		copier: c,
 		queue: workqueue.NewTypedRateLimitingQueue(
 			workqueue.NewTypedItemExponentialFailureRateLimiter[item](soonest, latest)),
-		watched: map[Kind]bool{}, pending: map[item]*change{}, troubles: map[item]*ObjectError{}, anew: make(chan struct{}, 1),
+		watched: map[Kind]bool{}, pending: map[item]*change{}, troubles: map[item]*ObjectError{}, again: make(chan struct{}, 1),
 	}
 }
 
@@ -76,7 +76,7 @@ func (f *Follower) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-tick.C:
-		case <-f.anew:
+		case <-f.again:
 		}
 	}
 }

@@ -124,7 +124,7 @@ func (f *Follower) recheck(ctx context.Context, k Kind) *ObjectError {
 
 func (f *Follower) lookAnew() {
 	select {
-	case f.anew <- struct{}{}:
+	case f.again <- struct{}{}:
 	default: // a look is due already
 	}
 }

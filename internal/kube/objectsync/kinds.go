@@ -53,7 +53,7 @@ type Kinds struct {
 	Missing []Kind
 	// LeftOut are kinds no object of which is copied, with the reason.
 	LeftOut map[string]string
-	// Broken are groups of either side that nobody answered for.
+	// Broken are groups of either side that no one answered for.
 	Broken []string
 }
 

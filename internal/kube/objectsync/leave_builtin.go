@@ -88,7 +88,7 @@ func whyNotEndpoints(o *unstructured.Unstructured) string {
 		}
 	}
 	if len(subsets) == 0 {
-		return ofItsOwner // nobody writes empty ones
+		return ofItsOwner // no one writes empty ones
 	}
 	return ""
 }

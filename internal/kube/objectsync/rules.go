@@ -22,7 +22,7 @@ const DefaultParallel = 16
 const maxParallel = 128
 
 // generation of the rules for Secrets. It counts on when a build makes something else of them than the one before, so that copies
-// made by that one are written anew.
+// made by that one are written again.
 const generation = "1"
 
 // Options are what Rules are made from.

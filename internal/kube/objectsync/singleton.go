@@ -62,7 +62,7 @@ func (r *Rules) sleepOf(k Kind, o *unstructured.Unstructured) *sleep {
 	return nil
 }
 
-// original is the value that the field has when the object may run. An annotation that nobody could have written is none.
+// original is the value that the field has when the object may run. An annotation that no one could have written is none.
 func (s *sleep) original(o *unstructured.Unstructured) any {
 	if text, ok := o.GetAnnotations()[s.annotation]; ok {
 		if v, err := s.parse(text); err == nil {

@@ -104,7 +104,7 @@ func (r *Rules) stripService(o *unstructured.Unstructured) {
 	withoutPorts(o)
 }
 
-// stripPod takes away what scheduler, admission and kubelet gave a pod that nothing makes anew.
+// stripPod takes away what scheduler, admission and kubelet gave a pod that nothing recreates.
 func stripPod(spec map[string]any) {
 	for _, field := range []string{"nodeName", "priority", "preemptionPolicy", "ephemeralContainers"} {
 		delete(spec, field)

@@ -186,7 +186,7 @@ func finished(o *unstructured.Unstructured) bool {
 	return false
 }
 
-// CloudBound says what outside a cluster an object is tied to; nothing if it is not. Whoever owns that has to see to the target's
+// CloudBound says what outside a cluster an object is tied to; nothing if it is not. Its owner has to take care of the target's
 // side of it.
 func CloudBound(k Kind, o *unstructured.Unstructured) string {
 	if k.is("vpcresources.k8s.aws", "SecurityGroupPolicy") {

@@ -42,7 +42,7 @@ func (r *Rules) Wake(ctx context.Context, s *Side) ([]Ref, error) {
 		if _, marked := o.GetAnnotations()[sl.annotation]; !marked {
 			return nil
 		}
-		if !sl.asleep(o) { // somebody has woken it
+		if !sl.asleep(o) { // someone has woken it
 			return sl.patch(inside(o.Object, "spec")[sl.field], nil)
 		}
 		return sl.patch(sl.original(o), nil)

@@ -32,7 +32,7 @@ type outcome struct {
 
 func failure(err *ObjectError) outcome { return outcome{what: failed, err: err, again: err.again} }
 
-// one copies one object of the source, which it uses up. e is what the target has of that name, nil for nothing; nobody else uses it meanwhile.
+// one copies one object of the source, which it uses up. e is what the target has of that name, nil for nothing; nothing else uses it meanwhile.
 func (c *Copier) one(ctx context.Context, k Kind, o *unstructured.Unstructured, e *entry) outcome {
 	if c.Rules.whyNot(k, o) != "" {
 		return outcome{what: leftOutOfIt}
@@ -64,7 +64,7 @@ func (c *Copier) one(ctx context.Context, k Kind, o *unstructured.Unstructured, 
 	return c.refuse(ctx, k, taken)
 }
 
-// refuse leaves an object of somebody else's alone. It is no trouble if it is what would be copied.
+// refuse leaves an object of someone else's alone. It is no trouble if it is what would be copied.
 func (c *Copier) refuse(ctx context.Context, k Kind, taken *unstructured.Unstructured) outcome {
 	ref := refOf(k, taken)
 	have, err := c.Target.get(ctx, k, ref.key())
@@ -86,7 +86,7 @@ func exists(ref Ref, problem string) *ObjectError {
 	}
 }
 
-// write applies a copy. fresh says that the target had none at the last look: whoever made one since keeps it.
+// write applies a copy. fresh says that the target had none at the last look: one that was created since is kept.
 func (c *Copier) write(ctx context.Context, k Kind, taken *unstructured.Unstructured, force, fresh bool) outcome {
 	ref := refOf(k, taken)
 	body, err := json.Marshal(taken.Object)
@@ -103,7 +103,7 @@ func (c *Copier) write(ctx context.Context, k Kind, taken *unstructured.Unstruct
 	return outcome{what: written}
 }
 
-// shared reports whether others wrote an object. Right after it was made nobody else has, controllers included.
+// shared reports whether others wrote an object. Right after it was made no one else has, controllers included.
 func shared(o metav1.Object) bool {
 	for _, f := range o.GetManagedFields() {
 		if f.Manager != v1alpha1.FieldManager {
@@ -113,7 +113,7 @@ func shared(o metav1.Object) bool {
 	return false
 }
 
-// giveBack takes away what a write added to an object of somebody else's, by owning nothing of it any more.
+// giveBack takes away what a write added to an object of someone else's, by owning nothing of it any more.
 func (c *Copier) giveBack(ctx context.Context, k Kind, taken *unstructured.Unstructured) outcome {
 	ref := refOf(k, taken)
 	nothing := &unstructured.Unstructured{Object: map[string]any{}}
@@ -128,5 +128,5 @@ func (c *Copier) giveBack(ctx context.Context, k Kind, taken *unstructured.Unstr
 	if err != nil && !apierrors.IsNotFound(err) {
 		return failure(trouble(ref, "giving back", err))
 	}
-	return failure(exists(ref, "somebody else made one of that name in the target just before"))
+	return failure(exists(ref, "someone else made one of that name in the target just before"))
 }

@@ -20,7 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// perObject bounds how many references of one object are kept: whoever has to change it looks through it anyway.
+// perObject bounds how many references of one object are kept: those who have to change it look through it anyway.
 const perObject = 20
 
 // Reference is one place where an address or range is written down.

@@ -38,7 +38,7 @@ func newAdapter(kind string) adapter {
 	return deploymentAdapter{&appsv1.Deployment{}}
 }
 
-// restartedAt is when replumb restarted the workload last; zero, if never or if somebody wrote nonsense there.
+// restartedAt is when replumb restarted the workload last; zero, if never or if someone wrote nonsense there.
 func restartedAt(a adapter) time.Time {
 	at, err := time.Parse(time.RFC3339Nano, a.template().Annotations[v1alpha1.AnnotationRestartedAt])
 	if err != nil {

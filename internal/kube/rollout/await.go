@@ -14,7 +14,7 @@ import (
 	"github.com/replumb/replumb/internal/kube/readiness"
 )
 
-// quiet is how long a rollout may make no headway before somebody asks why.
+// quiet is how long a rollout may make no headway before someone asks why.
 const quiet = 10 * time.Second
 
 // await watches a workload until its rollout is complete, or has made no headway for a while: then it returns what is

@@ -43,7 +43,7 @@ type Leaving struct {
 // another one is ready. PodDisruptionBudgets are waited for. A Deployment with a single pod is restarted by rollout
 // instead, which starts the new pod first.
 //
-// What it does next depends on nothing but what is on the node. It gives up when nobody has left for the Timeout.
+// What it does next depends on nothing but what is on the node. It gives up when no pod has left for the Timeout.
 func (t Tools) Drain(l Leaving) engine.Step { return &drainStep{Tools: t, leaving: l} }
 
 type drainStep struct {
@@ -291,7 +291,7 @@ func (s *drainStep) single(ctx context.Context, p *corev1.Pod, ref *metav1.Owner
 // whole returns nil if the owner of a pod can do without it: all the pods it wants are ready, or all that can be are, and
 // this is not the last.
 func (s *drainStep) whole(ctx context.Context, p *corev1.Pod, ref *metav1.OwnerReference, d demand, count bool) error {
-	// What its controller counted may be a moment old, but whoever is short of pods by that is so still, or can wait.
+	// What its controller counted may be a moment old, but an owner that is short of pods by that still is, or can wait.
 	if !count && d.known && d.ready < d.want && podReady(p) {
 		return engine.NotYet("%s %s/%s has %d of %d pods ready", ref.Kind, p.Namespace, ref.Name, d.ready, d.want)
 	}

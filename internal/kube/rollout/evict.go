@@ -48,7 +48,7 @@ func (s *evictStep) Title() string {
 // Deadline implements engine.Timed.
 func (s *evictStep) Deadline() time.Duration { return s.timeout() }
 
-// Waits implements engine.Waiter: nobody who interrupts a run shall have to wait for a pod to end. An eviction is found
+// Waits implements engine.Waiter: a user who interrupts a run shall not have to wait for a pod to end. An eviction is found
 // again on the pod.
 func (s *evictStep) Waits() {}
 
@@ -66,7 +66,7 @@ func (s *evictStep) State(ctx context.Context) (engine.State, error) {
 
 func (s *evictStep) Do(ctx context.Context) error {
 	pod, err := s.current(ctx)
-	if err != nil || pod == nil || !pod.DeletionTimestamp.IsZero() || len(burdens(pod, s.changes)) == 0 {
+	if err != nil || pod == nil || !pod.DeletionTimestamp.IsZero() || len(staleReferences(pod, s.changes)) == 0 {
 		return err
 	}
 	err = s.Client.SubResource("eviction").Create(ctx, pod, s.eviction())
@@ -90,7 +90,7 @@ func (s *evictStep) Verify(ctx context.Context) error {
 		return s.replaced(ctx)
 	case !pod.DeletionTimestamp.IsZero():
 		return missing("pod %s has not ended yet", s.key())
-	case len(burdens(pod, s.changes)) > 0:
+	case len(staleReferences(pod, s.changes)) > 0:
 		return missing("pod %s has %s", s.key(), s.changes.what())
 	}
 	return nil

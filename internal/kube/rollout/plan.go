@@ -66,7 +66,7 @@ type Plan struct {
 }
 
 // Plan decides. Rollouts restart what they can; of the rest policy says whether it is evicted or reported. Static pods and
-// those of paused Deployments are always reported: an eviction does not renew the former, and somebody halted the latter.
+// those of paused Deployments are always reported: an eviction does not renew the former, and someone halted the latter.
 func (s *State) Plan(c Changes, policy v1alpha1.BarePodsPolicy) Plan {
 	o := s.owners()
 	restarts := map[types.UID]*Workload{}

@@ -54,8 +54,8 @@ type restartStep struct {
 	Tools
 	workload Workload
 	changes  Changes
-	// told is true once a look has been told of. It matters for nothing but when people read what.
-	told bool
+	// reported is true once what is outstanding has been reported. It matters for nothing but when people read what.
+	reported bool
 }
 
 var (
@@ -79,7 +79,7 @@ func (s *restartStep) Title() string {
 // Deadline implements engine.Timed.
 func (s *restartStep) Deadline() time.Duration { return s.timeout() }
 
-// Waits implements engine.Waiter: nobody who interrupts a run shall have to wait for a rollout. What the step writes is
+// Waits implements engine.Waiter: a user who interrupts a run shall not have to wait for a rollout. What the step writes is
 // found again on the template.
 func (s *restartStep) Waits() {}
 
@@ -114,11 +114,11 @@ func (s *restartStep) Do(ctx context.Context) error {
 	if reason, _ := found.halted(); reason != "" {
 		return engine.NotYet("%s", reason)
 	}
-	// Times in a pod's status have whole seconds. A pod of the second in which the change came could not be told from an
+	// Times in a pod's status have whole seconds. A pod of the second in which the change came could not be distinguished from an
 	// older one.
 	now := s.now()
 	if !now.Truncate(time.Second).After(until) {
-		return engine.NotYet("%s is restarted after %s, so that its new pods can be told from old ones",
+		return engine.NotYet("%s is restarted after %s, so that its new pods can be distinguished from old ones",
 			s.workload, until.Add(time.Second).Local().Format(time.TimeOnly))
 	}
 	if err := s.withinBudgets(ctx, found); err != nil {
@@ -141,9 +141,9 @@ func (s *restartStep) Verify(ctx context.Context) error {
 		return err
 	}
 	if err := complete(found); err != nil {
-		told := s.told
-		s.told = true
-		if !told { // people read what is outstanding at once, and only then is it waited for
+		reported := s.reported
+		s.reported = true
+		if !reported { // people read what is outstanding at once, and only then is it waited for
 			return err
 		}
 		if err := s.await(ctx, found, err); err != nil {
@@ -199,7 +199,7 @@ func (f *finding) newest() time.Time {
 		if !f.stale[i].DeletionTimestamp.IsZero() {
 			continue
 		}
-		for _, b := range burdens(&f.stale[i], f.changes) {
+		for _, b := range staleReferences(&f.stale[i], f.changes) {
 			if b.until.After(newest) {
 				newest = b.until
 			}
@@ -258,7 +258,7 @@ func (s *restartStep) lookAtPods(ctx context.Context, f *finding) error {
 			return
 		}
 		f.pods = append(f.pods, slimPod(p))
-		if len(burdens(p, s.changes)) > 0 && f.renews(p) {
+		if len(staleReferences(p, s.changes)) > 0 && f.renews(p) {
 			f.stale = append(f.stale, slimPod(p))
 		}
 	}, scope...)

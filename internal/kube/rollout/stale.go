@@ -34,7 +34,7 @@ type Changes struct {
 	Slack time.Duration
 }
 
-// what is it that pods shall not have.
+// what describes the addresses that pods shall not have.
 func (c *Changes) what() string {
 	if len(c.Addresses) == 0 {
 		return "old addresses"
@@ -51,8 +51,8 @@ const (
 	CarriesNode       = "a place on a node that is emptied"
 )
 
-// burden is something old that a pod carries, and until when pods were given it.
-type burden struct {
+// staleReference is something old that a pod carries, and until when pods were given it.
+type staleReference struct {
 	text  string
 	until time.Time
 }
@@ -68,29 +68,29 @@ type burden struct {
 // Times in a pod's status are cut to whole seconds, so a pod of the very second of a change is taken as stale.
 func Stale(pod *corev1.Pod, c Changes) []string {
 	var reasons []string
-	for _, b := range burdens(pod, c) {
+	for _, b := range staleReferences(pod, c) {
 		reasons = append(reasons, b.text)
 	}
 	return reasons
 }
 
-func burdens(pod *corev1.Pod, c Changes) []burden {
+func staleReferences(pod *corev1.Pod, c Changes) []staleReference {
 	if ended(pod) || newestStart(pod).Before(c.Since.Truncate(time.Second)) {
 		return nil
 	}
-	var all []burden
+	var all []staleReference
 	weigh := func(text string, since, change time.Time) {
 		until := change.Add(c.Slack)
 		if !change.IsZero() && !since.IsZero() && !since.After(until) {
-			all = append(all, burden{text: text, until: until})
+			all = append(all, staleReference{text: text, until: until})
 		}
 	}
 	if hasAddress(pod, c.Addresses) {
-		all = append(all, burden{text: CarriesAddress, until: c.AddressesUntil.Add(c.Slack)})
+		all = append(all, staleReference{text: CarriesAddress, until: c.AddressesUntil.Add(c.Slack)})
 	}
 	if c.Leave != "" && pod.Spec.NodeName == c.Leave {
 		// Cut to whole seconds: the restart that made it has a time of the same second, and must not be taken for a later one.
-		all = append(all, burden{text: CarriesNode, until: pod.CreationTimestamp.Add(time.Second + c.Slack)})
+		all = append(all, staleReference{text: CarriesNode, until: pod.CreationTimestamp.Add(time.Second + c.Slack)})
 	}
 	oldest := oldestContainer(pod)
 	weigh(CarriesKubernetes, oldest, c.KubernetesMovedAt)
@@ -118,7 +118,7 @@ func ended(pod *corev1.Pod) bool {
 	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
 }
 
-// oldestContainer is when the oldest running container was started; zero, if none runs. A sandbox that was made anew,
+// oldestContainer is when the oldest running container was started; zero, if none runs. A sandbox that was recreated,
 // after a node's reboot for instance, has new containers too, so that a container is never older than it looks.
 func oldestContainer(pod *corev1.Pod) time.Time {
 	var oldest time.Time

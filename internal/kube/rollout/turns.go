@@ -26,14 +26,14 @@ type Turns struct {
 
 type turn struct {
 	mu sync.Mutex
-	// until nobody needs to ask again: the answer is waits.
+	// until no one needs to ask again: the answer is waits.
 	until time.Time
 	waits error
 	// counted is when its pods were counted last, and not only its own count was read.
 	counted time.Time
 }
 
-// NewTurns returns those of nobody.
+// NewTurns returns turns that no owner has used yet.
 func NewTurns() *Turns { return &Turns{all: map[types.UID]*turn{}} }
 
 func (t *Turns) of(uid types.UID) *turn {
@@ -45,7 +45,7 @@ func (t *Turns) of(uid types.UID) *turn {
 	return t.all[uid]
 }
 
-// take asks for a pod of an owner, unless somebody has just done so. Now and then it has its pods counted.
+// take asks for a pod of an owner, unless someone has just done so. Now and then it has its pods counted.
 func (t *Turns) take(owner *metav1.OwnerReference, now func() time.Time, ask func(count bool) error) error {
 	turn := t.of(owner.UID)
 	turn.mu.Lock()

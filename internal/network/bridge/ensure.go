@@ -203,7 +203,7 @@ func endpointPorts(address string, ports []discoveryv1.EndpointPort) []string {
 	return all
 }
 
-// IsTaken reports whether the API server refused a ClusterIP because somebody else has it (ErrAllocated in
+// IsTaken reports whether the API server refused a ClusterIP because someone else has it (ErrAllocated in
 // k8s.io/kubernetes pkg/registry/core/service/ipallocator/interfaces.go, which reaches clients only as text).
 func IsTaken(err error) bool {
 	return apierrors.IsInvalid(err) && strings.Contains(err.Error(), "provided IP is already allocated")

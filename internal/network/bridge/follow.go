@@ -22,7 +22,7 @@ import (
 )
 
 const (
-	// resync is how often all copies are compared again, should somebody else have changed one.
+	// resync is how often all copies are compared again, should someone else have changed one.
 	resync = 5 * time.Minute
 	// retryMin and retryMax bound the pause before a copy that failed is tried again; it doubles from one to the other.
 	retryMin = 100 * time.Millisecond

@@ -24,7 +24,7 @@ func Selects(selector string, labels map[string]string) (bool, error) {
 	return yes, nil
 }
 
-// words cuts a selector up. What is quoted keeps its first quote, so that it can be told from names.
+// words cuts a selector up. What is quoted keeps its first quote, so that it can be distinguished from names.
 func words(text string) []string {
 	var all []string
 	for i := 0; i < len(text); {

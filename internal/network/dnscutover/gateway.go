@@ -30,7 +30,7 @@ func readGateway(o *unstructured.Unstructured) gateway {
 	return g
 }
 
-// reached are the addresses that a Gateway was given. Of other types than IPAddress and Hostname nobody knows what they are.
+// reached are the addresses that a Gateway was given. Of other types than IPAddress and Hostname no one knows what they are.
 func reached(o *unstructured.Unstructured) []string {
 	var all []string
 	for _, a := range items(o.Object, "status", "addresses") {

@@ -169,7 +169,7 @@ func (d *discovery) ingress(o *unstructured.Unstructured) {
 	}
 }
 
-// service reads what external-dns does. Whatever else a Service of type LoadBalancer is called, nobody says.
+// service reads what external-dns does. Whatever else a Service of type LoadBalancer is called, no one says.
 func (d *discovery) service(o *unstructured.Unstructured) {
 	if text(o.Object, "spec", "type") != loadBalancer {
 		return

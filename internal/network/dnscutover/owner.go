@@ -138,7 +138,7 @@ func (r Registry) Marks(ctx context.Context, from dnsrecords.Texter, name string
 	return all, nil
 }
 
-// Judge fails with a *records.Error if one of the marks is that of somebody whose records must not be changed.
+// Judge fails with a *records.Error if one of the marks is that of an owner whose records must not be changed.
 func (r Registry) Judge(name string, typ v1alpha1.RecordType, marks []Mark) error {
 	record := dnsrecords.Title(name, typ)
 	for _, m := range marks {
@@ -146,7 +146,7 @@ func (r Registry) Judge(name string, typ v1alpha1.RecordType, marks []Mark) erro
 		case m.Sealed:
 			return &dnsrecords.Error{
 				Record:  record,
-				Problem: "the TXT record " + m.At + " cannot be read: it may be external-dns's, encrypted, so nobody knows whose it is",
+				Problem: "the TXT record " + m.At + " cannot be read: it may be external-dns's, encrypted, so its owner is not known",
 				Hint:    "find out who owns it; if it may be changed, have its external-dns write without --txt-encrypt-enabled meanwhile",
 			}
 		case m.By != "external-dns":
@@ -180,7 +180,7 @@ func (r Registry) Allowed(provider dnsrecords.Provider, name string, typ v1alpha
 		if !ok {
 			return &dnsrecords.Error{
 				Record:  dnsrecords.Title(name, typ),
-				Problem: "its provider cannot read TXT records, so nobody knows whose it is",
+				Problem: "its provider cannot read TXT records, so its owner is not known",
 				Hint:    "use another provider",
 			}
 		}

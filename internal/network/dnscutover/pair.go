@@ -17,7 +17,7 @@ type Problem struct {
 	Name    string
 	Problem string
 	Hint    string
-	// Warning is true for names that nobody outside can know: nothing is lost if they stay.
+	// Warning is true for names that no one outside can know: nothing is lost if they stay.
 	Warning bool
 }
 

@@ -57,7 +57,7 @@ type Tools struct {
 	Now      func() time.Time
 }
 
-// Open makes what leads paired names. It reads keys, credentials and certificates, and asks nobody for a record yet. Errors are of
+// Open makes what leads paired names. It reads keys, credentials and certificates, and asks for no record yet. Errors are of
 // type *spec.Error if the spec is wrong, or *records.Error.
 func Open(ctx context.Context, t Tools, names []v1alpha1.RedirectName, s v1alpha1.RedirectSpec) ([]*Lead, error) {
 	var specs []v1alpha1.RecordSpec
@@ -119,7 +119,7 @@ func roots(ctx context.Context, secrets provider.Secrets, ref *v1alpha1.SecretRe
 	return pool, nil
 }
 
-// Looked asks for every name whether its record can be led: that it has what it should, and that it belongs to nobody else. Problems
+// Looked asks for every name whether its record can be led: that it has what it should, and that it belongs to no one else. Problems
 // are by what Lead.Move is called.
 func Looked(ctx context.Context, all []*Lead) map[string]error {
 	problems := map[string]error{}
@@ -142,7 +142,7 @@ type Options struct {
 	Now   func() time.Time
 }
 
-// Lower lowers times to live, all at once, and waits until nobody remembers the long ones.
+// Lower lowers times to live, all at once, and waits until no one remembers the long ones.
 func Lower(all []*Lead) []engine.Group {
 	return dnsrecords.Together("time to live", most, moves(all), (*dnsrecords.Move).Lower)
 }
@@ -183,7 +183,7 @@ func travel(all []*Lead, o Options, to Direction, title string, steps func(*dnsr
 	return groups
 }
 
-// byTitle keeps the records of one name together: whoever asks for both gets both of the same side, as far as can be.
+// byTitle keeps the records of one name together: a client that asks for both gets both of the same side, as far as can be.
 func byTitle(all []*Lead) []*Lead {
 	return slices.SortedStableFunc(slices.Values(all), func(a, b *Lead) int { return strings.Compare(a.id(), b.id()) })
 }

@@ -319,7 +319,7 @@ func names(c *x509.Certificate) string {
 		all = append(all, ip.String())
 	}
 	if len(all) == 0 {
-		return "nobody"
+		return "no one"
 	}
 	if more := len(all) - maxNames; more > 0 {
 		return fmt.Sprintf("%s and %d more", strings.Join(all[:maxNames], ", "), more)

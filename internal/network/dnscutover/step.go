@@ -100,7 +100,7 @@ func (s *ProbeStep) Verify(ctx context.Context) error {
 	return nil
 }
 
-// QuietRequest is what the action of spec.mirror.redirect.quiet is told.
+// QuietRequest is what the action of spec.mirror.redirect.quiet gets.
 type QuietRequest struct {
 	Migration string `json:"migration"`
 	// Side that has to fall silent.
@@ -157,13 +157,13 @@ func (s *QuietStep) Deadline() time.Duration {
 	return quietPatience
 }
 
-// State is pending: nobody but the action knows.
+// State is pending: no one but the action knows.
 func (*QuietStep) State(context.Context) (engine.State, error) { return engine.Pending, nil }
 
 // Do does nothing: Verify asks.
 func (*QuietStep) Do(context.Context) error { return nil }
 
-// Verify asks once. What goes wrong is tried again: whether nobody comes any more cannot be known without an answer.
+// Verify asks once. What goes wrong is tried again: whether no one comes any more cannot be known without an answer.
 func (s *QuietStep) Verify(ctx context.Context) error {
 	answer := quietAnswer{}
 	err := callout.Call(ctx, s.Action, s.Request, &answer)

@@ -118,7 +118,7 @@ func (s *changeStep) Do(ctx context.Context) error {
 	return s.move.provider.Replace(ctx, seen.now, want)
 }
 
-// look fails for a record that is not where this step takes it from: no stage is skipped, whoever moved it.
+// look fails for a record that is not where this step takes it from: no stage is skipped, no matter who moved it.
 func (s *changeStep) look(ctx context.Context) (*scene, error) {
 	seen, err := s.move.look(ctx, s.to)
 	if err != nil || seen.past(s.stage, s.to) {
@@ -136,14 +136,14 @@ func (s *changeStep) look(ctx context.Context) (*scene, error) {
 	if !ready {
 		return nil, &Error{
 			Record:  goal.String(),
-			Problem: fmt.Sprintf("it has %s, and should have come further before: somebody has put it back", list(seen.now.Values)),
-			Hint:    "make sure that nobody else changes it, and run the same command again",
+			Problem: fmt.Sprintf("it has %s, and should have come further before: someone has put it back", list(seen.now.Values)),
+			Hint:    "make sure that no one else changes it, and run the same command again",
 		}
 	}
 	return seen, nil
 }
 
-// remember keeps what the record was, if nobody has yet, and forgets the times of what is about to be changed: they would
+// remember keeps what the record was, if no one has yet, and forgets the times of what is about to be changed: they would
 // be about something else afterwards.
 func (s *changeStep) remember(ctx context.Context, seen *scene, want Set) error {
 	status := seen.status()
@@ -183,7 +183,7 @@ func turned(err error) error {
 	var other *otherError
 	if errors.As(err, &other) {
 		return &Error{
-			Record: other.want.String(), Problem: fmt.Sprintf("somebody else has changed it back: it is %s", describe(other.now)),
+			Record: other.want.String(), Problem: fmt.Sprintf("someone else has changed it back: it is %s", describe(other.now)),
 			Hint: "find out who writes it (external-dns, for instance), have them stop, and run the same command again",
 		}
 	}

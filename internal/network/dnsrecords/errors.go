@@ -25,7 +25,7 @@ func (e *Error) Advice() string { return e.Hint }
 // Unwrap gives the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
-// ConflictError says that somebody else changed a record between the look and the write. Nothing was written.
+// ConflictError says that someone else changed a record between the look and the write. Nothing was written.
 type ConflictError struct {
 	// Was is what was there at the look, Now what is there since, if that could be seen.
 	Was Set
@@ -33,7 +33,7 @@ type ConflictError struct {
 }
 
 func (e *ConflictError) Error() string {
-	text := fmt.Sprintf("%s: somebody else has changed it: it was %s", e.Was, describe(e.Was))
+	text := fmt.Sprintf("%s: someone else has changed it: it was %s", e.Was, describe(e.Was))
 	if e.Now != nil {
 		text += ", and is " + describe(*e.Now)
 	}

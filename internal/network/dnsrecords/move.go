@@ -86,7 +86,7 @@ func (m *Move) allowed(ctx context.Context) error {
 // direct reports whether there is nothing between the two ends.
 func (m *Move) direct() bool { return m.Straight || m.typ == v1alpha1.RecordCNAME }
 
-// Lower shortens the time to live, and waits until nobody remembers the long one.
+// Lower shortens the time to live, and waits until no one remembers the long one.
 func (m *Move) Lower() []engine.Step {
 	return []engine.Step{m.change(lower, forth), m.wait(expire, forth)}
 }
@@ -100,7 +100,7 @@ func (m *Move) Widen() []engine.Step {
 	return []engine.Step{m.change(widen, forth), m.wait(settle, forth)}
 }
 
-// Narrow takes the old values out, and waits until nobody remembers them: after that, what they lead to can go.
+// Narrow takes the old values out, and waits until no one remembers them: after that, what they lead to can go.
 func (m *Move) Narrow() []engine.Step {
 	return []engine.Step{m.change(narrow, forth), m.wait(drain, forth)}
 }
@@ -114,7 +114,7 @@ func (m *Move) Back() []engine.Step {
 	return slices.Concat(m.SwitchBack(), m.RestoreBack())
 }
 
-// Switch leads the record to the new values, and waits until nobody remembers the old ones.
+// Switch leads the record to the new values, and waits until no one remembers the old ones.
 func (m *Move) Switch() []engine.Step { return append(m.Widen(), m.Narrow()...) }
 
 // SwitchBack is Back without the time to live, which stays short: for records that are about to move again.
@@ -183,7 +183,7 @@ func (m *Move) familiar(s *scene) error {
 	return half.is
 }
 
-// proof fails as long as somebody does not answer with what is wanted.
+// proof fails as long as someone does not answer with what is wanted.
 func (m *Move) proof(ctx context.Context, want Set, st stage) ([]Answer, error) {
 	authoritative, err := m.provider.Authoritative(ctx, m.name, m.typ)
 	if err != nil {

@@ -1,4 +1,4 @@
-// Package dnsrecords changes names in DNS so that nobody loses an answer: the time to live goes down first, the new values come
+// Package dnsrecords changes names in DNS so that no one loses an answer: the time to live goes down first, the new values come
 // beside the old ones, and the old ones go when every server says so. What it does not know it leaves alone.
 package dnsrecords
 

@@ -14,11 +14,11 @@ type stage string
 // The stages, in their order. Each but the last has something that is written and something that is waited for.
 const (
 	lower   stage = "lower"   // the time to live is short,
-	expire  stage = "expire"  // and nobody remembers the long one
+	expire  stage = "expire"  // and no one remembers the long one
 	widen   stage = "widen"   // the new values are there beside the old ones,
-	settle  stage = "settle"  // and nobody remembers a time without them
+	settle  stage = "settle"  // and no one remembers a time without them
 	narrow  stage = "narrow"  // the old values are gone,
-	drain   stage = "drain"   // and nobody remembers them
+	drain   stage = "drain"   // and no one remembers them
 	restore stage = "restore" // the time to live is what it was
 )
 
@@ -79,7 +79,7 @@ func (s *scene) familiar() error {
 	if foreign := without(s.now.Values, both(s.from, s.to)...); len(foreign) > 0 {
 		return &Error{
 			Record: s.now.String(), Problem: fmt.Sprintf("it has %s, which is in neither from nor to", list(foreign)),
-			Hint: "somebody else changes it: make sure that they have stopped, and take out or write down what they added",
+			Hint: "someone else changes it: make sure that they have stopped, and take out or write down what they added",
 		}
 	}
 	for _, known := range [][]string{s.from, s.to, s.together()} {
@@ -91,7 +91,7 @@ func (s *scene) familiar() error {
 		Record: s.now.String(),
 		Problem: fmt.Sprintf("it has %s, which is neither from (%s) nor to (%s) nor both",
 			list(s.now.Values), list(s.from), list(s.to)),
-		Hint: "somebody has taken out the rest: put it back, or take the rest of that end out too",
+		Hint: "someone has taken out the rest: put it back, or take the rest of that end out too",
 	}}
 }
 
@@ -179,7 +179,7 @@ func (s *scene) until(st stage, d direction, extra time.Duration) (time.Time, bo
 		return time.Time{}, false
 	}
 	remembered := m.Seen.Longest
-	if m.LoweredAt == nil { // it was not lowered, or somebody has raised it since
+	if m.LoweredAt == nil { // it was not lowered, or someone has raised it since
 		remembered = max(remembered, m.TTL)
 	}
 	end := m.Seen.At.Add(min(time.Duration(remembered)*time.Second, longest))

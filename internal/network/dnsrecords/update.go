@@ -152,7 +152,7 @@ func (d *Dynamic) servers(ctx context.Context) ([]Server, error) {
 	return all, nil
 }
 
-// locate asks the primary for servers within its zone: nobody knows better.
+// locate asks the primary for servers within its zone: no one knows better.
 func (d *Dynamic) locate(ctx context.Context, host string) ([]Server, error) {
 	if !dns.IsSubDomain(dns.CanonicalName(d.Zone), host) {
 		return d.Client.Locate(ctx, []string{host})
@@ -176,7 +176,7 @@ func (d *Dynamic) locate(ctx context.Context, host string) ([]Server, error) {
 	return all, nil
 }
 
-// ask asks the primary for what it has itself, signed as updates are: some answer to nobody else.
+// ask asks the primary for what it has itself, signed as updates are: some answer to no one else.
 func (d *Dynamic) ask(ctx context.Context, name string, rrtype uint16) (*dns.Msg, error) {
 	m := new(dns.Msg).SetQuestion(dns.CanonicalName(name), rrtype)
 	m.RecursionDesired = false

@@ -30,11 +30,11 @@ func (s *waitStep) Title() string {
 	record := Title(s.move.name, s.move.typ)
 	switch s.stage {
 	case expire:
-		return fmt.Sprintf("Wait until nobody remembers the old time to live of %s", record)
+		return fmt.Sprintf("Wait until no one remembers the old time to live of %s", record)
 	case settle:
 		return fmt.Sprintf("Wait until everybody has heard of all that %s has", record)
 	}
-	return fmt.Sprintf("Wait until nobody remembers what was taken out of %s", record)
+	return fmt.Sprintf("Wait until no one remembers what was taken out of %s", record)
 }
 
 // Waits implements engine.Waiter.
@@ -45,7 +45,7 @@ func (s *waitStep) Deadline() time.Duration { return longest + s.move.drain + s.
 
 func (s *waitStep) State(ctx context.Context) (engine.State, error) { return stateOf(s.verify(ctx)) }
 
-// Do writes down since when everybody says what the record is, if nobody has yet.
+// Do writes down since when all say what the record is, if no one has yet.
 func (s *waitStep) Do(ctx context.Context) error {
 	seen, err := s.move.look(ctx, s.to)
 	if err != nil || seen.past(s.stage, s.to) {
@@ -80,7 +80,7 @@ func (s *waitStep) Do(ctx context.Context) error {
 	return nil
 }
 
-// Verify implements engine.Step: the time is over, and everybody says it still. Somebody may have put it back meanwhile.
+// Verify implements engine.Step: the time is over, and all still say it. Someone may have put it back meanwhile.
 func (s *waitStep) Verify(ctx context.Context) error { return turned(s.verify(ctx)) }
 
 func (s *waitStep) verify(ctx context.Context) error {

@@ -133,7 +133,7 @@ type dirPart struct {
 	nets []string
 }
 
-// names of the network's configurations, as long as they are there, and the usual ones that nobody else's have.
+// names of the network's configurations, as long as they are there, and the usual ones that no one else's have.
 func (h Host) names(n Network) ([]string, error) {
 	confs, err := h.confs()
 	if err != nil {

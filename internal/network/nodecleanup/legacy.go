@@ -6,7 +6,7 @@ import (
 )
 
 // legacyFinds reads what iptables-legacy-save prints. It returns what in it is of the network, and what iptables-legacy-restore
-// --noflush has to be told to remove that and nothing else; nothing, if there is nothing.
+// --noflush has to be instructed to remove that and nothing else; nothing, if there is nothing.
 func legacyFinds(n Network, save string) (found []string, restore string) {
 	var out strings.Builder
 	var rules, chains []string

@@ -95,7 +95,7 @@ func (p routePart) own(r netlink.Route) bool {
 		// 12 is the protocol of any BIRD: only where it leads to pods it is this network's.
 		return r.Protocol != unix.RTPROT_BIRD || p.toPods(r)
 	}
-	// RTPROT_BOOT is what netlink and ip(8) set if nobody says otherwise.
+	// RTPROT_BOOT is what netlink and ip(8) set if no one says otherwise.
 	return p.Gateways && r.Gw != nil && (r.Protocol == unix.RTPROT_BOOT || r.Protocol == unix.RTPROT_UNSPEC) && p.toPods(r)
 }
 

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// Network is what a network for pods leaves on nodes, told apart from everything else by what it is called there.
+// Network is what a network for pods leaves on nodes, distinguished from everything else by what it is called there.
 type Network struct {
 	Name string
 	// Plugins are the types in a CNI configuration that make it this network's.

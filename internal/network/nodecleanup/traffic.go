@@ -30,7 +30,7 @@ type flow struct {
 	left uint32
 }
 
-// client reports whether a flow is one of somebody who is served from outside.
+// client reports whether a flow is one of a client that is served from outside.
 func (w *Watcher) client(f flow) bool {
 	from := f.from.Unmap()
 	if from.IsLoopback() || from.IsLinkLocalUnicast() || from.IsUnspecified() || from.IsMulticast() ||
@@ -46,7 +46,7 @@ func in(all []netip.Prefix, a netip.Addr) bool {
 }
 
 // active are the clients of those flows that are new since the last look, or had a packet since. Those of clients that have gone
-// away count down by as many seconds as have passed, which are more than one; every packet starts that anew.
+// away count down by as many seconds as have passed, which are more than one; every packet starts that again.
 func (w *Watcher) active(before, now map[string]flow) []netip.Addr {
 	var out []netip.Addr
 	for key, f := range now {

@@ -20,8 +20,8 @@ const (
 	dataPodCIDRs = "podCIDRs"
 )
 
-// Keepsake is a Node as it was just before it was deleted, and the ranges it is to be made anew with. It is in the cluster
-// from before the deletion until the new Node has everything; so whoever finds a Node gone finds it here.
+// Keepsake is a Node as it was just before it was deleted, and the ranges it is to be recreated with. It is in the cluster
+// from before the deletion until the new Node has everything; so a Node that is gone is found here.
 type Keepsake struct {
 	Node     *corev1.Node
 	PodCIDRs []string

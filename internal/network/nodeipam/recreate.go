@@ -21,7 +21,7 @@ import (
 // gonePoll is how often a Node that is being deleted is looked at. The shorter, the shorter it is gone.
 const gonePoll = 10 * time.Millisecond
 
-// Recreate gives a Node other ranges by making it anew: the API server lets nobody change spec.podCIDRs once they are set
+// Recreate gives a Node other ranges by recreating it: the API server lets no one change spec.podCIDRs once they are set
 // (ValidateNodeUpdate in k8s.io/kubernetes pkg/apis/core/validation/validation.go).
 //
 // The new Node has the labels, annotations, taints, spec and status of the old one from its first moment: the API server
@@ -89,29 +89,29 @@ func (k Keepsakes) awaitGone(ctx context.Context, old *corev1.Node) error {
 	return err
 }
 
-// restore makes a Node that is gone anew.
+// restore recreates a Node that is gone.
 func (k Keepsakes) restore(ctx context.Context, name string, podCIDRs []string) error {
 	kept, err := k.Get(ctx, name)
 	if err != nil {
 		return err
 	}
 	if kept == nil {
-		return nil // somebody has removed the node, which has nothing to do with us
+		return nil // someone has removed the node, which has nothing to do with us
 	}
-	node := anew(kept.Node, podCIDRs)
+	node := recreated(kept.Node, podCIDRs)
 	err = k.Client.Create(ctx, node, client.FieldOwner(v1alpha1.FieldManager))
 	if apierrors.IsAlreadyExists(err) {
 		return engine.NotYet("node %s was registered by its kubelet meanwhile", name)
 	}
 	if err != nil {
-		return fmt.Errorf("making node %s anew: %w", name, err)
+		return fmt.Errorf("recreating node %s: %w", name, err)
 	}
 	return k.settle(ctx, node)
 }
 
-// anew is the Node to be created: the old one, with other ranges, which remembers what it had before the migration. One
+// recreated is the Node to be created: the old one, with other ranges, which remembers what it had before the migration. One
 // that is given back what it had has nothing to remember.
-func anew(old *corev1.Node, podCIDRs []string) *corev1.Node {
+func recreated(old *corev1.Node, podCIDRs []string) *corev1.Node {
 	node := &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{
 			Name: old.Name, Labels: old.Labels, Annotations: map[string]string{}, OwnerReferences: old.OwnerReferences,
@@ -142,7 +142,7 @@ func (k Keepsakes) complete(ctx context.Context, node *corev1.Node, podCIDRs []s
 	}
 	was := node.DeepCopy()
 	if kept != nil {
-		want := anew(kept.Node, podCIDRs)
+		want := recreated(kept.Node, podCIDRs)
 		node.Labels, node.Annotations = over(node.Labels, want.Labels), over(node.Annotations, want.Annotations)
 		node.Spec = want.Spec
 	}
@@ -186,7 +186,7 @@ func (k Keepsakes) Settled(ctx context.Context, name string, podCIDRs []string) 
 	node := &corev1.Node{}
 	err = k.Client.Get(ctx, client.ObjectKey{Name: name}, node)
 	if apierrors.IsNotFound(err) {
-		return true, nil // removed by somebody
+		return true, nil // removed by someone
 	}
 	return err == nil && node.DeletionTimestamp.IsZero() && slices.Equal(PodCIDRs(node), podCIDRs), err
 }

@@ -209,7 +209,7 @@ func TestRecreateTakesUpWhereItWasKilled(t *testing.T) {
 		"gone": gone,
 		"made anew": func(t *testing.T, k Keepsakes, node *corev1.Node) {
 			gone(t, k, node)
-			create(t, k.Client, anew(node, there))
+			create(t, k.Client, recreated(node, there))
 		},
 		"registered by its kubelet meanwhile": func(t *testing.T, k Keepsakes, node *corev1.Node) {
 			gone(t, k, node)

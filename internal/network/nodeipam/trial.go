@@ -24,7 +24,7 @@ const ttlAnnotation = "node.alpha.kubernetes.io/ttl"
 const notAvailable = "CIDRNotAvailable"
 
 // Trial finds out from outside whether controller managers give Nodes ranges: by a Node that stands for no machine, on
-// which nothing can run, and which is deleted as soon as it has told.
+// which nothing can run, and which is deleted as soon as the answer is known.
 type Trial struct {
 	Client    client.Client
 	Migration string

@@ -34,14 +34,14 @@ func Hold(ranges []netip.Prefix) ([]netip.Addr, error) {
 }
 
 // Release takes every address in the ranges off the loopback interface, and returns them. TCP connections that still have
-// one end at once: whoever has them connects again, where it would wait for an answer that cannot come.
+// one end at once: clients connect again, where they would wait for an answer that cannot come.
 func Release(ranges []netip.Prefix) ([]netip.Addr, error) {
 	lo, here, err := look(ranges)
 	if err != nil {
 		return nil, err
 	}
 	gone := slices.DeleteFunc(slices.Clone(here.onLoopback), func(a netip.Addr) bool { return slices.Contains(here.elsewhere, a) })
-	if err := end(gone); err != nil { // as long as their other ends can be told
+	if err := end(gone); err != nil { // as long as their other ends are known
 		return nil, err
 	}
 	for _, a := range here.onLoopback {

@@ -143,7 +143,7 @@ func pack(lines []line, limit int) ([]packed, error) {
 	return append(all, last), err
 }
 
-// build makes the object that holds a chunk. It is immutable: a backup that somebody edited would be none.
+// build makes the object that holds a chunk. It is immutable: a backup that someone edited would be none.
 func (p packed) build(owner *v1alpha1.Migration, sequence int, secret bool) client.Object {
 	sum := chunk.Sum(p.payload)
 	immutable := true

@@ -81,7 +81,7 @@ func Export(ctx context.Context, c client.Client, migration, dir string) ([]stri
 	return written, nil
 }
 
-// latest drops objects that were made anew later, and sorts.
+// latest drops objects that were recreated later, and sorts.
 func latest(all []unstructured.Unstructured) []*unstructured.Unstructured {
 	byName := map[Key]*unstructured.Unstructured{}
 	for i := range all {
@@ -140,7 +140,7 @@ func writeFile(root *os.Root, f file) error {
 }
 
 // applicable is an object without what belongs to its past life. Owner references hold UIDs: the garbage collector would
-// take an object away whose owner has been made anew. Addresses stay: they are what a backup is for.
+// take an object away whose owner has been recreated. Addresses stay: they are what a backup is for.
 func applicable(o *unstructured.Unstructured) *unstructured.Unstructured {
 	o = o.DeepCopy()
 	unstructured.RemoveNestedField(o.Object, "status")

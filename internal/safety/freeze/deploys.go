@@ -22,7 +22,7 @@ const (
 	deploysProber = "replumb-freeze-deploys-probe"
 )
 
-// The conditions under which a deployment by somebody is refused, in CEL. All must hold. Pods, Jobs, and what the subresource scale
+// The conditions under which a deployment is refused, in CEL. All must hold. Pods, Jobs, and what the subresource scale
 // changes are not looked at: controllers of all kinds go on.
 const (
 	celSubject = `(request.operation == 'CREATE' ? object : oldObject)`
@@ -43,7 +43,7 @@ const (
 		`=true; to lift the freeze: replumb unfreeze'`
 )
 
-// Deploys is a freeze of what people and their tools deploy: nobody but replumb, the control plane and those who break the glass
+// Deploys is a freeze of what people and their tools deploy: no one but replumb, the control plane and those who break the glass
 // creates, deletes or changes the spec of workloads, Services, Ingresses and NetworkPolicies. What programs write while they run goes
 // on, such as ConfigMaps, Secrets, Jobs, and replicas by the subresource scale.
 type Deploys struct {

@@ -35,7 +35,7 @@ type ForeignError struct {
 
 func (e *ForeignError) Error() string { return e.Object + " exists and does not belong to replumb" }
 
-// unavailable tells errors that trying again does not mend: no such API, no right, refused by others.
+// unavailable tells errors that trying again does not repair: no such API, no right, refused by others.
 func unavailable(err error) error {
 	if apierrors.IsNotFound(err) || apierrors.IsForbidden(err) || apierrors.IsMethodNotSupported(err) || apierrors.IsInvalid(err) {
 		return &UnavailableError{Err: err}
@@ -207,7 +207,7 @@ func denied(err error, name string) bool {
 }
 
 // Mark lists exactly these Services as in flight, by one write, or none if they are listed. Without a freeze - it is off,
-// or somebody lifted it - it does nothing. API servers take up what was written within a second or two, not at once.
+// or someone lifted it - it does nothing. API servers take up what was written within a second or two, not at once.
 func Mark(ctx context.Context, c client.Client, migration string, keys []types.NamespacedName) error {
 	have := &admissionv1.ValidatingAdmissionPolicy{ObjectMeta: metav1.ObjectMeta{Name: Name}}
 	err := foreign(ctx, c, have)

@@ -39,7 +39,7 @@ const (
 (has(oldObject.metadata.annotations) ? oldObject.metadata.annotations : {}).exists(k, k.startsWith('replumb.dev/') &&
   (!has(object.metadata.annotations) || !(k in object.metadata.annotations)))`
 
-	// The control plane goes on: without it namespaces could not be deleted, nor the Service kubernetes be mended.
+	// The control plane goes on: without it namespaces could not be deleted, nor the Service kubernetes be repaired.
 	celOutsider = celManager + ` == '` + prober + `' || ` + celUnruled
 
 	// celUnruled is true of everybody but the control plane.
@@ -71,11 +71,11 @@ const (
 // A Service is in flight when it carries the annotation that its hop writes, or when the policy lists it (see Mark), which
 // covers the time between its bridge and its hop. What replumb itself made is not subject.
 //
-// Who replumb is, is told by the field manager. That is no proof: the freeze guards against colleagues and controllers who
+// replumb is recognized by the field manager. That is no proof: the freeze guards against colleagues and controllers who
 // do not know, not against those who mean to get around it.
 //
 // On an error the policy admits (failurePolicy Ignore). With Fail, an expression that cannot be evaluated would lock
-// everybody out of every Service, replumb and whoever mends the cluster included. Correctness does not hang on the freeze:
+// everybody out of every Service, replumb and those who repair the cluster included. Correctness does not hang on the freeze:
 // whatever slips through is seen by the resourceVersion that each write of replumb carries.
 //
 // The list is in the policy, and not in a ConfigMap that the binding names as its parameter, because the API server stops

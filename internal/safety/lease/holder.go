@@ -53,7 +53,7 @@ func userName() string {
 func (h Holder) String() string {
 	if h.PID == 0 {
 		if h.Identity == "" {
-			return "somebody unnamed"
+			return "a holder without a name"
 		}
 		return h.Identity
 	}
@@ -104,7 +104,7 @@ func holderOf(lease *coordinationv1.Lease) Holder {
 	return h
 }
 
-// HeldError says that somebody else works on a migration of this cluster.
+// HeldError says that someone else works on a migration of this cluster.
 type HeldError struct {
 	Holder Holder
 
@@ -140,7 +140,7 @@ func (e *HeldError) Advice() string {
 // ExitCode implements fault.Coder.
 func (*HeldError) ExitCode() int { return fault.ExitLocked }
 
-// LostError says that the lock was lost while it was held: somebody else may be at work.
+// LostError says that the lock was lost while it was held: someone else may be at work.
 type LostError struct {
 	// Why it was lost.
 	Why error

@@ -1,5 +1,5 @@
 // Package lease lets one migration at a time work on a cluster, by a Lease. It fails fast: a second run does not queue
-// up but is told who is at work.
+// up but learns who is at work.
 package lease
 
 import (
@@ -80,7 +80,7 @@ type Lock struct {
 //
 // A lock is free for the taking at once when its holder ran on this very host and is gone, and else when its Lease has
 // expired: renewTime + leaseDurationSeconds is before now by the local clock. Clocks may differ, so a Lease that looks
-// expired is watched for longer than one renewal: as client-go's leaderelection does, what decides is that nobody renews
+// expired is watched for longer than one renewal: as client-go's leaderelection does, what decides is that no one renews
 // it. A holder whose clock is ahead of ours keeps the lock longer than it should after it died; to delete the Lease
 // helps. A Lease that replumb did not write is treated in the same way.
 func Acquire(ctx context.Context, c client.Client, h Holder, now func() time.Time) (*Lock, error) {
@@ -107,7 +107,7 @@ func acquire(ctx context.Context, c client.Client, h Holder, now func() time.Tim
 
 func key() types.NamespacedName { return types.NamespacedName{Namespace: Namespace, Name: Name} }
 
-// take writes the Lease if it is free, as often as somebody else writes it first.
+// take writes the Lease if it is free, as often as someone else writes it first.
 func (l *Lock) take(ctx context.Context) error {
 	for range attempts {
 		have := &coordinationv1.Lease{}
@@ -133,7 +133,7 @@ func (l *Lock) take(ctx context.Context) error {
 			return fmt.Errorf("lease %s: %w", key(), err)
 		}
 	}
-	return fmt.Errorf("lease %s: somebody else keeps writing it", key())
+	return fmt.Errorf("lease %s: someone else keeps writing it", key())
 }
 
 // judge returns nil if the Lease may be taken as it is.
@@ -250,7 +250,7 @@ func (l *Lock) renew(ctx context.Context, expires time.Time) error {
 	if err != nil {
 		return err
 	}
-	return l.update(ctx, have) // somebody labelled it, or our last write succeeded and its answer was lost
+	return l.update(ctx, have) // someone labelled it, or our last write succeeded and its answer was lost
 }
 
 func (l *Lock) update(ctx context.Context, lease *coordinationv1.Lease) error {
@@ -269,7 +269,7 @@ func (l *Lock) mine(ctx context.Context) (*coordinationv1.Lease, error) {
 	err := l.client.Get(ctx, key(), have)
 	switch {
 	case apierrors.IsNotFound(err):
-		return nil, &LostError{Why: errors.New("somebody deleted it")}
+		return nil, &LostError{Why: errors.New("someone deleted it")}
 	case err != nil:
 		return nil, err
 	case have.Annotations[annotationToken] != l.token:
@@ -307,7 +307,7 @@ func (l *Lock) Release(ctx context.Context) error {
 	return nil
 }
 
-// remove deletes the Lease, and never one that somebody else has taken.
+// remove deletes the Lease, and never one that someone else has taken.
 func (l *Lock) remove(ctx context.Context) error {
 	lease := l.lease
 	for range attempts {
@@ -323,10 +323,10 @@ func (l *Lock) remove(ctx context.Context) error {
 			return err
 		}
 	}
-	return errors.New("somebody else keeps writing it")
+	return errors.New("someone else keeps writing it")
 }
 
-// Current is who holds the lock; nil if nobody does.
+// Current is who holds the lock; nil if no one does.
 func Current(ctx context.Context, c client.Client) (*Holder, error) {
 	lease := &coordinationv1.Lease{}
 	err := c.Get(ctx, key(), lease)

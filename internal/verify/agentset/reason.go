@@ -2,7 +2,6 @@ package agentset
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -10,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/kube/readiness"
 )
 
 // Cause is why an agent does not report, in one word.
@@ -124,7 +124,7 @@ func (x *index) why(k agentKey, a *agent, wait time.Duration) (Cause, string) {
 	if cause, reason := notRunning(pod); cause != "" {
 		return x.starting(pod, cause, reason)
 	}
-	if k.origin == v1alpha1.FromPod && !ready(pod) { // agents of other nodes would see losses that are nobody's fault but its own
+	if serves, _ := readiness.Pod(pod); k.origin == v1alpha1.FromPod && !serves { // agents of other nodes would see losses that are nobody's fault but its own
 		return Starting, fmt.Sprintf("pod %s runs, but is not ready to be asked", pod.Name)
 	}
 	return x.mute(k, a, pod, wait)
@@ -141,12 +141,6 @@ func (x *index) starting(pod *corev1.Pod, cause Cause, reason string) (Cause, st
 		return NoImage, fmt.Sprintf("pod %s has no image %s yet: %s", pod.Name, pod.Spec.Containers[0].Image, news)
 	}
 	return cause, and(reason, news)
-}
-
-func ready(pod *corev1.Pod) bool {
-	return slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
-		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
-	})
 }
 
 // mute says what is wrong with an agent that runs; nothing if it reports.

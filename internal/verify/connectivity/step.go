@@ -20,6 +20,7 @@ import (
 
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/readiness"
 	"github.com/replumb/replumb/internal/verify/connectivity/testpod"
 )
 
@@ -247,17 +248,14 @@ func (s *Step) nodes(ctx context.Context) ([]corev1.Node, error) {
 
 // Ready reports whether a pod is.
 func Ready(pod *corev1.Pod) bool {
-	return slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
-		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
-	})
+	ready, _ := readiness.Pod(pod)
+	return ready
 }
 
-// Why says what a pod waits for.
+// Why says what a pod waits for, or how far it has come.
 func Why(pod *corev1.Pod) string {
-	for _, c := range pod.Status.ContainerStatuses {
-		if w := c.State.Waiting; w != nil {
-			return strings.TrimSpace(w.Reason + " " + w.Message)
-		}
+	if why := readiness.Blocked(pod); why != "" {
+		return why
 	}
 	return string(pod.Status.Phase)
 }

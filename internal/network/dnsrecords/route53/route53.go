@@ -188,7 +188,7 @@ func written(want dnsrecords.Set) *types.ResourceRecordSet {
 	return r
 }
 
-// refused tells a record that somebody else has changed from a batch that will never be taken.
+// refused tells a record that someone else has changed from a batch that will never be taken.
 func (z *Zone) refused(ctx context.Context, was dnsrecords.Set, invalid *types.InvalidChangeBatch) error {
 	now, err := z.Get(ctx, was.Name, was.Type)
 	if err != nil {
