@@ -3,15 +3,16 @@ package cli
 import (
 	"context"
 	"fmt"
+	"io"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/migration"
-	"github.com/replumb/replumb/internal/reporting/terminal"
 	"github.com/replumb/replumb/internal/safety/lease"
 )
 
@@ -59,20 +60,25 @@ func (h *statusHead) phase() string {
 
 func (a *app) status() *cobra.Command {
 	watch := false
+	var templates *genericclioptions.KubeTemplatePrintFlags
 	cmd := &cobra.Command{
-		Use:     "status [NAME]",
-		Short:   "Show where each migration stands",
-		Args:    cobra.MaximumNArgs(1),
-		Long:    "Show where each migration stands, what still holds the old range, and who is working on it, read from the objects\nthemselves.",
-		Example: a.example("  replumb status\n  replumb status services-to-172-24 --watch\n  replumb status services-to-172-24 -o json"),
+		Use:   "status [NAME]",
+		Short: "Show where each migration stands",
+		Args:  cobra.MaximumNArgs(1),
+		Long:  "Show where each migration stands, what still holds the old range, and who is working on it, read from the objects\nthemselves.",
+		Example: a.example(`
+  replumb status
+  replumb status services-to-172-24 --watch
+  replumb status services-to-172-24 -o json
+  replumb status services-to-172-24 -o jsonpath='{.phase}'`),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if watch {
-				return a.watchStatus(cmd.Context(), args)
+				return a.watchStatus(cmd.Context(), templates, args)
 			}
-			return a.showAll(cmd.Context(), args)
+			return a.showAll(cmd.Context(), a.out, templates, args)
 		},
 	}
-	a.outputFlag(cmd, "table", "json", "yaml", "name")
+	templates = a.documentFlag(cmd, "table", "json", "yaml", "name")
 	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "show it again whenever it has changed")
 	return cmd
 }
@@ -81,17 +87,13 @@ func (a *app) status() *cobra.Command {
 const watchEvery = 2 * time.Second
 
 // watchStatus shows the status again whenever it is another, until it is interrupted.
-func (a *app) watchStatus(ctx context.Context, args []string) error {
-	screen := a.out
+func (a *app) watchStatus(ctx context.Context, templates *genericclioptions.KubeTemplatePrintFlags, args []string) error {
 	last := ""
 	tick := time.NewTicker(watchEvery)
 	defer tick.Stop()
 	for {
 		var page strings.Builder
-		a.out = &output{w: &page}
-		err := a.showAll(ctx, args)
-		a.out = screen
-		if err != nil {
+		if err := a.showAll(ctx, &page, templates, args); err != nil {
 			return err
 		}
 		if page.String() != last {
@@ -106,21 +108,36 @@ func (a *app) watchStatus(ctx context.Context, args []string) error {
 	}
 }
 
-func (a *app) showAll(ctx context.Context, args []string) error {
+func (a *app) showAll(ctx context.Context, w io.Writer, templates *genericclioptions.KubeTemplatePrintFlags, args []string) error {
 	jobs, c, err := a.jobs(ctx, args)
 	if err != nil {
 		return err
 	}
 	if len(jobs) == 0 {
 		fmt.Fprintln(a.err, "no migrations")
-		return nil
 	}
+	var pages []page
 	for _, j := range jobs {
-		if err := a.showStatus(ctx, c, j); err != nil {
+		doc, err := statusOf(ctx, c, j)
+		if err != nil {
+			return ofJob(j, err)
+		}
+		switch a.output {
+		case "table":
+			err = showStatus(w, doc)
+		case "name":
+			_, err = fmt.Fprintln(w, "migration.replumb.dev/"+doc.headOf().Migration)
+		default:
+			pages = append(pages, doc)
+		}
+		if err != nil {
 			return err
 		}
 	}
-	return nil
+	if a.output == "table" || a.output == "name" {
+		return nil
+	}
+	return printDocument(w, a.output, templates, oneDocument(pages))
 }
 
 func (a *app) jobs(ctx context.Context, names []string) ([]job, *connection, error) {
@@ -147,38 +164,37 @@ func (a *app) jobs(ctx context.Context, names []string) ([]job, *connection, err
 	return jobs, c, nil
 }
 
-func (a *app) showStatus(ctx context.Context, c *connection, j job) error {
+// statusOf looks where a migration stands, and who works on the cluster.
+func statusOf(ctx context.Context, c *connection, j job) (page, error) {
 	doc, err := j.status(ctx)
 	if err != nil {
-		return ofJob(j, err)
+		return nil, err
 	}
-	head := doc.headOf()
 	holder, err := lease.Current(ctx, c.Cluster)
 	if err != nil && !apierrors.IsForbidden(err) {
-		return err
+		return nil, err
 	}
 	if holder != nil {
-		head.Lock = (&lease.HeldError{Holder: *holder}).Error()
+		doc.headOf().Lock = (&lease.HeldError{Holder: *holder}).Error()
 	}
-	switch a.output {
-	case "json", "yaml":
-		return terminal.Document(a.out, a.output, doc)
-	case "name":
-		_, err := fmt.Fprintln(a.out, "migration.replumb.dev/"+head.Migration)
+	return doc, nil
+}
+
+// showStatus writes a status for people.
+func showStatus(w io.Writer, doc page) error {
+	head := doc.headOf()
+	if err := doc.table(w); err != nil {
 		return err
 	}
-	if err := doc.table(a.out); err != nil {
-		return err
-	}
-	fmt.Fprintf(a.out, "migration %s: %s; %s\n", head.Migration, head.phase(), head.summary)
-	proofLines(a.out, head.Proof)
+	fmt.Fprintf(w, "migration %s: %s; %s\n", head.Migration, head.phase(), head.summary)
+	proofLines(w, head.Proof)
 	if head.Lock != "" {
-		fmt.Fprintln(a.out, head.Lock)
+		fmt.Fprintln(w, head.Lock)
 	}
 	if head.LastError != "" {
-		fmt.Fprintf(a.out, "last error: %s\n", head.LastError)
+		fmt.Fprintf(w, "last error: %s\n", head.LastError)
 	}
-	_, err = fmt.Fprintf(a.out, "next: %s\n", head.Next)
+	_, err := fmt.Fprintf(w, "next: %s\n", head.Next)
 	return err
 }
 
