@@ -11,7 +11,9 @@ import (
 	"github.com/replumb/replumb/internal/engine/fault"
 )
 
-func aPage(name string) page { return &servicePage{statusHead: statusHead{Migration: name, Next: "nothing"}} }
+func aPage(name string) page {
+	return &servicePage{statusHead: statusHead{Migration: name, Next: "nothing"}}
+}
 
 // TestDocuments prints what status finds as one document, in every format that is none for people.
 func TestDocuments(t *testing.T) {
