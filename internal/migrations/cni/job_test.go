@@ -202,7 +202,7 @@ func TestWorseIsToldAndStaysReversible(t *testing.T) {
 			f.Mu.Unlock()
 		}
 	}
-	f.Fails(f.forth(), "not everybody is reached who was: ", "cross-node: 0 of 2 (before: 2 of 2)")
+	f.Fails(f.forth(), "what was reached before is not any more: ", "cross-node: 0 of 2 (before: 2 of 2)")
 	f.Mu.Lock()
 	f.mute, f.shut = false, true
 	f.Mu.Unlock()

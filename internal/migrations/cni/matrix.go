@@ -12,28 +12,23 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	networkingv1 "k8s.io/api/networking/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/intstr"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/kube/cluster"
-	"github.com/replumb/replumb/internal/network/calico"
 	"github.com/replumb/replumb/internal/verify/connectivity"
 	"github.com/replumb/replumb/internal/verify/connectivity/testpod"
 )
 
 const (
 	// witnesses is how many nodes ask each other.
-	witnesses   = 8
-	askTime     = 20 * time.Second
-	matrixTime  = 5 * time.Minute
-	kubeletPort = 10250
-	nobody      = int64(65534)
+	witnesses  = 8
+	askTime    = 20 * time.Second
+	matrixTime = 5 * time.Minute
+	// roleAsk is that of the pods that ask.
+	roleAsk = "ask"
 )
 
 // The kinds of questions.
@@ -150,18 +145,14 @@ func (s *matrixStep) Do(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	for _, o := range []client.Object{s.policy(), s.service()} {
-		if err := s.create(ctx, o); err != nil {
-			return err
-		}
+	if err := s.pods().Create(ctx, s.service()); err != nil {
+		return err
 	}
-	for _, n := range nodes {
-		port := func(p int) string { return ":" + strconv.Itoa(p) }
-		if err := s.create(ctx, s.pod("answer", n, "canary", "answer", port(testpod.OpenPort), port(testpod.ClosedPort))); err != nil {
-			return err
-		}
-	}
-	return nil
+	return s.pods().Serve(ctx, roleAsk, nodes)
+}
+
+func (s *matrixStep) pods() *connectivity.Pods {
+	return &connectivity.Pods{Client: s.tools.Cluster, Migration: s.migration, Image: s.image}
 }
 
 // Abandon implements engine.Abandoner.
@@ -170,37 +161,27 @@ func (s *matrixStep) Abandon(ctx context.Context) error {
 	if client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("service %s: %w", s.service().Name, err)
 	}
-	return connectivity.Remove(ctx, s.tools.Cluster, s.migration)
-}
-
-func (s *matrixStep) create(ctx context.Context, o client.Object) error {
-	err := s.tools.Cluster.Create(ctx, o, client.FieldOwner(v1alpha1.FieldManager))
-	if apierrors.IsAlreadyExists(err) {
-		return engine.NotYet("%s of an earlier run is still there", o.GetName())
-	}
-	if err != nil {
-		return fmt.Errorf("canary %s: %w", o.GetName(), err)
-	}
-	return nil
+	return s.pods().Remove(ctx)
 }
 
 // Verify implements engine.Step: when all that answer are ready it sends those that ask.
 func (s *matrixStep) Verify(ctx context.Context) error {
-	answering, err := s.pods(ctx, "answer")
+	answering, err := s.pods().Find(ctx, connectivity.RoleAnswer)
 	if err != nil {
 		return err
 	}
+	addresses := make([]netip.Addr, len(answering))
 	for i := range answering {
-		if p := &answering[i]; !connectivity.Ready(p) || len(calico.PodAddresses(p)) == 0 {
-			return engine.NotYet("canary %s on node %s is not ready: %s", p.Name, p.Spec.NodeName, connectivity.Why(p))
+		if addresses[i], err = connectivity.Address(&answering[i]); err != nil {
+			return err
 		}
 	}
-	asking, err := s.pods(ctx, "ask")
+	asking, err := s.pods().Find(ctx, roleAsk)
 	if err != nil {
 		return err
 	}
 	if s.questions == nil || len(asking) < len(answering) {
-		return s.send(ctx, answering)
+		return s.send(ctx, answering, addresses)
 	}
 	result := scores{}
 	for i := range asking {
@@ -214,7 +195,7 @@ func (s *matrixStep) Verify(ctx context.Context) error {
 	return s.Abandon(ctx)
 }
 
-func (s *matrixStep) send(ctx context.Context, answering []corev1.Pod) error {
+func (s *matrixStep) send(ctx context.Context, answering []corev1.Pod, addresses []netip.Addr) error {
 	common, err := s.common(ctx)
 	if err != nil {
 		return err
@@ -228,19 +209,18 @@ func (s *matrixStep) send(ctx context.Context, answering []corev1.Pod) error {
 			if answering[j].Spec.NodeName == from {
 				kind = kindSame
 			}
-			a := calico.PodAddresses(&answering[j])[0]
 			all = append(
 				all,
-				question{kind, testpod.Dial + netip.AddrPortFrom(a, testpod.OpenPort).String()},
-				question{kindDenied, testpod.Try + netip.AddrPortFrom(a, testpod.ClosedPort).String()},
+				question{kind, testpod.Dial + netip.AddrPortFrom(addresses[j], testpod.OpenPort).String()},
+				question{kindDenied, testpod.Try + netip.AddrPortFrom(addresses[j], testpod.ClosedPort).String()},
 			)
 		}
 		s.questions[from] = all
-		args := []string{"canary", "ask", "--timeout=" + askTime.String(), "--report=" + report}
+		command := []string{"ask", "--timeout=" + askTime.String(), "--report=" + report}
 		for _, q := range all {
-			args = append(args, q.ask)
+			command = append(command, q.ask)
 		}
-		if err := s.create(ctx, s.pod("ask", from, args...)); err != nil {
+		if err := s.pods().Start(ctx, roleAsk, from, command...); err != nil {
 			return err
 		}
 	}
@@ -259,27 +239,21 @@ func (s *matrixStep) common(ctx context.Context) ([]question, error) {
 		{Namespace: metav1.NamespaceDefault, Name: "kubernetes"}: kindCluster,
 		{Namespace: metav1.NamespaceSystem, Name: "kube-dns"}:    kindCluster,
 	} {
-		svc := &corev1.Service{}
-		err := s.tools.Cluster.Get(ctx, key, svc)
-		if apierrors.IsNotFound(err) {
-			continue
-		}
+		at, err := connectivity.Endpoints(ctx, s.tools.Cluster, key)
 		if err != nil {
-			return nil, fmt.Errorf("service %s: %w", key, err)
+			return nil, err
 		}
-		for _, p := range svc.Spec.Ports {
-			if p.Protocol == corev1.ProtocolTCP {
-				all = append(all, question{kind, testpod.Dial + net.JoinHostPort(svc.Spec.ClusterIP, strconv.Itoa(int(p.Port)))})
-			}
+		for _, address := range at {
+			all = append(all, question{kind, testpod.Dial + address})
 		}
-		if key.Name == "kube-dns" {
+		if key.Name == "kube-dns" && len(at) > 0 {
 			all = append(all, question{kindDNS, testpod.LookUp + "kubernetes.default.svc"})
 		}
 	}
 	nodes, err := cluster.List[corev1.Node](ctx, s.tools.Cluster, &corev1.NodeList{})
 	for i := range nodes {
 		if ip := cluster.InternalIP(&nodes[i]); ip != "" && i < witnesses {
-			all = append(all, question{kindNode, testpod.Dial + net.JoinHostPort(ip, strconv.Itoa(kubeletPort))})
+			all = append(all, question{kindNode, testpod.Dial + net.JoinHostPort(ip, strconv.Itoa(connectivity.KubeletPort))})
 		}
 	}
 	return all, err
@@ -287,17 +261,12 @@ func (s *matrixStep) common(ctx context.Context) ([]question, error) {
 
 // count what a pod that asked has found out.
 func (s *matrixStep) count(p *corev1.Pod, into scores) error {
-	if p.Status.Phase != corev1.PodSucceeded && p.Status.Phase != corev1.PodFailed {
-		return engine.NotYet("canary %s on node %s is asking: %s", p.Name, p.Spec.NodeName, connectivity.Why(p))
-	}
-	answers := p.Status.Message
-	for _, c := range p.Status.ContainerStatuses {
-		if t := c.State.Terminated; t != nil {
-			answers = strings.TrimSpace(t.Message)
-		}
+	answers, failed, err := connectivity.Said(p)
+	if err != nil {
+		return err
 	}
 	questions := s.questions[p.Spec.NodeName]
-	if p.Status.Phase == corev1.PodFailed || len(answers) != len(questions) {
+	if failed || len(answers) != len(questions) {
 		return fmt.Errorf("a pod that asks on node %s: %s", p.Spec.NodeName, answers)
 	}
 	for i, q := range questions {
@@ -325,7 +294,7 @@ func (s *matrixStep) conclude(ctx context.Context, now scores) error {
 	}
 	if bad := worse(before, now, s.enforced); len(bad) > 0 {
 		s.questions = nil
-		return fmt.Errorf("not everybody is reached who was: %s", strings.Join(bad, "; "))
+		return fmt.Errorf("what was reached before is not any more: %s", strings.Join(bad, "; "))
 	}
 	return nil
 }
@@ -343,60 +312,10 @@ func (s *matrixStep) nodes(ctx context.Context) ([]string, error) {
 	return out[:min(len(out), witnesses)], err
 }
 
-func (s *matrixStep) pods(ctx context.Context, role string) ([]corev1.Pod, error) {
-	all := &corev1.PodList{}
-	if err := s.tools.Cluster.List(ctx, all, client.InNamespace(v1alpha1.SystemNamespace), s.labels(role)); err != nil {
-		return nil, fmt.Errorf("looking for canaries: %w", err)
-	}
-	return slices.DeleteFunc(all.Items, func(p corev1.Pod) bool { return !p.DeletionTimestamp.IsZero() }), nil
-}
-
-func (s *matrixStep) labels(role string) client.MatchingLabels {
-	return client.MatchingLabels{v1alpha1.LabelMigration: s.migration, connectivity.Label: role}
-}
-
 func (s *matrixStep) service() *corev1.Service {
+	labels := s.pods().Labels(connectivity.RoleAnswer)
 	return &corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{Namespace: v1alpha1.SystemNamespace, Name: "canary", Labels: s.labels("answer")},
-		Spec:       corev1.ServiceSpec{Selector: s.labels("answer"), Ports: []corev1.ServicePort{{Port: testpod.OpenPort}}},
-	}
-}
-
-// policy lets those that ask reach one of the ports of those that answer, and no other.
-func (s *matrixStep) policy() *networkingv1.NetworkPolicy {
-	return &networkingv1.NetworkPolicy{
-		ObjectMeta: metav1.ObjectMeta{Namespace: v1alpha1.SystemNamespace, GenerateName: "canary-", Labels: s.labels("answer")},
-		Spec: networkingv1.NetworkPolicySpec{
-			PodSelector: metav1.LabelSelector{MatchLabels: s.labels("answer")},
-			PolicyTypes: []networkingv1.PolicyType{networkingv1.PolicyTypeIngress},
-			Ingress: []networkingv1.NetworkPolicyIngressRule{{
-				From:  []networkingv1.NetworkPolicyPeer{{PodSelector: &metav1.LabelSelector{MatchLabels: s.labels("ask")}}},
-				Ports: []networkingv1.NetworkPolicyPort{{Port: ptr.To(intstr.FromInt(testpod.OpenPort))}},
-			}},
-		},
-	}
-}
-
-func (s *matrixStep) pod(role, node string, args ...string) *corev1.Pod {
-	restart := corev1.RestartPolicyNever
-	if role == "answer" {
-		restart = corev1.RestartPolicyAlways
-	}
-	return &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: v1alpha1.SystemNamespace, GenerateName: "canary-" + role + "-", Labels: s.labels(role)},
-		Spec: corev1.PodSpec{
-			NodeName: node, RestartPolicy: restart, AutomountServiceAccountToken: ptr.To(false), EnableServiceLinks: ptr.To(false),
-			TerminationGracePeriodSeconds: ptr.To[int64](1),
-			Tolerations:                   []corev1.Toleration{{Operator: corev1.TolerationOpExists}},
-			Containers: []corev1.Container{{
-				Name: "canary", Image: s.image, Args: args, TerminationMessagePath: report,
-				TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
-				SecurityContext: &corev1.SecurityContext{
-					RunAsUser: ptr.To(nobody), RunAsNonRoot: ptr.To(true), ReadOnlyRootFilesystem: ptr.To(true),
-					AllowPrivilegeEscalation: ptr.To(false), Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
-					SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
-				},
-			}},
-		},
+		ObjectMeta: metav1.ObjectMeta{Namespace: v1alpha1.SystemNamespace, Name: "canary", Labels: labels},
+		Spec:       corev1.ServiceSpec{Selector: labels, Ports: []corev1.ServicePort{{Port: testpod.OpenPort}}},
 	}
 }
