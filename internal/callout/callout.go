@@ -53,7 +53,7 @@ var (
 // it. When the time is up or ctx is cancelled the group is asked to end by SIGTERM, and two seconds later killed.
 //
 // A URL gets the request as the body of a POST and must answer with a status 2xx. Redirects are not followed: they would
-// take the request to places that nobody wrote down. Proxies are those of HTTPS_PROXY, HTTP_PROXY and NO_PROXY, as for
+// take the request to places that are not written down. Proxies are those of HTTPS_PROXY, HTTP_PROXY and NO_PROXY, as for
 // kubectl.
 func Call(ctx context.Context, action v1alpha1.Action, request, answer any) error {
 	timeout := DefaultTimeout
@@ -91,7 +91,7 @@ func Call(ctx context.Context, action v1alpha1.Action, request, answer any) erro
 	return &Error{Action: Name(action), Err: err}
 }
 
-// Environer is a request that is told in environment variables too, as KEY=value, for programs that do not read JSON.
+// Environer is a request that is passed in environment variables too, as KEY=value, for programs that do not read JSON.
 type Environer interface {
 	Environ() []string
 }

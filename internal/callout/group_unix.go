@@ -22,5 +22,5 @@ func ownGroup(cmd *exec.Cmd) {
 }
 
 // killGroup ends what is left of the group. Its number is not given to others as long as a process is in it, so at worst
-// there is nobody to kill.
+// there is no process to kill.
 func killGroup(cmd *exec.Cmd) { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }

@@ -128,7 +128,7 @@ func TestHTTPToNobodyDoesNotTellTheURL(t *testing.T) {
 		want   string
 		early  bool
 	}{
-		{"nobody there", v1alpha1.HTTPAction{URL: s.URL + "/" + secret}, "connection refused", false},
+		{"nothing there", v1alpha1.HTTPAction{URL: s.URL + "/" + secret}, "connection refused", false},
 		{"not a URL", v1alpha1.HTTPAction{URL: "http://a b/" + secret}, "the URL is not one of http or https", true},
 		{"bad port", v1alpha1.HTTPAction{URL: "http://a:" + secret + "/"}, "the URL is not one of http or https", true},
 		{"another scheme", v1alpha1.HTTPAction{URL: "file:///" + secret}, "the URL is not one of http or https", true},

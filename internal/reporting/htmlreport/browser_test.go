@@ -144,7 +144,7 @@ func (b *browser) quiet(t *testing.T) {
 	}
 }
 
-// shot keeps a picture, if somebody wants to look: REPLUMB_REPORT_SHOTS names a directory.
+// shot keeps a picture, to be looked at: REPLUMB_REPORT_SHOTS names a directory.
 func (b *browser) shot(t *testing.T, name string) {
 	t.Helper()
 	picture := get(t, b, chromedp.FullScreenshot(100))
@@ -165,7 +165,7 @@ func keep(t *testing.T, name string, body []byte) {
 	}
 }
 
-// media has the page think that somebody prefers light or dark, and that it is on a screen or on paper.
+// media has the page think that its reader prefers light or dark, and that it is on a screen or on paper.
 func (b *browser) media(t *testing.T, media, scheme string) {
 	t.Helper()
 	_, err := chromedp.Call(b, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{

@@ -108,7 +108,7 @@ func losses(in Input) []Loss {
 		line := Loss{
 			Node: l.Node, Probe: l.Probe, Address: l.Address, Start: l.Start.UTC(), End: l.End.UTC(), Failed: l.Failed, Error: l.Error,
 		}
-		if i, ok := seen[key]; ok { // told again as it went on
+		if i, ok := seen[key]; ok { // reported again as it went on
 			if line.Failed > out[i].Failed {
 				out[i] = line
 			}

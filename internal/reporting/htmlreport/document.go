@@ -169,7 +169,7 @@ type Gate struct {
 	Seconds float64    `json:"seconds,omitempty"`
 }
 
-// Confirm is what somebody vouched for by an annotation of the Migration.
+// Confirm is what the operator confirmed by an annotation of the Migration.
 type Confirm struct {
 	Annotation string `json:"annotation"`
 	Value      string `json:"value"`
@@ -178,7 +178,7 @@ type Confirm struct {
 	At      *time.Time `json:"at,omitempty"`
 }
 
-// Finding is a check that did not pass, or a flag by which somebody went on.
+// Finding is a check that did not pass, or a flag by which the user went on.
 type Finding struct {
 	Code     string `json:"code"`
 	Severity string `json:"severity"`

@@ -141,7 +141,7 @@ func (w *walker) close(run string, at time.Time, o Outcome) {
 }
 
 // tierSpans are the tiers, which move one after another: as many Services as each has. Where that does not add up, since Services
-// moved more than once for instance, it cannot be told.
+// moved more than once for instance, it is not known.
 func tierSpans(moves []journal.Move, tiers []v1alpha1.TierStatus) []Span {
 	total := 0
 	for _, t := range tiers {
@@ -172,7 +172,7 @@ func began(m journal.Move) time.Time {
 	return m.At.Add(-time.Duration(m.Seconds * float64(time.Second)))
 }
 
-// gates are the steps that told people what to do, with when they were seen to be done.
+// gates are the steps that had instructions for people, with when they were seen to be done.
 func gates(h *journal.History, all []Run) []Gate {
 	var out []Gate
 	waiting := map[string]int{}

@@ -38,7 +38,7 @@ func empty(t *testing.T) *apitest.Server {
 	until(t, func(ctx context.Context) (bool, error) { return s.CRDCurrent(ctx) })
 	s.Clean(t)
 	s.Namespace(t, metav1.NamespaceSystem)
-	// Nobody collects garbage here.
+	// Garbage is not collected here.
 	if err := s.DeleteAllOf(t.Context(), &corev1.ConfigMap{}, client.InNamespace(metav1.NamespaceSystem),
 		client.MatchingLabels{v1alpha1.LabelRole: v1alpha1.RoleJournal}); err != nil {
 		t.Fatal(err)
@@ -215,7 +215,7 @@ func TestThinnedNeverLossesAndPhases(t *testing.T) {
 	if err != nil || len(cms) > 3 {
 		t.Errorf("%d ConfigMaps, %v", len(cms), err)
 	}
-	for i := range 2000 { // until nothing is left to be thinned: that is told
+	for i := range 2000 { // until nothing is left to be thinned: that is reported
 		w.Loss(v1alpha1.Loss{Node: fmt.Sprint("node", i, time.Duration(i*i*i*7919)), LossWindow: v1alpha1.LossWindow{Failed: i}})
 	}
 	var lost *LostError

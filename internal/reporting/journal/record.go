@@ -24,7 +24,7 @@ type Run struct {
 	// APIServer is its version, Kubelets how many nodes have which.
 	APIServer string         `json:"apiServer,omitempty"`
 	Kubelets  map[string]int `json:"kubelets,omitempty"`
-	// Overrides are the flags by which somebody went on in spite of a finding.
+	// Overrides are the flags by which the user went on in spite of a finding.
 	Overrides []string `json:"overrides,omitempty"`
 }
 

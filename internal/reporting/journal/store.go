@@ -40,7 +40,7 @@ type store struct {
 	size, most int
 
 	owner types.UID
-	// pieces is nil as long as nobody has looked.
+	// pieces is nil before the first look.
 	pieces []*piece
 	// taken is the highest sequence that a ConfigMap has.
 	taken int

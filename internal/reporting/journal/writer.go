@@ -23,7 +23,7 @@ import (
 // capacity is how many records wait, at most, for the Migration or for an API server that does not answer.
 const capacity = 20_000
 
-// Writer writes the journal of one run. What it is told waits until Flush; nothing else blocks.
+// Writer writes the journal of one run. What it is given waits until Flush; nothing else blocks.
 type Writer struct {
 	store *store
 	now   func() time.Time
@@ -35,8 +35,8 @@ type Writer struct {
 	waiting []record
 	// lost is how many records had no room.
 	lost int
-	// told are the waits, retries and stragglers that are written already.
-	told map[string]bool
+	// written are the waits, retries and stragglers that are written already.
+	written map[string]bool
 
 	// flushing is held while the API server is written to.
 	flushing sync.Mutex
@@ -48,7 +48,7 @@ func NewWriter(c client.Client, m *v1alpha1.Migration, now func() time.Time) *Wr
 		now = time.Now
 	}
 	id := string(uuid.NewUUID())
-	return &Writer{store: newStore(c, m.Name, id), now: now, room: capacity, id: id, told: map[string]bool{}}
+	return &Writer{store: newStore(c, m.Name, id), now: now, room: capacity, id: id, written: map[string]bool{}}
 }
 
 // Describe is what is known of this process, and of the cluster, at the beginning of a run. What the cluster does not tell stays
@@ -128,10 +128,10 @@ func (w *Writer) Clients(node string, clients []v1alpha1.OldAddressClient) {
 func (w *Writer) first(what string) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.told[what] {
+	if w.written[what] {
 		return false
 	}
-	w.told[what] = true
+	w.written[what] = true
 	return true
 }
 

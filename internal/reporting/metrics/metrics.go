@@ -1,4 +1,4 @@
-// Package metrics tells Prometheus how a migration goes. Nobody listens unless somebody asks for it.
+// Package metrics tells Prometheus how a migration goes. It listens only when asked to.
 package metrics
 
 import (
@@ -141,7 +141,7 @@ func (s *Server) Stop(ctx context.Context) error {
 	return nil
 }
 
-// services asks for the counts when somebody scrapes.
+// services asks for the counts at each scrape.
 type services struct {
 	counts Counts
 	desc   *prometheus.Desc

@@ -103,7 +103,7 @@ func TestScrape(t *testing.T) {
 	}
 	failing = trouble
 	if page := scrape(t, s); strings.Contains(page, "replumb_services{") {
-		t.Errorf("counts that nobody knows:\n%s", page)
+		t.Errorf("counts that are not known:\n%s", page)
 	}
 }
 

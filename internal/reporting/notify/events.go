@@ -43,12 +43,12 @@ type Events struct {
 	about   *corev1.ObjectReference
 	waiting []*corev1.Event
 	denied  bool
-	told    bool
+	warned  bool
 	number  int
 	lost    atomic.Bool
 }
 
-// NewEvents starts Events about the named Migration, which need not exist yet. warn is told, once, of what goes wrong.
+// NewEvents starts Events about the named Migration, which need not exist yet. warn is called, once, with what goes wrong.
 // Close must be called in the end.
 func NewEvents(c client.Client, migration string, warn func(error)) *Events {
 	ev := &Events{client: c, migration: migration, warn: warn}
@@ -67,7 +67,7 @@ func (ev *Events) Event(e engine.Event) {
 func (ev *Events) Close(ctx context.Context) { ev.box.close(ctx) }
 
 // deliver writes what there is. Events wait for one another, so that they stay in order; and all of them for the
-// Migration, without whose UID nobody would find them.
+// Migration, without whose UID they would not be found.
 func (ev *Events) deliver(ctx context.Context, e engine.Event) {
 	if ev.denied {
 		return
@@ -95,10 +95,10 @@ func (ev *Events) flush(ctx context.Context) {
 }
 
 func (ev *Events) complain(err error) {
-	if !ev.told && ev.warn != nil {
+	if !ev.warned && ev.warn != nil {
 		ev.warn(fmt.Errorf("writing Kubernetes Events of migration %s: %w", ev.migration, err))
 	}
-	ev.told = true
+	ev.warned = true
 }
 
 // ErrNoMigration is why nothing was written when a run ended before it recorded its Migration.

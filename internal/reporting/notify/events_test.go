@@ -133,9 +133,9 @@ func TestEventsOfALongMessageAreCut(t *testing.T) {
 
 func TestEventsThatCannotBeWrittenAreToldOnce(t *testing.T) {
 	s := setup(t)
-	nobody := rest.CopyConfig(s.Config)
-	nobody.Impersonate.UserName = "nobody"
-	denied, err := cluster.Connect(nobody)
+	stranger := rest.CopyConfig(s.Config)
+	stranger.Impersonate.UserName = "nobody"
+	denied, err := cluster.Connect(stranger)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -152,14 +152,14 @@ func TestEventsThatCannotBeWrittenAreToldOnce(t *testing.T) {
 		{"no time", s.Cluster, gone, func(err error) bool { return errors.Is(err, context.Canceled) || errors.Is(err, ErrNoMigration) }},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			var told []error
-			ev := NewEvents(tt.client, "shop", func(err error) { told = append(told, err) })
+			var warned []error
+			ev := NewEvents(tt.client, "shop", func(err error) { warned = append(warned, err) })
 			if err := (&engine.Runner{Sink: ev.Event}).Run(t.Context(), plan(nil)); err != nil {
 				t.Error(err)
 			}
 			ev.Close(tt.ctx)
-			if len(told) != 1 || !tt.is(told[0]) {
-				t.Errorf("told %v", told)
+			if len(warned) != 1 || !tt.is(warned[0]) {
+				t.Errorf("warned %v", warned)
 			}
 		})
 	}
@@ -170,13 +170,13 @@ func TestEventsThatCannotBeWrittenAreToldOnce(t *testing.T) {
 
 func TestEventsBeyondWhatFitsAreTold(t *testing.T) {
 	s := setup(t)
-	var told []error
-	ev := NewEvents(s.Cluster, "shop", func(err error) { told = append(told, err) })
+	var warned []error
+	ev := NewEvents(s.Cluster, "shop", func(err error) { warned = append(warned, err) })
 	for range 4 * capacity {
 		ev.Event(engine.Event{Kind: engine.RunStarted})
 	}
 	ev.Close(t.Context())
-	if len(told) != 1 {
-		t.Errorf("told %v", told)
+	if len(warned) != 1 {
+		t.Errorf("warned %v", warned)
 	}
 }

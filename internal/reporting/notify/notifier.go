@@ -34,7 +34,7 @@ type target struct {
 	first  error
 }
 
-// FailedError says that somebody could not be told.
+// FailedError says that notifications were not delivered.
 type FailedError struct {
 	// Target is scheme and host of the URL, or the name of the environment variable that holds it.
 	Target string
@@ -76,7 +76,7 @@ func (n *Notifier) Event(e engine.Event) {
 }
 
 // Close waits until all is delivered, until ctx ends at the longest. It returns a *FailedError for each URL, joined, that
-// was not told everything, whatever its policy.
+// did not get everything, whatever its policy.
 func (n *Notifier) Close(ctx context.Context) error {
 	var all []error
 	for _, t := range n.targets {

@@ -21,7 +21,7 @@ var (
 	errGivenUp = errors.New("the time to deliver it was over")
 )
 
-// outbox delivers events one after another, apart from whoever puts them in.
+// outbox delivers events one after another, apart from who puts them in.
 type outbox struct {
 	mu     sync.Mutex
 	closed bool

@@ -118,7 +118,7 @@ func (p *Progress) Event(e engine.Event) {
 	switch e.Kind {
 	case engine.PhaseStarted, engine.StepStarted, engine.StepUnchanged, engine.StepDone:
 		p.did = e.Kind != engine.PhaseStarted && (p.did || e.Kind == engine.StepDone)
-		if e.Kind == engine.StepDone && e.Note != "" { // it went on, but somebody should know
+		if e.Kind == engine.StepDone && e.Note != "" { // it went on, but people should know
 			p.clear()
 			fmt.Fprintln(p.w, plainLine(e))
 		}

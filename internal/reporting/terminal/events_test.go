@@ -12,7 +12,7 @@ import (
 	"github.com/replumb/replumb/internal/engine"
 )
 
-// script is a run with everything in it that is told apart.
+// script is a run with everything in it that is shown differently.
 func script() []engine.Event {
 	return []engine.Event{
 		{Kind: engine.RunStarted},
@@ -94,7 +94,7 @@ func TestJSONLinesAreOneEventEach(t *testing.T) {
 
 type broken struct{}
 
-func (broken) Write([]byte) (int, error) { return 0, errors.New("nobody listens") }
+func (broken) Write([]byte) (int, error) { return 0, errors.New("no reader") }
 
 func TestJSONLinesGoOnWhenNobodyListens(*testing.T) {
 	sink := JSONLines(broken{})

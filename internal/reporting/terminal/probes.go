@@ -93,7 +93,7 @@ func later(a, b time.Time) time.Time {
 	return a
 }
 
-// clock is a time of this day, as losses are told with.
+// clock is a time of this day, as losses are reported with.
 func clock(at time.Time) string { return at.Local().Format("15:04:05.000") }
 
 func short(d time.Duration) string {

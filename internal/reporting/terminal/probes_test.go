@@ -37,7 +37,7 @@ func TestProbesTellsWhereLossesBeginAndEnd(t *testing.T) {
 		clock(6100) + " tcp://a:1: lost: connect-refused: dial: no\n" +
 		clock(6100) + " tcp://a:1: nothing answered for 120ms, while this machine itself was late for 90ms\n"
 	if out.String() != want {
-		t.Errorf("told\n%s\nwant\n%s", out.String(), want)
+		t.Errorf("printed\n%s\nwant\n%s", out.String(), want)
 	}
 }
 

@@ -40,11 +40,11 @@ type Agent struct {
 	Version string
 	// Domain of the cluster. Default: cluster.local.
 	Domain string
-	// Flows tells who uses old addresses. Without it nobody is told of.
+	// Flows tells who uses old addresses. Without it no client is reported.
 	Flows Flows
 	// Interval is how often it reports when there are no news. Default: 10 s.
 	Interval time.Duration
-	// Log is told what the report cannot tell: why it was not written. May be nil.
+	// Log hears what the report cannot say: why it was not written. May be nil.
 	Log func(error)
 
 	watched    *watched
@@ -62,7 +62,7 @@ type Agent struct {
 	problems []error
 }
 
-// Run does what an agent does until ctx ends, or something is wrong that a restart may mend. It goes on without an API server for as
+// Run does what an agent does until ctx ends, or something is wrong that a restart may repair. It goes on without an API server for as
 // long as there is none.
 func (a *Agent) Run(ctx context.Context) error {
 	ctx, stop := context.WithCancelCause(ctx)
@@ -84,7 +84,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	all.Wait()
 	a.probing.end(endLimit)
 	a.connecting.running.Wait()
-	// The last word. If nobody hears it, what was counted since the one before is not known; the run sees an agent that is new.
+	// The last word. If it is not heard, what was counted since the one before is not known; the run sees an agent that is new.
 	if s, ok := a.watched.scene(); ok && s.migration != nil {
 		_ = a.reporter.write(context.WithoutCancel(ctx))
 	}
@@ -161,7 +161,7 @@ func (a *Agent) obey(ctx context.Context, s scene) {
 	}
 }
 
-// opened has more probed, and told that nothing is in the way.
+// opened has more probed, and reported that nothing is in the way.
 func (a *Agent) opened() {
 	a.watched.changed()
 	a.reporter.poke()
@@ -190,7 +190,7 @@ func (a *Agent) interval() time.Duration {
 // draw makes the agent's part of the report.
 func (a *Agent) draw() (*v1alpha1.NodeReportStatus, func(), error) {
 	status := &v1alpha1.NodeReportStatus{}
-	// A probe that has ended stays for some reports, so that nobody misses how.
+	// A probe that has ended stays for some reports, so that how it ended is not missed.
 	probes, keep, err := a.probing.draw(time.Now().Add(-3 * a.interval()))
 	if err != nil {
 		return nil, nil, err

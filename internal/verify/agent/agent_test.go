@@ -57,7 +57,7 @@ func TestLossIsReportedAtOnce(t *testing.T) {
 	stop()
 	st := f.report("a loss", func(st v1alpha1.NodeReportStatus) bool { p := entry(st, "pod/shop"); return p != nil && p.Failed > 0 })
 	if took := time.Since(began); took > 5*time.Second {
-		t.Errorf("told after %s", took)
+		t.Errorf("reported after %s", took)
 	}
 	p := entry(st, "pod/shop")
 	if len(p.Losses) != 1 || p.Losses[0].Failed != int(p.Failed) || !strings.Contains(p.Losses[0].Error, "refused") ||
@@ -67,7 +67,7 @@ func TestLossIsReportedAtOnce(t *testing.T) {
 	f.answers("127.64.7.1")
 }
 
-// TestRestartedAgentGoesOn has an agent end and another one follow: it counts anew, beside the other network's agent.
+// TestRestartedAgentGoesOn has an agent end and another one follow: it counts from zero, beside the other network's agent.
 func TestRestartedAgentGoesOn(t *testing.T) {
 	f := newFixture(t)
 	f.answers("127.64.7.2")
@@ -191,7 +191,7 @@ func TestServiceProbeMoves(t *testing.T) {
 	})
 	stopOld()
 	st = f.report(
-		"the old address is told of no more",
+		"the old address is no longer reported",
 		func(st v1alpha1.NodeReportStatus) bool { return entry(st, "pod/old-address") == nil },
 	)
 	sent := entry(st, "pod/new-address").Sent
@@ -219,7 +219,7 @@ func TestProblemsAreTold(t *testing.T) {
 	})
 	flows := &fakeFlows{err: errors.New("not permitted")}
 	f.start(v1alpha1.FromHost, "uid-1", often, func(a *Agent) { a.Flows = flows })
-	f.report("what it may not is told", func(st v1alpha1.NodeReportStatus) bool {
+	f.report("what it may not is reported", func(st v1alpha1.NodeReportStatus) bool {
 		return len(st.Agents) == 1 && strings.Contains(st.Agents[0].Problem, "watching services: services is forbidden")
 	})
 	rights.Rules = whole.Rules

@@ -26,7 +26,7 @@ const patience = 10 * time.Second
 // barrier asks the kube-proxy of the node about every sentinel, until it has programmed it.
 type barrier struct {
 	node netip.Addr
-	// poke is told when one is passed.
+	// poke is called when one is passed.
 	poke func()
 
 	mu     sync.Mutex

@@ -88,7 +88,7 @@ func leftAddresses(s scene) map[netip.Addr]string {
 	return moved
 }
 
-// podsByAddress are the pods that have an address of their own and run. Replumb's probes, which are nobody's clients, have no name.
+// podsByAddress are the pods that have an address of their own and run. Replumb's probes, which are no clients, have no name.
 func podsByAddress(pods []*corev1.Pod) (all map[netip.Addr]string, own map[netip.Addr]bool) {
 	all, own = map[netip.Addr]string{}, map[netip.Addr]bool{}
 	for _, pod := range pods {

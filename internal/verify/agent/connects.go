@@ -13,7 +13,7 @@ import (
 // mostFailed is how many failed connects a report has room for.
 const mostFailed = 32
 
-// connects decides who is to be connected to, and what that says. It connects to nobody itself.
+// connects decides who is to be connected to, and what that says. It makes no connection itself.
 //
 //   - A Service that has a bridge, and has not moved, is connected to at its address: the baseline.
 //   - One that has moved since it was last connected to is connected to at its address, and where its bridge answers for it.
@@ -102,7 +102,7 @@ func (c *connects) again(after attempt) (attempt, bool) {
 // done takes what came of an attempt. It reports whether there was a loss.
 func (c *connects) done(a attempt, outcomes []outcome, now metav1.MicroTime) (lost bool) {
 	r := c.records[a.mover.uid]
-	if r == nil { // nobody asks any more
+	if r == nil { // nothing asks any more
 		return false
 	}
 	r.busy = false

@@ -52,7 +52,7 @@ func TestConnects(t *testing.T) {
 		{"on its way back", []event{{before, "ok"}, {away, "ok,ok"}, {onItsWay, "-"}}, 0, nil},
 		{"agent came late", []event{{away, "ok,ok"}}, 1, nil},
 		{"agent came late, vouched for", []event{{away, "ok,no"}}, 1, []string{oldAt}},
-		{"agent came late, nobody answers", []event{{away, "no,no"}, {returned, "-"}}, 1, nil},
+		{"agent came late, nothing answers", []event{{away, "no,no"}, {returned, "-"}}, 1, nil},
 		{"agent came late, and it moves again", []event{{away, "void,void"}, {returned, "ok,no"}}, 1, []string{newAt}},
 		{"baseline while it left", []event{{before, "void"}, {away, "ok,ok"}}, 1, nil},
 		{"no bridge any more", []event{{before, "ok"}, {aMover(newAt, "", "1"), "ok"}}, 1, nil},

@@ -137,7 +137,7 @@ func (f *fixture) report(what string, is func(v1alpha1.NodeReportStatus) bool) v
 // start runs an agent. The returned function ends it.
 func (f *fixture) start(origin v1alpha1.ProbeOrigin, instance string, change ...func(*Agent)) (end func()) {
 	f.Helper()
-	// The first endpoint is one that nobody listens at.
+	// The first endpoint is one that nothing listens at.
 	c, err := cluster.Connect(Config([]string{"127.0.0.1:1", strings.Trim(strings.TrimPrefix(f.Config.Host, "https:"), "/")}, f.dir))
 	f.must(err)
 	a := &Agent{

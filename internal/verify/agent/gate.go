@@ -21,7 +21,7 @@ const (
 // found. Agents come up while the Service, what is behind it, and its name do: what was never there cannot be lost. It opens once
 // in the life of an agent. As long as it is closed, the report says so.
 type gate struct {
-	// connected is told of the connections that are made.
+	// connected hears of the connections that are made.
 	connected func(network string, local, remote netip.AddrPort)
 
 	mu              sync.Mutex

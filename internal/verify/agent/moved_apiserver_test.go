@@ -61,7 +61,7 @@ func TestMovedServicesAreConnectedTo(t *testing.T) {
 	good := f.bridged("good", "127.64.9.1", "127.64.9.2")
 	bad := f.bridged("bad", "127.64.9.9", "127.64.9.3")
 	dead := f.bridged("dead", "127.64.9.7", "127.64.9.8")
-	f.until("baselines", func() bool { return flows.told("127.64.9.1:80") && flows.told("127.64.9.9:80") })
+	f.until("baselines", func() bool { return flows.reported("127.64.9.1:80") && flows.reported("127.64.9.9:80") })
 	stop()
 	good.move()
 	bad.move()
@@ -71,12 +71,12 @@ func TestMovedServicesAreConnectedTo(t *testing.T) {
 		c.Instance != "uid-1" {
 		t.Errorf("connects %+v", c)
 	}
-	if !flows.told("127.64.9.2:80") {
+	if !flows.reported("127.64.9.2:80") {
 		t.Errorf("flows of the agent's own: %v", flows.own)
 	}
 }
 
-func (f *fakeFlows) told(remote string) bool {
+func (f *fakeFlows) reported(remote string) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return slices.Contains(f.own, remote)

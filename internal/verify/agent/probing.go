@@ -18,7 +18,7 @@ import (
 type probing struct {
 	origin   v1alpha1.ProbeOrigin
 	instance string
-	// connected is told of the connections that are made, poke of failures, and broken when a prober ends by itself.
+	// connected hears of the connections that are made, poke of failures, and broken when a prober ends by itself.
 	connected func(network string, local, remote netip.AddrPort)
 	poke      func()
 	broken    func(error)
@@ -76,7 +76,7 @@ func (p *probing) begin(ctx context.Context, t target, now time.Time) {
 		asking.failed(scheduled, failure, time.Now())
 		p.poke()
 	}
-	// Whoever ends the probing takes the target away first.
+	// What ends the probing takes the target away first.
 	ctx, stop := context.WithCancel(context.WithoutCancel(ctx))
 	p.running[t.Name] = &prober{asking: asking, stop: stop}
 	p.probers.Go(func() {

@@ -25,7 +25,7 @@ const (
 	// firstRetry and lastRetry are the pauses after reports that could not be written.
 	firstRetry = 250 * time.Millisecond
 	lastRetry  = 2 * time.Second
-	// longestProblem is how much of what is wrong is told.
+	// longestProblem is how much of what is wrong is reported.
 	longestProblem = 1024
 )
 
@@ -38,7 +38,7 @@ type reporter struct {
 	draw func() (status *v1alpha1.NodeReportStatus, keep func(), err error)
 	// every is the pause between reports when there are no news.
 	every func() time.Duration
-	// log is told why a report could not be written. May be nil.
+	// log hears why a report could not be written. May be nil.
 	log func(error)
 
 	news chan struct{}
@@ -121,7 +121,7 @@ func (r *reporter) write(ctx context.Context) error {
 	object := r.object()
 	object.Object["status"] = content
 	err = r.client.Status().Apply(ctx, client.ApplyConfigurationFromUnstructured(object), r.owner(), client.ForceOwnership)
-	if apierrors.IsNotFound(err) { // somebody has removed it
+	if apierrors.IsNotFound(err) { // it was removed
 		r.created = false
 	}
 	if err != nil {

@@ -41,7 +41,7 @@ func newWatched(migration string) *watched {
 	return w
 }
 
-// changed has whoever reads changes look.
+// changed has the readers of changes look.
 func (w *watched) changed() {
 	select {
 	case w.changes <- struct{}{}:

@@ -77,7 +77,7 @@ func (s *store[T]) trouble() error {
 	return nil
 }
 
-// all returns what there is, and whether everything was listed once. The objects are shared: nobody changes them.
+// all returns what there is, and whether everything was listed once. The objects are shared and never changed.
 func (s *store[T]) all() (objects []T, synced bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -18,7 +18,7 @@ const (
 	most = 16
 	// kept is how many seconds that have been reported can still be corrected.
 	kept = 60
-	// longestError is how much of an error is told.
+	// longestError is how much of an error is reported.
 	longestError = 256
 	// lag is how much later than others an agent may learn that nothing answers at an address any more. What was sent in that time,
 	// and ends badly, is no loss.
@@ -27,7 +27,7 @@ const (
 
 // tally adds up what the requests of one probe meet with, whomever they went to in the course of time.
 //
-// A failure is told twice: when it is seen, and when its window closes, which may be much later. What counts of a second is
+// A failure is reported twice: when it is seen, and when its window closes, which may be much later. What counts of a second is
 // the larger number of the two, so that neither is missed and nothing counts twice, whichever comes first.
 type tally struct {
 	mu     sync.Mutex
@@ -36,19 +36,19 @@ type tally struct {
 	// seconds by their start; what is older has been added to past.
 	seconds map[int64]*second
 	past    sums
-	// written are the stretches up to cut, which reports have told; draft are those up to drawn, of the report that is being written.
+	// written are the stretches up to cut, which reports have covered; draft are those up to drawn, of the report that is being written.
 	written, draft []v1alpha1.ProbeWindow
 	cut, drawn     int64
 	// over is up to where windows have come of targets that are no longer asked.
 	over int64
-	// endedAt is since when nobody is asked any more.
+	// endedAt is since when nothing is asked any more.
 	endedAt time.Time
 }
 
 // second is what happened to the requests that were due in one.
 type second struct {
 	ok int
-	// seen failures were told when they were seen, windowed ones by a window. Of the former, forgiven ones are no losses.
+	// seen failures were reported when they were seen, windowed ones by a window. Of the former, forgiven ones are no losses.
 	seen, windowed, forgiven int
 	first, last              time.Time
 	example                  string
@@ -90,7 +90,7 @@ type asking struct {
 	target target
 	// closed is up to where windows have come.
 	closed int64
-	// takenAt is when it was told to end; forgive says that nothing is bound to answer at the target since.
+	// takenAt is when it was asked to end; forgive says that nothing is bound to answer at the target since.
 	takenAt time.Time
 	forgive bool
 }
@@ -109,7 +109,7 @@ func (t *tally) ask(to target, now time.Time) *asking {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	start := now.Unix()
-	if t.cut == 0 || (len(t.asked) == 0 && start > t.horizon()) { // stretches are told without holes
+	if t.cut == 0 || (len(t.asked) == 0 && start > t.horizon()) { // stretches are reported without holes
 		t.written, t.cut = nil, start
 	}
 	t.report.Kind, t.report.Address, t.endedAt = to.kind, to.shown, time.Time{}
@@ -194,7 +194,7 @@ func (t *tally) horizon() int64 {
 	return max(t.cut, first.closed)
 }
 
-// draw makes the report as it is now. What it tells for the first time counts as told when it is kept.
+// draw makes the report as it is now. What it reports for the first time counts as reported when it is kept.
 func (t *tally) draw() (v1alpha1.ProbeReport, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -240,7 +240,7 @@ func (t *tally) keep() {
 	}
 }
 
-// gone reports whether nobody was asked any more since an instant.
+// gone reports whether nothing was asked any more since an instant.
 func (t *tally) gone(since time.Time) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()

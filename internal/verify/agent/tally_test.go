@@ -174,7 +174,7 @@ func TestTallyOfAnotherTarget(t *testing.T) {
 	second.window(window(1, 2, 0))
 	second.window(window(2, 5, 0))
 	if r := drawn(t, tally); r.Address != "b:1" || r.Recent[0].End != 1001 {
-		t.Errorf("told before the windows of the first have come: %+v", r)
+		t.Errorf("reported before the windows of the first have come: %+v", r)
 	}
 	first.window(window(1, 3, 0))
 	first.done()
@@ -198,7 +198,7 @@ func TestTallyOfAnotherTarget(t *testing.T) {
 	}
 }
 
-// TestHooks runs a real prober: what is told when it is seen, and what windows tell, are the same failures, those that were not
+// TestHooks runs a real prober: what is reported when it is seen, and what windows report, are the same failures, those that were not
 // sent included.
 func TestHooks(t *testing.T) {
 	silent, err := net.ListenPacket("udp", "127.0.0.1:0")

@@ -116,7 +116,7 @@ func TestTargets(t *testing.T) {
 		{"no migration", nil, []*corev1.Service{theProbe(oldAt)}, oldAt, nil},
 		{"no Service probe", migration(), []*corev1.Service{service("shop", "cart", oldAt)}, "", nil},
 		{
-			"somebody else's", migration(),
+			"another owner's", migration(),
 			[]*corev1.Service{service("shop", "probe", oldAt, role(v1alpha1.RoleProbe)), service(v1alpha1.SystemNamespace, "probe", oldAt)},
 			"", nil,
 		},
@@ -162,7 +162,7 @@ func TestTargets(t *testing.T) {
 }
 
 // TestTargetsWherePodsMove: the Service stays where it is, also past the point of no return. What it has no port for is not called, and
-// what a node keeps open through a tunnel nobody can keep.
+// what a node keeps open through a tunnel cannot be kept.
 func TestTargetsWherePodsMove(t *testing.T) {
 	m := migration(final, func(m *v1alpha1.Migration) {
 		m.Spec.ServiceCIDR, m.Spec.PodCIDR = nil, &v1alpha1.PodCIDRSpec{To: []string{"10.245.0.0/16"}}

@@ -31,9 +31,9 @@ const (
 	account = "agent"
 	access  = "replumb-agent"
 
-	// DefaultWait is how long agents may take to report if nobody says.
+	// DefaultWait is how long agents may take to report by default.
 	DefaultWait = 2 * time.Minute
-	// defaultInterval is how often agents report if nobody says.
+	// defaultInterval is how often agents report by default.
 	defaultInterval = 10 * time.Second
 )
 
@@ -43,7 +43,7 @@ type Set struct {
 	Migration string
 	// Image of replumb.
 	Image string
-	// Domain of cluster DNS. Default: agents go by what their pods are told.
+	// Domain of cluster DNS. Default: agents go by what their pods are given.
 	Domain string
 	// Pool is where the Service that agents call gets its address from. Nil leaves that to the API server.
 	Pool *cidr.Pool
@@ -54,7 +54,7 @@ type Set struct {
 	// Roll says that the migration restarts pods, those of agents as well: new ones start before old ones end, and names are asked again
 	// after a second, as clients do that mind.
 	Roll bool
-	// Lossy says that the migration has the pod network lose packets for a moment, which TCP makes up for and nobody can for UDP: the
+	// Lossy says that the migration has the pod network lose packets for a moment, which TCP makes up for and UDP cannot: the
 	// Service has no port for that.
 	Lossy bool
 	// Now is the clock. Default: time.Now.

@@ -44,7 +44,7 @@ func TestThereAndGone(t *testing.T) {
 	_, port, err := net.SplitHostPort(server.Host())
 	f.must(err)
 	if f.get(ds, HostSet); !strings.HasSuffix(ds.Spec.Template.Spec.Containers[0].Args[3], ":"+port) {
-		t.Errorf("the agents are told: %v, not of port %s", ds.Spec.Template.Spec.Containers[0].Args, port)
+		t.Errorf("the agents are given: %v, not of port %s", ds.Spec.Template.Spec.Containers[0].Args, port)
 	}
 	if o, err := f.set.Reporting(t.Context()); err != nil || strings.Join(o.Reporting, " ") != "a b" || len(o.Missing) > 0 {
 		t.Errorf("reporting: %+v, %v", o, err)
@@ -156,7 +156,7 @@ func TestNodesAreNamed(t *testing.T) {
 	f.must(err)
 }
 
-// TestRefused: who refuses pods is told.
+// TestRefused: what refuses pods is reported.
 func TestRefused(t *testing.T) {
 	f := setup(t)
 	quota := &corev1.ResourceQuota{ObjectMeta: inSystem(), Spec: corev1.ResourceQuotaSpec{
@@ -188,7 +188,7 @@ func TestNodeThatIsNotReady(t *testing.T) {
 	if i := slices.IndexFunc(f.events, func(e engine.Event) bool {
 		return e.Step == "agents/reporting" && e.Kind == engine.StepDone && e.Error == "not ready and not waited for: b"
 	}); i < 0 {
-		t.Errorf("nobody tells of node b: %+v", f.events)
+		t.Errorf("node b is not reported: %+v", f.events)
 	}
 	f.fleet.Ending = time.Hour // no kubelet ends a pod; those of node a are ended by hand
 	ended := make(chan error, 1)

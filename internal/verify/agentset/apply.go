@@ -195,8 +195,8 @@ func nameOf(o client.Object) string {
 	return kind + " " + o.GetNamespace() + "/" + o.GetName()
 }
 
-// servers are those that agents are told of. Those that know all there are keep what they know: an API server that is away for a
-// moment is no reason to start all agents anew.
+// servers are those that agents are given. Those that know all there are keep what they know: an API server that is away for a
+// moment is no reason to restart all agents.
 func servers(now []string, have *unstructured.Unstructured) []string {
 	known := serversOf(have)
 	if slices.ContainsFunc(now, func(a string) bool { return !slices.Contains(known, a) }) {
@@ -205,7 +205,7 @@ func servers(now []string, have *unstructured.Unstructured) []string {
 	return known
 }
 
-// serversOf are the API servers that the pods of a DaemonSet are told of.
+// serversOf are the API servers that the pods of a DaemonSet are given.
 func serversOf(o *unstructured.Unstructured) []string {
 	d := &appsv1.DaemonSet{}
 	if o.GetKind() != "DaemonSet" || runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, d) != nil {

@@ -19,13 +19,13 @@ type SilentError struct {
 }
 
 func (e *SilentError) Error() string {
-	var texts, told []string
+	var texts, named []string
 	for _, m := range e.Missing {
 		text := m.String()
-		if m.Cause == NoPod && slices.Contains(told, m.Reason) { // who refuses pods refuses those of all nodes
+		if m.Cause == NoPod && slices.Contains(named, m.Reason) { // who refuses pods refuses those of all nodes
 			text = "node " + m.Node + ": the same"
 		}
-		texts, told = append(texts, text), append(told, m.Reason)
+		texts, named = append(texts, text), append(named, m.Reason)
 	}
 	text := ""
 	if e.For > 0 {

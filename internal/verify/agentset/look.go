@@ -114,7 +114,7 @@ func (s *Set) news(ctx context.Context, sets []appsv1.DaemonSet) (map[string]str
 	return latest, nil
 }
 
-// when an event was last seen, by whichever of its fields whoever wrote it uses.
+// when an event was last seen, by whichever of its fields its writer uses.
 func when(e *corev1.Event) time.Time {
 	t := e.CreationTimestamp.Time
 	for _, other := range []time.Time{e.LastTimestamp.Time, e.EventTime.Time} {

@@ -99,7 +99,7 @@ func few(all []string) string {
 }
 
 // Memory is which agents have been heard, and when. It tells silence by the clock of this process: reports count as heard if they were
-// not there at the look before. The zero Memory has heard nobody.
+// not there at the look before. The zero Memory has heard no agent.
 type Memory struct {
 	mu     sync.Mutex
 	agents map[agentKey]*agent
@@ -202,7 +202,7 @@ func wordOf(r *v1alpha1.AgentReport) word {
 }
 
 // skewOf is by how much a clock must be off that said when a report was written which came between before and now, if that is worth a
-// word. Of a report that was there already nobody knows how late it came.
+// word. Of a report that was there already it is not known how late it came.
 func skewOf(r *v1alpha1.AgentReport, before, now time.Time) time.Duration {
 	switch {
 	case r == nil:

@@ -24,7 +24,7 @@ import (
 
 const (
 	httpPort, echoPort, echoUDPPort = 8080, 8081, 8082
-	nobody                          = 65534
+	unprivileged                    = 65534
 	// templateAnnotation tells pods of this template from those of an earlier one.
 	templateAnnotation = "replumb.dev/template"
 	// lameDuck is for how many seconds a pod that is to end goes on as if nothing were: the time in which kube-proxies learn that it
@@ -89,7 +89,7 @@ func (s *Set) args(origin string, servers []string, more ...string) []string {
 	return append(all, more...)
 }
 
-// hostSet runs the agent in the network of nodes. NET_ADMIN is for reading connection tracking, which the kernel lets nobody else do; a
+// hostSet runs the agent in the network of nodes. NET_ADMIN is for reading connection tracking, which the kernel allows by no other right; a
 // process has it only if it is root, as containers have no ambient capabilities.
 func (s *Set) hostSet(servers []string) ([]client.Object, error) {
 	c := s.container(s.args("host", servers))
@@ -103,7 +103,7 @@ func (s *Set) hostSet(servers []string) ([]client.Object, error) {
 // podSet runs the agent in the network of pods, which is also what the agents call.
 func (s *Set) podSet(servers []string) ([]client.Object, error) {
 	c := s.container(s.args("pod", servers, "--serve"))
-	c.SecurityContext.RunAsUser, c.SecurityContext.RunAsGroup = ptr.To[int64](nobody), ptr.To[int64](nobody)
+	c.SecurityContext.RunAsUser, c.SecurityContext.RunAsGroup = ptr.To[int64](unprivileged), ptr.To[int64](unprivileged)
 	c.SecurityContext.RunAsNonRoot = ptr.To(true)
 	c.Ports = []corev1.ContainerPort{
 		{Name: "http", ContainerPort: httpPort, Protocol: corev1.ProtocolTCP},
@@ -224,7 +224,7 @@ func (s *Set) service() *corev1.Service {
 	}
 }
 
-// rights are the account of agents and what it may do, which is the same in both networks: whoever takes over one agent of a node has
+// rights are the account of agents and what it may do, which is the same in both networks: who takes over one agent of a node has
 // the other's as well.
 func (s *Set) rights([]string) ([]client.Object, error) {
 	role := s.meta("", access, v1alpha1.RoleAgent)

@@ -107,7 +107,7 @@ func setOf(o v1alpha1.ProbeOrigin) string {
 	return HostSet
 }
 
-// why says why an agent does not report; nothing if it does. The text does not change as time passes: it is told when it does.
+// why says why an agent does not report; nothing if it does. The text does not change as time passes: it is reported when it does.
 func (x *index) why(k agentKey, a *agent, wait time.Duration) (Cause, string) {
 	set, pod := setOf(k.origin), x.pods[k]
 	template, exists := x.view.Sets[set]
@@ -124,13 +124,13 @@ func (x *index) why(k agentKey, a *agent, wait time.Duration) (Cause, string) {
 	if cause, reason := notRunning(pod); cause != "" {
 		return x.starting(pod, cause, reason)
 	}
-	if serves, _ := readiness.Pod(pod); k.origin == v1alpha1.FromPod && !serves { // agents of other nodes would see losses that are nobody's fault but its own
+	if serves, _ := readiness.Pod(pod); k.origin == v1alpha1.FromPod && !serves { // agents of other nodes would see losses that are its own fault
 		return Starting, fmt.Sprintf("pod %s runs, but is not ready to be asked", pod.Name)
 	}
 	return x.mute(k, a, pod, wait)
 }
 
-// starting adds what was last heard of a pod. A registry that nobody answers for keeps kubelets pulling for minutes, and nobody tells
+// starting adds what was last heard of a pod. A registry that does not answer keeps kubelets pulling for minutes, and nothing tells
 // more than that.
 func (x *index) starting(pod *corev1.Pod, cause Cause, reason string) (Cause, string) {
 	news := x.view.News[pod.Name]
@@ -212,10 +212,10 @@ func ended(pod *corev1.Pod, t *corev1.ContainerStateTerminated) string {
 	return and(fmt.Sprintf("pod %s ended with code %d", pod.Name, t.ExitCode), last)
 }
 
-// longest is how much of what others say is told, which may be a whole log.
+// longest is how much of what others say is reported, which may be a whole log.
 const longest = 400
 
-// and adds a reason that somebody else gave, if there is one.
+// and adds a reason that another component gave, if there is one.
 func and(text, why string) string {
 	why = strings.TrimSpace(why)
 	if runes := []rune(why); len(runes) > longest {

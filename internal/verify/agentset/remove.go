@@ -15,7 +15,7 @@ import (
 	"github.com/replumb/replumb/internal/kube/cluster"
 )
 
-// removeStep takes the agents away: their pods first, as they would report anew what is removed before they have gone.
+// removeStep takes the agents away: their pods first, as they would report again what is removed before they have gone.
 type removeStep struct{ set *Set }
 
 var _ engine.Previewer = (*removeStep)(nil)

@@ -19,7 +19,7 @@ func agentRights() []right {
 	}
 }
 
-// Rights are what a user needs to have agents run: nobody can give agents more rights than they have, hence those of agents are among
+// Rights are what a user needs to have agents run: no user can give agents more rights than they have, hence those of agents are among
 // them.
 func Rights() []cluster.Right {
 	all := slices.Concat(

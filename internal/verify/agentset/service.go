@@ -105,7 +105,7 @@ func (s *serviceStep) create(ctx context.Context) error {
 		case err == nil:
 			return nil
 		case apierrors.IsAlreadyExists(err):
-			return engine.NotYet("%s was made by somebody else meanwhile", serviceName)
+			return engine.NotYet("%s was made by another client meanwhile", serviceName)
 		case !bridge.IsTaken(err) || s.set.Pool == nil:
 			return fmt.Errorf("%s: %w", serviceName, bridge.NotReadyYet(err))
 		}

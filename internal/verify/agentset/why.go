@@ -24,7 +24,7 @@ func (s *Set) Why(ctx context.Context, node string, origin v1alpha1.ProbeOrigin)
 	known := &agent{speaks: uidOf(seen.pods[k])} // and that was long ago
 	silent.Cause, silent.Reason = seen.why(k, known, s.wait())
 	if wrong := s.wrongRight(ctx); wrong != "" && (silent.Cause == Mute || silent.Cause == "") {
-		silent.Reason = wrong + ": it may not report; the same command makes it anew"
+		silent.Reason = wrong + ": it may not report; the same command recreates it"
 	}
 	if silent.Reason == "" {
 		silent.Reason = "nothing is to be seen of why"

@@ -11,7 +11,7 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 )
 
-// TestWhy: rights that were taken away are told of, rather than what follows from that.
+// TestWhy: rights that were taken away are reported, rather than what follows from that.
 func TestWhy(t *testing.T) {
 	f := setup(t)
 	f.migration("m", v1alpha1.PhaseApplying)

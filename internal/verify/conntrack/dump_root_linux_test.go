@@ -62,7 +62,7 @@ func run(t testing.TB, in string, words ...string) {
 // fabric is a node and a pod on it, each with a network of its own. The thread of the test is in that of the node.
 type fabric struct{ node, pod netns.NsHandle }
 
-// services leads old addresses to a server of the node, and one to where nobody is.
+// services leads old addresses to a server of the node, and one to where nothing is.
 const services = `
 table inet services {
 	chain lead {
@@ -170,7 +170,7 @@ func ask(t *testing.T, c net.Conn) {
 	}
 }
 
-// until looks until what is told of clients is as wanted.
+// until looks until what is reported of clients is as wanted.
 func (f *fabric) until(t *testing.T, table *Table, pods map[netip.Addr]string, want ...string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
@@ -222,7 +222,7 @@ func TestRealFlows(t *testing.T) {
 	f.dial(t, f.pod, "udp", "10.96.0.10:53")
 	f.until(t, table, pods, `10.96.0.10:53/UDP kube-system/dns `+pod+` open=1`, `10.96.0.5:80/TCP shop/cart `+pod+` open=0`)
 
-	f.in(t, f.pod, func() { // nobody answers
+	f.in(t, f.pod, func() { // nothing answers
 		c, err := net.DialTimeout("tcp", "10.96.0.6:80", 200*time.Millisecond)
 		if err == nil {
 			_ = c.Close()

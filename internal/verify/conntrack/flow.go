@@ -40,7 +40,7 @@ type flow struct {
 	state uint8
 	// assured says that the flow of UDP goes both ways, and has for more than a moment.
 	assured bool
-	// left is for how many more seconds the kernel remembers the flow. Every packet, either way, begins that anew.
+	// left is for how many more seconds the kernel remembers the flow. Every packet, either way, begins that again.
 	left uint32
 }
 
@@ -83,7 +83,7 @@ type timeouts struct {
 	udp, stream uint32
 }
 
-// sysctls is where the kernel tells its time-outs, those of the network namespace of whoever reads.
+// sysctls is where the kernel tells its time-outs, those of the network namespace of the reader.
 const sysctls = "/proc/sys/net/netfilter/nf_conntrack_"
 
 // readTimeouts asks the kernel. One that it does not tell, as older ones don't tell all, is the kernel's default.
@@ -149,7 +149,7 @@ func (t *timeouts) idle(f flow) time.Duration {
 }
 
 // ofTCP is the time-out that the entry was given with its latest packet: that of its state, or a shorter one. Which of them it was is
-// not told; the shortest that the remainder fits in puts the packet latest.
+// not known; the shortest that the remainder fits in puts the packet latest.
 func (t *timeouts) ofTCP(f flow) uint32 {
 	full := of(t.tcp, f.state)
 	for _, short := range t.short {

@@ -59,14 +59,14 @@ type clientKey struct {
 
 type client struct {
 	pod string
-	// seen is by the steady clock of this process, whatever somebody does to the clock of the node.
+	// seen is by the steady clock of this process, whatever happens to the clock of the node.
 	seen time.Time
 	open int
 	// there says that an entry is left.
 	there bool
 }
 
-// New makes the Table of the network namespace of whoever calls Clients.
+// New makes the Table of the network namespace of the caller of Clients.
 func New() *Table {
 	return &Table{read: dump, timeouts: func() timeouts { return readTimeouts(sysctls) }, now: time.Now}
 }
@@ -74,7 +74,7 @@ func New() *Table {
 // Clients are those that use an address of moved, or have in the last few minutes, those whose latest packet is newest first. moved has
 // the Service, as namespace/name, of each old address; pods the pod, as namespace/name, of each address of a pod of this node, also
 // of those that are about to end, but without those that have the node's address. A pod without a name is no client. A source that is
-// in neither is a process of the node, or somebody whose packets the node passes on; a new one of these is told with the next call,
+// in neither is a process of the node, or a machine whose packets the node passes on; a new one of these is reported with the next call,
 // so that what this process has just done itself (Own) is not taken for one.
 func (t *Table) Clients(moved, pods map[netip.Addr]string) ([]v1alpha1.OldAddressClient, error) {
 	t.mu.Lock()
@@ -126,7 +126,7 @@ func (t *Table) judge(found []flow, pods map[netip.Addr]string, limits *timeouts
 		idle := limits.idle(f)
 		early := !again && idle <= blur
 		t.latest[f.endpoints] = sighting{f, now.Add(-idle), early}
-		return early || t.own.has(f) // it may have been told meanwhile
+		return early || t.own.has(f) // it may have been reported meanwhile
 	})
 	for _, gone := range before {
 		pod, isPod := pods[gone.from.Addr()]

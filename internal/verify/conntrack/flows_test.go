@@ -13,7 +13,7 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 )
 
-// standard are the time-outs of a kernel that nobody has changed.
+// standard are the time-outs of a kernel that was not changed.
 func standard() timeouts { return readTimeouts("/nonexistent/") }
 
 func TestTimeoutsAreRead(t *testing.T) {
@@ -205,7 +205,7 @@ func TestForgotten(t *testing.T) {
 	}
 }
 
-// TestPodIsGone has an entry that nobody closed, of a pod that ended, and its address going to another one.
+// TestPodIsGone has an entry that was not closed, of a pod that ended, and its address going to another one.
 func TestPodIsGone(t *testing.T) {
 	s := newScene()
 	s.entries = []flow{established("10.244.1.7:40000", "10.96.0.5:80", fiveDays-10)}
@@ -215,7 +215,7 @@ func TestPodIsGone(t *testing.T) {
 	s.expect(t, "no such pod", `10.96.0.5:80/TCP shop/cart "shop/web-1" 10.244.1.7 open=0 10s`)
 	s.pods[address] = "shop/other"
 	s.expect(t, "another pod", `10.96.0.5:80/TCP shop/cart "shop/web-1" 10.244.1.7 open=0 10s`)
-	for range 3 { // it does not come back as somebody else
+	for range 3 { // it does not come back as another client
 		s.clock = s.clock.Add(keep)
 		s.entries[0].left -= 300
 		s.expect(t, "much later")

@@ -8,7 +8,7 @@ import (
 )
 
 // Flows of one's own are remembered until the kernel has forgotten them: for ownGrace, at least, after the table was last seen with
-// them, which leaves time for what is told before it is there. While the table is not read, nothing is forgotten but what is too much.
+// them, which leaves time for what is reported before it is there. While the table is not read, nothing is forgotten but what is too much.
 const (
 	ownGrace = 2 * time.Minute
 	ownMany  = 1 << 16

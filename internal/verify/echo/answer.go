@@ -1,4 +1,4 @@
-// Package echo is what probes call: an HTTP server, and echoes over TCP and UDP. It stays until nobody calls it any more.
+// Package echo is what probes call: an HTTP server, and echoes over TCP and UDP. It stays until it is called no more.
 package echo
 
 import (
@@ -49,7 +49,7 @@ type Server struct {
 	dismissed bool
 }
 
-// Listen opens all the ports, so that whoever is answered by one of them is by the others.
+// Listen opens all the ports, so that a caller that is answered by one of them is by the others.
 func (s *Server) Listen(ctx context.Context, http, tcp, udp string) error {
 	s.conns = map[net.Conn]struct{}{}
 	var config net.ListenConfig

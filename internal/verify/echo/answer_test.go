@@ -98,7 +98,7 @@ func TestGoodbye(t *testing.T) {
 		ended := make(chan error, 1)
 		go func() { ended <- end() }()
 		if !lines.Scan() || lines.Text() != probe.Goodbye {
-			t.Errorf("was told %q, want a goodbye", lines.Text())
+			t.Errorf("was sent %q, want a goodbye", lines.Text())
 		}
 		if polite { // and is answered to the end
 			if _, err := fmt.Fprintln(conn, "2"); err != nil {
@@ -109,7 +109,7 @@ func TestGoodbye(t *testing.T) {
 			}
 			_ = conn.Close()
 		} else if lines.Scan() {
-			t.Errorf("was told %q after the goodbye", lines.Text())
+			t.Errorf("was sent %q after the goodbye", lines.Text())
 		}
 		if err := <-ended; err != nil {
 			t.Error(err)

@@ -65,7 +65,7 @@ func (c *AgentConfig) Wait() time.Duration {
 	return agentset.DefaultWait
 }
 
-// Observe has somebody told of what happens in the runs that follow.
+// Observe has an observer hear of what happens in the runs that follow.
 func (c *AgentConfig) Observe(o Observer) { c.observer = o }
 
 // Found tells of findings.

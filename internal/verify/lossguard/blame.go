@@ -56,7 +56,7 @@ func (w *Watch) Blame(ctx context.Context, loss *LossError) error {
 	return &EndedError{Who: who, loss: loss}
 }
 
-// hungUp reports whether all that was lost was told by the other side to be over, and the other side were agents.
+// hungUp reports whether all that was lost was closed by the other side, and the other side were agents.
 func (e *LossError) hungUp() bool {
 	return len(e.Losses) > 0 && !slices.ContainsFunc(e.Losses, func(l v1alpha1.Loss) bool {
 		_, name, _ := strings.Cut(l.Probe, "/")

@@ -46,7 +46,7 @@ func (*LossError) ExitCode() int { return fault.ExitBudget }
 
 // Advice is what to do about it.
 func (e *LossError) Advice() string {
-	return "nothing else is begun, and what has moved answers wherever its node does its part; mend what the probe met with, then run the same " +
+	return "nothing else is begun, and what has moved answers wherever its node does its part; repair what the probe met with, then run the same " +
 		"command again, or replumb rollback " + e.Migration
 }
 

@@ -36,7 +36,7 @@ func (w *watchedNodes) set(nodes []corev1.Node) {
 	w.nodes = nodes
 }
 
-// all are the nodes of the latest look, which nobody changes.
+// all are the nodes of the latest look, which are never changed.
 func (w *watchedNodes) all() []corev1.Node {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -30,8 +30,8 @@ const (
 
 // samples gather windows of many nodes.
 type samples struct {
-	open map[sampleKey]*gathering
-	told map[toldKey]int64
+	open    map[sampleKey]*gathering
+	counted map[countedKey]int64
 	// newest is the latest end of a window.
 	newest int64
 }
@@ -41,8 +41,8 @@ type sampleKey struct {
 	probe string
 }
 
-// toldKey is a probe of a node.
-type toldKey struct{ node, probe string }
+// countedKey is a probe of a node.
+type countedKey struct{ node, probe string }
 
 type gathering struct {
 	sent, failed int
@@ -52,16 +52,16 @@ type gathering struct {
 // take adds the windows of a report that are new, and returns the samples that are complete.
 func (s *samples) take(r *v1alpha1.NodeReport) []Sample {
 	if s.open == nil {
-		s.open, s.told = map[sampleKey]*gathering{}, map[toldKey]int64{}
+		s.open, s.counted = map[sampleKey]*gathering{}, map[countedKey]int64{}
 	}
 	for i := range r.Status.Probes {
 		p := &r.Status.Probes[i]
-		key := toldKey{r.Name, p.Name}
+		key := countedKey{r.Name, p.Name}
 		for _, w := range p.Recent {
-			if w.End <= s.told[key] {
+			if w.End <= s.counted[key] {
 				continue
 			}
-			s.told[key] = w.End
+			s.counted[key] = w.End
 			s.newest = max(s.newest, w.End)
 			s.add(p.Name, w)
 		}
@@ -107,5 +107,5 @@ func (s *samples) complete(until int64) []Sample {
 	return done
 }
 
-// rest is what has not been told yet.
+// rest is what has not been reported yet.
 func (s *samples) rest() []Sample { return s.complete(s.newest + stretch) }

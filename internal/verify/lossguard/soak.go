@@ -15,7 +15,7 @@ import (
 	"github.com/replumb/replumb/internal/kube/cluster"
 )
 
-// Soak waits until nobody has used an old address for a while. It writes nothing.
+// Soak waits until no client has used an old address for a while. It writes nothing.
 //
 // Each node tells by its own clock when it saw a client, so that is only compared with what the same node said before; how much time
 // has passed goes by the clock here. What counts is what agents have said since the step began: one that is silent says nothing.
@@ -23,7 +23,7 @@ type Soak struct {
 	Client client.Reader
 	// Migration whose old addresses are to go.
 	Migration string
-	// Length is for how long nobody must have used one.
+	// Length is for how long none must have been used.
 	Length time.Duration
 	// Limit is for how long the agent of a ready node may be silent. Default: two minutes.
 	Limit time.Duration
@@ -46,10 +46,10 @@ type Soak struct {
 type soakNode struct {
 	instance string
 	sequence int64
-	// heard is when it was last heard of, or when waiting for it began; told is a time after which it has reported, zero if it
+	// heard is when it was last heard of, or when waiting for it began; reported is a time after which it has reported, zero if it
 	// has not yet.
-	heard, told time.Time
-	problem     string
+	heard, reported time.Time
+	problem         string
 }
 
 type soakKey struct{ node, address, protocol, source, pod string }
@@ -73,7 +73,7 @@ var (
 func (s *Soak) ID() string { return "soak" }
 
 // Title implements engine.Step.
-func (s *Soak) Title() string { return "Wait until nobody uses old addresses" }
+func (s *Soak) Title() string { return "Wait until no client uses old addresses" }
 
 // Waits implements engine.Waiter.
 func (s *Soak) Waits() {}
@@ -86,10 +86,10 @@ func (s *Soak) Deadline() time.Duration {
 	return 24 * time.Hour
 }
 
-// State is pending: that an address is used by nobody is only seen by watching it.
+// State is pending: that an address is not used is only seen by watching it.
 func (s *Soak) State(context.Context) (engine.State, error) { return engine.Pending, nil }
 
-// Do does nothing: only time, and whoever looks after the clients, helps.
+// Do does nothing: only time, and the owners of the clients, help.
 func (s *Soak) Do(context.Context) error { return nil }
 
 // Guide says what to do about clients. It says nothing until there is one that stays.
@@ -97,8 +97,8 @@ func (s *Soak) Guide() string {
 	for _, c := range s.clients {
 		if c.Open > 0 || c.again {
 			return fmt.Sprintf(
-				`restart the pods that still use old addresses, so that they look names up anew. A client that is only an address
-is a process of the node, a pod with hostNetwork, or somebody whose packets the node passes on: restart it, or correct the address it
+				`restart the pods that still use old addresses, so that they look names up again. A client that is only an address
+is a process of the node, a pod with hostNetwork, or a machine whose packets the node passes on: restart it, or correct the address it
 is configured with. replumb status %[1]s lists all of them. replumb goes on by itself when none is left.
 To go on without them: replumb finish %[1]s --leave-clients. Addresses they use will then no longer answer.`,
 				s.Migration,
@@ -182,7 +182,7 @@ func (s *Soak) begin(now time.Time) {
 }
 
 // hear notes that an agent has reported. It returns whether there is anything new: a report that is seen for the first time may be of
-// an agent that has gone, so it says who there was, and not that there is nobody else.
+// an agent that has gone, so it says who there was, and not that there is no other.
 func (s *Soak) hear(r *v1alpha1.NodeReport, now time.Time) bool {
 	var agent *v1alpha1.AgentReport
 	for i := range r.Status.Agents {
@@ -204,7 +204,7 @@ func (s *Soak) hear(r *v1alpha1.NodeReport, now time.Time) bool {
 	}
 	n.instance, n.sequence = agent.Instance, agent.Sequence
 	if known && agent.Problem == "" {
-		n.heard, n.told = now, s.looked // it came after the look before
+		n.heard, n.reported = now, s.looked // it came after the look before
 	}
 	return true
 }
@@ -261,7 +261,7 @@ func (s *Soak) silent(nodes []corev1.Node, now time.Time) (ready []string, err e
 	return ready, nil
 }
 
-// judge says what there is to wait for; nil if nobody has used an old address for long enough, by the word of every ready node.
+// judge says what there is to wait for; nil if no client has used an old address for long enough, by the word of every ready node.
 func (s *Soak) judge(ready []string, more int, now time.Time) error {
 	if using := s.using(ready, now); len(using) > 0 {
 		return engine.NotYet("%s", inTheWay(using, more))
@@ -269,7 +269,7 @@ func (s *Soak) judge(ready []string, more int, now time.Time) error {
 	until := s.used.Add(s.Length)
 	var waiting []string
 	for _, name := range ready {
-		if n := s.nodes[name]; n.told.IsZero() || n.told.Before(until) {
+		if n := s.nodes[name]; n.reported.IsZero() || n.reported.Before(until) {
 			waiting = append(waiting, name)
 		}
 	}
@@ -277,14 +277,14 @@ func (s *Soak) judge(ready []string, more int, now time.Time) error {
 	case now.Before(until) && more > 0:
 		return engine.NotYet("%d more clients than nodes have room for in their reports may use old addresses", more)
 	case now.Before(until):
-		return engine.NotYet("nobody is seen to use an old address: waiting until that has been so for %s", s.Length)
+		return engine.NotYet("no client is seen to use an old address: waiting until that has been so for %s", s.Length)
 	case len(waiting) > 0:
-		return engine.NotYet("nobody is seen to use an old address: waiting for the next report of %s", listed("node", waiting))
+		return engine.NotYet("no client is seen to use an old address: waiting for the next report of %s", listed("node", waiting))
 	}
 	return nil
 }
 
-// using are the clients that are in the way. What a node that is not ready told last of its connections may be long over.
+// using are the clients that are in the way. What a node that is not ready reported last of its connections may be long over.
 func (s *Soak) using(ready []string, now time.Time) []Client {
 	var out []Client
 	for key, c := range s.clients {

@@ -32,7 +32,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// soaking is a soak step against a real API server, with a clock of its own and agents that report when they are told to.
+// soaking is a soak step against a real API server, with a clock of its own and agents that report when they are asked to.
 type soaking struct {
 	*testing.T
 	*lossguard.Soak
@@ -52,9 +52,9 @@ func TestSoak(t *testing.T) {
 	_, err := envtest.InstallCRDs(server.Config, envtest.CRDInstallOptions{CRDs: []*apiextensionsv1.CustomResourceDefinition{crd}})
 	must(t, err)
 	for name, test := range map[string]func(*soaking){
-		"nobody": soakNobody, "clients": soakClients, "a node's clock": soakClock, "silent": soakSilent, "dead from the start": soakDead,
+		"no clients": soakNoClients, "clients": soakClients, "a node's clock": soakClock, "silent": soakSilent, "dead from the start": soakDead,
 		"cannot see": soakProblem, "not ready": soakUnready, "left behind": soakLeftBehind, "too many": soakMany, "outage": soakOutage,
-		"joins late": soakLate, "agent anew": soakAnew, "not at all": soakZero, "by the engine": soakRun,
+		"joins late": soakLate, "agent restarted": soakRestarted, "not at all": soakZero, "by the engine": soakRun,
 	} {
 		t.Run(name, func(t *testing.T) {
 			server.Clean(t)
@@ -109,12 +109,12 @@ func web(n, open int, seen time.Time) func(*v1alpha1.NodeReportStatus) {
 	}
 }
 
-// nobody empties the list of clients, before others are put in it.
-func nobody(st *v1alpha1.NodeReportStatus) { st.Clients, st.MoreClients = nil, 0 }
+// noClients empties the list of clients, before others are put in it.
+func noClients(st *v1alpha1.NodeReportStatus) { st.Clients, st.MoreClients = nil, 0 }
 
 func (s *soaking) pass(d time.Duration) { s.clock = s.clock.Add(d) }
 
-// waits looks, and expects to be told to look again.
+// waits looks, and expects to be asked to look again.
 func (s *soaking) waits(want string) {
 	s.Helper()
 	err := s.Verify(s.Context())
@@ -150,9 +150,9 @@ func (s *soaking) quiet(d time.Duration, nodes ...string) {
 	}
 }
 
-const still = "nobody is seen to use an old address: waiting until that has been so for 1m0s"
+const still = "no client is seen to use an old address: waiting until that has been so for 1m0s"
 
-func soakNobody(s *soaking) {
+func soakNoClients(s *soaking) {
 	s.node("a", corev1.ConditionTrue)
 	s.node("b", corev1.ConditionTrue)
 	s.report("a")
@@ -160,15 +160,15 @@ func soakNobody(s *soaking) {
 	s.waits(still)
 	s.quiet(50*time.Second, "a", "b")
 	if s.Guide() != "" {
-		s.Errorf("guides although there is nobody: %s", s.Guide())
+		s.Errorf("guides although there is no client: %s", s.Guide())
 	}
 	s.pass(10 * time.Second)
 	s.report("a")
 	s.report("b")
-	s.waits("nobody is seen to use an old address: waiting for the next report of nodes a, b")
+	s.waits("no client is seen to use an old address: waiting for the next report of nodes a, b")
 	s.pass(5 * time.Second)
 	s.report("b")
-	s.waits("nobody is seen to use an old address: waiting for the next report of node a")
+	s.waits("no client is seen to use an old address: waiting for the next report of node a")
 	s.pass(5 * time.Second)
 	s.report("a")
 	s.over()
@@ -198,7 +198,7 @@ func soakClients(s *soaking) {
 		}
 	}
 	seen := s.clock
-	s.report("a", nobody, web(1, 0, seen))
+	s.report("a", noClients, web(1, 0, seen))
 	s.pass(time.Second)
 	s.waits("1 client still uses old addresses: " + strings.Replace(first, "3 connections open", "no connection open", 1))
 	for range 6 {
@@ -221,7 +221,7 @@ func soakClients(s *soaking) {
 	}
 }
 
-// soakClock has a node whose clock is hours off, and is set back: that an address was used is told by the change.
+// soakClock has a node whose clock is hours off, and is set back: the change says that an address was used.
 func soakClock(s *soaking) {
 	off := s.clock.Add(9 * time.Hour)
 	s.node("a", corev1.ConditionTrue)
@@ -232,7 +232,7 @@ func soakClock(s *soaking) {
 		s.Error("a memory of the node is no reason to call people")
 	}
 	s.pass(50 * time.Second)
-	s.report("a", nobody, web(1, 0, off.Add(-18*time.Hour)))
+	s.report("a", noClients, web(1, 0, off.Add(-18*time.Hour)))
 	s.waits(text)
 	if s.Guide() == "" {
 		s.Error("a client that comes back is a reason to call people")
@@ -242,7 +242,7 @@ func soakClock(s *soaking) {
 	s.waits(text)
 	s.pass(10 * time.Second)
 	s.report("a")
-	s.waits("nobody is seen to use an old address: waiting for the next report of node a")
+	s.waits("no client is seen to use an old address: waiting for the next report of node a")
 }
 
 func soakSilent(s *soaking) {
@@ -261,7 +261,7 @@ func soakSilent(s *soaking) {
 			s.Fatalf("%s: %v", s.clock.Format("04:05"), err)
 		}
 	}
-	s.waits("nobody is seen to use an old address: waiting for the next report of node b")
+	s.waits("no client is seen to use an old address: waiting for the next report of node b")
 	s.pass(10 * time.Second)
 	s.fails("node b: its agent has not reported for 2m0s")
 }
@@ -272,17 +272,17 @@ func soakDead(s *soaking) {
 	s.report("a")
 	s.waits(still)
 	s.pass(time.Minute)
-	s.waits("nobody is seen to use an old address: waiting for the next report of node a")
+	s.waits("no client is seen to use an old address: waiting for the next report of node a")
 	s.pass(59 * time.Second)
-	s.waits("nobody is seen to use an old address: waiting for the next report of node a")
+	s.waits("no client is seen to use an old address: waiting for the next report of node a")
 	s.pass(time.Second / 2)
 	s.node("b", corev1.ConditionTrue)
 	s.report("a")
-	s.waits("nobody is seen to use an old address: waiting for the next report of node b")
+	s.waits("no client is seen to use an old address: waiting for the next report of node b")
 	for range 2 {
 		s.pass(59 * time.Second)
 		s.report("a")
-		s.waits("nobody is seen to use an old address: waiting for the next report of node b")
+		s.waits("no client is seen to use an old address: waiting for the next report of node b")
 	}
 	s.pass(2 * time.Second)
 	s.report("a")
@@ -313,7 +313,7 @@ func soakUnready(s *soaking) {
 	s.report("b", web(1, 4, s.clock))
 	s.report("gone", web(2, 4, s.clock))
 	if err := s.Verify(s.Context()); err == nil || !strings.HasPrefix(err.Error(), "2 clients still use") {
-		s.Errorf("what was told last is not known: %v", err)
+		s.Errorf("what was reported last is not known: %v", err)
 	}
 	for range 6 {
 		s.pass(10 * time.Second)
@@ -339,7 +339,7 @@ func soakLeftBehind(s *soaking) {
 	s.pass(10 * time.Minute)
 	s.node("b", corev1.ConditionTrue)
 	s.report("a")
-	s.waits("nobody is seen to use an old address: waiting for the next report of nodes a, b")
+	s.waits("no client is seen to use an old address: waiting for the next report of nodes a, b")
 	s.pass(10 * time.Second)
 	s.report("a")
 	s.report("b", web(1, 1, s.clock))
@@ -356,7 +356,7 @@ func soakMany(s *soaking) {
 		s.Errorf("says %v", err)
 	}
 	s.pass(2 * time.Minute)
-	s.report("a", nobody, func(st *v1alpha1.NodeReportStatus) { st.MoreClients = 10 })
+	s.report("a", noClients, func(st *v1alpha1.NodeReportStatus) { st.MoreClients = 10 })
 	s.waits("10 more clients than nodes have room for in their reports may use old addresses")
 }
 
@@ -376,7 +376,7 @@ func soakOutage(s *soaking) {
 	}
 	s.Client = s.server
 	s.pass(time.Hour)
-	s.waits("nobody is seen to use an old address: waiting for the next report of node a")
+	s.waits("no client is seen to use an old address: waiting for the next report of node a")
 	s.pass(10 * time.Second)
 	s.report("a")
 	s.over()
@@ -388,25 +388,25 @@ func soakLate(s *soaking) {
 	s.waits(still)
 	s.pass(time.Minute)
 	s.report("a") // it may be from any time since the look before
-	s.waits("nobody is seen to use an old address: waiting for the next report of node a")
+	s.waits("no client is seen to use an old address: waiting for the next report of node a")
 	s.pass(time.Second)
 	s.report("a")
 	s.over()
 }
 
-// soakAnew has an agent that is another one by now, and has counted to where the one before had got.
-func soakAnew(s *soaking) {
+// soakRestarted has an agent that is another one by now, and has counted to where the one before had got.
+func soakRestarted(s *soaking) {
 	s.node("a", corev1.ConditionTrue)
 	s.report("a")
 	s.waits(still)
 	s.pass(119 * time.Second)
-	s.waits("nobody is seen to use an old address: waiting for the next report of node a")
+	s.waits("no client is seen to use an old address: waiting for the next report of node a")
 	s.pass(time.Second / 2)
 	s.report("a", func(st *v1alpha1.NodeReportStatus) { st.Agents[1].Instance, st.Agents[1].Sequence = "two", 1 })
 	s.over()
 }
 
-// soakZero waits no longer than it takes every agent to say that there is nobody.
+// soakZero waits no longer than it takes every agent to say that there is no client.
 func soakZero(s *soaking) {
 	s.Length = 0
 	s.node("a", corev1.ConditionTrue)
@@ -417,7 +417,7 @@ func soakZero(s *soaking) {
 	s.report("a")
 	s.waits(text)
 	s.pass(10 * time.Second)
-	s.report("a", nobody)
+	s.report("a", noClients)
 	s.over()
 }
 
@@ -428,7 +428,7 @@ func soakRun(s *soaking) {
 	seen, open := s.clock, 1
 	s.Now = func() time.Time {
 		s.pass(time.Second)
-		s.report("a", nobody, web(1, open, seen))
+		s.report("a", noClients, web(1, open, seen))
 		open = 0
 		return s.clock
 	}

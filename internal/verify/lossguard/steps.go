@@ -188,7 +188,7 @@ func MovedBy(svc *corev1.Service, migration string) bool {
 		svc.Spec.ClusterIP != "" && svc.Spec.ClusterIP == notes[v1alpha1.AnnotationTargetIP]
 }
 
-// Verify implements engine.Step. A Service that was deleted since it was counted would be waited for in vain: then it counts anew.
+// Verify implements engine.Step. A Service that was deleted since it was counted would be waited for in vain: then it counts again.
 func (s *Connected) Verify(ctx context.Context) error {
 	missing := s.Watch.until(ctx, moment, func(t *Tally) []string { return t.Unconnected(s.want, s.Watch.nodes.ready()) })
 	if len(missing) == 0 {

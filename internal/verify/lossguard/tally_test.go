@@ -172,7 +172,7 @@ func TestFailedConnects(t *testing.T) {
 		t.Errorf("new losses: %v", fresh)
 	}
 	if fresh := s.tick(0, true, broken); len(fresh) != 0 {
-		t.Errorf("told twice: %v", fresh)
+		t.Errorf("reported twice: %v", fresh)
 	}
 	if got := s.tally.Unconnected(2, []string{"n"}); len(got) != 0 {
 		t.Errorf("behind: %v", got)
@@ -251,7 +251,7 @@ func TestInstancesTakeTurns(t *testing.T) {
 	younger.tick(0, true)
 	s.unsettled(2)
 	if fresh := s.tick(1, true); len(fresh) != 2 {
-		t.Errorf("of what the older one loses meanwhile is told: %v", fresh)
+		t.Errorf("what the older one loses meanwhile is reported: %v", fresh)
 	}
 	s.counted(40, 2)
 	younger.tick(0, true)

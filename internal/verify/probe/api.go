@@ -155,10 +155,10 @@ func (k *keptAPICall) over(ctx context.Context, conn *keptConn) (*keptConn, erro
 	return conn, err
 }
 
-// closedBetween says that a connection which had served requests was closed instead of serving the next one, or told that
+// closedBetween says that a connection which had served requests was closed instead of serving the next one, or announced that
 // it serves no more. That is a server's right, and every HTTP client then sends the request, which can be repeated, once
-// more (RFC 9112, 9.3.1); those of Kubernetes do so too when told (k8s.io/client-go rest/with_retry.go). A server that is
-// asked anew has no such excuse.
+// more (RFC 9112, 9.3.1); those of Kubernetes do so too when asked to (k8s.io/client-go rest/with_retry.go). A server that is
+// asked again has no such excuse.
 func closedBetween(err error) bool {
 	var away turnedAway
 	if errors.As(err, &away) {

@@ -15,7 +15,7 @@ type datagram struct {
 	next   atomic.Uint64
 }
 
-// newDatagram counts from anywhere, so that an echo which comes so late that another socket has its port by then is told from the
+// newDatagram counts from anywhere, so that an echo which comes so late that another socket has its port by then is distinguished from the
 // one that is waited for.
 func newDatagram(target Target, dialer *dialer) *datagram {
 	d := &datagram{target: target, dialer: dialer}

@@ -16,7 +16,7 @@ type dialer struct {
 	opened  openedFunc
 }
 
-// openedFunc is told of a connection, or a socket that datagrams go through, as soon as it is there.
+// openedFunc hears of a connection, or a socket that datagrams go through, as soon as it is there.
 type openedFunc func(network string, local, remote netip.AddrPort)
 
 func newDialer(target Target, opened openedFunc) *dialer {
@@ -24,7 +24,7 @@ func newDialer(target Target, opened openedFunc) *dialer {
 		server: target.Resolver, strict: target.Kind == DNS, connect: net.Dialer{KeepAlive: -1}, opened: opened,
 	}
 	if target.Remember {
-		d.memory = &memory{server: target.Resolver, told: d.told}
+		d.memory = &memory{server: target.Resolver, opened: d.report}
 	}
 	return d
 }
@@ -38,7 +38,7 @@ func (d *dialer) resolver() *net.Resolver {
 			server = d.server
 		}
 		conn, err := new(net.Dialer).DialContext(ctx, network, server)
-		d.told(network, conn)
+		d.report(network, conn)
 		return conn, err
 	}}
 }
@@ -74,15 +74,15 @@ func (d *dialer) dial(ctx context.Context, network, address string) (net.Conn, e
 		var conn net.Conn
 		conn, err = d.connect.DialContext(ctx, network, net.JoinHostPort(addr.Unmap().String(), port))
 		if err == nil {
-			d.told(network, conn)
+			d.report(network, conn)
 			return conn, nil
 		}
 	}
 	return nil, err
 }
 
-// told tells whoever listens of a connection, if there is one.
-func (d *dialer) told(network string, conn net.Conn) {
+// report tells of a connection, if there is one, to who listens.
+func (d *dialer) report(network string, conn net.Conn) {
 	if d.opened == nil || conn == nil {
 		return
 	}

@@ -20,7 +20,7 @@ const (
 )
 
 // encodeHistogram writes what the library's Encode does, and what every reader of HdrHistograms understands, without really compressing
-// it: a compressor takes 800 KB and more time than ten requests to save some thirty bytes, for each probe and each second anew.
+// it: a compressor takes 800 KB and more time than ten requests to save some thirty bytes, for each probe and each second.
 func encodeHistogram(h *hdr.Histogram) string {
 	counts := appendCounts(nil, h)
 	plain := make([]byte, 0, hdr.ENCODING_HEADER_SIZE+len(counts))

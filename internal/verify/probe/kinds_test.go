@@ -36,7 +36,7 @@ func TestConnectFailures(t *testing.T) {
 
 func TestDatagramFailures(t *testing.T) {
 	same := func(sent []byte) [][]byte { return [][]byte{sent} }
-	var refused string // a port nobody listens on any more
+	var refused string // a port that no process listens on any more
 	if conn, err := net.ListenPacket("udp", "127.0.0.1:0"); err != nil {
 		t.Fatal(err)
 	} else {
@@ -153,7 +153,7 @@ func TestLookUpWantsBothAnswers(t *testing.T) {
 	}{
 		{"only A", func(*dnsmessage.Message) bool { return true }, ""},
 		{"AAAA is never answered", func(*dnsmessage.Message) bool { return false }, DNSTimeout},
-		{"AAAA cannot be told", func(m *dnsmessage.Message) bool { m.RCode = dnsmessage.RCodeServerFailure; return true }, DNSServFail},
+		{"AAAA cannot be answered", func(m *dnsmessage.Message) bool { m.RCode = dnsmessage.RCodeServerFailure; return true }, DNSServFail},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -189,7 +189,7 @@ func asClass(err error) Class {
 	return asFailure(err).Class
 }
 
-// TestHooks: each failure and each socket is told of, beside windows that say the same.
+// TestHooks: each failure and each socket is reported, beside windows that say the same.
 func TestHooks(t *testing.T) {
 	t.Parallel()
 	name := dnsServer(t)
@@ -243,7 +243,7 @@ func TestHooks(t *testing.T) {
 	}
 	counted := accounts["refused"].Stats()
 	if n := int(failed.Load()); n < counted.Failed || n == 0 || counted.OK > 0 {
-		t.Errorf("%d failures told of: %+v", n, counted)
+		t.Errorf("%d failures reported: %+v", n, counted)
 	}
 	mu.Lock()
 	defer mu.Unlock()

@@ -19,10 +19,10 @@ type requester interface {
 // Prober probes the targets of a Config. Its hooks, which may be nil, are to be set before Run; they are called from many places at
 // once, and hold up the request that they are called for.
 type Prober struct {
-	// OnFailure is told of each failed request at once. The window that it is counted in follows when the second is over.
+	// OnFailure hears of each failed request at once. The window that it is counted in follows when the second is over.
 	OnFailure func(target string, scheduled time.Time, failure *Failure)
-	// OnConnect is told of each TCP connection and UDP socket that is opened, those to name servers included. A connection
-	// is told of once it is made, when its packets may have been seen already; one that is never made is not told of.
+	// OnConnect hears of each TCP connection and UDP socket that is opened, those to name servers included. A connection
+	// is reported once it is made, when its packets may have been seen already; one that is never made is not.
 	OnConnect func(network string, local, remote netip.AddrPort)
 
 	runs []*run

@@ -18,7 +18,7 @@ const resolvConf = "/etc/resolv.conf"
 // longer: one that is stretched, or not kept at all, would be another client.
 type memory struct {
 	server string
-	told   func(network string, conn net.Conn)
+	opened func(network string, conn net.Conn)
 
 	mu      sync.Mutex
 	addrs   []netip.Addr
@@ -80,7 +80,7 @@ func (m *memory) exchange(ctx context.Context, client *dns.Client, question *dns
 		return nil, err
 	}
 	defer func() { _ = conn.Close() }()
-	m.told("udp", conn)
+	m.opened("udp", conn)
 	answer, _, err := client.ExchangeWithConnContext(ctx, question, conn)
 	return answer, err
 }

@@ -2,18 +2,18 @@ package probe
 
 import "time"
 
-// minStall is the shortest stall that is told of. Shorter ones are everyday life on a busy machine.
+// minStall is the shortest stall that is reported. Shorter ones are everyday life on a busy machine.
 const minStall = 50 * time.Millisecond
 
 // Stall is a stretch in which requests were sent and none was answered well, whether they only waited or failed. It begins when the
 // first of them was sent and ends with the first good answer, so it is true to the time between two requests: what was wrong began at
 // most that much earlier, and ended when the stall did. It takes two requests to tell a stall from a single one that was lost, and
-// so stalls shorter than two requests are apart, or 50 ms, are not told of. With a rate of 40 or more, that is 50 ms.
+// so stalls shorter than two requests are apart, or 50 ms, are not reported. With a rate of 40 or more, that is 50 ms.
 type Stall struct {
 	// Start is in microseconds since the Unix epoch, Length in microseconds.
 	Start  int64 `json:"s"`
 	Length int64 `json:"l"`
-	// Late is for how much of that the prober itself was late: its machine was busy or asleep, and nobody knows how the target was.
+	// Late is for how much of that the prober itself was late: its machine was busy or asleep, and how the target was is not known.
 	Late int64 `json:"y,omitempty"`
 }
 

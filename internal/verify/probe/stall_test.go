@@ -37,7 +37,7 @@ func TestStallIsAsLongAsTheFreeze(t *testing.T) {
 		{name: "across two seconds", rate: 500, timeout: 5 * time.Second, latency: ms, from: 1950 * ms, froze: 100 * ms},
 		{name: "two seconds", rate: 100, timeout: time.Second, latency: ms, from: 1203 * ms, froze: 2 * time.Second},
 		{name: "short", rate: 500, timeout: time.Second, latency: ms, from: 1203 * ms, froze: 60 * ms},
-		{name: "too short to be told", rate: 500, timeout: time.Second, latency: ms, from: 1203 * ms, froze: 40 * ms, unseen: true},
+		{name: "too short to be reported", rate: 500, timeout: time.Second, latency: ms, from: 1203 * ms, froze: 40 * ms, unseen: true},
 		{name: "shorter than two requests", rate: 10, timeout: time.Second, latency: ms, from: 1190 * ms, froze: 100 * ms, unseen: true},
 		{name: "nothing", rate: 10, timeout: time.Second, latency: 150 * ms, unseen: true},
 	}
@@ -205,7 +205,7 @@ func TestFreezeOfAServer(t *testing.T) {
 			continue // the machine's own
 		}
 		t.Logf("frozen for %v, seen as %v (late %v)", thawed.Sub(frozen), s.Duration(), s.LateBy())
-		// In microseconds, as stalls are told.
+		// In microseconds, as stalls are reported.
 		if s.Start < lastAnswered.UnixMicro() || s.StartTime().After(lastHeld) || s.EndTime().Before(thawed.Truncate(time.Microsecond)) {
 			t.Errorf("stall from %v to %v; the server froze after %v, held the last request at %v, and thawed at %v",
 				s.StartTime(), s.EndTime(), lastAnswered, lastHeld, thawed)

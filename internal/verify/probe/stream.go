@@ -184,7 +184,7 @@ func (s *stream) read(lines *bufio.Scanner) error {
 		}
 		s.mu.Lock()
 		s.heard = time.Now()
-		// An echo nobody waits for any more came after its time-out, which has been counted.
+		// An echo that is no longer waited for came after its time-out, which has been counted.
 		if answer, ok := s.waiting[seq]; ok {
 			answer <- nil
 			delete(s.waiting, seq)

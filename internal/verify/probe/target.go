@@ -77,12 +77,12 @@ type Target struct {
 	// Resolver is the host:port of the DNS server; the system's own if empty.
 	Resolver string `json:"resolver,omitempty"`
 	// Remember has an HTTP request go to the address that was looked up before, for as long as its time to live allows. Otherwise
-	// each looks it up anew.
+	// each looks it up again.
 	Remember bool `json:"remember,omitempty"`
-	// TokenFile holds the token an API request is sent with; the pod's own if empty. It is read anew for each request.
+	// TokenFile holds the token an API request is sent with; the pod's own if empty. It is read again for each request.
 	TokenFile string `json:"tokenFile,omitempty"`
 	// CAFile holds the authorities, in PEM, by which a server over TLS must prove to be the host in Address. If empty, the system's for
-	// HTTP, the pod's own for API. It is read anew for each request.
+	// HTTP, the pod's own for API. It is read again for each request.
 	CAFile string `json:"caFile,omitempty"`
 	// InsecureSkipVerify has an HTTP request over TLS believe any server.
 	InsecureSkipVerify bool `json:"insecureSkipVerify,omitempty"`

@@ -32,7 +32,7 @@ func dialTLS(ctx context.Context, d *dialer, target Target) (net.Conn, error) {
 	return conn, nil
 }
 
-// authorities are those in a file, which is read anew each time since it may be replaced; nil, the system's own, without one.
+// authorities are those in a file, which is read again each time since it may be replaced; nil, the system's own, without one.
 func authorities(file string) (*x509.CertPool, error) {
 	if file == "" {
 		return nil, nil

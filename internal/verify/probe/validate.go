@@ -43,7 +43,7 @@ func (t Target) validate() error {
 	return t.validateClient()
 }
 
-// validateKind looks for fields that would have no effect: whoever has set them means something else.
+// validateKind looks for fields that would have no effect: a user who sets them means something else.
 func (t Target) validateKind() error {
 	overHTTP := t.Kind == HTTP || t.isAPI()
 	if t.ExpectStatus != 0 && !overHTTP {

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// workers do something for each of many times, all at once. A few wait for more when they are done: to begin anew each time, and to grow
+// workers do something for each of many times, all at once. A few wait for more when they are done: to begin again each time, and to grow
 // a stack, takes more than a request does.
 type workers struct {
 	work    func(time.Time)

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// Ports of a pod that answers. OpenPort may be called by the pods that call, ClosedPort by nobody: a NetworkPolicy says so.
+// Ports of a pod that answers. OpenPort may be called by the pods that call, ClosedPort by none: a NetworkPolicy says so.
 const (
 	OpenPort   = 8123
 	ClosedPort = 8124

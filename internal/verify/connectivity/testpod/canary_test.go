@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// free is an address of the loopback device that nobody listens at, most likely.
+// free is an address of the loopback device that nothing listens at, most likely.
 func free(t *testing.T) string {
 	t.Helper()
 	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
