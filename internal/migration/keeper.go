@@ -55,11 +55,20 @@ func UpdateStatus(ctx context.Context, c client.Client, name string, change func
 		}
 		was := m.Status.DeepCopy()
 		change(&m.Status)
+		observed(m)
 		if equality.Semantic.DeepEqual(was, &m.Status) {
 			return nil
 		}
 		return c.Status().Update(ctx, m, client.FieldOwner(v1alpha1.FieldManager))
 	})
+}
+
+// observed writes down which generation of the spec the status is about, and which job that names.
+func observed(m *v1alpha1.Migration) {
+	m.Status.ObservedGeneration, m.Status.Type = m.Generation, m.Spec.Type()
+	for i := range m.Status.Conditions {
+		m.Status.Conditions[i].ObservedGeneration = m.Generation
+	}
 }
 
 // SetReady sets the condition Ready.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"time"
 
-	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -44,6 +43,7 @@ type Job struct {
 	AcceptDowntime bool
 
 	recorded *v1alpha1.Migration
+	changes  []spec.Change
 	access   []cluster.AccessAnswer
 }
 
@@ -66,14 +66,17 @@ func NewJob(tools Tools, m *v1alpha1.Migration) (*Job, error) {
 }
 
 // Adopt implements migration.Kind. A different job under the same name is refused.
-func (j *Job) Adopt(have *v1alpha1.Migration) error {
+func (j *Job) Adopt(have *v1alpha1.Migration) (err error) {
 	if have == nil {
 		return nil
 	}
 	whole := have.DeepCopy() // somebody may have created it with kubectl, where nothing is filled in
 	Default(whole)
-	if !equality.Semantic.DeepEqual(whole.Spec.CNI, j.Migration.Spec.CNI) {
-		return spec.Differs(root, have.Name)
+	if j.Migration, j.changes, err = spec.Merge(whole, j.Migration); err != nil {
+		return err
+	}
+	if j.Spec, err = Validate(j.Migration); err != nil {
+		return err
 	}
 	j.recorded, j.Migration.Status = have, have.Status
 	return nil
@@ -94,7 +97,7 @@ func (j *Job) Examine(ctx context.Context) (*Planner, error) {
 	if j.AcceptDowntime {
 		survey.Spec.Quiet = false
 	}
-	p := &Planner{Tools: j.Tools, Survey: survey, Migration: j.Migration.DeepCopy(), Recorded: j.recorded != nil}
+	p := &Planner{Tools: j.Tools, Survey: survey, Migration: j.Migration.DeepCopy(), Recorded: j.recorded != nil, Changes: j.changes}
 	if p.image() == "" {
 		return nil, &spec.Error{
 			Field: root + ".canary.image", Problem: "is empty, and this build of replumb has no image of its own",

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"github.com/replumb/replumb/internal/spec"
 	"slices"
 	"strings"
 
@@ -36,6 +37,8 @@ type Planner struct {
 	// HasCRD and Recorded say whether the definition of Migration, and this Migration, are in the cluster already.
 	HasCRD   bool
 	Recorded bool
+	// Changes are the settings that differ from those recorded.
+	Changes []spec.Change
 }
 
 // Apply is the way to where every pod has the new network.
@@ -125,7 +128,7 @@ func (p *Planner) secure() []engine.Group {
 		&migration.CRDStep{Cluster: p.Tools.Cluster, Upgrade: p.HasCRD},
 		p.namespace(),
 		&migration.PrivilegeStep{Cluster: p.Tools.Cluster},
-		&migration.RecordStep{Cluster: p.Tools.Cluster, Want: want, Recorded: p.Recorded},
+		&migration.RecordStep{Cluster: p.Tools.Cluster, Want: want, Recorded: p.Recorded, Changes: p.Changes},
 	}
 	if len(originals) > 0 {
 		steps = append(steps,

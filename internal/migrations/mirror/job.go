@@ -5,7 +5,6 @@ import (
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
@@ -32,6 +31,7 @@ type Job struct {
 	copying  *copying
 	// recorded says that the cluster has the Migration, finishing that it has begun to finish.
 	recorded, finishing bool
+	changes             []spec.Change
 	// access is what the user may do in the source and in the target.
 	access, targetAccess []cluster.AccessAnswer
 }
@@ -64,7 +64,7 @@ func (s *Spec) rules(credentials map[v1alpha1.SecretReference]*corev1.Secret) ob
 }
 
 // Adopt implements migration.Kind.
-func (j *Job) Adopt(have *v1alpha1.Migration) error {
+func (j *Job) Adopt(have *v1alpha1.Migration) (err error) {
 	j.recorded = have != nil
 	j.finishing = have != nil && have.Spec.Desired == v1alpha1.DesiredFinished
 	if have == nil {
@@ -72,8 +72,11 @@ func (j *Job) Adopt(have *v1alpha1.Migration) error {
 	}
 	whole := have.DeepCopy() // somebody may have created it with kubectl, where nothing is filled in
 	Default(whole)
-	if !equality.Semantic.DeepEqual(whole.Spec.Mirror, j.Migration.Spec.Mirror) {
-		return spec.Differs(root, have.Name)
+	if j.Migration, j.changes, err = spec.Merge(whole, j.Migration); err != nil {
+		return err
+	}
+	if j.Spec, err = Validate(j.Migration); err != nil {
+		return err
 	}
 	j.Migration.Status = have.Status
 	return nil
@@ -158,6 +161,7 @@ func (j *Job) Examine(ctx context.Context) (*Planner, error) {
 		Survey:    survey,
 		Migration: j.Migration.DeepCopy(),
 		Recorded:  j.recorded,
+		Changes:   j.changes,
 		source:    j.from,
 		target:    j.to,
 		copying:   j.copying,

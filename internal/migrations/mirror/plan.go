@@ -2,6 +2,7 @@ package mirror
 
 import (
 	"context"
+	"github.com/replumb/replumb/internal/spec"
 	"strings"
 
 	"github.com/replumb/replumb/api/v1alpha1"
@@ -39,6 +40,8 @@ type Planner struct {
 	// HasCRD and Recorded say whether the definition of Migration, and this Migration, are in the cluster already.
 	HasCRD   bool
 	Recorded bool
+	// Changes are the settings that differ from those recorded.
+	Changes []spec.Change
 	// finishing says that finish has begun.
 	finishing bool
 }
@@ -151,7 +154,7 @@ func (p *Planner) secure() []engine.Group {
 	steps := []engine.Step{
 		&migration.CRDStep{Cluster: p.Tools.Source, Upgrade: p.HasCRD},
 		p.namespace(),
-		&migration.RecordStep{Cluster: p.Tools.Source, Want: want, Recorded: p.Recorded},
+		&migration.RecordStep{Cluster: p.Tools.Source, Want: want, Recorded: p.Recorded, Changes: p.Changes},
 		&rememberStep{tools: p.Tools, survey: p.Survey},
 	}
 	if len(p.Survey.Originals) > 0 {
