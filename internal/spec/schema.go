@@ -81,11 +81,14 @@ func (d *definition) check(object map[string]any) field.ErrorList {
 	if !slices.ContainsFunc(all, func(e *field.Error) bool { return e.Type == field.ErrorTypeTypeInvalid }) {
 		all = append(all, d.violated(object, nil)...)
 	}
-	var told field.ErrorList
+	var explained field.ErrorList
 	for _, e := range all {
-		told = add(told, d.explain(object, e))
+		mistyped := func(o *field.Error) bool { return o.Type == field.ErrorTypeTypeInvalid && o.Field == e.Field }
+		if e.Type == field.ErrorTypeTypeInvalid || !slices.ContainsFunc(all, mistyped) {
+			explained = add(explained, d.explain(object, e))
+		}
 	}
-	return told
+	return explained
 }
 
 // violated are the rules that an object does not keep, as a successor of an old one if there is one.

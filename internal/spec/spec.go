@@ -3,8 +3,10 @@
 package spec
 
 import (
+	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 	"time"
 
@@ -88,6 +90,7 @@ func Refuse(all field.ErrorList) error {
 			bad.Errors = append(bad.Errors, &Error{Field: e.Field, Problem: problem, Hint: hint})
 		}
 	}
+	slices.SortStableFunc(bad.Errors, func(a, b *Error) int { return strings.Compare(a.Field, b.Field) })
 	switch len(bad.Errors) {
 	case 0:
 		return nil
@@ -95,6 +98,27 @@ func Refuse(all field.ErrorList) error {
 		return bad.Errors[0]
 	}
 	return bad
+}
+
+// Join makes one error of two that Refuse, or Parse, has made. Another error comes before both.
+func Join(a, b error) error {
+	var bad field.ErrorList
+	for _, err := range []error{a, b} {
+		var many *Invalid
+		var one *Error
+		switch {
+		case err == nil:
+		case errors.As(err, &many):
+			for _, e := range many.Errors {
+				bad = append(bad, Wrong(e.Field, e.Problem, e.Hint))
+			}
+		case errors.As(err, &one):
+			bad = append(bad, Wrong(one.Field, one.Problem, one.Hint))
+		default:
+			return err
+		}
+	}
+	return Refuse(bad)
 }
 
 // Wrong is something that only Go can see. hint is what to do about it.
@@ -114,6 +138,7 @@ func Default(m *v1alpha1.Migration) {
 		return // something in it is wrong, which Validate says
 	}
 	m.Spec = spec
+	defaultNamespaces(m.Spec.Mirror)
 	each(reflect.ValueOf(&m.Spec).Elem(), "spec", func(path string, a *v1alpha1.Action) {
 		if a.Timeout != nil {
 			return
@@ -123,6 +148,19 @@ func Default(m *v1alpha1.Migration) {
 			a.Timeout.Duration = longCall
 		}
 	})
+}
+
+// defaultNamespaces leaves namespaces of the cluster, and of replumb, out of a copy, unless it names its own. The schema cannot say so.
+func defaultNamespaces(mirror *v1alpha1.MirrorSpec) {
+	if mirror == nil || len(mirror.Copy.Namespaces.Include) > 0 {
+		return
+	}
+	exclude := &mirror.Copy.Namespaces.Exclude
+	for _, own := range []string{metav1.NamespaceSystem, metav1.NamespacePublic, "kube-node-lease", v1alpha1.SystemNamespace} {
+		if !slices.Contains(*exclude, own) {
+			*exclude = append(*exclude, own)
+		}
+	}
 }
 
 // Validate says everything that is wrong in a Migration with its defaults, but for what only its kind knows. phases are the names

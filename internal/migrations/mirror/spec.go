@@ -3,10 +3,7 @@
 package mirror
 
 import (
-	"slices"
 	"time"
-
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/spec"
@@ -29,27 +26,8 @@ type Spec struct {
 
 const root = "spec.mirror"
 
-// ownNamespaces are copied by nobody: they belong to the cluster, or to replumb.
-func ownNamespaces() []string {
-	return []string{
-		metav1.NamespaceSystem, metav1.NamespacePublic, "kube-node-lease", v1alpha1.SystemNamespace,
-	}
-}
-
-// Default fills in what a Migration leaves open. That namespaces of the cluster stay depends on whether others are named, which the
-// schema cannot say.
-func Default(m *v1alpha1.Migration) {
-	spec.Default(m)
-	if m.Spec.Mirror == nil || len(m.Spec.Mirror.Copy.Namespaces.Include) > 0 {
-		return
-	}
-	exclude := &m.Spec.Mirror.Copy.Namespaces.Exclude
-	for _, own := range ownNamespaces() {
-		if !slices.Contains(*exclude, own) {
-			*exclude = append(*exclude, own)
-		}
-	}
-}
+// Default fills in what a Migration leaves open.
+func Default(m *v1alpha1.Migration) { spec.Default(m) }
 
 // Validate turns a defaulted Migration into a Spec. It fails with everything that is wrong in it: see spec.Refuse.
 func Validate(m *v1alpha1.Migration) (Spec, error) {
