@@ -9,6 +9,7 @@ import (
 	"io"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/runtime"
 	utiljson "k8s.io/apimachinery/pkg/util/json"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
@@ -25,8 +26,8 @@ type Source struct {
 	Body []byte
 }
 
-// Parse reads one Migration strictly. If something in it is unknown but everything else can be read, it returns the Migration
-// with the error, so that the caller can see what else is wrong.
+// Parse reads one Migration strictly: it fails with everything that the schema has against it. If it can be read all the same, it
+// returns the Migration with the error, so that the caller can see what else is wrong.
 func Parse(manifest []byte) (*v1alpha1.Migration, error) {
 	return Read(Source{Name: "the file", Body: manifest})
 }
@@ -138,13 +139,15 @@ func (d document) migration() (*v1alpha1.Migration, error) {
 	for _, path := range built().unknown(d.object) {
 		bad = append(bad, unknownField(path))
 	}
+	// Before it is read into types, which cannot tell a zero from nothing.
+	object := runtime.DeepCopyJSON(d.object)
+	delete(object, "status")
+	built().complete(object)
+	bad = append(bad, built().check(object)...)
 	m := &v1alpha1.Migration{}
 	strict, err := kjson.UnmarshalStrict(d.body, m)
 	if err != nil {
-		object := d.object
-		delete(object, "status")
-		built().complete(object)
-		if bad = append(bad, built().check(object)...); len(bad) == 0 {
+		if len(bad) == 0 {
 			bad = append(bad, Wrong("file", err.Error(), somewhere))
 		}
 		return nil, Refuse(bad)
