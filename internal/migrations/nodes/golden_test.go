@@ -178,7 +178,7 @@ func render(t *testing.T, make func() *engine.Plan) string {
 func TestSpecRefuses(t *testing.T) {
 	const sets = "old: {cidrs: [10.1.0.0/16]}, new: {cidrs: [10.2.0.0/16]}"
 	for _, tt := range []struct{ name, nodes, field, says string }{
-		{"no old nodes", "{old: {}, new: {cidrs: [10.2.0.0/16]}}", "spec.nodes.old", "set selector"},
+		{"no old nodes", "{old: {}, new: {cidrs: [10.2.0.0/16]}}", "spec.nodes.old", "chooses no node"},
 		{"every node", "{old: {selector: {}}, new: {cidrs: [10.2.0.0/16]}}", "spec.nodes.old.selector", "chooses every node"},
 		{"no range", "{old: {cidrs: [x]}, new: {cidrs: [10.2.0.0/16]}}", "spec.nodes.old.cidrs[0]", `"x" is not a range`},
 		{"host bits", "{old: {cidrs: [10.1.0.1/16]}, new: {cidrs: [10.2.0.0/16]}}", "spec.nodes.old.cidrs[0]", "has host bits"},
@@ -192,7 +192,7 @@ func TestSpecRefuses(t *testing.T) {
 		{"no name", "{" + sets + ", drain: {force: [db-0]}}", "spec.nodes.drain.force[0]", `"db-0" is not namespace/name`},
 		{"no target", "{" + sets + ", ingress: {targets: [lb]}}", "spec.nodes.ingress.targets[0]", `"lb" is not host:port`},
 		{"empty action", "{" + sets + ", terminate: {action: {}}}", "spec.nodes.terminate.action", "exactly one of exec and http"},
-		{"endless action", "{" + sets + ", join: {provision: {exec: {command: [a]}, timeout: 7h}}}", "spec.nodes.join.provision.timeout", "7h0m0s"},
+		{"endless action", "{" + sets + ", join: {provision: {exec: {command: [a]}, timeout: 7h}}}", "spec.nodes.join.provision.timeout", "7h"},
 		{"unknown time", "{" + sets + ", terminate: {when: Never}}", "spec.nodes.terminate.when", "Never"},
 		{"unknown room", "{" + sets + ", join: {room: None}}", "spec.nodes.join.room", "None"},
 		{
