@@ -7,6 +7,8 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 type TierSpec struct {
 	// Name of the tier.
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:XValidation:rule="self != 'cluster-services'",message="is the name of the tier of the cluster's own Services; give the tier another name, or name a Service of the cluster under services"
 	Name string `json:"name"`
 
 	// Selector matches labels of Services. With namespaces as well, both must match.
@@ -16,19 +18,28 @@ type TierSpec struct {
 	// Namespaces whose Services belong to the tier.
 	// +optional
 	// +kubebuilder:validation:MaxItems=1000
+	// +kubebuilder:validation:items:MaxLength=63
+	// +kubebuilder:validation:items:Pattern=`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`
 	Namespaces []string `json:"namespaces,omitempty"`
 
 	// Services by namespace/name.
 	// +optional
 	// +kubebuilder:validation:MaxItems=1000
+	// +kubebuilder:validation:items:MaxLength=127
+	// +kubebuilder:validation:items:Pattern=`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?/[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`
 	Services []string `json:"services,omitempty"`
 
 	// Pause is how long to wait after the tier.
 	// +optional
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('0s')",message="is negative; write a duration such as 60s"
 	Pause *metav1.Duration `json:"pause,omitempty"`
 }
 
 // TierLookup asks for tiers: one JSON request with all Services in question, one JSON answer.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.timeout) || duration(self.timeout) <= duration('10m')",message="is not longer than nothing and at most 10m; write a duration such as 30s",fieldPath=".timeout"
 type TierLookup struct {
 	Action `json:",inline"`
 }
@@ -47,6 +58,9 @@ type Action struct {
 
 	// Timeout of the call. Default: 30s.
 	// +optional
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="duration(self) > duration('0s') && duration(self) <= duration('6h')",message="is not longer than nothing and at most 6h; write a duration such as 30s"
 	Timeout *metav1.Duration `json:"timeout,omitempty"`
 }
 
@@ -55,6 +69,8 @@ type ExecAction struct {
 	// Command with its arguments. No shell is involved.
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:items:MaxLength=4096
+	// +kubebuilder:validation:XValidation:rule="size(self) == 0 || size(self[0]) > 0",message="is empty; write the program and its arguments as a list, such as [/usr/local/bin/tiers, --all]"
 	Command []string `json:"command"`
 }
 
@@ -64,18 +80,25 @@ type ExecAction struct {
 type HTTPAction struct {
 	// URL, with scheme http or https.
 	// +optional
+	// +kubebuilder:validation:MaxLength=2048
+	// +kubebuilder:validation:XValidation:rule="size(self) == 0 || isURL(self) && url(self).getScheme() in ['http', 'https'] && size(url(self).getHostname()) > 0",message="is not a URL of http or https with a host; write it with its scheme, such as https://hooks.example.com/replumb"
 	URL string `json:"url,omitempty"`
 
 	// URLFromEnv names the environment variable of replumb that holds the URL: one with a secret in it does not belong
 	// into a Migration.
 	// +optional
+	// +kubebuilder:validation:MaxLength=256
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[A-Za-z_][A-Za-z0-9_]*$')",message="is not the name of an environment variable; write the name of the variable, such as SLACK_URL, which holds the URL"
 	URLFromEnv string `json:"urlFromEnv,omitempty"`
 }
 
 // Hook is called at certain moments of a run.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.timeout) || duration(self.timeout) <= duration('10m')",message="is not longer than nothing and at most 10m; write a duration such as 30s",fieldPath=".timeout"
 type Hook struct {
 	// Name of the hook.
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`
+	// +kubebuilder:validation:MaxLength=63
 	Name string `json:"name"`
 
 	// When it is called.
@@ -84,12 +107,14 @@ type Hook struct {
 	// Of names the phases or tiers it is called for, or the tiers of the batches. Default: all.
 	// +optional
 	// +kubebuilder:validation:MaxItems=32
+	// +kubebuilder:validation:items:MaxLength=63
 	Of []string `json:"of,omitempty"`
 
 	Action `json:",inline"`
 
 	// OnFailure Stop ends the run; Continue only tells. Default: Stop.
 	// +optional
+	// +kubebuilder:default=Stop
 	OnFailure FailurePolicy `json:"onFailure,omitempty"`
 }
 
@@ -125,14 +150,20 @@ type Notifier struct {
 
 	// Format JSON posts the event; Slack posts {"text": ...}, which Slack and its like take. Default: JSON.
 	// +optional
+	// +kubebuilder:default=JSON
 	Format NotifyFormat `json:"format,omitempty"`
 
 	// Timeout of one call. Default: 10s.
 	// +optional
+	// +kubebuilder:default="10s"
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="duration(self) > duration('0s') && duration(self) <= duration('10m')",message="is not longer than nothing and at most 10m; write a duration such as 30s"
 	Timeout *metav1.Duration `json:"timeout,omitempty"`
 
 	// OnFailure Stop ends the run when nobody can be told. Default: Continue.
 	// +optional
+	// +kubebuilder:default=Continue
 	OnFailure FailurePolicy `json:"onFailure,omitempty"`
 }
 
@@ -163,5 +194,7 @@ type Window struct {
 
 	// TimeZone by its name in the IANA database, such as Europe/Berlin. Default: UTC.
 	// +optional
+	// +kubebuilder:default=UTC
+	// +kubebuilder:validation:MaxLength=64
 	TimeZone string `json:"timeZone,omitempty"`
 }

@@ -3,46 +3,66 @@ package v1alpha1
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 // CNISpec is the job of replacing what gives pods their network by something else.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.from) || self.from != self.to",message="is what spec.cni.from has; name another network",fieldPath=".to"
+// +kubebuilder:validation:XValidation:rule="!has(oldSelf.from) || (has(self.from) && self.from == oldSelf.from)",message="cannot be changed once the migration is recorded; roll it back and give the new one another name",fieldPath=".from"
+// +kubebuilder:validation:XValidation:rule="has(self.podCIDR) == has(oldSelf.podCIDR) && (!has(self.podCIDR) || self.podCIDR == oldSelf.podCIDR)",message="cannot be changed once the migration is recorded; roll it back and give the new one another name",fieldPath=".podCIDR"
 type CNISpec struct {
 	// From is what the cluster has. Default: what is found.
 	// +optional
 	From CNIName `json:"from,omitempty"`
 
 	// To is what it is to have.
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="cannot be changed once the migration is recorded; roll it back and give the new one another name"
 	To CNIName `json:"to"`
 
 	// Mode is how. Default: Drained, which is for a cluster without traffic: pods have no network for a while.
 	// +optional
+	// +kubebuilder:default=Drained
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="cannot be changed once the migration is recorded; roll it back and give the new one another name"
 	Mode CNIMode `json:"mode,omitempty"`
 
 	// Manifests are files and folders, on the machine where replumb runs, with all objects of the new network, as its vendor or
 	// your chart renders them. They are read when the migration begins.
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="cannot be changed once the migration is recorded; roll it back and give the new one another name"
 	Manifests []string `json:"manifests"`
 
 	// PodCIDR is the range that pods have with the new network. Default: what the manifests say.
 	// +optional
+	// +kubebuilder:validation:MaxLength=64
+	// +kubebuilder:validation:XValidation:rule="isCIDR(self)",message="is not a range in CIDR form; write a range such as 10.245.0.0/16"
+	// +kubebuilder:validation:XValidation:rule="!isCIDR(self) || cidr(self) == cidr(self).masked()",message="has host bits set; write the range by its first address"
 	PodCIDR string `json:"podCIDR,omitempty"`
 
 	// Traffic is how it is made sure that nobody is served.
 	// +optional
+	// +kubebuilder:default={}
 	Traffic TrafficSpec `json:"traffic,omitempty"`
 
 	// Nodes is how nodes get the new network.
 	// +optional
+	// +kubebuilder:default={}
 	Nodes CNINodesSpec `json:"nodes,omitempty"`
 
 	// Policies says what to do about policies of the old network's own kinds that do not translate. Default: Refuse.
 	// +optional
+	// +kubebuilder:default=Refuse
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="cannot be changed once the migration is recorded; roll it back and give the new one another name"
 	Policies PolicyLoss `json:"policies,omitempty"`
 
 	// Canary tries the network out before and after, with the same questions.
 	// +optional
+	// +kubebuilder:default={}
 	Canary PodCanarySpec `json:"canary,omitempty"`
 
 	// GateWait is how long a run waits for what only the operator can do before it ends, to be run again. Default: 1h.
 	// +optional
+	// +kubebuilder:default="1h"
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('1s') && duration(self) <= duration('168h')",message="is not within 1s and 168h; write a duration such as 168h"
 	GateWait *metav1.Duration `json:"gateWait,omitempty"`
 }
 
@@ -71,13 +91,21 @@ const CNIDrained CNIMode = "Drained"
 type TrafficSpec struct {
 	// Proof is how. Default: Counters, which watches connections on every node.
 	// +optional
+	// +kubebuilder:default=Counters
 	Proof TrafficProof `json:"proof,omitempty"`
 	// Window is how long no connection from outside must have come. Default: 30s.
 	// +optional
+	// +kubebuilder:default="30s"
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('4s') && duration(self) <= duration('1h')",message="is not within 4s and 1h; write a duration such as 1h"
 	Window *metav1.Duration `json:"window,omitempty"`
 	// Ignore are ranges of addresses that are no clients, such as those that load balancers check health from.
 	// +optional
 	// +kubebuilder:validation:MaxItems=32
+	// +kubebuilder:validation:items:MaxLength=64
+	// +kubebuilder:validation:items:XValidation:rule="isCIDR(self)",message="is not a range in CIDR form; write a range such as 10.245.0.0/16"
+	// +kubebuilder:validation:items:XValidation:rule="!isCIDR(self) || cidr(self) == cidr(self).masked()",message="has host bits set; write the range by its first address"
 	Ignore []string `json:"ignore,omitempty"`
 }
 
@@ -93,9 +121,13 @@ const (
 )
 
 // CNINodesSpec is how nodes get the new network.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.replace) || self.mode == 'Replace'",message="is set, and spec.cni.nodes.mode is not Replace; set mode: Replace",fieldPath=".replace"
 type CNINodesSpec struct {
 	// Mode is InPlace or Replace. Default: InPlace.
 	// +optional
+	// +kubebuilder:default=InPlace
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="cannot be changed once the migration is recorded; roll it back and give the new one another name"
 	Mode CNINodesMode `json:"mode,omitempty"`
 	// Replace is called with mode Replace: it brings as many new nodes and ends the old ones. The run waits until no node is
 	// left that was there before.
@@ -104,6 +136,7 @@ type CNINodesSpec struct {
 	// Parallel is how many nodes are changed at once. Default: 10.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:default=10
 	Parallel int32 `json:"parallel,omitempty"`
 }
 

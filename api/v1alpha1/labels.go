@@ -36,6 +36,10 @@ const (
 	// RoleBackup marks a backup.
 	RoleBackup = "backup"
 
+	// AnnotationSchemaRevision, on a CustomResourceDefinition, counts the changes of its schema: a build leaves a definition alone
+	// that has a higher one than its own.
+	AnnotationSchemaRevision = "replumb.dev/schema-revision"
+
 	// AnnotationTier, set by users on a Service, is its tier.
 	AnnotationTier = "replumb.dev/tier"
 	// AnnotationStrategy, set by users on a Service, is how to treat it: see the Strategy constants.

@@ -4,12 +4,16 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 // MirrorSpec is the job of having a second cluster, the target, serve what this one, the source, serves, for as long as the
 // source's network is changed, and of taking it back. The source is the cluster that the Migration is in.
+//
+// +kubebuilder:validation:XValidation:rule="has(self.hosts) == has(oldSelf.hosts) && (!has(self.hosts) || self.hosts == oldSelf.hosts)",message="cannot be changed once the migration is recorded; roll it back and give the new one another name",fieldPath=".hosts"
 type MirrorSpec struct {
 	// Target is the cluster that takes over.
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="cannot be changed once the migration is recorded; roll it back and give the new one another name"
 	Target ClusterReference `json:"target"`
 
 	// Copy is what is copied to the target, and how it is changed on the way.
 	// +optional
+	// +kubebuilder:default={}
 	Copy CopySpec `json:"copy,omitempty"`
 
 	// Hosts are further names by which the target can be reached before any name leads there. Certificates are extended by
@@ -22,18 +26,27 @@ type MirrorSpec struct {
 
 	// Certificates says whether the aliases in hosts are added to certificates. Default: Extend.
 	// +optional
+	// +kubebuilder:default=Extend
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="cannot be changed once the migration is recorded; roll it back and give the new one another name"
 	Certificates CertificateMode `json:"certificates,omitempty"`
 
 	// Singletons must not run in both clusters at once. They run where the names lead.
 	// +optional
+	// +kubebuilder:default={}
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="cannot be changed once the migration is recorded; roll it back and give the new one another name"
 	Singletons SingletonSpec `json:"singletons,omitempty"`
 
 	// Redirect leads names in DNS to the target.
 	// +optional
+	// +kubebuilder:default={}
 	Redirect RedirectSpec `json:"redirect,omitempty"`
 
 	// GateWait is how long a run waits for what only the operator can do before it ends, to be run again. Default: 1h.
 	// +optional
+	// +kubebuilder:default="1h"
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="duration(self) > duration('0s')",message="is not positive; write a duration such as 60s"
 	GateWait *metav1.Duration `json:"gateWait,omitempty"`
 }
 
@@ -53,20 +66,28 @@ type ClusterReference struct {
 
 // KubeconfigSecret is a key of a Secret.
 type KubeconfigSecret struct {
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
 	Namespace string `json:"namespace"`
-	Name      string `json:"name"`
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	Name string `json:"name"`
 	// Key of the Secret's data. Default: value if there is such a key, or else kubeconfig.
 	// +optional
 	Key string `json:"key,omitempty"`
 }
 
 // HostAlias is a name and what it is called in the mirror until it leads there itself.
+//
+// +kubebuilder:validation:XValidation:rule="self.name != self.alias",message="is the name itself; an alias leads to the mirror while the name does not yet",fieldPath=".alias"
 type HostAlias struct {
 	// Name that clients know.
 	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:XValidation:rule="(self.startsWith('*.') ? self.substring(2) : self).matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*$')",message="is no host name; write a name in full, such as shop.example.com"
 	Name string `json:"name"`
 	// Alias that leads to the mirror from the beginning.
 	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:XValidation:rule="(self.startsWith('*.') ? self.substring(2) : self).matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*$')",message="is no host name; write a name in full, such as shop.example.com"
 	Alias string `json:"alias"`
 }
 
@@ -83,13 +104,22 @@ const (
 
 // CopySpec says what is copied. Whatever belongs to one cluster alone is never copied: nodes, leases, events, what controllers
 // make from something that is copied, tokens, and what replumb keeps for itself.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.volumeAction) || self.volumes == 'Copy'",message="is for volumes: Copy; set spec.mirror.copy.volumes: Copy, or leave it out",fieldPath=".volumeAction"
+// +kubebuilder:validation:XValidation:rule="has(self.selector) == has(oldSelf.selector) && (!has(self.selector) || self.selector == oldSelf.selector)",message="cannot be changed once the migration is recorded; roll it back and give the new one another name",fieldPath=".selector"
+// +kubebuilder:validation:XValidation:rule="has(self.registries) == has(oldSelf.registries) && (!has(self.registries) || self.registries == oldSelf.registries)",message="cannot be changed once the migration is recorded; roll it back and give the new one another name",fieldPath=".registries"
+// +kubebuilder:validation:XValidation:rule="has(self.transforms) == has(oldSelf.transforms) && (!has(self.transforms) || self.transforms == oldSelf.transforms)",message="cannot be changed once the migration is recorded; roll it back and give the new one another name",fieldPath=".transforms"
 type CopySpec struct {
 	// Namespaces that are copied. Default: all but kube-system, kube-public, kube-node-lease and replumb's own.
 	// +optional
+	// +kubebuilder:default={}
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="cannot be changed once the migration is recorded; roll it back and give the new one another name"
 	Namespaces NameFilter `json:"namespaces,omitempty"`
 
 	// Kinds that are copied, as resource.group such as deployments.apps, or configmaps. Default: all that can be.
 	// +optional
+	// +kubebuilder:default={}
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="cannot be changed once the migration is recorded; roll it back and give the new one another name"
 	Kinds NameFilter `json:"kinds,omitempty"`
 
 	// Selector, if set, chooses objects in namespaces by their labels.
@@ -108,15 +138,21 @@ type CopySpec struct {
 
 	// Existing says what to do with objects of the same name that the target has and replumb did not make. Default: Refuse.
 	// +optional
+	// +kubebuilder:default=Refuse
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="cannot be changed once the migration is recorded; roll it back and give the new one another name"
 	Existing ExistingPolicy `json:"existing,omitempty"`
 
 	// NodePorts says whether Services keep the ports they have on nodes. Default: Keep, so that load balancers that were set up
 	// for the one cluster fit the other.
 	// +optional
+	// +kubebuilder:default=Keep
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="cannot be changed once the migration is recorded; roll it back and give the new one another name"
 	NodePorts NodePortPolicy `json:"nodePorts,omitempty"`
 
 	// Volumes says what to do about PersistentVolumeClaims. Default: Refuse.
 	// +optional
+	// +kubebuilder:default=Refuse
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="cannot be changed once the migration is recorded; roll it back and give the new one another name"
 	Volumes VolumePolicy `json:"volumes,omitempty"`
 
 	// VolumeAction is called, with policy Copy, when claims have been copied and before workloads are: it fills the volumes.
@@ -127,6 +163,7 @@ type CopySpec struct {
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=128
+	// +kubebuilder:default=16
 	Parallel int32 `json:"parallel,omitempty"`
 }
 
@@ -240,10 +277,13 @@ const (
 type SingletonSpec struct {
 	// CronJobs are suspended where names do not lead. Default: Suspend.
 	// +optional
+	// +kubebuilder:default=Suspend
 	CronJobs CronJobPolicy `json:"cronJobs,omitempty"`
 	// Workloads are Deployments and StatefulSets, as kind/namespace/name, that have no pods where names do not lead.
 	// +optional
 	// +kubebuilder:validation:MaxItems=512
+	// +kubebuilder:validation:items:MaxLength=512
+	// +kubebuilder:validation:items:XValidation:rule="self.matches('^(?i)(deployment|statefulset)/[^/]+/.+$')",message="is not kind/namespace/name; write deployment/shop/mailer or statefulset/shop/queue"
 	Workloads []string `json:"workloads,omitempty"`
 }
 
@@ -259,6 +299,11 @@ const (
 )
 
 // RedirectSpec leads names in DNS to the target, and back.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.names) || size(self.names) == 0 || has(self.provider)",message="is empty, and there are names; set rfc2136, route53 or manual",fieldPath=".provider"
+// +kubebuilder:validation:XValidation:rule="has(self.names) == has(oldSelf.names) && (!has(self.names) || self.names == oldSelf.names)",message="cannot be changed once the migration is recorded; roll it back and give the new one another name",fieldPath=".names"
+// +kubebuilder:validation:XValidation:rule="has(self.from) == has(oldSelf.from) && (!has(self.from) || self.from == oldSelf.from)",message="cannot be changed once the migration is recorded; roll it back and give the new one another name",fieldPath=".from"
+// +kubebuilder:validation:XValidation:rule="has(self.to) == has(oldSelf.to) && (!has(self.to) || self.to == oldSelf.to)",message="cannot be changed once the migration is recorded; roll it back and give the new one another name",fieldPath=".to"
 type RedirectSpec struct {
 	// Names to lead there. Default: those found in Ingresses, routes and gateways of the Gateway API, and external-dns's
 	// annotations of Services.
@@ -285,11 +330,18 @@ type RedirectSpec struct {
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=3600
+	// +kubebuilder:default=30
 	TTL *int32 `json:"ttl,omitempty"`
 	// +optional
 	// +kubebuilder:validation:MaxItems=16
+	// +kubebuilder:validation:items:MaxLength=320
+	// +kubebuilder:validation:items:XValidation:rule="self.matches('^([[][^]/ ]+[]]|[^]:/ []+):([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])$')",message="is not host:port; write it such as 192.0.2.10:6443"
 	Resolvers []string `json:"resolvers,omitempty"`
 	// +optional
+	// +kubebuilder:default="1m"
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('0s')",message="is negative; write a duration such as 60s"
 	Drain *metav1.Duration `json:"drain,omitempty"`
 
 	// Owners are the IDs (--txt-owner-id) of instances of external-dns whose records may be changed. Records that say that
@@ -308,6 +360,7 @@ type RedirectSpec struct {
 
 	// Probe is what has to hold at the target before a name leads there.
 	// +optional
+	// +kubebuilder:default={}
 	Probe RedirectProbe `json:"probe,omitempty"`
 
 	// Parallel is how many names move together. Default: all.
@@ -325,6 +378,7 @@ type RedirectSpec struct {
 type RedirectName struct {
 	// Name in full.
 	// +kubebuilder:validation:MaxLength=254
+	// +kubebuilder:validation:XValidation:rule="(self.startsWith('*.') ? self.substring(2) : self).matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*[.]?$')",message="is no host name; write a name in full"
 	Name string `json:"name"`
 	// Type of its record. Default: that of what it leads to at the source: A and AAAA for addresses, CNAME for a name.
 	// +optional

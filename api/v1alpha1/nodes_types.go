@@ -7,31 +7,44 @@ import (
 
 // NodesSpec is the job of moving a cluster's nodes to another network. Machines are made and ended by whoever owns the
 // infrastructure, through actions or by hand; replumb does what happens in Kubernetes and etcd, and waits for the rest.
+//
+// +kubebuilder:validation:XValidation:rule="has(self.controlPlane) == has(oldSelf.controlPlane)",message="cannot be added or removed once the migration is recorded; roll it back and give the new one another name",fieldPath=".controlPlane"
+// +kubebuilder:validation:XValidation:rule="!has(self.old.cidrs) || !has(self.new.cidrs) || !self.old.cidrs.all(c, isCIDR(c)) || !self.new.cidrs.all(c, isCIDR(c)) || self.new.cidrs.all(a, self.old.cidrs.all(b, !(cidr(a).containsCIDR(cidr(b)) || cidr(b).containsCIDR(cidr(a)))))",message="overlaps a range in spec.nodes.old.cidrs; name ranges that have no address in common, or choose the nodes by selector or providerIDs",fieldPath=".new.cidrs"
+// +kubebuilder:validation:XValidation:rule="!has(self.controlPlane) || (has(self.old.cidrs) && size(self.old.cidrs) > 0)",message="is empty; the control plane moves only with it",fieldPath=".old.cidrs"
+// +kubebuilder:validation:XValidation:rule="!has(self.controlPlane) || (has(self.new.cidrs) && size(self.new.cidrs) > 0)",message="is empty; the control plane moves only with it",fieldPath=".new.cidrs"
+// +kubebuilder:validation:XValidation:rule="has(self.records) == has(oldSelf.records) && (!has(self.records) || self.records.map(r, r.name + ' ' + r.type + ' ' + r.to.join(' ')) == oldSelf.records.map(r, r.name + ' ' + r.type + ' ' + r.to.join(' ')))",message="cannot lead other names, or elsewhere, once the migration is recorded; roll it back and give the new one another name",fieldPath=".records"
 type NodesSpec struct {
 	// Old are the nodes that leave.
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="cannot be changed once the migration is recorded; roll it back and give the new one another name"
 	Old NodeSet `json:"old"`
 
 	// New are the nodes that take over from them.
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="cannot be changed once the migration is recorded; roll it back and give the new one another name"
 	New NodeSet `json:"new"`
 
 	// Join is how new nodes come.
 	// +optional
+	// +kubebuilder:default={}
 	Join JoinSpec `json:"join,omitempty"`
 
 	// Canary tries the new nodes out before pods move there.
 	// +optional
+	// +kubebuilder:default={}
 	Canary PodCanarySpec `json:"canary,omitempty"`
 
 	// Ingress is how Services that only nodes with a pod of theirs answer for are kept reachable.
 	// +optional
+	// +kubebuilder:default={}
 	Ingress IngressSpec `json:"ingress,omitempty"`
 
 	// Drain is how old nodes are emptied.
 	// +optional
+	// +kubebuilder:default={}
 	Drain NodeDrainSpec `json:"drain,omitempty"`
 
 	// Terminate is how empty nodes end.
 	// +optional
+	// +kubebuilder:default={}
 	Terminate TerminateSpec `json:"terminate,omitempty"`
 
 	// Records are names in DNS that lead to load balancers of the old network, and are to lead to those of the new one before old
@@ -46,6 +59,10 @@ type NodesSpec struct {
 
 	// GateWait is how long a run waits for what only the operator can do before it ends, to be run again. Default: 1h.
 	// +optional
+	// +kubebuilder:default="1h"
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="duration(self) > duration('0s')",message="is not positive; write a duration such as 60s"
 	GateWait *metav1.Duration `json:"gateWait,omitempty"`
 }
 
@@ -53,7 +70,7 @@ type NodesSpec struct {
 // are there, or else those with an address in one of the ranges. A node that is chosen by selector or provider ID and has no
 // address in the ranges is a mistake, and is told.
 //
-// +kubebuilder:validation:XValidation:rule="has(self.selector) || has(self.providerIDs) || has(self.cidrs)",message="set selector, providerIDs or cidrs"
+// +kubebuilder:validation:XValidation:rule="has(self.selector) || has(self.providerIDs) || has(self.cidrs)",message="chooses no node; set selector, providerIDs or cidrs"
 type NodeSet struct {
 	// Selector chooses by labels.
 	// +optional
@@ -62,11 +79,15 @@ type NodeSet struct {
 	// ProviderIDs choose by spec.providerID.
 	// +optional
 	// +kubebuilder:validation:MaxItems=5000
+	// +kubebuilder:validation:items:MaxLength=512
 	ProviderIDs []string `json:"providerIDs,omitempty"`
 
 	// CIDRs are the ranges of the network that the nodes' internal addresses are in.
 	// +optional
 	// +kubebuilder:validation:MaxItems=32
+	// +kubebuilder:validation:items:MaxLength=64
+	// +kubebuilder:validation:items:XValidation:rule="isCIDR(self)",message="is not a range in CIDR form; write a range such as 10.245.0.0/16"
+	// +kubebuilder:validation:items:XValidation:rule="!isCIDR(self) || cidr(self) == cidr(self).masked()",message="has host bits set; write the range by its first address"
 	CIDRs []string `json:"cidrs,omitempty"`
 }
 
@@ -85,6 +106,7 @@ type JoinSpec struct {
 	// into as much as there is, for those whose new nodes come as the old ones end; until a node's turn comes, pods are only
 	// kept off it where there is a choice. Default: Required.
 	// +optional
+	// +kubebuilder:default=Required
 	Room RoomPolicy `json:"room,omitempty"`
 }
 
@@ -101,25 +123,37 @@ const (
 
 // IngressSpec is how Services with externalTrafficPolicy Local are kept reachable while their pods change nodes. Load
 // balancers in the new network find nobody there as long as all pods are in the old one.
+//
+// +kubebuilder:validation:XValidation:rule="has(self.services) == has(oldSelf.services) && (!has(self.services) || self.services == oldSelf.services)",message="cannot be changed once the migration is recorded; roll it back and give the new one another name",fieldPath=".services"
 type IngressSpec struct {
 	// Mode Switch makes them Cluster for as long as their pods move, so that nodes of both networks answer; Leave leaves
 	// them alone. Default: Switch.
 	// +optional
+	// +kubebuilder:default=Switch
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="cannot be changed once the migration is recorded; roll it back and give the new one another name"
 	Mode IngressMode `json:"mode,omitempty"`
 
 	// Services, as namespace/name. Default: every one with externalTrafficPolicy Local that has pods on old nodes.
 	// +optional
 	// +kubebuilder:validation:MaxItems=256
+	// +kubebuilder:validation:items:MaxLength=317
+	// +kubebuilder:validation:items:XValidation:rule="self.matches('^[^/]+/[^/]+$')",message="is not namespace/name; write namespace/name, such as kube-system/coredns"
 	Services []string `json:"services,omitempty"`
 
 	// Settle is how long load balancers are given to notice: longer than what their health checks take, and than what a cloud's
 	// controller does to follow. Default: 30s.
 	// +optional
+	// +kubebuilder:default="30s"
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('0s')",message="is negative; write a duration such as 60s"
 	Settle *metav1.Duration `json:"settle,omitempty"`
 
 	// Targets are load balancers, as host:port over TCP, that must answer where replumb runs before the run goes on.
 	// +optional
 	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:items:MaxLength=320
+	// +kubebuilder:validation:items:XValidation:rule="self.matches('^([[][^]/ ]+[]]|[^]:/ []+):([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])$')",message="is not host:port; write it such as 192.0.2.10:6443"
 	Targets []string `json:"targets,omitempty"`
 }
 
@@ -139,30 +173,45 @@ type NodeDrainSpec struct {
 	// Parallel is how many nodes are emptied at once, as a number or as a percentage of all that leave. Default: 1.
 	// +optional
 	// +kubebuilder:validation:XIntOrString
+	// +kubebuilder:default=1
+	// +kubebuilder:validation:XValidation:rule="type(self) == int ? int(self) >= 1 && int(self) <= 100 : string(self).matches('^([1-9][0-9]?|100)%$')",message="is neither a number from 1 to 100 nor 1% to 100%; use a number from 1 to 100, or 1% to 100%"
 	Parallel *intstr.IntOrString `json:"parallel,omitempty"`
 
 	// Timeout is how long a node may stand still with pods left before the run stops. Default: 10m.
 	// +optional
+	// +kubebuilder:default="10m"
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="duration(self) > duration('0s')",message="is not positive; write a duration such as 60s"
 	Timeout *metav1.Duration `json:"timeout,omitempty"`
 
 	// JobWait is how long the pods of Jobs are waited for when all others have left. Default: 1h.
 	// +optional
+	// +kubebuilder:default="1h"
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="duration(self) > duration('0s')",message="is not positive; write a duration such as 60s"
 	JobWait *metav1.Duration `json:"jobWait,omitempty"`
 
 	// BarePods says what becomes of pods that nothing replaces, and of those of Jobs. Report waits for their end; Evict ends
 	// them. Default: Report.
 	// +optional
+	// +kubebuilder:default=Report
 	BarePods BarePodsPolicy `json:"barePods,omitempty"`
 
 	// Force names pods, as namespace/name, that are deleted whatever a PodDisruptionBudget or their owner says.
 	// +optional
 	// +kubebuilder:validation:MaxItems=256
+	// +kubebuilder:validation:items:MaxLength=317
+	// +kubebuilder:validation:items:XValidation:rule="self.matches('^[^/]+/[^/]+$')",message="is not namespace/name; write namespace/name, such as kube-system/coredns"
 	Force []string `json:"force,omitempty"`
 
 	// First names Deployments and StatefulSets, as namespace/name, whose nodes are emptied first. Default: those behind the
 	// Services of ingress.
 	// +optional
 	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:items:MaxLength=317
+	// +kubebuilder:validation:items:XValidation:rule="self.matches('^[^/]+/[^/]+$')",message="is not namespace/name; write namespace/name, such as kube-system/coredns"
 	First []string `json:"first,omitempty"`
 }
 
@@ -171,6 +220,8 @@ type TerminateSpec struct {
 	// When Each ends a node's machine as soon as it is empty. AtFinish keeps all of them until finish, so that the migration
 	// can be taken back until then. Default: Each.
 	// +optional
+	// +kubebuilder:default=Each
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="cannot be changed once the migration is recorded; roll it back and give the new one another name"
 	When TerminateTime `json:"when,omitempty"`
 
 	// Action ends a machine. Without it the run waits until the Node is gone, or no longer ready.
@@ -191,11 +242,16 @@ const (
 
 // ControlPlaneSpec is how a control plane with an etcd member on each of its nodes moves, one node at a time. old.cidrs and
 // new.cidrs say which members are meant.
+//
+// +kubebuilder:validation:XValidation:rule="self.mode != 'Replace' || has(self.provision)",message="is empty, and mode is Replace; name an action that answers where the control plane comes back: the others have to know before it does",fieldPath=".provision"
+// +kubebuilder:validation:XValidation:rule="has(self.records) == has(oldSelf.records) && (!has(self.records) || self.records.map(r, r.name + ' ' + r.type + ' ' + r.to.join(' ')) == oldSelf.records.map(r, r.name + ' ' + r.type + ' ' + r.to.join(' ')))",message="cannot lead other names, or elsewhere, once the migration is recorded; roll it back and give the new one another name",fieldPath=".records"
 type ControlPlaneSpec struct {
 	// Mode AddFirst has another control plane join for each that leaves, and gives its etcd a vote when it has caught up, before
 	// the old one goes. With Replace a control plane is stopped and comes back in the new network with the same name and data:
 	// etcd has one member less meanwhile, and no loss of another is survived. Default: AddFirst.
 	// +optional
+	// +kubebuilder:default=AddFirst
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="cannot be changed once the migration is recorded; roll it back and give the new one another name"
 	Mode ControlPlaneMode `json:"mode,omitempty"`
 
 	// Etcd is how its members are reached from where replumb runs.
@@ -224,6 +280,10 @@ type ControlPlaneSpec struct {
 
 	// Settle is how long load balancers are given to notice an API server that has come. Default: 30s.
 	// +optional
+	// +kubebuilder:default="30s"
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('0s')",message="is negative; write a duration such as 60s"
 	Settle *metav1.Duration `json:"settle,omitempty"`
 }
 
@@ -243,13 +303,18 @@ type EtcdSpec struct {
 	// Endpoints are client URLs. One that answers is enough: the others are learned from it.
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=16
+	// +kubebuilder:validation:items:MaxLength=512
+	// +kubebuilder:validation:items:XValidation:rule="isURL(self) && url(self).getScheme() == 'https' && size(url(self).getHost()) > 0",message="is no client URL; write https://10.0.0.1:2379"
 	Endpoints []string `json:"endpoints"`
 
 	// CAFile, CertFile and KeyFile are of a client of etcd, on the machine where replumb runs; with kubeadm etcd/ca.crt and
 	// apiserver-etcd-client.crt and .key in /etc/kubernetes/pki.
-	CAFile   string `json:"caFile"`
+	// +kubebuilder:validation:MinLength=1
+	CAFile string `json:"caFile"`
+	// +kubebuilder:validation:MinLength=1
 	CertFile string `json:"certFile"`
-	KeyFile  string `json:"keyFile"`
+	// +kubebuilder:validation:MinLength=1
+	KeyFile string `json:"keyFile"`
 
 	// SnapshotFile is where a snapshot is saved before the first change. Default: NAME.etcd.db, with the name of the Migration.
 	// +optional

@@ -3,16 +3,31 @@ package v1alpha1
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 // PodCIDRSpec is the job of moving all pods to another range.
+//
+// +kubebuilder:validation:XValidation:rule="!has(oldSelf.from) || (has(self.from) && self.from == oldSelf.from)",message="cannot be changed once the migration is recorded; roll it back and give the new one another name",fieldPath=".from"
+// +kubebuilder:validation:XValidation:rule="has(self.blockSize) == has(oldSelf.blockSize) && (!has(self.blockSize) || self.blockSize == oldSelf.blockSize)",message="cannot be changed once the migration is recorded; roll it back and give the new one another name",fieldPath=".blockSize"
+// +kubebuilder:validation:XValidation:rule="!has(self.from) || size(self.from) == 0 || size(self.from) == size(self.to)",messageExpression="'has %d ranges for %d in from; name one target for each range in from, in the same order'.format([size(self.to), size(self.from)])",fieldPath=".to"
+// +kubebuilder:validation:XValidation:rule="(has(self.to) && !self.to.all(c, isCIDR(c))) || self.to.all(a, cidr(a).ip().family() == 4)",message="has a range that is not IPv4; IPv6 pods cannot be moved yet",fieldPath=".to"
+// +kubebuilder:validation:XValidation:rule="(has(self.to) && !self.to.all(c, isCIDR(c))) || self.to.all(a, self.to.exists_one(b, (cidr(a).containsCIDR(cidr(b)) || cidr(b).containsCIDR(cidr(a)))))",message="has ranges that overlap each other; choose targets that have no address in common",fieldPath=".to"
+// +kubebuilder:validation:XValidation:rule="(has(self.to) && !self.to.all(c, isCIDR(c))) || (has(self.from) && !self.from.all(c, isCIDR(c))) || !has(self.from) || self.to.all(a, self.from.all(b, !(cidr(a).containsCIDR(cidr(b)) || cidr(b).containsCIDR(cidr(a)))))",message="overlaps a range in spec.podCIDR.from; choose a target outside the ranges that are to be emptied",fieldPath=".to"
+// +kubebuilder:validation:XValidation:rule="!has(self.blockSize) || (has(self.to) && !self.to.all(c, isCIDR(c))) || self.to.all(a, cidr(a).prefixLength() <= self.blockSize)",message="is larger than the target; choose smaller blocks or a wider target",fieldPath=".blockSize"
 type PodCIDRSpec struct {
 	// From are the ranges of the pools to be emptied. Default: every enabled pool for pods but the targets.
 	// +optional
 	// +kubebuilder:validation:MaxItems=8
+	// +kubebuilder:validation:items:MaxLength=64
+	// +kubebuilder:validation:items:XValidation:rule="isCIDR(self)",message="is not a range in CIDR form; write a range such as 10.245.0.0/16"
+	// +kubebuilder:validation:items:XValidation:rule="!isCIDR(self) || cidr(self) == cidr(self).masked()",message="has host bits set; write the range by its first address"
 	From []string `json:"from,omitempty"`
 
 	// To are the target ranges: one for each range in from, in the same order. Each becomes a pool with the
 	// encapsulation, NAT and node selector of the one it takes over from.
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=8
+	// +kubebuilder:validation:items:MaxLength=64
+	// +kubebuilder:validation:items:XValidation:rule="isCIDR(self)",message="is not a range in CIDR form; write a range such as 10.245.0.0/16"
+	// +kubebuilder:validation:items:XValidation:rule="!isCIDR(self) || cidr(self) == cidr(self).masked()",message="has host bits set; write the range by its first address"
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="cannot be changed once the migration is recorded; roll it back and give the new one another name"
 	To []string `json:"to"`
 
 	// BlockSize is the prefix length of the blocks that nodes take from the targets. Default: as before.
@@ -24,26 +39,36 @@ type PodCIDRSpec struct {
 	// Networks are ranges outside the cluster that the targets must not overlap.
 	// +optional
 	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:items:MaxLength=64
+	// +kubebuilder:validation:items:XValidation:rule="isCIDR(self)",message="is not a range in CIDR form; write a range such as 10.245.0.0/16"
+	// +kubebuilder:validation:items:XValidation:rule="!isCIDR(self) || cidr(self) == cidr(self).masked()",message="has host bits set; write the range by its first address"
 	Networks []string `json:"networks,omitempty"`
 
 	// Prepare is what is scaled up before any pod is restarted.
 	// +optional
+	// +kubebuilder:default={}
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="cannot be changed once the migration is recorded; roll it back and give the new one another name"
 	Prepare PrepareSpec `json:"prepare,omitempty"`
 
 	// Canary tries the targets out first.
 	// +optional
+	// +kubebuilder:default={}
 	Canary PodCanarySpec `json:"canary,omitempty"`
 
 	// Tunnels is what becomes of the old addresses of the nodes' tunnels, which Calico changes.
 	// +optional
+	// +kubebuilder:default={}
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="cannot be changed once the migration is recorded; roll it back and give the new one another name"
 	Tunnels TunnelsSpec `json:"tunnels,omitempty"`
 
 	// Roll is how pods are restarted.
 	// +optional
+	// +kubebuilder:default={}
 	Roll RollSpec `json:"roll,omitempty"`
 
 	// Nodes is how nodes are moved, on clusters whose Nodes carry their range in spec.podCIDR.
 	// +optional
+	// +kubebuilder:default={}
 	Nodes NodeRangesSpec `json:"nodes,omitempty"`
 }
 
@@ -54,16 +79,23 @@ type NodeRangesSpec struct {
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=100
+	// +kubebuilder:default=1
 	Parallel int `json:"parallel,omitempty"`
 
 	// Agents are DaemonSets, as namespace/name, that have to be restarted on a node to learn its range. Those of flannel,
 	// kindnet and kube-router are found.
 	// +optional
 	// +kubebuilder:validation:MaxItems=16
+	// +kubebuilder:validation:items:MaxLength=317
+	// +kubebuilder:validation:items:XValidation:rule="self.matches('^[^/]+/[^/]+$')",message="is not namespace/name; write namespace/name, such as kube-system/coredns"
 	Agents []string `json:"agents,omitempty"`
 
 	// GateWait is how long a run waits for what only the operator can do before it ends, to be run again. Default: 1h.
 	// +optional
+	// +kubebuilder:default="1h"
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="duration(self) > duration('0s')",message="is not positive; write a duration such as 60s"
 	GateWait *metav1.Duration `json:"gateWait,omitempty"`
 }
 
@@ -73,10 +105,13 @@ type PrepareSpec struct {
 	// with a single pod are found.
 	// +optional
 	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:items:MaxLength=317
+	// +kubebuilder:validation:items:XValidation:rule="self.matches('^[^/]+/[^/]+$')",message="is not namespace/name; write namespace/name, such as kube-system/coredns"
 	Deployments []string `json:"deployments,omitempty"`
 
 	// Mode Scale scales them; Disabled leaves everything as it is. Default: Scale.
 	// +optional
+	// +kubebuilder:default=Scale
 	Mode PrepareMode `json:"mode,omitempty"`
 }
 
@@ -97,19 +132,29 @@ type RollSpec struct {
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=100
+	// +kubebuilder:default=2
 	Parallel int `json:"parallel,omitempty"`
 
 	// Timeout is how long one workload may take to be ready again. Default: 10m.
 	// +optional
+	// +kubebuilder:default="10m"
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="duration(self) > duration('0s')",message="is not positive; write a duration such as 60s"
 	Timeout *metav1.Duration `json:"timeout,omitempty"`
 
 	// JobWait is how long to wait for the running pods of Jobs to end: they are never restarted. Default: 1h.
 	// +optional
+	// +kubebuilder:default="1h"
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="duration(self) > duration('0s')",message="is not positive; write a duration such as 60s"
 	JobWait *metav1.Duration `json:"jobWait,omitempty"`
 
 	// BarePods says what to do with pods that no rollout restarts: those without an owner, of updateStrategy OnDelete, and
 	// of owners replumb does not know. What is only reported has to be dealt with before finish. Default: Report.
 	// +optional
+	// +kubebuilder:default=Report
 	BarePods BarePodsPolicy `json:"barePods,omitempty"`
 }
 
@@ -118,6 +163,7 @@ type RollSpec struct {
 type PodCanarySpec struct {
 	// Mode Run runs them; Disabled leaves the trial out. Default: Run.
 	// +optional
+	// +kubebuilder:default=Run
 	Mode PodCanaryMode `json:"mode,omitempty"`
 
 	// Image of replumb itself, for all pods that it runs. Default: the one of this version.
@@ -127,6 +173,8 @@ type PodCanarySpec struct {
 	// Targets are further addresses, as host:port over TCP, that pods must reach from their new address.
 	// +optional
 	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:items:MaxLength=320
+	// +kubebuilder:validation:items:XValidation:rule="self.matches('^([[][^]/ ]+[]]|[^]:/ []+):([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])$')",message="is not host:port; write it such as 192.0.2.10:6443"
 	Targets []string `json:"targets,omitempty"`
 }
 
@@ -137,6 +185,7 @@ type TunnelsSpec struct {
 	// until finish or the end of rollback: connections go on. With Leave they hang when Calico gives the tunnel another
 	// address. Default: Hold.
 	// +optional
+	// +kubebuilder:default=Hold
 	Mode TunnelsMode `json:"mode,omitempty"`
 }
 

@@ -16,6 +16,9 @@ type ProofSpec struct {
 	// Wait is how long an agent may take to report, at the beginning and later on, before the run stops and names its node.
 	// Default: 2m.
 	// +optional
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="duration(self) > duration('0s') && duration(self) <= duration('10m')",message="is not longer than nothing and at most 10m; write a duration such as 30s"
 	Wait *metav1.Duration `json:"wait,omitempty"`
 
 	// Rate is how many requests a second each of replumb's own probes sends, from every node. Default: 5.
@@ -34,6 +37,7 @@ type ProofSpec struct {
 	// Budget is how many failed requests a run tolerates. Default: 0.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=1073741824
 	Budget int `json:"budget,omitempty"`
 
 	// OnLoss is what follows when more is lost than the budget allows: Pause ends the run, Rollback goes back to where the
@@ -43,6 +47,9 @@ type ProofSpec struct {
 
 	// Soak is for how long nobody must have used an old address before finish takes old addresses away. Default: 1m.
 	// +optional
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('0s')",message="is negative; write a duration such as 60s"
 	Soak *metav1.Duration `json:"soak,omitempty"`
 }
 
@@ -69,9 +76,16 @@ const (
 )
 
 // ProbeSpec is one target that agents send requests to.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.expectStatus) || self.kind == 'HTTP'",message="is for kind HTTP only; leave it out",fieldPath=".expectStatus"
+// +kubebuilder:validation:XValidation:rule="self.kind != 'HTTP' || (isURL(self.address) && url(self.address).getScheme() in ['http', 'https'] && size(url(self.address).getHostname()) > 0)",message="is not a URL with scheme http or https; write it like http://shop.example:8080/health",fieldPath=".address"
+// +kubebuilder:validation:XValidation:rule="self.kind != 'DNS' || self.address.matches('^[^:/ ]+$')",message="is not a name to look up; write it like shop.example",fieldPath=".address"
+// +kubebuilder:validation:XValidation:rule="self.kind in ['HTTP', 'DNS'] || self.address.matches('^([[][^]/ ]+[]]|[^]:/ []+):([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])$')",message="is not host:port; write it like 192.0.2.10:5432",fieldPath=".address"
 type ProbeSpec struct {
 	// Name of the probe.
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:XValidation:rule="!(self in ['address', 'old-address', 'new-address', 'name', 'dns', 'stream', 'udp'])",message="is the name of one of replumb's own probes; give it another name"
 	Name string `json:"name"`
 
 	// Kind is how the target is asked.
@@ -96,6 +110,9 @@ type ProbeSpec struct {
 
 	// Timeout is how long an answer may take. Default: 5s.
 	// +optional
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="duration(self) > duration('0s') && duration(self) <= duration('10m')",message="is not longer than nothing and at most 10m; write a duration such as 30s"
 	Timeout *metav1.Duration `json:"timeout,omitempty"`
 
 	// From says which network requests come from. Default: Both.
@@ -149,7 +166,8 @@ func OwnProbes() []string {
 // NodeReport is what the agents of one node, by whose name it goes, have seen. They write it by server-side apply, each its own part.
 //
 // +kubebuilder:object:root=true
-// +kubebuilder:resource:scope=Cluster
+// +kubebuilder:resource:scope=Cluster,categories=replumb
+// +kubebuilder:metadata:annotations="replumb.dev/schema-revision=2"
 // +kubebuilder:subresource:status
 // +kubebuilder:printcolumn:name="Migration",type=string,JSONPath=`.metadata.labels.replumb\.dev/migration`
 // +kubebuilder:printcolumn:name="Reported",type=date,JSONPath=`.status.agents[0].reportedAt`

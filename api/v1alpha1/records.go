@@ -5,7 +5,10 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 // RecordSpec is one name in DNS whose values are replaced by others while clients keep asking for it. At every moment the
 // record has what is in from, in from and to, or in to. A record that has anything else is left alone.
 //
-// +kubebuilder:validation:XValidation:rule="!has(self.type) || self.type != 'CNAME' || (size(self.to) == 1 && (!has(self.from) || size(self.from) <= 1))",message="a CNAME has one value"
+// +kubebuilder:validation:XValidation:rule="self.type != 'CNAME' || (size(self.to) == 1 && (!has(self.from) || size(self.from) <= 1))",message="has more than one value; a CNAME has one",fieldPath=".to"
+// +kubebuilder:validation:XValidation:rule="self.type != 'CNAME' || self.to.all(v, !isIP(v) && v.matches('^([a-zA-Z0-9_-]{1,63}[.])+[a-zA-Z0-9_-]{1,63}[.]?$'))",message="has something else than a name; a record of type CNAME has a name in full",fieldPath=".to"
+// +kubebuilder:validation:XValidation:rule="self.type == 'CNAME' || self.to.all(v, isIP(v) && ip(v).family() == (self.type == 'A' ? 4 : 6))",message="has something else than addresses of the type; a record of type A has IPv4 addresses, one of type AAAA IPv6 addresses",fieldPath=".to"
+// +kubebuilder:validation:XValidation:rule="self.type == 'CNAME' || !has(self.from) || self.from.all(v, isIP(v) && ip(v).family() == (self.type == 'A' ? 4 : 6))",message="has something else than addresses of the type; a record of type A has IPv4 addresses, one of type AAAA IPv6 addresses",fieldPath=".from"
 type RecordSpec struct {
 	// Name in full, such as api.example.com.
 	// +kubebuilder:validation:MaxLength=254
@@ -14,23 +17,27 @@ type RecordSpec struct {
 
 	// Type of the record. Default: A.
 	// +optional
+	// +kubebuilder:default=A
 	Type RecordType `json:"type,omitempty"`
 
 	// From is what the record has before. Default: what is there when the migration begins. An empty list says that there
 	// is no such record yet, and that it may be created.
 	// +optional
 	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:items:MaxLength=254
 	From []string `json:"from,omitzero"`
 
 	// To is what the record has afterwards: addresses, or the one name of a CNAME.
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:items:MaxLength=254
 	To []string `json:"to"`
 
 	// TTL is the time to live, in seconds, for as long as the record moves. One that is shorter already stays. Default: 30.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=3600
+	// +kubebuilder:default=30
 	TTL *int32 `json:"ttl,omitempty"`
 
 	// Provider is how the record is changed.
@@ -40,11 +47,17 @@ type RecordSpec struct {
 	// well before anything goes on.
 	// +optional
 	// +kubebuilder:validation:MaxItems=16
+	// +kubebuilder:validation:items:MaxLength=320
+	// +kubebuilder:validation:items:XValidation:rule="self.matches('^([[][^]/ ]+[]]|[^]:/ []+):([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])$')",message="is not host:port; write it such as 192.0.2.10:6443"
 	Resolvers []string `json:"resolvers,omitempty"`
 
 	// Drain is how long to wait, beyond the time to live, until values that were taken out count as forgotten. It covers
 	// clients and caches that keep answers for longer than they may. Default: 60s.
 	// +optional
+	// +kubebuilder:default="1m"
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('0s')",message="is negative; write a duration such as 60s"
 	Drain *metav1.Duration `json:"drain,omitempty"`
 }
 
@@ -83,6 +96,8 @@ type RecordProvider struct {
 type RFC2136Provider struct {
 	// Server is host:port of the zone's primary. It is spoken to over TCP.
 	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=320
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([[][^]/ ]+[]]|[^]:/ []+):([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])$')",message="is not host:port; write it such as 10.0.0.53:53"
 	Server string `json:"server"`
 
 	// Zone that the name is in, such as example.com.
@@ -96,6 +111,8 @@ type RFC2136Provider struct {
 
 	// TSIGKeyFile is a file where replumb runs, as tsig-keygen writes it.
 	// +optional
+	// +kubebuilder:validation:MaxLength=4096
+	// +kubebuilder:validation:XValidation:rule="size(self) == 0 || self.startsWith('/')",message="depends on where replumb is started; write the whole path, such as /etc/replumb/tsig.key"
 	TSIGKeyFile string `json:"tsigKeyFile,omitempty"`
 }
 

@@ -4,65 +4,102 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 // ServiceCIDRSpec is the job of moving the Service range.
 //
-// +kubebuilder:validation:XValidation:rule="(has(self.mode) && self.mode == 'Retire') || (has(self.to) && size(self.to) > 0)",message="to is required unless mode is Retire"
-// +kubebuilder:validation:XValidation:rule="!has(self.mode) || self.mode != 'Retire' || (has(self.from) && size(self.from) == 1)",message="mode Retire needs exactly one range in from"
-// +kubebuilder:validation:XValidation:rule="!has(self.mode) || self.mode != 'Extend' || !has(self.from) || size(self.from) == 0",message="mode Extend takes no from"
+// +kubebuilder:validation:XValidation:rule="!has(oldSelf.to) || (has(self.to) && self.to == oldSelf.to)",message="cannot be changed once the migration is recorded; roll it back and give the new one another name",fieldPath=".to"
+// +kubebuilder:validation:XValidation:rule="!has(oldSelf.from) || (has(self.from) && self.from == oldSelf.from)",message="cannot be changed once the migration is recorded; roll it back and give the new one another name",fieldPath=".from"
+// +kubebuilder:validation:XValidation:rule="(has(self.to) && !self.to.all(c, isCIDR(c))) || !has(self.to) || self.to.all(a, cidr(a).ip().family() == cidr(self.to[0]).ip().family())",message="mixes IPv4 and IPv6; move one family at a time",fieldPath=".to"
+// +kubebuilder:validation:XValidation:rule="(has(self.to) && !self.to.all(c, isCIDR(c))) || !has(self.to) || self.to.all(a, self.to.exists_one(b, (cidr(a).containsCIDR(cidr(b)) || cidr(b).containsCIDR(cidr(a)))))",message="has ranges that overlap each other; name ranges that do not overlap",fieldPath=".to"
+// +kubebuilder:validation:XValidation:rule="(has(self.to) && !self.to.all(c, isCIDR(c))) || (has(self.from) && !self.from.all(c, isCIDR(c))) || !has(self.to) || !has(self.from) || self.to.all(a, self.from.all(b, !(cidr(a).containsCIDR(cidr(b)) || cidr(b).containsCIDR(cidr(a)))))",message="overlaps a range in spec.serviceCIDR.from; choose a target outside the range that is to be emptied",fieldPath=".to"
+// +kubebuilder:validation:XValidation:rule="(has(self.to) && !self.to.all(c, isCIDR(c))) || (has(self.from) && !self.from.all(c, isCIDR(c))) || !has(self.to) || !has(self.from) || size(self.to) == 0 || self.from.all(b, cidr(b).ip().family() == cidr(self.to[0]).ip().family())",message="is not of the family of the target; move one family at a time",fieldPath=".from"
+// +kubebuilder:validation:XValidation:rule="self.mode == 'Retire' || (has(self.to) && size(self.to) > 0)",message="is empty; name the target range, such as 172.24.0.0/16",fieldPath=".to"
+// +kubebuilder:validation:XValidation:rule="self.mode != 'Retire' || (has(self.from) && size(self.from) == 1)",message="must name one range in mode Retire; name the range to empty and delete",fieldPath=".from"
+// +kubebuilder:validation:XValidation:rule="self.mode != 'Extend' || !has(self.from) || size(self.from) == 0",message="contradicts mode Extend, which empties nothing; remove it, or set mode: Move",fieldPath=".from"
 type ServiceCIDRSpec struct {
 	// Mode Move empties and retires ranges. Extend only adds the target. Retire empties and deletes one range whose
 	// Services go to the other ranges. Default: Move.
 	// +optional
+	// +kubebuilder:default=Move
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="cannot be changed once the migration is recorded; roll it back and give the new one another name"
 	Mode ServiceCIDRMode `json:"mode,omitempty"`
 
 	// To is the target range. Mode Retire defaults it to every other ready ServiceCIDR.
 	// +optional
 	// +kubebuilder:validation:MaxItems=8
+	// +kubebuilder:validation:items:MaxLength=64
+	// +kubebuilder:validation:items:XValidation:rule="isCIDR(self)",message="is not a range in CIDR form; write a range such as 10.245.0.0/16"
+	// +kubebuilder:validation:items:XValidation:rule="!isCIDR(self) || cidr(self) == cidr(self).masked()",message="has host bits set; write the range by its first address"
 	To []string `json:"to,omitempty"`
 
 	// From is what to empty. Default: every ready ServiceCIDR that is not the target.
 	// +optional
 	// +kubebuilder:validation:MaxItems=32
+	// +kubebuilder:validation:items:MaxLength=64
+	// +kubebuilder:validation:items:XValidation:rule="isCIDR(self)",message="is not a range in CIDR form; write a range such as 10.245.0.0/16"
+	// +kubebuilder:validation:items:XValidation:rule="!isCIDR(self) || cidr(self) == cidr(self).masked()",message="has host bits set; write the range by its first address"
 	From []string `json:"from,omitempty"`
 
 	// Bridge is how old addresses are kept answering.
 	// +optional
+	// +kubebuilder:default=Auto
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="cannot be changed once the migration is recorded; roll it back and give the new one another name"
 	Bridge BridgeForm `json:"bridge,omitempty"`
 
 	// ClusterDomain is the DNS domain of the cluster. Default: cluster.local.
 	// +optional
+	// +kubebuilder:default=cluster.local
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="cannot be changed once the migration is recorded; roll it back and give the new one another name"
 	ClusterDomain string `json:"clusterDomain,omitempty"`
 
 	// Drain is how long old addresses answer after the last move before finish or rollback may take them away. It
 	// covers what clients and DNS caches remember.
 	// +optional
+	// +kubebuilder:default="1m"
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('0s')",message="is negative; write a duration such as 60s"
 	Drain *metav1.Duration `json:"drain,omitempty"`
 
 	// Barrier is how it is proven that every node knows a batch's bridges.
 	// +optional
+	// +kubebuilder:default={}
 	Barrier BarrierSpec `json:"barrier,omitempty"`
 
 	// ClusterServices says whether the cluster's own Services (kube-dns and whatever the kubelets' clusterDNS names, and
 	// kubernetes) move too. As long as they stay, the default range cannot be retired. Default: Move.
 	// +optional
+	// +kubebuilder:default=Move
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="cannot be changed once the migration is recorded; roll it back and give the new one another name"
 	ClusterServices ClusterServicesPolicy `json:"clusterServices,omitempty"`
 
 	// Networks are ranges outside the cluster that its pods and nodes reach, such as VPNs and offices. The target must
 	// not overlap them.
 	// +optional
 	// +kubebuilder:validation:MaxItems=256
+	// +kubebuilder:validation:items:MaxLength=64
+	// +kubebuilder:validation:items:XValidation:rule="isCIDR(self)",message="is not a range in CIDR form; write a range such as 10.245.0.0/16"
+	// +kubebuilder:validation:items:XValidation:rule="!isCIDR(self) || cidr(self) == cidr(self).masked()",message="has host bits set; write the range by its first address"
 	Networks []string `json:"networks,omitempty"`
 
 	// Refresh is how pods are dealt with that carry old addresses in their environment or resolv.conf.
 	// +optional
+	// +kubebuilder:default={}
 	Refresh RefreshSpec `json:"refresh,omitempty"`
 
 	// APIServers are host:port of every API server, as reached from where replumb runs. Default: the endpoints of the
 	// kubernetes Service.
 	// +optional
 	// +kubebuilder:validation:MaxItems=32
+	// +kubebuilder:validation:items:MaxLength=320
+	// +kubebuilder:validation:items:XValidation:rule="self.matches('^([[][^]/ ]+[]]|[^]:/ []+):([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])$')",message="is not host:port; write it such as 192.0.2.10:6443"
 	APIServers []string `json:"apiServers,omitempty"`
 
 	// GateWait is how long a run waits for what only the operator can do before it ends, to be run again. Default: 1h.
 	// +optional
+	// +kubebuilder:default="1h"
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('0s')",message="is negative; write a duration such as 60s"
 	GateWait *metav1.Duration `json:"gateWait,omitempty"`
 }
 
@@ -93,21 +130,28 @@ const (
 type RefreshSpec struct {
 	// Mode Restart restarts the owners of such pods; Report only names them. Default: Restart.
 	// +optional
+	// +kubebuilder:default=Restart
 	Mode RefreshMode `json:"mode,omitempty"`
 
 	// Parallel is how many workloads restart at once. Default: 2.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=100
+	// +kubebuilder:default=2
 	Parallel int `json:"parallel,omitempty"`
 
 	// Timeout is how long one workload may take to be ready again. Default: 10m.
 	// +optional
+	// +kubebuilder:default="10m"
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('0s')",message="is negative; write a duration such as 60s"
 	Timeout *metav1.Duration `json:"timeout,omitempty"`
 
 	// BarePods says what to do with pods that no rollout restarts: those without an owner, of Jobs, and of owners
 	// replumb does not know. Default: Report.
 	// +optional
+	// +kubebuilder:default=Report
 	BarePods BarePodsPolicy `json:"barePods,omitempty"`
 }
 
@@ -154,6 +198,10 @@ type BarrierSpec struct {
 
 	// Wait is the time that mode Wait lets pass. Mode HealthCheck gives up after it, but not before a minute.
 	// +optional
+	// +kubebuilder:default="10s"
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('0s')",message="is negative; write a duration such as 60s"
 	Wait *metav1.Duration `json:"wait,omitempty"`
 }
 

@@ -4,6 +4,14 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 // MigrationStatus is what was last observed. What it says can always be found again on the objects themselves.
 type MigrationStatus struct {
+	// ObservedGeneration is the metadata.generation that this status is about.
+	// +optional
+	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
+
+	// Type is the job that spec names, such as serviceCIDR.
+	// +optional
+	Type string `json:"type,omitempty"`
+
 	// Phase is where the migration stands.
 	// +optional
 	Phase Phase `json:"phase,omitempty"`

@@ -5,14 +5,20 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 // Migration is one job on one cluster.
 //
 // +kubebuilder:object:root=true
-// +kubebuilder:resource:scope=Cluster
 // +kubebuilder:subresource:status
+// +kubebuilder:resource:scope=Cluster,shortName=mig,categories=replumb
+// +kubebuilder:metadata:annotations="replumb.dev/schema-revision=2"
+// +kubebuilder:printcolumn:name="Type",type=string,JSONPath=`.status.type`
 // +kubebuilder:printcolumn:name="Desired",type=string,JSONPath=`.spec.desired`
 // +kubebuilder:printcolumn:name="Phase",type=string,JSONPath=`.status.phase`
+// +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
 // +kubebuilder:printcolumn:name="Moved",type=integer,JSONPath=`.status.counts.moved`
 // +kubebuilder:printcolumn:name="Total",type=integer,JSONPath=`.status.counts.total`
-// +kubebuilder:printcolumn:name="Final",type=boolean,JSONPath=`.status.pointOfNoReturnPassed`
+// +kubebuilder:printcolumn:name="Final",type=boolean,JSONPath=`.status.pointOfNoReturnPassed`,priority=1
+// +kubebuilder:printcolumn:name="Stage",type=string,JSONPath=`.status.stage`,priority=1
+// +kubebuilder:printcolumn:name="Message",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].message`,priority=1
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:validation:XValidation:rule="self.metadata.name.matches('^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$')",message="metadata.name cannot be used; name the Migration with lower-case letters, digits and dashes, at most 63"
 type Migration struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
@@ -34,35 +40,33 @@ type MigrationList struct {
 // MigrationSpec says what to move and how far to go.
 //
 // +kubebuilder:validation:ExactlyOneOf=serviceCIDR;podCIDR;nodes;mirror;cni
+// +kubebuilder:validation:XValidation:rule="has(self.serviceCIDR) == has(oldSelf.serviceCIDR) && has(self.podCIDR) == has(oldSelf.podCIDR) && has(self.nodes) == has(oldSelf.nodes) && has(self.mirror) == has(oldSelf.mirror) && has(self.cni) == has(oldSelf.cni)",message="the job cannot be exchanged for another; create another Migration"
+// +kubebuilder:validation:XValidation:rule="!has(self.defaultTier) || size(self.defaultTier) == 0 || (has(self.tiers) && size(self.tiers) > 0 ? self.tiers.exists(t, t.name == self.defaultTier) : self.defaultTier == 'default')",messageExpression="'there is no tier \"' + self.defaultTier + '\"; use the name of one in spec.tiers'",fieldPath=".defaultTier"
 type MigrationSpec struct {
-	// ServiceCIDR moves the Services of the cluster to another range. It cannot be changed: a different move is a
-	// different Migration.
+	// ServiceCIDR moves the Services of the cluster to another range. What moves, and where, cannot be changed once the migration
+	// has begun: a different move is a different Migration. Pace, patience and reach can.
 	// +optional
-	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="serviceCIDR cannot be changed; create another Migration"
 	ServiceCIDR *ServiceCIDRSpec `json:"serviceCIDR,omitempty"`
 
-	// PodCIDR moves the pods of the cluster to another range. It cannot be changed either.
+	// PodCIDR moves the pods of the cluster to another range.
 	// +optional
-	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="podCIDR cannot be changed; create another Migration"
 	PodCIDR *PodCIDRSpec `json:"podCIDR,omitempty"`
 
-	// Nodes moves the cluster's nodes to another network. It cannot be changed either.
+	// Nodes moves the cluster's nodes to another network.
 	// +optional
-	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="nodes cannot be changed; create another Migration"
 	Nodes *NodesSpec `json:"nodes,omitempty"`
 
-	// Mirror has a second cluster serve what this one does, and takes it back. It cannot be changed either.
+	// Mirror has a second cluster serve what this one does, and takes it back.
 	// +optional
-	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="mirror cannot be changed; create another Migration"
 	Mirror *MirrorSpec `json:"mirror,omitempty"`
 
-	// CNI replaces what gives pods their network. It cannot be changed either.
+	// CNI replaces what gives pods their network.
 	// +optional
-	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="cni cannot be changed; create another Migration"
 	CNI *CNISpec `json:"cni,omitempty"`
 
 	// Batch is how many objects move together.
 	// +optional
+	// +kubebuilder:default={}
 	Batch BatchSpec `json:"batch,omitempty"`
 
 	// Tiers are classes of Services by how critical they are, the least critical first. They move in this order; the
@@ -75,6 +79,7 @@ type MigrationSpec struct {
 
 	// DefaultTier is the tier of Services that no rule names. Default: the last of tiers.
 	// +optional
+	// +kubebuilder:validation:MaxLength=63
 	DefaultTier string `json:"defaultTier,omitempty"`
 
 	// TierLookup asks somebody else for the tier of those Services that no rule names.
@@ -100,14 +105,17 @@ type MigrationSpec struct {
 
 	// Proof is how it is proven that nothing is lost.
 	// +optional
+	// +kubebuilder:default={}
 	Proof ProofSpec `json:"proof,omitempty,omitzero"`
 
 	// Freeze keeps others from changing Services that are in flight. Default: Enforce.
 	// +optional
+	// +kubebuilder:default=Enforce
 	Freeze FreezeMode `json:"freeze,omitempty"`
 
 	// Backups says what becomes of the backups when the migration is over. Default: Remove.
 	// +optional
+	// +kubebuilder:default=Remove
 	Backups BackupPolicy `json:"backups,omitempty"`
 
 	// Paused keeps runs from going on. A running one ends before its next group of steps.
@@ -116,7 +124,25 @@ type MigrationSpec struct {
 
 	// Desired is how far the migration shall go.
 	// +optional
+	// +kubebuilder:default=Planned
 	Desired DesiredState `json:"desired,omitempty"`
+}
+
+// Type is the job that the spec names, by its field; empty if it names none.
+func (s *MigrationSpec) Type() string {
+	switch {
+	case s.ServiceCIDR != nil:
+		return "serviceCIDR"
+	case s.PodCIDR != nil:
+		return "podCIDR"
+	case s.Nodes != nil:
+		return "nodes"
+	case s.Mirror != nil:
+		return "mirror"
+	case s.CNI != nil:
+		return "cni"
+	}
+	return ""
 }
 
 // DesiredState is level-triggered: whatever the state of the cluster, a run brings it to this one.
@@ -162,9 +188,14 @@ type BatchSpec struct {
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=500
+	// +kubebuilder:default=10
 	Size int `json:"size,omitempty"`
 
 	// Settle is how long to wait after a batch. Default: 2s.
 	// +optional
+	// +kubebuilder:default="2s"
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('0s')",message="is negative; write a duration such as 60s"
 	Settle *metav1.Duration `json:"settle,omitempty"`
 }

@@ -158,11 +158,7 @@ type fit func(m *v1alpha1.Migration, j job) error
 // jobFromFile reads the Migration, and sees that it fits the flags, before it looks for a cluster: what is wrong in the file
 // or on the command line is told first.
 func (a *app) jobFromFile(ctx context.Context, fits ...fit) (job, *connection, error) {
-	m, err := a.read()
-	if err != nil {
-		return nil, nil, err
-	}
-	j, err := a.newJob(nil, m)
+	m, j, err := a.given()
 	if err != nil {
 		return nil, nil, err
 	}

@@ -298,17 +298,23 @@ func whenWell(command, name string) string {
 
 func (a *app) rollback() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "rollback NAME", Short: "Bring everything back to its old address", Args: oneName,
+		Use: "rollback NAME", Short: "Bring everything back to its old address", Args: a.nameOrFile,
 		Long: `Bring every Service back to its old address, over the same bridges, and with it whatever had followed: cluster DNS,
 restarted pods, the old range as the default one. Of a migration of pods: restart them into the old range; of a mirror: lead
 names back. Like apply it waits where only you can do something.
 
-It works from every point before finish has passed the point of no return, and carries on when run again.`,
+It works from every point before finish has passed the point of no return, and carries on when run again. With -f it goes by the
+settings in the file, such as gateWait or notify, and records them.`,
 		Example: a.example(`
   replumb rollback services-to-172-24
-  replumb rollback services-to-172-24 --yes   # where nobody can be asked`),
+  replumb rollback services-to-172-24 --yes   # where there is no terminal to ask on
+  replumb rollback -f move.yaml               # with the settings of the file`),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			j, c, err := a.jobByName(cmd.Context(), args[0])
+			name, err := a.named(cmd.Context(), args)
+			if err != nil {
+				return err
+			}
+			j, c, err := a.jobByName(cmd.Context(), name)
 			if err != nil {
 				return err
 			}
@@ -324,6 +330,7 @@ It works from every point before finish has passed the point of no return, and c
 			return a.done(j.about().wentBack)
 		},
 	}
+	a.fileFlag(cmd)
 	a.outputFlag(cmd, "table", "json")
 	a.yesFlag(cmd)
 	a.metricsFlag(cmd)
@@ -335,16 +342,21 @@ func (a *app) finish() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "finish NAME",
 		Short: "Take old addresses away, for good",
-		Args:  oneName,
+		Args:  a.nameOrFile,
 		Long: `Take bridges and old addresses away, or the old range of pods; of a mirror: lead names back for good. This passes the point of no return: afterwards there is no rollback.
 
-It refuses as long as apply has something left to do, says what becomes final, and asks. Run again it carries on.`,
+It refuses as long as apply has something left to do, says what becomes final, and asks. Run again it carries on. With -f it goes by the
+settings in the file, such as gateWait or notify, and records them.`,
 		Example: a.example(`
   replumb finish services-to-172-24
   replumb finish services-to-172-24 --yes
   replumb finish services-to-172-24 --leave-clients   # whoever still uses an old address loses it`),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			j, c, err := a.jobByName(cmd.Context(), args[0])
+			name, err := a.named(cmd.Context(), args)
+			if err != nil {
+				return err
+			}
+			j, c, err := a.jobByName(cmd.Context(), name)
 			if err != nil {
 				return err
 			}
@@ -372,6 +384,7 @@ It refuses as long as apply has something left to do, says what becomes final, a
 		},
 	}
 	cmd.Flags().BoolVar(&leaveClients, "leave-clients", false, "don't wait until nobody uses old addresses (spec.serviceCIDR)")
+	a.fileFlag(cmd)
 	a.outputFlag(cmd, "table", "json")
 	a.yesFlag(cmd)
 	a.metricsFlag(cmd)

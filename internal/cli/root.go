@@ -18,9 +18,7 @@ import (
 	"golang.org/x/term"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 
-	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine/fault"
-	"github.com/replumb/replumb/internal/spec"
 )
 
 // Main runs replumb and returns its exit code.
@@ -45,8 +43,9 @@ type app struct {
 	err    io.Writer
 	config *genericclioptions.ConfigFlags
 	output string
-	file   string
-	yes    bool
+	// files are the arguments of -f.
+	files []string
+	yes   bool
 	// acceptDowntime says that whoever is served may be cut off.
 	acceptDowntime bool
 	// withoutAgent overrides spec.proof.agents.
@@ -125,10 +124,6 @@ func oneName(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
-func (a *app) fileFlag(cmd *cobra.Command) {
-	cmd.Flags().StringVarP(&a.file, "filename", "f", "", "file with the Migration, or - for stdin")
-}
-
 func (a *app) outputFlag(cmd *cobra.Command, formats ...string) {
 	usage := "output format: " + strings.Join(formats, ", ")
 	cmd.Flags().StringVarP(&a.output, "output", "o", formats[0], usage)
@@ -145,27 +140,6 @@ func (a *app) outputFlag(cmd *cobra.Command, formats ...string) {
 		}
 		return nil
 	}
-}
-
-func (a *app) read() (*v1alpha1.Migration, error) {
-	var body []byte
-	var err error
-	switch a.file {
-	case "":
-		return nil, &UsageError{Problem: "name the file with the Migration", Hint: a.name + " plan -f FILE"}
-	case "-":
-		body, err = io.ReadAll(a.in)
-	default:
-		body, err = os.ReadFile(a.file)
-	}
-	if err != nil {
-		return nil, &UsageError{Problem: err.Error(), Hint: "name a file that can be read with -f"}
-	}
-	m, err := spec.Parse(body)
-	if err == nil && a.withoutAgent {
-		m.Spec.Proof.Agents = v1alpha1.AgentsDisabled
-	}
-	return m, err
 }
 
 // confirm asks on a terminal. Elsewhere the answer must have been given by --yes.

@@ -14,6 +14,7 @@ import (
 	"github.com/replumb/replumb/internal/engine/findings"
 	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/safety/backup"
+	"github.com/replumb/replumb/internal/spec"
 	"github.com/replumb/replumb/internal/spec/hook"
 )
 
@@ -51,6 +52,8 @@ type Base struct {
 	// HasCRD and Recorded say whether the definition of Migration, and this Migration, are in the cluster already.
 	HasCRD   bool
 	Recorded bool
+	// Changes are the settings that differ from what is recorded.
+	Changes []spec.Change
 }
 
 // Kit implements Planner.
@@ -101,7 +104,7 @@ func (b *Base) Secure(s Securing) []engine.Group {
 	if s.Privileged {
 		steps = append(steps, &PrivilegeStep{Cluster: b.Tools.Cluster})
 	}
-	steps = append(steps, &RecordStep{Cluster: b.Tools.Cluster, Want: want, Recorded: b.Recorded})
+	steps = append(steps, &RecordStep{Cluster: b.Tools.Cluster, Want: want, Recorded: b.Recorded, Changes: b.Changes})
 	steps = append(steps, s.Recorded...)
 	if len(s.Originals) > 0 {
 		title := s.Backup

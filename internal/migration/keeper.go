@@ -21,6 +21,7 @@ import (
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/engine/findings"
 	"github.com/replumb/replumb/internal/safety/lease"
+	"github.com/replumb/replumb/internal/spec"
 )
 
 // Get returns nil if there is no such Migration, or no definition of Migration at all.
@@ -46,6 +47,27 @@ func List(ctx context.Context, c client.Client) ([]v1alpha1.Migration, error) {
 	return all.Items, nil
 }
 
+// Amend records the settings of a Migration with its defaults, on the one in the cluster, and returns those that differ. It fails if that
+// is about something else.
+func Amend(ctx context.Context, c client.Client, m *v1alpha1.Migration) ([]spec.Change, error) {
+	have, err := Get(ctx, c, m.Name)
+	if err != nil || have == nil {
+		return nil, err
+	}
+	whole, given := have.DeepCopy(), m.DeepCopy()
+	spec.Default(whole)
+	spec.Default(given)
+	effective, changes, err := spec.Merge(whole, given)
+	if err != nil || len(changes) == 0 {
+		return nil, err
+	}
+	return changes, (&Keeper{Client: c, Name: m.Name}).Change(ctx, func(s *v1alpha1.MigrationSpec) {
+		desired, paused := s.Desired, s.Paused
+		*s = effective.Spec
+		s.Desired, s.Paused = desired, paused
+	})
+}
+
 // UpdateStatus changes the status of a Migration, looking again on conflict.
 func UpdateStatus(ctx context.Context, c client.Client, name string, change func(*v1alpha1.MigrationStatus)) error {
 	return retry.RetryOnConflict(retry.DefaultRetry, func() error {
@@ -55,11 +77,20 @@ func UpdateStatus(ctx context.Context, c client.Client, name string, change func
 		}
 		was := m.Status.DeepCopy()
 		change(&m.Status)
+		observed(m)
 		if equality.Semantic.DeepEqual(was, &m.Status) {
 			return nil
 		}
 		return c.Status().Update(ctx, m, client.FieldOwner(v1alpha1.FieldManager))
 	})
+}
+
+// observed writes down which generation of the spec the status is about, and which job that names.
+func observed(m *v1alpha1.Migration) {
+	m.Status.ObservedGeneration, m.Status.Type = m.Generation, m.Spec.Type()
+	for i := range m.Status.Conditions {
+		m.Status.Conditions[i].ObservedGeneration = m.Generation
+	}
 }
 
 // SetReady sets the condition Ready.

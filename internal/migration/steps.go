@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -15,6 +16,7 @@ import (
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/engine/findings"
 	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/spec"
 )
 
 // CRDStep installs or upgrades the definition of a kind.
@@ -244,6 +246,19 @@ type RecordStep struct {
 	Want    *v1alpha1.Migration
 	// Recorded is true if the cluster has a Migration of that name.
 	Recorded bool
+	// Changes are the settings that this run goes by in another way than they were recorded.
+	Changes []spec.Change
+}
+
+var _ engine.Noter = (*RecordStep)(nil)
+
+// Note implements engine.Noter: settings that have changed are in the journal.
+func (s *RecordStep) Note() string {
+	var all []string
+	for _, c := range s.Changes {
+		all = append(all, c.String())
+	}
+	return strings.Join(all, "; ")
 }
 
 // Role implements engine.Cast.
@@ -269,9 +284,9 @@ func (s *RecordStep) State(ctx context.Context) (engine.State, error) {
 
 // wanted is what an existing Migration shall say. A pause may have been asked for, or taken back, since somebody looked.
 func (s *RecordStep) wanted(have *v1alpha1.Migration) v1alpha1.MigrationSpec {
-	spec := *s.Want.Spec.DeepCopy()
-	spec.Paused = have.Spec.Paused
-	return spec
+	want := *s.Want.Spec.DeepCopy()
+	want.Paused = have.Spec.Paused
+	return want
 }
 
 // Do implements engine.Step.
@@ -306,7 +321,11 @@ func (s *RecordStep) Verify(ctx context.Context) error {
 
 // Preview implements engine.Previewer.
 func (s *RecordStep) Preview() ([]engine.Change, error) {
-	return []engine.Change{{Verb: createOr(s.Recorded), Object: "Migration " + s.Want.Name, Body: s.Want}}, nil
+	all := []engine.Change{{Verb: createOr(s.Recorded), Object: "Migration " + s.Want.Name, Body: s.Want}}
+	for _, c := range s.Changes {
+		all = append(all, engine.Change{Verb: "change", Object: c.String()})
+	}
+	return all, nil
 }
 
 func createOr(exists bool) string {

@@ -9,6 +9,7 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine/findings"
 	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/spec"
 )
 
 // Subject is the Migration that a job is about, and what the cluster has said of it. Jobs embed it.
@@ -17,8 +18,28 @@ type Subject struct {
 	Migration *v1alpha1.Migration
 	// Recorded is the Migration in the cluster; nil if there is none.
 	Recorded *v1alpha1.Migration
+	// Changes are the settings of Migration that differ from what is recorded.
+	Changes []spec.Change
 	// Access is what the user may do, of what the migration needs. It is asked once for a job.
 	Access []cluster.AccessAnswer
+}
+
+// TakeOver settles what is wanted by what the cluster has recorded: what the file leaves open was worked out when the migration began,
+// and settings that may change are taken from the file. It fails if the recorded Migration is about something else. Nil is none.
+func (s *Subject) TakeOver(have *v1alpha1.Migration) error {
+	s.Recorded = have
+	if have == nil {
+		return nil
+	}
+	whole := have.DeepCopy() // one that was created before a default was introduced lacks it
+	spec.Default(whole)
+	effective, changes, err := spec.Merge(whole, s.Migration)
+	if err != nil {
+		return err
+	}
+	s.Migration, s.Changes = effective, changes
+	s.Migration.Status = have.Status
+	return nil
 }
 
 // Authorize asks for the user's rights, once. Without those that look needs there is nothing to check, which is an error; the others
@@ -36,7 +57,7 @@ func (s *Subject) Base(ctx context.Context, tools Tools) (Base, error) {
 	if err != nil && !apierrors.IsForbidden(err) { // the rights check says so
 		return Base{}, err
 	}
-	return Base{Tools: tools, Migration: s.Migration.DeepCopy(), HasCRD: crd != nil, Recorded: s.Recorded != nil}, nil
+	return Base{Tools: tools, Migration: s.Migration.DeepCopy(), HasCRD: crd != nil, Recorded: s.Recorded != nil, Changes: s.Changes}, nil
 }
 
 // Denied are the rights that the user lacks, for a check. optional, if set, leaves out those that can be done without.

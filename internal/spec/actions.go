@@ -18,38 +18,39 @@ type NamedAction struct {
 // none is forgotten when another kind of migration gets one.
 func Actions(m *v1alpha1.MigrationSpec) []NamedAction {
 	var all []NamedAction
-	collect(reflect.ValueOf(m).Elem(), "spec", &all)
+	each(reflect.ValueOf(m).Elem(), "spec", func(path string, a *v1alpha1.Action) { all = append(all, NamedAction{path, *a}) })
 	return all
 }
 
-func collect(v reflect.Value, field string, all *[]NamedAction) {
+// each visits the calls in a value that can be changed.
+func each(v reflect.Value, path string, visit func(path string, a *v1alpha1.Action)) {
 	switch v.Kind() {
 	case reflect.Pointer:
 		if !v.IsNil() {
-			collect(v.Elem(), field, all)
+			each(v.Elem(), path, visit)
 		}
 	case reflect.Slice:
 		for i := range v.Len() {
-			collect(v.Index(i), fmt.Sprintf("%s[%d]", field, i), all)
+			each(v.Index(i), fmt.Sprintf("%s[%d]", path, i), visit)
 		}
 	case reflect.Struct:
-		if action, ok := v.Interface().(v1alpha1.Action); ok {
-			*all = append(*all, NamedAction{field, action})
+		if action, ok := v.Addr().Interface().(*v1alpha1.Action); ok {
+			visit(path, action)
 			return
 		}
-		collectFields(v, field, all)
+		eachField(v, path, visit)
 	}
 }
 
-func collectFields(v reflect.Value, field string, all *[]NamedAction) {
+func eachField(v reflect.Value, path string, visit func(path string, a *v1alpha1.Action)) {
 	for i := range v.NumField() {
 		tag, options, _ := strings.Cut(v.Type().Field(i).Tag.Get("json"), ",")
 		switch {
 		case !v.Type().Field(i).IsExported():
 		case tag == "" && strings.Contains(options, "inline"):
-			collect(v.Field(i), field, all)
+			each(v.Field(i), path, visit)
 		default:
-			collect(v.Field(i), field+"."+tag, all)
+			each(v.Field(i), path+"."+tag, visit)
 		}
 	}
 }

@@ -1,64 +1,166 @@
 package spec
 
 import (
+	"bufio"
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"reflect"
+	"io"
+	"strings"
 
+	"k8s.io/apimachinery/pkg/runtime"
+	utiljson "k8s.io/apimachinery/pkg/util/json"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	kjson "sigs.k8s.io/json"
 	"sigs.k8s.io/yaml"
 
 	"github.com/replumb/replumb/api/v1alpha1"
 )
 
-// Parse reads a Migration strictly: fields it does not know are errors.
+// Source is a place that Migrations are read from: a file, or stdin.
+type Source struct {
+	// Name is what people call it.
+	Name string
+	Body []byte
+}
+
+// Parse reads one Migration strictly: it fails with everything that the schema has against it. If it can be read all the same, it
+// returns the Migration with the error, so that the caller can see what else is wrong.
 func Parse(manifest []byte) (*v1alpha1.Migration, error) {
-	asJSON, err := yaml.YAMLToJSONStrict(manifest)
-	if err != nil {
-		return nil, &Error{Field: "file", Problem: err.Error(), Hint: "the file must hold one Migration in YAML or JSON"}
+	return Read(Source{Name: "the file", Body: manifest})
+}
+
+// Read takes the one Migration that the sources hold, whichever document or list it is in. Nothing in them is passed over: another
+// kind of object, a second Migration, and a field that Migrations do not have are errors. Errors are as those of Parse.
+func Read(sources ...Source) (*v1alpha1.Migration, error) {
+	var found []document
+	for _, s := range sources {
+		all, err := documents(s)
+		if err != nil {
+			return nil, err
+		}
+		found = append(found, all...)
 	}
+	if len(found) == 1 {
+		return found[0].migration()
+	}
+	if len(found) == 0 {
+		return nil, &Error{Field: "file", Problem: "holds no Migration", Hint: "write one in YAML or JSON: " + somewhere}
+	}
+	var names []string
+	for _, d := range found {
+		names = append(names, fmt.Sprintf("%s (%s)", d.name(), d.source))
+	}
+	return nil, &Error{
+		Field: "file", Problem: fmt.Sprintf("holds %d Migrations: %s", len(found), strings.Join(names, ", ")),
+		Hint: "a command takes one Migration: give each a file, and run the command for one",
+	}
+}
+
+// document is one object, as JSON and as a tree.
+type document struct {
+	source string
+	body   []byte
+	object map[string]any
+}
+
+func (d document) name() string {
+	metadata, _ := d.object["metadata"].(map[string]any)
+	name, _ := metadata["name"].(string)
+	return name
+}
+
+// documents are the Migrations in a source. Empty documents hold nothing that could be ignored.
+func documents(s Source) (all []document, err error) {
+	reader := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(s.Body)))
+	for {
+		body, err := reader.Read()
+		if errors.Is(err, io.EOF) {
+			return all, nil
+		}
+		if err != nil {
+			return nil, unreadable(s.Name, err)
+		}
+		asJSON, err := yaml.YAMLToJSONStrict(body)
+		if err != nil {
+			return nil, unreadable(s.Name, err)
+		}
+		if string(asJSON) == "null" {
+			continue
+		}
+		found, err := migrations(s.Name, asJSON)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, found...)
+	}
+}
+
+func unreadable(source string, err error) error {
+	return &Error{Field: "file", Problem: err.Error(), Hint: source + " must hold one Migration in YAML or JSON"}
+}
+
+// migrations are those in one document: itself, or the items of a List.
+func migrations(source string, body []byte) (all []document, err error) {
+	d := document{source: source, body: body, object: map[string]any{}}
+	if err := utiljson.Unmarshal(body, &d.object); err != nil {
+		return nil, &Error{Field: "file", Problem: "is not an object: " + err.Error(), Hint: somewhere}
+	}
+	version, kind := fmt.Sprint(d.object["apiVersion"]), fmt.Sprint(d.object["kind"])
+	switch {
+	case version == v1alpha1.GroupVersion.String() && kind == "Migration":
+		return []document{d}, nil
+	case version == "v1" && kind == "List" || version == v1alpha1.GroupVersion.String() && kind == "MigrationList":
+		list := struct{ Items []json.RawMessage }{}
+		if err := json.Unmarshal(body, &list); err != nil {
+			return nil, unreadable(source, err)
+		}
+		for _, item := range list.Items {
+			found, err := migrations(source, item)
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, found...)
+		}
+		return all, nil
+	}
+	return nil, &Error{
+		Field:   "apiVersion, kind",
+		Problem: fmt.Sprintf("%s, %s in %s is not a Migration", quoted(d.object["apiVersion"]), quoted(d.object["kind"]), source),
+		Hint:    "write apiVersion: " + v1alpha1.GroupVersion.String() + " and kind: Migration",
+	}
+}
+
+// migration reads a document. What is unknown in it, and what is of the wrong type, is an error.
+func (d document) migration() (*v1alpha1.Migration, error) {
+	var bad field.ErrorList
+	for _, path := range built().unknown(d.object) {
+		bad = append(bad, unknownField(path))
+	}
+	// Before it is read into types, which cannot tell a zero from nothing.
+	object := runtime.DeepCopyJSON(d.object)
+	delete(object, "status")
+	built().complete(object)
+	bad = append(bad, built().check(object)...)
 	m := &v1alpha1.Migration{}
-	strict, err := kjson.UnmarshalStrict(asJSON, m)
+	strict, err := kjson.UnmarshalStrict(d.body, m)
 	if err != nil {
-		return nil, wrongType(err)
+		if len(bad) == 0 {
+			bad = append(bad, Wrong("file", err.Error(), somewhere))
+		}
+		return nil, Refuse(bad)
 	}
-	if len(strict) > 0 {
-		return nil, unknownField(strict[0])
-	}
-	if m.APIVersion != v1alpha1.GroupVersion.String() || m.Kind != "Migration" {
-		return nil, &Error{
-			Field:   "apiVersion, kind",
-			Problem: fmt.Sprintf("%q, %q is not a Migration", m.APIVersion, m.Kind),
-			Hint:    "write apiVersion: " + v1alpha1.GroupVersion.String() + " and kind: Migration",
+	for _, err := range strict { // in the metadata, of which the schema knows nothing
+		var unknown kjson.FieldError
+		if errors.As(err, &unknown) && strings.HasPrefix(unknown.FieldPath(), "metadata.") {
+			bad = append(bad, unknownField(unknown.FieldPath()))
 		}
 	}
-	return m, nil
+	return m, Refuse(bad)
 }
 
-// wrongType says which field holds something of another kind. YAML reads an Off, On, Yes or No without quotes as true or
-// false, which people cannot guess.
-func wrongType(err error) error {
-	var wrong *json.UnmarshalTypeError
-	if !errors.As(err, &wrong) {
-		return &Error{Field: "file", Problem: err.Error(), Hint: "the folder examples has a file for each kind of migration"}
-	}
-	field := wrong.Field
-	problem := fmt.Sprintf("takes no %s", wrong.Value)
-	hint := "the folder examples has a file for each kind of migration"
-	if wrong.Value == "bool" && wrong.Type.Kind() == reflect.String {
-		hint = `YAML takes Off, On, Yes and No for true and false: put the value in quotes`
-	}
-	return &Error{Field: field, Problem: problem, Hint: hint}
-}
-
-func unknownField(err error) error {
-	var field kjson.FieldError
-	if errors.As(err, &field) {
-		return &Error{
-			Field: field.FieldPath(), Problem: err.Error(),
-			Hint: "remove the field or correct its name; replumb does not ignore what it does not know",
-		}
-	}
-	return &Error{Field: "file", Problem: err.Error(), Hint: "remove the field or correct its name"}
+func unknownField(path string) *field.Error {
+	return Wrongf(path, "remove the field or correct its name; replumb does not ignore what it does not know", "unknown field %q", path)
 }

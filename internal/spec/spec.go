@@ -1,12 +1,18 @@
-// Package spec defaults and validates those parts of a Migration that all kinds of migration share.
+// Package spec reads Migrations: what the CustomResourceDefinition says of them (defaults, bounds, rules), applied without an API
+// server, and what only Go can say. It knows which fields of a Migration that has begun can be changed.
 package spec
 
 import (
+	"errors"
 	"fmt"
+	"reflect"
 	"slices"
+	"strings"
 	"time"
 
+	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/callout"
@@ -14,17 +20,9 @@ import (
 	"github.com/replumb/replumb/internal/engine/fault"
 )
 
-const (
-	// DefaultBatch is how many objects move together.
-	DefaultBatch = 10
-	// DefaultSettle is how long a run waits after a batch.
-	DefaultSettle = 2 * time.Second
-	// DefaultNotifyTimeout is how long a notification may take.
-	DefaultNotifyTimeout = 10 * time.Second
-
-	maxBatch   = 500
-	maxTimeout = 10 * time.Minute
-)
+// longCall is how long a call may take, unless the Migration says, that makes or ends machines, fills volumes, or waits for a load
+// balancer. The schema cannot say so: it has one type for all calls.
+const longCall = 30 * time.Minute
 
 // Error says which field of a Migration is wrong, and what to do.
 type Error struct {
@@ -42,98 +40,151 @@ func (e *Error) Advice() string { return e.Hint }
 // ExitCode implements fault.Coder.
 func (*Error) ExitCode() int { return fault.ExitUsage }
 
-// Differs says that a field is not what the Migration of that name, which has begun, has there.
-func Differs(field, name string) *Error {
-	return &Error{
-		Field: field, Problem: fmt.Sprintf("differs from migration %s in the cluster", name),
-		Hint: "a migration that has begun cannot be changed: use its spec, or roll it back and give the new one another name",
-	}
+// Invalid is a Migration with more than one thing wrong in it.
+type Invalid struct {
+	Errors []*Error
 }
 
-// Default fills in what a Migration leaves open.
-func Default(m *v1alpha1.MigrationSpec) {
-	orElse(&m.Batch.Size, DefaultBatch)
-	orDuration(&m.Batch.Settle, DefaultSettle)
-	if m.TierLookup != nil {
-		orDuration(&m.TierLookup.Timeout, callout.DefaultTimeout)
+// Error has a line for each.
+func (e *Invalid) Error() string {
+	lines := []string{fmt.Sprintf("the Migration has %d errors", len(e.Errors))}
+	for _, one := range e.Errors {
+		lines = append(lines, "  "+one.Error())
 	}
-	for i := range m.Windows {
-		orElse(&m.Windows[i].TimeZone, "UTC")
-	}
-	for i := range m.Hooks {
-		orDuration(&m.Hooks[i].Timeout, callout.DefaultTimeout)
-		orElse(&m.Hooks[i].OnFailure, v1alpha1.FailureStop)
-	}
-	for i := range m.Notify {
-		orDuration(&m.Notify[i].Timeout, DefaultNotifyTimeout)
-		orElse(&m.Notify[i].Format, v1alpha1.NotifyJSON)
-		orElse(&m.Notify[i].OnFailure, v1alpha1.FailureContinue)
-	}
-	orElse(&m.Freeze, v1alpha1.FreezeEnforce)
-	orElse(&m.Backups, v1alpha1.BackupsRemove)
-	orElse(&m.Desired, v1alpha1.DesiredPlanned)
+	return strings.Join(lines, "\n")
 }
 
-func orElse[T comparable](field *T, otherwise T) {
-	var unset T
-	if *field == unset {
-		*field = otherwise
+// Unwrap gives each of them.
+func (e *Invalid) Unwrap() []error {
+	var all []error
+	for _, one := range e.Errors {
+		all = append(all, one)
 	}
+	return all
 }
 
-func orDuration(d **metav1.Duration, otherwise time.Duration) {
-	if *d == nil {
-		*d = &metav1.Duration{Duration: otherwise}
+// Advice says what to do about each.
+func (e *Invalid) Advice() string {
+	var lines []string
+	for _, one := range e.Errors {
+		lines = append(lines, one.Field+": "+one.Hint)
 	}
+	return strings.Join(lines, "\n      ")
 }
 
-// Validate says what is wrong with a defaulted spec, by an *Error of the first field that is. phases are the names of the
-// phases that the plans of the migration have.
-func Validate(m *v1alpha1.MigrationSpec, phases []string) error {
-	for _, check := range []func() error{
-		func() error { return validateBatch(m.Batch) },
-		func() error { return validateTiers(m) },
-		func() error { return validateLookup(m.TierLookup) },
-		func() error { return validateWindows(m.Windows) },
-		func() error { return validateHooks(m, phases) },
-		func() error { return validateNotify(m.Notify) },
-		func() error { return validateProof(&m.Proof) },
-		func() error {
-			return oneOf("spec.freeze", m.Freeze, v1alpha1.FreezeEnforce, v1alpha1.FreezeIfPossible, v1alpha1.FreezeDisabled)
-		},
-		func() error { return oneOf("spec.backups", m.Backups, v1alpha1.BackupsRemove, v1alpha1.BackupsKeep) },
-		func() error {
-			return oneOf("spec.desired", m.Desired,
-				v1alpha1.DesiredPlanned, v1alpha1.DesiredApplied, v1alpha1.DesiredRolledBack, v1alpha1.DesiredFinished)
-		},
-	} {
-		if err := check(); err != nil {
+// ExitCode is that of an invalid command line.
+func (*Invalid) ExitCode() int { return 2 }
+
+// As lets errors.As find one *Error that stands for all.
+func (e *Invalid) As(target any) bool {
+	one, ok := target.(**Error)
+	if ok {
+		first := *e.Errors[0]
+		first.Hint = e.Advice()
+		*one = &first
+	}
+	return ok
+}
+
+// Refuse makes an error of what is wrong in a Migration: nil, an *Error or an *Invalid. The detail of each is the problem, a
+// semicolon, and what to do about it.
+func Refuse(all field.ErrorList) error {
+	bad := &Invalid{}
+	seen := map[string]bool{}
+	for _, e := range all {
+		problem, hint, _ := strings.Cut(e.Detail, "; ")
+		if key := e.Field + problem; !seen[key] {
+			seen[key] = true
+			bad.Errors = append(bad.Errors, &Error{Field: e.Field, Problem: problem, Hint: hint})
+		}
+	}
+	slices.SortStableFunc(bad.Errors, func(a, b *Error) int { return strings.Compare(a.Field, b.Field) })
+	switch len(bad.Errors) {
+	case 0:
+		return nil
+	case 1:
+		return bad.Errors[0]
+	}
+	return bad
+}
+
+// Join makes one error of two that Refuse, or Parse, has made. Another error comes before both.
+func Join(a, b error) error {
+	var bad field.ErrorList
+	for _, err := range []error{a, b} {
+		var many *Invalid
+		var one *Error
+		switch {
+		case err == nil:
+		case errors.As(err, &many):
+			for _, e := range many.Errors {
+				bad = append(bad, Wrong(e.Field, e.Problem, e.Hint))
+			}
+		case errors.As(err, &one):
+			bad = append(bad, Wrong(one.Field, one.Problem, one.Hint))
+		default:
 			return err
 		}
 	}
-	return nil
+	return Refuse(bad)
 }
 
-func validateBatch(b v1alpha1.BatchSpec) error {
-	if b.Size < 1 || b.Size > maxBatch {
-		return &Error{
-			Field: "spec.batch.size", Problem: fmt.Sprintf("%d is not within 1 and %d", b.Size, maxBatch),
-			Hint: fmt.Sprintf("%d is a good size", DefaultBatch),
+// Wrong is something that only Go can see. hint is what to do about it.
+func Wrong(path, problem, hint string) *field.Error { return wrong(path, problem+"; "+hint) }
+
+// Wrongf is Wrong with a problem in the format of fmt.
+func Wrongf(path, hint, problem string, args ...any) *field.Error {
+	return Wrong(path, fmt.Sprintf(problem, args...), hint)
+}
+
+// Default fills in what a Migration leaves open.
+func Default(m *v1alpha1.Migration) {
+	object := untyped(m)
+	built().complete(object)
+	spec, err := typed(object)
+	if err != nil {
+		return // something in it is wrong, which Validate says
+	}
+	m.Spec = spec
+	defaultNamespaces(m.Spec.Mirror)
+	each(reflect.ValueOf(&m.Spec).Elem(), "spec", func(path string, a *v1alpha1.Action) {
+		if a.Timeout != nil {
+			return
+		}
+		a.Timeout = &metav1.Duration{Duration: callout.DefaultTimeout}
+		if !strings.HasPrefix(path, "spec.hooks") && path != "spec.tierLookup" {
+			a.Timeout.Duration = longCall
+		}
+	})
+}
+
+// defaultNamespaces leaves namespaces of the cluster, and of replumb, out of a copy, unless it names its own. The schema cannot say so.
+func defaultNamespaces(mirror *v1alpha1.MirrorSpec) {
+	if mirror == nil || len(mirror.Copy.Namespaces.Include) > 0 {
+		return
+	}
+	exclude := &mirror.Copy.Namespaces.Exclude
+	for _, own := range []string{metav1.NamespaceSystem, metav1.NamespacePublic, "kube-node-lease", v1alpha1.SystemNamespace} {
+		if !slices.Contains(*exclude, own) {
+			*exclude = append(*exclude, own)
 		}
 	}
-	return notNegative("spec.batch.settle", b.Settle)
 }
 
-func notNegative(field string, d *metav1.Duration) error {
-	if d != nil && d.Duration < 0 {
-		return &Error{Field: field, Problem: "is negative", Hint: "write a duration such as 60s"}
+// Validate says everything that is wrong in a Migration with its defaults, but for what only its kind knows. phases are the names
+// of the phases that the plans of the migration have.
+func Validate(m *v1alpha1.Migration, phases []string) field.ErrorList {
+	object := untyped(m)
+	delete(object, "status") // an API server takes it from elsewhere
+	all := built().check(object)
+	for _, e := range apivalidation.ValidateObjectMeta(&m.ObjectMeta, false, anyName, field.NewPath("metadata")) {
+		if e.Field != "metadata.name" { // the schema has a stricter rule
+			all = append(all, Wrong(e.Field, e.Detail, "see https://kubernetes.io/docs/concepts/overview/working-with-objects/"))
+		}
 	}
-	return nil
+	all = append(all, validateTiers(&m.Spec)...)
+	all = append(all, validateWindows(m.Spec.Windows)...)
+	return append(all, validateHooks(&m.Spec, phases)...)
 }
 
-func oneOf[T ~string](field string, value T, allowed ...T) error {
-	if slices.Contains(allowed, value) {
-		return nil
-	}
-	return &Error{Field: field, Problem: fmt.Sprintf("%q is not known", value), Hint: fmt.Sprintf("use one of %v", allowed)}
-}
+func anyName(string, bool) []string { return nil }

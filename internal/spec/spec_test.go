@@ -22,6 +22,14 @@ func exec(command ...string) v1alpha1.Action {
 	return v1alpha1.Action{Exec: &v1alpha1.ExecAction{Command: command}}
 }
 
+// migration has the given fields, and a job.
+func migration(s *v1alpha1.MigrationSpec) *v1alpha1.Migration {
+	m := &v1alpha1.Migration{Spec: *s}
+	m.APIVersion, m.Kind, m.Name = v1alpha1.GroupVersion.String(), "Migration", "m"
+	m.Spec.ServiceCIDR = &v1alpha1.ServiceCIDRSpec{To: []string{"172.24.0.0/16"}}
+	return m
+}
+
 // full uses every common field.
 func full() *v1alpha1.MigrationSpec {
 	return &v1alpha1.MigrationSpec{
@@ -52,10 +60,16 @@ func full() *v1alpha1.MigrationSpec {
 	}
 }
 
+func defaulted(s *v1alpha1.MigrationSpec) *v1alpha1.MigrationSpec {
+	m := migration(s)
+	Default(m)
+	return &m.Spec
+}
+
 func TestDefault(t *testing.T) {
 	m := full()
 	m.Windows[0].TimeZone = ""
-	Default(m)
+	m = defaulted(m)
 	got := []any{
 		m.Batch.Size, m.Batch.Settle.Duration, m.TierLookup.Timeout.Duration, m.Windows[0].TimeZone, m.Hooks[0].Timeout.Duration,
 		m.Hooks[0].OnFailure, m.Notify[0].Timeout.Duration, m.Notify[0].OnFailure, m.Notify[0].Format, m.Freeze, m.Backups, m.Desired,
@@ -72,7 +86,7 @@ func TestDefault(t *testing.T) {
 	}
 	again := m.DeepCopy()
 	again.Batch.Settle = duration(0)
-	Default(again)
+	again = defaulted(again)
 	if again.Batch.Settle.Duration != 0 {
 		t.Error("a settle time of nothing was replaced")
 	}
@@ -94,8 +108,9 @@ func TestValidateAccepts(t *testing.T) {
 			Action: v1alpha1.Action{HTTP: &v1alpha1.HTTPAction{URL: "http://[::1]:80"}, Timeout: duration(10 * time.Minute)},
 		}},
 	} {
-		Default(m)
-		if err := Validate(m, phases()); err != nil {
+		whole := migration(m)
+		Default(whole)
+		if err := Refuse(Validate(whole, phases())); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -111,15 +126,15 @@ func TestValidateNamesTheField(t *testing.T) {
 		{"spec.batch.size", "-1 is not within", func(m *spec) { m.Batch.Size = -1 }},
 		{"spec.batch.settle", "negative", func(m *spec) { m.Batch.Settle = duration(-1) }},
 		{"spec.tiers[0].name", "cannot be used", func(m *spec) { m.Tiers[0].Name = "Test" }},
-		{"spec.tiers[2].name", `"test" is also spec.tiers[0].name`, func(m *spec) { m.Tiers[2].Name = "test" }},
+		{"spec.tiers[2].name", `"test" is there twice`, func(m *spec) { m.Tiers[2].Name = "test" }},
 		{"spec.tiers[2].name", "cluster's own", func(m *spec) { m.Tiers[2].Name = "cluster-services" }},
 		{"spec.tiers[1].selector", "key: Invalid value", func(m *spec) { m.Tiers[1].Selector.MatchLabels = map[string]string{"?": "x"} }},
 		{"spec.tiers[1].selector", "not a valid label selector operator", func(m *spec) {
 			m.Tiers[1].Selector.MatchExpressions = []metav1.LabelSelectorRequirement{{Key: "a", Operator: "Like"}}
 		}},
-		{"spec.tiers[0].namespaces[1]", `"test-*" is not a namespace`, func(m *spec) { m.Tiers[0].Namespaces = []string{"test", "test-*"} }},
-		{"spec.tiers[1].services[1]", `"cart" is not a Service`, func(m *spec) { m.Tiers[1].Services = []string{"shop/cart", "cart"} }},
-		{"spec.tiers[1].services[0]", `"a/b/c" is not a Service`, func(m *spec) { m.Tiers[1].Services = []string{"a/b/c"} }},
+		{"spec.tiers[0].namespaces[1]", `"test-*" cannot be used`, func(m *spec) { m.Tiers[0].Namespaces = []string{"test", "test-*"} }},
+		{"spec.tiers[1].services[1]", `"cart" cannot be used`, func(m *spec) { m.Tiers[1].Services = []string{"shop/cart", "cart"} }},
+		{"spec.tiers[1].services[0]", `"a/b/c" cannot be used`, func(m *spec) { m.Tiers[1].Services = []string{"a/b/c"} }},
 		{"spec.tiers[2].services[0]", "shop/cart is also spec.tiers[1].services[0]", func(m *spec) { m.Tiers[2].Services = []string{"shop/cart"} }},
 		{"spec.tiers[0].pause", "negative", func(m *spec) { m.Tiers[0].Pause = duration(-time.Second) }},
 		{"spec.defaultTier", `no tier "gold"`, func(m *spec) { m.DefaultTier = "gold" }},
@@ -129,14 +144,14 @@ func TestValidateNamesTheField(t *testing.T) {
 		{"spec.tierLookup", "exactly one of exec and http", func(m *spec) { m.TierLookup.HTTP = &v1alpha1.HTTPAction{URL: "http://a"} }},
 		{"spec.tierLookup.exec.command", "empty", func(m *spec) { m.TierLookup.Exec.Command = nil }},
 		{"spec.tierLookup.exec.command", "empty", func(m *spec) { m.TierLookup.Exec.Command = []string{"", "x"} }},
-		{"spec.tierLookup.timeout", "at most 10m0s", func(m *spec) { m.TierLookup.Timeout = duration(10*time.Minute + 1) }},
+		{"spec.tierLookup.timeout", "at most 10m", func(m *spec) { m.TierLookup.Timeout = duration(10*time.Minute + 1) }},
 		{"spec.tierLookup.timeout", "longer than nothing", func(m *spec) { m.TierLookup.Timeout = duration(0) }},
 		{"spec.windows[0].days[0]", `"Saturday"`, func(m *spec) { m.Windows[0].Days[0] = "Saturday" }},
 		{"spec.windows[0].start", `"25:00"`, func(m *spec) { m.Windows[0].Start = "25:00" }},
 		{"spec.windows[0].end", `""`, func(m *spec) { m.Windows[0].End = "" }},
 		{"spec.windows[0].timeZone", `"Mars/Olympus"`, func(m *spec) { m.Windows[0].TimeZone = "Mars/Olympus" }},
 		{"spec.hooks[1].name", "cannot be used", func(m *spec) { m.Hooks[1].Name = "" }},
-		{"spec.hooks[1].name", "is also spec.hooks[0].name", func(m *spec) { m.Hooks[1].Name = "a" }},
+		{"spec.hooks[1].name", "is there twice", func(m *spec) { m.Hooks[1].Name = "a" }},
 		{"spec.hooks[0].when", `"Always" is not known`, func(m *spec) { m.Hooks[0].When = "Always" }},
 		{"spec.hooks[0].of[0]", `no phase "web"`, func(m *spec) { m.Hooks[0].Of = []string{"web"} }},
 		{"spec.hooks[1].of[1]", `no tier "move"`, func(m *spec) { m.Hooks[1].Of = []string{"web", "move"} }},
@@ -159,7 +174,7 @@ func TestValidateNamesTheField(t *testing.T) {
 		{"spec.proof.budget", "-1 is not within", func(m *spec) { m.Proof.Budget = -1 }},
 		{"spec.proof.soak", "negative", func(m *spec) { m.Proof.Soak = duration(-1) }},
 		{"spec.proof.wait", "longer than nothing", func(m *spec) { m.Proof.Wait = duration(0) }},
-		{"spec.proof.probes[1].name", `"db" is also spec.proof.probes[0].name`, func(m *spec) { m.Proof.Probes[1].Name = "db" }},
+		{"spec.proof.probes[1].name", `"db" is there twice`, func(m *spec) { m.Proof.Probes[1].Name = "db" }},
 		{"spec.proof.probes[1].name", "replumb's own", func(m *spec) { m.Proof.Probes[1].Name = "old-address" }},
 		{"spec.proof.probes[0].kind", `"Ping" is not known`, func(m *spec) { m.Proof.Probes[0].Kind = "Ping" }},
 		{"spec.proof.probes[0].from", `"Moon" is not known`, func(m *spec) { m.Proof.Probes[0].From = "Moon" }},
@@ -175,13 +190,19 @@ func TestValidateNamesTheField(t *testing.T) {
 		{"spec.desired", `"Done" is not known`, func(m *spec) { m.Desired = "Done" }},
 	} {
 		t.Run(tt.field+" "+tt.problem, func(t *testing.T) {
-			m := full()
+			m := migration(full())
 			Default(m)
-			tt.change(m)
-			err := Validate(m, phases())
+			tt.change(&m.Spec)
+			err := Refuse(Validate(m, phases()))
 			var bad *Error
 			if !errors.As(err, &bad) {
 				t.Fatalf("got %v", err)
+			}
+			var many *Invalid
+			if errors.As(err, &many) { // one mistake may have others follow from it
+				if i := slices.IndexFunc(many.Errors, func(e *Error) bool { return e.Field == tt.field }); i >= 0 {
+					bad = many.Errors[i]
+				}
 			}
 			if bad.Field != tt.field || !strings.Contains(bad.Problem, tt.problem) || bad.Hint == "" {
 				t.Errorf("got %+v", bad)

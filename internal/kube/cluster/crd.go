@@ -3,6 +3,8 @@ package cluster
 import (
 	"context"
 	"fmt"
+	"slices"
+	"strconv"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -36,7 +38,34 @@ func (d Definition) CRD() (*apiextensionsv1.CustomResourceDefinition, error) {
 	return crd, nil
 }
 
-// Defined is the CustomResourceDefinition that the cluster has; nil if it has none.
+// NewerError says that the cluster's definition is of a build newer than this one, which would take fields away from it.
+type NewerError struct {
+	// Name of the CustomResourceDefinition.
+	Name string
+	// Have and Own are the revisions of its schema: the cluster's, and this build's.
+	Have, Own int
+}
+
+func (e *NewerError) Error() string {
+	return fmt.Sprintf("customresourcedefinition %s has schema revision %d, and this replumb knows revision %d", e.Name, e.Have, e.Own)
+}
+
+// Advice says what to do about it.
+func (*NewerError) Advice() string {
+	return "use the version of replumb that installed it, or a later one; nothing was changed"
+}
+
+// ExitCode is that of a refusal.
+func (*NewerError) ExitCode() int { return 3 }
+
+// revision counts the changes of a definition's schema. Those from before they were counted have none, which is zero.
+func revision(crd *apiextensionsv1.CustomResourceDefinition) int {
+	n, _ := strconv.Atoi(crd.Annotations[v1alpha1.AnnotationSchemaRevision])
+	return n
+}
+
+// Defined is the CustomResourceDefinition that the cluster has; nil if it has none. It fails with a NewerError if that is of a newer
+// build, so that an older one stops before it writes anything.
 func (c *Cluster) Defined(ctx context.Context, d Definition) (*apiextensionsv1.CustomResourceDefinition, error) {
 	want, err := d.CRD()
 	if err != nil {
@@ -49,6 +78,9 @@ func (c *Cluster) Defined(ctx context.Context, d Definition) (*apiextensionsv1.C
 	}
 	if err != nil {
 		return nil, fmt.Errorf("customresourcedefinition %s: %w", want.Name, err)
+	}
+	if revision(have) > revision(want) {
+		return nil, &NewerError{Name: want.Name, Have: revision(have), Own: revision(want)}
 	}
 	return have, nil
 }
@@ -74,7 +106,8 @@ func (c *Cluster) Current(ctx context.Context, d Definition) (bool, error) {
 // CRDCurrent is Current of Migration.
 func (c *Cluster) CRDCurrent(ctx context.Context) (bool, error) { return c.Current(ctx, Migration) }
 
-// Define creates the CustomResourceDefinition or brings it up to date.
+// Define creates the CustomResourceDefinition or brings it up to date. It fails with a NewerError, and leaves the definition alone, if
+// that is of a newer build.
 func (c *Cluster) Define(ctx context.Context, d Definition) error {
 	want, err := d.CRD()
 	if err != nil {
@@ -90,15 +123,23 @@ func (c *Cluster) Define(ctx context.Context, d Definition) error {
 		return nil
 	}
 	have.Spec.Versions = want.Spec.Versions
+	have.Spec.Names.ShortNames, have.Spec.Names.Categories = want.Spec.Names.ShortNames, want.Spec.Names.Categories
+	if have.Annotations == nil {
+		have.Annotations = map[string]string{}
+	}
+	have.Annotations[v1alpha1.AnnotationSchemaRevision] = want.Annotations[v1alpha1.AnnotationSchemaRevision]
 	return c.Update(ctx, have, client.FieldOwner(v1alpha1.FieldManager))
 }
 
 // InstallCRD is Define of Migration.
 func (c *Cluster) InstallCRD(ctx context.Context) error { return c.Define(ctx, Migration) }
 
-// sameCRD compares the versions, which is where builds differ. The API server adds nothing to them.
+// sameCRD compares what builds differ in. The API server adds nothing to it.
 func sameCRD(want, have *apiextensionsv1.CustomResourceDefinition) bool {
-	return equality.Semantic.DeepEqual(want.Spec.Versions, have.Spec.Versions)
+	return revision(want) == revision(have) &&
+		equality.Semantic.DeepEqual(want.Spec.Versions, have.Spec.Versions) &&
+		slices.Equal(want.Spec.Names.ShortNames, have.Spec.Names.ShortNames) &&
+		slices.Equal(want.Spec.Names.Categories, have.Spec.Names.Categories)
 }
 
 func established(crd *apiextensionsv1.CustomResourceDefinition) bool {

@@ -208,7 +208,7 @@ func render(t *testing.T, make func() *engine.Plan) string {
 
 func TestSpecRefuses(t *testing.T) {
 	for _, tt := range []struct{ name, cni, field, says string }{
-		{"same", "{from: calico, to: calico, manifests: [a]}", "spec.cni.to", "is calico, as is spec.cni.from"},
+		{"same", "{from: calico, to: calico, manifests: [a]}", "spec.cni.to", "is what spec.cni.from has"},
 		{"unknown", "{to: weave, manifests: [a]}", "spec.cni.to", `"weave" is not known`},
 		{"unknown from", "{from: weave, to: calico, manifests: [a]}", "spec.cni.from", `"weave" is not known`},
 		{"no manifests", "{to: calico, manifests: []}", "spec.cni.manifests", "is empty"},
@@ -216,11 +216,11 @@ func TestSpecRefuses(t *testing.T) {
 		{"range", "{to: calico, manifests: [a], podCIDR: x}", "spec.cni.podCIDR", ""},
 		{"host bits", "{to: calico, manifests: [a], podCIDR: 10.1.2.3/16}", "spec.cni.podCIDR", ""},
 		{"ignored", "{to: calico, manifests: [a], traffic: {ignore: [x]}}", "spec.cni.traffic.ignore[0]", ""},
-		{"window", "{to: calico, manifests: [a], traffic: {window: 1s}}", "spec.cni.traffic.window", "1s is not within"},
-		{"gate", "{to: calico, manifests: [a], gateWait: 0s}", "spec.cni.gateWait", "0s is not within"},
+		{"window", "{to: calico, manifests: [a], traffic: {window: 1s}}", "spec.cni.traffic.window", "\"1s\" is not within"},
+		{"gate", "{to: calico, manifests: [a], gateWait: 0s}", "spec.cni.gateWait", "\"0s\" is not within"},
 		{"action in place", "{to: calico, manifests: [a], nodes: {replace: {exec: {command: [a]}}}}", "spec.cni.nodes.replace", "is set"},
 		{"empty action", "{to: calico, manifests: [a], nodes: {mode: Replace, replace: {}}}", "spec.cni.nodes.replace", "exactly one"},
-		{"parallel", "{to: calico, manifests: [a], nodes: {parallel: -1}}", "spec.cni.nodes.parallel", "is -1"},
+		{"parallel", "{to: calico, manifests: [a], nodes: {parallel: -1}}", "spec.cni.nodes.parallel", "-1 is less than 1"},
 		{"policies", "{to: calico, manifests: [a], policies: Some}", "spec.cni.policies", "Some"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

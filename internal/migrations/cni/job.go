@@ -3,7 +3,6 @@ package cni
 import (
 	"context"
 
-	"k8s.io/apimachinery/pkg/api/equality"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
@@ -49,17 +48,12 @@ func NewJob(tools Tools, m *v1alpha1.Migration) (*Job, error) {
 }
 
 // Adopt implements migration.Kind. A different job under the same name is refused.
-func (j *Job) Adopt(have *v1alpha1.Migration) error {
-	if have == nil {
-		return nil
+func (j *Job) Adopt(have *v1alpha1.Migration) (err error) {
+	if err := j.TakeOver(have); err != nil {
+		return err
 	}
-	whole := have.DeepCopy() // one that was created with kubectl has no defaults
-	Default(whole)
-	if !equality.Semantic.DeepEqual(whole.Spec.CNI, j.Migration.Spec.CNI) {
-		return spec.Differs(root, have.Name)
-	}
-	j.Recorded, j.Migration.Status = have, have.Status
-	return nil
+	j.Spec, err = Validate(j.Migration)
+	return err
 }
 
 // Survey looks at the cluster as it is now.

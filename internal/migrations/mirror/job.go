@@ -5,7 +5,6 @@ import (
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
@@ -64,19 +63,13 @@ func (s *Spec) rules(credentials map[v1alpha1.SecretReference]*corev1.Secret) ob
 }
 
 // Adopt implements migration.Kind.
-func (j *Job) Adopt(have *v1alpha1.Migration) error {
-	j.Recorded = have
+func (j *Job) Adopt(have *v1alpha1.Migration) (err error) {
 	j.finishing = have != nil && have.Spec.Desired == v1alpha1.DesiredFinished
-	if have == nil {
-		return nil
+	if err := j.TakeOver(have); err != nil {
+		return err
 	}
-	whole := have.DeepCopy() // one that was created with kubectl has no defaults
-	Default(whole)
-	if !equality.Semantic.DeepEqual(whole.Spec.Mirror, j.Migration.Spec.Mirror) {
-		return spec.Differs(root, have.Name)
-	}
-	j.Migration.Status = have.Status
-	return nil
+	j.Spec, err = Validate(j.Migration)
+	return err
 }
 
 // connect opens both clusters, once.

@@ -2,7 +2,6 @@ package nodes
 
 import (
 	"context"
-	"fmt"
 	"slices"
 
 	"github.com/replumb/replumb/api/v1alpha1"
@@ -63,13 +62,4 @@ func (p *Planner) trafficBack() []engine.Group {
 // restoreTTL gives records their time to live back.
 func (p *Planner) restoreTTL() []engine.Group {
 	return dnsrecords.Together("time to live", parallel, slices.Concat(p.Records, p.APIRecords), (*dnsrecords.Move).Restore)
-}
-
-func validateRecords(field string, all []v1alpha1.RecordSpec) error {
-	for i := range all {
-		if err := dnsrecords.Validate(fmt.Sprintf("%s[%d]", field, i), &all[i]); err != nil {
-			return err
-		}
-	}
-	return nil
 }

@@ -7,7 +7,6 @@ import (
 
 	"github.com/dustin/go-humanize/english"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -31,6 +30,7 @@ type Job struct {
 	Spec      Spec
 
 	recorded *v1alpha1.Migration
+	changes  []spec.Change
 	access   []cluster.AccessAnswer
 	etcd     *etcd.Client
 }
@@ -49,14 +49,17 @@ func NewJob(tools Tools, m *v1alpha1.Migration) (*Job, error) {
 }
 
 // Adopt implements migration.Kind. A different job under the same name is refused.
-func (j *Job) Adopt(have *v1alpha1.Migration) error {
+func (j *Job) Adopt(have *v1alpha1.Migration) (err error) {
 	if have == nil {
 		return nil
 	}
 	whole := have.DeepCopy() // somebody may have created it with kubectl, where nothing is filled in
 	Default(whole)
-	if !equality.Semantic.DeepEqual(whole.Spec.Nodes, j.Migration.Spec.Nodes) {
-		return spec.Differs(root, have.Name)
+	if j.Migration, j.changes, err = spec.Merge(whole, j.Migration); err != nil {
+		return err
+	}
+	if j.Spec, err = Validate(j.Migration); err != nil {
+		return err
 	}
 	j.recorded, j.Migration.Status = have, have.Status
 	return nil
@@ -72,7 +75,7 @@ func (j *Job) Examine(ctx context.Context) (*Planner, error) {
 		return nil, err
 	}
 	p := &Planner{
-		Tools: j.Tools, Survey: survey, Migration: j.Migration.DeepCopy(), Recorded: j.recorded != nil, turns: rollout.NewTurns(),
+		Tools: j.Tools, Survey: survey, Migration: j.Migration.DeepCopy(), Recorded: j.recorded != nil, Changes: j.changes, turns: rollout.NewTurns(),
 	}
 	if err := j.sortIntoTiers(survey); err != nil {
 		return nil, err

@@ -3,6 +3,7 @@ package nodes
 import (
 	"cmp"
 	"fmt"
+	"github.com/replumb/replumb/internal/spec"
 	"slices"
 	"time"
 
@@ -69,6 +70,8 @@ type Planner struct {
 	// HasCRD and Recorded say whether the definition of Migration, and this Migration, are in the cluster already.
 	HasCRD   bool
 	Recorded bool
+	// Changes are the settings that differ from those recorded.
+	Changes []spec.Change
 
 	// turns are whose it is to lose a pod.
 	turns *rollout.Turns
@@ -159,7 +162,7 @@ func (p *Planner) secure() []engine.Group {
 	steps := []engine.Step{
 		&migration.CRDStep{Cluster: p.Tools.Cluster, Upgrade: p.HasCRD},
 		p.namespace(),
-		&migration.RecordStep{Cluster: p.Tools.Cluster, Want: want, Recorded: p.Recorded},
+		&migration.RecordStep{Cluster: p.Tools.Cluster, Want: want, Recorded: p.Recorded, Changes: p.Changes},
 		p.remember(),
 	}
 	if originals := p.originals(); len(originals) > 0 {

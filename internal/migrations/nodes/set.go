@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/spec"
@@ -22,26 +23,21 @@ type Set struct {
 	providerIDs []string
 }
 
-func newSet(field string, s *v1alpha1.NodeSet) (Set, error) {
-	set := Set{providerIDs: s.ProviderIDs}
-	if s.Selector != nil {
-		selector, err := metav1.LabelSelectorAsSelector(s.Selector)
-		if err != nil {
-			return Set{}, &spec.Error{Field: field + ".selector", Problem: err.Error(), Hint: "write matchLabels, or matchExpressions"}
-		}
-		if selector.Empty() {
-			return Set{}, &spec.Error{Field: field + ".selector", Problem: "chooses every node", Hint: "name a label, or leave it out"}
-		}
-		set.selector = selector
+// newSet reads a set. What is wrong with its selector no rule of the schema can say.
+func newSet(path string, s *v1alpha1.NodeSet) (set Set, bad field.ErrorList) {
+	set = Set{providerIDs: s.ProviderIDs, CIDRs: spec.Prefixes(s.CIDRs)}
+	if s.Selector == nil {
+		return set, nil
 	}
-	var err error
-	if set.CIDRs, err = parseRanges(field+".cidrs", s.CIDRs); err != nil {
-		return Set{}, err
+	selector, err := metav1.LabelSelectorAsSelector(s.Selector)
+	switch {
+	case err != nil:
+		bad = append(bad, spec.Wrong(path+".selector", err.Error(), "write matchLabels, or matchExpressions"))
+	case selector.Empty():
+		bad = append(bad, spec.Wrong(path+".selector", "chooses every node", "name a label, or leave it out"))
 	}
-	if set.selector == nil && len(set.providerIDs) == 0 && len(set.CIDRs) == 0 {
-		return Set{}, &spec.Error{Field: field, Problem: "chooses no node", Hint: "set selector, providerIDs or cidrs"}
-	}
-	return set, nil
+	set.selector = selector
+	return set, bad
 }
 
 // Has reports whether a node is meant.

@@ -161,7 +161,7 @@ func TestDefinitionRefuses(t *testing.T) {
 	m := f.job.Migration.DeepCopy()
 	f.Must(server.Get(t.Context(), client.ObjectKeyFromObject(m), m))
 	m.Spec.Nodes.Old.CIDRs = []string{"203.0.113.0/24"}
-	f.Fails(server.Update(t.Context(), m), "nodes cannot be changed")
+	f.Fails(server.Update(t.Context(), m), "cannot be changed")
 	f.with(m)
 	f.Fails(f.apply(), "differs from migration m in the cluster")
 }

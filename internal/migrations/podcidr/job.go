@@ -7,7 +7,6 @@ import (
 
 	"github.com/dustin/go-humanize/english"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -32,6 +31,7 @@ type Job struct {
 	// proven says that new pods have been seen to get new addresses on every node.
 	proven   bool
 	recorded *v1alpha1.Migration
+	changes  []spec.Change
 	access   []cluster.AccessAnswer
 }
 
@@ -56,11 +56,8 @@ func (j *Job) Adopt(have *v1alpha1.Migration) (err error) {
 	}
 	whole := have.DeepCopy() // somebody may have created it with kubectl, where nothing is filled in
 	Default(whole)
-	if settled := whole.Spec.PodCIDR; settled != nil && len(j.Migration.Spec.PodCIDR.From) == 0 {
-		j.Migration.Spec.PodCIDR.From = settled.From
-	}
-	if !equality.Semantic.DeepEqual(whole.Spec.PodCIDR, j.Migration.Spec.PodCIDR) {
-		return spec.Differs(root, have.Name)
+	if j.Migration, j.changes, err = spec.Merge(whole, j.Migration); err != nil {
+		return err
 	}
 	if j.Spec, err = Validate(j.Migration); err != nil {
 		return err
@@ -83,7 +80,7 @@ func (j *Job) Examine(ctx context.Context) (*Planner, error) {
 		return nil, err
 	}
 	p := &Planner{
-		Tools: j.Tools, Survey: survey, Migration: j.Migration.DeepCopy(), Rules: rules, Recorded: j.recorded != nil, Proven: &j.proven,
+		Tools: j.Tools, Survey: survey, Migration: j.Migration.DeepCopy(), Rules: rules, Recorded: j.recorded != nil, Changes: j.changes, Proven: &j.proven,
 	}
 	p.Migration.Spec.PodCIDR.From = texts(survey.Spec.From)
 	j.newAgents(p)

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"github.com/replumb/replumb/internal/spec"
 	"net/netip"
 	"slices"
 	"time"
@@ -97,6 +98,8 @@ type Planner struct {
 	// HasCRD and Recorded say whether the definition of Migration, and this Migration, are in the cluster already.
 	HasCRD   bool
 	Recorded bool
+	// Changes are the settings that differ from those recorded.
+	Changes []spec.Change
 	// Agents prove on every node what goes on; nil if there are none.
 	Agents *lossguard.Agents
 	// Remains takes away what an earlier run has left of agents.
@@ -202,7 +205,7 @@ func (p *Planner) secure() []engine.Group {
 	steps := []engine.Step{
 		&migration.CRDStep{Cluster: p.Tools.Cluster, Upgrade: p.HasCRD},
 		p.namespace(),
-		&migration.RecordStep{Cluster: p.Tools.Cluster, Want: want, Recorded: p.Recorded},
+		&migration.RecordStep{Cluster: p.Tools.Cluster, Want: want, Recorded: p.Recorded, Changes: p.Changes},
 	}
 	if originals := p.originals(); len(originals) > 0 {
 		title := "Back up " + english.Plural(len(originals), "object", "")

@@ -7,7 +7,6 @@ import (
 	"sync"
 
 	"golang.org/x/sync/errgroup"
-	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -43,6 +42,7 @@ type Job struct {
 	access      []cluster.AccessAnswer
 	inspection  *cluster.Inspection
 	recorded    *v1alpha1.Migration
+	changes     []spec.Change
 	lookup      *tier.Cache
 }
 
@@ -70,16 +70,8 @@ func (j *Job) Adopt(ctx context.Context) (*v1alpha1.Migration, error) {
 	}
 	whole := have.DeepCopy() // somebody may have created it with kubectl, where nothing is filled in
 	Default(whole)
-	if settled := whole.Spec.ServiceCIDR; settled != nil { // what the file leaves open was worked out when it began
-		if len(j.Migration.Spec.ServiceCIDR.From) == 0 {
-			j.Migration.Spec.ServiceCIDR.From = settled.From
-		}
-		if len(j.Migration.Spec.ServiceCIDR.To) == 0 {
-			j.Migration.Spec.ServiceCIDR.To = settled.To
-		}
-	}
-	if !equality.Semantic.DeepEqual(whole.Spec.ServiceCIDR, j.Migration.Spec.ServiceCIDR) {
-		return nil, spec.Differs("spec.serviceCIDR", have.Name)
+	if j.Migration, j.changes, err = spec.Merge(whole, j.Migration); err != nil {
+		return nil, err
 	}
 	if j.Spec, err = Validate(j.Migration); err != nil {
 		return nil, err
@@ -186,7 +178,7 @@ func (j *Job) record(ctx context.Context, p *Planner) error {
 	if err != nil && !apierrors.IsForbidden(err) { // the rights check says so
 		return err
 	}
-	p.HasCRD, p.Recorded = crd != nil, j.recorded != nil
+	p.HasCRD, p.Recorded, p.Changes = crd != nil, j.recorded != nil, j.changes
 	if p.Recorded {
 		p.Migration.Spec.ServiceCIDR = j.recorded.Spec.ServiceCIDR.DeepCopy()
 		return nil

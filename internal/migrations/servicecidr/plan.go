@@ -3,6 +3,7 @@ package servicecidr
 import (
 	"context"
 	"fmt"
+	"github.com/replumb/replumb/internal/spec"
 	"net/netip"
 	"slices"
 	"strings"
@@ -55,6 +56,8 @@ type Planner struct {
 	// HasCRD and Recorded say whether the definition of Migration, and this Migration, are in the cluster already.
 	HasCRD   bool
 	Recorded bool
+	// Changes are the settings that differ from those recorded.
+	Changes []spec.Change
 	// CanFreeze says whether the cluster takes the policy that freezes Services.
 	CanFreeze bool
 	// Distribution is what the instructions of gates depend on.
@@ -194,7 +197,7 @@ func (p *Planner) secure() []engine.Group {
 	steps := []engine.Step{
 		&migration.CRDStep{Cluster: p.Tools.Cluster, Upgrade: p.HasCRD},
 		p.namespace(),
-		&migration.RecordStep{Cluster: p.Tools.Cluster, Want: want, Recorded: p.Recorded},
+		&migration.RecordStep{Cluster: p.Tools.Cluster, Want: want, Recorded: p.Recorded, Changes: p.Changes},
 	}
 	if originals := p.originals(); len(originals) > 0 {
 		title := fmt.Sprintf("Back up %d objects", len(originals))

@@ -30,11 +30,11 @@ func TestDefinitionRefuses(t *testing.T) {
 		says   string
 	}{
 		{"no job", func(s *v1alpha1.MigrationSpec) { s.ServiceCIDR = nil }, "exactly one of the fields in [serviceCIDR podCIDR nodes mirror cni] must be set"},
-		{"no target", func(s *v1alpha1.MigrationSpec) { s.ServiceCIDR.To = []string{} }, "to is required unless mode is Retire"},
-		{"retire nothing", func(s *v1alpha1.MigrationSpec) { s.ServiceCIDR.Mode = "Retire" }, "exactly one range in from"},
+		{"no target", func(s *v1alpha1.MigrationSpec) { s.ServiceCIDR.To = []string{} }, "is empty; name the target range"},
+		{"retire nothing", func(s *v1alpha1.MigrationSpec) { s.ServiceCIDR.Mode = "Retire" }, "must name one range in mode Retire"},
 		{"extend and empty", func(s *v1alpha1.MigrationSpec) {
 			s.ServiceCIDR.Mode, s.ServiceCIDR.From = "Extend", []string{"10.96.0.0/16"}
-		}, "takes no from"},
+		}, "contradicts mode Extend"},
 		{"hook that does nothing", func(s *v1alpha1.MigrationSpec) {
 			s.Hooks = []v1alpha1.Hook{{Name: "h", When: v1alpha1.BeforePhase}}
 		}, "exactly one of the fields in [exec http] must be set"},
@@ -65,8 +65,11 @@ func TestDefinitionKeepsTheJob(t *testing.T) {
 		change func(*v1alpha1.MigrationSpec)
 		says   string
 	}{
-		{"another target", func(s *v1alpha1.MigrationSpec) { s.ServiceCIDR.To = []string{"172.25.0.0/16"} }, "serviceCIDR cannot be changed"},
-		{"a source", func(s *v1alpha1.MigrationSpec) { s.ServiceCIDR.From = []string{"10.96.0.0/16"} }, "serviceCIDR cannot be changed"},
+		{"another target", func(s *v1alpha1.MigrationSpec) { s.ServiceCIDR.To = []string{"172.25.0.0/16"} }, "cannot be changed"},
+		{"another mode", func(s *v1alpha1.MigrationSpec) { s.ServiceCIDR.Mode = v1alpha1.ModeExtend }, "cannot be changed"},
+		{"another job", func(s *v1alpha1.MigrationSpec) {
+			s.ServiceCIDR, s.PodCIDR = nil, &v1alpha1.PodCIDRSpec{To: []string{"10.245.0.0/16"}}
+		}, "cannot be exchanged"},
 		{"no job", func(s *v1alpha1.MigrationSpec) { s.ServiceCIDR = nil }, "exactly one of the fields"},
 		{"another batch and wish", func(s *v1alpha1.MigrationSpec) { s.Batch.Size, s.Desired = 7, v1alpha1.DesiredApplied }, ""},
 	} {

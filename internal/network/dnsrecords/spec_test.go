@@ -8,11 +8,22 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/utils/ptr"
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/spec"
 )
+
+// validate looks at a record as that of a move of nodes.
+func validate(r *v1alpha1.RecordSpec) field.ErrorList {
+	m := &v1alpha1.Migration{}
+	m.APIVersion, m.Kind, m.Name = v1alpha1.GroupVersion.String(), "Migration", "m"
+	nodes := v1alpha1.NodeSet{CIDRs: []string{"10.1.0.0/16"}}
+	m.Spec.Nodes = &v1alpha1.NodesSpec{Old: nodes, New: v1alpha1.NodeSet{CIDRs: []string{"10.2.0.0/16"}}, Records: []v1alpha1.RecordSpec{*r}}
+	spec.Default(m)
+	return append(spec.Validate(m, nil), ValidateZone("spec.nodes.records[0]", &m.Spec.Nodes.Records[0])...)
+}
 
 func TestValidate(t *testing.T) {
 	dynamic := func(change func(p *v1alpha1.RFC2136Provider)) func(r *v1alpha1.RecordSpec) {
@@ -32,9 +43,9 @@ func TestValidate(t *testing.T) {
 		{"a wildcard", func(r *v1alpha1.RecordSpec) { r.Name = "*.example.com" }, "r.name"},
 		{"another type", func(r *v1alpha1.RecordSpec) { r.Type = "TXT" }, "r.type"},
 		{"no values", func(r *v1alpha1.RecordSpec) { r.To = nil }, "r.to"},
-		{"a name for an address", func(r *v1alpha1.RecordSpec) { r.To = []string{"192.0.2.1", "lb.example.com"} }, "r.to[1]"},
+		{"a name for an address", func(r *v1alpha1.RecordSpec) { r.To = []string{"192.0.2.1", "lb.example.com"} }, "r.to"},
 		{"from is empty", func(r *v1alpha1.RecordSpec) { r.From = []string{} }, ""},
-		{"from of another family", func(r *v1alpha1.RecordSpec) { r.From = []string{"2001:db8::1"} }, "r.from[0]"},
+		{"from of another family", func(r *v1alpha1.RecordSpec) { r.From = []string{"2001:db8::1"} }, "r.from"},
 		{"an alias", func(r *v1alpha1.RecordSpec) {
 			r.Type, r.To = v1alpha1.RecordCNAME, []string{"lb.example.net"}
 		}, ""},
@@ -63,7 +74,7 @@ func TestValidate(t *testing.T) {
 		}), "r.provider.rfc2136"},
 		{"updates, half a Secret", dynamic(func(p *v1alpha1.RFC2136Provider) {
 			p.TSIGSecret = &v1alpha1.SecretReference{Name: "b"}
-		}), "r.provider.rfc2136.tsigSecret"},
+		}), "r.provider.rfc2136.tsigSecret.namespace"},
 		{"updates, key from here", dynamic(func(p *v1alpha1.RFC2136Provider) { p.TSIGKeyFile = "tsig.key" }), "r.provider.rfc2136.tsigKeyFile"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -71,10 +82,10 @@ func TestValidate(t *testing.T) {
 				Name: "api.example.com", To: []string{"192.0.2.1"}, Provider: v1alpha1.RecordProvider{Manual: &v1alpha1.ManualProvider{}},
 			}
 			tt.change(r)
-			Default(r)
-			err := Validate("r", r)
+			err := spec.Refuse(validate(r))
 			var wrong *spec.Error
-			if tt.field == "" && err != nil || tt.field != "" && (!errors.As(err, &wrong) || wrong.Field != tt.field || wrong.Hint == "") {
+			field := "spec.nodes.records[0]" + strings.TrimPrefix(tt.field, "r")
+			if tt.field == "" && err != nil || tt.field != "" && (!errors.As(err, &wrong) || wrong.Field != field || wrong.Hint == "") {
 				t.Errorf("got %v", err)
 			}
 		})

@@ -1,0 +1,209 @@
+package spec
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+)
+
+const (
+	// evaluation is what errors of rules have in them that could not be evaluated.
+	evaluation = " evaluating rule: "
+	// ofSchema is what errors have in them that come from values of the schema, and not from its rules.
+	ofSchema = " in body "
+	// somewhere is the hint where the schema has no better one.
+	somewhere = "the folder examples has a file for each kind of migration"
+)
+
+// at is the part of the schema that describes a field, and the field's value; nil if there is none.
+func (d *definition) at(object any, path string) (node *schema.Structural, value any) {
+	node, value = d.schema, object
+	for _, step := range steps(path) {
+		if node == nil {
+			return nil, nil
+		}
+		if i, err := strconv.Atoi(step); err == nil && node.Items != nil {
+			node = node.Items
+			list, _ := value.([]any)
+			if value = nil; i < len(list) {
+				value = list[i]
+			}
+			continue
+		}
+		child, ok := node.Properties[step]
+		if node = nil; ok {
+			node = &child
+		}
+		fields, _ := value.(map[string]any)
+		value = fields[step]
+	}
+	return node, value
+}
+
+// steps are the names and indices that a path such as spec.tiers[0].name leads through.
+func steps(path string) []string {
+	return strings.FieldsFunc(path, func(r rune) bool { return r == '.' || r == '[' || r == ']' })
+}
+
+// explain says in one way what the schema, and what its rules say: the problem, a semicolon, and what to do about it.
+func (d *definition) explain(object map[string]any, e *field.Error) *field.Error {
+	path := strings.ReplaceAll(e.Field, "..", ".")
+	if path == "" || path == "<nil>" { // the only rule about all of it is that of its name
+		return wrong("metadata.name", strings.TrimPrefix(e.Detail, "metadata.name "))
+	}
+	node, value := d.at(object, path)
+	switch {
+	case node == nil:
+		return wrong(path, e.Detail+"; "+somewhere)
+	case e.Type == field.ErrorTypeRequired:
+		return wrong(path, "is missing; "+d.about(path))
+	case e.Type == field.ErrorTypeDuplicate:
+		return duplicate(path, e.BadValue)
+	case e.Type == field.ErrorTypeNotSupported:
+		return wrong(path, fmt.Sprintf("%v is not known; use one of %s", quoted(value), choices(node)))
+	case e.Type == field.ErrorTypeTypeInvalid:
+		return wrong(path, d.wrongType(path, node, value))
+	case e.Type != field.ErrorTypeInvalid:
+		return wrong(path, e.Detail+"; "+d.about(path))
+	case strings.Contains(e.Detail, ofSchema):
+		return wrong(path, d.outOfBounds(path, node, value))
+	case strings.Contains(e.Detail, evaluation) && isDuration(node):
+		return wrong(path, fmt.Sprintf("%v is not a duration; write it such as 30s, 10m or 1h30m", quoted(value)))
+	case strings.Contains(e.Detail, evaluation):
+		return wrong(path, "cannot be checked"+evaluation+d.about(path))
+	}
+	return wrong(path, inWords(path, value, e.Detail))
+}
+
+// duplicate is an item of a list that has another with the same key.
+func duplicate(path string, value any) *field.Error {
+	keys, _ := value.(map[string]any)
+	for key, name := range keys { // there is one
+		path, value = path+"."+key, name
+	}
+	return wrong(path, quoted(value)+" is there twice; give each its own name")
+}
+
+func wrong(path, detail string) *field.Error {
+	return &field.Error{Type: field.ErrorTypeInvalid, Field: path, BadValue: field.OmitValueType{}, Detail: detail}
+}
+
+var oneOfFields = regexp.MustCompile(`^(exactly|at most) one of the fields in \[(.*)\] (must|may) be set`)
+
+// inWords is the message of a rule, with the value that it is about where that is a plain one.
+func inWords(path string, value any, message string) string {
+	if m := oneOfFields.FindStringSubmatch(message); m != nil {
+		fields := strings.Fields(m[2])
+		last := len(fields) - 1
+		list := strings.Join(fields[:last], ", ") + " and " + fields[last]
+		return fmt.Sprintf("needs %s one of %s; set one of them, and no other", m[1], list)
+	}
+	text, ok := value.(string)
+	if !ok || isSecret(path) || text == "" || !strings.HasPrefix(message, "is ") && !strings.HasPrefix(message, "has host bits") {
+		return message
+	}
+	if p, err := netip.ParsePrefix(text); err == nil && p != p.Masked() {
+		return fmt.Sprintf("range %s has host bits set; did you mean %s?", p, p.Masked())
+	}
+	return quoted(text) + " " + message
+}
+
+// isSecret reports whether a field may hold a URL with a secret in it: such values are never quoted.
+func isSecret(path string) bool {
+	return strings.HasSuffix(path, ".url") || strings.HasSuffix(path, ".urlFromEnv") || strings.HasSuffix(path, ".address")
+}
+
+func quoted(value any) string {
+	body, err := json.Marshal(value)
+	if err != nil {
+		return fmt.Sprint(value)
+	}
+	return string(body)
+}
+
+func choices(node *schema.Structural) string {
+	var all []string
+	for _, v := range node.ValueValidation.Enum {
+		all = append(all, fmt.Sprint(v.Object))
+	}
+	return strings.Join(all, ", ")
+}
+
+// outOfBounds says which bound of the schema a value does not keep.
+func (d *definition) outOfBounds(path string, node *schema.Structural, value any) string {
+	bounds := node.ValueValidation
+	switch {
+	case bounds == nil:
+		return "cannot be used; " + d.about(path)
+	case bounds.Minimum != nil && bounds.Maximum != nil:
+		return fmt.Sprintf("%v is not within %v and %v; %s", value, *bounds.Minimum, int64(*bounds.Maximum), d.about(path))
+	case bounds.Minimum != nil:
+		return fmt.Sprintf("%v is less than %v; %s", value, *bounds.Minimum, d.about(path))
+	case bounds.MinItems != nil || bounds.MinLength != nil && value == "":
+		return "is empty; " + d.about(path)
+	case bounds.Pattern != "" && !isSecret(path):
+		return fmt.Sprintf("%v cannot be used: it does not match %s; %s", quoted(value), bounds.Pattern, d.about(path))
+	}
+	return "cannot be used; " + d.about(path)
+}
+
+// wrongType says what a field takes no value of. YAML reads an Off, On, Yes or No without quotes as true or false, which people
+// cannot guess.
+func (d *definition) wrongType(path string, node *schema.Structural, value any) string {
+	kind := "value of this type"
+	switch value.(type) {
+	case nil:
+		return "is empty; " + d.about(path)
+	case bool:
+		kind = "bool"
+	case int64, float64:
+		kind = "number"
+	case string:
+		kind = "string"
+	case []any:
+		kind = "list"
+	case map[string]any:
+		kind = "object"
+	}
+	switch {
+	case kind == "bool" && node.Type == "string":
+		return "takes no bool; YAML takes Off, On, Yes and No for true and false: put the value in quotes"
+	case kind == "number" && isDuration(node):
+		return fmt.Sprintf("takes no number; write it with its unit, such as %vs", value)
+	}
+	return "takes no " + kind + "; " + d.about(path)
+}
+
+// isDuration reports whether a field is a stretch of time: the schema itself has no such type.
+func isDuration(node *schema.Structural) bool {
+	for _, rule := range node.XValidations {
+		if strings.Contains(rule.Rule, "duration(self)") {
+			return true
+		}
+	}
+	return false
+}
+
+// about is what the schema says of a field: its default, or the first sentence of its description, or of that of what it is in.
+func (d *definition) about(path string) string {
+	for all := steps(path); len(all) > 0; all = all[:len(all)-1] {
+		node, _ := d.at(nil, strings.Join(all, "."))
+		if node == nil {
+			continue
+		}
+		if value := node.Default.Object; value != nil && len(node.Properties) == 0 {
+			return fmt.Sprintf("leave it out for %v", value)
+		}
+		if node.Description != "" {
+			first, _, _ := strings.Cut(strings.Join(strings.Fields(node.Description), " "), ". ")
+			return strings.TrimSuffix(first, ".")
+		}
+	}
+	return somewhere
+}

@@ -1,0 +1,138 @@
+package spec
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+)
+
+// Change is a field of a recorded Migration that a run goes by in another way than it was recorded.
+type Change struct {
+	// Field is its path, such as spec.batch.size. Old and New are its values as JSON, or - where there is none; those that may hold a
+	// secret are not shown.
+	Field, Old, New string
+}
+
+func (c Change) String() string { return fmt.Sprintf("%s: %s -> %s", c.Field, c.Old, c.New) }
+
+// Merge is the Migration that a run goes by if one is recorded already: the given one, with what the recorded one has settled that the
+// given one leaves open. Both have their defaults. changes are the settings that differ, in order of their fields: pace, patience,
+// reach and notifications may. What moves, and where, may not: Merge fails with each such field, by an error of Refuse. Which those
+// are, the transition rules of the schema say, so that an API server refuses the same.
+func Merge(recorded, given *v1alpha1.Migration) (effective *v1alpha1.Migration, changes []Change, err error) {
+	d := built()
+	old, object := untyped(recorded), untyped(given)
+	delete(old, "status")
+	delete(object, "status")
+	for _, e := range d.fixed(object, old) {
+		d.settle(object, old, e.Field)
+	}
+	var bad field.ErrorList
+	for _, e := range d.fixed(object, old) {
+		bad = append(bad, d.differs(object, old, e.Field, recorded.Name))
+	}
+	if err := Refuse(bad); err != nil {
+		return nil, nil, err
+	}
+	effective = given.DeepCopy()
+	if effective.Spec, err = typed(object); err != nil {
+		return nil, nil, err
+	}
+	return effective, differences(old, object), nil
+}
+
+// fixed are the transition rules that an object breaks as a successor of the old one.
+func (d *definition) fixed(object, old map[string]any) (broken field.ErrorList) {
+	without := d.violated(object, nil)
+	for _, e := range d.violated(object, old) {
+		same := func(o *field.Error) bool { return o.Field == e.Field && o.Detail == e.Detail }
+		if !slices.ContainsFunc(without, same) {
+			e.Field = strings.ReplaceAll(e.Field, "..", ".")
+			broken = append(broken, e)
+		}
+	}
+	return broken
+}
+
+// settle takes the old value of a field that the object leaves open, if it is one that may be left open at first and filled in later.
+func (d *definition) settle(object, old map[string]any, path string) {
+	_, given := d.at(object, path)
+	_, settled := d.at(old, path)
+	later := d.fixed(old, object)
+	if given != nil || settled == nil || slices.ContainsFunc(later, func(e *field.Error) bool { return e.Field == path }) {
+		return
+	}
+	_ = unstructured.SetNestedField(object, runtime.DeepCopyJSONValue(settled), steps(path)...) // what it is in was found above
+}
+
+func (d *definition) differs(object, old map[string]any, path, name string) *field.Error {
+	const hint = "what moves, and where, cannot be changed once a migration has begun: use its spec, or roll it back and give the new one another name"
+	_, now := d.at(object, path)
+	_, was := d.at(old, path)
+	if path == "spec" {
+		return Wrong(path, "names another job than migration "+name+" in the cluster", hint)
+	}
+	return Wrongf(path, hint, "differs from migration %s in the cluster, which has %s instead of %s", name, shown(path, was), shown(path, now))
+}
+
+// differences are the settings in which two specs differ. How far the migration shall go, and whether it is paused, are no settings.
+func differences(old, object map[string]any) (changes []Change) {
+	was, now := map[string]any{}, map[string]any{}
+	flatten("spec", old["spec"], was)
+	flatten("spec", object["spec"], now)
+	for _, path := range slices.Sorted(maps.Keys(merged(was, now))) {
+		if path == "spec.desired" || path == "spec.paused" {
+			continue
+		}
+		if before, after := shown(path, was[path]), shown(path, now[path]); quoted(was[path]) != quoted(now[path]) {
+			changes = append(changes, Change{Field: path, Old: before, New: after})
+		}
+	}
+	return changes
+}
+
+func merged(a, b map[string]any) map[string]any {
+	all := maps.Clone(a)
+	maps.Copy(all, b)
+	return all
+}
+
+// flatten puts the values of a tree under their paths. A list of plain values is one value.
+func flatten(path string, value any, into map[string]any) {
+	switch v := value.(type) {
+	case map[string]any:
+		for key, item := range v {
+			flatten(path+"."+key, item, into)
+		}
+		return
+	case []any:
+		if len(v) == 0 {
+			break
+		}
+		if _, ok := v[0].(map[string]any); ok {
+			for i, item := range v {
+				flatten(fmt.Sprintf("%s[%d]", path, i), item, into)
+			}
+			return
+		}
+	}
+	into[path] = value
+}
+
+// shown is a value as JSON, unless it may hold a secret.
+func shown(path string, value any) string {
+	switch {
+	case value == nil:
+		return "-"
+	case isSecret(path):
+		return "(not shown)"
+	}
+	return quoted(value)
+}
