@@ -85,9 +85,9 @@ func (l *Lab) Edge() *Edge {
 	}
 	bastion := Outpost{
 		Machine: bastionName, Kubeconfig: bastionKubeconfig, Token: bastionToken, CA: bastionCA,
-		Client: filepath.Join(stateDir(l.owner()), "bin", probingClient),
+		Client: filepath.Join(stateDir(l.Fabrics().owner()), "bin", probingClient),
 	}
-	if l.isGuest() {
+	if l.Fabrics().isGuest() {
 		for _, path := range []*string{&bastion.Kubeconfig, &bastion.Token, &bastion.CA} {
 			*path = besides(*path, l.Topology.Name)
 		}
@@ -116,7 +116,7 @@ func (t Topology) validateEdge() error {
 
 // label is a name in the zone that labs of one fabric share.
 func (l edging) label(name string) string {
-	if !l.isGuest() {
+	if !l.Fabrics().isGuest() {
 		return name
 	}
 	return name + "-" + l.Topology.Name
@@ -135,7 +135,7 @@ func (l edging) enlistAll() {
 	if l.Topology.Registry != "" {
 		l.enlist(ImageRegistry, l.Topology.Networks[0], "")
 	}
-	if l.isGuest() {
+	if l.Fabrics().isGuest() {
 		return
 	}
 	l.enlist(NameServer, outside(), "")
@@ -149,7 +149,7 @@ func (l edging) startAll(ctx context.Context, fabric *namespace, creds *credenti
 			return err
 		}
 	}
-	if !l.Topology.Edge || !l.isGuest() {
+	if !l.Topology.Edge || !l.Fabrics().isGuest() {
 		return nil
 	}
 	return l.visit(ctx, creds)
@@ -180,7 +180,7 @@ func (l edging) bastionFiles(c *credentials) (map[string][]byte, error) {
 	var f files
 	bastion := l.Edge().Bastion
 	f.add(bastion.CA, slices.Concat(c.cluster.Cert, c.site.Cert))
-	f.kubeconfig(bastion.Kubeconfig, l.server(), c.cluster, admin())
+	f.kubeconfig(bastion.Kubeconfig, l.Balancers().server(), c.cluster, admin())
 	return f.content, f.err
 }
 
@@ -259,7 +259,7 @@ func (l edging) leave(ctx context.Context) error {
 
 // resolvConf is what machines and pods know of names outside the cluster. A datagram that is lost is sent again after one
 // second instead of five.
-func (l *Lab) resolvConf() []byte {
+func (l edging) resolvConf() []byte {
 	edge := l.Edge()
 	if edge == nil {
 		return []byte("# names outside the cluster do not resolve in a lab\n")

@@ -31,10 +31,10 @@ func TestEdgeMembers(t *testing.T) {
 	if got := addresses(l); !maps.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
 	}
-	if got := l.networkOf(l.member("dns")).Gateway().String(); got != "172.29.255.1" {
+	if got := l.Fabrics().networkOf(l.member("dns")).Gateway().String(); got != "172.29.255.1" {
 		t.Errorf("the name server's gateway is %s", got)
 	}
-	if got := l.server(); got != "https://api.lab.example:6443" {
+	if got := l.Balancers().server(); got != "https://api.lab.example:6443" {
 		t.Errorf("nodes call %s", got)
 	}
 	if got := l.ControlPlaneNodes().serving(l.with(ControlPlane)[0]); !slices.Contains(got.Names, "api.lab.example") {
@@ -43,7 +43,7 @@ func TestEdgeMembers(t *testing.T) {
 	if got := newLab(Default()).Edge(); got != nil {
 		t.Errorf("a lab without an edge has %+v", got)
 	}
-	if _, err := l.network(outsideName); err == nil {
+	if _, err := l.Fabrics().network(outsideName); err == nil {
 		t.Error("nodes can join outside")
 	}
 }
@@ -55,8 +55,8 @@ func TestEveryNetworkHasRoom(t *testing.T) {
 	topology.ControlPlanes, topology.Nodes = maxControlPlanes, slices.Repeat([]ProxyMode{IPTables}, maxNodes)
 	l := newLab(topology)
 	for i := range l.Members {
-		if m := &l.Members[i]; !l.networkOf(m).CIDR.Contains(m.Address) || m.Address == l.networkOf(m).Gateway() {
-			t.Errorf("%s would get %s of %s", m.Name, m.Address, l.networkOf(m).CIDR)
+		if m := &l.Members[i]; !l.Fabrics().networkOf(m).CIDR.Contains(m.Address) || m.Address == l.Fabrics().networkOf(m).Gateway() {
+			t.Errorf("%s would get %s of %s", m.Name, m.Address, l.Fabrics().networkOf(m).CIDR)
 		}
 	}
 }

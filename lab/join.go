@@ -57,7 +57,7 @@ func (l machines) undoJoin(ctx context.Context, m *Member, err error) error {
 }
 
 // network is the one of that name, by default the first.
-func (l *Lab) network(name string) (Network, error) {
+func (l Fabrics) network(name string) (Network, error) {
 	if name == "" {
 		return l.Topology.Networks[0], nil
 	}
@@ -72,7 +72,7 @@ func (l *Lab) network(name string) (Network, error) {
 
 // place defaults and validates.
 func (l Workers) place(j Joining) (Network, error) {
-	network, err := l.network(j.Network)
+	network, err := l.Fabrics().network(j.Network)
 	if err != nil {
 		return network, err
 	}
@@ -116,7 +116,7 @@ func (l Workers) join(ctx context.Context, m *Member) error {
 	if err := l.machines().run(ctx, m, programs[:1]); err != nil {
 		return err
 	}
-	for _, archive := range l.Addons().archives() {
+	for _, archive := range l.images().archives() {
 		if err := l.loadOn(ctx, m.Name, archive); err != nil {
 			return err
 		}
@@ -126,7 +126,7 @@ func (l Workers) join(ctx context.Context, m *Member) error {
 	}
 	client := l.Client()
 	if l.Topology.CNI.isCalico() {
-		if err := l.Addons().calicoNode(ctx, client, m.Name, l.networkOf(m).in(m.Address)); err != nil {
+		if err := l.Addons().calicoNode(ctx, client, m.Name, l.Fabrics().networkOf(m).in(m.Address)); err != nil {
 			return err
 		}
 	}

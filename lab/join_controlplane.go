@@ -46,7 +46,7 @@ func (l ControlPlaneNodes) Add(ctx context.Context, network string) (*Member, er
 }
 
 func (l ControlPlaneNodes) place(name string) (Network, error) {
-	network, err := l.network(name)
+	network, err := l.Fabrics().network(name)
 	if err != nil {
 		return network, err
 	}

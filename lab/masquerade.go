@@ -25,7 +25,7 @@ func (l machines) masquerade(ctx context.Context, m *Member) error {
 	if err != nil {
 		return err
 	}
-	cmd.Stdin = strings.NewReader(fmt.Sprintf(masqueradeRules, l.networkOf(m).Gateway()))
+	cmd.Stdin = strings.NewReader(fmt.Sprintf(masqueradeRules, l.Fabrics().networkOf(m).Gateway()))
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("nft on %s: %w: %s", m.Name, err, out)
 	}

@@ -67,7 +67,7 @@ func newLab(t Topology) *Lab { return newGuest(t, "") }
 // newGuest is a lab in the fabric of another one.
 func newGuest(t Topology, fabricOf string) *Lab {
 	l := &Lab{Topology: t, FabricOf: fabricOf, Made: map[Role]int{}}
-	if l.isGuest() {
+	if l.Fabrics().isGuest() {
 		l.enlist(Forwarder, t.Networks[0], "")
 	}
 	for range t.ControlPlanes {
@@ -149,13 +149,13 @@ func namesOf(members []*Member) []string {
 }
 
 // networkOf is the network that a member is in.
-func (l *Lab) networkOf(m *Member) Network {
+func (l Fabrics) networkOf(m *Member) Network {
 	n, _ := networkNamed(l.Fabrics().joined(), m.Network) // it was enlisted in one
 	return n
 }
 
 // server is the URL at which nodes call the Kubernetes API.
-func (l *Lab) server() string {
+func (l Balancers) server() string {
 	if l.Topology.Edge {
 		return fmt.Sprintf("https://%s:%d", l.Edge().API, apiServerPort)
 	}
@@ -165,12 +165,12 @@ func (l *Lab) server() string {
 // endpoint is where nodes reach the Kubernetes API: the only API server or, if there are several, the balancer that the
 // forwarder runs in front of them, as kubeadm's controlPlaneEndpoint is. Nodes pinned to one server each would go blind
 // while it restarts, and miss that the next one is going away.
-func (l *Lab) endpoint() netip.AddrPort {
+func (l Balancers) endpoint() netip.AddrPort {
 	if l.Topology.ControlPlanes == 1 {
 		return l.with(ControlPlane)[0].apiServer()
 	}
 	address := l.Topology.Networks[0].Gateway()
-	if l.isGuest() {
+	if l.Fabrics().isGuest() {
 		address = l.with(Forwarder)[0].Address
 	}
 	return netip.AddrPortFrom(address, apiServerPort)

@@ -136,12 +136,12 @@ func TestMembers(t *testing.T) {
 	topology := Default()
 	topology.Networks = networks("a=172.30.0.0/24", "b=172.31.0.0/24")
 	l := newLab(topology)
-	if got := l.endpoint().String(); got != "172.30.0.10:6443" {
+	if got := l.Balancers().endpoint().String(); got != "172.30.0.10:6443" {
 		t.Errorf("nodes call %s, not the only API server", got)
 	}
 	topology.ControlPlanes = 3
 	l = newLab(topology)
-	if got := l.endpoint().String(); got != "172.30.0.1:6443" {
+	if got := l.Balancers().endpoint().String(); got != "172.30.0.1:6443" {
 		t.Errorf("nodes call %s, not what stands before three API servers", got)
 	}
 	want := map[string]string{

@@ -113,7 +113,7 @@ func newLoad(s streams) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if err := l.Load(cmd.Context(), archives...); err != nil {
+			if err := l.Workers().Load(cmd.Context(), archives...); err != nil {
 				return err
 			}
 			_, _ = fmt.Fprintf(s.err, "loaded on %s\n", strings.Join(l.NodeNames(), ", "))

@@ -53,13 +53,13 @@ server end and are started again.`,
 func addNode(ctx context.Context, s streams, l *lab.Lab, role lab.Role, j lab.Joining) error {
 	switch role {
 	case lab.Worker:
-		m, err := l.AddWorker(ctx, j)
+		m, err := l.Workers().Add(ctx, j)
 		if err != nil {
 			return err
 		}
 		fmt.Fprintln(s.out, m.Name)
 	case lab.ControlPlane:
-		m, err := l.AddControlPlane(ctx, j.Network)
+		m, err := l.ControlPlaneNodes().Add(ctx, j.Network)
 		if err != nil {
 			return err
 		}
@@ -91,9 +91,9 @@ and members of etcd stay: to remove those is the cluster's business.`,
 				return err
 			}
 			for _, node := range nodes {
-				remove := l.RemoveWorker
+				remove := l.Workers().Remove
 				if slices.Contains(l.ControlPlanes(), node) {
-					remove = l.RemoveControlPlane
+					remove = l.ControlPlaneNodes().Remove
 				}
 				if err := remove(cmd.Context(), node); err != nil {
 					return err
@@ -125,7 +125,7 @@ func newNetwork(s streams) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if err := l.RemoveNetwork(cmd.Context(), networks[0]); err != nil {
+			if err := l.Fabrics().RemoveNetwork(cmd.Context(), networks[0]); err != nil {
 				return err
 			}
 			fmt.Fprintf(s.err, "network %s is gone\n", networks[0])

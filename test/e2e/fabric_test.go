@@ -168,7 +168,7 @@ func requireGivenCalico(t *testing.T, l *lab.Lab, namespace string, pool netip.P
 		return nil
 	})
 	requireTunnelsIn(t, l, pool)
-	if err := l.RestartProxies(t.Context(), pool); err != nil {
+	if err := l.Workers().RestartProxies(t.Context(), pool); err != nil {
 		t.Fatal(err)
 	}
 	dns := metav1.ListOptions{LabelSelector: "k8s-app=kube-dns"}

@@ -190,7 +190,7 @@ func (r *pair) populate() {
 	t, client := r.t, r.left.Client()
 	t.Helper()
 	for _, l := range []*lab.Lab{r.left, r.right} {
-		r.must(l.Push(t.Context(), workload.EchoImage, "shop/echo:1"))
+		r.must(l.Addons().Push(t.Context(), workload.EchoImage, "shop/echo:1"))
 	}
 	r.name(
 		"update add "+shopHost+" 20 A "+balancer(r.left), "update add "+blogHost+" 20 A "+balancer(r.left),
@@ -345,7 +345,7 @@ func (r *pair) serveQuiet(w http.ResponseWriter, request *http.Request) {
 	}
 	total := 0
 	for _, program := range []string{lab.IngressBalancer, lab.IngressTLSBalancer} {
-		statuses, err := l.Balanced(request.Context(), l.Topology.Networks[0].Name, program)
+		statuses, err := l.Balancers().Balanced(request.Context(), l.Topology.Networks[0].Name, program)
 		if err != nil {
 			http.Error(w, err.Error(), http.StatusInternalServerError)
 			return
@@ -487,7 +487,7 @@ func (r *pair) requireParity() {
 func (r *pair) switchNetwork() {
 	t := r.t
 	t.Helper()
-	r.must(r.left.RestartProxies(t.Context(), netip.MustParsePrefix(allPodRanges)))
+	r.must(r.left.Workers().RestartProxies(t.Context(), netip.MustParsePrefix(allPodRanges)))
 	r.replumb("apply", "-f", r.networkFile())
 	requireAddressesIn(t, r.left, shopNamespace, netip.MustParsePrefix(newPodRange))
 	for _, node := range r.left.NodeNames() {

@@ -34,7 +34,7 @@ const (
 func nodesWithRanges(t *testing.T) *lab.Lab {
 	t.Helper()
 	l := bringUp(t, named("e2e-nodes"))
-	if err := l.RestartProxies(t.Context(), netip.MustParsePrefix(bothPods)); err != nil {
+	if err := l.Workers().RestartProxies(t.Context(), netip.MustParsePrefix(bothPods)); err != nil {
 		t.Fatal(err)
 	}
 	return l
@@ -279,7 +279,7 @@ func requireManagerRefuses(t *testing.T, l *lab.Lab) {
 	t.Helper()
 	ctx, stop := context.WithTimeout(t.Context(), 25*time.Second)
 	defer stop()
-	if err := l.RestartControllerManagers(ctx, true, netip.MustParsePrefix(oldPods)); err == nil {
+	if err := l.ControlPlaneNodes().RestartControllerManagers(ctx, true, netip.MustParsePrefix(oldPods)); err == nil {
 		eventually(t, settled, func() error {
 			if (operator{lab: l}).managersNeverExited(t.Context()) == nil {
 				return fmt.Errorf("the controller manager runs with a range that no Node has")

@@ -135,7 +135,7 @@ func (j *joining) see(e engine.Event) {
 // join adds a node, waits until both its agents report, and stops its kube-proxy.
 func (j *joining) join() {
 	j.Helper()
-	member, err := j.l.AddWorker(j.Context(), lab.Joining{Proxy: lab.IPTables})
+	member, err := j.l.Workers().Add(j.Context(), lab.Joining{Proxy: lab.IPTables})
 	if err != nil {
 		j.Fatal(err)
 	}
@@ -207,7 +207,7 @@ func (j *joining) leave() {
 		return
 	}
 	ctx := context.WithoutCancel(j.Context())
-	if err := j.l.RemoveWorker(ctx, j.node); err != nil {
+	if err := j.l.Workers().Remove(ctx, j.node); err != nil {
 		j.Error(err)
 	}
 	if err := j.l.Client().CoreV1().Nodes().Delete(ctx, j.node, metav1.DeleteOptions{}); err != nil {

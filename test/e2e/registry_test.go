@@ -92,7 +92,7 @@ func pulled(l *lab.Lab, name, secret string) *appsv1.Deployment {
 func pullFromRegistry(t *testing.T, l *lab.Lab) {
 	t.Helper()
 	ctx, client := t.Context(), l.Client()
-	if err := l.Push(ctx, workload.EchoImage, "shop/echo:1"); err != nil {
+	if err := l.Addons().Push(ctx, workload.EchoImage, "shop/echo:1"); err != nil {
 		t.Fatal(err)
 	}
 	if err := workload.Ensure(ctx, client, workload.Namespace(shopNamespace)); err != nil {
@@ -258,7 +258,7 @@ func requireCertificateReady(t *testing.T, l *lab.Lab) {
 
 // requireJoinedNodePulls has a pod run on a node that was not there from the first.
 func requireJoinedNodePulls(t *testing.T, l *lab.Lab) {
-	joined, err := l.AddWorker(t.Context(), lab.Joining{Proxy: lab.IPTables})
+	joined, err := l.Workers().Add(t.Context(), lab.Joining{Proxy: lab.IPTables})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -271,7 +271,7 @@ func requireJoinedNodePulls(t *testing.T, l *lab.Lab) {
 		t.Error(err)
 	}
 	for _, program := range []string{lab.IngressBalancer, lab.IngressTLSBalancer} {
-		statuses, err := l.Balanced(t.Context(), "a", program)
+		statuses, err := l.Balancers().Balanced(t.Context(), "a", program)
 		if err != nil {
 			t.Fatal(err)
 		}
