@@ -95,8 +95,12 @@ func removeNamespaces(t *testing.T, l *lab.Lab, names ...string) {
 			t.Error(err)
 		}
 	}
-	eventually(t, settled, func() error {
+	now := metav1.DeleteOptions{GracePeriodSeconds: new(int64)}
+	eventually(t, 2*settled, func() error {
 		for _, name := range names {
+			if err := l.Client().CoreV1().Pods(name).DeleteCollection(ctx, now, metav1.ListOptions{}); err != nil {
+				return err
+			}
 			if _, err := namespaces.Get(ctx, name, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 				return fmt.Errorf("namespace %s is still there: %v", name, err)
 			}
