@@ -7,8 +7,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/replumb/replumb/lab"
 	"github.com/replumb/replumb/lab/demo"
+	"github.com/replumb/replumb/lab/lab"
 )
 
 func newDemo(s streams) *cobra.Command {

@@ -11,7 +11,7 @@ import (
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/spf13/cobra"
 
-	"github.com/replumb/replumb/lab"
+	"github.com/replumb/replumb/lab/lab"
 	"github.com/replumb/replumb/lab/machine"
 )
 

@@ -7,7 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/replumb/replumb/lab"
+	"github.com/replumb/replumb/lab/lab"
 )
 
 func newNode(s streams) *cobra.Command {

@@ -5,7 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/replumb/replumb/lab"
+	"github.com/replumb/replumb/lab/lab"
 )
 
 func newRegistry(s streams) *cobra.Command {

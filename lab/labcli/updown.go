@@ -10,8 +10,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/replumb/replumb/lab"
 	"github.com/replumb/replumb/lab/component"
+	"github.com/replumb/replumb/lab/lab"
 )
 
 type upFlags struct {

@@ -13,7 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
-	"github.com/replumb/replumb/lab"
+	"github.com/replumb/replumb/lab/lab"
 	"github.com/replumb/replumb/lab/labtest"
 	"github.com/replumb/replumb/lab/traffic"
 	"github.com/replumb/replumb/lab/workload"

@@ -10,7 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/replumb/replumb/lab"
+	"github.com/replumb/replumb/lab/lab"
 	"github.com/replumb/replumb/lab/labtest"
 	"github.com/replumb/replumb/lab/traffic"
 )

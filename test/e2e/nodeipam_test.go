@@ -20,7 +20,7 @@ import (
 
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/verify/probe"
-	"github.com/replumb/replumb/lab"
+	"github.com/replumb/replumb/lab/lab"
 	"github.com/replumb/replumb/lab/traffic"
 	"github.com/replumb/replumb/lab/workload"
 )

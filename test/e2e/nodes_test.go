@@ -29,7 +29,7 @@ import (
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/migrations/nodes"
 	"github.com/replumb/replumb/internal/spec"
-	"github.com/replumb/replumb/lab"
+	"github.com/replumb/replumb/lab/lab"
 	"github.com/replumb/replumb/lab/traffic"
 	"github.com/replumb/replumb/lab/workload"
 )

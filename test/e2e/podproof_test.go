@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"github.com/replumb/replumb/internal/engine"
-	"github.com/replumb/replumb/lab"
+	"github.com/replumb/replumb/lab/lab"
 	"github.com/replumb/replumb/lab/traffic"
 	"github.com/replumb/replumb/lab/workload"
 )

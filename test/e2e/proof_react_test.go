@@ -12,7 +12,7 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/kube/cluster"
-	"github.com/replumb/replumb/lab"
+	"github.com/replumb/replumb/lab/lab"
 )
 
 // firstLoss finds out when the agents of a node first report that something was lost.

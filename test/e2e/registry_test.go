@@ -14,8 +14,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
-	"github.com/replumb/replumb/lab"
 	"github.com/replumb/replumb/lab/haproxy"
+	"github.com/replumb/replumb/lab/lab"
 	"github.com/replumb/replumb/lab/labtest"
 	"github.com/replumb/replumb/lab/workload"
 )

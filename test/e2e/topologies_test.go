@@ -11,7 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/replumb/replumb/internal/verify/connectivity"
-	"github.com/replumb/replumb/lab"
+	"github.com/replumb/replumb/lab/lab"
 )
 
 // TestTwoNodes has what a cluster of two nodes is enough for, one of each proxy mode: what the lab confines and refuses, what agents see,
