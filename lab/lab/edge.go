@@ -69,7 +69,7 @@ type Edge struct {
 // Outpost is the machine outside that people use the cluster from, and where on it is what.
 type Outpost struct {
 	Machine string `json:"machine"`
-	// Kubeconfig is the administrator's, for the API by its name. Token is that of somebody who may look around, and CA the
+	// Kubeconfig is the administrator's, for the API by its name. Token is that of a user who may look around, and CA the
 	// authorities of the API and of Lab.SiteCA.
 	Kubeconfig string `json:"kubeconfig"`
 	Token      string `json:"token"`
@@ -128,18 +128,18 @@ func besides(path, lab string) string {
 }
 
 // enlistEdge adds the machines of an edge. The outside is the same for all labs of a fabric.
-func (l edging) enlistAll() {
+func (l edging) addMembers() {
 	for _, n := range l.Topology.Networks {
-		l.enlist(LoadBalancer, n, "")
+		l.addMember(LoadBalancer, n, "")
 	}
 	if l.Topology.Registry != "" {
-		l.enlist(ImageRegistry, l.Topology.Networks[0], "")
+		l.addMember(ImageRegistry, l.Topology.Networks[0], "")
 	}
 	if l.Fabrics().isGuest() {
 		return
 	}
-	l.enlist(NameServer, outside(), "")
-	l.enlist(Bastion, outside(), "")
+	l.addMember(NameServer, outside(), "")
+	l.addMember(Bastion, outside(), "")
 }
 
 // startEdges starts the machines of the edge, and makes them known where another lab has some already.

@@ -16,8 +16,8 @@ func withEdge() *Lab {
 	topology.CNI, topology.Edge, topology.ControlPlanes = Calico, true, 3
 	topology.Networks = networks("a=172.30.0.0/24", "b=172.31.0.0/24")
 	l := newLab(topology)
-	l.enlist(Worker, topology.Networks[1], IPTables)
-	l.enlist(ControlPlane, topology.Networks[1], "")
+	l.addMember(Worker, topology.Networks[1], IPTables)
+	l.addMember(ControlPlane, topology.Networks[1], "")
 	return l
 }
 
@@ -102,12 +102,12 @@ func TestJoiningControlPlane(t *testing.T) {
 		"--peers=https://172.30.0.10:2380,https://172.30.0.9:2380,https://172.30.0.8:2380", "--data-dir=/var/lib/etcd",
 	} {
 		if !slices.Contains(argv[:slices.Index(argv, "--")], want) {
-			t.Errorf("etcdjoin is not told %s: %v", want, argv)
+			t.Errorf("etcdjoin does not get %s: %v", want, argv)
 		}
 	}
 	for _, arg := range argv {
 		if strings.HasPrefix(arg, "--initial-cluster=") {
-			t.Errorf("it is told %s, which may not be so by then", arg)
+			t.Errorf("it gets %s, which may not be so by then", arg)
 		}
 	}
 	p := like(
@@ -149,7 +149,7 @@ func TestPlaceControlPlane(t *testing.T) {
 		t.Errorf("in the first network: %v, %v", n, err)
 	}
 	for len(l.ControlPlanes()) < maxControlPlanes {
-		l.enlist(ControlPlane, l.Topology.Networks[1], "")
+		l.addMember(ControlPlane, l.Topology.Networks[1], "")
 	}
 	if _, err := l.ControlPlaneNodes().place("b"); err == nil {
 		t.Error("there is room for ever")

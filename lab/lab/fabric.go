@@ -221,7 +221,7 @@ func (l Fabrics) leave(ctx context.Context) error {
 		return nil
 	}
 	if l.Topology.Edge {
-		// Names that lead nowhere harm nobody, and are replaced when the lab comes back.
+		// Names that lead nowhere do no harm, and are replaced when the lab comes back.
 		_ = l.edging().leave(ctx)
 	}
 	fabric, err := network(ctx, on)
@@ -236,7 +236,7 @@ func (l Fabrics) leave(ctx context.Context) error {
 func requireAlone(name string) error {
 	l, err := Open(name)
 	if err != nil || l.Fabrics().isGuest() || l.Topology.Fabric == "" {
-		return nil //nolint:nilerr // whatever is left of it, nobody is in it
+		return nil //nolint:nilerr // whatever is left of it, no lab is in it
 	}
 	var guests, commands []string
 	for _, other := range l.Fabrics().others() {

@@ -38,7 +38,7 @@ func (l Workers) Add(ctx context.Context, j Joining) (*Member, error) {
 		}
 		ctx, cancel := context.WithTimeout(ctx, joinDeadline)
 		defer cancel()
-		joined = l.enlist(Worker, network, j.Proxy)
+		joined = l.addMember(Worker, network, j.Proxy)
 		if err := l.join(ctx, joined); err != nil {
 			return l.machines().undoJoin(ctx, joined, err)
 		}
@@ -111,7 +111,7 @@ func (l Workers) join(ctx context.Context, m *Member) error {
 		return err
 	}
 	// containerd comes first. Pods come as soon as there is a kubelet, and one that finds no image waits minutes for a registry that
-	// nobody answers for.
+	// no machine answers for.
 	programs := l.machines().programs(m)
 	if err := l.machines().run(ctx, m, programs[:1]); err != nil {
 		return err

@@ -79,7 +79,7 @@ func (b *binaries) UnmarshalJSON(data []byte) error {
 }
 
 // RunMachineIfAsked must be the first call of main, or TestMain, of each program that calls Up: the machines of a lab
-// are that program started anew.
+// are that program started again.
 func RunMachineIfAsked() { machine.RunIfAsked() }
 
 // Open returns the lab of that name, which some process has brought up before.

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// masqueradeRules have what pods send out of their node's network come from the node, as nobody there knows where pods are. The
+// masqueradeRules have what pods send out of their node's network come from the node, as no router there knows where pods are. The
 // other networks translate by themselves.
 const masqueradeRules = `table ip replumb-lab {
 	chain postrouting {

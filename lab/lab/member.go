@@ -68,23 +68,23 @@ func newLab(t Topology) *Lab { return newGuest(t, "") }
 func newGuest(t Topology, fabricOf string) *Lab {
 	l := &Lab{Topology: t, FabricOf: fabricOf, Made: map[Role]int{}}
 	if l.Fabrics().isGuest() {
-		l.enlist(Forwarder, t.Networks[0], "")
+		l.addMember(Forwarder, t.Networks[0], "")
 	}
 	for range t.ControlPlanes {
-		l.enlist(ControlPlane, t.Networks[0], "")
+		l.addMember(ControlPlane, t.Networks[0], "")
 	}
 	for _, mode := range t.Nodes {
-		l.enlist(Worker, t.Networks[0], mode)
+		l.addMember(Worker, t.Networks[0], mode)
 	}
 	if t.Edge {
-		l.edging().enlistAll()
+		l.edging().addMembers()
 	}
 	return l
 }
 
-// enlist gives a new machine a name that none has had before, and an address that none has. Topology.Validate and AddNode
+// addMember gives a new machine a name that none has had before, and an address that none has. Topology.Validate and AddNode
 // see to it that there is one.
-func (l *Lab) enlist(role Role, network Network, mode ProxyMode) *Member {
+func (l *Lab) addMember(role Role, network Network, mode ProxyMode) *Member {
 	l.Made[role]++
 	name, offset, step := numbered(role, l.Made[role], network.Name)
 	m := Member{Name: name, Role: role, Network: network.Name, Proxy: mode}
@@ -150,7 +150,7 @@ func namesOf(members []*Member) []string {
 
 // networkOf is the network that a member is in.
 func (l Fabrics) networkOf(m *Member) Network {
-	n, _ := networkNamed(l.Fabrics().joined(), m.Network) // it was enlisted in one
+	n, _ := networkNamed(l.Fabrics().joined(), m.Network) // it was added in one
 	return n
 }
 

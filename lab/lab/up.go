@@ -24,7 +24,7 @@ import (
 
 // Options are how, not what, a lab is brought up.
 type Options struct {
-	// Progress is told what is being done, a line at a time. It may be nil.
+	// Progress gets what is being done, a line at a time. It may be nil.
 	Progress func(format string, args ...any)
 	// KeepOnFailure leaves a lab that did not come up as it is, to be looked at.
 	KeepOnFailure bool

@@ -28,7 +28,7 @@ func newNodeAdd(s streams) *cobra.Command {
 		Use:   "add",
 		Short: "Start a worker or a control plane, and print its name",
 		Long: `Start a worker, and print its name when its node is Ready; or a control plane, and print its name and the URL of its
-etcd when its machine is up. Nobody makes that etcd a member of the cluster's: as long as nobody has, it and the API
+etcd when its machine is up. That etcd is not made a member of the cluster's: as long as it is not, it and the API
 server end and are started again.`,
 		Example: `  replumb-lab node add
   replumb-lab node add --name vpc --network b --proxy nftables

@@ -55,7 +55,7 @@ func TestEdge(t *testing.T) {
 		setPolicy(t, l, corev1.ServiceExternalTrafficPolicyCluster)
 		requireUp(t, l, "b", lab.IngressBalancer, haproxy.Any, len(inNetwork(l, lab.Worker, "b")))
 		requireUp(t, l, "a", lab.IngressBalancer, haproxy.Any, len(inNetwork(l, lab.Worker, "a")))
-		requireUp(t, l, "a", lab.IngressBalancer, haproxy.Local, 0) // nobody answers there any more
+		requireUp(t, l, "a", lab.IngressBalancer, haproxy.Local, 0) // no pod answers there any more
 	})
 	lived.requireNothingLost(t, traffic.Outside)
 	requireAnswers(t, l, "b")
@@ -265,7 +265,7 @@ func joinOther(t *testing.T, l *lab.Lab, network string) {
 			return err
 		}
 		if i := slices.IndexFunc(statuses, func(s haproxy.Status) bool { return s.Server == joined.Name }); statuses[i].Total == 0 {
-			return fmt.Errorf("nobody has been led to %s: %+v", joined.Name, statuses)
+			return fmt.Errorf("no client has been led to %s: %+v", joined.Name, statuses)
 		}
 		return nil
 	})
@@ -283,7 +283,7 @@ func leaveOther(t *testing.T, l *lab.Lab, network string) {
 		t.Fatal(err)
 	}
 	for _, m := range inNetwork(l, lab.ControlPlane, network) {
-		// In this order nobody is led to an API server whose etcd has gone.
+		// In this order no client is led to an API server whose etcd has gone.
 		if err := l.ControlPlaneNodes().Remove(t.Context(), m.Name); err != nil {
 			t.Fatal(err)
 		}

@@ -32,7 +32,7 @@ func TestNodesJoinAndLeave(t *testing.T) {
 		t.Fatal(err)
 	}
 	joined := strings.TrimSpace(string(out))
-	l, err := lab.Open(name) // as somebody else has changed it
+	l, err := lab.Open(name) // as another process has changed it
 	if err != nil {
 		t.Fatal(err)
 	}

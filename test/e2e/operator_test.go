@@ -118,7 +118,7 @@ func (o operator) attend(t *testing.T, cmd *exec.Cmd) (events []engine.Event, ex
 		t.Errorf("events of %s: %v", strings.Join(cmd.Args, " "), err)
 	}
 	_ = cmd.Wait() // what it says is the exit code
-	acting.Wait()  // an operator does not notice that somebody's command was killed
+	acting.Wait()  // an operator does not notice that a command was killed
 	if stderr.Len() > 0 {
 		t.Logf("%s: %s", strings.Join(cmd.Args, " "), stderr.String())
 	}

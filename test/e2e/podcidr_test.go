@@ -290,7 +290,7 @@ func requirePodsIn(t *testing.T, l *lab.Lab, cidr netip.Prefix) {
 	t.Logf("%d pods have addresses of %s", in, cidr)
 }
 
-// requireGone fails the test if the pod, which nobody starts again, is still there.
+// requireGone fails the test if the pod, which is not started again, is still there.
 func requireGone(t *testing.T, l *lab.Lab, name string) {
 	t.Helper()
 	_, err := l.Client().CoreV1().Pods(varietyNamespace).Get(t.Context(), name, metav1.GetOptions{})

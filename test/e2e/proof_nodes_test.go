@@ -64,7 +64,7 @@ func testProofNodes(t *testing.T, l *lab.Lab) {
 		return e.Step == "agents/reporting" && e.Kind == engine.StepDone &&
 			strings.Contains(e.Error, "not ready and not waited for: "+j.node)
 	}) {
-		t.Errorf("nobody says that %s is not waited for", j.node)
+		t.Errorf("it is not said that %s is not waited for", j.node)
 	}
 	if got := proofOf(t, l, "unready"); got.Nodes != 2 || !slices.Equal(got.Silent, []string{j.node + ": the node is not ready"}) {
 		t.Errorf("status has %+v", got)

@@ -192,7 +192,7 @@ func (p *brokenProxy) shatter() {
 	p.brokenAt = time.Now()
 }
 
-// repair has the kube-proxy begin anew, which writes all of its rules.
+// repair has the kube-proxy start again, which writes all of its rules.
 func (p *brokenProxy) repair() {
 	m, err := p.l.Machine(p.node)
 	if err != nil {

@@ -59,7 +59,7 @@ func curl(t *testing.T, l *lab.Lab, argv ...string) (string, error) {
 	return strings.TrimSpace(string(out)), err
 }
 
-// requireRefusals fails the test unless the registry lets in who has its credentials, and nobody else.
+// requireRefusals fails the test unless the registry lets in who has its credentials, and no other.
 func requireRefusals(t *testing.T, l *lab.Lab) {
 	t.Helper()
 	r := l.Registry()
@@ -167,7 +167,7 @@ func serveOverTLS(t *testing.T, l *lab.Lab) {
 		t.Errorf("the Ingress is to be found at %+v, want %s", got, want)
 	}
 	if got, err := curl(t, l, "https://"+second+"/"); err == nil { // control
-		t.Errorf("a name that nobody has asked for answers %q", got)
+		t.Errorf("a name that was not asked for answers %q", got)
 	}
 
 	made.Spec = ingressTo("front", first, second).Spec
