@@ -62,7 +62,7 @@ test-api: lab ## Tests against a real etcd and API server, and beside programs o
 .PHONY: test-root
 test-root: ## Tests of the machine's own network, each in a network namespace of its own (root)
 	go test -tags root -timeout 10m ./internal/network/... ./internal/verify/conntrack
-	go -C lab test -tags root -timeout 10m . ./cgroup
+	go -C lab test -tags root -timeout 10m ./lab ./cgroup
 
 .PHONY: test-kill
 test-kill: lab ## The process killed with SIGKILL at every event of a full run, on API servers without nodes (about 40 min; make test takes one case of 24)

@@ -7,8 +7,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/replumb/replumb/lab"
 	"github.com/replumb/replumb/lab/demo"
+	"github.com/replumb/replumb/lab/lab"
 )
 
 func newDemo(s streams) *cobra.Command {
@@ -40,7 +40,7 @@ replumb lost nothing and the naive way lost something. The lab is taken down at 
 				_, _ = fmt.Fprintln(s.err, "the lab is down")
 			}()
 			return demo.Run(cmd.Context(), demo.Options{
-				Cluster: l, Replumb: binary, From: topology.ServiceCIDR, ProxyModes: l.ProxyModes(), Result: result,
+				Cluster: l.Workers(), Replumb: binary, From: topology.ServiceCIDR, ProxyModes: l.ProxyModes(), Result: result,
 				Out: s.out, Progress: s.err,
 			})
 		},

@@ -11,7 +11,7 @@ import (
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/spf13/cobra"
 
-	"github.com/replumb/replumb/lab"
+	"github.com/replumb/replumb/lab/lab"
 	"github.com/replumb/replumb/lab/machine"
 )
 
@@ -113,7 +113,7 @@ func newLoad(s streams) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if err := l.Load(cmd.Context(), archives...); err != nil {
+			if err := l.Workers().Load(cmd.Context(), archives...); err != nil {
 				return err
 			}
 			_, _ = fmt.Fprintf(s.err, "loaded on %s\n", strings.Join(l.NodeNames(), ", "))

@@ -7,7 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/replumb/replumb/lab"
+	"github.com/replumb/replumb/lab/lab"
 )
 
 func newNode(s streams) *cobra.Command {
@@ -28,7 +28,7 @@ func newNodeAdd(s streams) *cobra.Command {
 		Use:   "add",
 		Short: "Start a worker or a control plane, and print its name",
 		Long: `Start a worker, and print its name when its node is Ready; or a control plane, and print its name and the URL of its
-etcd when its machine is up. Nobody makes that etcd a member of the cluster's: as long as nobody has, it and the API
+etcd when its machine is up. That etcd is not made a member of the cluster's: as long as it is not, it and the API
 server end and are started again.`,
 		Example: `  replumb-lab node add
   replumb-lab node add --name vpc --network b --proxy nftables
@@ -53,13 +53,13 @@ server end and are started again.`,
 func addNode(ctx context.Context, s streams, l *lab.Lab, role lab.Role, j lab.Joining) error {
 	switch role {
 	case lab.Worker:
-		m, err := l.AddWorker(ctx, j)
+		m, err := l.Workers().Add(ctx, j)
 		if err != nil {
 			return err
 		}
 		fmt.Fprintln(s.out, m.Name)
 	case lab.ControlPlane:
-		m, err := l.AddControlPlane(ctx, j.Network)
+		m, err := l.ControlPlaneNodes().Add(ctx, j.Network)
 		if err != nil {
 			return err
 		}
@@ -91,9 +91,9 @@ and members of etcd stay: to remove those is the cluster's business.`,
 				return err
 			}
 			for _, node := range nodes {
-				remove := l.RemoveWorker
+				remove := l.Workers().Remove
 				if slices.Contains(l.ControlPlanes(), node) {
-					remove = l.RemoveControlPlane
+					remove = l.ControlPlaneNodes().Remove
 				}
 				if err := remove(cmd.Context(), node); err != nil {
 					return err
@@ -125,7 +125,7 @@ func newNetwork(s streams) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if err := l.RemoveNetwork(cmd.Context(), networks[0]); err != nil {
+			if err := l.Fabrics().RemoveNetwork(cmd.Context(), networks[0]); err != nil {
 				return err
 			}
 			fmt.Fprintf(s.err, "network %s is gone\n", networks[0])

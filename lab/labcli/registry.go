@@ -5,7 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/replumb/replumb/lab"
+	"github.com/replumb/replumb/lab/lab"
 )
 
 func newRegistry(s streams) *cobra.Command {
@@ -22,7 +22,7 @@ func newRegistry(s streams) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			r, err := l.RequireRegistry()
+			r, err := l.Addons().RequireRegistry()
 			if err != nil {
 				return err
 			}
@@ -49,7 +49,7 @@ func newPush(s streams) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if err := l.Push(cmd.Context(), given[0], given[1]); err != nil {
+			if err := l.Addons().Push(cmd.Context(), given[0], given[1]); err != nil {
 				return err
 			}
 			_, _ = fmt.Fprintf(s.err, "pods can pull %s/%s, with credentials\n", l.Registry().Host, given[1])

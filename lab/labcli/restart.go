@@ -8,7 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/replumb/replumb/lab"
+	"github.com/replumb/replumb/lab/lab"
 )
 
 func newRestart(s streams) *cobra.Command {
@@ -53,9 +53,9 @@ range it has. With --san alone certificates are issued, and nothing is restarted
 			start, what := time.Now(), "restarted the API servers"
 			if len(addresses) > 0 && !to.IsValid() {
 				what = "issued certificates"
-				err = l.IssueCertificates(cmd.Context(), addresses, planes...)
+				err = l.ControlPlaneNodes().IssueCertificates(cmd.Context(), addresses, planes...)
 			} else {
-				err = l.RestartAPIServers(cmd.Context(), to, addresses, planes...)
+				err = l.ControlPlaneNodes().RestartAPIServers(cmd.Context(), to, addresses, planes...)
 			}
 			if err != nil {
 				return err
@@ -124,7 +124,7 @@ keep running. With --cluster-dns, pods that start from then on are given that na
 				return err
 			}
 			start := time.Now()
-			if err := l.RestartKubelets(cmd.Context(), address, nodes...); err != nil {
+			if err := l.Workers().RestartKubelets(cmd.Context(), address, nodes...); err != nil {
 				return err
 			}
 			_, _ = fmt.Fprintf(s.err, "restarted kubelet in %s\n", time.Since(start).Round(100*time.Millisecond))

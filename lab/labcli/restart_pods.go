@@ -7,7 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/replumb/replumb/lab"
+	"github.com/replumb/replumb/lab/lab"
 )
 
 func newRestartControllerManager(s streams) *cobra.Command {
@@ -32,7 +32,7 @@ long as any Node has a range outside of --cluster-cidr.`,
 				return err
 			}
 			start := time.Now()
-			if err := l.RestartControllerManagers(cmd.Context(), allocate, to); err != nil {
+			if err := l.ControlPlaneNodes().RestartControllerManagers(cmd.Context(), allocate, to); err != nil {
 				return err
 			}
 			_, _ = fmt.Fprintf(s.err, "restarted the controller managers in %s\n", time.Since(start).Round(100*time.Millisecond))
@@ -64,7 +64,7 @@ func newRestartProxy(s streams) *cobra.Command {
 			if !to.IsValid() {
 				to = l.Topology.PodCIDR
 			}
-			if err := l.RestartProxies(cmd.Context(), to); err != nil {
+			if err := l.Workers().RestartProxies(cmd.Context(), to); err != nil {
 				return err
 			}
 			_, _ = fmt.Fprintf(s.err, "restarted kube-proxy on every node with %s\n", to)

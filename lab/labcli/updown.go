@@ -10,8 +10,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/replumb/replumb/lab"
 	"github.com/replumb/replumb/lab/component"
+	"github.com/replumb/replumb/lab/lab"
 )
 
 type upFlags struct {
@@ -193,7 +193,7 @@ func newDown(s streams) *cobra.Command {
 		Use:   "down",
 		Short: "Take a lab down and leave nothing behind",
 		Long: `Take a lab down: no process, network, mount, control group or file of it is left, also when its start failed half
-way or whoever made it was killed. It is no error if there is no such lab. The lab that made a fabric goes last of those that
+way or the process that made it was killed. It is no error if there is no such lab. The lab that made a fabric goes last of those that
 share it.`,
 		Example: "  replumb-lab down\n  replumb-lab down --name other",
 		Args:    args(cobra.NoArgs),

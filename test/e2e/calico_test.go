@@ -13,7 +13,7 @@ import (
 
 	"github.com/replumb/replumb/internal/network/calico"
 	"github.com/replumb/replumb/internal/verify/probe"
-	"github.com/replumb/replumb/lab"
+	"github.com/replumb/replumb/lab/lab"
 	"github.com/replumb/replumb/lab/labtest"
 	"github.com/replumb/replumb/lab/traffic"
 	"github.com/replumb/replumb/lab/workload"
@@ -109,7 +109,7 @@ func (s *shop) awaitVerdicts(t *testing.T) {
 	}
 }
 
-// requireDenied fails the test for every second in which anything came back over a forbidden way, and when nobody tried.
+// requireDenied fails the test for every second in which anything came back over a forbidden way, and when there were no tries.
 func (sp span) requireDenied(t *testing.T) {
 	t.Helper()
 	for from, series := range sp.heard {

@@ -21,8 +21,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/replumb/replumb/lab"
 	"github.com/replumb/replumb/lab/haproxy"
+	"github.com/replumb/replumb/lab/lab"
 	"github.com/replumb/replumb/lab/labtest"
 	"github.com/replumb/replumb/lab/traffic"
 	"github.com/replumb/replumb/lab/workload"
@@ -55,7 +55,7 @@ func TestEdge(t *testing.T) {
 		setPolicy(t, l, corev1.ServiceExternalTrafficPolicyCluster)
 		requireUp(t, l, "b", lab.IngressBalancer, haproxy.Any, len(inNetwork(l, lab.Worker, "b")))
 		requireUp(t, l, "a", lab.IngressBalancer, haproxy.Any, len(inNetwork(l, lab.Worker, "a")))
-		requireUp(t, l, "a", lab.IngressBalancer, haproxy.Local, 0) // nobody answers there any more
+		requireUp(t, l, "a", lab.IngressBalancer, haproxy.Local, 0) // no pod answers there any more
 	})
 	lived.requireNothingLost(t, traffic.Outside)
 	requireAnswers(t, l, "b")
@@ -233,11 +233,11 @@ func fromOutside(t *testing.T, l *lab.Lab) *shop {
 func joinOther(t *testing.T, l *lab.Lab, network string) {
 	t.Helper()
 	for _, in := range []string{"", network} {
-		if _, err := l.AddWorker(t.Context(), lab.Joining{Network: in, Proxy: lab.NFTables}); err != nil {
+		if _, err := l.Workers().Add(t.Context(), lab.Joining{Network: in, Proxy: lab.NFTables}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	joined, err := l.AddControlPlane(t.Context(), network)
+	joined, err := l.ControlPlaneNodes().Add(t.Context(), network)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -260,12 +260,12 @@ func joinOther(t *testing.T, l *lab.Lab, network string) {
 	t.Logf("the API server on %s is ready after %s", joined.Name, time.Since(began).Round(time.Second))
 	// Balancers lead new connections to who has fewest.
 	eventually(t, settled, func() error {
-		statuses, err := l.Balanced(t.Context(), "a", lab.APIBalancer)
+		statuses, err := l.Balancers().Balanced(t.Context(), "a", lab.APIBalancer)
 		if err != nil {
 			return err
 		}
 		if i := slices.IndexFunc(statuses, func(s haproxy.Status) bool { return s.Server == joined.Name }); statuses[i].Total == 0 {
-			return fmt.Errorf("nobody has been led to %s: %+v", joined.Name, statuses)
+			return fmt.Errorf("no client has been led to %s: %+v", joined.Name, statuses)
 		}
 		return nil
 	})
@@ -274,7 +274,7 @@ func joinOther(t *testing.T, l *lab.Lab, network string) {
 // leaveOther takes away again what is in a network.
 func leaveOther(t *testing.T, l *lab.Lab, network string) {
 	t.Helper()
-	if err := l.RemoveNetwork(t.Context(), network); !errors.As(err, new(*lab.InvalidError)) {
+	if err := l.Fabrics().RemoveNetwork(t.Context(), network); !errors.As(err, new(*lab.InvalidError)) {
 		t.Errorf("a network with machines in it is removed: %v", err)
 	}
 	etcd := etcdOf(t, l)
@@ -283,8 +283,8 @@ func leaveOther(t *testing.T, l *lab.Lab, network string) {
 		t.Fatal(err)
 	}
 	for _, m := range inNetwork(l, lab.ControlPlane, network) {
-		// In this order nobody is led to an API server whose etcd has gone.
-		if err := l.RemoveControlPlane(t.Context(), m.Name); err != nil {
+		// In this order no client is led to an API server whose etcd has gone.
+		if err := l.ControlPlaneNodes().Remove(t.Context(), m.Name); err != nil {
 			t.Fatal(err)
 		}
 		i := slices.IndexFunc(members.Members, func(has *etcdserverpb.Member) bool { return has.Name == m.Name })
@@ -296,11 +296,11 @@ func leaveOther(t *testing.T, l *lab.Lab, network string) {
 		if err := l.Client().CoreV1().Nodes().Delete(t.Context(), m.Name, metav1.DeleteOptions{}); err != nil {
 			t.Fatal(err)
 		}
-		if err := l.RemoveWorker(t.Context(), m.Name); err != nil {
+		if err := l.Workers().Remove(t.Context(), m.Name); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := l.RemoveNetwork(t.Context(), network); err != nil {
+	if err := l.Fabrics().RemoveNetwork(t.Context(), network); err != nil {
 		t.Fatal(err)
 	}
 	links, err := l.Exec(t.Context(), "fabric", "ip", "-brief", "link")
@@ -325,7 +325,7 @@ func inNetwork(l *lab.Lab, role lab.Role, network string) (all []lab.Member) {
 func requireUp(t *testing.T, l *lab.Lab, network, program, backend string, want int) {
 	t.Helper()
 	eventually(t, 2*settled, func() error {
-		statuses, err := l.Balanced(t.Context(), network, program)
+		statuses, err := l.Balancers().Balanced(t.Context(), network, program)
 		if err != nil {
 			return err
 		}
@@ -381,7 +381,7 @@ func requireDeletedNodeLoses(t *testing.T, l *lab.Lab, s *shop) {
 	t.Helper()
 	began := time.Now().Truncate(time.Second)
 	lived := s.during(t, "deleting a node", func() {
-		if err := l.RemoveWorker(t.Context(), l.NodeNames()[0]); err != nil {
+		if err := l.Workers().Remove(t.Context(), l.NodeNames()[0]); err != nil {
 			t.Fatal(err)
 		}
 		eventually(t, settled, func() error {

@@ -13,7 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
-	"github.com/replumb/replumb/lab"
+	"github.com/replumb/replumb/lab/lab"
 	"github.com/replumb/replumb/lab/labtest"
 	"github.com/replumb/replumb/lab/traffic"
 	"github.com/replumb/replumb/lab/workload"
@@ -168,7 +168,7 @@ func requireGivenCalico(t *testing.T, l *lab.Lab, namespace string, pool netip.P
 		return nil
 	})
 	requireTunnelsIn(t, l, pool)
-	if err := l.RestartProxies(t.Context(), pool); err != nil {
+	if err := l.Workers().RestartProxies(t.Context(), pool); err != nil {
 		t.Fatal(err)
 	}
 	dns := metav1.ListOptions{LabelSelector: "k8s-app=kube-dns"}

@@ -10,7 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/replumb/replumb/lab"
+	"github.com/replumb/replumb/lab/lab"
 	"github.com/replumb/replumb/lab/labtest"
 	"github.com/replumb/replumb/lab/traffic"
 )
@@ -32,7 +32,7 @@ func TestNodesJoinAndLeave(t *testing.T) {
 		t.Fatal(err)
 	}
 	joined := strings.TrimSpace(string(out))
-	l, err := lab.Open(name) // as somebody else has changed it
+	l, err := lab.Open(name) // as another process has changed it
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -47,11 +47,11 @@ func TestNodesJoinAndLeave(t *testing.T) {
 		t.Error("nothing between the networks went through a tunnel")
 	}
 
-	if _, err := l.AddWorker(t.Context(), lab.Joining{Network: "c", Proxy: lab.IPTables}); !errors.As(err, new(*lab.InvalidError)) {
+	if _, err := l.Workers().Add(t.Context(), lab.Joining{Network: "c", Proxy: lab.IPTables}); !errors.As(err, new(*lab.InvalidError)) {
 		t.Errorf("a node in a network that is not there: %v", err)
 	}
 	s.watch.Stop()
-	if err := l.RemoveWorker(t.Context(), joined); err != nil {
+	if err := l.Workers().Remove(t.Context(), joined); err != nil {
 		t.Fatal(err)
 	}
 	if got := l.NodeNames(); len(got) != 1 || got[0] == joined {

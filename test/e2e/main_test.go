@@ -13,8 +13,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/replumb/replumb/lab"
 	"github.com/replumb/replumb/lab/component"
+	"github.com/replumb/replumb/lab/lab"
 )
 
 func TestMain(m *testing.M) {

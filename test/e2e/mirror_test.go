@@ -29,7 +29,7 @@ import (
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/network/dnscutover"
 	"github.com/replumb/replumb/internal/spec"
-	"github.com/replumb/replumb/lab"
+	"github.com/replumb/replumb/lab/lab"
 	"github.com/replumb/replumb/lab/labtest"
 	"github.com/replumb/replumb/lab/traffic"
 	"github.com/replumb/replumb/lab/workload"
@@ -81,7 +81,7 @@ func TestMirror(t *testing.T) {
 		t.Logf("0 of %d requests were lost", sent)
 	}
 	if got := onBastion(t, r.left, "dig", "+short", ownedHost); got != "192.0.2.1" {
-		t.Errorf("somebody else's record is %s", got)
+		t.Errorf("the record of another owner is %s", got)
 	}
 	if t.Failed() {
 		return
@@ -171,7 +171,7 @@ func (r *pair) kubeconfig() {
 // balancer is the address of a lab's load balancer.
 func balancer(l *lab.Lab) string { return l.Edge().Balancers[l.Topology.Networks[0].Name].String() }
 
-// name writes records, as somebody with the key does.
+// name writes records, as an owner of the key does.
 func (r *pair) name(lines ...string) {
 	r.t.Helper()
 	edge := r.left.Edge()
@@ -190,7 +190,7 @@ func (r *pair) populate() {
 	t, client := r.t, r.left.Client()
 	t.Helper()
 	for _, l := range []*lab.Lab{r.left, r.right} {
-		r.must(l.Push(t.Context(), workload.EchoImage, "shop/echo:1"))
+		r.must(l.Addons().Push(t.Context(), workload.EchoImage, "shop/echo:1"))
 	}
 	r.name(
 		"update add "+shopHost+" 20 A "+balancer(r.left), "update add "+blogHost+" 20 A "+balancer(r.left),
@@ -345,7 +345,7 @@ func (r *pair) serveQuiet(w http.ResponseWriter, request *http.Request) {
 	}
 	total := 0
 	for _, program := range []string{lab.IngressBalancer, lab.IngressTLSBalancer} {
-		statuses, err := l.Balanced(request.Context(), l.Topology.Networks[0].Name, program)
+		statuses, err := l.Balancers().Balanced(request.Context(), l.Topology.Networks[0].Name, program)
 		if err != nil {
 			http.Error(w, err.Error(), http.StatusInternalServerError)
 			return
@@ -404,7 +404,7 @@ func (r *pair) requireOwnedIsLeftAlone() {
 	out, err := r.command("apply", "-f", r.write("owned.yaml", m)).CombinedOutput()
 	exit := (*exec.ExitError)(nil)
 	if !errors.As(err, &exit) || exit.ExitCode() != 3 || !strings.Contains(string(out), "theirs") {
-		t.Errorf("apply with somebody else's name: %v\n%s", err, out)
+		t.Errorf("apply with the name of another owner: %v\n%s", err, out)
 	}
 	if got := onBastion(t, r.left, "dig", "+short", ownedHost); got != "192.0.2.1" {
 		t.Errorf("it changed the record to %s", got)
@@ -483,11 +483,11 @@ func (r *pair) requireParity() {
 	}
 }
 
-// switchNetwork replaces flannel by Calico in the cluster that serves nobody.
+// switchNetwork replaces flannel by Calico in the cluster that has no traffic.
 func (r *pair) switchNetwork() {
 	t := r.t
 	t.Helper()
-	r.must(r.left.RestartProxies(t.Context(), netip.MustParsePrefix(allPodRanges)))
+	r.must(r.left.Workers().RestartProxies(t.Context(), netip.MustParsePrefix(allPodRanges)))
 	r.replumb("apply", "-f", r.networkFile())
 	requireAddressesIn(t, r.left, shopNamespace, netip.MustParsePrefix(newPodRange))
 	for _, node := range r.left.NodeNames() {

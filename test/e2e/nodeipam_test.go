@@ -20,13 +20,13 @@ import (
 
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/verify/probe"
-	"github.com/replumb/replumb/lab"
+	"github.com/replumb/replumb/lab/lab"
 	"github.com/replumb/replumb/lab/traffic"
 	"github.com/replumb/replumb/lab/workload"
 )
 
 const (
-	// Both ranges lie in bothPods, which kube-proxy is told to take for pods.
+	// Both ranges lie in bothPods, which kube-proxy shall take for pods.
 	oldPods, newPods, bothPods = "10.244.0.0/16", "10.245.0.0/16", "10.244.0.0/15"
 )
 
@@ -34,7 +34,7 @@ const (
 func nodesWithRanges(t *testing.T) *lab.Lab {
 	t.Helper()
 	l := bringUp(t, named("e2e-nodes"))
-	if err := l.RestartProxies(t.Context(), netip.MustParsePrefix(bothPods)); err != nil {
+	if err := l.Workers().RestartProxies(t.Context(), netip.MustParsePrefix(bothPods)); err != nil {
 		t.Fatal(err)
 	}
 	return l
@@ -42,7 +42,7 @@ func nodesWithRanges(t *testing.T) *lab.Lab {
 
 // TestNodesCarryRanges moves a cluster whose Nodes carry the ranges of pods, node by node, while clients on both nodes call
 // Services by name and by address. replumb is killed on the way, before, in and after the moment in which a Node is gone.
-// Then everything goes back, unless time is short, and forth for good. The controller manager never ends but by the
+// Then everything goes back, unless time is short, and there again for good. The controller manager never ends but by the
 // operator's hand, and no Service fails.
 func TestNodesCarryRanges(t *testing.T) {
 	l := nodesWithRanges(t)
@@ -50,7 +50,7 @@ func TestNodesCarryRanges(t *testing.T) {
 	before := nodesByName(t, l)
 	file := writeNodes(t)
 
-	forth := s.during(t, "the move of nodes", func() {
+	there := s.during(t, "the move of nodes", func() {
 		for _, moment := range []func(engine.Event) bool{
 			eventOf(engine.StepWaiting, "drain/node1"), eventOf(engine.StepStarted, "switch/node1"),
 			eventOf(engine.StepStarted, "agent/node1"), eventOf(engine.StepStarted, "switch/node2"),
@@ -65,8 +65,8 @@ func TestNodesCarryRanges(t *testing.T) {
 		}
 		attendNodes(t, l, newPods, "apply", "-f", file)
 	})
-	forth.requireNothingLost(t, traffic.All)
-	forth.requireEnough(t, l.NodeNames())
+	there.requireNothingLost(t, traffic.All)
+	there.requireEnough(t, l.NodeNames())
 	requireNodesIn(t, l, newPods)
 	requireSameNodes(t, before, nodesByName(t, l))
 
@@ -279,7 +279,7 @@ func requireManagerRefuses(t *testing.T, l *lab.Lab) {
 	t.Helper()
 	ctx, stop := context.WithTimeout(t.Context(), 25*time.Second)
 	defer stop()
-	if err := l.RestartControllerManagers(ctx, true, netip.MustParsePrefix(oldPods)); err == nil {
+	if err := l.ControlPlaneNodes().RestartControllerManagers(ctx, true, netip.MustParsePrefix(oldPods)); err == nil {
 		eventually(t, settled, func() error {
 			if (operator{lab: l}).managersNeverExited(t.Context()) == nil {
 				return fmt.Errorf("the controller manager runs with a range that no Node has")

@@ -29,7 +29,7 @@ import (
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/migrations/nodes"
 	"github.com/replumb/replumb/internal/spec"
-	"github.com/replumb/replumb/lab"
+	"github.com/replumb/replumb/lab/lab"
 	"github.com/replumb/replumb/lab/traffic"
 	"github.com/replumb/replumb/lab/workload"
 )
@@ -57,7 +57,7 @@ func TestNodesMove(t *testing.T) {
 		}
 		o.replumb("apply", "-f", file)
 		o.replumb("finish", "vpc", "--yes")
-		if err := l.RemoveNetwork(t.Context(), "a"); err != nil {
+		if err := l.Fabrics().RemoveNetwork(t.Context(), "a"); err != nil {
 			t.Fatal(err)
 		}
 	})
@@ -223,20 +223,20 @@ func (o *owner) act(ctx context.Context, r *nodes.Request) (any, error) {
 	switch string(r.Role) + "/" + r.Action {
 	case "worker/provision":
 		for len(inNetwork(o.lab, lab.Worker, "b")) < r.Count {
-			if _, err := o.lab.AddWorker(ctx, lab.Joining{Network: "b", Proxy: lab.NFTables}); err != nil {
+			if _, err := o.lab.Workers().Add(ctx, lab.Joining{Network: "b", Proxy: lab.NFTables}); err != nil {
 				return nil, err
 			}
 		}
 	case "worker/terminate":
 		if slices.Contains(o.lab.NodeNames(), r.Node.Name) {
-			return nil, o.lab.RemoveWorker(ctx, r.Node.Name)
+			return nil, o.lab.Workers().Remove(ctx, r.Node.Name)
 		}
 	case "control-plane/provision":
 		var err error
 		if o.had, err = contentsAt(ctx, etcdOf(o.t, o.lab), 0); err != nil {
 			return nil, err
 		}
-		m, err := o.lab.AddControlPlane(ctx, "b")
+		m, err := o.lab.ControlPlaneNodes().Add(ctx, "b")
 		if err != nil {
 			return nil, err
 		}
@@ -249,7 +249,7 @@ func (o *owner) act(ctx context.Context, r *nodes.Request) (any, error) {
 		return nil, m.Stop(ctx, "kube-apiserver")
 	case "control-plane/terminate":
 		if slices.Contains(o.lab.ControlPlanes(), r.Node.Name) {
-			return nil, o.lab.RemoveControlPlane(ctx, r.Node.Name)
+			return nil, o.lab.ControlPlaneNodes().Remove(ctx, r.Node.Name)
 		}
 	default:
 		return nil, errors.New("that is not done here")

@@ -15,7 +15,7 @@ import (
 	"testing"
 
 	"github.com/replumb/replumb/internal/engine"
-	"github.com/replumb/replumb/lab"
+	"github.com/replumb/replumb/lab/lab"
 )
 
 // operator plays the tooling of a cluster's operator: it does what the gates of a migration wait for.
@@ -34,15 +34,19 @@ type operator struct {
 // acts are what it does at each gate, by the gate's step.
 func (o operator) acts() map[string]func(context.Context) error {
 	return map[string]func(context.Context) error{
-		"gate/certificates": func(ctx context.Context) error { return o.lab.IssueCertificates(ctx, []netip.Addr{o.kubernetes}) },
-		"gate/kubelets":     func(ctx context.Context) error { return o.lab.RestartKubelets(ctx, o.dns) },
+		"gate/certificates": func(ctx context.Context) error {
+			return o.lab.ControlPlaneNodes().IssueCertificates(ctx, []netip.Addr{o.kubernetes})
+		},
+		"gate/kubelets": func(ctx context.Context) error { return o.lab.Workers().RestartKubelets(ctx, o.dns) },
 		"gate/ranges-paused": func(ctx context.Context) error {
-			return errors.Join(o.managersNeverExited(ctx), o.lab.RestartControllerManagers(ctx, false, netip.Prefix{}))
+			return errors.Join(o.managersNeverExited(ctx), o.lab.ControlPlaneNodes().RestartControllerManagers(ctx, false, netip.Prefix{}))
 		},
 		"gate/ranges-given": func(ctx context.Context) error {
-			return errors.Join(o.managersNeverExited(ctx), o.lab.RestartControllerManagers(ctx, true, o.podCIDR))
+			return errors.Join(o.managersNeverExited(ctx), o.lab.ControlPlaneNodes().RestartControllerManagers(ctx, true, o.podCIDR))
 		},
-		"gate/api-servers": func(ctx context.Context) error { return o.lab.RestartAPIServers(ctx, o.serviceCIDR, nil) },
+		"gate/api-servers": func(ctx context.Context) error {
+			return o.lab.ControlPlaneNodes().RestartAPIServers(ctx, o.serviceCIDR, nil)
+		},
 	}
 }
 
@@ -114,7 +118,7 @@ func (o operator) attend(t *testing.T, cmd *exec.Cmd) (events []engine.Event, ex
 		t.Errorf("events of %s: %v", strings.Join(cmd.Args, " "), err)
 	}
 	_ = cmd.Wait() // what it says is the exit code
-	acting.Wait()  // an operator does not notice that somebody's command was killed
+	acting.Wait()  // an operator does not notice that a command was killed
 	if stderr.Len() > 0 {
 		t.Logf("%s: %s", strings.Join(cmd.Args, " "), stderr.String())
 	}

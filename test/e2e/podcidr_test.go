@@ -23,7 +23,7 @@ import (
 
 	"github.com/replumb/replumb/internal/network/calico"
 	"github.com/replumb/replumb/internal/verify/probe"
-	"github.com/replumb/replumb/lab"
+	"github.com/replumb/replumb/lab/lab"
 	"github.com/replumb/replumb/lab/traffic"
 	"github.com/replumb/replumb/lab/workload"
 )
@@ -50,10 +50,11 @@ const (
 // back as well.
 func testPodCIDR(t *testing.T, l *lab.Lab) {
 	m := newPodMove(t, l)
-	t.Cleanup(func() { removeNamespaces(t, l, varietyNamespace, byHosts, atOnce) })
+	t.Cleanup(func() { removeNamespaces(t, l, varietyNamespace, byHosts) })
 	m.apply(t)
 	m.finish(t)
 	requireAllAtOnceLoses(t, l)
+	removeNamespaces(t, l, atOnce) // whose clients take the time of others
 	requireVerdictsAreThePolicies(t, l, m.s, varietyNamespace)
 }
 
@@ -289,7 +290,7 @@ func requirePodsIn(t *testing.T, l *lab.Lab, cidr netip.Prefix) {
 	t.Logf("%d pods have addresses of %s", in, cidr)
 }
 
-// requireGone fails the test if the pod, which nobody starts again, is still there.
+// requireGone fails the test if the pod, which is not started again, is still there.
 func requireGone(t *testing.T, l *lab.Lab, name string) {
 	t.Helper()
 	_, err := l.Client().CoreV1().Pods(varietyNamespace).Get(t.Context(), name, metav1.GetOptions{})

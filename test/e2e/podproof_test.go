@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"github.com/replumb/replumb/internal/engine"
-	"github.com/replumb/replumb/lab"
+	"github.com/replumb/replumb/lab/lab"
 	"github.com/replumb/replumb/lab/traffic"
 	"github.com/replumb/replumb/lab/workload"
 )
@@ -18,7 +18,7 @@ import (
 const watchedName = "watched"
 
 // TestPodsWatched has agents on every node while pods move to another range, their own among them: through Calico's change of tunnels, through
-// restarts, back and forth, and to the end they see nothing lost. The control breaks a kube-proxy in the middle of the restarts: the run
+// restarts, there and back, and to the end they see nothing lost. The control breaks a kube-proxy in the middle of the restarts: the run
 // ends with exit code 4 and the name of the node, and the same command goes on after repair.
 func TestPodsWatched(t *testing.T) {
 	l := bringUp(t, withCalico("e2e-watched"))

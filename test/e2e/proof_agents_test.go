@@ -18,13 +18,13 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
-	"github.com/replumb/replumb/lab"
+	"github.com/replumb/replumb/lab/lab"
 	"github.com/replumb/replumb/lab/traffic"
 )
 
 // testProofHolds has agents pass barriers. A kube-proxy that stands still holds the move up: it waits for that very node, says so, and goes
 // on by itself. An agent that stands still ends the run, with the name of its node and not as a loss, and the same command goes on once it
-// is back. Nothing is lost meanwhile. Then finish waits for those who still use old addresses, whoever they are. The control gives the
+// is back. Nothing is lost meanwhile. Then finish waits for those who still use old addresses. The control gives the
 // node a second instead of asking for proof, and loses.
 func testProofHolds(t *testing.T, l *lab.Lab) {
 	s, callees := lightTraffic(t, l)
@@ -72,7 +72,7 @@ func unheld(t *testing.T, l *lab.Lab) {
 	resume := stopProxy(t, l, "node1")
 	replumb(t, l, "apply", "-f", file, "--without-agent")
 	var lost int
-	// It shows when the node's clients are told of the new addresses: CoreDNS gives out what it knows for up to 30 s.
+	// It shows when the node's clients get the new addresses: CoreDNS gives out what it knows for up to 30 s.
 	eventually(t, settled, func() error {
 		soFar := span{from: began, to: time.Now(), heard: s.watch.Snapshot()}
 		if lost = soFar.stats(t, onNode1).Failed; lost == 0 {
@@ -168,7 +168,7 @@ func lineWith(text, word string) string {
 	return found[0]
 }
 
-// requireUnlocked fails the test if somebody holds the lock.
+// requireUnlocked fails the test if the lock is held.
 func requireUnlocked(t *testing.T, l *lab.Lab, migration string) {
 	t.Helper()
 	var page struct {

@@ -18,7 +18,7 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/kube/cluster"
-	"github.com/replumb/replumb/lab"
+	"github.com/replumb/replumb/lab/lab"
 	"github.com/replumb/replumb/lab/machine"
 	"github.com/replumb/replumb/lab/traffic"
 )
@@ -64,7 +64,7 @@ func testProofNodes(t *testing.T, l *lab.Lab) {
 		return e.Step == "agents/reporting" && e.Kind == engine.StepDone &&
 			strings.Contains(e.Error, "not ready and not waited for: "+j.node)
 	}) {
-		t.Errorf("nobody says that %s is not waited for", j.node)
+		t.Errorf("it is not said that %s is not waited for", j.node)
 	}
 	if got := proofOf(t, l, "unready"); got.Nodes != 2 || !slices.Equal(got.Silent, []string{j.node + ": the node is not ready"}) {
 		t.Errorf("status has %+v", got)
@@ -135,7 +135,7 @@ func (j *joining) see(e engine.Event) {
 // join adds a node, waits until both its agents report, and stops its kube-proxy.
 func (j *joining) join() {
 	j.Helper()
-	member, err := j.l.AddWorker(j.Context(), lab.Joining{Proxy: lab.IPTables})
+	member, err := j.l.Workers().Add(j.Context(), lab.Joining{Proxy: lab.IPTables})
 	if err != nil {
 		j.Fatal(err)
 	}
@@ -207,7 +207,7 @@ func (j *joining) leave() {
 		return
 	}
 	ctx := context.WithoutCancel(j.Context())
-	if err := j.l.RemoveWorker(ctx, j.node); err != nil {
+	if err := j.l.Workers().Remove(ctx, j.node); err != nil {
 		j.Error(err)
 	}
 	if err := j.l.Client().CoreV1().Nodes().Delete(ctx, j.node, metav1.DeleteOptions{}); err != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/kube/cluster"
-	"github.com/replumb/replumb/lab"
+	"github.com/replumb/replumb/lab/lab"
 )
 
 // firstLoss finds out when the agents of a node first report that something was lost.
@@ -86,7 +86,7 @@ func reportedBy(r *v1alpha1.NodeReport, origin v1alpha1.ProbeOrigin) time.Time {
 func (f *firstLoss) reported() lossReport {
 	f.Helper()
 	if f.found == nil {
-		f.Fatal("nobody has looked for losses")
+		f.Fatal("losses have not been looked for")
 	}
 	select {
 	case r, ok := <-f.found:
@@ -99,7 +99,7 @@ func (f *firstLoss) reported() lossReport {
 	return lossReport{}
 }
 
-// requireReaction fails the test if anything but what was in hand began after a loss had been reported. How long it took is only told:
+// requireReaction fails the test if anything but what was in hand began after a loss had been reported. How long it took is only logged:
 // docs/benchmarks.md has it.
 func requireReaction(t *testing.T, events []engine.Event, r lossReport) {
 	t.Helper()

@@ -14,7 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/replumb/replumb/internal/verify/probe"
-	"github.com/replumb/replumb/lab"
+	"github.com/replumb/replumb/lab/lab"
 	"github.com/replumb/replumb/lab/traffic"
 	"github.com/replumb/replumb/lab/workload"
 )
@@ -123,8 +123,8 @@ func (s *stragglers) stop() {
 	s.pods = nil
 }
 
-// requireListed fails the test unless status lists each of them with its pod, or its node's address, and nobody else as having
-// connections open. Agents probe old addresses all the time: they are nobody.
+// requireListed fails the test unless status lists each of them with its pod, or its node's address, and no other as having
+// connections open. Agents probe old addresses all the time: they do not count.
 func (s *stragglers) requireListed(migration string) {
 	s.Helper()
 	eventually(s.T, settled, func() error {

@@ -20,7 +20,7 @@ import (
 
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/reporting/htmlreport"
-	"github.com/replumb/replumb/lab"
+	"github.com/replumb/replumb/lab/lab"
 	"github.com/replumb/replumb/lab/traffic"
 	"github.com/replumb/replumb/lab/workload"
 )
@@ -192,7 +192,7 @@ func (p *brokenProxy) shatter() {
 	p.brokenAt = time.Now()
 }
 
-// repair has the kube-proxy begin anew, which writes all of its rules.
+// repair has the kube-proxy start again, which writes all of its rules.
 func (p *brokenProxy) repair() {
 	m, err := p.l.Machine(p.node)
 	if err != nil {

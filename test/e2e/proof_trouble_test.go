@@ -20,7 +20,7 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
-	"github.com/replumb/replumb/lab"
+	"github.com/replumb/replumb/lab/lab"
 	"github.com/replumb/replumb/lab/traffic"
 )
 
@@ -36,11 +36,11 @@ func testProofTrouble(t *testing.T, l *lab.Lab) {
 	t.Run("killed while called", func(t *testing.T) { killedServer(t, l) })
 }
 
-// noImage names an image that nobody has, and one whose registry nobody answers for.
+// noImage names an image that does not exist, and one whose registry does not answer.
 func noImage(t *testing.T, l *lab.Lab) {
 	backIfFailed(t, l, "imageless")
 	before := allServices(t, l)
-	const name, refused = "imageless", "127.0.0.1:1/nobody:lab"
+	const name, refused = "imageless", "127.0.0.1:1/none:lab"
 	bad := proven{name: name, to: "172.21.0.0/16", image: refused, wait: "20s"}.write(t)
 	requireNoAgents(t, l, bad, "node node1: pod agent-", "has no image "+refused+": ", "ImagePull", "spec.proof.image")
 	after := allServices(t, l)
@@ -52,7 +52,7 @@ func noImage(t *testing.T, l *lab.Lab) {
 	replumb(t, l, "apply", "-f", good, "--until", "agents")
 
 	// Whoever has no agents can still go back.
-	const nowhere = "replumb.local/nobody:lab"
+	const nowhere = "replumb.local/none:lab"
 	bad = proven{name: name, to: "172.21.0.0/16", image: nowhere, wait: "20s"}.write(t)
 	requireNoAgents(t, l, bad, "node node1: pod agent-", "has no image "+nowhere, "spec.proof.image")
 	began := time.Now()
@@ -116,7 +116,7 @@ func refused(t *testing.T, l *lab.Lab) {
 	eventually(t, settled, func() error { // it counts once its controller has looked
 		q, err := quotas.Get(t.Context(), "no-pods", metav1.GetOptions{})
 		if err == nil && q.Status.Hard == nil {
-			err = errors.New("nobody has looked at the quota")
+			err = errors.New("the quota has not been looked at")
 		}
 		return err
 	})
@@ -228,7 +228,7 @@ func killedAgent(t *testing.T, l *lab.Lab) {
 		_, exit, stderr := runWatching(t, applying(t, l, file), k.see)
 		t.Logf("apply with an agent killed, and then without rights: exit %d: %s", exit, stderr)
 		if !k.waited {
-			t.Error("nobody waited for the node whose agent was killed and whose kube-proxy stood still")
+			t.Error("the run did not wait for the node whose agent was killed and whose kube-proxy stood still")
 		}
 		requireSilent(t, exit, stderr, "node")
 		if line := lineWith(stderr, "error:"); !strings.Contains(line, "ClusterRoleBinding replumb-agent is missing") {
@@ -264,7 +264,7 @@ func (k *killing) see(e engine.Event) {
 					return nil
 				}
 			}
-			return errors.New("nobody has started the agent again")
+			return errors.New("the agent has not been started again")
 		})
 		k.resume()
 	case e.Kind == engine.StepStarted && strings.HasPrefix(e.Step, "settle/batch 3 ") && !k.robbed:
@@ -276,7 +276,7 @@ func (k *killing) see(e engine.Event) {
 	}
 }
 
-// killedServer kills the agent in the network of pods on one node, which all agents call. What they lose by that is told as what it is.
+// killedServer kills the agent in the network of pods on one node, which all agents call. What they lose by that is reported as what it is.
 func killedServer(t *testing.T, l *lab.Lab) {
 	s, _ := lightTraffic(t, l)
 	backIfFailed(t, l, "killed-server")

@@ -14,8 +14,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
-	"github.com/replumb/replumb/lab"
 	"github.com/replumb/replumb/lab/haproxy"
+	"github.com/replumb/replumb/lab/lab"
 	"github.com/replumb/replumb/lab/labtest"
 	"github.com/replumb/replumb/lab/workload"
 )
@@ -59,7 +59,7 @@ func curl(t *testing.T, l *lab.Lab, argv ...string) (string, error) {
 	return strings.TrimSpace(string(out)), err
 }
 
-// requireRefusals fails the test unless the registry lets in who has its credentials, and nobody else.
+// requireRefusals fails the test unless the registry lets in who has its credentials, and no other.
 func requireRefusals(t *testing.T, l *lab.Lab) {
 	t.Helper()
 	r := l.Registry()
@@ -92,7 +92,7 @@ func pulled(l *lab.Lab, name, secret string) *appsv1.Deployment {
 func pullFromRegistry(t *testing.T, l *lab.Lab) {
 	t.Helper()
 	ctx, client := t.Context(), l.Client()
-	if err := l.Push(ctx, workload.EchoImage, "shop/echo:1"); err != nil {
+	if err := l.Addons().Push(ctx, workload.EchoImage, "shop/echo:1"); err != nil {
 		t.Fatal(err)
 	}
 	if err := workload.Ensure(ctx, client, workload.Namespace(shopNamespace)); err != nil {
@@ -167,7 +167,7 @@ func serveOverTLS(t *testing.T, l *lab.Lab) {
 		t.Errorf("the Ingress is to be found at %+v, want %s", got, want)
 	}
 	if got, err := curl(t, l, "https://"+second+"/"); err == nil { // control
-		t.Errorf("a name that nobody has asked for answers %q", got)
+		t.Errorf("a name that was not asked for answers %q", got)
 	}
 
 	made.Spec = ingressTo("front", first, second).Spec
@@ -258,7 +258,7 @@ func requireCertificateReady(t *testing.T, l *lab.Lab) {
 
 // requireJoinedNodePulls has a pod run on a node that was not there from the first.
 func requireJoinedNodePulls(t *testing.T, l *lab.Lab) {
-	joined, err := l.AddWorker(t.Context(), lab.Joining{Proxy: lab.IPTables})
+	joined, err := l.Workers().Add(t.Context(), lab.Joining{Proxy: lab.IPTables})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -271,7 +271,7 @@ func requireJoinedNodePulls(t *testing.T, l *lab.Lab) {
 		t.Error(err)
 	}
 	for _, program := range []string{lab.IngressBalancer, lab.IngressTLSBalancer} {
-		statuses, err := l.Balanced(t.Context(), "a", program)
+		statuses, err := l.Balancers().Balanced(t.Context(), "a", program)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -11,7 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/replumb/replumb/internal/verify/connectivity"
-	"github.com/replumb/replumb/lab"
+	"github.com/replumb/replumb/lab/lab"
 )
 
 // TestTwoNodes has what a cluster of two nodes is enough for, one of each proxy mode: what the lab confines and refuses, what agents see,
@@ -95,8 +95,12 @@ func removeNamespaces(t *testing.T, l *lab.Lab, names ...string) {
 			t.Error(err)
 		}
 	}
-	eventually(t, settled, func() error {
+	now := metav1.DeleteOptions{GracePeriodSeconds: new(int64)}
+	eventually(t, 2*settled, func() error {
 		for _, name := range names {
+			if err := l.Client().CoreV1().Pods(name).DeleteCollection(ctx, now, metav1.ListOptions{}); err != nil {
+				return err
+			}
 			if _, err := namespaces.Get(ctx, name, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 				return fmt.Errorf("namespace %s is still there: %v", name, err)
 			}

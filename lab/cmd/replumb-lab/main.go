@@ -4,7 +4,7 @@ package main
 import (
 	"os"
 
-	"github.com/replumb/replumb/lab"
+	"github.com/replumb/replumb/lab/lab"
 	"github.com/replumb/replumb/lab/labcli"
 )
 

@@ -25,7 +25,7 @@ import (
 	"github.com/replumb/replumb/lab/machine"
 )
 
-// restartDeadline bounds the restart of one program, from the moment it is told to end until it is of use again.
+// restartDeadline bounds the restart of one program, from the moment it is to end until it is of use again.
 const restartDeadline = 2 * time.Minute
 
 // RestartAPIServers does what the tooling of a cluster's operator does to change the range of Services: on one control

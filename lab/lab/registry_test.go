@@ -60,7 +60,7 @@ func TestRegistry(t *testing.T) {
 	const dir = "/etc/containerd/certs.d/images.eu.lab.example/"
 	if got := string(hosts[dir+"hosts.toml"]); !strings.Contains(got, `[host."https://images.eu.lab.example"]`) ||
 		!strings.Contains(got, `ca = "`+dir+`ca.crt"`) || string(hosts[dir+"ca.crt"]) != string(r.CA) {
-		t.Errorf("containerd is told:\n%s", got)
+		t.Errorf("containerd gets:\n%s", got)
 	}
 	if got := containerdConfig(
 		HostLocal,

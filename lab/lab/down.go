@@ -66,7 +66,7 @@ func destroy(ctx context.Context, name string) error {
 	if err := tree.Destroy(ctx, cgroupOf(name)); err != nil {
 		return err
 	}
-	if l, err := Open(name); err == nil && l.isGuest() {
+	if l, err := Open(name); err == nil && l.Fabrics().isGuest() {
 		if err := l.Fabrics().leave(ctx); err != nil {
 			return err
 		}

@@ -106,7 +106,7 @@ func (l ControlPlaneNodes) serving(m *Member, services ...netip.Addr) pki.Reques
 	if l.Topology.Edge {
 		r.Names = append(r.Names, l.Edge().API)
 	} else {
-		services = append([]netip.Addr{l.endpoint().Addr()}, services...)
+		services = append([]netip.Addr{l.Balancers().endpoint().Addr()}, services...)
 	}
 	for _, a := range services {
 		if !slices.ContainsFunc(r.Addresses, ip(a).Equal) {
@@ -140,7 +140,7 @@ func (l ControlPlaneNodes) files(m *Member, c *credentials, services ...netip.Ad
 	} {
 		f.kubeconfig("/etc/kubernetes/"+name+".conf", "https://"+m.apiServer().String(), c.cluster, pki.Request{CommonName: user})
 	}
-	f.kubeconfig(podnetKubeconfig, l.server(), c.cluster, pki.Request{CommonName: podnetUser})
+	f.kubeconfig(podnetKubeconfig, l.Balancers().server(), c.cluster, pki.Request{CommonName: podnetUser})
 	return f.content, f.err
 }
 
@@ -148,15 +148,15 @@ func (l ControlPlaneNodes) files(m *Member, c *credentials, services ...netip.Ad
 func (l Workers) files(m *Member, c *credentials) (map[string][]byte, error) {
 	var f files
 	f.add(pkiDir+"ca.crt", c.cluster.Cert)
-	f.kubeconfig("/etc/kubernetes/kubelet.conf", l.server(), c.cluster,
+	f.kubeconfig("/etc/kubernetes/kubelet.conf", l.Balancers().server(), c.cluster,
 		pki.Request{CommonName: "system:node:" + m.Name, Organization: []string{"system:nodes"}})
-	f.kubeconfig("/etc/kubernetes/kube-proxy.conf", l.server(), c.cluster,
+	f.kubeconfig("/etc/kubernetes/kube-proxy.conf", l.Balancers().server(), c.cluster,
 		pki.Request{CommonName: "system:kube-proxy"})
 	switch {
 	case l.Topology.CNI.isCalico():
-		f.kubeconfig(calicoKubeconfig, l.server(), c.cluster, pki.Request{CommonName: calicoUser})
+		f.kubeconfig(calicoKubeconfig, l.Balancers().server(), c.cluster, pki.Request{CommonName: calicoUser})
 	case l.Topology.CNI == HostLocal:
-		f.kubeconfig(podnetKubeconfig, l.server(), c.cluster, pki.Request{CommonName: podnetUser})
+		f.kubeconfig(podnetKubeconfig, l.Balancers().server(), c.cluster, pki.Request{CommonName: podnetUser})
 	}
 	f.issue("/var/lib/kubelet/pki/kubelet", c.cluster, pki.Request{
 		CommonName: "system:node:" + m.Name, Organization: []string{"system:nodes"},

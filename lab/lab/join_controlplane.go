@@ -22,7 +22,7 @@ const etcdJoinProgram = "etcdjoin"
 const leaveDeadline = time.Minute
 
 // AddControlPlane starts a further control plane in a network, the first if the name is empty, and returns when its machine
-// runs. Nobody makes its etcd a member of the cluster's: until somebody has, by its PeerURL, its etcd and API server end and
+// runs. Its etcd is not made a member of the cluster's: until it is, by its PeerURL, its etcd and API server end and
 // are started again. Balancers ask it whether it is ready from now on. It fails with an *InvalidError if there cannot be one.
 func (l ControlPlaneNodes) Add(ctx context.Context, network string) (*Member, error) {
 	var joined *Member
@@ -36,7 +36,7 @@ func (l ControlPlaneNodes) Add(ctx context.Context, network string) (*Member, er
 		if err := component.BuildMain(ctx, component.Lab, "./etcdjoin", l.dir("bin", etcdJoinProgram)); err != nil {
 			return err
 		}
-		joined = l.enlist(ControlPlane, in, "")
+		joined = l.addMember(ControlPlane, in, "")
 		if err := l.join(ctx, joined); err != nil {
 			return l.machines().undoJoin(ctx, joined, err)
 		}
@@ -46,7 +46,7 @@ func (l ControlPlaneNodes) Add(ctx context.Context, network string) (*Member, er
 }
 
 func (l ControlPlaneNodes) place(name string) (Network, error) {
-	network, err := l.network(name)
+	network, err := l.Fabrics().network(name)
 	if err != nil {
 		return network, err
 	}
@@ -107,7 +107,7 @@ func (l ControlPlaneNodes) join(ctx context.Context, m *Member) error {
 	return l.machines().run(ctx, m, programs)
 }
 
-// etcdJoining begins with whoever the members are when it is one of them (lab/etcdjoin). To find out, it asks those control
+// etcdJoining begins with those who are members when it is one of them (lab/etcdjoin). To find out, it asks those control
 // planes that there are now, one of which must still be there by then.
 func (l ControlPlaneNodes) etcdJoining(m *Member) machine.Program {
 	var peers []string

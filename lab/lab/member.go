@@ -67,24 +67,24 @@ func newLab(t Topology) *Lab { return newGuest(t, "") }
 // newGuest is a lab in the fabric of another one.
 func newGuest(t Topology, fabricOf string) *Lab {
 	l := &Lab{Topology: t, FabricOf: fabricOf, Made: map[Role]int{}}
-	if l.isGuest() {
-		l.enlist(Forwarder, t.Networks[0], "")
+	if l.Fabrics().isGuest() {
+		l.addMember(Forwarder, t.Networks[0], "")
 	}
 	for range t.ControlPlanes {
-		l.enlist(ControlPlane, t.Networks[0], "")
+		l.addMember(ControlPlane, t.Networks[0], "")
 	}
 	for _, mode := range t.Nodes {
-		l.enlist(Worker, t.Networks[0], mode)
+		l.addMember(Worker, t.Networks[0], mode)
 	}
 	if t.Edge {
-		l.edging().enlistAll()
+		l.edging().addMembers()
 	}
 	return l
 }
 
-// enlist gives a new machine a name that none has had before, and an address that none has. Topology.Validate and AddNode
+// addMember gives a new machine a name that none has had before, and an address that none has. Topology.Validate and AddNode
 // see to it that there is one.
-func (l *Lab) enlist(role Role, network Network, mode ProxyMode) *Member {
+func (l *Lab) addMember(role Role, network Network, mode ProxyMode) *Member {
 	l.Made[role]++
 	name, offset, step := numbered(role, l.Made[role], network.Name)
 	m := Member{Name: name, Role: role, Network: network.Name, Proxy: mode}
@@ -149,13 +149,13 @@ func namesOf(members []*Member) []string {
 }
 
 // networkOf is the network that a member is in.
-func (l *Lab) networkOf(m *Member) Network {
-	n, _ := networkNamed(l.Fabrics().joined(), m.Network) // it was enlisted in one
+func (l Fabrics) networkOf(m *Member) Network {
+	n, _ := networkNamed(l.Fabrics().joined(), m.Network) // it was added in one
 	return n
 }
 
 // server is the URL at which nodes call the Kubernetes API.
-func (l *Lab) server() string {
+func (l Balancers) server() string {
 	if l.Topology.Edge {
 		return fmt.Sprintf("https://%s:%d", l.Edge().API, apiServerPort)
 	}
@@ -165,12 +165,12 @@ func (l *Lab) server() string {
 // endpoint is where nodes reach the Kubernetes API: the only API server or, if there are several, the balancer that the
 // forwarder runs in front of them, as kubeadm's controlPlaneEndpoint is. Nodes pinned to one server each would go blind
 // while it restarts, and miss that the next one is going away.
-func (l *Lab) endpoint() netip.AddrPort {
+func (l Balancers) endpoint() netip.AddrPort {
 	if l.Topology.ControlPlanes == 1 {
 		return l.with(ControlPlane)[0].apiServer()
 	}
 	address := l.Topology.Networks[0].Gateway()
-	if l.isGuest() {
+	if l.Fabrics().isGuest() {
 		address = l.with(Forwarder)[0].Address
 	}
 	return netip.AddrPortFrom(address, apiServerPort)

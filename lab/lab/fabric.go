@@ -31,8 +31,8 @@ func (l *Lab) Fabric() *Fabric {
 	if l.Topology.Fabric == "" {
 		return nil
 	}
-	f := &Fabric{Name: l.Topology.Fabric, Owner: l.owner(), Labs: []string{l.Topology.Name}}
-	for _, other := range l.others() {
+	f := &Fabric{Name: l.Topology.Fabric, Owner: l.Fabrics().owner(), Labs: []string{l.Topology.Name}}
+	for _, other := range l.Fabrics().others() {
 		f.Labs = append(f.Labs, other.Topology.Name)
 	}
 	slices.Sort(f.Labs)
@@ -40,17 +40,17 @@ func (l *Lab) Fabric() *Fabric {
 }
 
 // owner is the lab whose fabric this one is in.
-func (l *Lab) owner() string {
+func (l Fabrics) owner() string {
 	if l.FabricOf != "" {
 		return l.FabricOf
 	}
 	return l.Topology.Name
 }
 
-func (l *Lab) isGuest() bool { return l.FabricOf != "" }
+func (l Fabrics) isGuest() bool { return l.FabricOf != "" }
 
 // others are the labs in the same fabric, as they have written themselves down.
-func (l *Lab) others() []*Lab {
+func (l Fabrics) others() []*Lab {
 	var others []*Lab
 	for _, name := range List() {
 		if name == l.Topology.Name {
@@ -79,7 +79,7 @@ func enter(t Topology) (l *Lab, leave func(), err error) {
 		return nil, nil, err
 	}
 	defer enough()
-	others := l.others()
+	others := l.Fabrics().others()
 	release := func() {}
 	if len(others) > 0 {
 		if l, release, err = visit(t, others); err != nil {
@@ -101,7 +101,7 @@ func enter(t Topology) (l *Lab, leave func(), err error) {
 
 // visit makes a lab that is in the fabric of another, which stays as it is until release.
 func visit(t Topology, others []*Lab) (l *Lab, release func(), err error) {
-	i := slices.IndexFunc(others, func(o *Lab) bool { return !o.isGuest() })
+	i := slices.IndexFunc(others, func(o *Lab) bool { return !o.Fabrics().isGuest() })
 	if i < 0 {
 		return nil, nil, &InvalidError{
 			"fabric", fmt.Sprintf("the lab that made %q is gone, and %s is left", t.Fabric, others[0].Topology.Name),
@@ -221,7 +221,7 @@ func (l Fabrics) leave(ctx context.Context) error {
 		return nil
 	}
 	if l.Topology.Edge {
-		// Names that lead nowhere harm nobody, and are replaced when the lab comes back.
+		// Names that lead nowhere do no harm, and are replaced when the lab comes back.
 		_ = l.edging().leave(ctx)
 	}
 	fabric, err := network(ctx, on)
@@ -235,11 +235,11 @@ func (l Fabrics) leave(ctx context.Context) error {
 // requireAlone fails with an *InvalidError as long as other labs are in the fabric of the one of that name.
 func requireAlone(name string) error {
 	l, err := Open(name)
-	if err != nil || l.isGuest() || l.Topology.Fabric == "" {
-		return nil //nolint:nilerr // whatever is left of it, nobody is in it
+	if err != nil || l.Fabrics().isGuest() || l.Topology.Fabric == "" {
+		return nil //nolint:nilerr // whatever is left of it, no lab is in it
 	}
 	var guests, commands []string
-	for _, other := range l.others() {
+	for _, other := range l.Fabrics().others() {
 		if other.FabricOf == name {
 			guests = append(guests, other.Topology.Name)
 			commands = append(commands, "replumb-lab down --name "+other.Topology.Name)

@@ -69,8 +69,8 @@ func (l Balancers) beforeIngress(balancer *Member, program string, port, nodePor
 	return b
 }
 
-// balancerPrograms have a master each, which starts another process when it is told to read its configuration again, and
-// hands it the port: nobody is refused meanwhile, and the process before it goes on with the connections it has.
+// balancerPrograms have a master each, which starts another process to read its configuration again, and
+// hands it the port: no client is refused meanwhile, and the process before it goes on with the connections it has.
 func balancerPrograms() []machine.Program {
 	var programs []machine.Program
 	for _, name := range []string{APIBalancer, IngressBalancer, IngressTLSBalancer} {

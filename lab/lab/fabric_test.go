@@ -35,7 +35,7 @@ func TestGuest(t *testing.T) {
 	if got := l.Machines(); !slices.Equal(got, []string{"forwarder", "cp1", "node1", "node2", "lb-r", "dns", "bastion"}) {
 		t.Errorf("its machines are %v", got)
 	}
-	if got := l.server(); got != "https://api-right.lab.example:6443" {
+	if got := l.Balancers().server(); got != "https://api-right.lab.example:6443" {
 		t.Errorf("nodes call %s", got)
 	}
 	if got := l.ControlPlaneNodes().serving(l.with(ControlPlane)[0]); !slices.Contains(got.Names, "api-right.lab.example") {
@@ -69,7 +69,7 @@ func TestGuest(t *testing.T) {
 	}
 	several := right()
 	several.Edge, several.ControlPlanes = false, 3
-	if got := newGuest(several, "left").endpoint().String(); got != "172.31.0.49:6443" {
+	if got := newGuest(several, "left").Balancers().endpoint().String(); got != "172.31.0.49:6443" {
 		t.Errorf("nodes call %s, which does not forward", got)
 	}
 }

@@ -37,23 +37,23 @@ func (t Topology) needs(component string) bool {
 }
 
 // writeFurtherImages writes the archive of images that only labs like this one have: every node reads all it is given.
-func (l Addons) writeFurtherImages() error {
+func (l images) writeFurther() error {
 	if !l.Topology.CertManager {
 		return nil
 	}
-	return image.WriteTar(l.furtherImages(), []image.Image{{
+	return image.WriteTar(l.further(), []image.Image{{
 		Ref: imageRef(certManagerImage), Binary: filepath.Join(l.Binaries.certManager, "certmanager"), Name: "certmanager",
 	}})
 }
 
-func (l Addons) furtherImages() string { return l.dir("further-images.tar") }
+func (l images) further() string { return l.dir("further-images.tar") }
 
 // archives are of what every node is given.
-func (l Addons) archives() []string {
+func (l images) archives() []string {
 	if !l.Topology.CertManager {
 		return []string{l.Images}
 	}
-	return []string{l.Images, l.furtherImages()}
+	return []string{l.Images, l.further()}
 }
 
 // equip gives a cluster that is up what this lab has beside it.

@@ -112,7 +112,7 @@ func (l Addons) installCalico(ctx context.Context, client kubernetes.Interface) 
 		return err
 	}
 	for _, m := range l.with(Worker) {
-		if err := l.calicoNode(ctx, client, m.Name, l.networkOf(m).in(m.Address)); err != nil {
+		if err := l.calicoNode(ctx, client, m.Name, l.Fabrics().networkOf(m).in(m.Address)); err != nil {
 			return err
 		}
 	}

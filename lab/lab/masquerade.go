@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// masqueradeRules have what pods send out of their node's network come from the node, as nobody there knows where pods are. The
+// masqueradeRules have what pods send out of their node's network come from the node, as no router there knows where pods are. The
 // other networks translate by themselves.
 const masqueradeRules = `table ip replumb-lab {
 	chain postrouting {
@@ -25,7 +25,7 @@ func (l machines) masquerade(ctx context.Context, m *Member) error {
 	if err != nil {
 		return err
 	}
-	cmd.Stdin = strings.NewReader(fmt.Sprintf(masqueradeRules, l.networkOf(m).Gateway()))
+	cmd.Stdin = strings.NewReader(fmt.Sprintf(masqueradeRules, l.Fabrics().networkOf(m).Gateway()))
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("nft on %s: %w: %s", m.Name, err, out)
 	}

@@ -16,8 +16,8 @@ func withEdge() *Lab {
 	topology.CNI, topology.Edge, topology.ControlPlanes = Calico, true, 3
 	topology.Networks = networks("a=172.30.0.0/24", "b=172.31.0.0/24")
 	l := newLab(topology)
-	l.enlist(Worker, topology.Networks[1], IPTables)
-	l.enlist(ControlPlane, topology.Networks[1], "")
+	l.addMember(Worker, topology.Networks[1], IPTables)
+	l.addMember(ControlPlane, topology.Networks[1], "")
 	return l
 }
 
@@ -31,10 +31,10 @@ func TestEdgeMembers(t *testing.T) {
 	if got := addresses(l); !maps.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
 	}
-	if got := l.networkOf(l.member("dns")).Gateway().String(); got != "172.29.255.1" {
+	if got := l.Fabrics().networkOf(l.member("dns")).Gateway().String(); got != "172.29.255.1" {
 		t.Errorf("the name server's gateway is %s", got)
 	}
-	if got := l.server(); got != "https://api.lab.example:6443" {
+	if got := l.Balancers().server(); got != "https://api.lab.example:6443" {
 		t.Errorf("nodes call %s", got)
 	}
 	if got := l.ControlPlaneNodes().serving(l.with(ControlPlane)[0]); !slices.Contains(got.Names, "api.lab.example") {
@@ -43,7 +43,7 @@ func TestEdgeMembers(t *testing.T) {
 	if got := newLab(Default()).Edge(); got != nil {
 		t.Errorf("a lab without an edge has %+v", got)
 	}
-	if _, err := l.network(outsideName); err == nil {
+	if _, err := l.Fabrics().network(outsideName); err == nil {
 		t.Error("nodes can join outside")
 	}
 }
@@ -55,8 +55,8 @@ func TestEveryNetworkHasRoom(t *testing.T) {
 	topology.ControlPlanes, topology.Nodes = maxControlPlanes, slices.Repeat([]ProxyMode{IPTables}, maxNodes)
 	l := newLab(topology)
 	for i := range l.Members {
-		if m := &l.Members[i]; !l.networkOf(m).CIDR.Contains(m.Address) || m.Address == l.networkOf(m).Gateway() {
-			t.Errorf("%s would get %s of %s", m.Name, m.Address, l.networkOf(m).CIDR)
+		if m := &l.Members[i]; !l.Fabrics().networkOf(m).CIDR.Contains(m.Address) || m.Address == l.Fabrics().networkOf(m).Gateway() {
+			t.Errorf("%s would get %s of %s", m.Name, m.Address, l.Fabrics().networkOf(m).CIDR)
 		}
 	}
 }
@@ -102,12 +102,12 @@ func TestJoiningControlPlane(t *testing.T) {
 		"--peers=https://172.30.0.10:2380,https://172.30.0.9:2380,https://172.30.0.8:2380", "--data-dir=/var/lib/etcd",
 	} {
 		if !slices.Contains(argv[:slices.Index(argv, "--")], want) {
-			t.Errorf("etcdjoin is not told %s: %v", want, argv)
+			t.Errorf("etcdjoin does not get %s: %v", want, argv)
 		}
 	}
 	for _, arg := range argv {
 		if strings.HasPrefix(arg, "--initial-cluster=") {
-			t.Errorf("it is told %s, which may not be so by then", arg)
+			t.Errorf("it gets %s, which may not be so by then", arg)
 		}
 	}
 	p := like(
@@ -149,7 +149,7 @@ func TestPlaceControlPlane(t *testing.T) {
 		t.Errorf("in the first network: %v, %v", n, err)
 	}
 	for len(l.ControlPlanes()) < maxControlPlanes {
-		l.enlist(ControlPlane, l.Topology.Networks[1], "")
+		l.addMember(ControlPlane, l.Topology.Networks[1], "")
 	}
 	if _, err := l.ControlPlaneNodes().place("b"); err == nil {
 		t.Error("there is room for ever")

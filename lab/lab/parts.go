@@ -14,12 +14,15 @@ type (
 	Balancers struct{ *Lab }
 	// edging is what is in front of the cluster: names, balancers, and a machine outside.
 	edging struct{ *Lab }
+	// images are what nodes are given to run.
+	images struct{ *Lab }
 	// Fabrics joins machines in networks, and labs with each other.
 	Fabrics struct{ *Lab }
 )
 
 func (l *Lab) machines() machines { return machines{l} }
 func (l *Lab) edging() edging     { return edging{l} }
+func (l *Lab) images() images     { return images{l} }
 
 // ControlPlaneNodes are the machines of the control plane.
 func (l *Lab) ControlPlaneNodes() ControlPlaneNodes { return ControlPlaneNodes{l} }

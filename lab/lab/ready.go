@@ -122,7 +122,7 @@ func (l Workers) waitContainerd(ctx context.Context, m *machine.Handle) error {
 }
 
 // waitReady waits until every node and cluster DNS is ready.
-func (l *Lab) waitReady(ctx context.Context, o Options) error {
+func (l Addons) waitReady(ctx context.Context, o Options) error {
 	client := l.Client()
 	for _, name := range l.NodeNames() {
 		if err := l.Workers().waitNode(ctx, client, name); err != nil {

@@ -38,7 +38,7 @@ func (l Workers) Add(ctx context.Context, j Joining) (*Member, error) {
 		}
 		ctx, cancel := context.WithTimeout(ctx, joinDeadline)
 		defer cancel()
-		joined = l.enlist(Worker, network, j.Proxy)
+		joined = l.addMember(Worker, network, j.Proxy)
 		if err := l.join(ctx, joined); err != nil {
 			return l.machines().undoJoin(ctx, joined, err)
 		}
@@ -57,7 +57,7 @@ func (l machines) undoJoin(ctx context.Context, m *Member, err error) error {
 }
 
 // network is the one of that name, by default the first.
-func (l *Lab) network(name string) (Network, error) {
+func (l Fabrics) network(name string) (Network, error) {
 	if name == "" {
 		return l.Topology.Networks[0], nil
 	}
@@ -72,7 +72,7 @@ func (l *Lab) network(name string) (Network, error) {
 
 // place defaults and validates.
 func (l Workers) place(j Joining) (Network, error) {
-	network, err := l.network(j.Network)
+	network, err := l.Fabrics().network(j.Network)
 	if err != nil {
 		return network, err
 	}
@@ -111,12 +111,12 @@ func (l Workers) join(ctx context.Context, m *Member) error {
 		return err
 	}
 	// containerd comes first. Pods come as soon as there is a kubelet, and one that finds no image waits minutes for a registry that
-	// nobody answers for.
+	// no machine answers for.
 	programs := l.machines().programs(m)
 	if err := l.machines().run(ctx, m, programs[:1]); err != nil {
 		return err
 	}
-	for _, archive := range l.Addons().archives() {
+	for _, archive := range l.images().archives() {
 		if err := l.loadOn(ctx, m.Name, archive); err != nil {
 			return err
 		}
@@ -126,7 +126,7 @@ func (l Workers) join(ctx context.Context, m *Member) error {
 	}
 	client := l.Client()
 	if l.Topology.CNI.isCalico() {
-		if err := l.Addons().calicoNode(ctx, client, m.Name, l.networkOf(m).in(m.Address)); err != nil {
+		if err := l.Addons().calicoNode(ctx, client, m.Name, l.Fabrics().networkOf(m).in(m.Address)); err != nil {
 			return err
 		}
 	}

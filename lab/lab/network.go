@@ -15,7 +15,7 @@ import (
 func bridgeOf(network string) string { return "br-" + network }
 
 // fabricSysctls keep the fabric a plain switch and, if there are several networks, the router between them. Packets for
-// addresses nobody has reach its own address, the machines' default gateway, and are dropped there without an answer, as by
+// addresses that none has reach its own address, the machines' default gateway, and are dropped there without an answer, as by
 // a data centre's router.
 func fabricSysctls(routes bool) map[string]string {
 	forward := "0"

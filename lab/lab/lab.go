@@ -79,7 +79,7 @@ func (b *binaries) UnmarshalJSON(data []byte) error {
 }
 
 // RunMachineIfAsked must be the first call of main, or TestMain, of each program that calls Up: the machines of a lab
-// are that program started anew.
+// are that program started again.
 func RunMachineIfAsked() { machine.RunIfAsked() }
 
 // Open returns the lab of that name, which some process has brought up before.
@@ -180,7 +180,7 @@ func (l *Lab) Machine(name string) (*machine.Handle, error) {
 func (l *Lab) machineSpec(name string) machine.Spec {
 	lab := l.Topology.Name
 	if name == fabricName || slices.Contains(l.Fabrics().borrowed(), name) {
-		lab = l.owner()
+		lab = l.Fabrics().owner()
 	}
 	return machine.Spec{
 		Name:   name,
@@ -191,7 +191,9 @@ func (l *Lab) machineSpec(name string) machine.Spec {
 }
 
 // podCGroup is the group that the node's kubelet puts its pods into.
-func (l *Lab) podCGroup(node string) string { return cgroupOf(l.Topology.Name) + "/" + node + "/pods" }
+func (l Workers) podCGroup(node string) string {
+	return cgroupOf(l.Topology.Name) + "/" + node + "/pods"
+}
 
 // Exec runs argv on a machine and returns its standard output; standard error is part of the error.
 func (l *Lab) Exec(ctx context.Context, machineName string, argv ...string) ([]byte, error) {

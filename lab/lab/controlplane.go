@@ -30,7 +30,7 @@ const (
 	serviceCIDRFlag          = "--service-cluster-ip-range="
 )
 
-// shutdownDelay is how long an API server that is told to end goes on serving after it has taken its address out of the
+// shutdownDelay is how long an API server that is to end goes on serving after it has taken its address out of the
 // "kubernetes" EndpointSlice: until every kube-proxy has heard of it, which takes them a second or two, or several when all
 // machines share two busy processors.
 const shutdownDelay = 10 * time.Second
@@ -117,7 +117,7 @@ func (l ControlPlaneNodes) apiServer(m *Member) machine.Program {
 		serviceCIDRFlag + l.Topology.ServiceCIDR.String(),
 		"--shutdown-watch-termination-grace-period=" + watchGrace.String(),
 	}}
-	if l.Topology.ControlPlanes > 1 || l.Topology.Edge { // a single one for good has nobody to hand over to
+	if l.Topology.ControlPlanes > 1 || l.Topology.Edge { // a single one for good has none to hand over to
 		p.Grace += shutdownDelay
 		p.Argv = append(p.Argv, "--shutdown-delay-duration="+shutdownDelay.String())
 	}

@@ -47,7 +47,7 @@ func TestValidate(t *testing.T) {
 			"nodes in pods", func(t *Topology) { t.Networks[0].CIDR = netip.MustParsePrefix("10.244.7.0/24") },
 			"networks", "overlaps pod-cidr 10.244.0.0/16",
 		},
-		{"a registry nobody finds", func(t *Topology) { t.Registry = "registry.lab.example" }, "registry", "no name server"},
+		{"a registry without a name server", func(t *Topology) { t.Registry = "registry.lab.example" }, "registry", "no name server"},
 		{name: "a registry", edit: withRegistry("registry.lab.example")},
 		{"a registry elsewhere", withRegistry("registry.example.com"), "registry", "not a host name in lab.example"},
 		{"a registry with a port", withRegistry("registry:5000.lab.example"), "registry", "not a host name in lab.example"},
@@ -136,12 +136,12 @@ func TestMembers(t *testing.T) {
 	topology := Default()
 	topology.Networks = networks("a=172.30.0.0/24", "b=172.31.0.0/24")
 	l := newLab(topology)
-	if got := l.endpoint().String(); got != "172.30.0.10:6443" {
+	if got := l.Balancers().endpoint().String(); got != "172.30.0.10:6443" {
 		t.Errorf("nodes call %s, not the only API server", got)
 	}
 	topology.ControlPlanes = 3
 	l = newLab(topology)
-	if got := l.endpoint().String(); got != "172.30.0.1:6443" {
+	if got := l.Balancers().endpoint().String(); got != "172.30.0.1:6443" {
 		t.Errorf("nodes call %s, not what stands before three API servers", got)
 	}
 	want := map[string]string{
@@ -151,10 +151,10 @@ func TestMembers(t *testing.T) {
 		t.Errorf("got %v, want %v", got, want)
 	}
 	// Names are never used again; addresses are, as a cloud does.
-	l.enlist(Worker, topology.Networks[1], IPTables)
+	l.addMember(Worker, topology.Networks[1], IPTables)
 	l.Members = slices.DeleteFunc(l.Members, func(m Member) bool { return m.Name == "node1" || m.Name == "cp2" })
-	l.enlist(Worker, topology.Networks[0], IPTables)
-	l.enlist(ControlPlane, topology.Networks[0], "")
+	l.addMember(Worker, topology.Networks[0], IPTables)
+	l.addMember(ControlPlane, topology.Networks[0], "")
 	want = map[string]string{
 		"cp1": "a 172.30.0.10", "cp3": "a 172.30.0.8", "node2": "a 172.30.0.12",
 		"node3": "b 172.31.0.11", "node4": "a 172.30.0.11", "cp4": "a 172.30.0.9",

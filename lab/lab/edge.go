@@ -69,7 +69,7 @@ type Edge struct {
 // Outpost is the machine outside that people use the cluster from, and where on it is what.
 type Outpost struct {
 	Machine string `json:"machine"`
-	// Kubeconfig is the administrator's, for the API by its name. Token is that of somebody who may look around, and CA the
+	// Kubeconfig is the administrator's, for the API by its name. Token is that of a user who may look around, and CA the
 	// authorities of the API and of Lab.SiteCA.
 	Kubeconfig string `json:"kubeconfig"`
 	Token      string `json:"token"`
@@ -85,9 +85,9 @@ func (l *Lab) Edge() *Edge {
 	}
 	bastion := Outpost{
 		Machine: bastionName, Kubeconfig: bastionKubeconfig, Token: bastionToken, CA: bastionCA,
-		Client: filepath.Join(stateDir(l.owner()), "bin", probingClient),
+		Client: filepath.Join(stateDir(l.Fabrics().owner()), "bin", probingClient),
 	}
-	if l.isGuest() {
+	if l.Fabrics().isGuest() {
 		for _, path := range []*string{&bastion.Kubeconfig, &bastion.Token, &bastion.CA} {
 			*path = besides(*path, l.Topology.Name)
 		}
@@ -116,7 +116,7 @@ func (t Topology) validateEdge() error {
 
 // label is a name in the zone that labs of one fabric share.
 func (l edging) label(name string) string {
-	if !l.isGuest() {
+	if !l.Fabrics().isGuest() {
 		return name
 	}
 	return name + "-" + l.Topology.Name
@@ -128,18 +128,18 @@ func besides(path, lab string) string {
 }
 
 // enlistEdge adds the machines of an edge. The outside is the same for all labs of a fabric.
-func (l edging) enlistAll() {
+func (l edging) addMembers() {
 	for _, n := range l.Topology.Networks {
-		l.enlist(LoadBalancer, n, "")
+		l.addMember(LoadBalancer, n, "")
 	}
 	if l.Topology.Registry != "" {
-		l.enlist(ImageRegistry, l.Topology.Networks[0], "")
+		l.addMember(ImageRegistry, l.Topology.Networks[0], "")
 	}
-	if l.isGuest() {
+	if l.Fabrics().isGuest() {
 		return
 	}
-	l.enlist(NameServer, outside(), "")
-	l.enlist(Bastion, outside(), "")
+	l.addMember(NameServer, outside(), "")
+	l.addMember(Bastion, outside(), "")
 }
 
 // startEdges starts the machines of the edge, and makes them known where another lab has some already.
@@ -149,7 +149,7 @@ func (l edging) startAll(ctx context.Context, fabric *namespace, creds *credenti
 			return err
 		}
 	}
-	if !l.Topology.Edge || !l.isGuest() {
+	if !l.Topology.Edge || !l.Fabrics().isGuest() {
 		return nil
 	}
 	return l.visit(ctx, creds)
@@ -180,7 +180,7 @@ func (l edging) bastionFiles(c *credentials) (map[string][]byte, error) {
 	var f files
 	bastion := l.Edge().Bastion
 	f.add(bastion.CA, slices.Concat(c.cluster.Cert, c.site.Cert))
-	f.kubeconfig(bastion.Kubeconfig, l.server(), c.cluster, admin())
+	f.kubeconfig(bastion.Kubeconfig, l.Balancers().server(), c.cluster, admin())
 	return f.content, f.err
 }
 
@@ -259,7 +259,7 @@ func (l edging) leave(ctx context.Context) error {
 
 // resolvConf is what machines and pods know of names outside the cluster. A datagram that is lost is sent again after one
 // second instead of five.
-func (l *Lab) resolvConf() []byte {
+func (l edging) resolvConf() []byte {
 	edge := l.Edge()
 	if edge == nil {
 		return []byte("# names outside the cluster do not resolve in a lab\n")

@@ -69,7 +69,7 @@ func (l *Lab) Registry() *Registry {
 }
 
 // RequireRegistry is Registry, or an *InvalidError if there is none.
-func (l *Lab) RequireRegistry() (*Registry, error) {
+func (l Addons) RequireRegistry() (*Registry, error) {
 	r := l.Registry()
 	if r == nil {
 		return nil, &InvalidError{

@@ -24,7 +24,7 @@ import (
 
 // Options are how, not what, a lab is brought up.
 type Options struct {
-	// Progress is told what is being done, a line at a time. It may be nil.
+	// Progress gets what is being done, a line at a time. It may be nil.
 	Progress func(format string, args ...any)
 	// KeepOnFailure leaves a lab that did not come up as it is, to be looked at.
 	KeepOnFailure bool
@@ -115,7 +115,7 @@ func lockDir(dir string, how int) (unlock func(), err error) {
 // up is the order in which a cluster comes to be. Programs are all started at once and find one another by trying, as
 // on real machines; what is waited for is what the next step needs.
 func (l *Lab) up(ctx context.Context, o Options) error {
-	images, err := l.build(ctx, o)
+	images, err := l.images().build(ctx, o)
 	if err != nil {
 		return err
 	}
@@ -129,7 +129,7 @@ func (l *Lab) up(ctx context.Context, o Options) error {
 	if creds.site, err = l.Addons().siteAuthority(creds.site); err != nil {
 		return err
 	}
-	l.Images, l.SiteCA = l.keepImages(images), creds.site.Cert
+	l.Images, l.SiteCA = l.images().keep(images), creds.site.Cert
 	o.say("starting %d machines", len(l.Machines()))
 	if err := l.machines().startMachines(ctx, creds); err != nil {
 		return err
@@ -139,19 +139,19 @@ func (l *Lab) up(ctx context.Context, o Options) error {
 		return err
 	}
 	var g errgroup.Group
-	g.Go(func() error { return l.Workers().Load(ctx, l.Addons().archives()...) })
+	g.Go(func() error { return l.Workers().Load(ctx, l.images().archives()...) })
 	g.Go(func() error { return l.Addons().configureCluster(ctx, o) })
 	if err := g.Wait(); err != nil {
 		return l.explain(err)
 	}
-	if err := l.waitReady(ctx, o); err != nil {
+	if err := l.Addons().waitReady(ctx, o); err != nil {
 		return l.explain(err)
 	}
 	return l.explain(l.Addons().equip(ctx, o, creds))
 }
 
 // build makes what runs in the lab, or finds it made, and returns the archive of images for the nodes.
-func (l *Lab) build(ctx context.Context, o Options) (images string, err error) {
+func (l images) build(ctx context.Context, o Options) (images string, err error) {
 	b, err := component.NewBuilder(o.Progress)
 	if err != nil {
 		return "", err
@@ -169,7 +169,7 @@ func (l *Lab) build(ctx context.Context, o Options) (images string, err error) {
 		kubernetes: dirs["kubernetes"], containerd: dirs["containerd"], cni: dirs["cni"], calico: dirs["calico"], flannel: dirs["flannel"],
 	}
 	l.Binaries.registry, l.Binaries.certManager = dirs["registry"], dirs["certmanager"]
-	if err := l.Addons().writeFurtherImages(); err != nil {
+	if err := l.writeFurther(); err != nil {
 		return "", err
 	}
 	if l.Topology.CNI == HostLocal {
@@ -179,7 +179,7 @@ func (l *Lab) build(ctx context.Context, o Options) (images string, err error) {
 			return "", err
 		}
 	}
-	if l.Topology.Edge && !l.isGuest() {
+	if l.Topology.Edge && !l.Fabrics().isGuest() {
 		if err := component.BuildMain(ctx, component.Lab, "./images/client", l.dir("bin", probingClient)); err != nil {
 			return "", err
 		}
@@ -193,7 +193,7 @@ func (l *Lab) build(ctx context.Context, o Options) (images string, err error) {
 }
 
 // keepImages keeps an archive for nodes that join later: the cache drops it when others are built.
-func (l *Lab) keepImages(archive string) string {
+func (l images) keep(archive string) string {
 	kept := l.dir("images.tar")
 	if os.Link(archive, kept) != nil { // on another file system
 		return archive
@@ -216,7 +216,7 @@ func (l machines) startMachines(ctx context.Context, creds *credentials) error {
 		}
 	}
 	start := l.startFabric
-	if l.isGuest() {
+	if l.Fabrics().isGuest() {
 		start = l.Fabrics().join
 	}
 	fabric, err := start(ctx)
@@ -248,7 +248,7 @@ func (l machines) createCGroups(tree *cgroup.Tree, m *Member) error {
 	if err := tree.Create(l.machineSpec(m.Name).CGroup); err != nil || m.Role != Worker {
 		return err
 	}
-	return tree.Create(l.podCGroup(m.Name))
+	return tree.Create(l.Workers().podCGroup(m.Name))
 }
 
 func (l machines) startFabric(ctx context.Context) (*namespace, error) {
@@ -310,7 +310,7 @@ func (l ControlPlaneNodes) start(
 	return l.machines().startOn(ctx, fabric, spec, listener, m, content)
 }
 
-func (l *Lab) writeKubeconfig(creds *credentials) error {
+func (l machines) writeKubeconfig(creds *credentials) error {
 	kubeconfig, err := adminKubeconfig(creds, l.Port)
 	if err != nil {
 		return err
@@ -325,7 +325,7 @@ func (l Workers) start(ctx context.Context, fabric *namespace, creds *credential
 	if err != nil {
 		return err
 	}
-	config, err := nodeConfig(l.Topology, l.Binaries, m.Name, l.podCGroup(m.Name), m.Proxy, l.resolvConf())
+	config, err := nodeConfig(l.Topology, l.Binaries, m.Name, l.podCGroup(m.Name), m.Proxy, l.edging().resolvConf())
 	if err != nil {
 		return err
 	}
@@ -350,11 +350,11 @@ func (l machines) startOn(
 		return err
 	}
 	defer ns.Close()
-	if err := fabric.plug(ns, member, l.networkOf(member), l.Fabrics().linkOf(member)); err != nil {
+	if err := fabric.plug(ns, member, l.Fabrics().networkOf(member), l.Fabrics().linkOf(member)); err != nil {
 		return err
 	}
 	if l.Topology.Edge {
-		content["/etc/resolv.conf"] = l.resolvConf()
+		content["/etc/resolv.conf"] = l.edging().resolvConf()
 	}
 	for path, data := range content {
 		if err := m.WriteFile(ctx, path, data); err != nil {

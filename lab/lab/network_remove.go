@@ -35,7 +35,7 @@ func (l Fabrics) RemoveNetwork(ctx context.Context, name string) error {
 	})
 }
 
-// vacant returns a network that nobody needs any more, and the balancers that go with it.
+// vacant returns a network that is no longer needed, and the balancers that go with it.
 func (l Fabrics) vacant(name string) (network Network, balancers []string, err error) {
 	invalid := func(problem, hint string) error { return &InvalidError{"network", problem, hint} }
 	network, ok := l.Topology.network(name)
