@@ -14,7 +14,7 @@ MODULES     := . lab test
 # What tests need beside Go: an API server, programs that hack/deps.sh installs, root. All code is compiled for the checks.
 TAGS        := apiserver,programs,root
 # What tests against an API server need: etcd, the API server and its controllers, and Calico's definitions.
-ASSETS       = KUBEBUILDER_ASSETS=$$($(LAB) build | sed -n 's/^kubernetes\t//p') REPLUMB_CALICO_CRDS=$$($(LAB) build | sed -n 's/^calico\t//p')/crd
+ASSETS       = KUBEBUILDER_ASSETS=$$($(LAB) build kubernetes | sed -n 's/^kubernetes\t//p') REPLUMB_CALICO_CRDS=$$($(LAB) build calico | sed -n 's/^calico\t//p')/crd
 export GOWORK := off
 
 .DEFAULT_GOAL := help
@@ -37,6 +37,10 @@ image: build ## Write build/replumb-image.tar, for canaries: load it into a regi
 	@mkdir -p build
 	@go -C lab run ./cmd/image -binary $(BIN)/replumb -ref $(IMAGE) -o $(CURDIR)/build/replumb-image.tar
 
+.PHONY: lab-api
+lab-api: deps build ## Build the components that API servers without nodes need: Kubernetes, and Calico for its definitions
+	@$(LAB) build kubernetes calico > /dev/null
+
 .PHONY: lab-basic
 lab-basic: deps build ## Build the components that most labs run: Kubernetes, containerd, CoreDNS, CNI, Calico
 	@$(LAB) build kubernetes containerd coredns cni calico > /dev/null
@@ -54,27 +58,27 @@ check: $(GOTESTSUM) ## Vet, and all tests that need nothing but Go: no root, no 
 	@hack/gotest.sh lab -timeout 5m ./...
 
 .PHONY: test
-test: check test-api test-crash test-lab ## check, and tests with a real API server, processes that are killed, and real packets (root)
+test: check test-api test-crash test-root test-lab ## check, and tests with a real API server, processes that are killed, and real packets (root)
 
 .PHONY: test-api
-test-api: lab $(GOTESTSUM) ## Tests against a real etcd and API server, and beside programs of Debian
+test-api: lab-api $(GOTESTSUM) ## Tests against a real etcd and API server, and beside programs of Debian
 	@$(ASSETS) $(POOL) hack/gotest.sh . -tags apiserver,programs -p 3 -timeout 40m ./... # packages that wait leave room for another
 	@$(ASSETS) hack/gotest.sh lab -tags apiserver,programs -timeout 10m ./...
 
 .PHONY: test-crash
-test-crash: lab $(GOTESTSUM) ## The process killed with SIGKILL where every command of every kind is far from done, on API servers without nodes
+test-crash: lab-api $(GOTESTSUM) ## The process killed with SIGKILL where every command of every kind is far from done, on API servers without nodes
 	@$(ASSETS) hack/gotest.sh test -short -count=1 -parallel 3 -timeout 30m ./kill
 
 .PHONY: test-kill
-test-kill: lab $(GOTESTSUM) ## The process killed with SIGKILL at every event of a full run, on API servers without nodes (about 40 min)
+test-kill: lab-api $(GOTESTSUM) ## The process killed with SIGKILL at every event of a full run, on API servers without nodes (about 40 min)
 	@$(ASSETS) hack/gotest.sh test -count=1 -parallel 3 -timeout 80m ./kill
 
 .PHONY: test-race
-test-race: lab $(GOTESTSUM) ## All tests of test-api, looking for races
+test-race: lab-api $(GOTESTSUM) ## All tests of test-api, looking for races
 	@$(ASSETS) CGO_ENABLED=1 $(POOL) hack/gotest.sh . -race -tags apiserver,programs -p 3 -timeout 60m ./...
 
 .PHONY: test-long
-test-long: test-race test-kill test-edge test-proof test-pods test-matrix test-lab-endurance ## All that make test leaves out, one after the other (root; hours)
+test-long: test-race test-kill test-edge test-proof test-pods test-nodes test-mirror test-whole test-matrix test-lab-endurance ## All that make test leaves out, one after the other (root; hours)
 
 .PHONY: test-root
 test-root: $(GOTESTSUM) ## Tests of the machine's own network, each in a network namespace of its own (root)
