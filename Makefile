@@ -6,12 +6,15 @@ IMAGE       ?= ghcr.io/replumb/replumb:$(shell git describe --tags --always --di
 TOOL        := go tool -modfile=$(CURDIR)/hack/tools/go.mod
 LDFLAGS     := -s -w -X github.com/replumb/replumb/internal/cli.version=$(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 LINT        := $(BIN)/golangci-lint
+GOTESTSUM   := $(BIN)/gotestsum
+# API servers that packages share instead of each booting one.
+POOL        := go run ./internal/testing/apipool -plain 2 -full 2 --
 # The product, the lab and the tests of both are modules of their own, so that the product depends on nothing of the others.
 MODULES     := . lab test
 # What tests need beside Go: an API server, programs that hack/deps.sh installs, root. All code is compiled for the checks.
 TAGS        := apiserver,programs,root
 # What tests against an API server need: etcd, the API server and its controllers, and Calico's definitions.
-ASSETS       = KUBEBUILDER_ASSETS=$$($(LAB) build | sed -n 's/^kubernetes\t//p') REPLUMB_CALICO_CRDS=$$($(LAB) build | sed -n 's/^calico\t//p')/crd
+ASSETS       = KUBEBUILDER_ASSETS=$$($(LAB) build kubernetes | sed -n 's/^kubernetes\t//p') REPLUMB_CALICO_CRDS=$$($(LAB) build calico | sed -n 's/^calico\t//p')/crd
 export GOWORK := off
 
 .DEFAULT_GOAL := help
@@ -34,6 +37,10 @@ image: build ## Write build/replumb-image.tar, for canaries: load it into a regi
 	@mkdir -p build
 	@go -C lab run ./cmd/image -binary $(BIN)/replumb -ref $(IMAGE) -o $(CURDIR)/build/replumb-image.tar
 
+.PHONY: lab-api
+lab-api: deps build ## Build the components that API servers without nodes need: Kubernetes, and Calico for its definitions
+	@$(LAB) build kubernetes calico > /dev/null
+
 .PHONY: lab-basic
 lab-basic: deps build ## Build the components that most labs run: Kubernetes, containerd, CoreDNS, CNI, Calico
 	@$(LAB) build kubernetes containerd coredns cni calico > /dev/null
@@ -45,28 +52,38 @@ lab: deps build ## Build all components of labs: Kubernetes, containerd, CoreDNS
 ##@ Check
 
 .PHONY: check
-check: ## Vet, and all tests that need nothing but Go: no root, nothing built (about a minute)
+check: $(GOTESTSUM) ## Vet, and all tests that need nothing but Go: no root, no components (about a minute)
 	@for module in $(MODULES); do echo "go vet ($$module)"; go -C $$module vet -tags $(TAGS) ./... || exit; done
-	go test -timeout 5m ./...
-	go -C lab test -timeout 5m ./...
+	@hack/gotest.sh . -timeout 5m ./...
+	@hack/gotest.sh lab -timeout 5m ./...
 
 .PHONY: test
-test: export REPLUMB_TEST_EVERY ?= 24
-test: check test-api test-kill test-lab ## All tests: units, a real API server, kills, and real packets in the lab (root)
+test: check test-api test-crash test-root test-lab ## check, and tests with a real API server, processes that are killed, and real packets (root)
 
 .PHONY: test-api
-test-api: lab ## Tests against a real etcd and API server, and beside programs of Debian (about 10 min)
-	$(ASSETS) go test -tags apiserver,programs -p 3 -timeout 40m ./... # packages that wait for API servers leave room for another
-	go -C lab test -tags apiserver,programs -timeout 10m ./...
+test-api: lab-api $(GOTESTSUM) ## Tests against a real etcd and API server, and beside programs of Debian
+	@$(ASSETS) $(POOL) hack/gotest.sh . -tags apiserver,programs -p 3 -timeout 40m ./... # packages that wait leave room for another
+	@$(ASSETS) hack/gotest.sh lab -tags apiserver,programs -timeout 10m ./...
 
-.PHONY: test-root
-test-root: ## Tests of the machine's own network, each in a network namespace of its own (root)
-	go test -tags root -timeout 10m ./internal/network/... ./internal/verify/conntrack
-	go -C lab test -tags root -timeout 10m ./lab ./cgroup
+.PHONY: test-crash
+test-crash: lab-api $(GOTESTSUM) ## The process killed with SIGKILL where every command of every kind is far from done, on API servers without nodes
+	@$(ASSETS) hack/gotest.sh test -short -count=1 -parallel 3 -timeout 30m ./kill
 
 .PHONY: test-kill
-test-kill: lab ## The process killed with SIGKILL at every event of a full run, on API servers without nodes (about 40 min; make test takes one case of 24)
-	$(ASSETS) go -C test test -count=1 -parallel 3 -timeout 80m ./kill
+test-kill: lab-api $(GOTESTSUM) ## The process killed with SIGKILL at every event of a full run, on API servers without nodes (about 40 min)
+	@$(ASSETS) hack/gotest.sh test -count=1 -parallel 3 -timeout 80m ./kill
+
+.PHONY: test-race
+test-race: lab-api $(GOTESTSUM) ## All tests of test-api, looking for races
+	@$(ASSETS) CGO_ENABLED=1 $(POOL) hack/gotest.sh . -race -tags apiserver,programs -p 3 -timeout 60m ./...
+
+.PHONY: test-long
+test-long: test-race test-kill test-edge test-proof test-pods test-nodes test-mirror test-whole test-matrix test-lab-endurance ## All that make test leaves out, one after the other (root; hours)
+
+.PHONY: test-root
+test-root: $(GOTESTSUM) ## Tests of the machine's own network, each in a network namespace of its own (root)
+	@hack/gotest.sh . -tags root -timeout 10m ./internal/network/nodecleanup ./internal/network/tunneladdr ./internal/verify/conntrack
+	@hack/gotest.sh lab -tags root -timeout 10m ./lab ./cgroup
 
 # Each test with real packets runs in one of these targets; test-lab has the shortest that shows each claim, with its control.
 E2E          = go -C test test -v -count=1 -timeout 60m
@@ -156,6 +173,10 @@ lint: $(LINT) ## Static checks, import directions and formatting (the linter its
 $(LINT): hack/tools/go.mod hack/tools/go.sum
 	@mkdir -p $(BIN)
 	go build -modfile=hack/tools/go.mod -o $(LINT) github.com/golangci/golangci-lint/v2/cmd/golangci-lint
+
+$(GOTESTSUM): hack/tools/go.mod hack/tools/go.sum
+	@mkdir -p $(BIN)
+	@go build -modfile=hack/tools/go.mod -o $(GOTESTSUM) gotest.tools/gotestsum
 
 ##@ Change
 

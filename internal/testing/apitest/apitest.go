@@ -190,7 +190,9 @@ func Run(serviceRange string, opts ...Option) (*Server, error) {
 	if s.Cluster, err = cluster.Connect(s.Config); err != nil {
 		return nil, errors.Join(err, s.env.Stop(), os.RemoveAll(dir))
 	}
-	s.play(o, func(ctx context.Context, name string, flags []string) { s.keep(ctx, filepath.Join(assets, name), flags) })
+	s.play(o, func(ctx context.Context, name string, flags []string) {
+		s.keep(ctx, filepath.Join(assets, name), flags)
+	})
 	return s, nil
 }
 
