@@ -186,7 +186,7 @@ func TestActionFails(t *testing.T) {
 	if got := f.nodes(); got != "a:NoSchedule b:NoSchedule c d" {
 		t.Errorf("nodes: %s", got)
 	}
-	if st := f.again(); !remembered(st.Nodes, "a").Ended || remembered(st.Nodes, "b").Ended {
+	if st := f.again(); !nodeRecord(st.Nodes, "a").Ended || nodeRecord(st.Nodes, "b").Ended {
 		t.Errorf("who may have ended: %+v", st.Nodes)
 	}
 	f.Must(f.apply())
