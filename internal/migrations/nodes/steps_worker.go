@@ -147,15 +147,15 @@ func (d *drainer) empty(name string) []engine.Step {
 
 // drain makes pods leave a node.
 func (d *drainer) drain(name string) engine.Step {
-	tools := rollout.Tools{Client: d.Client(), Timeout: d.spec.Drain.Timeout.Duration, Now: d.Now}
-	return tools.Drain(rollout.Leaving{
+	leaving := rollout.Leaving{
 		Node: name, Taint: corev1.Taint{Key: v1alpha1.TaintLeaving, Value: d.spec.Name, Effect: corev1.TaintEffectNoSchedule},
 		Bare: d.spec.Drain.BarePods, Patience: d.spec.Drain.JobWait.Duration, Hosts: true, Turns: d.turns,
 		Stays: func(pod *corev1.Pod) bool { return !leaves(pod) },
-		Forced: func(pod *corev1.Pod) bool {
-			return slices.Contains(d.spec.Force, client.ObjectKeyFromObject(pod))
-		},
-	})
+	}
+	if len(d.spec.Force) > 0 {
+		leaving.Forced = func(pod *corev1.Pod) bool { return slices.Contains(d.spec.Force, client.ObjectKeyFromObject(pod)) }
+	}
+	return rollout.Tools{Client: d.Client(), Timeout: d.spec.Drain.Timeout.Duration, Now: d.Now}.Drain(leaving)
 }
 
 // settled waits until what replaces the pods of a node is ready, and what they had attached there is detached.
