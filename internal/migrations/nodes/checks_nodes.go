@@ -37,7 +37,7 @@ func nodeChecks() []findings.Check[Input] {
 			Code: "RP3102", Severity: findings.Blocking, Run: checkBoth,
 			Claim: "no node is old and new",
 			Why:   "the node would be source and target of the drain",
-			Fix:   "choose old and new nodes by a label that tells them apart, or by the ranges of their networks",
+			Fix:   "choose old and new nodes by a label that distinguishes them, or by the ranges of their networks",
 		},
 		{
 			Code: "RP3103", Severity: findings.Blocking, Run: checkNetworks,

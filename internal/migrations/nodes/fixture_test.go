@@ -128,6 +128,9 @@ func (f *fixture) take(e engine.Event) {
 
 // own does what a run asks those for who own the machines.
 func (f *fixture) own(e engine.Event) {
+	if e.Guide != "" && e.Role != engine.RoleGate {
+		f.Errorf("step %s has instructions and the role %s", e.Step, e.Role)
+	}
 	if e.Guide == "" || f.idle {
 		return
 	}

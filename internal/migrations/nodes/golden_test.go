@@ -31,7 +31,7 @@ import (
 	"github.com/replumb/replumb/internal/testing/migrationtest"
 )
 
-// facts are what manifests do not tell.
+// facts are what manifests do not have.
 type facts struct {
 	Denied []string `json:"denied"`
 	// Etcd are its members, the first of which leads.

@@ -102,7 +102,7 @@ func (p *Planner) secure() []engine.Group {
 		}
 	}
 	return p.Secure(migration.Securing{
-		Recorded:  []engine.Step{p.live().recordNodes("secure/nodes", "Record the old nodes", old)},
+		Recorded:  []engine.Step{p.live().record().addStep("secure/nodes", "Record the old nodes", old)},
 		Originals: p.originals(),
 	})
 }
@@ -146,7 +146,7 @@ func (p *Planner) join() []engine.Group {
 
 // switchPolicies has every node answer for Services for as long as their pods move.
 func (p *Planner) switchPolicies() []engine.Group {
-	return p.live().switchPolicies(p.Survey.toSwitch())
+	return ingress{p.live()}.switchPolicies(p.Survey.toSwitch())
 }
 
 // switchPoliciesForReturn does the same for as long as pods move back.
@@ -154,12 +154,12 @@ func (p *Planner) switchPoliciesForReturn() []engine.Group {
 	if !p.Whole() {
 		return nil
 	}
-	return p.live().switchPolicies(p.Survey.toSwitchForReturn())
+	return ingress{p.live()}.switchPolicies(p.Survey.toSwitchForReturn())
 }
 
 // restorePolicies restores what was switched, now or in an earlier run.
 func (p *Planner) restorePolicies() []engine.Group {
-	return p.live().restorePolicies(append(p.Survey.switched(), p.Survey.toSwitch()...))
+	return ingress{p.live()}.restorePolicies(append(p.Survey.switched(), p.Survey.toSwitch()...))
 }
 
 func (p *Planner) restorePoliciesAfterReturn() []engine.Group {
@@ -167,7 +167,7 @@ func (p *Planner) restorePoliciesAfterReturn() []engine.Group {
 	if p.Whole() {
 		keys = append(keys, p.Survey.toSwitchForReturn()...)
 	}
-	return p.live().restorePolicies(keys)
+	return ingress{p.live()}.restorePolicies(keys)
 }
 
 // taint keeps new pods off old nodes: all of them or, as long as there may not be room for all elsewhere, those with a choice.

@@ -62,7 +62,7 @@ func (cp *controlPlane) recordAll(all []ControlPlaneNode) engine.Step {
 	for i := range all {
 		records = append(records, all[i].NodeStatus)
 	}
-	return cp.recordNodes("secure/control-plane", "Record the old control-plane nodes: "+strings.Join(cp.names(), ", "), records)
+	return cp.record().addStep("secure/control-plane", "Record the old control-plane nodes: "+strings.Join(cp.names(), ", "), records)
 }
 
 // names are those of all nodes that are to be replaced.
@@ -133,7 +133,7 @@ func (cp *controlPlane) replace(c *ControlPlaneNode) []engine.Step {
 		cp.serves(c),
 		cp.etcd.HealthyStep("after/"+c.Name),
 		cp.openNode(c.Name),
-		cp.recordReturn(c.Name),
+		cp.record().returnStep(c.Name),
 	)
 }
 
@@ -168,10 +168,10 @@ func (cp *controlPlane) provision(c *ControlPlaneNode) engine.Step {
 		after: effect{
 			do: func(ctx context.Context) error { return cp.recordSuccessor(ctx, c.Name, answer) },
 			changes: func() ([]engine.Change, error) {
-				return cp.recordChange(v1alpha1.NodeStatus{Name: c.Name, Role: v1alpha1.RoleControlPlane, Successor: unknownMember(c.Name)})
+				return cp.record().preview(v1alpha1.NodeStatus{Name: c.Name, Role: v1alpha1.RoleControlPlane, Successor: unknownMember(c.Name)})
 			},
 		},
-		done: func(ctx context.Context) error { _, err := cp.successor(ctx, c.Name); return err },
+		done: func(ctx context.Context) error { _, err := cp.record().successor(ctx, c.Name); return err },
 	}.step()
 }
 
@@ -183,7 +183,7 @@ func (cp *controlPlane) retire(c *ControlPlaneNode) engine.Step {
 		action: cp.spec.ControlPlane.Retire, request: cp.request(actionRetire, c),
 		guide: "On " + c.Name + ", move kube-apiserver.yaml out of /etc/kubernetes/manifests (or do what else ends its API server in good order). " +
 			"replumb goes on by itself.",
-		before: cp.recordEnd(status),
+		before: cp.record().ended(status),
 		done:   func(ctx context.Context) error { return cp.apiServerStopped(ctx, &status) },
 	}.step()
 }
@@ -196,7 +196,7 @@ func (cp *controlPlane) terminate(c *ControlPlaneNode) engine.Step {
 		action: action, request: cp.request(actionTerminate, c),
 		guide: fmt.Sprintf("Control-plane node %s has left etcd. Terminate its machine. replumb goes on by itself.", c.Name),
 		after: cp.deleteControlPlaneNode(c.Name, action != nil),
-		done:  func(ctx context.Context) error { return cp.isGone(ctx, c.Name) },
+		done:  func(ctx context.Context) error { return cp.record().isGone(ctx, c.Name) },
 	}.step()
 }
 

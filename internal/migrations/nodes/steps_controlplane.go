@@ -24,7 +24,7 @@ import (
 
 // deleteControlPlaneNode deletes the Node, if there is one, and records that its machine has ended.
 func (cp *controlPlane) deleteControlPlaneNode(name string, certain bool) effect {
-	node, record := cp.deleteNode(name, certain), cp.recordGone(name)
+	node, record := cp.deleteNode(name, certain), cp.record().gone(name)
 	if !cp.hasNode(name) {
 		node.changes = nil
 	}
@@ -34,7 +34,7 @@ func (cp *controlPlane) deleteControlPlaneNode(name string, certain bool) effect
 
 // recordSuccessor records which member of etcd replaces a node: the one that the action has answered, or one that has joined by itself.
 func (cp *controlPlane) recordSuccessor(ctx context.Context, name string, answer *v1alpha1.MemberStatus) error {
-	all, err := cp.recorded(ctx)
+	all, err := cp.record().nodes(ctx)
 	if n := nodeRecord(all, name); err != nil || n != nil && n.Successor != nil {
 		return err
 	}
@@ -52,12 +52,12 @@ func (cp *controlPlane) recordSuccessor(ctx context.Context, name string, answer
 	if !within([]string{answer.PeerURL}, cp.spec.New.CIDRs).IsValid() {
 		return fmt.Errorf("control-plane node %s joined at %s, which is not in %v", answer.Name, answer.PeerURL, cp.spec.New.CIDRs)
 	}
-	return cp.recordNode(ctx, name, func(n *v1alpha1.NodeStatus) { n.Successor = answer })
+	return cp.record().updateNode(ctx, name, func(n *v1alpha1.NodeStatus) { n.Successor = answer })
 }
 
 // successor is the member of etcd that replaces a node. That none is known is worth waiting for.
-func (l live) successor(ctx context.Context, name string) (*v1alpha1.MemberStatus, error) {
-	all, err := l.recorded(ctx)
+func (r record) successor(ctx context.Context, name string) (*v1alpha1.MemberStatus, error) {
+	all, err := r.nodes(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -100,7 +100,7 @@ func (s *memberStep) Deadline() time.Duration { return s.spec.GateWait }
 func (s *memberStep) Waits() {}
 
 func (s *memberStep) State(ctx context.Context) (engine.State, error) {
-	m, err := s.successor(ctx, s.of)
+	m, err := s.record().successor(ctx, s.of)
 	if err != nil {
 		return engine.Unknown, err
 	}
@@ -108,7 +108,7 @@ func (s *memberStep) State(ctx context.Context) (engine.State, error) {
 }
 
 func (s *memberStep) Do(ctx context.Context) error {
-	m, err := s.successor(ctx, s.of)
+	m, err := s.record().successor(ctx, s.of)
 	if err != nil {
 		return err
 	}
@@ -116,7 +116,7 @@ func (s *memberStep) Do(ctx context.Context) error {
 }
 
 func (s *memberStep) Verify(ctx context.Context) error {
-	m, err := s.successor(ctx, s.of)
+	m, err := s.record().successor(ctx, s.of)
 	if err != nil {
 		return err
 	}
@@ -133,7 +133,7 @@ func (l live) serves(c *ControlPlaneNode) engine.Step {
 	return &engine.Wait{
 		Name: "serves/" + c.Name, About: "Wait until the API server that replaces " + c.Name + "'s serves", Limit: l.spec.GateWait,
 		For: func(ctx context.Context) error {
-			m, err := l.successor(ctx, c.Name)
+			m, err := l.record().successor(ctx, c.Name)
 			if err != nil {
 				return err
 			}

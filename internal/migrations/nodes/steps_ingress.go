@@ -17,6 +17,9 @@ import (
 	"github.com/replumb/replumb/internal/migration"
 )
 
+// ingress makes the steps about Services that clients outside of the cluster use.
+type ingress struct{ live }
+
 // policy is what AnnotationTrafficPolicy remembers of a Service.
 type policy struct {
 	ExternalTrafficPolicy corev1.ServiceExternalTrafficPolicy `json:"externalTrafficPolicy"`
@@ -25,29 +28,29 @@ type policy struct {
 }
 
 // trafficPolicy switches the externalTrafficPolicy of a Service to Cluster, or restores it.
-func (l live) trafficPolicy(key types.NamespacedName, d engine.Direction) *engine.Write {
+func (i ingress) trafficPolicy(key types.NamespacedName, d engine.Direction) *engine.Write {
 	s := &engine.Write{
 		Name: "ingress/" + key.String(), About: fmt.Sprintf("Switch externalTrafficPolicy of Service %s to Cluster", key),
 		Holds: func(ctx context.Context) error {
-			svc, err := l.service(ctx, key)
+			svc, err := i.service(ctx, key)
 			if err == nil && svc != nil && local(svc) {
 				return engine.NotYet("service %s has externalTrafficPolicy Local", key)
 			}
 			return err
 		},
-		Write:   func(ctx context.Context) error { return l.patchService(ctx, key, switchPolicy) },
+		Write:   func(ctx context.Context) error { return i.patchService(ctx, key, switchPolicy) },
 		Changes: policyChange(key, corev1.ServiceExternalTrafficPolicyCluster, "as it was"),
 	}
 	if d == engine.Backward {
 		s.Name, s.About = "ingress-back/"+key.String(), fmt.Sprintf("Restore externalTrafficPolicy of Service %s", key)
 		s.Holds = func(ctx context.Context) error {
-			svc, err := l.service(ctx, key)
+			svc, err := i.service(ctx, key)
 			if err == nil && svc != nil && svc.Annotations[v1alpha1.AnnotationTrafficPolicy] != "" {
 				return notRestored(key)
 			}
 			return err
 		}
-		s.Write = func(ctx context.Context) error { return l.patchService(ctx, key, restorePolicy) }
+		s.Write = func(ctx context.Context) error { return i.patchService(ctx, key, restorePolicy) }
 		s.Changes = policyChange(key, "as it was", nil)
 	}
 	return s
@@ -67,9 +70,9 @@ func policyChange(key types.NamespacedName, to corev1.ServiceExternalTrafficPoli
 }
 
 // service as it is now; nil, if it is gone.
-func (l live) service(ctx context.Context, key types.NamespacedName) (*corev1.Service, error) {
+func (i ingress) service(ctx context.Context, key types.NamespacedName) (*corev1.Service, error) {
 	svc := &corev1.Service{}
-	err := l.Cluster.Get(ctx, key, svc)
+	err := i.Cluster.Get(ctx, key, svc)
 	if apierrors.IsNotFound(err) {
 		return nil, nil
 	}
@@ -80,8 +83,8 @@ func (l live) service(ctx context.Context, key types.NamespacedName) (*corev1.Se
 }
 
 // patchService changes policy and memory in one write.
-func (l live) patchService(ctx context.Context, key types.NamespacedName, change func(*corev1.Service) error) error {
-	svc, err := l.service(ctx, key)
+func (i ingress) patchService(ctx context.Context, key types.NamespacedName, change func(*corev1.Service) error) error {
+	svc, err := i.service(ctx, key)
 	if err != nil || svc == nil {
 		return err
 	}
@@ -90,7 +93,7 @@ func (l live) patchService(ctx context.Context, key types.NamespacedName, change
 		return err
 	}
 	patch := client.MergeFromWithOptions(was, client.MergeFromWithOptimisticLock{})
-	if err := l.Cluster.Patch(ctx, svc, patch, client.FieldOwner(v1alpha1.FieldManager)); err != nil {
+	if err := i.Cluster.Patch(ctx, svc, patch, client.FieldOwner(v1alpha1.FieldManager)); err != nil {
 		return fmt.Errorf("service %s: %w", key, err)
 	}
 	return nil
@@ -124,20 +127,20 @@ func restorePolicy(svc *corev1.Service) error {
 }
 
 // switchPolicies switches Services, and waits until load balancers have seen it.
-func (l live) switchPolicies(all []types.NamespacedName) []engine.Group {
+func (i ingress) switchPolicies(all []types.NamespacedName) []engine.Group {
 	if len(all) == 0 {
 		return nil
 	}
 	var steps, balancers []engine.Step
 	for _, key := range all {
-		steps = append(steps, l.trafficPolicy(key, engine.Forward))
+		steps = append(steps, i.trafficPolicy(key, engine.Forward))
 	}
-	if settle := l.spec.Ingress.Settle.Duration; settle > 0 {
+	if settle := i.spec.Ingress.Settle.Duration; settle > 0 {
 		balancers = append(balancers, &migration.PauseStep{
-			Name: "settle/ingress", About: fmt.Sprintf("Give load balancers %s to see which nodes answer", settle), Length: settle, Now: l.Now,
+			Name: "settle/ingress", About: fmt.Sprintf("Give load balancers %s to see which nodes answer", settle), Length: settle, Now: i.Now,
 		})
 	}
-	if targets := l.spec.Ingress.Targets; len(targets) > 0 {
+	if targets := i.spec.Ingress.Targets; len(targets) > 0 {
 		balancers = append(balancers, loadBalancersAnswer("ingress", targets))
 	}
 	return append(engine.AtOnce(parallel, "", steps...), engine.InOrder(balancers...)...)
@@ -145,11 +148,11 @@ func (l live) switchPolicies(all []types.NamespacedName) []engine.Group {
 
 // restorePolicies restores all Services that have a policy recorded. Which ones that are is known for certain when its turn comes;
 // known are those that it is expected to be.
-func (l live) restorePolicies(known []types.NamespacedName) []engine.Group {
+func (i ingress) restorePolicies(known []types.NamespacedName) []engine.Group {
 	steps := []engine.Step{&engine.Observed[[]types.NamespacedName]{
 		Name: "ingress-back", About: "Restore externalTrafficPolicy of Services",
 		Look: func(ctx context.Context) (engine.State, []types.NamespacedName, error) {
-			all, err := l.switched(ctx)
+			all, err := i.switched(ctx)
 			switch {
 			case err != nil:
 				return engine.Unknown, nil, err
@@ -160,14 +163,14 @@ func (l live) restorePolicies(known []types.NamespacedName) []engine.Group {
 		},
 		Write: func(ctx context.Context, all []types.NamespacedName) error {
 			for _, key := range all {
-				if err := l.trafficPolicy(key, engine.Backward).Do(ctx); err != nil {
+				if err := i.trafficPolicy(key, engine.Backward).Do(ctx); err != nil {
 					return err
 				}
 			}
 			return nil
 		},
 		Proof: func(ctx context.Context) error {
-			left, err := l.switched(ctx)
+			left, err := i.switched(ctx)
 			if err == nil && len(left) > 0 {
 				return notRestored(left[0])
 			}
@@ -175,7 +178,7 @@ func (l live) restorePolicies(known []types.NamespacedName) []engine.Group {
 		},
 		Changes: func() (all []engine.Change, err error) {
 			for _, key := range known {
-				changes, err := l.trafficPolicy(key, engine.Backward).Preview()
+				changes, err := i.trafficPolicy(key, engine.Backward).Preview()
 				if err != nil {
 					return nil, err
 				}
@@ -184,16 +187,16 @@ func (l live) restorePolicies(known []types.NamespacedName) []engine.Group {
 			return all, nil
 		},
 	}}
-	if targets := l.spec.Ingress.Targets; len(targets) > 0 {
+	if targets := i.spec.Ingress.Targets; len(targets) > 0 {
 		steps = append(steps, loadBalancersAnswer("restore", targets))
 	}
 	return engine.InOrder(steps...)
 }
 
 // switched are the Services whose policy has not been restored, as they are now.
-func (l live) switched(ctx context.Context) ([]types.NamespacedName, error) {
+func (i ingress) switched(ctx context.Context) ([]types.NamespacedName, error) {
 	now := &Survey{}
-	if err := l.services(ctx, now); err != nil {
+	if err := i.services(ctx, now); err != nil {
 		return nil, err
 	}
 	return now.switched(), nil

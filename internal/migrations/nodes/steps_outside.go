@@ -13,7 +13,7 @@ import (
 	"github.com/replumb/replumb/internal/spec/hook"
 )
 
-// Request is what an action is told about machines that are to be created or terminated. docs/hooks.md shows one.
+// Request is what an action is given about machines that are to be created or terminated. docs/hooks.md shows one.
 type Request struct {
 	APIVersion string            `json:"apiVersion"`
 	Kind       string            `json:"kind"`
@@ -101,7 +101,7 @@ func (e effect) then(next effect) effect {
 // done says so; what the action says of itself is not believed.
 type outside struct {
 	id, title string
-	// guide tells people what to do, if there is no action.
+	// guide says what to do, if there is no action.
 	guide   string
 	action  *v1alpha1.Action
 	request Request

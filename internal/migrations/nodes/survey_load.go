@@ -28,7 +28,7 @@ type live struct {
 func (l live) survey(ctx context.Context) (*Survey, error) {
 	out := &Survey{Spec: l.spec}
 	var err error
-	if out.Recorded, err = l.recorded(ctx); err != nil {
+	if out.Recorded, err = l.record().nodes(ctx); err != nil {
 		return nil, err
 	}
 	if out.Workloads, err = rollout.Load(ctx, l.Cluster); err != nil {
@@ -41,15 +41,6 @@ func (l live) survey(ctx context.Context) (*Survey, error) {
 	}
 	out.findAutoscalers()
 	return out, nil
-}
-
-// recorded is what the Migration says of old nodes; nothing, if there is no Migration.
-func (l live) recorded(ctx context.Context) ([]v1alpha1.NodeStatus, error) {
-	m, err := migration.Get(ctx, l.Cluster, l.spec.Name)
-	if err != nil || m == nil {
-		return nil, err
-	}
-	return m.Status.Nodes, nil
 }
 
 func (l live) nodesAndPods(ctx context.Context, s *Survey) (err error) {

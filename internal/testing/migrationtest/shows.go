@@ -6,7 +6,7 @@ import (
 	"github.com/replumb/replumb/internal/engine"
 )
 
-// Shows fails for every step of a plan of which it cannot be told beforehand what it writes: each only waits, or has a preview that works.
+// Shows fails for every step of a plan that does not show beforehand what it writes: each only waits, or has a preview that works.
 func Shows(t testing.TB, p *engine.Plan) {
 	t.Helper()
 	for _, s := range p.Steps() {
