@@ -122,11 +122,11 @@ func (c *connection) podTools() podcidr.Tools {
 	return podcidr.Tools{Cluster: c.Cluster, Image: image()}
 }
 
-func (c *connection) nodeTools() nodes.Tools {
+func (c *connection) nodeTools() migration.Tools {
 	if c == nil {
-		return nodes.Tools{}
+		return migration.Tools{}
 	}
-	return nodes.Tools{Cluster: c.Cluster, Image: image()}
+	return migration.Tools{Cluster: c.Cluster, Image: image()}
 }
 
 // connect to the cluster that the flags name.

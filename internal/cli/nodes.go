@@ -27,7 +27,7 @@ func (j nodeJob) about() about {
 		migration: j.Migration,
 		common:    j.Spec.Common,
 		phases:    nodes.ApplyPhases(),
-		goBack:    "Bring pods back to those old nodes of " + j.Spec.Name + " that are still there, and empty the new ones if all are?",
+		goBack:    "Bring pods back to those old nodes of " + j.Spec.Name + " that are still there, and drain the new ones if all are?",
 		wentBack:  "old nodes that are still there take pods again; new nodes keep the taint " + v1alpha1.TaintLeaving + " until they are removed",
 		finished:  "finished: the old nodes are gone",
 		rights:    "deploy/rbac-nodes.yaml",
@@ -49,14 +49,8 @@ func (j nodeJob) examine(ctx context.Context) (outlook, error) {
 		details: func(io.Writer) error { return nil },
 		summary: fmt.Sprintf(
 			"%s to empty (%d done), %d of %s there",
-			english.Plural(
-				counts.Total,
-				"old node",
-				"",
-			),
-			counts.Moved,
-			len(p.Survey.Ready()),
-			english.Plural(p.Survey.Wanted(), "new node", ""),
+			english.Plural(counts.Total, "old node", ""), counts.Moved,
+			len(p.Survey.ReadyNewNodes()), english.Plural(p.Survey.Wanted(), "new node", ""),
 		),
 	}, nil
 }
@@ -87,12 +81,12 @@ func (j nodeJob) finishable(ctx context.Context) (prospect, error) {
 		return prospect{}, err
 	}
 	var finals []string
-	for _, l := range p.Survey.Leaving() {
+	for _, l := range p.Survey.OldNodes() {
 		if l.Node != nil {
-			finals = append(finals, "node "+l.Name+" ends")
+			finals = append(finals, "node "+l.Name+" is terminated")
 		}
 	}
-	return prospect{question: "What is left of the old nodes ends, and there is no way back. Finish?", finals: finals}, nil
+	return prospect{question: "What is left of the old nodes is terminated, and there is no way back. Finish?", finals: finals}, nil
 }
 
 // nodePage is what status prints of a migration of nodes.
@@ -121,14 +115,14 @@ func (j nodeJob) status(ctx context.Context) (page, error) {
 	if err != nil {
 		return nil, err
 	}
-	doc := &nodePage{Nodes: []nodeLine{}, New: len(survey.Ready()), Wanted: survey.Wanted(), Switched: survey.Switched()}
+	doc := &nodePage{Nodes: []nodeLine{}, New: len(survey.ReadyNewNodes()), Wanted: survey.Wanted(), Switched: survey.Switched()}
 	left := false
-	for _, l := range survey.Leaving() {
+	for _, l := range survey.OldNodes() {
 		line := nodeLine{Name: l.Name, Role: v1alpha1.RoleWorker, Stage: l.Stage(), Pods: len(l.Pods), Reversible: l.Reversible()}
 		left = left || line.Stage == nodes.StageServing || line.Stage == nodes.StageClosed
 		doc.Nodes = append(doc.Nodes, line)
 	}
-	for _, c := range survey.Chiefs() {
+	for _, c := range survey.OldControlPlane() {
 		line := nodeLine{Name: c.Name, Role: v1alpha1.RoleControlPlane, Stage: c.Stage(), Reversible: c.Reversible()}
 		left = left || line.Stage != nodes.StageGone
 		doc.Nodes = append(doc.Nodes, line)

@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/spec"
 )
 
@@ -23,7 +24,7 @@ func TestExamplesAreValid(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s: %v", file, err)
 		}
-		if _, err := NewJob(Tools{}, m); err != nil {
+		if _, err := NewJob(migration.Tools{}, m); err != nil {
 			t.Errorf("%s: %v", file, err)
 		}
 	}

@@ -99,7 +99,7 @@ func setup(t *testing.T, change ...func(*v1alpha1.Migration)) *fixture {
 // with makes the job of a Migration.
 func (f *fixture) with(m *v1alpha1.Migration) {
 	f.Helper()
-	job, err := NewJob(Tools{Cluster: server.Cluster, Image: "replumb"}, m)
+	job, err := NewJob(migration.Tools{Cluster: server.Cluster, Image: "replumb"}, m)
 	f.Must(err)
 	// A process that is long gone: what a killed run leaves behind is taken over at once.
 	holder := lease.Self("m", "test")
@@ -128,6 +128,9 @@ func (f *fixture) take(e engine.Event) {
 
 // own does what a run asks those for who own the machines.
 func (f *fixture) own(e engine.Event) {
+	if e.Guide != "" && e.Role != engine.RoleGate {
+		f.Errorf("step %s has instructions and the role %s", e.Step, e.Role)
+	}
 	if e.Guide == "" || f.idle {
 		return
 	}

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -25,12 +24,14 @@ import (
 	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/kube/etcd"
 	"github.com/replumb/replumb/internal/kube/rollout"
+	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/reporting/terminal"
 	"github.com/replumb/replumb/internal/spec"
 	"github.com/replumb/replumb/internal/testing/golden"
+	"github.com/replumb/replumb/internal/testing/migrationtest"
 )
 
-// facts are what manifests do not tell.
+// facts are what manifests do not have.
 type facts struct {
 	Denied []string `json:"denied"`
 	// Etcd are its members, the first of which leads.
@@ -39,8 +40,8 @@ type facts struct {
 	EtcdProblem string `json:"etcdProblem"`
 	// Records says of names why they cannot be moved.
 	Records map[string]string `json:"records"`
-	// Remembered is what the Migration knows of nodes.
-	Remembered []v1alpha1.NodeStatus `json:"remembered"`
+	// Recorded is what the Migration says of nodes.
+	Recorded []v1alpha1.NodeStatus `json:"recorded"`
 }
 
 // TestGolden reads a cluster and a Migration from testdata/golden/*.txtar and compares what the checks find and the plans
@@ -66,7 +67,7 @@ func planner(t *testing.T, in map[string][]byte) (*Planner, Input) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	job, err := NewJob(Tools{}, m)
+	job, err := NewJob(migration.Tools{}, m)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -75,7 +76,7 @@ func planner(t *testing.T, in map[string][]byte) (*Planner, Input) {
 		t.Fatal(err)
 	}
 	s := readSurvey(t, job.Spec, in["cluster.yaml"])
-	s.Remembered = f.Remembered
+	s.Recorded = f.Recorded
 	if err := job.sortIntoTiers(s); err != nil {
 		t.Fatal(err)
 	}
@@ -97,8 +98,7 @@ func planner(t *testing.T, in map[string][]byte) (*Planner, Input) {
 		t.Fatal(err)
 	}
 	return &Planner{
-		Tools:  Tools{Cluster: nowhere, Now: func() time.Time { return time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC) }},
-		Survey: s, Migration: job.Migration, Etcd: clientOf(s),
+		Base: migration.Base{Tools: migration.Tools{Cluster: nowhere}, Migration: job.Migration}, Survey: s, Etcd: clientOf(s),
 	}, input
 }
 
@@ -145,13 +145,16 @@ func readSurvey(t *testing.T, s Spec, manifests []byte) *Survey {
 		case *corev1.PersistentVolumeClaim:
 			out.Claims[client.ObjectKeyFromObject(o)] = o
 		default:
-			t.Fatalf("nobody looks at a %T", o)
+			t.Fatalf("a survey does not read a %T", o)
 		}
 	}
-	if err := (Tools{}).scalers(t.Context(), out); err != nil {
-		t.Fatal(err)
-	}
+	out.findAutoscalers()
 	return out
+}
+
+// TestEveryCheckFiresAndPasses: each has a golden file for both.
+func TestEveryCheckFiresAndPasses(t *testing.T) {
+	migrationtest.EveryCheck(t, Checks(), "testdata/golden/*.txtar")
 }
 
 func renderFindings(all findings.Findings) string {
@@ -164,9 +167,11 @@ func renderFindings(all findings.Findings) string {
 	return b.String()
 }
 
-func render(t *testing.T, make func() *engine.Plan) string {
+func render(t *testing.T, command func() *engine.Plan) string {
 	t.Helper()
-	phases, err := terminal.PlanPhases(make())
+	plan := command()
+	migrationtest.Shows(t, plan)
+	phases, err := terminal.PlanPhases(plan)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -211,7 +216,7 @@ func TestSpecRefuses(t *testing.T) {
 				[]byte("apiVersion: replumb.dev/v1alpha1\nkind: Migration\nmetadata: {name: m}\nspec: {nodes: " + tt.nodes + "}\n"),
 			)
 			if err == nil {
-				_, err = NewJob(Tools{}, m)
+				_, err = NewJob(migration.Tools{}, m)
 			}
 			var wrong *spec.Error
 			if !errors.As(err, &wrong) || !strings.HasSuffix(wrong.Field, tt.field) || !strings.Contains(wrong.Error(), tt.says) ||

@@ -7,7 +7,6 @@ import (
 
 	"github.com/dustin/go-humanize/english"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -15,7 +14,6 @@ import (
 	"github.com/replumb/replumb/internal/engine/findings"
 	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/kube/etcd"
-	"github.com/replumb/replumb/internal/kube/rollout"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/spec"
 	"github.com/replumb/replumb/internal/spec/tier"
@@ -24,82 +22,81 @@ import (
 // Job runs one Migration.
 type Job struct {
 	*migration.Job[*Planner]
+	migration.Subject
 
-	Tools     Tools
-	Migration *v1alpha1.Migration
-	Spec      Spec
+	Tools migration.Tools
+	Spec  Spec
 
-	recorded *v1alpha1.Migration
-	changes  []spec.Change
-	access   []cluster.AccessAnswer
-	etcd     *etcd.Client
+	etcd *etcd.Client
 }
 
 // NewJob defaults and validates a Migration. The Migration itself is not changed.
-func NewJob(tools Tools, m *v1alpha1.Migration) (*Job, error) {
+func NewJob(tools migration.Tools, m *v1alpha1.Migration) (*Job, error) {
 	m = m.DeepCopy()
 	Default(m)
 	s, err := Validate(m)
 	if err != nil {
 		return nil, err
 	}
-	j := &Job{Tools: tools, Migration: m, Spec: s}
-	j.Job = &migration.Job[*Planner]{Kind: j, Client: tools.client(), Name: s.Name, Now: tools.Now}
+	j := &Job{Tools: tools, Subject: migration.Subject{Migration: m}, Spec: s}
+	j.Job = &migration.Job[*Planner]{Kind: j, Client: tools.Client(), Name: s.Name, Now: tools.Now}
 	return j, nil
 }
 
 // Adopt implements migration.Kind. A different job under the same name is refused.
 func (j *Job) Adopt(have *v1alpha1.Migration) (err error) {
-	if have == nil {
-		return nil
-	}
-	whole := have.DeepCopy() // somebody may have created it with kubectl, where nothing is filled in
-	Default(whole)
-	if j.Migration, j.changes, err = spec.Merge(whole, j.Migration); err != nil {
+	if err := j.TakeOver(have); err != nil {
 		return err
 	}
-	if j.Spec, err = Validate(j.Migration); err != nil {
-		return err
-	}
-	j.recorded, j.Migration.Status = have, have.Status
-	return nil
+	j.Spec, err = Validate(j.Migration)
+	return err
+}
+
+// Survey looks at the cluster as it is now.
+func (j *Job) Survey(ctx context.Context) (*Survey, error) {
+	return live{j.Tools, j.Spec}.survey(ctx)
 }
 
 // Examine implements migration.Kind.
 func (j *Job) Examine(ctx context.Context) (*Planner, error) {
-	if err := j.authorize(ctx); err != nil {
+	// What only makes a check weaker, or may be unknown until late, is a finding.
+	needed := func(r cluster.Right) bool {
+		return r.Verb == "list" && r.Group != "storage.k8s.io" || r.Resource == "migrations"
+	}
+	if err := j.Authorize(ctx, j.Tools.Cluster, Rights(), needed); err != nil {
 		return nil, err
 	}
-	survey, err := j.Survey(ctx)
-	if err != nil {
+	p := &Planner{}
+	var err error
+	if p.Base, err = j.Base(ctx, j.Tools); err != nil {
 		return nil, err
 	}
-	p := &Planner{
-		Tools: j.Tools, Survey: survey, Migration: j.Migration.DeepCopy(), Recorded: j.recorded != nil, Changes: j.changes, turns: rollout.NewTurns(),
-	}
-	if err := j.sortIntoTiers(survey); err != nil {
+	if p.Survey, err = j.Survey(ctx); err != nil {
 		return nil, err
 	}
-	in := Input{Survey: survey, Access: j.access}
-	if p.Etcd, in.EtcdProblem = j.lookAtEtcd(ctx, survey); in.EtcdProblem != nil {
-		survey.Etcd = nil
-	}
-	if in.RecordProblems, err = j.lookAtRecords(ctx, p); err != nil {
+	if err := j.sortIntoTiers(p.Survey); err != nil {
 		return nil, err
 	}
-	if j.Spec.Canary.Mode == v1alpha1.PodCanaryRun && p.image() == "" {
-		return nil, &spec.Error{
-			Field: root + ".canary.image", Problem: "is empty, and this build of replumb has no image of its own",
-			Hint: "name an image of replumb that the nodes can pull, or set mode: Disabled",
-		}
+	in := Input{Survey: p.Survey, Access: j.Access}
+	if p.Etcd, in.EtcdProblem = j.surveyEtcd(ctx, p.Survey); in.EtcdProblem != nil {
+		p.Survey.Etcd = nil
 	}
-	crd, err := j.Tools.Cluster.CRD(ctx)
-	if err != nil && !apierrors.IsForbidden(err) { // the rights check says so
+	if in.RecordProblems, err = j.surveyRecords(ctx, p); err != nil {
 		return nil, err
 	}
-	p.HasCRD = crd != nil
 	p.Findings = findings.Run(Checks(), in)
-	return p, nil
+	return p, j.hasImage()
+}
+
+// hasImage fails if the connectivity test is to run and there is nothing to run it with.
+func (j *Job) hasImage() error {
+	if j.Spec.Canary.Mode != v1alpha1.PodCanaryRun || (live{j.Tools, j.Spec}).image() != "" {
+		return nil
+	}
+	return &spec.Error{
+		Field: root + ".canary.image", Problem: "is empty, and this build of replumb has no image of its own",
+		Hint: "name an image of replumb that the nodes can pull, or set mode: Disabled",
+	}
 }
 
 // sortIntoTiers sorts each workload as a Service of the same namespace, name and labels would be.
@@ -117,14 +114,14 @@ func (j *Job) sortIntoTiers(s *Survey) error {
 	return nil
 }
 
-// lookAtEtcd asks its members, if the control plane moves. The connection is kept for as long as the job is.
-func (j *Job) lookAtEtcd(ctx context.Context, s *Survey) (*etcd.Client, error) {
+// surveyEtcd asks its members, if the control plane moves. The connection is kept for as long as the job is.
+func (j *Job) surveyEtcd(ctx context.Context, s *Survey) (*etcd.Client, error) {
 	if j.Spec.ControlPlane == nil {
 		return nil, nil
 	}
 	if j.etcd == nil {
 		var err error
-		if j.etcd, err = j.Spec.openEtcd(ctx, s.Remembered); err != nil {
+		if j.etcd, err = j.Spec.openEtcd(ctx, s.Recorded); err != nil {
 			return nil, err
 		}
 	}
@@ -133,46 +130,47 @@ func (j *Job) lookAtEtcd(ctx context.Context, s *Survey) (*etcd.Client, error) {
 	return j.etcd, err
 }
 
-// lookAtRecords asks for every record whether it can be moved, by what it is called.
-func (j *Job) lookAtRecords(ctx context.Context, p *Planner) (map[string]error, error) {
-	var err error
-	if p.Records, err = j.Tools.moves(ctx, j.Spec, j.Spec.Records); err != nil {
+// surveyRecords asks for every DNS record whether it can be moved. Problems are by what the record is called.
+func (j *Job) surveyRecords(ctx context.Context, p *Planner) (problems map[string]error, err error) {
+	l := live{j.Tools, j.Spec}
+	if p.Records, err = l.recordMoves(ctx, j.Spec.Records); err != nil {
 		return nil, err
 	}
 	if j.Spec.ControlPlane != nil {
-		if p.APIRecords, err = j.Tools.moves(ctx, j.Spec, j.Spec.ControlPlane.Records); err != nil {
+		if p.APIRecords, err = l.recordMoves(ctx, j.Spec.ControlPlane.Records); err != nil {
 			return nil, err
 		}
 	}
-	return looked(ctx, append(slices.Clone(p.Records), p.APIRecords...)), nil
+	problems = map[string]error{}
+	for _, m := range slices.Concat(p.Records, p.APIRecords) {
+		if _, err := m.Look(ctx); err != nil {
+			problems[m.Title()] = err
+		}
+	}
+	return problems, nil
 }
-
-// Found implements migration.Plans.
-func (p *Planner) Found() findings.Findings { return p.Findings }
 
 // Counts implements migration.Plans.
 func (p *Planner) Counts() v1alpha1.Counts { return p.Survey.Counts() }
 
 // Left implements migration.Plans.
-func (p *Planner) Left() string {
-	return remaining(p.Survey.outstanding(p.spec().Terminate.When == v1alpha1.TerminateEach))
-}
+func (p *Planner) Left() string { return notEmpty(p.Survey.outstanding(p.terminatesEach())) }
 
 // Early implements migration.Plans.
 func (p *Planner) Early() string {
 	if left := p.Survey.outstanding(false); len(left) > 0 {
-		return remaining(left)
+		return notEmpty(left)
 	}
-	for _, c := range p.Survey.Chiefs() {
+	for _, c := range p.Survey.OldControlPlane() {
 		if c.Stage() != StageGone {
-			return "control plane " + c.Name + " has not ended"
+			return "control-plane node " + c.Name + " has not been terminated"
 		}
 	}
 	return ""
 }
 
-// remaining says that old nodes are not empty; nothing, if there are none.
-func remaining(left []Leaver) string {
+// notEmpty says that old nodes are not empty; nothing, if there are none.
+func notEmpty(left []OldNode) string {
 	if len(left) == 0 {
 		return ""
 	}

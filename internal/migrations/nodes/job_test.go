@@ -64,8 +64,8 @@ func TestThereAndFinished(t *testing.T) {
 	f.Fails(f.rollback(), "point of no return")
 }
 
-// TestForthAndBackAndForth keeps old nodes until finish, so that there is something to go back to.
-func TestForthAndBackAndForth(t *testing.T) {
+// TestApplyRollbackApply keeps old nodes until finish, so that there is something to go back to.
+func TestApplyRollbackApply(t *testing.T) {
 	f := setup(t, atFinish)
 	f.populate()
 	f.Must(f.apply())

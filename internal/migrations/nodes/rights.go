@@ -1,7 +1,6 @@
 package nodes
 
 import (
-	"context"
 	"slices"
 
 	"github.com/replumb/replumb/internal/kube/cluster"
@@ -33,15 +32,4 @@ func Rights() []cluster.Right {
 		cluster.Grant("replumb.dev", "migrations", "", "get list create update"),
 		cluster.Grant("replumb.dev", "migrations", "status", "update"),
 	)
-}
-
-// authorize asks for the user's rights once. Without those to look there is nothing to check; the others are a finding.
-func (j *Job) authorize(ctx context.Context) (err error) {
-	if j.access != nil {
-		return nil
-	}
-	j.access, err = j.Tools.Cluster.Authorize(ctx, Rights(), func(r cluster.Right) bool {
-		return r.Verb == "list" && r.Group != "storage.k8s.io" || r.Resource == "migrations"
-	})
-	return err
 }

@@ -35,28 +35,28 @@ type Survey struct {
 	// Volumes by name, Claims by namespace/name.
 	Volumes map[string]*corev1.PersistentVolume
 	Claims  map[types.NamespacedName]*corev1.PersistentVolumeClaim
-	// Scalers are Deployments that make or end nodes by themselves.
-	Scalers []types.NamespacedName
-	// Remembered is what the Migration knows of nodes that leave.
-	Remembered []v1alpha1.NodeStatus
-	// Tier is how critical a pod's workload is, counted from the least critical; nil, if nobody has said.
+	// Autoscalers are Deployments that create and delete nodes by themselves.
+	Autoscalers []types.NamespacedName
+	// Recorded is what the Migration says of old nodes.
+	Recorded []v1alpha1.NodeStatus
+	// Tier is how critical a pod's workload is, counted from the least critical; nil, if that is not known.
 	Tier func(*corev1.Pod) int
 	// Etcd are its members; nil, if the control plane stays.
 	Etcd *etcd.Cluster
 }
 
-// Leaver is a worker that leaves.
-type Leaver struct {
+// OldNode is a worker that is to be emptied and terminated.
+type OldNode struct {
 	Name string
 	// Node is nil when it is gone.
 	Node *corev1.Node
-	// Ended says that its end has been asked for.
+	// Ended says that its termination has been asked for.
 	Ended bool
 	// Pods are those that have to leave it.
 	Pods []*corev1.Pod
 }
 
-// Stage of a node that leaves.
+// Stage of an old node.
 type Stage string
 
 // The stages.
@@ -69,22 +69,22 @@ const (
 )
 
 // Stage says how far it is.
-func (l *Leaver) Stage() Stage {
+func (n *OldNode) Stage() Stage {
 	switch {
-	case l.Node == nil:
+	case n.Node == nil:
 		return StageGone
-	case l.Ended:
+	case n.Ended:
 		return StageEnding
-	case taintOf(l.Node) == nil:
+	case taintOf(n.Node) == nil:
 		return StageServing
-	case len(l.Pods) > 0:
+	case len(n.Pods) > 0:
 		return StageClosed
 	}
 	return StageEmpty
 }
 
 // Reversible reports whether it can still take its pods back.
-func (l *Leaver) Reversible() bool { return l.Node != nil && !l.Ended }
+func (n *OldNode) Reversible() bool { return n.Node != nil && !n.Ended }
 
 // isControlPlane reports whether a Node is one of the control plane.
 func isControlPlane(n *corev1.Node) bool {
@@ -92,12 +92,12 @@ func isControlPlane(n *corev1.Node) bool {
 	return is
 }
 
-// Leaving are the workers that leave, those that are gone included, by name.
-func (s *Survey) Leaving() []Leaver {
-	byName := map[string]*Leaver{}
-	for _, r := range s.Remembered {
+// OldNodes are the workers of the old network, those that are gone included, by name.
+func (s *Survey) OldNodes() []OldNode {
+	byName := map[string]*OldNode{}
+	for _, r := range s.Recorded {
 		if r.Role == v1alpha1.RoleWorker {
-			byName[r.Name] = &Leaver{Name: r.Name, Ended: r.Ended}
+			byName[r.Name] = &OldNode{Name: r.Name, Ended: r.Ended}
 		}
 	}
 	for i := range s.Nodes {
@@ -105,7 +105,7 @@ func (s *Survey) Leaving() []Leaver {
 		if l := byName[n.Name]; l != nil {
 			l.Node = n
 		} else if s.Spec.Old.Has(n) && !isControlPlane(n) {
-			byName[n.Name] = &Leaver{Name: n.Name, Node: n}
+			byName[n.Name] = &OldNode{Name: n.Name, Node: n}
 		}
 	}
 	for i := range s.Pods {
@@ -114,11 +114,11 @@ func (s *Survey) Leaving() []Leaver {
 			l.Pods = append(l.Pods, p)
 		}
 	}
-	var all []Leaver
+	var all []OldNode
 	for _, l := range byName {
 		all = append(all, *l)
 	}
-	slices.SortFunc(all, func(a, b Leaver) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortFunc(all, func(a, b OldNode) int { return strings.Compare(a.Name, b.Name) })
 	return all
 }
 
@@ -137,32 +137,32 @@ func ofDaemonSet(p *corev1.Pod) bool {
 	return ref != nil && ref.Kind == rollout.KindDaemonSet
 }
 
-// Arrived are the workers that take over and are where they should be.
-func (s *Survey) Arrived() []*corev1.Node {
+// NewNodes are the workers of the new network.
+func (s *Survey) NewNodes() []*corev1.Node {
 	var all []*corev1.Node
 	for i := range s.Nodes {
 		n := &s.Nodes[i]
-		if s.Spec.New.Has(n) && !isControlPlane(n) && s.Spec.New.Astray(n) == "" {
+		if s.Spec.New.Has(n) && !isControlPlane(n) && s.Spec.New.WrongNetwork(n) == "" {
 			all = append(all, n)
 		}
 	}
 	return all
 }
 
-// Ready are those of Arrived that take pods.
-func (s *Survey) Ready() []*corev1.Node {
-	return slices.DeleteFunc(s.Arrived(), func(n *corev1.Node) bool { return !cluster.NodeReady(n) || n.Spec.Unschedulable })
+// ReadyNewNodes are those of NewNodes that take pods.
+func (s *Survey) ReadyNewNodes() []*corev1.Node {
+	return slices.DeleteFunc(s.NewNodes(), func(n *corev1.Node) bool { return !cluster.NodeReady(n) || n.Spec.Unschedulable })
 }
 
 // Wanted is how many new workers there have to be.
-func (s *Survey) Wanted() int { return cmp.Or(s.Spec.Join.Count, len(s.Leaving())) }
+func (s *Survey) Wanted() int { return cmp.Or(s.Spec.Join.Count, len(s.OldNodes())) }
 
-// outstanding are the leavers that still have to be emptied or ended: those first that carry what has to move first, then by the most
+// outstanding are the old nodes that still have to be emptied or, with end, terminated: those first that carry what has to move first, then by the most
 // critical tier that they carry, the least critical first, and by name.
-func (s *Survey) outstanding(end bool) []Leaver {
-	var all []Leaver
+func (s *Survey) outstanding(end bool) []OldNode {
+	var all []OldNode
 	rank := map[string]int{}
-	for _, l := range s.Leaving() {
+	for _, l := range s.OldNodes() {
 		stage := l.Stage()
 		if stage == StageGone || stage == StageEmpty && !end {
 			continue
@@ -170,19 +170,19 @@ func (s *Survey) outstanding(end bool) []Leaver {
 		all = append(all, l)
 		rank[l.Name] = s.rank(&l)
 	}
-	slices.SortStableFunc(all, func(a, b Leaver) int {
+	slices.SortStableFunc(all, func(a, b OldNode) int {
 		return cmp.Or(cmp.Compare(rank[a.Name], rank[b.Name]), strings.Compare(a.Name, b.Name))
 	})
 	return all
 }
 
 // rank of a node: its most critical tier, counted from 1, or 0 if it carries what moves first.
-func (s *Survey) rank(l *Leaver) int {
-	if slices.ContainsFunc(l.Pods, s.isFirst) {
+func (s *Survey) rank(n *OldNode) int {
+	if slices.ContainsFunc(n.Pods, s.isFirst) {
 		return 0
 	}
 	most := 1
-	for _, p := range l.Pods {
+	for _, p := range n.Pods {
 		if s.Tier != nil {
 			most = max(most, 1+s.Tier(p))
 		}
@@ -196,8 +196,7 @@ func (s *Survey) isFirst(p *corev1.Pod) bool {
 	if len(s.Spec.First) == 0 {
 		return slices.ContainsFunc(s.Services, func(svc corev1.Service) bool { return selects(&svc, p) })
 	}
-	owner := s.workloadOf(p)
-	return slices.Contains(s.Spec.First, owner)
+	return slices.Contains(s.Spec.First, s.workloadOf(p))
 }
 
 // workloadOf is the Deployment, StatefulSet or DaemonSet of a pod.
@@ -228,7 +227,7 @@ func local(svc *corev1.Service) bool {
 	return svc.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal
 }
 
-// Ingress are the Services whose policy is to be switched: those that are named, or those with pods on nodes that leave.
+// Ingress are the Services whose policy is to be switched: those that are named, or those with pods on old nodes.
 func (s *Survey) Ingress() []*corev1.Service {
 	if s.Spec.Ingress.Mode != v1alpha1.IngressSwitch {
 		return nil
@@ -237,26 +236,66 @@ func (s *Survey) Ingress() []*corev1.Service {
 	for i := range s.Services {
 		svc := &s.Services[i]
 		named := slices.Contains(s.Spec.Services, client.ObjectKeyFromObject(svc))
-		if named || len(s.Spec.Services) == 0 && s.hasLeavingPods(svc) {
+		if named || len(s.Spec.Services) == 0 && s.hasPodsOnOldNodes(svc) {
 			all = append(all, svc)
 		}
 	}
 	return all
 }
 
-// Switched are the Services, as namespace/name, that have not got their policy back.
+// Switched are the Services, as namespace/name, whose policy has been switched and not restored.
 func (s *Survey) Switched() []string {
 	var all []string
-	for i := range s.Services {
-		if svc := &s.Services[i]; svc.Annotations[v1alpha1.AnnotationTrafficPolicy] != "" {
-			all = append(all, client.ObjectKeyFromObject(svc).String())
+	for _, key := range s.switched() {
+		all = append(all, key.String())
+	}
+	return all
+}
+
+func (s *Survey) switched() []types.NamespacedName {
+	return s.servicesThat(func(svc *corev1.Service) bool { return svc.Annotations[v1alpha1.AnnotationTrafficPolicy] != "" })
+}
+
+// toSwitch are the Services whose policy is to be switched before their pods leave old nodes.
+func (s *Survey) toSwitch() []types.NamespacedName {
+	if len(s.outstanding(false)) == 0 {
+		return nil
+	}
+	var all []types.NamespacedName
+	for _, svc := range s.Ingress() {
+		if local(svc) {
+			all = append(all, client.ObjectKeyFromObject(svc))
 		}
 	}
 	return all
 }
 
-func (s *Survey) hasLeavingPods(svc *corev1.Service) bool {
-	for _, l := range s.Leaving() {
+// toSwitchForReturn are the Services whose policy is to be switched before their pods leave new nodes.
+func (s *Survey) toSwitchForReturn() []types.NamespacedName {
+	if s.Spec.Ingress.Mode != v1alpha1.IngressSwitch {
+		return nil
+	}
+	isNew := map[string]bool{}
+	for _, n := range s.NewNodes() {
+		isNew[n.Name] = true
+	}
+	return s.servicesThat(func(svc *corev1.Service) bool {
+		return local(svc) && slices.ContainsFunc(s.Pods, func(p corev1.Pod) bool { return isNew[p.Spec.NodeName] && selects(svc, &p) })
+	})
+}
+
+func (s *Survey) servicesThat(hold func(*corev1.Service) bool) []types.NamespacedName {
+	var all []types.NamespacedName
+	for i := range s.Services {
+		if hold(&s.Services[i]) {
+			all = append(all, client.ObjectKeyFromObject(&s.Services[i]))
+		}
+	}
+	return all
+}
+
+func (s *Survey) hasPodsOnOldNodes(svc *corev1.Service) bool {
+	for _, l := range s.OldNodes() {
 		if slices.ContainsFunc(l.Pods, func(p *corev1.Pod) bool { return selects(svc, p) }) {
 			return true
 		}
@@ -264,10 +303,10 @@ func (s *Survey) hasLeavingPods(svc *corev1.Service) bool {
 	return false
 }
 
-// Counts of workers that leave, for the status.
+// Counts of old nodes, for the status.
 func (s *Survey) Counts() v1alpha1.Counts {
 	c := v1alpha1.Counts{}
-	for _, l := range s.Leaving() {
+	for _, l := range s.OldNodes() {
 		c.Total++
 		if stage := l.Stage(); stage == StageGone || stage == StageEmpty || stage == StageEnding {
 			c.Moved++
@@ -276,15 +315,15 @@ func (s *Survey) Counts() v1alpha1.Counts {
 	return c
 }
 
-// guards reports whether a PodDisruptionBudget, as namespace/name, covers a pod that has to leave.
-func (s *Survey) guards(budget string) bool {
+// covers reports whether a PodDisruptionBudget, as namespace/name, covers a pod that has to leave.
+func (s *Survey) covers(budget string) bool {
 	for i := range s.Workloads.Budgets {
 		b := &s.Workloads.Budgets[i]
 		selector, err := metav1.LabelSelectorAsSelector(b.Spec.Selector)
 		if err != nil || b.Namespace+"/"+b.Name != budget {
 			continue
 		}
-		for _, l := range s.Leaving() {
+		for _, l := range s.OldNodes() {
 			if slices.ContainsFunc(l.Pods, func(p *corev1.Pod) bool {
 				return p.Namespace == b.Namespace && selector.Matches(labels.Set(p.Labels))
 			}) {
@@ -296,10 +335,10 @@ func (s *Survey) guards(budget string) bool {
 	return true // it came after the pods were read
 }
 
-// ofLeavers are the workloads that have pods on nodes that leave, and those pods.
-func (s *Survey) ofLeavers() map[types.NamespacedName][]*corev1.Pod {
+// onOldNodes are the workloads that have pods on old nodes, and those pods.
+func (s *Survey) onOldNodes() map[types.NamespacedName][]*corev1.Pod {
 	all := map[types.NamespacedName][]*corev1.Pod{}
-	for _, l := range s.Leaving() {
+	for _, l := range s.OldNodes() {
 		for _, p := range l.Pods {
 			if owner := s.workloadOf(p); owner.Name != "" {
 				all[owner] = append(all[owner], p)

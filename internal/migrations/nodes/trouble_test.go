@@ -54,7 +54,7 @@ func TestTooFewNewNodes(t *testing.T) {
 	f.on("a b", "web", 2)
 }
 
-// TestNoRoom: the new nodes have a taint of somebody else's.
+// TestNoRoom: the new nodes have a foreign taint.
 func TestNoRoom(t *testing.T) {
 	f := setup(t)
 	f.Deployment("web", 2)
@@ -153,7 +153,7 @@ func TestPartWayBack(t *testing.T) {
 	}
 }
 
-// TestDefinitionRefuses: the API server refuses what the definition can tell.
+// TestDefinitionRefuses: the API server refuses what the definition rules out.
 func TestDefinitionRefuses(t *testing.T) {
 	f := setup(t)
 	f.Deployment("web", 1)
@@ -174,7 +174,7 @@ func ends(command ...string) func(*v1alpha1.Migration) {
 	}
 }
 
-// TestActionFails: what it said is told, and the same command calls it again.
+// TestActionFails: what it said is reported, and the same command calls it again.
 func TestActionFails(t *testing.T) {
 	once := filepath.Join(t.TempDir(), "once")
 	f := setup(
@@ -186,7 +186,7 @@ func TestActionFails(t *testing.T) {
 	if got := f.nodes(); got != "a:NoSchedule b:NoSchedule c d" {
 		t.Errorf("nodes: %s", got)
 	}
-	if st := f.again(); !remembered(st.Nodes, "a").Ended || remembered(st.Nodes, "b").Ended {
+	if st := f.again(); !nodeRecord(st.Nodes, "a").Ended || nodeRecord(st.Nodes, "b").Ended {
 		t.Errorf("who may have ended: %+v", st.Nodes)
 	}
 	f.Must(f.apply())
@@ -206,7 +206,7 @@ func TestActionHangs(t *testing.T) {
 	f.on("b c d", "web", 2)
 }
 
-// TestNodeLost: the machine of a node dies while it is being emptied. Once its Node is deleted, as its owner is told to do, the run
+// TestNodeLost: the machine of a node dies while it is being emptied. Once its Node is deleted, as its owner is asked to, the run
 // goes on.
 func TestNodeLost(t *testing.T) {
 	f := setup(t)

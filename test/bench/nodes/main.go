@@ -25,6 +25,7 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/migrations/nodes"
 	"github.com/replumb/replumb/internal/testing/apitest"
 	"github.com/replumb/replumb/internal/testing/fakekubelet"
@@ -137,7 +138,7 @@ func (f *fleet) replumb(ctx context.Context) (time.Duration, int, error) {
 	if err != nil {
 		return 0, 0, err
 	}
-	job, err := nodes.NewJob(nodes.Tools{Cluster: connected}, f.migration())
+	job, err := nodes.NewJob(migration.Tools{Cluster: connected}, f.migration())
 	if err != nil {
 		return 0, 0, err
 	}

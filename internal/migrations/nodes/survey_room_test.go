@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/replumb/replumb/internal/kube/rollout"
+	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/spec"
 )
 
@@ -84,7 +85,7 @@ func TestRoom(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			job, err := NewJob(Tools{}, m)
+			job, err := NewJob(migration.Tools{}, m)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -118,7 +119,7 @@ spec:
 	if err != nil {
 		t.Fatal(err)
 	}
-	job, err := NewJob(Tools{}, m)
+	job, err := NewJob(migration.Tools{}, m)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,15 +8,15 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 )
 
-// Chief is a node of the control plane that leaves, known by its member of etcd.
-type Chief struct {
+// ControlPlaneNode is one of the old network, known by its member of etcd.
+type ControlPlaneNode struct {
 	v1alpha1.NodeStatus
 	// Member says that its etcd is still one.
 	Member bool
 }
 
 // Stage says how far it is.
-func (c *Chief) Stage() Stage {
+func (c *ControlPlaneNode) Stage() Stage {
 	switch {
 	case c.Gone:
 		return StageGone
@@ -29,32 +29,32 @@ func (c *Chief) Stage() Stage {
 }
 
 // Reversible reports whether it is as it was.
-func (c *Chief) Reversible() bool { return c.Member && !c.Ended }
+func (c *ControlPlaneNode) Reversible() bool { return c.Member && !c.Ended }
 
-// Chiefs are the nodes of the control plane that leave: those whose members have peer URLs in the old network, and those that were
-// such. They are in the order in which they go, the leader last. Without a look at etcd they are those that are remembered.
-func (s *Survey) Chiefs() []Chief {
-	byName := map[string]*Chief{}
+// OldControlPlane are the nodes of the control plane that are replaced: those whose members have peer URLs in the old network, and
+// those that had. They are in the order in which they go, the leader last. Without a look at etcd they are those that are recorded.
+func (s *Survey) OldControlPlane() []ControlPlaneNode {
+	byName := map[string]*ControlPlaneNode{}
 	var names []string
-	for _, r := range s.Remembered {
+	for _, r := range s.Recorded {
 		if r.Role == v1alpha1.RoleControlPlane {
-			byName[r.Name] = &Chief{NodeStatus: r, Member: s.Etcd == nil && !r.Ended}
+			byName[r.Name] = &ControlPlaneNode{NodeStatus: r, Member: s.Etcd == nil && !r.Ended}
 			names = append(names, r.Name)
 		}
 	}
 	if s.Etcd != nil {
-		s.members(byName, &names)
+		names = s.addMembers(byName, names)
 		names = s.Etcd.LeaderLast(names)
 	}
-	var out []Chief
+	var out []ControlPlaneNode
 	for _, name := range names {
 		out = append(out, *byName[name])
 	}
 	return out
 }
 
-// members adds those that leave, and are not remembered yet.
-func (s *Survey) members(byName map[string]*Chief, names *[]string) {
+// addMembers adds those of the old network that are not recorded yet, and sorts the names.
+func (s *Survey) addMembers(byName map[string]*ControlPlaneNode, names []string) []string {
 	for i := range s.Etcd.Members {
 		m := &s.Etcd.Members[i]
 		if known := byName[m.Name]; known != nil {
@@ -62,13 +62,14 @@ func (s *Survey) members(byName map[string]*Chief, names *[]string) {
 			continue
 		}
 		if at := within(m.PeerURLs, s.Spec.Old.CIDRs); at.IsValid() && m.Name != "" {
-			byName[m.Name] = &Chief{Member: true, NodeStatus: v1alpha1.NodeStatus{
+			byName[m.Name] = &ControlPlaneNode{Member: true, NodeStatus: v1alpha1.NodeStatus{
 				Name: m.Name, Role: v1alpha1.RoleControlPlane, Addresses: []string{at.String()},
 			}}
-			*names = append(*names, m.Name)
+			names = append(names, m.Name)
 		}
 	}
-	slices.Sort(*names)
+	slices.Sort(names)
+	return names
 }
 
 // within is the address of a URL that is in one of the ranges; invalid, if none is.
@@ -89,7 +90,7 @@ func within(urls []string, ranges []netip.Prefix) netip.Addr {
 // voters is how many members there are to be, before and after: successors whose predecessors are still there are on top.
 func (s *Survey) voters() int {
 	n := len(s.Etcd.Members)
-	for _, c := range s.Chiefs() {
+	for _, c := range s.OldControlPlane() {
 		if c.Member && c.Successor != nil && s.Etcd.Find(c.Successor.PeerURL) != nil {
 			n--
 		}
@@ -97,10 +98,10 @@ func (s *Survey) voters() int {
 	return n
 }
 
-// newcomers are members of the new network that nobody's successor is yet.
-func (s *Survey) newcomers() []v1alpha1.MemberStatus {
+// unassigned are members of the new network that are not recorded as a successor yet.
+func (s *Survey) unassigned() []v1alpha1.MemberStatus {
 	var taken []string
-	for _, r := range s.Remembered {
+	for _, r := range s.Recorded {
 		if r.Successor != nil {
 			taken = append(taken, r.Successor.PeerURL)
 		}

@@ -43,22 +43,22 @@ func newSet(path string, s *v1alpha1.NodeSet) (set Set, bad field.ErrorList) {
 // Has reports whether a node is meant.
 func (s Set) Has(n *corev1.Node) bool {
 	if s.selector == nil && len(s.providerIDs) == 0 {
-		return s.homes(n)
+		return s.isInside(n)
 	}
 	return (s.selector == nil || s.selector.Matches(labels.Set(n.Labels))) &&
 		(len(s.providerIDs) == 0 || slices.Contains(s.providerIDs, n.Spec.ProviderID))
 }
 
-// Astray says what is wrong with a node that is meant and is not in the network; nothing, if it is.
-func (s Set) Astray(n *corev1.Node) string {
-	if len(s.CIDRs) == 0 || s.homes(n) {
+// WrongNetwork says what is wrong with a node that is meant and is not in the network; nothing, if it is.
+func (s Set) WrongNetwork(n *corev1.Node) string {
+	if len(s.CIDRs) == 0 || s.isInside(n) {
 		return ""
 	}
 	return fmt.Sprintf("node %s has the addresses %v, none of which is in %v", n.Name, addresses(n), s.CIDRs)
 }
 
-// homes reports whether a node has an internal address in the ranges.
-func (s Set) homes(n *corev1.Node) bool {
+// isInside reports whether a node has an internal address in the ranges.
+func (s Set) isInside(n *corev1.Node) bool {
 	return slices.ContainsFunc(addresses(n), func(a netip.Addr) bool {
 		return slices.ContainsFunc(s.CIDRs, func(p netip.Prefix) bool { return p.Contains(a) })
 	})

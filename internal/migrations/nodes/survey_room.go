@@ -37,11 +37,11 @@ type place struct {
 // those pods for which no node is left.
 func (s *Survey) Room() []Misfit {
 	var places []*place
-	for _, n := range s.Ready() {
+	for _, n := range s.ReadyNewNodes() {
 		places = append(places, s.placeAt(n))
 	}
 	var pods []*corev1.Pod
-	for _, l := range s.Leaving() {
+	for _, l := range s.OldNodes() {
 		pods = append(pods, l.Pods...)
 	}
 	slices.SortStableFunc(pods, func(a, b *corev1.Pod) int {
@@ -51,7 +51,7 @@ func (s *Survey) Room() []Misfit {
 	var out []Misfit
 	for _, p := range pods {
 		if reasons := put(p, places); len(reasons) > 0 {
-			out = append(out, Misfit{Pod: p, Reasons: tell(reasons)})
+			out = append(out, Misfit{Pod: p, Reasons: summarize(reasons)})
 		}
 	}
 	return out
@@ -189,8 +189,8 @@ func avoids(p, o *corev1.Pod) bool {
 	return false
 }
 
-// tell is in the order of the texts, for people.
-func tell(reasons map[string]int) string {
+// summarize is in the order of the texts.
+func summarize(reasons map[string]int) string {
 	var all []string
 	for _, why := range slices.Sorted(maps.Keys(reasons)) {
 		switch n := reasons[why]; n {

@@ -18,41 +18,42 @@ import (
 	"github.com/replumb/replumb/internal/migration"
 )
 
-// Survey looks at the cluster as it is now.
-func (j *Job) Survey(ctx context.Context) (*Survey, error) { return j.Tools.look(ctx, j.Spec) }
+// live is the cluster and its Migration as they are when a step looks: what was surveyed for the plan may have changed since.
+type live struct {
+	migration.Tools
+	spec Spec
+}
 
-func (t Tools) look(ctx context.Context, s Spec) (*Survey, error) {
-	out := &Survey{Spec: s}
-	m, err := migration.Get(ctx, t.Cluster, s.Name)
-	if err != nil {
+// survey looks at everything.
+func (l live) survey(ctx context.Context) (*Survey, error) {
+	out := &Survey{Spec: l.spec}
+	var err error
+	if out.Recorded, err = l.record().nodes(ctx); err != nil {
 		return nil, err
 	}
-	if m != nil {
-		out.Remembered = m.Status.Nodes
-	}
-	if out.Workloads, err = rollout.Load(ctx, t.Cluster); err != nil {
+	if out.Workloads, err = rollout.Load(ctx, l.Cluster); err != nil {
 		return nil, err
 	}
-	for _, read := range []func(context.Context, *Survey) error{t.occupants, t.services, t.volumes, t.scalers} {
+	for _, read := range []func(context.Context, *Survey) error{l.nodesAndPods, l.services, l.volumes} {
 		if err := read(ctx, out); err != nil {
 			return nil, err
 		}
 	}
+	out.findAutoscalers()
 	return out, nil
 }
 
-// occupants reads nodes and pods.
-func (t Tools) occupants(ctx context.Context, s *Survey) (err error) {
-	if s.Nodes, err = cluster.List[corev1.Node](ctx, t.Cluster, &corev1.NodeList{}); err != nil {
+func (l live) nodesAndPods(ctx context.Context, s *Survey) (err error) {
+	if s.Nodes, err = cluster.List[corev1.Node](ctx, l.Cluster, &corev1.NodeList{}); err != nil {
 		return err
 	}
-	s.Pods, err = cluster.List[corev1.Pod](ctx, t.Cluster, &corev1.PodList{})
+	s.Pods, err = cluster.List[corev1.Pod](ctx, l.Cluster, &corev1.PodList{})
 	return err
 }
 
-// services reads those that only nodes with a pod of theirs answer for, or did.
-func (t Tools) services(ctx context.Context, s *Survey) error {
-	all, err := cluster.List[corev1.Service](ctx, t.Cluster, &corev1.ServiceList{})
+// services reads those with externalTrafficPolicy Local, and those that had it before the migration.
+func (l live) services(ctx context.Context, s *Survey) error {
+	all, err := cluster.List[corev1.Service](ctx, l.Cluster, &corev1.ServiceList{})
 	s.Services = slices.DeleteFunc(all, func(svc corev1.Service) bool {
 		return !local(&svc) && svc.Annotations[v1alpha1.AnnotationTrafficPolicy] == ""
 	})
@@ -60,8 +61,8 @@ func (t Tools) services(ctx context.Context, s *Survey) error {
 }
 
 // volumes reads what is bound to places. What may not be read is left out: the rights are a check of their own.
-func (t Tools) volumes(ctx context.Context, s *Survey) error {
-	volumes, err := cluster.List[corev1.PersistentVolume](ctx, t.Cluster, &corev1.PersistentVolumeList{})
+func (l live) volumes(ctx context.Context, s *Survey) error {
+	volumes, err := cluster.List[corev1.PersistentVolume](ctx, l.Cluster, &corev1.PersistentVolumeList{})
 	if ignoreForbidden(err) != nil {
 		return err
 	}
@@ -69,7 +70,7 @@ func (t Tools) volumes(ctx context.Context, s *Survey) error {
 	for i := range volumes {
 		s.Volumes[volumes[i].Name] = &volumes[i]
 	}
-	claims, err := cluster.List[corev1.PersistentVolumeClaim](ctx, t.Cluster, &corev1.PersistentVolumeClaimList{})
+	claims, err := cluster.List[corev1.PersistentVolumeClaim](ctx, l.Cluster, &corev1.PersistentVolumeClaimList{})
 	if ignoreForbidden(err) != nil {
 		return err
 	}
@@ -87,24 +88,23 @@ func ignoreForbidden(err error) error {
 	return err
 }
 
-// scalers finds what makes and ends nodes by itself: by the names that their charts and manifests give them.
-func (t Tools) scalers(_ context.Context, s *Survey) error {
+// findAutoscalers finds what creates and deletes nodes by itself: by the names that their charts and manifests give them.
+func (s *Survey) findAutoscalers() {
 	for i := range s.Workloads.Deployments {
 		d := &s.Workloads.Deployments[i]
 		for _, name := range []string{"cluster-autoscaler", "karpenter"} {
 			running := d.Spec.Replicas == nil || *d.Spec.Replicas > 0
 			if running && (strings.Contains(d.Name, name) || d.Labels["app.kubernetes.io/name"] == name) {
-				s.Scalers = append(s.Scalers, client.ObjectKeyFromObject(d))
+				s.Autoscalers = append(s.Autoscalers, client.ObjectKeyFromObject(d))
 			}
 		}
 	}
-	return nil
 }
 
 // node as it is now; nil, if it is gone.
-func (t Tools) node(ctx context.Context, name string) (*corev1.Node, error) {
+func (l live) node(ctx context.Context, name string) (*corev1.Node, error) {
 	n := &corev1.Node{}
-	err := t.Cluster.Get(ctx, client.ObjectKey{Name: name}, n)
+	err := l.Cluster.Get(ctx, client.ObjectKey{Name: name}, n)
 	if apierrors.IsNotFound(err) {
 		return nil, nil
 	}
@@ -115,15 +115,15 @@ func (t Tools) node(ctx context.Context, name string) (*corev1.Node, error) {
 }
 
 // pods on a node.
-func (t Tools) pods(ctx context.Context, node string) ([]corev1.Pod, error) {
+func (l live) pods(ctx context.Context, node string) ([]corev1.Pod, error) {
 	all := &corev1.PodList{}
-	if err := t.Cluster.List(ctx, all, client.MatchingFields{"spec.nodeName": node}); err != nil {
+	if err := l.Cluster.List(ctx, all, client.MatchingFields{"spec.nodeName": node}); err != nil {
 		return nil, fmt.Errorf("pods of node %s: %w", node, err)
 	}
 	return all.Items, nil
 }
 
-// status of a node, to be remembered.
+// statusOf is what is recorded of a node.
 func statusOf(n *corev1.Node, role v1alpha1.NodeRole) v1alpha1.NodeStatus {
 	st := v1alpha1.NodeStatus{Name: n.Name, Role: role, ProviderID: n.Spec.ProviderID}
 	for _, a := range addresses(n) {

@@ -1,0 +1,99 @@
+package nodes
+
+import (
+	"maps"
+	"slices"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/replumb/replumb/internal/engine/findings"
+)
+
+func ingressChecks() []findings.Check[Input] {
+	return []findings.Check[Input]{
+		{
+			Code: "RP3301", Severity: findings.Warning, Run: checkClientAddresses,
+			Claim: "no Service needs the addresses of clients from outside",
+			Why: "while a Service has externalTrafficPolicy Cluster, its pods see the address of a node instead of the client's: lists of allowed " +
+				"addresses, rate limits and logs are about nodes then",
+			Fix: "allow the addresses of all nodes meanwhile, use PROXY protocol, or set spec.nodes.ingress.mode: Leave and have pods on new " +
+				"nodes before load balancers send traffic there",
+		},
+		{
+			Code: "RP3302", Severity: findings.Blocking, Run: checkRecords,
+			Claim: "every record in DNS can be moved",
+			Why:   "clients of a name that points to a load balancer that is gone reach nothing",
+			Fix:   "resolve what the message says; values that are neither in from nor in to are not replumb's to change",
+		},
+	}
+}
+
+func controlPlaneChecks() []findings.Check[Input] {
+	return []findings.Check[Input]{
+		{
+			Code: "RP3401", Severity: findings.Blocking, Run: checkEtcd,
+			Claim: "every member of etcd is healthy, and has a vote",
+			Why:   "while one member is missing, changing another one can cost the quorum",
+			Fix: "repair or remove the member; clear alarms when their reason is gone (etcdctl alarm disarm); run replumb where it reaches all " +
+				"members",
+		},
+		{
+			Code: "RP3402", Severity: findings.Warning, Run: checkQuorum,
+			Claim: "etcd survives the loss of a member",
+			Why:   "with one or two members, the API is down when one fails, during the migration as at any other time",
+			Fix:   "run three or five control-plane nodes",
+		},
+	}
+}
+
+func checkClientAddresses(in Input) []findings.Result {
+	var out []findings.Result
+	for _, svc := range in.Survey.Ingress() {
+		if local(svc) {
+			name := client.ObjectKeyFromObject(svc).String()
+			out = append(out, findings.Failed("Service "+name, "service %s has externalTrafficPolicy Local and becomes Cluster for a while", name))
+		}
+	}
+	return out
+}
+
+func checkRecords(in Input) []findings.Result {
+	var out []findings.Result
+	for _, name := range slices.Sorted(maps.Keys(in.RecordProblems)) {
+		out = append(out, findings.Failed("Record "+name, "%v", in.RecordProblems[name]))
+	}
+	return out
+}
+
+// checkEtcd exempts members that are being replaced, when a run is taken up again.
+func checkEtcd(in Input) []findings.Result {
+	switch {
+	case in.Survey.Spec.ControlPlane == nil:
+		return nil
+	case in.EtcdProblem != nil:
+		return []findings.Result{findings.Failed("", "%v", in.EtcdProblem)}
+	}
+	var exempt []string
+	for _, c := range in.Survey.OldControlPlane() {
+		if c.Ended {
+			exempt = append(exempt, c.Name)
+		}
+		if c.Successor != nil {
+			exempt = append(exempt, c.Successor.Name, c.Successor.PeerURL)
+		}
+	}
+	if problem := in.Survey.Etcd.Complaint(exempt...); problem != "" {
+		return []findings.Result{findings.Failed("", "etcd: %s", problem)}
+	}
+	if len(in.Survey.OldControlPlane()) == 0 {
+		return []findings.Result{findings.Failed("", "no member of etcd has a peer URL in %v", in.Survey.Spec.Old.CIDRs)}
+	}
+	return nil
+}
+
+func checkQuorum(in Input) []findings.Result {
+	if in.Survey.Etcd == nil || in.Survey.voters() >= 3 {
+		return nil
+	}
+	return []findings.Result{findings.Failed("", "etcd has %d members", in.Survey.voters())}
+}

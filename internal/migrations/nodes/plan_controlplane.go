@@ -1,0 +1,221 @@
+package nodes
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/kube/etcd"
+	"github.com/replumb/replumb/internal/migration"
+	"github.com/replumb/replumb/internal/network/dnsrecords"
+)
+
+// controlPlane makes the steps that move the nodes of the control plane.
+type controlPlane struct {
+	*drainer
+	etcd   *etcd.Client
+	survey *Survey
+}
+
+// groups moves one node after the other. The first one brings the names of the API with it.
+func (cp *controlPlane) groups(records []*dnsrecords.Move) []engine.Group {
+	var groups []engine.Group
+	all := cp.survey.OldControlPlane()
+	for i := range all {
+		c := &all[i]
+		if c.Stage() == StageGone {
+			continue
+		}
+		add, remove := cp.add(c), cp.remove(c)
+		if cp.spec.ControlPlane.Mode == v1alpha1.ControlPlaneReplace {
+			add, remove = cp.replace(c), nil
+		}
+		first := len(groups) == 0
+		groups = append(groups, engine.AtOnce(1, c.Name, add...)...)
+		if first {
+			groups = append(groups, pointToNew(records)...)
+		}
+		groups = append(groups, engine.AtOnce(1, c.Name, remove...)...)
+	}
+	if len(groups) == 0 {
+		return nil
+	}
+	begin := engine.InOrder(cp.etcd.SnapshotStep(cp.snapshotFile()), cp.recordAll(all))
+	return append(begin, groups...)
+}
+
+func (cp *controlPlane) snapshotFile() string {
+	if file := cp.spec.ControlPlane.Etcd.SnapshotFile; file != "" {
+		return file
+	}
+	return cp.spec.Name + ".etcd.db"
+}
+
+// recordAll records the nodes that are to be replaced, before anything changes.
+func (cp *controlPlane) recordAll(all []ControlPlaneNode) engine.Step {
+	var records []v1alpha1.NodeStatus
+	for i := range all {
+		records = append(records, all[i].NodeStatus)
+	}
+	return cp.record().addStep("secure/control-plane", "Record the old control-plane nodes: "+strings.Join(cp.names(), ", "), records)
+}
+
+// names are those of all nodes that are to be replaced.
+func (cp *controlPlane) names() []string {
+	var names []string
+	for _, c := range cp.survey.OldControlPlane() {
+		names = append(names, c.Name)
+	}
+	return names
+}
+
+// add brings in the successor of a node, up to the point where its API server serves.
+func (cp *controlPlane) add(c *ControlPlaneNode) []engine.Step {
+	steps := []engine.Step{
+		cp.etcd.HealthyStep("before/"+c.Name, inTransition(c)...),
+		cp.provision(c),
+		cp.memberStep("learner/"+c.Name, "Add the etcd of "+c.Name+"'s successor without a vote", c, func(m *v1alpha1.MemberStatus) engine.Step {
+			return cp.etcd.LearnerStep(m.Name, m.PeerURL)
+		}),
+		cp.memberStep("vote/"+c.Name, "Give it its vote once it has caught up", c, func(m *v1alpha1.MemberStatus) engine.Step {
+			return cp.etcd.PromotedStep(m.Name, m.PeerURL)
+		}),
+		cp.serves(c),
+		cp.etcd.HealthyStep("joined/"+c.Name, c.Name),
+	}
+	if settle := cp.spec.ControlPlane.Settle.Duration; settle > 0 && c.Member {
+		steps = append(steps, &migration.PauseStep{
+			Name: "settle/" + c.Name, About: fmt.Sprintf("Give load balancers %s to see the new API server", settle), Length: settle, Now: cp.Now,
+		})
+	}
+	return steps
+}
+
+// inTransition are the members that may be without a vote, or may have ended, when a run is taken up again.
+func inTransition(c *ControlPlaneNode) []string {
+	if c.Successor == nil {
+		return []string{c.Name}
+	}
+	return []string{c.Name, c.Successor.Name, c.Successor.PeerURL}
+}
+
+// remove takes a node out whose successor serves.
+func (cp *controlPlane) remove(c *ControlPlaneNode) []engine.Step {
+	return append(cp.emptied(c),
+		cp.retire(c),
+		cp.etcd.HandedOverStep(c.Name, cp.names()...),
+		cp.etcd.RemovedStep(c.Name, cp.survey.voters()),
+		cp.terminate(c),
+		cp.etcd.HealthyStep("after/"+c.Name),
+	)
+}
+
+// replace stops a node and has it come back in the new network, under its name and with its data.
+func (cp *controlPlane) replace(c *ControlPlaneNode) []engine.Step {
+	var known []string
+	if c.Successor != nil {
+		known = append(known, c.Successor.PeerURL)
+	}
+	steps := append([]engine.Step{cp.etcd.HealthyStep("before/"+c.Name, inTransition(c)...)}, cp.emptied(c)...)
+	return append(steps,
+		cp.retire(c),
+		cp.etcd.HandedOverStep(c.Name, cp.names()...),
+		cp.etcd.MayStopStep(c.Name, known...),
+		cp.stop(c),
+		cp.provision(c),
+		cp.memberStep("address/"+c.Name, "Change the peer URL of "+c.Name+"'s etcd to the one where it comes back", c,
+			func(m *v1alpha1.MemberStatus) engine.Step { return cp.etcd.ReaddressedStep(c.Name, m.PeerURL) }),
+		cp.serves(c),
+		cp.etcd.HealthyStep("after/"+c.Name),
+		cp.openNode(c.Name),
+		cp.record().returnStep(c.Name),
+	)
+}
+
+// emptied has pods leave the Node, if there is one: cluster DNS, for instance, may be there.
+func (cp *controlPlane) emptied(c *ControlPlaneNode) []engine.Step {
+	if !cp.hasNode(c.Name) {
+		return nil
+	}
+	return cp.empty(c.Name)
+}
+
+func (cp *controlPlane) hasNode(name string) bool {
+	return slices.ContainsFunc(cp.survey.Nodes, func(n corev1.Node) bool { return n.Name == name })
+}
+
+func (cp *controlPlane) request(action string, c *ControlPlaneNode) Request {
+	r := cp.live.request(action)
+	status := c.NodeStatus
+	r.Role, r.Node = v1alpha1.RoleControlPlane, &status
+	return r
+}
+
+// provision has the successor of a node created, and records which member of etcd it is.
+func (cp *controlPlane) provision(c *ControlPlaneNode) engine.Step {
+	answer := &v1alpha1.MemberStatus{}
+	request := cp.request(actionProvision, c)
+	request.Count = 1
+	return outside{
+		id: "provision/" + c.Name, title: "Wait for a control-plane node that replaces " + c.Name, wait: cp.spec.GateWait,
+		action: cp.spec.ControlPlane.Provision, request: request, answer: answer,
+		guide: "Create a control-plane node in the new network and join it to the cluster, with its etcd. replumb goes on by itself.",
+		after: effect{
+			do: func(ctx context.Context) error { return cp.recordSuccessor(ctx, c.Name, answer) },
+			changes: func() ([]engine.Change, error) {
+				return cp.record().preview(v1alpha1.NodeStatus{Name: c.Name, Role: v1alpha1.RoleControlPlane, Successor: unknownMember(c.Name)})
+			},
+		},
+		done: func(ctx context.Context) error { _, err := cp.record().successor(ctx, c.Name); return err },
+	}.step()
+}
+
+// retire ends the API server of a node. From then on it is not as it was.
+func (cp *controlPlane) retire(c *ControlPlaneNode) engine.Step {
+	status := c.NodeStatus
+	return outside{
+		id: "retire/" + c.Name, title: "Stop the API server of " + c.Name, wait: cp.spec.GateWait,
+		action: cp.spec.ControlPlane.Retire, request: cp.request(actionRetire, c),
+		guide: "On " + c.Name + ", move kube-apiserver.yaml out of /etc/kubernetes/manifests (or do what else ends its API server in good order). " +
+			"replumb goes on by itself.",
+		before: cp.record().ended(status),
+		done:   func(ctx context.Context) error { return cp.apiServerStopped(ctx, &status) },
+	}.step()
+}
+
+// terminate ends the machine of a node that has left etcd, and deletes its Node.
+func (cp *controlPlane) terminate(c *ControlPlaneNode) engine.Step {
+	action := cp.spec.ControlPlane.Terminate
+	return outside{
+		id: "terminate/" + c.Name, title: "Terminate control-plane node " + c.Name, wait: cp.spec.GateWait,
+		action: action, request: cp.request(actionTerminate, c),
+		guide: fmt.Sprintf("Control-plane node %s has left etcd. Terminate its machine. replumb goes on by itself.", c.Name),
+		after: cp.deleteControlPlaneNode(c.Name, action != nil),
+		done:  func(ctx context.Context) error { return cp.record().isGone(ctx, c.Name) },
+	}.step()
+}
+
+// stop stops the machine of a node for as long as it takes to come back elsewhere.
+func (cp *controlPlane) stop(c *ControlPlaneNode) engine.Step {
+	return outside{
+		id: "terminate/" + c.Name, title: "Stop control-plane node " + c.Name, wait: cp.spec.GateWait,
+		action: cp.spec.ControlPlane.Terminate, request: cp.request(actionTerminate, c),
+		guide: "Stop the machine of control-plane node " + c.Name + ", and keep the data of its etcd. replumb goes on by itself.",
+		done: func(ctx context.Context) error {
+			now, err := cp.etcd.Look(ctx)
+			if err != nil {
+				return err
+			}
+			m := now.Find(c.Name)
+			if m != nil && m.Healthy && !within(m.PeerURLs, cp.spec.New.CIDRs).IsValid() {
+				return engine.NotYet("the etcd of control-plane node %s still answers", c.Name)
+			}
+			return nil
+		},
+	}.step()
+}

@@ -1,0 +1,250 @@
+package nodes
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"net"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/kube/apiserver"
+	"github.com/replumb/replumb/internal/kube/etcd"
+)
+
+// deleteControlPlaneNode deletes the Node, if there is one, and records that its machine has ended.
+func (cp *controlPlane) deleteControlPlaneNode(name string, certain bool) effect {
+	node, record := cp.deleteNode(name, certain), cp.record().gone(name)
+	if !cp.hasNode(name) {
+		node.changes = nil
+	}
+	gone := effect{do: func(ctx context.Context) error { return cp.deleted(ctx, name) }}
+	return node.then(gone).then(record)
+}
+
+// recordSuccessor records which member of etcd replaces a node: the one that the action has answered, or one that has joined by itself.
+func (cp *controlPlane) recordSuccessor(ctx context.Context, name string, answer *v1alpha1.MemberStatus) error {
+	all, err := cp.record().nodes(ctx)
+	if n := nodeRecord(all, name); err != nil || n != nil && n.Successor != nil {
+		return err
+	}
+	if answer.PeerURL == "" {
+		now := &Survey{Spec: cp.spec, Recorded: all}
+		if now.Etcd, err = cp.etcd.Look(ctx); err != nil {
+			return err
+		}
+		joined := now.unassigned()
+		if len(joined) == 0 {
+			return nil
+		}
+		answer = &joined[0]
+	}
+	if !within([]string{answer.PeerURL}, cp.spec.New.CIDRs).IsValid() {
+		return fmt.Errorf("control-plane node %s joined at %s, which is not in %v", answer.Name, answer.PeerURL, cp.spec.New.CIDRs)
+	}
+	return cp.record().updateNode(ctx, name, func(n *v1alpha1.NodeStatus) { n.Successor = answer })
+}
+
+// successor is the member of etcd that replaces a node. That none is known is worth waiting for.
+func (r record) successor(ctx context.Context, name string) (*v1alpha1.MemberStatus, error) {
+	all, err := r.nodes(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if n := nodeRecord(all, name); n != nil && n.Successor != nil {
+		return n.Successor, nil
+	}
+	return nil, engine.NotYet("no control-plane node has joined that replaces %s", name)
+}
+
+// unknownMember stands in previews for the successor of a node, who is known only when its turn comes.
+func unknownMember(of string) *v1alpha1.MemberStatus {
+	return &v1alpha1.MemberStatus{Name: "(successor of " + of + ")", PeerURL: "(of the successor of " + of + ")"}
+}
+
+// memberStep changes a member of etcd that is known only when its turn comes.
+type memberStep struct {
+	live
+	id, title string
+	of        string
+	step      func(*v1alpha1.MemberStatus) engine.Step
+}
+
+var (
+	_ engine.Timed     = (*memberStep)(nil)
+	_ engine.Waiter    = (*memberStep)(nil)
+	_ engine.Previewer = (*memberStep)(nil)
+)
+
+func (cp *controlPlane) memberStep(id, title string, c *ControlPlaneNode, step func(*v1alpha1.MemberStatus) engine.Step) engine.Step {
+	return &memberStep{live: cp.live, id: id, title: title, of: c.Name, step: step}
+}
+
+func (s *memberStep) ID() string    { return s.id }
+func (s *memberStep) Title() string { return s.title }
+
+// Deadline implements engine.Timed: a database of some gigabytes takes its time.
+func (s *memberStep) Deadline() time.Duration { return s.spec.GateWait }
+
+// Waits implements engine.Waiter: catching up can take long. It writes, all the same: see Preview.
+func (s *memberStep) Waits() {}
+
+func (s *memberStep) State(ctx context.Context) (engine.State, error) {
+	m, err := s.record().successor(ctx, s.of)
+	if err != nil {
+		return engine.Unknown, err
+	}
+	return s.step(m).State(ctx)
+}
+
+func (s *memberStep) Do(ctx context.Context) error {
+	m, err := s.record().successor(ctx, s.of)
+	if err != nil {
+		return err
+	}
+	return s.step(m).Do(ctx)
+}
+
+func (s *memberStep) Verify(ctx context.Context) error {
+	m, err := s.record().successor(ctx, s.of)
+	if err != nil {
+		return err
+	}
+	return s.step(m).Verify(ctx)
+}
+
+// Preview implements engine.Previewer.
+func (s *memberStep) Preview() ([]engine.Change, error) {
+	return engine.Preview(s.step(unknownMember(s.of)))
+}
+
+// serves waits until the API server of a successor is an endpoint of the Service kubernetes.
+func (l live) serves(c *ControlPlaneNode) engine.Step {
+	return &engine.Wait{
+		Name: "serves/" + c.Name, About: "Wait until the API server that replaces " + c.Name + "'s serves", Limit: l.spec.GateWait,
+		For: func(ctx context.Context) error {
+			m, err := l.record().successor(ctx, c.Name)
+			if err != nil {
+				return err
+			}
+			at := within([]string{m.PeerURL}, l.spec.New.CIDRs)
+			all, err := l.apiServers(ctx)
+			if err != nil {
+				return err
+			}
+			if !slices.ContainsFunc(all, func(a netip.AddrPort) bool { return a.Addr() == at }) {
+				return engine.NotYet("the API server at %s is no endpoint of service default/kubernetes yet", at)
+			}
+			return l.hasNames(ctx, at)
+		},
+	}
+}
+
+// hasNames fails if an API server does not identify itself by every name that its clients use.
+func (l live) hasNames(ctx context.Context, at netip.Addr) error {
+	address := netip.AddrPortFrom(at, apiPort).String()
+	dial, cancel := context.WithTimeout(ctx, dialLimit)
+	defer cancel()
+	// Whose authority it is, clients find out. Here only the names matter.
+	dialer := tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true}} //nolint:gosec // see above
+	conn, err := dialer.DialContext(dial, "tcp", address)
+	if err != nil {
+		return engine.NotYet("the API server at %s does not answer: %w", address, err)
+	}
+	defer func() { _ = conn.Close() }()
+	for _, r := range l.spec.ControlPlane.Records {
+		name := strings.TrimSuffix(r.Name, ".")
+		if err := conn.(*tls.Conn).ConnectionState().PeerCertificates[0].VerifyHostname(name); err != nil {
+			return fmt.Errorf("the certificate of the API server at %s is not good for %s: %w", address, name, err)
+		}
+	}
+	return nil
+}
+
+// apiServers are the endpoints of the Service kubernetes.
+func (l live) apiServers(ctx context.Context) ([]netip.AddrPort, error) {
+	list := &discoveryv1.EndpointSliceList{}
+	err := l.Cluster.List(ctx, list, client.InNamespace(metav1.NamespaceDefault),
+		client.MatchingLabels{discoveryv1.LabelServiceName: "kubernetes"})
+	if err != nil {
+		return nil, fmt.Errorf("endpoints of service default/kubernetes: %w", err)
+	}
+	var out []netip.AddrPort
+	for _, text := range apiserver.Addresses(list.Items) {
+		if a, err := netip.ParseAddrPort(text); err == nil {
+			out = append(out, a)
+		}
+	}
+	return out, nil
+}
+
+// apiServerStopped fails as long as clients are led to the API server of a control-plane node, or it answers.
+func (l live) apiServerStopped(ctx context.Context, c *v1alpha1.NodeStatus) error {
+	all, err := l.apiServers(ctx)
+	if err != nil {
+		return err
+	}
+	for _, a := range all {
+		if slices.Contains(c.Addresses, a.Addr().String()) {
+			return engine.NotYet("the API server at %s is still an endpoint of service default/kubernetes", a)
+		}
+	}
+	return silent(ctx, c)
+}
+
+// apiPort is where kubeadm has API servers listen.
+const apiPort = 6443
+
+// silent fails as long as something answers where the API server of a control-plane node was.
+func silent(ctx context.Context, c *v1alpha1.NodeStatus) error {
+	for _, host := range c.Addresses {
+		dial, cancel := context.WithTimeout(ctx, 2*time.Second)
+		at := net.JoinHostPort(host, strconv.Itoa(apiPort))
+		conn, err := new(net.Dialer).DialContext(dial, "tcp", at)
+		cancel()
+		if err == nil {
+			_ = conn.Close()
+			return engine.NotYet("the API server at %s still answers", at)
+		}
+	}
+	return nil
+}
+
+// endpoints are those that the Migration names and those of successors: at the end none of the former is left.
+func (s *Spec) endpoints(known []v1alpha1.NodeStatus) []string {
+	all := slices.Clone(s.ControlPlane.Etcd.Endpoints)
+	first, err := url.Parse(all[0])
+	if err != nil {
+		return all
+	}
+	for _, n := range known {
+		if n.Successor == nil {
+			continue
+		}
+		if peer, err := url.Parse(n.Successor.PeerURL); err == nil {
+			at := url.URL{Scheme: first.Scheme, Host: net.JoinHostPort(peer.Hostname(), first.Port())}
+			all = append(all, at.String())
+		}
+	}
+	return all
+}
+
+// openEtcd connects to the members.
+func (s *Spec) openEtcd(ctx context.Context, known []v1alpha1.NodeStatus) (*etcd.Client, error) {
+	e := s.ControlPlane.Etcd
+	config, err := etcd.Files{CA: e.CAFile, Cert: e.CertFile, Key: e.KeyFile}.Load()
+	if err != nil {
+		return nil, err
+	}
+	return etcd.Open(ctx, etcd.Config{Endpoints: s.endpoints(known), TLS: config, Run: s.Name})
+}

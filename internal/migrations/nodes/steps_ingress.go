@@ -1,0 +1,225 @@
+package nodes
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/migration"
+)
+
+// ingress makes the steps about Services that clients outside of the cluster use.
+type ingress struct{ live }
+
+// policy is what AnnotationTrafficPolicy remembers of a Service.
+type policy struct {
+	ExternalTrafficPolicy corev1.ServiceExternalTrafficPolicy `json:"externalTrafficPolicy"`
+	// HealthCheckNodePort is given up with the policy Local, and load balancers that know it are to find it again.
+	HealthCheckNodePort int32 `json:"healthCheckNodePort,omitempty"`
+}
+
+// trafficPolicy switches the externalTrafficPolicy of a Service to Cluster, or restores it.
+func (i ingress) trafficPolicy(key types.NamespacedName, d engine.Direction) *engine.Write {
+	s := &engine.Write{
+		Name: "ingress/" + key.String(), About: fmt.Sprintf("Switch externalTrafficPolicy of Service %s to Cluster", key),
+		Holds: func(ctx context.Context) error {
+			svc, err := i.service(ctx, key)
+			if err == nil && svc != nil && local(svc) {
+				return engine.NotYet("service %s has externalTrafficPolicy Local", key)
+			}
+			return err
+		},
+		Write:   func(ctx context.Context) error { return i.patchService(ctx, key, switchPolicy) },
+		Changes: policyChange(key, corev1.ServiceExternalTrafficPolicyCluster, "as it was"),
+	}
+	if d == engine.Backward {
+		s.Name, s.About = "ingress-back/"+key.String(), fmt.Sprintf("Restore externalTrafficPolicy of Service %s", key)
+		s.Holds = func(ctx context.Context) error {
+			svc, err := i.service(ctx, key)
+			if err == nil && svc != nil && svc.Annotations[v1alpha1.AnnotationTrafficPolicy] != "" {
+				return notRestored(key)
+			}
+			return err
+		}
+		s.Write = func(ctx context.Context) error { return i.patchService(ctx, key, restorePolicy) }
+		s.Changes = policyChange(key, "as it was", nil)
+	}
+	return s
+}
+
+func notRestored(key types.NamespacedName) error {
+	return engine.NotYet("externalTrafficPolicy of service %s has not been restored", key)
+}
+
+func policyChange(key types.NamespacedName, to corev1.ServiceExternalTrafficPolicy, recorded any) func() ([]engine.Change, error) {
+	return func() ([]engine.Change, error) {
+		return []engine.Change{{Verb: "patch", Object: "Service " + key.String(), Body: map[string]any{
+			"metadata": map[string]any{"annotations": map[string]any{v1alpha1.AnnotationTrafficPolicy: recorded}},
+			"spec":     map[string]any{"externalTrafficPolicy": to},
+		}}}, nil
+	}
+}
+
+// service as it is now; nil, if it is gone.
+func (i ingress) service(ctx context.Context, key types.NamespacedName) (*corev1.Service, error) {
+	svc := &corev1.Service{}
+	err := i.Cluster.Get(ctx, key, svc)
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("service %s: %w", key, err)
+	}
+	return svc, nil
+}
+
+// patchService changes policy and memory in one write.
+func (i ingress) patchService(ctx context.Context, key types.NamespacedName, change func(*corev1.Service) error) error {
+	svc, err := i.service(ctx, key)
+	if err != nil || svc == nil {
+		return err
+	}
+	was := svc.DeepCopy()
+	if err := change(svc); err != nil {
+		return err
+	}
+	patch := client.MergeFromWithOptions(was, client.MergeFromWithOptimisticLock{})
+	if err := i.Cluster.Patch(ctx, svc, patch, client.FieldOwner(v1alpha1.FieldManager)); err != nil {
+		return fmt.Errorf("service %s: %w", key, err)
+	}
+	return nil
+}
+
+func switchPolicy(svc *corev1.Service) error {
+	had, err := json.Marshal(policy{svc.Spec.ExternalTrafficPolicy, svc.Spec.HealthCheckNodePort})
+	if err != nil {
+		return err
+	}
+	if svc.Annotations == nil {
+		svc.Annotations = map[string]string{}
+	}
+	svc.Annotations[v1alpha1.AnnotationTrafficPolicy] = string(had)
+	// The health-check port has to go with the policy (k8s.io/kubernetes pkg/apis/core/validation, ValidateService).
+	svc.Spec.ExternalTrafficPolicy, svc.Spec.HealthCheckNodePort = corev1.ServiceExternalTrafficPolicyCluster, 0
+	return nil
+}
+
+func restorePolicy(svc *corev1.Service) error {
+	var had policy
+	if err := json.Unmarshal([]byte(svc.Annotations[v1alpha1.AnnotationTrafficPolicy]), &had); err != nil {
+		return fmt.Errorf("service %s/%s: annotation %s: %w", svc.Namespace, svc.Name, v1alpha1.AnnotationTrafficPolicy, err)
+	}
+	delete(svc.Annotations, v1alpha1.AnnotationTrafficPolicy)
+	svc.Spec.ExternalTrafficPolicy = had.ExternalTrafficPolicy
+	if had.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal {
+		svc.Spec.HealthCheckNodePort = had.HealthCheckNodePort
+	}
+	return nil
+}
+
+// switchPolicies switches Services, and waits until load balancers have seen it.
+func (i ingress) switchPolicies(all []types.NamespacedName) []engine.Group {
+	if len(all) == 0 {
+		return nil
+	}
+	var steps, balancers []engine.Step
+	for _, key := range all {
+		steps = append(steps, i.trafficPolicy(key, engine.Forward))
+	}
+	if settle := i.spec.Ingress.Settle.Duration; settle > 0 {
+		balancers = append(balancers, &migration.PauseStep{
+			Name: "settle/ingress", About: fmt.Sprintf("Give load balancers %s to see which nodes answer", settle), Length: settle, Now: i.Now,
+		})
+	}
+	if targets := i.spec.Ingress.Targets; len(targets) > 0 {
+		balancers = append(balancers, loadBalancersAnswer("ingress", targets))
+	}
+	return append(engine.AtOnce(parallel, "", steps...), engine.InOrder(balancers...)...)
+}
+
+// restorePolicies restores all Services that have a policy recorded. Which ones that are is known for certain when its turn comes;
+// known are those that it is expected to be.
+func (i ingress) restorePolicies(known []types.NamespacedName) []engine.Group {
+	steps := []engine.Step{&engine.Observed[[]types.NamespacedName]{
+		Name: "ingress-back", About: "Restore externalTrafficPolicy of Services",
+		Look: func(ctx context.Context) (engine.State, []types.NamespacedName, error) {
+			all, err := i.switched(ctx)
+			switch {
+			case err != nil:
+				return engine.Unknown, nil, err
+			case len(all) == 0:
+				return engine.Done, nil, nil
+			}
+			return engine.Pending, all, nil
+		},
+		Write: func(ctx context.Context, all []types.NamespacedName) error {
+			for _, key := range all {
+				if err := i.trafficPolicy(key, engine.Backward).Do(ctx); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+		Proof: func(ctx context.Context) error {
+			left, err := i.switched(ctx)
+			if err == nil && len(left) > 0 {
+				return notRestored(left[0])
+			}
+			return err
+		},
+		Changes: func() (all []engine.Change, err error) {
+			for _, key := range known {
+				changes, err := i.trafficPolicy(key, engine.Backward).Preview()
+				if err != nil {
+					return nil, err
+				}
+				all = append(all, changes...)
+			}
+			return all, nil
+		},
+	}}
+	if targets := i.spec.Ingress.Targets; len(targets) > 0 {
+		steps = append(steps, loadBalancersAnswer("restore", targets))
+	}
+	return engine.InOrder(steps...)
+}
+
+// switched are the Services whose policy has not been restored, as they are now.
+func (i ingress) switched(ctx context.Context) ([]types.NamespacedName, error) {
+	now := &Survey{}
+	if err := i.services(ctx, now); err != nil {
+		return nil, err
+	}
+	return now.switched(), nil
+}
+
+// dialLimit bounds one attempt to reach a load balancer.
+const dialLimit = 5 * time.Second
+
+// loadBalancersAnswer waits until each accepts a connection.
+func loadBalancersAnswer(after string, targets []string) engine.Step {
+	return &engine.Wait{
+		Name: "answer/" + after, About: "Verify that load balancers answer", Again: true,
+		For: func(ctx context.Context) error {
+			for _, target := range targets {
+				dial, cancel := context.WithTimeout(ctx, dialLimit)
+				conn, err := new(net.Dialer).DialContext(dial, "tcp", target)
+				cancel()
+				if err != nil {
+					return engine.NotYet("load balancer %s does not answer: %w", target, err)
+				}
+				_ = conn.Close()
+			}
+			return nil
+		},
+	}
+}

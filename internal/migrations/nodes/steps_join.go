@@ -1,0 +1,146 @@
+package nodes
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/dustin/go-humanize/english"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/verify/connectivity"
+)
+
+// join waits until there are so many new nodes that take pods, and has the action create them, if there is one.
+func (l live) join(want int) engine.Step {
+	about := english.Plural(want, "new node", "")
+	request := l.request(actionProvision)
+	request.Count = want
+	return outside{
+		id: "join", title: "Wait for " + about + " to join", wait: l.spec.GateWait, action: l.spec.Join.Provision, request: request,
+		guide: fmt.Sprintf("Create %s in the new network and join %s to the cluster. replumb goes on by itself.",
+			about, english.PluralWord(want, "it", "them")),
+		done: func(ctx context.Context) error { return l.joined(ctx, want) },
+	}.step()
+}
+
+// joined looks for new nodes. One that was chosen and is in another network will not get there by waiting.
+func (l live) joined(ctx context.Context, want int) error {
+	now := &Survey{Spec: l.spec}
+	if err := l.nodesAndPods(ctx, now); err != nil {
+		return err
+	}
+	for i := range now.Nodes {
+		if n := &now.Nodes[i]; l.spec.New.Has(n) && len(addresses(n)) > 0 {
+			if problem := l.spec.New.WrongNetwork(n); problem != "" {
+				return errors.New(problem)
+			}
+		}
+	}
+	ready := now.ReadyNewNodes()
+	if len(ready) >= want {
+		return nil
+	}
+	for _, n := range now.NewNodes() {
+		if !cluster.NodeReady(n) {
+			return engine.NotYet("%d of %d new nodes take pods; node %s is not ready: %s", len(ready), want, n.Name, whyNotReady(n))
+		}
+	}
+	return engine.NotYet("%d of %d new nodes take pods", len(ready), want)
+}
+
+// whyNotReady is what a node's kubelet says of it.
+func whyNotReady(n *corev1.Node) string {
+	for _, c := range n.Status.Conditions {
+		if c.Type == corev1.NodeReady {
+			return strings.TrimSpace(c.Reason + " " + c.Message)
+		}
+	}
+	return "its kubelet has not reported"
+}
+
+// hasRoom proves that everything on old nodes has a place on the new ones.
+func (l live) hasRoom() engine.Step {
+	return &engine.Wait{
+		Name: "room", About: "Verify that all pods of old nodes fit on the new nodes", Again: true,
+		For: func(ctx context.Context) error {
+			now, err := l.survey(ctx)
+			if err != nil {
+				return err
+			}
+			misfits := now.Room()
+			if len(misfits) == 0 {
+				return nil
+			}
+			m, more := misfits[0], ""
+			if len(misfits) > 1 {
+				more = fmt.Sprintf(", and %d pods more", len(misfits)-1)
+			}
+			return fmt.Errorf("there is no place for pod %s/%s (%s)%s", m.Pod.Namespace, m.Pod.Name, m.Reasons, more)
+		},
+	}
+}
+
+// maxOldPeers is how many old nodes the new ones are tested against.
+const maxOldPeers = 3
+
+// connectivityStep tests the new nodes. Which ones there are is known only when its turn comes.
+type connectivityStep struct{ live }
+
+func (*connectivityStep) ID() string    { return "canary" }
+func (*connectivityStep) Title() string { return "Test connectivity between new and old nodes" }
+
+// Waits implements engine.Waiter. Pods are removed whatever happens.
+func (*connectivityStep) Waits() {}
+
+// Role implements engine.Cast.
+func (*connectivityStep) Role() engine.Role { return engine.RoleOwn }
+
+// Deadline implements engine.Timed.
+func (s *connectivityStep) Deadline() time.Duration { return s.test(nil).Deadline() }
+
+// State implements engine.Step: what an earlier run proved says nothing of now.
+func (*connectivityStep) State(context.Context) (engine.State, error) { return engine.Pending, nil }
+
+// Do runs the test to its end.
+func (s *connectivityStep) Do(ctx context.Context) error {
+	now, err := s.survey(ctx)
+	if err != nil {
+		return err
+	}
+	var on []string
+	for _, n := range now.ReadyNewNodes() {
+		on = append(on, n.Name)
+	}
+	peers := 0
+	for _, n := range now.OldNodes() {
+		if n.Node != nil && cluster.NodeReady(n.Node) && peers < maxOldPeers {
+			on, peers = append(on, n.Name), peers+1
+		}
+	}
+	return engine.Drive(ctx, s.test(on))
+}
+
+func (*connectivityStep) Verify(context.Context) error { return nil }
+
+// test of nodes against each other.
+func (s *connectivityStep) test(on []string) *connectivity.Step {
+	return &connectivity.Step{
+		Cluster: s.Cluster, Migration: s.spec.Name, Name: s.ID(), About: s.Title(), Image: s.image(),
+		Targets: append(slices.Clone(s.spec.Canary.Targets), "kubernetes.default.svc:443"), Only: on, Unfenced: true,
+	}
+}
+
+// Preview implements engine.Previewer.
+func (s *connectivityStep) Preview() ([]engine.Change, error) {
+	return []engine.Change{
+		{Verb: "create", Object: "NetworkPolicy " + v1alpha1.SystemNamespace + "/canary-*"},
+		{Verb: "run", Object: "Pod " + v1alpha1.SystemNamespace + "/canary-*", Body: map[string]any{"image": s.image(), "on": "new and old nodes"}},
+	}, nil
+}

@@ -1,0 +1,204 @@
+package nodes
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/callout"
+	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/spec/hook"
+)
+
+// Request is what an action is given about machines that are to be created or terminated. docs/hooks.md shows one.
+type Request struct {
+	APIVersion string            `json:"apiVersion"`
+	Kind       string            `json:"kind"`
+	Migration  string            `json:"migration"`
+	Run        hook.Run          `json:"run"`
+	Action     string            `json:"action"`
+	Role       v1alpha1.NodeRole `json:"role"`
+	// Count is how many nodes there have to be, of an action that creates them.
+	Count int `json:"count,omitempty"`
+	// Node is the one that is to be terminated or replaced.
+	Node *v1alpha1.NodeStatus `json:"node,omitempty"`
+}
+
+// The actions. Only control-plane nodes are retired.
+const (
+	actionProvision = "provision"
+	actionRetire    = "retire"
+	actionTerminate = "terminate"
+)
+
+// Environ implements callout.Environer.
+func (r *Request) Environ() []string {
+	all := []string{
+		"REPLUMB_MIGRATION=" + r.Migration,
+		"REPLUMB_RUN=" + string(r.Run),
+		"REPLUMB_ACTION=" + r.Action,
+		"REPLUMB_ROLE=" + string(r.Role),
+	}
+	if r.Node != nil {
+		all = append(all, "REPLUMB_NODE="+r.Node.Name, "REPLUMB_PROVIDER_ID="+r.Node.ProviderID,
+			"REPLUMB_ADDRESSES="+strings.Join(r.Node.Addresses, ","))
+	}
+	return all
+}
+
+// request is about a worker, unless it is filled in otherwise.
+func (l live) request(action string) Request {
+	return Request{
+		APIVersion: v1alpha1.GroupVersion.String(), Kind: "NodeRequest",
+		Migration: l.spec.Name, Run: hook.Apply, Action: action, Role: v1alpha1.RoleWorker,
+	}
+}
+
+// effect is what a step writes to the cluster beside what happens outside of it. The zero one is none.
+type effect struct {
+	do      func(context.Context) error
+	changes func() ([]engine.Change, error)
+}
+
+func (e effect) run(ctx context.Context) error {
+	if e.do == nil {
+		return nil
+	}
+	return e.do(ctx)
+}
+
+func (e effect) preview() ([]engine.Change, error) {
+	if e.changes == nil {
+		return nil, nil
+	}
+	return e.changes()
+}
+
+// then does one after the other.
+func (e effect) then(next effect) effect {
+	return effect{
+		do: func(ctx context.Context) error {
+			if err := e.run(ctx); err != nil {
+				return err
+			}
+			return next.run(ctx)
+		},
+		changes: func() ([]engine.Change, error) {
+			first, err := e.preview()
+			if err != nil {
+				return nil, err
+			}
+			second, err := next.preview()
+			return slices.Concat(first, second), err
+		},
+	}
+}
+
+// outside is what only those can do who own the infrastructure: by an action or, where there is none, by hand. It is done when
+// done says so; what the action says of itself is not believed.
+type outside struct {
+	id, title string
+	// guide says what to do, if there is no action.
+	guide   string
+	action  *v1alpha1.Action
+	request Request
+	// answer, if set, is what the action may answer.
+	answer any
+	// before comes ahead of everything that cannot be taken back, after has the cluster follow.
+	before, after effect
+	done          func(context.Context) error
+	wait          time.Duration
+}
+
+// step waits for people, or calls the action.
+func (o outside) step() engine.Step {
+	s := outsideStep{o}
+	if o.action == nil {
+		return &gateStep{s}
+	}
+	return &actionStep{outsideStep: s}
+}
+
+// outsideStep is what gateStep and actionStep have in common.
+type outsideStep struct{ outside }
+
+var (
+	_ engine.Guide     = (*gateStep)(nil)
+	_ engine.Timed     = (*gateStep)(nil)
+	_ engine.Previewer = (*gateStep)(nil)
+	_ engine.Timed     = (*actionStep)(nil)
+	_ engine.Previewer = (*actionStep)(nil)
+)
+
+func (s *outsideStep) ID() string    { return s.id }
+func (s *outsideStep) Title() string { return s.title }
+
+// Waits implements engine.Waiter: an interrupted run does not wait for machines. It writes, all the same: see Preview.
+func (s *outsideStep) Waits() {}
+
+func (s *outsideStep) State(ctx context.Context) (engine.State, error) {
+	return engine.StateOf(s.done(ctx))
+}
+
+func (s *outsideStep) Verify(ctx context.Context) error {
+	if err := s.after.run(ctx); err != nil {
+		return err
+	}
+	return s.done(ctx)
+}
+
+// gateStep waits until people have done something.
+type gateStep struct{ outsideStep }
+
+// Role implements engine.Cast.
+func (*gateStep) Role() engine.Role { return engine.RoleGate }
+
+// Guide implements engine.Guide.
+func (s *gateStep) Guide() string { return s.guide }
+
+// Deadline implements engine.Timed.
+func (s *gateStep) Deadline() time.Duration { return s.wait }
+
+func (s *gateStep) Do(ctx context.Context) error { return s.before.run(ctx) }
+
+// Preview implements engine.Previewer.
+func (s *gateStep) Preview() ([]engine.Change, error) { return s.before.then(s.after).preview() }
+
+// actionStep calls an action, and waits until the cluster shows what it did.
+type actionStep struct {
+	outsideStep
+	called bool
+}
+
+// Role implements engine.Cast.
+func (*actionStep) Role() engine.Role { return engine.RoleCall }
+
+// Deadline implements engine.Timed.
+func (s *actionStep) Deadline() time.Duration {
+	return s.wait + s.action.Timeout.Duration + 15*time.Second
+}
+
+// Do calls the action, once in a run. A run that was cut off calls it again: it has to stand that.
+func (s *actionStep) Do(ctx context.Context) error {
+	if err := s.before.run(ctx); err != nil || s.called {
+		return err
+	}
+	s.called = true
+	// Not cut off with the run: half a terraform apply is worse than a late Ctrl-C.
+	err := callout.Call(context.WithoutCancel(ctx), *s.action, &s.request, s.answer)
+	if err != nil && !errors.Is(err, callout.ErrNoAnswer) {
+		return &hook.FailedError{Hook: s.request.Action, Cause: err}
+	}
+	return nil
+}
+
+// Preview implements engine.Previewer.
+func (s *actionStep) Preview() ([]engine.Change, error) {
+	call := effect{changes: func() ([]engine.Change, error) {
+		return []engine.Change{{Verb: "call", Object: callout.Name(*s.action), Body: s.request}}, nil
+	}}
+	return s.before.then(call).then(s.after).preview()
+}

@@ -1,0 +1,62 @@
+package nodes
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/kube/etcd"
+)
+
+// oldNodesEmpty verifies that nothing is left on old nodes.
+func (l live) oldNodesEmpty() engine.Step {
+	return &engine.Wait{
+		Name: "verify/empty", About: "Verify that nothing is left on old nodes", Again: true,
+		For: func(ctx context.Context) error {
+			now, err := l.survey(ctx)
+			if err != nil {
+				return err
+			}
+			for _, n := range now.OldNodes() {
+				switch stage := n.Stage(); {
+				case stage != StageServing && stage != StageClosed:
+				case len(n.Pods) > 0:
+					return engine.NotYet("node %s still has pod %s/%s", n.Name, n.Pods[0].Namespace, n.Pods[0].Name)
+				default:
+					return engine.NotYet("node %s takes new pods", n.Name)
+				}
+			}
+			return nil
+		},
+	}
+}
+
+// controlPlaneMoved verifies that nothing of the control plane is left in the old network.
+func (l live) controlPlaneMoved(members *etcd.Client) engine.Step {
+	return &engine.Wait{
+		Name: "verify/control-plane", About: "Verify that nothing of the control plane is left in the old network", Again: true,
+		For: func(ctx context.Context) error {
+			now, err := members.Look(ctx)
+			if err != nil {
+				return err
+			}
+			for i := range now.Members {
+				if at := within(now.Members[i].PeerURLs, l.spec.Old.CIDRs); at.IsValid() {
+					return fmt.Errorf("etcd member %s is still at %s", now.Members[i].Called(), at)
+				}
+			}
+			servers, err := l.apiServers(ctx)
+			if err != nil {
+				return err
+			}
+			for _, a := range servers {
+				if slices.ContainsFunc(l.spec.Old.CIDRs, func(c netip.Prefix) bool { return c.Contains(a.Addr()) }) {
+					return engine.NotYet("the API server at %s is still an endpoint of service default/kubernetes", a)
+				}
+			}
+			return nil
+		},
+	}
+}

@@ -1,0 +1,336 @@
+package nodes
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/singleflight"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/rollout"
+)
+
+// taintOf is replumb's own on a node; nil, if there is none.
+func taintOf(n *corev1.Node) *corev1.Taint {
+	i := slices.IndexFunc(n.Spec.Taints, isOurs)
+	if i < 0 {
+		return nil
+	}
+	return &n.Spec.Taints[i]
+}
+
+func isOurs(t corev1.Taint) bool { return t.Key == v1alpha1.TaintLeaving }
+
+// closeNode keeps new pods off a node: all of them, or those that have a choice. It does not make the node unschedulable: that may be
+// done, or undone, by others for reasons of their own.
+func (l live) closeNode(name string, effect corev1.TaintEffect) engine.Step {
+	taint := corev1.Taint{Key: v1alpha1.TaintLeaving, Value: l.spec.Name, Effect: effect}
+	s := &engine.Write{
+		Name: "close/" + name, About: "Keep new pods off node " + name,
+		// A node that takes no pod at all is closed enough for those that have a choice.
+		Holds: func(ctx context.Context) error {
+			n, err := l.node(ctx, name)
+			if err != nil || n == nil {
+				return err
+			}
+			if t := taintOf(n); t == nil || t.Effect != effect && t.Effect != corev1.TaintEffectNoSchedule {
+				return engine.NotYet("node %s takes new pods", name)
+			}
+			return nil
+		},
+		Write: func(ctx context.Context) error {
+			return l.patchNode(ctx, name, func(n *corev1.Node) {
+				n.Spec.Taints = append(slices.DeleteFunc(n.Spec.Taints, isOurs), taint)
+			})
+		},
+		Changes: nodeChange(name, map[string]any{"spec": map[string]any{"taints": []corev1.Taint{taint}}}),
+	}
+	if effect == corev1.TaintEffectPreferNoSchedule {
+		s.Name, s.About = "taint/"+name, "Prefer other nodes to "+name
+	}
+	return s
+}
+
+// openNode lets pods onto a node again.
+func (l live) openNode(name string) engine.Step {
+	return &engine.Write{
+		Name: "open/" + name, About: "Let pods onto node " + name + " again",
+		Holds: func(ctx context.Context) error {
+			n, err := l.node(ctx, name)
+			if err == nil && n != nil && (taintOf(n) != nil || n.Annotations[v1alpha1.AnnotationDrainedSince] != "") {
+				return engine.NotYet("node %s has the taint %s", name, v1alpha1.TaintLeaving)
+			}
+			return err
+		},
+		Write: func(ctx context.Context) error {
+			return l.patchNode(ctx, name, func(n *corev1.Node) {
+				n.Spec.Taints = slices.DeleteFunc(n.Spec.Taints, isOurs)
+				delete(n.Annotations, v1alpha1.AnnotationDrainedSince)
+			})
+		},
+		Changes: nodeChange(name, map[string]any{
+			"metadata": map[string]any{"annotations": map[string]any{v1alpha1.AnnotationDrainedSince: nil}},
+			"spec":     map[string]any{"taints": "without " + v1alpha1.TaintLeaving},
+		}),
+	}
+}
+
+// markDrained writes on a Node when its pods began to leave: what was started from then on replaces them.
+func (l live) markDrained(name string) engine.Step {
+	return &engine.Write{
+		Name: "since/" + name, About: "Record when the drain of node " + name + " began", As: engine.RoleOwn,
+		Holds: func(ctx context.Context) error {
+			n, err := l.node(ctx, name)
+			if err == nil && n != nil && n.Annotations[v1alpha1.AnnotationDrainedSince] == "" {
+				return engine.NotYet("node %s has no annotation %s", name, v1alpha1.AnnotationDrainedSince)
+			}
+			return err
+		},
+		Write: func(ctx context.Context) error {
+			return l.patchNode(ctx, name, func(n *corev1.Node) {
+				if n.Annotations == nil {
+					n.Annotations = map[string]string{}
+				}
+				n.Annotations[v1alpha1.AnnotationDrainedSince] = l.Now().UTC().Format(time.RFC3339)
+			})
+		},
+		Changes: nodeChange(name, map[string]any{
+			"metadata": map[string]any{"annotations": map[string]any{v1alpha1.AnnotationDrainedSince: "the time then"}},
+		}),
+	}
+}
+
+func nodeChange(name string, body any) func() ([]engine.Change, error) {
+	return func() ([]engine.Change, error) {
+		return []engine.Change{{Verb: "patch", Object: "Node " + name, Body: body}}, nil
+	}
+}
+
+// patchNode changes the Node, if there is one. The patch carries the version, since taints are a list.
+func (l live) patchNode(ctx context.Context, name string, change func(*corev1.Node)) error {
+	n, err := l.node(ctx, name)
+	if err != nil || n == nil {
+		return err
+	}
+	was := n.DeepCopy()
+	change(n)
+	patch := client.MergeFromWithOptions(was, client.MergeFromWithOptimisticLock{})
+	if err := l.Cluster.Patch(ctx, n, patch, client.FieldOwner(v1alpha1.FieldManager)); err != nil {
+		return fmt.Errorf("node %s: %w", n.Name, err)
+	}
+	return nil
+}
+
+// drainer empties nodes. Those of one plan share whose turn it is to lose a pod, and their looks at all pods.
+type drainer struct {
+	live
+	turns *rollout.Turns
+	looks singleflight.Group
+}
+
+func newDrainer(l live) *drainer { return &drainer{live: l, turns: rollout.NewTurns()} }
+
+// empty closes a node, and makes its pods leave.
+func (d *drainer) empty(name string) []engine.Step {
+	return []engine.Step{d.closeNode(name, corev1.TaintEffectNoSchedule), d.markDrained(name), d.drain(name), d.settled(name)}
+}
+
+// drain makes pods leave a node.
+func (d *drainer) drain(name string) engine.Step {
+	leaving := rollout.Leaving{
+		Node: name, Taint: corev1.Taint{Key: v1alpha1.TaintLeaving, Value: d.spec.Name, Effect: corev1.TaintEffectNoSchedule},
+		Bare: d.spec.Drain.BarePods, Patience: d.spec.Drain.JobWait.Duration, Hosts: true, Turns: d.turns,
+		Stays: func(pod *corev1.Pod) bool { return !leaves(pod) },
+	}
+	if len(d.spec.Force) > 0 {
+		leaving.Forced = func(pod *corev1.Pod) bool { return slices.Contains(d.spec.Force, client.ObjectKeyFromObject(pod)) }
+	}
+	return rollout.Tools{Client: d.Client(), Timeout: d.spec.Drain.Timeout.Duration, Now: d.Now}.Drain(leaving)
+}
+
+// settled waits until what replaces the pods of a node is ready, and what they had attached there is detached.
+func (d *drainer) settled(name string) engine.Step {
+	return &engine.Wait{
+		Name: "settled/" + name, About: "Wait until what left node " + name + " is ready elsewhere", Limit: d.spec.Drain.Timeout.Duration,
+		For: func(ctx context.Context) error {
+			n, err := d.node(ctx, name)
+			if err != nil || n == nil {
+				return err
+			}
+			since, err := time.Parse(time.RFC3339, n.Annotations[v1alpha1.AnnotationDrainedSince])
+			if err != nil {
+				return fmt.Errorf("node %s: annotation %s: %w", name, v1alpha1.AnnotationDrainedSince, err)
+			}
+			if err := d.detached(ctx, name); err != nil {
+				return err
+			}
+			return d.replaced(ctx, name, since)
+		},
+	}
+}
+
+// allPods shares a list with all that wait for one: many nodes are looked after at once, and each look is at all pods.
+func (d *drainer) allPods(ctx context.Context) ([]corev1.Pod, error) {
+	got, err, _ := d.looks.Do("pods", func() (any, error) {
+		return cluster.List[corev1.Pod](ctx, d.Cluster, &corev1.PodList{})
+	})
+	if err != nil {
+		return nil, err
+	}
+	return got.([]corev1.Pod), nil
+}
+
+// replaced looks at every pod that was created since. One that was short of something before is not this node's concern, and one
+// that is kept waiting by the very nodes that are drained starts when they are gone.
+func (d *drainer) replaced(ctx context.Context, name string, since time.Time) error {
+	pods, err := d.allPods(ctx)
+	if err != nil {
+		return err
+	}
+	for i := range pods {
+		p := &pods[i]
+		kind := controllerOf(p)
+		switch {
+		case p.CreationTimestamp.Time.Before(since), !leaves(p), kind == "", kind == "Job", readyPod(p), !p.DeletionTimestamp.IsZero():
+			continue
+		case spreadOverClosed(p) && accompanied(p, pods):
+			continue
+		}
+		return engine.NotYet("pod %s/%s, which was created since the drain of node %s began, is not ready: %s",
+			p.Namespace, p.Name, name, whyPodNotReady(p))
+	}
+	return nil
+}
+
+// spreadOverClosed reports whether a pod waits for nodes to be filled evenly that take no pods: unless nodeTaintsPolicy is Honor, those
+// with taints count (k8s.io/kubernetes pkg/scheduler/framework/plugins/podtopologyspread, ErrReasonConstraintsNotMatch).
+func spreadOverClosed(p *corev1.Pod) bool {
+	return slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse &&
+			strings.Contains(c.Message, "topology spread constraints")
+	})
+}
+
+// accompanied reports whether another pod of the same owner is ready.
+func accompanied(p *corev1.Pod, all []corev1.Pod) bool {
+	owner := metav1.GetControllerOfNoCopy(p)
+	return slices.ContainsFunc(all, func(o corev1.Pod) bool {
+		other := metav1.GetControllerOfNoCopy(&o)
+		return other != nil && other.UID == owner.UID && readyPod(&o)
+	})
+}
+
+// detached looks at the volumes of the node but for those of pods that stay.
+func (l live) detached(ctx context.Context, name string) error {
+	all, err := cluster.List[storagev1.VolumeAttachment](ctx, l.Cluster, &storagev1.VolumeAttachmentList{})
+	if err != nil {
+		return err
+	}
+	stay, err := l.staying(ctx, name)
+	if err != nil {
+		return err
+	}
+	for i := range all {
+		a := &all[i]
+		volume := a.Spec.Source.PersistentVolumeName
+		if a.Spec.NodeName == name && volume != nil && !stay[*volume] {
+			return engine.NotYet("volume %s is still attached to node %s", *volume, name)
+		}
+	}
+	return nil
+}
+
+// staying are the volumes of pods that end with the node.
+func (l live) staying(ctx context.Context, name string) (map[string]bool, error) {
+	pods, err := l.pods(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	stay := map[string]bool{}
+	for i := range pods {
+		for n := range pods[i].Spec.Volumes {
+			claim := pods[i].Spec.Volumes[n].PersistentVolumeClaim
+			if claim == nil {
+				continue
+			}
+			c := &corev1.PersistentVolumeClaim{}
+			key := types.NamespacedName{Namespace: pods[i].Namespace, Name: claim.ClaimName}
+			if err := l.Cluster.Get(ctx, key, c); client.IgnoreNotFound(err) != nil {
+				return nil, fmt.Errorf("persistentvolumeclaim %s: %w", key, err)
+			}
+			stay[c.Spec.VolumeName] = true
+		}
+	}
+	return stay, nil
+}
+
+// terminate ends a node's machine, and deletes its Node.
+func (l live) terminate(n *OldNode) engine.Step {
+	status := v1alpha1.NodeStatus{Name: n.Name, Role: v1alpha1.RoleWorker}
+	if n.Node != nil {
+		status = statusOf(n.Node, v1alpha1.RoleWorker)
+	}
+	action, name := l.spec.Terminate.Action, n.Name
+	request := l.request(actionTerminate)
+	request.Node = &status
+	return outside{
+		id: "terminate/" + name, title: "Terminate node " + name, wait: l.spec.GateWait, action: action, request: request,
+		guide: fmt.Sprintf("Node %s is empty. Terminate its machine, or delete its Node: kubectl delete node %s. replumb goes on by itself.",
+			name, name),
+		before: l.record().ended(status),
+		after:  l.deleteNode(name, action != nil),
+		done:   func(ctx context.Context) error { return l.deleted(ctx, name) },
+	}.step()
+}
+
+// deleted fails as long as there is a Node.
+func (l live) deleted(ctx context.Context, name string) error {
+	n, err := l.node(ctx, name)
+	if err == nil && n != nil {
+		return engine.NotYet("node %s is still there", name)
+	}
+	return err
+}
+
+// deleteNode deletes the Node of a machine that has ended: certain says that an action has said so. Otherwise the Node is left until its
+// kubelet no longer reports.
+func (l live) deleteNode(name string, certain bool) effect {
+	return effect{
+		do: func(ctx context.Context) error {
+			n, err := l.node(ctx, name)
+			if err != nil || n == nil || !certain && cluster.NodeReady(n) {
+				return err
+			}
+			if err := l.Cluster.Delete(ctx, n, client.Preconditions{UID: &n.UID}); client.IgnoreNotFound(err) != nil {
+				return fmt.Errorf("node %s: %w", name, err)
+			}
+			return nil
+		},
+		changes: func() ([]engine.Change, error) { return []engine.Change{{Verb: "delete", Object: "Node " + name}}, nil },
+	}
+}
+
+// whyPodNotReady says what a pod waits for.
+func whyPodNotReady(p *corev1.Pod) string {
+	for _, c := range slices.Concat(p.Status.InitContainerStatuses, p.Status.ContainerStatuses) {
+		if w := c.State.Waiting; w != nil && w.Reason != "" {
+			return w.Reason + " " + w.Message
+		}
+	}
+	for _, c := range p.Status.Conditions {
+		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse {
+			return c.Reason + " " + c.Message
+		}
+	}
+	return string(p.Status.Phase)
+}
