@@ -1,4 +1,5 @@
-// Package podcidr moves the pods of a live cluster to another range. plan.go lists the phases in order.
+// Package podcidr moves the pods of a live cluster to another range: pools moves those of Calico's pools, noderanges those of
+// Nodes that carry their range.
 package podcidr
 
 import (
@@ -13,36 +14,15 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/migrations/podcidr/podmove"
 	"github.com/replumb/replumb/internal/network/cidr"
 	"github.com/replumb/replumb/internal/spec"
 )
 
 // Spec is the job, read, defaulted and validated.
-type Spec struct {
-	// Name of the Migration.
-	Name string
-	// From are the ranges to be emptied, To those that take over from them, one each. The survey fills in a From that the
-	// Migration leaves open.
-	From, To []netip.Prefix
-	// BlockSize is the prefix length of blocks in the targets; zero means as before.
-	BlockSize int
-	// Networks are ranges outside the cluster that the targets must not overlap.
-	Networks []netip.Prefix
-	// Prepare says what gets one more pod before anything is restarted.
-	Prepare v1alpha1.PrepareMode
-	Scale   []types.NamespacedName
-	Canary  v1alpha1.PodCanarySpec
-	// Tunnels says whether nodes keep the old addresses of their tunnels.
-	Tunnels v1alpha1.TunnelsMode
-	Roll    v1alpha1.RollSpec
-	// Nodes is how nodes are moved that carry their range, Agents the DaemonSets to be restarted there.
-	Nodes  v1alpha1.NodeRangesSpec
-	Agents []types.NamespacedName
-	// Common is what all kinds of migrations have.
-	Common v1alpha1.MigrationSpec
-}
+type Spec = podmove.Spec
 
-const root = "spec.podCIDR"
+const root = podmove.Field
 
 // Default fills in what a Migration leaves open.
 func Default(m *v1alpha1.Migration) {
@@ -93,7 +73,7 @@ func Validate(m *v1alpha1.Migration) (Spec, error) {
 		Nodes:     j.Nodes,
 		Common:    *m.Spec.DeepCopy(),
 	}
-	if err := s.validateChoices(); err != nil {
+	if err := validateChoices(&s); err != nil {
 		return Spec{}, err
 	}
 	var err error
@@ -112,10 +92,10 @@ func Validate(m *v1alpha1.Migration) (Spec, error) {
 	if s.Agents, err = names(root+".nodes.agents", j.Nodes.Agents); err != nil {
 		return Spec{}, err
 	}
-	return s, s.validateRanges()
+	return s, validateRanges(&s)
 }
 
-func (s *Spec) validateChoices() error {
+func validateChoices(s *Spec) error {
 	switch {
 	case s.Prepare != v1alpha1.PrepareScale && s.Prepare != v1alpha1.PrepareDisabled:
 		return &spec.Error{Field: root + ".prepare.mode", Problem: fmt.Sprintf("%q is not known", s.Prepare), Hint: "use Scale or Disabled"}
@@ -134,10 +114,10 @@ func (s *Spec) validateChoices() error {
 			Hint:    "use Report or Evict",
 		}
 	}
-	return s.validateNumbers()
+	return validateNumbers(s)
 }
 
-func (s *Spec) validateNumbers() error {
+func validateNumbers(s *Spec) error {
 	switch {
 	case s.Roll.Parallel < 1 || s.Roll.Parallel > 100:
 		return &spec.Error{Field: root + ".roll.parallel", Problem: fmt.Sprintf("is %d", s.Roll.Parallel), Hint: "use 1 to 100"}
@@ -191,7 +171,7 @@ func names(field string, texts []string) ([]types.NamespacedName, error) {
 }
 
 // validateRanges refuses ranges that contradict each other.
-func (s *Spec) validateRanges() error {
+func validateRanges(s *Spec) error {
 	const to, from = root + ".to", root + ".from"
 	if len(s.To) == 0 {
 		return &spec.Error{Field: to, Problem: "is empty", Hint: "name the target range, such as 10.245.0.0/16"}
