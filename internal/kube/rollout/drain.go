@@ -58,8 +58,9 @@ type drainStep struct {
 const drainLimit = 24 * time.Hour
 
 var (
-	_ engine.Timed  = (*drainStep)(nil)
-	_ engine.Waiter = (*drainStep)(nil)
+	_ engine.Timed     = (*drainStep)(nil)
+	_ engine.Waiter    = (*drainStep)(nil)
+	_ engine.Previewer = (*drainStep)(nil)
 )
 
 func (s *drainStep) ID() string    { return "drain/" + s.leaving.Node }
@@ -68,8 +69,24 @@ func (s *drainStep) Title() string { return "Move pods off node " + s.leaving.No
 // Deadline implements engine.Timed.
 func (s *drainStep) Deadline() time.Duration { return drainLimit }
 
-// Waits implements engine.Waiter.
+// Role implements engine.Cast.
+func (s *drainStep) Role() engine.Role { return engine.RoleMove }
+
+// Waits implements engine.Waiter: a drain may take hours. It writes, all the same: see Preview.
 func (s *drainStep) Waits() {}
+
+// Preview implements engine.Previewer. Which pods they are is known when the turn of the node comes: the plan must not change with every
+// pod that starts or ends.
+func (s *drainStep) Preview() ([]engine.Change, error) {
+	changes := []engine.Change{
+		{Verb: "evict", Object: "Pod */* on node " + s.leaving.Node},
+		{Verb: "patch", Object: "Deployment */* with its only pod on node " + s.leaving.Node},
+	}
+	if s.leaving.Forced != nil {
+		changes = append(changes, engine.Change{Verb: "delete", Object: "Pod */* on node " + s.leaving.Node + " that is forced"})
+	}
+	return changes, nil
+}
 
 func (s *drainStep) State(ctx context.Context) (engine.State, error) {
 	left, err := s.left(ctx)

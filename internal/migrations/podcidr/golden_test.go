@@ -4,13 +4,11 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/rogpeppe/go-internal/txtar"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
@@ -38,6 +36,7 @@ import (
 	"github.com/replumb/replumb/internal/spec"
 	"github.com/replumb/replumb/internal/spec/tier"
 	"github.com/replumb/replumb/internal/testing/golden"
+	"github.com/replumb/replumb/internal/testing/migrationtest"
 )
 
 // TestGolden reads a cluster and a Migration from testdata/golden/*.txtar and compares what the checks find and the plans
@@ -73,6 +72,9 @@ func sections(t *testing.T, in map[string][]byte) golden.Sections {
 		},
 		Survey: strategy.Shared(), Rules: rules, Agents: job.newAgents(strategy),
 	})
+	for _, plan := range []*engine.Plan{plans.Apply(), plans.Rollback(), plans.Finish()} {
+		migrationtest.Shows(t, plan)
+	}
 	return golden.Sections{
 		"findings": func() string { return renderFindings(found) },
 		"plan":     func() string { return renderPlan(t, plans) },
@@ -219,50 +221,9 @@ func (r *manifestReader) take(o client.Object) {
 	}
 }
 
-// TestEveryCheckFiresAndPasses looks for a fixture in which a check finds something and one that means it to find nothing:
-// it names the check in its line "passes:".
+// TestEveryCheckFiresAndPasses looks for fixtures in which each check finds something, and means to find nothing.
 func TestEveryCheckFiresAndPasses(t *testing.T) {
-	fires, passes := map[string]bool{}, map[string]bool{}
-	files, err := filepath.Glob("testdata/golden/*.txtar")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, file := range files {
-		archive, err := txtar.ParseFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		here := map[string]bool{}
-		for _, f := range archive.Files {
-			for line := range bytes.Lines(f.Data) {
-				if f.Name == "findings" {
-					here[strings.Fields(string(line))[0]] = true
-					fires[strings.Fields(string(line))[0]] = true
-				}
-			}
-		}
-		for line := range bytes.Lines(archive.Comment) {
-			codes, _ := bytes.CutPrefix(line, []byte("passes:"))
-			for _, code := range strings.Fields(string(codes)) {
-				if len(codes) == len(line) {
-					break
-				}
-				if passes[code] = true; here[code] {
-					t.Errorf("%s: check %s is said to pass and does not", file, code)
-				}
-			}
-		}
-	}
-	seen := map[string]bool{}
-	for _, c := range Checks() {
-		if seen[c.Code] || c.Group == "" || c.Claim == "" || c.Why == "" || c.Fix == "" || c.Run == nil {
-			t.Errorf("check %s is used twice or lacks something", c.Code)
-		}
-		seen[c.Code] = true
-		if !fires[c.Code] || !passes[c.Code] {
-			t.Errorf("check %s: fires %v, passes %v", c.Code, fires[c.Code], passes[c.Code])
-		}
-	}
+	migrationtest.EveryCheck(t, Checks(), "testdata/golden/*.txtar")
 }
 
 // renderFindings leaves out what passed.

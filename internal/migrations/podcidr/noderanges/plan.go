@@ -219,13 +219,13 @@ func (p *Planner) moveRound(round []*NodeRange, d engine.Direction) []engine.Gro
 // drain makes pods leave a node but for those that have an address of its next range already.
 func (p *Planner) drain(n node) engine.Step {
 	keeps := nodeipam.Range(n.ranges)
-	return &drainStep{name: n.name, Step: p.Rollout().Drain(rollout.Leaving{
+	return p.Rollout().Drain(rollout.Leaving{
 		Node: n.name, Taint: movingTaint(p.Survey.Spec.Name), Bare: p.Survey.Spec.Roll.BarePods,
 		Patience: p.Survey.Spec.Roll.JobWait.Duration,
 		Stays: func(pod *corev1.Pod) bool {
 			return pod.Labels[connectivity.Label] != "" || slices.ContainsFunc(calico.PodAddresses(pod), keeps.Contains)
 		},
-	})}
+	})
 }
 
 // vacate waits until the agents in the network of pods have left a node. What is lost there until their pods are back, the nodes

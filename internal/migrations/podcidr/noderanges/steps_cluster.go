@@ -39,7 +39,7 @@ func (p *Planner) latecomers(d engine.Direction) engine.Step {
 			return nil
 		},
 		Changes: func() ([]engine.Change, error) {
-			const late = "Nodes that have no range yet"
+			const late = "Node * that has no range yet"
 			return []engine.Change{{Verb: "delete", Object: late}, {Verb: "create", Object: late}}, nil
 		},
 	}
@@ -121,7 +121,7 @@ func clearNotes(tools migration.Tools, name string) engine.Step {
 		},
 		Changes: func() ([]engine.Change, error) {
 			return append(trial.Preview()[1:], engine.Change{
-				Verb: "patch", Object: "Nodes with notes of replumb", Body: map[string]any{
+				Verb: "patch", Object: "Node * with notes of replumb", Body: map[string]any{
 					"metadata": map[string]any{"annotations": map[string]any{
 						v1alpha1.AnnotationPodCIDRs: nil, v1alpha1.AnnotationCordoned: nil,
 					}},

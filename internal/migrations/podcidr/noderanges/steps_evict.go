@@ -50,7 +50,7 @@ func (s *evictStep) State(ctx context.Context) (engine.State, error) {
 
 // Preview implements engine.Previewer. Which pods are left by then is not known before.
 func (s *evictStep) Preview() ([]engine.Change, error) {
-	return []engine.Change{{Verb: "create", Object: "Evictions of pods that are left on node " + s.name}}, nil
+	return []engine.Change{{Verb: "evict", Object: "Pod */* that is left on node " + s.name}}, nil
 }
 
 // stale are pods with an address that is not of the node's range.

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -138,28 +137,6 @@ func unmark(found *corev1.Node) {
 	delete(found.Labels, v1alpha1.LabelAgents)
 }
 
-// drainStep shows what the step that drains a node writes.
-type drainStep struct {
-	engine.Step
-	name string
-}
-
-// Waits implements engine.Waiter: what is asked for goes on without replumb, and ends at once when a run is cancelled.
-func (*drainStep) Waits() {}
-
-// Deadline implements engine.Timed.
-func (s *drainStep) Deadline() time.Duration {
-	if t, ok := s.Step.(engine.Timed); ok {
-		return t.Deadline()
-	}
-	return 0
-}
-
-// Preview implements engine.Previewer. Which pods are there by then is not known before.
-func (s *drainStep) Preview() ([]engine.Change, error) {
-	return []engine.Change{{Verb: "create", Object: "Evictions of pods of node " + s.name}}, nil
-}
-
 // recreate deletes a Node and makes it again with its next ranges, which a Node cannot be given otherwise.
 func (n node) recreate() engine.Step {
 	nodes, ranges := saved(n.cluster, n.migration), strings.Join(n.ranges, ",")
@@ -206,7 +183,7 @@ func (n node) restartAgents(named []types.NamespacedName) engine.Step {
 			return nil
 		},
 		Changes: func() ([]engine.Change, error) {
-			return []engine.Change{{Verb: "delete", Object: "Pods of the pod network on node " + n.name}}, nil
+			return []engine.Change{{Verb: "delete", Object: "Pod */* of the pod network on node " + n.name}}, nil
 		},
 	}
 }

@@ -85,7 +85,7 @@ func (p *Planner) ScaleBack() engine.Step {
 		},
 		Changes: func() ([]engine.Change, error) {
 			return []engine.Change{{
-				Verb: "patch", Object: "Deployments that got one more pod", Body: map[string]any{
+				Verb: "patch", Object: "Deployment */* that got one more pod", Body: map[string]any{
 					"metadata": map[string]any{"annotations": map[string]any{v1alpha1.AnnotationReplicas: nil}},
 					"spec":     map[string]any{"replicas": "as before"},
 				},

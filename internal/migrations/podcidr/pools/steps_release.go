@@ -33,9 +33,9 @@ func (s *releaseStep) State(ctx context.Context) (engine.State, error) {
 // Preview implements engine.Previewer. Which blocks nodes have taken by then is not known before.
 func (s *releaseStep) Preview() ([]engine.Change, error) {
 	return []engine.Change{
-		{Verb: "patch", Object: "IPAMHandles of addresses in " + s.cidr.String()},
-		{Verb: "delete", Object: "IPAMBlocks of " + s.cidr.String()},
-		{Verb: "delete", Object: "BlockAffinities of " + s.cidr.String()},
+		{Verb: "patch", Object: "IPAMHandle * of addresses in " + s.cidr.String()},
+		{Verb: "delete", Object: "IPAMBlock * of " + s.cidr.String()},
+		{Verb: "delete", Object: "BlockAffinity * of " + s.cidr.String()},
 	}, nil
 }
 
