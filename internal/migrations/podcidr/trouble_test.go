@@ -218,7 +218,7 @@ func TestBarePods(t *testing.T) {
 	f.barePod("alone")
 	f.Must(f.apply())
 	f.in(newRange, "web", 2)
-	f.in(oldRange, "alone", 1) // it is told of, and stays
+	f.in(oldRange, "alone", 1) // it is reported, and stays
 	f.Fails(f.finish(), "1 pod with old addresses, the first is shop/alone")
 	f.Must(server.Delete(t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "alone"}}))
 	f.Until("the pod to end", func() bool { return len(f.ready("alone")) == 0 })

@@ -34,7 +34,7 @@ func Checks() []findings.Check[Input] {
 		{
 			Code: "RP2501", Severity: findings.Blocking, Run: checkFinalizers,
 			Claim: "nothing is bound to the deletion of a Node",
-			Why: "a Node's range cannot be changed, so its Node is deleted and made anew; a finalizer says that something else, such as " +
+			Why: "a Node's range cannot be changed, so its Node is deleted and recreated; a finalizer says that something else, such as " +
 				"Karpenter, acts on the deletion, and may end the machine",
 			Fix: "move such nodes by replacing them: new ones get ranges of the target once controller managers give those",
 		},

@@ -68,14 +68,14 @@ func clusterChecks() []findings.Check[Input] {
 		{
 			Code: "RP2001", Severity: findings.Blocking, Run: checkRights,
 			Claim: "the user has every right the migration needs",
-			Why:   "a migration that is refused a write half way has to wait for somebody to grant it",
+			Why:   "a migration that is refused a write half way has to wait until it is granted",
 			Fix:   "grant the rights in deploy/rbac-pod-cidr.yaml",
 		},
 		{
 			Code: "RP2003", Severity: findings.Blocking, Run: checkNodesReady,
 			Claim: "every node is ready",
 			Why:   "pods of a node that is not ready keep their old addresses, and a target cannot be tried out there",
-			Fix:   "mend the node, or drain and delete it",
+			Fix:   "repair the node, or drain and delete it",
 		},
 	}
 }
@@ -143,15 +143,15 @@ func workloadChecks() []findings.Check[Input] {
 			Severity: findings.Warning,
 			Run:      checkSingles,
 			Claim:    "no workload that is restarted stands still meanwhile",
-			Why:      "a workload with a single pod that ends before the next one is ready answers nobody in between",
+			Why:      "a workload with a single pod that ends before the next one is ready gives no answer in between",
 			Fix: "give it a second pod for the time of the migration (name Deployments in spec.podCIDR.prepare.deployments), or a strategy " +
 				"that starts the new pod first",
 		},
 		{
 			Code: "RP2404", Severity: findings.Warning, Run: checkUnready,
 			Claim: "every workload that is restarted is complete now",
-			Why:   "a workload that is in trouble before is not mended by a restart, and stops the migration",
-			Fix:   "mend it first, or scale it to zero",
+			Why:   "a workload that is in trouble before is not repaired by a restart, and stops the migration",
+			Fix:   "repair it first, or scale it to zero",
 		},
 		{
 			Code: "RP2405", Severity: findings.Warning, Run: checkReferences,

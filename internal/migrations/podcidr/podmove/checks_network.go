@@ -15,7 +15,7 @@ import (
 func checkProxyRange(in Input) []findings.Result {
 	var out []findings.Result
 	if in.Live.Inspection == nil {
-		return []findings.Result{findings.NotKnown("", "nobody looked")}
+		return []findings.Result{findings.NotKnown("", "the cluster was not looked through")}
 	}
 	for _, p := range in.Live.Inspection.Proxies {
 		switch {

@@ -13,7 +13,7 @@ import (
 
 func checkBudgets(in Input) []findings.Result {
 	if in.Live.Inspection == nil {
-		return []findings.Result{findings.NotKnown("", "nobody looked")}
+		return []findings.Result{findings.NotKnown("", "the cluster was not looked through")}
 	}
 	var out []findings.Result
 	for _, b := range in.Live.Inspection.Stuck {
@@ -116,7 +116,7 @@ func checkLocalData(in Input) []findings.Result {
 
 func checkReferences(in Input) []findings.Result {
 	if in.Live.Inspection == nil {
-		return []findings.Result{findings.NotKnown("", "nobody looked")}
+		return []findings.Result{findings.NotKnown("", "the cluster was not looked through")}
 	}
 	var out []findings.Result
 	for _, r := range in.Live.Inspection.References {
