@@ -66,7 +66,7 @@ func apply() migration.Phases[*Planner] {
 // rollback gives every Node its old range back.
 func rollback() migration.Phases[*Planner] {
 	return migration.Phases[*Planner]{
-		podmove.AgentsPhase((*Planner).watchBack),
+		podmove.AgentsPhase((*Planner).WatchBack),
 		{
 			Name: "range", Title: "Have controller managers give nodes no ranges",
 			Groups: func(p *Planner) []engine.Group { return p.pauseRanges(backward) },
@@ -84,7 +84,7 @@ func rollback() migration.Phases[*Planner] {
 // finish forgets the old ranges. Its phase "final" is the point of no return.
 func finish() migration.Phases[*Planner] {
 	return migration.Phases[*Planner]{
-		podmove.AgentsPhase((*Planner).watchFinish),
+		podmove.AgentsPhase((*Planner).WatchFinish),
 		{Name: "verify", Title: "See that nothing has an old address", Groups: func(p *Planner) []engine.Group { return p.verify(forward) }},
 		migration.FinalPhase[*Planner](),
 		{Name: "tidy", Title: "Remove what is left", Groups: (*Planner).tidy},
@@ -139,9 +139,7 @@ func (p *Planner) secure() []engine.Group {
 	return p.Record(originals)
 }
 
-func (p *Planner) watch() []engine.Group       { return p.Watch(p.Left() == "") }
-func (p *Planner) watchBack() []engine.Group   { return p.WatchBack() }
-func (p *Planner) watchFinish() []engine.Group { return p.WatchFinish() }
+func (p *Planner) watch() []engine.Group { return p.Watch(p.Left() == "") }
 
 func (p *Planner) prepare() []engine.Group { return p.Prepare(p.nodes.Switched()) }
 

@@ -3,6 +3,7 @@ package noderanges
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -76,31 +77,29 @@ func allThere(ranges []NodeRange, d engine.Direction) error {
 // noted reports whether replumb has written something on a Node.
 func noted(n *corev1.Node) bool { return closed(n) || n.Annotations[v1alpha1.AnnotationPodCIDRs] != "" }
 
+// notedNodes are those that replumb has written something on. It fails as long as there are any, or the Node of a trial is there.
+func notedNodes(ctx context.Context, c *cluster.Cluster, trial nodeipam.Trial) ([]corev1.Node, error) {
+	now, err := podmove.Occupants(ctx, c, podmove.Spec{})
+	if err != nil {
+		return nil, err
+	}
+	all := slices.DeleteFunc(now.Nodes, func(n corev1.Node) bool { return !noted(&n) })
+	left, err := trial.Look(ctx)
+	switch {
+	case err != nil:
+		return nil, err
+	case left != nil:
+		return all, engine.NotYet("the canary node is still there")
+	case len(all) > 0:
+		return all, engine.NotYet("node %s has notes", all[0].Name)
+	}
+	return nil, nil
+}
+
 // clearNotes takes replumb's notes off all Nodes, and removes the Node of a trial that was cut off.
 func clearNotes(tools migration.Tools, name string) engine.Step {
 	trial := nodeipam.Trial{Client: tools.Client(), Migration: name}
-	read := func(ctx context.Context) ([]corev1.Node, error) {
-		now, err := podmove.Occupants(ctx, tools.Cluster, podmove.Spec{})
-		if err != nil {
-			return nil, err
-		}
-		var all []corev1.Node
-		for i := range now.Nodes {
-			if n := &now.Nodes[i]; noted(n) {
-				all = append(all, *n)
-			}
-		}
-		left, err := trial.Look(ctx)
-		switch {
-		case err != nil:
-			return nil, err
-		case left != nil:
-			return all, engine.NotYet("the canary node is still there")
-		case len(all) > 0:
-			return all, engine.NotYet("node %s has notes", all[0].Name)
-		}
-		return nil, nil
-	}
+	read := func(ctx context.Context) ([]corev1.Node, error) { return notedNodes(ctx, tools.Cluster, trial) }
 	return &engine.Observed[[]corev1.Node]{
 		Name: "tidy/nodes", About: "Take notes off Nodes", As: engine.RoleOwn,
 		Look: engine.LookOf(read), Proof: engine.ProofOf(read),

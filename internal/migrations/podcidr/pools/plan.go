@@ -61,7 +61,7 @@ func apply() migration.Phases[*Planner] {
 // rollback brings every pod back to the old range.
 func rollback() migration.Phases[*Planner] {
 	return migration.Phases[*Planner]{
-		podmove.AgentsPhase((*Planner).watchBack),
+		podmove.AgentsPhase((*Planner).WatchBack),
 		{Name: "hold", Title: "Keep what nodes have open through their tunnels", Groups: (*Planner).keepNewTunnels},
 		{
 			// Until the new pools are closed, pods come and go with new addresses.
@@ -85,7 +85,7 @@ func rollback() migration.Phases[*Planner] {
 // finish deletes the old pools. Its phase "final" is the point of no return.
 func finish() migration.Phases[*Planner] {
 	return migration.Phases[*Planner]{
-		podmove.AgentsPhase((*Planner).watchFinish),
+		podmove.AgentsPhase((*Planner).WatchFinish),
 		{Name: "verify", Title: "See that nothing has an old address", Groups: func(p *Planner) []engine.Group { return p.verify(forward) }},
 		migration.FinalPhase[*Planner](),
 		{
@@ -162,9 +162,6 @@ func (p *Planner) secure() []engine.Group {
 func (p *Planner) watch() []engine.Group {
 	return p.Watch(p.pools.Switched() && p.Left() == "")
 }
-
-func (p *Planner) watchBack() []engine.Group   { return p.WatchBack() }
-func (p *Planner) watchFinish() []engine.Group { return p.WatchFinish() }
 
 func (p *Planner) prepare() []engine.Group { return p.Prepare(p.pools.Switched()) }
 
