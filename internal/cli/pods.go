@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/netip"
 	"strconv"
+	"time"
 
 	"github.com/dustin/go-humanize/english"
 
@@ -13,6 +14,7 @@ import (
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/migrations/podcidr"
+	"github.com/replumb/replumb/internal/migrations/podcidr/podmove"
 	"github.com/replumb/replumb/internal/reporting/terminal"
 )
 
@@ -41,11 +43,11 @@ func (j podJob) examine(ctx context.Context) (outlook, error) {
 	if err != nil {
 		return outlook{}, err
 	}
-	counts := p.Survey.Counts()
+	counts := p.Counts()
 	return outlook{
-		findings: p.Findings, whole: p.Apply(), outstanding: p.Apply().Outstanding(ctx), stays: []stayLine{},
+		findings: p.Found(), whole: p.Apply(), outstanding: p.Apply().Outstanding(ctx), stays: []stayLine{},
 		details: func(w io.Writer) error {
-			if p.Agents == nil {
+			if p.Shared().Agents == nil {
 				unproven(w, "pods")
 			}
 			for _, r := range p.Kept() {
@@ -80,7 +82,7 @@ func (j podJob) finishable(ctx context.Context) (prospect, error) {
 	if err != nil {
 		return prospect{}, err
 	}
-	return prospect{question: fmt.Sprintf("The old range %v will be given up, and there is no way back. Finish?", p.Survey.Spec.From)}, nil
+	return prospect{question: fmt.Sprintf("The old range %v will be given up, and there is no way back. Finish?", p.Shared().Survey.Spec.From)}, nil
 }
 
 // podPage is what status prints of a migration of pods.
@@ -98,27 +100,27 @@ type rangeLine struct {
 	Old int `json:"old"`
 	New int `json:"new"`
 	// State says from which of them new pods get their addresses.
-	State podcidr.Place `json:"state"`
+	State podmove.Place `json:"state"`
 }
 
 func (j podJob) status(ctx context.Context) (page, error) {
-	survey, err := j.Survey(ctx)
+	strategy, err := j.Survey(ctx)
 	if err != nil {
 		return nil, err
 	}
+	survey := strategy.Shared()
 	doc := &podPage{Ranges: []rangeLine{}}
-	for i := range survey.Moves {
-		m := &survey.Moves[i]
+	for _, r := range strategy.Ranges() {
 		doc.Ranges = append(doc.Ranges, rangeLine{
-			From: m.From.String(), To: m.To.String(), State: m.Place(),
-			Old: len(survey.PodsIn([]netip.Prefix{m.From})), New: len(survey.PodsIn([]netip.Prefix{m.To})),
+			From: r.From.String(), To: r.To.String(), State: r.Place,
+			Old: len(survey.PodsIn([]netip.Prefix{r.From})), New: len(survey.PodsIn([]netip.Prefix{r.To})),
 		})
 	}
 	phase := j.Migration.Status.Phase
 	if phase != v1alpha1.PhaseFinished && phase != v1alpha1.PhaseRolledBack {
-		doc.Holds = survey.Holds()
+		doc.Holds = podmove.Holds(strategy, time.Now())
 	}
-	doc.statusHead = headOf(j, len(doc.Holds) > 0 || !survey.Switched(), j.command)
+	doc.statusHead = headOf(j, len(doc.Holds) > 0 || !strategy.Switched(), j.command)
 	doc.Counts = survey.Counts()
 	doc.summary = fmt.Sprintf("%d of %s moved", doc.Counts.Moved, english.Plural(doc.Counts.Total, "pod", ""))
 	return doc, nil

@@ -4,13 +4,11 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/rogpeppe/go-internal/txtar"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
@@ -20,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	clientscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
+	clocktesting "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
@@ -28,11 +27,16 @@ import (
 	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/kube/references"
 	"github.com/replumb/replumb/internal/kube/rollout"
+	"github.com/replumb/replumb/internal/migration"
+	"github.com/replumb/replumb/internal/migrations/podcidr/noderanges"
+	"github.com/replumb/replumb/internal/migrations/podcidr/podmove"
+	"github.com/replumb/replumb/internal/migrations/podcidr/pools"
 	"github.com/replumb/replumb/internal/network/calico"
 	"github.com/replumb/replumb/internal/reporting/terminal"
 	"github.com/replumb/replumb/internal/spec"
 	"github.com/replumb/replumb/internal/spec/tier"
 	"github.com/replumb/replumb/internal/testing/golden"
+	"github.com/replumb/replumb/internal/testing/migrationtest"
 )
 
 // TestGolden reads a cluster and a Migration from testdata/golden/*.txtar and compares what the checks find and the plans
@@ -51,7 +55,7 @@ func sections(t *testing.T, in map[string][]byte) golden.Sections {
 	if err != nil {
 		t.Fatal(err)
 	}
-	input := readInput(t, job.Spec, in["cluster.yaml"], in["facts.yaml"])
+	strategy, facts := readCluster(t, job.Spec, in["cluster.yaml"], in["facts.yaml"])
 	rules, err := tier.NewRules(&job.Spec.Common, ownServices)
 	if err != nil {
 		t.Fatal(err)
@@ -60,93 +64,92 @@ func sections(t *testing.T, in map[string][]byte) golden.Sections {
 	if err != nil {
 		t.Fatal(err)
 	}
-	findings := findings.Run(input.Survey.checks(), input)
-	p := &Planner{
-		Tools:  Tools{Cluster: nowhere, Now: func() time.Time { return time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC) }},
-		Survey: input.Survey, Migration: job.Migration, Findings: findings, Rules: rules,
-	}
-	job.newAgents(p)
+	found := strategy.Check(facts)
+	plans := strategy.Plans(&podmove.Planner{
+		Base: migration.Base{
+			Tools:     Tools{Cluster: nowhere, Clock: clocktesting.NewFakePassiveClock(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))},
+			Migration: job.Migration, Findings: found,
+		},
+		Survey: strategy.Shared(), Rules: rules, Agents: job.newAgents(strategy),
+	})
 	return golden.Sections{
-		"findings": func() string { return renderFindings(findings) },
-		"plan":     func() string { return renderPlan(t, p) },
-		"finish":   func() string { return render(t, p.Finish) },
-		"rollback": func() string { return render(t, p.Rollback) },
+		"findings": func() string { return renderFindings(found) },
+		"plan":     func() string { return renderPlan(t, plans) },
+		"finish":   func() string { return render(t, plans.Finish) },
+		"rollback": func() string { return render(t, plans.Rollback) },
 	}
 }
 
 // facts are what only a running cluster can tell.
 type facts struct {
 	Denied []string `json:"denied"`
-	// Blind says that nobody looked through the cluster.
+	// Blind says that the cluster was not looked through.
 	Blind bool `json:"blind"`
 	// Unreservable says that Calico is of before v3.22.
 	Unreservable bool `json:"unreservable"`
 }
 
-// readInput sorts manifests into what the checks look at.
-func readInput(t *testing.T, s Spec, manifests, factsYAML []byte) Input {
+// readCluster sorts manifests into what the checks look at. A cluster without pools is one whose Nodes carry the ranges.
+func readCluster(t *testing.T, s Spec, manifests, factsYAML []byte) (podmove.Strategy, podmove.Facts) {
 	t.Helper()
 	var f facts
 	if err := yaml.UnmarshalStrict(factsYAML, &f); err != nil {
 		t.Fatal(err)
 	}
-	var access []cluster.AccessAnswer
+	known := &podmove.Facts{}
 	for _, r := range Rights() {
-		access = append(access, cluster.AccessAnswer{Right: r, Allowed: !slices.Contains(f.Denied, r.String())})
+		known.Live.Access = append(known.Live.Access, cluster.AccessAnswer{Right: r, Allowed: !slices.Contains(f.Denied, r.String())})
 	}
 	in := &manifestReader{
-		T: t, state: &calico.State{Ready: true}, workloads: &rollout.State{},
-		survey: &Survey{Configs: map[string]map[string]string{}, Namespaces: map[string]map[string]string{}},
+		T: t, facts: known, state: &calico.State{Ready: true},
+		shared: &podmove.Survey{Spec: s, Workloads: &rollout.State{}, Configs: map[string]map[string]string{}},
+		around: pools.Surroundings{Namespaces: map[string]map[string]string{}, Unreservable: f.Unreservable},
 	}
 	for doc := range bytes.SplitSeq(manifests, []byte("---\n")) {
 		if len(bytes.TrimSpace(doc)) > 0 {
 			in.read(doc)
 		}
 	}
-	survey := in.look(s)
-	survey.Unreservable = f.Unreservable
-	survey.Configs, survey.Namespaces, survey.Installations = in.survey.Configs, in.survey.Namespaces, in.survey.Installations
-	survey.CriticalServices = in.survey.CriticalServices
-	input := Input{Survey: survey, ServiceCIDRs: in.serviceCIDRs, Live: cluster.Live{Access: access}}
+	strategy := in.strategy()
 	if f.Blind {
-		return input
+		return strategy, *known
 	}
+	survey := strategy.Shared()
 	scanner, err := references.New(survey.Spec.From, survey.Spec.To, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	input.Live.Inspection = &cluster.Inspection{Unread: map[string]bool{}}
+	known.Live.Inspection = &cluster.Inspection{Unread: map[string]bool{}}
 	for _, o := range in.all {
-		input.Live.Inspection.Take(scanner, o)
+		known.Live.Inspection.Take(scanner, o)
 	}
-	return input
+	return strategy, *known
 }
 
-// look surveys what was read: a cluster without pools is one whose Nodes carry the ranges.
-func (r *manifestReader) look(s Spec) *Survey {
+func (r *manifestReader) strategy() podmove.Strategy {
 	r.Helper()
-	if len(r.state.Pools) > 0 {
-		survey, err := Look(s, r.state, r.workloads, r.nodes)
+	if len(r.state.Pools) == 0 {
+		survey, err := noderanges.New(r.shared, noderanges.Sources{})
 		if err != nil {
 			r.Fatal(err)
 		}
 		return survey
 	}
-	homes, found, err := lookNodes(ground{spec: s, nodes: r.nodes})
+	survey, err := pools.New(r.shared, r.state)
 	if err != nil {
 		r.Fatal(err)
 	}
-	return &Survey{Spec: found, Calico: r.state, Workloads: r.workloads, Nodes: r.nodes, Homes: homes}
+	survey.Surroundings = r.around
+	return survey
 }
 
 type manifestReader struct {
 	*testing.T
-	serviceCIDRs []networkingv1.ServiceCIDR
-	state        *calico.State
-	workloads    *rollout.State
-	nodes        []corev1.Node
-	survey       *Survey
-	all          []client.Object
+	facts  *podmove.Facts
+	state  *calico.State
+	shared *podmove.Survey
+	around pools.Surroundings
+	all    []client.Object
 }
 
 func (r *manifestReader) read(doc []byte) {
@@ -171,11 +174,11 @@ func (r *manifestReader) read(doc []byte) {
 		r.state.Ready, _, _ = unstructured.NestedBool(u.Object, "spec", "datastoreReady")
 		return
 	case "Installation":
-		i, err := readInstallation(u)
+		i, err := pools.ReadInstallation(u)
 		if err != nil {
 			r.Fatal(err)
 		}
-		r.survey.Installations = append(r.survey.Installations, i)
+		r.around.Installations = append(r.around.Installations, i)
 		return
 	}
 	decode := serializer.NewCodecFactory(clientscheme.Scheme, serializer.EnableStrict).UniversalDeserializer()
@@ -190,75 +193,34 @@ func (r *manifestReader) take(o client.Object) {
 	r.all = append(r.all, o)
 	switch o := o.(type) {
 	case *corev1.Node:
-		r.nodes = append(r.nodes, *o)
+		r.shared.Nodes = append(r.shared.Nodes, *o)
 	case *corev1.Namespace:
-		r.survey.Namespaces[o.Name] = o.Annotations
+		r.around.Namespaces[o.Name] = o.Annotations
 	case *corev1.ConfigMap:
-		r.survey.Configs[o.Namespace+"/"+o.Name] = o.Data
+		r.shared.Configs[o.Namespace+"/"+o.Name] = o.Data
 	case *corev1.Service:
-		r.survey.CriticalServices = append(r.survey.CriticalServices, *o)
+		r.shared.CriticalServices = append(r.shared.CriticalServices, *o)
 	case *networkingv1.ServiceCIDR:
-		r.serviceCIDRs = append(r.serviceCIDRs, *o)
+		r.facts.ServiceCIDRs = append(r.facts.ServiceCIDRs, *o)
 	case *corev1.Pod:
 		o.Status.PodIPs = []corev1.PodIP{{IP: o.Status.PodIP}}
-		r.workloads.Pods = append(r.workloads.Pods, *o)
+		r.shared.Workloads.Pods = append(r.shared.Workloads.Pods, *o)
 	case *appsv1.Deployment:
-		r.workloads.Deployments = append(r.workloads.Deployments, *o)
+		r.shared.Workloads.Deployments = append(r.shared.Workloads.Deployments, *o)
 	case *appsv1.ReplicaSet:
-		r.workloads.ReplicaSets = append(r.workloads.ReplicaSets, metav1.PartialObjectMetadata{ObjectMeta: o.ObjectMeta})
+		r.shared.Workloads.ReplicaSets = append(r.shared.Workloads.ReplicaSets, metav1.PartialObjectMetadata{ObjectMeta: o.ObjectMeta})
 	case *appsv1.StatefulSet:
-		r.workloads.StatefulSets = append(r.workloads.StatefulSets, *o)
+		r.shared.Workloads.StatefulSets = append(r.shared.Workloads.StatefulSets, *o)
 	case *appsv1.DaemonSet:
-		r.workloads.DaemonSets = append(r.workloads.DaemonSets, *o)
+		r.shared.Workloads.DaemonSets = append(r.shared.Workloads.DaemonSets, *o)
 	case *policyv1.PodDisruptionBudget:
-		r.workloads.Budgets = append(r.workloads.Budgets, *o)
+		r.shared.Workloads.Budgets = append(r.shared.Workloads.Budgets, *o)
 	}
 }
 
-// TestEveryCheckFiresAndPasses looks for a fixture in which a check finds something and one that means it to find nothing:
-// it names the check in its line "passes:".
+// TestEveryCheckFiresAndPasses looks for fixtures in which each check finds something, and means to find nothing.
 func TestEveryCheckFiresAndPasses(t *testing.T) {
-	fires, passes := map[string]bool{}, map[string]bool{}
-	files, err := filepath.Glob("testdata/golden/*.txtar")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, file := range files {
-		archive, err := txtar.ParseFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		here := map[string]bool{}
-		for _, f := range archive.Files {
-			for line := range bytes.Lines(f.Data) {
-				if f.Name == "findings" {
-					here[strings.Fields(string(line))[0]] = true
-					fires[strings.Fields(string(line))[0]] = true
-				}
-			}
-		}
-		for line := range bytes.Lines(archive.Comment) {
-			codes, _ := bytes.CutPrefix(line, []byte("passes:"))
-			for _, code := range strings.Fields(string(codes)) {
-				if len(codes) == len(line) {
-					break
-				}
-				if passes[code] = true; here[code] {
-					t.Errorf("%s: check %s is said to pass and does not", file, code)
-				}
-			}
-		}
-	}
-	seen := map[string]bool{}
-	for _, c := range Checks() {
-		if seen[c.Code] || c.Group == "" || c.Claim == "" || c.Why == "" || c.Fix == "" || c.Run == nil {
-			t.Errorf("check %s is used twice or lacks something", c.Code)
-		}
-		seen[c.Code] = true
-		if !fires[c.Code] || !passes[c.Code] {
-			t.Errorf("check %s: fires %v, passes %v", c.Code, fires[c.Code], passes[c.Code])
-		}
-	}
+	migrationtest.EveryCheck(t, Checks(), "testdata/golden/*.txtar")
 }
 
 // renderFindings leaves out what passed.
@@ -272,7 +234,7 @@ func renderFindings(all findings.Findings) string {
 	return b.String()
 }
 
-func renderPlan(t *testing.T, p *Planner) string {
+func renderPlan(t *testing.T, p Plans) string {
 	t.Helper()
 	var b strings.Builder
 	b.WriteString(render(t, p.Apply))
@@ -327,7 +289,9 @@ func TestSpecRefuses(t *testing.T) {
 
 func render(t *testing.T, make func() *engine.Plan) string {
 	t.Helper()
-	phases, err := terminal.PlanPhases(make())
+	plan := make()
+	migrationtest.Shows(t, plan)
+	phases, err := terminal.PlanPhases(plan)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -4,35 +4,42 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"slices"
 
-	"github.com/dustin/go-humanize/english"
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/replumb/replumb/api/v1alpha1"
-	"github.com/replumb/replumb/internal/engine/findings"
-	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/references"
 	"github.com/replumb/replumb/internal/migration"
+	"github.com/replumb/replumb/internal/migrations/podcidr/noderanges"
+	"github.com/replumb/replumb/internal/migrations/podcidr/podmove"
+	"github.com/replumb/replumb/internal/migrations/podcidr/pools"
 	"github.com/replumb/replumb/internal/spec"
 	"github.com/replumb/replumb/internal/spec/tier"
 	"github.com/replumb/replumb/internal/verify/lossguard"
 )
 
+// Tools are what steps work with. Plans can be made and shown without them.
+type Tools = migration.Tools
+
+// Plans are the plans of one look at the cluster.
+type Plans = podmove.Plans
+
 // Job runs one Migration.
 type Job struct {
-	*migration.Job[*Planner]
+	*migration.Job[Plans]
+	migration.Subject
 
-	Tools     Tools
-	Migration *v1alpha1.Migration
-	Spec      Spec
+	Tools Tools
+	Spec  Spec
 
 	agentConfig lossguard.AgentConfig
 	// proven says that new pods have been seen to get new addresses on every node.
-	proven   bool
-	recorded *v1alpha1.Migration
-	changes  []spec.Change
-	access   []cluster.AccessAnswer
+	proven bool
 }
 
 // NewJob defaults and validates a Migration. The Migration itself is not changed.
@@ -43,35 +50,66 @@ func NewJob(tools Tools, m *v1alpha1.Migration) (*Job, error) {
 	if err != nil {
 		return nil, err
 	}
-	j := &Job{Tools: tools, Migration: m, Spec: s}
-	j.Job = &migration.Job[*Planner]{Kind: j, Client: tools.client(), Name: s.Name, Escort: j.agents(), Now: tools.Now}
+	j := &Job{Tools: tools, Subject: migration.Subject{Migration: m}, Spec: s}
+	j.Job = &migration.Job[Plans]{Kind: j, Client: tools.Client(), Name: s.Name, Escort: j.agents(), Now: tools.Now}
 	return j, j.agents().Check()
 }
 
 // Adopt implements migration.Kind. It takes over what the Migration in the cluster has settled, and refuses a different job under the
 // same name.
 func (j *Job) Adopt(have *v1alpha1.Migration) (err error) {
-	if have == nil {
-		return nil
-	}
-	whole := have.DeepCopy() // somebody may have created it with kubectl, where nothing is filled in
-	Default(whole)
-	if j.Migration, j.changes, err = spec.Merge(whole, j.Migration); err != nil {
+	if err := j.TakeOver(have); err != nil {
 		return err
 	}
-	if j.Spec, err = Validate(j.Migration); err != nil {
-		return err
-	}
-	j.recorded, j.Migration.Status = have, have.Status
-	return nil
+	j.Spec, err = Validate(j.Migration)
+	return err
 }
 
 // Examine implements migration.Kind.
-func (j *Job) Examine(ctx context.Context) (*Planner, error) {
+func (j *Job) Examine(ctx context.Context) (Plans, error) {
 	if err := j.authorize(ctx); err != nil {
 		return nil, err
 	}
-	survey, err := j.Survey(ctx)
+	strategy, err := j.Survey(ctx)
+	if err != nil {
+		return nil, err
+	}
+	p, err := j.planner(ctx, strategy)
+	if err != nil {
+		return nil, err
+	}
+	facts, err := j.facts(ctx, strategy)
+	if err != nil {
+		return nil, err
+	}
+	p.Findings = strategy.Check(facts)
+	return strategy.Plans(p), nil
+}
+
+// Survey looks at the cluster as it is now, and finds out how it gives pods their addresses.
+func (j *Job) Survey(ctx context.Context) (podmove.Strategy, error) {
+	state, err := pools.Load(ctx, j.Tools.Cluster)
+	if err != nil {
+		return nil, err
+	}
+	shared, err := podmove.Look(ctx, j.Tools.Cluster, j.Spec)
+	if err != nil {
+		return nil, err
+	}
+	if state == nil {
+		return noderanges.Look(ctx, j.Tools.Cluster, shared)
+	}
+	survey, err := pools.Look(ctx, j.Tools.Cluster, shared, state)
+	if err != nil {
+		return nil, err
+	}
+	j.Spec.From = survey.Spec.From // later looks find the old pools disabled, and would not know them any more
+	return survey, nil
+}
+
+// planner is what planners of both strategies have, without findings.
+func (j *Job) planner(ctx context.Context, s podmove.Strategy) (*podmove.Planner, error) {
+	base, err := j.Base(ctx, j.Tools)
 	if err != nil {
 		return nil, err
 	}
@@ -79,45 +117,29 @@ func (j *Job) Examine(ctx context.Context) (*Planner, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Planner{
-		Tools: j.Tools, Survey: survey, Migration: j.Migration.DeepCopy(), Rules: rules, Recorded: j.recorded != nil, Changes: j.changes, Proven: &j.proven,
-	}
-	p.Migration.Spec.PodCIDR.From = texts(survey.Spec.From)
-	j.newAgents(p)
+	p := &podmove.Planner{Base: base, Survey: s.Shared(), Rules: rules, Agents: j.newAgents(s), Proven: &j.proven}
+	p.Migration.Spec.PodCIDR.From = texts(p.Survey.Spec.From)
 	if p.Remains, err = j.agents().Left(ctx); err != nil {
 		return nil, err
 	}
-	if err := p.validateImage(); err != nil {
-		return nil, err
-	}
-	crd, err := j.Tools.Cluster.CRD(ctx)
-	if err != nil && !apierrors.IsForbidden(err) { // the rights check says so
-		return nil, err
-	}
-	p.HasCRD = crd != nil
-	in, err := j.input(ctx, survey)
-	if err != nil {
-		return nil, err
-	}
-	p.Findings = findings.Run(survey.checks(), in)
-	return p, nil
+	return p, validateImage(p, s)
 }
 
 // validateImage refuses to run pods without an image.
-func (p *Planner) validateImage() error {
+func validateImage(p *podmove.Planner, s podmove.Strategy) error {
 	hint := "name an image of replumb that the nodes can pull"
 	switch {
-	case p.image() != "":
+	case p.Image() != "":
 		return nil
-	case p.spec().Canary.Mode == v1alpha1.PodCanaryRun:
+	case p.Tries():
 		hint += ", or set mode: Disabled"
-	case p.holds():
-		hint += ", or set " + root + ".tunnels.mode: Leave"
+	case s.KeepsTunnels():
+		hint += ", or set " + podmove.Field + ".tunnels.mode: Leave"
 	default:
 		return nil
 	}
 	return &spec.Error{
-		Field: root + ".canary.image", Problem: "is empty, and this build of replumb has no image of its own", Hint: hint,
+		Field: podmove.Field + ".canary.image", Problem: "is empty, and this build of replumb has no image of its own", Hint: hint,
 	}
 }
 
@@ -132,42 +154,24 @@ func texts(all []netip.Prefix) []string {
 	return out
 }
 
-// Found implements migration.Plans.
-func (p *Planner) Found() findings.Findings { return p.Findings }
-
-// Counts implements migration.Plans.
-func (p *Planner) Counts() v1alpha1.Counts { return p.Survey.Counts() }
-
-// Left implements migration.Plans.
-func (p *Planner) Left() string {
-	left := p.Survey.restartable(forth, p.Tools.now())
-	if len(left) == 0 {
-		return ""
+// facts are what checks look at beside the survey.
+func (j *Job) facts(ctx context.Context, s podmove.Strategy) (f podmove.Facts, err error) {
+	further, err := j.Tools.Cluster.Access(ctx, s.Rights())
+	if err != nil {
+		return f, err
 	}
-	return fmt.Sprintf("%d still have old addresses, the first is %s", len(left), left[0])
-}
-
-// Early implements migration.Plans.
-func (p *Planner) Early() string {
-	if unsettled := p.Survey.Unsettled(forth); p.Survey.OnNodes() && len(unsettled) > 0 {
-		return fmt.Sprintf("%d nodes are not settled in the target, the first is %s", len(unsettled), unsettled[0].Node.Name)
+	f.Live.Access = slices.Concat(j.Access, further)
+	ranges := &networkingv1.ServiceCIDRList{}
+	err = j.Tools.Cluster.List(ctx, ranges)
+	if err != nil && !apierrors.IsForbidden(err) && !apierrors.IsNotFound(err) && !meta.IsNoMatchError(err) {
+		return f, fmt.Errorf("listing servicecidrs: %w", err)
 	}
-	if !p.Survey.Switched() {
-		return "the old pools still give addresses to new pods"
+	f.ServiceCIDRs = ranges.Items
+	survey := s.Shared()
+	scanner, err := references.New(survey.Spec.From, survey.Spec.To, nil)
+	if err != nil {
+		return f, fmt.Errorf("looking for old ranges: %w", err)
 	}
-	if pods := p.Survey.PodsIn(p.spec().From); len(pods) > 0 {
-		return fmt.Sprintf("%s with old addresses, the first is %s/%s",
-			english.Plural(len(pods), "pod", ""), pods[0].Namespace, pods[0].Name)
-	}
-	for i := range p.Survey.Installations {
-		for _, from := range p.spec().From {
-			if _, has := p.Survey.Installations[i].pool(from); has { // its operator would make the pool again
-				return fmt.Sprintf("installation %s lists the old pool %s", p.Survey.Installations[i].Name, from)
-			}
-		}
-	}
-	if nodes := p.Survey.TunnelsIn(p.spec().From); len(nodes) > 0 {
-		return fmt.Sprintf("the tunnels of %d nodes have old addresses, the first is %s", len(nodes), nodes[0])
-	}
-	return ""
+	f.Live.Inspection, err = j.Tools.Cluster.References(ctx, scanner)
+	return f, err
 }

@@ -144,7 +144,7 @@ func TestWatched(t *testing.T) {
 }
 
 // TestLossEndsTheMove: more than the budget is lost while a workload restarts. What has begun is finished, nothing else is begun, and the
-// same command goes on when all is answered again. A rollback is told of losses, and not stopped by them.
+// same command goes on when all is answered again. A rollback reports losses, and is not stopped by them.
 func TestLossEndsTheMove(t *testing.T) {
 	f := setupWatched(t, func(m *v1alpha1.Migration) { m.Spec.Proof.Budget = 5; m.Spec.Batch.Size = 1 })
 	f.populate()
@@ -172,7 +172,7 @@ func TestLossEndsTheMove(t *testing.T) {
 	go func() { back <- f.rollback() }()
 	f.Waiting("ImagePullBackOff slow again")
 	f.lose(3)
-	f.Until("losses to be told of", func() bool {
+	f.Until("losses to be reported", func() bool {
 		st := f.status()
 		return st.Proof != nil && st.Proof.Failed > 5
 	})

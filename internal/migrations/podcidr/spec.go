@@ -1,41 +1,17 @@
-// Package podcidr moves the pods of a live cluster to another range. plan.go lists the phases in order.
+// Package podcidr moves the pods of a live cluster to another range: pools moves those of Calico's pools, noderanges those of
+// Nodes that carry their range.
 package podcidr
 
 import (
-	"net/netip"
-
-	"k8s.io/apimachinery/pkg/types"
-
 	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/migrations/podcidr/podmove"
 	"github.com/replumb/replumb/internal/spec"
 )
 
 // Spec is the job, read, defaulted and validated.
-type Spec struct {
-	// Name of the Migration.
-	Name string
-	// From are the ranges to be emptied, To those that take over from them, one each. The survey fills in a From that the
-	// Migration leaves open.
-	From, To []netip.Prefix
-	// BlockSize is the prefix length of blocks in the targets; zero means as before.
-	BlockSize int
-	// Networks are ranges outside the cluster that the targets must not overlap.
-	Networks []netip.Prefix
-	// Prepare says what gets one more pod before anything is restarted.
-	Prepare v1alpha1.PrepareMode
-	Scale   []types.NamespacedName
-	Canary  v1alpha1.PodCanarySpec
-	// Tunnels says whether nodes keep the old addresses of their tunnels.
-	Tunnels v1alpha1.TunnelsMode
-	Roll    v1alpha1.RollSpec
-	// Nodes is how nodes are moved that carry their range, Agents the DaemonSets to be restarted there.
-	Nodes  v1alpha1.NodeRangesSpec
-	Agents []types.NamespacedName
-	// Common is what all kinds of migrations have.
-	Common v1alpha1.MigrationSpec
-}
+type Spec = podmove.Spec
 
-const root = "spec.podCIDR"
+const root = podmove.Field
 
 // Default fills in what a Migration leaves open.
 func Default(m *v1alpha1.Migration) { spec.Default(m) }

@@ -124,7 +124,9 @@ func TestCanaryFindsTheTargetUnreachable(t *testing.T) {
 	f.set(&f.failing, "yes")
 	f.Fails(f.apply(), "step canary", "a pod tried out on node")
 	f.in(oldRange, "web", 2)
-	p, err := readPool(t.Context(), server, "default")
+	old := calico.Empty("IPPool", "default")
+	f.Must(server.Get(t.Context(), client.ObjectKeyFromObject(old), old))
+	p, err := calico.ReadPool(old)
 	f.Must(err)
 	if p.Spec.Disabled {
 		t.Error("the old pool is disabled though the target was not proven")
@@ -152,8 +154,8 @@ func TestDatastoreNotReady(t *testing.T) {
 	f.onlyPool(newRange)
 }
 
-// TestSomebodyEditsThePools in every way that matters, between and during runs.
-func TestSomebodyEditsThePools(t *testing.T) {
+// TestPoolsAreEdited in every way that matters, between and during runs.
+func TestPoolsAreEdited(t *testing.T) {
 	f := setup(t)
 	f.Deployment("web", 2)
 	f.job.Until = "add"
@@ -168,7 +170,7 @@ func TestSomebodyEditsThePools(t *testing.T) {
 	f.Waiting("ImagePullBackOff slow")
 	f.merge(old, `{"spec":{"disabled":false}}`) // the new pods get old addresses again
 	f.set(&f.obstacle, "")
-	f.Fails(<-ended, "ippool default is enabled: somebody changed it meanwhile")
+	f.Fails(<-ended, "ippool default is enabled: it was changed meanwhile")
 	f.Must(f.apply()) // which disables it again
 	f.in(newRange, "web", 2)
 	f.merge(old, `{"spec":{"disabled":false}}`)
@@ -216,7 +218,7 @@ func TestBarePods(t *testing.T) {
 	f.barePod("alone")
 	f.Must(f.apply())
 	f.in(newRange, "web", 2)
-	f.in(oldRange, "alone", 1) // it is told of, and stays
+	f.in(oldRange, "alone", 1) // it is reported, and stays
 	f.Fails(f.finish(), "1 pod with old addresses, the first is shop/alone")
 	f.Must(server.Delete(t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "alone"}}))
 	f.Until("the pod to end", func() bool { return len(f.ready("alone")) == 0 })

@@ -255,6 +255,9 @@ func (*Dismiss) ID() string { return "agents/dismiss" }
 // Title implements engine.Step.
 func (*Dismiss) Title() string { return "Let agents go" }
 
+// Waits implements engine.Waiter: nothing in the cluster is written.
+func (*Dismiss) Waits() {}
+
 // State implements engine.Step.
 func (s *Dismiss) State(context.Context) (engine.State, error) {
 	if s.Watch.nodes.expected() {

@@ -1,35 +1,40 @@
-package podcidr
+package noderanges
 
 import (
-	"slices"
 	"strings"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/engine/findings"
+	"github.com/replumb/replumb/internal/migrations/podcidr/podmove"
 	"github.com/replumb/replumb/internal/network/nodeipam"
 )
 
-// checks are those that have something to say of this cluster: pools, or Nodes that carry their ranges.
-func (s *Survey) checks() []findings.Check[Input] {
-	of := func(group string) bool { return group == "Nodes" }
-	if s.OnNodes() {
-		of = func(group string) bool { return group == "Pools" }
-	}
-	// What is about Calico, and pods that no rollout restarts, are no concern of nodes, which are emptied; nor is that
-	// controller managers give ranges, which a gate is about.
-	pools := []string{"RP2002", "RP2004", "RP2103", "RP2104", "RP2304", "RP2403"}
-	return slices.DeleteFunc(Checks(), func(c findings.Check[Input]) bool {
-		return of(c.Group) || s.OnNodes() && slices.Contains(pools, c.Code)
-	})
+// Input is what the checks look at.
+type Input struct {
+	podmove.Input
+	Ranges []NodeRange
 }
 
-func nodeChecks() []findings.Check[Input] {
-	return []findings.Check[Input]{
+// Check implements podmove.Strategy.
+func (s *Survey) Check(facts podmove.Facts) findings.Findings {
+	in := Input{Ranges: s.NodeRanges, Input: podmove.Input{
+		Facts: facts, Survey: &s.Survey, Fates: s.Fates(s.Leaving(engine.Forward, time.Time{})), ByNode: true,
+	}}
+	all := podmove.Ordered(findings.Of(func(in Input) podmove.Input { return in.Input }, podmove.Checks()), Checks())
+	return findings.Run(all, in)
+}
+
+// Checks are those that only clusters need whose Nodes carry the ranges.
+func Checks() []findings.Check[Input] {
+	return findings.Group("Nodes", []findings.Check[Input]{
 		{
 			Code: "RP2501", Severity: findings.Blocking, Run: checkFinalizers,
 			Claim: "nothing is bound to the deletion of a Node",
-			Why: "a Node's range cannot be changed, so its Node is deleted and made anew; a finalizer says that something else, such as " +
+			Why: "a Node's range cannot be changed, so its Node is deleted and recreated; a finalizer says that something else, such as " +
 				"Karpenter, acts on the deletion, and may end the machine",
 			Fix: "move such nodes by replacing them: new ones get ranges of the target once controller managers give those",
 		},
@@ -53,7 +58,7 @@ func nodeChecks() []findings.Check[Input] {
 			Why:      "a node that has another range gives its pods' old addresses no way in or out on most pod networks, so all have to leave it",
 			Fix:      "remove them yourself, give them an owner, or set spec.podCIDR.roll.barePods: Evict, which ends them for good",
 		},
-	}
+	}...)
 }
 
 func checkFinalizers(in Input) []findings.Result {
@@ -85,8 +90,8 @@ func checkRangesApart(in Input) []findings.Result {
 				out = append(out, findings.Failed("", "target %s overlaps %s, which nodes have their ranges of", to, from))
 			}
 		}
-		for i := range in.Survey.Homes {
-			h := &in.Survey.Homes[i]
+		for i := range in.Ranges {
+			h := &in.Ranges[i]
 			if p := nodeipam.Range(h.Has); p.IsValid() && to.Overlaps(p) && !nodeipam.Within(to, p) {
 				out = append(out, findings.Failed("Node "+h.Node.Name, "target %s lies in the range %s of node %s", to, p, h.Node.Name))
 			}
@@ -98,16 +103,14 @@ func checkRangesApart(in Input) []findings.Result {
 // checkBare finds what a drain would wait for in vain. Pods of Jobs end by themselves.
 func checkBare(in Input) []findings.Result {
 	var out []findings.Result
-	if in.Survey.Spec.Roll.BarePods == "Evict" {
+	if in.Survey.Spec.Roll.BarePods == v1alpha1.BarePodsEvict {
 		return nil
 	}
 	for _, pod := range in.Survey.PodsIn(in.Survey.Spec.From) {
 		if metav1.GetControllerOf(pod) == nil {
 			name := pod.Namespace + "/" + pod.Name
-			out = append(
-				out,
-				findings.Failed("Pod "+name, "pod %s on node %s has no owner that would start it elsewhere", name, pod.Spec.NodeName),
-			)
+			out = append(out,
+				findings.Failed("Pod "+name, "pod %s on node %s has no owner that would start it elsewhere", name, pod.Spec.NodeName))
 		}
 	}
 	return out

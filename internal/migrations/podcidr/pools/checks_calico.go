@@ -1,4 +1,4 @@
-package podcidr
+package pools
 
 import (
 	"net/netip"
@@ -9,48 +9,30 @@ import (
 	"github.com/replumb/replumb/internal/engine/findings"
 )
 
-func checkOverlaps(in Input) []findings.Result {
-	var out []findings.Result
-	against := func(object, what string, p netip.Prefix) {
-		for _, to := range in.Survey.Spec.To {
-			if to.Overlaps(p) {
-				out = append(out, findings.Failed(object, "target %s overlaps %s %s", to, what, p))
-			}
-		}
+func checkDatastore(in Input) []findings.Result {
+	if in.Pools.Calico.Ready {
+		return nil
 	}
-	for i := range in.Survey.Calico.Pools {
-		if p := &in.Survey.Calico.Pools[i]; !slices.Contains(in.Survey.Spec.To, p.CIDR) {
-			against("IPPool "+p.Name, "pool "+p.Name+" of", p.CIDR)
-		}
-	}
-	for i := range in.ServiceCIDRs {
-		c := &in.ServiceCIDRs[i]
-		for _, text := range c.Spec.CIDRs {
-			if p, err := netip.ParsePrefix(text); err == nil {
-				against("ServiceCIDR "+c.Name, "the Service range", p)
-			}
-		}
-	}
-	for i := range in.Survey.Nodes {
-		n := &in.Survey.Nodes[i]
-		for _, a := range n.Status.Addresses {
-			if ip, err := netip.ParseAddr(a.Address); err == nil {
-				against("Node "+n.Name, "the address of node "+n.Name+",", netip.PrefixFrom(ip, ip.BitLen()))
-			}
-		}
-	}
-	for _, p := range in.Survey.Spec.Networks {
-		against("", "network", p)
-	}
-	return out
+	return []findings.Result{findings.Failed("ClusterInformation default", "Calico's datastore is locked (datastoreReady: false)")}
 }
 
-func checkReserved(in Input) []findings.Result {
+// checkOperator looks for what operators list: an old pool is in the way unless the operator itself disables it and makes
+// the target.
+func checkOperator(in Input) []findings.Result {
 	var out []findings.Result
-	for _, text := range []string{"0.0.0.0/8", "127.0.0.0/8", "169.254.0.0/16", "224.0.0.0/4", "240.0.0.0/4"} {
-		for _, to := range in.Survey.Spec.To {
-			if to.Overlaps(netip.MustParsePrefix(text)) {
-				out = append(out, findings.Failed("", "target %s overlaps %s", to, text))
+	for _, i := range in.Pools.Installations {
+		object := "Installation " + i.Name
+		for n := range in.Pools.Moves {
+			m := &in.Pools.Moves[n]
+			old, has := i.pool(m.From)
+			if !has {
+				continue
+			}
+			if _, target := i.pool(m.To); !target {
+				out = append(out, findings.Failed(object, "installation %s lists pool %s and not target %s", i.Name, m.From, m.To))
+			}
+			if !old.DisableNewAllocations {
+				out = append(out, findings.Failed(object, "installation %s lists pool %s without disableNewAllocations", i.Name, m.From))
 			}
 		}
 	}
@@ -62,8 +44,8 @@ func checkSelectors(in Input) []findings.Result {
 	var out []findings.Result
 	for i := range in.Survey.Nodes {
 		node, selected := &in.Survey.Nodes[i], false
-		for j := range in.Survey.Moves {
-			m := &in.Survey.Moves[j]
+		for j := range in.Pools.Moves {
+			m := &in.Pools.Moves[j]
 			yes, err := m.selects(node)
 			if err != nil {
 				return []findings.Result{findings.NotKnown("IPPool "+m.Name(), "nodeSelector of the pool for %s: %v", m.To, err)}
@@ -74,8 +56,8 @@ func checkSelectors(in Input) []findings.Result {
 			out = append(out, findings.Failed("Node "+node.Name, "no target's pool selects node %s", node.Name))
 		}
 	}
-	for i := range in.Survey.Moves {
-		m := &in.Survey.Moves[i]
+	for i := range in.Pools.Moves {
+		m := &in.Pools.Moves[i]
 		hit := slices.ContainsFunc(in.Survey.Nodes, func(n corev1.Node) bool {
 			yes, err := m.selects(&n)
 			return err == nil && yes
@@ -90,8 +72,8 @@ func checkSelectors(in Input) []findings.Result {
 // checkCapacity counts blocks as nodes take them: one each to begin with, and as many as its pods need.
 func checkCapacity(in Input) []findings.Result {
 	var out []findings.Result
-	for i := range in.Survey.Moves {
-		m := &in.Survey.Moves[i]
+	for i := range in.Pools.Moves {
+		m := &in.Pools.Moves[i]
 		size := in.Survey.Spec.BlockSize
 		if size == 0 && m.Old != nil {
 			size = m.Old.BlockSize()

@@ -1,4 +1,4 @@
-package podcidr
+package noderanges
 
 import (
 	"context"
@@ -14,8 +14,8 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/kube/apiserver"
-	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/migration"
+	"github.com/replumb/replumb/internal/migrations/podcidr/podmove"
 	"github.com/replumb/replumb/internal/network/nodeipam"
 )
 
@@ -40,8 +40,8 @@ const (
 // rangeGate waits until controller managers do with ranges what they have to. It sees it by their command lines, where they
 // are static pods, and in any case by what the one that leads does to a Node that was made for it.
 type rangeGate struct {
-	tools    Tools
-	spec     Spec
+	tools    migration.Tools
+	spec     podmove.Spec
 	id       string
 	guide    string
 	mode     gateMode
@@ -49,7 +49,7 @@ type rangeGate struct {
 
 	// since is when the Node of the trial was first seen to have been looked at, next when another one may be made.
 	since, next time.Time
-	// needed says that it was seen that somebody has to do something.
+	// needed says that it was seen that there is something to do.
 	needed bool
 }
 
@@ -59,10 +59,13 @@ var (
 )
 
 func (p *Planner) rangeGate(id, guide string, mode gateMode) *rangeGate {
-	return &rangeGate{tools: p.Tools, spec: p.spec(), id: id, guide: guide, mode: mode, deadline: p.spec().Nodes.GateWait.Duration}
+	return &rangeGate{tools: p.Tools, spec: p.Survey.Spec, id: id, guide: guide, mode: mode, deadline: p.Survey.Spec.Nodes.GateWait.Duration}
 }
 
+// ID implements engine.Step.
 func (g *rangeGate) ID() string { return "gate/" + g.id }
+
+// Title implements engine.Step.
 func (g *rangeGate) Title() string {
 	if g.mode == gatePaused {
 		return "Wait until no controller manager gives nodes ranges"
@@ -77,15 +80,22 @@ func (g *rangeGate) wanted() string {
 	return g.spec.To[0].String()
 }
 
-// Guide implements engine.Guide. Nobody is asked for what is done already, which takes some seconds to see.
+// Guide implements engine.Guide. It is empty as long as all may be done already, which takes some seconds to see.
 func (g *rangeGate) Guide() string {
 	if !g.needed {
 		return ""
 	}
 	return g.guide
 }
-func (g *rangeGate) Waits()                  {}
+
+// Waits implements engine.Waiter: nothing it makes outlives it.
+func (g *rangeGate) Waits() {}
+
+// Deadline implements engine.Timed.
 func (g *rangeGate) Deadline() time.Duration { return g.deadline }
+
+// Preview implements engine.Previewer.
+func (g *rangeGate) Preview() ([]engine.Change, error) { return g.trial().Preview(), nil }
 
 // State implements engine.Step: what was true of controller managers earlier says nothing of now.
 func (g *rangeGate) State(context.Context) (engine.State, error) { return engine.Pending, nil }
@@ -97,7 +107,7 @@ func (g *rangeGate) Do(ctx context.Context) error { return g.trial().End(ctx) }
 func (g *rangeGate) Abandon(ctx context.Context) error { return g.trial().End(ctx) }
 
 func (g *rangeGate) trial() nodeipam.Trial {
-	return nodeipam.Trial{Client: g.tools.client(), Migration: g.spec.Name}
+	return nodeipam.Trial{Client: g.tools.Client(), Migration: g.spec.Name}
 }
 
 // Verify implements engine.Step.
@@ -128,10 +138,10 @@ func (g *rangeGate) Verify(ctx context.Context) error {
 }
 
 func (g *rangeGate) begin(ctx context.Context) error {
-	if g.tools.now().Before(g.next) {
+	if g.tools.Now().Before(g.next) {
 		return engine.NotYet("a controller manager does not do yet as it should")
 	}
-	g.next, g.since = g.tools.now().Add(tryEvery), time.Time{}
+	g.next, g.since = g.tools.Now().Add(tryEvery), time.Time{}
 	if err := g.trial().Begin(ctx); err != nil {
 		return err
 	}
@@ -141,9 +151,9 @@ func (g *rangeGate) begin(ctx context.Context) error {
 // judge says what is wrong, or that all is proven; nothing, as long as it is too early.
 func (g *rangeGate) judge(out *nodeipam.Outcome) (problem string, proven bool) {
 	if out.Seen && g.since.IsZero() {
-		g.since = g.tools.now()
+		g.since = g.tools.Now()
 	}
-	waited := out.Seen && g.tools.now().Sub(g.since) >= quiet
+	waited := out.Seen && g.tools.Now().Sub(g.since) >= quiet
 	given := nodeipam.Range(out.PodCIDRs)
 	if g.mode == gatePaused {
 		return judgePaused(given, out.Exhausted, waited)
@@ -175,11 +185,11 @@ func (g *rangeGate) judgeGiven(given netip.Prefix, waited bool) (problem string,
 
 // commandLines looks at what can be seen of all controller managers, those included that do not lead at the moment.
 func (g *rangeGate) commandLines(ctx context.Context) error {
-	managers, err := g.tools.managers(ctx)
+	seen, err := managers(ctx, g.tools.Cluster)
 	if err != nil {
 		return err
 	}
-	for _, m := range managers {
+	for _, m := range seen {
 		cidr := nodeipam.Range(strings.Split(m.ClusterCIDR, ","))
 		switch {
 		case g.mode == gatePaused && m.Allocates:
@@ -192,7 +202,7 @@ func (g *rangeGate) commandLines(ctx context.Context) error {
 			return engine.NotYet("pod %s runs with --cluster-cidr=%s", m.Pod, m.ClusterCIDR)
 		}
 	}
-	return g.unseen(ctx, len(managers))
+	return g.unseen(ctx, len(seen))
 }
 
 // unseen has people vouch for controller managers of which nothing can be seen: there is one beside each API server, and
@@ -214,63 +224,4 @@ func (g *rangeGate) unseen(ctx context.Context, seen int) error {
 	return engine.NotYet("what controller managers that do not lead run with cannot be seen from here; once it is right everywhere, "+
 		"confirm it: kubectl annotate migrations.replumb.dev %s --overwrite %s=%s",
 		g.spec.Name, v1alpha1.AnnotationControllerManagers, g.mode)
-}
-
-const onward = "\nreplumb makes a Node of its own to see what they do, and goes on by itself."
-
-func pausedGuide(d cluster.Distribution) string {
-	const reason = `a controller manager that gives nodes ranges does not start while any Node has one outside of its --cluster-cidr.
-Nodes that join meanwhile get theirs from replumb.
-`
-	switch d {
-	case cluster.Kubeadm:
-		return reason + `on every control-plane node, set in /etc/kubernetes/manifests/kube-controller-manager.yaml:
-  --allocate-node-cidrs=false
-and leave --cluster-cidr as it is. The kubelet restarts it by itself.` + onward
-	case cluster.K3s:
-		return reason + `on every server, add to /etc/rancher/k3s/config.yaml (RKE2: /etc/rancher/rke2/config.yaml):
-  kube-controller-manager-arg: ["allocate-node-cidrs=false"]
-then restart one server after the other: systemctl restart k3s (or rke2-server).` + onward
-	case cluster.KOps:
-		return reason + `set it in the cluster's spec (kops edit cluster):
-  kubeControllerManager: {allocateNodeCIDRs: false}
-then: kops update cluster --yes && kops rolling-update cluster --instance-group-roles=control-plane --yes` + onward
-	}
-	return reason + `restart every kube-controller-manager with --allocate-node-cidrs=false.` + onward
-}
-
-func repointedGuide(d cluster.Distribution, to netip.Prefix, bits int) string {
-	size := ""
-	if bits != 24 {
-		size = fmt.Sprintf(" --node-cidr-mask-size=%d", bits)
-	}
-	switch d {
-	case cluster.Kubeadm:
-		return fmt.Sprintf(
-			`set networking.podSubnet to %[1]s in the ClusterConfiguration (kubectl -n kube-system edit configmap kubeadm-config),
-then on every control-plane node, in /etc/kubernetes/manifests/kube-controller-manager.yaml:
-  --allocate-node-cidrs=true --cluster-cidr=%[1]s%[2]s
-The pod network has the range in a configuration of its own, too (flannel: Network in configmap kube-flannel-cfg).`, to, size) + onward
-	case cluster.K3s:
-		return fmt.Sprintf(
-			`on every server, take allocate-node-cidrs=false out of kube-controller-manager-arg in /etc/rancher/k3s/config.yaml
-(RKE2: /etc/rancher/rke2/config.yaml), and set:
-  cluster-cidr: %s
-then restart one server after the other: systemctl restart k3s (or rke2-server).`,
-			to,
-		) + onward
-	case cluster.KOps:
-		return fmt.Sprintf(`set it in the cluster's spec (kops edit cluster):
-  kubeControllerManager: {allocateNodeCIDRs: true, clusterCIDR: %s}
-then: kops update cluster --yes && kops rolling-update cluster --instance-group-roles=control-plane --yes`, to) + onward
-	}
-	return fmt.Sprintf(`restart every kube-controller-manager with --allocate-node-cidrs=true --cluster-cidr=%s%s.`, to, size) + onward
-}
-
-func restoredGuide(d cluster.Distribution, from []netip.Prefix) string {
-	if len(from) == 0 {
-		return ""
-	}
-	return "All nodes have their old ranges. Take back what was changed: the range must hold all of " + from[0].String() + ".\n" +
-		repointedGuide(d, from[0], 24)
 }

@@ -1,9 +1,8 @@
-package podcidr
+package podmove
 
 import (
 	"maps"
 	"net/netip"
-	"path"
 	"slices"
 	"strings"
 
@@ -12,16 +11,17 @@ import (
 	"github.com/replumb/replumb/internal/engine/findings"
 )
 
+// checkProxyRange follows getLocalDetectors in k8s.io/kubernetes cmd/kube-proxy/app/server_linux.go.
 func checkProxyRange(in Input) []findings.Result {
 	var out []findings.Result
 	if in.Live.Inspection == nil {
-		return []findings.Result{findings.NotKnown("", "nobody looked")}
+		return []findings.Result{findings.NotKnown("", "the cluster was not looked through")}
 	}
 	for _, p := range in.Live.Inspection.Proxies {
 		switch {
 		case p.Hidden || p.Problem != "":
 			out = append(out, findings.NotKnown(p.Object, "how kube-proxy is configured, %s does not tell", p.Object))
-		case p.DetectLocalMode == "NodeCIDR" && in.Survey.OnNodes(): // it restarts by itself when its Node has another range
+		case p.DetectLocalMode == "NodeCIDR" && in.ByNode: // it restarts by itself when its Node has another range
 		case p.DetectLocalMode == "NodeCIDR":
 			out = append(
 				out,
@@ -86,63 +86,4 @@ func checkKOps(in Input) []findings.Result {
 		}
 	}
 	return nil
-}
-
-// checkControllerManager reads the command lines of controller managers that run as static pods.
-func checkControllerManager(in Input) []findings.Result {
-	var out []findings.Result
-	for i := range in.Survey.Workloads.Pods {
-		pod := &in.Survey.Workloads.Pods[i]
-		for n := range pod.Spec.Containers {
-			words := slices.Concat(pod.Spec.Containers[n].Command, pod.Spec.Containers[n].Args)
-			if !slices.ContainsFunc(words, func(w string) bool { return path.Base(w) == "kube-controller-manager" }) ||
-				!slices.ContainsFunc(
-					words,
-					func(w string) bool { return w == "--allocate-node-cidrs" || w == "--allocate-node-cidrs=true" },
-				) {
-				continue
-			}
-			for _, text := range clusterCIDRs(words) {
-				p, err := netip.ParsePrefix(text)
-				about := err == nil && slices.ContainsFunc(slices.Concat(in.Survey.Spec.From, in.Survey.Spec.To), p.Overlaps)
-				if about {
-					out = append(out, findings.Failed("Pod "+pod.Namespace+"/"+pod.Name,
-						"pod %s/%s gives nodes ranges of %s (--allocate-node-cidrs, --cluster-cidr)", pod.Namespace, pod.Name, p))
-				}
-			}
-		}
-	}
-	return out
-}
-
-func clusterCIDRs(words []string) []string {
-	for i, w := range words {
-		if value, ok := strings.CutPrefix(w, "--cluster-cidr="); ok {
-			return strings.Split(value, ",")
-		}
-		if w == "--cluster-cidr" && i+1 < len(words) {
-			return strings.Split(words[i+1], ",")
-		}
-	}
-	return nil
-}
-
-// checkTunnels knows what Calico does to packets when it changes the address of a tunnel (felix/dataplane/linux/vxlan_mgr.go):
-// neighbours and routes towards the old one go before those towards the new one come, and with the address the kernel
-// forgets what was masqueraded with it (masq_inet_event in net/netfilter/nf_nat_masquerade.c).
-func checkTunnels(in Input) []findings.Result {
-	var out []findings.Result
-	for i := range in.Survey.Moves {
-		old := in.Survey.Moves[i].Old
-		if old == nil || old.Overlay() == "" {
-			continue
-		}
-		if nodes := in.Survey.TunnelsIn([]netip.Prefix{old.CIDR}); len(nodes) > 1 {
-			out = append(
-				out,
-				findings.Failed("IPPool "+old.Name, "%s tunnels of %d nodes have addresses of %s", old.Overlay(), len(nodes), old.CIDR),
-			)
-		}
-	}
-	return out
 }

@@ -1,9 +1,8 @@
-package podcidr
+package podmove
 
 import (
 	"slices"
 	"strings"
-	"time"
 
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -14,7 +13,7 @@ import (
 
 func checkBudgets(in Input) []findings.Result {
 	if in.Live.Inspection == nil {
-		return []findings.Result{findings.NotKnown("", "nobody looked")}
+		return []findings.Result{findings.NotKnown("", "the cluster was not looked through")}
 	}
 	var out []findings.Result
 	for _, b := range in.Live.Inspection.Stuck {
@@ -26,13 +25,10 @@ func checkBudgets(in Input) []findings.Result {
 	return out
 }
 
-// plan of a restart at any time.
-func (in Input) plan() fates { return in.Survey.fates(forth, time.Time{}) }
-
 func checkSingles(in Input) []findings.Result {
 	var out []findings.Result
 	critical := in.Survey.Critical()
-	for _, w := range in.plan().Restarts {
+	for _, w := range in.Fates.Restarts {
 		scaled := slices.ContainsFunc(critical, func(k client.ObjectKey) bool {
 			return w.Kind == rollout.KindDeployment && k.Namespace == w.Namespace && k.Name == w.Name
 		})
@@ -58,21 +54,13 @@ func surges(state *rollout.State, w rollout.Workload) bool {
 	return false
 }
 
-func checkLeft(in Input) []findings.Result {
-	var out []findings.Result
-	for _, r := range in.plan().Reported {
-		out = append(out, findings.Failed("Pod "+r.Pod.String(), "pod %s keeps its old address: %s", r.Pod, r.Reason))
-	}
-	return out
-}
-
 // checkUnready asks of every workload that is restarted whether all its pods are available.
 func checkUnready(in Input) []findings.Result {
 	var out []findings.Result
 	short := func(kind string, o client.Object, have, want int32) {
-		restarted := slices.ContainsFunc(in.plan().Restarts, func(w rollout.Workload) bool { return w.UID == o.GetUID() })
+		restarted := slices.ContainsFunc(in.Fates.Restarts, func(w rollout.Workload) bool { return w.UID == o.GetUID() })
 		if restarted && have < want {
-			out = append(out, findings.Failed(object(kind, o), "%s %s/%s has %d of %d pods available",
+			out = append(out, findings.Failed(Object(kind, o), "%s %s/%s has %d of %d pods available",
 				strings.ToLower(kind), o.GetNamespace(), o.GetName(), have, want))
 		}
 	}
@@ -109,8 +97,7 @@ func checkLocalData(in Input) []findings.Result {
 		}
 	}
 	var out []findings.Result
-	plan := in.plan()
-	for _, w := range plan.Restarts {
+	for _, w := range in.Fates.Restarts {
 		for _, pod := range w.Stale {
 			if names := volumes[w.Namespace+"/"+pod]; len(names) > 0 {
 				out = append(out, findings.Failed(w.String(), "pods of %s have emptyDir volumes: %s", w, strings.Join(names, ", ")))
@@ -118,8 +105,8 @@ func checkLocalData(in Input) []findings.Result {
 			}
 		}
 	}
-	for i := range plan.Evictions {
-		key := client.ObjectKeyFromObject(&plan.Evictions[i]).String()
+	for i := range in.Fates.Evictions {
+		key := client.ObjectKeyFromObject(&in.Fates.Evictions[i]).String()
 		if names := volumes[key]; len(names) > 0 {
 			out = append(out, findings.Failed("Pod "+key, "pod %s has emptyDir volumes: %s", key, strings.Join(names, ", ")))
 		}
@@ -129,7 +116,7 @@ func checkLocalData(in Input) []findings.Result {
 
 func checkReferences(in Input) []findings.Result {
 	if in.Live.Inspection == nil {
-		return []findings.Result{findings.NotKnown("", "nobody looked")}
+		return []findings.Result{findings.NotKnown("", "the cluster was not looked through")}
 	}
 	var out []findings.Result
 	for _, r := range in.Live.Inspection.References {

@@ -1,0 +1,21 @@
+package engine
+
+import "context"
+
+// LookOf makes the Look of an Observed of a function that reads and judges. It returns what it has seen with nil if the result is
+// there, and with NotYet if it is not.
+func LookOf[T any](read func(context.Context) (T, error)) func(context.Context) (State, T, error) {
+	return func(ctx context.Context) (State, T, error) {
+		seen, err := read(ctx)
+		state, err := StateOf(err)
+		return state, seen, err
+	}
+}
+
+// ProofOf makes the Proof of an Observed of the function that LookOf makes its Look of: what is missing is said in its words.
+func ProofOf[T any](read func(context.Context) (T, error)) func(context.Context) error {
+	return func(ctx context.Context) error {
+		_, err := read(ctx)
+		return err
+	}
+}

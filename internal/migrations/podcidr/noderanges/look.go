@@ -1,0 +1,77 @@
+package noderanges
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+
+	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/migrations/podcidr/podmove"
+	"github.com/replumb/replumb/internal/network/nodeipam"
+)
+
+// Look surveys a cluster without pools.
+func Look(ctx context.Context, c *cluster.Cluster, shared *podmove.Survey) (*Survey, error) {
+	var from Sources
+	var err error
+	if from.Saved, err = saved(c, shared.Spec.Name).List(ctx); err != nil {
+		return nil, err
+	}
+	if from.Configured, err = configured(ctx, c); err != nil {
+		return nil, err
+	}
+	return New(shared, from)
+}
+
+// saved are the Nodes that replumb keeps while it recreates them. Plans can be made and shown without a cluster.
+func saved(c *cluster.Cluster, migration string) nodeipam.Keepsakes {
+	return nodeipam.Keepsakes{Client: c, Migration: migration}
+}
+
+// configured is the range of pods as the command line of a controller manager or kubeadm's configuration has it; the zero one, if nothing
+// says.
+func configured(ctx context.Context, c *cluster.Cluster) (netip.Prefix, error) {
+	managers, err := managers(ctx, c)
+	if err != nil {
+		return netip.Prefix{}, err
+	}
+	for _, m := range managers {
+		if p := nodeipam.Range(strings.Split(m.ClusterCIDR, ",")); p.IsValid() {
+			return p, nil
+		}
+	}
+	config := &corev1.ConfigMap{}
+	err = c.Get(ctx, client.ObjectKey{Namespace: metav1.NamespaceSystem, Name: "kubeadm-config"}, config)
+	if apierrors.IsNotFound(err) || apierrors.IsForbidden(err) {
+		return netip.Prefix{}, nil
+	}
+	if err != nil {
+		return netip.Prefix{}, fmt.Errorf("configmap kube-system/kubeadm-config: %w", err)
+	}
+	var kubeadm struct {
+		Networking struct {
+			PodSubnet string `json:"podSubnet"`
+		} `json:"networking"`
+	}
+	if err := yaml.Unmarshal([]byte(config.Data["ClusterConfiguration"]), &kubeadm); err != nil {
+		return netip.Prefix{}, nil //nolint:nilerr // a configuration that cannot be read says nothing; nodes do
+	}
+	return nodeipam.Range(strings.Split(kubeadm.Networking.PodSubnet, ",")), nil
+}
+
+// managers are the controller managers whose command line can be seen.
+func managers(ctx context.Context, c *cluster.Cluster) ([]nodeipam.Manager, error) {
+	pods := &corev1.PodList{}
+	err := c.List(ctx, pods, client.InNamespace(metav1.NamespaceSystem), client.MatchingLabels{"component": "kube-controller-manager"})
+	if err != nil {
+		return nil, fmt.Errorf("listing the pods of controller managers: %w", err)
+	}
+	return nodeipam.Managers(pods.Items), nil
+}

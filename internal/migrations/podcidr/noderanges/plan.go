@@ -1,0 +1,262 @@
+package noderanges
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/rollout"
+	"github.com/replumb/replumb/internal/migration"
+	"github.com/replumb/replumb/internal/migrations/podcidr/podmove"
+	"github.com/replumb/replumb/internal/network/calico"
+	"github.com/replumb/replumb/internal/network/nodeipam"
+	"github.com/replumb/replumb/internal/spec/hook"
+	"github.com/replumb/replumb/internal/verify/connectivity"
+	"github.com/replumb/replumb/internal/verify/lossguard"
+)
+
+const (
+	forward  = engine.Forward
+	backward = engine.Backward
+)
+
+// Planner makes the plans of a migration of Nodes that carry the ranges.
+type Planner struct {
+	*podmove.Planner
+	nodes *Survey
+}
+
+// Plans implements podmove.Strategy.
+func (s *Survey) Plans(p *podmove.Planner) podmove.Plans { return &Planner{Planner: p, nodes: s} }
+
+// What decides the order of phases: a controller manager that allocates refuses to start as long as any Node has a range outside of its
+// --cluster-cidr (NewCIDRRangeAllocator in k8s.io/kubernetes pkg/controller/nodeipam/ipam/range_allocator.go), and one that runs takes any
+// Node without a range for one that needs one of its own. So from before the first Node has a range of the target until after the last one
+// has, none may allocate at all.
+
+// apply is the way to the point where every Node has a range of the target.
+func apply() migration.Phases[*Planner] {
+	return migration.Phases[*Planner]{
+		migration.CheckPhase[*Planner]("Check the cluster"),
+		{
+			Name: "secure", Title: "Record the migration and back up what it changes", Own: true, Recheck: true,
+			Groups: (*Planner).secure,
+		},
+		podmove.AgentsPhase((*Planner).watch),
+		{Name: "prepare", Title: "Give what must not pause one more pod", Recheck: true, Groups: (*Planner).prepare},
+		{
+			Name: "range", Title: "Have controller managers give nodes no ranges",
+			Groups: func(p *Planner) []engine.Group { return p.pauseRanges(forward) },
+		},
+		{
+			Name: "nodes", Title: "Move nodes to the target, one after the other",
+			Groups: func(p *Planner) []engine.Group { return p.moveNodes(forward) },
+		},
+		{Name: "repoint", Title: "Have controller managers give ranges of the target", Groups: (*Planner).repointRanges},
+		{Name: "verify", Title: "See that nothing has an old address", Groups: func(p *Planner) []engine.Group { return p.verify(forward) }},
+	}
+}
+
+// rollback gives every Node its old range back.
+func rollback() migration.Phases[*Planner] {
+	return migration.Phases[*Planner]{
+		podmove.AgentsPhase((*Planner).WatchBack),
+		{
+			Name: "range", Title: "Have controller managers give nodes no ranges",
+			Groups: func(p *Planner) []engine.Group { return p.pauseRanges(backward) },
+		},
+		{
+			Name: "nodes", Title: "Move nodes back, one after the other",
+			Groups: func(p *Planner) []engine.Group { return p.moveNodes(backward) },
+		},
+		{Name: "repoint", Title: "Have controller managers give the ranges they gave before", Groups: (*Planner).restoreRanges},
+		{Name: "verify", Title: "See that nothing has a new address", Groups: func(p *Planner) []engine.Group { return p.verify(backward) }},
+		{Name: "tidy", Title: "Remove what is left", Groups: (*Planner).tidy},
+	}
+}
+
+// finish forgets the old ranges. Its phase "final" is the point of no return.
+func finish() migration.Phases[*Planner] {
+	return migration.Phases[*Planner]{
+		podmove.AgentsPhase((*Planner).WatchFinish),
+		{Name: "verify", Title: "See that nothing has an old address", Groups: func(p *Planner) []engine.Group { return p.verify(forward) }},
+		migration.FinalPhase[*Planner](),
+		{Name: "tidy", Title: "Remove what is left", Groups: (*Planner).tidy},
+	}
+}
+
+func commands() migration.Commands[*Planner] {
+	return migration.Commands[*Planner]{Apply: apply(), Rollback: rollback(), Finish: finish()}
+}
+
+// ApplyPhases are the names of the phases of apply, in order.
+func ApplyPhases() []string { return commands().Apply.Names() }
+
+// PhaseNames are the names of the phases of all commands, each once.
+func PhaseNames() []string { return commands().Names() }
+
+// Apply implements migration.Plans.
+func (p *Planner) Apply() *engine.Plan { return apply().Plan(p, p.Migration, hook.Apply) }
+
+// Rollback implements migration.Plans.
+func (p *Planner) Rollback() *engine.Plan { return rollback().Plan(p, p.Migration, hook.Rollback) }
+
+// Finish implements migration.Plans.
+func (p *Planner) Finish() *engine.Plan { return finish().Plan(p, p.Migration, hook.Finish) }
+
+// Left implements migration.Plans.
+func (p *Planner) Left() string { return podmove.StillOld(names(p.nodes.Unsettled(forward))) }
+
+// Early implements migration.Plans.
+func (p *Planner) Early() string {
+	if unsettled := p.nodes.Unsettled(forward); len(unsettled) > 0 {
+		return fmt.Sprintf("%d nodes are not settled in the target, the first is %s", len(unsettled), unsettled[0].Node.Name)
+	}
+	if pods := p.Survey.OldPods(); pods != "" {
+		return pods
+	}
+	return p.Survey.OldTunnels()
+}
+
+// Kept implements podmove.Plans: whatever is on a node leaves it.
+func (*Planner) Kept() []rollout.Reported { return nil }
+
+// secure backs up the Nodes that are about to be recreated for the first time.
+func (p *Planner) secure() []engine.Group {
+	var originals []client.Object
+	for i := range p.nodes.NodeRanges {
+		r := &p.nodes.NodeRanges[i]
+		if !r.Kept && slices.Equal(r.Has, r.Original) && !r.there(forward) {
+			originals = append(originals, r.Node)
+		}
+	}
+	return p.Record(originals)
+}
+
+func (p *Planner) watch() []engine.Group { return p.Watch(p.Left() == "") }
+
+func (p *Planner) prepare() []engine.Group { return p.Prepare(p.nodes.Switched()) }
+
+func (p *Planner) pauseRanges(d engine.Direction) []engine.Group {
+	if !p.nodes.away(d) {
+		return nil
+	}
+	return engine.InOrder(p.rangeGate("ranges-paused", pausedGuide(p.distribution()), gatePaused))
+}
+
+func (p *Planner) repointRanges() []engine.Group {
+	guide := repointedGuide(p.distribution(), p.Survey.Spec.To[0], p.bits())
+	return engine.InOrder(p.latecomers(forward), p.rangeGate("ranges-given", guide, gateRepointed))
+}
+
+func (p *Planner) restoreRanges() []engine.Group {
+	guide := restoredGuide(p.distribution(), p.Survey.Spec.From)
+	return engine.InOrder(p.latecomers(backward), p.rangeGate("ranges-given", guide, gateRestored))
+}
+
+func (p *Planner) distribution() cluster.Distribution { return cluster.DistributionOf(p.Survey.Nodes) }
+
+// bits is the prefix length of each node's range in the target.
+func (p *Planner) bits() int {
+	for i := range p.nodes.NodeRanges {
+		return nodeipam.Range(p.nodes.NodeRanges[i].Target).Bits()
+	}
+	return 24
+}
+
+// moveNodes moves those that are not settled, so many at once.
+func (p *Planner) moveNodes(d engine.Direction) []engine.Group {
+	var groups []engine.Group
+	for round := range slices.Chunk(p.nodes.Unsettled(d), max(1, p.Survey.Spec.Nodes.Parallel)) {
+		groups = append(groups, p.moveRound(round, d)...)
+	}
+	return groups
+}
+
+// moveRound is what is done to the nodes of one round, in this order.
+func (p *Planner) moveRound(round []*NodeRange, d engine.Direction) []engine.Group {
+	title := round[0].Node.Name
+	if len(round) > 1 {
+		title = fmt.Sprintf("%s and %d more", title, len(round)-1)
+	}
+	each := func(make func(node) engine.Step) []engine.Group {
+		var steps []engine.Step
+		for _, r := range round {
+			steps = append(steps, make(node{
+				cluster: p.Tools.Cluster, migration: p.Survey.Spec.Name, name: r.Node.Name, ranges: r.at(d), watched: p.Agents != nil,
+			}))
+		}
+		return engine.AtOnce(len(round), title, steps...)
+	}
+	groups := slices.Concat(
+		each(node.cordon),
+		each(p.drain),
+	)
+	if p.Agents != nil {
+		groups = append(groups, each(p.vacate)...)
+	}
+	groups = append(groups, slices.Concat(
+		each(node.recreate),
+		each(func(n node) engine.Step { return n.restartAgents(p.Survey.Spec.Agents) }),
+		each(func(n node) engine.Step { return &evictStep{node: n, left: p.Survey.Spec.Left(d), tools: p.Rollout()} }),
+	)...)
+	if p.Tries() {
+		groups = append(groups, engine.InOrder(p.trial(round, d))...)
+	}
+	groups = append(groups, each(node.uncordon)...)
+	groups = append(groups, p.Steady(d, title)...)
+	return append(groups, engine.Group{Title: title, Steps: []engine.Step{p.Note(title)}})
+}
+
+// drain makes pods leave a node but for those that have an address of its next range already.
+func (p *Planner) drain(n node) engine.Step {
+	keeps := nodeipam.Range(n.ranges)
+	return p.Rollout().Drain(rollout.Leaving{
+		Node: n.name, Taint: movingTaint(p.Survey.Spec.Name), Bare: p.Survey.Spec.Roll.BarePods,
+		Patience: p.Survey.Spec.Roll.JobWait.Duration,
+		Stays: func(pod *corev1.Pod) bool {
+			return pod.Labels[connectivity.Label] != "" || slices.ContainsFunc(calico.PodAddresses(pod), keeps.Contains)
+		},
+	})
+}
+
+// vacate waits until the agents in the network of pods have left a node. What is lost there until their pods are back, the nodes
+// themselves still see; it does not count.
+func (p *Planner) vacate(n node) engine.Step {
+	return &lossguard.Vacated{Watch: p.Agents.Watch, Node: n.name, Limit: p.Agents.Wait}
+}
+
+func movingTaint(migration string) corev1.Taint {
+	return corev1.Taint{Key: v1alpha1.TaintMoving, Value: migration, Effect: corev1.TaintEffectNoSchedule}
+}
+
+// trial has pods prove that the nodes give addresses of their ranges, and that those are routed.
+func (p *Planner) trial(round []*NodeRange, d engine.Direction) engine.Step {
+	name := round[0].Node.Name
+	step := p.Trial("canary/"+name, fmt.Sprintf("See that pods on node %s get new addresses and reach others", name))
+	if len(round) > 1 {
+		step.About = fmt.Sprintf("See that pods on node %s and %d more get new addresses and reach others", name, len(round)-1)
+	}
+	step.Unfenced, step.Home = true, map[string]netip.Prefix{}
+	for _, r := range round {
+		step.Only = append(step.Only, r.Node.Name)
+		step.Home[r.Node.Name] = nodeipam.Range(r.at(d))
+	}
+	return step
+}
+
+// verify proves that nothing has an address of what direction d leaves.
+func (p *Planner) verify(d engine.Direction) []engine.Group {
+	return p.VerifyVacant(p.Survey.Spec.Left(d))
+}
+
+// tidy leaves no trace on Nodes, and nothing of replumb's own.
+func (p *Planner) tidy() []engine.Group {
+	return p.Tidy(p.ScaleBack(), clearNotes(p.Tools, p.Survey.Spec.Name))
+}

@@ -1,0 +1,181 @@
+package noderanges
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/migrations/podcidr/podmove"
+	"github.com/replumb/replumb/internal/network/nodeipam"
+	"github.com/replumb/replumb/internal/spec"
+)
+
+// resolve pairs the ranges of nodes with those they are to get, and returns the ranges that are emptied.
+func resolve(nodes []corev1.Node, s podmove.Spec, from Sources) ([]NodeRange, []netip.Prefix, error) {
+	if len(s.To) != 1 {
+		return nil, nil, &spec.Error{
+			Field:   podmove.Field + ".to",
+			Problem: fmt.Sprintf("has %d ranges, and the pods of this cluster are of one: that of its Nodes", len(s.To)),
+			Hint:    "name one range",
+		}
+	}
+	ranges, err := pair(nodes, from.Saved, s.To[0])
+	if err != nil {
+		return nil, nil, err
+	}
+	if len(s.From) == 0 {
+		s.From = emptied(ranges, from.Configured, s.To[0])
+	}
+	bits, err := size(ranges, s.BlockSize)
+	if err != nil {
+		return nil, nil, err
+	}
+	return ranges, s.From, allot(ranges, s, bits)
+}
+
+// pair reads the ranges of all nodes, those included that are gone at the moment, in order of name. Targets are not worked out yet.
+func pair(nodes []corev1.Node, saved map[string]*nodeipam.Keepsake, to netip.Prefix) ([]NodeRange, error) {
+	var all []NodeRange
+	here := map[string]bool{}
+	for i := range nodes {
+		n := &nodes[i]
+		here[n.Name] = true
+		has := nodeipam.PodCIDRs(n)
+		all = append(all, NodeRange{Node: n, Has: has, Kept: saved[n.Name] != nil, Original: original(n, has, to)})
+	}
+	for name, k := range saved {
+		if !here[name] {
+			all = append(all, NodeRange{Node: k.Node, Kept: true, Gone: true, Original: original(k.Node, nodeipam.PodCIDRs(k.Node), to)})
+		}
+	}
+	slices.SortFunc(all, func(a, b NodeRange) int { return strings.Compare(a.Node.Name, b.Node.Name) })
+	without := slices.IndexFunc(all, func(r NodeRange) bool { return len(r.Has) == 0 && !r.Gone && len(r.Original) == 0 })
+	having := slices.ContainsFunc(all, func(r NodeRange) bool { return nodeipam.Range(r.Original).IsValid() || nodeipam.Range(r.Has).IsValid() })
+	if without >= 0 && !having {
+		return nil, &spec.Error{
+			Field: podmove.Field,
+			Problem: "cannot be done here: there are no pools of Calico that give addresses, and node " +
+				all[without].Node.Name + " has no IPv4 range in spec.podCIDR",
+			Hint: "replumb moves pods of Calico's pools, and of clusters whose Nodes carry their range (flannel, kindnet, kube-router, host-local)",
+		}
+	}
+	return all, nil
+}
+
+// original are the ranges of a node before the migration; none, if it has only ever had others.
+func original(n *corev1.Node, has []string, to netip.Prefix) []string {
+	if text := n.Annotations[v1alpha1.AnnotationPodCIDRs]; text != "" {
+		return strings.Split(text, ",")
+	}
+	if p := nodeipam.Range(has); !p.IsValid() || nodeipam.Within(to, p) {
+		return nil
+	}
+	return has
+}
+
+// emptied are the ranges to be emptied: what the cluster says of itself, else what covers all that Nodes had.
+func emptied(ranges []NodeRange, configured, to netip.Prefix) []netip.Prefix {
+	var originals []netip.Prefix
+	for i := range ranges {
+		if p := nodeipam.Range(ranges[i].Original); p.IsValid() {
+			originals = append(originals, p)
+		}
+	}
+	outside := func(p netip.Prefix) bool { return !nodeipam.Within(configured, p) }
+	if configured.IsValid() && !configured.Overlaps(to) && !slices.ContainsFunc(originals, outside) {
+		return []netip.Prefix{configured}
+	}
+	if len(originals) == 0 {
+		return nil
+	}
+	return []netip.Prefix{nodeipam.Cover(originals)}
+}
+
+// size is the prefix length of each node's range: that which is wanted, or else that which all nodes have; zero, if none has any.
+func size(ranges []NodeRange, wanted int) (int, error) {
+	bits := map[int]string{}
+	for i := range ranges {
+		p := cmp.Or(nodeipam.Range(ranges[i].Original), nodeipam.Range(ranges[i].Has))
+		if p.IsValid() {
+			bits[p.Bits()] = ranges[i].Node.Name
+		}
+	}
+	if wanted != 0 {
+		return wanted, nil
+	}
+	if len(bits) > 1 {
+		return 0, &spec.Error{
+			Field: podmove.Field + ".blockSize", Problem: fmt.Sprintf("is empty, and nodes have ranges of different sizes: %s", sizes(bits)),
+			Hint: "name the prefix length of each node's range, such as 24",
+		}
+	}
+	for b := range bits {
+		return b, nil
+	}
+	return 0, nil
+}
+
+func sizes(bits map[int]string) string {
+	var all []string
+	for b, node := range bits {
+		all = append(all, fmt.Sprintf("%s has a /%d", node, b))
+	}
+	slices.Sort(all)
+	return strings.Join(all, ", ")
+}
+
+// allot works out both ends for every node.
+func allot(ranges []NodeRange, s podmove.Spec, bits int) error {
+	var holders []nodeipam.Holder
+	for i := range ranges {
+		r := &ranges[i]
+		has := nodeipam.Range(r.Has)
+		if !nodeipam.Within(s.To[0], has) {
+			has = cmp.Or(nodeipam.Range(r.Original), has)
+		}
+		holders = append(holders, nodeipam.Holder{Name: r.Node.Name, Has: has})
+	}
+	targets, err := nodeipam.Allocate(holders, s.From, s.To[0], bits)
+	if err != nil {
+		return &spec.Error{
+			Field: podmove.Field + ".to", Problem: err.Error(),
+			Hint: "choose a wider target, or smaller ranges in " + podmove.Field + ".blockSize",
+		}
+	}
+	for i := range ranges {
+		r := &ranges[i]
+		had := r.Has
+		if len(had) == 0 {
+			had = r.Original
+		}
+		r.Target = nodeipam.With(had, targets[r.Node.Name])
+	}
+	return allotOriginals(ranges, s, bits)
+}
+
+// allotOriginals gives nodes that joined meanwhile ranges for the way back.
+func allotOriginals(ranges []NodeRange, s podmove.Spec, bits int) error {
+	lacking := slices.ContainsFunc(ranges, func(r NodeRange) bool { return len(r.Original) == 0 })
+	if !lacking || len(s.From) == 0 {
+		return nil
+	}
+	var holders []nodeipam.Holder
+	for i := range ranges {
+		holders = append(holders, nodeipam.Holder{Name: ranges[i].Node.Name, Has: nodeipam.Range(ranges[i].Original)})
+	}
+	originals, err := nodeipam.Allocate(holders, nil, s.From[0], bits)
+	if err != nil {
+		return &spec.Error{Field: podmove.Field + ".from", Problem: err.Error(), Hint: "name the whole range that nodes had theirs of"}
+	}
+	for i := range ranges {
+		if r := &ranges[i]; len(r.Original) == 0 {
+			r.Original = nodeipam.With(r.Has, originals[r.Node.Name])
+		}
+	}
+	return nil
+}

@@ -1,0 +1,175 @@
+// Package noderanges moves pods in clusters whose Nodes carry the ranges of pods: one Node after the other is emptied, recreated with a
+// range of the target, and filled again. plan.go lists the phases in order.
+package noderanges
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/migrations/podcidr/podmove"
+	"github.com/replumb/replumb/internal/network/calico"
+	"github.com/replumb/replumb/internal/network/nodeipam"
+	"github.com/replumb/replumb/internal/spec"
+)
+
+// Survey is what is found in a cluster whose Nodes carry the ranges.
+type Survey struct {
+	podmove.Survey
+	NodeRanges []NodeRange
+}
+
+var _ podmove.Strategy = (*Survey)(nil)
+
+// NodeRange is a node whose Node carries the range of its pods.
+type NodeRange struct {
+	// Node as it is or, if it is gone, as it was.
+	Node *corev1.Node
+	// Kept says that a run was ended before the recreated Node had everything, Gone that it is not even there.
+	Kept, Gone bool
+	// Has are its ranges; none, if it has none yet or is gone.
+	Has []string
+	// Original are the ranges it had before the migration, Target those it is to have after.
+	Original, Target []string
+}
+
+// at are the ranges of a node at the end of a direction.
+func (r *NodeRange) at(d engine.Direction) []string {
+	if d == engine.Backward {
+		return r.Original
+	}
+	return r.Target
+}
+
+// there reports whether a node has the ranges that it has at the end of a direction.
+func (r *NodeRange) there(d engine.Direction) bool {
+	return !r.Gone && !r.Kept && slices.Equal(r.Has, r.at(d))
+}
+
+// closed reports whether replumb keeps pods away from a node.
+func closed(n *corev1.Node) bool {
+	return n.Annotations[v1alpha1.AnnotationCordoned] != "" || slices.ContainsFunc(n.Spec.Taints, moving)
+}
+
+func moving(t corev1.Taint) bool {
+	return t.Key == v1alpha1.TaintMoving && t.Effect == corev1.TaintEffectNoSchedule
+}
+
+// Unsettled are the nodes that have something to be done on the way in a direction.
+func (s *Survey) Unsettled(d engine.Direction) []*NodeRange {
+	crowded := map[string]bool{}
+	for _, pod := range s.PodsIn(s.Spec.Left(d)) {
+		crowded[pod.Spec.NodeName] = true
+	}
+	var all []*NodeRange
+	for i := range s.NodeRanges {
+		r := &s.NodeRanges[i]
+		if !r.there(d) || closed(r.Node) || crowded[r.Node.Name] {
+			all = append(all, r)
+		}
+	}
+	return all
+}
+
+// away reports whether any Node has not the ranges that it has at the end of a direction.
+func (s *Survey) away(d engine.Direction) bool {
+	return slices.ContainsFunc(s.NodeRanges, func(r NodeRange) bool { return !r.there(d) })
+}
+
+// Sources are what ranges are worked out of, beside the nodes.
+type Sources struct {
+	// Saved are the Nodes, by name, whose recreation has begun and not ended.
+	Saved map[string]*nodeipam.Keepsake
+	// Configured is the range of all pods as the cluster's own configuration has it; the zero one, if nothing says.
+	Configured netip.Prefix
+}
+
+// New pairs the ranges of Nodes with those they are to get. It fails with a *spec.Error if that cannot be done.
+func New(shared *podmove.Survey, from Sources) (*Survey, error) {
+	s := &Survey{Survey: *shared}
+	var err error
+	if s.NodeRanges, s.Spec.From, err = resolve(s.Nodes, s.Spec, from); err != nil {
+		return nil, err
+	}
+	return s, s.strays()
+}
+
+// strays says which pod has an address that is not of its Node's range: then something else gives addresses.
+func (s *Survey) strays() error {
+	known := slices.Concat(s.Spec.From, s.Spec.To)
+	for i := range s.Workloads.Pods {
+		pod := &s.Workloads.Pods[i]
+		for _, a := range calico.PodAddresses(pod) {
+			if a.Is4() && !podmove.Within(known, a) {
+				return &spec.Error{
+					Field: podmove.Field,
+					Problem: fmt.Sprintf("cannot be done here: pod %s/%s has the address %s, which is not of any range of a Node",
+						pod.Namespace, pod.Name, a),
+					Hint: "if that range is to be emptied too, name one that has both in " + podmove.Field + ".from",
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// names are those of nodes that have something to be done.
+func names(all []*NodeRange) []string {
+	var out []string
+	for _, r := range all {
+		out = append(out, "Node "+r.Node.Name)
+	}
+	return out
+}
+
+// Switched implements podmove.Strategy.
+func (s *Survey) Switched() bool { return !s.away(engine.Forward) }
+
+// Overlaid implements podmove.Strategy: a node has no pods while its range changes.
+func (*Survey) Overlaid() bool { return false }
+
+// KeepsTunnels implements podmove.Strategy.
+func (*Survey) KeepsTunnels() bool { return false }
+
+// Ranges implements podmove.Strategy.
+func (s *Survey) Ranges() []podmove.Range {
+	place, arrived := podmove.PlaceNew, 0
+	for i := range s.NodeRanges {
+		if s.NodeRanges[i].there(engine.Forward) {
+			arrived++
+		}
+	}
+	switch {
+	case arrived == len(s.NodeRanges):
+	case arrived > 0:
+		place = podmove.PlaceBoth
+	default:
+		place = podmove.PlaceOld
+	}
+	var all []podmove.Range
+	for _, from := range s.Spec.From {
+		all = append(all, podmove.Range{From: from, To: s.Spec.To[0], Place: place})
+	}
+	return all
+}
+
+// Rights implements podmove.Strategy. deploy/rbac-pod-cidr-nodes.yaml grants exactly these.
+func (*Survey) Rights() []cluster.Right { return Rights() }
+
+// Rights are what is needed beside those of all migrations of pods.
+func Rights() []cluster.Right {
+	return slices.Concat(
+		cluster.Grant("", "nodes", "", "get create patch delete"),
+		cluster.Grant("", "configmaps", "", "get update"),
+		cluster.Grant("", "pods", "", "patch"),
+		cluster.Grant("", "events", "", "list"),
+		cluster.Grant("coordination.k8s.io", "leases", "", "patch"),
+		cluster.Grant("storage.k8s.io", "csinodes", "", "get patch"),
+		cluster.Grant("discovery.k8s.io", "endpointslices", "", "list"),
+	)
+}

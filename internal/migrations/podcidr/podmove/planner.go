@@ -1,0 +1,163 @@
+package podmove
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/kube/rollout"
+	"github.com/replumb/replumb/internal/migration"
+	"github.com/replumb/replumb/internal/spec/tier"
+	"github.com/replumb/replumb/internal/verify/agentset"
+	"github.com/replumb/replumb/internal/verify/connectivity"
+	"github.com/replumb/replumb/internal/verify/lossguard"
+)
+
+// Parallel is how many steps of one group run at once.
+const Parallel = 32
+
+// Planner is what the planners of both strategies have. They embed it.
+type Planner struct {
+	migration.Base
+	Survey *Survey
+	Rules  tier.Rules
+	// Agents prove on every node what goes on; nil if there are none.
+	Agents *lossguard.Agents
+	// Remains takes away what an earlier run has left of agents.
+	Remains []engine.Group
+	// Proven is set when new pods have been seen to get new addresses on every node: the plans of later looks do not try that again. Nil is
+	// never.
+	Proven *bool
+}
+
+// Shared implements Plans.
+func (p *Planner) Shared() *Planner { return p }
+
+// Counts implements migration.Plans.
+func (p *Planner) Counts() v1alpha1.Counts { return p.Survey.Counts() }
+
+// StillOld says how much of what is named has to be restarted yet; nothing, if that is nothing.
+func StillOld(names []string) string {
+	if len(names) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%d still have old addresses, the first is %s", len(names), names[0])
+}
+
+// Rollout makes the steps that restart workloads.
+func (p *Planner) Rollout() rollout.Tools {
+	return rollout.Tools{Client: p.Tools.Client(), Timeout: p.Survey.Spec.Roll.Timeout.Duration, Now: p.Tools.Now}
+}
+
+// Record writes down the migration and backs up what is about to be changed for the first time.
+func (p *Planner) Record(originals []client.Object) []engine.Group {
+	return p.Secure(migration.Securing{Originals: originals})
+}
+
+// AgentsPhase puts agents on nodes, before anything is changed.
+func AgentsPhase[P any](groups func(P) []engine.Group) migration.Phase[P] {
+	return migration.Phase[P]{Name: agentset.Phase, Title: "Watch from every node", Groups: groups}
+}
+
+// Watch puts agents on every node, unless apply is through and has nothing left to do.
+func (p *Planner) Watch(through bool) []engine.Group {
+	if p.Migration.Status.Phase == v1alpha1.PhaseMoved && through {
+		return nil
+	}
+	return p.Agents.Install()
+}
+
+// WatchFinish puts agents on every node before the point of no return.
+func (p *Planner) WatchFinish() []engine.Group { return p.Agents.Install() }
+
+// WatchBack puts agents on every node, if they can be there soon.
+func (p *Planner) WatchBack() []engine.Group { return p.Agents.InstallIfPossible() }
+
+// Steady waits until every probe is answered from every node again; on the way back for a while.
+func (p *Planner) Steady(d engine.Direction, after string) []engine.Group {
+	if d == engine.Backward {
+		return p.Agents.BestEffort(p.Agents.Steady(after))
+	}
+	return p.Agents.Steady(after)
+}
+
+// Prepare gives what must not pause one more pod, unless there is nothing left to restart.
+func (p *Planner) Prepare(switched bool) []engine.Group {
+	if p.Survey.Spec.Prepare != v1alpha1.PrepareScale || p.Arrived(switched) {
+		return nil
+	}
+	var steps []engine.Step
+	for _, key := range p.Survey.Critical() {
+		steps = append(steps, scaleUp(p.Tools.Cluster, key))
+	}
+	return engine.AtOnce(Parallel, "", steps...)
+}
+
+// Arrived reports whether no pod has an old address, and none gets one.
+func (p *Planner) Arrived(switched bool) bool {
+	return switched && len(p.Survey.PodsIn(p.Survey.Spec.From)) == 0
+}
+
+// Tries reports whether pods are to try out new addresses.
+func (p *Planner) Tries() bool { return p.Survey.Spec.Canary.Mode == v1alpha1.PodCanaryRun }
+
+// Trial has pods on every node try out addresses of the targets.
+func (p *Planner) Trial(id, title string) *connectivity.Step {
+	return &connectivity.Step{
+		Cluster: p.Tools.Cluster, Migration: p.Survey.Spec.Name, Name: id, About: title, Image: p.Image(),
+		Within: p.Survey.Spec.To, Targets: p.Survey.Spec.Canary.Targets,
+	}
+}
+
+// Image of replumb, for pods that it runs.
+func (p *Planner) Image() string { return cmp.Or(p.Survey.Spec.Canary.Image, p.Tools.Image) }
+
+// VerifyVacant proves that nothing has an address of the ranges.
+func (p *Planner) VerifyVacant(ranges []netip.Prefix) []engine.Group {
+	if len(ranges) == 0 {
+		return nil
+	}
+	c, s := p.Tools.Cluster, p.Survey.Spec
+	return engine.InOrder(&engine.Wait{
+		Name: "verify", About: fmt.Sprintf("See that nothing has an address of %v", ranges),
+		For: func(ctx context.Context) error {
+			now, err := Occupants(ctx, c, s)
+			if err != nil {
+				return err
+			}
+			return now.Vacant(ranges)
+		},
+	})
+}
+
+// Note writes on the Migration how many pods have moved by now.
+func (p *Planner) Note(after string) engine.Step {
+	c, s := p.Tools.Cluster, p.Survey.Spec
+	return &engine.Observed[v1alpha1.Counts]{
+		Name: "note/" + after, About: "Record that " + after + " has moved", As: engine.RoleOwn,
+		Look: func(ctx context.Context) (engine.State, v1alpha1.Counts, error) { // an earlier note says nothing of now
+			now, err := Occupants(ctx, c, s)
+			if err != nil {
+				return engine.Unknown, v1alpha1.Counts{}, err
+			}
+			return engine.Pending, now.Counts(), nil
+		},
+		Write: func(ctx context.Context, counts v1alpha1.Counts) error {
+			return migration.UpdateStatus(ctx, c, s.Name, func(st *v1alpha1.MigrationStatus) { st.Counts = counts })
+		},
+		Proof:   func(context.Context) error { return nil },
+		Changes: migration.StatusChange(s.Name, map[string]any{"counts": "of pods in the old and in the new ranges"}),
+	}
+}
+
+// Tidy removes agents, further leavings of the strategy, and what replumb keeps for itself.
+func (p *Planner) Tidy(further ...engine.Step) []engine.Group {
+	steps := append(further, p.Forget(nil)...)
+	return slices.Concat(p.Agents.Dismiss(), p.Remains, engine.InOrder(steps...))
+}

@@ -1,0 +1,48 @@
+// Package podmove has what both ways to move pods to another range have in common: the job, the survey of workloads and nodes, the
+// checks of those, and the steps around the move itself.
+package podmove
+
+import (
+	"net/netip"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine"
+)
+
+// Field of a Migration that has the job.
+const Field = "spec.podCIDR"
+
+// Spec is the job, read, defaulted and validated.
+type Spec struct {
+	// Name of the Migration.
+	Name string
+	// From are the ranges to be emptied, To those that take over from them, one each. The survey fills in a From that the
+	// Migration leaves open.
+	From, To []netip.Prefix
+	// BlockSize is the prefix length of blocks in the targets; zero means as before.
+	BlockSize int
+	// Networks are ranges outside the cluster that the targets must not overlap.
+	Networks []netip.Prefix
+	// Prepare says what gets one more pod before anything is restarted.
+	Prepare v1alpha1.PrepareMode
+	Scale   []types.NamespacedName
+	Canary  v1alpha1.PodCanarySpec
+	// Tunnels says whether nodes keep the old addresses of their tunnels.
+	Tunnels v1alpha1.TunnelsMode
+	Roll    v1alpha1.RollSpec
+	// Nodes is how nodes are moved that carry their range, Agents the DaemonSets to be restarted there.
+	Nodes  v1alpha1.NodeRangesSpec
+	Agents []types.NamespacedName
+	// Common is what all kinds of migrations have.
+	Common v1alpha1.MigrationSpec
+}
+
+// Left are the ranges that pods leave in a direction.
+func (s *Spec) Left(d engine.Direction) []netip.Prefix {
+	if d == engine.Backward {
+		return s.To
+	}
+	return s.From
+}

@@ -1,0 +1,161 @@
+package podmove
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strconv"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/kube/cluster"
+)
+
+// scaleUp gives a Deployment one more pod, and remembers on it how many it had. One that is gone needs none.
+func scaleUp(c *cluster.Cluster, key types.NamespacedName) *engine.Observed[*appsv1.Deployment] {
+	read := func(ctx context.Context) (*appsv1.Deployment, error) {
+		d, err := readDeployment(ctx, c, key)
+		switch {
+		case err != nil || d == nil:
+			return nil, err
+		case d.Annotations[v1alpha1.AnnotationReplicas] == "":
+			return d, engine.NotYet("deployment %s has not been scaled", key)
+		case d.Status.ObservedGeneration < d.Generation || d.Status.AvailableReplicas < replicas(d):
+			return nil, engine.NotYet("deployment %s has %d of %d pods available", key, d.Status.AvailableReplicas, replicas(d))
+		}
+		return nil, nil
+	}
+	return &engine.Observed[*appsv1.Deployment]{
+		Name: "scale/" + key.String(), About: fmt.Sprintf("Give Deployment %s one more pod", key),
+		Look: engine.LookOf(read), Proof: engine.ProofOf(read),
+		Write: func(ctx context.Context, unscaled *appsv1.Deployment) error {
+			if unscaled == nil {
+				return nil
+			}
+			had := replicas(unscaled)
+			return patchReplicas(ctx, c, unscaled, scalePatch(strconv.Itoa(int(had)), had+1))
+		},
+		Changes: func() ([]engine.Change, error) {
+			return []engine.Change{{
+				Verb: "patch", Object: "Deployment " + key.String(), Body: scalePatch("how many it has", "one more"),
+			}}, nil
+		},
+	}
+}
+
+func scalePatch(had string, wanted any) map[string]any {
+	return map[string]any{
+		"metadata": map[string]any{"annotations": map[string]any{v1alpha1.AnnotationReplicas: had}},
+		"spec":     map[string]any{"replicas": wanted},
+	}
+}
+
+// ScaleBack gives every Deployment back how many pods it had. One that has been scaled by others since is left alone.
+func (p *Planner) ScaleBack() engine.Step {
+	c := p.Tools.Cluster
+	read := func(ctx context.Context) ([]appsv1.Deployment, error) {
+		all := &appsv1.DeploymentList{}
+		if err := c.List(ctx, all); err != nil {
+			return nil, fmt.Errorf("listing deployments: %w", err)
+		}
+		scaled := slices.DeleteFunc(all.Items, func(d appsv1.Deployment) bool { return d.Annotations[v1alpha1.AnnotationReplicas] == "" })
+		if len(scaled) > 0 {
+			return scaled, engine.NotYet("deployment %s/%s has not been scaled back", scaled[0].Namespace, scaled[0].Name)
+		}
+		return nil, nil
+	}
+	return &engine.Observed[[]appsv1.Deployment]{
+		Name: "unscale", About: "Give Deployments back the number of pods they had",
+		Look: engine.LookOf(read), Proof: engine.ProofOf(read),
+		Write: func(ctx context.Context, scaled []appsv1.Deployment) error {
+			for i := range scaled {
+				if err := patchReplicas(ctx, c, &scaled[i], scaleBackPatch(&scaled[i])); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+		Changes: func() ([]engine.Change, error) {
+			return []engine.Change{{
+				Verb: "patch", Object: "Deployment */* that got one more pod", Body: map[string]any{
+					"metadata": map[string]any{"annotations": map[string]any{v1alpha1.AnnotationReplicas: nil}},
+					"spec":     map[string]any{"replicas": "as before"},
+				},
+			}}, nil
+		},
+	}
+}
+
+func scaleBackPatch(d *appsv1.Deployment) map[string]any {
+	patch := map[string]any{"metadata": map[string]any{"annotations": map[string]any{v1alpha1.AnnotationReplicas: nil}}}
+	had, err := strconv.ParseInt(d.Annotations[v1alpha1.AnnotationReplicas], 10, 32)
+	if err == nil && int64(replicas(d)) == had+1 {
+		patch["spec"] = map[string]any{"replicas": had}
+	}
+	return patch
+}
+
+func readDeployment(ctx context.Context, c *cluster.Cluster, key types.NamespacedName) (*appsv1.Deployment, error) {
+	d := &appsv1.Deployment{}
+	err := c.Get(ctx, key, d)
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("deployment %s: %w", key, err)
+	}
+	return d, nil
+}
+
+// patchReplicas carries the version that was looked at.
+func patchReplicas(ctx context.Context, c *cluster.Cluster, d *appsv1.Deployment, patch map[string]any) error {
+	patch["metadata"].(map[string]any)["resourceVersion"] = d.ResourceVersion
+	body, err := json.Marshal(patch)
+	if err != nil {
+		return err
+	}
+	err = c.Patch(ctx, d, client.RawPatch(types.MergePatchType, body), client.FieldOwner(v1alpha1.FieldManager))
+	if err != nil {
+		return fmt.Errorf("deployment %s/%s: %w", d.Namespace, d.Name, err)
+	}
+	return nil
+}
+
+func replicas(d *appsv1.Deployment) int32 { return ptr.Deref(d.Spec.Replicas, 1) }
+
+// Critical are the Deployments that must not be without a pod for a moment and have but one: those behind the cluster's
+// DNS and behind admission webhooks, and those that the Migration names, however many pods they have.
+func (s *Survey) Critical() []types.NamespacedName {
+	wanted := slices.Clone(s.Spec.Scale)
+	for i := range s.Workloads.Deployments {
+		d := &s.Workloads.Deployments[i]
+		key := client.ObjectKeyFromObject(d)
+		if !slices.Contains(wanted, key) && replicas(d) == 1 && s.backs(d) {
+			wanted = append(wanted, key)
+		}
+	}
+	return wanted
+}
+
+// backs reports whether a critical Service leads to a Deployment's pods.
+func (s *Survey) backs(d *appsv1.Deployment) bool {
+	return slices.ContainsFunc(s.CriticalServices, func(svc corev1.Service) bool {
+		if svc.Namespace != d.Namespace || len(svc.Spec.Selector) == 0 {
+			return false
+		}
+		for k, v := range svc.Spec.Selector {
+			if d.Spec.Template.Labels[k] != v {
+				return false
+			}
+		}
+		return true
+	})
+}

@@ -1,0 +1,302 @@
+package pools
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/kube/rollout"
+	"github.com/replumb/replumb/internal/migration"
+	"github.com/replumb/replumb/internal/migrations/podcidr/podmove"
+	"github.com/replumb/replumb/internal/spec/hook"
+	"github.com/replumb/replumb/internal/verify/connectivity"
+)
+
+const (
+	forward  = engine.Forward
+	backward = engine.Backward
+
+	phaseRoll = "roll"
+)
+
+// Planner makes the plans of a migration of pools.
+type Planner struct {
+	*podmove.Planner
+	pools *Survey
+}
+
+// Plans implements podmove.Strategy.
+func (s *Survey) Plans(p *podmove.Planner) podmove.Plans { return &Planner{Planner: p, pools: s} }
+
+// apply is the way to the point where no pod has an old address and the old pools are still there.
+func apply() migration.Phases[*Planner] {
+	return migration.Phases[*Planner]{
+		migration.CheckPhase[*Planner]("Check the cluster"),
+		{
+			Name: "secure", Title: "Record the migration and back up what it changes", Own: true, Recheck: true,
+			Groups: (*Planner).secure,
+		},
+		podmove.AgentsPhase((*Planner).watch),
+		{Name: "prepare", Title: "Give what must not pause one more pod", Recheck: true, Groups: (*Planner).prepare},
+		{Name: "add", Title: "Add the target pools", Recheck: true, Groups: (*Planner).add},
+		{Name: "canary", Title: "Try the target pools out on every node", Groups: (*Planner).canary},
+		{Name: "hold", Title: "Keep what nodes have open through their tunnels", Recheck: true, Groups: (*Planner).keepTunnels},
+		{
+			// Before the old pools are disabled, pods still come and go there: which ones have old addresses is certain from then on.
+			Name: "switch", Title: "Let new pods get new addresses only", Recheck: true, Groups: (*Planner).switchOver,
+			Replan: func(p *Planner) bool { return !p.pools.closed(forward) },
+		},
+		{
+			Name: phaseRoll, Title: "Restart pods with old addresses, tier by tier",
+			Groups: func(p *Planner) []engine.Group { return p.roll(hook.Apply, forward) },
+		},
+		{Name: "verify", Title: "See that nothing has an old address", Groups: (*Planner).verifyRestarted},
+	}
+}
+
+// rollback brings every pod back to the old range.
+func rollback() migration.Phases[*Planner] {
+	return migration.Phases[*Planner]{
+		podmove.AgentsPhase((*Planner).WatchBack),
+		{Name: "hold", Title: "Keep what nodes have open through their tunnels", Groups: (*Planner).keepNewTunnels},
+		{
+			// Until the new pools are closed, pods come and go with new addresses.
+			Name: "reopen", Title: "Let new pods get old addresses only", Groups: (*Planner).reopen,
+			Replan: func(p *Planner) bool { return !p.pools.closed(backward) },
+		},
+		{
+			Name: phaseRoll, Title: "Restart pods with new addresses, tier by tier",
+			Groups: func(p *Planner) []engine.Group { return p.roll(hook.Rollback, backward) },
+		},
+		{Name: "verify", Title: "See that nothing has a new address", Groups: func(p *Planner) []engine.Group { return p.verify(backward) }},
+		{
+			Name: "release", Title: "Give back the blocks of the target pools",
+			Groups: func(p *Planner) []engine.Group { return p.release(backward) },
+		},
+		{Name: "withdraw", Title: "Delete the target pools", Groups: (*Planner).removeTargets},
+		{Name: "tidy", Title: "Remove what is left", Groups: (*Planner).tidy},
+	}
+}
+
+// finish deletes the old pools. Its phase "final" is the point of no return.
+func finish() migration.Phases[*Planner] {
+	return migration.Phases[*Planner]{
+		podmove.AgentsPhase((*Planner).WatchFinish),
+		{Name: "verify", Title: "See that nothing has an old address", Groups: func(p *Planner) []engine.Group { return p.verify(forward) }},
+		migration.FinalPhase[*Planner](),
+		{
+			Name: "release", Title: "Give back the blocks of the old pools",
+			Groups: func(p *Planner) []engine.Group { return p.release(forward) },
+		},
+		{Name: "remove", Title: "Delete the old pools", Groups: (*Planner).removeOld},
+		{Name: "tidy", Title: "Remove what is left", Groups: (*Planner).tidy},
+	}
+}
+
+// Commands are the phases of every command, by name.
+func commands() migration.Commands[*Planner] {
+	return migration.Commands[*Planner]{Apply: apply(), Rollback: rollback(), Finish: finish()}
+}
+
+// ApplyPhases are the names of the phases of apply, in order.
+func ApplyPhases() []string { return commands().Apply.Names() }
+
+// PhaseNames are the names of the phases of all commands, each once.
+func PhaseNames() []string { return commands().Names() }
+
+// Apply implements migration.Plans.
+func (p *Planner) Apply() *engine.Plan { return apply().Plan(p, p.Migration, hook.Apply) }
+
+// Rollback implements migration.Plans.
+func (p *Planner) Rollback() *engine.Plan { return rollback().Plan(p, p.Migration, hook.Rollback) }
+
+// Finish implements migration.Plans.
+func (p *Planner) Finish() *engine.Plan { return finish().Plan(p, p.Migration, hook.Finish) }
+
+// Left implements migration.Plans.
+func (p *Planner) Left() string {
+	fates := p.fates(forward)
+	return podmove.StillOld(fates.Names())
+}
+
+// Early implements migration.Plans.
+func (p *Planner) Early() string {
+	if !p.pools.Switched() {
+		return "the old pools still give addresses to new pods"
+	}
+	if pods := p.Survey.OldPods(); pods != "" {
+		return pods
+	}
+	for i := range p.pools.Installations {
+		for _, from := range p.Survey.Spec.From {
+			if _, has := p.pools.Installations[i].pool(from); has { // its operator would make the pool again
+				return fmt.Sprintf("installation %s lists the old pool %s", p.pools.Installations[i].Name, from)
+			}
+		}
+	}
+	return p.Survey.OldTunnels()
+}
+
+// Kept implements podmove.Plans.
+func (p *Planner) Kept() []rollout.Reported { return p.fates(forward).Reported }
+
+// fates of the pods that have an address which direction d leaves.
+func (p *Planner) fates(d engine.Direction) podmove.Fates {
+	return p.Survey.Fates(p.pools.Leaving(d, p.Tools.Now()))
+}
+
+func (p *Planner) secure() []engine.Group {
+	var originals []client.Object
+	for i := range p.pools.Moves {
+		if m := &p.pools.Moves[i]; m.Old != nil && disabledAt(m.Old).IsZero() {
+			originals = append(originals, m.Old.Object)
+		}
+	}
+	return p.Record(originals)
+}
+
+func (p *Planner) watch() []engine.Group {
+	return p.Watch(p.pools.Switched() && p.Left() == "")
+}
+
+func (p *Planner) prepare() []engine.Group { return p.Prepare(p.pools.Switched()) }
+
+func (p *Planner) add() []engine.Group {
+	var steps []engine.Step
+	for i := range p.pools.Moves {
+		steps = append(steps, addPool(p.Tools.Cluster, p.Survey.Spec, &p.pools.Moves[i]))
+	}
+	return engine.InOrder(steps...)
+}
+
+func (p *Planner) canary() []engine.Group {
+	if !p.Tries() || p.pools.Switched() {
+		return nil
+	}
+	step := p.Trial("canary", "Try pods with new addresses out on every node")
+	for i := range p.pools.Moves {
+		step.Pools = append(step.Pools, p.pools.Moves[i].Name())
+	}
+	return engine.InOrder(step)
+}
+
+// keepTunnels keeps the old addresses of tunnels before their pools are disabled.
+func (p *Planner) keepTunnels() []engine.Group {
+	if !p.pools.KeepsTunnels() || p.pools.closed(forward) {
+		return nil
+	}
+	s := p.Survey.Spec
+	return engine.InOrder(
+		reserveTunnels(p.Tools.Cluster, s.Name, s.From, tunnelAddresses(p.Survey.Nodes, s.From)),
+		p.keeper(keptOld, s.From).start(p.Tools.Cluster),
+	)
+}
+
+// keepNewTunnels does the same on the way back, if tunnels have moved.
+func (p *Planner) keepNewTunnels() []engine.Group {
+	if !p.pools.KeepsTunnels() || p.pools.closed(backward) || !p.pools.Switched() {
+		return nil
+	}
+	return engine.InOrder(p.keeper(keptNew, p.Survey.Spec.To).start(p.Tools.Cluster))
+}
+
+func (p *Planner) keeper(which string, ranges []netip.Prefix) *tunnelKeeper {
+	return &tunnelKeeper{migration: p.Survey.Spec.Name, image: p.Image(), which: which, ranges: ranges}
+}
+
+// switchOver disables the old pools, and has pods that ask for nothing prove that they get new addresses.
+func (p *Planner) switchOver() []engine.Group {
+	var steps []engine.Step
+	for i := range p.pools.Moves {
+		if old := p.pools.Moves[i].Old; old != nil {
+			steps = append(steps, disablePool(p.Tools, old.Name))
+		}
+	}
+	if len(steps) == 0 {
+		return nil
+	}
+	if p.Tries() && !ptr.Deref(p.Proven, false) && !p.Arrived(p.pools.Switched()) {
+		steps = append(steps, &proving{p.Trial("prove", "See that new pods get new addresses on every node"), p.Proven})
+	}
+	return engine.InOrder(append(steps, tunnelsMoved(p.Tools.Cluster, "tunnels", p.Survey.Spec.From))...)
+}
+
+// proving is a trial that is remembered when it went well.
+type proving struct {
+	*connectivity.Step
+	proven *bool
+}
+
+// Verify implements engine.Step.
+func (s *proving) Verify(ctx context.Context) error {
+	err := s.Step.Verify(ctx)
+	if err == nil && s.proven != nil {
+		*s.proven = true
+	}
+	return err
+}
+
+// reopen is the switch back.
+func (p *Planner) reopen() []engine.Group {
+	var steps []engine.Step
+	for i := range p.pools.Moves {
+		m := &p.pools.Moves[i]
+		if m.Old != nil {
+			steps = append(steps, enablePool(p.Tools, m.Old.Name))
+		}
+		steps = append(steps, disablePool(p.Tools, m.Name()))
+	}
+	return engine.InOrder(append(steps, tunnelsMoved(p.Tools.Cluster, "tunnels", p.Survey.Spec.To))...)
+}
+
+// verify proves that nothing has an address of what direction d leaves.
+func (p *Planner) verify(d engine.Direction) []engine.Group {
+	return p.VerifyVacant(p.Survey.Spec.Left(d))
+}
+
+// verifyRestarted is what apply ends with. Pods that are only reported are no concern of it, but of finish.
+func (p *Planner) verifyRestarted() []engine.Group {
+	return engine.InOrder(p.restarted(), tunnelsMoved(p.Tools.Cluster, "verify/tunnels", p.Survey.Spec.From))
+}
+
+func (p *Planner) release(d engine.Direction) []engine.Group {
+	var steps []engine.Step
+	if p.pools.KeepsTunnels() {
+		steps = append(steps, releaseTunnels(p.Tools.Cluster, p.Survey.Spec.Name))
+	}
+	for _, cidr := range p.Survey.Spec.Left(d) {
+		steps = append(steps, &releaseStep{cluster: p.Tools.Cluster, cidr: cidr})
+	}
+	return engine.InOrder(steps...)
+}
+
+func (p *Planner) removeOld() []engine.Group {
+	var steps []engine.Step
+	for i := range p.pools.Moves {
+		if m := &p.pools.Moves[i]; m.Old != nil {
+			steps = append(steps, removePool(p.Tools.Cluster, m.Old.Name, m.From))
+		}
+	}
+	return engine.InOrder(steps...)
+}
+
+func (p *Planner) removeTargets() []engine.Group {
+	var steps []engine.Step
+	for i := range p.pools.Moves {
+		m := &p.pools.Moves[i]
+		steps = append(steps, removePool(p.Tools.Cluster, m.Name(), m.To))
+	}
+	return engine.InOrder(steps...)
+}
+
+func (p *Planner) tidy() []engine.Group {
+	var steps []engine.Step
+	if p.pools.KeepsTunnels() {
+		steps = append(steps, unreserveTunnels(p.Tools.Cluster, p.Survey.Spec.Name))
+	}
+	return p.Tidy(append(steps, p.ScaleBack())...)
+}

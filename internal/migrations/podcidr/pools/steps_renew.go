@@ -1,0 +1,81 @@
+package pools
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/network/calico"
+)
+
+// renewStep restarts a workload or evicts a pod, as the step does that it is made of, and does not wait for what cannot come: when the
+// pools were changed meanwhile, new pods get addresses of the range that is left, however often they are restarted.
+type renewStep struct {
+	engine.Step
+	cluster   *cluster.Cluster
+	moves     []Move
+	direction engine.Direction
+	// own says that it restarts what replumb itself runs: whether that is there when a plan is made says nothing of the cluster.
+	own bool
+}
+
+func (p *Planner) renew(s engine.Step, d engine.Direction) *renewStep {
+	return &renewStep{Step: s, cluster: p.Tools.Cluster, moves: p.pools.Moves, direction: d}
+}
+
+// ID implements engine.Step.
+func (s *renewStep) ID() string {
+	if s.own {
+		return "own/agents"
+	}
+	return s.Step.ID()
+}
+
+// Role implements engine.Cast.
+func (s *renewStep) Role() engine.Role {
+	if s.own {
+		return engine.RoleOwn
+	}
+	return engine.RoleMove
+}
+
+// Waits implements engine.Waiter: what is asked for goes on without replumb, and ends at once when a run is cancelled.
+func (*renewStep) Waits() {}
+
+// Deadline implements engine.Timed.
+func (s *renewStep) Deadline() time.Duration {
+	if t, ok := s.Step.(engine.Timed); ok {
+		return t.Deadline()
+	}
+	return 0
+}
+
+// Preview implements engine.Previewer.
+func (s *renewStep) Preview() ([]engine.Change, error) { return engine.Preview(s.Step) }
+
+// Verify implements engine.Step.
+func (s *renewStep) Verify(ctx context.Context) error {
+	err := s.Step.Verify(ctx)
+	if err == nil || !engine.Retryable(err) {
+		return err
+	}
+	pools, listErr := calico.LoadPools(ctx, s.cluster)
+	if listErr != nil {
+		return err
+	}
+	for i := range s.moves {
+		leave, enter := s.moves[i].From, s.moves[i].To
+		if s.direction == backward {
+			leave, enter = enter, leave
+		}
+		if p := poolAt(pools, leave); p != nil && !p.Spec.Disabled {
+			return fmt.Errorf("ippool %s is enabled: it was changed meanwhile (%s)", p.Name, err.Error())
+		}
+		if p := poolAt(pools, enter); p == nil || p.Spec.Disabled {
+			return fmt.Errorf("there is no enabled ippool of %s: it was changed meanwhile (%s)", enter, err.Error())
+		}
+	}
+	return err
+}
