@@ -271,7 +271,7 @@ func checkOtherMigration(in Input) []findings.Result {
 func checkAnnotations(in Input) []findings.Result {
 	var out []findings.Result
 	for _, e := range in.Survey.Stays {
-		if e.Damaged {
+		if e.Reason.Kind == Unreadable {
 			out = append(out, findings.Failed("Service "+e.Key().String(), "service %s %s", e.Key(), e.Reason))
 		}
 	}

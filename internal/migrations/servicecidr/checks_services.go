@@ -56,7 +56,7 @@ func serviceChecks() []findings.Check[Input] {
 func checkRefused(in Input) []findings.Result {
 	var out []findings.Result
 	for _, e := range in.Survey.Stays {
-		if e.Refused {
+		if e.Reason.Kind == Refused {
 			out = append(out, findings.Failed("Service "+e.Key().String(), "service %s %s", e.Key(), e.Reason))
 		}
 	}

@@ -26,6 +26,7 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine/findings"
 	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/network/bridge"
 	"github.com/replumb/replumb/internal/reporting/terminal"
 	"github.com/replumb/replumb/internal/spec"
@@ -59,11 +60,9 @@ func sections(t *testing.T, in map[string][]byte) golden.Sections {
 	}
 	findings := findings.Run(Checks(), input)
 	p := &Planner{
-		Tools:     nowhere(t),
+		Base:      migration.Base{Tools: nowhere(t), Migration: job.Migration, Findings: findings},
 		CanFreeze: input.Freeze == nil,
 		Survey:    input.Survey,
-		Migration: job.Migration,
-		Findings:  findings,
 		Form:      v1alpha1.BridgeLoadBalancer,
 	}
 	return golden.Sections{
@@ -73,13 +72,13 @@ func sections(t *testing.T, in map[string][]byte) golden.Sections {
 }
 
 // nowhere is a cluster that is never asked anything.
-func nowhere(t *testing.T) Tools {
+func nowhere(t *testing.T) migration.Tools {
 	t.Helper()
 	c, err := cluster.Connect(&rest.Config{Host: "http://192.0.2.1"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return Tools{Cluster: c}
+	return migration.Tools{Cluster: c}
 }
 
 // facts are what only a running cluster can tell.
