@@ -342,14 +342,14 @@ func (j *Job) Blame(ctx context.Context, loss *lossguard.LossError) error {
 	return j.agents().Blame(ctx, loss)
 }
 
-// Observer is told of what happens in runs beside their events.
+// Observer hears of what happens in runs beside their events.
 type Observer interface {
 	lossguard.Observer
 	// Moved is called for a Service that has arrived at another address, forward or back.
 	Moved(service, from, to, strategy string, at time.Time, took time.Duration)
 }
 
-// Observe has an observer told of what happens while runs go on.
+// Observe has an observer hear of what happens while runs go on.
 func (j *Job) Observe(o Observer) {
 	j.observer = o
 	j.agentConfig.Observe(o)

@@ -5,8 +5,6 @@ import (
 	"slices"
 	"strings"
 
-	"sigs.k8s.io/controller-runtime/pkg/client"
-
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/kube/cluster"
@@ -22,51 +20,64 @@ import (
 // parallel is how many steps of one group run at once.
 const parallel = 32
 
-// commands are the phases of everything that is done to Services, in order.
-//
-// Phase kubelets parts apply and rollback in two: which pods still carry an address of before is known only once it is over.
+// commands are the phases of everything that is done to Services.
 func commands() migration.Commands[*Planner] {
-	return migration.Commands[*Planner]{
-		Apply: migration.Phases[*Planner]{
-			migration.CheckPhase[*Planner]("Check the cluster"),
-			{Name: "secure", Title: "Record the migration, back up and freeze what it changes", Groups: (*Planner).secure, Recheck: true, Own: true},
-			{Name: agentset.Phase, Title: "Watch from every node", Groups: (*Planner).watch, Replan: (*Planner).probeAppears},
-			{Name: "extend", Title: "Add the target range", Groups: rangesBy((*rangePlan).extend), Recheck: true},
-			{Name: "canary", Title: "Move a throw-away Service first", Groups: (*Planner).canary},
-			{Name: "move", Title: "Move Services, tier by tier, batch by batch", Groups: movesTo(engine.Forward)},
-			{
-				Name: "kubelets", Title: "Have kubelets name the new cluster DNS address", Groups: toward(engine.Forward, (*Planner).kubelets),
-				Replan: (*Planner).movesAhead, Recheck: true,
-			},
-			{Name: "refresh", Title: "Restart what carries old addresses", Groups: (*Planner).refresh},
-			{Name: "repoint", Title: "Retire the old range", Groups: rangesBy((*rangePlan).repoint), Recheck: true},
-			{Name: "tidy", Title: "Remove what deleted Services left behind", Groups: (*Planner).orphans},
+	return migration.Commands[*Planner]{Apply: applyPhases(), Rollback: rollbackPhases(), Finish: finishPhases()}
+}
+
+// phaseKubelets parts apply and rollback in two: which pods still carry an address of before is known only once it is over.
+const phaseKubelets = "kubelets"
+
+// applyPhases go to the point where nothing needs the old range any more and old addresses still answer.
+func applyPhases() migration.Phases[*Planner] {
+	return migration.Phases[*Planner]{
+		migration.CheckPhase[*Planner]("Check the cluster"),
+		{Name: "secure", Title: "Record the migration, back up and freeze what it changes", Groups: (*Planner).secure, Recheck: true, Own: true},
+		{Name: agentset.Phase, Title: "Watch from every node", Groups: (*Planner).watch, Replan: (*Planner).probeAppears},
+		{Name: "extend", Title: "Add the target range", Groups: rangesBy((*rangePlan).extend), Recheck: true},
+		{Name: "canary", Title: "Move a throw-away Service first", Groups: (*Planner).canary},
+		{Name: "move", Title: "Move Services, tier by tier, batch by batch", Groups: movesTo(engine.Forward)},
+		{
+			Name: phaseKubelets, Title: "Have kubelets name the new cluster DNS address", Groups: toward(engine.Forward, (*Planner).kubelets),
+			Replan: (*Planner).movesAhead, Recheck: true,
 		},
-		Rollback: migration.Phases[*Planner]{
-			{Name: agentset.Phase, Title: "Watch from every node", Groups: func(p *Planner) []engine.Group { return p.Agents.InstallIfPossible() }},
-			{Name: "reopen", Title: "Open the old range again", Groups: rangesBy((*rangePlan).reopen)},
-			{Name: "return", Title: "Return Services, tier by tier, batch by batch", Groups: movesTo(engine.Backward)},
-			{
-				Name: "kubelets", Title: "Have kubelets name the old cluster DNS address", Groups: toward(engine.Backward, (*Planner).kubelets),
-				Replan: (*Planner).returnsAhead,
-			},
-			{Name: "refresh", Title: "Restart what carries new addresses", Groups: (*Planner).refresh},
-			{Name: "restore", Title: "Make the old range the default again", Groups: rangesBy((*rangePlan).restore)},
-			{Name: "drain", Title: "Let clients forget new addresses", Groups: (*Planner).drain},
-			{Name: "release", Title: "Remove bridges and release new addresses", Groups: toward(engine.Backward, (*Planner).release)},
-			{Name: "tidy", Title: "Remove what is left", Groups: (*Planner).tidyBack},
-			{Name: "withdraw", Title: "Remove the ranges of the migration", Groups: rangesBy((*rangePlan).withdraw)},
+		{Name: "refresh", Title: "Restart what carries old addresses", Groups: refresh},
+		{Name: "repoint", Title: "Retire the old range", Groups: rangesBy((*rangePlan).repoint), Recheck: true},
+		{Name: "tidy", Title: "Remove what deleted Services left behind", Groups: (*Planner).orphans},
+	}
+}
+
+// rollbackPhases bring every Service back to its old address, by the bridges that still answer on both, and after it whatever
+// had followed the Services.
+func rollbackPhases() migration.Phases[*Planner] {
+	return migration.Phases[*Planner]{
+		{Name: agentset.Phase, Title: "Watch from every node", Groups: func(p *Planner) []engine.Group { return p.Agents.InstallIfPossible() }},
+		{Name: "reopen", Title: "Open the old range again", Groups: rangesBy((*rangePlan).reopen)},
+		{Name: "return", Title: "Return Services, tier by tier, batch by batch", Groups: movesTo(engine.Backward)},
+		{
+			Name: phaseKubelets, Title: "Have kubelets name the old cluster DNS address", Groups: toward(engine.Backward, (*Planner).kubelets),
+			Replan: (*Planner).returnsAhead,
 		},
-		Finish: migration.Phases[*Planner]{
-			{Name: agentset.Phase, Title: "Watch from every node", Groups: func(p *Planner) []engine.Group { return p.Agents.Install() }},
-			{Name: "drain", Title: "Let clients forget old addresses", Groups: (*Planner).drain},
-			{Name: "soak", Title: "Wait until no client uses old addresses", Groups: (*Planner).soak},
-			{Name: "verify", Title: "Verify every moved Service", Groups: (*Planner).verify},
-			migration.FinalPhase[*Planner](),
-			{Name: "release", Title: "Remove bridges and release old addresses", Groups: toward(engine.Forward, (*Planner).release)},
-			{Name: "prove", Title: "Prove that every node knows the new addresses", Groups: (*Planner).proveReleased},
-			{Name: "tidy", Title: "Remove what is left", Groups: (*Planner).tidyForward},
-		},
+		{Name: "refresh", Title: "Restart what carries new addresses", Groups: refresh},
+		{Name: "restore", Title: "Make the old range the default again", Groups: rangesBy((*rangePlan).restore)},
+		{Name: "drain", Title: "Let clients forget new addresses", Groups: (*Planner).drain},
+		{Name: "release", Title: "Remove bridges and release new addresses", Groups: toward(engine.Backward, (*Planner).release)},
+		{Name: "tidy", Title: "Remove what is left", Groups: toward(engine.Backward, (*Planner).tidy)},
+		{Name: "withdraw", Title: "Remove the ranges of the migration", Groups: rangesBy((*rangePlan).withdraw)},
+	}
+}
+
+// finishPhases take the old addresses away. Phase "final" is the point of no return.
+func finishPhases() migration.Phases[*Planner] {
+	return migration.Phases[*Planner]{
+		{Name: agentset.Phase, Title: "Watch from every node", Groups: func(p *Planner) []engine.Group { return p.Agents.Install() }},
+		{Name: "drain", Title: "Let clients forget old addresses", Groups: (*Planner).drain},
+		{Name: "soak", Title: "Wait until no client uses old addresses", Groups: (*Planner).soak},
+		{Name: "verify", Title: "Verify every moved Service", Groups: (*Planner).verify},
+		migration.FinalPhase[*Planner](),
+		{Name: "release", Title: "Remove bridges and release old addresses", Groups: toward(engine.Forward, (*Planner).release)},
+		{Name: "prove", Title: "Prove that every node knows the new addresses", Groups: (*Planner).proveReleased},
+		{Name: "tidy", Title: "Remove what is left", Groups: toward(engine.Forward, (*Planner).tidy)},
 	}
 }
 
@@ -107,7 +118,7 @@ type Planner struct {
 	Agents *lossguard.Agents
 	// Remains takes away what an earlier run has left of agents.
 	Remains []engine.Group
-	// Observer, if set, is told of Services that have moved.
+	// Observer, if set, hears of Services that have moved.
 	Observer Observer
 	// LeaveClients has finish not wait for clients of old addresses.
 	LeaveClients bool
@@ -115,23 +126,22 @@ type Planner struct {
 	Refresh Refresh
 }
 
-// Apply is the way to the point where nothing needs the old range any more and old addresses still answer.
+// Apply implements migration.Plans.
 func (p *Planner) Apply() *engine.Plan { return commands().Apply.Plan(p, p.Migration, hook.Apply) }
 
-// Rollback brings every Service back to its old address, by the bridges that still answer on both, and after it whatever
-// had followed the Services.
+// Rollback implements migration.Plans.
 func (p *Planner) Rollback() *engine.Plan {
 	return commands().Rollback.Plan(p, p.Migration, hook.Rollback)
 }
 
-// Finish takes the old addresses away. Its phase "final" is the point of no return.
+// Finish implements migration.Plans.
 func (p *Planner) Finish() *engine.Plan { return commands().Finish.Plan(p, p.Migration, hook.Finish) }
 
 func (p *Planner) spec() Spec { return p.Survey.Spec }
 
 // secure records the migration, backs up what is about to be changed for the first time, and freezes it.
 func (p *Planner) secure() []engine.Group {
-	s := migration.Securing{Sweep: p.sweep, Originals: p.originals()}
+	s := migration.Securing{Sweep: p.sweep, Originals: append(p.Survey.originals(), p.Refresh.Originals()...)}
 	if p.frozen() {
 		s.Then = []engine.Step{p.freeze()}
 	}
@@ -141,25 +151,6 @@ func (p *Planner) secure() []engine.Group {
 // sweep removes sentinels and sync windows from replumb's namespace.
 func (p *Planner) sweep(ctx context.Context) error {
 	return bridge.RemoveThrowaways(ctx, p.Tools.Client(), p.spec().Name)
-}
-
-// originals are the objects that are about to be changed for the first time.
-func (p *Planner) originals() []client.Object {
-	var all []client.Object
-	for _, e := range p.Survey.Moves {
-		if e.Place == Waiting || e.Place == Bridged {
-			all = append(all, e.Service)
-		}
-	}
-	if p.spec().Mode == v1alpha1.ModeExtend {
-		return all
-	}
-	for i := range p.Survey.Ranges {
-		if c := &p.Survey.Ranges[i]; p.Survey.empties(c) {
-			all = append(all, c)
-		}
-	}
-	return append(all, p.Refresh.Originals()...)
 }
 
 // frozen reports whether Services in flight are frozen.
@@ -202,7 +193,7 @@ func (p *Planner) kubelets(to engine.Direction) []engine.Group {
 }
 
 // refresh restarts workloads, a tier at a time.
-func (p *Planner) refresh() []engine.Group { return p.Refresh.groups() }
+func refresh(p *Planner) []engine.Group { return p.Refresh.groups() }
 
 // each makes a step for every Service of the migration that has something of it left: those never touched have not.
 func (p *Planner) each(step func(*Entry) engine.Step) []engine.Group {
@@ -253,12 +244,13 @@ func (p *Planner) orphans() []engine.Group {
 	return engine.AtOnce(parallel, "", steps...)
 }
 
-func (p *Planner) tidyForward() []engine.Group {
-	return slices.Concat(p.Agents.Dismiss(), p.Remains, p.orphans(), p.ranges().handOver(), p.leave())
-}
-
-func (p *Planner) tidyBack() []engine.Group {
-	return slices.Concat(p.Agents.Dismiss(), p.Remains, p.orphans(), p.leave())
+// tidy removes what the migration leaves behind in a direction.
+func (p *Planner) tidy(to engine.Direction) []engine.Group {
+	groups := slices.Concat(p.Agents.Dismiss(), p.Remains, p.orphans())
+	if to == engine.Forward {
+		groups = append(groups, p.ranges().handOver()...)
+	}
+	return append(groups, p.leave()...)
 }
 
 // leave removes what replumb keeps for itself, and looks that nothing is left.

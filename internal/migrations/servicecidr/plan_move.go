@@ -21,7 +21,7 @@ type movePlan struct {
 	*migration.Base
 	survey *Survey
 	to     engine.Direction
-	// run and phase are what hooks are told.
+	// run and phase are what hooks get.
 	run   hook.Run
 	phase string
 	// frozen says that Services in flight are frozen.

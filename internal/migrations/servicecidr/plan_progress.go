@@ -47,7 +47,7 @@ func (p *Planner) Left() string {
 		return early
 	}
 	switch {
-	case p.probeStays():
+	case p.Survey.probeStays():
 		return "the Service that agents call has not moved yet"
 	case len(p.Survey.Orphans) > 0:
 		return english.Plural(len(p.Survey.Orphans), "bridge", "") + " of deleted Services are still there"
@@ -57,12 +57,9 @@ func (p *Planner) Left() string {
 	return ""
 }
 
-// probeStays reports whether the Service that agents call is there and has not moved.
-func (p *Planner) probeStays() bool { return p.Survey.Probe != nil && p.Survey.Probe.Place != Moved }
-
 // movesAhead reports whether what comes after phase kubelets of apply cannot be planned yet.
 func (p *Planner) movesAhead() bool {
-	return len(p.Survey.Pending()) > 0 || p.probeStays() ||
+	return len(p.Survey.Pending()) > 0 || p.Survey.probeStays() ||
 		(len(p.Survey.DNSMoves()) > 0 && p.Migration.Status.NodesRepointedAt == nil)
 }
 

@@ -143,6 +143,13 @@ func (r refresher) plan(ctx context.Context, c rollout.Changes) (Refresh, error)
 	}
 	out.Left = plan.Reported
 	tools := rollout.Tools{Client: r.tools.Cluster, Timeout: spec.Timeout.Duration, Now: r.tools.Now}
+	out.Tiers = r.tiers(tools, plan, c)
+	out.originals = workloads(state, plan.Restarts)
+	return out, nil
+}
+
+// tiers sorts what is to be renewed into tiers.
+func (r refresher) tiers(tools rollout.Tools, plan rollout.Plan, c rollout.Changes) []RefreshTier {
 	restarts := map[string][]engine.Step{}
 	for _, w := range plan.Restarts {
 		t := r.tierOf(w.Namespace, w.Name, w.PodLabels)
@@ -153,6 +160,7 @@ func (r refresher) plan(ctx context.Context, c rollout.Changes) (Refresh, error)
 		t := r.tierOf(p.Namespace, p.Name, p.Labels)
 		evictions[t] = append(evictions[t], p)
 	}
+	var all []RefreshTier
 	for _, name := range r.survey.Tiers {
 		t := RefreshTier{Name: name}
 		if len(restarts[name]) > 0 {
@@ -166,11 +174,10 @@ func (r refresher) plan(ctx context.Context, c rollout.Changes) (Refresh, error)
 			t.Groups = append(t.Groups, steps)
 		}
 		if len(t.Groups) > 0 {
-			out.Tiers = append(out.Tiers, t)
+			all = append(all, t)
 		}
 	}
-	out.originals = workloads(state, plan.Restarts)
-	return out, nil
+	return all
 }
 
 // tierOf sorts a workload as a Service of the same namespace and labels would be.

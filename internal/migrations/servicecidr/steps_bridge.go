@@ -29,7 +29,7 @@ type transit struct {
 	pool     *cidr.Pool
 	barriers *barriers
 	now      func() time.Time
-	// observer, if set, is told of Services that have moved.
+	// observer, if set, hears of Services that have moved.
 	observer Observer
 }
 

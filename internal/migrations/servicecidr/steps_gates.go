@@ -28,7 +28,7 @@ type Inspector interface {
 	InspectAll(ctx context.Context, addresses []string) []apiserver.Server
 }
 
-// newGate waits for what only the operator, or their tooling, can do. It writes nothing to what they own, tells what to do,
+// newGate waits for what only the operator, or their tooling, can do. It writes nothing to what they own, says what to do,
 // and ends when it sees that it is done.
 func newGate(id, title, guide string, limit time.Duration, holds func(context.Context) error) *engine.Gate {
 	return &engine.Gate{
@@ -180,7 +180,7 @@ func (k *kubelets) ask(ctx context.Context, node string) string {
 }
 
 // recordKubelets writes down when no kubelet was found to name the address that is left any more, so that pods started before
-// can be told from those started since.
+// can be distinguished from those started since.
 func recordKubelets(c client.Client, name string, now func() time.Time) engine.Step {
 	return &engine.Write{
 		Name: "record/kubelets", About: "Record that kubelets have been seen to name the other address", As: engine.RoleOwn,

@@ -265,7 +265,7 @@ func listing(all []string) string {
 
 // holders name who has an address in some ranges, those kept for pinned Services aside. The API server counts only
 // addresses it gave to Services (canDeleteCIDR in k8s.io/kubernetes
-// pkg/controller/servicecidrs/servicecidrs_controller.go); holds are not among them.
+// pkg/controller/servicecidrs/servicecidrs_controller.go); replumb's reservations are not among them.
 func holders(ctx context.Context, c client.Client, cidrs, kept []netip.Prefix) ([]string, error) {
 	all := &networkingv1.IPAddressList{}
 	if err := c.List(ctx, all, client.MatchingLabels{networkingv1.LabelManagedBy: "ipallocator.k8s.io"}); err != nil {

@@ -260,6 +260,9 @@ func (s *Survey) Pending() []*Entry {
 	return out
 }
 
+// probeStays reports whether the Service that agents call is there and has not moved.
+func (s *Survey) probeStays() bool { return s.Probe != nil && s.Probe.Place != Moved }
+
 // everything is all that moves.
 func (s *Survey) everything() []*Entry {
 	if s.Probe == nil {
@@ -300,7 +303,7 @@ func (s *Survey) DNSMoves() []*Entry {
 	return out
 }
 
-// Blockers are the Services, by name, that neither move nor are pinned and so hold the ranges that are to go.
+// Blockers are the Services, by name, that neither move nor are pinned and so keep the ranges that are to go in use.
 func (s *Survey) Blockers() []*Entry {
 	var out []*Entry
 	for _, e := range s.Stays {

@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/kube/cluster"
@@ -140,7 +141,7 @@ func (s *Survey) reserve() {
 		first, _ := cidr.Bounds(to)
 		s.Pool.Use(first)
 	}
-	for _, e := range s.Stays { // told to stay now, they may move later
+	for _, e := range s.Stays { // they stay now, and may move later
 		if s.isClusters(e.Service) && e.Old.IsValid() && cidr.Contains(s.Spec.From, e.Old) {
 			s.Pool.Keep(e.Old, s.Spec.From)
 		}
@@ -255,7 +256,7 @@ func (s *Survey) empties(c *networkingv1.ServiceCIDR) bool {
 	return c.Labels[v1alpha1.LabelRole] == "" && len(cidrsOf(c)) > 0 && inside(c, s.Spec.From)
 }
 
-// retires reports whether a ServiceCIDR goes. One that holds the cluster's own Services, told to stay, does not; what else
+// retires reports whether a ServiceCIDR goes. One with the cluster's own Services in it, where these stay, does not; what else
 // still has an address in it is named when its turn comes.
 func (s *Survey) retires(c *networkingv1.ServiceCIDR) bool {
 	return s.empties(c) && !slices.ContainsFunc(s.Blockers(), func(e *Entry) bool {
@@ -277,7 +278,26 @@ func (s *Survey) retiring() []*networkingv1.ServiceCIDR {
 	return all
 }
 
-// defaultWas is the range that held kubernetes, which is the default one; false, if kubernetes does not move.
+// originals are the objects that are about to be changed for the first time.
+func (s *Survey) originals() []client.Object {
+	var all []client.Object
+	for _, e := range s.Moves {
+		if e.Place == Waiting || e.Place == Bridged {
+			all = append(all, e.Service)
+		}
+	}
+	if s.Spec.Mode == v1alpha1.ModeExtend {
+		return all
+	}
+	for i := range s.Ranges {
+		if c := &s.Ranges[i]; s.empties(c) {
+			all = append(all, c)
+		}
+	}
+	return all
+}
+
+// defaultWas is the range that kubernetes was in, which is the default one; false, if kubernetes does not move.
 func (s *Survey) defaultWas() (was netip.Prefix, moves bool) {
 	e := s.Kubernetes()
 	if e == nil {

@@ -22,7 +22,7 @@ const (
 	InTarget ReasonKind = "InTarget"
 	// Kept Services are pinned.
 	Kept ReasonKind = "Kept"
-	// ClusterService is one of the cluster's own, which are told to stay.
+	// ClusterService is one of the cluster's own, which stay by spec.serviceCIDR.clusterServices.
 	ClusterService ReasonKind = "ClusterService"
 	// Ending Services are being deleted, or their namespace is.
 	Ending ReasonKind = "Ending"

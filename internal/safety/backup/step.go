@@ -123,6 +123,15 @@ func (*ForgetStep) ID() string { return "tidy/backups" }
 // Title implements engine.Step.
 func (*ForgetStep) Title() string { return "Remove the backups" }
 
+// Role implements engine.Cast.
+func (*ForgetStep) Role() engine.Role { return engine.RoleOwn }
+
+// Preview implements engine.Previewer.
+func (s *ForgetStep) Preview() ([]engine.Change, error) {
+	name := v1alpha1.SystemNamespace + "/" + namePrefix(s.Migration) + "*"
+	return []engine.Change{{Verb: "delete", Object: "ConfigMap " + name}, {Verb: "delete", Object: "Secret " + name}}, nil
+}
+
 // State implements engine.Step.
 func (s *ForgetStep) State(ctx context.Context) (engine.State, error) {
 	left, err := Exist(ctx, s.Client, s.Migration)
