@@ -108,10 +108,11 @@ type connection struct {
 
 func (c *connection) serviceTools() servicecidr.Tools {
 	if c == nil {
-		return servicecidr.Tools{Image: image()}
+		return servicecidr.Tools{Tools: migration.Tools{Image: image()}}
 	}
 	return servicecidr.Tools{
-		Cluster: c.Cluster, Probe: servicecidr.HealthPort{Cluster: c.Cluster}, Inspector: c.inspector, Image: image(),
+		Tools: migration.Tools{Cluster: c.Cluster, Image: image()},
+		Probe: servicecidr.HealthPort{Cluster: c.Cluster}, Inspector: c.inspector,
 	}
 }
 

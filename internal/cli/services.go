@@ -37,10 +37,7 @@ func (j serviceJob) restrict(until string, expected *migration.Expectation) {
 }
 
 func (j serviceJob) examine(ctx context.Context) (outlook, error) {
-	if _, err := j.Adopt(ctx); err != nil {
-		return outlook{}, err
-	}
-	p, err := j.Examine(ctx)
+	p, err := j.Look(ctx)
 	if err != nil {
 		return outlook{}, err
 	}
@@ -51,7 +48,7 @@ func (j serviceJob) examine(ctx context.Context) (outlook, error) {
 			english.Plural(counts.Total, "Service", ""), counts.Moved, counts.Pinned, counts.Stays),
 	}
 	for _, e := range append(p.Survey.Pins, p.Survey.Stays...) {
-		o.stays = append(o.stays, stayLine{Service: e.Key().String(), Reason: e.Reason})
+		o.stays = append(o.stays, stayLine{Service: e.Key().String(), Reason: e.Reason.String()})
 	}
 	o.details = func(w io.Writer) error { return planDetails(w, p, o.stays) }
 	return o, nil
@@ -86,15 +83,15 @@ func planDetails(w io.Writer, p *servicecidr.Planner, stays []stayLine) error {
 }
 
 func (j serviceJob) apply(ctx context.Context, r *engine.Runner) (arrival, error) {
-	survey, err := j.Apply(ctx, r)
+	p, err := j.Apply(ctx, r)
 	if err != nil {
 		return arrival{}, err
 	}
-	counts := survey.Counts()
+	counts := p.Counts()
 	moved := english.Plural(counts.Moved, "Service", "")
 	switch {
 	case j.Spec.Mode == v1alpha1.ModeExtend:
-		return arrival{tell: func(w io.Writer) { usage(w, survey) }}, nil
+		return arrival{tell: func(w io.Writer) { usage(w, p.Survey) }}, nil
 	case j.Until != "":
 		return arrival{tell: func(w io.Writer) {
 			fmt.Fprintf(w, "stopped after phase %s, as asked: %s moved, %d not\n", j.Until, moved, counts.Total-counts.Moved)

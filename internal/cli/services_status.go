@@ -41,7 +41,7 @@ type serviceLine struct {
 const inTarget servicecidr.Place = "in-target"
 
 func (j serviceJob) status(ctx context.Context) (page, error) {
-	survey, err := j.Look(ctx)
+	survey, err := j.Survey(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -68,7 +68,7 @@ func (j serviceJob) status(ctx context.Context) (page, error) {
 			doc.Services = append(doc.Services, serviceLine{Service: e.Key().String(), New: e.Old.String(), State: inTarget})
 			continue
 		}
-		line := serviceLine{Service: e.Key().String(), State: e.Place, Reason: e.Reason}
+		line := serviceLine{Service: e.Key().String(), State: e.Place, Reason: e.Reason.String()}
 		if e.Old.IsValid() {
 			line.Old = e.Old.String()
 		}

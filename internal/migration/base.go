@@ -96,7 +96,7 @@ type Securing struct {
 // Secure records the migration and backs up what it changes.
 func (b *Base) Secure(s Securing) []engine.Group {
 	want := b.Migration.DeepCopy()
-	want.Spec.Desired = v1alpha1.DesiredApplied
+	want.Spec.Desired, want.Status = v1alpha1.DesiredApplied, v1alpha1.MigrationStatus{} // the status is written by itself
 	steps := []engine.Step{
 		&CRDStep{Cluster: b.Tools.Cluster, Upgrade: b.HasCRD},
 		b.Namespace(s.Sweep),

@@ -36,7 +36,11 @@ func Expect(p *engine.Plan) (*Expectation, error) {
 // Add notes what a step writes. What replumb writes for itself, what may come to be needed for that while a plan is carried out, and whom
 // it calls meanwhile, is not compared.
 func (e *Expectation) Add(step string, role engine.Role, changes []engine.Change) error {
-	if len(changes) == 0 || role == engine.RoleOwn || role == engine.RoleFinal || role == engine.RoleCall {
+	if len(changes) == 0 {
+		return nil
+	}
+	switch role {
+	case engine.RoleOwn, engine.RoleBarrier, engine.RoleFinal, engine.RoleCall:
 		return nil
 	}
 	body, err := canonical(changes)

@@ -36,8 +36,8 @@ type Plans interface {
 type (
 	// Companion has something go on beside each run.
 	Companion interface {
-		// Accompany begins it. stop ends it.
-		Accompany(ctx context.Context) (stop func())
+		// Accompany begins it. stop ends it, and returns what of it is amiss, which a run that failed says as well.
+		Accompany(ctx context.Context) (stop func() error)
 	}
 	// Intact keeps rollback and finish from passing over what they can no longer place.
 	Intact interface {
@@ -75,6 +75,10 @@ type (
 	// Turner is told where a command goes, before anything is planned for it.
 	Turner interface {
 		Turn(ctx context.Context, have *v1alpha1.Migration, to v1alpha1.DesiredState) error
+	}
+	// Authorizer asks for the user's rights before anything is read, and fails without those that to look needs.
+	Authorizer interface {
+		MayLook(ctx context.Context) error
 	}
 	// Retrier knows errors that another look at the cluster resolves.
 	Retrier interface {
@@ -120,6 +124,11 @@ func (j *Job[P]) locked(ctx context.Context, command string, lenient bool, do fu
 
 // adopt returns the Migration that the cluster has; nil if there is none.
 func (j *Job[P]) adopt(ctx context.Context) (*v1alpha1.Migration, error) {
+	if a, ok := j.Kind.(Authorizer); ok {
+		if err := a.MayLook(ctx); err != nil {
+			return nil, err
+		}
+	}
 	have, err := Get(ctx, j.Client, j.Name)
 	if err != nil {
 		return nil, err
@@ -137,11 +146,15 @@ func (j *Job[P]) turn(ctx context.Context, have *v1alpha1.Migration, to v1alpha1
 
 // run runs a plan, and what goes on beside it.
 func (j *Job[P]) run(ctx context.Context, r *engine.Runner, p P, plan *engine.Plan, phase v1alpha1.Phase) error {
+	stop := func() error { return nil }
 	if c, ok := any(p).(Companion); ok {
-		stop := c.Accompany(ctx)
-		defer stop()
+		stop = c.Accompany(ctx)
 	}
-	return j.keeper().Run(ctx, r, plan, phase, p.Counts)
+	err := j.keeper().Run(ctx, r, plan, phase, p.Counts)
+	if amiss := stop(); err != nil && amiss != nil {
+		return fmt.Errorf("%w; beside it, %w", err, amiss)
+	}
+	return err
 }
 
 // settle writes down that a command is through.

@@ -19,7 +19,7 @@ type Input struct {
 
 func (in Input) spec() Spec { return in.Survey.Spec }
 
-// found is what was found by looking through the cluster; nothing if nobody looked, which unread says.
+// found is what was found by looking through the cluster; nothing if it was not looked through, which unread says.
 func (in Input) found() *cluster.Inspection {
 	if in.Live.Inspection == nil {
 		return &cluster.Inspection{}
@@ -30,7 +30,7 @@ func (in Input) found() *cluster.Inspection {
 // unread says which of the resources that a check is about could not be looked through.
 func (in Input) unread(resources ...string) []findings.Result {
 	if in.Live.Inspection == nil {
-		return []findings.Result{findings.NotKnown("", "nobody looked")}
+		return []findings.Result{findings.NotKnown("", "the cluster was not looked through")}
 	}
 	var missing []string
 	for _, r := range resources {

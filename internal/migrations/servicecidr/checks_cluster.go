@@ -12,7 +12,7 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine/findings"
-	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/network/bridge"
 )
 
@@ -81,8 +81,8 @@ func bridgeChecks() []findings.Check[Input] {
 			Code:     "RP1007",
 			Severity: findings.Warning,
 			Run:      checkDomainKnown,
-			Claim:    "the kubelets tell their cluster domain",
-			Why:      "what a kubelet does not tell cannot be compared with spec.serviceCIDR.clusterDomain, nor can its cluster DNS address",
+			Claim:    "the kubelets report their cluster domain",
+			Why:      "what a kubelet does not report cannot be compared with spec.serviceCIDR.clusterDomain, nor can its cluster DNS address",
 			Fix: "compare spec.serviceCIDR.clusterDomain with the kubelets' configuration by hand; a wrong domain breaks names in the middle " +
 				"of a hop",
 		},
@@ -101,7 +101,7 @@ func ownershipChecks() []findings.Check[Input] {
 		{
 			Code: "RP1009", Severity: findings.Blocking, Run: checkNames,
 			Claim: "the names that replumb needs are free or its own",
-			Why:   "replumb does not take over objects that somebody else made",
+			Why:   "replumb does not take over objects that others made",
 			Fix:   "rename or remove the object, or give the Migration another name",
 		},
 		{
@@ -124,7 +124,7 @@ func ownershipChecks() []findings.Check[Input] {
 			Severity: findings.Blocking,
 			Run:      checkLeftovers,
 			Claim:    "nothing is left of another migration",
-			Why:      "bridges, held addresses and a freeze of another migration are still in use by it, or keep Services from being changed",
+			Why:      "bridges, reserved addresses and a freeze of another migration are still in use by it, or keep Services from being changed",
 			Fix: "finish or roll back the other migration (replumb status lists them); if its Migration is gone, remove by hand what carries " +
 				"its name in the label replumb.dev/migration",
 		},
@@ -144,26 +144,9 @@ func checkVersion(in Input) []findings.Result {
 	return nil
 }
 
-func checkRights(in Input) []findings.Result {
-	var out []findings.Result
-	for _, a := range in.Live.Access {
-		if !a.Allowed && !OptionalRight(a.Right) {
-			out = append(out, findings.Failed("", "no right to %s", a.Right))
-		}
-	}
-	return out
-}
+func checkRights(in Input) []findings.Result { return migration.Denied(in.Live.Access, OptionalRight) }
 
-func checkNodesReady(in Input) []findings.Result {
-	var out []findings.Result
-	for i := range in.Snapshot.Nodes {
-		n := &in.Snapshot.Nodes[i]
-		if !cluster.NodeReady(n) {
-			out = append(out, findings.Failed("Node "+n.Name, "node %s is not ready", n.Name))
-		}
-	}
-	return out
-}
+func checkNodesReady(in Input) []findings.Result { return migration.NotReady(in.Snapshot.Nodes) }
 
 func checkBridgeForm(in Input) []findings.Result {
 	wish, needed := in.spec().Bridge, len(in.Survey.Moves)
@@ -271,7 +254,7 @@ func checkOtherMigration(in Input) []findings.Result {
 func checkAnnotations(in Input) []findings.Result {
 	var out []findings.Result
 	for _, e := range in.Survey.Stays {
-		if e.Damaged {
+		if e.Reason.Kind == Unreadable {
 			out = append(out, findings.Failed("Service "+e.Key().String(), "service %s %s", e.Key(), e.Reason))
 		}
 	}
@@ -305,7 +288,7 @@ func checkLeftovers(in Input) []findings.Result {
 	for i := range in.Snapshot.IPAddresses {
 		ip := &in.Snapshot.IPAddresses[i]
 		if name, yes := other(ip.Labels); yes {
-			out = append(out, findings.Failed("IPAddress "+ip.Name, "ipaddress %s is held for migration %s", ip.Name, name))
+			out = append(out, findings.Failed("IPAddress "+ip.Name, "ipaddress %s is reserved for migration %s", ip.Name, name))
 		}
 	}
 	for _, p := range in.found().Policies {

@@ -33,7 +33,7 @@ func targetChecks() []findings.Check[Input] {
 		},
 		{
 			Code: "RP1103", Severity: findings.Blocking, Run: checkNodeAddresses,
-			Claim: "the target holds no node's address",
+			Claim: "the target contains no node's address",
 			Why:   "a Service with the address of a node would take that node's traffic",
 			Fix:   otherTarget,
 		},
@@ -88,14 +88,14 @@ func neighbourChecks() []findings.Check[Input] {
 		},
 		{
 			Code: "RP1110", Severity: findings.Blocking, Run: checkClusterCIDR,
-			Claim: "the target does not overlap the pod range that kube-proxy was told",
+			Claim: "the target does not overlap the pod range in kube-proxy's configuration",
 			Why:   "nodes to come get their pod ranges from it, and kube-proxy would take traffic from Services for traffic from pods",
 			Fix:   otherTarget,
 		},
 		{
 			Code: "RP1111", Severity: findings.Blocking, Run: checkPodAddresses,
 			Claim: "no pod has an address in the target",
-			Why:   "network plugins with address pools of their own give pods addresses that no node's pod range tells of",
+			Why:   "network plugins with address pools of their own give pods addresses that are in no node's pod range",
 			Fix:   otherTarget,
 		},
 	}
@@ -146,7 +146,7 @@ func checkNodeAddresses(in Input) []findings.Result {
 			a, err := netip.ParseAddr(address.Address)
 			for _, to := range in.spec().To {
 				if err == nil && to.Contains(a) {
-					out = append(out, findings.Failed("Node "+n.Name, "target %s holds the address %s of node %s", to, a, n.Name))
+					out = append(out, findings.Failed("Node "+n.Name, "target %s contains the address %s of node %s", to, a, n.Name))
 				}
 			}
 		}
@@ -178,7 +178,7 @@ func checkSize(in Input) []findings.Result {
 	for i := range in.Snapshot.IPAddresses {
 		ip := &in.Snapshot.IPAddresses[i]
 		a, err := netip.ParseAddr(ip.Name)
-		if _, held := bridge.HeldFor(ip); err == nil && !held && cidr.Contains(in.spec().To, a) {
+		if _, reserved := bridge.HeldFor(ip); err == nil && !reserved && cidr.Contains(in.spec().To, a) {
 			foreign++
 		}
 	}

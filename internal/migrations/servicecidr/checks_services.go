@@ -13,13 +13,13 @@ func serviceChecks() []findings.Check[Input] {
 			Severity: findings.Blocking,
 			Run:      checkRefused,
 			Claim:    "every Service of the old range can be moved or is pinned",
-			Why:      "a Service that stays holds the old range, which then cannot be retired; what replumb does not understand it does not guess at",
+			Why:      "a Service that stays keeps the old range in use, which then cannot be retired; replumb does not move what it does not understand",
 			Fix:      "change the Service, or let it keep its address: kubectl annotate service -n NAMESPACE NAME replumb.dev/strategy=pin",
 		},
 		{
 			Code: "RP1013", Severity: findings.Blocking, Run: checkFreeze,
-			Claim: "Services in flight can be frozen for everybody else",
-			Why:   "somebody who changes ports or selector of a Service between its bridge and its hop can cost requests",
+			Claim: "Services in flight can be frozen for all other users",
+			Why:   "a change of ports or selector of a Service between its bridge and its hop can cost requests",
 			Fix:   "grant the rights in deploy/rbac.yaml, or go on without a freeze: spec.freeze: IfPossible",
 		},
 		{
@@ -56,7 +56,7 @@ func serviceChecks() []findings.Check[Input] {
 func checkRefused(in Input) []findings.Result {
 	var out []findings.Result
 	for _, e := range in.Survey.Stays {
-		if e.Refused {
+		if e.Reason.Kind == Refused {
 			out = append(out, findings.Failed("Service "+e.Key().String(), "service %s %s", e.Key(), e.Reason))
 		}
 	}

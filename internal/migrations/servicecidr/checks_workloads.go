@@ -19,7 +19,7 @@ func workloadChecks() []findings.Check[Input] {
 			Severity: findings.Warning,
 			Run:      checkPins,
 			Claim:    "no manifest pins the clusterIP of a Service that moves",
-			Why: "whoever applies the manifest again asks for the old address: the API server refuses it as immutable, and the release or " +
+			Why: "applying the manifest again asks for the old address: the API server refuses it as immutable, and the release or " +
 				"sync fails; tools that replace objects would delete the Service",
 			Fix: "take spec.clusterIP out of the manifest, chart or values and apply it once before the migration (with kubeadm: change " +
 				"serviceSubnet in the ConfigMap kubeadm-config before the next upgrade); or leave the Service where it is with the annotation " +
@@ -28,7 +28,7 @@ func workloadChecks() []findings.Check[Input] {
 		{
 			Code: "RP1502", Severity: findings.Warning, Run: checkBudgets,
 			Claim: "no PodDisruptionBudget forbids every disruption",
-			Why:   "pods under it cannot be evicted, so they keep old addresses in their environment until somebody else restarts them",
+			Why:   "pods under it cannot be evicted, so they keep old addresses in their environment until they are restarted otherwise",
 			Fix:   "let it allow one pod to go (maxUnavailable: 1, or more replicas than minAvailable) for the time of the migration",
 		},
 	}

@@ -275,9 +275,9 @@ func (r *exampleRun) apply() {
 		r.runner.Sink(e)
 		notifier.Event(e)
 	}
-	var err error
-	r.applied, err = r.job.Apply(r.Context(), &runner)
+	p, err := r.job.Apply(r.Context(), &runner)
 	r.must(err)
+	r.applied = p.Survey
 	r.must(notifier.Close(r.Context()))
 	m, err := migration.Get(r.Context(), server, r.job.Spec.Name)
 	r.must(err)

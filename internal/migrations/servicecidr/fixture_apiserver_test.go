@@ -23,6 +23,7 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/kube/apiserver"
+	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/network/bridge"
 	"github.com/replumb/replumb/internal/safety/lease"
@@ -82,7 +83,7 @@ func setup(t *testing.T, change ...func(*v1alpha1.Migration)) *fixture {
 		c(m)
 	}
 	f := &fixture{T: t, probe: &proxies{}}
-	job, err := NewJob(Tools{Cluster: server.Cluster, Probe: f.probe, Inspector: apiserver.New(server.Config)}, m)
+	job, err := NewJob(Tools{Tools: migration.Tools{Cluster: server.Cluster}, Probe: f.probe, Inspector: apiserver.New(server.Config)}, m)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -159,12 +160,20 @@ func (f *fixture) must(err error) {
 
 func (f *fixture) apply() *Survey {
 	f.Helper()
-	s, err := f.job.Apply(f.Context(), f.runner)
+	p, err := f.job.Apply(f.Context(), f.runner)
 	f.must(err)
 	m, err := migration.Get(f.Context(), server, "m")
 	f.must(err)
 	f.job.Migration = m
-	return s
+	return p.Survey
+}
+
+// through has the job see the cluster through another client for a while.
+func (f *fixture) through(c *cluster.Cluster, do func()) {
+	whole := f.job.Tools.Cluster
+	f.job.Tools.Cluster, f.job.Client = c, c
+	do()
+	f.job.Tools.Cluster, f.job.Client = whole, whole
 }
 
 // owner names what the API server gave an address to.
@@ -236,7 +245,7 @@ func (f *fixture) planner() *Planner {
 	f.Helper()
 	p, err := f.job.Examine(f.Context())
 	f.must(err)
-	for _, g := range append(p.Apply().Phases[1].Groups, p.extend()...) {
+	for _, g := range append(p.Apply().Phases[1].Groups, p.ranges().extend()...) {
 		for _, s := range g.Steps {
 			f.must((&engine.Runner{}).Run(f.Context(), single1(s)))
 		}
@@ -245,5 +254,5 @@ func (f *fixture) planner() *Planner {
 }
 
 func single1(s engine.Step) *engine.Plan {
-	return &engine.Plan{Name: "one", Phases: []engine.Phase{{Name: "one", Groups: single(s)}}}
+	return &engine.Plan{Name: "one", Phases: []engine.Phase{{Name: "one", Groups: engine.InOrder(s)}}}
 }

@@ -10,7 +10,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/rogpeppe/go-internal/txtar"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -24,13 +23,16 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/engine/findings"
 	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/network/bridge"
 	"github.com/replumb/replumb/internal/reporting/terminal"
 	"github.com/replumb/replumb/internal/spec"
 	"github.com/replumb/replumb/internal/spec/tier"
 	"github.com/replumb/replumb/internal/testing/golden"
+	"github.com/replumb/replumb/internal/testing/migrationtest"
 )
 
 // TestGolden reads a cluster and a Migration from testdata/golden/*.txtar and compares what the checks find and the
@@ -59,27 +61,27 @@ func sections(t *testing.T, in map[string][]byte) golden.Sections {
 	}
 	findings := findings.Run(Checks(), input)
 	p := &Planner{
-		Tools:     nowhere(t),
+		Base:      migration.Base{Tools: nowhere(t), Migration: job.Migration, Findings: findings},
 		CanFreeze: input.Freeze == nil,
 		Survey:    input.Survey,
-		Migration: job.Migration,
-		Findings:  findings,
 		Form:      v1alpha1.BridgeLoadBalancer,
 	}
 	return golden.Sections{
 		"findings": func() string { return renderFindings(findings) },
-		"plan":     func() string { return renderPlan(t, p) },
+		"plan":     func() string { return renderPlan(t, p.Apply()) + renderSurvey(p.Survey) },
+		"rollback": func() string { return renderPlan(t, p.Rollback()) },
+		"finish":   func() string { return renderPlan(t, p.Finish()) },
 	}
 }
 
 // nowhere is a cluster that is never asked anything.
-func nowhere(t *testing.T) Tools {
+func nowhere(t *testing.T) migration.Tools {
 	t.Helper()
 	c, err := cluster.Connect(&rest.Config{Host: "http://192.0.2.1"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return Tools{Cluster: c}
+	return migration.Tools{Cluster: c}
 }
 
 // facts are what only a running cluster can tell.
@@ -219,73 +221,32 @@ func renderFindings(all findings.Findings) string {
 	return b.String()
 }
 
-func renderPlan(t *testing.T, p *Planner) string {
+// renderPlan fails for steps that do not show what they write.
+func renderPlan(t *testing.T, plan *engine.Plan) string {
 	t.Helper()
-	phases, err := terminal.PlanPhases(p.Apply())
+	migrationtest.Shows(t, plan)
+	phases, err := terminal.PlanPhases(plan)
 	if err != nil {
 		t.Fatal(err)
 	}
 	var b strings.Builder
 	terminal.Phases(&b, phases)
-	for _, e := range p.Survey.Stays {
+	return b.String()
+}
+
+func renderSurvey(s *Survey) string {
+	var b strings.Builder
+	for _, e := range s.Stays {
 		fmt.Fprintf(&b, "stays: %s %s\n", e.Key(), e.Reason)
 	}
-	for _, e := range p.Survey.Moves {
+	for _, e := range s.Moves {
 		fmt.Fprintf(&b, "%s: %s -> %s %s\n", e.Key(), e.Old, e.New, e.Place)
 	}
 	return b.String()
 }
 
-// TestEveryCheckFiresAndPasses looks for a fixture in which a check finds something and one in which it does not, and
-// makes sure that codes are unique and every text is there. A fixture counts for the checks named in its line "passes:",
-// so that passing is meant and not by chance.
 func TestEveryCheckFiresAndPasses(t *testing.T) {
-	var all, passes []byte
-	files, err := filepath.Glob("testdata/golden/*.txtar")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, file := range files {
-		archive, err := txtar.ParseFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, f := range archive.Files {
-			if f.Name == "findings" {
-				all = append(append(all, '\n'), f.Data...)
-			}
-		}
-		for line := range bytes.Lines(archive.Comment) {
-			if codes, ok := bytes.CutPrefix(line, []byte("passes:")); ok {
-				passes = append(append(passes, codes...), ' ')
-				notIn(t, file, archive, codes)
-			}
-		}
-	}
-	seen := map[string]bool{}
-	for _, c := range Checks() {
-		if seen[c.Code] || c.Group == "" || c.Claim == "" || c.Why == "" || c.Fix == "" || c.Run == nil {
-			t.Errorf("check %s is used twice or lacks something", c.Code)
-		}
-		seen[c.Code] = true
-		if !bytes.Contains(all, []byte("\n"+c.Code+" ")) {
-			t.Errorf("check %s fires in no fixture", c.Code)
-		}
-		if !bytes.Contains(passes, []byte(c.Code)) {
-			t.Errorf("no fixture says that check %s passes in it", c.Code)
-		}
-	}
-}
-
-func notIn(t *testing.T, file string, archive *txtar.Archive, codes []byte) {
-	t.Helper()
-	for _, f := range archive.Files {
-		for _, code := range strings.Fields(string(codes)) {
-			if f.Name == "findings" && bytes.Contains(f.Data, []byte(code)) {
-				t.Errorf("%s: check %s is said to pass and does not", file, code)
-			}
-		}
-	}
+	migrationtest.EveryCheck(t, Checks(), "testdata/golden/*.txtar")
 }
 
 func TestExampleIsValid(t *testing.T) {

@@ -33,7 +33,7 @@ then restart one server after the other: systemctl restart k3s (or rke2-server).
   api: {additionalSANs: ["%s", "%s"]}
 then: kops update cluster --yes && kops rolling-update cluster --instance-group-roles=control-plane --yes`, want, old) + end
 	}
-	return fmt.Sprintf(`issue the serving certificate of every API server (--tls-cert-file) anew, with the IP address %s among its subject
+	return fmt.Sprintf(`issue a new serving certificate for every API server (--tls-cert-file), with the IP address %s among its subject
 alternative names. The API server takes a changed file up by itself within a minute.`, want) + end
 }
 

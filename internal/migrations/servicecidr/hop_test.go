@@ -28,7 +28,7 @@ func TestHopRefusesWithoutABridge(t *testing.T) {
 	f := setup(t)
 	was := f.service("cart")
 	p := f.planner()
-	err := p.hop(p.Survey.Moves[0]).Do(t.Context())
+	err := p.transit(engine.Forward).hop(p.Survey.Moves[0], engine.Forward).Do(t.Context())
 	var missing *bridge.MissingError
 	if !errors.As(err, &missing) {
 		t.Errorf("got %v", err)
@@ -43,11 +43,11 @@ func TestHopMendsABridgeThatDrifted(t *testing.T) {
 	was := f.service("cart")
 	p := f.planner()
 	e := p.Survey.Moves[0]
-	f.must((&engine.Runner{}).Run(t.Context(), single1(p.bridge(e))))
+	f.must((&engine.Runner{}).Run(t.Context(), single1(p.transit(engine.Forward).bridge(e))))
 	svc := f.get("cart")
 	svc.Spec.Ports[0].Port = 8081
 	f.must(server.Update(t.Context(), svc))
-	f.must((&engine.Runner{}).Run(t.Context(), single1(p.hop(e))))
+	f.must((&engine.Runner{}).Run(t.Context(), single1(p.transit(engine.Forward).hop(e, engine.Forward))))
 	if got := f.get(bridge.Name(was.Name, was.UID)).Spec.Ports[0].Port; got != 8081 {
 		t.Errorf("the bridge answers at port %d", got)
 	}
@@ -62,8 +62,8 @@ func TestBridgeGoesToTheNextAddressWhenSomebodyTookTheTarget(t *testing.T) {
 	p := f.planner()
 	f.service("thief", at("172.24.3.7"))
 	e := p.Survey.Moves[0]
-	f.must((&engine.Runner{}).Run(t.Context(), single1(p.bridge(e))))
-	f.must((&engine.Runner{}).Run(t.Context(), single1(p.hop(e))))
+	f.must((&engine.Runner{}).Run(t.Context(), single1(p.transit(engine.Forward).bridge(e))))
+	f.must((&engine.Runner{}).Run(t.Context(), single1(p.transit(engine.Forward).hop(e, engine.Forward))))
 	is := f.get("cart")
 	if is.Spec.ClusterIP == "172.24.3.7" || is.Annotations[v1alpha1.AnnotationTargetIP] != is.Spec.ClusterIP {
 		t.Errorf("at %s, annotations %v", is.Spec.ClusterIP, is.Annotations)
@@ -90,11 +90,11 @@ func TestHopGoesToTheNextAddressWhenTheTargetIsTakenInTheLastMoment(t *testing.T
 	was := f.service("cart", at("10.96.3.7"))
 	p := f.planner()
 	e := p.Survey.Moves[0]
-	f.must((&engine.Runner{}).Run(t.Context(), single1(p.bridge(e))))
+	f.must((&engine.Runner{}).Run(t.Context(), single1(p.transit(engine.Forward).bridge(e))))
 	cut := *p.Tools.Cluster
 	cut.WithWatch = &thief{WithWatch: server.WithWatch, steal: func() { f.service("thief", at("172.24.3.7")) }}
 	p.Tools.Cluster = &cut
-	f.must((&engine.Runner{}).Run(t.Context(), single1(p.hop(e))))
+	f.must((&engine.Runner{}).Run(t.Context(), single1(p.transit(engine.Forward).hop(e, engine.Forward))))
 	is := f.get("cart")
 	f.sameButAddress(was, is)
 	if a := netip.MustParseAddr(is.Spec.ClusterIP); a.String() == "172.24.3.7" || !p.Survey.Spec.To[0].Contains(a) {
@@ -108,7 +108,7 @@ func TestConflictingEditIsFollowed(t *testing.T) {
 	f.service("cart")
 	p := f.planner()
 	e := p.Survey.Moves[0]
-	f.must((&engine.Runner{}).Run(t.Context(), single1(p.bridge(e))))
+	f.must((&engine.Runner{}).Run(t.Context(), single1(p.transit(engine.Forward).bridge(e))))
 	cut := *p.Tools.Cluster
 	edit := func() {
 		svc := f.get("cart")
@@ -117,7 +117,7 @@ func TestConflictingEditIsFollowed(t *testing.T) {
 	}
 	cut.WithWatch = &editor{WithWatch: server.WithWatch, edit: edit}
 	p.Tools.Cluster = &cut
-	f.must((&engine.Runner{}).Run(t.Context(), single1(p.hop(e))))
+	f.must((&engine.Runner{}).Run(t.Context(), single1(p.transit(engine.Forward).hop(e, engine.Forward))))
 	if b := f.get(e.BridgeKey().Name); b.Spec.Ports[0].TargetPort.IntValue() != 9090 {
 		t.Errorf("the bridge did not follow: %+v", b.Spec.Ports)
 	}
@@ -146,7 +146,7 @@ func TestBarrierNamesTheNodeThatHasNotAnswered(t *testing.T) {
 	was := f.service("cart")
 	p := f.planner()
 	f.probe.deaf = map[string]bool{"deaf": true}
-	b := p.proof("batch 1 of 1")
+	b := p.barriers(engine.Forward).proof("batch 1 of 1")
 	b.Limit = time.Second
 	err := (&engine.Runner{}).Run(t.Context(), single1(b))
 	if err == nil || !strings.Contains(err.Error(), "deaf") || strings.Contains(err.Error(), "node a,") {
@@ -181,12 +181,10 @@ func TestHalfHoppedServiceWhosePodsChanged(t *testing.T) {
 // halfHop cuts apply off right after the first patch of a hop.
 func (f *fixture) halfHop() {
 	f.Helper()
-	whole := f.job.Tools.Cluster
-	cut := *whole
+	cut := *f.job.Tools.Cluster
 	cut.WithWatch = &halver{WithWatch: server.WithWatch}
-	f.job.Tools.Cluster = &cut
-	_, err := f.job.Apply(f.Context(), f.runner)
-	f.job.Tools.Cluster = whole
+	var err error
+	f.through(&cut, func() { _, err = f.job.Apply(f.Context(), f.runner) })
 	if is := f.get("cart"); !errors.Is(err, errKilled) || is.Spec.Type != corev1.ServiceTypeExternalName {
 		f.Fatalf("%v; service is of type %s", err, is.Spec.Type)
 	}
@@ -258,7 +256,7 @@ func TestInterruptedBarrierLeavesNoSentinel(t *testing.T) {
 			cancel()
 		}
 	}}
-	if err := runner.Run(ctx, single1(p.proof("batch"))); !errors.Is(err, engine.ErrInterrupted) {
+	if err := runner.Run(ctx, single1(p.barriers(engine.Forward).proof("batch"))); !errors.Is(err, engine.ErrInterrupted) {
 		t.Errorf("got %v", err)
 	}
 	left := &corev1.ServiceList{}

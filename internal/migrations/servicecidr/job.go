@@ -3,48 +3,69 @@ package servicecidr
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/netip"
 	"sync"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/engine/findings"
 	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/network/bridge"
+	"github.com/replumb/replumb/internal/network/cidr"
 	"github.com/replumb/replumb/internal/safety/freeze"
-	"github.com/replumb/replumb/internal/safety/lease"
-	"github.com/replumb/replumb/internal/spec"
 	"github.com/replumb/replumb/internal/spec/tier"
 	"github.com/replumb/replumb/internal/verify/lossguard"
 )
 
+// Tools are what steps work with. Plans can be made and shown without a cluster.
+type Tools struct {
+	migration.Tools
+	// Probe asks nodes what they know, Inspector API servers how they run.
+	Probe     bridge.NodeProbe
+	Inspector Inspector
+}
+
+// HealthPort asks kube-proxy's health-check server of a node through the API server.
+type HealthPort struct {
+	Cluster *cluster.Cluster
+}
+
+var _ bridge.NodeProbe = HealthPort{}
+
+// Ask implements bridge.NodeProbe.
+func (h HealthPort) Ask(ctx context.Context, node string, port int32) ([]byte, error) {
+	return h.Cluster.GetRaw(ctx, fmt.Sprintf("/api/v1/nodes/%s:%d/proxy/", node, port))
+}
+
 // Job runs one Migration.
 type Job struct {
-	Tools     Tools
-	Migration *v1alpha1.Migration
-	Spec      Spec
+	migration.Subject
+	*migration.Job[*Planner]
 
-	// Until is the phase to stop after; empty means to go on to the end.
-	Until string
-	// Holder is who holds the lock. Default: this process.
-	Holder *lease.Holder
-	// Expected is the plan that apply must not go beyond, if somebody has looked at one.
-	Expected *migration.Expectation
-	// LeaveClients has finish not wait until nobody uses old addresses.
+	Tools Tools
+	Spec  Spec
+	// LeaveClients has finish not wait for clients of old addresses.
 	LeaveClients bool
 
 	agentConfig lossguard.AgentConfig
 	observer    Observer
-	access      []cluster.AccessAnswer
 	inspection  *cluster.Inspection
-	recorded    *v1alpha1.Migration
-	changes     []spec.Change
 	lookup      *tier.Cache
 }
+
+var (
+	_ migration.Kind[*Planner] = (*Job)(nil)
+	_ migration.Authorizer     = (*Job)(nil)
+	_ migration.Turner         = (*Job)(nil)
+	_ migration.Retrier        = (*Job)(nil)
+)
 
 // NewJob defaults and validates a Migration. The Migration itself is not changed.
 func NewJob(tools Tools, m *v1alpha1.Migration) (*Job, error) {
@@ -54,94 +75,131 @@ func NewJob(tools Tools, m *v1alpha1.Migration) (*Job, error) {
 	if err != nil {
 		return nil, err
 	}
-	j := &Job{Tools: tools, Migration: m, Spec: s}
-	return j, j.hasImage()
+	j := &Job{Subject: migration.Subject{Migration: m}, Tools: tools, Spec: s}
+	j.Job = &migration.Job[*Planner]{Kind: j, Client: tools.Client(), Name: s.Name, Escort: j.agents(), Now: tools.Now}
+	return j, j.checkAgents()
 }
 
-// Adopt compares the Migration at hand with the one in the cluster, if there is one, and takes over what that one
-// has settled. A different job under the same name is refused.
-func (j *Job) Adopt(ctx context.Context) (*v1alpha1.Migration, error) {
-	if err := j.authorize(ctx); err != nil {
-		return nil, err
-	}
-	have, err := migration.Get(ctx, j.Tools.Cluster, j.Migration.Name)
-	if err != nil || have == nil {
-		return nil, err
-	}
-	whole := have.DeepCopy() // somebody may have created it with kubectl, where nothing is filled in
-	Default(whole)
-	if j.Migration, j.changes, err = spec.Merge(whole, j.Migration); err != nil {
-		return nil, err
-	}
-	if j.Spec, err = Validate(j.Migration); err != nil {
-		return nil, err
-	}
-	j.recorded = have
-	return have, nil
+// MayLook implements migration.Authorizer: it asks for the user's rights, once. Without those to look there is nothing to check;
+// the others are a finding.
+func (j *Job) MayLook(ctx context.Context) error {
+	return j.Authorize(ctx, j.Tools.Cluster, append(Rights(), j.agents().Rights()...), func(r cluster.Right) bool {
+		return r.Verb == "list" && r.Resource != "endpointslices" || r.Resource == "migrations"
+	})
 }
 
-// Examine looks at the cluster, as far as the user's rights go, and makes the planner of the migration.
+// Adopt implements migration.Kind.
+func (j *Job) Adopt(have *v1alpha1.Migration) (err error) {
+	if err := j.TakeOver(have); err != nil || have == nil {
+		return err
+	}
+	j.Spec, err = Validate(j.Migration)
+	return err
+}
+
+// Turn implements migration.Turner. When the migration turns, what was seen of the kubelets holds no more.
+func (j *Job) Turn(ctx context.Context, have *v1alpha1.Migration, to v1alpha1.DesiredState) error {
+	j.Migration.Spec.Desired = to
+	turns := (have.Spec.Desired == v1alpha1.DesiredRolledBack) != (to == v1alpha1.DesiredRolledBack)
+	if have.Status.NodesRepointedAt == nil || !turns {
+		return nil
+	}
+	j.Migration.Status.NodesRepointedAt = nil
+	return migration.UpdateStatus(ctx, j.Tools.Cluster, have.Name, func(st *v1alpha1.MigrationStatus) { st.NodesRepointedAt = nil })
+}
+
+// AnotherRound implements migration.Retrier: Services that appeared in the range that was to be retired are moved.
+func (j *Job) AnotherRound(ctx context.Context, err error) bool {
+	if !errors.As(err, new(*RangeInUseError)) {
+		return false
+	}
+	s, err := j.Survey(ctx)
+	return err == nil && len(s.Pending()) > 0
+}
+
+// Survey looks at the Services as they are now.
+func (j *Job) Survey(ctx context.Context) (*Survey, error) {
+	snap, err := j.Tools.Cluster.Load(ctx)
+	if err != nil {
+		return nil, err
+	}
+	survey, _, err := j.survey(ctx, snap)
+	return survey, err
+}
+
+// Examine implements migration.Kind. It looks as far as the user's rights go.
 func (j *Job) Examine(ctx context.Context) (*Planner, error) {
 	if _, err := j.Tools.Cluster.ServerVersion(ctx); err != nil {
 		return nil, err
 	}
-	if err := j.authorize(ctx); err != nil {
+	if err := j.MayLook(ctx); err != nil {
 		return nil, err
 	}
 	snap, err := j.Tools.Cluster.Load(ctx)
 	if err != nil {
 		return nil, err
 	}
-	return j.planner(ctx, snap)
-}
-
-// authorize asks for the user's rights once. Without those to look there is nothing to check; the others are a finding.
-func (j *Job) authorize(ctx context.Context) (err error) {
-	if j.access != nil {
-		return nil
-	}
-	j.access, err = j.Tools.Cluster.Authorize(ctx, append(Rights(), j.agents().Rights()...), func(r cluster.Right) bool {
-		return r.Verb == "list" && r.Resource != "endpointslices" || r.Resource == "migrations"
-	})
-	return err
-}
-
-func (j *Job) planner(ctx context.Context, snap *cluster.Snapshot) (*Planner, error) {
 	survey, rules, err := j.survey(ctx, snap)
 	if err != nil {
 		return nil, err
 	}
-	in := Input{Snapshot: snap, Survey: survey, Live: cluster.Live{Access: j.access}}
+	in := Input{Snapshot: snap, Survey: survey, Live: cluster.Live{Access: j.Access}}
 	if err := j.live(ctx, &in); err != nil {
 		return nil, err
 	}
-	p := &Planner{
-		Tools: j.Tools, Survey: survey, Migration: j.Migration.DeepCopy(),
-		LeaveClients: j.LeaveClients, Observer: j.observer, CanFreeze: in.Freeze == nil, Distribution: cluster.DistributionOf(snap.Nodes),
-	}
-	j.newAgents(p, len(snap.Nodes))
-	if p.Remains, err = j.agents().Left(ctx); err != nil {
+	p, err := j.planner(ctx, in)
+	if err != nil {
 		return nil, err
 	}
-	p.Findings = findings.Run(Checks(), in)
-	form, ok := bridge.Choose(j.Spec.Bridge, len(survey.Moves), in.Live.Admitted)
-	if !ok {
-		form = bridge.Candidates(j.Spec.Bridge, len(survey.Moves))[0]
-	}
-	p.Form = form
-	if err := j.record(ctx, p); err != nil {
-		return nil, err
-	}
-	d := forth
+	to := engine.Forward
 	if j.Migration.Spec.Desired == v1alpha1.DesiredRolledBack {
-		d = back
+		to = engine.Backward
 	}
-	r := refresher{tools: j.Tools, survey: survey, rules: rules}
-	p.Refresh, err = r.plan(ctx, changes(survey, j.Migration, d, j.Tools.now()))
+	r := refresher{tools: j.Tools.Tools, survey: survey, rules: rules}
+	p.Refresh, err = r.plan(ctx, changes(survey, j.Migration, to, j.Tools.Now()))
 	if apierrors.IsForbidden(err) { // the rights check says so
 		return p, nil
 	}
 	return p, err
+}
+
+// planner makes the planner of what was seen, without what is to be restarted.
+func (j *Job) planner(ctx context.Context, in Input) (*Planner, error) {
+	base, err := j.Base(ctx, j.Tools.Tools)
+	if err != nil {
+		return nil, err
+	}
+	base.Findings = findings.Run(Checks(), in)
+	j.settle(base.Migration.Spec.ServiceCIDR, in.Survey.Spec)
+	p := &Planner{
+		Base: base, Probe: j.Tools.Probe, Inspector: j.Tools.Inspector, Survey: in.Survey, Observer: j.observer,
+		LeaveClients: j.LeaveClients, CanFreeze: in.Freeze == nil, Distribution: cluster.DistributionOf(in.Snapshot.Nodes),
+		Agents: j.newAgents(in),
+	}
+	if p.Remains, err = j.agents().Left(ctx); err != nil {
+		return nil, err
+	}
+	form, ok := bridge.Choose(j.Spec.Bridge, len(in.Survey.Moves), in.Live.Admitted)
+	if !ok {
+		form = bridge.Candidates(j.Spec.Bridge, len(in.Survey.Moves))[0]
+	}
+	p.Form = form
+	return p, nil
+}
+
+// settle fills in what the file leaves open, as it was resolved. Once it is recorded, it cannot be changed.
+func (j *Job) settle(s *v1alpha1.ServiceCIDRSpec, resolved Spec) {
+	if j.Recorded == nil {
+		s.From, s.To = texts(resolved.From), texts(resolved.To)
+	}
+}
+
+func texts(ranges []netip.Prefix) []string {
+	var all []string
+	for _, r := range ranges {
+		all = append(all, r.String())
+	}
+	return all
 }
 
 // survey looks at the Services and sorts them into tiers, asking the lookup about those that no rule names.
@@ -169,31 +227,6 @@ func (j *Job) survey(ctx context.Context, snap *cluster.Snapshot) (*Survey, tier
 	}
 	survey.assign(tier.Assign(services, rules, answers))
 	return survey, rules, nil
-}
-
-// record settles what the Migration in the cluster shall say: all that was resolved, or, once it is there, the job as it
-// was written then, which cannot be changed.
-func (j *Job) record(ctx context.Context, p *Planner) error {
-	crd, err := j.Tools.Cluster.CRD(ctx)
-	if err != nil && !apierrors.IsForbidden(err) { // the rights check says so
-		return err
-	}
-	p.HasCRD, p.Recorded, p.Changes = crd != nil, j.recorded != nil, j.changes
-	if p.Recorded {
-		p.Migration.Spec.ServiceCIDR = j.recorded.Spec.ServiceCIDR.DeepCopy()
-		return nil
-	}
-	p.Migration.Spec.ServiceCIDR.From = texts(p.Survey.Spec.From)
-	p.Migration.Spec.ServiceCIDR.To = texts(p.Survey.Spec.To)
-	return nil
-}
-
-func texts(ranges []netip.Prefix) []string {
-	var all []string
-	for _, r := range ranges {
-		all = append(all, r.String())
-	}
-	return all
 }
 
 // live asks what only the running cluster can tell.
@@ -267,12 +300,57 @@ func onePerNamespace(entries []*Entry) []*Entry {
 	return out
 }
 
-// Look surveys the cluster as it is now.
-func (j *Job) Look(ctx context.Context) (*Survey, error) {
-	snap, err := j.Tools.Cluster.Load(ctx)
-	if err != nil {
-		return nil, err
+// agents are those that watch the migration.
+func (j *Job) agents() *lossguard.AgentConfig {
+	c := &j.agentConfig
+	c.Cluster, c.Migration, c.Spec, c.Own, c.Now = j.Tools.Cluster, j.Spec.Name, j.Spec.Common.Proof, j.Tools.Image, j.Tools.Now
+	c.None = j.Spec.Mode == v1alpha1.ModeExtend
+	return c
+}
+
+// checkAgents refuses agents that there is no image for, and barriers that need agents where there are none.
+func (j *Job) checkAgents() error {
+	c := j.agents()
+	if j.Spec.Barrier != v1alpha1.BarrierAgent || c.None {
+		return c.Check()
 	}
-	survey, _, err := j.survey(ctx, snap)
-	return survey, err
+	if c.Spec.Agents == v1alpha1.AgentsDisabled {
+		return &SpecError{
+			Field: "spec.serviceCIDR.barrier.mode", Problem: "is Agent, and there are to be no agents",
+			Hint: "set barrier.mode: HealthCheck, or let spec.proof.agents be Enabled",
+		}
+	}
+	c.Spec.Agents = v1alpha1.AgentsEnabled
+	return c.Check()
+}
+
+// newAgents makes the agents of a job, and what follows them; nil, if there are to be none.
+func (j *Job) newAgents(in Input) *lossguard.Agents {
+	agents := j.agents().New(len(in.Snapshot.Nodes))
+	if agents == nil {
+		return nil
+	}
+	agents.Domain = j.Spec.Domain
+	if len(in.Survey.Pending()) > 0 {
+		agents.Pool = cidr.NewPool(in.Survey.Spec.From, in.Survey.Used)
+	}
+	return agents
+}
+
+// Blame returns the error that a run ends with which was stopped by a loss.
+func (j *Job) Blame(ctx context.Context, loss *lossguard.LossError) error {
+	return j.agents().Blame(ctx, loss)
+}
+
+// Observer hears of what happens in runs beside their events.
+type Observer interface {
+	lossguard.Observer
+	// Moved is called for a Service that has arrived at another address, forward or back.
+	Moved(service, from, to, strategy string, at time.Time, took time.Duration)
+}
+
+// Observe has an observer hear of what happens while runs go on.
+func (j *Job) Observe(o Observer) {
+	j.observer = o
+	j.agentConfig.Observe(o)
 }

@@ -33,12 +33,10 @@ func everyWrite(t *testing.T, least int, before func() *fixture, act func(*fixtu
 	}
 	for n := 1; ; n += step {
 		f := before()
-		whole := f.job.Tools.Cluster
-		cut := *whole
+		cut := *f.job.Tools.Cluster
 		cut.WithWatch = &killer{WithWatch: server.WithWatch, left: n}
-		f.job.Tools.Cluster = &cut
-		err := act(f)
-		f.job.Tools.Cluster = whole
+		var err error
+		f.through(&cut, func() { err = act(f) })
 		if err == nil {
 			if n <= least {
 				t.Fatalf("a whole run made only %d writes", n)

@@ -3,18 +3,22 @@
 package servicecidr
 
 import (
+	"context"
 	"errors"
 	"net/netip"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -211,4 +215,41 @@ func TestDamagedAnnotationsStopEverything(t *testing.T) {
 	if want := "services shop/" + bridge.Name("cart", svc.UID); f.owner("10.96.3.7") != want {
 		t.Errorf("the old address belongs to %q, want %q", f.owner("10.96.3.7"), want)
 	}
+}
+
+// atLock does something right before the lock is taken.
+type atLock struct {
+	client.WithWatch
+	do   func()
+	once sync.Once
+}
+
+func (c *atLock) Create(ctx context.Context, o client.Object, opts ...client.CreateOption) error {
+	if _, ok := o.(*coordinationv1.Lease); ok {
+		c.once.Do(c.do)
+	}
+	return c.WithWatch.Create(ctx, o, opts...)
+}
+
+// TestFinishSeesWhatAppearedBeforeItsLock: finish looks whether it may go on, and then takes the lock. What another run left in
+// between is removed, too.
+func TestFinishSeesWhatAppearedBeforeItsLock(t *testing.T) {
+	f := setup(t)
+	f.runner.Deadline = 3 * time.Second
+	f.service("cart", at("10.96.3.7"))
+	f.apply()
+	stray := &bridge.Hold{
+		Migration: "m", Address: netip.MustParseAddr("172.24.9.9"), Bridge: types.NamespacedName{Namespace: "shop", Name: "gone-bridge"},
+	}
+	appeared := false
+	cut := *f.job.Tools.Cluster
+	cut.WithWatch = &atLock{WithWatch: server.WithWatch, do: func() {
+		f.must(stray.Place(f.Context(), server))
+		appeared = true
+	}}
+	f.through(&cut, func() { f.must(f.finish()) })
+	if !appeared {
+		t.Error("the lock was not seen to be taken")
+	}
+	f.nothingLeft()
 }

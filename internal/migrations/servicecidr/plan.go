@@ -2,62 +2,114 @@ package servicecidr
 
 import (
 	"context"
-	"fmt"
-	"github.com/replumb/replumb/internal/spec"
-	"net/netip"
 	"slices"
 	"strings"
-	"sync"
-	"time"
-
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
-	"github.com/replumb/replumb/internal/engine/findings"
 	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/network/bridge"
 	"github.com/replumb/replumb/internal/network/cidr"
-	"github.com/replumb/replumb/internal/safety/backup"
 	"github.com/replumb/replumb/internal/safety/freeze"
 	"github.com/replumb/replumb/internal/spec/hook"
+	"github.com/replumb/replumb/internal/verify/agentset"
 	"github.com/replumb/replumb/internal/verify/lossguard"
 )
 
 // parallel is how many steps of one group run at once.
 const parallel = 32
 
-// Tools are what steps work with. Plans can be made and shown without them.
-type Tools struct {
-	Cluster *cluster.Cluster
-	Probe   bridge.NodeProbe
-	// Image of replumb for agents; empty if this build has none.
-	Image     string
-	Inspector Inspector
-	Now       func() time.Time
+// commands are the phases of everything that is done to Services.
+func commands() migration.Commands[*Planner] {
+	return migration.Commands[*Planner]{Apply: applyPhases(), Rollback: rollbackPhases(), Finish: finishPhases()}
 }
 
-// client is nil, and not a nil pointer in an interface, when there is no cluster.
-func (t Tools) client() client.Client {
-	if t.Cluster == nil {
-		return nil
+// phaseKubelets parts apply and rollback in two: which pods still carry an address of before is known only once it is over.
+const phaseKubelets = "kubelets"
+
+// applyPhases go to the point where nothing needs the old range any more and old addresses still answer.
+func applyPhases() migration.Phases[*Planner] {
+	return migration.Phases[*Planner]{
+		migration.CheckPhase[*Planner]("Check the cluster"),
+		{Name: "secure", Title: "Record the migration, back up and freeze what it changes", Groups: (*Planner).secure, Recheck: true, Own: true},
+		{Name: agentset.Phase, Title: "Watch from every node", Groups: (*Planner).watch, Replan: (*Planner).probeAppears},
+		{Name: "extend", Title: "Add the target range", Groups: rangesBy((*rangePlan).extend), Recheck: true},
+		{Name: "canary", Title: "Move a throw-away Service first", Groups: (*Planner).canary},
+		{Name: "move", Title: "Move Services, tier by tier, batch by batch", Groups: movesTo(engine.Forward)},
+		{
+			Name: phaseKubelets, Title: "Have kubelets name the new cluster DNS address", Groups: toward(engine.Forward, (*Planner).kubelets),
+			Replan: (*Planner).movesAhead, Recheck: true,
+		},
+		{Name: "refresh", Title: "Restart what carries old addresses", Groups: refresh},
+		{Name: "repoint", Title: "Retire the old range", Groups: rangesBy((*rangePlan).repoint), Recheck: true},
+		{Name: "tidy", Title: "Remove what deleted Services left behind", Groups: (*Planner).orphans},
 	}
-	return t.Cluster
 }
+
+// rollbackPhases bring every Service back to its old address, by the bridges that still answer on both, and after it whatever
+// had followed the Services.
+func rollbackPhases() migration.Phases[*Planner] {
+	return migration.Phases[*Planner]{
+		{Name: agentset.Phase, Title: "Watch from every node", Groups: func(p *Planner) []engine.Group { return p.Agents.InstallIfPossible() }},
+		{Name: "reopen", Title: "Open the old range again", Groups: rangesBy((*rangePlan).reopen)},
+		{Name: "return", Title: "Return Services, tier by tier, batch by batch", Groups: movesTo(engine.Backward)},
+		{
+			Name: phaseKubelets, Title: "Have kubelets name the old cluster DNS address", Groups: toward(engine.Backward, (*Planner).kubelets),
+			Replan: (*Planner).returnsAhead,
+		},
+		{Name: "refresh", Title: "Restart what carries new addresses", Groups: refresh},
+		{Name: "restore", Title: "Make the old range the default again", Groups: rangesBy((*rangePlan).restore)},
+		{Name: "drain", Title: "Let clients forget new addresses", Groups: (*Planner).drain},
+		{Name: "release", Title: "Remove bridges and release new addresses", Groups: toward(engine.Backward, (*Planner).release)},
+		{Name: "tidy", Title: "Remove what is left", Groups: toward(engine.Backward, (*Planner).tidy)},
+		{Name: "withdraw", Title: "Remove the ranges of the migration", Groups: rangesBy((*rangePlan).withdraw)},
+	}
+}
+
+// finishPhases take the old addresses away. Phase "final" is the point of no return.
+func finishPhases() migration.Phases[*Planner] {
+	return migration.Phases[*Planner]{
+		{Name: agentset.Phase, Title: "Watch from every node", Groups: func(p *Planner) []engine.Group { return p.Agents.Install() }},
+		{Name: "drain", Title: "Let clients forget old addresses", Groups: (*Planner).drain},
+		{Name: "soak", Title: "Wait until no client uses old addresses", Groups: (*Planner).soak},
+		{Name: "verify", Title: "Verify every moved Service", Groups: (*Planner).verify},
+		migration.FinalPhase[*Planner](),
+		{Name: "release", Title: "Remove bridges and release old addresses", Groups: toward(engine.Forward, (*Planner).release)},
+		{Name: "prove", Title: "Prove that every node knows the new addresses", Groups: (*Planner).proveReleased},
+		{Name: "tidy", Title: "Remove what is left", Groups: toward(engine.Forward, (*Planner).tidy)},
+	}
+}
+
+// rangesBy has a rangePlan make the steps of a phase.
+func rangesBy(groups func(*rangePlan) []engine.Group) func(*Planner) []engine.Group {
+	return func(p *Planner) []engine.Group { return groups(p.ranges()) }
+}
+
+// movesTo has a movePlan make the steps of a phase.
+func movesTo(to engine.Direction) func(*Planner) []engine.Group {
+	return func(p *Planner) []engine.Group { return p.moves(to).services() }
+}
+
+// toward makes the steps of a phase for one direction.
+func toward(to engine.Direction, groups func(*Planner, engine.Direction) []engine.Group) func(*Planner) []engine.Group {
+	return func(p *Planner) []engine.Group { return groups(p, to) }
+}
+
+// ApplyPhases are the names of the phases of apply, in order.
+func ApplyPhases() []string { return commands().Apply.Names() }
+
+// PhaseNames are the phases of all commands, which hooks can name.
+func PhaseNames() []string { return commands().Names() }
 
 // Planner makes plans from a survey.
 type Planner struct {
-	Tools     Tools
+	migration.Base
+	// Probe asks nodes what they know, Inspector API servers how they run.
+	Probe     bridge.NodeProbe
+	Inspector Inspector
 	Survey    *Survey
-	Migration *v1alpha1.Migration
-	Findings  findings.Findings
 	Form      v1alpha1.BridgeForm
-	// HasCRD and Recorded say whether the definition of Migration, and this Migration, are in the cluster already.
-	HasCRD   bool
-	Recorded bool
-	// Changes are the settings that differ from those recorded.
-	Changes []spec.Change
 	// CanFreeze says whether the cluster takes the policy that freezes Services.
 	CanFreeze bool
 	// Distribution is what the instructions of gates depend on.
@@ -66,181 +118,48 @@ type Planner struct {
 	Agents *lossguard.Agents
 	// Remains takes away what an earlier run has left of agents.
 	Remains []engine.Group
-	// Observer, if set, is told of Services that have moved.
+	// Observer, if set, hears of Services that have moved.
 	Observer Observer
-	// returning is true of a run that goes back. It stops for nothing that agents say, or do not say.
-	returning bool
-	// LeaveClients has finish not wait for those who still use old addresses.
+	// LeaveClients has finish not wait for clients of old addresses.
 	LeaveClients bool
 	// Refresh is what has to be restarted for pods to get rid of old addresses.
 	Refresh Refresh
-	proving sync.Mutex
 }
 
-// phaseKubelets parts apply and rollback in two: who still carries an address of before can be told only once it is over,
-// so what comes after it is planned anew then.
-const phaseKubelets = "kubelets"
+// Apply implements migration.Plans.
+func (p *Planner) Apply() *engine.Plan { return commands().Apply.Plan(p, p.Migration, hook.Apply) }
 
-// ApplyPhases are the phases of apply, in order.
-func ApplyPhases() []string {
-	p := &Planner{Survey: &Survey{}, Migration: &v1alpha1.Migration{}}
-	var names []string
-	for _, phase := range p.Apply().Phases {
-		names = append(names, phase.Name)
-	}
-	return names
-}
-
-// PhaseNames are the phases of all plans, which hooks can name.
-func PhaseNames() []string {
-	p := &Planner{Survey: &Survey{}, Migration: &v1alpha1.Migration{}}
-	var names []string
-	for _, plan := range []*engine.Plan{p.Apply(), p.Rollback(), p.Finish()} {
-		for i := range plan.Phases {
-			if !slices.Contains(names, plan.Phases[i].Name) {
-				names = append(names, plan.Phases[i].Name)
-			}
-		}
-	}
-	return names
-}
-
-// Apply is the way to the point where nothing needs the old range any more and old addresses still answer.
-func (p *Planner) Apply() *engine.Plan {
-	phases := []engine.Phase{
-		{Name: "check", Own: true, Title: "Check the cluster", Groups: single(&migration.CheckStep{Findings: p.Findings})},
-		{Name: "secure", Own: true, Recheck: true, Title: "Record the migration, back up and freeze what it changes", Groups: p.secure()},
-		p.Agents.Phase(p.agentsIfNeeded()),
-		{Name: "extend", Recheck: true, Title: "Add the target range", Groups: p.extend()},
-		{Name: "canary", Title: "Move a throw-away Service first", Groups: p.canary()},
-		{Name: "move", Title: "Move Services, tier by tier, batch by batch", Groups: p.move()},
-		{Name: phaseKubelets, Recheck: true, Title: "Have kubelets name the new cluster DNS address", Groups: p.kubelets(forth)},
-		{Name: "refresh", Title: "Restart what carries old addresses", Groups: p.refresh()},
-		{Name: "repoint", Recheck: true, Title: "Retire the old range", Groups: p.repoint()},
-		{Name: "tidy", Title: "Remove what deleted Services left behind", Groups: p.tidy()},
-	}
-	return p.plan(hook.Apply, phases...)
-}
-
-// Finish takes the old addresses away. Its phase "final" is the point of no return.
-func (p *Planner) Finish() *engine.Plan {
-	return p.plan(
-		hook.Finish,
-		p.Agents.Phase(p.Agents.Install()),
-		engine.Phase{Name: "drain", Title: "Let clients forget old addresses", Groups: single(p.drain())},
-		engine.Phase{Name: "soak", Title: "See that nobody uses old addresses", Groups: p.soak()},
-		engine.Phase{Name: "verify", Title: "Verify every moved Service", Groups: p.each(func(e *Entry) engine.Step {
-			return &arrivedStep{tools: p.Tools, entry: e}
-		})},
-		engine.Phase{
-			Name:   "final",
-			Title:  "Pass the point of no return",
-			Groups: single(migration.FinalStep(p.Tools.client(), p.spec().Name)),
-		},
-		engine.Phase{Name: "release", Title: "Take bridges and old addresses away", Groups: append(
-			p.stopProbing(func(e *Entry) string { return e.Old.String() }),
-			p.each(func(e *Entry) engine.Step {
-				return &releaseStep{tools: p.Tools, migration: p.spec().Name, entry: e, at: e.New}
-			})...,
-		)},
-		engine.Phase{Name: "prove", Title: "Prove that every node knows the new addresses", Groups: p.proveReleased()},
-		engine.Phase{
-			Name:   "tidy",
-			Title:  "Remove what is left",
-			Groups: slices.Concat(p.Agents.Dismiss(), p.Remains, p.tidy(), p.handOver(), p.leave()),
-		},
-	)
-}
-
-// Rollback brings every Service back to its old address, by the bridges that still answer on both, and after it whatever
-// had followed the Services.
+// Rollback implements migration.Plans.
 func (p *Planner) Rollback() *engine.Plan {
-	p.returning = true
-	return p.plan(
-		hook.Rollback,
-		p.Agents.Phase(p.Agents.InstallIfPossible()),
-		engine.Phase{Name: "reopen", Title: "Open the old range again", Groups: p.reopen()},
-		engine.Phase{Name: "return", Title: "Return Services, tier by tier, batch by batch", Groups: p.giveBack()},
-		engine.Phase{Name: phaseKubelets, Title: "Have kubelets name the old cluster DNS address", Groups: p.kubelets(back)},
-		engine.Phase{Name: "refresh", Title: "Restart what carries new addresses", Groups: p.refresh()},
-		engine.Phase{Name: "restore", Title: "Make the old range the default again", Groups: p.restore()},
-		engine.Phase{Name: "drain", Title: "Let clients forget new addresses", Groups: single(p.drain())},
-		engine.Phase{Name: "release", Title: "Take bridges and new addresses away", Groups: append(
-			p.Agents.BestEffort(p.stopProbing(func(e *Entry) string { return e.New.String() })),
-			p.each(func(e *Entry) engine.Step {
-				return &releaseStep{tools: p.Tools, migration: p.spec().Name, entry: e, at: e.Old}
-			})...,
-		)},
-		engine.Phase{Name: "tidy", Title: "Remove what is left", Groups: slices.Concat(p.Agents.Dismiss(), p.Remains, p.tidy(), p.leave())},
-		engine.Phase{Name: "withdraw", Title: "Remove the ranges of the migration", Groups: p.withdraw()},
-	)
+	return commands().Rollback.Plan(p, p.Migration, hook.Rollback)
 }
 
-// direction of a migration.
-type direction bool
-
-const (
-	forth direction = true
-	back  direction = false
-)
-
-// plan puts hooks around phases that have something to do.
-func (p *Planner) plan(run hook.Run, phases ...engine.Phase) *engine.Plan {
-	return hook.Around(&engine.Plan{Name: p.spec().Name, Phases: phases}, p.spec().Common.Hooks, run)
-}
+// Finish implements migration.Plans.
+func (p *Planner) Finish() *engine.Plan { return commands().Finish.Plan(p, p.Migration, hook.Finish) }
 
 func (p *Planner) spec() Spec { return p.Survey.Spec }
 
+// secure records the migration, backs up what is about to be changed for the first time, and freezes it.
 func (p *Planner) secure() []engine.Group {
-	want := p.Migration.DeepCopy()
-	want.Spec.Desired = v1alpha1.DesiredApplied
-	steps := []engine.Step{
-		&migration.CRDStep{Cluster: p.Tools.Cluster, Upgrade: p.HasCRD},
-		p.namespace(),
-		&migration.RecordStep{Cluster: p.Tools.Cluster, Want: want, Recorded: p.Recorded, Changes: p.Changes},
-	}
-	if originals := p.originals(); len(originals) > 0 {
-		title := fmt.Sprintf("Back up %d objects", len(originals))
-		steps = append(steps, backup.NewStep(p.Tools.client(), want, "secure/backup", title, originals))
-	}
+	s := migration.Securing{Sweep: p.sweep, Originals: append(p.Survey.originals(), p.Refresh.Originals()...)}
 	if p.frozen() {
-		steps = append(steps, p.freeze())
+		s.Then = []engine.Step{p.freeze()}
 	}
-	return inOrder(steps...)
+	return p.Secure(s)
 }
 
-// namespace is where sentinels and canaries live.
-func (p *Planner) namespace() *migration.NamespaceStep {
-	return &migration.NamespaceStep{Cluster: p.Tools.Cluster, Migration: p.spec().Name, Sweep: func(ctx context.Context) error {
-		return bridge.RemoveThrowaways(ctx, p.Tools.Cluster, p.spec().Name)
-	}}
+// sweep removes sentinels and sync windows from replumb's namespace.
+func (p *Planner) sweep(ctx context.Context) error {
+	return bridge.RemoveThrowaways(ctx, p.Tools.Client(), p.spec().Name)
 }
 
-// originals are the objects that are about to be changed for the first time.
-func (p *Planner) originals() []client.Object {
-	var all []client.Object
-	for _, e := range p.Survey.Moves {
-		if e.Place == Waiting || e.Place == Bridged {
-			all = append(all, e.Service)
-		}
-	}
-	if p.spec().Mode == v1alpha1.ModeExtend {
-		return all
-	}
-	for i := range p.Survey.Ranges {
-		if c := &p.Survey.Ranges[i]; p.goes(c) {
-			all = append(all, c)
-		}
-	}
-	return append(all, p.Refresh.Originals()...)
-}
-
+// frozen reports whether Services in flight are frozen.
 func (p *Planner) frozen() bool {
 	return p.CanFreeze && p.spec().Common.Freeze != v1alpha1.FreezeDisabled && p.spec().Mode != v1alpha1.ModeExtend
 }
 
 func (p *Planner) freeze() *freeze.Step {
-	return &freeze.Step{Client: p.Tools.client(), Migration: p.spec().Name}
+	return &freeze.Step{Client: p.Tools.Client(), Migration: p.spec().Name}
 }
 
 // canary goes first, as long as no Service has gone.
@@ -249,53 +168,55 @@ func (p *Planner) canary() []engine.Group {
 	if len(pending) == 0 || len(pending) < len(p.Survey.Moves) || p.Survey.Counts().Bridged > 0 {
 		return nil
 	}
-	return single(&canaryStep{planner: p, pool: cidr.NewPool(p.spec().From, p.Survey.Used)})
+	return engine.InOrder(&canaryStep{transit: p.transit(engine.Forward), pool: cidr.NewPool(p.spec().From, p.Survey.Used)})
 }
 
 // kubelets waits until no kubelet names the cluster DNS address that is left behind.
-func (p *Planner) kubelets(d direction) []engine.Group {
-	var left []netip.Addr
+func (p *Planner) kubelets(to engine.Direction) []engine.Group {
+	k := &kubelets{cluster: p.Tools.Cluster}
 	var want []string
 	for _, e := range p.Survey.DNSMoves() {
-		if d == back && !e.Touched {
+		if to == engine.Backward && !e.Touched() {
 			continue // it never moved
 		}
-		leaves, goes := e.Old, e.New
-		if d == back {
-			leaves, goes = e.New, e.Old
-		}
-		left, want = append(left, leaves), append(want, goes.String())
+		leaves, goes := e.ends(to)
+		k.left, want = append(k.left, leaves), append(want, goes.String())
 	}
-	if len(left) == 0 {
+	if len(k.left) == 0 {
 		return nil
 	}
-	return single(&kubeletGate{
-		gate: gate{
-			id: "kubelets", title: "Wait until every kubelet names " + strings.Join(want, ", ") + " as cluster DNS",
-			guide: kubeletGuide(p.Distribution, strings.Join(want, ",")), length: p.spec().GateWait,
-		},
-		tools: p.Tools, migration: p.spec().Name, left: left,
-	})
+	title := "Wait until every kubelet names " + strings.Join(want, ", ") + " as cluster DNS"
+	return engine.InOrder(
+		newGate("kubelets", title, kubeletGuide(p.Distribution, strings.Join(want, ",")), p.spec().GateWait, k.holds),
+		recordKubelets(p.Tools.Client(), p.spec().Name, p.Tools.Now),
+	)
 }
 
 // refresh restarts workloads, a tier at a time.
-func (p *Planner) refresh() []engine.Group { return p.Refresh.groups() }
-
-// The confirmations of operators, values of v1alpha1.AnnotationAPIServers.
-const (
-	repointed = "Repointed"
-	restored  = "Restored"
-)
+func refresh(p *Planner) []engine.Group { return p.Refresh.groups() }
 
 // each makes a step for every Service of the migration that has something of it left: those never touched have not.
 func (p *Planner) each(step func(*Entry) engine.Step) []engine.Group {
 	var steps []engine.Step
 	for _, e := range p.Survey.everything() {
-		if e.Place != Waiting || e.Touched {
+		if e.begun() {
 			steps = append(steps, step(e))
 		}
 	}
-	return []engine.Group{{Parallel: parallel, Steps: steps}}
+	return engine.AtOnce(parallel, "", steps...)
+}
+
+// verify looks whether every Service is where it was to go.
+func (p *Planner) verify() []engine.Group {
+	return p.each(func(e *Entry) engine.Step { return arrived(p.Tools.Client(), e) })
+}
+
+// release takes the addresses away that a direction leaves, and what kept them answering.
+func (p *Planner) release(to engine.Direction) []engine.Group {
+	return append(p.stopProbing(to), p.each(func(e *Entry) engine.Step {
+		_, at := e.ends(to)
+		return release{client: p.Tools.Client(), migration: p.spec().Name, entry: e, at: at}.step()
+	})...)
 }
 
 // proveReleased passes one more barrier: what is behind it, every node has seen, the removal of the bridges included.
@@ -303,39 +224,37 @@ func (p *Planner) proveReleased() []engine.Group {
 	if len(p.Survey.Moves) == 0 {
 		return nil
 	}
-	return single(p.barrier("released addresses"))
+	return engine.InOrder(p.barriers(engine.Forward).step("released addresses"))
 }
 
-func (p *Planner) tidy() []engine.Group {
+// drain waits until clients have forgotten the addresses that are left.
+func (p *Planner) drain() []engine.Group {
+	return engine.InOrder(drain(p.Tools.Client(), p.spec().Name, p.spec().Drain, p.Tools.Now))
+}
+
+// orphans removes what Services that were deleted have left behind.
+func (p *Planner) orphans() []engine.Group {
 	var steps []engine.Step
 	for _, b := range p.Survey.Orphans {
-		steps = append(steps, &orphanStep{tools: p.Tools, bridge: b})
+		steps = append(steps, removeOrphan(p.Tools.Client(), b))
 	}
 	for i := range p.Survey.Strays {
-		steps = append(steps, &strayStep{tools: p.Tools, migration: p.spec().Name, ip: &p.Survey.Strays[i]})
+		steps = append(steps, releaseStray(p.Tools.Client(), &p.Survey.Strays[i]))
 	}
-	return []engine.Group{{Parallel: parallel, Steps: steps}}
+	return engine.AtOnce(parallel, "", steps...)
+}
+
+// tidy removes what the migration leaves behind in a direction.
+func (p *Planner) tidy(to engine.Direction) []engine.Group {
+	groups := slices.Concat(p.Agents.Dismiss(), p.Remains, p.orphans())
+	if to == engine.Forward {
+		groups = append(groups, p.ranges().handOver()...)
+	}
+	return append(groups, p.leave()...)
 }
 
 // leave removes what replumb keeps for itself, and looks that nothing is left.
 func (p *Planner) leave() []engine.Group {
-	steps := []engine.Step{p.freeze().Undo(), &remainsStep{tools: p.Tools, migration: p.spec().Name}}
-	if p.spec().Common.Backups != v1alpha1.BackupsKeep {
-		steps = append(
-			steps,
-			&backup.ForgetStep{Client: p.Tools.client(), Migration: p.spec().Name},
-			p.namespace().Undo(),
-		)
-	}
-	return append(inOrder(steps...), single(&cleanStep{tools: p.Tools, migration: p.spec().Name})...)
-}
-
-func (p *Planner) drain() engine.Step {
-	return &drainStep{tools: p.Tools, migration: p.spec().Name, length: p.spec().Drain}
-}
-
-func single(s engine.Step) []engine.Group { return inOrder(s) }
-
-func inOrder(steps ...engine.Step) []engine.Group {
-	return []engine.Group{{Parallel: 1, Steps: steps}}
+	steps := append([]engine.Step{p.freeze().Undo(), removeRemains(p.Tools.Client(), p.spec().Name)}, p.Forget(p.sweep)...)
+	return append(engine.InOrder(steps...), engine.InOrder(nothingLeft(p.Tools.Client(), p.spec().Name))...)
 }

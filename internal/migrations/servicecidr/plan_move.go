@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"slices"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/replumb/replumb/api/v1alpha1"
@@ -14,33 +13,65 @@ import (
 	"github.com/replumb/replumb/internal/network/bridge"
 	"github.com/replumb/replumb/internal/spec/hook"
 	"github.com/replumb/replumb/internal/spec/window"
+	"github.com/replumb/replumb/internal/verify/lossguard"
 )
 
-// move is the heart: tier by tier, batch by batch.
-func (p *Planner) move() []engine.Group {
-	groups := append(p.follow(), p.moveProbeService()...)
-	counts := p.Survey.Counts()
-	total := 0
-	for _, tier := range p.Survey.Tiers {
-		total += len(chunk(p.Survey.InTier(tier), p.spec().Batch))
+// movePlan makes the groups of steps that take Services from one address to the other, in one direction.
+type movePlan struct {
+	*migration.Base
+	survey *Survey
+	to     engine.Direction
+	// run and phase are what hooks get.
+	run   hook.Run
+	phase string
+	// frozen says that Services in flight are frozen.
+	frozen  bool
+	transit *transit
+	// agents connect to Services that have moved; nil if there are none.
+	agents *lossguard.Agents
+	// certificates is the gate before kubernetes moves.
+	certificates func() engine.Step
+}
+
+func (p *Planner) moves(to engine.Direction) *movePlan {
+	m := &movePlan{
+		Base: &p.Base, survey: p.Survey, to: to, run: hook.Apply, phase: "move", frozen: p.frozen(), transit: p.transit(to),
+		agents: p.Agents, certificates: p.ranges().certificates,
 	}
-	number := 0
-	will := map[*Entry]bool{}
-	for _, tier := range p.Survey.Tiers {
+	if to == engine.Backward {
+		m.run, m.phase = hook.Rollback, "return"
+	}
+	return m
+}
+
+// transit is what the steps that move Services share, and the barriers in it.
+func (p *Planner) transit(to engine.Direction) *transit {
+	return &transit{
+		client: p.Tools.Client(), migration: p.spec().Name, domain: p.spec().Domain, form: p.Form, pool: p.Survey.Pool,
+		barriers: p.barriers(to), now: p.Tools.Now, observer: p.Observer,
+	}
+}
+
+// services moves everything, tier by tier, batch by batch. On the way back, a Service that never left its old address has
+// nothing to return from.
+func (m *movePlan) services() []engine.Group {
+	var groups []engine.Group
+	if m.to == engine.Forward {
+		groups = m.staleBridges()
+	}
+	groups = append(groups, m.probeService()...)
+	batches := m.batches()
+	for _, tier := range m.survey.Tiers {
 		var inside []engine.Group
-		for _, entries := range chunk(p.Survey.InTier(tier), p.spec().Batch) {
-			number++
-			counts.Moved += len(entries)
-			for _, e := range entries {
-				will[e] = true
+		for _, b := range batches {
+			if b.tier == tier {
+				inside = append(inside, m.batch(b)...)
 			}
-			b := &batch{number: number, of: total, tier: tier, entries: entries, counts: counts, tiers: p.Survey.TierCounts(will)}
-			inside = append(inside, p.moveBatch(b)...)
 		}
-		groups = append(groups, p.around(hook.Apply, "move", tier, inside)...)
+		groups = append(groups, m.tier(tier, inside)...)
 	}
-	if number > 0 && p.frozen() {
-		groups = append(groups, engine.Group{Steps: []engine.Step{&markStep{tools: p.Tools, migration: p.spec().Name, id: "none"}}})
+	if m.to == engine.Forward && m.frozen && len(batches) > 0 {
+		groups = append(groups, engine.InOrder(mark(m.Tools.Client(), m.Migration.Name, nil))...)
 	}
 	return groups
 }
@@ -75,196 +106,159 @@ func (b *batch) names() []string {
 	return names
 }
 
-// moveBatch: the bridges, the proof that every node knows them, the hops, and time to look.
-func (p *Planner) moveBatch(b *batch) []engine.Group {
-	groups := p.approach(hook.Apply, "move", b)
-	if slices.ContainsFunc(b.entries, (*Entry).IsKubernetes) {
-		groups = append(groups, engine.Group{Title: b.String(), Steps: []engine.Step{p.certificates()}})
+// batches are those of all tiers, in order.
+func (m *movePlan) batches() []*batch {
+	var all []*batch
+	counts, will := m.survey.Counts(), map[*Entry]bool{}
+	for _, tier := range m.survey.Tiers {
+		leaving := m.survey.InTier(tier)
+		if m.to == engine.Backward {
+			leaving = m.survey.Away(tier)
+		}
+		for entries := range slices.Chunk(leaving, m.survey.Spec.Batch) {
+			counts.Moved += len(entries)
+			for _, e := range entries {
+				will[e] = true
+			}
+			all = append(all, &batch{
+				number: len(all) + 1, tier: tier, entries: entries, counts: counts, tiers: m.survey.TierCounts(will),
+			})
+		}
 	}
-	groups = append(groups, p.crossing(b, p.hop)...)
-	groups = append(groups, p.connect(b)...)
-	note := &noteStep{tools: p.Tools, migration: p.spec().Name, batch: b.String(), counts: b.counts, tiers: b.tiers}
-	groups = append(groups, engine.Group{Title: b.String(), Steps: append([]engine.Step{note}, p.settle(b.String())...)})
-	return append(groups, p.hooks(p.occasion(hook.Apply, v1alpha1.AfterBatch, "move", b))...)
+	for _, b := range all {
+		b.of = len(all)
+	}
+	return all
 }
 
-// approach is what comes before a batch: the window to be in, hooks, and the freeze.
-func (p *Planner) approach(run hook.Run, phase string, b *batch) []engine.Group {
-	var groups []engine.Group
-	if windows := p.spec().Common.Windows; len(windows) > 0 {
-		groups = append(groups, engine.Group{
-			Title: b.String(), Steps: []engine.Step{window.NewStep("window/"+b.String(), windows, p.Tools.now)},
-		})
+// batch: the bridges, the proof that every node knows them, the hops, and time to look.
+func (m *movePlan) batch(b *batch) []engine.Group {
+	groups := m.before(b)
+	if m.to == engine.Forward && slices.ContainsFunc(b.entries, (*Entry).IsKubernetes) {
+		groups = append(groups, engine.AtOnce(1, b.String(), m.certificates())...)
 	}
-	groups = append(groups, p.hooks(p.occasion(run, v1alpha1.BeforeBatch, phase, b))...)
-	if p.frozen() {
-		groups = append(groups, engine.Group{Title: b.String(), Steps: []engine.Step{p.mark(b)}})
+	groups = append(groups, m.cross(b)...)
+	var after []engine.Step
+	if m.to == engine.Forward {
+		groups = append(groups, m.connect(b)...)
+		after = append(after, note(m.Tools.Client(), m.Migration.Name, b))
+	}
+	groups = append(groups, engine.AtOnce(1, b.String(), append(after, m.settle(b)...)...)...)
+	return append(groups, m.Hooks(m.occasion(v1alpha1.AfterBatch, b))...)
+}
+
+// before is what comes before a batch: the window to be in, hooks, and the freeze.
+func (m *movePlan) before(b *batch) []engine.Group {
+	var groups []engine.Group
+	if windows := m.survey.Spec.Common.Windows; len(windows) > 0 {
+		groups = engine.AtOnce(1, b.String(), window.NewStep("window/"+b.String(), windows, m.Tools.Now))
+	}
+	groups = append(groups, m.Hooks(m.occasion(v1alpha1.BeforeBatch, b))...)
+	if m.frozen {
+		groups = append(groups, engine.AtOnce(1, b.String(), mark(m.Tools.Client(), m.Migration.Name, b))...)
 	}
 	return groups
 }
 
-// mark has the freeze hold the Services of a batch.
-func (p *Planner) mark(b *batch) engine.Step {
-	return &markStep{tools: p.Tools, migration: p.spec().Name, id: b.String(), keys: b.keys()}
-}
-
-// crossing takes a batch over its bridges. Services with node ports hop one after the other: each needs a sync window of
+// cross takes a batch over its bridges. Services with node ports hop one after the other: each needs a sync window of
 // the kube-proxies for itself. kubernetes hops last, when everything beside it is proven to work.
-func (p *Planner) crossing(b *batch, hop func(*Entry) engine.Step) []engine.Group {
-	var plainHops, nodePorts, last []*Entry
+func (m *movePlan) cross(b *batch) []engine.Group {
+	var bridges, plain, nodePorts, last []engine.Step
 	for _, e := range b.entries {
+		bridges = append(bridges, m.transit.bridge(e))
+		hop := m.transit.hop(e, m.to)
 		switch {
 		case e.IsKubernetes():
-			last = append(last, e)
+			last = append(last, hop)
 		case e.HasNodePorts():
-			nodePorts = append(nodePorts, e)
+			nodePorts = append(nodePorts, hop)
 		default:
-			plainHops = append(plainHops, e)
+			plain = append(plain, hop)
 		}
 	}
-	return []engine.Group{
-		{Title: b.String(), Parallel: parallel, Steps: mapSteps(b.entries, p.bridge)},
-		{Title: b.String(), Steps: []engine.Step{p.barrier(b.String())}},
-		{Title: b.String(), Parallel: parallel, Steps: mapSteps(plainHops, hop)},
-		{Title: b.String(), Parallel: 1, Steps: mapSteps(nodePorts, hop)},
-		{Title: b.String(), Steps: mapSteps(last, hop)},
-	}
+	return slices.Concat(
+		engine.AtOnce(parallel, b.String(), bridges...),
+		engine.AtOnce(1, b.String(), m.transit.barriers.step(b.String())),
+		engine.AtOnce(parallel, b.String(), plain...),
+		engine.AtOnce(1, b.String(), nodePorts...),
+		engine.AtOnce(1, b.String(), last...),
+	)
 }
 
-// around puts hooks and the pause of a tier around its batches.
-func (p *Planner) around(run hook.Run, phase, tier string, inside []engine.Group) []engine.Group {
+// tier puts hooks and the pause of a tier around its batches.
+func (m *movePlan) tier(tier string, inside []engine.Group) []engine.Group {
 	if len(inside) == 0 {
 		return nil
 	}
-	o := hook.Occasion{Run: run, Phase: phase, Tier: tier}
-	o.Moment = v1alpha1.BeforeTier
-	before := p.hooks(o)
-	o.Moment = v1alpha1.AfterTier
-	after := p.hooks(o)
-	for _, t := range p.spec().Common.Tiers {
+	before := m.Hooks(hook.Occasion{Run: m.run, Phase: m.phase, Tier: tier, Moment: v1alpha1.BeforeTier})
+	after := m.Hooks(hook.Occasion{Run: m.run, Phase: m.phase, Tier: tier, Moment: v1alpha1.AfterTier})
+	for _, t := range m.survey.Spec.Common.Tiers {
 		if t.Name == tier && t.Pause != nil && t.Pause.Duration > 0 {
-			after = append(after, engine.Group{Title: tier, Steps: []engine.Step{&migration.PauseStep{
-				Name: "pause/" + tier, Length: t.Pause.Duration, Now: p.Tools.Now,
+			after = append(after, engine.AtOnce(1, tier, &migration.PauseStep{
+				Name: "pause/" + tier, Length: t.Pause.Duration, Now: m.Tools.Now,
 				About: fmt.Sprintf("Wait %s after tier %s", t.Pause.Duration, tier),
-			}}})
+			})...)
 		}
 	}
 	return slices.Concat(before, inside, after)
 }
 
-func (p *Planner) occasion(run hook.Run, moment v1alpha1.HookMoment, phase string, b *batch) hook.Occasion {
-	return hook.Occasion{Run: run, Moment: moment, Phase: phase, Tier: b.tier, Batch: b.number, Services: b.names()}
+func (m *movePlan) occasion(moment v1alpha1.HookMoment, b *batch) hook.Occasion {
+	return hook.Occasion{Run: m.run, Moment: moment, Phase: m.phase, Tier: b.tier, Batch: b.number, Services: b.names()}
 }
 
-func (p *Planner) hooks(o hook.Occasion) []engine.Group {
-	o.Migration = p.spec().Name
-	return hook.Groups(p.spec().Common.Hooks, o)
-}
-
-// follow repairs the bridges of Services that moved before and were changed since, or whose bridge was taken away.
-func (p *Planner) follow() []engine.Group {
+// staleBridges repairs the bridges of Services that moved before and were changed since, or whose bridge was taken away.
+func (m *movePlan) staleBridges() []engine.Group {
 	var stale []engine.Step
-	for _, e := range p.Survey.everything() {
+	for _, e := range m.survey.everything() {
 		if e.Place != Moved {
 			continue
 		}
-		want := p.bridgeOf(e, e.Service)
+		want := m.transit.bridgeOf(e, e.Service)
 		if e.Bridge != nil {
 			want.Form = bridge.FormOf(e.Bridge)
 		}
 		if e.Bridge == nil || e.Mirrored() || bridge.Difference(e.Bridge, want.Build()) != nil {
-			stale = append(stale, p.bridge(e))
+			stale = append(stale, m.transit.bridge(e))
 		}
 	}
-	if len(stale) == 0 {
-		return nil
-	}
-	return []engine.Group{{Title: "bridges of moved Services", Parallel: parallel, Steps: stale}}
+	return engine.AtOnce(parallel, "bridges of moved Services", stale...)
 }
 
-// giveBack is move the other way. A Service that never left its old address has nothing to return from.
-func (p *Planner) giveBack() []engine.Group {
-	groups := p.returnProbeService()
-	total := 0
-	for _, tier := range p.Survey.Tiers {
-		total += len(chunk(p.Survey.Away(tier), p.spec().Batch))
-	}
-	number := 0
-	for _, tier := range p.Survey.Tiers {
-		var inside []engine.Group
-		for _, entries := range chunk(p.Survey.Away(tier), p.spec().Batch) {
-			number++
-			b := &batch{number: number, of: total, tier: tier, entries: entries}
-			inside = append(inside, p.approach(hook.Rollback, "return", b)...)
-			inside = append(inside, p.crossing(b, func(e *Entry) engine.Step { return p.hop(e).(*hopStep).Undo() })...)
-			inside = append(inside, engine.Group{Title: b.String(), Steps: p.settle(b.String())})
-			inside = append(inside, p.hooks(p.occasion(hook.Rollback, v1alpha1.AfterBatch, "return", b))...)
-		}
-		groups = append(groups, p.around(hook.Rollback, "return", tier, inside)...)
-	}
-	return groups
-}
-
-func (p *Planner) bridgeOf(e *Entry, svc *corev1.Service) *bridge.Bridge {
-	return &bridge.Bridge{Migration: p.spec().Name, Service: svc, Old: e.Old, New: e.New, Form: p.Form}
-}
-
-func (p *Planner) bridge(e *Entry) engine.Step {
-	return &bridgeStep{planner: p, entry: e}
-}
-
-func (p *Planner) hop(e *Entry) engine.Step {
-	return &hopStep{planner: p, entry: e}
-}
-
-// barrier in mode Wait proves nothing; a finding says so.
-func (p *Planner) barrier(name string) engine.Step {
-	if p.spec().Barrier == v1alpha1.BarrierWait {
-		return &migration.PauseStep{
-			Name: "barrier/" + name, Length: p.spec().BarrierWait, Now: p.Tools.Now,
-			About: fmt.Sprintf("Give nodes %s to learn the bridges of %s (not proven)", p.spec().BarrierWait, name),
-		}
-	}
-	return p.proof(name)
-}
-
-func (p *Planner) proof(name string) *bridge.Barrier {
-	b := &bridge.Barrier{
-		Witness: p.witness(), Pool: p.Survey.Pool, Migration: p.spec().Name, Name: name,
-		Limit: p.barrierLimit(),
-	}
-	if p.Tools.Cluster != nil {
-		b.Client = p.Tools.Cluster
-	}
-	return b
-}
-
-func (p *Planner) settle(name string) []engine.Step {
-	if p.spec().Settle == 0 {
+// settle gives people time to look.
+func (m *movePlan) settle(b *batch) []engine.Step {
+	length := m.survey.Spec.Settle
+	if length == 0 {
 		return nil
 	}
 	return []engine.Step{&migration.PauseStep{
-		Name: "settle/" + name, Length: p.spec().Settle, Now: p.Tools.Now,
-		About: fmt.Sprintf("Let %s settle for %s", name, p.spec().Settle),
+		Name: "settle/" + b.String(), Length: length, Now: m.Tools.Now, About: fmt.Sprintf("Let %s settle for %s", b, length),
 	}}
 }
 
-func mapSteps(entries []*Entry, step func(*Entry) engine.Step) []engine.Step {
-	steps := make([]engine.Step, len(entries))
-	for i, e := range entries {
-		steps[i] = step(e)
+// probeService moves the Service that agents call, before any other: under their requests, from every node.
+func (m *movePlan) probeService() []engine.Group {
+	e := m.survey.Probe
+	if e == nil || m.to == engine.Forward && e.Place == Moved || m.to == engine.Backward && !e.away() {
+		return nil
 	}
-	return steps
+	b := &batch{name: "the Service of probes", entries: []*Entry{e}}
+	if m.to == engine.Backward {
+		return m.cross(b)
+	}
+	var groups []engine.Group
+	if m.frozen {
+		groups = engine.AtOnce(1, b.String(), mark(m.Tools.Client(), m.Migration.Name, b))
+	}
+	return slices.Concat(groups, m.cross(b), m.connect(b), engine.AtOnce(1, b.String(), m.settle(b)...))
 }
 
-func chunk(entries []*Entry, size int) [][]*Entry {
-	var out [][]*Entry
-	for len(entries) > size {
-		out = append(out, entries[:size])
-		entries = entries[size:]
+// connect has every node connect to the Services of a batch.
+func (m *movePlan) connect(b *batch) []engine.Group {
+	if m.agents == nil {
+		return nil
 	}
-	if len(entries) > 0 {
-		out = append(out, entries)
-	}
-	return out
+	return engine.AtOnce(1, b.String(), &lossguard.Connected{
+		Watch: m.agents.Watch, Name: b.String(), Limit: m.transit.barriers.limit,
+	})
 }

@@ -5,32 +5,63 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	networkingv1 "k8s.io/api/networking/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
-	"github.com/replumb/replumb/internal/network/cidr"
+	"github.com/replumb/replumb/internal/kube/cluster"
 )
 
-func (p *Planner) extend() []engine.Group {
-	var steps []engine.Step
-	for _, s := range p.rangeSteps() {
-		steps = append(steps, s)
-	}
-	return inOrder(steps...)
+// rangePlan makes the groups of steps that add, retire and restore Service ranges.
+type rangePlan struct {
+	client       client.Client
+	survey       *Survey
+	servers      apiServers
+	distribution cluster.Distribution
+	// wait is how long a gate waits for the operator.
+	wait time.Duration
 }
 
-func (p *Planner) rangeSteps() []*rangeStep {
-	var steps []*rangeStep
-	for i, r := range p.spec().To {
-		steps = append(steps, p.rangeStep(RangeName(p.spec(), i), r, v1alpha1.RoleRange))
+func (p *Planner) ranges() *rangePlan {
+	return &rangePlan{
+		client: p.Tools.Client(), survey: p.Survey, distribution: p.Distribution, wait: p.spec().GateWait,
+		servers: apiServers{cluster: p.Tools.Cluster, inspector: p.Inspector, addresses: p.spec().APIServers},
 	}
-	return steps
 }
 
-func (p *Planner) rangeStep(name string, cidr netip.Prefix, role string) *rangeStep {
-	return &rangeStep{tools: p.Tools, migration: p.spec().Name, name: name, cidr: cidr, role: role}
+func (r *rangePlan) own(name string, cidr netip.Prefix, role string) ownRange {
+	return ownRange{client: r.client, migration: r.survey.Spec.Name, name: name, cidr: cidr, role: role}
+}
+
+// targets are the ranges that the migration adds.
+func (r *rangePlan) targets() []ownRange {
+	var all []ownRange
+	for i, to := range r.survey.Spec.To {
+		all = append(all, r.own(RangeName(r.survey.Spec, i), to, v1alpha1.RoleRange))
+	}
+	return all
+}
+
+// kept are the ranges for pinned Services.
+func (r *rangePlan) kept() []ownRange {
+	var all []ownRange
+	for _, k := range r.survey.KeepRanges() {
+		name := strings.NewReplacer(".", "-", ":", "-", "/", "-").Replace(k.String())
+		all = append(all, r.own(r.survey.Spec.Name+"-keep-"+strings.ReplaceAll(name, "--", "-0-"), k, v1alpha1.RoleKeep))
+	}
+	return all
+}
+
+// reopened are the ranges that Services return to, as far as they have to be opened again.
+func (r *rangePlan) reopened() []ownRange {
+	var all []ownRange
+	for i, from := range r.survey.Spec.From {
+		all = append(all, r.own(fmt.Sprintf("%s-reopened-%d", r.survey.Spec.Name, i), from, v1alpha1.RoleReopened))
+	}
+	return all
 }
 
 // RangeName is the name of the ServiceCIDR of the i-th target range.
@@ -41,179 +72,116 @@ func RangeName(spec Spec, i int) string {
 	return fmt.Sprintf("%s-%d", spec.Name, i)
 }
 
-func (p *Planner) servers() apiServers {
-	return apiServers{tools: p.Tools, addresses: p.spec().APIServers}
-}
-
-func (p *Planner) certificates() engine.Step {
-	want := p.Survey.Kubernetes().New
-	return &certificateGate{
-		gate: gate{
-			id: "certificates", title: fmt.Sprintf("Wait until the certificate of every API server names %s", want),
-			guide: certificateGuide(p.Distribution, p.Survey.Kubernetes().Old, want), length: p.spec().GateWait,
-		},
-		servers: p.servers(), want: want,
-	}
-}
-
-func (p *Planner) apiServers(want netip.Prefix, confirmation string, lenient bool) engine.Step {
-	return &apiServerGate{
-		gate: gate{
-			id: "api-servers", title: fmt.Sprintf("Wait until every API server has %s as --service-cluster-ip-range", want),
-			guide: apiServerGuide(p.Distribution, want), length: p.spec().GateWait,
-		},
-		servers: p.servers(), migration: p.spec().Name, want: want, confirmation: confirmation, lenient: lenient,
-	}
-}
-
-// repoint retires what of the old ranges nothing needs any more: the default one after the API servers have another.
-func (p *Planner) repoint() []engine.Group {
-	if p.spec().Mode == v1alpha1.ModeExtend {
-		return nil
-	}
-	var vacant, retire []engine.Step
-	hasDefault := false
-	for i := range p.Survey.Ranges {
-		c := &p.Survey.Ranges[i]
-		if !p.retires(c) {
-			continue
-		}
-		hasDefault = hasDefault || c.Name == defaultRange
-		step := &retireStep{tools: p.Tools, name: c.Name, cidrs: cidrsOf(c), kept: p.Survey.KeepRanges()}
-		vacant, retire = append(vacant, &vacantStep{of: step}), append(retire, step)
-	}
-	groups := append(inOrder(p.keep()...), inOrder(vacant...)...)
-	was, moves := p.defaultWas()
-	if hasDefault {
-		groups = append(groups, single(p.apiServers(p.spec().To[0], repointed, false))...)
-	}
-	groups = append(groups, inOrder(retire...)...)
-	if hasDefault || (moves && p.defaultNow() == nil) {
-		groups = append(groups, single(&defaultStep{tools: p.Tools, want: p.spec().To, gone: []netip.Prefix{was}})...)
-	}
-	return groups
-}
-
-// goes reports whether a ServiceCIDR, not of replumb's making, lies in what is to be emptied.
-func (p *Planner) goes(c *networkingv1.ServiceCIDR) bool {
-	return c.Labels[v1alpha1.LabelRole] == "" && len(cidrsOf(c)) > 0 && inside(c, p.spec().From)
-}
-
-// retires reports whether a ServiceCIDR goes. One that holds the cluster's own Services, told to stay, does not; who else
-// still has an address in it is named when its turn comes.
-func (p *Planner) retires(c *networkingv1.ServiceCIDR) bool {
-	return p.goes(c) && !slices.ContainsFunc(p.Survey.Blockers(), func(e *Entry) bool {
-		return e.Reason == clusterServicesStay && cidr.Contains(cidrsOf(c), e.Old)
-	})
-}
-
-// keep makes the ranges for pinned Services.
-func (p *Planner) keep() []engine.Step {
+func stepsOf(ranges []ownRange, step func(ownRange) engine.Step) []engine.Step {
 	var steps []engine.Step
-	for _, r := range p.Survey.KeepRanges() {
-		steps = append(steps, p.keepStep(r))
+	for _, r := range ranges {
+		steps = append(steps, step(r))
 	}
 	return steps
 }
 
-func (p *Planner) keepStep(r netip.Prefix) *rangeStep {
-	name := strings.NewReplacer(".", "-", ":", "-", "/", "-").Replace(r.String())
-	return p.rangeStep(p.spec().Name+"-keep-"+strings.ReplaceAll(name, "--", "-0-"), r, v1alpha1.RoleKeep)
+// extend adds the target range.
+func (r *rangePlan) extend() []engine.Group {
+	return engine.InOrder(stepsOf(r.targets(), ownRange.add)...)
 }
 
-// defaultWas is the range that held kubernetes, which is the default one; false, if kubernetes does not move.
-func (p *Planner) defaultWas() (was netip.Prefix, moves bool) {
-	e := p.Survey.Kubernetes()
-	if e == nil {
-		return netip.Prefix{}, false
+// repoint retires what of the old ranges nothing needs any more: the default one after the API servers have another.
+func (r *rangePlan) repoint() []engine.Group {
+	if r.survey.Spec.Mode == v1alpha1.ModeExtend {
+		return nil
 	}
-	for _, r := range p.spec().From {
-		if r.Contains(e.Old) {
-			return r, true
-		}
+	var vacant, retire []engine.Step
+	hasDefault := false
+	for _, c := range r.survey.retiring() {
+		hasDefault = hasDefault || c.Name == defaultRange
+		old := retiredRange{client: r.client, name: c.Name, cidrs: cidrsOf(c), kept: r.survey.KeepRanges()}
+		vacant, retire = append(vacant, old.vacant()), append(retire, old.retire())
 	}
-	return netip.Prefix{}, false
-}
-
-// defaultNow is the default ServiceCIDR; nil, if it is gone or going.
-func (p *Planner) defaultNow() *networkingv1.ServiceCIDR {
-	for i := range p.Survey.Ranges {
-		if c := &p.Survey.Ranges[i]; c.Name == defaultRange && c.DeletionTimestamp.IsZero() {
-			return c
-		}
+	groups := append(engine.InOrder(stepsOf(r.kept(), ownRange.add)...), engine.InOrder(vacant...)...)
+	was, moves := r.survey.defaultWas()
+	if hasDefault {
+		groups = append(groups, engine.InOrder(r.apiServers(r.survey.Spec.To[0], repointed, false))...)
 	}
-	return nil
+	groups = append(groups, engine.InOrder(retire...)...)
+	if hasDefault || (moves && r.survey.defaultNow() == nil) {
+		made := newDefault{client: r.client, want: r.survey.Spec.To, gone: []netip.Prefix{was}}
+		groups = append(groups, engine.InOrder(made.step())...)
+	}
+	return groups
 }
 
 // reopen makes sure that both ranges are open: addresses are given out again in the old one, and stay legitimate in the
 // new one until the last Service has left it.
-func (p *Planner) reopen() []engine.Group {
+func (r *rangePlan) reopen() []engine.Group {
 	var groups []engine.Group
-	if slices.ContainsFunc(p.Survey.Moves, func(e *Entry) bool { return e.Place != Waiting || e.Touched }) {
-		groups = p.extend()
+	if slices.ContainsFunc(r.survey.Moves, (*Entry).begun) {
+		groups = r.extend()
 	}
-	var steps []engine.Step
-	for i, r := range p.spec().From {
-		open := slices.ContainsFunc(p.Survey.Ranges, func(c networkingv1.ServiceCIDR) bool {
-			return c.DeletionTimestamp.IsZero() && slices.Contains(cidrsOf(&c), r)
+	closed := slices.DeleteFunc(r.reopened(), func(o ownRange) bool {
+		return slices.ContainsFunc(r.survey.Ranges, func(c networkingv1.ServiceCIDR) bool {
+			return c.DeletionTimestamp.IsZero() && slices.Contains(cidrsOf(&c), o.cidr)
 		})
-		if !open {
-			steps = append(steps, p.reopenStep(i, r))
-		}
-	}
-	return append(groups, inOrder(steps...)...)
-}
-
-func (p *Planner) reopenStep(i int, r netip.Prefix) *rangeStep {
-	return p.rangeStep(fmt.Sprintf("%s-reopened-%d", p.spec().Name, i), r, v1alpha1.RoleReopened)
+	})
+	return append(groups, engine.InOrder(stepsOf(closed, ownRange.add)...)...)
 }
 
 // restore gives the API servers their old range back, if they had been given the new one. A range that was retired and is
 // no API server's stays open under the name it was opened with.
-func (p *Planner) restore() []engine.Group {
+func (r *rangePlan) restore() []engine.Group {
 	var groups []engine.Group
-	if was, moves := p.defaultWas(); moves && p.Survey.Kubernetes().Touched {
-		now := p.defaultNow()
+	if was, moves := r.survey.defaultWas(); moves && r.survey.Kubernetes().Touched() {
+		now := r.survey.defaultNow()
 		never := now != nil && slices.Contains(cidrsOf(now), was)
-		groups = append(groups, single(p.apiServers(was, restored, never))...)
+		groups = append(groups, engine.InOrder(r.apiServers(was, restored, never))...)
 		if !never {
-			gone := p.spec().To
+			gone := r.survey.Spec.To
 			if now != nil {
 				gone = cidrsOf(now)
 			}
-			groups = append(groups, single(&defaultStep{tools: p.Tools, want: []netip.Prefix{was}, gone: gone, remove: true})...)
+			made := newDefault{client: r.client, want: []netip.Prefix{was}, gone: gone, remove: true}
+			groups = append(groups, engine.InOrder(made.step())...)
 		}
 	}
-	var steps []engine.Step
-	for i, r := range p.spec().From {
-		steps = append(steps, &handOverStep{of: p.reopenStep(i, r)})
-	}
-	return append(groups, inOrder(steps...)...)
+	return append(groups, engine.InOrder(stepsOf(r.reopened(), ownRange.handOver)...)...)
 }
 
 // withdraw removes the ranges that the migration added.
-func (p *Planner) withdraw() []engine.Group {
+func (r *rangePlan) withdraw() []engine.Group {
 	var steps []engine.Step
-	for i := range p.Survey.Ranges {
-		c := &p.Survey.Ranges[i]
-		if c.Labels[v1alpha1.LabelRole] == v1alpha1.RoleKeep && c.Labels[v1alpha1.LabelMigration] == p.spec().Name {
-			steps = append(steps, p.rangeStep(c.Name, cidrsOf(c)[0], v1alpha1.RoleKeep).Undo())
+	for i := range r.survey.Ranges {
+		c := &r.survey.Ranges[i]
+		if c.Labels[v1alpha1.LabelRole] == v1alpha1.RoleKeep && c.Labels[v1alpha1.LabelMigration] == r.survey.Spec.Name {
+			steps = append(steps, r.own(c.Name, cidrsOf(c)[0], v1alpha1.RoleKeep).withdraw())
 		}
 	}
-	for _, s := range p.rangeSteps() {
-		steps = append(steps, s.Undo())
-	}
-	return []engine.Group{{Parallel: parallel, Steps: steps}} // each waits out the same grace period
+	steps = append(steps, stepsOf(r.targets(), ownRange.withdraw)...)
+	return engine.AtOnce(parallel, "", steps...) // each waits out the same grace period
 }
 
 // handOver ends the migration's say over the ranges it added.
-func (p *Planner) handOver() []engine.Group {
-	var steps []engine.Step
-	for _, s := range p.rangeSteps() {
-		steps = append(steps, &handOverStep{of: s})
+func (r *rangePlan) handOver() []engine.Group {
+	return engine.InOrder(stepsOf(slices.Concat(r.targets(), r.kept()), ownRange.handOver)...)
+}
+
+// The confirmations of operators, values of v1alpha1.AnnotationAPIServers.
+const (
+	repointed = "Repointed"
+	restored  = "Restored"
+)
+
+// certificates waits until clients can connect to API servers by the address that kubernetes moves to.
+func (r *rangePlan) certificates() engine.Step {
+	kubernetes := r.survey.Kubernetes()
+	guide := certificateGuide(r.distribution, kubernetes.Old, kubernetes.New)
+	return newGate("certificates", fmt.Sprintf("Wait until the certificate of every API server names %s", kubernetes.New), guide, r.wait,
+		r.servers.certified(kubernetes.New))
+}
+
+// apiServers waits until the API servers have a range as theirs.
+func (r *rangePlan) apiServers(want netip.Prefix, confirmation string, lenient bool) engine.Step {
+	title := fmt.Sprintf("Wait until every API server has %s as --service-cluster-ip-range", want)
+	onRange := onRange{
+		servers: r.servers, migration: r.survey.Spec.Name, want: want, confirmation: confirmation, lenient: lenient,
 	}
-	for _, r := range p.Survey.KeepRanges() {
-		steps = append(steps, &handOverStep{of: p.keepStep(r)})
-	}
-	return inOrder(steps...)
+	return newGate("api-servers", title, apiServerGuide(r.distribution, want), r.wait, onRange.holds)
 }

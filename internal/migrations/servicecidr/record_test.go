@@ -150,9 +150,7 @@ func TestPlanLeavesOutWhatIsThere(t *testing.T) {
 	f.service("late", at("10.96.3.8"))
 	job, err := NewJob(f.job.Tools, sample())
 	f.must(err)
-	_, err = job.Adopt(t.Context())
-	f.must(err)
-	p, err := job.Examine(t.Context())
+	p, err := job.Look(t.Context())
 	f.must(err)
 	var ids []string
 	for _, s := range p.Apply().Outstanding(t.Context()).Steps() {

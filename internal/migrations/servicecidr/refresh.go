@@ -13,6 +13,7 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/kube/rollout"
+	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/spec/tier"
 )
 
@@ -24,7 +25,7 @@ const slack = 2 * time.Second
 type Refresh struct {
 	// Tiers in order, each with the steps that may run beside each other.
 	Tiers []RefreshTier
-	// Left are pods that keep their addresses until somebody deals with them.
+	// Left are pods that keep their addresses until people deal with them.
 	Left []rollout.Reported
 
 	parallel  int
@@ -64,14 +65,14 @@ func (r Refresh) groups() []engine.Group {
 
 // changes are the moments from which pods get the addresses of a direction. Services that are still to move count as if
 // they moved now: that is what a plan predicts.
-func changes(s *Survey, m *v1alpha1.Migration, d direction, now time.Time) rollout.Changes {
+func changes(s *Survey, m *v1alpha1.Migration, to engine.Direction, now time.Time) rollout.Changes {
 	c := rollout.Changes{MovedAt: map[string]time.Time{}, Slack: slack}
 	for _, e := range s.Moves {
-		at, counts := arrival(e, d, now)
+		at, counts := arrival(e, to, now)
 		if !counts {
 			continue
 		}
-		if first := awaySince(e); d == back && !first.IsZero() && (c.Since.IsZero() || first.Before(c.Since)) {
+		if first := awaySince(e); to == engine.Backward && !first.IsZero() && (c.Since.IsZero() || first.Before(c.Since)) {
 			c.Since = first
 		}
 		if e.IsKubernetes() {
@@ -92,20 +93,17 @@ func changes(s *Survey, m *v1alpha1.Migration, d direction, now time.Time) rollo
 
 // arrival is when a Service got to where a direction leads; now, if it has yet to. On the way back, those that never left
 // don't count.
-func arrival(e *Entry, d direction, now time.Time) (at time.Time, counts bool) {
-	if d == back && !e.Touched {
+func arrival(e *Entry, to engine.Direction, now time.Time) (at time.Time, counts bool) {
+	if to == engine.Backward && !e.Touched() {
 		return time.Time{}, false
 	}
-	target := e.New
-	if d == back {
-		target = e.Old
-	}
+	_, target := e.ends(to)
 	if !isAt(e.Service, target) {
 		return now, true
 	}
 	at, err := time.Parse(time.RFC3339Nano, e.Service.Annotations[v1alpha1.AnnotationMovedAt])
 	if err != nil {
-		return now, d == forth || e.Service.Annotations[v1alpha1.AnnotationOriginalSpec] != ""
+		return now, to == engine.Forward || e.Service.Annotations[v1alpha1.AnnotationOriginalSpec] != ""
 	}
 	return at, true
 }
@@ -122,7 +120,7 @@ func awaySince(e *Entry) time.Time {
 
 // refresher plans what is to be renewed.
 type refresher struct {
-	tools  Tools
+	tools  migration.Tools
 	survey *Survey
 	rules  tier.Rules
 }
@@ -145,6 +143,13 @@ func (r refresher) plan(ctx context.Context, c rollout.Changes) (Refresh, error)
 	}
 	out.Left = plan.Reported
 	tools := rollout.Tools{Client: r.tools.Cluster, Timeout: spec.Timeout.Duration, Now: r.tools.Now}
+	out.Tiers = r.tiers(tools, plan, c)
+	out.originals = workloads(state, plan.Restarts)
+	return out, nil
+}
+
+// tiers sorts what is to be renewed into tiers.
+func (r refresher) tiers(tools rollout.Tools, plan rollout.Plan, c rollout.Changes) []RefreshTier {
 	restarts := map[string][]engine.Step{}
 	for _, w := range plan.Restarts {
 		t := r.tierOf(w.Namespace, w.Name, w.PodLabels)
@@ -155,6 +160,7 @@ func (r refresher) plan(ctx context.Context, c rollout.Changes) (Refresh, error)
 		t := r.tierOf(p.Namespace, p.Name, p.Labels)
 		evictions[t] = append(evictions[t], p)
 	}
+	var all []RefreshTier
 	for _, name := range r.survey.Tiers {
 		t := RefreshTier{Name: name}
 		if len(restarts[name]) > 0 {
@@ -168,11 +174,10 @@ func (r refresher) plan(ctx context.Context, c rollout.Changes) (Refresh, error)
 			t.Groups = append(t.Groups, steps)
 		}
 		if len(t.Groups) > 0 {
-			out.Tiers = append(out.Tiers, t)
+			all = append(all, t)
 		}
 	}
-	out.originals = workloads(state, plan.Restarts)
-	return out, nil
+	return all
 }
 
 // tierOf sorts a workload as a Service of the same namespace and labels would be.

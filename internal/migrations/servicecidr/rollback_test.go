@@ -51,9 +51,9 @@ func (f *fixture) openRange(name, cidr string) {
 	f.must(server.Create(f.Context(), &networkingv1.ServiceCIDR{
 		ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: networkingv1.ServiceCIDRSpec{CIDRs: []string{cidr}},
 	}))
-	f.must(engine.Drive(f.Context(), &rangeStep{
-		tools: f.job.Tools, name: name, cidr: netipPrefix(cidr), role: v1alpha1.RoleRange,
-	}))
+	f.must(engine.Drive(f.Context(), ownRange{
+		client: f.job.Tools.Client(), name: name, cidr: netipPrefix(cidr), role: v1alpha1.RoleRange,
+	}.add()))
 }
 
 // ranges are the cluster's Service ranges, with a mark on those that belong to a migration or are going.

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/network/bridge"
 	"github.com/replumb/replumb/internal/network/cidr"
@@ -35,35 +36,39 @@ const (
 // ClusterTier is the tier of the cluster's own Services.
 const ClusterTier = tier.ClusterServices
 
-// inTarget is the reason why Services stay that were made, or once moved, where the others go.
-const inTarget = "is in the target range already"
-
-// damaged is the reason why a Service is left alone with its bridge and holds, until somebody mends its annotations.
-const damaged = "has annotations of this migration that cannot be read"
-
-// InTarget reports whether a Service stays because its address is in the target range.
-func (e *Entry) InTarget() bool { return e.Place == Stays && e.Reason == inTarget }
-
 // Entry is one Service in the picture.
 type Entry struct {
 	Service  *corev1.Service
 	Old, New netip.Addr
-	Place    Place
-	// Reason says why a Service stays or is pinned.
-	Reason string
-	// Refused is true if the Service would have to move but cannot.
-	Refused bool
+	// Place is where the Service stands, Reason why, if it is Pinned or Stays.
+	Place  Place
+	Reason Reason
 	// Tier is the class of the Service; tiers move one after another.
 	Tier string
 	// Bridge as observed; nil if there is none.
 	Bridge *corev1.Service
-	// Touched is true if something of this migration is on the Service itself or an address is held for its bridge.
-	Touched bool
-	// held are the addresses that are held for the bridge, as far as they were seen, with the UIDs of their IPAddresses.
-	held map[netip.Addr]types.UID
-	// Damaged is true if the Service is in the migration, but does not say any more from where to where.
-	Damaged bool
+	// reserved are the addresses that are reserved for the bridge, as far as they were seen, with the UIDs of their IPAddresses.
+	reserved map[netip.Addr]types.UID
 }
+
+// Touched reports whether something of this migration is on the Service itself, or an address is reserved for a bridge that is
+// not there.
+func (e *Entry) Touched() bool {
+	if e.Service.Annotations[v1alpha1.LabelMigration] != "" {
+		return true
+	}
+	_, reserved := e.reserved[e.New]
+	return e.Bridge == nil && reserved
+}
+
+// begun reports whether the migration has begun with the Service, and has something to take back or to remove.
+func (e *Entry) begun() bool { return e.Place != Waiting || e.Touched() }
+
+// away reports whether the Service has left its old address.
+func (e *Entry) away() bool { return e.Place == Moved || e.Place == HalfHopped }
+
+// InTarget reports whether a Service stays because its address is in the target range.
+func (e *Entry) InTarget() bool { return e.Reason.Kind == InTarget }
 
 // Key of the Service.
 func (e *Entry) Key() types.NamespacedName {
@@ -75,17 +80,25 @@ func (e *Entry) BridgeKey() types.NamespacedName {
 	return types.NamespacedName{Namespace: e.Service.Namespace, Name: bridge.Name(e.Service.Name, e.Service.UID)}
 }
 
-// hold is the hold of an address for the Service's bridge.
-func (e *Entry) hold(migration string, a netip.Addr) *bridge.Hold {
-	return &bridge.Hold{Migration: migration, Address: a, Bridge: e.BridgeKey(), UID: e.held[a]}
+// reservation of an address for the Service's bridge.
+func (e *Entry) reservation(migration string, a netip.Addr) *bridge.Hold {
+	return &bridge.Hold{Migration: migration, Address: a, Bridge: e.BridgeKey(), UID: e.reserved[a]}
 }
 
-// placed remembers a hold. The steps of one Service run one after the other.
+// placed remembers a reservation. The steps of one Service run one after the other.
 func (e *Entry) placed(h *bridge.Hold) {
-	if e.held == nil {
-		e.held = map[netip.Addr]types.UID{}
+	if e.reserved == nil {
+		e.reserved = map[netip.Addr]types.UID{}
 	}
-	e.held[h.Address] = h.UID
+	e.reserved[h.Address] = h.UID
+}
+
+// ends are the address that a direction leaves, and the one to which it goes.
+func (e *Entry) ends(to engine.Direction) (src, dest netip.Addr) {
+	if to == engine.Backward {
+		return e.New, e.Old
+	}
+	return e.Old, e.New
 }
 
 // IsKubernetes reports whether it is the Service by which pods reach the API server.
@@ -117,7 +130,7 @@ func kubeDNSKey() types.NamespacedName {
 type Survey struct {
 	Spec  Spec
 	Moves []*Entry
-	// Probe is the Service that agents call, which moves like any other but is nobody's; nil if there is none.
+	// Probe is the Service that agents call, which moves like any other but is no user's; nil if there is none.
 	Probe *Entry
 	Pins  []*Entry
 	Stays []*Entry
@@ -125,15 +138,15 @@ type Survey struct {
 	Tiers []string
 	// Ranges are the cluster's ServiceCIDRs.
 	Ranges []networkingv1.ServiceCIDR
-	// TierProblems are Services whose tier somebody should look at.
+	// TierProblems are Services whose tier is not known for certain.
 	TierProblems []tier.Problem
 	// DNS are the Services that kubelets name to pods as cluster DNS.
 	DNS map[types.NamespacedName]bool
 	// Orphans are bridges whose Service is gone.
 	Orphans []*corev1.Service
-	// Strays are holds that belong to no bridge and to no Service that moves.
+	// Strays are reservations that belong to no bridge and to no Service that moves.
 	Strays []networkingv1.IPAddress
-	// Used are the addresses that somebody has.
+	// Used are the addresses that are in use.
 	Used []netip.Addr
 	// Pool has the addresses of the target that are still free.
 	Pool *cidr.Pool
@@ -222,114 +235,6 @@ func (s *Survey) orphans(left map[types.NamespacedName]*corev1.Service) {
 	})
 }
 
-// entry sorts one Service: in this migration already, staying, or waiting to be moved.
-func (s *Survey) entry(svc *corev1.Service, ending bool) *Entry {
-	e := &Entry{Service: svc, Place: Waiting}
-	if ending { // whatever it was before: no bridge can be made any more, and soon none is needed
-		e.Place, e.Reason = Stays, "is in a namespace that is being removed"
-		return e
-	}
-	owner := svc.Annotations[v1alpha1.LabelMigration]
-	current, _ := netip.ParseAddr(svc.Spec.ClusterIP)
-	if owner == s.Spec.Name {
-		e.Touched = true
-		old, errOld := netip.ParseAddr(svc.Annotations[v1alpha1.AnnotationOldIP])
-		target, errNew := netip.ParseAddr(svc.Annotations[v1alpha1.AnnotationTargetIP])
-		if errOld == nil && errNew == nil {
-			e.Old, e.New = old, target
-			switch {
-			case svc.Spec.Type == corev1.ServiceTypeExternalName:
-				e.Place = HalfHopped
-			case current == target:
-				e.Place = Moved
-			}
-			return e
-		}
-		e.Place, e.Damaged, e.Reason = Stays, true, damaged
-		return e
-	}
-	e.Old = current
-	e.Place, e.Reason, e.Refused = s.sort(svc, owner, current)
-	return e
-}
-
-// sort says whether a Service that is not in the migration yet moves, is pinned, or stays, and why.
-func (s *Survey) sort(svc *corev1.Service, owner string, current netip.Addr) (place Place, reason string, refused bool) {
-	if reason := s.stays(svc, owner, current); reason != "" {
-		return Stays, reason, false
-	}
-	strategy, chosen := svc.Annotations[v1alpha1.AnnotationStrategy]
-	switch {
-	case chosen && strategy == v1alpha1.StrategyPin:
-		return Pinned, "is pinned by its annotation " + v1alpha1.AnnotationStrategy, false
-	case chosen:
-		return Stays, fmt.Sprintf("asks for strategy %q, which is not known", strategy), true
-	case svc.Spec.Type == corev1.ServiceTypeLoadBalancer:
-		return Pinned, "is of type LoadBalancer, and its load balancer would be deleted if it moved", false
-	case !svc.DeletionTimestamp.IsZero():
-		return Stays, "is being deleted", false
-	case s.isClusters(svc) && s.Spec.ClusterServices == v1alpha1.ClusterServicesStay:
-		return Stays, clusterServicesStay, false
-	}
-	if reason := unsupported(svc); reason != "" {
-		return Stays, reason, true
-	}
-	return Waiting, "", false
-}
-
-// clusterServicesStay is the reason why the cluster's own Services stay when they are told to.
-const clusterServicesStay = "is one of the cluster's own Services, and spec.serviceCIDR.clusterServices is Stay"
-
-// isClusters reports whether a Service is one of the cluster's own.
-func (s *Survey) isClusters(svc *corev1.Service) bool {
-	key := types.NamespacedName{Namespace: svc.Namespace, Name: svc.Name}
-	return key == kubernetesKey() || s.DNS[key]
-}
-
-// stays says why a Service has nothing to do with the migration; nothing, if it has.
-func (s *Survey) stays(svc *corev1.Service, owner string, current netip.Addr) string {
-	switch {
-	case owner != "":
-		return fmt.Sprintf("belongs to migration %s", owner)
-	case svc.Spec.Type == corev1.ServiceTypeExternalName:
-		return "is an ExternalName and has no address"
-	case svc.Spec.ClusterIP == corev1.ClusterIPNone:
-		return "is headless and has no address"
-	case !current.IsValid():
-		return "has no address"
-	}
-	for _, text := range svc.Spec.ClusterIPs {
-		if a, err := netip.ParseAddr(text); err == nil && cidr.Contains(s.Spec.From, a) {
-			return ""
-		}
-	}
-	switch {
-	case cidr.Contains(s.Spec.From, current):
-		return ""
-	case len(s.Spec.To) > 0 && current.Is4() != s.Spec.To[0].Addr().Is4():
-		return "is not of the family of the target"
-	case cidr.Contains(s.Spec.To, current):
-		return inTarget
-	}
-	return "is in none of the ranges to empty"
-}
-
-// unsupported says what of a Service with an address to move cannot be moved without losing something.
-func unsupported(svc *corev1.Service) string {
-	internalLocal := svc.Spec.InternalTrafficPolicy != nil && *svc.Spec.InternalTrafficPolicy == corev1.ServiceInternalTrafficPolicyLocal
-	switch {
-	case len(svc.Spec.ClusterIPs) > 1:
-		return "is dual-stack, which cannot be moved in this version"
-	case svc.Spec.Type != corev1.ServiceTypeClusterIP && svc.Spec.Type != corev1.ServiceTypeNodePort:
-		return fmt.Sprintf("is of type %s, which is not known", svc.Spec.Type)
-	case len(svc.Spec.ExternalIPs) > 0:
-		return "has externalIPs, which would stop answering for a moment"
-	case internalLocal:
-		return "has internalTrafficPolicy Local, which a bridge cannot keep"
-	}
-	return ""
-}
-
 // Counts sums the survey up.
 func (s *Survey) Counts() v1alpha1.Counts {
 	c := v1alpha1.Counts{Total: len(s.Moves), Pinned: len(s.Pins), Stays: len(s.Stays)}
@@ -354,6 +259,9 @@ func (s *Survey) Pending() []*Entry {
 	}
 	return out
 }
+
+// probeStays reports whether the Service that agents call is there and has not moved.
+func (s *Survey) probeStays() bool { return s.Probe != nil && s.Probe.Place != Moved }
 
 // everything is all that moves.
 func (s *Survey) everything() []*Entry {
@@ -395,15 +303,12 @@ func (s *Survey) DNSMoves() []*Entry {
 	return out
 }
 
-// Blockers are the Services, by name, that neither move nor are pinned and so hold the ranges that are to go.
+// Blockers are the Services, by name, that neither move nor are pinned and so keep the ranges that are to go in use.
 func (s *Survey) Blockers() []*Entry {
 	var out []*Entry
 	for _, e := range s.Stays {
-		for _, text := range e.Service.Spec.ClusterIPs {
-			if a, err := netip.ParseAddr(text); err == nil && cidr.Contains(s.Spec.From, a) {
-				out = append(out, e)
-				break
-			}
+		if hasAddressIn(e.Service, s.Spec.From) {
+			out = append(out, e)
 		}
 	}
 	return out
@@ -413,7 +318,7 @@ func (s *Survey) Blockers() []*Entry {
 func (s *Survey) Away(name string) []*Entry {
 	var out []*Entry
 	for _, e := range s.Moves {
-		if e.Tier == name && (e.Place == Moved || e.Place == HalfHopped) {
+		if e.Tier == name && e.away() {
 			out = append(out, e)
 		}
 	}
@@ -482,8 +387,7 @@ func (s *Survey) Holds() []string {
 		all = append(all, fmt.Sprintf("service %s (%s) %s", e.Key(), e.Old, e.Reason))
 	}
 	for i := range s.Ranges {
-		c := &s.Ranges[i]
-		if c.Labels[v1alpha1.LabelRole] == "" && len(cidrsOf(c)) > 0 && inside(c, s.Spec.From) {
+		if c := &s.Ranges[i]; s.empties(c) {
 			all = append(all, fmt.Sprintf("servicecidr %s (%s)", c.Name, joinRanges(cidrsOf(c))))
 		}
 	}

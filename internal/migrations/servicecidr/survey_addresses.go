@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/kube/cluster"
@@ -63,28 +64,47 @@ func rangeReady(c *networkingv1.ServiceCIDR) bool {
 	return c.DeletionTimestamp.IsZero() && (cond == nil || cond.Status == metav1.ConditionTrue)
 }
 
-// addresses gives every entry its target. What a bridge, a hold or the Service itself already names is kept; otherwise
+// addresses gives every entry its target. What a bridge, a reservation or the Service itself already names is kept; otherwise
 // the offset is kept where it is free, and else the next free address taken.
 func (s *Survey) addresses(snap *cluster.Snapshot) {
-	holds := map[types.NamespacedName]netip.Addr{}
-	held := map[types.NamespacedName]map[netip.Addr]types.UID{}
-	var used []netip.Addr
+	reserved := reservations(snap)
+	s.Used = usedAddresses(snap)
+	s.Pool = cidr.NewPool(s.Spec.To, s.Used)
+	for _, e := range s.Moves {
+		e.reserved = reserved[e.BridgeKey()]
+		s.known(e)
+	}
+	s.reserve()
+	for _, e := range s.Moves {
+		s.choose(e)
+	}
+	s.strays(snap)
+}
+
+// reservations are the addresses that are reserved, with the UIDs of their IPAddresses, by the bridges they are for.
+func reservations(snap *cluster.Snapshot) map[types.NamespacedName]map[netip.Addr]types.UID {
+	all := map[types.NamespacedName]map[netip.Addr]types.UID{}
 	for i := range snap.IPAddresses {
 		ip := &snap.IPAddresses[i]
 		a, err := netip.ParseAddr(ip.Name)
-		if err != nil {
+		key, reserved := bridge.HeldFor(ip)
+		if err != nil || !reserved {
 			continue
 		}
-		used = append(used, a)
-		key, ok := bridge.HeldFor(ip)
-		if ok && held[key] == nil {
-			held[key] = map[netip.Addr]types.UID{}
+		if all[key] == nil {
+			all[key] = map[netip.Addr]types.UID{}
 		}
-		if ok {
-			held[key][a] = ip.UID
-		}
-		if ok && cidr.Contains(s.Spec.To, a) {
-			holds[key] = a
+		all[key][a] = ip.UID
+	}
+	return all
+}
+
+// usedAddresses are those that are given out or on a Service, in order, each once.
+func usedAddresses(snap *cluster.Snapshot) []netip.Addr {
+	var used []netip.Addr
+	for i := range snap.IPAddresses {
+		if a, err := netip.ParseAddr(snap.IPAddresses[i].Name); err == nil {
+			used = append(used, a)
 		}
 	}
 	for i := range snap.Services {
@@ -94,17 +114,7 @@ func (s *Survey) addresses(snap *cluster.Snapshot) {
 			}
 		}
 	}
-	s.Used = slices.Compact(slices.SortedFunc(slices.Values(used), netip.Addr.Compare))
-	s.Pool = cidr.NewPool(s.Spec.To, used)
-	for _, e := range s.Moves {
-		e.held = held[e.BridgeKey()]
-		s.known(e, holds)
-	}
-	s.reserve()
-	for _, e := range s.Moves {
-		s.choose(e)
-	}
-	s.strays(snap)
+	return slices.Compact(slices.SortedFunc(slices.Values(used), netip.Addr.Compare))
 }
 
 // reserve keeps the addresses that the cluster's own Services will want for them: the first one for kubernetes, which is
@@ -131,14 +141,15 @@ func (s *Survey) reserve() {
 		first, _ := cidr.Bounds(to)
 		s.Pool.Use(first)
 	}
-	for _, e := range s.Stays { // told to stay now, they may move later
+	for _, e := range s.Stays { // they stay now, and may move later
 		if s.isClusters(e.Service) && e.Old.IsValid() && cidr.Contains(s.Spec.From, e.Old) {
 			s.Pool.Keep(e.Old, s.Spec.From)
 		}
 	}
 }
 
-func (s *Survey) known(e *Entry, holds map[types.NamespacedName]netip.Addr) {
+// known takes over the target that the Service, its bridge or a reservation names.
+func (s *Survey) known(e *Entry) {
 	if e.New.IsValid() {
 		s.Pool.Use(e.New)
 		return
@@ -150,11 +161,14 @@ func (s *Survey) known(e *Entry, holds map[types.NamespacedName]netip.Addr) {
 			return
 		}
 	}
-	if a, ok := holds[e.BridgeKey()]; ok {
-		e.New, e.Touched = a, true
+	for a := range e.reserved {
+		if cidr.Contains(s.Spec.To, a) && (!e.New.IsValid() || e.New.Less(a)) {
+			e.New = a
+		}
 	}
 }
 
+// choose gives a Service a target that has none.
 func (s *Survey) choose(e *Entry) {
 	if e.New.IsValid() {
 		return
@@ -168,13 +182,14 @@ func (s *Survey) choose(e *Entry) {
 	}
 }
 
+// strays finds the reservations that nothing needs any more.
 func (s *Survey) strays(snap *cluster.Snapshot) {
 	known := map[types.NamespacedName]bool{}
 	for _, e := range s.Moves {
 		known[e.BridgeKey()] = true
 	}
 	for _, e := range s.Stays {
-		known[e.BridgeKey()] = e.Damaged
+		known[e.BridgeKey()] = e.Reason.Kind == Unreadable
 	}
 	for _, b := range s.Orphans {
 		known[types.NamespacedName{Namespace: b.Namespace, Name: b.Name}] = false
@@ -234,6 +249,76 @@ func sizeOf(r netip.Prefix) string {
 		return strconv.Itoa(n)
 	}
 	return "over 16 million"
+}
+
+// empties reports whether a ServiceCIDR, not of replumb's making, lies in what is to be emptied.
+func (s *Survey) empties(c *networkingv1.ServiceCIDR) bool {
+	return c.Labels[v1alpha1.LabelRole] == "" && len(cidrsOf(c)) > 0 && inside(c, s.Spec.From)
+}
+
+// retires reports whether a ServiceCIDR goes. One with the cluster's own Services in it, where these stay, does not; what else
+// still has an address in it is named when its turn comes.
+func (s *Survey) retires(c *networkingv1.ServiceCIDR) bool {
+	return s.empties(c) && !slices.ContainsFunc(s.Blockers(), func(e *Entry) bool {
+		return e.Reason.Kind == ClusterService && cidr.Contains(cidrsOf(c), e.Old)
+	})
+}
+
+// retiring are the ServiceCIDRs that apply deletes, or waits for.
+func (s *Survey) retiring() []*networkingv1.ServiceCIDR {
+	if s.Spec.Mode == v1alpha1.ModeExtend {
+		return nil
+	}
+	var all []*networkingv1.ServiceCIDR
+	for i := range s.Ranges {
+		if c := &s.Ranges[i]; s.retires(c) {
+			all = append(all, c)
+		}
+	}
+	return all
+}
+
+// originals are the objects that are about to be changed for the first time.
+func (s *Survey) originals() []client.Object {
+	var all []client.Object
+	for _, e := range s.Moves {
+		if e.Place == Waiting || e.Place == Bridged {
+			all = append(all, e.Service)
+		}
+	}
+	if s.Spec.Mode == v1alpha1.ModeExtend {
+		return all
+	}
+	for i := range s.Ranges {
+		if c := &s.Ranges[i]; s.empties(c) {
+			all = append(all, c)
+		}
+	}
+	return all
+}
+
+// defaultWas is the range that kubernetes was in, which is the default one; false, if kubernetes does not move.
+func (s *Survey) defaultWas() (was netip.Prefix, moves bool) {
+	e := s.Kubernetes()
+	if e == nil {
+		return netip.Prefix{}, false
+	}
+	for _, r := range s.Spec.From {
+		if r.Contains(e.Old) {
+			return r, true
+		}
+	}
+	return netip.Prefix{}, false
+}
+
+// defaultNow is the default ServiceCIDR; nil, if it is gone or going.
+func (s *Survey) defaultNow() *networkingv1.ServiceCIDR {
+	for i := range s.Ranges {
+		if c := &s.Ranges[i]; c.Name == defaultRange && c.DeletionTimestamp.IsZero() {
+			return c
+		}
+	}
+	return nil
 }
 
 // inside reports whether all ranges of a ServiceCIDR lie in others.

@@ -71,6 +71,7 @@ var (
 	_ engine.Timed     = (*Barrier)(nil)
 	_ engine.Waiter    = (*Barrier)(nil)
 	_ engine.Abandoner = (*Barrier)(nil)
+	_ engine.Previewer = (*Barrier)(nil)
 )
 
 // Role implements engine.Cast.
@@ -198,6 +199,16 @@ func (b *Barrier) Verify(ctx context.Context) error {
 		return engine.NotYet("kube-proxy has not reported the bridges on node %s", strings.Join(b.waiting, ", "))
 	}
 	return RemoveThrowaways(ctx, b.Client, b.Migration)
+}
+
+// Preview implements engine.Previewer. The API server chooses the name; Verify and Abandon remove both.
+func (b *Barrier) Preview() ([]engine.Change, error) {
+	const sentinel = v1alpha1.SystemNamespace + "/barrier-…"
+	return []engine.Change{
+		{Verb: "create", Object: "Service " + sentinel, Body: b.buildService()},
+		{Verb: "create", Object: "EndpointSlice " + sentinel},
+		{Verb: "delete", Object: "Service " + sentinel},
+	}, nil
 }
 
 // Abandon implements engine.Abandoner: a sentinel that is no longer asked for is of no use to anybody.

@@ -9,10 +9,11 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/kube/apiserver"
+	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/migrations/servicecidr"
 )
 
-func migration(form v1alpha1.BridgeForm) *v1alpha1.Migration {
+func migrationOf(form v1alpha1.BridgeForm) *v1alpha1.Migration {
 	none := metav1.Duration{}
 	return &v1alpha1.Migration{
 		TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "Migration"},
@@ -75,9 +76,10 @@ const patience = 5
 // replumb moves everything, from nothing known to finished.
 func (f *fleet) replumb(ctx context.Context, form v1alpha1.BridgeForm) (apply, finish cost, err error) {
 	tools := servicecidr.Tools{
-		Cluster: f.cluster, Probe: servicecidr.HealthPort{Cluster: f.cluster}, Inspector: apiserver.New(f.server.Config),
+		Tools: migration.Tools{Cluster: f.cluster},
+		Probe: servicecidr.HealthPort{Cluster: f.cluster}, Inspector: apiserver.New(f.server.Config),
 	}
-	job, err := servicecidr.NewJob(tools, migration(form))
+	job, err := servicecidr.NewJob(tools, migrationOf(form))
 	if err != nil {
 		return apply, finish, err
 	}
@@ -98,18 +100,13 @@ func (f *fleet) replumb(ctx context.Context, form v1alpha1.BridgeForm) (apply, f
 		return apply, finish, fmt.Errorf("apply moved %d of %d Services", c.Moved, f.n)
 	}
 	fmt.Printf("  replumb apply: %s; per Service: %s\n%s", apply, f.counter.Per(f.n), t.report(apply.wall))
-	job, err = servicecidr.NewJob(tools, migration(form))
+	job, err = servicecidr.NewJob(tools, migrationOf(form))
 	if err != nil {
 		return apply, finish, err
 	}
 	*t = timing{n: f.n}
 	f.counter.Reset()
 	stop = clock()
-	have, err := job.Adopt(ctx)
-	if err != nil {
-		return apply, finish, err
-	}
-	job.Migration = have
 	if err := job.Finish(ctx, runner); err != nil {
 		return apply, finish, fmt.Errorf("finish: %w", err)
 	}

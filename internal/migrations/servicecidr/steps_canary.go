@@ -2,7 +2,6 @@ package servicecidr
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/netip"
 	"time"
@@ -21,9 +20,9 @@ import (
 // canaryStep moves a throw-away Service there and back before any other is touched: what the cluster's admission, its
 // allocators or its kube-proxies refuse, they refuse to this one.
 type canaryStep struct {
-	planner *Planner
-	pool    *cidr.Pool
-	done    bool
+	transit *transit
+	// pool has the addresses of the range that is to be emptied.
+	pool *cidr.Pool
 }
 
 var (
@@ -31,14 +30,17 @@ var (
 	_ engine.Abandoner = (*canaryStep)(nil)
 )
 
-func (*canaryStep) ID() string    { return "canary" }
+// ID implements engine.Step.
+func (*canaryStep) ID() string { return "canary" }
+
+// Title implements engine.Step.
 func (*canaryStep) Title() string { return "Move a throw-away Service there and back" }
 
 // Deadline implements engine.Timed: it is several steps in one.
 func (*canaryStep) Deadline() time.Duration { return 5 * time.Minute }
 
 // State implements engine.Step: what an earlier canary proved may no longer hold.
-func (s *canaryStep) State(context.Context) (engine.State, error) { return engine.Pending, nil }
+func (*canaryStep) State(context.Context) (engine.State, error) { return engine.Pending, nil }
 
 // Do implements engine.Step.
 func (s *canaryStep) Do(ctx context.Context) error {
@@ -49,22 +51,20 @@ func (s *canaryStep) Do(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("canary: %w", err)
 	}
-	if err := s.there(ctx, svc); err != nil {
+	if err := s.move(ctx, svc); err != nil {
 		return fmt.Errorf("canary: %w", err)
 	}
-	s.done = true
 	return s.Abandon(ctx)
 }
 
-// there drives the steps of any other Service, one after the other.
-func (s *canaryStep) there(ctx context.Context, svc *corev1.Service) error {
+// move drives the steps of any other Service, one after the other.
+func (s *canaryStep) move(ctx context.Context, svc *corev1.Service) error {
 	e := &Entry{Service: svc, Place: Waiting}
 	if err := s.aim(e); err != nil {
 		return err
 	}
-	hop := s.planner.hop(e).(*hopStep)
 	for _, step := range []engine.Step{
-		s.planner.bridge(e), s.planner.barrier("the canary"), hop, hop.Undo(),
+		s.transit.bridge(e), s.transit.barriers.step("the canary"), s.transit.hop(e, engine.Forward), s.transit.hop(e, engine.Backward),
 	} {
 		if err := engine.Drive(ctx, step); err != nil {
 			return fmt.Errorf("%s: %w", step.Title(), err)
@@ -77,7 +77,7 @@ func (s *canaryStep) aim(e *Entry) (err error) {
 	if e.Old, err = netip.ParseAddr(e.Service.Spec.ClusterIP); err != nil {
 		return err
 	}
-	e.New, err = s.planner.Survey.Pool.Highest()
+	e.New, err = s.transit.pool.Highest()
 	return err
 }
 
@@ -90,7 +90,7 @@ func (s *canaryStep) create(ctx context.Context) (*corev1.Service, error) {
 		}
 		svc := s.build()
 		svc.Spec.ClusterIP = own.String()
-		err = s.planner.Tools.Cluster.Create(ctx, svc, client.FieldOwner(v1alpha1.FieldManager))
+		err = s.transit.client.Create(ctx, svc, client.FieldOwner(v1alpha1.FieldManager))
 		if err == nil {
 			return svc, s.endpoints(ctx, svc)
 		}
@@ -101,7 +101,7 @@ func (s *canaryStep) create(ctx context.Context) (*corev1.Service, error) {
 }
 
 func (s *canaryStep) labels() map[string]string {
-	return map[string]string{v1alpha1.LabelMigration: s.planner.spec().Name, v1alpha1.LabelRole: v1alpha1.RoleCanary}
+	return map[string]string{v1alpha1.LabelMigration: s.transit.migration, v1alpha1.LabelRole: v1alpha1.RoleCanary}
 }
 
 func (s *canaryStep) build() *corev1.Service {
@@ -118,7 +118,7 @@ func (s *canaryStep) endpoints(ctx context.Context, svc *corev1.Service) error {
 	ready, port, tcp := true, int32(9), corev1.ProtocolTCP
 	labels := s.labels()
 	labels[discoveryv1.LabelServiceName], labels[discoveryv1.LabelManagedBy] = svc.Name, "replumb.dev"
-	return s.planner.Tools.Cluster.Create(ctx, &discoveryv1.EndpointSlice{
+	return s.transit.client.Create(ctx, &discoveryv1.EndpointSlice{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: svc.Namespace, Name: svc.Name, Labels: labels,
 			OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Service", Name: svc.Name, UID: svc.UID}},
@@ -126,23 +126,18 @@ func (s *canaryStep) endpoints(ctx context.Context, svc *corev1.Service) error {
 		AddressType: discoveryv1.AddressTypeIPv4,
 		Ports:       []discoveryv1.EndpointPort{{Port: &port, Protocol: &tcp}},
 		Endpoints: []discoveryv1.Endpoint{{
-			Addresses:  []string{"192.0.2.1"}, // for documentation only, RFC 5737: nobody is there, and nobody calls
+			Addresses:  []string{"192.0.2.1"}, // for documentation only, RFC 5737: it is reached by no one, and not called
 			Conditions: discoveryv1.EndpointConditions{Ready: &ready},
 		}},
 	}, client.FieldOwner(v1alpha1.FieldManager))
 }
 
-// Verify implements engine.Step.
-func (s *canaryStep) Verify(context.Context) error {
-	if !s.done {
-		return errors.New("the canary did not come back")
-	}
-	return nil
-}
+// Verify implements engine.Step: each step that took it there and back was proven by itself.
+func (*canaryStep) Verify(context.Context) error { return nil }
 
-// Abandon takes the canary away, its bridge and its holds, also those of an earlier run.
+// Abandon takes the canary away, its bridge and its reservations, also those of an earlier run.
 func (s *canaryStep) Abandon(ctx context.Context) error {
-	return removeCanaries(ctx, s.planner.Tools.Cluster, s.planner.spec().Name)
+	return removeCanaries(ctx, s.transit.client, s.transit.migration)
 }
 
 // thrownAway lists the Services that replumb makes for itself in a role and removes again.
@@ -177,43 +172,15 @@ func removeCanaries(ctx context.Context, c client.Client, migration string) erro
 	return nil
 }
 
-// remainsStep removes what runs that were killed left of canaries, barriers and sync windows. A run that goes on does so by itself;
-// one that turns back would not come by there again.
-type remainsStep struct {
-	tools     Tools
-	migration string
-}
-
-func (*remainsStep) ID() string    { return "tidy/remains" }
-func (*remainsStep) Title() string { return "Remove what runs that were cut off left behind" }
-
-func (s *remainsStep) State(ctx context.Context) (engine.State, error) { return stateOf(s.Verify(ctx)) }
-
-func (s *remainsStep) Do(ctx context.Context) error {
-	if err := removeCanaries(ctx, s.tools.Cluster, s.migration); err != nil {
-		return err
-	}
-	return bridge.RemoveThrowaways(ctx, s.tools.Cluster, s.migration)
-}
-
-func (s *remainsStep) Verify(ctx context.Context) error {
-	for _, role := range []string{v1alpha1.RoleCanary, v1alpha1.RoleSentinel, v1alpha1.RoleNudge} {
-		left, err := thrownAway(ctx, s.tools.Cluster, s.migration, role)
-		if err != nil {
-			return err
-		}
-		if len(left) > 0 {
-			return engine.NotYet("%s %s/%s is still there", role, left[0].Namespace, left[0].Name)
-		}
-	}
-	return nil
-}
-
-// Preview implements engine.Previewer. The canary's bridge and patches are those of any Service.
+// Preview implements engine.Previewer. The canary's bridge, its reservations and its patches are those of any Service.
 func (s *canaryStep) Preview() ([]engine.Change, error) {
-	svc := s.build()
+	const name = v1alpha1.SystemNamespace + "/canary-…"
 	return []engine.Change{
-		{Verb: "create", Object: "Service " + v1alpha1.SystemNamespace + "/canary-…", Body: svc},
-		{Verb: "delete", Object: "Service " + v1alpha1.SystemNamespace + "/canary-…"},
+		{Verb: "create", Object: "Service " + name, Body: s.build()},
+		{Verb: "create", Object: "EndpointSlice " + name},
+		{Verb: "create", Object: "Service " + name + " (its bridge)"},
+		{Verb: "patch", Object: "Service " + name},
+		{Verb: "delete", Object: "Service " + name + " (its bridge)"},
+		{Verb: "delete", Object: "Service " + name},
 	}, nil
 }

@@ -12,7 +12,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
@@ -24,30 +23,34 @@ import (
 // type ExternalName (validateServiceClusterIPsRelatedFields and ValidateServiceUpdate in k8s.io/kubernetes
 // pkg/apis/core/validation/validation.go); between the patches the Service's name leads to its bridge. See
 // docs/design/hop.md.
+//
+// The Service that was seen carries its resourceVersion into every patch, so a Service that changed in between is met with a
+// conflict and looked at again.
 type hopStep struct {
-	planner *Planner
+	engine.Observed[*corev1.Service]
+
+	transit *transit
 	entry   *Entry
-	back    bool
-	// seen is the Service as State saw it, for the Do that follows. It carries its resourceVersion into every patch, so a
-	// Service that changed in between is met with a conflict and looked at again.
-	seen *corev1.Service
-	// began is when Do was first called.
+	to      engine.Direction
+	// began is when the first patch was about to be sent, for the observer.
 	began time.Time
 }
 
-var (
-	_ engine.Undoer    = (*hopStep)(nil)
-	_ engine.Previewer = (*hopStep)(nil)
-)
-
-func (h *hopStep) ID() string {
-	verb := "hop/"
-	if h.back {
-		verb = "return/"
+func (t *transit) hop(e *Entry, to engine.Direction) engine.Step {
+	id := "hop/"
+	if to == engine.Backward {
+		id = "return/"
 	}
-	return verb + h.entry.Key().String()
+	h := &hopStep{transit: t, entry: e, to: to}
+	h.Observed = engine.Observed[*corev1.Service]{
+		Name: id + e.Key().String(), As: engine.RoleMove,
+		Look: h.look, Write: h.write, Proof: h.prove, Changes: h.changes,
+		Reverse: func() engine.Step { return t.hop(e, to.Opposite()) },
+	}
+	return h
 }
 
+// Title implements engine.Step. The target is another one when the first was found taken.
 func (h *hopStep) Title() string {
 	src, dest := h.ends()
 	risk := ""
@@ -57,36 +60,24 @@ func (h *hopStep) Title() string {
 	return fmt.Sprintf("Move %s from %s to %s%s", h.entry.Key(), src, dest, risk)
 }
 
-// Undo is the same hop the other way.
-func (h *hopStep) Undo() engine.Step {
-	return &hopStep{planner: h.planner, entry: h.entry, back: !h.back}
-}
+func (h *hopStep) ends() (src, dest netip.Addr) { return h.entry.ends(h.to) }
 
-func (h *hopStep) ends() (src, dest netip.Addr) {
-	if h.back {
-		return h.entry.New, h.entry.Old
-	}
-	return h.entry.Old, h.entry.New
-}
-
-func (h *hopStep) client() client.Client { return h.planner.Tools.Cluster }
-
-func (h *hopStep) State(ctx context.Context) (engine.State, error) {
-	svc, err := h.read(ctx)
-	h.seen = svc
+// look finds nothing to do for a Service that is gone: its bridge is removed as an orphan.
+func (h *hopStep) look(ctx context.Context) (engine.State, *corev1.Service, error) {
+	svc, err := readService(ctx, h.transit.client, h.entry)
 	if err != nil || svc == nil {
-		return engine.Done, err
+		return engine.Done, nil, err
 	}
 	src, dest := h.ends()
 	switch {
-	case svc.Spec.Type == corev1.ServiceTypeExternalName && svc.Annotations[v1alpha1.LabelMigration] == h.planner.spec().Name:
-		return engine.Pending, nil
+	case svc.Spec.Type == corev1.ServiceTypeExternalName && svc.Annotations[v1alpha1.LabelMigration] == h.transit.migration:
+		return engine.Pending, svc, nil
 	case isAt(svc, dest):
-		return engine.Done, nil
+		return engine.Done, svc, nil
 	case isAt(svc, src):
-		return engine.Pending, nil
+		return engine.Pending, svc, nil
 	}
-	return engine.Blocked, fmt.Errorf("service %s is now of type %s at %q, and was to move from %s to %s",
+	return engine.Blocked, svc, fmt.Errorf("service %s is now of type %s at %q, and was to move from %s to %s",
 		h.entry.Key(), svc.Spec.Type, svc.Spec.ClusterIP, src, dest)
 }
 
@@ -95,11 +86,7 @@ func isAt(svc *corev1.Service, a netip.Addr) bool {
 	return svc.Spec.Type != corev1.ServiceTypeExternalName && svc.Spec.ClusterIP == a.String()
 }
 
-// read returns nil for a Service that is gone: then there is nothing to move, and its bridge is removed as an orphan.
-func (h *hopStep) read(ctx context.Context) (*corev1.Service, error) {
-	return readService(ctx, h.client(), h.entry)
-}
-
+// readService returns nil for a Service that is gone.
 func readService(ctx context.Context, c client.Client, e *Entry) (*corev1.Service, error) {
 	svc := &corev1.Service{}
 	err := c.Get(ctx, e.Key(), svc)
@@ -112,29 +99,16 @@ func readService(ctx context.Context, c client.Client, e *Entry) (*corev1.Servic
 	return svc, nil
 }
 
-// lately is the Service as the State of a step has just seen it, once; without one before it, it is read.
-func lately(ctx context.Context, c client.Client, e *Entry, seen **corev1.Service) (*corev1.Service, error) {
-	if svc := *seen; svc != nil {
-		*seen = nil
-		return svc, nil
-	}
-	return readService(ctx, c, e)
-}
-
-func (h *hopStep) Do(ctx context.Context) error {
+func (h *hopStep) write(ctx context.Context, svc *corev1.Service) error {
 	if h.began.IsZero() {
-		h.began = h.planner.Tools.now()
-	}
-	svc, err := lately(ctx, h.client(), h.entry, &h.seen)
-	if err != nil || svc == nil {
-		return err
+		h.began = h.transit.now()
 	}
 	if svc.Spec.Type != corev1.ServiceTypeExternalName {
 		if err := h.follow(ctx, svc); err != nil {
 			return err
 		}
 		if svc.Spec.Type == corev1.ServiceTypeNodePort {
-			done, err := bridge.Nudge(ctx, h.client(), h.planner.Survey.Pool, h.planner.spec().Name)
+			done, err := bridge.Nudge(ctx, h.transit.client, h.transit.pool, h.transit.migration)
 			if err != nil {
 				return err
 			}
@@ -149,35 +123,40 @@ func (h *hopStep) Do(ctx context.Context) error {
 	}
 	src, _ := h.ends()
 	// From here on no Service owns the address left behind, but the bridge answers on it.
-	left := h.hold(src)
-	if err := left.PlaceAfter(ctx, h.client(), h.entry.Key()); err == nil {
+	left := h.reservation(src)
+	if err := left.PlaceAfter(ctx, h.transit.client, h.entry.Key()); err == nil {
 		h.entry.placed(left)
-	} else if !isTakenBySomebody(err) {
+	} else if !isTaken(err) {
 		return err
 	}
 	return h.arrive(ctx, svc)
 }
 
-// follow looks at the bridge, right before the Service leaves. It brings the bridge in line with a Service that somebody
-// changed after its bridge was made, and proves it again.
+// follow looks at the bridge, right before the Service leaves. It brings the bridge in line with a Service that was changed
+// after its bridge was made, and proves it again.
 func (h *hopStep) follow(ctx context.Context, svc *corev1.Service) error {
 	err := h.proven(ctx, svc)
-	var drift *bridge.DriftError
-	if !errors.As(err, &drift) {
+	if !errors.As(err, new(*bridge.DriftError)) {
 		return err
 	}
-	if err := h.planner.bridgeOf(h.entry, svc).Ensure(ctx, h.client(), h.planner.Survey.Pool); err != nil {
-		return err
-	}
-	if err := h.planner.prove(ctx, h.ID()); err != nil {
+	if err := h.rebridge(ctx, svc); err != nil {
 		return err
 	}
 	return h.proven(ctx, svc)
 }
 
+// rebridge brings the bridge in line, and proves that nodes know it.
+func (h *hopStep) rebridge(ctx context.Context, svc *corev1.Service) error {
+	t := h.transit
+	if err := t.bridgeOf(h.entry, svc).Ensure(ctx, t.client, t.pool); err != nil {
+		return err
+	}
+	return t.barriers.pass(ctx, h.ID())
+}
+
 // proven returns nil only if the bridge is what the Service needs.
 func (h *hopStep) proven(ctx context.Context, svc *corev1.Service) error {
-	if err := h.planner.bridgeOf(h.entry, svc).Proven(ctx, h.client()); err != nil {
+	if err := h.transit.bridgeOf(h.entry, svc).Proven(ctx, h.transit.client); err != nil {
 		return fmt.Errorf("service %s must not leave its address: %w", h.entry.Key(), err)
 	}
 	return nil
@@ -196,7 +175,7 @@ func (h *hopStep) leave(ctx context.Context, svc *corev1.Service) error {
 // arrive is patch B.
 func (h *hopStep) arrive(ctx context.Context, svc *corev1.Service) error {
 	_, dest := h.ends()
-	if err := h.hold(dest).Release(ctx, h.client()); err != nil {
+	if err := h.reservation(dest).Release(ctx, h.transit.client); err != nil {
 		return err
 	}
 	original, err := Original(svc)
@@ -205,18 +184,18 @@ func (h *hopStep) arrive(ctx context.Context, svc *corev1.Service) error {
 	}
 	err = h.send(ctx, svc, h.patchArrive(svc, original))
 	if bridge.IsTaken(err) {
-		return h.taken(ctx, svc, dest)
+		return h.retarget(ctx, svc, dest)
 	}
 	return bridge.NotReadyYet(err)
 }
 
-// taken deals with a target that somebody else was given in the moment between its release and patch B: the Service
+// retarget deals with a target that another Service was given in the moment between its release and patch B: the Service
 // goes to the next free address, after its bridge does.
-func (h *hopStep) taken(ctx context.Context, svc *corev1.Service, dest netip.Addr) error {
-	if h.back {
+func (h *hopStep) retarget(ctx context.Context, svc *corev1.Service, dest netip.Addr) error {
+	if h.to == engine.Backward {
 		return fmt.Errorf("service %s cannot have its old address back: %s was given to another Service meanwhile", h.entry.Key(), dest)
 	}
-	if err := h.planner.place(ctx, h.entry); err != nil {
+	if err := h.transit.reserve(ctx, h.entry); err != nil {
 		return err
 	}
 	target := map[string]any{"metadata": map[string]any{
@@ -226,40 +205,10 @@ func (h *hopStep) taken(ctx context.Context, svc *corev1.Service, dest netip.Add
 	if err := h.send(ctx, svc, target); err != nil {
 		return err
 	}
-	if err := h.planner.bridgeOf(h.entry, svc).Ensure(ctx, h.client(), h.planner.Survey.Pool); err != nil {
+	if err := h.rebridge(ctx, svc); err != nil {
 		return err
 	}
-	if err := h.planner.prove(ctx, h.ID()); err != nil {
-		return err
-	}
-	return engine.NotYet("address %s of service %s was taken by somebody else; going to %s", dest, h.entry.Key(), h.entry.New)
-}
-
-// prove passes a barrier within a step.
-//
-// One at a time: a barrier begins by removing the sentinels that others of its migration left behind.
-func (p *Planner) prove(ctx context.Context, name string) error {
-	p.proving.Lock()
-	defer p.proving.Unlock()
-	b := p.barrier(name)
-	if a, ok := b.(engine.Abandoner); ok {
-		defer func() { _ = a.Abandon(context.WithoutCancel(ctx)) }() // the next barrier removes what this cannot
-	}
-	if err := b.Do(ctx); err != nil {
-		return err
-	}
-	var last error
-	err := wait.PollUntilContextCancel(ctx, 200*time.Millisecond, true, func(ctx context.Context) (bool, error) {
-		last = b.Verify(ctx)
-		if last != nil && !engine.Retryable(last) {
-			return false, last
-		}
-		return last == nil, nil
-	})
-	if err != nil && last != nil {
-		return last
-	}
-	return err
+	return engine.NotYet("address %s of service %s was taken by another Service; going to %s", dest, h.entry.Key(), h.entry.New)
 }
 
 func (h *hopStep) send(ctx context.Context, svc *corev1.Service, patch map[string]any) error {
@@ -267,7 +216,7 @@ func (h *hopStep) send(ctx context.Context, svc *corev1.Service, patch map[strin
 	if err != nil {
 		return fmt.Errorf("service %s: %w", h.entry.Key(), err)
 	}
-	err = h.client().Patch(ctx, svc, client.RawPatch(types.MergePatchType, body), client.FieldOwner(v1alpha1.FieldManager))
+	err = h.transit.client.Patch(ctx, svc, client.RawPatch(types.MergePatchType, body), client.FieldOwner(v1alpha1.FieldManager))
 	if err != nil {
 		return fmt.Errorf("service %s: %w", h.entry.Key(), err)
 	}
@@ -282,20 +231,20 @@ func (h *hopStep) patchLeave(svc *corev1.Service) (map[string]any, error) {
 	}
 	key := h.entry.BridgeKey()
 	notes := map[string]any{
-		v1alpha1.LabelMigration:         h.planner.spec().Name,
+		v1alpha1.LabelMigration:         h.transit.migration,
 		v1alpha1.AnnotationOldIP:        h.entry.Old.String(),
 		v1alpha1.AnnotationTargetIP:     h.entry.New.String(),
 		v1alpha1.AnnotationOriginalSpec: string(spec),
 		v1alpha1.AnnotationMovedAt:      nil,
 	}
-	if h.back { // pods started since then may carry the address that is left now
+	if h.to == engine.Backward { // pods started since then may carry the address that is left now
 		notes[v1alpha1.AnnotationAwaySince] = svc.Annotations[v1alpha1.AnnotationMovedAt]
 	}
 	return map[string]any{
 		"metadata": map[string]any{"resourceVersion": svc.ResourceVersion, "annotations": notes},
 		"spec": map[string]any{
 			"type":                  corev1.ServiceTypeExternalName,
-			"externalName":          fmt.Sprintf("%s.%s.svc.%s", key.Name, key.Namespace, h.planner.spec().Domain),
+			"externalName":          fmt.Sprintf("%s.%s.svc.%s", key.Name, key.Namespace, h.transit.domain),
 			"clusterIP":             nil,
 			"clusterIPs":            nil,
 			"ipFamilies":            nil,
@@ -325,9 +274,9 @@ func (h *hopStep) patchArrive(svc *corev1.Service, original *corev1.ServiceSpec)
 		"metadata": map[string]any{
 			"resourceVersion": svc.ResourceVersion,
 			"annotations": map[string]any{
-				// The target may be another than patch A named: somebody may have taken that one in between.
+				// The target may be another than patch A named: another Service may have taken that one in between.
 				v1alpha1.AnnotationTargetIP: h.entry.New.String(),
-				v1alpha1.AnnotationMovedAt:  h.planner.Tools.now().UTC().Format(time.RFC3339Nano),
+				v1alpha1.AnnotationMovedAt:  h.transit.now().UTC().Format(time.RFC3339Nano),
 			},
 		},
 		"spec": spec,
@@ -347,13 +296,13 @@ func Original(svc *corev1.Service) (*corev1.ServiceSpec, error) {
 	return spec, nil
 }
 
-func (h *hopStep) hold(a netip.Addr) *bridge.Hold {
-	return h.entry.hold(h.planner.spec().Name, a)
+func (h *hopStep) reservation(a netip.Addr) *bridge.Hold {
+	return h.entry.reservation(h.transit.migration, a)
 }
 
-// Verify looks at what a hop could have damaged. Other fields it leaves alone: somebody may have changed them since.
-func (h *hopStep) Verify(ctx context.Context) error {
-	svc, err := h.read(ctx)
+// prove looks at what a hop could have damaged. Other fields it leaves alone: they may have been changed since.
+func (h *hopStep) prove(ctx context.Context) error {
+	svc, err := readService(ctx, h.transit.client, h.entry)
 	if err != nil || svc == nil {
 		return err
 	}
@@ -374,28 +323,29 @@ func (h *hopStep) Verify(ctx context.Context) error {
 		(!equality.Semantic.DeepEqual(s.Ports, original.Ports) || s.ExternalTrafficPolicy != original.ExternalTrafficPolicy):
 		return fmt.Errorf("service %s lost its node ports or externalTrafficPolicy", h.entry.Key())
 	}
-	if err := h.hold(src).Check(ctx, h.client()); err != nil {
+	if err := h.reservation(src).Check(ctx, h.transit.client); err != nil {
 		return fmt.Errorf("service %s has moved, but its address %s is not kept: %w", h.entry.Key(), src, err)
 	}
-	if err := bridge.SameEndpoints(ctx, h.client(), h.entry.Key(), h.entry.BridgeKey()); err != nil {
+	if err := bridge.SameEndpoints(ctx, h.transit.client, h.entry.Key(), h.entry.BridgeKey()); err != nil {
 		return err
 	}
-	h.tell(svc)
+	h.report(svc)
 	return nil
 }
 
-// tell the observer that the Service has arrived, unless it is one of replumb's own.
-func (h *hopStep) tell(svc *corev1.Service) {
-	if h.planner.Observer == nil || h.began.IsZero() || svc.Labels[v1alpha1.LabelRole] != "" {
+// report tells the observer that the Service has arrived, unless it is one of replumb's own.
+func (h *hopStep) report(svc *corev1.Service) {
+	observer := h.transit.observer
+	if observer == nil || h.began.IsZero() || svc.Labels[v1alpha1.LabelRole] != "" {
 		return
 	}
 	src, dest := h.ends()
-	now := h.planner.Tools.now()
-	h.planner.Observer.Moved(h.entry.Key().String(), src.String(), dest.String(), "hop", now, now.Sub(h.began))
+	now := h.transit.now()
+	observer.Moved(h.entry.Key().String(), src.String(), dest.String(), "hop", now, now.Sub(h.began))
 }
 
-// Preview is made by the functions that make the patches.
-func (h *hopStep) Preview() ([]engine.Change, error) {
+// changes are made by the functions that make the patches.
+func (h *hopStep) changes() ([]engine.Change, error) {
 	object := "Service " + h.entry.Key().String()
 	var changes []engine.Change
 	svc := h.entry.Service
@@ -405,6 +355,10 @@ func (h *hopStep) Preview() ([]engine.Change, error) {
 		if err != nil {
 			return nil, err
 		}
+		if svc.Spec.Type == corev1.ServiceTypeNodePort {
+			const nudge = "Service " + v1alpha1.SystemNamespace + "/nudge-…"
+			changes = append(changes, engine.Change{Verb: "create", Object: nudge}, engine.Change{Verb: "delete", Object: nudge})
+		}
 		changes = append(changes, engine.Change{Verb: "patch", Object: object, Body: timeless(leave)})
 	} else {
 		var err error
@@ -413,9 +367,8 @@ func (h *hopStep) Preview() ([]engine.Change, error) {
 		}
 	}
 	src, dest := h.ends()
-	hold := h.hold(src).Build()
 	return append(changes,
-		engine.Change{Verb: "create", Object: "IPAddress " + src.String(), Body: hold},
+		engine.Change{Verb: "create", Object: "IPAddress " + src.String(), Body: h.reservation(src).Build()},
 		engine.Change{Verb: "delete", Object: "IPAddress " + dest.String() + " (held)"},
 		engine.Change{Verb: "patch", Object: object, Body: timeless(h.patchArrive(svc, original))},
 	), nil

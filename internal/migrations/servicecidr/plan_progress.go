@@ -1,0 +1,132 @@
+package servicecidr
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/dustin/go-humanize/english"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/migration"
+	"github.com/replumb/replumb/internal/network/bridge"
+	"github.com/replumb/replumb/internal/safety/freeze"
+)
+
+var (
+	_ migration.Plans      = (*Planner)(nil)
+	_ migration.Companion  = (*Planner)(nil)
+	_ migration.Intact     = (*Planner)(nil)
+	_ migration.Arrival    = (*Planner)(nil)
+	_ migration.Summarizer = (*Planner)(nil)
+)
+
+// Counts implements migration.Plans.
+func (p *Planner) Counts() v1alpha1.Counts { return p.Survey.Counts() }
+
+// Early implements migration.Plans.
+func (p *Planner) Early() string {
+	if pending := p.Survey.Pending(); len(pending) > 0 {
+		return fmt.Sprintf("%s not moved yet, the first is %s", english.Plural(len(pending), "Service", ""), pending[0].Key())
+	}
+	if n := p.Refresh.Steps(); n > 0 {
+		return fmt.Sprintf("%d workloads carry old addresses and have not been restarted", n)
+	}
+	var names []string
+	for _, c := range p.Survey.retiring() {
+		names = append(names, "servicecidr "+c.Name)
+	}
+	if len(names) > 0 {
+		return fmt.Sprintf("the old range is not retired: %s is still there", listing(names))
+	}
+	return ""
+}
+
+// Left implements migration.Plans.
+func (p *Planner) Left() string {
+	if early := p.Early(); early != "" {
+		return early
+	}
+	switch {
+	case p.Survey.probeStays():
+		return "the Service that agents call has not moved yet"
+	case len(p.Survey.Orphans) > 0:
+		return english.Plural(len(p.Survey.Orphans), "bridge", "") + " of deleted Services are still there"
+	case len(p.Survey.Strays) > 0:
+		return english.Plural(len(p.Survey.Strays), "address", "") + " of deleted Services are still reserved"
+	}
+	return ""
+}
+
+// movesAhead reports whether what comes after phase kubelets of apply cannot be planned yet.
+func (p *Planner) movesAhead() bool {
+	return len(p.Survey.Pending()) > 0 || p.Survey.probeStays() ||
+		(len(p.Survey.DNSMoves()) > 0 && p.Migration.Status.NodesRepointedAt == nil)
+}
+
+// returnsAhead reports whether what comes after phase kubelets of a rollback cannot be planned yet.
+func (p *Planner) returnsAhead() bool {
+	dns := false
+	for _, e := range p.Survey.everything() {
+		if e.away() {
+			return true
+		}
+		dns = dns || (e.Touched() && p.Survey.DNS[e.Key()])
+	}
+	return dns && p.Migration.Status.NodesRepointedAt == nil
+}
+
+// Intact implements migration.Intact.
+func (p *Planner) Intact() error {
+	for _, e := range p.Survey.Stays {
+		if e.Reason.Kind == Unreadable {
+			return &migration.StateError{
+				Name: p.spec().Name, Problem: fmt.Sprintf("cannot go on: service %s %s", e.Key(), e.Reason),
+				Hint: "replumb check -f FILE says how to repair them",
+			}
+		}
+	}
+	return nil
+}
+
+// Arrived implements migration.Arrival. A run that was killed may have left out what comes after the last hop of a batch.
+func (p *Planner) Arrived(ctx context.Context) error {
+	if !p.frozen() {
+		return nil
+	}
+	return freeze.Clear(ctx, p.Tools.Client(), p.spec().Name)
+}
+
+// Summary implements migration.Summarizer. Once a migration is finished, what had moved is not seen on Services any more.
+func (p *Planner) Summary(phase v1alpha1.Phase) (v1alpha1.Counts, []v1alpha1.TierStatus) {
+	switch phase {
+	case v1alpha1.PhaseFinished:
+		counts := p.Migration.Status.Counts
+		counts.Bridged = 0
+		return counts, p.Migration.Status.Tiers
+	case v1alpha1.PhaseRolledBack:
+		return v1alpha1.Counts{Total: len(p.Survey.Moves), Stays: len(p.Survey.Stays)}, p.Survey.TierCounts(nil)
+	}
+	return p.Survey.Counts(), p.Survey.TierCounts(nil)
+}
+
+// Accompany implements migration.Companion: the copied endpoints of bridges are kept like their originals until stop is called.
+func (p *Planner) Accompany(ctx context.Context) (stop func() error) {
+	if p.Tools.Cluster == nil || !p.Survey.AnyMirrored() {
+		return func() error { return nil }
+	}
+	var outdated error
+	ctx, cancel := context.WithCancel(ctx)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		bridge.Follow(ctx, p.Tools.Cluster, p.spec().Name, func(err error) { outdated = err })
+	}()
+	return func() error {
+		cancel()
+		<-done
+		if outdated != nil {
+			return fmt.Errorf("copies of endpoints were out of date: %w", outdated)
+		}
+		return nil
+	}
+}

@@ -1,0 +1,189 @@
+package servicecidr
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/migration"
+	"github.com/replumb/replumb/internal/network/bridge"
+	"github.com/replumb/replumb/internal/network/cidr"
+)
+
+// transit is what the steps that take a Service from one address to the other have in common.
+type transit struct {
+	client    client.Client
+	migration string
+	// domain is the cluster's, under which the name of a Service leads to its bridge in the middle of a hop.
+	domain string
+	form   v1alpha1.BridgeForm
+	// pool has the addresses of the target that are free.
+	pool     *cidr.Pool
+	barriers *barriers
+	now      func() time.Time
+	// observer, if set, hears of Services that have moved.
+	observer Observer
+}
+
+// bridgeOf is the bridge that a Service needs.
+func (t *transit) bridgeOf(e *Entry, svc *corev1.Service) *bridge.Bridge {
+	return &bridge.Bridge{Migration: t.migration, Service: svc, Old: e.Old, New: e.New, Form: t.form}
+}
+
+// reserve reserves the target of a Service, going to the next free address as often as another is found to have it.
+func (t *transit) reserve(ctx context.Context, e *Entry) error {
+	for {
+		if e.New.IsValid() {
+			h := e.reservation(t.migration, e.New)
+			err := h.Place(ctx, t.client)
+			if err == nil {
+				e.placed(h)
+			}
+			if err == nil || !isTaken(err) {
+				return err
+			}
+		}
+		next, err := t.pool.Lowest()
+		if err != nil {
+			return fmt.Errorf("service %s: %w", e.Key(), err)
+		}
+		e.New = next
+	}
+}
+
+// isTaken reports whether an address could not be reserved since another has it.
+func isTaken(err error) bool { return errors.As(err, new(*bridge.TakenError)) }
+
+// barriers make the proofs that every node knows what was written before.
+type barriers struct {
+	client    client.Client
+	migration string
+	pool      *cidr.Pool
+	witness   bridge.Witness
+	mode      v1alpha1.BarrierMode
+	// wait is how long mode Wait lets pass; limit is how long nodes may take to prove.
+	wait, limit time.Duration
+	now         func() time.Time
+	// passing is held by a barrier within a step: a barrier begins by removing the sentinels that others of its migration left.
+	passing sync.Mutex
+}
+
+// step is the barrier after something that is named. In mode Wait it proves nothing; a finding says so.
+func (b *barriers) step(name string) engine.Step {
+	if b.mode == v1alpha1.BarrierWait {
+		return &migration.PauseStep{
+			Name: "barrier/" + name, Length: b.wait, Now: b.now,
+			About: fmt.Sprintf("Give nodes %s to learn the bridges of %s (not proven)", b.wait, name),
+		}
+	}
+	return b.proof(name)
+}
+
+func (b *barriers) proof(name string) *bridge.Barrier {
+	return &bridge.Barrier{
+		Client: b.client, Witness: b.witness, Pool: b.pool, Migration: b.migration, Name: name, Limit: b.limit,
+	}
+}
+
+// pass passes a barrier within a step.
+func (b *barriers) pass(ctx context.Context, name string) error {
+	b.passing.Lock()
+	defer b.passing.Unlock()
+	return engine.Drive(ctx, b.step(name))
+}
+
+// bridgeStep has the old address answer twice over before the Service leaves it.
+type bridgeStep struct {
+	engine.Observed[unbridged]
+
+	transit *transit
+	entry   *Entry
+}
+
+// unbridged is a Service without the bridge it needs. If it has changed by the time the bridge is written, the proof finds the
+// bridge wrong.
+type unbridged struct {
+	service *corev1.Service
+	// missing is true if there is no bridge at all.
+	missing bool
+}
+
+func (t *transit) bridge(e *Entry) engine.Step {
+	s := &bridgeStep{transit: t, entry: e}
+	s.Observed = engine.Observed[unbridged]{
+		Name: "bridge/" + e.Key().String(), Look: s.look, Write: s.write, Proof: s.prove, Changes: s.changes,
+	}
+	return s
+}
+
+// Title implements engine.Step. The target is another one when the first was found taken.
+func (s *bridgeStep) Title() string {
+	return fmt.Sprintf("Bridge %s on %s and %s", s.entry.Key(), s.entry.Old, s.entry.New)
+}
+
+func (s *bridgeStep) look(ctx context.Context) (engine.State, unbridged, error) {
+	svc, err := readService(ctx, s.transit.client, s.entry)
+	seen := unbridged{service: svc}
+	if err != nil || svc == nil {
+		return engine.Done, seen, err
+	}
+	err = s.transit.bridgeOf(s.entry, svc).Proven(ctx, s.transit.client)
+	seen.missing = errors.As(err, new(*bridge.MissingError))
+	switch {
+	case err == nil:
+		return engine.Done, seen, nil
+	case seen.missing, errors.As(err, new(*bridge.DriftError)), engine.Retryable(err):
+		return engine.Pending, seen, nil
+	}
+	return engine.Blocked, seen, err
+}
+
+func (s *bridgeStep) write(ctx context.Context, seen unbridged) error {
+	t := s.transit
+	if seen.service.Spec.ClusterIP != s.entry.New.String() {
+		if err := t.reserve(ctx, s.entry); err != nil {
+			return err
+		}
+	}
+	b := t.bridgeOf(s.entry, seen.service)
+	if seen.missing {
+		if err := b.Make(ctx, t.client, t.pool); !apierrors.IsAlreadyExists(err) {
+			return err
+		}
+	}
+	return b.Ensure(ctx, t.client, t.pool)
+}
+
+func (s *bridgeStep) prove(ctx context.Context) error {
+	svc, err := readService(ctx, s.transit.client, s.entry)
+	if err != nil || svc == nil {
+		return err
+	}
+	return s.transit.bridgeOf(s.entry, svc).Proven(ctx, s.transit.client)
+}
+
+func (s *bridgeStep) changes() ([]engine.Change, error) {
+	b := s.transit.bridgeOf(s.entry, s.entry.Service)
+	verb := "create"
+	if s.entry.Bridge != nil {
+		verb, b.Form = "update", bridge.FormOf(s.entry.Bridge)
+	}
+	var changes []engine.Change
+	if s.entry.Place != Moved {
+		reservation := &bridge.Hold{Migration: s.transit.migration, Address: s.entry.New, Bridge: b.Key()}
+		changes = append(changes, engine.Change{Verb: "create", Object: "IPAddress " + s.entry.New.String(), Body: reservation.Build()})
+	}
+	changes = append(changes, engine.Change{Verb: verb, Object: "Service " + b.Key().String(), Body: b.Build()})
+	if s.entry.Mirrored() {
+		changes = append(changes, engine.Change{Verb: verb, Object: "EndpointSlice " + b.Key().String() + "-… (copies of the Service's)"})
+	}
+	return changes, nil
+}

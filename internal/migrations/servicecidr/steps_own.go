@@ -1,0 +1,185 @@
+package servicecidr
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/migration"
+	"github.com/replumb/replumb/internal/network/bridge"
+	"github.com/replumb/replumb/internal/safety/freeze"
+)
+
+// always is a step that writes in every run, since to compare would cost as much as to write.
+func always(id, title string, write func(context.Context) error, changes func() ([]engine.Change, error)) engine.Step {
+	return &engine.Observed[struct{}]{
+		Name: id, About: title, As: engine.RoleOwn, Changes: changes,
+		Look:  func(context.Context) (engine.State, struct{}, error) { return engine.Pending, struct{}{}, nil },
+		Write: func(ctx context.Context, _ struct{}) error { return write(ctx) },
+		Proof: func(context.Context) error { return nil },
+	}
+}
+
+// mark tells the freeze that the Services of a batch are in flight, beside those that say so themselves. No batch lifts that.
+func mark(c client.Client, migration string, b *batch) engine.Step {
+	if b == nil {
+		b = &batch{name: "none"}
+	}
+	title := "Freeze " + b.String()
+	if len(b.entries) == 0 {
+		title = "Lift the freeze of Services that have not been bridged"
+	}
+	write := func(ctx context.Context) error { return freeze.Mark(ctx, c, migration, b.keys()) }
+	return always("freeze/"+b.String(), title, write, func() ([]engine.Change, error) {
+		return []engine.Change{{
+			Verb: "update", Object: "ValidatingAdmissionPolicy " + freeze.Name, Body: map[string]any{"inFlight": b.names()},
+		}}, nil
+	})
+}
+
+// note writes the progress on the Migration once every hop of a batch is proven.
+func note(c client.Client, name string, b *batch) engine.Step {
+	counts := b.counts
+	counts.Bridged = max(counts.Bridged, counts.Moved)
+	write := func(ctx context.Context) error {
+		return migration.UpdateStatus(ctx, c, name, func(st *v1alpha1.MigrationStatus) {
+			st.Phase, st.Counts, st.Tiers = v1alpha1.PhaseApplying, counts, b.tiers
+			migration.SetReady(st, metav1.ConditionFalse, v1alpha1.ReasonInProgress, b.String()+" has moved")
+		})
+	}
+	return always("note/"+b.String(), "Record that "+b.String()+" has moved", write,
+		migration.StatusChange(name, map[string]any{"phase": v1alpha1.PhaseApplying, "counts": counts, "tiers": b.tiers}))
+}
+
+// drain waits until the latest move is long enough ago. When that was is written on the Services.
+func drain(c client.Client, migration string, length time.Duration, now func() time.Time) engine.Step {
+	return &engine.Wait{
+		Name: "drain", About: fmt.Sprintf("Wait until the last move is %s ago", length), Limit: length + time.Minute,
+		For: func(ctx context.Context) error {
+			services := &corev1.ServiceList{}
+			if err := c.List(ctx, services); err != nil {
+				return fmt.Errorf("listing services: %w", err)
+			}
+			var latest time.Time
+			for i := range services.Items {
+				notes := services.Items[i].Annotations
+				at, err := time.Parse(time.RFC3339Nano, notes[v1alpha1.AnnotationMovedAt])
+				if err == nil && notes[v1alpha1.LabelMigration] == migration && at.After(latest) {
+					latest = at
+				}
+			}
+			if until := latest.Add(length); until.After(now()) {
+				return engine.NotYet("until %s", until.Local().Format(time.TimeOnly))
+			}
+			return nil
+		},
+	}
+}
+
+// removeRemains removes what runs that were killed left of canaries, barriers and sync windows. A run that goes on does so by
+// itself; one that turns back would not come by there again.
+func removeRemains(c client.Client, migration string) engine.Step {
+	roles := []string{v1alpha1.RoleCanary, v1alpha1.RoleSentinel, v1alpha1.RoleNudge}
+	return &engine.Write{
+		Name: "tidy/remains", About: "Remove what interrupted runs left behind", As: engine.RoleOwn,
+		Holds: func(ctx context.Context) error {
+			for _, role := range roles {
+				left, err := thrownAway(ctx, c, migration, role)
+				if err != nil {
+					return err
+				}
+				if len(left) > 0 {
+					return engine.NotYet("%s %s/%s is still there", role, left[0].Namespace, left[0].Name)
+				}
+			}
+			return nil
+		},
+		Write: func(ctx context.Context) error {
+			if err := removeCanaries(ctx, c, migration); err != nil {
+				return err
+			}
+			return bridge.RemoveThrowaways(ctx, c, migration)
+		},
+		Changes: func() ([]engine.Change, error) {
+			var changes []engine.Change
+			for _, role := range roles {
+				changes = append(changes, engine.Change{
+					Verb: "delete", Object: "Service " + v1alpha1.SystemNamespace + "/… (" + v1alpha1.LabelRole + "=" + role + ")",
+				})
+			}
+			return changes, nil
+		},
+	}
+}
+
+// nothingLeft looks whether anything of the migration is left on the cluster, before it is called over.
+func nothingLeft(c client.Client, migration string) engine.Step {
+	return &engine.Wait{
+		Name: "clean", About: "Verify that nothing of the migration is left",
+		For: func(ctx context.Context) error {
+			var left []string
+			for _, look := range []func(context.Context, client.Client, string) ([]string, error){leftServices, leftAddresses, leftFreeze} {
+				found, err := look(ctx, c, migration)
+				if err != nil {
+					return err
+				}
+				left = append(left, found...)
+			}
+			if len(left) > 0 {
+				return engine.NotYet("still there: %s", listing(left))
+			}
+			return nil
+		},
+	}
+}
+
+func leftServices(ctx context.Context, c client.Client, migration string) (left []string, err error) {
+	services := &corev1.ServiceList{}
+	if err := c.List(ctx, services); err != nil {
+		return nil, fmt.Errorf("listing services: %w", err)
+	}
+	for i := range services.Items {
+		svc := &services.Items[i]
+		name := svc.Namespace + "/" + svc.Name
+		switch {
+		case svc.Labels[v1alpha1.LabelMigration] == migration:
+			left = append(left, svc.Labels[v1alpha1.LabelRole]+" "+name)
+		case svc.Annotations[v1alpha1.LabelMigration] == migration:
+			left = append(left, "the annotations of service "+name)
+		}
+	}
+	return left, nil
+}
+
+func leftAddresses(ctx context.Context, c client.Client, migration string) (left []string, err error) {
+	reserved := &networkingv1.IPAddressList{}
+	if err := c.List(ctx, reserved, client.MatchingLabels{v1alpha1.LabelMigration: migration}); err != nil {
+		return nil, fmt.Errorf("listing ipaddresses: %w", err)
+	}
+	for i := range reserved.Items {
+		left = append(left, "reserved address "+reserved.Items[i].Name)
+	}
+	return left, nil
+}
+
+// leftFreeze takes any freeze for one that is left: there can be but one, whichever migration it is of.
+func leftFreeze(ctx context.Context, c client.Client, _ string) ([]string, error) {
+	policy := &admissionv1.ValidatingAdmissionPolicy{}
+	err := c.Get(ctx, client.ObjectKey{Name: freeze.Name}, policy)
+	if apierrors.IsNotFound(err) || apierrors.IsForbidden(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("validatingadmissionpolicy %s: %w", freeze.Name, err)
+	}
+	return []string{"validatingadmissionpolicy " + policy.Name}, nil
+}

@@ -1,0 +1,282 @@
+package servicecidr
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	networkingv1 "k8s.io/api/networking/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/network/bridge"
+	"github.com/replumb/replumb/internal/network/cidr"
+)
+
+// ownRange is a Service range that the migration adds: a target, one that keeps pinned Services legitimate, or one that opens
+// again what was put in deletion.
+type ownRange struct {
+	client    client.Client
+	migration string
+	name      string
+	cidr      netip.Prefix
+	role      string
+}
+
+// find returns a ServiceCIDR with exactly this range, replumb's or another's; one that is going only if there is no other.
+func (r ownRange) find(ctx context.Context) (*networkingv1.ServiceCIDR, error) {
+	all, err := serviceCIDRs(ctx, r.client)
+	if err != nil {
+		return nil, err
+	}
+	var found *networkingv1.ServiceCIDR
+	for i := range all {
+		if !slices.Contains(cidrsOf(&all[i]), r.cidr) {
+			continue
+		}
+		if all[i].DeletionTimestamp.IsZero() {
+			return &all[i], nil
+		}
+		found = &all[i]
+	}
+	return found, nil
+}
+
+// own is the ServiceCIDR of that name; nil if there is none, or it is not the migration's any more.
+func (r ownRange) own(ctx context.Context) (*networkingv1.ServiceCIDR, error) {
+	have, err := serviceCIDR(ctx, r.client, r.name)
+	if err != nil || have == nil || have.Labels[v1alpha1.LabelMigration] != r.migration {
+		return nil, err
+	}
+	return have, nil
+}
+
+func (r ownRange) build() *networkingv1.ServiceCIDR {
+	return &networkingv1.ServiceCIDR{
+		TypeMeta: metav1.TypeMeta{APIVersion: "networking.k8s.io/v1", Kind: "ServiceCIDR"},
+		ObjectMeta: metav1.ObjectMeta{
+			Name:   r.name,
+			Labels: map[string]string{v1alpha1.LabelMigration: r.migration, v1alpha1.LabelRole: r.role},
+		},
+		Spec: networkingv1.ServiceCIDRSpec{CIDRs: []string{r.cidr.String()}},
+	}
+}
+
+// purpose is the title of the step that adds the range.
+func (r ownRange) purpose() string {
+	switch r.role {
+	case v1alpha1.RoleKeep:
+		return fmt.Sprintf("Keep the Service range %s for pinned Services", r.cidr)
+	case v1alpha1.RoleReopened:
+		return fmt.Sprintf("Open the Service range %s again", r.cidr)
+	}
+	return fmt.Sprintf("Add the Service range %s", r.cidr)
+}
+
+// add adds the range, and waits for the controller manager, which sets Ready.
+func (r ownRange) add() engine.Step {
+	return &engine.Observed[*networkingv1.ServiceCIDR]{
+		Name: r.role + "/" + r.name, About: r.purpose(),
+		Look: func(ctx context.Context) (engine.State, *networkingv1.ServiceCIDR, error) {
+			have, err := r.find(ctx)
+			if err != nil {
+				return engine.Unknown, nil, err
+			}
+			if have == nil || !rangeReady(have) {
+				return engine.Pending, have, nil
+			}
+			return engine.Done, have, nil
+		},
+		Write: r.create,
+		Proof: func(ctx context.Context) error {
+			have, err := r.find(ctx)
+			if err == nil && (have == nil || !readyCondition(have)) {
+				return engine.NotYet("servicecidr %s is not ready", r.name)
+			}
+			return err
+		},
+		Changes: func() ([]engine.Change, error) {
+			return []engine.Change{{Verb: "create", Object: "ServiceCIDR " + r.name, Body: r.build()}}, nil
+		},
+		Reverse: r.withdraw,
+	}
+}
+
+func (r ownRange) create(ctx context.Context, have *networkingv1.ServiceCIDR) error {
+	if have != nil && have.DeletionTimestamp.IsZero() {
+		return nil
+	}
+	if err := r.client.Create(ctx, r.build(), client.FieldOwner(v1alpha1.FieldManager)); err != nil {
+		return fmt.Errorf("servicecidr %s: %w", r.name, err)
+	}
+	return nil
+}
+
+func readyCondition(c *networkingv1.ServiceCIDR) bool {
+	return len(c.Status.Conditions) > 0 && rangeReady(c)
+}
+
+// lookForOwn finds something to do as long as the range is the migration's.
+func (r ownRange) lookForOwn(ctx context.Context) (engine.State, *networkingv1.ServiceCIDR, error) {
+	have, err := r.own(ctx)
+	switch {
+	case err != nil:
+		return engine.Unknown, nil, err
+	case have == nil:
+		return engine.Done, nil, nil
+	}
+	return engine.Pending, have, nil
+}
+
+// handOver ends the migration's say over the range. A range that the cluster has twice by now, since the API servers made
+// their own, is removed; any other becomes the cluster's own, and the next migration may empty it.
+func (r ownRange) handOver() engine.Step {
+	object := "ServiceCIDR " + r.name
+	return &engine.Observed[*networkingv1.ServiceCIDR]{
+		Name: "hand-over/" + r.name, About: fmt.Sprintf("Hand the Service range %s over", r.cidr),
+		Look: r.lookForOwn,
+		Write: func(ctx context.Context, have *networkingv1.ServiceCIDR) error {
+			twice, err := r.twice(ctx)
+			if err != nil {
+				return err
+			}
+			if twice {
+				return deleteRange(ctx, r.client, have)
+			}
+			patch, err := json.Marshal(r.patchForget(have.ResourceVersion))
+			if err != nil {
+				return err
+			}
+			return r.client.Patch(ctx, have, client.RawPatch(types.MergePatchType, patch), client.FieldOwner(v1alpha1.FieldManager))
+		},
+		Proof: func(ctx context.Context) error {
+			have, err := r.own(ctx)
+			if err == nil && have != nil {
+				return engine.NotYet("servicecidr %s still says it belongs to the migration", r.name)
+			}
+			return err
+		},
+		Changes: func() ([]engine.Change, error) {
+			return []engine.Change{
+				{Verb: "patch", Object: object, Body: r.patchForget("")},
+				{Verb: "delete", Object: object + " (if an API server has made the range a second time)"},
+			}, nil
+		},
+	}
+}
+
+// patchForget takes the migration's labels off a range that has not changed since version; empty means any.
+func (r ownRange) patchForget(version string) map[string]any {
+	meta := map[string]any{"labels": map[string]any{v1alpha1.LabelMigration: nil, v1alpha1.LabelRole: nil}}
+	if version != "" {
+		meta["resourceVersion"] = version
+	}
+	return map[string]any{"metadata": meta}
+}
+
+// twice reports whether another ready ServiceCIDR has the range.
+func (r ownRange) twice(ctx context.Context) (bool, error) {
+	all, err := serviceCIDRs(ctx, r.client)
+	if err != nil {
+		return false, err
+	}
+	return slices.ContainsFunc(all, func(c networkingv1.ServiceCIDR) bool {
+		return c.Name != r.name && readyCondition(&c) && slices.Contains(cidrsOf(&c), r.cidr)
+	}), nil
+}
+
+// withdraw removes the range. The API server keeps it as long as an address in it is in use.
+func (r ownRange) withdraw() engine.Step {
+	return &engine.Observed[*networkingv1.ServiceCIDR]{
+		Name: "withdraw/" + r.name, About: fmt.Sprintf("Remove the Service range %s", r.cidr),
+		Look: r.lookForOwn,
+		Write: func(ctx context.Context, have *networkingv1.ServiceCIDR) error {
+			return deleteRange(ctx, r.client, have)
+		},
+		Proof: func(ctx context.Context) error {
+			have, err := serviceCIDR(ctx, r.client, r.name)
+			if err != nil || have == nil {
+				return err
+			}
+			return stillThere(ctx, r.client, r.name, []netip.Prefix{r.cidr}, nil)
+		},
+		Changes: deletion("ServiceCIDR " + r.name),
+	}
+}
+
+// deletion previews the deletion of an object.
+func deletion(object string) func() ([]engine.Change, error) {
+	return func() ([]engine.Change, error) { return []engine.Change{{Verb: "delete", Object: object}}, nil }
+}
+
+func serviceCIDRs(ctx context.Context, c client.Client) ([]networkingv1.ServiceCIDR, error) {
+	all := &networkingv1.ServiceCIDRList{}
+	if err := c.List(ctx, all); err != nil {
+		return nil, fmt.Errorf("listing servicecidrs: %w", err)
+	}
+	return all.Items, nil
+}
+
+// serviceCIDR returns nil if there is none of that name.
+func serviceCIDR(ctx context.Context, c client.Client, name string) (*networkingv1.ServiceCIDR, error) {
+	have := &networkingv1.ServiceCIDR{}
+	err := c.Get(ctx, client.ObjectKey{Name: name}, have)
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("servicecidr %s: %w", name, err)
+	}
+	return have, nil
+}
+
+// deleteRange deletes the ServiceCIDR that was seen, and no other of its name.
+func deleteRange(ctx context.Context, c client.Client, seen *networkingv1.ServiceCIDR) error {
+	return client.IgnoreNotFound(c.Delete(ctx, seen, client.Preconditions{UID: &seen.UID}))
+}
+
+// stillThere says why a ServiceCIDR that was deleted is still there, by the names of those who use it.
+func stillThere(ctx context.Context, c client.Client, name string, cidrs, kept []netip.Prefix) error {
+	holders, err := holders(ctx, c, cidrs, kept)
+	if err != nil {
+		return err
+	}
+	if len(holders) == 0 {
+		return engine.NotYet("servicecidr %s is still being removed", name)
+	}
+	return engine.NotYet("servicecidr %s is still used by %s", name, listing(holders))
+}
+
+// listing names the first few of many.
+func listing(all []string) string {
+	const few = 10
+	if len(all) <= few {
+		return strings.Join(all, ", ")
+	}
+	return fmt.Sprintf("%s and %d more", strings.Join(all[:few], ", "), len(all)-few)
+}
+
+// holders name who has an address in some ranges, those kept for pinned Services aside. The API server counts only
+// addresses it gave to Services (canDeleteCIDR in k8s.io/kubernetes
+// pkg/controller/servicecidrs/servicecidrs_controller.go); replumb's reservations are not among them.
+func holders(ctx context.Context, c client.Client, cidrs, kept []netip.Prefix) ([]string, error) {
+	all := &networkingv1.IPAddressList{}
+	if err := c.List(ctx, all, client.MatchingLabels{networkingv1.LabelManagedBy: "ipallocator.k8s.io"}); err != nil {
+		return nil, fmt.Errorf("listing ipaddresses: %w", err)
+	}
+	var holders []string
+	for i := range all.Items {
+		a, err := netip.ParseAddr(all.Items[i].Name)
+		if err == nil && cidr.Contains(cidrs, a) && !cidr.Contains(kept, a) {
+			holders = append(holders, bridge.ParentOf(&all.Items[i])+" ("+a.String()+")")
+		}
+	}
+	return holders, nil
+}

@@ -1,0 +1,212 @@
+package servicecidr
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/netip"
+
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/network/bridge"
+)
+
+// arrived verifies that a Service is where it was to go, before its old address is taken away.
+func arrived(c client.Client, e *Entry) engine.Step {
+	return &engine.Wait{
+		Name: "verify/" + e.Key().String(), About: fmt.Sprintf("Verify %s at %s", e.Key(), e.New),
+		For: func(ctx context.Context) error {
+			svc, err := readService(ctx, c, e)
+			if err != nil || svc == nil || isAt(svc, e.New) {
+				return err
+			}
+			return fmt.Errorf("service %s is of type %s at %q, not at %s", e.Key(), svc.Spec.Type, svc.Spec.ClusterIP, e.New)
+		},
+	}
+}
+
+// release takes away what kept the other address of a Service answering: the bridge first, then the reservation, so that an
+// address that still leads somewhere is given to no other Service; and last what the Service remembers, from which an
+// interrupted run goes on.
+type release struct {
+	client    client.Client
+	migration string
+	entry     *Entry
+	// at is where the Service must be for this to be safe.
+	at netip.Addr
+}
+
+// leftover is what was seen of a Service that is to be released, and of its bridge; nil for what is gone. What changed since
+// is met with a conflict.
+type leftover struct{ service, bridge *corev1.Service }
+
+func (r release) step() engine.Step {
+	return &engine.Observed[leftover]{
+		Name: "release/" + r.entry.Key().String(), About: fmt.Sprintf("Remove the bridge of %s, which is at %s", r.entry.Key(), r.at),
+		Look: r.look, Write: r.write, Proof: r.prove, Changes: r.changes,
+	}
+}
+
+func (r release) look(ctx context.Context) (engine.State, leftover, error) {
+	svc, err := readService(ctx, r.client, r.entry)
+	if err != nil {
+		return engine.Unknown, leftover{}, err
+	}
+	if svc != nil && !isAt(svc, r.at) {
+		return engine.Blocked, leftover{}, fmt.Errorf("service %s is of type %s at %q, not at %s: its bridge must stay",
+			r.entry.Key(), svc.Spec.Type, svc.Spec.ClusterIP, r.at)
+	}
+	seen, left, err := r.left(ctx, svc)
+	switch {
+	case err != nil:
+		return engine.Unknown, seen, err
+	case left != "":
+		return engine.Pending, seen, nil
+	}
+	return engine.Done, seen, nil
+}
+
+// left says what of the migration is still there; nothing, if nothing is.
+func (r release) left(ctx context.Context, svc *corev1.Service) (seen leftover, left string, err error) {
+	seen.service = svc
+	have := &corev1.Service{}
+	err = r.client.Get(ctx, r.entry.BridgeKey(), have)
+	if err == nil {
+		seen.bridge = have
+		return seen, fmt.Sprintf("bridge %s is still there", r.entry.BridgeKey()), nil
+	}
+	if !apierrors.IsNotFound(err) {
+		return seen, "", fmt.Errorf("bridge %s: %w", r.entry.BridgeKey(), err)
+	}
+	for _, a := range r.reserved(svc) {
+		ip := &networkingv1.IPAddress{}
+		if err := r.client.Get(ctx, types.NamespacedName{Name: a.String()}, ip); client.IgnoreNotFound(err) != nil {
+			return seen, "", fmt.Errorf("address %s: %w", a, err)
+		}
+		if key, reserved := bridge.HeldFor(ip); reserved && key == r.entry.BridgeKey() {
+			return seen, fmt.Sprintf("address %s is still reserved", a), nil
+		}
+	}
+	if svc != nil && svc.Annotations[v1alpha1.LabelMigration] != "" {
+		return seen, fmt.Sprintf("service %s still has annotations", r.entry.Key()), nil
+	}
+	return seen, "", nil
+}
+
+// reserved are the addresses that may be reserved: not the one that the Service is at, since that is the Service's own.
+func (r release) reserved(svc *corev1.Service) []netip.Addr {
+	var all []netip.Addr
+	for _, a := range []netip.Addr{r.entry.Old, r.entry.New} {
+		if svc == nil || !isAt(svc, a) {
+			all = append(all, a)
+		}
+	}
+	return all
+}
+
+func (r release) write(ctx context.Context, seen leftover) error {
+	if err := r.removeBridge(ctx, seen.bridge); err != nil {
+		return fmt.Errorf("bridge %s: %w", r.entry.BridgeKey(), err)
+	}
+	for _, a := range r.reserved(seen.service) {
+		if err := r.entry.reservation(r.migration, a).Release(ctx, r.client); err != nil {
+			return fmt.Errorf("address %s: %w", a, err)
+		}
+	}
+	svc := seen.service
+	if svc == nil {
+		return nil
+	}
+	body, err := json.Marshal(patchForget(svc.ResourceVersion))
+	if err != nil {
+		return fmt.Errorf("service %s: %w", r.entry.Key(), err)
+	}
+	return r.client.Patch(ctx, svc, client.RawPatch(types.MergePatchType, body), client.FieldOwner(v1alpha1.FieldManager))
+}
+
+func (r release) removeBridge(ctx context.Context, seen *corev1.Service) error {
+	if seen == nil {
+		return bridge.Remove(ctx, r.client, r.entry.BridgeKey())
+	}
+	return bridge.Delete(ctx, r.client, seen)
+}
+
+// patchForget takes the migration's annotations off a Service that has not changed since version; empty means any.
+func patchForget(version string) map[string]any {
+	notes := map[string]any{}
+	for _, key := range []string{
+		v1alpha1.LabelMigration, v1alpha1.AnnotationOldIP, v1alpha1.AnnotationTargetIP,
+		v1alpha1.AnnotationOriginalSpec, v1alpha1.AnnotationMovedAt, v1alpha1.AnnotationAwaySince,
+	} {
+		notes[key] = nil
+	}
+	meta := map[string]any{"annotations": notes}
+	if version != "" {
+		meta["resourceVersion"] = version
+	}
+	return map[string]any{"metadata": meta}
+}
+
+func (r release) prove(ctx context.Context) error {
+	svc, err := readService(ctx, r.client, r.entry)
+	if err != nil {
+		return err
+	}
+	_, left, err := r.left(ctx, svc)
+	if err == nil && left != "" {
+		return engine.NotYet("%s", left)
+	}
+	return err
+}
+
+func (r release) changes() ([]engine.Change, error) {
+	changes := []engine.Change{{Verb: "delete", Object: "Service " + r.entry.BridgeKey().String()}}
+	for _, a := range []netip.Addr{r.entry.Old, r.entry.New} {
+		if a.IsValid() && a != r.at {
+			changes = append(changes, engine.Change{Verb: "delete", Object: "IPAddress " + a.String() + " (held)"})
+		}
+	}
+	return append(changes, engine.Change{Verb: "patch", Object: "Service " + r.entry.Key().String(), Body: patchForget("")}), nil
+}
+
+// removeOrphan removes the bridge of a Service that was deleted while it moved.
+func removeOrphan(c client.Client, orphan *corev1.Service) engine.Step {
+	key := client.ObjectKeyFromObject(orphan)
+	return &engine.Write{
+		Name: "tidy/bridge/" + key.String(), About: "Remove the bridge of a deleted Service, " + key.String(),
+		Holds: func(ctx context.Context) error {
+			err := c.Get(ctx, key, &corev1.Service{})
+			if err == nil {
+				return engine.NotYet("bridge %s is still there", key)
+			}
+			return client.IgnoreNotFound(err)
+		},
+		Write:   func(ctx context.Context) error { return bridge.Remove(ctx, c, key) },
+		Changes: deletion("Service " + key.String()),
+	}
+}
+
+// releaseStray removes a reservation that nothing needs any more.
+func releaseStray(c client.Client, ip *networkingv1.IPAddress) engine.Step {
+	return &engine.Write{
+		Name: "tidy/hold/" + ip.Name, About: "Release the reserved address " + ip.Name,
+		Holds: func(ctx context.Context) error {
+			have := &networkingv1.IPAddress{}
+			err := c.Get(ctx, client.ObjectKeyFromObject(ip), have)
+			if err == nil && have.UID == ip.UID {
+				return engine.NotYet("address %s is still reserved", ip.Name)
+			}
+			return client.IgnoreNotFound(err)
+		},
+		Write: func(ctx context.Context) error {
+			return client.IgnoreNotFound(c.Delete(ctx, ip, client.Preconditions{UID: &ip.UID}))
+		},
+		Changes: deletion("IPAddress " + ip.Name),
+	}
+}

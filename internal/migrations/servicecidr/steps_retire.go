@@ -1,0 +1,171 @@
+package servicecidr
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	networkingv1 "k8s.io/api/networking/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/replumb/replumb/internal/engine"
+)
+
+// retiredRange is a ServiceCIDR that the migration did not make and that it retires.
+type retiredRange struct {
+	client client.Client
+	name   string
+	cidrs  []netip.Prefix
+	// kept are the ranges in which pinned Services stay.
+	kept []netip.Prefix
+}
+
+// get returns nil if the range is gone, or another has its name.
+func (r retiredRange) get(ctx context.Context) (*networkingv1.ServiceCIDR, error) {
+	have, err := serviceCIDR(ctx, r.client, r.name)
+	if err != nil || have == nil || !slices.Equal(cidrsOf(have), r.cidrs) {
+		return nil, err
+	}
+	return have, nil
+}
+
+// vacant waits for nothing: it fails if the range cannot be retired, before operators are asked to give it up.
+func (r retiredRange) vacant() engine.Step {
+	return &engine.Wait{
+		Name: "vacant/" + r.name, About: "Verify that the Service range " + joinRanges(r.cidrs) + " is not in use",
+		For: func(ctx context.Context) error {
+			have, err := r.get(ctx)
+			if err != nil || have == nil {
+				return err
+			}
+			return r.unused(ctx)
+		},
+	}
+}
+
+// unused returns a RangeInUseError as long as an address of the range is in use.
+func (r retiredRange) unused(ctx context.Context) error {
+	holders, err := holders(ctx, r.client, r.cidrs, r.kept)
+	if err == nil && len(holders) > 0 {
+		return &RangeInUseError{Name: r.name, Holders: holders}
+	}
+	return err
+}
+
+// retire deletes the range if it is not in use. From then on the API server gives no address out of it.
+func (r retiredRange) retire() engine.Step {
+	return &engine.Observed[*networkingv1.ServiceCIDR]{
+		Name: "retire/" + r.name, About: "Retire the Service range " + joinRanges(r.cidrs),
+		Look: func(ctx context.Context) (engine.State, *networkingv1.ServiceCIDR, error) {
+			have, err := r.get(ctx)
+			switch {
+			case err != nil:
+				return engine.Unknown, nil, err
+			case have == nil:
+				return engine.Done, nil, nil
+			}
+			return engine.Pending, have, nil
+		},
+		Write: func(ctx context.Context, have *networkingv1.ServiceCIDR) error {
+			if !have.DeletionTimestamp.IsZero() {
+				return nil
+			}
+			if err := r.unused(ctx); err != nil {
+				return err
+			}
+			return deleteRange(ctx, r.client, have)
+		},
+		Proof: func(ctx context.Context) error {
+			have, err := r.get(ctx)
+			if err != nil || have == nil {
+				return err
+			}
+			return stillThere(ctx, r.client, r.name, r.cidrs, r.kept)
+		},
+		Changes: deletion("ServiceCIDR " + r.name),
+	}
+}
+
+// RangeInUseError says that a range cannot be retired yet.
+type RangeInUseError struct {
+	Name    string
+	Holders []string
+}
+
+func (e *RangeInUseError) Error() string {
+	return fmt.Sprintf("servicecidr %s is still used by %s", e.Name, listing(e.Holders))
+}
+
+// defaultRange is the name of the ServiceCIDR that API servers make from their flag (DefaultServiceCIDRName in
+// k8s.io/kubernetes pkg/controlplane/controller/defaultservicecidr).
+const defaultRange = "kubernetes"
+
+// newDefault is the default ServiceCIDR that API servers make from --service-cluster-ip-range. They do when there is none,
+// within ten seconds; a server whose flag still names the range that goes would bring it back.
+type newDefault struct {
+	client client.Client
+	// want is what the flag names, gone what it named before.
+	want, gone []netip.Prefix
+	// remove takes away the default range of the direction that is left.
+	remove bool
+}
+
+// step waits for it, and removes the one before, if that is asked for.
+func (d newDefault) step() engine.Step {
+	const limit = 3 * time.Minute
+	id := "default/" + d.want[0].String()
+	title := fmt.Sprintf("Wait until the API servers have made %s their default Service range", joinRanges(d.want))
+	if !d.remove {
+		return &engine.Wait{Name: id, About: title, For: d.made, Limit: limit}
+	}
+	return &engine.Write{
+		Name: id, About: title, Holds: d.made, Limit: limit, Write: d.removeBefore, Changes: deletion("ServiceCIDR " + defaultRange),
+	}
+}
+
+func (d newDefault) removeBefore(ctx context.Context) error {
+	have, err := serviceCIDR(ctx, d.client, defaultRange)
+	if err != nil || have == nil || !have.DeletionTimestamp.IsZero() || !slices.Equal(cidrsOf(have), d.gone) {
+		return err
+	}
+	return deleteRange(ctx, d.client, have)
+}
+
+// made returns nil once the default range is the one that is wanted.
+func (d newDefault) made(ctx context.Context) error {
+	have, err := serviceCIDR(ctx, d.client, defaultRange)
+	switch {
+	case err != nil:
+		return err
+	case have == nil:
+		return engine.NotYet("no API server has made the default servicecidr again")
+	case !have.DeletionTimestamp.IsZero():
+		return stillThere(ctx, d.client, have.Name, d.gone, nil)
+	case slices.Equal(cidrsOf(have), d.gone) && d.remove:
+		return engine.NotYet("the default servicecidr is still %s", joinRanges(d.gone))
+	case slices.Equal(cidrsOf(have), d.gone):
+		return &CameBackError{Range: d.gone}
+	case len(cidrsOf(have)) == 0 || !slices.Contains(d.want, cidrsOf(have)[0]):
+		return fmt.Errorf("the default servicecidr is %s, and should be %s", joinRanges(cidrsOf(have)), joinRanges(d.want))
+	case !readyCondition(have):
+		return engine.NotYet("the default servicecidr is not ready")
+	}
+	return nil
+}
+
+// CameBackError says that an API server made a range again that was retired.
+type CameBackError struct {
+	Range []netip.Prefix
+}
+
+func (e *CameBackError) Error() string {
+	return fmt.Sprintf("the default servicecidr came back with %s: an API server still has it as --service-cluster-ip-range",
+		joinRanges(e.Range))
+}
+
+// Advice implements fault.Adviser.
+func (*CameBackError) Advice() string {
+	return "restart that API server with the new --service-cluster-ip-range, then run the same command again"
+}

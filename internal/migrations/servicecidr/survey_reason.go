@@ -1,0 +1,154 @@
+package servicecidr
+
+import (
+	"fmt"
+	"net/netip"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/network/cidr"
+)
+
+// ReasonKind is why a Service keeps its address, for programs.
+type ReasonKind string
+
+// The kinds of reasons.
+const (
+	// NotConcerned Services have no address in a range that is to be emptied.
+	NotConcerned ReasonKind = "NotConcerned"
+	// InTarget Services were made, or once moved, where the others go.
+	InTarget ReasonKind = "InTarget"
+	// Kept Services are pinned.
+	Kept ReasonKind = "Kept"
+	// ClusterService is one of the cluster's own, which stay by spec.serviceCIDR.clusterServices.
+	ClusterService ReasonKind = "ClusterService"
+	// Ending Services are being deleted, or their namespace is.
+	Ending ReasonKind = "Ending"
+	// Foreign Services belong to another migration.
+	Foreign ReasonKind = "Foreign"
+	// Refused Services would have to move, but cannot.
+	Refused ReasonKind = "Refused"
+	// Unreadable Services are in the migration, but their annotations do not say any more from where to where. They are left
+	// alone, with their bridges and reservations, until the annotations are repaired.
+	Unreadable ReasonKind = "Unreadable"
+)
+
+// Reason says why a Service keeps its address. The zero value is that of Services that move.
+type Reason struct {
+	Kind ReasonKind
+	// Text is for people. It follows the name of the Service.
+	Text string
+}
+
+func (r Reason) String() string { return r.Text }
+
+// entry places one Service: in this migration already, staying, or waiting to be moved.
+func (s *Survey) entry(svc *corev1.Service, ending bool) *Entry {
+	e := &Entry{Service: svc, Place: Waiting}
+	if ending { // whatever it was before: no bridge can be made any more, and soon none is needed
+		e.Place, e.Reason = Stays, Reason{Ending, "is in a namespace that is being removed"}
+		return e
+	}
+	owner := svc.Annotations[v1alpha1.LabelMigration]
+	current, _ := netip.ParseAddr(svc.Spec.ClusterIP)
+	if owner != s.Spec.Name {
+		e.Old = current
+		e.Place, e.Reason = s.place(svc, owner, current)
+		return e
+	}
+	old, errOld := netip.ParseAddr(svc.Annotations[v1alpha1.AnnotationOldIP])
+	target, errNew := netip.ParseAddr(svc.Annotations[v1alpha1.AnnotationTargetIP])
+	if errOld != nil || errNew != nil {
+		e.Place, e.Reason = Stays, Reason{Unreadable, "has annotations of this migration that cannot be read"}
+		return e
+	}
+	e.Old, e.New = old, target
+	switch {
+	case svc.Spec.Type == corev1.ServiceTypeExternalName:
+		e.Place = HalfHopped
+	case current == target:
+		e.Place = Moved
+	}
+	return e
+}
+
+// place says whether a Service that is not in the migration yet moves, is pinned, or stays, and why.
+func (s *Survey) place(svc *corev1.Service, owner string, current netip.Addr) (Place, Reason) {
+	if reason := s.unconcerned(svc, owner, current); reason.Kind != "" {
+		return Stays, reason
+	}
+	strategy, chosen := svc.Annotations[v1alpha1.AnnotationStrategy]
+	switch {
+	case chosen && strategy == v1alpha1.StrategyPin:
+		return Pinned, Reason{Kept, "is pinned by its annotation " + v1alpha1.AnnotationStrategy}
+	case chosen:
+		return Stays, Reason{Refused, fmt.Sprintf("asks for strategy %q, which is not known", strategy)}
+	case svc.Spec.Type == corev1.ServiceTypeLoadBalancer:
+		return Pinned, Reason{Kept, "is of type LoadBalancer, and its load balancer would be deleted if it moved"}
+	case !svc.DeletionTimestamp.IsZero():
+		return Stays, Reason{Ending, "is being deleted"}
+	case s.isClusters(svc) && s.Spec.ClusterServices == v1alpha1.ClusterServicesStay:
+		return Stays, Reason{ClusterService, "is one of the cluster's own Services, and spec.serviceCIDR.clusterServices is Stay"}
+	}
+	if text := unsupported(svc); text != "" {
+		return Stays, Reason{Refused, text}
+	}
+	return Waiting, Reason{}
+}
+
+// isClusters reports whether a Service is one of the cluster's own.
+func (s *Survey) isClusters(svc *corev1.Service) bool {
+	key := types.NamespacedName{Namespace: svc.Namespace, Name: svc.Name}
+	return key == kubernetesKey() || s.DNS[key]
+}
+
+// unconcerned says why the migration has nothing to do with a Service; the zero Reason, if it has.
+func (s *Survey) unconcerned(svc *corev1.Service, owner string, current netip.Addr) Reason {
+	switch {
+	case owner != "":
+		return Reason{Foreign, "belongs to migration " + owner}
+	case svc.Spec.Type == corev1.ServiceTypeExternalName:
+		return Reason{NotConcerned, "is an ExternalName and has no address"}
+	case svc.Spec.ClusterIP == corev1.ClusterIPNone:
+		return Reason{NotConcerned, "is headless and has no address"}
+	case !current.IsValid():
+		return Reason{NotConcerned, "has no address"}
+	case hasAddressIn(svc, s.Spec.From):
+		return Reason{}
+	case cidr.Contains(s.Spec.From, current):
+		return Reason{}
+	case len(s.Spec.To) > 0 && current.Is4() != s.Spec.To[0].Addr().Is4():
+		return Reason{NotConcerned, "is not of the family of the target"}
+	case cidr.Contains(s.Spec.To, current):
+		return Reason{InTarget, "is in the target range already"}
+	}
+	return Reason{NotConcerned, "is in none of the ranges to empty"}
+}
+
+// hasAddressIn reports whether one of a Service's addresses is in some ranges.
+func hasAddressIn(svc *corev1.Service, ranges []netip.Prefix) bool {
+	for _, text := range svc.Spec.ClusterIPs {
+		if a, err := netip.ParseAddr(text); err == nil && cidr.Contains(ranges, a) {
+			return true
+		}
+	}
+	return false
+}
+
+// unsupported says what of a Service with an address to move cannot be moved without losing something.
+func unsupported(svc *corev1.Service) string {
+	internalLocal := svc.Spec.InternalTrafficPolicy != nil && *svc.Spec.InternalTrafficPolicy == corev1.ServiceInternalTrafficPolicyLocal
+	switch {
+	case len(svc.Spec.ClusterIPs) > 1:
+		return "is dual-stack, which cannot be moved in this version"
+	case svc.Spec.Type != corev1.ServiceTypeClusterIP && svc.Spec.Type != corev1.ServiceTypeNodePort:
+		return fmt.Sprintf("is of type %s, which is not known", svc.Spec.Type)
+	case len(svc.Spec.ExternalIPs) > 0:
+		return "has externalIPs, which would stop answering for a moment"
+	case internalLocal:
+		return "has internalTrafficPolicy Local, which a bridge cannot keep"
+	}
+	return ""
+}
