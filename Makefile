@@ -8,7 +8,7 @@ LDFLAGS     := -s -w -X github.com/replumb/replumb/internal/cli.version=$(shell 
 LINT        := $(BIN)/golangci-lint
 GOTESTSUM   := $(BIN)/gotestsum
 # API servers that packages share instead of each booting one.
-POOL        := go run ./internal/testing/apipool -plain 2 -full 2 --
+POOL        := $(BIN)/apipool -plain 2 -full 2 --
 # The product, the lab and the tests of both are modules of their own, so that the product depends on nothing of the others.
 MODULES     := . lab test
 # What tests need beside Go: an API server, programs that hack/deps.sh installs, root. All code is compiled for the checks.
@@ -61,7 +61,7 @@ check: $(GOTESTSUM) ## Vet, and all tests that need nothing but Go: no root, no 
 test: check test-api test-crash test-root test-lab ## check, and tests with a real API server, processes that are killed, and real packets (root)
 
 .PHONY: test-api
-test-api: lab-api $(GOTESTSUM) ## Tests against a real etcd and API server, and beside programs of Debian
+test-api: lab-api apipool $(GOTESTSUM) ## Tests against a real etcd and API server, and beside programs of Debian
 	@$(ASSETS) $(POOL) hack/gotest.sh . -tags apiserver,programs -p 3 -timeout 40m ./... # packages that wait leave room for another
 	@$(ASSETS) hack/gotest.sh lab -tags apiserver,programs -timeout 10m ./...
 
@@ -74,7 +74,7 @@ test-kill: lab-api $(GOTESTSUM) ## The process killed with SIGKILL at every even
 	@$(ASSETS) hack/gotest.sh test -count=1 -parallel 3 -timeout 80m ./kill
 
 .PHONY: test-race
-test-race: lab-api $(GOTESTSUM) ## All tests of test-api, looking for races
+test-race: lab-api apipool $(GOTESTSUM) ## All tests of test-api, looking for races
 	@$(ASSETS) CGO_ENABLED=1 $(POOL) hack/gotest.sh . -race -tags apiserver,programs -p 3 -timeout 60m ./...
 
 .PHONY: test-long
@@ -173,6 +173,12 @@ lint: $(LINT) ## Static checks, import directions and formatting (the linter its
 $(LINT): hack/tools/go.mod hack/tools/go.sum
 	@mkdir -p $(BIN)
 	go build -modfile=hack/tools/go.mod -o $(LINT) github.com/golangci/golangci-lint/v2/cmd/golangci-lint
+
+# It is built, since "go run" passes no SIGTERM on, and API servers would stay behind.
+.PHONY: apipool
+apipool:
+	@mkdir -p $(BIN)
+	@go build -o $(BIN)/apipool ./internal/testing/apipool
 
 $(GOTESTSUM): hack/tools/go.mod hack/tools/go.sum
 	@mkdir -p $(BIN)
