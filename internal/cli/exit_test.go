@@ -102,7 +102,7 @@ func TestRightsOfKind(t *testing.T) {
 			if got := hintOf(ofJob(j, known)); got != known.Hint {
 				t.Errorf("hint %q, want that of the error", got)
 			}
-			if err := engine.ErrInterrupted; ofJob(j, err) != err {
+			if err := ofJob(j, engine.ErrInterrupted); err.Error() != engine.ErrInterrupted.Error() {
 				t.Error("an interruption is taken for a lack of rights")
 			}
 		})

@@ -104,7 +104,12 @@ func (a *app) named(ctx context.Context, args []string) (string, error) {
 	}
 	if len(args) == 1 && args[0] != m.Name {
 		return "", &UsageError{
-			Problem: fmt.Sprintf("the file is about migration %s, and not about %s", m.Name, args[0]), Hint: "leave the name out, or the file",
+			Problem: fmt.Sprintf(
+				"the file is about migration %s, and not about %s",
+				m.Name,
+				args[0],
+			),
+			Hint: "leave the name out, or the file",
 		}
 	}
 	c, err := a.reach(ctx)

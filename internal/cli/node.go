@@ -36,7 +36,11 @@ func (a *app) nodeLeft(use, short string, do func(nodecleanup.Host, nodecleanup.
 			n, ok := nodecleanup.Find(args[0])
 			if !ok {
 				return &UsageError{
-					Problem: fmt.Sprintf("no network is called %q", args[0]), Hint: "known are " + strings.Join(nodecleanup.Names(), " and "),
+					Problem: fmt.Sprintf(
+						"no network is called %q",
+						args[0],
+					),
+					Hint: "known are " + strings.Join(nodecleanup.Names(), " and "),
 				}
 			}
 			h := nodecleanup.Host{Root: root}

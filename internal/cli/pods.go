@@ -82,12 +82,14 @@ func (j podJob) finishable(ctx context.Context) (prospect, error) {
 	if err != nil {
 		return prospect{}, err
 	}
-	return prospect{question: fmt.Sprintf("The old range %v will be given up, and there is no way back. Finish?", p.Shared().Survey.Spec.From)}, nil
+	return prospect{
+		question: fmt.Sprintf("The old range %v will be given up, and there is no way back. Finish?", p.Shared().Survey.Spec.From),
+	}, nil
 }
 
 // podPage is what status prints of a migration of pods.
 type podPage struct {
-	statusHead `json:",inline"`
+	statusHead `            json:",inline"`
 	Ranges     []rangeLine `json:"ranges"`
 	// Holds names what still has an address of the ranges that are to go.
 	Holds []string `json:"holds,omitempty"`

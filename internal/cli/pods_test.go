@@ -59,12 +59,16 @@ func playedCluster(env *testscript.Env, nodes map[string]string) (*apitest.Serve
 		return nil, err
 	}
 	ctx, stop := context.WithCancel(context.Background())
-	fleet := &fakekubelet.Fleet{Client: server, Addresses: &fakekubelet.Blocks{Client: server}, Phase: func(pod *corev1.Pod) corev1.PodPhase {
-		if pod.Labels["replumb.dev/canary"] == "call" { // it has called, and all answered
-			return corev1.PodSucceeded
-		}
-		return corev1.PodRunning
-	}}
+	fleet := &fakekubelet.Fleet{
+		Client:    server,
+		Addresses: &fakekubelet.Blocks{Client: server},
+		Phase: func(pod *corev1.Pod) corev1.PodPhase {
+			if pod.Labels["replumb.dev/canary"] == "call" { // it has called, and all answered
+				return corev1.PodSucceeded
+			}
+			return corev1.PodRunning
+		},
+	}
 	agents := &fakekubelet.Agents{Client: server}
 	var playing sync.WaitGroup
 	playing.Go(func() { fleet.Run(ctx) })

@@ -36,7 +36,13 @@ func TestDocuments(t *testing.T) {
 	} {
 		t.Run(tt.format, func(t *testing.T) {
 			var out strings.Builder
-			if err := printDocument(&out, tt.format, templates, oneDocument(tt.pages)); err != nil || !strings.Contains(out.String(), tt.want) {
+			if err := printDocument(
+				&out,
+				tt.format,
+				templates,
+				oneDocument(tt.pages),
+			); err != nil ||
+				!strings.Contains(out.String(), tt.want) {
 				t.Fatalf("printed %q, %v; want %q", &out, err, tt.want)
 			}
 			var parsed struct{ Items []any }
@@ -66,7 +72,11 @@ func TestDocumentFlag(t *testing.T) {
 			cmd := &cobra.Command{}
 			a.documentFlag(cmd, "table", "json", "yaml", "name")
 			a.output = format
-			if err := cmd.PreRunE(cmd, nil); (err == nil) != fine || err != nil && (ExitCode(err) != fault.ExitUsage || fault.Advice(err) == "") {
+			if err := cmd.PreRunE(
+				cmd,
+				nil,
+			); (err == nil) != fine ||
+				err != nil && (ExitCode(err) != fault.ExitUsage || fault.Advice(err) == "") {
 				t.Errorf("%v", err)
 			}
 		})

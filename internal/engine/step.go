@@ -25,8 +25,10 @@ const (
 	RoleBarrier Role = "Barrier"
 	// RoleGate is that of steps that wait for what only the operator can do.
 	RoleGate Role = "Gate"
-	// RoleCall is that of steps that call a program or a webhook of the operator's.
+	// RoleCall is that of steps that have a program or a webhook of the operator's do part of the migration.
 	RoleCall Role = "Call"
+	// RoleHook is that of steps that tell a program or a webhook of the operator's about a moment of the run.
+	RoleHook Role = "Hook"
 	// RoleFinal is that of the step that passes the point of no return.
 	RoleFinal Role = "Final"
 )

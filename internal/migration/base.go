@@ -4,10 +4,9 @@ import (
 	"context"
 	"time"
 
+	"github.com/dustin/go-humanize/english"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-
-	"github.com/dustin/go-humanize/english"
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"

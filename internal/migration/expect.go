@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	"github.com/replumb/replumb/internal/engine"
-
 	"github.com/replumb/replumb/internal/engine/fault"
 )
 
@@ -33,14 +32,14 @@ func Expect(p *engine.Plan) (*Expectation, error) {
 	return e, nil
 }
 
-// Add notes what a step writes. What replumb writes for itself, what may come to be needed for that while a plan is carried out, and whom
-// it calls meanwhile, is not compared.
+// Add notes what a step writes. What replumb writes for itself, what may come to be needed for that while a plan is carried out, and
+// hooks, whose batches are others once some of them are done, are not compared.
 func (e *Expectation) Add(step string, role engine.Role, changes []engine.Change) error {
 	if len(changes) == 0 {
 		return nil
 	}
 	switch role {
-	case engine.RoleOwn, engine.RoleBarrier, engine.RoleFinal, engine.RoleCall:
+	case engine.RoleOwn, engine.RoleBarrier, engine.RoleFinal, engine.RoleHook:
 		return nil
 	}
 	body, err := canonical(changes)

@@ -79,7 +79,14 @@ func (d *definition) differs(object, old map[string]any, path, name string) *fie
 	if path == "spec" {
 		return Wrong(path, "names another job than migration "+name+" in the cluster", hint)
 	}
-	return Wrongf(path, hint, "differs from migration %s in the cluster, which has %s instead of %s", name, shown(path, was), shown(path, now))
+	return Wrongf(
+		path,
+		hint,
+		"differs from migration %s in the cluster, which has %s instead of %s",
+		name,
+		shown(path, was),
+		shown(path, now),
+	)
 }
 
 // differences are the settings in which two specs differ. How far the migration shall go, and whether it is paused, are no settings.

@@ -65,7 +65,12 @@ func compile(manifest []byte) (*definition, error) {
 
 // unknown are the fields of an object that the schema does not have.
 func (d *definition) unknown(object map[string]any) []string {
-	paths := pruning.PruneWithOptions(runtime.DeepCopyJSON(object), d.schema, true, schema.UnknownFieldPathOptions{TrackUnknownFieldPaths: true})
+	paths := pruning.PruneWithOptions(
+		runtime.DeepCopyJSON(object),
+		d.schema,
+		true,
+		schema.UnknownFieldPathOptions{TrackUnknownFieldPaths: true},
+	)
 	slices.Sort(paths)
 	return paths
 }

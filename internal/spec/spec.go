@@ -16,7 +16,6 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/callout"
-
 	"github.com/replumb/replumb/internal/engine/fault"
 )
 

@@ -165,7 +165,13 @@ func (l *Lab) APIServers() []string {
 // Machines are the names of the lab's machines: the fabric or what leads there, the control planes, the nodes, and those of its
 // Edge, also if these are another lab's.
 func (l *Lab) Machines() []string {
-	return slices.Concat([]string{l.Fabrics().forwarder()}, l.ControlPlanes(), l.NodeNames(), namesOf(l.with(edgeRoles()...)), l.Fabrics().borrowed())
+	return slices.Concat(
+		[]string{l.Fabrics().forwarder()},
+		l.ControlPlanes(),
+		l.NodeNames(),
+		namesOf(l.with(edgeRoles()...)),
+		l.Fabrics().borrowed(),
+	)
 }
 
 // Machine returns the machine of that name, or an error that lists those there are.

@@ -29,9 +29,15 @@ func (l edging) nameServerFiles(m *Member) (map[string][]byte, error) {
 	}
 	first := edge.Balancers[l.Topology.Networks[0].Name]
 	zone := named.Zone{
-		Name: Zone, TTL: recordTTL, KeyFile: namedKeyFile, File: namedZoneFile, RootFile: namedRootFile,
-		Server:  named.Record{Name: nameServerName, Address: m.Address},
-		Records: append([]named.Record{{Name: apiLabel, Address: first}, {Name: ingressLabel, Address: first}}, l.Addons().registryRecords()...),
+		Name:     Zone,
+		TTL:      recordTTL,
+		KeyFile:  namedKeyFile,
+		File:     namedZoneFile,
+		RootFile: namedRootFile,
+		Server:   named.Record{Name: nameServerName, Address: m.Address},
+		Records: append(
+			[]named.Record{{Name: apiLabel, Address: first}, {Name: ingressLabel, Address: first}},
+			l.Addons().registryRecords()...),
 	}
 	content := map[string][]byte{namedKeyFile: key}
 	for path, make := range map[string]func() ([]byte, error){

@@ -88,7 +88,9 @@ func TestNoRegistry(t *testing.T) {
 	if l.Registry() != nil || l.Addons().registryHosts() != nil || registryConfig(l.Topology) != "" || len(l.with(ImageRegistry)) != 0 {
 		t.Error("a lab has something of a registry that it is not to have")
 	}
-	if err := l.Addons().Push(t.Context(), "replumb.local/echo:lab", "shop/echo:1"); err == nil || !strings.Contains(err.Error(), "has none") {
+	if err := l.Addons().
+		Push(t.Context(), "replumb.local/echo:lab", "shop/echo:1"); err == nil ||
+		!strings.Contains(err.Error(), "has none") {
 		t.Errorf("pushing: %v", err)
 	}
 	for component, want := range map[string]bool{"registry": false, "certmanager": false, "calico": false, "containerd": true} {

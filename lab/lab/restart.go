@@ -34,7 +34,12 @@ const restartDeadline = 2 * time.Minute
 // ready and back in the "kubernetes" EndpointSlice. Addresses that a certificate has been issued for stay in it.
 //
 // The zero serviceCIDR keeps the range that each control plane has now. No controlPlanes means all of them.
-func (l ControlPlaneNodes) RestartAPIServers(ctx context.Context, serviceCIDR netip.Prefix, sans []netip.Addr, controlPlanes ...string) error {
+func (l ControlPlaneNodes) RestartAPIServers(
+	ctx context.Context,
+	serviceCIDR netip.Prefix,
+	sans []netip.Addr,
+	controlPlanes ...string,
+) error {
 	if serviceCIDR.IsValid() {
 		sans = append(slices.Clone(sans), apiServiceIn(serviceCIDR))
 	}

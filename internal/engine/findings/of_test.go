@@ -16,7 +16,14 @@ func TestOf(t *testing.T) {
 	all := findings.Of(func(w whole) string { return w.text }, []findings.Check[string]{short})
 	got := findings.Run(all, whole{"a"})
 	want := findings.Finding{
-		Code: "X1", Group: "G", Severity: findings.Warning, Outcome: findings.Fail, Claim: "c", Object: "a", Message: "a is found", Fix: "f",
+		Code:     "X1",
+		Group:    "G",
+		Severity: findings.Warning,
+		Outcome:  findings.Fail,
+		Claim:    "c",
+		Object:   "a",
+		Message:  "a is found",
+		Fix:      "f",
 	}
 	if len(got) != 1 || got[0] != want || all[0].Why != "w" {
 		t.Errorf("got %+v, want %+v", got, want)

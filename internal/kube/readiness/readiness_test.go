@@ -63,7 +63,12 @@ func TestWorkload(t *testing.T) {
 	part, starting, young := set, set, set
 	part.UpdatedReplicas, starting.ReadyReplicas, young.AvailableReplicas = 1, 1, 1
 	daemons := daemonSetStatus{
-		ObservedGeneration: 3, DesiredNumberScheduled: 2, CurrentNumberScheduled: 2, UpdatedNumberScheduled: 2, NumberAvailable: 2, NumberReady: 2,
+		ObservedGeneration:     3,
+		DesiredNumberScheduled: 2,
+		CurrentNumberScheduled: 2,
+		UpdatedNumberScheduled: 2,
+		NumberAvailable:        2,
+		NumberReady:            2,
 	}
 	stale, away, unwatched := daemons, daemons, daemons
 	stale.UpdatedNumberScheduled, away.NumberAvailable, unwatched.ObservedGeneration = 1, 1, 0
@@ -126,21 +131,25 @@ func TestPod(t *testing.T) {
 		{"new", corev1.Pod{}, "it is not ready", ""},
 		{"creating", corev1.Pod{Status: waiting("ContainerCreating", "")}, "it is not ready", ""},
 		{
-			"no network", corev1.Pod{Status: waiting("ContainerCreating", "no address")},
+			"no network",
+			corev1.Pod{Status: waiting("ContainerCreating", "no address")},
 			"container web waits: ContainerCreating no address", "container web waits: ContainerCreating no address",
 		},
 		{
-			"no image", corev1.Pod{Status: waiting("ErrImagePull", "not found")},
+			"no image",
+			corev1.Pod{Status: waiting("ErrImagePull", "not found")},
 			"container web waits: ErrImagePull not found", "container web waits: ErrImagePull not found",
 		},
 		{
-			"crashed", corev1.Pod{Status: container(corev1.ContainerState{
+			"crashed",
+			corev1.Pod{Status: container(corev1.ContainerState{
 				Terminated: &corev1.ContainerStateTerminated{ExitCode: 1, Reason: "Error"},
 			})},
 			"container web ended with exit code 1: Error", "container web ended with exit code 1: Error",
 		},
 		{
-			"no room", corev1.Pod{Status: full},
+			"no room",
+			corev1.Pod{Status: full},
 			"it is on no node: Unschedulable 0/3 nodes are available", "it is on no node: Unschedulable 0/3 nodes are available",
 		},
 	} {

@@ -16,10 +16,9 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/engine/fault"
 	"github.com/replumb/replumb/internal/network/nodecleanup"
 	"github.com/replumb/replumb/internal/verify/connectivity"
-
-	"github.com/replumb/replumb/internal/engine/fault"
 )
 
 const (
@@ -147,7 +146,9 @@ func (s *agentStep) Abandon(ctx context.Context) error         { return s.end(ct
 
 // Preview implements engine.Previewer.
 func (s *agentStep) Preview() ([]engine.Change, error) {
-	return []engine.Change{{Verb: "run", Object: "Pod on Node " + s.node, Body: map[string]any{"args": s.pod().Spec.Containers[0].Args}}}, nil
+	return []engine.Change{
+		{Verb: "run", Object: "Pod on Node " + s.node, Body: map[string]any{"args": s.pod().Spec.Containers[0].Args}},
+	}, nil
 }
 
 func (s *agentStep) Verify(ctx context.Context) error {

@@ -169,7 +169,10 @@ func checkReach(in Input) []findings.Result {
 		n := &in.Survey.Nodes[i]
 		for key, value := range pod.NodeSelector {
 			if n.Labels[key] != value {
-				out = append(out, findings.Failed("Node "+n.Name, "%s is not for node %s: it has no label %s: %s", name, n.Name, key, value))
+				out = append(
+					out,
+					findings.Failed("Node "+n.Name, "%s is not for node %s: it has no label %s: %s", name, n.Name, key, value),
+				)
 			}
 		}
 		for t := range n.Spec.Taints {

@@ -41,7 +41,13 @@ func commands() migration.Commands[*Planner] {
 	return migration.Commands[*Planner]{
 		Apply: phases{
 			migration.CheckPhase[*Planner]("Check the cluster"),
-			{Name: "secure", Title: "Record the migration and back up what it changes", Own: true, Recheck: true, Groups: (*Planner).secure},
+			{
+				Name:    "secure",
+				Title:   "Record the migration and back up what it changes",
+				Own:     true,
+				Recheck: true,
+				Groups:  (*Planner).secure,
+			},
 			{Name: "baseline", Title: "Test connectivity with the old network", Recheck: true, Groups: (*Planner).baseline},
 			{Name: "quiet", Title: "Verify that there is no client traffic", Groups: (*Planner).quiet},
 			{Name: phaseRemove, Title: "Remove the old network", Recheck: true, Groups: (*Planner).remove},
@@ -101,7 +107,7 @@ func (p *Planner) secure() []engine.Group {
 	if !p.Survey.begun() {
 		secure.Then = []engine.Step{p.status().remember(p.Survey)}
 	}
-	return p.Base.Secure(secure)
+	return p.Secure(secure)
 }
 
 // status is what the Migration remembers of this cluster.

@@ -149,7 +149,12 @@ func callReplace(ctx context.Context, tools Tools, spec Spec) error {
 		return err
 	}
 	r := Request{
-		APIVersion: v1alpha1.GroupVersion.String(), Kind: "NodesRequest", Migration: spec.Name, Run: hook.Apply, Action: "replace", Nodes: st.Nodes,
+		APIVersion: v1alpha1.GroupVersion.String(),
+		Kind:       "NodesRequest",
+		Migration:  spec.Name,
+		Run:        hook.Apply,
+		Action:     "replace",
+		Nodes:      st.Nodes,
 	}
 	// Not cut off with the run: half a terraform apply is worse than a late Ctrl-C.
 	if err := callout.Call(context.WithoutCancel(ctx), *spec.Nodes.Replace, &r, nil); err != nil {

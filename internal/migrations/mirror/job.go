@@ -86,7 +86,7 @@ func (j *Job) connect(ctx context.Context) (err error) {
 	if j.to, err = j.Tools.open(ctx, j.Spec.Target); err != nil {
 		return err
 	}
-	if j.targetAccess, err = j.to.Cluster.Authorize(ctx, TargetRights(), toLook); err != nil {
+	if j.targetAccess, err = j.to.Authorize(ctx, TargetRights(), toLook); err != nil {
 		return &TargetError{Problem: "cannot be looked at: " + err.Error(), Hint: "bind cluster-admin to the user there", Err: err}
 	}
 	copier, err := j.copier(ctx)

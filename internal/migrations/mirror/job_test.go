@@ -468,7 +468,12 @@ func TestNameThatIsNotServed(t *testing.T) {
 	}
 	asking := &dnsrecords.Client{Port: f.dns.Port}
 	at := func(name string) string {
-		a := asking.Ask(t.Context(), []dnsrecords.Server{{Name: "primary", Addr: f.dns.Primary}}, name+".sub.example.test.", v1alpha1.RecordA)
+		a := asking.Ask(
+			t.Context(),
+			[]dnsrecords.Server{{Name: "primary", Addr: f.dns.Primary}},
+			name+".sub.example.test.",
+			v1alpha1.RecordA,
+		)
 		return fmt.Sprint(a[0].Set.Values)
 	}
 	if at("blog") != "["+targetAt+"]" || at("shop") != "["+sourceAt+"]" {

@@ -55,12 +55,22 @@ func commands() migration.Commands[*Planner] {
 	type phase = migration.Phase[*Planner]
 	ready := phase{Name: "ready", Title: "Wait until the source is ready to serve", Groups: (*Planner).ready}
 	back := phase{Name: "return", Title: "Switch names back to the source", Groups: (*Planner).switchBack}
-	handBack := phase{Name: "handover", Title: "Hand over singletons", Groups: func(p *Planner) []engine.Group { return p.handover(engine.Backward) }}
+	handBack := phase{
+		Name:   "handover",
+		Title:  "Hand over singletons",
+		Groups: func(p *Planner) []engine.Group { return p.handover(engine.Backward) },
+	}
 	tidy := phase{Name: "tidy", Title: "Undo what was done for the mirror", Groups: (*Planner).tidy}
 	return migration.Commands[*Planner]{
 		Apply: migration.Phases[*Planner]{
 			migration.CheckPhase[*Planner]("Check both clusters"),
-			{Name: "secure", Title: "Record the migration and back up what it changes", Own: true, Recheck: true, Groups: (*Planner).secure},
+			{
+				Name:    "secure",
+				Title:   "Record the migration and back up what it changes",
+				Own:     true,
+				Recheck: true,
+				Groups:  (*Planner).secure,
+			},
 			{Name: "freeze", Title: "Keep others from deploying to the source", Recheck: true, Groups: (*Planner).freeze},
 			{Name: "certificates", Title: "Add the mirror's names to certificates", Recheck: true, Groups: (*Planner).certificates},
 			// Where names lead in the target is known only once it has the objects that say so.
@@ -68,7 +78,11 @@ func commands() migration.Commands[*Planner] {
 			{Name: "lower", Title: "Lower the time to live of names", Groups: (*Planner).lower},
 			{Name: "parity", Title: "Compare source and target", Groups: (*Planner).parity},
 			{Name: "redirect", Title: "Switch names to the target", Groups: (*Planner).switchOver},
-			{Name: "handover", Title: "Hand over singletons", Groups: func(p *Planner) []engine.Group { return p.handover(engine.Forward) }},
+			{
+				Name:   "handover",
+				Title:  "Hand over singletons",
+				Groups: func(p *Planner) []engine.Group { return p.handover(engine.Forward) },
+			},
 		},
 		Rollback: migration.Phases[*Planner]{ready, back, handBack, tidy},
 		Finish: migration.Phases[*Planner]{
@@ -100,7 +114,7 @@ func PhaseNames() []string { return commands().Names() }
 func (p *Planner) spec() Spec { return p.Survey.Spec }
 
 func (p *Planner) secure() []engine.Group {
-	return p.Base.Secure(migration.Securing{
+	return p.Secure(migration.Securing{
 		Recorded:  []engine.Step{recordClusters(p.Tools.Client(), p.Survey)},
 		Originals: p.Survey.Originals, Backup: "Back up what is changed in the source",
 	})

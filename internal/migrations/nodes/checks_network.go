@@ -12,8 +12,10 @@ import (
 func ingressChecks() []findings.Check[Input] {
 	return []findings.Check[Input]{
 		{
-			Code: "RP3301", Severity: findings.Warning, Run: checkClientAddresses,
-			Claim: "no Service needs the addresses of clients from outside",
+			Code:     "RP3301",
+			Severity: findings.Warning,
+			Run:      checkClientAddresses,
+			Claim:    "no Service needs the addresses of clients from outside",
 			Why: "while a Service has externalTrafficPolicy Cluster, its pods see the address of a node instead of the client's: lists of allowed " +
 				"addresses, rate limits and logs are about nodes then",
 			Fix: "allow the addresses of all nodes meanwhile, use PROXY protocol, or set spec.nodes.ingress.mode: Leave and have pods on new " +
@@ -31,9 +33,11 @@ func ingressChecks() []findings.Check[Input] {
 func controlPlaneChecks() []findings.Check[Input] {
 	return []findings.Check[Input]{
 		{
-			Code: "RP3401", Severity: findings.Blocking, Run: checkEtcd,
-			Claim: "every member of etcd is healthy, and has a vote",
-			Why:   "while one member is missing, changing another one can cost the quorum",
+			Code:     "RP3401",
+			Severity: findings.Blocking,
+			Run:      checkEtcd,
+			Claim:    "every member of etcd is healthy, and has a vote",
+			Why:      "while one member is missing, changing another one can cost the quorum",
 			Fix: "repair or remove the member; clear alarms when their reason is gone (etcdctl alarm disarm); run replumb where it reaches all " +
 				"members",
 		},
@@ -51,7 +55,10 @@ func checkClientAddresses(in Input) []findings.Result {
 	for _, svc := range in.Survey.Ingress() {
 		if local(svc) {
 			name := client.ObjectKeyFromObject(svc).String()
-			out = append(out, findings.Failed("Service "+name, "service %s has externalTrafficPolicy Local and becomes Cluster for a while", name))
+			out = append(
+				out,
+				findings.Failed("Service "+name, "service %s has externalTrafficPolicy Local and becomes Cluster for a while", name),
+			)
 		}
 	}
 	return out

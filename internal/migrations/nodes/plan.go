@@ -26,7 +26,13 @@ func commands() migration.Commands[*Planner] {
 		// Apply goes to the point where nothing runs on old nodes.
 		Apply: phases{
 			migration.CheckPhase[*Planner]("Check the cluster"),
-			{Name: "secure", Title: "Record the migration and back up what it changes", Groups: (*Planner).secure, Recheck: true, Own: true},
+			{
+				Name:    "secure",
+				Title:   "Record the migration and back up what it changes",
+				Groups:  (*Planner).secure,
+				Recheck: true,
+				Own:     true,
+			},
 			{Name: "join", Title: "Wait for new nodes, and test them", Groups: (*Planner).join},
 			{Name: "ingress", Title: "Switch externalTrafficPolicy to Cluster", Groups: (*Planner).switchPolicies, Recheck: true},
 			{Name: "taint", Title: "Keep new pods off old nodes", Groups: (*Planner).taint, Recheck: true},

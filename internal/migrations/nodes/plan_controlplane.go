@@ -79,9 +79,14 @@ func (cp *controlPlane) add(c *ControlPlaneNode) []engine.Step {
 	steps := []engine.Step{
 		cp.etcd.HealthyStep("before/"+c.Name, inTransition(c)...),
 		cp.provision(c),
-		cp.memberStep("learner/"+c.Name, "Add the etcd of "+c.Name+"'s successor without a vote", c, func(m *v1alpha1.MemberStatus) engine.Step {
-			return cp.etcd.LearnerStep(m.Name, m.PeerURL)
-		}),
+		cp.memberStep(
+			"learner/"+c.Name,
+			"Add the etcd of "+c.Name+"'s successor without a vote",
+			c,
+			func(m *v1alpha1.MemberStatus) engine.Step {
+				return cp.etcd.LearnerStep(m.Name, m.PeerURL)
+			},
+		),
 		cp.memberStep("vote/"+c.Name, "Give it its vote once it has caught up", c, func(m *v1alpha1.MemberStatus) engine.Step {
 			return cp.etcd.PromotedStep(m.Name, m.PeerURL)
 		}),
@@ -90,7 +95,10 @@ func (cp *controlPlane) add(c *ControlPlaneNode) []engine.Step {
 	}
 	if settle := cp.spec.ControlPlane.Settle.Duration; settle > 0 && c.Member {
 		steps = append(steps, &migration.PauseStep{
-			Name: "settle/" + c.Name, About: fmt.Sprintf("Give load balancers %s to see the new API server", settle), Length: settle, Now: cp.Now,
+			Name:   "settle/" + c.Name,
+			About:  fmt.Sprintf("Give load balancers %s to see the new API server", settle),
+			Length: settle,
+			Now:    cp.Now,
 		})
 	}
 	return steps
@@ -168,7 +176,8 @@ func (cp *controlPlane) provision(c *ControlPlaneNode) engine.Step {
 		after: effect{
 			do: func(ctx context.Context) error { return cp.recordSuccessor(ctx, c.Name, answer) },
 			changes: func() ([]engine.Change, error) {
-				return cp.record().preview(v1alpha1.NodeStatus{Name: c.Name, Role: v1alpha1.RoleControlPlane, Successor: unknownMember(c.Name)})
+				return cp.record().
+					preview(v1alpha1.NodeStatus{Name: c.Name, Role: v1alpha1.RoleControlPlane, Successor: unknownMember(c.Name)})
 			},
 		},
 		done: func(ctx context.Context) error { _, err := cp.record().successor(ctx, c.Name); return err },
@@ -179,8 +188,11 @@ func (cp *controlPlane) provision(c *ControlPlaneNode) engine.Step {
 func (cp *controlPlane) retire(c *ControlPlaneNode) engine.Step {
 	status := c.NodeStatus
 	return outside{
-		id: "retire/" + c.Name, title: "Stop the API server of " + c.Name, wait: cp.spec.GateWait,
-		action: cp.spec.ControlPlane.Retire, request: cp.request(actionRetire, c),
+		id:      "retire/" + c.Name,
+		title:   "Stop the API server of " + c.Name,
+		wait:    cp.spec.GateWait,
+		action:  cp.spec.ControlPlane.Retire,
+		request: cp.request(actionRetire, c),
 		guide: "On " + c.Name + ", move kube-apiserver.yaml out of /etc/kubernetes/manifests (or do what else ends its API server in good order). " +
 			"replumb goes on by itself.",
 		before: cp.record().ended(status),

@@ -137,7 +137,10 @@ func (i ingress) switchPolicies(all []types.NamespacedName) []engine.Group {
 	}
 	if settle := i.spec.Ingress.Settle.Duration; settle > 0 {
 		balancers = append(balancers, &migration.PauseStep{
-			Name: "settle/ingress", About: fmt.Sprintf("Give load balancers %s to see which nodes answer", settle), Length: settle, Now: i.Now,
+			Name:   "settle/ingress",
+			About:  fmt.Sprintf("Give load balancers %s to see which nodes answer", settle),
+			Length: settle,
+			Now:    i.Now,
 		})
 	}
 	if targets := i.spec.Ingress.Targets; len(targets) > 0 {

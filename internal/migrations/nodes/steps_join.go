@@ -141,6 +141,10 @@ func (s *connectivityStep) test(on []string) *connectivity.Step {
 func (s *connectivityStep) Preview() ([]engine.Change, error) {
 	return []engine.Change{
 		{Verb: "create", Object: "NetworkPolicy " + v1alpha1.SystemNamespace + "/canary-*"},
-		{Verb: "run", Object: "Pod " + v1alpha1.SystemNamespace + "/canary-*", Body: map[string]any{"image": s.image(), "on": "new and old nodes"}},
+		{
+			Verb:   "run",
+			Object: "Pod " + v1alpha1.SystemNamespace + "/canary-*",
+			Body:   map[string]any{"image": s.image(), "on": "new and old nodes"},
+		},
 	}, nil
 }

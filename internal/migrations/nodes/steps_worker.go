@@ -284,9 +284,16 @@ func (l live) terminate(n *OldNode) engine.Step {
 	request := l.request(actionTerminate)
 	request.Node = &status
 	return outside{
-		id: "terminate/" + name, title: "Terminate node " + name, wait: l.spec.GateWait, action: action, request: request,
-		guide: fmt.Sprintf("Node %s is empty. Terminate its machine, or delete its Node: kubectl delete node %s. replumb goes on by itself.",
-			name, name),
+		id:      "terminate/" + name,
+		title:   "Terminate node " + name,
+		wait:    l.spec.GateWait,
+		action:  action,
+		request: request,
+		guide: fmt.Sprintf(
+			"Node %s is empty. Terminate its machine, or delete its Node: kubectl delete node %s. replumb goes on by itself.",
+			name,
+			name,
+		),
 		before: l.record().ended(status),
 		after:  l.deleteNode(name, action != nil),
 		done:   func(ctx context.Context) error { return l.deleted(ctx, name) },

@@ -207,7 +207,11 @@ func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys
 func checkBarrier(in Input) []findings.Result {
 	if in.spec().Barrier == v1alpha1.BarrierWait {
 		return []findings.Result{
-			findings.Failed("", "barrier mode Wait only lets %s pass; a node that is slower than that loses requests", in.spec().BarrierWait),
+			findings.Failed(
+				"",
+				"barrier mode Wait only lets %s pass; a node that is slower than that loses requests",
+				in.spec().BarrierWait,
+			),
 		}
 	}
 	return nil
@@ -282,7 +286,10 @@ func checkLeftovers(in Input) []findings.Result {
 		svc := &in.Snapshot.Services[i]
 		if name, yes := other(svc.Labels); yes {
 			key := svc.Namespace + "/" + svc.Name
-			out = append(out, findings.Failed("Service "+key, "service %s is a %s of migration %s", key, svc.Labels[v1alpha1.LabelRole], name))
+			out = append(
+				out,
+				findings.Failed("Service "+key, "service %s is a %s of migration %s", key, svc.Labels[v1alpha1.LabelRole], name),
+			)
 		}
 	}
 	for i := range in.Snapshot.IPAddresses {

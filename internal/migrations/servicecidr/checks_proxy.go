@@ -106,7 +106,10 @@ func checkDetectLocal(in Input) []findings.Result {
 			out = append(out, in.withoutPodRange()...)
 		case "BridgeInterface", "InterfaceNamePrefix":
 		default:
-			out = append(out, findings.Failed(p.Object, "kube-proxy does not know the detectLocalMode %q of %s", p.DetectLocalMode, p.Object))
+			out = append(
+				out,
+				findings.Failed(p.Object, "kube-proxy does not know the detectLocalMode %q of %s", p.DetectLocalMode, p.Object),
+			)
 		}
 	}
 	return out

@@ -39,7 +39,10 @@ func checkPins(in Input) []findings.Result {
 	for _, e := range in.Survey.Moves {
 		object := "Service " + e.Key().String()
 		if ip := lastApplied(e.Service); ip != "" {
-			out = append(out, findings.Failed(object, "the manifest of service %s that kubectl apply saw last pins clusterIP %s", e.Key(), ip))
+			out = append(
+				out,
+				findings.Failed(object, "the manifest of service %s that kubectl apply saw last pins clusterIP %s", e.Key(), ip),
+			)
 		}
 		for _, owner := range in.Snapshot.ClusterIPOwners[e.Key()] {
 			if comesBack(owner) {

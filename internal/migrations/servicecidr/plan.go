@@ -32,14 +32,23 @@ const phaseKubelets = "kubelets"
 func applyPhases() migration.Phases[*Planner] {
 	return migration.Phases[*Planner]{
 		migration.CheckPhase[*Planner]("Check the cluster"),
-		{Name: "secure", Title: "Record the migration, back up and freeze what it changes", Groups: (*Planner).secure, Recheck: true, Own: true},
+		{
+			Name:    "secure",
+			Title:   "Record the migration, back up and freeze what it changes",
+			Groups:  (*Planner).secure,
+			Recheck: true,
+			Own:     true,
+		},
 		{Name: agentset.Phase, Title: "Watch from every node", Groups: (*Planner).watch, Replan: (*Planner).probeAppears},
 		{Name: "extend", Title: "Add the target range", Groups: rangesBy((*rangePlan).extend), Recheck: true},
 		{Name: "canary", Title: "Move a throw-away Service first", Groups: (*Planner).canary},
 		{Name: "move", Title: "Move Services, tier by tier, batch by batch", Groups: movesTo(engine.Forward)},
 		{
-			Name: phaseKubelets, Title: "Have kubelets name the new cluster DNS address", Groups: toward(engine.Forward, (*Planner).kubelets),
-			Replan: (*Planner).movesAhead, Recheck: true,
+			Name:    phaseKubelets,
+			Title:   "Have kubelets name the new cluster DNS address",
+			Groups:  toward(engine.Forward, (*Planner).kubelets),
+			Replan:  (*Planner).movesAhead,
+			Recheck: true,
 		},
 		{Name: "refresh", Title: "Restart what carries old addresses", Groups: refresh},
 		{Name: "repoint", Title: "Retire the old range", Groups: rangesBy((*rangePlan).repoint), Recheck: true},
@@ -51,11 +60,17 @@ func applyPhases() migration.Phases[*Planner] {
 // had followed the Services.
 func rollbackPhases() migration.Phases[*Planner] {
 	return migration.Phases[*Planner]{
-		{Name: agentset.Phase, Title: "Watch from every node", Groups: func(p *Planner) []engine.Group { return p.Agents.InstallIfPossible() }},
+		{
+			Name:   agentset.Phase,
+			Title:  "Watch from every node",
+			Groups: func(p *Planner) []engine.Group { return p.Agents.InstallIfPossible() },
+		},
 		{Name: "reopen", Title: "Open the old range again", Groups: rangesBy((*rangePlan).reopen)},
 		{Name: "return", Title: "Return Services, tier by tier, batch by batch", Groups: movesTo(engine.Backward)},
 		{
-			Name: phaseKubelets, Title: "Have kubelets name the old cluster DNS address", Groups: toward(engine.Backward, (*Planner).kubelets),
+			Name:   phaseKubelets,
+			Title:  "Have kubelets name the old cluster DNS address",
+			Groups: toward(engine.Backward, (*Planner).kubelets),
 			Replan: (*Planner).returnsAhead,
 		},
 		{Name: "refresh", Title: "Restart what carries new addresses", Groups: refresh},

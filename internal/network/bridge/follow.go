@@ -45,17 +45,15 @@ func Follow(ctx context.Context, c client.WithWatch, migration string, report fu
 	running.Go(func() { informer.RunWithContext(ctx) })
 	defer context.AfterFunc(ctx, f.queue.ShutDown)()
 	defer f.queue.ShutDown()
-	f.queue.Add(everything)
+	f.queue.Add(everything())
 	for f.next(ctx) {
 	}
 }
 
 // The queue holds Services whose copies may be out of date. These two are none: everything stands for all bridges, and
 // watching for the watch itself.
-var (
-	everything = types.NamespacedName{Name: "*"}
-	watching   = types.NamespacedName{Name: "watch"}
-)
+func everything() types.NamespacedName { return types.NamespacedName{Name: "*"} }
+func watching() types.NamespacedName   { return types.NamespacedName{Name: "watch"} }
 
 type follower struct {
 	client    client.WithWatch
@@ -72,12 +70,12 @@ func (f *follower) informer() cache.SharedIndexInformer {
 	list := func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 		all := &discoveryv1.EndpointSliceList{}
 		err := f.client.List(ctx, all, &client.ListOptions{LabelSelector: handMade(), Limit: o.Limit, Continue: o.Continue, Raw: &o})
-		f.note(ctx, watching, err)
+		f.note(ctx, watching(), err)
 		return all, err
 	}
 	follow := func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 		w, err := f.client.Watch(ctx, &discoveryv1.EndpointSliceList{}, &client.ListOptions{LabelSelector: handMade(), Raw: &o})
-		f.note(ctx, watching, err)
+		f.note(ctx, watching(), err)
 		return w, err
 	}
 	source := &cache.ListWatch{ListWithContextFunc: list, WatchFuncWithContext: follow}
@@ -166,7 +164,7 @@ func (f *follower) copy(ctx context.Context, service types.NamespacedName) error
 			continue
 		}
 		of := types.NamespacedName{Namespace: b.Namespace, Name: b.Annotations[v1alpha1.AnnotationService]}
-		if service != everything && service != of {
+		if service != everything() && service != of {
 			continue
 		}
 		if err := CopyEndpoints(ctx, f.client, of, b); err != nil {

@@ -31,7 +31,10 @@ func block(t *testing.T, c client.Client, cidr string, handles ...string) netip.
 	b := fakekubelet.NewBlock(p, "a")
 	objects := []client.Object{fakekubelet.NewAffinity(p, "a"), b}
 	for _, h := range handles {
-		if _, err := fakekubelet.Assign(b, fakekubelet.User{Handle: h, Attributes: map[string]string{"namespace": "shop", "pod": h}}); err != nil {
+		if _, err := fakekubelet.Assign(
+			b,
+			fakekubelet.User{Handle: h, Attributes: map[string]string{"namespace": "shop", "pod": h}},
+		); err != nil {
 			t.Fatal(err)
 		}
 		objects = append(objects, fakekubelet.NewHandle(h, map[string]any{cidr: int64(1)}))

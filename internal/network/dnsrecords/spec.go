@@ -31,7 +31,10 @@ func Default(r *v1alpha1.RecordSpec) {
 func Validate(path string, r *v1alpha1.RecordSpec) error {
 	bad := ValidateZone(path, r)
 	if !hostname(r.Name) {
-		bad = append(bad, spec.Wrongf(path+".name", "write it with its domain, such as api.example.com", "%q is not a name in full", r.Name))
+		bad = append(
+			bad,
+			spec.Wrongf(path+".name", "write it with its domain, such as api.example.com", "%q is not a name in full", r.Name),
+		)
 	}
 	bad = append(bad, validateValues(path+".from", r.Type, r.From)...)
 	bad = append(bad, validateValues(path+".to", r.Type, r.To)...)
@@ -44,7 +47,10 @@ func Validate(path string, r *v1alpha1.RecordSpec) error {
 func validateValues(path string, typ v1alpha1.RecordType, values []string) (bad field.ErrorList) {
 	for i, v := range values {
 		if _, err := canonical(typ, v); err != nil {
-			bad = append(bad, spec.Wrong(fmt.Sprintf("%s[%d]", path, i), err.Error(), fmt.Sprintf("write what a record of type %s has", typ)))
+			bad = append(
+				bad,
+				spec.Wrong(fmt.Sprintf("%s[%d]", path, i), err.Error(), fmt.Sprintf("write what a record of type %s has", typ)),
+			)
 		}
 	}
 	if typ == v1alpha1.RecordCNAME && len(values) > 1 {

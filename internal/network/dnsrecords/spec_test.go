@@ -20,7 +20,11 @@ func validate(r *v1alpha1.RecordSpec) field.ErrorList {
 	m := &v1alpha1.Migration{}
 	m.APIVersion, m.Kind, m.Name = v1alpha1.GroupVersion.String(), "Migration", "m"
 	nodes := v1alpha1.NodeSet{CIDRs: []string{"10.1.0.0/16"}}
-	m.Spec.Nodes = &v1alpha1.NodesSpec{Old: nodes, New: v1alpha1.NodeSet{CIDRs: []string{"10.2.0.0/16"}}, Records: []v1alpha1.RecordSpec{*r}}
+	m.Spec.Nodes = &v1alpha1.NodesSpec{
+		Old:     nodes,
+		New:     v1alpha1.NodeSet{CIDRs: []string{"10.2.0.0/16"}},
+		Records: []v1alpha1.RecordSpec{*r},
+	}
 	spec.Default(m)
 	return append(spec.Validate(m, nil), ValidateZone("spec.nodes.records[0]", &m.Spec.Nodes.Records[0])...)
 }

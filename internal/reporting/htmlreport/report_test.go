@@ -51,7 +51,10 @@ func TestSummary(t *testing.T) {
 	back := example(20, true)
 	back.Migration.Status.Phase, back.Migration.Status.Counts = v1alpha1.PhaseRolledBack, v1alpha1.Counts{}
 	one := func(spec v1alpha1.MigrationSpec, st v1alpha1.MigrationStatus) htmlreport.Input {
-		return htmlreport.Input{Migration: &v1alpha1.Migration{ObjectMeta: metav1.ObjectMeta{Name: "m"}, Spec: spec, Status: st}, Now: begin()}
+		return htmlreport.Input{
+			Migration: &v1alpha1.Migration{ObjectMeta: metav1.ObjectMeta{Name: "m"}, Spec: spec, Status: st},
+			Now:       begin(),
+		}
 	}
 	over := v1alpha1.MigrationStatus{Phase: v1alpha1.PhaseFinished}
 	counted := v1alpha1.MigrationStatus{Phase: v1alpha1.PhaseFinished, Proof: &v1alpha1.ProofStatus{Sent: 1204331}}
@@ -106,7 +109,8 @@ func TestKilledRunHasNoEnd(t *testing.T) {
 			t.Errorf("%s %s ends before it begins", s.Level, s.Name)
 		}
 	}
-	if count[htmlreport.LevelRun] != 3 || count[htmlreport.LevelPhase] != 7 || count[htmlreport.LevelTier] != 2 || count[htmlreport.LevelBatch] != 5 {
+	if count[htmlreport.LevelRun] != 3 || count[htmlreport.LevelPhase] != 7 || count[htmlreport.LevelTier] != 2 ||
+		count[htmlreport.LevelBatch] != 5 {
 		t.Errorf("spans: %v", count)
 	}
 }

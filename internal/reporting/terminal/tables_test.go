@@ -12,8 +12,22 @@ func TestFindingsTellTheClaimAndTheFixOnce(t *testing.T) {
 	var b strings.Builder
 	Findings(&b, findings.Findings{
 		{Code: "A", Severity: findings.Blocking, Outcome: findings.Pass, Claim: "all is well", Fix: ""},
-		{Code: "B", Severity: findings.Blocking, Outcome: findings.Fail, Claim: "names are free", Message: "one is taken", Fix: "rename it"},
-		{Code: "B", Severity: findings.Blocking, Outcome: findings.Fail, Claim: "names are free", Message: "two is taken", Fix: "rename it"},
+		{
+			Code:     "B",
+			Severity: findings.Blocking,
+			Outcome:  findings.Fail,
+			Claim:    "names are free",
+			Message:  "one is taken",
+			Fix:      "rename it",
+		},
+		{
+			Code:     "B",
+			Severity: findings.Blocking,
+			Outcome:  findings.Fail,
+			Claim:    "names are free",
+			Message:  "two is taken",
+			Fix:      "rename it",
+		},
 		{Code: "C", Severity: findings.Warning, Outcome: findings.Fail, Claim: "nodes are ready", Message: "a is not"},
 		{Code: "D", Severity: findings.Warning, Outcome: findings.Unknown, Claim: "kubelets answer", Message: "a did not"},
 	})
@@ -37,7 +51,14 @@ func TestFindingsAreGroupedAndBounded(t *testing.T) {
 	all = append(all, findings.Finding{Code: "A", Group: "One", Outcome: findings.Pass, Claim: "all is well"})
 	all = append(
 		all,
-		findings.Finding{Code: "B", Group: "One", Severity: findings.Warning, Outcome: findings.Unknown, Claim: "none is there", Message: "hidden"},
+		findings.Finding{
+			Code:     "B",
+			Group:    "One",
+			Severity: findings.Warning,
+			Outcome:  findings.Unknown,
+			Claim:    "none is there",
+			Message:  "hidden",
+		},
 	)
 	for range 46 {
 		all = append(all, findings.Finding{

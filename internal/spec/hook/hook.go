@@ -140,7 +140,7 @@ var (
 func New(h v1alpha1.Hook, o Occasion) *Step { return &Step{hook: h, on: o} }
 
 // Role implements engine.Cast.
-func (*Step) Role() engine.Role { return engine.RoleCall }
+func (*Step) Role() engine.Role { return engine.RoleHook }
 
 // ID implements engine.Step: hook/NAME/MOMENT/PHASE/TIER/BATCH, as far as the moment has them.
 func (s *Step) ID() string {

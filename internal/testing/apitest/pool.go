@@ -93,7 +93,7 @@ func startShared(ctx context.Context, sort Sort) (*Server, error) {
 		before := s.fresh
 		var err error
 		if s.fresh, err = l.contents(ctx); err != nil || before == nil {
-			return false, nil
+			return false, nil //nolint:nilerr // the next look may succeed, and the first only gives what to compare with
 		}
 		same := len(before.Objects) == len(s.fresh.Objects) && slices.Equal(before.Resources, s.fresh.Resources)
 		return same, nil

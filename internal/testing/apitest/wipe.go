@@ -50,7 +50,7 @@ func (s *Server) Wipe(ctx context.Context) error {
 	err = wait.PollUntilContextTimeout(ctx, 50*time.Millisecond, wipeTime, true, func(ctx context.Context) (bool, error) {
 		var now *contents
 		if now, last = lister.contents(ctx); last != nil {
-			return false, nil
+			return false, nil //nolint:nilerr // it is asked again; the last error is reported in the end
 		}
 		last = lister.restore(ctx, s.fresh, now)
 		return last == nil, nil
@@ -145,7 +145,8 @@ func (l *lister) restore(ctx context.Context, want, have *contents) error {
 		}
 	}
 	for _, key := range slices.Sorted(maps.Keys(want.Objects)) {
-		if is, there := have.Objects[key]; !there || !equality.Semantic.DeepEqual(bare(is.Object).Object, bare(want.Objects[key].Object).Object) {
+		if is, there := have.Objects[key]; !there ||
+			!equality.Semantic.DeepEqual(bare(is.Object).Object, bare(want.Objects[key].Object).Object) {
 			differ(key, l.putBack(ctx, want.Objects[key], is.Object))
 		}
 	}
@@ -164,7 +165,14 @@ func (l *lister) remove(ctx context.Context, e entry) error {
 	own := slices.Contains([]string{"namespaces", "customresourcedefinitions", "servicecidrs"}, e.Resource.Resource)
 	if len(e.Object.GetFinalizers()) > 0 && !own {
 		body := []byte(`{"metadata":{"finalizers":null}}`)
-		if _, err := c.Patch(ctx, e.Object.GetName(), types.MergePatchType, body, metav1.PatchOptions{}); err != nil && !apierrors.IsNotFound(err) {
+		if _, err := c.Patch(
+			ctx,
+			e.Object.GetName(),
+			types.MergePatchType,
+			body,
+			metav1.PatchOptions{},
+		); err != nil &&
+			!apierrors.IsNotFound(err) {
 			return err
 		}
 	}

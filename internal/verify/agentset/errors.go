@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/replumb/replumb/api/v1alpha1"
-
 	"github.com/replumb/replumb/internal/engine/fault"
 )
 

@@ -124,7 +124,10 @@ func (x *index) why(k agentKey, a *agent, wait time.Duration) (Cause, string) {
 	if cause, reason := notRunning(pod); cause != "" {
 		return x.starting(pod, cause, reason)
 	}
-	if serves, _ := readiness.Pod(pod); k.origin == v1alpha1.FromPod && !serves { // agents of other nodes would see losses that are its own fault
+	if serves, _ := readiness.Pod(
+		pod,
+	); k.origin == v1alpha1.FromPod &&
+		!serves { // agents of other nodes would see losses that are its own fault
 		return Starting, fmt.Sprintf("pod %s runs, but is not ready to be asked", pod.Name)
 	}
 	return x.mute(k, a, pod, wait)

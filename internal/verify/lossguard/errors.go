@@ -8,7 +8,6 @@ import (
 	"github.com/dustin/go-humanize/english"
 
 	"github.com/replumb/replumb/api/v1alpha1"
-
 	"github.com/replumb/replumb/internal/engine/fault"
 )
 

@@ -59,7 +59,14 @@ var (
 )
 
 func (p *Planner) rangeGate(id, guide string, mode gateMode) *rangeGate {
-	return &rangeGate{tools: p.Tools, spec: p.Survey.Spec, id: id, guide: guide, mode: mode, deadline: p.Survey.Spec.Nodes.GateWait.Duration}
+	return &rangeGate{
+		tools:    p.Tools,
+		spec:     p.Survey.Spec,
+		id:       id,
+		guide:    guide,
+		mode:     mode,
+		deadline: p.Survey.Spec.Nodes.GateWait.Duration,
+	}
 }
 
 // ID implements engine.Step.

@@ -59,7 +59,11 @@ func apply() migration.Phases[*Planner] {
 			Groups: func(p *Planner) []engine.Group { return p.moveNodes(forward) },
 		},
 		{Name: "repoint", Title: "Have controller managers give ranges of the target", Groups: (*Planner).repointRanges},
-		{Name: "verify", Title: "See that nothing has an old address", Groups: func(p *Planner) []engine.Group { return p.verify(forward) }},
+		{
+			Name:   "verify",
+			Title:  "See that nothing has an old address",
+			Groups: func(p *Planner) []engine.Group { return p.verify(forward) },
+		},
 	}
 }
 
@@ -76,7 +80,11 @@ func rollback() migration.Phases[*Planner] {
 			Groups: func(p *Planner) []engine.Group { return p.moveNodes(backward) },
 		},
 		{Name: "repoint", Title: "Have controller managers give the ranges they gave before", Groups: (*Planner).restoreRanges},
-		{Name: "verify", Title: "See that nothing has a new address", Groups: func(p *Planner) []engine.Group { return p.verify(backward) }},
+		{
+			Name:   "verify",
+			Title:  "See that nothing has a new address",
+			Groups: func(p *Planner) []engine.Group { return p.verify(backward) },
+		},
 		{Name: "tidy", Title: "Remove what is left", Groups: (*Planner).tidy},
 	}
 }
@@ -85,7 +93,11 @@ func rollback() migration.Phases[*Planner] {
 func finish() migration.Phases[*Planner] {
 	return migration.Phases[*Planner]{
 		podmove.AgentsPhase((*Planner).WatchFinish),
-		{Name: "verify", Title: "See that nothing has an old address", Groups: func(p *Planner) []engine.Group { return p.verify(forward) }},
+		{
+			Name:   "verify",
+			Title:  "See that nothing has an old address",
+			Groups: func(p *Planner) []engine.Group { return p.verify(forward) },
+		},
 		migration.FinalPhase[*Planner](),
 		{Name: "tidy", Title: "Remove what is left", Groups: (*Planner).tidy},
 	}

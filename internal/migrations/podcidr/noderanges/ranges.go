@@ -55,7 +55,10 @@ func pair(nodes []corev1.Node, saved map[string]*nodeipam.Keepsake, to netip.Pre
 	}
 	slices.SortFunc(all, func(a, b NodeRange) int { return strings.Compare(a.Node.Name, b.Node.Name) })
 	without := slices.IndexFunc(all, func(r NodeRange) bool { return len(r.Has) == 0 && !r.Gone && len(r.Original) == 0 })
-	having := slices.ContainsFunc(all, func(r NodeRange) bool { return nodeipam.Range(r.Original).IsValid() || nodeipam.Range(r.Has).IsValid() })
+	having := slices.ContainsFunc(
+		all,
+		func(r NodeRange) bool { return nodeipam.Range(r.Original).IsValid() || nodeipam.Range(r.Has).IsValid() },
+	)
 	if without >= 0 && !having {
 		return nil, &spec.Error{
 			Field: podmove.Field,
@@ -110,8 +113,9 @@ func size(ranges []NodeRange, wanted int) (int, error) {
 	}
 	if len(bits) > 1 {
 		return 0, &spec.Error{
-			Field: podmove.Field + ".blockSize", Problem: fmt.Sprintf("is empty, and nodes have ranges of different sizes: %s", sizes(bits)),
-			Hint: "name the prefix length of each node's range, such as 24",
+			Field:   podmove.Field + ".blockSize",
+			Problem: fmt.Sprintf("is empty, and nodes have ranges of different sizes: %s", sizes(bits)),
+			Hint:    "name the prefix length of each node's range, such as 24",
 		}
 	}
 	for b := range bits {

@@ -55,7 +55,8 @@ func TestNew(t *testing.T) {
 		{"d", "10.244.3.0/24", "10.245.3.0/24"},
 	} {
 		r := s.NodeRanges[i]
-		if r.Node.Name != want.name || !slices.Equal(r.Original, []string{want.original}) || !slices.Equal(r.Target, []string{want.target}) {
+		if r.Node.Name != want.name || !slices.Equal(r.Original, []string{want.original}) ||
+			!slices.Equal(r.Target, []string{want.target}) {
 			t.Errorf("%s: from %v to %v, want %+v", r.Node.Name, r.Original, r.Target, want)
 		}
 	}
@@ -99,10 +100,14 @@ func TestNewRefuses(t *testing.T) {
 	}{
 		{"two targets", "spec.podCIDR.to", two},
 		{"no ranges at all", "spec.podCIDR", found("10.245.0.0/16", carrying("a", "", ""))},
-		{"ranges of different sizes", "spec.podCIDR.blockSize",
-			found("10.245.0.0/16", carrying("a", "10.244.0.0/24", ""), carrying("b", "10.244.2.0/23", ""))},
-		{"a target that is too small", "spec.podCIDR.to",
-			found("10.245.0.0/24", carrying("a", "10.244.0.0/24", ""), carrying("b", "10.244.1.0/24", ""))},
+		{
+			"ranges of different sizes", "spec.podCIDR.blockSize",
+			found("10.245.0.0/16", carrying("a", "10.244.0.0/24", ""), carrying("b", "10.244.2.0/23", "")),
+		},
+		{
+			"a target that is too small", "spec.podCIDR.to",
+			found("10.245.0.0/24", carrying("a", "10.244.0.0/24", ""), carrying("b", "10.244.1.0/24", "")),
+		},
 		{"a pod of another range", "spec.podCIDR", stray},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -34,7 +34,10 @@ func checkProxyRange(in Input) []findings.Result {
 					func(c netip.Prefix) bool { return c.Bits() <= to.Bits() && c.Contains(to.Addr()) },
 				)
 				if !covered && len(p.ClusterCIDRs) > 0 {
-					out = append(out, findings.Failed(p.Object, "clusterCIDR %v in %s does not cover target %s", p.ClusterCIDRs, p.Object, to))
+					out = append(
+						out,
+						findings.Failed(p.Object, "clusterCIDR %v in %s does not cover target %s", p.ClusterCIDRs, p.Object, to),
+					)
 				}
 			}
 		}

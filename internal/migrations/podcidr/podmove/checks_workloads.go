@@ -38,7 +38,10 @@ func checkSingles(in Input) []findings.Result {
 		case w.Kind == rollout.KindStatefulSet && len(w.Stale) == 1:
 			out = append(out, findings.Failed(w.String(), "%s has a single pod, which ends before the next one starts", w))
 		case w.Kind == rollout.KindDeployment && len(w.Stale) == 1 && !scaled && !surges(in.Survey.Workloads, w):
-			out = append(out, findings.Failed(w.String(), "%s has a single pod, which may end before the next one is ready (maxSurge 0)", w))
+			out = append(
+				out,
+				findings.Failed(w.String(), "%s has a single pod, which may end before the next one is ready (maxSurge 0)", w),
+			)
 		}
 	}
 	return out

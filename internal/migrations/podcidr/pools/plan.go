@@ -72,7 +72,11 @@ func rollback() migration.Phases[*Planner] {
 			Name: phaseRoll, Title: "Restart pods with new addresses, tier by tier",
 			Groups: func(p *Planner) []engine.Group { return p.roll(hook.Rollback, backward) },
 		},
-		{Name: "verify", Title: "See that nothing has a new address", Groups: func(p *Planner) []engine.Group { return p.verify(backward) }},
+		{
+			Name:   "verify",
+			Title:  "See that nothing has a new address",
+			Groups: func(p *Planner) []engine.Group { return p.verify(backward) },
+		},
 		{
 			Name: "release", Title: "Give back the blocks of the target pools",
 			Groups: func(p *Planner) []engine.Group { return p.release(backward) },
@@ -86,7 +90,11 @@ func rollback() migration.Phases[*Planner] {
 func finish() migration.Phases[*Planner] {
 	return migration.Phases[*Planner]{
 		podmove.AgentsPhase((*Planner).WatchFinish),
-		{Name: "verify", Title: "See that nothing has an old address", Groups: func(p *Planner) []engine.Group { return p.verify(forward) }},
+		{
+			Name:   "verify",
+			Title:  "See that nothing has an old address",
+			Groups: func(p *Planner) []engine.Group { return p.verify(forward) },
+		},
 		migration.FinalPhase[*Planner](),
 		{
 			Name: "release", Title: "Give back the blocks of the old pools",

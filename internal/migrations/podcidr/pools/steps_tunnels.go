@@ -142,7 +142,10 @@ func (k *tunnelKeeper) build() *appsv1.DaemonSet {
 // still have such an address end.
 func releaseTunnels(c *cluster.Cluster, migration string) *engine.Write {
 	names := func() []string {
-		return []string{(&tunnelKeeper{migration: migration, which: keptOld}).name(), (&tunnelKeeper{migration: migration, which: keptNew}).name()}
+		return []string{
+			(&tunnelKeeper{migration: migration, which: keptOld}).name(),
+			(&tunnelKeeper{migration: migration, which: keptNew}).name(),
+		}
 	}
 	return &engine.Write{
 		Name: "let-go", About: "Take old addresses of tunnels off their nodes", As: engine.RoleOwn,
@@ -169,7 +172,8 @@ func releaseTunnels(c *cluster.Cluster, migration string) *engine.Write {
 
 func noKeepers(ctx context.Context, c *cluster.Cluster, migration string) error {
 	ours := []client.ListOption{
-		client.InNamespace(v1alpha1.SystemNamespace), client.HasLabels{tunnelsLabel},
+		client.InNamespace(v1alpha1.SystemNamespace),
+		client.HasLabels{tunnelsLabel},
 		client.MatchingLabels{v1alpha1.LabelMigration: migration},
 	}
 	sets := &appsv1.DaemonSetList{}
