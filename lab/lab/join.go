@@ -27,7 +27,7 @@ type Joining struct {
 	Proxy ProxyMode
 }
 
-// AddWorker starts a further machine, as who orders one from a cloud does, and returns when its node is Ready. It fails with an
+// Add starts a further machine, as who orders one from a cloud does, and returns when its node is Ready. It fails with an
 // *InvalidError if there cannot be one, and a *BusyError while another process changes the lab.
 func (l Workers) Add(ctx context.Context, j Joining) (*Member, error) {
 	var joined *Member
@@ -147,7 +147,7 @@ func workerCredentials(ctx context.Context, controlPlane *machine.Handle) (*cred
 	return &credentials{cluster: ca, etcd: &pki.CA{}, frontProxy: &pki.CA{}}, nil
 }
 
-// RemoveWorker ends a machine at once and for good, as who deletes one in a cloud does. Its Node object stays: to delete that
+// Remove ends a machine at once and for good, as who deletes one in a cloud does. Its Node object stays: to delete that
 // is the cluster's business. It fails with an *InvalidError if there is no such worker.
 func (l Workers) Remove(ctx context.Context, name string) error {
 	return l.changed(func() error {

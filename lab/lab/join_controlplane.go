@@ -21,7 +21,7 @@ const etcdJoinProgram = "etcdjoin"
 // leaveDeadline bounds the end of a control plane's programs, which go gracefully.
 const leaveDeadline = time.Minute
 
-// AddControlPlane starts a further control plane in a network, the first if the name is empty, and returns when its machine
+// Add starts a further control plane in a network, the first if the name is empty, and returns when its machine
 // runs. Its etcd is not made a member of the cluster's: until it is, by its PeerURL, its etcd and API server end and
 // are started again. Balancers ask it whether it is ready from now on. It fails with an *InvalidError if there cannot be one.
 func (l ControlPlaneNodes) Add(ctx context.Context, network string) (*Member, error) {
@@ -192,7 +192,7 @@ func (l ControlPlaneNodes) servedBy(ctx context.Context, model *machine.Handle) 
 	return services, nil
 }
 
-// RemoveControlPlane ends a control plane's programs, the API server gracefully and then etcd, and its machine for good.
+// Remove ends a control plane's programs, the API server gracefully and then etcd, and its machine for good.
 // Whether that etcd is a member of the cluster's is not asked: if it is, it stays one that does not answer. It fails with an *InvalidError if there is no such control
 // plane, or no other.
 func (l ControlPlaneNodes) Remove(ctx context.Context, name string) error {

@@ -102,7 +102,7 @@ func removeNamespaces(t *testing.T, l *lab.Lab, names ...string) {
 				return err
 			}
 			if _, err := namespaces.Get(ctx, name, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
-				return fmt.Errorf("namespace %s is still there: %v", name, err)
+				return fmt.Errorf("namespace %s is still there: %w", name, err)
 			}
 		}
 		return nil

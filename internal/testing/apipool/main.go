@@ -40,7 +40,7 @@ func main() {
 
 func run(ctx context.Context, sorts []apitest.Sort, args []string) (err error) {
 	if len(args) == 0 {
-		return errors.New("no command to run: apipool -plain 2 -full 1 -- go test ./...")
+		return errors.New("no command to run")
 	}
 	// What tests leave behind becomes a child of this process, which ends it.
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
