@@ -62,7 +62,7 @@ test: check test-api test-crash test-root test-lab ## check, and tests with a re
 
 .PHONY: test-api
 test-api: lab-api apipool $(GOTESTSUM) ## Tests against a real etcd and API server, and beside programs of Debian
-	@$(ASSETS) $(POOL) hack/gotest.sh . -tags apiserver,programs -p 3 -timeout 40m ./... # packages that wait leave room for another
+	@$(ASSETS) $(POOL) hack/gotest.sh . -short -tags apiserver,programs -p 3 -timeout 40m ./... # packages that wait leave room for another
 	@$(ASSETS) hack/gotest.sh lab -tags apiserver,programs -timeout 10m ./...
 
 .PHONY: test-crash

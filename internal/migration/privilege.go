@@ -28,6 +28,9 @@ const (
 	privileged   = "privileged"
 )
 
+// Role implements engine.Cast.
+func (*PrivilegeStep) Role() engine.Role { return engine.RoleOwn }
+
 // ID implements engine.Step.
 func (s *PrivilegeStep) ID() string { return cmp.Or(s.Name, "secure/pod-security") }
 

@@ -62,7 +62,7 @@ func testProofNodes(t *testing.T, l *lab.Lab) {
 	}
 	if !slices.ContainsFunc(events, func(e engine.Event) bool {
 		return e.Step == "agents/reporting" && e.Kind == engine.StepDone &&
-			strings.Contains(e.Error, "not ready and not waited for: "+j.node)
+			strings.Contains(e.Note, "not ready and not waited for: "+j.node)
 	}) {
 		t.Errorf("it is not said that %s is not waited for", j.node)
 	}
@@ -79,7 +79,7 @@ func testProofNodes(t *testing.T, l *lab.Lab) {
 		t.Fatalf("finish ended with %d: %s", exit, stderr)
 	}
 	for _, e := range events {
-		if strings.Contains(e.Error, "not ready and not waited for") {
+		if strings.Contains(e.Note, "not ready and not waited for") {
 			t.Errorf("finish did not wait for a node: %s", e.Error)
 		}
 	}

@@ -346,7 +346,7 @@ func TestRestartTakesUpWhereKilled(t *testing.T) {
 	f.changes.KubernetesMovedAt = time.Now().Add(time.Second)
 	later := f.changes.KubernetesMovedAt
 	f.tools.Now = func() time.Time { return later }
-	if err := f.restart().Do(t.Context()); !engine.Retryable(err) || !strings.Contains(err.Error(), "told from old ones") {
+	if err := f.restart().Do(t.Context()); !engine.Retryable(err) || !strings.Contains(err.Error(), "distinguished from old ones") {
 		t.Errorf("in the second of the change: %v", err)
 	}
 	if now := f.restartedAt(d); now != first {

@@ -20,6 +20,7 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/network/bridge"
+	"github.com/replumb/replumb/internal/testing/crash"
 )
 
 // TestHopRefusesWithoutABridge is the control of the most important guard: a Service must not leave its address before
@@ -185,7 +186,7 @@ func (f *fixture) halfHop() {
 	cut.WithWatch = &halver{WithWatch: server.WithWatch}
 	var err error
 	f.through(&cut, func() { _, err = f.job.Apply(f.Context(), f.runner) })
-	if is := f.get("cart"); !errors.Is(err, errKilled) || is.Spec.Type != corev1.ServiceTypeExternalName {
+	if is := f.get("cart"); !errors.Is(err, crash.ErrKilled) || is.Spec.Type != corev1.ServiceTypeExternalName {
 		f.Fatalf("%v; service is of type %s", err, is.Spec.Type)
 	}
 }
@@ -201,7 +202,7 @@ func (h *halver) Patch(ctx context.Context, o client.Object, p client.Patch, opt
 		return h.WithWatch.Patch(ctx, o, p, opts...)
 	}
 	if h.patched {
-		return errKilled
+		return crash.ErrKilled
 	}
 	h.patched = true
 	return h.WithWatch.Patch(ctx, o, p, opts...)

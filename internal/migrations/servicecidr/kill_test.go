@@ -3,11 +3,7 @@
 package servicecidr
 
 import (
-	"context"
 	"errors"
-	"fmt"
-	"strings"
-	"sync"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -17,34 +13,50 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/migration"
+	"github.com/replumb/replumb/internal/testing/crash"
 )
 
-var errKilled = errors.New("killed")
-
-// everyWrite cuts act off after its first, second, third … write, or a sample of them, calls then after each, and ends when
-// act got through.
-// before makes what act begins with.
+// everyWrite cuts act off after its first, second, third … write, or, in short, where each phase begins and ends to write, and calls
+// then after each. before makes what act begins with.
 func everyWrite(t *testing.T, least int, before func() *fixture, act func(*fixture) error, then func(f *fixture, n int)) {
 	t.Helper()
-	step := 1
-	if testing.Short() {
-		step = 9 // some of each phase
-	}
-	for n := 1; ; n += step {
+	run := func(last int) (*fixture, *crash.Client, error) {
 		f := before()
 		cut := *f.job.Tools.Cluster
-		cut.WithWatch = &killer{WithWatch: server.WithWatch, left: n}
+		c := &crash.Client{WithWatch: server.WithWatch, Last: last}
+		cut.WithWatch = c
+		sink := f.runner.Sink
+		f.runner.Sink = func(e engine.Event) {
+			c.Event(e)
+			if sink != nil {
+				sink(e)
+			}
+		}
 		var err error
 		f.through(&cut, func() { err = act(f) })
-		if err == nil {
-			if n <= least {
-				t.Fatalf("a whole run made only %d writes", n)
-			}
-			t.Logf("cut off after each %d. of %d writes", step, n-step)
-			return
+		f.runner.Sink = sink
+		return f, c, err
+	}
+	_, whole, err := run(0)
+	if err != nil || whole.Writes() <= least {
+		t.Fatalf("a whole run made %d writes: %v", whole.Writes(), err)
+	}
+	points := whole.Points()
+	if !testing.Short() {
+		points = nil
+		for n := range whole.Writes() - 1 {
+			points = append(points, n+1)
 		}
-		if !errors.Is(err, errKilled) {
+	}
+	t.Logf("cut off after writes %v of %d", points, whole.Writes())
+	for _, n := range points {
+		f, _, err := run(n)
+		if err == nil { // a run may need fewer writes than the first one did
+			continue
+		}
+		if !errors.Is(err, crash.ErrKilled) {
 			t.Fatalf("write %d: %v", n, err)
 		}
 		then(f, n)
@@ -155,77 +167,4 @@ func (f *fixture) rolledBack(was *corev1.Service) {
 	if phase := f.again().Status.Phase; phase != v1alpha1.PhaseRolledBack {
 		f.Errorf("phase %s", phase)
 	}
-}
-
-// killer lets a number of writes through, and none after them.
-type killer struct {
-	client.WithWatch
-	mu   sync.Mutex
-	left int
-}
-
-func (k *killer) spend() error {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.left == 0 {
-		return errKilled
-	}
-	k.left--
-	return nil
-}
-
-func (k *killer) Create(ctx context.Context, o client.Object, opts ...client.CreateOption) error {
-	co := &client.CreateOptions{}
-	co.ApplyOptions(opts)
-	_, review := o.(interface{ GetGenerateName() string })
-	if review && len(co.DryRun) == 0 && !strings.HasSuffix(fmt.Sprintf("%T", o), "AccessReview") {
-		if err := k.spend(); err != nil {
-			return err
-		}
-	}
-	return k.WithWatch.Create(ctx, o, opts...)
-}
-
-func (k *killer) Update(ctx context.Context, o client.Object, opts ...client.UpdateOption) error {
-	if err := k.spend(); err != nil {
-		return err
-	}
-	return k.WithWatch.Update(ctx, o, opts...)
-}
-
-func (k *killer) Patch(ctx context.Context, o client.Object, p client.Patch, opts ...client.PatchOption) error {
-	if err := k.spend(); err != nil {
-		return err
-	}
-	return k.WithWatch.Patch(ctx, o, p, opts...)
-}
-
-func (k *killer) Delete(ctx context.Context, o client.Object, opts ...client.DeleteOption) error {
-	if err := k.spend(); err != nil {
-		return err
-	}
-	return k.WithWatch.Delete(ctx, o, opts...)
-}
-
-func (k *killer) Status() client.SubResourceWriter {
-	return &statusKiller{SubResourceWriter: k.WithWatch.Status(), k: k}
-}
-
-type statusKiller struct {
-	client.SubResourceWriter
-	k *killer
-}
-
-func (s *statusKiller) Patch(ctx context.Context, o client.Object, p client.Patch, opts ...client.SubResourcePatchOption) error {
-	if err := s.k.spend(); err != nil {
-		return err
-	}
-	return s.SubResourceWriter.Patch(ctx, o, p, opts...)
-}
-
-func (s *statusKiller) Update(ctx context.Context, o client.Object, opts ...client.SubResourceUpdateOption) error {
-	if err := s.k.spend(); err != nil {
-		return err
-	}
-	return s.SubResourceWriter.Update(ctx, o, opts...)
 }

@@ -31,6 +31,9 @@ func NewStep(c client.Client, m *v1alpha1.Migration, id, title string, objects [
 // ID implements engine.Step.
 func (s *Step) ID() string { return s.id }
 
+// Role implements engine.Cast.
+func (*Step) Role() engine.Role { return engine.RoleOwn }
+
 // Title implements engine.Step.
 func (s *Step) Title() string { return s.title }
 

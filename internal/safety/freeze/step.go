@@ -25,6 +25,9 @@ var (
 // ID implements engine.Step.
 func (*Step) ID() string { return "secure/freeze" }
 
+// Role implements engine.Cast: the freeze is replumb's own, and changes with every batch.
+func (*Step) Role() engine.Role { return engine.RoleOwn }
+
 // Title implements engine.Step.
 func (*Step) Title() string { return "Freeze Services in flight for everybody else" }
 
@@ -102,8 +105,9 @@ type liftStep struct {
 
 var _ engine.Previewer = (*liftStep)(nil)
 
-func (s *liftStep) ID() string    { return s.id }
-func (s *liftStep) Title() string { return s.title }
+func (s *liftStep) ID() string      { return s.id }
+func (*liftStep) Role() engine.Role { return engine.RoleOwn }
+func (s *liftStep) Title() string   { return s.title }
 
 func (s *liftStep) State(ctx context.Context) (engine.State, error) {
 	found, err := present(ctx, s.client, s.name)

@@ -196,7 +196,7 @@ func TestForeignLease(t *testing.T) {
 		spec coordinationv1.LeaseSpec
 		want string
 	}{
-		"empty": {want: "lease kube-system/replumb is held by somebody unnamed"},
+		"empty": {want: "lease kube-system/replumb is held by a holder without a name"},
 		"named": {coordinationv1.LeaseSpec{HolderIdentity: &who}, "lease kube-system/replumb is held by an operator"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -250,7 +250,7 @@ func TestTakenIsLost(t *testing.T) {
 		}, "lost the lock (lease kube-system/replumb): taken by an operator"},
 		"deleted": {func(ctx context.Context, c client.Client, l *coordinationv1.Lease) error {
 			return c.Delete(ctx, l)
-		}, "lost the lock (lease kube-system/replumb): somebody deleted it"},
+		}, "lost the lock (lease kube-system/replumb): someone deleted it"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := free(t)

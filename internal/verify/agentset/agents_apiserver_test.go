@@ -186,7 +186,7 @@ func TestNodeThatIsNotReady(t *testing.T) {
 	_, err := f.install(f.set)
 	f.must(err)
 	if i := slices.IndexFunc(f.events, func(e engine.Event) bool {
-		return e.Step == "agents/reporting" && e.Kind == engine.StepDone && e.Error == "not ready and not waited for: b"
+		return e.Step == "agents/reporting" && e.Kind == engine.StepDone && e.Note == "not ready and not waited for: b"
 	}); i < 0 {
 		t.Errorf("node b is not reported: %+v", f.events)
 	}

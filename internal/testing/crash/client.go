@@ -1,0 +1,129 @@
+// Package crash cuts runs of migrations off after single writes, as a process that is killed is.
+package crash
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/replumb/replumb/internal/engine"
+)
+
+// ErrKilled is what every write returns after the last one that was let through.
+var ErrKilled = errors.New("killed")
+
+// Client lets a number of writes through, and none after them. Dry runs and reviews are no writes.
+type Client struct {
+	client.WithWatch
+	// Last is the number of the last write that is let through, from 1; 0 lets all through.
+	Last int
+
+	mu     sync.Mutex
+	phase  string
+	phases []string
+}
+
+// Event is to be called with the events of the run: they say which phase a write belongs to.
+func (c *Client) Event(e engine.Event) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch e.Kind {
+	case engine.RunStarted, engine.RunDone:
+		c.phase = "" // what is written between runs belongs to no phase
+	case engine.PhaseStarted:
+		c.phase = e.Phase
+	}
+}
+
+// Writes is how many there were.
+func (c *Client) Writes() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.phases)
+}
+
+// Points are the numbers of the first and of the last write of every stretch of writes in one phase: to be cut off after each of
+// them is to be cut off at the beginning, in the middle and at the end of every phase that writes.
+func (c *Client) Points() []int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var all []int
+	for i, phase := range c.phases {
+		first, last := i == 0 || c.phases[i-1] != phase, i == len(c.phases)-1 || c.phases[i+1] != phase
+		if first || last {
+			all = append(all, i+1)
+		}
+	}
+	return slices.Compact(all)
+}
+
+func (c *Client) spend() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.Last > 0 && len(c.phases) >= c.Last {
+		return ErrKilled
+	}
+	c.phases = append(c.phases, c.phase)
+	return nil
+}
+
+func (c *Client) Create(ctx context.Context, o client.Object, opts ...client.CreateOption) error {
+	co := &client.CreateOptions{}
+	co.ApplyOptions(opts)
+	_, review := o.(interface{ GetGenerateName() string })
+	if review && len(co.DryRun) == 0 && !strings.HasSuffix(fmt.Sprintf("%T", o), "AccessReview") {
+		if err := c.spend(); err != nil {
+			return err
+		}
+	}
+	return c.WithWatch.Create(ctx, o, opts...)
+}
+
+func (c *Client) Update(ctx context.Context, o client.Object, opts ...client.UpdateOption) error {
+	if err := c.spend(); err != nil {
+		return err
+	}
+	return c.WithWatch.Update(ctx, o, opts...)
+}
+
+func (c *Client) Patch(ctx context.Context, o client.Object, p client.Patch, opts ...client.PatchOption) error {
+	if err := c.spend(); err != nil {
+		return err
+	}
+	return c.WithWatch.Patch(ctx, o, p, opts...)
+}
+
+func (c *Client) Delete(ctx context.Context, o client.Object, opts ...client.DeleteOption) error {
+	if err := c.spend(); err != nil {
+		return err
+	}
+	return c.WithWatch.Delete(ctx, o, opts...)
+}
+
+func (c *Client) Status() client.SubResourceWriter {
+	return &statusKiller{SubResourceWriter: c.WithWatch.Status(), c: c}
+}
+
+type statusKiller struct {
+	client.SubResourceWriter
+	c *Client
+}
+
+func (s *statusKiller) Patch(ctx context.Context, o client.Object, p client.Patch, opts ...client.SubResourcePatchOption) error {
+	if err := s.c.spend(); err != nil {
+		return err
+	}
+	return s.SubResourceWriter.Patch(ctx, o, p, opts...)
+}
+
+func (s *statusKiller) Update(ctx context.Context, o client.Object, opts ...client.SubResourceUpdateOption) error {
+	if err := s.c.spend(); err != nil {
+		return err
+	}
+	return s.SubResourceWriter.Update(ctx, o, opts...)
+}
