@@ -1,12 +1,15 @@
 package replumb
 
 import (
+	"go/ast"
 	"go/parser"
+	"go/scanner"
 	"go/token"
 	"io/fs"
 	"os"
 	"path"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -26,7 +29,7 @@ type importRule struct {
 	} `json:"deny"`
 }
 
-// layer reports whether the rule is about what a room may import of replumb, and not about somebody else's packages.
+// layer reports whether the rule is about what a room may import of replumb, and not about other people's packages.
 func (r importRule) layer() bool {
 	return slices.ContainsFunc(r.Deny, func(d struct {
 		Pkg string `json:"pkg"`
@@ -179,4 +182,86 @@ func sources(t *testing.T) []string {
 		}
 	}
 	return files
+}
+
+// plainer says what to write in place of words that readers of this code had to guess at.
+var plainer = map[string]string{
+	"anew":      "again, or recreate",
+	"burden":    "stale reference",
+	"burdens":   "stale references",
+	"crew":      "agents",
+	"enlist":    "add, or register",
+	"forth":     "forward",
+	"heir":      "replacement",
+	"hush":      "stop, or silence",
+	"keepsake":  "saved node",
+	"keepsakes": "saved nodes",
+	"mend":      "repair, or correct",
+	"mended":    "repaired, or corrected",
+	"mends":     "repairs, or corrects",
+	"muster":    "start, or collect",
+	"nobody":    "no one",
+	"party":     "the name of who is meant: client, agent, side",
+	"rearguard": "the last check",
+	"somebody":  "someone",
+	"told":      "reported, or who learns what",
+	"vanguard":  "reconnect probe",
+	"whoever":   "those who, or the name of who is meant",
+}
+
+// word is a run of letters of one case, with a capital before small ones: NoBody is two of them, and so is lookAgain.
+var word = regexp.MustCompile(`\p{Lu}?\p{Ll}+|\p{Lu}+`)
+
+// unplain are the words in a text that plainer has another for.
+func unplain(text string) []string {
+	var found []string
+	for _, w := range word.FindAllString(text, -1) {
+		if w = strings.ToLower(w); plainer[w] != "" {
+			found = append(found, w)
+		}
+	}
+	return found
+}
+
+// TestPlainWords finds the words of plainer in identifiers, comments and strings of the product.
+func TestPlainWords(t *testing.T) {
+	for _, file := range sources(t) {
+		source, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		set := token.NewFileSet()
+		f, err := parser.ParseFile(set, file, source, parser.PackageClauseOnly|parser.ParseComments)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.HasSuffix(file, "_test.go") || ast.IsGenerated(f) {
+			continue
+		}
+		in := set.AddFile(file, -1, len(source))
+		var s scanner.Scanner
+		s.Init(in, source, nil, scanner.ScanComments)
+		for at, tok, text := s.Scan(); tok != token.EOF; at, tok, text = s.Scan() {
+			for _, w := range unplain(text) {
+				t.Errorf("%s: %q in %s; write %s", in.Position(at), w, tok, plainer[w])
+			}
+		}
+	}
+}
+
+// TestUnplain shows that words are found as parts of identifiers, and not as parts of words.
+func TestUnplain(t *testing.T) {
+	for text, want := range map[string][]string{
+		"lookAnew":                             {"anew"},
+		"Keepsakes":                            {"keepsakes"},
+		"// Whoever was told":                  {"whoever", "told"},
+		`"served by nobody's"`:                 {"nobody"},
+		"MEND_NOW":                             {"mend"},
+		"http.NoBody":                          nil,
+		"amend, their, henceforth, recommends": nil,
+	} {
+		if got := unplain(text); !slices.Equal(got, want) {
+			t.Errorf("%s: found %q, want %q", text, got, want)
+		}
+	}
 }

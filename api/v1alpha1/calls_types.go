@@ -161,7 +161,7 @@ type Notifier struct {
 	// +kubebuilder:validation:XValidation:rule="duration(self) > duration('0s') && duration(self) <= duration('10m')",message="is not longer than nothing and at most 10m; write a duration such as 30s"
 	Timeout *metav1.Duration `json:"timeout,omitempty"`
 
-	// OnFailure Stop ends the run when nobody can be told. Default: Continue.
+	// OnFailure Stop ends the run when the call fails. Default: Continue.
 	// +optional
 	// +kubebuilder:default=Continue
 	OnFailure FailurePolicy `json:"onFailure,omitempty"`

@@ -36,7 +36,7 @@ type CNISpec struct {
 	// +kubebuilder:validation:XValidation:rule="!isCIDR(self) || cidr(self) == cidr(self).masked()",message="has host bits set; write the range by its first address"
 	PodCIDR string `json:"podCIDR,omitempty"`
 
-	// Traffic is how it is made sure that nobody is served.
+	// Traffic is how it is made sure that no one is served.
 	// +optional
 	// +kubebuilder:default={}
 	Traffic TrafficSpec `json:"traffic,omitempty"`
@@ -84,10 +84,10 @@ const (
 // +kubebuilder:validation:Enum=Drained
 type CNIMode string
 
-// CNIDrained replaces the network of a cluster that serves nobody.
+// CNIDrained replaces the network of a cluster that serves no one.
 const CNIDrained CNIMode = "Drained"
 
-// TrafficSpec is how it is made sure that a cluster serves nobody.
+// TrafficSpec is how it is made sure that a cluster serves no one.
 type TrafficSpec struct {
 	// Proof is how. Default: Counters, which watches connections on every node.
 	// +optional
@@ -109,12 +109,12 @@ type TrafficSpec struct {
 	Ignore []string `json:"ignore,omitempty"`
 }
 
-// TrafficProof is how it is made sure that a cluster serves nobody.
+// TrafficProof is how it is made sure that a cluster serves no one.
 //
 // +kubebuilder:validation:Enum=Counters;AcceptDowntime
 type TrafficProof string
 
-// The ways. AcceptDowntime says that whoever is served may be cut off.
+// The ways. AcceptDowntime says that clients may be cut off.
 const (
 	TrafficCounters       TrafficProof = "Counters"
 	TrafficAcceptDowntime TrafficProof = "AcceptDowntime"
@@ -181,7 +181,7 @@ type CNIStatus struct {
 	// +optional
 	// +kubebuilder:validation:MaxItems=64
 	Ranges []string `json:"ranges,omitempty"`
-	// Unready are the workloads, as kind and namespace/name, that were not complete when the migration began: nobody waits for them.
+	// Unready are the workloads, as kind and namespace/name, that were not complete when the migration began: no one waits for them.
 	// +optional
 	// +kubebuilder:validation:MaxItems=1000
 	Unready []string `json:"unready,omitempty"`

@@ -10,7 +10,7 @@ const (
 
 	// RoleBridge marks a Service that keeps addresses of another Service answering.
 	RoleBridge = "bridge"
-	// RoleHold marks an IPAddress that keeps an address from being given to somebody else.
+	// RoleHold marks an IPAddress that keeps an address from being given to someone else.
 	RoleHold = "hold"
 	// RoleSentinel marks the short-lived Service (and its EndpointSlice) of a barrier.
 	RoleSentinel = "sentinel"
@@ -69,7 +69,7 @@ const (
 	// AnnotationAwaySince is when a Service that is on its way back, or back, had got to its new ClusterIP (RFC 3339).
 	AnnotationAwaySince = "replumb.dev/away-since"
 
-	// AnnotationDisabledAt, on an address pool of Calico, is when replumb disabled it, or found that somebody had (RFC 3339).
+	// AnnotationDisabledAt, on an address pool of Calico, is when replumb disabled it, or found that someone had (RFC 3339).
 	AnnotationDisabledAt = "replumb.dev/disabled-at"
 	// AnnotationReplicas is how many pods a Deployment had before replumb gave it one more, and how many a Deployment or
 	// StatefulSet has that has none as long as it must not run in this cluster.
@@ -77,7 +77,7 @@ const (
 
 	// RoleNode marks the ConfigMap that holds a Node for as long as the Node itself may be gone.
 	RoleNode = "node"
-	// AnnotationPodCIDRs, on a Node that was made anew, are the ranges it had before the migration, separated by commas.
+	// AnnotationPodCIDRs, on a Node that was recreated, are the ranges it had before the migration, separated by commas.
 	AnnotationPodCIDRs = "replumb.dev/original-pod-cidrs"
 	// TaintMoving keeps pods away from a node while its range changes. Its value is the Migration.
 	TaintMoving = "replumb.dev/moving"

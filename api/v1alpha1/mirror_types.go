@@ -345,7 +345,7 @@ type RedirectSpec struct {
 	Drain *metav1.Duration `json:"drain,omitempty"`
 
 	// Owners are the IDs (--txt-owner-id) of instances of external-dns whose records may be changed. Records that say that
-	// somebody else owns them are left alone, and block.
+	// someone else owns them are left alone, and block.
 	// +optional
 	// +kubebuilder:validation:MaxItems=16
 	Owners []string `json:"owners,omitempty"`
@@ -437,7 +437,7 @@ type MirrorStatus struct {
 	// +optional
 	// +kubebuilder:validation:MaxItems=512
 	Names []RedirectName `json:"names,omitempty"`
-	// SourceUID and TargetUID are the UIDs of the namespace kube-system, by which clusters are told apart.
+	// SourceUID and TargetUID are the UIDs of the namespace kube-system, by which clusters are distinguished.
 	// +optional
 	SourceUID string `json:"sourceUID,omitempty"`
 	// +optional

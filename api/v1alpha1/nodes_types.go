@@ -5,7 +5,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// NodesSpec is the job of moving a cluster's nodes to another network. Machines are made and ended by whoever owns the
+// NodesSpec is the job of moving a cluster's nodes to another network. Machines are made and ended by those who own the
 // infrastructure, through actions or by hand; replumb does what happens in Kubernetes and etcd, and waits for the rest.
 //
 // +kubebuilder:validation:XValidation:rule="has(self.controlPlane) == has(oldSelf.controlPlane)",message="cannot be added or removed once the migration is recorded; roll it back and give the new one another name",fieldPath=".controlPlane"
@@ -68,7 +68,7 @@ type NodesSpec struct {
 
 // NodeSet says which nodes are meant: those that the selector and the provider IDs choose, of which both have to hold if both
 // are there, or else those with an address in one of the ranges. A node that is chosen by selector or provider ID and has no
-// address in the ranges is a mistake, and is told.
+// address in the ranges is a mistake, and is reported.
 //
 // +kubebuilder:validation:XValidation:rule="has(self.selector) || has(self.providerIDs) || has(self.cidrs)",message="chooses no node; set selector, providerIDs or cidrs"
 type NodeSet struct {
@@ -122,7 +122,7 @@ const (
 )
 
 // IngressSpec is how Services with externalTrafficPolicy Local are kept reachable while their pods change nodes. Load
-// balancers in the new network find nobody there as long as all pods are in the old one.
+// balancers in the new network find no one there as long as all pods are in the old one.
 //
 // +kubebuilder:validation:XValidation:rule="has(self.services) == has(oldSelf.services) && (!has(self.services) || self.services == oldSelf.services)",message="cannot be changed once the migration is recorded; roll it back and give the new one another name",fieldPath=".services"
 type IngressSpec struct {

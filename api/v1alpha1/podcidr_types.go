@@ -72,7 +72,7 @@ type PodCIDRSpec struct {
 	Nodes NodeRangesSpec `json:"nodes,omitempty"`
 }
 
-// NodeRangesSpec is how nodes are moved whose range is in their Node's spec.podCIDR: each is emptied, its Node made anew
+// NodeRangesSpec is how nodes are moved whose range is in their Node's spec.podCIDR: each is emptied, its Node recreated
 // with a range of the target, and filled again.
 type NodeRangesSpec struct {
 	// Parallel is how many nodes are moved at once. Default: 1.

@@ -45,7 +45,7 @@ type ProofSpec struct {
 	// +optional
 	OnLoss LossPolicy `json:"onLoss,omitempty"`
 
-	// Soak is for how long nobody must have used an old address before finish takes old addresses away. Default: 1m.
+	// Soak is for how long no one must have used an old address before finish takes old addresses away. Default: 1m.
 	// +optional
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=32
@@ -121,7 +121,7 @@ type ProbeSpec struct {
 }
 
 // RequestKind is how a target is asked. TCP opens a connection, Stream keeps one and expects lines to be echoed, UDP expects a datagram
-// to be echoed, HTTP gets a URL, DNS looks a name up; all but Stream do so anew each time.
+// to be echoed, HTTP gets a URL, DNS looks a name up; all but Stream start over each time.
 //
 // +kubebuilder:validation:Enum=TCP;HTTP;Stream;UDP;DNS
 type RequestKind string

@@ -82,7 +82,7 @@ type MigrationSpec struct {
 	// +kubebuilder:validation:MaxLength=63
 	DefaultTier string `json:"defaultTier,omitempty"`
 
-	// TierLookup asks somebody else for the tier of those Services that no rule names.
+	// TierLookup asks someone else for the tier of those Services that no rule names.
 	// +optional
 	TierLookup *TierLookup `json:"tierLookup,omitempty"`
 

@@ -40,7 +40,7 @@ func (a *app) agent() *cobra.Command {
 It probes the cluster, passes barriers, connects to Services that have moved, and reports who
 still uses old addresses, all in the NodeReport of its node.
 
-It is told by NODE_NAME, NODE_IP, POD_IP and POD_UID in its environment where it runs, and reaches
+It learns from NODE_NAME, NODE_IP, POD_IP and POD_UID in its environment where it runs, and reaches
 the API servers at --api with the token of its ServiceAccount, without any Service.`,
 		Example: a.example(`
   replumb agent --origin=host --migration=services-to-172-24 --api=192.0.2.10:6443,192.0.2.11:6443
@@ -58,13 +58,13 @@ the API servers at --api with the token of its ServiceAccount, without any Servi
 	flags.StringVar(&o.origin, "origin", "", "network it is in: host or pod")
 	flags.StringVar(&o.migration, "migration", "", "the Migration that goes on")
 	flags.StringSliceVar(&o.api, "api", nil, "IP:port of the API servers")
-	flags.StringVar(&o.domain, "domain", "", "domain of the cluster; by default as its pods are told")
+	flags.StringVar(&o.domain, "domain", "", "domain of the cluster; by default what its pods use")
 	flags.DurationVar(&o.interval, "interval", 10*time.Second, "how often it reports when there are no news")
 	flags.BoolVar(&o.serve, "serve", false, "also be what agents call, on ports 8080 (HTTP), 8081 (TCP) and 8082 (UDP); for origin pod")
 	return cmd
 }
 
-// agent makes the agent, or says what it was not told.
+// agent makes the agent, or says which of its settings is missing.
 func (o *agentOptions) agent(env func(string) string) (*agent.Agent, error) {
 	hint := "apply starts agents with all they need"
 	origins := map[string]v1alpha1.ProbeOrigin{"host": v1alpha1.FromHost, "pod": v1alpha1.FromPod}
@@ -101,7 +101,7 @@ func (o *agentOptions) agent(env func(string) string) (*agent.Agent, error) {
 	return own, nil
 }
 
-// run runs an agent, with what others call if it is to. Being told to end is no error.
+// run runs an agent, with what others call if it is to. A request to end is no error.
 func (o *agentOptions) run(ctx context.Context, own *agent.Agent) error {
 	c, err := cluster.Connect(agent.Config(o.api, agent.ServiceAccountDir))
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/replumb/replumb/internal/verify/connectivity/testpod"
 )
 
-// version of a build by make; empty in one that somebody made otherwise. The linker sets it.
+// version of a build by make; empty in one that someone made otherwise. The linker sets it.
 var version string
 
 var release = regexp.MustCompile(`^v\d+\.\d+\.\d+$`)

@@ -13,7 +13,7 @@ import (
 	"github.com/replumb/replumb/internal/verify/lossguard"
 )
 
-// oldClients fills in who still uses old addresses. Whoever may not read NodeReports is told that, and the rest of the page.
+// oldClients fills in who still uses old addresses. Users who may not read NodeReports see that, and the rest of the page.
 func (d *servicePage) oldClients(ctx context.Context, j serviceJob) error {
 	clients, more, err := lossguard.ListClients(ctx, j.Tools.Cluster, j.Spec.Name)
 	if apierrors.IsForbidden(err) {

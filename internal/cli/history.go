@@ -24,12 +24,12 @@ const flushEvery = 10 * time.Second
 // history keeps what happens in a run, for its report and for metrics, and tells people of losses as they are seen.
 type history struct {
 	journal *journal.Writer
-	// measured is nil if nobody asked for metrics.
+	// measured is nil if no one asked for metrics.
 	measured *metrics.Metrics
 	w        io.Writer
 
-	mu   sync.Mutex
-	told map[string]bool
+	mu       sync.Mutex
+	reported map[string]bool
 }
 
 var _ servicecidr.Observer = (*history)(nil)
@@ -43,7 +43,7 @@ func (a *app) remember(
 	m *metrics.Metrics,
 ) (h *history, stop func(context.Context)) {
 	of := j.about()
-	h = &history{journal: journal.NewWriter(c.Cluster, of.migration, time.Now), measured: m, w: a.err, told: map[string]bool{}}
+	h = &history{journal: journal.NewWriter(c.Cluster, of.migration, time.Now), measured: m, w: a.err, reported: map[string]bool{}}
 	var overrides []string
 	if a.acceptDowntime {
 		overrides = append(overrides, "--accept-downtime")
@@ -69,7 +69,7 @@ func (a *app) remember(
 	return h, func(last context.Context) {
 		cancel()
 		flushing.Wait()
-		// A run that ends where it found no definition of Migration, or may not write a journal, has none: that is told by a report.
+		// A run that ends where it found no definition of Migration, or may not write a journal, has none: a report says so.
 		if err := h.journal.Flush(last); err != nil && !apierrors.IsForbidden(err) {
 			fmt.Fprintf(a.err, "warning: %v\n", err)
 		}
@@ -90,10 +90,10 @@ func (h *history) Loss(l v1alpha1.Loss) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	key := l.Node + " " + l.Probe + " " + l.Start.UTC().String()
-	if h.told[key] {
+	if h.reported[key] {
 		return
 	}
-	h.told[key] = true
+	h.reported[key] = true
 	fmt.Fprintf(h.w, "lost: %s\n", lossguard.Describe(&l))
 }
 

@@ -18,7 +18,7 @@ import (
 	"github.com/replumb/replumb/internal/migrations/servicecidr"
 )
 
-// job is a migration of one kind, as the commands see it: what differs between kinds is behind it, and what people are told.
+// job is a migration of one kind, as the commands see it: what differs between kinds is behind it, and what people read.
 type job interface {
 	about() about
 	// restrict bounds what apply does: to phases up to one, empty for all, and to what a plan says, nil for anything.
@@ -143,7 +143,7 @@ func (a *app) connect() (*connection, error) {
 	return &connection{Cluster: c, inspector: apiserver.New(config)}, nil
 }
 
-// reach connects, and sees that somebody answers.
+// reach connects, and sees that someone answers.
 func (a *app) reach(ctx context.Context) (*connection, error) {
 	c, err := a.connect()
 	if err != nil {
@@ -157,7 +157,7 @@ func (a *app) reach(ctx context.Context) (*connection, error) {
 type fit func(m *v1alpha1.Migration, j job) error
 
 // jobFromFile reads the Migration, and sees that it fits the flags, before it looks for a cluster: what is wrong in the file
-// or on the command line is told first.
+// or on the command line is reported first.
 func (a *app) jobFromFile(ctx context.Context, fits ...fit) (job, *connection, error) {
 	m, j, err := a.given()
 	if err != nil {

@@ -17,7 +17,7 @@ func (a *app) metricsFlag(cmd *cobra.Command) {
 		"HOST:PORT to serve Prometheus metrics at, as /metrics, while the command runs (default: none)")
 }
 
-// measure serves metrics, if somebody asked for them, until stop is called. Without an address there are none, and no port.
+// measure serves metrics, if someone asked for them, until stop is called. Without an address there are none, and no port.
 func (a *app) measure(ctx context.Context, counts metrics.Counts) (m *metrics.Metrics, stop func(), err error) {
 	if a.metricsAddress == "" {
 		return nil, func() {}, nil

@@ -106,7 +106,7 @@ func (j mirrorJob) apply(ctx context.Context, r *engine.Runner) (arrival, error)
 	}
 	return arrival{
 		tell: func(w io.Writer) {
-			fmt.Fprintf(w, "the mirror serves %s; nobody is led to this cluster: its network may be changed\n",
+			fmt.Fprintf(w, "the mirror serves %s; no one is led to this cluster: its network may be changed\n",
 				english.Plural(len(p.Survey.Names), "name", ""))
 		},
 		hint: fmt.Sprintf(

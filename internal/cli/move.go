@@ -157,7 +157,7 @@ func (a *app) apply() *cobra.Command {
 		Long: `Do what the Migration says, up to but never past the point of no return: move Services, tier by tier and batch by batch,
 restart what carries old addresses, and retire the old range (spec.serviceCIDR); or add a range for pods, try it out on
 every node, and restart pods into it, tier by tier (spec.podCIDR); or replace what gives pods their network, on a cluster that
-serves nobody (spec.cni). Where only you can do something, such as restarting API
+serves no one (spec.cni). Where only you can do something, such as restarting API
 servers with another flag, it says what, waits, and goes on by itself when it sees it done.
 
 Run again it carries on where it was, and does nothing when there is nothing to do.
@@ -165,7 +165,7 @@ Run again it carries on where it was, and does nothing when there is nothing to 
 While Services or pods move, agents on every node probe what clients see (spec.proof). More failed requests than the budget allows,
 none by default, stop the run before anything else is changed; after repair the same command goes on.
 
-Exit code: 0 done, 1 error, 2 wrong command line or Migration, 3 blocked, 4 stopped by the loss budget, 5 somebody else works on
+Exit code: 0 done, 1 error, 2 wrong command line or Migration, 3 blocked, 4 stopped by the loss budget, 5 someone else works on
 the cluster, 130 interrupted or paused.`,
 		Example: a.example(`
   replumb apply -f move.yaml
@@ -192,7 +192,7 @@ the cluster, 130 interrupted or paused.`,
 	a.fileFlag(cmd)
 	cmd.Flags().StringVar(&until, "until", "", "stop after this phase")
 	cmd.Flags().BoolVar(&a.acceptDowntime, "accept-downtime", false,
-		"cut off whoever is served, without looking (spec.cni)")
+		"cut off those who are served, without looking (spec.cni)")
 	a.withoutAgentFlag(cmd)
 	cmd.Flags().StringVar(&plan, "plan", "", "refuse to do more than this plan says: a file written by plan -o json or yaml")
 	a.outputFlag(cmd, "table", "json")
@@ -208,7 +208,7 @@ func (a *app) mayAcceptDowntime(_ *v1alpha1.Migration, j job) error {
 	}
 	return &UsageError{
 		Problem: "--accept-downtime is for migrations of networks (spec.cni)",
-		Hint:    "leave it out: this one cuts nobody off",
+		Hint:    "leave it out: this one cuts no one off",
 	}
 }
 
@@ -350,7 +350,7 @@ settings in the file, such as gateWait or notify, and records them.`,
 		Example: a.example(`
   replumb finish services-to-172-24
   replumb finish services-to-172-24 --yes
-  replumb finish services-to-172-24 --leave-clients   # whoever still uses an old address loses it`),
+  replumb finish services-to-172-24 --leave-clients   # those who still use an old address lose it`),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			name, err := a.named(cmd.Context(), args)
 			if err != nil {
@@ -383,7 +383,7 @@ settings in the file, such as gateWait or notify, and records them.`,
 			return a.done(j.about().finished)
 		},
 	}
-	cmd.Flags().BoolVar(&leaveClients, "leave-clients", false, "don't wait until nobody uses old addresses (spec.serviceCIDR)")
+	cmd.Flags().BoolVar(&leaveClients, "leave-clients", false, "don't wait until no one uses old addresses (spec.serviceCIDR)")
 	a.fileFlag(cmd)
 	a.outputFlag(cmd, "table", "json")
 	a.yesFlag(cmd)

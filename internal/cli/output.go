@@ -8,7 +8,7 @@ import (
 )
 
 // output is stdout. It remembers the first write that failed, so that commands need not ask after every line, and lets
-// the others go: a migration must not stop half way because nobody listens any more.
+// the others go: a migration must not stop half way because no one listens any more.
 type output struct {
 	w   io.Writer
 	err error

@@ -12,7 +12,7 @@ import (
 func (a *app) pause() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "pause NAME", Short: "Stop a running migration before its next step", Args: oneName,
-		Long: `Ask whoever runs the migration NAME to stop. The steps in hand are finished; old and new addresses go on answering.
+		Long: `Ask the command that runs the migration NAME to stop. The steps in hand are finished; old and new addresses go on answering.
 Until resume, no command goes on with it.
 
 A run that waits for you, or for time to pass, sees the pause when that wait is over; Ctrl-C ends it at once.`,

@@ -181,7 +181,7 @@ func (f *probeFlags) fill(flags *pflag.FlagSet, targets []probe.Target) error {
 	return nil
 }
 
-// runProbe probes until ctx ends, and tells what came of it. That somebody ended it is no failure.
+// runProbe probes until ctx ends, and reports what came of it. That someone ended it is no failure.
 func (a *app) runProbe(ctx context.Context, f *probeFlags, config probe.Config) error {
 	_ = memtrim.Trim() // with more memory it probes as well
 	if f.duration > 0 {
@@ -227,7 +227,7 @@ func processors(config probe.Config) int {
 	return runtime.NumCPU()
 }
 
-// probeAsJSON prints each window. It ends when nobody reads them any more.
+// probeAsJSON prints each window. It ends when no one reads them any more.
 func (a *app) probeAsJSON(ctx context.Context, config probe.Config, ledger *probe.Ledger) error {
 	lines := json.NewEncoder(a.out)
 	return probe.New(config, func(w probe.Window) error {

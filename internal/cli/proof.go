@@ -38,7 +38,7 @@ func (a *app) goBackOnLoss(ctx context.Context, c *connection, j job, err error)
 	}
 	return &fault.Hinted{
 		Err:  fmt.Errorf("%s, since %w", of.wentBack, loss),
-		Hint: "mend what the probes met with, then replumb apply -f FILE begins again",
+		Hint: "repair what the probes met with, then replumb apply -f FILE begins again",
 	}
 }
 
@@ -47,7 +47,7 @@ type watched interface {
 	Observe(o lossguard.Observer)
 }
 
-// observe has the history told of what is seen in runs of a job.
+// observe reports to the history what is seen in runs of a job.
 func observe(j job, past *history) {
 	switch j := j.(type) {
 	case observed:

@@ -81,7 +81,7 @@ func reported(page *servicePage) []htmlreport.Service {
 	return out
 }
 
-// writeReport replaces the file at once: nobody gets to see half a report, and the old one stays if this one cannot be written.
+// writeReport replaces the file at once: no one gets to see half a report, and the old one stays if this one cannot be written.
 func writeReport(path string, doc *htmlreport.Document) error {
 	var page bytes.Buffer
 	if err := doc.HTML(&page); err != nil {

@@ -46,7 +46,7 @@ type app struct {
 	// files are the arguments of -f.
 	files []string
 	yes   bool
-	// acceptDowntime says that whoever is served may be cut off.
+	// acceptDowntime says that clients may be cut off.
 	acceptDowntime bool
 	// withoutAgent overrides spec.proof.agents.
 	withoutAgent bool
@@ -149,7 +149,7 @@ func (a *app) confirm(question string) error {
 	}
 	f, ok := a.in.(*os.File)
 	if !ok || !term.IsTerminal(int(f.Fd())) {
-		return &UsageError{Problem: "stdin is not a terminal, so there is nobody to ask", Hint: "add --yes if you are sure"}
+		return &UsageError{Problem: "stdin is not a terminal, so there is no one to ask", Hint: "add --yes if you are sure"}
 	}
 	fmt.Fprintf(a.err, "%s [y/N] ", question)
 	var answer string

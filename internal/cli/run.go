@@ -18,7 +18,7 @@ import (
 	"github.com/replumb/replumb/internal/verify/lossguard"
 )
 
-// flushLimit is how long a command waits at its end for those who are told of it.
+// flushLimit is how long a command waits at its end for the notifications about it.
 const flushLimit = 10 * time.Second
 
 // run does something with a runner whose events reach everybody who shall hear of them: the terminal, the notifiers of

@@ -72,8 +72,8 @@ func planDetails(w io.Writer, p *servicecidr.Planner, stays []stayLine) error {
 	if p.Agents == nil && p.Survey.Spec.Mode != v1alpha1.ModeExtend {
 		fmt.Fprintln(
 			w,
-			"not proven: without agents on the nodes nothing is probed while Services move, nobody connects to those that have moved, "+
-				"and nobody sees who still uses old addresses (spec.proof)",
+			"not proven: without agents on the nodes nothing is probed while Services move, no one connects to those that have moved, "+
+				"and no one sees who still uses old addresses (spec.proof)",
 		)
 	}
 	for _, r := range p.Refresh.Left {

@@ -60,7 +60,7 @@ func NotYet(format string, args ...any) error {
 	return &notYetError{err: fmt.Errorf(format, args...)}
 }
 
-// Retryable reports whether trying again can help: something is not true yet, somebody else wrote first, or the API
+// Retryable reports whether trying again can help: something is not true yet, someone else wrote first, or the API
 // server was busy, restarting or out of reach.
 func Retryable(err error) bool {
 	var later *notYetError

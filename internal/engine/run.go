@@ -224,7 +224,7 @@ type attempts struct {
 	acted bool
 	did   bool
 	last  error
-	// guided is true once people have been told what to do.
+	// guided is true once people have got instructions.
 	guided bool
 }
 

@@ -11,7 +11,7 @@ import (
 	"github.com/replumb/replumb/internal/engine/fault"
 )
 
-// Expectation is a plan that somebody has looked at.
+// Expectation is a plan that someone has looked at.
 type Expectation struct {
 	// Changes by the ID of the step that makes them, as JSON.
 	Changes map[string]string

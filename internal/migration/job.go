@@ -55,7 +55,7 @@ type (
 
 // Escort goes with the runs of a job.
 type Escort interface {
-	// Found is told what was found before apply begins.
+	// Found gets what was found before apply begins.
 	Found(all findings.Findings)
 	// Keep has the run that is about to begin watched. A lenient one is never stopped.
 	Keep(k *Keeper, lenient bool) *Keeper
@@ -72,7 +72,7 @@ type Kind[P Plans] interface {
 
 // What a Kind can do beyond that, each of which is optional.
 type (
-	// Turner is told where a command goes, before anything is planned for it.
+	// Turner learns where a command goes, before anything is planned for it.
 	Turner interface {
 		Turn(ctx context.Context, have *v1alpha1.Migration, to v1alpha1.DesiredState) error
 	}
@@ -97,7 +97,7 @@ type Job[P Plans] struct {
 
 	// Until is the phase to stop after; empty means to go on to the end.
 	Until string
-	// Expected is a plan that somebody has looked at: apply refuses to do more. Nil expects nothing.
+	// Expected is a plan that someone has looked at: apply refuses to do more. Nil expects nothing.
 	Expected *Expectation
 	// Holder is who holds the lock. Default: this process.
 	Holder *lease.Holder

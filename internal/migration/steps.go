@@ -159,7 +159,7 @@ func (s *NamespaceStep) Preview() ([]engine.Change, error) {
 	return []engine.Change{{Verb: "create", Object: "Namespace " + v1alpha1.SystemNamespace, Body: s.build()}}, nil
 }
 
-// leaveStep removes what replumb keeps in its namespace, and the namespace, unless somebody else has made it, or another migration that
+// leaveStep removes what replumb keeps in its namespace, and the namespace, unless someone else has made it, or another migration that
 // goes on has its backups there.
 type leaveStep struct {
 	of    *NamespaceStep
@@ -282,7 +282,7 @@ func (s *RecordStep) State(ctx context.Context) (engine.State, error) {
 	return engine.Done, nil
 }
 
-// wanted is what an existing Migration shall say. A pause may have been asked for, or taken back, since somebody looked.
+// wanted is what an existing Migration shall say. A pause may have been asked for, or taken back, since someone looked.
 func (s *RecordStep) wanted(have *v1alpha1.Migration) v1alpha1.MigrationSpec {
 	want := *s.Want.Spec.DeepCopy()
 	want.Paused = have.Spec.Paused

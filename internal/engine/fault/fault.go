@@ -37,7 +37,7 @@ func ExitCode(err error) (code int, ok bool) {
 	return ExitError, false
 }
 
-// Advice is that of the outermost error that has any: whoever wrapped an error knew more. Empty if none has.
+// Advice is that of the outermost error that has any: the code that wrapped an error knew more. Empty if none has.
 func Advice(err error) string {
 	var a Adviser
 	for errors.As(err, &a) {

@@ -88,7 +88,7 @@ func (f *Follower) deal(ctx context.Context, i item) *ObjectError {
 		return trouble(ref, "reading", err)
 	}
 	if i.kind.Group == definitions().Group {
-		defer f.lookAnew()
+		defer f.lookAgain()
 	}
 	done := outcome{what: leftOutOfIt}
 	if err == nil {
@@ -122,7 +122,7 @@ func (f *Follower) recheck(ctx context.Context, k Kind) *ObjectError {
 	return nil
 }
 
-func (f *Follower) lookAnew() {
+func (f *Follower) lookAgain() {
 	select {
 	case f.again <- struct{}{}:
 	default: // a look is due already

@@ -219,7 +219,7 @@ func (p *Planner) residue(network v1alpha1.CNIName, node string) engine.Step {
 	}}
 }
 
-// TrafficError says that a cluster that was to serve nobody does.
+// TrafficError says that a cluster that was to serve no one does.
 type TrafficError struct {
 	Node    string
 	Clients string
@@ -250,7 +250,7 @@ func (p *Planner) watches() []engine.Step {
 	for _, node := range p.Survey.NodeNames() {
 		steps = append(steps, looker{&agentStep{
 			agent: p.agent("traffic", node, args...), id: "quiet/" + node, time: agentTime + p.spec().Window,
-			title: "See that node " + node + " serves nobody from outside",
+			title: "See that node " + node + " serves no one from outside",
 			judge: func(r *nodecleanup.Report) error {
 				if len(r.Clients) == 0 && r.More == 0 {
 					return nil

@@ -31,7 +31,7 @@ func clusterChecks() []findings.Check[Input] {
 		{
 			Code: "RP5001", Severity: findings.Blocking, Run: checkRights,
 			Claim: "the user has every right the migration needs",
-			Why:   "a migration that is refused a write half way leaves pods without a network until somebody grants it",
+			Why:   "a migration that is refused a write half way leaves pods without a network until someone grants it",
 			Fix:   "grant the rights in deploy/rbac-cni.yaml",
 		},
 		{
@@ -44,7 +44,7 @@ func clusterChecks() []findings.Check[Input] {
 			Code: "RP5003", Severity: findings.Blocking, Run: checkNodes,
 			Claim: "every node is ready",
 			Why:   "a node that does not answer keeps the old network, and comes back with it",
-			Fix:   "mend the node, or delete it",
+			Fix:   "repair the node, or delete it",
 		},
 		{
 			Code:     "RP5004",
@@ -58,8 +58,8 @@ func clusterChecks() []findings.Check[Input] {
 		},
 		{
 			Code: "RP5005", Severity: findings.Warning, Run: checkDowntime,
-			Claim: "nobody is served while pods have no network",
-			Why:   "requests to this cluster fail until its pods have been made anew",
+			Claim: "no one is served while pods have no network",
+			Why:   "requests to this cluster fail until its pods have been recreated",
 			Fix:   "lead traffic to another cluster first (spec.mirror), and leave spec.cni.traffic.proof at Counters",
 		},
 	}
@@ -70,7 +70,7 @@ func networkChecks() []findings.Check[Input] {
 		{
 			Code: "RP5101", Severity: findings.Blocking, Run: checkFrom,
 			Claim: "the cluster has one network for pods, the one that is to go",
-			Why:   "what is not known cannot be removed, and two networks on one cluster are in somebody else's hands",
+			Why:   "what is not known cannot be removed, and two networks on one cluster are in someone else's hands",
 			Fix:   "see which DaemonSets there are; name the old network in spec.cni.from",
 		},
 		{
@@ -83,8 +83,8 @@ func networkChecks() []findings.Check[Input] {
 			Code:     "RP5103",
 			Severity: findings.Blocking,
 			Run:      checkKeepers,
-			Claim:    "nobody brings the old network back",
-			Why:      "an operator, an addon manager or GitOps makes anew what is deleted: two networks on one node keep each other from working",
+			Claim:    "no one brings the old network back",
+			Why:      "an operator, an addon manager or GitOps recreates what is deleted: two networks on one node keep each other from working",
 			Fix:      "take the old network out of its hands first: remove it there without pruning, or pause it",
 		},
 		{
@@ -121,7 +121,7 @@ func rangeChecks() []findings.Check[Input] {
 		{
 			Code: "RP5202", Severity: findings.Blocking, Run: checkOverlaps,
 			Claim: "the range of pods has no address in common with Services and nodes",
-			Why:   "who has the address of somebody else is not reached",
+			Why:   "who has the address of someone else is not reached",
 			Fix:   "choose another range",
 		},
 		{
@@ -156,19 +156,19 @@ func workloadChecks() []findings.Check[Input] {
 		{
 			Code: "RP5303", Severity: findings.Warning, Run: checkGained,
 			Claim: "no policy begins to hold that did not before",
-			Why:   "a policy that nobody ever enforced may be wrong, and nobody has noticed",
+			Why:   "a policy that no one ever enforced may be wrong, and no one has noticed",
 			Fix:   "read the policies, and try them out on a cluster that enforces them",
 		},
 		{
 			Code: "RP5304", Severity: findings.Warning, Run: checkBare,
-			Claim: "every pod belongs to somebody who makes it anew",
-			Why:   "replumb makes pods that nobody owns anew as they were, but what was in them is gone, and a moment passes",
+			Claim: "every pod belongs to someone who recreates it",
+			Why:   "replumb recreates pods that no one owns as they were, but what was in them is gone, and a moment passes",
 			Fix:   "give it to a Deployment or StatefulSet if that matters",
 		},
 		{
 			Code: "RP5305", Severity: findings.Warning, Run: checkJobs,
 			Claim: "no Job is running",
-			Why:   "its pod ends and the Job begins anew, which may count as a failure",
+			Why:   "its pod ends and the Job starts over, which may count as a failure",
 			Fix:   "wait until it is done, and suspend CronJobs",
 		},
 		{

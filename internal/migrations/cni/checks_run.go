@@ -61,7 +61,7 @@ func checkDowntime(in Input) []findings.Result {
 	if in.Survey.Spec.Quiet || in.Survey.begun() {
 		return nil
 	}
-	return []findings.Result{findings.Failed("", "nobody looks whether the cluster serves anybody")}
+	return []findings.Result{findings.Failed("", "no one looks whether the cluster serves anybody")}
 }
 
 func checkFrom(in Input) []findings.Result {
@@ -93,7 +93,7 @@ func checkPair(in Input) []findings.Result {
 	return []findings.Result{findings.Failed("", "from %s to %s is an unsupported combination", from, to)}
 }
 
-// keepers calls take for every object of the old network that somebody holds on to.
+// keepers calls take for every object of the old network that someone holds on to.
 func (s *Survey) keepers(take func(object, by string, comesBack bool)) {
 	for _, o := range s.Old {
 		if by, comesBack := keeper(o); by != "" {
@@ -134,7 +134,7 @@ func checkManifests(in Input) []findings.Result {
 	case in.Survey.ManifestsProblem != nil:
 		return []findings.Result{findings.Failed("", "%v", in.Survey.ManifestsProblem)}
 	case m == nil:
-		return []findings.Result{findings.NotKnown("", "nobody has read them")}
+		return []findings.Result{findings.NotKnown("", "no one has read them")}
 	case len(m.Networks) == 0:
 		return []findings.Result{findings.Failed("", "no DaemonSet of the manifests is a network that replumb knows")}
 	case len(m.Networks) > 1:
@@ -320,7 +320,7 @@ func checkBare(in Input) []findings.Result {
 	var out []findings.Result
 	for i := range in.Survey.Bare {
 		name := in.Survey.Bare[i].Namespace + "/" + in.Survey.Bare[i].Name
-		out = append(out, findings.Failed("Pod "+name, "nobody owns pod %s", name))
+		out = append(out, findings.Failed("Pod "+name, "no one owns pod %s", name))
 	}
 	return out
 }

@@ -72,8 +72,8 @@ func detect(sets []appsv1.DaemonSet) []Network {
 	return out
 }
 
-// keeper says who would bring an object back that is deleted, and how that is seen; nothing, if nobody. comesBack says that this needs
-// nobody's doing.
+// keeper says who would bring an object back that is deleted, and how that is seen; nothing, if no one. comesBack says that this needs
+// no one's doing.
 func keeper(o metav1.Object) (by string, comesBack bool) {
 	labels, annotations := o.GetLabels(), o.GetAnnotations()
 	if ref := metav1.GetControllerOfNoCopy(o); ref != nil {

@@ -7,7 +7,7 @@ import (
 )
 
 // Rights are what a user needs whichever networks it is about. deploy/rbac-cni.yaml grants exactly these. What the manifests hold
-// beyond them, such as objects of kinds of their own, takes rights to these; nobody can give roles more rights than they have.
+// beyond them, such as objects of kinds of their own, takes rights to these; no one can give roles more rights than they have.
 func Rights() []cluster.Right {
 	return slices.Concat(
 		cluster.Grant("", "nodes", "", "list"),

@@ -108,7 +108,7 @@ func unfit(n *corev1.Node) string {
 	return ""
 }
 
-// Request is what the action that replaces nodes is told. docs/hooks.md shows one like it.
+// Request is what the action that replaces nodes gets. docs/hooks.md shows one like it.
 type Request struct {
 	APIVersion string   `json:"apiVersion"`
 	Kind       string   `json:"kind"`

@@ -1,4 +1,4 @@
-// Package cni replaces what gives pods their network, on a cluster that serves nobody. plan.go lists the phases in order.
+// Package cni replaces what gives pods their network, on a cluster that serves no one. plan.go lists the phases in order.
 package cni
 
 import (
@@ -15,12 +15,12 @@ const root = "spec.cni"
 type Spec struct {
 	// Name of the Migration.
 	Name string
-	// From is empty until somebody has looked at the cluster.
+	// From is empty until someone has looked at the cluster.
 	From, To  v1alpha1.CNIName
 	Manifests []string
 	// PodCIDR is not valid if the manifests are to say it.
 	PodCIDR netip.Prefix
-	// Quiet says that the cluster has to be proven to serve nobody, within Window.
+	// Quiet says that the cluster has to be proven to serve no one, within Window.
 	Quiet    bool
 	Window   time.Duration
 	Ignore   []netip.Prefix

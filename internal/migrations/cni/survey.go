@@ -39,7 +39,7 @@ type Survey struct {
 	ManifestsProblem error
 	// Present are those of their objects that the cluster has.
 	Present map[string]*unstructured.Unstructured
-	// Bare are pods that nobody makes anew, as they were.
+	// Bare are pods that no one recreates, as they were.
 	Bare []corev1.Pod
 	// Stored are the objects that were there before the migration changed them, as they were.
 	Stored   []*unstructured.Unstructured
@@ -140,7 +140,7 @@ func concerned(p *corev1.Pod) bool {
 	return !over && !static && !p.Spec.HostNetwork && p.Labels[connectivity.Label] == ""
 }
 
-// bare are pods that nobody makes anew.
+// bare are pods that no one recreates.
 func bare(p *corev1.Pod) bool { return concerned(p) && metav1.GetControllerOfNoCopy(p) == nil }
 
 // workloadOf is what a pod belongs to, as kind and namespace/name.
@@ -188,7 +188,7 @@ const (
 	StageSwitched Stage = "Switched"
 )
 
-// NodeStatus is where a node stands, and how many of its pods are to be made anew.
+// NodeStatus is where a node stands, and how many of its pods are to be recreated.
 type NodeStatus struct {
 	Name  string
 	Stage Stage

@@ -159,7 +159,7 @@ func eachNames(o *unstructured.Unstructured, change func([]string) []string) {
 func addedNames(o *unstructured.Unstructured) []string {
 	var names []string
 	if text := o.GetAnnotations()[v1alpha1.AnnotationAddedNames]; text != "" {
-		_ = json.Unmarshal([]byte(text), &names) // whoever wrote something else has taken it over
+		_ = json.Unmarshal([]byte(text), &names) // other content means that someone has taken it over
 	}
 	return names
 }

@@ -31,14 +31,14 @@ func clusterChecks() []findings.Check[Input] {
 		{
 			Code: "RP4001", Severity: findings.Blocking, Run: checkRights,
 			Claim: "the user has every right the migration needs, in both clusters",
-			Why:   "a migration that is refused a write half way has to wait for somebody to grant it",
+			Why:   "a migration that is refused a write half way has to wait for someone to grant it",
 			Fix:   "grant the rights in deploy/rbac-mirror.yaml, and cluster-admin in the target",
 		},
 		{
 			Code: "RP4002", Severity: findings.Blocking, Run: checkIdentity,
 			Claim: "the target is another cluster, and the one it was",
 			Why:   "a cluster that is copied into itself, or into a third one, is a mistake in a kubeconfig",
-			Fix:   "mend spec.mirror.target; clusters are told apart by the UID of their namespace kube-system",
+			Fix:   "correct spec.mirror.target; clusters are distinguished by the UID of their namespace kube-system",
 		},
 		{
 			Code: "RP4003", Severity: findings.Warning, Run: checkVersions,
@@ -61,14 +61,14 @@ func clusterChecks() []findings.Check[Input] {
 		{
 			Code: "RP4006", Severity: findings.Blocking, Run: checkBlind,
 			Claim: "every webhook of the target that can refuse is answered for",
-			Why:   "with failurePolicy Fail and nobody who answers, nothing that it is asked about can be written",
+			Why:   "with failurePolicy Fail and no one who answers, nothing that it is asked about can be written",
 			Fix:   "see to the pods of its Service, or delete the configuration",
 		},
 		{
 			Code: "RP4007", Severity: findings.Blocking, Run: checkFreeze,
 			Claim: "what others deploy can be frozen",
 			Why:   "a deployment to the source after the copy is missing in the target",
-			Fix:   "grant the rights in deploy/rbac-mirror.yaml, or have nobody deploy and set spec.freeze: Disabled",
+			Fix:   "grant the rights in deploy/rbac-mirror.yaml, or have no one deploy and set spec.freeze: Disabled",
 		},
 	}
 }
@@ -78,7 +78,7 @@ func objectChecks() []findings.Check[Input] {
 		{
 			Code: "RP4101", Severity: findings.Blocking, Run: checkConflicts,
 			Claim: "the target has nothing of the same name that is not a copy",
-			Why:   "what somebody else has put there is not overwritten",
+			Why:   "what someone else has put there is not overwritten",
 			Fix:   "remove it there, leave it out, or set spec.mirror.copy.existing: Keep or Overwrite",
 		},
 		{
@@ -97,7 +97,7 @@ func objectChecks() []findings.Check[Input] {
 			Code: "RP4106", Severity: findings.Blocking, Run: checkTransforms,
 			Claim: "every transform can be done",
 			Why:   "an object that cannot be changed as it was asked for cannot be copied",
-			Fix:   "mend the transform in spec.mirror.copy.transforms, or have it choose other objects",
+			Fix:   "correct the transform in spec.mirror.copy.transforms, or have it choose other objects",
 		},
 		{
 			Code:     "RP4104",
@@ -106,7 +106,7 @@ func objectChecks() []findings.Check[Input] {
 			Claim:    "nothing depends on what the cloud has for this cluster alone",
 			Why: "load balancers, roles and security groups of the source do not know the target: its pods are refused by what trusts the source's " +
 				"roles, and its traffic by what lets the source's networks in",
-			Fix: "hand the list to whoever owns the infrastructure, and go on when the target has the same",
+			Fix: "hand the list to those who own the infrastructure, and go on when the target has the same",
 		},
 		{
 			Code:     "RP4105",
@@ -131,15 +131,15 @@ func nameChecks() []findings.Check[Input] {
 			Code:     "RP4202",
 			Severity: findings.Blocking,
 			Run:      checkRecords,
-			Claim:    "every record in DNS can be changed, and belongs to nobody else",
-			Why:      "a record that is somebody else's is put back behind our back, or was meant to stay",
-			Fix: "see to what the message says; stop the external-dns that owns a record before it is told under spec.mirror.redirect.owners: " +
+			Claim:    "every record in DNS can be changed, and belongs to no one else",
+			Why:      "a record that is someone else's is put back behind our back, or was meant to stay",
+			Fix: "see to what the message says; stop the external-dns that owns a record before you name it under spec.mirror.redirect.owners: " +
 				"as long as it runs it puts the record back",
 		},
 		{
 			Code: "RP4203", Severity: findings.Warning, Run: checkCovered,
 			Claim: "certificates are good for the aliases of their names",
-			Why:   "by its alias the mirror is tried out before names lead there; a certificate that nobody here issues cannot be extended",
+			Why:   "by its alias the mirror is tried out before names lead there; a certificate that no one here issues cannot be extended",
 			Fix:   "have it issued with the alias, or try the mirror out by its name: spec.mirror.redirect.probe does",
 		},
 		{
@@ -151,7 +151,7 @@ func nameChecks() []findings.Check[Input] {
 		{
 			Code: "RP4205", Severity: findings.Warning, Run: checkAny,
 			Claim: "there are names to lead to the target",
-			Why:   "without names the target is a copy, and nobody is led there",
+			Why:   "without names the target is a copy, and no one is led there",
 			Fix:   "list them under spec.mirror.redirect.names, with a provider",
 		},
 	}

@@ -65,7 +65,7 @@ func checkRoom(in Input) []findings.Result {
 func checkBlind(in Input) []findings.Result {
 	var out []findings.Result
 	for _, b := range in.Survey.Blind {
-		out = append(out, findings.Failed(b, "nobody answers for %s in the target", b))
+		out = append(out, findings.Failed(b, "no one answers for %s in the target", b))
 	}
 	return out
 }

@@ -116,7 +116,7 @@ func (j *Job) lookAtNames(ctx context.Context, s *Survey) error {
 	return j.leaveUnknown(ctx, s)
 }
 
-// leaveUnknown leaves out names that were found in objects and have no record of their own: nobody outside knows them.
+// leaveUnknown leaves out names that were found in objects and have no record of their own: no one outside knows them.
 func (j *Job) leaveUnknown(ctx context.Context, s *Survey) error {
 	leads, err := j.cutovers(ctx, s)
 	if err != nil {
@@ -193,7 +193,7 @@ func (j *Job) lookAtObjects(ctx context.Context, s *Survey) (err error) {
 	for i := range claims {
 		copied, why, err := j.copying.copier.Rules.Take(kind, &claims[i])
 		if err != nil || why != "" {
-			continue // told elsewhere
+			continue // reported elsewhere
 		}
 		class, _, _ := unstructured.NestedString(copied.Object, "spec", "storageClassName")
 		name := claims[i].GetNamespace() + "/" + claims[i].GetName()
@@ -228,7 +228,7 @@ func (j *Job) lookAtCertificates(ctx context.Context, s *Survey) error {
 	return nil
 }
 
-// uncovered are the certificates of an Ingress that nobody here issues, and that are not good for the aliases of their names.
+// uncovered are the certificates of an Ingress that no one here issues, and that are not good for the aliases of their names.
 func (j *Job) uncovered(ctx context.Context, o *unstructured.Unstructured, aliases []v1alpha1.HostAlias) []Uncovered {
 	if o.GetKind() != ingressKind().Kind || issued(o) {
 		return nil

@@ -22,7 +22,7 @@ func (s shortage) String() string {
 	return fmt.Sprintf("%s: %s are asked for, %s are free", s.Resource, s.Needed.String(), s.Free.String())
 }
 
-// shortages compares sums: what pods that are copied ask for with what ready nodes have that nobody else asks for. That enough is
+// shortages compares sums: what pods that are copied ask for with what ready nodes have that no one else asks for. That enough is
 // free in sum does not say that everything fits; that it is not says that something does not.
 func shortages(moving []corev1.Pod, nodes []corev1.Node, there []corev1.Pod) []shortage {
 	free, needed := corev1.ResourceList{}, asked(moving)

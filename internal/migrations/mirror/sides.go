@@ -128,7 +128,7 @@ func (t Tools) access(ctx context.Context, ref v1alpha1.ClusterReference) (*rest
 	}
 	config, err := clientcmd.RESTConfigFromKubeConfig(body)
 	if err != nil { // what is wrong with it may quote it
-		return nil, &TargetError{Problem: "has no kubeconfig that can be read in secret " + key.String(), Hint: "write it anew"}
+		return nil, &TargetError{Problem: "has no kubeconfig that can be read in secret " + key.String(), Hint: "write it again"}
 	}
 	return config, nil
 }

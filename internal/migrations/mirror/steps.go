@@ -107,7 +107,7 @@ func few(all []string) string {
 	return fmt.Sprintf("%s; and %d more", strings.Join(all[:most], "; "), len(all)-most)
 }
 
-// VolumeRequest is what the action of spec.mirror.copy.volumeAction is told.
+// VolumeRequest is what the action of spec.mirror.copy.volumeAction gets.
 type VolumeRequest struct {
 	Migration string `json:"migration"`
 	// Claims of the source, as namespace/name, that have copies in the target by now.

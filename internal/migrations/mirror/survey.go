@@ -35,7 +35,7 @@ type Survey struct {
 	Claims []Claim
 	// Certified are the objects whose certificates get aliases, or have them.
 	Certified []certified
-	// Uncovered are certificates that nobody here issues.
+	// Uncovered are certificates that no one here issues.
 	Uncovered []Uncovered
 	// Originals are the objects that are about to be changed.
 	Originals []client.Object

@@ -11,7 +11,7 @@ import (
 	"github.com/replumb/replumb/internal/kube/cluster"
 )
 
-// lookAtWebhooks finds those of the target that nobody answers for, and that refuse then. Those that are copied come last of all.
+// lookAtWebhooks finds those of the target that no one answers for, and that refuse then. Those that are copied come last of all.
 func (j *Job) lookAtWebhooks(ctx context.Context, s *Survey) error {
 	answered, err := j.to.answered(ctx)
 	if err != nil {

@@ -51,7 +51,7 @@ func (h *Hold) Build() *networkingv1.IPAddress {
 	}
 }
 
-// TakenError says that an address belongs to somebody else.
+// TakenError says that an address belongs to someone else.
 type TakenError struct {
 	Address netip.Addr
 	By      string
@@ -59,7 +59,7 @@ type TakenError struct {
 
 func (e *TakenError) Error() string { return fmt.Sprintf("address %s is taken by %s", e.Address, e.By) }
 
-// Place creates the hold. If the address is somebody else's it returns a TakenError.
+// Place creates the hold. If the address is someone else's it returns a TakenError.
 func (h *Hold) Place(ctx context.Context, c client.Client) error {
 	made := h.Build()
 	err := c.Create(ctx, made, client.FieldOwner(v1alpha1.FieldManager))
@@ -144,7 +144,7 @@ func HeldFor(ip *networkingv1.IPAddress) (types.NamespacedName, bool) {
 func ParentOf(ip *networkingv1.IPAddress) string {
 	p := ip.Spec.ParentRef
 	if p == nil {
-		return "nobody"
+		return "no one"
 	}
 	if p.Namespace == "" {
 		return p.Resource + " " + p.Name

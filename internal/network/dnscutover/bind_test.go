@@ -54,7 +54,7 @@ func TestQuiet(t *testing.T) {
 			now := start
 			o := Options{Migration: "m", Now: func() time.Time { return now }, Quiet: ptr.To(said(tt.answers...))}
 			leads := []*Lead{{Name: v1alpha1.RedirectName{Name: "b.example.com", From: []string{"192.0.2.1"}, To: []string{"192.0.2.2"}}}}
-			step := quiet(leads, o, Back)
+			step := quiet(leads, o, engine.Backward)
 			for i, want := range tt.waits {
 				now = start.Add(tt.after[i] * time.Second)
 				err := step.Verify(t.Context())

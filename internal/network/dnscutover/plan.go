@@ -29,16 +29,16 @@ type Lead struct {
 func (l *Lead) id() string { return l.Name.Name + "/" + string(l.Name.Type) }
 
 // ends are what the name leads to before and after.
-func (l *Lead) ends(to Direction) (from, there []string) {
-	if to == Back {
+func (l *Lead) ends(to engine.Direction) (from, there []string) {
+	if to == engine.Backward {
 		return l.Name.To, l.Name.From
 	}
 	return l.Name.From, l.Name.To
 }
 
-func (l *Lead) arrived(ctx context.Context, to Direction) (bool, error) {
+func (l *Lead) arrived(ctx context.Context, to engine.Direction) (bool, error) {
 	place, err := l.Move.Where(ctx)
-	if to == Back {
+	if to == engine.Backward {
 		return place == dnsrecords.AtOld, err
 	}
 	return place == dnsrecords.AtNew, err
@@ -150,12 +150,12 @@ func Lower(all []*Lead) []engine.Group {
 // There leads names to the target, once their times to live are low. They go in chunks: all of a chunk are asked for at the target
 // before one of them moves, so a name that is not served there leaves its chunk, and those that follow, where they are.
 func There(all []*Lead, o Options) []engine.Group {
-	return travel(all, o, Forth, "to the target", (*dnsrecords.Move).Switch)
+	return travel(all, o, engine.Forward, "to the target", (*dnsrecords.Move).Switch)
 }
 
 // Home leads names back to the source by the same code. Times to live stay low: the names may move again.
 func Home(all []*Lead, o Options) []engine.Group {
-	return travel(all, o, Back, "back to the source", (*dnsrecords.Move).SwitchBack)
+	return travel(all, o, engine.Backward, "back to the source", (*dnsrecords.Move).SwitchBack)
 }
 
 // Restore gives names that are back at the source their times to live back.
@@ -163,7 +163,7 @@ func Restore(all []*Lead) []engine.Group {
 	return dnsrecords.Together("time to live", most, moves(all), (*dnsrecords.Move).RestoreBack)
 }
 
-func travel(all []*Lead, o Options, to Direction, title string, steps func(*dnsrecords.Move) []engine.Step) []engine.Group {
+func travel(all []*Lead, o Options, to engine.Direction, title string, steps func(*dnsrecords.Move) []engine.Step) []engine.Group {
 	var groups []engine.Group
 	size := o.Parallel
 	if size <= 0 {
@@ -188,9 +188,9 @@ func byTitle(all []*Lead) []*Lead {
 	return slices.SortedStableFunc(slices.Values(all), func(a, b *Lead) int { return strings.Compare(a.id(), b.id()) })
 }
 
-func quiet(all []*Lead, o Options, to Direction) *QuietStep {
+func quiet(all []*Lead, o Options, to engine.Direction) *QuietStep {
 	r := QuietRequest{Migration: o.Migration, Side: v1alpha1.ServingSource, Names: []string{}, Addresses: []string{}}
-	if to == Back {
+	if to == engine.Backward {
 		r.Side = v1alpha1.ServingTarget
 	}
 	for _, l := range byTitle(all) {
@@ -200,7 +200,7 @@ func quiet(all []*Lead, o Options, to Direction) *QuietStep {
 	}
 	slices.Sort(r.Addresses)
 	r.Names, r.Addresses = slices.Compact(r.Names), slices.Compact(r.Addresses)
-	return &QuietStep{Name: to.prefix() + "quiet", Action: *o.Quiet, Request: r, Now: o.Now}
+	return &QuietStep{Name: prefix(to) + "quiet", Action: *o.Quiet, Request: r, Now: o.Now}
 }
 
 func moves(all []*Lead) []*dnsrecords.Move {

@@ -22,17 +22,9 @@ const (
 	quietPatience = time.Hour
 )
 
-// Direction is where names are led.
-type Direction bool
-
-// The directions.
-const (
-	Forth Direction = false
-	Back  Direction = true
-)
-
-func (d Direction) prefix() string {
-	if d == Back {
+// prefix starts the IDs of steps that lead names in a direction.
+func prefix(to engine.Direction) string {
+	if to == engine.Backward {
 		return "back/"
 	}
 	return ""
@@ -41,7 +33,7 @@ func (d Direction) prefix() string {
 // ProbeStep asks the side that a name is about to be led to. Once the name leads there, it has nothing left to ask.
 type ProbeStep struct {
 	lead *Lead
-	to   Direction
+	to   engine.Direction
 }
 
 var (
@@ -50,7 +42,7 @@ var (
 )
 
 // ID implements engine.Step.
-func (s *ProbeStep) ID() string { return s.to.prefix() + "probe/" + s.lead.id() }
+func (s *ProbeStep) ID() string { return prefix(s.to) + "probe/" + s.lead.id() }
 
 // Title implements engine.Step.
 func (s *ProbeStep) Title() string {

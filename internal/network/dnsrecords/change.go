@@ -20,7 +20,7 @@ const writeLimit = 30 * time.Second
 type changeStep struct {
 	move  *Move
 	stage stage
-	to    direction
+	to    engine.Direction
 
 	// guide is what people have to do, as far as it is known that they have to.
 	guide string
@@ -34,7 +34,7 @@ var (
 	_ engine.Timed     = (*changeStep)(nil)
 )
 
-func (m *Move) change(st stage, d direction) *changeStep {
+func (m *Move) change(st stage, d engine.Direction) *changeStep {
 	return &changeStep{move: m, stage: st, to: d}
 }
 
@@ -48,11 +48,11 @@ func (s *changeStep) Title() string {
 		return fmt.Sprintf("Lower the time to live of %s to %s", record, m.low)
 	case s.stage == restore:
 		return fmt.Sprintf("Give %s the time to live that it had", record)
-	case s.stage == widen && s.to == back:
+	case s.stage == widen && s.to == engine.Backward:
 		return fmt.Sprintf("Put what %s had back beside %s", record, list(m.to))
 	case s.stage == widen:
 		return fmt.Sprintf("Add %s to %s", list(m.to), record)
-	case s.to == back:
+	case s.to == engine.Backward:
 		return fmt.Sprintf("Leave in %s what it had before", record)
 	}
 	if m.Straight {
@@ -74,9 +74,9 @@ func (s *changeStep) Guide() string { return s.guide }
 func (s *changeStep) Undo() engine.Step {
 	opposite := map[stage]stage{lower: restore, widen: narrow, narrow: widen, restore: lower}
 	if s.stage == narrow && s.move.direct() {
-		return s.move.change(narrow, !s.to)
+		return s.move.change(narrow, s.to.Opposite())
 	}
-	return s.move.change(opposite[s.stage], !s.to)
+	return s.move.change(opposite[s.stage], s.to.Opposite())
 }
 
 func (s *changeStep) State(ctx context.Context) (engine.State, error) { return stateOf(s.verify(ctx)) }
@@ -130,7 +130,7 @@ func (s *changeStep) look(ctx context.Context) (*scene, error) {
 	case s.stage == restore:
 		ready = seen.now.Same(goal)
 	case s.stage == narrow && !s.move.direct():
-		start := seen.set(seen.goal(!s.to))
+		start := seen.set(seen.goal(s.to.Opposite()))
 		ready = seen.now.Same(goal) || !seen.now.Same(start) || start.Same(seen.set(seen.together()))
 	}
 	if !ready {
@@ -159,7 +159,7 @@ func (s *changeStep) remember(ctx context.Context, seen *scene, want Set) error 
 	}
 	from := seen.set(seen.from)
 	switch {
-	case s.stage == restore && s.to == back:
+	case s.stage == restore && s.to == engine.Backward:
 		status.LoweredAt, status.PublishedAt = nil, nil
 	case status.PublishedAt == nil && (!from.Same(want) || !from.Same(seen.now)):
 		status.PublishedAt = s.move.stamp()
@@ -232,7 +232,7 @@ func (s *changeStep) Preview() ([]engine.Change, error) {
 		return nil, nil
 	case len(want.Values) == 0:
 		return []engine.Change{{Verb: "delete", Object: want.String()}}, nil
-	case len(seen.now.Values) == 0 && s.stage == widen && s.to == forth:
+	case len(seen.now.Values) == 0 && s.stage == widen && s.to == engine.Forward:
 		verb = "create"
 	}
 	return []engine.Change{{

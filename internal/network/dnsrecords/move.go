@@ -68,7 +68,7 @@ func (m *Move) Title() string { return Title(m.name, m.typ) }
 
 // Look says what is there, and fails with an *Error if the record cannot be moved. Previews of steps tell more afterwards.
 func (m *Move) Look(ctx context.Context) (Set, error) {
-	s, err := m.look(ctx, forth)
+	s, err := m.look(ctx, engine.Forward)
 	if err != nil {
 		return Set{}, err
 	}
@@ -88,7 +88,7 @@ func (m *Move) direct() bool { return m.Straight || m.typ == v1alpha1.RecordCNAM
 
 // Lower shortens the time to live, and waits until no one remembers the long one.
 func (m *Move) Lower() []engine.Step {
-	return []engine.Step{m.change(lower, forth), m.wait(expire, forth)}
+	return []engine.Step{m.change(lower, engine.Forward), m.wait(expire, engine.Forward)}
 }
 
 // Widen brings the new values beside the old ones, and waits until everybody has heard of them. A CNAME has but one value,
@@ -97,16 +97,16 @@ func (m *Move) Widen() []engine.Step {
 	if m.direct() {
 		return nil
 	}
-	return []engine.Step{m.change(widen, forth), m.wait(settle, forth)}
+	return []engine.Step{m.change(widen, engine.Forward), m.wait(settle, engine.Forward)}
 }
 
 // Narrow takes the old values out, and waits until no one remembers them: after that, what they lead to can go.
 func (m *Move) Narrow() []engine.Step {
-	return []engine.Step{m.change(narrow, forth), m.wait(drain, forth)}
+	return []engine.Step{m.change(narrow, engine.Forward), m.wait(drain, engine.Forward)}
 }
 
 // Restore gives the record its time to live back.
-func (m *Move) Restore() []engine.Step { return []engine.Step{m.change(restore, forth)} }
+func (m *Move) Restore() []engine.Step { return []engine.Step{m.change(restore, engine.Forward)} }
 
 // Back takes the record back to what it was, from wherever it is, the same careful way. There is nothing to do if nothing
 // was ever written. Undoing steps one by one leaves the waits out.
@@ -119,15 +119,15 @@ func (m *Move) Switch() []engine.Step { return append(m.Widen(), m.Narrow()...) 
 
 // SwitchBack is Back without the time to live, which stays short: for records that are about to move again.
 func (m *Move) SwitchBack() []engine.Step {
-	steps := []engine.Step{m.change(narrow, back), m.wait(drain, back)}
+	steps := []engine.Step{m.change(narrow, engine.Backward), m.wait(drain, engine.Backward)}
 	if m.direct() {
 		return steps
 	}
-	return append([]engine.Step{m.change(widen, back), m.wait(settle, back)}, steps...)
+	return append([]engine.Step{m.change(widen, engine.Backward), m.wait(settle, engine.Backward)}, steps...)
 }
 
 // RestoreBack gives the record, which has come back, its time to live back.
-func (m *Move) RestoreBack() []engine.Step { return []engine.Step{m.change(restore, back)} }
+func (m *Move) RestoreBack() []engine.Step { return []engine.Step{m.change(restore, engine.Backward)} }
 
 // Place is where a record is on its way.
 type Place string
@@ -141,7 +141,7 @@ const (
 
 // Where says where the record is now, at the place where it is kept. It fails as Look does.
 func (m *Move) Where(ctx context.Context) (Place, error) {
-	s, err := m.look(ctx, back)
+	s, err := m.look(ctx, engine.Backward)
 	switch {
 	case err != nil:
 		return "", err
@@ -154,7 +154,7 @@ func (m *Move) Where(ctx context.Context) (Place, error) {
 }
 
 // look is a fresh look at all that a decision depends on.
-func (m *Move) look(ctx context.Context, d direction) (*scene, error) {
+func (m *Move) look(ctx context.Context, d engine.Direction) (*scene, error) {
 	memory, err := m.memory.Recall(ctx, m.name, m.typ)
 	if err != nil {
 		return nil, fmt.Errorf("recalling %s: %w", Title(m.name, m.typ), err)
@@ -219,9 +219,9 @@ func (m *Move) patience() time.Duration {
 	return defaultPatience
 }
 
-func (m *Move) id(st stage, d direction) string {
+func (m *Move) id(st stage, d engine.Direction) string {
 	id := "record/" + m.name[:len(m.name)-1] + "/" + string(m.typ) + "/" + string(st)
-	if d == back {
+	if d == engine.Backward {
 		return "back/" + id
 	}
 	return id

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine"
 )
 
 // stage is how far a record is to be brought.
@@ -20,14 +21,6 @@ const (
 	narrow  stage = "narrow"  // the old values are gone,
 	drain   stage = "drain"   // and no one remembers them
 	restore stage = "restore" // the time to live is what it was
-)
-
-// direction of a move.
-type direction bool
-
-const (
-	forth direction = false
-	back  direction = true
 )
 
 // scene is all that a decision depends on.
@@ -45,14 +38,14 @@ type scene struct {
 }
 
 // origin decides what the record had before: what is remembered, else what people wrote, else what is there.
-func (s *scene) origin(written []string, d direction) error {
+func (s *scene) origin(written []string, d engine.Direction) error {
 	s.known = true
 	switch {
 	case s.memory != nil:
 		s.from = s.memory.Values
 	case written != nil:
 		s.from = written
-	case d == back:
+	case d == engine.Backward:
 		s.known = false
 	case len(s.now.Values) == 0:
 		return &Error{
@@ -113,8 +106,8 @@ func (s *scene) together() []string {
 }
 
 // goal is the end that a direction leads to.
-func (s *scene) goal(d direction) []string {
-	if d == back {
+func (s *scene) goal(d engine.Direction) []string {
+	if d == engine.Backward {
 		return s.from
 	}
 	return s.to
@@ -122,8 +115,8 @@ func (s *scene) goal(d direction) []string {
 
 // past reports whether a stage is behind: who has arrived needs none of those before. Nor is there a way back for what
 // never left.
-func (s *scene) past(st stage, d direction) bool {
-	if d == back {
+func (s *scene) past(st stage, d engine.Direction) bool {
+	if d == engine.Backward {
 		switch {
 		case !s.known:
 			return true
@@ -137,7 +130,7 @@ func (s *scene) past(st stage, d direction) bool {
 }
 
 // want is what the record has to be at a stage.
-func (s *scene) want(st stage, d direction) Set {
+func (s *scene) want(st stage, d engine.Direction) Set {
 	w := s.now
 	w.TTL = min(s.now.TTL, s.low)
 	if len(s.now.Values) == 0 {
@@ -165,7 +158,7 @@ func (s *scene) want(st stage, d direction) Set {
 }
 
 // until is when what a waiting stage waits for is over; false, if that has not begun.
-func (s *scene) until(st stage, d direction, extra time.Duration) (time.Time, bool) {
+func (s *scene) until(st stage, d engine.Direction, extra time.Duration) (time.Time, bool) {
 	m := s.memory
 	switch {
 	case m == nil:

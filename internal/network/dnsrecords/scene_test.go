@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine"
 )
 
 var (
@@ -29,7 +30,7 @@ func TestOriginAndFamiliar(t *testing.T) {
 		now     []string
 		written []string
 		memory  *v1alpha1.RecordStatus
-		to      direction
+		to      engine.Direction
 		from    []string
 		problem string
 	}{
@@ -46,13 +47,13 @@ func TestOriginAndFamiliar(t *testing.T) {
 		{name: "absent, but it was written otherwise", written: oldOnes, problem: "neither from"},
 		{name: "there, though written to be absent", now: oldOnes, written: []string{}, problem: "in neither from nor to"},
 		{name: "somebody else's", now: append([]string{"203.0.113.9"}, all...), memory: remembered, problem: "it has 203.0.113.9,"},
-		{name: "somebody else's, way back", now: []string{"203.0.113.9"}, memory: remembered, to: back, problem: "it has 203.0.113.9,"},
+		{name: "somebody else's, way back", now: []string{"203.0.113.9"}, memory: remembered, to: engine.Backward, problem: "it has 203.0.113.9,"},
 		{name: "not what was written", now: []string{"203.0.113.9"}, written: oldOnes, problem: "it has 203.0.113.9,"},
 		{name: "one was taken out", now: oldOnes[:1], memory: remembered, problem: "neither from"},
 		{name: "one was taken out of both", now: all[:3], memory: remembered, problem: "neither from"},
 		{name: "deleted", memory: remembered, problem: "neither from"},
-		{name: "back, nothing remembered", now: newOnes, to: back},
-		{name: "back, nothing remembered, from written", now: newOnes, written: oldOnes, to: back, from: oldOnes},
+		{name: "back, nothing remembered", now: newOnes, to: engine.Backward},
+		{name: "back, nothing remembered, from written", now: newOnes, written: oldOnes, to: engine.Backward, from: oldOnes},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			s := &scene{now: record(tt.now, time.Minute), to: newOnes, memory: tt.memory, low: 30 * time.Second}
@@ -84,19 +85,19 @@ func TestWant(t *testing.T) {
 		name  string
 		now   Set
 		stage stage
-		to    direction
+		to    engine.Direction
 		want  Set
 	}{
-		{"lower", record(oldOnes, hour), lower, forth, record(oldOnes, low)},
-		{"lower what is low", record(oldOnes, time.Second), lower, forth, record(oldOnes, time.Second)},
-		{"widen", record(oldOnes, low), widen, forth, record(all, low)},
-		{"widen what somebody has raised", record(oldOnes, hour), widen, forth, record(all, low)},
-		{"narrow", record(all, low), narrow, forth, record(newOnes, low)},
-		{"narrow when it is over", record(newOnes, hour), narrow, forth, record(newOnes, hour)},
-		{"restore", record(newOnes, low), restore, forth, record(newOnes, hour)},
-		{"back: widen", record(newOnes, low), widen, back, record(all, low)},
-		{"back: narrow", record(all, low), narrow, back, record(oldOnes, low)},
-		{"back: restore", record(oldOnes, low), restore, back, record(oldOnes, hour)},
+		{"lower", record(oldOnes, hour), lower, engine.Forward, record(oldOnes, low)},
+		{"lower what is low", record(oldOnes, time.Second), lower, engine.Forward, record(oldOnes, time.Second)},
+		{"widen", record(oldOnes, low), widen, engine.Forward, record(all, low)},
+		{"widen what somebody has raised", record(oldOnes, hour), widen, engine.Forward, record(all, low)},
+		{"narrow", record(all, low), narrow, engine.Forward, record(newOnes, low)},
+		{"narrow when it is over", record(newOnes, hour), narrow, engine.Forward, record(newOnes, hour)},
+		{"restore", record(newOnes, low), restore, engine.Forward, record(newOnes, hour)},
+		{"back: widen", record(newOnes, low), widen, engine.Backward, record(all, low)},
+		{"back: narrow", record(all, low), narrow, engine.Backward, record(oldOnes, low)},
+		{"back: restore", record(oldOnes, low), restore, engine.Backward, record(oldOnes, hour)},
 	} {
 		s := &scene{now: tt.now, from: oldOnes, known: true, to: newOnes, memory: memory, low: low}
 		if got := s.want(tt.stage, tt.to); !got.Same(tt.want) || got.TTL != tt.want.TTL {
@@ -107,14 +108,14 @@ func TestWant(t *testing.T) {
 
 func TestWantOfARecordThatWasNotThere(t *testing.T) {
 	s := &scene{now: record(nil, 0), known: true, to: newOnes, memory: &v1alpha1.RecordStatus{}, low: 30 * time.Second}
-	if got := s.want(widen, forth); !got.Same(record(newOnes, 0)) || got.TTL != 30*time.Second {
+	if got := s.want(widen, engine.Forward); !got.Same(record(newOnes, 0)) || got.TTL != 30*time.Second {
 		t.Errorf("it is created as %s", describe(got))
 	}
 	s.now = record(newOnes, 30*time.Second)
-	if got := s.want(restore, forth); got.TTL != 30*time.Second {
+	if got := s.want(restore, engine.Forward); got.TTL != 30*time.Second {
 		t.Errorf("there is nothing to restore, but %s", describe(got))
 	}
-	if got := s.want(narrow, back); len(got.Values) != 0 {
+	if got := s.want(narrow, engine.Backward); len(got.Values) != 0 {
 		t.Errorf("it goes back to %s", describe(got))
 	}
 }
@@ -126,15 +127,15 @@ func TestPast(t *testing.T) {
 		now    []string
 		known  bool
 		memory *v1alpha1.RecordStatus
-		to     direction
+		to     engine.Direction
 		past   []stage
 	}{
-		{"begun", oldOnes, true, memory, forth, nil},
-		{"beside", both(oldOnes, newOnes), true, memory, forth, nil},
-		{"arrived", newOnes, true, memory, forth, []stage{lower, expire, widen, settle}},
-		{"never left, nothing known", oldOnes, false, nil, back, []stage{widen, settle, narrow, drain, restore}},
-		{"never left, from written", oldOnes, true, nil, back, []stage{widen, settle, narrow, drain, restore}},
-		{"only the time to live was lowered", oldOnes, true, memory, back, []stage{widen, settle, drain}},
+		{"begun", oldOnes, true, memory, engine.Forward, nil},
+		{"beside", both(oldOnes, newOnes), true, memory, engine.Forward, nil},
+		{"arrived", newOnes, true, memory, engine.Forward, []stage{lower, expire, widen, settle}},
+		{"never left, nothing known", oldOnes, false, nil, engine.Backward, []stage{widen, settle, narrow, drain, restore}},
+		{"never left, from written", oldOnes, true, nil, engine.Backward, []stage{widen, settle, narrow, drain, restore}},
+		{"only the time to live was lowered", oldOnes, true, memory, engine.Backward, []stage{widen, settle, drain}},
 	} {
 		s := &scene{now: record(tt.now, time.Minute), from: oldOnes, known: tt.known, to: newOnes, memory: tt.memory}
 		for _, st := range []stage{widen, settle, narrow, drain, restore} {
@@ -185,7 +186,7 @@ func TestUntil(t *testing.T) {
 		},
 	} {
 		s := &scene{now: record(tt.now, 30*time.Second), from: oldOnes, known: true, to: newOnes, memory: tt.memory, low: 30 * time.Second}
-		end, ok := s.until(tt.stage, forth, time.Minute)
+		end, ok := s.until(tt.stage, engine.Forward, time.Minute)
 		if ok != tt.begun || ok && tt.end >= 0 && !end.Equal(t0.Add(tt.end)) || tt.end < 0 && !end.IsZero() {
 			t.Errorf("%s: until %s (%v)", tt.name, end, ok)
 		}

@@ -14,7 +14,7 @@ import (
 type waitStep struct {
 	move  *Move
 	stage stage
-	to    direction
+	to    engine.Direction
 }
 
 var (
@@ -22,7 +22,9 @@ var (
 	_ engine.Timed  = (*waitStep)(nil)
 )
 
-func (m *Move) wait(st stage, d direction) *waitStep { return &waitStep{move: m, stage: st, to: d} }
+func (m *Move) wait(st stage, d engine.Direction) *waitStep {
+	return &waitStep{move: m, stage: st, to: d}
+}
 
 func (s *waitStep) ID() string { return s.move.id(s.stage, s.to) }
 

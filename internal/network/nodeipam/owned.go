@@ -11,7 +11,7 @@ import (
 )
 
 // owned are the objects of a node that kubelet gives it as their owner.
-func (k Keepsakes) owned(ctx context.Context, node string) ([]client.Object, error) {
+func (k SavedNodes) owned(ctx context.Context, node string) ([]client.Object, error) {
 	var all []client.Object
 	lease, csi := &coordinationv1.Lease{}, &storagev1.CSINode{}
 	for key, o := range map[client.ObjectKey]client.Object{

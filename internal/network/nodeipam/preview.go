@@ -12,7 +12,7 @@ func (t Trial) Preview() []engine.Change {
 }
 
 // Preview is what Recreate writes for a node that is to have these ranges.
-func (k Keepsakes) Preview(node string, podCIDRs []string) []engine.Change {
+func (k SavedNodes) Preview(node string, podCIDRs []string) []engine.Change {
 	kept := "ConfigMap " + v1alpha1.SystemNamespace + "/" + k.key(node).Name
 	owner := map[string]any{"metadata": "owner: the new Node"}
 	return []engine.Change{

@@ -37,7 +37,7 @@ const gonePoll = 10 * time.Millisecond
 //
 // It can be called again at any time, after any failure, and carries on: what is needed for it is kept in the cluster from
 // before the deletion.
-func (k Keepsakes) Recreate(ctx context.Context, name string, podCIDRs []string) error {
+func (k SavedNodes) Recreate(ctx context.Context, name string, podCIDRs []string) error {
 	node := &corev1.Node{}
 	err := k.Client.Get(ctx, client.ObjectKey{Name: name}, node)
 	switch {
@@ -72,7 +72,7 @@ func (k Keepsakes) Recreate(ctx context.Context, name string, podCIDRs []string)
 }
 
 // awaitGone returns when the Node that was deleted is gone, or another one of the name is there.
-func (k Keepsakes) awaitGone(ctx context.Context, old *corev1.Node) error {
+func (k SavedNodes) awaitGone(ctx context.Context, old *corev1.Node) error {
 	last := engine.NotYet("node %s is being deleted", old.Name)
 	err := wait.PollUntilContextCancel(ctx, gonePoll, true, func(ctx context.Context) (bool, error) {
 		now := &metav1.PartialObjectMetadata{}
@@ -90,7 +90,7 @@ func (k Keepsakes) awaitGone(ctx context.Context, old *corev1.Node) error {
 }
 
 // restore recreates a Node that is gone.
-func (k Keepsakes) restore(ctx context.Context, name string, podCIDRs []string) error {
+func (k SavedNodes) restore(ctx context.Context, name string, podCIDRs []string) error {
 	kept, err := k.Get(ctx, name)
 	if err != nil {
 		return err
@@ -135,7 +135,7 @@ func recreated(old *corev1.Node, podCIDRs []string) *corev1.Node {
 
 // complete gives ranges to a Node that has none: it has joined the cluster while controller managers give none, or its
 // kubelet was started in the very moment in which it was gone. In that case it gets back what it had, too.
-func (k Keepsakes) complete(ctx context.Context, node *corev1.Node, podCIDRs []string) error {
+func (k SavedNodes) complete(ctx context.Context, node *corev1.Node, podCIDRs []string) error {
 	kept, err := k.Get(ctx, node.Name)
 	if err != nil {
 		return err
@@ -166,7 +166,7 @@ func over(base, with map[string]string) map[string]string {
 }
 
 // settle gives what a Node owns its owner back, and forgets what was kept of it.
-func (k Keepsakes) settle(ctx context.Context, node *corev1.Node) error {
+func (k SavedNodes) settle(ctx context.Context, node *corev1.Node) error {
 	kept, err := k.Get(ctx, node.Name)
 	if err != nil || kept == nil {
 		return err
@@ -178,7 +178,7 @@ func (k Keepsakes) settle(ctx context.Context, node *corev1.Node) error {
 }
 
 // Settled reports whether a Node has the ranges, and nothing is left to be done for it.
-func (k Keepsakes) Settled(ctx context.Context, name string, podCIDRs []string) (bool, error) {
+func (k SavedNodes) Settled(ctx context.Context, name string, podCIDRs []string) (bool, error) {
 	kept, err := k.Get(ctx, name)
 	if err != nil || kept != nil {
 		return false, err
@@ -193,7 +193,7 @@ func (k Keepsakes) Settled(ctx context.Context, name string, podCIDRs []string) 
 
 // adopt makes a Node the owner of its Lease, its CSINode and its mirror pods, unless it is. All are such as kubelet writes
 // them, with the owner that kubelet gives them.
-func (k Keepsakes) adopt(ctx context.Context, node *corev1.Node) error {
+func (k SavedNodes) adopt(ctx context.Context, node *corev1.Node) error {
 	owned, err := k.owned(ctx, node.Name)
 	if err != nil {
 		return err

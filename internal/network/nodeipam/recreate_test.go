@@ -27,7 +27,7 @@ func TestMain(m *testing.M) { server.Main(m) }
 const nodeName = "worker"
 
 // aNode is a node with everything, that owns its Lease and its CSINode.
-func aNode(t *testing.T) (Keepsakes, *corev1.Node) {
+func aNode(t *testing.T) (SavedNodes, *corev1.Node) {
 	t.Helper()
 	s := server.Get(t)
 	s.Clean(t)
@@ -63,7 +63,7 @@ func aNode(t *testing.T) (Keepsakes, *corev1.Node) {
 		Namespace: corev1.NamespaceNodeLease, Name: nodeName, OwnerReferences: owner,
 	}})
 	create(t, s, &storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: nodeName, OwnerReferences: owner}})
-	return Keepsakes{Client: s, Migration: "pods"}, node
+	return SavedNodes{Client: s, Migration: "pods"}, node
 }
 
 func create(t *testing.T, c client.Client, o client.Object) {
@@ -98,7 +98,7 @@ func garbageCollector(t *testing.T, c client.Client) {
 				!slices.Contains(node.Finalizers, metav1.FinalizerOrphanDependents) {
 				continue
 			}
-			owned, err := (Keepsakes{Client: c}).owned(ctx, nodeName)
+			owned, err := (SavedNodes{Client: c}).owned(ctx, nodeName)
 			if err != nil {
 				continue
 			}
@@ -138,7 +138,7 @@ func requireSame(t *testing.T, was, is *corev1.Node) {
 	}
 }
 
-func requireOwns(t *testing.T, k Keepsakes, node *corev1.Node) {
+func requireOwns(t *testing.T, k SavedNodes, node *corev1.Node) {
 	t.Helper()
 	owned, err := k.owned(t.Context(), nodeName)
 	if err != nil {
@@ -188,7 +188,7 @@ func TestRecreateThereAndBack(t *testing.T) {
 // TestRecreateTakesUpWhereItWasKilled does by hand what a run does before it is killed, and lets another one go on.
 func TestRecreateTakesUpWhereItWasKilled(t *testing.T) {
 	there := []string{"10.245.3.0/24"}
-	gone := func(t *testing.T, k Keepsakes, node *corev1.Node) {
+	gone := func(t *testing.T, k SavedNodes, node *corev1.Node) {
 		t.Helper()
 		if err := k.Keep(t.Context(), node, there); err != nil {
 			t.Fatal(err)
@@ -200,18 +200,18 @@ func TestRecreateTakesUpWhereItWasKilled(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for name, killed := range map[string]func(*testing.T, Keepsakes, *corev1.Node){
-		"kept": func(t *testing.T, k Keepsakes, node *corev1.Node) {
+	for name, killed := range map[string]func(*testing.T, SavedNodes, *corev1.Node){
+		"kept": func(t *testing.T, k SavedNodes, node *corev1.Node) {
 			if err := k.Keep(t.Context(), node, there); err != nil {
 				t.Fatal(err)
 			}
 		},
 		"gone": gone,
-		"made anew": func(t *testing.T, k Keepsakes, node *corev1.Node) {
+		"made anew": func(t *testing.T, k SavedNodes, node *corev1.Node) {
 			gone(t, k, node)
 			create(t, k.Client, recreated(node, there))
 		},
-		"registered by its kubelet meanwhile": func(t *testing.T, k Keepsakes, node *corev1.Node) {
+		"registered by its kubelet meanwhile": func(t *testing.T, k SavedNodes, node *corev1.Node) {
 			gone(t, k, node)
 			create(t, k.Client, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: nodeName}, Status: node.Status})
 		},

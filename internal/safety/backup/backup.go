@@ -19,7 +19,7 @@ import (
 	"github.com/replumb/replumb/internal/safety/chunk"
 )
 
-// Key is one object. An object that was deleted and made anew under its name is another one.
+// Key is one object. An object that was deleted and recreated under its name is another one.
 type Key struct {
 	Group, Kind, Namespace, Name string
 	UID                          types.UID

@@ -44,7 +44,7 @@ func (*ExistsError) Advice() string {
 
 // Export writes what is stored of a migration into dir, one file for each object, and returns their paths: manifests that
 // kubectl apply accepts. Only the owner can read the files; some may be Secrets. Nothing is overwritten: with the
-// ExistsError nothing is written at all. Of an object that was deleted and made anew the latest is written.
+// ExistsError nothing is written at all. Of an object that was deleted and recreated the latest is written.
 func Export(ctx context.Context, c client.Client, migration, dir string) ([]string, error) {
 	all, err := Read(ctx, c, migration)
 	if err != nil {

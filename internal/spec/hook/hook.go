@@ -25,7 +25,7 @@ const (
 	Finish   Run = "finish"
 )
 
-// Request is what a hook is told. docs/hooks.md shows one.
+// Request is what a hook gets. docs/hooks.md shows one.
 type Request struct {
 	APIVersion string              `json:"apiVersion"`
 	Kind       string              `json:"kind"`
@@ -112,7 +112,7 @@ func Around(plan *engine.Plan, hooks []v1alpha1.Hook, run Run) *engine.Plan {
 }
 
 // FailedError says that a hook failed. It does not unwrap to its cause: the runner would take a refused connection or a
-// call that timed out for something to try again, but whoever wrote a hook counts on one call.
+// call that timed out for something to try again, but the author of a hook counts on one call.
 type FailedError struct {
 	Hook string
 	// Cause is a *callout.Error.

@@ -102,7 +102,7 @@ const remember = time.Hour
 // is one whose labels or annotations have changed. It may be used by several goroutines; they ask one after another.
 type Cache struct {
 	now func() time.Time
-	// turn holds a token while somebody asks, so that others can give up waiting.
+	// turn holds a token while someone asks, so that others can give up waiting.
 	turn    chan struct{}
 	entries map[[sha256.Size]byte]entry
 }

@@ -112,7 +112,7 @@ func (r Rules) ruled(svc *corev1.Service) string {
 	return ""
 }
 
-// Problem is a Service whose tier somebody should look at.
+// Problem is a Service whose tier someone should look at.
 type Problem struct {
 	Service types.NamespacedName
 	// Source is who was asked: SourceAnnotation or SourceLookup.

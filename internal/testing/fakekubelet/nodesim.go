@@ -190,7 +190,7 @@ func (f *Fleet) start(ctx context.Context, pod *corev1.Pod) error {
 	return f.status(ctx, pod, running(pod, phase, address, message))
 }
 
-// address of a pod on the host's network is the node's; nobody looks at which that is.
+// address of a pod on the host's network is the node's; no one looks at which that is.
 func (f *Fleet) address(ctx context.Context, pod *corev1.Pod) (netip.Addr, error) {
 	if pod.Spec.HostNetwork {
 		return netip.MustParseAddr("192.0.2.1"), nil

@@ -31,8 +31,8 @@ func Look(ctx context.Context, c *cluster.Cluster, shared *podmove.Survey) (*Sur
 }
 
 // saved are the Nodes that replumb keeps while it recreates them. Plans can be made and shown without a cluster.
-func saved(c *cluster.Cluster, migration string) nodeipam.Keepsakes {
-	return nodeipam.Keepsakes{Client: c, Migration: migration}
+func saved(c *cluster.Cluster, migration string) nodeipam.SavedNodes {
+	return nodeipam.SavedNodes{Client: c, Migration: migration}
 }
 
 // configured is the range of pods as the command line of a controller manager or kubeadm's configuration has it; the zero one, if nothing

@@ -39,7 +39,7 @@ func resolve(nodes []corev1.Node, s podmove.Spec, from Sources) ([]NodeRange, []
 }
 
 // pair reads the ranges of all nodes, those included that are gone at the moment, in order of name. Targets are not worked out yet.
-func pair(nodes []corev1.Node, saved map[string]*nodeipam.Keepsake, to netip.Prefix) ([]NodeRange, error) {
+func pair(nodes []corev1.Node, saved map[string]*nodeipam.SavedNode, to netip.Prefix) ([]NodeRange, error) {
 	var all []NodeRange
 	here := map[string]bool{}
 	for i := range nodes {

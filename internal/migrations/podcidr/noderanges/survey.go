@@ -84,7 +84,7 @@ func (s *Survey) away(d engine.Direction) bool {
 // Sources are what ranges are worked out of, beside the nodes.
 type Sources struct {
 	// Saved are the Nodes, by name, whose recreation has begun and not ended.
-	Saved map[string]*nodeipam.Keepsake
+	Saved map[string]*nodeipam.SavedNode
 	// Configured is the range of all pods as the cluster's own configuration has it; the zero one, if nothing says.
 	Configured netip.Prefix
 }

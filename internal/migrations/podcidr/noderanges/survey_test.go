@@ -40,7 +40,7 @@ func TestNew(t *testing.T) {
 	s, err := New(
 		found("10.245.0.0/16",
 			carrying("a", "10.245.0.0/24", "10.244.0.0/24"), carrying("b", "10.244.1.0/24", ""), carrying("c", "", "")),
-		Sources{Saved: map[string]*nodeipam.Keepsake{"d": {Node: &gone}}, Configured: netip.MustParsePrefix("10.244.0.0/16")},
+		Sources{Saved: map[string]*nodeipam.SavedNode{"d": {Node: &gone}}, Configured: netip.MustParsePrefix("10.244.0.0/16")},
 	)
 	if err != nil {
 		t.Fatal(err)

@@ -20,25 +20,25 @@ const (
 	dataPodCIDRs = "podCIDRs"
 )
 
-// Keepsake is a Node as it was just before it was deleted, and the ranges it is to be recreated with. It is in the cluster
+// SavedNode is a Node as it was just before it was deleted, and the ranges it is to be recreated with. It is in the cluster
 // from before the deletion until the new Node has everything; so a Node that is gone is found here.
-type Keepsake struct {
+type SavedNode struct {
 	Node     *corev1.Node
 	PodCIDRs []string
 }
 
-// Keepsakes of one migration.
-type Keepsakes struct {
+// SavedNodes are the stored Nodes of one migration.
+type SavedNodes struct {
 	Client    client.Client
 	Migration string
 }
 
-func (k Keepsakes) key(node string) client.ObjectKey {
+func (k SavedNodes) key(node string) client.ObjectKey {
 	return client.ObjectKey{Namespace: v1alpha1.SystemNamespace, Name: "node-" + node}
 }
 
 // Get returns nil if there is none of that node.
-func (k Keepsakes) Get(ctx context.Context, node string) (*Keepsake, error) {
+func (k SavedNodes) Get(ctx context.Context, node string) (*SavedNode, error) {
 	m := &corev1.ConfigMap{}
 	err := k.Client.Get(ctx, k.key(node), m)
 	if apierrors.IsNotFound(err) {
@@ -51,7 +51,7 @@ func (k Keepsakes) Get(ctx context.Context, node string) (*Keepsake, error) {
 }
 
 // List are all of them, by name of the node.
-func (k Keepsakes) List(ctx context.Context) (map[string]*Keepsake, error) {
+func (k SavedNodes) List(ctx context.Context) (map[string]*SavedNode, error) {
 	maps := &corev1.ConfigMapList{}
 	err := k.Client.List(ctx, maps, client.InNamespace(v1alpha1.SystemNamespace), client.MatchingLabels{
 		v1alpha1.LabelMigration: k.Migration, v1alpha1.LabelRole: v1alpha1.RoleNode,
@@ -59,7 +59,7 @@ func (k Keepsakes) List(ctx context.Context) (map[string]*Keepsake, error) {
 	if err != nil {
 		return nil, fmt.Errorf("listing what is kept of nodes: %w", err)
 	}
-	all := map[string]*Keepsake{}
+	all := map[string]*SavedNode{}
 	for i := range maps.Items {
 		one, err := read(&maps.Items[i])
 		if err != nil {
@@ -70,8 +70,8 @@ func (k Keepsakes) List(ctx context.Context) (map[string]*Keepsake, error) {
 	return all, nil
 }
 
-func read(m *corev1.ConfigMap) (*Keepsake, error) {
-	one := &Keepsake{Node: &corev1.Node{}, PodCIDRs: strings.Split(m.Data[dataPodCIDRs], ",")}
+func read(m *corev1.ConfigMap) (*SavedNode, error) {
+	one := &SavedNode{Node: &corev1.Node{}, PodCIDRs: strings.Split(m.Data[dataPodCIDRs], ",")}
 	if err := json.Unmarshal([]byte(m.Data[dataNode]), one.Node); err != nil || one.Node.Name == "" || m.Data[dataPodCIDRs] == "" {
 		return nil, fmt.Errorf("configmap %s/%s does not hold a node (%w)", m.Namespace, m.Name, err)
 	}
@@ -79,7 +79,7 @@ func read(m *corev1.ConfigMap) (*Keepsake, error) {
 }
 
 // Keep stores a Node that is about to be deleted, in place of what was stored of it.
-func (k Keepsakes) Keep(ctx context.Context, node *corev1.Node, podCIDRs []string) error {
+func (k SavedNodes) Keep(ctx context.Context, node *corev1.Node, podCIDRs []string) error {
 	node = node.DeepCopy()
 	node.ManagedFields = nil
 	body, err := json.Marshal(node)
@@ -112,7 +112,7 @@ func (k Keepsakes) Keep(ctx context.Context, node *corev1.Node, podCIDRs []strin
 }
 
 // Forget removes what is kept of a node.
-func (k Keepsakes) Forget(ctx context.Context, node string) error {
+func (k SavedNodes) Forget(ctx context.Context, node string) error {
 	key := k.key(node)
 	m := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}
 	if err := client.IgnoreNotFound(k.Client.Delete(ctx, m)); err != nil {
