@@ -89,7 +89,8 @@ func testBackupExport(t *testing.T, s *apitest.Server) {
 	if body, err := os.ReadFile(want); err != nil || !strings.Contains(string(body), "clusterIP: 10.96.0.1") {
 		t.Errorf("%s, %v", body, err)
 	}
-	if _, err := command(t, s, (*app).backup, "export", "move", dir); err == nil || hintOf(err) == "" || !strings.Contains(err.Error(), want) {
+	_, err = command(t, s, (*app).backup, "export", "move", dir)
+	if err == nil || hintOf(err) == "" || !strings.Contains(err.Error(), want) {
 		t.Errorf("exported twice: %v", err)
 	}
 	if _, err := command(t, s, (*app).backup, "export", "nosuch", dir); err == nil || hintOf(err) == "" {

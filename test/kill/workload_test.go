@@ -102,6 +102,10 @@ func (c *cluster) roll(ctx context.Context, d *appsv1.Deployment, at time.Time) 
 	}
 	status := appsv1.DeploymentStatus{
 		ObservedGeneration: d.Generation, Replicas: 1, UpdatedReplicas: 1, ReadyReplicas: 1, AvailableReplicas: 1,
+		Conditions: []appsv1.DeploymentCondition{
+			{Type: appsv1.DeploymentAvailable, Status: corev1.ConditionTrue},
+			{Type: appsv1.DeploymentProgressing, Status: corev1.ConditionTrue, Reason: "NewReplicaSetAvailable"},
+		},
 	}
 	if d.Status.ObservedGeneration == status.ObservedGeneration && d.Status.UpdatedReplicas == 1 {
 		return nil

@@ -72,6 +72,7 @@ func (c *Client) spend() error {
 	return nil
 }
 
+// Create implements client.Client.
 func (c *Client) Create(ctx context.Context, o client.Object, opts ...client.CreateOption) error {
 	co := &client.CreateOptions{}
 	co.ApplyOptions(opts)
@@ -84,6 +85,7 @@ func (c *Client) Create(ctx context.Context, o client.Object, opts ...client.Cre
 	return c.WithWatch.Create(ctx, o, opts...)
 }
 
+// Update implements client.Client.
 func (c *Client) Update(ctx context.Context, o client.Object, opts ...client.UpdateOption) error {
 	if err := c.spend(); err != nil {
 		return err
@@ -91,6 +93,7 @@ func (c *Client) Update(ctx context.Context, o client.Object, opts ...client.Upd
 	return c.WithWatch.Update(ctx, o, opts...)
 }
 
+// Patch implements client.Client.
 func (c *Client) Patch(ctx context.Context, o client.Object, p client.Patch, opts ...client.PatchOption) error {
 	if err := c.spend(); err != nil {
 		return err
@@ -98,6 +101,7 @@ func (c *Client) Patch(ctx context.Context, o client.Object, p client.Patch, opt
 	return c.WithWatch.Patch(ctx, o, p, opts...)
 }
 
+// Delete implements client.Client.
 func (c *Client) Delete(ctx context.Context, o client.Object, opts ...client.DeleteOption) error {
 	if err := c.spend(); err != nil {
 		return err
@@ -105,6 +109,7 @@ func (c *Client) Delete(ctx context.Context, o client.Object, opts ...client.Del
 	return c.WithWatch.Delete(ctx, o, opts...)
 }
 
+// Status implements client.Client.
 func (c *Client) Status() client.SubResourceWriter {
 	return &statusKiller{SubResourceWriter: c.WithWatch.Status(), c: c}
 }
