@@ -15,6 +15,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
@@ -178,11 +179,13 @@ func TestRefused(t *testing.T) {
 // TestNodeThatIsNotReady: it is named and not waited for, neither when agents come nor when they go.
 func TestNodeThatIsNotReady(t *testing.T) {
 	f := setup(t)
-	n := &corev1.Node{}
-	f.get(n, "b")
 	f.change(func() { f.mute = []string{"b"} })
-	n.Status.Conditions[0].Status = corev1.ConditionUnknown
-	f.must(server.Status().Update(t.Context(), n))
+	f.must(retry.RetryOnConflict(retry.DefaultBackoff, func() error { // controllers write to Nodes as well
+		n := &corev1.Node{}
+		f.get(n, "b")
+		n.Status.Conditions[0].Status = corev1.ConditionUnknown
+		return server.Status().Update(t.Context(), n)
+	}))
 	_, err := f.install(f.set)
 	f.must(err)
 	if i := slices.IndexFunc(f.events, func(e engine.Event) bool {
