@@ -179,7 +179,9 @@ func (s *canaryStep) Preview() ([]engine.Change, error) {
 		{Verb: "create", Object: "Service " + name, Body: s.build()},
 		{Verb: "create", Object: "EndpointSlice " + name},
 		{Verb: "create", Object: "Service " + name + " (its bridge)"},
+		{Verb: "create", Object: "IPAddress, which keeps the address that it leaves"},
 		{Verb: "patch", Object: "Service " + name},
+		{Verb: "delete", Object: "IPAddress, which kept that address"},
 		{Verb: "delete", Object: "Service " + name + " (its bridge)"},
 		{Verb: "delete", Object: "Service " + name},
 	}, nil

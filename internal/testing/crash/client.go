@@ -5,11 +5,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
 
+	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 
 	"github.com/replumb/replumb/internal/engine"
 )
@@ -26,6 +29,7 @@ type Client struct {
 	mu     sync.Mutex
 	phase  string
 	phases []string
+	hidden map[string]bool
 }
 
 // Event is to be called with the events of the run: they say which phase a write belongs to.
@@ -62,23 +66,53 @@ func (c *Client) Points() []int {
 	return slices.Compact(all)
 }
 
-func (c *Client) spend() error {
+// Hidden are the writes of steps whose preview shows no object of that kind, each once: plan has kept them from its reader. Writes
+// outside of steps, such as those of the lock and of the status, belong to no plan.
+func (c *Client) Hidden() []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Sorted(maps.Keys(c.hidden))
+}
+
+// write is called before every write to an object.
+func (c *Client) write(ctx context.Context, o runtime.Object) error {
+	kind, err := apiutil.GVKForObject(o, c.Scheme())
+	if err != nil {
+		return err
+	}
+	step := engine.Current(ctx)
+	shown := step == nil || shows(step, kind.Kind)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.Last > 0 && len(c.phases) >= c.Last {
 		return ErrKilled
 	}
 	c.phases = append(c.phases, c.phase)
+	if !shown {
+		if c.hidden == nil {
+			c.hidden = map[string]bool{}
+		}
+		c.hidden[fmt.Sprintf("step %s (%T) writes a %s", step.ID(), step, kind.Kind)] = true
+	}
 	return nil
+}
+
+// shows reports whether the preview of a step has an object of a kind.
+func shows(s engine.Step, kind string) bool {
+	changes, err := engine.Preview(s)
+	return err == nil && slices.ContainsFunc(changes, func(c engine.Change) bool {
+		return slices.ContainsFunc(strings.Fields(c.Object), func(word string) bool {
+			return strings.EqualFold(strings.TrimSuffix(word, "s"), strings.TrimSuffix(kind, "s"))
+		})
+	})
 }
 
 // Create implements client.Client.
 func (c *Client) Create(ctx context.Context, o client.Object, opts ...client.CreateOption) error {
 	co := &client.CreateOptions{}
 	co.ApplyOptions(opts)
-	_, review := o.(interface{ GetGenerateName() string })
-	if review && len(co.DryRun) == 0 && !strings.HasSuffix(fmt.Sprintf("%T", o), "AccessReview") {
-		if err := c.spend(); err != nil {
+	if len(co.DryRun) == 0 && !strings.HasSuffix(fmt.Sprintf("%T", o), "AccessReview") {
+		if err := c.write(ctx, o); err != nil {
 			return err
 		}
 	}
@@ -87,7 +121,7 @@ func (c *Client) Create(ctx context.Context, o client.Object, opts ...client.Cre
 
 // Update implements client.Client.
 func (c *Client) Update(ctx context.Context, o client.Object, opts ...client.UpdateOption) error {
-	if err := c.spend(); err != nil {
+	if err := c.write(ctx, o); err != nil {
 		return err
 	}
 	return c.WithWatch.Update(ctx, o, opts...)
@@ -95,7 +129,7 @@ func (c *Client) Update(ctx context.Context, o client.Object, opts ...client.Upd
 
 // Patch implements client.Client.
 func (c *Client) Patch(ctx context.Context, o client.Object, p client.Patch, opts ...client.PatchOption) error {
-	if err := c.spend(); err != nil {
+	if err := c.write(ctx, o); err != nil {
 		return err
 	}
 	return c.WithWatch.Patch(ctx, o, p, opts...)
@@ -103,31 +137,38 @@ func (c *Client) Patch(ctx context.Context, o client.Object, p client.Patch, opt
 
 // Delete implements client.Client.
 func (c *Client) Delete(ctx context.Context, o client.Object, opts ...client.DeleteOption) error {
-	if err := c.spend(); err != nil {
+	if err := c.write(ctx, o); err != nil {
 		return err
 	}
 	return c.WithWatch.Delete(ctx, o, opts...)
 }
 
-// Status implements client.Client.
-func (c *Client) Status() client.SubResourceWriter {
-	return &statusKiller{SubResourceWriter: c.WithWatch.Status(), c: c}
+// DeleteAllOf implements client.Client.
+func (c *Client) DeleteAllOf(ctx context.Context, o client.Object, opts ...client.DeleteAllOfOption) error {
+	if err := c.write(ctx, o); err != nil {
+		return err
+	}
+	return c.WithWatch.DeleteAllOf(ctx, o, opts...)
 }
 
-type statusKiller struct {
+// Status implements client.Client.
+func (c *Client) Status() client.SubResourceWriter { return &status{c.WithWatch.Status(), c} }
+
+// status writes to the status of objects.
+type status struct {
 	client.SubResourceWriter
 	c *Client
 }
 
-func (s *statusKiller) Patch(ctx context.Context, o client.Object, p client.Patch, opts ...client.SubResourcePatchOption) error {
-	if err := s.c.spend(); err != nil {
+func (s *status) Patch(ctx context.Context, o client.Object, p client.Patch, opts ...client.SubResourcePatchOption) error {
+	if err := s.c.write(ctx, o); err != nil {
 		return err
 	}
 	return s.SubResourceWriter.Patch(ctx, o, p, opts...)
 }
 
-func (s *statusKiller) Update(ctx context.Context, o client.Object, opts ...client.SubResourceUpdateOption) error {
-	if err := s.c.spend(); err != nil {
+func (s *status) Update(ctx context.Context, o client.Object, opts ...client.SubResourceUpdateOption) error {
+	if err := s.c.write(ctx, o); err != nil {
 		return err
 	}
 	return s.SubResourceWriter.Update(ctx, o, opts...)
