@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"unicode"
 
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -101,7 +102,8 @@ func (c *Client) write(ctx context.Context, o runtime.Object) error {
 func shows(s engine.Step, kind string) bool {
 	changes, err := engine.Preview(s)
 	return err == nil && slices.ContainsFunc(changes, func(c engine.Change) bool {
-		return slices.ContainsFunc(strings.Fields(c.Object), func(word string) bool {
+		words := strings.FieldsFunc(c.Object, func(r rune) bool { return !unicode.IsLetter(r) })
+		return slices.ContainsFunc(words, func(word string) bool {
 			return strings.EqualFold(strings.TrimSuffix(word, "s"), strings.TrimSuffix(kind, "s"))
 		})
 	})
