@@ -11,6 +11,8 @@ GOTESTSUM   := $(BIN)/gotestsum
 POOL        := $(BIN)/apipool -plain 2 -full 2 --
 # The product, the lab and the tests of both are modules of their own, so that the product depends on nothing of the others.
 MODULES     := . lab test
+# The packages with tests that need an API server or programs, those that take longest first: check has run all others, and vet.
+NEEDY        = $$(grep -rlE '^//go:build (apiserver|programs)' --include='*_test.go' internal/cli internal/migrations internal | sed 's,/[^/]*$$,,; s,^,./,' | awk '!seen[$$0]++')
 # What tests need beside Go: an API server, programs that hack/deps.sh installs, root. All code is compiled for the checks.
 TAGS        := apiserver,programs,root
 # What tests against an API server need: etcd, the API server and its controllers, and Calico's definitions.
@@ -62,7 +64,7 @@ test: check test-api test-crash test-root test-lab ## check, and tests with a re
 
 .PHONY: test-api
 test-api: lab-api apipool $(GOTESTSUM) ## Tests against a real etcd and API server, and beside programs of Debian
-	@$(ASSETS) $(POOL) hack/gotest.sh . -short -tags apiserver,programs -p 3 -timeout 40m ./... # packages that wait leave room for another
+	@$(ASSETS) $(POOL) hack/gotest.sh . -short -vet=off -tags apiserver,programs -p 3 -timeout 40m $(NEEDY) # packages that wait leave room for another
 	@$(ASSETS) hack/gotest.sh lab -tags apiserver,programs -timeout 10m ./...
 
 .PHONY: test-crash

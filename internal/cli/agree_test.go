@@ -21,7 +21,10 @@ import (
 // TestCheckAgreesWithTheAPIServer gives Migrations to an API server, as kubectl apply does, and to replumb check -f. What the one
 // refuses the other refuses too. replumb.yaml has what only replumb can see.
 func TestCheckAgreesWithTheAPIServer(t *testing.T) {
-	s := apitest.Start(t, "10.96.0.0/16")
+	s := plain.Get(t)
+	if err := s.Wipe(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 	if err := s.InstallCRD(t.Context()); err != nil {
 		t.Fatal(err)
 	}

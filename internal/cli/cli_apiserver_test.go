@@ -8,8 +8,6 @@ import (
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
-
-	"github.com/replumb/replumb/internal/testing/apitest"
 )
 
 // serial keeps scripts from running beside each other: they share one cluster.
@@ -25,7 +23,7 @@ func (serial) Verbose() bool { return testing.Verbose() }
 
 // TestCluster runs the scripts against a real API server.
 func TestCluster(t *testing.T) {
-	server := apitest.Start(t, "10.96.0.0/16")
+	server := plain.Get(t)
 	assets, err := filepath.Abs(os.Getenv("KUBEBUILDER_ASSETS"))
 	if err != nil {
 		t.Fatal(err)

@@ -6,12 +6,25 @@ import (
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/replumb/replumb/internal/testing/apitest"
 )
 
 var update = flag.Bool("update", false, "write golden output into the scripts")
 
+// What scripts share, one after the other: an API server alone, and one with controllers, to which they play nodes.
+var (
+	plain = &apitest.Lazy{Range: apitest.PoolRange}
+	full  = &apitest.Lazy{Range: apitest.PoolRange, Options: []apitest.Option{apitest.Calico(), apitest.Controllers()}}
+)
+
+// stopping stops the servers after the tests.
+type stopping struct{ *testing.M }
+
+func (m stopping) Run() int { return apitest.Main(m.M, plain, full) }
+
 func TestMain(m *testing.M) {
-	testscript.Main(m, map[string]func(){
+	testscript.Main(stopping{m}, map[string]func(){
 		"replumb":         func() { os.Exit(Main()) },
 		"kubectl-replumb": func() { os.Exit(Main()) },
 	})

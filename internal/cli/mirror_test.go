@@ -9,6 +9,8 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/replumb/replumb/internal/testing/apitest"
 )
 
 // TestMirror runs scripts on two clusters whose controllers are real and whose nodes are played: the current context is the source,
@@ -24,17 +26,25 @@ func TestMirror(t *testing.T) {
 			env.Setenv("PATH", assets+string(filepath.ListSeparator)+env.Getenv("PATH"))
 			kubeconfig := filepath.Join(env.WorkDir, "kubeconfig")
 			env.Setenv("KUBECONFIG", kubeconfig)
-			return bothClusters(env, kubeconfig)
+			source := full.Get(t)
+			if err := source.Wipe(t.Context()); err != nil {
+				return err
+			}
+			target, err := apitest.Run(apitest.PoolRange, apitest.Calico(), apitest.Controllers())
+			if err != nil {
+				return err
+			}
+			env.Defer(func() { _ = target.Stop() }) // what a script left running may hold it up; it ends all the same
+			return bothClusters(env, kubeconfig, source, target)
 		},
 	})
 }
 
-// bothClusters starts them, and writes how they are reached.
-func bothClusters(env *testscript.Env, kubeconfig string) error {
+// bothClusters plays the node of each, and writes how they are reached.
+func bothClusters(env *testscript.Env, kubeconfig string, source, target *apitest.Server) error {
 	whole := clientcmd.GetConfigFromFileOrDie(os.DevNull)
-	for _, context := range []string{"source", "mirror"} {
-		server, err := playedCluster(env, map[string]string{"node1": "192.0.2.1"})
-		if err != nil {
+	for context, server := range map[string]*apitest.Server{"source": source, "mirror": target} {
+		if err := play(env, server, map[string]string{"node1": "192.0.2.1"}); err != nil {
 			return err
 		}
 		one, err := clientcmd.LoadFromFile(server.Kubeconfig)

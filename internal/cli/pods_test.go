@@ -18,7 +18,7 @@ import (
 	"github.com/replumb/replumb/internal/testing/fakekubelet"
 )
 
-// TestPods runs scripts that move pods, each on a cluster of its own: with real controllers and a real scheduler, two nodes
+// TestPods runs scripts that move pods, each on an empty cluster: with real controllers and a real scheduler, two nodes
 // that are played, and Calico's books.
 func TestPods(t *testing.T) {
 	played(t, "testdata/pods", map[string]string{"node1": "192.0.2.1", "node2": "192.0.2.2"})
@@ -41,8 +41,11 @@ func played(t *testing.T, dir string, nodes map[string]string) {
 	testscript.RunT(serial{t}, testscript.Params{
 		Dir: dir, UpdateScripts: *update,
 		Setup: func(env *testscript.Env) error {
-			server, err := playedCluster(env, nodes)
-			if err != nil {
+			server := full.Get(t)
+			if err := server.Wipe(t.Context()); err != nil {
+				return err
+			}
+			if err := play(env, server, nodes); err != nil {
 				return err
 			}
 			env.Setenv("KUBECONFIG", server.Kubeconfig)
@@ -52,12 +55,8 @@ func played(t *testing.T, dir string, nodes map[string]string) {
 	})
 }
 
-// playedCluster is up until the script ends.
-func playedCluster(env *testscript.Env, nodes map[string]string) (*apitest.Server, error) {
-	server, err := apitest.Run("10.96.0.0/16", apitest.Calico(), apitest.Controllers())
-	if err != nil {
-		return nil, err
-	}
+// play has a server's nodes played until the script ends.
+func play(env *testscript.Env, server *apitest.Server, nodes map[string]string) error {
 	ctx, stop := context.WithCancel(context.Background())
 	fleet := &fakekubelet.Fleet{
 		Client:    server,
@@ -76,14 +75,13 @@ func playedCluster(env *testscript.Env, nodes map[string]string) (*apitest.Serve
 	env.Defer(func() {
 		stop()
 		playing.Wait()
-		_ = server.Stop() // what a script left running may hold it up; it ends all the same
 	})
 	for name, a := range nodes {
 		if err := fleet.Node(ctx, name, netip.MustParseAddr(a)); err != nil {
-			return nil, err
+			return err
 		}
 	}
 	information := calico.Empty("ClusterInformation", "default")
 	information.Object["spec"] = map[string]any{"datastoreReady": true}
-	return server, server.Create(ctx, information)
+	return server.Create(ctx, information)
 }

@@ -40,7 +40,10 @@ func command(t *testing.T, s *apitest.Server, make func(*app) *cobra.Command, ar
 }
 
 func TestUnfreezeAndBackup(t *testing.T) {
-	s := apitest.Start(t, "10.96.0.0/16")
+	s := plain.Get(t)
+	if err := s.Wipe(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 	s.Namespace(t, v1alpha1.SystemNamespace)
 	t.Run("unfreeze", func(t *testing.T) { testUnfreeze(t, s) })
 	t.Run("backup export", func(t *testing.T) { testBackupExport(t, s) })

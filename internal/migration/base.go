@@ -1,7 +1,6 @@
 package migration
 
 import (
-	"context"
 	"time"
 
 	"github.com/dustin/go-humanize/english"
@@ -70,16 +69,15 @@ func (b *Base) Hooks(o hook.Occasion) []engine.Group {
 // Final passes the point of no return.
 func (b *Base) Final() engine.Step { return FinalStep(b.Tools.Client(), b.Migration.Name) }
 
-// Namespace is where replumb keeps what it runs, and its backups. sweep, if set, removes what else the migration keeps there
-// before it goes.
-func (b *Base) Namespace(sweep func(context.Context) error) *NamespaceStep {
+// Namespace is where replumb keeps what it runs, and its backups. sweep goes before it does.
+func (b *Base) Namespace(sweep Sweep) *NamespaceStep {
 	return &NamespaceStep{Cluster: b.Tools.Cluster, Migration: b.Migration.Name, Sweep: sweep}
 }
 
 // Securing is what differs between kinds in what comes before the first change.
 type Securing struct {
 	// Sweep is that of Namespace.
-	Sweep func(context.Context) error
+	Sweep Sweep
 	// Privileged lets pods that may do much run in the namespace.
 	Privileged bool
 	// Recorded are steps that write down more, right after the Migration is recorded.
@@ -116,7 +114,7 @@ func (b *Base) Secure(s Securing) []engine.Group {
 }
 
 // Forget removes backups and the namespace, unless backups are to be kept.
-func (b *Base) Forget(sweep func(context.Context) error) []engine.Step {
+func (b *Base) Forget(sweep Sweep) []engine.Step {
 	if b.Migration.Spec.Backups == v1alpha1.BackupsKeep {
 		return nil
 	}
@@ -124,6 +122,6 @@ func (b *Base) Forget(sweep func(context.Context) error) []engine.Step {
 }
 
 // ForgetAll removes backups and the namespace, also where backups are to be kept: what they are of is there again.
-func (b *Base) ForgetAll(sweep func(context.Context) error) []engine.Step {
+func (b *Base) ForgetAll(sweep Sweep) []engine.Step {
 	return []engine.Step{&backup.ForgetStep{Client: b.Tools.Client(), Migration: b.Migration.Name}, b.Namespace(sweep).Undo()}
 }

@@ -2,12 +2,14 @@ package migration
 
 import (
 	"context"
+	"fmt"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine"
 )
 
 // RecordMemory keeps what DNS records were in the status of a Migration. It implements records.Memory.
@@ -35,6 +37,13 @@ func (m RecordMemory) Remember(ctx context.Context, status v1alpha1.RecordStatus
 		}
 		st.Records = append(st.Records, status)
 	})
+}
+
+// Change implements dnsrecords.Memory.
+func (m RecordMemory) Change(name string, typ v1alpha1.RecordType) engine.Change {
+	return engine.Change{Verb: "patch", Object: "Migration " + m.Name, Body: map[string]any{
+		"status": map[string]any{"records": fmt.Sprintf("what %s %s was, and when it was changed", name, typ)},
+	}}
 }
 
 func recordOf(all []v1alpha1.RecordStatus, name string, typ v1alpha1.RecordType) *v1alpha1.RecordStatus {

@@ -78,8 +78,16 @@ func (s *CRDStep) Preview() ([]engine.Change, error) {
 type NamespaceStep struct {
 	Cluster   *cluster.Cluster
 	Migration string
-	// Sweep, if set, removes what the migration keeps in the namespace before the namespace goes.
-	Sweep func(context.Context) error
+	// Sweep goes before the namespace does.
+	Sweep Sweep
+}
+
+// Sweep removes what a migration keeps in the namespace, such as what a run that was killed has left there. The zero value removes nothing.
+type Sweep struct {
+	// Kinds of the objects that may be there.
+	Kinds []string
+	// Remove deletes those of the migration.
+	Remove func(context.Context) error
 }
 
 var _ engine.Undoer = (*NamespaceStep)(nil)
@@ -170,8 +178,14 @@ func (*leaveStep) ID() string        { return "tidy/namespace" }
 func (*leaveStep) Title() string     { return "Remove the namespace " + v1alpha1.SystemNamespace }
 func (*leaveStep) Role() engine.Role { return engine.RoleOwn }
 
-func (*leaveStep) Preview() ([]engine.Change, error) {
-	return []engine.Change{{Verb: "delete", Object: "Namespace " + v1alpha1.SystemNamespace}}, nil
+func (s *leaveStep) Preview() ([]engine.Change, error) {
+	var all []engine.Change
+	for _, kind := range s.of.Sweep.Kinds {
+		all = append(all, engine.Change{
+			Verb: "delete", Object: fmt.Sprintf("%s %s/* (what an interrupted run left)", kind, v1alpha1.SystemNamespace),
+		})
+	}
+	return append(all, engine.Change{Verb: "delete", Object: "Namespace " + v1alpha1.SystemNamespace}), nil
 }
 
 func (s *leaveStep) State(ctx context.Context) (engine.State, error) {
@@ -185,7 +199,7 @@ func (s *leaveStep) State(ctx context.Context) (engine.State, error) {
 	if ns, err = s.leaving(ctx); err != nil {
 		return engine.Unknown, err
 	}
-	if ns == nil && (s.of.Sweep == nil || s.swept) {
+	if ns == nil && (s.of.Sweep.Remove == nil || s.swept) {
 		return engine.Done, nil
 	}
 	return engine.Pending, nil
@@ -219,8 +233,8 @@ func underWay(m *v1alpha1.Migration) bool {
 }
 
 func (s *leaveStep) Do(ctx context.Context) error {
-	if s.of.Sweep != nil {
-		if err := s.of.Sweep(ctx); err != nil {
+	if s.of.Sweep.Remove != nil {
+		if err := s.of.Sweep.Remove(ctx); err != nil {
 			return err
 		}
 	}

@@ -203,7 +203,8 @@ type cleanStep struct{ *agentStep }
 // Preview implements engine.Previewer.
 func (s *cleanStep) Preview() ([]engine.Change, error) {
 	n, _ := nodecleanup.Find(s.args[0])
-	return []engine.Change{{Verb: "clean", Object: "Node " + s.node, Body: map[string]any{"remove": n.Describe()}}}, nil
+	runs, err := s.agentStep.Preview()
+	return append(runs, engine.Change{Verb: "clean", Object: "Node " + s.node, Body: map[string]any{"remove": n.Describe()}}), err
 }
 
 func (p *Planner) residue(network v1alpha1.CNIName, node string) engine.Step {

@@ -27,8 +27,8 @@ import (
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/network/calico"
 	"github.com/replumb/replumb/internal/network/nodecleanup"
-	"github.com/replumb/replumb/internal/safety/lease"
 	"github.com/replumb/replumb/internal/testing/apitest"
+	"github.com/replumb/replumb/internal/testing/crash"
 	"github.com/replumb/replumb/internal/testing/fakekubelet"
 	"github.com/replumb/replumb/internal/testing/migrationtest"
 	"github.com/replumb/replumb/internal/verify/connectivity"
@@ -176,12 +176,9 @@ func (f *fixture) with(m *v1alpha1.Migration) {
 	f.Helper()
 	everything, err := server.Any()
 	f.Must(err)
-	f.job, err = NewJob(Tools{Tools: migration.Tools{Cluster: server.Cluster, Image: "replumb"}, Any: everything}, m)
+	f.job, err = NewJob(Tools{Tools: migration.Tools{Cluster: crash.Watch(f.T, server.Cluster), Image: "replumb"}, Any: everything}, m)
 	f.Must(err)
-	// A process that is long gone: what a killed run leaves behind is taken over at once.
-	holder := lease.Self("m", "test")
-	holder.PID = 1<<22 + 1
-	f.job.Holder = &holder
+	f.job.Holder = migrationtest.Killed()
 }
 
 func (f *fixture) forth() error {

@@ -18,6 +18,7 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/verify/connectivity"
 	"github.com/replumb/replumb/internal/verify/connectivity/testpod"
 )
@@ -113,6 +114,7 @@ type matrixStep struct {
 var (
 	_ engine.Waiter    = (*matrixStep)(nil)
 	_ engine.Abandoner = (*matrixStep)(nil)
+	_ engine.Previewer = (*matrixStep)(nil)
 )
 
 func (s *matrixStep) ID() string            { return s.name }
@@ -133,6 +135,16 @@ func (s *matrixStep) State(ctx context.Context) (engine.State, error) {
 		return engine.Done, nil
 	}
 	return engine.Pending, nil
+}
+
+// Preview implements engine.Previewer.
+func (s *matrixStep) Preview() ([]engine.Change, error) {
+	all := append(s.pods().Changes(roleAsk), engine.Change{Verb: "create", Object: "Service " + client.ObjectKeyFromObject(s.service()).String()})
+	if s.baseline {
+		recorded, err := migration.StatusChange(s.migration, map[string]any{"cni": map[string]any{"baseline": "what is reached"}})()
+		return append(all, recorded...), err
+	}
+	return all, nil
 }
 
 // Do makes the pods that answer, a Service in front of them, and a policy.

@@ -2,7 +2,6 @@ package cni
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -102,7 +101,7 @@ func (p *Planner) over() bool {
 func (p *Planner) secure() []engine.Group {
 	originals := p.originals()
 	secure := migration.Securing{
-		Sweep: p.sweep, Privileged: true, Originals: originals, Backup: fmt.Sprintf("Back up %d objects", len(originals)),
+		Sweep: p.sweep(), Privileged: true, Originals: originals, Backup: fmt.Sprintf("Back up %d objects", len(originals)),
 	}
 	if !p.Survey.begun() {
 		secure.Then = []engine.Step{p.status().remember(p.Survey)}
@@ -143,7 +142,7 @@ func (p *Planner) originals() []client.Object {
 }
 
 // sweep ends what the migration may have left running in replumb's namespace.
-func (p *Planner) sweep(ctx context.Context) error { return p.Tools.sweep(ctx, p.spec().Name) }
+func (p *Planner) sweep() migration.Sweep { return p.Tools.sweep(p.spec().Name) }
 
 func (p *Planner) matrix(id, title string, keep bool, holds bool) engine.Step {
 	return &matrixStep{
@@ -350,10 +349,10 @@ func (p *Planner) verifyBack() []engine.Group {
 // tidy removes backups and, if the migration may begin again, what the Migration remembers of the cluster.
 func (p *Planner) tidy(reset bool) []engine.Group {
 	if !reset {
-		return engine.InOrder(p.Forget(p.sweep)...)
+		return engine.InOrder(p.Forget(p.sweep())...)
 	}
 	// What was backed up is in the cluster again.
-	return engine.InOrder(append(p.ForgetAll(p.sweep), p.status().reset())...)
+	return engine.InOrder(append(p.ForgetAll(p.sweep()), p.status().reset())...)
 }
 
 // Details say what is removed from every node, and what stays.

@@ -53,16 +53,19 @@ func (t Tools) serverNow(ctx context.Context) (metav1.Time, error) {
 }
 
 // sweep ends what the migration may have left running in replumb's namespace.
-func (t Tools) sweep(ctx context.Context, migration string) error {
-	ours := []client.DeleteAllOfOption{
-		client.InNamespace(v1alpha1.SystemNamespace), client.MatchingLabels{v1alpha1.LabelMigration: migration},
-	}
-	for _, o := range []client.Object{&corev1.Pod{}, &networkingv1.NetworkPolicy{}, &corev1.Service{}} {
-		if err := t.Cluster.DeleteAllOf(ctx, o, ours...); client.IgnoreNotFound(err) != nil {
-			return fmt.Errorf("sweeping up in namespace %s: %w", v1alpha1.SystemNamespace, err)
+func (t Tools) sweep(name string) migration.Sweep {
+	remove := func(ctx context.Context) error {
+		ours := []client.DeleteAllOfOption{
+			client.InNamespace(v1alpha1.SystemNamespace), client.MatchingLabels{v1alpha1.LabelMigration: name},
 		}
+		for _, o := range []client.Object{&corev1.Pod{}, &networkingv1.NetworkPolicy{}, &corev1.Service{}} {
+			if err := t.Cluster.DeleteAllOf(ctx, o, ours...); client.IgnoreNotFound(err) != nil {
+				return fmt.Errorf("sweeping up in namespace %s: %w", v1alpha1.SystemNamespace, err)
+			}
+		}
+		return nil
 	}
-	return nil
+	return migration.Sweep{Kinds: []string{"Pod", "NetworkPolicy", "Service"}, Remove: remove}
 }
 
 // memory is what a Migration remembers of the cluster, in status.cni.

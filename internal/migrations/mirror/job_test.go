@@ -35,10 +35,11 @@ import (
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/network/calico"
 	"github.com/replumb/replumb/internal/network/dnsrecords"
-	"github.com/replumb/replumb/internal/safety/lease"
 	"github.com/replumb/replumb/internal/testing/apitest"
+	"github.com/replumb/replumb/internal/testing/crash"
 	"github.com/replumb/replumb/internal/testing/dnstest"
 	"github.com/replumb/replumb/internal/testing/fakekubelet"
+	"github.com/replumb/replumb/internal/testing/migrationtest"
 )
 
 // Two clusters with real controllers and played nodes, for all tests of this package.
@@ -255,13 +256,11 @@ func (f *fixture) sample() *v1alpha1.Migration {
 func (f *fixture) with(m *v1alpha1.Migration) {
 	f.Helper()
 	job, err := NewJob(Tools{
-		Tools: migration.Tools{Cluster: f.source.Cluster}, DNS: &dnsrecords.Client{Port: f.dns.Port, Recursive: []string{f.dns.Resolver}},
+		Tools: migration.Tools{Cluster: crash.Watch(f.T, f.source.Cluster)}, DNS: &dnsrecords.Client{Port: f.dns.Port, Recursive: []string{f.dns.Resolver}},
 		Context: func(string) (*rest.Config, error) { return rest.CopyConfig(f.target.Config), nil },
 	}, m)
 	f.must(err)
-	holder := lease.Self("m", "test")
-	holder.PID = 1<<22 + 1 // long gone: what a killed run leaves behind is taken over at once
-	job.Holder = &holder
+	job.Holder = migrationtest.Killed()
 	f.job = job
 }
 

@@ -266,5 +266,5 @@ func (p *Planner) tidy() []engine.Group {
 	}
 	groups = append(groups, engine.AtOnce(parallel, "", steps...)...)
 	groups = append(groups, engine.InOrder(p.freezer().Undo())...)
-	return append(groups, engine.InOrder(p.Forget(nil)...)...)
+	return append(groups, engine.InOrder(p.Forget(migration.Sweep{})...)...)
 }

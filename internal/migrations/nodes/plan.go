@@ -305,7 +305,7 @@ func (p *Planner) drainNewNodes() []engine.Group {
 }
 
 func (p *Planner) tidy() []engine.Group {
-	return append(p.restoreTTL(), engine.InOrder(p.Forget(nil)...)...)
+	return append(p.restoreTTL(), engine.InOrder(p.Forget(migration.Sweep{})...)...)
 }
 
 // image of replumb, for pods that it runs.

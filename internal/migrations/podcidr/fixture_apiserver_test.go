@@ -20,8 +20,8 @@ import (
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/network/calico"
-	"github.com/replumb/replumb/internal/safety/lease"
 	"github.com/replumb/replumb/internal/testing/apitest"
+	"github.com/replumb/replumb/internal/testing/crash"
 	"github.com/replumb/replumb/internal/testing/fakekubelet"
 	"github.com/replumb/replumb/internal/testing/migrationtest"
 	"github.com/replumb/replumb/internal/verify/connectivity"
@@ -73,12 +73,9 @@ func setup(t *testing.T, change ...func(*v1alpha1.Migration)) *fixture {
 // with makes the job of a Migration.
 func (f *fixture) with(m *v1alpha1.Migration) {
 	f.Helper()
-	job, err := NewJob(Tools{Cluster: server.Cluster, Image: "replumb"}, m)
+	job, err := NewJob(Tools{Cluster: crash.Watch(f.T, server.Cluster), Image: "replumb"}, m)
 	f.Must(err)
-	// A process that is long gone: what a killed run leaves behind is taken over at once.
-	holder := lease.Self("m", "test")
-	holder.PID = 1<<22 + 1
-	job.Holder = &holder
+	job.Holder = migrationtest.Killed()
 	f.job = job
 }
 

@@ -26,8 +26,9 @@ import (
 	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/network/bridge"
-	"github.com/replumb/replumb/internal/safety/lease"
 	"github.com/replumb/replumb/internal/testing/apitest"
+	"github.com/replumb/replumb/internal/testing/crash"
+	"github.com/replumb/replumb/internal/testing/migrationtest"
 )
 
 // lazy is shared by the tests of this package; each begins with an empty cluster. server is what it started.
@@ -83,14 +84,11 @@ func setup(t *testing.T, change ...func(*v1alpha1.Migration)) *fixture {
 		c(m)
 	}
 	f := &fixture{T: t, probe: &proxies{}}
-	job, err := NewJob(Tools{Tools: migration.Tools{Cluster: server.Cluster}, Probe: f.probe, Inspector: apiserver.New(server.Config)}, m)
+	job, err := NewJob(Tools{Tools: migration.Tools{Cluster: crash.Watch(t, server.Cluster)}, Probe: f.probe, Inspector: apiserver.New(server.Config)}, m)
 	if err != nil {
 		t.Fatal(err)
 	}
-	// A process that is long gone: what a killed run leaves behind is taken over at once.
-	holder := lease.Self("m", "test")
-	holder.PID = 1<<22 + 1
-	job.Holder = &holder
+	job.Holder = migrationtest.Killed()
 	f.job = job
 	f.runner = &engine.Runner{Sink: func(e engine.Event) { f.events = append(f.events, e) }, Deadline: 10 * time.Second}
 	return f

@@ -1,7 +1,6 @@
 package servicecidr
 
 import (
-	"context"
 	"slices"
 	"strings"
 
@@ -156,16 +155,11 @@ func (p *Planner) spec() Spec { return p.Survey.Spec }
 
 // secure records the migration, backs up what is about to be changed for the first time, and freezes it.
 func (p *Planner) secure() []engine.Group {
-	s := migration.Securing{Sweep: p.sweep, Originals: append(p.Survey.originals(), p.Refresh.Originals()...)}
+	s := migration.Securing{Originals: append(p.Survey.originals(), p.Refresh.Originals()...)}
 	if p.frozen() {
 		s.Then = []engine.Step{p.freeze()}
 	}
 	return p.Secure(s)
-}
-
-// sweep removes sentinels and sync windows from replumb's namespace.
-func (p *Planner) sweep(ctx context.Context) error {
-	return bridge.RemoveThrowaways(ctx, p.Tools.Client(), p.spec().Name)
 }
 
 // frozen reports whether Services in flight are frozen.
@@ -270,6 +264,6 @@ func (p *Planner) tidy(to engine.Direction) []engine.Group {
 
 // leave removes what replumb keeps for itself, and looks that nothing is left.
 func (p *Planner) leave() []engine.Group {
-	steps := append([]engine.Step{p.freeze().Undo(), removeRemains(p.Tools.Client(), p.spec().Name)}, p.Forget(p.sweep)...)
+	steps := append([]engine.Step{p.freeze().Undo(), removeRemains(p.Tools.Client(), p.spec().Name)}, p.Forget(migration.Sweep{})...)
 	return append(engine.InOrder(steps...), engine.InOrder(nothingLeft(p.Tools.Client(), p.spec().Name))...)
 }

@@ -116,7 +116,7 @@ func removeRemains(c client.Client, migration string) engine.Step {
 					Verb: "delete", Object: "Service " + v1alpha1.SystemNamespace + "/… (" + v1alpha1.LabelRole + "=" + role + ")",
 				})
 			}
-			return changes, nil
+			return append(changes, engine.Change{Verb: "delete", Object: "EndpointSlice " + v1alpha1.SystemNamespace + "/… (theirs)"}), nil
 		},
 	}
 }

@@ -167,6 +167,10 @@ func (r release) prove(ctx context.Context) error {
 
 func (r release) changes() ([]engine.Change, error) {
 	changes := []engine.Change{{Verb: "delete", Object: "Service " + r.entry.BridgeKey().String()}}
+	if len(r.entry.Service.Spec.Selector) == 0 {
+		copies := "EndpointSlice " + r.entry.BridgeKey().String() + "-… (copies of the Service's)"
+		changes = append(changes, engine.Change{Verb: "delete", Object: copies})
+	}
 	for _, a := range []netip.Addr{r.entry.Old, r.entry.New} {
 		if a.IsValid() && a != r.at {
 			changes = append(changes, engine.Change{Verb: "delete", Object: "IPAddress " + a.String() + " (held)"})

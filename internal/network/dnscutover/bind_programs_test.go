@@ -60,6 +60,10 @@ func (n *notebook) Recall(_ context.Context, name string, typ v1alpha1.RecordTyp
 	return nil, nil
 }
 
+func (n *notebook) Change(name string, _ v1alpha1.RecordType) engine.Change {
+	return engine.Change{Verb: "note", Object: name}
+}
+
 func (n *notebook) Remember(_ context.Context, s v1alpha1.RecordStatus) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -5,6 +5,7 @@ import (
 	"sync"
 
 	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine"
 )
 
 // notebook remembers in memory.
@@ -22,6 +23,10 @@ func (n *notebook) Recall(_ context.Context, name string, typ v1alpha1.RecordTyp
 		return s.DeepCopy(), nil
 	}
 	return nil, nil
+}
+
+func (n *notebook) Change(name string, _ v1alpha1.RecordType) engine.Change {
+	return engine.Change{Verb: "note", Object: name}
 }
 
 func (n *notebook) Remember(_ context.Context, s v1alpha1.RecordStatus) error {

@@ -215,9 +215,14 @@ func (e *otherError) Error() string {
 
 // Preview implements engine.Previewer.
 func (s *changeStep) Preview() ([]engine.Change, error) {
+	return append([]engine.Change{s.move.memory.Change(s.move.name, s.move.typ)}, s.changes()...), nil
+}
+
+// changes of the record itself.
+func (s *changeStep) changes() []engine.Change {
 	m := s.move
 	if m.looked == nil || !m.looked.known {
-		return []engine.Change{{Verb: "update", Object: Title(m.name, m.typ), Body: map[string]any{"to": m.to}}}, nil
+		return []engine.Change{{Verb: "update", Object: Title(m.name, m.typ), Body: map[string]any{"to": m.to}}}
 	}
 	// As it will be found: where the stage before has left it.
 	seen := *m.looked
@@ -229,15 +234,15 @@ func (s *changeStep) Preview() ([]engine.Change, error) {
 	verb := "update"
 	switch {
 	case len(want.Values) == 0 && s.stage != narrow:
-		return nil, nil
+		return nil
 	case len(want.Values) == 0:
-		return []engine.Change{{Verb: "delete", Object: want.String()}}, nil
+		return []engine.Change{{Verb: "delete", Object: want.String()}}
 	case len(seen.now.Values) == 0 && s.stage == widen && s.to == engine.Forward:
 		verb = "create"
 	}
 	return []engine.Change{{
 		Verb: verb, Object: want.String(), Body: map[string]any{"ttl": seconds(want.TTL), "values": want.Values},
-	}}, nil
+	}}
 }
 
 // status is what is remembered, or what has to be.

@@ -490,7 +490,10 @@ func TestPreview(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			for _, c := range changes {
+			if len(changes) == 0 || changes[0].Verb != "note" {
+				t.Errorf("%s does not show that it keeps what the record was", s.ID())
+			}
+			for _, c := range changes[min(1, len(changes)):] {
 				lines = append(lines, fmt.Sprint(c.Verb, " ", c.Object, " ", c.Body))
 			}
 		}

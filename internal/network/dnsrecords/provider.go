@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine"
 )
 
 // Provider is where a record is kept.
@@ -44,4 +45,6 @@ type Memory interface {
 	Recall(ctx context.Context, name string, typ v1alpha1.RecordType) (*v1alpha1.RecordStatus, error)
 	// Remember has been kept for good when it returns.
 	Remember(ctx context.Context, status v1alpha1.RecordStatus) error
+	// Change is what Remember writes of a record, as a plan shows it.
+	Change(name string, typ v1alpha1.RecordType) engine.Change
 }

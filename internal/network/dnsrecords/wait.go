@@ -18,8 +18,9 @@ type waitStep struct {
 }
 
 var (
-	_ engine.Waiter = (*waitStep)(nil)
-	_ engine.Timed  = (*waitStep)(nil)
+	_ engine.Waiter    = (*waitStep)(nil)
+	_ engine.Timed     = (*waitStep)(nil)
+	_ engine.Previewer = (*waitStep)(nil)
 )
 
 func (m *Move) wait(st stage, d engine.Direction) *waitStep {
@@ -80,6 +81,11 @@ func (s *waitStep) Do(ctx context.Context) error {
 		return fmt.Errorf("remembering %s: %w", want, err)
 	}
 	return nil
+}
+
+// Preview implements engine.Previewer: what every server said, and when, is written down.
+func (s *waitStep) Preview() ([]engine.Change, error) {
+	return []engine.Change{s.move.memory.Change(s.move.name, s.move.typ)}, nil
 }
 
 // Verify implements engine.Step: the time is over, and all still say it. Someone may have put it back meanwhile.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/netip"
 	"slices"
+	"time"
 
 	networkingv1 "k8s.io/api/networking/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -21,25 +22,30 @@ const rangeFinalizer = "networking.k8s.io/service-cidr-finalizer"
 
 // ranges plays the controller of ServiceCIDRs, as sync and canDeleteCIDR in k8s.io/kubernetes
 // pkg/controller/servicecidrs/servicecidrs_controller.go have it, without the ten seconds of grace.
-func (s *Server) ranges(ctx context.Context, c client.Client) {
+// It returns when it has to look again.
+func (s *Server) ranges(ctx context.Context) time.Duration {
 	all, addresses := &networkingv1.ServiceCIDRList{}, &networkingv1.IPAddressList{}
-	if c.List(ctx, all) != nil {
-		return
+	if s.List(ctx, all) != nil {
+		return soon
 	}
-	going := func(r networkingv1.ServiceCIDR) bool { return !r.DeletionTimestamp.IsZero() }
-	allocated := client.MatchingLabels{networkingv1.LabelManagedBy: "ipallocator.k8s.io"}
-	if slices.ContainsFunc(all.Items, going) && c.List(ctx, addresses, allocated) != nil {
-		return
+	again := later
+	if slices.ContainsFunc(all.Items, func(r networkingv1.ServiceCIDR) bool { return !r.DeletionTimestamp.IsZero() }) {
+		again = soon
+		if s.List(ctx, addresses, client.MatchingLabels{networkingv1.LabelManagedBy: "ipallocator.k8s.io"}) != nil {
+			return again
+		}
 	}
 	hasDefault := false
 	for i := range all.Items {
 		r := &all.Items[i]
-		gone := tend(ctx, c, r, all.Items, addresses.Items)
+		gone := tend(ctx, s, r, all.Items, addresses.Items)
 		hasDefault = hasDefault || (r.Name == DefaultName && !gone)
 	}
 	if !hasDefault {
-		s.restoreDefault(ctx, c)
+		s.restoreDefault(ctx, s)
+		return soon
 	}
+	return again
 }
 
 // tend brings one ServiceCIDR on: guards it with the finalizer, lets it go or says what it waits for. It reports whether

@@ -14,8 +14,9 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/replumb/replumb/internal/testing/watching"
 )
 
 // standIn plays the controllers that no controller manager runs here: ServiceCIDRs become ready and go when they are free,
@@ -24,61 +25,30 @@ import (
 func standIn(ctx context.Context, s *Server) {
 	var all sync.WaitGroup
 	all.Go(func() { standInWithoutEndpoints(ctx, s) })
-	all.Go(func() { whenever(ctx, s, later, endpoints, &corev1.ServiceList{}, &corev1.PodList{}) })
+	all.Go(func() { watching.Whenever(ctx, s, andLater(s, endpoints), &corev1.ServiceList{}, &corev1.PodList{}) })
 	all.Wait()
 }
 
 // standInWithoutEndpoints costs next to nothing, however many Services there are.
 func standInWithoutEndpoints(ctx context.Context, s *Server) {
 	var all sync.WaitGroup
-	all.Go(func() { whenever(ctx, s, soon, s.ranges, &networkingv1.ServiceCIDRList{}) })
-	all.Go(func() { whenever(ctx, s, later, finalize, &corev1.NamespaceList{}) })
+	all.Go(func() { watching.Whenever(ctx, s, s.ranges, &networkingv1.ServiceCIDRList{}) })
+	all.Go(func() { watching.Whenever(ctx, s, andLater(s, finalize), &corev1.NamespaceList{}) })
 	all.Wait()
 }
 
-// Controllers look although they have seen nothing change: the one of ranges, since one that goes waits for addresses,
-// which are too many to be watched; the others in case a watch was lost.
+// Controllers look although they have seen nothing change: soon while a range that goes waits for addresses, which are too many to be
+// watched; later in case a watch was lost.
 const (
 	soon  = 100 * time.Millisecond
 	later = time.Second
 )
 
-// whenever calls look when an object of the lists has changed, and now and then.
-func whenever(
-	ctx context.Context, c client.WithWatch, again time.Duration, look func(context.Context, client.Client), lists ...client.ObjectList,
-) {
-	changed := make(chan struct{}, 1)
-	var watchers sync.WaitGroup
-	for _, list := range lists {
-		watchers.Go(func() {
-			wait.UntilWithContext(ctx, func(ctx context.Context) { watchOnce(ctx, c, list, changed) }, soon)
-		})
-	}
-	tick := time.NewTicker(again)
-	defer tick.Stop()
-	for ctx.Err() == nil {
-		look(ctx, c)
-		select {
-		case <-changed:
-		case <-tick.C:
-		case <-ctx.Done():
-		}
-	}
-	watchers.Wait()
-}
-
-// watchOnce tells of changes until the watch ends.
-func watchOnce(ctx context.Context, c client.WithWatch, list client.ObjectList, changed chan<- struct{}) {
-	w, err := c.Watch(ctx, list)
-	if err != nil {
-		return
-	}
-	defer w.Stop()
-	for range w.ResultChan() {
-		select {
-		case changed <- struct{}{}:
-		default: // a look is due already
-		}
+// andLater looks, and again later.
+func andLater(s *Server, look func(context.Context, client.Client)) func(context.Context) time.Duration {
+	return func(ctx context.Context) time.Duration {
+		look(ctx, s)
+		return later
 	}
 }
 
@@ -94,7 +64,7 @@ func endpoints(ctx context.Context, c client.Client) {
 		// The real controller leaves the slices of an ExternalName Service alone, too.
 		wanted[client.ObjectKey{Namespace: svc.Namespace, Name: svc.Name + "-standin"}] = true
 		if len(svc.Spec.Selector) > 0 && svc.Spec.Type != corev1.ServiceTypeExternalName {
-			ensureSlice(ctx, c, sliceFor(svc, pods.Items))
+			ensureSlice(ctx, c, all.Items, sliceFor(svc, pods.Items))
 		}
 	}
 	for i := range all.Items {
@@ -137,12 +107,16 @@ func sliceFor(svc *corev1.Service, pods []corev1.Pod) *discoveryv1.EndpointSlice
 	return slice
 }
 
-func ensureSlice(ctx context.Context, c client.Client, want *discoveryv1.EndpointSlice) {
-	have := &discoveryv1.EndpointSlice{}
-	if c.Get(ctx, client.ObjectKeyFromObject(want), have) != nil {
+// ensureSlice has a slice look as wanted, where there are those others.
+func ensureSlice(ctx context.Context, c client.Client, others []discoveryv1.EndpointSlice, want *discoveryv1.EndpointSlice) {
+	at := slices.IndexFunc(others, func(s discoveryv1.EndpointSlice) bool {
+		return s.Namespace == want.Namespace && s.Name == want.Name
+	})
+	if at < 0 {
 		_ = c.Create(ctx, want)
 		return
 	}
+	have := &others[at]
 	if !equality.Semantic.DeepEqual(have.Endpoints, want.Endpoints) || !equality.Semantic.DeepEqual(have.Ports, want.Ports) {
 		have.Endpoints, have.Ports = want.Endpoints, want.Ports
 		_ = c.Update(ctx, have)

@@ -48,17 +48,25 @@ func (s *Server) Wipe(ctx context.Context) error {
 	}
 	var last error
 	err = wait.PollUntilContextTimeout(ctx, 50*time.Millisecond, wipeTime, true, func(ctx context.Context) (bool, error) {
-		var now *contents
-		if now, last = lister.contents(ctx); last != nil {
-			return false, nil //nolint:nilerr // it is asked again; the last error is reported in the end
+		err := lister.wipe(ctx, s.fresh)
+		if ctx.Err() == nil { // what fails once the time is over tells nothing
+			last = err
 		}
-		last = lister.restore(ctx, s.fresh, now)
-		return last == nil, nil
+		return err == nil, nil
 	})
 	if err != nil {
 		return fmt.Errorf("wiping the API server: %w", errors.Join(err, last))
 	}
 	return nil
+}
+
+// wipe takes one step towards what was there before, and returns an error as long as there is another.
+func (l *lister) wipe(ctx context.Context, before *contents) error {
+	now, err := l.contents(ctx)
+	if err != nil {
+		return err
+	}
+	return l.restore(ctx, before, now)
 }
 
 // lister reads and writes objects of all kinds.
@@ -206,7 +214,7 @@ func (l *lister) putBack(ctx context.Context, want entry, is *unstructured.Unstr
 func bare(o *unstructured.Unstructured) *unstructured.Unstructured {
 	o = o.DeepCopy()
 	delete(o.Object, "status")
-	for _, field := range []string{"resourceVersion", "generation", "managedFields", "uid", "creationTimestamp"} {
+	for _, field := range []string{"resourceVersion", "generation", "managedFields", "uid", "creationTimestamp", "finalizers"} {
 		unstructured.RemoveNestedField(o.Object, "metadata", field)
 	}
 	return o

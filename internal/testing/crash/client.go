@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"testing"
 	"unicode"
 
 	"k8s.io/apimachinery/pkg/runtime"
@@ -16,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 
 	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/kube/cluster"
 )
 
 // ErrKilled is what every write returns after the last one that was let through.
@@ -31,6 +33,18 @@ type Client struct {
 	phase  string
 	phases []string
 	hidden map[string]bool
+}
+
+// Watch is a cluster whose writes a test watches: with any that the preview of its step hides, the test fails when it ends.
+func Watch(t testing.TB, of *cluster.Cluster) *cluster.Cluster {
+	watched, c := *of, &Client{WithWatch: of.WithWatch}
+	watched.WithWatch = c
+	t.Cleanup(func() {
+		for _, hidden := range c.Hidden() {
+			t.Errorf("%s, and plan does not show it", hidden)
+		}
+	})
+	return &watched
 }
 
 // Event is to be called with the events of the run: they say which phase a write belongs to.
@@ -75,8 +89,11 @@ func (c *Client) Hidden() []string {
 	return slices.Sorted(maps.Keys(c.hidden))
 }
 
-// write is called before every write to an object.
-func (c *Client) write(ctx context.Context, o runtime.Object) error {
+// write is called before every write to an object. A dry run writes nothing.
+func (c *Client) write(ctx context.Context, o runtime.Object, dryRun ...string) error {
+	if len(dryRun) > 0 {
+		return nil
+	}
 	kind, err := apiutil.GVKForObject(o, c.Scheme())
 	if err != nil {
 		return err
@@ -113,8 +130,8 @@ func shows(s engine.Step, kind string) bool {
 func (c *Client) Create(ctx context.Context, o client.Object, opts ...client.CreateOption) error {
 	co := &client.CreateOptions{}
 	co.ApplyOptions(opts)
-	if len(co.DryRun) == 0 && !strings.HasSuffix(fmt.Sprintf("%T", o), "AccessReview") {
-		if err := c.write(ctx, o); err != nil {
+	if !strings.HasSuffix(fmt.Sprintf("%T", o), "AccessReview") {
+		if err := c.write(ctx, o, co.DryRun...); err != nil {
 			return err
 		}
 	}
@@ -123,7 +140,9 @@ func (c *Client) Create(ctx context.Context, o client.Object, opts ...client.Cre
 
 // Update implements client.Client.
 func (c *Client) Update(ctx context.Context, o client.Object, opts ...client.UpdateOption) error {
-	if err := c.write(ctx, o); err != nil {
+	uo := &client.UpdateOptions{}
+	uo.ApplyOptions(opts)
+	if err := c.write(ctx, o, uo.DryRun...); err != nil {
 		return err
 	}
 	return c.WithWatch.Update(ctx, o, opts...)
@@ -131,7 +150,9 @@ func (c *Client) Update(ctx context.Context, o client.Object, opts ...client.Upd
 
 // Patch implements client.Client.
 func (c *Client) Patch(ctx context.Context, o client.Object, p client.Patch, opts ...client.PatchOption) error {
-	if err := c.write(ctx, o); err != nil {
+	po := &client.PatchOptions{}
+	po.ApplyOptions(opts)
+	if err := c.write(ctx, o, po.DryRun...); err != nil {
 		return err
 	}
 	return c.WithWatch.Patch(ctx, o, p, opts...)
@@ -139,7 +160,9 @@ func (c *Client) Patch(ctx context.Context, o client.Object, p client.Patch, opt
 
 // Delete implements client.Client.
 func (c *Client) Delete(ctx context.Context, o client.Object, opts ...client.DeleteOption) error {
-	if err := c.write(ctx, o); err != nil {
+	do := &client.DeleteOptions{}
+	do.ApplyOptions(opts)
+	if err := c.write(ctx, o, do.DryRun...); err != nil {
 		return err
 	}
 	return c.WithWatch.Delete(ctx, o, opts...)

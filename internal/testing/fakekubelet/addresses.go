@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -28,18 +29,18 @@ func usable(pools []calico.Pool, annotations map[string]string) []calico.Pool {
 }
 
 // tunnels gives every node's tunnel an address, and another one once its pool is disabled (node/pkg/allocateip).
-func (f *Fleet) tunnels(ctx context.Context) {
+func (f *Fleet) tunnels(ctx context.Context) time.Duration {
 	pools, err := calico.LoadPools(ctx, f.Client)
 	if err != nil {
-		return
+		return again
 	}
 	nodes := &corev1.NodeList{}
 	if f.Client.List(ctx, nodes) != nil {
-		return
+		return again
 	}
 	enabled := usable(pools, nil)
 	if len(enabled) == 0 {
-		return
+		return again
 	}
 	for i := range nodes.Items {
 		n := &nodes.Items[i]
@@ -66,6 +67,7 @@ func (f *Fleet) tunnels(ctx context.Context) {
 		n.Annotations[tunnelAnnotation] = a.String()
 		_ = f.Client.Patch(ctx, n, client.MergeFrom(was)) // the next round looks again
 	}
+	return again
 }
 
 // Counting gives out one address after another and keeps no books: for measurements.

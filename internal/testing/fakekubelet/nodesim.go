@@ -14,18 +14,24 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/internal/network/calico"
+	"github.com/replumb/replumb/internal/testing/watching"
 )
 
 // tunnelAnnotation is where Calico writes the address of a node's VXLAN tunnel.
 const tunnelAnnotation = "projectcalico.org/IPv4VXLANTunnelAddr"
 
-// retry is how soon what failed is tried again: a kubelet whose CNI plugin found no address, for instance.
-const retry = 50 * time.Millisecond
+const (
+	// retry is how soon what failed is tried again: a kubelet whose CNI plugin found no address, for instance.
+	retry = 50 * time.Millisecond
+	// again is when tunnels are looked at although nothing has changed: their pools may have had no address.
+	again = time.Second
+)
 
 // Fleet is a number of nodes.
 type Fleet struct {
@@ -93,7 +99,9 @@ func (f *Fleet) Node(ctx context.Context, name string, address netip.Addr) error
 func (f *Fleet) Run(ctx context.Context) {
 	f.known = map[types.UID]stage{}
 	f.work.Go(func() { wait.UntilWithContext(ctx, f.follow, retry) })
-	f.work.Go(func() { wait.UntilWithContext(ctx, f.tunnels, retry) })
+	pools := &unstructured.UnstructuredList{}
+	pools.SetGroupVersionKind(calico.GroupVersion().WithKind("IPPoolList"))
+	f.work.Go(func() { watching.Whenever(ctx, f.Client, f.tunnels, &corev1.NodeList{}, pools) })
 	f.work.Wait()
 }
 

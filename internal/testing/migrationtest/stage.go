@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/safety/lease"
 	"github.com/replumb/replumb/internal/verify/connectivity"
 )
 
@@ -47,6 +48,13 @@ func New(t *testing.T, c client.Client) *Stage {
 	s := &Stage{T: t, client: c}
 	s.heard = sync.NewCond(&s.Mu)
 	return s
+}
+
+// Killed is a process that is long gone: what it left behind is taken over at once.
+func Killed() *lease.Holder {
+	holder := lease.Self("m", "test")
+	holder.PID = 1<<22 + 1 // more than Linux gives out
+	return &holder
 }
 
 // Must ends the test on an error.

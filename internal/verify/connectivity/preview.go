@@ -10,13 +10,15 @@ var _ engine.Previewer = (*Step)(nil)
 // Role implements engine.Cast: the pods are replumb's own, and do not outlive the step.
 func (*Step) Role() engine.Role { return engine.RoleOwn }
 
-// Preview implements engine.Previewer. The pods run on the nodes that are ready by then.
-func (s *Step) Preview() ([]engine.Change, error) {
+// Preview implements engine.Previewer.
+func (s *Step) Preview() ([]engine.Change, error) { return s.pods().Changes(roleCall), nil }
+
+// Changes are what Serve and Start make, for pods that ask in a role. They run on the nodes that are ready by then, and go again.
+func (p *Pods) Changes(asking string) []engine.Change {
 	in := func(name string) string { return v1alpha1.SystemNamespace + "/" + name + "*" }
-	pods := s.pods()
 	return []engine.Change{
-		{Verb: "create", Object: "NetworkPolicy " + in(pods.policy(roleCall).GenerateName)},
-		{Verb: "run", Object: "Pod " + in(pods.pod(RoleAnswer, "", nil).GenerateName)},
-		{Verb: "run", Object: "Pod " + in(pods.pod(roleCall, "", nil).GenerateName)},
-	}, nil
+		{Verb: "create", Object: "NetworkPolicy " + in(p.policy(asking).GenerateName)},
+		{Verb: "run", Object: "Pod " + in(p.pod(RoleAnswer, "", nil).GenerateName)},
+		{Verb: "run", Object: "Pod " + in(p.pod(asking, "", nil).GenerateName)},
+	}
 }
