@@ -7,8 +7,8 @@ TOOL        := go tool -modfile=$(CURDIR)/hack/tools/go.mod
 LDFLAGS     := -s -w -X github.com/replumb/replumb/internal/cli.version=$(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 LINT        := $(BIN)/golangci-lint
 GOTESTSUM   := $(BIN)/gotestsum
-# API servers that packages share instead of each booting one.
-POOL        := $(BIN)/apipool -plain 2 -full 2 --
+# API servers that packages share instead of each booting one. They live briefly and need not be thrifty with memory.
+POOL        := GOGC=400 $(BIN)/apipool -plain 2 -full 2 --
 # The product, the lab and the tests of both are modules of their own, so that the product depends on nothing of the others.
 MODULES     := . lab test
 # The packages with tests that need an API server or programs, those that take longest first: check has run all others, and vet.
@@ -60,7 +60,8 @@ check: $(GOTESTSUM) ## Vet, and all tests that need nothing but Go: no root, no 
 	@hack/gotest.sh lab -timeout 5m ./...
 
 .PHONY: test
-test: check test-api test-crash test-root test-lab ## check, and tests with a real API server, processes that are killed, and real packets (root)
+test: check test-api test-root lab-basic ## check, and tests with a real API server, processes that are killed, and real packets (root)
+	@hack/beside.sh test-crash test-lab # which leaves half of two cores idle
 
 .PHONY: test-api
 test-api: lab-api apipool $(GOTESTSUM) ## Tests against a real etcd and API server, and beside programs of Debian

@@ -354,7 +354,7 @@ func must(t testing.TB, err error) {
 func (k target) eventually(t testing.TB, try func() error) {
 	t.Helper()
 	var last error
-	err := wait.PollUntilContextTimeout(t.Context(), 10*time.Millisecond, 30*time.Second, true, func(context.Context) (bool, error) {
+	err := wait.PollUntilContextTimeout(t.Context(), 10*time.Millisecond, 2*time.Minute, true, func(context.Context) (bool, error) {
 		last = try()
 		return last == nil, nil
 	})

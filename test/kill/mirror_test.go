@@ -1,7 +1,6 @@
 package kill
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -21,7 +20,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
-	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/safety/lease"
 )
 
@@ -168,7 +166,7 @@ func marks(all map[string]string) string {
 	return strings.Join(lines, " ")
 }
 
-func (p *mirrorPair) note(t *testing.T) string {
+func (p *mirrorPair) note(t *testing.T, _ string) string {
 	t.Helper()
 	file := filepath.Join(p.dir, "mirror.yaml")
 	must(t, os.WriteFile(file, []byte(`apiVersion: replumb.dev/v1alpha1
@@ -182,55 +180,15 @@ spec:
 	return file
 }
 
-// TestKillMirrorAnywhere kills the process at every event of apply, rollback and finish of a mirror, and runs the same command again.
-// Names in DNS have tests of their own (internal/network/dnscutover, internal/network/dnsrecords): a process looks for their servers where its machine does.
-// With -short only those cases run that are controls: each command has one.
+// TestKillMirrorAnywhere kills mirrors. Names in DNS have tests of their own (internal/network/dnscutover, internal/network/dnsrecords): a
+// process looks for their servers where its machine does.
 func TestKillMirrorAnywhere(t *testing.T) {
-	p := startPair(t)
-	cases := 0
-	for _, cmd := range p.unkilled(t) {
-		for _, m := range cmd.moments {
-			control := m.kind == engine.StepStarted && strings.HasPrefix(m.step, cmd.control)
-			if testing.Short() && !control {
-				continue
-			}
-			cases++
-			t.Run(cmd.args[0]+" "+m.String(), func(t *testing.T) {
-				p.renew(t)
-				args := append(slices.Clone(cmd.args), "move", "--yes")
-				if cmd.args[0] == "apply" {
-					args = append(slices.Clone(cmd.args), "-f", p.note(t))
-				} else {
-					p.whole(t, "apply", "-f", p.note(t))
-				}
-				p.surviveAs(t, cmd, m, control, args, p.look)
-			})
-		}
+	k := kind{
+		worlds: []world{startPair(t)}, variants: []string{""},
+		controls: map[string]string{"apply": "copy/objects", "rollback": "back/handover/sleep", "finish": "back/handover/sleep"},
+		stays: func(d string) bool { // copies stay
+			return strings.Contains(d, "mirror: ") || strings.Contains(d, "Migration /move")
+		},
 	}
-	t.Logf("%d cases", cases)
-}
-
-// unkilled is what runs do that nobody kills, and what both clusters look like after each.
-func (p *mirrorPair) unkilled(t *testing.T) []podCommand {
-	t.Helper()
-	run := func(control string, args ...string) podCommand {
-		moments := p.whole(t, args...)
-		return podCommand{args: args[:1], control: control, moments: moments, want: p.look(t)}
-	}
-	p.renew(t)
-	before := p.look(t)
-	apply := run("copy/objects", "apply", "-f", p.note(t))
-	rollback := run("back/handover/sleep", "rollback", "move", "--yes")
-	for _, d := range differences(before, rollback.want) {
-		if !strings.Contains(d, "mirror: ") && !strings.Contains(d, "Migration /move") { // copies stay
-			t.Errorf("rolled back: %s", d)
-		}
-	}
-	p.renew(t)
-	p.whole(t, "apply", "-f", p.note(t))
-	finish := run("back/handover/sleep", "finish", "move", "--yes")
-	if len(differences(apply.want, rollback.want)) == 0 || len(differences(apply.want, finish.want)) == 0 {
-		t.Fatal(errors.New("the commands make no difference"))
-	}
-	return []podCommand{apply, rollback, finish}
+	k.anywhere(t)
 }

@@ -19,7 +19,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
-	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/verify/connectivity"
 )
 
@@ -141,9 +140,9 @@ func (c nodeCluster) look(t *testing.T) picture {
 }
 
 // note writes the Migration. Machines end as soon as they are told to.
-func (c nodeCluster) note(t *testing.T, when v1alpha1.TerminateTime) string {
+func (c nodeCluster) note(t *testing.T, when string) string {
 	t.Helper()
-	file := filepath.Join(c.dir, string(when)+".yaml")
+	file := filepath.Join(c.dir, when+".yaml")
 	text := fmt.Sprintf(`apiVersion: replumb.dev/v1alpha1
 kind: Migration
 metadata: {name: move}
@@ -161,70 +160,17 @@ spec:
 	return file
 }
 
-// nodeCommand is one of replumb's, what leads up to it, and what it leads to.
-type nodeCommand struct {
-	podCommand
-	when v1alpha1.TerminateTime
-}
-
-// TestKillNodesAnywhere kills the process at every event of apply, finish and rollback of a move of nodes, and runs the same
-// command again.
-// With -short only those cases run that are controls: each command has one.
+// TestKillNodesAnywhere kills moves of nodes, whose machines end at finish, or each as soon as it is empty.
 func TestKillNodesAnywhere(t *testing.T) {
-	free := make(chan nodeCluster, podClusters)
+	k := kind{
+		variants: []string{string(v1alpha1.TerminateAtFinish), string(v1alpha1.TerminateEach)},
+		controls: map[string]string{"apply": "drain/", "rollback": "drain/", "finish": "terminate/"},
+		stays: func(d string) bool { // new nodes stay closed
+			return d == "left over: v1alpha1.Migration /move" || strings.Contains(d, "Node new")
+		},
+	}
 	for range podClusters {
-		free <- nodeCluster{startPods(t)}
+		k.worlds = append(k.worlds, nodeCluster{startPods(t)})
 	}
-	c := <-free
-	commands := c.unkilled(t)
-	free <- c
-	cases := 0
-	for _, cmd := range commands {
-		for _, m := range cmd.moments {
-			control := m.kind == engine.StepStarted && strings.HasPrefix(m.step, cmd.control)
-			if testing.Short() && !control {
-				continue
-			}
-			cases++
-			t.Run(cmd.args[0]+" "+string(cmd.when)+" "+m.String(), func(t *testing.T) {
-				t.Parallel()
-				c := <-free
-				defer func() { free <- c }()
-				c.renew(t)
-				file := c.note(t, cmd.when)
-				args := append(slices.Clone(cmd.args), "move", "--yes")
-				if cmd.args[0] == "apply" {
-					args = append(slices.Clone(cmd.args), "-f", file)
-				} else {
-					c.whole(t, "apply", "-f", file)
-				}
-				c.surviveAs(t, cmd.podCommand, m, control, args, c.look)
-			})
-		}
-	}
-	t.Logf("%d cases", cases)
-}
-
-// unkilled is what runs do that nobody kills, and what the cluster looks like after each.
-func (c nodeCluster) unkilled(t *testing.T) []nodeCommand {
-	t.Helper()
-	run := func(when v1alpha1.TerminateTime, control string, args ...string) nodeCommand {
-		moments := c.whole(t, args...)
-		return nodeCommand{podCommand{args: args[:1], control: control, moments: moments, want: c.look(t)}, when}
-	}
-	c.renew(t)
-	before := c.look(t)
-	apply := run(v1alpha1.TerminateAtFinish, "drain/", "apply", "-f", c.note(t, v1alpha1.TerminateAtFinish))
-	rollback := run(v1alpha1.TerminateAtFinish, "drain/", "rollback", "move", "--yes")
-	for _, d := range differences(before, rollback.want) {
-		if d != "left over: v1alpha1.Migration /move" && !strings.Contains(d, "Node new") { // these stay closed
-			t.Errorf("rolled back: %s", d)
-		}
-	}
-	c.renew(t)
-	each := run(v1alpha1.TerminateEach, "terminate/", "apply", "-f", c.note(t, v1alpha1.TerminateEach))
-	c.renew(t)
-	c.whole(t, "apply", "-f", c.note(t, v1alpha1.TerminateAtFinish))
-	finish := run(v1alpha1.TerminateAtFinish, "terminate/", "finish", "move", "--yes")
-	return []nodeCommand{apply, rollback, each, finish}
+	k.anywhere(t)
 }

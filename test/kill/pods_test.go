@@ -24,7 +24,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
-	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/network/calico"
 	"github.com/replumb/replumb/internal/safety/lease"
 	"github.com/replumb/replumb/internal/testing/apitest"
@@ -135,8 +134,8 @@ func (c *podCluster) clear(t *testing.T) {
 	c.eventually(t, func() error { return gone(ctx, c, system) })
 }
 
-// reset brings the cluster to how it is before a migration: everything in the old pool.
-func (c *podCluster) reset(t *testing.T) {
+// renew brings the cluster to how it is before a migration: everything in the old pool.
+func (c *podCluster) renew(t *testing.T) {
 	t.Helper()
 	ctx := t.Context()
 	c.clear(t)
@@ -238,9 +237,9 @@ func rangeOf(all []netip.Addr) string {
 	return "none"
 }
 
-// take looks at everything that replumb could have written, or lost. Which node has which block is left to chance; that
+// look takes everything that replumb could have written, or lost. Which node has which block is left to chance; that
 // they fit together is not.
-func (c *podCluster) take(t *testing.T) picture {
+func (c *podCluster) look(t *testing.T) picture {
 	t.Helper()
 	p := picture{"inhabitants": strings.Join(c.inhabitants(t), "\n")}
 	state, err := calico.Load(t.Context(), c)
@@ -287,7 +286,7 @@ func (p picture) add(t *testing.T, o client.Object) {
 // counted is how many pods there were when a run ended: those that were just coming or going are among them.
 var counted = regexp.MustCompile(`(?m)^  counts:\n(    .*\n)*`)
 
-func (c *podCluster) write(t *testing.T) string {
+func (c *podCluster) note(t *testing.T, _ string) string {
 	t.Helper()
 	file := filepath.Join(c.dir, "move.yaml")
 	text := fmt.Sprintf(`apiVersion: replumb.dev/v1alpha1
@@ -306,88 +305,16 @@ spec:
 	return file
 }
 
-// podCommand is one of replumb's, and what it leads to.
-type podCommand struct {
-	args    []string
-	want    picture
-	moments []moment
-	// control begins a step before which a killed run must not look as wanted.
-	control string
-}
-
-// TestKillPodsAnywhere kills the process at every event of apply, finish and rollback of a move of pods, and runs the same
-// command again.
-// With -short only those cases run that are controls: each command has one.
+// TestKillPodsAnywhere kills moves of pods.
 func TestKillPodsAnywhere(t *testing.T) {
-	free := make(chan *podCluster, podClusters)
+	k := kind{
+		variants: []string{""}, controls: map[string]string{"apply": "restart/", "rollback": "restart/", "finish": "release/"},
+		stays: func(d string) bool { // restarts leave their mark
+			return d == "left over: v1alpha1.Migration /move" || strings.HasPrefix(d, "differs: v1.")
+		},
+	}
 	for range podClusters {
-		free <- startPods(t)
+		k.worlds = append(k.worlds, startPods(t))
 	}
-	c := <-free
-	apply, finish, rollback := c.undisturbed(t)
-	free <- c
-	cases := 0
-	for _, cmd := range []podCommand{apply, finish, rollback} {
-		for _, m := range cmd.moments {
-			control := m.kind == engine.StepStarted && strings.HasPrefix(m.step, cmd.control)
-			if testing.Short() && !control {
-				continue
-			}
-			cases++
-			t.Run(cmd.args[0]+" "+m.String(), func(t *testing.T) {
-				t.Parallel()
-				c := <-free
-				defer func() { free <- c }()
-				c.reset(t)
-				file := c.write(t)
-				args := append(slices.Clone(cmd.args), "move", "--yes")
-				if cmd.args[0] == "apply" {
-					args = append(slices.Clone(cmd.args), "-f", file)
-				} else {
-					c.whole(t, "apply", "-f", file)
-				}
-				c.survive(t, cmd, m, control, args)
-			})
-		}
-	}
-	t.Logf("%d cases", cases)
-}
-
-// undisturbed is what runs do that nobody kills, and what the cluster looks like after each.
-func (c *podCluster) undisturbed(t *testing.T) (apply, finish, rollback podCommand) {
-	t.Helper()
-	c.reset(t)
-	file := c.write(t)
-	before := c.take(t)
-	apply = podCommand{args: []string{"apply"}, control: "restart/", moments: c.whole(t, "apply", "-f", file)}
-	apply.want = c.take(t)
-	rollback = podCommand{args: []string{"rollback"}, control: "restart/", moments: c.whole(t, "rollback", "move", "--yes")}
-	rollback.want = c.take(t)
-	for _, d := range differences(before, rollback.want) {
-		if d != "left over: v1alpha1.Migration /move" && !strings.HasPrefix(d, "differs: v1.") { // restarts leave their mark
-			t.Errorf("rolled back: %s", d)
-		}
-	}
-	c.reset(t)
-	c.whole(t, "apply", "-f", file)
-	finish = podCommand{args: []string{"finish"}, control: "release/", moments: c.whole(t, "finish", "move", "--yes")}
-	finish.want = c.take(t)
-	return apply, finish, rollback
-}
-
-func (c *podCluster) survive(t *testing.T, cmd podCommand, at moment, control bool, args []string) {
-	t.Helper()
-	c.surviveAs(t, cmd, at, control, args, c.take)
-}
-
-func (k target) surviveAs(t *testing.T, cmd podCommand, at moment, control bool, args []string, take func(*testing.T) picture) {
-	t.Helper()
-	if came := k.killed(t, at, args...); !came && !at.waits() {
-		t.Fatal("the run ended before the event came")
-	}
-	if control && len(differences(cmd.want, take(t))) == 0 {
-		t.Error("killed and not run again, the cluster looks as if nothing had happened: the comparison proves nothing")
-	}
-	k.whole(t, args...)
-	same(t, cmd.want, "after "+cmd.args[0], take)
+	k.anywhere(t)
 }

@@ -66,7 +66,7 @@ type target string
 // replumb starts a command.
 func (k target) replumb(t *testing.T, args ...string) *process {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	p := &process{Cmd: exec.CommandContext(ctx, os.Args[0], append(args, "-o", "json", "--kubeconfig", string(k))...), limit: cancel}
 	p.Env = append(os.Environ(), asMain+"=1")
 	p.Stderr = &p.errors

@@ -31,6 +31,7 @@ import (
 	"github.com/replumb/replumb/internal/reporting/terminal"
 	"github.com/replumb/replumb/internal/spec"
 	"github.com/replumb/replumb/internal/testing/golden"
+	"github.com/replumb/replumb/internal/testing/migrationtest"
 )
 
 // facts are what objects do not tell.
@@ -46,6 +47,11 @@ type facts struct {
 // plans that are made. No cluster is needed.
 func TestGolden(t *testing.T) {
 	golden.Run(t, "testdata/golden/*.txtar", sections)
+}
+
+// TestEveryCheckFiresAndPasses: each has a golden file for both.
+func TestEveryCheckFiresAndPasses(t *testing.T) {
+	migrationtest.EveryCheck(t, Checks(), "testdata/golden/*.txtar")
 }
 
 func sections(t *testing.T, in map[string][]byte) golden.Sections {
@@ -197,6 +203,7 @@ func render(t *testing.T, make func() *engine.Plan) string {
 	if err := plan.Validate(); err != nil {
 		t.Error(err)
 	}
+	migrationtest.Shows(t, plan)
 	phases, err := terminal.PlanPhases(plan)
 	if err != nil {
 		t.Fatal(err)

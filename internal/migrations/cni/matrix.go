@@ -139,7 +139,10 @@ func (s *matrixStep) State(ctx context.Context) (engine.State, error) {
 
 // Preview implements engine.Previewer.
 func (s *matrixStep) Preview() ([]engine.Change, error) {
-	all := append(s.pods().Changes(roleAsk), engine.Change{Verb: "create", Object: "Service " + client.ObjectKeyFromObject(s.service()).String()})
+	all := append(
+		s.pods().Changes(roleAsk),
+		engine.Change{Verb: "create", Object: "Service " + client.ObjectKeyFromObject(s.service()).String()},
+	)
 	if s.baseline {
 		recorded, err := migration.StatusChange(s.migration, map[string]any{"cni": map[string]any{"baseline": "what is reached"}})()
 		return append(all, recorded...), err

@@ -6,26 +6,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
-	"net/http"
-	"net/netip"
-	"os"
-	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
-	admissionv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
-	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
-	networkingv1 "k8s.io/api/networking/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -33,324 +22,15 @@ import (
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/engine/findings"
 	"github.com/replumb/replumb/internal/migration"
-	"github.com/replumb/replumb/internal/network/calico"
 	"github.com/replumb/replumb/internal/network/dnsrecords"
-	"github.com/replumb/replumb/internal/testing/apitest"
-	"github.com/replumb/replumb/internal/testing/crash"
-	"github.com/replumb/replumb/internal/testing/dnstest"
-	"github.com/replumb/replumb/internal/testing/fakekubelet"
 	"github.com/replumb/replumb/internal/testing/migrationtest"
 )
 
-// Two clusters with real controllers and played nodes, for all tests of this package.
-var (
-	first  = &apitest.Lazy{Range: "10.96.0.0/16", Options: []apitest.Option{apitest.Calico(), apitest.Controllers()}}
-	second = &apitest.Lazy{Range: "10.97.0.0/16", Options: []apitest.Option{apitest.Calico(), apitest.Controllers()}}
-)
-
-func TestMain(m *testing.M) {
-	os.Exit(apitest.Main(m, first, second))
-}
-
-// The load balancers of both clusters.
-const (
-	sourceAt = "127.0.0.30"
-	targetAt = "127.0.0.40"
-	zone     = `
-shop.sub 3 IN A 127.0.0.30
-blog.sub 3 IN A 127.0.0.30
-`
-)
-
-// fixture is two clusters, each with a load balancer, and the zone that names are in.
-type fixture struct {
-	*testing.T
-	source, target *apitest.Server
-	dns            *dnstest.Servers
-	port           string
-	events         []engine.Event
-	runner         *engine.Runner
-	job            *Job
-	keyFile        string
-	// ill is a name that the target's load balancer does not serve.
-	ill string
-	mu  sync.Mutex
-	// kill, if it is not zero, cancels the run after so many events, and killAt when that step has ended.
-	kill   int
-	killAt string
-	cancel context.CancelFunc
-}
-
-func setup(t *testing.T, change ...func(*v1alpha1.Migration)) *fixture {
-	t.Helper()
-	f := &fixture{T: t, source: first.Get(t), target: second.Get(t)}
-	for _, s := range []*apitest.Server{f.source, f.target} {
-		f.play(s)
-	}
-	f.dns = dnstest.Start(t, dnstest.Zone{Records: zone, Policy: "grant replumb subdomain sub.example.test. ANY;"})
-	f.port = dnstest.FreePort(t, sourceAt, targetAt)
-	f.balancer(sourceAt)
-	f.balancer(targetAt)
-	f.keyFile = filepath.Join(t.TempDir(), "key")
-	f.must(os.WriteFile(f.keyFile, []byte(dnstest.KeyFile), 0o600))
-	f.populate()
-	m := f.sample()
-	for _, c := range change {
-		c(m)
-	}
-	f.with(m)
-	f.runner = &engine.Runner{Sink: f.take, Deadline: time.Minute}
-	return f
-}
-
-func (f *fixture) must(err error) {
-	f.Helper()
-	if err != nil {
-		f.Fatal(err)
-	}
-}
-
-// play gives a cluster a node, and empties it afterwards.
-func (f *fixture) play(s *apitest.Server) {
-	f.Helper()
-	clean(f.T, s)
-	fleet := &fakekubelet.Fleet{Client: s, Addresses: &fakekubelet.Counting{}}
-	f.must(client.IgnoreAlreadyExists(fleet.Node(f.Context(), "a", netip.MustParseAddr("192.0.2.1"))))
-	pool := calico.Empty("IPPool", "default")
-	pool.Object["spec"] = map[string]any{"cidr": "10.244.0.0/16", "blockSize": int64(26)}
-	eventually(f.T, "an address pool", func() error { return client.IgnoreAlreadyExists(s.Create(f.Context(), pool)) })
-	ctx, stop := context.WithCancel(context.Background())
-	ended := make(chan struct{})
-	go func() { defer close(ended); fleet.Run(ctx) }()
-	f.Cleanup(func() { clean(f.T, s); stop(); <-ended })
-}
-
-// clean removes what tests make, namespaces last: nothing empties them here.
-func clean(t *testing.T, s *apitest.Server) {
-	t.Helper()
-	ctx := context.Background()
-	for _, o := range []client.Object{
-		&admissionv1.ValidatingAdmissionPolicyBinding{}, &admissionv1.ValidatingAdmissionPolicy{},
-	} {
-		_ = s.DeleteAllOf(ctx, o, client.HasLabels{v1alpha1.LabelRole})
-	}
-	for _, ns := range []string{"shop", v1alpha1.SystemNamespace} {
-		for _, o := range []client.Object{
-			&appsv1.Deployment{}, &batchv1.CronJob{}, &networkingv1.Ingress{}, &corev1.Service{}, &corev1.ConfigMap{}, &corev1.Secret{},
-			&appsv1.ReplicaSet{}, &corev1.Pod{},
-		} {
-			_ = s.DeleteAllOf(ctx, o, client.InNamespace(ns), client.GracePeriodSeconds(0))
-		}
-	}
-	s.Clean(t)
-}
-
-// eventually tries something until it works: definitions are not served at once.
-func eventually(t *testing.T, what string, do func() error) {
-	t.Helper()
-	var err error
-	for range 100 {
-		if err = do(); err == nil {
-			return
-		}
-		select {
-		case <-time.After(100 * time.Millisecond):
-		case <-t.Context().Done():
-		}
-	}
-	t.Fatalf("%s: %v", what, err)
-}
-
-func (f *fixture) balancer(at string) {
-	f.Helper()
-	listener, err := new(net.ListenConfig).Listen(f.Context(), "tcp", net.JoinHostPort(at, f.port))
-	f.must(err)
-	server := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		host, _, _ := net.SplitHostPort(r.Host)
-		if at == targetAt && f.ill != "" && strings.HasPrefix(host, f.ill) {
-			w.WriteHeader(http.StatusServiceUnavailable)
-		}
-	})}
-	go func() { _ = server.Serve(listener) }()
-	f.Cleanup(func() { _ = server.Close() })
-}
-
-// populate makes what there is to copy.
-func (f *fixture) populate() {
-	f.Helper()
-	f.source.Namespace(f.T, "shop")
-	labels := map[string]string{"app": "web"}
-	pod := corev1.PodTemplateSpec{
-		ObjectMeta: metav1.ObjectMeta{Labels: labels},
-		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "registry.example.com/web:1"}}},
-	}
-	mailer := *pod.DeepCopy()
-	mailer.Labels = map[string]string{"app": "mailer"}
-	for _, o := range []client.Object{
-		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "settings"}, Data: map[string]string{"a": "b"}},
-		&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "token"}, StringData: map[string]string{"token": "s3cr3t"}},
-		&appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web"}, Spec: appsv1.DeploymentSpec{
-			Replicas: ptr.To[int32](2), Selector: &metav1.LabelSelector{MatchLabels: labels}, Template: pod,
-		}},
-		&appsv1.Deployment{
-			ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "mailer", Annotations: map[string]string{v1alpha1.AnnotationRunOnce: "true"}},
-			Spec: appsv1.DeploymentSpec{
-				Replicas: ptr.To[int32](1), Selector: &metav1.LabelSelector{MatchLabels: mailer.Labels}, Template: mailer,
-			},
-		},
-		&batchv1.CronJob{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "nightly"}, Spec: batchv1.CronJobSpec{
-			Schedule: "0 3 1 1 *", JobTemplate: batchv1.JobTemplateSpec{Spec: batchv1.JobSpec{Template: corev1.PodTemplateSpec{
-				Spec: corev1.PodSpec{RestartPolicy: corev1.RestartPolicyNever, Containers: pod.Spec.Containers},
-			}}},
-		}},
-		&corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web"}, Spec: corev1.ServiceSpec{
-			Selector: labels, Ports: []corev1.ServicePort{{Port: 80}},
-		}},
-		f.ingress("shop"), f.ingress("blog"),
-	} {
-		// API servers let a freeze go some time after its policy.
-		eventually(f.T, o.GetName(), func() error { return f.source.Create(f.Context(), o) })
-	}
-}
-
-func (f *fixture) ingress(name string) *networkingv1.Ingress {
-	backend := networkingv1.IngressBackend{Service: &networkingv1.IngressServiceBackend{
-		Name: "web", Port: networkingv1.ServiceBackendPort{Number: 80},
-	}}
-	return &networkingv1.Ingress{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name}, Spec: networkingv1.IngressSpec{
-		Rules: []networkingv1.IngressRule{{Host: name + ".sub.example.test", IngressRuleValue: networkingv1.IngressRuleValue{
-			HTTP: &networkingv1.HTTPIngressRuleValue{Paths: []networkingv1.HTTPIngressPath{{
-				Path: "/", PathType: ptr.To(networkingv1.PathTypePrefix), Backend: backend,
-			}}},
-		}}},
-	}}
-}
-
-func (f *fixture) sample() *v1alpha1.Migration {
-	port, _ := strconv.Atoi(f.port)
-	return &v1alpha1.Migration{
-		TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "Migration"},
-		ObjectMeta: metav1.ObjectMeta{Name: "m"},
-		Spec: v1alpha1.MigrationSpec{Mirror: &v1alpha1.MirrorSpec{
-			Target: v1alpha1.ClusterReference{Context: "target"},
-			Copy: v1alpha1.CopySpec{
-				Namespaces: v1alpha1.NameFilter{Include: []string{"shop"}},
-				Registries: []v1alpha1.RegistrySwap{{From: "registry.example.com", To: "mirror.example.com"}},
-			},
-			GateWait: &metav1.Duration{Duration: time.Minute},
-			Redirect: v1alpha1.RedirectSpec{
-				From: []string{sourceAt}, To: []string{targetAt}, TTL: ptr.To[int32](1), Drain: &metav1.Duration{},
-				Resolvers: []string{f.dns.Resolver},
-				Probe:     v1alpha1.RedirectProbe{Mode: v1alpha1.ProbeHTTP, Port: int32(port)}, //nolint:gosec // a port
-				Provider: &v1alpha1.RecordProvider{RFC2136: &v1alpha1.RFC2136Provider{
-					Server: f.dns.Primary, Zone: dnstest.Name, TSIGKeyFile: f.keyFile,
-				}},
-			},
-		}},
-	}
-}
-
-// with makes the job of a Migration, as a new process does.
-func (f *fixture) with(m *v1alpha1.Migration) {
-	f.Helper()
-	job, err := NewJob(Tools{
-		Tools: migration.Tools{Cluster: crash.Watch(f.T, f.source.Cluster)}, DNS: &dnsrecords.Client{Port: f.dns.Port, Recursive: []string{f.dns.Resolver}},
-		Context: func(string) (*rest.Config, error) { return rest.CopyConfig(f.target.Config), nil },
-	}, m)
-	f.must(err)
-	job.Holder = migrationtest.Killed()
-	f.job = job
-}
-
-// anew is what a new process does.
-func (f *fixture) anew() {
-	f.Helper()
-	m, err := migration.Get(f.Context(), f.source, "m")
-	f.must(err)
-	if m == nil {
-		m = f.job.Migration
-	}
-	f.with(m)
-}
-
-func (f *fixture) take(e engine.Event) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.events = append(f.events, e)
-	if testing.Verbose() && (e.Step != "" || e.Error != "") {
-		f.Logf("%s %s %s %s", e.Kind, e.Step, e.Message, e.Error)
-	}
-	if f.kill--; f.kill == 0 || f.killAt != "" && e.Step == f.killAt && e.Kind == engine.StepDone {
-		f.killAt = ""
-		f.cancel()
-	}
-}
-
-// run does something as a process that is killed after so many events; never, if that is zero.
-func (f *fixture) run(kill int, do func(context.Context, *engine.Runner) error) error {
-	f.Helper()
-	f.anew()
-	ctx, cancel := context.WithCancel(f.Context())
-	defer cancel()
-	f.mu.Lock()
-	f.kill, f.cancel, f.events = kill, cancel, nil
-	f.mu.Unlock()
-	return do(ctx, f.runner)
-}
-
-func (f *fixture) apply(ctx context.Context, r *engine.Runner) error {
-	_, err := f.job.Apply(ctx, r)
-	return err
-}
-
-func (f *fixture) rollback(ctx context.Context, r *engine.Runner) error {
-	return f.job.Rollback(ctx, r)
-}
-
-func (f *fixture) finish(ctx context.Context, r *engine.Runner) error { return f.job.Finish(ctx, r) }
-
-// leads fails the test unless both names lead there, with that time to live.
-func (f *fixture) leads(to string, ttl time.Duration) {
-	f.Helper()
-	asking := &dnsrecords.Client{Port: f.dns.Port, Recursive: []string{f.dns.Resolver}}
-	for _, name := range []string{"shop.sub.example.test.", "blog.sub.example.test."} {
-		for _, a := range asking.Ask(f.Context(), []dnsrecords.Server{{Name: "primary", Addr: f.dns.Primary}}, name, v1alpha1.RecordA) {
-			if a.Err != nil || !slices.Equal(a.Set.Values, []string{to}) || a.Set.TTL != ttl {
-				f.Errorf("%s leads to %v for %s (%v), want %s for %s", name, a.Set.Values, a.Set.TTL, a.Err, to, ttl)
-			}
-		}
-	}
-}
-
-func get[T client.Object](f *fixture, s *apitest.Server, o T, name string) T {
-	f.Helper()
-	f.must(s.Get(f.Context(), client.ObjectKey{Namespace: "shop", Name: name}, o))
-	return o
-}
-
-// runsIn fails the test unless what must not run twice runs in one cluster and not in the other.
-func (f *fixture) runsIn(here, not *apitest.Server) {
-	f.Helper()
-	for s, awake := range map[*apitest.Server]bool{here: true, not: false} {
-		replicas := *get(f, s, &appsv1.Deployment{}, "mailer").Spec.Replicas
-		suspended := ptr.Deref(get(f, s, &batchv1.CronJob{}, "nightly").Spec.Suspend, false)
-		if (replicas == 1) != awake || suspended == awake {
-			f.Errorf("mailer has %d replicas and nightly is suspended: %v; awake should be %v", replicas, suspended, awake)
-		}
-	}
-}
-
-func (f *fixture) status() v1alpha1.MigrationStatus {
-	f.Helper()
-	m, err := migration.Get(f.Context(), f.source, "m")
-	f.must(err)
-	return m.Status
-}
-
 func TestThereAndHome(t *testing.T) {
 	f := setup(t)
+	p, err := f.job.Look(t.Context())
+	f.must(err)
+	migrationtest.Shows(t, p.Apply())
 	f.must(f.run(0, f.apply))
 	f.leads(targetAt, time.Second)
 	f.runsIn(f.target, f.source)
@@ -379,6 +59,10 @@ func TestThereAndHome(t *testing.T) {
 	if got := get(f, f.target, &corev1.ConfigMap{}, "settings").Data["a"]; got != "its own" {
 		t.Errorf("a second apply wrote to the target: %s", got)
 	}
+	p, err = f.job.Look(t.Context())
+	f.must(err)
+	migrationtest.Shows(t, p.Rollback())
+	migrationtest.Shows(t, p.Finish())
 	f.must(f.run(0, f.finish))
 	f.leads(sourceAt, 3*time.Second)
 	f.runsIn(f.source, f.target)
@@ -393,7 +77,7 @@ func TestThereAndHome(t *testing.T) {
 	source = get(f, f.source, &appsv1.Deployment{}, "web")
 	source.Spec.Replicas = ptr.To[int32](3)
 	f.must(f.source.Update(t.Context(), source, client.FieldOwner("helm"))) // the freeze is over
-	err := f.source.Get(t.Context(), client.ObjectKey{Name: v1alpha1.SystemNamespace}, &corev1.Namespace{})
+	err = f.source.Get(t.Context(), client.ObjectKey{Name: v1alpha1.SystemNamespace}, &corev1.Namespace{})
 	if !apierrors.IsNotFound(err) {
 		t.Errorf("the namespace is left: %v", err)
 	}

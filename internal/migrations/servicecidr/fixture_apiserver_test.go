@@ -84,7 +84,10 @@ func setup(t *testing.T, change ...func(*v1alpha1.Migration)) *fixture {
 		c(m)
 	}
 	f := &fixture{T: t, probe: &proxies{}}
-	job, err := NewJob(Tools{Tools: migration.Tools{Cluster: crash.Watch(t, server.Cluster)}, Probe: f.probe, Inspector: apiserver.New(server.Config)}, m)
+	job, err := NewJob(
+		Tools{Tools: migration.Tools{Cluster: crash.Watch(t, server.Cluster)}, Probe: f.probe, Inspector: apiserver.New(server.Config)},
+		m,
+	)
 	if err != nil {
 		t.Fatal(err)
 	}

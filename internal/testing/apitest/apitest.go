@@ -303,7 +303,7 @@ func (s *Server) Clean(t testing.TB) {
 func (s *Server) awaitRanges(t testing.TB) {
 	t.Helper()
 	all := &networkingv1.ServiceCIDRList{}
-	err := wait.PollUntilContextTimeout(context.Background(), 10*time.Millisecond, 10*time.Second, true,
+	err := wait.PollUntilContextTimeout(context.Background(), 10*time.Millisecond, time.Minute, true,
 		func(ctx context.Context) (bool, error) {
 			err := s.List(ctx, all)
 			return len(all.Items) <= 1, err
@@ -316,7 +316,7 @@ func (s *Server) awaitRanges(t testing.TB) {
 // remove deletes an object, waiting until the API server has forgotten a freeze.
 func (s *Server) remove(ctx context.Context, o client.Object) error {
 	var last error
-	_ = wait.PollUntilContextTimeout(ctx, 20*time.Millisecond, 10*time.Second, true, func(ctx context.Context) (bool, error) {
+	_ = wait.PollUntilContextTimeout(ctx, 20*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
 		last = client.IgnoreNotFound(s.Delete(ctx, o, client.GracePeriodSeconds(0)))
 		return !apierrors.IsForbidden(last) && !apierrors.IsInvalid(last), nil
 	})
@@ -341,7 +341,7 @@ func (s *Server) thaw(t testing.TB) {
 func (s *Server) removeNamespace(t testing.TB, name string) {
 	t.Helper()
 	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
-	err := wait.PollUntilContextTimeout(context.Background(), 20*time.Millisecond, 20*time.Second, true,
+	err := wait.PollUntilContextTimeout(context.Background(), 20*time.Millisecond, time.Minute, true,
 		func(ctx context.Context) (bool, error) {
 			err := s.Delete(ctx, ns)
 			return apierrors.IsNotFound(err), nil

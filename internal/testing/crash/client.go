@@ -66,19 +66,20 @@ func (c *Client) Writes() int {
 	return len(c.phases)
 }
 
-// Points are the numbers of the first and of the last write of every stretch of writes in one phase: to be cut off after each of
-// them is to be cut off at the beginning, in the middle and at the end of every phase that writes.
+// Points has, of every stretch of writes in one phase, the number of the one in the middle: cut off after each of them, a run ends once
+// in every phase that writes, with a part of it done.
 func (c *Client) Points() []int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var all []int
+	first := 0
 	for i, phase := range c.phases {
-		first, last := i == 0 || c.phases[i-1] != phase, i == len(c.phases)-1 || c.phases[i+1] != phase
-		if first || last {
-			all = append(all, i+1)
+		if i+1 == len(c.phases) || c.phases[i+1] != phase {
+			all = append(all, (first+i)/2+1)
+			first = i + 1
 		}
 	}
-	return slices.Compact(all)
+	return all
 }
 
 // Hidden are the writes of steps whose preview shows no object of that kind, each once: plan has kept them from its reader. Writes
