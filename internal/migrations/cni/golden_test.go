@@ -1,9 +1,7 @@
 package cni
 
 import (
-	"bytes"
 	"errors"
-	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -23,12 +21,10 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/replumb/replumb/api/v1alpha1"
-	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/engine/findings"
 	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/kube/references"
 	"github.com/replumb/replumb/internal/migration"
-	"github.com/replumb/replumb/internal/reporting/terminal"
 	"github.com/replumb/replumb/internal/spec"
 	"github.com/replumb/replumb/internal/testing/golden"
 	"github.com/replumb/replumb/internal/testing/migrationtest"
@@ -58,10 +54,10 @@ func sections(t *testing.T, in map[string][]byte) golden.Sections {
 	t.Helper()
 	p, input := planner(t, in)
 	return golden.Sections{
-		"findings": func() string { return renderFindings(findings.Run(Checks(), input)) },
-		"plan":     func() string { return render(t, p.Apply) },
-		"finish":   func() string { return render(t, p.Finish) },
-		"rollback": func() string { return render(t, p.Rollback) },
+		"findings": func() string { return migrationtest.Found(findings.Run(Checks(), input)) },
+		"plan":     func() string { return migrationtest.Plan(t, p.Apply()) },
+		"finish":   func() string { return migrationtest.Plan(t, p.Finish()) },
+		"rollback": func() string { return migrationtest.Plan(t, p.Rollback()) },
 		"details":  func() string { return strings.Join(p.Details(), "\n") + "\n" },
 		"left":     func() string { return p.Survey.Left() + "\n" },
 	}
@@ -185,32 +181,6 @@ func readCluster(t *testing.T, s *Survey, manifests []byte) {
 			s.Present[keyOf(o).full()] = o
 		}
 	}
-}
-
-func renderFindings(all findings.Findings) string {
-	var b strings.Builder
-	for _, f := range all {
-		if f.Outcome != findings.Pass {
-			fmt.Fprintf(&b, "%s %s %s: %s\n", f.Code, f.Severity, f.Outcome, f.Message)
-		}
-	}
-	return b.String()
-}
-
-func render(t *testing.T, make func() *engine.Plan) string {
-	t.Helper()
-	plan := make()
-	if err := plan.Validate(); err != nil {
-		t.Error(err)
-	}
-	migrationtest.Shows(t, plan)
-	phases, err := terminal.PlanPhases(plan)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var b bytes.Buffer
-	terminal.Phases(&b, phases)
-	return b.String()
 }
 
 func TestSpecRefuses(t *testing.T) {

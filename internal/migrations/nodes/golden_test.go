@@ -3,7 +3,6 @@ package nodes
 import (
 	"bytes"
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -19,13 +18,11 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/replumb/replumb/api/v1alpha1"
-	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/engine/findings"
 	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/kube/etcd"
 	"github.com/replumb/replumb/internal/kube/rollout"
 	"github.com/replumb/replumb/internal/migration"
-	"github.com/replumb/replumb/internal/reporting/terminal"
 	"github.com/replumb/replumb/internal/spec"
 	"github.com/replumb/replumb/internal/testing/golden"
 	"github.com/replumb/replumb/internal/testing/migrationtest"
@@ -54,10 +51,10 @@ func sections(t *testing.T, in map[string][]byte) golden.Sections {
 	t.Helper()
 	p, input := planner(t, in)
 	return golden.Sections{
-		"findings": func() string { return renderFindings(findings.Run(Checks(), input)) },
-		"plan":     func() string { return render(t, p.Apply) },
-		"finish":   func() string { return render(t, p.Finish) },
-		"rollback": func() string { return render(t, p.Rollback) },
+		"findings": func() string { return migrationtest.Found(findings.Run(Checks(), input)) },
+		"plan":     func() string { return migrationtest.Plan(t, p.Apply()) },
+		"finish":   func() string { return migrationtest.Plan(t, p.Finish()) },
+		"rollback": func() string { return migrationtest.Plan(t, p.Rollback()) },
 	}
 }
 
@@ -155,29 +152,6 @@ func readSurvey(t *testing.T, s Spec, manifests []byte) *Survey {
 // TestEveryCheckFiresAndPasses: each has a golden file for both.
 func TestEveryCheckFiresAndPasses(t *testing.T) {
 	migrationtest.EveryCheck(t, Checks(), "testdata/golden/*.txtar")
-}
-
-func renderFindings(all findings.Findings) string {
-	var b strings.Builder
-	for _, f := range all {
-		if f.Outcome != findings.Pass {
-			fmt.Fprintf(&b, "%s %s %s: %s\n", f.Code, f.Severity, f.Outcome, f.Message)
-		}
-	}
-	return b.String()
-}
-
-func render(t *testing.T, command func() *engine.Plan) string {
-	t.Helper()
-	plan := command()
-	migrationtest.Shows(t, plan)
-	phases, err := terminal.PlanPhases(plan)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var b strings.Builder
-	terminal.Phases(&b, phases)
-	return b.String()
 }
 
 func TestSpecRefuses(t *testing.T) {

@@ -22,8 +22,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
-	"github.com/replumb/replumb/internal/engine"
-	"github.com/replumb/replumb/internal/engine/findings"
 	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/kube/references"
 	"github.com/replumb/replumb/internal/kube/rollout"
@@ -32,7 +30,6 @@ import (
 	"github.com/replumb/replumb/internal/migrations/podcidr/podmove"
 	"github.com/replumb/replumb/internal/migrations/podcidr/pools"
 	"github.com/replumb/replumb/internal/network/calico"
-	"github.com/replumb/replumb/internal/reporting/terminal"
 	"github.com/replumb/replumb/internal/spec"
 	"github.com/replumb/replumb/internal/spec/tier"
 	"github.com/replumb/replumb/internal/testing/golden"
@@ -73,10 +70,10 @@ func sections(t *testing.T, in map[string][]byte) golden.Sections {
 		Survey: strategy.Shared(), Rules: rules, Agents: job.newAgents(strategy),
 	})
 	return golden.Sections{
-		"findings": func() string { return renderFindings(found) },
+		"findings": func() string { return migrationtest.Found(found) },
 		"plan":     func() string { return renderPlan(t, plans) },
-		"finish":   func() string { return render(t, plans.Finish) },
-		"rollback": func() string { return render(t, plans.Rollback) },
+		"finish":   func() string { return migrationtest.Plan(t, plans.Finish()) },
+		"rollback": func() string { return migrationtest.Plan(t, plans.Rollback()) },
 	}
 }
 
@@ -223,21 +220,10 @@ func TestEveryCheckFiresAndPasses(t *testing.T) {
 	migrationtest.EveryCheck(t, Checks(), "testdata/golden/*.txtar")
 }
 
-// renderFindings leaves out what passed.
-func renderFindings(all findings.Findings) string {
-	var b strings.Builder
-	for _, f := range all {
-		if f.Outcome != findings.Pass {
-			fmt.Fprintf(&b, "%s %s %s: %s\n", f.Code, f.Severity, f.Outcome, f.Message)
-		}
-	}
-	return b.String()
-}
-
 func renderPlan(t *testing.T, p Plans) string {
 	t.Helper()
 	var b strings.Builder
-	b.WriteString(render(t, p.Apply))
+	b.WriteString(migrationtest.Plan(t, p.Apply()))
 	for _, r := range p.Kept() {
 		fmt.Fprintf(&b, "left: %s %s\n", r.Pod, r.Reason)
 	}
@@ -287,15 +273,3 @@ func TestSpecRefuses(t *testing.T) {
 	}
 }
 
-func render(t *testing.T, make func() *engine.Plan) string {
-	t.Helper()
-	plan := make()
-	migrationtest.Shows(t, plan)
-	phases, err := terminal.PlanPhases(plan)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var b strings.Builder
-	terminal.Phases(&b, phases)
-	return b.String()
-}

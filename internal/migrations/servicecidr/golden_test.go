@@ -23,12 +23,10 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/replumb/replumb/api/v1alpha1"
-	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/engine/findings"
 	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/network/bridge"
-	"github.com/replumb/replumb/internal/reporting/terminal"
 	"github.com/replumb/replumb/internal/spec"
 	"github.com/replumb/replumb/internal/spec/tier"
 	"github.com/replumb/replumb/internal/testing/golden"
@@ -67,10 +65,10 @@ func sections(t *testing.T, in map[string][]byte) golden.Sections {
 		Form:      v1alpha1.BridgeLoadBalancer,
 	}
 	return golden.Sections{
-		"findings": func() string { return renderFindings(findings) },
-		"plan":     func() string { return renderPlan(t, p.Apply()) + renderSurvey(p.Survey) },
-		"rollback": func() string { return renderPlan(t, p.Rollback()) },
-		"finish":   func() string { return renderPlan(t, p.Finish()) },
+		"findings": func() string { return migrationtest.Found(findings) },
+		"plan":     func() string { return migrationtest.Plan(t, p.Apply()) + renderSurvey(p.Survey) },
+		"rollback": func() string { return migrationtest.Plan(t, p.Rollback()) },
+		"finish":   func() string { return migrationtest.Plan(t, p.Finish()) },
 	}
 }
 
@@ -208,30 +206,6 @@ func readObjects(t *testing.T, snap *cluster.Snapshot, found *cluster.Inspection
 		}
 	}
 	return others
-}
-
-// renderFindings leaves out what passed.
-func renderFindings(all findings.Findings) string {
-	var b strings.Builder
-	for _, f := range all {
-		if f.Outcome != findings.Pass {
-			fmt.Fprintf(&b, "%s %s %s: %s\n", f.Code, f.Severity, f.Outcome, f.Message)
-		}
-	}
-	return b.String()
-}
-
-// renderPlan fails for steps that do not show what they write.
-func renderPlan(t *testing.T, plan *engine.Plan) string {
-	t.Helper()
-	migrationtest.Shows(t, plan)
-	phases, err := terminal.PlanPhases(plan)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var b strings.Builder
-	terminal.Phases(&b, phases)
-	return b.String()
 }
 
 func renderSurvey(s *Survey) string {

@@ -1,9 +1,13 @@
 package migrationtest
 
 import (
+	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/engine/findings"
+	"github.com/replumb/replumb/internal/reporting/terminal"
 )
 
 // Shows fails for every step of a plan that does not show beforehand what it writes: each only waits, or has a preview that works.
@@ -19,4 +23,31 @@ func Shows(t testing.TB, p *engine.Plan) {
 			t.Error(err)
 		}
 	}
+}
+
+// Plan is what the command plan prints of a plan, for golden files. It fails for one that is invalid, or that Shows fails for.
+func Plan(t testing.TB, p *engine.Plan) string {
+	t.Helper()
+	if err := p.Validate(); err != nil {
+		t.Error(err)
+	}
+	Shows(t, p)
+	phases, err := terminal.PlanPhases(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b strings.Builder
+	terminal.Phases(&b, phases)
+	return b.String()
+}
+
+// Found are the findings that did not pass, for golden files, one a line.
+func Found(all findings.Findings) string {
+	var b strings.Builder
+	for _, f := range all {
+		if f.Outcome != findings.Pass {
+			fmt.Fprintf(&b, "%s %s %s: %s\n", f.Code, f.Severity, f.Outcome, f.Message)
+		}
+	}
+	return b.String()
 }

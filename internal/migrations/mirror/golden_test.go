@@ -1,0 +1,75 @@
+package mirror
+
+import (
+	"errors"
+	"slices"
+	"testing"
+
+	"sigs.k8s.io/yaml"
+
+	"github.com/replumb/replumb/internal/engine/findings"
+	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/spec"
+	"github.com/replumb/replumb/internal/testing/golden"
+	"github.com/replumb/replumb/internal/testing/migrationtest"
+)
+
+// looked is what a look at both clusters came to.
+type looked struct {
+	Survey                 Survey
+	Denied, DeniedInTarget []string
+	// Freeze is why nothing can be frozen, Records why records cannot be changed.
+	Freeze  string
+	Records map[string]string
+}
+
+// TestGolden reads a Migration and what a look at both clusters came to from testdata/golden/*.txtar, and compares what the checks find.
+func TestGolden(t *testing.T) {
+	golden.Run(t, "testdata/golden/*.txtar", func(t *testing.T, in map[string][]byte) golden.Sections {
+		t.Helper()
+		return golden.Sections{
+			"findings": func() string { return migrationtest.Found(findings.Run(Checks(), input(t, in))) },
+		}
+	})
+}
+
+// TestEveryCheckFiresAndPasses: each has a golden file for both.
+func TestEveryCheckFiresAndPasses(t *testing.T) {
+	migrationtest.EveryCheck(t, Checks(), "testdata/golden/*.txtar")
+}
+
+func input(t *testing.T, in map[string][]byte) Input {
+	t.Helper()
+	m, err := spec.Parse(in["migration.yaml"])
+	if err != nil {
+		t.Fatal(err)
+	}
+	var l looked
+	if err := yaml.UnmarshalStrict(in["looked.yaml"], &l); err != nil {
+		t.Fatal(err)
+	}
+	job, err := NewJob(Tools{}, m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.Survey.Spec = job.Spec
+	out := Input{
+		Survey: &l.Survey, Access: answers(Rights(), l.Denied), TargetAccess: answers(TargetRights(), l.DeniedInTarget),
+		RecordProblems: map[string]error{},
+	}
+	if l.Freeze != "" {
+		out.FreezeProblem = errors.New(l.Freeze)
+	}
+	for name, problem := range l.Records {
+		out.RecordProblems[name] = errors.New(problem)
+	}
+	return out
+}
+
+func answers(rights []cluster.Right, denied []string) []cluster.AccessAnswer {
+	var all []cluster.AccessAnswer
+	for _, r := range rights {
+		all = append(all, cluster.AccessAnswer{Right: r, Allowed: !slices.Contains(denied, r.String())})
+	}
+	return all
+}
