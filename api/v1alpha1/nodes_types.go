@@ -70,7 +70,7 @@ type NodesSpec struct {
 // are there, or else those with an address in one of the ranges. A node that is chosen by selector or provider ID and has no
 // address in the ranges is a mistake, and is reported.
 //
-// +kubebuilder:validation:XValidation:rule="has(self.selector) || has(self.providerIDs) || has(self.cidrs)",message="chooses no node; set selector, providerIDs or cidrs"
+// +kubebuilder:validation:XValidation:rule="has(self.selector) || (has(self.providerIDs) && size(self.providerIDs) > 0) || (has(self.cidrs) && size(self.cidrs) > 0)",message="chooses no node; set selector, providerIDs or cidrs"
 type NodeSet struct {
 	// Selector chooses by labels.
 	// +optional

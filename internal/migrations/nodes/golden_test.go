@@ -158,6 +158,7 @@ func TestSpecRefuses(t *testing.T) {
 	const sets = "old: {cidrs: [10.1.0.0/16]}, new: {cidrs: [10.2.0.0/16]}"
 	for _, tt := range []struct{ name, nodes, field, says string }{
 		{"no old nodes", "{old: {}, new: {cidrs: [10.2.0.0/16]}}", "spec.nodes.old", "chooses no node"},
+		{"an empty list", "{old: {providerIDs: []}, new: {cidrs: [10.2.0.0/16]}}", "spec.nodes.old", "chooses no node"},
 		{"every node", "{old: {selector: {}}, new: {cidrs: [10.2.0.0/16]}}", "spec.nodes.old.selector", "chooses every node"},
 		{"no range", "{old: {cidrs: [x]}, new: {cidrs: [10.2.0.0/16]}}", "spec.nodes.old.cidrs[0]", `"x" is not a range`},
 		{"host bits", "{old: {cidrs: [10.1.0.1/16]}, new: {cidrs: [10.2.0.0/16]}}", "spec.nodes.old.cidrs[0]", "has host bits"},

@@ -272,4 +272,3 @@ func TestSpecRefuses(t *testing.T) {
 		})
 	}
 }
-
