@@ -168,10 +168,7 @@ bench-probe: build ## Measure what the prober loses when nothing is lost, how lo
 .PHONY: lint
 lint: $(LINT) ## Static checks, import directions and formatting (the linter itself is built the first time: about 5 min)
 	@for module in $(MODULES); do echo "golangci-lint run ($$module)"; (cd $$module && $(LINT) run ./...) || exit; done
-	cd lab/components/kubernetes && go vet .
-	cd lab/components/coredns && go vet .
-	cd lab/components/calico && go vet .
-	cd lab/components/certmanager && go vet .
+	@for component in kubernetes coredns calico certmanager; do echo "go vet ($$component)"; CGO_ENABLED=0 go -C lab/components/$$component vet . || exit; done
 
 $(LINT): hack/tools/go.mod hack/tools/go.sum
 	@mkdir -p $(BIN)

@@ -166,17 +166,22 @@ func (r release) prove(ctx context.Context) error {
 }
 
 func (r release) changes() ([]engine.Change, error) {
-	changes := []engine.Change{{Verb: "delete", Object: "Service " + r.entry.BridgeKey().String()}}
-	if len(r.entry.Service.Spec.Selector) == 0 {
-		copies := "EndpointSlice " + r.entry.BridgeKey().String() + "-… (copies of the Service's)"
-		changes = append(changes, engine.Change{Verb: "delete", Object: copies})
-	}
+	changes := bridgeDeletion(r.entry.BridgeKey(), r.entry.Service.Spec.Selector)
 	for _, a := range []netip.Addr{r.entry.Old, r.entry.New} {
 		if a.IsValid() && a != r.at {
 			changes = append(changes, engine.Change{Verb: "delete", Object: "IPAddress " + a.String() + " (held)"})
 		}
 	}
 	return append(changes, engine.Change{Verb: "patch", Object: "Service " + r.entry.Key().String(), Body: patchForget("")}), nil
+}
+
+// bridgeDeletion shows what goes with the bridge of a Service that has that selector.
+func bridgeDeletion(key types.NamespacedName, selector map[string]string) []engine.Change {
+	changes := []engine.Change{{Verb: "delete", Object: "Service " + key.String()}}
+	if len(selector) == 0 {
+		changes = append(changes, engine.Change{Verb: "delete", Object: "EndpointSlice " + key.String() + "-… (copies of the Service's)"})
+	}
+	return changes
 }
 
 // removeOrphan removes the bridge of a Service that was deleted while it moved.
@@ -192,7 +197,7 @@ func removeOrphan(c client.Client, orphan *corev1.Service) engine.Step {
 			return client.IgnoreNotFound(err)
 		},
 		Write:   func(ctx context.Context) error { return bridge.Remove(ctx, c, key) },
-		Changes: deletion("Service " + key.String()),
+		Changes: func() ([]engine.Change, error) { return bridgeDeletion(key, orphan.Spec.Selector), nil },
 	}
 }
 

@@ -123,14 +123,17 @@ func ensureSlice(ctx context.Context, c client.Client, others []discoveryv1.Endp
 	}
 }
 
+// finalize lets namespaces go that are deleted, without what migrations keep there: in one of the same name it would be found again.
 func finalize(ctx context.Context, c client.Client) {
 	all := &corev1.NamespaceList{}
 	_ = c.List(ctx, all)
 	for i := range all.Items {
-		if ns := &all.Items[i]; !ns.DeletionTimestamp.IsZero() {
-			ns.Spec.Finalizers = nil
-			_ = c.SubResource("finalize").Update(ctx, ns)
+		ns := &all.Items[i]
+		if ns.DeletionTimestamp.IsZero() || c.DeleteAllOf(ctx, &corev1.ConfigMap{}, client.InNamespace(ns.Name)) != nil {
+			continue
 		}
+		ns.Spec.Finalizers = nil
+		_ = c.SubResource("finalize").Update(ctx, ns)
 	}
 }
 
