@@ -34,7 +34,7 @@ func TestEvictBarePod(t *testing.T) {
 		t.Errorf("the pod is still there: %v", err)
 	}
 	f.state(step, engine.Done)
-	f.pod("bare", 2*time.Hour) // somebody made it again
+	f.pod("bare", 2*time.Hour) // recreated later
 	f.state(step, engine.Done)
 	f.must(step.Do(t.Context()))
 	f.must(f.Get(t.Context(), client.ObjectKeyFromObject(p), p))

@@ -263,8 +263,8 @@ func (f *fixture) with(m *v1alpha1.Migration) {
 	f.job = job
 }
 
-// anew is what a new process does.
-func (f *fixture) anew() {
+// restart is what a new process does.
+func (f *fixture) restart() {
 	f.Helper()
 	m, err := migration.Get(f.Context(), f.source, "m")
 	f.must(err)
@@ -290,7 +290,7 @@ func (f *fixture) take(e engine.Event) {
 // run does something as a process that is killed after so many events; never, if that is zero.
 func (f *fixture) run(kill int, do func(context.Context, *engine.Runner) error) error {
 	f.Helper()
-	f.anew()
+	f.restart()
 	ctx, cancel := context.WithCancel(f.Context())
 	defer cancel()
 	f.mu.Lock()

@@ -133,7 +133,7 @@ func TestNameThatIsNotServed(t *testing.T) {
 	f.ill = "shop"
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	f.anew()
+	f.restart()
 	asked := 0
 	r := &engine.Runner{Deadline: time.Minute, Sink: func(e engine.Event) {
 		if e.Kind == engine.StepWaiting && strings.HasPrefix(e.Step, "probe/shop") ||

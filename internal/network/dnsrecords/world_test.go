@@ -84,7 +84,7 @@ func (w *world) tick(d time.Duration) {
 	}
 }
 
-// remembered are the values that somebody is entitled to use.
+// remembered are the values that some client may still use.
 func (w *world) remembered() []string {
 	var all []string
 	for _, c := range w.caches {
@@ -155,14 +155,14 @@ func (w *world) drive(steps ...[]engine.Step) error {
 	return nil
 }
 
-// settled fails if a step is done by which everybody should have heard of all values, and somebody has not.
+// settled fails if a step is done by which every client should know all values, and one does not.
 func (w *world) settled(s engine.Step) {
 	if !strings.HasSuffix(s.ID(), "/settle") || !slices.Contains(w.primary.Values, w.to[0]) || len(w.primary.Values) == len(w.to) {
 		return
 	}
 	for _, c := range w.caches {
 		if w.now.Before(c.until) && !c.set.Same(w.primary) {
-			w.t.Errorf("%s is done, and somebody remembers %v", s.ID(), c.set.Values)
+			w.t.Errorf("%s is done, and a client remembers %v", s.ID(), c.set.Values)
 		}
 	}
 }

@@ -207,7 +207,7 @@ func TestRecreateTakesUpWhereItWasKilled(t *testing.T) {
 			}
 		},
 		"gone": gone,
-		"made anew": func(t *testing.T, k SavedNodes, node *corev1.Node) {
+		"recreated": func(t *testing.T, k SavedNodes, node *corev1.Node) {
 			gone(t, k, node)
 			create(t, k.Client, recreated(node, there))
 		},
