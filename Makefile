@@ -18,6 +18,9 @@ TAGS        := apiserver,programs,root
 # What tests against an API server need: etcd, the API server and its controllers, and Calico's definitions.
 ASSETS       = KUBEBUILDER_ASSETS=$$($(LAB) build kubernetes | sed -n 's/^kubernetes\t//p') REPLUMB_CALICO_CRDS=$$($(LAB) build calico | sed -n 's/^calico\t//p')/crd
 export GOWORK := off
+# Tests, vet and binaries are compiled alike, so that the Kubernetes libraries, which take minutes, are compiled once.
+export GOFLAGS := $(shell go env GOFLAGS) -trimpath
+export CGO_ENABLED := 0
 
 .DEFAULT_GOAL := help
 
@@ -30,8 +33,8 @@ demo: deps build ## Watch a real cluster's Service range move under traffic, bes
 .PHONY: build
 build: ## Build bin/replumb, bin/kubectl-replumb and bin/replumb-lab
 	@mkdir -p $(BIN)
-	CGO_ENABLED=0 go build -trimpath -ldflags "$(LDFLAGS)" -o $(BIN)/ ./cmd/...
-	CGO_ENABLED=0 go -C lab build -trimpath -ldflags "-s -w" -o $(BIN)/ ./cmd/replumb-lab
+	go build -ldflags "$(LDFLAGS)" -o $(BIN)/ ./cmd/...
+	go -C lab build -ldflags "-s -w" -o $(BIN)/ ./cmd/replumb-lab
 	@ln -sf replumb $(BIN)/kubectl-replumb
 
 .PHONY: image
@@ -168,7 +171,7 @@ bench-probe: build ## Measure what the prober loses when nothing is lost, how lo
 .PHONY: lint
 lint: $(LINT) ## Static checks, import directions and formatting (the linter itself is built the first time: about 5 min)
 	@for module in $(MODULES); do echo "golangci-lint run ($$module)"; (cd $$module && $(LINT) run ./...) || exit; done
-	@for component in kubernetes coredns calico certmanager; do echo "go vet ($$component)"; CGO_ENABLED=0 go -C lab/components/$$component vet . || exit; done
+	@for component in kubernetes coredns calico certmanager; do echo "go vet ($$component)"; go -C lab/components/$$component vet . || exit; done
 
 $(LINT): hack/tools/go.mod hack/tools/go.sum
 	@mkdir -p $(BIN)

@@ -384,7 +384,7 @@ func (r *exampleRun) wasTold() {
 		`"hook":"open-change"`, `"hook":"close-change"`, `/slack {"text":"replumb told: `,
 	} {
 		if !r.posted.has(want) {
-			r.Errorf("nobody posted %s", want)
+			r.Errorf("there is no post of %s", want)
 		}
 	}
 }
@@ -392,10 +392,10 @@ func (r *exampleRun) wasTold() {
 // errNotYet says that something is still to come.
 var errNotYet = engine.NotYet("not yet")
 
-func (r *exampleRun) eventually(what string, try func() error) {
-	r.Helper()
+func (f *fixture) eventually(what string, try func() error) {
+	f.Helper()
 	plan := single1(&untilStep{what: what, try: try})
-	r.must((&engine.Runner{Deadline: 10 * time.Second}).Run(r.Context(), plan))
+	f.must((&engine.Runner{Deadline: 10 * time.Second}).Run(f.Context(), plan))
 }
 
 // untilStep waits for what others bring about.

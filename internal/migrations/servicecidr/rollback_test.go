@@ -54,6 +54,15 @@ func (f *fixture) openRange(name, cidr string) {
 	f.must(engine.Drive(f.Context(), ownRange{
 		client: f.job.Tools.Client(), name: name, cidr: netipPrefix(cidr), role: v1alpha1.RoleRange,
 	}.add()))
+	// The API server hears that the range is ready by its own watch, after those who asked it. Dry runs look at any one range.
+	first := &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: "first-of-" + name},
+		Spec: corev1.ServiceSpec{
+			ClusterIP: netipPrefix(cidr).Addr().Next().Next().String(), Ports: []corev1.ServicePort{{Port: 9}},
+		},
+	}
+	f.eventually("an address of "+cidr, func() error { return server.Create(f.Context(), first.DeepCopy()) })
+	f.must(server.Delete(f.Context(), first))
 }
 
 // ranges are the cluster's Service ranges, with a mark on those that belong to a migration or are going.
