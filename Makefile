@@ -64,7 +64,7 @@ check: $(GOTESTSUM) ## Vet, and all tests that need nothing but Go: no root, no 
 
 .PHONY: test
 test: check test-api test-root lab-basic ## check, and tests with a real API server, processes that are killed, and real packets (root)
-	@hack/beside.sh test-crash test-lab # which leaves half of two cores idle
+	@hack/beside.sh "test-crash test-hostile" test-lab # which leaves half of two cores idle
 
 .PHONY: test-api
 test-api: lab-api apipool $(GOTESTSUM) ## Tests against a real etcd and API server, and beside programs of Debian
@@ -74,6 +74,10 @@ test-api: lab-api apipool $(GOTESTSUM) ## Tests against a real etcd and API serv
 .PHONY: test-crash
 test-crash: lab-api $(GOTESTSUM) ## The process killed with SIGKILL where every command of every kind is far from done, on API servers without nodes
 	@$(ASSETS) hack/gotest.sh test -short -count=1 -parallel 3 -timeout 30m ./kill
+
+.PHONY: test-hostile
+test-hostile: lab-api $(GOTESTSUM) ## A tenant, a node and others who may write what replumb reads attack migrations, on an API server without nodes
+	@$(ASSETS) hack/gotest.sh test -short -count=1 -timeout 20m ./hostile
 
 .PHONY: test-kill
 test-kill: lab-api $(GOTESTSUM) ## The process killed with SIGKILL at every event of a full run, on API servers without nodes (about 40 min)

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# Makes one target beside another, with what that one leaves of the processors: hack/beside.sh TARGET OTHER. What it prints comes last.
+# Makes targets beside another, with what that one leaves of the processors: hack/beside.sh "TARGET..." OTHER. What they print comes last.
 set -uo pipefail
 log=$(mktemp)
-chrt --idle 0 "${MAKE:-make}" --no-print-directory "$1" >"$log" 2>&1 &
+# shellcheck disable=SC2086 # they are several
+chrt --idle 0 "${MAKE:-make}" --no-print-directory $1 >"$log" 2>&1 &
 beside=$!
 trap 'kill "$beside" 2>/dev/null; rm -f "$log"' EXIT
 "${MAKE:-make}" --no-print-directory "$2"

@@ -56,7 +56,7 @@ func (a *app) showFindings(all findings.Findings) error {
 	} else if err := terminal.Document(a.out, a.output, all); err != nil {
 		return err
 	}
-	if blocking := all.Blocking(); len(blocking) > 0 {
+	if blocking := all.Objections(); len(blocking) > 0 {
 		return &findings.BlockedError{Findings: blocking}
 	}
 	return nil
@@ -144,7 +144,7 @@ func (a *app) showPlan(look outlook) error {
 		}
 		fmt.Fprintf(a.out, "%s; plan %s\n", look.summary, hash)
 	}
-	if blocking := look.findings.Blocking(); len(blocking) > 0 {
+	if blocking := look.findings.Objections(); len(blocking) > 0 {
 		return &findings.BlockedError{Findings: blocking}
 	}
 	return nil

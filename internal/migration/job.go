@@ -39,10 +39,6 @@ type (
 		// Accompany begins it. stop ends it, and returns what of it is amiss, which a run that failed says as well.
 		Accompany(ctx context.Context) (stop func() error)
 	}
-	// Intact keeps rollback and finish from passing over what they can no longer place.
-	Intact interface {
-		Intact() error
-	}
 	// Arrival does what is left once nothing remains of apply, before that is written down.
 	Arrival interface {
 		Arrived(ctx context.Context) error
@@ -167,13 +163,6 @@ func (j *Job[P]) settle(ctx context.Context, p P, phase v1alpha1.Phase) error {
 		counts, tiers = s.Summary(phase)
 	}
 	return j.keeper().Settle(ctx, phase, counts, tiers)
-}
-
-func intact[P Plans](p P) error {
-	if i, ok := any(p).(Intact); ok {
-		return i.Intact()
-	}
-	return nil
 }
 
 // Look makes plans of the cluster as it is.
@@ -322,9 +311,6 @@ func (j *Job[P]) back(ctx context.Context, r *engine.Runner) error {
 		if err != nil {
 			return err
 		}
-		if err := intact(p); err != nil {
-			return err
-		}
 		plan, partial := p.Rollback().Certain()
 		if err := j.run(ctx, r, p, plan, v1alpha1.PhaseRollingBack); err != nil {
 			return err
@@ -355,9 +341,6 @@ func (j *Job[P]) Finishable(ctx context.Context) (plans P, err error) {
 	if err != nil {
 		return plans, err
 	}
-	if err := intact(p); err != nil {
-		return plans, err
-	}
 	if early := p.Early(); early != "" && !have.Status.PointOfNoReturnPassed {
 		return plans, &StateError{Name: j.Name, Problem: "cannot be finished: " + early, Hint: "run replumb apply -f FILE first"}
 	}
@@ -379,9 +362,6 @@ func (j *Job[P]) Finish(ctx context.Context, r *engine.Runner) error {
 		}
 		p, err := j.Look(ctx) // what was found before the lock was taken may have changed
 		if err != nil {
-			return err
-		}
-		if err := intact(p); err != nil {
 			return err
 		}
 		if err := j.run(ctx, r, p, p.Finish(), v1alpha1.PhaseFinishing); err != nil {

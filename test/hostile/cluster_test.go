@@ -53,14 +53,15 @@ func begin(t *testing.T) *scene {
 	s.must(s.InstallCRD(t.Context()))
 	s.Namespace(t, tenantSpace)
 	s.Namespace(t, otherSpace)
-	s.must(s.Create(t.Context(), &networkingv1.ServiceCIDR{
-		ObjectMeta: metav1.ObjectMeta{Name: "old"}, Spec: networkingv1.ServiceCIDRSpec{CIDRs: []string{oldRange}},
-	}))
-	s.must(client.IgnoreAlreadyExists(s.admin.Create(t.Context(), &rbacv1.RoleBinding{
-		ObjectMeta: metav1.ObjectMeta{Namespace: tenantSpace, Name: "edit"},
-		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "edit"},
-		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: "User", Name: tenantSpace}},
-	})))
+	s.open("old", oldRange)
+	// What the ClusterRole edit is made of: the controller that puts it together is not at work here.
+	for _, role := range []string{"system:aggregate-to-edit", "system:aggregate-to-view"} {
+		s.must(client.IgnoreAlreadyExists(s.admin.Create(t.Context(), &rbacv1.RoleBinding{
+			ObjectMeta: metav1.ObjectMeta{Namespace: tenantSpace, Name: strings.ReplaceAll(role, ":", "-")},
+			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role},
+			Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: "User", Name: tenantSpace}},
+		})))
+	}
 	s.add(plain(tenantSpace, "mine", "172.31.5.5"))
 	s.add(plain(otherSpace, "cart", "172.31.3.7"))
 	s.write(`apiVersion: replumb.dev/v1alpha1
@@ -73,10 +74,26 @@ spec:
 	return s
 }
 
+// open adds a Service range.
+func (s *scene) open(name, cidr string) {
+	s.Helper()
+	s.must(s.Create(s.Context(), &networkingv1.ServiceCIDR{
+		ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: networkingv1.ServiceCIDRSpec{CIDRs: []string{cidr}},
+	}))
+}
+
 // write writes the file that commands are given.
 func (s *scene) write(text string) {
 	s.Helper()
 	s.must(os.WriteFile(s.file, []byte(text), 0o600))
+}
+
+// text is what the file says.
+func (s *scene) text() string {
+	s.Helper()
+	body, err := os.ReadFile(s.file)
+	s.must(err)
+	return string(body)
 }
 
 func plain(namespace, name, ip string) *corev1.Service {

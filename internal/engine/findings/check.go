@@ -16,6 +16,9 @@ type Severity string
 const (
 	// Blocking findings keep a migration from starting.
 	Blocking Severity = "blocking"
+	// Isolating findings keep an object out of the migration, which goes on with all others: what one tenant writes must not stop
+	// another's move, or the way back.
+	Isolating Severity = "isolating"
 	// Warning findings are for people to weigh.
 	Warning Severity = "warning"
 )
@@ -111,6 +114,17 @@ func (f Findings) Blocking() Findings {
 	var out Findings
 	for _, x := range f {
 		if x.Severity == Blocking && x.Outcome != Pass {
+			out = append(out, x)
+		}
+	}
+	return out
+}
+
+// Objections are the findings for which a look ends with exit code 3: Blocking, and those that keep an object out.
+func (f Findings) Objections() Findings {
+	out := f.Blocking()
+	for _, x := range f {
+		if x.Severity == Isolating && x.Outcome != Pass {
 			out = append(out, x)
 		}
 	}

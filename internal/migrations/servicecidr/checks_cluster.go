@@ -7,8 +7,7 @@ import (
 	"strconv"
 	"strings"
 
-	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine/findings"
@@ -112,12 +111,13 @@ func ownershipChecks() []findings.Check[Input] {
 		},
 		{
 			Code:     "RP1011",
-			Severity: findings.Blocking,
-			Run:      checkAnnotations,
-			Claim:    "what replumb wrote on the Services can be read",
-			Why:      "without it replumb does not know where the Service came from, and neither moves it nor takes its bridge away",
-			Fix: "restore the annotations replumb.dev/old-cluster-ip and replumb.dev/target-cluster-ip; those of the Service's bridge have the " +
-				"same values",
+			Severity: findings.Isolating,
+			Run:      checkClaims,
+			Claim:    "no Service says of itself what replumb's records do not",
+			Why: "those who may edit a Service can write replumb's annotations and labels on it, also to have addresses of others lead to its " +
+				"pods; replumb goes by the reserved addresses (kubectl get ipaddresses -l replumb.dev/role=hold) and its backups",
+			Fix: "ask who wrote it; remove the annotations and labels of replumb.dev from the Service, or the Service that has the name of " +
+				"another's bridge",
 		},
 		{
 			Code:     "RP1015",
@@ -227,16 +227,6 @@ func checkNames(in Input) []findings.Result {
 			}
 		}
 	}
-	byKey := map[types.NamespacedName]*corev1.Service{}
-	for i := range in.Snapshot.Services {
-		svc := &in.Snapshot.Services[i]
-		byKey[types.NamespacedName{Namespace: svc.Namespace, Name: svc.Name}] = svc
-	}
-	for _, e := range in.Survey.Moves {
-		if have := byKey[e.BridgeKey()]; have != nil && have.Labels[v1alpha1.LabelRole] != v1alpha1.RoleBridge {
-			out = append(out, findings.Failed("Service "+e.BridgeKey().String(), "service %s exists and is not a bridge", e.BridgeKey()))
-		}
-	}
 	return out
 }
 
@@ -247,21 +237,20 @@ func isExactly(cidrs []string, p netip.Prefix) bool {
 func checkOtherMigration(in Input) []findings.Result {
 	var out []findings.Result
 	for _, e := range in.Survey.Stays {
-		owner := e.Service.Annotations[v1alpha1.LabelMigration]
-		if owner != "" && owner != in.spec().Name {
-			out = append(out, findings.Failed("Service "+e.Key().String(), "service %s belongs to migration %s", e.Key(), owner))
+		if e.Reason.Kind == Foreign {
+			out = append(out, findings.Failed("Service "+e.Key().String(), "service %s %s", e.Key(), e.Reason))
 		}
 	}
 	return out
 }
 
-func checkAnnotations(in Input) []findings.Result {
+func checkClaims(in Input) []findings.Result {
 	var out []findings.Result
-	for _, e := range in.Survey.Stays {
-		if e.Reason.Kind == Unreadable {
-			out = append(out, findings.Failed("Service "+e.Key().String(), "service %s %s", e.Key(), e.Reason))
-		}
+	for _, c := range in.Survey.Unconfirmed {
+		key := client.ObjectKeyFromObject(c.Service).String()
+		out = append(out, findings.Failed("Service "+key, "service %s %s", key, c.Text))
 	}
+	slices.SortStableFunc(out, func(a, b findings.Result) int { return strings.Compare(a.Object, b.Object) })
 	return out
 }
 
@@ -269,6 +258,7 @@ func checkAnnotations(in Input) []findings.Result {
 // stay in use.
 func checkLeftovers(in Input) []findings.Result {
 	out := in.unread("migrations", "validatingadmissionpolicies")
+	held := reservations(in.Snapshot)
 	other := func(labels map[string]string) (string, bool) {
 		name := labels[v1alpha1.LabelMigration]
 		return name, labels[v1alpha1.LabelRole] != "" && name != "" && name != in.spec().Name
@@ -284,11 +274,11 @@ func checkLeftovers(in Input) []findings.Result {
 	}
 	for i := range in.Snapshot.Services {
 		svc := &in.Snapshot.Services[i]
-		if name, yes := other(svc.Labels); yes {
-			key := svc.Namespace + "/" + svc.Name
+		key := client.ObjectKeyFromObject(svc)
+		if name, yes := other(svc.Labels); yes && (replumbs(svc) || held[key] != nil) {
 			out = append(
 				out,
-				findings.Failed("Service "+key, "service %s is a %s of migration %s", key, svc.Labels[v1alpha1.LabelRole], name),
+				findings.Failed("Service "+key.String(), "service %s is a %s of migration %s", key, svc.Labels[v1alpha1.LabelRole], name),
 			)
 		}
 	}

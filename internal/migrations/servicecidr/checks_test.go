@@ -26,11 +26,11 @@ func TestNotLookingIsNotPassing(t *testing.T) {
 		},
 	}}}
 	outcome := map[string]findings.Outcome{}
-	for _, f := range findings.Run(referenceChecks(), Input{Snapshot: snap, Survey: Look(snap, spec)}) {
+	for _, f := range findings.Run(referenceChecks(), Input{Snapshot: snap, Survey: Look(snap, spec, nil)}) {
 		outcome[f.Code] = f.Outcome
 	}
 	for _, f := range findings.Run(slices.Concat(proxyChecks(), dnsChecks(), workloadChecks(), ownershipChecks(), neighbourChecks()),
-		Input{Snapshot: snap, Survey: Look(snap, spec)}) {
+		Input{Snapshot: snap, Survey: Look(snap, spec, nil)}) {
 		outcome[f.Code] = f.Outcome
 	}
 	for _, code := range []string{

@@ -143,7 +143,7 @@ func readFixture(t *testing.T, spec Spec, manifests, factsYAML []byte) Input {
 		manifests = append([]byte(usualProxy+"---\n"), manifests...)
 	}
 	others := readObjects(t, snap, live.Inspection, manifests)
-	survey := Look(snap, spec)
+	survey := Look(snap, spec, nil)
 	rules, err := tier.NewRules(&spec.Common, survey.isClusters)
 	if err != nil {
 		t.Fatal(err)

@@ -14,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -222,6 +223,9 @@ func TestOldAddressGivenBackInTheMiddleOfAHop(t *testing.T) {
 		}},
 		Spec: networkingv1.IPAddressSpec{ParentRef: &networkingv1.ParentReference{Resource: "services", Namespace: "shop", Name: "cart"}},
 	}))
+	key := types.NamespacedName{Namespace: "shop", Name: bridge.Name(was.Name, was.UID)}
+	target := &bridge.Hold{Migration: f.job.Spec.Name, Address: netip.MustParseAddr("172.24.3.7"), Bridge: key}
+	f.must(target.Place(t.Context(), f.job.Tools.Client())) // it is released after the other is placed
 	f.apply()
 	f.checkBridge(was, f.get("cart"), v1alpha1.BridgeLoadBalancer)
 }

@@ -204,7 +204,14 @@ func texts(ranges []netip.Prefix) []string {
 
 // survey looks at the Services and sorts them into tiers, asking the lookup about those that no rule names.
 func (j *Job) survey(ctx context.Context, snap *cluster.Snapshot) (*Survey, tier.Rules, error) {
-	survey := Look(snap, j.Spec)
+	var record Record
+	if WantsRecord(snap, j.Spec) {
+		var err error
+		if record, err = ReadRecord(ctx, j.Tools.Cluster, j.Spec.Name); err != nil {
+			return nil, tier.Rules{}, err
+		}
+	}
+	survey := Look(snap, j.Spec, record)
 	if len(survey.Spec.To) == 0 {
 		return nil, tier.Rules{}, &SpecError{
 			Field: "spec.serviceCIDR.to", Problem: "there is no other ready Service range for the Services to go to",

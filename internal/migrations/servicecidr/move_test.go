@@ -24,7 +24,6 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
-	"github.com/replumb/replumb/internal/engine/findings"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/network/bridge"
 )
@@ -76,7 +75,7 @@ func TestFinishedRangeCanBeEmptied(t *testing.T) {
 	f.must(f.job.Finish(t.Context(), f.runner))
 	snap, err := f.job.Tools.Cluster.Load(t.Context())
 	f.must(err)
-	next := Look(snap, Spec{Name: "next", Mode: v1alpha1.ModeMove, To: []netip.Prefix{netip.MustParsePrefix("172.30.0.0/16")}})
+	next := Look(snap, Spec{Name: "next", Mode: v1alpha1.ModeMove, To: []netip.Prefix{netip.MustParsePrefix("172.30.0.0/16")}}, nil)
 	var moves []string
 	for _, e := range next.Moves {
 		moves = append(moves, e.Service.Name)
@@ -192,28 +191,29 @@ func TestServicesCreatedMeanwhileAreSweptUp(t *testing.T) {
 	}
 }
 
-// TestDamagedAnnotationsStopEverything: a Service in the middle of a hop that does not say any more where it came from
-// must neither be passed over nor lose its bridge and the hold on its address.
-func TestDamagedAnnotationsStopEverything(t *testing.T) {
-	f := setup(t)
-	svc := f.service("cart", at("10.96.3.7"))
-	f.apply()
-	half := f.get("cart")
-	delete(half.Annotations, v1alpha1.AnnotationTargetIP)
-	f.must(server.Update(t.Context(), half))
-	_, err := f.job.Apply(t.Context(), f.runner)
-	var blocked *findings.BlockedError
-	if !errors.As(err, &blocked) || blocked.Findings[0].Code != "RP1011" {
-		t.Errorf("apply: %v", err)
-	}
-	for name, err := range map[string]error{"finish": f.finish(), "rollback": f.rollback()} {
-		var state *migration.StateError
-		if !errors.As(err, &state) {
-			t.Errorf("%s: %v", name, err)
-		}
-	}
-	if want := "services shop/" + bridge.Name("cart", svc.UID); f.owner("10.96.3.7") != want {
-		t.Errorf("the old address belongs to %q, want %q", f.owner("10.96.3.7"), want)
+// TestAnnotationsAreHints: where a Service came from is known by the addresses that are reserved for it, whatever it says.
+func TestAnnotationsAreHints(t *testing.T) {
+	for name, damage := range map[string]func(notes map[string]string){
+		"target removed": func(notes map[string]string) { delete(notes, v1alpha1.AnnotationTargetIP) },
+		"another origin": func(notes map[string]string) { notes[v1alpha1.AnnotationOldIP] = "10.96.0.10" },
+		"all removed":    func(notes map[string]string) { clear(notes) },
+		"another owner":  func(notes map[string]string) { notes[v1alpha1.LabelMigration] = "other" },
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := setup(t)
+			was := f.service("cart", at("10.96.3.7"))
+			f.apply()
+			damaged := f.get("cart")
+			damage(damaged.Annotations)
+			f.must(server.Update(t.Context(), damaged))
+			f.apply()
+			f.checkBridge(was, f.get("cart"), v1alpha1.BridgeLoadBalancer)
+			f.must(f.rollback())
+			if is := f.get("cart"); is.Spec.ClusterIP != "10.96.3.7" || len(is.Annotations) > 0 {
+				t.Errorf("after rollback it is at %s, with %v", is.Spec.ClusterIP, is.Annotations)
+			}
+			f.nothingLeft()
+		})
 	}
 }
 

@@ -243,14 +243,15 @@ func (p *Planner) drain() []engine.Group {
 
 // orphans removes what Services that were deleted have left behind.
 func (p *Planner) orphans() []engine.Group {
-	var steps []engine.Step
+	var bridges, addresses []engine.Step
 	for _, b := range p.Survey.Orphans {
-		steps = append(steps, removeOrphan(p.Tools.Client(), b))
+		bridges = append(bridges, removeOrphan(p.Tools.Client(), b))
 	}
 	for i := range p.Survey.Strays {
-		steps = append(steps, releaseStray(p.Tools.Client(), &p.Survey.Strays[i]))
+		addresses = append(addresses, releaseStray(p.Tools.Client(), &p.Survey.Strays[i]))
 	}
-	return engine.AtOnce(parallel, "", steps...)
+	// A bridge is known as one by the addresses that are reserved for it.
+	return append(engine.AtOnce(parallel, "", bridges...), engine.AtOnce(parallel, "", addresses...)...)
 }
 
 // tidy removes what the migration leaves behind in a direction.
@@ -265,5 +266,5 @@ func (p *Planner) tidy(to engine.Direction) []engine.Group {
 // leave removes what replumb keeps for itself, and looks that nothing is left.
 func (p *Planner) leave() []engine.Group {
 	steps := append([]engine.Step{p.freeze().Undo(), removeRemains(p.Tools.Client(), p.spec().Name)}, p.Forget(migration.Sweep{})...)
-	return append(engine.InOrder(steps...), engine.InOrder(nothingLeft(p.Tools.Client(), p.spec().Name))...)
+	return append(engine.InOrder(steps...), engine.InOrder(nothingLeft(p.Tools.Client(), p.Survey))...)
 }

@@ -48,6 +48,7 @@ func (p *Planner) moves(to engine.Direction) *movePlan {
 func (p *Planner) transit(to engine.Direction) *transit {
 	return &transit{
 		client: p.Tools.Client(), migration: p.spec().Name, domain: p.spec().Domain, form: p.Form, pool: p.Survey.Pool,
+		within:   slices.Concat(p.Survey.Spec.From, p.Survey.Spec.To),
 		barriers: p.barriers(to), now: p.Tools.Now, observer: p.Observer,
 	}
 }
@@ -218,7 +219,7 @@ func (m *movePlan) staleBridges() []engine.Group {
 		if e.Bridge != nil {
 			want.Form = bridge.FormOf(e.Bridge)
 		}
-		if e.Bridge == nil || e.Mirrored() || bridge.Difference(e.Bridge, want.Build()) != nil {
+		if e.Bridge == nil || e.Mirrored() || bridge.Difference(e.Bridge, want.Build(), true) != nil {
 			stale = append(stale, m.transit.bridge(e))
 		}
 	}

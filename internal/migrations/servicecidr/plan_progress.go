@@ -15,7 +15,6 @@ import (
 var (
 	_ migration.Plans      = (*Planner)(nil)
 	_ migration.Companion  = (*Planner)(nil)
-	_ migration.Intact     = (*Planner)(nil)
 	_ migration.Arrival    = (*Planner)(nil)
 	_ migration.Summarizer = (*Planner)(nil)
 )
@@ -73,19 +72,6 @@ func (p *Planner) returnsAhead() bool {
 		dns = dns || (e.Touched() && p.Survey.DNS[e.Key()])
 	}
 	return dns && p.Migration.Status.NodesRepointedAt == nil
-}
-
-// Intact implements migration.Intact.
-func (p *Planner) Intact() error {
-	for _, e := range p.Survey.Stays {
-		if e.Reason.Kind == Unreadable {
-			return &migration.StateError{
-				Name: p.spec().Name, Problem: fmt.Sprintf("cannot go on: service %s %s", e.Key(), e.Reason),
-				Hint: "replumb check -f FILE says how to repair them",
-			}
-		}
-	}
-	return nil
 }
 
 // Arrived implements migration.Arrival. A run that was killed may have left out what comes after the last hop of a batch.

@@ -73,7 +73,7 @@ func changes(s *Survey, m *v1alpha1.Migration, to engine.Direction, now time.Tim
 			continue
 		}
 		if first := awaySince(e); to == engine.Backward && !first.IsZero() && (c.Since.IsZero() || first.Before(c.Since)) {
-			c.Since = first
+			c.Since = later(first, m.CreationTimestamp.Time) // the Service says so itself
 		}
 		if e.IsKubernetes() {
 			c.KubernetesMovedAt = at
@@ -101,11 +101,19 @@ func arrival(e *Entry, to engine.Direction, now time.Time) (at time.Time, counts
 	if !isAt(e.Service, target) {
 		return now, true
 	}
-	at, err := time.Parse(time.RFC3339Nano, e.Service.Annotations[v1alpha1.AnnotationMovedAt])
-	if err != nil {
+	src, _ := e.ends(to)
+	left, reserved := e.reserved[src]
+	if !reserved {
 		return now, to == engine.Forward || e.Service.Annotations[v1alpha1.AnnotationOriginalSpec] != ""
 	}
-	return at, true
+	return movedAt(e.Service, left.since), true
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
 }
 
 // awaySince is when a Service first got to its new address.

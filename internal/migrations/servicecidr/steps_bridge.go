@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"sync"
 	"time"
 
@@ -26,7 +27,9 @@ type transit struct {
 	domain string
 	form   v1alpha1.BridgeForm
 	// pool has the addresses of the target that are free.
-	pool     *cidr.Pool
+	pool *cidr.Pool
+	// within are the ranges of the migration: no bridge answers at other addresses.
+	within   []netip.Prefix
 	barriers *barriers
 	now      func() time.Time
 	// observer, if set, hears of Services that have moved.
@@ -35,7 +38,7 @@ type transit struct {
 
 // bridgeOf is the bridge that a Service needs.
 func (t *transit) bridgeOf(e *Entry, svc *corev1.Service) *bridge.Bridge {
-	return &bridge.Bridge{Migration: t.migration, Service: svc, Old: e.Old, New: e.New, Form: t.form}
+	return &bridge.Bridge{Migration: t.migration, Service: svc, Old: e.Old, New: e.New, Within: t.within, Reserved: len(e.reserved) > 0, Form: t.form}
 }
 
 // reserve reserves the target of a Service, going to the next free address as often as another is found to have it.
@@ -148,10 +151,8 @@ func (s *bridgeStep) look(ctx context.Context) (engine.State, unbridged, error) 
 
 func (s *bridgeStep) write(ctx context.Context, seen unbridged) error {
 	t := s.transit
-	if seen.service.Spec.ClusterIP != s.entry.New.String() {
-		if err := t.reserve(ctx, s.entry); err != nil {
-			return err
-		}
+	if err := s.reserve(ctx, seen.service); err != nil {
+		return err
 	}
 	b := t.bridgeOf(s.entry, seen.service)
 	if seen.missing {
@@ -160,6 +161,33 @@ func (s *bridgeStep) write(ctx context.Context, seen unbridged) error {
 		}
 	}
 	return b.Ensure(ctx, t.client, t.pool)
+}
+
+// reserve has both addresses belong to the Service before a bridge answers at them: those that it is not at by a reservation.
+func (s *bridgeStep) reserve(ctx context.Context, svc *corev1.Service) (err error) {
+	t, e := s.transit, s.entry
+	if e.leaving == "" {
+		if e.leaving, err = essence(&svc.Spec); err != nil {
+			return fmt.Errorf("service %s: %w", e.Key(), err)
+		}
+	}
+	if !isAt(svc, e.New) {
+		if err := t.reserve(ctx, e); err != nil {
+			return err
+		}
+	}
+	if isAt(svc, e.Old) {
+		return nil
+	}
+	left := e.reservation(t.migration, e.Old)
+	if left.UID != "" && left.Check(ctx, t.client) == nil {
+		return nil
+	}
+	if err := left.PlaceAfter(ctx, t.client, e.Key()); err != nil {
+		return fmt.Errorf("service %s: its old address: %w", e.Key(), err)
+	}
+	e.placed(left)
+	return nil
 }
 
 func (s *bridgeStep) prove(ctx context.Context) error {
@@ -177,9 +205,12 @@ func (s *bridgeStep) changes() ([]engine.Change, error) {
 		verb, b.Form = "update", bridge.FormOf(s.entry.Bridge)
 	}
 	var changes []engine.Change
-	if s.entry.Place != Moved {
-		reservation := &bridge.Hold{Migration: s.transit.migration, Address: s.entry.New, Bridge: b.Key()}
-		changes = append(changes, engine.Change{Verb: "create", Object: "IPAddress " + s.entry.New.String(), Body: reservation.Build()})
+	for _, a := range []netip.Addr{s.entry.New, s.entry.Old} {
+		_, reserved := s.entry.reserved[a]
+		if !isAt(s.entry.Service, a) && (a == s.entry.New || !reserved) {
+			hold := &bridge.Hold{Migration: s.transit.migration, Address: a, Bridge: b.Key()}
+			changes = append(changes, engine.Change{Verb: "create", Object: "IPAddress " + a.String(), Body: hold.Build()})
+		}
 	}
 	changes = append(changes, engine.Change{Verb: verb, Object: "Service " + b.Key().String(), Body: b.Build()})
 	if s.entry.Mirrored() {

@@ -70,7 +70,7 @@ func (h *hopStep) look(ctx context.Context) (engine.State, *corev1.Service, erro
 	}
 	src, dest := h.ends()
 	switch {
-	case svc.Spec.Type == corev1.ServiceTypeExternalName && svc.Annotations[v1alpha1.LabelMigration] == h.transit.migration:
+	case h.entry.crossing(svc):
 		return engine.Pending, svc, nil
 	case isAt(svc, dest):
 		return engine.Done, svc, nil
@@ -117,6 +117,9 @@ func (h *hopStep) write(ctx context.Context, svc *corev1.Service) error {
 				return err
 			}
 		}
+		if err := h.note(ctx, svc); err != nil {
+			return err
+		}
 		if err := h.leave(ctx, svc); err != nil {
 			return err
 		}
@@ -162,6 +165,24 @@ func (h *hopStep) proven(ctx context.Context, svc *corev1.Service) error {
 	return nil
 }
 
+// note keeps, on the reservation of the address to which the Service goes, what patch A takes from the Service: the Service
+// itself others may write.
+func (h *hopStep) note(ctx context.Context, svc *corev1.Service) (err error) {
+	if h.entry.leaving, err = essence(&svc.Spec); err != nil {
+		return fmt.Errorf("service %s: %w", h.entry.Key(), err)
+	}
+	_, dest := h.ends()
+	target := h.reservation(dest)
+	if h.entry.reserved[dest].original == target.Original {
+		return nil
+	}
+	if err := target.Note(ctx, h.transit.client); err != nil {
+		return err
+	}
+	h.entry.placed(target)
+	return nil
+}
+
 // leave is patch A. It is the dangerous one: once it is through, only the bridge answers on the old address. So the
 // bridge is looked at right before.
 func (h *hopStep) leave(ctx context.Context, svc *corev1.Service) error {
@@ -178,7 +199,7 @@ func (h *hopStep) arrive(ctx context.Context, svc *corev1.Service) error {
 	if err := h.reservation(dest).Release(ctx, h.transit.client); err != nil {
 		return err
 	}
-	original, err := Original(svc)
+	original, err := h.entry.original(svc)
 	if err != nil {
 		return err
 	}
@@ -283,19 +304,6 @@ func (h *hopStep) patchArrive(svc *corev1.Service, original *corev1.ServiceSpec)
 	}
 }
 
-// Original is the spec a Service had just before its latest hop.
-func Original(svc *corev1.Service) (*corev1.ServiceSpec, error) {
-	text, ok := svc.Annotations[v1alpha1.AnnotationOriginalSpec]
-	if !ok {
-		return nil, fmt.Errorf("service %s/%s has no annotation %s", svc.Namespace, svc.Name, v1alpha1.AnnotationOriginalSpec)
-	}
-	spec := &corev1.ServiceSpec{}
-	if err := json.Unmarshal([]byte(text), spec); err != nil {
-		return nil, fmt.Errorf("service %s/%s: annotation %s: %w", svc.Namespace, svc.Name, v1alpha1.AnnotationOriginalSpec, err)
-	}
-	return spec, nil
-}
-
 func (h *hopStep) reservation(a netip.Addr) *bridge.Hold {
 	return h.entry.reservation(h.transit.migration, a)
 }
@@ -307,7 +315,7 @@ func (h *hopStep) prove(ctx context.Context) error {
 		return err
 	}
 	src, dest := h.ends()
-	original, err := Original(svc)
+	original, err := h.entry.original(svc)
 	if err != nil {
 		return err
 	}
@@ -348,6 +356,7 @@ func (h *hopStep) report(svc *corev1.Service) {
 func (h *hopStep) changes() ([]engine.Change, error) {
 	object := "Service " + h.entry.Key().String()
 	var changes []engine.Change
+	src, dest := h.ends()
 	svc := h.entry.Service
 	original := &svc.Spec
 	if svc.Spec.Type != corev1.ServiceTypeExternalName {
@@ -359,14 +368,16 @@ func (h *hopStep) changes() ([]engine.Change, error) {
 			const nudge = "Service " + v1alpha1.SystemNamespace + "/nudge-…"
 			changes = append(changes, engine.Change{Verb: "create", Object: nudge}, engine.Change{Verb: "delete", Object: nudge})
 		}
-		changes = append(changes, engine.Change{Verb: "patch", Object: object, Body: timeless(leave)})
+		changes = append(changes,
+			engine.Change{Verb: "patch", Object: "IPAddress " + dest.String() + " (if the Service has changed since it was reserved)"},
+			engine.Change{Verb: "patch", Object: object, Body: timeless(leave)},
+		)
 	} else {
 		var err error
-		if original, err = Original(svc); err != nil {
+		if original, err = h.entry.original(svc); err != nil {
 			return nil, err
 		}
 	}
-	src, dest := h.ends()
 	return append(changes,
 		engine.Change{Verb: "create", Object: "IPAddress " + src.String(), Body: h.reservation(src).Build()},
 		engine.Change{Verb: "delete", Object: "IPAddress " + dest.String() + " (held)"},

@@ -10,10 +10,12 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/network/bridge"
 	"github.com/replumb/replumb/internal/safety/freeze"
@@ -60,22 +62,14 @@ func note(c client.Client, name string, b *batch) engine.Step {
 		migration.StatusChange(name, map[string]any{"phase": v1alpha1.PhaseApplying, "counts": counts, "tiers": b.tiers}))
 }
 
-// drain waits until the latest move is long enough ago. When that was is written on the Services.
+// drain waits until the latest move is long enough ago.
 func drain(c client.Client, migration string, length time.Duration, now func() time.Time) engine.Step {
 	return &engine.Wait{
 		Name: "drain", About: fmt.Sprintf("Wait until the last move is %s ago", length), Limit: length + time.Minute,
 		For: func(ctx context.Context) error {
-			services := &corev1.ServiceList{}
-			if err := c.List(ctx, services); err != nil {
-				return fmt.Errorf("listing services: %w", err)
-			}
-			var latest time.Time
-			for i := range services.Items {
-				notes := services.Items[i].Annotations
-				at, err := time.Parse(time.RFC3339Nano, notes[v1alpha1.AnnotationMovedAt])
-				if err == nil && notes[v1alpha1.LabelMigration] == migration && at.After(latest) {
-					latest = at
-				}
+			latest, err := lastMove(ctx, c, migration)
+			if err != nil {
+				return err
 			}
 			if until := latest.Add(length); until.After(now()) {
 				return engine.NotYet("until %s", until.Local().Format(time.TimeOnly))
@@ -83,6 +77,28 @@ func drain(c client.Client, migration string, length time.Duration, now func() t
 			return nil
 		},
 	}
+}
+
+// lastMove is when the latest Service moved; zero, if none has. Only those count that have an address reserved.
+func lastMove(ctx context.Context, c client.Client, migration string) (latest time.Time, err error) {
+	services, addresses := &corev1.ServiceList{}, &networkingv1.IPAddressList{}
+	if err := c.List(ctx, services); err != nil {
+		return latest, fmt.Errorf("listing services: %w", err)
+	}
+	if err := c.List(ctx, addresses, client.MatchingLabels{v1alpha1.LabelMigration: migration}); err != nil {
+		return latest, fmt.Errorf("listing ipaddresses: %w", err)
+	}
+	held := reservations(&cluster.Snapshot{IPAddresses: addresses.Items})
+	for i := range services.Items {
+		svc := &services.Items[i]
+		for _, r := range held.of(svc, migration) {
+			at := movedAt(svc, r.since)
+			if svc.Annotations[v1alpha1.AnnotationMovedAt] != "" && at.After(latest) {
+				latest = at
+			}
+		}
+	}
+	return latest, nil
 }
 
 // removeRemains removes what runs that were killed left of canaries, barriers and sync windows. A run that goes on does so by
@@ -122,13 +138,16 @@ func removeRemains(c client.Client, migration string) engine.Step {
 }
 
 // nothingLeft looks whether anything of the migration is left on the cluster, before it is called over.
-func nothingLeft(c client.Client, migration string) engine.Step {
+func nothingLeft(c client.Client, survey *Survey) engine.Step {
 	return &engine.Wait{
 		Name: "clean", About: "Verify that nothing of the migration is left",
 		For: func(ctx context.Context) error {
-			var left []string
-			for _, look := range []func(context.Context, client.Client, string) ([]string, error){leftServices, leftAddresses, leftFreeze} {
-				found, err := look(ctx, c, migration)
+			left, err := survey.leftServices(ctx, c)
+			if err != nil {
+				return err
+			}
+			for _, look := range []func(context.Context, client.Client, string) ([]string, error){leftAddresses, leftFreeze} {
+				found, err := look(ctx, c, survey.Spec.Name)
 				if err != nil {
 					return err
 				}
@@ -142,19 +161,28 @@ func nothingLeft(c client.Client, migration string) engine.Step {
 	}
 }
 
-func leftServices(ctx context.Context, c client.Client, migration string) (left []string, err error) {
+// leftServices are the bridges of what moved, replumb's own Services, and annotations on what moved. What other Services say of
+// themselves does not count.
+func (s *Survey) leftServices(ctx context.Context, c client.Client) (left []string, err error) {
+	bridges, moved := map[types.NamespacedName]bool{}, map[types.UID]bool{}
+	for _, e := range s.everything() {
+		bridges[e.BridgeKey()], moved[e.Service.UID] = true, true
+	}
+	for _, b := range s.Orphans {
+		bridges[client.ObjectKeyFromObject(b)] = true
+	}
 	services := &corev1.ServiceList{}
 	if err := c.List(ctx, services); err != nil {
 		return nil, fmt.Errorf("listing services: %w", err)
 	}
 	for i := range services.Items {
 		svc := &services.Items[i]
-		name := svc.Namespace + "/" + svc.Name
+		key := client.ObjectKeyFromObject(svc)
 		switch {
-		case svc.Labels[v1alpha1.LabelMigration] == migration:
-			left = append(left, svc.Labels[v1alpha1.LabelRole]+" "+name)
-		case svc.Annotations[v1alpha1.LabelMigration] == migration:
-			left = append(left, "the annotations of service "+name)
+		case (bridges[key] || replumbs(svc)) && svc.Labels[v1alpha1.LabelMigration] == s.Spec.Name:
+			left = append(left, svc.Labels[v1alpha1.LabelRole]+" "+key.String())
+		case moved[svc.UID] && svc.Annotations[v1alpha1.LabelMigration] == s.Spec.Name:
+			left = append(left, "the annotations of service "+key.String())
 		}
 	}
 	return left, nil

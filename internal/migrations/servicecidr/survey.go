@@ -10,6 +10,7 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
@@ -47,8 +48,10 @@ type Entry struct {
 	Tier string
 	// Bridge as observed; nil if there is none.
 	Bridge *corev1.Service
-	// reserved are the addresses that are reserved for the bridge, as far as they were seen, with the UIDs of their IPAddresses.
-	reserved map[netip.Addr]types.UID
+	// reserved are the addresses that are reserved for the bridge, as far as they were seen.
+	reserved map[netip.Addr]reservation
+	// leaving is the spec that the Service has kept from before its latest hop, as far as reservations say it.
+	leaving string
 }
 
 // Touched reports whether something of this migration is on the Service itself, or an address is reserved for a bridge that is
@@ -77,20 +80,24 @@ func (e *Entry) Key() types.NamespacedName {
 
 // BridgeKey is where the Service's bridge is or would be.
 func (e *Entry) BridgeKey() types.NamespacedName {
-	return types.NamespacedName{Namespace: e.Service.Namespace, Name: bridge.Name(e.Service.Name, e.Service.UID)}
+	return bridgeKey(e.Service)
+}
+
+func bridgeKey(svc *corev1.Service) types.NamespacedName {
+	return types.NamespacedName{Namespace: svc.Namespace, Name: bridge.Name(svc.Name, svc.UID)}
 }
 
 // reservation of an address for the Service's bridge.
 func (e *Entry) reservation(migration string, a netip.Addr) *bridge.Hold {
-	return &bridge.Hold{Migration: migration, Address: a, Bridge: e.BridgeKey(), UID: e.reserved[a]}
+	return &bridge.Hold{Migration: migration, Address: a, Bridge: e.BridgeKey(), UID: e.reserved[a].uid, Original: e.leaving}
 }
 
 // placed remembers a reservation. The steps of one Service run one after the other.
 func (e *Entry) placed(h *bridge.Hold) {
 	if e.reserved == nil {
-		e.reserved = map[netip.Addr]types.UID{}
+		e.reserved = map[netip.Addr]reservation{}
 	}
-	e.reserved[h.Address] = h.UID
+	e.reserved[h.Address] = reservation{uid: h.UID, original: h.Original, since: e.reserved[h.Address].since}
 }
 
 // ends are the address that a direction leaves, and the one to which it goes.
@@ -107,7 +114,7 @@ func (e *Entry) IsKubernetes() bool { return e.Key() == kubernetesKey() }
 // HasNodePorts reports whether the Service answers at ports of the nodes, which no bridge keeps.
 func (e *Entry) HasNodePorts() bool {
 	if e.Place == HalfHopped {
-		original, err := Original(e.Service)
+		original, err := e.original(e.Service)
 		return err == nil && original.Type == corev1.ServiceTypeNodePort
 	}
 	return e.Service.Spec.Type == corev1.ServiceTypeNodePort
@@ -144,6 +151,9 @@ type Survey struct {
 	DNS map[types.NamespacedName]bool
 	// Orphans are bridges whose Service is gone.
 	Orphans []*corev1.Service
+	// Unconfirmed are the Services whose annotations or labels say what replumb's own records do not. What they say is not
+	// believed.
+	Unconfirmed []Claim
 	// Strays are reservations that belong to no bridge and to no Service that moves.
 	Strays []networkingv1.IPAddress
 	// Used are the addresses that are in use.
@@ -152,72 +162,72 @@ type Survey struct {
 	Pool *cidr.Pool
 }
 
-// Look surveys a picture of the cluster.
-func Look(snap *cluster.Snapshot, spec Spec) *Survey {
-	s := &Survey{Spec: Resolve(spec, snap), Ranges: snap.ServiceCIDRs, DNS: dnsServices(snap)}
-	bridges, candidates := sift(snap)
+// Look surveys a picture of the cluster. The record is asked for the addresses that Services had before the migration, where
+// no reservation says so; see WantsRecord.
+func Look(snap *cluster.Snapshot, spec Spec, record Record) *Survey {
+	spec = Resolve(spec, snap)
+	held := reservations(snap)
+	s := &Survey{Spec: spec, Ranges: snap.ServiceCIDRs, DNS: dnsServices(snap, held)}
+	w := witness{survey: s, held: held, record: record, given: givenOut(snap), names: namesOf(snap)}
+	bridges, candidates := w.sift(snap)
 	for _, svc := range candidates {
-		e := s.entry(svc, snap.Ending[svc.Namespace])
+		e := w.entry(svc, snap.Ending[svc.Namespace])
 		e.Bridge = bridges[e.BridgeKey()]
 		delete(bridges, e.BridgeKey())
-		switch e.Place {
-		case Stays:
-			s.Stays = append(s.Stays, e)
-			continue
-		case Pinned:
-			s.Pins = append(s.Pins, e)
-			continue
-		case Waiting:
-			if e.Bridge != nil {
-				e.Place = Bridged
-			}
-		}
-		if e.Service.Labels[v1alpha1.LabelRole] == v1alpha1.RoleProbe {
-			s.Probe = e
-			continue
-		}
-		s.Moves = append(s.Moves, e)
+		w.bridgeable(e)
+		s.add(e)
 	}
 	s.orphans(bridges)
 	s.addresses(snap)
 	return s
 }
 
-// sift parts bridges from the Services they may stand in for, and leaves out what else is replumb's own.
-func sift(snap *cluster.Snapshot) (bridges map[types.NamespacedName]*corev1.Service, candidates []*corev1.Service) {
-	bridges = map[types.NamespacedName]*corev1.Service{}
-	for i := range snap.Services {
-		svc := &snap.Services[i]
-		switch svc.Labels[v1alpha1.LabelRole] {
-		case v1alpha1.RoleBridge:
-			bridges[types.NamespacedName{Namespace: svc.Namespace, Name: svc.Name}] = svc
-		case "", v1alpha1.RoleProbe:
-			candidates = append(candidates, svc)
+// add sorts an entry in.
+func (s *Survey) add(e *Entry) {
+	switch e.Place {
+	case Stays:
+		s.Stays = append(s.Stays, e)
+		return
+	case Pinned:
+		s.Pins = append(s.Pins, e)
+		return
+	case Waiting:
+		if e.Bridge != nil {
+			e.Place = Bridged
 		}
 	}
-	sort.Slice(candidates, func(i, j int) bool {
-		a, b := candidates[i], candidates[j]
-		return a.Namespace < b.Namespace || (a.Namespace == b.Namespace && a.Name < b.Name)
-	})
-	return bridges, candidates
+	if isProbe(e.Service) {
+		s.Probe = e
+		return
+	}
+	s.Moves = append(s.Moves, e)
+}
+
+// isProbe reports whether a Service is the one that agents call. Roles count only where replumb alone makes Services.
+func isProbe(svc *corev1.Service) bool {
+	return svc.Namespace == v1alpha1.SystemNamespace && svc.Labels[v1alpha1.LabelRole] == v1alpha1.RoleProbe
 }
 
 // dnsServices are kube-dns and whatever Service has an address that a kubelet names as cluster DNS.
-func dnsServices(snap *cluster.Snapshot) map[types.NamespacedName]bool {
-	named := map[string]bool{}
+func dnsServices(snap *cluster.Snapshot, held holds) map[types.NamespacedName]bool {
+	named := map[netip.Addr]bool{}
 	for _, k := range snap.Kubelets {
-		for _, a := range k.DNS {
-			named[a] = true
+		for _, text := range k.DNS {
+			if a, err := netip.ParseAddr(text); err == nil {
+				named[a] = true
+			}
 		}
 	}
 	found := map[types.NamespacedName]bool{}
 	for i := range snap.Services {
 		svc := &snap.Services[i]
-		key := types.NamespacedName{Namespace: svc.Namespace, Name: svc.Name}
-		// A kubelet may still name where the Service was, or already where it goes.
-		known := named[svc.Spec.ClusterIP] || named[svc.Annotations[v1alpha1.AnnotationOldIP]] ||
-			named[svc.Annotations[v1alpha1.AnnotationTargetIP]]
-		if svc.Labels[v1alpha1.LabelRole] == "" && (key == kubeDNSKey() || known) {
+		key := client.ObjectKeyFromObject(svc)
+		current, _ := netip.ParseAddr(svc.Spec.ClusterIP)
+		known := named[current]
+		for a := range held[bridgeKey(svc)] { // a kubelet may still name where the Service was, or already where it goes
+			known = known || named[a]
+		}
+		if !replumbs(svc) && (key == kubeDNSKey() || known) {
 			found[key] = true
 		}
 	}

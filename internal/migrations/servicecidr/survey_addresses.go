@@ -67,36 +67,20 @@ func rangeReady(c *networkingv1.ServiceCIDR) bool {
 // addresses gives every entry its target. What a bridge, a reservation or the Service itself already names is kept; otherwise
 // the offset is kept where it is free, and else the next free address taken.
 func (s *Survey) addresses(snap *cluster.Snapshot) {
-	reserved := reservations(snap)
 	s.Used = usedAddresses(snap)
 	s.Pool = cidr.NewPool(s.Spec.To, s.Used)
-	for _, e := range s.Moves {
-		e.reserved = reserved[e.BridgeKey()]
+	moving := slices.Clone(s.Moves)
+	if s.Probe != nil { // takes what is left
+		moving = append(moving, s.Probe)
+	}
+	for _, e := range moving {
 		s.known(e)
 	}
 	s.reserve()
-	for _, e := range s.Moves {
+	for _, e := range moving {
 		s.choose(e)
 	}
 	s.strays(snap)
-}
-
-// reservations are the addresses that are reserved, with the UIDs of their IPAddresses, by the bridges they are for.
-func reservations(snap *cluster.Snapshot) map[types.NamespacedName]map[netip.Addr]types.UID {
-	all := map[types.NamespacedName]map[netip.Addr]types.UID{}
-	for i := range snap.IPAddresses {
-		ip := &snap.IPAddresses[i]
-		a, err := netip.ParseAddr(ip.Name)
-		key, reserved := bridge.HeldFor(ip)
-		if err != nil || !reserved {
-			continue
-		}
-		if all[key] == nil {
-			all[key] = map[netip.Addr]types.UID{}
-		}
-		all[key][a] = ip.UID
-	}
-	return all
 }
 
 // usedAddresses are those that are given out or on a Service, in order, each once.
@@ -148,24 +132,13 @@ func (s *Survey) reserve() {
 	}
 }
 
-// known takes over the target that the Service, its bridge or a reservation names.
+// known takes over the target that the Service itself or a reservation names.
 func (s *Survey) known(e *Entry) {
 	if e.New.IsValid() {
 		s.Pool.Use(e.New)
 		return
 	}
-	if e.Bridge != nil {
-		if a, err := netip.ParseAddr(e.Bridge.Annotations[v1alpha1.AnnotationTargetIP]); err == nil {
-			e.New = a
-			s.Pool.Use(a)
-			return
-		}
-	}
-	for a := range e.reserved {
-		if cidr.Contains(s.Spec.To, a) && (!e.New.IsValid() || e.New.Less(a)) {
-			e.New = a
-		}
-	}
+	e.New = e.heldIn(s.Spec.To)
 }
 
 // choose gives a Service a target that has none.
@@ -185,11 +158,11 @@ func (s *Survey) choose(e *Entry) {
 // strays finds the reservations that nothing needs any more.
 func (s *Survey) strays(snap *cluster.Snapshot) {
 	known := map[types.NamespacedName]bool{}
-	for _, e := range s.Moves {
+	for _, e := range s.everything() {
 		known[e.BridgeKey()] = true
 	}
 	for _, e := range s.Stays {
-		known[e.BridgeKey()] = e.Reason.Kind == Unreadable
+		known[e.BridgeKey()] = e.Reason.Kind == Unconfirmed
 	}
 	for _, b := range s.Orphans {
 		known[types.NamespacedName{Namespace: b.Namespace, Name: b.Name}] = false

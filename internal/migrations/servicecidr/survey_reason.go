@@ -30,9 +30,9 @@ const (
 	Foreign ReasonKind = "Foreign"
 	// Refused Services would have to move, but cannot.
 	Refused ReasonKind = "Refused"
-	// Unreadable Services are in the migration, but their annotations do not say any more from where to where. They are left
-	// alone, with their bridges and reservations, until the annotations are repaired.
-	Unreadable ReasonKind = "Unreadable"
+	// Unconfirmed Services say that they are in the migration, at addresses that replumb's records do not confirm. They are left
+	// alone.
+	Unconfirmed ReasonKind = "Unconfirmed"
 )
 
 // Reason says why a Service keeps its address. The zero value is that of Services that move.
@@ -43,36 +43,6 @@ type Reason struct {
 }
 
 func (r Reason) String() string { return r.Text }
-
-// entry places one Service: in this migration already, staying, or waiting to be moved.
-func (s *Survey) entry(svc *corev1.Service, ending bool) *Entry {
-	e := &Entry{Service: svc, Place: Waiting}
-	if ending { // whatever it was before: no bridge can be made any more, and soon none is needed
-		e.Place, e.Reason = Stays, Reason{Ending, "is in a namespace that is being removed"}
-		return e
-	}
-	owner := svc.Annotations[v1alpha1.LabelMigration]
-	current, _ := netip.ParseAddr(svc.Spec.ClusterIP)
-	if owner != s.Spec.Name {
-		e.Old = current
-		e.Place, e.Reason = s.place(svc, owner, current)
-		return e
-	}
-	old, errOld := netip.ParseAddr(svc.Annotations[v1alpha1.AnnotationOldIP])
-	target, errNew := netip.ParseAddr(svc.Annotations[v1alpha1.AnnotationTargetIP])
-	if errOld != nil || errNew != nil {
-		e.Place, e.Reason = Stays, Reason{Unreadable, "has annotations of this migration that cannot be read"}
-		return e
-	}
-	e.Old, e.New = old, target
-	switch {
-	case svc.Spec.Type == corev1.ServiceTypeExternalName:
-		e.Place = HalfHopped
-	case current == target:
-		e.Place = Moved
-	}
-	return e
-}
 
 // place says whether a Service that is not in the migration yet moves, is pinned, or stays, and why.
 func (s *Survey) place(svc *corev1.Service, owner string, current netip.Addr) (Place, Reason) {

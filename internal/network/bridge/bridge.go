@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/network/cidr"
 )
 
 // Bridge describes the bridge of one Service.
@@ -24,6 +25,12 @@ type Bridge struct {
 	// Old and New are the addresses the bridge answers on. It answers on both so that the new address is known to every
 	// node before DNS hands it out, and so that going back needs nothing new.
 	Old, New netip.Addr
+	// Within are the ranges that both have to lie in. Announcing any other address would let who writes the Service take it over
+	// (CVE-2020-8554). Empty allows none.
+	Within []netip.Prefix
+	// Reserved says that an address is reserved for the bridge already: whatever has its name is it, also if others have changed its
+	// labels.
+	Reserved bool
 	// Own is the bridge's own ClusterIP. Invalid: the API server chooses.
 	Own  netip.Addr
 	Form v1alpha1.BridgeForm
@@ -106,12 +113,22 @@ func ports(from []corev1.ServicePort) []corev1.ServicePort {
 	return to
 }
 
-// Difference says in what way a bridge is not as it should be; nil if it is.
-func Difference(have, want *corev1.Service) error {
+// Made reports whether a Service is of a type that users' Services are not, and bridges are.
+func Made(have *corev1.Service) bool {
+	class := have.Spec.LoadBalancerClass
+	return (class != nil && *class == v1alpha1.LoadBalancerClass) || len(have.Spec.ExternalIPs) > 0
+}
+
+// Difference says in what way a bridge is not as it should be; nil if it is. One that others have relabelled is known by the
+// address that is reserved for it.
+func Difference(have, want *corev1.Service, reserved bool) error {
 	name := have.Namespace + "/" + have.Name
 	if have.Labels[v1alpha1.LabelRole] != v1alpha1.RoleBridge ||
 		have.Annotations[v1alpha1.AnnotationServiceUID] != want.Annotations[v1alpha1.AnnotationServiceUID] {
-		return &ForeignError{Kind: "Service", Name: name}
+		if !reserved || !Made(have) {
+			return &ForeignError{Kind: "Service", Name: name}
+		}
+		return &DriftError{Name: name, Field: "labels"}
 	}
 	h, w := have.Spec.DeepCopy(), want.Spec.DeepCopy()
 	for _, d := range []struct {
@@ -160,6 +177,26 @@ type DriftError struct {
 }
 
 func (e *DriftError) Error() string { return fmt.Sprintf("bridge %s differs in %s", e.Name, e.Field) }
+
+// OutsideError says that a bridge was to answer at an address that is none of its migration's.
+type OutsideError struct {
+	Name    string
+	Address netip.Addr
+}
+
+func (e *OutsideError) Error() string {
+	return fmt.Sprintf("bridge %s must not answer at %s, which is in no range of the migration", e.Name, e.Address)
+}
+
+// inside returns an OutsideError for addresses that are none of the migration's.
+func (b *Bridge) inside() error {
+	for _, a := range []netip.Addr{b.Old, b.New} {
+		if !cidr.Contains(b.Within, a) {
+			return &OutsideError{Name: b.Key().String(), Address: a}
+		}
+	}
+	return nil
+}
 
 // ForeignError says that a name is taken by an object that is not replumb's.
 type ForeignError struct {

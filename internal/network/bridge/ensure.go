@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -24,6 +25,9 @@ import (
 // asked for explicitly, from the top of pool, because an address the API server chose at random could be one that a
 // Service is about to move to.
 func (b *Bridge) Ensure(ctx context.Context, c client.Client, pool *cidr.Pool) error {
+	if err := b.inside(); err != nil {
+		return err
+	}
 	have := &corev1.Service{}
 	err := c.Get(ctx, b.Key(), have)
 	switch {
@@ -40,6 +44,9 @@ func (b *Bridge) Ensure(ctx context.Context, c client.Client, pool *cidr.Pool) e
 
 // Make is Ensure for a bridge that has just been missed. One that was made meanwhile is an error.
 func (b *Bridge) Make(ctx context.Context, c client.Client, pool *cidr.Pool) error {
+	if err := b.inside(); err != nil {
+		return err
+	}
 	have, err := b.create(ctx, c, pool)
 	if err != nil {
 		return fmt.Errorf("bridge %s: %w", b.Key(), err)
@@ -76,7 +83,7 @@ func (b *Bridge) create(ctx context.Context, c client.Client, pool *cidr.Pool) (
 func (b *Bridge) update(ctx context.Context, c client.Client, have *corev1.Service) error {
 	b.Form = FormOf(have)
 	want := b.Build()
-	difference := Difference(have, want)
+	difference := Difference(have, want, b.Reserved)
 	var drift *DriftError
 	if !errors.As(difference, &drift) {
 		return difference
@@ -90,11 +97,19 @@ func (b *Bridge) update(ctx context.Context, c client.Client, have *corev1.Servi
 	have.Spec.PublishNotReadyAddresses = want.Spec.PublishNotReadyAddresses
 	have.Spec.TrafficDistribution = want.Spec.TrafficDistribution
 	have.Spec.ExternalTrafficPolicy, have.Spec.ExternalIPs = want.Spec.ExternalTrafficPolicy, want.Spec.ExternalIPs
-	for k, v := range want.Annotations {
-		have.Annotations[k] = v
-	}
+	have.Labels, have.Annotations = with(have.Labels, want.Labels), with(have.Annotations, want.Annotations)
 	return c.Patch(ctx, have, client.MergeFromWithOptions(was, client.MergeFromWithOptimisticLock{}),
 		client.FieldOwner(v1alpha1.FieldManager))
+}
+
+// with adds to what there is what there has to be.
+func with(have, want map[string]string) map[string]string {
+	all := maps.Clone(have)
+	if all == nil {
+		all = map[string]string{}
+	}
+	maps.Copy(all, want)
+	return all
 }
 
 // writeStatus is last: kube-proxy programs the addresses when it sees them, and by then the bridge is complete.
@@ -126,7 +141,7 @@ func (b *Bridge) Proven(ctx context.Context, c client.Client) error {
 		return fmt.Errorf("bridge %s: %w", b.Key(), err)
 	}
 	b.Form = FormOf(have)
-	if err := Difference(have, b.Build()); err != nil {
+	if err := Difference(have, b.Build(), b.Reserved); err != nil {
 		return err
 	}
 	if b.Service.Spec.Type == corev1.ServiceTypeExternalName {
@@ -231,7 +246,7 @@ func Remove(ctx context.Context, c client.Client, key types.NamespacedName) erro
 // Delete is Remove for a bridge that has just been read.
 func Delete(ctx context.Context, c client.Client, have *corev1.Service) error {
 	key := client.ObjectKeyFromObject(have)
-	if have.Labels[v1alpha1.LabelRole] != v1alpha1.RoleBridge {
+	if have.Labels[v1alpha1.LabelRole] != v1alpha1.RoleBridge && !Made(have) {
 		return &ForeignError{Kind: "Service", Name: key.String()}
 	}
 	if len(have.Spec.Selector) == 0 {

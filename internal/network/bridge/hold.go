@@ -2,6 +2,7 @@ package bridge
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -26,6 +27,8 @@ type Hold struct {
 	Bridge    types.NamespacedName
 	// UID of the IPAddress, once it was placed or seen. Release then needs not look whose it is.
 	UID types.UID
+	// Original is kept with the hold: the spec of the Service before it left its address. Tenants cannot write IPAddresses.
+	Original string
 }
 
 // Build makes the hold as it should be.
@@ -34,10 +37,15 @@ func (h *Hold) Build() *networkingv1.IPAddress {
 	if h.Address.Is6() {
 		family = corev1.IPv6Protocol
 	}
+	var notes map[string]string
+	if h.Original != "" {
+		notes = map[string]string{v1alpha1.AnnotationOriginalSpec: h.Original}
+	}
 	return &networkingv1.IPAddress{
 		TypeMeta: metav1.TypeMeta{APIVersion: "networking.k8s.io/v1", Kind: "IPAddress"},
 		ObjectMeta: metav1.ObjectMeta{
-			Name: h.Address.String(),
+			Name:        h.Address.String(),
+			Annotations: notes,
 			Labels: map[string]string{
 				networkingv1.LabelIPAddressFamily: string(family),
 				networkingv1.LabelManagedBy:       "replumb",
@@ -106,7 +114,27 @@ func (h *Hold) Check(ctx context.Context, c client.Client) error {
 	if !h.owns(have) {
 		return &TakenError{Address: h.Address, By: ParentOf(have)}
 	}
-	h.UID = have.UID
+	h.UID, h.Original = have.UID, have.Annotations[v1alpha1.AnnotationOriginalSpec]
+	return nil
+}
+
+// Note writes Original down on a hold that is in place.
+func (h *Hold) Note(ctx context.Context, c client.Client) error {
+	want := h.Original
+	if err := h.Check(ctx, c); err != nil {
+		return err
+	}
+	h.Original = want
+	have := &networkingv1.IPAddress{ObjectMeta: metav1.ObjectMeta{Name: h.Address.String()}}
+	body, err := json.Marshal(map[string]any{"metadata": map[string]any{
+		"uid": h.UID, "annotations": map[string]string{v1alpha1.AnnotationOriginalSpec: want},
+	}})
+	if err != nil {
+		return fmt.Errorf("holding %s: %w", h.Address, err)
+	}
+	if err := c.Patch(ctx, have, client.RawPatch(types.MergePatchType, body), client.FieldOwner(v1alpha1.FieldManager)); err != nil {
+		return fmt.Errorf("holding %s: %w", h.Address, err)
+	}
 	return nil
 }
 

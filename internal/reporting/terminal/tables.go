@@ -118,6 +118,8 @@ func mark(found findings.Findings) string {
 		return "unknown"
 	case found[0].Severity == findings.Blocking:
 		return "BLOCKED"
+	case found[0].Severity == findings.Isolating:
+		return "LEFT OUT"
 	}
 	return "warning"
 }

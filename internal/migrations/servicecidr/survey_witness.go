@@ -1,0 +1,342 @@
+package servicecidr
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"sort"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/network/bridge"
+	"github.com/replumb/replumb/internal/network/cidr"
+	"github.com/replumb/replumb/internal/safety/backup"
+)
+
+// Those who may edit Services in one namespace write their annotations and labels. What a Service was given, and whose an
+// address is, is therefore read from what only replumb and the control plane write: the ClusterIP that the API server
+// allocated, the IPAddresses that reserve an address for a bridge, and the backup that was made before the first change.
+// Annotations are hints for people. See docs/design/trust.md.
+
+// reservation is an address that is reserved for a bridge.
+type reservation struct {
+	migration string
+	// uid of the IPAddress.
+	uid types.UID
+	// original is the spec that the Service had before its latest hop, as far as it was noted.
+	original string
+	since    time.Time
+}
+
+// holds are the addresses that are reserved, by the bridges they are for. The name of a bridge has the UID of its Service in it.
+type holds map[types.NamespacedName]map[netip.Addr]reservation
+
+func reservations(snap *cluster.Snapshot) holds {
+	all := holds{}
+	for i := range snap.IPAddresses {
+		ip := &snap.IPAddresses[i]
+		a, err := netip.ParseAddr(ip.Name)
+		key, reserved := bridge.HeldFor(ip)
+		if err != nil || !reserved {
+			continue
+		}
+		if all[key] == nil {
+			all[key] = map[netip.Addr]reservation{}
+		}
+		all[key][a] = reservation{
+			migration: ip.Labels[v1alpha1.LabelMigration], uid: ip.UID,
+			original: ip.Annotations[v1alpha1.AnnotationOriginalSpec], since: ip.CreationTimestamp.Time,
+		}
+	}
+	return all
+}
+
+// of a Service, those of one migration.
+func (h holds) of(svc *corev1.Service, migration string) map[netip.Addr]reservation {
+	mine := map[netip.Addr]reservation{}
+	for a, r := range h[bridgeKey(svc)] {
+		if r.migration == migration {
+			mine[a] = r
+		}
+	}
+	return mine
+}
+
+// Record has the addresses that Services had before the migration, by their UIDs.
+type Record map[types.UID]netip.Addr
+
+// ReadRecord reads the backups of a migration. Without the right to do so the record is empty: what it alone would confirm
+// then stays unconfirmed.
+func ReadRecord(ctx context.Context, c client.Client, migration string) (Record, error) {
+	objects, err := backup.Read(ctx, c, migration)
+	if err != nil {
+		if apierrors.IsForbidden(err) {
+			return nil, nil
+		}
+		return nil, fmt.Errorf("reading which addresses Services had: %w", err)
+	}
+	record := Record{}
+	for i := range objects {
+		o := &objects[i]
+		ip, _, err := unstructured.NestedString(o.Object, "spec", "clusterIP")
+		if a, notIP := netip.ParseAddr(ip); err == nil && notIP == nil && o.GetKind() == "Service" {
+			record[o.GetUID()] = a
+		}
+	}
+	return record, nil
+}
+
+// WantsRecord reports whether a Service claims to be in the migration for which no reservation says where it was.
+func WantsRecord(snap *cluster.Snapshot, spec Spec) bool {
+	spec = Resolve(spec, snap)
+	held := reservations(snap)
+	for i := range snap.Services {
+		svc := &snap.Services[i]
+		e := &Entry{Service: svc, reserved: held.of(svc, spec.Name)}
+		current, _ := netip.ParseAddr(svc.Spec.ClusterIP)
+		if svc.Annotations[v1alpha1.LabelMigration] == spec.Name && !e.heldIn(spec.From).IsValid() &&
+			(!cidr.Contains(spec.From, current) || len(e.reserved) == 0) {
+			return true
+		}
+	}
+	return false
+}
+
+// Claim is what an object says of itself that replumb's records do not confirm.
+type Claim struct {
+	Service *corev1.Service
+	// Text follows the name of the Service.
+	Text string
+}
+
+// witness sorts Services by what is recorded of them.
+type witness struct {
+	survey *Survey
+	held   holds
+	record Record
+	// given are the addresses that are given out, by whom they belong to.
+	given map[netip.Addr]string
+	// names are those of all Services.
+	names sets.Set[types.NamespacedName]
+}
+
+func namesOf(snap *cluster.Snapshot) sets.Set[types.NamespacedName] {
+	all := sets.New[types.NamespacedName]()
+	for i := range snap.Services {
+		all.Insert(client.ObjectKeyFromObject(&snap.Services[i]))
+	}
+	return all
+}
+
+// bridgeable leaves a Service alone whose bridge another Service stands in for. One that has not left its address keeps it, as if it
+// were pinned: it must not keep the whole range of everyone in use.
+func (w *witness) bridgeable(e *Entry) {
+	taken := e.Bridge == nil && w.names.Has(e.BridgeKey())
+	if e.Place == Stays || e.Place == Pinned || !(taken || (e.Bridge != nil && !bridge.Made(e.Bridge))) {
+		return
+	}
+	text := fmt.Sprintf("cannot have a bridge: service %s has its name, and replumb did not make it", e.BridgeKey())
+	place := Stays
+	if e.Place == Waiting {
+		place = Pinned
+	}
+	e.Place, e.Reason = place, Reason{Unconfirmed, text}
+	w.doubt(e.Service, "%s", text)
+}
+
+func givenOut(snap *cluster.Snapshot) map[netip.Addr]string {
+	all := map[netip.Addr]string{}
+	for i := range snap.IPAddresses {
+		if a, err := netip.ParseAddr(snap.IPAddresses[i].Name); err == nil {
+			all[a] = bridge.ParentOf(&snap.IPAddresses[i])
+		}
+	}
+	return all
+}
+
+func (w *witness) doubt(svc *corev1.Service, format string, args ...any) {
+	w.survey.Unconfirmed = append(w.survey.Unconfirmed, Claim{Service: svc, Text: fmt.Sprintf(format, args...)})
+}
+
+// replumbs reports whether a Service is one of those that replumb makes for itself, beside bridges and the one of probes: only in its own
+// namespace does a label say so.
+func replumbs(svc *corev1.Service) bool {
+	return svc.Namespace == v1alpha1.SystemNamespace && svc.Labels[v1alpha1.LabelRole] != ""
+}
+
+// sift parts bridges from the Services they may stand in for, and leaves out what else is replumb's own. A bridge has an address
+// reserved for it.
+func (w *witness) sift(snap *cluster.Snapshot) (bridges map[types.NamespacedName]*corev1.Service, candidates []*corev1.Service) {
+	bridges = map[types.NamespacedName]*corev1.Service{}
+	for i := range snap.Services {
+		svc := &snap.Services[i]
+		key, role := client.ObjectKeyFromObject(svc), svc.Labels[v1alpha1.LabelRole]
+		switch {
+		case w.held[key] != nil:
+			bridges[key] = svc
+		case isProbe(svc):
+			candidates = append(candidates, svc)
+		case replumbs(svc):
+		default:
+			if role != "" {
+				w.doubt(svc, "has the label %s=%s, and replumb did not make it", v1alpha1.LabelRole, role)
+			}
+			candidates = append(candidates, svc)
+		}
+	}
+	sort.Slice(candidates, func(i, j int) bool {
+		a, b := candidates[i], candidates[j]
+		return a.Namespace < b.Namespace || (a.Namespace == b.Namespace && a.Name < b.Name)
+	})
+	return bridges, candidates
+}
+
+// entry places one Service: in this migration already, staying, or waiting to be moved.
+func (w *witness) entry(svc *corev1.Service, ending bool) *Entry {
+	s := w.survey
+	e := &Entry{Service: svc, Place: Waiting, reserved: w.held.of(svc, s.Spec.Name)}
+	for _, r := range e.reserved {
+		e.leaving = max(e.leaving, r.original)
+	}
+	if ending { // whatever it was before: no bridge can be made any more, and soon none is needed
+		e.Place, e.Reason = Stays, Reason{Ending, "is in a namespace that is being removed"}
+		return e
+	}
+	owner := svc.Annotations[v1alpha1.LabelMigration]
+	if owner != s.Spec.Name && len(e.reserved) == 0 {
+		e.Old, _ = netip.ParseAddr(svc.Spec.ClusterIP)
+		if owner != "" && len(w.held.of(svc, owner)) == 0 {
+			w.doubt(svc, "says that it belongs to migration %s, which has reserved no address for it", owner)
+			owner = ""
+		}
+		e.Place, e.Reason = s.place(svc, owner, e.Old)
+		return e
+	}
+	w.begun(e)
+	return e
+}
+
+// begun places a Service that was begun with, or says so.
+func (w *witness) begun(e *Entry) {
+	s, svc := w.survey, e.Service
+	current, _ := netip.ParseAddr(svc.Spec.ClusterIP)
+	claims := svc.Annotations[v1alpha1.LabelMigration] == s.Spec.Name
+	was := w.was(e)
+	switch {
+	case e.crossing(svc):
+		e.Old, e.New, e.Place = was, e.heldIn(s.Spec.To), HalfHopped
+		if hint, err := netip.ParseAddr(svc.Annotations[v1alpha1.AnnotationTargetIP]); err == nil && !e.New.IsValid() &&
+			cidr.Contains(s.Spec.To, hint) { // released a moment before the Service was to get it
+			e.New = hint
+		}
+		if !e.Old.IsValid() || !e.New.IsValid() {
+			w.unconfirmed(e)
+		}
+	case cidr.Contains(s.Spec.To, current) && was.IsValid():
+		e.Old, e.New, e.Place = was, current, Moved
+	case cidr.Contains(s.Spec.To, current) && claims:
+		w.unconfirmed(e)
+	case claims && cidr.Contains(s.Spec.From, current) && (e.heldIn(s.Spec.To).IsValid() || w.record[svc.UID] == current):
+		e.Old, e.New = current, e.heldIn(s.Spec.To) // it has returned
+	default:
+		if claims && len(e.reserved) == 0 {
+			w.doubt(svc, "says that it is in the migration, which has not begun with it")
+		}
+		e.Old = current
+		e.Place, e.Reason = s.place(svc, "", current)
+	}
+}
+
+// crossing reports whether a Service is between the two patches of a hop: its name leads to its bridge.
+func (e *Entry) crossing(svc *corev1.Service) bool {
+	key := bridgeKey(svc)
+	return svc.Spec.Type == corev1.ServiceTypeExternalName &&
+		strings.HasPrefix(svc.Spec.ExternalName, key.Name+"."+key.Namespace+".svc.")
+}
+
+// was is the address that a Service has left, or that it is about to leave; invalid, if nothing says so but the Service.
+func (w *witness) was(e *Entry) netip.Addr {
+	if a := e.heldIn(w.survey.Spec.From); a.IsValid() {
+		return a
+	}
+	a, known := w.record[e.Service.UID]
+	by, given := w.given[a]
+	own := "services " + client.ObjectKeyFromObject(e.Service).String() // the controller that repairs IPAddresses may be behind
+	if !known || !cidr.Contains(w.survey.Spec.From, a) || (given && by != own) {
+		return netip.Addr{}
+	}
+	return a
+}
+
+// unconfirmed leaves a Service alone.
+func (w *witness) unconfirmed(e *Entry) {
+	notes := e.Service.Annotations
+	text := fmt.Sprintf("says that it is in the migration, from %q to %q, which replumb's records do not confirm",
+		notes[v1alpha1.AnnotationOldIP], notes[v1alpha1.AnnotationTargetIP])
+	e.Old, _ = netip.ParseAddr(e.Service.Spec.ClusterIP)
+	e.New, e.Place, e.Reason = netip.Addr{}, Stays, Reason{Unconfirmed, text}
+	w.doubt(e.Service, "%s", text)
+}
+
+// heldIn is the address in some ranges that is reserved for the Service: if there are several, the one that its annotations
+// name, and else the highest.
+func (e *Entry) heldIn(ranges []netip.Prefix) netip.Addr {
+	var found netip.Addr
+	notes := e.Service.Annotations
+	for a := range e.reserved {
+		named := a.String() == notes[v1alpha1.AnnotationOldIP] || a.String() == notes[v1alpha1.AnnotationTargetIP]
+		if cidr.Contains(ranges, a) && (named || !found.IsValid() || found.Less(a)) {
+			found = a
+			if named {
+				return a
+			}
+		}
+	}
+	return found
+}
+
+// movedAt is when a Service got to where it is, by the address that was reserved when it left the other. The Service names
+// the moment more exactly, and is believed as far as the two agree.
+func movedAt(svc *corev1.Service, since time.Time) time.Time {
+	at, err := time.Parse(time.RFC3339Nano, svc.Annotations[v1alpha1.AnnotationMovedAt])
+	if err == nil && at.Sub(since).Abs() < time.Minute {
+		return at
+	}
+	return since
+}
+
+// essence is what of a Service's spec is lost between the two patches of a hop, or could be.
+func essence(spec *corev1.ServiceSpec) (string, error) {
+	body, err := json.Marshal(corev1.ServiceSpec{
+		Type: spec.Type, Ports: spec.Ports, IPFamilies: spec.IPFamilies, IPFamilyPolicy: spec.IPFamilyPolicy,
+		InternalTrafficPolicy: spec.InternalTrafficPolicy, ExternalTrafficPolicy: spec.ExternalTrafficPolicy,
+	})
+	return string(body), err
+}
+
+// original is the spec that a Service had just before its latest hop: as its reservations have it, and else, where an
+// earlier version of replumb made these, as the Service says.
+func (e *Entry) original(svc *corev1.Service) (*corev1.ServiceSpec, error) {
+	text, from := e.leaving, "the reservations of service "+e.Key().String()
+	if text == "" {
+		text, from = svc.Annotations[v1alpha1.AnnotationOriginalSpec], "service "+e.Key().String()
+	}
+	if text == "" {
+		return nil, fmt.Errorf("%s: there is no annotation %s", from, v1alpha1.AnnotationOriginalSpec)
+	}
+	spec := &corev1.ServiceSpec{}
+	if err := json.Unmarshal([]byte(text), spec); err != nil {
+		return nil, fmt.Errorf("%s: annotation %s: %w", from, v1alpha1.AnnotationOriginalSpec, err)
+	}
+	return spec, nil
+}
