@@ -31,11 +31,35 @@ func resolve(nodes []corev1.Node, s podmove.Spec, from Sources) ([]NodeRange, []
 	if len(s.From) == 0 {
 		s.From = emptied(ranges, from.Configured, s.To[0])
 	}
+	believe(ranges, s.From, s.BlockSize == 0)
 	bits, err := size(ranges, s.BlockSize)
 	if err != nil {
 		return nil, nil, err
 	}
 	return ranges, s.From, allot(ranges, s, bits)
+}
+
+// believe takes over which ranges Nodes say they had. A kubelet may write annotations on its own Node, so what it says counts only where it
+// takes nothing from another: within the ranges that are emptied, apart from those of all other Nodes, and of the same size if all are.
+func believe(ranges []NodeRange, from []netip.Prefix, sameSize bool) {
+	for i := range ranges {
+		r := &ranges[i]
+		claim := nodeipam.Range(r.claim)
+		if !claim.IsValid() {
+			r.Doubted = len(r.claim) > 0
+			continue
+		}
+		within := len(from) == 0 || slices.ContainsFunc(from, func(f netip.Prefix) bool { return nodeipam.Within(f, claim) })
+		another := slices.ContainsFunc(ranges, func(o NodeRange) bool {
+			other := cmp.Or(nodeipam.Range(o.claim), nodeipam.Range(o.Original))
+			return o.Node.Name != r.Node.Name && other.IsValid() && other.Overlaps(claim)
+		})
+		has := nodeipam.Range(r.Has)
+		another = another || (sameSize && has.IsValid() && has.Bits() != claim.Bits())
+		if r.Doubted = !within || another; !r.Doubted {
+			r.Original = r.claim
+		}
+	}
 }
 
 // pair reads the ranges of all nodes, those included that are gone at the moment, in order of name. Targets are not worked out yet.
@@ -46,18 +70,22 @@ func pair(nodes []corev1.Node, saved map[string]*nodeipam.SavedNode, to netip.Pr
 		n := &nodes[i]
 		here[n.Name] = true
 		has := nodeipam.PodCIDRs(n)
-		all = append(all, NodeRange{Node: n, Has: has, Kept: saved[n.Name] != nil, Original: original(n, has, to)})
+		r := NodeRange{Node: n, Has: has, Kept: saved[n.Name] != nil}
+		r.Original, r.claim = original(n, has, to)
+		all = append(all, r)
 	}
 	for name, k := range saved {
 		if !here[name] {
-			all = append(all, NodeRange{Node: k.Node, Kept: true, Gone: true, Original: original(k.Node, nodeipam.PodCIDRs(k.Node), to)})
+			r := NodeRange{Node: k.Node, Kept: true, Gone: true}
+			r.Original, r.claim = original(k.Node, nodeipam.PodCIDRs(k.Node), to)
+			all = append(all, r)
 		}
 	}
 	slices.SortFunc(all, func(a, b NodeRange) int { return strings.Compare(a.Node.Name, b.Node.Name) })
-	without := slices.IndexFunc(all, func(r NodeRange) bool { return len(r.Has) == 0 && !r.Gone && len(r.Original) == 0 })
+	without := slices.IndexFunc(all, func(r NodeRange) bool { return len(r.Has) == 0 && !r.Gone && len(r.had()) == 0 })
 	having := slices.ContainsFunc(
 		all,
-		func(r NodeRange) bool { return nodeipam.Range(r.Original).IsValid() || nodeipam.Range(r.Has).IsValid() },
+		func(r NodeRange) bool { return nodeipam.Range(r.had()).IsValid() || nodeipam.Range(r.Has).IsValid() },
 	)
 	if without >= 0 && !having {
 		return nil, &spec.Error{
@@ -70,15 +98,24 @@ func pair(nodes []corev1.Node, saved map[string]*nodeipam.SavedNode, to netip.Pr
 	return all, nil
 }
 
-// original are the ranges of a node before the migration; none, if it has only ever had others.
-func original(n *corev1.Node, has []string, to netip.Prefix) []string {
+// original are the ranges of a node before the migration: those of a Node that has not been recreated yet are its own, and cannot be
+// changed; one that has says so itself, which is a claim. None, if it has only ever had others.
+func original(n *corev1.Node, has []string, to netip.Prefix) (known, claim []string) {
+	if p := nodeipam.Range(has); p.IsValid() && !nodeipam.Within(to, p) {
+		return has, nil
+	}
 	if text := n.Annotations[v1alpha1.AnnotationPodCIDRs]; text != "" {
-		return strings.Split(text, ",")
+		return nil, strings.Split(text, ",")
 	}
-	if p := nodeipam.Range(has); !p.IsValid() || nodeipam.Within(to, p) {
-		return nil
+	return nil, nil
+}
+
+// had are the ranges that a node had before the migration, as far as it is known or said.
+func (r *NodeRange) had() []string {
+	if len(r.Original) > 0 {
+		return r.Original
 	}
-	return has
+	return r.claim
 }
 
 // emptied are the ranges to be emptied: what the cluster says of itself, else what covers all that Nodes had.
@@ -87,6 +124,13 @@ func emptied(ranges []NodeRange, configured, to netip.Prefix) []netip.Prefix {
 	for i := range ranges {
 		if p := nodeipam.Range(ranges[i].Original); p.IsValid() {
 			originals = append(originals, p)
+		}
+	}
+	if len(originals) == 0 { // all have moved
+		for i := range ranges {
+			if p := nodeipam.Range(ranges[i].claim); p.IsValid() {
+				originals = append(originals, p)
+			}
 		}
 	}
 	outside := func(p netip.Prefix) bool { return !nodeipam.Within(configured, p) }
@@ -103,7 +147,7 @@ func emptied(ranges []NodeRange, configured, to netip.Prefix) []netip.Prefix {
 func size(ranges []NodeRange, wanted int) (int, error) {
 	bits := map[int]string{}
 	for i := range ranges {
-		p := cmp.Or(nodeipam.Range(ranges[i].Original), nodeipam.Range(ranges[i].Has))
+		p := cmp.Or(nodeipam.Range(ranges[i].Has), nodeipam.Range(ranges[i].Original))
 		if p.IsValid() {
 			bits[p.Bits()] = ranges[i].Node.Name
 		}

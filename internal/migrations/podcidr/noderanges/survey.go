@@ -36,6 +36,10 @@ type NodeRange struct {
 	Has []string
 	// Original are the ranges it had before the migration, Target those it is to have after.
 	Original, Target []string
+	// Doubted says that the Node names ranges it had before which it cannot have had; it is given others on the way back.
+	Doubted bool
+	// claim are the ranges that the Node says it had.
+	claim []string
 }
 
 // at are the ranges of a node at the end of a direction.

@@ -74,6 +74,34 @@ func TestNew(t *testing.T) {
 	}
 }
 
+// TestNodesAreBelievedAsFarAsTheyHarmNoOther: a kubelet may write on its own Node which range it had.
+func TestNodesAreBelievedAsFarAsTheyHarmNoOther(t *testing.T) {
+	for name, claim := range map[string]string{
+		"the range of a node that has not moved": "10.244.1.0/24", "the range of one that has": "10.244.2.0/24",
+		"a range of others": "192.0.2.0/24", "a wide one": "10.244.0.0/16", "another size": "10.244.128.0/20", "none": "everything",
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, err := New(found("10.245.0.0/16",
+				carrying("a", "10.245.0.0/24", claim), carrying("b", "10.244.1.0/24", ""), carrying("c", "10.245.2.0/24", "10.244.2.0/24")),
+				Sources{Configured: netip.MustParsePrefix("10.244.0.0/16")})
+			if err != nil {
+				t.Fatal(err)
+			}
+			seen := map[string]bool{}
+			for _, r := range s.NodeRanges {
+				p, err := netip.ParsePrefix(r.Original[0])
+				if err != nil || seen[r.Original[0]] || p.Bits() != 24 || !netip.MustParsePrefix("10.244.0.0/16").Contains(p.Addr()) {
+					t.Errorf("node %s gets %v back", r.Node.Name, r.Original)
+				}
+				seen[r.Original[0]] = true
+			}
+			if !s.NodeRanges[0].Doubted || !slices.Equal(s.NodeRanges[1].Original, []string{"10.244.1.0/24"}) {
+				t.Errorf("%+v", s.NodeRanges)
+			}
+		})
+	}
+}
+
 func TestPlace(t *testing.T) {
 	for _, tt := range []struct {
 		has  string
