@@ -173,9 +173,21 @@ bench-probe: build ## Measure what the prober loses when nothing is lost, how lo
 	$(BIN)/bench-probe -replumb $(BIN)/replumb $(ARGS)
 
 .PHONY: lint
-lint: $(LINT) ## Static checks, import directions and formatting (the linter itself is built the first time: about 5 min)
+lint: $(LINT) vuln ## Static checks with gosec, import directions, formatting, known vulnerabilities (the linter itself is built the first time: about 5 min)
 	@for module in $(MODULES); do echo "golangci-lint run ($$module)"; (cd $$module && $(LINT) run ./...) || exit; done
 	@for component in kubernetes coredns calico certmanager; do echo "go vet ($$component)"; go -C lab/components/$$component vet . || exit; done
+
+.PHONY: vuln
+vuln: ## Known vulnerabilities in what the product calls, its libraries and Go included (govulncheck; asks vuln.go.dev)
+	@if curl --silent --fail --max-time 20 --output /dev/null https://vuln.go.dev/index/db.json; then \
+		$(TOOL) govulncheck ./...; \
+	else echo "NOT CHECKED for known vulnerabilities: https://vuln.go.dev cannot be reached from here"; fi
+
+.PHONY: sbom
+sbom: build ## Write build/replumb.cdx.json, the bill of materials of bin/replumb (CycloneDX)
+	@mkdir -p build
+	@$(TOOL) cyclonedx-gomod bin -json -output build/replumb.cdx.json -version "$$(git describe --tags --always --dirty)" $(BIN)/replumb
+	@echo build/replumb.cdx.json
 
 $(LINT): hack/tools/go.mod hack/tools/go.sum
 	@mkdir -p $(BIN)

@@ -2,6 +2,8 @@ module github.com/replumb/replumb/lab
 
 go 1.26.0
 
+toolchain go1.26.8
+
 require (
 	github.com/HdrHistogram/hdrhistogram-go v1.4.0 // indirect
 	github.com/evanphx/json-patch/v5 v5.9.11 // indirect

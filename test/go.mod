@@ -2,6 +2,8 @@ module github.com/replumb/replumb/test
 
 go 1.26.0
 
+toolchain go1.26.8
+
 require (
 	github.com/HdrHistogram/hdrhistogram-go v1.4.0 // indirect
 	github.com/aws/aws-sdk-go-v2 v1.47.7 // indirect

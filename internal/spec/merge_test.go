@@ -87,7 +87,7 @@ func TestEveryFieldIsFixedOrNot(t *testing.T) {
 	}
 	got := strings.Join(lines, "\n") + "\n"
 	if *update {
-		if err := os.WriteFile("testdata/fixed.txt", []byte(got), 0o644); err != nil { //nolint:gosec // a golden file
+		if err := os.WriteFile("testdata/fixed.txt", []byte(got), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}

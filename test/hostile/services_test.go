@@ -88,7 +88,13 @@ func planted() []attack {
 		// Annotations that cannot be read stopped every command.
 		{name: "garbage", ip: "172.24.7.6", make: annotated(claims("::ffff:nothing", "x")), named: true},
 		// To stay, and so to keep everyone's old range in use, by saying that another migration has it.
-		{name: "claimed", ip: "172.31.5.7", make: annotated(map[string]string{v1alpha1.LabelMigration: "another"}), named: true, moves: true},
+		{
+			name:  "claimed",
+			ip:    "172.31.5.7",
+			make:  annotated(map[string]string{v1alpha1.LabelMigration: "another"}),
+			named: true,
+			moves: true,
+		},
 		// To be skipped without a finding.
 		{name: "canary", ip: "172.31.5.8", make: labelled(v1alpha1.RoleCanary), named: true, moves: true},
 		{name: "sentinel", ip: "172.31.5.9", make: labelled(v1alpha1.RoleSentinel), named: true, moves: true},
@@ -98,7 +104,8 @@ func planted() []attack {
 		{name: "look-bridge-12345", ip: "172.31.5.11", make: labelled(v1alpha1.RoleBridge), named: true, moves: true},
 		// A moment of moving in the future, for which everyone would wait.
 		{name: "future", ip: "172.31.5.12", make: annotated(map[string]string{
-			v1alpha1.LabelMigration: migrationName, v1alpha1.AnnotationMovedAt: time.Now().Add(100 * time.Hour).UTC().Format(time.RFC3339Nano),
+			v1alpha1.LabelMigration:    migrationName,
+			v1alpha1.AnnotationMovedAt: time.Now().Add(100 * time.Hour).UTC().Format(time.RFC3339Nano),
 		}), named: true, moves: true},
 	}
 }

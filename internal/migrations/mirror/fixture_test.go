@@ -239,7 +239,7 @@ func (f *fixture) sample() *v1alpha1.Migration {
 			Redirect: v1alpha1.RedirectSpec{
 				From: []string{sourceAt}, To: []string{targetAt}, TTL: ptr.To[int32](1), Drain: &metav1.Duration{},
 				Resolvers: []string{f.dns.Resolver},
-				Probe:     v1alpha1.RedirectProbe{Mode: v1alpha1.ProbeHTTP, Port: int32(port)}, //nolint:gosec // a port
+				Probe:     v1alpha1.RedirectProbe{Mode: v1alpha1.ProbeHTTP, Port: int32(port)},
 				Provider: &v1alpha1.RecordProvider{RFC2136: &v1alpha1.RFC2136Provider{
 					Server: f.dns.Primary, Zone: dnstest.Name, TSIGKeyFile: f.keyFile,
 				}},

@@ -258,11 +258,6 @@ func checkClaims(in Input) []findings.Result {
 // stay in use.
 func checkLeftovers(in Input) []findings.Result {
 	out := in.unread("migrations", "validatingadmissionpolicies")
-	held := reservations(in.Snapshot)
-	other := func(labels map[string]string) (string, bool) {
-		name := labels[v1alpha1.LabelMigration]
-		return name, labels[v1alpha1.LabelRole] != "" && name != "" && name != in.spec().Name
-	}
 	for _, m := range in.found().Migrations {
 		switch m.Status.Phase {
 		case "", v1alpha1.PhaseRolledBack, v1alpha1.PhaseFinished:
@@ -272,26 +267,35 @@ func checkLeftovers(in Input) []findings.Result {
 			}
 		}
 	}
+	out = append(out, in.leftObjects()...)
+	for _, p := range in.found().Policies {
+		if p.Migration != in.spec().Name {
+			out = append(out, findings.Failed("ValidatingAdmissionPolicy "+p.Name,
+				"validatingadmissionpolicy %s freezes Services for migration %s", p.Name, p.Migration))
+		}
+	}
+	return out
+}
+
+// leftObjects are bridges, Services of replumb's own, and reserved addresses of other migrations.
+func (in Input) leftObjects() (out []findings.Result) {
+	other := func(labels map[string]string) (string, bool) {
+		name := labels[v1alpha1.LabelMigration]
+		return name, labels[v1alpha1.LabelRole] != "" && name != "" && name != in.spec().Name
+	}
+	held := reservations(in.Snapshot)
 	for i := range in.Snapshot.Services {
 		svc := &in.Snapshot.Services[i]
 		key := client.ObjectKeyFromObject(svc)
 		if name, yes := other(svc.Labels); yes && (replumbs(svc) || held[key] != nil) {
-			out = append(
-				out,
-				findings.Failed("Service "+key.String(), "service %s is a %s of migration %s", key, svc.Labels[v1alpha1.LabelRole], name),
-			)
+			out = append(out,
+				findings.Failed("Service "+key.String(), "service %s is a %s of migration %s", key, svc.Labels[v1alpha1.LabelRole], name))
 		}
 	}
 	for i := range in.Snapshot.IPAddresses {
 		ip := &in.Snapshot.IPAddresses[i]
 		if name, yes := other(ip.Labels); yes {
 			out = append(out, findings.Failed("IPAddress "+ip.Name, "ipaddress %s is reserved for migration %s", ip.Name, name))
-		}
-	}
-	for _, p := range in.found().Policies {
-		if p.Migration != in.spec().Name {
-			out = append(out, findings.Failed("ValidatingAdmissionPolicy "+p.Name,
-				"validatingadmissionpolicy %s freezes Services for migration %s", p.Name, p.Migration))
 		}
 	}
 	return out

@@ -38,7 +38,15 @@ type transit struct {
 
 // bridgeOf is the bridge that a Service needs.
 func (t *transit) bridgeOf(e *Entry, svc *corev1.Service) *bridge.Bridge {
-	return &bridge.Bridge{Migration: t.migration, Service: svc, Old: e.Old, New: e.New, Within: t.within, Reserved: len(e.reserved) > 0, Form: t.form}
+	return &bridge.Bridge{
+		Migration: t.migration,
+		Service:   svc,
+		Old:       e.Old,
+		New:       e.New,
+		Within:    t.within,
+		Reserved:  len(e.reserved) > 0,
+		Form:      t.form,
+	}
 }
 
 // reserve reserves the target of a Service, going to the next free address as often as another is found to have it.

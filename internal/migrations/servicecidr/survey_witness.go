@@ -141,8 +141,9 @@ func namesOf(snap *cluster.Snapshot) sets.Set[types.NamespacedName] {
 // bridgeable leaves a Service alone whose bridge another Service stands in for. One that has not left its address keeps it, as if it
 // were pinned: it must not keep the whole range of everyone in use.
 func (w *witness) bridgeable(e *Entry) {
-	taken := e.Bridge == nil && w.names.Has(e.BridgeKey())
-	if e.Place == Stays || e.Place == Pinned || !(taken || (e.Bridge != nil && !bridge.Made(e.Bridge))) {
+	free := e.Bridge == nil && !w.names.Has(e.BridgeKey())
+	made := e.Bridge != nil && bridge.Made(e.Bridge)
+	if e.Place == Stays || e.Place == Pinned || free || made {
 		return
 	}
 	text := fmt.Sprintf("cannot have a bridge: service %s has its name, and replumb did not make it", e.BridgeKey())
@@ -234,20 +235,13 @@ func (w *witness) begun(e *Entry) {
 	was := w.was(e)
 	switch {
 	case e.crossing(svc):
-		e.Old, e.New, e.Place = was, e.heldIn(s.Spec.To), HalfHopped
-		if hint, err := netip.ParseAddr(svc.Annotations[v1alpha1.AnnotationTargetIP]); err == nil && !e.New.IsValid() &&
-			cidr.Contains(s.Spec.To, hint) { // released a moment before the Service was to get it
-			e.New = hint
-		}
-		if !e.Old.IsValid() || !e.New.IsValid() {
-			w.unconfirmed(e)
-		}
+		w.halfHopped(e, was)
 	case cidr.Contains(s.Spec.To, current) && was.IsValid():
 		e.Old, e.New, e.Place = was, current, Moved
 	case cidr.Contains(s.Spec.To, current) && claims:
 		w.unconfirmed(e)
-	case claims && cidr.Contains(s.Spec.From, current) && (e.heldIn(s.Spec.To).IsValid() || w.record[svc.UID] == current):
-		e.Old, e.New = current, e.heldIn(s.Spec.To) // it has returned
+	case claims && w.returned(e, current):
+		e.Old, e.New = current, e.heldIn(s.Spec.To)
 	default:
 		if claims && len(e.reserved) == 0 {
 			w.doubt(svc, "says that it is in the migration, which has not begun with it")
@@ -255,6 +249,25 @@ func (w *witness) begun(e *Entry) {
 		e.Old = current
 		e.Place, e.Reason = s.place(svc, "", current)
 	}
+}
+
+// halfHopped places a Service between the two patches of a hop.
+func (w *witness) halfHopped(e *Entry, was netip.Addr) {
+	to := w.survey.Spec.To
+	e.Old, e.New, e.Place = was, e.heldIn(to), HalfHopped
+	hint, err := netip.ParseAddr(e.Service.Annotations[v1alpha1.AnnotationTargetIP])
+	if err == nil && !e.New.IsValid() && cidr.Contains(to, hint) { // released a moment before the Service was to get it
+		e.New = hint
+	}
+	if !e.Old.IsValid() || !e.New.IsValid() {
+		w.unconfirmed(e)
+	}
+}
+
+// returned reports whether a Service is back at the address that it had left, or about to be.
+func (w *witness) returned(e *Entry, current netip.Addr) bool {
+	spec := w.survey.Spec
+	return cidr.Contains(spec.From, current) && (e.heldIn(spec.To).IsValid() || w.record[e.Service.UID] == current)
 }
 
 // crossing reports whether a Service is between the two patches of a hop: its name leads to its bridge.

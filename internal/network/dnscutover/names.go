@@ -5,6 +5,7 @@ package dnscutover
 
 import (
 	"fmt"
+	"math"
 	"net/netip"
 	"slices"
 	"strings"
@@ -189,7 +190,9 @@ func firstTCP(o *unstructured.Unstructured) int32 {
 		}
 		switch n := p["port"].(type) { // what decodes JSON decides on the type
 		case int64:
-			return int32(n)
+			if n > 0 && n <= math.MaxUint16 {
+				return int32(n)
+			}
 		case float64:
 			return int32(n)
 		}

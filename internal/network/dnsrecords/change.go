@@ -154,7 +154,7 @@ func (s *changeStep) remember(ctx context.Context, seen *scene, want Set) error 
 	if seen.now.TTL > seen.low && s.stage != restore {
 		status.LoweredAt = nil
 		if status.TTL > 0 { // it may have been raised since
-			status.TTL = max(status.TTL, int32(seconds(seen.now.TTL)))
+			status.TTL = max(status.TTL, wholeSeconds(seen.now.TTL))
 		}
 	}
 	from := seen.set(seen.from)
@@ -250,7 +250,7 @@ func (s *scene) status() *v1alpha1.RecordStatus {
 	if s.memory != nil {
 		return s.memory.DeepCopy()
 	}
-	return &v1alpha1.RecordStatus{Name: s.now.Name, Type: s.now.Type, TTL: int32(seconds(s.now.TTL)), Values: s.from}
+	return &v1alpha1.RecordStatus{Name: s.now.Name, Type: s.now.Type, TTL: wholeSeconds(s.now.TTL), Values: s.from}
 }
 
 func equal(a, b *v1alpha1.RecordStatus) bool {

@@ -4,6 +4,7 @@ package dnsrecords
 
 import (
 	"fmt"
+	"math"
 	"net/netip"
 	"slices"
 	"strings"
@@ -106,7 +107,12 @@ func without(values []string, others ...string) []string {
 	return slices.DeleteFunc(slices.Clone(values), func(v string) bool { return slices.Contains(others, v) })
 }
 
-func seconds(d time.Duration) uint32 { return uint32(d / time.Second) }
+// seconds are those of a TTL, which has 31 bits (RFC 2181, section 8).
+func seconds(d time.Duration) uint32 { return uint32(wholeSeconds(d)) } //nolint:gosec // it is not negative
+
+func wholeSeconds(d time.Duration) int32 {
+	return int32(min(max(d/time.Second, 0), math.MaxInt32))
+}
 
 // rrs are the records of a set. They may be changed.
 func (s Set) rrs() []dns.RR {

@@ -74,7 +74,7 @@ func (s *waitStep) Do(ctx context.Context) error {
 			remembered = seen.low
 		}
 		status.Seen = &v1alpha1.RecordSeen{
-			Values: want.Values, At: *s.move.stamp(), Longest: int32(seconds(min(remembered, longest))),
+			Values: want.Values, At: *s.move.stamp(), Longest: wholeSeconds(min(remembered, longest)),
 		}
 	}
 	if err := s.move.memory.Remember(ctx, *status); err != nil {

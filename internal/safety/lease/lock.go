@@ -31,7 +31,7 @@ const (
 	annotationHolder = "replumb.dev/holder"
 	// annotationToken is another one for each time the lock is taken: a process can tell its own Lease even when the
 	// answer to its write was lost.
-	annotationToken = "replumb.dev/holder-token"
+	annotationToken = "replumb.dev/holder-token" //nolint:gosec // the name of an annotation
 
 	// attempts bounds how often a Lease that others write at the same time is looked at again.
 	attempts = 5
@@ -184,7 +184,7 @@ func (l *Lock) write(lease *coordinationv1.Lease) *coordinationv1.Lease {
 	}
 	lease.Annotations[annotationHolder], lease.Annotations[annotationToken] = string(body), l.token
 	now, identity := metav1.NewMicroTime(l.now()), l.holder.String()
-	seconds := int32((l.timing.duration + time.Second - 1) / time.Second)
+	seconds := int32((l.timing.duration + time.Second - 1) / time.Second) //nolint:gosec // a minute
 	var transitions int32
 	if was := lease.Spec.LeaseTransitions; was != nil {
 		transitions = *was

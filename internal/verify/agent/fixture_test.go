@@ -210,7 +210,7 @@ func (h *healthPort) says(namespace, name string, local int) {
 	h.answer.Store(&text)
 }
 
-func (h *healthPort) port() int32 { return int32(h.listener.Addr().(*net.TCPAddr).Port) } //nolint:gosec // a port
+func (h *healthPort) port() int32 { return int32(h.listener.Addr().(*net.TCPAddr).Port) }
 
 func (f *fixture) sentinel(port int32) *corev1.Service {
 	f.Helper()

@@ -255,8 +255,8 @@ func fill(t testing.TB, n int) {
 		if i%100 == 0 {
 			to = net.IPv4(10, 96, 0, 5).To4()
 		}
-		from := net.IPv4(10, 244, byte(i>>16), byte(i>>8)).To4() //nolint:gosec // its bytes
-		port := uint16(i&0xff) + 1000                            //nolint:gosec // small
+		from := net.IPv4(10, 244, byte(i>>16), byte(i>>8)).To4()
+		port := uint16(i&0xff) + 1000
 		must(t, netlink.ConntrackCreate(netlink.ConntrackTable, netlink.FAMILY_V4, &netlink.ConntrackFlow{
 			FamilyType: unix.AF_INET,
 			Forward:    netlink.IPTuple{SrcIP: from, DstIP: to, SrcPort: port, DstPort: 80, Protocol: unix.IPPROTO_TCP},

@@ -175,7 +175,7 @@ func TestClientsAreRemembered(t *testing.T) {
 	first, _ := s.Clients(s.moved, s.pods)
 	for i := range 5 {
 		s.clock = s.clock.Add(10*time.Second + 300*time.Millisecond)
-		s.entries[0].left = f.left - uint32(10*(i+1)) //nolint:gosec // small
+		s.entries[0].left = f.left - uint32(10*(i+1))
 		again, _ := s.Clients(s.moved, s.pods)
 		if len(again) != 1 || !again[0].LastSeen.Equal(&first[0].LastSeen) {
 			t.Fatalf("seen %v, then %v", first, again)
@@ -328,7 +328,7 @@ func TestOwnIsBounded(t *testing.T) {
 	s := newScene()
 	remote := netip.MustParseAddrPort("10.96.0.5:80")
 	for i := range 3 * ownMany {
-		a := netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)}) //nolint:gosec // its bytes
+		a := netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)})
 		s.Own("tcp", netip.AddrPortFrom(a, 1), remote)
 	}
 	if n := len(s.own.young) + len(s.own.old); n > 2*ownMany {

@@ -24,7 +24,9 @@ func dialTLS(ctx context.Context, d *dialer, target Target) (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	conn := tls.Client(raw, &tls.Config{RootCAs: roots, ServerName: host, InsecureSkipVerify: target.InsecureSkipVerify})
+	config := &tls.Config{RootCAs: roots, ServerName: host}
+	config.InsecureSkipVerify = target.InsecureSkipVerify
+	conn := tls.Client(raw, config)
 	if err := conn.HandshakeContext(ctx); err != nil {
 		_ = raw.Close()
 		return nil, fmt.Errorf("TLS handshake: %w", err)

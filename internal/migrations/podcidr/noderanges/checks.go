@@ -59,8 +59,10 @@ func Checks() []findings.Check[Input] {
 			Fix:      "remove them yourself, give them an owner, or set spec.podCIDR.roll.barePods: Evict, which ends them for good",
 		},
 		{
-			Code: "RP2505", Severity: findings.Warning, Run: checkClaims,
-			Claim: "the ranges that Nodes say they had before fit together",
+			Code:     "RP2505",
+			Severity: findings.Warning,
+			Run:      checkClaims,
+			Claim:    "the ranges that Nodes say they had before fit together",
 			Why: "a kubelet may write annotations on its own Node, and with " + v1alpha1.AnnotationPodCIDRs + " could ask for the range of another; " +
 				"such a Node is given a free range on the way back",
 			Fix: "look who wrote the annotation, and whether the node is still yours alone; correct or remove it",
@@ -72,8 +74,11 @@ func checkClaims(in Input) []findings.Result {
 	var out []findings.Result
 	for i := range in.Ranges {
 		if r := &in.Ranges[i]; r.Doubted {
-			out = append(out, findings.Failed("Node "+r.Node.Name, "node %s says that it had %s, which is not of the old ranges or another's",
-				r.Node.Name, strings.Join(r.claim, ", ")))
+			out = append(
+				out,
+				findings.Failed("Node "+r.Node.Name, "node %s says that it had %s, which is not of the old ranges or another's",
+					r.Node.Name, strings.Join(r.claim, ", ")),
+			)
 		}
 	}
 	return out
