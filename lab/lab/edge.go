@@ -44,7 +44,7 @@ const (
 const (
 	bastionKubeconfig = "/etc/kubernetes/admin.conf"
 	bastionCA         = pkiDir + "ca.crt"
-	bastionToken      = "/etc/replumb-lab/token" //nolint:gosec // a path
+	bastionToken      = "/etc/replumb-lab/token"
 	probingClient     = "client"
 	updateKey         = "update.key" // in the lab's folder
 )

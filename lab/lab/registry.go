@@ -36,7 +36,7 @@ const registryName = "registry"
 // Where it has its files, and containerd those about it.
 const (
 	registryConfigPath   = "/etc/distribution/config.yml"
-	registryPasswordPath = "/etc/distribution/htpasswd" //nolint:gosec // a path
+	registryPasswordPath = "/etc/distribution/htpasswd"
 	registryServingBase  = "/etc/distribution/tls"
 	registryStore        = "/var/lib/registry"
 	certsDir             = "/etc/containerd/certs.d"

@@ -48,7 +48,7 @@ type scene struct {
 func begin(t *testing.T) *scene {
 	t.Helper()
 	s := &scene{T: t, Server: server.Get(t), file: filepath.Join(t.TempDir(), "move.yaml")}
-	s.Server.Clean(t)
+	s.Clean(t)
 	s.admin = s.connect(s.Config)
 	s.must(s.InstallCRD(t.Context()))
 	s.Namespace(t, tenantSpace)

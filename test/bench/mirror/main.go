@@ -157,7 +157,7 @@ func (o options) copier(source, target *apitest.Server, kinds v1alpha1.NameFilte
 		return nil, err
 	}
 	rules, err := objectsync.NewRules(objectsync.Options{
-		Migration: "bench", Copy: v1alpha1.CopySpec{Kinds: kinds, Parallel: int32(min(o.parallel, 128))}, //nolint:gosec // it fits
+		Migration: "bench", Copy: v1alpha1.CopySpec{Kinds: kinds, Parallel: int32(min(o.parallel, 128))},
 	})
 	if err != nil {
 		return nil, err

@@ -195,7 +195,7 @@ func (f *fleet) kubectlDrains(ctx context.Context) (time.Duration, error) {
 	kubectl := filepath.Join(os.Getenv("KUBEBUILDER_ASSETS"), "kubectl")
 	began := time.Now()
 	for i := range f.kubectl {
-		//nolint:gosec // the program is the one that was built with the rest
+
 		cmd := exec.CommandContext(ctx, kubectl, "--kubeconfig", f.server.Kubeconfig, "drain", fmt.Sprintf("new-%d", i),
 			"--ignore-daemonsets", "--delete-emptydir-data", "--timeout", "10m")
 		if out, err := cmd.CombinedOutput(); err != nil {
