@@ -12,6 +12,7 @@ import (
 
 	"github.com/replumb/replumb/internal/engine/findings"
 	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/rbac"
 	"github.com/replumb/replumb/internal/migrations"
 )
 
@@ -48,52 +49,108 @@ func TestCodesAreUnique(t *testing.T) {
 	}
 }
 
-// TestRolesGrantExactlyTheRights compares the roles in deploy with what each kind of migration needs.
+// TestRolesAreUpToDate generates the roles in deploy, and the page that has them as tables, from the lists in the code.
+func TestRolesAreUpToDate(t *testing.T) {
+	page := rbac.Page()
+	for _, kind := range migrations.All() {
+		page += rbac.Section(kind.Does, kind.Roles)
+		files := map[string]cluster.Roles{}
+		for _, role := range kind.Roles {
+			files[role.File] = append(files[role.File], role)
+		}
+		for file, roles := range files {
+			same(t, "../deploy/"+file, rbac.File(kind.Does, kind.Command, roles))
+		}
+	}
+	same(t, "rights.md", page)
+}
+
+// same holds a file against what it should be.
+func same(t *testing.T, file, want string) {
+	t.Helper()
+	if *update {
+		if err := os.WriteFile(file, []byte(want), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	have, err := os.ReadFile(file)
+	if err != nil || string(have) != want {
+		t.Errorf("%s is not up to date (%v); run the tests of this package with -update", file, err)
+	}
+}
+
+// TestRolesGrantExactlyTheRights reads what was generated as Kubernetes does.
 func TestRolesGrantExactlyTheRights(t *testing.T) {
 	for _, kind := range migrations.All() {
-		for file, rights := range kind.Roles {
-			exactly(t, "../deploy/"+file, rights)
-		}
-	}
-}
-
-func exactly(t *testing.T, file string, rights []cluster.Right) {
-	t.Helper()
-	granted, needed := grantedBy(t, file), map[string]bool{}
-	for _, r := range rights {
-		if needed[r.String()] = true; !granted[r.String()] {
-			t.Errorf("%s does not grant: %s", file, r)
-		}
-	}
-	for r := range granted {
-		if !needed[r] {
-			t.Errorf("%s grants what is not needed: %s", file, r)
-		}
-	}
-}
-
-func grantedBy(t *testing.T, file string) map[string]bool {
-	t.Helper()
-	body, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	role := &rbacv1.ClusterRole{}
-	if err := yaml.UnmarshalStrict(body, role); err != nil {
-		t.Fatal(err)
-	}
-	granted := map[string]bool{}
-	for _, rule := range role.Rules {
-		for _, resource := range rule.Resources {
-			name, sub, _ := strings.Cut(resource, "/")
-			for _, verb := range rule.Verbs {
-				r := cluster.Right{Verb: verb, Group: rule.APIGroups[0], Resource: name, Subresource: sub}.String()
-				if granted[r] {
-					t.Errorf("%s grants twice: %s", file, r)
+		for _, role := range kind.Roles {
+			granted := map[cluster.Right]bool{}
+			for namespace, rules := range rulesIn(t, rbac.Manifest(role), role.Name) {
+				for _, r := range rightsOf(rules) {
+					r.Namespace = namespace
+					if granted[r] {
+						t.Errorf("%s grants twice: %s", role.Name, r)
+					}
+					granted[r] = true
 				}
-				granted[r] = true
+			}
+			for _, r := range role.Rights() {
+				if !granted[r] {
+					t.Errorf("%s does not grant: %s", role.Name, r)
+				}
+				delete(granted, r)
+			}
+			for r := range granted {
+				t.Errorf("%s grants what is not needed: %s", role.Name, r)
 			}
 		}
 	}
-	return granted
+}
+
+// rulesIn are the rules of a role, by namespace.
+func rulesIn(t *testing.T, manifests, name string) map[string][]rbacv1.PolicyRule {
+	t.Helper()
+	all := map[string][]rbacv1.PolicyRule{}
+	for doc := range strings.SplitSeq(manifests, "---\n") {
+		if doc == "" {
+			continue
+		}
+		role := &rbacv1.Role{} // a ClusterRole has no other fields
+		if err := yaml.UnmarshalStrict([]byte(doc), role); err != nil {
+			t.Fatal(err)
+		}
+		if role.Name != name || (role.Kind == "Role") != (role.Namespace != "") {
+			t.Errorf("%s %s/%s in the manifests of %s", role.Kind, role.Namespace, role.Name, name)
+		}
+		all[role.Namespace] = role.Rules
+	}
+	return all
+}
+
+func rightsOf(rules []rbacv1.PolicyRule) []cluster.Right {
+	var all []cluster.Right
+	for _, rule := range rules {
+		for _, verb := range rule.Verbs {
+			for _, url := range rule.NonResourceURLs {
+				all = append(all, cluster.Right{Verb: verb, URL: url})
+			}
+			for _, resource := range rule.Resources {
+				of, sub, _ := strings.Cut(resource, "/")
+				for _, name := range append(rule.ResourceNames, "")[:max(1, len(rule.ResourceNames))] {
+					all = append(all, cluster.Right{Verb: verb, Group: rule.APIGroups[0], Resource: of, Subresource: sub, Name: name})
+				}
+			}
+		}
+	}
+	return all
+}
+
+// TestViewOnlyLooks: who has a role to view can change nothing.
+func TestViewOnlyLooks(t *testing.T) {
+	for _, kind := range migrations.All() {
+		for _, r := range kind.Roles.Of(cluster.View).Rights() {
+			if r.Verb != "get" && r.Verb != "list" && r.Verb != "watch" || r.Subresource == "proxy" || r.Resource == "*" {
+				t.Errorf("%s: %s", kind.Command, r)
+			}
+		}
+	}
 }

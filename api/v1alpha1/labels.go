@@ -49,6 +49,9 @@ const (
 	// AnnotationAPIServers, set by users on a Migration, says what replumb could not see from outside:
 	// Repointed or Restored.
 	AnnotationAPIServers = "replumb.dev/api-servers"
+	// AnnotationKubelets, set by users on a Migration, says that the kubelets that replumb has no right to ask give pods the cluster DNS
+	// addresses that it names, and no others.
+	AnnotationKubelets = "replumb.dev/kubelets"
 	// LabelBreakGlass, set by users on a Service, lets changes to it through a freeze.
 	LabelBreakGlass = "replumb.dev/break-glass"
 	// AnnotationRestartedAt, on a pod template, is when replumb restarted the workload (RFC 3339).
@@ -115,6 +118,9 @@ const (
 
 	// SystemNamespace holds what belongs to replumb and to no user's namespace.
 	SystemNamespace = "replumb-system"
+	// JournalNamespace holds the journals of migrations, and nothing else: they outlast SystemNamespace, and who may write them may
+	// write no other ConfigMap.
+	JournalNamespace = "replumb-journal"
 	// LoadBalancerClass keeps every load-balancer controller away from bridges and sentinels.
 	LoadBalancerClass = "replumb.dev/bridge"
 	// FieldManager owns replumb's writes.

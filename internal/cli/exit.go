@@ -87,4 +87,6 @@ func ofJob(j job, err error) error {
 	return &fault.Hinted{Err: err, Hint: bind(j.about().rights)}
 }
 
-func bind(files string) string { return "bind the ClusterRole in " + files + " to the user" }
+func bind(files string) string {
+	return "bind the roles in " + files + " to the user; replumb rbac -f FILE --user NAME prints them"
+}

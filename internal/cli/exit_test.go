@@ -91,7 +91,7 @@ func TestRightsOfKind(t *testing.T) {
 	} {
 		t.Run(file, func(t *testing.T) {
 			for _, err := range []error{forbidden(), &engine.StepError{Err: forbidden()}, &cluster.DeniedError{}} {
-				if got := hintOf(ofJob(j, err)); !strings.HasPrefix(got, "bind the ClusterRole in "+file) {
+				if got := hintOf(ofJob(j, err)); !strings.HasPrefix(got, "bind the roles in "+file) {
 					t.Errorf("%v: hint %q", err, got)
 				}
 				if ExitCode(ofJob(j, err)) != ExitCode(err) {

@@ -30,6 +30,8 @@ type job interface {
 	finishable(context.Context) (prospect, error)
 	// status reads where everything stands from the objects themselves.
 	status(context.Context) (page, error)
+	// Roles are what users need for this Migration in its cluster, by purpose.
+	Roles(context.Context) (cluster.Roles, error)
 	Rollback(context.Context, *engine.Runner) error
 	Finish(context.Context, *engine.Runner) error
 	Pause(context.Context) error
@@ -46,7 +48,7 @@ type about struct {
 	phases []string
 	// goBack is the question before a rollback, without its end; wentBack and finished tell that it is over.
 	goBack, wentBack, finished string
-	// rights is the file with the ClusterRole that the user needs.
+	// rights is the file with the roles that the user needs.
 	rights string
 }
 

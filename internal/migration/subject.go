@@ -2,9 +2,11 @@ package migration
 
 import (
 	"context"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine/findings"
@@ -22,6 +24,14 @@ type Subject struct {
 	Changes []spec.Change
 	// Access is what the user may do, of what the migration needs. It is asked once for a job.
 	Access []cluster.AccessAnswer
+}
+
+// May reports whether the user has a right. What was not asked for they have.
+func (s *Subject) May(verb, group, resource string) bool {
+	return !slices.ContainsFunc(s.Access, func(a cluster.AccessAnswer) bool {
+		r := a.Right
+		return !a.Allowed && r.Verb == verb && r.Group == group && r.Resource == resource && r.Subresource == ""
+	})
 }
 
 // TakeOver settles what is wanted by what the cluster has recorded: what the file leaves open was worked out when the migration began,
@@ -44,11 +54,21 @@ func (s *Subject) TakeOver(have *v1alpha1.Migration) error {
 
 // Authorize asks for the user's rights, once. Without those that look needs there is nothing to check, which is an error; the others
 // are a finding.
-func (s *Subject) Authorize(ctx context.Context, c *cluster.Cluster, rights []cluster.Right, look func(cluster.Right) bool) (err error) {
-	if s.Access == nil {
-		s.Access, err = c.Authorize(ctx, rights, look)
+func (s *Subject) Authorize(ctx context.Context, c *cluster.Cluster, roles cluster.Roles, look func(cluster.Right) bool) error {
+	if s.Access != nil {
+		return nil
 	}
+	err := c.Get(ctx, client.ObjectKey{Name: v1alpha1.SystemNamespace}, &corev1.Namespace{})
+	if apierrors.IsNotFound(err) {
+		roles = append(slices.Clone(roles), founder())
+	}
+	s.Access, err = c.Authorize(ctx, roles, look)
 	return err
+}
+
+// founder makes the namespace of what replumb keeps. No file has that role: those that have roles make the namespace as well.
+func founder() cluster.Role {
+	return cluster.Role{Rules: []cluster.Rule{{Rights: cluster.Grant("", "namespaces", "", "create")}}}
 }
 
 // Base starts a planner.
@@ -60,13 +80,17 @@ func (s *Subject) Base(ctx context.Context, tools Tools) (Base, error) {
 	return Base{Tools: tools, Migration: s.Migration.DeepCopy(), HasCRD: crd != nil, Recorded: s.Recorded != nil, Changes: s.Changes}, nil
 }
 
-// Denied are the rights that the user lacks, for a check. optional, if set, leaves out those that can be done without.
-func Denied(access []cluster.AccessAnswer, optional func(cluster.Right) bool) []findings.Result {
-	var out []findings.Result
+// Denied are the rights that the user lacks, for a check, with the role that has them. Those that can be done without are left out.
+func Denied(access []cluster.AccessAnswer) []findings.Result {
+	var missing []cluster.AccessAnswer
 	for _, a := range access {
-		if !a.Allowed && (optional == nil || !optional(a.Right)) {
-			out = append(out, findings.Failed("", "missing permission: %s", a.Right))
+		if !a.Allowed && !a.Optional {
+			missing = append(missing, a)
 		}
+	}
+	var out []findings.Result
+	for _, text := range cluster.Missing(missing) {
+		out = append(out, findings.Failed("", "missing permission: %s", text))
 	}
 	return out
 }

@@ -2,8 +2,6 @@
 package migrations
 
 import (
-	"slices"
-
 	"github.com/replumb/replumb/internal/engine/findings"
 	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/migrations/cni"
@@ -11,7 +9,6 @@ import (
 	"github.com/replumb/replumb/internal/migrations/nodes"
 	"github.com/replumb/replumb/internal/migrations/podcidr"
 	"github.com/replumb/replumb/internal/migrations/servicecidr"
-	"github.com/replumb/replumb/internal/verify/agentset"
 )
 
 // Kind is what is true of every migration of a kind, whatever the cluster.
@@ -24,8 +21,10 @@ type Kind struct {
 	Checks []findings.Description
 	// Apply are the names of the phases of apply, Phases those of all commands, each in order.
 	Apply, Phases []string
-	// Roles are the files under deploy/ that grant what a user needs, and what each has to grant.
-	Roles map[string][]cluster.Right
+	// Command is its name where commands are about kinds, and Does what who has its roles does.
+	Command, Does string
+	// Roles are what users need, by purpose. Files under deploy/ grant exactly these.
+	Roles cluster.Roles
 	// Examples is the folder of its Migrations under examples/.
 	Examples string
 }
@@ -36,30 +35,27 @@ func All() []Kind {
 		{
 			Field: "serviceCIDR", Checks: findings.Describe(servicecidr.Checks()), Examples: "service-cidr",
 			Apply: servicecidr.ApplyPhases(), Phases: servicecidr.PhaseNames(),
-			Roles: map[string][]cluster.Right{"rbac.yaml": slices.Concat(servicecidr.Rights(), agentset.Rights())},
+			Command: "services", Does: "moves Services (spec.serviceCIDR)", Roles: servicecidr.Roles(),
 		},
 		{
 			Field: "podCIDR", Title: "Pods", Checks: findings.Describe(podcidr.Checks()), Examples: "pod-cidr",
 			Apply: podcidr.ApplyPhases(), Phases: podcidr.PhaseNames(),
-			Roles: map[string][]cluster.Right{
-				"rbac-pod-cidr.yaml":       slices.Concat(podcidr.Rights(), agentset.Rights()),
-				"rbac-pod-cidr-nodes.yaml": podcidr.NodeRights(),
-			},
+			Command: "pods", Does: "moves pods (spec.podCIDR)", Roles: podcidr.Roles(),
 		},
 		{
 			Field: "nodes", Title: "Nodes", Checks: findings.Describe(nodes.Checks()), Examples: "nodes",
 			Apply: nodes.ApplyPhases(), Phases: nodes.PhaseNames(),
-			Roles: map[string][]cluster.Right{"rbac-nodes.yaml": nodes.Rights()},
+			Command: "nodes", Does: "moves nodes (spec.nodes)", Roles: nodes.Roles(),
 		},
 		{
 			Field: "mirror", Title: "Mirrors", Checks: findings.Describe(mirror.Checks()), Examples: "mirror",
 			Apply: mirror.ApplyPhases(), Phases: mirror.PhaseNames(),
-			Roles: map[string][]cluster.Right{"rbac-mirror.yaml": mirror.Rights()},
+			Command: "mirrors", Does: "copies a cluster (spec.mirror), in the cluster that is copied", Roles: mirror.Roles(mirror.Usual()),
 		},
 		{
 			Field: "cni", Title: "Networks", Checks: findings.Describe(cni.Checks()), Examples: "cni",
 			Apply: cni.ApplyPhases(), Phases: cni.PhaseNames(),
-			Roles: map[string][]cluster.Right{"rbac-cni.yaml": cni.Rights()},
+			Command: "networks", Does: "replaces the network (spec.cni)", Roles: cni.Roles(),
 		},
 	}
 }

@@ -163,7 +163,9 @@ func defaultNamespaces(mirror *v1alpha1.MirrorSpec) {
 		return
 	}
 	exclude := &mirror.Copy.Namespaces.Exclude
-	for _, own := range []string{metav1.NamespaceSystem, metav1.NamespacePublic, "kube-node-lease", v1alpha1.SystemNamespace} {
+	for _, own := range []string{
+		metav1.NamespaceSystem, metav1.NamespacePublic, "kube-node-lease", v1alpha1.SystemNamespace, v1alpha1.JournalNamespace,
+	} {
 		if !slices.Contains(*exclude, own) {
 			*exclude = append(*exclude, own)
 		}

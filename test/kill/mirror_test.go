@@ -134,6 +134,9 @@ func (p *mirrorPair) look(t *testing.T) picture {
 			must(t, err)
 			for _, item := range items {
 				o := item.(client.Object)
+				if o.GetLabels()[v1alpha1.LabelRole] == v1alpha1.RoleJournal {
+					continue // there from the first run on
+				}
 				name := fmt.Sprintf("%s: %T %s/%s", side, o, o.GetNamespace(), o.GetName())
 				notes := marks(o.GetAnnotations())
 				switch o := o.(type) {

@@ -10,23 +10,43 @@ import (
 	authorizationv1 "k8s.io/api/authorization/v1"
 )
 
-// Right is one verb on one resource, everywhere.
+// Right is one verb on one resource, or on a path of the API server's own.
 type Right struct {
 	Verb        string
 	Group       string
 	Resource    string
 	Subresource string
+	// Namespace the right is limited to. Empty is all of them, or a resource that is in none.
+	Namespace string
+	// Name of the only object that the right is about; empty is all of them. No role can limit list, watch, create and deletecollection
+	// like that: those requests name no object.
+	Name string
+	// URL is a path such as /flagz, in place of a resource.
+	URL string
 }
 
-func (r Right) String() string {
-	resource := r.Resource
+// String is the right without who has it, such as "update leases.coordination.k8s.io replumb in kube-system".
+func (r Right) String() string { return r.Verb + " " + r.object() }
+
+// object is what the verb is about.
+func (r Right) object() string {
+	if r.URL != "" {
+		return r.URL
+	}
+	text := r.Resource
 	if r.Subresource != "" {
-		resource += "/" + r.Subresource
+		text += "/" + r.Subresource
 	}
 	if r.Group != "" {
-		resource += "." + r.Group
+		text += "." + r.Group
 	}
-	return r.Verb + " " + resource
+	if r.Name != "" {
+		text += " " + r.Name
+	}
+	if r.Namespace != "" {
+		text += " in " + r.Namespace
+	}
+	return text
 }
 
 // Grant is the right to several verbs, with spaces between them, on one resource.
@@ -36,6 +56,49 @@ func Grant(group, resource, subresource, verbs string) []Right {
 		all = append(all, Right{Verb: verb, Group: group, Resource: resource, Subresource: subresource})
 	}
 	return all
+}
+
+// In limits rights to a namespace.
+func In(namespace string, rights ...Right) []Right {
+	for i := range rights {
+		rights[i].Namespace = namespace
+	}
+	return rights
+}
+
+// Named limits rights to objects of those names, as far as their verbs let it.
+func Named(rights []Right, names ...string) []Right {
+	var all []Right
+	for _, r := range rights {
+		switch r.Verb {
+		case "list", "watch", "create", "deletecollection":
+			all = append(all, r)
+			continue
+		}
+		for _, name := range names {
+			r.Name = name
+			all = append(all, r)
+		}
+	}
+	return all
+}
+
+// Texts joins the verbs of rights to one object: a user without any right lacks dozens.
+func Texts(rights []Right) []string {
+	verbs, order := map[string][]string{}, []string{}
+	for _, r := range rights {
+		of := r.object()
+		if verbs[of] == nil {
+			order = append(order, of)
+		}
+		if !slices.Contains(verbs[of], r.Verb) {
+			verbs[of] = append(verbs[of], r.Verb)
+		}
+	}
+	for i, of := range order {
+		order[i] = strings.Join(verbs[of], ",") + " " + of
+	}
+	return order
 }
 
 func unique(all []Right) []Right {
@@ -52,27 +115,57 @@ type AccessAnswer struct {
 	Right   Right
 	Allowed bool
 	Reason  string
+	// Role that has the right, and File in deploy that has the role; empty if none has.
+	Role, File string
+	// Optional says that a run does without it.
+	Optional bool
 }
 
-// Authorize asks the authorizer about each right, once. Without those that are needed to look at all it fails with a *DeniedError, which has
-// all that the user lacks; of the others it is for the caller to make something.
-func (c *Cluster) Authorize(ctx context.Context, rights []Right, needed func(Right) bool) ([]AccessAnswer, error) {
-	answers, err := c.Access(ctx, unique(rights))
+// Authorize asks the authorizer about each right of some roles, once. Without those that are needed to look at all it fails with a
+// *DeniedError, which has all that the user lacks; of the others it is for the caller to make something.
+func (c *Cluster) Authorize(ctx context.Context, roles Roles, needed func(Right) bool) ([]AccessAnswer, error) {
+	answers, err := c.Access(ctx, roles.Rights())
 	if err != nil {
 		return nil, err
 	}
 	blind := false
-	var denied []Right
-	for _, a := range answers {
+	var denied []AccessAnswer
+	for i := range answers {
+		a := &answers[i]
+		role := roles.Granting(a.Right)
+		a.Role, a.File, a.Optional = role.Name, role.File, !roles.Needs(a.Right)
 		if !a.Allowed {
-			denied = append(denied, a.Right)
+			denied = append(denied, *a)
 			blind = blind || needed(a.Right)
 		}
 	}
 	if blind {
-		return nil, &DeniedError{Rights: denied}
+		return nil, &DeniedError{Missing: denied}
 	}
 	return answers, nil
+}
+
+// Missing says what a user lacks, an object and the verbs on it at a time, each with the role that grants it.
+func Missing(access []AccessAnswer) []string {
+	by := map[string][]Right{}
+	var order []string
+	for _, a := range access {
+		role := ""
+		if a.Role != "" {
+			role = " (role " + a.Role + " in deploy/" + a.File + ")"
+		}
+		if by[role] == nil {
+			order = append(order, role)
+		}
+		by[role] = append(by[role], a.Right)
+	}
+	var out []string
+	for _, role := range order {
+		for _, text := range Texts(by[role]) {
+			out = append(out, text+role)
+		}
+	}
+	return out
 }
 
 // Access asks the authorizer about each right, by SelfSubjectAccessReview.
@@ -82,11 +175,7 @@ func (c *Cluster) Access(ctx context.Context, rights []Right) ([]AccessAnswer, e
 	eg.SetLimit(8)
 	for i, r := range rights {
 		eg.Go(func() error {
-			review := &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{
-				ResourceAttributes: &authorizationv1.ResourceAttributes{
-					Verb: r.Verb, Group: r.Group, Resource: r.Resource, Subresource: r.Subresource,
-				},
-			}}
+			review := &authorizationv1.SelfSubjectAccessReview{Spec: r.question()}
 			if err := c.Create(ctx, review); err != nil {
 				return fmt.Errorf("asking for the right to %s: %w", r, err)
 			}
@@ -98,4 +187,16 @@ func (c *Cluster) Access(ctx context.Context, rights []Right) ([]AccessAnswer, e
 		return nil, err
 	}
 	return answers, nil
+}
+
+// question is the right as an authorizer is asked for it.
+func (r Right) question() authorizationv1.SelfSubjectAccessReviewSpec {
+	if r.URL != "" {
+		return authorizationv1.SelfSubjectAccessReviewSpec{
+			NonResourceAttributes: &authorizationv1.NonResourceAttributes{Path: r.URL, Verb: r.Verb},
+		}
+	}
+	return authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &authorizationv1.ResourceAttributes{
+		Verb: r.Verb, Group: r.Group, Resource: r.Resource, Subresource: r.Subresource, Namespace: r.Namespace, Name: r.Name,
+	}}
 }

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"slices"
 	"strings"
 
 	"github.com/replumb/replumb/internal/engine/fault"
@@ -8,22 +9,30 @@ import (
 
 // DeniedError says that the cluster could not even be looked at.
 type DeniedError struct {
-	Rights []Right
+	Missing []AccessAnswer
 }
 
-// Error joins the verbs on one resource: a user without any right misses dozens.
+// Error joins the verbs on one resource: a user without any right lacks dozens.
 func (e *DeniedError) Error() string {
-	var texts []string
-	for i, r := range e.Rights {
-		verb, resource, _ := strings.Cut(r.String(), " ")
-		if i > 0 && strings.HasSuffix(e.Rights[i-1].String(), " "+resource) {
-			last := len(texts) - 1
-			texts[last] = strings.Replace(texts[last], " ", ","+verb+" ", 1)
-			continue
-		}
-		texts = append(texts, verb+" "+resource)
+	var rights []Right
+	for _, a := range e.Missing {
+		rights = append(rights, a.Right)
 	}
-	return "the user has no right to " + strings.Join(texts, ", ")
+	return "the user has no right to " + strings.Join(Texts(rights), ", ")
+}
+
+// Advice implements fault.Adviser.
+func (e *DeniedError) Advice() string {
+	var roles []string
+	for _, a := range e.Missing {
+		if role := a.Role + " in deploy/" + a.File; a.Role != "" && !slices.Contains(roles, role) {
+			roles = append(roles, role)
+		}
+	}
+	if len(roles) == 0 {
+		return ""
+	}
+	return "bind to the user, with replumb rbac, the roles " + strings.Join(roles, ", ")
 }
 
 // ExitCode implements fault.Coder.

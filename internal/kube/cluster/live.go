@@ -8,6 +8,8 @@ type Live struct {
 	Access []AccessAnswer
 	// Admitted says of each bridge form that was tried why it was refused; nil means it was admitted.
 	Admitted map[v1alpha1.BridgeForm]error
+	// Untried is why no bridge form was tried; empty if they were, or none had to be.
+	Untried string
 	// Inspection is what References found; nil if it was not asked for.
 	Inspection *Inspection
 }

@@ -169,3 +169,28 @@ func (s *Side) defined(ctx context.Context, r *Rules) (map[string]bool, error) {
 	}
 	return all, nil
 }
+
+// Reads are the resources that are read to copy them: those that are served, and that rules do not leave out.
+func (s *Side) Reads(r *Rules) ([]schema.GroupResource, error) {
+	all, err := s.served()
+	if err != nil {
+		return nil, err
+	}
+	seen := map[schema.GroupResource]bool{}
+	for gv, kinds := range all.kinds {
+		for name, res := range kinds {
+			k := Kind{Group: gv.Group, Version: gv.Version, Kind: res.Kind, Resource: name, Namespaced: res.Namespaced}
+			if copyable(res) && r.Kind(k) == "" {
+				seen[gv.WithResource(name).GroupResource()] = true
+			}
+		}
+	}
+	for _, always := range []Kind{definitions(), {Group: "apiregistration.k8s.io", Resource: "apiservices"}} {
+		seen[always.GVR().GroupResource()] = true
+	}
+	out := slices.Collect(maps.Keys(seen))
+	slices.SortFunc(out, func(a, b schema.GroupResource) int {
+		return strings.Compare(a.Group+"/"+a.Resource, b.Group+"/"+b.Resource)
+	})
+	return out, nil
+}

@@ -32,7 +32,7 @@ func clusterChecks() []findings.Check[Input] {
 			Code: "RP5001", Severity: findings.Blocking, Run: checkRights,
 			Claim: "the user has every right the migration needs",
 			Why:   "a migration that is refused a write half way leaves pods without a network until someone grants it",
-			Fix:   "grant the rights in deploy/rbac-cni.yaml",
+			Fix:   "bind the roles in deploy/rbac-cni.yaml to the user: replumb rbac -f FILE --user NAME prints them",
 		},
 		{
 			Code: "RP5002", Severity: findings.Blocking, Run: checkOthers,

@@ -14,7 +14,7 @@ import (
 	"github.com/replumb/replumb/internal/migration"
 )
 
-func checkRights(in Input) []findings.Result { return migration.Denied(in.Access, nil) }
+func checkRights(in Input) []findings.Result { return migration.Denied(in.Access) }
 
 // checkOthers allows an active mirror: it serves the cluster's clients meanwhile, which is what makes this migration possible.
 func checkOthers(in Input) []findings.Result {

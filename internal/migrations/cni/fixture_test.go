@@ -24,6 +24,7 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/network/calico"
 	"github.com/replumb/replumb/internal/network/nodecleanup"
@@ -48,10 +49,13 @@ const patience = 60 * time.Second
 // fixture is a cluster of two nodes with flannel. What the agents of replumb would find there is made up.
 type fixture struct {
 	*migrationtest.Stage
-	fleet  *fakekubelet.Fleet
-	job    *Job
-	runner *engine.Runner
-	dir    string
+	// operator is the cluster as a user sees it who has the roles, and no other rights.
+	operator *cluster.Cluster
+	requests *migrationtest.Requests
+	fleet    *fakekubelet.Fleet
+	job      *Job
+	runner   *engine.Runner
+	dir      string
 
 	// left is what is found on each node, clients whom they serve, deaf says that a closed port is closed indeed.
 	left    map[string][]string
@@ -163,6 +167,7 @@ func setup(t *testing.T, change ...func(*v1alpha1.Migration)) *fixture {
 	for _, c := range change {
 		c(m)
 	}
+	f.operator, f.requests = migrationtest.Operator(t, server, Roles())
 	f.with(m)
 	f.apply(flannelObjects)
 	f.Must(os.WriteFile(filepath.Join(f.dir, "calico.yaml"), []byte(calicoObjects), 0o600))
@@ -176,7 +181,7 @@ func (f *fixture) with(m *v1alpha1.Migration) {
 	f.Helper()
 	everything, err := server.Any()
 	f.Must(err)
-	f.job, err = NewJob(Tools{Tools: migration.Tools{Cluster: crash.Watch(f.T, server.Cluster), Image: "replumb"}, Any: everything}, m)
+	f.job, err = NewJob(Tools{Tools: migration.Tools{Cluster: crash.Watch(f.T, f.operator), Image: "replumb"}, Any: everything}, m)
 	f.Must(err)
 	f.job.Holder = migrationtest.Killed()
 }

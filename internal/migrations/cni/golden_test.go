@@ -93,9 +93,7 @@ func planner(t *testing.T, in map[string][]byte) (*Planner, Input) {
 		other.Name = name
 		input.Others = append(input.Others, other)
 	}
-	for _, r := range Rights() {
-		input.Access = append(input.Access, cluster.AccessAnswer{Right: r, Allowed: !slices.Contains(f.Denied, r.String())})
-	}
+	input.Access = migrationtest.Access(t, Roles(), f.Denied...)
 	nowhere, err := cluster.Connect(&rest.Config{Host: "http://192.0.2.1"})
 	if err != nil {
 		t.Fatal(err)

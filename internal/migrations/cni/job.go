@@ -61,7 +61,7 @@ func (j *Job) Survey(ctx context.Context) (*Survey, error) { return j.Tools.look
 
 // Examine implements migration.Kind.
 func (j *Job) Examine(ctx context.Context) (*Planner, error) {
-	if err := j.Authorize(ctx, j.Tools.Cluster, Rights(), toLook); err != nil {
+	if err := j.Authorize(ctx, j.Tools.Cluster, Roles(), toLook); err != nil {
 		return nil, err
 	}
 	survey, err := j.Survey(ctx)

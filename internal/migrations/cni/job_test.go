@@ -20,9 +20,22 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/engine/findings"
+	"github.com/replumb/replumb/internal/testing/migrationtest"
 )
 
 const apps, core = "apps/v1", "v1"
+
+// TestReaderSees: who may only look gets every finding, and what is missing to operate is one.
+func TestReaderSees(t *testing.T) {
+	f := setup(t)
+	f.operator = migrationtest.Reader(t, server, Roles())
+	f.with(f.job.Migration)
+	p, err := f.job.Look(t.Context())
+	f.Must(err)
+	if !migrationtest.Says(p.Findings, "RP5001", "missing permission: ") {
+		t.Errorf("findings: %+v", p.Findings)
+	}
+}
 
 func TestThereAndFinished(t *testing.T) {
 	f := setup(t)
@@ -109,6 +122,26 @@ func TestThereAndBack(t *testing.T) {
 	f.shut = false
 	f.Mu.Unlock()
 	f.Must(f.forth()) // and there again
+	f.requests.Took(t, Roles(), unused())
+}
+
+// unused are the rights that no request of the operator takes in these tests, where the administrator brings what is in manifests.
+func unused() map[string]string {
+	all := map[string]string{
+		"create secrets in replumb-system":                      "manifests with Secrets",
+		"delete secrets in replumb-system":                      "manifests with Secrets",
+		"create customresourcedefinitions.apiextensions.k8s.io": "manifests with definitions",
+	}
+	for _, role := range Roles() {
+		for _, rule := range role.Rules {
+			for _, r := range rule.Rights {
+				if rule.Why == manifestsHold || rule.Why == manifestsAre || r.Group == calicoGroup {
+					all[r.String()] = rule.Why
+				}
+			}
+		}
+	}
+	return all
 }
 
 // TestKilledAnywhere cuts apply off after every step, as a killed process would be, and carries on.

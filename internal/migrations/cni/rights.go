@@ -1,43 +1,125 @@
 package cni
 
 import (
+	"context"
 	"slices"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/migration"
+	"github.com/replumb/replumb/internal/verify/connectivity"
 )
 
-// Rights are what a user needs whichever networks it is about. deploy/rbac-cni.yaml grants exactly these. What the manifests hold
-// beyond them, such as objects of kinds of their own, takes rights to these; no one can give roles more rights than they have.
-func Rights() []cluster.Right {
-	return slices.Concat(
-		cluster.Grant("", "nodes", "", "list"),
-		cluster.Grant("", "namespaces", "", "get create patch delete"),
-		cluster.Grant("", "configmaps", "", "get list create update patch delete"),
-		cluster.Grant("", "secrets", "", "list create delete"),
-		cluster.Grant("", "serviceaccounts", "", "get create patch delete"),
-		cluster.Grant("", "services", "", "get create patch delete deletecollection"),
-		cluster.Grant("", "events", "", "create"),
-		cluster.Grant("", "pods", "", "get list create delete deletecollection"),
-		cluster.Grant("apps", "daemonsets", "", "get list create patch delete"),
-		cluster.Grant("apps", "deployments", "", "get list create patch delete"),
-		cluster.Grant("policy", "poddisruptionbudgets", "", "get create patch delete"),
-		cluster.Grant("coordination.k8s.io", "leases", "", "get create update delete"),
-		cluster.Grant("networking.k8s.io", "networkpolicies", "", "list create deletecollection"),
-		cluster.Grant("networking.k8s.io", "servicecidrs", "", "list"),
-		cluster.Grant("rbac.authorization.k8s.io", "clusterroles", "", "get create patch delete"),
-		cluster.Grant("rbac.authorization.k8s.io", "clusterrolebindings", "", "get create patch delete"),
-		cluster.Grant("admissionregistration.k8s.io", "validatingwebhookconfigurations", "", "list"),
-		cluster.Grant("admissionregistration.k8s.io", "mutatingwebhookconfigurations", "", "list"),
-		cluster.Grant("apiextensions.k8s.io", "customresourcedefinitions", "", "get create update patch delete"),
-		cluster.Grant(calicoGroup, "ippools", "", "get list create patch delete"),
-		cluster.Grant(calicoGroup, "networkpolicies", "", "list"),
-		cluster.Grant(calicoGroup, "globalnetworkpolicies", "", "list"),
-		cluster.Grant("replumb.dev", "migrations", "", "get list create update"),
-		cluster.Grant("replumb.dev", "migrations", "status", "update"),
-	)
+// What rules are for that are about manifests.
+const (
+	manifestsHold = "What manifests of networks hold, in whichever namespace they name."
+	manifestsAre  = "What manifests consist of, and where kube-proxy and networks are configured."
+)
+
+// Roles are the rights that each purpose needs, whichever networks it is about. deploy/rbac-cni.yaml grants exactly these. What the
+// manifests hold beyond them, such as objects of kinds of their own, takes rights to these; no one can give roles more rights than they have.
+func Roles() cluster.Roles {
+	const file, name = "rbac-cni.yaml", "replumb-networks-"
+	return cluster.Roles{
+		{Name: name + "view", File: file, Purpose: cluster.View, Rules: slices.Concat(migration.ViewRules(), viewRules())},
+		{
+			Name: name + "operate", File: file, Purpose: cluster.Operate, Rules: slices.Concat(migration.OperateRules(), operateRules()),
+			Danger: []string{
+				"This is an administrator of the cluster by nature: networks are DaemonSets, roles and definitions of kinds of their own, which manifests",
+				"name as they like. Who applies manifests needs rights to all that is in them as well, and every right that roles in them grant, or",
+				"the verb escalate. Bind it for as long as a migration lasts.",
+			},
+		},
+	}
 }
 
-// toLook reports whether a right is needed to look: without it there is nothing to check.
+// viewRules are what checks, plans and status look at.
+func viewRules() []cluster.Rule {
+	return []cluster.Rule{
+		{
+			Why: "Nodes, and what runs on them.",
+			Rights: slices.Concat(
+				cluster.Grant("", "nodes", "", "list"),
+				cluster.Grant("", "pods", "", "list"),
+				cluster.Grant("apps", "daemonsets", "", "get list"),
+				cluster.Grant("apps", "deployments", "", "list"),
+			),
+		},
+		{
+			Why: "NetworkPolicies, and what would stand in the way.",
+			Rights: slices.Concat(
+				cluster.Grant("networking.k8s.io", "networkpolicies", "", "list"),
+				cluster.Grant("admissionregistration.k8s.io", "validatingwebhookconfigurations", "", "list"),
+				cluster.Grant("admissionregistration.k8s.io", "mutatingwebhookconfigurations", "", "list"),
+				cluster.Grant(calicoGroup, "ippools", "", "get list"),
+				cluster.Grant(calicoGroup, "networkpolicies", "", "list"),
+				cluster.Grant(calicoGroup, "globalnetworkpolicies", "", "list"),
+			),
+		},
+		{
+			Why:      "Ranges of Services.",
+			Rights:   cluster.Grant("networking.k8s.io", "servicecidrs", "", "list"),
+			Optional: true,
+		},
+		{
+			Why: manifestsAre,
+			Rights: slices.Concat(
+				cluster.Grant("", "namespaces", "", "get"),
+				cluster.Grant("", "configmaps", "", "get"),
+				cluster.In(metav1.NamespaceSystem, cluster.Grant("", "configmaps", "", "list")...),
+				cluster.Grant("", "serviceaccounts", "", "get"),
+				cluster.Grant("", "services", "", "get"),
+				cluster.Grant("apps", "deployments", "", "get"),
+				cluster.Grant("policy", "poddisruptionbudgets", "", "get"),
+				cluster.Grant("rbac.authorization.k8s.io", "clusterroles", "", "get"),
+				cluster.Grant("rbac.authorization.k8s.io", "clusterrolebindings", "", "get"),
+				cluster.Grant("apiextensions.k8s.io", "customresourcedefinitions", "", "get"),
+			),
+		},
+	}
+}
+
+// operateRules are what steps write, and what they follow meanwhile.
+func operateRules() []cluster.Rule {
+	return []cluster.Rule{
+		{
+			Why: manifestsHold,
+			Rights: slices.Concat(
+				cluster.Grant("", "namespaces", "", "create patch delete"),
+				cluster.Grant("", "configmaps", "", "create update patch delete"),
+				cluster.Grant("", "serviceaccounts", "", "create patch delete"),
+				cluster.Grant("", "services", "", "create patch delete"),
+				cluster.Grant("apps", "daemonsets", "", "create patch delete"),
+				cluster.Grant("apps", "deployments", "", "create patch delete"),
+				cluster.Grant("policy", "poddisruptionbudgets", "", "create patch delete"),
+				cluster.Grant("rbac.authorization.k8s.io", "clusterroles", "", "create patch delete"),
+				cluster.Grant("rbac.authorization.k8s.io", "clusterrolebindings", "", "create patch delete"),
+				cluster.Grant("apiextensions.k8s.io", "customresourcedefinitions", "", "create update patch delete"),
+				cluster.Grant(calicoGroup, "ippools", "", "create patch delete"),
+			),
+		},
+		{
+			Why:    "Pods get another network: they are deleted, and those that no controller has are created again.",
+			Rights: cluster.Grant("", "pods", "", "get create delete"),
+		},
+		{
+			Why:    "Backups of Secrets in manifests, and of no others.",
+			Rights: cluster.In(v1alpha1.SystemNamespace, cluster.Grant("", "secrets", "", "list create delete")...),
+		},
+		connectivity.Rule(),
+		{
+			Why:    "The Service that canaries call.",
+			Rights: cluster.In(v1alpha1.SystemNamespace, cluster.Grant("", "services", "", "deletecollection")...),
+		},
+	}
+}
+
+// Roles are those that this Migration takes.
+func (*Job) Roles(context.Context) (cluster.Roles, error) { return Roles(), nil }
+
+// toLook reports whether a right is needed to look at all: without it there is nothing to check.
 func toLook(r cluster.Right) bool {
-	return (r.Verb == "list" || r.Verb == "get") && r.Resource != "secrets" && r.Resource != "servicecidrs"
+	return Roles().Of(cluster.View).Needs(r) && r.Resource != "leases" && r.Namespace != v1alpha1.JournalNamespace
 }

@@ -11,8 +11,8 @@ import (
 )
 
 func checkRights(in Input) []findings.Result {
-	out := migration.Denied(in.Access, nil)
-	for _, r := range migration.Denied(in.TargetAccess, nil) {
+	out := migration.Denied(in.Access)
+	for _, r := range migration.Denied(in.TargetAccess) {
 		r.Message = "in the target: " + r.Message
 		out = append(out, r)
 	}

@@ -28,6 +28,7 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/network/calico"
 	"github.com/replumb/replumb/internal/network/dnsrecords"
@@ -62,12 +63,15 @@ blog.sub 3 IN A 127.0.0.30
 type fixture struct {
 	*testing.T
 	source, target *apitest.Server
-	dns            *dnstest.Servers
-	port           string
-	events         []engine.Event
-	runner         *engine.Runner
-	job            *Job
-	keyFile        string
+	// operator is the source as a user sees it who has the roles, and no other rights.
+	operator *cluster.Cluster
+	requests *migrationtest.Requests
+	dns      *dnstest.Servers
+	port     string
+	events   []engine.Event
+	runner   *engine.Runner
+	job      *Job
+	keyFile  string
 	// ill is a name that the target's load balancer does not serve.
 	ill string
 	mu  sync.Mutex
@@ -94,6 +98,11 @@ func setup(t *testing.T, change ...func(*v1alpha1.Migration)) *fixture {
 	for _, c := range change {
 		c(m)
 	}
+	f.operator = f.source.Cluster
+	f.with(m)
+	roles, err := f.job.Roles(t.Context())
+	f.must(err)
+	f.operator, f.requests = migrationtest.Operator(t, f.source, roles)
 	f.with(m)
 	f.runner = &engine.Runner{Sink: f.take, Deadline: time.Minute}
 	return f
@@ -253,7 +262,7 @@ func (f *fixture) with(m *v1alpha1.Migration) {
 	f.Helper()
 	job, err := NewJob(Tools{
 		Tools: migration.Tools{
-			Cluster: crash.Watch(f.T, f.source.Cluster),
+			Cluster: crash.Watch(f.T, f.operator),
 		},
 		DNS:     &dnsrecords.Client{Port: f.dns.Port, Recursive: []string{f.dns.Resolver}},
 		Context: func(string) (*rest.Config, error) { return rest.CopyConfig(f.target.Config), nil },

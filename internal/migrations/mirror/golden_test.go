@@ -2,13 +2,11 @@ package mirror
 
 import (
 	"errors"
-	"slices"
 	"testing"
 
 	"sigs.k8s.io/yaml"
 
 	"github.com/replumb/replumb/internal/engine/findings"
-	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/spec"
 	"github.com/replumb/replumb/internal/testing/golden"
 	"github.com/replumb/replumb/internal/testing/migrationtest"
@@ -54,7 +52,7 @@ func input(t *testing.T, in map[string][]byte) Input {
 	}
 	l.Survey.Spec = job.Spec
 	out := Input{
-		Survey: &l.Survey, Access: answers(Rights(), l.Denied), TargetAccess: answers(TargetRights(), l.DeniedInTarget),
+		Survey: &l.Survey, Access: migrationtest.Access(t, Roles(Usual()), l.Denied...), TargetAccess: migrationtest.Access(t, TargetRoles(), l.DeniedInTarget...),
 		RecordProblems: map[string]error{},
 	}
 	if l.Freeze != "" {
@@ -64,12 +62,4 @@ func input(t *testing.T, in map[string][]byte) Input {
 		out.RecordProblems[name] = errors.New(problem)
 	}
 	return out
-}
-
-func answers(rights []cluster.Right, denied []string) []cluster.AccessAnswer {
-	var all []cluster.AccessAnswer
-	for _, r := range rights {
-		all = append(all, cluster.AccessAnswer{Right: r, Allowed: !slices.Contains(denied, r.String())})
-	}
-	return all
 }

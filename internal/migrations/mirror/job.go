@@ -77,7 +77,11 @@ func (j *Job) connect(ctx context.Context) (err error) {
 	if j.copying != nil {
 		return nil
 	}
-	if err := j.Authorize(ctx, j.Tools.Cluster, Rights(), toLook); err != nil {
+	roles, err := j.Roles(ctx)
+	if err != nil {
+		return err
+	}
+	if err := j.Authorize(ctx, j.Tools.Cluster, roles, toLook); err != nil {
 		return err
 	}
 	if j.from, err = j.Tools.source(ctx); err != nil {
@@ -86,7 +90,7 @@ func (j *Job) connect(ctx context.Context) (err error) {
 	if j.to, err = j.Tools.open(ctx, j.Spec.Target); err != nil {
 		return err
 	}
-	if j.targetAccess, err = j.to.Authorize(ctx, TargetRights(), toLook); err != nil {
+	if j.targetAccess, err = j.to.Authorize(ctx, TargetRoles(), toLook); err != nil {
 		return &TargetError{Problem: "cannot be looked at: " + err.Error(), Hint: "bind cluster-admin to the user there", Err: err}
 	}
 	copier, err := j.copier(ctx)

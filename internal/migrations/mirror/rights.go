@@ -1,37 +1,151 @@
 package mirror
 
 import (
+	"context"
 	"slices"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
 	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/objectsync"
+	"github.com/replumb/replumb/internal/migration"
+	"github.com/replumb/replumb/internal/safety/freeze"
 )
 
-// Rights are what a user needs in the source. deploy/rbac-mirror.yaml grants exactly these.
-func Rights() []cluster.Right {
-	return slices.Concat(
-		cluster.Grant("*", "*", "", "get list watch"),
-		cluster.Grant("cert-manager.io", "certificates", "", "patch"),
-		cluster.Grant("networking.k8s.io", "ingresses", "", "patch"),
-		cluster.Grant("apps", "deployments", "", "patch"),
-		cluster.Grant("apps", "statefulsets", "", "patch"),
-		cluster.Grant("batch", "cronjobs", "", "patch"),
-		cluster.Grant("admissionregistration.k8s.io", "validatingadmissionpolicies", "", "create update delete"),
-		cluster.Grant("admissionregistration.k8s.io", "validatingadmissionpolicybindings", "", "create update delete"),
-		cluster.Grant("", "services", "", "patch"),
-		cluster.Grant("", "namespaces", "", "create delete"),
-		cluster.Grant("", "configmaps", "", "list create update delete"),
-		cluster.Grant("", "events", "", "create"),
-		cluster.Grant("coordination.k8s.io", "leases", "", "create update delete"),
-		cluster.Grant("apiextensions.k8s.io", "customresourcedefinitions", "", "create update"),
-		cluster.Grant("replumb.dev", "migrations", "", "create update"),
-		cluster.Grant("replumb.dev", "migrations", "status", "update"),
-	)
+// Roles are the rights that each purpose needs in the source, where kinds are what is copied. deploy/rbac-mirror.yaml grants exactly these
+// for Usual kinds.
+func Roles(kinds []schema.GroupResource) cluster.Roles {
+	const file, name = "rbac-mirror.yaml", "replumb-mirror-"
+	return cluster.Roles{
+		{
+			Name: name + "view", File: file, Purpose: cluster.View,
+			Rules: slices.Concat(migration.ViewRules(), []cluster.Rule{migration.FreezeViewRule()}, viewRules(kinds)),
+			Danger: []string{
+				"It reads every Secret: they are copied. Who has it can be anyone whose token is in one; treat them as an administrator of the cluster.",
+				"Kinds are named: * would grant pods/exec and nodes/proxy as well. Kinds that are not Kubernetes' own are in what",
+				"replumb rbac -f FILE prints.",
+			},
+		},
+		{
+			Name: name + "operate", File: file, Purpose: cluster.Operate,
+			Rules: slices.Concat(migration.OperateRules(), []cluster.Rule{migration.FreezeRule(freeze.DeploysName)}, operateRules(kinds)),
+			Danger: []string{
+				"With patch of workloads in all namespaces it runs pods of any image with any ServiceAccount, where Pod Security lets it. In the other",
+				"cluster replumb makes objects of every kind, roles and their bindings among them, which takes cluster-admin there:",
+				"  kubectl --context MIRROR create clusterrolebinding replumb-mirror --clusterrole=cluster-admin --user=NAME",
+			},
+		},
+	}
 }
 
-// TargetRights are what a user needs in the target: objects of every kind are made there, roles and bindings among them.
-func TargetRights() []cluster.Right {
-	return cluster.Grant("*", "*", "", "get list watch create patch delete")
+// Usual are the kinds that a mirror copies of Kubernetes' own.
+func Usual() []schema.GroupResource {
+	var all []schema.GroupResource
+	for _, g := range []struct {
+		group     string
+		resources []string
+	}{
+		{"", []string{
+			"configmaps", "endpoints", "limitranges", "namespaces", "persistentvolumeclaims", "pods", "podtemplates", "replicationcontrollers",
+			"resourcequotas", "secrets", "serviceaccounts", "services",
+		}},
+		{"admissionregistration.k8s.io", []string{
+			"mutatingadmissionpolicies", "mutatingadmissionpolicybindings", "mutatingwebhookconfigurations", "validatingadmissionpolicies",
+			"validatingadmissionpolicybindings", "validatingwebhookconfigurations",
+		}},
+		{"apiextensions.k8s.io", []string{"customresourcedefinitions"}},
+		{"apiregistration.k8s.io", []string{"apiservices"}},
+		{"apps", []string{"daemonsets", "deployments", "replicasets", "statefulsets"}},
+		{"autoscaling", []string{"horizontalpodautoscalers"}},
+		{"batch", []string{"cronjobs", "jobs"}},
+		{"discovery.k8s.io", []string{"endpointslices"}},
+		{"flowcontrol.apiserver.k8s.io", []string{"flowschemas", "prioritylevelconfigurations"}},
+		{"networking.k8s.io", []string{"ingressclasses", "ingresses", "networkpolicies"}},
+		{"node.k8s.io", []string{"runtimeclasses"}},
+		{"policy", []string{"poddisruptionbudgets"}},
+		{"rbac.authorization.k8s.io", []string{"clusterrolebindings", "clusterroles", "rolebindings", "roles"}},
+		{"resource.k8s.io", []string{"deviceclasses", "resourceclaimtemplates"}},
+		{"scheduling.k8s.io", []string{"priorityclasses"}},
+		{"storage.k8s.io", []string{"storageclasses", "volumeattributesclasses"}},
+	} {
+		for _, r := range g.resources {
+			all = append(all, schema.GroupResource{Group: g.group, Resource: r})
+		}
+	}
+	return all
 }
 
-// toLook reports whether a right is needed to look: without it there is nothing to check.
-func toLook(r cluster.Right) bool { return r.Verb == "list" || r.Verb == "get" }
+// each are verbs on all of some kinds.
+func each(kinds []schema.GroupResource, verbs string) []cluster.Right {
+	var all []cluster.Right
+	for _, k := range kinds {
+		all = append(all, cluster.Grant(k.Group, k.Resource, "", verbs)...)
+	}
+	return all
+}
+
+// viewRules are what checks, plans and status look at.
+func viewRules(kinds []schema.GroupResource) []cluster.Rule {
+	return []cluster.Rule{
+		{Why: "What is copied, Secrets included.", Rights: each(kinds, "get list")},
+		{
+			Why: "What is not copied, and says whether copies will do.",
+			Rights: slices.Concat(
+				cluster.Grant("", "nodes", "", "list"),
+				cluster.Grant("", "pods", "", "list"),
+				cluster.Named(cluster.Grant("", "namespaces", "", "get"), metav1.NamespaceSystem),
+			),
+		},
+	}
+}
+
+// operateRules are what steps write, and what they follow meanwhile.
+func operateRules(kinds []schema.GroupResource) []cluster.Rule {
+	return []cluster.Rule{
+		{Why: "What is copied is followed while it changes.", Rights: each(kinds, "watch")},
+		{
+			Why: "Names of the mirror in certificates.",
+			Rights: slices.Concat(
+				cluster.Grant("cert-manager.io", "certificates", "", "patch"),
+				cluster.Grant("networking.k8s.io", "ingresses", "", "patch"),
+			),
+		},
+		{
+			Why: "What must not run twice sleeps while the mirror serves.",
+			Rights: slices.Concat(
+				cluster.Grant("apps", "deployments", "", "patch"),
+				cluster.Grant("apps", "statefulsets", "", "patch"),
+				cluster.Grant("batch", "cronjobs", "", "patch"),
+			),
+		},
+		{
+			Why:    "Whether the freeze is enforced is asked by a change that is only tried.",
+			Rights: cluster.In(metav1.NamespaceDefault, cluster.Named(cluster.Grant("", "services", "", "patch"), "kubernetes")...),
+		},
+	}
+}
+
+// TargetRoles are what a user needs in the target: objects of every kind are made there, roles and bindings among them.
+func TargetRoles() cluster.Roles {
+	return cluster.Roles{{
+		Purpose: cluster.Operate, Rules: []cluster.Rule{{Rights: cluster.Grant("*", "*", "", "get list watch create patch delete")}},
+	}}
+}
+
+// Roles are those that this Migration takes in the source, with the kinds that are copied from it by name.
+func (j *Job) Roles(context.Context) (cluster.Roles, error) {
+	rules, err := objectsync.NewRules(j.Spec.rules(nil))
+	if err != nil {
+		return nil, err
+	}
+	source, err := objectsync.Connect(j.Tools.Cluster)
+	if err != nil {
+		return nil, err
+	}
+	kinds, err := source.Reads(rules)
+	return Roles(kinds), err
+}
+
+// toLook reports whether a right is needed to look at all: without it there is nothing to check.
+func toLook(r cluster.Right) bool { return r.Verb == "list" && r.Namespace == "" }

@@ -10,10 +10,10 @@ import (
 func clusterChecks() []findings.Check[Input] {
 	return []findings.Check[Input]{
 		{
-			Code: "RP3001", Severity: findings.Blocking, Run: func(in Input) []findings.Result { return migration.Denied(in.Access, nil) },
+			Code: "RP3001", Severity: findings.Blocking, Run: func(in Input) []findings.Result { return migration.Denied(in.Access) },
 			Claim: "the user has every right the migration needs",
 			Why:   "a migration that is refused a write half way stops there until the right is granted",
-			Fix:   "grant the rights in deploy/rbac-nodes.yaml",
+			Fix:   "bind the roles in deploy/rbac-nodes.yaml to the user: replumb rbac -f FILE --user NAME prints them",
 		},
 		{
 			Code: "RP3002", Severity: findings.Warning, Run: checkAutoscalers,

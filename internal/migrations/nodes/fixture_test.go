@@ -22,6 +22,7 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/network/calico"
 	"github.com/replumb/replumb/internal/testing/apitest"
@@ -48,9 +49,12 @@ const (
 // fixture is a cluster of two old nodes, and those who own the machines: they make new ones and end old ones when they are asked to.
 type fixture struct {
 	*migrationtest.Stage
-	fleet  *fakekubelet.Fleet
-	job    *Job
-	runner *engine.Runner
+	// operator is the cluster as a user sees it who has the roles, and no other rights.
+	operator *cluster.Cluster
+	requests *migrationtest.Requests
+	fleet    *fakekubelet.Fleet
+	job      *Job
+	runner   *engine.Runner
 
 	// idle owners do nothing, misled ones make nodes in the old network.
 	idle, misled bool
@@ -91,6 +95,7 @@ func setup(t *testing.T, change ...func(*v1alpha1.Migration)) *fixture {
 	for _, c := range change {
 		c(m)
 	}
+	f.operator, f.requests = migrationtest.Operator(t, server, Roles())
 	f.with(m)
 	f.runner = &engine.Runner{Sink: f.take, Deadline: patience}
 	return f
@@ -99,7 +104,7 @@ func setup(t *testing.T, change ...func(*v1alpha1.Migration)) *fixture {
 // with makes the job of a Migration.
 func (f *fixture) with(m *v1alpha1.Migration) {
 	f.Helper()
-	job, err := NewJob(migration.Tools{Cluster: crash.Watch(f.T, server.Cluster), Image: "replumb"}, m)
+	job, err := NewJob(migration.Tools{Cluster: crash.Watch(f.T, f.operator), Image: "replumb"}, m)
 	f.Must(err)
 	job.Holder = migrationtest.Killed()
 	f.job = job

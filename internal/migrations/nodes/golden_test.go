@@ -3,7 +3,6 @@ package nodes
 import (
 	"bytes"
 	"errors"
-	"slices"
 	"strings"
 	"testing"
 
@@ -78,9 +77,7 @@ func planner(t *testing.T, in map[string][]byte) (*Planner, Input) {
 		t.Fatal(err)
 	}
 	input := Input{Survey: s, RecordProblems: map[string]error{}}
-	for _, r := range Rights() {
-		input.Access = append(input.Access, cluster.AccessAnswer{Right: r, Allowed: !slices.Contains(f.Denied, r.String())})
-	}
+	input.Access = migrationtest.Access(t, Roles(), f.Denied...)
 	for name, problem := range f.Records {
 		input.RecordProblems[name] = errors.New(problem)
 	}

@@ -12,7 +12,6 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine/findings"
-	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/kube/etcd"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/spec"
@@ -59,11 +58,7 @@ func (j *Job) Survey(ctx context.Context) (*Survey, error) {
 
 // Examine implements migration.Kind.
 func (j *Job) Examine(ctx context.Context) (*Planner, error) {
-	// What only makes a check weaker, or may be unknown until late, is a finding.
-	needed := func(r cluster.Right) bool {
-		return r.Verb == "list" && r.Group != "storage.k8s.io" || r.Resource == "migrations"
-	}
-	if err := j.Authorize(ctx, j.Tools.Cluster, Rights(), needed); err != nil {
+	if err := j.Authorize(ctx, j.Tools.Cluster, Roles(), toLook); err != nil {
 		return nil, err
 	}
 	p := &Planner{}

@@ -10,6 +10,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/testing/migrationtest"
 )
 
 // populate makes one workload of each kind, and what comes from outside.
@@ -31,6 +32,18 @@ func (f *fixture) allOn(nodes string) {
 }
 
 func atFinish(m *v1alpha1.Migration) { m.Spec.Nodes.Terminate.When = v1alpha1.TerminateAtFinish }
+
+// TestReaderSees: who may only look gets every finding, and what is missing to operate is one.
+func TestReaderSees(t *testing.T) {
+	f := setup(t)
+	f.operator = migrationtest.Reader(t, server, Roles())
+	f.with(f.job.Migration)
+	p, err := f.job.Look(t.Context())
+	f.Must(err)
+	if !migrationtest.Says(p.Findings, "RP3001", "missing permission: ") {
+		t.Errorf("findings: %+v", p.Findings)
+	}
+}
 
 func TestThereAndFinished(t *testing.T) {
 	f := setup(t)
@@ -85,4 +98,12 @@ func TestApplyRollbackApply(t *testing.T) {
 	if got := f.nodes(); got != "c d" {
 		t.Errorf("nodes after finish: %s", got)
 	}
+	f.requests.Took(t, Roles(), map[string]string{
+		"list endpointslices.discovery.k8s.io in default": "a control plane that moves",
+		"delete nodes":               "machines whose owners leave the Node",
+		"delete pods":                "pods that spec.nodes.drain.force names",
+		"get daemonsets.apps":        "pods of DaemonSets that are evicted",
+		"get jobs.batch":             "pods of Jobs that are evicted",
+		"get persistentvolumeclaims": "pods with volumes",
+	})
 }

@@ -1,35 +1,96 @@
 package nodes
 
 import (
+	"context"
 	"slices"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/migration"
+	"github.com/replumb/replumb/internal/verify/connectivity"
 )
 
-// Rights are what a user needs. deploy/rbac-nodes.yaml grants exactly these.
-func Rights() []cluster.Right {
-	return slices.Concat(
-		cluster.Grant("", "nodes", "", "get list patch delete"),
-		cluster.Grant("", "namespaces", "", "get create delete"),
-		cluster.Grant("", "services", "", "get list patch"),
-		cluster.Grant("", "configmaps", "", "list create update delete"),
-		cluster.Grant("", "events", "", "create"),
-		cluster.Grant("", "persistentvolumes", "", "list"),
-		cluster.Grant("", "persistentvolumeclaims", "", "get list"),
-		cluster.Grant("", "pods", "", "get list create delete deletecollection"),
-		cluster.Grant("", "pods", "eviction", "create"),
-		cluster.Grant("apps", "deployments", "", "get list watch patch"),
-		cluster.Grant("apps", "statefulsets", "", "get list"),
-		cluster.Grant("apps", "daemonsets", "", "get list"),
-		cluster.Grant("apps", "replicasets", "", "get list"),
-		cluster.Grant("batch", "jobs", "", "get"),
-		cluster.Grant("policy", "poddisruptionbudgets", "", "list"),
-		cluster.Grant("discovery.k8s.io", "endpointslices", "", "list"),
-		cluster.Grant("storage.k8s.io", "volumeattachments", "", "list"),
-		cluster.Grant("coordination.k8s.io", "leases", "", "get create update delete"),
-		cluster.Grant("networking.k8s.io", "networkpolicies", "", "create deletecollection"),
-		cluster.Grant("apiextensions.k8s.io", "customresourcedefinitions", "", "get create update"),
-		cluster.Grant("replumb.dev", "migrations", "", "get list create update"),
-		cluster.Grant("replumb.dev", "migrations", "status", "update"),
-	)
+// Roles are the rights that each purpose needs. deploy/rbac-nodes.yaml grants exactly these.
+func Roles() cluster.Roles {
+	const file, name = "rbac-nodes.yaml", "replumb-nodes-"
+	return cluster.Roles{
+		{Name: name + "view", File: file, Purpose: cluster.View, Rules: slices.Concat(migration.ViewRules(), viewRules())},
+		{
+			Name: name + "operate", File: file, Purpose: cluster.Operate, Rules: slices.Concat(migration.OperateRules(), operateRules()),
+			Danger: []string{
+				"Who has it can end every pod and delete every Node. With patch of deployments in all namespaces it runs pods of any image with any",
+				"ServiceAccount, where Pod Security lets it. Treat who has it as an administrator of the cluster, and bind it for as long as a",
+				"migration lasts.",
+			},
+		},
+	}
+}
+
+// viewRules are what checks, plans and status look at.
+func viewRules() []cluster.Rule {
+	return []cluster.Rule{
+		{
+			Why: "Nodes, and what runs on them.",
+			Rights: slices.Concat(
+				cluster.Grant("", "nodes", "", "get list"),
+				cluster.Grant("", "pods", "", "list"),
+				cluster.Grant("apps", "deployments", "", "list"),
+				cluster.Grant("apps", "statefulsets", "", "list"),
+				cluster.Grant("apps", "daemonsets", "", "list"),
+				cluster.Grant("apps", "replicasets", "", "list"),
+				cluster.Grant("policy", "poddisruptionbudgets", "", "list"),
+				cluster.Grant("", "services", "", "get list"),
+			),
+		},
+		{
+			Why: "What is bound to a place, and what is still attached to a node.",
+			Rights: slices.Concat(
+				cluster.Grant("", "persistentvolumes", "", "list"),
+				cluster.Grant("", "persistentvolumeclaims", "", "list"),
+				cluster.Grant("storage.k8s.io", "volumeattachments", "", "list"),
+			),
+		},
+		{
+			Why:    "Which API servers serve.",
+			Rights: cluster.In(metav1.NamespaceDefault, cluster.Grant("discovery.k8s.io", "endpointslices", "", "list")...),
+		},
+	}
+}
+
+// operateRules are what steps write, and what they follow meanwhile.
+func operateRules() []cluster.Rule {
+	return []cluster.Rule{
+		{
+			Why:    "Taints. A Node is deleted when its machine has ended.",
+			Rights: cluster.Grant("", "nodes", "", "patch delete"),
+		},
+		{
+			Why:    "externalTrafficPolicy, for as long as pods move.",
+			Rights: cluster.Grant("", "services", "", "patch"),
+		},
+		{
+			Why: "Evictions, and pods that spec.nodes.drain.force names. A Deployment with a single pod is restarted, which starts the new one first.",
+			Rights: slices.Concat(
+				cluster.Grant("", "pods", "eviction", "create"),
+				cluster.Grant("", "pods", "", "delete"),
+				cluster.Grant("apps", "deployments", "", "get patch"),
+				cluster.Grant("apps", "statefulsets", "", "get"),
+				cluster.Grant("apps", "daemonsets", "", "get"),
+				cluster.Grant("apps", "replicasets", "", "get"),
+				cluster.Grant("batch", "jobs", "", "get"),
+				cluster.Grant("", "persistentvolumeclaims", "", "get"),
+			),
+		},
+		connectivity.Rule(),
+	}
+}
+
+// Roles are those that this Migration takes.
+func (*Job) Roles(context.Context) (cluster.Roles, error) { return Roles(), nil }
+
+// toLook reports whether a right is needed to look at all. What only makes a check weaker, or may be unknown until late, is a finding.
+func toLook(r cluster.Right) bool {
+	return Roles().Of(cluster.View).Needs(r) && r.Namespace == "" &&
+		(r.Verb == "list" && r.Group != "storage.k8s.io" || r.Resource == "migrations")
 }

@@ -18,6 +18,7 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/network/calico"
 	"github.com/replumb/replumb/internal/testing/apitest"
@@ -39,9 +40,12 @@ func TestMain(m *testing.M) { os.Exit(lazy.Main(m)) }
 // fixture is a cluster of two nodes with a pool, and the job.
 type fixture struct {
 	*migrationtest.Stage
-	fleet  *fakekubelet.Fleet
-	job    *Job
-	runner *engine.Runner
+	// operator is the cluster as a user sees it who has the roles, and no other rights.
+	operator *cluster.Cluster
+	requests *migrationtest.Requests
+	fleet    *fakekubelet.Fleet
+	job      *Job
+	runner   *engine.Runner
 
 	obstacle string // why pods with new addresses do not start
 	failing  string // why canaries fail
@@ -65,6 +69,7 @@ func setup(t *testing.T, change ...func(*v1alpha1.Migration)) *fixture {
 	for _, c := range change {
 		c(m)
 	}
+	f.operator, f.requests = migrationtest.Operator(t, server, Roles())
 	f.with(m)
 	f.runner = &engine.Runner{Sink: f.take, Deadline: patience}
 	return f
@@ -73,7 +78,7 @@ func setup(t *testing.T, change ...func(*v1alpha1.Migration)) *fixture {
 // with makes the job of a Migration.
 func (f *fixture) with(m *v1alpha1.Migration) {
 	f.Helper()
-	job, err := NewJob(Tools{Cluster: crash.Watch(f.T, server.Cluster), Image: "replumb"}, m)
+	job, err := NewJob(Tools{Cluster: crash.Watch(f.T, f.operator), Image: "replumb"}, m)
 	f.Must(err)
 	job.Holder = migrationtest.Killed()
 	f.job = job

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -94,9 +93,7 @@ func readCluster(t *testing.T, s Spec, manifests, factsYAML []byte) (podmove.Str
 		t.Fatal(err)
 	}
 	known := &podmove.Facts{}
-	for _, r := range Rights() {
-		known.Live.Access = append(known.Live.Access, cluster.AccessAnswer{Right: r, Allowed: !slices.Contains(f.Denied, r.String())})
-	}
+	known.Live.Access = migrationtest.Access(t, Roles(), f.Denied...)
 	in := &manifestReader{
 		T: t, facts: known, state: &calico.State{Ready: true},
 		shared: &podmove.Survey{Spec: s, Workloads: &rollout.State{}, Configs: map[string]map[string]string{}},

@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/kube/references"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/migrations/podcidr/noderanges"
@@ -156,7 +157,8 @@ func texts(all []netip.Prefix) []string {
 
 // facts are what checks look at beside the survey.
 func (j *Job) facts(ctx context.Context, s podmove.Strategy) (f podmove.Facts, err error) {
-	further, err := j.Tools.Cluster.Access(ctx, s.Rights())
+	none := func(cluster.Right) bool { return false }
+	further, err := j.Tools.Cluster.Authorize(ctx, s.Roles(), none)
 	if err != nil {
 		return f, err
 	}

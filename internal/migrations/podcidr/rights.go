@@ -4,67 +4,168 @@ import (
 	"context"
 	"slices"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/migrations/podcidr/noderanges"
+	"github.com/replumb/replumb/internal/verify/connectivity"
+	"github.com/replumb/replumb/internal/verify/lossguard"
 )
 
-// workRights are everything that apply, finish and rollback need.
-func workRights() []cluster.Right {
-	return slices.Concat(
-		cluster.Grant("", "nodes", "", "list"),
-		cluster.Grant("", "namespaces", "", "get list create delete"),
-		cluster.Grant("", "services", "", "get"),
-		cluster.Grant("", "configmaps", "", "get list create update delete"),
-		cluster.Grant("", "pods", "", "get list create delete deletecollection"),
-		cluster.Grant("", "pods", "eviction", "create"),
-		cluster.Grant("apps", "deployments", "", "get list watch patch"),
-		cluster.Grant("apps", "statefulsets", "", "get list watch patch"),
-		cluster.Grant("apps", "daemonsets", "", "get list watch create patch delete"),
-		cluster.Grant("apps", "replicasets", "", "get list"),
-		cluster.Grant("batch", "jobs", "", "get list"),
-		cluster.Grant("policy", "poddisruptionbudgets", "", "list"),
-		cluster.Grant("coordination.k8s.io", "leases", "", "get create update delete"),
-		cluster.Grant("networking.k8s.io", "networkpolicies", "", "create deletecollection"),
-		cluster.Grant("crd.projectcalico.org", "ippools", "", "get list create patch delete"),
-		cluster.Grant("crd.projectcalico.org", "ipamblocks", "", "get list update delete"),
-		cluster.Grant("crd.projectcalico.org", "blockaffinities", "", "get list update delete"),
-		cluster.Grant("crd.projectcalico.org", "ipamhandles", "", "get list update delete"),
-		cluster.Grant("crd.projectcalico.org", "ipreservations", "", "get list create patch delete"),
-		cluster.Grant("crd.projectcalico.org", "clusterinformations", "", "get list"),
-		cluster.Grant("apiextensions.k8s.io", "customresourcedefinitions", "", "get create update"),
-		cluster.Grant("replumb.dev", "migrations", "", "get list create update"),
-		cluster.Grant("replumb.dev", "migrations", "status", "update"),
-	)
+const calicoGroup = "crd.projectcalico.org"
+
+// Roles are the rights that each purpose needs. The files in deploy grant exactly these.
+func Roles() cluster.Roles {
+	const file, name = "rbac-pod-cidr.yaml", "replumb-pods-"
+	return append(cluster.Roles{
+		{
+			Name: name + "view", File: file, Purpose: cluster.View, Rules: slices.Concat(migration.ViewRules(), viewRules()),
+			Danger: []string{
+				"It reads all ConfigMaps and the specs of all workloads, to find old ranges in them. Passwords that are in there, it reads.",
+			},
+		},
+		{
+			Name: name + "operate", File: file, Purpose: cluster.Operate, Rules: slices.Concat(migration.OperateRules(), operateRules()),
+			Danger: []string{
+				"Who has it can run pods of any image with any ServiceAccount, where Pod Security lets it: restarts take patch of workloads in all",
+				"namespaces. Treat who has it as an administrator of the cluster, and bind it for as long as a migration lasts.",
+			},
+		},
+		lossguard.Role(name+"agents", file),
+	}, noderanges.Roles()...)
 }
 
-// lookRights are for what checks look through (cluster.References), and for what is a courtesy.
-func lookRights() []cluster.Right {
-	return slices.Concat(
-		cluster.Grant("", "events", "", "create"),
-		cluster.Grant("", "persistentvolumes", "", "list"),
-		cluster.Grant("", "services", "", "list"),
-		cluster.Grant("batch", "cronjobs", "", "list"),
-		cluster.Grant("networking.k8s.io", "networkpolicies", "", "list"),
-		cluster.Grant("networking.k8s.io", "servicecidrs", "", "list"),
-		cluster.Grant("admissionregistration.k8s.io", "validatingwebhookconfigurations", "", "list"),
-		cluster.Grant("admissionregistration.k8s.io", "mutatingwebhookconfigurations", "", "list"),
-		cluster.Grant("admissionregistration.k8s.io", "validatingadmissionpolicies", "", "list"),
-		cluster.Grant("apiextensions.k8s.io", "customresourcedefinitions", "", "list"),
-		cluster.Grant("crd.projectcalico.org", "felixconfigurations", "", "get"),
-		cluster.Grant("operator.tigera.io", "installations", "", "list"),
-	)
+// viewRules are what checks, plans and status look at.
+func viewRules() []cluster.Rule {
+	return []cluster.Rule{
+		{
+			Why: "Nodes, namespaces, whose annotations may pin pools, and what nodes run.",
+			Rights: slices.Concat(
+				cluster.Grant("", "nodes", "", "list"),
+				cluster.Grant("", "namespaces", "", "list"),
+				cluster.Grant("", "pods", "", "list"),
+				cluster.Grant("apps", "deployments", "", "list"),
+				cluster.Grant("apps", "statefulsets", "", "list"),
+				cluster.Grant("apps", "daemonsets", "", "list"),
+				cluster.Grant("apps", "replicasets", "", "list"),
+				cluster.Grant("batch", "jobs", "", "list"),
+				cluster.Grant("policy", "poddisruptionbudgets", "", "list"),
+			),
+		},
+		{
+			Why: "Cluster DNS and the API, which canaries ask.",
+			Rights: slices.Concat(
+				cluster.In(metav1.NamespaceSystem, cluster.Named(cluster.Grant("", "services", "", "get"), "kube-dns")...),
+				cluster.In(metav1.NamespaceDefault, cluster.Named(cluster.Grant("", "services", "", "get"), "kubernetes")...),
+			),
+		},
+		{
+			Why: "How pods are connected, as kube-system and calico-system have it.",
+			Rights: slices.Concat(
+				cluster.In(metav1.NamespaceSystem, cluster.Named(cluster.Grant("", "configmaps", "", "get"),
+					"calico-config", "ip-masq-agent", "azure-ip-masq-agent-config")...),
+				// The namespace is there with the operator alone, and without it no Role can be.
+				cluster.Named(cluster.Grant("", "configmaps", "", "get"), "cni-config"),
+			),
+		},
+		{
+			Why: "Calico's pools, and what is left of the old one at the end.",
+			Rights: slices.Concat(
+				cluster.Grant(calicoGroup, "ippools", "", "get list"),
+				cluster.Grant(calicoGroup, "ipamblocks", "", "list"),
+				cluster.Grant(calicoGroup, "blockaffinities", "", "list"),
+				cluster.Grant(calicoGroup, "ipamhandles", "", "list"),
+				cluster.Grant(calicoGroup, "ipreservations", "", "get list"),
+				cluster.Grant(calicoGroup, "clusterinformations", "", "list"),
+			),
+		},
+		{
+			Why:      "What is looked through for old ranges, and for what would stand in the way. Without one of these the outcome of its checks is unknown.",
+			Optional: true,
+			Rights: slices.Concat(
+				cluster.Grant("", "configmaps", "", "list"),
+				cluster.Grant("", "services", "", "list"),
+				cluster.Grant("", "persistentvolumes", "", "list"),
+				cluster.Grant("batch", "cronjobs", "", "list"),
+				cluster.Grant("networking.k8s.io", "networkpolicies", "", "list"),
+				cluster.Grant("networking.k8s.io", "servicecidrs", "", "list"),
+				cluster.Grant("admissionregistration.k8s.io", "validatingwebhookconfigurations", "", "list"),
+				cluster.Grant("admissionregistration.k8s.io", "mutatingwebhookconfigurations", "", "list"),
+				cluster.Grant("admissionregistration.k8s.io", "validatingadmissionpolicies", "", "list"),
+				cluster.Grant("apiextensions.k8s.io", "customresourcedefinitions", "", "list"),
+				cluster.Named(cluster.Grant(calicoGroup, "felixconfigurations", "", "get"), "default"),
+				cluster.Grant("operator.tigera.io", "installations", "", "list"),
+			),
+		},
+	}
 }
 
-// Rights are what a user needs. deploy/rbac-pod-cidr.yaml grants exactly these, and those that agents need.
-func Rights() []cluster.Right { return append(workRights(), lookRights()...) }
+// operateRules are what steps write, and what they follow meanwhile.
+func operateRules() []cluster.Rule {
+	return []cluster.Rule{
+		{
+			Why: "Calico's pools, and what is left of the old one at the end.",
+			Rights: slices.Concat(
+				cluster.Grant(calicoGroup, "ippools", "", "create patch delete"),
+				cluster.Grant(calicoGroup, "ipamblocks", "", "update delete"),
+				cluster.Grant(calicoGroup, "blockaffinities", "", "update delete"),
+				cluster.Grant(calicoGroup, "ipamhandles", "", "update delete"),
+				cluster.Grant(calicoGroup, "ipreservations", "", "create patch delete"),
+			),
+		},
+		{
+			Why: "Restarts.",
+			Rights: slices.Concat(
+				cluster.Grant("", "pods", "", "get"),
+				cluster.Grant("", "pods", "eviction", "create"),
+				cluster.Grant("apps", "deployments", "", "get watch patch"),
+				cluster.Grant("apps", "statefulsets", "", "get watch patch"),
+				cluster.Grant("apps", "daemonsets", "", "get watch patch"),
+				cluster.Grant("apps", "replicasets", "", "get"),
+				cluster.Grant("batch", "jobs", "", "get"),
+			),
+		},
+		connectivity.Rule(),
+		{
+			Why:    "Pods that keep the old addresses of tunnels.",
+			Rights: cluster.In(v1alpha1.SystemNamespace, cluster.Grant("apps", "daemonsets", "", "create delete")...),
+		},
+		migration.PrivilegeRule(),
+	}
+}
 
-// NodeRights are what is needed beside Rights where Nodes carry the ranges.
-func NodeRights() []cluster.Right { return noderanges.Rights() }
+// Roles are those that this Migration takes in its cluster, which it looks at to find out what has the ranges.
+func (j *Job) Roles(ctx context.Context) (cluster.Roles, error) {
+	s, err := j.Survey(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return append(j.roles(), s.Roles()...), nil
+}
+
+// roles are those that this job takes, whatever has the ranges.
+func (j *Job) roles() cluster.Roles {
+	purposes := []cluster.Purpose{cluster.View, cluster.Operate}
+	if j.agents().Image() != "" {
+		purposes = append(purposes, cluster.Agents)
+	}
+	return common().Of(purposes...)
+}
 
 // authorize asks for the user's rights once.
 func (j *Job) authorize(ctx context.Context) error {
-	work := workRights()
-	return j.Authorize(ctx, j.Tools.Cluster, append(work, j.agents().Rights()...), func(r cluster.Right) bool {
-		return slices.Contains(work, r) && (r.Verb == "list" || r.Resource == "migrations")
-	})
+	return j.Authorize(ctx, j.Tools.Cluster, j.roles(), toLook)
+}
+
+// common are the roles that do not depend on what has the ranges.
+func common() cluster.Roles {
+	return slices.DeleteFunc(Roles(), func(r cluster.Role) bool { return r.File == noderanges.RoleFile })
+}
+
+// toLook reports whether a right is needed to look at all.
+func toLook(r cluster.Right) bool {
+	view := common().Of(cluster.View)
+	return view.Needs(r) && (r.Verb == "list" && r.Namespace == "" || r.Resource == "migrations")
 }

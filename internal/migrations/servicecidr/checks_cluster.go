@@ -35,7 +35,7 @@ func fitnessChecks() []findings.Check[Input] {
 			Code: "RP1002", Severity: findings.Blocking, Run: checkRights,
 			Claim: "the user may do everything the plan needs",
 			Why:   "a right that is missing would stop the migration in the middle of a move",
-			Fix:   "bind the ClusterRole in deploy/rbac.yaml to the user",
+			Fix:   "bind the roles in deploy/rbac.yaml to the user: replumb rbac -f FILE --user NAME prints them",
 		},
 		{
 			Code:     "RP1003",
@@ -144,12 +144,15 @@ func checkVersion(in Input) []findings.Result {
 	return nil
 }
 
-func checkRights(in Input) []findings.Result { return migration.Denied(in.Live.Access, OptionalRight) }
+func checkRights(in Input) []findings.Result { return migration.Denied(in.Live.Access) }
 
 func checkNodesReady(in Input) []findings.Result { return migration.NotReady(in.Snapshot.Nodes) }
 
 func checkBridgeForm(in Input) []findings.Result {
 	wish, needed := in.spec().Bridge, len(in.Survey.Moves)
+	if needed > 0 && in.Live.Untried != "" {
+		return []findings.Result{findings.NotKnown("", "no form of bridge was tried: %s", in.Live.Untried)}
+	}
 	if needed == 0 || len(in.Live.Admitted) == 0 {
 		return nil
 	}

@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine/findings"
 	"github.com/replumb/replumb/internal/kube/cluster"
 )
@@ -52,20 +53,20 @@ func TestNetworksAreRanges(t *testing.T) {
 	}
 }
 
-// TestRightsAreNotAskedForTwice also holds what is optional apart from what a write needs.
-func TestRightsAreNotAskedForTwice(t *testing.T) {
-	seen := map[cluster.Right]bool{}
-	for _, r := range Rights() {
-		if seen[r] {
-			t.Errorf("%s twice", r)
+// TestNoRuleIsTwice also holds what is optional apart from what a write needs.
+func TestNoRuleIsTwice(t *testing.T) {
+	for _, role := range Roles() {
+		seen := map[cluster.Right]bool{}
+		for _, rule := range role.Rules {
+			for _, r := range rule.Rights {
+				if seen[r] {
+					t.Errorf("%s: %s twice", role.Name, r)
+				}
+				seen[r] = true
+				if rule.Optional && r.Verb != "list" && r.Verb != "get" && r.Resource != "events" && r.Namespace != v1alpha1.JournalNamespace {
+					t.Errorf("%s cannot be optional", r)
+				}
+			}
 		}
-		seen[r] = true
-		if OptionalRight(r) && r.Verb != "list" && r.Verb != "get" && r.Resource != "events" {
-			t.Errorf("%s cannot be optional", r)
-		}
-	}
-	if OptionalRight(cluster.Right{Verb: "list", Resource: "services"}) ||
-		!OptionalRight(cluster.Right{Verb: "list", Resource: "persistentvolumes"}) {
-		t.Error("optional and needed rights are mixed up")
 	}
 }

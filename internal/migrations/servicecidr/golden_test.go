@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 
@@ -119,11 +118,10 @@ func readFixture(t *testing.T, spec Spec, manifests, factsYAML []byte) Input {
 	live := cluster.Live{
 		Admitted: map[v1alpha1.BridgeForm]error{}, Inspection: &cluster.Inspection{Unread: map[string]bool{}},
 	}
-	for _, r := range Rights() {
-		denied := slices.Contains(f.Denied, r.String())
-		live.Access = append(live.Access, cluster.AccessAnswer{Right: r, Allowed: !denied})
-		if denied {
-			live.Inspection.Unread[r.Resource] = true
+	live.Access = migrationtest.Access(t, Roles().Of(cluster.View, cluster.Operate, cluster.WithoutAgents), f.Denied...)
+	for _, a := range live.Access {
+		if !a.Allowed {
+			live.Inspection.Unread[a.Right.Resource] = true
 		}
 	}
 	for node, domain := range f.Domains {

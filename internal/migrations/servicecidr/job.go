@@ -83,9 +83,7 @@ func NewJob(tools Tools, m *v1alpha1.Migration) (*Job, error) {
 // MayLook implements migration.Authorizer: it asks for the user's rights, once. Without those to look there is nothing to check;
 // the others are a finding.
 func (j *Job) MayLook(ctx context.Context) error {
-	return j.Authorize(ctx, j.Tools.Cluster, append(Rights(), j.agents().Rights()...), func(r cluster.Right) bool {
-		return r.Verb == "list" && r.Resource != "endpointslices" || r.Resource == "migrations"
-	})
+	return j.Authorize(ctx, j.Tools.Cluster, j.roles(), toLook)
 }
 
 // Adopt implements migration.Kind.
@@ -243,7 +241,14 @@ func (j *Job) live(ctx context.Context, in *Input) error {
 	var mu sync.Mutex
 	eg, ctx := errgroup.WithContext(ctx)
 	eg.SetLimit(parallel)
+	mayTry := j.May("create", "", "services")
+	if !mayTry {
+		in.Live.Untried = "the user may not create Services"
+	}
 	for _, form := range bridge.Candidates(j.Spec.Bridge, len(survey.Moves)) {
+		if !mayTry {
+			break
+		}
 		for _, svc := range onePerNamespace(survey.Pending()) { // those that moved have their bridges
 			eg.Go(func() error {
 				refused, err := bridge.Try(ctx, j.Tools.Cluster, form, svc.Service, svc.New)
@@ -261,7 +266,10 @@ func (j *Job) live(ctx context.Context, in *Input) error {
 		if j.Spec.Common.Freeze == v1alpha1.FreezeDisabled {
 			return nil
 		}
-		err := freeze.Possible(ctx, j.Tools.Cluster, j.Spec.Name)
+		err := error(&freeze.UnavailableError{Err: errors.New("the user may not create ValidatingAdmissionPolicies")})
+		if j.May("create", "admissionregistration.k8s.io", "validatingadmissionpolicies") {
+			err = freeze.Possible(ctx, j.Tools.Cluster, j.Spec.Name)
+		}
 		if unavailable := (*freeze.UnavailableError)(nil); errors.As(err, &unavailable) || apierrors.IsForbidden(err) {
 			in.Freeze = err
 			return nil

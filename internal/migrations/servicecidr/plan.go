@@ -182,7 +182,7 @@ func (p *Planner) canary() []engine.Group {
 
 // kubelets waits until no kubelet names the cluster DNS address that is left behind.
 func (p *Planner) kubelets(to engine.Direction) []engine.Group {
-	k := &kubelets{cluster: p.Tools.Cluster}
+	k := &kubelets{cluster: p.Tools.Cluster, migration: p.spec().Name}
 	var want []string
 	for _, e := range p.Survey.DNSMoves() {
 		if to == engine.Backward && !e.Touched() {
@@ -194,6 +194,7 @@ func (p *Planner) kubelets(to engine.Direction) []engine.Group {
 	if len(k.left) == 0 {
 		return nil
 	}
+	k.confirmation = strings.Join(want, ",")
 	title := "Wait until every kubelet names " + strings.Join(want, ", ") + " as cluster DNS"
 	return engine.InOrder(
 		newGate("kubelets", title, kubeletGuide(p.Distribution, strings.Join(want, ",")), p.spec().GateWait, k.holds),

@@ -117,9 +117,12 @@ func (g onRange) holds(ctx context.Context) error {
 
 // kubelets are those of all nodes, none of which may give pods the cluster DNS address that is left behind.
 type kubelets struct {
-	cluster *cluster.Cluster
+	cluster   *cluster.Cluster
+	migration string
 	// left are the addresses that no kubelet may name any more.
 	left []netip.Addr
+	// confirmation is the value of the Migration's annotation by which the operator vouches for kubelets that they have no right to ask.
+	confirmation string
 
 	// waiting are the nodes that were not in order when they were last asked; nil means all.
 	waiting []string
@@ -136,13 +139,17 @@ func (k *kubelets) holds(ctx context.Context) error {
 			k.waiting = append(k.waiting, nodes.Items[i].Name)
 		}
 	}
+	vouched, err := k.vouched(ctx)
+	if err != nil {
+		return err
+	}
 	var mu sync.Mutex
 	var still, reasons []string
 	var eg errgroup.Group
 	eg.SetLimit(parallel)
 	for _, node := range k.waiting {
 		eg.Go(func() error {
-			if reason := k.ask(ctx, node); reason != "" {
+			if reason := k.ask(ctx, node, vouched); reason != "" {
 				mu.Lock()
 				defer mu.Unlock()
 				still, reasons = append(still, node), append(reasons, reason)
@@ -160,16 +167,22 @@ func (k *kubelets) holds(ctx context.Context) error {
 	return engine.NotYet("%s", listing(reasons))
 }
 
+// vouched reports whether the operator says that kubelets which cannot be asked are in order.
+func (k *kubelets) vouched(ctx context.Context) (bool, error) {
+	if k.confirmation == "" {
+		return false, nil
+	}
+	m, err := migration.Get(ctx, k.cluster, k.migration)
+	return err == nil && m != nil && m.Annotations[v1alpha1.AnnotationKubelets] == k.confirmation, err
+}
+
 // ask says what is wrong with one kubelet; nothing, if it is in order.
-func (k *kubelets) ask(ctx context.Context, node string) string {
+func (k *kubelets) ask(ctx context.Context, node string, vouched bool) string {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	answer := k.cluster.Kubelet(ctx, node)
 	if answer.Err != nil {
-		if err := k.cluster.Get(ctx, client.ObjectKey{Name: node}, &corev1.Node{}); apierrors.IsNotFound(err) {
-			return "" // it has left the cluster
-		}
-		return fmt.Sprintf("the kubelet of node %s did not say: %v", node, answer.Err)
+		return k.silent(ctx, node, answer.Err, vouched)
 	}
 	for _, a := range k.left {
 		if slices.Contains(answer.DNS, a.String()) {
@@ -177,6 +190,22 @@ func (k *kubelets) ask(ctx context.Context, node string) string {
 		}
 	}
 	return ""
+}
+
+// silent says what to do about a kubelet that does not answer; nothing, if it is in order all the same.
+func (k *kubelets) silent(ctx context.Context, node string, why error, vouched bool) string {
+	err := k.cluster.Get(ctx, client.ObjectKey{Name: node}, &corev1.Node{})
+	switch {
+	case apierrors.IsNotFound(err): // it has left the cluster
+		return ""
+	case !apierrors.IsForbidden(why):
+		return fmt.Sprintf("the kubelet of node %s did not say: %v", node, why)
+	case vouched:
+		return ""
+	}
+	return fmt.Sprintf("the kubelet of node %s cannot be asked without the right to get nodes/proxy; once it names %s as cluster DNS, "+
+		"confirm it: kubectl annotate migrations.replumb.dev %s --overwrite %s=%s",
+		node, k.confirmation, k.migration, v1alpha1.AnnotationKubelets, k.confirmation)
 }
 
 // recordKubelets writes down when no kubelet was found to name the address that is left any more, so that pods started before

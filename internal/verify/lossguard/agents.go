@@ -49,14 +49,6 @@ func (c *AgentConfig) Check() error {
 	}
 }
 
-// Rights are what a user needs for the agents there are to be.
-func (c *AgentConfig) Rights() []cluster.Right {
-	if c.Image() == "" {
-		return nil
-	}
-	return agentset.Rights()
-}
-
 // Wait is how long an agent may take to report.
 func (c *AgentConfig) Wait() time.Duration {
 	if w := c.Spec.Wait; w != nil {

@@ -162,18 +162,5 @@ func (s *Survey) Ranges() []podmove.Range {
 	return all
 }
 
-// Rights implements podmove.Strategy. deploy/rbac-pod-cidr-nodes.yaml grants exactly these.
-func (*Survey) Rights() []cluster.Right { return Rights() }
-
-// Rights are what is needed beside those of all migrations of pods.
-func Rights() []cluster.Right {
-	return slices.Concat(
-		cluster.Grant("", "nodes", "", "get create patch delete"),
-		cluster.Grant("", "configmaps", "", "get update"),
-		cluster.Grant("", "pods", "", "patch"),
-		cluster.Grant("", "events", "", "list"),
-		cluster.Grant("coordination.k8s.io", "leases", "", "patch"),
-		cluster.Grant("storage.k8s.io", "csinodes", "", "get patch"),
-		cluster.Grant("discovery.k8s.io", "endpointslices", "", "list"),
-	)
-}
+// Roles implements podmove.Strategy.
+func (*Survey) Roles() cluster.Roles { return Roles() }

@@ -69,7 +69,7 @@ func clusterChecks() []findings.Check[Input] {
 			Code: "RP2001", Severity: findings.Blocking, Run: checkRights,
 			Claim: "the user has every right the migration needs",
 			Why:   "a migration that is refused a write half way has to wait until it is granted",
-			Fix:   "grant the rights in deploy/rbac-pod-cidr.yaml",
+			Fix:   "bind the roles in deploy/rbac-pod-cidr.yaml to the user: replumb rbac -f FILE --user NAME prints them",
 		},
 		{
 			Code: "RP2003", Severity: findings.Blocking, Run: checkNodesReady,

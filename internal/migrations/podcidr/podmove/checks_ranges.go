@@ -7,7 +7,7 @@ import (
 	"github.com/replumb/replumb/internal/migration"
 )
 
-func checkRights(in Input) []findings.Result { return migration.Denied(in.Live.Access, nil) }
+func checkRights(in Input) []findings.Result { return migration.Denied(in.Live.Access) }
 
 func checkNodesReady(in Input) []findings.Result { return migration.NotReady(in.Survey.Nodes) }
 

@@ -15,8 +15,8 @@ import (
 type Strategy interface {
 	// Shared is what the survey of any cluster has.
 	Shared() *Survey
-	// Rights are needed beside those that both strategies need.
-	Rights() []cluster.Right
+	// Roles are needed beside those that both strategies need.
+	Roles() cluster.Roles
 	// Check runs the checks that have something to say of this cluster.
 	Check(Facts) findings.Findings
 	// Plans makes the plans.

@@ -174,8 +174,8 @@ func poolAt(pools []calico.Pool, cidr netip.Prefix) *calico.Pool {
 	return nil
 }
 
-// Rights implements podmove.Strategy: there are no more than all migrations of pods need.
-func (*Survey) Rights() []cluster.Right { return nil }
+// Roles implements podmove.Strategy: there are no more than all migrations of pods need.
+func (*Survey) Roles() cluster.Roles { return nil }
 
 // Leaving implements podmove.Strategy: once the pools are disabled, pods that come later have no address of them.
 func (s *Survey) Leaving(d engine.Direction, now time.Time) rollout.Changes {

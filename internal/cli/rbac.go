@@ -1,0 +1,119 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	rbacv1 "k8s.io/api/rbac/v1"
+
+	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/rbac"
+	"github.com/replumb/replumb/internal/migrations"
+)
+
+// rbacFlags are those of rbac.
+type rbacFlags struct {
+	users, groups, purposes []string
+}
+
+func (a *app) rbac() *cobra.Command {
+	var flags rbacFlags
+	cmd := &cobra.Command{
+		Use: "rbac [KIND | -f FILE]", Short: "Print the roles that a migration takes",
+		Long: `Print the roles of Kubernetes that a migration takes, and bindings to those who are named, for kubectl apply. Nothing is written.
+
+KIND is ` + strings.Join(commandKinds(), ", ") + `; its roles are those of the files in deploy. With -f they are what the Migration in
+FILE takes in the cluster that it is for: without the agents' if there are to be none, and of a mirror with the kinds by name that this
+cluster has.
+
+Purposes are view (check, plan, status, report), operate (apply, rollback, finish and all others), agents (what it
+takes to have agents run) and without-agents (what they do else). Who has one of the others needs view as well.`,
+		Example: a.example(`
+  replumb rbac services                                # the roles
+  replumb rbac services --user jane                    # and bindings of all of them to jane
+  replumb rbac services --for view --group developers
+  replumb rbac -f mirror.yaml --user jane`),
+		Args: func(_ *cobra.Command, args []string) error { return a.rbacArgs(args) },
+		RunE: func(cmd *cobra.Command, args []string) error {
+			roles, err := a.rolesOf(cmd.Context(), args)
+			if err != nil {
+				return err
+			}
+			return a.printRoles(roles, flags)
+		},
+	}
+	a.fileFlag(cmd)
+	a.withoutAgentFlag(cmd)
+	cmd.Flags().StringArrayVar(&flags.users, "user", nil, "user to bind the roles to; may be repeated")
+	cmd.Flags().StringArrayVar(&flags.groups, "group", nil, "group to bind the roles to; may be repeated")
+	cmd.Flags().StringSliceVar(&flags.purposes, "for", nil, "purposes: view, operate, agents, without-agents (default all that it takes)")
+	return cmd
+}
+
+func commandKinds() []string {
+	var all []string
+	for _, k := range migrations.All() {
+		all = append(all, k.Command)
+	}
+	return all
+}
+
+// rbacArgs wants a kind or a file, and not both.
+func (a *app) rbacArgs(args []string) error {
+	hint := "name one of " + strings.Join(commandKinds(), ", ") + ", or a Migration with -f FILE"
+	switch {
+	case len(args) > 1 || len(args) == 1 && len(a.files) > 0:
+		return &UsageError{Problem: "name one kind of migrations, or a file", Hint: hint}
+	case len(args) == 0 && len(a.files) == 0:
+		return &UsageError{Problem: "name a kind of migrations, or a file", Hint: hint}
+	case len(args) == 1 && !slices.Contains(commandKinds(), args[0]):
+		return &UsageError{Problem: fmt.Sprintf("kind %q is not known", args[0]), Hint: hint}
+	}
+	return nil
+}
+
+// rolesOf are those of a kind, or of the Migration in the file.
+func (a *app) rolesOf(ctx context.Context, args []string) (cluster.Roles, error) {
+	for _, k := range migrations.All() {
+		if len(args) == 1 && k.Command == args[0] {
+			return k.Roles, nil
+		}
+	}
+	j, _, err := a.jobFromFile(ctx)
+	if err != nil {
+		return nil, err
+	}
+	roles, err := j.Roles(ctx)
+	if err != nil {
+		return nil, ofJob(j, err)
+	}
+	return roles, nil
+}
+
+// printRoles prints the roles for some purposes, and whom they are bound to.
+func (a *app) printRoles(roles cluster.Roles, flags rbacFlags) error {
+	var purposes []cluster.Purpose
+	for _, p := range flags.purposes {
+		if !slices.Contains(cluster.Purposes(), cluster.Purpose(p)) {
+			return &UsageError{Problem: fmt.Sprintf("purpose %q is not known", p), Hint: "use view, operate, agents, without-agents"}
+		}
+		purposes = append(purposes, cluster.Purpose(p))
+	}
+	if len(purposes) > 0 {
+		roles = roles.Of(purposes...)
+	}
+	fmt.Fprint(a.out, rbac.Namespaces())
+	for _, role := range roles {
+		fmt.Fprint(a.out, rbac.Manifest(role))
+		for _, user := range flags.users {
+			fmt.Fprint(a.out, rbac.Bindings(role, rbacv1.Subject{Kind: rbacv1.UserKind, Name: user}))
+		}
+		for _, group := range flags.groups {
+			fmt.Fprint(a.out, rbac.Bindings(role, rbacv1.Subject{Kind: rbacv1.GroupKind, Name: group}))
+		}
+	}
+	return nil
+}

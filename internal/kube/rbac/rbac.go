@@ -1,0 +1,288 @@
+// Package rbac writes rights as roles of Kubernetes, and as a table for people.
+package rbac
+
+import (
+	"bytes"
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/kube/cluster"
+)
+
+// everywhere is the namespace of a ClusterRole.
+const everywhere = ""
+
+// namespaces that rights are about, everywhere first.
+func namespaces(role cluster.Role) []string {
+	var all []string
+	for _, r := range role.Rights() {
+		if !slices.Contains(all, r.Namespace) {
+			all = append(all, r.Namespace)
+		}
+	}
+	slices.Sort(all)
+	return all
+}
+
+// line is one rule of a role: the same verbs on resources of one group, and on the same names.
+type line struct {
+	group, url string
+	resources  []string
+	names      []string
+	verbs      []string
+}
+
+// lines are the rules that rights in one namespace come to, in their order. seen are the rights that an earlier line of the role has.
+func lines(rights []cluster.Right, namespace string, seen map[cluster.Right]bool) []line {
+	var objects []line
+	for _, r := range rights {
+		if r.Namespace != namespace || seen[r] {
+			continue
+		}
+		seen[r] = true
+		resource := r.Resource
+		if r.Subresource != "" {
+			resource += "/" + r.Subresource
+		}
+		i := slices.IndexFunc(objects, func(l line) bool {
+			return l.group == r.Group && l.url == r.URL && l.resources[0] == resource && slices.Equal(l.names, named(r.Name))
+		})
+		if i < 0 {
+			objects = append(objects, line{group: r.Group, url: r.URL, resources: []string{resource}, names: named(r.Name)})
+			i = len(objects) - 1
+		}
+		objects[i].verbs = append(objects[i].verbs, r.Verb)
+	}
+	return joined(objects)
+}
+
+func named(name string) []string {
+	if name == "" {
+		return nil
+	}
+	return []string{name}
+}
+
+// joined are lines with those in one that differ in names or in resources alone.
+func joined(objects []line) []line {
+	var out []line
+	for _, l := range objects {
+		same := func(o line) bool { return o.group == l.group && o.url == l.url && slices.Equal(o.verbs, l.verbs) }
+		i := slices.IndexFunc(out, func(o line) bool { // another name of the same resource
+			return same(o) && slices.Equal(o.resources, l.resources) && len(o.names) > 0 && len(l.names) > 0
+		})
+		if i >= 0 {
+			out[i].names = append(out[i].names, l.names...)
+			continue
+		}
+		out = append(out, l)
+	}
+	objects, out = out, nil
+	for _, l := range objects {
+		i := slices.IndexFunc(out, func(o line) bool { // another resource, with the same names
+			return o.group == l.group && o.url == l.url && l.url == "" && slices.Equal(o.verbs, l.verbs) && slices.Equal(o.names, l.names)
+		})
+		if i >= 0 {
+			out[i].resources = append(out[i].resources, l.resources...)
+			continue
+		}
+		out = append(out, l)
+	}
+	return out
+}
+
+// Namespaces are the manifests of the namespaces that replumb would make else. Its Roles need them, and where they are there before it,
+// they stay.
+func Namespaces() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, `---
+apiVersion: v1
+kind: Namespace
+metadata:
+  name: %s
+  labels: {%s: ""} # not a migration's, so none removes it
+---
+apiVersion: v1
+kind: Namespace
+metadata:
+  name: %s
+  labels: {%s: %s}
+`, v1alpha1.SystemNamespace, v1alpha1.LabelMigration, v1alpha1.JournalNamespace, v1alpha1.LabelRole, v1alpha1.RoleJournal)
+	return b.String()
+}
+
+// Manifest is a role as YAML: a ClusterRole, and a Role in each namespace that has rights of its own, with what they are for.
+func Manifest(role cluster.Role) string {
+	var b strings.Builder
+	for i, namespace := range namespaces(role) {
+		b.WriteString("---\n")
+		if i == 0 {
+			for _, text := range role.Danger {
+				fmt.Fprintf(&b, "# %s\n", text)
+			}
+		}
+		kind, in := "ClusterRole", ""
+		if namespace != everywhere {
+			kind, in = "Role", "\n  namespace: "+namespace
+		}
+		fmt.Fprintf(&b, "apiVersion: rbac.authorization.k8s.io/v1\nkind: %s\nmetadata:%s\n  name: %s\nrules:\n", kind, in, role.Name)
+		seen := map[cluster.Right]bool{}
+		for _, rule := range role.Rules {
+			all := lines(rule.Rights, namespace, seen)
+			if len(all) == 0 {
+				continue
+			}
+			for _, text := range wrapped(rule.Why, 120) {
+				fmt.Fprintf(&b, "  # %s\n", text)
+			}
+			for _, l := range all {
+				b.WriteString(l.yaml())
+			}
+		}
+	}
+	return b.String()
+}
+
+func (l line) yaml() string {
+	verbs := "    verbs: [" + strings.Join(l.verbs, ", ") + "]\n"
+	if l.url != "" {
+		return "  - nonResourceURLs: [" + l.url + "]\n" + verbs
+	}
+	text := "  - apiGroups: [" + cmp.Or(l.group, `""`) + "]\n    resources: [" + strings.Join(l.resources, ", ") + "]\n"
+	if len(l.names) > 0 {
+		text += "    resourceNames: [" + strings.Join(l.names, ", ") + "]\n"
+	}
+	return text + verbs
+}
+
+// Bindings bind a role to a user or a group, as YAML. Others that the role is bound to keep it.
+func Bindings(role cluster.Role, who rbacv1.Subject) string {
+	var b bytes.Buffer
+	for _, namespace := range namespaces(role) {
+		kind, in := "ClusterRole", ""
+		if namespace != everywhere {
+			kind, in = "Role", "\n  namespace: "+namespace
+		}
+		fmt.Fprintf(&b, `---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: %[1]sBinding
+metadata:%[2]s
+  name: %[6]q
+  labels: {app.kubernetes.io/part-of: replumb}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: %[1]s, name: %[3]s}
+subjects:
+  - {apiGroup: rbac.authorization.k8s.io, kind: %[4]s, name: %[5]q}
+`, kind, in, role.Name, who.Kind, who.Name, bindingName(role, who))
+	}
+	return b.String()
+}
+
+// bindingName is of the role and of whom it is bound to. Names of roles and bindings are segments of a path.
+func bindingName(role cluster.Role, who rbacv1.Subject) string {
+	return role.Name + ":" + strings.NewReplacer("/", "-", "%", "-").Replace(who.Name)
+}
+
+// wrapped are words in lines of a width.
+func wrapped(text string, width int) []string {
+	var all []string
+	current := ""
+	for word := range strings.FieldsSeq(text) {
+		if current != "" && len(current)+1+len(word) > width {
+			all, current = append(all, current), ""
+		}
+		if current != "" {
+			current += " "
+		}
+		current += word
+	}
+	return append(all, current)
+}
+
+// Table is a role for people who read Markdown.
+func Table(role cluster.Role) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "| verbs | what | where | what for |\n|---|---|---|---|\n")
+	for _, rule := range role.Rules {
+		why := rule.Why
+		if rule.Optional {
+			why += " Optional."
+		}
+		seen := map[cluster.Right]bool{}
+		for _, namespace := range namespaces(role) {
+			for _, l := range lines(rule.Rights, namespace, seen) {
+				what := l.url
+				if what == "" {
+					what = strings.Join(l.resources, ", ")
+					if l.group != "" {
+						what += " (" + l.group + ")"
+					}
+					if len(l.names) > 0 {
+						what += ": " + strings.Join(l.names, ", ")
+					}
+				}
+				fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", strings.Join(l.verbs, ", "), what, cmp.Or(namespace, "everywhere"), why)
+				why = ""
+			}
+		}
+	}
+	return b.String()
+}
+
+// File is a file of deploy: roles, and the namespaces that they are in. what is whose roles they are, such as "moves Services", name what
+// the command that prints them with bindings takes.
+func File(what, name string, roles cluster.Roles) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, `# Roles for who %[1]s, one for each purpose. Generated from the lists in the code; docs/rights.md has them as a table.
+#
+#   replumb rbac %[2]s --user NAME | kubectl apply -f -             # these, and bindings to who migrates
+#   replumb rbac %[2]s --user NAME --for view | kubectl apply -f -  # to who looks: check, plan, status, report
+#   replumb rbac -f FILE --user NAME | kubectl apply -f -           # what the Migration in FILE takes, and no more
+#
+# Who has one of the others needs the role to view as well. No rule of RBAC can limit list, watch and create to objects of a name.
+# Take rights away by their bindings. With this file, kubectl delete takes the namespaces as well, with backups and journals in them:
+#
+#   kubectl delete clusterrolebindings,rolebindings -A -l app.kubernetes.io/part-of=replumb
+`, what, name)
+	b.WriteString(Namespaces())
+	for _, role := range roles {
+		b.WriteString(Manifest(role))
+	}
+	return b.String()
+}
+
+// Page is the beginning of the page that has all roles as tables.
+func Page() string {
+	return `# Rights
+
+What users need, by purpose, generated from the lists in the code, as the roles in deploy are; ` + "`replumb rbac`" + ` prints the same.
+A test holds them against the audit log of an API server: whole migrations run with these roles and nothing else, and use what is in
+them.
+
+- **view**: check, plan, status and report. It writes nothing. Findings name what is missing to operate.
+- **operate**: apply, rollback, finish and all others. Who has it needs view as well.
+- **agents**: what it takes to have agents run. Without it, set spec.proof.agents: Disabled, or run with --without-agent.
+- **without-agents**: what agents do else. Services alone have it.
+
+No rule of RBAC limits list, watch, create and deletecollection to objects of a name. What holds no address of users is in the namespaces
+replumb-system and replumb-journal, which the files in deploy make, so that Roles in them do.
+`
+}
+
+// Section is the part of the page about one kind of migrations.
+func Section(what string, roles cluster.Roles) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "\n## Who %s\n", what)
+	for _, role := range roles {
+		fmt.Fprintf(&b, "\n### %s\n\nIn deploy/%s.\n", role.Name, role.File)
+		if len(role.Danger) > 0 {
+			fmt.Fprintf(&b, "\n**Beware.** %s\n", strings.Join(role.Danger, " "))
+		}
+		b.WriteString("\n" + Table(role))
+	}
+	return b.String()
+}

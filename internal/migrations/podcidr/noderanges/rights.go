@@ -1,0 +1,65 @@
+package noderanges
+
+import (
+	"slices"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/kube/cluster"
+)
+
+// RoleFile is the file in deploy that has the roles beside those of all migrations of pods.
+const RoleFile = "rbac-pod-cidr-nodes.yaml"
+
+// Roles are what is needed beside those of all migrations of pods.
+func Roles() cluster.Roles {
+	const name = "replumb-pods-on-nodes-"
+	return cluster.Roles{
+		{
+			Name: name + "view", File: RoleFile, Purpose: cluster.View,
+			Rules: []cluster.Rule{{
+				Why: "How controller managers are configured, and how many API servers there are.",
+				Rights: slices.Concat(
+					cluster.In(metav1.NamespaceSystem, cluster.Named(cluster.Grant("", "configmaps", "", "get"), "kubeadm-config")...),
+					cluster.In(metav1.NamespaceDefault, cluster.Grant("discovery.k8s.io", "endpointslices", "", "list")...),
+				),
+			}},
+		},
+		{
+			Name: name + "operate", File: RoleFile, Purpose: cluster.Operate, Rules: operateRules(),
+			Danger: []string{
+				"Who has it can delete every Node, and make one of any name.",
+			},
+		},
+	}
+}
+
+func operateRules() []cluster.Rule {
+	return []cluster.Rule{
+		{
+			Why:    "Nodes are removed and created again with another range, and one is made to find out what controller managers do.",
+			Rights: cluster.Grant("", "nodes", "", "get create patch delete"),
+		},
+		{
+			Why:    "A Node is kept here while it is gone.",
+			Rights: cluster.In(v1alpha1.SystemNamespace, cluster.Grant("", "configmaps", "", "get update")...),
+		},
+		{
+			Why: "What a Node owns gets the new Node as its owner: mirror pods, its Lease, its CSINode.",
+			Rights: slices.Concat(
+				cluster.Grant("", "pods", "", "patch"),
+				cluster.In("kube-node-lease", cluster.Grant("coordination.k8s.io", "leases", "", "get patch")...),
+				cluster.Grant("storage.k8s.io", "csinodes", "", "get patch"),
+			),
+		},
+		{
+			Why:    "Pods of a node that leaves, which no eviction takes.",
+			Rights: cluster.Grant("", "pods", "", "delete"),
+		},
+		{
+			Why:    "Whether a range is exhausted.",
+			Rights: cluster.In(metav1.NamespaceDefault, cluster.Grant("", "events", "", "list")...),
+		},
+	}
+}

@@ -1,0 +1,165 @@
+package servicecidr
+
+import (
+	"context"
+	"slices"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/migration"
+	"github.com/replumb/replumb/internal/safety/freeze"
+	"github.com/replumb/replumb/internal/verify/lossguard"
+)
+
+const (
+	networking = "networking.k8s.io"
+	discovery  = "discovery.k8s.io"
+)
+
+// Roles are the rights that each purpose needs. The files in deploy grant exactly these.
+func Roles() cluster.Roles {
+	const file, name = "rbac.yaml", "replumb-services-"
+	return cluster.Roles{
+		{
+			Name: name + "view", File: file, Purpose: cluster.View,
+			Rules: slices.Concat(migration.ViewRules(), []cluster.Rule{migration.FreezeViewRule()}, viewRules()),
+			Danger: []string{
+				"It reads all ConfigMaps and the specs of all workloads, to find old addresses in them. Passwords that are in there, it reads.",
+			},
+		},
+		{
+			Name: name + "operate", File: file, Purpose: cluster.Operate, Rules: slices.Concat(migration.OperateRules(), operateRules()),
+			Danger: []string{
+				"Who has it can take over the traffic of every Service: patch of services, services/status and endpointslices, and create and",
+				"delete of ipaddresses, in all namespaces are what a move is made of (see CVE-2020-8554, CVE-2021-25740). With patch of workloads it",
+				"runs pods of any image with any ServiceAccount, where Pod Security lets it. Treat who has it as an administrator of the cluster, and",
+				"bind it for as long as a migration lasts.",
+			},
+		},
+		lossguard.Role(name+"agents", file),
+		{
+			Name: name + "without-agents", File: file, Purpose: cluster.WithoutAgents, Rules: withoutAgents(),
+			Danger: []string{
+				"Who has it is root on every node: get of nodes/proxy runs commands in any container, past audit and admission. Agents do without it.",
+			},
+		},
+	}
+}
+
+// viewRules are what checks, plans and status look at.
+func viewRules() []cluster.Rule {
+	return []cluster.Rule{
+		{
+			Why: "Services, their ranges and addresses, and where they are needed.",
+			Rights: slices.Concat(
+				cluster.Grant("", "services", "", "get list"),
+				cluster.Grant(networking, "servicecidrs", "", "get list"),
+				cluster.Grant(networking, "ipaddresses", "", "get list"),
+				cluster.Grant("", "nodes", "", "list"),
+				cluster.Grant("", "namespaces", "", "list"),
+				cluster.Grant(discovery, "endpointslices", "", "list"),
+			),
+		},
+		{
+			Why: "Workloads that carry old addresses, and what restarts them.",
+			Rights: slices.Concat(
+				cluster.Grant("", "pods", "", "list"),
+				cluster.Grant("apps", "deployments", "", "list"),
+				cluster.Grant("apps", "statefulsets", "", "list"),
+				cluster.Grant("apps", "daemonsets", "", "list"),
+				cluster.Grant("apps", "replicasets", "", "list"),
+				cluster.Grant("batch", "jobs", "", "list"),
+				cluster.Grant("policy", "poddisruptionbudgets", "", "list"),
+			),
+		},
+		{
+			Why:      "What is looked through for old addresses, and for what would stand in the way. Without one of these the outcome of its checks is unknown.",
+			Optional: true,
+			Rights: slices.Concat(
+				cluster.Grant("", "configmaps", "", "list"),
+				cluster.Grant("", "persistentvolumes", "", "list"),
+				cluster.Grant("batch", "cronjobs", "", "list"),
+				cluster.Grant(networking, "networkpolicies", "", "list"),
+				cluster.Grant("admissionregistration.k8s.io", "validatingwebhookconfigurations", "", "list"),
+				cluster.Grant("admissionregistration.k8s.io", "mutatingwebhookconfigurations", "", "list"),
+				cluster.Grant("admissionregistration.k8s.io", "validatingadmissionpolicies", "", "list"),
+				cluster.Grant("apiextensions.k8s.io", "customresourcedefinitions", "", "list"),
+				cluster.Named(cluster.Grant("crd.projectcalico.org", "felixconfigurations", "", "get"), "default"),
+			),
+		},
+		{
+			Why:      "The flags of API servers, from Kubernetes 1.36.",
+			Optional: true,
+			Rights:   []cluster.Right{{Verb: "get", URL: "/flagz"}},
+		},
+	}
+}
+
+// operateRules are what steps write, and what they follow meanwhile.
+func operateRules() []cluster.Rule {
+	return []cluster.Rule{
+		{
+			Why: "Services move, and bridges keep their old addresses.",
+			Rights: slices.Concat(
+				cluster.Grant("", "services", "", "create patch delete"),
+				cluster.Grant("", "services", "status", "patch"),
+				cluster.Grant(networking, "servicecidrs", "", "create patch delete"),
+				cluster.Grant(networking, "ipaddresses", "", "create delete"),
+			),
+		},
+		{
+			Why:    "Copies for the bridges of Services without a selector; the endpoints of barriers.",
+			Rights: cluster.Grant(discovery, "endpointslices", "", "watch create patch delete"),
+		},
+		migration.FreezeRule(freeze.Name),
+		{
+			Why: "Restarts of what carries old addresses.",
+			Rights: slices.Concat(
+				cluster.Grant("", "pods", "", "get"),
+				cluster.Grant("", "pods", "eviction", "create"),
+				cluster.Grant("apps", "deployments", "", "get watch patch"),
+				cluster.Grant("apps", "statefulsets", "", "get watch patch"),
+				cluster.Grant("apps", "daemonsets", "", "get watch patch"),
+				cluster.Grant("apps", "replicasets", "", "get"),
+				cluster.Grant("batch", "jobs", "", "get"),
+			),
+		},
+		{
+			Why:    "Whether a node is still there.",
+			Rights: cluster.Grant("", "nodes", "", "get"),
+		},
+	}
+}
+
+// withoutAgents is what agents do else.
+func withoutAgents() []cluster.Rule {
+	return []cluster.Rule{{
+		Why:    "kube-proxy's health-check ports, and the kubelets' configuration, through the API server.",
+		Rights: cluster.Grant("", "nodes", "proxy", "get"),
+	}}
+}
+
+// Roles are those that this Migration takes.
+func (j *Job) Roles(context.Context) (cluster.Roles, error) { return j.roles(), nil }
+
+func (j *Job) roles() cluster.Roles {
+	purposes := []cluster.Purpose{cluster.View, cluster.Operate}
+	agents := j.agents().Image() != ""
+	if agents {
+		purposes = append(purposes, cluster.Agents)
+	}
+	asksNodes := j.Spec.Barrier == v1alpha1.BarrierHealthCheck || j.Spec.Barrier == "" && !agents
+	if asksNodes && j.Spec.Mode != v1alpha1.ModeExtend {
+		purposes = append(purposes, cluster.WithoutAgents)
+	}
+	return Roles().Of(purposes...)
+}
+
+// toLook reports whether a right is needed to look at all: backups say where Services came from.
+func toLook(r cluster.Right) bool {
+	if !Roles().Of(cluster.View).Needs(r) {
+		return false
+	}
+	here := r.Namespace == "" || r.Namespace == v1alpha1.SystemNamespace
+	return r.Verb == "list" && here && r.Resource != "endpointslices" || r.Resource == "migrations"
+}

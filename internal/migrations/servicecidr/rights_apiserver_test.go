@@ -1,0 +1,56 @@
+//go:build apiserver
+
+package servicecidr
+
+import (
+	"context"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/wait"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/testing/migrationtest"
+)
+
+// TestKubeletsAreVouchedFor: who has no right to ask kubelets is asked what they name, and goes on when that was confirmed, for these
+// addresses and no others.
+func TestKubeletsAreVouchedFor(t *testing.T) {
+	f := setup(t)
+	f.node("a", "192.0.2.1")
+	f.must(server.InstallCRD(t.Context()))
+	m := f.job.Migration.DeepCopy()
+	// A definition is served some time after it was written.
+	f.must(wait.PollUntilContextTimeout(t.Context(), 20*time.Millisecond, 30*time.Second, true, func(ctx context.Context) (bool, error) {
+		return client.IgnoreAlreadyExists(server.Create(ctx, m)) == nil, nil
+	}))
+	operator, _ := migrationtest.Operator(quiet{t}, server, Roles().Of(cluster.View, cluster.Operate))
+	k := &kubelets{
+		cluster: operator, migration: m.Name, left: []netip.Addr{netip.MustParseAddr("10.96.0.10")}, confirmation: "172.24.0.10",
+	}
+	for _, value := range []string{"", "172.24.0.11"} {
+		f.annotate(m, value)
+		want := "confirm it: kubectl annotate migrations.replumb.dev " + m.Name + " --overwrite replumb.dev/kubelets=172.24.0.10"
+		if err := k.holds(t.Context()); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("with %q: %v", value, err)
+		}
+	}
+	f.annotate(m, "172.24.0.10")
+	f.must(k.holds(t.Context()))
+}
+
+// quiet lets requests be denied: that they are is what the test is about.
+type quiet struct{ *testing.T }
+
+func (quiet) Errorf(string, ...any) {}
+
+func (f *fixture) annotate(m *v1alpha1.Migration, value string) {
+	f.Helper()
+	was := m.DeepCopy()
+	m.Annotations = map[string]string{v1alpha1.AnnotationKubelets: value}
+	f.must(server.Patch(f.Context(), m, client.MergeFrom(was)))
+}

@@ -1,0 +1,132 @@
+package migrationtest
+
+import (
+	"bytes"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/kube/cluster"
+)
+
+// Requests are those that an Operator has made, as the rights that they took.
+type Requests struct {
+	mu     sync.Mutex
+	taken  map[cluster.Right]bool
+	denied map[string]bool
+}
+
+// byCommands are rights that commands take around a job: the journal, Events, reports of agents, a lock that is kept for longer than tests
+// run, and definitions, which are there from an earlier test on.
+func byCommands(r cluster.Right) bool {
+	switch {
+	case r.Namespace == v1alpha1.JournalNamespace, r.Resource == "events", r.Resource == "nodereports":
+		return true
+	}
+	definition := r.Resource == "customresourcedefinitions" && (r.Verb == "create" || r.Verb == "update" && r.Name != "")
+	return definition || r.Verb == "update" && r.Resource == "leases"
+}
+
+// Took fails the test for every right of some roles that no request took, unless it is listed with what would, and for what is listed and
+// no role has. What commands take around a job is not asked for.
+func (q *Requests) Took(t testing.TB, roles cluster.Roles, unused map[string]string) {
+	t.Helper()
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	granted := map[string]bool{}
+	for _, r := range roles.Rights() {
+		granted[r.String()] = true
+		if !q.covers(r) && !byCommands(r) && unused[r.String()] == "" {
+			t.Errorf("%s is granted by %s, and nothing took it", r, roles.Granting(r).Name)
+		}
+	}
+	for text := range unused {
+		if !granted[text] {
+			t.Errorf("%q is listed as not used, and no role has it", text)
+		}
+	}
+}
+
+func (q *Requests) covers(granted cluster.Right) bool {
+	for r := range q.taken {
+		if granted.Namespace == "" {
+			r.Namespace = ""
+		}
+		if granted.Name == "" {
+			r.Name = ""
+		}
+		if r == granted {
+			return true
+		}
+	}
+	return false
+}
+
+// recorder sees requests on their way to the API server, and its answers.
+type recorder struct {
+	next http.RoundTripper
+	seen *Requests
+	user string
+}
+
+// RoundTrip implements http.RoundTripper.
+func (c *recorder) RoundTrip(q *http.Request) (*http.Response, error) {
+	answer, err := c.next.RoundTrip(q)
+	if err != nil {
+		return answer, err
+	}
+	r := rightOf(q)
+	c.seen.mu.Lock()
+	defer c.seen.mu.Unlock()
+	if answer.StatusCode == http.StatusForbidden {
+		body, err := io.ReadAll(answer.Body)
+		_ = answer.Body.Close()
+		answer.Body = io.NopCloser(bytes.NewReader(body))
+		if err == nil && bytes.Contains(body, []byte(`User \"`+c.user+`\" cannot`)) { // admission denies in other words
+			c.seen.denied[r.String()] = true
+		}
+		return answer, err
+	}
+	c.seen.taken[r] = true
+	if r.Verb == "patch" && answer.StatusCode == http.StatusCreated { // server-side apply
+		r.Verb = "create"
+		c.seen.taken[r] = true
+	}
+	return answer, nil
+}
+
+// rightOf is what a request takes, as RequestInfoFactory in k8s.io/apiserver pkg/endpoints/request/requestinfo.go has it.
+func rightOf(q *http.Request) cluster.Right {
+	verb := map[string]string{
+		http.MethodGet: "get", http.MethodPost: "create", http.MethodPut: "update", http.MethodPatch: "patch", http.MethodDelete: "delete",
+	}[q.Method]
+	parts := strings.Split(strings.Trim(q.URL.Path, "/"), "/")
+	r := cluster.Right{Verb: verb}
+	switch {
+	case len(parts) > 2 && parts[0] == "api":
+		parts = parts[2:]
+	case len(parts) > 3 && parts[0] == "apis":
+		r.Group, parts = parts[1], parts[3:]
+	default:
+		r.URL = q.URL.Path
+		return r
+	}
+	if len(parts) > 2 && parts[0] == "namespaces" && parts[2] != "status" && parts[2] != "finalize" {
+		r.Namespace, parts = parts[1], parts[2:]
+	}
+	parts = append(parts, "", "")
+	r.Resource, r.Name, r.Subresource = parts[0], parts[1], parts[2]
+	switch {
+	case r.Name != "":
+	case verb == "get" && q.URL.Query().Get("watch") != "":
+		r.Verb = "watch"
+	case verb == "get":
+		r.Verb = "list"
+	case verb == "delete":
+		r.Verb = "deletecollection"
+	}
+	return r
+}

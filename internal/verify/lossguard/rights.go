@@ -1,0 +1,51 @@
+package lossguard
+
+import (
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/verify/agentset"
+)
+
+// Role is what a user needs to have agents run.
+func Role(name, file string) cluster.Role {
+	return cluster.Role{
+		Name: name, File: file, Purpose: cluster.Agents,
+		Rules: []cluster.Rule{{
+			Why:    "Agents, what they run as, and what they may do themselves: no user can give agents more rights than they have.",
+			Rights: narrow(agentset.Rights()),
+		}},
+		Danger: []string{
+			"Who has it can run privileged pods on every node, in " + v1alpha1.SystemNamespace + " alone, where Pod Security then admits them: root on every node.",
+		},
+	}
+}
+
+// narrow limits rights to where agents are, and to the objects that they are made of. What agents may do themselves is not in one place.
+func narrow(rights []cluster.Right) []cluster.Right {
+	var all []cluster.Right
+	for _, r := range rights {
+		all = append(all, limited(r)...)
+	}
+	return all
+}
+
+func limited(r cluster.Right) []cluster.Right {
+	reads := r.Verb == "get" || r.Verb == "list" || r.Verb == "watch"
+	one := []cluster.Right{r}
+	switch {
+	case r.Namespace != "" || r.Name != "":
+		return one
+	case r.Resource == "namespaces":
+		return cluster.Named(one, v1alpha1.SystemNamespace)
+	case r.Resource == "customresourcedefinitions":
+		return cluster.Named(one, "migrations.replumb.dev", "nodereports.replumb.dev")
+	case r.Resource == "clusterroles", r.Resource == "clusterrolebindings":
+		r.Name = "replumb-agent" // server-side apply creates an object whose name the authorizer sees
+		return []cluster.Right{r}
+	case r.Resource == "serviceaccounts", r.Resource == "daemonsets", r.Resource == "events":
+		return cluster.In(v1alpha1.SystemNamespace, r)
+	case r.Resource == "services" && !reads, r.Resource == "pods" && !reads:
+		return cluster.In(v1alpha1.SystemNamespace, r)
+	}
+	return one
+}

@@ -1,0 +1,191 @@
+package rights
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/apimachinery/pkg/util/yaml"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/replumb/replumb/internal/network/calico"
+	"github.com/replumb/replumb/internal/testing/apitest"
+	"github.com/replumb/replumb/internal/testing/fakekubelet"
+)
+
+// The users: one has the roles for all purposes that its migration takes, the other those to view.
+const operator, viewer = "operator", "viewer"
+
+// scene is a cluster with two nodes, and a Migration in a file.
+type scene struct {
+	*testing.T
+	*apitest.Server
+	any  client.Client
+	file string
+	// since is how long the audit log was at the beginning.
+	since int64
+}
+
+// begin empties the cluster and makes the scene. What replumb prints as the roles of a kind is bound to the users.
+func begin(t *testing.T, kind, migration string) *scene {
+	t.Helper()
+	s := &scene{T: t, Server: shared.server.Get(t), file: filepath.Join(t.TempDir(), "move.yaml")}
+	s.must(s.Wipe(t.Context()))
+	everything, err := s.Any()
+	s.must(err)
+	s.any = everything
+	s.must(os.WriteFile(s.file, []byte(migration), 0o600))
+	s.play()
+	s.Namespace(t, "shop")
+	s.manifests(s.replumb("", "rbac", kind, "--user", operator).stdout)
+	s.manifests(s.replumb("", "rbac", kind, "--user", viewer, "--for", "view").stdout)
+	s.since = size(t)
+	return s
+}
+
+// play has kubelets and agents played until the test ends.
+func (s *scene) play() {
+	s.Helper()
+	ctx, stop := context.WithCancel(context.Background())
+	fleet := &fakekubelet.Fleet{
+		Client: s, Addresses: &fakekubelet.Blocks{Client: s},
+		Phase: func(pod *corev1.Pod) corev1.PodPhase {
+			if pod.Labels["replumb.dev/canary"] == "call" { // it has called, and all answered
+				return corev1.PodSucceeded
+			}
+			return corev1.PodRunning
+		},
+	}
+	agents := &fakekubelet.Agents{Client: s}
+	var playing sync.WaitGroup
+	playing.Go(func() { fleet.Run(ctx) })
+	playing.Go(func() { agents.Run(ctx) })
+	s.Cleanup(func() { stop(); playing.Wait() })
+	s.must(fleet.Node(ctx, "node1", netip.MustParseAddr("192.0.2.1")))
+	s.must(fleet.Node(ctx, "node2", netip.MustParseAddr("192.0.2.2")))
+	information := calico.Empty("ClusterInformation", "default")
+	information.Object["spec"] = map[string]any{"datastoreReady": true}
+	s.must(s.Create(ctx, information))
+	pool := calico.Empty("IPPool", "default")
+	pool.Object["spec"] = map[string]any{"cidr": "10.244.0.0/24", "blockSize": int64(28), "vxlanMode": "CrossSubnet", "natOutgoing": true}
+	s.must(s.Create(ctx, pool))
+}
+
+func (s *scene) must(err error) {
+	s.Helper()
+	if err != nil {
+		s.Fatal(err)
+	}
+}
+
+// manifests makes all objects of a YAML file, as an administrator does, and takes those for good that are there.
+func (s *scene) manifests(text string) {
+	s.Helper()
+	decoder := yaml.NewYAMLOrJSONDecoder(strings.NewReader(text), 4096)
+	for {
+		o := &unstructured.Unstructured{}
+		if decoder.Decode(&o.Object) != nil {
+			return
+		}
+		if o.Object == nil {
+			continue
+		}
+		s.eventually(func() error { return client.IgnoreAlreadyExists(s.any.Create(s.Context(), o.DeepCopy())) })
+	}
+}
+
+func (s *scene) eventually(try func() error) {
+	s.Helper()
+	last := errors.New("not tried")
+	err := wait.PollUntilContextTimeout(s.Context(), 50*time.Millisecond, time.Minute, true, func(context.Context) (bool, error) {
+		last = try()
+		return last == nil, nil
+	})
+	if err != nil {
+		s.Fatal(last)
+	}
+}
+
+// running waits until a pod of an app in shop runs.
+func (s *scene) running(app string) {
+	s.Helper()
+	s.eventually(func() error {
+		pods := &corev1.PodList{}
+		if err := s.List(s.Context(), pods, client.InNamespace("shop"), client.MatchingLabels{"app": app}); err != nil {
+			return err
+		}
+		for i := range pods.Items {
+			if pods.Items[i].Status.Phase == corev1.PodRunning {
+				return nil
+			}
+		}
+		return errors.New("no pod of " + app + " runs")
+	})
+}
+
+// outcome is what a command has come to.
+type outcome struct {
+	code           int
+	stdout, stderr string
+}
+
+// replumb runs a command as a user; as the administrator, if there is none.
+func (s *scene) replumb(user string, args ...string) outcome {
+	s.Helper()
+	ctx, cancel := context.WithTimeout(s.Context(), 3*time.Minute)
+	defer cancel()
+	if args = append(args, "--kubeconfig", s.Kubeconfig); user != "" {
+		args = append(args, "--as", user)
+	}
+	c := exec.CommandContext(ctx, os.Args[0], args...)
+	c.Env = append(os.Environ(), asMain+"=1")
+	var stdout, stderr bytes.Buffer
+	c.Stdout, c.Stderr = &stdout, &stderr
+	err := c.Run()
+	if ended := new(exec.ExitError); err != nil && !errors.As(err, &ended) {
+		s.Fatal(err)
+	}
+	return outcome{c.ProcessState.ExitCode(), stdout.String(), stderr.String()}
+}
+
+// expect runs a command and fails the test if it ends with another code, or does not say all of some texts.
+func (s *scene) expect(code int, user string, args []string, texts ...string) {
+	s.Helper()
+	o := s.replumb(user, args...)
+	said := o.stdout + o.stderr
+	if o.code != code {
+		s.Fatalf("%s: exit code %d, want %d:\n%s", strings.Join(args, " "), o.code, code, said)
+	}
+	for _, text := range texts {
+		if !strings.Contains(said, text) {
+			s.Errorf("%s: %q is missing in:\n%s", strings.Join(args, " "), text, said)
+		}
+	}
+}
+
+// look has the viewer run every command that writes nothing.
+func (s *scene) look(name string, texts ...string) {
+	s.Helper()
+	s.expect(3, viewer, []string{"check", "-f", s.file}, texts...)
+	s.expect(3, viewer, []string{"plan", "-f", s.file})
+	s.seen(name)
+}
+
+// seen is what a viewer looks at of a migration that is recorded.
+func (s *scene) seen(name string) {
+	s.Helper()
+	s.expect(0, viewer, []string{"status"})
+	s.expect(0, viewer, []string{"status", name, "-o", "json"})
+	s.expect(0, viewer, []string{"report", name, "-o", "json"})
+}

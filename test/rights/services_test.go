@@ -1,0 +1,169 @@
+package rights
+
+import (
+	"maps"
+	"slices"
+	"testing"
+
+	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/migrations/servicecidr"
+)
+
+// serviceMove has agents, so that what they take is used.
+const serviceMove = `apiVersion: replumb.dev/v1alpha1
+kind: Migration
+metadata: {name: move}
+spec:
+  serviceCIDR:
+    from: [172.31.0.0/16]
+    to: [172.24.0.0/16]
+    drain: 0s
+    refresh: {barePods: Evict}
+  batch: {settle: 0s}
+  proof: {image: replumb, soak: 0s}
+`
+
+// services are the Services, and what carries their addresses: workloads that are restarted, and pods that are evicted.
+const services = `apiVersion: networking.k8s.io/v1
+kind: ServiceCIDR
+metadata: {name: old}
+spec: {cidrs: [172.31.0.0/16]}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: cart, namespace: shop}
+spec: {clusterIP: 172.31.3.7, selector: {app: cart}, ports: [{port: 80}]}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: ledger, namespace: shop}
+spec: {clusterIP: 172.31.3.8, ports: [{port: 80}]}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: ledger-1, namespace: shop, labels: {kubernetes.io/service-name: ledger}}
+addressType: IPv4
+ports: [{port: 80}]
+endpoints: [{addresses: [192.0.2.77], conditions: {ready: true}}]
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: cart, namespace: shop}
+spec:
+  selector: {matchLabels: {app: cart}}
+  template:
+    metadata: {labels: {app: cart}}
+    spec: {containers: [{name: c, image: cart}]}
+---
+apiVersion: apps/v1
+kind: StatefulSet
+metadata: {name: db, namespace: shop}
+spec:
+  selector: {matchLabels: {app: db}}
+  serviceName: cart
+  template:
+    metadata: {labels: {app: db}}
+    spec: {containers: [{name: c, image: db}]}
+---
+apiVersion: apps/v1
+kind: DaemonSet
+metadata: {name: log, namespace: shop}
+spec:
+  selector: {matchLabels: {app: log}}
+  template:
+    metadata: {labels: {app: log}}
+    spec: {containers: [{name: c, image: log}]}
+---
+apiVersion: apps/v1
+kind: ReplicaSet
+metadata: {name: bare, namespace: shop}
+spec:
+  selector: {matchLabels: {app: bare}}
+  template:
+    metadata: {labels: {app: bare}}
+    spec: {containers: [{name: c, image: bare}]}
+---
+apiVersion: batch/v1
+kind: Job
+metadata: {name: batch, namespace: shop}
+spec:
+  template:
+    metadata: {labels: {app: batch}}
+    spec: {restartPolicy: OnFailure, containers: [{name: c, image: batch}]}
+`
+
+// TestServices: the roles are enough for whole migrations of Services, and all of them is needed.
+func TestServices(t *testing.T) {
+	s := begin(t, "services", serviceMove)
+	s.manifests(services)
+	for _, app := range []string{"cart", "db", "log", "bare", "batch"} {
+		s.running(app)
+	}
+	s.expect(3, viewer, []string{"check", "-f", s.file},
+		"missing permission: create,patch,delete services (role replumb-services-operate in deploy/rbac.yaml)",
+		"missing permission: patch services/status (role", "missing permission: create,delete configmaps in replumb-system (role",
+		"RP1004")
+	s.expect(3, viewer, []string{"plan", "-f", s.file})
+	s.expect(0, operator, []string{"check", "-f", s.file})
+	s.expect(0, operator, []string{"apply", "-f", s.file})
+	s.seen("move")
+	s.expect(0, operator, []string{"pause", "move"})
+	s.expect(0, operator, []string{"resume", "move"})
+	s.expect(0, operator, []string{"rollback", "move", "--yes"})
+	s.expect(0, operator, []string{"unfreeze"})
+	s.expect(0, operator, []string{"apply", "-f", s.file})
+	s.expect(3, viewer, []string{"plan", "-f", s.file})
+	s.expect(0, operator, []string{"finish", "move", "--yes"})
+	s.seen("move")
+
+	roles := servicecidr.Roles().Of(cluster.View, cluster.Operate, cluster.Agents)
+	// Services back up no Secrets, and do without the right to list them.
+	secrets := cluster.Right{Verb: "list", Resource: "secrets", Namespace: "replumb-system"}
+	// Whether a freeze is enforced is asked by a change that is only tried.
+	tried := cluster.Right{Verb: "patch", Resource: "services", Namespace: "default", Name: "kubernetes"}
+	nodes := cluster.Right{Verb: "get", Resource: "nodes", Subresource: "proxy"}
+	views, all := read(t, s.since, viewer), read(t, s.since, viewer, operator)
+	views.onlyReads(t)
+	views.allowed(t, secrets, tried, nodes)
+	all.allowed(t, secrets, tried, nodes)
+	all.used(t, roles, unusedByServices())
+	if !slices.ContainsFunc(all, func(e event) bool { return e.Object.Resource == "selfsubjectaccessreviews" }) {
+		t.Error("no one asked what the user may do")
+	}
+}
+
+// unusedByServices are the rights that no request takes here, with what would.
+func unusedByServices() map[string]string {
+	const deploy = "unfreeze, where a mirror froze deployments"
+	all := map[string]string{
+		"get /flagz": "gates of API servers, which ask each at its own address",
+		"get nodes":  "gates of kubelets that do not answer",
+		"update validatingadmissionpolicybindings.admissionregistration.k8s.io replumb-freeze":         "the freeze is another migration's",
+		"delete validatingadmissionpolicies.admissionregistration.k8s.io replumb-freeze-deploys":       deploy,
+		"delete validatingadmissionpolicybindings.admissionregistration.k8s.io replumb-freeze-deploys": deploy,
+		"patch endpointslices.discovery.k8s.io":                                                        "endpoints of a Service without selector change while it has a bridge",
+	}
+	maps.Copy(all, unusedAgents())
+	return all
+}
+
+// unusedAgents are what no request takes of the rights that are there for agents, and for definitions.
+func unusedAgents() map[string]string {
+	const (
+		older  = "the definition is one of an older replumb"
+		agents = "what agents may do themselves, which users can only give them if they have it"
+	)
+	return map[string]string{
+		"update customresourcedefinitions.apiextensions.k8s.io migrations.replumb.dev":  older,
+		"update customresourcedefinitions.apiextensions.k8s.io nodereports.replumb.dev": older,
+		"delete pods in replumb-system":        "agents on nodes that are not ready",
+		"watch services":                       agents,
+		"watch pods":                           agents,
+		"watch migrations.replumb.dev":         agents,
+		"get nodereports.replumb.dev":          agents,
+		"create nodereports.replumb.dev":       agents,
+		"patch nodereports.replumb.dev":        agents,
+		"get nodereports/status.replumb.dev":   agents,
+		"patch nodereports/status.replumb.dev": agents,
+	}
+}
