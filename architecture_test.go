@@ -142,6 +142,44 @@ func TestImports(t *testing.T) {
 	}
 }
 
+// TestNothingInTheClusterCalls holds what replumb runs in a cluster, where it reads Migrations that others may write, to packages that
+// cannot run programs or post to URLs that a Migration names.
+func TestNothingInTheClusterCalls(t *testing.T) {
+	seen := map[string]bool{}
+	var visit func(dir string)
+	visit = func(dir string) {
+		if seen[dir] {
+			return
+		}
+		seen[dir] = true
+		for _, file := range sources(t) {
+			if path.Dir(file) != dir || strings.HasSuffix(file, "_test.go") {
+				continue
+			}
+			f, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.ImportsOnly)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, spec := range f.Imports {
+				if pkg, _ := strconv.Unquote(spec.Path.Value); strings.HasPrefix(pkg, module+"/") {
+					visit(strings.TrimPrefix(pkg, module+"/"))
+				}
+			}
+		}
+	}
+	for _, dir := range []string{
+		"internal/verify/agent", "internal/verify/connectivity/testpod", "internal/network/nodecleanup", "internal/network/bridge",
+	} {
+		visit(dir)
+		if len(seen) < 2 {
+			t.Errorf("%s has no files, or imports nothing", dir)
+		}
+	}
+	if seen["internal/callout"] {
+		t.Error("what runs in the cluster imports internal/callout")
+	}
+}
+
 // TestImportRules shows that the rules refuse what they are for.
 func TestImportRules(t *testing.T) {
 	rules := importRules(t)

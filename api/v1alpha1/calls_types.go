@@ -66,12 +66,26 @@ type Action struct {
 
 // ExecAction is a program on the machine where replumb runs.
 type ExecAction struct {
-	// Command with its arguments. No shell is involved.
+	// Command with its arguments. No shell is involved. A program with a slash in its name is found from the folder of the file
+	// with the Migration, and recorded by its whole path; one without is looked for in PATH.
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=64
 	// +kubebuilder:validation:items:MaxLength=4096
 	// +kubebuilder:validation:XValidation:rule="size(self) == 0 || size(self[0]) > 0",message="is empty; write the program and its arguments as a list, such as [/usr/local/bin/tiers, --all]"
 	Command []string `json:"command"`
+
+	// Env names environment variables of replumb that the program gets as well. docs/hooks.md lists those that every program gets;
+	// it gets no others.
+	// +optional
+	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:items:MaxLength=256
+	// +kubebuilder:validation:items:Pattern=`^[A-Za-z_][A-Za-z0-9_]*$`
+	Env []string `json:"env,omitempty"`
+
+	// PublishOutput has the end of what a program that fails says on stderr go where people read of the failure: Events, the status,
+	// notifications, the report. Default: only the terminal of the operator shows it.
+	// +optional
+	PublishOutput bool `json:"publishOutput,omitempty"`
 }
 
 // HTTPAction is a URL that JSON is posted to. Exactly one of url and urlFromEnv.

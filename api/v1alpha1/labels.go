@@ -40,6 +40,10 @@ const (
 	// that has a higher one than its own.
 	AnnotationSchemaRevision = "replumb.dev/schema-revision"
 
+	// AnnotationCluster, on a Migration, is the cluster that it was recorded in: the UID of its namespace kube-system. Commands refuse a
+	// Migration that has come from another one, such as by a restore.
+	AnnotationCluster = "replumb.dev/cluster"
+
 	// AnnotationTier, set by users on a Service, is its tier.
 	AnnotationTier = "replumb.dev/tier"
 	// AnnotationStrategy, set by users on a Service, is how to treat it: see the Strategy constants.

@@ -9,6 +9,9 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/user"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/replumb/replumb/api/v1alpha1"
@@ -29,9 +32,29 @@ type Error struct {
 	Err    error
 	// TimedOut is true if there was no answer within the time of the Action.
 	TimedOut bool
+	// Output is the end of what the program said on stderr. It may hold what is no one else's business, and is in no text of the error
+	// unless the Action publishes it.
+	Output string
 }
 
-func (e *Error) Error() string { return fmt.Sprintf("calling %s: %v", e.Action, e.Err) }
+func (e *Error) Error() string {
+	text := fmt.Sprintf("calling %s: %v", e.Action, e.Err)
+	if e.Output != "" {
+		text += "; its output is on the terminal of " + operator()
+	}
+	return text
+}
+
+// Private implements fault.Confidant.
+func (e *Error) Private() string { return e.Output }
+
+// operator is who runs replumb.
+func operator() string {
+	if u, err := user.Current(); err == nil {
+		return u.Username
+	}
+	return "the operator"
+}
 
 // Unwrap gives the cause.
 func (e *Error) Unwrap() error { return e.Err }
@@ -48,8 +71,8 @@ var (
 // Call sends the request and reads the answer, both as JSON. An answer of nil means that none is expected, and what
 // there is of it is ignored. Errors are of type *Error and hold no part of a URL but scheme and host.
 //
-// A program gets the request on its stdin and the environment of replumb, with what the request adds if it is an Environer; it answers on its stdout and must exit with
-// status 0. No shell is involved. It leads a process group of its own, so that the Ctrl-C meant for replumb does not end
+// A program gets the request on its stdin, and of the environment of replumb what Environment lists, with what the request adds if it
+// is an Environer; it answers on its stdout and must exit with status 0. No shell is involved. It leads a process group of its own, so that the Ctrl-C meant for replumb does not end
 // it. When the time is up or ctx is cancelled the group is asked to end by SIGTERM, and two seconds later killed.
 //
 // A URL gets the request as the body of a POST and must answer with a status 2xx. Redirects are not followed: they would
@@ -67,11 +90,15 @@ func Call(ctx context.Context, action v1alpha1.Action, request, answer any) erro
 	ours, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	var got []byte
+	var said string
 	switch {
 	case action.Exec != nil && action.HTTP != nil:
 		err = errTwoAction
 	case action.Exec != nil:
-		got, err = run(ours, action.Exec.Command, environ(request), body)
+		got, said, err = run(ours, action.Exec.Command, environ(request, action.Exec.Env), body)
+		if err != nil && said != "" && action.Exec.PublishOutput {
+			err, said = fmt.Errorf("%w: %s", err, said), ""
+		}
 	case action.HTTP != nil:
 		got, err = post(ours, *action.HTTP, body)
 	default:
@@ -86,9 +113,9 @@ func Call(ctx context.Context, action v1alpha1.Action, request, answer any) erro
 	case ctx.Err() != nil:
 		return &Error{Action: Name(action), Err: fmt.Errorf("cancelled: %w", context.Cause(ctx))}
 	case ours.Err() != nil:
-		return &Error{Action: Name(action), Err: late(timeout, err), TimedOut: true}
+		return &Error{Action: Name(action), Err: late(timeout, err), TimedOut: true, Output: said}
 	}
-	return &Error{Action: Name(action), Err: err}
+	return &Error{Action: Name(action), Err: err, Output: said}
 }
 
 // Environer is a request that is passed in environment variables too, as KEY=value, for programs that do not read JSON.
@@ -96,14 +123,35 @@ type Environer interface {
 	Environ() []string
 }
 
-func environ(request any) []string {
-	if e, ok := request.(Environer); ok {
-		return append(os.Environ(), e.Environ()...)
-	}
-	return nil // that of replumb
+// Environment are the variables of replumb that every program gets, if they are set. A name that ends in * stands for all that begin so.
+// Others, such as those with credentials, reach a program only if its Action names them.
+func Environment() []string {
+	return []string{"PATH", "HOME", "USER", "LOGNAME", "LANG", "LANGUAGE", "LC_*", "TMPDIR", "TZ"}
 }
 
-// late says that the time was up, and what else is known: the last words of a program.
+// environ is the environment of a program.
+func environ(request any, named []string) []string {
+	all := []string{}
+	for _, variable := range os.Environ() {
+		if passes(variable, append(Environment(), named...)) {
+			all = append(all, variable)
+		}
+	}
+	if e, ok := request.(Environer); ok {
+		all = append(all, e.Environ()...)
+	}
+	return all
+}
+
+func passes(variable string, names []string) bool {
+	name, _, _ := strings.Cut(variable, "=")
+	return slices.ContainsFunc(names, func(allowed string) bool {
+		prefix, any := strings.CutSuffix(allowed, "*")
+		return name == allowed || any && strings.HasPrefix(name, prefix)
+	})
+}
+
+// late says that the time was up, and what else is known.
 func late(timeout time.Duration, err error) error {
 	if errors.Is(err, context.DeadlineExceeded) {
 		return fmt.Errorf("no answer within %s", timeout)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"time"
 	"unicode"
@@ -16,15 +17,21 @@ const (
 	// keep its output open.
 	grace = 2 * time.Second
 
-	// maxTail is how many characters of a program's stderr an error quotes: the last ones say what went wrong.
+	// maxTail is how many characters of a program's stderr are kept: the last ones say what went wrong.
 	maxTail = 500
 )
 
-var errNoCommand = errors.New("the command is empty")
+var (
+	errNoCommand = errors.New("the command is empty")
+	errRelative  = errors.New("its path depends on where replumb is started: write the whole path, or give the file of the Migration by -f")
+)
 
 func lookPath(command []string) error {
 	if len(command) == 0 {
 		return errNoCommand
+	}
+	if strings.ContainsRune(command[0], '/') && !filepath.IsAbs(command[0]) {
+		return errRelative
 	}
 	if _, err := exec.LookPath(command[0]); err != nil {
 		return fmt.Errorf("it cannot be run: %w", err)
@@ -32,10 +39,10 @@ func lookPath(command []string) error {
 	return nil
 }
 
-// run runs a program to its end and returns its stdout. A nil environment is that of replumb.
-func run(ctx context.Context, command, environ []string, stdin []byte) ([]byte, error) {
-	if len(command) == 0 {
-		return nil, errNoCommand
+// run runs a program to its end and returns its stdout, and the end of what it said on stderr.
+func run(ctx context.Context, command, environ []string, stdin []byte) (stdout []byte, said string, err error) {
+	if err := lookPath(command); err != nil {
+		return nil, "", err
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -47,22 +54,19 @@ func run(ctx context.Context, command, environ []string, stdin []byte) ([]byte, 
 	cmd.WaitDelay = grace
 	ownGroup(cmd)
 	if err := cmd.Start(); err != nil {
-		return nil, err
+		return nil, "", err
 	}
-	err := cmd.Wait()
+	err = cmd.Wait()
 	if ctx.Err() != nil || errors.Is(err, exec.ErrWaitDelay) {
 		killGroup(cmd) // the program has ended or was killed; not necessarily what it has started
 	}
 	switch {
 	case out.over:
-		return nil, errTooLong
+		return nil, "", errTooLong
 	case errors.Is(err, exec.ErrWaitDelay):
 		err = fmt.Errorf("it left a process behind that kept its output open: %w", err)
 	}
-	if said := last.String(); err != nil && said != "" {
-		err = fmt.Errorf("%w: %s", err, said)
-	}
-	return out.buf.Bytes(), err
+	return out.buf.Bytes(), last.String(), err
 }
 
 // capture keeps up to maxAnswer bytes; what comes after calls full.

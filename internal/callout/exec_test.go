@@ -16,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine/fault"
 )
 
 type question struct {
@@ -43,10 +44,14 @@ func program(t *testing.T, limit time.Duration, script string, args ...string) v
 func TestExecAnswers(t *testing.T) {
 	t.Setenv("CALLOUT_GREETING", "good day")
 	got := reply{}
+	t.Setenv("CALLOUT_SECRET", "s3cr3t")
+	t.Setenv("LC_PAPER", "de_DE")
 	action := program(t, 10*time.Second, `
+		test -z "$CALLOUT_SECRET" && test -n "$PATH" && test "$LC_PAPER" = de_DE || exit 1
 		name=$(sed 's/.*:"\(.*\)".*/\1/')
 		echo "for the log" >&2
 		printf '{"hello":"%s, %s %s"}\n\n' "$CALLOUT_GREETING" "$name" "$1"`, "$(id); a  b")
+	action.Exec.Env = []string{"CALLOUT_GREETING"}
 	if err := Call(t.Context(), action, question{"cart"}, &got); err != nil {
 		t.Fatal(err)
 	}
@@ -59,7 +64,7 @@ func TestExecFails(t *testing.T) {
 	for _, tt := range []struct {
 		name, script, want string
 	}{
-		{"exit status", "echo no such tier >&2; exit 3", "exit status 3: no such tier"},
+		{"exit status", "echo no such tier >&2; exit 3", "exit status 3; its output is on the terminal of "},
 		{"exit status after an answer", `echo '{"hello":"x"}'; exit 1`, "exit status 1"},
 		{"garbage", "echo hello", "not the JSON that was expected"},
 		{"another type", `echo '{"hello":{}}'`, "not the JSON that was expected"},
@@ -75,6 +80,9 @@ func TestExecFails(t *testing.T) {
 			var call *Error
 			if !errors.As(err, &call) || call.TimedOut || !strings.Contains(err.Error(), tt.want) {
 				t.Errorf("got %v, want %q", err, tt.want)
+			}
+			if said := fault.Private(err); strings.Contains(tt.script, ">&2") != (said == "no such tier") {
+				t.Errorf("said %q", said)
 			}
 			if !strings.HasPrefix(err.Error(), "calling "+action.Exec.Command[0]+": ") || strings.Contains(err.Error(), "secret") {
 				t.Errorf("got %v", err)
@@ -98,11 +106,25 @@ func TestExecQuotesOnlyTheEndOfWhatWasSaid(t *testing.T) {
 	err := Call(t.Context(), program(t, 10*time.Second, `
 		i=0; while [ $i -lt 500 ]; do echo "line $i" >&2; i=$((i+1)); done
 		printf '\033[31mlast \303\244\n' >&2; exit 1`), question{}, nil)
-	if err == nil || !strings.HasSuffix(err.Error(), "line 499 [31mlast ä") || strings.Contains(err.Error(), "line 400 ") {
+	said := fault.Private(err)
+	if !strings.HasSuffix(said, "line 499 [31mlast ä") || strings.Contains(said, "line 400 ") {
+		t.Errorf("got %v", said)
+	}
+	if len([]rune(said)) != maxTail {
+		t.Errorf("%d characters", len([]rune(said)))
+	}
+}
+
+func TestOutputIsPublishedOnRequest(t *testing.T) {
+	action := program(t, 10*time.Second, "echo password >&2; exit 1")
+	err := Call(t.Context(), action, question{}, nil)
+	if err == nil || strings.Contains(err.Error(), "password") || fault.Private(err) != "password" {
 		t.Errorf("got %v", err)
 	}
-	if _, said, _ := strings.Cut(err.Error(), "exit status 1: "); len([]rune(said)) != maxTail {
-		t.Errorf("%d characters", len([]rune(said)))
+	action.Exec.PublishOutput = true
+	err = Call(t.Context(), action, question{}, nil)
+	if err == nil || !strings.HasSuffix(err.Error(), "exit status 1: password") || fault.Private(err) != "" {
+		t.Errorf("got %v", err)
 	}
 }
 
@@ -176,7 +198,7 @@ func TestExecThatHangsIsEndedWithItsChildren(t *testing.T) {
 		if readErr != nil {
 			continue
 		}
-		if !strings.Contains(err.Error(), "not yet") {
+		if fault.Private(err) != "not yet" {
 			t.Errorf("its last words are missing: %v", err)
 		}
 		gone(t, number(t, text))
@@ -225,7 +247,7 @@ func TestCheckExec(t *testing.T) {
 	if err := Check(program(t, time.Minute, "exit 3")); err != nil {
 		t.Error(err)
 	}
-	for _, command := range [][]string{nil, {"/does/not/exist"}, {"no-such-program-anywhere"}} {
+	for _, command := range [][]string{nil, {"/does/not/exist"}, {"no-such-program-anywhere"}, {"./exec_test.go"}} {
 		action := v1alpha1.Action{Exec: &v1alpha1.ExecAction{Command: command}}
 		var call *Error
 		if err := Check(action); !errors.As(err, &call) {

@@ -3,6 +3,7 @@ package callout
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -28,11 +29,18 @@ func target(action v1alpha1.HTTPAction) (*url.URL, error) {
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" {
 		return nil, fmt.Errorf("%s is not one of http or https with a host", where)
 	}
+	if u.User != nil && u.Scheme != "https" {
+		return nil, fmt.Errorf("%s has a user or password, which http:// sends for all to read: use https://", where)
+	}
 	return u, nil
 }
 
 // post uses a transport of its own and no http.Client: that would follow redirects, and its errors quote the whole URL.
 func post(ctx context.Context, action v1alpha1.HTTPAction, body []byte) ([]byte, error) {
+	return postTo(ctx, action, body, &tls.Config{MinVersion: tls.VersionTLS12})
+}
+
+func postTo(ctx context.Context, action v1alpha1.HTTPAction, body []byte, trust *tls.Config) ([]byte, error) {
 	u, err := target(action)
 	if err != nil {
 		return nil, err
@@ -48,7 +56,7 @@ func post(ctx context.Context, action v1alpha1.HTTPAction, body []byte) ([]byte,
 		password, _ := u.User.Password()
 		req.SetBasicAuth(u.User.Username(), password)
 	}
-	transport := &http.Transport{Proxy: proxy, DisableKeepAlives: true, ForceAttemptHTTP2: true}
+	transport := &http.Transport{Proxy: proxy, TLSClientConfig: trust, DisableKeepAlives: true, ForceAttemptHTTP2: true}
 	defer transport.CloseIdleConnections()
 	resp, err := transport.RoundTrip(req)
 	if err != nil {

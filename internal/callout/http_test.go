@@ -1,6 +1,8 @@
 package callout
 
 import (
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -24,7 +26,7 @@ func server(t *testing.T, h http.HandlerFunc) v1alpha1.Action {
 	t.Helper()
 	s := httptest.NewServer(h)
 	t.Cleanup(s.Close)
-	url := strings.Replace(s.URL, "://", "://user:"+secret+"@", 1) + "/" + secret + "?token=" + secret + "#" + secret
+	url := s.URL + "/" + secret + "?token=" + secret + "#" + secret
 	return v1alpha1.Action{HTTP: &v1alpha1.HTTPAction{URL: url}, Timeout: &metav1.Duration{Duration: 10 * time.Second}}
 }
 
@@ -34,8 +36,7 @@ func TestHTTPAnswers(t *testing.T) {
 		if err := json.NewDecoder(r.Body).Decode(&asked); err != nil || r.Method != http.MethodPost {
 			t.Errorf("%s: %v", r.Method, err)
 		}
-		_, password, _ := r.BasicAuth()
-		if r.Header.Get("Content-Type") != "application/json" || r.URL.Path != "/"+secret || password != secret {
+		if r.Header.Get("Content-Type") != "application/json" || r.URL.Path != "/"+secret {
 			t.Errorf("%s: %v", r.URL, r.Header)
 		}
 		w.WriteHeader(http.StatusAccepted)
@@ -49,6 +50,25 @@ func TestHTTPAnswers(t *testing.T) {
 	fromEnv := v1alpha1.Action{HTTP: &v1alpha1.HTTPAction{URLFromEnv: "CALLOUT_URL"}}
 	if err := Call(t.Context(), fromEnv, map[string]string{"name": "cart"}, nil); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestHTTPAuthenticates sends user and password to a server with a certificate that the machine trusts.
+func TestHTTPAuthenticates(t *testing.T) {
+	got := make(chan string, 1)
+	s := httptest.NewTLSServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		user, password, _ := r.BasicAuth()
+		got <- user + ":" + password
+	}))
+	defer s.Close()
+	u := strings.Replace(s.URL, "://", "://user:"+secret+"@", 1)
+	roots := x509.NewCertPool()
+	roots.AddCert(s.Certificate())
+	if _, err := postTo(t.Context(), v1alpha1.HTTPAction{URL: u}, nil, &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}); err != nil {
+		t.Fatal(err)
+	}
+	if auth := <-got; auth != "user:"+secret {
+		t.Errorf("got %q", auth)
 	}
 }
 
@@ -132,6 +152,8 @@ func TestHTTPToNobodyDoesNotTellTheURL(t *testing.T) {
 		{"not a URL", v1alpha1.HTTPAction{URL: "http://a b/" + secret}, "the URL is not one of http or https", true},
 		{"bad port", v1alpha1.HTTPAction{URL: "http://a:" + secret + "/"}, "the URL is not one of http or https", true},
 		{"another scheme", v1alpha1.HTTPAction{URL: "file:///" + secret}, "the URL is not one of http or https", true},
+		{"password in the clear", v1alpha1.HTTPAction{URL: "http://user:" + secret + "@127.0.0.1/"}, "use https://", true},
+		{"user in the clear", v1alpha1.HTTPAction{URL: "http://" + secret + "@127.0.0.1/"}, "use https://", true},
 		{"no host", v1alpha1.HTTPAction{URL: "http:///" + secret}, "the URL is not one of http or https", true},
 		{"unset", v1alpha1.HTTPAction{URLFromEnv: "CALLOUT_UNSET"}, "variable CALLOUT_UNSET is not set", true},
 		{"bad in the environment", v1alpha1.HTTPAction{URLFromEnv: "CALLOUT_BAD"}, "CALLOUT_BAD is not one of http", true},

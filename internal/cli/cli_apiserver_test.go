@@ -31,6 +31,7 @@ func TestCluster(t *testing.T) {
 	testscript.RunT(serial{t}, testscript.Params{
 		Dir: "testdata/cluster", UpdateScripts: *update,
 		Setup: func(env *testscript.Env) error {
+			env.Setenv("XDG_CONFIG_HOME", env.WorkDir)
 			server.Clean(t)
 			server.Namespace(t, "shop")
 			for name, from := range map[string]string{

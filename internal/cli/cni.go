@@ -34,6 +34,7 @@ func (a *app) newCNIJob(c *connection, m *v1alpha1.Migration) (job, error) {
 	if err != nil {
 		return nil, err
 	}
+	tools.Dir = a.dir
 	j, err := cni.NewJob(tools, m)
 	if err != nil {
 		return nil, err

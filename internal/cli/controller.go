@@ -21,7 +21,7 @@ or in the cluster.`,
 			if err != nil {
 				return err
 			}
-			_, stop, err := a.measure(cmd.Context(), countsOf(c, ""))
+			_, stop, err := a.measure(cmd.Context(), c.identity(cmd.Context()), countsOf(c, ""))
 			if err != nil {
 				return err
 			}

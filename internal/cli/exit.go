@@ -52,6 +52,9 @@ func Report(w io.Writer, err error) {
 		return
 	}
 	fmt.Fprintf(w, "error: %v\n", err)
+	if said := fault.Private(err); said != "" {
+		fmt.Fprintf(w, "output: %s\n", said)
+	}
 	if hint := hintOf(err); hint != "" {
 		fmt.Fprintf(w, "hint: %s\n", hint)
 	}

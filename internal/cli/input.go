@@ -1,25 +1,26 @@
 package cli
 
 import (
-	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
 	"slices"
 
-	"github.com/spf13/cobra"
-	"sigs.k8s.io/controller-runtime/pkg/client"
-
 	"github.com/replumb/replumb/api/v1alpha1"
-	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/spec"
+	"github.com/spf13/cobra"
 )
 
 const stdin = "-"
 
 func (a *app) fileFlag(cmd *cobra.Command) {
 	cmd.Flags().StringArrayVarP(&a.files, "filename", "f", nil, "file or folder with the Migration, or - for stdin")
+	cmd.Flags().StringArrayVar(&a.passEnv, "pass-env", nil,
+		"name of an environment variable that programs of the file get, beside those that all get (docs/hooks.md)")
+	cmd.Flags().BoolVar(&a.insecureTarget, "insecure-target-kubeconfig", false,
+		"take the kubeconfig in the Secret of spec.mirror.target as it is: it may run programs and read files on this machine")
 }
 
 // read takes the one Migration that the files hold. Errors are as those of spec.Parse.
@@ -35,7 +36,11 @@ func (a *app) read() (*v1alpha1.Migration, error) {
 		}
 		sources = append(sources, found...)
 	}
-	m, err := spec.Read(sources...)
+	m, source, err := spec.ReadFrom(sources...)
+	a.dir = source.Dir
+	if m != nil {
+		spec.PassEnv(m, a.passEnv)
+	}
 	if m != nil && a.withoutAgent {
 		m.Spec.Proof.Agents = v1alpha1.AgentsDisabled
 	}
@@ -46,7 +51,8 @@ func (a *app) read() (*v1alpha1.Migration, error) {
 func (a *app) open(name string) ([]spec.Source, error) {
 	if name == stdin {
 		body, err := io.ReadAll(a.in)
-		return []spec.Source{{Name: "stdin", Body: body}}, err
+		here, wrong := os.Getwd()
+		return []spec.Source{{Name: "stdin", Body: body, Dir: here}}, errors.Join(err, wrong)
 	}
 	files := []string{name}
 	if info, err := os.Stat(name); err == nil && info.IsDir() {
@@ -60,7 +66,11 @@ func (a *app) open(name string) ([]spec.Source, error) {
 		if err != nil {
 			return nil, err
 		}
-		all = append(all, spec.Source{Name: file, Body: body})
+		dir, err := filepath.Abs(filepath.Dir(file))
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, spec.Source{Name: file, Body: body, Dir: dir})
 	}
 	return all, nil
 }
@@ -90,37 +100,6 @@ func (a *app) given() (*v1alpha1.Migration, job, error) {
 	}
 	j, wrong := a.newJob(nil, m)
 	return m, j, spec.Join(err, wrong)
-}
-
-// named is what rollback and finish are about: the name that was given, or that of the Migration in the files. The settings in the
-// files are recorded first, so that the command goes by them; which differ is reported.
-func (a *app) named(ctx context.Context, args []string) (string, error) {
-	if len(a.files) == 0 {
-		return args[0], nil
-	}
-	m, _, err := a.given()
-	if err != nil {
-		return "", err
-	}
-	if len(args) == 1 && args[0] != m.Name {
-		return "", &UsageError{
-			Problem: fmt.Sprintf(
-				"the file is about migration %s, and not about %s",
-				m.Name,
-				args[0],
-			),
-			Hint: "leave the name out, or the file",
-		}
-	}
-	c, err := a.reach(ctx)
-	if err != nil {
-		return "", err
-	}
-	changes, err := migration.Amend(ctx, c.Cluster, m)
-	for _, change := range changes {
-		fmt.Fprintln(a.err, "changed", change)
-	}
-	return m.Name, client.IgnoreNotFound(err)
 }
 
 // nameOrFile takes the name of a Migration, or -f.

@@ -108,6 +108,15 @@ type connection struct {
 	inspector *apiserver.Inspector
 }
 
+// identity is the cluster's, as far as the user may ask for it.
+func (c *connection) identity(ctx context.Context) engine.Identity {
+	of, err := c.Identity(ctx)
+	if err != nil {
+		return c.Known()
+	}
+	return of
+}
+
 func (c *connection) serviceTools() servicecidr.Tools {
 	if c == nil {
 		return servicecidr.Tools{Tools: migration.Tools{Image: image()}}
@@ -142,7 +151,20 @@ func (a *app) connect() (*connection, error) {
 	if err != nil {
 		return nil, err
 	}
+	c.ContextName = a.contextName()
 	return &connection{Cluster: c, inspector: apiserver.New(config)}, nil
+}
+
+// contextName is that of the context that the flags name; empty if there is none, as in a pod.
+func (a *app) contextName() string {
+	if a.config.Context != nil && *a.config.Context != "" {
+		return *a.config.Context
+	}
+	kubeconfig, err := a.config.ToRawKubeConfigLoader().RawConfig()
+	if err != nil { // that it is there was seen when it was connected to
+		return ""
+	}
+	return kubeconfig.CurrentContext
 }
 
 // reach connects, and sees that someone answers.
@@ -178,8 +200,8 @@ func (a *app) jobFromFile(ctx context.Context, fits ...fit) (job, *connection, e
 	return j, c, err
 }
 
-// jobByName takes the Migration that the cluster has.
-func (a *app) jobByName(ctx context.Context, name string) (job, *connection, error) {
+// recorded is the Migration that the cluster has.
+func (a *app) recorded(ctx context.Context, name string) (*v1alpha1.Migration, *connection, error) {
 	c, err := a.reach(ctx)
 	if err != nil {
 		return nil, nil, err
@@ -194,6 +216,31 @@ func (a *app) jobByName(ctx context.Context, name string) (job, *connection, err
 			Hint: "kubectl get migrations.replumb.dev lists them",
 		}
 	}
-	j, err := a.newJob(c, m)
+	return m, c, nil
+}
+
+// lookingJob is a job of the Migration that the cluster has, for looking alone: it calls nothing that stands in there.
+func (a *app) lookingJob(ctx context.Context, name string) (job, *connection, error) {
+	m, c, err := a.recorded(ctx, name)
+	if err != nil {
+		return nil, nil, err
+	}
+	j, err := a.silentJob(c, m)
 	return j, c, err
+}
+
+// silentJob calls nothing that its Migration names.
+func (a *app) silentJob(c *connection, m *v1alpha1.Migration) (job, error) {
+	j, err := a.newJob(c, m)
+	switch j := j.(type) {
+	case serviceJob:
+		if j.Job != nil {
+			j.Silent = true
+		}
+	case mirrorJob:
+		if j.Job != nil {
+			j.Silent = true
+		}
+	}
+	return j, err
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/engine/fault"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/reporting/metrics"
@@ -18,11 +19,12 @@ func (a *app) metricsFlag(cmd *cobra.Command) {
 }
 
 // measure serves metrics, if someone asked for them, until stop is called. Without an address there are none, and no port.
-func (a *app) measure(ctx context.Context, counts metrics.Counts) (m *metrics.Metrics, stop func(), err error) {
+func (a *app) measure(ctx context.Context, of engine.Identity, counts metrics.Counts) (m *metrics.Metrics, stop func(), err error) {
 	if a.metricsAddress == "" {
 		return nil, func() {}, nil
 	}
 	m = metrics.New(counts)
+	m.About(of)
 	server, err := m.Serve(ctx, a.metricsAddress)
 	if err != nil {
 		return nil, nil, &fault.Hinted{Err: err, Hint: "give --metrics-address a HOST:PORT that is free, or leave it out"}

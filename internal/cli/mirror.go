@@ -38,7 +38,7 @@ func (a *app) mirrorTools(c *connection) mirror.Tools {
 	if c == nil {
 		return mirror.Tools{}
 	}
-	return mirror.Tools{Tools: migration.Tools{Cluster: c.Cluster}, Context: a.context}
+	return mirror.Tools{Tools: migration.Tools{Cluster: c.Cluster}, Context: a.context, InsecureTarget: a.insecureTarget}
 }
 
 func (j mirrorJob) about() about {

@@ -23,6 +23,7 @@ func TestMirror(t *testing.T) {
 	testscript.RunT(serial{t}, testscript.Params{
 		Dir: "testdata/mirror", UpdateScripts: *update,
 		Setup: func(env *testscript.Env) error {
+			env.Setenv("XDG_CONFIG_HOME", env.WorkDir)
 			env.Setenv("PATH", assets+string(filepath.ListSeparator)+env.Getenv("PATH"))
 			kubeconfig := filepath.Join(env.WorkDir, "kubeconfig")
 			env.Setenv("KUBECONFIG", kubeconfig)

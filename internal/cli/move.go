@@ -7,6 +7,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	"sigs.k8s.io/yaml"
@@ -64,11 +65,14 @@ func (a *app) showFindings(all findings.Findings) error {
 
 // planDocument is what plan prints with -o json or yaml.
 type planDocument struct {
-	Migration string               `json:"migration"`
-	Hash      string               `json:"hash"`
-	Findings  findings.Findings    `json:"findings"`
-	Stays     []stayLine           `json:"stays"`
-	Phases    []terminal.PlanPhase `json:"phases"`
+	Migration string `json:"migration"`
+	// Cluster is the one that the plan is of, and Time when it was made.
+	Cluster  engine.Identity      `json:"cluster"`
+	Time     time.Time            `json:"time"`
+	Hash     string               `json:"hash"`
+	Findings findings.Findings    `json:"findings"`
+	Stays    []stayLine           `json:"stays"`
+	Phases   []terminal.PlanPhase `json:"phases"`
 }
 
 func asBlocked(err error) *findings.BlockedError {
@@ -96,7 +100,7 @@ Exit code: 0 nothing blocks, 3 something blocks, 1 could not look.`,
   replumb plan -f move.yaml -o json > plan.json && replumb apply -f move.yaml --plan plan.json
   replumb plan -f mirror.yaml --to-dir manifests/   # what would be copied, as files`),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			j, _, err := a.jobFromFile(cmd.Context(), to.fit)
+			j, c, err := a.jobFromFile(cmd.Context(), to.fit)
 			if err != nil {
 				return err
 			}
@@ -107,7 +111,7 @@ Exit code: 0 nothing blocks, 3 something blocks, 1 could not look.`,
 			if err != nil {
 				return ofJob(j, err)
 			}
-			return a.showPlan(look)
+			return a.showPlan(cmd.Context(), c, look)
 		},
 	}
 	a.fileFlag(cmd)
@@ -117,7 +121,7 @@ Exit code: 0 nothing blocks, 3 something blocks, 1 could not look.`,
 	return cmd
 }
 
-func (a *app) showPlan(look outlook) error {
+func (a *app) showPlan(ctx context.Context, c *connection, look outlook) error {
 	phases, err := terminal.PlanPhases(look.outstanding)
 	if err != nil {
 		return err
@@ -132,11 +136,19 @@ func (a *app) showPlan(look outlook) error {
 			fmt.Fprintln(a.out, s.ID())
 		}
 	case "json", "yaml":
-		doc := planDocument{Migration: look.whole.Name, Hash: hash, Findings: look.findings, Phases: phases, Stays: look.stays}
+		of, err := c.Identity(ctx)
+		if err != nil {
+			return err
+		}
+		doc := planDocument{
+			Migration: look.whole.Name, Cluster: of, Time: time.Now().UTC().Truncate(time.Second), Hash: hash,
+			Findings: look.findings, Phases: phases, Stays: look.stays,
+		}
 		if err := terminal.Document(a.out, a.output, doc); err != nil {
 			return err
 		}
 	default:
+		fmt.Fprintf(a.out, "cluster: %s\n", c.Known())
 		terminal.Attention(a.out, look.findings)
 		terminal.Phases(a.out, phases)
 		if err := look.details(a.out); err != nil {
@@ -175,14 +187,23 @@ the cluster, 130 interrupted or paused.`,
   replumb apply -f move.yaml -o json                # one event a line on stdout`),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var expected *migration.Expectation
+			var of engine.Identity
 			if plan != "" {
 				var err error
-				if expected, err = readPlan(plan); err != nil {
+				if expected, of, err = readPlan(plan); err != nil {
 					return err
 				}
 			}
 			j, c, err := a.jobFromFile(cmd.Context(), hasPhase(until), a.mayAcceptDowntime, canCall)
 			if err != nil {
+				return err
+			}
+			if expected != nil {
+				if err := ofCluster(cmd.Context(), c, plan, of); err != nil {
+					return err
+				}
+			}
+			if err := a.beginApply(cmd.Context(), c, j); err != nil {
 				return err
 			}
 			j.restrict(until, expected)
@@ -244,25 +265,26 @@ func canCall(m *v1alpha1.Migration, _ job) error {
 	return nil
 }
 
-// readPlan reads a plan that plan wrote.
-func readPlan(file string) (*migration.Expectation, error) {
+// readPlan reads a plan that plan wrote, and of which cluster it is.
+func readPlan(file string) (*migration.Expectation, engine.Identity, error) {
+	none := engine.Identity{}
 	body, err := os.ReadFile(file)
 	if err != nil {
-		return nil, &UsageError{Problem: err.Error(), Hint: "write a plan with: plan -f FILE -o json > plan.json"}
+		return nil, none, &UsageError{Problem: err.Error(), Hint: "write a plan with: plan -f FILE -o json > plan.json"}
 	}
 	var doc planDocument
 	if err := yaml.Unmarshal(body, &doc); err != nil || doc.Hash == "" {
-		return nil, &UsageError{Problem: file + " holds no plan", Hint: "write one with: plan -f FILE -o json > plan.json"}
+		return nil, none, &UsageError{Problem: file + " holds no plan", Hint: "write one with: plan -f FILE -o json > plan.json"}
 	}
 	expected := &migration.Expectation{Changes: map[string]string{}}
 	for _, phase := range doc.Phases {
 		for _, s := range phase.Steps {
 			if err := expected.Add(s.ID, s.Role, s.Changes); err != nil {
-				return nil, err
+				return nil, none, err
 			}
 		}
 	}
-	return expected, nil
+	return expected, doc.Cluster, nil
 }
 
 func (a *app) yesFlag(cmd *cobra.Command) {
@@ -310,26 +332,26 @@ settings in the file, such as gateWait or notify, and records them.`,
   replumb rollback services-to-172-24 --yes   # where there is no terminal to ask on
   replumb rollback -f move.yaml               # with the settings of the file`),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			name, err := a.named(cmd.Context(), args)
+			t, err := a.aim(cmd.Context(), args)
 			if err != nil {
 				return err
 			}
-			j, c, err := a.jobByName(cmd.Context(), name)
-			if err != nil {
+			if t.about().migration.Status.PointOfNoReturnPassed {
+				return t.Rollback(cmd.Context(), a.runner()) // which refuses
+			}
+			if err := a.confirm(t.about().goBack); err != nil {
 				return err
 			}
-			if j.about().migration.Status.PointOfNoReturnPassed {
-				return j.Rollback(cmd.Context(), a.runner()) // which refuses
-			}
-			if err := a.confirm(j.about().goBack); err != nil {
+			if err := t.begin(cmd.Context(), a); err != nil {
 				return err
 			}
-			if err := a.run(cmd.Context(), c, j, "rollback", j.Rollback); err != nil {
+			if err := a.run(cmd.Context(), t.c, t.job, "rollback", t.Rollback); err != nil {
 				return err
 			}
-			return a.done(j.about().wentBack)
+			return a.done(t.about().wentBack)
 		},
 	}
+	a.callsFlag(cmd)
 	a.fileFlag(cmd)
 	a.outputFlag(cmd, "table", "json")
 	a.yesFlag(cmd)
@@ -352,22 +374,18 @@ settings in the file, such as gateWait or notify, and records them.`,
   replumb finish services-to-172-24 --yes
   replumb finish services-to-172-24 --leave-clients   # those who still use an old address lose it`),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			name, err := a.named(cmd.Context(), args)
-			if err != nil {
-				return err
-			}
-			j, c, err := a.jobByName(cmd.Context(), name)
+			t, err := a.aim(cmd.Context(), args)
 			if err != nil {
 				return err
 			}
 			if leaveClients {
-				if err := leave(j); err != nil {
+				if err := leave(t.job); err != nil {
 					return err
 				}
 			}
-			ahead, err := j.finishable(cmd.Context())
+			ahead, err := t.finishable(cmd.Context())
 			if err != nil {
-				return ofJob(j, err)
+				return ofJob(t.job, err)
 			}
 			if a.output != "json" {
 				for _, line := range ahead.finals {
@@ -377,12 +395,16 @@ settings in the file, such as gateWait or notify, and records them.`,
 			if err := a.confirm(ahead.question); err != nil {
 				return err
 			}
-			if err := a.run(cmd.Context(), c, j, "finish", j.Finish); err != nil {
+			if err := t.begin(cmd.Context(), a); err != nil {
 				return err
 			}
-			return a.done(j.about().finished)
+			if err := a.run(cmd.Context(), t.c, t.job, "finish", t.Finish); err != nil {
+				return err
+			}
+			return a.done(t.about().finished)
 		},
 	}
+	a.callsFlag(cmd)
 	cmd.Flags().BoolVar(&leaveClients, "leave-clients", false, "don't wait until no one uses old addresses (spec.serviceCIDR)")
 	a.fileFlag(cmd)
 	a.outputFlag(cmd, "table", "json")

@@ -18,7 +18,7 @@ Until resume, no command goes on with it.
 A run that waits for you, or for time to pass, sees the pause when that wait is over; Ctrl-C ends it at once.`,
 		Example: a.example("  replumb pause services-to-172-24"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			j, _, err := a.jobByName(cmd.Context(), args[0])
+			j, _, err := a.lookingJob(cmd.Context(), args[0])
 			if err != nil {
 				return err
 			}
@@ -35,20 +35,26 @@ A run that waits for you, or for time to pass, sees the pause when that wait is 
 
 func (a *app) resume() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "resume NAME", Short: "Carry on with a paused migration", Args: oneName,
-		Long:    "Take a pause back and carry on, in this process, with what was under way: apply, rollback or finish.",
-		Example: a.example("  replumb resume services-to-172-24"),
+		Use: "resume NAME", Short: "Carry on with a paused migration", Args: a.nameOrFile,
+		Long: `Take a pause back and carry on, in this process, with what was under way: apply, rollback or finish. With -f it goes by the
+settings in the file, and records them.`,
+		Example: a.example("  replumb resume services-to-172-24\n  replumb resume -f move.yaml"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			j, c, err := a.jobByName(cmd.Context(), args[0])
+			t, err := a.aim(cmd.Context(), args)
 			if err != nil {
 				return err
 			}
-			if err := j.Resume(cmd.Context()); err != nil {
-				return ofJob(j, err)
+			if err := t.begin(cmd.Context(), a); err != nil {
+				return err
 			}
-			return a.carryOn(cmd.Context(), c, j)
+			if err := t.Resume(cmd.Context()); err != nil {
+				return ofJob(t.job, err)
+			}
+			return a.carryOn(cmd.Context(), t.c, t.job)
 		},
 	}
+	a.fileFlag(cmd)
+	a.callsFlag(cmd)
 	a.outputFlag(cmd, "table", "json")
 	a.metricsFlag(cmd)
 	return cmd

@@ -41,6 +41,7 @@ func played(t *testing.T, dir string, nodes map[string]string) {
 	testscript.RunT(serial{t}, testscript.Params{
 		Dir: dir, UpdateScripts: *update,
 		Setup: func(env *testscript.Env) error {
+			env.Setenv("XDG_CONFIG_HOME", env.WorkDir)
 			server := full.Get(t)
 			if err := server.Wipe(t.Context()); err != nil {
 				return err

@@ -54,7 +54,7 @@ the same as a document for programs.`,
 }
 
 func (a *app) reportOf(ctx context.Context, name string) (*htmlreport.Document, error) {
-	j, c, err := a.jobByName(ctx, name)
+	j, c, err := a.lookingJob(ctx, name)
 	if err != nil {
 		return nil, err
 	}

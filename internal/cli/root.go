@@ -43,9 +43,16 @@ type app struct {
 	err    io.Writer
 	config *genericclioptions.ConfigFlags
 	output string
-	// files are the arguments of -f.
+	// files are the arguments of -f, and dir is the folder of the one with the Migration.
 	files []string
+	dir   string
 	yes   bool
+	// passEnv are variables that programs get beside those that all get.
+	passEnv []string
+	// allowCalls is the digest of calls that the operator agrees to.
+	allowCalls string
+	// insecureTarget takes the kubeconfig of a Secret as it is.
+	insecureTarget bool
 	// acceptDowntime says that clients may be cut off.
 	acceptDowntime bool
 	// withoutAgent overrides spec.proof.agents.
@@ -142,18 +149,23 @@ func (a *app) outputFlag(cmd *cobra.Command, formats ...string) {
 	}
 }
 
+// asksPeople says that stdin is a terminal.
+func (a *app) asksPeople() bool {
+	f, ok := a.in.(*os.File)
+	return ok && term.IsTerminal(int(f.Fd()))
+}
+
 // confirm asks on a terminal. Elsewhere the answer must have been given by --yes.
 func (a *app) confirm(question string) error {
 	if a.yes {
 		return nil
 	}
-	f, ok := a.in.(*os.File)
-	if !ok || !term.IsTerminal(int(f.Fd())) {
+	if !a.asksPeople() {
 		return &UsageError{Problem: "stdin is not a terminal, so there is no one to ask", Hint: "add --yes if you are sure"}
 	}
 	fmt.Fprintf(a.err, "%s [y/N] ", question)
 	var answer string
-	if _, err := fmt.Fscanln(f, &answer); err != nil && !errors.Is(err, io.EOF) && err.Error() != "unexpected newline" {
+	if _, err := fmt.Fscanln(a.in, &answer); err != nil && !errors.Is(err, io.EOF) && err.Error() != "unexpected newline" {
 		return fmt.Errorf("reading the answer: %w", err)
 	}
 	if answer != "y" && answer != "yes" {

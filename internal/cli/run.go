@@ -27,12 +27,14 @@ func (a *app) run(ctx context.Context, c *connection, j job, command string, do 
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	of := j.about()
-	measured, stopServing, err := a.measure(ctx, countsOf(c, of.name))
+	identity := c.identity(ctx)
+	measured, stopServing, err := a.measure(ctx, identity, countsOf(c, of.name))
 	if err != nil {
 		return err
 	}
 	defer stopServing()
 	notifier := notify.New(of.common.Notify, stop)
+	notifier.About(identity)
 	events := notify.NewEvents(c.Cluster, of.name, func(err error) {
 		if !errors.Is(err, notify.ErrNoMigration) { // nothing was begun, and there is nothing to write about
 			fmt.Fprintf(a.err, "warning: %v\n", err)
@@ -43,6 +45,9 @@ func (a *app) run(ctx context.Context, c *connection, j job, command string, do 
 	shown := r.Sink
 	r.Sink = func(e engine.Event) {
 		shown(e)
+		if e.Private != "" && a.output == "json" {
+			fmt.Fprintf(a.err, "%s: %s\n", e.Message, e.Private)
+		}
 		notifier.Event(e)
 		events.Event(e)
 		past.Event(e)

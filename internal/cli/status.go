@@ -142,7 +142,7 @@ func (a *app) showAll(ctx context.Context, w io.Writer, templates *genericcliopt
 
 func (a *app) jobs(ctx context.Context, names []string) ([]job, *connection, error) {
 	if len(names) == 1 {
-		j, c, err := a.jobByName(ctx, names[0])
+		j, c, err := a.lookingJob(ctx, names[0])
 		return []job{j}, c, err
 	}
 	c, err := a.reach(ctx)
@@ -155,7 +155,7 @@ func (a *app) jobs(ctx context.Context, names []string) ([]job, *connection, err
 	}
 	var jobs []job
 	for i := range all {
-		j, err := a.newJob(c, &all[i])
+		j, err := a.silentJob(c, &all[i])
 		if err != nil {
 			return nil, nil, err
 		}

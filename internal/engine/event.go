@@ -39,6 +39,8 @@ type Event struct {
 	Interrupted bool `json:"interrupted,omitempty"`
 	// Note is what a step that is done has to say, such as what went wrong without stopping the run.
 	Note string `json:"note,omitempty"`
+	// Private is what else there is to say, for the terminal of the operator alone: it is in no JSON.
+	Private string `json:"-"`
 	// Guide tells people what to do, when a step waits for them.
 	Guide string `json:"guide,omitempty"`
 	// Done and Total count the steps of the phase, for events of a phase or step.

@@ -79,6 +79,11 @@ type Noter interface {
 	Note() string
 }
 
+// Confider is a Noter that knows more than its Note says, for the terminal of the operator alone.
+type Confider interface {
+	Private() string
+}
+
 // Change is one write.
 type Change struct {
 	// Verb is create, patch or delete.

@@ -150,6 +150,9 @@ func (r *run) step(ctx context.Context, s Step) error {
 	if n, ok := s.(Noter); ok && changed {
 		e.Note = n.Note()
 	}
+	if c, ok := s.(Confider); ok && changed {
+		e.Private = c.Private()
+	}
 	r.emit(e)
 	return nil
 }

@@ -52,6 +52,8 @@ type Base struct {
 	Recorded bool
 	// Changes are the settings that differ from what is recorded.
 	Changes []spec.Change
+	// Identity is the cluster's. It has no UID if the user may not ask for it.
+	Identity engine.Identity
 }
 
 // Kit implements Planner.
@@ -62,7 +64,7 @@ func (b *Base) Found() findings.Findings { return b.Findings }
 
 // Hooks are the calls of an occasion of this migration.
 func (b *Base) Hooks(o hook.Occasion) []engine.Group {
-	o.Migration = b.Migration.Name
+	o.Migration, o.Cluster = b.Migration.Name, b.Identity
 	return hook.Groups(b.Migration.Spec.Hooks, o)
 }
 
@@ -94,6 +96,7 @@ type Securing struct {
 func (b *Base) Secure(s Securing) []engine.Group {
 	want := b.Migration.DeepCopy()
 	want.Spec.Desired, want.Status = v1alpha1.DesiredApplied, v1alpha1.MigrationStatus{} // the status is written by itself
+	Bind(want, b.Identity.UID)
 	steps := []engine.Step{
 		&CRDStep{Cluster: b.Tools.Cluster, Upgrade: b.HasCRD},
 		b.Namespace(s.Sweep),

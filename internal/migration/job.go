@@ -129,6 +129,11 @@ func (j *Job[P]) adopt(ctx context.Context) (*v1alpha1.Migration, error) {
 	if err != nil {
 		return nil, err
 	}
+	if c, ok := j.Client.(Identifier); ok {
+		if err := Bound(ctx, c, have); err != nil {
+			return nil, err
+		}
+	}
 	return have, j.Kind.Adopt(have)
 }
 

@@ -47,6 +47,23 @@ func List(ctx context.Context, c client.Client) ([]v1alpha1.Migration, error) {
 	return all.Items, nil
 }
 
+// Effective is the Migration that a command goes by that was given one with its defaults, where the cluster has recorded another: see
+// spec.Merge. It has the status of the recorded one. It fails with a *ForeignCallsError if it would call what is in the recorded one only.
+func Effective(have, given *v1alpha1.Migration) (*v1alpha1.Migration, error) {
+	whole, given := have.DeepCopy(), given.DeepCopy()
+	spec.Default(whole)
+	spec.Default(given)
+	effective, _, err := spec.Merge(whole, given)
+	if err != nil {
+		return nil, err
+	}
+	if spec.Digest(spec.Calls(effective)) != spec.Digest(spec.Calls(given)) {
+		return nil, &ForeignCallsError{Name: have.Name}
+	}
+	effective.ObjectMeta, effective.Status = *have.ObjectMeta.DeepCopy(), *have.Status.DeepCopy()
+	return effective, nil
+}
+
 // Amend records the settings of a Migration with its defaults, on the one in the cluster, and returns those that differ. It fails if that
 // is about something else.
 func Amend(ctx context.Context, c client.Client, m *v1alpha1.Migration) ([]spec.Change, error) {

@@ -59,7 +59,11 @@ func (all Phases[P]) Plan(p P, m *v1alpha1.Migration, run hook.Run) *engine.Plan
 			Replan: phase.Replan != nil && phase.Replan(p), Recheck: phase.Recheck, Own: phase.Own,
 		})
 	}
-	return hook.Around(plan, m.Spec.Hooks, run)
+	var of engine.Identity
+	if planner, ok := any(p).(Planner); ok {
+		of = planner.Kit().Identity
+	}
+	return hook.Around(plan, m.Spec.Hooks, run, of)
 }
 
 // Planner is what every planner has by embedding Base.

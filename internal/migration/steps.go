@@ -290,7 +290,7 @@ func (s *RecordStep) State(ctx context.Context) (engine.State, error) {
 	if err != nil {
 		return engine.Unknown, err
 	}
-	if have == nil || !equality.Semantic.DeepEqual(have.Spec, s.wanted(have)) {
+	if have == nil || !equality.Semantic.DeepEqual(have.Spec, s.wanted(have)) || !boundAs(have, s.Want) {
 		return engine.Pending, nil
 	}
 	return engine.Done, nil
@@ -313,6 +313,7 @@ func (s *RecordStep) Do(ctx context.Context) error {
 		err = s.Cluster.Create(ctx, s.Want.DeepCopy(), client.FieldOwner(v1alpha1.FieldManager))
 	} else {
 		have.Spec = s.wanted(have)
+		Bind(have, s.Want.Annotations[v1alpha1.AnnotationCluster])
 		err = s.Cluster.Update(ctx, have, client.FieldOwner(v1alpha1.FieldManager))
 	}
 	if apierrors.IsNotFound(err) {

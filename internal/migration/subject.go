@@ -47,6 +47,9 @@ func (s *Subject) TakeOver(have *v1alpha1.Migration) error {
 	if err != nil {
 		return err
 	}
+	if spec.Digest(spec.Calls(effective)) != spec.Digest(spec.Calls(s.Migration)) {
+		return &ForeignCallsError{Name: have.Name}
+	}
 	s.Migration, s.Changes = effective, changes
 	s.Migration.Status = have.Status
 	return nil
@@ -77,7 +80,14 @@ func (s *Subject) Base(ctx context.Context, tools Tools) (Base, error) {
 	if err != nil && !apierrors.IsForbidden(err) { // the rights check says so
 		return Base{}, err
 	}
-	return Base{Tools: tools, Migration: s.Migration.DeepCopy(), HasCRD: crd != nil, Recorded: s.Recorded != nil, Changes: s.Changes}, nil
+	identity, err := tools.Cluster.Identity(ctx)
+	if err != nil && !apierrors.IsForbidden(err) && !apierrors.IsNotFound(err) { // apply itself insists on it
+		return Base{}, err
+	}
+	return Base{
+		Tools: tools, Migration: s.Migration.DeepCopy(), HasCRD: crd != nil, Recorded: s.Recorded != nil, Changes: s.Changes,
+		Identity: identity,
+	}, nil
 }
 
 // Denied are the rights that the user lacks, for a check, with the role that has them. Those that can be done without are left out.

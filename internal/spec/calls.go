@@ -1,8 +1,12 @@
 package spec
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"net"
+	"net/netip"
+	"net/url"
 	"slices"
 	"strings"
 
@@ -38,6 +42,36 @@ func validateHooks(m *v1alpha1.MigrationSpec, phases []string) (all field.ErrorL
 				all = append(all, Wrongf(field, "use one of "+strings.Join(known, ", "), "there is no %s %q", what, of))
 			}
 		}
+	}
+	return all
+}
+
+// mostRequests is how many requests a second all probes of a Migration together send from every node.
+const mostRequests = 1000
+
+// validateProbes refuses probes of the nodes themselves, where there are services for those on a machine alone, such as the metadata of
+// clouds, and more requests than a stranger should get. Agents hold to the same: see internal/verify/agent.
+func validateProbes(p *v1alpha1.ProofSpec) (all field.ErrorList) {
+	sum := 0
+	for i := range p.Probes {
+		probe, path := &p.Probes[i], fmt.Sprintf("spec.proof.probes[%d]", i)
+		sum += cmp.Or(probe.Rate, p.Rate)
+		host := probe.Address
+		if u, err := url.Parse(host); probe.Kind == v1alpha1.RequestHTTP && err == nil {
+			host = u.Host
+		}
+		if name, _, err := net.SplitHostPort(host); err == nil {
+			host = name
+		}
+		addr, err := netip.ParseAddr(strings.Trim(host, "[]"))
+		near := err == nil && (addr.Unmap().IsLoopback() || addr.Unmap().IsLinkLocalUnicast() || addr.IsMulticast() || addr.Unmap().IsUnspecified())
+		if near || strings.EqualFold(strings.TrimSuffix(host, "."), "localhost") {
+			all = append(all, Wrong(path+".address", "is an address of the node itself, or of its link alone", "name what clients of the cluster use"))
+		}
+	}
+	if sum > mostRequests {
+		all = append(all, Wrongf("spec.proof.probes", "lower spec.proof.probes[].rate",
+			"send %d requests a second together from every node, and at most %d are sent", sum, mostRequests))
 	}
 	return all
 }

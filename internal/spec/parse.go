@@ -24,6 +24,8 @@ type Source struct {
 	// Name is what people call it.
 	Name string
 	Body []byte
+	// Dir is the folder that relative paths in it are relative to: see Locate. Empty leaves them as they are.
+	Dir string
 }
 
 // Parse reads one Migration strictly: it fails with everything that the schema has against it. If it can be read all the same, it
@@ -35,25 +37,32 @@ func Parse(manifest []byte) (*v1alpha1.Migration, error) {
 // Read takes the one Migration that the sources hold, whichever document or list it is in. Nothing in them is passed over: another
 // kind of object, a second Migration, and a field that Migrations do not have are errors. Errors are as those of Parse.
 func Read(sources ...Source) (*v1alpha1.Migration, error) {
+	m, _, err := ReadFrom(sources...)
+	return m, err
+}
+
+// ReadFrom is Read, and the source that the Migration was found in.
+func ReadFrom(sources ...Source) (*v1alpha1.Migration, Source, error) {
 	var found []document
 	for _, s := range sources {
 		all, err := documents(s)
 		if err != nil {
-			return nil, err
+			return nil, Source{}, err
 		}
 		found = append(found, all...)
 	}
 	if len(found) == 1 {
-		return found[0].migration()
+		m, err := found[0].migration()
+		return m, found[0].source, err
 	}
 	if len(found) == 0 {
-		return nil, &Error{Field: "file", Problem: "holds no Migration", Hint: "write one in YAML or JSON: " + somewhere}
+		return nil, Source{}, &Error{Field: "file", Problem: "holds no Migration", Hint: "write one in YAML or JSON: " + somewhere}
 	}
 	var names []string
 	for _, d := range found {
-		names = append(names, fmt.Sprintf("%s (%s)", d.name(), d.source))
+		names = append(names, fmt.Sprintf("%s (%s)", d.name(), d.source.Name))
 	}
-	return nil, &Error{
+	return nil, Source{}, &Error{
 		Field: "file", Problem: fmt.Sprintf("holds %d Migrations: %s", len(found), strings.Join(names, ", ")),
 		Hint: "a command takes one Migration: give each a file, and run the command for one",
 	}
@@ -61,7 +70,7 @@ func Read(sources ...Source) (*v1alpha1.Migration, error) {
 
 // document is one object, as JSON and as a tree.
 type document struct {
-	source string
+	source Source
 	body   []byte
 	object map[string]any
 }
@@ -90,7 +99,7 @@ func documents(s Source) (all []document, err error) {
 		if string(asJSON) == "null" {
 			continue
 		}
-		found, err := migrations(s.Name, asJSON)
+		found, err := migrations(s, asJSON)
 		if err != nil {
 			return nil, err
 		}
@@ -103,7 +112,7 @@ func unreadable(source string, err error) error {
 }
 
 // migrations are those in one document: itself, or the items of a List.
-func migrations(source string, body []byte) (all []document, err error) {
+func migrations(source Source, body []byte) (all []document, err error) {
 	d := document{source: source, body: body, object: map[string]any{}}
 	if err := utiljson.Unmarshal(body, &d.object); err != nil {
 		return nil, &Error{Field: "file", Problem: "is not an object: " + err.Error(), Hint: somewhere}
@@ -115,7 +124,7 @@ func migrations(source string, body []byte) (all []document, err error) {
 	case version == "v1" && kind == "List" || version == v1alpha1.GroupVersion.String() && kind == "MigrationList":
 		list := struct{ Items []json.RawMessage }{}
 		if err := json.Unmarshal(body, &list); err != nil {
-			return nil, unreadable(source, err)
+			return nil, unreadable(source.Name, err)
 		}
 		for _, item := range list.Items {
 			found, err := migrations(source, item)
@@ -128,7 +137,7 @@ func migrations(source string, body []byte) (all []document, err error) {
 	}
 	return nil, &Error{
 		Field:   "apiVersion, kind",
-		Problem: fmt.Sprintf("%s, %s in %s is not a Migration", quoted(d.object["apiVersion"]), quoted(d.object["kind"]), source),
+		Problem: fmt.Sprintf("%s, %s in %s is not a Migration", quoted(d.object["apiVersion"]), quoted(d.object["kind"]), source.Name),
 		Hint:    "write apiVersion: " + v1alpha1.GroupVersion.String() + " and kind: Migration",
 	}
 }
@@ -157,6 +166,9 @@ func (d document) migration() (*v1alpha1.Migration, error) {
 		if errors.As(err, &unknown) && strings.HasPrefix(unknown.FieldPath(), "metadata.") {
 			bad = append(bad, unknownField(unknown.FieldPath()))
 		}
+	}
+	if d.source.Dir != "" {
+		Locate(m, d.source.Dir)
 	}
 	return m, Refuse(bad)
 }

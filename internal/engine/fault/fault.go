@@ -28,6 +28,22 @@ type Adviser interface {
 	Advice() string
 }
 
+// Confidant is an error that knows more than may be published, such as what a program said before it failed: it is for the terminal
+// of the operator, and for no one who reads of the error elsewhere.
+type Confidant interface {
+	error
+	Private() string
+}
+
+// Private is what the outermost Confidant of an error knows. Empty if there is none.
+func Private(err error) string {
+	var c Confidant
+	if errors.As(err, &c) {
+		return c.Private()
+	}
+	return ""
+}
+
 // ExitCode is the code of the outermost error that has one; ok is false if none has.
 func ExitCode(err error) (code int, ok bool) {
 	var c Coder

@@ -38,6 +38,9 @@ import (
 // observes must not be older than what the step before it did.
 type Cluster struct {
 	client.WithWatch
+	// ContextName is what the kubeconfig calls the cluster; empty if nothing does.
+	ContextName string
+
 	raw    rest.Interface
 	config *rest.Config
 	host   string

@@ -36,10 +36,15 @@ func TestFiles(t *testing.T) {
 	if config, err := good.Load(); err != nil || len(config.Certificates) != 1 {
 		t.Fatalf("%+v: %v", config, err)
 	}
+	open := write("open.key", pair.Key)
+	if err := os.Chmod(open, 0o644); err != nil { //nolint:gosec // too open is what is tested
+		t.Fatal(err)
+	}
 	for name, tt := range map[string]struct {
 		files   Files
 		problem string
 	}{
+		"open to all":  {Files{good.CA, good.Cert, open}, "open.key: it can be read by others (mode 0644)"},
 		"not named":    {Files{CA: good.CA, Cert: good.Cert}, "is not named"},
 		"not there":    {Files{filepath.Join(dir, "no.crt"), good.Cert, good.Key}, "no.crt: it cannot be read: no such file or directory"},
 		"mixed up":     {Files{good.CA, good.Key, good.Cert}, "client.key: it has no PEM block of type CERTIFICATE"},

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -104,10 +105,22 @@ func (t Tools) stored(ctx context.Context, s *Survey) error {
 	return err
 }
 
+// located are paths of manifests, from the folder of the file that names them.
+func (t Tools) located(paths []string) []string {
+	var all []string
+	for _, path := range paths {
+		if !filepath.IsAbs(path) {
+			path = filepath.Join(t.Dir, path)
+		}
+		all = append(all, path)
+	}
+	return all
+}
+
 // manifests reads them as long as the migration has not, and looks which of their objects the cluster has.
 func (t Tools) manifests(ctx context.Context, s *Survey) error {
 	if s.Manifests == nil {
-		if s.Manifests, s.ManifestsProblem = ReadManifests(s.Spec.Manifests); s.ManifestsProblem != nil {
+		if s.Manifests, s.ManifestsProblem = ReadManifests(t.located(s.Spec.Manifests)); s.ManifestsProblem != nil {
 			return nil //nolint:nilerr // it is a finding
 		}
 	}

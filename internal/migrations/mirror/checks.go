@@ -137,6 +137,12 @@ func nameChecks() []findings.Check[Input] {
 				"as long as it runs it puts the record back",
 		},
 		{
+			Code: "RP4206", Severity: findings.Warning, Run: checkSigned,
+			Claim: "updates of DNS are signed",
+			Why:   "a server that takes updates without a signature takes them from anyone who can send it one",
+			Fix:   "make a key with tsig-keygen, have the server ask for it, and name it under provider.rfc2136.tsigSecret or tsigKeyFile",
+		},
+		{
 			Code: "RP4203", Severity: findings.Warning, Run: checkCovered,
 			Claim: "certificates are good for the aliases of their names",
 			Why:   "by its alias the mirror is tried out before names lead there; a certificate that no one here issues cannot be extended",

@@ -8,6 +8,7 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine/findings"
 	"github.com/replumb/replumb/internal/migration"
+	"github.com/replumb/replumb/internal/network/dnsrecords"
 )
 
 func checkRights(in Input) []findings.Result {
@@ -156,6 +157,13 @@ func checkRecords(in Input) []findings.Result {
 		out = append(out, findings.Failed(name, "%s", in.RecordProblems[name]))
 	}
 	return out
+}
+
+func checkSigned(in Input) []findings.Result {
+	if problem := dnsrecords.Unsigned(in.Survey.Spec.Redirect.Provider); problem != "" {
+		return []findings.Result{findings.Failed("", "%s", problem)}
+	}
+	return nil
 }
 
 func checkCovered(in Input) []findings.Result {

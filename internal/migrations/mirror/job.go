@@ -27,6 +27,9 @@ type Job struct {
 	Tools Tools
 	Spec  Spec
 
+	// Silent asks no name server and reads no key: it is for looking alone.
+	Silent bool
+
 	from, to *side
 	copying  *copying
 	// finishing says that finish has begun.
@@ -72,6 +75,9 @@ func (j *Job) Adopt(have *v1alpha1.Migration) (err error) {
 	return err
 }
 
+// Open connects to both clusters, and fails if the target may not be used, before a command begins. Nothing is written.
+func (j *Job) Open(ctx context.Context) error { return j.connect(ctx) }
+
 // connect opens both clusters, once.
 func (j *Job) connect(ctx context.Context) (err error) {
 	if j.copying != nil {
@@ -90,6 +96,9 @@ func (j *Job) connect(ctx context.Context) (err error) {
 	if j.to, err = j.Tools.open(ctx, j.Spec.Target); err != nil {
 		return err
 	}
+	if err := j.sameTarget(ctx); err != nil {
+		return err
+	}
 	if j.targetAccess, err = j.to.Authorize(ctx, TargetRoles(), toLook); err != nil {
 		return &TargetError{Problem: "cannot be looked at: " + err.Error(), Hint: "bind cluster-admin to the user there", Err: err}
 	}
@@ -98,6 +107,19 @@ func (j *Job) connect(ctx context.Context) (err error) {
 		return err
 	}
 	j.copying = &copying{copier: copier}
+	return nil
+}
+
+// sameTarget refuses a target that is another cluster than the one that was recorded, whatever the command: who may write the Secret
+// with its kubeconfig must not get the copies, nor have a way back lead elsewhere.
+func (j *Job) sameTarget(ctx context.Context) error {
+	have, err := migration.Get(ctx, j.Tools.Cluster, j.Spec.Name)
+	if err != nil || have == nil || have.Status.Mirror == nil {
+		return err
+	}
+	if recorded := have.Status.Mirror.TargetUID; recorded != "" && recorded != j.to.uid {
+		return &AnotherTargetError{Name: j.Spec.Name, Recorded: recorded, Now: j.to.uid}
+	}
 	return nil
 }
 
@@ -193,11 +215,21 @@ func (j *Job) Apply(ctx context.Context, r *engine.Runner) (*Planner, error) {
 	return j.Job.Apply(ctx, r)
 }
 
+// Unasked stands for where a name leads, where that is not asked.
+const Unasked = "unknown (name servers not asked)"
+
 // Glance is what status shows: what the Migration remembers, where names lead, and how many copies there are.
 func (j *Job) Glance(ctx context.Context) (*Survey, error) {
 	s, err := j.glance(ctx)
 	if err != nil {
 		return nil, err
+	}
+	if j.Silent {
+		s.Places = map[string]string{}
+		for _, n := range s.Names {
+			s.Places[Title(n)] = Unasked
+		}
+		return s, nil
 	}
 	cutovers, err := j.cutovers(ctx, s)
 	s.Places = places(ctx, cutovers)

@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine/fault"
 	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/network/dnsrecords"
@@ -33,6 +34,8 @@ type Tools struct {
 	DNS *dnsrecords.Client
 	// Context gives access to another context of the kubeconfig that replumb runs with.
 	Context func(name string) (*rest.Config, error)
+	// InsecureTarget takes the kubeconfig of a Secret as it is. It may run programs, and read files, of this machine.
+	InsecureTarget bool
 }
 
 // TargetError says that the other cluster cannot be used.
@@ -49,6 +52,23 @@ func (e *TargetError) Advice() string { return e.Hint }
 
 // Unwrap gives the cause.
 func (e *TargetError) Unwrap() error { return e.Err }
+
+// AnotherTargetError says that the target is not the cluster that it was when the migration was recorded.
+type AnotherTargetError struct {
+	Name, Recorded, Now string
+}
+
+func (e *AnotherTargetError) Error() string {
+	return fmt.Sprintf("the target of migration %s was the cluster with UID %s, and spec.mirror.target leads to one with UID %s now", e.Name, e.Recorded, e.Now)
+}
+
+// Advice implements fault.Adviser.
+func (*AnotherTargetError) Advice() string {
+	return "nothing was changed or sent; see who has changed the kubeconfig of the target. A mirror in another cluster is another Migration"
+}
+
+// ExitCode implements fault.Coder.
+func (*AnotherTargetError) ExitCode() int { return fault.ExitBlocked }
 
 // side is one of the two clusters.
 type side struct {
@@ -126,9 +146,22 @@ func (t Tools) access(ctx context.Context, ref v1alpha1.ClusterReference) (*rest
 			Hint:    "see " + root + ".target.secret.key",
 		}
 	}
-	config, err := clientcmd.RESTConfigFromKubeConfig(body)
-	if err != nil { // what is wrong with it may quote it
-		return nil, &TargetError{Problem: "has no kubeconfig that can be read in secret " + key.String(), Hint: "write it again"}
+	return t.trusted(body, key.String())
+}
+
+// trusted is the access that a kubeconfig from a Secret gives.
+func (t Tools) trusted(body []byte, secret string) (*rest.Config, error) {
+	if t.InsecureTarget {
+		config, err := clientcmd.RESTConfigFromKubeConfig(body)
+		if err != nil { // what is wrong with it may quote it
+			return nil, &KubeconfigError{Secret: secret, Problem: "it cannot be read"}
+		}
+		return config, nil
+	}
+	config, bad := reduced(body)
+	if bad != nil {
+		bad.Secret = secret
+		return nil, bad
 	}
 	return config, nil
 }

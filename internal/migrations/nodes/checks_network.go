@@ -7,6 +7,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/internal/engine/findings"
+	"github.com/replumb/replumb/internal/network/dnsrecords"
 )
 
 func ingressChecks() []findings.Check[Input] {
@@ -26,6 +27,12 @@ func ingressChecks() []findings.Check[Input] {
 			Claim: "every record in DNS can be moved",
 			Why:   "clients of a name that points to a load balancer that is gone reach nothing",
 			Fix:   "resolve what the message says; values that are neither in from nor in to are not replumb's to change",
+		},
+		{
+			Code: "RP3303", Severity: findings.Warning, Run: checkSigned,
+			Claim: "updates of DNS are signed",
+			Why:   "a server that takes updates without a signature takes them from anyone who can send it one",
+			Fix:   "make a key with tsig-keygen, have the server ask for it, and name it under provider.rfc2136.tsigSecret or tsigKeyFile",
 		},
 	}
 }
@@ -68,6 +75,20 @@ func checkRecords(in Input) []findings.Result {
 	var out []findings.Result
 	for _, name := range slices.Sorted(maps.Keys(in.RecordProblems)) {
 		out = append(out, findings.Failed("Record "+name, "%v", in.RecordProblems[name]))
+	}
+	return out
+}
+
+func checkSigned(in Input) []findings.Result {
+	records := slices.Clone(in.Survey.Spec.Records)
+	if cp := in.Survey.Spec.ControlPlane; cp != nil {
+		records = append(records, cp.Records...)
+	}
+	var out []findings.Result
+	for i := range records {
+		if problem := dnsrecords.Unsigned(&records[i].Provider); problem != "" {
+			out = append(out, findings.Failed("Record "+records[i].Name, "%s", problem))
+		}
 	}
 	return out
 }

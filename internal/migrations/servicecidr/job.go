@@ -51,6 +51,8 @@ type Job struct {
 
 	Tools Tools
 	Spec  Spec
+	// Silent calls nothing that the Migration names: it is for looking alone.
+	Silent bool
 	// LeaveClients has finish not wait for clients of old addresses.
 	LeaveClients bool
 
@@ -222,7 +224,8 @@ func (j *Job) survey(ctx context.Context, snap *cluster.Snapshot) (*Survey, tier
 	}
 	services := survey.movers()
 	var answers map[types.NamespacedName]string
-	if questions := tier.Questions(services, rules); len(questions) > 0 {
+	questions := tier.Questions(services, rules)
+	if len(questions) > 0 && !j.Silent {
 		if j.lookup == nil {
 			j.lookup = tier.NewCache(j.Tools.Now)
 		}
@@ -230,7 +233,11 @@ func (j *Job) survey(ctx context.Context, snap *cluster.Snapshot) (*Survey, tier
 			return nil, rules, err
 		}
 	}
-	survey.assign(tier.Assign(services, rules, answers))
+	assigned := tier.Assign(services, rules, answers)
+	if len(questions) > 0 && j.Silent {
+		assigned.Unasked(questions)
+	}
+	survey.assign(assigned)
 	return survey, rules, nil
 }
 

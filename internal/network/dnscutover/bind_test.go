@@ -46,7 +46,7 @@ func TestQuiet(t *testing.T) {
 			"trouble in between",
 			[]string{none, "echo broken >&2; exit 1", none, `echo '{}'`, none, none},
 			[]time.Duration{0, 6, 7, 12, 13, 18},
-			[]string{"5s", "exit status 1: broken", "5s", "no newConnections", "5s", ""},
+			[]string{"5s", "exit status 1; its output is on", "5s", "no newConnections", "5s", ""},
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -69,3 +69,11 @@ func ValidateZone(path string, r *v1alpha1.RecordSpec) field.ErrorList {
 		path+".provider.rfc2136.zone", "write the zone that the server is the primary of", "%q is not a zone that %s is in", p.Zone, r.Name,
 	)}
 }
+
+// Unsigned says of a provider that its server takes updates from anyone: they have no signature. Empty if they have one, or need none.
+func Unsigned(p *v1alpha1.RecordProvider) string {
+	if p == nil || p.RFC2136 == nil || p.RFC2136.TSIGSecret != nil || p.RFC2136.TSIGKeyFile != "" {
+		return ""
+	}
+	return fmt.Sprintf("updates of zone %s are sent to %s without a signature", p.RFC2136.Zone, p.RFC2136.Server)
+}

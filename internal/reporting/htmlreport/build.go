@@ -22,7 +22,7 @@ func Build(in Input) *Document {
 	}
 	m, h := in.Migration, in.History
 	d := &Document{
-		Migration: m.Name, Phase: m.Status.Phase, Problem: m.Status.LastError, Made: in.Now.UTC(),
+		Migration: m.Name, Cluster: in.Cluster, Phase: m.Status.Phase, Problem: m.Status.LastError, Made: in.Now.UTC(),
 		Runs: []Run{}, Timeline: []Span{}, Probes: []Probe{}, Losses: losses(in), Gates: []Gate{}, Confirms: confirms(m),
 		Findings: []Finding{}, Users: users(in), Versions: versions(in), Notes: notes(in), Nodes: nodes(m),
 	}

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 
 	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/reporting/journal"
 )
@@ -19,7 +20,9 @@ import (
 // Input is what a report is made of.
 type Input struct {
 	Migration *v1alpha1.Migration
-	History   *journal.History
+	// Cluster is the one that it is in.
+	Cluster engine.Identity
+	History *journal.History
 	// Services are those that the migration is about, as they are now; for those that moved, what the journal has comes first.
 	Services []Service
 	// Reports are those of the nodes, as long as there are agents.
@@ -36,6 +39,9 @@ type Input struct {
 func Collect(ctx context.Context, c *cluster.Cluster, m *v1alpha1.Migration) (Input, error) {
 	in := Input{Migration: m, Now: time.Now().UTC(), Kubelets: map[string]int{}}
 	var err error
+	if in.Cluster, err = c.Identity(ctx); err != nil && !apierrors.IsForbidden(err) {
+		return in, err
+	}
 	if in.History, err = journal.Load(ctx, c, m.Name); err != nil {
 		return in, err
 	}

@@ -6,12 +6,15 @@ import (
 	"time"
 
 	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/reporting/journal"
 )
 
 // Document is the report of one migration.
 type Document struct {
 	Migration string `json:"migration"`
+	// Cluster is the one that the migration is in.
+	Cluster engine.Identity `json:"cluster"`
 	// Kind is Services, Pods, Nodes, Mirror or Network.
 	Kind Kind `json:"kind"`
 	// Summary is one sentence.

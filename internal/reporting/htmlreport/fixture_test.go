@@ -165,6 +165,7 @@ func example(services int, lossy bool) htmlreport.Input {
 		Migration: m,
 		History:   s.History,
 		APIServer: "v1.36.3",
+		Cluster:   engine.Identity{UID: "0b6a2d4e-61f0-4f7b-8a7e-2f0c4c2f1d11", Server: "10.0.0.1:6443", Context: "shop-eu"},
 		Kubelets:  map[string]int{"v1.36.3": 3},
 		Now:       s.at.Add(time.Minute),
 		Services: []htmlreport.Service{

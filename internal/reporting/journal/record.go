@@ -21,6 +21,8 @@ type Run struct {
 	// Version of replumb.
 	Version string    `json:"version,omitempty"`
 	Start   time.Time `json:"start"`
+	// Cluster is the one that it worked on, as its kubeconfig calls it.
+	Cluster engine.Identity `json:"cluster,omitzero"`
 	// APIServer is its version, Kubelets how many nodes have which.
 	APIServer string         `json:"apiServer,omitempty"`
 	Kubelets  map[string]int `json:"kubelets,omitempty"`

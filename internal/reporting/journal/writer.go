@@ -59,6 +59,10 @@ func Describe(ctx context.Context, c *cluster.Cluster, migration, command, versi
 	if r.Host == "" {
 		r.Host, _ = os.Hostname()
 	}
+	r.Cluster = c.Known()
+	if of, err := c.Identity(ctx); err == nil {
+		r.Cluster = of
+	}
 	if v, err := c.ServerVersion(ctx); err == nil {
 		r.APIServer = v.GitVersion
 	}

@@ -69,6 +69,16 @@ func New(counts Counts) *Metrics {
 	return m
 }
 
+// About says which cluster the metrics are about, by replumb_cluster_info. It is called once.
+func (m *Metrics) About(of engine.Identity) {
+	info := prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "replumb_cluster_info", Help: "1, with labels that say which cluster this is about: the UID of its namespace kube-system, its server and its context.",
+		ConstLabels: prometheus.Labels{"uid": of.UID, "server": of.Server, "context": of.Context},
+	})
+	info.Set(1)
+	m.registry.MustRegister(info)
+}
+
 func (m *Metrics) state(now State) {
 	for _, s := range states() {
 		value := 0.0

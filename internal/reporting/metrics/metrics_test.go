@@ -60,10 +60,12 @@ func TestScrape(t *testing.T) {
 	m := New(func(context.Context) (v1alpha1.Counts, error) {
 		return v1alpha1.Counts{Total: 10, Moved: 4, Bridged: 5, Pinned: 1, Stays: 2}, failing
 	})
+	m.About(engine.Identity{UID: "u", Server: "s:1", Context: "c"})
 	s := serve(t, m)
 	has(
 		t,
 		scrape(t, s),
+		`replumb_cluster_info{context="c",server="s:1",uid="u"} 1`,
 		`replumb_run_state{state="idle"} 1`,
 		`replumb_run_state{state="running"} 0`,
 		"replumb_barrier_wait_seconds_count 0",

@@ -25,6 +25,7 @@ type Notifier struct {
 
 type target struct {
 	spec v1alpha1.Notifier
+	of   engine.Identity
 	stop func(error)
 	news news
 	box  *outbox
@@ -63,6 +64,19 @@ func New(specs []v1alpha1.Notifier, stop func(error)) *Notifier {
 	return n
 }
 
+// About has every notification say which cluster it is about. It is called before the first event.
+func (n *Notifier) About(of engine.Identity) {
+	for _, t := range n.targets {
+		t.of = of
+	}
+}
+
+// notification is what is posted with format JSON: the event as it is printed, and the cluster.
+type notification struct {
+	engine.Event
+	Cluster engine.Identity `json:"cluster"`
+}
+
 // Event is the sink. It does not wait.
 func (n *Notifier) Event(e engine.Event) {
 	for _, t := range n.targets {
@@ -93,9 +107,9 @@ func (t *target) post(ctx context.Context, e engine.Event) {
 	if action.Timeout == nil {
 		action.Timeout = &metav1.Duration{Duration: defaultTimeout}
 	}
-	var body any = e
+	var body any = notification{e, t.of}
 	if t.spec.Format == v1alpha1.NotifySlack {
-		body = slack(e)
+		body = slack(e, t.of)
 	}
 	if err := callout.Call(ctx, action, body, nil); err != nil {
 		t.fail(err)
@@ -103,8 +117,11 @@ func (t *target) post(ctx context.Context, e engine.Event) {
 }
 
 // slack escapes what Slack would take for markup (docs.slack.dev, "Formatting message text").
-func slack(e engine.Event) map[string]string {
+func slack(e engine.Event, of engine.Identity) map[string]string {
 	text := fmt.Sprintf("replumb %s: %s", e.Plan, sentence(e))
+	if of.Server != "" {
+		text = fmt.Sprintf("replumb %s on %s: %s", e.Plan, of, sentence(e))
+	}
 	return map[string]string{"text": strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;").Replace(text)}
 }
 

@@ -110,6 +110,7 @@ func TestNotifierPostsWhatIsWorthTelling(t *testing.T) {
 		asJSON.to("", v1alpha1.NotifyJSON),
 		{HTTPAction: v1alpha1.HTTPAction{URLFromEnv: "NOTIFY_URL"}, Format: v1alpha1.NotifySlack},
 	}, nil)
+	n.About(engine.Identity{UID: "u", Server: "s:1", Context: "c"})
 	begin := time.Unix(0, 0)
 	r := &engine.Runner{Sink: n.Event, Now: func() time.Time { return begin }}
 	if err := r.Run(t.Context(), plan(errors.New("broken"))); err == nil {
@@ -121,7 +122,8 @@ func TestNotifierPostsWhatIsWorthTelling(t *testing.T) {
 	var got []string
 	for _, body := range asJSON.bodies {
 		var e engine.Event
-		if err := json.Unmarshal([]byte(body), &e); err != nil || e.Plan != "shop" {
+		if err := json.Unmarshal([]byte(body), &e); err != nil || e.Plan != "shop" ||
+			!strings.Contains(body, `"cluster":{"uid":"u","server":"s:1","context":"c"}`) {
 			t.Errorf("%s: %v", body, err)
 		}
 		got = append(got, strings.TrimSpace(fmt.Sprint(e.Kind, " ", e.Phase, " ", e.Step)))
@@ -134,16 +136,16 @@ func TestNotifierPostsWhatIsWorthTelling(t *testing.T) {
 		t.Errorf("got %q\nwant %q", got, want)
 	}
 	texts := []string{
-		`{"text":"replumb shop: the run has begun"}`,
-		`{"text":"replumb shop: phase move has begun: Move &lt;all&gt; &amp; sundry"}`,
-		`{"text":"replumb shop: in phase move: Do hook/a: called in vain"}`,
-		`{"text":"replumb shop: phase move is done: Move &lt;all&gt; &amp; sundry (0s)"}`,
-		`{"text":"replumb shop: phase kubelet-gate has begun: Wait for kubelets"}`,
-		`{"text":"replumb shop: waits in phase kubelet-gate: Do nodes: 2 nodes are missing"}`,
-		`{"text":"replumb shop: phase kubelet-gate is done: Wait for kubelets (0s)"}`,
-		`{"text":"replumb shop: phase end has begun: End"}`,
-		`{"text":"replumb shop: failed in phase end: Do last: broken"}`,
-		`{"text":"replumb shop: the run failed after 0s: step last: broken"}`,
+		`{"text":"replumb shop on c (s:1): the run has begun"}`,
+		`{"text":"replumb shop on c (s:1): phase move has begun: Move &lt;all&gt; &amp; sundry"}`,
+		`{"text":"replumb shop on c (s:1): in phase move: Do hook/a: called in vain"}`,
+		`{"text":"replumb shop on c (s:1): phase move is done: Move &lt;all&gt; &amp; sundry (0s)"}`,
+		`{"text":"replumb shop on c (s:1): phase kubelet-gate has begun: Wait for kubelets"}`,
+		`{"text":"replumb shop on c (s:1): waits in phase kubelet-gate: Do nodes: 2 nodes are missing"}`,
+		`{"text":"replumb shop on c (s:1): phase kubelet-gate is done: Wait for kubelets (0s)"}`,
+		`{"text":"replumb shop on c (s:1): phase end has begun: End"}`,
+		`{"text":"replumb shop on c (s:1): failed in phase end: Do last: broken"}`,
+		`{"text":"replumb shop on c (s:1): the run failed after 0s: step last: broken"}`,
 	}
 	for i, body := range slack.bodies { // json.Marshal writes <, > and & by their numbers
 		var want map[string]string

@@ -60,7 +60,7 @@ func plainLine(e engine.Event) string {
 		return fmt.Sprintf("==> %s", e.Message)
 	case engine.StepDone:
 		if e.Note != "" {
-			return fmt.Sprintf("    %s: done (%s), but: %s", e.Message, seconds(e.Seconds), e.Note)
+			return fmt.Sprintf("    %s: done (%s), but: %s", e.Message, seconds(e.Seconds), e.Note) + private(e)
 		}
 		return fmt.Sprintf("    %s: done (%s)", e.Message, seconds(e.Seconds))
 	case engine.StepUnchanged:
@@ -84,6 +84,14 @@ func guide(e engine.Event) string {
 		return ""
 	}
 	return "\n        " + strings.ReplaceAll(e.Guide, "\n", "\n        ")
+}
+
+// private is what the operator alone is to see, below what everyone sees.
+func private(e engine.Event) string {
+	if e.Private == "" {
+		return ""
+	}
+	return "\n        " + e.Private
 }
 
 func seconds(s float64) string {

@@ -13,6 +13,7 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/callout"
 	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/engine/fault"
 )
 
 // Run is what a run is for.
@@ -27,13 +28,15 @@ const (
 
 // Request is what a hook gets. docs/hooks.md shows one.
 type Request struct {
-	APIVersion string              `json:"apiVersion"`
-	Kind       string              `json:"kind"`
-	Hook       string              `json:"hook"`
-	Migration  string              `json:"migration"`
-	Run        Run                 `json:"run"`
-	Moment     v1alpha1.HookMoment `json:"moment"`
-	Phase      string              `json:"phase"`
+	APIVersion string `json:"apiVersion"`
+	Kind       string `json:"kind"`
+	Hook       string `json:"hook"`
+	Migration  string `json:"migration"`
+	// Cluster is the one that the migration is of.
+	Cluster engine.Identity     `json:"cluster"`
+	Run     Run                 `json:"run"`
+	Moment  v1alpha1.HookMoment `json:"moment"`
+	Phase   string              `json:"phase"`
 	// Tier is empty for hooks of a phase.
 	Tier string `json:"tier,omitempty"`
 	// Batch counts from 1 within the tier. It is 0 for hooks of a phase or tier.
@@ -46,9 +49,15 @@ type Request struct {
 	Nodes []string `json:"nodes,omitempty"`
 }
 
+// Environ implements callout.Environer.
+func (r Request) Environ() []string {
+	return append(r.Cluster.Environ(), "REPLUMB_MIGRATION="+r.Migration, "REPLUMB_RUN="+string(r.Run))
+}
+
 // Occasion is the moment of a run at which hooks are called. Its fields are those of Request.
 type Occasion struct {
 	Migration string
+	Cluster   engine.Identity
 	Run       Run
 	Moment    v1alpha1.HookMoment
 	Phase     string
@@ -97,14 +106,14 @@ func Groups(hooks []v1alpha1.Hook, o Occasion) []engine.Group {
 }
 
 // Around puts the hooks of phases around those phases of a plan that have something to do.
-func Around(plan *engine.Plan, hooks []v1alpha1.Hook, run Run) *engine.Plan {
+func Around(plan *engine.Plan, hooks []v1alpha1.Hook, run Run, of engine.Identity) *engine.Plan {
 	for i := range plan.Phases {
 		phase := &plan.Phases[i]
 		if len((&engine.Plan{Phases: []engine.Phase{*phase}}).Steps()) == 0 {
 			continue
 		}
 		at := func(moment v1alpha1.HookMoment) []engine.Group {
-			return Groups(hooks, Occasion{Migration: plan.Name, Run: run, Moment: moment, Phase: phase.Name})
+			return Groups(hooks, Occasion{Migration: plan.Name, Cluster: of, Run: run, Moment: moment, Phase: phase.Name})
 		}
 		phase.Groups = slices.Concat(at(v1alpha1.BeforePhase), phase.Groups, at(v1alpha1.AfterPhase))
 	}
@@ -121,14 +130,18 @@ type FailedError struct {
 
 func (e *FailedError) Error() string { return fmt.Sprintf("hook %s: %v", e.Hook, e.Cause) }
 
+// Private implements fault.Confidant.
+func (e *FailedError) Private() string { return fault.Private(e.Cause) }
+
 // Step calls a hook. It cannot know whether an earlier run did, so a hook is called at least once: again when a run is
 // taken up where another was cut off.
 type Step struct {
 	hook v1alpha1.Hook
 	on   Occasion
 
-	mu   sync.Mutex
-	note string
+	mu      sync.Mutex
+	note    string
+	private string
 }
 
 var (
@@ -204,7 +217,7 @@ func (s *Step) Do(ctx context.Context) error {
 	}
 	err := callout.Call(ctx, s.hook.Action, Request{
 		APIVersion: v1alpha1.GroupVersion.String(), Kind: "HookRequest", Hook: s.hook.Name,
-		Migration: s.on.Migration, Run: s.on.Run, Moment: s.on.Moment, Phase: s.on.Phase, Tier: s.on.Tier, Batch: s.on.Batch,
+		Migration: s.on.Migration, Cluster: s.on.Cluster, Run: s.on.Run, Moment: s.on.Moment, Phase: s.on.Phase, Tier: s.on.Tier, Batch: s.on.Batch,
 		Services: services, Workloads: s.on.Workloads, Nodes: s.on.Nodes,
 	}, nil)
 	if err == nil {
@@ -215,7 +228,7 @@ func (s *Step) Do(ctx context.Context) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.note = fmt.Sprintf("the hook failed, and the run goes on: %v", err)
+	s.note, s.private = fmt.Sprintf("the hook failed, and the run goes on: %v", err), fault.Private(err)
 	return nil
 }
 
@@ -227,4 +240,11 @@ func (s *Step) Note() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.note
+}
+
+// Private implements engine.Confider: what a program said before it failed, if the run goes on nevertheless.
+func (s *Step) Private() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.private
 }

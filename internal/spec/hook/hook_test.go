@@ -18,12 +18,13 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/callout"
 	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/engine/fault"
 )
 
 func occasion() Occasion {
 	return Occasion{
 		Migration: "shop", Run: Apply, Moment: v1alpha1.BeforeBatch, Phase: "move", Tier: "web", Batch: 3,
-		Services: []string{"shop/cart", "shop/pay"},
+		Services: []string{"shop/cart", "shop/pay"}, Cluster: engine.Identity{UID: "u", Server: "s:1", Context: "c"},
 	}
 }
 
@@ -67,14 +68,19 @@ func TestStepTellsTheHook(t *testing.T) {
 	if _, err := run(t, New(h, occasion())); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := run(t, New(h, Occasion{Migration: "shop", Run: Finish, Moment: v1alpha1.AfterPhase, Phase: "retire"})); err != nil {
+	if _, err := run(t, New(h, Occasion{Migration: "shop", Cluster: occasion().Cluster, Run: Finish, Moment: v1alpha1.AfterPhase, Phase: "retire"})); err != nil {
 		t.Fatal(err)
 	}
 	want := []string{
-		`{"apiVersion":"replumb.dev/v1alpha1","kind":"HookRequest","hook":"slack","migration":"shop","run":"apply",` +
+		`{"apiVersion":"replumb.dev/v1alpha1","kind":"HookRequest","hook":"slack","migration":"shop","cluster":{"uid":"u","server":"s:1","context":"c"},"run":"apply",` +
 			`"moment":"BeforeBatch","phase":"move","tier":"web","batch":3,"services":["shop/cart","shop/pay"]}`,
-		`{"apiVersion":"replumb.dev/v1alpha1","kind":"HookRequest","hook":"slack","migration":"shop","run":"finish",` +
+		`{"apiVersion":"replumb.dev/v1alpha1","kind":"HookRequest","hook":"slack","migration":"shop","cluster":{"uid":"u","server":"s:1","context":"c"},"run":"finish",` +
 			`"moment":"AfterPhase","phase":"retire","services":[]}`,
+	}
+	if env := (Request{Migration: "shop", Cluster: occasion().Cluster, Run: Apply}).Environ(); !slices.Equal(env, []string{
+		"REPLUMB_CLUSTER_UID=u", "REPLUMB_SERVER=s:1", "REPLUMB_CONTEXT=c", "REPLUMB_MIGRATION=shop", "REPLUMB_RUN=apply",
+	}) {
+		t.Errorf("environment %q", env)
 	}
 	if got := told(t, h); !slices.Equal(got, want) {
 		t.Errorf("told %s\nwant %s", got, want)
@@ -94,8 +100,11 @@ func TestStepStopsOrGoesOn(t *testing.T) {
 		h := program(t, "echo no >&2; exit 3")
 		h.OnFailure = tt.policy
 		e, err := run(t, New(h, occasion()))
-		if e.Kind != tt.kind || !strings.HasPrefix(e.Error+e.Note, tt.text) || !strings.HasSuffix(e.Error+e.Note, "exit status 3: no") {
+		if e.Kind != tt.kind || !strings.HasPrefix(e.Error+e.Note, tt.text) || !strings.Contains(e.Error+e.Note, "exit status 3; its output is on") {
 			t.Errorf("%q: event %+v", tt.policy, e)
+		}
+		if said := e.Private + fault.Private(err); said != "no" {
+			t.Errorf("%q: said %q", tt.policy, said)
 		}
 		var failed *FailedError
 		if errors.As(err, &failed) != (tt.kind == engine.StepFailed) {

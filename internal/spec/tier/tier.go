@@ -164,6 +164,18 @@ func Questions(services []*corev1.Service, rules Rules) []*corev1.Service {
 	return out
 }
 
+// Unasked stands for the tier of a Service that only the lookup knows, where that is not asked.
+const Unasked = "unknown (lookup not asked)"
+
+// Unasked takes the lookup's part out of an assignment that was made without asking it.
+func (a *Assignment) Unasked(questions []*corev1.Service) {
+	for _, svc := range questions {
+		a.Of[types.NamespacedName{Namespace: svc.Namespace, Name: svc.Name}] = Unasked
+	}
+	a.Order = append(a.Order, Unasked)
+	a.Unknown = slices.DeleteFunc(a.Unknown, func(p Problem) bool { return p.Source == SourceLookup })
+}
+
 // Assign gives every Service its tier: by its annotation, by its name in a tier, as one of the cluster's own, by the
 // first tier whose namespaces and selector match, by the answers to the Questions, or else the default tier. An
 // annotation that names no tier is reported and then passed over; an answer that names none leads to the default tier.

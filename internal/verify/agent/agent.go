@@ -42,6 +42,8 @@ type Agent struct {
 	Domain string
 	// Flows tells who uses old addresses. Without it no client is reported.
 	Flows Flows
+	// Self lets what a Migration asks to probe be on the node itself, as in tests. Otherwise such probes are refused.
+	Self bool
 	// Interval is how often it reports when there are no news. Default: 10 s.
 	Interval time.Duration
 	// Log hears what the report cannot say: why it was not written. May be nil.
@@ -149,7 +151,7 @@ func (a *Agent) obey(ctx context.Context, s scene) {
 		a.barrier.follow(ctx, s.role(v1alpha1.RoleSentinel))
 		a.connecting.follow(ctx, movers(s))
 	}
-	o := orders{origin: a.Origin, domain: a.domain(), scene: s, began: a.beginning(s)}
+	o := orders{origin: a.Origin, domain: a.domain(), scene: s, began: a.beginning(s), self: a.Self}
 	o.answered, o.named, _ = a.gate.state()
 	wanted, problems := targets(o)
 	a.probing.set(ctx, wanted)

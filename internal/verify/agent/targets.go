@@ -41,6 +41,8 @@ type orders struct {
 	scene  scene
 	// began is where the Service probe was when the agent first saw it: the stream stays there for as long as it may.
 	began netip.Addr
+	// self lets what a Migration asks to probe be on the node itself, as in tests.
+	self bool
 	// answered and named say that the Service probe has been answered once, by address and by name. See gate.
 	answered, named bool
 }
@@ -59,12 +61,20 @@ func targets(o orders) (all []target, problems []string) {
 	for _, name := range v1alpha1.OwnProbes() {
 		taken[o.full(name)] = true
 	}
+	sum := 0.0
 	for i := range m.Spec.Proof.Probes {
 		p := &m.Spec.Proof.Probes[i]
 		if from := cmp.Or(p.From, v1alpha1.FromBoth); from != v1alpha1.FromBoth && from != o.origin {
 			continue
 		}
 		t, err := wanted(p, rate(m))
+		t.Elsewhere = !o.self
+		if err == nil && t.Elsewhere {
+			err = apart(t.Address)
+		}
+		if err == nil && sum+t.Rate > mostRequests {
+			err = fmt.Errorf("all probes of the migration together would send more than %d requests a second from every node", mostRequests)
+		}
 		if err == nil && taken[o.full(p.Name)] {
 			err = errors.New("the name is one of replumb's own probes'")
 		}
@@ -74,6 +84,7 @@ func targets(o orders) (all []target, problems []string) {
 		}
 		t.Name = o.full(p.Name)
 		taken[t.Name] = true
+		sum += t.Rate
 		if !o.scene.goes(t.Address) {
 			all = append(all, t)
 		}
@@ -254,6 +265,23 @@ func kinds() map[v1alpha1.RequestKind]probe.Kind {
 		v1alpha1.RequestTCP: probe.TCP, v1alpha1.RequestHTTP: probe.HTTP, v1alpha1.RequestStream: probe.Stream,
 		v1alpha1.RequestUDP: probe.UDP, v1alpha1.RequestDNS: probe.DNS,
 	}
+}
+
+// mostRequests bounds what a node sends a second for all that a Migration asks to probe: who may write Migrations must not be able to
+// have all nodes of a cluster flood someone.
+const mostRequests = 1000
+
+// apart refuses an address of the node itself. What a name resolves to is seen when it is dialled.
+func apart(address string) error {
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		host = address
+	}
+	addr, err := netip.ParseAddr(host)
+	if strings.EqualFold(strings.TrimSuffix(host, "."), "localhost") || err == nil && probe.Near(addr) {
+		return fmt.Errorf("%s is an address of the node itself, or of its link alone", host)
+	}
+	return nil
 }
 
 // wanted makes a target of what a Migration asks for.

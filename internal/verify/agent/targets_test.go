@@ -230,6 +230,11 @@ func TestWantedTargets(t *testing.T) {
 			{Name: "secret", Kind: v1alpha1.RequestHTTP, Address: "http://me:pass@shop.example"},
 			{Name: "no-port", Kind: v1alpha1.RequestTCP, Address: "shop.example"},
 			{Name: "odd", Kind: "Carrier", Address: "shop.example:1"},
+			{Name: "metadata", Kind: v1alpha1.RequestHTTP, Address: "http://169.254.169.254/latest"},
+			{Name: "mapped", Kind: v1alpha1.RequestTCP, Address: "[::ffff:127.0.0.1]:22"},
+			{Name: "link", Kind: v1alpha1.RequestTCP, Address: "[fe80::1%eth0]:22"},
+			{Name: "kubelet", Kind: v1alpha1.RequestHTTP, Address: "https://LocalHost.:10250/pods"},
+			{Name: "flood", Kind: v1alpha1.RequestUDP, Address: "192.0.2.1:7", Rate: 990},
 		}
 	})
 	got, problems := targets(orders{origin: v1alpha1.FromHost, scene: scene{migration: m}})
@@ -243,7 +248,7 @@ func TestWantedTargets(t *testing.T) {
 	if got[0].shown != "http://shop.example/a?b=c" || got[0].TLS || !got[1].TLS || got[2].Timeout != probe.Duration(time.Second) {
 		t.Errorf("targets %+v", got)
 	}
-	for i, name := range []string{"dns", "no-url", "secret", "no-port", "odd"} {
+	for i, name := range []string{"dns", "no-url", "secret", "no-port", "odd", "metadata", "mapped", "link", "kubelet", "flood"} {
 		if i >= len(problems) || !strings.HasPrefix(problems[i], "probe "+name+" is not sent: ") {
 			t.Errorf("problems %q", problems)
 			break

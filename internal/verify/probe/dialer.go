@@ -11,6 +11,7 @@ import (
 type dialer struct {
 	server  string // host:port of the name server; that of resolv.conf if empty
 	strict  bool   // a look-up fails unless both kinds of addresses were answered for
+	apart   bool   // addresses of the machine and its link are refused
 	memory  *memory
 	connect net.Dialer
 	opened  openedFunc
@@ -21,7 +22,7 @@ type openedFunc func(network string, local, remote netip.AddrPort)
 
 func newDialer(target Target, opened openedFunc) *dialer {
 	d := &dialer{
-		server: target.Resolver, strict: target.Kind == DNS, connect: net.Dialer{KeepAlive: -1}, opened: opened,
+		server: target.Resolver, strict: target.Kind == DNS, apart: target.Elsewhere, connect: net.Dialer{KeepAlive: -1}, opened: opened,
 	}
 	if target.Remember {
 		d.memory = &memory{server: target.Resolver, opened: d.report}
@@ -71,6 +72,9 @@ func (d *dialer) dial(ctx context.Context, network, address string) (net.Conn, e
 		return nil, err
 	}
 	for _, addr := range addrs {
+		if d.apart && Near(addr) {
+			return nil, fmt.Errorf("%s is an address of the machine itself, or of its link alone", addr)
+		}
 		var conn net.Conn
 		conn, err = d.connect.DialContext(ctx, network, net.JoinHostPort(addr.Unmap().String(), port))
 		if err == nil {
@@ -79,6 +83,12 @@ func (d *dialer) dial(ctx context.Context, network, address string) (net.Conn, e
 		}
 	}
 	return nil, err
+}
+
+// Near says that an address leads to the machine itself, or no further than its own link.
+func Near(addr netip.Addr) bool {
+	addr = addr.Unmap()
+	return addr.IsLoopback() || addr.IsLinkLocalUnicast() || addr.IsMulticast() || addr.IsUnspecified()
 }
 
 // report tells of a connection, if there is one, to who listens.

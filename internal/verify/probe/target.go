@@ -79,6 +79,9 @@ type Target struct {
 	// Remember has an HTTP request go to the address that was looked up before, for as long as its time to live allows. Otherwise
 	// each looks it up again.
 	Remember bool `json:"remember,omitempty"`
+	// Elsewhere fails a request that would go to the machine itself or no further than its own link, whatever a name resolves to. There
+	// are services for those on the machine alone, such as the metadata of clouds.
+	Elsewhere bool `json:"elsewhere,omitempty"`
 	// TokenFile holds the token an API request is sent with; the pod's own if empty. It is read again for each request.
 	TokenFile string `json:"tokenFile,omitempty"`
 	// CAFile holds the authorities, in PEM, by which a server over TLS must prove to be the host in Address. If empty, the system's for

@@ -70,6 +70,9 @@ func key(ctx context.Context, p *v1alpha1.RFC2136Provider, secrets Secrets) (*dn
 		if err != nil {
 			return nil, fmt.Errorf("reading the key: %w", err)
 		}
+		if info, err := os.Stat(p.TSIGKeyFile); err == nil && info.Mode().Perm()&0o077 != 0 {
+			return nil, fmt.Errorf("%s can be read by others (mode %#o): chmod 600 it", p.TSIGKeyFile, info.Mode().Perm())
+		}
 		k, err := dnsrecords.ParseKey(string(text))
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", p.TSIGKeyFile, err)

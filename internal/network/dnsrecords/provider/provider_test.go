@@ -26,6 +26,10 @@ func TestOpen(t *testing.T) {
 	}
 	good := write("good", `key "replumb" { algorithm hmac-sha256; secret "`+secret+`"; };`)
 	bad := write("bad", `key "replumb" { secret "`+secret+`"; };`)
+	open := write("open", `key "replumb" { algorithm hmac-sha256; secret "`+secret+`"; };`)
+	if err := os.Chmod(open, 0o640); err != nil { //nolint:gosec // too open is what is tested
+		t.Fatal(err)
+	}
 	secrets := func(_ context.Context, namespace, name string) (map[string][]byte, error) {
 		switch namespace + "/" + name {
 		case "dns/good":
@@ -56,6 +60,7 @@ func TestOpen(t *testing.T) {
 		{"no Secret", dynamic("none", ""), true, "reading Secret dns/none: not found"},
 		{"a file", dynamic("", good), true, ""},
 		{"a file that is not whole", dynamic("", bad), true, bad},
+		{"a file that others can read", dynamic("", open), true, "open can be read by others (mode 0640)"},
 		{"no file", dynamic("", filepath.Join(dir, "none")), true, "no such file"},
 		{"people", v1alpha1.RecordProvider{Manual: &v1alpha1.ManualProvider{}}, false, ""},
 		{"Route 53", v1alpha1.RecordProvider{Route53: &v1alpha1.Route53Provider{HostedZoneID: "Z1"}}, false, ""},

@@ -1,0 +1,90 @@
+package migration
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/engine/fault"
+)
+
+// Identifier says which cluster it is.
+type Identifier interface {
+	Identity(ctx context.Context) (engine.Identity, error)
+}
+
+// ForeignError says that a Migration was recorded in another cluster than the one that it is in: it was restored from a backup, or
+// copied. What it says of objects is about others of the same name.
+type ForeignError struct {
+	Name string
+	// Recorded is the UID of the cluster that it was recorded in, Here that of this one.
+	Recorded string
+	Here     engine.Identity
+}
+
+func (e *ForeignError) Error() string {
+	return fmt.Sprintf("migration %s was recorded in the cluster with UID %q, and this is %s with UID %s", e.Name, e.Recorded, e.Here, e.Here.UID)
+}
+
+// Advice implements fault.Adviser.
+func (e *ForeignError) Advice() string {
+	return "is this the cluster you mean? nothing was changed; if the Migration came with a restore, delete it, or remove its annotation " +
+		v1alpha1.AnnotationCluster + " when you are sure that all it says is true of this cluster"
+}
+
+// ExitCode implements fault.Coder.
+func (*ForeignError) ExitCode() int { return fault.ExitBlocked }
+
+// Bind has a Migration belong to a cluster, of which the UID may not be known.
+func Bind(m *v1alpha1.Migration, uid string) {
+	if uid == "" {
+		return
+	}
+	if m.Annotations == nil {
+		m.Annotations = map[string]string{}
+	}
+	m.Annotations[v1alpha1.AnnotationCluster] = uid
+}
+
+func boundAs(a, b *v1alpha1.Migration) bool {
+	want := b.Annotations[v1alpha1.AnnotationCluster]
+	return want == "" || a.Annotations[v1alpha1.AnnotationCluster] == want
+}
+
+// Bound fails with a *ForeignError if a Migration belongs to another cluster. One that belongs to none yet, since it was made by
+// other means or an earlier version, is bound by apply.
+func Bound(ctx context.Context, c Identifier, m *v1alpha1.Migration) error {
+	recorded, bound := "", false
+	if m != nil {
+		recorded, bound = m.Annotations[v1alpha1.AnnotationCluster]
+	}
+	if !bound {
+		return nil
+	}
+	here, err := c.Identity(ctx)
+	if err != nil {
+		return err
+	}
+	if here.UID != recorded {
+		return &ForeignError{Name: m.Name, Recorded: recorded, Here: here}
+	}
+	return nil
+}
+
+// ForeignCallsError says that the Migration in the cluster has calls, or others, than what the operator has agreed to.
+type ForeignCallsError struct {
+	Name string
+}
+
+func (e *ForeignCallsError) Error() string {
+	return fmt.Sprintf("migration %s in the cluster calls something else than what was agreed to", e.Name)
+}
+
+// Advice implements fault.Adviser.
+func (*ForeignCallsError) Advice() string {
+	return "look who has changed it: kubectl get migration -o yaml --show-managed-fields"
+}
+
+// ExitCode implements fault.Coder.
+func (*ForeignCallsError) ExitCode() int { return fault.ExitBlocked }

@@ -1,0 +1,200 @@
+package spec
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/url"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+)
+
+// Effect is what a field of a Migration has replumb do outside of the cluster that the Migration is in.
+type Effect string
+
+// The effects.
+const (
+	// Runs a program on the machine where replumb runs.
+	Runs Effect = "runs"
+	// Connects to an address, from where replumb runs.
+	Connects Effect = "connects to"
+	// Reads a file, or the environment, of the machine where replumb runs.
+	Reads Effect = "reads"
+	// Writes a file there.
+	Writes Effect = "writes"
+	// Leads names in DNS elsewhere, with credentials of the operator.
+	Leads Effect = "changes DNS by"
+	// Deploys an image to nodes, with far-reaching rights on them.
+	Deploys Effect = "runs on nodes"
+)
+
+// Call is a setting of a Migration with an effect outside of the cluster. Who may write Migrations must not be able to have the
+// machine of an operator run, reach, read or write anything: such settings come from the operator's file, or from what the operator has
+// agreed to.
+type Call struct {
+	// Field is its path, such as spec.hooks[0].exec.command.
+	Field  string
+	Effect Effect
+	Value  any
+}
+
+// String is one line for people. Of a URL it has no more than scheme and host.
+func (c Call) String() string {
+	return fmt.Sprintf("%s %s %s", c.Field, c.Effect, c.shown())
+}
+
+func (c Call) shown() string {
+	text, ok := c.Value.(string)
+	if !ok || !strings.HasSuffix(c.Field, ".url") {
+		return quoted(c.Value)
+	}
+	u, err := url.Parse(text)
+	if err != nil || u.Host == "" {
+		return "(not shown)"
+	}
+	return quoted(u.Scheme + "://" + u.Host + "/...")
+}
+
+// reach is a field, without the indices of lists, that has an effect, together with all that is in it.
+type reach struct {
+	field  string
+	effect Effect
+}
+
+// reaches are all such fields. Every other field of a Migration is in testdata/near.txt: a test fails for a new one that is in neither.
+func reaches() []reach {
+	all := []reach{
+		{"spec.notify[].url", Connects},
+		{"spec.notify[].urlFromEnv", Reads},
+		{"spec.hooks[].when", Runs}, {"spec.hooks[].of", Runs},
+		{"spec.serviceCIDR.apiServers", Connects},
+		{"spec.nodes.ingress.targets", Connects},
+		{"spec.nodes.controlPlane.etcd.endpoints", Connects},
+		{"spec.nodes.controlPlane.etcd.caFile", Reads},
+		{"spec.nodes.controlPlane.etcd.certFile", Reads},
+		{"spec.nodes.controlPlane.etcd.keyFile", Reads},
+		{"spec.nodes.controlPlane.etcd.snapshotFile", Writes},
+		{"spec.cni.manifests", Reads},
+		{"spec.mirror.target.context", Connects},
+		{"spec.mirror.target.secret", Connects},
+		{"spec.mirror.redirect.names", Leads},
+		{"spec.mirror.redirect.from", Leads},
+		{"spec.mirror.redirect.to", Leads},
+		{"spec.mirror.redirect.probe", Connects},
+		{"spec.mirror.redirect.owners", Leads},
+		{"spec.mirror.redirect.txtPrefix", Leads},
+		{"spec.mirror.redirect.txtSuffix", Leads},
+		{"spec.mirror.redirect.txtWildcard", Leads},
+	}
+	for _, action := range []string{
+		"spec.tierLookup", "spec.hooks[]", "spec.cni.nodes.replace", "spec.mirror.copy.volumeAction", "spec.mirror.redirect.quiet",
+		"spec.nodes.join.provision", "spec.nodes.terminate.action", "spec.nodes.controlPlane.provision", "spec.nodes.controlPlane.retire",
+		"spec.nodes.controlPlane.terminate",
+	} {
+		all = append(all, reach{action + ".exec", Runs}, reach{action + ".http.url", Connects}, reach{action + ".http.urlFromEnv", Reads})
+	}
+	for _, records := range []string{"spec.nodes.records[]", "spec.nodes.controlPlane.records[]"} {
+		for _, part := range []string{"name", "type", "from", "to"} {
+			all = append(all, reach{records + "." + part, Leads})
+		}
+		all = append(all, provides(records)...)
+	}
+	for _, image := range []string{"spec.proof", "spec.podCIDR.canary", "spec.nodes.canary", "spec.cni.canary"} {
+		all = append(all, reach{image + ".image", Deploys})
+	}
+	return append(all, provides("spec.mirror.redirect")...)
+}
+
+// provides are the ways to change records, and who is asked for them.
+func provides(of string) []reach {
+	return []reach{
+		{of + ".resolvers", Connects},
+		{of + ".provider.rfc2136.server", Connects},
+		{of + ".provider.rfc2136.zone", Leads},
+		{of + ".provider.rfc2136.tsigSecret", Leads},
+		{of + ".provider.rfc2136.tsigKeyFile", Reads},
+		{of + ".provider.route53", Leads},
+	}
+}
+
+// effectOf a field, whose lists have indices or not.
+func effectOf(path string) (Effect, bool) {
+	path = regexp.MustCompile(`\[\d*\]`).ReplaceAllString(path, "[]")
+	for _, r := range reaches() {
+		if rest, ok := strings.CutPrefix(path, r.field); ok && (rest == "" || rest[0] == '.' || rest[0] == '[') {
+			return r.effect, true
+		}
+	}
+	return "", false
+}
+
+// Calls are the settings of a Migration, with its defaults, that have an effect outside of the cluster, in order of their fields.
+func Calls(m *v1alpha1.Migration) []Call {
+	m = m.DeepCopy()
+	Default(m)
+	values := map[string]any{}
+	flatten("spec", untyped(m)["spec"], values)
+	var all []Call
+	for _, path := range slices.Sorted(maps.Keys(values)) {
+		if effect, ok := effectOf(path); ok {
+			all = append(all, Call{Field: path, Effect: effect, Value: values[path]})
+		}
+	}
+	return all
+}
+
+// Digest stands for calls: SHA-256 in hexadecimal. It is empty for none.
+func Digest(calls []Call) string {
+	if len(calls) == 0 {
+		return ""
+	}
+	var lines [][2]any
+	for _, c := range calls {
+		lines = append(lines, [2]any{c.Field, c.Value})
+	}
+	body, err := json.Marshal(lines)
+	if err != nil {
+		panic(fmt.Sprintf("a Migration that is no JSON: %v", err)) // it was read from JSON
+	}
+	sum := sha256.Sum256(body)
+	return hex.EncodeToString(sum[:])
+}
+
+// Locate has programs and files that a Migration names by relative paths be found from a folder, that of its file, wherever replumb is
+// started. A program without a slash stays what it is: it is looked for in PATH. Manifests stay as they are, since what is recorded
+// of them cannot be changed: see spec.cni.manifests.
+func Locate(m *v1alpha1.Migration, dir string) {
+	from := func(path *string) {
+		if *path != "" && !filepath.IsAbs(*path) {
+			*path = filepath.Join(dir, *path)
+		}
+	}
+	for _, a := range actionsOf(&m.Spec) {
+		if a.Exec != nil && len(a.Exec.Command) > 0 && strings.ContainsRune(a.Exec.Command[0], '/') {
+			from(&a.Exec.Command[0])
+		}
+	}
+	if n := m.Spec.Nodes; n != nil && n.ControlPlane != nil {
+		etcd := &n.ControlPlane.Etcd
+		for _, file := range []*string{&etcd.CAFile, &etcd.CertFile, &etcd.KeyFile, &etcd.SnapshotFile} {
+			from(file)
+		}
+	}
+}
+
+// PassEnv has all programs of a Migration get some more variables of replumb's environment.
+func PassEnv(m *v1alpha1.Migration, names []string) {
+	for _, a := range actionsOf(&m.Spec) {
+		for _, name := range names {
+			if a.Exec != nil && !slices.Contains(a.Exec.Env, name) {
+				a.Exec.Env = append(a.Exec.Env, name)
+			}
+		}
+	}
+}
