@@ -4,7 +4,12 @@ BIN         := $(CURDIR)/bin
 LAB         := $(BIN)/replumb-lab
 IMAGE       ?= ghcr.io/replumb/replumb:$(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 TOOL        := go tool -modfile=$(CURDIR)/hack/tools/go.mod
-LDFLAGS     := -s -w -X github.com/replumb/replumb/internal/cli.version=$(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+LDFLAGS     := -s -w -X github.com/replumb/replumb/internal/cli.version=$(shell git describe --tags --always --dirty 2>/dev/null || echo dev) $(if $(DIGEST),-X github.com/replumb/replumb/internal/cli.digest=$(DIGEST))
+# The authorities that the image trusts.
+ROOTS       ?= $(wildcard /etc/ssl/certs/ca-certificates.crt)
+# What the image is for: make image ARCHES="amd64 arm64" writes an OCI layout, build/replumb-image, and prints its digest; make build DIGEST=sha256:… has
+# the released binary run just that.
+ARCHES      ?=
 LINT        := $(BIN)/golangci-lint
 GOTESTSUM   := $(BIN)/gotestsum
 # API servers that packages share instead of each booting one. They live briefly and need not be thrifty with memory.
@@ -40,7 +45,13 @@ build: ## Build bin/replumb, bin/kubectl-replumb and bin/replumb-lab
 .PHONY: image
 image: build ## Write build/replumb-image.tar, for canaries: load it into a registry (crane push) or into nodes (ctr -n k8s.io images import)
 	@mkdir -p build
-	@go -C lab run ./cmd/image -binary $(BIN)/replumb -ref $(IMAGE) -o $(CURDIR)/build/replumb-image.tar
+ifeq ($(ARCHES),)
+	@go -C lab run ./cmd/image -binary $(BIN)/replumb -roots "$(ROOTS)" -ref $(IMAGE) -o $(CURDIR)/build/replumb-image.tar
+else
+	@for arch in $(ARCHES); do GOARCH=$$arch go build -ldflags "$(LDFLAGS)" -o build/replumb-$$arch ./cmd/replumb || exit; done
+	@go -C lab run ./cmd/image -binary "$$(printf ',%s' $(foreach arch,$(ARCHES),$(arch)=$(CURDIR)/build/replumb-$(arch)) | cut -c2-)" \
+		-roots "$(ROOTS)" -ref $(IMAGE) -o $(CURDIR)/build/replumb-image
+endif
 
 .PHONY: lab-api
 lab-api: deps build ## Build the components that API servers without nodes need: Kubernetes, and Calico for its definitions

@@ -102,7 +102,14 @@ const (
 	AnnotationControllerManagers = "replumb.dev/controller-managers"
 
 	// LabelAgents, on a Node, says which agents of replumb may be there while its pods leave it: HostAgent or NoAgents. Without it both are.
-	LabelAgents = "replumb.dev/agents"
+	// No kubelet may set it on its own Node (NodeRestriction keeps labels of this domain from them), so no node gets out of the proof by itself.
+	LabelAgents = "replumb.dev.node-restriction.kubernetes.io/agents"
+	// LabelAgentsBefore is how that was called before, when every kubelet could set it. It says nothing any more.
+	LabelAgentsBefore = "replumb.dev/agents"
+	// AnnotationPodSecurity, on replumb's namespace, is what its labels of Pod Security were before replumb set others, as JSON.
+	AnnotationPodSecurity = "replumb.dev/original-pod-security"
+	// LabelTrial is on a Node that stands for no machine, and shows whether Nodes are given ranges. No kubelet may set it.
+	LabelTrial = "replumb.dev.node-restriction.kubernetes.io/trial"
 	// HostAgent has the one in the network of pods leave.
 	HostAgent = "host"
 	// NoAgents has both leave.

@@ -167,7 +167,7 @@ func OwnProbes() []string {
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:scope=Cluster,categories=replumb
-// +kubebuilder:metadata:annotations="replumb.dev/schema-revision=2"
+// +kubebuilder:metadata:annotations="replumb.dev/schema-revision=3"
 // +kubebuilder:subresource:status
 // +kubebuilder:printcolumn:name="Migration",type=string,JSONPath=`.metadata.labels.replumb\.dev/migration`
 // +kubebuilder:printcolumn:name="Reported",type=date,JSONPath=`.status.agents[0].reportedAt`
@@ -197,9 +197,12 @@ type NodeReportStatus struct {
 	// +listMapKey=origin
 	Agents []AgentReport `json:"agents,omitempty"`
 
-	// Barrier is the latest barrier that the node has passed. The agent in the node's network tells.
+	// Barriers are the latest that the node has passed. The agent in the node's network tells.
 	// +optional
-	Barrier *BarrierReport `json:"barrier,omitempty"`
+	// +listType=map
+	// +listMapKey=sentinel
+	// +kubebuilder:validation:MaxItems=32
+	Barriers []BarrierReport `json:"barriers,omitempty"`
 
 	// Connects tells of Services that have moved: each is connected to once from the node's network.
 	// +optional

@@ -983,10 +983,12 @@ func (in *NodeReportStatus) DeepCopyInto(out *NodeReportStatus) {
 			(*in)[i].DeepCopyInto(&(*out)[i])
 		}
 	}
-	if in.Barrier != nil {
-		in, out := &in.Barrier, &out.Barrier
-		*out = new(BarrierReport)
-		(*in).DeepCopyInto(*out)
+	if in.Barriers != nil {
+		in, out := &in.Barriers, &out.Barriers
+		*out = make([]BarrierReport, len(*in))
+		for i := range *in {
+			(*in)[i].DeepCopyInto(&(*out)[i])
+		}
 	}
 	if in.Connects != nil {
 		in, out := &in.Connects, &out.Connects

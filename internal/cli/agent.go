@@ -25,7 +25,7 @@ import (
 // agentOptions are what an agent is started with.
 type agentOptions struct {
 	origin, migration, domain string
-	api                       []string
+	api, ranges               []string
 	serve                     bool
 	interval                  time.Duration
 }
@@ -58,6 +58,7 @@ the API servers at --api with the token of its ServiceAccount, without any Servi
 	flags.StringVar(&o.origin, "origin", "", "network it is in: host or pod")
 	flags.StringVar(&o.migration, "migration", "", "the Migration that goes on")
 	flags.StringSliceVar(&o.api, "api", nil, "IP:port of the API servers")
+	flags.StringSliceVar(&o.ranges, "ranges", nil, "ranges that addresses of Services leave and come to; none if Services do not move")
 	flags.StringVar(&o.domain, "domain", "", "domain of the cluster; by default what its pods use")
 	flags.DurationVar(&o.interval, "interval", 10*time.Second, "how often it reports when there are no news")
 	flags.BoolVar(&o.serve, "serve", false, "also be what agents call, on ports 8080 (HTTP), 8081 (TCP) and 8082 (UDP); for origin pod")
@@ -80,6 +81,8 @@ func (o *agentOptions) agent(env func(string) string) (*agent.Agent, error) {
 	var err error
 	own.NodeIP, err = netip.ParseAddr(env("NODE_IP"))
 	_, errPod := netip.ParseAddr(env("POD_IP"))
+	var errRanges error
+	own.Ranges, errRanges = prefixes(o.ranges)
 	noEndpoint := func(text string) bool { _, err := netip.ParseAddrPort(text); return err != nil }
 	for _, c := range []struct {
 		problem string
@@ -88,6 +91,7 @@ func (o *agentOptions) agent(env func(string) string) (*agent.Agent, error) {
 		{"--origin is neither host nor pod", own.Origin == ""},
 		{"--migration is missing", o.migration == ""},
 		{"--api does not name an API server as IP:port", len(o.api) == 0 || slices.ContainsFunc(o.api, noEndpoint)},
+		{fmt.Sprintf("--ranges is %q, and not all of them are ranges", o.ranges), errRanges != nil},
 		{"--serve is for --origin=pod", o.serve && own.Origin != v1alpha1.FromPod},
 		{"NODE_NAME is not in the environment", own.Node == ""},
 		{fmt.Sprintf("NODE_IP in the environment is %q and no address", env("NODE_IP")), err != nil},
@@ -108,7 +112,7 @@ func (o *agentOptions) run(ctx context.Context, own *agent.Agent) error {
 		return fmt.Errorf("agent on node %s: %w", own.Node, err)
 	}
 	own.Client, own.Domain = c, cmp.Or(o.domain, agent.DomainOf(agent.ResolvConf))
-	if own.Origin == v1alpha1.FromHost {
+	if own.Origin == v1alpha1.FromHost && len(own.Ranges) > 0 { // else there are no old addresses
 		own.Flows = conntrack.New()
 	}
 	all, ctx := errgroup.WithContext(ctx)
@@ -118,7 +122,7 @@ func (o *agentOptions) run(ctx context.Context, own *agent.Agent) error {
 		if err != nil {
 			return fmt.Errorf("agent on node %s: %w", own.Node, err)
 		}
-		server := &echo.Server{Identity: probe.Identity{Name: name, Pod: name}, Drain: echo.Drain}
+		server := &echo.Server{Identity: probe.Identity{Name: name, Pod: name}, Drain: echo.Drain, Limits: echo.ForAgents()}
 		if err := server.Listen(ctx, echo.HTTPAddress, echo.TCPAddress, echo.UDPAddress); err != nil {
 			return fmt.Errorf("agent on node %s: %w", own.Node, err)
 		}

@@ -15,12 +15,19 @@ import (
 // version of a build by make; empty in one that someone made otherwise. The linker sets it.
 var version string
 
+// digest of the image of this release (sha256:…), which the linker sets where it is known; empty otherwise. With it pods run that image,
+// whatever its tag leads to by then.
+var digest string //nolint:gochecknoglobals // as version is
+
 var release = regexp.MustCompile(`^v\d+\.\d+\.\d+$`)
 
 // image is where pods find this version of replumb; empty if it was not released.
 func image() string {
 	if !release.MatchString(version) {
 		return ""
+	}
+	if digest != "" {
+		return "ghcr.io/replumb/replumb:" + version + "@" + digest
 	}
 	return "ghcr.io/replumb/replumb:" + version
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/replumb/replumb/internal/network/nodecleanup"
 )
 
-// node is what runs on a node, in a privileged pod, while the network of pods is replaced. People have no use for it.
+// node is what runs on a node, in a pod on its network, while the network of pods is replaced. People have no use for it.
 func (a *app) node() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "node", Short: "Run on a node whose network for pods is replaced", Hidden: true, Args: noArgs,

@@ -102,7 +102,7 @@ func (b *Base) Secure(s Securing) []engine.Group {
 		b.Namespace(s.Sweep),
 	}
 	if s.Privileged {
-		steps = append(steps, &PrivilegeStep{Cluster: b.Tools.Cluster})
+		steps = append(steps, b.privilege())
 	}
 	steps = append(steps, &RecordStep{Cluster: b.Tools.Cluster, Want: want, Recorded: b.Recorded, Changes: b.Changes})
 	steps = append(steps, s.Recorded...)
@@ -115,6 +115,13 @@ func (b *Base) Secure(s Securing) []engine.Group {
 	}
 	return engine.InOrder(append(steps, s.Then...)...)
 }
+
+func (b *Base) privilege() *PrivilegeStep {
+	return &PrivilegeStep{Cluster: b.Tools.Cluster, Migration: b.Migration.Name}
+}
+
+// Unprivilege takes back what Securing.Privileged has allowed.
+func (b *Base) Unprivilege() engine.Step { return b.privilege().Undo() }
 
 // Forget removes backups and the namespace, unless backups are to be kept.
 func (b *Base) Forget(sweep Sweep) []engine.Step {

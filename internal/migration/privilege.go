@@ -3,12 +3,12 @@ package migration
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
@@ -16,17 +16,39 @@ import (
 	"github.com/replumb/replumb/internal/kube/cluster"
 )
 
-// PrivilegeStep lets pods that may do much run in replumb's namespace, where Pod Security would refuse them.
+// PrivilegeStep lets pods that may do much run in replumb's namespace, where Pod Security would refuse them. What others had set there is
+// written down, and its Undo gives it back. What would be too much elsewhere is audited, and warned of, still.
 type PrivilegeStep struct {
 	Cluster *cluster.Cluster
+	// Migration that needs it.
+	Migration string
 	// Name is the ID. Default: secure/pod-security.
 	Name string
 }
+
+var _ engine.Undoer = (*PrivilegeStep)(nil)
 
 const (
 	enforceLabel = "pod-security.kubernetes.io/enforce"
 	privileged   = "privileged"
 )
+
+// podSecurity are the labels that replumb sets on its namespace.
+func podSecurity() map[string]string {
+	return map[string]string{
+		enforceLabel: privileged, "pod-security.kubernetes.io/audit": "restricted", "pod-security.kubernetes.io/warn": "restricted",
+	}
+}
+
+// asSet reports whether a namespace has these labels.
+func asSet(ns *corev1.Namespace) bool {
+	for key, value := range podSecurity() {
+		if ns.Labels[key] != value {
+			return false
+		}
+	}
+	return true
+}
 
 // Role implements engine.Cast.
 func (*PrivilegeStep) Role() engine.Role { return engine.RoleOwn }
@@ -50,18 +72,52 @@ func (s *PrivilegeStep) State(ctx context.Context) (engine.State, error) {
 	switch {
 	case err != nil:
 		return engine.Unknown, err
-	case ns != nil && ns.Labels[enforceLabel] == privileged:
+	case ns != nil && asSet(ns) && ns.Annotations[v1alpha1.AnnotationPodSecurity] != "":
 		return engine.Done, nil
 	}
 	return engine.Pending, nil
 }
 
-// Do implements engine.Step.
+// Do implements engine.Step. What was there before the first time counts.
 func (s *PrivilegeStep) Do(ctx context.Context) error {
-	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.SystemNamespace}}
-	patch := []byte(`{"metadata":{"labels":{"` + enforceLabel + `":"` + privileged + `"}}}`)
-	err := s.Cluster.Patch(ctx, ns, client.RawPatch(types.MergePatchType, patch), client.FieldOwner(v1alpha1.FieldManager))
+	return change(ctx, s.Cluster, func(ns *corev1.Namespace) error {
+		if ns.Annotations[v1alpha1.AnnotationPodSecurity] == "" {
+			before := map[string]string{}
+			for key := range podSecurity() {
+				if value, is := ns.Labels[key]; is {
+					before[key] = value
+				}
+			}
+			body, err := json.Marshal(before)
+			if err != nil {
+				return err
+			}
+			metav1.SetMetaDataAnnotation(&ns.ObjectMeta, v1alpha1.AnnotationPodSecurity, string(body))
+		}
+		for key, value := range podSecurity() {
+			metav1.SetMetaDataLabel(&ns.ObjectMeta, key, value)
+		}
+		return nil
+	})
+}
+
+// change changes replumb's namespace as it is now.
+func change(ctx context.Context, c *cluster.Cluster, do func(*corev1.Namespace) error) error {
+	ns := &corev1.Namespace{}
+	err := c.Get(ctx, client.ObjectKey{Name: v1alpha1.SystemNamespace}, ns)
 	if apierrors.IsNotFound(err) {
+		return engine.NotYet("%w", err)
+	}
+	if err != nil {
+		return fmt.Errorf("namespace %s: %w", v1alpha1.SystemNamespace, err)
+	}
+	was := ns.DeepCopy()
+	if err := do(ns); err != nil {
+		return fmt.Errorf("namespace %s: %w", v1alpha1.SystemNamespace, err)
+	}
+	patch := client.MergeFromWithOptions(was, client.MergeFromWithOptimisticLock{})
+	err = c.Patch(ctx, ns, patch, client.FieldOwner(v1alpha1.FieldManager))
+	if apierrors.IsConflict(err) {
 		return engine.NotYet("%w", err)
 	}
 	if err != nil {
@@ -83,6 +139,80 @@ func (s *PrivilegeStep) Verify(ctx context.Context) error {
 func (*PrivilegeStep) Preview() ([]engine.Change, error) {
 	return []engine.Change{{
 		Verb: "patch", Object: "Namespace " + v1alpha1.SystemNamespace,
-		Body: map[string]any{"metadata": map[string]any{"labels": map[string]string{enforceLabel: privileged}}},
+		Body: map[string]any{"metadata": map[string]any{
+			"labels": podSecurity(), "annotations": map[string]string{v1alpha1.AnnotationPodSecurity: "what it was before"},
+		}},
+	}}, nil
+}
+
+// Undo implements engine.Undoer.
+func (s *PrivilegeStep) Undo() engine.Step { return &giveBackStep{of: s} }
+
+// giveBackStep gives the namespace the labels back that it had, unless another migration still needs them as they are.
+type giveBackStep struct{ of *PrivilegeStep }
+
+var _ engine.Previewer = (*giveBackStep)(nil)
+
+func (*giveBackStep) ID() string        { return "tidy/pod-security" }
+func (*giveBackStep) Role() engine.Role { return engine.RoleOwn }
+func (*giveBackStep) Title() string {
+	return "Give namespace " + v1alpha1.SystemNamespace + " its Pod Security back"
+}
+
+// State implements engine.Step.
+func (s *giveBackStep) State(ctx context.Context) (engine.State, error) {
+	ns, err := s.of.get(ctx)
+	switch {
+	case err != nil:
+		return engine.Unknown, err
+	case ns == nil || !ns.DeletionTimestamp.IsZero() || ns.Annotations[v1alpha1.AnnotationPodSecurity] == "":
+		return engine.Done, nil
+	}
+	all, err := List(ctx, s.of.Cluster)
+	if err != nil {
+		return engine.Unknown, err
+	}
+	for i := range all {
+		if m := &all[i]; m.Name != s.of.Migration && underWay(m) {
+			return engine.Done, nil
+		}
+	}
+	return engine.Pending, nil
+}
+
+// Do implements engine.Step. What someone has changed meanwhile stays as it is.
+func (s *giveBackStep) Do(ctx context.Context) error {
+	return change(ctx, s.of.Cluster, func(ns *corev1.Namespace) error {
+		before := map[string]string{}
+		if err := json.Unmarshal([]byte(ns.Annotations[v1alpha1.AnnotationPodSecurity]), &before); err != nil {
+			return fmt.Errorf("annotation %s: %w", v1alpha1.AnnotationPodSecurity, err)
+		}
+		for key, value := range podSecurity() {
+			if ns.Labels[key] != value {
+				continue
+			}
+			if delete(ns.Labels, key); before[key] != "" {
+				metav1.SetMetaDataLabel(&ns.ObjectMeta, key, before[key])
+			}
+		}
+		delete(ns.Annotations, v1alpha1.AnnotationPodSecurity)
+		return nil
+	})
+}
+
+// Verify implements engine.Step.
+func (s *giveBackStep) Verify(ctx context.Context) error {
+	state, err := s.State(ctx)
+	if err == nil && state != engine.Done {
+		return engine.NotYet("namespace %s has not got its labels back", v1alpha1.SystemNamespace)
+	}
+	return err
+}
+
+// Preview implements engine.Previewer.
+func (*giveBackStep) Preview() ([]engine.Change, error) {
+	return []engine.Change{{
+		Verb: "patch", Object: "Namespace " + v1alpha1.SystemNamespace,
+		Body: map[string]any{"metadata": map[string]any{"labels": "those of Pod Security as before"}},
 	}}, nil
 }

@@ -4,6 +4,7 @@ package image
 import (
 	"archive/tar"
 	"bytes"
+	"cmp"
 	"fmt"
 	"io"
 	"maps"
@@ -14,6 +15,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/layout"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/static"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
@@ -29,7 +31,44 @@ type Image struct {
 	Links []string
 	// More are other binaries, by their path from the root.
 	More map[string]string
+	// User that it runs as, unless a pod says otherwise, such as 65532:65532. Default: root.
+	User string
+	// Roots is the path of a file of certificates on this machine: the authorities that programs in it trust. Default: none.
+	Roots string
+	// Arch is the processor that the binary is for. Default: this machine's.
+	Arch string
 }
+
+// NonRoot is the user of images that need no root.
+const NonRoot = "65532:65532"
+
+// rootsPath is where Go programs, among others, look for authorities.
+const rootsPath = "etc/ssl/certs/ca-certificates.crt"
+
+// WriteLayout writes one image for several processors as an OCI layout into a directory, from where `crane push --index` takes it. It returns
+// the digest by which the image is named, whichever processor a node has.
+func WriteLayout(dir string, images []Image) (digest string, err error) {
+	all := mutate.IndexMediaType(empty.Index, types.OCIImageIndex)
+	for _, i := range images {
+		img, err := i.build()
+		if err != nil {
+			return "", fmt.Errorf("image for %s: %w", i.arch(), err)
+		}
+		all = mutate.AppendManifests(all, mutate.IndexAddendum{
+			Add: img, Descriptor: v1.Descriptor{Platform: &v1.Platform{OS: "linux", Architecture: i.arch()}},
+		})
+	}
+	hash, err := all.Digest()
+	if err != nil {
+		return "", fmt.Errorf("the digest of the image: %w", err)
+	}
+	if _, err := layout.Write(dir, all); err != nil {
+		return "", fmt.Errorf("writing %s: %w", dir, err)
+	}
+	return hash.String(), nil
+}
+
+func (i Image) arch() string { return cmp.Or(i.Arch, runtime.GOARCH) }
 
 // WriteTar writes the images into one archive that `ctr images import` and `docker load` accept.
 func WriteTar(path string, images []Image) error {
@@ -65,7 +104,8 @@ func (i Image) build() (v1.Image, error) {
 		return nil, err
 	}
 	config = config.DeepCopy()
-	config.OS, config.Architecture = "linux", runtime.GOARCH
+	config.OS, config.Architecture = "linux", i.arch()
+	config.Config.User = i.User
 	config.Config.Entrypoint = []string{"/" + i.Name}
 	config.Config.Env = []string{"PATH=/"}
 	return mutate.ConfigFile(img, config)
@@ -87,6 +127,11 @@ func (i Image) layer() (v1.Layer, error) {
 			return nil, err
 		}
 	}
+	if i.Roots != "" {
+		if err := addFile(w, rootsPath, i.Roots, 0o644); err != nil {
+			return nil, err
+		}
+	}
 	for _, link := range i.Links {
 		if err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeSymlink, Name: link, Linkname: "/" + i.Name, Mode: 0o777}); err != nil {
 			return nil, err
@@ -98,7 +143,9 @@ func (i Image) layer() (v1.Layer, error) {
 	return static.NewLayer(buf.Bytes(), types.DockerUncompressedLayer), nil
 }
 
-func addBinary(w *tar.Writer, name, path string) error {
+func addBinary(w *tar.Writer, name, path string) error { return addFile(w, name, path, 0o755) }
+
+func addFile(w *tar.Writer, name, path string, mode int64) error {
 	f, err := os.Open(path)
 	if err != nil {
 		return err
@@ -108,7 +155,7 @@ func addBinary(w *tar.Writer, name, path string) error {
 	if err != nil {
 		return err
 	}
-	if err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: 0o755, Size: info.Size()}); err != nil {
+	if err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: mode, Size: info.Size()}); err != nil {
 		return err
 	}
 	_, err = io.Copy(w, f)

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/google/go-containerregistry/pkg/name"
+	"github.com/google/go-containerregistry/pkg/v1/layout"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 )
 
@@ -110,7 +111,7 @@ func fileIn(t *testing.T, layer io.Reader, path string) string {
 		if h.Name != path {
 			continue
 		}
-		if h.Mode != 0o755 {
+		if h.Mode != 0o755 && path != rootsPath {
 			t.Errorf("%s has mode %o", path, h.Mode)
 		}
 		data, err := io.ReadAll(r)
@@ -118,5 +119,58 @@ func fileIn(t *testing.T, layer io.Reader, path string) string {
 			t.Fatal(err)
 		}
 		return string(data)
+	}
+}
+
+// TestLayout sees that each processor has its binary, and that the image is no one's who is root.
+func TestLayout(t *testing.T) {
+	dir := t.TempDir()
+	var images []Image
+	roots := filepath.Join(dir, "roots.pem")
+	if err := os.WriteFile(roots, []byte("the roots"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, arch := range []string{"amd64", "arm64"} {
+		binary := filepath.Join(dir, arch)
+		if err := os.WriteFile(binary, []byte("for "+arch), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		images = append(images, Image{Binary: binary, Name: "a", Arch: arch, User: NonRoot, Roots: roots})
+	}
+	out := filepath.Join(dir, "out")
+	digest, err := WriteLayout(out, images)
+	if err != nil {
+		t.Fatal(err)
+	}
+	index, err := layout.ImageIndexFromPath(out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	manifest, err := index.IndexManifest()
+	if hash, _ := index.Digest(); err != nil || len(manifest.Manifests) != 2 || hash.String() != digest {
+		t.Fatalf("%d images by %s, %v", len(manifest.Manifests), digest, err)
+	}
+	for _, m := range manifest.Manifests {
+		img, err := index.Image(m.Digest)
+		if err != nil {
+			t.Fatal(err)
+		}
+		config, err := img.ConfigFile()
+		if err != nil || config.Config.User != NonRoot || config.Architecture != m.Platform.Architecture {
+			t.Errorf("%s: %+v, %v", m.Platform, config, err)
+		}
+		layers, err := img.Layers()
+		if err != nil || len(layers) != 1 {
+			t.Fatalf("%d layers, %v", len(layers), err)
+		}
+		for file, want := range map[string]string{"a": "for " + m.Platform.Architecture, rootsPath: "the roots"} {
+			content, err := layers[0].Uncompressed()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := fileIn(t, content, file); got != want {
+				t.Errorf("%s: %s is %q", m.Platform, file, got)
+			}
+		}
 	}
 }

@@ -75,7 +75,11 @@ func buildImages(ctx context.Context, set, coreDNS string, others ...image.Image
 		if err := component.BuildMain(ctx, main.module, main.pkg, binary); err != nil {
 			return "", fmt.Errorf("image %s: %w", name, err)
 		}
-		images = append(images, image.Image{Ref: imageRef(name), Binary: binary, Name: name})
+		i := image.Image{Ref: imageRef(name), Binary: binary, Name: name}
+		if name == "replumb" { // as it is released
+			i.User = image.NonRoot
+		}
+		images = append(images, i)
 	}
 	key, err := contentKey(images)
 	if err != nil {

@@ -31,7 +31,7 @@ const (
 	report = "/dev/termination-log"
 )
 
-// agent is a privileged pod on a node that does one thing, reports and ends. It has no access to the API.
+// agent is a pod on a node that does one thing, reports and ends. It has no access to the API.
 type agent struct {
 	tools     Tools
 	migration string
@@ -101,9 +101,24 @@ func (a *agent) outcome(ctx context.Context) (*nodecleanup.Report, error) {
 	return nil, engine.NotYet("pod %s on node %s has not ended: %s", p.Name, a.node, connectivity.Why(p))
 }
 
-// pod is on the network of the node, and all-powerful there: it changes interfaces and rules, reads connections, and runs the node's own
-// iptables.
+// The verbs of agents.
+const (
+	verbTraffic = "traffic"
+	verbResidue = "residue"
+	verbClean   = "clean"
+)
+
+// pod is on the network of the node. What it may do there follows from what it is for.
 func (a *agent) pod() *corev1.Pod {
+	c := corev1.Container{
+		Name: "replumb", Image: a.image, Args: slices.Concat([]string{"node", a.verb}, a.args, []string{"--report=" + report}),
+		TerminationMessagePath: report, TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
+		SecurityContext: a.security(),
+	}
+	var volumes []corev1.Volume
+	if a.verb != verbTraffic {
+		volumes, c.VolumeMounts = a.host()
+	}
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: v1alpha1.SystemNamespace, GenerateName: "node-" + a.verb + "-", Labels: a.labels(),
@@ -113,17 +128,54 @@ func (a *agent) pod() *corev1.Pod {
 			AutomountServiceAccountToken: ptr.To(false), EnableServiceLinks: ptr.To(false), DNSPolicy: corev1.DNSDefault,
 			TerminationGracePeriodSeconds: ptr.To[int64](1),
 			Tolerations:                   []corev1.Toleration{{Operator: corev1.TolerationOpExists}},
-			Containers: []corev1.Container{{
-				Name: "replumb", Image: a.image, Args: slices.Concat([]string{"node", a.verb}, a.args, []string{"--report=" + report}),
-				TerminationMessagePath: report, TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
-				SecurityContext: &corev1.SecurityContext{Privileged: ptr.To(true), RunAsUser: ptr.To[int64](0)},
-				VolumeMounts:    []corev1.VolumeMount{{Name: "host", MountPath: hostRoot}},
-			}},
-			Volumes: []corev1.Volume{{
-				Name: "host", VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/"}},
-			}},
+			Containers:                    []corev1.Container{c},
+			Volumes:                       volumes,
 		},
 	}
+}
+
+// host is the node's own root, read-only with all that is mounted in it, where kubelets can do that. One that cleans may write the directories of
+// the network that it removes, and the lock of iptables.
+func (a *agent) host() (volumes []corev1.Volume, mounts []corev1.VolumeMount) {
+	add := func(name, path string, kind corev1.HostPathType) {
+		volumes = append(volumes, corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{
+			HostPath: &corev1.HostPathVolumeSource{Path: path, Type: &kind},
+		}})
+		mounts = append(mounts, corev1.VolumeMount{Name: name, MountPath: strings.TrimSuffix(hostRoot+path, "/")})
+	}
+	add("host", "/", corev1.HostPathUnset)
+	mounts[0].ReadOnly = true
+	if a.verb != verbClean {
+		mounts[0].RecursiveReadOnly = ptr.To(corev1.RecursiveReadOnlyIfPossible)
+		return volumes, mounts
+	}
+	n, _ := nodecleanup.Find(a.args[0])
+	for i, dir := range n.Writable() {
+		add(fmt.Sprintf("dir-%d", i), dir, corev1.HostPathDirectoryOrCreate)
+	}
+	add("lock", "/run/xtables.lock", corev1.HostPathFileOrCreate)
+	return volumes, mounts
+}
+
+// security is what an agent may do on its node, which is what the kernel asks for and no more: NET_ADMIN for connections, interfaces, rules and
+// sets; and where there are files and tables of a node's own iptables, SYS_CHROOT to run that, and NET_RAW, which it asks for. One that
+// cleans removes files of any owner.
+func (a *agent) security() *corev1.SecurityContext {
+	all := &corev1.SecurityContext{
+		RunAsUser: ptr.To[int64](0), RunAsGroup: ptr.To[int64](0), RunAsNonRoot: ptr.To(false), ReadOnlyRootFilesystem: ptr.To(true),
+		AllowPrivilegeEscalation: ptr.To(false), SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
+		Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}, Add: []corev1.Capability{"NET_ADMIN"}},
+	}
+	if a.verb == verbTraffic {
+		return all
+	}
+	all.Capabilities.Add = append(all.Capabilities.Add, "NET_RAW", "SYS_CHROOT")
+	if a.verb == verbClean {
+		all.Capabilities.Add = append(all.Capabilities.Add, "DAC_OVERRIDE")
+	}
+	// Files of the node have labels of SELinux that containers may not read, unless they are of this type. Nodes without it pass it over.
+	all.SELinuxOptions = &corev1.SELinuxOptions{Type: "spc_t", Level: "s0"}
+	return all
 }
 
 // agentStep runs an agent. What an earlier one did cannot be seen from outside, so it is done in every run.
@@ -192,7 +244,7 @@ func join(ranges []netip.Prefix) string {
 
 func (p *Planner) cleaner(network v1alpha1.CNIName, id, node string) engine.Step {
 	return &cleanStep{&agentStep{
-		agent: p.agent("clean", node, p.about(network)...), id: id + "/" + node, time: agentTime,
+		agent: p.agent(verbClean, node, p.about(network)...), id: id + "/" + node, time: agentTime,
 		title: fmt.Sprintf("Remove what %s has left on node %s", network, node),
 	}}
 }
@@ -209,7 +261,7 @@ func (s *cleanStep) Preview() ([]engine.Change, error) {
 
 func (p *Planner) residue(network v1alpha1.CNIName, node string) engine.Step {
 	return looker{&agentStep{
-		agent: p.agent("residue", node, p.about(network)...), id: "residue/" + node, time: agentTime,
+		agent: p.agent(verbResidue, node, p.about(network)...), id: "residue/" + node, time: agentTime,
 		title: fmt.Sprintf("See that %s has left nothing on node %s", network, node),
 		judge: func(r *nodecleanup.Report) error {
 			if r.Empty() {
@@ -250,7 +302,7 @@ func (p *Planner) watches() []engine.Step {
 	var steps []engine.Step
 	for _, node := range p.Survey.NodeNames() {
 		steps = append(steps, looker{&agentStep{
-			agent: p.agent("traffic", node, args...), id: "quiet/" + node, time: agentTime + p.spec().Window,
+			agent: p.agent(verbTraffic, node, args...), id: "quiet/" + node, time: agentTime + p.spec().Window,
 			title: "See that node " + node + " serves no one from outside",
 			judge: func(r *nodecleanup.Report) error {
 				if len(r.Clients) == 0 && r.More == 0 {

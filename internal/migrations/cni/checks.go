@@ -6,12 +6,15 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine/findings"
 	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/verify/agentset"
 )
 
 // Input is what the checks look at.
 type Input struct {
 	Survey *Survey
 	Access []cluster.AccessAnswer
+	// Image is what pods run that look at nodes and clean them.
+	Image string
 	// Others are all Migrations of the cluster.
 	Others []v1alpha1.Migration
 }
@@ -61,6 +64,12 @@ func clusterChecks() []findings.Check[Input] {
 			Claim: "no one is served while pods have no network",
 			Why:   "requests to this cluster fail until its pods have been recreated",
 			Fix:   "lead traffic to another cluster first (spec.mirror), and leave spec.cni.traffic.proof at Counters",
+		},
+		{
+			Code: "RP5006", Severity: findings.Warning, Run: func(in Input) []findings.Result { return agentset.ByTag(in.Image) },
+			Claim: "the image of what cleans nodes is named by its digest",
+			Why:   "it runs as root in the network of every node, and who can move a tag in the registry decides what it is",
+			Fix:   "name it as NAME@sha256:DIGEST in spec.cni.canary.image",
 		},
 	}
 }

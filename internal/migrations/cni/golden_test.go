@@ -87,7 +87,7 @@ func planner(t *testing.T, in map[string][]byte) (*Planner, Input) {
 	for _, text := range f.Services {
 		s.Services = append(s.Services, netip.MustParsePrefix(text))
 	}
-	input := Input{Survey: s}
+	input := Input{Survey: s, Image: job.Spec.Canary.Image}
 	for _, name := range f.Others {
 		other := v1alpha1.Migration{Status: v1alpha1.MigrationStatus{Phase: v1alpha1.PhaseApplying}}
 		other.Name = name

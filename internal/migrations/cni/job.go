@@ -84,7 +84,7 @@ func (j *Job) Examine(ctx context.Context) (*Planner, error) {
 			Hint: "name an image of replumb that the nodes can pull: what cleans nodes needs it, with mode: Disabled too",
 		}
 	}
-	in := Input{Survey: survey, Access: j.Access}
+	in := Input{Survey: survey, Access: j.Access, Image: p.image()}
 	if in.Others, err = migration.List(ctx, j.Tools.Cluster); err != nil {
 		return nil, err
 	}

@@ -33,7 +33,7 @@ func Roles() cluster.Roles {
 				"namespaces. Treat who has it as an administrator of the cluster, and bind it for as long as a migration lasts.",
 			},
 		},
-		lossguard.Role(name+"agents", file),
+		lossguard.Role(name+"agents", file, false),
 	}, noderanges.Roles()...)
 }
 

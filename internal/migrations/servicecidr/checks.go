@@ -15,6 +15,8 @@ type Input struct {
 	Live     cluster.Live
 	// Freeze is why Services cannot be frozen; nil if they can.
 	Freeze error
+	// Image is what agents run; empty if there are to be none.
+	Image string
 }
 
 func (in Input) spec() Spec { return in.Survey.Spec }
@@ -54,5 +56,6 @@ func Checks() []findings.Check[Input] {
 		findings.Group("DNS", dnsChecks()...),
 		findings.Group("Old addresses written down", referenceChecks()...),
 		findings.Group("Manifests and workloads", workloadChecks()...),
+		findings.Group("Agents", agentChecks()...),
 	)
 }

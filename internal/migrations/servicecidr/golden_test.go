@@ -49,6 +49,7 @@ func sections(t *testing.T, in map[string][]byte) golden.Sections {
 		t.Fatal(err)
 	}
 	input := readFixture(t, job.Spec, in["cluster.yaml"], in["facts.yaml"])
+	input.Image = job.agents().Image()
 	var f facts
 	if err := yaml.Unmarshal(in["facts.yaml"], &f); err != nil {
 		t.Fatal(err)

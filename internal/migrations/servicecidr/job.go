@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -143,7 +144,7 @@ func (j *Job) Examine(ctx context.Context) (*Planner, error) {
 	if err != nil {
 		return nil, err
 	}
-	in := Input{Snapshot: snap, Survey: survey, Live: cluster.Live{Access: j.Access}}
+	in := Input{Snapshot: snap, Survey: survey, Live: cluster.Live{Access: j.Access}, Image: j.agents().Image()}
 	if err := j.live(ctx, &in); err != nil {
 		return nil, err
 	}
@@ -326,6 +327,7 @@ func onePerNamespace(entries []*Entry) []*Entry {
 func (j *Job) agents() *lossguard.AgentConfig {
 	c := &j.agentConfig
 	c.Cluster, c.Migration, c.Spec, c.Own, c.Now = j.Tools.Cluster, j.Spec.Name, j.Spec.Common.Proof, j.Tools.Image, j.Tools.Now
+	c.Services = true
 	c.None = j.Spec.Mode == v1alpha1.ModeExtend
 	return c
 }
@@ -353,6 +355,7 @@ func (j *Job) newAgents(in Input) *lossguard.Agents {
 		return nil
 	}
 	agents.Domain = j.Spec.Domain
+	agents.Ranges = slices.Concat(in.Survey.Spec.From, in.Survey.Spec.To)
 	if len(in.Survey.Pending()) > 0 {
 		agents.Pool = cidr.NewPool(in.Survey.Spec.From, in.Survey.Used)
 	}

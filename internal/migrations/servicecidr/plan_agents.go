@@ -34,6 +34,8 @@ func (p *Planner) soak() []engine.Group {
 	return engine.InOrder(&lossguard.Soak{
 		Client:    p.Tools.Client(),
 		Migration: p.spec().Name,
+		Watch:     p.Agents.Watch,
+		Addresses: p.leaving(engine.Forward),
 		Length:    length,
 		Limit:     p.Agents.Wait,
 		Within:    length + p.spec().GateWait,
@@ -46,16 +48,21 @@ func (p *Planner) stopProbing(to engine.Direction) []engine.Group {
 	if p.Agents == nil {
 		return nil
 	}
+	groups := engine.InOrder(&lossguard.Leave{Watch: p.Agents.Watch, Addresses: p.leaving(to), Limit: p.Agents.Wait})
+	if to == engine.Backward {
+		return p.Agents.BestEffort(groups)
+	}
+	return groups
+}
+
+// leaving are the addresses, as texts, that a direction leaves.
+func (p *Planner) leaving(to engine.Direction) map[string]bool {
 	all := map[string]bool{}
 	for _, e := range p.Survey.everything() {
 		left, _ := e.ends(to)
 		all[left.String()] = true
 	}
-	groups := engine.InOrder(&lossguard.Leave{Watch: p.Agents.Watch, Addresses: all, Limit: p.Agents.Wait})
-	if to == engine.Backward {
-		return p.Agents.BestEffort(groups)
-	}
-	return groups
+	return all
 }
 
 // barriers are those of a direction. A run that goes back stops for nothing that agents report, or do not report.

@@ -260,6 +260,6 @@ func (m *movePlan) connect(b *batch) []engine.Group {
 		return nil
 	}
 	return engine.AtOnce(1, b.String(), &lossguard.Connected{
-		Watch: m.agents.Watch, Name: b.String(), Limit: m.transit.barriers.limit,
+		Watch: m.agents.Watch, Name: b.String(), Ranges: m.agents.Ranges, Limit: m.transit.barriers.limit,
 	})
 }

@@ -36,7 +36,7 @@ func Roles() cluster.Roles {
 				"bind it for as long as a migration lasts.",
 			},
 		},
-		lossguard.Role(name+"agents", file),
+		lossguard.Role(name+"agents", file, true),
 		{
 			Name: name + "without-agents", File: file, Purpose: cluster.WithoutAgents, Rules: withoutAgents(),
 			Danger: []string{

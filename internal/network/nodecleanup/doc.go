@@ -1,4 +1,4 @@
-// Package nodecleanup is what runs on a node, in a privileged pod on its network, while the network of pods is replaced: it finds
+// Package nodecleanup is what runs on a node, in a pod on its network, while the network of pods is replaced: it finds
 // what a network has left there, removes it, and watches for clients from outside. It changes nothing that is not known to be of
 // that network: rules of others, and policies of chains, stay as they are.
 package nodecleanup

@@ -7,7 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path"
-	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 )
@@ -41,9 +41,36 @@ func (c *conf) all() []plugin {
 	return all
 }
 
+// networkName is what a network may be called (ValidateNetworkName in github.com/containernetworking/cni pkg/utils). It becomes part of paths.
+var networkName = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9_.\-]*$`)
+
+// NameError says that a network on the node has a name that no network may have. Nothing is removed by it, or beside it.
+type NameError struct{ File, Name string }
+
+func (e *NameError) Error() string {
+	return fmt.Sprintf("%s names its network %.60q, which is no name of a network: correct the file, or remove it from the node", e.File, e.Name)
+}
+
+// open opens the root of the node: no link leads out of it.
+func (h Host) open() (*os.Root, error) {
+	root, err := os.OpenRoot(h.Root)
+	if err != nil {
+		return nil, fmt.Errorf("the root of the node: %w", err)
+	}
+	return root, nil
+}
+
+// within is a path of the node as os.Root takes it.
+func within(name string) string { return strings.TrimPrefix(name, "/") }
+
 // confs reads what is in /etc/cni/net.d. Files that are no configuration are passed over: containerd would not take them either.
 func (h Host) confs() (map[string]*conf, error) {
-	entries, err := os.ReadDir(filepath.Join(h.Root, confDir))
+	root, err := h.open()
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = root.Close() }()
+	entries, err := fs.ReadDir(root.FS(), within(confDir))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
@@ -55,7 +82,7 @@ func (h Host) confs() (map[string]*conf, error) {
 		if !slices.Contains([]string{".conf", ".conflist", ".json"}, path.Ext(e.Name())) {
 			continue
 		}
-		body, err := os.ReadFile(filepath.Join(h.Root, confDir, e.Name()))
+		body, err := root.ReadFile(path.Join(within(confDir), e.Name()))
 		if err != nil {
 			return nil, err
 		}
@@ -120,7 +147,7 @@ func (p confPart) find() ([]string, error) {
 		files = append(files, path.Join(confDir, name))
 	}
 	slices.Sort(files)
-	return p.present("file", files), nil
+	return p.present("file", files)
 }
 
 func (p confPart) remove() error { return p.unlink(p.find) }
@@ -140,8 +167,12 @@ func (h Host) names(n Network) ([]string, error) {
 		return nil, err
 	}
 	out := slices.Clone(n.Nets)
-	for _, c := range confs {
-		if c.of(n) && c.Name != "" {
+	for file, c := range confs {
+		switch {
+		case !c.of(n):
+		case !networkName.MatchString(c.Name):
+			return nil, &NameError{File: path.Join(confDir, file), Name: c.Name}
+		default:
 			out = append(out, c.Name)
 		}
 	}
@@ -157,12 +188,18 @@ func (h Host) names(n Network) ([]string, error) {
 func (p dirPart) find() ([]string, error) {
 	dirs := slices.Clone(p.Dirs)
 	for _, net := range p.nets {
-		if net == path.Base(net) && net != "." && net != ".." { // it comes from a file of others
-			dirs = append(dirs, path.Join(leaseDir, net))
-		}
+		dirs = append(dirs, path.Join(leaseDir, net))
 	}
-	found := p.present("directory", dirs)
-	entries, err := os.ReadDir(filepath.Join(p.Root, resultsDir))
+	found, err := p.present(directory, dirs)
+	if err != nil {
+		return nil, err
+	}
+	root, err := p.open()
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = root.Close() }()
+	entries, err := fs.ReadDir(root.FS(), within(resultsDir))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
@@ -177,19 +214,36 @@ func (p dirPart) find() ([]string, error) {
 
 func (p dirPart) remove() error { return p.unlink(p.find) }
 
-// present names those paths of the node that exist. /var/run is /run on most: a link is followed once.
-func (h Host) present(kind string, paths []string) []string {
+// present names those paths of the node that exist. /var/run is /run on most: a link is followed once. One that leads out of the node's root
+// leads nowhere.
+func (h Host) present(kind string, paths []string) ([]string, error) {
+	root, err := h.open()
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = root.Close() }()
 	var out []string
 	var seen []fs.FileInfo
 	for _, name := range paths {
-		info, err := os.Stat(filepath.Join(h.Root, name))
+		info, err := root.Stat(within(name))
+		if err == nil && kind == directory && isEmpty(root, within(name)) {
+			continue
+		}
 		if err != nil || slices.ContainsFunc(seen, func(s fs.FileInfo) bool { return os.SameFile(s, info) }) {
 			continue
 		}
 		seen = append(seen, info)
 		out = append(out, kind+" "+name)
 	}
-	return out
+	return out, nil
+}
+
+// directory is the kind of what is a directory. An empty one is nothing.
+const directory = "directory"
+
+func isEmpty(root *os.Root, name string) bool {
+	entries, err := fs.ReadDir(root.FS(), name)
+	return err == nil && len(entries) == 0
 }
 
 func (h Host) unlink(find func() ([]string, error)) error {
@@ -197,16 +251,36 @@ func (h Host) unlink(find func() ([]string, error)) error {
 	if err != nil {
 		return err
 	}
-	root, err := os.OpenRoot(h.Root) // no link leads out of the node's own root
+	root, err := h.open()
 	if err != nil {
-		return fmt.Errorf("the root of the node: %w", err)
+		return err
 	}
 	defer func() { _ = root.Close() }()
 	for _, f := range found {
-		_, name, _ := strings.Cut(f, " ")
-		if err := root.RemoveAll(strings.TrimPrefix(name, "/")); err != nil {
+		kind, name, _ := strings.Cut(f, " ")
+		remove := root.RemoveAll
+		if kind == directory {
+			remove = func(name string) error { return emptyOut(root, name) }
+		}
+		if err := remove(within(name)); err != nil {
 			return fmt.Errorf("removing %s: %w", name, err)
 		}
 	}
+	return nil
+}
+
+// emptyOut removes what is in a directory, and the directory, unless that is where something is mounted, such as for the pod that does this:
+// then it stays, with nothing in it.
+func emptyOut(root *os.Root, name string) error {
+	entries, err := fs.ReadDir(root.FS(), name)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if err := root.RemoveAll(path.Join(name, e.Name())); err != nil {
+			return err
+		}
+	}
+	_ = root.Remove(name)
 	return nil
 }

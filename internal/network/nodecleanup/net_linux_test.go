@@ -26,6 +26,7 @@ func TestFiles(t *testing.T) {
 		"run/flannel/subnet.env":            `x`,
 		"var/lib/cni/flannel/abc":           `x`,
 		"var/lib/cni/networks/cbr9/1":       `x`,
+		"var/lib/cni/networks/cni0/lock":    `x`,
 		"var/lib/cni/networks/other/1":      `x`,
 		"var/lib/cni/results/cbr9-abc-eth0": `x`,
 		"var/lib/calico/nodename":           `x`,
@@ -35,7 +36,7 @@ func TestFiles(t *testing.T) {
 		must(t, os.WriteFile(filepath.Join(root, name), []byte(body), 0o600))
 	}
 	must(t, os.MkdirAll(filepath.Join(root, "var/run"), 0o755))
-	must(t, os.MkdirAll(filepath.Join(root, "var/lib/cni/networks/cni0"), 0o755))
+	must(t, os.MkdirAll(filepath.Join(root, "var/lib/cni/networks/flannel"), 0o755)) // an empty one is nothing
 	n, _ := Find("flannel")
 	h := Host{Root: root}
 	nets, err := h.names(n)

@@ -112,3 +112,15 @@ func matches(patterns []string, name string) bool {
 		return ok
 	})
 }
+
+// Writable are the directories of the node that cleaning up after a network writes to; the rest it only reads.
+func (n Network) Writable() []string {
+	all := []string{"/etc/cni/net.d", "/var/lib/cni"}
+	for _, dir := range n.Dirs {
+		dir = strings.Replace(dir, "/var/run/", "/run/", 1)
+		if !slices.Contains(all, dir) && !strings.HasPrefix(dir, "/var/lib/cni/") {
+			all = append(all, dir)
+		}
+	}
+	return all
+}

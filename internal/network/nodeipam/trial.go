@@ -41,7 +41,7 @@ type Outcome struct {
 }
 
 // IsTrial reports whether a Node is one of a trial.
-func IsTrial(n *corev1.Node) bool { return n.Labels[v1alpha1.LabelRole] == v1alpha1.RoleCanary }
+func IsTrial(n *corev1.Node) bool { return n.Labels[v1alpha1.LabelTrial] == "true" }
 
 func (t Trial) name() string { return "replumb-canary-" + t.Migration }
 
@@ -54,7 +54,7 @@ func (t Trial) Begin(ctx context.Context) error {
 	// scheduled either, for want of room. Without a providerID no load balancer takes it for a target.
 	node := &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: t.name(), Labels: map[string]string{
-			v1alpha1.LabelMigration: t.Migration, v1alpha1.LabelRole: v1alpha1.RoleCanary,
+			v1alpha1.LabelMigration: t.Migration, v1alpha1.LabelRole: v1alpha1.RoleCanary, v1alpha1.LabelTrial: "true",
 			corev1.LabelNodeExcludeBalancers: "true",
 		}},
 		Spec: corev1.NodeSpec{Unschedulable: true, Taints: []corev1.Taint{

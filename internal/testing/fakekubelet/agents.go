@@ -90,8 +90,9 @@ func (a *Agents) witness(ctx context.Context, st *v1alpha1.NodeReportStatus, ins
 	if a.Client.List(ctx, sentinels, client.InNamespace(v1alpha1.SystemNamespace), of) != nil {
 		return
 	}
+	st.Barriers = nil
 	for i := range sentinels.Items {
-		st.Barrier = &v1alpha1.BarrierReport{Sentinel: string(sentinels.Items[i].UID), PassedAt: metav1.NowMicro()}
+		st.Barriers = append(st.Barriers, v1alpha1.BarrierReport{Sentinel: string(sentinels.Items[i].UID), PassedAt: metav1.NowMicro()})
 	}
 }
 

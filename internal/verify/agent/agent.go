@@ -31,6 +31,9 @@ type Agent struct {
 	Origin v1alpha1.ProbeOrigin
 	// Migration that goes on.
 	Migration string
+	// Ranges are those that it takes addresses of Services from and to: addresses elsewhere are no business of an agent's. None means that
+	// it moves no Services.
+	Ranges []netip.Prefix
 	// Node it is on, and the address of that.
 	Node   string
 	NodeIP netip.Addr
@@ -103,7 +106,7 @@ func (a *Agent) prepare(stop context.CancelCauseFunc) {
 		own = a.Flows.Own
 	}
 	a.alive.report = v1alpha1.AgentReport{Origin: a.Origin, Instance: a.Instance, Version: a.Version}
-	a.watched = newWatched(a.Migration)
+	a.watched = newWatched(a.Migration, a.Ranges)
 	a.gate = &gate{connected: own}
 	a.reporter = &reporter{
 		client: a.Client, node: a.Node, migration: a.Migration, origin: a.Origin, draw: a.draw, every: a.interval,
@@ -148,7 +151,7 @@ func (a *Agent) follow(ctx context.Context) {
 
 func (a *Agent) obey(ctx context.Context, s scene) {
 	if a.host() {
-		a.barrier.follow(ctx, s.role(v1alpha1.RoleSentinel))
+		a.barrier.follow(ctx, s.own(v1alpha1.RoleSentinel))
 		a.connecting.follow(ctx, movers(s))
 	}
 	o := orders{origin: a.Origin, domain: a.domain(), scene: s, began: a.beginning(s), self: a.Self}
@@ -209,7 +212,7 @@ func (a *Agent) draw() (*v1alpha1.NodeReportStatus, func(), error) {
 	a.mu.Unlock()
 	if a.host() {
 		var late []error
-		status.Barrier, late = a.barrier.report()
+		status.Barriers, late = a.barrier.report()
 		status.Connects = a.connecting.report()
 		problems = append(problems, late...)
 	}

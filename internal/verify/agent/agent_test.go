@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
@@ -24,7 +25,7 @@ func TestBarrierIsPassed(t *testing.T) {
 	h.says("shop", "other", 1)
 	f.start(v1alpha1.FromHost, "uid-1")
 	st := f.report("a first report", func(st v1alpha1.NodeReportStatus) bool { return len(st.Agents) == 1 })
-	if st.Barrier != nil || st.Agents[0].Instance != "uid-1" || st.Agents[0].Version != "v1" {
+	if len(st.Barriers) > 0 || st.Agents[0].Instance != "uid-1" || st.Agents[0].Version != "v1" {
 		t.Errorf("first report: %+v", st)
 	}
 	s := f.sentinel(h.port())
@@ -32,19 +33,38 @@ func TestBarrierIsPassed(t *testing.T) {
 	h.says(s.Namespace, s.Name, 0)
 	asked := h.asked.Load()
 	f.until("kube-proxy is asked again", func() bool { return h.asked.Load() > asked+1 })
-	if st := f.report("any", func(v1alpha1.NodeReportStatus) bool { return true }); st.Barrier != nil {
-		t.Fatalf("passed without an endpoint: %+v", st.Barrier)
+	if st := f.report("any", func(v1alpha1.NodeReportStatus) bool { return true }); len(st.Barriers) > 0 {
+		t.Fatalf("passed without an endpoint: %+v", st.Barriers)
 	}
 	h.says(s.Namespace, s.Name, 1)
-	passed := func(uid string) func(v1alpha1.NodeReportStatus) bool {
-		return func(st v1alpha1.NodeReportStatus) bool { return st.Barrier != nil && st.Barrier.Sentinel == uid }
-	}
-	f.report("the barrier is passed", passed(string(s.UID)))
+	f.report("the barrier is passed", passed(s.UID))
 	f.must(f.Delete(f.Context(), s))
 	h.answer.Store(nil)
 	second := f.sentinel(h.port())
 	h.says(second.Namespace, second.Name, 1)
-	f.report("the next barrier is passed", passed(string(second.UID)))
+	f.report("the next barrier is passed", passed(second.UID))
+	f.report("the one before is known still", passed(s.UID))
+}
+
+func passed(sentinel types.UID) func(v1alpha1.NodeReportStatus) bool {
+	return func(st v1alpha1.NodeReportStatus) bool {
+		return slices.ContainsFunc(st.Barriers, func(b v1alpha1.BarrierReport) bool { return b.Sentinel == string(sentinel) })
+	}
+}
+
+// TestOthersSentinelsAreNotAskedAbout has a Service in a tenant's namespace say that it is a sentinel.
+func TestOthersSentinelsAreNotAskedAbout(t *testing.T) {
+	f := newFixture(t)
+	lure, h := f.kubeProxy(), f.kubeProxy()
+	f.start(v1alpha1.FromHost, "uid-1")
+	f.report("a first report", func(st v1alpha1.NodeReportStatus) bool { return len(st.Agents) == 1 })
+	f.sentinelIn("shop", lure.port())
+	s := f.sentinel(h.port())
+	h.says(s.Namespace, s.Name, 1)
+	f.report("the barrier is passed", passed(s.UID))
+	if n := lure.asked.Load(); n > 0 {
+		t.Errorf("a tenant's was asked about %d times", n)
+	}
 }
 
 func TestLossIsReportedAtOnce(t *testing.T) {
@@ -140,9 +160,7 @@ func TestAgentOutlivesItsAPIServer(t *testing.T) {
 	}
 	s := f.sentinel(h.port())
 	h.says(s.Namespace, s.Name, 1)
-	f.report("a barrier made since is passed", func(st v1alpha1.NodeReportStatus) bool {
-		return st.Barrier != nil && st.Barrier.Sentinel == string(s.UID)
-	})
+	f.report("a barrier made since is passed", passed(s.UID))
 	f.report("nothing is wrong", func(st v1alpha1.NodeReportStatus) bool { return !strings.Contains(st.Agents[0].Problem, "watching") })
 }
 

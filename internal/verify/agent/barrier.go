@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -20,8 +21,13 @@ import (
 	"github.com/replumb/replumb/internal/network/bridge"
 )
 
-// patience is after how long it is worth telling that a barrier is not passed yet: kube-proxy takes a second or two.
-const patience = 10 * time.Second
+const (
+	// patience is after how long it is worth telling that a barrier is not passed yet: kube-proxy takes a second or two.
+	patience = 10 * time.Second
+	// mostSentinels bounds how many are asked about at a time, and how many that were passed are remembered. A run makes one, and
+	// replumb's own namespace has no others.
+	mostSentinels = 16
+)
 
 // barrier asks the kube-proxy of the node about every sentinel, until it has programmed it.
 type barrier struct {
@@ -29,9 +35,12 @@ type barrier struct {
 	// poke is called when one is passed.
 	poke func()
 
-	mu     sync.Mutex
-	asked  map[types.UID]*asked
-	passed *v1alpha1.BarrierReport
+	mu    sync.Mutex
+	asked map[types.UID]*asked
+	// passed are the latest, oldest first.
+	passed []v1alpha1.BarrierReport
+	// more is how many there was no room to ask about.
+	more int
 }
 
 // asked is a sentinel that is or was asked about.
@@ -49,21 +58,25 @@ func (b *barrier) follow(ctx context.Context, sentinels []*corev1.Service) {
 	defer b.mu.Unlock()
 	there := map[types.UID]bool{}
 	for _, s := range sentinels {
-		if s.Spec.HealthCheckNodePort == 0 {
-			continue
-		}
-		there[s.UID] = true
-		if b.asked[s.UID] == nil {
-			ctx, stop := context.WithCancel(ctx)
-			a := &asked{name: s.Namespace + "/" + s.Name, since: time.Now(), stop: stop}
-			b.asked[s.UID] = a
-			go b.pass(ctx, s, a)
-		}
+		there[s.UID] = s.Spec.HealthCheckNodePort != 0
 	}
 	for uid, a := range b.asked {
 		if !there[uid] {
 			a.stop()
 			delete(b.asked, uid)
+		}
+	}
+	b.more = 0
+	for _, s := range sentinels {
+		switch {
+		case !there[s.UID] || b.asked[s.UID] != nil:
+		case len(b.asked) == mostSentinels:
+			b.more++
+		default:
+			ctx, stop := context.WithCancel(ctx)
+			a := &asked{name: s.Namespace + "/" + s.Name, since: time.Now(), stop: stop}
+			b.asked[s.UID] = a
+			go b.pass(ctx, s, a)
 		}
 	}
 }
@@ -84,7 +97,8 @@ func (b *barrier) pass(ctx context.Context, sentinel *corev1.Service, a *asked) 
 		if err != nil {
 			return false, nil
 		}
-		b.passed = &v1alpha1.BarrierReport{Sentinel: string(sentinel.UID), PassedAt: metav1.NowMicro()}
+		b.passed = append(b.passed, v1alpha1.BarrierReport{Sentinel: string(sentinel.UID), PassedAt: metav1.NowMicro()})
+		b.passed = b.passed[max(0, len(b.passed)-mostSentinels):]
 		b.poke()
 		return true, nil
 	})
@@ -103,17 +117,20 @@ func (b *barrier) ask(ctx context.Context, sentinel *corev1.Service) error {
 	return nil
 }
 
-// report is the latest barrier that was passed, and what has not been passed for long.
-func (b *barrier) report() (*v1alpha1.BarrierReport, []error) {
+// report is the latest barriers that were passed, and what has not been passed for long.
+func (b *barrier) report() ([]v1alpha1.BarrierReport, []error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	var late []error
+	if b.more > 0 {
+		late = append(late, fmt.Errorf("%d sentinels are not asked about: there are more than %d", b.more, mostSentinels))
+	}
 	for _, a := range b.asked {
 		if a.why != nil && time.Since(a.since) > patience {
 			late = append(late, fmt.Errorf("kube-proxy has not programmed sentinel %s yet: %w", a.name, a.why))
 		}
 	}
-	return b.passed.DeepCopy(), late
+	return slices.Clone(b.passed), late
 }
 
 // readGood reads an answer with status 200.

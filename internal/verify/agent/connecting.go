@@ -8,10 +8,13 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/network/bridge"
 )
 
 const (
@@ -103,7 +106,19 @@ func (c *connecting) void(ctx context.Context, m mover, a netip.Addr) bool {
 	if a == m.at {
 		return svc.UID != m.uid || clusterIP(svc) != m.at
 	}
-	return svc.Annotations[v1alpha1.AnnotationServiceUID] != string(m.uid)
+	return svc.Annotations[v1alpha1.AnnotationServiceUID] != string(m.uid) || !c.held(ctx, m, a)
+}
+
+// held reports whether an address is reserved for the bridge of a Service. Only replumb, and no tenant, can reserve one: without that it is
+// any address, which anyone may have written down. If the API server does not say, it is reserved.
+func (c *connecting) held(ctx context.Context, m mover, a netip.Addr) bool {
+	ip := &networkingv1.IPAddress{}
+	err := c.client.Get(ctx, client.ObjectKey{Name: a.String()}, ip)
+	if err != nil {
+		return !apierrors.IsNotFound(err)
+	}
+	key, is := bridge.HeldFor(ip)
+	return is && key == m.bridge
 }
 
 func (c *connecting) report() *v1alpha1.ConnectReport {

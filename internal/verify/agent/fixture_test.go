@@ -80,6 +80,7 @@ func (f *fixture) grant() {
 	look := []string{"list", "watch"}
 	rights := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "agent"}, Rules: []rbacv1.PolicyRule{
 		{APIGroups: []string{""}, Resources: []string{"services", "pods"}, Verbs: look},
+		{APIGroups: []string{"networking.k8s.io"}, Resources: []string{"ipaddresses"}, Verbs: []string{"get"}},
 		{APIGroups: []string{v1alpha1.GroupVersion.Group}, Resources: []string{"migrations"}, Verbs: look},
 		{APIGroups: []string{v1alpha1.GroupVersion.Group}, Resources: []string{"nodereports"}, Verbs: []string{"create", "patch"}},
 		{APIGroups: []string{v1alpha1.GroupVersion.Group}, Resources: []string{"nodereports/status"}, Verbs: []string{"patch"}},
@@ -143,7 +144,8 @@ func (f *fixture) start(origin v1alpha1.ProbeOrigin, instance string, change ...
 	a := &Agent{
 		Self:   true,
 		Client: c, Origin: origin, Migration: "m", Node: "node-a", NodeIP: netip.MustParseAddr("127.0.0.1"), Instance: instance,
-		Version: "v1", Interval: time.Hour, Log: func(err error) { fmt.Fprintln(f.Output(), err) },
+		Version: "v1", Interval: time.Hour, Ranges: []netip.Prefix{netip.MustParsePrefix(serviceRange), netip.MustParsePrefix("172.24.0.0/16")},
+		Log: func(err error) { fmt.Fprintln(f.Output(), err) },
 	}
 	for _, ch := range change {
 		ch(a)
@@ -187,7 +189,7 @@ func (f *fixture) kubeProxy() *healthPort {
 	// One that is free, in the range of node ports.
 	var h healthPort
 	var err error
-	for port := 30100; port < 32700; port++ {
+	for port := 30100; port < 32700; port++ { // two of a test find different ones
 		if h.listener, err = net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port)); err == nil {
 			break
 		}
@@ -215,10 +217,15 @@ func (h *healthPort) port() int32 { return int32(h.listener.Addr().(*net.TCPAddr
 
 func (f *fixture) sentinel(port int32) *corev1.Service {
 	f.Helper()
+	return f.sentinelIn(v1alpha1.SystemNamespace, port)
+}
+
+func (f *fixture) sentinelIn(namespace string, port int32) *corev1.Service {
+	f.Helper()
 	class, no := v1alpha1.LoadBalancerClass, false
 	svc := &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: v1alpha1.SystemNamespace, GenerateName: "barrier-",
+			Namespace: namespace, GenerateName: "barrier-",
 			Labels: map[string]string{v1alpha1.LabelMigration: "m", v1alpha1.LabelRole: v1alpha1.RoleSentinel},
 		},
 		Spec: corev1.ServiceSpec{

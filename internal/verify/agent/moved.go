@@ -7,6 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/network/bridge"
 )
 
 // mover is a Service that moves, is about to, or has.
@@ -30,15 +31,13 @@ func (m mover) left() netip.Addr {
 	return m.other
 }
 
-// movers finds the Services that the migration moves.
+// movers finds the Services that the migration moves. What says so lies where tenants can write it too, so it is held to what they cannot
+// choose: the address that a Service is at, and the ranges.
 func movers(s scene) []mover {
 	if s.migration == nil {
 		return nil
 	}
-	bridges := map[types.UID]*corev1.Service{}
-	for _, b := range s.role(v1alpha1.RoleBridge) {
-		bridges[types.UID(b.Annotations[v1alpha1.AnnotationServiceUID])] = b
-	}
+	bridges := bridgesOf(s)
 	var found []mover
 	for _, svc := range s.services {
 		m := mover{uid: svc.UID, key: types.NamespacedName{Namespace: svc.Namespace, Name: svc.Name}, at: clusterIP(svc)}
@@ -46,17 +45,38 @@ func movers(s scene) []mover {
 			m.movedAt = svc.Annotations[v1alpha1.AnnotationMovedAt]
 		}
 		b := bridges[svc.UID]
-		if !svc.DeletionTimestamp.IsZero() || (b == nil && m.movedAt == "") {
+		if !svc.DeletionTimestamp.IsZero() || (b == nil && m.movedAt == "") || (m.at.IsValid() && !s.within(m.at)) {
 			continue
 		}
 		m.port = firstTCP(svc)
 		if b != nil {
 			m.bridge = types.NamespacedName{Namespace: b.Namespace, Name: b.Name}
-			m.other = besides(b, m.at, s.migration)
+			if other := besides(b, m.at, s.migration); s.within(other) {
+				m.other = other
+			}
 		}
 		found = append(found, m)
 	}
 	return found
+}
+
+// bridgesOf are the bridges by the UID of their Service. A bridge lies beside its Service, and has the one name that follows from the
+// Service's name and UID: what others label as a bridge is none.
+func bridgesOf(s scene) map[types.UID]*corev1.Service {
+	claimed := map[types.UID][]*corev1.Service{}
+	for _, b := range s.role(v1alpha1.RoleBridge) {
+		of := types.UID(b.Annotations[v1alpha1.AnnotationServiceUID])
+		claimed[of] = append(claimed[of], b)
+	}
+	bridges := map[types.UID]*corev1.Service{}
+	for _, svc := range s.services {
+		for _, b := range claimed[svc.UID] {
+			if b.Namespace == svc.Namespace && b.Name == bridge.Name(svc.Name, svc.UID) {
+				bridges[svc.UID] = b
+			}
+		}
+	}
+	return bridges
 }
 
 // besides is where the bridge of a Service that is at an address answers for it, too.

@@ -3,6 +3,7 @@
 package agent
 
 import (
+	"net/netip"
 	"slices"
 	"testing"
 	"time"
@@ -11,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/network/bridge"
 )
 
 // hop is one Service with its bridge, that moves as the migration has Services move.
@@ -25,7 +27,7 @@ func (f *fixture) bridged(name, from, to string) *hop {
 	h := &hop{fixture: f, svc: service("shop", name, from), old: from, new: to}
 	h.svc.UID = ""
 	f.must(f.Create(f.Context(), h.svc))
-	b := service("shop", name+"-bridge", "", role(v1alpha1.RoleBridge))
+	b := service("shop", bridge.Name(name, h.svc.UID), "", role(v1alpha1.RoleBridge))
 	b.UID, b.Spec.Type = "", corev1.ServiceTypeClusterIP
 	b.Annotations[v1alpha1.AnnotationServiceUID] = string(h.svc.UID)
 	b.Annotations[v1alpha1.AnnotationOldIP], b.Annotations[v1alpha1.AnnotationTargetIP] = from, to
@@ -48,10 +50,21 @@ func (h *hop) move() {
 	h.must(h.Patch(h.Context(), h.svc, patch))
 }
 
+// hold reserves the old address for the bridge, as no tenant can.
+func (h *hop) hold() {
+	h.Helper()
+	hold := bridge.Hold{Migration: "m", Address: netip.MustParseAddr(h.old), Bridge: client.ObjectKey{
+		Namespace: "shop", Name: bridge.Name(h.svc.Name, h.svc.UID),
+	}}
+	h.until("the old address is free", func() bool {
+		return hold.PlaceAfter(h.Context(), h.Server, client.ObjectKeyFromObject(h.svc)) == nil
+	})
+}
+
 // TestMovedServicesAreConnectedTo has one Service that answers wherever it should, one whose bridge does not, and one that never did.
 func TestMovedServicesAreConnectedTo(t *testing.T) {
 	f := newFixture(t)
-	for _, at := range []string{"127.64.9.1", "127.64.9.2", "127.64.9.3"} {
+	for _, at := range []string{"127.64.9.1", "127.64.9.2", "127.64.9.3", "127.64.9.12"} {
 		f.answers(at)
 	}
 	stop := f.answers("127.64.9.9")
@@ -65,8 +78,10 @@ func TestMovedServicesAreConnectedTo(t *testing.T) {
 	stop()
 	good.move()
 	bad.move()
+	bad.hold()
 	dead.move()
-	st := f.report("all are connected to", func(st v1alpha1.NodeReportStatus) bool { return st.Connects.Connected == 3 })
+	f.lure("127.64.9.12", "127.64.9.20")
+	st := f.report("all are connected to", func(st v1alpha1.NodeReportStatus) bool { return st.Connects.Connected == 4 })
 	if c := st.Connects; len(c.Failed) != 1 || c.Failed[0].Service != "shop/bad" || c.Failed[0].Address != "127.64.9.9:80" ||
 		c.Instance != "uid-1" {
 		t.Errorf("connects %+v", c)
@@ -74,6 +89,22 @@ func TestMovedServicesAreConnectedTo(t *testing.T) {
 	if !flows.reported("127.64.9.2:80") {
 		t.Errorf("flows of the agent's own: %v", flows.own)
 	}
+}
+
+// lure makes what a tenant can: a Service of his that says it has moved, and a bridge beside it, as replumb names it, that says it answers at
+// an address which the Service never had. It would count as lost.
+func (f *fixture) lure(at, never string) {
+	f.Helper()
+	notes := func(svc *corev1.Service) {
+		svc.UID = ""
+		svc.Annotations[v1alpha1.LabelMigration] = "m"
+		svc.Annotations[v1alpha1.AnnotationOldIP], svc.Annotations[v1alpha1.AnnotationTargetIP] = never, at
+	}
+	svc := service("shop", "lure", at, notes, func(svc *corev1.Service) { svc.Annotations[v1alpha1.AnnotationMovedAt] = "1" })
+	f.must(f.Create(f.Context(), svc))
+	b := service("shop", bridge.Name("lure", svc.UID), "", role(v1alpha1.RoleBridge), notes)
+	b.Spec.Type, b.Annotations[v1alpha1.AnnotationServiceUID] = corev1.ServiceTypeClusterIP, string(svc.UID)
+	f.must(f.Create(f.Context(), b))
 }
 
 func (f *fakeFlows) reported(remote string) bool {

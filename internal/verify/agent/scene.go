@@ -4,6 +4,7 @@ import (
 	"context"
 	"maps"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 
@@ -22,19 +23,22 @@ type scene struct {
 	services  []*corev1.Service
 	// pods of the node, for the agent in its network.
 	pods []*corev1.Pod
+	// ranges are those that addresses of Services leave and come to. What anyone notes of an address outside is not believed.
+	ranges []netip.Prefix
 }
 
 // watched is where scenes come from.
 type watched struct {
 	name       string
+	ranges     []netip.Prefix
 	changes    chan struct{}
 	migrations *store[*v1alpha1.Migration]
 	services   *store[*corev1.Service]
 	pods       *store[*corev1.Pod]
 }
 
-func newWatched(migration string) *watched {
-	w := &watched{name: migration, changes: make(chan struct{}, 1)}
+func newWatched(migration string, ranges []netip.Prefix) *watched {
+	w := &watched{name: migration, ranges: ranges, changes: make(chan struct{}, 1)}
 	w.migrations = newStore("migrations", shrinkMigration, w.changed)
 	w.services = newStore("services", shrinkService, w.changed)
 	w.pods = newStore("pods", shrinkPod, w.changed)
@@ -76,6 +80,7 @@ func (w *watched) scene() (s scene, ok bool) {
 	}
 	s.services, ok = w.services.all()
 	s.pods, _ = w.pods.all()
+	s.ranges = w.ranges
 	return s, ok && known
 }
 
@@ -127,7 +132,12 @@ func ours(notes map[string]string) map[string]string {
 	return notes
 }
 
-// role finds the Services of the migration that have a role and are not about to go.
+// own finds the Services of the migration in replumb's namespace that have a role and are not about to go. Elsewhere, tenants write labels.
+func (s scene) own(role string) []*corev1.Service {
+	return slices.DeleteFunc(s.role(role), func(svc *corev1.Service) bool { return svc.Namespace != v1alpha1.SystemNamespace })
+}
+
+// role finds the Services of all namespaces that say they have a role in the migration and are not about to go.
 func (s scene) role(role string) []*corev1.Service {
 	var found []*corev1.Service
 	for _, svc := range s.services {
@@ -137,6 +147,11 @@ func (s scene) role(role string) []*corev1.Service {
 		}
 	}
 	return found
+}
+
+// within reports whether an address is in one of the ranges that the migration is about.
+func (s scene) within(a netip.Addr) bool {
+	return slices.ContainsFunc(s.ranges, func(r netip.Prefix) bool { return r.Contains(a) })
 }
 
 // clusterIP is where a Service is; invalid while it is on its way, and if it has no address.

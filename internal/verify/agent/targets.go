@@ -238,10 +238,8 @@ func before(m *v1alpha1.Migration, svc *corev1.Service) (old netip.Addr, touched
 
 // probe finds the Service probe; nil if there is none.
 func (s scene) probe() *corev1.Service {
-	for _, svc := range s.role(v1alpha1.RoleProbe) {
-		if svc.Namespace == v1alpha1.SystemNamespace {
-			return svc
-		}
+	if all := s.own(v1alpha1.RoleProbe); len(all) > 0 {
+		return all[0]
 	}
 	return nil
 }

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/network/bridge"
 	"github.com/replumb/replumb/internal/verify/probe"
 )
 
@@ -29,6 +30,10 @@ func migration(change ...func(*v1alpha1.Migration)) *v1alpha1.Migration {
 		c(m)
 	}
 	return m
+}
+
+func moveRanges() []netip.Prefix {
+	return []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16"), netip.MustParsePrefix("172.24.0.0/16")}
 }
 
 func final(m *v1alpha1.Migration) { m.Status.PointOfNoReturnPassed = true }
@@ -312,11 +317,16 @@ func FuzzWanted(f *testing.F) {
 
 func TestMovers(t *testing.T) {
 	bridgeOf := func(name string, change ...func(*corev1.Service)) *corev1.Service {
-		b := service("shop", name+"-bridge", "10.96.9.9", append(change, role(v1alpha1.RoleBridge), touched)...)
+		b := service("shop", bridge.Name(name, types.UID("uid-"+name)), "10.96.9.9", append([]func(*corev1.Service){role(v1alpha1.RoleBridge), touched}, change...)...)
 		b.Annotations[v1alpha1.AnnotationServiceUID] = "uid-" + name
 		return b
 	}
 	udp := func(svc *corev1.Service) { svc.Spec.Ports = svc.Spec.Ports[2:] }
+	note := func(key, value string) func(*corev1.Service) {
+		return func(svc *corev1.Service) { svc.Annotations[key] = value }
+	}
+	elsewhere := func(svc *corev1.Service) { svc.Namespace = "tenant" }
+	renamed := func(svc *corev1.Service) { svc.Name = "cart-bridge-12345" }
 	tests := []struct {
 		name      string
 		migration *v1alpha1.Migration
@@ -353,6 +363,19 @@ func TestMovers(t *testing.T) {
 			newAt + " " + oldAt + " " + oldAt + " 0",
 		},
 		{"deleted", migration(), []*corev1.Service{service("shop", "cart", newAt, movedAt("1"), deleted), bridgeOf("cart")}, ""},
+		{"a bridge by another name", migration(), []*corev1.Service{service("shop", "cart", oldAt), bridgeOf("cart", renamed)}, ""},
+		{"a bridge in another namespace", migration(), []*corev1.Service{service("shop", "cart", oldAt), bridgeOf("cart", elsewhere)}, ""},
+		{
+			"a second bridge, of a tenant", migration(),
+			[]*corev1.Service{service("shop", "cart", oldAt), bridgeOf("cart"), bridgeOf("cart", elsewhere)},
+			oldAt + " " + newAt + " - 80",
+		},
+		{
+			"a bridge to an address outside", migration(),
+			[]*corev1.Service{service("shop", "cart", newAt, movedAt("1")), bridgeOf("cart", note(v1alpha1.AnnotationOldIP, "169.254.169.254"))},
+			newAt + " - - 80",
+		},
+		{"at an address outside", migration(), []*corev1.Service{service("shop", "cart", "192.0.2.9", movedAt("1")), bridgeOf("cart")}, ""},
 	}
 	text := func(a netip.Addr) string {
 		if !a.IsValid() {
@@ -363,7 +386,7 @@ func TestMovers(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			got := ""
-			for _, m := range movers(scene{migration: tt.migration, services: tt.services}) {
+			for _, m := range movers(scene{migration: tt.migration, services: tt.services, ranges: moveRanges()}) {
 				if m.key.Name == "cart" {
 					got = fmt.Sprintf("%s %s %s %d", text(m.at), text(m.other), text(m.left()), m.port)
 				}

@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"net/netip"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -27,9 +28,11 @@ const (
 	// Service is the Service that agents call. It leads to the pods of PodSet.
 	Service = "probe"
 
-	// account is who agents are, and access what they may do.
-	account = "agent"
-	access  = "replumb-agent"
+	// hostAccount and podAccount are who the agents of the two networks are, hostAccess and podAccess what they may do.
+	hostAccount = "agent"
+	podAccount  = "probe"
+	hostAccess  = "replumb-agent"
+	podAccess   = "replumb-probe"
 
 	// DefaultWait is how long agents may take to report by default.
 	DefaultWait = 2 * time.Minute
@@ -43,6 +46,9 @@ type Set struct {
 	Migration string
 	// Image of replumb.
 	Image string
+	// Ranges are those that a migration of Services takes addresses from and to: agents look at no others. None means that it moves no
+	// Services: agents then look at no bridges and no pods.
+	Ranges []netip.Prefix
 	// Domain of cluster DNS. Default: agents go by what their pods are given.
 	Domain string
 	// Pool is where the Service that agents call gets its address from. Nil leaves that to the API server.
@@ -77,7 +83,8 @@ func (s *Set) Install() []engine.Group {
 	return []engine.Group{
 		{Parallel: 1, Steps: []engine.Step{
 			&migration.CRDStep{Cluster: s.Cluster, Kind: cluster.NodeReport, Name: "agents/crd"},
-			&migration.PrivilegeStep{Cluster: s.Cluster, Name: "agents/pod-security"},
+			s.privilege(),
+			&policyStep{&applyStep{set: s, id: "agents/policy", title: "Have agents report of no node but their own", build: s.policy}},
 			&applyStep{set: s, id: "agents/rights", title: "Let agents read what they watch, and report", build: s.rights},
 			&serviceStep{set: s},
 		}},
@@ -90,7 +97,11 @@ func (s *Set) Install() []engine.Group {
 }
 
 // Remove takes away what Install has made, but for the definition of NodeReport and the namespace.
-func (s *Set) Remove() []engine.Step { return []engine.Step{&removeStep{set: s}} }
+func (s *Set) Remove() []engine.Step { return []engine.Step{&removeStep{set: s}, s.privilege().Undo()} }
+
+func (s *Set) privilege() *migration.PrivilegeStep {
+	return &migration.PrivilegeStep{Cluster: s.Cluster, Migration: s.Migration, Name: "agents/pod-security"}
+}
 
 // There reports whether there are any. Who may not look has not made any.
 func (s *Set) There(ctx context.Context) (bool, error) {

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	admissionv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -32,7 +33,7 @@ func TestThereAndGone(t *testing.T) {
 	f.migration("m", v1alpha1.PhaseApplying)
 	done, err := f.install(f.set)
 	f.must(err)
-	for _, id := range []string{"agents/host", "agents/pods", "agents/reporting", "agents/rights", "agents/service"} {
+	for _, id := range []string{"agents/host", "agents/policy", "agents/pods", "agents/reporting", "agents/rights", "agents/service"} {
 		if !slices.Contains(done, id) {
 			t.Errorf("%s did nothing, only %v", id, done)
 		}
@@ -59,12 +60,12 @@ func TestThereAndGone(t *testing.T) {
 		t.Errorf("silent: %v", why)
 	}
 
-	if done, err := f.remove(f.set); err != nil || !slices.Equal(done, []string{"tidy/agents"}) {
+	if done, err := f.remove(f.set); err != nil || !slices.Equal(done, []string{"tidy/agents", "tidy/pod-security"}) {
 		t.Errorf("removing did %v, %v", done, err)
 	}
 	for name, o := range map[string]client.Object{
 		HostSet: &appsv1.DaemonSet{ObjectMeta: inSystem()}, Service: &corev1.Service{ObjectMeta: inSystem()},
-		access: &rbacv1.ClusterRole{}, "a": &v1alpha1.NodeReport{},
+		hostAccess: &rbacv1.ClusterRole{}, podAccess: &rbacv1.ClusterRole{}, reportsPolicy: &admissionv1.ValidatingAdmissionPolicy{}, "a": &v1alpha1.NodeReport{},
 	} {
 		if f.get(o, name) {
 			t.Errorf("%T %s is left", o, name)
@@ -72,6 +73,38 @@ func TestThereAndGone(t *testing.T) {
 	}
 	if done, err := f.remove(f.set); err != nil || len(done) > 0 {
 		t.Errorf("removing a second time did %v, %v", done, err)
+	}
+}
+
+// TestNamespaceGetsItsLabelsBack: what an admin had set there is there again when agents have gone.
+func TestNamespaceGetsItsLabelsBack(t *testing.T) {
+	const enforce, warn = "pod-security.kubernetes.io/enforce", "pod-security.kubernetes.io/warn"
+	f := setup(t)
+	f.change(func() { f.mute = []string{"a", "b"} })
+	f.migration("m", v1alpha1.PhaseApplying)
+	ns := &corev1.Namespace{}
+	f.get(ns, v1alpha1.SystemNamespace)
+	was := ns.DeepCopy()
+	ns.Labels[enforce], ns.Labels["team"] = "restricted", "net"
+	f.must(server.Patch(t.Context(), ns, client.MergeFrom(was)))
+	step := f.set.privilege()
+	for range 2 {
+		f.must(engine.Drive(t.Context(), step))
+		if f.get(ns, v1alpha1.SystemNamespace); ns.Labels[enforce] != "privileged" || ns.Labels[warn] != "restricted" {
+			t.Errorf("meanwhile: %v", ns.Labels)
+		}
+	}
+	f.migration("another", v1alpha1.PhaseApplying)
+	f.must(engine.Drive(t.Context(), step.Undo()))
+	if f.get(ns, v1alpha1.SystemNamespace); ns.Labels[enforce] != "privileged" {
+		t.Errorf("while another migration goes on: %v", ns.Labels)
+	}
+	f.migration("another", v1alpha1.PhaseFinished)
+	f.must(engine.Drive(t.Context(), step.Undo()))
+	ns = &corev1.Namespace{}
+	if f.get(ns, v1alpha1.SystemNamespace); ns.Labels[enforce] != "restricted" || ns.Labels["team"] != "net" || ns.Labels[warn] != "" ||
+		len(ns.Annotations) > 0 {
+		t.Errorf("afterwards: %v, %v", ns.Labels, ns.Annotations)
 	}
 }
 
@@ -86,7 +119,7 @@ func TestWhatWasChangedIsMended(t *testing.T) {
 	ds.Spec.Template.Spec.Containers[0].Image = "other"
 	f.must(server.Patch(t.Context(), ds, client.MergeFrom(was), client.FieldOwner("somebody")))
 	role := &rbacv1.ClusterRole{}
-	f.get(role, access)
+	f.get(role, hostAccess)
 	role.Rules = role.Rules[1:]
 	f.must(server.Update(t.Context(), role, client.FieldOwner("somebody")))
 	svc := &corev1.Service{ObjectMeta: inSystem()}

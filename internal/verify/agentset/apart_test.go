@@ -24,7 +24,9 @@ func TestOrigins(t *testing.T) {
 		{"its pods leave", v1alpha1.LabelAgents, v1alpha1.HostAgent, "[Host]", true},
 		{"it ends", v1alpha1.LabelAgents, v1alpha1.NoAgents, "[]", true},
 		{"of Windows", corev1.LabelOSStable, "windows", "[]", false},
-		{"of no machine", v1alpha1.LabelRole, v1alpha1.RoleCanary, "[]", false},
+		{"of no machine", v1alpha1.LabelTrial, "true", "[]", false},
+		{"says itself that it ends", v1alpha1.LabelAgentsBefore, v1alpha1.NoAgents, "[Host Pod]", false},
+		{"says itself that it is no machine", v1alpha1.LabelRole, v1alpha1.RoleCanary, "[Host Pod]", false},
 	} {
 		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", Labels: map[string]string{tt.key: tt.value}}}
 		if got := fmt.Sprint(Origins(n)); got != tt.want || Apart(n) != tt.apart {

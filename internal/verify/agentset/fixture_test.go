@@ -79,7 +79,7 @@ func setup(t *testing.T) *fixture {
 }
 
 func (f *fixture) newSet(name string) *Set {
-	return &Set{Cluster: server.Cluster, Migration: name, Image: "example.com/replumb:v1", Wait: patience}
+	return &Set{Cluster: server.Cluster, Migration: name, Image: "example.com/replumb:v1", Wait: patience, Ranges: ranges()}
 }
 
 func (f *fixture) node(name, address string) {
@@ -254,6 +254,10 @@ func (f *fixture) migration(name string, phase v1alpha1.Phase) {
 	f.must(migration.UpdateStatus(f.Context(), server, name, func(st *v1alpha1.MigrationStatus) { st.Phase = phase }))
 }
 
+func ranges() []netip.Prefix {
+	return []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16"), netip.MustParsePrefix("172.24.0.0/16")}
+}
+
 func pool() *cidr.Pool {
 	return cidr.NewPool([]netip.Prefix{netip.MustParsePrefix("10.96.7.0/24")}, nil)
 }
@@ -261,8 +265,21 @@ func pool() *cidr.Pool {
 // as is the cluster for a user with nothing but rights.
 func (f *fixture) as(user string) *cluster.Cluster {
 	f.Helper()
+	return f.with(user, nil)
+}
+
+// agent is the cluster for the agent of a network on a node, whose pod has a UID.
+func (f *fixture) agent(o v1alpha1.ProbeOrigin, node, uid string) *cluster.Cluster {
+	f.Helper()
+	return f.with(userOf(o), map[string][]string{
+		"authentication.kubernetes.io/node-name": {node}, "authentication.kubernetes.io/pod-uid": {uid},
+	})
+}
+
+func (f *fixture) with(user string, extra map[string][]string) *cluster.Cluster {
+	f.Helper()
 	config := server.RESTConfig()
-	config.Impersonate.UserName = user
+	config.Impersonate.UserName, config.Impersonate.Extra = user, extra
 	c, err := cluster.Connect(config)
 	f.must(err)
 	return c

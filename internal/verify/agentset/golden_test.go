@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"flag"
 	"fmt"
+	"net/netip"
 	"os"
 	"testing"
 
@@ -17,7 +18,9 @@ var update = flag.Bool("update", false, "write golden files")
 
 // TestGolden compares every object that would be made with testdata/golden. No cluster is needed.
 func TestGolden(t *testing.T) {
-	golden(t, "objects", &Set{Migration: "m", Image: "ghcr.io/replumb/replumb:v1", Domain: "cluster.local"})
+	golden(t, "objects", &Set{Migration: "m", Image: "ghcr.io/replumb/replumb:v1", Domain: "cluster.local", Ranges: []netip.Prefix{
+		netip.MustParsePrefix("10.96.0.0/16"), netip.MustParsePrefix("172.24.0.0/16"),
+	}})
 	golden(t, "rolled", &Set{Migration: "m", Image: "ghcr.io/replumb/replumb:v1", Roll: true, Lossy: true})
 }
 

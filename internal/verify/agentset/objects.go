@@ -11,7 +11,6 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -36,7 +35,7 @@ const (
 func foreign() []corev1.NodeSelectorRequirement {
 	return []corev1.NodeSelectorRequirement{
 		not(corev1.LabelOSStable, "windows"), not("type", "virtual-kubelet"), not("eks.amazonaws.com/compute-type", "fargate"),
-		not(v1alpha1.LabelRole, v1alpha1.RoleCanary),
+		not(v1alpha1.LabelTrial, "true"),
 	}
 }
 
@@ -86,15 +85,26 @@ func (s *Set) args(origin string, servers []string, more ...string) []string {
 	if s.Domain != "" {
 		all = append(all, "--domain="+s.Domain)
 	}
+	var ranges []string
+	for _, r := range s.Ranges {
+		ranges = append(ranges, r.String())
+	}
+	if len(ranges) > 0 {
+		all = append(all, "--ranges="+strings.Join(ranges, ","))
+	}
 	return append(all, more...)
 }
 
 // hostSet runs the agent in the network of nodes. NET_ADMIN is for reading connection tracking, which the kernel allows by no other right; a
-// process has it only if it is root, as containers have no ambient capabilities.
+// process has it only if it is root, as containers have no ambient capabilities. Where no Services move it reads none, and is no one
+// special.
 func (s *Set) hostSet(servers []string) ([]client.Object, error) {
 	c := s.container(s.args("host", servers))
-	c.SecurityContext.RunAsUser = ptr.To[int64](0)
-	c.SecurityContext.Capabilities.Add = []corev1.Capability{"NET_ADMIN"}
+	if len(s.Ranges) > 0 {
+		c.SecurityContext.RunAsUser, c.SecurityContext.RunAsGroup = ptr.To[int64](0), ptr.To[int64](0)
+		c.SecurityContext.RunAsNonRoot = ptr.To(false)
+		c.SecurityContext.Capabilities.Add = []corev1.Capability{"NET_ADMIN"}
+	}
 	pod := s.pod(c, v1alpha1.FromHost)
 	pod.HostNetwork, pod.DNSPolicy, pod.TerminationGracePeriodSeconds = true, corev1.DNSClusterFirstWithHostNet, ptr.To[int64](5)
 	return s.daemonSet(HostSet, v1alpha1.RoleAgent, pod, allAtOnce())
@@ -103,8 +113,6 @@ func (s *Set) hostSet(servers []string) ([]client.Object, error) {
 // podSet runs the agent in the network of pods, which is also what the agents call.
 func (s *Set) podSet(servers []string) ([]client.Object, error) {
 	c := s.container(s.args("pod", servers, "--serve"))
-	c.SecurityContext.RunAsUser, c.SecurityContext.RunAsGroup = ptr.To[int64](unprivileged), ptr.To[int64](unprivileged)
-	c.SecurityContext.RunAsNonRoot = ptr.To(true)
 	c.Ports = []corev1.ContainerPort{
 		{Name: "http", ContainerPort: httpPort, Protocol: corev1.ProtocolTCP},
 		{Name: "echo", ContainerPort: echoPort, Protocol: corev1.ProtocolTCP},
@@ -157,6 +165,7 @@ func (s *Set) container(args []string) corev1.Container {
 		},
 		SecurityContext: &corev1.SecurityContext{
 			ReadOnlyRootFilesystem: ptr.To(true), AllowPrivilegeEscalation: ptr.To(false),
+			RunAsUser: ptr.To[int64](unprivileged), RunAsGroup: ptr.To[int64](unprivileged), RunAsNonRoot: ptr.To(true),
 			Capabilities:   &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
 			SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
 		},
@@ -165,7 +174,7 @@ func (s *Set) container(args []string) corev1.Container {
 
 func (s *Set) pod(c corev1.Container, o v1alpha1.ProbeOrigin) corev1.PodSpec {
 	pod := corev1.PodSpec{
-		ServiceAccountName: account, EnableServiceLinks: ptr.To(false), PriorityClassName: "system-node-critical",
+		ServiceAccountName: accountOf(o), EnableServiceLinks: ptr.To(false), PriorityClassName: "system-node-critical",
 		Tolerations: []corev1.Toleration{{Operator: corev1.TolerationOpExists}},
 		Affinity: &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
 			RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
@@ -222,31 +231,4 @@ func (s *Set) service() *corev1.Service {
 		ObjectMeta: s.meta(v1alpha1.SystemNamespace, Service, v1alpha1.RoleProbe),
 		Spec:       corev1.ServiceSpec{Selector: map[string]string{v1alpha1.LabelRole: v1alpha1.RoleProbe}, Ports: ports},
 	}
-}
-
-// rights are the account of agents and what it may do, which is the same in both networks: who takes over one agent of a node has
-// the other's as well.
-func (s *Set) rights([]string) ([]client.Object, error) {
-	role := s.meta("", access, v1alpha1.RoleAgent)
-	var rules []rbacv1.PolicyRule
-	for _, r := range agentRights() {
-		name := r.resource
-		if r.subresource != "" {
-			name += "/" + r.subresource
-		}
-		rules = append(rules, rbacv1.PolicyRule{APIGroups: []string{r.group}, Resources: []string{name}, Verbs: strings.Fields(r.verbs)})
-	}
-	const rbac = "rbac.authorization.k8s.io"
-	return []client.Object{
-		&corev1.ServiceAccount{
-			TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "ServiceAccount"},
-			ObjectMeta: s.meta(v1alpha1.SystemNamespace, account, v1alpha1.RoleAgent),
-		},
-		&rbacv1.ClusterRole{TypeMeta: metav1.TypeMeta{APIVersion: rbac + "/v1", Kind: "ClusterRole"}, ObjectMeta: role, Rules: rules},
-		&rbacv1.ClusterRoleBinding{
-			TypeMeta: metav1.TypeMeta{APIVersion: rbac + "/v1", Kind: "ClusterRoleBinding"}, ObjectMeta: role,
-			RoleRef:  rbacv1.RoleRef{APIGroup: rbac, Kind: "ClusterRole", Name: access},
-			Subjects: []rbacv1.Subject{{Kind: "ServiceAccount", Namespace: v1alpha1.SystemNamespace, Name: account}},
-		},
-	}, nil
 }

@@ -150,7 +150,9 @@ func (x *index) starting(pod *corev1.Pod, cause Cause, reason string) (Cause, st
 func (x *index) mute(k agentKey, a *agent, pod *corev1.Pod, wait time.Duration) (Cause, string) {
 	report := x.reports[k]
 	switch {
-	case report == nil || report.Instance != string(pod.UID):
+	case report != nil && report.Instance != string(pod.UID): // of the pod before, or forged
+		return Mute, fmt.Sprintf("pod %s runs, but has not reported: what is reported is by instance %.60q", pod.Name, report.Instance)
+	case report == nil:
 		return Mute, fmt.Sprintf("pod %s runs, but has not reported", pod.Name)
 	case report.Problem != "":
 		return Trouble, fmt.Sprintf("pod %s reports: %s", pod.Name, report.Problem)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 
+	admissionv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -111,23 +112,32 @@ func (s *removeStep) unbridged(ctx context.Context) error {
 	return nil
 }
 
-// rests are what there is beside DaemonSets, pods and NodeReports, in the order in which it goes.
+// rests are what there is beside DaemonSets, pods and NodeReports, in the order in which it goes: agents lose their rights before they lose
+// what holds them to their own nodes.
 func rests() []client.Object {
-	const rbac = "rbac.authorization.k8s.io/v1"
-	ours := metav1.ObjectMeta{Namespace: v1alpha1.SystemNamespace, Name: account}
-	return []client.Object{
-		&corev1.Service{
-			TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Service"},
-			ObjectMeta: metav1.ObjectMeta{Namespace: v1alpha1.SystemNamespace, Name: Service},
-		},
-		&rbacv1.ClusterRoleBinding{
+	const rbac, admission = "rbac.authorization.k8s.io/v1", "admissionregistration.k8s.io/v1"
+	all := []client.Object{&corev1.Service{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Service"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: v1alpha1.SystemNamespace, Name: Service},
+	}}
+	for _, who := range [][2]string{{hostAccount, hostAccess}, {podAccount, podAccess}} {
+		account, access := who[0], who[1]
+		all = append(all, &rbacv1.ClusterRoleBinding{
 			TypeMeta: metav1.TypeMeta{APIVersion: rbac, Kind: "ClusterRoleBinding"}, ObjectMeta: metav1.ObjectMeta{Name: access},
-		},
-		&rbacv1.ClusterRole{
+		}, &rbacv1.ClusterRole{
 			TypeMeta: metav1.TypeMeta{APIVersion: rbac, Kind: "ClusterRole"}, ObjectMeta: metav1.ObjectMeta{Name: access},
-		},
-		&corev1.ServiceAccount{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "ServiceAccount"}, ObjectMeta: ours},
+		}, &corev1.ServiceAccount{
+			TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "ServiceAccount"},
+			ObjectMeta: metav1.ObjectMeta{Namespace: v1alpha1.SystemNamespace, Name: account},
+		})
 	}
+	return append(all, &admissionv1.ValidatingAdmissionPolicyBinding{
+		TypeMeta:   metav1.TypeMeta{APIVersion: admission, Kind: "ValidatingAdmissionPolicyBinding"},
+		ObjectMeta: metav1.ObjectMeta{Name: reportsPolicy},
+	}, &admissionv1.ValidatingAdmissionPolicy{
+		TypeMeta:   metav1.TypeMeta{APIVersion: admission, Kind: "ValidatingAdmissionPolicy"},
+		ObjectMeta: metav1.ObjectMeta{Name: reportsPolicy},
+	})
 }
 
 // rest is what is left of that and belongs to this migration.

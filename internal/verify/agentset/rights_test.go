@@ -3,6 +3,7 @@
 package agentset
 
 import (
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/kube/cluster"
 )
 
 // TestRightsSuffice: a user with the rights that are asked for, and no others, puts agents there and takes them away.
@@ -21,7 +23,7 @@ func TestRightsSuffice(t *testing.T) {
 	f := setup(t)
 	f.migration("m", v1alpha1.PhaseApplying)
 	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "user"}}
-	for _, r := range Rights() {
+	for _, r := range Rights(true) {
 		name := r.Resource
 		if r.Subresource != "" {
 			name += "/" + r.Subresource
@@ -46,39 +48,155 @@ func TestRightsSuffice(t *testing.T) {
 	f.must(err)
 }
 
-// TestAgentsMayReport: they see what they watch, write their reports, and nothing else.
-func TestAgentsMayReport(t *testing.T) {
-	f := setup(t)
+// putUp makes what agents need to report, without waiting for any.
+func (f *fixture) putUp() {
+	f.Helper()
 	f.change(func() { f.mute = []string{"a", "b"} })
 	f.migration("m", v1alpha1.PhaseApplying)
 	for _, g := range f.set.Install()[:2] {
 		for _, step := range g.Steps {
-			f.must(engine.Drive(t.Context(), step))
+			f.must(engine.Drive(f.Context(), step))
 		}
 	}
-	c := f.as("system:serviceaccount:" + v1alpha1.SystemNamespace + ":" + account)
-	for _, list := range []client.ObjectList{&corev1.ServiceList{}, &corev1.PodList{}, &v1alpha1.MigrationList{}} {
-		f.must(c.List(t.Context(), list))
-		w, err := c.Watch(t.Context(), list)
-		f.must(err)
-		w.Stop()
-	}
+}
+
+// report is what an agent writes: about the migration, and as a status.
+func report(node string, status map[string]any) *unstructured.Unstructured {
 	r := &unstructured.Unstructured{Object: map[string]any{
-		"apiVersion": v1alpha1.GroupVersion.String(), "kind": "NodeReport",
-		"metadata": map[string]any{"name": "a", "labels": map[string]any{v1alpha1.LabelMigration: "m"}},
+		"apiVersion": v1alpha1.GroupVersion.String(), "kind": "NodeReport", "metadata": map[string]any{"name": node},
 	}}
-	as := client.FieldOwner("replumb-agent-host")
-	f.must(c.Apply(t.Context(), client.ApplyConfigurationFromUnstructured(r.DeepCopy()), as))
-	r.Object["status"] = map[string]any{"agents": []any{map[string]any{
-		"origin": "Host", "instance": "x", "sequence": int64(1), "reportedAt": "2026-01-02T03:04:05.000000Z",
-	}}}
-	f.must(c.Status().Apply(t.Context(), client.ApplyConfigurationFromUnstructured(r), as))
-	for _, list := range []client.ObjectList{&corev1.SecretList{}, &corev1.NodeList{}} {
-		if err := c.List(t.Context(), list); !apierrors.IsForbidden(err) {
-			t.Errorf("%T: %v", list, err)
+	if status == nil {
+		r.SetLabels(map[string]string{v1alpha1.LabelMigration: "m"})
+		return r
+	}
+	r.Object["status"] = status
+	return r
+}
+
+const reportedAt = "2026-01-02T03:04:05.000000Z"
+
+func says(o v1alpha1.ProbeOrigin, instance string) map[string]any {
+	return map[string]any{
+		"agents": []any{map[string]any{"origin": string(o), "instance": instance, "sequence": int64(1), "reportedAt": reportedAt}},
+		"probes": []any{map[string]any{
+			"name": string(o) + "/name", "origin": string(o), "instance": instance, "kind": "HTTP", "address": "a:80", "since": reportedAt,
+			"sent": int64(3), "failed": int64(0),
+		}},
+	}
+}
+
+func with(status map[string]any, field string, value any) map[string]any {
+	status[field] = value
+	return status
+}
+
+// write is how agents write: status or, if there is none, the rest.
+func write(t *testing.T, c *cluster.Cluster, o v1alpha1.ProbeOrigin, r *unstructured.Unstructured) error {
+	t.Helper()
+	as := client.FieldOwner("replumb-agent-" + strings.ToLower(string(o)))
+	body := client.ApplyConfigurationFromUnstructured(r)
+	if r.Object["status"] == nil {
+		return c.Apply(t.Context(), body, as, client.ForceOwnership)
+	}
+	return c.Status().Apply(t.Context(), body, as, client.ForceOwnership)
+}
+
+// TestAgentsMayReport: they see what they watch, write their reports, and nothing else. Only the one in the network of the node sees pods.
+func TestAgentsMayReport(t *testing.T) {
+	f := setup(t)
+	f.putUp()
+	for _, o := range []v1alpha1.ProbeOrigin{v1alpha1.FromHost, v1alpha1.FromPod} {
+		c := f.agent(o, "a", "uid-"+string(o))
+		sees := map[client.ObjectList]bool{
+			&corev1.ServiceList{}: true, &v1alpha1.MigrationList{}: true, &corev1.PodList{}: o == v1alpha1.FromHost,
+			&corev1.SecretList{}: false, &corev1.NodeList{}: false,
+		}
+		for list, may := range sees {
+			err := c.List(t.Context(), list)
+			if may != (err == nil) || !may && !apierrors.IsForbidden(err) {
+				t.Errorf("%s: %T: %v", o, list, err)
+			}
+			if may {
+				w, err := c.Watch(t.Context(), list)
+				f.must(err)
+				w.Stop()
+			}
+		}
+		f.must(write(t, c, o, report("a", nil)))
+		f.must(write(t, c, o, report("a", says(o, "uid-"+string(o)))))
+		if err := c.Delete(t.Context(), &v1alpha1.NodeReport{ObjectMeta: metav1.ObjectMeta{Name: "a"}}); !apierrors.IsForbidden(err) {
+			t.Errorf("removing a report: %v", err)
 		}
 	}
-	if err := c.Delete(t.Context(), &v1alpha1.NodeReport{ObjectMeta: metav1.ObjectMeta{Name: "a"}}); !apierrors.IsForbidden(err) {
-		t.Errorf("removing a report: %v", err)
+	// They follow on others of before, each beside the other network's.
+	host := f.agent(v1alpha1.FromHost, "a", "uid-2")
+	f.must(write(t, host, v1alpha1.FromHost, report("a", nil)))
+	next := with(says(v1alpha1.FromHost, "uid-2"), "barriers", []any{map[string]any{"sentinel": "s", "passedAt": reportedAt}})
+	next = with(next, "connects", map[string]any{"instance": "uid-2", "connected": int64(1)})
+	f.must(write(t, host, v1alpha1.FromHost, report("a", next)))
+	f.must(write(t, f.agent(v1alpha1.FromPod, "a", "uid-3"), v1alpha1.FromPod, report("a", says(v1alpha1.FromPod, "uid-3"))))
+	r := &v1alpha1.NodeReport{}
+	f.get(r, "a")
+	if len(r.Status.Agents) != 2 || len(r.Status.Probes) != 2 || len(r.Status.Barriers) != 1 {
+		t.Errorf("the report is %+v", r.Status)
+	}
+}
+
+// TestAgentsReportOfTheirNode has the token of one agent used for what is not its to say.
+func TestAgentsReportOfTheirNode(t *testing.T) {
+	f := setup(t)
+	f.putUp()
+	const host, pod = v1alpha1.FromHost, v1alpha1.FromPod
+	for _, node := range []string{"a", "b"} {
+		for _, o := range []v1alpha1.ProbeOrigin{host, pod} {
+			c := f.agent(o, node, node+string(o))
+			f.must(write(t, c, o, report(node, nil)))
+			f.must(write(t, c, o, report(node, says(o, node+string(o)))))
+		}
+	}
+	final, owned, other := report("a", nil), report("a", nil), report("a", nil)
+	final.SetFinalizers([]string{"example.com/stay"})
+	owned.SetOwnerReferences([]metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: "a", UID: "1"}})
+	other.SetLabels(map[string]string{v1alpha1.LabelMigration: "another"})
+	both := says(host, "aHost")
+	both["agents"] = append(both["agents"].([]any), says(pod, "aHost")["agents"].([]any)...)
+	others := says(pod, "aPod")
+	others["agents"] = nil
+	others["probes"].([]any)[0].(map[string]any)["failed"] = int64(1)
+	connects := with(says(host, "aHost"), "connects", map[string]any{"instance": "x", "connected": int64(9)})
+	barriers := with(says(pod, "aPod"), "barriers", []any{map[string]any{"sentinel": "s", "passedAt": reportedAt}})
+	hosts, pods := f.agent(host, "a", "aHost"), f.agent(pod, "a", "aPod")
+	for _, tt := range []struct {
+		name string
+		as   *cluster.Cluster
+		o    v1alpha1.ProbeOrigin
+		what *unstructured.Unstructured
+	}{
+		{"status of another node", hosts, host, report("b", says(host, "aHost"))},
+		{"in the other node's name", hosts, host, report("b", says(host, "bHost"))},
+		{"labels of another node", hosts, host, report("b", nil)},
+		{"a report of a third node", hosts, host, report("c", nil)},
+		{"a token of no node", f.as(userOf(host)), host, report("a", says(host, "aHost"))},
+		{"instance of another pod", hosts, host, report("a", says(host, "aPod"))},
+		{"another's probes", hosts, host, report("a", others)},
+		{"the other agent's word", hosts, host, report("a", both)},
+		{"connects of another instance", hosts, host, report("a", connects)},
+		{"barriers by the pod's agent", pods, pod, report("a", barriers)},
+		{"clients by the pod's agent", pods, pod, report("a", with(says(pod, "aPod"), "moreClients", int64(7)))},
+		{"a finalizer", hosts, host, final},
+		{"an owner", hosts, host, owned},
+		{"another migration", hosts, host, other},
+	} {
+		err := write(t, tt.as, tt.o, tt.what)
+		if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), reportsPolicy) {
+			t.Errorf("%s: %v", tt.name, err)
+		}
+	}
+	r := &v1alpha1.NodeReport{}
+	if f.get(r, "b"); len(r.Status.Agents) != 2 || r.Status.Agents[0].Instance[0] != 'b' {
+		t.Errorf("the report of b is %+v", r.Status)
+	}
+	if f.get(&v1alpha1.NodeReport{}, "c") {
+		t.Error("there is a report of c")
 	}
 }

@@ -41,17 +41,19 @@ func uidOf(pod *corev1.Pod) string {
 
 // wrongRight says which of the objects that let agents report is not as it should be; nothing if all are, or if that cannot be seen.
 func (s *Set) wrongRight(ctx context.Context) string {
-	step := &applyStep{set: s, id: "agents/rights", build: s.rights}
-	all, err := step.look(ctx)
-	if err != nil {
-		return ""
-	}
-	for _, p := range all {
-		if p.have == nil {
-			return nameOf(p.want) + " is missing"
+	for _, build := range []func([]string) ([]client.Object, error){s.rights, s.policy} {
+		step := &applyStep{set: s, build: build}
+		all, err := step.look(ctx)
+		if err != nil {
+			return ""
 		}
-		if step.apply(ctx, p.want, client.DryRunAll) == nil && !equality.Semantic.DeepEqual(content(p.want), content(p.have)) {
-			return nameOf(p.want) + " was changed"
+		for _, p := range all {
+			if p.have == nil {
+				return nameOf(p.want) + " is missing"
+			}
+			if step.apply(ctx, p.want, client.DryRunAll) == nil && !equality.Semantic.DeepEqual(content(p.want), content(p.have)) {
+				return nameOf(p.want) + " was changed"
+			}
 		}
 	}
 	return ""

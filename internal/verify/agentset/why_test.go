@@ -22,7 +22,7 @@ func TestWhy(t *testing.T) {
 		t.Errorf("without a cause: %s", got)
 	}
 	binding := &rbacv1.ClusterRoleBinding{}
-	f.get(binding, access)
+	f.get(binding, hostAccess)
 	f.must(server.Delete(t.Context(), binding))
 	if got := reason(); !strings.HasPrefix(got, "ClusterRoleBinding replumb-agent is missing: ") {
 		t.Errorf("without rights: %s", got)
@@ -30,7 +30,7 @@ func TestWhy(t *testing.T) {
 	_, err = f.install(f.set)
 	f.must(err)
 	role := &rbacv1.ClusterRole{}
-	f.get(role, access)
+	f.get(role, hostAccess)
 	role.Rules = role.Rules[1:]
 	f.must(server.Update(t.Context(), role))
 	if got := reason(); !strings.HasPrefix(got, "ClusterRole replumb-agent was changed: ") {

@@ -33,8 +33,11 @@ type Server struct {
 	Identity probe.Identity
 	// Web answers HTTP requests. Default: all of them with the name.
 	Web http.Handler
-	// Datagram makes the answer to a datagram. Default: the datagram itself.
+	// Datagram makes the answer to a datagram. Default: that of probe.Answer, and none to what is no question, so that no two servers can be
+	// had answer each other.
 	Datagram func(sent []byte, from net.Addr) []byte
+	// Limits are those of connections. Default: none.
+	Limits Limits
 	// Drain is how long it goes on after it was to end, and then how long clients of long-lived connections have to leave.
 	Drain time.Duration
 
@@ -66,6 +69,7 @@ func (s *Server) Listen(ctx context.Context, http, tcp, udp string) error {
 		_ = s.tcp.Close()
 		return fmt.Errorf("listening for UDP: %w", err)
 	}
+	s.http, s.tcp = limit(s.http, s.Limits), limit(s.tcp, s.Limits)
 	return nil
 }
 
@@ -76,10 +80,7 @@ func (s *Server) Addresses() (web, tcp, udp net.Addr) {
 
 // Serve answers until ctx ends, and then for as long as it takes to lose nothing.
 func (s *Server) Serve(ctx context.Context) error {
-	web := &http.Server{Handler: s.Web, ReadHeaderTimeout: time.Minute}
-	if web.Handler == nil {
-		web.Handler = http.HandlerFunc(s.name)
-	}
+	web := s.web()
 	failed := make(chan error, 3)
 	go func() { failed <- web.Serve(s.http) }()
 	go func() { failed <- s.serveTCP() }()
@@ -185,7 +186,8 @@ func (s *Server) serveTCP() error {
 	}
 }
 
-// echo sends every line back; the line that asks for an identity is answered with one.
+// echo sends every line back; the line that asks for an identity is answered with one. One that is too long, or too long in coming, ends the
+// connection.
 func (s *Server) echo(conn net.Conn) {
 	defer func() {
 		_ = conn.Close()
@@ -194,7 +196,8 @@ func (s *Server) echo(conn net.Conn) {
 		s.mu.Unlock()
 	}()
 	lines := bufio.NewScanner(conn)
-	for lines.Scan() {
+	lines.Buffer(make([]byte, 0, 64), longestLine)
+	for s.patient(conn) && lines.Scan() {
 		reply := lines.Bytes()
 		if string(reply) == probe.IdentityRequest {
 			reply = s.Tell(conn.RemoteAddr().String())
@@ -205,6 +208,11 @@ func (s *Server) echo(conn net.Conn) {
 	}
 }
 
+// patient gives a client its time for the next line, and to take the answer to it.
+func (s *Server) patient(conn net.Conn) bool {
+	return s.Limits.Idle == 0 || conn.SetDeadline(time.Now().Add(s.Limits.Idle)) == nil
+}
+
 func (s *Server) serveUDP() error {
 	buffer := make([]byte, 64<<10)
 	for {
@@ -212,13 +220,24 @@ func (s *Server) serveUDP() error {
 		if err != nil {
 			return ended(err)
 		}
-		reply := buffer[:n]
-		if s.Datagram != nil {
-			reply = s.Datagram(reply, from)
+		reply := s.answer(buffer[:n], from)
+		if reply == nil {
+			continue
 		}
 		// A datagram that cannot be sent is lost, as datagrams are.
 		_, _ = s.udp.WriteTo(reply, from)
 	}
+}
+
+// answer is what goes back; nil if nothing does.
+func (s *Server) answer(sent []byte, from net.Addr) []byte {
+	if at, err := netip.ParseAddrPort(from.String()); err != nil || at.Port() < ephemeral || probe.IsAnswer(sent) {
+		return nil
+	}
+	if s.Datagram != nil {
+		return s.Datagram(sent, from)
+	}
+	return probe.Answer(sent)
 }
 
 // ended makes nothing of sockets that were closed on purpose.

@@ -57,11 +57,13 @@ func TestAnswers(t *testing.T) {
 	_ = conn.Close()
 
 	conn = dial(t, "udp", udp)
-	if _, err := conn.Write([]byte("77")); err != nil {
-		t.Fatal(err)
+	for _, sent := range []string{"77", "replumb! 77", "replumb? 77"} { // the first two are no questions
+		if _, err := conn.Write([]byte(sent)); err != nil {
+			t.Fatal(err)
+		}
 	}
-	echo := make([]byte, 10)
-	if n, err := conn.Read(echo); err != nil || string(echo[:n]) != "77" {
+	echo := make([]byte, 20)
+	if n, err := conn.Read(echo); err != nil || string(echo[:n]) != "replumb! 77" {
 		t.Errorf("UDP: %q, %v", echo[:n], err)
 	}
 	if err := end(); err != nil {

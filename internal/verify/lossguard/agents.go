@@ -24,7 +24,9 @@ type AgentConfig struct {
 	Own string
 	// None says that the migration does nothing that agents could see.
 	None bool
-	Now  func() time.Time
+	// Services says that it moves Services.
+	Services bool
+	Now      func() time.Time
 
 	watch    *Watch
 	observer Observer

@@ -15,7 +15,10 @@ func (t *Tally) Unsettled(agents []Agent) []string {
 	var all []string
 	for _, a := range agents {
 		s := t.agents[speaker{a, t.latest[a]}]
+		strange := t.strange(a)
 		switch {
+		case s == nil && strange != "":
+			all = append(all, "node "+a.Node+": "+strange)
 		case s == nil:
 			all = append(all, fmt.Sprintf("node %s has not reported from the network of %ss", a.Node, strings.ToLower(string(a.Origin))))
 		case s.problem != "":
@@ -45,7 +48,7 @@ func (t *Tally) Behind(sentinel string, nodes []string) []string {
 	var missing []string
 	for _, node := range nodes {
 		r := t.reports[node]
-		if r == nil || r.Status.Barrier == nil || r.Status.Barrier.Sentinel != sentinel {
+		if r == nil || !slices.ContainsFunc(r.Status.Barriers, func(b v1alpha1.BarrierReport) bool { return b.Sentinel == sentinel }) {
 			missing = append(missing, node)
 		}
 	}

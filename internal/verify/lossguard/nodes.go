@@ -142,6 +142,8 @@ func (w *watchedNodes) status(t *Tally) *v1alpha1.ProofStatus {
 			st.Silent = append(st.Silent, n.Name+": no agent can run there")
 		case !cluster.NodeReady(&n):
 			st.Silent = append(st.Silent, n.Name+": the node is not ready")
+		case len(t.strangersOf(n.Name)) > 0:
+			st.Silent = append(st.Silent, n.Name+": "+t.strange(t.strangersOf(n.Name)[0]))
 		case t.reports[n.Name] == nil:
 			st.Silent = append(st.Silent, n.Name+": no report")
 		default:

@@ -3,6 +3,7 @@ package lossguard
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -27,7 +28,13 @@ type reports struct {
 	arrived func(*v1alpha1.NodeReport, news)
 	now     func() time.Time
 
-	mu      sync.Mutex
+	// doubts has a value when a report came of an instance that is not known.
+	doubts chan struct{}
+
+	mu    sync.Mutex
+	known instances
+	// strange are the latest reports of nodes with something in them that no pod there has said.
+	strange map[string]*v1alpha1.NodeReport
 	tally   *Tally
 	samples samples
 	changed chan struct{}
@@ -45,7 +52,10 @@ type news struct {
 var _ cache.ReflectorStore = (*reports)(nil)
 
 func newReports(now func() time.Time, arrived func(*v1alpha1.NodeReport, news)) *reports {
-	return &reports{now: now, arrived: arrived, tally: NewTally(), changed: make(chan struct{})}
+	return &reports{
+		now: now, arrived: arrived, tally: NewTally(), changed: make(chan struct{}), doubts: make(chan struct{}, 1),
+		known: instances{}, strange: map[string]*v1alpha1.NodeReport{},
+	}
 }
 
 // follow keeps up with the NodeReports of a migration until ctx ends. Their definition need not be there yet.
@@ -77,6 +87,7 @@ func (r *reports) Update(obj any) error {
 		return fmt.Errorf("watching NodeReports: got a %T", obj)
 	}
 	r.mu.Lock()
+	report = r.admit(report)
 	n := news{losses: r.tally.Take(report, r.now()), samples: r.samples.take(report)}
 	n.failed, n.latest = r.tally.Failed, slices.Clone(r.tally.Losses)
 	r.signal()
@@ -94,6 +105,7 @@ func (r *reports) Delete(obj any) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.tally.Forget(report.Name)
+	delete(r.strange, report.Name)
 	r.signal()
 	return nil
 }
@@ -108,6 +120,7 @@ func (r *reports) Replace(all []any, _ string) error {
 	}
 	r.mu.Lock()
 	r.tally.Retain(there)
+	maps.DeleteFunc(r.strange, func(node string, _ *v1alpha1.NodeReport) bool { return !there[node] })
 	r.mu.Unlock()
 	for _, obj := range all {
 		if err := r.Update(obj); err != nil {

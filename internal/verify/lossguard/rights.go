@@ -6,13 +6,13 @@ import (
 	"github.com/replumb/replumb/internal/verify/agentset"
 )
 
-// Role is what a user needs to have agents run.
-func Role(name, file string) cluster.Role {
+// Role is what a user needs to have agents run, in a migration of Services or in another one.
+func Role(name, file string, services bool) cluster.Role {
 	return cluster.Role{
 		Name: name, File: file, Purpose: cluster.Agents,
 		Rules: []cluster.Rule{{
 			Why:    "Agents, what they run as, and what they may do themselves: no user can give agents more rights than they have.",
-			Rights: narrow(agentset.Rights()),
+			Rights: narrow(agentset.Rights(services)),
 		}},
 		Danger: []string{
 			"Who has it can run privileged pods on every node, in " + v1alpha1.SystemNamespace + " alone, where Pod Security then admits them: root on every node.",
@@ -40,12 +40,23 @@ func limited(r cluster.Right) []cluster.Right {
 	case r.Resource == "customresourcedefinitions":
 		return cluster.Named(one, "migrations.replumb.dev", "nodereports.replumb.dev")
 	case r.Resource == "clusterroles", r.Resource == "clusterrolebindings":
-		r.Name = "replumb-agent" // server-side apply creates an object whose name the authorizer sees
-		return []cluster.Right{r}
+		return applied(r, "replumb-agent", "replumb-probe")
+	case r.Resource == "validatingadmissionpolicies", r.Resource == "validatingadmissionpolicybindings":
+		return applied(r, "replumb-agent-reports")
 	case r.Resource == "serviceaccounts", r.Resource == "daemonsets", r.Resource == "events":
 		return cluster.In(v1alpha1.SystemNamespace, r)
 	case r.Resource == "services" && !reads, r.Resource == "pods" && !reads:
 		return cluster.In(v1alpha1.SystemNamespace, r)
 	}
 	return one
+}
+
+// applied limits a right to some objects, creating them included: server-side apply creates an object whose name the authorizer sees.
+func applied(r cluster.Right, names ...string) []cluster.Right {
+	var all []cluster.Right
+	for _, name := range names {
+		r.Name = name
+		all = append(all, r)
+	}
+	return all
 }

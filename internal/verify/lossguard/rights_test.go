@@ -12,7 +12,7 @@ func TestNarrow(t *testing.T) {
 	own := cluster.Grant("replumb.dev", "nodereports", "", "create patch deletecollection")
 	own = append(own, cluster.Grant("replumb.dev", "nodereports", "status", "patch")...)
 	own = append(own, cluster.Grant("apiextensions.k8s.io", "customresourcedefinitions", "", "create")...)
-	for _, r := range Role("agents", "rbac.yaml").Rights() {
+	for _, r := range Role("agents", "rbac.yaml", true).Rights() {
 		reads := slices.Contains([]string{"get", "list", "watch"}, r.Verb)
 		if !reads && r.Namespace == "" && r.Name == "" && !slices.Contains(own, r) {
 			t.Errorf("%s is good for others as well", r)

@@ -23,6 +23,10 @@ type Soak struct {
 	Client client.Reader
 	// Migration whose old addresses are to go.
 	Migration string
+	// Watch, if set, knows which reports are by the agents of their nodes: no others count.
+	Watch *Watch
+	// Addresses, if set, are those that are to go, as texts: who uses others is not in the way.
+	Addresses map[string]bool
 	// Length is for how long none must have been used.
 	Length time.Duration
 	// Limit is for how long the agent of a ready node may be silent. Default: two minutes.
@@ -132,6 +136,9 @@ func (s *Soak) Verify(ctx context.Context) error {
 	s.begin(now)
 	more := 0
 	for i := range reports.Items {
+		if s.Watch != nil {
+			reports.Items[i] = *s.Watch.sincere(&reports.Items[i])
+		}
 		if s.hear(&reports.Items[i], now) {
 			s.see(&reports.Items[i], now)
 			if reports.Items[i].Status.MoreClients > 0 { // which of them use what is not known
@@ -213,6 +220,9 @@ func (s *Soak) hear(r *v1alpha1.NodeReport, now time.Time) bool {
 func (s *Soak) see(r *v1alpha1.NodeReport, now time.Time) {
 	left := map[soakKey]bool{}
 	for _, c := range Clients([]v1alpha1.NodeReport{*r}) {
+		if s.Addresses != nil && !s.Addresses[host(c.Address)] {
+			continue
+		}
 		key := soakKey{c.Node, c.Address, c.Protocol, c.Source, c.Pod}
 		left[key] = true
 		have := s.clients[key]

@@ -3,6 +3,7 @@ package lossguard
 import (
 	"context"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -141,8 +142,10 @@ func (s *Vacated) Verify(ctx context.Context) error {
 type Connected struct {
 	Watch *Watch
 	// Name of what has moved.
-	Name  string
-	Limit time.Duration
+	Name string
+	// Ranges are those that Services move between, as agents are given them.
+	Ranges []netip.Prefix
+	Limit  time.Duration
 
 	want int
 }
@@ -174,18 +177,21 @@ func (s *Connected) Do(ctx context.Context) error {
 	}
 	s.want = 0
 	for i := range all.Items {
-		if MovedBy(&all.Items[i], s.Watch.Migration) {
+		if s.moved(&all.Items[i]) {
 			s.want++
 		}
 	}
 	return nil
 }
 
-// MovedBy reports whether a Service is where a migration brings it.
-func MovedBy(svc *corev1.Service, migration string) bool {
+// moved reports whether a Service is where the migration brings it. Anyone who may change a Service can have it look like that: so only what
+// agents count too is counted, or they would be waited for in vain.
+func (s *Connected) moved(svc *corev1.Service) bool {
 	notes := svc.Annotations
-	return notes[v1alpha1.LabelMigration] == migration && notes[v1alpha1.AnnotationMovedAt] != "" &&
-		svc.Spec.ClusterIP != "" && svc.Spec.ClusterIP == notes[v1alpha1.AnnotationTargetIP]
+	at, err := netip.ParseAddr(svc.Spec.ClusterIP)
+	return err == nil && svc.DeletionTimestamp.IsZero() && slices.ContainsFunc(s.Ranges, func(r netip.Prefix) bool { return r.Contains(at) }) &&
+		svc.Spec.Type != corev1.ServiceTypeExternalName && svc.Spec.ClusterIP == notes[v1alpha1.AnnotationTargetIP] &&
+		notes[v1alpha1.LabelMigration] == s.Watch.Migration && notes[v1alpha1.AnnotationMovedAt] != ""
 }
 
 // Verify implements engine.Step. A Service that was deleted since it was counted would be waited for in vain: then it counts again.

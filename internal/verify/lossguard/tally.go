@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/replumb/replumb/api/v1alpha1"
@@ -54,6 +55,8 @@ type Tally struct {
 	counters map[counterKey]*counter
 	connects map[connectKey]time.Time
 	reports  map[string]*v1alpha1.NodeReport
+	// strangers are the instances that reported in the name of an agent and are none of its pods.
+	strangers map[Agent]string
 
 	// Sent and Failed count what the agents met with since they were armed.
 	Sent, Failed int64
@@ -66,6 +69,7 @@ func NewTally() *Tally {
 	return &Tally{
 		agents: map[speaker]*agentState{}, latest: map[Agent]string{}, excused: map[string]bool{},
 		counters: map[counterKey]*counter{}, connects: map[connectKey]time.Time{}, reports: map[string]*v1alpha1.NodeReport{},
+		strangers: map[Agent]string{},
 	}
 }
 
@@ -74,6 +78,33 @@ func (t *Tally) Forget(node string) {
 	delete(t.reports, node)
 	maps.DeleteFunc(t.agents, func(k speaker, _ *agentState) bool { return k.Node == node })
 	maps.DeleteFunc(t.latest, func(k Agent, _ string) bool { return k.Node == node })
+	t.Doubt(node, nil)
+}
+
+// Doubt notes which instances have reported in the names of the agents of a node, and are none of their pods; nil, if none has.
+func (t *Tally) Doubt(node string, strangers map[Agent]string) {
+	maps.DeleteFunc(t.strangers, func(a Agent, _ string) bool { return a.Node == node })
+	maps.Copy(t.strangers, strangers)
+}
+
+func (t *Tally) strangersOf(node string) []Agent {
+	var all []Agent
+	for a := range t.strangers {
+		if a.Node == node {
+			all = append(all, a)
+		}
+	}
+	return all
+}
+
+// strange says what is wrong with what a node reports; nothing, if its own pods do.
+func (t *Tally) strange(a Agent) string {
+	instance, is := t.strangers[a]
+	if !is {
+		return ""
+	}
+	return fmt.Sprintf("its report from the network of %ss is by %.60q, which is no pod of replumb there, and does not count",
+		strings.ToLower(string(a.Origin)), instance)
 }
 
 // Excuse has nothing count that is lost on a node, or has it count again from when all has been answered there for a while.

@@ -202,7 +202,9 @@ func TestSilence(t *testing.T) {
 
 func TestBarrierAndLeaving(t *testing.T) {
 	s := newScript(t)
-	s.tick(0, true, func(r *v1alpha1.NodeReport) { r.Status.Barrier = &v1alpha1.BarrierReport{Sentinel: "1"} })
+	s.tick(0, true, func(r *v1alpha1.NodeReport) {
+		r.Status.Barriers = []v1alpha1.BarrierReport{{Sentinel: "0"}, {Sentinel: "1"}}
+	})
 	if got := s.tally.Behind("1", []string{"m", "n"}); fmt.Sprint(got) != "[m]" {
 		t.Errorf("behind: %v", got)
 	}

@@ -79,6 +79,7 @@ func (w *Watch) Start(ctx context.Context) (guarded context.Context, stop func()
 	var running sync.WaitGroup
 	running.Go(func() { seen.follow(following, w.Client, w.Migration) })
 	running.Go(func() { w.look(following, cancel) })
+	running.Go(func() { w.identify(following, seen) })
 	return guarded, func() {
 		end()
 		running.Wait()

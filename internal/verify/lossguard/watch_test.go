@@ -48,19 +48,35 @@ func (p *player) define() {
 	must(p.T, p.server.Status().Update(p.Context(), n))
 	p.report = &v1alpha1.NodeReport{ObjectMeta: metav1.ObjectMeta{Name: "a", Labels: map[string]string{v1alpha1.LabelMigration: "move"}}}
 	must(p.T, p.server.Create(p.Context(), p.report))
-	for _, origin := range []v1alpha1.ProbeOrigin{v1alpha1.FromHost, v1alpha1.FromPod} {
-		p.report.Status.Agents = append(p.report.Status.Agents, v1alpha1.AgentReport{Origin: origin, Instance: "1"})
+	p.server.Namespace(p.T, v1alpha1.SystemNamespace)
+	for origin, role := range map[v1alpha1.ProbeOrigin]string{v1alpha1.FromHost: v1alpha1.RoleAgent, v1alpha1.FromPod: v1alpha1.RoleProbe} {
+		instance := string(p.pod(role).UID)
+		p.report.Status.Agents = append(p.report.Status.Agents, v1alpha1.AgentReport{Origin: origin, Instance: instance})
 		p.report.Status.Probes = append(p.report.Status.Probes, v1alpha1.ProbeReport{
 			Name: strings.ToLower(
 				string(origin),
 			) + "/name",
 			Origin:   origin,
 			Kind:     v1alpha1.RequestHTTP,
-			Instance: "1",
+			Instance: instance,
 			Address:  "10.96.0.9:80",
 			Since:    metav1.NowMicro(),
 		})
 	}
+}
+
+// pod makes the pod of an agent on node a.
+func (p *player) pod(role string) *corev1.Pod {
+	p.Helper()
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: v1alpha1.SystemNamespace, GenerateName: role + "-",
+			Labels: map[string]string{v1alpha1.LabelMigration: "move", v1alpha1.LabelRole: role},
+		},
+		Spec: corev1.PodSpec{NodeName: "a", Containers: []corev1.Container{{Name: "c", Image: "example.com/c:v1"}}},
+	}
+	must(p.T, p.server.Create(p.Context(), pod))
+	return pod
 }
 
 // defined waits until NodeReports are served.

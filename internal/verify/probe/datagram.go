@@ -1,12 +1,34 @@
 package probe
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"math/rand/v2"
 	"strconv"
 	"sync/atomic"
 )
+
+// A question differs from an answer in how it begins: a server that answers questions only, and one that is sent its answer, do not go on for
+// ever. Servers that send everything back as it is are good too.
+const (
+	question = "replumb? "
+	answer   = "replumb! "
+	// longestQuestion has room for a number.
+	longestQuestion = 64
+)
+
+// Answer is what an echo server answers to a datagram: something else of the same length; nil if it is no question.
+func Answer(sent []byte) []byte {
+	number, is := bytes.CutPrefix(sent, []byte(question))
+	if !is || len(sent) > longestQuestion {
+		return nil
+	}
+	return append([]byte(answer), number...)
+}
+
+// IsAnswer reports whether a datagram is what an echo server answers.
+func IsAnswer(sent []byte) bool { return bytes.HasPrefix(sent, []byte(answer)) }
 
 // datagram is the UDP kind. A datagram is sent once: one that is lost is a loss.
 type datagram struct {
@@ -37,7 +59,7 @@ func (d *datagram) do(ctx context.Context) error {
 		}
 	}
 	number := strconv.FormatUint(d.next.Add(1), 10)
-	if _, err := conn.Write([]byte(number)); err != nil {
+	if _, err := conn.Write([]byte(question + number)); err != nil {
 		return fmt.Errorf("send datagram: %w", err)
 	}
 	buffer := make([]byte, 2048)
@@ -49,7 +71,7 @@ func (d *datagram) do(ctx context.Context) error {
 			return failf(BadAnswer, "echo of datagram %q is %.60q", number, wrong)
 		case err != nil:
 			return fmt.Errorf("no echo of datagram %q: %w", number, err)
-		case string(buffer[:n]) == number:
+		case string(buffer[:n]) == answer+number, string(buffer[:n]) == question+number:
 			return nil
 		}
 		wrong = string(buffer[:n])

@@ -135,6 +135,7 @@ func unmark(found *corev1.Node) {
 	}
 	found.Spec.Taints = slices.DeleteFunc(found.Spec.Taints, moving)
 	delete(found.Labels, v1alpha1.LabelAgents)
+	delete(found.Labels, v1alpha1.LabelAgentsBefore)
 }
 
 // recreate deletes a Node and makes it again with its next ranges, which a Node cannot be given otherwise.

@@ -1,0 +1,45 @@
+package cni
+
+import (
+	"slices"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// TestNoneIsPrivileged: agents have no more rights on a node than they need. Those that look can write nothing there, and one that cleans no more
+// than the directories of the network.
+func TestNoneIsPrivileged(t *testing.T) {
+	for verb, tt := range map[string]struct {
+		may    []corev1.Capability
+		mounts []string
+	}{
+		verbTraffic: {[]corev1.Capability{"NET_ADMIN"}, nil},
+		verbResidue: {[]corev1.Capability{"NET_ADMIN", "NET_RAW", "SYS_CHROOT"}, []string{"/host (read-only)"}},
+		verbClean: {[]corev1.Capability{"NET_ADMIN", "NET_RAW", "SYS_CHROOT", "DAC_OVERRIDE"}, []string{
+			"/host (read-only)", "/host/etc/cni/net.d", "/host/var/lib/cni", "/host/run/calico", "/host/var/lib/calico", "/host/run/xtables.lock",
+		}},
+	} {
+		p := (&agent{verb: verb, node: "a", args: []string{"calico"}}).pod()
+		c := p.Spec.Containers[0]
+		sc := c.SecurityContext
+		if sc.Privileged != nil || *sc.AllowPrivilegeEscalation || !*sc.ReadOnlyRootFilesystem || sc.SeccompProfile == nil ||
+			!slices.Equal(sc.Capabilities.Add, tt.may) || !slices.Equal(sc.Capabilities.Drop, []corev1.Capability{"ALL"}) {
+			t.Errorf("%s: %+v", verb, sc)
+		}
+		var mounts []string
+		for i, m := range c.VolumeMounts {
+			text := m.MountPath
+			if m.ReadOnly {
+				text += " (read-only)"
+			}
+			if host := p.Spec.Volumes[i]; host.Name != m.Name || host.HostPath.Path != m.MountPath[len("/host"):] && i > 0 {
+				t.Errorf("%s: %s is %+v", verb, text, host)
+			}
+			mounts = append(mounts, text)
+		}
+		if !slices.Equal(mounts, tt.mounts) {
+			t.Errorf("%s mounts %q, want %q", verb, mounts, tt.mounts)
+		}
+	}
+}

@@ -1,0 +1,40 @@
+package agentset
+
+import (
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine/findings"
+)
+
+// Unwatched are, for a check, the nodes that no agent can run on, and those that say in a way which is not believed that none shall.
+func Unwatched(nodes []corev1.Node) []findings.Result {
+	var out []findings.Result
+	for i := range nodes {
+		n := &nodes[i]
+		if n.Labels[v1alpha1.LabelTrial] != "" { // it is no machine
+			continue
+		}
+		for _, r := range foreign() {
+			if value := n.Labels[r.Key]; slices.Contains(r.Values, value) {
+				out = append(out, findings.Failed("Node "+n.Name, "no agent can run on node %s: its label %s is %s", n.Name, r.Key, value))
+			}
+		}
+		if n.Labels[v1alpha1.LabelAgentsBefore] != "" || n.Annotations[v1alpha1.LabelAgentsBefore] != "" {
+			out = append(out, findings.Failed("Node "+n.Name, "node %s has %s, which its kubelet can set and which says nothing",
+				n.Name, v1alpha1.LabelAgentsBefore))
+		}
+	}
+	return out
+}
+
+// ByTag is, for a check, an image that is named so that who may push to its registry decides what runs.
+func ByTag(image string) []findings.Result {
+	if image == "" || strings.Contains(image, "@sha256:") {
+		return nil
+	}
+	return []findings.Result{findings.Failed("", "image %s is named by a tag", image)}
+}

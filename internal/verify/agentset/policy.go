@@ -1,0 +1,166 @@
+package agentset
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine"
+)
+
+const (
+	// reportsPolicy is the name of the policy that holds agents to the reports of their own nodes, and of its binding.
+	reportsPolicy = "replumb-agent-reports"
+	// reportsProber is the field manager of dry runs that ask whether it is enforced: it refuses what they would write.
+	reportsProber = reportsPolicy + "-probe"
+)
+
+// What the policy goes by, in CEL. The API server takes the node and the pod of a token from the token itself, which it has signed
+// (ServiceAccountTokenPodNodeInfo in k8s.io/kubernetes pkg/serviceaccount/claims.go; in every release since 1.32): who has the token of
+// one agent has nothing that makes it another's.
+const (
+	celNode = `request.userInfo.?extra[?'authentication.kubernetes.io/node-name'][0].orValue('')`
+	celPod  = `request.userInfo.?extra[?'authentication.kubernetes.io/pod-uid'][0].orValue('')`
+
+	celStatus = `has(request.subResource) && request.subResource == 'status'`
+	celProbed = `has(request.options) && has(request.options.fieldManager) && request.options.fieldManager == '` + reportsProber + `'`
+)
+
+// policy makes the policy and its binding.
+//
+// Unlike a freeze it refuses on errors (failurePolicy Fail): it is about replumb's own reports and those who write them alone, and what
+// cannot be judged must not pass for proof.
+func (s *Set) policy([]string) ([]client.Object, error) {
+	const api = "admissionregistration.k8s.io/v1"
+	fail, named := admissionv1.Fail, s.meta("", reportsPolicy, v1alpha1.RoleAgent)
+	return []client.Object{
+		&admissionv1.ValidatingAdmissionPolicy{
+			TypeMeta: metav1.TypeMeta{APIVersion: api, Kind: "ValidatingAdmissionPolicy"}, ObjectMeta: named,
+			Spec: admissionv1.ValidatingAdmissionPolicySpec{
+				FailurePolicy: &fail, MatchConstraints: reportsOfNodes(), Variables: reportVariables(), Validations: s.reportRules(),
+				MatchConditions: []admissionv1.MatchCondition{{
+					Name: "agents", Expression: fmt.Sprintf(
+						"request.userInfo.username in ['%s', '%s'] || %s", userOf(v1alpha1.FromHost), userOf(v1alpha1.FromPod), celProbed,
+					),
+				}},
+			},
+		},
+		&admissionv1.ValidatingAdmissionPolicyBinding{
+			TypeMeta: metav1.TypeMeta{APIVersion: api, Kind: "ValidatingAdmissionPolicyBinding"}, ObjectMeta: named,
+			Spec: admissionv1.ValidatingAdmissionPolicyBindingSpec{
+				PolicyName: reportsPolicy, ValidationActions: []admissionv1.ValidationAction{admissionv1.Deny},
+			},
+		},
+	}, nil
+}
+
+func reportsOfNodes() *admissionv1.MatchResources {
+	return &admissionv1.MatchResources{ResourceRules: []admissionv1.NamedRuleWithOperations{{
+		RuleWithOperations: admissionv1.RuleWithOperations{
+			Operations: []admissionv1.OperationType{admissionv1.Create, admissionv1.Update},
+			Rule: admissionv1.Rule{
+				APIGroups: []string{v1alpha1.GroupVersion.Group}, APIVersions: []string{"*"}, Resources: []string{"nodereports", "nodereports/status"},
+			},
+		},
+	}}}
+}
+
+func reportVariables() []admissionv1.Variable {
+	status := func(name, of, field string) admissionv1.Variable {
+		return admissionv1.Variable{Name: name, Expression: fmt.Sprintf(
+			"%s == null ? [] : %s.?status.?%s.orValue([]).filter(e, e.origin != variables.origin)", of, of, field,
+		)}
+	}
+	return []admissionv1.Variable{
+		{Name: "node", Expression: celNode},
+		{Name: "pod", Expression: celPod},
+		{Name: "origin", Expression: fmt.Sprintf("request.userInfo.username == '%s' ? 'Host' : 'Pod'", userOf(v1alpha1.FromHost))},
+		{Name: "about", Expression: "!(" + celStatus + ")"},
+		status("agents", "object", "agents"), status("agentsBefore", "oldObject", "agents"),
+		status("probes", "object", "probes"), status("probesBefore", "oldObject", "probes"),
+	}
+}
+
+// reportRules are what must hold of what an agent writes: the report is of its node, what it says is said in the name of its pod, and what
+// the other agent of the node has said stays. Nor can it keep a report from being removed.
+func (s *Set) reportRules() []admissionv1.Validation {
+	forbidden := metav1.StatusReasonForbidden
+	rule := func(message, expression string) admissionv1.Validation {
+		return admissionv1.Validation{Expression: expression, Message: message, Reason: &forbidden}
+	}
+	same := func(now, before string) string {
+		return fmt.Sprintf("size(%[1]s) == size(%[2]s) && %[1]s.all(e, e in %[2]s)", now, before)
+	}
+	kept := func(field, nothing string) string {
+		return fmt.Sprintf("object.?status.?%[1]s.orValue(%[2]s) == oldObject.?status.?%[1]s.orValue(%[2]s)", field, nothing)
+	}
+	const own = "object.?status.?%s.orValue([]).all(e, e.origin != variables.origin || e.instance == variables.pod)"
+	return []admissionv1.Validation{
+		rule("an agent writes the NodeReport of its own node, and no other", "variables.node != '' && object.metadata.name == variables.node"),
+		rule("an agent reports of the migration that it watches", "!variables.about || object.metadata.?labels[?'"+
+			v1alpha1.LabelMigration+"'].orValue('') == '"+s.Migration+"'"),
+		rule("an agent cannot keep a NodeReport from being removed", "!has(object.metadata.finalizers) && !has(object.metadata.ownerReferences)"),
+		rule("an agent reports in the name of its own pod", "variables.about || variables.pod != '' && "+
+			fmt.Sprintf(own, "agents")+" && "+fmt.Sprintf(own, "probes")+
+			" && (variables.origin != 'Host' || object.?status.?connects.?instance.orValue(variables.pod) == variables.pod)"),
+		rule("an agent leaves what the other agent of its node reports", "variables.about || "+
+			same("variables.agents", "variables.agentsBefore")+" && "+same("variables.probes", "variables.probesBefore")),
+		rule("an agent in the network of pods does not report what only the node can see", "variables.about || variables.origin == 'Host' || "+
+			kept("barriers", "[]")+" && "+kept("connects", "{}")+" && "+kept("clients", "[]")+" && "+kept("moreClients", "0")),
+	}
+}
+
+// policyStep is done when the policy is enforced, and not when it is written: API servers take policies up within a second or two.
+type policyStep struct{ *applyStep }
+
+var _ engine.Previewer = (*policyStep)(nil)
+
+// State implements engine.Step.
+func (s *policyStep) State(ctx context.Context) (engine.State, error) {
+	state, err := s.applyStep.State(ctx)
+	if err != nil || state != engine.Done {
+		return state, err
+	}
+	enforced, err := s.enforced(ctx)
+	switch {
+	case err != nil:
+		return engine.Unknown, err
+	case !enforced:
+		return engine.Pending, nil
+	}
+	return engine.Done, nil
+}
+
+// Verify implements engine.Step.
+func (s *policyStep) Verify(ctx context.Context) error {
+	if err := s.applyStep.Verify(ctx); err != nil {
+		return err
+	}
+	enforced, err := s.enforced(ctx)
+	if err == nil && !enforced {
+		return engine.NotYet("the API server does not enforce validatingadmissionpolicy %s yet", reportsPolicy)
+	}
+	return err
+}
+
+// enforced asks the API server, by a dry run, whether it refuses a report that no agent may write.
+func (s *policyStep) enforced(ctx context.Context) (bool, error) {
+	r := &v1alpha1.NodeReport{ObjectMeta: metav1.ObjectMeta{Name: reportsProber}}
+	err := s.set.Cluster.Create(ctx, r, client.DryRunAll, client.FieldOwner(reportsProber))
+	switch {
+	case err == nil || apierrors.IsAlreadyExists(err):
+		return false, nil
+	case apierrors.IsNotFound(err) || meta.IsNoMatchError(err): // of an API server that is behind, and has not heard of NodeReports
+		return false, nil
+	case apierrors.IsForbidden(err) && strings.Contains(err.Error(), "ValidatingAdmissionPolicy '"+reportsPolicy+"'"):
+		return true, nil
+	}
+	return false, fmt.Errorf("asking whether policy %s is enforced: %w", reportsPolicy, err)
+}

@@ -1,0 +1,110 @@
+package echo
+
+import (
+	"net"
+	"net/http"
+	"net/netip"
+	"sync"
+	"time"
+)
+
+// Limits keep a server that every pod of a cluster can call from being used up. They are far above what agents need: two streams of each
+// node, over all servers, and a request of some milliseconds now and then.
+type Limits struct {
+	// Connections there may be at a time to each port, and FromOne of them from one address. One that is too many is closed at once: the
+	// others go on.
+	Connections, FromOne int
+	// Idle is for how long a connection stays on which nothing comes. Streams of agents send at least one line a second.
+	Idle time.Duration
+}
+
+// ForAgents are the limits of servers that agents call. A connection takes some 20 KiB at most, an agent has 256 MiB.
+func ForAgents() Limits { return Limits{Connections: 2048, FromOne: 256, Idle: time.Minute} }
+
+const (
+	// longestLine is how much of a line is waited for, longestHeader of the headers of a request. Agents send some 20 and 100 bytes.
+	longestLine   = 1 << 10
+	longestHeader = 8 << 10
+	// headerTime is for headers, requestTime for a whole request: more than any handler takes.
+	headerTime, requestTime = 10 * time.Second, 90 * time.Second
+	// ephemeral is the lowest port that clients send from. What comes from a port below is of a server, or claims to be, and would answer an
+	// answer: echo, chargen, DNS, NTP. The own port is not among them: a kube-proxy that masquerades gives clients any port from here on.
+	ephemeral = 1024
+)
+
+func (s *Server) web() *http.Server {
+	web := &http.Server{
+		Handler: s.Web, ReadHeaderTimeout: headerTime, ReadTimeout: requestTime, MaxHeaderBytes: longestHeader, IdleTimeout: s.Limits.Idle,
+	}
+	if web.Handler == nil {
+		web.Handler = http.HandlerFunc(s.name)
+	}
+	return web
+}
+
+// limited is a listener that takes no more connections than it may.
+type limited struct {
+	net.Listener
+	limits Limits
+
+	mu   sync.Mutex
+	all  int
+	from map[netip.Addr]int
+}
+
+func limit(l net.Listener, limits Limits) net.Listener {
+	if limits.Connections == 0 {
+		return l
+	}
+	return &limited{Listener: l, limits: limits, from: map[netip.Addr]int{}}
+}
+
+// Accept implements net.Listener.
+func (l *limited) Accept() (net.Conn, error) {
+	for {
+		conn, err := l.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		var from netip.Addr
+		if at, err := netip.ParseAddrPort(conn.RemoteAddr().String()); err == nil {
+			from = at.Addr().Unmap()
+		}
+		if l.take(from) {
+			return &counted{Conn: conn, leave: sync.OnceFunc(func() { l.leave(from) })}, nil
+		}
+		_ = conn.Close()
+	}
+}
+
+func (l *limited) take(from netip.Addr) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.all >= l.limits.Connections || l.from[from] >= l.limits.FromOne {
+		return false
+	}
+	l.all++
+	l.from[from]++
+	return true
+}
+
+func (l *limited) leave(from netip.Addr) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.all--
+	if l.from[from]--; l.from[from] == 0 {
+		delete(l.from, from)
+	}
+}
+
+// counted is a connection that makes room when it is closed.
+type counted struct {
+	net.Conn
+	leave func()
+}
+
+// Close implements net.Conn.
+func (c *counted) Close() error {
+	defer c.leave()
+	return c.Conn.Close()
+}
