@@ -89,21 +89,7 @@ func Call(ctx context.Context, action v1alpha1.Action, request, answer any) erro
 	}
 	ours, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	var got []byte
-	var said string
-	switch {
-	case action.Exec != nil && action.HTTP != nil:
-		err = errTwoAction
-	case action.Exec != nil:
-		got, said, err = run(ours, action.Exec.Command, environ(request, action.Exec.Env), body)
-		if err != nil && said != "" && action.Exec.PublishOutput {
-			err, said = fmt.Errorf("%w: %s", err, said), ""
-		}
-	case action.HTTP != nil:
-		got, err = post(ours, *action.HTTP, body)
-	default:
-		err = errNoAction
-	}
+	got, said, err := send(ours, action, environ(request, action), body)
 	if err == nil && answer != nil {
 		err = decode(got, answer)
 	}
@@ -118,6 +104,24 @@ func Call(ctx context.Context, action v1alpha1.Action, request, answer any) erro
 	return &Error{Action: Name(action), Err: err, Output: said}
 }
 
+// send makes the call. said is what a program has to say to the operator alone.
+func send(ctx context.Context, action v1alpha1.Action, env []string, body []byte) (got []byte, said string, err error) {
+	switch {
+	case action.Exec != nil && action.HTTP != nil:
+		return nil, "", errTwoAction
+	case action.Exec != nil:
+		got, said, err = run(ctx, action.Exec.Command, env, body)
+		if err != nil && said != "" && action.Exec.PublishOutput {
+			err, said = fmt.Errorf("%w: %s", err, said), ""
+		}
+		return got, said, err
+	case action.HTTP != nil:
+		got, err = post(ctx, *action.HTTP, body)
+		return got, "", err
+	}
+	return nil, "", errNoAction
+}
+
 // Environer is a request that is passed in environment variables too, as KEY=value, for programs that do not read JSON.
 type Environer interface {
 	Environ() []string
@@ -130,8 +134,12 @@ func Environment() []string {
 }
 
 // environ is the environment of a program.
-func environ(request any, named []string) []string {
+func environ(request any, action v1alpha1.Action) []string {
 	all := []string{}
+	var named []string
+	if action.Exec != nil {
+		named = action.Exec.Env
+	}
 	for _, variable := range os.Environ() {
 		if passes(variable, append(Environment(), named...)) {
 			all = append(all, variable)

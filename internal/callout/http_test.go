@@ -64,7 +64,12 @@ func TestHTTPAuthenticates(t *testing.T) {
 	u := strings.Replace(s.URL, "://", "://user:"+secret+"@", 1)
 	roots := x509.NewCertPool()
 	roots.AddCert(s.Certificate())
-	if _, err := postTo(t.Context(), v1alpha1.HTTPAction{URL: u}, nil, &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}); err != nil {
+	if _, err := postTo(
+		t.Context(),
+		v1alpha1.HTTPAction{URL: u},
+		nil,
+		&tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12},
+	); err != nil {
 		t.Fatal(err)
 	}
 	if auth := <-got; auth != "user:"+secret {

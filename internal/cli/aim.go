@@ -34,12 +34,16 @@ func (a *app) callsFlag(cmd *cobra.Command) {
 // in the file, or agreed to: otherwise it fails with a *ConsentError. Nothing is written.
 func (a *app) aim(ctx context.Context, args []string) (*aimed, error) {
 	t := &aimed{}
-	name, err := "", error(nil)
+	var name string
+	var err error
 	if len(args) == 1 {
 		name = args[0]
 	}
 	if len(a.files) == 0 && len(a.passEnv) > 0 {
-		return nil, &UsageError{Problem: "--pass-env is for programs of the file", Hint: "give the file with -f, or name them there as exec.env"}
+		return nil, &UsageError{
+			Problem: "--pass-env is for programs of the file",
+			Hint:    "give the file with -f, or name them there as exec.env",
+		}
 	}
 	if len(a.files) > 0 {
 		if t.file, err = a.ofFile(name); err != nil {
@@ -165,7 +169,14 @@ func (e *ForeignPlanError) Error() string {
 	if e.Of.UID == "" {
 		return "the plan in " + e.File + " does not say of which cluster it is"
 	}
-	return fmt.Sprintf("the plan in %s is of cluster %s with UID %q, and this is %s with UID %s", e.File, e.Of, e.Of.UID, e.Here, e.Here.UID)
+	return fmt.Sprintf(
+		"the plan in %s is of cluster %s with UID %q, and this is %s with UID %s",
+		e.File,
+		e.Of,
+		e.Of.UID,
+		e.Here,
+		e.Here.UID,
+	)
 }
 
 // Advice implements fault.Adviser.
@@ -206,7 +217,10 @@ func (e *ConsentError) Error() string {
 
 // Advice implements fault.Adviser.
 func (e *ConsentError) Advice() string {
-	return fmt.Sprintf("nothing was changed; give your own file with -f FILE, or, if all of them are meant to be made, add --allow-calls %s", e.Digest)
+	return fmt.Sprintf(
+		"nothing was changed; give your own file with -f FILE, or, if all of them are meant to be made, add --allow-calls %s",
+		e.Digest,
+	)
 }
 
 // ExitCode implements fault.Coder.
@@ -269,7 +283,11 @@ func (a *app) agreeToFile(ctx context.Context, c *connection, m *v1alpha1.Migrat
 // keep writes an agreement. A machine that cannot keep it asks again.
 func (a *app) keep(g agreement) {
 	if err := g.write(); err != nil {
-		fmt.Fprintf(a.err, "warning: what this migration may call is not remembered, and later commands need -f FILE: %v\n", errors.Unwrap(err))
+		fmt.Fprintf(
+			a.err,
+			"warning: what this migration may call is not remembered, and later commands need -f FILE: %v\n",
+			errors.Unwrap(err),
+		)
 	}
 }
 

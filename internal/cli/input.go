@@ -8,9 +8,10 @@ import (
 	"path/filepath"
 	"slices"
 
+	"github.com/spf13/cobra"
+
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/spec"
-	"github.com/spf13/cobra"
 )
 
 const stdin = "-"

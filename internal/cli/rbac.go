@@ -22,10 +22,14 @@ type rbacFlags struct {
 func (a *app) rbac() *cobra.Command {
 	var flags rbacFlags
 	cmd := &cobra.Command{
-		Use: "rbac [KIND | -f FILE]", Short: "Print the roles that a migration takes",
+		Use:   "rbac [KIND | -f FILE]",
+		Short: "Print the roles that a migration takes",
 		Long: `Print the roles of Kubernetes that a migration takes, and bindings to those who are named, for kubectl apply. Nothing is written.
 
-KIND is ` + strings.Join(commandKinds(), ", ") + `; its roles are those of the files in deploy. With -f they are what the Migration in
+KIND is ` + strings.Join(
+			commandKinds(),
+			", ",
+		) + `; its roles are those of the files in deploy. With -f they are what the Migration in
 FILE takes in the cluster that it is for: without the agents' if there are to be none, and of a mirror with the kinds by name that this
 cluster has.
 

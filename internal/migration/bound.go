@@ -24,7 +24,13 @@ type ForeignError struct {
 }
 
 func (e *ForeignError) Error() string {
-	return fmt.Sprintf("migration %s was recorded in the cluster with UID %q, and this is %s with UID %s", e.Name, e.Recorded, e.Here, e.Here.UID)
+	return fmt.Sprintf(
+		"migration %s was recorded in the cluster with UID %q, and this is %s with UID %s",
+		e.Name,
+		e.Recorded,
+		e.Here,
+		e.Here.UID,
+	)
 }
 
 // Advice implements fault.Adviser.

@@ -30,8 +30,10 @@ func ViewRules() []cluster.Rule {
 			),
 		},
 		{
-			Why:      "Who works on the cluster at the moment.",
-			Rights:   cluster.In(metav1.NamespaceSystem, cluster.Named(cluster.Grant("coordination.k8s.io", "leases", "", "get"), lease.Name)...),
+			Why: "Who works on the cluster at the moment.",
+			Rights: cluster.In(
+				metav1.NamespaceSystem,
+				cluster.Named(cluster.Grant("coordination.k8s.io", "leases", "", "get"), lease.Name)...),
 			Optional: true,
 		},
 		{

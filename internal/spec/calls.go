@@ -64,9 +64,13 @@ func validateProbes(p *v1alpha1.ProofSpec) (all field.ErrorList) {
 			host = name
 		}
 		addr, err := netip.ParseAddr(strings.Trim(host, "[]"))
-		near := err == nil && (addr.Unmap().IsLoopback() || addr.Unmap().IsLinkLocalUnicast() || addr.IsMulticast() || addr.Unmap().IsUnspecified())
+		near := err == nil &&
+			(addr.Unmap().IsLoopback() || addr.Unmap().IsLinkLocalUnicast() || addr.IsMulticast() || addr.Unmap().IsUnspecified())
 		if near || strings.EqualFold(strings.TrimSuffix(host, "."), "localhost") {
-			all = append(all, Wrong(path+".address", "is an address of the node itself, or of its link alone", "name what clients of the cluster use"))
+			all = append(
+				all,
+				Wrong(path+".address", "is an address of the node itself, or of its link alone", "name what clients of the cluster use"),
+			)
 		}
 	}
 	if sum > mostRequests {

@@ -72,7 +72,8 @@ func reaches() []reach {
 	all := []reach{
 		{"spec.notify[].url", Connects},
 		{"spec.notify[].urlFromEnv", Reads},
-		{"spec.hooks[].when", Runs}, {"spec.hooks[].of", Runs},
+		{"spec.hooks[].when", Runs},
+		{"spec.hooks[].of", Runs},
 		{"spec.serviceCIDR.apiServers", Connects},
 		{"spec.nodes.ingress.targets", Connects},
 		{"spec.nodes.controlPlane.etcd.endpoints", Connects},

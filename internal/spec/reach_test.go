@@ -99,7 +99,11 @@ func TestEveryActionReaches(t *testing.T) {
 
 func TestDigestCoversWhatIsCalled(t *testing.T) {
 	read := func(spec string) *v1alpha1.Migration {
-		m, err := Parse([]byte("apiVersion: replumb.dev/v1alpha1\nkind: Migration\nmetadata: {name: m}\nspec: {serviceCIDR: {to: [172.24.0.0/16]}, " + spec + "}"))
+		m, err := Parse(
+			[]byte(
+				"apiVersion: replumb.dev/v1alpha1\nkind: Migration\nmetadata: {name: m}\nspec: {serviceCIDR: {to: [172.24.0.0/16]}, " + spec + "}",
+			),
+		)
 		if err != nil {
 			t.Fatal(err)
 		}

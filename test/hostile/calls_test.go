@@ -305,7 +305,10 @@ func (s *scene) secretary() client.Client {
 func (s *scene) mirrorTo(kubeconfig string) {
 	s.Helper()
 	writer := s.secretary()
-	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: tenantSpace, Name: "target"}, StringData: map[string]string{"value": kubeconfig}}
+	secret := &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: tenantSpace, Name: "target"},
+		StringData: map[string]string{"value": kubeconfig},
+	}
 	s.eventually(func() error { // the authorizer hears of roles a moment later
 		if err := client.IgnoreNotFound(writer.Delete(s.Context(), secret.DeepCopy())); err != nil {
 			return err
@@ -370,13 +373,22 @@ func (s *scene) another(uid string) (kubeconfig string, asked func() []string) {
 		case "/version":
 			answer = map[string]string{"major": "1", "minor": "36", "gitVersion": "v1.36.3"}
 		case "/api/v1/namespaces/kube-system":
-			answer = map[string]any{"apiVersion": "v1", "kind": "Namespace", "metadata": map[string]string{"name": "kube-system", "uid": uid}}
+			answer = map[string]any{
+				"apiVersion": "v1",
+				"kind":       "Namespace",
+				"metadata":   map[string]string{"name": "kube-system", "uid": uid},
+			}
 		default:
 			mu.Lock()
 			defer mu.Unlock()
 			all = append(all, r.Method+" "+r.URL.Path)
 			w.WriteHeader(http.StatusForbidden)
-			answer = metav1.Status{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: "Failure", Reason: metav1.StatusReasonForbidden, Code: 403}
+			answer = metav1.Status{
+				TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"},
+				Status:   "Failure",
+				Reason:   metav1.StatusReasonForbidden,
+				Code:     403,
+			}
 		}
 		_ = json.NewEncoder(w).Encode(answer)
 	}))
@@ -398,7 +410,9 @@ func TestSwappedTarget(t *testing.T) {
 	config, asked := s.another("theirs")
 	s.mirrorTo(config)
 	m := &v1alpha1.Migration{ObjectMeta: metav1.ObjectMeta{Name: "mirror"}, Spec: v1alpha1.MigrationSpec{
-		Mirror: &v1alpha1.MirrorSpec{Target: v1alpha1.ClusterReference{Secret: &v1alpha1.KubeconfigSecret{Namespace: tenantSpace, Name: "target"}}},
+		Mirror: &v1alpha1.MirrorSpec{
+			Target: v1alpha1.ClusterReference{Secret: &v1alpha1.KubeconfigSecret{Namespace: tenantSpace, Name: "target"}},
+		},
 	}}
 	s.add(m)
 	s.must(s.admin.Get(t.Context(), client.ObjectKey{Name: "mirror"}, m))

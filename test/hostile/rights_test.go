@@ -112,10 +112,17 @@ func trespasses() []trespass {
 		// Without policies anything goes.
 		{"delete another admission policy", del(&admissionv1.ValidatingAdmissionPolicy{ObjectMeta: named})},
 		// Without its Lease a controller manager ends.
-		{"delete the controller manager's lease", del(&coordinationv1.Lease{ObjectMeta: in(metav1.NamespaceSystem, "kube-controller-manager")})},
+		{
+			"delete the controller manager's lease",
+			del(&coordinationv1.Lease{ObjectMeta: in(metav1.NamespaceSystem, "kube-controller-manager")}),
+		},
 		{"take the controller manager's lease", func(ctx context.Context, c client.Client) error {
 			return c.Update(ctx, &coordinationv1.Lease{
-				ObjectMeta: in(metav1.NamespaceSystem, "kube-controller-manager"), Spec: coordinationv1.LeaseSpec{HolderIdentity: ptr.To("evil")},
+				ObjectMeta: in(
+					metav1.NamespaceSystem,
+					"kube-controller-manager",
+				),
+				Spec: coordinationv1.LeaseSpec{HolderIdentity: ptr.To("evil")},
 			}, client.DryRunAll)
 		}},
 		// Secrets are tokens.
@@ -127,7 +134,10 @@ func trespasses() []trespass {
 		{"change aws-auth", func(ctx context.Context, c client.Client) error {
 			return c.Update(ctx, &corev1.ConfigMap{ObjectMeta: in(metav1.NamespaceSystem, "aws-auth")}, client.DryRunAll)
 		}},
-		{"create aws-auth", create(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, GenerateName: "aws-auth-"}})},
+		{
+			"create aws-auth",
+			create(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, GenerateName: "aws-auth-"}}),
+		},
 		// A privileged pod is root on its node.
 		{"run a privileged pod", create(&corev1.Pod{ObjectMeta: in(metav1.NamespaceSystem, "evil"), Spec: privilegedPod()})},
 		{"run privileged pods on every node", create(&appsv1.DaemonSet{
@@ -142,7 +152,10 @@ func trespasses() []trespass {
 		// Any ServiceAccount will do to be someone.
 		{"create a ServiceAccount", create(&corev1.ServiceAccount{ObjectMeta: in(metav1.NamespaceSystem, "evil")})},
 		{"create another ClusterRoleBinding", create(&rbacv1.ClusterRoleBinding{
-			ObjectMeta: metav1.ObjectMeta{Name: "evil"}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "view"},
+			ObjectMeta: metav1.ObjectMeta{
+				Name: "evil",
+			},
+			RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "view"},
 		})},
 	}
 }

@@ -12,7 +12,9 @@ func TestRights(t *testing.T) {
 		[]Right{{Verb: "get", URL: "/flagz"}},
 	)
 	want := []string{
-		"patch services/status", "create leases.coordination.k8s.io in kube-system", "update,delete leases.coordination.k8s.io replumb in kube-system",
+		"patch services/status",
+		"create leases.coordination.k8s.io in kube-system",
+		"update,delete leases.coordination.k8s.io replumb in kube-system",
 		"get /flagz",
 	}
 	if got := Texts(rights); !slices.Equal(got, want) {

@@ -47,5 +47,11 @@ func (c *Cluster) Describe(ctx context.Context) (string, error) {
 	case !apierrors.IsForbidden(err):
 		return "", fmt.Errorf("listing nodes: %w", err)
 	}
-	return fmt.Sprintf("context %s, server %s, %s, Kubernetes %s", cmp.Or(c.ContextName, "(none)"), c.Host(), count, version.GitVersion), nil
+	return fmt.Sprintf(
+		"context %s, server %s, %s, Kubernetes %s",
+		cmp.Or(c.ContextName, "(none)"),
+		c.Host(),
+		count,
+		version.GitVersion,
+	), nil
 }

@@ -41,7 +41,11 @@ func (f Files) Load() (*tls.Config, error) {
 		return nil, err
 	}
 	if info, err := os.Stat(f.Key); err == nil && info.Mode().Perm()&0o077 != 0 {
-		return nil, &FileError{f.Key, fmt.Sprintf("it can be read by others (mode %#o)", info.Mode().Perm()), "chmod 600 it: who has it has all Secrets"}
+		return nil, &FileError{
+			f.Key,
+			fmt.Sprintf("it can be read by others (mode %#o)", info.Mode().Perm()),
+			"chmod 600 it: who has it has all Secrets",
+		}
 	}
 	pair, err := tls.X509KeyPair(certificate, key)
 	if err != nil {

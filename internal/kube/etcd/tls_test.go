@@ -37,7 +37,7 @@ func TestFiles(t *testing.T) {
 		t.Fatalf("%+v: %v", config, err)
 	}
 	open := write("open.key", pair.Key)
-	if err := os.Chmod(open, 0o644); err != nil { //nolint:gosec // too open is what is tested
+	if err := os.Chmod(open, 0o644); err != nil {
 		t.Fatal(err)
 	}
 	for name, tt := range map[string]struct {

@@ -29,10 +29,12 @@ func Checks() []findings.Check[Input] {
 func clusterChecks() []findings.Check[Input] {
 	return []findings.Check[Input]{
 		{
-			Code: "RP4001", Severity: findings.Blocking, Run: checkRights,
-			Claim: "the user has every right the migration needs, in both clusters",
-			Why:   "a migration that is refused a write half way has to wait for someone to grant it",
-			Fix:   "bind the roles in deploy/rbac-mirror.yaml to the user, with the kinds that replumb rbac -f FILE adds, and cluster-admin in the target",
+			Code:     "RP4001",
+			Severity: findings.Blocking,
+			Run:      checkRights,
+			Claim:    "the user has every right the migration needs, in both clusters",
+			Why:      "a migration that is refused a write half way has to wait for someone to grant it",
+			Fix:      "bind the roles in deploy/rbac-mirror.yaml to the user, with the kinds that replumb rbac -f FILE adds, and cluster-admin in the target",
 		},
 		{
 			Code: "RP4002", Severity: findings.Blocking, Run: checkIdentity,

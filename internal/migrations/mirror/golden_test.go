@@ -52,7 +52,9 @@ func input(t *testing.T, in map[string][]byte) Input {
 	}
 	l.Survey.Spec = job.Spec
 	out := Input{
-		Survey: &l.Survey, Access: migrationtest.Access(t, Roles(Usual()), l.Denied...), TargetAccess: migrationtest.Access(t, TargetRoles(), l.DeniedInTarget...),
+		Survey:         &l.Survey,
+		Access:         migrationtest.Access(t, Roles(Usual()), l.Denied...),
+		TargetAccess:   migrationtest.Access(t, TargetRoles(), l.DeniedInTarget...),
 		RecordProblems: map[string]error{},
 	}
 	if l.Freeze != "" {

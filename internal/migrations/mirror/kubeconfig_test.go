@@ -52,13 +52,18 @@ func TestKubeconfigIsReduced(t *testing.T) {
 			t.Errorf("%s%s: got %+v, %v", tt.cluster, tt.user, config, bad)
 			continue
 		}
-		if code, _ := fault.ExitCode(bad); code != fault.ExitBlocked || !strings.Contains(fault.Advice(bad), "--insecure-target-kubeconfig") ||
+		if code, _ := fault.ExitCode(
+			bad,
+		); code != fault.ExitBlocked ||
+			!strings.Contains(fault.Advice(bad), "--insecure-target-kubeconfig") ||
 			strings.Contains(bad.Error(), "passwd") {
 			t.Errorf("%v, hint %s", bad, fault.Advice(bad))
 		}
 	}
-	for _, text := range []string{"", "{", "apiVersion: v1\nkind: Config\n", strings.Replace(kubeconfig("", ""), "current-context: c", "", 1),
-		strings.Replace(kubeconfig("", ""), "user: b", "user: x", 1), strings.Replace(kubeconfig("", ""), "cluster: a,", "cluster: x,", 1)} {
+	for _, text := range []string{
+		"", "{", "apiVersion: v1\nkind: Config\n", strings.Replace(kubeconfig("", ""), "current-context: c", "", 1),
+		strings.Replace(kubeconfig("", ""), "user: b", "user: x", 1), strings.Replace(kubeconfig("", ""), "cluster: a,", "cluster: x,", 1),
+	} {
 		if config, bad := reduced([]byte(text)); config != nil || bad == nil {
 			t.Errorf("%q: got %+v", text, config)
 		}
@@ -82,7 +87,8 @@ func FuzzKubeconfig(f *testing.F) {
 		}
 		tls := config.TLSClientConfig
 		if !strings.HasPrefix(strings.ToLower(config.Host), "https://") || config.ExecProvider != nil || config.AuthProvider != nil || config.Proxy != nil ||
-			config.BearerTokenFile+tls.CAFile+tls.CertFile+tls.KeyFile+config.Username+config.Impersonate.UserName != "" || tls.Insecure {
+			config.BearerTokenFile+tls.CAFile+tls.CertFile+tls.KeyFile+config.Username+config.Impersonate.UserName != "" ||
+			tls.Insecure {
 			t.Fatalf("%+v", config)
 		}
 		if _, err := os.Stat(marker); err == nil {

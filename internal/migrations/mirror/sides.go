@@ -59,7 +59,12 @@ type AnotherTargetError struct {
 }
 
 func (e *AnotherTargetError) Error() string {
-	return fmt.Sprintf("the target of migration %s was the cluster with UID %s, and spec.mirror.target leads to one with UID %s now", e.Name, e.Recorded, e.Now)
+	return fmt.Sprintf(
+		"the target of migration %s was the cluster with UID %s, and spec.mirror.target leads to one with UID %s now",
+		e.Name,
+		e.Recorded,
+		e.Now,
+	)
 }
 
 // Advice implements fault.Adviser.

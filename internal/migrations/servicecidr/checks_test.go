@@ -63,7 +63,8 @@ func TestNoRuleIsTwice(t *testing.T) {
 					t.Errorf("%s: %s twice", role.Name, r)
 				}
 				seen[r] = true
-				if rule.Optional && r.Verb != "list" && r.Verb != "get" && r.Resource != "events" && r.Namespace != v1alpha1.JournalNamespace {
+				if rule.Optional && r.Verb != "list" && r.Verb != "get" && r.Resource != "events" &&
+					r.Namespace != v1alpha1.JournalNamespace {
 					t.Errorf("%s cannot be optional", r)
 				}
 			}

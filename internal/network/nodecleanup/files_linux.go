@@ -22,7 +22,7 @@ const (
 type conf struct {
 	Name    string   `json:"name"`
 	Plugins []plugin `json:"plugins"`
-	plugin  `json:",inline"`
+	plugin  `         json:",inline"`
 }
 
 type plugin struct {
@@ -48,7 +48,11 @@ var networkName = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9_.\-]*$`)
 type NameError struct{ File, Name string }
 
 func (e *NameError) Error() string {
-	return fmt.Sprintf("%s names its network %.60q, which is no name of a network: correct the file, or remove it from the node", e.File, e.Name)
+	return fmt.Sprintf(
+		"%s names its network %.60q, which is no name of a network: correct the file, or remove it from the node",
+		e.File,
+		e.Name,
+	)
 }
 
 // open opens the root of the node: no link leads out of it.

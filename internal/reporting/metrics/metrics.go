@@ -72,7 +72,8 @@ func New(counts Counts) *Metrics {
 // About says which cluster the metrics are about, by replumb_cluster_info. It is called once.
 func (m *Metrics) About(of engine.Identity) {
 	info := prometheus.NewGauge(prometheus.GaugeOpts{
-		Name: "replumb_cluster_info", Help: "1, with labels that say which cluster this is about: the UID of its namespace kube-system, its server and its context.",
+		Name:        "replumb_cluster_info",
+		Help:        "1, with labels that say which cluster this is about: the UID of its namespace kube-system, its server and its context.",
 		ConstLabels: prometheus.Labels{"uid": of.UID, "server": of.Server, "context": of.Context},
 	})
 	info.Set(1)

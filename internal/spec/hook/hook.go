@@ -216,9 +216,19 @@ func (s *Step) Do(ctx context.Context) error {
 		services = []string{}
 	}
 	err := callout.Call(ctx, s.hook.Action, Request{
-		APIVersion: v1alpha1.GroupVersion.String(), Kind: "HookRequest", Hook: s.hook.Name,
-		Migration: s.on.Migration, Cluster: s.on.Cluster, Run: s.on.Run, Moment: s.on.Moment, Phase: s.on.Phase, Tier: s.on.Tier, Batch: s.on.Batch,
-		Services: services, Workloads: s.on.Workloads, Nodes: s.on.Nodes,
+		APIVersion: v1alpha1.GroupVersion.String(),
+		Kind:       "HookRequest",
+		Hook:       s.hook.Name,
+		Migration:  s.on.Migration,
+		Cluster:    s.on.Cluster,
+		Run:        s.on.Run,
+		Moment:     s.on.Moment,
+		Phase:      s.on.Phase,
+		Tier:       s.on.Tier,
+		Batch:      s.on.Batch,
+		Services:   services,
+		Workloads:  s.on.Workloads,
+		Nodes:      s.on.Nodes,
 	}, nil)
 	if err == nil {
 		return nil

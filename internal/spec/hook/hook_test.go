@@ -68,7 +68,10 @@ func TestStepTellsTheHook(t *testing.T) {
 	if _, err := run(t, New(h, occasion())); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := run(t, New(h, Occasion{Migration: "shop", Cluster: occasion().Cluster, Run: Finish, Moment: v1alpha1.AfterPhase, Phase: "retire"})); err != nil {
+	if _, err := run(
+		t,
+		New(h, Occasion{Migration: "shop", Cluster: occasion().Cluster, Run: Finish, Moment: v1alpha1.AfterPhase, Phase: "retire"}),
+	); err != nil {
 		t.Fatal(err)
 	}
 	want := []string{
@@ -100,7 +103,8 @@ func TestStepStopsOrGoesOn(t *testing.T) {
 		h := program(t, "echo no >&2; exit 3")
 		h.OnFailure = tt.policy
 		e, err := run(t, New(h, occasion()))
-		if e.Kind != tt.kind || !strings.HasPrefix(e.Error+e.Note, tt.text) || !strings.Contains(e.Error+e.Note, "exit status 3; its output is on") {
+		if e.Kind != tt.kind || !strings.HasPrefix(e.Error+e.Note, tt.text) ||
+			!strings.Contains(e.Error+e.Note, "exit status 3; its output is on") {
 			t.Errorf("%q: event %+v", tt.policy, e)
 		}
 		if said := e.Private + fault.Private(err); said != "no" {

@@ -119,14 +119,21 @@ func rightOf(q *http.Request) cluster.Right {
 	}
 	parts = append(parts, "", "")
 	r.Resource, r.Name, r.Subresource = parts[0], parts[1], parts[2]
-	switch {
-	case r.Name != "":
-	case verb == "get" && q.URL.Query().Get("watch") != "":
-		r.Verb = "watch"
-	case verb == "get":
-		r.Verb = "list"
-	case verb == "delete":
-		r.Verb = "deletecollection"
+	if r.Name == "" {
+		r.Verb = ofMany(verb, q.URL.Query().Get("watch") != "")
 	}
 	return r
+}
+
+// ofMany is the verb for all objects of a kind.
+func ofMany(verb string, watch bool) string {
+	switch {
+	case verb == "get" && watch:
+		return "watch"
+	case verb == "get":
+		return "list"
+	case verb == "delete":
+		return "deletecollection"
+	}
+	return verb
 }

@@ -142,10 +142,17 @@ func (f *fixture) start(origin v1alpha1.ProbeOrigin, instance string, change ...
 	c, err := cluster.Connect(Config([]string{"127.0.0.1:1", strings.Trim(strings.TrimPrefix(f.Config.Host, "https:"), "/")}, f.dir))
 	f.must(err)
 	a := &Agent{
-		Self:   true,
-		Client: c, Origin: origin, Migration: "m", Node: "node-a", NodeIP: netip.MustParseAddr("127.0.0.1"), Instance: instance,
-		Version: "v1", Interval: time.Hour, Ranges: []netip.Prefix{netip.MustParsePrefix(serviceRange), netip.MustParsePrefix("172.24.0.0/16")},
-		Log: func(err error) { fmt.Fprintln(f.Output(), err) },
+		Self:      true,
+		Client:    c,
+		Origin:    origin,
+		Migration: "m",
+		Node:      "node-a",
+		NodeIP:    netip.MustParseAddr("127.0.0.1"),
+		Instance:  instance,
+		Version:   "v1",
+		Interval:  time.Hour,
+		Ranges:    []netip.Prefix{netip.MustParsePrefix(serviceRange), netip.MustParsePrefix("172.24.0.0/16")},
+		Log:       func(err error) { fmt.Fprintln(f.Output(), err) },
 	}
 	for _, ch := range change {
 		ch(a)

@@ -67,11 +67,7 @@ func targets(o orders) (all []target, problems []string) {
 		if from := cmp.Or(p.From, v1alpha1.FromBoth); from != v1alpha1.FromBoth && from != o.origin {
 			continue
 		}
-		t, err := wanted(p, rate(m))
-		t.Elsewhere = !o.self
-		if err == nil && t.Elsewhere {
-			err = apart(t.Address)
-		}
+		t, err := o.asked(p)
 		if err == nil && sum+t.Rate > mostRequests {
 			err = fmt.Errorf("all probes of the migration together would send more than %d requests a second from every node", mostRequests)
 		}
@@ -90,6 +86,16 @@ func targets(o orders) (all []target, problems []string) {
 		}
 	}
 	return all, problems
+}
+
+// asked is what a Migration asks to probe. It is not on the node itself, but in tests.
+func (o orders) asked(p *v1alpha1.ProbeSpec) (target, error) {
+	t, err := wanted(p, rate(o.scene.migration))
+	t.Elsewhere = !o.self
+	if err == nil && t.Elsewhere {
+		err = apart(t.Address)
+	}
+	return t, err
 }
 
 // goes reports whether an address, as host:port, is one that is taken away: past the point of no return one of the old ranges, and on

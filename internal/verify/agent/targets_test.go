@@ -317,7 +317,11 @@ func FuzzWanted(f *testing.F) {
 
 func TestMovers(t *testing.T) {
 	bridgeOf := func(name string, change ...func(*corev1.Service)) *corev1.Service {
-		b := service("shop", bridge.Name(name, types.UID("uid-"+name)), "10.96.9.9", append([]func(*corev1.Service){role(v1alpha1.RoleBridge), touched}, change...)...)
+		b := service(
+			"shop",
+			bridge.Name(name, types.UID("uid-"+name)),
+			"10.96.9.9",
+			append([]func(*corev1.Service){role(v1alpha1.RoleBridge), touched}, change...)...)
 		b.Annotations[v1alpha1.AnnotationServiceUID] = "uid-" + name
 		return b
 	}
@@ -371,8 +375,12 @@ func TestMovers(t *testing.T) {
 			oldAt + " " + newAt + " - 80",
 		},
 		{
-			"a bridge to an address outside", migration(),
-			[]*corev1.Service{service("shop", "cart", newAt, movedAt("1")), bridgeOf("cart", note(v1alpha1.AnnotationOldIP, "169.254.169.254"))},
+			"a bridge to an address outside",
+			migration(),
+			[]*corev1.Service{
+				service("shop", "cart", newAt, movedAt("1")),
+				bridgeOf("cart", note(v1alpha1.AnnotationOldIP, "169.254.169.254")),
+			},
 			newAt + " - - 80",
 		},
 		{"at an address outside", migration(), []*corev1.Service{service("shop", "cart", "192.0.2.9", movedAt("1")), bridgeOf("cart")}, ""},

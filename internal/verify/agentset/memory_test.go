@@ -147,7 +147,11 @@ func TestReplaced(t *testing.T) {
 	expect(t, s.waits(10*time.Second, "a").look(m), "a Host Starting: pod agent-a has not started")
 	p = s.pod("a", host)
 	p.Status.Phase = corev1.PodRunning
-	expect(t, s.waits(10*time.Second).look(m), "a Host Mute: pod agent-a runs, but has not reported: what is reported is by instance \"agent-a-030405\"")
+	expect(
+		t,
+		s.waits(10*time.Second).look(m),
+		"a Host Mute: pod agent-a runs, but has not reported: what is reported is by instance \"agent-a-030405\"",
+	)
 	s.report("a", host).Instance, s.report("a", host).Sequence = string(p.UID), 1
 	expect(t, s.look(m), "a")
 }

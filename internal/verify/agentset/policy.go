@@ -66,7 +66,11 @@ func reportsOfNodes() *admissionv1.MatchResources {
 		RuleWithOperations: admissionv1.RuleWithOperations{
 			Operations: []admissionv1.OperationType{admissionv1.Create, admissionv1.Update},
 			Rule: admissionv1.Rule{
-				APIGroups: []string{v1alpha1.GroupVersion.Group}, APIVersions: []string{"*"}, Resources: []string{"nodereports", "nodereports/status"},
+				APIGroups: []string{
+					v1alpha1.GroupVersion.Group,
+				},
+				APIVersions: []string{"*"},
+				Resources:   []string{"nodereports", "nodereports/status"},
 			},
 		},
 	}}}
@@ -103,17 +107,26 @@ func (s *Set) reportRules() []admissionv1.Validation {
 	}
 	const own = "object.?status.?%s.orValue([]).all(e, e.origin != variables.origin || e.instance == variables.pod)"
 	return []admissionv1.Validation{
-		rule("an agent writes the NodeReport of its own node, and no other", "variables.node != '' && object.metadata.name == variables.node"),
+		rule(
+			"an agent writes the NodeReport of its own node, and no other",
+			"variables.node != '' && object.metadata.name == variables.node",
+		),
 		rule("an agent reports of the migration that it watches", "!variables.about || object.metadata.?labels[?'"+
 			v1alpha1.LabelMigration+"'].orValue('') == '"+s.Migration+"'"),
-		rule("an agent cannot keep a NodeReport from being removed", "!has(object.metadata.finalizers) && !has(object.metadata.ownerReferences)"),
+		rule(
+			"an agent cannot keep a NodeReport from being removed",
+			"!has(object.metadata.finalizers) && !has(object.metadata.ownerReferences)",
+		),
 		rule("an agent reports in the name of its own pod", "variables.about || variables.pod != '' && "+
 			fmt.Sprintf(own, "agents")+" && "+fmt.Sprintf(own, "probes")+
 			" && (variables.origin != 'Host' || object.?status.?connects.?instance.orValue(variables.pod) == variables.pod)"),
 		rule("an agent leaves what the other agent of its node reports", "variables.about || "+
 			same("variables.agents", "variables.agentsBefore")+" && "+same("variables.probes", "variables.probesBefore")),
-		rule("an agent in the network of pods does not report what only the node can see", "variables.about || variables.origin == 'Host' || "+
-			kept("barriers", "[]")+" && "+kept("connects", "{}")+" && "+kept("clients", "[]")+" && "+kept("moreClients", "0")),
+		rule(
+			"an agent in the network of pods does not report what only the node can see",
+			"variables.about || variables.origin == 'Host' || "+
+				kept("barriers", "[]")+" && "+kept("connects", "{}")+" && "+kept("clients", "[]")+" && "+kept("moreClients", "0"),
+		),
 	}
 }
 

@@ -36,8 +36,15 @@ func reportBy(node, host, pod string) *v1alpha1.NodeReport {
 func TestOnlyPodsOfTheNodeReport(t *testing.T) {
 	known := instances{}
 	known.take([]corev1.Pod{
-		agentPod("a", v1alpha1.RoleAgent, "a-host"), agentPod("a", v1alpha1.RoleProbe, "a-pod"), agentPod("b", v1alpha1.RoleAgent, "b-host"),
-		agentPod("a", v1alpha1.RoleCanary, "a-canary"), agentPod("", v1alpha1.RoleAgent, "unscheduled"),
+		agentPod(
+			"a",
+			v1alpha1.RoleAgent,
+			"a-host",
+		),
+		agentPod("a", v1alpha1.RoleProbe, "a-pod"),
+		agentPod("b", v1alpha1.RoleAgent, "b-host"),
+		agentPod("a", v1alpha1.RoleCanary, "a-canary"),
+		agentPod("", v1alpha1.RoleAgent, "unscheduled"),
 	})
 	for _, tt := range []struct {
 		host, pod                        string

@@ -191,7 +191,8 @@ func (s *Connected) moved(svc *corev1.Service) bool {
 	at, err := netip.ParseAddr(svc.Spec.ClusterIP)
 	return err == nil && svc.DeletionTimestamp.IsZero() && slices.ContainsFunc(s.Ranges, func(r netip.Prefix) bool { return r.Contains(at) }) &&
 		svc.Spec.Type != corev1.ServiceTypeExternalName && svc.Spec.ClusterIP == notes[v1alpha1.AnnotationTargetIP] &&
-		notes[v1alpha1.LabelMigration] == s.Watch.Migration && notes[v1alpha1.AnnotationMovedAt] != ""
+		notes[v1alpha1.LabelMigration] == s.Watch.Migration &&
+		notes[v1alpha1.AnnotationMovedAt] != ""
 }
 
 // Verify implements engine.Step. A Service that was deleted since it was counted would be waited for in vain: then it counts again.

@@ -27,7 +27,7 @@ func TestOpen(t *testing.T) {
 	good := write("good", `key "replumb" { algorithm hmac-sha256; secret "`+secret+`"; };`)
 	bad := write("bad", `key "replumb" { secret "`+secret+`"; };`)
 	open := write("open", `key "replumb" { algorithm hmac-sha256; secret "`+secret+`"; };`)
-	if err := os.Chmod(open, 0o640); err != nil { //nolint:gosec // too open is what is tested
+	if err := os.Chmod(open, 0o640); err != nil {
 		t.Fatal(err)
 	}
 	secrets := func(_ context.Context, namespace, name string) (map[string][]byte, error) {
