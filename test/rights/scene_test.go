@@ -174,14 +174,6 @@ func (s *scene) expect(code int, user string, args []string, texts ...string) {
 	}
 }
 
-// look has the viewer run every command that writes nothing.
-func (s *scene) look(name string, texts ...string) {
-	s.Helper()
-	s.expect(3, viewer, []string{"check", "-f", s.file}, texts...)
-	s.expect(3, viewer, []string{"plan", "-f", s.file})
-	s.seen(name)
-}
-
 // seen is what a viewer looks at of a migration that is recorded.
 func (s *scene) seen(name string) {
 	s.Helper()

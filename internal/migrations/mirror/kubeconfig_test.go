@@ -86,7 +86,8 @@ func FuzzKubeconfig(f *testing.F) {
 			return
 		}
 		tls := config.TLSClientConfig
-		if !strings.HasPrefix(strings.ToLower(config.Host), "https://") || config.ExecProvider != nil || config.AuthProvider != nil || config.Proxy != nil ||
+		if !strings.HasPrefix(strings.ToLower(config.Host), "https://") || config.ExecProvider != nil || config.AuthProvider != nil ||
+			config.Proxy != nil ||
 			config.BearerTokenFile+tls.CAFile+tls.CertFile+tls.KeyFile+config.Username+config.Impersonate.UserName != "" ||
 			tls.Insecure {
 			t.Fatalf("%+v", config)

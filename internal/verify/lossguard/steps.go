@@ -189,8 +189,10 @@ func (s *Connected) Do(ctx context.Context) error {
 func (s *Connected) moved(svc *corev1.Service) bool {
 	notes := svc.Annotations
 	at, err := netip.ParseAddr(svc.Spec.ClusterIP)
-	return err == nil && svc.DeletionTimestamp.IsZero() && slices.ContainsFunc(s.Ranges, func(r netip.Prefix) bool { return r.Contains(at) }) &&
-		svc.Spec.Type != corev1.ServiceTypeExternalName && svc.Spec.ClusterIP == notes[v1alpha1.AnnotationTargetIP] &&
+	inside := func(r netip.Prefix) bool { return r.Contains(at) }
+	return err == nil && svc.DeletionTimestamp.IsZero() && slices.ContainsFunc(s.Ranges, inside) &&
+		svc.Spec.Type != corev1.ServiceTypeExternalName &&
+		svc.Spec.ClusterIP == notes[v1alpha1.AnnotationTargetIP] &&
 		notes[v1alpha1.LabelMigration] == s.Watch.Migration &&
 		notes[v1alpha1.AnnotationMovedAt] != ""
 }
