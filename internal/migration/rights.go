@@ -25,7 +25,7 @@ func ViewRules() []cluster.Rule {
 		{
 			Why: "The namespace of what replumb keeps and runs, and the backups in it.",
 			Rights: slices.Concat(
-				cluster.Named(cluster.Grant("", "namespaces", "", "get"), v1alpha1.SystemNamespace),
+				cluster.Named(cluster.Grant("", "namespaces", "", "get"), v1alpha1.SystemNamespace, metav1.NamespaceSystem),
 				cluster.In(v1alpha1.SystemNamespace, cluster.Grant("", "configmaps", "", "list")...),
 			),
 		},
