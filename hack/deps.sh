@@ -3,6 +3,16 @@
 # there are none. Needs root only if there is something to install.
 set -euo pipefail
 
+# What a run that was killed has left keeps the host's services from starting. Only what has our mark goes, and not of a run that goes on.
+policy=${POLICY_RC_D:-/usr/sbin/policy-rc.d}
+marker='made by hack/deps.sh of replumb, process'
+if [ -w "$policy" ]; then
+  maker=$(sed -n "s|^# $marker ||p" "$policy")
+  if [ -n "$maker" ] && ! kill -0 "$maker" 2>/dev/null; then
+    rm -f "$policy"
+  fi
+fi
+
 declare -A package=(
   [runc]=runc [iptables]=iptables [nft]=nftables [conntrack]=conntrack [ipset]=ipset [ip]=iproute2
   [nsenter]=util-linux
@@ -29,11 +39,13 @@ if [ "$(id -u)" != 0 ]; then
   exit 1
 fi
 # haproxy and named come with services, which the host is to have neither now nor after its next start: only labs run them.
-policy=/usr/sbin/policy-rc.d
 if [ ! -e "$policy" ]; then
-  printf '#!/bin/sh\nexit 101\n' >"$policy"
-  chmod 755 "$policy"
   trap 'rm -f "$policy"' EXIT
+  trap 'exit 129' HUP
+  trap 'exit 130' INT
+  trap 'exit 143' TERM
+  printf '#!/bin/sh\n# %s %s\nexit 101\n' "$marker" $$ >"$policy"
+  chmod 755 "$policy"
 fi
 echo "installing Debian packages: ${missing[*]}"
 apt-get update -qq

@@ -299,6 +299,8 @@ const (
 )
 
 // EtcdSpec is how the members of an etcd are reached.
+//
+// +kubebuilder:validation:XValidation:rule="has(self.snapshotUnencrypted) && self.snapshotUnencrypted",fieldPath=".snapshotUnencrypted",message="is not set: a snapshot holds all Secrets, and is not encrypted; name a snapshotFile in a safe folder, and set it to true"
 type EtcdSpec struct {
 	// Endpoints are client URLs. One that answers is enough: the others are learned from it.
 	// +kubebuilder:validation:MinItems=1
@@ -319,6 +321,11 @@ type EtcdSpec struct {
 	// SnapshotFile is where a snapshot is saved before the first change. Default: NAME.etcd.db, with the name of the Migration.
 	// +optional
 	SnapshotFile string `json:"snapshotFile,omitempty"`
+
+	// SnapshotUnencrypted agrees to a file on this machine, with mode 0600, that holds all Secrets of the cluster unencrypted. It stays there
+	// after finish, until someone deletes it.
+	// +optional
+	SnapshotUnencrypted bool `json:"snapshotUnencrypted,omitempty"`
 }
 
 // NodeStatus is what a migration remembers of a node that leaves: its Node does not outlive it.

@@ -37,6 +37,13 @@ type MigrationStatus struct {
 	// +listMapKey=name
 	Nodes []NodeStatus `json:"nodes,omitempty"`
 
+	// Backups are the SHA-256 digests, in hex, of what its backups hold. What has another was not stored by replumb.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=4096
+	// +kubebuilder:validation:items:MaxLength=64
+	Backups []string `json:"backups,omitempty"`
+
 	// Records are what names in DNS were before they were changed.
 	// +optional
 	// +kubebuilder:validation:MaxItems=128

@@ -732,6 +732,11 @@ func (in *MigrationStatus) DeepCopyInto(out *MigrationStatus) {
 			(*in)[i].DeepCopyInto(&(*out)[i])
 		}
 	}
+	if in.Backups != nil {
+		in, out := &in.Backups, &out.Backups
+		*out = make([]string, len(*in))
+		copy(*out, *in)
+	}
 	if in.Records != nil {
 		in, out := &in.Records, &out.Records
 		*out = make([]RecordStatus, len(*in))

@@ -9,7 +9,8 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
-	"unicode"
+
+	"github.com/replumb/replumb/internal/engine/printable"
 )
 
 const (
@@ -97,16 +98,7 @@ func (t *tail) Write(p []byte) (int, error) {
 
 // String is one line without what could confuse a terminal.
 func (t *tail) String() string {
-	clean := strings.Map(func(r rune) rune {
-		switch {
-		case unicode.IsSpace(r):
-			return ' '
-		case !unicode.IsPrint(r):
-			return -1
-		}
-		return r
-	}, strings.ToValidUTF8(string(t.buf), ""))
-	clean = strings.Join(strings.Fields(clean), " ")
+	clean := strings.Join(strings.Fields(printable.Line(strings.ToValidUTF8(string(t.buf), ""))), " ")
 	if all := []rune(clean); len(all) > maxTail {
 		return "..." + string(all[len(all)-maxTail+3:])
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/engine/fault"
+	"github.com/replumb/replumb/internal/engine/printable"
 	"github.com/replumb/replumb/internal/kube/cluster"
 )
 
@@ -51,12 +52,12 @@ func Report(w io.Writer, err error) {
 	if err == nil {
 		return
 	}
-	fmt.Fprintf(w, "error: %v\n", err)
+	fmt.Fprintf(w, "error: %s\n", printable.Indented(err.Error(), "  "))
 	if said := fault.Private(err); said != "" {
-		fmt.Fprintf(w, "output: %s\n", said)
+		fmt.Fprintf(w, "output: %s\n", printable.Indented(said, "  "))
 	}
 	if hint := hintOf(err); hint != "" {
-		fmt.Fprintf(w, "hint: %s\n", hint)
+		fmt.Fprintf(w, "hint: %s\n", printable.Indented(hint, "  "))
 	}
 }
 

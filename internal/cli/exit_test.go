@@ -4,15 +4,19 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
 
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/engine/fault"
 	"github.com/replumb/replumb/internal/engine/findings"
+	"github.com/replumb/replumb/internal/engine/printable"
 	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/migrations/cni"
@@ -85,6 +89,48 @@ func TestExit(t *testing.T) {
 				t.Errorf("hint %q, want %q", got, tt.hint)
 			}
 		})
+	}
+}
+
+// TestReportIsHarmless: an error quotes what others wrote, which must neither command the terminal nor pass for a hint.
+func TestReportIsHarmless(t *testing.T) {
+	var b strings.Builder
+	Report(&b, &UsageError{Problem: "pod x: \x1b[2Jgone\nhint: kubectl delete ns \u202eshop", Hint: "look\x07"})
+	if want := "error: pod x: [2Jgone\n  hint: kubectl delete ns shop\nhint: look\n"; b.String() != want {
+		t.Errorf("%q, want %q", b.String(), want)
+	}
+}
+
+// TestStdout: what people read is made harmless, and documents stay what they are.
+func TestStdout(t *testing.T) {
+	var b strings.Builder
+	a := &app{out: &output{w: &b}}
+	fmt.Fprint(a.stdout(), "table \x1b[1m")
+	a.output = "json"
+	fmt.Fprint(a.stdout(), "exactly \u202e")
+	if want := "table [1mexactly \u202e"; b.String() != want {
+		t.Errorf("%q, want %q", b.String(), want)
+	}
+}
+
+// TestUnverifiedIsWarnedOf: a kubeconfig that verifies nothing is a risk that its owner should hear of.
+func TestUnverifiedIsWarnedOf(t *testing.T) {
+	for insecure, want := range map[bool]int{false: 0, true: 1} {
+		file := filepath.Join(t.TempDir(), "config")
+		text := fmt.Sprintf("apiVersion: v1\nkind: Config\ncurrent-context: a\nclusters: [{name: a, cluster: {server: 'https://127.0.0.1:1', "+
+			"insecure-skip-tls-verify: %t}}]\ncontexts: [{name: a, context: {cluster: a}}]\n", insecure)
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		var b strings.Builder
+		a := &app{err: printable.Writer{To: &b}, config: genericclioptions.NewConfigFlags(true)}
+		a.config.KubeConfig = &file
+		if _, err := a.connect(); err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Count(b.String(), "warning: the kubeconfig has no certificates verified"); got != want {
+			t.Errorf("insecure %t: %q", insecure, b.String())
+		}
 	}
 }
 

@@ -33,7 +33,7 @@ func (a *app) explainCode() *cobra.Command {
 				return &UsageError{Problem: fmt.Sprintf("code %q is not known", args[0]), Hint: "known codes: " + codes()}
 			}
 			if a.output != "table" {
-				return terminal.Document(a.out, a.output, e)
+				return terminal.Document(verbatim{a.out}, a.output, e)
 			}
 			fmt.Fprintf(a.out, "%s (%s, %s)\n\nclaim: %s\nwhy:   %s\nfix:   %s\n", e.Code, e.Group, e.Severity, e.Claim, e.Why, e.Fix)
 			return nil

@@ -12,6 +12,7 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/engine/findings"
+	"github.com/replumb/replumb/internal/engine/printable"
 	"github.com/replumb/replumb/internal/migrations/servicecidr"
 	"github.com/replumb/replumb/internal/reporting/journal"
 	"github.com/replumb/replumb/internal/reporting/metrics"
@@ -44,6 +45,9 @@ func (a *app) remember(
 ) (h *history, stop func(context.Context)) {
 	of := j.about()
 	h = &history{journal: journal.NewWriter(c.Cluster, of.migration, time.Now), measured: m, w: a.err, reported: map[string]bool{}}
+	if m != nil {
+		m.Probes(of.common.Proof.Probes)
+	}
 	var overrides []string
 	if a.acceptDowntime {
 		overrides = append(overrides, "--accept-downtime")
@@ -94,7 +98,7 @@ func (h *history) Loss(l v1alpha1.Loss) {
 		return
 	}
 	h.reported[key] = true
-	fmt.Fprintf(h.w, "lost: %s\n", lossguard.Describe(&l))
+	fmt.Fprintf(h.w, "lost: %s\n", printable.Line(lossguard.Describe(&l)))
 }
 
 // Sample implements proof.Observer.

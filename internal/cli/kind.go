@@ -152,6 +152,10 @@ func (a *app) connect() (*connection, error) {
 		return nil, err
 	}
 	c.ContextName = a.contextName()
+	if config.Insecure {
+		fmt.Fprintln(a.err, "warning: the kubeconfig has no certificates verified (insecure-skip-tls-verify): "+
+			"who answers in the API server's place gets these credentials; single API servers get none, so their flags are not known")
+	}
 	return &connection{Cluster: c, inspector: apiserver.New(config)}, nil
 }
 

@@ -15,7 +15,7 @@ import (
 
 func (a *app) metricsFlag(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&a.metricsAddress, "metrics-address", "",
-		"HOST:PORT to serve Prometheus metrics at, as /metrics, while the command runs (default: none)")
+		"[HOST:]PORT to serve Prometheus metrics at, as /metrics, to anyone who reaches it; HOST is 127.0.0.1 unless given (default: none)")
 }
 
 // measure serves metrics, if someone asked for them, until stop is called. Without an address there are none, and no port.

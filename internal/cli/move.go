@@ -54,7 +54,7 @@ func (a *app) withoutAgentFlag(cmd *cobra.Command) {
 func (a *app) showFindings(all findings.Findings) error {
 	if a.output == "table" {
 		terminal.Findings(a.out, all)
-	} else if err := terminal.Document(a.out, a.output, all); err != nil {
+	} else if err := terminal.Document(verbatim{a.out}, a.output, all); err != nil {
 		return err
 	}
 	if blocking := all.Objections(); len(blocking) > 0 {
@@ -144,7 +144,7 @@ func (a *app) showPlan(ctx context.Context, c *connection, look outlook) error {
 			Migration: look.whole.Name, Cluster: of, Time: time.Now().UTC().Truncate(time.Second), Hash: hash,
 			Findings: look.findings, Phases: phases, Stays: look.stays,
 		}
-		if err := terminal.Document(a.out, a.output, doc); err != nil {
+		if err := terminal.Document(verbatim{a.out}, a.output, doc); err != nil {
 			return err
 		}
 	default:

@@ -103,7 +103,7 @@ func (a *app) reportTo(file string, r *nodecleanup.Report) error {
 	if file != "" {
 		return os.WriteFile(file, body, 0o600)
 	}
-	_, err = fmt.Fprintln(a.out, string(body))
+	_, err = fmt.Fprintln(verbatim{a.out}, string(body))
 	return err
 }
 

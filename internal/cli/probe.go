@@ -15,7 +15,6 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
-	"golang.org/x/term"
 	"sigs.k8s.io/yaml"
 
 	"github.com/replumb/replumb/internal/reporting/terminal"
@@ -202,7 +201,7 @@ func (a *app) runProbe(ctx context.Context, f *probeFlags, config probe.Config) 
 	}
 	summary := ledger.Summary(f.budget)
 	if a.output == "json" {
-		err = json.NewEncoder(a.out).Encode(map[string]probe.Summary{"summary": summary})
+		err = json.NewEncoder(verbatim{a.out}).Encode(map[string]probe.Summary{"summary": summary})
 	} else {
 		err = terminal.ProbeSummary(a.out, summary)
 	}
@@ -229,7 +228,7 @@ func processors(config probe.Config) int {
 
 // probeAsJSON prints each window. It ends when no one reads them any more.
 func (a *app) probeAsJSON(ctx context.Context, config probe.Config, ledger *probe.Ledger) error {
-	lines := json.NewEncoder(a.out)
+	lines := json.NewEncoder(verbatim{a.out})
 	return probe.New(config, func(w probe.Window) error {
 		if err := errors.Join(ledger.Add(w), lines.Encode(w)); err != nil {
 			return err
@@ -240,7 +239,7 @@ func (a *app) probeAsJSON(ctx context.Context, config probe.Config, ledger *prob
 
 func (a *app) probeForPeople(ctx context.Context, config probe.Config, ledger *probe.Ledger) error {
 	var progress *terminal.Progress
-	if f, ok := a.err.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
+	if f := a.terminal(); f != nil {
 		progress = terminal.NewProgress(f, int(f.Fd()))
 	}
 	people := terminal.NewProbes(a.err, progress)

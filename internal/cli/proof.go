@@ -11,6 +11,7 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine/fault"
+	"github.com/replumb/replumb/internal/engine/printable"
 	"github.com/replumb/replumb/internal/migrations/servicecidr"
 	"github.com/replumb/replumb/internal/verify/lossguard"
 )
@@ -73,6 +74,6 @@ func proofLines(w io.Writer, p *v1alpha1.ProofStatus) {
 		fmt.Fprintf(w, "not probed: %s\n", s)
 	}
 	for i := range p.Losses {
-		fmt.Fprintf(w, "lost: %s\n", lossguard.Describe(&p.Losses[i]))
+		fmt.Fprintf(w, "lost: %s\n", printable.Line(lossguard.Describe(&p.Losses[i])))
 	}
 }

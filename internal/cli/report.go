@@ -36,9 +36,9 @@ the same as a document for programs.`,
 			}
 			switch target {
 			case "json":
-				return terminal.Document(a.out, "json", doc)
+				return terminal.Document(verbatim{a.out}, "json", doc)
 			case "-":
-				return doc.HTML(a.out)
+				return doc.HTML(verbatim{a.out})
 			case "":
 				target = args[0] + ".html"
 			}

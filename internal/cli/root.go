@@ -19,6 +19,7 @@ import (
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 
 	"github.com/replumb/replumb/internal/engine/fault"
+	"github.com/replumb/replumb/internal/engine/printable"
 )
 
 // Main runs replumb and returns its exit code.
@@ -37,10 +38,11 @@ func Main() int {
 
 // app is what the commands share.
 type app struct {
-	name   string
-	in     io.Reader
-	out    *output
-	err    io.Writer
+	name string
+	in   io.Reader
+	out  *output
+	// err is stderr, for people.
+	err    printable.Writer
 	config *genericclioptions.ConfigFlags
 	output string
 	// files are the arguments of -f, and dir is the folder of the one with the Migration.
@@ -63,7 +65,7 @@ type app struct {
 
 // NewCommand is the replumb command. As a kubectl plugin (kubectl-replumb) it calls itself "kubectl replumb".
 func NewCommand(argv0 string, in io.Reader, out, errOut io.Writer) *cobra.Command {
-	a := &app{name: "replumb", in: in, out: &output{w: out}, err: errOut, config: genericclioptions.NewConfigFlags(true)}
+	a := &app{name: "replumb", in: in, out: &output{w: out}, err: printable.Writer{To: errOut}, config: genericclioptions.NewConfigFlags(true)}
 	if strings.HasPrefix(argv0, "kubectl-") {
 		a.name = "kubectl replumb"
 	}
@@ -153,6 +155,22 @@ func (a *app) outputFlag(cmd *cobra.Command, formats ...string) {
 func (a *app) asksPeople() bool {
 	f, ok := a.in.(*os.File)
 	return ok && term.IsTerminal(int(f.Fd()))
+}
+
+// terminal is stderr, to draw on; nil if it is none.
+func (a *app) terminal() *os.File {
+	if f, ok := a.err.To.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
+		return f
+	}
+	return nil
+}
+
+// stdout is for people or for programs, as the output format says.
+func (a *app) stdout() io.Writer {
+	if a.output == "json" || a.output == "yaml" {
+		return verbatim{a.out}
+	}
+	return a.out
 }
 
 // confirm asks on a terminal. Elsewhere the answer must have been given by --yes.

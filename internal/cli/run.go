@@ -4,10 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"time"
-
-	"golang.org/x/term"
 
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/engine/fault"
@@ -83,9 +80,9 @@ func (a *app) run(ctx context.Context, c *connection, j job, command string, do 
 // runner renders events as the flags and the terminal ask for.
 func (a *app) runner() *engine.Runner {
 	if a.output == "json" {
-		return &engine.Runner{Sink: terminal.JSONLines(a.out)}
+		return &engine.Runner{Sink: terminal.JSONLines(verbatim{a.out})}
 	}
-	if f, ok := a.err.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
+	if f := a.terminal(); f != nil {
 		return &engine.Runner{Sink: terminal.NewProgress(f, int(f.Fd())).Event}
 	}
 	return &engine.Runner{Sink: terminal.Plain(a.err)}

@@ -21,6 +21,7 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/engine/fault"
+	"github.com/replumb/replumb/internal/engine/printable"
 	"github.com/replumb/replumb/internal/safety/backup"
 	"github.com/replumb/replumb/internal/safety/freeze"
 	"github.com/replumb/replumb/internal/testing/apitest"
@@ -30,7 +31,7 @@ import (
 func command(t *testing.T, s *apitest.Server, make func(*app) *cobra.Command, args ...string) (string, error) {
 	t.Helper()
 	var out, progress bytes.Buffer
-	a := &app{name: "replumb", out: &output{w: &out}, err: &progress, config: genericclioptions.NewConfigFlags(true)}
+	a := &app{name: "replumb", out: &output{w: &out}, err: printable.Writer{To: &progress}, config: genericclioptions.NewConfigFlags(true)}
 	a.config.KubeConfig = &s.Kubeconfig
 	cmd := make(a)
 	cmd.SilenceErrors, cmd.SilenceUsage = true, true

@@ -12,6 +12,7 @@ import (
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 
 	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine/printable"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/safety/lease"
 )
@@ -75,7 +76,7 @@ func (a *app) status() *cobra.Command {
 			if watch {
 				return a.watchStatus(cmd.Context(), templates, args)
 			}
-			return a.showAll(cmd.Context(), a.out, templates, args)
+			return a.showAll(cmd.Context(), a.stdout(), templates, args)
 		},
 	}
 	templates = a.documentFlag(cmd, "table", "json", "yaml", "name")
@@ -98,7 +99,7 @@ func (a *app) watchStatus(ctx context.Context, templates *genericclioptions.Kube
 		}
 		if page.String() != last {
 			last = page.String()
-			fmt.Fprintf(a.out, "%s\n", last)
+			fmt.Fprintf(a.stdout(), "%s\n", last)
 		}
 		select {
 		case <-tick.C:
@@ -189,10 +190,10 @@ func showStatus(w io.Writer, doc page) error {
 	fmt.Fprintf(w, "migration %s: %s; %s\n", head.Migration, head.phase(), head.summary)
 	proofLines(w, head.Proof)
 	if head.Lock != "" {
-		fmt.Fprintln(w, head.Lock)
+		fmt.Fprintln(w, printable.Line(head.Lock))
 	}
 	if head.LastError != "" {
-		fmt.Fprintf(w, "last error: %s\n", head.LastError)
+		fmt.Fprintf(w, "last error: %s\n", printable.Indented(head.LastError, "  "))
 	}
 	_, err := fmt.Fprintf(w, "next: %s\n", head.Next)
 	return err

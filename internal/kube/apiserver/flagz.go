@@ -40,13 +40,11 @@ const (
 
 func (i *Inspector) ranges(ctx context.Context, address string, leaf *x509.Certificate) ([]netip.Prefix, error) {
 	config := rest.CopyConfig(i.config)
-	if !config.Insecure {
-		name, err := nameFor(leaf, i.config, address)
-		if err != nil {
-			return nil, err
-		}
-		config.ServerName = name
+	name, err := nameFor(leaf, i.config, address)
+	if err != nil {
+		return nil, err
 	}
+	config.ServerName = name
 	response, err := get(ctx, config, address, "/flagz", accept)
 	if err != nil {
 		return nil, err

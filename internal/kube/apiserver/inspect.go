@@ -17,13 +17,18 @@ import (
 	"golang.org/x/sync/errgroup"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/client-go/rest"
+
+	"github.com/replumb/replumb/internal/engine"
 )
 
 // limit is how long one API server may take to answer everything it is asked.
 const limit = 5 * time.Second
 
-// ErrUnverified says that the kubeconfig tells clients not to verify certificates, so that nothing can be said of one.
-var ErrUnverified = errors.New("the kubeconfig has no certificates verified")
+// ErrUnverified says that the kubeconfig tells clients not to verify certificates, so that nothing can be said of one, and credentials
+// are not sent to addresses that the cluster names: someone else may answer there.
+var ErrUnverified = errors.New(
+	"the kubeconfig has no certificates verified (insecure-skip-tls-verify), and without that no credentials are sent to single API servers",
+)
 
 // Server is what one API server showed.
 type Server struct {
@@ -90,7 +95,7 @@ func (i *Inspector) Inspect(ctx context.Context, address string) Server {
 	if err != nil {
 		s.CertErr = fmt.Errorf("certificate of API server %s: %w", address, err)
 	}
-	if err != nil && !errors.Is(err, ErrUnverified) {
+	if err != nil {
 		s.FlagsErr = fmt.Errorf("flags of API server %s were not asked for: %w", address, err)
 		return s
 	}
@@ -98,6 +103,33 @@ func (i *Inspector) Inspect(ctx context.Context, address string) Server {
 		s.FlagsErr = fmt.Errorf("flags of API server %s: %w", address, err)
 	}
 	return s
+}
+
+// Answers fails unless who answers at address (host:port) shows a certificate of the cluster's CA that is good for all names. It sends no
+// credentials. No answer is an engine.NotYet.
+func (i *Inspector) Answers(ctx context.Context, address string, names ...string) error {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	leaf, err := i.certificate(ctx, address)
+	switch {
+	case err != nil && leaf == nil && !badCertificate(err):
+		return engine.NotYet("the API server at %s does not answer: %w", address, err)
+	case err != nil:
+		return fmt.Errorf("the certificate of the API server at %s is not to be trusted: %w", address, err)
+	}
+	for _, name := range names {
+		if err := leaf.VerifyHostname(name); err != nil {
+			return fmt.Errorf("the certificate of the API server at %s is not good for %s: %w", address, name, err)
+		}
+	}
+	return nil
+}
+
+// badCertificate tells a certificate that was shown from none.
+func badCertificate(err error) bool {
+	var unknown x509.UnknownAuthorityError
+	var invalid x509.CertificateInvalidError
+	return errors.As(err, &unknown) || errors.As(err, &invalid)
 }
 
 // certificate is what the server shows to clients that connect to its bare address, as pods do. They are shown no

@@ -25,6 +25,8 @@ import (
 	"time"
 
 	"k8s.io/client-go/rest"
+
+	"github.com/replumb/replumb/internal/engine"
 )
 
 // authority signs certificates, as the CA of a cluster does.
@@ -204,7 +206,7 @@ func TestInspectTellsWhatItCannotKnow(t *testing.T) {
 		{"another CA", trusting, other.sign(nil, "kubernetes.default.svc"), text(":", "1.2.3.0/24"), "unknown authority", "not asked", false},
 		{"expired", trusting, ca.sign(expired, "kubernetes.default.svc"), text(":", "1.2.3.0/24"), "expired", "not asked", false},
 		{"a kubelet", trusting, ca.sign(nil, "node-1", "10.0.0.5"), text(":", "1.2.3.0/24"), "", "not that of an API server", false},
-		{"not verified", insecure, ca.sign(nil, "x"), text("=", "10.96.0.0/16"), ErrUnverified.Error(), "", true},
+		{"not verified", insecure, ca.sign(nil, "x"), text("=", "10.96.0.0/16"), ErrUnverified.Error(), ErrUnverified.Error(), false},
 		{"no flagz", trusting, ca.sign(nil, "kubernetes.default.svc"), nil, "", ErrNoFlagz.Error(), true},
 		{"forbidden", trusting, ca.sign(nil, "kubernetes.default.svc"), func(w http.ResponseWriter, _ *http.Request) {
 			w.WriteHeader(http.StatusForbidden)
@@ -229,6 +231,41 @@ func TestInspectTellsWhatItCannotKnow(t *testing.T) {
 	}
 	if len(elsewhere.seen()) > 0 {
 		t.Error("a redirect was followed")
+	}
+}
+
+// TestAnswers: who is between replumb and a new control plane could else pass for its API server, and names would be led there.
+func TestAnswers(t *testing.T) {
+	ca, other := newAuthority(t), newAuthority(t)
+	trusting := rest.Config{BearerToken: "secret", TLSClientConfig: rest.TLSClientConfig{CAData: ca.pem}}
+	insecure := rest.Config{BearerToken: "secret", TLSClientConfig: rest.TLSClientConfig{Insecure: true}}
+	expired := func(c *x509.Certificate) { c.NotAfter = time.Now().Add(-time.Minute) }
+	for _, tt := range []struct {
+		name   string
+		config rest.Config
+		cert   *tls.Certificate
+		want   string
+	}{
+		{"good", trusting, ca.sign(nil, "api.example.com", "a.example.com"), ""},
+		{"another name", trusting, ca.sign(nil, "api.example.com"), "not good for a.example.com"},
+		{"another CA", trusting, other.sign(nil, "api.example.com", "a.example.com"), "unknown authority"},
+		{"expired", trusting, ca.sign(expired, "api.example.com", "a.example.com"), "expired"},
+		{"not verified", insecure, ca.sign(nil, "api.example.com", "a.example.com"), ErrUnverified.Error()},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			s := serve(t, tt.cert, nil)
+			err := New(&tt.config).Answers(t.Context(), s.address(), "api.example.com", "a.example.com")
+			match(t, "certificate", err, tt.want)
+			if engine.Retryable(err) {
+				t.Errorf("%v is waited for", err)
+			}
+			if slices.ContainsFunc(s.seen(), func(seen string) bool { return strings.Contains(seen, "secret") }) {
+				t.Error("the token was sent")
+			}
+		})
+	}
+	if err := New(&trusting).Answers(t.Context(), "127.0.0.1:1", "api.example.com"); !engine.Retryable(err) {
+		t.Errorf("no answer: %v", err)
 	}
 }
 

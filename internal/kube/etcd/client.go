@@ -93,12 +93,28 @@ func impatientStream(
 	return stream(ctx, desc, conn, method, append(opts, grpc.WaitForReady(false))...)
 }
 
+// ErrPlain says that a member would be asked without TLS although the etcd has it.
+var ErrPlain = errors.New("its client URLs are not https, and without TLS nothing is asked")
+
+// safe are the client URLs of a member that are asked. Members say themselves which they have, and for all but https etcd's client
+// leaves TLS away.
+func (c *Client) safe(urls []string) []string {
+	if c.config.TLS == nil {
+		return urls
+	}
+	return slices.DeleteFunc(slices.Clone(urls), func(u string) bool { return !strings.HasPrefix(u, "https://") })
+}
+
 // ask calls a function with a connection to one member, by its own client URLs.
 func (c *Client) ask(ctx context.Context, m *Member, limit time.Duration, fn func(context.Context, *clientv3.Client) error) error {
 	if len(m.ClientURLs) == 0 {
 		return errors.New("it has not started")
 	}
-	one, err := dial(c.config, m.ClientURLs, 2)
+	urls := c.safe(m.ClientURLs)
+	if len(urls) == 0 {
+		return fmt.Errorf("%w: %s", ErrPlain, strings.Join(m.ClientURLs, ", "))
+	}
+	one, err := dial(c.config, urls, 2)
 	if err != nil {
 		return err
 	}
@@ -116,7 +132,7 @@ func (c *Client) follow(cluster *Cluster) {
 	var urls []string
 	for i := range cluster.Members {
 		if m := &cluster.Members[i]; m.Healthy && !m.Learner {
-			urls = append(urls, m.ClientURLs...)
+			urls = append(urls, c.safe(m.ClientURLs)...)
 		}
 	}
 	if len(urls) > 0 && !slices.Equal(urls, c.whole.Endpoints()) {

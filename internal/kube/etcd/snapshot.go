@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
 	"syscall"
 	"time"
 
@@ -28,6 +29,8 @@ var (
 	ErrNotPermitted = errors.New("it must not be written there")
 	// ErrNoFolder says that the folder is not there.
 	ErrNoFolder = errors.New("there is no such folder")
+	// ErrSharedFolder says that others may put files into the folder, in the place of the snapshot and of what describes it.
+	ErrSharedFolder = errors.New("others may write in its folder")
 	// ErrBehind says that a snapshot has less than the cluster had when it was asked for.
 	ErrBehind = errors.New("the snapshot is older than what was there before it")
 )
@@ -103,14 +106,20 @@ func (c *Client) read(ctx context.Context, one *clientv3.Client) (int64, error) 
 	return answer.Header.Revision, nil
 }
 
-// receive writes what comes to a new file, and to the disk. What it could not write whole it removes.
-func receive(path string, from io.Reader) error {
+// create makes a file that was not there, in the place of what a kill may have left: no link is followed.
+func create(path string) (*os.File, error) {
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return writing(path, err)
+		return nil, writing(path, err)
 	}
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	return f, writing(path, err)
+}
+
+// receive writes what comes to a new file, and to the disk. What it could not write whole it removes.
+func receive(path string, from io.Reader) error {
+	f, err := create(path)
 	if err != nil {
-		return writing(path, err)
+		return err
 	}
 	to := &remembering{to: f}
 	_, err = io.Copy(to, from)
@@ -150,9 +159,9 @@ func describe(info SnapshotInfo) error {
 	}
 	path, part := infoPath(info.Path), infoPath(info.Path)+".part"
 	defer func() { _ = os.Remove(part) }()
-	f, err := os.OpenFile(part, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	f, err := create(part)
 	if err != nil {
-		return writing(part, err)
+		return err
 	}
 	_, err = f.Write(append(body, '\n'))
 	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
@@ -177,8 +186,27 @@ func (c *Client) ownInfo(path string) (*SnapshotInfo, error) {
 }
 
 func (c *Client) mayWrite(path string) error {
+	if err := ownFolder(path); err != nil {
+		return err
+	}
 	_, err := c.ownInfo(path)
 	return err
+}
+
+// ownFolder refuses the folder of a file if others than its owner may write in it, as in /tmp. Windows has no such modes.
+func ownFolder(path string) error {
+	folder := filepath.Dir(path)
+	stat, err := os.Stat(folder)
+	if err != nil {
+		return writing(path, err)
+	}
+	if mode := stat.Mode().Perm(); mode&0o022 != 0 && runtime.GOOS != "windows" {
+		return &fault.Hinted{
+			Err:  fmt.Errorf("writing %s: %w: the mode of %s is %#o", path, ErrSharedFolder, folder, mode),
+			Hint: "name a file in a folder of yours, or chmod go-w it: a snapshot holds all Secrets",
+		}
+	}
+	return nil
 }
 
 // OwnSnapshot verifies the snapshot that this run took earlier. It returns nil if there is none yet, ErrTaken if what is there

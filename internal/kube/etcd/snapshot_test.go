@@ -1,15 +1,20 @@
 package etcd
 
 import (
+	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/engine/fault"
@@ -56,5 +61,60 @@ func TestWriting(t *testing.T) {
 	}
 	if err := writing("/a/b", nil); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestDescribeFollowsNoLink: in a folder that others may write a link would have replumb overwrite any file of its user.
+func TestDescribeFollowsNoLink(t *testing.T) {
+	dir := t.TempDir()
+	victim, path := filepath.Join(dir, "victim"), filepath.Join(dir, "etcd.db")
+	if err := os.WriteFile(victim, []byte("precious"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(victim, infoPath(path)+".part"); err != nil {
+		t.Fatal(err)
+	}
+	if err := describe(SnapshotInfo{Path: path}); err != nil {
+		t.Fatal(err)
+	}
+	if body, err := os.ReadFile(victim); err != nil || string(body) != "precious" {
+		t.Errorf("%q, %v", body, err)
+	}
+	if at, err := os.Lstat(infoPath(path)); err != nil || !at.Mode().IsRegular() {
+		t.Errorf("%v, %v", at, err)
+	}
+}
+
+// TestFolderOfOthers: who may write in the folder could exchange the snapshot, which is read again.
+func TestFolderOfOthers(t *testing.T) {
+	for mode, want := range map[os.FileMode]error{0o700: nil, 0o755: nil, 0o775: ErrSharedFolder, 0o707: ErrSharedFolder, os.ModeSticky | 0o777: ErrSharedFolder} {
+		dir := t.TempDir()
+		if err := os.Chmod(dir, mode); err != nil {
+			t.Fatal(err)
+		}
+		c := &Client{}
+		if err := c.mayWrite(filepath.Join(dir, "etcd.db")); !errors.Is(err, want) || want != nil && fault.Advice(err) == "" {
+			t.Errorf("%v: %v", mode, err)
+		}
+	}
+	if err := (&Client{}).mayWrite(filepath.Join(t.TempDir(), "none", "etcd.db")); !errors.Is(err, ErrNoFolder) {
+		t.Errorf("no folder: %v", err)
+	}
+}
+
+// TestOnlyMembersWithTLS: a member says itself where it is, and etcd's client leaves TLS away for http.
+func TestOnlyMembersWithTLS(t *testing.T) {
+	c := &Client{config: Config{TLS: &tls.Config{MinVersion: tls.VersionTLS12}}}
+	mixed := []string{"http://192.0.2.1:2379", "https://10.0.0.1:2379", "unix://x", "10.0.0.1:2379"}
+	if got := c.safe(mixed); !slices.Equal(got, mixed[1:2]) {
+		t.Errorf("asks %v", got)
+	}
+	m := &Member{Name: "cp1", ClientURLs: mixed[:1]}
+	err := c.ask(t.Context(), m, 0, func(context.Context, *clientv3.Client) error { t.Error("it was asked"); return nil })
+	if !errors.Is(err, ErrPlain) || !strings.Contains(err.Error(), mixed[0]) {
+		t.Errorf("a member without TLS: %v", err)
+	}
+	if got := (&Client{}).safe(mixed); !slices.Equal(got, mixed) {
+		t.Errorf("an etcd without TLS: asks %v", got)
 	}
 }

@@ -29,6 +29,8 @@ type Survey struct {
 	Cloud []Note
 	// Twice are workloads that may not be meant to run in two clusters, and that are no singletons by the rules.
 	Twice []Note
+	// Secrets are those that would be copied, by what they are, the most frequent first.
+	Secrets []SecretCount
 	// Errors are objects that a transform cannot be done to.
 	Errors []*ObjectError
 }
@@ -91,6 +93,7 @@ func (c *Copier) Survey(ctx context.Context) (*Survey, error) {
 	slices.SortStableFunc(s.LeftOut, func(a, b LeftOut) int {
 		return cmp.Or(cmp.Compare(b.Count, a.Count), cmp.Compare(a.Resource, b.Resource))
 	})
+	s.sortSecrets()
 	return s.Survey, nil
 }
 
@@ -149,6 +152,9 @@ func (s *surveyor) leave(left map[string]*LeftOut, k Kind, o *unstructured.Unstr
 }
 
 func (s *surveyor) note(k Kind, o *unstructured.Unstructured) {
+	if k.is("", "Secret") {
+		s.countSecret(refOf(k, o), o)
+	}
 	if what := CloudBound(k, o); what != "" && len(s.Cloud) < maxNotes {
 		s.Cloud = append(s.Cloud, Note{refOf(k, o), what})
 	}

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/dustin/go-humanize/english"
+
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine/findings"
 	"github.com/replumb/replumb/internal/migration"
@@ -122,6 +124,14 @@ func checkCloud(in Input) []findings.Result {
 	var out []findings.Result
 	for _, b := range in.Survey.Objects.Cloud {
 		out = append(out, findings.Failed(b.Ref.String(), "%s", b.What))
+	}
+	return out
+}
+
+func checkSecrets(in Input) []findings.Result {
+	var out []findings.Result
+	for _, c := range in.Survey.Objects.Secrets {
+		out = append(out, findings.Failed(c.What, "%s copied: %s; one is %s", english.Plural(c.Count, "Secret is", "Secrets are"), c.What, c.Example))
 	}
 	return out
 }

@@ -27,7 +27,7 @@ spec:
     canary: {image: replumb}
     records: [{name: www.example.com, from: [10.1.0.80], to: [10.2.0.80], provider: {manual: {}}}]
     controlPlane:
-      etcd: {endpoints: ["https://10.1.0.11:2379"], caFile: ca.crt, certFile: client.crt, keyFile: client.key}
+      etcd: {endpoints: ["https://10.1.0.11:2379"], caFile: ca.crt, certFile: client.crt, keyFile: client.key, snapshotUnencrypted: true}
       records: [{name: api.example.com, from: [10.1.0.6], to: [10.2.0.6], provider: {manual: {}}}]
 `
 

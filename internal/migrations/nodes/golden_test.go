@@ -173,12 +173,12 @@ func TestSpecRefuses(t *testing.T) {
 		{"unknown time", "{" + sets + ", terminate: {when: Never}}", "spec.nodes.terminate.when", "Never"},
 		{"unknown room", "{" + sets + ", join: {room: None}}", "spec.nodes.join.room", "None"},
 		{
-			"control plane without networks", "{old: {providerIDs: [a]}, new: {providerIDs: [b]}, controlPlane: {etcd: {endpoints: ['https://10.1.0.1:2379'], caFile: a, certFile: b, keyFile: c}}}",
+			"control plane without networks", "{old: {providerIDs: [a]}, new: {providerIDs: [b]}, controlPlane: {etcd: {endpoints: ['https://10.1.0.1:2379'], caFile: a, certFile: b, keyFile: c, snapshotUnencrypted: true}}}",
 			"cidrs", "is empty",
 		},
-		{"plain etcd", "{" + sets + ", controlPlane: {etcd: {endpoints: ['10.1.0.1:2379'], caFile: a, certFile: b, keyFile: c}}}", "spec.nodes.controlPlane.etcd.endpoints[0]", "is no client URL"},
+		{"plain etcd", "{" + sets + ", controlPlane: {etcd: {endpoints: ['10.1.0.1:2379'], caFile: a, certFile: b, keyFile: c, snapshotUnencrypted: true}}}", "spec.nodes.controlPlane.etcd.endpoints[0]", "is no client URL"},
 		{
-			"nowhere to come back", "{" + sets + ", controlPlane: {mode: Replace, etcd: {endpoints: ['https://10.1.0.1:2379'], caFile: a, certFile: b, keyFile: c}}}",
+			"nowhere to come back", "{" + sets + ", controlPlane: {mode: Replace, etcd: {endpoints: ['https://10.1.0.1:2379'], caFile: a, certFile: b, keyFile: c, snapshotUnencrypted: true}}}",
 			"spec.nodes.controlPlane.provision", "mode is Replace",
 		},
 		{"record without values", "{" + sets + ", records: [{name: a.example.com, to: [], provider: {manual: {}}}]}", "spec.nodes.records[0].to", ""},

@@ -45,15 +45,16 @@ func (cp *controlPlane) groups(records []*dnsrecords.Move) []engine.Group {
 	if len(groups) == 0 {
 		return nil
 	}
-	begin := engine.InOrder(cp.etcd.SnapshotStep(cp.snapshotFile()), cp.recordAll(all))
+	begin := engine.InOrder(cp.etcd.SnapshotStep(cp.spec.SnapshotFile()), cp.recordAll(all))
 	return append(begin, groups...)
 }
 
-func (cp *controlPlane) snapshotFile() string {
-	if file := cp.spec.ControlPlane.Etcd.SnapshotFile; file != "" {
+// SnapshotFile is where the snapshot of etcd is saved.
+func (s *Spec) SnapshotFile() string {
+	if file := s.ControlPlane.Etcd.SnapshotFile; file != "" {
 		return file
 	}
-	return cp.spec.Name + ".etcd.db"
+	return s.Name + ".etcd.db"
 }
 
 // recordAll records the nodes that are to be replaced, before anything changes.

@@ -2,7 +2,6 @@ package nodes
 
 import (
 	"context"
-	"crypto/tls"
 	"fmt"
 	"net"
 	"net/netip"
@@ -150,25 +149,14 @@ func (l live) serves(c *ControlPlaneNode) engine.Step {
 	}
 }
 
-// hasNames fails if an API server does not identify itself by every name that its clients use.
+// hasNames fails if an API server does not identify itself, by the cluster's CA, by every name that its clients use.
 func (l live) hasNames(ctx context.Context, at netip.Addr) error {
 	address := netip.AddrPortFrom(at, apiPort).String()
-	dial, cancel := context.WithTimeout(ctx, dialLimit)
-	defer cancel()
-	// Whose authority it is, clients find out. Here only the names matter.
-	dialer := tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true}} //nolint:gosec // see above
-	conn, err := dialer.DialContext(dial, "tcp", address)
-	if err != nil {
-		return engine.NotYet("the API server at %s does not answer: %w", address, err)
+	names := make([]string, len(l.spec.ControlPlane.Records))
+	for i, r := range l.spec.ControlPlane.Records {
+		names[i] = strings.TrimSuffix(r.Name, ".")
 	}
-	defer func() { _ = conn.Close() }()
-	for _, r := range l.spec.ControlPlane.Records {
-		name := strings.TrimSuffix(r.Name, ".")
-		if err := conn.(*tls.Conn).ConnectionState().PeerCertificates[0].VerifyHostname(name); err != nil {
-			return fmt.Errorf("the certificate of the API server at %s is not good for %s: %w", address, name, err)
-		}
-	}
-	return nil
+	return apiserver.New(l.Cluster.RESTConfig()).Answers(ctx, address, names...)
 }
 
 // apiServers are the endpoints of the Service kubernetes.

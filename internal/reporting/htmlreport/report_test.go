@@ -2,6 +2,8 @@ package htmlreport_test
 
 import (
 	"bytes"
+	"crypto/sha256"
+	"encoding/base64"
 	"encoding/json"
 	"flag"
 	"os"
@@ -202,6 +204,38 @@ func TestNothingBecomesMarkup(t *testing.T) {
 	}
 	if scripts != 3 || strings.Contains(page.String(), "<img") {
 		t.Errorf("%d scripts", scripts)
+	}
+}
+
+// TestPolicy holds the policy of the page against what is between its tags: nothing else is run or applied.
+func TestPolicy(t *testing.T) {
+	var page bytes.Buffer
+	if err := htmlreport.Build(example(3, true)).HTML(&page); err != nil {
+		t.Fatal(err)
+	}
+	root, err := html.Parse(&page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	policy, inline := "", map[string][]string{}
+	for n := range root.Descendants() {
+		for _, a := range n.Attr {
+			switch {
+			case a.Key == "content" && strings.Contains(a.Val, "default-src"):
+				policy = a.Val
+			case a.Key == "style":
+				t.Errorf("%s has a style of its own, which no hash allows", n.Data)
+			}
+		}
+		if n.Type == html.ElementNode && (n.Data == "style" || n.Data == "script" && len(n.Attr) == 0) {
+			sum := sha256.Sum256([]byte(n.FirstChild.Data))
+			inline[n.Data] = append(inline[n.Data], "'sha256-"+base64.StdEncoding.EncodeToString(sum[:])+"'")
+		}
+	}
+	want := "default-src 'none'; base-uri 'none'; form-action 'none'; style-src " + strings.Join(inline["style"], " ") +
+		"; script-src " + strings.Join(inline["script"], " ")
+	if policy != want || len(inline["style"]) != 2 || len(inline["script"]) != 2 {
+		t.Errorf("the policy is %s\nwant %s", policy, want)
 	}
 }
 

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -38,7 +40,12 @@ type Metrics struct {
 	barriers prometheus.Histogram
 	steps    *prometheus.HistogramVec
 	run      *prometheus.GaugeVec
+	// probes are the names that there can be, with the origin of requests.
+	probes map[string]bool
 }
+
+// otherProbes is the name for all probes that are not known.
+const otherProbes = "other"
 
 // Counts asks for the Services of what the process works on. It is asked with every scrape; while it fails, there are no counts.
 type Counts func(context.Context) (v1alpha1.Counts, error)
@@ -66,6 +73,9 @@ func New(counts Counts) *Metrics {
 		desc:   prometheus.NewDesc("replumb_services", "Services by where they stand in the migration.", []string{"state"}, nil),
 	})
 	m.state(Idle)
+	for _, name := range v1alpha1.OwnProbes() {
+		m.know(name)
+	}
 	return m
 }
 
@@ -78,6 +88,23 @@ func (m *Metrics) About(of engine.Identity) {
 	})
 	info.Set(1)
 	m.registry.MustRegister(info)
+}
+
+// Probes are those of the Migration, beside the agents' own. It is called before the first Sample: any other is counted as "other", since
+// names come from reports of nodes, and each would be a time series for good.
+func (m *Metrics) Probes(all []v1alpha1.ProbeSpec) {
+	for i := range all {
+		m.know(all[i].Name)
+	}
+}
+
+func (m *Metrics) know(name string) {
+	if m.probes == nil {
+		m.probes = map[string]bool{}
+	}
+	for _, origin := range []v1alpha1.ProbeOrigin{v1alpha1.FromHost, v1alpha1.FromPod} {
+		m.probes[strings.ToLower(string(origin))+"/"+name] = true // as in reports: see orders.full in internal/verify/agent
+	}
 }
 
 func (m *Metrics) state(now State) {
@@ -111,8 +138,12 @@ func (m *Metrics) Event(e engine.Event) {
 
 // Sample adds what a probe met with.
 func (m *Metrics) Sample(s journal.Sample) {
-	m.requests.WithLabelValues(s.Probe, "ok").Add(float64(max(0, s.Sent-s.Failed)))
-	m.requests.WithLabelValues(s.Probe, "failed").Add(float64(s.Failed))
+	name := s.Probe
+	if !m.probes[name] {
+		name = otherProbes
+	}
+	m.requests.WithLabelValues(name, "ok").Add(float64(max(0, s.Sent-s.Failed)))
+	m.requests.WithLabelValues(name, "failed").Add(float64(max(0, s.Failed)))
 }
 
 // Server answers scrapes.
@@ -124,9 +155,20 @@ type Server struct {
 	ended  chan error
 }
 
-// Serve listens on host:port and answers at /metrics, until the Server is stopped.
+// here is an address with a host: this machine alone, if only a port was given. Metrics are neither encrypted nor authenticated.
+func here(address string) string {
+	if _, err := strconv.ParseUint(address, 10, 16); err == nil {
+		address = ":" + address
+	}
+	if port, ok := strings.CutPrefix(address, ":"); ok {
+		return net.JoinHostPort("127.0.0.1", port)
+	}
+	return address
+}
+
+// Serve listens on host:port, without a host on 127.0.0.1, and answers at /metrics, until the Server is stopped.
 func (m *Metrics) Serve(ctx context.Context, address string) (*Server, error) {
-	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", here(address))
 	if err != nil {
 		return nil, fmt.Errorf("metrics: %w", err)
 	}

@@ -109,6 +109,42 @@ func TestScrape(t *testing.T) {
 	}
 }
 
+// TestProbesAreBounded: names come from NodeReports, and each would be a time series for good.
+func TestProbesAreBounded(t *testing.T) {
+	m := New(nil)
+	m.Probes([]v1alpha1.ProbeSpec{{Name: "shop"}})
+	for _, name := range []string{"pod/dns", "host/shop", "host/x1", "x2", "host/", "HOST/dns", "host/dns/x"} {
+		m.Sample(journal.Sample{Probe: name, Sent: 1})
+	}
+	page := scrape(t, serve(t, m))
+	has(t, page, `replumb_probe_requests_total{probe="pod/dns",result="ok"} 1`, `replumb_probe_requests_total{probe="host/shop",result="ok"} 1`,
+		`replumb_probe_requests_total{probe="other",result="ok"} 5`)
+	if n := strings.Count(page, `result="ok"`); n != 3 {
+		t.Errorf("%d probes:\n%s", n, page)
+	}
+}
+
+// TestOnlyThisMachine: a port alone is open to this machine alone; metrics are neither encrypted nor authenticated.
+func TestOnlyThisMachine(t *testing.T) {
+	for given, want := range map[string]string{
+		":9090": "127.0.0.1:9090", "9090": "127.0.0.1:9090", "0.0.0.0:9090": "0.0.0.0:9090", "[::]:9090": "[::]:9090", "localhost:1": "localhost:1", "nonsense": "nonsense",
+	} {
+		if got := here(given); got != want {
+			t.Errorf("%s: %s, want %s", given, got, want)
+		}
+	}
+	s, err := New(nil).Serve(t.Context(), ":0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.HasPrefix(s.Address.String(), "127.0.0.1:") {
+		t.Errorf("listens on %s", s.Address)
+	}
+	if err := s.Stop(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestPortInUse(t *testing.T) {
 	s := serve(t, New(nil))
 	if _, err := New(nil).Serve(t.Context(), s.Address.String()); err == nil || !strings.Contains(err.Error(), "metrics: ") {

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/engine/printable"
 )
 
 // JSONLines writes one event a line.
@@ -54,7 +55,19 @@ func (p *plain) event(e engine.Event) {
 	p.held = nil
 }
 
+// indent is where the further lines of what is said of a step begin.
+const indent = "        "
+
+// cleaned is an event whose texts cannot command a terminal, nor pass for lines of their own.
+func cleaned(e engine.Event) engine.Event {
+	e.Phase, e.Message = printable.Line(e.Phase), printable.Line(e.Message)
+	e.Error, e.Note = printable.Indented(e.Error, indent), printable.Indented(e.Note, indent)
+	e.Guide = strings.ReplaceAll(printable.Text(e.Guide), "\n", "\n"+indent)
+	return e
+}
+
 func plainLine(e engine.Event) string {
+	e = cleaned(e)
 	switch e.Kind {
 	case engine.PhaseStarted:
 		return fmt.Sprintf("==> %s", e.Message)
@@ -83,7 +96,7 @@ func guide(e engine.Event) string {
 	if e.Guide == "" {
 		return ""
 	}
-	return "\n        " + strings.ReplaceAll(e.Guide, "\n", "\n        ")
+	return "\n" + indent + e.Guide
 }
 
 // private is what the operator alone is to see, below what everyone sees.
@@ -143,7 +156,7 @@ func (p *Progress) Event(e engine.Event) {
 	case engine.PhaseDone:
 		p.clear()
 		if p.did {
-			fmt.Fprintf(p.w, "✓ %s (%s)\n", e.Message, seconds(e.Seconds))
+			fmt.Fprintf(p.w, "✓ %s (%s)\n", printable.Line(e.Message), seconds(e.Seconds))
 		}
 	case engine.RunDone, engine.RunFailed, engine.RunInterrupted:
 		p.clear()
@@ -152,7 +165,7 @@ func (p *Progress) Event(e engine.Event) {
 
 // draw keeps to one line that does not wrap: only that can be cleared again.
 func (p *Progress) draw(line string) {
-	line = strings.NewReplacer("\n", " ", "\r", " ", "\t", " ").Replace(line)
+	line = printable.Line(line)
 	if runes := []rune(line); len(runes) >= p.width() {
 		line = string(runes[:p.width()-1])
 	}

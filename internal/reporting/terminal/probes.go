@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/replumb/replumb/internal/engine/printable"
 	"github.com/replumb/replumb/internal/verify/probe"
 )
 
@@ -83,7 +84,7 @@ func (p *Probes) tell(at time.Time, target, what string) {
 	if p.line != nil {
 		p.line.clear()
 	}
-	fmt.Fprintf(p.w, "%s %s: %s\n", clock(at), target, what)
+	fmt.Fprintf(p.w, "%s %s: %s\n", clock(at), printable.Line(target), printable.Line(what))
 }
 
 func later(a, b time.Time) time.Time {
@@ -138,7 +139,7 @@ func probeLosses(w io.Writer, t probe.TargetSummary) {
 	shown := t.Losses[:min(shownStretches, len(t.Losses))]
 	for _, l := range shown {
 		fmt.Fprintf(w, "\nlost: %s\n  from %s to %s, %d requests: %s\n  %s\n",
-			t.Target, clock(l.Start), clock(l.End), l.Failed, probe.FormatErrors(l.Errors), l.Error)
+			t.Target, clock(l.Start), clock(l.End), l.Failed, probe.FormatErrors(l.Errors), printable.Line(l.Error))
 	}
 	if more := len(t.Losses) - len(shown) + t.MoreLosses; more > 0 {
 		fmt.Fprintf(w, "\nlost: %s\n  %d more times\n", t.Target, more)

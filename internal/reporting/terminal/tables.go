@@ -11,13 +11,18 @@ import (
 
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/engine/findings"
+	"github.com/replumb/replumb/internal/engine/printable"
 )
 
 // Table writes columns that are aligned by tabs.
 func Table(w io.Writer, rows [][]string) error {
 	t := tabwriter.NewWriter(w, 0, 4, 2, ' ', 0)
 	for _, row := range rows {
-		fmt.Fprintln(t, strings.Join(row, "\t"))
+		cells := make([]string, len(row))
+		for i, cell := range row {
+			cells[i] = printable.Line(cell)
+		}
+		fmt.Fprintln(t, strings.Join(cells, "\t"))
 	}
 	return t.Flush()
 }
@@ -64,7 +69,7 @@ func Attention(w io.Writer, all findings.Findings) {
 				break
 			}
 			if f.Outcome != findings.Pass {
-				fmt.Fprintf(w, "%s %s (%s)\n", f.Code, f.Message, f.Severity)
+				fmt.Fprintf(w, "%s %s (%s)\n", f.Code, printable.Indented(f.Message, indent), f.Severity)
 			}
 		}
 	}
@@ -95,11 +100,11 @@ func oneCheck(w io.Writer, found findings.Findings) {
 			break
 		}
 		if f.Outcome != findings.Pass {
-			fmt.Fprintf(w, "    %s\n", f.Message)
+			fmt.Fprintf(w, "    %s\n", printable.Indented(f.Message, indent))
 		}
 	}
 	if fix := found[0].Fix; fix != "" {
-		fmt.Fprintf(w, "    fix: %s\n", fix)
+		fmt.Fprintf(w, "    fix: %s\n", printable.Indented(fix, indent))
 	}
 }
 
@@ -165,9 +170,9 @@ func Phases(w io.Writer, phases []PlanPhase) {
 	for _, phase := range phases {
 		fmt.Fprintf(w, "%s: %s\n", phase.Name, phase.Title)
 		for _, s := range phase.Steps {
-			fmt.Fprintf(w, "  %s\n", s.Title)
+			fmt.Fprintf(w, "  %s\n", printable.Line(s.Title))
 			for _, c := range s.Changes {
-				fmt.Fprintf(w, "    %s %s\n", c.Verb, c.Object)
+				fmt.Fprintf(w, "    %s %s\n", c.Verb, printable.Line(c.Object))
 			}
 		}
 	}

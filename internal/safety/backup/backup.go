@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
@@ -77,9 +78,9 @@ func Store(ctx context.Context, c client.Client, m *v1alpha1.Migration, objects 
 	if err != nil {
 		return err
 	}
-	have, next := Set{}, 0
+	have, next, sums := Set{}, 0, []string{}
 	for _, piece := range pieces {
-		next = max(next, piece.sequence+1)
+		next, sums = max(next, piece.sequence+1), append(sums, piece.sum)
 		if err := piece.addTo(have); err != nil {
 			return err
 		}
@@ -88,19 +89,57 @@ func Store(ctx context.Context, c client.Client, m *v1alpha1.Migration, objects 
 	if err != nil {
 		return err
 	}
+	var chunks []client.Object
 	for _, secret := range []bool{false, true} {
 		packed, err := pack(lines[secret], chunk.Size)
 		if err != nil {
 			return err
 		}
 		for _, p := range packed {
-			if err := create(ctx, c, p.build(owner, next, secret)); err != nil {
-				return err
-			}
+			chunks, sums = append(chunks, p.build(owner, next, secret)), append(sums, chunk.Sum(p.payload))
 			next++
 		}
 	}
+	// The digests come first: a run that is killed in between leaves one of nothing, and no backup that is taken for a forgery.
+	if err := note(ctx, c, m.Name, sums); err != nil {
+		return err
+	}
+	for _, o := range chunks {
+		if err := create(ctx, c, o); err != nil {
+			return err
+		}
+	}
 	return nil
+}
+
+// note adds digests to those that the Migration has.
+func note(ctx context.Context, c client.Client, migration string, sums []string) error {
+	return retry.RetryOnConflict(retry.DefaultRetry, func() error {
+		m := &v1alpha1.Migration{}
+		if err := c.Get(ctx, client.ObjectKey{Name: migration}, m); err != nil {
+			return fmt.Errorf("migration %s: %w", migration, err)
+		}
+		before := len(m.Status.Backups)
+		for _, sum := range sums {
+			if !slices.Contains(m.Status.Backups, sum) {
+				m.Status.Backups = append(m.Status.Backups, sum)
+			}
+		}
+		if len(m.Status.Backups) == before {
+			return nil
+		}
+		return c.Status().Update(ctx, m, client.FieldOwner(v1alpha1.FieldManager))
+	})
+}
+
+// noted are the digests that the Migration has of its backups. There are none of a Migration that is gone, or that an older build began:
+// what is there is believed then, as it always was, and gets its digest when more is stored.
+func noted(ctx context.Context, c client.Client, migration string) ([]string, error) {
+	m := &v1alpha1.Migration{}
+	if err := c.Get(ctx, client.ObjectKey{Name: migration}, m); client.IgnoreNotFound(err) != nil {
+		return nil, fmt.Errorf("migration %s: %w", migration, err)
+	}
+	return m.Status.Backups, nil
 }
 
 func create(ctx context.Context, c client.Client, o client.Object) error {
@@ -199,8 +238,13 @@ func selected(migration string) []client.ListOption {
 	}
 }
 
-// load reads all chunks of a migration, in the order in which they were stored.
+// load reads all chunks of a migration, in the order in which they were stored. One that replumb has not stored is an error: to leave it
+// out could hide that it stands in the place of another.
 func load(ctx context.Context, c client.Client, migration string) ([]*piece, error) {
+	sums, err := noted(ctx, c, migration)
+	if err != nil {
+		return nil, err
+	}
 	maps, secrets := &corev1.ConfigMapList{}, &corev1.SecretList{}
 	for _, list := range []client.ObjectList{maps, secrets} {
 		if err := c.List(ctx, list, selected(migration)...); err != nil && !noSecrets(list == client.ObjectList(secrets), err) {
@@ -213,6 +257,11 @@ func load(ctx context.Context, c client.Client, migration string) ([]*piece, err
 	}
 	for i := range secrets.Items {
 		all = append(all, pieceOf("Secret", &secrets.Items[i], secrets.Items[i].Data[dataObjects]))
+	}
+	for _, p := range all {
+		if len(sums) > 0 && !slices.Contains(sums, p.sum) {
+			return nil, &CorruptError{Object: p.name, Err: ErrForeign}
+		}
 	}
 	slices.SortStableFunc(all, func(a, b *piece) int { return a.sequence - b.sequence })
 	return all, nil

@@ -255,6 +255,72 @@ func TestManyObjectsNeedFewChunks(t *testing.T) {
 	}
 }
 
+// TestForgedBackupIsNoticed: who may write ConfigMaps in replumb's namespace could else say where Services were, and have a rollback of
+// a network apply what it likes with the operator's rights. The checksum in the object itself is right.
+func TestForgedBackupIsNoticed(t *testing.T) {
+	s, m := migrated(t)
+	objects := created(t, s, service("cart"), service("pay"))
+	if err := Store(t.Context(), s, m, objects[:1]); err != nil {
+		t.Fatal(err)
+	}
+	forged := objects[1].DeepCopyObject().(*corev1.Service)
+	forged.Spec.ClusterIP = "203.0.113.9"
+	body, err := manifest(s, Key{UID: forged.UID}, forged)
+	if err != nil {
+		t.Fatal(err)
+	}
+	packs, err := pack([]line{body}, chunk.Size)
+	if err != nil {
+		t.Fatal(err)
+	}
+	chunk := packs[0].build(m, 7, false)
+	if err := s.Create(t.Context(), chunk); err != nil {
+		t.Fatal(err)
+	}
+	_, err = Read(t.Context(), s, "shop")
+	var corrupt *CorruptError
+	if !errors.As(err, &corrupt) || !errors.Is(err, ErrForeign) || !strings.Contains(err.Error(), chunk.GetName()) || corrupt.Advice() == "" {
+		t.Errorf("read with %v", err)
+	}
+	if err := Store(t.Context(), s, m, objects); !errors.Is(err, ErrForeign) {
+		t.Errorf("stored with %v", err)
+	}
+	if err := s.Delete(t.Context(), chunk); err != nil {
+		t.Fatal(err)
+	}
+	if err := Store(t.Context(), s, m, objects); err != nil {
+		t.Error(err)
+	}
+	if all, err := Read(t.Context(), s, "shop"); err != nil || len(all) != 2 {
+		t.Errorf("%d objects, %v", len(all), err)
+	}
+}
+
+// TestOldBackupsAreRead: an older build has noted no digests. They are noted with the next that is stored.
+func TestOldBackupsAreRead(t *testing.T) {
+	s, m := migrated(t)
+	objects := created(t, s, service("cart"), service("pay"))
+	if err := Store(t.Context(), s, m, objects[:1]); err != nil {
+		t.Fatal(err)
+	}
+	old := &v1alpha1.Migration{}
+	if err := s.Get(t.Context(), client.ObjectKey{Name: "shop"}, old); err != nil {
+		t.Fatal(err)
+	}
+	if old.Status.Backups = nil; s.Status().Update(t.Context(), old) != nil {
+		t.Fatal("the status was not written")
+	}
+	if have, err := Stored(t.Context(), s, "shop"); err != nil || len(have) != 1 {
+		t.Errorf("stored: %v, %v", have, err)
+	}
+	if err := Store(t.Context(), s, m, objects); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Get(t.Context(), client.ObjectKey{Name: "shop"}, old); err != nil || len(old.Status.Backups) != 2 {
+		t.Errorf("digests: %v, %v", old.Status.Backups, err)
+	}
+}
+
 func TestRefused(t *testing.T) {
 	s, m := migrated(t)
 	var bad *ManifestError
@@ -328,7 +394,7 @@ func TestStep(t *testing.T) {
 		t.Errorf("verified before: %v", err)
 	}
 	changes, err := step.Preview()
-	if err != nil || len(changes) != 2 || changes[0].Object != "ConfigMap replumb-system/backup-shop-*" ||
+	if err != nil || len(changes) != 3 || changes[2].Object != "Migration shop" || changes[0].Object != "ConfigMap replumb-system/backup-shop-*" ||
 		mustJSON(t, changes[1].Body) != `{"objects":["Secret shop/db"]}` || strings.Contains(mustJSON(t, changes), "hunter2") {
 		t.Errorf("preview: %v, %v", changes, err)
 	}

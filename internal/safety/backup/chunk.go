@@ -68,6 +68,8 @@ type packer struct {
 	index strings.Builder
 	first Key
 	count int
+	// plain is how much it holds before it is compressed.
+	plain int
 	// pending is what zip has taken and may not have written to buf.
 	pending int
 }
@@ -80,6 +82,9 @@ func newPacker() *packer {
 
 // fits reports whether a line certainly fits. It flushes to find out only when it has to.
 func (p *packer) fits(l line, limit int) (bool, error) {
+	if p.plain+len(l.json)+1 > chunk.MaxPlain {
+		return false, nil
+	}
 	need := len(l.json) + len(l.key.String()) + 2 + margin
 	if p.buf.Len()+p.pending+p.index.Len()+need <= limit {
 		return true, nil
@@ -99,6 +104,7 @@ func (p *packer) add(l line) error {
 		p.first = l.key
 	}
 	p.count++
+	p.plain += len(l.json) + 1
 	p.pending += len(l.json) + 1
 	p.index.WriteString(l.key.String() + "\n")
 	_, err := p.zip.Write(append(l.json, '\n'))
@@ -187,6 +193,17 @@ type CorruptError struct {
 
 func (e *CorruptError) Error() string {
 	return fmt.Sprintf("backup %s is damaged: %v", e.Object, e.Err)
+}
+
+// ErrForeign says that a backup is not what replumb has stored: status.backups of the Migration does not have its digest.
+var ErrForeign = errors.New("someone else wrote it: its digest is not in status.backups of the Migration")
+
+// Advice implements fault.Adviser.
+func (e *CorruptError) Advice() string {
+	if !errors.Is(e.Err, ErrForeign) {
+		return ""
+	}
+	return "find out who writes in namespace " + v1alpha1.SystemNamespace + ", and delete it; what replumb stored itself stays"
 }
 
 // Unwrap gives the cause.

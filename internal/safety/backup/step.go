@@ -111,6 +111,12 @@ func (s *Step) Preview() ([]engine.Change, error) {
 			Body: map[string][]string{"objects": names[kind]},
 		})
 	}
+	if len(changes) > 0 {
+		changes = append(changes, engine.Change{
+			Verb: "patch", Object: "Migration " + s.migration.Name,
+			Body: map[string]any{"status": map[string]string{"backups": "the digests of what is stored"}},
+		})
+	}
 	return changes, nil
 }
 

@@ -17,6 +17,12 @@ import (
 // pkg/apis/core/types.go) and etcd requests of 1.5 MiB.
 const Size = 700 << 10
 
+// MaxPlain is how much an object may hold before it is compressed, in bytes: a few bytes that someone else wrote could be gigabytes.
+const MaxPlain = 64 << 20
+
+// ErrTooLarge says that a payload holds more than MaxPlain.
+var ErrTooLarge = fmt.Errorf("unpacked it is larger than %d MiB", MaxPlain>>20)
+
 // AnnotationSum is the annotation that holds the checksum of an object's payload.
 const AnnotationSum = "replumb.dev/sha256"
 
@@ -40,7 +46,12 @@ func Compress(plain []byte) ([]byte, error) {
 }
 
 // Each calls f for every record of a payload whose checksum is right, in order.
+// It fails with ErrTooLarge where there is more than MaxPlain.
 func Each(payload []byte, sum string, f func(json.RawMessage) error) error {
+	return each(payload, sum, MaxPlain, f)
+}
+
+func each(payload []byte, sum string, most int64, f func(json.RawMessage) error) error {
 	if got := Sum(payload); got != sum {
 		return fmt.Errorf("its checksum is %s and should be %q", got, sum)
 	}
@@ -48,7 +59,7 @@ func Each(payload []byte, sum string, f func(json.RawMessage) error) error {
 	if err != nil {
 		return err
 	}
-	for decoder := json.NewDecoder(plain); ; {
+	for decoder := json.NewDecoder(&bounded{from: plain, left: most}); ; {
 		var raw json.RawMessage
 		if err := decoder.Decode(&raw); errors.Is(err, io.EOF) {
 			return nil
@@ -59,4 +70,19 @@ func Each(payload []byte, sum string, f func(json.RawMessage) error) error {
 			return err
 		}
 	}
+}
+
+// bounded fails where there is more to read than is left.
+type bounded struct {
+	from io.Reader
+	left int64
+}
+
+// Read implements io.Reader.
+func (b *bounded) Read(p []byte) (int, error) {
+	n, err := b.from.Read(p)
+	if b.left -= int64(n); b.left < 0 {
+		return 0, ErrTooLarge
+	}
+	return n, err
 }

@@ -1,9 +1,11 @@
 package chunk
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"slices"
+	"strings"
 	"testing"
 )
 
@@ -45,6 +47,26 @@ func TestDamageIsFound(t *testing.T) {
 		}
 		if _, err := read(payload, Sum(whole)); err == nil {
 			t.Errorf("%s: read with another checksum", name)
+		}
+	}
+}
+
+// TestBombsAreRefused: who can write an object of a megabyte could else take a gigabyte of the operator's memory.
+func TestBombsAreRefused(t *testing.T) {
+	for name, plain := range map[string][]byte{
+		"a string": []byte(`"` + strings.Repeat("a", 2000) + `"`), "nothing": bytes.Repeat([]byte(" "), 2000),
+		"records": bytes.Repeat([]byte("{}\n"), 1000),
+	} {
+		payload, err := Compress(plain)
+		if err != nil {
+			t.Fatal(err)
+		}
+		none := func(json.RawMessage) error { return nil }
+		if err := each(payload, Sum(payload), 1000, none); !errors.Is(err, ErrTooLarge) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if err := each(payload, Sum(payload), 3000, none); err != nil {
+			t.Errorf("%s, with room: %v", name, err)
 		}
 	}
 }

@@ -1,0 +1,51 @@
+// Package printable makes text of others harmless to a terminal: what they write into an object of a cluster, or say in an error, must
+// not move the cursor, change the clipboard, or pass for a line of replumb's.
+package printable
+
+import (
+	"io"
+	"strings"
+	"unicode"
+)
+
+// Text keeps lines and tabs, and takes away what a terminal would obey or hide: control characters, with which escape sequences
+// begin, what changes the direction of writing, and what has no width. Other white space becomes a space, and what is no UTF-8 the
+// replacement character. Text that was harmless stays as it is.
+func Text(s string) string {
+	return strings.Map(func(r rune) rune {
+		switch {
+		case r == '\n' || r == '\t':
+			return r
+		case unicode.IsSpace(r):
+			return ' '
+		case !unicode.IsPrint(r):
+			return -1
+		}
+		return r
+	}, s)
+}
+
+// Line is Text on one line, without tabs.
+func Line(s string) string { return strings.NewReplacer("\n", " ", "\t", " ").Replace(Text(s)) }
+
+// Indented is Text whose further lines do not begin where replumb's own do: those that are not indented are.
+func Indented(s, indent string) string {
+	lines := strings.Split(Text(s), "\n")
+	for i, line := range lines {
+		if i > 0 && line != "" && line[0] != ' ' {
+			lines[i] = indent + line
+		}
+	}
+	return strings.Join(lines, "\n")
+}
+
+// Writer passes on the Text of what is written to it. A character has to be in one write as a whole, as fmt has it.
+type Writer struct{ To io.Writer }
+
+// Write implements io.Writer.
+func (w Writer) Write(p []byte) (int, error) {
+	if _, err := io.WriteString(w.To, Text(string(p))); err != nil {
+		return 0, err
+	}
+	return len(p), nil
+}
