@@ -118,7 +118,7 @@ func Call(namespace string, callees []Callee, rates Rates) Calls {
 		for v, host := range map[Via]string{ByName: c.Name, ByOldAddress: c.Address} {
 			calls.Targets[v] = append(calls.Targets[v], probe.Target{
 				Name: c.Name, Kind: probe.HTTP, Address: hostPort(host, workload.HTTPPort), Rate: rates.Request,
-				ExpectClientAddress: probe.Self,
+				ExpectClientAddress: probe.Self, ExpectServer: c.Name,
 			})
 		}
 	}
@@ -130,7 +130,7 @@ func (c Calls) AndKeep(callees []Callee, rates Rates) Calls {
 	for _, callee := range callees {
 		c.Targets[ByStream] = append(c.Targets[ByStream], probe.Target{
 			Name: callee.Name, Kind: probe.Stream, Address: hostPort(callee.Address, workload.TCPPort), Rate: rates.Stream,
-			ExpectClientAddress: probe.Self,
+			ExpectClientAddress: probe.Self, ExpectServer: callee.Name,
 		})
 		c.Targets[ByLookUp] = append(c.Targets[ByLookUp], probe.Target{
 			Name: callee.Name, Kind: probe.DNS, Address: callee.Name + "." + c.Namespace + ".svc.cluster.local.",

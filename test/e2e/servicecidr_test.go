@@ -25,12 +25,17 @@ import (
 )
 
 // testKilledAndFinished kills apply again and again, each time at another event, under traffic; run once more, it goes
-// through. Then it finishes. The bridges have the other form here.
+// through. Then it finishes. The bridges have the other form here, and a tenant claims addresses that are not his.
 func testKilledAndFinished(t *testing.T, l *lab.Lab, s *shop) {
 	file := writeMigration(t, "killed", "172.26.0.0/16", "bridge: ExternalIPs", shortDrain)
+	cart := shopServices(t, l)["cart"]
+	tenant := newForger(t, l)
 	whole := s.during(t, "the move with kills", func() {
+		applyUntil(t, l, file, eventOf(engine.StepStarted, "range/"))
+		applyUntil(t, l, file, eventOf(engine.StepDone, "bridge/"))
+		tenant.forge("killed", cart.Spec.ClusterIP, [3]string{"172.26.200.1", "172.26.200.2", "172.26.200.3"})
 		for _, moment := range []func(engine.Event) bool{
-			eventOf(engine.StepStarted, "range/"), eventOf(engine.StepDone, "bridge/"), eventOf(engine.StepStarted, "barrier/"),
+			eventOf(engine.StepStarted, "barrier/"),
 			eventOf(engine.StepStarted, "hop/"), eventOf(engine.StepDone, "hop/"), eventOf(engine.StepStarted, "settle/"),
 			eventOf(engine.StepStarted, "hop/"), eventOf(engine.StepStarted, "bridge/"), eventOf(engine.StepDone, "hop/"),
 		} {
@@ -44,6 +49,8 @@ func testKilledAndFinished(t *testing.T, l *lab.Lab, s *shop) {
 	byName := func(s traffic.Source) bool { return s.Via != traffic.ByOldAddress }
 	end := s.during(t, "finish", func() { replumb(t, l, "finish", "killed", "--yes") })
 	end.requireNothingLost(t, byName)
+	tenant.requireSilence()
+	tenant.leave()
 	requireNoTrace(t, l)
 	requireNaiveLoses(t, l)
 

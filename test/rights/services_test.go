@@ -134,7 +134,10 @@ func TestServices(t *testing.T) {
 
 // unusedByServices are the rights that no request takes here, with what would.
 func unusedByServices() map[string]string {
-	const deploy = "unfreeze, where a mirror froze deployments"
+	const (
+		deploy = "unfreeze, where a mirror froze deployments"
+		slow   = "a rollout that is not complete at the first look"
+	)
 	all := map[string]string{
 		"get /flagz": "gates of API servers, which ask each at its own address",
 		"get nodes":  "gates of kubelets that do not answer",
@@ -142,23 +145,26 @@ func unusedByServices() map[string]string {
 		"delete validatingadmissionpolicies.admissionregistration.k8s.io replumb-freeze-deploys":       deploy,
 		"delete validatingadmissionpolicybindings.admissionregistration.k8s.io replumb-freeze-deploys": deploy,
 		"patch endpointslices.discovery.k8s.io":                                                        "endpoints of a Service without selector change while it has a bridge",
+		"watch deployments.apps":                                                                       slow,
+		"watch statefulsets.apps":                                                                      slow,
+		"watch daemonsets.apps":                                                                        slow,
+		"watch pods":                                                                                   agents,
 	}
 	maps.Copy(all, unusedAgents())
 	return all
 }
 
+// agents is why users have rights that only agents use.
+const agents = "what agents may do themselves, which users can only give them if they have it"
+
 // unusedAgents are what no request takes of the rights that are there for agents, and for definitions.
 func unusedAgents() map[string]string {
-	const (
-		older  = "the definition is one of an older replumb"
-		agents = "what agents may do themselves, which users can only give them if they have it"
-	)
+	const older = "the definition is one of an older replumb"
 	return map[string]string{
 		"update customresourcedefinitions.apiextensions.k8s.io migrations.replumb.dev":  older,
 		"update customresourcedefinitions.apiextensions.k8s.io nodereports.replumb.dev": older,
 		"delete pods in replumb-system":        "agents on nodes that are not ready",
 		"watch services":                       agents,
-		"watch pods":                           agents,
 		"watch migrations.replumb.dev":         agents,
 		"get nodereports.replumb.dev":          agents,
 		"create nodereports.replumb.dev":       agents,

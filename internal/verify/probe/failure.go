@@ -30,6 +30,7 @@ const (
 	BadCertificate Class = "bad-certificate"
 	BadAnswer      Class = "bad-answer"
 	WrongClient    Class = "wrong-client-address"
+	WrongServer    Class = "wrong-server"
 	// NotSent is a request that never got a slot, because all of them were stuck: a loss, though nothing left the host.
 	NotSent Class = "not-sent"
 	// OwnLimit is a request that the prober's own machine had no port, file or memory left for: it says nothing about the target.

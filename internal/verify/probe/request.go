@@ -131,7 +131,7 @@ func (g *get) do(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return checkClient(body, g.target.ExpectClientAddress)
+	return g.target.checkIdentity(body)
 }
 
 func (g *get) connect(ctx context.Context) (net.Conn, error) {
@@ -161,18 +161,25 @@ type Identity struct {
 	Client string `json:"client"`
 }
 
-// checkClient holds the address the server saw against the client's own. They differ when something on the way
-// translated the source address, which breaks NetworkPolicies that select the client.
-func checkClient(answer []byte, expected string) error {
-	if expected == "" {
+// expectsIdentity reports whether answers must say who the server is and whom it saw.
+func (t Target) expectsIdentity() bool { return t.ExpectClientAddress != "" || t.ExpectServer != "" }
+
+// checkIdentity holds an answer against what the target expects of it. The client's address differs when something on the way
+// translated the source address, which breaks NetworkPolicies that select the client; the server's name, when the address leads to
+// another Service.
+func (t Target) checkIdentity(answer []byte) error {
+	if !t.expectsIdentity() {
 		return nil
 	}
 	var identity Identity
 	if err := json.Unmarshal(answer, &identity); err != nil {
 		return failf(BadAnswer, "answer is not an echo server's: %w", err)
 	}
-	if identity.Client != expected {
-		return failf(WrongClient, "server saw client %q instead of %q", identity.Client, expected)
+	if want := t.ExpectServer; want != "" && identity.Name != want {
+		return failf(WrongServer, "server %q answered instead of %q", identity.Name, want)
+	}
+	if want := t.ExpectClientAddress; want != "" && identity.Client != want {
+		return failf(WrongClient, "server saw client %q instead of %q", identity.Client, want)
 	}
 	return nil
 }

@@ -73,6 +73,8 @@ func TestGetFailures(t *testing.T) {
 	}{
 		{"good", Target{Address: echo.Listener.Addr().String(), ExpectClientAddress: "127.0.0.1"}, ""},
 		{"source translated", Target{Address: echo.Listener.Addr().String(), ExpectClientAddress: "10.0.0.9"}, WrongClient},
+		{"right server", Target{Address: echo.Listener.Addr().String(), ExpectServer: "test"}, ""},
+		{"another server", Target{Address: echo.Listener.Addr().String(), ExpectServer: "cart"}, WrongServer},
 		{"no echo server", Target{Address: hello(t), ExpectClientAddress: "127.0.0.1"}, BadAnswer},
 		{"refused", Target{Address: closed}, ConnectRefused},
 		{"status", Target{Address: status.Listener.Addr().String()}, HTTPStatus},
@@ -218,17 +220,19 @@ func TestStreamFailures(t *testing.T) {
 	tests := []struct {
 		name    string
 		address string
-		expect  string
+		client  string
+		server  string
 		want    Class
 	}{
-		{"refused", closedAddress(t), "", ConnectRefused},
-		{"no echo", silent, "", Timeout},
-		{"source translated", translated, "127.0.0.1", WrongClient},
+		{"refused", closedAddress(t), "", "", ConnectRefused},
+		{"no echo", silent, "", "", Timeout},
+		{"source translated", translated, "127.0.0.1", "", WrongClient},
+		{"another server", translated, "", "cart", WrongServer},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			wantClass(t, doOnce(t, Target{
-				Name: "t", Kind: Stream, Address: tt.address, ExpectClientAddress: tt.expect,
+				Name: "t", Kind: Stream, Address: tt.address, ExpectClientAddress: tt.client, ExpectServer: tt.server,
 				Timeout: Duration(300 * time.Millisecond),
 			}), tt.want)
 		})

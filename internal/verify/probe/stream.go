@@ -112,7 +112,7 @@ func (s *stream) open(ctx context.Context) (net.Conn, *bufio.Scanner, error) {
 }
 
 func (s *stream) identify(conn net.Conn, lines *bufio.Scanner, timeout time.Duration) error {
-	if s.target.ExpectClientAddress == "" {
+	if !s.target.expectsIdentity() {
 		return nil
 	}
 	if err := conn.SetDeadline(time.Now().Add(timeout)); err != nil {
@@ -124,7 +124,7 @@ func (s *stream) identify(conn net.Conn, lines *bufio.Scanner, timeout time.Dura
 	if !lines.Scan() {
 		return fmt.Errorf("ask server for its identity: %w", endOf(lines))
 	}
-	if err := checkClient(lines.Bytes(), s.target.ExpectClientAddress); err != nil {
+	if err := s.target.checkIdentity(lines.Bytes()); err != nil {
 		return err
 	}
 	return conn.SetDeadline(time.Time{})

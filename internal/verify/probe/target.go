@@ -74,6 +74,8 @@ type Target struct {
 	ExpectStatus int `json:"expectStatus,omitempty"`
 	// ExpectClientAddress, if set, is the client address the server must have seen: an IP, or Self.
 	ExpectClientAddress string `json:"expectClientAddress,omitempty"`
+	// ExpectServer, if set, is the name that the echo server must give as its own: an answer of another Service is a failure.
+	ExpectServer string `json:"expectServer,omitempty"`
 	// Resolver is the host:port of the DNS server; the system's own if empty.
 	Resolver string `json:"resolver,omitempty"`
 	// Remember has an HTTP request go to the address that was looked up before, for as long as its time to live allows. Otherwise

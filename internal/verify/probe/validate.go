@@ -40,7 +40,7 @@ func (t Target) validate() error {
 	if err := t.validateAddresses(); err != nil {
 		return err
 	}
-	return t.validateClient()
+	return t.validateIdentity()
 }
 
 // validateKind looks for fields that would have no effect: a user who sets them means something else.
@@ -95,12 +95,12 @@ func (t Target) validateAddresses() error {
 	return nil
 }
 
-func (t Target) validateClient() error {
+func (t Target) validateIdentity() error {
+	if t.expectsIdentity() && t.Kind != HTTP && t.Kind != Stream {
+		return fmt.Errorf("expectClientAddress and expectServer cannot be checked by a probe of kind %s", t.Kind)
+	}
 	if t.ExpectClientAddress == "" {
 		return nil
-	}
-	if t.Kind != HTTP && t.Kind != Stream {
-		return fmt.Errorf("expectClientAddress cannot be checked by a probe of kind %s", t.Kind)
 	}
 	if _, err := netip.ParseAddr(t.ExpectClientAddress); err != nil {
 		return fmt.Errorf("expectClientAddress %q is not an IP address (%q needs the prober's own address to be known)",
