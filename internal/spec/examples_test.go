@@ -1,0 +1,33 @@
+package spec
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+// TestExamplesAreValid reads every Migration in examples, wherever replumb is started.
+func TestExamplesAreValid(t *testing.T) {
+	files, err := filepath.Glob("../../examples/*/*.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	valid := 0
+	for _, file := range files {
+		body, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.Contains(body, []byte("kind: Migration\n")) {
+			continue
+		}
+		if _, err := Parse(body); err != nil {
+			t.Errorf("%s: %v", file, err)
+		}
+		valid++
+	}
+	if valid == 0 {
+		t.Error("there are no examples")
+	}
+}
