@@ -246,7 +246,7 @@ func TestFilesFromTheCluster(t *testing.T) {
 			Old: v1alpha1.NodeSet{CIDRs: []string{"172.30.0.0/24"}}, New: v1alpha1.NodeSet{CIDRs: []string{"172.31.0.0/24"}},
 			ControlPlane: &v1alpha1.ControlPlaneSpec{Etcd: v1alpha1.EtcdSpec{
 				Endpoints: []string{"https://" + s.listener()}, CAFile: s.bait("ca"), CertFile: s.bait("cert"), KeyFile: s.bait("key"),
-				SnapshotFile: snapshot,
+				SnapshotFile: snapshot, SnapshotUnencrypted: true,
 			}},
 			Records: []v1alpha1.RecordSpec{{
 				Name: "a.example.com", From: []string{"192.0.2.1"}, To: []string{"192.0.2.2"},
