@@ -187,7 +187,7 @@ func Check(action v1alpha1.Action) error {
 	return nil
 }
 
-// Name is what an Action may be called in front of anybody.
+// Name is what an Action may be called in any output.
 func Name(action v1alpha1.Action) string {
 	switch {
 	case action.Exec != nil && len(action.Exec.Command) > 0:

@@ -143,7 +143,7 @@ func TestHTTPTimesOut(t *testing.T) {
 	}
 }
 
-func TestHTTPToNobodyDoesNotTellTheURL(t *testing.T) {
+func TestHTTPWithoutServerDoesNotTellTheURL(t *testing.T) {
 	s := httptest.NewServer(nil)
 	s.Close()
 	t.Setenv("CALLOUT_BAD", "http://exa mple/"+secret)

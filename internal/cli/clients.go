@@ -24,7 +24,7 @@ func (d *servicePage) oldClients(ctx context.Context, j serviceJob) error {
 	return err
 }
 
-// clientTable writes who still uses old addresses, if anybody does. When they were last seen goes by the clocks of their nodes.
+// clientTable writes which clients still use old addresses, if any do. When they were last seen goes by the clocks of their nodes.
 func (d *servicePage) clientTable(w io.Writer) error {
 	if d.unseen != "" {
 		fmt.Fprintln(w, d.unseen)

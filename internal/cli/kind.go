@@ -38,7 +38,7 @@ type job interface {
 	Resume(context.Context) error
 }
 
-// about is what is true of a job before anybody looks at the cluster.
+// about is what is true of a job before the cluster is looked at.
 type about struct {
 	name      string
 	migration *v1alpha1.Migration

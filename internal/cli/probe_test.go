@@ -40,7 +40,7 @@ func (p *probed) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 var servers sync.Map
 
 // serve starts servers for the script, and puts their addresses into its environment: HTTP, HTTPS (with its authority in ca.crt), STREAM,
-// UDP, and CLOSED, where nobody listens.
+// UDP, and CLOSED, where nothing listens.
 func serve(ts *testscript.TestScript, _ bool, _ []string) {
 	p := &probed{came: make(chan struct{}, 1)}
 	web := httptest.NewServer(p)

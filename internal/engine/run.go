@@ -184,7 +184,7 @@ func Drive(ctx context.Context, s Step) error {
 	return err
 }
 
-// drive brings one step from what it is to proven. Each attempt looks afresh, so an attempt that met a conflict or was
+// drive brings one step from what it is to proven. Each attempt looks again, so an attempt that met a conflict or was
 // cut off half way is followed by one that sees what is there now.
 func (r *run) drive(ctx context.Context, s Step) (changed bool, err error) {
 	deadline := r.deadline(s)

@@ -98,7 +98,7 @@ func (d *demo) tryCreateService(ctx context.Context, service *corev1.Service, wi
 	return err
 }
 
-// freeAddress finds the last address of a range that nobody holds.
+// freeAddress finds the last address of a range that is free.
 func (d *demo) freeAddress(ctx context.Context, within netip.Prefix) (netip.Addr, error) {
 	held, err := d.client.NetworkingV1().IPAddresses().List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -118,8 +118,8 @@ func (d *demo) freeAddress(ctx context.Context, within netip.Prefix) (netip.Addr
 	return address, nil
 }
 
-// moveControlMidway waits until half of the shop has moved and then moves the control's Service the way anybody
-// would who has no replumb: delete it, and create it again with an address of the new range.
+// moveControlMidway waits until half of the shop has moved and then moves the control's Service the way one would
+// without replumb: delete it, and create it again with an address of the new range.
 func (d *demo) moveControlMidway(ctx context.Context) error {
 	if err := d.awaitHalfMoved(ctx); err != nil {
 		return fmt.Errorf("wait for half of the shop to move: %w", err)

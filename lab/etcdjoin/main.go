@@ -1,6 +1,6 @@
 // Command etcdjoin starts the etcd of a control plane that joins a cluster, as who wrote its unit would: it asks the members
 // there are who the members are now, and has etcd begin with those. Whether this one is among them is not its business; as
-// long as it is not, there is nothing to start, and it ends with an error. Whoever supervises it tries again.
+// long as it is not, there is nothing to start, and it ends with an error. Its supervisor tries again.
 //
 // An etcd that has data begins with what is in there.
 package main

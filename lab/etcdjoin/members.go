@@ -38,7 +38,7 @@ func (j *joiner) ask(ctx context.Context, peers []string) (string, error) {
 		}
 		failed = errors.Join(failed, err)
 	}
-	return "", fmt.Errorf("nobody says who the members are: %w", failed)
+	return "", fmt.Errorf("no member says who the members are: %w", failed)
 }
 
 func (j *joiner) members(ctx context.Context, peer string) ([]member, error) {

@@ -32,6 +32,6 @@ func TestAsk(t *testing.T) {
 		t.Errorf("got %s, %v, want %s", got, err, want)
 	}
 	if _, err := j.ask(t.Context(), []string{gone}); err == nil {
-		t.Error("nobody answers, and yet it knows")
+		t.Error("no answer, and yet it knows")
 	}
 }

@@ -36,7 +36,7 @@ func configs(t *testing.T, dir string) map[string][]byte {
 		"3 control-planes 2 cp3 172.30.0.8 2 0 1 1 2 15 3 3 6 0 0 0 - 6443 - 0 0 - - 0\n\n"
 	files := map[string][]byte{"api.cfg": api, "api.state": c.Handover([]byte(known), ControlPlanes)}
 	c = Config{Stats: dir + "/ingress.sock", State: dir + "/ingress.state", Listen: 80, HealthPort: 32080}
-	if files["nobody.cfg"], err = c.Ingress(); err != nil {
+	if files["empty.cfg"], err = c.Ingress(); err != nil {
 		t.Fatal(err)
 	}
 	c.Servers = servers("node1=172.30.0.11:30080")
@@ -51,7 +51,7 @@ func TestGolden(t *testing.T) {
 	const golden = "testdata/golden.txtar"
 	got := &txtar.Archive{Comment: []byte("A balancer before API servers, one before nodes, and one in a network without any.\n")}
 	files := configs(t, "/run")
-	for _, name := range []string{"api.cfg", "api.state", "ingress.cfg", "ingress.state", "nobody.cfg"} {
+	for _, name := range []string{"api.cfg", "api.state", "ingress.cfg", "ingress.state", "empty.cfg"} {
 		got.Files = append(got.Files, txtar.File{Name: name, Data: files[name]})
 	}
 	if *update {

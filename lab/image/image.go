@@ -115,7 +115,7 @@ func (i Image) build() (v1.Image, error) {
 func (i Image) layer() (v1.Layer, error) {
 	var buf bytes.Buffer
 	w := tar.NewWriter(&buf)
-	// /tmp because programs expect one; binaries, executable by whoever the pod runs as.
+	// /tmp because programs expect one; binaries, executable by any user that the pod runs as.
 	if err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: "tmp/", Mode: 0o1777}); err != nil {
 		return nil, err
 	}

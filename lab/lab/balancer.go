@@ -208,8 +208,8 @@ func (l Balancers) Balanced(ctx context.Context, network, program string) ([]hap
 	return nil, fmt.Errorf("network %q of lab %s has no %s", network, l.Topology.Name, program)
 }
 
-// errNobodyReady is the state of a balancer that leads nowhere.
-var errNobodyReady = errors.New("no server is up")
+// errNoneReady is the state of a balancer that leads nowhere.
+var errNoneReady = errors.New("no server is up")
 
 // waitBalanced waits until a balancer has found a server up in a backend.
 func (l Balancers) waitBalanced(ctx context.Context, network, program, backend string) error {
@@ -223,6 +223,6 @@ func (l Balancers) waitBalanced(ctx context.Context, network, program, backend s
 				return nil
 			}
 		}
-		return errNobodyReady
+		return errNoneReady
 	})
 }

@@ -127,7 +127,7 @@ func besides(path, lab string) string {
 	return filepath.Join(filepath.Dir(path), lab, filepath.Base(path))
 }
 
-// enlistEdge adds the machines of an edge. The outside is the same for all labs of a fabric.
+// addMembers adds the machines of an edge. The outside is the same for all labs of a fabric.
 func (l edging) addMembers() {
 	for _, n := range l.Topology.Networks {
 		l.addMember(LoadBalancer, n, "")

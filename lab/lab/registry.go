@@ -44,7 +44,7 @@ const (
 
 const registryPort = 443
 
-// Registry is where images are pulled from by who has the credentials. Nobody else gets any answer but 401.
+// Registry is where images are pulled from by who has the credentials. All others get 401.
 type Registry struct {
 	Host               string
 	Username, Password string

@@ -182,7 +182,7 @@ func (h *Handle) do(ctx context.Context, method, path string, body []byte) ([]by
 	return text, err
 }
 
-// Command prepares argv to be run on the machine, as somebody logged in there would.
+// Command prepares argv to be run on the machine, as a user logged in there would.
 func (h *Handle) Command(ctx context.Context, argv ...string) (*exec.Cmd, error) {
 	info, err := h.Info(ctx)
 	if err != nil {

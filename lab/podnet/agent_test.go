@@ -17,14 +17,14 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// inMemory is a table that is nobody's.
+// inMemory is a table without a kernel.
 type inMemory map[netip.Prefix]netip.Addr
 
 func (m inMemory) list() (map[netip.Prefix]netip.Addr, error) { return maps.Clone(m), nil }
 func (m inMemory) remove(to netip.Prefix) error               { delete(m, to); return nil }
 func (m inMemory) set(to netip.Prefix, via netip.Addr) error  { m[to] = via; return nil }
 
-func TestNodeIsMadeAnewWithAnotherRange(t *testing.T) {
+func TestNodeIsRecreatedWithAnotherRange(t *testing.T) {
 	nodes := cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{})
 	routes := inMemory{}
 	var used []netip.Addr

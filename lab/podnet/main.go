@@ -1,7 +1,7 @@
 // Command podnet is the network agent of a lab's machines, as kindnet's and flannel's are on real ones: it gives the CNI
 // plugin of its node the range in the Node's podCIDR, and the machine routes to the ranges of all other nodes.
 //
-// A Node that is deleted and made anew, with another range or the same one, costs nobody a packet: the CNI configuration
+// A Node that is deleted and recreated, with another range or the same one, costs no packet: the CNI configuration
 // stays until there is another range to write, and the route to a range that its node has no more stays for as long as a
 // pod has an address in it.
 package main

@@ -10,8 +10,8 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// routeProtocol marks the routes of this agent: the numbers from 5 upwards are free for anybody
-// (include/uapi/linux/rtnetlink.h), so that one that starts anew finds what it has added before.
+// routeProtocol marks the routes of this agent: the numbers from 5 upwards are free to use
+// (include/uapi/linux/rtnetlink.h), so that one that starts again finds what it has added before.
 const routeProtocol netlink.RouteProtocol = 77
 
 // kernel is the routing table of the network that the agent runs in.

@@ -133,7 +133,7 @@ func (w *Watch) startOutside(o Outpost, calls Calls) error {
 		return err
 	}
 	cmd.Env = append(cmd.Environ(), "CLIENT_CONFIG="+string(data))
-	// When nobody listens any more, also because who listened was killed, it ends by what it writes.
+	// When nothing listens any more, also because the listener was killed, it ends by what it writes.
 	said, err := cmd.StdoutPipe()
 	if err != nil {
 		return err
@@ -171,7 +171,7 @@ func (p *process) open(context.Context, podName) (io.ReadCloser, error) {
 
 func (p *process) running(context.Context, podName) (bool, error) { return false, nil }
 
-// ending waits for a process when nobody reads what it says any more.
+// ending waits for a process when nothing reads what it says any more.
 type ending struct {
 	io.Reader
 	cmd *exec.Cmd

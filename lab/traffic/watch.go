@@ -116,7 +116,7 @@ func (e *brokenOffError) Error() string { return e.cause.Error() }
 func (e *brokenOffError) Unwrap() error { return e.cause }
 
 // read returns when the log has ended for good. That is an error unless the client is a roving one and has said all it had
-// to say: others run until nobody watches any more.
+// to say: others run until the watch ends.
 func (w *Watch) read(pod podName) error {
 	tick := time.NewTicker(reopenEvery)
 	defer tick.Stop()

@@ -28,7 +28,7 @@ func (g *givenLogs) open(context.Context, podName) (io.ReadCloser, error) {
 
 func (g *givenLogs) running(context.Context, podName) (bool, error) { return len(g.readers) > 0, nil }
 
-// TestBrokenOffLog reads a log anew that broke off in the middle of a line.
+// TestBrokenOffLog reads a log again that broke off in the middle of a line.
 func TestBrokenOffLog(t *testing.T) {
 	from := testSource("a", ByName)
 	log := func(seqs ...int) string {
@@ -77,7 +77,7 @@ func TestCollectorNeverTakesSilenceForSuccess(t *testing.T) {
 		{"beginning missing", window(3, 10) + "\n", "window 3 came where 0 was due", probe.ErrIncomplete},
 		{"half a line", `{"t":"cart by`, "it says", nil},
 		{"error of the client", "error: no configuration\n", "error: no configuration", nil},
-		{"somebody else's target", `{"t":"x"}` + "\n", "not told to probe", nil},
+		{"another client's target", `{"t":"x"}` + "\n", "not told to probe", nil},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

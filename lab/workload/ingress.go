@@ -26,7 +26,7 @@ const (
 	IngressHealthPort  = 32080
 	// IngressClass is the class of Ingresses it looks after.
 	IngressClass = "lab"
-	// balancerClass is of nobody: balancers of a lab are its own, as those that are set up by hand or by Terraform are.
+	// balancerClass is of no controller: balancers of a lab are its own, as those that are set up by hand or by Terraform are.
 	balancerClass = "replumb.local/edge"
 )
 

@@ -22,7 +22,7 @@ const PartOfVariety = "variety"
 const (
 	// JobName runs once and ends.
 	JobName = "report"
-	// BarePodName belongs to nobody, and nobody starts it again.
+	// BarePodName has no owner, and no controller starts it again.
 	BarePodName = "loner"
 )
 

@@ -51,7 +51,7 @@ func noImage(t *testing.T, l *lab.Lab) {
 	good := proven{name: name, to: "172.21.0.0/16"}.write(t)
 	replumb(t, l, "apply", "-f", good, "--until", "agents")
 
-	// Whoever has no agents can still go back.
+	// Without agents one can still go back.
 	const nowhere = "replumb.local/none:lab"
 	bad = proven{name: name, to: "172.21.0.0/16", image: nowhere, wait: "20s"}.write(t)
 	requireNoAgents(t, l, bad, "node node1: pod agent-", "has no image "+nowhere, "spec.proof.image")

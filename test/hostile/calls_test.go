@@ -150,7 +150,7 @@ func (s *scene) refusesByName(name string, texts ...string) {
 	}
 }
 
-// TestStatusRunsNothing: a writer of Migrations has whoever asks for the status, of any Migration, run a program. It would have the
+// TestStatusRunsNothing: a writer of Migrations has the one who asks for the status, of any Migration, run a program. It would have the
 // operator's kubeconfig and credentials.
 func TestStatusRunsNothing(t *testing.T) {
 	s := ambush(t)
@@ -263,7 +263,7 @@ func TestFilesFromTheCluster(t *testing.T) {
 	}
 }
 
-// TestStatusOfAMirrorOpensNothing: a writer of Migrations, and of their status, has whoever asks for the status read a file as a key, and
+// TestStatusOfAMirrorOpensNothing: a writer of Migrations, and of their status, has the one who asks for the status read a file as a key, and
 // ask a server of the writer's.
 func TestStatusOfAMirrorOpensNothing(t *testing.T) {
 	s := ambush(t)

@@ -120,7 +120,7 @@ func (c *cluster) serveFront() error {
 	return nil
 }
 
-// operator plays whoever restarts the API servers with a range.
+// operator plays the one who restarts the API servers with a range.
 func (c *cluster) operator(serviceRange string) {
 	c.flag.Store(&serviceRange)
 	c.SetDefault(serviceRange)
@@ -281,7 +281,7 @@ func (c *cluster) populate(t *testing.T) {
 	c.add(t, &discoveryv1.EndpointSlice{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: shop, Name: "by-hand-1",
-			Labels: map[string]string{discoveryv1.LabelServiceName: "by-hand", discoveryv1.LabelManagedBy: "somebody"},
+			Labels: map[string]string{discoveryv1.LabelServiceName: "by-hand", discoveryv1.LabelManagedBy: "someone"},
 		},
 		AddressType: discoveryv1.AddressTypeIPv4,
 		Ports:       []discoveryv1.EndpointPort{{Name: ptr.To("http"), Port: ptr.To[int32](8080)}},

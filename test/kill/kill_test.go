@@ -19,7 +19,7 @@ const (
 	rich scenario = "rich"
 )
 
-// undisturbed is what a run does that nobody kills, and what the cluster looks like after each command.
+// undisturbed is what a run does that is not killed, and what the cluster looks like after each command.
 type undisturbed struct {
 	applied, finished, rolledBack picture
 	apply, finish, rollback       []moment
@@ -197,7 +197,7 @@ func TestKillAnywhere(t *testing.T) {
 		}
 	})
 	if simple == nil || full == nil {
-		t.Fatal("without a run that nobody disturbs there is nothing to compare with")
+		t.Fatal("without an undisturbed run there is nothing to compare with")
 	}
 	covered := map[string]bool{}
 	all := pairs(lean, simple, func(command string, m moment) bool {

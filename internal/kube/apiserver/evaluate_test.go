@@ -161,7 +161,7 @@ func TestAllOnRange(t *testing.T) {
 			[]string{"10.0.0.5:6443"},
 			nil,
 		},
-		{"nobody tells", []Server{{Address: "10.0.0.5:6443", FlagsErr: silent}}, nil, nil, []string{"10.0.0.5:6443 (flags"}},
+		{"no flags to be seen", []Server{{Address: "10.0.0.5:6443", FlagsErr: silent}}, nil, nil, []string{"10.0.0.5:6443 (flags"}},
 		{"by name", []Server{{Address: "api.example.com:6443", FlagsErr: silent}}, nil, nil, []string{"api.example.com:6443"}},
 		{
 			"pod without endpoint",

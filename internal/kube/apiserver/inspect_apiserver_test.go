@@ -37,9 +37,9 @@ func TestInspectRealServer(t *testing.T) {
 		t.Errorf("ranges = %v", got.Ranges)
 	}
 
-	nobody := rest.CopyConfig(api.Config)
-	nobody.Impersonate.UserName = "nobody"
-	if got := New(nobody).Inspect(t.Context(), u.Host); !errors.Is(got.FlagsErr, ErrFlagzForbidden) || got.CertErr != nil {
+	stranger := rest.CopyConfig(api.Config)
+	stranger.Impersonate.UserName = "stranger"
+	if got := New(stranger).Inspect(t.Context(), u.Host); !errors.Is(got.FlagsErr, ErrFlagzForbidden) || got.CertErr != nil {
 		t.Errorf("without rights: %v, %v", got.FlagsErr, got.CertErr)
 	}
 }

@@ -280,7 +280,7 @@ func match(t *testing.T, what string, err error, want string) {
 }
 
 func TestInspectGivesUp(t *testing.T) {
-	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0") // and nobody accepts
+	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0") // and nothing accepts
 	if err != nil {
 		t.Fatal(err)
 	}

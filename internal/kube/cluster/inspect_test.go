@@ -215,7 +215,7 @@ func TestReferencesLooksIntoEveryKind(t *testing.T) {
 func TestReferencesNotesWhatMayNotBeRead(t *testing.T) {
 	server := setup(t)
 	config := rest.CopyConfig(server.Config)
-	config.Impersonate = rest.ImpersonationConfig{UserName: "nobody"}
+	config.Impersonate = rest.ImpersonationConfig{UserName: "stranger"}
 	blind, err := cluster.Connect(config)
 	if err != nil {
 		t.Fatal(err)
@@ -231,7 +231,7 @@ func TestReferencesNotesWhatMayNotBeRead(t *testing.T) {
 	}
 }
 
-func TestReferencesFailsWhenNobodyAnswers(t *testing.T) {
+func TestReferencesFailsWithoutAnAnswer(t *testing.T) {
 	server := setup(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()

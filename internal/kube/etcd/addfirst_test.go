@@ -74,7 +74,7 @@ func history(ctx context.Context, client *clientv3.Client, from, to int64) ([]*c
 }
 
 // lost counts the writes that were acknowledged and are not at their revision, and fails if a revision is missing or is of a
-// key that nobody wrote.
+// key that no writer wrote.
 func (w *writer) lost(events []*clientv3.Event, from int64) (int, error) {
 	at := map[string]int64{}
 	for i, e := range events {
@@ -85,7 +85,7 @@ func (w *writer) lost(events []*clientv3.Event, from int64) (int, error) {
 		case e.Kv.ModRevision != from+int64(i):
 			return 0, fmt.Errorf("revision %d where %d should be", e.Kv.ModRevision, from+int64(i))
 		case e.Type != mvccpb.PUT || (!failed && !acknowledged):
-			return 0, fmt.Errorf("revision %d: %s of %s, which nobody made", e.Kv.ModRevision, e.Type, key)
+			return 0, fmt.Errorf("revision %d: %s of %s, which no writer made", e.Kv.ModRevision, e.Type, key)
 		}
 		at[key] = e.Kv.ModRevision
 	}

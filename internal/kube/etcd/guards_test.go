@@ -21,7 +21,7 @@ import (
 	"github.com/replumb/replumb/internal/testing/pki"
 )
 
-// TestGuards breaks an ensemble in one way after another, and mends it.
+// TestGuards breaks an ensemble in one way after another, and repairs it.
 func TestGuards(t *testing.T) {
 	t.Parallel()
 	e := newEnsemble(t, 3, fmt.Sprintf("--quota-backend-bytes=%d", 8<<20))

@@ -187,7 +187,7 @@ func TestFind(t *testing.T) {
 	}
 }
 
-func TestHeir(t *testing.T) {
+func TestNextLeader(t *testing.T) {
 	for _, tt := range []struct {
 		members string
 		applied []uint64

@@ -64,9 +64,9 @@ func (f *fixture) make(s *Side, manifests string) {
 		resource := s.objects.Resource(k.GVR())
 		var err error
 		if k.Namespaced {
-			_, err = resource.Namespace(o.GetNamespace()).Create(context.Background(), o, metav1.CreateOptions{FieldManager: "somebody"})
+			_, err = resource.Namespace(o.GetNamespace()).Create(context.Background(), o, metav1.CreateOptions{FieldManager: "someone"})
 		} else {
-			_, err = resource.Create(context.Background(), o, metav1.CreateOptions{FieldManager: "somebody"})
+			_, err = resource.Create(context.Background(), o, metav1.CreateOptions{FieldManager: "someone"})
 		}
 		if err != nil {
 			f.Fatal(err)
@@ -104,7 +104,7 @@ func (f *fixture) change(s *Side, k Kind, namespace, name string, change func(*u
 	change(o)
 	if _, err := s.objects.Resource(k.GVR()).
 		Namespace(namespace).
-		Update(context.Background(), o, metav1.UpdateOptions{FieldManager: "somebody"}); err != nil {
+		Update(context.Background(), o, metav1.UpdateOptions{FieldManager: "someone"}); err != nil {
 		f.Fatal(err)
 	}
 }

@@ -31,7 +31,7 @@ func whyNotCore(k Kind, o *unstructured.Unstructured) string {
 	return ""
 }
 
-// madeAnywhere reports whether each cluster has such an object without anybody asking for it.
+// madeAnywhere reports whether each cluster has such an object without being asked.
 func madeAnywhere(k Kind, o *unstructured.Unstructured) bool {
 	switch k.Kind {
 	case "Namespace":

@@ -134,7 +134,7 @@ func TestWebhook(t *testing.T) {
 kind: ValidatingWebhookConfiguration
 metadata: {name: SHOP}
 webhooks:
-- name: nobody.example.com
+- name: silent.example.com
   clientConfig: {url: "https://127.0.0.1:1/"}
   namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: SHOP}}
   rules: [{apiGroups: [""], apiVersions: [v1], operations: [CREATE], resources: [secrets]}]
@@ -145,7 +145,7 @@ webhooks:
 		f.remove(f.target, kindOf("admissionregistration.k8s.io/v1", "ValidatingWebhookConfiguration"), "", f.shop)
 	})
 	r := f.run(f.copier(nil))
-	f.only(r, ReasonWebhook, "nobody.example.com")
+	f.only(r, ReasonWebhook, "silent.example.com")
 	if e := r.Errors[0]; e.Err != nil || strings.Contains(fmt.Sprintf("%+v", e), secretValue) {
 		t.Errorf("%+v", e)
 	}

@@ -53,7 +53,7 @@ func TestValues(t *testing.T) {
 		"010.96.0.1 10.96.00.1":              "",
 		"é10.96.0.1é":                        "",
 		"fd00:96::70 fd00:96::7:1":           "",
-		"10.96.0.2 10.96.9.9/32":             "", // in the range, but nobody's
+		"10.96.0.2 10.96.9.9/32":             "", // in the range, but of no Service
 		"":                                   "",
 		"::::.:./10/":                        "",
 		// ranges

@@ -208,7 +208,7 @@ func TestDrainOfBarePods(t *testing.T) {
 	f.must(<-ended)
 }
 
-// TestDrainStandsStill gives up when nobody leaves: soon, unless all that is left ends by itself.
+// TestDrainStandsStill gives up when no pod leaves: soon, unless all that is left ends by itself.
 func TestDrainStandsStill(t *testing.T) {
 	f := setup(t)
 	const node = "still"

@@ -61,7 +61,7 @@ func checkDowntime(in Input) []findings.Result {
 	if in.Survey.Spec.Quiet || in.Survey.begun() {
 		return nil
 	}
-	return []findings.Result{findings.Failed("", "no one looks whether the cluster serves anybody")}
+	return []findings.Result{findings.Failed("", "no one looks whether the cluster serves clients")}
 }
 
 func checkFrom(in Input) []findings.Result {

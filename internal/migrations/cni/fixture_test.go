@@ -186,7 +186,7 @@ func (f *fixture) with(m *v1alpha1.Migration) {
 	f.job.Holder = migrationtest.Killed()
 }
 
-func (f *fixture) forth() error {
+func (f *fixture) forward() error {
 	f.Helper()
 	_, err := f.job.Apply(f.Context(), f.runner)
 	return err

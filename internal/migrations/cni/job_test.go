@@ -41,7 +41,7 @@ func TestThereAndFinished(t *testing.T) {
 	f := setup(t)
 	f.deployment("web", 3)
 	tool := f.bare("tool")
-	f.Must(f.forth())
+	f.Must(f.forward())
 
 	for _, p := range append(f.pods("shop", "web"), f.pods("shop", "tool")...) {
 		if a := netip.MustParseAddr(p.Status.PodIP); !netip.MustParsePrefix("10.245.0.0/16").Contains(a) {
@@ -49,7 +49,7 @@ func TestThereAndFinished(t *testing.T) {
 		}
 	}
 	if got := f.pods("shop", "tool"); len(got) != 1 || got[0].UID == tool.UID || got[0].Spec.NodeName != "a" {
-		t.Errorf("the pod that nobody owns: %+v", got)
+		t.Errorf("the pod without an owner: %+v", got)
 	}
 	for _, gone := range [][3]string{
 		{"DaemonSet", "kube-flannel", "kube-flannel-ds"}, {"ConfigMap", "kube-flannel", "kube-flannel-cfg"},
@@ -74,7 +74,7 @@ func TestThereAndFinished(t *testing.T) {
 		t.Errorf("node a was not cleaned: %v", all)
 	}
 	f.Events = nil
-	f.Must(f.forth()) // a second time changes nothing
+	f.Must(f.forward()) // a second time changes nothing
 	for _, e := range f.Events {
 		if e.Kind == engine.StepDone {
 			t.Errorf("a second apply did %s", e.Step)
@@ -96,7 +96,7 @@ func TestThereAndBack(t *testing.T) {
 	f.deployment("web", 2)
 	f.bare("tool")
 	set := f.have("DaemonSet", "kube-flannel", "kube-flannel-ds", apps)
-	f.Must(f.forth())
+	f.Must(f.forward())
 	f.Must(f.job.Rollback(t.Context(), f.runner))
 	back := f.have("DaemonSet", "kube-flannel", "kube-flannel-ds", apps)
 	if back == nil || back.GetUID() == set.GetUID() {
@@ -121,7 +121,7 @@ func TestThereAndBack(t *testing.T) {
 	f.Mu.Lock()
 	f.shut = false
 	f.Mu.Unlock()
-	f.Must(f.forth()) // and there again
+	f.Must(f.forward()) // and there again
 	f.requests.Took(t, Roles(), unused())
 }
 
@@ -181,7 +181,7 @@ func TestKilledAnywhere(t *testing.T) {
 func TestTrafficStopsIt(t *testing.T) {
 	f := setup(t)
 	f.clients = []string{"203.0.113.5"}
-	err := f.forth()
+	err := f.forward()
 	f.Fails(err, "serves clients from outside: 203.0.113.5")
 	var traffic *TrafficError
 	if !errors.As(err, &traffic) || traffic.Advice() == "" {
@@ -191,7 +191,7 @@ func TestTrafficStopsIt(t *testing.T) {
 		t.Error("something was touched")
 	}
 	f.job.AcceptDowntime = true
-	f.Must(f.forth())
+	f.Must(f.forward())
 }
 
 func TestBadInputTouchesNothing(t *testing.T) {
@@ -211,7 +211,7 @@ func TestBadInputTouchesNothing(t *testing.T) {
 		t.Run(strings.TrimSuffix(name, ": "), func(t *testing.T) {
 			f := setup(t)
 			change(f)
-			err := f.forth()
+			err := f.forward()
 			f.Fails(err, name)
 			var blocked *findings.BlockedError
 			if !errors.As(err, &blocked) {
@@ -235,7 +235,7 @@ func TestWorseIsToldAndStaysReversible(t *testing.T) {
 			f.Mu.Unlock()
 		}
 	}
-	f.Fails(f.forth(), "what was reached before is not any more: ", "cross-node: 0 of 2 (before: 2 of 2)")
+	f.Fails(f.forward(), "what was reached before is not any more: ", "cross-node: 0 of 2 (before: 2 of 2)")
 	f.Mu.Lock()
 	f.mute, f.shut = false, true
 	f.Mu.Unlock()
@@ -254,5 +254,5 @@ func TestResidueIsToldByNode(t *testing.T) {
 			f.Mu.Unlock()
 		}
 	}
-	f.Fails(f.forth(), "node b still has of flannel: chain ip nat FLANNEL-POSTRTG")
+	f.Fails(f.forward(), "node b still has of flannel: chain ip nat FLANNEL-POSTRTG")
 }

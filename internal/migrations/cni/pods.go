@@ -226,7 +226,7 @@ func awaitPods(of occupancy, ranges []netip.Prefix) engine.Step {
 					return engine.NotYet("node %s is not ready", now.Nodes[i].Name)
 				}
 			}
-			if p := astray(now.Pods, ranges); p != nil {
+			if p := outOf(now.Pods, ranges); p != nil {
 				return engine.NotYet("pod %s/%s has the address %s, which is not in %v", p.Namespace, p.Name, p.Status.PodIP, ranges)
 			}
 			return now.waits(func(*corev1.Pod) bool { return true })

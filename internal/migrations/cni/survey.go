@@ -255,8 +255,8 @@ func (s *Survey) Left() string {
 	return ""
 }
 
-// astray are pods that have an address outside of some ranges.
-func astray(pods []corev1.Pod, ranges []netip.Prefix) *corev1.Pod {
+// outOf is a pod that has an address outside of some ranges, if there is one.
+func outOf(pods []corev1.Pod, ranges []netip.Prefix) *corev1.Pod {
 	if len(ranges) == 0 {
 		return nil
 	}

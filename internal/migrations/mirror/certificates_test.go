@@ -49,7 +49,7 @@ func TestCertifiedBy(t *testing.T) {
 			[]string{"shop.mirror.example.com"},
 			[]string{"blog.example.com", "shop.example.com", "shop.mirror.example.com"},
 		},
-		"Ingress of nobody": {`{apiVersion: networking.k8s.io/v1, kind: Ingress, spec: {tls: [{hosts: [shop.example.com], secretName: shop}]}}`, nil, nil},
+		"Ingress without an issuer": {`{apiVersion: networking.k8s.io/v1, kind: Ingress, spec: {tls: [{hosts: [shop.example.com], secretName: shop}]}}`, nil, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			o := object(t, test.text)

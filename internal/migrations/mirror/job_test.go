@@ -47,7 +47,7 @@ func TestThereAndHome(t *testing.T) {
 	if string(get(f, f.target, &corev1.Secret{}, "token").Data["token"]) != "s3cr3t" {
 		t.Error("the Secret is another")
 	}
-	// Nobody deploys to the source.
+	// The source refuses deployments.
 	source := get(f, f.source, &appsv1.Deployment{}, "web")
 	source.Spec.Replicas = ptr.To[int32](5)
 	if err := f.source.Update(t.Context(), source, client.FieldOwner("helm")); !apierrors.IsForbidden(err) {
@@ -86,7 +86,7 @@ func TestThereAndHome(t *testing.T) {
 	f.must(f.run(0, f.finish)) // a second time changes nothing
 }
 
-func TestForthAndBackAndForth(t *testing.T) {
+func TestThereAndBackAndThere(t *testing.T) {
 	f := setup(t)
 	f.must(f.run(0, f.apply))
 	f.must(f.run(0, f.rollback))

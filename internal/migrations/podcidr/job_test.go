@@ -57,7 +57,7 @@ func TestThereAndFinished(t *testing.T) {
 	f.Fails(f.rollback(), "point of no return")
 }
 
-func TestForthAndBackAndForth(t *testing.T) {
+func TestThereAndBackAndThere(t *testing.T) {
 	f := setup(t)
 	f.populate()
 	f.Must(f.apply())

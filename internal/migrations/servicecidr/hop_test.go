@@ -40,7 +40,7 @@ func TestHopRefusesWithoutABridge(t *testing.T) {
 	}
 }
 
-func TestHopMendsABridgeThatDrifted(t *testing.T) {
+func TestHopRepairsABridgeThatDrifted(t *testing.T) {
 	f := setup(t)
 	was := f.service("cart")
 	p := f.planner()
@@ -58,7 +58,7 @@ func TestHopMendsABridgeThatDrifted(t *testing.T) {
 	}
 }
 
-func TestBridgeGoesToTheNextAddressWhenSomebodyTookTheTarget(t *testing.T) {
+func TestBridgeGoesToTheNextAddressWhenTheTargetIsTaken(t *testing.T) {
 	f := setup(t)
 	f.service("cart", at("10.96.3.7"))
 	p := f.planner()
@@ -129,7 +129,7 @@ func TestConflictingEditIsFollowed(t *testing.T) {
 	}
 }
 
-// editor lets somebody else write right before the first patch.
+// editor lets another client write right before the first patch.
 type editor struct {
 	client.WithWatch
 	edit func()
@@ -230,7 +230,7 @@ func TestOldAddressGivenBackInTheMiddleOfAHop(t *testing.T) {
 	f.checkBridge(was, f.get("cart"), v1alpha1.BridgeLoadBalancer)
 }
 
-// TestTargetTakenBetweenTwoRuns: apply was killed when the target was held by nobody, and somebody was given it.
+// TestTargetTakenBetweenTwoRuns: apply was killed while the target had no hold, and another Service was given it.
 func TestTargetTakenBetweenTwoRuns(t *testing.T) {
 	f := setup(t)
 	was := f.service("cart", at("10.96.3.7"))

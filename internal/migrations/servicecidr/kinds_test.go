@@ -105,7 +105,7 @@ func TestEndpointsWithoutSelectorAreCopiedAndFollowed(t *testing.T) {
 	f.nothingLeft()
 }
 
-func TestNodePortsAreKeptForthAndBack(t *testing.T) {
+func TestNodePortsAreKeptThereAndBack(t *testing.T) {
 	f := setup(t)
 	was := f.service("ports", at("10.96.3.7"), nodePort)
 	if was.Spec.Ports[0].NodePort == 0 || was.Spec.ExternalTrafficPolicy != corev1.ServiceExternalTrafficPolicyLocal {
@@ -144,7 +144,7 @@ func TestPinnedServicesKeepTheirAddresses(t *testing.T) {
 	f.nothingLeft()
 }
 
-// TestEditBetweenBridgeAndHopIsFollowed: the bridge answers on the port that somebody added in between.
+// TestEditBetweenBridgeAndHopIsFollowed: the bridge answers on the port that was added in between.
 func TestEditBetweenBridgeAndHopIsFollowed(t *testing.T) {
 	f := setup(t)
 	was := f.service("cart", at("10.96.3.7"))
@@ -217,7 +217,7 @@ func TestHeadlessAndExternalNamesAreUntouched(t *testing.T) {
 	}
 }
 
-// TestRangeInUseIsNamed: somebody who took an address of the range, and is no Service that could move, is told.
+// TestRangeInUseIsNamed: what took an address of the range, and is no Service that could move, is named.
 func TestRangeInUseIsNamed(t *testing.T) {
 	f, _ := office(t)
 	blocker := f.service("odd", at("172.31.3.50"), func(s *corev1.Service) {

@@ -102,7 +102,7 @@ func TestApplyAgainChangesNothing(t *testing.T) {
 	}
 }
 
-func TestRollbackRestoresTheExactSpecForthAndBack(t *testing.T) {
+func TestRollbackRestoresTheExactSpecThereAndBack(t *testing.T) {
 	f := setup(t)
 	f.node("a", "192.0.2.1")
 	was := []*corev1.Service{f.service("cart"), f.service("front"), f.service("pay")}

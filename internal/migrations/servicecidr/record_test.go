@@ -96,7 +96,7 @@ func TestApplyUpgradesTheDefinition(t *testing.T) {
 	spec.Properties["former"] = spec.Properties["desired"]
 	spec.Required = []string{"former"}
 	schema.Properties["spec"] = spec
-	old.Annotations = map[string]string{"example.com/owner": "somebody"}
+	old.Annotations = map[string]string{"example.com/owner": "someone"}
 	f.must(server.Update(t.Context(), old))
 	if current, err := server.CRDCurrent(t.Context()); err != nil || current {
 		t.Fatalf("an older definition is taken for this build's: %v, %v", current, err)
@@ -118,7 +118,7 @@ func TestApplyUpgradesTheDefinition(t *testing.T) {
 		len(want.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties["spec"].Properties) || now.UID != crd.UID {
 		t.Errorf("is %+v", now.Spec.Versions)
 	}
-	if now.Annotations["example.com/owner"] != "somebody" {
+	if now.Annotations["example.com/owner"] != "someone" {
 		t.Errorf("annotations of others are gone: %v", now.Annotations)
 	}
 }

@@ -127,8 +127,8 @@ func TestRollbackAfterEveryPhase(t *testing.T) {
 	}
 }
 
-// TestForthAndBackThreeTimes goes through a retired and reopened range each time.
-func TestForthAndBackThreeTimes(t *testing.T) {
+// TestThereAndBackThreeTimes goes through a retired and reopened range each time.
+func TestThereAndBackThreeTimes(t *testing.T) {
 	f, was := office(t)
 	for range 3 {
 		f.apply()

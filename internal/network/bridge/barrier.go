@@ -211,7 +211,7 @@ func (b *Barrier) Preview() ([]engine.Change, error) {
 	}, nil
 }
 
-// Abandon implements engine.Abandoner: a sentinel that is no longer asked for is of no use to anybody.
+// Abandon implements engine.Abandoner: a sentinel that is no longer asked for is of no use.
 func (b *Barrier) Abandon(ctx context.Context) error {
 	return RemoveThrowaways(ctx, b.Client, b.Migration)
 }

@@ -138,7 +138,7 @@ func (h *Hold) Note(ctx context.Context, c client.Client) error {
 	return nil
 }
 
-// Release deletes the hold, and never anybody else's IPAddress.
+// Release deletes the hold, and never an IPAddress of others.
 func (h *Hold) Release(ctx context.Context, c client.Client) error {
 	have := &networkingv1.IPAddress{}
 	if h.UID != "" {

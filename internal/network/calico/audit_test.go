@@ -90,7 +90,7 @@ func TestAudit(t *testing.T) {
 			s.Blocks = append(s.Blocks, Block{Name: "wide", CIDR: wide, Node: "b"})
 			s.Affinities = append(s.Affinities, Affinity{Name: "b-wide", Node: "b", CIDR: wide})
 		}, []string{"DuplicateBlock block 10.244.1.0/25: overlaps block 10.244.1.0/26"}},
-		{"borrowed block of nobody", func(s *State, _ *[]corev1.Pod, _ *[]corev1.Node) {
+		{"borrowed block without an affinity", func(s *State, _ *[]corev1.Pod, _ *[]corev1.Node) {
 			s.Blocks[1].Node, s.Affinities = "", s.Affinities[:1]
 		}, nil},
 		{"an address used twice", func(s *State, p *[]corev1.Pod, _ *[]corev1.Node) { *p = append(*p, pod("twin", "10.244.0.1")) }, []string{

@@ -87,7 +87,7 @@ func TestReleaseBlockInUse(t *testing.T) {
 	}
 }
 
-// meanwhile lets somebody else act right before the first write of a kind.
+// meanwhile lets another client act right before the first write of a kind.
 type meanwhile struct {
 	client.Client
 	kind string
@@ -159,7 +159,7 @@ func TestFree(t *testing.T) {
 	c := lazy.Get(t)
 	p := block(t, c, "10.5.0.0/28", "F1", "F2")
 	first, second := netip.MustParseAddr("10.5.0.0"), netip.MustParseAddr("10.5.0.1")
-	if err := calico.Free(t.Context(), c, first, "somebody-else"); err != nil {
+	if err := calico.Free(t.Context(), c, first, "another-handle"); err != nil {
 		t.Fatal(err)
 	}
 	state, err := calico.Load(t.Context(), c)

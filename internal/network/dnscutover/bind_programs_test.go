@@ -189,7 +189,7 @@ func TestRedirect(t *testing.T) {
 	all := []string{"a.sub", "b.sub", "c.sub", "d.sub"}
 	two := Options{Migration: "m", Parallel: 2}
 
-	t.Run("somebody else's is left alone", func(t *testing.T) { s.in(t).foreign() })
+	t.Run("another owner's is left alone", func(t *testing.T) { s.in(t).foreign() })
 	t.Run("wrong key", func(t *testing.T) { s.in(t).wrongKey() })
 	t.Run("wildcards", func(t *testing.T) { s.in(t).wildcards() })
 	t.Run("a name that the target does not serve, and a whole round twice", func(t *testing.T) {

@@ -70,7 +70,7 @@ func TestQuiet(t *testing.T) {
 	}
 }
 
-// TestNothingToLead makes no steps, and asks nobody.
+// TestNothingToLead makes no steps, and asks no server.
 func TestNothingToLead(t *testing.T) {
 	o := Options{Quiet: &v1alpha1.Action{}}
 	if groups := slices.Concat(There(nil, o), Home(nil, o), Restore(nil)); len(groups) > 0 {

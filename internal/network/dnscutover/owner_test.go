@@ -35,7 +35,7 @@ func TestOwners(t *testing.T) {
 		texts    said
 		problem  string
 	}{
-		{name: "nobody's", texts: said{}},
+		{name: "without an owner", texts: said{}},
 		{name: "ours, new format", texts: said{"a-shop.example.com": {ours}}},
 		{name: "ours, old format and quoted", texts: said{"shop.example.com": {`"` + ours + `"`}}},
 		{name: "ours, quoted as miekg/dns does", texts: said{"shop.example.com": {`\"` + ours + `\"`}}},
@@ -48,7 +48,7 @@ func TestOwners(t *testing.T) {
 		{name: "that type", typ: v1alpha1.RecordAAAA, texts: said{"aaaa-shop.example.com": {theirs}}, problem: "aaaa-shop"},
 		{name: "CNAME", typ: v1alpha1.RecordCNAME, texts: said{"cname-shop.example.com": {theirs}}, problem: "cname-shop"},
 		{name: "something else", texts: said{"shop.example.com": {"v=spf1 -all", "google-site-verification=x"}}},
-		{name: "somebody else's", texts: said{"shop.example.com": {"heritage=mate,mate/owner=ours"}}, problem: `says that "mate" keeps it`},
+		{name: "another program's", texts: said{"shop.example.com": {"heritage=mate,mate/owner=ours"}}, problem: `says that "mate" keeps it`},
 		{name: "encrypted", texts: said{"a-shop.example.com": {sealedText}}, problem: "cannot be read"},
 		{name: "base64 at the name itself", texts: said{"shop.example.com": {sealedText}}},
 		{name: "among others", texts: said{"shop.example.com": {"v=spf1 -all", theirs}}, problem: "theirs"},

@@ -156,7 +156,7 @@ func TestAsk(t *testing.T) {
 		{name: "another name", mode: v1alpha1.ProbeHTTP, port: plainHTTP.port(), asked: "x.example.com", status: 404},
 		{name: "TCP", mode: v1alpha1.ProbeTCP, port: silentPort},
 		{name: "silence", mode: v1alpha1.ProbeHTTP, port: silentPort, problem: "does not answer within 500ms"},
-		{name: "nobody there", mode: v1alpha1.ProbeTCP, port: 1, problem: "127.0.0.1:1 refuses connections"},
+		{name: "nothing there", mode: v1alpha1.ProbeTCP, port: 1, problem: "127.0.0.1:1 refuses connections"},
 		{name: "a balancer by name", mode: v1alpha1.ProbeHTTP, port: plainHTTP.port(), address: "localhost", status: 302},
 		{name: "no such balancer", mode: v1alpha1.ProbeHTTP, port: 80, address: "nowhere.invalid", problem: "looking up the load balancer nowhere.invalid"},
 	} {

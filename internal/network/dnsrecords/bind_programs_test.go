@@ -52,7 +52,7 @@ func TestBindUpdates(t *testing.T) {
 		}
 	})
 
-	t.Run("somebody else was faster", func(t *testing.T) {
+	t.Run("another client was faster", func(t *testing.T) {
 		was := get(t, "api.example.test", v1alpha1.RecordA)
 		theirs := set(was.Name, was.Type, was.TTL, "203.0.113.9")
 		if err := b.provider().Replace(t.Context(), was, theirs); err != nil {
@@ -162,7 +162,7 @@ func TestBindUpdates(t *testing.T) {
 }
 
 // watch asks a recursive server again and again, as clients do that use an answer for as long as it lives, and keeps every
-// address that somebody may be using now.
+// address that clients may be using now.
 type watch struct {
 	mu      sync.Mutex
 	expires map[string]time.Time
@@ -213,7 +213,7 @@ func (w *watch) end(t *testing.T) {
 	}
 }
 
-// used are the addresses of which somebody is still entitled to expect an answer.
+// used are the addresses from which clients may still expect an answer.
 func (w *watch) used() []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -228,15 +228,15 @@ func (w *watch) used() []string {
 }
 
 // TestBindMoves moves records of a real zone, with a real secondary and a real resolver, while clients use what they are told
-// for as long as they may. When the wait for the old values is over nobody uses them any more. The control replaces a record
-// at once, and then somebody does.
+// for as long as they may. When the wait for the old values is over no client uses them any more. The control replaces a record
+// at once, and then clients do.
 func TestBindMoves(t *testing.T) {
 	b := startBind(t)
-	t.Run("forth and back", func(t *testing.T) {
+	t.Run("there and back", func(t *testing.T) {
 		t.Parallel()
-		b.forthAndBack(t)
+		b.thereAndBack(t)
 	})
-	t.Run("alias, forth for good", func(t *testing.T) {
+	t.Run("alias, there for good", func(t *testing.T) {
 		t.Parallel()
 		b.alias(t)
 	})
@@ -275,7 +275,7 @@ func (b *bind) check(t *testing.T, name string, typ v1alpha1.RecordType, ttl tim
 	}
 }
 
-func (b *bind) forthAndBack(t *testing.T) {
+func (b *bind) thereAndBack(t *testing.T) {
 	const name = "api.example.test"
 	m := b.move(t, v1alpha1.RecordSpec{Name: name, To: []string{"198.51.100.1"}})
 	w := startWatch(t, b, name, v1alpha1.RecordA)

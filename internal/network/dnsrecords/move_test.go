@@ -13,8 +13,8 @@ import (
 	"github.com/replumb/replumb/internal/engine"
 )
 
-// TestMoveSurvivesKills: whatever run is killed at whichever write, the next one, forth or back, ends as it should, and when
-// the wait for what was taken out is over nobody remembers that.
+// TestMoveSurvivesKills: whatever run is killed at whichever write, the next one, forward or back, ends as it should, and when
+// the wait for what was taken out is over no resolver remembers that.
 func TestMoveSurvivesKills(t *testing.T) {
 	for seed := range uint64(300) {
 		ttl := []time.Duration{10 * time.Second, 5 * time.Minute, time.Hour}[seed%3]
@@ -58,10 +58,10 @@ func survive(t *testing.T, w *world, name string) {
 		return
 	}
 	if err := w.drive(m.Lower(), m.Widen(), m.Narrow()); err != nil {
-		t.Fatalf("%s: forth: %v", name, err)
+		t.Fatalf("%s: forward: %v", name, err)
 	}
 	if got := w.remembered(); !slices.Equal(w.primary.Values, w.to) || slices.Contains(got, before.Values[0]) {
-		t.Fatalf("%s: forth it is %s, remembered are %v", name, describe(w.primary), got)
+		t.Fatalf("%s: forward it is %s, remembered are %v", name, describe(w.primary), got)
 	}
 	writes := w.writes
 	if err := w.drive(m.Lower(), m.Widen(), m.Narrow()); err != nil || w.writes != writes {
@@ -76,7 +76,7 @@ func survive(t *testing.T, w *world, name string) {
 	}
 }
 
-// TestMoveWithoutWaits is the control: without the waits somebody remembers what was taken out.
+// TestMoveWithoutWaits is the control: without the waits resolvers remember what was taken out.
 func TestMoveWithoutWaits(t *testing.T) {
 	lost := 0
 	for seed := range uint64(20) {
@@ -94,7 +94,7 @@ func TestMoveWithoutWaits(t *testing.T) {
 	}
 }
 
-// TestMoveLeavesOthersAlone: what somebody else writes in the middle of a move stays, and is named.
+// TestMoveLeavesOthersAlone: what others write in the middle of a move stays, and is named.
 func TestMoveLeavesOthersAlone(t *testing.T) {
 	theirs := []string{"203.0.113.9"}
 	for _, tt := range []struct {
@@ -129,8 +129,8 @@ func TestMoveLeavesOthersAlone(t *testing.T) {
 	}
 }
 
-// TestMoveStopsWhenSomebodyPutsItBack: nothing is skipped, and nobody is fought with.
-func TestMoveStopsWhenSomebodyPutsItBack(t *testing.T) {
+// TestMoveStopsWhenOthersPutItBack: nothing is skipped, and what others wrote stays.
+func TestMoveStopsWhenOthersPutItBack(t *testing.T) {
 	w := newWorld(t, 1, oldOnes, time.Minute)
 	m := w.move(nil)
 	if err := w.drive(m.Lower(), m.Widen()); err != nil {
@@ -338,7 +338,7 @@ func TestPreview(t *testing.T) {
 		lines []string
 	}{
 		{
-			"forth", oldOnes, nil, func(m *Move) []engine.Step { return slices.Concat(m.Lower(), m.Widen(), m.Narrow(), m.Restore()) },
+			"forward", oldOnes, nil, func(m *Move) []engine.Step { return slices.Concat(m.Lower(), m.Widen(), m.Narrow(), m.Restore()) },
 			[]string{
 				"update A record api.example.com map[ttl:30 values:[192.0.2.1 192.0.2.2]]",
 				"update A record api.example.com map[ttl:30 values:[192.0.2.1 192.0.2.2 198.51.100.1 198.51.100.2]]",

@@ -46,7 +46,7 @@ func TestOriginAndFamiliar(t *testing.T) {
 		{name: "absent, as it was written", written: []string{}, from: nil},
 		{name: "absent, but it was written otherwise", written: oldOnes, problem: "neither from"},
 		{name: "there, though written to be absent", now: oldOnes, written: []string{}, problem: "in neither from nor to"},
-		{name: "somebody else's", now: append([]string{"203.0.113.9"}, all...), memory: remembered, problem: "it has 203.0.113.9,"},
+		{name: "others have one more", now: append([]string{"203.0.113.9"}, all...), memory: remembered, problem: "it has 203.0.113.9,"},
 		{name: "another owner's, way back", now: []string{"203.0.113.9"}, memory: remembered, to: engine.Backward, problem: "it has 203.0.113.9,"},
 		{name: "not what was written", now: []string{"203.0.113.9"}, written: oldOnes, problem: "it has 203.0.113.9,"},
 		{name: "one was taken out", now: oldOnes[:1], memory: remembered, problem: "neither from"},
@@ -181,7 +181,7 @@ func TestUntil(t *testing.T) {
 		},
 		{"drained", &v1alpha1.RecordStatus{TTL: 3600, LoweredAt: stamp(0), Seen: seen(newOnes, 30)}, newOnes, drain, 90 * time.Second, begun},
 		{
-			"somebody had raised it", &v1alpha1.RecordStatus{TTL: 3600, Seen: seen(newOnes, 30)}, newOnes, drain,
+			"it had been raised", &v1alpha1.RecordStatus{TTL: 3600, Seen: seen(newOnes, 30)}, newOnes, drain,
 			time.Hour + time.Minute, begun,
 		},
 	} {

@@ -12,8 +12,8 @@ import (
 	"github.com/replumb/replumb/internal/engine"
 )
 
-// TestStraightMovesSurviveKills: forth, back with the time to live still short, forth again, and so on, killed at whichever
-// write. The record never has both ends, nobody remembers what a wait was for, and at the end its time to live is as it was.
+// TestStraightMovesSurviveKills: forward, back with the time to live still short, forward again, and so on, killed at whichever
+// write. The record never has both ends, no resolver remembers what a wait was for, and at the end its time to live is as it was.
 func TestStraightMovesSurviveKills(t *testing.T) {
 	for seed := range uint64(300) {
 		ttl := []time.Duration{10 * time.Second, 5 * time.Minute, time.Hour}[seed%3]
@@ -66,9 +66,9 @@ func TestStraightMovesSurviveKills(t *testing.T) {
 	}
 }
 
-// TestForthAgainAfterRestore: a second round waits for the long time to live as the first one did, and for a longer one that
-// somebody has set in between.
-func TestForthAgainAfterRestore(t *testing.T) {
+// TestThereAgainAfterRestore: a second round waits for the long time to live as the first one did, and for a longer one that
+// was set in between.
+func TestThereAgainAfterRestore(t *testing.T) {
 	for _, between := range []time.Duration{time.Hour, 5 * time.Hour} {
 		w := newWorld(t, 1, oldOnes, time.Hour)
 		w.straight = true
@@ -112,8 +112,8 @@ func TestStraightMovesHaveNothingBetween(t *testing.T) {
 	}
 }
 
-// TestWhoeverPutsItBackIsNamed: external-dns, for instance, in the middle of the wait.
-func TestWhoeverPutsItBackIsNamed(t *testing.T) {
+// TestWhatPutsItBackIsNamed: external-dns, for instance, in the middle of the wait.
+func TestWhatPutsItBackIsNamed(t *testing.T) {
 	for _, begun := range []bool{false, true} {
 		w := newWorld(t, 1, oldOnes, time.Minute)
 		w.straight = true

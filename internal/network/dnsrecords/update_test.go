@@ -128,7 +128,7 @@ func TestDynamicExplains(t *testing.T) {
 	}
 }
 
-// TestDynamicRefusesForgedAnswers: an answer that somebody without the key has written counts for nothing.
+// TestDynamicRefusesForgedAnswers: an answer written without the key counts for nothing.
 func TestDynamicRefusesForgedAnswers(t *testing.T) {
 	key, err := NewKey("replumb", "hmac-sha256", secret)
 	if err != nil {

@@ -45,7 +45,7 @@ func run(t *testing.T, in string, words ...string) string {
 	return string(out)
 }
 
-// foreign is what a host with policies of its own has: it drops what nobody allowed, and others forward for Services.
+// foreign is what a host with policies of its own has: it drops what no rule allowed, and others forward for Services.
 const foreign = `*nat
 :PREROUTING ACCEPT [0:0]
 :INPUT ACCEPT [0:0]

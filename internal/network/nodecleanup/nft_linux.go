@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// nftPart is what lies in nftables, by whomever it was written: tables of the network's own, and in the tables that iptables keeps
+// nftPart is what lies in nftables, whichever program wrote it: tables of the network's own, and in the tables that iptables keeps
 // there its chains, jumps to them, and rules whose comments are its own. It talks to the kernel itself, since the program that wrote
 // the rules was often only in the network's own image.
 type nftPart struct{ Network }

@@ -172,7 +172,7 @@ func TestRecreateThereAndBack(t *testing.T) {
 		t.Errorf("podCIDR %s, annotations %v", is.Spec.PodCIDR, is.Annotations)
 	}
 	if err := k.Recreate(t.Context(), nodeName, there); err != nil || get(t, k.Client).UID != is.UID {
-		t.Errorf("a second time makes it anew again: %v", err)
+		t.Errorf("a second time creates it again: %v", err)
 	}
 	if err := k.Recreate(t.Context(), nodeName, was.Spec.PodCIDRs); err != nil {
 		t.Fatal(err)
@@ -251,7 +251,7 @@ func TestRecreateLeavesWhatIsNotItsOwn(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := k.Recreate(t.Context(), nodeName, []string{"10.245.3.0/24"}); err != nil {
-		t.Errorf("a node that somebody has removed: %v", err)
+		t.Errorf("a node that was removed: %v", err)
 	}
 	if err := k.Client.Get(t.Context(), client.ObjectKey{Name: nodeName}, now); client.IgnoreNotFound(err) != nil || err == nil {
 		t.Errorf("it came back: %v", err)

@@ -134,7 +134,7 @@ func TestEventsOfALongMessageAreCut(t *testing.T) {
 func TestEventsThatCannotBeWrittenAreToldOnce(t *testing.T) {
 	s := setup(t)
 	stranger := rest.CopyConfig(s.Config)
-	stranger.Impersonate.UserName = "nobody"
+	stranger.Impersonate.UserName = "stranger"
 	denied, err := cluster.Connect(stranger)
 	if err != nil {
 		t.Fatal(err)

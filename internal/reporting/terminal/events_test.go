@@ -96,7 +96,7 @@ type broken struct{}
 
 func (broken) Write([]byte) (int, error) { return 0, errors.New("no reader") }
 
-func TestJSONLinesGoOnWhenNobodyListens(*testing.T) {
+func TestJSONLinesGoOnWithoutAListener(*testing.T) {
 	sink := JSONLines(broken{})
 	for _, e := range script() {
 		sink(e)

@@ -489,7 +489,7 @@ func TestExportIsWhatKubectlTakes(t *testing.T) {
 	}
 }
 
-func TestMadeAnewIsStoredToo(t *testing.T) {
+func TestRecreatedIsStoredToo(t *testing.T) {
 	s, m := migrated(t)
 	first := created(t, s, service("cart"))
 	if err := Store(t.Context(), s, m, first); err != nil {
@@ -498,9 +498,9 @@ func TestMadeAnewIsStoredToo(t *testing.T) {
 	if err := s.Delete(t.Context(), first[0]); err != nil {
 		t.Fatal(err)
 	}
-	anew := service("cart")
-	anew.Annotations["note"] = "second"
-	if err := Store(t.Context(), s, m, created(t, s, anew)); err != nil {
+	again := service("cart")
+	again.Annotations["note"] = "second"
+	if err := Store(t.Context(), s, m, created(t, s, again)); err != nil {
 		t.Fatal(err)
 	}
 	files, err := Export(t.Context(), s, "shop", t.TempDir())

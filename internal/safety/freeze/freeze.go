@@ -152,7 +152,7 @@ func ensure[T client.Object](ctx context.Context, c client.Client, want, have T,
 	return nil
 }
 
-// remove deletes the binding and the policy, and never anybody else's.
+// remove deletes the binding and the policy, and never those of others.
 func remove(ctx context.Context, c client.Client, name string) error {
 	for _, o := range objects(name) {
 		what := describe(c, o)

@@ -454,7 +454,7 @@ func TestPossible(t *testing.T) {
 		t.Errorf("not there: %v", err)
 	}
 	config := rest.CopyConfig(s.Config)
-	config.Impersonate = rest.ImpersonationConfig{UserName: "nobody"}
+	config.Impersonate = rest.ImpersonationConfig{UserName: "stranger"}
 	c, err := cluster.Connect(config)
 	if err != nil {
 		t.Fatal(err)

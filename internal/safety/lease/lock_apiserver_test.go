@@ -114,7 +114,7 @@ func TestOnlyOneHolds(t *testing.T) {
 	}
 	second := mustAcquire(t, s, Self("other", "replumb rollback"), time.Now, defaults())
 	if err := first.Release(t.Context()); err != nil || *lease(t, s).Spec.HolderIdentity != second.holder.String() {
-		t.Errorf("released somebody else's: %v", err)
+		t.Errorf("released another holder's: %v", err)
 	}
 }
 
@@ -154,7 +154,7 @@ func TestExpiredIsTakenOver(t *testing.T) {
 	}
 }
 
-// A clock that is ahead makes a Lease look expired which somebody renews.
+// A clock that is ahead makes a Lease look expired which its holder renews.
 func TestRenewedIsNotTakenOverByAClockAhead(t *testing.T) {
 	s := free(t)
 	behind := func() time.Time { return time.Now().Add(-time.Hour) }
@@ -221,7 +221,7 @@ func TestRenewalKeepsIt(t *testing.T) {
 	l := mustAcquire(t, s, Self("shop", "replumb apply"), time.Now, timing)
 	first := lease(t, s)
 	labelled := first.DeepCopy()
-	labelled.Labels = map[string]string{"somebody": "was-here"}
+	labelled.Labels = map[string]string{"other": "was-here"}
 	if err := s.Patch(t.Context(), labelled, client.MergeFrom(first)); err != nil {
 		t.Fatal(err)
 	}
@@ -229,7 +229,7 @@ func TestRenewalKeepsIt(t *testing.T) {
 	err := wait.PollUntilContextTimeout(t.Context(), 10*time.Millisecond, 30*time.Second, true, func(context.Context) (bool, error) {
 		return lease(t, s).Spec.RenewTime.After(enough), nil
 	})
-	if err != nil || l.lost.Err() != nil || lease(t, s).Labels["somebody"] == "" {
+	if err != nil || l.lost.Err() != nil || lease(t, s).Labels["other"] == "" {
 		t.Errorf("%v, %v, labels %v", err, context.Cause(l.lost), lease(t, s).Labels)
 	}
 	if err := l.Release(t.Context()); err != nil {

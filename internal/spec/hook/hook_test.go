@@ -146,7 +146,7 @@ func TestStepCallsOnce(t *testing.T) {
 	}
 	start := time.Now()
 	if _, err := run(t, New(h, occasion())); !errors.As(err, &failed) || time.Since(start) > 10*time.Second {
-		t.Errorf("nobody there: got %v after %s", err, time.Since(start))
+		t.Errorf("nothing there: got %v after %s", err, time.Since(start))
 	}
 }
 

@@ -168,7 +168,7 @@ func TestCacheDoesNotRememberFailures(t *testing.T) {
 	if got, err := c.Lookup(t.Context(), action, services, nil); err != nil || len(got) != 1 {
 		t.Errorf("got %v, %v", got, err)
 	}
-	c.turn <- struct{}{} // somebody else is asking
+	c.turn <- struct{}{} // another caller is asking
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := c.Lookup(ctx, action, services, nil); !errors.Is(err, context.Canceled) {

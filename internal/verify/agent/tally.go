@@ -25,7 +25,7 @@ const (
 	lag = 2 * time.Second
 )
 
-// tally adds up what the requests of one probe meet with, whomever they went to in the course of time.
+// tally adds up what the requests of one probe meet with, whichever server they went to in the course of time.
 //
 // A failure is reported twice: when it is seen, and when its window closes, which may be much later. What counts of a second is
 // the larger number of the two, so that neither is missed and nothing counts twice, whichever comes first.

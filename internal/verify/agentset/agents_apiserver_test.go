@@ -108,8 +108,8 @@ func TestNamespaceGetsItsLabelsBack(t *testing.T) {
 	}
 }
 
-// TestWhatWasChangedIsMended: steps look at what there is, not at what they did.
-func TestWhatWasChangedIsMended(t *testing.T) {
+// TestWhatWasChangedIsRepaired: steps look at what there is, not at what they did.
+func TestWhatWasChangedIsRepaired(t *testing.T) {
 	f := setup(t)
 	_, err := f.install(f.set)
 	f.must(err)
@@ -117,11 +117,11 @@ func TestWhatWasChangedIsMended(t *testing.T) {
 	f.get(ds, HostSet)
 	was := ds.DeepCopy()
 	ds.Spec.Template.Spec.Containers[0].Image = "other"
-	f.must(server.Patch(t.Context(), ds, client.MergeFrom(was), client.FieldOwner("somebody")))
+	f.must(server.Patch(t.Context(), ds, client.MergeFrom(was), client.FieldOwner("someone")))
 	role := &rbacv1.ClusterRole{}
 	f.get(role, hostAccess)
 	role.Rules = role.Rules[1:]
-	f.must(server.Update(t.Context(), role, client.FieldOwner("somebody")))
+	f.must(server.Update(t.Context(), role, client.FieldOwner("someone")))
 	svc := &corev1.Service{ObjectMeta: inSystem()}
 	f.get(svc, Service)
 	address := svc.Spec.ClusterIP

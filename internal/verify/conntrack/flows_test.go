@@ -323,7 +323,7 @@ func TestOwnDialFailed(t *testing.T) {
 		`10.96.0.5:80/TCP shop/cart "" 192.0.2.1 open=1 50s`)
 }
 
-// TestOwnIsBounded tells more flows than anybody has, with a table that can't be read.
+// TestOwnIsBounded tells more flows than any node has, with a table that can't be read.
 func TestOwnIsBounded(t *testing.T) {
 	s := newScene()
 	remote := netip.MustParseAddrPort("10.96.0.5:80")

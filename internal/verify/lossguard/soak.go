@@ -112,7 +112,7 @@ To go on without them: replumb finish %[1]s --leave-clients. Addresses they use 
 	return ""
 }
 
-// Note names nodes of which it is not known whether anybody there uses old addresses.
+// Note names nodes of which it is not known whether clients there use old addresses.
 func (s *Soak) Note() string {
 	if len(s.unready) == 0 {
 		return ""

@@ -125,7 +125,7 @@ func TestOneReportDoesNotArm(t *testing.T) {
 	s.unsettled(2)
 }
 
-func TestANewInstanceCountsAnew(t *testing.T) {
+func TestANewInstanceCountsFromZero(t *testing.T) {
 	s := newScript(t)
 	for range 4 {
 		s.tick(0, true)

@@ -1,5 +1,5 @@
 // Command client is the calling half of the lab's traffic: it probes the targets of its configuration and writes one
-// JSON line per target and second to standard output, where the pod's log carries it to whoever counts. Nothing else
+// JSON line per target and second to standard output, where the pod's log carries it to what counts. Nothing else
 // is written there; an error ends the program with a line that is not JSON.
 package main
 

@@ -78,7 +78,7 @@ func newController(client kubernetes.Interface, class, address string) (*control
 func (c *controller) signal() {
 	select {
 	case c.changed <- struct{}{}:
-	default: // it has been said, and nobody has listened yet
+	default: // it has been said, and not been read yet
 	}
 }
 
@@ -102,7 +102,7 @@ func (c *controller) run(ctx context.Context, ready func()) {
 	}
 }
 
-// refresh makes the table anew and tells Ingresses where they are found.
+// refresh rebuilds the table and tells Ingresses where they are found.
 func (c *controller) refresh(ctx context.Context) {
 	all, err := c.ingresses.List(labels.Everything())
 	if err != nil {

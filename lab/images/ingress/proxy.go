@@ -40,7 +40,7 @@ type proxy struct {
 func transport() http.RoundTripper {
 	return &http.Transport{
 		DialContext: (&net.Dialer{Timeout: dialTimeout}).DialContext,
-		// A Service decides about every request anew, where it goes.
+		// A Service decides for every request where it goes.
 		DisableKeepAlives: true,
 	}
 }

@@ -142,7 +142,7 @@ func (t *table) knows(host string) bool {
 	return ok
 }
 
-// route is where a request goes; nil, if nobody wants it.
+// route is where a request goes; nil if no Ingress takes it.
 func (t *table) route(host, path string) *backend {
 	byName, _ := named(t.rules, hostOnly(host))
 	for _, rules := range [][]rule{byName, t.rules[""]} {

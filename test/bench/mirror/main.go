@@ -51,7 +51,7 @@ func run(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	log.SetLogger(logr.Discard()) // it would warn that nobody reads it
+	log.SetLogger(logr.Discard()) // it would warn that nothing reads it
 	source, err := apitest.Run("10.96.0.0/16", apitest.WithoutEndpoints())
 	if err != nil {
 		return err

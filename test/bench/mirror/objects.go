@@ -41,7 +41,7 @@ func build(gvr schema.GroupVersionResource, kind string, i int, more map[string]
 	return object{gvr, o}
 }
 
-// set is objects that are made as they are written, so that nobody has them all in memory.
+// set is objects that are made as they are written, so that they are never all in memory.
 type set struct {
 	size int
 	make func(i int) object

@@ -184,7 +184,7 @@ func (b *bench) move(ctx context.Context, n int) error {
 	return b.remove(ctx, "by-name-")
 }
 
-// naive deletes every Service and makes it anew.
+// naive deletes every Service and recreates it.
 func (b *bench) naive(ctx context.Context) error {
 	callees, err := b.callees(ctx, control)
 	if err != nil {

@@ -55,7 +55,7 @@ func (f *fleet) slow() {
 	f.quick, f.drawn = false, map[string]time.Duration{}
 }
 
-// bounds are the shortest times in which what was measured could have been done, if nobody lost a moment: a budget lets the next pod of a
+// bounds are the shortest times in which what was measured could have been done, if no step lost a moment: a budget lets the next pod of a
 // Deployment go when the one before is replaced, and all Deployments go on at the same time. A pod's replacement starts as it is told to
 // end. ideal takes every pod to start in the mean of the times, drawn those that pods really took.
 func (f *fleet) bounds() (ideal, drawn time.Duration) {

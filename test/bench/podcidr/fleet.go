@@ -107,7 +107,7 @@ func (f *fleet) deploy(ctx context.Context, name string) error {
 	}})
 }
 
-// bounds are the shortest times in which what was measured could have been done, if nobody lost a moment: by a Deployment
+// bounds are the shortest times in which what was measured could have been done, if no step lost a moment: by a Deployment
 // that starts as many pods at once as its strategy allows (maxSurge 25 % rounded up and maxUnavailable 25 % rounded down),
 // each in the place of the first that is ready, and ends with its last pods; and by as many Deployments at once as the
 // migration may restart. ideal takes every pod to start in the mean of the times, drawn those that pods really took.

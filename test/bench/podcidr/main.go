@@ -71,7 +71,7 @@ func run(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	log.SetLogger(logr.Discard()) // it would warn that nobody reads it
+	log.SetLogger(logr.Discard()) // it would warn that nothing reads it
 	server, err := apitest.Run("10.96.0.0/16", apitest.Calico(), apitest.Controllers())
 	if err != nil {
 		return err

@@ -16,7 +16,7 @@ import (
 // addresses are where the server listens.
 type addresses struct{ HTTP, Stream, UDP string }
 
-// serveUntil serves until ctx ends or whoever began it has gone.
+// serveUntil serves until ctx ends or the process that began it has gone.
 func serveUntil(ctx context.Context, parent io.Reader, out io.Writer) error {
 	var config net.ListenConfig
 	web, err := config.Listen(ctx, "tcp", "127.0.0.1:0")

@@ -36,7 +36,7 @@ func (c *Counter) RoundTrip(r *http.Request) (*http.Response, error) {
 	return answer, err
 }
 
-// Reset begins anew.
+// Reset begins again at zero.
 func (c *Counter) Reset() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -296,7 +296,7 @@ func TestGetAndReplace(t *testing.T) {
 	}
 }
 
-// TestConflict: whoever else changes the record, before the look at it or between that and the batch, is not overwritten.
+// TestConflict: a change of others to the record, before the look at it or between that and the batch, is not overwritten.
 func TestConflict(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
