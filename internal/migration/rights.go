@@ -11,15 +11,25 @@ import (
 	"github.com/replumb/replumb/internal/safety/lease"
 )
 
+const (
+	definitionGroup = "apiextensions.k8s.io"
+	definitions     = "customresourcedefinitions"
+	// definition is that of Migrations.
+	definition = "migrations.replumb.dev"
+
+	admissionGroup = "admissionregistration.k8s.io"
+	policies       = "validatingadmissionpolicies"
+	bindings       = "validatingadmissionpolicybindings"
+)
+
 // ViewRules are what commands that write nothing need, whatever the kind of the migration.
 func ViewRules() []cluster.Rule {
-	const crds, migrations = "customresourcedefinitions", "migrations.replumb.dev"
 	return []cluster.Rule{
 		{
 			Why: "What has been recorded of migrations, and whether its definition is there.",
 			Rights: slices.Concat(
 				cluster.Grant("replumb.dev", "migrations", "", "get list"),
-				cluster.Named(cluster.Grant("apiextensions.k8s.io", crds, "", "get"), migrations),
+				cluster.Named(cluster.Grant(definitionGroup, definitions, "", "get"), definition),
 			),
 		},
 		{
@@ -51,15 +61,14 @@ func ViewRules() []cluster.Rule {
 
 // OperateRules are what a run of any kind needs around its own steps.
 func OperateRules() []cluster.Rule {
-	const crds, migrations = "customresourcedefinitions", "migrations.replumb.dev"
 	return []cluster.Rule{
 		{
 			Why: "What is recorded of the migration, and its definition. No rule limits which definitions are created; others cannot be changed.",
 			Rights: slices.Concat(
 				cluster.Grant("replumb.dev", "migrations", "", "create update"),
 				cluster.Grant("replumb.dev", "migrations", "status", "update"),
-				cluster.Grant("apiextensions.k8s.io", crds, "", "create"),
-				cluster.Named(cluster.Grant("apiextensions.k8s.io", crds, "", "update"), migrations),
+				cluster.Grant(definitionGroup, definitions, "", "create"),
+				cluster.Named(cluster.Grant(definitionGroup, definitions, "", "update"), definition),
 			),
 		},
 		{
@@ -86,32 +95,25 @@ func OperateRules() []cluster.Rule {
 	}
 }
 
-const (
-	admissionGroup = "admissionregistration.k8s.io"
-	policies       = "validatingadmissionpolicies"
-	bindings       = "validatingadmissionpolicybindings"
-)
+// policyRights are a verb on the policies that refuse requests, and on their bindings.
+func policyRights(verb string) []cluster.Right {
+	return append(cluster.Grant(admissionGroup, policies, "", verb), cluster.Grant(admissionGroup, bindings, "", verb)...)
+}
 
 // FreezeViewRule is what finding out about freezes takes.
 func FreezeViewRule() cluster.Rule {
 	return cluster.Rule{
-		Why: "Freezes that are there.",
-		Rights: cluster.Named(slices.Concat(
-			cluster.Grant(admissionGroup, policies, "", "get"), cluster.Grant(admissionGroup, bindings, "", "get"),
-		), freeze.Name, freeze.DeploysName),
+		Why:    "Freezes that are there.",
+		Rights: cluster.Named(policyRights("get"), freeze.Name, freeze.DeploysName),
 	}
 }
 
 // FreezeRule is what a freeze of that name takes, beside the right to try a change that it refuses, and unfreeze.
 func FreezeRule(name string) cluster.Rule {
 	rights := slices.Concat(
-		cluster.Grant(admissionGroup, policies, "", "create"), cluster.Grant(admissionGroup, bindings, "", "create"),
-		cluster.Named(slices.Concat(
-			cluster.Grant(admissionGroup, policies, "", "update"), cluster.Grant(admissionGroup, bindings, "", "update"),
-		), name),
-		cluster.Named(slices.Concat(
-			cluster.Grant(admissionGroup, policies, "", "delete"), cluster.Grant(admissionGroup, bindings, "", "delete"),
-		), freeze.Name, freeze.DeploysName),
+		policyRights("create"),
+		cluster.Named(policyRights("update"), name),
+		cluster.Named(policyRights("delete"), freeze.Name, freeze.DeploysName),
 	)
 	return cluster.Rule{
 		Why:    "The freeze. No rule limits which policies are created, and one can refuse any request to the cluster; those of others cannot be changed.",
@@ -125,4 +127,9 @@ func PrivilegeRule() cluster.Rule {
 		Why:    "Pod Security of the namespace of what replumb runs, and of no other.",
 		Rights: cluster.Named(cluster.Grant("", "namespaces", "", "patch"), v1alpha1.SystemNamespace),
 	}
+}
+
+// APIServerRights are what it takes to list the addresses of API servers: the endpoints of the Service kubernetes.
+func APIServerRights() []cluster.Right {
+	return cluster.In(metav1.NamespaceDefault, cluster.Grant("discovery.k8s.io", "endpointslices", "", "list")...)
 }

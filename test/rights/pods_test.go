@@ -18,43 +18,10 @@ spec:
   proof: {image: replumb}
 `
 
-const workloads = `apiVersion: apps/v1
-kind: Deployment
-metadata: {name: web, namespace: shop}
-spec:
-  selector: {matchLabels: {app: web}}
-  template: {metadata: {labels: {app: web}}, spec: {terminationGracePeriodSeconds: 1, containers: [{name: c, image: c}]}}
----
-apiVersion: apps/v1
-kind: StatefulSet
-metadata: {name: db, namespace: shop}
-spec:
-  selector: {matchLabels: {app: db}}
-  serviceName: db
-  template: {metadata: {labels: {app: db}}, spec: {terminationGracePeriodSeconds: 1, containers: [{name: c, image: c}]}}
----
-apiVersion: apps/v1
-kind: DaemonSet
-metadata: {name: log, namespace: shop}
-spec:
-  selector: {matchLabels: {app: log}}
-  template: {metadata: {labels: {app: log}}, spec: {terminationGracePeriodSeconds: 1, containers: [{name: c, image: c}]}}
----
-apiVersion: apps/v1
-kind: ReplicaSet
-metadata: {name: bare, namespace: shop}
-spec:
-  selector: {matchLabels: {app: bare}}
-  template: {metadata: {labels: {app: bare}}, spec: {terminationGracePeriodSeconds: 1, containers: [{name: c, image: c}]}}
-`
-
 // TestPods: the roles are enough for whole migrations of pods between Calico's pools, and all of them is needed.
 func TestPods(t *testing.T) {
 	s := begin(t, "pods", podMove)
-	s.manifests(workloads)
-	for _, app := range []string{"web", "db", "log", "bare"} {
-		s.running(app)
-	}
+	s.workloads("web")
 	s.expect(3, viewer, []string{"check", "-f", s.file},
 		"missing permission: create,patch,delete ippools.crd.projectcalico.org (role replumb-pods-operate in deploy/rbac-pod-cidr.yaml)")
 	s.expect(3, viewer, []string{"plan", "-f", s.file})
@@ -72,12 +39,7 @@ func TestPods(t *testing.T) {
 			roles = append(roles, role)
 		}
 	}
-	secrets := cluster.Right{Verb: "list", Resource: "secrets", Namespace: "replumb-system"}
-	views, all := read(t, s.since, viewer), read(t, s.since, viewer, operator)
-	views.onlyReads(t)
-	views.allowed(t, secrets)
-	all.allowed(t, secrets)
-	all.used(t, roles, unusedByPods())
+	s.audited(roles, unusedByPods())
 }
 
 // unusedByPods are the rights that no request takes here, with what would.

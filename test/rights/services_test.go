@@ -23,7 +23,7 @@ spec:
   proof: {image: replumb, soak: 0s}
 `
 
-// services are the Services, and what carries their addresses: workloads that are restarted, and pods that are evicted.
+// services are the Services, and a Job beside the workloads that carry their addresses.
 const services = `apiVersion: networking.k8s.io/v1
 kind: ServiceCIDR
 metadata: {name: old}
@@ -46,43 +46,6 @@ addressType: IPv4
 ports: [{port: 80}]
 endpoints: [{addresses: [192.0.2.77], conditions: {ready: true}}]
 ---
-apiVersion: apps/v1
-kind: Deployment
-metadata: {name: cart, namespace: shop}
-spec:
-  selector: {matchLabels: {app: cart}}
-  template:
-    metadata: {labels: {app: cart}}
-    spec: {containers: [{name: c, image: cart}]}
----
-apiVersion: apps/v1
-kind: StatefulSet
-metadata: {name: db, namespace: shop}
-spec:
-  selector: {matchLabels: {app: db}}
-  serviceName: cart
-  template:
-    metadata: {labels: {app: db}}
-    spec: {containers: [{name: c, image: db}]}
----
-apiVersion: apps/v1
-kind: DaemonSet
-metadata: {name: log, namespace: shop}
-spec:
-  selector: {matchLabels: {app: log}}
-  template:
-    metadata: {labels: {app: log}}
-    spec: {containers: [{name: c, image: log}]}
----
-apiVersion: apps/v1
-kind: ReplicaSet
-metadata: {name: bare, namespace: shop}
-spec:
-  selector: {matchLabels: {app: bare}}
-  template:
-    metadata: {labels: {app: bare}}
-    spec: {containers: [{name: c, image: bare}]}
----
 apiVersion: batch/v1
 kind: Job
 metadata: {name: batch, namespace: shop}
@@ -96,9 +59,8 @@ spec:
 func TestServices(t *testing.T) {
 	s := begin(t, "services", serviceMove)
 	s.manifests(services)
-	for _, app := range []string{"cart", "db", "log", "bare", "batch"} {
-		s.running(app)
-	}
+	s.workloads("cart")
+	s.running("batch")
 	s.expect(3, viewer, []string{"check", "-f", s.file},
 		"missing permission: create,patch,delete services (role replumb-services-operate in deploy/rbac.yaml)",
 		"missing permission: patch services/status (role", "missing permission: create,delete configmaps in replumb-system (role",
@@ -117,16 +79,10 @@ func TestServices(t *testing.T) {
 	s.seen("move")
 
 	roles := servicecidr.Roles().Of(cluster.View, cluster.Operate, cluster.Agents)
-	// Services back up no Secrets, and do without the right to list them.
-	secrets := cluster.Right{Verb: "list", Resource: "secrets", Namespace: "replumb-system"}
 	// Whether a freeze is enforced is asked by a change that is only tried.
 	tried := cluster.Right{Verb: "patch", Resource: "services", Namespace: "default", Name: "kubernetes"}
 	nodes := cluster.Right{Verb: "get", Resource: "nodes", Subresource: "proxy"}
-	views, all := read(t, s.since, viewer), read(t, s.since, viewer, operator)
-	views.onlyReads(t)
-	views.allowed(t, secrets, tried, nodes)
-	all.allowed(t, secrets, tried, nodes)
-	all.used(t, roles, unusedByServices())
+	all := s.audited(roles, unusedByServices(), tried, nodes)
 	if !slices.ContainsFunc(all, func(e event) bool { return e.Object.Resource == "selfsubjectaccessreviews" }) {
 		t.Error("no one asked what the user may do")
 	}
@@ -152,24 +108,4 @@ func unusedByServices() map[string]string {
 	}
 	maps.Copy(all, unusedAgents())
 	return all
-}
-
-// agents is why users have rights that only agents use.
-const agents = "what agents may do themselves, which users can only give them if they have it"
-
-// unusedAgents are what no request takes of the rights that are there for agents, and for definitions.
-func unusedAgents() map[string]string {
-	const older = "the definition is one of an older replumb"
-	return map[string]string{
-		"update customresourcedefinitions.apiextensions.k8s.io migrations.replumb.dev":  older,
-		"update customresourcedefinitions.apiextensions.k8s.io nodereports.replumb.dev": older,
-		"delete pods in replumb-system":        "agents on nodes that are not ready",
-		"watch services":                       agents,
-		"watch migrations.replumb.dev":         agents,
-		"get nodereports.replumb.dev":          agents,
-		"create nodereports.replumb.dev":       agents,
-		"patch nodereports.replumb.dev":        agents,
-		"get nodereports/status.replumb.dev":   agents,
-		"patch nodereports/status.replumb.dev": agents,
-	}
 }

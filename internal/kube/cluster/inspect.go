@@ -3,6 +3,7 @@ package cluster
 import (
 	"context"
 	"net/netip"
+	"slices"
 	"sort"
 	"sync"
 
@@ -100,6 +101,19 @@ func (c *Cluster) References(ctx context.Context, scanner *references.Scanner) (
 	}
 	found.sort()
 	return found, nil
+}
+
+// ReferenceRights are what References needs, beside the rights to list ConfigMaps, pods, workloads, budgets and Migrations.
+func ReferenceRights() []Right {
+	return slices.Concat(
+		Grant("", "persistentvolumes", "", "list"),
+		Grant("batch", "cronjobs", "", "list"),
+		Grant("networking.k8s.io", "networkpolicies", "", "list"),
+		WebhookRights(),
+		Grant("admissionregistration.k8s.io", "validatingadmissionpolicies", "", "list"),
+		Grant("apiextensions.k8s.io", "customresourcedefinitions", "", "list"),
+		Named(Grant("crd.projectcalico.org", "felixconfigurations", "", "get"), "default"),
+	)
 }
 
 // felix asks Calico whether it does the work of kube-proxy.

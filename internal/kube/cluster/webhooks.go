@@ -9,6 +9,14 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
+// WebhookRights are what WebhookServices needs.
+func WebhookRights() []Right {
+	return append(
+		Grant("admissionregistration.k8s.io", "validatingwebhookconfigurations", "", "list"),
+		Grant("admissionregistration.k8s.io", "mutatingwebhookconfigurations", "", "list")...,
+	)
+}
+
 // WebhookServices are the Services that admission webhooks call, each once.
 func (c *Cluster) WebhookServices(ctx context.Context) ([]types.NamespacedName, error) {
 	var all []types.NamespacedName

@@ -8,14 +8,29 @@ import (
 
 // Rights are what Load and the steps need.
 func Rights() []cluster.Right {
+	return slices.Concat(ListRights(), cluster.Grant("policy", "poddisruptionbudgets", "", "list"), RestartRights())
+}
+
+// ListRights are what it takes to list pods, and the workloads that own them.
+func ListRights() []cluster.Right {
 	return slices.Concat(
-		cluster.Grant("", "pods", "", "get list"),
+		cluster.Grant("", "pods", "", "list"),
+		cluster.Grant("apps", "deployments", "", "list"),
+		cluster.Grant("apps", "statefulsets", "", "list"),
+		cluster.Grant("apps", "daemonsets", "", "list"),
+		cluster.Grant("apps", "replicasets", "", "list"),
+	)
+}
+
+// RestartRights are what the steps need: they restart workloads, evict the pods of others, and wait for the new ones.
+func RestartRights() []cluster.Right {
+	return slices.Concat(
+		cluster.Grant("", "pods", "", "get"),
 		cluster.Grant("", "pods", "eviction", "create"),
-		cluster.Grant("apps", "deployments", "", "get list watch patch"),
-		cluster.Grant("apps", "statefulsets", "", "get list watch patch"),
-		cluster.Grant("apps", "daemonsets", "", "get list watch patch"),
-		cluster.Grant("apps", "replicasets", "", "get list"),
+		cluster.Grant("apps", "deployments", "", "get watch patch"),
+		cluster.Grant("apps", "statefulsets", "", "get watch patch"),
+		cluster.Grant("apps", "daemonsets", "", "get watch patch"),
+		cluster.Grant("apps", "replicasets", "", "get"),
 		cluster.Grant("batch", "jobs", "", "get"),
-		cluster.Grant("policy", "poddisruptionbudgets", "", "list"),
 	)
 }

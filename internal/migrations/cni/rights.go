@@ -51,8 +51,7 @@ func viewRules() []cluster.Rule {
 			Why: "NetworkPolicies, and what would stand in the way.",
 			Rights: slices.Concat(
 				cluster.Grant("networking.k8s.io", "networkpolicies", "", "list"),
-				cluster.Grant("admissionregistration.k8s.io", "validatingwebhookconfigurations", "", "list"),
-				cluster.Grant("admissionregistration.k8s.io", "mutatingwebhookconfigurations", "", "list"),
+				cluster.WebhookRights(),
 				cluster.Grant(calicoGroup, "ippools", "", "get list"),
 				cluster.Grant(calicoGroup, "networkpolicies", "", "list"),
 				cluster.Grant(calicoGroup, "globalnetworkpolicies", "", "list"),

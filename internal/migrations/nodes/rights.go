@@ -4,9 +4,8 @@ import (
 	"context"
 	"slices"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
 	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/rollout"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/verify/connectivity"
 )
@@ -34,11 +33,7 @@ func viewRules() []cluster.Rule {
 			Why: "Nodes, and what runs on them.",
 			Rights: slices.Concat(
 				cluster.Grant("", "nodes", "", "get list"),
-				cluster.Grant("", "pods", "", "list"),
-				cluster.Grant("apps", "deployments", "", "list"),
-				cluster.Grant("apps", "statefulsets", "", "list"),
-				cluster.Grant("apps", "daemonsets", "", "list"),
-				cluster.Grant("apps", "replicasets", "", "list"),
+				rollout.ListRights(),
 				cluster.Grant("policy", "poddisruptionbudgets", "", "list"),
 				cluster.Grant("", "services", "", "get list"),
 			),
@@ -53,7 +48,7 @@ func viewRules() []cluster.Rule {
 		},
 		{
 			Why:    "Which API servers serve.",
-			Rights: cluster.In(metav1.NamespaceDefault, cluster.Grant("discovery.k8s.io", "endpointslices", "", "list")...),
+			Rights: migration.APIServerRights(),
 		},
 	}
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/rollout"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/migrations/podcidr/noderanges"
 	"github.com/replumb/replumb/internal/verify/connectivity"
@@ -45,11 +46,7 @@ func viewRules() []cluster.Rule {
 			Rights: slices.Concat(
 				cluster.Grant("", "nodes", "", "list"),
 				cluster.Grant("", "namespaces", "", "list"),
-				cluster.Grant("", "pods", "", "list"),
-				cluster.Grant("apps", "deployments", "", "list"),
-				cluster.Grant("apps", "statefulsets", "", "list"),
-				cluster.Grant("apps", "daemonsets", "", "list"),
-				cluster.Grant("apps", "replicasets", "", "list"),
+				rollout.ListRights(),
 				cluster.Grant("batch", "jobs", "", "list"),
 				cluster.Grant("policy", "poddisruptionbudgets", "", "list"),
 			),
@@ -87,15 +84,8 @@ func viewRules() []cluster.Rule {
 			Rights: slices.Concat(
 				cluster.Grant("", "configmaps", "", "list"),
 				cluster.Grant("", "services", "", "list"),
-				cluster.Grant("", "persistentvolumes", "", "list"),
-				cluster.Grant("batch", "cronjobs", "", "list"),
-				cluster.Grant("networking.k8s.io", "networkpolicies", "", "list"),
+				cluster.ReferenceRights(),
 				cluster.Grant("networking.k8s.io", "servicecidrs", "", "list"),
-				cluster.Grant("admissionregistration.k8s.io", "validatingwebhookconfigurations", "", "list"),
-				cluster.Grant("admissionregistration.k8s.io", "mutatingwebhookconfigurations", "", "list"),
-				cluster.Grant("admissionregistration.k8s.io", "validatingadmissionpolicies", "", "list"),
-				cluster.Grant("apiextensions.k8s.io", "customresourcedefinitions", "", "list"),
-				cluster.Named(cluster.Grant(calicoGroup, "felixconfigurations", "", "get"), "default"),
 				cluster.Grant("operator.tigera.io", "installations", "", "list"),
 			),
 		},
@@ -116,16 +106,8 @@ func operateRules() []cluster.Rule {
 			),
 		},
 		{
-			Why: "Restarts.",
-			Rights: slices.Concat(
-				cluster.Grant("", "pods", "", "get"),
-				cluster.Grant("", "pods", "eviction", "create"),
-				cluster.Grant("apps", "deployments", "", "get watch patch"),
-				cluster.Grant("apps", "statefulsets", "", "get watch patch"),
-				cluster.Grant("apps", "daemonsets", "", "get watch patch"),
-				cluster.Grant("apps", "replicasets", "", "get"),
-				cluster.Grant("batch", "jobs", "", "get"),
-			),
+			Why:    "Restarts.",
+			Rights: rollout.RestartRights(),
 		},
 		connectivity.Rule(),
 		{

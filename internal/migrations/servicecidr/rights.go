@@ -6,6 +6,7 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/rollout"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/safety/freeze"
 	"github.com/replumb/replumb/internal/verify/lossguard"
@@ -63,11 +64,7 @@ func viewRules() []cluster.Rule {
 		{
 			Why: "Workloads that carry old addresses, and what restarts them.",
 			Rights: slices.Concat(
-				cluster.Grant("", "pods", "", "list"),
-				cluster.Grant("apps", "deployments", "", "list"),
-				cluster.Grant("apps", "statefulsets", "", "list"),
-				cluster.Grant("apps", "daemonsets", "", "list"),
-				cluster.Grant("apps", "replicasets", "", "list"),
+				rollout.ListRights(),
 				cluster.Grant("batch", "jobs", "", "list"),
 				cluster.Grant("policy", "poddisruptionbudgets", "", "list"),
 			),
@@ -77,14 +74,7 @@ func viewRules() []cluster.Rule {
 			Optional: true,
 			Rights: slices.Concat(
 				cluster.Grant("", "configmaps", "", "list"),
-				cluster.Grant("", "persistentvolumes", "", "list"),
-				cluster.Grant("batch", "cronjobs", "", "list"),
-				cluster.Grant(networking, "networkpolicies", "", "list"),
-				cluster.Grant("admissionregistration.k8s.io", "validatingwebhookconfigurations", "", "list"),
-				cluster.Grant("admissionregistration.k8s.io", "mutatingwebhookconfigurations", "", "list"),
-				cluster.Grant("admissionregistration.k8s.io", "validatingadmissionpolicies", "", "list"),
-				cluster.Grant("apiextensions.k8s.io", "customresourcedefinitions", "", "list"),
-				cluster.Named(cluster.Grant("crd.projectcalico.org", "felixconfigurations", "", "get"), "default"),
+				cluster.ReferenceRights(),
 			),
 		},
 		{
@@ -113,16 +103,8 @@ func operateRules() []cluster.Rule {
 		},
 		migration.FreezeRule(freeze.Name),
 		{
-			Why: "Restarts of what carries old addresses.",
-			Rights: slices.Concat(
-				cluster.Grant("", "pods", "", "get"),
-				cluster.Grant("", "pods", "eviction", "create"),
-				cluster.Grant("apps", "deployments", "", "get watch patch"),
-				cluster.Grant("apps", "statefulsets", "", "get watch patch"),
-				cluster.Grant("apps", "daemonsets", "", "get watch patch"),
-				cluster.Grant("apps", "replicasets", "", "get"),
-				cluster.Grant("batch", "jobs", "", "get"),
-			),
+			Why:    "Restarts of what carries old addresses.",
+			Rights: rollout.RestartRights(),
 		},
 		{
 			Why:    "Whether a node is still there.",

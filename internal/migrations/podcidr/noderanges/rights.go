@@ -7,6 +7,7 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/migration"
 )
 
 // RoleFile is the file in deploy that has the roles beside those of all migrations of pods.
@@ -22,7 +23,7 @@ func Roles() cluster.Roles {
 				Why: "How controller managers are configured, and how many API servers there are.",
 				Rights: slices.Concat(
 					cluster.In(metav1.NamespaceSystem, cluster.Named(cluster.Grant("", "configmaps", "", "get"), "kubeadm-config")...),
-					cluster.In(metav1.NamespaceDefault, cluster.Grant("discovery.k8s.io", "endpointslices", "", "list")...),
+					migration.APIServerRights(),
 				),
 			}},
 		},

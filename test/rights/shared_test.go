@@ -1,0 +1,63 @@
+package rights
+
+import (
+	"fmt"
+
+	"github.com/replumb/replumb/internal/kube/cluster"
+)
+
+// workload is a workload in shop, as YAML. Its pods have its name as their label app.
+func workload(kind, name, more string) string {
+	return fmt.Sprintf(`---
+apiVersion: apps/v1
+kind: %[1]s
+metadata: {name: %[2]s, namespace: shop}
+spec:
+  selector: {matchLabels: {app: %[2]s}}
+  template: {metadata: {labels: {app: %[2]s}}, spec: {terminationGracePeriodSeconds: 1, containers: [{name: c, image: c}]}}
+%[3]s`, kind, name, more)
+}
+
+// workloads creates what is restarted, a Deployment of that name among it, and what is evicted, and waits until a pod of each runs.
+func (s *scene) workloads(deployment string) {
+	s.Helper()
+	s.manifests(workload("Deployment", deployment, "") + workload("StatefulSet", "db", "  serviceName: db\n") +
+		workload("DaemonSet", "log", "") + workload("ReplicaSet", "bare", ""))
+	for _, app := range []string{deployment, "db", "log", "bare"} {
+		s.running(app)
+	}
+}
+
+// audited holds what the users did in this scene against their roles, and returns it. Requests that take other rights may be denied, and
+// unused are the rights that no request takes, with what would.
+func (s *scene) audited(roles cluster.Roles, unused map[string]string, denied ...cluster.Right) audit {
+	s.Helper()
+	// Neither Services nor pools have Secrets that are backed up: they do without the right to list them.
+	denied = append(denied, cluster.Right{Verb: "list", Resource: "secrets", Namespace: "replumb-system"})
+	views, all := read(s.T, s.since, viewer), read(s.T, s.since, viewer, operator)
+	views.onlyReads(s.T)
+	views.allowed(s.T, denied...)
+	all.allowed(s.T, denied...)
+	all.used(s.T, roles, unused)
+	return all
+}
+
+// agents is why users have rights that only agents use.
+const agents = "what agents may do themselves, which users can only give them if they have it"
+
+// unusedAgents are what no request takes of the rights that are there for agents, and for definitions.
+func unusedAgents() map[string]string {
+	const older = "the definition is one of an older replumb"
+	return map[string]string{
+		"update customresourcedefinitions.apiextensions.k8s.io migrations.replumb.dev":  older,
+		"update customresourcedefinitions.apiextensions.k8s.io nodereports.replumb.dev": older,
+		"delete pods in replumb-system":        "agents on nodes that are not ready",
+		"watch services":                       agents,
+		"watch migrations.replumb.dev":         agents,
+		"get nodereports.replumb.dev":          agents,
+		"create nodereports.replumb.dev":       agents,
+		"patch nodereports.replumb.dev":        agents,
+		"get nodereports/status.replumb.dev":   agents,
+		"patch nodereports/status.replumb.dev": agents,
+	}
+}
