@@ -23,7 +23,6 @@ func depsRun(t *testing.T, policy, aptGet string) string {
 		}
 	}
 	for name, line := range map[string]string{"id": "echo 0", "apt-get": aptGet} {
-		//nolint:gosec // it has to be executable
 		if err := os.WriteFile(filepath.Join(bin, name), []byte("#!"+filepath.Join(bin, "bash")+"\n"+line+"\n"), 0o700); err != nil {
 			t.Fatal(err)
 		}

@@ -117,8 +117,11 @@ func TestStdout(t *testing.T) {
 func TestUnverifiedIsWarnedOf(t *testing.T) {
 	for insecure, want := range map[bool]int{false: 0, true: 1} {
 		file := filepath.Join(t.TempDir(), "config")
-		text := fmt.Sprintf("apiVersion: v1\nkind: Config\ncurrent-context: a\nclusters: [{name: a, cluster: {server: 'https://127.0.0.1:1', "+
-			"insecure-skip-tls-verify: %t}}]\ncontexts: [{name: a, context: {cluster: a}}]\n", insecure)
+		text := fmt.Sprintf(
+			"apiVersion: v1\nkind: Config\ncurrent-context: a\nclusters: [{name: a, cluster: {server: 'https://127.0.0.1:1', "+
+				"insecure-skip-tls-verify: %t}}]\ncontexts: [{name: a, context: {cluster: a}}]\n",
+			insecure,
+		)
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}

@@ -87,7 +87,10 @@ func (j nodeJob) finishable(ctx context.Context) (prospect, error) {
 		}
 	}
 	if j.Spec.ControlPlane != nil {
-		finals = append(finals, "all Secrets of the cluster stay, unencrypted, in "+j.Spec.SnapshotFile()+": delete it when it is not needed any more")
+		finals = append(
+			finals,
+			"all Secrets of the cluster stay, unencrypted, in "+j.Spec.SnapshotFile()+": delete it when it is not needed any more",
+		)
 	}
 	return prospect{question: "What is left of the old nodes is terminated, and there is no way back. Finish?", finals: finals}, nil
 }

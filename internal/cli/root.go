@@ -65,7 +65,13 @@ type app struct {
 
 // NewCommand is the replumb command. As a kubectl plugin (kubectl-replumb) it calls itself "kubectl replumb".
 func NewCommand(argv0 string, in io.Reader, out, errOut io.Writer) *cobra.Command {
-	a := &app{name: "replumb", in: in, out: &output{w: out}, err: printable.Writer{To: errOut}, config: genericclioptions.NewConfigFlags(true)}
+	a := &app{
+		name:   "replumb",
+		in:     in,
+		out:    &output{w: out},
+		err:    printable.Writer{To: errOut},
+		config: genericclioptions.NewConfigFlags(true),
+	}
 	if strings.HasPrefix(argv0, "kubectl-") {
 		a.name = "kubectl replumb"
 	}

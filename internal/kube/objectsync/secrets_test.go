@@ -14,10 +14,17 @@ func TestSecretsAreCountedByOwner(t *testing.T) {
 		namespace, typ, label, value string
 		vault                        bool
 	}{
-		{namespace: "shop"}, {namespace: "shop", typ: "Opaque"}, {namespace: "shop", typ: "kubernetes.io/tls"},
-		{namespace: "shop", typ: "helm.sh/release.v1"}, {namespace: "capi", typ: "cluster.x-k8s.io/secret"},
-		{namespace: "argocd", label: "argocd.argoproj.io/secret-type", value: "cluster"}, {namespace: "argocd", label: partOf, value: "argocd"},
-		{namespace: "flux-system"}, {namespace: "x", label: partOf, value: "flux"}, {namespace: "vault"}, {namespace: "shop", vault: true},
+		{namespace: "shop"},
+		{namespace: "shop", typ: "Opaque"},
+		{namespace: "shop", typ: "kubernetes.io/tls"},
+		{namespace: "shop", typ: "helm.sh/release.v1"},
+		{namespace: "capi", typ: "cluster.x-k8s.io/secret"},
+		{namespace: "argocd", label: "argocd.argoproj.io/secret-type", value: "cluster"},
+		{namespace: "argocd", label: partOf, value: "argocd"},
+		{namespace: "flux-system"},
+		{namespace: "x", label: partOf, value: "flux"},
+		{namespace: "vault"},
+		{namespace: "shop", vault: true},
 		{namespace: "shop", typ: "Opaque", label: "app", value: "x"},
 	} {
 		o := &unstructured.Unstructured{Object: map[string]any{}}
@@ -30,7 +37,12 @@ func TestSecretsAreCountedByOwner(t *testing.T) {
 			o.SetLabels(map[string]string{tt.label: tt.value})
 		}
 		if tt.vault {
-			_ = unstructured.SetNestedSlice(o.Object, []any{map[string]any{"apiVersion": "secrets.hashicorp.com/v1beta1"}}, "metadata", "ownerReferences")
+			_ = unstructured.SetNestedSlice(
+				o.Object,
+				[]any{map[string]any{"apiVersion": "secrets.hashicorp.com/v1beta1"}},
+				"metadata",
+				"ownerReferences",
+			)
 		}
 		s.countSecret(Ref{Namespace: tt.namespace, Name: o.GetName()}, o)
 	}

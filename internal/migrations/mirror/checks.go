@@ -119,8 +119,10 @@ func objectChecks() []findings.Check[Input] {
 			Fix:      "name it in spec.mirror.singletons.workloads, or annotate it replumb.dev/run-once=true; what may run twice needs nothing",
 		},
 		{
-			Code: "RP4107", Severity: findings.Warning, Run: checkSecrets,
-			Claim: "no Secrets leave the cluster",
+			Code:     "RP4107",
+			Severity: findings.Warning,
+			Run:      checkSecrets,
+			Claim:    "no Secrets leave the cluster",
 			Why: "who may read Secrets in the target, or its etcd, gets every credential that is copied; those of Argo CD, Flux, Vault, Cluster API and " +
 				"Helm releases often reach further than one cluster",
 			Fix: "compare who may read Secrets in the target and whether its etcd is encrypted; leave out what it does not need, by namespace or kind: " +

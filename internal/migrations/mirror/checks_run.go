@@ -131,7 +131,10 @@ func checkCloud(in Input) []findings.Result {
 func checkSecrets(in Input) []findings.Result {
 	var out []findings.Result
 	for _, c := range in.Survey.Objects.Secrets {
-		out = append(out, findings.Failed(c.What, "%s copied: %s; one is %s", english.Plural(c.Count, "Secret is", "Secrets are"), c.What, c.Example))
+		out = append(
+			out,
+			findings.Failed(c.What, "%s copied: %s; one is %s", english.Plural(c.Count, "Secret is", "Secrets are"), c.What, c.Example),
+		)
 	}
 	return out
 }

@@ -117,8 +117,13 @@ func TestProbesAreBounded(t *testing.T) {
 		m.Sample(journal.Sample{Probe: name, Sent: 1})
 	}
 	page := scrape(t, serve(t, m))
-	has(t, page, `replumb_probe_requests_total{probe="pod/dns",result="ok"} 1`, `replumb_probe_requests_total{probe="host/shop",result="ok"} 1`,
-		`replumb_probe_requests_total{probe="other",result="ok"} 5`)
+	has(
+		t,
+		page,
+		`replumb_probe_requests_total{probe="pod/dns",result="ok"} 1`,
+		`replumb_probe_requests_total{probe="host/shop",result="ok"} 1`,
+		`replumb_probe_requests_total{probe="other",result="ok"} 5`,
+	)
 	if n := strings.Count(page, `result="ok"`); n != 3 {
 		t.Errorf("%d probes:\n%s", n, page)
 	}

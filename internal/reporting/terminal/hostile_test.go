@@ -43,7 +43,10 @@ func TestNothingCommandsTheTerminal(t *testing.T) {
 	all := findings.Findings{{Code: "RP1", Claim: "c", Group: "g", Outcome: findings.Fail, Message: hostile, Fix: hostile}}
 	Findings(&list, all)
 	Attention(&short, all)
-	Phases(&phases, []PlanPhase{{Name: "move", Steps: []PlanStep{{Title: hostile, Changes: []engine.Change{{Verb: "do", Object: hostile}}}}}})
+	Phases(
+		&phases,
+		[]PlanPhase{{Name: "move", Steps: []PlanStep{{Title: hostile, Changes: []engine.Change{{Verb: "do", Object: hostile}}}}}},
+	)
 	for name, b := range map[string]*strings.Builder{
 		"plain": &plain, "progress": &drawn, "table": &table, "findings": &list, "attention": &short, "phases": &phases,
 	} {

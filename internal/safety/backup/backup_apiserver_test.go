@@ -279,7 +279,8 @@ func TestForgedBackupIsNoticed(t *testing.T) {
 	}
 	_, err = Read(t.Context(), s, "shop")
 	var corrupt *CorruptError
-	if !errors.As(err, &corrupt) || !errors.Is(err, ErrForeign) || !strings.Contains(err.Error(), chunk.GetName()) || corrupt.Advice() == "" {
+	if !errors.As(err, &corrupt) || !errors.Is(err, ErrForeign) || !strings.Contains(err.Error(), chunk.GetName()) ||
+		corrupt.Advice() == "" {
 		t.Errorf("read with %v", err)
 	}
 	if err := Store(t.Context(), s, m, objects); !errors.Is(err, ErrForeign) {
@@ -395,7 +396,8 @@ func TestStep(t *testing.T) {
 	}
 	changes, err := step.Preview()
 	if err != nil || len(changes) != 3 || changes[2].Object != "Migration shop" || changes[0].Object != "ConfigMap replumb-system/backup-shop-*" ||
-		mustJSON(t, changes[1].Body) != `{"objects":["Secret shop/db"]}` || strings.Contains(mustJSON(t, changes), "hunter2") {
+		mustJSON(t, changes[1].Body) != `{"objects":["Secret shop/db"]}` ||
+		strings.Contains(mustJSON(t, changes), "hunter2") {
 		t.Errorf("preview: %v, %v", changes, err)
 	}
 	engineWait(t, step.Do)
