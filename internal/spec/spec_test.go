@@ -51,6 +51,7 @@ func full() *v1alpha1.MigrationSpec {
 		Notify: []v1alpha1.Notifier{{HTTPAction: v1alpha1.HTTPAction{URLFromEnv: "SLACK_URL"}, Format: v1alpha1.NotifySlack}},
 		Proof: v1alpha1.ProofSpec{
 			Agents: v1alpha1.AgentsEnabled, Wait: duration(time.Minute), Budget: 3, OnLoss: v1alpha1.OnLossRollback,
+			ImagePullSecrets: []string{"registry", "registry.example-2"},
 			Probes: []v1alpha1.ProbeSpec{
 				{Name: "db", Kind: v1alpha1.RequestTCP, Address: "192.0.2.10:5432", From: v1alpha1.FromPod},
 				{Name: "shop", Kind: v1alpha1.RequestHTTP, Address: "https://shop.example/health?t=" + secret, ExpectStatus: 204},
@@ -170,6 +171,13 @@ func TestValidateNamesTheField(t *testing.T) {
 		{"spec.notify[0].onFailure", "is not known", func(m *spec) { m.Notify[0].OnFailure = "x" }},
 		{"spec.proof.agents", `"Maybe" is not known`, func(m *spec) { m.Proof.Agents = "Maybe" }},
 		{"spec.proof.onLoss", `"Ignore" is not known`, func(m *spec) { m.Proof.OnLoss = "Ignore" }},
+		{"spec.proof.imagePullSecrets[1]", `"Reg" is not the name of a Secret`, func(m *spec) { m.Proof.ImagePullSecrets[1] = "Reg" }},
+		{"spec.proof.imagePullSecrets[0]", "is not the name of a Secret", func(m *spec) { m.Proof.ImagePullSecrets[0] = "" }},
+		{"spec.proof.imagePullSecrets[0]", "is not the name of a Secret", func(m *spec) { m.Proof.ImagePullSecrets[0] = "shop/registry" }},
+		{"spec.proof.imagePullSecrets[0]", "is not the name of a Secret", func(m *spec) { m.Proof.ImagePullSecrets[0] = "a..b" }},
+		{"spec.proof.imagePullSecrets[0]", "more than 253", func(m *spec) { m.Proof.ImagePullSecrets[0] = strings.Repeat("a", 254) }},
+		{"spec.proof.imagePullSecrets[1]", `"registry" is there twice`, func(m *spec) { m.Proof.ImagePullSecrets[1] = "registry" }},
+		{"spec.proof.imagePullSecrets", "at most 8", func(m *spec) { m.Proof.ImagePullSecrets = strings.Split("a b c d e f g h i", " ") }},
 		{"spec.proof.rate", "1001 is not within", func(m *spec) { m.Proof.Rate = 1001 }},
 		{"spec.proof.budget", "-1 is not within", func(m *spec) { m.Proof.Budget = -1 }},
 		{"spec.proof.soak", "negative", func(m *spec) { m.Proof.Soak = duration(-1) }},

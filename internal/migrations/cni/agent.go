@@ -17,6 +17,7 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/engine/fault"
+	"github.com/replumb/replumb/internal/kube/pull"
 	"github.com/replumb/replumb/internal/network/nodecleanup"
 	"github.com/replumb/replumb/internal/verify/connectivity"
 )
@@ -35,7 +36,7 @@ const (
 type agent struct {
 	tools     Tools
 	migration string
-	image     string
+	image     pull.Image
 	// verb is what it is for, and part of its labels.
 	verb, node string
 	args       []string
@@ -111,7 +112,7 @@ const (
 // pod is on the network of the node. What it may do there follows from what it is for.
 func (a *agent) pod() *corev1.Pod {
 	c := corev1.Container{
-		Name: "replumb", Image: a.image, Args: slices.Concat([]string{"node", a.verb}, a.args, []string{"--report=" + report}),
+		Name: "replumb", Image: a.image.Name, Args: slices.Concat([]string{"node", a.verb}, a.args, []string{"--report=" + report}),
 		TerminationMessagePath: report, TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
 		SecurityContext: a.security(),
 	}
@@ -128,6 +129,7 @@ func (a *agent) pod() *corev1.Pod {
 			AutomountServiceAccountToken: ptr.To(false), EnableServiceLinks: ptr.To(false), DNSPolicy: corev1.DNSDefault,
 			TerminationGracePeriodSeconds: ptr.To[int64](1),
 			Tolerations:                   []corev1.Toleration{{Operator: corev1.TolerationOpExists}},
+			ImagePullSecrets:              a.image.References(),
 			Containers:                    []corev1.Container{c},
 			Volumes:                       volumes,
 		},

@@ -5,6 +5,9 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+
+	"github.com/replumb/replumb/api/v1alpha1"
 )
 
 // TestNoneIsPrivileged: agents have no more rights on a node than they need. Those that look can write nothing there, and one that cleans no more
@@ -40,6 +43,36 @@ func TestNoneIsPrivileged(t *testing.T) {
 		}
 		if !slices.Equal(mounts, tt.mounts) {
 			t.Errorf("%s mounts %q, want %q", verb, mounts, tt.mounts)
+		}
+	}
+}
+
+// TestPullSecrets: every pod that a migration runs has those of the canary, and with none they are as ever.
+func TestPullSecrets(t *testing.T) {
+	for _, tt := range []struct{ secrets, want []string }{
+		{nil, nil},
+		{[]string{"registry", "mirror"}, []string{"registry", "mirror"}},
+	} {
+		p := &Planner{Survey: &Survey{Spec: Spec{Name: "m", Canary: v1alpha1.PodCanarySpec{ImagePullSecrets: tt.secrets}}}}
+		p.Tools.Image = "i"
+		for _, verb := range []string{verbTraffic, verbResidue, verbClean} {
+			a := p.agent(verb, "a", "calico")
+			pod := a.pod()
+			var got []string
+			for _, s := range pod.Spec.ImagePullSecrets {
+				got = append(got, s.Name)
+			}
+			if !slices.Equal(got, tt.want) || pod.Spec.Containers[0].Image != "i" {
+				t.Errorf("%v: pod that is for %s has %v", tt.secrets, verb, got)
+			}
+			pod.Spec.ImagePullSecrets, a.image.Secrets = nil, nil
+			if !equality.Semantic.DeepEqual(pod, a.pod()) {
+				t.Errorf("%v: pod that is for %s differs in more: %+v", tt.secrets, verb, pod)
+			}
+		}
+		canaries := p.matrix("matrix", "", false, false).(*matrixStep).pods()
+		if canaries.Image.Name != "i" || !slices.Equal(canaries.Image.Secrets, tt.want) {
+			t.Errorf("%v: canaries have %+v", tt.secrets, canaries.Image)
 		}
 	}
 }

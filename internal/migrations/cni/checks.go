@@ -6,6 +6,7 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine/findings"
 	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/pull"
 	"github.com/replumb/replumb/internal/verify/agentset"
 )
 
@@ -15,6 +16,8 @@ type Input struct {
 	Access []cluster.AccessAnswer
 	// Image is what pods run that look at nodes and clean them.
 	Image string
+	// AbsentSecrets are the pull secrets of that image that are not there.
+	AbsentSecrets []findings.Result
 	// Others are all Migrations of the cluster.
 	Others []v1alpha1.Migration
 }
@@ -71,6 +74,7 @@ func clusterChecks() []findings.Check[Input] {
 			Why:   "it runs as root in the network of every node, and who can move a tag in the registry decides what it is",
 			Fix:   "name it as NAME@sha256:DIGEST in spec.cni.canary.image",
 		},
+		pull.Check("RP5007", func(in Input) []findings.Result { return in.AbsentSecrets }),
 	}
 }
 

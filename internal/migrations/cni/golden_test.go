@@ -37,6 +37,8 @@ type facts struct {
 	Status   v1alpha1.CNIStatus `json:"status"`
 	Others   []string           `json:"others"`
 	Phase    v1alpha1.Phase     `json:"phase"`
+	// Absent are Secrets that are not there.
+	Absent []string `json:"absent"`
 }
 
 // TestGolden reads a cluster, manifests and a Migration from testdata/golden/*.txtar and compares what the checks find and the
@@ -101,7 +103,11 @@ func planner(t *testing.T, in map[string][]byte) (*Planner, Input) {
 	job.Migration.Status.Phase = f.Phase
 	clock := clocktesting.NewFakePassiveClock(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))
 	tools := Tools{Tools: migration.Tools{Cluster: nowhere, Image: "replumb", Clock: clock}, Any: nowhere}
-	return &Planner{Base: migration.Base{Tools: tools.Tools, Migration: job.Migration}, Tools: tools, Survey: s}, input
+	p := &Planner{Base: migration.Base{Tools: tools.Tools, Migration: job.Migration}, Tools: tools, Survey: s}
+	if input.AbsentSecrets, err = p.absentSecrets(t.Context(), migrationtest.Lacking(f.Absent)); err != nil {
+		t.Fatal(err)
+	}
+	return p, input
 }
 
 // readCluster sorts objects into what a look at the cluster finds.

@@ -78,18 +78,26 @@ func (j *Job) Examine(ctx context.Context) (*Planner, error) {
 		return nil, err
 	}
 	p := &Planner{Base: base, Tools: j.Tools, Survey: survey}
-	if p.image() == "" {
+	if p.image().Name == "" {
 		return nil, &spec.Error{
 			Field: root + ".canary.image", Problem: "is empty, and this build of replumb has no image of its own",
 			Hint: "name an image of replumb that the nodes can pull: what cleans nodes needs it, with mode: Disabled too",
 		}
 	}
-	in := Input{Survey: survey, Access: j.Access, Image: p.image()}
+	in := Input{Survey: survey, Access: j.Access, Image: p.image().Name}
 	if in.Others, err = migration.List(ctx, j.Tools.Cluster); err != nil {
+		return nil, err
+	}
+	if in.AbsentSecrets, err = p.absentSecrets(ctx, j.Tools.Cluster); err != nil {
 		return nil, err
 	}
 	p.Findings = findings.Run(Checks(), in)
 	return p, nil
+}
+
+// absentSecrets finds the pull secrets that are not there of pods on nodes and of canaries.
+func (p *Planner) absentSecrets(ctx context.Context, in client.Reader) ([]findings.Result, error) {
+	return p.image().Absent(ctx, in, root+".canary.imagePullSecrets")
 }
 
 // Counts implements migration.Plans.

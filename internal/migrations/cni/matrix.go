@@ -18,6 +18,7 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/pull"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/verify/connectivity"
 	"github.com/replumb/replumb/internal/verify/connectivity/testpod"
@@ -102,7 +103,7 @@ type matrixStep struct {
 	tools       Tools
 	migration   string
 	name, about string
-	image       string
+	image       pull.Image
 	targets     []string
 	baseline    bool
 	// enforced says that policies have to hold.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/kube/pull"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/spec/hook"
 	"github.com/replumb/replumb/internal/spec/window"
@@ -91,7 +92,9 @@ func PhaseNames() []string { return commands().Names() }
 func (p *Planner) spec() Spec { return p.Survey.Spec }
 
 // image of replumb, for pods that it runs.
-func (p *Planner) image() string { return cmp.Or(p.spec().Canary.Image, p.Tools.Image) }
+func (p *Planner) image() pull.Image {
+	return pull.Image{Name: cmp.Or(p.spec().Canary.Image, p.Tools.Image), Secrets: p.spec().Canary.ImagePullSecrets}
+}
 
 // over reports whether apply went through, and nothing has come up since.
 func (p *Planner) over() bool {

@@ -14,6 +14,8 @@ type Input struct {
 	// EtcdProblem is why its members could not be asked, RecordProblems why names cannot be moved.
 	EtcdProblem    error
 	RecordProblems map[string]error
+	// AbsentSecrets are the pull secrets of canaries that are not there.
+	AbsentSecrets []findings.Result
 }
 
 // Checks are the checks of this migration, in the order in which they are shown.

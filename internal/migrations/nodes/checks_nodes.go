@@ -4,6 +4,7 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine/findings"
 	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/pull"
 	"github.com/replumb/replumb/internal/migration"
 )
 
@@ -22,6 +23,7 @@ func clusterChecks() []findings.Check[Input] {
 			Fix: "scale it to zero during the migration, or restrict it to the new network: remove the old node groups from " +
 				"cluster-autoscaler, or set the limits of Karpenter's NodePools of the old network to zero",
 		},
+		pull.Check("RP3003", func(in Input) []findings.Result { return in.AbsentSecrets }),
 	}
 }
 

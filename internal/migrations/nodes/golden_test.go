@@ -3,6 +3,7 @@ package nodes
 import (
 	"bytes"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 
@@ -38,6 +39,8 @@ type facts struct {
 	Records map[string]string `json:"records"`
 	// Recorded is what the Migration says of nodes.
 	Recorded []v1alpha1.NodeStatus `json:"recorded"`
+	// Absent are Secrets that are not there.
+	Absent []string `json:"absent"`
 }
 
 // TestGolden reads a cluster and a Migration from testdata/golden/*.txtar and compares what the checks find and the plans
@@ -86,6 +89,9 @@ func planner(t *testing.T, in map[string][]byte) (*Planner, Input) {
 	}
 	if f.EtcdProblem != "" {
 		input.EtcdProblem = errors.New(f.EtcdProblem)
+	}
+	if input.AbsentSecrets, err = job.absentSecrets(t.Context(), migrationtest.Lacking(f.Absent)); err != nil {
+		t.Fatal(err)
 	}
 	nowhere, err := cluster.Connect(&rest.Config{Host: "http://192.0.2.1"})
 	if err != nil {
@@ -149,6 +155,27 @@ func readSurvey(t *testing.T, s Spec, manifests []byte) *Survey {
 // TestEveryCheckFiresAndPasses: each has a golden file for both.
 func TestEveryCheckFiresAndPasses(t *testing.T) {
 	migrationtest.EveryCheck(t, Checks(), "testdata/golden/*.txtar")
+}
+
+// TestPullSecrets: canaries have those that are named, and the image of this version where none is.
+func TestPullSecrets(t *testing.T) {
+	for _, secrets := range [][]string{nil, {"registry", "mirror"}} {
+		l := live{migration.Tools{Image: "own"}, Spec{Canary: v1alpha1.PodCanarySpec{ImagePullSecrets: secrets}}}
+		if got := (&connectivityStep{l}).test(nil).Image; got.Name != "own" || !slices.Equal(got.Secrets, secrets) {
+			t.Errorf("%v: canaries have %+v", secrets, got)
+		}
+	}
+}
+
+// TestAbsentSecrets: those of canaries that are not to run are not looked for.
+func TestAbsentSecrets(t *testing.T) {
+	for mode, want := range map[v1alpha1.PodCanaryMode]int{v1alpha1.PodCanaryRun: 1, v1alpha1.PodCanaryDisabled: 0} {
+		canary := v1alpha1.PodCanarySpec{Mode: mode, Image: "i", ImagePullSecrets: []string{"registry"}}
+		got, err := (&Job{Spec: Spec{Canary: canary}}).absentSecrets(t.Context(), migrationtest.Lacking{"registry"})
+		if err != nil || len(got) != want {
+			t.Errorf("%s: found %v, %v", mode, got, err)
+		}
+	}
 }
 
 func TestSpecRefuses(t *testing.T) {

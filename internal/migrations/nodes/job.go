@@ -79,13 +79,24 @@ func (j *Job) Examine(ctx context.Context) (*Planner, error) {
 	if in.RecordProblems, err = j.surveyRecords(ctx, p); err != nil {
 		return nil, err
 	}
+	if in.AbsentSecrets, err = j.absentSecrets(ctx, j.Tools.Cluster); err != nil {
+		return nil, err
+	}
 	p.Findings = findings.Run(Checks(), in)
 	return p, j.hasImage()
 }
 
+// absentSecrets finds the pull secrets of canaries that are not there, if there are to be canaries.
+func (j *Job) absentSecrets(ctx context.Context, in client.Reader) ([]findings.Result, error) {
+	if j.Spec.Canary.Mode != v1alpha1.PodCanaryRun {
+		return nil, nil
+	}
+	return live{j.Tools, j.Spec}.image().Absent(ctx, in, root+".canary.imagePullSecrets")
+}
+
 // hasImage fails if the connectivity test is to run and there is nothing to run it with.
 func (j *Job) hasImage() error {
-	if j.Spec.Canary.Mode != v1alpha1.PodCanaryRun || (live{j.Tools, j.Spec}).image() != "" {
+	if j.Spec.Canary.Mode != v1alpha1.PodCanaryRun || (live{j.Tools, j.Spec}).image().Name != "" {
 		return nil
 	}
 	return &spec.Error{

@@ -11,6 +11,7 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/kube/etcd"
+	"github.com/replumb/replumb/internal/kube/pull"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/network/dnsrecords"
 	"github.com/replumb/replumb/internal/spec/hook"
@@ -309,4 +310,6 @@ func (p *Planner) tidy() []engine.Group {
 }
 
 // image of replumb, for pods that it runs.
-func (l live) image() string { return cmp.Or(l.spec.Canary.Image, l.Image) }
+func (l live) image() pull.Image {
+	return pull.Image{Name: cmp.Or(l.spec.Canary.Image, l.Image), Secrets: l.spec.Canary.ImagePullSecrets}
+}

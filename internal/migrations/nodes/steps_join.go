@@ -144,7 +144,7 @@ func (s *connectivityStep) Preview() ([]engine.Change, error) {
 		{
 			Verb:   "run",
 			Object: "Pod " + v1alpha1.SystemNamespace + "/canary-*",
-			Body:   map[string]any{"image": s.image(), "on": "new and old nodes"},
+			Body:   map[string]any{"image": s.image().Name, "on": "new and old nodes"},
 		},
 	}, nil
 }

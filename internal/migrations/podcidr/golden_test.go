@@ -60,20 +60,35 @@ func sections(t *testing.T, in map[string][]byte) golden.Sections {
 	if err != nil {
 		t.Fatal(err)
 	}
-	found := strategy.Check(facts)
-	plans := strategy.Plans(&podmove.Planner{
+	p := &podmove.Planner{
 		Base: migration.Base{
 			Tools:     Tools{Cluster: nowhere, Clock: clocktesting.NewFakePassiveClock(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))},
-			Migration: job.Migration, Findings: found,
+			Migration: job.Migration,
 		},
 		Survey: strategy.Shared(), Rules: rules, Agents: job.newAgents(strategy),
-	})
+	}
+	if facts.AbsentSecrets, err = job.absentSecrets(t.Context(), absentIn(t, in["facts.yaml"]), p, strategy); err != nil {
+		t.Fatal(err)
+	}
+	found := strategy.Check(facts)
+	p.Findings = found
+	plans := strategy.Plans(p)
 	return golden.Sections{
 		"findings": func() string { return migrationtest.Found(found) },
 		"plan":     func() string { return renderPlan(t, plans) },
 		"finish":   func() string { return migrationtest.Plan(t, plans.Finish()) },
 		"rollback": func() string { return migrationtest.Plan(t, plans.Rollback()) },
 	}
+}
+
+// absentIn is a cluster without the Secrets that facts name.
+func absentIn(t *testing.T, factsYAML []byte) migrationtest.Lacking {
+	t.Helper()
+	var f facts
+	if err := yaml.UnmarshalStrict(factsYAML, &f); err != nil {
+		t.Fatal(err)
+	}
+	return f.Absent
 }
 
 // facts are what only a running cluster can tell.
@@ -83,6 +98,8 @@ type facts struct {
 	Blind bool `json:"blind"`
 	// Unreservable says that Calico is of before v3.22.
 	Unreservable bool `json:"unreservable"`
+	// Absent are Secrets that are not there.
+	Absent []string `json:"absent"`
 }
 
 // readCluster sorts manifests into what the checks look at. A cluster without pools is one whose Nodes carry the ranges.

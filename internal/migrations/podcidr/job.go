@@ -11,8 +11,10 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine/findings"
 	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/kube/references"
 	"github.com/replumb/replumb/internal/migration"
@@ -83,6 +85,9 @@ func (j *Job) Examine(ctx context.Context) (Plans, error) {
 	if err != nil {
 		return nil, err
 	}
+	if facts.AbsentSecrets, err = j.absentSecrets(ctx, j.Tools.Cluster, p, strategy); err != nil {
+		return nil, err
+	}
 	p.Findings = strategy.Check(facts)
 	return strategy.Plans(p), nil
 }
@@ -130,7 +135,7 @@ func (j *Job) planner(ctx context.Context, s podmove.Strategy) (*podmove.Planner
 func validateImage(p *podmove.Planner, s podmove.Strategy) error {
 	hint := "name an image of replumb that the nodes can pull"
 	switch {
-	case p.Image() != "":
+	case p.Image().Name != "":
 		return nil
 	case p.Tries():
 		hint += ", or set mode: Disabled"
@@ -142,6 +147,21 @@ func validateImage(p *podmove.Planner, s podmove.Strategy) error {
 	return &spec.Error{
 		Field: podmove.Field + ".canary.image", Problem: "is empty, and this build of replumb has no image of its own", Hint: hint,
 	}
+}
+
+// absentSecrets finds the pull secrets that are not there of the pods that are to run.
+func (j *Job) absentSecrets(
+	ctx context.Context,
+	in client.Reader,
+	p *podmove.Planner,
+	s podmove.Strategy,
+) ([]findings.Result, error) {
+	out, err := j.agents().AbsentSecrets(ctx, in)
+	if err != nil || !p.Tries() && !s.KeepsTunnels() {
+		return out, err
+	}
+	canaries, err := p.Image().Absent(ctx, in, podmove.Field+".canary.imagePullSecrets")
+	return append(out, canaries...), err
 }
 
 // ownServices are the cluster's own: their pods are restarted last.

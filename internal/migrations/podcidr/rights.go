@@ -130,7 +130,7 @@ func (j *Job) Roles(ctx context.Context) (cluster.Roles, error) {
 // roles are those that this job takes, whatever has the ranges.
 func (j *Job) roles() cluster.Roles {
 	purposes := []cluster.Purpose{cluster.View, cluster.Operate}
-	if j.agents().Image() != "" {
+	if j.agents().Runs() {
 		purposes = append(purposes, cluster.Agents)
 	}
 	return common().Of(purposes...)

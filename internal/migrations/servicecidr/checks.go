@@ -17,6 +17,8 @@ type Input struct {
 	Freeze error
 	// Image is what agents run; empty if there are to be none.
 	Image string
+	// AbsentSecrets are the pull secrets of agents that are not there.
+	AbsentSecrets []findings.Result
 }
 
 func (in Input) spec() Spec { return in.Survey.Spec }

@@ -2,6 +2,7 @@ package servicecidr
 
 import (
 	"github.com/replumb/replumb/internal/engine/findings"
+	"github.com/replumb/replumb/internal/kube/pull"
 	"github.com/replumb/replumb/internal/verify/agentset"
 )
 
@@ -30,5 +31,6 @@ func agentChecks() []findings.Check[Input] {
 			Fix:      "name it as NAME@sha256:DIGEST in spec.proof.image",
 			Run:      func(in Input) []findings.Result { return agentset.ByTag(in.Image) },
 		},
+		pull.Check("RP1603", func(in Input) []findings.Result { return in.AbsentSecrets }),
 	}
 }

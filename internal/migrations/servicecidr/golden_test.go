@@ -49,13 +49,16 @@ func sections(t *testing.T, in map[string][]byte) golden.Sections {
 		t.Fatal(err)
 	}
 	input := readFixture(t, job.Spec, in["cluster.yaml"], in["facts.yaml"])
-	input.Image = job.agents().Image()
+	input.Image = job.agents().Image().Name
 	var f facts
 	if err := yaml.Unmarshal(in["facts.yaml"], &f); err != nil {
 		t.Fatal(err)
 	}
 	if f.Freeze != "" {
 		input.Freeze = errors.New(f.Freeze)
+	}
+	if input.AbsentSecrets, err = job.agents().AbsentSecrets(t.Context(), migrationtest.Lacking(f.Absent)); err != nil {
+		t.Fatal(err)
 	}
 	findings := findings.Run(Checks(), input)
 	p := &Planner{
@@ -92,6 +95,8 @@ type facts struct {
 	Domains  map[string]string   `json:"domains"`
 	Refused  map[string]string   `json:"refused"`
 	Admitted []string            `json:"admitted"`
+	// Absent are Secrets that are not there.
+	Absent []string `json:"absent"`
 }
 
 // usualProxy is how kubeadm configures kube-proxy. Fixtures have it unless they say noProxy.

@@ -144,7 +144,7 @@ func (j *Job) Examine(ctx context.Context) (*Planner, error) {
 	if err != nil {
 		return nil, err
 	}
-	in := Input{Snapshot: snap, Survey: survey, Live: cluster.Live{Access: j.Access}, Image: j.agents().Image()}
+	in := Input{Snapshot: snap, Survey: survey, Live: cluster.Live{Access: j.Access}, Image: j.agents().Image().Name}
 	if err := j.live(ctx, &in); err != nil {
 		return nil, err
 	}
@@ -270,6 +270,10 @@ func (j *Job) live(ctx context.Context, in *Input) error {
 		}
 	}
 	eg.Go(func() error { return unlessForbidden(j.inspect(ctx, in)) })
+	eg.Go(func() (err error) {
+		in.AbsentSecrets, err = j.agents().AbsentSecrets(ctx, j.Tools.Cluster)
+		return err
+	})
 	eg.Go(func() error {
 		if j.Spec.Common.Freeze == v1alpha1.FreezeDisabled {
 			return nil

@@ -126,7 +126,7 @@ func (j *Job) Roles(context.Context) (cluster.Roles, error) { return j.roles(), 
 
 func (j *Job) roles() cluster.Roles {
 	purposes := []cluster.Purpose{cluster.View, cluster.Operate}
-	agents := j.agents().Image() != ""
+	agents := j.agents().Runs()
 	if agents {
 		purposes = append(purposes, cluster.Agents)
 	}

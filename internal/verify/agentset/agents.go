@@ -14,6 +14,7 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/pull"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/network/cidr"
 )
@@ -45,7 +46,7 @@ type Set struct {
 	Cluster   *cluster.Cluster
 	Migration string
 	// Image of replumb.
-	Image string
+	Image pull.Image
 	// Ranges are those that a migration of Services takes addresses from and to: agents look at no others. None means that it moves no
 	// Services: agents then look at no bridges and no pods.
 	Ranges []netip.Prefix

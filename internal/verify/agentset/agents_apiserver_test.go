@@ -132,12 +132,55 @@ func TestWhatWasChangedIsRepaired(t *testing.T) {
 	if want := []string{"agents/host", "agents/reporting", "agents/rights", "agents/service"}; !slices.Equal(done, want) {
 		t.Errorf("did %v, want %v", done, want)
 	}
-	if f.get(ds, HostSet); ds.Spec.Template.Spec.Containers[0].Image != f.set.Image {
+	if f.get(ds, HostSet); ds.Spec.Template.Spec.Containers[0].Image != f.set.Image.Name {
 		t.Errorf("the image is %s", ds.Spec.Template.Spec.Containers[0].Image)
 	}
 	if f.get(svc, Service); len(svc.Spec.Ports) != 3 || svc.Spec.ClusterIP != address {
 		t.Errorf("the Service is %+v", svc.Spec)
 	}
+}
+
+// TestPullSecretsOfAUser: agents have those that are named, more or fewer than before, and a second run finds nothing to do. The Secret and
+// the namespace, which a user has made, stay when agents go.
+func TestPullSecretsOfAUser(t *testing.T) {
+	f := setup(t)
+	secret := &corev1.Secret{
+		ObjectMeta: inSystem(), Type: corev1.SecretTypeDockerConfigJson, Data: map[string][]byte{corev1.DockerConfigJsonKey: []byte("{}")},
+	}
+	secret.Name = "registry"
+	f.must(server.Create(t.Context(), secret))
+	f.set.Image.Secrets = []string{"registry", "mirror"}
+	absent, err := f.set.Image.Absent(t.Context(), f.set.Cluster, "spec.proof.imagePullSecrets")
+	if err != nil || len(absent) != 1 || absent[0].Object != "Secret replumb-system/mirror" {
+		t.Errorf("found %v, %v", absent, err)
+	}
+	if absent, err = f.set.Image.Absent(t.Context(), f.as("reader"), ""); err != nil || len(absent) > 0 {
+		t.Errorf("who may not look finds %v, %v", absent, err)
+	}
+	for _, want := range [][]string{{"registry", "mirror"}, {"registry"}, nil} {
+		f.set = f.newSet("m")
+		f.set.Image.Secrets = want
+		_, err := f.install(f.set)
+		f.must(err)
+		for _, name := range []string{HostSet, PodSet} {
+			ds := &appsv1.DaemonSet{ObjectMeta: inSystem()}
+			f.get(ds, name)
+			if got := ds.Spec.Template.Spec.ImagePullSecrets; !slices.Equal(got, f.set.Image.References()) {
+				t.Errorf("%s has %v, want %v", name, got, want)
+			}
+		}
+		done, err := f.install(f.set)
+		if f.must(err); slices.Contains(done, "agents/host") || slices.Contains(done, "agents/pods") {
+			t.Errorf("%v: did %v again", want, done)
+		}
+	}
+	_, err = f.remove(f.set)
+	f.must(err)
+	f.must(engine.Drive(t.Context(), (&migration.NamespaceStep{Cluster: server.Cluster, Migration: "m"}).Undo()))
+	if ns := (&corev1.Namespace{}); !f.get(ns, v1alpha1.SystemNamespace) || ns.DeletionTimestamp != nil || !f.get(secret, "registry") {
+		t.Errorf("namespace or Secret are gone: %+v", ns)
+	}
+	f.must(server.Delete(t.Context(), secret))
 }
 
 // TestAnotherImage: the wait is for the pods that run it, not for those before.
@@ -146,13 +189,13 @@ func TestAnotherImage(t *testing.T) {
 	_, err := f.install(f.set)
 	f.must(err)
 	next := f.newSet("m")
-	next.Image = "example.com/replumb:v2"
+	next.Image.Name = "example.com/replumb:v2"
 	_, err = f.install(next)
 	f.must(err)
 	pods, err := next.pods(t.Context())
 	f.must(err)
 	for i := range pods {
-		if p := &pods[i]; p.DeletionTimestamp.IsZero() && p.Spec.Containers[0].Image != next.Image {
+		if p := &pods[i]; p.DeletionTimestamp.IsZero() && p.Spec.Containers[0].Image != next.Image.Name {
 			t.Errorf("pod %s still runs %s", p.Name, p.Spec.Containers[0].Image)
 		}
 	}

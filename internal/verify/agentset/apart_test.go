@@ -11,6 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/kube/pull"
 )
 
 // TestOrigins: what is expected of a node is what the DaemonSets run there.
@@ -41,7 +42,7 @@ func TestOrigins(t *testing.T) {
 // runsOn are the networks that DaemonSets would have pods in.
 func runsOn(t *testing.T, n *corev1.Node) (all []v1alpha1.ProbeOrigin) {
 	t.Helper()
-	s := &Set{Migration: "m", Image: "i"}
+	s := &Set{Migration: "m", Image: pull.Image{Name: "i"}}
 	for _, o := range []v1alpha1.ProbeOrigin{host, pod} {
 		build := map[v1alpha1.ProbeOrigin]func([]string) ([]client.Object, error){host: s.hostSet, pod: s.podSet}[o]
 		objects, err := build([]string{"192.0.2.1:6443"})

@@ -22,6 +22,7 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/pull"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/network/calico"
 	"github.com/replumb/replumb/internal/network/cidr"
@@ -79,7 +80,9 @@ func setup(t *testing.T) *fixture {
 }
 
 func (f *fixture) newSet(name string) *Set {
-	return &Set{Cluster: server.Cluster, Migration: name, Image: "example.com/replumb:v1", Wait: patience, Ranges: ranges()}
+	return &Set{
+		Cluster: server.Cluster, Migration: name, Image: pull.Image{Name: "example.com/replumb:v1"}, Wait: patience, Ranges: ranges(),
+	}
 }
 
 func (f *fixture) node(name, address string) {

@@ -12,16 +12,18 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/kube/pull"
 )
 
 var update = flag.Bool("update", false, "write golden files")
 
 // TestGolden compares every object that would be made with testdata/golden. No cluster is needed.
 func TestGolden(t *testing.T) {
-	golden(t, "objects", &Set{Migration: "m", Image: "ghcr.io/replumb/replumb:v1", Domain: "cluster.local", Ranges: []netip.Prefix{
+	image := pull.Image{Name: "ghcr.io/replumb/replumb:v1"}
+	golden(t, "objects", &Set{Migration: "m", Image: image, Domain: "cluster.local", Ranges: []netip.Prefix{
 		netip.MustParsePrefix("10.96.0.0/16"), netip.MustParsePrefix("172.24.0.0/16"),
 	}})
-	golden(t, "rolled", &Set{Migration: "m", Image: "ghcr.io/replumb/replumb:v1", Roll: true, Lossy: true})
+	golden(t, "rolled", &Set{Migration: "m", Image: image, Roll: true, Lossy: true})
 }
 
 func golden(t *testing.T, name string, s *Set) {

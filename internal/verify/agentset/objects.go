@@ -156,7 +156,7 @@ func (s *Set) container(args []string) corev1.Container {
 		env = append(env, corev1.EnvVar{Name: v.Name, Value: v.Value})
 	}
 	return corev1.Container{
-		Name: "replumb", Image: s.Image, Args: args, TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
+		Name: "replumb", Image: s.Image.Name, Args: args, TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
 		Env: env,
 		// It takes less, but on a busy node a smaller share has it wait for a processor until requests are late: losses that are its own.
 		Resources: corev1.ResourceRequirements{
@@ -181,7 +181,7 @@ func (s *Set) pod(c corev1.Container, o v1alpha1.ProbeOrigin) corev1.PodSpec {
 				NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: keepsOut(o)}},
 			},
 		}},
-		Containers: []corev1.Container{c},
+		Containers: []corev1.Container{c}, ImagePullSecrets: s.Image.References(),
 	}
 	if s.Roll {
 		pod.DNSConfig = &corev1.PodDNSConfig{Options: []corev1.PodDNSConfigOption{

@@ -20,6 +20,7 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/kube/pull"
 	"github.com/replumb/replumb/internal/network/calico"
 	"github.com/replumb/replumb/internal/verify/connectivity/testpod"
 )
@@ -44,7 +45,7 @@ type Pods struct {
 	Client    client.Client
 	Migration string
 	// Image of replumb.
-	Image string
+	Image pull.Image
 	// Pools of Calico to ask for addresses of; none takes the addresses as they come.
 	Pools []string
 }
@@ -191,8 +192,9 @@ func (p *Pods) pod(role, node string, args []string) *corev1.Pod {
 			NodeName: node, RestartPolicy: restart, AutomountServiceAccountToken: ptr.To(false), EnableServiceLinks: ptr.To(false),
 			TerminationGracePeriodSeconds: ptr.To[int64](1),
 			Tolerations:                   []corev1.Toleration{{Operator: corev1.TolerationOpExists}},
+			ImagePullSecrets:              p.Image.References(),
 			Containers: []corev1.Container{{
-				Name: "canary", Image: p.Image, Args: args, TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
+				Name: "canary", Image: p.Image.Name, Args: args, TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
 				SecurityContext: &corev1.SecurityContext{
 					RunAsUser: ptr.To(user), RunAsNonRoot: ptr.To(true), ReadOnlyRootFilesystem: ptr.To(true),
 					AllowPrivilegeEscalation: ptr.To(false), Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},

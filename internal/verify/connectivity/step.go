@@ -20,6 +20,7 @@ import (
 
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/pull"
 	"github.com/replumb/replumb/internal/kube/readiness"
 	"github.com/replumb/replumb/internal/verify/connectivity/testpod"
 )
@@ -39,7 +40,7 @@ type Step struct {
 	// Name and About are its ID and title.
 	Name, About string
 	// Image of replumb for the pods.
-	Image string
+	Image pull.Image
 	// Pools of Calico to ask for addresses of; none takes the addresses as they come.
 	Pools []string
 	// Within are the ranges that addresses must come from; any, if there are none. Home says so of single nodes.

@@ -5,10 +5,13 @@ import (
 	"context"
 	"time"
 
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/engine/findings"
 	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/pull"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/spec"
 	"github.com/replumb/replumb/internal/verify/agentset"
@@ -32,17 +35,25 @@ type AgentConfig struct {
 	observer Observer
 }
 
-// Image is what agents run; empty if there are to be none.
-func (c *AgentConfig) Image() string {
+// Image is what agents run; none if there are to be none.
+func (c *AgentConfig) Image() pull.Image {
 	if c.None || c.Spec.Agents == v1alpha1.AgentsDisabled {
-		return ""
+		return pull.Image{}
 	}
-	return cmp.Or(c.Spec.Image, c.Own)
+	return pull.Image{Name: cmp.Or(c.Spec.Image, c.Own), Secrets: c.Spec.ImagePullSecrets}
+}
+
+// Runs reports whether there are to be agents.
+func (c *AgentConfig) Runs() bool { return c.Image().Name != "" }
+
+// AbsentSecrets finds, for a check, the pull secrets of agents that are not there.
+func (c *AgentConfig) AbsentSecrets(ctx context.Context, in client.Reader) ([]findings.Result, error) {
+	return c.Image().Absent(ctx, in, "spec.proof.imagePullSecrets")
 }
 
 // Check refuses agents that are asked for and that there is no image for.
 func (c *AgentConfig) Check() error {
-	if c.None || c.Spec.Agents != v1alpha1.AgentsEnabled || c.Image() != "" {
+	if c.None || c.Spec.Agents != v1alpha1.AgentsEnabled || c.Runs() {
 		return nil
 	}
 	return &spec.Error{
@@ -71,7 +82,7 @@ func (c *AgentConfig) Found(all findings.Findings) {
 
 // Keep has the run that is about to begin watched, if there are agents. A lenient one is never stopped.
 func (c *AgentConfig) Keep(k *migration.Keeper, lenient bool) *migration.Keeper {
-	if c.Image() == "" || c.Cluster == nil {
+	if !c.Runs() || c.Cluster == nil {
 		return k
 	}
 	w := c.follower()
@@ -99,7 +110,7 @@ func (c *AgentConfig) follower() *Watch {
 
 // New makes the agents for a cluster of so many nodes; nil if there are to be none.
 func (c *AgentConfig) New(nodes int) *Agents {
-	if c.Image() == "" {
+	if !c.Runs() {
 		return nil
 	}
 	p := &Agents{Watch: c.follower(), Set: &agentset.Set{
@@ -114,7 +125,7 @@ func (c *AgentConfig) New(nodes int) *Agents {
 // Left takes away at the end what an earlier run has left of agents, where the migration has gone on without them since; nothing, where it
 // has not.
 func (c *AgentConfig) Left(ctx context.Context) ([]engine.Group, error) {
-	if c.Image() != "" {
+	if c.Runs() {
 		return nil, nil
 	}
 	set := &agentset.Set{Cluster: c.Cluster, Migration: c.Migration, Now: c.Now}

@@ -3,6 +3,7 @@ package lossguard
 import (
 	"context"
 	"errors"
+	"slices"
 	"testing"
 	"time"
 
@@ -12,6 +13,7 @@ import (
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/spec"
+	"github.com/replumb/replumb/internal/testing/migrationtest"
 )
 
 func TestAgentConfig(t *testing.T) {
@@ -30,8 +32,8 @@ func TestAgentConfig(t *testing.T) {
 	} {
 		c := &tt.config
 		err := c.Check()
-		if c.Image() != tt.image || errors.As(err, new(*spec.Error)) != tt.wrong {
-			t.Errorf("%s: image %q, %v", tt.name, c.Image(), err)
+		if c.Image().Name != tt.image || errors.As(err, new(*spec.Error)) != tt.wrong {
+			t.Errorf("%s: image %q, %v", tt.name, c.Image().Name, err)
 		}
 		p, k := c.New(2), c.Keep(&migration.Keeper{}, false)
 		if (p != nil) != (tt.image != "") || (k.Guard != nil) && p == nil {
@@ -39,6 +41,34 @@ func TestAgentConfig(t *testing.T) {
 		}
 		if n := len(p.Install()); (n > 0) != (p != nil) || len(p.InstallIfPossible()) != n || (len(p.Dismiss()) > 0) != (p != nil) {
 			t.Errorf("%s: %d groups of steps", tt.name, n)
+		}
+	}
+}
+
+// TestPullSecrets: agents have those of the proof, whatever their image is, and they are looked for if there are to be agents.
+func TestPullSecrets(t *testing.T) {
+	named := v1alpha1.ProofSpec{ImagePullSecrets: []string{"registry", "mirror"}}
+	none := named
+	none.Agents = v1alpha1.AgentsDisabled
+	for _, tt := range []struct {
+		name   string
+		config AgentConfig
+		want   []string
+	}{
+		{"this version's image", AgentConfig{Own: "own", Spec: named}, named.ImagePullSecrets},
+		{"no Secrets", AgentConfig{Own: "own"}, nil},
+		{"no agents", AgentConfig{Own: "own", Spec: none}, nil},
+		{"nothing to see", AgentConfig{Own: "own", Spec: named, None: true}, nil},
+	} {
+		if got := tt.config.Image().Secrets; !slices.Equal(got, tt.want) {
+			t.Errorf("%s: %v", tt.name, got)
+		}
+		if p := tt.config.New(1); p != nil && !slices.Equal(p.Image.Secrets, tt.want) {
+			t.Errorf("%s: agents have %v", tt.name, p.Image.Secrets)
+		}
+		found, err := tt.config.AbsentSecrets(t.Context(), migrationtest.Lacking{"mirror"})
+		if err != nil || len(found) != len(tt.want)/2 {
+			t.Errorf("%s: found %v, %v", tt.name, found, err)
 		}
 	}
 }

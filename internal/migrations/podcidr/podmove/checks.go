@@ -10,13 +10,16 @@ import (
 
 	"github.com/replumb/replumb/internal/engine/findings"
 	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/pull"
 )
 
 // Facts are what checks look at beside the survey.
 type Facts struct {
 	// ServiceCIDRs of the cluster; none before Kubernetes 1.33.
 	ServiceCIDRs []networkingv1.ServiceCIDR
-	Live         cluster.Live
+	// AbsentSecrets are the pull secrets of agents and canaries that are not there.
+	AbsentSecrets []findings.Result
+	Live          cluster.Live
 }
 
 // Input is what the checks of both strategies look at.
@@ -77,6 +80,7 @@ func clusterChecks() []findings.Check[Input] {
 			Why:   "pods of a node that is not ready keep their old addresses, and a target cannot be tried out there",
 			Fix:   "repair the node, or drain and delete it",
 		},
+		pull.Check("RP2005", func(in Input) []findings.Result { return in.AbsentSecrets }),
 	}
 }
 

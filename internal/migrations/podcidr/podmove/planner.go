@@ -11,6 +11,7 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/kube/pull"
 	"github.com/replumb/replumb/internal/kube/rollout"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/spec/tier"
@@ -116,7 +117,10 @@ func (p *Planner) Trial(id, title string) *connectivity.Step {
 }
 
 // Image of replumb, for pods that it runs.
-func (p *Planner) Image() string { return cmp.Or(p.Survey.Spec.Canary.Image, p.Tools.Image) }
+func (p *Planner) Image() pull.Image {
+	canary := p.Survey.Spec.Canary
+	return pull.Image{Name: cmp.Or(canary.Image, p.Tools.Image), Secrets: canary.ImagePullSecrets}
+}
 
 // VerifyVacant proves that nothing has an address of the ranges.
 func (p *Planner) VerifyVacant(ranges []netip.Prefix) []engine.Group {

@@ -21,6 +21,7 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/pull"
 	"github.com/replumb/replumb/internal/migrations/podcidr/podmove"
 	"github.com/replumb/replumb/internal/network/calico"
 	"github.com/replumb/replumb/internal/verify/connectivity"
@@ -38,7 +39,7 @@ const keeperDeadline = 5 * time.Minute
 // tunnelKeeper is a DaemonSet that keeps the addresses of tunnels on their nodes.
 type tunnelKeeper struct {
 	migration string
-	image     string
+	image     pull.Image
 	// which is keptOld or keptNew, ranges what the addresses are of.
 	which  string
 	ranges []netip.Prefix
@@ -105,7 +106,7 @@ func (k *tunnelKeeper) container(name string) corev1.Container {
 		args = append(args, r.String())
 	}
 	return corev1.Container{
-		Name: name, Image: k.image, Args: args, TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
+		Name: name, Image: k.image.Name, Args: args, TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
 		SecurityContext: &corev1.SecurityContext{
 			RunAsUser: ptr.To[int64](0), ReadOnlyRootFilesystem: ptr.To(true), AllowPrivilegeEscalation: ptr.To(false),
 			Capabilities: &corev1.Capabilities{
@@ -129,9 +130,10 @@ func (k *tunnelKeeper) build() *appsv1.DaemonSet {
 				Spec: corev1.PodSpec{
 					HostNetwork: true, PriorityClassName: "system-node-critical",
 					AutomountServiceAccountToken: ptr.To(false), EnableServiceLinks: ptr.To(false),
-					Tolerations:    []corev1.Toleration{{Operator: corev1.TolerationOpExists}},
-					InitContainers: []corev1.Container{k.container("hold")},
-					Containers:     []corev1.Container{k.container("keep")},
+					Tolerations:      []corev1.Toleration{{Operator: corev1.TolerationOpExists}},
+					ImagePullSecrets: k.image.References(),
+					InitContainers:   []corev1.Container{k.container("hold")},
+					Containers:       []corev1.Container{k.container("keep")},
 				},
 			},
 		},

@@ -1,0 +1,67 @@
+// Package pull is about the image that replumb's own pods run, and the Secrets that nodes pull it with.
+package pull
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine/findings"
+)
+
+// Image is what replumb's own pods run. One without a name is none.
+type Image struct {
+	Name string
+	// Secrets are those, by name, of the namespace of the pods that nodes pull it with.
+	Secrets []string
+}
+
+// References are what the spec of a pod says of the Secrets; nil, if there are none.
+func (i Image) References() []corev1.LocalObjectReference {
+	var all []corev1.LocalObjectReference
+	for _, name := range i.Secrets {
+		all = append(all, corev1.LocalObjectReference{Name: name})
+	}
+	return all
+}
+
+// Absent finds, for a Check, the Secrets that are not there. field is where the Migration names them. It asks for no more than metadata: what
+// is in a Secret is for nodes alone. One that the user may not get is passed over: no role of replumb's has that right.
+func (i Image) Absent(ctx context.Context, c client.Reader, field string) ([]findings.Result, error) {
+	if i.Name == "" {
+		return nil, nil
+	}
+	var out []findings.Result
+	for _, name := range i.Secrets {
+		key := client.ObjectKey{Namespace: v1alpha1.SystemNamespace, Name: name}
+		secret := &metav1.PartialObjectMetadata{}
+		secret.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Secret"))
+		err := c.Get(ctx, key, secret)
+		switch {
+		case apierrors.IsNotFound(err):
+			out = append(out, findings.Failed("Secret "+key.String(), "secret %s, which %s names, does not exist", key, field))
+		case err != nil && !apierrors.IsForbidden(err):
+			return nil, fmt.Errorf("secret %s: %w", key, err)
+		}
+	}
+	return out, nil
+}
+
+// Check is the check that every kind of migration has of what Absent finds, under a code of its own.
+func Check[In any](code string, absent func(In) []findings.Result) findings.Check[In] {
+	return findings.Check[In]{
+		Code:     code,
+		Severity: findings.Blocking,
+		Run:      absent,
+		Claim:    "no pull secret that the Migration names is missing, as far as the user may look",
+		Why: "a kubelet only warns of a pull secret that is missing and goes on without: pods of replumb wait for an image that the " +
+			"registry does not give them",
+		Fix: "make it before apply: kubectl create namespace " + v1alpha1.SystemNamespace + ", if there is none, then kubectl -n " +
+			v1alpha1.SystemNamespace + " create secret docker-registry NAME; or name the one that is there",
+	}
+}
