@@ -395,7 +395,8 @@ func TestStep(t *testing.T) {
 		t.Errorf("verified before: %v", err)
 	}
 	changes, err := step.Preview()
-	if err != nil || len(changes) != 3 || changes[2].Object != "Migration shop" || changes[0].Object != "ConfigMap replumb-system/backup-shop-*" ||
+	if err != nil || len(changes) != 3 || changes[2].Object != "Migration shop" ||
+		changes[0].Object != "ConfigMap replumb-system/backup-shop-*" ||
 		mustJSON(t, changes[1].Body) != `{"objects":["Secret shop/db"]}` ||
 		strings.Contains(mustJSON(t, changes), "hunter2") {
 		t.Errorf("preview: %v, %v", changes, err)
