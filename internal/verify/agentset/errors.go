@@ -50,8 +50,9 @@ func (e *SilentError) Advice() string {
 		text  string
 	}{
 		{
-			NoImage, "push the image to where nodes pull from, or load it into them, and name it in spec.proof.image; name pull secrets for " +
-				"its registry in spec.proof.imagePullSecrets",
+			NoImage,
+			"push the image to where nodes pull from, or load it into them, and name it in spec.proof.image, and pull secrets for " +
+				"it in spec.proof.imagePullSecrets",
 		},
 		{NoPod, "kubectl describe daemonset -n " + v1alpha1.SystemNamespace + " shows who refuses pods: let them in, by label or quota"},
 		{Unscheduled, "make room on the nodes: an agent asks for 50m of CPU time and 32Mi"},
