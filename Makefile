@@ -75,7 +75,7 @@ check: $(GOTESTSUM) ## Vet, and all tests that need nothing but Go: no root, no 
 
 .PHONY: test
 test: check test-api test-root lab-basic ## check, and tests with a real API server, processes that are killed, and real packets (root)
-	@hack/beside.sh "test-crash test-hostile" test-lab # which leaves half of two cores idle
+	@hack/beside.sh "test-crash test-hostile test-rights" test-lab # which leaves half of two cores idle
 
 .PHONY: test-api
 test-api: lab-api apipool $(GOTESTSUM) ## Tests against a real etcd and API server, and beside programs of Debian
