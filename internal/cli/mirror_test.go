@@ -8,7 +8,6 @@ import (
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
-	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/replumb/replumb/internal/testing/apitest"
 )
@@ -43,22 +42,13 @@ func TestMirror(t *testing.T) {
 
 // bothClusters plays the node of each, and writes how they are reached.
 func bothClusters(env *testscript.Env, kubeconfig string, source, target *apitest.Server) error {
-	whole := clientcmd.GetConfigFromFileOrDie(os.DevNull)
-	for context, server := range map[string]*apitest.Server{"source": source, "mirror": target} {
-		if err := play(env, server, map[string]string{"node1": "192.0.2.1"}); err != nil {
+	all := map[string]apitest.Context{"source": {Server: source}, "mirror": {Server: target}}
+	for _, c := range all {
+		if err := play(env, c.Server, map[string]string{"node1": "192.0.2.1"}); err != nil {
 			return err
 		}
-		one, err := clientcmd.LoadFromFile(server.Kubeconfig)
-		if err != nil {
-			return err
-		}
-		c := one.Contexts[one.CurrentContext].DeepCopy()
-		whole.Clusters[context], whole.AuthInfos[context] = one.Clusters[c.Cluster], one.AuthInfos[c.AuthInfo]
-		c.Cluster, c.AuthInfo = context, context
-		whole.Contexts[context] = c
 	}
-	whole.CurrentContext = "source"
-	return clientcmd.WriteToFile(*whole, kubeconfig)
+	return apitest.Contexts(kubeconfig, "source", all)
 }
 
 // TestNetworks runs scripts about the network of pods on a cluster whose nodes are played.

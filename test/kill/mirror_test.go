@@ -15,12 +15,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/safety/lease"
+	"github.com/replumb/replumb/internal/testing/apitest"
 )
 
 // mirrorPair is a cluster and its mirror. Commands work on the first.
@@ -33,19 +33,13 @@ type mirrorPair struct {
 func startPair(t *testing.T) *mirrorPair {
 	t.Helper()
 	p := &mirrorPair{source: startPods(t), copy: startPods(t), dir: t.TempDir()}
-	whole := clientcmd.GetConfigFromFileOrDie(os.DevNull)
-	for context, c := range map[string]*podCluster{"source": p.source, "mirror": p.copy} {
-		one, err := clientcmd.LoadFromFile(string(c.target))
-		must(t, err)
-		from := one.Contexts[one.CurrentContext].DeepCopy()
-		whole.Clusters[context], whole.AuthInfos[context] = one.Clusters[from.Cluster], one.AuthInfos[from.AuthInfo]
-		from.Cluster, from.AuthInfo = context, context
-		whole.Contexts[context] = from
+	for _, c := range []*podCluster{p.source, p.copy} {
 		must(t, client.IgnoreAlreadyExists(c.Create(t.Context(), pool(oldPool, oldPods))))
 	}
-	whole.CurrentContext = "source"
 	file := filepath.Join(p.dir, "kubeconfig")
-	must(t, clientcmd.WriteToFile(*whole, file))
+	must(t, apitest.Contexts(file, "source", map[string]apitest.Context{
+		"source": {Server: p.source.Server}, "mirror": {Server: p.copy.Server},
+	}))
 	p.target = target(file)
 	return p
 }

@@ -64,6 +64,9 @@ func covers(granted, used cluster.Right) bool {
 	if granted.Name == "" {
 		used.Name = ""
 	}
+	if granted.Group == "*" && granted.Resource == "*" && used.Resource != "" {
+		used.Group, used.Resource, used.Subresource = "*", "*", ""
+	}
 	return granted == used
 }
 
@@ -71,9 +74,9 @@ func covers(granted, used cluster.Right) bool {
 type audit []event
 
 // read gives what users did since the log had that many bytes.
-func read(t *testing.T, since int64, users ...string) audit {
+func (s stage) read(t *testing.T, since int64, users ...string) audit {
 	t.Helper()
-	body, err := os.ReadFile(shared.log)
+	body, err := os.ReadFile(s.log)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -94,9 +97,9 @@ func read(t *testing.T, since int64, users ...string) audit {
 }
 
 // size of the log.
-func size(t *testing.T) int64 {
+func (s stage) size(t *testing.T) int64 {
 	t.Helper()
-	info, err := os.Stat(shared.log)
+	info, err := os.Stat(s.log)
 	if os.IsNotExist(err) {
 		return 0
 	}

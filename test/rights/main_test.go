@@ -21,13 +21,14 @@ omitStages: [RequestReceived, ResponseStarted]
 rules: [{level: Metadata}]
 `
 
-// stage is what all tests share: the API server, and its audit log.
+// stage is an API server that tests share, and its audit log.
 type stage struct {
 	server *apitest.Lazy
 	log    string
 }
 
-var shared stage
+// Migrations are recorded in shared. What they copy goes to second.
+var shared, second stage
 
 func TestMain(m *testing.M) {
 	if os.Getenv(asMain) != "" {
@@ -42,14 +43,18 @@ func run(m *testing.M) int {
 		panic(err)
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
-	shared.log = filepath.Join(dir, "audit.log")
 	file := filepath.Join(dir, "policy.yaml")
 	if err := os.WriteFile(file, []byte(policy), 0o600); err != nil {
 		panic(err)
 	}
-	shared.server = &apitest.Lazy{Range: "10.96.0.0/16", Options: []apitest.Option{
+	shared, second = newStage(filepath.Join(dir, "audit.log"), file), newStage(filepath.Join(dir, "second.log"), file)
+	return apitest.Main(m, shared.server, second.server)
+}
+
+// newStage is one whose API server writes that log, and starts when a test asks for it.
+func newStage(log, policy string) stage {
+	return stage{log: log, server: &apitest.Lazy{Range: "10.96.0.0/16", Options: []apitest.Option{
 		apitest.Calico(), apitest.Controllers(),
-		apitest.Flag("audit-policy-file", file), apitest.Flag("audit-log-path", shared.log), apitest.Flag("audit-log-mode", "blocking"),
-	}}
-	return shared.server.Main(m)
+		apitest.Flag("audit-policy-file", policy), apitest.Flag("audit-log-path", log), apitest.Flag("audit-log-mode", "blocking"),
+	}}}
 }

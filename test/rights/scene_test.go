@@ -2,12 +2,14 @@ package rights
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -27,59 +29,88 @@ import (
 // The users: one has the roles for all purposes that its migration takes, the other those to view.
 const operator, viewer = "operator", "viewer"
 
-// scene is a cluster with two nodes, and a Migration in a file.
+// scene is a cluster whose nodes are played, and a Migration in a file.
 type scene struct {
 	*testing.T
 	*apitest.Server
-	any  client.Client
-	file string
+	stage stage
+	any   client.Client
+	fleet *fakekubelet.Fleet
+	file  string
+	// access is the kubeconfig of a user. Default: the API server's own.
+	access map[string]string
 	// since is how long the audit log was at the beginning.
 	since int64
 }
 
-// begin empties the cluster and makes the scene. What replumb prints as the roles of a kind is bound to the users.
+// begin makes the scene of a migration in a cluster with Calico's pools.
 func begin(t *testing.T, kind, migration string) *scene {
 	t.Helper()
-	s := &scene{T: t, Server: shared.server.Get(t), file: filepath.Join(t.TempDir(), "move.yaml")}
+	s := open(t, shared)
+	s.start(kind, migration)
+	return s
+}
+
+// open empties a cluster, and gives it two nodes and a pool.
+func open(t *testing.T, on stage) *scene {
+	t.Helper()
+	s := empty(t, on)
+	s.play(&fakekubelet.Blocks{Client: s})
+	s.node("node1", "192.0.2.1")
+	s.node("node2", "192.0.2.2")
+	information := calico.Empty("ClusterInformation", "default")
+	information.Object["spec"] = map[string]any{"datastoreReady": true}
+	s.must(s.Create(t.Context(), information))
+	pool := calico.Empty("IPPool", "default")
+	pool.Object["spec"] = map[string]any{"cidr": "10.244.0.0/24", "blockSize": int64(28), "vxlanMode": "CrossSubnet", "natOutgoing": true}
+	s.must(s.Create(t.Context(), pool))
+	return s
+}
+
+// empty has nothing but what API servers make.
+func empty(t *testing.T, on stage) *scene {
+	t.Helper()
+	s := &scene{T: t, Server: on.server.Get(t), stage: on, file: filepath.Join(t.TempDir(), "move.yaml")}
 	s.must(s.Wipe(t.Context()))
 	everything, err := s.Any()
 	s.must(err)
 	s.any = everything
-	s.must(os.WriteFile(s.file, []byte(migration), 0o600))
-	s.play()
-	s.Namespace(t, "shop")
-	s.manifests(s.replumb("", "rbac", kind, "--user", operator).stdout)
-	s.manifests(s.replumb("", "rbac", kind, "--user", viewer, "--for", "view").stdout)
-	s.since = size(t)
 	return s
 }
 
+// start writes the Migration to its file, and gives the users the roles of its kind.
+func (s *scene) start(kind, migration string) {
+	s.Helper()
+	s.must(os.WriteFile(s.file, []byte(migration), 0o600))
+	s.Namespace(s.T, "shop")
+	s.bind(kind)
+}
+
+// bind gives the users what replumb prints as roles, by a kind or by a file. What they do from now on counts.
+func (s *scene) bind(of ...string) {
+	s.Helper()
+	for user, purposes := range map[string][]string{operator: nil, viewer: {"--for", "view"}} {
+		s.manifests(s.replumb("", slices.Concat([]string{"rbac"}, of, []string{"--user", user}, purposes)...).stdout)
+	}
+	s.since = s.stage.size(s.T)
+}
+
 // play has kubelets and agents played until the test ends.
-func (s *scene) play() {
+func (s *scene) play(addresses fakekubelet.Addresses) {
 	s.Helper()
 	ctx, stop := context.WithCancel(context.Background())
-	fleet := &fakekubelet.Fleet{
-		Client: s, Addresses: &fakekubelet.Blocks{Client: s},
-		Phase: func(pod *corev1.Pod) corev1.PodPhase {
-			if pod.Labels["replumb.dev/canary"] == "call" { // it has called, and all answered
-				return corev1.PodSucceeded
-			}
-			return corev1.PodRunning
-		},
-	}
+	s.fleet = &fakekubelet.Fleet{Client: s, Addresses: addresses, Phase: phase, Message: message}
 	agents := &fakekubelet.Agents{Client: s}
 	var playing sync.WaitGroup
-	playing.Go(func() { fleet.Run(ctx) })
+	playing.Go(func() { s.fleet.Run(ctx) })
 	playing.Go(func() { agents.Run(ctx) })
 	s.Cleanup(func() { stop(); playing.Wait() })
-	s.must(fleet.Node(ctx, "node1", netip.MustParseAddr("192.0.2.1")))
-	s.must(fleet.Node(ctx, "node2", netip.MustParseAddr("192.0.2.2")))
-	information := calico.Empty("ClusterInformation", "default")
-	information.Object["spec"] = map[string]any{"datastoreReady": true}
-	s.must(s.Create(ctx, information))
-	pool := calico.Empty("IPPool", "default")
-	pool.Object["spec"] = map[string]any{"cidr": "10.244.0.0/24", "blockSize": int64(28), "vxlanMode": "CrossSubnet", "natOutgoing": true}
-	s.must(s.Create(ctx, pool))
+}
+
+// node joins.
+func (s *scene) node(name, address string) {
+	s.Helper()
+	s.must(s.fleet.Node(s.Context(), name, netip.MustParseAddr(address)))
 }
 
 func (s *scene) must(err error) {
@@ -145,11 +176,12 @@ func (s *scene) replumb(user string, args ...string) outcome {
 	s.Helper()
 	ctx, cancel := context.WithTimeout(s.Context(), 3*time.Minute)
 	defer cancel()
-	if args = append(args, "--kubeconfig", s.Kubeconfig); user != "" {
+	if args = append(args, "--kubeconfig", cmp.Or(s.access[user], s.Kubeconfig)); user != "" {
 		args = append(args, "--as", user)
 	}
 	c := exec.CommandContext(ctx, os.Args[0], args...)
-	c.Env = append(os.Environ(), asMain+"=1")
+	// What the users agree to is kept with the file.
+	c.Env = append(os.Environ(), asMain+"=1", "XDG_CONFIG_HOME="+filepath.Dir(s.file))
 	var stdout, stderr bytes.Buffer
 	c.Stdout, c.Stderr = &stdout, &stderr
 	err := c.Run()

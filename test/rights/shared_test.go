@@ -34,7 +34,7 @@ func (s *scene) audited(roles cluster.Roles, unused map[string]string, denied ..
 	s.Helper()
 	// Neither Services nor pools have Secrets that are backed up: they do without the right to list them.
 	denied = append(denied, cluster.Right{Verb: "list", Resource: "secrets", Namespace: "replumb-system"})
-	views, all := read(s.T, s.since, viewer), read(s.T, s.since, viewer, operator)
+	views, all := s.stage.read(s.T, s.since, viewer), s.stage.read(s.T, s.since, viewer, operator)
 	views.onlyReads(s.T)
 	views.allowed(s.T, denied...)
 	all.allowed(s.T, denied...)
@@ -45,9 +45,19 @@ func (s *scene) audited(roles cluster.Roles, unused map[string]string, denied ..
 // agents is why users have rights that only agents use.
 const agents = "what agents may do themselves, which users can only give them if they have it"
 
+// older is why users may change definitions.
+const older = "the definition is one of an older replumb"
+
+// unusedAround are what no request takes of the rights that every kind has around its own steps.
+func unusedAround() map[string]string {
+	return map[string]string{
+		"update customresourcedefinitions.apiextensions.k8s.io migrations.replumb.dev": older,
+		"update leases.coordination.k8s.io replumb in kube-system":                     "a run that takes longer than these",
+	}
+}
+
 // unusedAgents are what no request takes of the rights that are there for agents, and for definitions.
 func unusedAgents() map[string]string {
-	const older = "the definition is one of an older replumb"
 	return map[string]string{
 		"update customresourcedefinitions.apiextensions.k8s.io migrations.replumb.dev":  older,
 		"update customresourcedefinitions.apiextensions.k8s.io nodereports.replumb.dev": older,

@@ -148,7 +148,8 @@ func (r *Rules) whyNotMeta(k Kind, o metav1.Object) string {
 	if k.Namespaced && r.selector != nil && !r.selector.Matches(labels.Set(o.GetLabels())) {
 		return ofNoSelector
 	}
-	if _, own := o.GetLabels()[v1alpha1.LabelRole]; own || namespace == v1alpha1.SystemNamespace {
+	ours := namespace == v1alpha1.SystemNamespace || namespace == v1alpha1.JournalNamespace
+	if _, own := o.GetLabels()[v1alpha1.LabelRole]; own || ours {
 		return ofReplumb
 	}
 	if metav1.GetControllerOf(o) != nil {

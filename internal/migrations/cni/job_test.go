@@ -131,6 +131,7 @@ func unused() map[string]string {
 		"create secrets in replumb-system":                      "manifests with Secrets",
 		"delete secrets in replumb-system":                      "manifests with Secrets",
 		"create customresourcedefinitions.apiextensions.k8s.io": "manifests with definitions",
+		"list services": "report",
 	}
 	for _, role := range Roles() {
 		for _, rule := range role.Rules {

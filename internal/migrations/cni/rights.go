@@ -63,6 +63,11 @@ func viewRules() []cluster.Rule {
 			Optional: true,
 		},
 		{
+			Why:      "Services, which report lists.",
+			Rights:   cluster.Grant("", "services", "", "list"),
+			Optional: true,
+		},
+		{
 			Why: manifestsAre,
 			Rights: slices.Concat(
 				cluster.Grant("", "namespaces", "", "get"),
@@ -86,17 +91,17 @@ func operateRules() []cluster.Rule {
 		{
 			Why: manifestsHold,
 			Rights: slices.Concat(
-				cluster.Grant("", "namespaces", "", "create patch delete"),
+				cluster.Grant("", "namespaces", "", "create update patch delete"),
 				cluster.Grant("", "configmaps", "", "create update patch delete"),
-				cluster.Grant("", "serviceaccounts", "", "create patch delete"),
-				cluster.Grant("", "services", "", "create patch delete"),
-				cluster.Grant("apps", "daemonsets", "", "create patch delete"),
-				cluster.Grant("apps", "deployments", "", "create patch delete"),
-				cluster.Grant("policy", "poddisruptionbudgets", "", "create patch delete"),
-				cluster.Grant("rbac.authorization.k8s.io", "clusterroles", "", "create patch delete"),
-				cluster.Grant("rbac.authorization.k8s.io", "clusterrolebindings", "", "create patch delete"),
+				cluster.Grant("", "serviceaccounts", "", "create update patch delete"),
+				cluster.Grant("", "services", "", "create update patch delete"),
+				cluster.Grant("apps", "daemonsets", "", "create update patch delete"),
+				cluster.Grant("apps", "deployments", "", "create update patch delete"),
+				cluster.Grant("policy", "poddisruptionbudgets", "", "create update patch delete"),
+				cluster.Grant("rbac.authorization.k8s.io", "clusterroles", "", "create update patch delete"),
+				cluster.Grant("rbac.authorization.k8s.io", "clusterrolebindings", "", "create update patch delete"),
 				cluster.Grant("apiextensions.k8s.io", "customresourcedefinitions", "", "create update patch delete"),
-				cluster.Grant(calicoGroup, "ippools", "", "create patch delete"),
+				cluster.Grant(calicoGroup, "ippools", "", "create update patch delete"),
 			),
 		},
 		{

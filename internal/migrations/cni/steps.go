@@ -327,6 +327,9 @@ func (t Tools) recreate(ctx context.Context, o *unstructured.Unstructured) error
 	if apierrors.IsAlreadyExists(err) {
 		return engine.NotYet("%s is still ending", keyOf(o))
 	}
+	if apierrors.IsNotFound(err) { // the role of a binding, which is restored beside it
+		return engine.NotYet("%s: %w", keyOf(o), err)
+	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", keyOf(o), err)
 	}

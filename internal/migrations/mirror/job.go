@@ -2,6 +2,7 @@ package mirror
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
@@ -183,11 +184,21 @@ func (j *Job) Examine(ctx context.Context) (*Planner, error) {
 	}
 	in.RecordProblems = dnscutover.Looked(ctx, p.Cutovers)
 	if survey.Freeze {
-		in.FreezeProblem = freeze.DeploysPossible(ctx, j.Tools.Cluster, j.Spec.Name)
+		in.FreezeProblem = j.freezable(ctx)
 		survey.Freeze = in.FreezeProblem == nil
 	}
 	p.Findings = findings.Run(Checks(), in)
 	return p, nil
+}
+
+// freezable says why deployments cannot be frozen; nil, if they can. Who may not freeze them does not try.
+func (j *Job) freezable(ctx context.Context) error {
+	for _, resource := range []string{"validatingadmissionpolicies", "validatingadmissionpolicybindings"} {
+		if !j.May("create", "admissionregistration.k8s.io", resource) {
+			return &freeze.UnavailableError{Err: errors.New("the user may not create " + resource)}
+		}
+	}
+	return freeze.DeploysPossible(ctx, j.Tools.Cluster, j.Spec.Name)
 }
 
 func (j *Job) cutovers(ctx context.Context, s *Survey) ([]*dnscutover.Lead, error) {

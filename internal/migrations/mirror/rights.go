@@ -126,10 +126,16 @@ func operateRules(kinds []schema.GroupResource) []cluster.Rule {
 	}
 }
 
-// TargetRoles are what a user needs in the target: objects of every kind are made there, roles and bindings among them.
+// TargetRoles are what a user needs in the target: objects of every kind are made there, roles and bindings among them, which may grant what
+// the user has no right to.
 func TargetRoles() cluster.Roles {
+	const group = "rbac.authorization.k8s.io"
 	return cluster.Roles{{
-		Purpose: cluster.Operate, Rules: []cluster.Rule{{Rights: cluster.Grant("*", "*", "", "get list watch create patch delete")}},
+		Purpose: cluster.Operate, Rules: []cluster.Rule{{Rights: slices.Concat(
+			cluster.Grant("*", "*", "", "get list create patch delete"),
+			cluster.Grant(group, "roles", "", "escalate bind"),
+			cluster.Grant(group, "clusterroles", "", "escalate bind"),
+		)}},
 	}}
 }
 

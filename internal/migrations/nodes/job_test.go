@@ -102,7 +102,6 @@ func TestApplyRollbackApply(t *testing.T) {
 		"list endpointslices.discovery.k8s.io in default": "a control plane that moves",
 		"delete nodes":               "machines whose owners leave the Node",
 		"delete pods":                "pods that spec.nodes.drain.force names",
-		"get daemonsets.apps":        "pods of DaemonSets that are evicted",
 		"get jobs.batch":             "pods of Jobs that are evicted",
 		"get persistentvolumeclaims": "pods with volumes",
 	})

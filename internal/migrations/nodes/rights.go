@@ -71,7 +71,6 @@ func operateRules() []cluster.Rule {
 				cluster.Grant("", "pods", "", "delete"),
 				cluster.Grant("apps", "deployments", "", "get patch"),
 				cluster.Grant("apps", "statefulsets", "", "get"),
-				cluster.Grant("apps", "daemonsets", "", "get"),
 				cluster.Grant("apps", "replicasets", "", "get"),
 				cluster.Grant("batch", "jobs", "", "get"),
 				cluster.Grant("", "persistentvolumeclaims", "", "get"),

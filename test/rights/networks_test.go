@@ -1,0 +1,224 @@
+package rights
+
+import (
+	"maps"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/replumb/replumb/internal/migrations/cni"
+)
+
+const networkMove = `apiVersion: replumb.dev/v1alpha1
+kind: Migration
+metadata: {name: networks}
+spec:
+  cni: {to: calico, manifests: [calico.yaml], canary: {image: replumb}}
+`
+
+// wayBack is another migration, of which users only look what it would do.
+const wayBack = `apiVersion: replumb.dev/v1alpha1
+kind: Migration
+metadata: {name: back}
+spec:
+  cni: {to: flannel, manifests: [flannel.yaml], canary: {image: replumb}}
+`
+
+// flannel is the network before. What its roles grant, the operator has: no one gives roles more rights than they have.
+const flannel = `apiVersion: v1
+kind: ServiceAccount
+metadata: {name: flannel, namespace: kube-flannel}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata: {name: flannel}
+rules: [{apiGroups: [""], resources: [nodes], verbs: [list]}]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: {name: flannel}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: flannel}
+subjects: [{kind: ServiceAccount, namespace: kube-flannel, name: flannel}]
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: kube-flannel-cfg, namespace: kube-flannel}
+data: {net-conf.json: '{"Network": "10.244.0.0/16", "Backend": {"Type": "vxlan"}}'}
+---
+apiVersion: apps/v1
+kind: DaemonSet
+metadata: {name: kube-flannel-ds, namespace: kube-flannel}
+spec:
+  selector: {matchLabels: {app: flannel}}
+  template:
+    metadata: {labels: {app: flannel}}
+    spec:
+      hostNetwork: true
+      tolerations: [{operator: Exists}]
+      containers: [{name: kube-flannel, image: flannel}]
+`
+
+// calicoNode is the new network, and pools that both networks give addresses of.
+const calicoNode = `apiVersion: apps/v1
+kind: DaemonSet
+metadata: {name: calico-node, namespace: kube-system, labels: {k8s-app: calico-node}}
+spec:
+  selector: {matchLabels: {k8s-app: calico-node}}
+  template:
+    metadata: {labels: {k8s-app: calico-node}}
+    spec:
+      hostNetwork: true
+      tolerations: [{operator: Exists}]
+      containers: [{name: calico-node, image: calico}]
+---
+apiVersion: crd.projectcalico.org/v1
+kind: IPPool
+metadata: {name: default}
+spec: {cidr: 10.244.0.0/24, blockSize: 28, vxlanMode: CrossSubnet, natOutgoing: true}
+---
+apiVersion: crd.projectcalico.org/v1
+kind: IPPool
+metadata: {name: fresh}
+spec: {cidr: 10.244.1.0/24, blockSize: 28, vxlanMode: CrossSubnet, natOutgoing: true}
+---
+`
+
+// parts is an object of every kind that the roles know in manifests, and a Secret.
+const parts = `apiVersion: v1
+kind: Namespace
+metadata: {name: NAME}
+---
+apiVersion: v1
+kind: ServiceAccount
+metadata: {name: NAME, namespace: kube-system}
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: NAME, namespace: kube-system}
+data: {a: b}
+---
+apiVersion: v1
+kind: Secret
+metadata: {name: NAME, namespace: kube-system}
+stringData: {a: b}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: NAME, namespace: kube-system}
+spec: {clusterIP: None, selector: {app: NAME}, ports: [{port: 80}]}
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: NAME, namespace: kube-system}
+spec:
+  replicas: 0
+  selector: {matchLabels: {app: NAME}}
+  template: {metadata: {labels: {app: NAME}}, spec: {containers: [{name: c, image: c}]}}
+---
+apiVersion: apps/v1
+kind: DaemonSet
+metadata: {name: NAME, namespace: kube-system}
+spec:
+  selector: {matchLabels: {app: NAME}}
+  template: {metadata: {labels: {app: NAME}}, spec: {nodeSelector: {no: node}, containers: [{name: c, image: c}]}}
+---
+apiVersion: policy/v1
+kind: PodDisruptionBudget
+metadata: {name: NAME, namespace: kube-system}
+spec: {maxUnavailable: 1, selector: {matchLabels: {app: NAME}}}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata: {name: NAME}
+rules: [{apiGroups: [""], resources: [nodes, pods], verbs: [list]}]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: {name: NAME}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: NAME}
+subjects: [{kind: ServiceAccount, namespace: kube-system, name: NAME}]
+---
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: NAMEs.example.com}
+spec:
+  group: example.com
+  scope: Cluster
+  names: {kind: NAME, plural: NAMEs, singular: NAME, listKind: NAMEList}
+  versions: [{name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object}}}]
+---
+`
+
+// beyond is what the manifests take beyond the roles, which know no Secrets in them.
+const beyond = `apiVersion: rbac.authorization.k8s.io/v1
+kind: Role
+metadata: {name: beyond, namespace: kube-system}
+rules: [{apiGroups: [""], resources: [secrets], verbs: [get, create, update, patch, delete]}]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata: {name: beyond, namespace: kube-system}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: beyond}
+subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: operator}]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: Role
+metadata: {name: beyond-view, namespace: kube-system}
+rules: [{apiGroups: [""], resources: [secrets], verbs: [get]}]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata: {name: beyond-view, namespace: kube-system}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: beyond-view}
+subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: viewer}]
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: tool, namespace: shop, labels: {app: tool}}
+spec: {terminationGracePeriodSeconds: 1, containers: [{name: c, image: c}]}
+`
+
+// TestCNI: the roles are enough for whole switches of the network, and all of them is needed. Of every kind the manifests have an object
+// that is new, and one that was there before, which a way back restores.
+func TestCNI(t *testing.T) {
+	s := begin(t, "networks", networkMove)
+	named := func(name string) string { return strings.ReplaceAll(parts, "NAME", name) }
+	s.beside("calico.yaml", calicoNode+named("fresh")+named("kept"))
+	s.beside("flannel.yaml", flannel)
+	back := s.beside("back.yaml", wayBack)
+	s.Namespace(t, "kube-flannel")
+	s.manifests(named("kept") + flannel + "---\n" + beyond)
+	s.workloads("web")
+	s.running("tool")
+	s.expect(3, viewer, []string{"check", "-f", s.file, "-o", "json"},
+		"missing permission: create,update,patch,delete clusterroles.rbac.authorization.k8s.io (role replumb-networks-operate in deploy/rbac-cni.yaml)",
+		"missing permission: list,create,delete secrets in replumb-system (role")
+	s.expect(3, viewer, []string{"plan", "-f", s.file})
+	s.expect(0, operator, []string{"check", "-f", s.file})
+	s.expect(0, operator, []string{"apply", "-f", s.file})
+	s.seen("networks")
+	s.expect(0, operator, []string{"rollback", "networks", "--yes"})
+	s.expect(0, operator, []string{"apply", "-f", s.file})
+	s.expect(0, operator, []string{"finish", "networks", "--yes"})
+	s.seen("networks")
+	s.expect(3, viewer, []string{"check", "-f", back}, "RP5001")
+	s.audited(cni.Roles(), unusedByNetworks())
+}
+
+// unusedByNetworks are the rights that no request takes here, with what would.
+func unusedByNetworks() map[string]string {
+	all := map[string]string{
+		"deletecollection services in replumb-system": "a namespace that replumb has made itself, which it sweeps before it goes",
+	}
+	maps.Copy(all, unusedAround())
+	return all
+}
+
+// beside writes a file beside that of the Migration, and returns its path.
+func (s *scene) beside(name, body string) string {
+	s.Helper()
+	file := filepath.Join(filepath.Dir(s.file), name)
+	s.must(os.WriteFile(file, []byte(body), 0o600))
+	return file
+}
