@@ -169,13 +169,16 @@ func isNetworkAgent(named []types.NamespacedName, namespace, name string) bool {
 
 // restartAgents restarts what on a node has to learn the range again. Whatever is younger than the Node has. named are further DaemonSets.
 func (n node) restartAgents(named []types.NamespacedName) engine.Step {
-	read := func(ctx context.Context) ([]corev1.Pod, error) { return n.oldAgents(ctx, named) }
+	var ended map[types.UID]bool // by this step; nil before
+	read := func(ctx context.Context) ([]corev1.Pod, error) { return n.oldAgents(ctx, named, ended) }
 	return &engine.Observed[[]corev1.Pod]{
 		Name: "agent/" + n.name, About: "Let the pod network of node " + n.name + " learn its range",
 		Look: engine.LookOf(read), Proof: engine.ProofOf(read),
 		Write: func(ctx context.Context, old []corev1.Pod) error {
+			ended = map[types.UID]bool{}
 			for i := range old {
 				p := &old[i]
+				ended[p.UID] = true
 				err := n.cluster.Delete(ctx, p, client.Preconditions{UID: &p.UID})
 				if client.IgnoreNotFound(err) != nil {
 					return fmt.Errorf("restarting pod %s/%s: %w", p.Namespace, p.Name, err)
@@ -190,7 +193,7 @@ func (n node) restartAgents(named []types.NamespacedName) engine.Step {
 }
 
 // oldAgents are those that were started before the Node was made. It fails as long as there are any, or one is not ready.
-func (n node) oldAgents(ctx context.Context, named []types.NamespacedName) (old []corev1.Pod, err error) {
+func (n node) oldAgents(ctx context.Context, named []types.NamespacedName, ended map[types.UID]bool) (old []corev1.Pod, err error) {
 	found, err := n.read(ctx)
 	if err != nil || found == nil {
 		return nil, err
@@ -205,7 +208,7 @@ func (n node) oldAgents(ctx context.Context, named []types.NamespacedName) (old 
 		ref := metav1.GetControllerOf(p)
 		switch {
 		case ref == nil || ref.Kind != rollout.KindDaemonSet || !isNetworkAgent(named, p.Namespace, ref.Name):
-		case !p.CreationTimestamp.After(found.CreationTimestamp.Time):
+		case startedBefore(p, found, ended):
 			old = append(old, *p)
 		case !connectivity.Ready(p):
 			unready = p
@@ -218,4 +221,13 @@ func (n node) oldAgents(ctx context.Context, named []types.NamespacedName) (old 
 		return nil, engine.NotYet("pod %s/%s is not ready: %s", unready.Namespace, unready.Name, connectivity.Why(unready))
 	}
 	return nil, nil
+}
+
+// startedBefore reports whether a pod is older than its Node. Times of objects are of whole seconds: what has the Node's own may be, unless
+// it came after those that were ended. ended is nil before any was.
+func startedBefore(p *corev1.Pod, n *corev1.Node, ended map[types.UID]bool) bool {
+	if p.CreationTimestamp.Equal(&n.CreationTimestamp) {
+		return ended == nil || ended[p.UID]
+	}
+	return p.CreationTimestamp.Before(&n.CreationTimestamp)
 }
