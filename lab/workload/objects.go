@@ -204,7 +204,9 @@ func Client(namespace, name, node string, config probe.Config) (*corev1.Pod, err
 // as long as TCP sends a lost packet again within the probe's time of five seconds. It shows as a gap, not as a failure, like the lost
 // packet of a TCP connection.
 func askAgainSoon() *corev1.PodDNSConfig {
-	return &corev1.PodDNSConfig{Options: []corev1.PodDNSConfigOption{{Name: "timeout", Value: ptr.To("1")}, {Name: "attempts", Value: ptr.To("4")}}}
+	return &corev1.PodDNSConfig{
+		Options: []corev1.PodDNSConfigOption{{Name: "timeout", Value: ptr.To("1")}, {Name: "attempts", Value: ptr.To("4")}},
+	}
 }
 
 // labelRoving is the name of the Deployment that clients belong to.

@@ -191,9 +191,13 @@ func TestCNI(t *testing.T) {
 	s.manifests(named("kept") + flannel + "---\n" + beyond)
 	s.workloads("web")
 	s.running("tool")
-	s.expect(3, viewer, []string{"check", "-f", s.file, "-o", "json"},
+	s.expect(
+		3,
+		viewer,
+		[]string{"check", "-f", s.file, "-o", "json"},
 		"missing permission: create,update,patch,delete clusterroles.rbac.authorization.k8s.io (role replumb-networks-operate in deploy/rbac-cni.yaml)",
-		"missing permission: list,create,delete secrets in replumb-system (role")
+		"missing permission: list,create,delete secrets in replumb-system (role",
+	)
 	s.expect(3, viewer, []string{"plan", "-f", s.file})
 	s.expect(0, operator, []string{"check", "-f", s.file})
 	s.expect(0, operator, []string{"apply", "-f", s.file})
