@@ -74,9 +74,7 @@ check: $(GOTESTSUM) ## Vet, and all tests that need nothing but Go: no root, no 
 	@hack/gotest.sh lab -timeout 5m ./...
 
 .PHONY: test
-test: check lab-api ## check, and tests with a real API server, processes that are killed, and real packets (root)
-	@hack/beside.sh "test-hostile test-rights" test-api # labs have to have the processors for themselves most of the time
-	@$(MAKE) --no-print-directory test-root lab-basic
+test: check test-api test-hostile test-root lab-basic ## check, and tests with a real API server, processes that are killed, and real packets (root)
 	@hack/beside.sh test-crash test-lab # which leaves half of two cores idle
 
 .PHONY: test-api
@@ -105,7 +103,7 @@ test-race: lab-api apipool $(GOTESTSUM) ## All tests of test-api, looking for ra
 	@$(ASSETS) CGO_ENABLED=1 $(POOL) hack/gotest.sh . -race -tags apiserver,programs -p 3 -timeout 60m ./...
 
 .PHONY: test-long
-test-long: test-race test-kill test-edge test-proof test-pods test-nodes test-mirror test-whole test-matrix test-lab-endurance ## All that make test leaves out, one after the other (root; hours)
+test-long: test-race test-rights test-kill test-edge test-proof test-pods test-nodes test-mirror test-whole test-matrix test-lab-endurance ## All that make test leaves out, one after the other (root; hours)
 
 .PHONY: test-root
 test-root: $(GOTESTSUM) ## Tests of the machine's own network, each in a network namespace of its own (root)
