@@ -203,6 +203,13 @@ func (f *Fleet) address(ctx context.Context, pod *corev1.Pod) (netip.Addr, error
 	if pod.Spec.HostNetwork {
 		return netip.MustParseAddr("192.0.2.1"), nil
 	}
+	user := User{
+		Node: pod.Spec.NodeName, Handle: handle(pod),
+		Attributes: map[string]string{"namespace": pod.Namespace, "pod": pod.Name, "node": pod.Spec.NodeName},
+	}
+	if _, local := f.Addresses.(*HostLocal); local {
+		return f.Addresses.Take(ctx, nil, user)
+	}
 	pools, err := calico.LoadPools(ctx, f.Client)
 	if err != nil {
 		return netip.Addr{}, err
@@ -210,10 +217,7 @@ func (f *Fleet) address(ctx context.Context, pod *corev1.Pod) (netip.Addr, error
 	if pools = usable(pools, pod.Annotations); len(pools) == 0 {
 		return netip.Addr{}, errors.New("no configured Calico pools")
 	}
-	return f.Addresses.Take(ctx, pools, User{
-		Node: pod.Spec.NodeName, Handle: handle(pod),
-		Attributes: map[string]string{"namespace": pod.Namespace, "pod": pod.Name, "node": pod.Spec.NodeName},
-	})
+	return f.Addresses.Take(ctx, pools, user)
 }
 
 func handle(pod *corev1.Pod) string { return "k8s-pod-network." + string(pod.UID) }
