@@ -86,7 +86,10 @@ func unusedByRanges() map[string]string {
 func (s *scene) give(ctx context.Context, name, cidr string) error {
 	body := `{"metadata":{"annotations":{"node.alpha.kubernetes.io/ttl":"0"}}}`
 	if cidr != "" {
-		body = fmt.Sprintf(`{"metadata":{"annotations":{"node.alpha.kubernetes.io/ttl":"0"}},"spec":{"podCIDR":%q,"podCIDRs":[%[1]q]}}`, cidr)
+		body = fmt.Sprintf(
+			`{"metadata":{"annotations":{"node.alpha.kubernetes.io/ttl":"0"}},"spec":{"podCIDR":%q,"podCIDRs":[%[1]q]}}`,
+			cidr,
+		)
 	}
 	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	return s.Patch(ctx, n, client.RawPatch(types.StrategicMergePatchType, []byte(body)))

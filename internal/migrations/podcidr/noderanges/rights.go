@@ -55,7 +55,7 @@ func operateRules() []cluster.Rule {
 			),
 		},
 		{
-			Why:    "Pods of a node that leaves, which no eviction takes.",
+			Why:    "Agents of the pod network, which learn the range of a Node when they start.",
 			Rights: cluster.Grant("", "pods", "", "delete"),
 		},
 		{
