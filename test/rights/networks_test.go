@@ -25,7 +25,7 @@ spec:
   cni: {to: flannel, manifests: [flannel.yaml], canary: {image: replumb}}
 `
 
-// flannel is the network before. What its roles grant, the operator has: no one gives roles more rights than they have.
+// flannel is the network before, but for its agent. What its roles grant, the operator has: no one gives roles more rights than they have.
 const flannel = `apiVersion: v1
 kind: ServiceAccount
 metadata: {name: flannel, namespace: kube-flannel}
@@ -46,17 +46,6 @@ kind: ConfigMap
 metadata: {name: kube-flannel-cfg, namespace: kube-flannel}
 data: {net-conf.json: '{"Network": "10.244.0.0/16", "Backend": {"Type": "vxlan"}}'}
 ---
-apiVersion: apps/v1
-kind: DaemonSet
-metadata: {name: kube-flannel-ds, namespace: kube-flannel}
-spec:
-  selector: {matchLabels: {app: flannel}}
-  template:
-    metadata: {labels: {app: flannel}}
-    spec:
-      hostNetwork: true
-      tolerations: [{operator: Exists}]
-      containers: [{name: kube-flannel, image: flannel}]
 `
 
 // calicoNode is the new network, and pools that both networks give addresses of.
@@ -185,10 +174,11 @@ func TestCNI(t *testing.T) {
 	s := begin(t, "networks", networkMove)
 	named := func(name string) string { return strings.ReplaceAll(parts, "NAME", name) }
 	s.beside("calico.yaml", calicoNode+named("fresh")+named("kept"))
-	s.beside("flannel.yaml", flannel)
+	before := flannel + flannelAgent("kube-flannel")
+	s.beside("flannel.yaml", before)
 	back := s.beside("back.yaml", wayBack)
 	s.Namespace(t, "kube-flannel")
-	s.manifests(named("kept") + flannel + "---\n" + beyond)
+	s.manifests(named("kept") + before + "---\n" + beyond)
 	s.workloads("web")
 	s.running("tool")
 	s.expect(

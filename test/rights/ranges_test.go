@@ -33,21 +33,6 @@ spec:
   proof: {image: replumb}
 `
 
-// agentOfNetwork reads the range of its node when it starts.
-const agentOfNetwork = `apiVersion: apps/v1
-kind: DaemonSet
-metadata: {name: kube-flannel-ds, namespace: kube-system}
-spec:
-  selector: {matchLabels: {app: flannel}}
-  template:
-    metadata: {labels: {app: flannel}}
-    spec:
-      hostNetwork: true
-      terminationGracePeriodSeconds: 1
-      tolerations: [{operator: Exists}]
-      containers: [{name: kube-flannel, image: flannel}]
-`
-
 // TestNodeRanges: the roles are enough for whole migrations of pods whose Nodes carry the ranges, and all of them is needed. That all is
 // needed of what every migration of pods takes, TestPods shows.
 func TestNodeRanges(t *testing.T) {
@@ -60,7 +45,7 @@ func TestNodeRanges(t *testing.T) {
 	s.manage()
 	s.belongings("node1")
 	s.start("pods", rangeMove)
-	s.manifests(agentOfNetwork)
+	s.manifests(flannelAgent("kube-system")) // which reads the range of its node when it starts
 	s.workloads("web")
 	s.expect(3, viewer, []string{"check", "-f", s.file, "-o", "json"},
 		"missing permission: get,create,patch,delete nodes (role replumb-pods-on-nodes-operate in deploy/rbac-pod-cidr-nodes.yaml)")

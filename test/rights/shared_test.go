@@ -18,6 +18,23 @@ spec:
 %[3]s`, kind, name, more)
 }
 
+// flannelAgent is flannel's DaemonSet, as YAML.
+func flannelAgent(namespace string) string {
+	return fmt.Sprintf(`apiVersion: apps/v1
+kind: DaemonSet
+metadata: {name: kube-flannel-ds, namespace: %s}
+spec:
+  selector: {matchLabels: {app: flannel}}
+  template:
+    metadata: {labels: {app: flannel}}
+    spec:
+      hostNetwork: true
+      terminationGracePeriodSeconds: 1
+      tolerations: [{operator: Exists}]
+      containers: [{name: kube-flannel, image: flannel}]
+`, namespace)
+}
+
 // workloads creates what is restarted, a Deployment of that name among it, and what is evicted, and waits until a pod of each runs.
 func (s *scene) workloads(deployment string) {
 	s.Helper()
