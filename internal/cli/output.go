@@ -9,8 +9,8 @@ import (
 	"github.com/replumb/replumb/internal/engine/printable"
 )
 
-// output is stdout for people: what is written to it cannot command a terminal. It remembers the first write that failed, so that commands need not ask after every line, and lets
-// the others go: a migration must not stop half way because no one listens any more.
+// output is stdout for people: what is written to it cannot command a terminal. It remembers the first write that failed, so that
+// commands need not ask after every line, and lets the others go: a migration must not stop half way because no one listens any more.
 type output struct {
 	w   io.Writer
 	err error
