@@ -26,6 +26,8 @@ export GOWORK := off
 # Tests, vet and binaries are compiled alike, so that the Kubernetes libraries, which take minutes, are compiled once.
 export GOFLAGS := $(shell go env GOFLAGS) -trimpath
 export CGO_ENABLED := 0
+# Compilers live briefly and need not be thrifty with memory.
+check build lab-api lab-basic: export GOGC := 400
 
 .DEFAULT_GOAL := help
 
@@ -70,12 +72,13 @@ lab: deps build ## Build all components of labs: Kubernetes, containerd, CoreDNS
 .PHONY: check
 check: $(GOTESTSUM) ## Vet, and all tests that need nothing but Go: no root, no components (about a minute)
 	@for module in $(MODULES); do echo "go vet ($$module)"; go -C $$module vet -tags $(TAGS) ./... || exit; done
-	@hack/gotest.sh . -timeout 5m ./...
-	@hack/gotest.sh lab -timeout 5m ./...
+	@hack/gotest.sh . -vet=off -timeout 5m ./...
+	@hack/gotest.sh lab -vet=off -timeout 5m ./...
+	@hack/gotest.sh test -short -vet=off -timeout 5m ./soak/... # its model and its audit
 
 .PHONY: test
-test: check test-api test-hostile test-root lab-basic ## check, and tests with a real API server, processes that are killed, and real packets (root)
-	@hack/beside.sh test-crash test-lab # which leaves half of two cores idle
+test: check test-api test-crash test-hostile test-root lab-basic ## check, and tests with a real API server, processes that are killed, and real packets (root)
+	@$(MAKE) --no-print-directory test-lab # by itself: what measures losses needs the processors
 
 .PHONY: test-api
 test-api: lab-api apipool $(GOTESTSUM) ## Tests against a real etcd and API server, and beside programs of Debian
@@ -103,7 +106,7 @@ test-race: lab-api apipool $(GOTESTSUM) ## All tests of test-api, looking for ra
 	@$(ASSETS) CGO_ENABLED=1 $(POOL) hack/gotest.sh . -race -tags apiserver,programs -p 3 -timeout 60m ./...
 
 .PHONY: test-long
-test-long: test-race test-rights test-kill test-edge test-proof test-pods test-nodes test-mirror test-whole test-matrix test-lab-endurance ## All that make test leaves out, one after the other (root; hours)
+test-long: test-race test-rights test-kill test-edge test-proof test-overlap test-pods test-nodes test-mirror test-whole test-matrix test-lab-endurance ## All that make test leaves out, one after the other (root; hours)
 
 .PHONY: test-root
 test-root: $(GOTESTSUM) ## Tests of the machine's own network, each in a network namespace of its own (root)
@@ -114,7 +117,7 @@ test-root: $(GOTESTSUM) ## Tests of the machine's own network, each in a network
 E2E          = go -C test test -v -count=1 -timeout 60m
 
 .PHONY: test-lab
-test-lab: lab-basic ## Tests with real packets between real nodes (root; about 9 min)
+test-lab: lab-basic ## Tests with real packets between real nodes (root; about 20 min)
 	$(E2E) -short -run '^(TestTwoNodes|TestCalico|TestUpKilled)$$' ./e2e
 
 .PHONY: test-edge
@@ -124,6 +127,10 @@ test-edge: lab ## Tests of the lab itself: killed, doubled, with load balancers,
 .PHONY: test-proof
 test-proof: lab-basic ## Tests of agents at length: what holds up a barrier, who uses old addresses, rollback on loss; they do not come up, stand still, are killed, lose their rights; nodes join, and are not ready (root; about 20 min)
 	$(E2E) -run '^TestProofLong$$' ./e2e
+
+.PHONY: test-overlap
+test-overlap: lab-basic ## Between commands: API servers restarted and killed one by one, endpoints switched, a replica lost; without replicas, and without any migration; session affinity (root; about 10 min)
+	$(E2E) -run '^(TestOverlap|TestOneOwner)$$' ./e2e
 
 .PHONY: test-pods
 test-pods: lab-basic ## Tests of pods at length: moved to another range, back, and there for good, by pools and by Nodes, with and without agents (root; about 30 min)
@@ -148,6 +155,11 @@ test-matrix: lab-basic ## Rollback from every phase under traffic (root; about 2
 .PHONY: test-lab-endurance
 test-lab-endurance: lab ## A lab up and down twenty times in a row, looking for anything left behind (root; about 6 min)
 	go -C test test -v -count=1 -timeout 30m ./endurance/...
+
+.PHONY: test-soak
+test-soak: lab-basic ## The whole Service range moved, back, and for good, while users work at random, nodes and API servers restart and replumb is killed, beside a model of every object (root; LENGTH=1h; SEED=... for what a run printed; KEEP=1 leaves the lab of one that fails)
+	go -C test build -o $(BIN)/soak ./soak
+	$(BIN)/soak -bin $(BIN) -length $(or $(LENGTH),1h) $(if $(SEED),-seed $(SEED)) $(if $(KEEP),-keep)
 
 .PHONY: fuzz
 fuzz: ## Fuzz the parsers for half a minute each

@@ -57,6 +57,10 @@ type CNISpec struct {
 	// +kubebuilder:default={}
 	Canary PodCanarySpec `json:"canary,omitempty"`
 
+	// Vouch is the operator's word for what cannot be seen.
+	// +optional
+	Vouch CNIVouchSpec `json:"vouch,omitempty"`
+
 	// GateWait is how long a run waits for what only the operator can do before it ends, to be run again. Default: 1h.
 	// +optional
 	// +kubebuilder:default="1h"
@@ -64,6 +68,28 @@ type CNISpec struct {
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('1s') && duration(self) <= duration('168h')",message="is not within 1s and 168h; write a duration such as 168h"
 	GateWait *metav1.Duration `json:"gateWait,omitempty"`
+}
+
+// CNIVouchSpec is the operator's word for what cannot be seen. Each counts for the one finding that it names.
+type CNIVouchSpec struct {
+	// KubeProxy says that kube-proxy takes the new range of pods for the cluster's own, on every node whose configuration the API does
+	// not show (RP5203).
+	// +optional
+	KubeProxy bool `json:"kubeProxy,omitempty"`
+	// Webhooks are the names of admission webhooks that let through, by then, what is written while pods have no network (RP5004): a
+	// hook sees to them, or their pods need none.
+	// +optional
+	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=253
+	Webhooks []string `json:"webhooks,omitempty"`
+	// Quiet are the ranges of traffic.ignore from which nothing comes but health checks (RP5008): no client is behind a balancer there.
+	// +optional
+	// +kubebuilder:validation:MaxItems=32
+	// +kubebuilder:validation:items:MaxLength=64
+	// +kubebuilder:validation:items:XValidation:rule="isCIDR(self)",message="is not a range in CIDR form; write a range such as 10.245.0.0/16"
+	// +kubebuilder:validation:items:XValidation:rule="!isCIDR(self) || cidr(self) == cidr(self).masked()",message="has host bits set; write the range by its first address"
+	Quiet []string `json:"quiet,omitempty"`
 }
 
 // CNIName is a network for pods.

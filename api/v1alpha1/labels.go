@@ -27,6 +27,12 @@ const (
 	RoleCanary = "canary"
 	// RoleProbe marks the Service, and what is behind it, that agents call all the time. It moves as any other, before any other.
 	RoleProbe = "probe"
+	// RoleOverlap marks the Deployment that keeps bridges in step with their Services, and what its replicas keep.
+	RoleOverlap = "overlap"
+	// AnnotationInStep, on the heartbeat of a replica of that Deployment, is when all bridges were last in step (RFC 3339).
+	AnnotationInStep = "replumb.dev/in-step"
+	// AnnotationProblem, on such a heartbeat, is what keeps them from being so.
+	AnnotationProblem = "replumb.dev/problem"
 	// RoleAgent marks what agents are made of.
 	RoleAgent = "agent"
 	// RoleJournal marks the ConfigMaps that keep what happened in a migration, for its report.
@@ -50,6 +56,8 @@ const (
 	AnnotationStrategy = "replumb.dev/strategy"
 	// StrategyPin keeps a Service at its address, and the address legitimate.
 	StrategyPin = "pin"
+	// StrategyHop moves a Service that would be pinned since its address is known to be its identity.
+	StrategyHop = "hop"
 	// AnnotationAPIServers, set by users on a Migration, says what replumb could not see from outside:
 	// Repointed or Restored.
 	AnnotationAPIServers = "replumb.dev/api-servers"
@@ -81,6 +89,8 @@ const (
 	// AnnotationReplicas is how many pods a Deployment had before replumb gave it one more, and how many a Deployment or
 	// StatefulSet has that has none as long as it must not run in this cluster.
 	AnnotationReplicas = "replumb.dev/original-replicas"
+	// AnnotationOneMore is on a Deployment that a migration of pods gave one more pod: the name of the migration, a slash, and how many it had.
+	AnnotationOneMore = "replumb.dev/one-more"
 
 	// RoleNode marks the ConfigMap that holds a Node for as long as the Node itself may be gone.
 	RoleNode = "node"

@@ -176,7 +176,7 @@ func OwnProbes() []string {
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:scope=Cluster,categories=replumb
-// +kubebuilder:metadata:annotations="replumb.dev/schema-revision=3"
+// +kubebuilder:metadata:annotations="replumb.dev/schema-revision=5"
 // +kubebuilder:subresource:status
 // +kubebuilder:printcolumn:name="Migration",type=string,JSONPath=`.metadata.labels.replumb\.dev/migration`
 // +kubebuilder:printcolumn:name="Reported",type=date,JSONPath=`.status.agents[0].reportedAt`
@@ -223,14 +223,53 @@ type NodeReportStatus struct {
 	// +listMapKey=name
 	Probes []ProbeReport `json:"probes,omitempty"`
 
-	// Clients are those on this node that use old addresses. The agent in the node's network tells.
+	// Clients are those on this node that use old addresses, and those that have since Services left them. The agent in the node's network
+	// tells.
 	// +optional
 	// +kubebuilder:validation:MaxItems=256
 	Clients []OldAddressClient `json:"clients,omitempty"`
 
-	// MoreClients is how many had no room in clients.
+	// MoreClients is how many of those that use them now had no room in clients.
 	// +optional
 	MoreClients int `json:"moreClients,omitempty"`
+
+	// ForgottenClients is how many of those that used them earlier had no room in clients.
+	// +optional
+	ForgottenClients int `json:"forgottenClients,omitempty"`
+
+	// APIServers are those that the agent in the node's network knows, as it has seen them last. Only agents of a migration that moves
+	// Services look.
+	// +optional
+	// +listType=map
+	// +listMapKey=address
+	// +kubebuilder:validation:MaxItems=32
+	APIServers []APIServerReport `json:"apiServers,omitempty"`
+}
+
+// APIServerReport is what one API server showed.
+type APIServerReport struct {
+	// Address is where it was asked, as host:port.
+	// +kubebuilder:validation:MaxLength=320
+	Address string `json:"address"`
+	// SANs are the addresses in its certificate, which the cluster's authority has signed.
+	// +optional
+	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:items:MaxLength=64
+	SANs []string `json:"sans,omitempty"`
+	// Ranges are its --service-cluster-ip-range, the primary one first; none if it did not say.
+	// +optional
+	// +kubebuilder:validation:MaxItems=2
+	// +kubebuilder:validation:items:MaxLength=64
+	Ranges []string `json:"ranges,omitempty"`
+	// SeenAt is when it was asked, by the clock of the node.
+	SeenAt metav1.MicroTime `json:"seenAt"`
+	// Problem is why its certificate is not known; RangesProblem is why its ranges are not.
+	// +optional
+	// +kubebuilder:validation:MaxLength=256
+	Problem string `json:"problem,omitempty"`
+	// +optional
+	// +kubebuilder:validation:MaxLength=256
+	RangesProblem string `json:"rangesProblem,omitempty"`
 }
 
 // AgentReport is one agent's word that it is alive.
@@ -351,6 +390,15 @@ type OldAddressClient struct {
 	LastSeen metav1.MicroTime `json:"lastSeen"`
 	// Open is how many connections are open; for UDP, how many are tracked.
 	Open int `json:"open"`
+	// Workload that the pod belongs to, as kind and namespace/name. Its pods are one client to FirstSeen and LongestGap.
+	// +optional
+	Workload string `json:"workload,omitempty"`
+	// FirstSeen is when the client was first seen after resolvers had forgotten the address, by the clock of the node.
+	// +optional
+	FirstSeen *metav1.MicroTime `json:"firstSeen,omitempty"`
+	// LongestGap is the longest time that was seen between two uses.
+	// +optional
+	LongestGap *metav1.Duration `json:"longestGap,omitempty"`
 }
 
 // ProofStatus is what the agents have seen of a migration in all.

@@ -65,6 +65,12 @@ type ServiceCIDRSpec struct {
 	// +kubebuilder:default={}
 	Barrier BarrierSpec `json:"barrier,omitempty"`
 
+	// Follower says whether a Deployment of replumb keeps bridges in step with their Services from the first bridge to the last, between
+	// commands as well: copies of the endpoints of Services without selector, kubernetes first of all, selectors and ports. It runs
+	// the image of agents. Default: Enabled, if there is an image to run, which every release has.
+	// +optional
+	Follower FollowerMode `json:"follower,omitempty"`
+
 	// ClusterServices says whether the cluster's own Services (kube-dns and whatever the kubelets' clusterDNS names, and
 	// kubernetes) move too. As long as they stay, the default range cannot be retired. Default: Move.
 	// +optional
@@ -94,6 +100,11 @@ type ServiceCIDRSpec struct {
 	// +kubebuilder:validation:items:XValidation:rule="self.matches('^([[][^]/ ]+[]]|[^]:/ []+):([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])$')",message="is not host:port; write it such as 192.0.2.10:6443"
 	APIServers []string `json:"apiServers,omitempty"`
 
+	// Actions do what gates wait for. A gate with an action calls it once in a run, and goes on when it sees for itself that all is as it
+	// should be; what the action says does not count. One without waits for people. An action has up to 30m, unless it says.
+	// +optional
+	Actions *GateActions `json:"actions,omitempty"`
+
 	// GateWait is how long a run waits for what only the operator can do before it ends, to be run again. Default: 1h.
 	// +optional
 	// +kubebuilder:default="1h"
@@ -101,6 +112,21 @@ type ServiceCIDRSpec struct {
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('0s')",message="is negative; write a duration such as 60s"
 	GateWait *metav1.Duration `json:"gateWait,omitempty"`
+}
+
+// GateActions are what gates call. Each has to stand being called again.
+type GateActions struct {
+	// Certificates has every API server serve a certificate that names the new address of the Service kubernetes beside the old one.
+	// +optional
+	Certificates *Action `json:"certificates,omitempty"`
+
+	// Kubelets has every kubelet name another address as cluster DNS.
+	// +optional
+	Kubelets *Action `json:"kubelets,omitempty"`
+
+	// APIServers gives every API server and controller manager another --service-cluster-ip-range.
+	// +optional
+	APIServers *Action `json:"apiServers,omitempty"`
 }
 
 // ServiceCIDRMode is what a migration does to ranges.
@@ -113,6 +139,17 @@ const (
 	ModeMove   ServiceCIDRMode = "Move"
 	ModeExtend ServiceCIDRMode = "Extend"
 	ModeRetire ServiceCIDRMode = "Retire"
+)
+
+// FollowerMode says whether bridges are kept in step between commands.
+//
+// +kubebuilder:validation:Enum=Enabled;Disabled
+type FollowerMode string
+
+// The modes of the follower.
+const (
+	FollowerEnabled  FollowerMode = "Enabled"
+	FollowerDisabled FollowerMode = "Disabled"
 )
 
 // ClusterServicesPolicy says whether the cluster's own Services move.

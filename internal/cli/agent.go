@@ -12,8 +12,10 @@ import (
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
+	"k8s.io/client-go/rest"
 
 	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/kube/apiserver"
 	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/verify/agent"
 	"github.com/replumb/replumb/internal/verify/conntrack"
@@ -38,7 +40,7 @@ func (a *app) agent() *cobra.Command {
 		Long: `agent runs on every node while a migration goes on; apply starts it, finish and rollback end it.
 
 It probes the cluster, passes barriers, connects to Services that have moved, and reports who
-still uses old addresses, all in the NodeReport of its node.
+still uses old addresses and what API servers show, all in the NodeReport of its node.
 
 It learns from NODE_NAME, NODE_IP, POD_IP and POD_UID in its environment where it runs, and reaches
 the API servers at --api with the token of its ServiceAccount, without any Service.`,
@@ -83,14 +85,13 @@ func (o *agentOptions) agent(env func(string) string) (*agent.Agent, error) {
 	_, errPod := netip.ParseAddr(env("POD_IP"))
 	var errRanges error
 	own.Ranges, errRanges = prefixes(o.ranges)
-	noEndpoint := func(text string) bool { _, err := netip.ParseAddrPort(text); return err != nil }
 	for _, c := range []struct {
 		problem string
 		is      bool
 	}{
 		{"--origin is neither host nor pod", own.Origin == ""},
 		{"--migration is missing", o.migration == ""},
-		{"--api does not name an API server as IP:port", len(o.api) == 0 || slices.ContainsFunc(o.api, noEndpoint)},
+		{"--api does not name an API server as IP:port", !endpoints(o.api)},
 		{fmt.Sprintf("--ranges is %q, and not all of them are ranges", o.ranges), errRanges != nil},
 		{"--serve is for --origin=pod", o.serve && own.Origin != v1alpha1.FromPod},
 		{"NODE_NAME is not in the environment", own.Node == ""},
@@ -105,15 +106,29 @@ func (o *agentOptions) agent(env func(string) string) (*agent.Agent, error) {
 	return own, nil
 }
 
+// endpoints reports whether all of some texts are IP:port, and there is one.
+func endpoints(texts []string) bool {
+	wrong := func(text string) bool { _, err := netip.ParseAddrPort(text); return err != nil }
+	return len(texts) > 0 && !slices.ContainsFunc(texts, wrong)
+}
+
 // run runs an agent, with what others call if it is to. A request to end is no error.
 func (o *agentOptions) run(ctx context.Context, own *agent.Agent) error {
-	c, err := cluster.Connect(agent.Config(o.api, agent.ServiceAccountDir))
+	config, _ := cluster.Direct(o.api, cluster.ServiceAccountDir)
+	c, err := cluster.Connect(config)
 	if err != nil {
 		return fmt.Errorf("agent on node %s: %w", own.Node, err)
 	}
 	own.Client, own.Domain = c, cmp.Or(o.domain, agent.DomainOf(agent.ResolvConf))
+	own.NameServer = agent.NameServerOf(agent.ResolvConf)
 	if own.Origin == v1alpha1.FromHost && len(own.Ranges) > 0 { // else there are no old addresses
 		own.Flows = conntrack.New()
+		each := rest.CopyConfig(config)
+		each.Dial = nil // which leads to any of them
+		inspector := apiserver.New(each)
+		own.Servers = func(ctx context.Context) []v1alpha1.APIServerReport {
+			return apiserver.Report(inspector.InspectAll(ctx, o.api), time.Now())
+		}
 	}
 	all, ctx := errgroup.WithContext(ctx)
 	all.Go(func() error { trim(ctx, own.Log); return nil })

@@ -32,11 +32,11 @@ func (d *servicePage) clientTable(w io.Writer) error {
 	if len(d.Clients) == 0 {
 		return nil
 	}
-	rows := [][]string{{"OLD ADDRESS", "SERVICE", "CLIENT", "NODE", "LAST SEEN", "OPEN"}}
+	rows := [][]string{{"OLD ADDRESS", "SERVICE", "CLIENT", "NODE", "LAST SEEN", "OPEN", "AWAY FOR UP TO"}}
 	for i := range d.Clients {
 		c := &d.Clients[i]
 		rows = append(rows, []string{
-			c.Address + "/" + c.Protocol, c.Service, c.Who(), c.Node, c.LastSeen.UTC().Format(time.RFC3339), strconv.Itoa(c.Open),
+			c.Address + "/" + c.Protocol, c.Service, c.Who(), c.Node, c.LastSeen.UTC().Format(time.RFC3339), strconv.Itoa(c.Open), away(c),
 		})
 	}
 	if err := terminal.Table(w, rows); err != nil {
@@ -46,6 +46,37 @@ func (d *servicePage) clientTable(w io.Writer) error {
 		fmt.Fprintf(w, "and %d more clients of old addresses, which had no room in the reports of their nodes\n", d.MoreClients)
 	}
 	return nil
+}
+
+// away is the longest time that was seen between two uses.
+func away(c *lossguard.Client) string {
+	if c.LongestGap == nil {
+		return "-"
+	}
+	return c.LongestGap.Duration.String()
+}
+
+// seen names who has used old addresses since the Services left them, for finish.
+func (j serviceJob) seen(ctx context.Context) ([]string, error) {
+	clients, more, err := lossguard.ListClients(ctx, j.Tools.Cluster, j.Spec.Name)
+	if apierrors.IsForbidden(err) {
+		return []string{"who has used old addresses is not known: you may not list nodereports.replumb.dev"}, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	what := "has used an old address"
+	if j.LeaveClients {
+		what = "will lose an address that it has used"
+	}
+	var lines []string
+	for i := range clients {
+		lines = append(lines, fmt.Sprintf("%s: %s, %s", what, clients[i].String(), clients[i].Seen()))
+	}
+	if more > 0 {
+		lines = append(lines, fmt.Sprintf("%s: %d more, which had no room in the reports of their nodes", what, more))
+	}
+	return lines, nil
 }
 
 // leave has finish not wait for clients of old addresses.

@@ -13,6 +13,7 @@ import (
 	"github.com/replumb/replumb/internal/engine/fault"
 	"github.com/replumb/replumb/internal/engine/printable"
 	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/safety/freeze"
 )
 
 // UsageError is a command line that cannot be meant.
@@ -71,6 +72,8 @@ func hintOf(err error) string {
 		return "replumb resume NAME carries on"
 	case cancelled(err):
 		return "it is safe to run the same command again: it carries on"
+	case freeze.Refused(err):
+		return "this is no lack of rights: a migration that is under way keeps the object as it is; the message says how to change it all the same"
 	case lacksRights(err):
 		return bind("deploy/rbac*.yaml for this kind of migration")
 	}
@@ -80,7 +83,7 @@ func hintOf(err error) string {
 // lacksRights reports whether the user may not do what was asked for.
 func lacksRights(err error) bool {
 	var denied *cluster.DeniedError
-	return errors.As(err, &denied) || apierrors.IsForbidden(err)
+	return errors.As(err, &denied) || apierrors.IsForbidden(err) && !freeze.Refused(err)
 }
 
 // ofJob names the file with the rights that this kind of migration needs, if the error is that the user lacks some.

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 
@@ -152,6 +153,13 @@ func TestRightsOfKind(t *testing.T) {
 				if ExitCode(ofJob(j, err)) != ExitCode(err) {
 					t.Errorf("%v: another exit code", err)
 				}
+			}
+			frozen := &apierrors.StatusError{ErrStatus: metav1.Status{
+				Reason:  metav1.StatusReasonForbidden,
+				Message: "ValidatingAdmissionPolicy 'replumb-freeze-deploys' with binding denied request",
+			}}
+			if got := hintOf(ofJob(j, frozen)); !strings.HasPrefix(got, "this is no lack of rights") {
+				t.Errorf("refused by a freeze: hint %q", got)
 			}
 			known := &mirror.TargetError{Err: forbidden(), Hint: "look at the target"}
 			if got := hintOf(ofJob(j, known)); got != known.Hint {

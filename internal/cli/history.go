@@ -31,6 +31,18 @@ type history struct {
 
 	mu       sync.Mutex
 	reported map[string]bool
+	// began is true once anything was heard of the run.
+	began bool
+}
+
+// end notes how a run ended of which nothing was heard: it was refused before it began, by the lock for instance.
+func (h *history) end(err error) {
+	h.mu.Lock()
+	began := h.began
+	h.mu.Unlock()
+	if err != nil && !began {
+		h.journal.Event(engine.Event{Time: time.Now().UTC(), Kind: engine.RunFailed, Error: err.Error()})
+	}
 }
 
 var _ servicecidr.Observer = (*history)(nil)
@@ -82,6 +94,9 @@ func (a *app) remember(
 
 // Event is a sink.
 func (h *history) Event(e engine.Event) {
+	h.mu.Lock()
+	h.began = true
+	h.mu.Unlock()
 	h.journal.Event(e)
 	if h.measured != nil {
 		h.measured.Event(e)

@@ -60,6 +60,8 @@ type outlook struct {
 	// stays are the objects that the migration leaves alone, details what follows the phases, for people.
 	stays   []stayLine
 	details func(io.Writer) error
+	// late are Services that were made in the target range, for which a rollback has to be given a choice.
+	late []servicecidr.Late
 	// summary is one line, without the plan's hash.
 	summary string
 }

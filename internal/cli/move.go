@@ -17,6 +17,7 @@ import (
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/engine/findings"
 	"github.com/replumb/replumb/internal/migration"
+	"github.com/replumb/replumb/internal/migrations/servicecidr"
 	"github.com/replumb/replumb/internal/reporting/terminal"
 	"github.com/replumb/replumb/internal/spec"
 )
@@ -67,12 +68,14 @@ func (a *app) showFindings(all findings.Findings) error {
 type planDocument struct {
 	Migration string `json:"migration"`
 	// Cluster is the one that the plan is of, and Time when it was made.
-	Cluster  engine.Identity      `json:"cluster"`
-	Time     time.Time            `json:"time"`
-	Hash     string               `json:"hash"`
-	Findings findings.Findings    `json:"findings"`
-	Stays    []stayLine           `json:"stays"`
-	Phases   []terminal.PlanPhase `json:"phases"`
+	Cluster  engine.Identity   `json:"cluster"`
+	Time     time.Time         `json:"time"`
+	Hash     string            `json:"hash"`
+	Findings findings.Findings `json:"findings"`
+	Stays    []stayLine        `json:"stays"`
+	// Late are Services that were made in the target range since the migration began.
+	Late   []servicecidr.Late   `json:"late,omitempty"`
+	Phases []terminal.PlanPhase `json:"phases"`
 }
 
 func asBlocked(err error) *findings.BlockedError {
@@ -142,7 +145,7 @@ func (a *app) showPlan(ctx context.Context, c *connection, look outlook) error {
 		}
 		doc := planDocument{
 			Migration: look.whole.Name, Cluster: of, Time: time.Now().UTC().Truncate(time.Second), Hash: hash,
-			Findings: look.findings, Phases: phases, Stays: look.stays,
+			Findings: look.findings, Phases: phases, Stays: look.stays, Late: look.late,
 		}
 		if err := terminal.Document(verbatim{a.out}, a.output, doc); err != nil {
 			return err
@@ -316,47 +319,6 @@ func (a *app) runApply(ctx context.Context, c *connection, j job) error {
 // whenWell is the hint after apply.
 func whenWell(command, name string) string {
 	return fmt.Sprintf("when all is well, %s finish %s; to go back, %s rollback %s", command, name, command, name)
-}
-
-func (a *app) rollback() *cobra.Command {
-	cmd := &cobra.Command{
-		Use: "rollback NAME", Short: "Bring everything back to its old address", Args: a.nameOrFile,
-		Long: `Bring every Service back to its old address, over the same bridges, and with it whatever had followed: cluster DNS,
-restarted pods, the old range as the default one. Of a migration of pods: restart them into the old range; of a mirror: lead
-names back. Like apply it waits where only you can do something.
-
-It works from every point before finish has passed the point of no return, and carries on when run again. With -f it goes by the
-settings in the file, such as gateWait or notify, and records them.`,
-		Example: a.example(`
-  replumb rollback services-to-172-24
-  replumb rollback services-to-172-24 --yes   # where there is no terminal to ask on
-  replumb rollback -f move.yaml               # with the settings of the file`),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			t, err := a.aim(cmd.Context(), args)
-			if err != nil {
-				return err
-			}
-			if t.about().migration.Status.PointOfNoReturnPassed {
-				return t.Rollback(cmd.Context(), a.runner()) // which refuses
-			}
-			if err := a.confirm(t.about().goBack); err != nil {
-				return err
-			}
-			if err := t.begin(cmd.Context(), a); err != nil {
-				return err
-			}
-			if err := a.run(cmd.Context(), t.c, t.job, "rollback", t.Rollback); err != nil {
-				return err
-			}
-			return a.done(t.about().wentBack)
-		},
-	}
-	a.callsFlag(cmd)
-	a.fileFlag(cmd)
-	a.outputFlag(cmd, "table", "json")
-	a.yesFlag(cmd)
-	a.metricsFlag(cmd)
-	return cmd
 }
 
 func (a *app) finish() *cobra.Command {

@@ -34,7 +34,8 @@ FILE takes in the cluster that it is for: without the agents' if there are to be
 cluster has.
 
 Purposes are view (check, plan, status, report), operate (apply, rollback, finish and all others), agents (what it
-takes to have agents run) and without-agents (what they do else). Who has one of the others needs view as well.`,
+takes to have agents run), overlap (what keeps bridges in step between commands) and without-agents (what agents do else). Who has
+one of the others needs view as well.`,
 		Example: a.example(`
   replumb rbac services                                # the roles
   replumb rbac services --user jane                    # and bindings of all of them to jane
@@ -53,7 +54,8 @@ takes to have agents run) and without-agents (what they do else). Who has one of
 	a.withoutAgentFlag(cmd)
 	cmd.Flags().StringArrayVar(&flags.users, "user", nil, "user to bind the roles to; may be repeated")
 	cmd.Flags().StringArrayVar(&flags.groups, "group", nil, "group to bind the roles to; may be repeated")
-	cmd.Flags().StringSliceVar(&flags.purposes, "for", nil, "purposes: view, operate, agents, without-agents (default all that it takes)")
+	cmd.Flags().
+		StringSliceVar(&flags.purposes, "for", nil, "purposes: view, operate, agents, overlap, without-agents (default all that it takes)")
 	return cmd
 }
 
@@ -102,7 +104,10 @@ func (a *app) printRoles(roles cluster.Roles, flags rbacFlags) error {
 	var purposes []cluster.Purpose
 	for _, p := range flags.purposes {
 		if !slices.Contains(cluster.Purposes(), cluster.Purpose(p)) {
-			return &UsageError{Problem: fmt.Sprintf("purpose %q is not known", p), Hint: "use view, operate, agents, without-agents"}
+			return &UsageError{
+				Problem: fmt.Sprintf("purpose %q is not known", p),
+				Hint:    "use view, operate, agents, overlap, without-agents",
+			}
 		}
 		purposes = append(purposes, cluster.Purpose(p))
 	}

@@ -107,7 +107,7 @@ For what is beyond a cluster that runs, such as certificates, it says what to do
 	a.addConfigFlags(root.PersistentFlags())
 	root.AddCommand(
 		a.check(), a.explainCode(), a.plan(), a.apply(), a.status(), a.pause(), a.resume(), a.rollback(), a.finish(),
-		a.report(), a.rbac(), a.unfreeze(), a.backup(), a.controller(), a.probe(), a.canary(), a.tunnels(), a.node(), a.agent(),
+		a.report(), a.rbac(), a.unfreeze(), a.backup(), a.probe(), a.canary(), a.tunnels(), a.node(), a.agent(), a.overlap(),
 		a.version(),
 	)
 	return root

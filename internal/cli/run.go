@@ -51,6 +51,7 @@ func (a *app) run(ctx context.Context, c *connection, j job, command string, do 
 	}
 	observe(j, past)
 	err = do(ctx, r)
+	past.end(err)
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushLimit)
 	defer cancel()
 	stopRemembering(last)

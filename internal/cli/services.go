@@ -11,6 +11,7 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/kube/rollout"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/migrations/servicecidr"
 	"github.com/replumb/replumb/internal/reporting/terminal"
@@ -50,7 +51,11 @@ func (j serviceJob) examine(ctx context.Context) (outlook, error) {
 	for _, e := range append(p.Survey.Pins, p.Survey.Stays...) {
 		o.stays = append(o.stays, stayLine{Service: e.Key().String(), Reason: e.Reason.String()})
 	}
-	o.details = func(w io.Writer) error { return planDetails(w, p, o.stays) }
+	o.late = p.Survey.Late()
+	o.details = func(w io.Writer) error {
+		lateLines(w, o.late)
+		return planDetails(w, p, o.stays)
+	}
 	return o, nil
 }
 
@@ -76,10 +81,15 @@ func planDetails(w io.Writer, p *servicecidr.Planner, stays []stayLine) error {
 				"and no one sees who still uses old addresses (spec.proof)",
 		)
 	}
-	for _, r := range p.Refresh.Left {
+	keepers(w, p.Refresh.Left)
+	return nil
+}
+
+// keepers are pods that keep old addresses until people deal with them.
+func keepers(w io.Writer, left []rollout.Reported) {
+	for _, r := range left {
 		fmt.Fprintf(w, "keeps old addresses: pod %s (%s)\n", r.Pod, r.Reason)
 	}
-	return nil
 }
 
 func (j serviceJob) apply(ctx context.Context, r *engine.Runner) (arrival, error) {
@@ -100,6 +110,7 @@ func (j serviceJob) apply(ctx context.Context, r *engine.Runner) (arrival, error
 	return arrival{
 		tell: func(w io.Writer) {
 			fmt.Fprintf(w, "%s moved, %d pinned, %d stay; old addresses keep answering\n", moved, counts.Pinned, counts.Stays)
+			keepers(w, p.Refresh.Left)
 		},
 		hint: whenWell(j.command, j.Spec.Name),
 	}, nil
@@ -126,6 +137,11 @@ func (j serviceJob) finishable(ctx context.Context) (prospect, error) {
 	for _, e := range p.Survey.Pins {
 		out.finals = append(out.finals, fmt.Sprintf("stays at its address for good: service %s (%s)", e.Key(), e.Old))
 	}
+	seen, err := j.seen(ctx)
+	if err != nil {
+		return prospect{}, err
+	}
+	out.finals = append(out.finals, seen...)
 	for _, r := range p.Refresh.Left {
 		out.finals = append(out.finals,
 			fmt.Sprintf("will lose what it knows: pod %s has %s (%s)", r.Pod, strings.Join(r.Carries, ", "), r.Reason))

@@ -9,7 +9,9 @@ import (
 	"github.com/dustin/go-humanize/english"
 
 	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine/printable"
 	"github.com/replumb/replumb/internal/migrations/servicecidr"
+	"github.com/replumb/replumb/internal/operator/overlapset"
 	"github.com/replumb/replumb/internal/reporting/terminal"
 	"github.com/replumb/replumb/internal/verify/lossguard"
 )
@@ -21,12 +23,19 @@ type servicePage struct {
 	Services   []serviceLine         `json:"services"`
 	// Holds names what still keeps the ranges that are to go.
 	Holds []string `json:"holds,omitempty"`
+	// Late are Services that were made in the target range since the migration began.
+	Late []servicecidr.Late `json:"late,omitempty"`
 	// Clients are those that still use old addresses, as far as nodes report them. MoreClients is how many they had no room for.
 	Clients     []lossguard.Client `json:"clients,omitempty"`
 	MoreClients int                `json:"moreClients,omitempty"`
 
+	// Overlap is how what keeps bridges in step between commands fares.
+	Overlap *overlapset.State `json:"overlap,omitempty"`
+
 	// unseen says why clients are not known.
 	unseen string
+	// command is what replumb is called.
+	command string
 }
 
 type serviceLine struct {
@@ -46,7 +55,7 @@ func (j serviceJob) status(ctx context.Context) (page, error) {
 		return nil, err
 	}
 	st := j.Migration.Status
-	doc := &servicePage{statusHead: headOf(j, len(survey.Pending()) > 0, j.command), Services: []serviceLine{}}
+	doc := &servicePage{statusHead: headOf(j, len(survey.Pending()) > 0, j.command), Services: []serviceLine{}, command: j.command}
 	doc.Counts = survey.Counts()
 	finished := st.Phase == v1alpha1.PhaseFinished
 	if finished {
@@ -54,11 +63,14 @@ func (j serviceJob) status(ctx context.Context) (page, error) {
 		doc.Counts.Moved, doc.Counts.Total = st.Counts.Moved, st.Counts.Moved+len(survey.Moves)
 	}
 	if !finished && st.Phase != v1alpha1.PhaseRolledBack {
-		doc.Holds = survey.Holds()
+		doc.Holds, doc.Late = survey.Holds(), survey.Late()
 		if len(survey.Tiers) > 2 { // more than the default and the cluster's own
 			doc.Tiers = survey.TierCounts(nil)
 		}
 		if err := doc.oldClients(ctx, j); err != nil {
+			return nil, err
+		}
+		if doc.Overlap, err = j.Overlap().State(ctx); err != nil {
 			return nil, err
 		}
 	}
@@ -100,8 +112,26 @@ func (d *servicePage) table(w io.Writer) error {
 	for _, h := range d.Holds {
 		fmt.Fprintf(w, "holds the old range: %s\n", h)
 	}
+	lateLines(w, d.Late)
 	for _, t := range d.Tiers {
 		fmt.Fprintf(w, "tier %s: %d of %d moved\n", t.Name, t.Moved, t.Total)
 	}
+	d.overlapLine(w)
 	return d.clientTable(w)
+}
+
+// overlapLine says how what keeps bridges in step fares. Without bridges, and without it, there is nothing to say.
+func (d *servicePage) overlapLine(w io.Writer) {
+	bridges := d.Counts.Bridged+d.Counts.Moved > 0
+	if d.Overlap == nil || !d.Overlap.There && !bridges {
+		return
+	}
+	fmt.Fprintf(w, "overlap: %s\n", printable.Line(d.Overlap.String()))
+	if bridges && (d.Overlap.Enabled || d.Overlap.There) && !d.Overlap.Well() {
+		fmt.Fprintf(
+			w,
+			"warning: bridges are not kept in step with their Services; %s apply -f FILE repairs what does so, or says what is wrong\n",
+			d.command,
+		)
+	}
 }

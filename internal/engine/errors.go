@@ -60,22 +60,41 @@ func NotYet(format string, args ...any) error {
 	return &notYetError{err: fmt.Errorf(format, args...)}
 }
 
-// Retryable reports whether trying again can help: something is not true yet, someone else wrote first, or the API
-// server was busy, restarting or out of reach.
+// Retryable reports whether trying again can help: something is not true yet, others wrote first, a list took longer than
+// the API server keeps its pages (410), or the API server was busy, restarting or out of reach. Nothing helps once others may be at work.
 func Retryable(err error) bool {
+	if Revoked(err) {
+		return false
+	}
 	var later *notYetError
 	if errors.As(err, &later) {
 		return true
 	}
-	if apierrors.IsConflict(err) || apierrors.IsTooManyRequests(err) || apierrors.IsServerTimeout(err) ||
-		apierrors.IsTimeout(err) || apierrors.IsServiceUnavailable(err) || apierrors.IsInternalError(err) {
-		return true
-	}
-	var status apierrors.APIStatus
-	if errors.As(err, &status) {
-		return status.Status().Code >= 500
+	if answered, retry := retryableStatus(err); answered {
+		return retry
 	}
 	var network net.Error
 	return errors.As(err, &network) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
 		errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ECONNRESET)
+}
+
+// retryableStatus reports whether an API server has answered, and if so whether it may answer otherwise the next time.
+func retryableStatus(err error) (answered, retry bool) {
+	var status apierrors.APIStatus
+	if !errors.As(err, &status) {
+		return false, false
+	}
+	return true, status.Status().Code >= 500 || apierrors.IsConflict(err) || apierrors.IsTooManyRequests(err) ||
+		apierrors.IsServerTimeout(err) || apierrors.IsTimeout(err) || apierrors.IsServiceUnavailable(err) ||
+		apierrors.IsInternalError(err) || apierrors.IsResourceExpired(err) || apierrors.IsGone(err)
+}
+
+// vanished reports whether an API server has answered that there is no object of a name, and not that there is no such kind.
+func vanished(err error) bool {
+	var status apierrors.APIStatus
+	if !errors.As(err, &status) || !apierrors.IsNotFound(err) {
+		return false
+	}
+	details := status.Status().Details
+	return details != nil && details.Name != ""
 }

@@ -35,7 +35,7 @@ type run struct {
 }
 
 // Run does what is not done yet, phase by phase. When ctx is cancelled the steps in hand are finished, no other is
-// begun, and ErrInterrupted is returned.
+// begun, and ErrInterrupted is returned. With a Revocation as cause those in hand are cut off.
 func (r *Runner) Run(ctx context.Context, plan *Plan) error {
 	if err := plan.Validate(); err != nil {
 		return err
@@ -160,10 +160,11 @@ func (r *run) step(ctx context.Context, s Step) error {
 // abandonLimit is how long a step may take to clean up after itself, also when people wait for their Ctrl-C.
 const abandonLimit = 10 * time.Second
 
-// abandon lets a step that ended because of cause clean up, and returns the cause.
+// abandon lets a step that ended because of cause clean up, and returns the cause. Where others may be at work by now, what there is to
+// clean up may be theirs.
 func abandon(ctx context.Context, s Step, cause error) error {
 	a, ok := s.(Abandoner)
-	if !ok {
+	if !ok || Revoked(cause) {
 		return cause
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), abandonLimit)
@@ -188,11 +189,9 @@ func Drive(ctx context.Context, s Step) error {
 // cut off half way is followed by one that sees what is there now.
 func (r *run) drive(ctx context.Context, s Step) (changed bool, err error) {
 	deadline := r.deadline(s)
-	inner := withCurrent(context.WithoutCancel(ctx), s)
-	if _, ok := s.(Waiter); ok {
-		inner = withCurrent(ctx, s)
-	}
-	inner, cancel := context.WithTimeout(inner, deadline)
+	lasting, release := outlasting(ctx, s)
+	defer release()
+	inner, cancel := context.WithTimeout(withCurrent(lasting, s), deadline)
 	defer cancel()
 	a := attempts{step: s}
 	backoff := wait.Backoff{Duration: 50 * time.Millisecond, Factor: 1.5, Jitter: 0.1, Steps: 20, Cap: 2 * time.Second}
@@ -210,6 +209,8 @@ func (r *run) drive(ctx context.Context, s Step) (changed bool, err error) {
 		return false, err
 	})
 	switch {
+	case Revoked(err): // the write was held back before the run heard of it
+		return a.acted, fmt.Errorf("%w: %w", ErrInterrupted, err)
 	case err == nil || !wait.Interrupted(err):
 		return a.acted, err
 	case errors.Is(inner.Err(), context.Canceled):
@@ -218,6 +219,21 @@ func (r *run) drive(ctx context.Context, s Step) (changed bool, err error) {
 		a.last = errors.New("no answer")
 	}
 	return a.acted, &DeadlineError{After: deadline.String(), Err: a.last}
+}
+
+// outlasting is the context of a step. Waiters end when the run is cancelled. Others are brought to their end, unless the run was revoked:
+// then nothing more must be written, and nothing tried again.
+func outlasting(ctx context.Context, s Step) (lasting context.Context, release func()) {
+	if _, ok := s.(Waiter); ok {
+		return ctx, func() {}
+	}
+	lasting, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	unhook := context.AfterFunc(ctx, func() {
+		if cause := context.Cause(ctx); Revoked(cause) {
+			cancel(cause)
+		}
+	})
+	return lasting, func() { unhook(); cancel(nil) }
 }
 
 // attempts drive one step. As long as the step was done and only the proof is outstanding, the proof alone is asked for

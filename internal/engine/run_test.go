@@ -374,3 +374,72 @@ func TestGuideIsToldOnce(t *testing.T) {
 		t.Errorf("told %d times", told)
 	}
 }
+
+// revoked is a Revocation.
+type revoked struct{}
+
+func (revoked) Error() string { return "another is at work" }
+func (revoked) Revokes()      {}
+
+// cleaner is a step that cleans up after itself.
+type cleaner struct {
+	*fake
+	cleaned bool
+}
+
+func (c *cleaner) Abandon(context.Context) error { c.cleaned = true; return nil }
+
+// TestRevokedRunIsCutOff: a step in hand ends at once, is not tried again, and does not clean up what may be another's by now. The control
+// is a run that is cancelled for any other reason, whose step is brought to its end.
+func TestRevokedRunIsCutOff(t *testing.T) {
+	for _, cause := range []error{revoked{}, context.Canceled} {
+		ctx, cancel := context.WithCancelCause(t.Context())
+		tried, cut := 0, make(chan struct{})
+		s := &cleaner{fake: &fake{id: "a"}}
+		s.do = func(ctx context.Context) error {
+			if tried++; tried > 1 {
+				return nil
+			}
+			cancel(cause)
+			if !Revoked(cause) {
+				return NotYet("once more")
+			}
+			<-ctx.Done()
+			close(cut)
+			return ctx.Err()
+		}
+		err := new(Runner).Run(ctx, planOf(1, s))
+		if !errors.Is(err, ErrInterrupted) {
+			t.Errorf("%v: got %v", cause, err)
+		}
+		if Revoked(cause) {
+			<-cut
+			if tried != 1 || s.cleaned || !Revoked(err) {
+				t.Errorf("tried %d times, cleaned up %t, error %v", tried, s.cleaned, err)
+			}
+		} else if tried != 2 {
+			t.Errorf("control: tried %d times", tried)
+		}
+	}
+}
+
+// fence is one that holds, or does not.
+type fence struct{ err error }
+
+func (f fence) MayWrite(context.Context, bool) error { return f.err }
+
+// TestFenceEndsAStep: a write that the fence holds back is not tried again, also if the reason looks like one that passes.
+func TestFenceEndsAStep(t *testing.T) {
+	tried := 0
+	s := &fake{id: "a", do: func(ctx context.Context) error {
+		tried++
+		return MayWrite(ctx, false)
+	}}
+	err := new(Runner).Run(Fenced(t.Context(), fence{fmt.Errorf("%w: %w", revoked{}, NotYet("later"))}), planOf(1, s))
+	if tried != 1 || !errors.Is(err, ErrInterrupted) || !Revoked(err) {
+		t.Errorf("tried %d times, error %v", tried, err)
+	}
+	if err := MayWrite(Fenced(t.Context(), nil), true); err != nil {
+		t.Errorf("without a fence: %v", err)
+	}
+}

@@ -247,13 +247,22 @@ func (o *Observed[T]) Do(ctx context.Context) error {
 	if err != nil || state != Pending {
 		return err
 	}
-	return o.Write(ctx, seen)
+	return o.write(ctx, seen)
+}
+
+// write has the step looked at again if what was seen is gone by now: others may have deleted it, and then there may be nothing left to do.
+func (o *Observed[T]) write(ctx context.Context, seen T) error {
+	err := o.Write(ctx, seen)
+	if vanished(err) {
+		return NotYet("%w", err)
+	}
+	return err
 }
 
 // observe implements observer.
 func (o *Observed[T]) observe(ctx context.Context) (State, func(context.Context) error, error) {
 	state, seen, err := o.Look(ctx)
-	return state, func(ctx context.Context) error { return o.Write(ctx, seen) }, err
+	return state, func(ctx context.Context) error { return o.write(ctx, seen) }, err
 }
 
 // Verify implements Step.

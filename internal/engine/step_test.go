@@ -3,7 +3,11 @@ package engine
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
 func TestRoles(t *testing.T) {
@@ -51,6 +55,40 @@ func TestObservedWritesByItsOwnLook(t *testing.T) {
 	}
 	if len(given) != 2 || given[0] != 1 || given[1] != 2 {
 		t.Errorf("writes were given looks %v", given)
+	}
+}
+
+// TestWhatOthersDeleteIsLookedAtAgain: between a step's look and its write others delete what it was about, and nothing is left to do. That
+// there is no such kind is the control: another look helps with nothing.
+func TestWhatOthersDeleteIsLookedAtAgain(t *testing.T) {
+	services := schema.GroupResource{Resource: "services"}
+	for name, tt := range map[string]struct {
+		answer error
+		passes bool
+	}{
+		"the object":    {fmt.Errorf("service shop/cart: %w", apierrors.NewNotFound(services, "cart")), true},
+		"the kind":      {apierrors.NewGenericServerResponse(404, "patch", services, "", "the server could not find the requested resource", 0, true), false},
+		"not an answer": {errors.New("not found"), false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			there := true
+			s := &Observed[struct{}]{
+				Name: "release",
+				Look: func(context.Context) (State, struct{}, error) {
+					if there {
+						return Pending, struct{}{}, nil
+					}
+					return Done, struct{}{}, nil
+				},
+				Write: func(context.Context, struct{}) error {
+					there = false
+					return tt.answer
+				},
+			}
+			if err := Drive(t.Context(), s); (err == nil) != tt.passes {
+				t.Errorf("got %v", err)
+			}
+		})
 	}
 }
 

@@ -25,12 +25,17 @@ type Tools struct {
 	Clock clock.PassiveClock
 }
 
-// Now is the time.
+// Now is the time by the API server's clock, as far as it is known: what nodes and objects say is compared with it, and the clock of the
+// machine that replumb runs on may be minutes off.
 func (t Tools) Now() time.Time {
-	if t.Clock == nil {
-		return time.Now()
+	now := time.Now
+	if t.Clock != nil {
+		now = t.Clock.Now
 	}
-	return t.Clock.Now()
+	if t.Cluster == nil {
+		return now()
+	}
+	return now().Add(t.Cluster.Skew())
 }
 
 // Client is nil, and not a nil pointer in an interface, when there is no cluster.

@@ -2,6 +2,7 @@ package migration
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -76,6 +77,12 @@ type (
 	Authorizer interface {
 		MayLook(ctx context.Context) error
 	}
+	// Completer knows what a run that was cut off has left half done. Every command that takes the lock does it first, before anything that
+	// could fail because of it.
+	Completer interface {
+		// Unfinished makes the plan that completes it, or on the way back takes it back; nil, if nothing is half done.
+		Unfinished(ctx context.Context, to v1alpha1.DesiredState) (*engine.Plan, error)
+	}
 	// Retrier knows errors that another look at the cluster resolves.
 	Retrier interface {
 		AnotherRound(ctx context.Context, err error) bool
@@ -97,7 +104,7 @@ type Job[P Plans] struct {
 	Expected *Expectation
 	// Holder is who holds the lock. Default: this process.
 	Holder *lease.Holder
-	// Now is the clock. Default: time.Now.
+	// Now is the clock: that of Tools, which goes by the API server's. Default: time.Now.
 	Now func() time.Time
 }
 
@@ -118,7 +125,12 @@ func (j *Job[P]) locked(ctx context.Context, command string, lenient bool, do fu
 	return k.Locked(ctx, command, do)
 }
 
-// adopt returns the Migration that the cluster has; nil if there is none.
+// synchronizer is a client whose server's clock the one of the job can be brought to go by.
+type synchronizer interface {
+	Synchronize(ctx context.Context, now func() time.Time)
+}
+
+// adopt returns the Migration that the cluster has; nil if there is none. From then on the job goes by the API server's clock.
 func (j *Job[P]) adopt(ctx context.Context) (*v1alpha1.Migration, error) {
 	if a, ok := j.Kind.(Authorizer); ok {
 		if err := a.MayLook(ctx); err != nil {
@@ -128,6 +140,9 @@ func (j *Job[P]) adopt(ctx context.Context) (*v1alpha1.Migration, error) {
 	have, err := Get(ctx, j.Client, j.Name)
 	if err != nil {
 		return nil, err
+	}
+	if c, ok := j.Client.(synchronizer); ok && j.Now != nil {
+		c.Synchronize(ctx, j.Now)
 	}
 	if c, ok := j.Client.(Identifier); ok {
 		if err := Bound(ctx, c, have); err != nil {
@@ -170,6 +185,28 @@ func (j *Job[P]) settle(ctx context.Context, p P, phase v1alpha1.Phase) error {
 	return j.keeper().Settle(ctx, phase, counts, tiers)
 }
 
+// complete does what a run that was cut off has left half done.
+func (j *Job[P]) complete(ctx context.Context, r *engine.Runner, command string, to v1alpha1.DesiredState) error {
+	c, ok := j.Kind.(Completer)
+	if !ok {
+		return nil
+	}
+	have, err := j.adopt(ctx)
+	if err != nil || have == nil {
+		return err
+	}
+	if plan, err := c.Unfinished(ctx, to); err != nil || plan == nil {
+		return err
+	}
+	return j.locked(ctx, command, true, func(ctx context.Context) error {
+		plan, err := c.Unfinished(ctx, to) // as it is now that no one else writes
+		if err != nil || plan == nil {
+			return err
+		}
+		return r.Run(ctx, plan)
+	})
+}
+
 // Look makes plans of the cluster as it is.
 func (j *Job[P]) Look(ctx context.Context) (plans P, err error) {
 	if _, err := j.adopt(ctx); err != nil {
@@ -197,6 +234,9 @@ func (j *Job[P]) applicable(ctx context.Context) (plans P, err error) {
 
 // Apply runs the plan of apply until nothing is left of it, and returns the last look.
 func (j *Job[P]) Apply(ctx context.Context, r *engine.Runner) (last P, err error) {
+	if err := j.complete(ctx, r, "apply", v1alpha1.DesiredApplied); err != nil {
+		return last, err
+	}
 	p, err := j.applicable(ctx)
 	if err != nil {
 		return last, err
@@ -216,6 +256,9 @@ func (j *Job[P]) Apply(ctx context.Context, r *engine.Runner) (last P, err error
 		j.Escort.Found(p.Found())
 	}
 	err = j.locked(ctx, "apply", false, func(ctx context.Context) error {
+		if err := j.still(ctx, Applicable); err != nil {
+			return err
+		}
 		last, err = j.rounds(ctx, r, p)
 		return err
 	})
@@ -232,7 +275,7 @@ func (j *Job[P]) rounds(ctx context.Context, r *engine.Runner, p P) (last P, err
 			return last, err
 		}
 		resolved := err != nil
-		if p, err = j.applicable(ctx); err != nil {
+		if p, err = again(ctx, j.applicable); err != nil {
 			return last, err
 		}
 		switch {
@@ -246,6 +289,18 @@ func (j *Job[P]) rounds(ctx context.Context, r *engine.Runner, p P) (last P, err
 		}
 	}
 	return last, fmt.Errorf("apply did not converge after %d rounds: %s", maxRounds, p.Left())
+}
+
+// again looks at the cluster in the middle of a command, as patiently as a step: an API server that is away for a moment ends nothing.
+func again[P Plans](ctx context.Context, look func(context.Context) (P, error)) (p P, err error) {
+	err = engine.Drive(ctx, &engine.Wait{
+		Name: "look", About: "Look at the cluster again", Again: true,
+		For: func(ctx context.Context) (err error) {
+			p, err = look(ctx)
+			return err
+		},
+	})
+	return p, err
 }
 
 func (j *Job[P]) anotherRound(ctx context.Context, err error) bool {
@@ -277,6 +332,10 @@ func (j *Job[P]) bounded(plan *engine.Plan) (bounded *engine.Plan, stops bool) {
 
 // Rollback runs the plan that goes back.
 func (j *Job[P]) Rollback(ctx context.Context, r *engine.Runner) error {
+	// What cannot be completed may yet be taken back, by the way back itself.
+	if err := j.complete(ctx, r, "rollback", v1alpha1.DesiredRolledBack); err != nil && !errors.As(err, new(*engine.StepError)) {
+		return err
+	}
 	have, err := j.adopt(ctx)
 	if err != nil {
 		return err
@@ -290,11 +349,24 @@ func (j *Job[P]) Rollback(ctx context.Context, r *engine.Runner) error {
 		return err
 	}
 	return j.locked(ctx, "rollback", true, func(ctx context.Context) error {
+		if err := j.still(ctx, Reversible); err != nil {
+			return err
+		}
 		if err := j.desire(ctx, v1alpha1.DesiredRolledBack); err != nil {
 			return err
 		}
 		return j.back(ctx, r)
 	})
+}
+
+// still looks, under the lock, whether the Migration is where a command needs it: another run may have gone on with it since the command
+// looked first.
+func (j *Job[P]) still(ctx context.Context, state func(*v1alpha1.Migration) error) error {
+	have, err := Get(ctx, j.Client, j.Name)
+	if err != nil || have == nil {
+		return err
+	}
+	return state(have)
 }
 
 // desire writes down where the migration shall go.
@@ -312,7 +384,7 @@ func (j *Job[P]) desire(ctx context.Context, d v1alpha1.DesiredState) error {
 // back runs plans of the way back, each of a new look, until one was run as a whole.
 func (j *Job[P]) back(ctx context.Context, r *engine.Runner) error {
 	for range maxRounds {
-		p, err := j.Look(ctx)
+		p, err := again(ctx, j.Look)
 		if err != nil {
 			return err
 		}
@@ -358,10 +430,16 @@ func (j *Job[P]) Finish(ctx context.Context, r *engine.Runner) error {
 	if err != nil || have != nil && have.Status.Phase == v1alpha1.PhaseFinished {
 		return err
 	}
+	if err := j.complete(ctx, r, "finish", v1alpha1.DesiredFinished); err != nil {
+		return err
+	}
 	if _, err := j.Finishable(ctx); err != nil {
 		return err
 	}
 	return j.locked(ctx, "finish", false, func(ctx context.Context) error {
+		if err := j.still(ctx, Finishable); err != nil {
+			return err
+		}
 		if err := j.desire(ctx, v1alpha1.DesiredFinished); err != nil {
 			return err
 		}

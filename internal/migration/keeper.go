@@ -307,10 +307,11 @@ func (k *Keeper) staged(ctx context.Context, plan *engine.Plan, sink func(engine
 	}
 }
 
-// failed writes down why a run stopped, if there is a Migration to write it on, and returns the reason.
+// failed writes down why a run stopped, if there is a Migration to write it on, and returns the reason. Others may be at work on it after
+// the lock was lost.
 func (k *Keeper) failed(ctx context.Context, cause error, phase v1alpha1.Phase) error {
 	var blocked *findings.BlockedError
-	if errors.As(cause, &blocked) {
+	if errors.As(cause, &blocked) || engine.Revoked(cause) {
 		return cause
 	}
 	writeErr := k.Status(ctx, func(st *v1alpha1.MigrationStatus) {

@@ -175,8 +175,15 @@ type leaveStep struct {
 }
 
 func (*leaveStep) ID() string        { return "tidy/namespace" }
-func (*leaveStep) Title() string     { return "Remove the namespace " + v1alpha1.SystemNamespace }
 func (*leaveStep) Role() engine.Role { return engine.RoleOwn }
+
+// Title implements engine.Step.
+func (s *leaveStep) Title() string {
+	if s.of.Sweep.Remove != nil {
+		return "Remove what is left in the namespace " + v1alpha1.SystemNamespace + ", and the namespace if replumb has made it"
+	}
+	return "Remove the namespace " + v1alpha1.SystemNamespace
+}
 
 func (s *leaveStep) Preview() ([]engine.Change, error) {
 	var all []engine.Change
@@ -193,7 +200,7 @@ func (s *leaveStep) State(ctx context.Context) (engine.State, error) {
 	if err != nil {
 		return engine.Unknown, err
 	}
-	if ns == nil || ns.Labels[v1alpha1.LabelMigration] == "" {
+	if ns == nil { // and what was in it
 		return engine.Done, nil
 	}
 	if ns, err = s.leaving(ctx); err != nil {
@@ -380,29 +387,6 @@ func (*CheckStep) Do(context.Context) error { return nil }
 
 // Verify implements engine.Step.
 func (*CheckStep) Verify(context.Context) error { return nil }
-
-// FinalStep writes down that there is no way back from here.
-func FinalStep(c client.Client, name string) engine.Step {
-	passed := func(ctx context.Context) error {
-		m, err := Get(ctx, c, name)
-		switch {
-		case err != nil:
-			return err
-		case m == nil:
-			return fmt.Errorf("migration %s does not exist", name)
-		case !m.Status.PointOfNoReturnPassed:
-			return engine.NotYet("status.pointOfNoReturnPassed of migration %s is not set yet", name)
-		}
-		return nil
-	}
-	return &engine.Write{
-		Name: "final", About: "Pass the point of no return", As: engine.RoleFinal, Holds: passed,
-		Write: func(ctx context.Context) error {
-			return UpdateStatus(ctx, c, name, func(st *v1alpha1.MigrationStatus) { st.PointOfNoReturnPassed = true })
-		},
-		Changes: StatusChange(name, map[string]any{"pointOfNoReturnPassed": true}),
-	}
-}
 
 // StatusChange previews a write to the status of a Migration.
 func StatusChange(name string, status map[string]any) func() ([]engine.Change, error) {

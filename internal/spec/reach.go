@@ -96,7 +96,8 @@ func reaches() []reach {
 	for _, action := range []string{
 		"spec.tierLookup", "spec.hooks[]", "spec.cni.nodes.replace", "spec.mirror.copy.volumeAction", "spec.mirror.redirect.quiet",
 		"spec.nodes.join.provision", "spec.nodes.terminate.action", "spec.nodes.controlPlane.provision", "spec.nodes.controlPlane.retire",
-		"spec.nodes.controlPlane.terminate",
+		"spec.nodes.controlPlane.terminate", "spec.serviceCIDR.actions.certificates", "spec.serviceCIDR.actions.kubelets",
+		"spec.serviceCIDR.actions.apiServers",
 	} {
 		all = append(all, reach{action + ".exec", Runs}, reach{action + ".http.url", Connects}, reach{action + ".http.urlFromEnv", Reads})
 	}

@@ -194,6 +194,13 @@ func rerun(ctx context.Context, m *machine.Handle, name string, serviceCIDR neti
 	return m.Run(ctx, p)
 }
 
+// WaitAPIServers waits until every API server is ready and Service kubernetes leads to it.
+func (l ControlPlaneNodes) WaitAPIServers(ctx context.Context) error {
+	return l.forControlPlanes(ctx, nil, func(ctx context.Context, member *Member, _ *machine.Handle) error {
+		return l.waitAPIServer(ctx, member)
+	})
+}
+
 // waitAPIServer waits until the API server of a control plane is ready and pods are led to it.
 func (l ControlPlaneNodes) waitAPIServer(ctx context.Context, member *Member) error {
 	config := l.RESTConfig()

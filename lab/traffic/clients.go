@@ -42,6 +42,9 @@ const (
 	ByNewServer     Via = "DNS look-ups at the new server"
 )
 
+// ByNewAddress is the way to a Service at the address that it has moved to: for clients that Watch.Add starts once it is there.
+const ByNewAddress Via = "by new address"
+
 // ByForbidden is a way that NetworkPolicies forbid: nothing must ever come back.
 const ByForbidden Via = "although forbidden"
 
@@ -166,6 +169,10 @@ const (
 	DNSService = "kube-dns"
 )
 
+// APIPatience is how long requests to API servers may take: as long as client-go gives a TLS handshake alone (TLSHandshakeTimeout in
+// k8s.io/client-go transport/cache.go; a connection may take 30 s).
+const APIPatience = 10 * time.Second
+
 const (
 	apiName = "kubernetes.default.svc"
 	apiPort = 443
@@ -176,7 +183,9 @@ const (
 // "kubernetes" Service has, which is also called over one kept connection.
 func CallAPI(namespace, address string, rates Rates) Calls {
 	target := func(kind probe.Kind, host string, rate float64) []probe.Target {
-		return []probe.Target{{Name: APIService, Kind: kind, Address: hostPort(host, apiPort), Rate: rate}}
+		return []probe.Target{{
+			Name: APIService, Kind: kind, Address: hostPort(host, apiPort), Rate: rate, Timeout: probe.Duration(APIPatience),
+		}}
 	}
 	return Calls{Namespace: namespace, Client: "api-client", Targets: map[Via][]probe.Target{
 		ByAPIName:       target(probe.API, apiName, rates.Request),
@@ -189,7 +198,9 @@ func CallAPI(namespace, address string, rates Rates) Calls {
 // Watch.Add starts once it is there.
 func CallNewAPI(namespace, address string, rates Rates) Calls {
 	return Calls{Namespace: namespace, Client: "new-api-client", Targets: map[Via][]probe.Target{
-		ByAPINewAddress: {{Name: APIService, Kind: probe.API, Address: hostPort(address, apiPort), Rate: rates.Request}},
+		ByAPINewAddress: {{
+			Name: APIService, Kind: probe.API, Address: hostPort(address, apiPort), Rate: rates.Request, Timeout: probe.Duration(APIPatience),
+		}},
 	}}
 }
 
@@ -301,7 +312,7 @@ func (w *Watch) deploy(
 func (c Calls) config(node string) (probe.Config, map[string]Source) {
 	var config probe.Config
 	sources := map[string]Source{}
-	for _, v := range slices.Concat(Ways(), ClusterWays(), OutsideWays(), []Via{ByForbidden}) {
+	for _, v := range slices.Concat(Ways(), ClusterWays(), OutsideWays(), []Via{ByNewAddress, ByForbidden}) {
 		for _, target := range c.Targets[v] {
 			from := Source{Namespace: c.Namespace, Node: node, Service: target.Name, Via: v, Client: c.Client}
 			target.Name = from.Target()

@@ -103,10 +103,11 @@ func (w *Watch) follow(pod podName) {
 	})
 }
 
-// A log that ended is opened again at this pace, for as long, while its client is running or cannot be asked for.
+// A log that ended is opened again at this pace, for as long, while its client is running or cannot be asked for. An API server that has just
+// been started may refuse what it has no roles for yet, and a kubelet remembers for 30 s that it did (authorization.webhook.cacheUnauthorizedTTL).
 const (
 	reopenEvery  = 200 * time.Millisecond
-	reopenWithin = 30 * time.Second
+	reopenWithin = 75 * time.Second
 )
 
 // brokenOffError is the end of a log, which may be that of what it was read through.

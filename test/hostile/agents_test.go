@@ -35,7 +35,7 @@ const watchedByAgents = `apiVersion: replumb.dev/v1alpha1
 kind: Migration
 metadata: {name: ` + migrationName + `}
 spec:
-  serviceCIDR: {from: [` + oldRange + `], to: [` + newRange + `], drain: 0s}
+  serviceCIDR: {from: [` + oldRange + `], to: [` + newRange + `], drain: 0s, follower: Disabled}
   batch: {settle: 0s}
   proof: {image: "example.com/replumb:v1"}
 `
@@ -226,7 +226,10 @@ func TestKubeletTakesItsNodeOutOfTheProof(t *testing.T) {
 		metav1.SetMetaDataAnnotation(&have.ObjectMeta, key, value)
 		return s.node("a").Patch(t.Context(), have, client.MergeFrom(was))
 	}
-	for _, label := range [][2]string{{v1alpha1.LabelAgents, v1alpha1.NoAgents}, {v1alpha1.LabelTrial, "true"}} {
+	for _, label := range [][2]string{
+		{v1alpha1.LabelAgents, v1alpha1.NoAgents}, {v1alpha1.LabelTrial, "true"},
+		{"node-role.kubernetes.io/control-plane", ""}, // by which it would be believed what it says of API servers
+	} {
 		if err := set(label[0], label[1]); !apierrors.IsForbidden(err) {
 			t.Errorf("%s: %v", label[0], err)
 		}

@@ -194,6 +194,21 @@ func TestChangedCommand(t *testing.T) {
 	s.expect(s.replumb("rollback", migrationName, "--yes"), 0) // what was agreed to goes on
 }
 
+// TestGateActionsFromTheCluster: a writer of Migrations names a program and a URL for what gates wait for, in one that the operator has applied.
+func TestGateActionsFromTheCluster(t *testing.T) {
+	s := ambush(t)
+	s.apply(0)
+	s.forge(func(m *v1alpha1.Migration) {
+		program := s.touch()
+		m.Spec.ServiceCIDR.Actions = &v1alpha1.GateActions{
+			Certificates: &program, APIServers: &program,
+			Kubelets: &v1alpha1.Action{HTTP: &v1alpha1.HTTPAction{URL: "http://" + s.listener()}},
+		}
+	})
+	s.refusesByName(migrationName, "spec.serviceCIDR.actions.certificates.exec.command runs", "spec.serviceCIDR.actions.apiServers.exec.command runs",
+		"spec.serviceCIDR.actions.kubelets.http.url connects to")
+}
+
 // TestAgreedByDigest is no attack: on another machine the operator agrees to what is printed, once, and by that alone.
 func TestAgreedByDigest(t *testing.T) {
 	s := ambush(t)

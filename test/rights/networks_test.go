@@ -14,7 +14,7 @@ const networkMove = `apiVersion: replumb.dev/v1alpha1
 kind: Migration
 metadata: {name: networks}
 spec:
-  cni: {to: calico, manifests: [calico.yaml], canary: {image: replumb}}
+  cni: {to: calico, manifests: [calico.yaml], canary: {image: replumb}, vouch: {kubeProxy: true}}
 `
 
 // wayBack is another migration, of which users only look what it would do.
@@ -22,7 +22,7 @@ const wayBack = `apiVersion: replumb.dev/v1alpha1
 kind: Migration
 metadata: {name: back}
 spec:
-  cni: {to: flannel, manifests: [flannel.yaml], canary: {image: replumb}}
+  cni: {to: flannel, manifests: [flannel.yaml], canary: {image: replumb}, vouch: {kubeProxy: true}}
 `
 
 // flannel is the network before, but for its agent. What its roles grant, the operator has: no one gives roles more rights than they have.

@@ -104,7 +104,9 @@ func TestNodes(t *testing.T) {
 // unusedByNodes are the rights that no request takes here, with what would.
 func unusedByNodes() map[string]string {
 	all := map[string]string{
-		"list endpointslices.discovery.k8s.io in default": "a control plane that moves",
+		"list endpointslices.discovery.k8s.io in default":  "a control plane that moves",
+		"list networkpolicies.crd.projectcalico.org":       "clusters that have policies of Calico",
+		"list globalnetworkpolicies.crd.projectcalico.org": "clusters that have policies of Calico",
 	}
 	maps.Copy(all, unusedAround())
 	return all

@@ -62,7 +62,7 @@ func TestServices(t *testing.T) {
 	s.workloads("cart")
 	s.running("batch")
 	s.expect(3, viewer, []string{"check", "-f", s.file},
-		"missing permission: create,patch,delete services (role replumb-services-operate in deploy/rbac.yaml)",
+		"missing permission: create,patch,delete,watch services (role replumb-services-operate in deploy/rbac.yaml)",
 		"missing permission: patch services/status (role", "missing permission: create,delete configmaps in replumb-system (role",
 		"RP1004")
 	s.expect(3, viewer, []string{"plan", "-f", s.file})
@@ -78,7 +78,7 @@ func TestServices(t *testing.T) {
 	s.expect(0, operator, []string{"finish", "move", "--yes"})
 	s.seen("move")
 
-	roles := servicecidr.Roles().Of(cluster.View, cluster.Operate, cluster.Agents)
+	roles := servicecidr.Roles().Of(cluster.View, cluster.Operate, cluster.Agents, cluster.Overlap)
 	// Whether a freeze is enforced is asked by a change that is only tried.
 	tried := cluster.Right{Verb: "patch", Resource: "services", Namespace: "default", Name: "kubernetes"}
 	nodes := cluster.Right{Verb: "get", Resource: "nodes", Subresource: "proxy"}
@@ -93,6 +93,8 @@ func unusedByServices() map[string]string {
 	const (
 		deploy = "unfreeze, where a mirror froze deployments"
 		slow   = "a rollout that is not complete at the first look"
+		// keeper is why users have rights that only what keeps bridges in step uses.
+		keeper = "what replicas of the Deployment overlap may do themselves, which users can only give them if they have it"
 	)
 	all := map[string]string{
 		"get /flagz": "gates of API servers, which ask each at its own address",
@@ -100,11 +102,18 @@ func unusedByServices() map[string]string {
 		"update validatingadmissionpolicybindings.admissionregistration.k8s.io replumb-freeze":         "the freeze is another migration's",
 		"delete validatingadmissionpolicies.admissionregistration.k8s.io replumb-freeze-deploys":       deploy,
 		"delete validatingadmissionpolicybindings.admissionregistration.k8s.io replumb-freeze-deploys": deploy,
+		"patch ipaddresses.networking.k8s.io":                                                          "a Service changes between its bridge and its hop",
 		"patch endpointslices.discovery.k8s.io":                                                        "endpoints of a Service without selector change while it has a bridge",
 		"watch deployments.apps":                                                                       slow,
 		"watch statefulsets.apps":                                                                      slow,
 		"watch daemonsets.apps":                                                                        slow,
 		"watch pods":                                                                                   agents,
+		"watch endpointslices.discovery.k8s.io":                                                        keeper,
+		"watch ipaddresses.networking.k8s.io":                                                          keeper,
+		"create leases.coordination.k8s.io in replumb-system":                                          keeper,
+		"patch leases.coordination.k8s.io in replumb-system":                                           keeper,
+		"get leases.coordination.k8s.io overlap in replumb-system":                                     keeper,
+		"update leases.coordination.k8s.io overlap in replumb-system":                                  keeper,
 	}
 	maps.Copy(all, unusedAgents())
 	return all

@@ -45,7 +45,7 @@ func CertificatesCover(servers []Server, want netip.Addr) error {
 // AllOnRange says which servers run with another range than want, and of which it is not known, each with the reason.
 // Every server is on want only if both are empty.
 //
-// What a server says itself comes first; podFlags (see FromPods) tells of those that do not say. An API server pod at
+// What a server says itself comes first; podFlags (see FromPods) tells of those that do not say, and what nodes say counts for the rest. An API server pod at
 // none of the addresses counts as well: one that is down at the moment brings its range along when it returns.
 func AllOnRange(servers []Server, podFlags map[netip.Addr][]netip.Prefix, want netip.Prefix) (missing, unknown []string) {
 	if len(servers) == 0 {
@@ -64,8 +64,11 @@ func AllOnRange(servers []Server, podFlags map[netip.Addr][]netip.Prefix, want n
 		host := hostOf(s.Address)
 		seen[host] = true
 		ranges, reason := s.Ranges, "it names no range of this family"
-		if s.FlagsErr != nil {
-			ranges, reason = podFlags[host], s.FlagsErr.Error()
+		switch inPod := podFlags[host]; {
+		case s.FlagsErr != nil:
+			ranges, reason = inPod, s.FlagsErr.Error()
+		case s.From != "" && len(inPod) > 0: // what a node says comes last
+			ranges = inPod
 		}
 		judge(s.Address, ranges, reason)
 	}

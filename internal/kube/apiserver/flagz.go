@@ -72,20 +72,10 @@ func (i *Inspector) ranges(ctx context.Context, address string, leaf *x509.Certi
 
 // parseFlagz finds the Service range among the flags.
 func parseFlagz(kind string, body []byte) ([]netip.Prefix, error) {
-	var value string
-	var found bool
-	if kind == "application/json" {
-		var answer struct {
-			Flags map[string]string `json:"flags"`
-		}
-		if err := json.Unmarshal(body, &answer); err != nil {
-			return nil, fmt.Errorf("reading /flagz: %w", err)
-		}
-		value, found = answer.Flags[rangeFlag]
-	} else {
-		value, found = flagInText(body)
-	}
+	value, found, err := flagIn(kind, body, rangeFlag)
 	switch {
+	case err != nil:
+		return nil, err
 	case !found:
 		return nil, fmt.Errorf("/flagz does not tell --%s", rangeFlag)
 	case value == "":
@@ -94,13 +84,29 @@ func parseFlagz(kind string, body []byte) ([]netip.Prefix, error) {
 	return parseRanges(value)
 }
 
+// flagIn finds a flag, named without its dashes, in an answer of /flagz of some media type.
+func flagIn(kind string, body []byte, name string) (value string, found bool, err error) {
+	if kind != "application/json" {
+		value, found = flagInText(body, name)
+		return value, found, nil
+	}
+	var answer struct {
+		Flags map[string]string `json:"flags"`
+	}
+	if err := json.Unmarshal(body, &answer); err != nil {
+		return "", false, fmt.Errorf("reading /flagz: %w", err)
+	}
+	value, found = answer.Flags[name]
+	return value, found, nil
+}
+
 // flagInText reads lines of a name, one of the separators ":", ": ", "=" and " ", and a value. Which separator it is
 // changes from server to server on purpose (k8s.io/apiserver pkg/server/flagz/textserializer.go).
-func flagInText(body []byte) (string, bool) {
+func flagInText(body []byte, name string) (string, bool) {
 	lines := bufio.NewScanner(bytes.NewReader(body))
 	lines.Buffer(nil, maxFlags)
 	for lines.Scan() {
-		rest, ok := strings.CutPrefix(lines.Text(), rangeFlag)
+		rest, ok := strings.CutPrefix(lines.Text(), name)
 		if !ok || rest == "" || !strings.ContainsRune(":= ", rune(rest[0])) {
 			continue
 		}

@@ -41,6 +41,8 @@ type Server struct {
 	Ranges []netip.Prefix
 	// CertErr is why nothing is known of the certificate, FlagsErr why nothing is known of the ranges.
 	CertErr, FlagsErr error
+	// From names the nodes that it was seen from; empty, if it was seen from here. See Through.
+	From string
 }
 
 // Inspector asks API servers one by one, whichever of them the kubeconfig leads to.

@@ -24,12 +24,12 @@ func FromPods(pods []corev1.Pod) map[netip.Addr][]netip.Prefix {
 	for i := range pods {
 		p := &pods[i]
 		host, err := netip.ParseAddr(p.Status.HostIP)
-		if err != nil || !isAPIServer(p) {
+		if err != nil || !isStatic(p, "kube-apiserver") {
 			continue
 		}
 		var ranges []netip.Prefix
 		if ready, _ := readiness.Pod(p); ready && p.Status.Phase == corev1.PodRunning {
-			ranges = commandRanges(p)
+			ranges = CommandRanges(p)
 		}
 		if before, ok := found[host.Unmap()]; ok && !slices.Equal(before, ranges) {
 			ranges = nil
@@ -39,31 +39,38 @@ func FromPods(pods []corev1.Pod) map[netip.Addr][]netip.Prefix {
 	return found
 }
 
-func isAPIServer(p *corev1.Pod) bool {
+// isStatic reports whether a pod is a static one of a component of the control plane.
+func isStatic(p *corev1.Pod, component string) bool {
 	_, mirror := p.Annotations[corev1.MirrorPodAnnotationKey]
-	return mirror && p.Namespace == metav1.NamespaceSystem && p.Labels["component"] == "kube-apiserver"
+	return mirror && p.Namespace == metav1.NamespaceSystem && p.Labels["component"] == component
 }
 
-// commandRanges is nil if the command line does not tell. The last of several flags counts, as it does for the server.
-func commandRanges(p *corev1.Pod) []netip.Prefix {
-	var ranges []netip.Prefix
+// CommandRanges are the Service ranges on the command line of a pod of the control plane. It is nil if the command line does not tell.
+func CommandRanges(p *corev1.Pod) []netip.Prefix {
+	value, found := commandFlag(p, rangeFlag)
+	if !found {
+		return nil
+	}
+	ranges, err := parseRanges(value)
+	if err != nil {
+		return nil
+	}
+	return ranges
+}
+
+// commandFlag finds a flag, named without its dashes, on the command line of a pod. The last of several counts, as it does for the server.
+func commandFlag(p *corev1.Pod, name string) (value string, found bool) {
 	for _, c := range p.Spec.Containers {
 		words := slices.Concat(c.Command, c.Args)
 		for i, word := range words {
-			value, ok := strings.CutPrefix(word, "--"+rangeFlag+"=")
-			if !ok && word == "--"+rangeFlag && i+1 < len(words) {
-				value, ok = words[i+1], true
-			}
-			if !ok {
-				continue
-			}
-			var err error
-			if ranges, err = parseRanges(value); err != nil {
-				return nil
+			if after, ok := strings.CutPrefix(word, "--"+name+"="); ok {
+				value, found = after, true
+			} else if word == "--"+name && i+1 < len(words) {
+				value, found = words[i+1], true
 			}
 		}
 	}
-	return ranges
+	return value, found
 }
 
 // Addresses are host:port of each endpoint of the kubernetes Service, sorted. Slices of other Services are passed over.

@@ -19,9 +19,9 @@ func (c *Cluster) Any() (client.Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("creating a client: %w", err)
 	}
-	a, err := client.New(c.config, client.Options{Scheme: c.Scheme(), Mapper: mapper, HTTPClient: http})
+	a, err := client.NewWithWatch(c.config, client.Options{Scheme: c.Scheme(), Mapper: mapper, HTTPClient: http})
 	if err != nil {
 		return nil, fmt.Errorf("creating a client: %w", err)
 	}
-	return a, nil
+	return fenced{a}, nil
 }

@@ -6,9 +6,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"mime"
 	"net"
+	"net/http"
 	"net/url"
 	"strings"
+	"sync/atomic"
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
@@ -44,6 +47,8 @@ type Cluster struct {
 	raw    rest.Interface
 	config *rest.Config
 	host   string
+	// skew is by how much the API server's clock is ahead of this machine's, in nanoseconds. Copies share it.
+	skew *atomic.Int64
 }
 
 // UnreachableError says that no API server answered.
@@ -68,6 +73,8 @@ func (e *UnreachableError) Unwrap() error { return e.Err }
 func Connect(config *rest.Config) (*Cluster, error) {
 	config = rest.CopyConfig(config)
 	config.QPS = -1 // the server's priority and fairness decides, not the client
+	through := newGate()
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return paced{gate: through, next: next} })
 	config.UserAgent = "replumb"
 	scheme, err := newScheme()
 	if err != nil {
@@ -83,7 +90,7 @@ func Connect(config *rest.Config) (*Cluster, error) {
 	if err != nil {
 		return nil, fmt.Errorf("creating a client: %w", err)
 	}
-	return &Cluster{WithWatch: c, raw: raw, config: config, host: config.Host}, nil
+	return &Cluster{WithWatch: fenced{c}, raw: raw, config: config, host: config.Host, skew: &atomic.Int64{}}, nil
 }
 
 func rawConfig(config *rest.Config, scheme *runtime.Scheme) *rest.Config {
@@ -116,7 +123,7 @@ func newMapper() meta.RESTMapper {
 	scopes := map[string]meta.RESTScope{namespaced: meta.RESTScopeNamespace, root: meta.RESTScopeRoot}
 	for gv, kinds := range map[schema.GroupVersion]map[string][]string{
 		corev1.SchemeGroupVersion: {
-			namespaced: {"Service", "ServiceAccount", "Pod", "ConfigMap", "Secret", "Event", "PersistentVolumeClaim"}, root: {"Namespace", "Node", "PersistentVolume"},
+			namespaced: {"Service", "ServiceAccount", "Pod", "ConfigMap", "Secret", "Event", "PersistentVolumeClaim", "ResourceQuota"}, root: {"Namespace", "Node", "PersistentVolume"},
 		},
 		appsv1.SchemeGroupVersion:          {namespaced: {"Deployment", "ReplicaSet", "StatefulSet", "DaemonSet"}},
 		batchv1.SchemeGroupVersion:         {namespaced: {"Job", "CronJob"}},
@@ -127,13 +134,14 @@ func newMapper() meta.RESTMapper {
 		storagev1.SchemeGroupVersion:       {root: {"CSINode", "VolumeAttachment", "StorageClass"}},
 		authorizationv1.SchemeGroupVersion: {root: {"SelfSubjectAccessReview"}},
 		apiextensionsv1.SchemeGroupVersion: {root: {"CustomResourceDefinition"}},
-		rbacv1.SchemeGroupVersion:          {root: {"ClusterRole", "ClusterRoleBinding"}},
+		rbacv1.SchemeGroupVersion:          {namespaced: {"Role", "RoleBinding"}, root: {"ClusterRole", "ClusterRoleBinding"}},
 		v1alpha1.GroupVersion:              {root: {"Migration", "NodeReport"}},
 		{Group: "crd.projectcalico.org", Version: "v1"}: {
 			root: {"IPPool", "IPAMBlock", "BlockAffinity", "IPAMHandle", "ClusterInformation", "IPReservation"},
 		},
-		{Group: "operator.tigera.io", Version: "v1"}: {root: {"Installation"}},
-		{Group: "cert-manager.io", Version: "v1"}:    {namespaced: {"Certificate"}},
+		{Group: "operator.tigera.io", Version: "v1"}:     {root: {"Installation"}},
+		{Group: "cert-manager.io", Version: "v1"}:        {namespaced: {"Certificate"}},
+		{Group: "apiregistration.k8s.io", Version: "v1"}: {root: {"APIService"}},
 		admissionv1.SchemeGroupVersion: {root: {
 			"ValidatingWebhookConfiguration", "MutatingWebhookConfiguration", "ValidatingAdmissionPolicy",
 			"ValidatingAdmissionPolicyBinding",
@@ -177,6 +185,16 @@ func (c *Cluster) GetRaw(ctx context.Context, path string) ([]byte, error) {
 		return body, fmt.Errorf("reading %s: %w", path, err)
 	}
 	return body, nil
+}
+
+// GetAs is GetRaw for a path that has an answer in several forms. kind is the media type of the one that came.
+func (c *Cluster) GetAs(ctx context.Context, path, accept string) (body []byte, kind string, err error) {
+	result := c.raw.Get().AbsPath(path).SetHeader("Accept", accept).Do(ctx).ContentType(&kind)
+	if body, err = result.Raw(); err != nil {
+		return nil, "", fmt.Errorf("reading %s: %w", path, err)
+	}
+	kind, _, err = mime.ParseMediaType(kind)
+	return body, kind, err
 }
 
 // ServerVersion asks the API server for its version. It is the first thing to send: when no one answers it says so in

@@ -18,6 +18,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
@@ -43,12 +44,16 @@ type Inspection struct {
 	Replacements []Replacement
 	// NodeLocal are the DNS caches that run on every node.
 	NodeLocal []NodeLocal
+	// Abrupt are the ConfigMaps, by namespace, whose Corefile has servers of cluster names end at once, without plugin health's lameduck.
+	Abrupt map[string]string
 	// InTarget are pods whose address lies in the range the Services move to.
 	InTarget []PodAddress
 	// Stuck are the PodDisruptionBudgets that never let a pod go.
 	Stuck []StuckBudget
 	// Policies are the ValidatingAdmissionPolicies of any migration.
 	Policies []Policy
+	// Called are the Services that API servers call themselves, once for each that names them.
+	Called []Called
 	// Migrations that the cluster has.
 	Migrations []v1alpha1.Migration
 	// Unread are the resources that the user may not read.
@@ -110,6 +115,7 @@ func ReferenceRights() []Right {
 		Grant("batch", "cronjobs", "", "list"),
 		Grant("networking.k8s.io", "networkpolicies", "", "list"),
 		WebhookRights(),
+		Grant("apiregistration.k8s.io", "apiservices", "", "list"),
 		Grant("admissionregistration.k8s.io", "validatingadmissionpolicies", "", "list"),
 		Grant("apiextensions.k8s.io", "customresourcedefinitions", "", "list"),
 		Named(Grant("crd.projectcalico.org", "felixconfigurations", "", "get"), "default"),
@@ -163,6 +169,7 @@ func sources() []source {
 		{resource: "poddisruptionbudgets", list: &policyv1.PodDisruptionBudgetList{}, page: pageSize},
 		{resource: "validatingwebhookconfigurations", list: &admissionv1.ValidatingWebhookConfigurationList{}, page: pageSize},
 		{resource: "mutatingwebhookconfigurations", list: &admissionv1.MutatingWebhookConfigurationList{}, page: pageSize},
+		{resource: "apiservices", list: apiServices(), page: pageSize},
 		{
 			resource: "validatingadmissionpolicies", list: &admissionv1.ValidatingAdmissionPolicyList{}, page: pageSize,
 			opts: []client.ListOption{client.HasLabels{v1alpha1.LabelMigration}},
@@ -173,7 +180,10 @@ func sources() []source {
 
 // Take looks at one object. It keeps nothing of it but what it finds.
 func (i *Inspection) Take(scanner *references.Scanner, o client.Object) {
+	i.Called = append(i.Called, called(o)...)
 	switch o := o.(type) {
+	case *unstructured.Unstructured: // an APIService
+		return
 	case *v1alpha1.Migration:
 		i.Migrations = append(i.Migrations, v1alpha1.Migration{
 			ObjectMeta: metav1.ObjectMeta{Name: o.Name}, Status: v1alpha1.MigrationStatus{Phase: o.Status.Phase},
@@ -272,6 +282,9 @@ func (i *Inspection) sort() {
 	sort.SliceStable(i.Proxies, func(a, b int) bool { return i.Proxies[a].Object < i.Proxies[b].Object })
 	sort.SliceStable(i.Replacements, func(a, b int) bool { return i.Replacements[a].Object < i.Replacements[b].Object })
 	sort.SliceStable(i.NodeLocal, func(a, b int) bool { return i.NodeLocal[a].Object < i.NodeLocal[b].Object })
+	sort.SliceStable(i.Called, func(a, b int) bool {
+		return i.Called[a].Service.String()+i.Called[a].By < i.Called[b].Service.String()+i.Called[b].By
+	})
 	sort.SliceStable(i.InTarget, func(a, b int) bool { return i.InTarget[a].Pod < i.InTarget[b].Pod })
 	sort.SliceStable(i.Stuck, func(a, b int) bool { return i.Stuck[a].Name < i.Stuck[b].Name })
 	sort.SliceStable(i.Policies, func(a, b int) bool { return i.Policies[a].Name < i.Policies[b].Name })

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -29,6 +30,8 @@ type Proxy struct {
 	DetectLocalMode string
 	// ClusterCIDRs are the pod ranges it was given.
 	ClusterCIDRs []netip.Prefix
+	// LocalInterface is the bridge, or the beginning of the names of interfaces, by which it knows pods.
+	LocalInterface string
 }
 
 // Replacement is something that does the work of kube-proxy.
@@ -68,6 +71,16 @@ func (i *Inspection) TakeFelix(body []byte) error {
 	return nil
 }
 
+// servesCluster reports whether a Corefile has the plugin that answers for the names of the cluster.
+func servesCluster(corefile string) bool {
+	for line := range strings.Lines(corefile) {
+		if words := strings.Fields(line); len(words) > 0 && words[0] == "kubernetes" {
+			return true
+		}
+	}
+	return false
+}
+
 func (i *Inspection) configMap(o *corev1.ConfigMap) {
 	name := references.Name("ConfigMap", o)
 	if o.Name == "cilium-config" {
@@ -85,6 +98,12 @@ func (i *Inspection) configMap(o *corev1.ConfigMap) {
 		if err := yaml.Unmarshal([]byte(text), &config); err == nil && config.AntreaProxy.ProxyAll {
 			i.Replacements = append(i.Replacements, Replacement{Object: name, By: "Antrea (antreaProxy.proxyAll)"})
 		}
+	}
+	if file, ok := o.Data["Corefile"]; ok && servesCluster(file) && !strings.Contains(file, "lameduck") {
+		if i.Abrupt == nil {
+			i.Abrupt = map[string]string{}
+		}
+		i.Abrupt[o.Namespace] = name
 	}
 	if o.Namespace != "kube-system" {
 		return
@@ -104,6 +123,7 @@ func proxyFromFile(object, text string) Proxy {
 		return p
 	}
 	p.Mode, p.DetectLocalMode = string(config.Mode), string(config.DetectLocalMode)
+	p.LocalInterface = cmp.Or(config.DetectLocal.BridgeInterface, config.DetectLocal.InterfaceNamePrefix)
 	p.setRanges(config.ClusterCIDR)
 	return p
 }
@@ -158,6 +178,9 @@ func proxyFromFlags(object string, words []string) Proxy {
 	}
 	p.Mode, _ = flag(words, "proxy-mode")
 	p.DetectLocalMode, _ = flag(words, "detect-local-mode")
+	bridge, _ := flag(words, "pod-bridge-interface")
+	prefix, _ := flag(words, "pod-interface-name-prefix")
+	p.LocalInterface = cmp.Or(bridge, prefix)
 	ranges, _ := flag(words, "cluster-cidr")
 	p.setRanges(ranges)
 	return p

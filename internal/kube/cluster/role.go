@@ -13,12 +13,14 @@ const (
 	Operate Purpose = "operate"
 	// Agents is to have agents run on the nodes.
 	Agents Purpose = "agents"
+	// Overlap is to have bridges kept in step between commands.
+	Overlap Purpose = "overlap"
 	// WithoutAgents is what agents do else: nodes are asked through the API server.
 	WithoutAgents Purpose = "without-agents"
 )
 
 // Purposes lists them, in the order in which people read of them.
-func Purposes() []Purpose { return []Purpose{View, Operate, Agents, WithoutAgents} }
+func Purposes() []Purpose { return []Purpose{View, Operate, Agents, Overlap, WithoutAgents} }
 
 // Rule is rights that are needed for one reason.
 type Rule struct {

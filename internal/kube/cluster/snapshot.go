@@ -31,6 +31,8 @@ type Snapshot struct {
 	Nodes        []corev1.Node
 	// Ending are the namespaces that are being removed: nothing can be created in them any more.
 	Ending map[string]bool
+	// NamespaceLabels are those of each namespace.
+	NamespaceLabels map[string]map[string]string
 	// Kubelets by node, as they say themselves.
 	Kubelets map[string]KubeletAnswer
 	// ClusterIPOwners are the field managers other than replumb that own the clusterIP of a Service.
@@ -65,25 +67,31 @@ func (c *Cluster) Load(ctx context.Context) (*Snapshot, error) {
 	if s.Nodes, err = List[corev1.Node](ctx, c, &corev1.NodeList{}); err != nil {
 		return nil, err
 	}
-	if s.Ending, err = c.endingNamespaces(ctx); err != nil {
+	if err := c.namespaces(ctx, s); err != nil {
 		return nil, err
 	}
 	s.Kubelets = c.kubelets(ctx, s.Nodes)
 	return s, nil
 }
 
-func (c *Cluster) endingNamespaces(ctx context.Context) (map[string]bool, error) {
+func (c *Cluster) namespaces(ctx context.Context, s *Snapshot) error {
 	all, err := List[corev1.Namespace](ctx, c, &corev1.NamespaceList{})
 	if err != nil {
-		return nil, err
+		return err
 	}
-	ending := map[string]bool{}
+	s.Ending, s.NamespaceLabels = map[string]bool{}, map[string]map[string]string{}
 	for i := range all {
-		if !all[i].DeletionTimestamp.IsZero() {
-			ending[all[i].Name] = true
-		}
+		s.TakeNamespace(&all[i])
 	}
-	return ending, nil
+	return nil
+}
+
+// TakeNamespace keeps what plans need of a namespace.
+func (s *Snapshot) TakeNamespace(ns *corev1.Namespace) {
+	s.NamespaceLabels[ns.Name] = ns.Labels
+	if !ns.DeletionTimestamp.IsZero() {
+		s.Ending[ns.Name] = true
+	}
 }
 
 // List reads a whole collection page by page, without managedFields: nothing is made from them, and in a large cluster

@@ -79,7 +79,7 @@ func testNeverStarts(t *testing.T, e *ensemble, c *Client) {
 		}
 	}
 	promoted := c.PromotedStep("m4", p.peer).(*step)
-	promoted.limit = time.Second
+	promoted.limit = 3 * time.Second
 	var late *engine.DeadlineError
 	if err := engine.Drive(t.Context(), promoted); !errors.As(err, &late) || !strings.Contains(err.Error(), "it has not started") {
 		t.Errorf("a learner that never starts: %v", err)
@@ -121,7 +121,7 @@ func testDead(t *testing.T, e *ensemble, c *Client) {
 	refused(t, c, "remove, and leave three", func(ctx context.Context) error { return c.remove(ctx, dead, 3) },
 		"2 voters would be left, and it should be 3")
 	removed := c.RemovedStep(others[0], 3).(*step)
-	removed.limit = time.Second
+	removed.limit = 3 * time.Second
 	if err := engine.Drive(t.Context(), removed); err == nil || !strings.Contains(err.Error(), "it takes 2") {
 		t.Errorf("what people are told: %v", err)
 	}

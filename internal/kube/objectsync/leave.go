@@ -107,6 +107,9 @@ func (r *Rules) whyNot(k Kind, o *unstructured.Unstructured) string {
 	if why := r.whyNotMeta(k, o); why != "" {
 		return why
 	}
+	if slices.Contains(r.options.Network.Objects, refOf(k, o)) && !slices.Contains(r.options.Copy.Namespaces.Include, o.GetNamespace()) {
+		return ofItsNetwork
+	}
 	if why := r.whyNotVolumes(k, o); why != "" {
 		return why
 	}
@@ -136,14 +139,8 @@ func (r *Rules) whyNotMeta(k Kind, o metav1.Object) string {
 	if k.is("", "Namespace") {
 		namespace = o.GetName()
 	}
-	if namespace != "" {
-		if slices.Contains([]string{"kube-system", "kube-public", "kube-node-lease", v1alpha1.SystemNamespace}, namespace) &&
-			!slices.Contains(r.options.Copy.Namespaces.Include, namespace) {
-			return everyClusters
-		}
-		if !chosen(r.options.Copy.Namespaces, namespace) {
-			return ofNoNamespace
-		}
+	if why := r.whyNotIn(namespace); why != "" {
+		return why
 	}
 	if k.Namespaced && r.selector != nil && !r.selector.Matches(labels.Set(o.GetLabels())) {
 		return ofNoSelector
@@ -157,6 +154,23 @@ func (r *Rules) whyNotMeta(k Kind, o metav1.Object) string {
 	}
 	if o.GetDeletionTimestamp() != nil {
 		return beingDeleted
+	}
+	return ""
+}
+
+// whyNotIn says why nothing of a namespace is copied.
+func (r *Rules) whyNotIn(namespace string) string {
+	named := slices.Contains(r.options.Copy.Namespaces.Include, namespace)
+	system := []string{"kube-system", "kube-public", "kube-node-lease", v1alpha1.SystemNamespace}
+	switch {
+	case namespace == "":
+		return ""
+	case slices.Contains(system, namespace) && !named:
+		return everyClusters
+	case slices.Contains(r.options.Network.Namespaces, namespace) && !named:
+		return ofItsNetwork
+	case !chosen(r.options.Copy.Namespaces, namespace):
+		return ofNoNamespace
 	}
 	return ""
 }

@@ -34,8 +34,19 @@ type Options struct {
 	Singletons v1alpha1.SingletonSpec
 	// Credentials are the Secrets that Copy.Registries name.
 	Credentials map[v1alpha1.SecretReference]*corev1.Secret
+	// Network is what gives pods of the source their network.
+	Network Network
 	// Awake lets singletons run in the target: names lead there.
 	Awake bool
+}
+
+// Network is what gives pods of the source their network. It is left out: the target has its own, and two on one node keep each other from
+// working. A namespace that spec.mirror.copy.namespaces.include has by its very name is copied all the same.
+type Network struct {
+	// Namespaces that hold nothing else.
+	Namespaces []string
+	// Objects outside of them.
+	Objects []Ref
 }
 
 // Rules say what is copied, and how it is changed on the way. They are not changed once they are made, and any number may use

@@ -39,6 +39,8 @@ type Survey struct {
 type Count struct {
 	Resource        string
 	Copied, LeftOut int
+	// Refs are those that are copied.
+	Refs []Ref
 }
 
 // LeftOut is why some objects of a kind are left out.
@@ -47,6 +49,11 @@ type LeftOut struct {
 	Count         int
 	// Examples are some of them.
 	Examples []Ref
+}
+
+// Foundation reports whether workloads stand on objects of a kind, which come first.
+func (s *Survey) Foundation(resource string) bool {
+	return s.Kinds != nil && slices.ContainsFunc(s.Kinds.Copied, func(k Kind) bool { return k.String() == resource && Foundations.Of(k) })
 }
 
 // Note says something of an object.
@@ -121,6 +128,7 @@ func (s *surveyor) kind(ctx context.Context, k Kind, index map[key]*entry) error
 			return nil
 		}
 		n.Copied++
+		n.Refs = append(n.Refs, refOf(k, o))
 		s.note(k, o)
 		return s.conflict(ctx, k, taken, index[refOf(k, o).key()])
 	})

@@ -266,6 +266,7 @@ them.
 - **view**: check, plan, status and report. It writes nothing. Findings name what is missing to operate.
 - **operate**: apply, rollback, finish and all others. Who has it needs view as well.
 - **agents**: what it takes to have agents run. Without it, set spec.proof.agents: Disabled, or run with --without-agent.
+- **overlap**: what it takes to keep bridges in step between commands. Services alone have it. Without it, set spec.serviceCIDR.follower: Disabled.
 - **without-agents**: what agents do else. Services alone have it.
 
 No rule of RBAC limits list, watch, create and deletecollection to objects of a name. What holds no address of users is in the namespaces

@@ -4,6 +4,7 @@
 package references
 
 import (
+	"encoding/json"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -31,6 +32,11 @@ type Reference struct {
 	Field string
 	// Value is the address, range or reverse zone itself.
 	Value string
+	// Bypass says that it stands in a container's list of what is reached without its proxy, and the new ranges do not: what goes there
+	// from now on goes to the proxy.
+	Bypass bool
+	// Covered says of a range in a policy that others beside it make up for it: together they treat old and new addresses the same.
+	Covered bool
 }
 
 // Kind of the object.
@@ -96,6 +102,30 @@ func coversAll(p netip.Prefix, all []netip.Prefix) bool {
 		}
 	}
 	return len(same) > 0
+}
+
+// isProxy reports whether a variable names a proxy (golang.org/x/net/http/httpproxy, curl(1)).
+func isProxy(e corev1.EnvVar) bool {
+	names := []string{"http_proxy", "https_proxy", "all_proxy"}
+	return slices.Contains(names, strings.ToLower(e.Name)) && (e.Value != "" || e.ValueFrom != nil)
+}
+
+// isRange reports whether a value is a range of more than one address.
+func isRange(value string) bool {
+	p, err := netip.ParsePrefix(value)
+	return err == nil && !p.IsSingleIP()
+}
+
+// bypassed reports whether a list of what is reached without a proxy has the new ranges as well: as a whole where it has the old one
+// as a range, or an address of them where it has an old address.
+func (s *Scanner) bypassed(list string, asRange bool) bool {
+	return slices.ContainsFunc(strings.FieldsFunc(list, func(r rune) bool { return r == ',' || r == ' ' }), func(text string) bool {
+		if p, err := netip.ParsePrefix(text); err == nil {
+			return coversAll(p, s.to) || !asRange && s.toSet.OverlapsPrefix(p)
+		}
+		a, err := netip.ParseAddr(text)
+		return err == nil && !asRange && s.toSet.Contains(a)
+	})
 }
 
 func ofFamily(p netip.Prefix, all []netip.Prefix) []netip.Prefix {
@@ -167,6 +197,8 @@ func (w *walk) policies(o client.Object) {
 type walk struct {
 	scanner *Scanner
 	name    string
+	// covered is what is added to be.
+	covered bool
 	found   []Reference
 }
 
@@ -181,7 +213,10 @@ func Name(kind string, o client.Object) string {
 }
 
 func (w *walk) add(field, value string) {
-	r := Reference{Object: w.name, Field: field, Value: value}
+	w.note(Reference{Object: w.name, Field: field, Value: value, Covered: w.covered})
+}
+
+func (w *walk) note(r Reference) {
 	for _, have := range w.found {
 		if have == r {
 			return
@@ -284,67 +319,123 @@ func (w *walk) podSpec(at string, spec *corev1.PodSpec) {
 func (w *walk) container(at string, c *corev1.Container) {
 	w.texts(at+".command", c.Command)
 	w.texts(at+".args", c.Args)
+	proxied := slices.ContainsFunc(c.Env, isProxy)
 	for _, e := range c.Env {
-		w.text(fmt.Sprintf("%s.env[%s]", at, e.Name), e.Value)
+		bypass := proxied && strings.EqualFold(e.Name, "no_proxy")
+		for _, value := range w.scanner.Values(e.Value) {
+			w.note(Reference{
+				Object: w.name, Field: fmt.Sprintf("%s.env[%s]", at, e.Name), Value: value,
+				Bypass: bypass && !w.scanner.bypassed(e.Value, isRange(value)),
+			})
+		}
 	}
 }
 
 func (w *walk) networkPolicy(o *networkingv1.NetworkPolicy) {
 	w.object("NetworkPolicy", o)
+	var order []string
+	together := map[string][]block{}
+	add := func(ports []networkingv1.NetworkPolicyPort, direction, field string, b *networkingv1.IPBlock) {
+		if b == nil {
+			return
+		}
+		key := direction + portKey(ports)
+		if together[key] == nil {
+			order = append(order, key)
+		}
+		together[key] = append(together[key], block{field, b})
+	}
 	for i := range o.Spec.Ingress {
 		for j, peer := range o.Spec.Ingress[i].From {
-			w.ipBlock(fmt.Sprintf("spec.ingress[%d].from[%d].ipBlock", i, j), peer.IPBlock)
+			add(o.Spec.Ingress[i].Ports, "ingress", fmt.Sprintf("spec.ingress[%d].from[%d].ipBlock", i, j), peer.IPBlock)
 		}
 	}
 	for i := range o.Spec.Egress {
 		for j, peer := range o.Spec.Egress[i].To {
-			w.ipBlock(fmt.Sprintf("spec.egress[%d].to[%d].ipBlock", i, j), peer.IPBlock)
+			add(o.Spec.Egress[i].Ports, "egress", fmt.Sprintf("spec.egress[%d].to[%d].ipBlock", i, j), peer.IPBlock)
+		}
+	}
+	for _, key := range order {
+		w.ipBlocks(together[key])
+	}
+}
+
+// block is an ipBlock, and where it stands.
+type block struct {
+	field string
+	*networkingv1.IPBlock
+}
+
+// portKey is the same for rules about the same ports, whose peers count together.
+func portKey(ports []networkingv1.NetworkPolicyPort) string {
+	body, err := json.Marshal(ports)
+	if err != nil {
+		panic(err) // they were read from JSON
+	}
+	return string(body)
+}
+
+// allowed are the addresses of a block.
+func (b block) allowed() (*netipx.IPSet, error) {
+	var set netipx.IPSetBuilder
+	p, err := netip.ParsePrefix(b.CIDR)
+	if err != nil {
+		return nil, err
+	}
+	set.AddPrefix(p)
+	for _, text := range b.Except {
+		if e, err := netip.ParsePrefix(text); err == nil {
+			set.RemovePrefix(e)
+		}
+	}
+	return set.IPSet()
+}
+
+// ipBlocks notes those blocks of rules that count together which treat the old ranges and the new ones differently, or only parts of them.
+func (w *walk) ipBlocks(all []block) {
+	var together netipx.IPSetBuilder
+	sets := map[int]*netipx.IPSet{}
+	for i, b := range all {
+		if set, err := b.allowed(); err == nil {
+			sets[i] = set
+			together.AddSet(set)
+		}
+	}
+	union, err := together.IPSet()
+	w.covered = err == nil && w.even(union)
+	defer func() { w.covered = false }()
+	for i, b := range all {
+		if sets[i] == nil || w.even(sets[i]) {
+			continue
+		}
+		w.add(b.field, b.CIDR)
+		for n, text := range b.Except {
+			if e, err := netip.ParsePrefix(text); err == nil && (w.scanner.fromSet.OverlapsPrefix(e) || w.scanner.toSet.OverlapsPrefix(e)) {
+				w.add(fmt.Sprintf("%s.except[%d]", b.field, n), text)
+			}
 		}
 	}
 }
 
-// ipBlock notes a block that treats the old ranges and the new ones differently, or only parts of them.
-func (w *walk) ipBlock(field string, block *networkingv1.IPBlock) {
-	if block == nil {
-		return
-	}
-	var b netipx.IPSetBuilder
-	p, err := netip.ParsePrefix(block.CIDR)
-	if err != nil {
-		return
-	}
-	b.AddPrefix(p)
-	for _, text := range block.Except {
-		if e, err := netip.ParsePrefix(text); err == nil {
-			b.RemovePrefix(e)
+// even reports whether a set treats the old ranges and the new ones the same, in each family.
+func (w *walk) even(allowed *netipx.IPSet) bool {
+	for _, family := range []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("::/0")} {
+		from, to := ofFamily(family, w.scanner.from), ofFamily(family, w.scanner.to)
+		before, whole1 := share(allowed, from)
+		after, whole2 := share(allowed, to)
+		if !whole1 || !whole2 || before != after {
+			return false
 		}
 	}
-	allowed, err := b.IPSet()
-	if err != nil {
-		return
-	}
-	before, whole1 := share(allowed, w.scanner.fromSet, ofFamily(p, w.scanner.from))
-	after, whole2 := share(allowed, w.scanner.toSet, ofFamily(p, w.scanner.to))
-	if whole1 && whole2 && before == after {
-		return
-	}
-	w.add(field, block.CIDR)
-	for i, text := range block.Except {
-		if e, err := netip.ParsePrefix(text); err == nil && (w.scanner.fromSet.OverlapsPrefix(e) || w.scanner.toSet.OverlapsPrefix(e)) {
-			w.add(fmt.Sprintf("%s.except[%d]", field, i), text)
-		}
-	}
+	return true
 }
 
 // share says whether ranges are in a set, and whether that is true or false of all of their addresses.
-func share(allowed, ranges *netipx.IPSet, prefixes []netip.Prefix) (in, whole bool) {
-	if !allowed.Overlaps(ranges) {
-		return false, true
-	}
+func share(allowed *netipx.IPSet, prefixes []netip.Prefix) (in, whole bool) {
+	some, all := false, true
 	for _, p := range prefixes {
-		if !allowed.ContainsPrefix(p) {
-			return true, false
-		}
+		some = some || allowed.OverlapsPrefix(p)
+		all = all && allowed.ContainsPrefix(p)
 	}
-	return true, true
+	return some, !some || all
 }

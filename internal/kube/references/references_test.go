@@ -150,3 +150,38 @@ func BenchmarkValues(b *testing.B) {
 		s.Values(text)
 	}
 }
+
+// TestBypass: a list of what is reached without a proxy matters where there is a proxy, and where it leaves the new range out.
+func TestBypass(t *testing.T) {
+	proxy := corev1.EnvVar{Name: "HTTPS_PROXY", Value: "http://192.0.2.1:3128"}
+	for _, tt := range []struct {
+		name, list string
+		proxy      corev1.EnvVar
+		want       string
+	}{
+		{"range", "localhost,10.96.0.0/12,.svc", proxy, "10.96.0.0/12!"},
+		{"both ranges", "10.96.0.0/12,172.16.0.0/12", proxy, "10.96.0.0/12"},
+		{"an address of the new range is not the range", "10.96.0.0/12,172.24.0.1", proxy, "10.96.0.0/12!"},
+		{"address", "10.96.0.1", proxy, "10.96.0.1!"},
+		{"both addresses", "10.96.0.1 172.24.0.1", proxy, "10.96.0.1"},
+		{"addresses as ranges", "10.96.0.1/32,172.24.0.1/32", proxy, "10.96.0.1/32"},
+		{"everything", "10.0.0.0/8,172.16.0.0/12,192.168.0.0/16", proxy, "10.0.0.0/8"},
+		{"no proxy", "10.96.0.0/12", corev1.EnvVar{Name: "HTTPS_PROXY"}, "10.96.0.0/12"},
+		{"a proxy from elsewhere", "10.96.0.0/12", corev1.EnvVar{Name: "http_proxy", ValueFrom: &corev1.EnvVarSource{}}, "10.96.0.0/12!"},
+	} {
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p"}, Spec: corev1.PodSpec{Containers: []corev1.Container{{
+			Name: "c", Env: []corev1.EnvVar{tt.proxy, {Name: "No_Proxy", Value: tt.list}},
+		}}}}
+		var got []string
+		for _, r := range scanner(t).Find(pod) {
+			mark := ""
+			if r.Bypass {
+				mark = "!"
+			}
+			got = append(got, r.Value+mark)
+		}
+		if strings.Join(got, " ") != tt.want {
+			t.Errorf("%s: %v, want %s", tt.name, got, tt.want)
+		}
+	}
+}

@@ -145,7 +145,7 @@ func TestDrainRestartsSingles(t *testing.T) {
 	rs := f.replicaSet("web-1", controlledBy(KindDeployment, d))
 	p := f.on(node, "web-1-a", nil, controlledBy(kindReplicaSet, rs))
 	ended := f.start(t.Context(), f.tools.Drain(Leaving{Node: node, Taint: closing()}))
-	deadline := time.After(8 * time.Second)
+	deadline := time.After(patience)
 	for f.restartedAt(d) == "" {
 		select {
 		case err := <-ended:
@@ -176,7 +176,7 @@ func TestDrainRestartsSinglesAgain(t *testing.T) {
 	d.Spec.Template.Annotations = map[string]string{v1alpha1.AnnotationRestartedAt: before}
 	f.must(f.Update(t.Context(), d))
 	ended := f.start(t.Context(), f.tools.Drain(Leaving{Node: node, Taint: closing()}))
-	deadline := time.After(8 * time.Second)
+	deadline := time.After(patience)
 	for f.restartedAt(d) == before {
 		select {
 		case err := <-ended:

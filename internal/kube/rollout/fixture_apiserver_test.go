@@ -28,6 +28,9 @@ import (
 	"github.com/replumb/replumb/internal/testing/apitest"
 )
 
+// patience is for machines that are busy.
+const patience = time.Minute
+
 var (
 	lazy    = &apitest.Lazy{Range: "10.96.0.0/16"}
 	limited struct {
@@ -69,7 +72,7 @@ func connectLimited(server *apitest.Server) (client.Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	err = wait.PollUntilContextTimeout(context.Background(), 20*time.Millisecond, 10*time.Second, true,
+	err = wait.PollUntilContextTimeout(context.Background(), 20*time.Millisecond, patience, true,
 		func(ctx context.Context) (bool, error) {
 			_, err := Load(ctx, c)
 			return err == nil, nil // the authorizer hears of the binding a little later
@@ -89,13 +92,18 @@ type fixture struct {
 
 func setup(t *testing.T) *fixture {
 	t.Helper()
+	return setupNamed(t, strings.ToLower(t.Name()))
+}
+
+func setupNamed(t *testing.T, namespace string) *fixture {
+	t.Helper()
 	server := lazy.Get(t)
 	limited.once.Do(func() { limited.Client, limited.err = connectLimited(server) })
 	if limited.err != nil {
 		t.Fatal(limited.err)
 	}
-	f := &fixture{T: t, Server: server, ns: strings.ToLower(t.Name()), events: make(chan engine.Event, 1000)}
-	f.tools = Tools{Client: limited.Client, Timeout: 10 * time.Second}
+	f := &fixture{T: t, Server: server, ns: namespace, events: make(chan engine.Event, 1000)}
+	f.tools = Tools{Client: limited.Client, Timeout: patience}
 	f.changes = Changes{KubernetesMovedAt: time.Now().Add(-time.Hour)}
 	server.Namespace(t, f.ns)
 	return f
@@ -244,7 +252,7 @@ func (f *fixture) start(ctx context.Context, s engine.Step) <-chan error {
 // waiting returns when the running step says that it waits for what.
 func (f *fixture) waiting(what string) {
 	f.Helper()
-	deadline := time.After(8 * time.Second)
+	deadline := time.After(patience)
 	for {
 		select {
 		case e := <-f.events:

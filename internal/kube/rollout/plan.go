@@ -40,6 +40,9 @@ type Workload struct {
 	Stale []string
 	// AllAtOnce says that its pods stop before new ones start (a Deployment with strategy Recreate).
 	AllAtOnce bool
+	// Unfinished says what it lacked before replumb restarted it; empty, if it was complete, or replumb has restarted it for these
+	// changes.
+	Unfinished string
 }
 
 // String is the kind and name for people.
@@ -77,11 +80,12 @@ func (s *State) Plan(c Changes, policy v1alpha1.BarePodsPolicy) Plan {
 		if len(carries) == 0 {
 			continue
 		}
-		fate := o.fateOf(pod)
+		fate := s.fateOf(o, pod)
 		if fate.workload != nil {
 			w := restarts[fate.workload.UID]
 			if w == nil {
 				w = fate.workload
+				w.Unfinished = s.unfinished(o, w, c)
 				restarts[w.UID] = w
 			}
 			w.Stale = append(w.Stale, pod.Name)
@@ -121,6 +125,27 @@ func sortReported(all []Reported) {
 	})
 }
 
+// Unfinished are the stale pods of workloads that were not complete before, which restarts leave alone.
+func (p *Plan) Unfinished(c Changes, s *State) []Reported {
+	broken := map[types.NamespacedName]string{}
+	for _, w := range p.Restarts {
+		for _, name := range w.Stale {
+			if w.Unfinished != "" {
+				broken[types.NamespacedName{Namespace: w.Namespace, Name: name}] = w.String() + " is not complete: " + w.Unfinished
+			}
+		}
+	}
+	var all []Reported
+	for i := range s.Pods {
+		pod := &s.Pods[i]
+		if reason := broken[types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}]; reason != "" {
+			all = append(all, report(pod, Stale(pod, c), reason))
+		}
+	}
+	sortReported(all)
+	return all
+}
+
 // Left are all pods that are stale at present, whatever may become of them.
 func (s *State) Left(c Changes) []Reported {
 	o := s.owners()
@@ -128,7 +153,7 @@ func (s *State) Left(c Changes) []Reported {
 	for i := range s.Pods {
 		pod := &s.Pods[i]
 		if carries := Stale(pod, c); len(carries) > 0 {
-			fate := o.fateOf(pod)
+			fate := s.fateOf(o, pod)
 			if fate.workload != nil {
 				fate.reason = fate.workload.String() + " was not restarted"
 			}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/kube/readiness"
 )
 
 // Tools are what steps work with.
@@ -23,6 +24,9 @@ type Tools struct {
 	Client client.Client
 	// Timeout is how long one workload or pod may take to be ready again. Default: ten minutes.
 	Timeout time.Duration
+	// Patience is how long a workload that is not complete before its restart is waited for, and then left alone. One that cannot become so
+	// by itself is not waited for. Zero restarts it all the same.
+	Patience time.Duration
 	// Now is the clock. Default: time.Now.
 	Now func() time.Time
 }
@@ -47,7 +51,11 @@ func (t Tools) timeout() time.Duration {
 // One set of Changes restarts a workload once: the template says since when, and a run that takes up where another was
 // killed only waits. The step needs no taking back: a rollback has Changes of its own.
 func (t Tools) Restart(w Workload, c Changes) engine.Step {
-	return &restartStep{Tools: t, workload: w, changes: c}
+	s := &restartStep{Tools: t, workload: w, changes: c}
+	if w.Unfinished != "" {
+		s.seen = t.now()
+	}
+	return s
 }
 
 type restartStep struct {
@@ -56,12 +64,16 @@ type restartStep struct {
 	changes  Changes
 	// reported is true once what is outstanding has been reported. It matters for nothing but when people read what.
 	reported bool
+	// seen is when it was found not to be complete before its restart, left why it was left alone for that.
+	seen time.Time
+	left string
 }
 
 var (
 	_ engine.Previewer = (*restartStep)(nil)
 	_ engine.Timed     = (*restartStep)(nil)
 	_ engine.Waiter    = (*restartStep)(nil)
+	_ engine.Noter     = (*restartStep)(nil)
 )
 
 func (s *restartStep) ID() string {
@@ -82,6 +94,14 @@ func (s *restartStep) Deadline() time.Duration { return s.timeout() }
 // Waits implements engine.Waiter: a user who interrupts a run shall not have to wait for a rollout. What the step writes is
 // found again on the template.
 func (s *restartStep) Waits() {}
+
+// Note implements engine.Noter.
+func (s *restartStep) Note() string {
+	if s.left == "" {
+		return ""
+	}
+	return fmt.Sprintf("%s is left alone, since it was not complete before: %s; its pods keep %s", s.workload, s.left, s.changes.what())
+}
 
 func (s *restartStep) State(ctx context.Context) (engine.State, error) {
 	found, err := s.look(ctx)
@@ -114,6 +134,9 @@ func (s *restartStep) Do(ctx context.Context) error {
 	if reason, _ := found.halted(); reason != "" {
 		return engine.NotYet("%s", reason)
 	}
+	if err := s.whole(found); err != nil || s.left != "" {
+		return err
+	}
 	// Times in a pod's status have whole seconds. A pod of the second in which the change came could not be distinguished from an
 	// older one.
 	now := s.now()
@@ -135,25 +158,44 @@ func (s *restartStep) Do(ctx context.Context) error {
 	return nil
 }
 
+// whole looks whether a workload is as it should be before replumb touches it. One that is not for longer than patience is left alone.
+func (s *restartStep) whole(f *finding) error {
+	why := lacks(f.present())
+	if why == "" || s.Patience == 0 || s.changes.touched(s.workload.Namespace, restartedAt(f.adapter)) {
+		s.seen = time.Time{}
+		return nil
+	}
+	if s.seen.IsZero() {
+		s.seen = s.now()
+	}
+	for i := range f.pods {
+		if blocked := readiness.Blocked(&f.pods[i]); blocked != "" {
+			s.left = fmt.Sprintf("%s; pod %s: %s", why, f.pods[i].Name, blocked)
+			return nil
+		}
+	}
+	if s.now().Sub(s.seen) < s.Patience {
+		return engine.NotYet("%s is not complete, and not by its restart: %s", s.workload, why)
+	}
+	s.left = why
+	return nil
+}
+
 func (s *restartStep) Verify(ctx context.Context) error {
+	if s.left != "" {
+		return nil
+	}
 	found, err := s.find(ctx)
 	if err != nil || found == nil {
 		return err
 	}
-	if err := complete(found); err != nil {
-		reported := s.reported
-		s.reported = true
-		if !reported { // people read what is outstanding at once, and only then is it waited for
-			return err
-		}
-		if err := s.await(ctx, found, err); err != nil {
-			return s.explain(ctx, found, err)
-		}
+	if err := s.completed(ctx, found); err != nil {
+		return err
 	}
 	if found, err = s.look(ctx); err != nil || found == nil {
 		return err
 	}
-	if err := complete(found); err != nil {
+	if err := complete(found.present()); err != nil {
 		return err
 	}
 	if len(found.stale) > 0 {
@@ -162,6 +204,26 @@ func (s *restartStep) Verify(ctx context.Context) error {
 			all = append(all, p.Name)
 		}
 		return engine.NotYet("%s: pods with %s: %s", s.workload, s.changes.what(), strings.Join(all, ", "))
+	}
+	return nil
+}
+
+// completed waits until the rollout is complete. People read what is outstanding at once, and only then is it waited for.
+func (s *restartStep) completed(ctx context.Context, found *finding) error {
+	err := complete(found)
+	if err == nil {
+		return nil
+	}
+	reported := s.reported
+	s.reported = true
+	if !reported {
+		return err
+	}
+	if err := s.await(ctx, found, err); err != nil {
+		now, lookErr := s.look(ctx)
+		if lookErr != nil || now == nil || complete(now.present()) != nil {
+			return s.explain(ctx, found, err)
+		}
 	}
 	return nil
 }
@@ -187,10 +249,15 @@ type finding struct {
 	adapter
 	// pods are those that have not ended, stale those of them that are stale and that a rollout renews.
 	pods, stale []corev1.Pod
-	changes     Changes
+	// away are the nodes of its pods that are not ready.
+	away    map[string]bool
+	changes Changes
 }
 
-func (f *finding) underWay() bool { return complete(f) != nil }
+// present is the workload as it is on nodes that are ready.
+func (f *finding) present() adapter { return present(f.adapter, f.pods, f.away) }
+
+func (f *finding) underWay() bool { return complete(f.present()) != nil }
 
 // newest is the last moment at which a stale pod was given something old; zero, if there is no such pod but ending ones.
 func (f *finding) newest() time.Time {
@@ -243,6 +310,7 @@ func (s *restartStep) lookAtPods(ctx context.Context, f *finding) error {
 	}
 	scope := []client.ListOption{client.InNamespace(s.workload.Namespace), client.MatchingLabelsSelector{Selector: selector}}
 	owners := map[types.UID]bool{s.workload.UID: true}
+	f.pods, f.stale = nil, nil
 	if s.workload.Kind == KindDeployment {
 		err := each(ctx, s.Client, replicaSetList(), func(rs *metav1.PartialObjectMetadata) {
 			if metav1.IsControlledBy(rs, f.object()) {
@@ -258,12 +326,18 @@ func (s *restartStep) lookAtPods(ctx context.Context, f *finding) error {
 			return
 		}
 		f.pods = append(f.pods, slimPod(p))
-		if len(staleReferences(p, s.changes)) > 0 && f.renews(p) {
-			f.stale = append(f.stale, slimPod(p))
-		}
 	}, scope...)
 	if err != nil {
 		return fmt.Errorf("pods of %s: %w", s.workload, err)
+	}
+	if f.away, err = s.lost(ctx, f.pods); err != nil {
+		return err
+	}
+	for i := range f.pods {
+		p := &f.pods[i]
+		if len(staleReferences(p, s.changes)) > 0 && f.renews(p) && !waitsForNode(s.workload.Kind, p, f.away) {
+			f.stale = append(f.stale, *p)
+		}
 	}
 	return nil
 }

@@ -8,7 +8,8 @@ import (
 
 // Rights are what Load and the steps need.
 func Rights() []cluster.Right {
-	return slices.Concat(ListRights(), cluster.Grant("policy", "poddisruptionbudgets", "", "list"), RestartRights())
+	return slices.Concat(ListRights(), cluster.Grant("policy", "poddisruptionbudgets", "", "list"),
+		cluster.Grant("", "nodes", "", "list"), RestartRights())
 }
 
 // ListRights are what it takes to list pods, and the workloads that own them.

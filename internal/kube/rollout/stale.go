@@ -10,6 +10,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/kube/readiness"
 )
 
@@ -17,8 +18,8 @@ import (
 type Changes struct {
 	// KubernetesMovedAt is when the Service default/kubernetes moved.
 	KubernetesMovedAt time.Time
-	// MovedAt is, by namespace, when the latest of its Services moved.
-	MovedAt map[string]time.Time
+	// Services are, by namespace, the times in which new pods were given addresses that its Services have left.
+	Services map[string][]Span
 	// DNSSince is when every kubelet was known to give pods the new cluster DNS address.
 	DNSSince time.Time
 	// Addresses are ranges that pods shall have no address of, and AddressesUntil when a new pod could last get one.
@@ -32,6 +33,35 @@ type Changes struct {
 	// Slack is added to each moment. It covers that clocks of nodes differ from the one the moments were read from, and
 	// that kubelets hear of a moved Service a little later.
 	Slack time.Duration
+}
+
+// Span is a time in which new pods were given an address that they shall not carry: from when it was first there, until it was left.
+type Span struct {
+	// From is when the address was given out; zero, if that is not known.
+	From, Until time.Time
+}
+
+// Spans joins those that overlap, in order of time.
+func Spans(all []Span) []Span {
+	all = slices.Clone(all)
+	slices.SortFunc(all, func(a, b Span) int { return a.From.Compare(b.From) })
+	var joined []Span
+	for _, s := range all {
+		last := len(joined) - 1
+		if last < 0 || s.From.After(joined[last].Until) {
+			joined = append(joined, s)
+			continue
+		}
+		if s.Until.After(joined[last].Until) {
+			joined[last].Until = s.Until
+		}
+	}
+	return joined
+}
+
+// covers reports whether a container that was started then, by a time that is cut to whole seconds, was given the address.
+func (s Span) covers(start time.Time, slack time.Duration) bool {
+	return start.Add(time.Second+slack).After(s.From) && !start.After(s.Until.Add(slack))
 }
 
 // what describes the addresses that pods shall not have.
@@ -62,8 +92,12 @@ type staleReference struct {
 // The environment is made when a container is created: it has the Service default/kubernetes always, and the Services of
 // the pod's namespace unless enableServiceLinks is false (getServiceEnvVarMap in k8s.io/kubernetes
 // pkg/kubelet/kubelet_pods.go). So the oldest running container counts; one that waits to be created gets the present
-// addresses. The resolv.conf is made with the sandbox, and names the cluster DNS for dnsPolicy ClusterFirst off the host's
-// network and for ClusterFirstWithHostNet (getPodDNSType in pkg/kubelet/network/dns/dns.go).
+// addresses. A Service that was made after a container was created is not in its environment. The resolv.conf is made with
+// the sandbox, and names the cluster DNS for dnsPolicy ClusterFirst off the host's network and for ClusterFirstWithHostNet
+// (getPodDNSType in pkg/kubelet/network/dns/dns.go).
+//
+// What replumb's own pods were given does not count: they know the API servers' own addresses, and ask for names where cluster DNS is. Only
+// replumb and administrators write in their namespace.
 //
 // Times in a pod's status are cut to whole seconds, so a pod of the very second of a change is taken as stale.
 func Stale(pod *corev1.Pod, c Changes) []string {
@@ -92,15 +126,33 @@ func staleReferences(pod *corev1.Pod, c Changes) []staleReference {
 		// Cut to whole seconds: the restart that made it has a time of the same second, and must not be taken for a later one.
 		all = append(all, staleReference{text: CarriesNode, until: pod.CreationTimestamp.Add(time.Second + c.Slack)})
 	}
-	oldest := oldestContainer(pod)
-	weigh(CarriesKubernetes, oldest, c.KubernetesMovedAt)
-	if links := pod.Spec.EnableServiceLinks; links == nil || *links {
-		weigh(CarriesServices, oldest, c.MovedAt[pod.Namespace])
+	if pod.Namespace == v1alpha1.SystemNamespace {
+		return all
+	}
+	weigh(CarriesKubernetes, oldestContainer(pod), c.KubernetesMovedAt)
+	if until := c.servicesUntil(pod); !until.IsZero() {
+		all = append(all, staleReference{text: CarriesServices, until: until})
 	}
 	if usesClusterDNS(pod) && pod.Status.StartTime != nil {
 		weigh(CarriesDNS, pod.Status.StartTime.Time, c.DNSSince)
 	}
 	return all
+}
+
+// servicesUntil is when the last of the addresses in the environment of a pod was left that Services of its namespace have left;
+// zero, if it has none of them.
+func (c *Changes) servicesUntil(pod *corev1.Pod) (until time.Time) {
+	if links := pod.Spec.EnableServiceLinks; links != nil && !*links {
+		return until
+	}
+	for _, start := range containerStarts(pod) {
+		for _, span := range c.Services[pod.Namespace] {
+			if span.covers(start, c.Slack) && span.Until.Add(c.Slack).After(until) {
+				until = span.Until.Add(c.Slack)
+			}
+		}
+	}
+	return until
 }
 
 // hasAddress reports whether a pod has an address of its own in one of the ranges. Those on the host's network have not.
@@ -122,17 +174,27 @@ func ended(pod *corev1.Pod) bool {
 // after a node's reboot for instance, has new containers too, so that a container is never older than it looks.
 func oldestContainer(pod *corev1.Pod) time.Time {
 	var oldest time.Time
+	for _, start := range containerStarts(pod) {
+		if oldest.IsZero() || start.Before(oldest) {
+			oldest = start
+		}
+	}
+	return oldest
+}
+
+// containerStarts are when the running containers of a pod were started.
+func containerStarts(pod *corev1.Pod) []time.Time {
+	var all []time.Time
 	for _, statuses := range [][]corev1.ContainerStatus{
 		pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses, pod.Status.EphemeralContainerStatuses,
 	} {
 		for i := range statuses {
-			running := statuses[i].State.Running
-			if running != nil && (oldest.IsZero() || running.StartedAt.Time.Before(oldest)) {
-				oldest = running.StartedAt.Time
+			if running := statuses[i].State.Running; running != nil {
+				all = append(all, running.StartedAt.Time)
 			}
 		}
 	}
-	return oldest
+	return all
 }
 
 // newestStart is when the pod or the youngest of its running containers was started.
@@ -168,7 +230,11 @@ func podReady(pod *corev1.Pod) bool {
 
 // touched reports whether something at this time, in this namespace, can be an answer to one of the changes.
 func (c Changes) touched(namespace string, at time.Time) bool {
-	for _, change := range []time.Time{c.KubernetesMovedAt, c.MovedAt[namespace], c.DNSSince, c.AddressesUntil} {
+	changes := []time.Time{c.KubernetesMovedAt, c.DNSSince, c.AddressesUntil}
+	for _, span := range c.Services[namespace] {
+		changes = append(changes, span.Until)
+	}
+	for _, change := range changes {
 		if !change.IsZero() && at.After(change) {
 			return true
 		}

@@ -7,6 +7,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/replumb/replumb/api/v1alpha1"
 )
 
 var noon = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
@@ -33,10 +35,10 @@ func pod(name string, offset time.Duration, change ...func(*corev1.Pod)) corev1.
 }
 
 func TestStale(t *testing.T) {
-	all := Changes{KubernetesMovedAt: noon, MovedAt: map[string]time.Time{"shop": noon}, DNSSince: noon}
+	all := Changes{KubernetesMovedAt: noon, Services: map[string][]Span{"shop": {{Until: noon}}}, DNSSince: noon}
 	only := func(c Changes, slack time.Duration) Changes { c.Slack = slack; return c }
 	kubernetes := Changes{KubernetesMovedAt: noon}
-	services := Changes{MovedAt: map[string]time.Time{"shop": noon, "bank": noon.Add(time.Hour)}}
+	services := Changes{Services: map[string][]Span{"shop": {{Until: noon}}, "bank": {{Until: noon.Add(time.Hour)}}}}
 	dns := Changes{DNSSince: noon}
 	yes, no := true, false
 	everything := []string{CarriesKubernetes, CarriesServices, CarriesDNS}
@@ -106,5 +108,63 @@ func TestStale(t *testing.T) {
 				t.Errorf("as kept by Load: got %q, want %q", got, tt.want)
 			}
 		})
+	}
+}
+
+// TestServicesThatCameLater: an address is in the environment of those containers alone that were started while its Service had it.
+func TestServicesThatCameLater(t *testing.T) {
+	minute := func(n int) time.Time { return noon.Add(time.Duration(n) * time.Minute) }
+	old, late := Span{From: minute(-60), Until: minute(0)}, Span{From: minute(10), Until: minute(12)}
+	for _, tt := range []struct {
+		name    string
+		spans   []Span
+		started []int // containers, in minutes after noon
+		want    time.Time
+	}{
+		{"before the first", []Span{old}, []int{-90}, time.Time{}},
+		{"among the first", []Span{old, late}, []int{-30}, minute(0)},
+		{"restarted between", []Span{old, late}, []int{5}, time.Time{}},
+		{"control: without the creation of the late one", []Span{{Until: minute(12)}}, []int{5}, minute(12)},
+		{"while the late one had its old address", []Span{old, late}, []int{11}, minute(12)},
+		{"one container of two", []Span{old, late}, []int{5, 11}, minute(12)},
+		{"after both", []Span{old, late}, []int{13}, time.Time{}},
+		{"of both", []Span{old, late}, []int{-30, 11}, minute(12)},
+	} {
+		p := pod("web", 0)
+		p.Status.ContainerStatuses = nil
+		for _, at := range tt.started {
+			p.Status.ContainerStatuses = append(p.Status.ContainerStatuses, running(time.Duration(at)*time.Minute))
+		}
+		c := Changes{Services: map[string][]Span{"shop": Spans(tt.spans)}}
+		if got := c.servicesUntil(&p); !got.Equal(tt.want) {
+			t.Errorf("%s: until %v, want %v", tt.name, got, tt.want)
+		}
+	}
+}
+
+func TestSpansAreJoined(t *testing.T) {
+	at := func(n int) time.Time { return noon.Add(time.Duration(n) * time.Second) }
+	got := Spans([]Span{{From: at(5), Until: at(6)}, {Until: at(1)}, {From: at(1), Until: at(3)}, {From: at(2), Until: at(2)}})
+	if want := []Span{{Until: at(3)}, {From: at(5), Until: at(6)}}; !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+}
+
+// TestOwnPodsAreNotRestarted: replumb's own pods know API servers by their own addresses, and ask for names where cluster DNS is. A tenant's
+// pod that says the same of itself is the control.
+func TestOwnPodsAreNotRestarted(t *testing.T) {
+	c := Changes{
+		KubernetesMovedAt: noon, DNSSince: noon,
+		Services: map[string][]Span{"shop": {{Until: noon}}, v1alpha1.SystemNamespace: {{Until: noon}}},
+	}
+	own := pod("probe-x", -time.Hour, func(p *corev1.Pod) { p.Namespace = v1alpha1.SystemNamespace })
+	if got := Stale(&own, c); len(got) > 0 {
+		t.Errorf("replumb's own pod carries %v", got)
+	}
+	forged := pod("probe-x", -time.Hour, func(p *corev1.Pod) {
+		p.Labels = map[string]string{v1alpha1.LabelRole: v1alpha1.RoleProbe, v1alpha1.LabelMigration: "m"}
+	})
+	if got := Stale(&forged, c); len(got) != 3 {
+		t.Errorf("a pod with replumb's labels carries %v", got)
 	}
 }

@@ -23,12 +23,14 @@ type State struct {
 	StatefulSets []appsv1.StatefulSet
 	DaemonSets   []appsv1.DaemonSet
 	Budgets      []policyv1.PodDisruptionBudget
+	// Away are the nodes that are not ready, by name.
+	Away map[string]bool
 }
 
 // Load reads the State of the whole cluster, page by page. Large clusters have many pods, so only what matters of each is
 // kept; the command lines of static pods are.
 func Load(ctx context.Context, c client.Client) (*State, error) {
-	s := &State{}
+	s := &State{Away: map[string]bool{}}
 	err := each(ctx, c, &corev1.PodList{}, func(p *corev1.Pod) { s.Pods = append(s.Pods, slimPod(p)) })
 	if err != nil {
 		return nil, fmt.Errorf("listing pods: %w", err)
@@ -67,6 +69,9 @@ func Load(ctx context.Context, c client.Client) (*State, error) {
 	})
 	if err != nil {
 		return nil, fmt.Errorf("listing poddisruptionbudgets: %w", err)
+	}
+	if err := each(ctx, c, &corev1.NodeList{}, func(n *corev1.Node) { s.Away[n.Name] = away(n) }); err != nil {
+		return nil, fmt.Errorf("listing nodes: %w", err)
 	}
 	return s, nil
 }
@@ -107,7 +112,15 @@ func slimMeta(m *metav1.ObjectMeta) metav1.ObjectMeta {
 }
 
 func slimTemplate(t *corev1.PodTemplateSpec) corev1.PodTemplateSpec {
-	return corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: t.Labels, Annotations: t.Annotations}}
+	slim := corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: t.Labels, Annotations: t.Annotations}}
+	for i := range t.Spec.Containers {
+		for _, p := range t.Spec.Containers[i].Ports {
+			if p.HostPort != 0 { // no second pod can have it on the same node
+				slim.Spec.Containers = append(slim.Spec.Containers, corev1.Container{Ports: []corev1.ContainerPort{p}})
+			}
+		}
+	}
+	return slim
 }
 
 func slimPod(p *corev1.Pod) corev1.Pod {

@@ -59,8 +59,8 @@ func clusterChecks() []findings.Check[Input] {
 			Claim:    "no admission webhook stands in the way while pods have no network",
 			Why: "a webhook with failurePolicy Fail that is answered by pods refuses everything that it cannot be asked about: the pods of the " +
 				"new network, without which it cannot answer",
-			Fix: "set failurePolicy: Ignore for the time of the migration, by a hook before phase remove and one after phase pods; or leave " +
-				"kube-system, replumb-system and the namespaces of the manifests out by its namespaceSelector",
+			Fix: "leave kube-system, replumb-system and the namespaces of the manifests out by its namespaceSelector, or set failurePolicy: Ignore; " +
+				"where a hook before phase remove does that, name the webhook in spec.cni.vouch.webhooks: what a hook does cannot be seen before",
 		},
 		{
 			Code: "RP5005", Severity: findings.Warning, Run: checkDowntime,
@@ -75,6 +75,15 @@ func clusterChecks() []findings.Check[Input] {
 			Fix:   "name it as NAME@sha256:DIGEST in spec.cni.canary.image",
 		},
 		pull.Check("RP5007", func(in Input) []findings.Result { return in.AbsentSecrets }),
+		{
+			Code:     "RP5008",
+			Severity: findings.Blocking,
+			Run:      checkIgnored,
+			Claim:    "no client is behind an address that is not watched",
+			Why: "a balancer that forwards connections as its own has one address for health checks and for all of its clients: to leave that " +
+				"out proves nothing, and the clients are cut off",
+			Fix: "see at the balancer that no client is led to this cluster any more, and say so for the range in spec.cni.vouch.quiet",
+		},
 	}
 }
 
@@ -138,10 +147,14 @@ func rangeChecks() []findings.Check[Input] {
 			Fix:   "choose another range",
 		},
 		{
-			Code: "RP5203", Severity: findings.Blocking, Run: checkProxy,
-			Claim: "kube-proxy takes the range of pods for the cluster's own",
-			Why:   "what it takes for coming from outside it gives the address of a node: NetworkPolicies then see a node instead of a pod",
-			Fix:   "add the range to clusterCIDR of kube-proxy, separated by a comma, and restart it on every node",
+			Code:     "RP5203",
+			Severity: findings.Blocking,
+			Run:      checkProxy,
+			Claim:    "kube-proxy takes the range of pods for the cluster's own",
+			Why:      "what it takes for coming from outside it gives the address of a node: NetworkPolicies then see a node instead of a pod",
+			Fix: "set clusterCIDR in kube-proxy's configuration to one range that covers old and new pods (it takes one of each family), or use " +
+				"detectLocalMode: InterfaceNamePrefix with pod.interfaceNamePrefix cali; then restart it on every node. Where the API does not " +
+				"show its configuration, look at it on every node, and say so by spec.cni.vouch.kubeProxy: true",
 		},
 		{
 			Code: "RP5204", Severity: findings.Blocking, Run: checkNodeRanges,

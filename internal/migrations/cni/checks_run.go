@@ -38,16 +38,12 @@ func checkNodes(in Input) []findings.Result {
 	return migration.NotReady(in.Survey.Nodes)
 }
 
+// checkWebhooks does not count hooks: what one does is seen when it has run, and then it is too late to find that it did something else.
 func checkWebhooks(in Input) []findings.Result {
-	hooked := slices.ContainsFunc(in.Survey.Spec.Common.Hooks, func(h v1alpha1.Hook) bool {
-		return h.When == v1alpha1.BeforePhase && (len(h.Of) == 0 || slices.Contains(h.Of, phaseRemove))
-	})
-	if hooked {
-		return nil
-	}
 	var out []findings.Result
 	for i := range in.Survey.Webhooks {
-		if w := &in.Survey.Webhooks[i]; w.blocks(in.Survey.critical()) {
+		w := &in.Survey.Webhooks[i]
+		if w.blocks(in.Survey.critical()) && !slices.Contains(in.Survey.Spec.Vouch.Webhooks, w.Name) {
 			out = append(
 				out,
 				findings.Failed(w.Config, "webhook %s in %s refuses what Service %s cannot be asked about", w.Name, w.Config, w.Service),
@@ -56,6 +52,25 @@ func checkWebhooks(in Input) []findings.Result {
 	}
 	return out
 }
+
+func checkIgnored(in Input) []findings.Result {
+	s := in.Survey
+	if !s.Spec.Quiet || s.begun() {
+		return nil
+	}
+	var out []findings.Result
+	for _, r := range s.Spec.Ignore {
+		vouched := slices.ContainsFunc(s.Spec.VouchQuiet, func(v netip.Prefix) bool { return covers(v, r) })
+		if !vouched {
+			out = append(out, findings.NotKnown(r.String(),
+				"whether health checks or clients come from %s, which spec.cni.traffic.ignore leaves out, cannot be seen", r))
+		}
+	}
+	return out
+}
+
+// covers reports whether a range contains all of another.
+func covers(all, one netip.Prefix) bool { return all.Bits() <= one.Bits() && all.Contains(one.Addr()) }
 
 func checkDowntime(in Input) []findings.Result {
 	if in.Survey.Spec.Quiet || in.Survey.begun() {
@@ -231,33 +246,6 @@ func checkOverlaps(in Input) []findings.Result {
 							to,
 						),
 					)
-				}
-			}
-		}
-	}
-	return out
-}
-
-// checkProxy follows getLocalDetectors in k8s.io/kubernetes cmd/kube-proxy/app/server_linux.go.
-func checkProxy(in Input) []findings.Result {
-	var out []findings.Result
-	for _, p := range in.Survey.Proxies {
-		switch {
-		case p.Hidden || p.Problem != "":
-			out = append(out, findings.NotKnown(p.Object, "how kube-proxy is configured, %s does not tell", p.Object))
-		case p.DetectLocalMode == "NodeCIDR" && in.Survey.Spec.To != v1alpha1.Flannel:
-			out = append(
-				out,
-				findings.Failed(p.Object, "kube-proxy takes for pods what has an address of the node's podCIDR (detectLocalMode NodeCIDR)"),
-			)
-		case p.DetectLocalMode == "" || p.DetectLocalMode == "ClusterCIDR":
-			for _, to := range in.Survey.target() {
-				covered := slices.ContainsFunc(
-					p.ClusterCIDRs,
-					func(c netip.Prefix) bool { return c.Bits() <= to.Bits() && c.Contains(to.Addr()) },
-				)
-				if !covered && len(p.ClusterCIDRs) > 0 {
-					out = append(out, findings.Failed(p.Object, "clusterCIDR %v in %s does not cover %s", p.ClusterCIDRs, p.Object, to))
 				}
 			}
 		}

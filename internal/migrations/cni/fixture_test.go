@@ -4,6 +4,7 @@ package cni
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
@@ -19,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -61,8 +63,9 @@ type fixture struct {
 	left    map[string][]string
 	clients []string
 	shut    bool
-	// mute says that pods do not reach each other.
-	mute bool
+	// mute says that pods do not reach each other, masked that kube-proxy gives what goes by Services to other nodes the address of
+	// a node.
+	mute, masked bool
 }
 
 func sample(dir string) *v1alpha1.Migration {
@@ -72,6 +75,7 @@ func sample(dir string) *v1alpha1.Migration {
 		Spec: v1alpha1.MigrationSpec{CNI: &v1alpha1.CNISpec{
 			To: v1alpha1.Calico, Manifests: []string{dir}, GateWait: &metav1.Duration{Duration: patience},
 			Traffic: v1alpha1.TrafficSpec{Window: &metav1.Duration{Duration: 4 * time.Second}},
+			Vouch:   v1alpha1.CNIVouchSpec{KubeProxy: true}, // the cluster has none
 		}},
 	}
 }
@@ -216,7 +220,7 @@ func (f *fixture) message(pod *corev1.Pod) string {
 	case "traffic":
 		r.Clients = f.clients
 	default:
-		return f.answers(pod.Spec.Containers[0].Args)
+		return f.answers(pod)
 	}
 	body, err := r.Marshal()
 	if err != nil {
@@ -225,17 +229,41 @@ func (f *fixture) message(pod *corev1.Pod) string {
 	return string(body)
 }
 
-func (f *fixture) answers(args []string) string {
+func (f *fixture) answers(pod *corev1.Pod) string {
 	var out strings.Builder
-	for _, a := range args {
+	for _, a := range pod.Spec.Containers[0].Args {
+		at, dial := strings.CutPrefix(a, testpod.Dial)
 		switch {
-		case strings.HasPrefix(a, testpod.Try) && f.shut, strings.HasPrefix(a, testpod.Dial+"10.") && f.mute:
+		case strings.HasPrefix(a, testpod.Try) && f.shut, dial && f.mute && strings.HasPrefix(at, "10."),
+			dial && f.masked && !f.near(at, pod.Spec.NodeName):
 			out.WriteByte(testpod.No)
-		case strings.HasPrefix(a, testpod.Try), strings.HasPrefix(a, testpod.Dial), strings.HasPrefix(a, testpod.LookUp):
+		case strings.HasPrefix(a, testpod.Try), dial, strings.HasPrefix(a, testpod.LookUp):
 			out.WriteByte(testpod.Yes)
 		}
 	}
 	return out.String()
+}
+
+// near reports whether the policy of the canaries lets a call from a node in that was given the node's address: it does where it is
+// answered, or may be, on the same node, and where no Service is called.
+func (f *fixture) near(at, node string) bool {
+	services := &corev1.ServiceList{}
+	pods := &corev1.PodList{}
+	system := client.InNamespace(v1alpha1.SystemNamespace)
+	ctx := context.WithoutCancel(f.Context())
+	if err := errors.Join(server.List(ctx, services, system), server.List(ctx, pods, system)); err != nil {
+		f.Error(err)
+	}
+	for _, s := range services.Items {
+		if !strings.HasPrefix(at, s.Spec.ClusterIP+":") {
+			continue
+		}
+		selected := labels.SelectorFromSet(s.Spec.Selector)
+		return slices.ContainsFunc(pods.Items, func(p corev1.Pod) bool {
+			return selected.Matches(labels.Set(p.Labels)) && p.Spec.NodeName == node
+		})
+	}
+	return true
 }
 
 func (f *fixture) take(e engine.Event) {

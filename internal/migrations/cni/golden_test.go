@@ -25,6 +25,7 @@ import (
 	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/kube/references"
 	"github.com/replumb/replumb/internal/migration"
+	"github.com/replumb/replumb/internal/network/podnetwork"
 	"github.com/replumb/replumb/internal/spec"
 	"github.com/replumb/replumb/internal/testing/golden"
 	"github.com/replumb/replumb/internal/testing/migrationtest"
@@ -174,7 +175,7 @@ func readCluster(t *testing.T, s *Survey, manifests []byte) {
 	s.Proxies = inspection.Proxies
 	s.Networks = detect(sets)
 	for _, o := range objects {
-		known := slices.ContainsFunc(remnants(s.from(), "kube-flannel"), func(r remnant) bool {
+		known := slices.ContainsFunc(podnetwork.Remnants(s.from(), "kube-flannel"), func(r podnetwork.Remnant) bool {
 			return r.Kind == o.GetKind() && r.Name == o.GetName()
 		})
 		set := s.oldSet()

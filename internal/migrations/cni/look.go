@@ -26,7 +26,9 @@ import (
 	"github.com/replumb/replumb/internal/kube/references"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/network/calico"
+	"github.com/replumb/replumb/internal/network/podnetwork"
 	"github.com/replumb/replumb/internal/safety/backup"
+	"github.com/replumb/replumb/internal/safety/freeze"
 )
 
 // look surveys the cluster as it is now.
@@ -40,7 +42,7 @@ func (t Tools) look(ctx context.Context, s Spec) (*Survey, error) {
 		out.Status = *m.Status.CNI
 	}
 	for _, read := range []func(context.Context, *Survey) error{
-		t.occupants, t.networks, t.stored, t.manifests, t.bare, t.old, t.ranges, t.policies, t.webhooks, t.proxies,
+		t.occupants, t.networks, t.stored, t.manifests, t.bare, t.old, t.ranges, t.policies, t.webhooks, t.proxies, t.freeze,
 	} {
 		if err := read(ctx, out); err != nil {
 			return nil, err
@@ -187,7 +189,7 @@ func (t Tools) old(ctx context.Context, s *Survey) error {
 			namespace = o.GetNamespace()
 		}
 	}
-	for _, r := range remnants(s.from(), namespace) {
+	for _, r := range podnetwork.Remnants(s.from(), namespace) {
 		have, err := t.get(ctx, r.GroupVersionKind, r.NamespacedName)
 		if err != nil {
 			return err
@@ -342,14 +344,21 @@ func (t Tools) webhooks(ctx context.Context, s *Survey) error {
 	return err
 }
 
+func (t Tools) freeze(ctx context.Context, s *Survey) (err error) {
+	s.Frozen, err = freeze.DeploysInForce(ctx, t.Cluster)
+	return err
+}
+
 func (t Tools) proxies(ctx context.Context, s *Survey) error {
 	found := &cluster.Inspection{}
 	scanner, err := references.New(s.Ranges, s.target(), nil)
 	if err != nil {
 		return fmt.Errorf("looking for kube-proxy: %w", err)
 	}
-	for _, list := range []client.ObjectList{&corev1.ConfigMapList{}, &appsv1.DaemonSetList{}} {
-		if err := t.Cluster.List(ctx, list, client.InNamespace("kube-system")); err != nil {
+	for list, in := range map[client.ObjectList]client.ListOption{
+		&corev1.ConfigMapList{}: client.InNamespace("kube-system"), &appsv1.DaemonSetList{}: client.InNamespace(""),
+	} {
+		if err := t.Cluster.List(ctx, list, in); err != nil {
 			return fmt.Errorf("looking for kube-proxy: %w", err)
 		}
 		items, err := meta.ExtractList(list)
@@ -362,6 +371,10 @@ func (t Tools) proxies(ctx context.Context, s *Survey) error {
 			}
 		}
 	}
+	for i := range s.Pods { // static pods, and those of an installer's own
+		found.Take(scanner, &s.Pods[i])
+	}
+	slices.SortStableFunc(found.Proxies, func(a, b cluster.Proxy) int { return strings.Compare(a.Object, b.Object) })
 	s.Proxies = found.Proxies
 	return nil
 }

@@ -25,6 +25,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/network/podnetwork"
 )
 
 // Manifests are the objects of a network, and what they say.
@@ -194,7 +195,7 @@ func (m *Manifests) take(o *unstructured.Unstructured) error {
 			return err
 		}
 		m.runs(&ds.Spec.Template.Spec)
-		if n := networkOf(ds); n != "" {
+		if n := podnetwork.Of(ds); n != "" {
 			m.Networks = append(m.Networks, n)
 		}
 		m.ranges(poolOf(&ds.Spec.Template.Spec))
@@ -241,7 +242,8 @@ func (m *Manifests) runs(s *corev1.PodSpec) {
 func (m *Manifests) set() *appsv1.DaemonSet {
 	for _, o := range m.Objects {
 		ds := &appsv1.DaemonSet{}
-		if o.GetKind() == "DaemonSet" && runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, ds) == nil && networkOf(ds) != "" {
+		if o.GetKind() == "DaemonSet" && runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, ds) == nil &&
+			podnetwork.Of(ds) != "" {
 			return ds
 		}
 	}

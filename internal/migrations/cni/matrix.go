@@ -38,6 +38,8 @@ const (
 	kindSame    = "same-node"
 	kindCross   = "cross-node"
 	kindService = "service"
+	// kindAcross is by a Service to a pod of another node, behind a policy that lets in nothing but the pods that ask.
+	kindAcross  = "service-cross-node"
 	kindCluster = "cluster-services"
 	kindNode    = "node"
 	kindDNS     = "dns"
@@ -50,6 +52,8 @@ type question struct{ kind, ask string }
 
 // score is how often a kind of question was answered as it should be, of how many.
 type score struct{ good, all int }
+
+func (s score) full() bool { return s.good == s.all }
 
 // scores by kind.
 type scores map[string]score
@@ -79,15 +83,18 @@ func parseScores(text string) (scores, error) {
 }
 
 // worse says what was all right before and is not now. enforced says that policies have to hold now, whether they did or not; else it
-// does not matter whether they do.
+// does not matter whether they do. Then, too, what they let in has to arrive by Services on other nodes, whatever was before.
 func worse(before, now scores, enforced bool) []string {
 	var out []string
 	for _, kind := range slices.Sorted(maps.Keys(now)) {
 		was, known := before[kind]
 		is := now[kind]
-		must := known && was.good == was.all
-		if kind == kindDenied {
+		must := known && was.full()
+		switch kind {
+		case kindDenied:
 			must = enforced
+		case kindAcross:
+			must = must || enforced
 		}
 		some := known && was.good > 0 && kind != kindDenied
 		if must && is.good < is.all || some && is.good == 0 {
@@ -140,9 +147,10 @@ func (s *matrixStep) State(ctx context.Context) (engine.State, error) {
 
 // Preview implements engine.Previewer.
 func (s *matrixStep) Preview() ([]engine.Change, error) {
+	service := client.ObjectKeyFromObject(s.service()).String()
 	all := append(
-		s.pods().Changes(roleAsk),
-		engine.Change{Verb: "create", Object: "Service " + client.ObjectKeyFromObject(s.service()).String()},
+		s.pods().Changes(roleAsk), engine.Change{Verb: "create", Object: "Service " + service},
+		engine.Change{Verb: "create", Object: "Service " + service + "-*"},
 	)
 	if s.baseline {
 		recorded, err := migration.StatusChange(s.migration, map[string]any{"cni": map[string]any{"baseline": "what is reached"}})()
@@ -151,7 +159,7 @@ func (s *matrixStep) Preview() ([]engine.Change, error) {
 	return all, nil
 }
 
-// Do makes the pods that answer, a Service in front of them, and a policy.
+// Do makes the pods that answer, a Service in front of all and one in front of each, and a policy.
 func (s *matrixStep) Do(ctx context.Context) error {
 	s.questions = nil
 	if err := s.Abandon(ctx); err != nil {
@@ -161,8 +169,10 @@ func (s *matrixStep) Do(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := s.pods().Create(ctx, s.service()); err != nil {
-		return err
+	for _, service := range append(s.pods().Fronts(len(nodes)), s.service()) {
+		if err := s.pods().Create(ctx, service); err != nil {
+			return err
+		}
 	}
 	return s.pods().Serve(ctx, roleAsk, nodes)
 }
@@ -173,9 +183,10 @@ func (s *matrixStep) pods() *connectivity.Pods {
 
 // Abandon implements engine.Abandoner.
 func (s *matrixStep) Abandon(ctx context.Context) error {
-	err := s.tools.Cluster.Delete(ctx, s.service())
-	if client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("service %s: %w", s.service().Name, err)
+	for _, service := range append(s.pods().Fronts(witnesses), s.service()) {
+		if err := s.tools.Cluster.Delete(ctx, service); client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("service %s: %w", service.Name, err)
+		}
 	}
 	return s.pods().Remove(ctx)
 }
@@ -216,6 +227,12 @@ func (s *matrixStep) send(ctx context.Context, answering []corev1.Pod, addresses
 	if err != nil {
 		return err
 	}
+	fronts := make([][]string, len(answering))
+	for j := range answering {
+		if fronts[j], err = connectivity.Endpoints(ctx, s.tools.Cluster, connectivity.Front(&answering[j])); err != nil {
+			return err
+		}
+	}
 	s.questions = map[string][]question{}
 	for i := range answering {
 		from := answering[i].Spec.NodeName
@@ -224,6 +241,10 @@ func (s *matrixStep) send(ctx context.Context, answering []corev1.Pod, addresses
 			kind := kindCross
 			if answering[j].Spec.NodeName == from {
 				kind = kindSame
+			} else {
+				for _, front := range fronts[j] {
+					all = append(all, question{kindAcross, testpod.Dial + front})
+				}
 			}
 			all = append(
 				all,
@@ -310,9 +331,29 @@ func (s *matrixStep) conclude(ctx context.Context, now scores) error {
 	}
 	if bad := worse(before, now, s.enforced); len(bad) > 0 {
 		s.questions = nil
-		return fmt.Errorf("what was reached before is not any more: %s", strings.Join(bad, "; "))
+		return &WorseError{What: bad, Masked: !now[kindAcross].full() && now[kindCross].full()}
 	}
 	return nil
+}
+
+// WorseError says what pods reached before and do not any more.
+type WorseError struct {
+	What []string
+	// Masked says that pods reach each other by their own addresses, and not by Services.
+	Masked bool
+}
+
+func (e *WorseError) Error() string {
+	return "what was reached before is not any more: " + strings.Join(e.What, "; ")
+}
+
+// Advice implements fault.Adviser.
+func (e *WorseError) Advice() string {
+	if e.Masked {
+		return "pods reach those of other nodes by their addresses and not by Services: kube-proxy takes them for clients from outside; " +
+			"see its clusterCIDR or detectLocalMode on every node (replumb explain RP5203), restart it, and run apply again, or rollback"
+	}
+	return "see the pods of the new network on the nodes; then run apply again, or rollback"
 }
 
 // nodes are those that ask each other.

@@ -181,7 +181,7 @@ func (p *Planner) remove() []engine.Group {
 	groups = append(groups, engine.InOrder(p.status().begin())...)
 	var first, then []engine.Step
 	for _, o := range p.Survey.Old {
-		step := p.Tools.remove(o, phaseRemove)
+		step := p.Tools.remove(o, phaseRemove, p.Survey.Frozen)
 		if keyOf(o).rank() == programs {
 			first = append(first, step)
 		} else {
@@ -290,7 +290,7 @@ func (p *Planner) withdraw() []engine.Group {
 			have := p.Survey.Present[keyOf(o).full()]
 			ours := have != nil && have.GetLabels()[v1alpha1.LabelMigration] == p.spec().Name
 			if keyOf(o).rank() == r && ours && p.original(have) == nil {
-				steps = append(steps, p.Tools.remove(have, "withdraw"))
+				steps = append(steps, p.Tools.remove(have, "withdraw", p.Survey.Frozen))
 			}
 		}
 		groups = append(groups, engine.AtOnce(parallel, r.String(), steps...)...)

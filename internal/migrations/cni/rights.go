@@ -9,6 +9,7 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/migration"
+	"github.com/replumb/replumb/internal/safety/freeze"
 	"github.com/replumb/replumb/internal/verify/connectivity"
 )
 
@@ -55,6 +56,13 @@ func viewRules() []cluster.Rule {
 				cluster.Grant(calicoGroup, "ippools", "", "get list"),
 				cluster.Grant(calicoGroup, "networkpolicies", "", "list"),
 				cluster.Grant(calicoGroup, "globalnetworkpolicies", "", "list"),
+			),
+		},
+		{
+			Why: "Whether a mirror keeps deployments as they are.",
+			Rights: cluster.Named(
+				cluster.Grant("admissionregistration.k8s.io", "validatingadmissionpolicies", "", "get"),
+				freeze.DeploysName,
 			),
 		},
 		{

@@ -19,6 +19,7 @@ import (
 	"github.com/replumb/replumb/internal/callout"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/network/podnetwork"
 	"github.com/replumb/replumb/internal/spec/hook"
 	"github.com/replumb/replumb/internal/verify/connectivity"
 )
@@ -68,7 +69,7 @@ func (s rollout) complete(ctx context.Context) error {
 func (s rollout) ready(ctx context.Context, ds *appsv1.DaemonSet, nodes int) error {
 	st := &ds.Status
 	name := ds.Namespace + "/" + ds.Name
-	switch everywhere := networkOf(ds) == s.network; {
+	switch everywhere := podnetwork.Of(ds) == s.network; {
 	case st.ObservedGeneration < ds.Generation:
 		return engine.NotYet("DaemonSet %s has not been looked at yet", name)
 	case everywhere && int(st.DesiredNumberScheduled) < nodes:

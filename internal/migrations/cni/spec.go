@@ -21,13 +21,16 @@ type Spec struct {
 	// PodCIDR is not valid if the manifests are to say it.
 	PodCIDR netip.Prefix
 	// Quiet says that the cluster has to be proven to serve no one, within Window.
-	Quiet    bool
-	Window   time.Duration
-	Ignore   []netip.Prefix
-	Nodes    v1alpha1.CNINodesSpec
-	Policies v1alpha1.PolicyLoss
-	Canary   v1alpha1.PodCanarySpec
-	GateWait time.Duration
+	Quiet  bool
+	Window time.Duration
+	Ignore []netip.Prefix
+	// Vouch is the operator's word for what cannot be seen, VouchQuiet the ranges of Ignore that have no clients.
+	Vouch      v1alpha1.CNIVouchSpec
+	VouchQuiet []netip.Prefix
+	Nodes      v1alpha1.CNINodesSpec
+	Policies   v1alpha1.PolicyLoss
+	Canary     v1alpha1.PodCanarySpec
+	GateWait   time.Duration
 	// Common is what all kinds of migrations have.
 	Common v1alpha1.MigrationSpec
 }
@@ -47,7 +50,7 @@ func Validate(m *v1alpha1.Migration) (Spec, error) {
 	s := Spec{
 		Name: m.Name, From: j.From, To: j.To, Manifests: j.Manifests, Quiet: j.Traffic.Proof == v1alpha1.TrafficCounters,
 		Window: j.Traffic.Window.Duration, Ignore: spec.Prefixes(j.Traffic.Ignore), Nodes: j.Nodes, Policies: j.Policies, Canary: j.Canary,
-		GateWait: j.GateWait.Duration, Common: *m.Spec.DeepCopy(),
+		Vouch: j.Vouch, VouchQuiet: spec.Prefixes(j.Vouch.Quiet), GateWait: j.GateWait.Duration, Common: *m.Spec.DeepCopy(),
 	}
 	if j.PodCIDR != "" {
 		s.PodCIDR = spec.Prefixes([]string{j.PodCIDR})[0]

@@ -20,6 +20,7 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/migration"
+	"github.com/replumb/replumb/internal/safety/freeze"
 )
 
 // annotationApplied, on an object of the manifests, is a hash of what was applied.
@@ -152,11 +153,18 @@ func (m memory) reset() engine.Step {
 		func(st v1alpha1.CNIStatus) bool { return equality.Semantic.DeepEqual(st, v1alpha1.CNIStatus{}) })
 }
 
-// remove deletes an object, and waits until it is gone with all that it owns. prefix begins the step's ID.
-func (t Tools) remove(o *unstructured.Unstructured, prefix string) engine.Step {
+// remove deletes an object, and waits until it is gone with all that it owns. prefix begins the step's ID. Where deployments are frozen, it
+// takes the object out of that first.
+func (t Tools) remove(o *unstructured.Unstructured, prefix string, frozen bool) engine.Step {
+	frozen = frozen && freeze.Freezes(o.GroupVersionKind().GroupKind())
 	return &engine.Write{
 		Name: prefix + "/" + keyOf(o).slug(), About: "Delete " + keyOf(o).String(), Limit: 5 * time.Minute,
 		Write: func(ctx context.Context) error {
+			if frozen {
+				if err := freeze.Exempt(ctx, t.Any, o.DeepCopy()); client.IgnoreNotFound(err) != nil {
+					return fmt.Errorf("%s: %w", keyOf(o), err)
+				}
+			}
 			uid := o.GetUID()
 			err := t.Any.Delete(ctx, o.DeepCopy(), client.Preconditions{UID: &uid},
 				client.PropagationPolicy(metav1.DeletePropagationForeground))
@@ -173,7 +181,15 @@ func (t Tools) remove(o *unstructured.Unstructured, prefix string) engine.Step {
 			return err
 		},
 		Changes: func() ([]engine.Change, error) {
-			return []engine.Change{{Verb: "delete", Object: keyOf(o).String()}}, nil
+			changes := []engine.Change{{Verb: "delete", Object: keyOf(o).String()}}
+			if frozen {
+				exempt := engine.Change{
+					Verb: "patch", Object: keyOf(o).String(),
+					Body: map[string]any{"metadata": map[string]any{"labels": map[string]any{v1alpha1.LabelBreakGlass: "true"}}},
+				}
+				changes = append([]engine.Change{exempt}, changes...)
+			}
+			return changes, nil
 		},
 	}
 }

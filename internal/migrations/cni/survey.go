@@ -46,6 +46,8 @@ type Survey struct {
 	Policies Policies
 	Webhooks []Webhook
 	Proxies  []cluster.Proxy
+	// Frozen says that another migration keeps deployments as they are: what is to be deleted has to be exempted before.
+	Frozen bool
 	// Operators are DaemonSets' owners that would not let go, such as Calico's operator.
 	Operators []string
 }

@@ -119,6 +119,15 @@ func objectChecks() []findings.Check[Input] {
 			Fix:      "name it in spec.mirror.singletons.workloads, or annotate it replumb.dev/run-once=true; what may run twice needs nothing",
 		},
 		{
+			Code:     "RP4108",
+			Severity: findings.Warning,
+			Run:      checkNetworks,
+			Claim:    "nothing of a network for pods is left out",
+			Why: "the target has a network of its own; that of the source beside it would keep pods of both from working, so its DaemonSet, its namespace if " +
+				"it holds nothing else, its roles and its definitions are not copied",
+			Fix: "nothing, if the target has its network; name the namespace in spec.mirror.copy.namespaces.include to have it copied all the same",
+		},
+		{
 			Code:     "RP4107",
 			Severity: findings.Warning,
 			Run:      checkSecrets,

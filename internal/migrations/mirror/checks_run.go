@@ -123,7 +123,7 @@ func checkTransforms(in Input) []findings.Result {
 func checkCloud(in Input) []findings.Result {
 	var out []findings.Result
 	for _, b := range in.Survey.Objects.Cloud {
-		out = append(out, findings.Failed(b.Ref.String(), "%s", b.What))
+		out = append(out, findings.Failed(b.Ref.String(), "%s %s", b.Ref, b.What))
 	}
 	return out
 }
@@ -139,10 +139,21 @@ func checkSecrets(in Input) []findings.Result {
 	return out
 }
 
+// checkNetworks asks only where what networks consist of is about to be copied.
+func checkNetworks(in Input) []findings.Result {
+	var out []findings.Result
+	for _, n := range in.Survey.Networks {
+		if in.Survey.Serving() == v1alpha1.ServingSource {
+			out = append(out, findings.Failed("", "the network %s of the source is not copied", n))
+		}
+	}
+	return out
+}
+
 func checkTwice(in Input) []findings.Result {
 	var out []findings.Result
 	for _, t := range in.Survey.Objects.Twice {
-		out = append(out, findings.Failed(t.Ref.String(), "%s", t.What))
+		out = append(out, findings.Failed(t.Ref.String(), "%s %s", t.Ref, t.What))
 	}
 	return out
 }

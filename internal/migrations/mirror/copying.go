@@ -8,9 +8,12 @@ import (
 	"time"
 
 	"github.com/dustin/go-humanize/english"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/kube/objectsync"
+	"github.com/replumb/replumb/internal/migration"
 )
 
 // copyPatience is how long one copy of everything may take.
@@ -21,6 +24,9 @@ type copying struct {
 	copier *objectsync.Copier
 	// run lasts as long as apply does. What follows changes ends with it.
 	run context.Context //nolint:containedctx // it bounds what outlives a step
+
+	// made is how many copies the last copy of everything has seen in the target.
+	made int
 
 	mu       sync.Mutex
 	follower *objectsync.Follower
@@ -42,24 +48,51 @@ func (c *copying) copy(part objectsync.Part, survey *Survey) engine.Step {
 			if err != nil {
 				return err
 			}
+			if part == objectsync.All {
+				c.made = result.Written + result.Same
+			}
 			return refused(result.Errors)
 		},
 		Changes: func() ([]engine.Change, error) { return copies(part, survey), nil },
 	}
 }
 
-// copies are what a copy writes to the target, a line for each resource.
+// copies are what a copy writes to the target, object by object. What workloads stand on is copied before all else, and seen to be there
+// again with it.
 func copies(part objectsync.Part, survey *Survey) []engine.Change {
-	if part == objectsync.Foundations {
-		return []engine.Change{{Verb: "apply", Object: "definitions, namespaces and what else workloads need, in the target"}}
-	}
 	var out []engine.Change
 	for _, count := range survey.Objects.Counts {
-		if count.Copied > 0 {
-			out = append(out, engine.Change{Verb: "apply", Object: fmt.Sprintf("%d %s in the target", count.Copied, count.Resource)})
+		if survey.Objects.Foundation(count.Resource) != (part == objectsync.Foundations) {
+			continue
+		}
+		for _, ref := range count.Refs {
+			out = append(out, engine.Change{Verb: "apply", Object: ref.String() + " in the target"})
 		}
 	}
 	return out
+}
+
+// count records how many copies there are.
+func (c *copying) count(in client.Client, name string) engine.Step {
+	return &engine.Write{
+		Name: "copy/count", About: "Record how many copies there are", As: engine.RoleOwn,
+		Write: func(ctx context.Context) error {
+			return migration.UpdateStatus(ctx, in, name, func(st *v1alpha1.MigrationStatus) {
+				if st.Mirror == nil {
+					st.Mirror = &v1alpha1.MirrorStatus{}
+				}
+				st.Mirror.Copies = c.made
+			})
+		},
+		Holds: func(ctx context.Context) error {
+			m, err := migration.Get(ctx, in, name)
+			if err == nil && (m == nil || m.Status.Mirror == nil || m.Status.Mirror.Copies != c.made) {
+				return engine.NotYet("status.mirror.copies of migration %s is not %d yet", name, c.made)
+			}
+			return err
+		},
+		Changes: migration.StatusChange(name, map[string]any{"mirror": map[string]any{"copies": "how many there are"}}),
+	}
 }
 
 // RefusedError lists objects that could not be copied.

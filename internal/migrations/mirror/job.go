@@ -33,6 +33,8 @@ type Job struct {
 
 	from, to *side
 	copying  *copying
+	// networks give pods of the source their network.
+	networks []network
 	// finishing says that finish has begun.
 	finishing bool
 	// target is what the user may do there; Access is about the source.
@@ -129,7 +131,12 @@ func (j *Job) copier(ctx context.Context) (*objectsync.Copier, error) {
 	if err != nil {
 		return nil, err
 	}
-	rules, err := objectsync.NewRules(j.Spec.rules(credentials))
+	if j.networks, err = j.findNetworks(ctx); err != nil {
+		return nil, err
+	}
+	options := j.Spec.rules(credentials)
+	options.Network = left(j.networks)
+	rules, err := objectsync.NewRules(options)
 	if err != nil {
 		return nil, err
 	}

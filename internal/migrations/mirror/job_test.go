@@ -13,6 +13,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
@@ -39,6 +40,9 @@ func TestThereAndHome(t *testing.T) {
 	st := f.status()
 	if st.Phase != v1alpha1.PhaseMoved || st.Mirror.Serving != v1alpha1.ServingTarget || st.Counts.Moved != 2 || st.LastError != "" {
 		t.Errorf("status after apply: %+v", st)
+	}
+	if seen, err := f.job.Glance(t.Context()); err != nil || seen.Copies == 0 || seen.Copies != st.Mirror.Copies {
+		t.Errorf("status counts %d copies: %v", seen.Copies, err)
 	}
 	web := get(f, f.target, &appsv1.Deployment{}, "web")
 	if image := web.Spec.Template.Spec.Containers[0].Image; image != "mirror.example.com/web:1" || web.Labels[v1alpha1.LabelMirror] != "m" {
@@ -84,6 +88,77 @@ func TestThereAndHome(t *testing.T) {
 		t.Errorf("the namespace is left: %v", err)
 	}
 	f.must(f.run(0, f.finish)) // a second time changes nothing
+}
+
+// TestNetworkStaysHere: a mirror of all namespaces leaves the network of the source where it is, says so, and names every object that it copies.
+// Before, the DaemonSet was among what was copied, as the control is.
+func TestNetworkStaysHere(t *testing.T) {
+	f := setup(t, func(m *v1alpha1.Migration) { m.Spec.Mirror.Copy.Namespaces = v1alpha1.NameFilter{} })
+	f.source.Namespace(t, "kube-flannel")
+	set := func(namespace, name, image string) *appsv1.DaemonSet {
+		labels := map[string]string{"app": name}
+		return &appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, Spec: appsv1.DaemonSetSpec{
+			Selector: &metav1.LabelSelector{MatchLabels: labels},
+			Template: corev1.PodTemplateSpec{
+				ObjectMeta: metav1.ObjectMeta{Labels: labels},
+				Spec:       corev1.PodSpec{ServiceAccountName: "flannel", Containers: []corev1.Container{{Name: "c", Image: image}}},
+			},
+		}}
+	}
+	for _, o := range []client.Object{
+		set("kube-flannel", "kube-flannel-ds", "ghcr.io/flannel-io/flannel:v0.28.4"), set("shop", "log", "log:1"),
+		&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-flannel", Name: "flannel"}},
+		&rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "lay-flannel"}},
+		&rbacv1.ClusterRoleBinding{
+			ObjectMeta: metav1.ObjectMeta{Name: "lay-flannel"},
+			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "lay-flannel"},
+			Subjects:   []rbacv1.Subject{{Kind: "ServiceAccount", Namespace: "kube-flannel", Name: "flannel"}},
+		},
+	} {
+		f.must(f.source.Create(t.Context(), o))
+		t.Cleanup(func() { _ = f.source.Delete(context.Background(), o) })
+	}
+	p, err := f.job.Look(t.Context())
+	f.must(err)
+	var copied []string
+	for _, c := range p.Survey.Objects.Counts {
+		for _, ref := range c.Refs {
+			copied = append(copied, ref.String())
+		}
+	}
+	all := strings.Join(copied, "\n")
+	if strings.Contains(all, "flannel") || !strings.Contains(all, "daemonsets.apps shop/log") {
+		t.Errorf("it would copy\n%s", all)
+	}
+	said := slices.ContainsFunc(p.Findings, func(x findings.Finding) bool {
+		return x.Code == "RP4108" && strings.Contains(x.Message, "flannel (DaemonSet kube-flannel/kube-flannel-ds), namespace kube-flannel")
+	})
+	if !said {
+		t.Errorf("the check does not say so: %v", p.Findings)
+	}
+	var shown []string
+	for _, s := range p.Apply().Steps() {
+		changes, err := engine.Preview(s)
+		f.must(err)
+		for _, c := range changes {
+			shown = append(shown, c.Object)
+		}
+	}
+	for _, want := range copied {
+		if !slices.Contains(shown, want+" in the target") {
+			t.Errorf("the plan does not show %s", want)
+		}
+	}
+}
+
+// TestPlanNamesWhatIsForeseen: names of which the target cannot say yet where they lead are in the plan all the same.
+func TestPlanNamesWhatIsForeseen(t *testing.T) {
+	p := &Planner{Survey: &Survey{Awaited: []string{"shop.example.com"}}}
+	for _, groups := range [][]engine.Group{p.lower(), p.foreseen("switch", "Switch %s", nil)} {
+		if len(groups) != 1 || len(groups[0].Steps) != 1 || !strings.Contains(groups[0].Steps[0].Title(), "shop.example.com") {
+			t.Errorf("%+v", groups)
+		}
+	}
 }
 
 func TestThereAndBackAndThere(t *testing.T) {

@@ -35,7 +35,7 @@ func (j *Job) survey(ctx context.Context) (*Survey, error) {
 		return nil, err
 	}
 	for _, look := range []func(context.Context, *Survey) error{
-		j.lookAtSides, j.lookAtRoom, j.lookAtWebhooks, j.lookAtNames, j.lookAtCertificates, j.lookAtObjects,
+		j.lookAtSides, j.lookAtNetworks, j.lookAtRoom, j.lookAtWebhooks, j.lookAtNames, j.lookAtCertificates, j.lookAtObjects,
 	} {
 		if err := look(ctx, s); err != nil {
 			return nil, err
@@ -55,9 +55,14 @@ func (j *Job) glance(ctx context.Context) (*Survey, error) {
 		s.Remembered = m.Status.Mirror
 	}
 	if s.Remembered != nil {
-		s.Names = dnscutover.Renew(s.Remembered.Names, j.Spec.Redirect)
+		s.Names, s.Copies = dnscutover.Renew(s.Remembered.Names, j.Spec.Redirect), s.Remembered.Copies
 	}
 	return s, nil
+}
+
+func (j *Job) lookAtNetworks(_ context.Context, s *Survey) error {
+	s.Networks = j.described()
+	return nil
 }
 
 func (j *Job) lookAtSides(ctx context.Context, s *Survey) (err error) {

@@ -2,6 +2,7 @@ package mirror
 
 import (
 	"context"
+	"fmt"
 	"strings"
 
 	"github.com/replumb/replumb/api/v1alpha1"
@@ -155,7 +156,7 @@ func (p *Planner) copies() []engine.Group {
 	if a := p.spec().Copy.VolumeAction; a != nil {
 		steps = append(steps, fillVolumes(p.spec().Name, p.claims(), *a))
 	}
-	steps = append(steps, p.copying.copy(objectsync.All, p.Survey), p.copying.follow())
+	steps = append(steps, p.copying.copy(objectsync.All, p.Survey), p.copying.count(p.Tools.Client(), p.spec().Name), p.copying.follow())
 	if p.awaits() {
 		steps = append(steps, awaitReady("copy/addresses", "target", p.awaited))
 	}
@@ -197,7 +198,28 @@ func (p *Planner) parity() []engine.Group {
 	return engine.InOrder(awaitReady("parity/ready", "target", p.copying.unready), p.copying.parity())
 }
 
-func (p *Planner) lower() []engine.Group { return dnscutover.Lower(p.Cutovers) }
+func (p *Planner) lower() []engine.Group {
+	return append(
+		dnscutover.Lower(p.Cutovers),
+		p.foreseen("lower", "Lower the time to live of %s", map[string]any{"ttl": p.spec().Redirect.TTL})...)
+}
+
+// foreseen shows what is done to names of which the target does not say yet where they lead there. It is never run: a plan ends before it, and
+// the next one knows.
+func (p *Planner) foreseen(id, about string, body map[string]any) []engine.Group {
+	var steps []engine.Step
+	for _, name := range p.Survey.Awaited {
+		steps = append(steps, &engine.Write{
+			Name: "foreseen/" + name + "/" + id, About: fmt.Sprintf(about, name),
+			Write: func(context.Context) error { return fmt.Errorf("the target does not say where %s leads", name) },
+			Holds: func(context.Context) error { return engine.NotYet("the target does not say where %s leads", name) },
+			Changes: func() ([]engine.Change, error) {
+				return []engine.Change{{Verb: "update", Object: "records of " + name, Body: body}}, nil
+			},
+		})
+	}
+	return engine.InOrder(steps...)
+}
 
 func (p *Planner) options() dnscutover.Options {
 	r := p.spec().Redirect
@@ -213,7 +235,9 @@ func (p *Planner) switchOver() []engine.Group {
 	if p.Survey.Serving() != v1alpha1.ServingTarget {
 		groups = append(groups, engine.InOrder(p.serving("redirect/begin", v1alpha1.ServingBoth))...)
 	}
-	return append(groups, dnscutover.There(p.Cutovers, p.options())...)
+	groups = append(groups, dnscutover.There(p.Cutovers, p.options())...)
+	return append(groups, p.foreseen("switch", "Switch %s to the load balancer that the target gives it",
+		map[string]any{"to": "what the target's objects say once they are there"})...)
 }
 
 // switchBack switches names back to the source.

@@ -39,6 +39,8 @@ type Survey struct {
 	Uncovered []Uncovered
 	// Originals are the objects that are about to be changed.
 	Originals []client.Object
+	// Networks are those that give pods of the source their network, one line for each: they are not copied.
+	Networks []string
 	// Freeze says whether deployments are frozen.
 	Freeze bool
 	// Copies are how many objects of the target are copies.

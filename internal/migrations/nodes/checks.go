@@ -25,6 +25,7 @@ func Checks() []findings.Check[Input] {
 		findings.Group("Nodes", nodeChecks()...),
 		findings.Group("Workloads", workloadChecks()...),
 		findings.Group("Ingress", ingressChecks()...),
+		findings.Group("Policies", policyChecks()...),
 		findings.Group("Control plane", controlPlaneChecks()...),
 	)
 }

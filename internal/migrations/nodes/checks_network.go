@@ -37,6 +37,20 @@ func ingressChecks() []findings.Check[Input] {
 	}
 }
 
+func policyChecks() []findings.Check[Input] {
+	return []findings.Check[Input]{
+		{
+			Code:     "RP3304",
+			Severity: findings.Blocking,
+			Run:      checkPolicies,
+			Claim:    "no NetworkPolicy treats old and new nodes differently",
+			Why: "what nodes send to pods has their own address, and so has what they forward for clients from outside: a policy that lets in the " +
+				"network of old nodes alone refuses the new ones",
+			Fix: "add the network of the new nodes beside that of the old ones, under the same ports, before apply; take the old one out after finish",
+		},
+	}
+}
+
 func controlPlaneChecks() []findings.Check[Input] {
 	return []findings.Check[Input]{
 		{
@@ -67,6 +81,14 @@ func checkClientAddresses(in Input) []findings.Result {
 				findings.Failed("Service "+name, "service %s has externalTrafficPolicy Local and becomes Cluster for a while", name),
 			)
 		}
+	}
+	return out
+}
+
+func checkPolicies(in Input) []findings.Result {
+	var out []findings.Result
+	for _, r := range in.Survey.uneven() {
+		out = append(out, findings.Failed(r.Object, "%s: %s names %s", r.Object, r.Field, r.Value))
 	}
 	return out
 }

@@ -2,14 +2,11 @@ package nodes
 
 import (
 	"cmp"
-	"fmt"
 	"maps"
 	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -69,6 +66,16 @@ func workloadChecks() []findings.Check[Input] {
 				"gone; its workload has one pod less until then",
 			Fix: "set nodeTaintsPolicy: Honor in its topologySpreadConstraints, or give it more pods",
 		},
+		{
+			Code:     "RP3208",
+			Severity: findings.Warning,
+			Run:      checkOpen,
+			Claim:    "it is known where new nodes will be",
+			Why: "a volume of one zone needs a new node there, and a policy that names nodes by address has to know them; apply looks again when " +
+				"the new nodes are there, before the first old one is drained, and stops if they are elsewhere",
+			Fix: "have new nodes in the zones of the volumes; say so by labels such as topology.kubernetes.io/zone in spec.nodes.new.selector, and " +
+				"name their network in spec.nodes.new.cidrs",
+		},
 	}
 }
 
@@ -87,51 +94,29 @@ func checkBudgets(in Input) []findings.Result {
 	return out
 }
 
-// checkVolumes asks of each volume where it can be. One whose pod is forced is its owner's concern.
 func checkVolumes(in Input) []findings.Result {
 	var out []findings.Result
-	s := in.Survey
-	for _, l := range s.OldNodes() {
-		for _, p := range l.Pods {
-			if slices.Contains(s.Spec.Force, client.ObjectKeyFromObject(p)) {
-				continue
-			}
-			for i := range p.Spec.Volumes {
-				if problem := s.bound(p, &p.Spec.Volumes[i]); problem != "" {
-					out = append(out, findings.Failed("Pod "+p.Namespace+"/"+p.Name, "pod %s/%s: %s", p.Namespace, p.Name, problem))
-				}
-			}
+	for _, v := range in.Survey.stuck() {
+		if !v.open {
+			out = append(out, findings.Failed("Pod "+v.pod.Namespace+"/"+v.pod.Name, "pod %s/%s: %s", v.pod.Namespace, v.pod.Name, v.why))
 		}
 	}
 	return out
 }
 
-// bound says why a volume cannot be on any new node; nothing, if it can, or if there is none yet to tell by.
-func (s *Survey) bound(p *corev1.Pod, v *corev1.Volume) string {
-	if v.PersistentVolumeClaim == nil {
-		return ""
+// checkOpen names what apply looks at when the new nodes are there.
+func checkOpen(in Input) []findings.Result {
+	var out []findings.Result
+	s := in.Survey
+	for _, v := range s.stuck() {
+		if v.open {
+			out = append(out, findings.NotKnown("Pod "+v.pod.Namespace+"/"+v.pod.Name, "pod %s/%s: %s", v.pod.Namespace, v.pod.Name, v.why))
+		}
 	}
-	claim := s.Claims[types.NamespacedName{Namespace: p.Namespace, Name: v.PersistentVolumeClaim.ClaimName}]
-	if claim == nil {
-		return ""
+	if len(s.Spec.New.CIDRs) == 0 && len(s.NewNodes()) == 0 && len(s.Policies)+len(s.CalicoPolicies) > 0 {
+		out = append(out, findings.NotKnown("", "which addresses new nodes will have, and whether policies let them in, is not known"))
 	}
-	volume := s.Volumes[claim.Spec.VolumeName]
-	switch {
-	case volume == nil:
-		return ""
-	case volume.Spec.Local != nil || volume.Spec.HostPath != nil:
-		return fmt.Sprintf("volume %s of claim %s is on the node itself", volume.Name, claim.Name)
-	case volume.Spec.NodeAffinity == nil || volume.Spec.NodeAffinity.Required == nil || len(s.NewNodes()) == 0:
-		return ""
-	}
-	selector, err := nodeaffinity.NewNodeSelector(volume.Spec.NodeAffinity.Required)
-	if err != nil {
-		return fmt.Sprintf("volume %s of claim %s: %v", volume.Name, claim.Name, err)
-	}
-	if slices.ContainsFunc(s.NewNodes(), selector.Match) {
-		return ""
-	}
-	return fmt.Sprintf("volume %s of claim %s can be on no new node", volume.Name, claim.Name)
+	return out
 }
 
 func checkSingles(in Input) []findings.Result {

@@ -9,6 +9,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -140,6 +141,8 @@ func readSurvey(t *testing.T, s Spec, manifests []byte) *Survey {
 			out.Workloads.ReplicaSets = append(out.Workloads.ReplicaSets, metav1.PartialObjectMetadata{ObjectMeta: o.ObjectMeta})
 		case *policyv1.PodDisruptionBudget:
 			out.Workloads.Budgets = append(out.Workloads.Budgets, *o)
+		case *networkingv1.NetworkPolicy:
+			out.Policies = append(out.Policies, *o)
 		case *corev1.PersistentVolume:
 			out.Volumes[o.Name] = o
 		case *corev1.PersistentVolumeClaim:

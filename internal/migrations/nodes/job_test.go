@@ -104,5 +104,7 @@ func TestApplyRollbackApply(t *testing.T) {
 		"delete pods":                "pods that spec.nodes.drain.force names",
 		"get jobs.batch":             "pods of Jobs that are evicted",
 		"get persistentvolumeclaims": "pods with volumes",
+		"list networkpolicies.crd.projectcalico.org":       "clusters that have policies of Calico",
+		"list globalnetworkpolicies.crd.projectcalico.org": "clusters that have policies of Calico",
 	})
 }

@@ -145,6 +145,7 @@ func (p *Planner) join() []engine.Group {
 	if p.spec().Join.Room == v1alpha1.RoomRequired {
 		steps = append(steps, l.hasRoom())
 	}
+	steps = append(steps, l.fits())
 	if p.spec().Canary.Mode == v1alpha1.PodCanaryRun {
 		steps = append(steps, &connectivityStep{l})
 	}

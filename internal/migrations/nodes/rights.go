@@ -47,6 +47,14 @@ func viewRules() []cluster.Rule {
 			),
 		},
 		{
+			Why: "Policies that name the network of nodes.",
+			Rights: slices.Concat(
+				cluster.Grant("networking.k8s.io", "networkpolicies", "", "list"),
+				cluster.Grant("crd.projectcalico.org", "networkpolicies", "", "list"),
+				cluster.Grant("crd.projectcalico.org", "globalnetworkpolicies", "", "list"),
+			),
+		},
+		{
 			Why:    "Which API servers serve.",
 			Rights: migration.APIServerRights(),
 		},
@@ -86,5 +94,5 @@ func (*Job) Roles(context.Context) (cluster.Roles, error) { return Roles(), nil 
 // toLook reports whether a right is needed to look at all. What only makes a check weaker, or may be unknown until late, is a finding.
 func toLook(r cluster.Right) bool {
 	return Roles().Of(cluster.View).Needs(r) && r.Namespace == "" &&
-		(r.Verb == "list" && r.Group != "storage.k8s.io" || r.Resource == "migrations")
+		(r.Verb == "list" && r.Group != "storage.k8s.io" && r.Group != "crd.projectcalico.org" || r.Resource == "migrations")
 }

@@ -87,6 +87,26 @@ func (l live) hasRoom() engine.Step {
 	}
 }
 
+// fits proves that volumes can be where the new nodes are, and that policies let these in: at the check there may have been none.
+func (l live) fits() engine.Step {
+	return &engine.Wait{
+		Name: "fit", About: "Verify that volumes of old nodes can be on new ones, and that policies treat both the same", Again: true,
+		For: func(ctx context.Context) error {
+			now, err := l.survey(ctx)
+			if err != nil {
+				return err
+			}
+			if all := now.stuck(); len(all) > 0 {
+				return fmt.Errorf("pod %s/%s: %s", all[0].pod.Namespace, all[0].pod.Name, all[0].why)
+			}
+			if all := now.uneven(); len(all) > 0 {
+				return fmt.Errorf("%s treats old and new nodes differently: %s names %s", all[0].Object, all[0].Field, all[0].Value)
+			}
+			return nil
+		},
+	}
+}
+
 // maxOldPeers is how many old nodes the new ones are tested against.
 const maxOldPeers = 3
 

@@ -119,7 +119,7 @@ func (o outside) step() engine.Step {
 	if o.action == nil {
 		return &gateStep{s}
 	}
-	return &actionStep{outsideStep: s}
+	return &actionStep{outsideStep: s, once: callout.Once{Action: *o.action}}
 }
 
 // outsideStep is what gateStep and actionStep have in common.
@@ -170,26 +170,21 @@ func (s *gateStep) Preview() ([]engine.Change, error) { return s.before.then(s.a
 // actionStep calls an action, and waits until the cluster shows what it did.
 type actionStep struct {
 	outsideStep
-	called bool
+
+	once callout.Once
 }
 
 // Role implements engine.Cast.
 func (*actionStep) Role() engine.Role { return engine.RoleCall }
 
 // Deadline implements engine.Timed.
-func (s *actionStep) Deadline() time.Duration {
-	return s.wait + s.action.Timeout.Duration + 15*time.Second
-}
+func (s *actionStep) Deadline() time.Duration { return s.wait + s.once.Longest() }
 
-// Do calls the action, once in a run. A run that was cut off calls it again: it has to stand that.
 func (s *actionStep) Do(ctx context.Context) error {
-	if err := s.before.run(ctx); err != nil || s.called {
+	if err := s.before.run(ctx); err != nil {
 		return err
 	}
-	s.called = true
-	// Not cut off with the run: half a terraform apply is worse than a late Ctrl-C.
-	err := callout.Call(context.WithoutCancel(ctx), *s.action, &s.request, s.answer)
-	if err != nil && !errors.Is(err, callout.ErrNoAnswer) {
+	if err := s.once.Call(ctx, &s.request, s.answer); err != nil && !errors.Is(err, callout.ErrNoAnswer) {
 		return &hook.FailedError{Hook: s.request.Action, Cause: err}
 	}
 	return nil

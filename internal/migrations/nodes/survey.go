@@ -7,7 +7,9 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -43,6 +45,9 @@ type Survey struct {
 	Tier func(*corev1.Pod) int
 	// Etcd are its members; nil, if the control plane stays.
 	Etcd *etcd.Cluster
+	// Policies are the NetworkPolicies, CalicoPolicies those of Calico's own kinds.
+	Policies       []networkingv1.NetworkPolicy
+	CalicoPolicies []*unstructured.Unstructured
 }
 
 // OldNode is a worker that is to be emptied and terminated.

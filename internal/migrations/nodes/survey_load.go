@@ -7,8 +7,11 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -16,6 +19,7 @@ import (
 	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/kube/rollout"
 	"github.com/replumb/replumb/internal/migration"
+	"github.com/replumb/replumb/internal/network/calico"
 )
 
 // live is the cluster and its Migration as they are when a step looks: what was surveyed for the plan may have changed since.
@@ -34,7 +38,7 @@ func (l live) survey(ctx context.Context) (*Survey, error) {
 	if out.Workloads, err = rollout.Load(ctx, l.Cluster); err != nil {
 		return nil, err
 	}
-	for _, read := range []func(context.Context, *Survey) error{l.nodesAndPods, l.services, l.volumes} {
+	for _, read := range []func(context.Context, *Survey) error{l.nodesAndPods, l.services, l.volumes, l.policies} {
 		if err := read(ctx, out); err != nil {
 			return nil, err
 		}
@@ -77,6 +81,29 @@ func (l live) volumes(ctx context.Context, s *Survey) error {
 	s.Claims = map[types.NamespacedName]*corev1.PersistentVolumeClaim{}
 	for i := range claims {
 		s.Claims[client.ObjectKeyFromObject(&claims[i])] = &claims[i]
+	}
+	return nil
+}
+
+// policies reads what says by address who may reach whom. A cluster without Calico has none of its kinds.
+func (l live) policies(ctx context.Context, s *Survey) (err error) {
+	if s.Policies, err = cluster.List[networkingv1.NetworkPolicy](ctx, l.Cluster, &networkingv1.NetworkPolicyList{}); err != nil {
+		return err
+	}
+	s.Policies = slices.DeleteFunc(s.Policies, func(p networkingv1.NetworkPolicy) bool { return p.Namespace == v1alpha1.SystemNamespace })
+	for _, kind := range []string{"GlobalNetworkPolicy", "NetworkPolicy"} {
+		list := &unstructured.UnstructuredList{}
+		list.SetGroupVersionKind(calico.GroupVersion().WithKind(kind + "List"))
+		err := l.Cluster.List(ctx, list)
+		if apierrors.IsNotFound(err) || meta.IsNoMatchError(err) {
+			continue
+		}
+		if ignoreForbidden(err) != nil {
+			return fmt.Errorf("listing %s of Calico: %w", kind, err)
+		}
+		for i := range list.Items {
+			s.CalicoPolicies = append(s.CalicoPolicies, &list.Items[i])
+		}
 	}
 	return nil
 }

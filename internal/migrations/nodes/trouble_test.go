@@ -47,7 +47,7 @@ func TestNewNodesInTheWrongNetwork(t *testing.T) {
 func TestTooFewNewNodes(t *testing.T) {
 	f := setup(t, func(m *v1alpha1.Migration) {
 		m.Spec.Nodes.Join.Count = 3
-		m.Spec.Nodes.GateWait = &metav1.Duration{Duration: 3 * time.Second}
+		m.Spec.Nodes.GateWait = &metav1.Duration{Duration: 10 * time.Second}
 	})
 	f.Deployment("web", 2)
 	f.Fails(f.apply(), "2 of 3 new nodes take pods")
@@ -169,7 +169,7 @@ func TestDefinitionRefuses(t *testing.T) {
 func ends(command ...string) func(*v1alpha1.Migration) {
 	return func(m *v1alpha1.Migration) {
 		m.Spec.Nodes.Terminate.Action = &v1alpha1.Action{
-			Exec: &v1alpha1.ExecAction{Command: command}, Timeout: &metav1.Duration{Duration: time.Second},
+			Exec: &v1alpha1.ExecAction{Command: command}, Timeout: &metav1.Duration{Duration: 5 * time.Second},
 		}
 	}
 }
@@ -199,7 +199,7 @@ func TestActionFails(t *testing.T) {
 func TestActionHangs(t *testing.T) {
 	f := setup(t, ends("sleep", "60"))
 	f.Deployment("web", 2)
-	f.Fails(f.apply(), "step terminate/a", "no answer within 1s")
+	f.Fails(f.apply(), "step terminate/a", "no answer within 5s")
 	if got := f.nodes(); got != "a:NoSchedule b:NoSchedule c d" {
 		t.Errorf("nodes: %s", got)
 	}

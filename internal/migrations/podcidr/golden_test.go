@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
+	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/kube/references"
 	"github.com/replumb/replumb/internal/kube/rollout"
@@ -100,6 +101,8 @@ type facts struct {
 	Unreservable bool `json:"unreservable"`
 	// Absent are Secrets that are not there.
 	Absent []string `json:"absent"`
+	// Others are migrations that are under way; those called mirror are mirrors.
+	Others []string `json:"others"`
 }
 
 // readCluster sorts manifests into what the checks look at. A cluster without pools is one whose Nodes carry the ranges.
@@ -111,6 +114,13 @@ func readCluster(t *testing.T, s Spec, manifests, factsYAML []byte) (podmove.Str
 	}
 	known := &podmove.Facts{}
 	known.Live.Access = migrationtest.Access(t, Roles(), f.Denied...)
+	for _, name := range f.Others {
+		other := v1alpha1.Migration{ObjectMeta: metav1.ObjectMeta{Name: name}, Status: v1alpha1.MigrationStatus{Phase: v1alpha1.PhaseMoved}}
+		if name == "mirror" {
+			other.Spec.Mirror = &v1alpha1.MirrorSpec{}
+		}
+		known.Others = append(known.Others, other)
+	}
 	in := &manifestReader{
 		T: t, facts: known, state: &calico.State{Ready: true},
 		shared: &podmove.Survey{Spec: s, Workloads: &rollout.State{}, Configs: map[string]map[string]string{}},

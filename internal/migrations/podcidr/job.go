@@ -177,6 +177,9 @@ func texts(all []netip.Prefix) []string {
 
 // facts are what checks look at beside the survey.
 func (j *Job) facts(ctx context.Context, s podmove.Strategy) (f podmove.Facts, err error) {
+	if f.Others, err = migration.List(ctx, j.Tools.Cluster); err != nil {
+		return f, err
+	}
 	none := func(cluster.Right) bool { return false }
 	further, err := j.Tools.Cluster.Authorize(ctx, s.Roles(), none)
 	if err != nil {

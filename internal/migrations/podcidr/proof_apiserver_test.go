@@ -186,7 +186,7 @@ func TestLossEndsTheMove(t *testing.T) {
 
 // TestSilenceEndsTheMove: the node is named.
 func TestSilenceEndsTheMove(t *testing.T) {
-	f := setupWatched(t, func(m *v1alpha1.Migration) { m.Spec.Proof.Wait = &metav1.Duration{Duration: 5 * time.Second} })
+	f := setupWatched(t, func(m *v1alpha1.Migration) { m.Spec.Proof.Wait = &metav1.Duration{Duration: 15 * time.Second} })
 	f.Deployment("web", 2)
 	f.set(&f.obstacle, "slow")
 	ended := f.applying()
@@ -204,7 +204,7 @@ func TestSilenceEndsTheMove(t *testing.T) {
 
 // TestBackWithoutAgents: the way back goes on when agents do not report.
 func TestBackWithoutAgents(t *testing.T) {
-	f := setupWatched(t, func(m *v1alpha1.Migration) { m.Spec.Proof.Wait = &metav1.Duration{Duration: 5 * time.Second} })
+	f := setupWatched(t, func(m *v1alpha1.Migration) { m.Spec.Proof.Wait = &metav1.Duration{Duration: 15 * time.Second} })
 	f.Deployment("web", 2)
 	f.Must(f.apply())
 	f.set(&f.mute, "b")

@@ -146,7 +146,7 @@ func TestDatastoreNotReady(t *testing.T) {
 	f.merge(info, `{"spec":{"datastoreReady":true}}`)
 	f.Must(f.apply())
 	f.merge(info, `{"spec":{"datastoreReady":false}}`)
-	f.runner.Deadline = 2 * time.Second
+	f.runner.Deadline = 5 * time.Second
 	f.Fails(f.finish(), "the datastore of Calico is locked")
 	f.merge(info, `{"spec":{"datastoreReady":true}}`)
 	f.runner.Deadline = patience

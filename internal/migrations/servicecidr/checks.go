@@ -6,6 +6,7 @@ import (
 
 	"github.com/replumb/replumb/internal/engine/findings"
 	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/rollout"
 )
 
 // Input is what the checks look at.
@@ -13,10 +14,17 @@ type Input struct {
 	Snapshot *cluster.Snapshot
 	Survey   *Survey
 	Live     cluster.Live
+	// Workloads are what runs in the cluster; nil, if it was not looked at. Restarts are those of them that apply restarts.
+	Workloads *rollout.State
+	Restarts  []rollout.Workload
+	// Trials are what was tried by dry runs.
+	Trials Trials
 	// Freeze is why Services cannot be frozen; nil if they can.
 	Freeze error
 	// Image is what agents run; empty if there are to be none.
 	Image string
+	// Overlap says that bridges are kept in step between commands.
+	Overlap bool
 	// AbsentSecrets are the pull secrets of agents that are not there.
 	AbsentSecrets []findings.Result
 }
@@ -52,12 +60,13 @@ func (in Input) unread(resources ...string) []findings.Result {
 func Checks() []findings.Check[Input] {
 	return slices.Concat(
 		findings.Group("Cluster", clusterChecks()...),
-		findings.Group("Services", serviceChecks()...),
+		findings.Group("Services", slices.Concat(serviceChecks(), identityChecks())...),
 		findings.Group("Ranges", rangeChecks()...),
 		findings.Group("kube-proxy", proxyChecks()...),
 		findings.Group("DNS", dnsChecks()...),
 		findings.Group("Old addresses written down", referenceChecks()...),
 		findings.Group("Manifests and workloads", workloadChecks()...),
 		findings.Group("Agents", agentChecks()...),
+		findings.Group("Admission", admissionChecks()...),
 	)
 }

@@ -32,5 +32,20 @@ func agentChecks() []findings.Check[Input] {
 			Run:      func(in Input) []findings.Result { return agentset.ByTag(in.Image) },
 		},
 		pull.Check("RP1603", func(in Input) []findings.Result { return in.AbsentSecrets }),
+		{
+			Code:     "RP1604",
+			Severity: findings.Warning,
+			Claim:    "bridges are kept in step with their Services between commands",
+			Why: "without the Deployment overlap, bridges follow their Services only while a command runs: when an API server is replaced, or " +
+				"a Service without selector fails over, old addresses lead to what is gone, and new ones may as well",
+			Fix: "set spec.serviceCIDR.follower: Enabled, and name an image that nodes can pull in spec.proof.image if this build has none; or finish " +
+				"soon, and run apply again after each such change",
+			Run: func(in Input) []findings.Result {
+				if in.Overlap || !in.bridging() {
+					return nil
+				}
+				return []findings.Result{findings.Failed("", "nothing keeps bridges in step with their Services between commands")}
+			},
+		},
 	}
 }

@@ -12,7 +12,6 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine/findings"
 	"github.com/replumb/replumb/internal/migration"
-	"github.com/replumb/replumb/internal/network/bridge"
 )
 
 func clusterChecks() []findings.Check[Input] {
@@ -124,7 +123,7 @@ func ownershipChecks() []findings.Check[Input] {
 			Severity: findings.Blocking,
 			Run:      checkLeftovers,
 			Claim:    "nothing is left of another migration",
-			Why:      "bridges, reserved addresses and a freeze of another migration are still in use by it, or keep Services from being changed",
+			Why:      "bridges, reserved addresses and admission policies of another migration are still in use by it, or keep objects from being changed",
 			Fix: "finish or roll back the other migration (replumb status lists them); if its Migration is gone, remove by hand what carries " +
 				"its name in the label replumb.dev/migration",
 		},
@@ -147,39 +146,6 @@ func checkVersion(in Input) []findings.Result {
 func checkRights(in Input) []findings.Result { return migration.Denied(in.Live.Access) }
 
 func checkNodesReady(in Input) []findings.Result { return migration.NotReady(in.Snapshot.Nodes) }
-
-func checkBridgeForm(in Input) []findings.Result {
-	wish, needed := in.spec().Bridge, len(in.Survey.Moves)
-	if needed > 0 && in.Live.Untried != "" {
-		return []findings.Result{findings.NotKnown("", "no form of bridge was tried: %s", in.Live.Untried)}
-	}
-	if needed == 0 || len(in.Live.Admitted) == 0 {
-		return nil
-	}
-	if _, ok := bridge.Choose(wish, needed, in.Live.Admitted); ok {
-		return nil
-	}
-	var out []findings.Result
-	for _, form := range bridge.Candidates(wish, needed) {
-		if err := in.Live.Admitted[form]; err != nil {
-			out = append(out, findings.Failed("", "a bridge in the form %s is refused: %v", form, err))
-		} else {
-			out = append(out, findings.NotKnown("", "a bridge in the form %s was not tried", form))
-		}
-	}
-	return out
-}
-
-func checkExternalIPs(in Input) []findings.Result {
-	form, ok := bridge.Choose(in.spec().Bridge, len(in.Survey.Moves), in.Live.Admitted)
-	if !ok || form != v1alpha1.BridgeExternalIPs {
-		return nil
-	}
-	if err := in.Live.Admitted[v1alpha1.BridgeLoadBalancer]; err != nil {
-		return []findings.Result{findings.Failed("", "bridges will use externalIPs, because the form LoadBalancer is refused: %v", err)}
-	}
-	return []findings.Result{findings.Failed("", "bridges will use externalIPs")}
-}
 
 func checkDomain(in Input) []findings.Result {
 	var out []findings.Result
@@ -274,7 +240,7 @@ func checkLeftovers(in Input) []findings.Result {
 	for _, p := range in.found().Policies {
 		if p.Migration != in.spec().Name {
 			out = append(out, findings.Failed("ValidatingAdmissionPolicy "+p.Name,
-				"validatingadmissionpolicy %s freezes Services for migration %s", p.Name, p.Migration))
+				"validatingadmissionpolicy %s is of migration %s", p.Name, p.Migration))
 		}
 	}
 	return out

@@ -3,6 +3,7 @@ package servicecidr
 import (
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/replumb/replumb/internal/engine/findings"
 	"github.com/replumb/replumb/internal/kube/references"
@@ -44,15 +45,20 @@ func referenceChecks() []findings.Check[Input] {
 			Run:      checkConfigMaps,
 			Claim:    "no ConfigMap names an old address or range",
 			Why: "programs that read them go on using old addresses, which stop answering at finish, or treat the new range as " +
-				"foreign (NO_PROXY)",
-			Fix: "write the Service's name or its new address there, add the new range beside the old one, and restart what reads it, " +
-				"before finish (serviceSubnet in kubeadm-config: when the API servers are repointed)",
+				"foreign as soon as they use it, which is in apply (NO_PROXY)",
+			Fix: "write the Service's name or its new address there, add the new range beside the old one, and restart what reads it: " +
+				"lists of what is reached without a proxy (NO_PROXY) before apply, serviceSubnet in kubeadm-config when the API servers are " +
+				"repointed, all else before finish",
 		},
 		{
-			Code: "RP1404", Severity: findings.Warning, Run: checkTemplates,
-			Claim: "no pod template names an old address or range",
-			Why:   "its pods go on using old addresses, which stop answering at finish, or treat the new range as foreign (NO_PROXY)",
-			Fix:   "write the Service's name or its new address there, or add the new range beside the old one, before finish",
+			Code:     "RP1404",
+			Severity: findings.Warning,
+			Run:      checkTemplates,
+			Claim:    "no pod template names an old address or range",
+			Why: "its pods go on using old addresses, which stop answering at finish, or treat the new range as foreign as soon as they use it, " +
+				"which is in apply (NO_PROXY)",
+			Fix: "write the Service's name or its new address there, or add the new range beside the old one: in NO_PROXY before apply, else " +
+				"before finish",
 		},
 		{
 			Code:     "RP1405",
@@ -62,6 +68,17 @@ func referenceChecks() []findings.Check[Input] {
 			Why: "where the network plugin sees the Service's address, traffic that is allowed now would be denied after the move, or the " +
 				"other way round",
 			Fix: "add the target beside the old range in ipBlock.cidr or except before the migration, or select pods instead",
+		},
+		{
+			Code:     "RP1406",
+			Severity: findings.Blocking,
+			Run:      checkBypasses,
+			Claim:    "no container with a proxy sends the proxy what goes to Services",
+			Why: "pods call the API server at KUBERNETES_SERVICE_HOST, which is in the new range from the moment kubernetes moves, and " +
+				"API servers call webhooks and aggregated APIs at the addresses of their Services; a proxy that NO_PROXY does not keep them from " +
+				"answers in their stead, in the middle of apply",
+			Fix: "add the new range beside the old one to NO_PROXY, and restart what reads it, before apply (kube-apiserver: in its static pod, " +
+				"on every control-plane node)",
 		},
 	}
 }
@@ -101,8 +118,26 @@ func checkConfigMaps(in Input) []findings.Result {
 func checkTemplates(in Input) []findings.Result {
 	return in.references(
 		[]string{"deployments", "statefulsets", "daemonsets", "jobs", "cronjobs", "pods"},
-		ofKind("Deployment", "StatefulSet", "DaemonSet", "Job", "CronJob", "Pod"),
+		func(r references.Reference) bool {
+			return ofKind("Deployment", "StatefulSet", "DaemonSet", "Job", "CronJob", "Pod")(r) && !in.calledByAddress(r)
+		},
 	)
+}
+
+// calledByAddress reports whether a program reaches Services by their addresses, past its proxy until now, and through it once they move:
+// an API server does in any case, others if the Service kubernetes moves.
+func (in Input) calledByAddress(r references.Reference) bool {
+	return r.Bypass && (in.Survey.Kubernetes() != nil || strings.HasPrefix(r.Object, "Pod kube-system/kube-apiserver"))
+}
+
+func checkBypasses(in Input) []findings.Result {
+	out := in.references([]string{"deployments", "statefulsets", "daemonsets", "jobs", "cronjobs", "pods"}, in.calledByAddress)
+	for i := range out {
+		if out[i].Object != "" {
+			out[i].Message += ", and not the new range, beside a proxy"
+		}
+	}
+	return out
 }
 
 func checkIPBlocks(in Input) []findings.Result {

@@ -43,6 +43,15 @@ func serviceChecks() []findings.Check[Input] {
 			Fix:   "correct the annotation replumb.dev/tier, add the Service to a tier, or teach it to the lookup",
 		},
 		{
+			Code:     "RP1022",
+			Severity: findings.Warning,
+			Run:      checkSettled,
+			Claim:    "every Service that has moved can return",
+			Why: "it was changed after it had moved; its old address answers until finish or rollback, and rollback leaves it where it is, with the " +
+				"range that it is in",
+			Fix: "nothing, if it is to stay there; to have it return, take the change back before rollback",
+		},
+		{
 			Code:     "RP1018",
 			Severity: findings.Warning,
 			Run:      checkNodePorts,
@@ -58,6 +67,19 @@ func checkRefused(in Input) []findings.Result {
 	for _, e := range in.Survey.Stays {
 		if e.Reason.Kind == Refused {
 			out = append(out, findings.Failed("Service "+e.Key().String(), "service %s %s", e.Key(), e.Reason))
+		}
+	}
+	return out
+}
+
+func checkSettled(in Input) []findings.Result {
+	var out []findings.Result
+	for _, e := range in.Survey.Moves {
+		if e.settled() {
+			out = append(
+				out,
+				findings.Failed("Service "+e.Key().String(), "service %s %s: it cannot leave %s again", e.Key(), e.Reason, e.New),
+			)
 		}
 	}
 	return out

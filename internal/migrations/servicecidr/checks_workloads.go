@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -31,7 +32,90 @@ func workloadChecks() []findings.Check[Input] {
 			Why:   "pods under it cannot be evicted, so they keep old addresses in their environment until they are restarted otherwise",
 			Fix:   "let it allow one pod to go (maxUnavailable: 1, or more replicas than minAvailable) for the time of the migration",
 		},
+		{
+			Code:     "RP1503",
+			Severity: findings.Warning,
+			Run:      checkGaps,
+			Claim:    "no workload that is restarted stands still meanwhile",
+			Why:      "what ends its pod before the next one is ready gives no answer in between; no agent sees that",
+			Fix: "give it a second pod for the time of the migration, or a strategy that starts the new pod first (a Deployment: RollingUpdate " +
+				"with maxSurge above 0); where it cannot have that, set spec.serviceCIDR.refresh.mode: Report and restart it yourself before " +
+				"finish, when that suits you",
+		},
+		{
+			Code:     "RP1504",
+			Severity: findings.Warning,
+			Run:      checkUnfinished,
+			Claim:    "every workload that is restarted is complete now",
+			Why: "what is in trouble before is not repaired by a restart: apply waits a minute for it, leaves it alone, and names its pods as " +
+				"those that keep old addresses",
+			Fix: "repair it, or scale it to zero; apply restarts it when it is run again",
+		},
+		{
+			Code:     "RP1505",
+			Severity: findings.Warning,
+			Run:      checkDNSRestart,
+			Claim:    "cluster DNS answers on while its pods are restarted",
+			Why: "nodes send the datagrams of a source port where they sent them before, for as long as they remember, and so to a pod that has " +
+				"just ended: where hundreds of names are asked for each second, some answers are lost, and those look-ups take seconds",
+			Fix: "let each new pod be known to every node before an old one ends, and the old one answer on: two replicas or more, " +
+				"maxUnavailable: 0, maxSurge: 1 and minReadySeconds: 10 in the Deployment, lameduck 5s or more in plugin health of the Corefile. " +
+				"NodeLocal DNSCache takes the question away; spec.serviceCIDR.refresh.mode: Report leaves the restart to you",
+		},
 	}
+}
+
+// unseen says that it is not known what is restarted.
+func (in Input) unseen() []findings.Result {
+	if in.Workloads == nil && len(in.Survey.Moves) > 0 {
+		return []findings.Result{findings.NotKnown("", "the workloads of the cluster were not looked at")}
+	}
+	return nil
+}
+
+func checkGaps(in Input) []findings.Result {
+	out := in.unseen()
+	for i := range in.Restarts {
+		w := &in.Restarts[i]
+		if gap := in.Workloads.Gap(w); gap != "" {
+			out = append(out, findings.Failed(w.String(), "%s %s", w, gap))
+		}
+	}
+	return out
+}
+
+func checkUnfinished(in Input) []findings.Result {
+	out := in.unseen()
+	for i := range in.Restarts {
+		if w := &in.Restarts[i]; w.Unfinished != "" {
+			out = append(out, findings.Failed(w.String(), "%s is not complete: %s", w, w.Unfinished))
+		}
+	}
+	return out
+}
+
+// dnsSettle is how long kube-proxies may take to know a new pod: the longest time between two of their syncs that is usual, and some.
+const dnsSettle = 5 * time.Second
+
+func checkDNSRestart(in Input) []findings.Result {
+	out := in.unseen()
+	for i := range in.Restarts {
+		w := &in.Restarts[i]
+		if !in.Survey.servesDNS(w) {
+			continue
+		}
+		if gap := in.Workloads.Gap(w); gap != "" {
+			continue // RP1503 says it
+		}
+		if !in.Workloads.Overlaps(w, dnsSettle) {
+			out = append(out, findings.Failed(w.String(),
+				"%s may end a pod before every node knows the next one (maxUnavailable, minReadySeconds)", w))
+		}
+		if file := in.found().Abrupt[w.Namespace]; file != "" {
+			out = append(out, findings.Failed(w.String(), "%s ends at once: the Corefile in %s has no lameduck", w, file))
+		}
+	}
+	return out
 }
 
 func checkPins(in Input) []findings.Result {

@@ -39,17 +39,23 @@ const examples = "../../../examples/service-cidr/"
 type servers struct {
 	mu    sync.Mutex
 	asked []string
+	// renewed, if set, says whether they have got certificates with the new address.
+	renewed func() bool
 }
 
 func (s *servers) InspectAll(_ context.Context, addresses []string) []apiserver.Server {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var all []apiserver.Server
+	sans := []netip.Addr{netip.MustParseAddr("10.96.0.1")}
+	if s.renewed == nil || s.renewed() {
+		sans = append(sans, netip.MustParseAddr("172.24.0.1"))
+	}
 	for _, a := range addresses {
 		s.asked = append(s.asked, a)
 		all = append(all, apiserver.Server{
 			Address: a,
-			SANs:    []netip.Addr{netip.MustParseAddr("10.96.0.1"), netip.MustParseAddr("172.24.0.1")},
+			SANs:    sans,
 			Ranges:  []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16")},
 		})
 	}
@@ -154,6 +160,14 @@ func TestExamplesRun(t *testing.T) {
 			r.inOrder("agents/host", "hop/replumb-system/probe", "hop/shop/cart")
 			r.inOrder("agents/pods", "hop/replumb-system/probe")
 		}},
+		"gate-actions.yaml": {until: beforeRepoint, prepare: (*exampleRun).playbook, check: func(r *exampleRun) {
+			r.isAt(metav1.NamespaceDefault, "kubernetes", "172.24.0.1")
+			r.inOrder("hop/shop/cart", "gate/certificates", "hop/default/kubernetes")
+			r.did("gate/kubelets") // there is no kubelet that has to be changed
+			if r.posted.has("kubelets") {
+				r.Error("the URL for kubelets was called")
+			}
+		}},
 		"api-servers.yaml": {until: beforeRepoint, check: func(r *exampleRun) {
 			r.isAt(metav1.NamespaceDefault, "kubernetes", "172.24.0.1")
 			for _, a := range r.job.Spec.APIServers {
@@ -230,6 +244,7 @@ func example(t *testing.T, file string) *exampleRun {
 func hurry(m *v1alpha1.Migration) {
 	none := &metav1.Duration{}
 	m.Spec.ServiceCIDR.Drain, m.Spec.Batch.Settle = none, none
+	m.Spec.ServiceCIDR.Follower = v1alpha1.FollowerDisabled // no node runs its replicas
 	for i := range m.Spec.Tiers {
 		m.Spec.Tiers[i].Pause = none
 	}
@@ -367,6 +382,25 @@ func (r *exampleRun) hooks() {
 	r.must(os.Remove(stop))
 }
 
+// playbook plays ansible: API servers have their certificates once it was called with both addresses.
+func (r *exampleRun) playbook() {
+	r.Helper()
+	dir := r.TempDir()
+	log := filepath.Join(dir, "log")
+	script := "#!/bin/sh\necho \"$*\" >> " + log + "\n"
+	r.must(os.WriteFile(filepath.Join(dir, "ansible-playbook"), []byte(script), 0o700))
+	r.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+	r.Setenv("INVENTORY", "production")
+	web := httptest.NewServer(r.posted)
+	r.Cleanup(web.Close)
+	r.Setenv("KUBELETS_URL", web.URL+"/kubelets")
+	r.servers.renewed = func() bool {
+		said, err := os.ReadFile(log)
+		const want = "-i production api-server-certificates.yml -e new_address=172.24.0.1 -e old_address=10.96.0.1\n"
+		return err == nil && string(said) == want
+	}
+}
+
 func (r *exampleRun) wasTold() {
 	r.Helper()
 	log, err := os.ReadFile(os.Getenv("MOVED_LOG"))
@@ -389,7 +423,7 @@ var errNotYet = engine.NotYet("not yet")
 func (f *fixture) eventually(what string, try func() error) {
 	f.Helper()
 	plan := single1(&untilStep{what: what, try: try})
-	f.must((&engine.Runner{Deadline: 10 * time.Second}).Run(f.Context(), plan))
+	f.must((&engine.Runner{Deadline: time.Minute}).Run(f.Context(), plan))
 }
 
 // untilStep waits for what others bring about.

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -199,19 +200,26 @@ func (f *fixture) sameButAddress(was, is *corev1.Service) {
 	}
 }
 
+// answers are where the bridge of a Service answers.
+func (f *fixture) answers(of *corev1.Service) string {
+	f.Helper()
+	b := f.get(bridge.Name(of.Name, of.UID))
+	all := slices.Clone(b.Spec.ExternalIPs)
+	for _, i := range b.Status.LoadBalancer.Ingress {
+		all = append(all, i.IP)
+	}
+	return strings.Join(all, " ")
+}
+
+// checkBridge looks at the bridge of a Service that has moved.
 func (f *fixture) checkBridge(was, is *corev1.Service, form v1alpha1.BridgeForm) {
 	f.Helper()
 	b := f.get(bridge.Name(was.Name, was.UID))
-	var answers []string
-	if form == v1alpha1.BridgeExternalIPs {
-		answers = b.Spec.ExternalIPs
-	} else {
-		for _, i := range b.Status.LoadBalancer.Ingress {
-			answers = append(answers, i.IP)
-		}
+	if got := f.answers(was); got != was.Spec.ClusterIP || bridge.FormOf(b) != form {
+		f.Errorf("bridge of %s, of form %s, answers on %s; want %s", was.Name, bridge.FormOf(b), got, was.Spec.ClusterIP)
 	}
-	if want := []string{was.Spec.ClusterIP, is.Spec.ClusterIP}; strings.Join(answers, " ") != strings.Join(want, " ") {
-		f.Errorf("bridge of %s answers on %v, want %v", was.Name, answers, want)
+	if was.Spec.ClusterIP == is.Spec.ClusterIP {
+		f.Errorf("%s is still at %s", was.Name, is.Spec.ClusterIP)
 	}
 	if !strings.HasPrefix(b.Spec.ClusterIP, "172.24.255.") || b.Spec.ExternalTrafficPolicy != corev1.ServiceExternalTrafficPolicyLocal {
 		f.Errorf("bridge of %s is at %s with %s", was.Name, b.Spec.ClusterIP, b.Spec.ExternalTrafficPolicy)

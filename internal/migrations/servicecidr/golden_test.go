@@ -6,15 +6,20 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/types"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/apimachinery/pkg/version"
 	clientscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
@@ -22,8 +27,12 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/engine/findings"
+	"github.com/replumb/replumb/internal/kube/admission"
+	"github.com/replumb/replumb/internal/kube/apiserver"
 	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/rollout"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/network/bridge"
 	"github.com/replumb/replumb/internal/spec"
@@ -50,6 +59,7 @@ func sections(t *testing.T, in map[string][]byte) golden.Sections {
 	}
 	input := readFixture(t, job.Spec, in["cluster.yaml"], in["facts.yaml"])
 	input.Image = job.agents().Image().Name
+	input.Overlap = job.overlapImage().Name != ""
 	var f facts
 	if err := yaml.Unmarshal(in["facts.yaml"], &f); err != nil {
 		t.Fatal(err)
@@ -60,6 +70,20 @@ func sections(t *testing.T, in map[string][]byte) golden.Sections {
 	if input.AbsentSecrets, err = job.agents().AbsentSecrets(t.Context(), migrationtest.Lacking(f.Absent)); err != nil {
 		t.Fatal(err)
 	}
+	rules, err := tier.NewRules(&job.Spec.Common, input.Survey.isClusters)
+	if err != nil {
+		t.Fatal(err)
+	}
+	refresher := refresher{
+		tools:     nowhere(t),
+		survey:    input.Survey,
+		rules:     rules,
+		of:        job.Migration,
+		to:        engine.Forward,
+		workloads: input.Workloads,
+	}
+	_, restarts := refresher.plan()
+	input.Restarts = restarts.Restarts
 	findings := findings.Run(Checks(), input)
 	p := &Planner{
 		Base:      migration.Base{Tools: nowhere(t), Migration: job.Migration, Findings: findings},
@@ -67,6 +91,11 @@ func sections(t *testing.T, in map[string][]byte) golden.Sections {
 		Survey:    input.Survey,
 		Form:      v1alpha1.BridgeLoadBalancer,
 	}
+	if input.Overlap {
+		p.Overlap = job.Overlap()
+		p.Overlap.Cluster = p.Tools.Cluster
+	}
+	p.Forms, p.Form = input.formsOf()
 	return golden.Sections{
 		"findings": func() string { return migrationtest.Found(findings) },
 		"plan":     func() string { return migrationtest.Plan(t, p.Apply()) + renderSurvey(p.Survey) },
@@ -95,6 +124,13 @@ type facts struct {
 	Domains  map[string]string   `json:"domains"`
 	Refused  map[string]string   `json:"refused"`
 	Admitted []string            `json:"admitted"`
+	// RefusedIn are forms that some namespaces refuse beside, with the reason.
+	RefusedIn map[string]map[string]string `json:"refusedIn"`
+	// Hops and Ranges are other writes that are refused, as objects with the reason.
+	Hops   map[string]string `json:"hops"`
+	Ranges map[string]string `json:"ranges"`
+	// NodePorts is the range of node ports.
+	NodePorts string `json:"nodePorts"`
 	// Absent are Secrets that are not there.
 	Absent []string `json:"absent"`
 }
@@ -121,9 +157,8 @@ func readFixture(t *testing.T, spec Spec, manifests, factsYAML []byte) Input {
 		Version:  &version.Info{Major: "1", Minor: f.Minor, GitVersion: "v1." + f.Minor + ".0"},
 		Kubelets: map[string]cluster.KubeletAnswer{},
 	}
-	live := cluster.Live{
-		Admitted: map[v1alpha1.BridgeForm]error{}, Inspection: &cluster.Inspection{Unread: map[string]bool{}},
-	}
+	snap.Ending, snap.NamespaceLabels = map[string]bool{}, map[string]map[string]string{}
+	live := cluster.Live{Inspection: &cluster.Inspection{Unread: map[string]bool{}}}
 	live.Access = migrationtest.Access(t, Roles().Of(cluster.View, cluster.Operate, cluster.WithoutAgents), f.Denied...)
 	for _, a := range live.Access {
 		if !a.Allowed {
@@ -136,12 +171,6 @@ func readFixture(t *testing.T, spec Spec, manifests, factsYAML []byte) Input {
 			answer.Err = errors.New("no answer")
 		}
 		snap.Kubelets[node] = answer
-	}
-	for _, form := range f.Admitted {
-		live.Admitted[v1alpha1.BridgeForm(form)] = nil
-	}
-	for form, reason := range f.Refused {
-		live.Admitted[v1alpha1.BridgeForm(form)] = errors.New(reason)
 	}
 	if !f.NoProxy {
 		manifests = append([]byte(usualProxy+"---\n"), manifests...)
@@ -158,10 +187,83 @@ func readFixture(t *testing.T, spec Spec, manifests, factsYAML []byte) Input {
 	if err != nil {
 		t.Fatal(err)
 	}
+	trials := f.trials(t, survey)
 	for _, o := range others {
+		if q, ok := o.(*corev1.ResourceQuota); ok {
+			trials.Quotas = append(trials.Quotas, *q)
+			continue
+		}
 		live.Inspection.Take(scanner, o)
 	}
-	return Input{Snapshot: snap, Survey: survey, Live: live}
+	if live.Inspection.Unread["resourcequotas"] {
+		trials.QuotasErr = errors.New("denied")
+	}
+	survey.setApart(live.Inspection.Called)
+	return Input{Snapshot: snap, Survey: survey, Live: live, Trials: trials, Workloads: running(snap, others)}
+}
+
+// trials are those that the facts have come out so.
+func (f *facts) trials(t *testing.T, s *Survey) Trials {
+	t.Helper()
+	found := Trials{Forms: map[string]map[v1alpha1.BridgeForm]error{}}
+	refused := func(all map[string]string) (out []Trial) {
+		for object, reason := range all {
+			out = append(
+				out,
+				Trial{Object: object, What: "is refused", Refusal: &admission.Refusal{By: "a policy", Err: errors.New(reason)}},
+			)
+		}
+		return out
+	}
+	found.Hops, found.Ranges = refused(f.Hops), refused(f.Ranges)
+	for _, e := range s.unbridged() {
+		forms := map[v1alpha1.BridgeForm]error{}
+		for _, form := range f.Admitted {
+			forms[v1alpha1.BridgeForm(form)] = nil
+		}
+		for form, reason := range f.Refused {
+			forms[v1alpha1.BridgeForm(form)] = errors.New(reason)
+		}
+		for form, reason := range f.RefusedIn[e.Service.Namespace] {
+			forms[v1alpha1.BridgeForm(form)] = errors.New(reason)
+		}
+		if found.Forms[e.Service.Namespace] = forms; len(forms) == 0 {
+			delete(found.Forms, e.Service.Namespace)
+		}
+	}
+	if f.NodePorts != "" {
+		r, err := utilnet.ParsePortRange(f.NodePorts)
+		if err != nil {
+			t.Fatal(err)
+		}
+		found.NodePorts = apiserver.NodePorts{Range: *r, Seen: true}
+	}
+	return found
+}
+
+// running is what runs in a cluster, of its objects.
+func running(snap *cluster.Snapshot, others []client.Object) *rollout.State {
+	s := &rollout.State{Away: map[string]bool{}}
+	for _, o := range others {
+		switch o := o.(type) {
+		case *corev1.Pod:
+			s.Pods = append(s.Pods, *o)
+		case *appsv1.Deployment:
+			s.Deployments = append(s.Deployments, *o)
+		case *appsv1.StatefulSet:
+			s.StatefulSets = append(s.StatefulSets, *o)
+		case *appsv1.DaemonSet:
+			s.DaemonSets = append(s.DaemonSets, *o)
+		case *appsv1.ReplicaSet:
+			s.ReplicaSets = append(s.ReplicaSets, metav1.PartialObjectMetadata{ObjectMeta: o.ObjectMeta})
+		}
+	}
+	for i := range snap.Nodes {
+		s.Away[snap.Nodes[i].Name] = !slices.ContainsFunc(snap.Nodes[i].Status.Conditions, func(c corev1.NodeCondition) bool {
+			return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
+		})
+	}
+	return s
 }
 
 // readObjects sorts manifests into the snapshot and returns those that are only looked through.
@@ -181,6 +283,14 @@ func readObjects(t *testing.T, snap *cluster.Snapshot, found *cluster.Inspection
 		if len(bytes.TrimSpace(doc)) == 0 {
 			continue
 		}
+		if bytes.Contains(doc, []byte("kind: APIService")) {
+			u := &unstructured.Unstructured{}
+			if err := yaml.Unmarshal(doc, &u.Object); err != nil {
+				t.Fatal(err)
+			}
+			others = append(others, u)
+			continue
+		}
 		if bytes.Contains(doc, []byte("kind: FelixConfiguration")) {
 			if err := found.TakeFelix(doc); err != nil {
 				t.Fatal(err)
@@ -198,7 +308,7 @@ func readObjects(t *testing.T, snap *cluster.Snapshot, found *cluster.Inspection
 			}
 			snap.TakeService(o)
 		case *corev1.Namespace:
-			snap.Ending = map[string]bool{o.Name: !o.DeletionTimestamp.IsZero()}
+			snap.TakeNamespace(o)
 		case *corev1.Node:
 			snap.Nodes = append(snap.Nodes, *o)
 		case *networkingv1.ServiceCIDR:
@@ -275,17 +385,19 @@ func TestChooseForm(t *testing.T) {
 	for _, tt := range []struct {
 		wish     v1alpha1.BridgeForm
 		needed   int
+		free     int
 		admitted map[v1alpha1.BridgeForm]error
 		want     v1alpha1.BridgeForm
 	}{
-		{v1alpha1.BridgeAuto, 10, map[v1alpha1.BridgeForm]error{v1alpha1.BridgeLoadBalancer: nil, v1alpha1.BridgeExternalIPs: nil}, v1alpha1.BridgeLoadBalancer},
-		{v1alpha1.BridgeAuto, 10, map[v1alpha1.BridgeForm]error{v1alpha1.BridgeLoadBalancer: no, v1alpha1.BridgeExternalIPs: nil}, v1alpha1.BridgeExternalIPs},
-		{v1alpha1.BridgeAuto, bridge.LoadBalancerLimit + 1, map[v1alpha1.BridgeForm]error{v1alpha1.BridgeExternalIPs: nil}, v1alpha1.BridgeExternalIPs},
-		{v1alpha1.BridgeLoadBalancer, 10, map[v1alpha1.BridgeForm]error{v1alpha1.BridgeLoadBalancer: no}, ""},
-		{v1alpha1.BridgeAuto, 10, nil, ""},
+		{v1alpha1.BridgeAuto, 10, 100, map[v1alpha1.BridgeForm]error{v1alpha1.BridgeLoadBalancer: nil, v1alpha1.BridgeExternalIPs: nil}, v1alpha1.BridgeLoadBalancer},
+		{v1alpha1.BridgeAuto, 10, 100, map[v1alpha1.BridgeForm]error{v1alpha1.BridgeLoadBalancer: no, v1alpha1.BridgeExternalIPs: nil}, v1alpha1.BridgeExternalIPs},
+		{v1alpha1.BridgeAuto, bridge.LoadBalancerLimit + 1, 2768, map[v1alpha1.BridgeForm]error{v1alpha1.BridgeExternalIPs: nil}, v1alpha1.BridgeExternalIPs},
+		{v1alpha1.BridgeAuto, 51, 100, map[v1alpha1.BridgeForm]error{v1alpha1.BridgeLoadBalancer: nil, v1alpha1.BridgeExternalIPs: nil}, v1alpha1.BridgeExternalIPs},
+		{v1alpha1.BridgeLoadBalancer, 10, 100, map[v1alpha1.BridgeForm]error{v1alpha1.BridgeLoadBalancer: no}, ""},
+		{v1alpha1.BridgeAuto, 10, 100, nil, ""},
 	} {
-		if got, _ := bridge.Choose(tt.wish, tt.needed, tt.admitted); got != tt.want {
-			t.Errorf("Choose(%s, %d, %v) = %q, want %q", tt.wish, tt.needed, tt.admitted, got, tt.want)
+		if got, _ := bridge.Choose(bridge.Candidates(tt.wish, tt.needed, tt.free), tt.admitted); got != tt.want {
+			t.Errorf("%s, %d of %d, %v: %q, want %q", tt.wish, tt.needed, tt.free, tt.admitted, got, tt.want)
 		}
 	}
 }

@@ -10,17 +10,17 @@ import (
 // Instructions of the gates, per distribution. docs/runbooks/service-cidr.md has them as well.
 
 func certificateGuide(d cluster.Distribution, old, want netip.Addr) string {
-	const end = "\nKeep the old address among the names as well: clients use both for now. replumb goes on by itself when it sees the new one."
+	const end = "\nBoth addresses have to be there: clients use both for now. replumb goes on by itself when it sees them, and finish looks again."
 	switch d {
 	case cluster.Kubeadm:
 		return fmt.Sprintf(
-			`add %[1]s to apiServer.certSANs of the ClusterConfiguration (kubectl -n kube-system edit configmap kubeadm-config),
+			`add %[1]s and %[2]s to apiServer.certSANs of the ClusterConfiguration (kubectl -n kube-system edit configmap kubeadm-config),
 then on every control-plane node:
   kubectl -n kube-system get configmap kubeadm-config -o jsonpath='{.data.ClusterConfiguration}' > /tmp/kubeadm.yaml
   mv /etc/kubernetes/pki/apiserver.{crt,key} /root/
   kubeadm init phase certs apiserver --config /tmp/kubeadm.yaml
 The API server takes the new certificate up by itself within a minute.`,
-			want,
+			want, old,
 		) + end
 	case cluster.K3s:
 		return fmt.Sprintf(`on every server, add to /etc/rancher/k3s/config.yaml (RKE2: /etc/rancher/rke2/config.yaml):
@@ -33,12 +33,14 @@ then restart one server after the other: systemctl restart k3s (or rke2-server).
   api: {additionalSANs: ["%s", "%s"]}
 then: kops update cluster --yes && kops rolling-update cluster --instance-group-roles=control-plane --yes`, want, old) + end
 	}
-	return fmt.Sprintf(`issue a new serving certificate for every API server (--tls-cert-file), with the IP address %s among its subject
-alternative names. The API server takes a changed file up by itself within a minute.`, want) + end
+	return fmt.Sprintf(`issue a new serving certificate for every API server (--tls-cert-file), with the IP addresses %s and %s among its
+subject alternative names. The API server takes a changed file up by itself within a minute.`, want, old) + end
 }
 
 func kubeletGuide(d cluster.Distribution, want string) string {
-	const end = "\nRunning pods are not touched by this. replumb asks every kubelet and goes on by itself."
+	const end = `
+Change what new nodes are made of as well: launch templates, node classes, images. finish asks every kubelet again, also those that came later.
+Running pods are not touched by this. replumb asks every kubelet and goes on by itself.`
 	switch d {
 	case cluster.Kubeadm:
 		return fmt.Sprintf(

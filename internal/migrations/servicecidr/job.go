@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -16,7 +15,9 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/engine/findings"
+	"github.com/replumb/replumb/internal/kube/apiserver"
 	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/rollout"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/network/bridge"
 	"github.com/replumb/replumb/internal/network/cidr"
@@ -56,7 +57,10 @@ type Job struct {
 	Silent bool
 	// LeaveClients has finish not wait for clients of old addresses.
 	LeaveClients bool
+	// Late is what a rollback does with Services that were made in the target range.
+	Late LateChoice
 
+	late        map[types.UID]bool
 	agentConfig lossguard.AgentConfig
 	observer    Observer
 	inspection  *cluster.Inspection
@@ -80,7 +84,10 @@ func NewJob(tools Tools, m *v1alpha1.Migration) (*Job, error) {
 	}
 	j := &Job{Subject: migration.Subject{Migration: m}, Tools: tools, Spec: s}
 	j.Job = &migration.Job[*Planner]{Kind: j, Client: tools.Client(), Name: s.Name, Escort: j.agents(), Now: tools.Now}
-	return j, j.checkAgents()
+	if err := j.checkAgents(); err != nil {
+		return j, err
+	}
+	return j, j.checkOverlap()
 }
 
 // MayLook implements migration.Authorizer: it asks for the user's rights, once. Without those to look there is nothing to check;
@@ -98,8 +105,13 @@ func (j *Job) Adopt(have *v1alpha1.Migration) (err error) {
 	return err
 }
 
-// Turn implements migration.Turner. When the migration turns, what was seen of the kubelets holds no more.
+// Turn implements migration.Turner. It does not turn to where admission would stop it. When the migration turns, what was seen of the kubelets holds no more.
 func (j *Job) Turn(ctx context.Context, have *v1alpha1.Migration, to v1alpha1.DesiredState) error {
+	if to == v1alpha1.DesiredRolledBack {
+		if err := j.returnable(ctx); err != nil {
+			return err
+		}
+	}
 	j.Migration.Spec.Desired = to
 	turns := (have.Spec.Desired == v1alpha1.DesiredRolledBack) != (to == v1alpha1.DesiredRolledBack)
 	if have.Status.NodesRepointedAt == nil || !turns {
@@ -109,13 +121,19 @@ func (j *Job) Turn(ctx context.Context, have *v1alpha1.Migration, to v1alpha1.De
 	return migration.UpdateStatus(ctx, j.Tools.Cluster, have.Name, func(st *v1alpha1.MigrationStatus) { st.NodesRepointedAt = nil })
 }
 
-// AnotherRound implements migration.Retrier: Services that appeared in the range that was to be retired are moved.
+// AnotherRound implements migration.Retrier: Services that appeared in the range that was to be retired are moved, if they have not
+// gone by themselves.
 func (j *Job) AnotherRound(ctx context.Context, err error) bool {
 	if !errors.As(err, new(*RangeInUseError)) {
 		return false
 	}
-	s, err := j.Survey(ctx)
-	return err == nil && len(s.Pending()) > 0
+	again := false
+	look := &engine.Wait{Name: "look", About: "Look who uses the range", Again: true, For: func(ctx context.Context) error {
+		s, err := j.Survey(ctx)
+		again = err == nil && (len(s.Pending()) > 0 || len(s.Blockers()) == 0)
+		return err
+	}}
+	return engine.Drive(ctx, look) == nil && again
 }
 
 // Survey looks at the Services as they are now.
@@ -144,24 +162,45 @@ func (j *Job) Examine(ctx context.Context) (*Planner, error) {
 	if err != nil {
 		return nil, err
 	}
-	in := Input{Snapshot: snap, Survey: survey, Live: cluster.Live{Access: j.Access}, Image: j.agents().Image().Name}
+	if j.Recorded != nil {
+		survey.Recorded = j.Recorded.CreationTimestamp
+	}
+	in := Input{
+		Snapshot: snap,
+		Survey:   survey,
+		Live:     cluster.Live{Access: j.Access},
+		Image:    j.agents().Image().Name,
+		Overlap:  j.overlapImage().Name != "",
+	}
 	if err := j.live(ctx, &in); err != nil {
 		return nil, err
 	}
+	r := refresher{tools: j.Tools.Tools, survey: survey, rules: rules, of: j.Migration, to: engine.Forward}
+	if j.Migration.Spec.Desired == v1alpha1.DesiredRolledBack {
+		r.to = engine.Backward
+	}
+	if in.Workloads, err = j.workloads(ctx, survey); err != nil {
+		return nil, err
+	}
+	r.workloads = in.Workloads
+	refresh, plan := r.plan()
+	in.Restarts = plan.Restarts
+	survey.setApart(in.found().Called)
 	p, err := j.planner(ctx, in)
 	if err != nil {
 		return nil, err
 	}
-	to := engine.Forward
-	if j.Migration.Spec.Desired == v1alpha1.DesiredRolledBack {
-		to = engine.Backward
+	p.Refresh = refresh
+	return p, nil
+}
+
+// workloads are what may have to be restarted; nil, if nothing moves or the user may not look, which the rights check says.
+func (j *Job) workloads(ctx context.Context, survey *Survey) (*rollout.State, error) {
+	if len(survey.Moves) == 0 {
+		return nil, nil
 	}
-	r := refresher{tools: j.Tools.Tools, survey: survey, rules: rules}
-	p.Refresh, err = r.plan(ctx, changes(survey, j.Migration, to, j.Tools.Now()))
-	if apierrors.IsForbidden(err) { // the rights check says so
-		return p, nil
-	}
-	return p, err
+	state, err := rollout.Load(ctx, j.Tools.Cluster)
+	return state, unlessForbidden(err)
 }
 
 // planner makes the planner of what was seen, without what is to be restarted.
@@ -175,16 +214,15 @@ func (j *Job) planner(ctx context.Context, in Input) (*Planner, error) {
 	p := &Planner{
 		Base: base, Probe: j.Tools.Probe, Inspector: j.Tools.Inspector, Survey: in.Survey, Observer: j.observer,
 		LeaveClients: j.LeaveClients, CanFreeze: in.Freeze == nil, Distribution: cluster.DistributionOf(in.Snapshot.Nodes),
-		Agents: j.newAgents(in),
+		Agents: j.newAgents(in), Late: j.returning(in.Survey),
 	}
 	if p.Remains, err = j.agents().Left(ctx); err != nil {
 		return nil, err
 	}
-	form, ok := bridge.Choose(j.Spec.Bridge, len(in.Survey.Moves), in.Live.Admitted)
-	if !ok {
-		form = bridge.Candidates(j.Spec.Bridge, len(in.Survey.Moves))[0]
+	if err := j.addOverlap(ctx, p); err != nil {
+		return nil, err
 	}
-	p.Form = form
+	p.Forms, p.Form = in.formsOf()
 	return p, nil
 }
 
@@ -205,14 +243,10 @@ func texts(ranges []netip.Prefix) []string {
 
 // survey looks at the Services and sorts them into tiers, asking the lookup about those that no rule names.
 func (j *Job) survey(ctx context.Context, snap *cluster.Snapshot) (*Survey, tier.Rules, error) {
-	var record Record
-	if WantsRecord(snap, j.Spec) {
-		var err error
-		if record, err = ReadRecord(ctx, j.Tools.Cluster, j.Spec.Name); err != nil {
-			return nil, tier.Rules{}, err
-		}
+	survey, err := j.places(ctx, snap)
+	if err != nil {
+		return nil, tier.Rules{}, err
 	}
-	survey := Look(snap, j.Spec, record)
 	if len(survey.Spec.To) == 0 {
 		return nil, tier.Rules{}, &SpecError{
 			Field: "spec.serviceCIDR.to", Problem: "there is no other ready Service range for the Services to go to",
@@ -242,32 +276,28 @@ func (j *Job) survey(ctx context.Context, snap *cluster.Snapshot) (*Survey, tier
 	return survey, rules, nil
 }
 
+// places looks at where Services stand.
+func (j *Job) places(ctx context.Context, snap *cluster.Snapshot) (*Survey, error) {
+	var record Record
+	if WantsRecord(snap, j.Spec) {
+		var err error
+		if record, err = ReadRecord(ctx, j.Tools.Cluster, j.Spec.Name); err != nil {
+			return nil, err
+		}
+	}
+	return Look(snap, j.Spec, record), nil
+}
+
 // live asks what only the running cluster can tell.
 func (j *Job) live(ctx context.Context, in *Input) error {
-	survey, admitted := in.Survey, map[v1alpha1.BridgeForm]error{}
-	in.Live.Admitted = admitted
-	var mu sync.Mutex
+	tries, err := j.trials(ctx, in)
+	if err != nil {
+		return err
+	}
 	eg, ctx := errgroup.WithContext(ctx)
 	eg.SetLimit(parallel)
-	mayTry := j.May("create", "", "services")
-	if !mayTry {
-		in.Live.Untried = "the user may not create Services"
-	}
-	for _, form := range bridge.Candidates(j.Spec.Bridge, len(survey.Moves)) {
-		if !mayTry {
-			break
-		}
-		for _, svc := range onePerNamespace(survey.Pending()) { // those that moved have their bridges
-			eg.Go(func() error {
-				refused, err := bridge.Try(ctx, j.Tools.Cluster, form, svc.Service, svc.New)
-				mu.Lock()
-				defer mu.Unlock()
-				if admitted[form] == nil {
-					admitted[form] = refused
-				}
-				return unlessForbidden(err)
-			})
-		}
+	for _, try := range tries {
+		eg.Go(func() error { return unlessForbidden(try(ctx)) })
 	}
 	eg.Go(func() error { return unlessForbidden(j.inspect(ctx, in)) })
 	eg.Go(func() (err error) {
@@ -315,16 +345,23 @@ func unlessForbidden(err error) error {
 	return err
 }
 
-func onePerNamespace(entries []*Entry) []*Entry {
-	var out []*Entry
-	seen := map[string]bool{}
-	for _, e := range entries {
-		if !seen[e.Service.Namespace] && e.New.IsValid() {
-			seen[e.Service.Namespace] = true
-			out = append(out, e)
+// trials are what is tried out for the checks.
+func (j *Job) trials(ctx context.Context, in *Input) (tries []func(context.Context) error, err error) {
+	in.Trials.Forms = map[string]map[v1alpha1.BridgeForm]error{}
+	if len(in.Survey.Pending()) > 0 && j.Spec.Bridge != v1alpha1.BridgeExternalIPs {
+		if in.Trials.NodePorts, err = apiserver.SeeNodePorts(ctx, j.Tools.Cluster); err != nil {
+			return nil, err
 		}
 	}
-	return out
+	ranges := rangePlan{client: j.Tools.Cluster, survey: in.Survey}
+	t := &trier{
+		cluster: j.Tools.Cluster, survey: in.Survey, may: j.May, ranges: slices.Concat(ranges.targets(), ranges.kept()),
+		candidates: in.candidates(), found: &in.Trials,
+	}
+	if j.Migration.Spec.Desired == v1alpha1.DesiredRolledBack { // the way back is not refused before it begins
+		return t.bridges(), nil
+	}
+	return append(t.bridges(), t.others()...), nil
 }
 
 // agents are those that watch the migration.
@@ -359,6 +396,7 @@ func (j *Job) newAgents(in Input) *lossguard.Agents {
 		return nil
 	}
 	agents.Domain = j.Spec.Domain
+	agents.Roll = len(in.Survey.DNSMoves()) > 0 // cluster DNS is restarted
 	agents.Ranges = slices.Concat(in.Survey.Spec.From, in.Survey.Spec.To)
 	if len(in.Survey.Pending()) > 0 {
 		agents.Pool = cidr.NewPool(in.Survey.Spec.From, in.Survey.Used)

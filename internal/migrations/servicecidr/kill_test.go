@@ -122,6 +122,7 @@ func TestApplyKilledAfterEveryWrite(t *testing.T) {
 			if is := f.get("cart"); is.Spec.ClusterIP != "172.24.3.7" {
 				t.Errorf("at %s", is.Spec.ClusterIP)
 			}
+			f.checkBridge(was, f.get("cart"), v1alpha1.BridgeLoadBalancer)
 		} else if f.again() != nil {
 			f.must(f.rollback())
 			f.rolledBack(was)

@@ -81,7 +81,7 @@ func TestEndpointsWithoutSelectorAreCopiedAndFollowed(t *testing.T) {
 		}
 		own.Endpoints[0].Addresses = []string{"192.0.2.9"}
 		f.must(server.Update(t.Context(), own))
-		err := wait.PollUntilContextTimeout(t.Context(), 10*time.Millisecond, 10*time.Second, true,
+		err := wait.PollUntilContextTimeout(t.Context(), 10*time.Millisecond, time.Minute, true,
 			func(context.Context) (bool, error) {
 				return slices.Equal(f.endpoints(name), []string{"192.0.2.9"}), nil
 			})
@@ -140,6 +140,25 @@ func TestPinnedServicesKeepTheirAddresses(t *testing.T) {
 		if got, want := f.owner(w.Spec.ClusterIP), "services shop/"+w.Name; got != want {
 			t.Errorf("%s belongs to %q", w.Spec.ClusterIP, got)
 		}
+	}
+	f.nothingLeft()
+}
+
+// TestKeptRangesGoWithTheirServices: of two Services that were pinned when apply kept ranges for them, one is gone by the time of finish.
+func TestKeptRangesGoWithTheirServices(t *testing.T) {
+	f, _ := office(t)
+	gone := f.service("gone", at("172.31.9.24"), func(s *corev1.Service) {
+		s.Annotations = map[string]string{v1alpha1.AnnotationStrategy: v1alpha1.StrategyPin}
+	})
+	f.apply()
+	if got, want := f.ranges(), "10.96.0.0/16 172.24.0.0/16! 172.31.3.8/30! 172.31.9.16/28!"; got != want {
+		t.Fatalf("ranges are %s, want %s", got, want)
+	}
+	f.must(server.Delete(t.Context(), gone))
+	f.again()
+	f.must(f.finish())
+	if got, want := f.ranges(), "10.96.0.0/16 172.24.0.0/16 172.31.3.8/30"; got != want {
+		t.Errorf("ranges are %s, want %s", got, want)
 	}
 	f.nothingLeft()
 }

@@ -10,7 +10,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -235,7 +234,6 @@ func (c *atLock) Create(ctx context.Context, o client.Object, opts ...client.Cre
 // between is removed, too.
 func TestFinishSeesWhatAppearedBeforeItsLock(t *testing.T) {
 	f := setup(t)
-	f.runner.Deadline = 3 * time.Second
 	f.service("cart", at("10.96.3.7"))
 	f.apply()
 	stray := &bridge.Hold{

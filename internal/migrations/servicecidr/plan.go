@@ -1,6 +1,9 @@
 package servicecidr
 
 import (
+	"context"
+	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -10,6 +13,7 @@ import (
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/network/bridge"
 	"github.com/replumb/replumb/internal/network/cidr"
+	"github.com/replumb/replumb/internal/operator/overlapset"
 	"github.com/replumb/replumb/internal/safety/freeze"
 	"github.com/replumb/replumb/internal/spec/hook"
 	"github.com/replumb/replumb/internal/verify/agentset"
@@ -39,6 +43,8 @@ func applyPhases() migration.Phases[*Planner] {
 			Own:     true,
 		},
 		{Name: agentset.Phase, Title: "Watch from every node", Groups: (*Planner).watch, Replan: (*Planner).probeAppears},
+		// Before the first bridge, which is the canary's.
+		{Name: overlapset.Phase, Title: "Keep bridges in step with their Services", Groups: (*Planner).overlap},
 		{Name: "extend", Title: "Add the target range", Groups: rangesBy((*rangePlan).extend), Recheck: true},
 		{Name: "canary", Title: "Move a throw-away Service first", Groups: (*Planner).canary},
 		{Name: "move", Title: "Move Services, tier by tier, batch by batch", Groups: movesTo(engine.Forward)},
@@ -51,7 +57,7 @@ func applyPhases() migration.Phases[*Planner] {
 		},
 		{Name: "refresh", Title: "Restart what carries old addresses", Groups: refresh},
 		{Name: "repoint", Title: "Retire the old range", Groups: rangesBy((*rangePlan).repoint), Recheck: true},
-		{Name: "tidy", Title: "Remove what deleted Services left behind", Groups: (*Planner).orphans},
+		{Name: "tidy", Title: "Remove what Services left behind that are gone", Groups: (*Planner).orphans},
 	}
 }
 
@@ -64,8 +70,19 @@ func rollbackPhases() migration.Phases[*Planner] {
 			Title:  "Watch from every node",
 			Groups: func(p *Planner) []engine.Group { return p.Agents.InstallIfPossible() },
 		},
+		{
+			Name:   overlapset.Phase,
+			Title:  "Keep bridges in step with their Services",
+			Groups: func(p *Planner) []engine.Group { return p.overlapping(p.Overlap.InstallIfPossible()) },
+		},
 		{Name: "reopen", Title: "Open the old range again", Groups: rangesBy((*rangePlan).reopen)},
-		{Name: "return", Title: "Return Services, tier by tier, batch by batch", Groups: movesTo(engine.Backward)},
+		{
+			Name:   "late",
+			Title:  "Reserve old addresses for Services made in the new range",
+			Groups: (*Planner).adopt,
+			Replan: (*Planner).adoptsAhead,
+		},
+		{Name: "return", Title: "Return Services, tier by tier, batch by batch", Groups: (*Planner).back},
 		{
 			Name:   phaseKubelets,
 			Title:  "Have kubelets name the old cluster DNS address",
@@ -77,7 +94,7 @@ func rollbackPhases() migration.Phases[*Planner] {
 		{Name: "drain", Title: "Let clients forget new addresses", Groups: (*Planner).drain},
 		{Name: "release", Title: "Remove bridges and release new addresses", Groups: toward(engine.Backward, (*Planner).release)},
 		{Name: "tidy", Title: "Remove what is left", Groups: toward(engine.Backward, (*Planner).tidy)},
-		{Name: "withdraw", Title: "Remove the ranges of the migration", Groups: rangesBy((*rangePlan).withdraw)},
+		{Name: "withdraw", Title: "Remove the ranges of the migration that no Service is in", Groups: rangesBy((*rangePlan).withdraw)},
 	}
 }
 
@@ -85,9 +102,15 @@ func rollbackPhases() migration.Phases[*Planner] {
 func finishPhases() migration.Phases[*Planner] {
 	return migration.Phases[*Planner]{
 		{Name: agentset.Phase, Title: "Watch from every node", Groups: func(p *Planner) []engine.Group { return p.Agents.Install() }},
+		{
+			Name:   overlapset.Phase,
+			Title:  "Keep bridges in step with their Services",
+			Groups: func(p *Planner) []engine.Group { return p.overlapping(p.Overlap.Install()) },
+		},
 		{Name: "drain", Title: "Let clients forget old addresses", Groups: (*Planner).drain},
 		{Name: "soak", Title: "Wait until no client uses old addresses", Groups: (*Planner).soak},
 		{Name: "verify", Title: "Verify every moved Service", Groups: (*Planner).verify},
+		{Name: "recheck", Title: "Look at kubelets and API servers once more", Groups: (*Planner).recheck},
 		migration.FinalPhase[*Planner](),
 		{Name: "release", Title: "Remove bridges and release old addresses", Groups: toward(engine.Forward, (*Planner).release)},
 		{Name: "prove", Title: "Prove that every node knows the new addresses", Groups: (*Planner).proveReleased},
@@ -123,19 +146,27 @@ type Planner struct {
 	Probe     bridge.NodeProbe
 	Inspector Inspector
 	Survey    *Survey
-	Form      v1alpha1.BridgeForm
+	// Forms are those of new bridges by namespace, Form is that of all others.
+	Forms map[string]v1alpha1.BridgeForm
+	Form  v1alpha1.BridgeForm
 	// CanFreeze says whether the cluster takes the policy that freezes Services.
 	CanFreeze bool
 	// Distribution is what the instructions of gates depend on.
 	Distribution cluster.Distribution
 	// Agents prove on every node what goes on; nil if there are none.
 	Agents *lossguard.Agents
-	// Remains takes away what an earlier run has left of agents.
+	// Overlap keeps bridges in step between commands; nil if nothing does.
+	Overlap *overlapset.Set
+	// OverlapWell says that it is alive, as far as the user may see.
+	OverlapWell bool
+	// Remains takes away what an earlier run has left of agents, and of Overlap.
 	Remains []engine.Group
 	// Observer, if set, hears of Services that have moved.
 	Observer Observer
 	// LeaveClients has finish not wait for clients of old addresses.
 	LeaveClients bool
+	// Late are the Services made in the target range which a rollback moves to the old one.
+	Late []Late
 	// Refresh is what has to be restarted for pods to get rid of old addresses.
 	Refresh Refresh
 }
@@ -182,24 +213,34 @@ func (p *Planner) canary() []engine.Group {
 
 // kubelets waits until no kubelet names the cluster DNS address that is left behind.
 func (p *Planner) kubelets(to engine.Direction) []engine.Group {
-	k := &kubelets{cluster: p.Tools.Cluster, migration: p.spec().Name}
-	var want []string
-	for _, e := range p.Survey.DNSMoves() {
-		if to == engine.Backward && !e.Touched() {
-			continue // it never moved
-		}
-		leaves, goes := e.ends(to)
-		k.left, want = append(k.left, leaves), append(want, goes.String())
-	}
-	if len(k.left) == 0 {
+	k, want := p.kubeletsOf(to)
+	if k == nil {
 		return nil
 	}
-	k.confirmation = strings.Join(want, ",")
-	title := "Wait until every kubelet names " + strings.Join(want, ", ") + " as cluster DNS"
+	title := "Wait until every kubelet names " + want + " as cluster DNS"
+	gate := newGate("kubelets", title, kubeletGuide(p.Distribution, want), p.spec().GateWait, k.holds)
 	return engine.InOrder(
-		newGate("kubelets", title, kubeletGuide(p.Distribution, strings.Join(want, ",")), p.spec().GateWait, k.holds),
+		acted(gate, p.spec(), GateRequest{Cluster: p.Identity, Run: runTo(to), Gate: gateKubelets, Want: want}),
 		recordKubelets(p.Tools.Client(), p.spec().Name, p.Tools.Now),
 	)
+}
+
+// kubeletsOf are those that have to name want as cluster DNS in a direction; nil if cluster DNS does not move.
+func (p *Planner) kubeletsOf(to engine.Direction) (k *kubelets, want string) {
+	k = &kubelets{cluster: p.Tools.Cluster, migration: p.spec().Name}
+	var all []string
+	for _, e := range p.Survey.DNSMoves() {
+		if to == engine.Backward && (!e.Touched() || e.settled()) {
+			continue // it never moved, or does not return
+		}
+		leaves, goes := e.ends(to)
+		k.left, all = append(k.left, leaves), append(all, goes.String())
+	}
+	if len(k.left) == 0 {
+		return nil, ""
+	}
+	k.confirmation = strings.Join(all, ",")
+	return k, k.confirmation
 }
 
 // refresh restarts workloads, a tier at a time.
@@ -218,15 +259,60 @@ func (p *Planner) each(step func(*Entry) engine.Step) []engine.Group {
 
 // verify looks whether every Service is where it was to go.
 func (p *Planner) verify() []engine.Group {
-	return p.each(func(e *Entry) engine.Step { return arrived(p.Tools.Client(), e) })
+	listed := &listedServices{}
+	return p.each(func(e *Entry) engine.Step { return arrived(p.Tools.Client(), listed, e, p.spec().Domain) })
 }
 
-// release takes the addresses away that a direction leaves, and what kept them answering.
+// release takes the addresses away that a direction leaves, and what kept them answering. Finish does that batch by batch, each with a
+// barrier and time to look, so that a loss stops it before the next. A rollback is at the Services' own addresses, and stops for nothing.
 func (p *Planner) release(to engine.Direction) []engine.Group {
-	return append(p.stopProbing(to), p.each(func(e *Entry) engine.Step {
+	groups := p.stopProbing(to)
+	all := p.each(func(e *Entry) engine.Step {
 		_, at := e.ends(to)
-		return release{client: p.Tools.Client(), migration: p.spec().Name, entry: e, at: at}.step()
-	})...)
+		if e.settled() {
+			at = e.New
+		}
+		return p.releaseOf(e, at, "")
+	})
+	if to == engine.Backward || len(all) == 0 {
+		return append(groups, all...)
+	}
+	batches := slices.Collect(slices.Chunk(all[0].Steps, p.spec().Batch))
+	barriers := p.barriers(to)
+	for i, steps := range batches {
+		name := fmt.Sprintf("release %d of %d", i+1, len(batches))
+		groups = append(groups, engine.AtOnce(parallel, name, steps...)...)
+		if i+1 == len(batches) { // phase prove is its barrier
+			break
+		}
+		after := []engine.Step{barriers.step(name)}
+		if p.spec().Settle > 0 {
+			after = append(after, &migration.PauseStep{
+				Name: "settle/" + name, Length: p.spec().Settle, Now: p.Tools.Now,
+				About: fmt.Sprintf("Let %s settle for %s", name, p.spec().Settle),
+			})
+		}
+		groups = append(groups, engine.AtOnce(1, name, after...)...)
+	}
+	return groups
+}
+
+func (p *Planner) releaseOf(e *Entry, at netip.Addr, why string) engine.Step {
+	return release{client: p.Tools.Client(), migration: p.spec().Name, entry: e, at: at, domain: p.spec().Domain, why: why}.step()
+}
+
+// back returns every Service that can, and names the others.
+func (p *Planner) back() []engine.Group {
+	var steps []engine.Step
+	for _, e := range p.Survey.Moves {
+		if e.settled() {
+			steps = append(steps, &engine.Wait{
+				Name: "stays/" + e.Key().String(), About: fmt.Sprintf("Leave %s at %s: it %s", e.Key(), e.New, e.Reason),
+				For: func(context.Context) error { return nil }, Again: true,
+			})
+		}
+	}
+	return append(engine.InOrder(steps...), p.moves(engine.Backward).services()...)
 }
 
 // proveReleased passes one more barrier: what is behind it, every node has seen, the removal of the bridges included.
@@ -242,9 +328,12 @@ func (p *Planner) drain() []engine.Group {
 	return engine.InOrder(drain(p.Tools.Client(), p.spec().Name, p.spec().Drain, p.Tools.Now))
 }
 
-// orphans removes what Services that were deleted have left behind.
+// orphans removes what Services that were deleted, or that left the migration, have left behind.
 func (p *Planner) orphans() []engine.Group {
 	var bridges, addresses []engine.Step
+	for _, e := range p.Survey.Departed {
+		bridges = append(bridges, p.releaseOf(e, e.Old, e.Reason.Text))
+	}
 	for _, b := range p.Survey.Orphans {
 		bridges = append(bridges, removeOrphan(p.Tools.Client(), b))
 	}
@@ -257,15 +346,17 @@ func (p *Planner) orphans() []engine.Group {
 
 // tidy removes what the migration leaves behind in a direction.
 func (p *Planner) tidy(to engine.Direction) []engine.Group {
-	groups := slices.Concat(p.Agents.Dismiss(), p.Remains, p.orphans())
+	// What keeps bridges in step stays as long as there is one.
+	groups := slices.Concat(p.Agents.Dismiss(), p.orphans(), p.Overlap.Remove(), p.Remains)
 	if to == engine.Forward {
 		groups = append(groups, p.ranges().handOver()...)
 	}
-	return append(groups, p.leave()...)
+	return append(groups, p.leave(to)...)
 }
 
-// leave removes what replumb keeps for itself, and looks that nothing is left.
-func (p *Planner) leave() []engine.Group {
+// leave removes what replumb keeps for itself, and looks that nothing is left. On the way back the target ranges go last: what replumb keeps
+// for itself is in them.
+func (p *Planner) leave(to engine.Direction) []engine.Group {
 	steps := append([]engine.Step{p.freeze().Undo(), removeRemains(p.Tools.Client(), p.spec().Name)}, p.Forget(migration.Sweep{})...)
-	return append(engine.InOrder(steps...), engine.InOrder(nothingLeft(p.Tools.Client(), p.Survey))...)
+	return append(engine.InOrder(steps...), engine.InOrder(nothingLeft(p.Tools.Client(), p.Survey, to))...)
 }

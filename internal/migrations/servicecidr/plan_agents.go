@@ -55,12 +55,16 @@ func (p *Planner) stopProbing(to engine.Direction) []engine.Group {
 	return groups
 }
 
-// leaving are the addresses, as texts, that a direction leaves.
+// leaving are the addresses, as texts, that a direction leaves: those that Services leave, and the bridges' own. For as long as a hop lasts
+// the name of a Service leads to the own address of its bridge, and who looks names up once may have kept that.
 func (p *Planner) leaving(to engine.Direction) map[string]bool {
 	all := map[string]bool{}
 	for _, e := range p.Survey.everything() {
 		left, _ := e.ends(to)
 		all[left.String()] = true
+		if e.Bridge != nil {
+			all[e.Bridge.Spec.ClusterIP] = true
+		}
 	}
 	return all
 }

@@ -47,9 +47,17 @@ func (p *Planner) moves(to engine.Direction) *movePlan {
 // transit is what the steps that move Services share, and the barriers in it.
 func (p *Planner) transit(to engine.Direction) *transit {
 	return &transit{
-		client: p.Tools.Client(), migration: p.spec().Name, domain: p.spec().Domain, form: p.Form, pool: p.Survey.Pool,
-		within:   slices.Concat(p.Survey.Spec.From, p.Survey.Spec.To),
-		barriers: p.barriers(to), now: p.Tools.Now, observer: p.Observer,
+		client:    p.Tools.Client(),
+		endpoints: &bridge.Endpoints{Client: p.Tools.Client()},
+		migration: p.spec().Name,
+		domain:    p.spec().Domain,
+		form:      p.Form,
+		forms:     p.Forms,
+		pool:      p.Survey.Pool,
+		within:    slices.Concat(p.Survey.Spec.From, p.Survey.Spec.To),
+		barriers:  p.barriers(to),
+		now:       p.Tools.Now,
+		observer:  p.Observer,
 	}
 }
 
@@ -70,9 +78,6 @@ func (m *movePlan) services() []engine.Group {
 			}
 		}
 		groups = append(groups, m.tier(tier, inside)...)
-	}
-	if m.to == engine.Forward && m.frozen && len(batches) > 0 {
-		groups = append(groups, engine.InOrder(mark(m.Tools.Client(), m.Migration.Name, nil))...)
 	}
 	return groups
 }
@@ -116,7 +121,7 @@ func (m *movePlan) batches() []*batch {
 		if m.to == engine.Backward {
 			leaving = m.survey.Away(tier)
 		}
-		for entries := range slices.Chunk(leaving, m.survey.Spec.Batch) {
+		for _, entries := range inBatches(leaving, m.survey.Spec.Batch) {
 			counts.Moved += len(entries)
 			for _, e := range entries {
 				will[e] = true
@@ -132,7 +137,8 @@ func (m *movePlan) batches() []*batch {
 	return all
 }
 
-// batch: the bridges, the proof that every node knows them, the hops, and time to look.
+// batch: the bridges, the proof that every node knows them, the hops, the bridges off the addresses that have Services again, and time
+// to look.
 func (m *movePlan) batch(b *batch) []engine.Group {
 	groups := m.before(b)
 	if m.to == engine.Forward && slices.ContainsFunc(b.entries, (*Entry).IsKubernetes) {
@@ -143,6 +149,10 @@ func (m *movePlan) batch(b *batch) []engine.Group {
 	if m.to == engine.Forward {
 		groups = append(groups, m.connect(b)...)
 		after = append(after, note(m.Tools.Client(), m.Migration.Name, b))
+	}
+	groups = append(groups, m.narrow(b)...)
+	if m.frozen {
+		after = append(after, thaw(m.Tools.Client(), m.Migration.Name, b))
 	}
 	groups = append(groups, engine.AtOnce(1, b.String(), append(after, m.settle(b)...)...)...)
 	return append(groups, m.Hooks(m.occasion(v1alpha1.AfterBatch, b))...)
@@ -186,6 +196,15 @@ func (m *movePlan) cross(b *batch) []engine.Group {
 	)
 }
 
+// narrow has each address belong to one Service again.
+func (m *movePlan) narrow(b *batch) []engine.Group {
+	var steps []engine.Step
+	for _, e := range b.entries {
+		steps = append(steps, m.transit.narrow(e, m.to))
+	}
+	return engine.AtOnce(parallel, b.String(), steps...)
+}
+
 // tier puts hooks and the pause of a tier around its batches.
 func (m *movePlan) tier(tier string, inside []engine.Group) []engine.Group {
 	if len(inside) == 0 {
@@ -208,19 +227,20 @@ func (m *movePlan) occasion(moment v1alpha1.HookMoment, b *batch) hook.Occasion 
 	return hook.Occasion{Run: m.run, Moment: moment, Phase: m.phase, Tier: b.tier, Batch: b.number, Services: b.names()}
 }
 
-// staleBridges repairs the bridges of Services that moved before and were changed since, or whose bridge was taken away.
+// staleBridges repairs the bridges of Services that moved before and were changed since, whose bridge was taken away, or whose bridge a
+// run that was killed has left on both addresses.
 func (m *movePlan) staleBridges() []engine.Group {
 	var stale []engine.Step
 	for _, e := range m.survey.everything() {
 		if e.Place != Moved {
 			continue
 		}
-		want := m.transit.bridgeOf(e, e.Service)
+		want := m.transit.bridgeAfter(e, e.Service, engine.Forward)
 		if e.Bridge != nil {
 			want.Form = bridge.FormOf(e.Bridge)
 		}
 		if e.Bridge == nil || e.Mirrored() || bridge.Difference(e.Bridge, want.Build(), true) != nil {
-			stale = append(stale, m.transit.bridge(e))
+			stale = append(stale, m.transit.rebridge(e))
 		}
 	}
 	return engine.AtOnce(parallel, "bridges of moved Services", stale...)
@@ -245,13 +265,13 @@ func (m *movePlan) probeService() []engine.Group {
 	}
 	b := &batch{name: "the Service of probes", entries: []*Entry{e}}
 	if m.to == engine.Backward {
-		return m.cross(b)
+		return append(m.cross(b), m.narrow(b)...)
 	}
 	var groups []engine.Group
 	if m.frozen {
 		groups = engine.AtOnce(1, b.String(), mark(m.Tools.Client(), m.Migration.Name, b))
 	}
-	return slices.Concat(groups, m.cross(b), m.connect(b), engine.AtOnce(1, b.String(), m.settle(b)...))
+	return slices.Concat(groups, m.cross(b), m.connect(b), m.narrow(b), engine.AtOnce(1, b.String(), m.settle(b)...))
 }
 
 // connect has every node connect to the Services of a batch.

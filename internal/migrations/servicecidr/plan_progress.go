@@ -3,6 +3,7 @@ package servicecidr
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/dustin/go-humanize/english"
 
@@ -24,10 +25,10 @@ func (p *Planner) Counts() v1alpha1.Counts { return p.Survey.Counts() }
 
 // Early implements migration.Plans.
 func (p *Planner) Early() string {
-	if pending := p.Survey.Pending(); len(pending) > 0 {
+	if pending := p.awaited(); len(pending) > 0 {
 		return fmt.Sprintf("%s not moved yet, the first is %s", english.Plural(len(pending), "Service", ""), pending[0].Key())
 	}
-	if n := p.Refresh.Steps(); n > 0 {
+	if n := p.Refresh.Due(); n > 0 {
 		return fmt.Sprintf("%d workloads carry old addresses and have not been restarted", n)
 	}
 	var names []string
@@ -40,25 +41,30 @@ func (p *Planner) Early() string {
 	return ""
 }
 
+// awaited are the Services that apply has yet to move.
+func (p *Planner) awaited() []*Entry {
+	return slices.DeleteFunc(p.Survey.Pending(), func(e *Entry) bool { return e.Place == Waiting && p.Survey.endless(e) })
+}
+
 // Left implements migration.Plans.
 func (p *Planner) Left() string {
 	if early := p.Early(); early != "" {
 		return early
 	}
-	switch {
-	case p.Survey.probeStays():
+	if p.Survey.probeStays() {
 		return "the Service that agents call has not moved yet"
-	case len(p.Survey.Orphans) > 0:
-		return english.Plural(len(p.Survey.Orphans), "bridge", "") + " of deleted Services are still there"
-	case len(p.Survey.Strays) > 0:
-		return english.Plural(len(p.Survey.Strays), "address", "") + " of deleted Services are still reserved"
 	}
-	return ""
+	if n := len(p.Survey.Departed); n > 0 {
+		return "what there is of " + english.Plural(n, "Service", "") + " that left the migration is still there"
+	}
+	return "" // what Services have left behind that were deleted meanwhile, the next command removes: there may always be one more
 }
 
-// movesAhead reports whether what comes after phase kubelets of apply cannot be planned yet.
+// movesAhead reports whether what comes after phase kubelets of apply cannot be planned yet. For the few Services that have appeared
+// meanwhile it is planned as if they had moved, and corrected in the next round: where one comes after the other there would be no end.
 func (p *Planner) movesAhead() bool {
-	return len(p.Survey.Pending()) > 0 || p.Survey.probeStays() ||
+	known := func(e *Entry) bool { return !p.Survey.bornAfter(e) }
+	return slices.ContainsFunc(p.Survey.Pending(), known) || p.Survey.probeStays() ||
 		(len(p.Survey.DNSMoves()) > 0 && p.Migration.Status.NodesRepointedAt == nil)
 }
 
@@ -66,10 +72,10 @@ func (p *Planner) movesAhead() bool {
 func (p *Planner) returnsAhead() bool {
 	dns := false
 	for _, e := range p.Survey.everything() {
-		if e.away() {
+		if e.away() && !e.settled() {
 			return true
 		}
-		dns = dns || (e.Touched() && p.Survey.DNS[e.Key()])
+		dns = dns || (e.Touched() && !e.settled() && p.Survey.DNS[e.Key()])
 	}
 	return dns && p.Migration.Status.NodesRepointedAt == nil
 }
@@ -95,9 +101,10 @@ func (p *Planner) Summary(phase v1alpha1.Phase) (v1alpha1.Counts, []v1alpha1.Tie
 	return p.Survey.Counts(), p.Survey.TierCounts(nil)
 }
 
-// Accompany implements migration.Companion: the copied endpoints of bridges are kept like their originals until stop is called.
+// Accompany implements migration.Companion: where nothing in the cluster does so, bridges are kept in step until stop is called, if that takes
+// more than hops do. Two that write at once would be in each other's way.
 func (p *Planner) Accompany(ctx context.Context) (stop func() error) {
-	if p.Tools.Cluster == nil || !p.Survey.AnyMirrored() {
+	if p.Tools.Cluster == nil || p.Overlap != nil || !p.Survey.AnyMirrored() {
 		return func() error { return nil }
 	}
 	var outdated error

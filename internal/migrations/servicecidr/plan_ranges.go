@@ -1,6 +1,7 @@
 package servicecidr
 
 import (
+	"context"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -13,6 +14,7 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/spec/hook"
 )
 
 // rangePlan makes the groups of steps that add, retire and restore Service ranges.
@@ -23,13 +25,24 @@ type rangePlan struct {
 	distribution cluster.Distribution
 	// wait is how long a gate waits for the operator.
 	wait time.Duration
+	// identity is the cluster's, for actions of gates.
+	identity engine.Identity
 }
 
 func (p *Planner) ranges() *rangePlan {
 	return &rangePlan{
 		client: p.Tools.Client(), survey: p.Survey, distribution: p.Distribution, wait: p.spec().GateWait,
-		servers: apiServers{cluster: p.Tools.Cluster, inspector: p.Inspector, addresses: p.spec().APIServers},
+		servers: apiServers{
+			cluster: p.Tools.Cluster, inspector: p.Inspector, addresses: p.spec().APIServers, witnesses: p.Agents.Witnesses,
+		},
+		identity: p.Identity,
 	}
+}
+
+// look is for one step, which says how it has seen API servers.
+func (r *rangePlan) look() *apiServers {
+	servers := r.servers
+	return &servers
 }
 
 func (r *rangePlan) own(name string, cidr netip.Prefix, role string) ownRange {
@@ -94,7 +107,9 @@ func (r *rangePlan) repoint() []engine.Group {
 	hasDefault := false
 	for _, c := range r.survey.retiring() {
 		hasDefault = hasDefault || c.Name == defaultRange
-		old := retiredRange{client: r.client, name: c.Name, cidrs: cidrsOf(c), kept: r.survey.KeepRanges()}
+		old := retiredRange{
+			client: r.client, name: c.Name, cidrs: cidrsOf(c), kept: r.survey.KeepRanges(), immovable: r.immovable(cidrsOf(c)),
+		}
 		vacant, retire = append(vacant, old.vacant()), append(retire, old.retire())
 	}
 	groups := append(engine.InOrder(stepsOf(r.kept(), ownRange.add)...), engine.InOrder(vacant...)...)
@@ -145,22 +160,36 @@ func (r *rangePlan) restore() []engine.Group {
 	return append(groups, engine.InOrder(stepsOf(r.reopened(), ownRange.handOver)...)...)
 }
 
-// withdraw removes the ranges that the migration added.
+// withdraw removes the ranges that the migration added, as far as no Service is in them.
 func (r *rangePlan) withdraw() []engine.Group {
-	var steps []engine.Step
+	return removal(append(r.keeping(), r.targets()...))
+}
+
+// handOver ends the migration's say over the ranges it added. One that was kept for a pinned Service goes if that has gone or moved since.
+func (r *rangePlan) handOver() []engine.Group {
+	needed := r.kept()
+	idle := slices.DeleteFunc(r.keeping(), func(k ownRange) bool {
+		return slices.ContainsFunc(needed, func(n ownRange) bool { return n.name == k.name })
+	})
+	return append(engine.InOrder(stepsOf(slices.Concat(r.targets(), needed), ownRange.handOver)...), removal(idle)...)
+}
+
+// removal takes ranges away as far as no Service is in them. Each waits out the same grace period.
+func removal(ranges []ownRange) []engine.Group {
+	return append(engine.AtOnce(parallel, "", stepsOf(ranges, ownRange.withdraw)...),
+		engine.AtOnce(parallel, "", stepsOf(ranges, ownRange.putBack)...)...)
+}
+
+// keeping are the ranges that the migration has added for pinned Services, also those that are pinned no more.
+func (r *rangePlan) keeping() []ownRange {
+	var all []ownRange
 	for i := range r.survey.Ranges {
 		c := &r.survey.Ranges[i]
 		if c.Labels[v1alpha1.LabelRole] == v1alpha1.RoleKeep && c.Labels[v1alpha1.LabelMigration] == r.survey.Spec.Name {
-			steps = append(steps, r.own(c.Name, cidrsOf(c)[0], v1alpha1.RoleKeep).withdraw())
+			all = append(all, r.own(c.Name, cidrsOf(c)[0], v1alpha1.RoleKeep))
 		}
 	}
-	steps = append(steps, stepsOf(r.targets(), ownRange.withdraw)...)
-	return engine.AtOnce(parallel, "", steps...) // each waits out the same grace period
-}
-
-// handOver ends the migration's say over the ranges it added.
-func (r *rangePlan) handOver() []engine.Group {
-	return engine.InOrder(stepsOf(slices.Concat(r.targets(), r.kept()), ownRange.handOver)...)
+	return all
 }
 
 // The confirmations of operators, values of v1alpha1.AnnotationAPIServers.
@@ -169,19 +198,41 @@ const (
 	restored  = "Restored"
 )
 
-// certificates waits until clients can connect to API servers by the address that kubernetes moves to.
+// certificates waits until clients can connect to API servers by both addresses of kubernetes.
 func (r *rangePlan) certificates() engine.Step {
 	kubernetes := r.survey.Kubernetes()
 	guide := certificateGuide(r.distribution, kubernetes.Old, kubernetes.New)
-	return newGate("certificates", fmt.Sprintf("Wait until the certificate of every API server names %s", kubernetes.New), guide, r.wait,
-		r.servers.certified(kubernetes.New))
+	title := fmt.Sprintf("Wait until the certificate of every API server names %s and %s", kubernetes.Old, kubernetes.New)
+	servers := r.look()
+	gate := newGate("certificates", title, guide, r.wait, servers.certified(kubernetes.Old, kubernetes.New))
+	gate.Remark = servers.remark
+	return acted(gate, r.survey.Spec, GateRequest{
+		Cluster: r.identity, Run: hook.Apply, Gate: gateCertificates, Want: kubernetes.New.String(), Keep: kubernetes.Old.String(),
+	})
 }
 
 // apiServers waits until the API servers have a range as theirs.
 func (r *rangePlan) apiServers(want netip.Prefix, confirmation string, lenient bool) engine.Step {
 	title := fmt.Sprintf("Wait until every API server has %s as --service-cluster-ip-range", want)
-	onRange := onRange{
-		servers: r.servers, migration: r.survey.Spec.Name, want: want, confirmation: confirmation, lenient: lenient,
+	servers := r.look()
+	gate := newGate("api-servers", title, apiServerGuide(r.distribution, want), r.wait, r.onRange(servers, want, confirmation, lenient))
+	gate.Remark = servers.remark
+	run := hook.Apply
+	if confirmation == restored {
+		run = hook.Rollback
 	}
-	return newGate("api-servers", title, apiServerGuide(r.distribution, want), r.wait, onRange.holds)
+	return acted(gate, r.survey.Spec, GateRequest{Cluster: r.identity, Run: run, Gate: gateAPIServers, Want: want.String()})
+}
+
+// onRange holds once the API servers, and the controller managers as far as they can be seen, have a range as theirs.
+func (r *rangePlan) onRange(servers *apiServers, want netip.Prefix, confirmation string, lenient bool) func(context.Context) error {
+	all := onRange{
+		servers: servers, migration: r.survey.Spec.Name, want: want, confirmation: confirmation, lenient: lenient,
+	}
+	return func(ctx context.Context) error {
+		if err := all.holds(ctx); err != nil {
+			return err
+		}
+		return managersOn(ctx, r.client, want)
+	}
 }

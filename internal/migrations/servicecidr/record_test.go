@@ -156,7 +156,7 @@ func TestPlanLeavesOutWhatIsThere(t *testing.T) {
 	for _, s := range p.Apply().Outstanding(t.Context()).Steps() {
 		ids = append(ids, s.ID())
 	}
-	const want = "check secure/backup bridge/shop/late barrier/batch 1 of 1 hop/shop/late note/batch 1 of 1"
+	const want = "check secure/backup bridge/shop/late barrier/batch 1 of 1 hop/shop/late narrow/shop/late note/batch 1 of 1"
 	if got := strings.Join(ids, " "); got != want {
 		t.Errorf("plan has %s\nwant %s", got, want)
 	}

@@ -1,12 +1,13 @@
 package servicecidr
 
 import (
-	"context"
 	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -14,6 +15,7 @@ import (
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/kube/rollout"
 	"github.com/replumb/replumb/internal/migration"
+	"github.com/replumb/replumb/internal/network/cidr"
 	"github.com/replumb/replumb/internal/spec/tier"
 )
 
@@ -29,6 +31,7 @@ type Refresh struct {
 	Left []rollout.Reported
 
 	parallel  int
+	due       int
 	originals []client.Object
 }
 
@@ -38,16 +41,8 @@ type RefreshTier struct {
 	Groups [][]engine.Step
 }
 
-// Steps counts what is to be renewed.
-func (r Refresh) Steps() int {
-	n := 0
-	for _, t := range r.Tiers {
-		for _, g := range t.Groups {
-			n += len(g)
-		}
-	}
-	return n
-}
+// Due is how many workloads and pods apply has yet to renew.
+func (r Refresh) Due() int { return r.due }
 
 // Originals are the workloads that are about to be changed.
 func (r Refresh) Originals() []client.Object { return r.originals }
@@ -63,13 +58,14 @@ func (r Refresh) groups() []engine.Group {
 	return groups
 }
 
-// changes are the moments from which pods get the addresses of a direction. Services that are still to move count as if
-// they moved now: that is what a plan predicts.
-func changes(s *Survey, m *v1alpha1.Migration, to engine.Direction, now time.Time) rollout.Changes {
-	c := rollout.Changes{MovedAt: map[string]time.Time{}, Slack: slack}
+// changes are the moments from which pods get the addresses of a direction, by those Services that count. Services that are still to
+// move count as if they moved now: that is what a plan predicts. A pod can have the old address of a Service in its environment only if
+// it was started since the Service is there, which the API server alone says.
+func changes(s *Survey, m *v1alpha1.Migration, to engine.Direction, now time.Time, counts func(*Entry) bool) rollout.Changes {
+	c := rollout.Changes{Services: map[string][]rollout.Span{}, Slack: slack}
 	for _, e := range s.Moves {
-		at, counts := arrival(e, to, now)
-		if !counts {
+		at, concerns := arrival(e, to, now)
+		if !concerns || !counts(e) {
 			continue
 		}
 		if first := awaySince(e); to == engine.Backward && !first.IsZero() && (c.Since.IsZero() || first.Before(c.Since)) {
@@ -78,9 +74,8 @@ func changes(s *Survey, m *v1alpha1.Migration, to engine.Direction, now time.Tim
 		if e.IsKubernetes() {
 			c.KubernetesMovedAt = at
 		}
-		if at.After(c.MovedAt[e.Service.Namespace]) {
-			c.MovedAt[e.Service.Namespace] = at
-		}
+		of := e.Service.Namespace
+		c.Services[of] = append(c.Services[of], rollout.Span{From: e.Service.CreationTimestamp.Time, Until: at})
 		if s.DNS[e.Key()] {
 			c.DNSSince = now
 			if at := m.Status.NodesRepointedAt; at != nil {
@@ -88,13 +83,16 @@ func changes(s *Survey, m *v1alpha1.Migration, to engine.Direction, now time.Tim
 			}
 		}
 	}
+	for namespace, spans := range c.Services {
+		c.Services[namespace] = rollout.Spans(spans)
+	}
 	return c
 }
 
-// arrival is when a Service got to where a direction leads; now, if it has yet to. On the way back, those that never left
-// don't count.
+// arrival is when a Service got to where a direction leads; now, if it has yet to. On the way back, those that never left,
+// or do not return, don't count.
 func arrival(e *Entry, to engine.Direction, now time.Time) (at time.Time, counts bool) {
-	if to == engine.Backward && !e.Touched() {
+	if to == engine.Backward && (!e.Touched() || e.settled()) {
 		return time.Time{}, false
 	}
 	_, target := e.ends(to)
@@ -126,42 +124,80 @@ func awaySince(e *Entry) time.Time {
 	return time.Time{}
 }
 
+// patience is how long a workload that is not complete may take to become so before it is restarted.
+const patience = time.Minute
+
 // refresher plans what is to be renewed.
 type refresher struct {
 	tools  migration.Tools
 	survey *Survey
 	rules  tier.Rules
+	// of is the migration, to where it goes, workloads what runs in the cluster.
+	of        *v1alpha1.Migration
+	to        engine.Direction
+	workloads *rollout.State
 }
 
-// plan looks at the pods of the cluster and says what becomes of those that carry addresses of before.
-func (r refresher) plan(ctx context.Context, c rollout.Changes) (Refresh, error) {
-	spec := r.survey.Spec.Refresh
+// plan says what becomes of the pods that carry addresses of before. What is not complete, and not by replumb, is not due: apply waits
+// for it a little, and else leaves it alone.
+func (r refresher) plan() (Refresh, rollout.Plan) {
+	spec, now := r.survey.Spec.Refresh, r.tools.Now()
+	c := changes(r.survey, r.of, r.to, now, func(*Entry) bool { return true })
 	out := Refresh{parallel: spec.Parallel}
-	if len(c.MovedAt) == 0 {
-		return out, nil
+	if r.workloads == nil || len(c.Services) == 0 {
+		return out, rollout.Plan{}
 	}
-	state, err := rollout.Load(ctx, r.tools.Cluster)
-	if err != nil {
-		return out, err
-	}
-	plan := state.Plan(c, spec.BarePods)
 	if spec.Mode == v1alpha1.RefreshReport {
-		out.Left = state.Left(c)
-		return out, nil
+		out.Left = r.workloads.Left(c)
+		return out, rollout.Plan{}
 	}
-	out.Left = plan.Reported
-	tools := rollout.Tools{Client: r.tools.Cluster, Timeout: spec.Timeout.Duration, Now: r.tools.Now}
+	plan := r.workloads.Plan(c, spec.BarePods)
+	out.Left = slices.Concat(plan.Reported, plan.Unfinished(c, r.workloads))
+	out.due = r.due(now)
+	tools := rollout.Tools{Client: r.tools.Client(), Timeout: spec.Timeout.Duration, Patience: patience, Now: r.tools.Now}
 	out.Tiers = r.tiers(tools, plan, c)
-	out.originals = workloads(state, plan.Restarts)
-	return out, nil
+	out.originals = workloads(r.workloads, plan.Restarts)
+	return out, plan
+}
+
+// due counts what is left to renew of what has moved.
+func (r refresher) due(now time.Time) (n int) {
+	plan := r.workloads.Plan(changes(r.survey, r.of, r.to, now, func(e *Entry) bool {
+		_, there := e.ends(r.to)
+		return isAt(e.Service, there) && !r.survey.endless(e)
+	}), r.survey.Spec.Refresh.BarePods)
+	for i := range plan.Restarts {
+		if plan.Restarts[i].Unfinished == "" {
+			n++
+		}
+	}
+	return n + len(plan.Evictions)
+}
+
+// bornAfter reports whether a Service was made after the migration was recorded.
+func (s *Survey) bornAfter(e *Entry) bool {
+	return !s.Recorded.IsZero() && s.Recorded.Before(&e.Service.CreationTimestamp)
+}
+
+// endless reports whether a Service has appeared since the migration was recorded, in a range that stays open. Of these there is no
+// end. Each apply moves those that it finds, and waits for no others.
+func (s *Survey) endless(e *Entry) bool {
+	return s.bornAfter(e) && slices.ContainsFunc(s.Ranges, func(c networkingv1.ServiceCIDR) bool {
+		return c.DeletionTimestamp.IsZero() && !s.retires(&c) && cidr.Contains(cidrsOf(&c), e.Old)
+	})
 }
 
 // tiers sorts what is to be renewed into tiers.
 func (r refresher) tiers(tools rollout.Tools, plan rollout.Plan, c rollout.Changes) []RefreshTier {
-	restarts := map[string][]engine.Step{}
-	for _, w := range plan.Restarts {
+	restarts, alone := map[string][]engine.Step{}, map[string][]engine.Step{}
+	for i := range plan.Restarts {
+		w := &plan.Restarts[i]
 		t := r.tierOf(w.Namespace, w.Name, w.PodLabels)
-		restarts[t] = append(restarts[t], tools.Restart(w, c))
+		if r.survey.servesDNS(w) { // what is restarted beside it would ask it for names
+			alone[t] = append(alone[t], tools.Restart(*w, c))
+			continue
+		}
+		restarts[t] = append(restarts[t], tools.Restart(*w, c))
 	}
 	evictions := map[string][]corev1.Pod{}
 	for _, p := range plan.Evictions {
@@ -171,6 +207,9 @@ func (r refresher) tiers(tools rollout.Tools, plan rollout.Plan, c rollout.Chang
 	var all []RefreshTier
 	for _, name := range r.survey.Tiers {
 		t := RefreshTier{Name: name}
+		for _, step := range alone[name] {
+			t.Groups = append(t.Groups, []engine.Step{step})
+		}
 		if len(restarts[name]) > 0 {
 			t.Groups = append(t.Groups, restarts[name])
 		}
@@ -188,9 +227,18 @@ func (r refresher) tiers(tools rollout.Tools, plan rollout.Plan, c rollout.Chang
 	return all
 }
 
+// servesDNS reports whether a workload is behind cluster DNS.
+func (s *Survey) servesDNS(w *rollout.Workload) bool {
+	return slices.ContainsFunc(slices.Concat(s.Moves, s.Pins, s.Stays), func(e *Entry) bool {
+		selector := e.Service.Spec.Selector
+		return s.DNS[e.Key()] && e.Service.Namespace == w.Namespace && len(selector) > 0 &&
+			labels.SelectorFromSet(selector).Matches(labels.Set(w.PodLabels))
+	})
+}
+
 // tierOf sorts a workload as a Service of the same namespace and labels would be.
-func (r refresher) tierOf(namespace, name string, labels map[string]string) string {
-	as := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: labels}}
+func (r refresher) tierOf(namespace, name string, pods map[string]string) string {
+	as := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: pods}}
 	assigned := tier.Assign([]*corev1.Service{as}, r.rules, nil)
 	return assigned.Of[types.NamespacedName{Namespace: namespace, Name: name}]
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/kube/rollout"
 	"github.com/replumb/replumb/internal/migration"
+	"github.com/replumb/replumb/internal/operator/overlapset"
 	"github.com/replumb/replumb/internal/safety/freeze"
 	"github.com/replumb/replumb/internal/verify/lossguard"
 )
@@ -31,13 +32,27 @@ func Roles() cluster.Roles {
 		{
 			Name: name + "operate", File: file, Purpose: cluster.Operate, Rules: slices.Concat(migration.OperateRules(), operateRules()),
 			Danger: []string{
-				"Who has it can take over the traffic of every Service: patch of services, services/status and endpointslices, and create and",
-				"delete of ipaddresses, in all namespaces are what a move is made of (see CVE-2020-8554, CVE-2021-25740). With patch of workloads it",
+				"Who has it can take over the traffic of every Service: patch of services, services/status and endpointslices, and create, patch",
+				"and delete of ipaddresses, in all namespaces are what a move is made of (see CVE-2020-8554, CVE-2021-25740). With patch of workloads it",
 				"runs pods of any image with any ServiceAccount, where Pod Security lets it. Treat who has it as an administrator of the cluster, and",
 				"bind it for as long as a migration lasts.",
 			},
 		},
 		lossguard.Role(name+"agents", file, true),
+		{
+			Name: name + "overlap", File: file, Purpose: cluster.Overlap,
+			Rules: []cluster.Rule{
+				{
+					Why: "The Deployment that keeps bridges in step between commands, and what it may do itself: no user can give it more rights than " +
+						"they have.",
+					Rights: overlapset.Rights(),
+				},
+			},
+			Danger: []string{
+				"Its ServiceAccount, and who has the role, can lead Services and their endpoints elsewhere in all namespaces (see CVE-2021-25740): no",
+				"role tells bridges from other Services. The account is there from the first bridge to the end of finish, or of rollback.",
+			},
+		},
 		{
 			Name: name + "without-agents", File: file, Purpose: cluster.WithoutAgents, Rules: withoutAgents(),
 			Danger: []string{
@@ -78,6 +93,16 @@ func viewRules() []cluster.Rule {
 			),
 		},
 		{
+			Why:      "How the Deployment fares that keeps bridges in step between commands.",
+			Optional: true,
+			Rights:   overlapset.ViewRights(),
+		},
+		{
+			Why:      "Whether quotas have room for bridges.",
+			Optional: true,
+			Rights:   cluster.Grant("", "resourcequotas", "", "list"),
+		},
+		{
 			Why:      "The flags of API servers, from Kubernetes 1.36.",
 			Optional: true,
 			Rights:   []cluster.Right{{Verb: "get", URL: "/flagz"}},
@@ -94,12 +119,16 @@ func operateRules() []cluster.Rule {
 				cluster.Grant("", "services", "", "create patch delete"),
 				cluster.Grant("", "services", "status", "patch"),
 				cluster.Grant(networking, "servicecidrs", "", "create patch delete"),
-				cluster.Grant(networking, "ipaddresses", "", "create delete"),
+				cluster.Grant(networking, "ipaddresses", "", "create patch delete"),
 			),
 		},
 		{
 			Why:    "Copies for the bridges of Services without a selector; the endpoints of barriers.",
 			Rights: cluster.Grant(discovery, "endpointslices", "", "watch create patch delete"),
+		},
+		{
+			Why:    "What bridges have to follow while a command runs, where nothing in the cluster has them do so.",
+			Rights: slices.Concat(cluster.Grant("", "services", "", "watch"), cluster.Grant(networking, "ipaddresses", "", "watch")),
 		},
 		migration.FreezeRule(freeze.Name),
 		{
@@ -130,6 +159,9 @@ func (j *Job) roles() cluster.Roles {
 	if agents {
 		purposes = append(purposes, cluster.Agents)
 	}
+	if j.overlapImage().Name != "" {
+		purposes = append(purposes, cluster.Overlap)
+	}
 	asksNodes := j.Spec.Barrier == v1alpha1.BarrierHealthCheck || j.Spec.Barrier == "" && !agents
 	if asksNodes && j.Spec.Mode != v1alpha1.ModeExtend {
 		purposes = append(purposes, cluster.WithoutAgents)
@@ -143,5 +175,5 @@ func toLook(r cluster.Right) bool {
 		return false
 	}
 	here := r.Namespace == "" || r.Namespace == v1alpha1.SystemNamespace
-	return r.Verb == "list" && here && r.Resource != "endpointslices" || r.Resource == "migrations"
+	return r.Verb == "list" && here && r.Resource != "endpointslices" && r.Resource != "leases" || r.Resource == "migrations"
 }

@@ -29,9 +29,13 @@ type Spec struct {
 	// ClusterServices says whether kube-dns and kubernetes move too.
 	ClusterServices v1alpha1.ClusterServicesPolicy
 	Refresh         v1alpha1.RefreshSpec
+	// Follower says whether bridges are kept in step between commands.
+	Follower v1alpha1.FollowerMode
 	// APIServers are host:port of every API server; empty means the endpoints of kubernetes.
 	APIServers []string
 	GateWait   time.Duration
+	// Actions do what gates wait for; nil if none does.
+	Actions *v1alpha1.GateActions
 	// Common is what all kinds of migrations have: tiers, windows, hooks, freeze, backups.
 	Common v1alpha1.MigrationSpec
 }
@@ -55,6 +59,7 @@ func Validate(m *v1alpha1.Migration) (Spec, error) {
 		Name: m.Name, Mode: j.Mode, To: spec.Prefixes(j.To), From: spec.Prefixes(j.From), Networks: spec.Prefixes(j.Networks),
 		Bridge: j.Bridge, Domain: j.ClusterDomain, Drain: j.Drain.Duration, Barrier: j.Barrier.Mode, BarrierWait: j.Barrier.Wait.Duration,
 		Batch: m.Spec.Batch.Size, Settle: m.Spec.Batch.Settle.Duration, ClusterServices: j.ClusterServices, Refresh: j.Refresh,
-		APIServers: j.APIServers, GateWait: j.GateWait.Duration, Common: *m.Spec.DeepCopy(),
+		Follower:   j.Follower,
+		APIServers: j.APIServers, GateWait: j.GateWait.Duration, Actions: j.Actions, Common: *m.Spec.DeepCopy(),
 	}, nil
 }

@@ -1,6 +1,7 @@
 package servicecidr
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -23,9 +24,13 @@ import (
 type transit struct {
 	client    client.Client
 	migration string
+	// endpoints compares those of Services and bridges.
+	endpoints *bridge.Endpoints
 	// domain is the cluster's, under which the name of a Service leads to its bridge in the middle of a hop.
 	domain string
-	form   v1alpha1.BridgeForm
+	// forms are those of new bridges by namespace, form is that of all others.
+	forms map[string]v1alpha1.BridgeForm
+	form  v1alpha1.BridgeForm
 	// pool has the addresses of the target that are free.
 	pool *cidr.Pool
 	// within are the ranges of the migration: no bridge answers at other addresses.
@@ -36,7 +41,7 @@ type transit struct {
 	observer Observer
 }
 
-// bridgeOf is the bridge that a Service needs.
+// bridgeOf is the bridge that a Service needs in order to hop.
 func (t *transit) bridgeOf(e *Entry, svc *corev1.Service) *bridge.Bridge {
 	return &bridge.Bridge{
 		Migration: t.migration,
@@ -45,8 +50,22 @@ func (t *transit) bridgeOf(e *Entry, svc *corev1.Service) *bridge.Bridge {
 		New:       e.New,
 		Within:    t.within,
 		Reserved:  len(e.reserved) > 0,
-		Form:      t.form,
+		Form:      cmp.Or(t.forms[svc.Namespace], t.form),
 	}
+}
+
+// bridgeAfter is the bridge that a Service needs once it has arrived, and else the one it needs in order to hop.
+func (t *transit) bridgeAfter(e *Entry, svc *corev1.Service, to engine.Direction) *bridge.Bridge {
+	b := t.bridgeOf(e, svc)
+	_, dest := e.ends(to)
+	switch {
+	case !isAt(svc, dest):
+	case to == engine.Backward:
+		b.Answers = bridge.NewOnly
+	default:
+		b.Answers = bridge.OldOnly
+	}
+	return b
 }
 
 // reserve reserves the target of a Service, going to the next free address as often as another is found to have it.
@@ -111,12 +130,16 @@ func (b *barriers) pass(ctx context.Context, name string) error {
 	return engine.Drive(ctx, b.step(name))
 }
 
-// bridgeStep has the old address answer twice over before the Service leaves it.
+// bridgeStep has the old address answer twice over before the Service leaves it, or repairs what answers for one that has.
 type bridgeStep struct {
 	engine.Observed[unbridged]
 
 	transit *transit
 	entry   *Entry
+	// want is the bridge that the Service needs as it is.
+	want func(svc *corev1.Service) *bridge.Bridge
+	// made is what the write was answered with, for the first proof.
+	made *answer
 }
 
 // unbridged is a Service without the bridge it needs. If it has changed by the time the bridge is written, the proof finds the
@@ -127,8 +150,18 @@ type unbridged struct {
 	missing bool
 }
 
+// bridge has a Service answer at both of its addresses.
 func (t *transit) bridge(e *Entry) engine.Step {
-	s := &bridgeStep{transit: t, entry: e}
+	return t.bridgeAs(e, func(svc *corev1.Service) *bridge.Bridge { return t.bridgeOf(e, svc) })
+}
+
+// rebridge repairs the bridge of a Service that has moved.
+func (t *transit) rebridge(e *Entry) engine.Step {
+	return t.bridgeAs(e, func(svc *corev1.Service) *bridge.Bridge { return t.bridgeAfter(e, svc, engine.Forward) })
+}
+
+func (t *transit) bridgeAs(e *Entry, want func(*corev1.Service) *bridge.Bridge) engine.Step {
+	s := &bridgeStep{transit: t, entry: e, want: want}
 	s.Observed = engine.Observed[unbridged]{
 		Name: "bridge/" + e.Key().String(), Look: s.look, Write: s.write, Proof: s.prove, Changes: s.changes,
 	}
@@ -137,6 +170,9 @@ func (t *transit) bridge(e *Entry) engine.Step {
 
 // Title implements engine.Step. The target is another one when the first was found taken.
 func (s *bridgeStep) Title() string {
+	if s.want(s.entry.Service).Answers == bridge.OldOnly {
+		return fmt.Sprintf("Bridge %s on %s", s.entry.Key(), s.entry.Old)
+	}
 	return fmt.Sprintf("Bridge %s on %s and %s", s.entry.Key(), s.entry.Old, s.entry.New)
 }
 
@@ -146,7 +182,14 @@ func (s *bridgeStep) look(ctx context.Context) (engine.State, unbridged, error) 
 	if err != nil || svc == nil {
 		return engine.Done, seen, err
 	}
-	err = s.transit.bridgeOf(s.entry, svc).Proven(ctx, s.transit.client)
+	if _, reason := judge(svc); reason.Kind != "" && !crossing(svc, s.transit.domain) && !isAt(svc, s.entry.New) {
+		return engine.Done, seen, nil // it leaves, when its turn to hop comes
+	}
+	if s.entry.Bridge == nil && s.entry.latest.bridge == nil { // if there is one by now, its creation is refused
+		seen.missing = true
+		return engine.Pending, seen, nil
+	}
+	_, err = s.want(svc).Proven(ctx, s.transit.client, s.transit.endpoints)
 	seen.missing = errors.As(err, new(*bridge.MissingError))
 	switch {
 	case err == nil:
@@ -162,9 +205,14 @@ func (s *bridgeStep) write(ctx context.Context, seen unbridged) error {
 	if err := s.reserve(ctx, seen.service); err != nil {
 		return err
 	}
-	b := t.bridgeOf(s.entry, seen.service)
+	b := s.want(seen.service)
+	s.made = nil
 	if seen.missing {
-		if err := b.Make(ctx, t.client, t.pool); !apierrors.IsAlreadyExists(err) {
+		made, err := b.Make(ctx, t.client, t.pool)
+		if err == nil {
+			s.entry.latest.bridge, s.made = made, &answer{service: seen.service, bridge: made}
+		}
+		if !apierrors.IsAlreadyExists(err) {
 			return err
 		}
 	}
@@ -198,16 +246,22 @@ func (s *bridgeStep) reserve(ctx context.Context, svc *corev1.Service) (err erro
 	return nil
 }
 
+// prove takes the answer to the write for what there is, once. A Service that has changed since is met by its hop.
 func (s *bridgeStep) prove(ctx context.Context) error {
+	if made := s.made; made != nil {
+		s.made = nil
+		return s.want(made.service).Fits(ctx, made.bridge, s.transit.endpoints)
+	}
 	svc, err := readService(ctx, s.transit.client, s.entry)
 	if err != nil || svc == nil {
 		return err
 	}
-	return s.transit.bridgeOf(s.entry, svc).Proven(ctx, s.transit.client)
+	_, err = s.want(svc).Proven(ctx, s.transit.client, s.transit.endpoints)
+	return err
 }
 
 func (s *bridgeStep) changes() ([]engine.Change, error) {
-	b := s.transit.bridgeOf(s.entry, s.entry.Service)
+	b := s.want(s.entry.Service)
 	verb := "create"
 	if s.entry.Bridge != nil {
 		verb, b.Form = "update", bridge.FormOf(s.entry.Bridge)

@@ -64,7 +64,8 @@ func (s *canaryStep) move(ctx context.Context, svc *corev1.Service) error {
 		return err
 	}
 	for _, step := range []engine.Step{
-		s.transit.bridge(e), s.transit.barriers.step("the canary"), s.transit.hop(e, engine.Forward), s.transit.hop(e, engine.Backward),
+		s.transit.bridge(e), s.transit.barriers.step("the canary"), s.transit.hop(e, engine.Forward), s.transit.narrow(e, engine.Forward),
+		s.transit.bridge(e), s.transit.hop(e, engine.Backward), s.transit.narrow(e, engine.Backward),
 	} {
 		if err := engine.Drive(ctx, step); err != nil {
 			return fmt.Errorf("%s: %w", step.Title(), err)
@@ -180,6 +181,7 @@ func (s *canaryStep) Preview() ([]engine.Change, error) {
 		{Verb: "create", Object: "EndpointSlice " + name},
 		{Verb: "create", Object: "Service " + name + " (its bridge)"},
 		{Verb: "create", Object: "IPAddress, which keeps the address that it leaves"},
+		{Verb: "patch", Object: "Service " + name + " (its bridge)"},
 		{Verb: "patch", Object: "Service " + name},
 		{Verb: "delete", Object: "IPAddress, which kept that address"},
 		{Verb: "delete", Object: "Service " + name + " (its bridge)"},

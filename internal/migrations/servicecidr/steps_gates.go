@@ -37,16 +37,24 @@ func newGate(id, title, guide string, limit time.Duration, holds func(context.Co
 	}
 }
 
-// apiServers are the API servers of the cluster, as seen from where replumb runs.
+// apiServers are the API servers of the cluster, as seen from where replumb runs, or from nodes where it does not reach them.
 type apiServers struct {
 	cluster   *cluster.Cluster
 	inspector Inspector
 	addresses []string
+	// witnesses are the nodes that look at API servers, too.
+	witnesses func() []apiserver.Witness
+
+	// from says which were seen from nodes at the latest look.
+	from []string
 }
+
+// remark is what there is to say of how they were seen; nothing, if it was from here.
+func (a *apiServers) remark() string { return strings.Join(a.from, "; ") }
 
 // inspect looks at each. Unless their addresses are given, the endpoints of kubernetes are asked; if there is but one, it
 // is the one the kubeconfig leads to, which may be the only way to it.
-func (a apiServers) inspect(ctx context.Context) ([]apiserver.Server, error) {
+func (a *apiServers) inspect(ctx context.Context) ([]apiserver.Server, error) {
 	addresses := a.addresses
 	if len(addresses) == 0 {
 		endpoints := &discoveryv1.EndpointSliceList{}
@@ -59,24 +67,36 @@ func (a apiServers) inspect(ctx context.Context) ([]apiserver.Server, error) {
 			addresses = []string{a.cluster.Host()}
 		}
 	}
-	return a.inspector.InspectAll(ctx, addresses), nil
+	servers := apiserver.Through(a.inspector.InspectAll(ctx, addresses), a.witnesses())
+	a.from = nil
+	for _, s := range servers {
+		if s.From != "" {
+			a.from = append(a.from, fmt.Sprintf("API server %s was seen from %s", s.Address, s.From))
+		}
+	}
+	return servers, nil
 }
 
-// certified holds once the certificate of every API server names the address that kubernetes moves to: from the hop on, every
-// client in the cluster connects to it.
-func (a apiServers) certified(want netip.Addr) func(context.Context) error {
+// certified holds once the certificate of every API server names all of some addresses: where kubernetes goes, since every client in the
+// cluster connects there from the hop on, and where it was, since those that run go on using that.
+func (a *apiServers) certified(want ...netip.Addr) func(context.Context) error {
 	return func(ctx context.Context) error {
 		servers, err := a.inspect(ctx)
 		if err != nil {
 			return err
 		}
-		return apiserver.CertificatesCover(servers, want)
+		for _, a := range want {
+			if err := apiserver.CertificatesCover(servers, a); err != nil {
+				return err
+			}
+		}
+		return nil
 	}
 }
 
 // onRange is every API server with a range as --service-cluster-ip-range.
 type onRange struct {
-	servers   apiServers
+	servers   *apiServers
 	migration string
 	want      netip.Prefix
 	// confirmation is the value of the Migration's annotation by which the operator vouches for what cannot be seen.

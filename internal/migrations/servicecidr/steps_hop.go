@@ -34,6 +34,11 @@ type hopStep struct {
 	to      engine.Direction
 	// began is when the first patch was about to be sent, for the observer.
 	began time.Time
+	// left is why the Service does not hop, once it was found that it may not.
+	left string
+	// arrived is the Service as patch B was answered, for the first proof; kept says that the address it left was reserved before.
+	arrived *corev1.Service
+	kept    bool
 }
 
 func (t *transit) hop(e *Entry, to engine.Direction) engine.Step {
@@ -52,6 +57,9 @@ func (t *transit) hop(e *Entry, to engine.Direction) engine.Step {
 
 // Title implements engine.Step. The target is another one when the first was found taken.
 func (h *hopStep) Title() string {
+	if h.left != "" {
+		return fmt.Sprintf("Leave %s alone: it %s", h.entry.Key(), h.left)
+	}
 	src, dest := h.ends()
 	risk := ""
 	if h.entry.HasNodePorts() {
@@ -70,11 +78,9 @@ func (h *hopStep) look(ctx context.Context) (engine.State, *corev1.Service, erro
 	}
 	src, dest := h.ends()
 	switch {
-	case h.entry.crossing(svc):
-		return engine.Pending, svc, nil
 	case isAt(svc, dest):
 		return engine.Done, svc, nil
-	case isAt(svc, src):
+	case crossing(svc, h.transit.domain), isAt(svc, src), h.stays(svc) != "":
 		return engine.Pending, svc, nil
 	}
 	return engine.Blocked, svc, fmt.Errorf("service %s is now of type %s at %q, and was to move from %s to %s",
@@ -100,6 +106,11 @@ func readService(ctx context.Context, c client.Client, e *Entry) (*corev1.Servic
 }
 
 func (h *hopStep) write(ctx context.Context, svc *corev1.Service) error {
+	if h.left, h.As = h.stays(svc), engine.RoleMove; h.left != "" {
+		h.As = engine.RoleOwn // nothing moves
+		return h.quit(ctx, svc)
+	}
+	h.arrived, h.kept, h.entry.latest = nil, false, answer{}
 	if h.began.IsZero() {
 		h.began = h.transit.now()
 	}
@@ -129,10 +140,15 @@ func (h *hopStep) write(ctx context.Context, svc *corev1.Service) error {
 	left := h.reservation(src)
 	if err := left.PlaceAfter(ctx, h.transit.client, h.entry.Key()); err == nil {
 		h.entry.placed(left)
+		h.kept = true
 	} else if !isTaken(err) {
 		return err
 	}
-	return h.arrive(ctx, svc)
+	if err := h.arrive(ctx, svc); err != nil {
+		return err
+	}
+	h.arrived, h.entry.latest.service = svc, svc
+	return nil
 }
 
 // follow looks at the bridge, right before the Service leaves. It brings the bridge in line with a Service that was changed
@@ -159,7 +175,9 @@ func (h *hopStep) rebridge(ctx context.Context, svc *corev1.Service) error {
 
 // proven returns nil only if the bridge is what the Service needs.
 func (h *hopStep) proven(ctx context.Context, svc *corev1.Service) error {
-	if err := h.transit.bridgeOf(h.entry, svc).Proven(ctx, h.transit.client); err != nil {
+	have, err := h.transit.bridgeOf(h.entry, svc).Proven(ctx, h.transit.client, h.transit.endpoints)
+	h.entry.latest.bridge = have
+	if err != nil {
 		return fmt.Errorf("service %s must not leave its address: %w", h.entry.Key(), err)
 	}
 	return nil
@@ -238,6 +256,9 @@ func (h *hopStep) send(ctx context.Context, svc *corev1.Service, patch map[strin
 		return fmt.Errorf("service %s: %w", h.entry.Key(), err)
 	}
 	err = h.transit.client.Patch(ctx, svc, client.RawPatch(types.MergePatchType, body), client.FieldOwner(v1alpha1.FieldManager))
+	if apierrors.IsNotFound(err) {
+		return engine.NotYet("service %s has just been deleted", h.entry.Key()) // the next look finds it gone, and nothing to do
+	}
 	if err != nil {
 		return fmt.Errorf("service %s: %w", h.entry.Key(), err)
 	}
@@ -250,7 +271,6 @@ func (h *hopStep) patchLeave(svc *corev1.Service) (map[string]any, error) {
 	if err != nil {
 		return nil, fmt.Errorf("service %s: %w", h.entry.Key(), err)
 	}
-	key := h.entry.BridgeKey()
 	notes := map[string]any{
 		v1alpha1.LabelMigration:         h.transit.migration,
 		v1alpha1.AnnotationOldIP:        h.entry.Old.String(),
@@ -265,7 +285,7 @@ func (h *hopStep) patchLeave(svc *corev1.Service) (map[string]any, error) {
 		"metadata": map[string]any{"resourceVersion": svc.ResourceVersion, "annotations": notes},
 		"spec": map[string]any{
 			"type":                  corev1.ServiceTypeExternalName,
-			"externalName":          fmt.Sprintf("%s.%s.svc.%s", key.Name, key.Namespace, h.transit.domain),
+			"externalName":          bridgeHost(svc, h.transit.domain),
 			"clusterIP":             nil,
 			"clusterIPs":            nil,
 			"ipFamilies":            nil,
@@ -308,9 +328,21 @@ func (h *hopStep) reservation(a netip.Addr) *bridge.Hold {
 	return h.entry.reservation(h.transit.migration, a)
 }
 
+// landed is the Service after its hop: as patch B was answered, once, and else as it is read.
+func (h *hopStep) landed(ctx context.Context) (*corev1.Service, error) {
+	if svc := h.arrived; svc != nil {
+		h.arrived = nil
+		return svc, nil
+	}
+	return readService(ctx, h.transit.client, h.entry)
+}
+
 // prove looks at what a hop could have damaged. Other fields it leaves alone: they may have been changed since.
 func (h *hopStep) prove(ctx context.Context) error {
-	svc, err := readService(ctx, h.transit.client, h.entry)
+	if h.left != "" {
+		return nil // quit has looked
+	}
+	svc, err := h.landed(ctx)
 	if err != nil || svc == nil {
 		return err
 	}
@@ -331,10 +363,12 @@ func (h *hopStep) prove(ctx context.Context) error {
 		(!equality.Semantic.DeepEqual(s.Ports, original.Ports) || s.ExternalTrafficPolicy != original.ExternalTrafficPolicy):
 		return fmt.Errorf("service %s lost its node ports or externalTrafficPolicy", h.entry.Key())
 	}
-	if err := h.reservation(src).Check(ctx, h.transit.client); err != nil {
-		return fmt.Errorf("service %s has moved, but its address %s is not kept: %w", h.entry.Key(), src, err)
+	if !h.kept {
+		if err := h.reservation(src).Check(ctx, h.transit.client); err != nil {
+			return fmt.Errorf("service %s has moved, but its address %s is not kept: %w", h.entry.Key(), src, err)
+		}
 	}
-	if err := bridge.SameEndpoints(ctx, h.transit.client, h.entry.Key(), h.entry.BridgeKey()); err != nil {
+	if err := h.transit.endpoints.Same(ctx, h.entry.Key(), h.entry.BridgeKey()); err != nil {
 		return err
 	}
 	h.report(svc)
@@ -367,6 +401,10 @@ func (h *hopStep) changes() ([]engine.Change, error) {
 		if svc.Spec.Type == corev1.ServiceTypeNodePort {
 			const nudge = "Service " + v1alpha1.SystemNamespace + "/nudge-…"
 			changes = append(changes, engine.Change{Verb: "create", Object: nudge}, engine.Change{Verb: "delete", Object: nudge})
+		}
+		unless := " (instead, if the Service may not move any more by then)"
+		for _, c := range bridgeDeletion(h.entry.BridgeKey(), svc.Spec.Selector) {
+			changes = append(changes, engine.Change{Verb: c.Verb, Object: c.Object + unless})
 		}
 		changes = append(changes,
 			engine.Change{Verb: "patch", Object: "IPAddress " + dest.String() + " (if the Service has changed since it was reserved)"},

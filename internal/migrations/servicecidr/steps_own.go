@@ -3,6 +3,7 @@ package servicecidr
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
@@ -31,17 +32,20 @@ func always(id, title string, write func(context.Context) error, changes func() 
 	}
 }
 
-// mark tells the freeze that the Services of a batch are in flight, beside those that say so themselves. No batch lifts that.
+// mark tells the freeze that the Services of a batch are in flight.
 func mark(c client.Client, migration string, b *batch) engine.Step {
-	if b == nil {
-		b = &batch{name: "none"}
-	}
-	title := "Freeze " + b.String()
-	if len(b.entries) == 0 {
-		title = "Lift the freeze of Services that have not been bridged"
-	}
+	return inFlight(c, migration, "freeze/"+b.String(), "Freeze "+b.String(), b)
+}
+
+// thaw tells the freeze that a batch has arrived: what of its Services still must not change, they say themselves.
+func thaw(c client.Client, migration string, b *batch) engine.Step {
+	return inFlight(c, migration, "thaw/"+b.String(), "Let "+b.String()+" change, but for what the overlap needs", &batch{})
+}
+
+// inFlight has the freeze list the Services of a batch, and no others.
+func inFlight(c client.Client, migration, id, title string, b *batch) engine.Step {
 	write := func(ctx context.Context) error { return freeze.Mark(ctx, c, migration, b.keys()) }
-	return always("freeze/"+b.String(), title, write, func() ([]engine.Change, error) {
+	return always(id, title, write, func() ([]engine.Change, error) {
 		return []engine.Change{{
 			Verb: "update", Object: "ValidatingAdmissionPolicy " + freeze.Name, Body: map[string]any{"inFlight": b.names()},
 		}}, nil
@@ -138,7 +142,11 @@ func removeRemains(c client.Client, migration string) engine.Step {
 }
 
 // nothingLeft looks whether anything of the migration is left on the cluster, before it is called over.
-func nothingLeft(c client.Client, survey *Survey) engine.Step {
+func nothingLeft(c client.Client, survey *Survey, to engine.Direction) engine.Step {
+	looks := []func(context.Context, client.Client, string) ([]string, error){leftAddresses, leftFreeze}
+	if to == engine.Forward {
+		looks = append(looks, leftRanges)
+	}
 	return &engine.Wait{
 		Name: "clean", About: "Verify that nothing of the migration is left",
 		For: func(ctx context.Context) error {
@@ -146,7 +154,7 @@ func nothingLeft(c client.Client, survey *Survey) engine.Step {
 			if err != nil {
 				return err
 			}
-			for _, look := range []func(context.Context, client.Client, string) ([]string, error){leftAddresses, leftFreeze} {
+			for _, look := range looks {
 				found, err := look(ctx, c, survey.Spec.Name)
 				if err != nil {
 					return err
@@ -165,7 +173,7 @@ func nothingLeft(c client.Client, survey *Survey) engine.Step {
 // themselves does not count.
 func (s *Survey) leftServices(ctx context.Context, c client.Client) (left []string, err error) {
 	bridges, moved := map[types.NamespacedName]bool{}, map[types.UID]bool{}
-	for _, e := range s.everything() {
+	for _, e := range slices.Concat(s.everything(), s.Departed) {
 		bridges[e.BridgeKey()], moved[e.Service.UID] = true, true
 	}
 	for _, b := range s.Orphans {
@@ -195,6 +203,20 @@ func leftAddresses(ctx context.Context, c client.Client, migration string) (left
 	}
 	for i := range reserved.Items {
 		left = append(left, "reserved address "+reserved.Items[i].Name)
+	}
+	return left, nil
+}
+
+// leftRanges are Service ranges that still have the migration's label: by the end of finish each is gone, or the cluster's own.
+func leftRanges(ctx context.Context, c client.Client, migration string) (left []string, err error) {
+	all, err := serviceCIDRs(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	for i := range all {
+		if all[i].Labels[v1alpha1.LabelMigration] == migration {
+			left = append(left, "servicecidr "+all[i].Name)
+		}
 	}
 	return left, nil
 }

@@ -2,7 +2,6 @@ package servicecidr
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -11,7 +10,6 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
@@ -150,11 +148,7 @@ func (r ownRange) handOver() engine.Step {
 			if twice {
 				return deleteRange(ctx, r.client, have)
 			}
-			patch, err := json.Marshal(r.patchForget(have.ResourceVersion))
-			if err != nil {
-				return err
-			}
-			return r.client.Patch(ctx, have, client.RawPatch(types.MergePatchType, patch), client.FieldOwner(v1alpha1.FieldManager))
+			return r.forget(ctx, have)
 		},
 		Proof: func(ctx context.Context) error {
 			have, err := r.own(ctx)
@@ -190,25 +184,6 @@ func (r ownRange) twice(ctx context.Context) (bool, error) {
 	return slices.ContainsFunc(all, func(c networkingv1.ServiceCIDR) bool {
 		return c.Name != r.name && readyCondition(&c) && slices.Contains(cidrsOf(&c), r.cidr)
 	}), nil
-}
-
-// withdraw removes the range. The API server keeps it as long as an address in it is in use.
-func (r ownRange) withdraw() engine.Step {
-	return &engine.Observed[*networkingv1.ServiceCIDR]{
-		Name: "withdraw/" + r.name, About: fmt.Sprintf("Remove the Service range %s", r.cidr),
-		Look: r.lookForOwn,
-		Write: func(ctx context.Context, have *networkingv1.ServiceCIDR) error {
-			return deleteRange(ctx, r.client, have)
-		},
-		Proof: func(ctx context.Context) error {
-			have, err := serviceCIDR(ctx, r.client, r.name)
-			if err != nil || have == nil {
-				return err
-			}
-			return stillThere(ctx, r.client, r.name, []netip.Prefix{r.cidr}, nil)
-		},
-		Changes: deletion("ServiceCIDR " + r.name),
-	}
 }
 
 // deletion previews the deletion of an object.

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/netip"
+	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
@@ -14,21 +15,49 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/network/bridge"
 )
 
 // arrived verifies that a Service is where it was to go, before its old address is taken away.
-func arrived(c client.Client, e *Entry) engine.Step {
+func arrived(c client.Client, listed *listedServices, e *Entry, domain string) engine.Step {
 	return &engine.Wait{
 		Name: "verify/" + e.Key().String(), About: fmt.Sprintf("Verify %s at %s", e.Key(), e.New),
 		For: func(ctx context.Context) error {
+			if svc := listed.get(ctx, c, e); svc != nil && isAt(svc, e.New) {
+				return nil
+			}
 			svc, err := readService(ctx, c, e)
 			if err != nil || svc == nil || isAt(svc, e.New) {
 				return err
 			}
+			if reason := addressless(svc); reason.Kind != "" && !crossing(svc, domain) {
+				return nil // others took its address away, and it is not for the migration to give it one
+			}
 			return fmt.Errorf("service %s is of type %s at %q, not at %s", e.Key(), svc.Spec.Type, svc.Spec.ClusterIP, e.New)
 		},
 	}
+}
+
+// listedServices are those of the cluster, by one list that the first of the steps of a group makes.
+type listedServices struct {
+	once sync.Once
+	all  map[types.UID]*corev1.Service
+}
+
+// get returns nil for what was not listed: that is to be read by itself.
+func (l *listedServices) get(ctx context.Context, c client.Client, e *Entry) *corev1.Service {
+	l.once.Do(func() {
+		all, err := cluster.List[corev1.Service](ctx, c, &corev1.ServiceList{})
+		if err != nil {
+			return
+		}
+		l.all = make(map[types.UID]*corev1.Service, len(all))
+		for i := range all {
+			l.all[all[i].UID] = &all[i]
+		}
+	})
+	return l.all[e.Service.UID]
 }
 
 // release takes away what kept the other address of a Service answering: the bridge first, then the reservation, so that an
@@ -38,8 +67,12 @@ type release struct {
 	client    client.Client
 	migration string
 	entry     *Entry
-	// at is where the Service must be for this to be safe.
+	// at is where the Service must be for this to be safe, unless it was taken out of the migration by others.
 	at netip.Addr
+	// domain is the cluster's.
+	domain string
+	// why, if set, is why the Service is not in the migration any more.
+	why string
 }
 
 // leftover is what was seen of a Service that is to be released, and of its bridge; nil for what is gone. What changed since
@@ -47,8 +80,12 @@ type release struct {
 type leftover struct{ service, bridge *corev1.Service }
 
 func (r release) step() engine.Step {
+	name, about := "release/", fmt.Sprintf("Remove the bridge of %s, which is at %s", r.entry.Key(), r.at)
+	if r.why != "" {
+		name, about = "tidy/service/", fmt.Sprintf("Remove what there is of %s, which leaves the migration: it %s", r.entry.Key(), r.why)
+	}
 	return &engine.Observed[leftover]{
-		Name: "release/" + r.entry.Key().String(), About: fmt.Sprintf("Remove the bridge of %s, which is at %s", r.entry.Key(), r.at),
+		Name: name + r.entry.Key().String(), About: about,
 		Look: r.look, Write: r.write, Proof: r.prove, Changes: r.changes,
 	}
 }
@@ -58,7 +95,7 @@ func (r release) look(ctx context.Context) (engine.State, leftover, error) {
 	if err != nil {
 		return engine.Unknown, leftover{}, err
 	}
-	if svc != nil && !isAt(svc, r.at) {
+	if svc != nil && !isAt(svc, r.at) && !r.quit(svc) {
 		return engine.Blocked, leftover{}, fmt.Errorf("service %s is of type %s at %q, not at %s: its bridge must stay",
 			r.entry.Key(), svc.Spec.Type, svc.Spec.ClusterIP, r.at)
 	}
@@ -70,6 +107,12 @@ func (r release) look(ctx context.Context) (engine.State, leftover, error) {
 		return engine.Pending, seen, nil
 	}
 	return engine.Done, seen, nil
+}
+
+// quit reports whether a Service is out of the migration wherever it is: it may not move any more, and is in no hop.
+func (r release) quit(svc *corev1.Service) bool {
+	_, reason := judge(svc)
+	return (r.why != "" || reason.Kind != "") && !crossing(svc, r.domain)
 }
 
 // left says what of the migration is still there; nothing, if nothing is.
@@ -102,7 +145,7 @@ func (r release) left(ctx context.Context, svc *corev1.Service) (seen leftover, 
 // reserved are the addresses that may be reserved: not the one that the Service is at, since that is the Service's own.
 func (r release) reserved(svc *corev1.Service) []netip.Addr {
 	var all []netip.Addr
-	for _, a := range []netip.Addr{r.entry.Old, r.entry.New} {
+	for _, a := range r.entry.addresses() {
 		if svc == nil || !isAt(svc, a) {
 			all = append(all, a)
 		}
@@ -153,22 +196,20 @@ func patchForget(version string) map[string]any {
 	return map[string]any{"metadata": meta}
 }
 
+// prove asks what the answers to the writes do not say: whether the bridge is gone, which finalizers may hold. That nothing at all is left
+// the end of the command looks.
 func (r release) prove(ctx context.Context) error {
-	svc, err := readService(ctx, r.client, r.entry)
-	if err != nil {
-		return err
+	err := r.client.Get(ctx, r.entry.BridgeKey(), &corev1.Service{})
+	if err == nil {
+		return engine.NotYet("bridge %s is still there", r.entry.BridgeKey())
 	}
-	_, left, err := r.left(ctx, svc)
-	if err == nil && left != "" {
-		return engine.NotYet("%s", left)
-	}
-	return err
+	return client.IgnoreNotFound(err)
 }
 
 func (r release) changes() ([]engine.Change, error) {
 	changes := bridgeDeletion(r.entry.BridgeKey(), r.entry.Service.Spec.Selector)
-	for _, a := range []netip.Addr{r.entry.Old, r.entry.New} {
-		if a.IsValid() && a != r.at {
+	for _, a := range r.entry.addresses() {
+		if a != r.at {
 			changes = append(changes, engine.Change{Verb: "delete", Object: "IPAddress " + a.String() + " (held)"})
 		}
 	}

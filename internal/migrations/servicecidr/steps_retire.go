@@ -7,10 +7,13 @@ import (
 	"slices"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/network/cidr"
 )
 
 // retiredRange is a ServiceCIDR that the migration did not make and that it retires.
@@ -20,6 +23,8 @@ type retiredRange struct {
 	cidrs  []netip.Prefix
 	// kept are the ranges in which pinned Services stay.
 	kept []netip.Prefix
+	// immovable names what has an address in the range now and neither moves nor is pinned.
+	immovable func(context.Context) ([]string, error)
 }
 
 // get returns nil if the range is gone, or another has its name.
@@ -31,30 +36,32 @@ func (r retiredRange) get(ctx context.Context) (*networkingv1.ServiceCIDR, error
 	return have, nil
 }
 
-// vacant waits for nothing: it fails if the range cannot be retired, before operators are asked to give it up.
+// vacant waits for nothing: it fails if the range cannot be retired, before operators are asked to give it up. Services that have
+// appeared in it and move are no reason: as long as it is open there may always be one.
 func (r retiredRange) vacant() engine.Step {
 	return &engine.Wait{
-		Name: "vacant/" + r.name, About: "Verify that the Service range " + joinRanges(r.cidrs) + " is not in use",
+		Name: "vacant/" + r.name, About: "Verify that nothing stays in the Service range " + joinRanges(r.cidrs),
 		For: func(ctx context.Context) error {
 			have, err := r.get(ctx)
 			if err != nil || have == nil {
 				return err
 			}
-			return r.unused(ctx)
+			return r.empties(ctx)
 		},
 	}
 }
 
-// unused returns a RangeInUseError as long as an address of the range is in use.
-func (r retiredRange) unused(ctx context.Context) error {
-	holders, err := holders(ctx, r.client, r.cidrs, r.kept)
+// empties returns a RangeInUseError if something stays in the range.
+func (r retiredRange) empties(ctx context.Context) error {
+	holders, err := r.immovable(ctx)
 	if err == nil && len(holders) > 0 {
 		return &RangeInUseError{Name: r.name, Holders: holders}
 	}
 	return err
 }
 
-// retire deletes the range if it is not in use. From then on the API server gives no address out of it.
+// retire deletes the range if nothing stays in it. From then on the API server gives no address out of it, so that those who have one
+// come to an end: a RangeInUseError names them, and they move in another round. A hop out of a range that goes works as from any other.
 func (r retiredRange) retire() engine.Step {
 	return &engine.Observed[*networkingv1.ServiceCIDR]{
 		Name: "retire/" + r.name, About: "Retire the Service range " + joinRanges(r.cidrs),
@@ -72,7 +79,7 @@ func (r retiredRange) retire() engine.Step {
 			if !have.DeletionTimestamp.IsZero() {
 				return nil
 			}
-			if err := r.unused(ctx); err != nil {
+			if err := r.empties(ctx); err != nil {
 				return err
 			}
 			return deleteRange(ctx, r.client, have)
@@ -82,9 +89,35 @@ func (r retiredRange) retire() engine.Step {
 			if err != nil || have == nil {
 				return err
 			}
+			holders, err := holders(ctx, r.client, r.cidrs, r.kept)
+			if err == nil && len(holders) > 0 {
+				return &RangeInUseError{Name: r.name, Holders: holders}
+			}
 			return stillThere(ctx, r.client, r.name, r.cidrs, r.kept)
 		},
 		Changes: deletion("ServiceCIDR " + r.name),
+	}
+}
+
+// immovable looks at the Services again.
+func (r *rangePlan) immovable(cidrs []netip.Prefix) func(context.Context) ([]string, error) {
+	return func(ctx context.Context) (names []string, err error) {
+		snap := &cluster.Snapshot{}
+		if snap.ServiceCIDRs, err = serviceCIDRs(ctx, r.client); err != nil {
+			return nil, err
+		}
+		if snap.IPAddresses, err = cluster.List[networkingv1.IPAddress](ctx, r.client, &networkingv1.IPAddressList{}); err != nil {
+			return nil, err
+		}
+		if snap.Services, err = cluster.List[corev1.Service](ctx, r.client, &corev1.ServiceList{}); err != nil {
+			return nil, err
+		}
+		for _, e := range Look(snap, r.survey.Spec, nil).Blockers() {
+			if e.Reason.Kind == Refused && cidr.Contains(cidrs, e.Old) {
+				names = append(names, fmt.Sprintf("services %s (%s), which %s", e.Key(), e.Old, e.Reason))
+			}
+		}
+		return names, nil
 	}
 }
 

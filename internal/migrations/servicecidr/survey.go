@@ -41,7 +41,7 @@ const ClusterTier = tier.ClusterServices
 type Entry struct {
 	Service  *corev1.Service
 	Old, New netip.Addr
-	// Place is where the Service stands, Reason why, if it is Pinned or Stays.
+	// Place is where the Service stands, Reason why, if it is Pinned or Stays, or why it may not return, if it has Moved.
 	Place  Place
 	Reason Reason
 	// Tier is the class of the Service; tiers move one after another.
@@ -50,9 +50,17 @@ type Entry struct {
 	Bridge *corev1.Service
 	// reserved are the addresses that are reserved for the bridge, as far as they were seen.
 	reserved map[netip.Addr]reservation
+	// alone says that it moves in a batch by itself.
+	alone bool
 	// leaving is the spec that the Service has kept from before its latest hop, as far as reservations say it.
 	leaving string
+	// latest is what requests of this run were answered with.
+	latest answer
 }
+
+// answer is a Service and its bridge as the API server has answered with them; nil for what is not known. They are good for a write
+// that carries their resourceVersion, and for a proof of the write that they are the answer to.
+type answer struct{ service, bridge *corev1.Service }
 
 // Touched reports whether something of this migration is on the Service itself, or an address is reserved for a bridge that is
 // not there.
@@ -69,6 +77,10 @@ func (e *Entry) begun() bool { return e.Place != Waiting || e.Touched() }
 
 // away reports whether the Service has left its old address.
 func (e *Entry) away() bool { return e.Place == Moved || e.Place == HalfHopped }
+
+// settled reports whether the Service has moved, and was changed since in a way that keeps it from returning. Its old address goes on
+// answering until finish or rollback, which leave it where it is.
+func (e *Entry) settled() bool { return e.Place == Moved && e.Reason.Kind != "" }
 
 // InTarget reports whether a Service stays because its address is in the target range.
 func (e *Entry) InTarget() bool { return e.Reason.Kind == InTarget }
@@ -135,8 +147,10 @@ func kubeDNSKey() types.NamespacedName {
 
 // Survey is everything a plan needs to know of the Services of a cluster, worked out from the objects alone.
 type Survey struct {
-	Spec  Spec
-	Moves []*Entry
+	Spec Spec
+	// Recorded is when the API server recorded the migration; zero, if it has not.
+	Recorded metav1.Time
+	Moves    []*Entry
 	// Probe is the Service that agents call, which moves like any other but is no user's; nil if there is none.
 	Probe *Entry
 	Pins  []*Entry
@@ -151,6 +165,8 @@ type Survey struct {
 	DNS map[types.NamespacedName]bool
 	// Orphans are bridges whose Service is gone.
 	Orphans []*corev1.Service
+	// Departed are those of Pins and Stays with which the migration had begun: what it has of them is to be removed.
+	Departed []*Entry
 	// Unconfirmed are the Services whose annotations or labels say what replumb's own records do not. What they say is not
 	// believed.
 	Unconfirmed []Claim
@@ -175,6 +191,9 @@ func Look(snap *cluster.Snapshot, spec Spec, record Record) *Survey {
 		e.Bridge = bridges[e.BridgeKey()]
 		delete(bridges, e.BridgeKey())
 		w.bridgeable(e)
+		if w.departed(e) {
+			s.Departed = append(s.Departed, e)
+		}
 		s.add(e)
 	}
 	s.orphans(bridges)
@@ -324,11 +343,11 @@ func (s *Survey) Blockers() []*Entry {
 	return out
 }
 
-// Away are the entries of a tier that have left their old address.
+// Away are the entries of a tier that have left their old address and can return.
 func (s *Survey) Away(name string) []*Entry {
 	var out []*Entry
 	for _, e := range s.Moves {
-		if e.Tier == name && e.away() {
+		if e.Tier == name && e.away() && !e.settled() {
 			out = append(out, e)
 		}
 	}

@@ -1,10 +1,12 @@
 package servicecidr
 
 import (
+	"maps"
 	"net/netip"
 	"slices"
 	"strconv"
 
+	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -69,6 +71,11 @@ func rangeReady(c *networkingv1.ServiceCIDR) bool {
 func (s *Survey) addresses(snap *cluster.Snapshot) {
 	s.Used = usedAddresses(snap)
 	s.Pool = cidr.NewPool(s.Spec.To, s.Used)
+	for _, b := range s.Orphans { // they answer there until they are removed
+		for _, a := range answersAt(b) {
+			s.Pool.Use(a)
+		}
+	}
 	moving := slices.Clone(s.Moves)
 	if s.Probe != nil { // takes what is left
 		moving = append(moving, s.Probe)
@@ -99,6 +106,33 @@ func usedAddresses(snap *cluster.Snapshot) []netip.Addr {
 		}
 	}
 	return slices.Compact(slices.SortedFunc(slices.Values(used), netip.Addr.Compare))
+}
+
+// addresses are those that are, or may be, reserved for the Service's bridge, in order.
+func (e *Entry) addresses() []netip.Addr {
+	all := slices.Collect(maps.Keys(e.reserved))
+	for _, a := range []netip.Addr{e.Old, e.New} {
+		if a.IsValid() {
+			all = append(all, a)
+		}
+	}
+	slices.SortFunc(all, netip.Addr.Compare)
+	return slices.Compact(all)
+}
+
+// answersAt are the addresses at which a bridge answers beside its own.
+func answersAt(b *corev1.Service) []netip.Addr {
+	texts := slices.Clone(b.Spec.ExternalIPs)
+	for _, i := range b.Status.LoadBalancer.Ingress {
+		texts = append(texts, i.IP)
+	}
+	var all []netip.Addr
+	for _, text := range texts {
+		if a, err := netip.ParseAddr(text); err == nil {
+			all = append(all, a)
+		}
+	}
+	return all
 }
 
 // reserve keeps the addresses that the cluster's own Services will want for them: the first one for kubernetes, which is
@@ -163,6 +197,9 @@ func (s *Survey) strays(snap *cluster.Snapshot) {
 	}
 	for _, e := range s.Stays {
 		known[e.BridgeKey()] = e.Reason.Kind == Unconfirmed
+	}
+	for _, e := range s.Departed { // released with what else there is of them
+		known[e.BridgeKey()] = true
 	}
 	for _, b := range s.Orphans {
 		known[types.NamespacedName{Namespace: b.Namespace, Name: b.Name}] = false

@@ -22,6 +22,8 @@ const (
 	InTarget ReasonKind = "InTarget"
 	// Kept Services are pinned.
 	Kept ReasonKind = "Kept"
+	// Identity Services are pinned, since their address is what they are known by.
+	Identity ReasonKind = "Identity"
 	// ClusterService is one of the cluster's own, which stay by spec.serviceCIDR.clusterServices.
 	ClusterService ReasonKind = "ClusterService"
 	// Ending Services are being deleted, or their namespace is.
@@ -49,23 +51,49 @@ func (s *Survey) place(svc *corev1.Service, owner string, current netip.Addr) (P
 	if reason := s.unconcerned(svc, owner, current); reason.Kind != "" {
 		return Stays, reason
 	}
+	place, reason := judge(svc)
+	if place == Waiting || reason.Kind == Refused {
+		if s.isClusters(svc) && s.Spec.ClusterServices == v1alpha1.ClusterServicesStay {
+			return Stays, Reason{ClusterService, "is one of the cluster's own Services, and spec.serviceCIDR.clusterServices is Stay"}
+		}
+	}
+	return place, reason
+}
+
+// judge says by the object alone what keeps a Service from changing its address, in either direction; Waiting, if nothing does. The survey
+// asks it, and every step asks it again of the object that it has just read: the Service may have been changed in between.
+func judge(svc *corev1.Service) (Place, Reason) {
+	if reason := addressless(svc); reason.Kind != "" {
+		return Stays, reason
+	}
 	strategy, chosen := svc.Annotations[v1alpha1.AnnotationStrategy]
 	switch {
 	case chosen && strategy == v1alpha1.StrategyPin:
 		return Pinned, Reason{Kept, "is pinned by its annotation " + v1alpha1.AnnotationStrategy}
-	case chosen:
+	case chosen && strategy != v1alpha1.StrategyHop:
 		return Stays, Reason{Refused, fmt.Sprintf("asks for strategy %q, which is not known", strategy)}
 	case svc.Spec.Type == corev1.ServiceTypeLoadBalancer:
 		return Pinned, Reason{Kept, "is of type LoadBalancer, and its load balancer would be deleted if it moved"}
 	case !svc.DeletionTimestamp.IsZero():
 		return Stays, Reason{Ending, "is being deleted"}
-	case s.isClusters(svc) && s.Spec.ClusterServices == v1alpha1.ClusterServicesStay:
-		return Stays, Reason{ClusterService, "is one of the cluster's own Services, and spec.serviceCIDR.clusterServices is Stay"}
+	case !chosen && identityOf(svc) != "":
+		return Pinned, Reason{Identity, identityOf(svc)}
 	}
 	if text := unsupported(svc); text != "" {
 		return Stays, Reason{Refused, text}
 	}
 	return Waiting, Reason{}
+}
+
+// addressless says that a Service has no address; the zero Reason, if it has one.
+func addressless(svc *corev1.Service) Reason {
+	switch {
+	case svc.Spec.Type == corev1.ServiceTypeExternalName:
+		return Reason{NotConcerned, "is an ExternalName and has no address"}
+	case svc.Spec.ClusterIP == corev1.ClusterIPNone:
+		return Reason{NotConcerned, "is headless and has no address"}
+	}
+	return Reason{}
 }
 
 // isClusters reports whether a Service is one of the cluster's own.
@@ -76,13 +104,12 @@ func (s *Survey) isClusters(svc *corev1.Service) bool {
 
 // unconcerned says why the migration has nothing to do with a Service; the zero Reason, if it has.
 func (s *Survey) unconcerned(svc *corev1.Service, owner string, current netip.Addr) Reason {
+	without := addressless(svc)
 	switch {
 	case owner != "":
 		return Reason{Foreign, "belongs to migration " + owner}
-	case svc.Spec.Type == corev1.ServiceTypeExternalName:
-		return Reason{NotConcerned, "is an ExternalName and has no address"}
-	case svc.Spec.ClusterIP == corev1.ClusterIPNone:
-		return Reason{NotConcerned, "is headless and has no address"}
+	case without.Kind != "":
+		return without
 	case !current.IsValid():
 		return Reason{NotConcerned, "has no address"}
 	case hasAddressIn(svc, s.Spec.From):
@@ -111,6 +138,8 @@ func hasAddressIn(svc *corev1.Service, ranges []netip.Prefix) bool {
 func unsupported(svc *corev1.Service) string {
 	internalLocal := svc.Spec.InternalTrafficPolicy != nil && *svc.Spec.InternalTrafficPolicy == corev1.ServiceInternalTrafficPolicyLocal
 	switch {
+	case svc.Labels["service.kubernetes.io/service-proxy-name"] != "": // kube-proxy passes it over, and would serve its bridge
+		return "is served by another proxy than kube-proxy, by its label service.kubernetes.io/service-proxy-name"
 	case len(svc.Spec.ClusterIPs) > 1:
 		return "is dual-stack, which cannot be moved in this version"
 	case svc.Spec.Type != corev1.ServiceTypeClusterIP && svc.Spec.Type != corev1.ServiceTypeNodePort:

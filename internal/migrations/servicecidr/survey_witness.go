@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/netip"
 	"sort"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -234,14 +233,16 @@ func (w *witness) begun(e *Entry) {
 	claims := svc.Annotations[v1alpha1.LabelMigration] == s.Spec.Name
 	was := w.was(e)
 	switch {
-	case e.crossing(svc):
+	case crossing(svc, s.Spec.Domain):
 		w.halfHopped(e, was)
 	case cidr.Contains(s.Spec.To, current) && was.IsValid():
 		e.Old, e.New, e.Place = was, current, Moved
+		_, e.Reason = judge(svc)
 	case cidr.Contains(s.Spec.To, current) && claims:
 		w.unconfirmed(e)
 	case claims && w.returned(e, current):
 		e.Old, e.New = current, e.heldIn(s.Spec.To)
+		e.Place, e.Reason = s.place(svc, "", current)
 	default:
 		if claims && len(e.reserved) == 0 {
 			w.doubt(svc, "says that it is in the migration, which has not begun with it")
@@ -270,11 +271,26 @@ func (w *witness) returned(e *Entry, current netip.Addr) bool {
 	return cidr.Contains(spec.From, current) && (e.heldIn(spec.To).IsValid() || w.record[e.Service.UID] == current)
 }
 
-// crossing reports whether a Service is between the two patches of a hop: its name leads to its bridge.
-func (e *Entry) crossing(svc *corev1.Service) bool {
+// departed reports whether the migration had begun with a Service that stays: an address is reserved for its bridge, or the Service says so
+// and was backed up.
+func (w *witness) departed(e *Entry) bool {
+	if e.Place != Pinned && e.Place != Stays || e.Reason.Kind == Unconfirmed || e.Reason.Kind == Foreign ||
+		crossing(e.Service, w.survey.Spec.Domain) {
+		return false
+	}
+	_, recorded := w.record[e.Service.UID]
+	return len(e.reserved) > 0 || recorded && e.Service.Annotations[v1alpha1.LabelMigration] == w.survey.Spec.Name
+}
+
+// crossing reports whether a Service is between the two patches of a hop: its name leads to its bridge, and to no other host.
+func crossing(svc *corev1.Service, domain string) bool {
+	return svc.Spec.Type == corev1.ServiceTypeExternalName && svc.Spec.ExternalName == bridgeHost(svc, domain)
+}
+
+// bridgeHost is the name of a Service's bridge in the DNS of the cluster.
+func bridgeHost(svc *corev1.Service, domain string) string {
 	key := bridgeKey(svc)
-	return svc.Spec.Type == corev1.ServiceTypeExternalName &&
-		strings.HasPrefix(svc.Spec.ExternalName, key.Name+"."+key.Namespace+".svc.")
+	return fmt.Sprintf("%s.%s.svc.%s", key.Name, key.Namespace, domain)
 }
 
 // was is the address that a Service has left, or that it is about to leave; invalid, if nothing says so but the Service.

@@ -22,9 +22,10 @@ type Bridge struct {
 	Migration string
 	// Service it stands in for. Its selector, ports and affinity are the bridge's too.
 	Service *corev1.Service
-	// Old and New are the addresses the bridge answers on. It answers on both so that the new address is known to every
-	// node before DNS hands it out, and so that going back needs nothing new.
+	// Old and New are the addresses that the Service leaves and goes to.
 	Old, New netip.Addr
+	// Answers says at which of them the bridge answers.
+	Answers Answers
 	// Within are the ranges that both have to lie in. Announcing any other address would let who writes the Service take it over
 	// (CVE-2020-8554). Empty allows none.
 	Within []netip.Prefix
@@ -35,6 +36,24 @@ type Bridge struct {
 	Own  netip.Addr
 	Form v1alpha1.BridgeForm
 }
+
+// Answers says at which of its two addresses a bridge answers.
+//
+// At an address that a bridge and its Service both answer at, each sync of kube-proxy takes the rules of the one or of the other: it
+// walks a map (svcPortMap in syncProxyRules of k8s.io/kubernetes pkg/proxy/iptables/proxier.go and pkg/proxy/nftables/proxier.go).
+// Each has session affinity of its own, and endpoints of its own that may be out of date. So an address has two owners only for as
+// long as a hop needs that.
+type Answers int
+
+const (
+	// Both is for a Service that is about to hop, or hops: it leaves the one address, and the other has to be known to every node before
+	// any client learns it.
+	Both Answers = iota
+	// OldOnly is for a Service that has arrived at its new address.
+	OldOnly
+	// NewOnly is for a Service that has come back.
+	NewOnly
+)
 
 // Name of the bridge of a Service: the same in every run, another one for a Service of the same name created later.
 func Name(service string, uid types.UID) string {
@@ -49,6 +68,22 @@ func Name(service string, uid types.UID) string {
 // Key of the bridge.
 func (b *Bridge) Key() types.NamespacedName {
 	return types.NamespacedName{Namespace: b.Service.Namespace, Name: Name(b.Service.Name, b.Service.UID)}
+}
+
+// addresses are those at which the bridge answers.
+func (b *Bridge) addresses() []netip.Addr {
+	switch b.Answers {
+	case OldOnly:
+		return []netip.Addr{b.Old}
+	case NewOnly:
+		return []netip.Addr{b.New}
+	}
+	return []netip.Addr{b.Old, b.New}
+}
+
+// steering are the annotations of a Service by which the control plane chooses among its endpoints.
+func steering() []string {
+	return []string{corev1.AnnotationTopologyMode, corev1.DeprecatedAnnotationTopologyAwareHints}
 }
 
 // Build makes the bridge as it should be.
@@ -83,19 +118,28 @@ func (b *Bridge) Build() *corev1.Service {
 			ExternalTrafficPolicy:    corev1.ServiceExternalTrafficPolicyLocal,
 		},
 	}
+	for _, key := range steering() {
+		if mode, set := b.Service.Annotations[key]; set {
+			svc.Annotations[key] = mode
+		}
+	}
 	if b.Own.IsValid() {
 		svc.Spec.ClusterIP = b.Own.String()
 	}
 	if b.Form == v1alpha1.BridgeExternalIPs {
 		svc.Spec.Type = corev1.ServiceTypeClusterIP
-		svc.Spec.ExternalIPs = []string{b.Old.String(), b.New.String()}
+		for _, a := range b.addresses() {
+			svc.Spec.ExternalIPs = append(svc.Spec.ExternalIPs, a.String())
+		}
 		return svc
 	}
 	class, no := v1alpha1.LoadBalancerClass, false
 	svc.Spec.Type = corev1.ServiceTypeLoadBalancer
 	svc.Spec.LoadBalancerClass = &class
 	svc.Spec.AllocateLoadBalancerNodePorts = &no
-	svc.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{vip(b.Old), vip(b.New)}
+	for _, a := range b.addresses() {
+		svc.Status.LoadBalancer.Ingress = append(svc.Status.LoadBalancer.Ingress, vip(a))
+	}
 	return svc
 }
 
@@ -147,14 +191,22 @@ func Difference(have, want *corev1.Service, reserved bool) error {
 		{"externalIPs", equality.Semantic.DeepEqual(h.ExternalIPs, w.ExternalIPs)},
 		{"loadBalancerClass", equality.Semantic.DeepEqual(h.LoadBalancerClass, w.LoadBalancerClass)},
 		{"status.loadBalancer.ingress", sameIngress(have.Status, want.Status)},
-		{"annotations", have.Annotations[v1alpha1.AnnotationOldIP] == want.Annotations[v1alpha1.AnnotationOldIP] &&
-			have.Annotations[v1alpha1.AnnotationTargetIP] == want.Annotations[v1alpha1.AnnotationTargetIP]},
+		{"annotations", sameNotes(have, want)},
 	} {
 		if !d.equal {
 			return &DriftError{Name: name, Field: d.field}
 		}
 	}
 	return nil
+}
+
+func sameNotes(have, want *corev1.Service) bool {
+	for _, key := range append(steering(), v1alpha1.AnnotationOldIP, v1alpha1.AnnotationTargetIP) {
+		if have.Annotations[key] != want.Annotations[key] {
+			return false
+		}
+	}
+	return true
 }
 
 func sameIngress(have, want corev1.ServiceStatus) bool {

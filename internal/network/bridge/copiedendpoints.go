@@ -33,42 +33,76 @@ func CopyEndpoints(ctx context.Context, c client.Client, service types.Namespace
 	if err != nil {
 		return err
 	}
+	err = copyingOf(originals, copies, bridge).write(ctx, c)
+	if apierrors.IsAlreadyExists(err) { // a follower was quicker
+		return engine.NotYet("%w", err)
+	}
+	return err
+}
+
+// copying is what has to be written for a bridge to have the endpoints of its Service.
+type copying struct {
+	create []discoveryv1.EndpointSlice
+	change []changed
+	remove []discoveryv1.EndpointSlice
+}
+
+// changed is a copy as it is, and as it should be.
+type changed struct{ have, want *discoveryv1.EndpointSlice }
+
+func (c copying) empty() bool { return len(c.create)+len(c.change)+len(c.remove) == 0 }
+
+// copyingOf compares the slices of a Service with those of its bridge.
+func copyingOf(originals, copies []discoveryv1.EndpointSlice, bridge *corev1.Service) copying {
+	var all copying
 	want := copiesOf(originals, bridge)
 	for i := range want {
-		if err := ensureCopy(ctx, c, copies, &want[i]); err != nil {
-			return fmt.Errorf("endpointslice %s/%s: %w", want[i].Namespace, want[i].Name, err)
+		w := &want[i]
+		at := slices.IndexFunc(copies, func(have discoveryv1.EndpointSlice) bool { return have.Name == w.Name })
+		switch {
+		case at < 0:
+			all.create = append(all.create, *w)
+		case copies[at].AddressType != w.AddressType: // which cannot be changed: the next look creates it
+			all.remove = append(all.remove, copies[at])
+		case !equality.Semantic.DeepEqual(copies[at].Endpoints, w.Endpoints) || !equality.Semantic.DeepEqual(copies[at].Ports, w.Ports):
+			next := copies[at].DeepCopy()
+			next.Endpoints, next.Ports = w.Endpoints, w.Ports
+			all.change = append(all.change, changed{&copies[at], next})
 		}
 	}
 	for i := range copies {
 		have := &copies[i]
 		wanted := slices.ContainsFunc(want, func(w discoveryv1.EndpointSlice) bool { return w.Name == have.Name })
-		if wanted || have.Labels[discoveryv1.LabelManagedBy] != managedBy {
-			continue
+		if !wanted && have.Labels[discoveryv1.LabelManagedBy] == managedBy {
+			all.remove = append(all.remove, *have)
 		}
-		if err := c.Delete(ctx, have, client.Preconditions{UID: &have.UID}); client.IgnoreNotFound(err) != nil {
-			return fmt.Errorf("endpointslice %s/%s: %w", have.Namespace, have.Name, err)
+	}
+	return all
+}
+
+// write writes it: endpoints come before others go.
+func (c copying) write(ctx context.Context, to client.Client) error {
+	failed := func(s *discoveryv1.EndpointSlice, err error) error {
+		return fmt.Errorf("endpointslice %s/%s: %w", s.Namespace, s.Name, err)
+	}
+	for i := range c.create {
+		if err := to.Create(ctx, &c.create[i], client.FieldOwner(v1alpha1.FieldManager)); err != nil {
+			return failed(&c.create[i], err)
+		}
+	}
+	for _, s := range c.change {
+		patch := client.MergeFromWithOptions(s.have, client.MergeFromWithOptimisticLock{})
+		if err := to.Patch(ctx, s.want, patch, client.FieldOwner(v1alpha1.FieldManager)); err != nil {
+			return failed(s.want, err)
+		}
+	}
+	for i := range c.remove {
+		s := &c.remove[i]
+		if err := to.Delete(ctx, s, client.Preconditions{UID: &s.UID}); client.IgnoreNotFound(err) != nil {
+			return failed(s, err)
 		}
 	}
 	return nil
-}
-
-func ensureCopy(ctx context.Context, c client.Client, copies []discoveryv1.EndpointSlice, want *discoveryv1.EndpointSlice) error {
-	i := slices.IndexFunc(copies, func(have discoveryv1.EndpointSlice) bool { return have.Name == want.Name })
-	if i < 0 {
-		err := c.Create(ctx, want, client.FieldOwner(v1alpha1.FieldManager))
-		if apierrors.IsAlreadyExists(err) { // Follow was quicker
-			return engine.NotYet("was created by someone else meanwhile")
-		}
-		return err
-	}
-	have := &copies[i]
-	if equality.Semantic.DeepEqual(have.Endpoints, want.Endpoints) && equality.Semantic.DeepEqual(have.Ports, want.Ports) {
-		return nil
-	}
-	was := have.DeepCopy()
-	have.Endpoints, have.Ports = want.Endpoints, want.Ports
-	return c.Patch(ctx, have, client.MergeFromWithOptions(was, client.MergeFromWithOptimisticLock{}),
-		client.FieldOwner(v1alpha1.FieldManager))
 }
 
 // copiesOf makes the EndpointSlices that a bridge should have: one for each of the Service's.

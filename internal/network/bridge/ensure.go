@@ -5,14 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -25,43 +25,90 @@ import (
 // asked for explicitly, from the top of pool, because an address the API server chose at random could be one that a
 // Service is about to move to.
 func (b *Bridge) Ensure(ctx context.Context, c client.Client, pool *cidr.Pool) error {
-	if err := b.inside(); err != nil {
+	have, err := b.Read(ctx, c)
+	if errors.As(err, new(*MissingError)) {
+		_, err = b.Make(ctx, c, pool)
 		return err
 	}
+	if err != nil {
+		return err
+	}
+	return b.Adjust(ctx, c, have)
+}
+
+// Read returns a MissingError if there is no bridge.
+func (b *Bridge) Read(ctx context.Context, c client.Reader) (*corev1.Service, error) {
 	have := &corev1.Service{}
 	err := c.Get(ctx, b.Key(), have)
-	switch {
-	case apierrors.IsNotFound(err):
-		return b.Make(ctx, c, pool)
-	case err == nil:
-		err = b.update(ctx, c, have)
+	if apierrors.IsNotFound(err) {
+		return nil, &MissingError{Name: b.Key().String()}
 	}
 	if err != nil {
-		return fmt.Errorf("bridge %s: %w", b.Key(), err)
+		return nil, fmt.Errorf("bridge %s: %w", b.Key(), err)
 	}
-	return b.complete(ctx, c, have)
+	return have, nil
 }
 
-// Make is Ensure for a bridge that has just been missed. One that was made meanwhile is an error.
-func (b *Bridge) Make(ctx context.Context, c client.Client, pool *cidr.Pool) error {
+// Make is Ensure for a bridge that was missed, and returns it as the API server has it. One that was made meanwhile is an error.
+func (b *Bridge) Make(ctx context.Context, c client.Client, pool *cidr.Pool) (*corev1.Service, error) {
+	if err := b.inside(); err != nil {
+		return nil, err
+	}
+	have, err := b.create(ctx, c, pool)
+	if err == nil {
+		err = b.copyEndpoints(ctx, c, have)
+	}
+	if err == nil {
+		err = b.Announce(ctx, c, have)
+	}
+	return have, b.wrap(err)
+}
+
+// Adjust has a bridge that has just been read follow its Service, with one write where one is enough. Its form stays as it is. It takes
+// an address on only while it has the endpoints of its Service, which may be at that address: clients of the address would get to others.
+func (b *Bridge) Adjust(ctx context.Context, c client.Client, have *corev1.Service) error {
 	if err := b.inside(); err != nil {
 		return err
 	}
-	have, err := b.create(ctx, c, pool)
+	b.Form = FormOf(have)
+	difference := Difference(have, b.Build(), b.Reserved)
+	if difference != nil && !errors.As(difference, new(*DriftError)) {
+		return b.wrap(difference)
+	}
+	if !have.DeletionTimestamp.IsZero() {
+		return b.wrap(engine.NotYet("being deleted"))
+	}
+	err := b.copyEndpoints(ctx, c, have)
+	if err == nil && difference != nil {
+		err = b.update(ctx, c, have)
+	}
+	if err == nil && b.Grows(have) && b.Service.Spec.Type != corev1.ServiceTypeExternalName {
+		err = (&Endpoints{Client: c}).Same(ctx, client.ObjectKeyFromObject(b.Service), b.Key())
+	}
+	if err == nil {
+		err = b.Announce(ctx, c, have)
+	}
+	return b.wrap(err)
+}
+
+// Admitted asks by dry run whether the API server would have a bridge that has just been read answer where it should.
+func (b *Bridge) Admitted(ctx context.Context, c client.Client, have *corev1.Service) error {
+	return b.wrap(b.Announce(ctx, client.NewDryRunClient(c), have.DeepCopy()))
+}
+
+func (b *Bridge) wrap(err error) error {
 	if err != nil {
 		return fmt.Errorf("bridge %s: %w", b.Key(), err)
 	}
-	return b.complete(ctx, c, have)
+	return nil
 }
 
-// complete gives a bridge what is not in its spec.
-func (b *Bridge) complete(ctx context.Context, c client.Client, have *corev1.Service) error {
-	if len(b.Service.Spec.Selector) == 0 {
-		if err := CopyEndpoints(ctx, c, client.ObjectKeyFromObject(b.Service), have); err != nil {
-			return fmt.Errorf("bridge %s: %w", b.Key(), err)
-		}
+// copyEndpoints gives a bridge the endpoints that no selector gives it.
+func (b *Bridge) copyEndpoints(ctx context.Context, c client.Client, have *corev1.Service) error {
+	if len(b.Service.Spec.Selector) > 0 {
+		return nil
 	}
-	return b.writeStatus(ctx, c, have)
+	return CopyEndpoints(ctx, c, client.ObjectKeyFromObject(b.Service), have)
 }
 
 func (b *Bridge) create(ctx context.Context, c client.Client, pool *cidr.Pool) (*corev1.Service, error) {
@@ -79,27 +126,37 @@ func (b *Bridge) create(ctx context.Context, c client.Client, pool *cidr.Pool) (
 	}
 }
 
-// update changes what differs. The form of an existing bridge stays as it is.
+// update changes what differs, but for the addresses at which it answers.
 func (b *Bridge) update(ctx context.Context, c client.Client, have *corev1.Service) error {
-	b.Form = FormOf(have)
-	want := b.Build()
-	difference := Difference(have, want, b.Reserved)
-	var drift *DriftError
-	if !errors.As(difference, &drift) {
-		return difference
-	}
-	if !have.DeletionTimestamp.IsZero() {
-		return engine.NotYet("being deleted")
-	}
-	was := have.DeepCopy()
+	was, want := have.DeepCopy(), b.Build()
 	have.Spec.Selector, have.Spec.Ports = want.Spec.Selector, want.Spec.Ports
 	have.Spec.SessionAffinity, have.Spec.SessionAffinityConfig = want.Spec.SessionAffinity, want.Spec.SessionAffinityConfig
 	have.Spec.PublishNotReadyAddresses = want.Spec.PublishNotReadyAddresses
 	have.Spec.TrafficDistribution = want.Spec.TrafficDistribution
-	have.Spec.ExternalTrafficPolicy, have.Spec.ExternalIPs = want.Spec.ExternalTrafficPolicy, want.Spec.ExternalIPs
+	have.Spec.ExternalTrafficPolicy = want.Spec.ExternalTrafficPolicy
+	if b.Form != v1alpha1.BridgeExternalIPs {
+		have.Spec.ExternalIPs = nil
+	}
 	have.Labels, have.Annotations = with(have.Labels, want.Labels), with(have.Annotations, want.Annotations)
+	for _, key := range steering() {
+		if _, set := want.Annotations[key]; !set {
+			delete(have.Annotations, key)
+		}
+	}
+	if equality.Semantic.DeepEqual(was, have) {
+		return nil
+	}
 	return c.Patch(ctx, have, client.MergeFromWithOptions(was, client.MergeFromWithOptimisticLock{}),
 		client.FieldOwner(v1alpha1.FieldManager))
+}
+
+// Grows reports whether the bridge is to answer where one that was read does not.
+func (b *Bridge) Grows(have *corev1.Service) bool {
+	at := slices.Clone(have.Spec.ExternalIPs)
+	for _, i := range have.Status.LoadBalancer.Ingress {
+		at = append(at, i.IP)
+	}
+	return slices.ContainsFunc(b.addresses(), func(a netip.Addr) bool { return !slices.Contains(at, a.String()) })
 }
 
 // with adds to what there is what there has to be.
@@ -112,34 +169,40 @@ func with(have, want map[string]string) map[string]string {
 	return all
 }
 
-// writeStatus is last: kube-proxy programs the addresses when it sees them, and by then the bridge is complete.
-func (b *Bridge) writeStatus(ctx context.Context, c client.Client, have *corev1.Service) error {
-	want := b.Build()
+// Announce has a bridge that was read answer where it should, and nowhere else, with one write. Nothing else of it changes. To take an
+// address on it comes last, after all that the bridge needs there: kube-proxy programs addresses when it sees them.
+func (b *Bridge) Announce(ctx context.Context, c client.Client, have *corev1.Service) error {
+	b.Form = FormOf(have)
+	want, was := b.Build(), have.DeepCopy()
+	if b.Form == v1alpha1.BridgeExternalIPs {
+		if slices.Equal(have.Spec.ExternalIPs, want.Spec.ExternalIPs) {
+			return nil
+		}
+		have.Spec.ExternalIPs = want.Spec.ExternalIPs
+		return c.Patch(ctx, have, client.MergeFromWithOptions(was, client.MergeFromWithOptimisticLock{}),
+			client.FieldOwner(v1alpha1.FieldManager))
+	}
 	if sameIngress(have.Status, want.Status) {
 		return nil
 	}
-	was := have.DeepCopy()
 	have.Status.LoadBalancer = want.Status.LoadBalancer
-	err := c.Status().Patch(ctx, have, client.MergeFrom(was), client.FieldOwner(v1alpha1.FieldManager))
-	if err != nil {
-		return fmt.Errorf("status of bridge %s: %w", b.Key(), err)
-	}
-	return nil
+	return c.Status().Patch(ctx, have, client.MergeFromWithOptions(was, client.MergeFromWithOptimisticLock{}),
+		client.FieldOwner(v1alpha1.FieldManager))
 }
 
-// Proven returns nil only if the bridge exists, is what the Service needs now, and has the Service's endpoints. A Service
-// in the middle of a hop has none to compare with: while it is of type ExternalName its EndpointSlices are left as they
-// were (syncService in k8s.io/kubernetes pkg/controller/endpointslice/endpointslice_controller.go), and pods may have
-// come and gone since.
-func (b *Bridge) Proven(ctx context.Context, c client.Client) error {
-	have := &corev1.Service{}
-	err := c.Get(ctx, b.Key(), have)
-	if apierrors.IsNotFound(err) {
-		return &MissingError{Name: b.Key().String()}
-	}
+// Proven returns the bridge, and nil only if it exists, is what the Service needs now, and has the Service's endpoints.
+func (b *Bridge) Proven(ctx context.Context, c client.Reader, endpoints *Endpoints) (*corev1.Service, error) {
+	have, err := b.Read(ctx, c)
 	if err != nil {
-		return fmt.Errorf("bridge %s: %w", b.Key(), err)
+		return nil, err
 	}
+	return have, b.Fits(ctx, have, endpoints)
+}
+
+// Fits is Proven for a bridge as the API server has just answered with it. A Service in the middle of a hop has no endpoints to
+// compare with: while it is of type ExternalName its EndpointSlices are left as they were (syncService in k8s.io/kubernetes
+// pkg/controller/endpointslice/endpointslice_controller.go), and pods may have come and gone since.
+func (b *Bridge) Fits(ctx context.Context, have *corev1.Service, endpoints *Endpoints) error {
 	b.Form = FormOf(have)
 	if err := Difference(have, b.Build(), b.Reserved); err != nil {
 		return err
@@ -147,7 +210,7 @@ func (b *Bridge) Proven(ctx context.Context, c client.Client) error {
 	if b.Service.Spec.Type == corev1.ServiceTypeExternalName {
 		return nil
 	}
-	return SameEndpoints(ctx, c, client.ObjectKeyFromObject(b.Service), b.Key())
+	return endpoints.Same(ctx, client.ObjectKeyFromObject(b.Service), b.Key())
 }
 
 // MissingError says that there is no bridge.
@@ -157,33 +220,13 @@ type MissingError struct {
 
 func (e *MissingError) Error() string { return fmt.Sprintf("bridge %s does not exist", e.Name) }
 
-// SameEndpoints returns nil if two Services of one namespace have the same ready endpoints. Having none is the same as
-// having none. Both are read by one list: a list that must not be stale waits until the API server's cache has caught up,
-// which takes far longer than anything else a step asks for.
-func SameEndpoints(ctx context.Context, c client.Client, a, b types.NamespacedName) error {
-	both, err := labels.NewRequirement(discoveryv1.LabelServiceName, selection.In, []string{a.Name, b.Name})
-	if err != nil {
-		return fmt.Errorf("endpoints of service %s: %w", a, err)
-	}
-	all := &discoveryv1.EndpointSliceList{}
-	selected := client.MatchingLabelsSelector{Selector: labels.NewSelector().Add(*both)}
-	if err := c.List(ctx, all, client.InNamespace(a.Namespace), selected); err != nil {
-		return fmt.Errorf("endpoints of services %s and %s: %w", a, b, err)
-	}
-	ofA, ofB := readyEndpoints(all.Items, a), readyEndpoints(all.Items, b)
-	if !slices.Equal(ofA, ofB) {
-		return engine.NotYet("service %s has %d ready endpoints that are not those of %s (%d)", b, len(ofB), a, len(ofA))
-	}
-	return nil
-}
-
 // readyEndpoints are address and port of each ready endpoint of a Service, sorted. A missing ready condition means ready
 // (k8s.io/api discovery/v1, EndpointConditions).
 func readyEndpoints(have []discoveryv1.EndpointSlice, key types.NamespacedName) []string {
 	var all []string
 	for i := range have {
 		s := &have[i]
-		if s.Labels[discoveryv1.LabelServiceName] != key.Name {
+		if s.Namespace != key.Namespace || s.Labels[discoveryv1.LabelServiceName] != key.Name {
 			continue
 		}
 		for _, e := range s.Endpoints {
@@ -249,10 +292,12 @@ func Delete(ctx context.Context, c client.Client, have *corev1.Service) error {
 	if have.Labels[v1alpha1.LabelRole] != v1alpha1.RoleBridge && !Made(have) {
 		return &ForeignError{Kind: "Service", Name: key.String()}
 	}
-	if len(have.Spec.Selector) == 0 {
-		if err := removeCopies(ctx, c, key); err != nil {
-			return err
-		}
+	// The bridge first: a follower makes copies for one that is there.
+	if err := c.Delete(ctx, have, client.Preconditions{UID: &have.UID}); client.IgnoreNotFound(err) != nil {
+		return err
 	}
-	return client.IgnoreNotFound(c.Delete(ctx, have, client.Preconditions{UID: &have.UID}))
+	if len(have.Spec.Selector) > 0 {
+		return nil
+	}
+	return removeCopies(ctx, c, key)
 }

@@ -2,174 +2,219 @@ package bridge
 
 import (
 	"context"
-	"fmt"
 	"sync"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-	discoveryv1 "k8s.io/api/discovery/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/selection"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/watch"
-	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
+	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-
-	"github.com/replumb/replumb/api/v1alpha1"
 )
 
 const (
-	// resync is how often all copies are compared again, should someone else have changed one.
-	resync = 5 * time.Minute
-	// retryMin and retryMax bound the pause before a copy that failed is tried again; it doubles from one to the other.
-	retryMin = 100 * time.Millisecond
-	retryMax = 10 * time.Second
+	// headStart is how long a follower that does not lead gives the one that does.
+	headStart = 400 * time.Millisecond
+	// retryMin and retryMax bound the pause before a bridge that failed is tried again; it doubles from one to the other.
+	retryMin = 50 * time.Millisecond
+	retryMax = 2 * time.Second
+	// writers is how many bridges are written at once.
+	writers = 8
 )
 
-// Follow copies endpoints to the bridges of a migration, or of all if it is empty, whenever those of a Service without selector change, until ctx
-// ends. What fails is tried again. report gets each failure that a second attempt does not resolve, and nil once none is left;
-// it is not called concurrently.
+// Follow is Follower.Run for the only follower of a migration. report gets each failure that a second attempt does not resolve, and nil
+// once none is left; it is not called concurrently.
 func Follow(ctx context.Context, c client.WithWatch, migration string, report func(error)) {
-	f := &follower{
-		client: c, migration: migration, report: report, failures: map[types.NamespacedName]string{},
-		queue: workqueue.NewTypedRateLimitingQueue(
+	(&Follower{Client: c, Migration: migration, Report: report}).Run(ctx)
+}
+
+// Follower keeps the bridges of a migration in step with their Services: selector, ports and all else that says where requests go, and, of
+// Services without selector, copies of their endpoints. It decides by what it has watched, and reads nothing else. Several may follow
+// the same bridges: what they write is the same, and is written to the version of an object that was seen.
+//
+// Who may edit Services in a namespace can make any of them look like a bridge. A Service is one only if replumb has reserved an
+// address for it, and its name is made of the UID of a Service beside it. Addresses, type and owner of a bridge are never written here.
+type Follower struct {
+	Client    client.WithWatch
+	Migration string
+	// Leads reports whether this follower writes at once. Another one writes only what is still out of step 400 ms later. Nil: always.
+	Leads func() bool
+	// Report gets each failure that a second attempt does not resolve, and nil once none is left. It is not called concurrently.
+	Report func(error)
+
+	once  sync.Once
+	scene *scene
+	queue workqueue.TypedRateLimitingInterface[types.NamespacedName]
+
+	mu sync.Mutex
+	// late are the bridges that are out of step, since when.
+	late map[types.NamespacedName]time.Time
+	// failures are the errors that were reported, of bridges and of watches. broken says since when watches fail.
+	failures map[types.NamespacedName]string
+	broken   map[types.NamespacedName]time.Time
+}
+
+// Standing is where a follower stands.
+type Standing struct {
+	// Synced says that it has seen everything there is.
+	Synced bool
+	// Late is how many bridges are out of step, Since the time from which on the first of them is.
+	Late  int
+	Since time.Time
+	// Blind is the time from which on nothing can be watched of some kind; zero if everything is.
+	Blind time.Time
+	// Problem is a failure that lasts; empty if there is none.
+	Problem string
+}
+
+func (f *Follower) begin() {
+	f.once.Do(func() {
+		f.late, f.failures = map[types.NamespacedName]time.Time{}, map[types.NamespacedName]string{}
+		f.broken = map[types.NamespacedName]time.Time{}
+		f.queue = workqueue.NewTypedRateLimitingQueue(
 			workqueue.NewTypedItemExponentialFailureRateLimiter[types.NamespacedName](retryMin, retryMax),
-		),
-	}
-	informer := f.informer()
+		)
+		f.scene = newScene(f)
+	})
+}
+
+// Run follows until ctx ends. What fails is tried again.
+func (f *Follower) Run(ctx context.Context) {
+	f.begin()
+	// Watches that end are tried again, and reported by watched if that fails. What the library prints of it would be lines between others.
+	ctx = klog.NewContext(ctx, klog.Logger{})
 	var running sync.WaitGroup
 	defer running.Wait()
-	running.Go(func() { informer.RunWithContext(ctx) })
-	defer context.AfterFunc(ctx, f.queue.ShutDown)()
-	defer f.queue.ShutDown()
-	f.queue.Add(everything())
-	for f.next(ctx) {
+	for _, s := range f.scene.sources() {
+		running.Go(func() { s.reflector.RunWithContext(ctx) })
+	}
+	context.AfterFunc(ctx, f.queue.ShutDown)
+	select {
+	case <-ctx.Done():
+		return
+	case <-f.scene.synced:
+	}
+	for _, key := range f.scene.reserved() {
+		f.queue.Add(key)
+	}
+	for range writers {
+		running.Go(func() {
+			for f.next(ctx) {
+			}
+		})
 	}
 }
 
-// The queue holds Services whose copies may be out of date. These two are none: everything stands for all bridges, and
-// watching for the watch itself.
-func everything() types.NamespacedName { return types.NamespacedName{Name: "*"} }
-func watching() types.NamespacedName   { return types.NamespacedName{Name: "watch"} }
-
-type follower struct {
-	client    client.WithWatch
-	migration string
-	report    func(error)
-	queue     workqueue.TypedRateLimitingInterface[types.NamespacedName]
-
-	mu       sync.Mutex
-	failures map[types.NamespacedName]string
+// Standing is where the follower stands now.
+func (f *Follower) Standing() Standing {
+	f.begin()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	s := Standing{Synced: f.scene.complete(), Late: len(f.late)}
+	for _, since := range f.late {
+		s.Since = earlier(s.Since, since)
+	}
+	for _, since := range f.broken {
+		s.Blind = earlier(s.Blind, since)
+	}
+	for _, problem := range f.failures {
+		s.Problem = max(s.Problem, problem) // any, and the same every time
+	}
+	return s
 }
 
-// informer queues the Service of each slice that changes.
-func (f *follower) informer() cache.SharedIndexInformer {
-	list := func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-		all := &discoveryv1.EndpointSliceList{}
-		err := f.client.List(ctx, all, &client.ListOptions{LabelSelector: handMade(), Limit: o.Limit, Continue: o.Continue, Raw: &o})
-		f.note(ctx, watching(), err)
-		return all, err
-	}
-	follow := func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-		w, err := f.client.Watch(ctx, &discoveryv1.EndpointSliceList{}, &client.ListOptions{LabelSelector: handMade(), Raw: &o})
-		f.note(ctx, watching(), err)
-		return w, err
-	}
-	source := &cache.ListWatch{ListWithContextFunc: list, WatchFuncWithContext: follow}
-	informer := cache.NewSharedIndexInformer(source, &discoveryv1.EndpointSlice{}, resync, nil)
-	// The two errors are those of an informer that has been started already; this one has not.
-	_ = informer.SetWatchErrorHandlerWithContext(func(context.Context, *cache.Reflector, error) {}) // list and follow report
-	_, _ = informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc: f.changed, UpdateFunc: func(_, o any) { f.changed(o) }, DeleteFunc: f.changed,
-	})
-	return informer
+// APIServers are the addresses, as IP:port, that Service kubernetes leads to, as far as the follower has seen.
+func (f *Follower) APIServers() []string {
+	f.begin()
+	return f.scene.apiServers()
 }
 
-func (f *follower) changed(o any) {
-	if gone, is := o.(cache.DeletedFinalStateUnknown); is {
-		o = gone.Obj
+func earlier(a, b time.Time) time.Time {
+	if a.IsZero() || b.Before(a) {
+		return b
 	}
-	if slice, is := o.(*discoveryv1.EndpointSlice); is {
-		f.queue.Add(types.NamespacedName{Namespace: slice.Namespace, Name: slice.Labels[discoveryv1.LabelServiceName]})
-	}
+	return a
 }
 
-// next copies the endpoints of one Service. It returns false once the queue is shut down.
-func (f *follower) next(ctx context.Context) bool {
-	service, end := f.queue.Get()
+// next brings one bridge in step. It returns false once the queue is shut down.
+func (f *Follower) next(ctx context.Context) bool {
+	key, end := f.queue.Get()
 	if end {
 		return false
 	}
-	defer f.queue.Done(service)
-	err := f.copy(ctx, service)
-	if err == nil {
-		f.queue.Forget(service)
-		f.note(ctx, service, nil)
+	defer f.queue.Done(key)
+	d := f.scene.look(key)
+	if d == nil {
+		f.inStep(ctx, key)
 		return true
 	}
-	if f.queue.NumRequeues(service) > 0 {
-		f.note(ctx, service, err)
+	if wait := f.turn(key); wait > 0 {
+		f.queue.AddAfter(key, wait)
+		return true
 	}
-	f.queue.AddRateLimited(service)
+	err := d.write(ctx, f.Client)
+	// What is met by a conflict is what was not seen yet: its event brings the bridge here again, or shows that all is well.
+	if err != nil && f.queue.NumRequeues(key) > 0 && !apierrors.IsConflict(err) && !apierrors.IsAlreadyExists(err) {
+		f.note(ctx, key, err)
+	}
+	f.queue.AddRateLimited(key) // to see that it is in step now
 	return true
 }
 
+// inStep forgets that a bridge was out of step.
+func (f *Follower) inStep(ctx context.Context, key types.NamespacedName) {
+	f.queue.Forget(key)
+	f.mu.Lock()
+	delete(f.late, key)
+	f.mu.Unlock()
+	f.note(ctx, key, nil)
+}
+
+// turn is how long the follower has to wait before it writes a bridge that is out of step.
+func (f *Follower) turn(key types.NamespacedName) time.Duration {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	since, known := f.late[key]
+	if !known {
+		since = time.Now()
+		f.late[key] = since
+	}
+	if f.Leads == nil || f.Leads() {
+		return 0
+	}
+	return headStart - time.Since(since)
+}
+
+// watched notes whether something can be watched.
+func (f *Follower) watched(ctx context.Context, what string, err error) {
+	source := types.NamespacedName{Name: what}
+	f.mu.Lock()
+	_, known := f.broken[source]
+	switch {
+	case err == nil:
+		delete(f.broken, source)
+	case !known:
+		f.broken[source] = time.Now()
+	}
+	f.mu.Unlock()
+	f.note(ctx, source, err)
+}
+
 // note reports what has become of something, if that is news.
-func (f *follower) note(ctx context.Context, what types.NamespacedName, err error) {
+func (f *Follower) note(ctx context.Context, what types.NamespacedName, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	before, failed := f.failures[what]
 	switch {
 	case ctx.Err() != nil:
 	case err == nil && failed:
-		if delete(f.failures, what); len(f.failures) == 0 {
-			f.report(nil)
+		if delete(f.failures, what); len(f.failures) == 0 && f.Report != nil {
+			f.Report(nil)
 		}
 	case err != nil && err.Error() != before:
 		f.failures[what] = err.Error()
-		f.report(err)
-	}
-}
-
-// handMade selects the slices that no selector makes.
-func handMade() labels.Selector {
-	// The name of the EndpointSlice controller (k8s.io/kubernetes pkg/controller/endpointslice, controllerName).
-	byController, err := labels.NewRequirement(
-		discoveryv1.LabelManagedBy,
-		selection.NotIn,
-		[]string{"endpointslice-controller.k8s.io", managedBy},
-	)
-	if err != nil { // the requirement is a constant
-		return labels.Everything()
-	}
-	return labels.NewSelector().Add(*byController)
-}
-
-// copy brings the bridges of a Service up to date, or all.
-func (f *follower) copy(ctx context.Context, service types.NamespacedName) error {
-	bridges := &corev1.ServiceList{}
-	of := client.MatchingLabels{v1alpha1.LabelRole: v1alpha1.RoleBridge}
-	if f.migration != "" {
-		of[v1alpha1.LabelMigration] = f.migration
-	}
-	if err := f.client.List(ctx, bridges, client.InNamespace(service.Namespace), of); err != nil {
-		return fmt.Errorf("listing bridges: %w", err)
-	}
-	for i := range bridges.Items {
-		b := &bridges.Items[i]
-		if len(b.Spec.Selector) > 0 || !b.DeletionTimestamp.IsZero() {
-			continue
-		}
-		of := types.NamespacedName{Namespace: b.Namespace, Name: b.Annotations[v1alpha1.AnnotationService]}
-		if service != everything() && service != of {
-			continue
-		}
-		if err := CopyEndpoints(ctx, f.client, of, b); err != nil {
-			return err
+		if f.Report != nil {
+			f.Report(err)
 		}
 	}
-	return nil
 }

@@ -7,34 +7,38 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/kube/admission"
 )
 
 // LoadBalancerLimit is how many load-balancer bridges Auto makes at most. Each takes a health-check port out of the
-// node-port range, which has 2,768 ports unless configured otherwise (k8s.io/kubernetes
-// pkg/kubeapiserver/options, DefaultServiceNodePortRange) and is shared with everybody else.
+// node-port range, which is shared with everybody else.
 const LoadBalancerLimit = 1000
 
-// Candidates are the forms to try for a wish, best first. Load-balancer status is the form with a future: externalIPs
-// are deprecated (KEP-5707), and admission often forbids them.
-func Candidates(wish v1alpha1.BridgeForm, needed int) []v1alpha1.BridgeForm {
+// DefaultNodePorts is how many node ports there are unless configured otherwise (k8s.io/kubernetes pkg/kubeapiserver/options,
+// DefaultServiceNodePortRange).
+const DefaultNodePorts = 2768
+
+// Candidates are the forms to try for a wish, best first, where needed bridges stand at once and as many node ports are free. Load-balancer
+// status is the form with a future: externalIPs are deprecated (KEP-5707), and admission often forbids them. Auto leaves half of the node
+// ports to everybody else.
+func Candidates(wish v1alpha1.BridgeForm, needed, free int) []v1alpha1.BridgeForm {
 	switch {
 	case wish != v1alpha1.BridgeAuto:
 		return []v1alpha1.BridgeForm{wish}
-	case needed > LoadBalancerLimit:
+	case needed > min(LoadBalancerLimit, free/2):
 		return []v1alpha1.BridgeForm{v1alpha1.BridgeExternalIPs}
 	}
 	return []v1alpha1.BridgeForm{v1alpha1.BridgeLoadBalancer, v1alpha1.BridgeExternalIPs}
 }
 
 // Choose is the first candidate that admission lets through.
-func Choose(wish v1alpha1.BridgeForm, needed int, admitted map[v1alpha1.BridgeForm]error) (v1alpha1.BridgeForm, bool) {
-	for _, form := range Candidates(wish, needed) {
+func Choose(candidates []v1alpha1.BridgeForm, admitted map[v1alpha1.BridgeForm]error) (v1alpha1.BridgeForm, bool) {
+	for _, form := range candidates {
 		if err, tried := admitted[form]; tried && err == nil {
 			return form, true
 		}
@@ -44,24 +48,34 @@ func Choose(wish v1alpha1.BridgeForm, needed int, admitted map[v1alpha1.BridgeFo
 
 // Try asks the API server, by a dry-run create, whether a bridge of a form would be admitted beside a Service. It
 // returns the reason of a refusal apart from the error of a question that got no answer.
-func Try(ctx context.Context, c client.Client, form v1alpha1.BridgeForm, beside *corev1.Service, target netip.Addr) (refused, err error) {
+func Try(
+	ctx context.Context, c client.Client, form v1alpha1.BridgeForm, beside *corev1.Service, target netip.Addr,
+) (*admission.Refusal, error) {
 	old, err := netip.ParseAddr(beside.Spec.ClusterIP)
 	if err != nil {
 		old = target
 	}
 	b := &Bridge{Migration: "admission", Service: beside, Old: old, New: target, Form: form}
-	trial := b.Build()
-	trial.Name, trial.GenerateName = "", "replumb-trial-"
+	return TryService(ctx, c, b.Build())
+}
+
+// TryService asks whether a Service like this one, under a name of its own, would be admitted.
+func TryService(ctx context.Context, c client.Client, like *corev1.Service) (refused *admission.Refusal, err error) {
 	// While a range is being retired there are moments in which the API server has none to give an address from.
 	waitErr := wait.PollUntilContextTimeout(ctx, 500*time.Millisecond, 30*time.Second, true, func(ctx context.Context) (bool, error) {
-		err = c.Create(ctx, trial.DeepCopy(), client.DryRunAll)
-		return !engine.Retryable(NotReadyYet(err)), nil
+		trial := like.DeepCopy()
+		trial.Name, trial.GenerateName = "", "replumb-trial-"
+		refused, err = admission.Create(ctx, c, trial)
+		if refused != nil && engine.Retryable(NotReadyYet(refused.Err)) {
+			return false, nil
+		}
+		return !engine.Retryable(err), nil
 	})
 	switch {
+	case refused != nil:
+		return refused, nil
 	case err == nil:
 		return nil, waitErr
-	case apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || apierrors.IsBadRequest(err):
-		return fmt.Errorf("in namespace %s: %w", beside.Namespace, err), nil
 	}
-	return nil, fmt.Errorf("trying a bridge in namespace %s: %w", beside.Namespace, err)
+	return nil, fmt.Errorf("trying a Service in namespace %s: %w", like.Namespace, err)
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
@@ -17,6 +18,9 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
 )
+
+// holder is who manages the IPAddresses that are reserved.
+const holder = "replumb"
 
 // Hold keeps an address that no Service owns from being given to one. The API server allocates by creating an
 // IPAddress of that name; the controller that repairs IPAddresses leaves those alone that are managed by others
@@ -48,7 +52,7 @@ func (h *Hold) Build() *networkingv1.IPAddress {
 			Annotations: notes,
 			Labels: map[string]string{
 				networkingv1.LabelIPAddressFamily: string(family),
-				networkingv1.LabelManagedBy:       "replumb",
+				networkingv1.LabelManagedBy:       holder,
 				v1alpha1.LabelMigration:           h.Migration,
 				v1alpha1.LabelRole:                v1alpha1.RoleHold,
 			},
@@ -84,7 +88,7 @@ func (h *Hold) Place(ctx context.Context, c client.Client) error {
 // PlaceAfter is Place for the address that a Service has left and that no Service has any more. The controller that
 // repairs IPAddresses may have given it back to that very Service, when it was behind and still saw it there (syncService
 // in k8s.io/kubernetes pkg/registry/core/service/ipallocator/controller/repairip.go). It takes that back some time later,
-// and the address would be free: so it goes at once.
+// and the address would be free: so it goes at once. A Service that is at the address by now, since another run returned it, keeps it.
 func (h *Hold) PlaceAfter(ctx context.Context, c client.Client, left types.NamespacedName) error {
 	err := h.Place(ctx, c)
 	var taken *TakenError
@@ -99,7 +103,15 @@ func (h *Hold) PlaceAfter(ctx context.Context, c client.Client, left types.Names
 	if parent == nil || parent.Resource != "services" || parent.Namespace != left.Namespace || parent.Name != left.Name {
 		return err
 	}
-	if err := c.Delete(ctx, have, client.Preconditions{UID: &have.UID}); client.IgnoreNotFound(err) != nil {
+	svc := &corev1.Service{}
+	if err := c.Get(ctx, left, svc); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("service %s: %w", left, err)
+	}
+	if slices.Contains(svc.Spec.ClusterIPs, h.Address.String()) {
+		return err
+	}
+	seen := client.Preconditions{UID: &have.UID, ResourceVersion: &have.ResourceVersion}
+	if err := c.Delete(ctx, have, seen); client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("address %s: %w", h.Address, err)
 	}
 	return engine.NotYet("address %s was given back to service %s, which has left it", h.Address, left)

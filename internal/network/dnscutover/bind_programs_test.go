@@ -81,13 +81,14 @@ type stage struct {
 	source, target *balancer
 	memory         *notebook
 	key            string
-	gateWait       time.Duration
-	owners         []string
+	// patience is how long the other side may take to answer, gateWait how long servers and caches may.
+	patience, gateWait time.Duration
+	owners             []string
 }
 
 func newStage(t *testing.T, lags bool) *stage {
 	t.Helper()
-	s := &stage{t: t, memory: &notebook{}, key: dnstest.KeyFile, gateWait: time.Minute}
+	s := &stage{t: t, memory: &notebook{}, key: dnstest.KeyFile, patience: time.Minute, gateWait: time.Minute}
 	s.dns = dnstest.Start(t, dnstest.Zone{Records: zoneText, Policy: "grant replumb subdomain sub.example.test. ANY;", Lags: lags})
 	port := dnstest.FreePort(t, sourceAt, targetAt)
 	s.source = newBalancer(t, net.JoinHostPort(sourceAt, port), "", 200, nil)
@@ -134,7 +135,7 @@ func (s *stage) open(names ...string) []*Lead {
 		s.t.Fatal(err)
 	}
 	for _, l := range leads {
-		l.Patience = time.Second
+		l.Patience = s.patience
 	}
 	return leads
 }
@@ -195,6 +196,7 @@ func TestRedirect(t *testing.T) {
 	t.Run("a name that the target does not serve, and a whole round twice", func(t *testing.T) {
 		s := s.in(t)
 		s.target.ill.Store("c.sub.example.test")
+		s.patience = 3 * time.Second
 		err := s.run(slices.Concat(Lower(s.open(all...)), There(s.open(all...), two)), 0)
 		var asked *Error
 		if !errors.As(err, &asked) || asked.Hint == "" || !strings.Contains(err.Error(), "c.sub.example.test: "+targetAt) {
@@ -204,6 +206,7 @@ func TestRedirect(t *testing.T) {
 		s.check(sourceAt, time.Second, "c.sub", "d.sub")
 		s.serving(v1alpha1.ServingBoth, all...)
 		s.target.ill.Store("")
+		s.patience = time.Minute
 		s.round(all, two)
 		s.round(all, Options{})
 	})
@@ -305,7 +308,7 @@ func (s *stage) wildcards() {
 func TestALaggingServer(t *testing.T) {
 	t.Parallel()
 	s := newStage(t, true)
-	s.gateWait = 2 * time.Second
+	s.gateWait = 5 * time.Second
 	o := Options{Parallel: 1}
 	err := s.run(There(s.open("low.sub", "next.sub"), o), 0)
 	var late *engine.DeadlineError
@@ -314,6 +317,7 @@ func TestALaggingServer(t *testing.T) {
 	}
 	s.check(targetAt, time.Second, "low.sub")
 	s.check(sourceAt, time.Second, "next.sub")
+	s.gateWait = time.Minute
 	if err := s.run(Home(s.open("low.sub", "next.sub"), o), 0); err != nil {
 		t.Fatal(err)
 	}

@@ -169,12 +169,13 @@ func TestAsk(t *testing.T) {
 					Path: "/x",
 				},
 				Roots:   tt.roots,
-				Timeout: 500 * time.Millisecond,
+				Timeout: 20 * time.Second, // a busy machine takes long for TLS
+			}
+			if tt.name == "silence" {
+				p.Timeout = 500 * time.Millisecond
 			}
 			if tt.address == "" {
 				tt.address = "127.0.0.1"
-			} else {
-				p.Timeout = 5 * time.Second
 			}
 			if tt.asked == "" {
 				tt.asked = name

@@ -38,7 +38,9 @@ func Build(in Input) *Document {
 		end := slices.MaxFunc(d.Runs, func(a, b Run) int { return a.End.Compare(b.End) }).End
 		d.Start, d.End = &start, &end
 	}
-	d.Requests = d.requests(m)
+	if d.Requests = d.requests(m); d.Requests != nil {
+		d.Notes = append(d.Notes, d.unlisted()...)
+	}
 	d.Summary = d.summarize(m)
 	return d
 }
@@ -93,6 +95,19 @@ func (d *Document) requests(m *v1alpha1.Migration) *Requests {
 		return nil
 	}
 	return all
+}
+
+// unlisted says how many failed requests are in no entry of the list of losses.
+func (d *Document) unlisted() []string {
+	listed := int64(0)
+	for _, l := range d.Losses {
+		listed += int64(l.Failed)
+	}
+	if d.Requests.Unlisted = max(0, d.Requests.Failed-listed); d.Requests.Unlisted == 0 {
+		return nil
+	}
+	return []string{fmt.Sprintf("%d of %d failed requests are in no entry of the list of losses: they were counted, and when and where "+
+		"each failed is not recorded", d.Requests.Unlisted, d.Requests.Failed)}
 }
 
 // losses of the journal, and those of the status that it has not.

@@ -60,13 +60,16 @@ const (
 type Requests struct {
 	Sent   int64 `json:"sent"`
 	Failed int64 `json:"failed"`
+	// Unlisted are those of Failed that are in no entry of Losses.
+	Unlisted int64 `json:"unlisted,omitempty"`
 }
 
 // Outcome is how a run or a part of one ended.
 type Outcome string
 
-// The outcomes. A run that was killed says nothing of its end.
+// The outcomes. A run that was killed says nothing of its end; one that was refused, since another held the lock for instance, never began.
 const (
+	Refused     Outcome = "refused"
 	Done        Outcome = "done"
 	Failed      Outcome = "failed"
 	Interrupted Outcome = "interrupted"

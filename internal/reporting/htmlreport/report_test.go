@@ -99,6 +99,39 @@ func TestSummary(t *testing.T) {
 	}
 }
 
+// TestRefusedRunIsRefused: a run that ended with an error before anything of it began, such as one that another one's lock refused.
+func TestRefusedRunIsRefused(t *testing.T) {
+	in := example(12, true)
+	in.History.Runs = append(in.History.Runs, journal.Run{ID: "late", Start: begin(), Command: "replumb apply"})
+	in.History.Events = append(in.History.Events, journal.Event{Run: "late", Event: engine.Event{
+		Time: begin(), Kind: engine.RunFailed, Error: "the lock is held",
+	}})
+	runs := htmlreport.Build(in).Runs
+	if last := runs[len(runs)-1]; last.Outcome != htmlreport.Refused || last.Error == "" {
+		t.Errorf("%+v", last)
+	}
+}
+
+// TestLossesAddUp: what is counted and not listed is said.
+func TestLossesAddUp(t *testing.T) {
+	in := example(12, true)
+	d := htmlreport.Build(in)
+	listed := int64(0)
+	for _, l := range d.Losses {
+		listed += int64(l.Failed)
+	}
+	if d.Requests.Failed != listed+d.Requests.Unlisted {
+		t.Errorf("%d failed, %d are listed, %d are not", d.Requests.Failed, listed, d.Requests.Unlisted)
+	}
+	for i := range in.History.Samples {
+		in.History.Samples[i].Failed += 3
+	}
+	d = htmlreport.Build(in)
+	if d.Requests.Unlisted == 0 || !strings.Contains(strings.Join(d.Notes, "\n"), "in no entry of the list of losses") {
+		t.Errorf("%d failed requests are not listed, and the notes are %q", d.Requests.Unlisted, d.Notes)
+	}
+}
+
 func TestKilledRunHasNoEnd(t *testing.T) {
 	d := htmlreport.Build(example(40, false))
 	if len(d.Runs) != 3 || d.Runs[0].Outcome != htmlreport.Open || d.Runs[1].Outcome != htmlreport.Done {

@@ -13,7 +13,7 @@ import (
 func runs(h *journal.History) []Run {
 	var out []Run
 	for _, r := range h.Runs {
-		run := Run{Run: r, End: r.Start, Outcome: Open}
+		run, began := Run{Run: r, End: r.Start, Outcome: Open}, false
 		for _, e := range h.Events {
 			if e.Run != r.ID {
 				continue
@@ -23,11 +23,14 @@ func runs(h *journal.History) []Run {
 			}
 			switch e.Kind {
 			case engine.RunStarted:
-				run.Outcome, run.Error = Open, ""
+				run.Outcome, run.Error, began = Open, "", true
 			case engine.RunDone:
 				run.Outcome = Done
 			case engine.RunFailed:
 				run.Outcome, run.Error = Failed, e.Error
+				if !began {
+					run.Outcome = Refused
+				}
 			case engine.RunInterrupted:
 				run.Outcome, run.Error = Interrupted, e.Error
 			}

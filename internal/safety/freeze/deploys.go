@@ -3,12 +3,17 @@ package freeze
 import (
 	"context"
 	"errors"
+	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
@@ -32,6 +37,10 @@ const (
   ` + celSubject + `.metadata.ownerReferences.exists(r, has(r.controller) && r.controller))`
 
 	celNewSpec = `request.operation != 'UPDATE' || object.spec != oldObject.spec || ` + celDeploysProbe
+
+	// celUnruled is true of all but the control plane, whose controllers may be any ServiceAccount of kube-system.
+	celUnruled = `!(request.userInfo.username in ['system:apiserver', 'system:kube-controller-manager'] ||
+  (has(request.userInfo.groups) && 'system:serviceaccounts:kube-system' in request.userInfo.groups))`
 
 	celDeploysProbe = celManager + ` == '` + deploysProber + `'`
 
@@ -86,11 +95,11 @@ func (s *Deploys) spec() admissionv1.ValidatingAdmissionPolicySpec {
 	}
 }
 
-// chosen says in CEL whether a request is about a namespace that is meant.
+// chosen says in CEL whether a request is about a namespace that is meant. What replumb runs comes and goes.
 func (s *Deploys) chosen() string {
-	expression := "true"
+	expression := "request.namespace != " + quote(v1alpha1.SystemNamespace)
 	if len(s.Include) > 0 {
-		expression = "request.namespace.matches(" + quote(pattern(s.Include)) + ")"
+		expression += " && request.namespace.matches(" + quote(pattern(s.Include)) + ")"
 	}
 	if len(s.Exclude) > 0 {
 		expression += " && !request.namespace.matches(" + quote(pattern(s.Exclude)) + ")"
@@ -215,4 +224,47 @@ func DeploysPossible(ctx context.Context, c client.Client, migration string) err
 	}
 	_, err := present(ctx, c, DeploysName)
 	return unavailable(err)
+}
+
+// DeploysInForce reports whether deployments are frozen. It reads the policy and nothing else.
+func DeploysInForce(ctx context.Context, c client.Reader) (bool, error) {
+	policy := &admissionv1.ValidatingAdmissionPolicy{}
+	err := c.Get(ctx, client.ObjectKey{Name: DeploysName}, policy)
+	if apierrors.IsNotFound(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("validatingadmissionpolicy %s: %w", DeploysName, err)
+	}
+	return policy.Labels[v1alpha1.LabelRole] == v1alpha1.RoleFreeze, nil
+}
+
+// Freezes reports whether a freeze of deployments is about objects of a kind.
+func Freezes(gk schema.GroupKind) bool {
+	frozen := []schema.GroupKind{
+		{Kind: "Service"},
+		{Group: "apps", Kind: "DaemonSet"},
+		{Group: "apps", Kind: "Deployment"},
+		{Group: "apps", Kind: "StatefulSet"},
+		{Group: "batch", Kind: "CronJob"},
+		{Group: "networking.k8s.io", Kind: "Ingress"},
+		{Group: "networking.k8s.io", Kind: "NetworkPolicy"},
+	}
+	return slices.Contains(frozen, gk)
+}
+
+// Exempt takes an object out of the freezes. Updates say who sends them and deletions do not, so that replumb's own would be refused
+// as well: what another of its migrations is to delete it exempts first.
+func Exempt(ctx context.Context, c client.Client, o client.Object) error {
+	return c.Patch(ctx, o, client.RawPatch(types.MergePatchType, ExemptPatch()), client.FieldOwner(v1alpha1.FieldManager))
+}
+
+// ExemptPatch is what Exempt sends: a merge patch.
+func ExemptPatch() []byte {
+	return []byte(`{"metadata":{"labels":{"` + v1alpha1.LabelBreakGlass + `":"true"}}}`)
+}
+
+// Refused reports whether an error is that a freeze has refused a request.
+func Refused(err error) bool {
+	return apierrors.IsForbidden(err) && strings.Contains(err.Error(), "ValidatingAdmissionPolicy '"+Name)
 }

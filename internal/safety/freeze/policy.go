@@ -32,30 +32,66 @@ const (
 	celManager = `(has(request.options) && request.options != null && has(request.options.fieldManager)
   ? request.options.fieldManager : '')`
 
-	celChanges = `request.operation == 'DELETE' || object.spec != oldObject.spec ||
-(has(object.metadata.annotations) ? object.metadata.annotations : {}).exists(k, k.startsWith('replumb.dev/') &&
+	celChanges = `request.operation == 'DELETE' || object.spec != oldObject.spec || ` + celNotes
+
+	// The control plane goes on: without it namespaces could not be deleted, nor the Service kubernetes be repaired. It is the API
+	// server, the controller manager, and where its controllers have ServiceAccounts of their own (--use-service-account-credentials)
+	// those that write Services or delete what they find (buildControllerRoles in k8s.io/kubernetes
+	// plugin/pkg/auth/authorizer/rbac/bootstrappolicy/controller_policy.go). Other ServiceAccounts of kube-system are those of addons,
+	// installers and deployment tools.
+	celOutsider = celManager + ` == '` + prober + `' || !(request.userInfo.username in [
+  'system:apiserver', 'system:kube-controller-manager',
+  'system:serviceaccount:kube-system:generic-garbage-collector', 'system:serviceaccount:kube-system:namespace-controller',
+  'system:serviceaccount:kube-system:service-controller'])`
+
+	celGlass = `!(has(oldObject.metadata.labels) && '` + v1alpha1.LabelBreakGlass + `' in oldObject.metadata.labels) &&
+!(request.operation != 'DELETE' && has(object.metadata.labels) && '` + v1alpha1.LabelBreakGlass + `' in object.metadata.labels)`
+
+	// celArrived is true of a Service that carries what patch B writes and patch A takes away. Its owner can write that, too, and loosens
+	// the freeze of that Service alone.
+	celArrived = `has(oldObject.metadata.annotations) && '` + v1alpha1.AnnotationMovedAt + `' in oldObject.metadata.annotations &&
+oldObject.spec.?type.orValue('') != 'ExternalName'`
+
+	celMarked = `has(oldObject.metadata.annotations) && '` + v1alpha1.LabelMigration + `' in oldObject.metadata.annotations`
+
+	celMessage = `(variables.hopping
+  ? 'migration ' + variables.migration + ' is moving service ' + variables.name +
+    ': its spec, its replumb.dev annotations and the service itself stay as they are until it has arrived'
+  : 'migration ' + variables.migration + ' has moved service ' + variables.name + ', and a bridge answers at its other address: ` +
+		`its type, addresses, families, externalIPs, loadBalancerClass and replumb.dev annotations stay as they are, and its ` +
+		`internalTrafficPolicy must not become Local, until replumb finish or rollback ' + variables.migration) +
+'; to change it all the same: kubectl label service -n ' + oldObject.metadata.namespace + ' ' +
+oldObject.metadata.name + ' ` + v1alpha1.LabelBreakGlass + `=true; to lift the freeze from all: replumb unfreeze'`
+)
+
+// celNotes is true of a request that changes an annotation of replumb.
+const celNotes = `(has(object.metadata.annotations) ? object.metadata.annotations : {}).exists(k, k.startsWith('replumb.dev/') &&
   (!has(oldObject.metadata.annotations) || !(k in oldObject.metadata.annotations) ||
     oldObject.metadata.annotations[k] != object.metadata.annotations[k])) ||
 (has(oldObject.metadata.annotations) ? oldObject.metadata.annotations : {}).exists(k, k.startsWith('replumb.dev/') &&
   (!has(object.metadata.annotations) || !(k in object.metadata.annotations)))`
 
-	// The control plane goes on: without it namespaces could not be deleted, nor the Service kubernetes be repaired.
-	celOutsider = celManager + ` == '` + prober + `' || ` + celUnruled
+// breaking are the fields of a Service's spec whose change its bridge cannot follow, so that one of the two addresses would stop answering
+// or could not be left again.
+func breaking() []string {
+	return []string{
+		"type", "clusterIP", "clusterIPs", "externalName", "ipFamilies", "ipFamilyPolicy", "externalIPs", "loadBalancerClass",
+	}
+}
 
-	// celUnruled is true of everybody but the control plane.
-	celUnruled = `!(request.userInfo.username in ['system:apiserver', 'system:kube-controller-manager'] ||
-  (has(request.userInfo.groups) && 'system:serviceaccounts:kube-system' in request.userInfo.groups))`
-
-	celGlass = `!(has(oldObject.metadata.labels) && '` + v1alpha1.LabelBreakGlass + `' in oldObject.metadata.labels) &&
-!(request.operation != 'DELETE' && has(object.metadata.labels) && '` + v1alpha1.LabelBreakGlass + `' in object.metadata.labels)`
-
-	celMarked = `has(oldObject.metadata.annotations) && '` + v1alpha1.LabelMigration + `' in oldObject.metadata.annotations`
-
-	celMessage = `'migration ' + variables.migration + ' is moving service ' + variables.name +
-': its spec, its replumb.dev annotations and the service itself stay as they are until replumb finish or rollback ' +
-variables.migration + '; to change it all the same: kubectl label service -n ' + oldObject.metadata.namespace + ' ' +
-oldObject.metadata.name + ' ` + v1alpha1.LabelBreakGlass + `=true; to lift the freeze from all: replumb unfreeze'`
-)
+// breaks is true of a request that would break the overlap of a Service that has arrived. To delete it does not: its bridge and the
+// address that is reserved for it are removed as orphans.
+func breaks() string {
+	all := []string{
+		"object.spec.?internalTrafficPolicy != oldObject.spec.?internalTrafficPolicy && " +
+			"object.spec.?internalTrafficPolicy.orValue('') == 'Local'",
+		celNotes,
+	}
+	for _, field := range breaking() {
+		all = append(all, "object.spec.?"+field+" != oldObject.spec.?"+field)
+	}
+	return "request.operation != 'DELETE' && (" + strings.Join(all, " || ") + ")"
+}
 
 const (
 	// listed begins the names of the variables that list Services.
@@ -69,7 +105,8 @@ const (
 // default is set.
 //
 // A Service is in flight when it carries the annotation that its hop writes, or when the policy lists it (see Mark), which
-// covers the time between its bridge and its hop. What replumb itself made is not subject.
+// covers the time between its bridge and its hop. While the policy lists it, or its hop is half done, all of its spec stays; once it has
+// arrived, only what its bridge cannot follow. What replumb itself made is not subject.
 //
 // replumb is recognized by the field manager. That is no proof: the freeze guards against colleagues and controllers who
 // do not know, not against those who mean to get around it.
@@ -103,9 +140,9 @@ func bindingOf(name, migration string) *admissionv1.ValidatingAdmissionPolicyBin
 
 func policySpec(migration string, lists []admissionv1.Variable) admissionv1.ValidatingAdmissionPolicySpec {
 	ignore, forbidden := admissionv1.Ignore, metav1.StatusReasonForbidden
-	inFlight := []string{"variables.marked", "variables.probe"}
+	hopping := []string{"variables.probe", "(variables.marked && !variables.arrived)"}
 	for _, l := range lists {
-		inFlight = append(inFlight, "variables."+l.Name)
+		hopping = append(hopping, "variables."+l.Name)
 	}
 	return admissionv1.ValidatingAdmissionPolicySpec{
 		MatchConstraints: services(),
@@ -116,17 +153,21 @@ func policySpec(migration string, lists []admissionv1.Variable) admissionv1.Vali
 			{Name: "not-the-control-plane", Expression: celOutsider},
 			{Name: "glass-not-broken", Expression: celGlass},
 		},
-		Variables: append([]admissionv1.Variable{
+		Variables: slices.Concat([]admissionv1.Variable{
 			{Name: "marked", Expression: celMarked},
+			{Name: "arrived", Expression: celArrived},
 			{Name: "probe", Expression: celManager + ` == '` + prober + `'`},
 			{Name: "name", Expression: `oldObject.metadata.namespace + '/' + oldObject.metadata.name`},
 			{
 				Name: "migration", Expression: `variables.marked ? oldObject.metadata.annotations['` + v1alpha1.LabelMigration + `'] : ` +
 					quote(migration),
 			},
-		}, lists...),
+		}, lists, []admissionv1.Variable{
+			{Name: "hopping", Expression: strings.Join(hopping, " || ")},
+			{Name: "breaks", Expression: breaks()},
+		}),
 		Validations: []admissionv1.Validation{{
-			Expression: "!(" + strings.Join(inFlight, " || ") + ")", MessageExpression: celMessage, Reason: &forbidden,
+			Expression: "!(variables.hopping || (variables.marked && variables.breaks))", MessageExpression: celMessage, Reason: &forbidden,
 			Message: "the service is in flight; see: replumb status",
 		}},
 	}

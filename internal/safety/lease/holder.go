@@ -140,7 +140,7 @@ func (e *HeldError) Advice() string {
 // ExitCode implements fault.Coder.
 func (*HeldError) ExitCode() int { return fault.ExitLocked }
 
-// LostError says that the lock was lost while it was held: someone else may be at work.
+// LostError says that the lock was lost while it was held: others may be at work.
 type LostError struct {
 	// Why it was lost.
 	Why error
@@ -152,3 +152,6 @@ func (e *LostError) Error() string {
 
 // Unwrap gives the cause.
 func (e *LostError) Unwrap() error { return e.Why }
+
+// Revokes implements engine.Revocation.
+func (*LostError) Revokes() {}

@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine"
 )
 
 // The Lease. It lies in kube-system because it has to be there before anything of replumb is.
@@ -50,6 +51,9 @@ type timing struct {
 	renew, retry time.Duration
 }
 
+// watched is how long a Lease that looks expired is watched before it is taken: longer than from one renewal to the next.
+func (t timing) watched() time.Duration { return t.renew + t.retry }
+
 // defaults outlast the restart of a control plane's only API server, which gates ask for. Who was killed and is run again
 // on the same machine need not wait for it.
 func defaults() timing {
@@ -70,10 +74,17 @@ type Lock struct {
 	stop    context.CancelFunc
 	stopped chan struct{}
 
-	mu sync.Mutex
-	// lease as last written. Only the renewing goroutine uses it until stopped is closed.
-	lease    *coordinationv1.Lease
+	mu       sync.Mutex
 	released bool
+
+	// renewing guards what follows.
+	renewing sync.Mutex
+	// lease as last written.
+	lease *coordinationv1.Lease
+	// renewed is when the latest renewal that got through was sent, by the monotonic clock, and wall when by the other. failed is why those
+	// after it did not get through.
+	renewed, wall time.Time
+	failed        error
 }
 
 // Acquire takes the lock for h and keeps it renewed. If a living process holds it the error is a HeldError.
@@ -112,6 +123,7 @@ func (l *Lock) take(ctx context.Context) error {
 	for range attempts {
 		have := &coordinationv1.Lease{}
 		err := l.client.Get(ctx, key(), have)
+		asked, wall := time.Now(), l.now()
 		switch {
 		case apierrors.IsNotFound(err):
 			have = l.write(&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: Namespace, Name: Name}})
@@ -122,11 +134,12 @@ func (l *Lock) take(ctx context.Context) error {
 			if err := l.judge(ctx, have); err != nil {
 				return err
 			}
+			asked, wall = time.Now(), l.now()
 			have = l.write(have)
 			err = l.client.Update(ctx, have, client.FieldOwner(v1alpha1.FieldManager))
 		}
 		if err == nil {
-			l.lease = have
+			l.lease, l.renewed, l.wall = have, asked, wall
 			return nil
 		}
 		if !apierrors.IsAlreadyExists(err) && !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
@@ -149,7 +162,7 @@ func (l *Lock) judge(ctx context.Context, lease *coordinationv1.Lease) error {
 	select {
 	case <-ctx.Done():
 		return context.Cause(ctx)
-	case <-time.After(l.timing.renew + l.timing.retry):
+	case <-time.After(l.timing.watched()):
 	}
 	again := &coordinationv1.Lease{}
 	if err := l.client.Get(ctx, key(), again); client.IgnoreNotFound(err) != nil {
@@ -200,38 +213,30 @@ func (l *Lock) write(lease *coordinationv1.Lease) *coordinationv1.Lease {
 
 // keep renews the Lease until ctx ends or the lock is lost.
 func (l *Lock) keep(ctx context.Context) {
-	expires := time.Now().Add(l.timing.duration)
 	next := l.timing.renew
-	var failed error
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-time.After(min(next, time.Until(expires))):
+		case <-time.After(min(next, time.Until(l.expires()))):
 		}
-		asked := time.Now()
-		err := l.renew(ctx, expires)
-		var lost *LostError
+		err := l.confirm(ctx, true)
 		switch {
 		case ctx.Err() != nil:
 			return
-		case errors.As(err, &lost):
-			l.end(lost)
-			return
 		case err == nil:
-			expires, next, failed = asked.Add(l.timing.duration), l.timing.renew, nil
-			continue
-		}
-		// What the last request before the end says is only that there was no time left for it.
-		if failed == nil || !errors.Is(err, context.DeadlineExceeded) {
-			failed = err
-		}
-		next = l.timing.retry
-		if !time.Now().Before(expires) {
-			l.end(&LostError{Why: fmt.Errorf("it could not be renewed for %s: %w", l.timing.duration, failed)})
-			return
+			next = l.timing.renew
+		default:
+			next = l.timing.retry
 		}
 	}
+}
+
+// expires is when others may take the lock, unless it is renewed.
+func (l *Lock) expires() time.Time {
+	l.renewing.Lock()
+	defer l.renewing.Unlock()
+	return l.renewed.Add(l.timing.duration)
 }
 
 // renew writes the Lease once. No request outlasts the lock, nor the next try.
@@ -279,9 +284,9 @@ func (l *Lock) mine(ctx context.Context) (*coordinationv1.Lease, error) {
 }
 
 // Context is a child of parent that also ends when the lock does: with a LostError as cause when it was lost, with
-// context.Canceled when it was released.
+// context.Canceled when it was released. What is written in it is written under the lock as its fence.
 func (l *Lock) Context(parent context.Context) context.Context {
-	ctx, cancel := context.WithCancelCause(parent)
+	ctx, cancel := context.WithCancelCause(engine.Fenced(parent, l))
 	unhook := context.AfterFunc(l.lost, func() { cancel(context.Cause(l.lost)) })
 	context.AfterFunc(ctx, func() { unhook() })
 	return ctx
@@ -309,6 +314,8 @@ func (l *Lock) Release(ctx context.Context) error {
 
 // remove deletes the Lease, and never one that someone else has taken.
 func (l *Lock) remove(ctx context.Context) error {
+	l.renewing.Lock()
+	defer l.renewing.Unlock()
 	lease := l.lease
 	for range attempts {
 		err := l.client.Delete(ctx, lease, client.Preconditions{UID: &lease.UID, ResourceVersion: &lease.ResourceVersion})

@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/testing/apitest"
 )
 
@@ -26,10 +27,13 @@ var lazy = &apitest.Lazy{Range: "10.96.0.0/16"}
 
 func TestMain(m *testing.M) { os.Exit(lazy.Main(m)) }
 
-// quick is a timing for tests that wait for renewals. Its Leases say that they last a second.
+// quick is a timing for tests that wait for renewals. Between two of them a busy machine may take long, so its Leases last a minute.
 func quick() timing {
-	return timing{duration: 400 * time.Millisecond, renew: 20 * time.Millisecond, retry: 10 * time.Millisecond}
+	return timing{duration: time.Minute, renew: 200 * time.Millisecond, retry: 10 * time.Millisecond}
 }
+
+// hence is when what quick says has expired.
+func hence() time.Time { return time.Now().Add(2 * quick().duration) }
 
 func free(t *testing.T) *apitest.Server {
 	t.Helper()
@@ -147,7 +151,6 @@ func TestExpiredIsTakenOver(t *testing.T) {
 	s := free(t)
 	crash(mustAcquire(t, s, elsewhere("shop"), time.Now, quick()))
 	wantHeld(t, s, Self("shop", "replumb apply"), quick(), "root@elsewhere (pid 123, replumb apply)")
-	hence := func() time.Time { return time.Now().Add(time.Minute) }
 	l := mustAcquire(t, s, Self("shop", "replumb apply"), hence, quick())
 	if got := lease(t, s); *got.Spec.LeaseTransitions != 1 || *got.Spec.HolderIdentity != l.holder.String() {
 		t.Errorf("the lease is %+v", got.Spec)
@@ -159,7 +162,7 @@ func TestRenewedIsNotTakenOverByAClockAhead(t *testing.T) {
 	s := free(t)
 	behind := func() time.Time { return time.Now().Add(-time.Hour) }
 	patient := quick()
-	patient.renew = 100 * time.Millisecond
+	patient.renew = 2 * time.Second // a renewal comes within that on a busy machine, too
 	mustAcquire(t, s, elsewhere("shop"), behind, quick())
 	wantHeld(t, s, Self("shop", "replumb apply"), patient, "elsewhere")
 }
@@ -205,10 +208,7 @@ func TestForeignLease(t *testing.T) {
 			if err := s.Create(t.Context(), foreign); err != nil {
 				t.Fatal(err)
 			}
-			timing := quick()
-			timing.duration = 15 * time.Second
-			wantHeld(t, s, Self("shop", "replumb apply"), timing, test.want)
-			hence := func() time.Time { return time.Now().Add(time.Minute) }
+			wantHeld(t, s, Self("shop", "replumb apply"), quick(), test.want)
 			mustAcquire(t, s, Self("shop", "replumb apply"), hence, quick())
 		})
 	}
@@ -217,7 +217,7 @@ func TestForeignLease(t *testing.T) {
 func TestRenewalKeepsIt(t *testing.T) {
 	s := free(t)
 	timing := quick()
-	timing.duration = 3 * time.Second // a busy machine may hold up an answer for longer than that of the others
+	timing.duration = 5 * time.Second
 	l := mustAcquire(t, s, Self("shop", "replumb apply"), time.Now, timing)
 	first := lease(t, s)
 	labelled := first.DeepCopy()
@@ -225,7 +225,7 @@ func TestRenewalKeepsIt(t *testing.T) {
 	if err := s.Patch(t.Context(), labelled, client.MergeFrom(first)); err != nil {
 		t.Fatal(err)
 	}
-	enough := first.Spec.RenewTime.Add(2 * timing.duration)
+	enough := first.Spec.RenewTime.Add(timing.duration)
 	err := wait.PollUntilContextTimeout(t.Context(), 10*time.Millisecond, 30*time.Second, true, func(context.Context) (bool, error) {
 		return lease(t, s).Spec.RenewTime.After(enough), nil
 	})
@@ -293,20 +293,21 @@ func TestNotRenewedIsLost(t *testing.T) {
 		"hanging": func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() },
 	} {
 		t.Run(name, func(t *testing.T) {
-			c := &severed{Client: free(t)}
-			l := mustAcquire(t, c, Self("shop", "replumb apply"), time.Now, quick())
+			c, timing := &severed{Client: free(t)}, quick()
+			timing.duration = 2 * time.Second
+			l := mustAcquire(t, c, Self("shop", "replumb apply"), time.Now, timing)
 			work := l.Context(t.Context())
 			c.fail.Store(&fail)
 			last := lease(t, c).Spec.RenewTime
 			<-work.Done()
 			var lost *LostError
-			if err := context.Cause(work); !errors.As(err, &lost) || !strings.Contains(err.Error(), "could not be renewed for 400ms") {
+			if err := context.Cause(work); !errors.As(err, &lost) || !strings.Contains(err.Error(), "could not be renewed for 2s") {
 				t.Errorf("the cause is %v", err)
 			}
 			if name == "refused" && !errors.Is(lost, unreachable) {
 				t.Errorf("the cause %v does not name the reason", lost)
 			}
-			if took := time.Since(last.Time); took < quick().duration-quick().renew {
+			if took := time.Since(last.Time); took < timing.duration-timing.renew {
 				t.Errorf("lost after %s already", took)
 			}
 		})
@@ -334,5 +335,63 @@ func TestRenewedAgainIsKept(t *testing.T) {
 	})
 	if err != nil || l.lost.Err() != nil {
 		t.Errorf("%v, %v", err, context.Cause(l.lost))
+	}
+}
+
+// counter counts the writes of the Lease.
+type counter struct {
+	client.Client
+	updates atomic.Int64
+}
+
+func (c *counter) Update(ctx context.Context, o client.Object, opts ...client.UpdateOption) error {
+	c.updates.Add(1)
+	return c.Client.Update(ctx, o, opts...)
+}
+
+// TestFence: who has renewed the Lease a moment ago writes without asking; who has slept asks, and so does the final step.
+func TestFence(t *testing.T) {
+	s := &counter{Client: free(t)}
+	var ahead atomic.Int64
+	now := func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }
+	timing := timing{duration: 4 * time.Hour, renew: time.Hour, retry: time.Second} // nothing is renewed but by the fence
+	l := mustAcquire(t, s, Self("shop", "replumb apply"), now, timing)
+	ask := func(sure bool, updates int64) {
+		t.Helper()
+		before := s.updates.Load()
+		if err := engine.MayWrite(l.Context(t.Context()), sure); err != nil || s.updates.Load()-before != updates {
+			t.Errorf("sure %t: %v after %d writes, want %d", sure, err, s.updates.Load()-before, updates)
+		}
+	}
+	ask(false, 0)
+	ask(true, 1)
+	ahead.Store(int64(2 * time.Hour))
+	ask(false, 1)
+	ask(false, 0)
+	l.renewing.Lock()
+	l.renewed = l.renewed.Add(-timing.watched())
+	l.renewing.Unlock()
+	ask(false, 1)
+
+	if err := s.Delete(t.Context(), lease(t, s)); err != nil {
+		t.Fatal(err)
+	}
+	other := mustAcquire(t, s.Client, Self("shop", "replumb rollback"), now, timing)
+	ahead.Store(int64(4 * time.Hour))
+	work := l.Context(t.Context())
+	err := engine.MayWrite(work, false)
+	<-work.Done()
+	var lost *LostError
+	if !errors.As(err, &lost) || !engine.Revoked(err) || !errors.As(context.Cause(work), &lost) {
+		t.Errorf("another has the lock, and the first gets %v; its context ended with %v", err, context.Cause(work))
+	}
+	if err := engine.MayWrite(other.Context(t.Context()), true); err != nil {
+		t.Errorf("the other: %v", err)
+	}
+	if err := other.Release(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if err := engine.MayWrite(engine.Fenced(t.Context(), other), false); !errors.As(err, &lost) {
+		t.Errorf("after the release: %v", err)
 	}
 }

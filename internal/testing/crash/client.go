@@ -187,7 +187,9 @@ type status struct {
 }
 
 func (s *status) Patch(ctx context.Context, o client.Object, p client.Patch, opts ...client.SubResourcePatchOption) error {
-	if err := s.c.write(ctx, o); err != nil {
+	po := &client.SubResourcePatchOptions{}
+	po.ApplyOptions(opts)
+	if err := s.c.write(ctx, o, po.DryRun...); err != nil {
 		return err
 	}
 	return s.SubResourceWriter.Patch(ctx, o, p, opts...)

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -14,9 +15,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/operator/overlap"
 )
 
-// Agents plays replumb's agents: whatever pod of theirs runs reports, ten times a second, that its requests of the two seconds before were
+// Agents plays replumb's agents, and the replicas that keep bridges in step, which say that all is: whatever pod of theirs runs reports, ten times a second, that its requests of the two seconds before were
 // answered, but for those that Lose says were not.
 type Agents struct {
 	Client client.Client
@@ -49,10 +51,29 @@ func (a *Agents) report(ctx context.Context) {
 	}
 	for i := range pods.Items {
 		p := &pods.Items[i]
-		if p.Status.Phase == corev1.PodRunning && p.DeletionTimestamp.IsZero() && (a.Mute == nil || !a.Mute(p)) {
-			a.speak(ctx, p)
+		if p.Status.Phase != corev1.PodRunning || !p.DeletionTimestamp.IsZero() || a.Mute != nil && a.Mute(p) {
+			continue
 		}
+		if p.Labels[v1alpha1.LabelRole] == v1alpha1.RoleOverlap {
+			keepInStep(ctx, a.Client, p)
+			continue
+		}
+		a.speak(ctx, p)
 	}
+}
+
+// keepInStep has a replica say that everything is in step, and that it leads.
+func keepInStep(ctx context.Context, c client.Client, pod *corev1.Pod) {
+	now, migration := metav1.NowMicro(), pod.Labels[v1alpha1.LabelMigration]
+	_ = overlap.Say(ctx, c, overlap.Heartbeat{Migration: migration, Name: pod.Name, UID: pod.UID, At: now.Time, InStep: now.Time})
+	lead := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{
+		Namespace: v1alpha1.SystemNamespace, Name: overlap.LeaseName, Labels: overlap.Labels(migration),
+	}}
+	if err := c.Get(ctx, client.ObjectKeyFromObject(lead), lead); apierrors.IsNotFound(err) && c.Create(ctx, lead) != nil {
+		return
+	}
+	lead.Spec.HolderIdentity, lead.Spec.RenewTime = &pod.Name, &now
+	_ = c.Update(ctx, lead)
 }
 
 func (a *Agents) speak(ctx context.Context, pod *corev1.Pod) {

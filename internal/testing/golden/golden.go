@@ -2,6 +2,7 @@
 package golden
 
 import (
+	"bytes"
 	"errors"
 	"flag"
 	"fmt"
@@ -28,6 +29,23 @@ func Run(t *testing.T, pattern string, read func(t *testing.T, files map[string]
 	}
 	for _, name := range archives {
 		t.Run(strings.TrimSuffix(filepath.Base(name), ".txtar"), func(t *testing.T) { compare(t, name, read) })
+	}
+}
+
+// File compares what a test computes with a whole file.
+func File(t *testing.T, name string, got []byte) {
+	t.Helper()
+	if *update {
+		if err := os.WriteFile(name, got, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(got, want) {
+		t.Errorf("%s differs; run with -update to accept\ngot:\n%s", name, got)
 	}
 }
 

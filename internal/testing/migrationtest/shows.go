@@ -1,9 +1,13 @@
 package migrationtest
 
 import (
+	"bytes"
 	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/rogpeppe/go-internal/txtar"
+	"sigs.k8s.io/yaml"
 
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/engine/findings"
@@ -39,6 +43,33 @@ func Plan(t testing.TB, p *engine.Plan) string {
 	var b strings.Builder
 	terminal.Phases(&b, phases)
 	return b.String()
+}
+
+// Written is an archive of what steps would write, each under its ID, for golden files.
+func Written(t testing.TB, steps ...engine.Step) []byte {
+	t.Helper()
+	all := &txtar.Archive{}
+	for _, s := range steps {
+		changes, err := engine.Preview(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var b bytes.Buffer
+		fmt.Fprintf(&b, "# %s\n", s.Title())
+		for _, c := range changes {
+			fmt.Fprintf(&b, "--- # %s %s\n", c.Verb, c.Object)
+			if c.Body == nil {
+				continue
+			}
+			body, err := yaml.Marshal(c.Body)
+			if err != nil {
+				t.Fatal(err)
+			}
+			b.Write(body)
+		}
+		all.Files = append(all.Files, txtar.File{Name: s.ID(), Data: b.Bytes()})
+	}
+	return txtar.Format(all)
 }
 
 // Found are the findings that did not pass, for golden files, one a line.

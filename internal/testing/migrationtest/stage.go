@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/safety/lease"
 	"github.com/replumb/replumb/internal/verify/connectivity"
 )
@@ -28,8 +29,10 @@ import (
 const (
 	// Namespace is where workloads are.
 	Namespace = "shop"
-	// Patience is how long anything may take.
-	Patience = 30 * time.Second
+	// Patience is how long anything may take on a busy machine.
+	Patience = time.Minute
+	// runPatience is the same for all that a run does until it waits for something.
+	runPatience = 3 * Patience
 )
 
 // Stage is a cluster with workloads, and a run that is listened to. Make one by New.
@@ -99,9 +102,9 @@ func (s *Stage) Hear(e engine.Event, also func()) {
 // Waiting returns when a step says that it waits for what.
 func (s *Stage) Waiting(what string) {
 	s.Helper()
-	timer := time.AfterFunc(Patience, s.heard.Broadcast)
+	timer := time.AfterFunc(runPatience, s.heard.Broadcast)
 	defer timer.Stop()
-	end := time.Now().Add(Patience)
+	end := time.Now().Add(runPatience)
 	s.Mu.Lock()
 	defer s.Mu.Unlock()
 	for !Waited(s.Events, what) {
@@ -110,6 +113,38 @@ func (s *Stage) Waiting(what string) {
 		}
 		s.heard.Wait()
 	}
+}
+
+// Change changes what is played, while Mu is held.
+func (s *Stage) Change(do func()) {
+	s.Mu.Lock()
+	defer s.Mu.Unlock()
+	do()
+}
+
+// Did runs a plan of one phase, and returns the IDs of the steps that did something, in alphabetical order. The runner's Sink is to be Hear.
+func (s *Stage) Did(r *engine.Runner, phase string, groups []engine.Group) ([]string, error) {
+	s.Change(func() { s.Events = nil })
+	err := r.Run(s.Context(), &engine.Plan{Name: "m", Phases: []engine.Phase{{Name: phase, Groups: groups}}})
+	s.Mu.Lock()
+	defer s.Mu.Unlock()
+	var ids []string
+	for _, e := range s.Events {
+		if e.Kind == engine.StepDone {
+			ids = append(ids, e.Step)
+		}
+	}
+	slices.Sort(ids)
+	return ids, err
+}
+
+// Granted waits until the API server has heard that a user, whose cluster it is, has rights: the authorizer watches roles.
+func (s *Stage) Granted(to *cluster.Cluster, rights []cluster.Right) {
+	s.Helper()
+	s.Until("the rights", func() bool {
+		answers, err := to.Access(s.Context(), rights)
+		return err == nil && !slices.ContainsFunc(answers, func(a cluster.AccessAnswer) bool { return !a.Allowed })
+	})
 }
 
 // Waited reports whether a step said that it waits for what.

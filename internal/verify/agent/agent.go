@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/kube/apiserver"
 )
 
 const (
@@ -27,7 +28,7 @@ const (
 type Agent struct {
 	Client client.WithWatch
 	// Origin is the network it is in: Host or Pod. The one in the network of the node also passes barriers, connects to Services that
-	// have moved, and tells who uses old addresses.
+	// have moved, and tells who uses old addresses and how API servers look from there.
 	Origin v1alpha1.ProbeOrigin
 	// Migration that goes on.
 	Migration string
@@ -43,8 +44,12 @@ type Agent struct {
 	Version string
 	// Domain of the cluster. Default: cluster.local.
 	Domain string
+	// NameServer is where names are looked up, as kubelet has it. None means that of resolv.conf, forever.
+	NameServer netip.Addr
 	// Flows tells who uses old addresses. Without it no client is reported.
 	Flows Flows
+	// Servers looks at each API server that the agent knows. Without it none is reported.
+	Servers func(context.Context) []v1alpha1.APIServerReport
 	// Self lets what a Migration asks to probe be on the node itself, as in tests. Otherwise such probes are refused.
 	Self bool
 	// Interval is how often it reports when there are no news. Default: 10 s.
@@ -54,10 +59,12 @@ type Agent struct {
 
 	watched    *watched
 	gate       *gate
+	names      *nameServers
 	probing    *probing
 	barrier    *barrier
 	connecting *connecting
 	clients    *clients
+	servers    servers
 	reporter   *reporter
 	alive      aliveness
 	stop       context.CancelCauseFunc
@@ -79,6 +86,9 @@ func (a *Agent) Run(ctx context.Context) error {
 	all.Go(func() { a.gate.open(ctx, a.watched.scene, a.domain(), a.opened) })
 	if a.Flows != nil && a.host() {
 		all.Go(func() { a.clients.follow(ctx, a.watched.scene, clientsEvery) })
+	}
+	if a.Servers != nil && a.host() {
+		all.Go(func() { a.servers.follow(ctx, a.Servers, a.serversEvery) })
 	}
 	all.Go(func() {
 		if err := a.reporter.follow(ctx); err != nil {
@@ -107,7 +117,8 @@ func (a *Agent) prepare(stop context.CancelCauseFunc) {
 	}
 	a.alive.report = v1alpha1.AgentReport{Origin: a.Origin, Instance: a.Instance, Version: a.Version}
 	a.watched = newWatched(a.Migration, a.Ranges)
-	a.gate = &gate{connected: own}
+	a.names = &nameServers{first: a.NameServer}
+	a.gate = &gate{connected: own, names: a.names}
 	a.reporter = &reporter{
 		client: a.Client, node: a.Node, migration: a.Migration, origin: a.Origin, draw: a.draw, every: a.interval,
 		log: a.Log, news: make(chan struct{}, 1),
@@ -121,6 +132,9 @@ func (a *Agent) prepare(stop context.CancelCauseFunc) {
 		client: a.Client, instance: a.Instance, connected: own, poke: a.reporter.poke, slots: make(chan struct{}, connectsAtOnce),
 	}
 	a.clients = &clients{flows: a.Flows}
+	if a.podsOf() != "" {
+		a.reporter.found = func(before *v1alpha1.NodeReportStatus) { a.clients.recall(before.Clients) }
+	}
 }
 
 func (a *Agent) host() bool { return a.Origin == v1alpha1.FromHost }
@@ -154,7 +168,7 @@ func (a *Agent) obey(ctx context.Context, s scene) {
 		a.barrier.follow(ctx, s.own(v1alpha1.RoleSentinel))
 		a.connecting.follow(ctx, movers(s))
 	}
-	o := orders{origin: a.Origin, domain: a.domain(), scene: s, began: a.beginning(s), self: a.Self}
+	o := orders{origin: a.Origin, domain: a.domain(), scene: s, began: a.beginning(s), server: a.names.server(s), self: a.Self}
 	o.answered, o.named, _ = a.gate.state()
 	wanted, problems := targets(o)
 	a.probing.set(ctx, wanted)
@@ -192,6 +206,9 @@ func (a *Agent) interval() time.Duration {
 	return max(every, time.Duration(s.migration.Status.Proof.Nodes)*time.Second/nodesASecond)
 }
 
+// serversEvery is the pause between two looks at API servers: they are asked less often than they are reported to.
+func (a *Agent) serversEvery() time.Duration { return apiserver.LookEvery * a.interval() }
+
 // draw makes the agent's part of the report.
 func (a *Agent) draw() (*v1alpha1.NodeReportStatus, func(), error) {
 	status := &v1alpha1.NodeReportStatus{}
@@ -214,11 +231,11 @@ func (a *Agent) draw() (*v1alpha1.NodeReportStatus, func(), error) {
 		var late []error
 		status.Barriers, late = a.barrier.report()
 		status.Connects = a.connecting.report()
+		status.APIServers = a.servers.report()
 		problems = append(problems, late...)
 	}
 	if a.podsOf() != "" {
-		status.Clients, status.MoreClients, err = a.clients.report()
-		problems = append(problems, a.watched.pods.trouble(), err)
+		problems = append(problems, a.watched.pods.trouble(), a.clients.report(status))
 	}
 	status.Agents = []v1alpha1.AgentReport{a.alive.next(problems)}
 	return status, keep, nil

@@ -17,6 +17,8 @@ const (
 	clientsEvery = 5 * time.Second
 	// mostClients is how many a report has room for.
 	mostClients = 256
+	// defaultDrain is for how long clients by name may use what resolvers remember.
+	defaultDrain = time.Minute
 )
 
 // Flows tells who uses addresses of Services, from connection tracking.
@@ -32,10 +34,13 @@ type Flows interface {
 type clients struct {
 	flows Flows
 
-	mu   sync.Mutex
-	list []v1alpha1.OldAddressClient
-	more int
-	err  error
+	mu     sync.Mutex
+	memory memory
+	// list are those of the last minutes, and after them those of before; more is how many of the former had no room, forgotten of the
+	// latter.
+	list            []v1alpha1.OldAddressClient
+	more, forgotten int
+	err             error
 }
 
 func (c *clients) follow(ctx context.Context, look func() (scene, bool), every time.Duration) {
@@ -50,8 +55,9 @@ func (c *clients) look(s scene) {
 	pods, own := podsByAddress(s.pods)
 	var found []v1alpha1.OldAddressClient
 	var err error
-	if moved := leftAddresses(s); len(moved) > 0 {
-		found, err = c.flows.Clients(moved, pods)
+	left := leftAddresses(s)
+	if len(left) > 0 {
+		found, err = c.flows.Clients(whose(left), pods)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -60,7 +66,9 @@ func (c *clients) look(s scene) {
 		return
 	}
 	c.list, c.more, c.err = nil, 0, nil
+	workloads := workloadsOf(s.pods)
 	for _, f := range found {
+		f.Workload = workloads[f.Pod]
 		switch {
 		case own[parse(f.Source)]:
 		case len(c.list) == mostClients:
@@ -69,23 +77,68 @@ func (c *clients) look(s scene) {
 			c.list = append(c.list, f)
 		}
 	}
+	c.memory.add(c.list, left)
+	c.list, c.forgotten = c.memory.complete(c.list)
 }
 
-func (c *clients) report() (list []v1alpha1.OldAddressClient, more int, err error) {
+// recall takes up what an agent before this one has reported.
+func (c *clients) recall(reported []v1alpha1.OldAddressClient) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return append([]v1alpha1.OldAddressClient(nil), c.list...), c.more, c.err
+	c.memory.recall(reported)
+	if len(c.list) == 0 { // until the first look, the report says what it said
+		c.list, c.forgotten = c.memory.complete(nil)
+	}
 }
 
-// leftAddresses are those that Services have left, and whose they were.
-func leftAddresses(s scene) map[netip.Addr]string {
-	moved := map[netip.Addr]string{}
+func (c *clients) report(status *v1alpha1.NodeReportStatus) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	status.Clients = append([]v1alpha1.OldAddressClient(nil), c.list...)
+	status.MoreClients, status.ForgottenClients = c.more, c.forgotten
+	return c.err
+}
+
+// departure is an address that a Service has left, or that its name led to meanwhile.
+type departure struct {
+	service string
+	// settled is from when on clients by name use it no more.
+	settled time.Time
+}
+
+// leftAddresses are those that Services have left, and the own ones of their bridges.
+func leftAddresses(s scene) map[netip.Addr]departure {
+	all := map[netip.Addr]departure{}
 	for _, m := range movers(s) {
-		if left := m.left(); left.IsValid() {
-			moved[left] = m.key.String()
+		left := m.left()
+		if !left.IsValid() {
+			continue
+		}
+		d := departure{service: m.key.String()}
+		if at, err := time.Parse(time.RFC3339Nano, m.movedAt); err == nil {
+			d.settled = at.Add(drain(s.migration))
+		}
+		all[left] = d
+		if m.own.IsValid() {
+			all[m.own] = d
 		}
 	}
-	return moved
+	return all
+}
+
+func drain(m *v1alpha1.Migration) time.Duration {
+	if s := m.Spec.ServiceCIDR; s != nil && s.Drain != nil {
+		return s.Drain.Duration
+	}
+	return defaultDrain
+}
+
+func whose(left map[netip.Addr]departure) map[netip.Addr]string {
+	all := make(map[netip.Addr]string, len(left))
+	for a, d := range left {
+		all[a] = d.service
+	}
+	return all
 }
 
 // podsByAddress are the pods that have an address of their own and run. Replumb's probes, which are no clients, have no name.

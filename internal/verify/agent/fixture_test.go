@@ -107,9 +107,12 @@ func (f *fixture) must(err error) {
 	}
 }
 
+// waitLimit is for machines that are busy.
+const waitLimit = time.Minute
+
 func (f *fixture) until(what string, is func() bool) {
 	f.Helper()
-	err := wait.PollUntilContextTimeout(f.Context(), 20*time.Millisecond, 20*time.Second, true,
+	err := wait.PollUntilContextTimeout(f.Context(), 20*time.Millisecond, waitLimit, true,
 		func(context.Context) (bool, error) { return is(), nil })
 	if err != nil {
 		f.Fatalf("never: %s; report:\n%s", what, f.text())
@@ -139,7 +142,8 @@ func (f *fixture) report(what string, is func(v1alpha1.NodeReportStatus) bool) v
 func (f *fixture) start(origin v1alpha1.ProbeOrigin, instance string, change ...func(*Agent)) (end func()) {
 	f.Helper()
 	// The first endpoint is one that nothing listens at.
-	c, err := cluster.Connect(Config([]string{"127.0.0.1:1", strings.Trim(strings.TrimPrefix(f.Config.Host, "https:"), "/")}, f.dir))
+	config, _ := cluster.Direct([]string{"127.0.0.1:1", strings.Trim(strings.TrimPrefix(f.Config.Host, "https:"), "/")}, f.dir)
+	c, err := cluster.Connect(config)
 	f.must(err)
 	a := &Agent{
 		Self:      true,

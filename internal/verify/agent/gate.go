@@ -23,6 +23,8 @@ const (
 type gate struct {
 	// connected hears of the connections that are made.
 	connected func(network string, local, remote netip.AddrPort)
+	// names says whom to ask for the name.
+	names *nameServers
 
 	mu              sync.Mutex
 	answered, named bool
@@ -75,7 +77,7 @@ func (g *gate) try(ctx context.Context, s scene, domain string) error {
 		g.mu.Unlock()
 	}
 	name := nameOf(svc, domain)
-	if _, err := (&net.Resolver{PreferGo: true}).LookupNetIP(ctx, "ip", name); err != nil {
+	if err := lookUp(ctx, g.names.server(s), name); err != nil {
 		return fmt.Errorf("the name of service %s/%s was not found yet: %w", svc.Namespace, svc.Name, err)
 	}
 	g.mu.Lock()

@@ -17,6 +17,8 @@ type mover struct {
 	key, bridge types.NamespacedName
 	// at is where it is, invalid while it is on its way; other, where its bridge answers for it besides, invalid if nothing is bound to.
 	at, other netip.Addr
+	// own is the ClusterIP of its bridge, to which its name leads for as long as a hop lasts; invalid if there is no bridge.
+	own netip.Addr
 	// port is its first for TCP, 0 if it has none.
 	port uint16
 	// movedAt is when it got to where it is; empty if it has never been elsewhere.
@@ -51,6 +53,9 @@ func movers(s scene) []mover {
 		m.port = firstTCP(svc)
 		if b != nil {
 			m.bridge = types.NamespacedName{Namespace: b.Namespace, Name: b.Name}
+			if own := clusterIP(b); s.within(own) {
+				m.own = own
+			}
 			if other := besides(b, m.at, s.migration); s.within(other) {
 				m.other = other
 			}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
@@ -37,6 +38,12 @@ func (f *fixture) bridged(name, from, to string) *hop {
 
 func (h *hop) move() {
 	h.Helper()
+	h.leave()
+	h.arrive()
+}
+
+func (h *hop) leave() {
+	h.Helper()
 	patch := client.MergeFrom(h.svc.DeepCopy())
 	h.svc.Annotations = map[string]string{v1alpha1.LabelMigration: "m"}
 	h.svc.Annotations[v1alpha1.AnnotationOldIP], h.svc.Annotations[v1alpha1.AnnotationTargetIP] = h.old, h.new
@@ -44,7 +51,11 @@ func (h *hop) move() {
 	s.Type, s.ExternalName, s.ClusterIP, s.ClusterIPs = corev1.ServiceTypeExternalName, "bridge.example", "", nil
 	s.IPFamilies, s.IPFamilyPolicy, s.InternalTrafficPolicy = nil, nil, nil
 	h.must(h.Patch(h.Context(), h.svc, patch))
-	patch = client.MergeFrom(h.svc.DeepCopy())
+}
+
+func (h *hop) arrive() {
+	h.Helper()
+	s, patch := &h.svc.Spec, client.MergeFrom(h.svc.DeepCopy())
 	h.svc.Annotations[v1alpha1.AnnotationMovedAt] = time.Now().UTC().Format(time.RFC3339Nano)
 	s.Type, s.ExternalName, s.ClusterIP, s.ClusterIPs = corev1.ServiceTypeClusterIP, "", h.new, []string{h.new}
 	h.must(h.Patch(h.Context(), h.svc, patch))
@@ -77,8 +88,9 @@ func TestMovedServicesAreConnectedTo(t *testing.T) {
 	f.until("baselines", func() bool { return flows.reported("127.64.9.1:80") && flows.reported("127.64.9.9:80") })
 	stop()
 	good.move()
-	bad.move()
-	bad.hold()
+	bad.leave()
+	bad.hold() // before it arrives, as in a migration: an agent may connect at once
+	bad.arrive()
 	dead.move()
 	f.lure("127.64.9.12", "127.64.9.20")
 	st := f.report("all are connected to", func(st v1alpha1.NodeReportStatus) bool { return st.Connects.Connected == 4 })
@@ -89,6 +101,47 @@ func TestMovedServicesAreConnectedTo(t *testing.T) {
 	if !flows.reported("127.64.9.2:80") {
 		t.Errorf("flows of the agent's own: %v", flows.own)
 	}
+}
+
+// TestAgentTakesUpWhatWasRemembered: who was seen by the agent before is in the report of the one after it, which sees none. With the report
+// removed in between, as the control, it is not.
+func TestAgentTakesUpWhatWasRemembered(t *testing.T) {
+	f := newFixture(t)
+	f.bridged("good", "127.64.9.1", "127.64.9.2").move()
+	seen := v1alpha1.OldAddressClient{
+		Address: "127.64.9.1:80", Protocol: "TCP", Service: "shop/good", Source: "10.244.1.7", Open: 1,
+		LastSeen: metav1.NewMicroTime(time.Now().Add(2 * defaultDrain)),
+	}
+	first := &fakeFlows{list: []v1alpha1.OldAddressClient{seen}}
+	end := f.start(v1alpha1.FromHost, "uid-1", often, func(a *Agent) { a.Flows = first })
+	known := func(st v1alpha1.NodeReportStatus) bool { return len(st.Clients) == 1 && st.Clients[0].FirstSeen != nil }
+	f.report("a client", known)
+	end()
+	says := func(instance string, looked *fakeFlows) func(v1alpha1.NodeReportStatus) bool {
+		return func(st v1alpha1.NodeReportStatus) bool {
+			return len(st.Agents) == 1 && st.Agents[0].Instance == instance && looked.looks() > 1
+		}
+	}
+	second := &fakeFlows{}
+	end = f.start(v1alpha1.FromHost, "uid-2", often, func(a *Agent) { a.Flows = second })
+	if st := f.report("a report of the second agent", says("uid-2", second)); !known(st) || st.Clients[0].Open != 0 ||
+		st.Clients[0].Source != "10.244.1.7" {
+		t.Errorf("the second agent reports %+v", st.Clients)
+	}
+	end()
+	f.must(f.Delete(t.Context(), &v1alpha1.NodeReport{ObjectMeta: metav1.ObjectMeta{Name: "node-a"}}))
+	third := &fakeFlows{}
+	f.start(v1alpha1.FromHost, "uid-3", often, func(a *Agent) { a.Flows = third })
+	if st := f.report("a report of the third agent", says("uid-3", third)); len(st.Clients) > 0 {
+		t.Errorf("without a report to take up, %+v", st.Clients)
+	}
+}
+
+// looks is how often connection tracking was read.
+func (f *fakeFlows) looks() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return len(f.moved)
 }
 
 // lure makes what a tenant can: a Service of his that says it has moved, and a bridge beside it, as replumb names it, that says it answers at

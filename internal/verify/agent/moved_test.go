@@ -37,6 +37,13 @@ func (f *fakeFlows) Own(_ string, _, remote netip.AddrPort) {
 	f.own = append(f.own, remote.String())
 }
 
+func reportOf(c *clients) (list []v1alpha1.OldAddressClient, more int, err error) {
+	st := &v1alpha1.NodeReportStatus{}
+	err = c.report(st)
+	return st.Clients, st.MoreClients, err
+}
+
+// TestClientsOfOldAddresses are those of the address that was left, and those of the bridge's own, which names lead to in the middle of a hop.
 func TestClientsOfOldAddresses(t *testing.T) {
 	pod := func(namespace, name, ip string, change func(*corev1.Pod)) *corev1.Pod {
 		p := &corev1.Pod{
@@ -58,16 +65,17 @@ func TestClientsOfOldAddresses(t *testing.T) {
 	flows := &fakeFlows{list: []v1alpha1.OldAddressClient{{Source: "10.0.0.1"}, {Source: "10.0.0.3"}, {Source: "192.0.2.1"}}}
 	c := &clients{flows: flows}
 	c.look(s)
-	list, more, err := c.report()
+	list, more, err := reportOf(c)
 	if err != nil || more != 0 || len(list) != 2 || list[0].Source != "10.0.0.1" || list[1].Source != "192.0.2.1" {
 		t.Errorf("%+v, %d more, %v", list, more, err)
 	}
-	if fmt.Sprint(flows.moved) != "[map[10.96.0.9:shop/cart]]" || fmt.Sprint(flows.pods) != "[map[10.0.0.1:shop/web 10.0.0.3:]]" {
+	if fmt.Sprint(flows.moved) != "[map[10.96.0.9:shop/cart 10.96.9.9:shop/cart]]" ||
+		fmt.Sprint(flows.pods) != "[map[10.0.0.1:shop/web 10.0.0.3:]]" {
 		t.Errorf("asked for %v of %v", flows.moved, flows.pods)
 	}
 	flows.err, flows.list = errors.New("not permitted"), nil
 	c.look(s)
-	if list, _, err := c.report(); err == nil || len(list) != 2 {
+	if list, _, err := reportOf(c); err == nil || len(list) != 2 {
 		t.Errorf("%d clients, %v", len(list), err)
 	}
 	flows.err = nil
@@ -75,12 +83,12 @@ func TestClientsOfOldAddresses(t *testing.T) {
 		flows.list = append(flows.list, v1alpha1.OldAddressClient{Source: fmt.Sprint(i)})
 	}
 	c.look(s)
-	if list, more, err := c.report(); err != nil || len(list) != mostClients || more != 44 {
+	if list, more, err := reportOf(c); err != nil || len(list) != mostClients || more != 44 {
 		t.Errorf("%d clients, %d more, %v", len(list), more, err)
 	}
 	s.services = nil
 	c.look(s)
-	if list, more, _ := c.report(); len(list)+more > 0 || len(flows.moved) != 3 {
+	if list, more, _ := reportOf(c); len(list)+more > 0 || len(flows.moved) != 3 {
 		t.Errorf("without old addresses, %d clients", len(list)+more)
 	}
 }

@@ -49,7 +49,7 @@ func (p *probing) set(ctx context.Context, targets []target) {
 		if still && reflect.DeepEqual(t, r.asking.target) {
 			continue
 		}
-		r.asking.takeAway(now, !still || t.Address != r.asking.target.Address)
+		r.asking.takeAway(now, !still || t.Address != r.asking.target.Address || t.Resolver != r.asking.target.Resolver)
 		r.stop()
 		delete(p.running, name)
 	}

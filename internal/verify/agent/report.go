@@ -36,6 +36,8 @@ type reporter struct {
 	origin          v1alpha1.ProbeOrigin
 	// draw makes the report as it is now. Keep is called when it is written.
 	draw func() (status *v1alpha1.NodeReportStatus, keep func(), err error)
+	// found, if set, hears what the report said before this agent wrote to it.
+	found func(*v1alpha1.NodeReportStatus)
 	// every is the pause between reports when there are no news.
 	every func() time.Duration
 	// log hears why a report could not be written. May be nil.
@@ -143,6 +145,21 @@ func (r *reporter) create(ctx context.Context) error {
 		return fmt.Errorf("nodereport %s: %w", r.node, err)
 	}
 	r.created = err == nil
+	return r.recall(object)
+}
+
+// recall hands on what an agent before this one has reported, once.
+func (r *reporter) recall(object *unstructured.Unstructured) error {
+	content, there, err := unstructured.NestedMap(object.Object, "status")
+	if r.found == nil || !there {
+		return err
+	}
+	before := &v1alpha1.NodeReportStatus{}
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(content, before); err != nil {
+		return fmt.Errorf("nodereport %s: what it said before: %w", r.node, err)
+	}
+	r.found(before)
+	r.found = nil
 	return nil
 }
 

@@ -93,7 +93,7 @@ func shrinkMigration(m *v1alpha1.Migration) *v1alpha1.Migration {
 		Status:     v1alpha1.MigrationStatus{PointOfNoReturnPassed: m.Status.PointOfNoReturnPassed, Proof: m.Status.Proof},
 	}
 	if s := m.Spec.ServiceCIDR; s != nil {
-		kept.Spec.ServiceCIDR = &v1alpha1.ServiceCIDRSpec{From: s.From, To: s.To}
+		kept.Spec.ServiceCIDR = &v1alpha1.ServiceCIDRSpec{From: s.From, To: s.To, Drain: s.Drain}
 	}
 	return kept
 }
@@ -111,8 +111,18 @@ func shrinkService(svc *corev1.Service) *corev1.Service {
 }
 
 func shrinkPod(pod *corev1.Pod) *corev1.Pod {
+	meta := shrinkMeta(&pod.ObjectMeta)
+	if owner := metav1.GetControllerOf(pod); owner != nil {
+		meta.OwnerReferences = []metav1.OwnerReference{*owner}
+	}
+	if hash := pod.Labels[hashLabel]; hash != "" {
+		if meta.Labels == nil {
+			meta.Labels = map[string]string{}
+		}
+		meta.Labels[hashLabel] = hash
+	}
 	return &corev1.Pod{
-		ObjectMeta: shrinkMeta(&pod.ObjectMeta),
+		ObjectMeta: meta,
 		Spec:       corev1.PodSpec{HostNetwork: pod.Spec.HostNetwork},
 		Status:     corev1.PodStatus{Phase: pod.Status.Phase, PodIPs: pod.Status.PodIPs},
 	}

@@ -41,6 +41,8 @@ type orders struct {
 	scene  scene
 	// began is where the Service probe was when the agent first saw it: the stream stays there for as long as it may.
 	began netip.Addr
+	// server is whom to ask for names; invalid for that of resolv.conf.
+	server netip.AddrPort
 	// self lets what a Migration asks to probe be on the node itself, as in tests.
 	self bool
 	// answered and named say that the Service probe has been answered once, by address and by name. See gate.
@@ -150,6 +152,9 @@ func (o orders) own() []target {
 		t := target{
 			Target: probe.Target{Name: o.full(name), Kind: kinds()[kind], Address: address, Rate: float64(rate(o.scene.migration))},
 			kind:   kind, shown: address,
+		}
+		if o.server.IsValid() && (kind == v1alpha1.RequestDNS || name == v1alpha1.ProbeName) {
+			t.Resolver = o.server.String()
 		}
 		all = append(all, t)
 	}

@@ -5,7 +5,6 @@ package agentset
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"net/netip"
 	"time"
 
@@ -16,6 +15,7 @@ import (
 	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/kube/pull"
 	"github.com/replumb/replumb/internal/migration"
+	"github.com/replumb/replumb/internal/migration/incluster"
 	"github.com/replumb/replumb/internal/network/cidr"
 )
 
@@ -58,8 +58,8 @@ type Set struct {
 	Wait time.Duration
 	// Interval is how often an agent reports when there are no news. Default: 10 s.
 	Interval time.Duration
-	// Roll says that the migration restarts pods, those of agents as well: new ones start before old ones end, and names are asked again
-	// after a second, as clients do that mind.
+	// Roll says that the migration restarts pods, cluster DNS among them: new agents start before old ones end where they are replaced as well,
+	// and names are asked again after a second, as clients do that mind.
 	Roll bool
 	// Lossy says that the migration has the pod network lose packets for a moment, which TCP makes up for and UDP cannot: the
 	// Service has no port for that.
@@ -85,13 +85,13 @@ func (s *Set) Install() []engine.Group {
 		{Parallel: 1, Steps: []engine.Step{
 			&migration.CRDStep{Cluster: s.Cluster, Kind: cluster.NodeReport, Name: "agents/crd"},
 			s.privilege(),
-			&policyStep{&applyStep{set: s, id: "agents/policy", title: "Have agents report of no node but their own", build: s.policy}},
-			&applyStep{set: s, id: "agents/rights", title: "Let agents read what they watch, and report", build: s.rights},
+			&policyStep{s.apply("agents/policy", "Have agents report of no node but their own", s.policy)},
+			s.apply("agents/rights", "Let agents read what they watch, and report", s.rights),
 			&serviceStep{set: s},
 		}},
 		{Parallel: 2, Steps: []engine.Step{
-			&applyStep{set: s, id: "agents/host", title: "Run an agent in the network of every node", build: s.hostSet},
-			&applyStep{set: s, id: "agents/pods", title: "Run an agent in the network of pods on every node", build: s.podSet},
+			s.apply("agents/host", "Run an agent in the network of every node", s.hostSet),
+			s.apply("agents/pods", "Run an agent in the network of pods on every node", s.podSet),
 		}},
 		{Parallel: 1, Steps: []engine.Step{&reportingStep{set: s}}},
 	}
@@ -125,16 +125,5 @@ func (s *Set) Reporting(ctx context.Context) (Outlook, error) {
 
 // free fails as long as the agents of another migration that goes on are on the nodes: there is one set for all.
 func (s *Set) free(ctx context.Context, object string, labels map[string]string) error {
-	other := labels[v1alpha1.LabelMigration]
-	if other == s.Migration || other == "" {
-		return nil
-	}
-	m, err := migration.Get(ctx, s.Cluster, other)
-	if err != nil || m == nil || m.Status.Phase == v1alpha1.PhaseFinished || m.Status.Phase == v1alpha1.PhaseRolledBack {
-		return err
-	}
-	return &migration.StateError{
-		Name: other, Problem: fmt.Sprintf("is under way, and %s is its own", object),
-		Hint: fmt.Sprintf("replumb finish %s, or rollback, first; or do without agents: spec.proof.agents: Disabled", other),
-	}
+	return incluster.Free(ctx, s.Cluster, s.Migration, labels[v1alpha1.LabelMigration], object, without)
 }

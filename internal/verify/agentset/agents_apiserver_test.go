@@ -32,7 +32,7 @@ func TestThereAndGone(t *testing.T) {
 	f.set.Pool = pool()
 	f.migration("m", v1alpha1.PhaseApplying)
 	done, err := f.install(f.set)
-	f.must(err)
+	f.Must(err)
 	for _, id := range []string{"agents/host", "agents/policy", "agents/pods", "agents/reporting", "agents/rights", "agents/service"} {
 		if !slices.Contains(done, id) {
 			t.Errorf("%s did nothing, only %v", id, done)
@@ -44,7 +44,7 @@ func TestThereAndGone(t *testing.T) {
 	}
 	ds := &appsv1.DaemonSet{ObjectMeta: inSystem()}
 	_, port, err := net.SplitHostPort(server.Host())
-	f.must(err)
+	f.Must(err)
 	if f.get(ds, HostSet); !strings.HasSuffix(ds.Spec.Template.Spec.Containers[0].Args[3], ":"+port) {
 		t.Errorf("the agents are given: %v, not of port %s", ds.Spec.Template.Spec.Containers[0].Args, port)
 	}
@@ -80,27 +80,27 @@ func TestThereAndGone(t *testing.T) {
 func TestNamespaceGetsItsLabelsBack(t *testing.T) {
 	const enforce, warn = "pod-security.kubernetes.io/enforce", "pod-security.kubernetes.io/warn"
 	f := setup(t)
-	f.change(func() { f.mute = []string{"a", "b"} })
+	f.Change(func() { f.mute = []string{"a", "b"} })
 	f.migration("m", v1alpha1.PhaseApplying)
 	ns := &corev1.Namespace{}
 	f.get(ns, v1alpha1.SystemNamespace)
 	was := ns.DeepCopy()
 	ns.Labels[enforce], ns.Labels["team"] = "restricted", "net"
-	f.must(server.Patch(t.Context(), ns, client.MergeFrom(was)))
+	f.Must(server.Patch(t.Context(), ns, client.MergeFrom(was)))
 	step := f.set.privilege()
 	for range 2 {
-		f.must(engine.Drive(t.Context(), step))
+		f.Must(engine.Drive(t.Context(), step))
 		if f.get(ns, v1alpha1.SystemNamespace); ns.Labels[enforce] != "privileged" || ns.Labels[warn] != "restricted" {
 			t.Errorf("meanwhile: %v", ns.Labels)
 		}
 	}
 	f.migration("another", v1alpha1.PhaseApplying)
-	f.must(engine.Drive(t.Context(), step.Undo()))
+	f.Must(engine.Drive(t.Context(), step.Undo()))
 	if f.get(ns, v1alpha1.SystemNamespace); ns.Labels[enforce] != "privileged" {
 		t.Errorf("while another migration goes on: %v", ns.Labels)
 	}
 	f.migration("another", v1alpha1.PhaseFinished)
-	f.must(engine.Drive(t.Context(), step.Undo()))
+	f.Must(engine.Drive(t.Context(), step.Undo()))
 	ns = &corev1.Namespace{}
 	if f.get(ns, v1alpha1.SystemNamespace); ns.Labels[enforce] != "restricted" || ns.Labels["team"] != "net" || ns.Labels[warn] != "" ||
 		len(ns.Annotations) > 0 {
@@ -112,23 +112,23 @@ func TestNamespaceGetsItsLabelsBack(t *testing.T) {
 func TestWhatWasChangedIsRepaired(t *testing.T) {
 	f := setup(t)
 	_, err := f.install(f.set)
-	f.must(err)
+	f.Must(err)
 	ds := &appsv1.DaemonSet{ObjectMeta: inSystem()}
 	f.get(ds, HostSet)
 	was := ds.DeepCopy()
 	ds.Spec.Template.Spec.Containers[0].Image = "other"
-	f.must(server.Patch(t.Context(), ds, client.MergeFrom(was), client.FieldOwner("someone")))
+	f.Must(server.Patch(t.Context(), ds, client.MergeFrom(was), client.FieldOwner("someone")))
 	role := &rbacv1.ClusterRole{}
 	f.get(role, hostAccess)
 	role.Rules = role.Rules[1:]
-	f.must(server.Update(t.Context(), role, client.FieldOwner("someone")))
+	f.Must(server.Update(t.Context(), role, client.FieldOwner("someone")))
 	svc := &corev1.Service{ObjectMeta: inSystem()}
 	f.get(svc, Service)
 	address := svc.Spec.ClusterIP
 	svc.Spec.Ports = svc.Spec.Ports[1:]
-	f.must(server.Update(t.Context(), svc))
+	f.Must(server.Update(t.Context(), svc))
 	done, err := f.install(f.set)
-	f.must(err)
+	f.Must(err)
 	if want := []string{"agents/host", "agents/reporting", "agents/rights", "agents/service"}; !slices.Equal(done, want) {
 		t.Errorf("did %v, want %v", done, want)
 	}
@@ -148,7 +148,7 @@ func TestPullSecretsOfAUser(t *testing.T) {
 		ObjectMeta: inSystem(), Type: corev1.SecretTypeDockerConfigJson, Data: map[string][]byte{corev1.DockerConfigJsonKey: []byte("{}")},
 	}
 	secret.Name = "registry"
-	f.must(server.Create(t.Context(), secret))
+	f.Must(server.Create(t.Context(), secret))
 	f.set.Image.Secrets = []string{"registry", "mirror"}
 	absent, err := f.set.Image.Absent(t.Context(), f.set.Cluster, "spec.proof.imagePullSecrets")
 	if err != nil || len(absent) != 1 || absent[0].Object != "Secret replumb-system/mirror" {
@@ -161,7 +161,7 @@ func TestPullSecretsOfAUser(t *testing.T) {
 		f.set = f.newSet("m")
 		f.set.Image.Secrets = want
 		_, err := f.install(f.set)
-		f.must(err)
+		f.Must(err)
 		for _, name := range []string{HostSet, PodSet} {
 			ds := &appsv1.DaemonSet{ObjectMeta: inSystem()}
 			f.get(ds, name)
@@ -170,30 +170,30 @@ func TestPullSecretsOfAUser(t *testing.T) {
 			}
 		}
 		done, err := f.install(f.set)
-		if f.must(err); slices.Contains(done, "agents/host") || slices.Contains(done, "agents/pods") {
+		if f.Must(err); slices.Contains(done, "agents/host") || slices.Contains(done, "agents/pods") {
 			t.Errorf("%v: did %v again", want, done)
 		}
 	}
 	_, err = f.remove(f.set)
-	f.must(err)
-	f.must(engine.Drive(t.Context(), (&migration.NamespaceStep{Cluster: server.Cluster, Migration: "m"}).Undo()))
+	f.Must(err)
+	f.Must(engine.Drive(t.Context(), (&migration.NamespaceStep{Cluster: server.Cluster, Migration: "m"}).Undo()))
 	if ns := (&corev1.Namespace{}); !f.get(ns, v1alpha1.SystemNamespace) || ns.DeletionTimestamp != nil || !f.get(secret, "registry") {
 		t.Errorf("namespace or Secret are gone: %+v", ns)
 	}
-	f.must(server.Delete(t.Context(), secret))
+	f.Must(server.Delete(t.Context(), secret))
 }
 
 // TestAnotherImage: the wait is for the pods that run it, not for those before.
 func TestAnotherImage(t *testing.T) {
 	f := setup(t)
 	_, err := f.install(f.set)
-	f.must(err)
+	f.Must(err)
 	next := f.newSet("m")
 	next.Image.Name = "example.com/replumb:v2"
 	_, err = f.install(next)
-	f.must(err)
+	f.Must(err)
 	pods, err := next.pods(t.Context())
-	f.must(err)
+	f.Must(err)
 	for i := range pods {
 		if p := &pods[i]; p.DeletionTimestamp.IsZero() && p.Spec.Containers[0].Image != next.Image.Name {
 			t.Errorf("pod %s still runs %s", p.Name, p.Spec.Containers[0].Image)
@@ -207,16 +207,26 @@ func TestNodesAreNamed(t *testing.T) {
 	f.obstacle = [2]string{"ImagePullBackOff", "not found"}
 	ended := make(chan error, 1)
 	go func() { _, err := f.install(f.set); ended <- err }()
-	f.waiting("has no image example.com/replumb:v1: ImagePullBackOff: not found")
-	f.change(func() { f.obstacle, f.mute = [2]string{}, []string{"b"} })
-	f.waiting("node b: pod agent-")
-	f.change(func() { f.mute = nil })
-	f.must(<-ended)
+	f.Waiting("has no image example.com/replumb:v1: ImagePullBackOff: not found")
+	f.Change(func() { f.obstacle, f.mute = [2]string{}, []string{"b"} })
+	f.Waiting("node b: pod agent-")
+	f.Change(func() { f.mute = nil })
+	f.Must(<-ended)
 
+	f.Change(func() { f.mute = []string{"b", "c"} })
 	f.node("c", "192.0.2.3")
+	f.Until("the pods on node c to run", func() bool {
+		pods, err := f.set.pods(t.Context())
+		running := 0
+		for _, p := range pods {
+			if p.Spec.NodeName == "c" && p.Status.Phase == corev1.PodRunning {
+				running++
+			}
+		}
+		return err == nil && running == 2
+	})
 	short := f.newSet("m")
 	short.Wait = 3 * time.Second
-	f.change(func() { f.mute = []string{"b", "c"} })
 	_, err := f.install(short)
 	var silent *SilentError
 	var late *engine.DeadlineError
@@ -228,9 +238,9 @@ func TestNodesAreNamed(t *testing.T) {
 			t.Errorf("%q is not in: %v", want, err)
 		}
 	}
-	f.change(func() { f.mute = nil })
+	f.Change(func() { f.mute = nil })
 	_, err = f.install(f.set)
-	f.must(err)
+	f.Must(err)
 }
 
 // TestRefused: what refuses pods is reported.
@@ -241,41 +251,41 @@ func TestRefused(t *testing.T) {
 	}}
 	quota.Name = "none"
 	c, err := f.set.Cluster.Any()
-	f.must(err)
-	f.must(c.Create(t.Context(), quota))
+	f.Must(err)
+	f.Must(c.Create(t.Context(), quota))
 	quota.Status.Hard, quota.Status.Used = quota.Spec.Hard, corev1.ResourceList{corev1.ResourcePods: resource.Quantity{}}
-	f.must(c.Status().Update(t.Context(), quota)) // its controller does not run here
+	f.Must(c.Status().Update(t.Context(), quota)) // its controller does not run here
 	ended := make(chan error, 1)
 	go func() { _, err := f.install(f.set); ended <- err }()
-	f.waiting("exceeded quota: none")
-	f.must(c.Delete(t.Context(), quota))
-	f.must(<-ended)
+	f.Waiting("exceeded quota: none")
+	f.Must(c.Delete(t.Context(), quota))
+	f.Must(<-ended)
 }
 
 // TestNodeThatIsNotReady: it is named and not waited for, neither when agents come nor when they go.
 func TestNodeThatIsNotReady(t *testing.T) {
 	f := setup(t)
-	f.change(func() { f.mute = []string{"b"} })
-	f.must(retry.RetryOnConflict(retry.DefaultBackoff, func() error { // controllers write to Nodes as well
+	f.Change(func() { f.mute = []string{"b"} })
+	f.Must(retry.RetryOnConflict(retry.DefaultBackoff, func() error { // controllers write to Nodes as well
 		n := &corev1.Node{}
 		f.get(n, "b")
 		n.Status.Conditions[0].Status = corev1.ConditionUnknown
 		return server.Status().Update(t.Context(), n)
 	}))
 	_, err := f.install(f.set)
-	f.must(err)
-	if i := slices.IndexFunc(f.events, func(e engine.Event) bool {
+	f.Must(err)
+	if i := slices.IndexFunc(f.Events, func(e engine.Event) bool {
 		return e.Step == "agents/reporting" && e.Kind == engine.StepDone && e.Note == "not ready and not waited for: b"
 	}); i < 0 {
-		t.Errorf("node b is not reported: %+v", f.events)
+		t.Errorf("node b is not reported: %+v", f.Events)
 	}
 	f.fleet.Ending = time.Hour // no kubelet ends a pod; those of node a are ended by hand
 	ended := make(chan error, 1)
 	go func() { _, err := f.remove(f.set); ended <- err }()
-	f.waiting("on node a is still there")
-	f.must(server.DeleteAllOf(t.Context(), &corev1.Pod{}, client.InNamespace(v1alpha1.SystemNamespace),
+	f.Waiting("on node a is still there")
+	f.Must(server.DeleteAllOf(t.Context(), &corev1.Pod{}, client.InNamespace(v1alpha1.SystemNamespace),
 		client.MatchingFields{"spec.nodeName": "a"}, client.GracePeriodSeconds(0)))
-	f.must(<-ended)
+	f.Must(<-ended)
 }
 
 // TestOneSetForAll: a migration that goes on keeps its agents, one that is over leaves them to the next.
@@ -283,7 +293,7 @@ func TestOneSetForAll(t *testing.T) {
 	f := setup(t)
 	f.migration("m", v1alpha1.PhaseApplying)
 	_, err := f.install(f.set)
-	f.must(err)
+	f.Must(err)
 	svc := &corev1.Service{ObjectMeta: inSystem()}
 	f.get(svc, Service)
 	was := svc.UID
@@ -298,7 +308,7 @@ func TestOneSetForAll(t *testing.T) {
 	}
 	f.migration("m", v1alpha1.PhaseFinished)
 	_, err = f.install(next)
-	f.must(err)
+	f.Must(err)
 	if f.get(svc, Service); svc.UID == was {
 		t.Error("the Service of the migration before, with its address, is still there")
 	}
@@ -311,14 +321,14 @@ func TestOneSetForAll(t *testing.T) {
 func TestBridgeFirst(t *testing.T) {
 	f := setup(t)
 	_, err := f.install(f.set)
-	f.must(err)
+	f.Must(err)
 	b := &corev1.Service{ObjectMeta: inSystem(), Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}}}
 	b.Name, b.Annotations = "probe-bridge", map[string]string{v1alpha1.AnnotationService: Service}
 	b.Labels = map[string]string{v1alpha1.LabelMigration: "m", v1alpha1.LabelRole: v1alpha1.RoleBridge}
-	f.must(server.Create(t.Context(), b))
+	f.Must(server.Create(t.Context(), b))
 	ended := make(chan error, 1)
 	go func() { _, err := f.remove(f.set); ended <- err }()
-	f.waiting("bridge probe-bridge of Service replumb-system/probe is still there")
-	f.must(server.Delete(t.Context(), b))
-	f.must(<-ended)
+	f.Waiting("bridge probe-bridge of Service replumb-system/probe is still there")
+	f.Must(server.Delete(t.Context(), b))
+	f.Must(<-ended)
 }

@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"os"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -28,6 +27,7 @@ import (
 	"github.com/replumb/replumb/internal/network/cidr"
 	"github.com/replumb/replumb/internal/testing/apitest"
 	"github.com/replumb/replumb/internal/testing/fakekubelet"
+	"github.com/replumb/replumb/internal/testing/migrationtest"
 )
 
 // lazy is shared by the tests of this package; each begins with an empty cluster. Its controllers are real, its nodes are played.
@@ -38,18 +38,13 @@ var (
 
 func TestMain(m *testing.M) { os.Exit(lazy.Main(m)) }
 
-const patience = 60 * time.Second
-
 // fixture is a cluster of two nodes. It plays the agents as well: whatever pod of theirs runs reports.
 type fixture struct {
-	*testing.T
+	*migrationtest.Stage
 	set    *Set
 	fleet  *fakekubelet.Fleet
 	runner *engine.Runner
 
-	mu     sync.Mutex
-	heard  *sync.Cond
-	events []engine.Event
 	// obstacle keeps pods from starting: a reason and a message. mute nodes have agents that do not report.
 	obstacle [2]string
 	mute     []string
@@ -60,63 +55,44 @@ func setup(t *testing.T) *fixture {
 	server = lazy.Get(t)
 	clean(t)
 	server.Namespace(t, v1alpha1.SystemNamespace)
-	f := &fixture{T: t}
-	f.heard = sync.NewCond(&f.mu)
-	f.must(server.InstallCRD(t.Context()))
+	f := &fixture{Stage: migrationtest.New(t, server)}
+	f.Must(server.InstallCRD(t.Context()))
 	f.fleet = &fakekubelet.Fleet{Client: server, Obstacle: f.obstacleOf, Addresses: &fakekubelet.Counting{}}
 	f.node("a", "192.0.2.1")
 	f.node("b", "192.0.2.2")
 	u := calico.Empty("IPPool", "default")
 	u.Object["spec"] = map[string]any{"cidr": "10.244.0.0/16", "blockSize": int64(26)}
-	f.must(client.IgnoreAlreadyExists(server.Create(t.Context(), u)))
+	f.Must(client.IgnoreAlreadyExists(server.Create(t.Context(), u)))
 	ctx, stop := context.WithCancel(context.Background())
 	var played sync.WaitGroup
 	played.Go(func() { f.fleet.Run(ctx) })
 	played.Go(func() { wait.UntilWithContext(ctx, f.report, 100*time.Millisecond) })
 	t.Cleanup(func() { clean(t); stop(); played.Wait() }) // pods need their kubelets to end
 	f.set = f.newSet("m")
-	f.runner = &engine.Runner{Sink: f.take, Deadline: patience}
+	f.runner = &engine.Runner{Sink: func(e engine.Event) { f.Hear(e, nil) }, Deadline: migrationtest.Patience}
 	return f
 }
 
 func (f *fixture) newSet(name string) *Set {
 	return &Set{
-		Cluster: server.Cluster, Migration: name, Image: pull.Image{Name: "example.com/replumb:v1"}, Wait: patience, Ranges: ranges(),
+		Cluster:   server.Cluster,
+		Migration: name,
+		Image:     pull.Image{Name: "example.com/replumb:v1"},
+		Wait:      migrationtest.Patience,
+		Ranges:    ranges(),
 	}
 }
 
 func (f *fixture) node(name, address string) {
 	f.Helper()
-	f.must(f.fleet.Node(f.Context(), name, netip.MustParseAddr(address)))
+	f.Must(f.fleet.Node(f.Context(), name, netip.MustParseAddr(address)))
 }
 
 // clean removes what tests make, workloads before their pods.
 func clean(t *testing.T) {
 	t.Helper()
+	migrationtest.Clear(t, server, &appsv1.DaemonSetList{}, &corev1.PodList{})
 	ctx := context.Background()
-	err := wait.PollUntilContextTimeout(ctx, 50*time.Millisecond, patience, true, func(ctx context.Context) (bool, error) {
-		sets, pods := &appsv1.DaemonSetList{}, &corev1.PodList{}
-		if err := server.List(ctx, sets); err != nil {
-			return false, err
-		}
-		for i := range sets.Items {
-			if err := client.IgnoreNotFound(server.Delete(ctx, &sets.Items[i])); err != nil {
-				return false, err
-			}
-		}
-		if err := server.List(ctx, pods); err != nil {
-			return false, err
-		}
-		for i := range pods.Items {
-			if err := client.IgnoreNotFound(server.Delete(ctx, &pods.Items[i], client.GracePeriodSeconds(0))); err != nil {
-				return false, err
-			}
-		}
-		return len(sets.Items)+len(pods.Items) == 0, nil
-	})
-	if err != nil {
-		t.Fatalf("cleaning up: %v", err)
-	}
 	if err := client.IgnoreNotFound(server.DeleteAllOf(ctx, &v1alpha1.NodeReport{})); err != nil {
 		t.Fatal(err)
 	}
@@ -137,9 +113,9 @@ func (f *fixture) report(ctx context.Context) {
 	if server.List(ctx, pods, client.InNamespace(v1alpha1.SystemNamespace), client.HasLabels{v1alpha1.LabelRole}) != nil {
 		return
 	}
-	f.mu.Lock()
+	f.Mu.Lock()
 	mute := slices.Clone(f.mute)
-	f.mu.Unlock()
+	f.Mu.Unlock()
 	for i := range pods.Items {
 		p := &pods.Items[i]
 		if p.Status.Phase != corev1.PodRunning || !p.DeletionTimestamp.IsZero() || slices.Contains(mute, p.Spec.NodeName) {
@@ -165,75 +141,17 @@ func (f *fixture) report(ctx context.Context) {
 	}
 }
 
-func (f *fixture) take(e engine.Event) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.events = append(f.events, e)
-	f.heard.Broadcast()
-}
-
 func (f *fixture) obstacleOf(*corev1.Pod) (reason, message string) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
+	f.Mu.Lock()
+	defer f.Mu.Unlock()
 	return f.obstacle[0], f.obstacle[1]
 }
 
-// change changes what is played.
-func (f *fixture) change(do func()) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	do()
-}
-
-// waiting returns when a step says that it waits for what.
-func (f *fixture) waiting(what string) {
-	f.Helper()
-	timer := time.AfterFunc(patience, f.heard.Broadcast)
-	defer timer.Stop()
-	end := time.Now().Add(patience)
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for !slices.ContainsFunc(f.events, func(e engine.Event) bool { return strings.Contains(e.Error, what) }) {
-		if time.Now().After(end) {
-			f.Fatalf("it never waited for %q, but: %v", what, f.events)
-		}
-		f.heard.Wait()
-	}
-}
-
 // install runs the plan to put agents on nodes and returns the steps that did something.
-func (f *fixture) install(s *Set) ([]string, error) {
-	f.change(func() { f.events = nil })
-	plan := &engine.Plan{Name: "m", Phases: []engine.Phase{{Name: Phase, Groups: s.Install()}}}
-	err := f.runner.Run(f.Context(), plan)
-	return f.done(), err
-}
+func (f *fixture) install(s *Set) ([]string, error) { return f.Did(f.runner, Phase, s.Install()) }
 
 func (f *fixture) remove(s *Set) ([]string, error) {
-	f.change(func() { f.events = nil })
-	plan := &engine.Plan{Name: "m", Phases: []engine.Phase{{Name: "tidy", Groups: []engine.Group{{Steps: s.Remove()}}}}}
-	err := f.runner.Run(f.Context(), plan)
-	return f.done(), err
-}
-
-func (f *fixture) done() []string {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	var ids []string
-	for _, e := range f.events {
-		if e.Kind == engine.StepDone {
-			ids = append(ids, e.Step)
-		}
-	}
-	slices.Sort(ids)
-	return ids
-}
-
-func (f *fixture) must(err error) {
-	f.Helper()
-	if err != nil {
-		f.Fatal(err)
-	}
+	return f.Did(f.runner, "tidy", []engine.Group{{Steps: s.Remove()}})
 }
 
 func (f *fixture) get(o client.Object, name string) bool {
@@ -252,9 +170,9 @@ func (f *fixture) migration(name string, phase v1alpha1.Phase) {
 	m := &v1alpha1.Migration{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1alpha1.MigrationSpec{
 		ServiceCIDR: &v1alpha1.ServiceCIDRSpec{To: []string{"172.24.0.0/16"}},
 	}}
-	f.must(engine.Drive(f.Context(), &migration.CRDStep{Cluster: server.Cluster}))
-	f.must(client.IgnoreAlreadyExists(server.Create(f.Context(), m)))
-	f.must(migration.UpdateStatus(f.Context(), server, name, func(st *v1alpha1.MigrationStatus) { st.Phase = phase }))
+	f.Must(engine.Drive(f.Context(), &migration.CRDStep{Cluster: server.Cluster}))
+	f.Must(client.IgnoreAlreadyExists(server.Create(f.Context(), m)))
+	f.Must(migration.UpdateStatus(f.Context(), server, name, func(st *v1alpha1.MigrationStatus) { st.Phase = phase }))
 }
 
 func ranges() []netip.Prefix {
@@ -284,6 +202,6 @@ func (f *fixture) with(user string, extra map[string][]string) *cluster.Cluster 
 	config := server.RESTConfig()
 	config.Impersonate.UserName, config.Impersonate.Extra = user, extra
 	c, err := cluster.Connect(config)
-	f.must(err)
+	f.Must(err)
 	return c
 }

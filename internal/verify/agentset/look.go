@@ -4,18 +4,17 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/selection"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/migration/incluster"
 )
 
 // View reads what there is to see of the agents.
@@ -39,7 +38,7 @@ func (s *Set) View(ctx context.Context) (View, error) {
 	v.Nodes, v.Reports, v.Sets = nodes.Items, reports.Items, map[string]string{}
 	for i := range sets {
 		if sets[i].DeletionTimestamp.IsZero() {
-			v.Sets[sets[i].Name] = sets[i].Spec.Template.Annotations[templateAnnotation]
+			v.Sets[sets[i].Name] = sets[i].Spec.Template.Annotations[incluster.TemplateAnnotation]
 		}
 	}
 	if v.incomplete() {
@@ -90,42 +89,11 @@ func (v *View) incomplete() bool {
 	return false
 }
 
-// news is the latest event of every pod of agents, and the latest warning of every DaemonSet. It is a courtesy: who may not read events
-// goes without.
+// news is the latest event of every pod of agents, and the latest warning of every DaemonSet.
 func (s *Set) news(ctx context.Context, sets []appsv1.DaemonSet) (map[string]string, error) {
-	all := &corev1.EventList{}
-	err := s.Cluster.List(ctx, all, client.InNamespace(v1alpha1.SystemNamespace))
-	if apierrors.IsForbidden(err) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("listing events: %w", err)
-	}
-	slices.SortStableFunc(all.Items, func(a, b corev1.Event) int { return when(&a).Compare(when(&b)) })
-	latest := map[string]string{}
-	for i := range all.Items {
-		e := &all.Items[i]
-		ofSet := e.Type == corev1.EventTypeWarning &&
-			slices.ContainsFunc(sets, func(d appsv1.DaemonSet) bool { return d.UID == e.InvolvedObject.UID }) // not one before it
-		if ofSet || e.InvolvedObject.Kind == "Pod" {
-			latest[e.InvolvedObject.Name] = strings.TrimSpace(strings.TrimPrefix(e.Message, "(combined from similar events): "))
-		}
-	}
-	return latest, nil
-}
-
-// when an event was last seen, by whichever of its fields its writer uses.
-func when(e *corev1.Event) time.Time {
-	t := e.CreationTimestamp.Time
-	for _, other := range []time.Time{e.LastTimestamp.Time, e.EventTime.Time} {
-		if other.After(t) {
-			t = other
-		}
-	}
-	if e.Series != nil && e.Series.LastObservedTime.After(t) {
-		t = e.Series.LastObservedTime.Time
-	}
-	return t
+	return incluster.News(ctx, s.Cluster, func(of *corev1.ObjectReference) bool {
+		return slices.ContainsFunc(sets, func(d appsv1.DaemonSet) bool { return d.UID == of.UID }) // not one before it
+	})
 }
 
 // reportingStep waits until both agents of every node that is ready report.

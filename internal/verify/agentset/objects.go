@@ -2,9 +2,6 @@ package agentset
 
 import (
 	"cmp"
-	"crypto/sha256"
-	"encoding/hex"
-	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -18,38 +15,24 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/migration/incluster"
 	"github.com/replumb/replumb/internal/verify/memtrim"
 )
 
 const (
 	httpPort, echoPort, echoUDPPort = 8080, 8081, 8082
-	unprivileged                    = 65534
-	// templateAnnotation tells pods of this template from those of an earlier one.
-	templateAnnotation = "replumb.dev/template"
 	// lameDuck is for how many seconds a pod that is to end goes on as if nothing were: the time in which kube-proxies learn that it
 	// ends. rolledLameDuck is the same where pods end while others watch: to lose what no client would is worse than to wait.
 	lameDuck, rolledLameDuck = 5, 15
 )
 
-// foreign are nodes on which DaemonSets of Linux pods do not run, and those that stand for no machine, by their labels.
-func foreign() []corev1.NodeSelectorRequirement {
-	return []corev1.NodeSelectorRequirement{
-		not(corev1.LabelOSStable, "windows"), not("type", "virtual-kubelet"), not("eks.amazonaws.com/compute-type", "fargate"),
-		not(v1alpha1.LabelTrial, "true"),
-	}
-}
-
-func not(key string, values ...string) corev1.NodeSelectorRequirement {
-	return corev1.NodeSelectorRequirement{Key: key, Operator: corev1.NodeSelectorOpNotIn, Values: values}
-}
-
 // keepsOut are the nodes that have no agent in a network: foreign ones, and those whose pods are leaving. That is said by a label, as
 // agents tolerate every taint: the controller of DaemonSets takes pods away from where they must not be.
 func keepsOut(o v1alpha1.ProbeOrigin) []corev1.NodeSelectorRequirement {
 	if o == v1alpha1.FromPod {
-		return append(foreign(), not(v1alpha1.LabelAgents, v1alpha1.HostAgent, v1alpha1.NoAgents))
+		return append(incluster.Foreign(), incluster.Not(v1alpha1.LabelAgents, v1alpha1.HostAgent, v1alpha1.NoAgents))
 	}
-	return append(foreign(), not(v1alpha1.LabelAgents, v1alpha1.NoAgents))
+	return append(incluster.Foreign(), incluster.Not(v1alpha1.LabelAgents, v1alpha1.NoAgents))
 }
 
 func kept(n *corev1.Node, out []corev1.NodeSelectorRequirement) bool {
@@ -79,7 +62,7 @@ func (s *Set) meta(namespace, name, role string) metav1.ObjectMeta {
 // args of an agent. API servers are named by their own addresses: an agent must not depend on the Services that it judges.
 func (s *Set) args(origin string, servers []string, more ...string) []string {
 	all := []string{
-		"agent", "--origin=" + origin, "--migration=" + s.Migration, apiFlag + strings.Join(servers, ","),
+		"agent", "--origin=" + origin, "--migration=" + s.Migration, incluster.APIFlag + strings.Join(servers, ","),
 		"--interval=" + cmp.Or(s.Interval, defaultInterval).String(),
 	}
 	if s.Domain != "" {
@@ -145,12 +128,9 @@ func newOnesFirst() *appsv1.RollingUpdateDaemonSet {
 
 // container has no limit on CPU time: an agent that is throttled would see losses that there are not.
 func (s *Set) container(args []string) corev1.Container {
-	field := func(name, path string) corev1.EnvVar {
-		return corev1.EnvVar{Name: name, ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: path}}}
-	}
 	env := []corev1.EnvVar{
-		field("NODE_NAME", "spec.nodeName"), field("NODE_IP", "status.hostIP"),
-		field("POD_IP", "status.podIP"), field("POD_UID", "metadata.uid"),
+		incluster.FromField("NODE_NAME", "spec.nodeName"), incluster.FromField("NODE_IP", "status.hostIP"),
+		incluster.FromField("POD_IP", "status.podIP"), incluster.FromField("POD_UID", "metadata.uid"),
 	}
 	for _, v := range memtrim.Settings() {
 		env = append(env, corev1.EnvVar{Name: v.Name, Value: v.Value})
@@ -163,12 +143,7 @@ func (s *Set) container(args []string) corev1.Container {
 			Requests: corev1.ResourceList{"cpu": resource.MustParse("50m"), "memory": resource.MustParse("32Mi")},
 			Limits:   corev1.ResourceList{"memory": resource.MustParse("256Mi")},
 		},
-		SecurityContext: &corev1.SecurityContext{
-			ReadOnlyRootFilesystem: ptr.To(true), AllowPrivilegeEscalation: ptr.To(false),
-			RunAsUser: ptr.To[int64](unprivileged), RunAsGroup: ptr.To[int64](unprivileged), RunAsNonRoot: ptr.To(true),
-			Capabilities:   &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
-			SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
-		},
+		SecurityContext: incluster.Unprivileged(),
 	}
 }
 
@@ -194,11 +169,10 @@ func (s *Set) pod(c corev1.Container, o v1alpha1.ProbeOrigin) corev1.PodSpec {
 // daemonSet selects pods by their role alone, so that what a migration has left can be taken over: a selector cannot be changed.
 func (s *Set) daemonSet(name, role string, pod corev1.PodSpec, update *appsv1.RollingUpdateDaemonSet) ([]client.Object, error) {
 	m := s.meta(v1alpha1.SystemNamespace, name, role)
-	body, err := json.Marshal(pod)
+	digest, err := incluster.Digest(&pod)
 	if err != nil {
 		return nil, fmt.Errorf("daemonset %s: %w", name, err)
 	}
-	sum := sha256.Sum256(body)
 	return []client.Object{&appsv1.DaemonSet{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "apps/v1", Kind: "DaemonSet"},
 		ObjectMeta: m,
@@ -209,7 +183,7 @@ func (s *Set) daemonSet(name, role string, pod corev1.PodSpec, update *appsv1.Ro
 			},
 			Template: corev1.PodTemplateSpec{
 				ObjectMeta: metav1.ObjectMeta{
-					Labels: m.Labels, Annotations: map[string]string{templateAnnotation: hex.EncodeToString(sum[:])[:16]},
+					Labels: m.Labels, Annotations: map[string]string{incluster.TemplateAnnotation: digest},
 				},
 				Spec: pod,
 			},

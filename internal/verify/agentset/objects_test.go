@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/replumb/replumb/internal/kube/pull"
+	"github.com/replumb/replumb/internal/migration/incluster"
 )
 
 // TestPullSecrets: the pods of both DaemonSets have them. With others they are other pods, with none they are as ever.
@@ -27,7 +28,7 @@ func TestPullSecrets(t *testing.T) {
 				if got := s[i].Spec.ImagePullSecrets; !slices.Equal(got, tt.want) {
 					t.Errorf("%v: DaemonSet %d has %v", tt.secrets, i, got)
 				}
-				same := s[i].Annotations[templateAnnotation] == bare[i].Annotations[templateAnnotation]
+				same := s[i].Annotations[incluster.TemplateAnnotation] == bare[i].Annotations[incluster.TemplateAnnotation]
 				if same != (len(tt.want) == 0) {
 					t.Errorf("%v: DaemonSet %d has the pods of one without: %v", tt.secrets, i, same)
 				}

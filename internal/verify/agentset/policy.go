@@ -13,6 +13,7 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/migration/incluster"
 )
 
 const (
@@ -125,19 +126,20 @@ func (s *Set) reportRules() []admissionv1.Validation {
 		rule(
 			"an agent in the network of pods does not report what only the node can see",
 			"variables.about || variables.origin == 'Host' || "+
-				kept("barriers", "[]")+" && "+kept("connects", "{}")+" && "+kept("clients", "[]")+" && "+kept("moreClients", "0"),
+				kept("barriers", "[]")+" && "+kept("connects", "{}")+" && "+kept("clients", "[]")+" && "+kept("moreClients", "0")+
+				" && "+kept("forgottenClients", "0")+" && "+kept("apiServers", "[]"),
 		),
 	}
 }
 
 // policyStep is done when the policy is enforced, and not when it is written: API servers take policies up within a second or two.
-type policyStep struct{ *applyStep }
+type policyStep struct{ *incluster.ApplyStep }
 
 var _ engine.Previewer = (*policyStep)(nil)
 
 // State implements engine.Step.
 func (s *policyStep) State(ctx context.Context) (engine.State, error) {
-	state, err := s.applyStep.State(ctx)
+	state, err := s.ApplyStep.State(ctx)
 	if err != nil || state != engine.Done {
 		return state, err
 	}
@@ -153,7 +155,7 @@ func (s *policyStep) State(ctx context.Context) (engine.State, error) {
 
 // Verify implements engine.Step.
 func (s *policyStep) Verify(ctx context.Context) error {
-	if err := s.applyStep.Verify(ctx); err != nil {
+	if err := s.ApplyStep.Verify(ctx); err != nil {
 		return err
 	}
 	enforced, err := s.enforced(ctx)
@@ -166,7 +168,7 @@ func (s *policyStep) Verify(ctx context.Context) error {
 // enforced asks the API server, by a dry run, whether it refuses a report that no agent may write.
 func (s *policyStep) enforced(ctx context.Context) (bool, error) {
 	r := &v1alpha1.NodeReport{ObjectMeta: metav1.ObjectMeta{Name: reportsProber}}
-	err := s.set.Cluster.Create(ctx, r, client.DryRunAll, client.FieldOwner(reportsProber))
+	err := s.Cluster.Create(ctx, r, client.DryRunAll, client.FieldOwner(reportsProber))
 	switch {
 	case err == nil || apierrors.IsAlreadyExists(err):
 		return false, nil

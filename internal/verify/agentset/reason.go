@@ -2,7 +2,6 @@ package agentset
 
 import (
 	"fmt"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -10,27 +9,28 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/kube/readiness"
+	"github.com/replumb/replumb/internal/migration/incluster"
 )
 
 // Cause is why an agent does not report, in one word.
-type Cause string
+type Cause = incluster.Cause
 
 // The causes.
 const (
 	// NoPod means that the node has no pod, or that it has been refused one.
-	NoPod Cause = "NoPod"
+	NoPod = incluster.NoPod
 	// Unscheduled means that the pod finds no room on its node.
-	Unscheduled Cause = "Unscheduled"
+	Unscheduled = incluster.Unscheduled
 	// NoImage means that the kubelet does not get the image.
-	NoImage Cause = "NoImage"
+	NoImage = incluster.NoImage
 	// Starting means that the pod has not started for another reason, or is to be replaced.
-	Starting Cause = "Starting"
+	Starting = incluster.Starting
 	// Ends means that the agent ends instead of running.
-	Ends Cause = "Ends"
+	Ends = incluster.Ends
 	// Mute means that the agent runs and does not report.
-	Mute Cause = "Mute"
+	Mute = incluster.Mute
 	// Trouble means that the agent reports that it cannot see what it should.
-	Trouble Cause = "Trouble"
+	Trouble = incluster.Trouble
 )
 
 // index finds the pods and reports of agents.
@@ -115,14 +115,14 @@ func (x *index) why(k agentKey, a *agent, wait time.Duration) (Cause, string) {
 	case !exists:
 		return NoPod, fmt.Sprintf("daemonset %s/%s does not exist", v1alpha1.SystemNamespace, set)
 	case pod == nil:
-		return NoPod, and(fmt.Sprintf("there is no pod of daemonset %s/%s", v1alpha1.SystemNamespace, set), x.view.News[set])
+		return NoPod, incluster.And(fmt.Sprintf("there is no pod of daemonset %s/%s", v1alpha1.SystemNamespace, set), x.view.News[set])
 	case !pod.DeletionTimestamp.IsZero():
-		return Starting, and(fmt.Sprintf("pod %s is ending, and no other has been made", pod.Name), x.view.News[pod.Name])
-	case pod.Annotations[templateAnnotation] != template:
+		return Starting, incluster.And(fmt.Sprintf("pod %s is ending, and no other has been made", pod.Name), x.view.News[pod.Name])
+	case pod.Annotations[incluster.TemplateAnnotation] != template:
 		return Starting, fmt.Sprintf("pod %s is to be replaced", pod.Name)
 	}
-	if cause, reason := notRunning(pod); cause != "" {
-		return x.starting(pod, cause, reason)
+	if cause, reason := incluster.Waiting(pod, x.view.News[pod.Name]); cause != "" {
+		return cause, reason
 	}
 	if serves, _ := readiness.Pod(
 		pod,
@@ -131,19 +131,6 @@ func (x *index) why(k agentKey, a *agent, wait time.Duration) (Cause, string) {
 		return Starting, fmt.Sprintf("pod %s runs, but is not ready to be asked", pod.Name)
 	}
 	return x.mute(k, a, pod, wait)
-}
-
-// starting adds what was last heard of a pod. A registry that does not answer keeps kubelets pulling for minutes, and nothing tells
-// more than that.
-func (x *index) starting(pod *corev1.Pod, cause Cause, reason string) (Cause, string) {
-	news := x.view.News[pod.Name]
-	switch {
-	case cause != Starting:
-		return cause, reason
-	case strings.HasPrefix(news, "Pulling image "):
-		return NoImage, fmt.Sprintf("pod %s has no image %s yet: %s", pod.Name, pod.Spec.Containers[0].Image, news)
-	}
-	return cause, and(reason, news)
 }
 
 // mute says what is wrong with an agent that runs; nothing if it reports.
@@ -162,75 +149,4 @@ func (x *index) mute(k agentKey, a *agent, pod *corev1.Pod, wait time.Duration) 
 		return Mute, fmt.Sprintf("pod %s runs, but reports no more", pod.Name)
 	}
 	return "", ""
-}
-
-// notRunning says why a pod does not run.
-func notRunning(pod *corev1.Pod) (Cause, string) {
-	for _, c := range pod.Status.Conditions {
-		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse {
-			return Unscheduled, and(fmt.Sprintf("pod %s is not scheduled", pod.Name), c.Message)
-		}
-	}
-	if pod.Status.Phase == corev1.PodFailed {
-		return Ends, and(fmt.Sprintf("pod %s has failed", pod.Name), strings.TrimSpace(pod.Status.Reason+" "+pod.Status.Message))
-	}
-	for i := range pod.Status.ContainerStatuses {
-		c := &pod.Status.ContainerStatuses[i]
-		switch {
-		case c.State.Waiting != nil:
-			return waits(pod, c)
-		case c.State.Terminated != nil:
-			return Ends, ended(pod, c.State.Terminated)
-		}
-	}
-	if pod.Status.Phase != corev1.PodRunning {
-		return Starting, fmt.Sprintf("pod %s has not started", pod.Name)
-	}
-	return "", ""
-}
-
-// waits says what a container waits for. Reasons are those of k8s.io/kubernetes pkg/kubelet/images/types.go and
-// pkg/kubelet/container/sync_result.go.
-func waits(pod *corev1.Pod, c *corev1.ContainerStatus) (Cause, string) {
-	w := c.State.Waiting
-	switch w.Reason {
-	case "ImagePullBackOff", "ErrImagePull", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError", "RegistryUnavailable",
-		"SignatureValidationFailed":
-		return NoImage, and(fmt.Sprintf("pod %s has no image %s", pod.Name, pod.Spec.Containers[0].Image), and(w.Reason, w.Message))
-	case "CrashLoopBackOff":
-		if t := c.LastTerminationState.Terminated; t != nil {
-			return Ends, ended(pod, t)
-		}
-		return Ends, and(fmt.Sprintf("pod %s ends again and again", pod.Name), w.Message)
-	}
-	return Starting, and(fmt.Sprintf("pod %s has not started", pod.Name), and(w.Reason, w.Message))
-}
-
-func ended(pod *corev1.Pod, t *corev1.ContainerStateTerminated) string {
-	last := strings.TrimSpace(t.Message)
-	if i := strings.LastIndexByte(last, '\n'); i >= 0 { // of logs that stand in for a message
-		last = last[i+1:]
-	}
-	if t.Reason != "" && t.Reason != "Error" { // such as OOMKilled
-		last = strings.TrimSpace(t.Reason + " " + last)
-	}
-	return and(fmt.Sprintf("pod %s ended with code %d", pod.Name, t.ExitCode), last)
-}
-
-// longest is how much of what others say is reported, which may be a whole log.
-const longest = 400
-
-// and adds a reason that another component gave, if there is one.
-func and(text, why string) string {
-	why = strings.TrimSpace(why)
-	if runes := []rune(why); len(runes) > longest {
-		why = string(runes[:longest]) + "…"
-	}
-	switch {
-	case why == "":
-		return text
-	case text == "":
-		return why
-	}
-	return text + ": " + why
 }

@@ -2,7 +2,6 @@ package agentset
 
 import (
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -83,12 +82,5 @@ func TestReasons(t *testing.T) {
 			tt.change(s, s.pod("a", host))
 			expect(t, s.waits(10*time.Second).look(m), "a Host "+tt.want)
 		})
-	}
-}
-
-// TestLongLogsAreCut: what a container said may be thousands of characters, of any kind.
-func TestLongLogsAreCut(t *testing.T) {
-	if got := and("x", strings.Repeat("ü", 1000)); got != "x: "+strings.Repeat("ü", longest)+"…" {
-		t.Errorf("got %q", got)
 	}
 }

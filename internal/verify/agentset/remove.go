@@ -3,7 +3,6 @@ package agentset
 import (
 	"context"
 	"fmt"
-	"slices"
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -13,7 +12,7 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
-	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/migration/incluster"
 )
 
 // removeStep takes the agents away: their pods first, as they would report again what is removed before they have gone.
@@ -76,15 +75,14 @@ func (s *removeStep) end(ctx context.Context) error {
 	if err != nil || len(pods) == 0 {
 		return err
 	}
-	nodes := &corev1.NodeList{}
-	if err := s.set.Cluster.List(ctx, nodes); err != nil {
-		return fmt.Errorf("listing nodes: %w", err)
+	ready, err := incluster.ReadyNodes(ctx, s.set.Cluster)
+	if err != nil {
+		return err
 	}
 	var waiting *corev1.Pod
 	for i := range pods {
 		p := &pods[i]
-		ready := slices.ContainsFunc(nodes.Items, func(n corev1.Node) bool { return n.Name == p.Spec.NodeName && cluster.NodeReady(&n) })
-		if ready || p.DeletionTimestamp.IsZero() {
+		if ready[p.Spec.NodeName] || p.DeletionTimestamp.IsZero() {
 			waiting = p
 			continue
 		}
@@ -146,7 +144,7 @@ func (s *removeStep) rest(ctx context.Context) ([]client.Object, error) {
 	for _, o := range rests() {
 		err := s.set.Cluster.Get(ctx, client.ObjectKeyFromObject(o), o)
 		if client.IgnoreNotFound(err) != nil {
-			return nil, fmt.Errorf("%s: %w", nameOf(o), err)
+			return nil, fmt.Errorf("%s: %w", incluster.NameOf(o), err)
 		}
 		if err == nil && o.GetLabels()[v1alpha1.LabelMigration] == s.set.Migration {
 			all = append(all, o)
@@ -189,7 +187,7 @@ func (s *removeStep) left(ctx context.Context) (string, error) {
 	case len(pods) > 0:
 		return "pod " + pods[0].Name + " on node " + pods[0].Spec.NodeName, nil
 	case len(rest) > 0:
-		return nameOf(rest[0]), nil
+		return incluster.NameOf(rest[0]), nil
 	case len(reports.Items) > 0:
 		return "nodereport " + reports.Items[0].Name, nil
 	}
@@ -212,7 +210,7 @@ func (*removeStep) Preview() ([]engine.Change, error) {
 		changes = append(changes, engine.Change{Verb: "delete", Object: "DaemonSet " + v1alpha1.SystemNamespace + "/" + name})
 	}
 	for _, o := range rests() {
-		changes = append(changes, engine.Change{Verb: "delete", Object: nameOf(o)})
+		changes = append(changes, engine.Change{Verb: "delete", Object: incluster.NameOf(o)})
 	}
 	return append(changes, engine.Change{Verb: "delete", Object: "NodeReports of the migration"}), nil
 }

@@ -25,8 +25,12 @@ func podRights() []right {
 	}
 }
 
+// flagz is where API servers show their flags, from Kubernetes 1.36.
+const flagz = "/flagz"
+
 // hostRights are what the agent in the network of a node may do. Where Services move it names clients by the pods of its node, which is
-// the right to see those of all nodes: no Role knows nodes. And it asks whether an address is reserved for a bridge.
+// the right to see those of all nodes: no Role knows nodes. And it asks whether an address is reserved for a bridge. What else it may do
+// there is get flagz.
 func hostRights(services bool) []right {
 	if !services {
 		return podRights()
@@ -61,6 +65,9 @@ func Rights(services bool) []cluster.Right {
 			}
 		}
 	}
+	if services {
+		all = append(all, cluster.Right{Verb: "get", URL: flagz})
+	}
 	return all
 }
 
@@ -79,13 +86,18 @@ func userOf(o v1alpha1.ProbeOrigin) string {
 
 // rights are the accounts of agents and what they may do: those that are called from all over the cluster may see less.
 func (s *Set) rights([]string) ([]client.Object, error) {
+	services := len(s.Ranges) > 0
+	var more []rbacv1.PolicyRule
+	if services {
+		more = []rbacv1.PolicyRule{{NonResourceURLs: []string{flagz}, Verbs: []string{"get"}}}
+	}
 	return slices.Concat(
-		s.grant(hostAccount, hostAccess, v1alpha1.RoleAgent, hostRights(len(s.Ranges) > 0)),
+		s.grant(hostAccount, hostAccess, v1alpha1.RoleAgent, hostRights(services), more...),
 		s.grant(podAccount, podAccess, v1alpha1.RoleProbe, podRights()),
 	), nil
 }
 
-func (s *Set) grant(account, access, role string, rights []right) []client.Object {
+func (s *Set) grant(account, access, role string, rights []right, more ...rbacv1.PolicyRule) []client.Object {
 	m := s.meta("", access, role)
 	var rules []rbacv1.PolicyRule
 	for _, r := range rights {
@@ -95,6 +107,7 @@ func (s *Set) grant(account, access, role string, rights []right) []client.Objec
 		}
 		rules = append(rules, rbacv1.PolicyRule{APIGroups: []string{r.group}, Resources: []string{name}, Verbs: strings.Fields(r.verbs)})
 	}
+	rules = append(rules, more...)
 	const rbac = "rbac.authorization.k8s.io"
 	return []client.Object{
 		&corev1.ServiceAccount{

@@ -3,6 +3,7 @@
 package agentset
 
 import (
+	"context"
 	"strings"
 	"testing"
 
@@ -28,6 +29,10 @@ func TestRightsSuffice(t *testing.T) {
 		if r.Subresource != "" {
 			name += "/" + r.Subresource
 		}
+		if r.URL != "" {
+			role.Rules = append(role.Rules, rbacv1.PolicyRule{NonResourceURLs: []string{r.URL}, Verbs: []string{r.Verb}})
+			continue
+		}
 		role.Rules = append(role.Rules, rbacv1.PolicyRule{APIGroups: []string{r.Group}, Resources: []string{name}, Verbs: []string{r.Verb}})
 	}
 	binding := &rbacv1.ClusterRoleBinding{
@@ -35,27 +40,28 @@ func TestRightsSuffice(t *testing.T) {
 		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "user"},
 		Subjects:   []rbacv1.Subject{{Kind: "User", APIGroup: rbacv1.GroupName, Name: "user"}},
 	}
-	f.must(server.Create(t.Context(), role))
-	f.must(server.Create(t.Context(), binding))
+	f.Must(server.Create(t.Context(), role))
+	f.Must(server.Create(t.Context(), binding))
 	t.Cleanup(func() {
-		_ = server.Delete(t.Context(), role)
-		_ = server.Delete(t.Context(), binding)
+		_ = server.Delete(context.Background(), role)
+		_ = server.Delete(context.Background(), binding)
 	})
 	f.set.Cluster = f.as("user")
+	f.Granted(f.set.Cluster, Rights(true))
 	_, err := f.install(f.set)
-	f.must(err)
+	f.Must(err)
 	_, err = f.remove(f.set)
-	f.must(err)
+	f.Must(err)
 }
 
 // putUp makes what agents need to report, without waiting for any.
 func (f *fixture) putUp() {
 	f.Helper()
-	f.change(func() { f.mute = []string{"a", "b"} })
+	f.Change(func() { f.mute = []string{"a", "b"} })
 	f.migration("m", v1alpha1.PhaseApplying)
 	for _, g := range f.set.Install()[:2] {
 		for _, step := range g.Steps {
-			f.must(engine.Drive(f.Context(), step))
+			f.Must(engine.Drive(f.Context(), step))
 		}
 	}
 }
@@ -118,26 +124,30 @@ func TestAgentsMayReport(t *testing.T) {
 			}
 			if may {
 				w, err := c.Watch(t.Context(), list)
-				f.must(err)
+				f.Must(err)
 				w.Stop()
 			}
 		}
-		f.must(write(t, c, o, report("a", nil)))
-		f.must(write(t, c, o, report("a", says(o, "uid-"+string(o)))))
+		if _, err := c.GetRaw(t.Context(), flagz); (o == v1alpha1.FromHost) != (err == nil) || err != nil && !apierrors.IsForbidden(err) {
+			t.Errorf("%s: the flags of an API server: %v", o, err)
+		}
+		f.Must(write(t, c, o, report("a", nil)))
+		f.Must(write(t, c, o, report("a", says(o, "uid-"+string(o)))))
 		if err := c.Delete(t.Context(), &v1alpha1.NodeReport{ObjectMeta: metav1.ObjectMeta{Name: "a"}}); !apierrors.IsForbidden(err) {
 			t.Errorf("removing a report: %v", err)
 		}
 	}
 	// They follow on others of before, each beside the other network's.
 	host := f.agent(v1alpha1.FromHost, "a", "uid-2")
-	f.must(write(t, host, v1alpha1.FromHost, report("a", nil)))
+	f.Must(write(t, host, v1alpha1.FromHost, report("a", nil)))
 	next := with(says(v1alpha1.FromHost, "uid-2"), "barriers", []any{map[string]any{"sentinel": "s", "passedAt": reportedAt}})
 	next = with(next, "connects", map[string]any{"instance": "uid-2", "connected": int64(1)})
-	f.must(write(t, host, v1alpha1.FromHost, report("a", next)))
-	f.must(write(t, f.agent(v1alpha1.FromPod, "a", "uid-3"), v1alpha1.FromPod, report("a", says(v1alpha1.FromPod, "uid-3"))))
+	next = with(next, "apiServers", []any{map[string]any{"address": "10.0.0.5:6443", "seenAt": reportedAt, "sans": []any{"10.96.0.1"}}})
+	f.Must(write(t, host, v1alpha1.FromHost, report("a", next)))
+	f.Must(write(t, f.agent(v1alpha1.FromPod, "a", "uid-3"), v1alpha1.FromPod, report("a", says(v1alpha1.FromPod, "uid-3"))))
 	r := &v1alpha1.NodeReport{}
 	f.get(r, "a")
-	if len(r.Status.Agents) != 2 || len(r.Status.Probes) != 2 || len(r.Status.Barriers) != 1 {
+	if len(r.Status.Agents) != 2 || len(r.Status.Probes) != 2 || len(r.Status.Barriers) != 1 || len(r.Status.APIServers) != 1 {
 		t.Errorf("the report is %+v", r.Status)
 	}
 }
@@ -150,8 +160,8 @@ func TestAgentsReportOfTheirNode(t *testing.T) {
 	for _, node := range []string{"a", "b"} {
 		for _, o := range []v1alpha1.ProbeOrigin{host, pod} {
 			c := f.agent(o, node, node+string(o))
-			f.must(write(t, c, o, report(node, nil)))
-			f.must(write(t, c, o, report(node, says(o, node+string(o)))))
+			f.Must(write(t, c, o, report(node, nil)))
+			f.Must(write(t, c, o, report(node, says(o, node+string(o)))))
 		}
 	}
 	final, owned, other := report("a", nil), report("a", nil), report("a", nil)
@@ -165,6 +175,7 @@ func TestAgentsReportOfTheirNode(t *testing.T) {
 	others["probes"].([]any)[0].(map[string]any)["failed"] = int64(1)
 	connects := with(says(host, "aHost"), "connects", map[string]any{"instance": "x", "connected": int64(9)})
 	barriers := with(says(pod, "aPod"), "barriers", []any{map[string]any{"sentinel": "s", "passedAt": reportedAt}})
+	servers := with(says(pod, "aPod"), "apiServers", []any{map[string]any{"address": "10.0.0.5:6443", "seenAt": reportedAt}})
 	hosts, pods := f.agent(host, "a", "aHost"), f.agent(pod, "a", "aPod")
 	for _, tt := range []struct {
 		name string
@@ -183,6 +194,8 @@ func TestAgentsReportOfTheirNode(t *testing.T) {
 		{"connects of another instance", hosts, host, report("a", connects)},
 		{"barriers by the pod's agent", pods, pod, report("a", barriers)},
 		{"clients by the pod's agent", pods, pod, report("a", with(says(pod, "aPod"), "moreClients", int64(7)))},
+		{"forgotten clients by the pod's agent", pods, pod, report("a", with(says(pod, "aPod"), "forgottenClients", int64(7)))},
+		{"API servers by the pod's agent", pods, pod, report("a", servers)},
 		{"a finalizer", hosts, host, final},
 		{"an owner", hosts, host, owned},
 		{"another migration", hosts, host, other},

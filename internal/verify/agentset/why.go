@@ -5,10 +5,10 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/migration/incluster"
 )
 
 // Why says why an agent is not heard of, as far as that can be seen now.
@@ -42,17 +42,17 @@ func uidOf(pod *corev1.Pod) string {
 // wrongRight says which of the objects that let agents report is not as it should be; nothing if all are, or if that cannot be seen.
 func (s *Set) wrongRight(ctx context.Context) string {
 	for _, build := range []func([]string) ([]client.Object, error){s.rights, s.policy} {
-		step := &applyStep{set: s, build: build}
-		all, err := step.look(ctx)
+		step := s.apply("", "", build)
+		all, err := step.Look(ctx)
 		if err != nil {
 			return ""
 		}
 		for _, p := range all {
-			if p.have == nil {
-				return nameOf(p.want) + " is missing"
+			if p.Have == nil {
+				return incluster.NameOf(p.Want) + " is missing"
 			}
-			if step.apply(ctx, p.want, client.DryRunAll) == nil && !equality.Semantic.DeepEqual(content(p.want), content(p.have)) {
-				return nameOf(p.want) + " was changed"
+			if same, err := step.Same(ctx, p); err == nil && !same {
+				return incluster.NameOf(p.Want) + " was changed"
 			}
 		}
 	}
@@ -73,7 +73,7 @@ func (s *Set) Ended(ctx context.Context, since time.Time) string {
 		for _, c := range p.Status.ContainerStatuses {
 			for _, t := range []*corev1.ContainerStateTerminated{c.State.Terminated, c.LastTerminationState.Terminated} {
 				if t != nil && !t.FinishedAt.Time.Before(since) {
-					return "node " + p.Spec.NodeName + ": " + ended(p, t)
+					return "node " + p.Spec.NodeName + ": " + incluster.Ended(p, t)
 				}
 			}
 		}

@@ -32,6 +32,8 @@ const (
 	Label = "replumb.dev/canary"
 	// RoleAnswer is that of the pods that answer.
 	RoleAnswer = "answer"
+	// LabelAt distinguishes the pods that answer: its value is the place of their node among those of Serve.
+	LabelAt = "replumb.dev/canary-at"
 
 	// KubeletPort is where kubelets answer on every node.
 	KubeletPort = 10250
@@ -57,12 +59,34 @@ func (p *Pods) Serve(ctx context.Context, asking string, nodes []string) error {
 		return err
 	}
 	listen := func(port int) string { return ":" + strconv.Itoa(port) }
-	for _, node := range nodes {
-		if err := p.Start(ctx, RoleAnswer, node, "answer", listen(testpod.OpenPort), listen(testpod.ClosedPort)); err != nil {
+	for i, node := range nodes {
+		pod := p.pod(RoleAnswer, node, []string{"canary", "answer", listen(testpod.OpenPort), listen(testpod.ClosedPort)})
+		pod.Labels[LabelAt] = strconv.Itoa(i)
+		if err := p.Create(ctx, pod); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// Fronts are Services in front of the pods that answer, one for each of so many: a call by one of them arrives at the node of that pod and at
+// no other. What kube-proxy takes for coming from outside it gives the address of a node, which the policy of Serve does not let in.
+func (p *Pods) Fronts(n int) []*corev1.Service {
+	var out []*corev1.Service
+	for i := range n {
+		labels := p.Labels(RoleAnswer)
+		labels[LabelAt] = strconv.Itoa(i)
+		out = append(out, &corev1.Service{
+			ObjectMeta: metav1.ObjectMeta{Namespace: v1alpha1.SystemNamespace, Name: "canary-" + strconv.Itoa(i), Labels: labels},
+			Spec:       corev1.ServiceSpec{Selector: labels, Ports: []corev1.ServicePort{{Port: testpod.OpenPort}}},
+		})
+	}
+	return out
+}
+
+// Front is the name of the Service in front of a pod that answers.
+func Front(pod *corev1.Pod) client.ObjectKey {
+	return client.ObjectKey{Namespace: v1alpha1.SystemNamespace, Name: "canary-" + pod.Labels[LabelAt]}
 }
 
 // Start makes a pod on a node that runs a command of replumb canary.

@@ -20,9 +20,10 @@ import (
 )
 
 const (
-	// keep is how long clients are remembered after their latest packet. Some entries are gone after ten seconds; in large clusters
-	// nodes report less often than that.
-	keep = 5 * time.Minute
+	// Kept is for how long a client counts as one that uses an address, after its latest packet. Some entries are gone after ten seconds;
+	// in large clusters nodes report less often than that.
+	Kept = 5 * time.Minute
+
 	// blur is by how much two looks at the same entry may differ about its latest packet: the kernel rounds, and does not always
 	// write small changes down.
 	blur = 2 * time.Second
@@ -166,7 +167,7 @@ func (t *Table) list(moved map[netip.Addr]string, now time.Time) []v1alpha1.OldA
 	var out []v1alpha1.OldAddressClient
 	for key, c := range t.known {
 		service, ok := moved[key.to.Addr()]
-		old := c.open == 0 && now.Sub(c.seen) > keep
+		old := c.open == 0 && now.Sub(c.seen) > Kept
 		if !ok || old && !c.there {
 			delete(t.known, key)
 		}

@@ -198,7 +198,7 @@ func TestForgotten(t *testing.T) {
 	s.entries = []flow{established("10.244.1.7:40000", "10.96.0.5:80", fiveDays)}
 	s.expect(t, "open", `10.96.0.5:80/TCP shop/cart "shop/web-1" 10.244.1.7 open=1 0s`)
 	s.entries = nil
-	s.clock = s.clock.Add(keep + time.Second)
+	s.clock = s.clock.Add(Kept + time.Second)
 	s.expect(t, "long gone")
 	if len(s.known) != 0 {
 		t.Errorf("remembers %v", s.known)
@@ -216,7 +216,7 @@ func TestPodIsGone(t *testing.T) {
 	s.pods[address] = "shop/other"
 	s.expect(t, "another pod", `10.96.0.5:80/TCP shop/cart "shop/web-1" 10.244.1.7 open=0 10s`)
 	for range 3 { // it does not come back as another client
-		s.clock = s.clock.Add(keep)
+		s.clock = s.clock.Add(Kept)
 		s.entries[0].left -= 300
 		s.expect(t, "much later")
 	}

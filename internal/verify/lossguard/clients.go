@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/dustin/go-humanize/english"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -28,6 +29,15 @@ func (c *Client) Who() string {
 		return "pod " + c.Pod
 	}
 	return c.Source
+}
+
+// Seen says when the client used the address, in words that follow what it is.
+func (c *Client) Seen() string {
+	text := "last seen " + c.LastSeen.UTC().Format(time.RFC3339)
+	if c.LongestGap != nil {
+		text += ", away for up to " + c.LongestGap.Duration.String()
+	}
+	return text
 }
 
 // String says who uses what.
@@ -54,7 +64,7 @@ func Clients(reports []v1alpha1.NodeReport) []Client {
 	return out
 }
 
-// ListClients asks the cluster who uses old addresses of a migration. more is how many its nodes had no room for. A cluster without
+// ListClients asks the cluster who uses old addresses of a migration, or has since its Services left them. more is how many its nodes had no room for. A cluster without
 // NodeReports has none.
 func ListClients(ctx context.Context, c client.Reader, migration string) (clients []Client, more int, err error) {
 	list := &v1alpha1.NodeReportList{}
@@ -66,7 +76,7 @@ func ListClients(ctx context.Context, c client.Reader, migration string) (client
 		return nil, 0, fmt.Errorf("nodereports: %w", err)
 	}
 	for i := range list.Items {
-		more += list.Items[i].Status.MoreClients
+		more += list.Items[i].Status.MoreClients + list.Items[i].Status.ForgottenClients
 	}
 	return Clients(list.Items), more, nil
 }

@@ -53,7 +53,8 @@ func (in instances) admit(r *v1alpha1.NodeReport) (*v1alpha1.NodeReport, map[Age
 		st.Connects = nil
 	}
 	if !slices.ContainsFunc(st.Agents, func(a v1alpha1.AgentReport) bool { return a.Origin == v1alpha1.FromHost }) {
-		st.Barriers, st.Clients, st.MoreClients = nil, nil, 0 // which are the host agent's
+		// These are the host agent's.
+		st.Barriers, st.Clients, st.MoreClients, st.ForgottenClients, st.APIServers = nil, nil, 0, 0, nil
 	}
 	return &own, strangers
 }

@@ -28,7 +28,8 @@ func reportBy(node, host, pod string) *v1alpha1.NodeReport {
 	}
 	st.Connects = &v1alpha1.ConnectReport{Instance: host}
 	st.Barriers = []v1alpha1.BarrierReport{{Sentinel: "s"}}
-	st.Clients, st.MoreClients = []v1alpha1.OldAddressClient{{Address: "10.96.0.9:80"}}, 3
+	st.Clients, st.MoreClients, st.ForgottenClients = []v1alpha1.OldAddressClient{{Address: "10.96.0.9:80"}}, 3, 3
+	st.APIServers = []v1alpha1.APIServerReport{{Address: "10.0.0.5:6443"}}
 	return r
 }
 
@@ -61,7 +62,8 @@ func TestOnlyPodsOfTheNodeReport(t *testing.T) {
 		own, strangers := known.admit(r)
 		st := own.Status
 		if len(st.Agents) != tt.agents || len(st.Probes) != tt.probes || len(strangers) != tt.strangers || len(st.Clients) != tt.seenC ||
-			len(st.Barriers) != tt.seenC || (st.Connects != nil) != (tt.seenC == 1) || st.MoreClients != 3*tt.seenC {
+			len(st.Barriers) != tt.seenC || (st.Connects != nil) != (tt.seenC == 1) || st.MoreClients != 3*tt.seenC ||
+			st.ForgottenClients != 3*tt.seenC || len(st.APIServers) != tt.seenC {
 			t.Errorf("%s and %s: %+v, strangers %v", tt.host, tt.pod, st, strangers)
 		}
 		if len(r.Status.Agents) != 2 || len(r.Status.Barriers) != 1 {

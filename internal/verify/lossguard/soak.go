@@ -19,6 +19,9 @@ import (
 //
 // Each node tells by its own clock when it saw a client, so that is only compared with what the same node said before; how much time
 // has passed goes by the clock here. What counts is what agents have said since the step began: one that is silent says nothing.
+//
+// Agents remember who has used an old address since its Service left it. A client that comes now and then is waited for until it has been
+// away for longer than it ever was before.
 type Soak struct {
 	Client client.Reader
 	// Migration whose old addresses are to go.
@@ -60,8 +63,8 @@ type soakKey struct{ node, address, protocol, source, pod string }
 
 type soakClient struct {
 	Client
-	// used is when it was found to have used the address.
-	used time.Time
+	// used is when it was found to have used the address, or what its node says of when it did; first is when it did first.
+	used, first time.Time
 	// again says that it was found more than once, so that it is not only a memory of the node.
 	again bool
 }
@@ -104,6 +107,7 @@ func (s *Soak) Guide() string {
 				`restart the pods that still use old addresses, so that they look names up again. A client that is only an address
 is a process of the node, a pod with hostNetwork, or a machine whose packets the node passes on: restart it, or correct the address it
 is configured with. replumb status %[1]s lists all of them. replumb goes on by itself when none is left.
+One that comes now and then is waited for until it has been away for longer than ever before.
 To go on without them: replumb finish %[1]s --leave-clients. Addresses they use will then no longer answer.`,
 				s.Migration,
 			)
@@ -218,7 +222,7 @@ func (s *Soak) hear(r *v1alpha1.NodeReport, now time.Time) bool {
 
 // see takes in who uses what, by a report that is new.
 func (s *Soak) see(r *v1alpha1.NodeReport, now time.Time) {
-	left := map[soakKey]bool{}
+	left, reported := map[soakKey]bool{}, reportedAt(r)
 	for _, c := range Clients([]v1alpha1.NodeReport{*r}) {
 		if s.Addresses != nil && !s.Addresses[host(c.Address)] {
 			continue
@@ -227,15 +231,19 @@ func (s *Soak) see(r *v1alpha1.NodeReport, now time.Time) {
 		left[key] = true
 		have := s.clients[key]
 		switch {
+		case have == nil && c.Past(reported):
+			used := now.Add(-reported.Sub(c.LastSeen.Time))
+			s.clients[key] = &soakClient{Client: c, used: used, first: c.began(used)}
+			continue
 		case have == nil:
-			s.clients[key] = &soakClient{Client: c, used: now, again: s.looked.Before(now)}
+			s.clients[key] = &soakClient{Client: c, used: now, first: c.began(now), again: s.looked.Before(now)}
 			s.used = now
 			continue
 		case c.Open > 0 || !c.LastSeen.Equal(&have.LastSeen):
 			have.used, have.again = now, true
 			s.used = now
 		}
-		have.Client = c
+		have.Client, have.first = c, c.began(have.used)
 	}
 	for key := range s.clients {
 		if key.node == r.Name && !left[key] {
@@ -275,6 +283,9 @@ func (s *Soak) silent(nodes []corev1.Node, now time.Time) (ready []string, err e
 func (s *Soak) judge(ready []string, more int, now time.Time) error {
 	if using := s.using(ready, now); len(using) > 0 {
 		return engine.NotYet("%s", inTheWay(using, more))
+	}
+	if back := s.mayComeBack(now); back != "" {
+		return engine.NotYet("%s", back)
 	}
 	until := s.used.Add(s.Length)
 	var waiting []string

@@ -4,16 +4,13 @@ package lossguard_test
 
 import (
 	"context"
-	"fmt"
 	"strings"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 	"sigs.k8s.io/yaml"
 
@@ -24,23 +21,6 @@ import (
 	"github.com/replumb/replumb/internal/testing/apitest"
 	"github.com/replumb/replumb/internal/verify/lossguard"
 )
-
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
-// soaking is a soak step against a real API server, with a clock of its own and agents that report when they are asked to.
-type soaking struct {
-	*testing.T
-	*lossguard.Soak
-	server *apitest.Server
-	clock  time.Time
-}
-
-func (s *soaking) Deadline() (time.Time, bool) { return s.T.Deadline() }
 
 func TestSoak(t *testing.T) {
 	server := apitest.Start(t, "10.96.0.0/16")
@@ -55,6 +35,7 @@ func TestSoak(t *testing.T) {
 		"no clients": soakNoClients, "clients": soakClients, "a node's clock": soakClock, "silent": soakSilent, "dead from the start": soakDead,
 		"cannot see": soakProblem, "not ready": soakUnready, "left behind": soakLeftBehind, "too many": soakMany, "outage": soakOutage,
 		"joins late": soakLate, "agent restarted": soakRestarted, "not at all": soakZero, "by the engine": soakRun,
+		"comes back": soakVisits, "only remembered": soakRemembered, "from node to node": soakWanders,
 	} {
 		t.Run(name, func(t *testing.T) {
 			server.Clean(t)
@@ -67,90 +48,6 @@ func TestSoak(t *testing.T) {
 		})
 	}
 }
-
-// node makes a node, or changes whether it is ready.
-func (s *soaking) node(name string, ready corev1.ConditionStatus) {
-	s.Helper()
-	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
-	must(s.T, client.IgnoreAlreadyExists(s.server.Create(s.Context(), n.DeepCopy())))
-	must(s.T, s.server.Get(s.Context(), client.ObjectKeyFromObject(n), n))
-	n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: ready}}
-	must(s.T, s.server.Status().Update(s.Context(), n))
-}
-
-// report lets the agent of a node report once more, with changes to its report.
-func (s *soaking) report(node string, changes ...func(*v1alpha1.NodeReportStatus)) {
-	s.Helper()
-	r := &v1alpha1.NodeReport{ObjectMeta: metav1.ObjectMeta{Name: node, Labels: map[string]string{v1alpha1.LabelMigration: "move"}}}
-	must(s.T, client.IgnoreAlreadyExists(s.server.Create(s.Context(), r.DeepCopy())))
-	must(s.T, s.server.Get(s.Context(), client.ObjectKeyFromObject(r), r))
-	if len(r.Status.Agents) == 0 {
-		r.Status.Agents = []v1alpha1.AgentReport{
-			{Origin: v1alpha1.FromPod, Instance: "pod", Sequence: 7}, {Origin: v1alpha1.FromHost, Instance: "one", Sequence: 0},
-		}
-	}
-	r.Status.Agents[1].Sequence++
-	for i := range r.Status.Agents {
-		r.Status.Agents[i].ReportedAt = metav1.NewMicroTime(s.clock)
-	}
-	for _, change := range changes {
-		change(&r.Status)
-	}
-	must(s.T, s.server.Status().Update(s.Context(), r))
-}
-
-// web is a pod that is a client: open connections, and when it was last seen by the clock of its node.
-func web(n, open int, seen time.Time) func(*v1alpha1.NodeReportStatus) {
-	return func(st *v1alpha1.NodeReportStatus) {
-		st.Clients = append(st.Clients, v1alpha1.OldAddressClient{
-			Address: "10.96.0.5:80", Protocol: "TCP", Service: "shop/cart", Pod: fmt.Sprintf("shop/web-%d", n),
-			Source: fmt.Sprintf("10.244.1.%d", n), LastSeen: metav1.NewMicroTime(seen), Open: open,
-		})
-	}
-}
-
-// noClients empties the list of clients, before others are put in it.
-func noClients(st *v1alpha1.NodeReportStatus) { st.Clients, st.MoreClients = nil, 0 }
-
-func (s *soaking) pass(d time.Duration) { s.clock = s.clock.Add(d) }
-
-// waits looks, and expects to be asked to look again.
-func (s *soaking) waits(want string) {
-	s.Helper()
-	err := s.Verify(s.Context())
-	if err == nil || !engine.Retryable(err) || err.Error() != want {
-		s.Errorf("%s: %v, want to wait: %s", s.clock.Format("04:05"), err, want)
-	}
-}
-
-func (s *soaking) over() {
-	s.Helper()
-	if err := s.Verify(s.Context()); err != nil {
-		s.Errorf("%s: %v", s.clock.Format("04:05"), err)
-	}
-}
-
-func (s *soaking) fails(want string) {
-	s.Helper()
-	err := s.Verify(s.Context())
-	if err == nil || engine.Retryable(err) || err.Error() != want {
-		s.Errorf("%s: %v, want the end: %s", s.clock.Format("04:05"), err, want)
-	}
-}
-
-// quiet lets ten seconds pass at a time, in which the nodes report; nothing comes of it.
-func (s *soaking) quiet(d time.Duration, nodes ...string) {
-	s.Helper()
-	for range d / (10 * time.Second) {
-		s.pass(10 * time.Second)
-		for _, n := range nodes {
-			s.report(n)
-		}
-		s.waits(still)
-	}
-}
-
-const still = "no client is seen to use an old address: waiting until that has been so for 1m0s"
 
 func soakNoClients(s *soaking) {
 	s.node("a", corev1.ConditionTrue)

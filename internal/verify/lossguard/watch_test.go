@@ -148,7 +148,7 @@ func TestWatch(t *testing.T) {
 	lost := time.Now()
 	p.tick(2)
 	var loss *lossguard.LossError
-	if err := p.ended(ctx, 10*time.Second); !errors.As(err, &loss) {
+	if err := p.ended(ctx, time.Minute); !errors.As(err, &loss) {
 		t.Fatalf("ended with %v", err)
 	}
 	t.Logf("ended %s after the report: %v", time.Since(lost), loss)
@@ -182,7 +182,7 @@ func TestWatch(t *testing.T) {
 	t.Run("silence", func(t *testing.T) {
 		p := p.in(t)
 		p.watch = &lossguard.Watch{
-			Client: p.server.Cluster, Migration: "move", Patience: 2 * time.Second,
+			Client: p.server.Cluster, Migration: "move", Patience: 5 * time.Second,
 		}
 		p.watch.Diagnose(diagnosis{why: func(node string, origin v1alpha1.ProbeOrigin) agentset.Silent {
 			return agentset.Silent{Node: node, Origin: origin, Reason: "it sleeps"}
@@ -191,7 +191,7 @@ func TestWatch(t *testing.T) {
 		defer stop()
 		p.steady(ctx)
 		var silent *agentset.SilentError
-		if err := p.ended(ctx, 20*time.Second); !errors.As(err, &silent) || !strings.Contains(err.Error(), "node a: it sleeps") {
+		if err := p.ended(ctx, time.Minute); !errors.As(err, &silent) || !strings.Contains(err.Error(), "node a: it sleeps") {
 			t.Errorf("ended with %v", err)
 		}
 	})

@@ -6,11 +6,13 @@ import (
 	"fmt"
 	"net/http"
 	"net/netip"
+	"strconv"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -36,14 +38,23 @@ const (
 type fleet struct {
 	server  *apitest.Server
 	cluster *cluster.Cluster
+	// plain is a client that does not adapt to what the API server takes.
+	plain   client.Client
 	counter *requests.Counter
 	n       int
 }
 
 // newFleet starts an API server and fills it. The node-port range is wide, since every load-balancer bridge takes a
-// health-check port.
-func newFleet(ctx context.Context, n int) (*fleet, error) {
-	server, err := apitest.Run(oldRange, apitest.WithoutEndpoints(), apitest.Flag("service-node-port-range", "10000-40000"))
+// health-check port. inFlight, if not 0, is how many requests of users it takes at once.
+func newFleet(ctx context.Context, n, inFlight int) (*fleet, error) {
+	options := []apitest.Option{apitest.WithoutEndpoints(), apitest.Flag("service-node-port-range", "10000-40000")}
+	if inFlight > 0 {
+		// With priority and fairness, requests would be queued first; refused they are then by the hundreds.
+		options = append(options, apitest.Flag("enable-priority-and-fairness", "false"),
+			apitest.Flag("max-requests-inflight", strconv.Itoa(inFlight-inFlight/2)),
+			apitest.Flag("max-mutating-requests-inflight", strconv.Itoa(inFlight/2)))
+	}
+	server, err := apitest.Run(oldRange, options...)
 	if err != nil {
 		return nil, err
 	}
@@ -54,15 +65,40 @@ func newFleet(ctx context.Context, n int) (*fleet, error) {
 		f.counter.Next = next
 		return f.counter
 	})
-	f.cluster, err = cluster.Connect(config)
+	if inFlight > 0 {
+		err = f.asUser(ctx, config)
+	}
 	if err == nil {
-		err = f.fill(ctx)
+		err = f.connect(ctx, config)
 	}
 	if err != nil {
 		_ = f.server.Stop()
 		return nil, err
 	}
 	return f, nil
+}
+
+// asUser has requests come from a user whom the API server refuses when it is busy: it never refuses the group of administrators.
+func (f *fleet) asUser(ctx context.Context, config *rest.Config) error {
+	const user = "bench"
+	config.Impersonate = rest.ImpersonationConfig{UserName: user}
+	return f.server.Create(ctx, &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: user},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "cluster-admin"},
+		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: user}},
+	})
+}
+
+func (f *fleet) connect(ctx context.Context, config *rest.Config) (err error) {
+	if f.cluster, err = cluster.Connect(config); err != nil {
+		return err
+	}
+	config = rest.CopyConfig(config)
+	config.QPS = -1
+	if f.plain, err = client.New(config, client.Options{Scheme: f.cluster.Scheme()}); err != nil {
+		return err
+	}
+	return f.fill(ctx)
 }
 
 func (f *fleet) fill(ctx context.Context) error {
@@ -115,7 +151,7 @@ type raw struct {
 	at       int
 	parallel int
 	// holds adds the other writes that replumb's procedure has: the address that no Service owns is held on either side of
-	// the hop, and the Service's annotations are removed at the end.
+	// the hop, the bridge gives the new address up after it, and the Service's annotations are removed at the end.
 	holds bool
 }
 
@@ -127,7 +163,7 @@ func (r *raw) run(ctx context.Context) (cost, error) {
 	all, bridges := make([]*corev1.Service, r.fleet.n), make([]*corev1.Service, r.fleet.n)
 	for i := range all {
 		all[i] = &corev1.Service{}
-		if err := r.fleet.cluster.Get(ctx, key(i), all[i]); err != nil {
+		if err := r.fleet.plain.Get(ctx, key(i), all[i]); err != nil {
 			return cost{}, err
 		}
 	}
@@ -142,6 +178,9 @@ func (r *raw) run(ctx context.Context) (cost, error) {
 			return cost{}, err
 		}
 		if err := inParallel(n, r.parallel, func(i int) error { return r.hop(ctx, all[first+i], first+i) }); err != nil {
+			return cost{}, err
+		}
+		if err := inParallel(n, r.parallel, func(i int) error { return r.narrow(ctx, all[first+i], bridges[first+i]) }); err != nil {
 			return cost{}, err
 		}
 	}
@@ -159,12 +198,12 @@ func (r *raw) bridge(ctx context.Context, svc *corev1.Service, i int) (*corev1.S
 	}
 	made := b.Build()
 	ingress := made.Status
-	if err := r.fleet.cluster.Create(ctx, made); err != nil || r.form == v1alpha1.BridgeExternalIPs {
+	if err := r.fleet.plain.Create(ctx, made); err != nil || r.form == v1alpha1.BridgeExternalIPs {
 		return made, err
 	}
 	was := made.DeepCopy()
 	made.Status = ingress
-	return made, r.fleet.cluster.Status().Patch(ctx, made, client.MergeFrom(was))
+	return made, r.fleet.plain.Status().Patch(ctx, made, client.MergeFrom(was))
 }
 
 func (r *raw) target(i int) netip.Addr { return offset(r.cidr, r.at+i) }
@@ -202,8 +241,22 @@ func (r *raw) hop(ctx context.Context, svc *corev1.Service, i int) error {
 	})
 }
 
+// narrow leaves the bridge the old address alone.
+func (r *raw) narrow(ctx context.Context, svc, made *corev1.Service) error {
+	if !r.holds {
+		return nil
+	}
+	old := svc.Annotations[v1alpha1.AnnotationOldIP]
+	if r.form == v1alpha1.BridgeExternalIPs {
+		return r.patch(ctx, made, map[string]any{"spec": map[string]any{"externalIPs": []string{old}}})
+	}
+	was := made.DeepCopy()
+	made.Status.LoadBalancer.Ingress = made.Status.LoadBalancer.Ingress[:1] // Build has the old address first
+	return r.fleet.plain.Status().Patch(ctx, made, client.MergeFrom(was))
+}
+
 func (r *raw) release(ctx context.Context, svc, made *corev1.Service) error {
-	if err := r.fleet.cluster.Delete(ctx, made); err != nil || !r.holds {
+	if err := r.fleet.plain.Delete(ctx, made); err != nil || !r.holds {
 		return err
 	}
 	if err := r.unhold(ctx, netip.MustParseAddr(svc.Annotations[v1alpha1.AnnotationOldIP])); err != nil {
@@ -220,14 +273,14 @@ func (r *raw) patch(ctx context.Context, svc *corev1.Service, patch map[string]a
 	if err != nil {
 		return err
 	}
-	return r.fleet.cluster.Patch(ctx, svc, client.RawPatch(types.MergePatchType, body))
+	return r.fleet.plain.Patch(ctx, svc, client.RawPatch(types.MergePatchType, body))
 }
 
 func (r *raw) hold(ctx context.Context, i int, a netip.Addr) error {
 	if !r.holds {
 		return nil
 	}
-	err := r.fleet.cluster.Create(ctx, (&bridge.Hold{Migration: "raw", Address: a, Bridge: key(i)}).Build())
+	err := r.fleet.plain.Create(ctx, (&bridge.Hold{Migration: "raw", Address: a, Bridge: key(i)}).Build())
 	// The controller that repairs IPAddresses, behind on a busy machine, may have given the address back to the Service.
 	return client.IgnoreAlreadyExists(err)
 }
@@ -236,7 +289,7 @@ func (r *raw) unhold(ctx context.Context, a netip.Addr) error {
 	if !r.holds {
 		return nil
 	}
-	return client.IgnoreNotFound(r.fleet.cluster.Delete(ctx, &networkingv1.IPAddress{ObjectMeta: metav1.ObjectMeta{Name: a.String()}}))
+	return client.IgnoreNotFound(r.fleet.plain.Delete(ctx, &networkingv1.IPAddress{ObjectMeta: metav1.ObjectMeta{Name: a.String()}}))
 }
 
 // clean removes the annotations that the bare client leaves behind, outside of what is measured.

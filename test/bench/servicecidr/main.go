@@ -21,6 +21,9 @@ type options struct {
 	replumb  string
 	profile  string
 	parallel int
+	// bare is whether bare clients move the Services as well; inFlight, if not 0, is how many requests the API server takes at once.
+	bare     bool
+	inFlight int
 }
 
 func main() {
@@ -42,7 +45,7 @@ func run(ctx context.Context, args []string) error {
 	defer stop()
 	for _, n := range o.services {
 		for _, form := range o.forms {
-			if err := move(ctx, o, n, form); err != nil {
+			if err := measure(ctx, o, n, form); err != nil {
 				return err
 			}
 		}
@@ -62,6 +65,9 @@ func parse(args []string) (options, error) {
 	flags.StringVar(&o.replumb, "replumb", "bin/replumb", "the program whose plan is measured")
 	flags.StringVar(&o.profile, "cpuprofile", "", "file for a CPU profile of this process")
 	flags.IntVar(&o.parallel, "parallel", 32, "requests of the bare client at once: what replumb does at once")
+	flags.BoolVar(&o.bare, "bare", true, "measure the bare clients too")
+	flags.IntVar(&o.inFlight, "in-flight", 0,
+		"requests that the API server takes at once, half of them writes; others it refuses. The bare client then comes last")
 	if err := flags.Parse(args); err != nil {
 		return o, err
 	}

@@ -27,15 +27,43 @@ func migrationOf(form v1alpha1.BridgeForm) *v1alpha1.Migration {
 	}
 }
 
-// move measures one move: by the bare client, by replumb, and by the bare client with holds, one after the other. Each
-// moves every Service.
-func move(ctx context.Context, o options, n int, form v1alpha1.BridgeForm) error {
-	f, err := newFleet(ctx, n)
+// measure measures one move of a number of Services, on an API server of its own.
+func measure(ctx context.Context, o options, n int, form v1alpha1.BridgeForm) error {
+	f, err := newFleet(ctx, n, o.inFlight)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = f.server.Stop() }()
 	fmt.Printf("\n%d Services, bridges by %s, %d at once\n", n, form, o.parallel)
+	switch {
+	case o.inFlight > 0:
+		return f.adapt(ctx, o, form)
+	case !o.bare:
+		apply, finish, err := f.replumb(ctx, form)
+		fmt.Printf("  RESULT %d %s: replumb apply %s, finish %s\n", n, form, apply, finish)
+		return err
+	}
+	return f.move(ctx, o, form)
+}
+
+// adapt moves all Services on an API server that takes few requests at once: by replumb, and as a control by the bare client, which sends as
+// many as ever.
+func (f *fleet) adapt(ctx context.Context, o options, form v1alpha1.BridgeForm) error {
+	apply, finish, err := f.replumb(ctx, form)
+	fmt.Printf("  RESULT %d %s, %d in flight: replumb apply %s, finish %s\n", f.n, form, o.inFlight, apply, finish)
+	if err != nil {
+		return err
+	}
+	r := &raw{fleet: f, form: form, cidr: newRange, at: servicesAt, parallel: o.parallel, holds: true}
+	took, err := r.run(ctx)
+	fmt.Printf("  RESULT %d %s, %d in flight: control %s: %s; error: %v\n", f.n, form, o.inFlight, took, f.counter.Per(f.n), err)
+	return nil
+}
+
+// move measures one move: by the bare client, by replumb, and by the bare client with holds, one after the other. Each
+// moves every Service.
+func (f *fleet) move(ctx context.Context, o options, form v1alpha1.BridgeForm) error {
+	n := f.n
 	four, err := f.bare(ctx, &raw{fleet: f, form: form, cidr: oldRange, at: rawAt, parallel: o.parallel})
 	if err != nil {
 		return err
@@ -89,7 +117,7 @@ func (f *fleet) replumb(ctx context.Context, form v1alpha1.BridgeForm) (apply, f
 	stop := clock()
 	after, err := job.Apply(ctx, runner)
 	for again := 0; err != nil && again < patience; again++ { // as people do: the same command carries on
-		fmt.Printf("  apply stopped: %v\n", err)
+		fmt.Printf("  apply stopped after %s: %v\n", stop(), err)
 		after, err = job.Apply(ctx, runner)
 	}
 	if err != nil {

@@ -25,7 +25,7 @@ const planRuns = 3
 
 // plan measures the program itself, in turn with bare lists of what it has to read.
 func plan(ctx context.Context, o options, n int) error {
-	f, err := newFleet(ctx, n)
+	f, err := newFleet(ctx, n, 0)
 	if err != nil {
 		return err
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/replumb/replumb/internal/engine/findings"
 	"github.com/replumb/replumb/internal/migrations/podcidr/podmove"
 	"github.com/replumb/replumb/internal/network/nodeipam"
+	"github.com/replumb/replumb/internal/network/podnetwork"
 )
 
 // Input is what the checks look at.
@@ -59,6 +60,15 @@ func Checks() []findings.Check[Input] {
 			Fix:      "remove them yourself, give them an owner, or set spec.podCIDR.roll.barePods: Evict, which ends them for good",
 		},
 		{
+			Code:     "RP2506",
+			Severity: findings.Blocking,
+			Run:      checkCilium,
+			Claim:    "no network keeps the range that a Node had",
+			Why: "Cilium in mode kubernetes takes the range of its Node once, and keeps it in its CiliumNode: when the Node is recreated with another, " +
+				"its pods keep getting old addresses, which are routed nowhere",
+			Fix: "move such nodes by replacing them: new ones get ranges of the target once controller managers give those",
+		},
+		{
 			Code:     "RP2505",
 			Severity: findings.Warning,
 			Run:      checkClaims,
@@ -79,6 +89,17 @@ func checkClaims(in Input) []findings.Result {
 				findings.Failed("Node "+r.Node.Name, "node %s says that it had %s, which is not of the old ranges or another's",
 					r.Node.Name, strings.Join(r.claim, ", ")),
 			)
+		}
+	}
+	return out
+}
+
+func checkCilium(in Input) []findings.Result {
+	var out []findings.Result
+	for i := range in.Survey.Workloads.DaemonSets {
+		if ds := &in.Survey.Workloads.DaemonSets[i]; podnetwork.Of(ds) == v1alpha1.Cilium {
+			name := ds.Namespace + "/" + ds.Name
+			out = append(out, findings.Failed("DaemonSet "+name, "daemonset %s is Cilium", name))
 		}
 	}
 	return out

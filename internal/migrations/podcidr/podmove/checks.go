@@ -8,6 +8,7 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine/findings"
 	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/kube/pull"
@@ -17,6 +18,8 @@ import (
 type Facts struct {
 	// ServiceCIDRs of the cluster; none before Kubernetes 1.33.
 	ServiceCIDRs []networkingv1.ServiceCIDR
+	// Others are all Migrations of the cluster.
+	Others []v1alpha1.Migration
 	// AbsentSecrets are the pull secrets of agents and canaries that are not there.
 	AbsentSecrets []findings.Result
 	Live          cluster.Live
@@ -81,6 +84,12 @@ func clusterChecks() []findings.Check[Input] {
 			Fix:   "repair the node, or drain and delete it",
 		},
 		pull.Check("RP2005", func(in Input) []findings.Result { return in.AbsentSecrets }),
+		{
+			Code: "RP2006", Severity: findings.Blocking, Run: checkOthers,
+			Claim: "no other migration is under way",
+			Why:   "two migrations restart, scale and drain the same pods, and each counts on what the other changes",
+			Fix:   "finish it or roll it back first; a mirror that serves meanwhile is no obstacle",
+		},
 	}
 }
 
@@ -160,8 +169,16 @@ func workloadChecks() []findings.Check[Input] {
 		{
 			Code: "RP2405", Severity: findings.Warning, Run: checkReferences,
 			Claim: "no old range is written down",
-			Why:   "a NetworkPolicy, configuration or firewall that names the range of pods treats pods with new addresses as strangers",
+			Why:   "a configuration or firewall that names the range of pods treats pods with new addresses as strangers",
 			Fix:   "add the target beside the old range before apply; take the old one out after finish",
+		},
+		{
+			Code:     "RP2407",
+			Severity: findings.Blocking,
+			Run:      checkPolicies,
+			Claim:    "no NetworkPolicy treats old and new addresses differently",
+			Why:      "one that lets in the old range alone cuts off every pod that has moved, and one that keeps it out alone lets moved pods in",
+			Fix:      "add an ipBlock with the target beside the old one, under the same ports, before apply; take the old one out after finish",
 		},
 		{
 			Code: "RP2406", Severity: findings.Warning, Run: checkLocalData,

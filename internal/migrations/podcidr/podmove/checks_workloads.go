@@ -7,7 +7,9 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine/findings"
+	"github.com/replumb/replumb/internal/kube/references"
 	"github.com/replumb/replumb/internal/kube/rollout"
 )
 
@@ -32,29 +34,11 @@ func checkSingles(in Input) []findings.Result {
 		scaled := slices.ContainsFunc(critical, func(k client.ObjectKey) bool {
 			return w.Kind == rollout.KindDeployment && k.Namespace == w.Namespace && k.Name == w.Name
 		})
-		switch {
-		case w.AllAtOnce:
-			out = append(out, findings.Failed(w.String(), "%s ends all its pods before it starts new ones (strategy Recreate)", w))
-		case w.Kind == rollout.KindStatefulSet && len(w.Stale) == 1:
-			out = append(out, findings.Failed(w.String(), "%s has a single pod, which ends before the next one starts", w))
-		case w.Kind == rollout.KindDeployment && len(w.Stale) == 1 && !scaled && !surges(in.Survey.Workloads, w):
-			out = append(
-				out,
-				findings.Failed(w.String(), "%s has a single pod, which may end before the next one is ready (maxSurge 0)", w),
-			)
+		if gap := in.Survey.Workloads.Gap(&w); gap != "" && (!scaled || w.AllAtOnce) {
+			out = append(out, findings.Failed(w.String(), "%s %s", w, gap))
 		}
 	}
 	return out
-}
-
-func surges(state *rollout.State, w rollout.Workload) bool {
-	for i := range state.Deployments {
-		if d := &state.Deployments[i]; d.UID == w.UID {
-			u := d.Spec.Strategy.RollingUpdate
-			return u == nil || u.MaxSurge == nil || u.MaxSurge.String() != "0"
-		}
-	}
-	return false
 }
 
 // checkUnready asks of every workload that is restarted whether all its pods are available.
@@ -118,12 +102,39 @@ func checkLocalData(in Input) []findings.Result {
 }
 
 func checkReferences(in Input) []findings.Result {
+	return in.references(func(r references.Reference) bool { return r.Kind() != kindPolicy || r.Covered })
+}
+
+func checkPolicies(in Input) []findings.Result {
+	return in.references(func(r references.Reference) bool { return r.Kind() == kindPolicy && !r.Covered })
+}
+
+const kindPolicy = "NetworkPolicy"
+
+// references are those of some kind.
+func (in Input) references(of func(references.Reference) bool) []findings.Result {
 	if in.Live.Inspection == nil {
 		return []findings.Result{findings.NotKnown("", "the cluster was not looked through")}
 	}
 	var out []findings.Result
 	for _, r := range in.Live.Inspection.References {
-		out = append(out, findings.Failed(r.Object, "%s: %s names %s", r.Object, r.Field, r.Value))
+		if of(r) {
+			out = append(out, findings.Failed(r.Object, "%s: %s names %s", r.Object, r.Field, r.Value))
+		}
+	}
+	return out
+}
+
+// checkOthers allows a mirror: it serves the cluster's clients meanwhile.
+func checkOthers(in Input) []findings.Result {
+	var out []findings.Result
+	for i := range in.Others {
+		m := &in.Others[i]
+		under := m.Status.Phase == v1alpha1.PhaseApplying || m.Status.Phase == v1alpha1.PhaseMoved ||
+			m.Status.Phase == v1alpha1.PhaseRollingBack || m.Status.Phase == v1alpha1.PhaseFinishing
+		if m.Name != in.Survey.Spec.Name && under && m.Spec.Mirror == nil {
+			out = append(out, findings.Failed("Migration "+m.Name, "migration %s is %s", m.Name, m.Status.Phase))
+		}
 	}
 	return out
 }

@@ -95,7 +95,7 @@ func (p *Planner) Prepare(switched bool) []engine.Group {
 	}
 	var steps []engine.Step
 	for _, key := range p.Survey.Critical() {
-		steps = append(steps, scaleUp(p.Tools.Cluster, key))
+		steps = append(steps, scaleUp(p.Tools.Cluster, p.Survey.Spec.Name, key))
 	}
 	return engine.AtOnce(Parallel, "", steps...)
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -20,13 +21,13 @@ import (
 )
 
 // scaleUp gives a Deployment one more pod, and remembers on it how many it had. One that is gone needs none.
-func scaleUp(c *cluster.Cluster, key types.NamespacedName) *engine.Observed[*appsv1.Deployment] {
+func scaleUp(c *cluster.Cluster, migration string, key types.NamespacedName) *engine.Observed[*appsv1.Deployment] {
 	read := func(ctx context.Context) (*appsv1.Deployment, error) {
 		d, err := readDeployment(ctx, c, key)
 		switch {
 		case err != nil || d == nil:
 			return nil, err
-		case d.Annotations[v1alpha1.AnnotationReplicas] == "":
+		case had(d, migration) == "":
 			return d, engine.NotYet("deployment %s has not been scaled", key)
 		case d.Status.ObservedGeneration < d.Generation || d.Status.AvailableReplicas < replicas(d):
 			return nil, engine.NotYet("deployment %s has %d of %d pods available", key, d.Status.AvailableReplicas, replicas(d))
@@ -40,33 +41,42 @@ func scaleUp(c *cluster.Cluster, key types.NamespacedName) *engine.Observed[*app
 			if unscaled == nil {
 				return nil
 			}
-			had := replicas(unscaled)
-			return patchReplicas(ctx, c, unscaled, scalePatch(strconv.Itoa(int(had)), had+1))
+			n := replicas(unscaled)
+			return patchReplicas(ctx, c, unscaled, scalePatch(migration, strconv.Itoa(int(n)), n+1))
 		},
 		Changes: func() ([]engine.Change, error) {
 			return []engine.Change{{
-				Verb: "patch", Object: "Deployment " + key.String(), Body: scalePatch("how many it has", "one more"),
+				Verb: "patch", Object: "Deployment " + key.String(), Body: scalePatch(migration, "how many it has", "one more"),
 			}}, nil
 		},
 	}
 }
 
-func scalePatch(had string, wanted any) map[string]any {
+// had is how many pods a Deployment had before this migration gave it one more; nothing, if it did not. What others remember on it is theirs.
+func had(d *appsv1.Deployment, migration string) string {
+	of, n, _ := strings.Cut(d.Annotations[v1alpha1.AnnotationOneMore], "/")
+	if of != migration {
+		return ""
+	}
+	return n
+}
+
+func scalePatch(migration, had string, wanted any) map[string]any {
 	return map[string]any{
-		"metadata": map[string]any{"annotations": map[string]any{v1alpha1.AnnotationReplicas: had}},
+		"metadata": map[string]any{"annotations": map[string]any{v1alpha1.AnnotationOneMore: migration + "/" + had}},
 		"spec":     map[string]any{"replicas": wanted},
 	}
 }
 
 // ScaleBack gives every Deployment back how many pods it had. One that has been scaled by others since is left alone.
 func (p *Planner) ScaleBack() engine.Step {
-	c := p.Tools.Cluster
+	c, migration := p.Tools.Cluster, p.Survey.Spec.Name
 	read := func(ctx context.Context) ([]appsv1.Deployment, error) {
 		all := &appsv1.DeploymentList{}
 		if err := c.List(ctx, all); err != nil {
 			return nil, fmt.Errorf("listing deployments: %w", err)
 		}
-		scaled := slices.DeleteFunc(all.Items, func(d appsv1.Deployment) bool { return d.Annotations[v1alpha1.AnnotationReplicas] == "" })
+		scaled := slices.DeleteFunc(all.Items, func(d appsv1.Deployment) bool { return had(&d, migration) == "" })
 		if len(scaled) > 0 {
 			return scaled, engine.NotYet("deployment %s/%s has not been scaled back", scaled[0].Namespace, scaled[0].Name)
 		}
@@ -77,7 +87,7 @@ func (p *Planner) ScaleBack() engine.Step {
 		Look: engine.LookOf(read), Proof: engine.ProofOf(read),
 		Write: func(ctx context.Context, scaled []appsv1.Deployment) error {
 			for i := range scaled {
-				if err := patchReplicas(ctx, c, &scaled[i], scaleBackPatch(&scaled[i])); err != nil {
+				if err := patchReplicas(ctx, c, &scaled[i], scaleBackPatch(&scaled[i], migration)); err != nil {
 					return err
 				}
 			}
@@ -86,7 +96,7 @@ func (p *Planner) ScaleBack() engine.Step {
 		Changes: func() ([]engine.Change, error) {
 			return []engine.Change{{
 				Verb: "patch", Object: "Deployment */* that got one more pod", Body: map[string]any{
-					"metadata": map[string]any{"annotations": map[string]any{v1alpha1.AnnotationReplicas: nil}},
+					"metadata": map[string]any{"annotations": map[string]any{v1alpha1.AnnotationOneMore: nil}},
 					"spec":     map[string]any{"replicas": "as before"},
 				},
 			}}, nil
@@ -94,11 +104,11 @@ func (p *Planner) ScaleBack() engine.Step {
 	}
 }
 
-func scaleBackPatch(d *appsv1.Deployment) map[string]any {
-	patch := map[string]any{"metadata": map[string]any{"annotations": map[string]any{v1alpha1.AnnotationReplicas: nil}}}
-	had, err := strconv.ParseInt(d.Annotations[v1alpha1.AnnotationReplicas], 10, 32)
-	if err == nil && int64(replicas(d)) == had+1 {
-		patch["spec"] = map[string]any{"replicas": had}
+func scaleBackPatch(d *appsv1.Deployment, migration string) map[string]any {
+	patch := map[string]any{"metadata": map[string]any{"annotations": map[string]any{v1alpha1.AnnotationOneMore: nil}}}
+	n, err := strconv.ParseInt(had(d, migration), 10, 32)
+	if err == nil && int64(replicas(d)) == n+1 {
+		patch["spec"] = map[string]any{"replicas": n}
 	}
 	return patch
 }

@@ -1,0 +1,83 @@
+package apiserver
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/replumb/replumb/internal/kube/cluster"
+)
+
+const nodePortFlag = "service-node-port-range"
+
+// NodePorts is the range of node ports. The zero one is the range that API servers have unless configured otherwise.
+type NodePorts struct {
+	Range utilnet.PortRange
+	// Seen is false if no API server said it.
+	Seen bool
+}
+
+// defaultNodePorts are those of k8s.io/kubernetes pkg/kubeapiserver/options (DefaultServiceNodePortRange).
+func defaultNodePorts() utilnet.PortRange { return utilnet.PortRange{Base: 30000, Size: 2768} }
+
+// Size is how many ports there are.
+func (n NodePorts) Size() int {
+	if n.Range.Size == 0 {
+		return defaultNodePorts().Size
+	}
+	return n.Range.Size
+}
+
+func (n NodePorts) String() string {
+	if n.Range.Size == 0 {
+		r := defaultNodePorts()
+		return fmt.Sprintf("the usual %d node ports (--%s of the API servers could not be seen)", r.Size, nodePortFlag)
+	}
+	return fmt.Sprintf("the %d node ports %s", n.Range.Size, n.Range.String())
+}
+
+// SeeNodePorts asks the API server that answers for its --service-node-port-range, and, if it does not tell, looks at the command lines of
+// API servers that run as pods: the smallest range counts.
+func SeeNodePorts(ctx context.Context, c *cluster.Cluster) (NodePorts, error) {
+	body, kind, err := c.GetAs(ctx, "/flagz", accept)
+	if err == nil {
+		if value, found, err := flagIn(kind, body, nodePortFlag); err == nil && found {
+			return nodePorts(value)
+		}
+	}
+	if ctx.Err() != nil {
+		return NodePorts{}, ctx.Err()
+	}
+	pods := &corev1.PodList{}
+	err = c.List(ctx, pods, client.InNamespace(metav1.NamespaceSystem), client.MatchingLabels{"component": "kube-apiserver"})
+	if apierrors.IsForbidden(err) {
+		return NodePorts{}, nil
+	}
+	if err != nil {
+		return NodePorts{}, fmt.Errorf("listing the pods of API servers: %w", err)
+	}
+	var least NodePorts
+	for i := range pods.Items {
+		value, found := commandFlag(&pods.Items[i], nodePortFlag)
+		if !isStatic(&pods.Items[i], "kube-apiserver") || !found {
+			continue
+		}
+		if n, err := nodePorts(value); err == nil && (!least.Seen || n.Size() < least.Size()) {
+			least = n
+		}
+	}
+	return least, nil
+}
+
+func nodePorts(value string) (NodePorts, error) {
+	r, err := utilnet.ParsePortRange(value)
+	if err != nil {
+		return NodePorts{}, fmt.Errorf("--%s: %w", nodePortFlag, err)
+	}
+	return NodePorts{Range: *r, Seen: true}, nil
+}

@@ -1,0 +1,60 @@
+package migration
+
+import (
+	"context"
+	"fmt"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine"
+)
+
+// FinalStep writes down that there is no way back from here. It writes only on a Migration that is still to be finished, as it was read right
+// before, and with a lock that was confirmed since.
+func FinalStep(c client.Client, name string) engine.Step {
+	passed := func(ctx context.Context) error {
+		m, err := Get(ctx, c, name)
+		switch {
+		case err != nil:
+			return err
+		case m == nil:
+			return fmt.Errorf("migration %s does not exist", name)
+		case !m.Status.PointOfNoReturnPassed:
+			return engine.NotYet("status.pointOfNoReturnPassed of migration %s is not set yet", name)
+		}
+		return nil
+	}
+	return &engine.Write{
+		Name: "final", About: "Pass the point of no return", As: engine.RoleFinal, Holds: passed,
+		Write:   func(ctx context.Context) error { return passFinal(ctx, c, name) },
+		Changes: StatusChange(name, map[string]any{"pointOfNoReturnPassed": true}),
+	}
+}
+
+// passFinal fails with a conflict, after which the step looks again, if the Migration was written since it was read.
+func passFinal(ctx context.Context, c client.Client, name string) error {
+	m := &v1alpha1.Migration{}
+	if err := c.Get(ctx, client.ObjectKey{Name: name}, m); err != nil {
+		return fmt.Errorf("migration %s: %w", name, err)
+	}
+	if err := Finishable(m); err != nil {
+		return err
+	}
+	if d := m.Spec.Desired; d != v1alpha1.DesiredFinished {
+		return &StateError{
+			Name:    name,
+			Problem: fmt.Sprintf("is not to be finished any more: spec.desired is %s by now", d),
+			Hint:    "replumb status " + name,
+		}
+	}
+	if err := engine.MayWrite(ctx, true); err != nil {
+		return err
+	}
+	m.Status.PointOfNoReturnPassed = true
+	observed(m)
+	if err := c.Status().Update(ctx, m, client.FieldOwner(v1alpha1.FieldManager)); err != nil {
+		return fmt.Errorf("migration %s: %w", name, err)
+	}
+	return nil
+}

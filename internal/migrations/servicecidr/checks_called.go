@@ -1,0 +1,159 @@
+package servicecidr
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/replumb/replumb/internal/engine/findings"
+	"github.com/replumb/replumb/internal/kube/cluster"
+)
+
+// setApart has Services that API servers call themselves move alone, each as the last of its tier; kubernetes stays behind all others.
+func (s *Survey) setApart(all []cluster.Called) {
+	for _, e := range s.Moves {
+		for _, c := range all {
+			e.alone = e.alone || c.Service == e.Key()
+		}
+	}
+	rank := func(e *Entry) int {
+		switch {
+		case e.IsKubernetes():
+			return 2
+		case e.alone:
+			return 1
+		}
+		return 0
+	}
+	slices.SortStableFunc(s.Moves, func(a, b *Entry) int { return rank(a) - rank(b) })
+}
+
+// inBatches parts entries of a tier, in their order: those that move alone are by themselves.
+func inBatches(entries []*Entry, size int) (all [][]*Entry) {
+	apart := true
+	for _, e := range entries {
+		if n := len(all); apart || e.alone || len(all[n-1]) == size {
+			all = append(all, nil)
+		}
+		all[len(all)-1] = append(all[len(all)-1], e)
+		apart = e.alone
+	}
+	return all
+}
+
+// calls are the entries that move and are called by API servers, with who names them.
+func (in Input) calls(look func(*Entry, cluster.Called)) []findings.Result {
+	if len(in.Survey.Pending()) == 0 {
+		return nil
+	}
+	for _, e := range in.Survey.Pending() {
+		for _, c := range in.found().Called {
+			if c.Service == e.Key() {
+				look(e, c)
+			}
+		}
+	}
+	return in.unread("validatingwebhookconfigurations", "mutatingwebhookconfigurations")
+}
+
+func checkCalled(in Input) []findings.Result {
+	by, order := map[*Entry][]string{}, []*Entry(nil)
+	out := in.calls(func(e *Entry, c cluster.Called) {
+		if by[e] == nil {
+			order = append(order, e)
+		}
+		if !slices.Contains(by[e], c.By) {
+			by[e] = append(by[e], c.By)
+		}
+	})
+	if len(in.Survey.Pending()) > 0 && in.Live.Inspection != nil {
+		out = append(out, in.unread("apiservices", "customresourcedefinitions")...)
+	}
+	for _, e := range order {
+		out = append(
+			out,
+			findings.Failed("Service "+e.Key().String(), "service %s is called by API servers, for %s", e.Key(), listing(by[e])),
+		)
+	}
+	return out
+}
+
+func checkJudges(in Input) []findings.Result {
+	var out []findings.Result
+	unread := in.calls(func(e *Entry, c cluster.Called) {
+		asked := in.asked(e, c)
+		switch text := fmt.Sprintf("%s fails closed, is asked about %s, and calls service %s, which is to move",
+			c.By, strings.Join(asked, " and "), e.Key()); {
+		case len(asked) == 0:
+		case c.Conditions:
+			out = append(
+				out,
+				findings.NotKnown("Service "+e.Key().String(), "%s; whether its matchConditions exempt its own Service is not known", text),
+			)
+		default:
+			out = append(out, findings.Failed("Service "+e.Key().String(), "%s", text))
+		}
+	})
+	return append(unread, out...)
+}
+
+// asked are the resources that a hop of the Service writes, or a range that it needs, about which the webhook behind it is asked.
+func (in Input) asked(e *Entry, c cluster.Called) []string {
+	hold := e.reservation(in.spec().Name, e.New).Build()
+	chosen := func(by *metav1.LabelSelector, of map[string]string) bool {
+		if by == nil {
+			return true
+		}
+		s, err := metav1.LabelSelectorAsSelector(by)
+		return err != nil || s.Matches(labels.Set(of)) // what cannot be read exempts no one
+	}
+	var all []string
+	for _, w := range []struct {
+		group, resource string
+		verbs           []admissionv1.OperationType
+		scope           admissionv1.ScopeType
+		chosen          bool
+	}{
+		{
+			"", "services",
+			[]admissionv1.OperationType{admissionv1.Update},
+			admissionv1.NamespacedScope,
+			chosen(c.Namespaces, in.Snapshot.NamespaceLabels[e.Service.Namespace]) && chosen(c.Objects, e.Service.Labels),
+		},
+		{
+			networking, "ipaddresses",
+			[]admissionv1.OperationType{admissionv1.Create, admissionv1.Delete},
+			admissionv1.ClusterScope, chosen(c.Objects, hold.Labels),
+		},
+		{
+			networking, "servicecidrs",
+			[]admissionv1.OperationType{admissionv1.Create, admissionv1.Delete},
+			admissionv1.ClusterScope,
+			chosen(c.Objects, ownRange{migration: in.spec().Name}.build().Labels),
+		},
+	} {
+		about := func(r admissionv1.RuleWithOperations) bool { return covers(r, w.group, w.resource, w.scope, w.verbs) }
+		if w.chosen && slices.ContainsFunc(c.Rules, about) {
+			all = append(all, w.resource)
+		}
+	}
+	return all
+}
+
+// covers reports whether a rule is about one of some operations on a resource.
+func covers(
+	r admissionv1.RuleWithOperations, group, resource string, scope admissionv1.ScopeType, verbs []admissionv1.OperationType,
+) bool {
+	has := func(all []string, want ...string) bool {
+		return slices.ContainsFunc(want, func(w string) bool { return slices.Contains(all, w) })
+	}
+	verb := slices.ContainsFunc(r.Operations, func(o admissionv1.OperationType) bool {
+		return o == admissionv1.OperationAll || slices.Contains(verbs, o)
+	})
+	within := r.Scope == nil || *r.Scope == admissionv1.AllScopes || *r.Scope == scope
+	return verb && within && has(r.APIGroups, group, "*") && has(r.Resources, resource, "*", "*/*")
+}

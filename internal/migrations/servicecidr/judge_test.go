@@ -1,0 +1,53 @@
+package servicecidr
+
+import (
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+)
+
+// TestJudge changes a Service that may move in each way after which it may not.
+func TestJudge(t *testing.T) {
+	local := corev1.ServiceInternalTrafficPolicyLocal
+	now := metav1.Now()
+	for name, tt := range map[string]struct {
+		change func(*corev1.Service)
+		place  Place
+		kind   ReasonKind
+	}{
+		"nothing":       {func(*corev1.Service) {}, Waiting, ""},
+		"node ports":    {func(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeNodePort }, Waiting, ""},
+		"pinned":        {func(s *corev1.Service) { s.Annotations = map[string]string{v1alpha1.AnnotationStrategy: "pin"} }, Pinned, Kept},
+		"asks for more": {func(s *corev1.Service) { s.Annotations = map[string]string{v1alpha1.AnnotationStrategy: "fly"} }, Stays, Refused},
+		"balanced":      {func(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeLoadBalancer }, Pinned, Kept},
+		"dual-stack":    {func(s *corev1.Service) { s.Spec.ClusterIPs = append(s.Spec.ClusterIPs, "fd00::7") }, Stays, Refused},
+		"external IPs":  {func(s *corev1.Service) { s.Spec.ExternalIPs = []string{"192.0.2.1"} }, Stays, Refused},
+		"local":         {func(s *corev1.Service) { s.Spec.InternalTrafficPolicy = &local }, Stays, Refused},
+		"elsewhere":     {func(s *corev1.Service) { s.Spec = corev1.ServiceSpec{Type: corev1.ServiceTypeExternalName} }, Stays, NotConcerned},
+		"headless":      {func(s *corev1.Service) { s.Spec.ClusterIP = corev1.ClusterIPNone }, Stays, NotConcerned},
+		"ending":        {func(s *corev1.Service) { s.DeletionTimestamp = &now }, Stays, Ending},
+	} {
+		svc := &corev1.Service{Spec: corev1.ServiceSpec{
+			Type: corev1.ServiceTypeClusterIP, ClusterIP: "10.96.3.7", ClusterIPs: []string{"10.96.3.7"},
+		}}
+		tt.change(svc)
+		if place, reason := judge(svc); place != tt.place || reason.Kind != tt.kind {
+			t.Errorf("%s: %s, %+v", name, place, reason)
+		}
+	}
+}
+
+// TestCrossing: a name that only begins like that of the bridge leads elsewhere.
+func TestCrossing(t *testing.T) {
+	svc := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "cart", UID: "uid"}}
+	svc.Spec.Type = corev1.ServiceTypeExternalName
+	host := bridgeKey(svc).Name + ".shop.svc."
+	for name, want := range map[string]bool{host + "cluster.local": true, host + "example.com": false, "rds.example.com": false, "": false} {
+		if svc.Spec.ExternalName = name; crossing(svc, "cluster.local") != want {
+			t.Errorf("%q: want %t", name, want)
+		}
+	}
+}

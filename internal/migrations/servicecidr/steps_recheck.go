@@ -1,0 +1,99 @@
+package servicecidr
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/kube/apiserver"
+)
+
+// recheckLimit is how long what was in order may take to say so once more: a kubelet or an API server may just be restarting.
+const recheckLimit = 20 * time.Second
+
+// GateReopenedError says that what operators had changed for the migration is not so any more, or not on what has come since.
+type GateReopenedError struct {
+	Err error
+	// Guide is what to do about it.
+	Guide string
+}
+
+func (e *GateReopenedError) Error() string { return "not finished: " + e.Err.Error() }
+
+// Unwrap gives what is wrong.
+func (e *GateReopenedError) Unwrap() error { return e.Err }
+
+// Advice implements fault.Adviser.
+func (e *GateReopenedError) Advice() string {
+	return "nothing is final yet, and old addresses answer; then run finish again:\n" + e.Guide
+}
+
+// recheck asks all gates again, right before the point of no return: nodes and API servers come and go.
+func (p *Planner) recheck() []engine.Group {
+	if p.Migration.Status.PointOfNoReturnPassed {
+		return nil
+	}
+	var steps []engine.Step
+	if k, want := p.kubeletsOf(engine.Forward); k != nil {
+		steps = append(steps, again("kubelets", "Verify that every kubelet names "+want+" as cluster DNS",
+			kubeletGuide(p.Distribution, want), k.holds, nil))
+	}
+	ranges := p.ranges()
+	if e := p.Survey.Kubernetes(); e != nil {
+		title := fmt.Sprintf("Verify that the certificate of every API server names %s and %s", e.Old, e.New)
+		servers := ranges.look()
+		steps = append(steps, again("certificates", title,
+			certificateGuide(p.Distribution, e.Old, e.New), servers.certified(e.Old, e.New), servers.remark))
+	}
+	if _, moves := p.Survey.defaultWas(); moves {
+		to, servers := p.spec().To[0], ranges.look()
+		steps = append(steps, again("api-servers", fmt.Sprintf("Verify that every API server has %s as --service-cluster-ip-range", to),
+			apiServerGuide(p.Distribution, to), ranges.onRange(servers, to, repointed, false), servers.remark))
+	}
+	return engine.AtOnce(parallel, "", steps...)
+}
+
+// again is a gate that does not wait for operators. remark, if set, is what there is to say of how it saw.
+func again(id, title, guide string, holds func(context.Context) error, remark func() string) engine.Step {
+	return &engine.Wait{
+		Name: "recheck/" + id, About: title, Limit: recheckLimit, As: engine.RoleCheck, Again: true, Remark: remark,
+		For: func(ctx context.Context) error {
+			err := holds(ctx)
+			switch {
+			case err == nil:
+				return nil
+			case engine.Retryable(err):
+				return engine.NotYet("%w", &GateReopenedError{Err: err, Guide: guide})
+			}
+			return err
+		},
+	}
+}
+
+// managersOn holds unless a controller manager is seen to have another range as --service-cluster-ip-range. That flag may be left out, and
+// where controller managers are no pods their flags cannot be seen.
+func managersOn(ctx context.Context, c client.Client, want netip.Prefix) error {
+	pods := &corev1.PodList{}
+	err := c.List(ctx, pods, client.InNamespace(metav1.NamespaceSystem), client.MatchingLabels{"component": "kube-controller-manager"})
+	if err != nil {
+		return fmt.Errorf("listing the pods of controller managers: %w", err)
+	}
+	var wrong []string
+	for i := range pods.Items {
+		if ranges := apiserver.CommandRanges(&pods.Items[i]); len(ranges) > 0 && !slices.Contains(ranges, want) {
+			wrong = append(wrong, pods.Items[i].Name)
+		}
+	}
+	if len(wrong) > 0 {
+		return engine.NotYet("--service-cluster-ip-range is not %s on %s", want, strings.Join(wrong, ", "))
+	}
+	return nil
+}

@@ -1,0 +1,97 @@
+package overlapset
+
+import (
+	"slices"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/operator/overlap"
+)
+
+const (
+	discovery    = "discovery.k8s.io"
+	networking   = "networking.k8s.io"
+	coordination = "coordination.k8s.io"
+	roles        = "rbac.authorization.k8s.io"
+)
+
+// everywhere is what replicas may do in all namespaces: see Services, slices and reservations, and write bridges and copies. No role tells
+// bridges from other Services; what they write to is decided by reservations (bridge.Follower).
+func everywhere() []cluster.Right {
+	return slices.Concat(
+		cluster.Grant("", "services", "", "get list watch patch"),
+		cluster.Grant(discovery, "endpointslices", "", "list watch create patch delete"),
+		cluster.Grant(networking, "ipaddresses", "", "list watch"),
+	)
+}
+
+// leases is what they may do in replumb's namespace: choose who leads, and say that they are there.
+func leases() []cluster.Right {
+	return slices.Concat(
+		cluster.Grant(coordination, "leases", "", "create patch"),
+		cluster.Named(cluster.Grant(coordination, "leases", "", "get update"), overlap.LeaseName),
+	)
+}
+
+// rules are rights as roles have them.
+func rules(rights []cluster.Right) []rbacv1.PolicyRule {
+	var all []rbacv1.PolicyRule
+	for _, r := range rights {
+		at := slices.IndexFunc(all, func(p rbacv1.PolicyRule) bool {
+			return p.APIGroups[0] == r.Group && p.Resources[0] == r.Resource && slices.Equal(p.ResourceNames, names(r))
+		})
+		if at < 0 {
+			at = len(all)
+			all = append(all, rbacv1.PolicyRule{APIGroups: []string{r.Group}, Resources: []string{r.Resource}, ResourceNames: names(r)})
+		}
+		all[at].Verbs = append(all[at].Verbs, r.Verb)
+	}
+	return all
+}
+
+func names(r cluster.Right) []string {
+	if r.Name == "" {
+		return nil
+	}
+	return []string{r.Name}
+}
+
+// applied is what server-side apply of one object takes, and its removal: the authorizer sees the name of one that is created as well.
+func applied(group, resource, name string) []cluster.Right {
+	all := cluster.Grant(group, resource, "", "get create patch delete")
+	for i := range all {
+		all[i].Name = name
+	}
+	return all
+}
+
+// Rights are what a user needs to have the Deployment run: no user can give its account more rights than they have, hence these are among
+// them.
+func Rights() []cluster.Right {
+	return slices.Concat(
+		everywhere(),
+		cluster.In(v1alpha1.SystemNamespace, slices.Concat(
+			leases(),
+			cluster.Grant(coordination, "leases", "", "list delete"),
+			cluster.Grant("", "pods", "", "list"),
+			cluster.Grant("", "events", "", "list"),
+			applied("apps", "deployments", Name),
+			applied("policy", "poddisruptionbudgets", Name),
+			applied("", "serviceaccounts", Name),
+			applied(roles, "roles", Access),
+			applied(roles, "rolebindings", Access),
+		)...),
+		applied(roles, "clusterroles", Access),
+		applied(roles, "clusterrolebindings", Access),
+	)
+}
+
+// ViewRights are what it takes to see how it fares.
+func ViewRights() []cluster.Right {
+	return slices.Concat(
+		cluster.In(v1alpha1.SystemNamespace, cluster.Grant(coordination, "leases", "", "list")...),
+		cluster.In(v1alpha1.SystemNamespace, cluster.Named(cluster.Grant("apps", "deployments", "", "get"), Name)...),
+	)
+}

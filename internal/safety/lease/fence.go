@@ -1,0 +1,71 @@
+package lease
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/replumb/replumb/internal/engine"
+)
+
+var _ engine.Fence = (*Lock)(nil)
+
+// MayWrite implements engine.Fence. It returns a LostError once the lock is lost or released. After a renewal no other can have the lock for
+// as long as a Lease that looks expired is watched, whatever the clocks of others say: so it is not asked more often. Before the final step
+// it is: who deletes the Lease by hand gives the lock to the next at once.
+func (l *Lock) MayWrite(ctx context.Context, sure bool) error {
+	var lost *LostError
+	switch cause := context.Cause(l.lost); {
+	case errors.As(cause, &lost):
+		return lost
+	case cause != nil:
+		return &LostError{Why: errors.New("it was released")}
+	}
+	if err := l.confirm(engine.Unfenced(ctx), sure); err != nil {
+		if errors.As(err, &lost) {
+			return lost
+		}
+		return fmt.Errorf("asking whether the lock is still held: %w", err)
+	}
+	return nil
+}
+
+// fresh reports whether the Lease was renewed so lately that no other can have taken it. The monotonic clock stands still while the machine
+// is suspended, and others may set the wall clock: both have to say so.
+func (l *Lock) fresh() bool {
+	watched := l.timing.watched()
+	return time.Since(l.renewed) < watched && l.now().Round(0).Sub(l.wall.Round(0)).Abs() < watched
+}
+
+// confirm renews the Lease, if it has to be sure, or unless it was renewed lately. If the lock turns out to be lost it ends it.
+func (l *Lock) confirm(ctx context.Context, sure bool) error {
+	l.renewing.Lock()
+	defer l.renewing.Unlock()
+	if !sure && l.fresh() {
+		return nil
+	}
+	asked, wall, expires := time.Now(), l.now(), l.renewed.Add(l.timing.duration)
+	err := l.renew(ctx, expires)
+	var lost *LostError
+	switch {
+	case err == nil:
+		l.renewed, l.wall, l.failed = asked, wall, nil
+		return nil
+	case ctx.Err() != nil:
+		return err
+	case errors.As(err, &lost):
+		l.end(lost)
+		return lost
+	}
+	// What the last request before the end says is only that there was no time left for it.
+	if l.failed == nil || !errors.Is(err, context.DeadlineExceeded) {
+		l.failed = err
+	}
+	if time.Now().Before(expires) {
+		return err
+	}
+	lost = &LostError{Why: fmt.Errorf("it could not be renewed for %s: %w", l.timing.duration, l.failed)}
+	l.end(lost)
+	return lost
+}

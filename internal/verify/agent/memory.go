@@ -1,0 +1,183 @@
+package agent
+
+import (
+	"cmp"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+)
+
+// mostRemembered bounds the memory. Who was seen last is kept.
+const mostRemembered = 4 * mostClients
+
+// memory is who has used addresses since Services left them. Connection tracking forgets within minutes, and who comes once a night is
+// exactly who is left when all that is easy has been put right. A pod that comes once has a name and an address that do not come again:
+// so what is remembered is the workload, where it is known.
+type memory struct {
+	known map[memoryKey]*remembered
+}
+
+type memoryKey struct{ address, protocol, who string }
+
+// remembered is as of its latest use.
+type remembered struct {
+	client v1alpha1.OldAddressClient
+	first  time.Time
+	// gap is the longest time between two uses.
+	gap time.Duration
+}
+
+func keyOf(c *v1alpha1.OldAddressClient) memoryKey {
+	return memoryKey{c.Address, c.Protocol, cmp.Or(c.Workload, c.Pod, c.Source)}
+}
+
+// add takes in who was seen now, but for those who by then may have used what resolvers remember, and forgets who used what is no old address any
+// more.
+func (m *memory) add(found []v1alpha1.OldAddressClient, left map[netip.Addr]departure) {
+	maps.DeleteFunc(m.known, func(k memoryKey, _ *remembered) bool {
+		_, ok := left[host(k.address)]
+		return !ok
+	})
+	// Two pods of a workload are one client: their uses count in the order of time.
+	for _, c := range slices.SortedFunc(slices.Values(found), func(a, b v1alpha1.OldAddressClient) int {
+		return a.LastSeen.Compare(b.LastSeen.Time)
+	}) {
+		if d, ok := left[host(c.Address)]; ok && !c.LastSeen.Time.Before(d.settled) {
+			m.use(c)
+		}
+	}
+	if many := len(m.known) - mostRemembered; many > 0 {
+		for _, r := range m.newest()[mostRemembered:] {
+			delete(m.known, keyOf(&r.client))
+		}
+	}
+}
+
+func (m *memory) use(c v1alpha1.OldAddressClient) {
+	c.Open = 0
+	key := keyOf(&c)
+	have := m.known[key]
+	if have == nil {
+		if m.known == nil {
+			m.known = map[memoryKey]*remembered{}
+		}
+		m.known[key] = &remembered{client: c, first: c.LastSeen.Time}
+		return
+	}
+	if between := c.LastSeen.Sub(have.client.LastSeen.Time); between > 0 {
+		have.gap, have.client = max(have.gap, between), c
+	}
+}
+
+// recall takes up what was remembered before. What was seen since comes after it.
+func (m *memory) recall(reported []v1alpha1.OldAddressClient) {
+	for _, c := range reported {
+		if c.FirstSeen == nil { // it was not remembered
+			continue
+		}
+		now := m.known[keyOf(&c)]
+		m.use(c)
+		then := m.known[keyOf(&c)]
+		if now != nil && now.client.LastSeen.After(c.LastSeen.Time) {
+			then.gap = max(then.gap, now.first.Sub(c.LastSeen.Time))
+		}
+		if c.FirstSeen.Time.Before(then.first) {
+			then.first = c.FirstSeen.Time
+		}
+		if c.LongestGap != nil {
+			then.gap = max(then.gap, c.LongestGap.Duration)
+		}
+	}
+}
+
+// complete notes on those of now what is remembered of them, and adds the others as far as a report has room. forgotten is how many had no room.
+func (m *memory) complete(now []v1alpha1.OldAddressClient) (all []v1alpha1.OldAddressClient, forgotten int) {
+	seen := map[memoryKey]bool{}
+	for _, c := range now {
+		key := keyOf(&c)
+		if have := m.known[key]; have != nil {
+			have.note(&c)
+		}
+		seen[key] = true
+		all = append(all, c)
+	}
+	for _, r := range m.newest() {
+		switch {
+		case seen[keyOf(&r.client)]:
+		case len(all) >= mostClients:
+			forgotten++
+		default:
+			c := r.client
+			r.note(&c)
+			all = append(all, c)
+		}
+	}
+	return all, forgotten
+}
+
+func (r *remembered) note(c *v1alpha1.OldAddressClient) {
+	first := metav1.NewMicroTime(r.first)
+	c.FirstSeen = &first
+	if gap := r.gap.Round(time.Second); gap > 0 {
+		c.LongestGap = &metav1.Duration{Duration: gap}
+	}
+}
+
+func (m *memory) newest() []*remembered {
+	return slices.SortedFunc(maps.Values(m.known), func(a, b *remembered) int {
+		return cmp.Or(b.client.LastSeen.Compare(a.client.LastSeen.Time), strings.Compare(a.client.Address, b.client.Address),
+			strings.Compare(a.client.Protocol, b.client.Protocol), strings.Compare(a.client.Source, b.client.Source))
+	})
+}
+
+// host is the address in host:port.
+func host(address string) netip.Addr {
+	a, err := netip.ParseAddrPort(address)
+	if err != nil {
+		return netip.Addr{}
+	}
+	return a.Addr()
+}
+
+// cronJobOf is the CronJob that made a Job of that name, which ends with the minute that it was due (getJobName in k8s.io/kubernetes
+// pkg/controller/cronjob/utils.go).
+func cronJobOf(job string) (name string, ok bool) {
+	const shortest = 8 // since 1990
+	i := strings.LastIndexByte(job, '-')
+	if i < 0 || len(job)-i-1 < shortest || strings.Trim(job[i+1:], "0123456789") != "" {
+		return "", false
+	}
+	return job[:i], true
+}
+
+// workloadsOf are what the pods belong to, as kind, namespace and name, by namespace/name of the pod. One that belongs to nothing is not in it.
+func workloadsOf(pods []*corev1.Pod) map[string]string {
+	all := map[string]string{}
+	for _, pod := range pods {
+		owner := metav1.GetControllerOf(pod)
+		if owner == nil {
+			continue
+		}
+		kind, name := owner.Kind, owner.Name
+		hash := pod.Labels[hashLabel]
+		cronJob, made := cronJobOf(name)
+		switch {
+		case kind == "ReplicaSet" && hash != "" && strings.HasSuffix(name, "-"+hash):
+			kind, name = "Deployment", strings.TrimSuffix(name, "-"+hash)
+		case kind == "Job" && made:
+			kind, name = "CronJob", cronJob
+		}
+		all[pod.Namespace+"/"+pod.Name] = kind + " " + pod.Namespace + "/" + name
+	}
+	return all
+}
+
+// hashLabel is on the pods of Deployments, and ends the names of their ReplicaSets.
+const hashLabel = "pod-template-hash"
