@@ -154,7 +154,7 @@ func testSupervisor(t *testing.T, l *lab.Lab) {
 	if err := unix.Kill(before, unix.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, 10*time.Second, func() error {
+	eventually(t, time.Minute, func() error {
 		after, err := pid()
 		if err == nil && after == before {
 			err = fmt.Errorf("it is still process %d", before)

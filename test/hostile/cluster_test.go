@@ -122,7 +122,7 @@ func (s *scene) add(o client.Object) {
 func (s *scene) eventually(try func() error) {
 	s.Helper()
 	last := errors.New("not tried")
-	err := wait.PollUntilContextTimeout(s.Context(), 20*time.Millisecond, 30*time.Second, true, func(context.Context) (bool, error) {
+	err := wait.PollUntilContextTimeout(s.Context(), 20*time.Millisecond, time.Minute, true, func(context.Context) (bool, error) {
 		last = try()
 		return last == nil, nil
 	})

@@ -166,7 +166,7 @@ func (c *cluster) same(t *testing.T, want picture, when string) {
 func same(t *testing.T, want picture, when string, take func(*testing.T) picture) {
 	t.Helper()
 	var all []string
-	_ = wait.PollUntilContextTimeout(t.Context(), 100*time.Millisecond, 30*time.Second, true, func(context.Context) (bool, error) {
+	_ = wait.PollUntilContextTimeout(t.Context(), 100*time.Millisecond, time.Minute, true, func(context.Context) (bool, error) {
 		all = differences(want, take(t))
 		return len(all) == 0, nil
 	})

@@ -274,7 +274,7 @@ func TestReferencesAsksCalico(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	err = wait.PollUntilContextTimeout(t.Context(), 20*time.Millisecond, 20*time.Second, true, func(ctx context.Context) (bool, error) {
+	err = wait.PollUntilContextTimeout(t.Context(), 20*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
 		return others.Create(ctx, felix) == nil, nil // until the definition is served
 	})
 	if err != nil {

@@ -198,7 +198,7 @@ func (e *ensemble) naively(c *Client, w *writer, from, to int64) {
 	e.kill("m4")
 	e.kill("m5")
 	e.start("m6", "--force-new-cluster")
-	eventually(t, 30*time.Second, func() error {
+	eventually(t, time.Minute, func() error {
 		events, err := history(t.Context(), e.plain("m6"), from, to)
 		if err != nil {
 			return err

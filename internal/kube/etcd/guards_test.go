@@ -174,7 +174,7 @@ func testNoSpace(t *testing.T, e *ensemble, c *Client) {
 	if err == nil {
 		t.Fatal("there is room for more than the quota")
 	}
-	eventually(t, 10*time.Second, func() error {
+	eventually(t, time.Minute, func() error {
 		if complaint := look(t, c).Complaint(); !strings.Contains(complaint, "has raised NOSPACE") {
 			return fmt.Errorf("complaint: %q", complaint)
 		}

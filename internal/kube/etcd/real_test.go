@@ -230,7 +230,7 @@ func (e *ensemble) open(names ...string) *Client {
 		config.Endpoints = append(config.Endpoints, e.all[name].client)
 	}
 	var c *Client
-	eventually(e.t, 30*time.Second, func() (err error) {
+	eventually(e.t, time.Minute, func() (err error) {
 		c, err = Open(e.t.Context(), config)
 		return err
 	})

@@ -233,7 +233,7 @@ func (f *fixture) refused(try trying, make func()) {
 	f.Helper()
 	until := func(ctx context.Context, want bool) error {
 		var last error
-		err := wait.PollUntilContextTimeout(ctx, 20*time.Millisecond, 30*time.Second, true, func(ctx context.Context) (bool, error) {
+		err := wait.PollUntilContextTimeout(ctx, 20*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
 			refused, err := try(ctx)
 			last = err
 			return err == nil && (refused != nil) == want, nil

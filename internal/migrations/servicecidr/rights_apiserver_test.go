@@ -25,7 +25,7 @@ func TestKubeletsAreVouchedFor(t *testing.T) {
 	f.must(server.InstallCRD(t.Context()))
 	m := f.job.Migration.DeepCopy()
 	// A definition is served some time after it was written.
-	f.must(wait.PollUntilContextTimeout(t.Context(), 20*time.Millisecond, 30*time.Second, true, func(ctx context.Context) (bool, error) {
+	f.must(wait.PollUntilContextTimeout(t.Context(), 20*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
 		return client.IgnoreAlreadyExists(server.Create(ctx, m)) == nil, nil
 	}))
 	operator, _ := migrationtest.Operator(quiet{t}, server, Roles().Of(cluster.View, cluster.Operate))

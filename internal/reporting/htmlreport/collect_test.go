@@ -29,7 +29,7 @@ func TestMain(m *testing.M) { os.Exit(lazy.Main(m)) }
 
 func create(t *testing.T, s *apitest.Server, o client.Object) {
 	t.Helper()
-	err := wait.PollUntilContextTimeout(t.Context(), 10*time.Millisecond, 20*time.Second, true, func(ctx context.Context) (bool, error) {
+	err := wait.PollUntilContextTimeout(t.Context(), 10*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
 		err := s.Create(ctx, o)
 		return err == nil, client.IgnoreNotFound(err) // a definition that was installed just now
 	})

@@ -48,7 +48,7 @@ func empty(t *testing.T) *apitest.Server {
 
 func until(t *testing.T, f wait.ConditionWithContextFunc) {
 	t.Helper()
-	if err := wait.PollUntilContextTimeout(t.Context(), 10*time.Millisecond, 20*time.Second, true, f); err != nil {
+	if err := wait.PollUntilContextTimeout(t.Context(), 10*time.Millisecond, time.Minute, true, f); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -37,7 +37,7 @@ func setup(t *testing.T) *apitest.Server {
 	if err := s.InstallCRD(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	err := wait.PollUntilContextTimeout(t.Context(), 20*time.Millisecond, 20*time.Second, true, func(ctx context.Context) (bool, error) {
+	err := wait.PollUntilContextTimeout(t.Context(), 20*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
 		return s.List(ctx, &v1alpha1.MigrationList{}) == nil, nil
 	})
 	if err != nil {

@@ -226,7 +226,7 @@ func TestRenewalKeepsIt(t *testing.T) {
 		t.Fatal(err)
 	}
 	enough := first.Spec.RenewTime.Add(timing.duration)
-	err := wait.PollUntilContextTimeout(t.Context(), 10*time.Millisecond, 30*time.Second, true, func(context.Context) (bool, error) {
+	err := wait.PollUntilContextTimeout(t.Context(), 10*time.Millisecond, time.Minute, true, func(context.Context) (bool, error) {
 		return lease(t, s).Spec.RenewTime.After(enough), nil
 	})
 	if err != nil || l.lost.Err() != nil || lease(t, s).Labels["other"] == "" {
@@ -330,7 +330,7 @@ func TestRenewedAgainIsKept(t *testing.T) {
 	<-failed
 	c.fail.Store(nil)
 	before := lease(t, c).Spec.RenewTime
-	err := wait.PollUntilContextTimeout(t.Context(), 10*time.Millisecond, 10*time.Second, true, func(context.Context) (bool, error) {
+	err := wait.PollUntilContextTimeout(t.Context(), 10*time.Millisecond, time.Minute, true, func(context.Context) (bool, error) {
 		return lease(t, c).Spec.RenewTime.After(before.Time), nil
 	})
 	if err != nil || l.lost.Err() != nil {
