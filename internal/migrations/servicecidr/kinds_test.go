@@ -144,6 +144,31 @@ func TestPinnedServicesKeepTheirAddresses(t *testing.T) {
 	f.nothingLeft()
 }
 
+// TestRangeOfPinnedServicesAlone: a range that an earlier migration kept for a pinned Service is just what the next one would keep. It stays as it is:
+// deleted, it would be in deletion as long as the Service has its address.
+func TestRangeOfPinnedServicesAlone(t *testing.T) {
+	const kept = "172.30.9.8/30"
+	f := setup(t, func(m *v1alpha1.Migration) { m.Spec.ServiceCIDR.From = []string{oldRange, kept} })
+	f.openRange("old", oldRange)
+	f.openRange("m-keep-172-30-9-8-30", kept)
+	f.service("cart", at("172.31.3.7"))
+	pinned := f.service("fixed", at("172.30.9.10"), func(s *corev1.Service) {
+		s.Annotations = map[string]string{v1alpha1.AnnotationStrategy: v1alpha1.StrategyPin}
+	})
+	f.apply()
+	if got, want := f.ranges(), "10.96.0.0/16 172.24.0.0/16! "+kept; got != want {
+		t.Errorf("ranges are %s, want %s", got, want)
+	}
+	f.must(f.finish())
+	if got, want := f.ranges(), "10.96.0.0/16 172.24.0.0/16 "+kept; got != want {
+		t.Errorf("ranges are %s, want %s", got, want)
+	}
+	if is := f.get(pinned.Name); is.ResourceVersion != pinned.ResourceVersion {
+		t.Errorf("%s was written: %+v", pinned.Name, is)
+	}
+	f.nothingLeft()
+}
+
 // TestKeptRangesGoWithTheirServices: of two Services that were pinned when apply kept ranges for them, one is gone by the time of finish.
 func TestKeptRangesGoWithTheirServices(t *testing.T) {
 	f, _ := office(t)

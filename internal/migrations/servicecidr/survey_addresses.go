@@ -263,7 +263,17 @@ func sizeOf(r netip.Prefix) string {
 
 // empties reports whether a ServiceCIDR, not of replumb's making, lies in what is to be emptied.
 func (s *Survey) empties(c *networkingv1.ServiceCIDR) bool {
-	return c.Labels[v1alpha1.LabelRole] == "" && len(cidrsOf(c)) > 0 && inside(c, s.Spec.From)
+	return c.Labels[v1alpha1.LabelRole] == "" && len(cidrsOf(c)) > 0 && inside(c, s.Spec.From) && !s.keeps(c)
+}
+
+// keeps reports whether a ServiceCIDR is just what pinned Services need, as one is that an earlier migration kept for them. It stays: the API
+// server would not let go of it as long as there is no other for their addresses.
+func (s *Survey) keeps(c *networkingv1.ServiceCIDR) bool {
+	if c.Name == defaultRange || !c.DeletionTimestamp.IsZero() {
+		return false
+	}
+	kept := s.KeepRanges()
+	return !slices.ContainsFunc(cidrsOf(c), func(p netip.Prefix) bool { return !slices.Contains(kept, p) })
 }
 
 // retires reports whether a ServiceCIDR goes. One with the cluster's own Services in it, where these stay, does not; what else
