@@ -261,7 +261,7 @@ func sizeOf(r netip.Prefix) string {
 	return "over 16 million"
 }
 
-// empties reports whether a ServiceCIDR, not of replumb's making, lies in what is to be emptied.
+// empties reports whether a ServiceCIDR, not of replumb's making, lies in what is to be emptied, and holds more than pinned Services need.
 func (s *Survey) empties(c *networkingv1.ServiceCIDR) bool {
 	return c.Labels[v1alpha1.LabelRole] == "" && len(cidrsOf(c)) > 0 && inside(c, s.Spec.From) && !s.keeps(c)
 }
