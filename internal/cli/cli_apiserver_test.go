@@ -5,7 +5,9 @@ package cli
 import (
 	"os"
 	"path/filepath"
+	"regexp"
 	"testing"
+	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
 )
@@ -46,7 +48,23 @@ func TestCluster(t *testing.T) {
 			env.Setenv("PATH", assets+string(filepath.ListSeparator)+env.Getenv("PATH"))
 			return nil
 		},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){"refused": refused},
 	})
+}
+
+// refused runs a command that must fail until its stderr has a pattern: an API server hears of a change to a policy's parameters some
+// time after the one who made it, and refuses with the older words until then.
+func refused(ts *testscript.TestScript, _ bool, args []string) {
+	words := regexp.MustCompile(args[0])
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); {
+		if ts.Exec(args[1], args[2:]...) == nil {
+			ts.Fatalf("%v was accepted", args[1:])
+		}
+		if words.MatchString(ts.ReadFile("stderr")) {
+			return
+		}
+	}
+	ts.Fatalf("no %q in %s", args[0], ts.ReadFile("stderr"))
 }
 
 func copyFile(to, from string) error {

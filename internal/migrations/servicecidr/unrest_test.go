@@ -26,7 +26,7 @@ func (f *fixture) unrest() (stop func() int) {
 	var done sync.WaitGroup
 	n := 0
 	done.Go(func() {
-		ticker := time.NewTicker(200 * time.Millisecond)
+		ticker := time.NewTicker(100 * time.Millisecond)
 		defer ticker.Stop()
 		for ; ; n++ {
 			select {
@@ -62,7 +62,7 @@ func (k forgetful) Examine(ctx context.Context) (*Planner, error) {
 	return p, err
 }
 
-// TestApplyEndsWhereServicesComeAndGo: five times a second a Service is created and one is deleted, some of them in the range that is
+// TestApplyEndsWhereServicesComeAndGo: ten times a second a Service is created and one is deleted, some of them in the range that is
 // emptied. Where that range stays open, apply moves what it finds; where it goes, it is closed first and has none in it at the end. The
 // control waits for all Services to have moved, of which there is no end.
 func TestApplyEndsWhereServicesComeAndGo(t *testing.T) {
@@ -93,7 +93,7 @@ func TestApplyEndsWhereServicesComeAndGo(t *testing.T) {
 			}
 			stop := f.unrest()
 			_, err := f.job.Apply(t.Context(), f.runner)
-			if n := stop(); n < 10 {
+			if n := stop(); n < 5 {
 				t.Errorf("only %d Services came meanwhile", n)
 			}
 			if tt.control {
