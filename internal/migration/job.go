@@ -104,6 +104,8 @@ type Job[P Plans] struct {
 	Expected *Expectation
 	// Holder is who holds the lock. Default: this process.
 	Holder *lease.Holder
+	// Directed says that spec.desired is for others to write: see Tools.
+	Directed bool
 	// Now is the clock: that of Tools, which goes by the API server's. Default: time.Now.
 	Now func() time.Time
 }
@@ -119,6 +121,9 @@ func (j *Job[P]) keeper() *Keeper {
 // locked does something while no other replumb works on the cluster, with the escort, if there is one.
 func (j *Job[P]) locked(ctx context.Context, command string, lenient bool, do func(context.Context) error) error {
 	k := j.keeper()
+	if j.Directed {
+		command = "operator, " + command
+	}
 	if j.Escort != nil {
 		k = j.Escort.Keep(k, lenient)
 	}
@@ -259,6 +264,9 @@ func (j *Job[P]) Apply(ctx context.Context, r *engine.Runner) (last P, err error
 		if err := j.still(ctx, Applicable); err != nil {
 			return err
 		}
+		if err := j.setOut(ctx, v1alpha1.PhaseApplying); err != nil {
+			return err
+		}
 		last, err = j.rounds(ctx, r, p)
 		return err
 	})
@@ -378,8 +386,25 @@ func (j *Job[P]) desire(ctx context.Context, d v1alpha1.DesiredState) error {
 	if err := j.turn(ctx, have, d); err != nil {
 		return err
 	}
-	return j.keeper().Desire(ctx, d)
+	if !j.Directed {
+		return j.keeper().Desire(ctx, d)
+	}
+	if d == v1alpha1.DesiredFinished {
+		return j.setOut(ctx, v1alpha1.PhaseFinishing)
+	}
+	return j.setOut(ctx, v1alpha1.PhaseRollingBack)
 }
+
+// setOut writes down which way a directed run goes, before it changes anything: elsewhere spec.desired says so.
+func (j *Job[P]) setOut(ctx context.Context, phase v1alpha1.Phase) error {
+	if !j.Directed {
+		return nil
+	}
+	return client.IgnoreNotFound(j.keeper().Status(ctx, func(st *v1alpha1.MigrationStatus) { st.Phase = phase }))
+}
+
+// Expect has apply refuse to do more than a plan says.
+func (j *Job[P]) Expect(plan *Expectation) { j.Expected = plan }
 
 // back runs plans of the way back, each of a new look, until one was run as a whole.
 func (j *Job[P]) back(ctx context.Context, r *engine.Runner) error {
