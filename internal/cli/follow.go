@@ -63,7 +63,8 @@ func (f *follower) follow(ctx context.Context) error {
 		case err != nil:
 		case m == nil || m.UID != f.asked.UID:
 			return &fault.Hinted{
-				Err: fmt.Errorf("migration %s was deleted by someone else", f.asked.Name), Hint: "what had moved stays where it is; replumb apply -f FILE takes it up again",
+				Err:  fmt.Errorf("migration %s was deleted by someone else", f.asked.Name),
+				Hint: "what had moved stays where it is; replumb apply -f FILE takes it up again",
 			}
 		default:
 			f.show(m)

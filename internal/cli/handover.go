@@ -114,7 +114,8 @@ func (h *handover) ask(ctx context.Context) (asked *v1alpha1.Migration, err erro
 	})
 	if apierrors.IsNotFound(err) {
 		return nil, &fault.Hinted{
-			Err: errors.New("the cluster has no definition of Migration, and the operator waits for it"), Hint: "replumb install puts it there; or add --local",
+			Err:  errors.New("the cluster has no definition of Migration, and the operator waits for it"),
+			Hint: "kubectl apply --server-side -f deploy/crds puts it there; or add --local",
 		}
 	}
 	var refused apierrors.APIStatus

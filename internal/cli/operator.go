@@ -63,8 +63,10 @@ Migrations must not be able to have it run something. It listens on no port unle
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&o.namespace, "namespace", controller.Namespace, "namespace of the Lease of the replica that leads: the operator's own")
-	flags.StringArrayVar(&o.allowed, "allow-calls", nil, "digest of calls that a Migration may have the operator make; may be repeated (docs/hooks.md)")
-	flags.BoolVar(&o.approvePlans, "require-plan-approval", false, "begin no Migration whose plan was not approved: replumb.dev/approve=plan:HASH")
+	flags.StringArrayVar(&o.allowed, "allow-calls", nil,
+		"digest of calls that a Migration may have the operator make; may be repeated (docs/hooks.md)")
+	flags.BoolVar(&o.approvePlans, "require-plan-approval", false,
+		"begin no Migration whose plan was not approved: replumb.dev/approve=plan:HASH")
 	flags.StringVar(&o.metrics, "metrics-bind-address", "", "[HOST:]PORT to serve Prometheus metrics at, as /metrics (default: none)")
 	flags.StringVar(&o.health, "health-probe-bind-address", "", "[HOST:]PORT to serve /healthz and /readyz at (default: none)")
 	return cmd

@@ -62,10 +62,13 @@ func Approved(m *v1alpha1.Migration) (Approvals, error) {
 
 func separates(r rune) bool { return r == ',' || r == ' ' || r == '\t' || r == '\n' }
 
-// Approve adds words to what is approved, unless they are there.
+// Approve adds words to what is approved, unless they are there. A plan is approved in place of another.
 func Approve(m *v1alpha1.Migration, words ...string) {
 	have := strings.FieldsFunc(m.Annotations[v1alpha1.AnnotationApprove], separates)
 	for _, word := range words {
+		if strings.HasPrefix(word, "plan:") {
+			have = slices.DeleteFunc(have, func(w string) bool { return w != word && strings.HasPrefix(w, "plan:") })
+		}
 		if word != "" && !slices.Contains(have, word) {
 			have = append(have, word)
 		}

@@ -51,6 +51,10 @@ func TestApprove(t *testing.T) {
 	if got := m.Annotations[v1alpha1.AnnotationApprove]; got != "plan:abc,finish" {
 		t.Errorf("got %q", got)
 	}
+	Approve(m, "plan:def")
+	if got := m.Annotations[v1alpha1.AnnotationApprove]; got != "finish,plan:def" {
+		t.Errorf("got %q", got)
+	}
 }
 
 func TestAnswered(t *testing.T) {

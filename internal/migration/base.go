@@ -113,7 +113,9 @@ func (b *Base) Secure(s Securing) []engine.Group {
 	if s.Privileged {
 		steps = append(steps, b.privilege())
 	}
-	steps = append(steps, &RecordStep{Cluster: b.Tools.Cluster, Want: want, Recorded: b.Recorded, Changes: b.Changes, Directed: b.Tools.Directed})
+	steps = append(steps, &RecordStep{
+		Cluster: b.Tools.Cluster, Want: want, Recorded: b.Recorded, Changes: b.Changes, Directed: b.Tools.Directed,
+	})
 	steps = append(steps, s.Recorded...)
 	if len(s.Originals) > 0 {
 		title := s.Backup

@@ -43,7 +43,9 @@ func OperatorRole() cluster.Role {
 			if one.Purpose == cluster.WithoutAgents {
 				continue
 			}
-			role.Rules = append(role.Rules, cluster.Rule{Why: fmt.Sprintf("What %s has, and the rules above do not.", one.Name), Rights: one.Rights()})
+			role.Rules = append(role.Rules, cluster.Rule{
+				Why: fmt.Sprintf("What %s has, and the rules above do not.", one.Name), Rights: one.Rights(),
+			})
 		}
 	}
 	return narrowed(role)
@@ -54,8 +56,9 @@ func OperatorLeaseRole() cluster.Role {
 	return cluster.Role{
 		Name: "replumb-operator-lease", File: "rbac-operator.yaml", Purpose: cluster.View,
 		Rules: []cluster.Rule{{
-			Why:    "Whether an operator is alive, which commands hand over to.",
-			Rights: cluster.In(v1alpha1.SystemNamespace, cluster.Named(cluster.Grant("coordination.k8s.io", "leases", "", "get"), OperatorLease)...),
+			Why: "Whether an operator is alive, which commands hand over to.",
+			Rights: cluster.In(v1alpha1.SystemNamespace,
+				cluster.Named(cluster.Grant("coordination.k8s.io", "leases", "", "get"), OperatorLease)...),
 		}},
 	}
 }

@@ -83,7 +83,9 @@ func NewJob(tools Tools, m *v1alpha1.Migration) (*Job, error) {
 		return nil, err
 	}
 	j := &Job{Subject: migration.Subject{Migration: m}, Tools: tools, Spec: s}
-	j.Job = &migration.Job[*Planner]{Kind: j, Client: tools.Client(), Name: s.Name, Escort: j.agents(), Now: tools.Now, Directed: tools.Directed}
+	j.Job = &migration.Job[*Planner]{
+		Kind: j, Client: tools.Client(), Name: s.Name, Escort: j.agents(), Now: tools.Now, Directed: tools.Directed,
+	}
 	if err := j.checkAgents(); err != nil {
 		return j, err
 	}
@@ -235,10 +237,14 @@ func (j *Job) planner(ctx context.Context, in Input) (*Planner, error) {
 	return p, nil
 }
 
-// settle fills in what the file leaves open, as it was resolved. Once it is recorded, it cannot be changed.
+// settle fills in what the file leaves open, as it was resolved. Once it is recorded, it cannot be changed. A Migration that was created by
+// other means than a run has it open as well.
 func (j *Job) settle(s *v1alpha1.ServiceCIDRSpec, resolved Spec) {
-	if j.Recorded == nil {
-		s.From, s.To = texts(resolved.From), texts(resolved.To)
+	if j.Recorded == nil || len(s.From) == 0 {
+		s.From = texts(resolved.From)
+	}
+	if j.Recorded == nil || len(s.To) == 0 {
+		s.To = texts(resolved.To)
 	}
 }
 

@@ -178,7 +178,8 @@ func backward(m *v1alpha1.Migration) Decision {
 	switch {
 	case m.Status.Phase == "":
 		return Decision{
-			Act: Rest, Standing: migration.AsDesired, Reason: v1alpha1.ReasonAsDesired, Message: "nothing was begun, so there is nothing to take back",
+			Act: Rest, Standing: migration.AsDesired, Reason: v1alpha1.ReasonAsDesired,
+			Message: "nothing was begun, so there is nothing to take back",
 		}
 	case m.Status.Phase == v1alpha1.PhaseRolledBack && (arrived(m) || stalledBy(m, v1alpha1.ReasonLossBudgetExceeded)):
 		return settled(m)
@@ -232,8 +233,9 @@ func uncalled(s Scene, _ Decision, _ migration.Approvals) (Decision, bool) {
 	for _, c := range calls {
 		lines = append(lines, "  "+c.String())
 	}
-	return stalled(v1alpha1.ReasonCallsNotAllowed, strings.Join(lines, "\n")+fmt.Sprintf(
-		"\nhint: if all of them are meant, start the operator with --allow-calls %s; or take them out; or run replumb with --local", digest)), true
+	lines = append(lines, fmt.Sprintf(
+		"hint: if all of them are meant, start the operator with --allow-calls %s; or take them out; or run replumb with --local", digest))
+	return stalled(v1alpha1.ReasonCallsNotAllowed, strings.Join(lines, "\n")), true
 }
 
 // lossy has nothing go forward after a loss that no one has looked at.
@@ -288,9 +290,11 @@ func unplanned(s Scene, d Decision, approved migration.Approvals) (Decision, boo
 	case now.Hash == "":
 		return Decision{Act: Plan, Standing: migration.UnderWay, Reason: v1alpha1.ReasonPlanning, Message: "making the plan"}, true
 	case len(approved.Plans) == 0:
-		return wanted(s.Migration, "plan:"+now.Hash, fmt.Sprintf("plan %s, of %d steps, is to be approved before it is carried out", now.Hash, now.Steps)), true
+		return wanted(s.Migration, "plan:"+now.Hash,
+			fmt.Sprintf("plan %s, of %d steps, is to be approved before it is carried out", now.Hash, now.Steps)), true
 	case !slices.Contains(approved.Plans, now.Hash):
-		return stalled(v1alpha1.ReasonPlanChanged, fmt.Sprintf("plan %s was approved, and the plan is %s now\nhint: look at it with replumb plan, then: %s",
+		return stalled(v1alpha1.ReasonPlanChanged, fmt.Sprintf(
+			"plan %s was approved, and the plan is %s now\nhint: look at it with replumb plan, then: %s",
 			strings.Join(approved.Plans, ", "), now.Hash, annotate(s.Migration, "plan:"+now.Hash))), true
 	}
 	return Decision{}, false

@@ -192,7 +192,8 @@ func (o *Operator) holdToPlan(ctx context.Context, r *run, job migrations.Job) e
 			return err
 		}
 	}
-	return &migration.ChangedPlanError{Different: []string{"plan " + hash + ", and " + strings.Join(approved.Plans, ", ") + " was approved"}}
+	was := strings.Join(approved.Plans, ", ")
+	return &migration.ChangedPlanError{Different: []string{"plan " + hash + ", and " + was + " was approved"}}
 }
 
 // afterLoss has a Migration rolled back that its loss budget has stopped, if it says so.
