@@ -63,6 +63,47 @@ func TestRolesAreUpToDate(t *testing.T) {
 		}
 	}
 	same(t, "rights.md", page)
+	same(t, "../deploy/rbac-operator.yaml", rbac.OperatorFile(migrations.OperatorRole(), migrations.OperatorLeaseRole()))
+}
+
+// TestOperatorHasWhatAllKindsTake: it has every right that a kind of migrations needs, and none that no one needs.
+func TestOperatorHasWhatAllKindsTake(t *testing.T) {
+	role := migrations.OperatorRole()
+	has := map[cluster.Right]bool{}
+	for _, r := range role.Rights() {
+		has[r] = true
+	}
+	needed := map[cluster.Right]bool{}
+	for _, kind := range migrations.All() {
+		for _, one := range kind.Roles {
+			for _, r := range one.Rights() {
+				if one.Purpose == cluster.WithoutAgents {
+					continue
+				}
+				needed[r] = true
+				if anyName, anywhere := r, r; !has[r] {
+					anyName.Name, anywhere.Namespace = "", ""
+					both := anyName
+					both.Namespace = ""
+					if !has[anyName] && !has[anywhere] && !has[both] {
+						t.Errorf("the operator may not do what %s may: %s", one.Name, r)
+					}
+				}
+			}
+		}
+	}
+	own := 0
+	for r := range has {
+		if r.Subresource == "proxy" && r.Resource == "nodes" {
+			t.Errorf("it is root on every node: %s", r)
+		}
+		if !needed[r] {
+			own++
+		}
+	}
+	if own > 6 { // watch and patch of Migrations, and the Lease of the leader
+		t.Errorf("it has %d rights that no kind needs", own)
+	}
 }
 
 // same holds a file against what it should be.
@@ -81,7 +122,8 @@ func same(t *testing.T, file, want string) {
 
 // TestRolesGrantExactlyTheRights reads what was generated as Kubernetes does.
 func TestRolesGrantExactlyTheRights(t *testing.T) {
-	for _, kind := range migrations.All() {
+	kinds := append(migrations.All(), migrations.Kind{Roles: cluster.Roles{migrations.OperatorRole(), migrations.OperatorLeaseRole()}})
+	for _, kind := range kinds {
 		for _, role := range kind.Roles {
 			granted := map[cluster.Right]bool{}
 			for namespace, rules := range rulesIn(t, rbac.Manifest(role), role.Name) {

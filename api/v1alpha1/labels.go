@@ -50,6 +50,12 @@ const (
 	// Migration that has come from another one, such as by a restore.
 	AnnotationCluster = "replumb.dev/cluster"
 
+	// AnnotationApprove, set by users on a Migration, is what they approve, separated by spaces or commas: plan:HASH, finish,
+	// gate:NAME=ANSWER and losses:TOKEN. The operator asks for it where the command line asks on a terminal.
+	AnnotationApprove = "replumb.dev/approve"
+	// AnnotationRequestedAt, on a Migration, is when a command asked the operator to go on (RFC 3339): what failed is tried again at once.
+	AnnotationRequestedAt = "replumb.dev/requested-at"
+
 	// AnnotationTier, set by users on a Service, is its tier.
 	AnnotationTier = "replumb.dev/tier"
 	// AnnotationStrategy, set by users on a Service, is how to treat it: see the Strategy constants.

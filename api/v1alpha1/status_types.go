@@ -61,7 +61,8 @@ type MigrationStatus struct {
 	// +optional
 	Proof *ProofStatus `json:"proof,omitempty"`
 
-	// Conditions: Ready is true when the cluster is as spec.desired says, Paused while a pause is asked for.
+	// Conditions: Ready is true when the cluster is as spec.desired says, Reconciling while something is done or waited for, Stalled and
+	// GateWaiting while a person has to do something, which the message says, and Paused while a pause is asked for.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
@@ -71,7 +72,7 @@ type MigrationStatus struct {
 	// +optional
 	Counts Counts `json:"counts,omitempty"`
 
-	// PlanHash is the hash of the plan last applied.
+	// PlanHash is the hash of the plan last applied, or made where none is to be applied.
 	// +optional
 	PlanHash string `json:"planHash,omitempty"`
 
@@ -110,15 +111,63 @@ const (
 	ConditionReady = "Ready"
 	// ConditionPaused is true while a pause is asked for.
 	ConditionPaused = "Paused"
+	// ConditionReconciling is true while something is being done, or waited for, so that the cluster becomes as spec.desired says. Programs
+	// that go by kstatus show the Migration as in progress.
+	ConditionReconciling = "Reconciling"
+	// ConditionStalled is true while nothing goes on before a person has done what its message says. kstatus: failed.
+	ConditionStalled = "Stalled"
+	// ConditionGateWaiting is true while a run, or the next one, waits for what only a person can do; its message says what.
+	ConditionGateWaiting = "GateWaiting"
 )
 
-// Reasons of the Ready condition.
+// Reasons of the conditions Ready, Reconciling and Paused.
 const (
 	ReasonAsDesired  = "AsDesired"
 	ReasonInProgress = "InProgress"
 	ReasonFailed     = "Failed"
 	ReasonPaused     = "Paused"
 	ReasonResumed    = "Resumed"
+	// ReasonPlanned says that there is a plan, and that spec.desired asks for no more.
+	ReasonPlanned = "Planned"
+	// ReasonApplying, ReasonRollingBack and ReasonFinishing say what the operator runs, ReasonPlanning that it looks at the cluster.
+	ReasonPlanning    = "Planning"
+	ReasonApplying    = "Applying"
+	ReasonRollingBack = "RollingBack"
+	ReasonFinishing   = "Finishing"
+	// ReasonRetrying says that a run failed, and that another begins after a pause.
+	ReasonRetrying = "Retrying"
+	// ReasonWaitingForMigration says that another Migration comes first; the message names it.
+	ReasonWaitingForMigration = "WaitingForMigration"
+	// ReasonWaitingForLock says that a command works on the cluster; the message says who started it.
+	ReasonWaitingForLock = "WaitingForLock"
+	// ReasonApprovalNeeded says that a person has to approve first, by the annotation replumb.dev/approve.
+	ReasonApprovalNeeded = "ApprovalNeeded"
+	// ReasonGateClosed says that a step waits for a person, ReasonNoGate that none does.
+	ReasonGateClosed = "GateClosed"
+	ReasonNoGate     = "NoGate"
+	// ReasonNotStalled says that nothing keeps the Migration from going on, ReasonIdle that nothing goes on.
+	ReasonNotStalled = "NotStalled"
+	ReasonIdle       = "Idle"
+)
+
+// Reasons of the condition Stalled, which Ready has as well then.
+const (
+	// ReasonBlocked says that findings keep the migration from beginning; the message has their codes and what to do.
+	ReasonBlocked = "Blocked"
+	// ReasonInvalid says that something is wrong in spec, or in an annotation.
+	ReasonInvalid = "Invalid"
+	// ReasonNotPossible says that where the migration stands there is no way to what spec.desired says.
+	ReasonNotPossible = "NotPossible"
+	// ReasonCallsNotAllowed says that the Migration has calls that the operator was not started to make.
+	ReasonCallsNotAllowed = "CallsNotAllowed"
+	// ReasonVersionMismatch says that the definition in the cluster is not that of the operator.
+	ReasonVersionMismatch = "VersionMismatch"
+	// ReasonPlanChanged says that another plan was approved than the one that there is now.
+	ReasonPlanChanged = "PlanChanged"
+	// ReasonLossBudgetExceeded says that a run was stopped since requests were lost.
+	ReasonLossBudgetExceeded = "LossBudgetExceeded"
+	// ReasonForeignCluster says that the Migration was recorded in another cluster.
+	ReasonForeignCluster = "ForeignCluster"
 )
 
 // Counts of Services.

@@ -7,7 +7,7 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:scope=Cluster,shortName=mig,categories=replumb
-// +kubebuilder:metadata:annotations="replumb.dev/schema-revision=8"
+// +kubebuilder:metadata:annotations="replumb.dev/schema-revision=9"
 // +kubebuilder:printcolumn:name="Type",type=string,JSONPath=`.status.type`
 // +kubebuilder:printcolumn:name="Desired",type=string,JSONPath=`.spec.desired`
 // +kubebuilder:printcolumn:name="Phase",type=string,JSONPath=`.status.phase`
@@ -23,7 +23,9 @@ type Migration struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	Spec   MigrationSpec   `json:"spec"`
+	Spec MigrationSpec `json:"spec"`
+
+	// +kubebuilder:default={observedGeneration: -1}
 	Status MigrationStatus `json:"status,omitempty"`
 }
 

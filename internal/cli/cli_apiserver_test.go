@@ -24,20 +24,27 @@ func (s serial) Run(name string, f func(testscript.T)) {
 func (serial) Verbose() bool { return testing.Verbose() }
 
 // TestCluster runs the scripts against a real API server.
-func TestCluster(t *testing.T) {
+func TestCluster(t *testing.T) { inCluster(t, "testdata/cluster") }
+
+// TestOperator runs those in which an operator runs as well.
+func TestOperator(t *testing.T) { inCluster(t, "testdata/operator") }
+
+func inCluster(t *testing.T, dir string) {
+	t.Helper()
 	server := plain.Get(t)
 	assets, err := filepath.Abs(os.Getenv("KUBEBUILDER_ASSETS"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	testscript.RunT(serial{t}, testscript.Params{
-		Dir: "testdata/cluster", UpdateScripts: *update,
+		Dir: dir, UpdateScripts: *update,
 		Setup: func(env *testscript.Env) error {
 			env.Setenv("XDG_CONFIG_HOME", env.WorkDir)
 			server.Clean(t)
 			server.Namespace(t, "shop")
 			for name, from := range map[string]string{
 				"rbac.yaml": "../../deploy/rbac.yaml", "nodereports.yaml": "../../deploy/crds/replumb.dev_nodereports.yaml",
+				"crds.yaml": "../../deploy/crds/replumb.dev_migrations.yaml",
 			} {
 				if err := copyFile(filepath.Join(env.WorkDir, name), from); err != nil {
 					return err

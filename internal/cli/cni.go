@@ -11,6 +11,7 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/migration"
+	"github.com/replumb/replumb/internal/migrations"
 	"github.com/replumb/replumb/internal/migrations/cni"
 	"github.com/replumb/replumb/internal/reporting/terminal"
 )
@@ -21,20 +22,11 @@ type cniJob struct {
 	command string
 }
 
-func (c *connection) cniTools() (cni.Tools, error) {
-	if c == nil {
-		return cni.Tools{}, nil
-	}
-	everything, err := c.Any()
-	return cni.Tools{Tools: migration.Tools{Cluster: c.Cluster, Image: image()}, Any: everything}, err
-}
-
-func (a *app) newCNIJob(c *connection, m *v1alpha1.Migration) (job, error) {
-	tools, err := c.cniTools()
+func (a *app) newCNIJob(of migrations.Tools, m *v1alpha1.Migration) (job, error) {
+	tools, err := of.Networks()
 	if err != nil {
 		return nil, err
 	}
-	tools.Dir = a.dir
 	j, err := cni.NewJob(tools, m)
 	if err != nil {
 		return nil, err

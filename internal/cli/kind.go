@@ -12,6 +12,7 @@ import (
 	"github.com/replumb/replumb/internal/kube/apiserver"
 	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/migration"
+	"github.com/replumb/replumb/internal/migrations"
 	"github.com/replumb/replumb/internal/migrations/mirror"
 	"github.com/replumb/replumb/internal/migrations/nodes"
 	"github.com/replumb/replumb/internal/migrations/podcidr"
@@ -86,21 +87,22 @@ type page interface {
 
 // newJob makes the job of a Migration. Without a cluster it only tells what is wrong in the Migration.
 func (a *app) newJob(c *connection, m *v1alpha1.Migration) (job, error) {
+	tools := a.tools(c)
 	switch {
 	case m.Spec.ServiceCIDR != nil:
 	case m.Spec.PodCIDR != nil:
-		j, err := podcidr.NewJob(c.podTools(), m)
+		j, err := podcidr.NewJob(tools.Basic(), m)
 		return podJob{j, a.name}, err
 	case m.Spec.Nodes != nil:
-		j, err := nodes.NewJob(c.nodeTools(), m)
+		j, err := nodes.NewJob(tools.Basic(), m)
 		return nodeJob{j, a.name}, err
 	case m.Spec.Mirror != nil:
-		j, err := mirror.NewJob(a.mirrorTools(c), m)
+		j, err := mirror.NewJob(tools.Mirrors(), m)
 		return mirrorJob{j, a.name}, err
 	case m.Spec.CNI != nil:
-		return a.newCNIJob(c, m)
+		return a.newCNIJob(tools, m)
 	}
-	j, err := servicecidr.NewJob(c.serviceTools(), m)
+	j, err := servicecidr.NewJob(tools.Services(), m)
 	return serviceJob{j, a.name}, err
 }
 
@@ -119,28 +121,13 @@ func (c *connection) identity(ctx context.Context) engine.Identity {
 	return of
 }
 
-func (c *connection) serviceTools() servicecidr.Tools {
-	if c == nil {
-		return servicecidr.Tools{Tools: migration.Tools{Image: image()}}
+// tools are what jobs are made with. A nil connection is none.
+func (a *app) tools(c *connection) migrations.Tools {
+	t := migrations.Tools{Image: image(), Context: a.context, InsecureTarget: a.insecureTarget, Dir: a.dir}
+	if c != nil {
+		t.Cluster, t.Inspector = c.Cluster, c.inspector
 	}
-	return servicecidr.Tools{
-		Tools: migration.Tools{Cluster: c.Cluster, Image: image()},
-		Probe: servicecidr.HealthPort{Cluster: c.Cluster}, Inspector: c.inspector,
-	}
-}
-
-func (c *connection) podTools() podcidr.Tools {
-	if c == nil {
-		return podcidr.Tools{Image: image()}
-	}
-	return podcidr.Tools{Cluster: c.Cluster, Image: image()}
-}
-
-func (c *connection) nodeTools() migration.Tools {
-	if c == nil {
-		return migration.Tools{}
-	}
-	return migration.Tools{Cluster: c.Cluster, Image: image()}
+	return t
 }
 
 // connect to the cluster that the flags name.

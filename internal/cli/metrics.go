@@ -19,11 +19,11 @@ func (a *app) metricsFlag(cmd *cobra.Command) {
 }
 
 // measure serves metrics, if someone asked for them, until stop is called. Without an address there are none, and no port.
-func (a *app) measure(ctx context.Context, of engine.Identity, counts metrics.Counts) (m *metrics.Metrics, stop func(), err error) {
+func (a *app) measure(ctx context.Context, of engine.Identity, look metrics.Look) (m *metrics.Metrics, stop func(), err error) {
 	if a.metricsAddress == "" {
 		return nil, func() {}, nil
 	}
-	m = metrics.New(counts)
+	m = metrics.New(look)
 	m.About(of)
 	server, err := m.Serve(ctx, a.metricsAddress)
 	if err != nil {
@@ -39,21 +39,13 @@ func (a *app) measure(ctx context.Context, of engine.Identity, counts metrics.Co
 	}, nil
 }
 
-// countsOf the Services of one migration, or of all, if name is empty.
-func countsOf(c *connection, name string) metrics.Counts {
-	return func(ctx context.Context) (v1alpha1.Counts, error) {
-		var sum v1alpha1.Counts
-		all, err := migration.List(ctx, c.Cluster)
-		for i := range all {
-			if name == "" || all[i].Name == name {
-				of := all[i].Status.Counts
-				sum.Total += of.Total
-				sum.Moved += of.Moved
-				sum.Bridged += of.Bridged
-				sum.Pinned += of.Pinned
-				sum.Stays += of.Stays
-			}
+// migrationOf reads one Migration, as far as it is recorded.
+func migrationOf(c *connection, name string) metrics.Look {
+	return func(ctx context.Context) ([]v1alpha1.Migration, error) {
+		m, err := migration.Get(ctx, c.Cluster, name)
+		if err != nil || m == nil {
+			return nil, err
 		}
-		return sum, err
+		return []v1alpha1.Migration{*m}, nil
 	}
 }

@@ -34,13 +34,6 @@ func (a *app) context(name string) (*rest.Config, error) {
 	return clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, overrides).ClientConfig()
 }
 
-func (a *app) mirrorTools(c *connection) mirror.Tools {
-	if c == nil {
-		return mirror.Tools{}
-	}
-	return mirror.Tools{Tools: migration.Tools{Cluster: c.Cluster}, Context: a.context, InsecureTarget: a.insecureTarget}
-}
-
 func (j mirrorJob) about() about {
 	return about{
 		name:      j.Spec.Name,

@@ -180,6 +180,8 @@ Run again it carries on where it was, and does nothing when there is nothing to 
 While Services or pods move, agents on every node probe what clients see (spec.proof). More failed requests than the budget allows,
 none by default, stop the run before anything else is changed; after repair the same command goes on.
 
+Where an operator runs in the cluster, it is given the Migration and followed, and Ctrl-C leaves it running; --local runs it here.
+
 Exit code: 0 done, 1 error, 2 wrong command line or Migration, 3 blocked, 4 stopped by the loss budget, 5 someone else works on
 the cluster, 130 interrupted or paused.`,
 		Example: a.example(`
@@ -209,6 +211,11 @@ the cluster, 130 interrupted or paused.`,
 			if err := a.beginApply(cmd.Context(), c, j); err != nil {
 				return err
 			}
+			if operated, err := a.operated(cmd.Context(), c); err != nil {
+				return err
+			} else if operated {
+				return a.handOverApply(cmd.Context(), c, j, until, expected)
+			}
 			j.restrict(until, expected)
 			return a.runApply(cmd.Context(), c, j)
 		},
@@ -218,6 +225,7 @@ the cluster, 130 interrupted or paused.`,
 	cmd.Flags().BoolVar(&a.acceptDowntime, "accept-downtime", false,
 		"cut off those who are served, without looking (spec.cni)")
 	a.withoutAgentFlag(cmd)
+	a.localFlag(cmd)
 	cmd.Flags().StringVar(&plan, "plan", "", "refuse to do more than this plan says: a file written by plan -o json or yaml")
 	a.outputFlag(cmd, "table", "json")
 	a.yesFlag(cmd)
@@ -360,6 +368,11 @@ settings in the file, such as gateWait or notify, and records them.`,
 			if err := t.begin(cmd.Context(), a); err != nil {
 				return err
 			}
+			if operated, err := a.operated(cmd.Context(), t.c); err != nil {
+				return err
+			} else if operated {
+				return a.handOverTo(cmd.Context(), t, v1alpha1.DesiredFinished, only(leaveClients, "--leave-clients"), "finish")
+			}
 			if err := a.run(cmd.Context(), t.c, t.job, "finish", t.Finish); err != nil {
 				return err
 			}
@@ -367,6 +380,7 @@ settings in the file, such as gateWait or notify, and records them.`,
 		},
 	}
 	a.callsFlag(cmd)
+	a.localFlag(cmd)
 	cmd.Flags().BoolVar(&leaveClients, "leave-clients", false, "don't wait until no one uses old addresses (spec.serviceCIDR)")
 	a.fileFlag(cmd)
 	a.outputFlag(cmd, "table", "json")

@@ -47,6 +47,11 @@ settings in the file, and records them.`,
 			if err := t.begin(cmd.Context(), a); err != nil {
 				return err
 			}
+			if operated, err := a.operated(cmd.Context(), t.c); err != nil {
+				return err
+			} else if operated {
+				return a.handOverAgain(cmd.Context(), t)
+			}
 			if err := t.Resume(cmd.Context()); err != nil {
 				return ofJob(t.job, err)
 			}
@@ -55,6 +60,7 @@ settings in the file, and records them.`,
 	}
 	a.fileFlag(cmd)
 	a.callsFlag(cmd)
+	a.localFlag(cmd)
 	a.outputFlag(cmd, "table", "json")
 	a.metricsFlag(cmd)
 	return cmd

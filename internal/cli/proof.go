@@ -12,14 +12,8 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine/fault"
 	"github.com/replumb/replumb/internal/engine/printable"
-	"github.com/replumb/replumb/internal/migrations/servicecidr"
 	"github.com/replumb/replumb/internal/verify/lossguard"
 )
-
-// observed is a job that tells more than its events.
-type observed interface {
-	Observe(o servicecidr.Observer)
-}
 
 // judge is a job that knows better what was lost than who saw it.
 type judge interface {
@@ -40,21 +34,6 @@ func (a *app) goBackOnLoss(ctx context.Context, c *connection, j job, err error)
 	return &fault.Hinted{
 		Err:  fmt.Errorf("%s, since %w", of.wentBack, loss),
 		Hint: "repair what the probes met with, then replumb apply -f FILE begins again",
-	}
-}
-
-// watched is a job that agents watch, and that has no more to tell.
-type watched interface {
-	Observe(o lossguard.Observer)
-}
-
-// observe reports to the history what is seen in runs of a job.
-func observe(j job, past *history) {
-	switch j := j.(type) {
-	case observed:
-		j.Observe(past)
-	case watched:
-		j.Observe(past)
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/dustin/go-humanize/english"
 	"github.com/spf13/cobra"
 
+	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine/fault"
 	"github.com/replumb/replumb/internal/migrations/servicecidr"
 )
@@ -50,6 +51,11 @@ settings in the file, such as gateWait or notify, and records them.`,
 			if err := t.begin(cmd.Context(), a); err != nil {
 				return err
 			}
+			if operated, err := a.operated(cmd.Context(), t.c); err != nil {
+				return err
+			} else if operated {
+				return a.handOverTo(cmd.Context(), t, v1alpha1.DesiredRolledBack, only(movesLate(t.job), "--late Move"))
+			}
 			if err := a.run(cmd.Context(), t.c, t.job, "rollback", t.Rollback); err != nil {
 				return err
 			}
@@ -58,6 +64,7 @@ settings in the file, such as gateWait or notify, and records them.`,
 	}
 	a.callsFlag(cmd)
 	lateFlag(cmd, &late)
+	a.localFlag(cmd)
 	a.fileFlag(cmd)
 	a.outputFlag(cmd, "table", "json")
 	a.yesFlag(cmd)

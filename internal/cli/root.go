@@ -59,6 +59,8 @@ type app struct {
 	acceptDowntime bool
 	// withoutAgent overrides spec.proof.agents.
 	withoutAgent bool
+	// local runs migrations in this process whether or not there is an operator.
+	local bool
 	// metricsAddress is where Prometheus finds metrics; empty for nowhere.
 	metricsAddress string
 }
@@ -107,7 +109,7 @@ For what is beyond a cluster that runs, such as certificates, it says what to do
 	a.addConfigFlags(root.PersistentFlags())
 	root.AddCommand(
 		a.check(), a.explainCode(), a.plan(), a.apply(), a.status(), a.pause(), a.resume(), a.rollback(), a.finish(),
-		a.report(), a.rbac(), a.unfreeze(), a.backup(), a.probe(), a.canary(), a.tunnels(), a.node(), a.agent(), a.overlap(),
+		a.report(), a.rbac(), a.unfreeze(), a.backup(), a.probe(), a.canary(), a.tunnels(), a.node(), a.agent(), a.overlap(), a.operator(),
 		a.version(),
 	)
 	return root

@@ -8,8 +8,9 @@ import (
 
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/engine/fault"
+	"github.com/replumb/replumb/internal/engine/printable"
 	"github.com/replumb/replumb/internal/migration"
-	"github.com/replumb/replumb/internal/reporting/notify"
+	"github.com/replumb/replumb/internal/reporting/audience"
 	"github.com/replumb/replumb/internal/reporting/terminal"
 	"github.com/replumb/replumb/internal/verify/agentset"
 	"github.com/replumb/replumb/internal/verify/lossguard"
@@ -25,19 +26,17 @@ func (a *app) run(ctx context.Context, c *connection, j job, command string, do 
 	defer stop(nil)
 	of := j.about()
 	identity := c.identity(ctx)
-	measured, stopServing, err := a.measure(ctx, identity, countsOf(c, of.name))
+	measured, stopServing, err := a.measure(ctx, identity, migrationOf(c, of.name))
 	if err != nil {
 		return err
 	}
 	defer stopServing()
-	notifier := notify.New(of.common.Notify, stop)
-	notifier.About(identity)
-	events := notify.NewEvents(c.Cluster, of.name, func(err error) {
-		if !errors.Is(err, notify.ErrNoMigration) { // nothing was begun, and there is nothing to write about
-			fmt.Fprintf(a.err, "warning: %v\n", err)
-		}
-	})
-	past, stopRemembering := a.remember(ctx, c, j, command, measured)
+	heard := audience.Gather(ctx, audience.Of{
+		Cluster: c.Cluster, Migration: of.migration, Common: of.common, Identity: identity,
+		Command: "replumb " + command, Version: version, Overrides: a.overrides(), Metrics: measured.Of(of.name),
+		Warn: func(err error) { fmt.Fprintf(a.err, "warning: %v\n", err) },
+		Lost: func(text string) { fmt.Fprintf(a.err, "lost: %s\n", printable.Line(text)) },
+	}, stop)
 	r := a.runner()
 	shown := r.Sink
 	r.Sink = func(e engine.Event) {
@@ -45,20 +44,11 @@ func (a *app) run(ctx context.Context, c *connection, j job, command string, do 
 		if e.Private != "" && a.output == "json" {
 			fmt.Fprintf(a.err, "%s: %s\n", e.Message, e.Private)
 		}
-		notifier.Event(e)
-		events.Event(e)
-		past.Event(e)
+		heard.Event(e)
 	}
-	observe(j, past)
+	heard.Observe(j)
 	err = do(ctx, r)
-	past.end(err)
-	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushLimit)
-	defer cancel()
-	stopRemembering(last)
-	events.Close(last)
-	if failed := notifier.Close(last); failed != nil {
-		fmt.Fprintf(a.err, "warning: %v\n", failed)
-	}
+	heard.Close(ctx, err)
 	var loss *lossguard.LossError
 	var silent *agentset.SilentError
 	switch { // that the run was interrupted is their doing
@@ -76,6 +66,17 @@ func (a *app) run(ctx context.Context, c *connection, j job, command string, do 
 		}
 	}
 	return ofJob(j, a.explain(err))
+}
+
+// overrides are the flags that outweigh what the Migration says, for its report.
+func (a *app) overrides() (all []string) {
+	if a.acceptDowntime {
+		all = append(all, "--accept-downtime")
+	}
+	if a.withoutAgent {
+		all = append(all, "--without-agent")
+	}
+	return all
 }
 
 // runner renders events as the flags and the terminal ask for.

@@ -18,6 +18,9 @@ var ErrInterrupted = errors.New("interrupted")
 // ErrPaused says that a run ended because a pause was asked for. Every step that had begun was finished.
 var ErrPaused = errors.New("paused")
 
+// ErrSuperseded is the cause of a run that is cancelled because something else is asked for by now.
+var ErrSuperseded = errors.New("something else is asked for by now")
+
 // StepError says which step stopped a run.
 type StepError struct {
 	Phase string

@@ -227,13 +227,26 @@ func (p *Plan) Hash() (string, error) {
 				if err != nil {
 					return "", err
 				}
-				if err := enc.Encode([]any{phase.Name, g.Title, s.ID(), s.Title(), changes}); err != nil {
+				if err := enc.Encode([]any{phase.Name, g.Title, s.ID(), s.Title(), hashed(s, changes)}); err != nil {
 					return "", fmt.Errorf("hashing step %s: %w", s.ID(), err)
 				}
 			}
 		}
 	}
 	return hex.EncodeToString(h.Sum(nil))[:16], nil
+}
+
+// hashed are the changes of a step as far as the hash goes by them. Whether replumb makes what it keeps for itself or finds it there is no other
+// plan.
+func hashed(s Step, changes []Change) []Change {
+	if RoleOf(s) != RoleOwn {
+		return changes
+	}
+	own := slices.Clone(changes)
+	for i := range own {
+		own[i].Verb = ""
+	}
+	return own
 }
 
 // Preview is what a step would write; nothing, if it does not say.

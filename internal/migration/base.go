@@ -21,6 +21,8 @@ type Tools struct {
 	Cluster *cluster.Cluster
 	// Image of replumb for the pods it runs itself; empty if this build has none.
 	Image string
+	// Directed says that spec.desired is for others to write, and that runs obey it: they are those of the operator.
+	Directed bool
 	// Clock, if set, is used in place of the real one.
 	Clock clock.PassiveClock
 }
@@ -74,7 +76,9 @@ func (b *Base) Hooks(o hook.Occasion) []engine.Group {
 }
 
 // Final passes the point of no return.
-func (b *Base) Final() engine.Step { return FinalStep(b.Tools.Client(), b.Migration.Name) }
+func (b *Base) Final() engine.Step {
+	return FinalStep(b.Tools.Client(), b.Migration.Name, b.Tools.Directed)
+}
 
 // Namespace is where replumb keeps what it runs, and its backups. sweep goes before it does.
 func (b *Base) Namespace(sweep Sweep) *NamespaceStep {
@@ -109,7 +113,9 @@ func (b *Base) Secure(s Securing) []engine.Group {
 	if s.Privileged {
 		steps = append(steps, b.privilege())
 	}
-	steps = append(steps, &RecordStep{Cluster: b.Tools.Cluster, Want: want, Recorded: b.Recorded, Changes: b.Changes})
+	steps = append(steps, &RecordStep{
+		Cluster: b.Tools.Cluster, Want: want, Recorded: b.Recorded, Changes: b.Changes, Directed: b.Tools.Directed,
+	})
 	steps = append(steps, s.Recorded...)
 	if len(s.Originals) > 0 {
 		title := s.Backup

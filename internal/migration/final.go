@@ -12,7 +12,8 @@ import (
 
 // FinalStep writes down that there is no way back from here. It writes only on a Migration that is still to be finished, as it was read right
 // before, and with a lock that was confirmed since.
-func FinalStep(c client.Client, name string) engine.Step {
+// A directed one wants the approval that people give by annotation as well.
+func FinalStep(c client.Client, name string, directed bool) engine.Step {
 	passed := func(ctx context.Context) error {
 		m, err := Get(ctx, c, name)
 		switch {
@@ -27,13 +28,13 @@ func FinalStep(c client.Client, name string) engine.Step {
 	}
 	return &engine.Write{
 		Name: "final", About: "Pass the point of no return", As: engine.RoleFinal, Holds: passed,
-		Write:   func(ctx context.Context) error { return passFinal(ctx, c, name) },
+		Write:   func(ctx context.Context) error { return passFinal(ctx, c, name, directed) },
 		Changes: StatusChange(name, map[string]any{"pointOfNoReturnPassed": true}),
 	}
 }
 
 // passFinal fails with a conflict, after which the step looks again, if the Migration was written since it was read.
-func passFinal(ctx context.Context, c client.Client, name string) error {
+func passFinal(ctx context.Context, c client.Client, name string, directed bool) error {
 	m := &v1alpha1.Migration{}
 	if err := c.Get(ctx, client.ObjectKey{Name: name}, m); err != nil {
 		return fmt.Errorf("migration %s: %w", name, err)
@@ -46,6 +47,12 @@ func passFinal(ctx context.Context, c client.Client, name string) error {
 			Name:    name,
 			Problem: fmt.Sprintf("is not to be finished any more: spec.desired is %s by now", d),
 			Hint:    "replumb status " + name,
+		}
+	}
+	if a, err := Approved(m); directed && (err != nil || !a.Finish) {
+		return &StateError{
+			Name: name, Problem: "is not approved to be finished",
+			Hint: fmt.Sprintf("kubectl annotate migrations.replumb.dev %s --overwrite %s=finish", name, v1alpha1.AnnotationApprove),
 		}
 	}
 	if err := engine.MayWrite(ctx, true); err != nil {

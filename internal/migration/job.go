@@ -104,6 +104,8 @@ type Job[P Plans] struct {
 	Expected *Expectation
 	// Holder is who holds the lock. Default: this process.
 	Holder *lease.Holder
+	// Directed says that spec.desired is for others to write: see Tools.
+	Directed bool
 	// Now is the clock: that of Tools, which goes by the API server's. Default: time.Now.
 	Now func() time.Time
 }
@@ -119,6 +121,9 @@ func (j *Job[P]) keeper() *Keeper {
 // locked does something while no other replumb works on the cluster, with the escort, if there is one.
 func (j *Job[P]) locked(ctx context.Context, command string, lenient bool, do func(context.Context) error) error {
 	k := j.keeper()
+	if j.Directed {
+		command = "operator, " + command
+	}
 	if j.Escort != nil {
 		k = j.Escort.Keep(k, lenient)
 	}
@@ -259,6 +264,9 @@ func (j *Job[P]) Apply(ctx context.Context, r *engine.Runner) (last P, err error
 		if err := j.still(ctx, Applicable); err != nil {
 			return err
 		}
+		if err := j.setOut(ctx, v1alpha1.PhaseApplying); err != nil {
+			return err
+		}
 		last, err = j.rounds(ctx, r, p)
 		return err
 	})
@@ -367,18 +375,6 @@ func (j *Job[P]) still(ctx context.Context, state func(*v1alpha1.Migration) erro
 		return err
 	}
 	return state(have)
-}
-
-// desire writes down where the migration shall go.
-func (j *Job[P]) desire(ctx context.Context, d v1alpha1.DesiredState) error {
-	have, err := Get(ctx, j.Client, j.Name)
-	if err != nil {
-		return err
-	}
-	if err := j.turn(ctx, have, d); err != nil {
-		return err
-	}
-	return j.keeper().Desire(ctx, d)
 }
 
 // back runs plans of the way back, each of a new look, until one was run as a whole.

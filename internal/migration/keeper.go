@@ -186,6 +186,13 @@ type Keeper struct {
 	Guard Guard
 }
 
+// Stalling is an error after which no run goes on before a person has done something.
+type Stalling interface {
+	error
+	// Stalls is the reason of the condition Stalled.
+	Stalls() string
+}
+
 // Guard watches a run, and ends it by cancelling its context with a cause.
 type Guard interface {
 	// Start watches until stop is called.
@@ -291,9 +298,10 @@ func (k *Keeper) Run(ctx context.Context, r *engine.Runner, plan *engine.Plan, p
 	}))
 }
 
-// staged writes the phase that a run is in to the status. It is a courtesy: a write that fails is made up for by the next.
+// staged writes to the status which phase a run is in, and what it waits for people to do. It is a courtesy: a write that fails is made up
+// for by the next.
 func (k *Keeper) staged(ctx context.Context, plan *engine.Plan, sink func(engine.Event)) func(engine.Event) {
-	own := map[string]bool{}
+	own, waiting := map[string]bool{}, &gates{}
 	for _, phase := range plan.Phases {
 		own[phase.Name] = phase.Own
 	}
@@ -302,7 +310,14 @@ func (k *Keeper) staged(ctx context.Context, plan *engine.Plan, sink func(engine
 			sink(e)
 		}
 		if e.Kind == engine.PhaseStarted && e.Total > 0 && !own[e.Phase] {
-			_ = k.Status(ctx, func(st *v1alpha1.MigrationStatus) { st.Stage = e.Phase })
+			_ = k.Status(ctx, func(st *v1alpha1.MigrationStatus) {
+				if st.Stage = e.Phase; meta.IsStatusConditionTrue(st.Conditions, v1alpha1.ConditionStalled) {
+					UnderWay.Say(st, v1alpha1.ReasonInProgress, "a run is in phase "+e.Phase)
+				}
+			})
+		}
+		if waiting.hear(e) {
+			_ = k.Status(ctx, func(st *v1alpha1.MigrationStatus) { Await(st, v1alpha1.ReasonGateClosed, waiting.text()) })
 		}
 	}
 }
@@ -320,7 +335,14 @@ func (k *Keeper) failed(ctx context.Context, cause error, phase v1alpha1.Phase) 
 		if errors.Is(cause, engine.ErrPaused) {
 			st.LastError, reason = "", v1alpha1.ReasonPaused
 		}
+		if errors.Is(cause, engine.ErrSuperseded) {
+			st.LastError, reason = "", v1alpha1.ReasonInProgress
+		}
 		SetReady(st, metav1.ConditionFalse, reason, cause.Error())
+		var stalls Stalling
+		if errors.As(cause, &stalls) {
+			Stalled.Say(st, stalls.Stalls(), cause.Error())
+		}
 	})
 	if writeErr != nil && !apierrors.IsNotFound(writeErr) {
 		return errors.Join(cause, writeErr)
@@ -332,6 +354,7 @@ func (k *Keeper) failed(ctx context.Context, cause error, phase v1alpha1.Phase) 
 func (k *Keeper) Settle(ctx context.Context, phase v1alpha1.Phase, counts v1alpha1.Counts, tiers []v1alpha1.TierStatus) error {
 	return k.Status(ctx, func(st *v1alpha1.MigrationStatus) {
 		st.Phase, st.Counts, st.Tiers, st.LastError, st.Stage = phase, counts, tiers, "", ""
-		SetReady(st, metav1.ConditionTrue, v1alpha1.ReasonAsDesired, "the cluster is as spec.desired says")
+		AsDesired.Say(st, v1alpha1.ReasonAsDesired, "the cluster is as spec.desired says")
+		Await(st, v1alpha1.ReasonNoGate, "")
 	})
 }

@@ -269,6 +269,8 @@ type RecordStep struct {
 	Recorded bool
 	// Changes are the settings that this run goes by in another way than they were recorded.
 	Changes []spec.Change
+	// Directed leaves how far it shall go to others as well, where it is recorded.
+	Directed bool
 }
 
 var _ engine.Noter = (*RecordStep)(nil)
@@ -307,6 +309,9 @@ func (s *RecordStep) State(ctx context.Context) (engine.State, error) {
 func (s *RecordStep) wanted(have *v1alpha1.Migration) v1alpha1.MigrationSpec {
 	want := *s.Want.Spec.DeepCopy()
 	want.Paused = have.Spec.Paused
+	if s.Directed {
+		want.Desired = have.Spec.Desired
+	}
 	return want
 }
 
@@ -343,7 +348,12 @@ func (s *RecordStep) Verify(ctx context.Context) error {
 
 // Preview implements engine.Previewer.
 func (s *RecordStep) Preview() ([]engine.Change, error) {
-	all := []engine.Change{{Verb: createOr(s.Recorded), Object: "Migration " + s.Want.Name, Body: s.Want}}
+	// What else is said of it, such as what people approve, is not written here.
+	body := &v1alpha1.Migration{TypeMeta: s.Want.TypeMeta, Spec: *s.Want.Spec.DeepCopy()}
+	body.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind("Migration"))
+	body.Name, body.Spec.Paused = s.Want.Name, false
+	Bind(body, s.Want.Annotations[v1alpha1.AnnotationCluster])
+	all := []engine.Change{{Verb: createOr(s.Recorded), Object: "Migration " + s.Want.Name, Body: body}}
 	for _, c := range s.Changes {
 		all = append(all, engine.Change{Verb: "change", Object: c.String()})
 	}

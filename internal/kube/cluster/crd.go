@@ -85,6 +85,23 @@ func (c *Cluster) Defined(ctx context.Context, d Definition) (*apiextensionsv1.C
 	return have, nil
 }
 
+// Revisions are those of the schema of this build, and of the definition that the cluster has: -1 if there is none.
+func (c *Cluster) Revisions(ctx context.Context, d Definition) (own, have int, err error) {
+	want, err := d.CRD()
+	if err != nil {
+		return 0, 0, err
+	}
+	crd := &apiextensionsv1.CustomResourceDefinition{}
+	err = c.Get(ctx, client.ObjectKeyFromObject(want), crd)
+	switch {
+	case apierrors.IsNotFound(err):
+		return revision(want), -1, nil
+	case err != nil:
+		return 0, 0, fmt.Errorf("customresourcedefinition %s: %w", want.Name, err)
+	}
+	return revision(want), revision(crd), nil
+}
+
 // CRD is the CustomResourceDefinition of Migration that the cluster has; nil if it has none.
 func (c *Cluster) CRD(ctx context.Context) (*apiextensionsv1.CustomResourceDefinition, error) {
 	return c.Defined(ctx, Migration)

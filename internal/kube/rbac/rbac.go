@@ -160,7 +160,7 @@ func (l line) yaml() string {
 	return text + verbs
 }
 
-// Bindings bind a role to a user or a group, as YAML. Others that the role is bound to keep it.
+// Bindings bind a role to a user, a group or a ServiceAccount, as YAML. Others that the role is bound to keep it.
 func Bindings(role cluster.Role, who rbacv1.Subject) string {
 	var b bytes.Buffer
 	for _, namespace := range namespaces(role) {
@@ -176,10 +176,34 @@ metadata:%[2]s
   labels: {app.kubernetes.io/part-of: replumb}
 roleRef: {apiGroup: rbac.authorization.k8s.io, kind: %[1]s, name: %[3]s}
 subjects:
-  - {apiGroup: rbac.authorization.k8s.io, kind: %[4]s, name: %[5]q}
-`, kind, in, role.Name, who.Kind, who.Name, bindingName(role, who))
+  - {%[4]s, name: %[5]q}
+`, kind, in, role.Name, subject(who), who.Name, bindingName(role, who))
 	}
 	return b.String()
+}
+
+// subject is whom a role is bound to, without the name.
+func subject(who rbacv1.Subject) string {
+	if who.Kind == rbacv1.ServiceAccountKind {
+		return "kind: " + who.Kind + ", namespace: " + who.Namespace
+	}
+	return "apiGroup: rbac.authorization.k8s.io, kind: " + who.Kind
+}
+
+// Account is the manifest of a ServiceAccount.
+func Account(namespace, name string) string {
+	return fmt.Sprintf("---\napiVersion: v1\nkind: ServiceAccount\nmetadata:\n  namespace: %s\n  name: %s\n", namespace, name)
+}
+
+// OperatorFile is the file of deploy with the rights of the operator: its account, its role and that to see whether it is alive, both bound.
+func OperatorFile(operator, lease cluster.Role) string {
+	account := rbacv1.Subject{Kind: rbacv1.ServiceAccountKind, Namespace: v1alpha1.SystemNamespace, Name: operator.Name}
+	everyone := rbacv1.Subject{Kind: rbacv1.GroupKind, Name: "system:authenticated"}
+	return `# The rights of the operator (replumb operator), generated from the lists in the code: the roles of all kinds of migrations in one, for the
+# account that it runs as, and for every user to see whether it is alive. docs/operator.md says more.
+#
+` + Namespaces() + Account(account.Namespace, account.Name) + Manifest(operator) + Bindings(operator, account) +
+		Manifest(lease) + Bindings(lease, everyone)
 }
 
 // bindingName is of the role and of whom it is bound to. Names of roles and bindings are segments of a path.

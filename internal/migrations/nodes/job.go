@@ -38,7 +38,7 @@ func NewJob(tools migration.Tools, m *v1alpha1.Migration) (*Job, error) {
 		return nil, err
 	}
 	j := &Job{Tools: tools, Subject: migration.Subject{Migration: m}, Spec: s}
-	j.Job = &migration.Job[*Planner]{Kind: j, Client: tools.Client(), Name: s.Name, Now: tools.Now}
+	j.Job = &migration.Job[*Planner]{Kind: j, Client: tools.Client(), Name: s.Name, Now: tools.Now, Directed: tools.Directed}
 	return j, nil
 }
 

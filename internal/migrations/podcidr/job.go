@@ -54,7 +54,9 @@ func NewJob(tools Tools, m *v1alpha1.Migration) (*Job, error) {
 		return nil, err
 	}
 	j := &Job{Tools: tools, Subject: migration.Subject{Migration: m}, Spec: s}
-	j.Job = &migration.Job[Plans]{Kind: j, Client: tools.Client(), Name: s.Name, Escort: j.agents(), Now: tools.Now}
+	j.Job = &migration.Job[Plans]{
+		Kind: j, Client: tools.Client(), Name: s.Name, Escort: j.agents(), Now: tools.Now, Directed: tools.Directed,
+	}
 	return j, j.agents().Check()
 }
 

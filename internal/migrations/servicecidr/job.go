@@ -83,7 +83,9 @@ func NewJob(tools Tools, m *v1alpha1.Migration) (*Job, error) {
 		return nil, err
 	}
 	j := &Job{Subject: migration.Subject{Migration: m}, Tools: tools, Spec: s}
-	j.Job = &migration.Job[*Planner]{Kind: j, Client: tools.Client(), Name: s.Name, Escort: j.agents(), Now: tools.Now}
+	j.Job = &migration.Job[*Planner]{
+		Kind: j, Client: tools.Client(), Name: s.Name, Escort: j.agents(), Now: tools.Now, Directed: tools.Directed,
+	}
 	if err := j.checkAgents(); err != nil {
 		return j, err
 	}
@@ -113,12 +115,21 @@ func (j *Job) Turn(ctx context.Context, have *v1alpha1.Migration, to v1alpha1.De
 		}
 	}
 	j.Migration.Spec.Desired = to
-	turns := (have.Spec.Desired == v1alpha1.DesiredRolledBack) != (to == v1alpha1.DesiredRolledBack)
+	turns := j.away(have) != (to == v1alpha1.DesiredRolledBack)
 	if have.Status.NodesRepointedAt == nil || !turns {
 		return nil
 	}
 	j.Migration.Status.NodesRepointedAt = nil
 	return migration.UpdateStatus(ctx, j.Tools.Cluster, have.Name, func(st *v1alpha1.MigrationStatus) { st.NodesRepointedAt = nil })
+}
+
+// away reports whether a Migration was on its way back, or back, before the command that begins. Where spec.desired is written by others, it
+// says where the command goes to.
+func (j *Job) away(have *v1alpha1.Migration) bool {
+	if j.Tools.Directed {
+		return have.Status.Phase == v1alpha1.PhaseRollingBack || have.Status.Phase == v1alpha1.PhaseRolledBack
+	}
+	return have.Spec.Desired == v1alpha1.DesiredRolledBack
 }
 
 // AnotherRound implements migration.Retrier: Services that appeared in the range that was to be retired are moved, if they have not
@@ -226,10 +237,14 @@ func (j *Job) planner(ctx context.Context, in Input) (*Planner, error) {
 	return p, nil
 }
 
-// settle fills in what the file leaves open, as it was resolved. Once it is recorded, it cannot be changed.
+// settle fills in what the file leaves open, as it was resolved. Once it is recorded, it cannot be changed. A Migration that was created by
+// other means than a run has it open as well.
 func (j *Job) settle(s *v1alpha1.ServiceCIDRSpec, resolved Spec) {
-	if j.Recorded == nil {
-		s.From, s.To = texts(resolved.From), texts(resolved.To)
+	if j.Recorded == nil || len(s.From) == 0 {
+		s.From = texts(resolved.From)
+	}
+	if j.Recorded == nil || len(s.To) == 0 {
+		s.To = texts(resolved.To)
 	}
 }
 

@@ -127,7 +127,7 @@ func (g onRange) holds(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if m != nil && m.Annotations[v1alpha1.AnnotationAPIServers] == g.confirmation {
+	if migration.Answered(m, v1alpha1.AnnotationAPIServers, g.confirmation) {
 		return nil
 	}
 	return engine.NotYet("the --service-cluster-ip-range of %s cannot be seen from here; once it is %s everywhere, confirm it: "+
@@ -193,7 +193,7 @@ func (k *kubelets) vouched(ctx context.Context) (bool, error) {
 		return false, nil
 	}
 	m, err := migration.Get(ctx, k.cluster, k.migration)
-	return err == nil && m != nil && m.Annotations[v1alpha1.AnnotationKubelets] == k.confirmation, err
+	return err == nil && migration.Answered(m, v1alpha1.AnnotationKubelets, k.confirmation), err
 }
 
 // ask says what is wrong with one kubelet; nothing, if it is in order.

@@ -37,9 +37,15 @@ func states() []State { return []State{Idle, Running, Done, Failed, Interrupted}
 type Metrics struct {
 	registry *prometheus.Registry
 	requests *prometheus.CounterVec
-	barriers prometheus.Histogram
+	barriers *prometheus.HistogramVec
 	steps    *prometheus.HistogramVec
 	run      *prometheus.GaugeVec
+}
+
+// Run is what is measured of one migration. A nil one measures nothing.
+type Run struct {
+	of        *Metrics
+	migration string
 	// probes are the names that there can be, with the origin of requests.
 	probes map[string]bool
 }
@@ -47,36 +53,46 @@ type Metrics struct {
 // otherProbes is the name for all probes that are not known.
 const otherProbes = "other"
 
-// Counts asks for the Services of what the process works on. It is asked with every scrape; while it fails, there are no counts.
-type Counts func(context.Context) (v1alpha1.Counts, error)
+// Look reads the Migrations that the process works on. It is asked with every scrape; while it fails, nothing is said of them.
+type Look func(context.Context) ([]v1alpha1.Migration, error)
 
-// New makes metrics.
-func New(counts Counts) *Metrics {
+// New makes metrics. look may be nil.
+func New(look Look) *Metrics {
 	long := []float64{.01, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600}
 	m := &Metrics{
 		registry: prometheus.NewRegistry(),
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "replumb_probe_requests_total", Help: "Requests of probes, over all nodes, by result: ok or failed.",
-		}, []string{"probe", "result"}),
-		barriers: prometheus.NewHistogram(prometheus.HistogramOpts{
+		}, []string{"migration", "probe", "result"}),
+		barriers: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "replumb_barrier_wait_seconds", Help: "How long it took until every node was proven to know a batch.", Buckets: long,
-		}),
+		}, []string{"migration"}),
 		steps: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "replumb_step_duration_seconds", Help: "How long steps took that did something, by the phase they are of.", Buckets: long,
-		}, []string{"phase"}),
+		}, []string{"migration", "phase"}),
 		run: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "replumb_run_state", Help: "1 for the state that the run is in, 0 for every other.",
-		}, []string{"state"}),
+		}, []string{"migration", "state"}),
 	}
-	m.registry.MustRegister(m.requests, m.barriers, m.steps, m.run, &services{
-		counts: counts,
-		desc:   prometheus.NewDesc("replumb_services", "Services by where they stand in the migration.", []string{"state"}, nil),
-	})
-	m.state(Idle)
-	for _, name := range v1alpha1.OwnProbes() {
-		m.know(name)
+	m.registry.MustRegister(m.requests, m.barriers, m.steps, m.run)
+	if look != nil {
+		m.registry.MustRegister(newRecorded(look))
 	}
 	return m
+}
+
+// Of is what is measured of one migration, by its name. Of nil metrics it is nil, which measures nothing.
+func (m *Metrics) Of(migration string) *Run {
+	if m == nil {
+		return nil
+	}
+	r := &Run{of: m, migration: migration, probes: map[string]bool{}}
+	r.state(Idle)
+	m.barriers.WithLabelValues(migration)
+	for _, name := range v1alpha1.OwnProbes() {
+		r.know(name)
+	}
+	return r
 }
 
 // About says which cluster the metrics are about, by replumb_cluster_info. It is called once.
@@ -92,58 +108,64 @@ func (m *Metrics) About(of engine.Identity) {
 
 // Probes are those of the Migration, beside the agents' own. It is called before the first Sample: any other is counted as "other", since
 // names come from reports of nodes, and each would be a time series for good.
-func (m *Metrics) Probes(all []v1alpha1.ProbeSpec) {
+func (r *Run) Probes(all []v1alpha1.ProbeSpec) {
+	if r == nil {
+		return
+	}
 	for i := range all {
-		m.know(all[i].Name)
+		r.know(all[i].Name)
 	}
 }
 
-func (m *Metrics) know(name string) {
-	if m.probes == nil {
-		m.probes = map[string]bool{}
-	}
+func (r *Run) know(name string) {
 	for _, origin := range []v1alpha1.ProbeOrigin{v1alpha1.FromHost, v1alpha1.FromPod} {
-		m.probes[strings.ToLower(string(origin))+"/"+name] = true // as in reports: see orders.full in internal/verify/agent
+		r.probes[strings.ToLower(string(origin))+"/"+name] = true // as in reports: see orders.full in internal/verify/agent
 	}
 }
 
-func (m *Metrics) state(now State) {
+func (r *Run) state(now State) {
 	for _, s := range states() {
 		value := 0.0
 		if s == now {
 			value = 1
 		}
-		m.run.WithLabelValues(string(s)).Set(value)
+		r.of.run.WithLabelValues(r.migration, string(s)).Set(value)
 	}
 }
 
 // Event is a sink of events.
-func (m *Metrics) Event(e engine.Event) {
+func (r *Run) Event(e engine.Event) {
+	if r == nil {
+		return
+	}
 	switch e.Kind {
 	case engine.RunStarted:
-		m.state(Running)
+		r.state(Running)
 	case engine.RunDone:
-		m.state(Done)
+		r.state(Done)
 	case engine.RunFailed:
-		m.state(Failed)
+		r.state(Failed)
 	case engine.RunInterrupted:
-		m.state(Interrupted)
+		r.state(Interrupted)
 	case engine.StepDone:
-		m.steps.WithLabelValues(e.Phase).Observe(e.Seconds)
+		r.of.steps.WithLabelValues(r.migration, e.Phase).Observe(e.Seconds)
 		if e.Role == engine.RoleBarrier {
-			m.barriers.Observe(e.Seconds)
+			r.of.barriers.WithLabelValues(r.migration).Observe(e.Seconds)
 		}
 	}
 }
 
 // Sample adds what a probe met with.
-func (m *Metrics) Sample(s journal.Sample) {
+func (r *Run) Sample(s journal.Sample) {
+	if r == nil {
+		return
+	}
 	name := s.Probe
-	if !m.probes[name] {
+	if !r.probes[name] {
 		name = otherProbes
 	}
-	m.requests.WithLabelValues(name, "ok").Add(float64(max(0, s.Sent-s.Failed)))
-	m.requests.WithLabelValues(name, "failed").Add(float64(max(0, s.Failed)))
+	r.of.requests.WithLabelValues(r.migration, name, "ok").Add(float64(max(0, s.Sent-s.Failed)))
+	r.of.requests.WithLabelValues(r.migration, name, "failed").Add(float64(max(0, s.Failed)))
 }
 
 // Server answers scrapes.
@@ -172,6 +194,11 @@ func (m *Metrics) Serve(ctx context.Context, address string) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("metrics: %w", err)
 	}
+	return m.ServeOn(listener), nil
+}
+
+// ServeOn is Serve for one who listens already.
+func (m *Metrics) ServeOn(listener net.Listener) *Server {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{}))
 	s := &Server{
@@ -179,7 +206,7 @@ func (m *Metrics) Serve(ctx context.Context, address string) (*Server, error) {
 		server: &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute},
 	}
 	go func() { s.ended <- s.server.Serve(listener) }()
-	return s, nil
+	return s
 }
 
 // Stop lets scrapes in hand end, until ctx does at the longest, and returns what went wrong since Serve.
@@ -192,34 +219,4 @@ func (s *Server) Stop(ctx context.Context) error {
 		return fmt.Errorf("metrics: %w", err)
 	}
 	return nil
-}
-
-// services asks for the counts at each scrape.
-type services struct {
-	counts Counts
-	desc   *prometheus.Desc
-}
-
-// Describe implements prometheus.Collector.
-func (s *services) Describe(out chan<- *prometheus.Desc) { out <- s.desc }
-
-// askLimit is how long a scrape waits for counts.
-const askLimit = 2 * time.Second
-
-// Collect implements prometheus.Collector.
-func (s *services) Collect(out chan<- prometheus.Metric) {
-	if s.counts == nil {
-		return
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), askLimit)
-	defer cancel()
-	c, err := s.counts(ctx)
-	if err != nil {
-		return // no number is better than an old one
-	}
-	for state, n := range map[string]int{
-		"waiting": max(0, c.Total-c.Moved), "moved": c.Moved, "bridged": c.Bridged, "pinned": c.Pinned, "stays": c.Stays,
-	} {
-		out <- prometheus.MustNewConstMetric(s.desc, prometheus.GaugeValue, float64(n), state)
-	}
 }

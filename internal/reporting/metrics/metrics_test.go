@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/reporting/journal"
@@ -57,18 +59,29 @@ func has(t *testing.T, page string, lines ...string) {
 func TestScrape(t *testing.T) {
 	trouble := errors.New("no answer")
 	var failing error
-	m := New(func(context.Context) (v1alpha1.Counts, error) {
-		return v1alpha1.Counts{Total: 10, Moved: 4, Bridged: 5, Pinned: 1, Stays: 2}, failing
+	m := New(func(context.Context) ([]v1alpha1.Migration, error) {
+		return []v1alpha1.Migration{{
+			ObjectMeta: metav1.ObjectMeta{Name: "m"},
+			Spec:       v1alpha1.MigrationSpec{ServiceCIDR: &v1alpha1.ServiceCIDRSpec{}},
+			Status: v1alpha1.MigrationStatus{
+				Counts: v1alpha1.Counts{Total: 10, Moved: 4, Bridged: 5, Pinned: 1, Stays: 2},
+				Conditions: []metav1.Condition{
+					{Type: "Ready", Status: metav1.ConditionFalse, LastTransitionTime: metav1.Unix(1700000000, 0)},
+					{Type: "GateWaiting", Status: metav1.ConditionTrue, LastTransitionTime: metav1.Unix(1700000060, 0)},
+				},
+			},
+		}}, failing
 	})
+	r := m.Of("m")
 	m.About(engine.Identity{UID: "u", Server: "s:1", Context: "c"})
 	s := serve(t, m)
 	has(
 		t,
 		scrape(t, s),
 		`replumb_cluster_info{context="c",server="s:1",uid="u"} 1`,
-		`replumb_run_state{state="idle"} 1`,
-		`replumb_run_state{state="running"} 0`,
-		"replumb_barrier_wait_seconds_count 0",
+		`replumb_run_state{migration="m",state="idle"} 1`,
+		`replumb_run_state{migration="m",state="running"} 0`,
+		`replumb_barrier_wait_seconds_count{migration="m"} 0`,
 	)
 	for _, e := range []engine.Event{
 		{Kind: engine.RunStarted},
@@ -76,32 +89,35 @@ func TestScrape(t *testing.T) {
 		{Kind: engine.StepDone, Phase: "move", Step: "barrier/batch 1 of 2", Role: engine.RoleBarrier, Seconds: 1.5},
 		{Kind: engine.StepUnchanged, Phase: "move", Step: "barrier/batch 2 of 2", Role: engine.RoleBarrier},
 	} {
-		m.Event(e)
+		r.Event(e)
 	}
-	m.Sample(journal.Sample{Probe: "host/name", Sent: 50, Failed: 2})
-	m.Sample(journal.Sample{Probe: "host/name", Sent: 50})
+	r.Sample(journal.Sample{Probe: "host/name", Sent: 50, Failed: 2})
+	r.Sample(journal.Sample{Probe: "host/name", Sent: 50})
 	has(
 		t,
 		scrape(t, s),
-		`replumb_run_state{state="running"} 1`,
-		`replumb_run_state{state="idle"} 0`,
-		"replumb_barrier_wait_seconds_count 1",
-		"replumb_barrier_wait_seconds_sum 1.5",
-		`replumb_step_duration_seconds_count{phase="move"} 2`,
-		`replumb_step_duration_seconds_bucket{phase="move",le="0.5"} 1`,
-		`replumb_probe_requests_total{probe="host/name",result="ok"} 98`,
-		`replumb_probe_requests_total{probe="host/name",result="failed"} 2`,
-		`replumb_services{state="waiting"} 6`,
-		`replumb_services{state="moved"} 4`,
-		`replumb_services{state="bridged"} 5`,
-		`replumb_services{state="pinned"} 1`,
-		`replumb_services{state="stays"} 2`,
+		`replumb_run_state{migration="m",state="running"} 1`,
+		`replumb_run_state{migration="m",state="idle"} 0`,
+		`replumb_barrier_wait_seconds_count{migration="m"} 1`,
+		`replumb_barrier_wait_seconds_sum{migration="m"} 1.5`,
+		`replumb_step_duration_seconds_count{migration="m",phase="move"} 2`,
+		`replumb_step_duration_seconds_bucket{migration="m",phase="move",le="0.5"} 1`,
+		`replumb_probe_requests_total{migration="m",probe="host/name",result="ok"} 98`,
+		`replumb_probe_requests_total{migration="m",probe="host/name",result="failed"} 2`,
+		`replumb_services{migration="m",state="waiting"} 6`,
+		`replumb_services{migration="m",state="moved"} 4`,
+		`replumb_services{migration="m",state="bridged"} 5`,
+		`replumb_services{migration="m",state="pinned"} 1`,
+		`replumb_services{migration="m",state="stays"} 2`,
+		`replumb_migration_condition{condition="Ready",migration="m",type="serviceCIDR"} 0`,
+		`replumb_migration_condition{condition="GateWaiting",migration="m",type="serviceCIDR"} 1`,
+		`replumb_migration_condition_since_seconds{condition="GateWaiting",migration="m",type="serviceCIDR"} 1.70000006e+09`,
 	)
 	for kind, state := range map[engine.Kind]State{
 		engine.RunDone: Done, engine.RunFailed: Failed, engine.RunInterrupted: Interrupted,
 	} {
-		m.Event(engine.Event{Kind: kind})
-		has(t, scrape(t, s), `replumb_run_state{state="`+string(state)+`"} 1`)
+		r.Event(engine.Event{Kind: kind})
+		has(t, scrape(t, s), `replumb_run_state{migration="m",state="`+string(state)+`"} 1`)
 	}
 	failing = trouble
 	if page := scrape(t, s); strings.Contains(page, "replumb_services{") {
@@ -112,17 +128,18 @@ func TestScrape(t *testing.T) {
 // TestProbesAreBounded: names come from NodeReports, and each would be a time series for good.
 func TestProbesAreBounded(t *testing.T) {
 	m := New(nil)
-	m.Probes([]v1alpha1.ProbeSpec{{Name: "shop"}})
+	r := m.Of("m")
+	r.Probes([]v1alpha1.ProbeSpec{{Name: "shop"}})
 	for _, name := range []string{"pod/dns", "host/shop", "host/x1", "x2", "host/", "HOST/dns", "host/dns/x"} {
-		m.Sample(journal.Sample{Probe: name, Sent: 1})
+		r.Sample(journal.Sample{Probe: name, Sent: 1})
 	}
 	page := scrape(t, serve(t, m))
 	has(
 		t,
 		page,
-		`replumb_probe_requests_total{probe="pod/dns",result="ok"} 1`,
-		`replumb_probe_requests_total{probe="host/shop",result="ok"} 1`,
-		`replumb_probe_requests_total{probe="other",result="ok"} 5`,
+		`replumb_probe_requests_total{migration="m",probe="pod/dns",result="ok"} 1`,
+		`replumb_probe_requests_total{migration="m",probe="host/shop",result="ok"} 1`,
+		`replumb_probe_requests_total{migration="m",probe="other",result="ok"} 5`,
 	)
 	if n := strings.Count(page, `result="ok"`); n != 3 {
 		t.Errorf("%d probes:\n%s", n, page)

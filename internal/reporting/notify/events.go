@@ -63,6 +63,16 @@ func (ev *Events) Event(e engine.Event) {
 	}
 }
 
+// kindLost is an event that no run has: a request that agents lost.
+const kindLost engine.Kind = "RequestsLost"
+
+// Lost tells of requests that were lost. It does not wait.
+func (ev *Events) Lost(text string) {
+	if ev.box.put(engine.Event{Time: time.Now().UTC(), Kind: kindLost, Message: text}) != nil {
+		ev.lost.Store(true)
+	}
+}
+
 // Close waits until all is written or given up, until ctx ends at the longest.
 func (ev *Events) Close(ctx context.Context) { ev.box.close(ctx) }
 
@@ -148,7 +158,7 @@ func (ev *Events) event(e engine.Event) *corev1.Event {
 	ev.number++
 	kind := corev1.EventTypeNormal
 	switch e.Kind {
-	case engine.StepFailed, engine.RunFailed, engine.RunInterrupted, engine.StepDone:
+	case engine.StepFailed, engine.RunFailed, engine.RunInterrupted, engine.StepDone, kindLost:
 		kind = corev1.EventTypeWarning
 	}
 	at := metav1.NewTime(e.Time)
@@ -164,7 +174,7 @@ func (ev *Events) event(e engine.Event) *corev1.Event {
 }
 
 // reason is a word for programs: MoveStarted, MoveDone, MoveFailed, MoveWaiting, MoveTrouble for the phase move, and
-// RunStarted, RunDone, RunFailed, RunInterrupted.
+// RunStarted, RunDone, RunFailed, RunInterrupted, RequestsLost.
 func reason(e engine.Event) string {
 	switch e.Kind {
 	case engine.PhaseStarted:

@@ -52,6 +52,8 @@ func sentence(e engine.Event) string {
 	switch e.Kind {
 	case engine.RunStarted:
 		return "the run has begun"
+	case kindLost:
+		return "lost: " + e.Message
 	case engine.RunDone:
 		return fmt.Sprintf("the run is done (%s)", took)
 	case engine.RunFailed:

@@ -43,6 +43,9 @@ func (e *LossError) Error() string {
 // ExitCode implements fault.Coder.
 func (*LossError) ExitCode() int { return fault.ExitBudget }
 
+// Stalls implements migration.Stalling.
+func (*LossError) Stalls() string { return v1alpha1.ReasonLossBudgetExceeded }
+
 // Advice is what to do about it.
 func (e *LossError) Advice() string {
 	return "nothing else is begun, and what has moved answers wherever its node does its part; repair what the probe met with, then run the same " +

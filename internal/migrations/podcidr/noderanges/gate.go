@@ -225,7 +225,7 @@ func (g *rangeGate) unseen(ctx context.Context, seen int) error {
 		return nil
 	}
 	m, err := migration.Get(ctx, g.tools.Cluster, g.spec.Name)
-	if err != nil || m != nil && m.Annotations[v1alpha1.AnnotationControllerManagers] == string(g.mode) {
+	if err != nil || migration.Answered(m, v1alpha1.AnnotationControllerManagers, string(g.mode)) {
 		return err
 	}
 	return engine.NotYet("what controller managers that do not lead run with cannot be seen from here; once it is right everywhere, "+

@@ -1,9 +1,7 @@
-package cli
+package audience
 
 import (
 	"context"
-	"fmt"
-	"io"
 	"sync"
 	"time"
 
@@ -12,10 +10,10 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/engine/findings"
-	"github.com/replumb/replumb/internal/engine/printable"
 	"github.com/replumb/replumb/internal/migrations/servicecidr"
 	"github.com/replumb/replumb/internal/reporting/journal"
 	"github.com/replumb/replumb/internal/reporting/metrics"
+	"github.com/replumb/replumb/internal/reporting/notify"
 	"github.com/replumb/replumb/internal/verify/lossguard"
 )
 
@@ -24,10 +22,10 @@ const flushEvery = 10 * time.Second
 
 // history keeps what happens in a run, for its report and for metrics, and tells people of losses as they are seen.
 type history struct {
-	journal *journal.Writer
-	// measured is nil if no one asked for metrics.
-	measured *metrics.Metrics
-	w        io.Writer
+	journal  *journal.Writer
+	measured *metrics.Run
+	events   *notify.Events
+	lost     func(text string)
 
 	mu       sync.Mutex
 	reported map[string]bool
@@ -48,26 +46,13 @@ func (h *history) end(err error) {
 var _ servicecidr.Observer = (*history)(nil)
 
 // remember begins the history of a run. Stop writes the rest of it.
-func (a *app) remember(
-	ctx context.Context,
-	c *connection,
-	j job,
-	command string,
-	m *metrics.Metrics,
-) (h *history, stop func(context.Context)) {
-	of := j.about()
-	h = &history{journal: journal.NewWriter(c.Cluster, of.migration, time.Now), measured: m, w: a.err, reported: map[string]bool{}}
-	if m != nil {
-		m.Probes(of.common.Proof.Probes)
+func remember(ctx context.Context, of Of, events *notify.Events) (h *history, stop func(context.Context)) {
+	h = &history{
+		journal: journal.NewWriter(of.Cluster, of.Migration, time.Now), measured: of.Metrics, events: events, lost: of.Lost,
+		reported: map[string]bool{},
 	}
-	var overrides []string
-	if a.acceptDowntime {
-		overrides = append(overrides, "--accept-downtime")
-	}
-	if a.withoutAgent {
-		overrides = append(overrides, "--without-agent")
-	}
-	h.journal.Begin(journal.Describe(ctx, c.Cluster, of.name, "replumb "+command, version, overrides...))
+	of.Metrics.Probes(of.Common.Proof.Probes)
+	h.journal.Begin(begin(ctx, of))
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	var flushing sync.WaitGroup
 	flushing.Go(func() {
@@ -87,7 +72,7 @@ func (a *app) remember(
 		flushing.Wait()
 		// A run that ends where it found no definition of Migration, or may not write a journal, has none: a report says so.
 		if err := h.journal.Flush(last); err != nil && !apierrors.IsForbidden(err) {
-			fmt.Fprintf(a.err, "warning: %v\n", err)
+			of.Warn(err)
 		}
 	}
 }
@@ -98,9 +83,7 @@ func (h *history) Event(e engine.Event) {
 	h.began = true
 	h.mu.Unlock()
 	h.journal.Event(e)
-	if h.measured != nil {
-		h.measured.Event(e)
-	}
+	h.measured.Event(e)
 }
 
 // Loss implements proof.Observer.
@@ -113,7 +96,9 @@ func (h *history) Loss(l v1alpha1.Loss) {
 		return
 	}
 	h.reported[key] = true
-	fmt.Fprintf(h.w, "lost: %s\n", printable.Line(lossguard.Describe(&l)))
+	text := lossguard.Describe(&l)
+	h.events.Lost(text)
+	h.lost(text)
 }
 
 // Sample implements proof.Observer.
@@ -123,9 +108,7 @@ func (h *history) Sample(s lossguard.Sample) {
 		P50: s.P50.Microseconds(), P99: s.P99.Microseconds(), Max: s.Max.Microseconds(),
 	}
 	h.journal.Sample(sample)
-	if h.measured != nil {
-		h.measured.Sample(sample)
-	}
+	h.measured.Sample(sample)
 }
 
 // Clients implements proof.Observer.

@@ -1,0 +1,220 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/rest"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine/fault"
+	"github.com/replumb/replumb/internal/engine/printable"
+	"github.com/replumb/replumb/internal/kube/apiserver"
+	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/migration"
+	"github.com/replumb/replumb/internal/migration/incluster"
+	"github.com/replumb/replumb/internal/operator/controller"
+	"github.com/replumb/replumb/internal/reporting/metrics"
+)
+
+// operatorOptions are what the operator is started with.
+type operatorOptions struct {
+	namespace       string
+	allowed         []string
+	approvePlans    bool
+	metrics, health string
+}
+
+// operator runs Migrations that are created in the cluster.
+func (a *app) operator() *cobra.Command {
+	var o operatorOptions
+	cmd := &cobra.Command{
+		Use: "operator", Short: "Run the Migrations that are created in the cluster", Args: noArgs,
+		Long: `Run the Migrations that are created in the cluster, by spec.desired, with the same engine as apply, rollback and finish. It is
+started in the cluster, in two replicas, of which one leads; replumb install puts it there.
+
+One Migration runs at a time, under the lock that commands take as well. Where a command asks on a terminal, the operator asks for the
+annotation replumb.dev/approve on the Migration: finish, before it takes old addresses away for good. What it waits for, and what
+keeps a Migration from going on, is in the conditions of the Migration.
+
+It makes no call that a Migration names (hooks, programs, webhooks, DNS) but those whose digest --allow-calls has: who may write
+Migrations must not be able to have it run something. It listens on no port unless it is asked to.`,
+		Example: a.example(`
+  replumb operator
+  replumb operator --metrics-bind-address 0.0.0.0:8080 --health-probe-bind-address 0.0.0.0:8081
+  replumb operator --allow-calls DIGEST   # of the calls of one Migration; its condition Stalled has it`),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := o.check(); err != nil {
+				return err
+			}
+			return a.operate(cmd.Context(), &o)
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&o.namespace, "namespace", controller.Namespace, "namespace of the Lease of the replica that leads: the operator's own")
+	flags.StringArrayVar(&o.allowed, "allow-calls", nil,
+		"digest of calls that a Migration may have the operator make; may be repeated (docs/hooks.md)")
+	flags.BoolVar(&o.approvePlans, "require-plan-approval", false,
+		"begin no Migration whose plan was not approved: replumb.dev/approve=plan:HASH")
+	flags.StringVar(&o.metrics, "metrics-bind-address", "", "[HOST:]PORT to serve Prometheus metrics at, as /metrics (default: none)")
+	flags.StringVar(&o.health, "health-probe-bind-address", "", "[HOST:]PORT to serve /healthz and /readyz at (default: none)")
+	return cmd
+}
+
+// digests are SHA-256 in hexadecimal, as spec.Digest makes them.
+var digests = regexp.MustCompile(`^[0-9a-f]{64}$`) //nolint:gochecknoglobals // as release is
+
+func (o *operatorOptions) check() error {
+	for _, d := range o.allowed {
+		if !digests.MatchString(d) {
+			return &UsageError{
+				Problem: fmt.Sprintf("--allow-calls %q is no digest", d),
+				Hint:    "the condition Stalled of a Migration with calls has its digest: 64 hexadecimal digits",
+			}
+		}
+	}
+	if o.namespace == "" {
+		return &UsageError{Problem: "--namespace is empty", Hint: "leave it out: " + controller.Namespace}
+	}
+	return nil
+}
+
+// operate runs a replica until it is asked to end, which is no error.
+func (a *app) operate(ctx context.Context, o *operatorOptions) error {
+	c, servers, err := a.fromInside(ctx)
+	if err != nil {
+		return err
+	}
+	log := func(format string, args ...any) {
+		fmt.Fprintf(a.err, "%s %s\n", time.Now().UTC().Format(time.RFC3339), printable.Line(fmt.Sprintf(format, args...)))
+	}
+	tools := a.tools(c)
+	tools.Directed, tools.Dir = true, ""
+	op := &controller.Operator{
+		Tools: tools, Identity: c.identity(ctx), Name: replica(os.Getenv), Version: version, Namespace: o.namespace, Allowed: o.allowed,
+		PlansApproved: o.approvePlans, Log: log,
+	}
+	all, ctx := errgroup.WithContext(ctx)
+	if o.metrics != "" {
+		listener, err := listen(ctx, "--metrics-bind-address", o.metrics)
+		if err != nil {
+			return err
+		}
+		op.Metrics = metrics.New(func(ctx context.Context) ([]v1alpha1.Migration, error) { return migration.List(ctx, c.Cluster) })
+		op.Metrics.About(op.Identity)
+		served := op.Metrics.ServeOn(listener)
+		log("metrics at http://%s/metrics", served.Address)
+		all.Go(func() error { return stopAfter(ctx, served.Stop) })
+	}
+	if o.health != "" {
+		listener, err := listen(ctx, "--health-probe-bind-address", o.health)
+		if err != nil {
+			return err
+		}
+		served := controller.ServeHealth(listener, func(ctx context.Context) error { _, err := c.ServerVersion(ctx); return err })
+		log("health at http://%s/healthz", served.Address)
+		all.Go(func() error { return stopAfter(ctx, served.Stop) })
+	}
+	if servers != nil {
+		all.Go(func() error { servers.follow(ctx, c.Cluster); return nil })
+	}
+	all.Go(func() error { return op.Run(ctx) })
+	if err := all.Wait(); err != nil && !errors.Is(err, context.Canceled) {
+		return fmt.Errorf("operator %s: %w", op.Name, err)
+	}
+	return nil
+}
+
+// listen on [HOST:]PORT; without a host on all addresses, as kubelets and Prometheus come from others.
+func listen(ctx context.Context, flag, address string) (net.Listener, error) {
+	if !strings.Contains(address, ":") {
+		address = ":" + address
+	}
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
+	if err != nil {
+		return nil, &fault.Hinted{Err: err, Hint: "give " + flag + " a [HOST:]PORT that is free, or leave it out"}
+	}
+	return listener, nil
+}
+
+func stopAfter(ctx context.Context, stop func(context.Context) error) error {
+	<-ctx.Done()
+	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushLimit)
+	defer cancel()
+	return stop(last)
+}
+
+// replica is the name of this one: its pod's, or that of its machine and process.
+func replica(env func(string) string) string {
+	if pod := env("POD_NAME"); pod != "" {
+		return pod
+	}
+	host, _ := os.Hostname()
+	return fmt.Sprintf("%s_%d", cmp.Or(host, "operator"), os.Getpid())
+}
+
+// reached are the API servers of the cluster that the operator runs in. It reaches them without any Service, since it moves those.
+type reached struct {
+	endpoints *cluster.Endpoints
+	fallback  string
+}
+
+// followEvery is how often API servers are looked for that have come or gone.
+const followEvery = 30 * time.Second
+
+// follow keeps the endpoints as those are that Service kubernetes leads to, until ctx ends.
+func (s *reached) follow(ctx context.Context, c *cluster.Cluster) {
+	wait.UntilWithContext(ctx, func(ctx context.Context) {
+		ctx, cancel := context.WithTimeout(ctx, followEvery)
+		defer cancel()
+		if now, err := incluster.APIServers(ctx, c); err == nil {
+			s.endpoints.Set(append(now, s.fallback))
+		}
+	}, followEvery)
+}
+
+// single dials each API server that is named by its address, which the dialer of the config does not: that leads to any of them.
+func single(config *rest.Config) func(ctx context.Context, network, address string) (net.Conn, error) {
+	return func(ctx context.Context, network, address string) (net.Conn, error) {
+		if host, _, err := net.SplitHostPort(address); err == nil && host == config.ServerName {
+			return config.Dial(ctx, network, address) // no name server is needed, nor any Service
+		}
+		return (&net.Dialer{Timeout: dialLimit}).DialContext(ctx, network, address)
+	}
+}
+
+// dialLimit is how long one API server may take to accept a connection.
+const dialLimit = 3 * time.Second
+
+// fromInside connects to the cluster that the process runs in; with a kubeconfig, to the one that it names.
+func (a *app) fromInside(ctx context.Context) (*connection, *reached, error) {
+	host, port := os.Getenv("KUBERNETES_SERVICE_HOST"), os.Getenv("KUBERNETES_SERVICE_PORT")
+	_, err := os.Stat(cluster.ServiceAccountDir + "/token")
+	if err != nil || host == "" || a.config.KubeConfig != nil && *a.config.KubeConfig != "" {
+		c, err := a.reach(ctx)
+		return c, nil, err
+	}
+	fallback := net.JoinHostPort(host, port)
+	config, endpoints := cluster.Direct([]string{fallback}, cluster.ServiceAccountDir)
+	c, err := cluster.Connect(config)
+	if err != nil {
+		return nil, nil, err
+	}
+	if now, err := incluster.APIServers(ctx, c); err == nil {
+		endpoints.Set(slices.Concat(now, []string{fallback}))
+	}
+	each := rest.CopyConfig(config)
+	each.Dial = single(config)
+	return &connection{Cluster: c, inspector: apiserver.New(each)}, &reached{endpoints: endpoints, fallback: fallback}, nil
+}

@@ -1,0 +1,99 @@
+package migration
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine/fault"
+)
+
+// Approvals are what people have approved of a Migration, by its annotation.
+type Approvals struct {
+	// Plans are hashes of plans that may be applied; if there are any, no other may.
+	Plans []string
+	// Finish says that the point of no return may be passed.
+	Finish bool
+	// Gates are answers, as NAME=ANSWER, to gates whose state nothing but a person can see.
+	Gates []string
+	// Losses are tokens of losses after which a run may go on.
+	Losses []string
+}
+
+// ApprovalError says that the annotation has something that approves nothing.
+type ApprovalError struct {
+	Name, Word string
+}
+
+func (e *ApprovalError) Error() string {
+	return fmt.Sprintf("migration %s: annotation %s has %q, which approves nothing", e.Name, v1alpha1.AnnotationApprove, e.Word)
+}
+
+// Advice implements fault.Adviser.
+func (*ApprovalError) Advice() string {
+	return "use plan:HASH, finish, gate:NAME=ANSWER or losses:TOKEN, with spaces or commas between them"
+}
+
+// ExitCode implements fault.Coder.
+func (*ApprovalError) ExitCode() int { return fault.ExitUsage }
+
+// Approved reads what people have approved. It fails with an *ApprovalError on what it does not know: a person may rely on it.
+func Approved(m *v1alpha1.Migration) (Approvals, error) {
+	var a Approvals
+	for _, word := range strings.FieldsFunc(m.Annotations[v1alpha1.AnnotationApprove], separates) {
+		what, of, _ := strings.Cut(word, ":")
+		name, answer, _ := strings.Cut(of, "=")
+		switch {
+		case word == "finish":
+			a.Finish = true
+		case what == "plan" && of != "":
+			a.Plans = append(a.Plans, of)
+		case what == "gate" && name != "" && answer != "":
+			a.Gates = append(a.Gates, of)
+		case what == "losses" && of != "":
+			a.Losses = append(a.Losses, of)
+		default:
+			return Approvals{}, &ApprovalError{Name: m.Name, Word: word}
+		}
+	}
+	return a, nil
+}
+
+func separates(r rune) bool { return r == ',' || r == ' ' || r == '\t' || r == '\n' }
+
+// Approve adds words to what is approved, unless they are there. A plan is approved in place of another.
+func Approve(m *v1alpha1.Migration, words ...string) {
+	have := strings.FieldsFunc(m.Annotations[v1alpha1.AnnotationApprove], separates)
+	for _, word := range words {
+		if strings.HasPrefix(word, "plan:") {
+			have = slices.DeleteFunc(have, func(w string) bool { return w != word && strings.HasPrefix(w, "plan:") })
+		}
+		if word != "" && !slices.Contains(have, word) {
+			have = append(have, word)
+		}
+	}
+	if len(have) == 0 {
+		return
+	}
+	if m.Annotations == nil {
+		m.Annotations = map[string]string{}
+	}
+	m.Annotations[v1alpha1.AnnotationApprove] = strings.Join(have, ",")
+}
+
+// Answered reports whether a person has answered a gate that only they can: by the annotation of the gate, such as
+// replumb.dev/api-servers: Repointed, or by approving it, as gate:api-servers=Repointed. m may be nil.
+func Answered(m *v1alpha1.Migration, annotation, answer string) bool {
+	if m == nil || answer == "" {
+		return false
+	}
+	if m.Annotations[annotation] == answer {
+		return true
+	}
+	a, err := Approved(m)
+	return err == nil && slices.Contains(a.Gates, strings.TrimPrefix(annotation, prefix)+"="+answer)
+}
+
+// prefix is that of replumb's own annotations.
+const prefix = "replumb.dev/"

@@ -1,0 +1,106 @@
+package migrations
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/kube/cluster"
+)
+
+// OperatorLease is the name of the Lease of the operator's replica that leads.
+const OperatorLease = "replumb-operator"
+
+// OperatorRole is what the operator needs to run Migrations of all kinds: the union of their roles, each right by verb, resource, name and
+// namespace, and what following Migrations takes. What only a run without agents takes is not in it: that would make it root on every node.
+func OperatorRole() cluster.Role {
+	role := cluster.Role{
+		Name: "replumb-operator", File: "rbac-operator.yaml", Purpose: cluster.Operate,
+		Danger: []string{
+			"Who has it is as good as an administrator of the cluster: it is the union of what all kinds of migrations take, so it can lead the",
+			"traffic of every Service elsewhere, drain nodes and, for spec.cni, change what runs on them. Who may create Migrations has the",
+			"operator do so for them, within what a Migration can say: give create and update of migrations to administrators alone.",
+		},
+		Rules: []cluster.Rule{
+			{
+				Why: "Migrations that are created, changed and approved, and what becomes of them.",
+				Rights: slices.Concat(
+					cluster.Grant("replumb.dev", "migrations", "", "get list watch update"),
+					cluster.Grant("replumb.dev", "migrations", "status", "update patch"),
+				),
+			},
+			{
+				Why: "Which replica leads.",
+				Rights: cluster.In(v1alpha1.SystemNamespace, slices.Concat(
+					cluster.Grant("coordination.k8s.io", "leases", "", "create"),
+					cluster.Named(cluster.Grant("coordination.k8s.io", "leases", "", "get update"), OperatorLease),
+				)...),
+			},
+		},
+	}
+	for _, kind := range All() {
+		for _, one := range kind.Roles {
+			if one.Purpose == cluster.WithoutAgents {
+				continue
+			}
+			role.Rules = append(role.Rules, cluster.Rule{
+				Why: fmt.Sprintf("What %s has, and the rules above do not.", one.Name), Rights: one.Rights(),
+			})
+		}
+	}
+	return narrowed(role)
+}
+
+// OperatorLeaseRole is what commands need to see whether an operator is alive, in any cluster that they may be used in.
+func OperatorLeaseRole() cluster.Role {
+	return cluster.Role{
+		Name: "replumb-operator-lease", File: "rbac-operator.yaml", Purpose: cluster.View,
+		Rules: []cluster.Rule{{
+			Why: "Whether an operator is alive, which commands hand over to.",
+			Rights: cluster.In(v1alpha1.SystemNamespace,
+				cluster.Named(cluster.Grant("coordination.k8s.io", "leases", "", "get"), OperatorLease)...),
+		}},
+	}
+}
+
+// narrowed is a role without rights that it has in another rule as well: the same, of all names, or in all namespaces.
+func narrowed(role cluster.Role) cluster.Role {
+	all := map[cluster.Right]bool{}
+	for _, r := range role.Rights() {
+		all[r] = true
+	}
+	var rules []cluster.Rule
+	for _, rule := range role.Rules {
+		var own []cluster.Right
+		for _, r := range rule.Rights {
+			if !wider(all, r) {
+				own = append(own, r)
+			}
+		}
+		if rule.Rights = own; len(own) > 0 {
+			rules = append(rules, rule)
+		}
+	}
+	role.Rules = rules
+	return role
+}
+
+// wider reports whether there is a right that has another in it. list, watch and create of one namespace are in those of all.
+func wider(all map[cluster.Right]bool, r cluster.Right) bool {
+	for _, w := range []cluster.Right{unnamed(r), anywhere(r), unnamed(anywhere(r))} {
+		if w != r && all[w] {
+			return true
+		}
+	}
+	return false
+}
+
+func unnamed(r cluster.Right) cluster.Right {
+	r.Name = ""
+	return r
+}
+
+func anywhere(r cluster.Right) cluster.Right {
+	r.Namespace = ""
+	return r
+}

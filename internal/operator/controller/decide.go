@@ -1,0 +1,343 @@
+// Package controller runs Migrations that are created in the cluster, by the same engine as the command line: it decides what each of them
+// needs next, from what is recorded of all, and runs one at a time under the lock that every replumb takes.
+package controller
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine/fault"
+	"github.com/replumb/replumb/internal/migration"
+	"github.com/replumb/replumb/internal/spec"
+)
+
+// Act is what a Migration needs next.
+type Act string
+
+// The acts. To rest is to do nothing: the Decision says why.
+const (
+	Rest     Act = "Rest"
+	Plan     Act = "Plan"
+	Apply    Act = "Apply"
+	Rollback Act = "Rollback"
+	Finish   Act = "Finish"
+)
+
+// Scene is all that a decision is made of.
+type Scene struct {
+	Migration *v1alpha1.Migration
+	// Others are all other Migrations of the cluster.
+	Others []v1alpha1.Migration
+	// Revisions are those of the schema of Migrations.
+	Revisions Revisions
+	// Allowed are digests of calls that the operator was started to make.
+	Allowed []string
+	// PlansApproved says that no plan is applied that no one has approved.
+	PlansApproved bool
+	// Planned is the plan that was made last of what the Migration asks for; the zero value if there is none that still counts.
+	Planned Planned
+	// Last is how the latest run here ended, if it failed; nil if none did.
+	Last *Outcome
+	Now  time.Time
+}
+
+// Revisions of a schema: the operator's, and that of the definition in the cluster, which is -1 if there is none.
+type Revisions struct{ Own, Cluster int }
+
+// Planned is a plan.
+type Planned struct {
+	Hash string
+	// Steps is how many of it are left to do.
+	Steps int
+}
+
+// Decision is what to do with a Migration, and what its conditions say meanwhile.
+type Decision struct {
+	Act Act
+	// Standing, Reason and Message are what Ready and its companions say. A Standing of "" leaves them as they are.
+	Standing        migration.Standing
+	Reason, Message string
+	// Gate is what a person has to do first; empty if nothing.
+	Gate string
+	// Paused says that a pause is asked for.
+	Paused bool
+	// After is when to decide again if nothing happens; zero is whenever.
+	After time.Duration
+}
+
+// Decide says what a Migration needs next. It is a pure function: the same scene, the same decision.
+func Decide(s Scene) Decision {
+	d := decide(s)
+	d.Paused = s.Migration.Spec.Paused
+	if d.Act != Rest && s.again() && s.Last.Verdict.Standing == migration.Stalled {
+		d.Standing = "" // it is stalled until it is seen that it is not
+	}
+	return d
+}
+
+func decide(s Scene) Decision {
+	m := s.Migration
+	if !m.DeletionTimestamp.IsZero() {
+		return Decision{Act: Rest}
+	}
+	if d, refused := s.refused(); refused {
+		return d
+	}
+	d := course(m)
+	if d.Act == Rest {
+		return d
+	}
+	approved, err := migration.Approved(m)
+	if err != nil {
+		return stalled(v1alpha1.ReasonInvalid, withAdvice(err))
+	}
+	for _, step := range []func(Scene, Decision, migration.Approvals) (Decision, bool){
+		lossy, paused, uncalled, failed, second, unplanned, unapproved,
+	} {
+		if held, holds := step(s, d, approved); holds {
+			return held
+		}
+	}
+	return d
+}
+
+func stalled(reason, message string) Decision {
+	return Decision{Act: Rest, Standing: migration.Stalled, Reason: reason, Message: message}
+}
+
+func withAdvice(err error) string {
+	if hint := fault.Advice(err); hint != "" {
+		return err.Error() + "\nhint: " + hint
+	}
+	return err.Error()
+}
+
+// refused has nothing done while the definition in the cluster is not that of this build: it would drop fields that one of both does not know.
+func (s Scene) refused() (Decision, bool) {
+	r := s.Revisions
+	if r.Own == r.Cluster {
+		return Decision{}, false
+	}
+	side := "install the operator of the version that the definition is of"
+	if r.Cluster < r.Own {
+		side = "install the definition of the operator's version: kubectl apply --server-side -f deploy/crds"
+	}
+	return stalled(v1alpha1.ReasonVersionMismatch, fmt.Sprintf(
+		"customresourcedefinition migrations.replumb.dev has schema revision %d, and the operator knows revision %d\nhint: %s",
+		r.Cluster, r.Own, side)), true
+}
+
+// course is what spec.desired asks for where the Migration stands, whatever may be in the way of it.
+func course(m *v1alpha1.Migration) Decision {
+	switch m.Spec.Desired {
+	case v1alpha1.DesiredApplied:
+		return forward(m)
+	case v1alpha1.DesiredRolledBack:
+		return backward(m)
+	case v1alpha1.DesiredFinished:
+		return toTheEnd(m)
+	}
+	if !begun(m) {
+		return planning(m)
+	}
+	if over(m) {
+		return settled(m)
+	}
+	return stalled(v1alpha1.ReasonNotPossible, "spec.desired is Planned, and the migration has begun: nothing goes on\n"+
+		"hint: set spec.desired to Applied to carry on, or to RolledBack to go back")
+}
+
+// planning leaves the conditions as they are where there is a plan of what is asked for, and it is only made again.
+func planning(m *v1alpha1.Migration) Decision {
+	d := Decision{Act: Plan, Standing: migration.UnderWay, Reason: v1alpha1.ReasonPlanning, Message: "making the plan"}
+	if arrived(m) {
+		d.Standing = ""
+	}
+	return d
+}
+
+func forward(m *v1alpha1.Migration) Decision {
+	if err := migration.Applicable(m); err != nil {
+		return stalled(v1alpha1.ReasonNotPossible, err.Error()+"\nhint: set spec.desired to Finished")
+	}
+	if m.Status.Phase == v1alpha1.PhaseMoved && arrived(m) {
+		return settled(m)
+	}
+	return Decision{Act: Apply, Standing: migration.UnderWay, Reason: v1alpha1.ReasonApplying, Message: "apply is under way"}
+}
+
+func backward(m *v1alpha1.Migration) Decision {
+	if err := migration.Reversible(m); err != nil {
+		return stalled(v1alpha1.ReasonNotPossible, withAdvice(err))
+	}
+	switch {
+	case m.Status.Phase == "":
+		return Decision{
+			Act: Rest, Standing: migration.AsDesired, Reason: v1alpha1.ReasonAsDesired,
+			Message: "nothing was begun, so there is nothing to take back",
+		}
+	case m.Status.Phase == v1alpha1.PhaseRolledBack && (arrived(m) || stalledBy(m, v1alpha1.ReasonLossBudgetExceeded)):
+		return settled(m)
+	}
+	return Decision{Act: Rollback, Standing: migration.UnderWay, Reason: v1alpha1.ReasonRollingBack, Message: "rollback is under way"}
+}
+
+func toTheEnd(m *v1alpha1.Migration) Decision {
+	switch m.Status.Phase {
+	case v1alpha1.PhaseFinished:
+		return settled(m)
+	case v1alpha1.PhaseMoved, v1alpha1.PhaseFinishing:
+		return Decision{Act: Finish, Standing: migration.UnderWay, Reason: v1alpha1.ReasonFinishing, Message: "finish is under way"}
+	}
+	if m.Status.PointOfNoReturnPassed {
+		return Decision{Act: Finish, Standing: migration.UnderWay, Reason: v1alpha1.ReasonFinishing, Message: "finish is under way"}
+	}
+	if m.Spec.Mirror != nil { // it goes by spec.desired which side is to serve
+		return stalled(v1alpha1.ReasonNotPossible, "a mirror is finished once it serves\nhint: set spec.desired to Applied first")
+	}
+	return forward(m)
+}
+
+// settled leaves a Migration where it is, and its conditions as the run that brought it there has left them.
+func settled(m *v1alpha1.Migration) Decision {
+	if stalledBy(m, v1alpha1.ReasonLossBudgetExceeded) {
+		return Decision{Act: Rest}
+	}
+	return Decision{
+		Act: Rest, Standing: migration.AsDesired, Reason: v1alpha1.ReasonAsDesired, Message: "the cluster is as spec.desired says",
+	}
+}
+
+// paused has nothing done while a pause is asked for.
+func paused(s Scene, _ Decision, _ migration.Approvals) (Decision, bool) {
+	return Decision{
+		Act: Rest, Standing: migration.AtRest, Reason: v1alpha1.ReasonPaused,
+		Message: "a pause was asked for; replumb resume " + s.Migration.Name + " carries on",
+	}, s.Migration.Spec.Paused
+}
+
+// uncalled has nothing done that would run, reach, read or write what the operator was not started to: who may write Migrations must not be
+// able to have the operator do it.
+func uncalled(s Scene, _ Decision, _ migration.Approvals) (Decision, bool) {
+	calls := spec.Calls(s.Migration)
+	digest := spec.Digest(calls)
+	if digest == "" || slices.Contains(s.Allowed, digest) {
+		return Decision{}, false
+	}
+	lines := []string{"the Migration has calls that the operator was not started to make:"}
+	for _, c := range calls {
+		lines = append(lines, "  "+c.String())
+	}
+	lines = append(lines, fmt.Sprintf(
+		"hint: if all of them are meant, start the operator with --allow-calls %s; or take them out; or run replumb with --local", digest))
+	return stalled(v1alpha1.ReasonCallsNotAllowed, strings.Join(lines, "\n")), true
+}
+
+// lossy has nothing go forward after a loss that no one has looked at.
+func lossy(s Scene, d Decision, approved migration.Approvals) (Decision, bool) {
+	m := s.Migration
+	if d.Act == Rollback || !Lost(m) || slices.Contains(approved.Losses, LossToken(m)) {
+		return Decision{}, false
+	}
+	return stalled(v1alpha1.ReasonLossBudgetExceeded, m.Status.LastError+"\nhint: repair what the probe met with, then: "+
+		annotate(m, "losses:"+LossToken(m))), true
+}
+
+// LossToken is what a person approves to have a Migration go on after it was stopped by its loss budget, and after that loss alone.
+func LossToken(m *v1alpha1.Migration) string { return digest(string(m.UID), m.Status.LastError) }
+
+// failed lets some time pass after a run that failed, unless something was changed meanwhile.
+func failed(s Scene, _ Decision, _ migration.Approvals) (Decision, bool) {
+	if !s.again() {
+		return Decision{}, false
+	}
+	left := s.Last.At.Add(s.Last.Verdict.After).Sub(s.Now)
+	v := s.Last.Verdict
+	return Decision{Act: Rest, Standing: v.Standing, Reason: v.Reason, Message: v.Message, After: left}, left > 0
+}
+
+// again reports whether what failed last is still all that is asked for.
+func (s Scene) again() bool { return s.Last != nil && s.Last.Of == Fingerprint(s.Migration) }
+
+// second has a Migration wait for another that comes first: there is one lock.
+func second(s Scene, d Decision, _ migration.Approvals) (Decision, bool) {
+	first := ahead(s.Migration, s.Others)
+	if first == nil || d.Act == Plan {
+		return Decision{}, false
+	}
+	return Decision{
+		Act: Rest, Standing: migration.UnderWay, Reason: v1alpha1.ReasonWaitingForMigration,
+		Message: fmt.Sprintf("waits for migration %s, which %s", first.Name, doing(first)),
+	}, true
+}
+
+// unplanned has a plan made where one has to be approved, and compares it with the one that was.
+func unplanned(s Scene, d Decision, approved migration.Approvals) (Decision, bool) {
+	now := s.Planned
+	switch {
+	case d.Act == Plan && now.Hash != "":
+		return Decision{
+			Act: Rest, Standing: migration.AsDesired, Reason: v1alpha1.ReasonPlanned,
+			Message: fmt.Sprintf("plan %s has %d steps; spec.desired: Applied carries it out", now.Hash, now.Steps),
+		}, true
+	case d.Act != Apply || begun(s.Migration) || len(approved.Plans) == 0 && !s.PlansApproved:
+		return Decision{}, false
+	case now.Hash == "":
+		return Decision{Act: Plan, Standing: migration.UnderWay, Reason: v1alpha1.ReasonPlanning, Message: "making the plan"}, true
+	case len(approved.Plans) == 0:
+		return wanted(s.Migration, "plan:"+now.Hash,
+			fmt.Sprintf("plan %s, of %d steps, is to be approved before it is carried out", now.Hash, now.Steps)), true
+	case !slices.Contains(approved.Plans, now.Hash):
+		return stalled(v1alpha1.ReasonPlanChanged, fmt.Sprintf(
+			"plan %s was approved, and the plan is %s now\nhint: look at it with replumb plan, then: %s",
+			strings.Join(approved.Plans, ", "), now.Hash, annotate(s.Migration, "plan:"+now.Hash))), true
+	}
+	return Decision{}, false
+}
+
+// unapproved has no point of no return passed that no one has approved of.
+func unapproved(s Scene, d Decision, approved migration.Approvals) (Decision, bool) {
+	if d.Act != Finish || approved.Finish || s.Migration.Status.PointOfNoReturnPassed {
+		return Decision{}, false
+	}
+	return wanted(s.Migration, "finish", "the next step takes old addresses away for good, and is to be approved"), true
+}
+
+// wanted waits for an approval.
+func wanted(m *v1alpha1.Migration, word, message string) Decision {
+	message += "\nhint: " + annotate(m, word)
+	return Decision{Act: Rest, Standing: migration.UnderWay, Reason: v1alpha1.ReasonApprovalNeeded, Message: message, Gate: message}
+}
+
+// annotate is the command that approves.
+func annotate(m *v1alpha1.Migration, word string) string {
+	with := m.DeepCopy()
+	migration.Approve(with, word)
+	return fmt.Sprintf("kubectl annotate migrations.replumb.dev %s --overwrite %s=%s",
+		m.Name, v1alpha1.AnnotationApprove, with.Annotations[v1alpha1.AnnotationApprove])
+}
+
+// Fingerprint stands for what people ask of a Migration: when it is another one, what failed is tried again at once. What a run itself
+// records is not in it, as far as that is a default.
+func Fingerprint(m *v1alpha1.Migration) string {
+	whole := m.DeepCopy()
+	spec.Default(whole)
+	parts := []string{encoded(whole.Spec)}
+	for _, key := range []string{
+		v1alpha1.AnnotationApprove, v1alpha1.AnnotationRequestedAt, v1alpha1.AnnotationAPIServers, v1alpha1.AnnotationKubelets,
+		v1alpha1.AnnotationControllerManagers, v1alpha1.AnnotationCluster,
+	} {
+		parts = append(parts, m.Annotations[key])
+	}
+	return digest(parts...)
+}
+
+func digest(parts ...string) string {
+	sum := sha256.Sum256([]byte(strings.Join(parts, "\x00")))
+	return hex.EncodeToString(sum[:])[:12]
+}

@@ -1,0 +1,56 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"time"
+)
+
+// answerLimit is how long a probe waits for the API server.
+const answerLimit = 5 * time.Second
+
+// Health answers the probes of kubelets.
+type Health struct {
+	// Address that it listens on, with the port that it got.
+	Address net.Addr
+
+	server *http.Server
+	ended  chan error
+}
+
+// ServeHealth answers: /healthz says that the process runs, /readyz that it reaches an API server. It knows nothing else, so that anyone may
+// ask.
+func ServeHealth(listener net.Listener, reaches func(context.Context) error) *Health {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("ok\n")) })
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) {
+		ctx, cancel := context.WithTimeout(r.Context(), answerLimit)
+		defer cancel()
+		if err := reaches(ctx); err != nil {
+			http.Error(w, "no API server answers", http.StatusServiceUnavailable)
+			return
+		}
+		_, _ = w.Write([]byte("ok\n"))
+	})
+	h := &Health{
+		Address: listener.Addr(), ended: make(chan error, 1),
+		server: &http.Server{Handler: mux, ReadHeaderTimeout: answerLimit, IdleTimeout: time.Minute},
+	}
+	go func() { h.ended <- h.server.Serve(listener) }()
+	return h
+}
+
+// Stop lets answers in hand end, until ctx does at the longest, and returns what went wrong since it began.
+func (h *Health) Stop(ctx context.Context) error {
+	err := h.server.Shutdown(ctx)
+	if ended := <-h.ended; !errors.Is(ended, http.ErrServerClosed) {
+		err = errors.Join(err, ended)
+	}
+	if err != nil {
+		return fmt.Errorf("health: %w", err)
+	}
+	return nil
+}

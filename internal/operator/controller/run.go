@@ -1,0 +1,231 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/engine/findings"
+	"github.com/replumb/replumb/internal/engine/printable"
+	"github.com/replumb/replumb/internal/migration"
+	"github.com/replumb/replumb/internal/migrations"
+	"github.com/replumb/replumb/internal/reporting/audience"
+	"github.com/replumb/replumb/internal/spec"
+	"github.com/replumb/replumb/internal/verify/lossguard"
+)
+
+// run is one that is in hand. It ends when its channel is closed; what it has found is read then.
+type run struct {
+	name string
+	act  Act
+	// of is what was asked for when it began, lost the loss that it rolls back after.
+	of   *v1alpha1.Migration
+	lost string
+	stop context.CancelCauseFunc
+
+	ended chan struct{}
+	err   error
+	plan  Planned
+}
+
+// begin starts a run.
+func (o *Operator) begin(ctx context.Context, m *v1alpha1.Migration, act Act, lost string) {
+	ctx, stop := context.WithCancelCause(ctx)
+	r := &run{name: m.Name, act: act, of: m.DeepCopy(), lost: lost, stop: stop, ended: make(chan struct{})}
+	o.current = r
+	o.Log("migration %s: %s begins", m.Name, strings.ToLower(string(act)))
+	go func() {
+		defer close(r.ended)
+		defer stop(nil)
+		r.err = o.execute(ctx, r)
+	}()
+}
+
+// mind ends the run when something else is to be done by now, or the same by other settings: it is begun again with those.
+func (r *run) mind(m *v1alpha1.Migration, d Decision) {
+	if d.Act != r.act && !(r.act == Apply && d.Act == Finish) || changed(r.of, m) {
+		r.stop(engine.ErrSuperseded)
+	}
+}
+
+// changed reports whether the settings of a Migration are others than those that a run began with. What the run has filled in is no change.
+func changed(then, now *v1alpha1.Migration) bool {
+	given, have := then.DeepCopy(), now.DeepCopy()
+	for _, m := range []*v1alpha1.Migration{given, have} {
+		m.Spec.Desired, m.Spec.Paused = v1alpha1.DesiredApplied, false
+		spec.Default(m)
+	}
+	_, changes, err := spec.Merge(have, given)
+	return err != nil || len(changes) > 0
+}
+
+// reap takes in how the run in hand ended, if it has.
+func (o *Operator) reap(ctx context.Context) {
+	r := o.current
+	if r == nil {
+		return
+	}
+	select {
+	case <-r.ended:
+	default:
+		return
+	}
+	o.current = nil
+	switch {
+	case r.err == nil:
+		o.Log("migration %s: %s is done", r.name, strings.ToLower(string(r.act)))
+		delete(o.failures, r.name)
+		o.succeeded(ctx, r)
+	case Ended(r.err):
+		o.Log("migration %s: %s ended: %v", r.name, strings.ToLower(string(r.act)), r.err)
+	default:
+		o.Log("migration %s: %s failed: %v", r.name, strings.ToLower(string(r.act)), r.err)
+		failures := 1
+		if last := o.failures[r.name]; last != nil {
+			failures += last.Failures
+		}
+		o.failures[r.name] = &Outcome{At: time.Now(), Failures: failures, Verdict: Judge(r.err, failures)}
+	}
+}
+
+// succeeded keeps a plan, and what is to be remembered of a loss that was rolled back after.
+func (o *Operator) succeeded(ctx context.Context, r *run) {
+	var err error
+	switch {
+	case r.act == Plan:
+		o.plans[r.name] = plan{Planned: r.plan, of: Fingerprint(r.of), at: time.Now()}
+		err = migration.UpdateStatus(ctx, o.cluster(), r.name, func(st *v1alpha1.MigrationStatus) { st.PlanHash = r.plan.Hash })
+	case r.act == Rollback && r.lost != "":
+		err = migration.UpdateStatus(ctx, o.cluster(), r.name, func(st *v1alpha1.MigrationStatus) {
+			st.LastError = r.lost
+			migration.Stalled.Say(st, v1alpha1.ReasonLossBudgetExceeded, "everything was rolled back after a loss: "+r.lost+
+				"\nhint: repair what the probe met with, then: "+annotate(r.of, "losses:"+LossToken(r.of)))
+		})
+	}
+	if err != nil {
+		o.Log("error: %v", err)
+	}
+}
+
+// execute does what a run is for, and has it heard by all that are to hear of it.
+func (o *Operator) execute(ctx context.Context, r *run) error {
+	if err := migration.Bound(ctx, o.cluster(), r.of); err != nil {
+		return err
+	}
+	job, err := migrations.NewJob(o.Tools, r.of)
+	if err != nil {
+		return err
+	}
+	if r.act == Plan {
+		r.plan, err = look(ctx, job)
+		return err
+	}
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	heard := audience.Gather(ctx, audience.Of{
+		Cluster: o.cluster(), Migration: r.of, Common: job.Common(), Identity: o.Identity,
+		Command: "replumb operator: " + strings.ToLower(string(r.act)), Version: o.Version, Metrics: o.Metrics.Of(r.name),
+		Warn: func(err error) { o.Log("warning: %v", err) },
+		Lost: func(text string) { o.Log("migration %s: lost: %s", r.name, printable.Line(text)) },
+	}, stop)
+	heard.Observe(job.Kind())
+	runner := &engine.Runner{Sink: func(e engine.Event) {
+		o.tell(r, e)
+		heard.Event(e)
+	}}
+	err = o.drive(ctx, r, job, runner)
+	heard.Close(ctx, err)
+	return o.afterLoss(context.WithoutCancel(ctx), r, job, err)
+}
+
+// look makes the plan of apply. Blocking findings are an error.
+func look(ctx context.Context, job migrations.Job) (Planned, error) {
+	plans, err := job.Outlook(ctx)
+	if err != nil {
+		return Planned{}, err
+	}
+	if blocking := plans.Found().Blocking(); len(blocking) > 0 {
+		return Planned{}, &findings.BlockedError{Findings: blocking}
+	}
+	hash, err := plans.Apply().Hash()
+	return Planned{Hash: hash, Steps: len(plans.Apply().Outstanding(ctx).Steps())}, err
+}
+
+// drive runs the command.
+func (o *Operator) drive(ctx context.Context, r *run, job migrations.Job, runner *engine.Runner) error {
+	switch r.act {
+	case Apply:
+		if err := o.holdToPlan(ctx, r, job); err != nil {
+			return err
+		}
+		return job.Apply(ctx, runner)
+	case Rollback:
+		return job.Rollback(ctx, runner)
+	case Finish:
+		return job.Finish(ctx, runner)
+	}
+	return fmt.Errorf("%s is no command", r.act)
+}
+
+// holdToPlan has the beginning of a migration do what the plan said that was approved, if one was.
+func (o *Operator) holdToPlan(ctx context.Context, r *run, job migrations.Job) error {
+	approved, err := migration.Approved(r.of)
+	if err != nil || begun(r.of) || len(approved.Plans) == 0 {
+		return err
+	}
+	plans, err := job.Outlook(ctx)
+	if err != nil {
+		return err
+	}
+	hash, err := plans.Apply().Hash()
+	if err != nil {
+		return err
+	}
+	for _, one := range approved.Plans {
+		if one == hash {
+			expected, err := migration.Expect(plans.Apply())
+			job.Expect(expected)
+			return err
+		}
+	}
+	was := strings.Join(approved.Plans, ", ")
+	return &migration.ChangedPlanError{Different: []string{"plan " + hash + ", and " + was + " was approved"}}
+}
+
+// afterLoss has a Migration rolled back that its loss budget has stopped, if it says so.
+func (o *Operator) afterLoss(ctx context.Context, r *run, job migrations.Job, err error) error {
+	var loss *lossguard.LossError
+	if !errors.As(err, &loss) {
+		return err
+	}
+	if job.Common().Proof.OnLoss == v1alpha1.OnLossRollback && r.act == Apply {
+		keeper := &migration.Keeper{Client: o.cluster(), Name: r.name}
+		err = errors.Join(err, keeper.Desire(ctx, v1alpha1.DesiredRolledBack))
+	}
+	return err
+}
+
+// tell logs what is news of a run.
+func (o *Operator) tell(r *run, e engine.Event) {
+	switch e.Kind {
+	case engine.PhaseStarted:
+		if e.Total > 0 {
+			o.Log("migration %s: phase %s: %s", r.name, e.Phase, e.Message)
+		}
+	case engine.StepFailed:
+		o.Log("migration %s: %s: %s", r.name, e.Message, printable.Line(e.Error))
+	case engine.StepWaiting:
+		if e.Guide != "" {
+			o.Log("migration %s waits for a person: %s: %s", r.name, e.Message, printable.Line(e.Error))
+		}
+	}
+}
+
+func firstLine(text string) string {
+	line, _, _ := strings.Cut(text, "\n")
+	return printable.Line(line)
+}
