@@ -15,7 +15,7 @@ GOTESTSUM   := $(BIN)/gotestsum
 # API servers that packages share instead of each booting one. They live briefly and need not be thrifty with memory.
 POOL        := GOGC=400 $(BIN)/apipool -plain 2 -full 2 --
 # The product, the lab and the tests of both are modules of their own, so that the product depends on nothing of the others.
-MODULES     := . lab test
+MODULES     := . lab test hack/helm
 # The packages with tests that need an API server or programs, those that take longest first: check has run all others, and vet.
 NEEDY        = $$(grep -rlE '^//go:build (apiserver|programs)' --include='*_test.go' internal/cli internal/migrations internal | sed 's,/[^/]*$$,,; s,^,./,' | awk '!seen[$$0]++')
 # What tests need beside Go: an API server, programs that hack/deps.sh installs, root. All code is compiled for the checks.
@@ -43,6 +43,7 @@ build: ## Build bin/replumb, bin/kubectl-replumb and bin/replumb-lab
 	go build -ldflags "$(LDFLAGS)" -o $(BIN)/ ./cmd/...
 	go -C lab build -ldflags "-s -w" -o $(BIN)/ ./cmd/replumb-lab
 	@ln -sf replumb $(BIN)/kubectl-replumb
+	@cp hack/completion/kubectl_complete-replumb $(BIN)/
 
 .PHONY: image
 image: build ## Write build/replumb-image.tar, for canaries: load it into a registry (crane push) or into nodes (ctr -n k8s.io images import)
@@ -75,6 +76,7 @@ check: $(GOTESTSUM) ## Vet, and all tests that need nothing but Go: no root, no 
 	@hack/gotest.sh . -vet=off -timeout 5m ./...
 	@hack/gotest.sh lab -vet=off -timeout 5m ./...
 	@hack/gotest.sh test -short -vet=off -timeout 5m ./soak/... # its model and its audit
+	@hack/gotest.sh hack/helm -vet=off -timeout 5m ./... # the chart
 
 .PHONY: test
 test: check test-api test-crash test-hostile test-root lab-basic ## check, and tests with a real API server, processes that are killed, and real packets (root)
@@ -199,6 +201,12 @@ bench-probe: build ## Measure what the prober loses when nothing is lost, how lo
 	go -C test build -o $(BIN)/bench-probe ./bench/probe
 	$(BIN)/bench-probe -replumb $(BIN)/replumb $(ARGS)
 
+.PHONY: test-alerts
+test-alerts: ## Test the alerts of deploy/monitoring with promtool (installs the package prometheus, if it is missing: root)
+	@hack/deps.sh promtool
+	promtool check rules deploy/monitoring/alerts.yaml
+	promtool test rules deploy/monitoring/alerts_test.yaml
+
 .PHONY: lint
 lint: $(LINT) vuln ## Static checks with gosec, import directions, formatting, known vulnerabilities (the linter itself is built the first time: about 5 min)
 	@for module in $(MODULES); do echo "golangci-lint run ($$module)"; (cd $$module && $(LINT) run ./...) || exit; done
@@ -230,6 +238,39 @@ $(GOTESTSUM): hack/tools/go.mod hack/tools/go.sum
 	@mkdir -p $(BIN)
 	@go build -modfile=hack/tools/go.mod -o $(GOTESTSUM) gotest.tools/gotestsum
 
+##@ Release
+
+# goreleaser is a module of its own, since it brings hundreds of others; it takes long to build the first time.
+GORELEASER  := $(BIN)/goreleaser
+VERSION     ?= v0.0.0-snapshot.g$(shell git rev-parse --short HEAD 2>/dev/null || echo 0)
+
+.PHONY: release-snapshot
+release-snapshot: $(GORELEASER) ## Build all that a release has, without publishing or signing: archives for every system, checksums, bills of materials, the image, the chart (the first time about 20 min)
+	@mkdir -p build
+	@$(MAKE) --no-print-directory image ARCHES="amd64 arm64" | tee build/image.txt
+	@$(MAKE) --no-print-directory release-artifacts DIGEST="$$(sed -n 's/.*@\(sha256:[0-9a-f]*\)$$/\1/p' build/image.txt)"
+	@DIGEST="$$(sed -n 's/.*@\(sha256:[0-9a-f]*\)$$/\1/p' build/image.txt)" $(GORELEASER) release --snapshot --clean --skip=publish,sign
+	@echo "dist has the archives, build/replumb-image the image, build/release the chart and the manifests"
+
+.PHONY: release-artifacts
+release-artifacts: ## Write build/release: the manifests and the chart of a release (VERSION=v0.1.0 DIGEST=sha256:…)
+	@rm -rf build/release && mkdir -p build/release
+	go run ./cmd/replumb install --image "ghcr.io/replumb/replumb:$(VERSION)$(if $(DIGEST),@$(DIGEST))" > build/release/replumb.yaml
+	go -C hack/helm run ./pack -version $(VERSION) -digest "$(DIGEST)" -o $(CURDIR)/build/release
+	cp deploy/monitoring/prometheusrule.yaml deploy/monitoring/alerts.yaml deploy/monitoring/dashboard.json build/release
+
+.PHONY: release
+release: $(GORELEASER) ## Publish the release of the tag that is checked out, for the release workflow
+	$(GORELEASER) release --clean
+
+.PHONY: test-release
+test-release: ## Test the configuration of releases (needs the module of goreleaser, but does not build it)
+	go -C hack/release test ./...
+
+$(GORELEASER): hack/release/go.mod hack/release/go.sum
+	@mkdir -p $(BIN)
+	go -C hack/release build -o $(GORELEASER) github.com/goreleaser/goreleaser/v2
+
 ##@ Change
 
 .PHONY: fmt
@@ -237,10 +278,13 @@ fmt: $(LINT) ## Format the code
 	@for module in $(MODULES); do (cd $$module && $(LINT) fmt ./...) || exit; done
 
 .PHONY: generate
-generate: ## Regenerate deepcopy code, CRDs and docs/findings.md
+generate: ## Regenerate deepcopy code, CRDs, manifests, files of the chart, docs/findings.md and docs/reference.md
 	$(TOOL) controller-gen object paths=./api/...
 	$(TOOL) controller-gen crd paths=./api/... output:crd:dir=./deploy/crds
-	go test ./docs -run TestFindingsPageIsUpToDate -update
+	go test ./docs -run 'TestFindingsPageIsUpToDate|TestRolesAreUpToDate' -update
+	go test ./internal/installation -run 'TestKustomizeBase|TestChartFiles' -update
+	go test ./internal/reporting/metrics -run TestMonitoringCopies -update
+	go test ./hack/manual -run TestReferenceIsUpToDate -update
 
 .PHONY: deps
 deps: ## Install the Debian packages that tests and the lab need, if they are missing (root)

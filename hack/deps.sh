@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs the Debian packages that the lab and the tests need and this machine lacks, and says so. Does nothing when
-# there are none. Needs root only if there is something to install.
+# there are none. Needs root only if there is something to install. hack/deps.sh PROGRAM... also installs what single targets need.
 set -euo pipefail
 
 # What a run that was killed has left keeps the host's services from starting. Only what has our mark goes, and not of a run that goes on.
@@ -23,6 +23,12 @@ declare -A package=(
   [curl]=curl         # for the test of metrics
   [gcc]=gcc # for go test -race
 )
+declare -A single=(
+  [promtool]=prometheus # for the tests of alerts
+)
+for command in "$@"; do
+  package[$command]=${single[$command]}
+done
 missing=()
 for command in "${!package[@]}"; do
   PATH="$PATH:/usr/sbin:/sbin" command -v "$command" >/dev/null || missing+=("${package[$command]}")
@@ -50,7 +56,7 @@ fi
 echo "installing Debian packages: ${missing[*]}"
 apt-get update -qq
 DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
-declare -A service=([haproxy]=haproxy [bind9]=named)
+declare -A service=([haproxy]=haproxy [bind9]=named [prometheus]=prometheus)
 if command -v systemctl >/dev/null; then
   for name in "${missing[@]}"; do
     [ -z "${service[$name]:-}" ] || systemctl --quiet disable "${service[$name]}" || true # without systemd there is none

@@ -18,8 +18,10 @@ import (
 	"github.com/replumb/replumb/internal/engine/fault"
 	"github.com/replumb/replumb/internal/engine/findings"
 	"github.com/replumb/replumb/internal/engine/printable"
+	"github.com/replumb/replumb/internal/installation"
 	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/migration"
+	"github.com/replumb/replumb/internal/migration/incluster"
 	"github.com/replumb/replumb/internal/migrations/cni"
 	"github.com/replumb/replumb/internal/migrations/mirror"
 	"github.com/replumb/replumb/internal/migrations/nodes"
@@ -52,6 +54,9 @@ func TestExit(t *testing.T) {
 		"blocked":                {&findings.BlockedError{}, fault.ExitBlocked, "replumb check"},
 		"denied":                 {&cluster.DeniedError{}, fault.ExitBlocked, "deploy/rbac*.yaml"},
 		"forbidden":              {forbidden(), fault.ExitError, "deploy/rbac*.yaml"},
+		"versions apart":         {&installation.SkewError{Client: "v0.6.0", Operator: "v0.4.0"}, fault.ExitBlocked, "install --apply"},
+		"still needed":           {&installation.StandingError{UnderWay: "move"}, fault.ExitBlocked, "replumb rollback move"},
+		"no operator":            {&installation.DownError{Cause: incluster.NoImage}, fault.ExitError, "--pull-secret"},
 		"another plan":           {&migration.ChangedPlanError{}, fault.ExitBlocked, "look at the new plan"},
 		"a foreign plan":         {&ForeignPlanError{File: "plan.json"}, fault.ExitBlocked, "plan -f FILE -o json"},
 		"a foreign Migration":    {&migration.ForeignError{Name: "move"}, fault.ExitBlocked, "replumb.dev/cluster"},

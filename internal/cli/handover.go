@@ -15,6 +15,7 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/engine/fault"
+	"github.com/replumb/replumb/internal/installation"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/migrations/servicecidr"
 	"github.com/replumb/replumb/internal/operator/controller"
@@ -70,6 +71,13 @@ func (*UnfitError) ExitCode() int { return fault.ExitUsage }
 func (a *app) handOver(ctx context.Context, h handover) error {
 	if h.unfit != "" {
 		return &UnfitError{Flag: h.unfit}
+	}
+	have, err := installation.Look(ctx, h.c.Cluster)
+	if err != nil {
+		return err
+	}
+	if err := have.Fits(versionText()); err != nil {
+		return err
 	}
 	asked, err := h.ask(ctx)
 	if err != nil {

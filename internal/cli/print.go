@@ -17,7 +17,7 @@ import (
 // documentFlag is outputFlag for commands that also print by templates, as kubectl get does: jsonpath=..., go-template=...
 func (a *app) documentFlag(cmd *cobra.Command, formats ...string) *genericclioptions.KubeTemplatePrintFlags {
 	templates := genericclioptions.NewKubeTemplatePrintFlags()
-	usage := "output format: " + strings.Join(append(formats, templates.AllowedFormats()...), ", ")
+	usage := formatsPrefix + strings.Join(append(formats, templates.AllowedFormats()...), ", ")
 	cmd.Flags().StringVarP(&a.output, "output", "o", formats[0], usage)
 	templates.AddFlags(cmd)
 	cmd.PreRunE = func(*cobra.Command, []string) error {

@@ -8,7 +8,6 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
-	"runtime/debug"
 	"slices"
 	"strings"
 	"syscall"
@@ -96,12 +95,15 @@ For what is beyond a cluster that runs, such as certificates, it says what to do
 		Annotations:   map[string]string{cobra.CommandDisplayNameAnnotation: a.name},
 		Args:          noArgs,
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		Version:       versionText(),
 
 		PersistentPostRunE: func(*cobra.Command, []string) error { return a.out.failed() },
 	}
 	root.SetIn(in)
 	root.SetOut(a.out)
 	root.SetErr(errOut)
+	root.Flags().Bool("version", false, "print the version of this program") // without a short form: -v is for more output
+	root.SetVersionTemplate("replumb {{.Version}}\n")
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return &UsageError{Problem: err.Error(), Hint: cmd.CommandPath() + " --help"}
@@ -110,8 +112,9 @@ For what is beyond a cluster that runs, such as certificates, it says what to do
 	root.AddCommand(
 		a.check(), a.explainCode(), a.plan(), a.apply(), a.status(), a.pause(), a.resume(), a.rollback(), a.finish(),
 		a.report(), a.rbac(), a.unfreeze(), a.backup(), a.probe(), a.canary(), a.tunnels(), a.node(), a.agent(), a.overlap(), a.operator(),
-		a.version(),
+		a.install(), a.uninstall(), a.version(),
 	)
+	a.complete(root)
 	return root
 }
 
@@ -142,7 +145,7 @@ func oneName(cmd *cobra.Command, args []string) error {
 }
 
 func (a *app) outputFlag(cmd *cobra.Command, formats ...string) {
-	usage := "output format: " + strings.Join(formats, ", ")
+	usage := formatsPrefix + strings.Join(formats, ", ")
 	cmd.Flags().StringVarP(&a.output, "output", "o", formats[0], usage)
 	before := cmd.PreRunE
 	cmd.PreRunE = func(cmd *cobra.Command, args []string) error {
@@ -198,19 +201,4 @@ func (a *app) confirm(question string) error {
 		return &fault.Hinted{Err: errors.New("not confirmed; nothing was changed"), Hint: "answer y, or add --yes"}
 	}
 	return nil
-}
-
-func (a *app) version() *cobra.Command {
-	return &cobra.Command{
-		Use: "version", Short: "Print the version", Args: noArgs,
-		Example: a.example("  replumb version"),
-		RunE: func(*cobra.Command, []string) error {
-			text := version
-			if info, ok := debug.ReadBuildInfo(); ok && text == "" {
-				text = info.Main.Version
-			}
-			_, err := fmt.Fprintln(a.out, "replumb", text)
-			return err
-		},
-	}
 }

@@ -89,17 +89,26 @@ func (s *ApplyStep) objects(servers []string) ([]*unstructured.Unstructured, err
 	}
 	var all []*unstructured.Unstructured
 	for _, o := range typed {
-		body, err := runtime.DefaultUnstructuredConverter.ToUnstructured(o)
+		u, err := Written(o)
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w", o.GetName(), err)
+			return nil, err
 		}
-		u := &unstructured.Unstructured{Object: body}
-		unstructured.RemoveNestedField(u.Object, "status")
-		unstructured.RemoveNestedField(u.Object, "metadata", "creationTimestamp")
-		unstructured.RemoveNestedField(u.Object, "spec", "template", "metadata", "creationTimestamp")
 		all = append(all, u)
 	}
 	return all, nil
+}
+
+// Written is an object as it is written: without fields that only the API server sets.
+func Written(o client.Object) (*unstructured.Unstructured, error) {
+	body, err := runtime.DefaultUnstructuredConverter.ToUnstructured(o)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", o.GetName(), err)
+	}
+	u := &unstructured.Unstructured{Object: body}
+	unstructured.RemoveNestedField(u.Object, "status")
+	unstructured.RemoveNestedField(u.Object, "metadata", "creationTimestamp")
+	unstructured.RemoveNestedField(u.Object, "spec", "template", "metadata", "creationTimestamp")
+	return u, nil
 }
 
 // State implements engine.Step.

@@ -1,0 +1,212 @@
+package installation
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/engine/fault"
+	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/readiness"
+	"github.com/replumb/replumb/internal/migration"
+	"github.com/replumb/replumb/internal/migration/incluster"
+)
+
+// DefaultWait is how long the operator may take to come up by default.
+const DefaultWait = 5 * time.Minute
+
+// Installer puts an installation into a cluster, or brings the one that is there up to date.
+type Installer struct {
+	Cluster *cluster.Cluster
+	Options Options
+	// Wait is how long the operator may take to come up. Default: DefaultWait.
+	Wait time.Duration
+}
+
+// Run makes what is not there, repairs what differs, and waits until the operator runs. Before anything is written it fails with a
+// *cluster.NewerError if a definition in the cluster is of a newer build than this one.
+func (i *Installer) Run(ctx context.Context, r *engine.Runner) error {
+	for _, d := range definitions() {
+		if _, err := i.Cluster.Defined(ctx, d); err != nil {
+			return err
+		}
+	}
+	plan, err := i.plan()
+	if err != nil {
+		return err
+	}
+	return r.Run(ctx, plan)
+}
+
+func (i *Installer) plan() (*engine.Plan, error) {
+	parts, err := sections(i.Options)
+	if err != nil {
+		return nil, err
+	}
+	plan := &engine.Plan{Name: "install"}
+	for _, part := range parts {
+		steps := []engine.Step{i.apply(part)}
+		if part.name == "definitions" {
+			steps = i.define()
+		}
+		if part.name == "operator" {
+			steps = append(steps, i.alive())
+		}
+		plan.Phases = append(plan.Phases, engine.Phase{
+			Name: part.name, Title: part.title, Groups: engine.InOrder(steps...), Own: true,
+		})
+	}
+	return plan, nil
+}
+
+// define never replaces a definition by an older one, whichever build is quicker.
+func (i *Installer) define() []engine.Step {
+	var all []engine.Step
+	for _, d := range definitions() {
+		all = append(all, &migration.CRDStep{Cluster: i.Cluster, Kind: d, Name: "definitions/" + strings.ToLower(string(d)), Upgrade: true})
+	}
+	return all
+}
+
+// apply makes the objects of a section, by server-side apply.
+func (i *Installer) apply(part section) engine.Step {
+	return &engine.Write{
+		Name: part.name + "/objects", About: part.title, As: engine.RoleOwn,
+		Holds: func(ctx context.Context) error {
+			for _, want := range part.objects {
+				if err := i.holds(ctx, want.DeepCopy()); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+		Write: func(ctx context.Context) error {
+			for _, want := range part.objects {
+				err := i.Cluster.Apply(ctx, client.ApplyConfigurationFromUnstructured(want.DeepCopy()),
+					client.ForceOwnership, client.FieldOwner(v1alpha1.FieldManager))
+				if err != nil {
+					return fmt.Errorf("%s: %w", incluster.NameOf(want), err)
+				}
+			}
+			return nil
+		},
+		Changes: func() ([]engine.Change, error) {
+			var all []engine.Change
+			for _, o := range part.objects {
+				all = append(all, engine.Change{Verb: "create", Object: incluster.NameOf(o), Body: o.Object})
+			}
+			return all, nil
+		},
+	}
+}
+
+// holds returns nil if an object is there and as it should be. want is changed.
+func (i *Installer) holds(ctx context.Context, want *unstructured.Unstructured) error {
+	have := &unstructured.Unstructured{}
+	have.SetGroupVersionKind(want.GroupVersionKind())
+	err := i.Cluster.Get(ctx, client.ObjectKeyFromObject(want), have)
+	switch {
+	case apierrors.IsNotFound(err):
+		return engine.NotYet("%s does not exist", incluster.NameOf(want))
+	case err != nil:
+		return fmt.Errorf("%s: %w", incluster.NameOf(want), err)
+	case have.GetDeletionTimestamp() != nil:
+		return engine.NotYet("%s is being removed", incluster.NameOf(want))
+	}
+	same, err := (&incluster.ApplyStep{Cluster: i.Cluster}).Same(ctx, incluster.Pair{Want: want, Have: have})
+	if err == nil && !same {
+		return engine.NotYet("%s differs", incluster.NameOf(want))
+	}
+	return err
+}
+
+// alive waits until all replicas of the operator are available.
+func (i *Installer) alive() engine.Step {
+	return &engine.Wait{Name: "operator/alive", About: "See that the operator runs", Limit: cmp.Or(i.Wait, DefaultWait), For: i.up}
+}
+
+// DownError says that the operator does not run.
+type DownError struct {
+	Cause  incluster.Cause
+	Reason string
+}
+
+func (e *DownError) Error() string {
+	return fmt.Sprintf("deployment %s/%s is not available: %s", v1alpha1.SystemNamespace, Operator, e.Reason)
+}
+
+// ExitCode implements fault.Coder.
+func (*DownError) ExitCode() int { return fault.ExitError }
+
+// Advice implements fault.Adviser.
+func (e *DownError) Advice() string {
+	const again = "; then run the same command again"
+	in := " -n " + v1alpha1.SystemNamespace
+	switch e.Cause {
+	case incluster.NoImage:
+		return "push the image to where nodes pull from and name it with --image, and pull secrets for it with --pull-secret" + again
+	case incluster.Unscheduled:
+		return "make room on a node: a replica asks for 100m of CPU time and 128Mi, and tolerates the taints of control planes" + again
+	case incluster.Ends:
+		return "kubectl logs" + in + " deployment/" + Operator + " --previous says more"
+	case incluster.NoPod:
+		return "kubectl describe replicaset" + in + " shows who refuses pods: let them in, by label or quota" + again
+	}
+	return "kubectl describe deployment" + in + " " + Operator + " says more"
+}
+
+func (i *Installer) up(ctx context.Context) error {
+	d := &appsv1.Deployment{}
+	key := client.ObjectKey{Namespace: v1alpha1.SystemNamespace, Name: Operator}
+	err := i.Cluster.Get(ctx, key, d)
+	if apierrors.IsNotFound(err) {
+		return engine.NotYet("deployment %s does not exist", key)
+	}
+	if err != nil {
+		return fmt.Errorf("deployment %s: %w", key, err)
+	}
+	complete, why := readiness.Workload(d)
+	if complete {
+		return nil
+	}
+	down, err := i.down(ctx, why)
+	if err != nil {
+		return err
+	}
+	return engine.NotYet("%w", down)
+}
+
+// down says why the operator does not run, by the first of its pods that says something.
+func (i *Installer) down(ctx context.Context, why string) (*DownError, error) {
+	pods := &corev1.PodList{}
+	if err := i.Cluster.List(ctx, pods, client.InNamespace(v1alpha1.SystemNamespace), client.MatchingLabels(labels())); err != nil {
+		return nil, fmt.Errorf("listing the pods of deployment %s: %w", Operator, err)
+	}
+	news, err := incluster.News(ctx, i.Cluster, func(of *corev1.ObjectReference) bool { return strings.HasPrefix(of.Name, Operator+"-") })
+	if err != nil {
+		return nil, err
+	}
+	for n := range pods.Items {
+		if cause, reason := incluster.Waiting(&pods.Items[n], news[pods.Items[n].Name]); cause != "" {
+			return &DownError{Cause: cause, Reason: incluster.And(why, reason)}, nil
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(news)) {
+		if len(pods.Items) == 0 && strings.HasPrefix(name, Operator+"-") {
+			return &DownError{Cause: incluster.NoPod, Reason: incluster.And(why, news[name])}, nil
+		}
+	}
+	return &DownError{Cause: incluster.Starting, Reason: why}, nil
+}
