@@ -15,7 +15,7 @@ import (
 // ErrInterrupted says that a run was cancelled. Every step that had begun was finished or can be taken up again.
 var ErrInterrupted = errors.New("interrupted")
 
-// ErrPaused says that a run ended because a pause was asked for. Every step that had begun was finished.
+// ErrPaused says that a run ended because a pause was asked for. Every step that had begun was finished or can be taken up again.
 var ErrPaused = errors.New("paused")
 
 // StepError says which step stopped a run.
