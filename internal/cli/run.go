@@ -9,6 +9,7 @@ import (
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/engine/fault"
 	"github.com/replumb/replumb/internal/migration"
+	"github.com/replumb/replumb/internal/reporting/archive"
 	"github.com/replumb/replumb/internal/reporting/notify"
 	"github.com/replumb/replumb/internal/reporting/terminal"
 	"github.com/replumb/replumb/internal/verify/agentset"
@@ -41,7 +42,7 @@ func (a *app) run(ctx context.Context, c *connection, j job, command string, do 
 	r := a.runner()
 	shown := r.Sink
 	r.Sink = func(e engine.Event) {
-		shown(e)
+		shown(spokenEvent(a.name, e))
 		if e.Private != "" && a.output == "json" {
 			fmt.Fprintf(a.err, "%s: %s\n", e.Message, e.Private)
 		}
@@ -57,6 +58,9 @@ func (a *app) run(ctx context.Context, c *connection, j job, command string, do 
 	stopRemembering(last)
 	events.Close(last)
 	if failed := notifier.Close(last); failed != nil {
+		fmt.Fprintf(a.err, "warning: %v\n", failed)
+	}
+	if failed := archive.Keep(ctx, c.Cluster, of.name); failed != nil && !engine.Revoked(err) {
 		fmt.Fprintf(a.err, "warning: %v\n", failed)
 	}
 	var loss *lossguard.LossError
@@ -83,6 +87,9 @@ func (a *app) runner() *engine.Runner {
 	if a.output == "json" {
 		return &engine.Runner{Sink: terminal.JSONLines(verbatim{a.out})}
 	}
+	if a.settings.quiet {
+		return &engine.Runner{Sink: func(engine.Event) {}}
+	}
 	if f := a.terminal(); f != nil {
 		return &engine.Runner{Sink: terminal.NewProgress(f, int(f.Fd())).Event}
 	}
@@ -103,7 +110,7 @@ func watchChanges(r *engine.Runner) (*engine.Runner, *bool) {
 // explain adds the findings themselves to the error that they blocked a run.
 func (a *app) explain(err error) error {
 	if blocked := asBlocked(err); blocked != nil && a.output != "json" {
-		terminal.Findings(a.err, blocked.Findings)
+		terminal.Findings(a.err, spokenFindings(a.name, blocked.Findings))
 	}
 	var changed *migration.ChangedPlanError
 	if errors.As(err, &changed) {
