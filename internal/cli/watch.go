@@ -110,19 +110,25 @@ type watch struct {
 }
 
 func (w *watch) look(ctx context.Context) (live.View, error) {
+	_, v, err := w.see(ctx)
+	return v, err
+}
+
+// see is look, and the Migration that was seen.
+func (w *watch) see(ctx context.Context) (*v1alpha1.Migration, live.View, error) {
 	m, err := migration.Get(ctx, w.c.Cluster, w.name)
-	if err != nil {
-		return live.View{}, err
+	if err == nil && m == nil {
+		err = noMigration(w.name)
 	}
-	if m == nil {
-		return live.View{}, noMigration(w.name)
+	if err != nil {
+		return nil, live.View{}, err
 	}
 	in := live.Input{Migration: m, Cluster: w.c.Known().String(), Now: time.Now()}
 	if in.Holder, in.Unseen, err = holderOf(ctx, w.c, m.Name); err != nil {
-		return live.View{}, err
+		return nil, live.View{}, err
 	}
 	if in.History, err = w.read(ctx, m); err != nil {
-		return live.View{}, err
+		return nil, live.View{}, err
 	}
 	in.Next = next(m, m.Status.Phase != v1alpha1.PhaseMoved, w.command)
 	v := live.Look(in)
@@ -130,7 +136,7 @@ func (w *watch) look(ctx context.Context) (live.View, error) {
 		v.Gates[i].Guide = spoken(w.command, v.Gates[i].Guide)
 	}
 	v.Waits, v.Problem = spoken(w.command, v.Waits), spoken(w.command, v.Problem)
-	return v, nil
+	return m, v, nil
 }
 
 // read is the journal, as far as the user may read it.
