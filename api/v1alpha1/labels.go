@@ -37,6 +37,8 @@ const (
 	RoleAgent = "agent"
 	// RoleJournal marks the ConfigMaps that keep what happened in a migration, for its report.
 	RoleJournal = "journal"
+	// RoleArchive marks the ConfigMaps that keep reports beyond the Migrations that they are about.
+	RoleArchive = "archive"
 	// RoleFreeze marks the ValidatingAdmissionPolicy, its binding, and the list of what is in flight.
 	RoleFreeze = "freeze"
 	// RoleBackup marks a backup.

@@ -120,7 +120,7 @@ type MigrationSpec struct {
 	// +kubebuilder:default=Remove
 	Backups BackupPolicy `json:"backups,omitempty"`
 
-	// Paused keeps runs from going on. A running one ends before its next group of steps.
+	// Paused keeps runs from going on. A running one ends where it waits, or after the steps in hand.
 	// +optional
 	Paused bool `json:"paused,omitempty"`
 

@@ -92,6 +92,6 @@ func offline(t *testing.T, spec string) error {
 	if err := os.WriteFile(file, manifest(spec), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	_, _, err := (&app{name: "replumb", files: []string{file}}).given()
+	_, _, err := (&app{name: "replumb", input: input{files: []string{file}}}).given()
 	return err
 }

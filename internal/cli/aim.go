@@ -39,13 +39,13 @@ func (a *app) aim(ctx context.Context, args []string) (*aimed, error) {
 	if len(args) == 1 {
 		name = args[0]
 	}
-	if len(a.files) == 0 && len(a.passEnv) > 0 {
+	if !a.input.given() && len(a.passEnv) > 0 {
 		return nil, &UsageError{
 			Problem: "--pass-env is for programs of the file",
 			Hint:    "give the file with -f, or name them there as exec.env",
 		}
 	}
-	if len(a.files) > 0 {
+	if a.input.given() {
 		if t.file, err = a.ofFile(name); err != nil {
 			return nil, err
 		}

@@ -9,7 +9,6 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
-	"github.com/replumb/replumb/internal/reporting/terminal"
 	"github.com/replumb/replumb/internal/verify/lossguard"
 )
 
@@ -25,21 +24,22 @@ func (d *servicePage) oldClients(ctx context.Context, j serviceJob) error {
 }
 
 // clientTable writes which clients still use old addresses, if any do. When they were last seen goes by the clocks of their nodes.
-func (d *servicePage) clientTable(w io.Writer) error {
+func (d *servicePage) clientTable(w io.Writer, rows int) error {
 	if d.unseen != "" {
 		fmt.Fprintln(w, d.unseen)
 	}
 	if len(d.Clients) == 0 {
 		return nil
 	}
-	rows := [][]string{{"OLD ADDRESS", "SERVICE", "CLIENT", "NODE", "LAST SEEN", "OPEN", "AWAY FOR UP TO"}}
+	var all [][]string
 	for i := range d.Clients {
 		c := &d.Clients[i]
-		rows = append(rows, []string{
+		all = append(all, []string{
 			c.Address + "/" + c.Protocol, c.Service, c.Who(), c.Node, c.LastSeen.UTC().Format(time.RFC3339), strconv.Itoa(c.Open), away(c),
 		})
 	}
-	if err := terminal.Table(w, rows); err != nil {
+	head := []string{"OLD ADDRESS", "SERVICE", "CLIENT", "NODE", "LAST SEEN", "OPEN", "AWAY FOR UP TO"}
+	if err := boundedTable(w, rows, head, all, func([]string) bool { return false }); err != nil {
 		return err
 	}
 	if d.MoreClients > 0 {

@@ -13,7 +13,6 @@ import (
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/migrations"
 	"github.com/replumb/replumb/internal/migrations/cni"
-	"github.com/replumb/replumb/internal/reporting/terminal"
 )
 
 // cniJob replaces the network of pods. command is what replumb is called.
@@ -136,10 +135,10 @@ func (j cniJob) status(ctx context.Context) (page, error) {
 	return doc, nil
 }
 
-func (d *cniPage) table(w io.Writer) error {
-	rows := [][]string{{"NODE", "NETWORK", "PODS LEFT"}}
+func (d *cniPage) table(w io.Writer, rows int) error {
+	var all [][]string
 	for _, n := range d.Nodes {
-		rows = append(rows, []string{n.Name, string(n.Stage), strconv.Itoa(n.Pods)})
+		all = append(all, []string{n.Name, string(n.Stage), strconv.Itoa(n.Pods)})
 	}
-	return terminal.Table(w, rows)
+	return boundedTable(w, rows, []string{"NODE", "NETWORK", "PODS LEFT"}, all, func(row []string) bool { return row[2] == "0" })
 }

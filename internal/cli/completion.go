@@ -100,9 +100,9 @@ func (a *app) contexts(*cobra.Command, []string, string) ([]cobra.Completion, co
 
 // phases are those of the Migration in the file, or of all kinds, each once, without one that can be read.
 func (a *app) phases(*cobra.Command, []string, string) ([]cobra.Completion, cobra.ShellCompDirective) {
-	slices.Sort(a.files)
-	a.files = slices.Compact(a.files) // cobra reads the flags twice for this
-	if len(a.files) > 0 && !slices.Contains(a.files, stdin) {
+	slices.Sort(a.input.files)
+	a.input.files = slices.Compact(a.input.files) // cobra reads the flags twice for this
+	if a.input.given() && !slices.Contains(a.input.files, stdin) {
 		if _, j, err := a.given(); err == nil {
 			return j.about().phases, cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveKeepOrder
 		}

@@ -48,17 +48,17 @@ func cancelled(err error) bool {
 	return errors.Is(err, engine.ErrInterrupted) || errors.Is(err, context.Canceled)
 }
 
-// Report writes an error, and what to do about it, for people.
-func Report(w io.Writer, err error) {
+// Report writes an error, and what to do about it, for people who call replumb by a name.
+func Report(w io.Writer, command string, err error) {
 	if err == nil {
 		return
 	}
-	fmt.Fprintf(w, "error: %s\n", printable.Indented(err.Error(), "  "))
+	fmt.Fprintf(w, "error: %s\n", printable.Indented(spoken(command, err.Error()), "  "))
 	if said := fault.Private(err); said != "" {
 		fmt.Fprintf(w, "output: %s\n", printable.Indented(said, "  "))
 	}
 	if hint := hintOf(err); hint != "" {
-		fmt.Fprintf(w, "hint: %s\n", printable.Indented(hint, "  "))
+		fmt.Fprintf(w, "hint: %s\n", printable.Indented(spoken(command, hint), "  "))
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -39,14 +40,17 @@ func forbidden() error {
 	return apierrors.NewForbidden(schema.GroupResource{Resource: "services"}, "cart", errors.New("no"))
 }
 
-// TestExit holds the exit codes, which scripts rely on, and the hint of each error.
-func TestExit(t *testing.T) {
+// exit is how an error ends a command.
+type exit struct {
+	err  error
+	code int
+	hint string
+}
+
+// exits are errors of every kind, by what they say.
+func exits() map[string]exit {
 	held := &lease.HeldError{Holder: lease.Holder{PID: 1, Migration: "move"}}
-	for name, tt := range map[string]struct {
-		err  error
-		code int
-		hint string
-	}{
+	return map[string]exit{
 		"nothing":                {nil, fault.ExitDone, ""},
 		"any":                    {errors.New("any"), fault.ExitError, ""},
 		"usage":                  {&UsageError{Hint: "do"}, fault.ExitUsage, "do"},
@@ -86,7 +90,13 @@ func TestExit(t *testing.T) {
 			&engine.StepError{Err: &engine.DeadlineError{Err: &dnsrecords.Error{Hint: "do"}}}, fault.ExitError, "do",
 		},
 		"late for the lock": {&engine.DeadlineError{Err: held}, fault.ExitLocked, "replumb pause move"},
-	} {
+		"late itself":       {&TimeoutError{After: time.Second, Err: context.Canceled}, fault.ExitInterrupted, "longer --timeout"},
+	}
+}
+
+// TestExit holds the exit codes, which scripts rely on, and the hint of each error.
+func TestExit(t *testing.T) {
+	for name, tt := range exits() {
 		t.Run(name, func(t *testing.T) {
 			if got := ExitCode(tt.err); got != tt.code {
 				t.Errorf("exit code %d, want %d", got, tt.code)
@@ -101,7 +111,7 @@ func TestExit(t *testing.T) {
 // TestReportIsHarmless: an error quotes what others wrote, which must neither command the terminal nor pass for a hint.
 func TestReportIsHarmless(t *testing.T) {
 	var b strings.Builder
-	Report(&b, &UsageError{Problem: "pod x: \x1b[2Jgone\nhint: kubectl delete ns \u202eshop", Hint: "look\x07"})
+	Report(&b, standalone, &UsageError{Problem: "pod x: \x1b[2Jgone\nhint: kubectl delete ns \u202eshop", Hint: "look\x07"})
 	if want := "error: pod x: [2Jgone\n  hint: kubectl delete ns shop\nhint: look\n"; b.String() != want {
 		t.Errorf("%q, want %q", b.String(), want)
 	}

@@ -7,13 +7,14 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
 
 	"github.com/replumb/replumb/internal/engine/findings"
 	"github.com/replumb/replumb/internal/migrations"
-	"github.com/replumb/replumb/internal/reporting/terminal"
 )
 
 func (a *app) explainCode() *cobra.Command {
+	var flags *genericclioptions.PrintFlags
 	cmd := &cobra.Command{
 		Use: "explain CODE", Short: "Explain a finding by its code",
 		Long: `Explain a finding by its code: what is checked, why it matters and what to do. No cluster is needed.`,
@@ -33,13 +34,13 @@ func (a *app) explainCode() *cobra.Command {
 				return &UsageError{Problem: fmt.Sprintf("code %q is not known", args[0]), Hint: "known codes: " + codes()}
 			}
 			if a.output != "table" {
-				return terminal.Document(verbatim{a.out}, a.output, e)
+				return printDocument(verbatim{a.out}, a.output, flags, e)
 			}
-			fmt.Fprintf(a.out, "%s (%s, %s)\n\nclaim: %s\nwhy:   %s\nfix:   %s\n", e.Code, e.Group, e.Severity, e.Claim, e.Why, e.Fix)
+			fmt.Fprintf(a.out, "%s (%s, %s)\n\nclaim: %s\nwhy:   %s\nfix:   %s\n", e.Code, e.Group, e.Severity, e.Claim, e.Why, spoken(a.name, e.Fix))
 			return nil
 		},
 	}
-	a.outputFlag(cmd, "table", "json", "yaml")
+	flags = a.documentFlag(cmd, "table", "json", "yaml")
 	return cmd
 }
 

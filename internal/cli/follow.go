@@ -160,13 +160,16 @@ func (f *follower) print(now, was progress) {
 	if now.Counts.Total > 0 {
 		line += fmt.Sprintf(": %d of %d moved", now.Counts.Moved, now.Counts.Total)
 	}
+	if f.settings.quiet {
+		line = ""
+	}
 	if line != "" && (now.Phase != was.Phase || now.Stage != was.Stage || now.Counts != was.Counts) {
 		fmt.Fprintln(f.err, strings.TrimPrefix(line, " "))
 	}
 	if now.Gate != "" && now.Gate != was.Gate {
 		fmt.Fprintf(f.err, "waits for you: %s\n", printable.Indented(now.Gate, "  "))
 	}
-	if now.Message != "" && now.Message != was.Message && now.Gate == "" {
+	if now.Message != "" && now.Message != was.Message && now.Gate == "" && !f.settings.quiet {
 		fmt.Fprintf(f.err, "%s: %s\n", now.Reason, printable.Indented(now.Message, "  "))
 	}
 }

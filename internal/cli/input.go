@@ -4,11 +4,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
 
 	"github.com/spf13/cobra"
+	"sigs.k8s.io/kustomize/api/krusty"
+	"sigs.k8s.io/kustomize/kyaml/filesys"
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/spec"
@@ -16,8 +19,23 @@ import (
 
 const stdin = "-"
 
+// input is where the Migration stands.
+type input struct {
+	// files are files and folders, or - for stdin.
+	files []string
+	// kustomization is a folder that kustomize builds.
+	kustomization string
+	// recursive takes the folders in folders as well.
+	recursive bool
+}
+
+// given reports whether anything was named.
+func (i *input) given() bool { return len(i.files) > 0 || i.kustomization != "" }
+
 func (a *app) fileFlag(cmd *cobra.Command) {
-	cmd.Flags().StringArrayVarP(&a.files, "filename", "f", nil, "file or folder with the Migration, or - for stdin")
+	cmd.Flags().StringArrayVarP(&a.input.files, "filename", "f", nil, "file or folder with the Migration, or - for stdin")
+	cmd.Flags().StringVarP(&a.input.kustomization, "kustomize", "k", "", "folder with a kustomization that has the Migration")
+	cmd.Flags().BoolVarP(&a.input.recursive, "recursive", "R", false, "take the folders in the folders of -f as well")
 	cmd.Flags().StringArrayVar(&a.passEnv, "pass-env", nil,
 		"name of an environment variable that programs of the file get, beside those that all get (docs/hooks.md)")
 	cmd.Flags().BoolVar(&a.insecureTarget, "insecure-target-kubeconfig", false,
@@ -26,16 +44,9 @@ func (a *app) fileFlag(cmd *cobra.Command) {
 
 // read takes the one Migration that the files hold. Errors are as those of spec.Parse.
 func (a *app) read() (*v1alpha1.Migration, error) {
-	if len(a.files) == 0 {
-		return nil, &UsageError{Problem: "name the file with the Migration", Hint: a.name + " plan -f FILE"}
-	}
-	var sources []spec.Source
-	for _, name := range a.files {
-		found, err := a.open(name)
-		if err != nil {
-			return nil, &UsageError{Problem: err.Error(), Hint: "name a file that can be read with -f"}
-		}
-		sources = append(sources, found...)
+	sources, err := a.sources()
+	if err != nil {
+		return nil, err
 	}
 	m, source, err := spec.ReadFrom(sources...)
 	a.dir = source.Dir
@@ -48,16 +59,53 @@ func (a *app) read() (*v1alpha1.Migration, error) {
 	return m, err
 }
 
+// sources are what -f or -k names.
+func (a *app) sources() (all []spec.Source, err error) {
+	in := &a.input
+	switch {
+	case !in.given():
+		return nil, &UsageError{Problem: "name the file with the Migration", Hint: a.name + " plan -f FILE"}
+	case len(in.files) > 0 && in.kustomization != "":
+		return nil, &UsageError{Problem: "-f and -k do not go together", Hint: "name files with -f, or a kustomization with -k"}
+	case in.recursive && len(in.files) == 0:
+		return nil, &UsageError{Problem: "-R is for -f", Hint: "a kustomization names its files itself: leave -R out"}
+	case in.kustomization != "":
+		return kustomized(in.kustomization)
+	}
+	for _, name := range in.files {
+		found, err := in.open(name, a.in)
+		if err != nil {
+			return nil, &UsageError{Problem: err.Error(), Hint: "name a file that can be read with -f"}
+		}
+		all = append(all, found...)
+	}
+	return all, nil
+}
+
+// kustomized is what kustomize makes of a folder. Paths in it are relative to that.
+func kustomized(folder string) ([]spec.Source, error) {
+	dir, err := filepath.Abs(folder)
+	if err != nil {
+		return nil, &UsageError{Problem: err.Error(), Hint: "name a folder with -k"}
+	}
+	built, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(), dir)
+	if err != nil {
+		return nil, &UsageError{Problem: err.Error(), Hint: "kubectl kustomize " + folder + " has to print the Migration"}
+	}
+	body, err := built.AsYaml()
+	return []spec.Source{{Name: "kustomization " + folder, Body: body, Dir: dir}}, err
+}
+
 // open reads a file, all files of a folder that may hold objects, or stdin.
-func (a *app) open(name string) ([]spec.Source, error) {
+func (i *input) open(name string, in io.Reader) ([]spec.Source, error) {
 	if name == stdin {
-		body, err := io.ReadAll(a.in)
+		body, err := io.ReadAll(in)
 		here, wrong := os.Getwd()
 		return []spec.Source{{Name: "stdin", Body: body, Dir: here}}, errors.Join(err, wrong)
 	}
 	files := []string{name}
 	if info, err := os.Stat(name); err == nil && info.IsDir() {
-		if files, err = manifests(name); err != nil {
+		if files, err = manifests(name, i.recursive); err != nil {
 			return nil, err
 		}
 	}
@@ -77,15 +125,20 @@ func (a *app) open(name string) ([]spec.Source, error) {
 }
 
 // manifests are the files of a folder that kubectl would take, in order.
-func manifests(dir string) (files []string, err error) {
-	entries, err := os.ReadDir(dir)
+func manifests(dir string, recursive bool) (files []string, err error) {
+	err = filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case e.IsDir() && path != dir && !recursive:
+			return fs.SkipDir
+		case !e.IsDir() && slices.Contains([]string{".yaml", ".yml", ".json"}, filepath.Ext(path)):
+			files = append(files, path)
+		}
+		return nil
+	})
 	if err != nil {
 		return nil, err
-	}
-	for _, e := range entries {
-		if slices.Contains([]string{".yaml", ".yml", ".json"}, filepath.Ext(e.Name())) && !e.IsDir() {
-			files = append(files, filepath.Join(dir, e.Name()))
-		}
 	}
 	if len(files) == 0 {
 		return nil, fmt.Errorf("folder %s has no file that ends in .yaml, .yml or .json", dir)
@@ -105,7 +158,7 @@ func (a *app) given() (*v1alpha1.Migration, job, error) {
 
 // nameOrFile takes the name of a Migration, or -f.
 func (a *app) nameOrFile(cmd *cobra.Command, args []string) error {
-	if len(args) == 0 && len(a.files) > 0 {
+	if len(args) == 0 && a.input.given() {
 		return nil
 	}
 	return oneName(cmd, args)

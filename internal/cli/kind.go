@@ -82,7 +82,8 @@ type prospect struct {
 // page is the status of a migration: a document for programs that has the head inline, and a table for people.
 type page interface {
 	headOf() *statusHead
-	table(io.Writer) error
+	// table writes no more than so many rows, or lines of a kind; zero writes all.
+	table(w io.Writer, rows int) error
 }
 
 // newJob makes the job of a Migration. Without a cluster it only tells what is wrong in the Migration.
@@ -204,12 +205,16 @@ func (a *app) recorded(ctx context.Context, name string) (*v1alpha1.Migration, *
 		return nil, nil, err
 	}
 	if m == nil {
-		return nil, nil, &fault.Hinted{
-			Err:  fmt.Errorf("migration %s does not exist", name),
-			Hint: "kubectl get migrations.replumb.dev lists them",
-		}
+		return nil, nil, noMigration(name)
 	}
 	return m, c, nil
+}
+
+func noMigration(name string) error {
+	return &fault.Hinted{
+		Err:  fmt.Errorf("migration %s does not exist", name),
+		Hint: "kubectl get migrations.replumb.dev lists them",
+	}
 }
 
 // lookingJob is a job of the Migration that the cluster has, for looking alone: it calls nothing that stands in there.

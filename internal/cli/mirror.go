@@ -159,15 +159,15 @@ func (j mirrorJob) status(ctx context.Context) (page, error) {
 	return doc, nil
 }
 
-func (d *mirrorPage) table(w io.Writer) error {
+func (d *mirrorPage) table(w io.Writer, rows int) error {
 	if len(d.Names) == 0 {
 		return nil
 	}
-	rows := [][]string{{"NAME", "TYPE", "SOURCE", "TARGET", "NOW"}}
+	var all [][]string
 	for _, n := range d.Names {
-		rows = append(rows, []string{n.Name, string(n.Type), fmt.Sprint(n.From), fmt.Sprint(n.To), n.Now})
+		all = append(all, []string{n.Name, string(n.Type), fmt.Sprint(n.From), fmt.Sprint(n.To), n.Now})
 	}
-	return terminal.Table(w, rows)
+	return boundedTable(w, rows, []string{"NAME", "TYPE", "SOURCE", "TARGET", "NOW"}, all, func([]string) bool { return false })
 }
 
 // dirFlags are those of plan that write a copy to files.
@@ -200,7 +200,7 @@ func (a *app) writeDir(ctx context.Context, j job, to dirFlags) error {
 		return ofJob(j, err)
 	}
 	if w.Secrets > 0 {
-		fmt.Fprintf(a.err, "hint: %s left out; --with-secrets writes them too\n", english.Plural(w.Secrets, "Secret was", "Secrets were"))
+		a.hint("%s left out; --with-secrets writes them too", english.Plural(w.Secrets, "Secret was", "Secrets were"))
 	}
 	return a.done(
 		fmt.Sprintf("%s written to %s; kubectl apply -k %s applies them in order", english.Plural(w.Files, "manifest", ""), to.dir, to.dir),

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"sigs.k8s.io/yaml"
 
 	"github.com/replumb/replumb/api/v1alpha1"
@@ -23,12 +24,18 @@ import (
 )
 
 func (a *app) check() *cobra.Command {
+	var flags *genericclioptions.PrintFlags
 	cmd := &cobra.Command{
 		Use: "check -f FILE", Short: "Check whether the cluster is fit for a migration", Args: noArgs,
 		Long: `Check whether the cluster is fit for a migration. Nothing is written.
 
 Exit code: 0 nothing blocks, 3 something blocks, 1 could not look.`,
-		Example: a.example("  replumb check -f move.yaml\n  replumb check -f move.yaml -o json"),
+		Example: a.example(`
+  replumb check -f move.yaml
+  replumb check -f move.yaml -o wide    # a line for every object
+  replumb check -f move.yaml -o json
+  replumb check -f move.yaml -o name    # codes alone, of what did not pass
+  replumb check -f move.yaml -o custom-columns=CODE:.code,OBJECT:.object`),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			j, _, err := a.jobFromFile(cmd.Context())
 			if err != nil {
@@ -38,12 +45,12 @@ Exit code: 0 nothing blocks, 3 something blocks, 1 could not look.`,
 			if err != nil {
 				return ofJob(j, err)
 			}
-			return a.showFindings(look.findings)
+			return a.showFindings(flags, look.findings)
 		},
 	}
 	a.fileFlag(cmd)
 	a.withoutAgentFlag(cmd)
-	a.outputFlag(cmd, "table", "json", "yaml")
+	flags = a.documentFlag(cmd, "table", "wide", "json", "yaml", "name")
 	return cmd
 }
 
@@ -52,10 +59,21 @@ func (a *app) withoutAgentFlag(cmd *cobra.Command) {
 		"run no agents on the nodes: nothing is probed, and barriers of Services go by what kube-proxies say (spec.proof.agents: Disabled)")
 }
 
-func (a *app) showFindings(all findings.Findings) error {
-	if a.output == "table" {
-		terminal.Findings(a.out, all)
-	} else if err := terminal.Document(verbatim{a.out}, a.output, all); err != nil {
+func (a *app) showFindings(flags *genericclioptions.PrintFlags, all findings.Findings) error {
+	var err error
+	switch a.output {
+	case "table":
+		terminal.Findings(a.out, spokenFindings(a.name, all))
+	case "wide":
+		err = terminal.WideFindings(a.out, spokenFindings(a.name, all))
+	case "name":
+		for _, code := range all.Codes() {
+			fmt.Fprintln(a.out, code)
+		}
+	default:
+		err = printDocument(verbatim{a.out}, a.output, flags, listOf(all))
+	}
+	if err != nil {
 		return err
 	}
 	if blocking := all.Objections(); len(blocking) > 0 {
@@ -66,7 +84,8 @@ func (a *app) showFindings(all findings.Findings) error {
 
 // planDocument is what plan prints with -o json or yaml.
 type planDocument struct {
-	Migration string `json:"migration"`
+	objectHead `       json:",inline"`
+	Migration  string `json:"migration"`
 	// Cluster is the one that the plan is of, and Time when it was made.
 	Cluster  engine.Identity   `json:"cluster"`
 	Time     time.Time         `json:"time"`
@@ -91,6 +110,7 @@ type stayLine struct {
 
 func (a *app) plan() *cobra.Command {
 	var to dirFlags
+	var flags *genericclioptions.PrintFlags
 	cmd := &cobra.Command{
 		Use: "plan -f FILE", Short: "Print what a migration would do, in order", Args: noArgs,
 		Long: `Print every write a migration would make, in order, and every Service that stays. Nothing is written. Of a migration
@@ -100,6 +120,7 @@ Exit code: 0 nothing blocks, 3 something blocks, 1 could not look.`,
 		Example: a.example(`
   replumb plan -f move.yaml
   replumb plan -f move.yaml -o yaml           # with every object and patch in full
+  replumb plan -f move.yaml -o markdown       # as the text of a change ticket
   replumb plan -f move.yaml -o json > plan.json && replumb apply -f move.yaml --plan plan.json
   replumb plan -f mirror.yaml --to-dir manifests/   # what would be copied, as files`),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -114,17 +135,17 @@ Exit code: 0 nothing blocks, 3 something blocks, 1 could not look.`,
 			if err != nil {
 				return ofJob(j, err)
 			}
-			return a.showPlan(cmd.Context(), c, look)
+			return a.showPlan(cmd.Context(), flags, c, j, look)
 		},
 	}
 	a.fileFlag(cmd)
 	a.withoutAgentFlag(cmd)
-	a.outputFlag(cmd, "table", "json", "yaml", "name")
+	flags = a.documentFlag(cmd, "table", "wide", "json", "yaml", "name", "markdown")
 	to.declare(cmd)
 	return cmd
 }
 
-func (a *app) showPlan(ctx context.Context, c *connection, look outlook) error {
+func (a *app) showPlan(ctx context.Context, flags *genericclioptions.PrintFlags, c *connection, j job, look outlook) error {
 	phases, err := terminal.PlanPhases(look.outstanding)
 	if err != nil {
 		return err
@@ -138,26 +159,35 @@ func (a *app) showPlan(ctx context.Context, c *connection, look outlook) error {
 		for _, s := range look.outstanding.Steps() {
 			fmt.Fprintln(a.out, s.ID())
 		}
-	case "json", "yaml":
+	case "table", "wide":
+		fmt.Fprintf(a.out, "cluster: %s\n", c.Known())
+		terminal.Attention(a.out, spokenFindings(a.name, look.findings))
+		if a.output == "wide" {
+			err = terminal.WidePhases(a.out, phases)
+		} else {
+			terminal.Phases(a.out, phases)
+		}
+		if err := errors.Join(err, look.details(a.out)); err != nil {
+			return err
+		}
+		fmt.Fprintf(a.out, "%s; plan %s\n", look.summary, hash)
+	case "markdown":
+		if err := a.ticket(ctx, c, j, look, phases, hash).Markdown(a.out); err != nil {
+			return err
+		}
+	default:
 		of, err := c.Identity(ctx)
 		if err != nil {
 			return err
 		}
 		doc := planDocument{
-			Migration: look.whole.Name, Cluster: of, Time: time.Now().UTC().Truncate(time.Second), Hash: hash,
+			objectHead: headed("Plan", look.whole.Name), Migration: look.whole.Name,
+			Cluster: of, Time: time.Now().UTC().Truncate(time.Second), Hash: hash,
 			Findings: look.findings, Phases: phases, Stays: look.stays, Late: look.late,
 		}
-		if err := terminal.Document(verbatim{a.out}, a.output, doc); err != nil {
+		if err := printDocument(verbatim{a.out}, a.output, flags, doc); err != nil {
 			return err
 		}
-	default:
-		fmt.Fprintf(a.out, "cluster: %s\n", c.Known())
-		terminal.Attention(a.out, look.findings)
-		terminal.Phases(a.out, phases)
-		if err := look.details(a.out); err != nil {
-			return err
-		}
-		fmt.Fprintf(a.out, "%s; plan %s\n", look.summary, hash)
 	}
 	if blocking := look.findings.Objections(); len(blocking) > 0 {
 		return &findings.BlockedError{Findings: blocking}
@@ -319,7 +349,7 @@ func (a *app) runApply(ctx context.Context, c *connection, j job) error {
 	}
 	at.tell(a.out)
 	if at.hint != "" {
-		fmt.Fprintf(a.err, "hint: %s\n", at.hint)
+		a.hint("%s", at.hint)
 	}
 	return nil
 }

@@ -12,7 +12,6 @@ import (
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/migrations/nodes"
-	"github.com/replumb/replumb/internal/reporting/terminal"
 )
 
 // nodeJob moves nodes. command is what replumb is called.
@@ -140,17 +139,19 @@ func (j nodeJob) status(ctx context.Context) (page, error) {
 	return doc, nil
 }
 
-func (d *nodePage) table(w io.Writer) error {
-	rows := [][]string{{"OLD NODE", "ROLE", "STAGE", "PODS", "REVERSIBLE"}}
+func (d *nodePage) table(w io.Writer, rows int) error {
+	var all [][]string
 	for _, n := range d.Nodes {
-		rows = append(rows, []string{n.Name, string(n.Role), string(n.Stage), strconv.Itoa(n.Pods), yesNo(n.Reversible)})
+		all = append(all, []string{n.Name, string(n.Role), string(n.Stage), strconv.Itoa(n.Pods), yesNo(n.Reversible)})
 	}
-	if err := terminal.Table(w, rows); err != nil {
+	head := []string{"OLD NODE", "ROLE", "STAGE", "PODS", "REVERSIBLE"}
+	err := boundedTable(w, rows, head, all, func(row []string) bool { return row[2] == string(nodes.StageGone) })
+	if err != nil {
 		return err
 	}
-	for _, s := range d.Switched {
+	bounded(w, rows, d.Switched, func(s string) {
 		fmt.Fprintf(w, "service %s has externalTrafficPolicy Cluster until its pods have moved\n", s)
-	}
+	})
 	return nil
 }
 

@@ -11,11 +11,12 @@ import (
 
 func (a *app) pause() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "pause NAME", Short: "Stop a running migration before its next step", Args: oneName,
+		Use: "pause NAME", Short: "Stop a running migration", Args: oneName,
 		Long: `Ask the command that runs the migration NAME to stop. The steps in hand are finished; old and new addresses go on answering.
 Until resume, no command goes on with it.
 
-A run that waits for you, or for time to pass, sees the pause when that wait is over; Ctrl-C ends it at once.`,
+A run sees the pause within five seconds. Whatever it waits for by then, you, a window, a soak, a barrier or pods that have to leave, it
+waits no longer; resume begins that wait again.`,
 		Example: a.example("  replumb pause services-to-172-24"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			j, _, err := a.lookingJob(cmd.Context(), args[0])
@@ -25,8 +26,8 @@ A run that waits for you, or for time to pass, sees the pause when that wait is 
 			if err := j.Pause(cmd.Context()); err != nil {
 				return ofJob(j, err)
 			}
-			_, err = fmt.Fprintf(a.out, "migration %s pauses before its next step\n", args[0])
-			fmt.Fprintf(a.err, "hint: %s resume %s carries on\n", a.name, args[0])
+			_, err = fmt.Fprintf(a.out, "migration %s pauses\n", args[0])
+			a.hint("%s resume %s carries on", a.name, args[0])
 			return err
 		},
 	}

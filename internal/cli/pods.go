@@ -128,7 +128,7 @@ func (j podJob) status(ctx context.Context) (page, error) {
 	return doc, nil
 }
 
-func (d *podPage) table(w io.Writer) error {
+func (d *podPage) table(w io.Writer, most int) error {
 	rows := [][]string{{"FROM", "PODS", "TO", "PODS", "STATE"}}
 	for _, r := range d.Ranges {
 		rows = append(rows, []string{r.From, strconv.Itoa(r.Old), r.To, strconv.Itoa(r.New), string(r.State)})
@@ -136,8 +136,6 @@ func (d *podPage) table(w io.Writer) error {
 	if err := terminal.Table(w, rows); err != nil {
 		return err
 	}
-	for _, h := range d.Holds {
-		fmt.Fprintf(w, "holds the old range: %s\n", h)
-	}
+	bounded(w, most, d.Holds, func(h string) { fmt.Fprintf(w, "holds the old range: %s\n", h) })
 	return nil
 }

@@ -9,42 +9,76 @@ import (
 
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	utiljson "k8s.io/apimachinery/pkg/util/json"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
+	"k8s.io/cli-runtime/pkg/printers"
 
+	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/reporting/terminal"
 )
 
-// documentFlag is outputFlag for commands that also print by templates, as kubectl get does: jsonpath=..., go-template=...
-func (a *app) documentFlag(cmd *cobra.Command, formats ...string) *genericclioptions.KubeTemplatePrintFlags {
-	templates := genericclioptions.NewKubeTemplatePrintFlags()
-	usage := formatsPrefix + strings.Join(append(formats, templates.AllowedFormats()...), ", ")
-	cmd.Flags().StringVarP(&a.output, "output", "o", formats[0], usage)
-	templates.AddFlags(cmd)
+// customColumns begins the format of kubectl get that prints a table by paths, such as NAME:.metadata.name.
+const customColumns = "custom-columns"
+
+// objectHead makes a document one that kubectl's printers take, alone and in a List.
+type objectHead struct {
+	APIVersion string     `json:"apiVersion"`
+	Kind       string     `json:"kind"`
+	Metadata   objectName `json:"metadata"`
+}
+
+type objectName struct {
+	Name string `json:"name"`
+}
+
+// headed is the head of a document of a kind about a Migration.
+func headed(kind, migration string) objectHead {
+	return objectHead{APIVersion: v1alpha1.GroupVersion.String(), Kind: kind, Metadata: objectName{Name: migration}}
+}
+
+// documentFlag is outputFlag for commands that also print as kubectl get does: by templates, such as jsonpath=..., and by custom-columns=...
+func (a *app) documentFlag(cmd *cobra.Command, formats ...string) *genericclioptions.PrintFlags {
+	flags := genericclioptions.NewPrintFlags("")
+	flags.OutputFormat = &a.output
+	all := slices.Concat(formats, []string{customColumns}, flags.TemplatePrinterFlags.AllowedFormats())
+	cmd.Flags().StringVarP(&a.output, "output", "o", formats[0], formatsPrefix+strings.Join(all, ", "))
+	flags.TemplatePrinterFlags.AddFlags(cmd)
+	flags.OutputFlagSpecified = func() bool { return cmd.Flags().Changed("output") }
 	cmd.PreRunE = func(*cobra.Command, []string) error {
+		if a.output == formats[0] && !flags.OutputFlagSpecified() && *flags.TemplatePrinterFlags.TemplateArgument != "" {
+			a.output = "go-template" // as kubectl takes --template alone
+		}
 		if slices.Contains(formats, a.output) {
 			return nil
 		}
-		_, err := templates.ToPrinter(a.output)
+		_, err := printerOf(a.output, flags)
 		switch {
 		case genericclioptions.IsNoCompatiblePrinterError(err):
 			return &UsageError{
-				Problem: fmt.Sprintf("output format %q is not known", a.output),
-				Hint:    "use one of " + strings.Join(append(formats, templates.AllowedFormats()...), ", "),
+				Problem: fmt.Sprintf("output format %q is not known", a.output), Hint: "use one of " + strings.Join(all, ", "),
 			}
 		case err != nil:
 			return &UsageError{Problem: err.Error(), Hint: "kubectl explains them: https://kubernetes.io/docs/reference/kubectl/jsonpath/"}
 		}
 		return nil
 	}
-	return templates
+	return flags
 }
 
-// printDocument writes a value in a format that is not a table: json, yaml or a template.
-func printDocument(w io.Writer, format string, templates *genericclioptions.KubeTemplatePrintFlags, v any) error {
-	if format == "json" || format == "yaml" {
+// printerOf a format that is neither a table nor a list of names.
+func printerOf(format string, flags *genericclioptions.PrintFlags) (printers.ResourcePrinter, error) {
+	if spec, ok := strings.CutPrefix(format, customColumns+"="); ok {
+		return newColumns(spec)
+	}
+	return flags.TemplatePrinterFlags.ToPrinter(format)
+}
+
+// printDocument writes a value in a format that is not a table: json, yaml, a template or columns.
+func printDocument(w io.Writer, format string, flags *genericclioptions.PrintFlags, v any) error {
+	if format == "json" || format == "yaml" { // with the fields in the order in which people read them
 		return terminal.Document(w, format, v)
 	}
-	printer, err := templates.ToPrinter(format)
+	printer, err := printerOf(format, flags)
 	if err != nil {
 		return err
 	}
@@ -53,22 +87,27 @@ func printDocument(w io.Writer, format string, templates *genericclioptions.Kube
 		return fmt.Errorf("writing JSON: %w", err)
 	}
 	content := map[string]any{}
-	if err := json.Unmarshal(body, &content); err != nil {
+	if err := utiljson.Unmarshal(body, &content); err != nil { // which keeps whole numbers whole
 		return fmt.Errorf("reading JSON: %w", err)
 	}
 	return printer.PrintObj(&unstructured.Unstructured{Object: content}, w)
 }
 
-// documents are one document: that of the only one, or a List as kubectl prints it.
-type documents struct {
+// list is several documents as one, as kubectl prints it.
+type list[T any] struct {
 	APIVersion string `json:"apiVersion"`
 	Kind       string `json:"kind"`
-	Items      []page `json:"items"`
+	Items      []T    `json:"items"`
 }
 
+func listOf[T any](items []T) list[T] {
+	return list[T]{APIVersion: "v1", Kind: "List", Items: append([]T{}, items...)}
+}
+
+// oneDocument is that of the only page, or a List.
 func oneDocument(pages []page) any {
 	if len(pages) == 1 {
 		return pages[0]
 	}
-	return documents{APIVersion: "v1", Kind: "List", Items: append([]page{}, pages...)}
+	return listOf(pages)
 }

@@ -8,18 +8,21 @@ import (
 	"github.com/spf13/cobra"
 	"sigs.k8s.io/yaml"
 
+	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine/fault"
 )
 
 func aPage(name string) page {
-	return &servicePage{statusHead: statusHead{Migration: name, Next: "nothing"}}
+	return &servicePage{statusHead: statusHead{
+		objectHead: headed("MigrationStatus", name), Migration: name, Next: "nothing", Counts: v1alpha1.Counts{Total: 1_234_567},
+	}}
 }
 
 // TestDocuments prints what status finds as one document, in every format that is none for people.
 func TestDocuments(t *testing.T) {
 	none, one, two := []page(nil), []page{aPage("a")}, []page{aPage("a"), aPage("b")}
 	cmd := &cobra.Command{}
-	templates := (&app{}).documentFlag(cmd, "table", "json", "yaml", "name")
+	flags := (&app{}).documentFlag(cmd, "table", "json", "yaml", "name")
 	for _, tt := range []struct {
 		format string
 		pages  []page
@@ -32,21 +35,19 @@ func TestDocuments(t *testing.T) {
 		{"yaml", two, "kind: List"},
 		{"jsonpath={.migration}", one, "a"},
 		{"jsonpath={.items[*].migration}", two, "a b"},
+		{"jsonpath={.counts.total}", one, "1234567"},
+		{"custom-columns=NAME:.metadata.name,OF:counts.total,LOCK:{.lock}", two, "a     1234567  <none>\nb     1234567  <none>\n"},
+		{"custom-columns=NAME:.metadata.name", one, "NAME\na\n"},
+		{"custom-columns=NAME:.metadata.name", none, "NAME\n"},
 		{"go-template={{range .items}}{{.migration}},{{end}}", two, "a,b,"},
 	} {
 		t.Run(tt.format, func(t *testing.T) {
 			var out strings.Builder
-			if err := printDocument(
-				&out,
-				tt.format,
-				templates,
-				oneDocument(tt.pages),
-			); err != nil ||
-				!strings.Contains(out.String(), tt.want) {
+			err := printDocument(&out, tt.format, flags, oneDocument(tt.pages))
+			if err != nil || !strings.Contains(out.String(), tt.want) {
 				t.Fatalf("printed %q, %v; want %q", &out, err, tt.want)
 			}
 			var parsed struct{ Items []any }
-			var err error
 			switch tt.format {
 			case "json":
 				err = json.Unmarshal([]byte(out.String()), &parsed)
@@ -64,8 +65,8 @@ func TestDocuments(t *testing.T) {
 
 func TestDocumentFlag(t *testing.T) {
 	for format, fine := range map[string]bool{
-		"table": true, "json": true, "jsonpath={.a}": true, "go-template={{.a}}": true,
-		"wide": false, "jsonpath": false, "jsonpath={.a": false, "xml": false,
+		"table": true, "json": true, "custom-columns=A:.b": true, "custom-columns": false, "custom-columns=A": false, "custom-columns=A:.b[": false, "jsonpath={.a}": true, "go-template={{.a}}": true,
+		"wide": false, "custom-columns=:.b": false, "jsonpath": false, "jsonpath={.a": false, "xml": false,
 	} {
 		t.Run(format, func(t *testing.T) {
 			a := &app{}

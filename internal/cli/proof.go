@@ -43,16 +43,12 @@ func unproven(w io.Writer, what string) {
 }
 
 // proofLines say what agents have seen.
-func proofLines(w io.Writer, p *v1alpha1.ProofStatus) {
+func proofLines(w io.Writer, p *v1alpha1.ProofStatus, rows int) {
 	if p == nil {
 		return
 	}
 	fmt.Fprintf(w, "probes on %s: %s requests, %s failed\n",
 		english.Plural(p.Nodes, "node", ""), humanize.Comma(p.Sent), humanize.Comma(p.Failed))
-	for _, s := range p.Silent {
-		fmt.Fprintf(w, "not probed: %s\n", s)
-	}
-	for i := range p.Losses {
-		fmt.Fprintf(w, "lost: %s\n", printable.Line(lossguard.Describe(&p.Losses[i])))
-	}
+	bounded(w, rows, p.Silent, func(s string) { fmt.Fprintf(w, "not probed: %s\n", s) })
+	bounded(w, rows, p.Losses, func(l v1alpha1.Loss) { fmt.Fprintf(w, "lost: %s\n", printable.Line(lossguard.Describe(&l))) })
 }

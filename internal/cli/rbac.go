@@ -71,9 +71,9 @@ func commandKinds() []string {
 func (a *app) rbacArgs(args []string) error {
 	hint := "name one of " + strings.Join(commandKinds(), ", ") + ", or a Migration with -f FILE"
 	switch {
-	case len(args) > 1 || len(args) == 1 && len(a.files) > 0:
+	case len(args) > 1 || len(args) == 1 && a.input.given():
 		return &UsageError{Problem: "name one kind of migrations, or a file", Hint: hint}
-	case len(args) == 0 && len(a.files) == 0:
+	case len(args) == 0 && !a.input.given():
 		return &UsageError{Problem: "name a kind of migrations, or a file", Hint: hint}
 	case len(args) == 1 && !slices.Contains(commandKinds(), args[0]):
 		return &UsageError{Problem: fmt.Sprintf("kind %q is not known", args[0]), Hint: hint}

@@ -2,59 +2,115 @@ package cli
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/spf13/cobra"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
 
 	"github.com/replumb/replumb/internal/engine/fault"
+	"github.com/replumb/replumb/internal/migration"
+	"github.com/replumb/replumb/internal/reporting/archive"
 	"github.com/replumb/replumb/internal/reporting/htmlreport"
-	"github.com/replumb/replumb/internal/reporting/terminal"
 )
 
 func (a *app) report() *cobra.Command {
-	target := ""
+	var to reportFlags
 	cmd := &cobra.Command{
 		Use: "report NAME", Short: "Write what happened in a migration, for people", Args: oneName,
 		Long: `Write what happened in a migration as one file of HTML, which opens in a browser without a network: a summary, a timeline of
 phases and batches above availability and latency, every loss, every Service, gates, findings, and who still uses old
-addresses. It can be made while the migration goes on, and afterwards for as long as the Migration is in the cluster.
+addresses. It can be made while the migration goes on, and afterwards. Of a Migration that was deleted, the report is there as it was when the
+last command that ran it ended: the cluster keeps those of the last 20 migrations, in namespace replumb-journal.
 
--o names the file; without it, it is NAME.html. A file that is there is replaced. -o - writes the HTML to stdout, -o json
-the same as a document for programs.`,
+Without flags it is written to NAME.html. --file names another file; one that is there is replaced; - is stdout. -o json, -o yaml and
+templates print the same as a document for programs. -o FILE.html is --file FILE.html.`,
 		Example: a.example(`
   replumb report services-to-172-24                  # writes services-to-172-24.html
-  replumb report services-to-172-24 -o /tmp/move.html
+  replumb report services-to-172-24 --file /tmp/move.html
   replumb report services-to-172-24 -o json | jq .requests`),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			doc, err := a.reportOf(cmd.Context(), args[0])
-			if err != nil {
+			switch {
+			case err != nil:
 				return err
-			}
-			switch target {
-			case "json":
-				return terminal.Document(verbatim{a.out}, "json", doc)
-			case "-":
+			case a.output != "html":
+				return printDocument(verbatim{a.out}, a.output, to.documents, doc)
+			case to.file == stdout:
 				return doc.HTML(verbatim{a.out})
-			case "":
-				target = args[0] + ".html"
 			}
-			if err := writeReport(target, doc); err != nil {
+			file := cmp.Or(to.file, args[0]+".html")
+			if err := writeReport(file, doc); err != nil {
 				return err
 			}
-			_, err = fmt.Fprintf(a.out, "%s\n%s\n", doc.Summary, target)
+			_, err = fmt.Fprintf(a.out, "%s\n%s\n", doc.Summary, file)
 			return err
 		},
 	}
-	cmd.Flags().StringVarP(&target, "output", "o", "", "file to write, - for stdout, or json (default NAME.html)")
+	to.documents = a.documentFlag(cmd, "html", "json", "yaml")
+	cmd.Flags().StringVar(&to.file, "file", "", "file to write the HTML to, - for stdout (default NAME.html)")
+	known := cmd.PreRunE
+	cmd.PreRunE = func(cmd *cobra.Command, args []string) error {
+		return to.settle(a, func() error { return known(cmd, args) })
+	}
 	return cmd
 }
 
+// stdout is what --file calls it.
+const stdout = "-"
+
+// reportFlags are those of report.
+type reportFlags struct {
+	file      string
+	documents *genericclioptions.PrintFlags
+}
+
+// settle takes what is no format for the file that it names: one of HTML, or stdout.
+func (f *reportFlags) settle(a *app, known func() error) error {
+	if a.output == stdout || strings.HasSuffix(a.output, ".html") {
+		if f.file != "" {
+			return &UsageError{Problem: "-o and --file both name a file", Hint: "leave one of them out"}
+		}
+		f.file, a.output = a.output, "html"
+	}
+	if err := known(); err != nil {
+		return err
+	}
+	if f.file != "" && a.output != "html" {
+		return &UsageError{Problem: "--file is for HTML, and not for -o " + a.output, Hint: "leave it out: other formats go to stdout"}
+	}
+	return nil
+}
+
+// keptReport is that of a migration that is gone from the cluster.
+func keptReport(ctx context.Context, c *connection, name string) (*htmlreport.Document, error) {
+	doc, err := archive.NewStore(c.Cluster).Load(ctx, name)
+	if apierrors.IsForbidden(err) {
+		return nil, noMigration(name)
+	}
+	return doc, err
+}
+
+// reportOf makes the report of a migration, or takes the one that was kept of it.
 func (a *app) reportOf(ctx context.Context, name string) (*htmlreport.Document, error) {
-	j, c, err := a.lookingJob(ctx, name)
+	c, err := a.reach(ctx)
+	if err != nil {
+		return nil, err
+	}
+	m, err := migration.Get(ctx, c.Cluster, name)
+	if err != nil {
+		return nil, err
+	}
+	if m == nil {
+		return keptReport(ctx, c, name)
+	}
+	j, err := a.silentJob(c, m)
 	if err != nil {
 		return nil, err
 	}
@@ -89,7 +145,7 @@ func writeReport(path string, doc *htmlreport.Document) error {
 	}
 	f, err := os.CreateTemp(filepath.Dir(path), ".replumb-report-*")
 	if err != nil {
-		return &fault.Hinted{Err: err, Hint: "name a file in a folder that you may write to, with -o"}
+		return &fault.Hinted{Err: err, Hint: "name a file in a folder that you may write to, with --file"}
 	}
 	_, err = f.Write(page.Bytes())
 	err = errors.Join(err, f.Close())

@@ -29,9 +29,9 @@ func Main() int {
 	defer stop()
 	signal.Ignore(syscall.SIGPIPE) // a reader that went away would else end the process in the middle of a step
 	context.AfterFunc(ctx, stop)
-	cmd := NewCommand(filepath.Base(os.Args[0]), os.Stdin, os.Stdout, os.Stderr)
-	err := cmd.ExecuteContext(ctx)
-	Report(os.Stderr, err)
+	name := filepath.Base(os.Args[0])
+	err := NewCommand(name, os.Stdin, os.Stdout, os.Stderr).ExecuteContext(ctx)
+	Report(os.Stderr, calledAs(name), err)
 	return ExitCode(err)
 }
 
@@ -44,10 +44,10 @@ type app struct {
 	err    printable.Writer
 	config *genericclioptions.ConfigFlags
 	output string
-	// files are the arguments of -f, and dir is the folder of the one with the Migration.
-	files []string
-	dir   string
-	yes   bool
+	input  input
+	// dir is the folder of the file with the Migration.
+	dir string
+	yes bool
 	// passEnv are variables that programs get beside those that all get.
 	passEnv []string
 	// allowCalls is the digest of calls that the operator agrees to.
@@ -62,19 +62,17 @@ type app struct {
 	local bool
 	// metricsAddress is where Prometheus finds metrics; empty for nowhere.
 	metricsAddress string
+	settings       settings
 }
 
 // NewCommand is the replumb command. As a kubectl plugin (kubectl-replumb) it calls itself "kubectl replumb".
 func NewCommand(argv0 string, in io.Reader, out, errOut io.Writer) *cobra.Command {
 	a := &app{
-		name:   "replumb",
+		name:   calledAs(argv0),
 		in:     in,
 		out:    &output{w: out},
 		err:    printable.Writer{To: errOut},
 		config: genericclioptions.NewConfigFlags(true),
-	}
-	if strings.HasPrefix(argv0, "kubectl-") {
-		a.name = "kubectl replumb"
 	}
 	root := &cobra.Command{
 		Use:   "replumb",
@@ -109,12 +107,14 @@ For what is beyond a cluster that runs, such as certificates, it says what to do
 		return &UsageError{Problem: err.Error(), Hint: cmd.CommandPath() + " --help"}
 	})
 	a.addConfigFlags(root.PersistentFlags())
+	a.settings.declare(root.PersistentFlags())
 	root.AddCommand(
 		a.check(), a.explainCode(), a.plan(), a.apply(), a.status(), a.pause(), a.resume(), a.rollback(), a.finish(),
-		a.report(), a.rbac(), a.unfreeze(), a.backup(), a.probe(), a.canary(), a.tunnels(), a.node(), a.agent(), a.overlap(), a.operator(),
-		a.install(), a.uninstall(), a.version(),
+		a.report(), a.ui(), a.rbac(), a.unfreeze(), a.backup(), a.probe(), a.canary(), a.tunnels(), a.node(), a.agent(), a.overlap(),
+		a.operator(), a.install(), a.uninstall(), a.version(),
 	)
 	a.complete(root)
+	a.govern(root)
 	return root
 }
 
@@ -122,7 +122,7 @@ For what is beyond a cluster that runs, such as certificates, it says what to do
 func (a *app) addConfigFlags(flags *pflag.FlagSet) {
 	a.config.Namespace = nil // a migration is of a cluster
 	a.config.AddFlags(flags)
-	shown := []string{"kubeconfig", "context", "request-timeout"}
+	shown := []string{"kubeconfig", "context", "request-timeout", "as"}
 	flags.VisitAll(func(f *pflag.Flag) { f.Hidden = !slices.Contains(shown, f.Name) })
 }
 
@@ -168,9 +168,9 @@ func (a *app) asksPeople() bool {
 	return ok && term.IsTerminal(int(f.Fd()))
 }
 
-// terminal is stderr, to draw on; nil if it is none.
+// terminal is stderr, to draw on; nil if it is none, or a dumb one.
 func (a *app) terminal() *os.File {
-	if f, ok := a.err.To.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
+	if f, ok := a.err.To.(*os.File); ok && term.IsTerminal(int(f.Fd())) && os.Getenv("TERM") != "dumb" {
 		return f
 	}
 	return nil
@@ -178,10 +178,11 @@ func (a *app) terminal() *os.File {
 
 // stdout is for people or for programs, as the output format says.
 func (a *app) stdout() io.Writer {
-	if a.output == "json" || a.output == "yaml" {
-		return verbatim{a.out}
+	switch a.output {
+	case "", "table", "wide", "name":
+		return a.out
 	}
-	return a.out
+	return verbatim{a.out}
 }
 
 // confirm asks on a terminal. Elsewhere the answer must have been given by --yes.

@@ -40,7 +40,7 @@ func (a *app) run(ctx context.Context, c *connection, j job, command string, do 
 	r := a.runner()
 	shown := r.Sink
 	r.Sink = func(e engine.Event) {
-		shown(e)
+		shown(spokenEvent(a.name, e))
 		if e.Private != "" && a.output == "json" {
 			fmt.Fprintf(a.err, "%s: %s\n", e.Message, e.Private)
 		}
@@ -84,6 +84,9 @@ func (a *app) runner() *engine.Runner {
 	if a.output == "json" {
 		return &engine.Runner{Sink: terminal.JSONLines(verbatim{a.out})}
 	}
+	if a.settings.quiet {
+		return &engine.Runner{Sink: func(engine.Event) {}}
+	}
 	if f := a.terminal(); f != nil {
 		return &engine.Runner{Sink: terminal.NewProgress(f, int(f.Fd())).Event}
 	}
@@ -104,7 +107,7 @@ func watchChanges(r *engine.Runner) (*engine.Runner, *bool) {
 // explain adds the findings themselves to the error that they blocked a run.
 func (a *app) explain(err error) error {
 	if blocked := asBlocked(err); blocked != nil && a.output != "json" {
-		terminal.Findings(a.err, blocked.Findings)
+		terminal.Findings(a.err, spokenFindings(a.name, blocked.Findings))
 	}
 	var changed *migration.ChangedPlanError
 	if errors.As(err, &changed) {

@@ -12,7 +12,6 @@ import (
 	"github.com/replumb/replumb/internal/engine/printable"
 	"github.com/replumb/replumb/internal/migrations/servicecidr"
 	"github.com/replumb/replumb/internal/operator/overlapset"
-	"github.com/replumb/replumb/internal/reporting/terminal"
 	"github.com/replumb/replumb/internal/verify/lossguard"
 )
 
@@ -101,23 +100,22 @@ func (d *servicePage) summarize() string {
 		d.Counts.Moved, d.Counts.Total, d.Counts.Bridged, d.Counts.Pinned, d.Counts.Stays)
 }
 
-func (d *servicePage) table(w io.Writer) error {
-	rows := [][]string{{"SERVICE", "OLD", "NEW", "STATE", "REASON"}}
+func (d *servicePage) table(w io.Writer, rows int) error {
+	var all [][]string
 	for _, s := range d.Services {
-		rows = append(rows, []string{s.Service, s.Old, s.New, string(s.State), s.Reason})
+		all = append(all, []string{s.Service, s.Old, s.New, string(s.State), s.Reason})
 	}
-	if err := terminal.Table(w, rows); err != nil {
+	err := boundedTable(w, rows, []string{"SERVICE", "OLD", "NEW", "STATE", "REASON"}, all, func(row []string) bool {
+		return slices.Contains([]servicecidr.Place{servicecidr.Moved, servicecidr.Stays, inTarget}, servicecidr.Place(row[3]))
+	})
+	if err != nil {
 		return err
 	}
-	for _, h := range d.Holds {
-		fmt.Fprintf(w, "holds the old range: %s\n", h)
-	}
+	bounded(w, rows, d.Holds, func(h string) { fmt.Fprintf(w, "holds the old range: %s\n", h) })
 	lateLines(w, d.Late)
-	for _, t := range d.Tiers {
-		fmt.Fprintf(w, "tier %s: %d of %d moved\n", t.Name, t.Moved, t.Total)
-	}
+	bounded(w, rows, d.Tiers, func(t v1alpha1.TierStatus) { fmt.Fprintf(w, "tier %s: %d of %d moved\n", t.Name, t.Moved, t.Total) })
 	d.overlapLine(w)
-	return d.clientTable(w)
+	return d.clientTable(w, rows)
 }
 
 // overlapLine says how what keeps bridges in step fares. Without bridges, and without it, there is nothing to say.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -14,26 +15,41 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine/printable"
 	"github.com/replumb/replumb/internal/migration"
+	"github.com/replumb/replumb/internal/reporting/journal"
+	"github.com/replumb/replumb/internal/reporting/live"
+	"github.com/replumb/replumb/internal/reporting/terminal"
 	"github.com/replumb/replumb/internal/safety/lease"
 )
 
 // statusHead is what status prints of every migration with -o json or yaml.
 type statusHead struct {
-	Migration string          `json:"migration"`
-	Phase     v1alpha1.Phase  `json:"phase,omitempty"`
-	Final     bool            `json:"pointOfNoReturnPassed"`
-	LastError string          `json:"lastError,omitempty"`
-	Counts    v1alpha1.Counts `json:"counts"`
-	Stage     string          `json:"stage,omitempty"`
-	Paused    bool            `json:"paused,omitempty"`
+	objectHead `                json:",inline"`
+	Migration  string          `json:"migration"`
+	Phase      v1alpha1.Phase  `json:"phase,omitempty"`
+	Final      bool            `json:"pointOfNoReturnPassed"`
+	LastError  string          `json:"lastError,omitempty"`
+	Counts     v1alpha1.Counts `json:"counts"`
+	Stage      string          `json:"stage,omitempty"`
+	Paused     bool            `json:"paused,omitempty"`
 	// Proof is what agents have seen in the latest run.
 	Proof *v1alpha1.ProofStatus `json:"proof,omitempty"`
 	// Lock is who works on the cluster at the moment.
 	Lock string `json:"lock,omitempty"`
-	Next string `json:"next"`
+	// Gates are what the run that goes on waits for people to do, and MovedBy is when everything will have moved, if that is known.
+	Gates   []gateLine `json:"gates,omitempty"`
+	MovedBy *time.Time `json:"movedBy,omitempty"`
+	Next    string     `json:"next"`
 
 	// summary is the counts, for people.
 	summary string
+}
+
+// gateLine is a step that waits for people.
+type gateLine struct {
+	Step         string    `json:"step"`
+	Title        string    `json:"title"`
+	Instructions string    `json:"instructions"`
+	Since        time.Time `json:"since"`
 }
 
 func (h *statusHead) headOf() *statusHead { return h }
@@ -42,7 +58,8 @@ func (h *statusHead) headOf() *statusHead { return h }
 func headOf(j job, pending bool, command string) statusHead {
 	m := j.about().migration
 	return statusHead{
-		Migration: m.Name, Phase: m.Status.Phase, Final: m.Status.PointOfNoReturnPassed, LastError: m.Status.LastError,
+		objectHead: headed("MigrationStatus", m.Name),
+		Migration:  m.Name, Phase: m.Status.Phase, Final: m.Status.PointOfNoReturnPassed, LastError: m.Status.LastError,
 		Proof: m.Status.Proof, Stage: m.Status.Stage, Paused: m.Spec.Paused, Next: next(m, pending, command),
 	}
 }
@@ -61,40 +78,46 @@ func (h *statusHead) phase() string {
 
 func (a *app) status() *cobra.Command {
 	watch := false
-	var templates *genericclioptions.KubeTemplatePrintFlags
+	var flags *genericclioptions.PrintFlags
 	cmd := &cobra.Command{
 		Use:   "status [NAME]",
 		Short: "Show where each migration stands",
 		Args:  cobra.MaximumNArgs(1),
-		Long:  "Show where each migration stands, what still holds the old range, and who is working on it, read from the objects\nthemselves.",
+		Long: `Show where each migration stands, what still holds the old range, and who is working on it, read from the objects
+themselves. What is not at its end comes first; -o wide lists everything.
+
+--watch shows one page that fits 40 lines, however many Services there are, and draws it again on a terminal: phase, batch and tier, how many
+move in a minute, when the rest will have, what was lost, who runs it, and the instructions of gates that wait for you. It goes by what the run
+writes into the cluster, which takes up to ten seconds, and ends when the migration has got where it was asked to. NO_COLOR=1 takes colours away;
+with TERM=dumb, or where stdout is no terminal, pages follow one another, one for each thing that happens.`,
 		Example: a.example(`
   replumb status
   replumb status services-to-172-24 --watch
   replumb status services-to-172-24 -o json
   replumb status services-to-172-24 -o jsonpath='{.phase}'`),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if watch {
-				return a.watchStatus(cmd.Context(), templates, args)
+			switch {
+			case watch && a.output == "table":
+				return a.watchStatus(cmd.Context(), args)
+			case watch:
+				return a.watchDocuments(cmd.Context(), flags, args)
 			}
-			return a.showAll(cmd.Context(), a.stdout(), templates, args)
+			return a.showAll(cmd.Context(), a.stdout(), flags, args)
 		},
 	}
-	templates = a.documentFlag(cmd, "table", "json", "yaml", "name")
-	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "show it again whenever it has changed")
+	flags = a.documentFlag(cmd, "table", "wide", "json", "yaml", "name")
+	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "follow it on one page until the migration is over: what goes on, pace, losses, gates")
 	return cmd
 }
 
-// watchEvery is how often status --watch looks.
-const watchEvery = 2 * time.Second
-
-// watchStatus shows the status again whenever it is another, until it is interrupted.
-func (a *app) watchStatus(ctx context.Context, templates *genericclioptions.KubeTemplatePrintFlags, args []string) error {
+// watchDocuments prints the status again whenever it is another, until it is interrupted.
+func (a *app) watchDocuments(ctx context.Context, flags *genericclioptions.PrintFlags, args []string) error {
 	last := ""
 	tick := time.NewTicker(watchEvery)
 	defer tick.Stop()
 	for {
 		var page strings.Builder
-		if err := a.showAll(ctx, &page, templates, args); err != nil {
+		if err := a.showAll(ctx, &page, flags, args); err != nil {
 			return err
 		}
 		if page.String() != last {
@@ -109,7 +132,7 @@ func (a *app) watchStatus(ctx context.Context, templates *genericclioptions.Kube
 	}
 }
 
-func (a *app) showAll(ctx context.Context, w io.Writer, templates *genericclioptions.KubeTemplatePrintFlags, args []string) error {
+func (a *app) showAll(ctx context.Context, w io.Writer, flags *genericclioptions.PrintFlags, args []string) error {
 	jobs, c, err := a.jobs(ctx, args)
 	if err != nil {
 		return err
@@ -125,7 +148,9 @@ func (a *app) showAll(ctx context.Context, w io.Writer, templates *genericcliopt
 		}
 		switch a.output {
 		case "table":
-			err = showStatus(w, doc)
+			err = showStatus(w, doc, shownRows, a.name)
+		case "wide":
+			err = showStatus(w, doc, everyRow, a.name)
 		case "name":
 			_, err = fmt.Fprintln(w, "migration.replumb.dev/"+doc.headOf().Migration)
 		default:
@@ -135,10 +160,10 @@ func (a *app) showAll(ctx context.Context, w io.Writer, templates *genericcliopt
 			return err
 		}
 	}
-	if a.output == "table" || a.output == "name" {
+	if a.output == "table" || a.output == "wide" || a.output == "name" {
 		return nil
 	}
-	return printDocument(w, a.output, templates, oneDocument(pages))
+	return printDocument(w, a.output, flags, oneDocument(pages))
 }
 
 func (a *app) jobs(ctx context.Context, names []string) ([]job, *connection, error) {
@@ -175,28 +200,103 @@ func statusOf(ctx context.Context, c *connection, j job) (page, error) {
 	if err != nil && !apierrors.IsForbidden(err) {
 		return nil, err
 	}
-	if holder != nil {
-		doc.headOf().Lock = (&lease.HeldError{Holder: *holder}).Error()
+	if holder == nil {
+		return doc, nil
 	}
+	head := doc.headOf()
+	head.Lock = (&lease.HeldError{Holder: *holder}).Error()
+	if holder.Migration != head.Migration {
+		return doc, nil
+	}
+	history, err := journal.Load(ctx, c.Cluster, head.Migration)
+	if err != nil && !apierrors.IsForbidden(err) {
+		return nil, err
+	}
+	head.goesOn(live.Look(live.Input{
+		Migration: j.about().migration, History: history, Holder: holder.String(), Now: time.Now(),
+	}))
 	return doc, nil
 }
 
-// showStatus writes a status for people.
-func showStatus(w io.Writer, doc page) error {
-	head := doc.headOf()
-	if err := doc.table(w); err != nil {
-		return err
+// goesOn adds what a run that goes on tells of itself.
+func (h *statusHead) goesOn(v live.View) {
+	for _, g := range v.Gates {
+		h.Gates = append(h.Gates, gateLine{Step: g.ID, Title: g.Title, Instructions: g.Guide, Since: g.Since.UTC()})
 	}
+	if v.Known {
+		eta := v.At.Add(v.Left).UTC().Truncate(time.Second)
+		h.MovedBy = &eta
+	}
+}
+
+// How many rows of a table, or lines of a kind, are shown.
+const (
+	shownRows = 20
+	everyRow  = 0
+)
+
+// showStatus writes a status for people: what matters first, then what it is made of, of which no more than so many rows.
+func showStatus(w io.Writer, doc page, rows int, command string) error {
+	head := doc.headOf()
 	fmt.Fprintf(w, "migration %s: %s; %s\n", head.Migration, head.phase(), head.summary)
-	proofLines(w, head.Proof)
+	if head.MovedBy != nil {
+		fmt.Fprintf(w, "all moved by %s, without what gates, windows and restarts take\n", head.MovedBy.Format(time.RFC3339))
+	}
+	proofLines(w, head.Proof, rows)
 	if head.Lock != "" {
 		fmt.Fprintln(w, printable.Line(head.Lock))
 	}
 	if head.LastError != "" {
-		fmt.Fprintf(w, "last error: %s\n", printable.Indented(head.LastError, "  "))
+		fmt.Fprintf(w, "last error: %s\n", printable.Indented(spoken(command, head.LastError), "  "))
 	}
-	_, err := fmt.Fprintf(w, "next: %s\n", head.Next)
+	for _, g := range head.Gates {
+		fmt.Fprintf(w, "waits for you since %s: %s\n", g.Since.Format(time.RFC3339), printable.Line(g.Title))
+		fmt.Fprintf(w, "  %s\n", strings.ReplaceAll(printable.Text(spoken(command, g.Instructions)), "\n", "\n  "))
+	}
+	fmt.Fprintf(w, "next: %s\n", head.Next)
+	var table strings.Builder
+	if err := doc.table(&table, rows); err != nil || table.Len() == 0 {
+		return err
+	}
+	_, err := fmt.Fprintf(w, "\n%s", &table)
 	return err
+}
+
+// bounded writes lines of a kind, no more than so many.
+func bounded[T any](w io.Writer, rows int, lines []T, write func(T)) {
+	for i, line := range lines {
+		if rows > 0 && i == rows && len(lines) > rows+1 {
+			fmt.Fprintf(w, "and %d more (-o wide has all)\n", len(lines)-i)
+			return
+		}
+		write(line)
+	}
+}
+
+// boundedTable writes a table, no more than so many rows of it. settled says of a row that it has got where it shall, and can give way.
+func boundedTable(w io.Writer, rows int, head []string, all [][]string, settled func(row []string) bool) error {
+	left := 0
+	if rows > 0 && len(all) > rows+1 {
+		all = slices.Clone(all)
+		slices.SortStableFunc(all, func(a, b []string) int { return rank(settled(a)) - rank(settled(b)) })
+		left = len(all) - rows
+		all = all[:rows]
+	}
+	if err := terminal.Table(w, append([][]string{head}, all...)); err != nil {
+		return err
+	}
+	if left > 0 {
+		fmt.Fprintf(w, "and %d more (-o wide has all)\n", left)
+	}
+	return nil
+}
+
+// rank of a row: what is not settled comes first.
+func rank(settled bool) int {
+	if settled {
+		return 1
+	}
+	return 0
 }
 
 // next is the command that leads on.

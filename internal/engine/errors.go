@@ -15,7 +15,7 @@ import (
 // ErrInterrupted says that a run was cancelled. Every step that had begun was finished or can be taken up again.
 var ErrInterrupted = errors.New("interrupted")
 
-// ErrPaused says that a run ended because a pause was asked for. Every step that had begun was finished.
+// ErrPaused says that a run ended because a pause was asked for. Every step that had begun was finished or can be taken up again.
 var ErrPaused = errors.New("paused")
 
 // ErrSuperseded is the cause of a run that is cancelled because something else is asked for by now.

@@ -35,7 +35,7 @@ type run struct {
 }
 
 // Run does what is not done yet, phase by phase. When ctx is cancelled the steps in hand are finished, no other is
-// begun, and ErrInterrupted is returned. With a Revocation as cause those in hand are cut off.
+// begun, and ErrInterrupted is returned, or ErrPaused if that is the cause. With a Revocation as cause those in hand are cut off.
 func (r *Runner) Run(ctx context.Context, plan *Plan) error {
 	if err := plan.Validate(); err != nil {
 		return err
@@ -49,7 +49,7 @@ func (r *Runner) Run(ctx context.Context, plan *Plan) error {
 	switch {
 	case err == nil:
 		this.emit(Event{Kind: RunDone, Seconds: took})
-	case errors.Is(err, ErrInterrupted), errors.Is(err, ErrPaused):
+	case ended(err):
 		this.emit(Event{Kind: RunInterrupted, Error: err.Error(), Seconds: took})
 	default:
 		this.emit(Event{Kind: RunFailed, Error: err.Error(), Seconds: took})
@@ -115,11 +115,18 @@ func (r *run) runGroup(ctx context.Context, g Group) error {
 
 // interrupted says why a run was cancelled, if there is more to say than that.
 func interrupted(ctx context.Context) error {
-	if cause := context.Cause(ctx); !errors.Is(cause, context.Canceled) {
+	cause := context.Cause(ctx)
+	switch {
+	case errors.Is(cause, ErrPaused):
+		return ErrPaused
+	case !errors.Is(cause, context.Canceled):
 		return fmt.Errorf("%w: %w", ErrInterrupted, cause)
 	}
 	return ErrInterrupted
 }
+
+// ended reports whether an error is no failure: the run was cancelled, or is paused.
+func ended(err error) bool { return errors.Is(err, ErrInterrupted) || errors.Is(err, ErrPaused) }
 
 func (r *run) step(ctx context.Context, s Step) error {
 	start := r.now()
@@ -132,9 +139,9 @@ func (r *run) step(ctx context.Context, s Step) error {
 	if err != nil {
 		r.emit(Event{
 			Kind: StepFailed, Step: s.ID(), Role: RoleOf(s), Message: s.Title(), Seconds: took,
-			Error: err.Error(), Interrupted: errors.Is(err, ErrInterrupted),
+			Error: err.Error(), Interrupted: ended(err),
 		})
-		if errors.Is(err, ErrInterrupted) {
+		if ended(err) {
 			return err
 		}
 		return &StepError{Phase: r.phase, Step: s.ID(), Title: s.Title(), Err: err}

@@ -450,7 +450,7 @@ func (j *Job[P]) Finish(ctx context.Context, r *engine.Runner) error {
 	})
 }
 
-// Pause asks every run of the migration to stop before its next group of steps, and keeps others from starting.
+// Pause asks every run of the migration to stop, where it waits or else after the steps in hand, and keeps others from starting.
 func (j *Job[P]) Pause(ctx context.Context) error { return j.keeper().Pause(ctx, true) }
 
 // Resume takes a pause back. The caller then carries on with what spec.desired says.

@@ -147,12 +147,12 @@ func Reversible(m *v1alpha1.Migration) error {
 	}
 	return &StateError{
 		Name: m.Name, Problem: "has passed the point of no return and cannot be rolled back",
-		Hint: wayBack(&m.Spec),
+		Hint: WayBack(&m.Spec),
 	}
 }
 
-// wayBack is how to return to what was before a migration that has passed the point of no return, which differs by its kind.
-func wayBack(s *v1alpha1.MigrationSpec) string {
+// WayBack is how to return to what was before a migration that has passed the point of no return, which differs by its kind.
+func WayBack(s *v1alpha1.MigrationSpec) string {
 	switch {
 	case s.PodCIDR != nil:
 		return "to return to the old range of pods, make a new migration with the old range as spec.podCIDR.to"
@@ -224,7 +224,7 @@ func (k *Keeper) Desire(ctx context.Context, d v1alpha1.DesiredState) error {
 	return k.Change(ctx, func(s *v1alpha1.MigrationSpec) { s.Desired = d })
 }
 
-// Pause asks every run of the migration to stop before its next group of steps, and keeps others from starting. Not to
+// Pause asks every run of the migration to stop, where it waits or else after the steps in hand, and keeps others from starting. Not to
 // pause takes that back.
 func (k *Keeper) Pause(ctx context.Context, paused bool) error {
 	if err := k.Change(ctx, func(s *v1alpha1.MigrationSpec) { s.Paused = paused }); err != nil {
@@ -279,8 +279,8 @@ func (k *Keeper) guarded(ctx context.Context, do func(context.Context) error) er
 	return do(ctx)
 }
 
-// Run runs a plan, holds before a group while a pause is asked for, and writes down how it went: the phase while it goes on,
-// counts once it is through, the reason if it stops.
+// Run runs a plan, ends it when a pause is asked for, before its next group and in whatever it waits for, and writes down how it went: the
+// phase while it goes on, counts once it is through, the reason if it stops.
 func (k *Keeper) Run(ctx context.Context, r *engine.Runner, plan *engine.Plan, phase v1alpha1.Phase, counts func() v1alpha1.Counts) error {
 	hash, err := plan.Hash()
 	if err != nil {
@@ -289,7 +289,12 @@ func (k *Keeper) Run(ctx context.Context, r *engine.Runner, plan *engine.Plan, p
 	this := *r
 	this.Hold = k.MayRun
 	this.Sink = k.staged(ctx, plan, r.Sink)
-	if err := this.Run(ctx, plan); err != nil {
+	ticker := time.NewTicker(pauseEvery)
+	defer ticker.Stop()
+	heeding, stop := heed(ctx, k.MayRun, ticker.C)
+	err = this.Run(heeding, plan)
+	stop()
+	if err != nil {
 		return k.failed(context.WithoutCancel(ctx), err, phase)
 	}
 	// A run that ends after phase check has recorded no Migration.

@@ -4,6 +4,7 @@
 package demo
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -15,6 +16,7 @@ import (
 	"strings"
 	"time"
 
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
@@ -66,6 +68,7 @@ const migrationName = "demo"
 const (
 	readyTimeout  = 3 * time.Minute
 	windowTimeout = time.Minute
+	pageTimeout   = 30 * time.Second
 )
 
 func (o Options) withDefaults() Options {
@@ -197,13 +200,13 @@ func (d *demo) show(ctx context.Context) (t timeline, err error) {
 	return t, nil
 }
 
-// moveBoth applies the migration and, in the middle of it, moves the control's Service the naive way.
+// moveBoth applies the migration, shows where it stands meanwhile, and in the middle of it moves the control's Service the naive way.
 func (d *demo) moveBoth(ctx context.Context, migration string) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	control := make(chan error, 1)
 	go func() { control <- d.moveControlMidway(ctx) }()
-	applyErr := d.replumb(ctx, "apply", "-f", migration, "--yes")
+	applyErr := d.apply(ctx, migration)
 	if applyErr != nil {
 		cancel()
 	}
@@ -237,11 +240,47 @@ spec:
 	return path, os.WriteFile(path, []byte(text), 0o644)
 }
 
+// apply runs apply without its lines about every step, and beside it the page that shows where it stands. What apply has to say in the end
+// comes after that page, which may be drawn over the whole terminal.
+func (d *demo) apply(ctx context.Context, migration string) error {
+	d.say("$ replumb apply -f %s --yes --quiet & replumb status %s --watch", migration, migrationName)
+	watching, stop := context.WithCancel(ctx)
+	defer stop()
+	watched := make(chan struct{})
+	go func() {
+		defer close(watched)
+		d.follow(watching)
+	}()
+	var said bytes.Buffer
+	err := d.run(ctx, &said, d.Progress, "apply", "-f", migration, "--yes", "--quiet")
+	if err != nil {
+		stop()
+	}
+	defer time.AfterFunc(pageTimeout, stop).Stop() // it ends by itself before that, having seen where the migration has got
+	<-watched
+	_, _ = d.Out.Write(said.Bytes())
+	return err
+}
+
+// follow shows the page from when the migration is recorded until it is where it shall be. That nothing can be shown is no reason to stop.
+func (d *demo) follow(ctx context.Context) {
+	recorded := func(ctx context.Context) (bool, error) {
+		return d.run(ctx, io.Discard, io.Discard, "status", migrationName, "-o", "name") == nil, nil
+	}
+	if err := wait.PollUntilContextCancel(ctx, time.Second, true, recorded); err == nil {
+		_ = d.run(ctx, d.Out, io.Discard, "status", migrationName, "--watch")
+	}
+}
+
 // replumb runs the binary the way a user does, its output going where the user looks.
 func (d *demo) replumb(ctx context.Context, args ...string) error {
 	d.say("$ replumb %s", strings.Join(args, " "))
+	return d.run(ctx, d.Out, d.Progress, args...)
+}
+
+func (d *demo) run(ctx context.Context, out, progress io.Writer, args ...string) error {
 	cmd := exec.CommandContext(ctx, d.Replumb, append(args, "--kubeconfig", d.Cluster.Kubeconfig())...)
-	cmd.Stdout, cmd.Stderr = d.Out, d.Progress
+	cmd.Stdout, cmd.Stderr = out, progress
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	cmd.WaitDelay = 5 * time.Second
 	if err := cmd.Run(); err != nil {

@@ -140,6 +140,25 @@ func TestReplumbIsRunAsAUserWould(t *testing.T) {
 	}
 }
 
+// TestApplyShowsThePage: the page that status draws comes before what apply has to say in the end, and goes when apply fails.
+func TestApplyShowsThePage(t *testing.T) {
+	d := testDemo(t)
+	d.Replumb = script(t, `case "$1" in status) echo "$@";; apply) echo moved; echo "$@" >&2;; esac`)
+	if err := d.apply(t.Context(), "m.yaml"); err != nil {
+		t.Fatal(err)
+	}
+	if out := d.Out.(*bytes.Buffer).String(); out != "status demo --watch --kubeconfig /lab/kubeconfig\nmoved\n" {
+		t.Errorf("out = %q", out)
+	}
+	if progress := d.Progress.(*bytes.Buffer).String(); !strings.Contains(progress, "apply -f m.yaml --yes --quiet --kubeconfig") {
+		t.Errorf("progress = %q", progress)
+	}
+	d.Replumb = script(t, `exit 1`)
+	if err := d.apply(t.Context(), "m.yaml"); err == nil || !strings.Contains(err.Error(), "replumb apply") {
+		t.Errorf("error = %v", err)
+	}
+}
+
 func TestInterruptReachesReplumb(t *testing.T) {
 	d := testDemo(t)
 	d.Replumb = script(t, `trap 'exit 130' INT; echo started; while :; do :; done`)

@@ -3,6 +3,7 @@ package findings
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/dustin/go-humanize/english"
@@ -129,6 +130,16 @@ func (f Findings) Objections() Findings {
 		}
 	}
 	return out
+}
+
+// Codes are those of the checks that did not pass, each once, in their order.
+func (f Findings) Codes() (codes []string) {
+	for _, x := range f {
+		if x.Outcome != Pass && !slices.Contains(codes, x.Code) {
+			codes = append(codes, x.Code)
+		}
+	}
+	return codes
 }
 
 // BlockedError says that blocking findings stopped a migration.

@@ -5,6 +5,7 @@ package podcidr
 import (
 	"errors"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -103,11 +104,14 @@ func TestPauseAndResume(t *testing.T) {
 	ended := f.applying()
 	f.Waiting("ImagePullBackOff slow")
 	f.Must(f.job.Pause(t.Context()))
-	f.set(&f.obstacle, "")
-	if err := <-ended; !errors.Is(err, engine.ErrPaused) {
+	if err := <-ended; !errors.Is(err, engine.ErrPaused) { // though pods that it waits for cannot come up
 		t.Fatalf("got %v", err)
 	}
-	f.in(newRange, "web", 2) // what had begun was finished
+	f.set(&f.obstacle, "")
+	f.Until("what had begun to be finished", func() bool {
+		all := f.ready("web")
+		return len(all) == 2 && !slices.ContainsFunc(all, func(a netip.Addr) bool { return !netip.MustParsePrefix(newRange).Contains(a) })
+	})
 	f.Fails(f.apply(), "paused")
 	paused, err := migration.Get(t.Context(), server, "m")
 	f.Must(err)

@@ -11,6 +11,7 @@ import (
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/migrations/servicecidr"
+	"github.com/replumb/replumb/internal/reporting/archive"
 	"github.com/replumb/replumb/internal/reporting/journal"
 	"github.com/replumb/replumb/internal/reporting/metrics"
 	"github.com/replumb/replumb/internal/reporting/notify"
@@ -39,11 +40,11 @@ type Of struct {
 
 // Audience hears of one run. Close must be called in the end.
 type Audience struct {
+	of       Of
 	past     *history
 	notifier *notify.Notifier
 	events   *notify.Events
 	stop     func(context.Context)
-	warn     func(error)
 }
 
 // Gather starts to listen. A notifier that the Migration wants a run to end for calls stop.
@@ -56,7 +57,7 @@ func Gather(ctx context.Context, of Of, stop context.CancelCauseFunc) *Audience 
 		}
 	})
 	past, end := remember(ctx, of, events)
-	return &Audience{past: past, notifier: notifier, events: events, stop: end, warn: of.Warn}
+	return &Audience{of: of, past: past, notifier: notifier, events: events, stop: end}
 }
 
 // Event is a sink of events.
@@ -86,7 +87,7 @@ func (a *Audience) Observe(job any) {
 	}
 }
 
-// Close says how the run ended, and writes what is left to write: for ten seconds at most, also when ctx is cancelled.
+// Close says how the run ended, writes what is left to write, and keeps the report: for half a minute at most, also when ctx is cancelled.
 func (a *Audience) Close(ctx context.Context, err error) {
 	a.past.end(err)
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushLimit)
@@ -94,7 +95,10 @@ func (a *Audience) Close(ctx context.Context, err error) {
 	a.stop(last)
 	a.events.Close(last)
 	if failed := a.notifier.Close(last); failed != nil {
-		a.warn(failed)
+		a.of.Warn(failed)
+	}
+	if failed := archive.Keep(ctx, a.of.Cluster, a.of.Migration.Name); failed != nil && !engine.Revoked(err) {
+		a.of.Warn(failed)
 	}
 }
 

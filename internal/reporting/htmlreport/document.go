@@ -3,6 +3,7 @@
 package htmlreport
 
 import (
+	"slices"
 	"time"
 
 	"github.com/replumb/replumb/api/v1alpha1"
@@ -220,4 +221,21 @@ type NodeLine struct {
 	Role      string   `json:"role"`
 	Addresses []string `json:"addresses,omitempty"`
 	State     string   `json:"state"`
+}
+
+// Thinned is the report with samples that cover at least so many seconds: all of them for zero, and none for less.
+func (d *Document) Thinned(seconds int64) *Document {
+	if seconds == 0 {
+		return d
+	}
+	out := *d
+	out.Probes = make([]Probe, len(d.Probes))
+	for i, p := range d.Probes {
+		if p.Samples = coarse(p.Samples, max(seconds, 1)); seconds < 0 {
+			p.Samples = []Point{}
+		}
+		out.Probes[i] = p
+	}
+	out.Notes = append(slices.Clone(d.Notes), "there was no room to keep all samples of this report: some are put together, or left out")
+	return &out
 }

@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strconv"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -46,11 +45,7 @@ func Load(ctx context.Context, c client.Client, migration string) (*History, err
 		if m.UID != "" && !ownedBy(cm, m.UID) {
 			continue
 		}
-		times, _ := strconv.Atoi(cm.Annotations[annotationThinned])
-		h.Thinned = h.Thinned || times > 0
-		if err := each(cm, h.add); err != nil {
-			h.Damaged = append(h.Damaged, fmt.Sprintf("configmap %s/%s: %v", cm.Namespace, cm.Name, err))
-		}
+		h.take(cm)
 	}
 	h.sort()
 	return h, nil

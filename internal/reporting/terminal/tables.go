@@ -65,7 +65,7 @@ func Attention(w io.Writer, all findings.Findings) {
 	for _, found := range byCheck(all) {
 		for i, f := range found {
 			if bounded(i, found) {
-				fmt.Fprintf(w, "%s and %d more (replumb check -o json has all)\n", f.Code, len(found)-i)
+				fmt.Fprintf(w, "%s and %d more (check -o json has all)\n", f.Code, len(found)-i)
 				break
 			}
 			if f.Outcome != findings.Pass {
@@ -106,6 +106,19 @@ func oneCheck(w io.Writer, found findings.Findings) {
 	if fix := found[0].Fix; fix != "" {
 		fmt.Fprintf(w, "    fix: %s\n", printable.Indented(fix, indent))
 	}
+}
+
+// WideFindings writes a line for every finding.
+func WideFindings(w io.Writer, all findings.Findings) error {
+	rows := [][]string{{"CODE", "OUTCOME", "SEVERITY", "OBJECT", "FOUND", "FIX"}}
+	for _, f := range all {
+		found, fix := f.Message, f.Fix
+		if f.Outcome == findings.Pass {
+			found, fix = f.Claim, ""
+		}
+		rows = append(rows, []string{f.Code, string(f.Outcome), string(f.Severity), f.Object, found, fix})
+	}
+	return Table(w, rows)
 }
 
 // mark is the worst outcome of a check: what is known to be wrong comes before what is not known.
@@ -163,6 +176,21 @@ func PlanPhases(p *engine.Plan) ([]PlanPhase, error) {
 		}
 	}
 	return out, nil
+}
+
+// WidePhases writes a plan with the ID and the role of every step.
+func WidePhases(w io.Writer, phases []PlanPhase) error {
+	rows := [][]string{{"PHASE", "STEP", "ROLE", "TITLE", "WRITES"}}
+	for _, phase := range phases {
+		for _, s := range phase.Steps {
+			var writes []string
+			for _, c := range s.Changes {
+				writes = append(writes, c.Verb+" "+c.Object)
+			}
+			rows = append(rows, []string{phase.Name, s.ID, string(s.Role), s.Title, strings.Join(writes, ", ")})
+		}
+	}
+	return Table(w, rows)
 }
 
 // Phases writes a plan for people: every step, and every write of a step in short.

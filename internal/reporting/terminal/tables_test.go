@@ -98,7 +98,7 @@ func TestAttentionLeavesOutWhatPassed(t *testing.T) {
 	}
 	var b strings.Builder
 	Attention(&b, all)
-	want := "B hidden (warning)\n" + strings.Repeat("C taken (blocking)\n", 10) + "C and 2 more (replumb check -o json has all)\n"
+	want := "B hidden (warning)\n" + strings.Repeat("C taken (blocking)\n", 10) + "C and 2 more (check -o json has all)\n"
 	if b.String() != want {
 		t.Errorf("got:\n%s\nwant:\n%s", b.String(), want)
 	}

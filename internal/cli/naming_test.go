@@ -1,0 +1,86 @@
+package cli
+
+import (
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/engine/findings"
+	"github.com/replumb/replumb/internal/migrations"
+)
+
+// bare finds commands that a user of the plugin could not type.
+func bare() *regexp.Regexp {
+	return regexp.MustCompile("(^|[^l] |[(\"'`])replumb (apply|backup|check|explain|finish|pause|plan|rbac|report|resume|rollback|status|unfreeze)\\b")
+}
+
+// TestSpoken: commands in what people read are those that they have to type, and nothing else is changed.
+func TestSpoken(t *testing.T) {
+	for text, want := range map[string]string{
+		"":                                  "",
+		"replumb finish move":               "kubectl replumb finish move",
+		"kubectl replumb finish move":       "kubectl replumb finish move",
+		"run `replumb apply -f FILE`":       "run `kubectl replumb apply -f FILE`",
+		"bin/replumb apply":                 "bin/replumb apply",
+		"replumb goes on by itself":         "replumb goes on by itself",
+		"see (replumb status), replumb.":    "see (kubectl replumb status), replumb.",
+		"one\nreplumb pause a, or rollback": "one\nkubectl replumb pause a, or rollback",
+	} {
+		if got := spoken(plugin, text); got != want {
+			t.Errorf("%q is spoken %q, want %q", text, got, want)
+		}
+		if got := spoken(standalone, text); got != text {
+			t.Errorf("%q is spoken %q, want it as it is", text, got)
+		}
+	}
+	e := spokenEvent(plugin, engine.Event{Guide: "replumb status", Error: "replumb check", Note: "replumb apply", Message: "m"})
+	if bare().MatchString(e.Guide + "\n" + e.Error + "\n" + e.Note) {
+		t.Errorf("an event says %+v", e)
+	}
+}
+
+// TestEveryHintNamesThePlugin holds all errors that have an exit code or a hint, and the fixes of all checks.
+func TestEveryHintNamesThePlugin(t *testing.T) {
+	for name, tt := range exits() {
+		var b strings.Builder
+		Report(&b, plugin, tt.err)
+		if found := bare().FindString(b.String()); found != "" {
+			t.Errorf("%s: %q is no command of the plugin, in %q", name, found, &b)
+		}
+	}
+	for _, kind := range migrations.All() {
+		var all findings.Findings
+		for _, c := range kind.Checks {
+			all = append(all, findings.Finding{Code: c.Code, Fix: c.Fix, Message: c.Why})
+		}
+		for _, f := range spokenFindings(plugin, all) {
+			if found := bare().FindString(f.Fix + "\n" + f.Message); found != "" {
+				t.Errorf("%s: %q is no command of the plugin", f.Code, found)
+			}
+		}
+	}
+}
+
+// TestEveryRoleIsOfItsKind: no check of a kind names the roles of another.
+func TestEveryRoleIsOfItsKind(t *testing.T) {
+	of := map[string]string{
+		"services": `rbac\.yaml`, "pods": `rbac-pod-cidr(-nodes)?\.yaml`, "nodes": `rbac-nodes\.yaml`, "mirrors": `rbac-mirror\.yaml`,
+		"networks": `rbac-cni\.yaml`,
+	}
+	files := regexp.MustCompile(`deploy/[\w.*-]+`)
+	for _, kind := range migrations.All() {
+		own := regexp.MustCompile(`^deploy/` + of[kind.Command] + `$`)
+		named := 0
+		for _, c := range kind.Checks {
+			for _, file := range files.FindAllString(c.Fix+" "+c.Why, -1) {
+				if named++; !own.MatchString(file) {
+					t.Errorf("%s of %s names %s", c.Code, kind.Command, file)
+				}
+			}
+		}
+		if named == 0 {
+			t.Errorf("no check of %s names the file with its roles", kind.Command)
+		}
+	}
+}

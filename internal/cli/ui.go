@@ -1,0 +1,105 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/spf13/cobra"
+	"k8s.io/client-go/util/retry"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine/fault"
+	"github.com/replumb/replumb/internal/reporting/board"
+	"github.com/replumb/replumb/internal/reporting/htmlreport"
+	"github.com/replumb/replumb/internal/reporting/live"
+)
+
+func (a *app) ui() *cobra.Command {
+	port := 0
+	cmd := &cobra.Command{
+		Use: "ui [NAME]", Short: "Show a migration in a browser, live", Args: cobra.MaximumNArgs(1),
+		Long: `Serve a page, on this machine alone, that shows where the migration NAME stands and its report, and draws itself again: what status --watch
+and report print. What a gate or a condition asks people to confirm by an annotation of the Migration can be confirmed there; nothing else is
+ever written.
+
+The URL is printed. It has a secret that is another one each time: whoever has the URL may look, and confirm, with your rights. Ctrl-C ends it.`,
+		Example: a.example(`
+  replumb ui services-to-172-24
+  replumb ui --port 8080`),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if port < 0 || port > 65535 {
+				return &UsageError{Problem: fmt.Sprintf("--port is %d", port), Hint: "use 1 to 65535, or leave it out for any that is free"}
+			}
+			c, err := a.reach(cmd.Context())
+			if err != nil {
+				return err
+			}
+			name, err := a.watchedName(cmd.Context(), c, args)
+			if err != nil || name == "" {
+				return err
+			}
+			shown := &shownMigration{a: a, watch: &watch{c: c, name: name, command: a.name}}
+			if _, _, err := shown.Look(cmd.Context()); err != nil { // before anyone opens the page
+				return err
+			}
+			server, err := board.Listen(cmd.Context(), port, shown)
+			if err != nil {
+				return &fault.Hinted{Err: err, Hint: "give --port one that is free, or leave it out"}
+			}
+			fmt.Fprintln(a.out, server.URL())
+			a.hint("open it in a browser on this machine; whoever has it may look and confirm; Ctrl-C ends it")
+			if err := server.Serve(cmd.Context()); !errors.Is(err, context.Canceled) {
+				return err
+			}
+			if why := context.Cause(cmd.Context()); !errors.Is(why, context.Canceled) {
+				return why
+			}
+			return nil
+		},
+	}
+	cmd.Flags().IntVar(&port, "port", 0, "port of 127.0.0.1 to serve at (default any that is free)")
+	return cmd
+}
+
+// shownMigration is a migration for a page.
+type shownMigration struct {
+	a     *app
+	mu    sync.Mutex
+	watch *watch
+}
+
+var _ board.Source = (*shownMigration)(nil)
+
+// Look implements board.Source.
+func (s *shownMigration) Look(ctx context.Context) (live.View, []board.Offer, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	m, v, err := s.watch.see(ctx)
+	if err != nil {
+		return v, nil, err
+	}
+	return v, board.Offers(m, v), nil
+}
+
+// Report implements board.Source.
+func (s *shownMigration) Report(ctx context.Context) (*htmlreport.Document, error) {
+	return s.a.reportOf(ctx, s.watch.name)
+}
+
+// Confirm implements board.Source.
+func (s *shownMigration) Confirm(ctx context.Context, o board.Offer) error {
+	return retry.RetryOnConflict(retry.DefaultRetry, func() error {
+		m := &v1alpha1.Migration{}
+		if err := s.watch.c.Get(ctx, client.ObjectKey{Name: s.watch.name}, m); err != nil {
+			return fmt.Errorf("migration %s: %w", s.watch.name, err)
+		}
+		if m.Annotations == nil {
+			m.Annotations = map[string]string{}
+		}
+		m.Annotations[o.Annotation] = o.Value
+		return s.watch.c.Update(ctx, m, client.FieldOwner(v1alpha1.FieldManager))
+	})
+}

@@ -1,0 +1,168 @@
+// Package forecast says how long work that goes on in batches will take from here. It is pure: bursts of progress in, a length of time out.
+package forecast
+
+import (
+	"math"
+	"slices"
+	"time"
+)
+
+// Burst is a batch that is through: how many items it took on, and how long.
+type Burst struct {
+	Start, End time.Time
+	Items      int
+	// Idle is how much of it went by waiting for something that says nothing of the pace: people, a window, the pause after a tier.
+	Idle time.Duration
+}
+
+// active is how long the batch took by itself.
+func (b Burst) active() float64 { return max(0, (b.End.Sub(b.Start) - b.Idle).Seconds()) }
+
+// Tier is a part of the work. Parts are done one after the other, and no batch is of two.
+type Tier struct {
+	Total, Done int
+	// Pause follows the tier.
+	Pause time.Duration
+}
+
+func (t Tier) left() int { return max(0, t.Total-t.Done) }
+
+// Work is what there is to do, and how it went so far.
+type Work struct {
+	// Tiers in order. The sum of their Done is what all bursts, and those that are forgotten, have done.
+	Tiers []Tier
+	// Batch is how many items a batch has at most. Zero means that it is not known: that of the bursts is taken.
+	Batch int
+	// Settle is how long nothing is done after each batch.
+	Settle time.Duration
+	// Bursts, oldest first. The last ones end at the present state.
+	Bursts []Burst
+	// Begun is when the batch in hand began. Zero is where the last burst ended.
+	Begun time.Time
+	// Waiting is the rest of a pause after a tier that has begun.
+	Waiting time.Duration
+}
+
+const (
+	// least is from which share of the work on there is a forecast.
+	least = 0.05
+	// halfLife is after how many batches what a batch says of the pace counts half.
+	halfLife = 12
+	// elsewhere is how much a batch of another tier counts, beside one of the tier whose pace is asked for.
+	elsewhere = 0.02
+)
+
+// Left is how long the rest takes, if nothing has to be waited for but what the work itself says. known is false as long as too little is
+// done to tell. What goes on at another pace than everything before it cannot be foreseen: a tier none of which is done is taken to go at
+// the pace of all before it, the latest most of all.
+func (w Work) Left(now time.Time) (left time.Duration, known bool) {
+	total, done := 0, 0
+	for _, t := range w.Tiers {
+		total, done = total+t.Total, done+min(t.Done, t.Total)
+	}
+	switch {
+	case total == 0:
+		return 0, false
+	case done >= total:
+		return 0, true
+	case float64(done) < least*float64(total) || len(w.Bursts) == 0:
+		return 0, false
+	}
+	seconds, first := 0.0, 0.0
+	tiers := w.tiersOfBursts()
+	for i, t := range w.Tiers {
+		if t.left() == 0 {
+			continue
+		}
+		pace := w.pace(tiers, i)
+		for rest := t.left(); rest > 0; rest -= w.batch() {
+			cost := pace.cost(min(rest, w.batch())) + w.Settle.Seconds()
+			if first == 0 {
+				first = cost
+			}
+			seconds += cost
+		}
+		seconds += t.Pause.Seconds()
+	}
+	seconds += w.Waiting.Seconds() - min(w.inHand(now).Seconds(), first)
+	return time.Duration(seconds * float64(time.Second)), true
+}
+
+// inHand is for how long there is work on the batch in hand. It takes no more from what is left than a batch does.
+func (w Work) inHand(now time.Time) time.Duration {
+	begun := w.Begun
+	switch {
+	case w.Waiting > 0:
+		return 0
+	case begun.IsZero():
+		begun = w.Bursts[len(w.Bursts)-1].End
+	}
+	return max(0, now.Sub(begun))
+}
+
+// batch is how many items a batch has.
+func (w Work) batch() int {
+	if w.Batch > 0 {
+		return w.Batch
+	}
+	most := 1
+	for _, b := range w.Bursts {
+		most = max(most, b.Items)
+	}
+	return most
+}
+
+// tiersOfBursts tells of each burst in which tier it was. They are counted from the last one back, since what an earlier run did may be
+// forgotten.
+func (w Work) tiersOfBursts() []int {
+	of := make([]int, len(w.Bursts))
+	tier := len(w.Tiers) - 1
+	for tier > 0 && w.Tiers[tier].Done == 0 {
+		tier--
+	}
+	left := w.Tiers[tier].Done
+	for i := len(w.Bursts) - 1; i >= 0; i-- {
+		for left <= 0 && tier > 0 {
+			tier--
+			left = w.Tiers[tier].Done
+		}
+		of[i] = tier
+		left -= w.Bursts[i].Items
+	}
+	return of
+}
+
+// pace is what a batch takes: some of it for itself, some for each of its items, in seconds.
+type pace struct{ batch, item float64 }
+
+func (p pace) cost(items int) float64 { return p.batch + p.item*float64(items) }
+
+// pace of a tier, by what the batches took: those of the tier itself and the latest first of all.
+func (w Work) pace(of []int, tier int) pace {
+	seen := slices.Contains(of, tier)
+	var sum, items, squares, cost, product float64
+	for i, b := range w.Bursts {
+		if b.Items == 0 {
+			continue
+		}
+		weight := math.Exp2(-float64(len(w.Bursts)-1-i) / halfLife)
+		if seen && of[i] != tier {
+			weight *= elsewhere
+		}
+		n, took := float64(b.Items), max(0, b.active()-w.Settle.Seconds())
+		sum, items, squares = sum+weight, items+weight*n, squares+weight*n*n
+		cost, product = cost+weight*took, product+weight*n*took
+	}
+	if sum == 0 {
+		return pace{}
+	}
+	meanItems, meanCost := items/sum, cost/sum
+	spread := squares/sum - meanItems*meanItems
+	// Batches of about the same size say nothing of how the cost is made up.
+	if spread < 0.02*meanItems*meanItems {
+		return pace{item: meanCost / meanItems}
+	}
+	slope := (product/sum - meanItems*meanCost) / spread
+	slope = min(max(0, slope), meanCost/meanItems)
+	return pace{batch: meanCost - slope*meanItems, item: slope}
+}

@@ -1,0 +1,231 @@
+// Package ticket writes a plan as the text of a change ticket, in Markdown: what changes, what may go wrong, how long it takes, how it is
+// taken back and who has to agree.
+package ticket
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/dustin/go-humanize"
+	"github.com/dustin/go-humanize/english"
+
+	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/engine/findings"
+	"github.com/replumb/replumb/internal/engine/printable"
+	"github.com/replumb/replumb/internal/reporting/htmlreport"
+	"github.com/replumb/replumb/internal/reporting/terminal"
+)
+
+// Ticket is what there is to decide on.
+type Ticket struct {
+	Migration string
+	// Job is the field of spec that says what moves, such as serviceCIDR.
+	Job string
+	// Command is what replumb is called.
+	Command string
+	Cluster engine.Identity
+	Time    time.Time
+	Hash    string
+	// Summary counts what moves, on one line.
+	Summary  string
+	Phases   []terminal.PlanPhase
+	Findings findings.Findings
+	// Stays is how many objects are left alone.
+	Stays int
+	// Waits is what the plan waits at least: what batches settle, and pauses after tiers.
+	Waits time.Duration
+	// Windows are the maintenance windows, in words; none means at any time.
+	Windows []string
+	// Budget is how many failed requests are tolerated, and Proven whether agents count them.
+	Budget int
+	Proven bool
+	// WayBack is how to return after the point of no return.
+	WayBack string
+}
+
+// Markdown writes the ticket.
+func (t *Ticket) Markdown(w io.Writer) error {
+	var b strings.Builder
+	fmt.Fprintf(&b, "# Change: migration %s\n\n", plain(t.Migration))
+	for _, section := range []struct {
+		title string
+		write func(io.Writer)
+	}{
+		{"Where", t.where},
+		{"What changes", t.changes},
+		{"Risks", t.risks},
+		{"Duration", t.duration},
+		{"People", t.people},
+		{"Way back", t.wayBack},
+		{"Approval", t.approval},
+	} {
+		fmt.Fprintf(&b, "## %s\n\n", section.title)
+		section.write(&b)
+		b.WriteString("\n")
+	}
+	_, err := io.WriteString(w, strings.TrimRight(b.String(), "\n")+"\n")
+	return err
+}
+
+// plain is text of others that Markdown takes for text.
+func plain(s string) string {
+	var b strings.Builder
+	for _, r := range printable.Line(s) {
+		switch {
+		case r == '@':
+			b.WriteString("&#64;") // else the user of that name is mentioned
+			continue
+		case r == '<':
+			b.WriteString("&lt;")
+			continue
+		case strings.ContainsRune("\\`*_{}[]|#~>!", r):
+			b.WriteRune('\\')
+		}
+		b.WriteRune(r)
+	}
+	return b.String()
+}
+
+func (t *Ticket) where(w io.Writer) {
+	fmt.Fprintf(w, "| | |\n|---|---|\n| cluster | %s |\n| its UID | %s |\n| plan made | %s |\n| plan hash | %s |\n",
+		plain(t.Cluster.String()), plain(cmp.Or(t.Cluster.UID, "not known")), t.Time.UTC().Format("2006-01-02 15:04 UTC"), plain(t.Hash))
+}
+
+func (t *Ticket) changes(w io.Writer) {
+	fmt.Fprintf(w, "%s.", plain(t.Summary))
+	if t.Stays > 0 {
+		fmt.Fprintf(w, " %s left alone.", english.PluralWord(t.Stays, humanize.Comma(int64(t.Stays))+" object is", humanize.Comma(int64(t.Stays))+" objects are"))
+	}
+	fmt.Fprint(w, "\n\n| phase | what | steps | writes |\n|---|---|---|---|\n")
+	for _, p := range t.Phases {
+		fmt.Fprintf(w, "| %s | %s | %s | %s |\n", plain(p.Name), plain(p.Title), humanize.Comma(int64(len(p.Steps))), plain(writes(p)))
+	}
+	fmt.Fprintf(w, "\nEvery write is in the output of `%s plan -f FILE -o yaml`.\n", t.Command)
+}
+
+// writes of a phase, counted by verb and kind.
+func writes(p terminal.PlanPhase) string {
+	counts := map[string]int{}
+	var order []string
+	for _, s := range p.Steps {
+		for _, c := range s.Changes {
+			kind, _, _ := strings.Cut(c.Object, " ")
+			key := c.Verb + " " + kind
+			if counts[key]++; counts[key] == 1 {
+				order = append(order, key)
+			}
+		}
+	}
+	if len(order) == 0 {
+		return "none"
+	}
+	for i, key := range order {
+		order[i] = fmt.Sprintf("%s ×%s", key, humanize.Comma(int64(counts[key])))
+	}
+	return strings.Join(order, ", ")
+}
+
+// shownFindings is how many objects of one check a ticket names.
+const shownFindings = 5
+
+func (t *Ticket) risks(w io.Writer) {
+	open := slices.DeleteFunc(slices.Clone(t.Findings), func(f findings.Finding) bool { return f.Outcome == findings.Pass })
+	passed := len(t.Findings) - len(open)
+	if blocking := open.Objections(); len(blocking) > 0 {
+		fmt.Fprintf(w, "**Not ready: %s.** The migration does not start, or leaves objects out, until they are resolved.\n\n",
+			english.Plural(len(blocking), "blocking finding", ""))
+	}
+	if len(open) == 0 {
+		fmt.Fprintf(w, "Every check passed: %d.\n", passed)
+	} else {
+		fmt.Fprintf(w, "%s passed. What did not:\n\n| code | severity | found | what to do |\n|---|---|---|---|\n", english.Plural(passed, "check", ""))
+		t.findings(w, open)
+	}
+	if !t.Proven {
+		fmt.Fprint(w, "\nNo agents run: nothing is probed meanwhile, and losses would not be seen.\n")
+		return
+	}
+	fmt.Fprintf(w, "\nAgents probe from every node meanwhile. The run stops by itself once more than %s failed.\n",
+		english.Plural(t.Budget, "request has", "requests have"))
+}
+
+func (t *Ticket) findings(w io.Writer, open findings.Findings) {
+	of := map[string]int{}
+	for _, f := range open {
+		of[f.Code]++
+	}
+	shown := map[string]int{}
+	for _, f := range open {
+		if shown[f.Code]++; shown[f.Code] > shownFindings {
+			if shown[f.Code] == shownFindings+1 {
+				fmt.Fprintf(w, "| %s | %s | and %d more | |\n", plain(f.Code), f.Severity, of[f.Code]-shownFindings)
+			}
+			continue
+		}
+		severity := string(f.Severity)
+		if f.Outcome == findings.Unknown {
+			severity += ", not known"
+		}
+		fmt.Fprintf(w, "| %s | %s | %s | %s |\n", plain(f.Code), severity, plain(f.Message), plain(f.Fix))
+	}
+}
+
+func (t *Ticket) duration(w io.Writer) {
+	moves := t.count(engine.RoleMove)
+	fmt.Fprintf(w, "At least %s, which batches settle and tiers pause; beside that the time of %s and of the proofs between them.\n",
+		length(t.Waits), english.Plural(moves, "move", ""))
+	if len(t.Windows) > 0 {
+		fmt.Fprintf(w, "Only within: %s.\n", plain(strings.Join(t.Windows, "; ")))
+	}
+	fmt.Fprintf(w, "From a tenth of the way on, `%s status %s --watch` says when the rest will have moved.\n", t.Command, plain(t.Migration))
+}
+
+// length of time for people.
+func length(d time.Duration) string {
+	if d == 0 {
+		return "0 s"
+	}
+	return htmlreport.Took(d.Seconds())
+}
+
+func (t *Ticket) count(role engine.Role) (n int) {
+	for _, p := range t.Phases {
+		for _, s := range p.Steps {
+			if s.Role == role {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+// people are who has to do something while it goes on.
+func (t *Ticket) people(w io.Writer) {
+	if t.count(engine.RoleGate) == 0 {
+		fmt.Fprintln(w, "Nothing has to be done by hand.")
+		return
+	}
+	fmt.Fprint(w, "The migration waits for people here, with instructions, and goes on by itself when it sees that it is done:\n\n")
+	for _, p := range t.Phases {
+		for _, s := range p.Steps {
+			if s.Role == engine.RoleGate {
+				fmt.Fprintf(w, "- [ ] %s (phase %s)\n", plain(s.Title), plain(p.Name))
+			}
+		}
+	}
+}
+
+func (t *Ticket) wayBack(w io.Writer) {
+	fmt.Fprintf(w, "Until `%[1]s finish %[2]s`, `%[1]s rollback %[2]s` takes everything back. The run can be stopped at any time by\n"+
+		"`%[1]s pause %[2]s`; the same command carries on.\n\n`finish` is the point of no return and asks for itself. After it: %[3]s.\n",
+		t.Command, plain(t.Migration), plain(t.WayBack))
+}
+
+func (t *Ticket) approval(w io.Writer) {
+	fmt.Fprintf(w, "| for | who | when |\n|---|---|---|\n| apply, by plan %s | | |\n| finish, the point of no return | | |\n\n"+
+		"`%s apply -f FILE --plan plan.json` does what the approved plan says, or nothing.\n", plain(t.Hash), t.Command)
+}
