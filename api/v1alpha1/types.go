@@ -25,7 +25,7 @@ type Migration struct {
 
 	Spec MigrationSpec `json:"spec"`
 
-	// +kubebuilder:default={observedGeneration: -1}
+	// +kubebuilder:default:={"observedGeneration":-1}
 	Status MigrationStatus `json:"status,omitempty"`
 }
 
