@@ -25,7 +25,7 @@ func (a *app) ui() *cobra.Command {
 and report print. What a gate or a condition asks people to confirm by an annotation of the Migration can be confirmed there; nothing else is
 ever written.
 
-The URL is printed. It has a secret that is another one each time: whoever has the URL may look, and confirm, with your rights. Ctrl-C ends it.`,
+The URL is printed. It has a secret that is another one each time: a user who has the URL may look, and confirm, with your rights. Ctrl-C ends it.`,
 		Example: a.example(`
   replumb ui services-to-172-24
   replumb ui --port 8080`),
@@ -50,7 +50,7 @@ The URL is printed. It has a secret that is another one each time: whoever has t
 				return &fault.Hinted{Err: err, Hint: "give --port one that is free, or leave it out"}
 			}
 			fmt.Fprintln(a.out, server.URL())
-			a.hint("open it in a browser on this machine; whoever has it may look and confirm; Ctrl-C ends it")
+			a.hint("open it in a browser on this machine; a user who has the URL may look and confirm with your rights; Ctrl-C ends it")
 			if err := server.Serve(cmd.Context()); !errors.Is(err, context.Canceled) {
 				return err
 			}

@@ -1,5 +1,5 @@
 // Package board is a migration on a page of a browser: where it stands, drawn again by itself, its report, and what people can confirm. It is
-// served on this machine alone, to whoever has the URL.
+// served on this machine alone, to a browser that has the URL.
 package board
 
 import (
