@@ -14,8 +14,10 @@ import (
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine/fault"
@@ -101,6 +103,9 @@ func (a *app) operate(ctx context.Context, o *operatorOptions) error {
 	}
 	tools := a.tools(c)
 	tools.Directed, tools.Dir = true, ""
+	if own := ownImage(ctx, c.Cluster, os.Getenv); own != "" {
+		tools.Image = own // what nodes could pull once
+	}
 	op := &controller.Operator{
 		Tools: tools, Identity: c.identity(ctx), Name: replica(os.Getenv), Version: version, Namespace: o.namespace, Allowed: o.allowed,
 		PlansApproved: o.approvePlans, Log: log,
@@ -134,6 +139,16 @@ func (a *app) operate(ctx context.Context, o *operatorOptions) error {
 		return fmt.Errorf("operator %s: %w", op.Name, err)
 	}
 	return nil
+}
+
+// ownImage is the image of the pod that the process runs in; empty if it runs in none, or may not read it.
+func ownImage(ctx context.Context, c client.Reader, env func(string) string) string {
+	pod := &corev1.Pod{}
+	key := client.ObjectKey{Namespace: env("POD_NAMESPACE"), Name: env("POD_NAME")}
+	if key.Name == "" || key.Namespace == "" || c.Get(ctx, key, pod) != nil || len(pod.Spec.Containers) == 0 {
+		return ""
+	}
+	return pod.Spec.Containers[0].Image
 }
 
 // listen on [HOST:]PORT; without a host on all addresses, as kubelets and Prometheus come from others.

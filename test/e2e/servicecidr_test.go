@@ -118,7 +118,13 @@ func testBarrier(t *testing.T, l *lab.Lab, s *shop) {
 // stopProxy stops a node's kube-proxy until resume is called; it may be called twice.
 func stopProxy(t *testing.T, l *lab.Lab, node string) (resume func()) {
 	t.Helper()
-	m, err := l.Machine(node)
+	return suspend(t, l, node, "kube-proxy")
+}
+
+// suspend stops a program on a machine, with its connections, until resume is called; it may be called twice.
+func suspend(t *testing.T, l *lab.Lab, machine, program string) (resume func()) {
+	t.Helper()
+	m, err := l.Machine(machine)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -127,7 +133,7 @@ func stopProxy(t *testing.T, l *lab.Lab, node string) (resume func()) {
 		t.Fatal(err)
 	}
 	for _, p := range info.Programs {
-		if p.Name == "kube-proxy" {
+		if p.Name == program {
 			if err := unix.Kill(p.PID, unix.SIGSTOP); err != nil {
 				t.Fatal(err)
 			}
@@ -136,7 +142,7 @@ func stopProxy(t *testing.T, l *lab.Lab, node string) (resume func()) {
 			return resume
 		}
 	}
-	t.Fatalf("no kube-proxy on %s", node)
+	t.Fatalf("no %s on %s", program, machine)
 	return nil
 }
 
