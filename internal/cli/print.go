@@ -45,7 +45,10 @@ func (a *app) documentFlag(cmd *cobra.Command, formats ...string) *genericcliopt
 	flags.TemplatePrinterFlags.AddFlags(cmd)
 	flags.OutputFlagSpecified = func() bool { return cmd.Flags().Changed("output") }
 	cmd.PreRunE = func(*cobra.Command, []string) error {
-		if a.output == formats[0] && !flags.OutputFlagSpecified() && *flags.TemplatePrinterFlags.TemplateArgument != "" {
+		if !flags.OutputFlagSpecified() {
+			a.output = formats[0] // and not what the flag of the command is by default that was declared last
+		}
+		if !flags.OutputFlagSpecified() && *flags.TemplatePrinterFlags.TemplateArgument != "" {
 			a.output = "go-template" // as kubectl takes --template alone
 		}
 		if slices.Contains(formats, a.output) {

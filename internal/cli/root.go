@@ -149,6 +149,9 @@ func (a *app) outputFlag(cmd *cobra.Command, formats ...string) {
 	cmd.Flags().StringVarP(&a.output, "output", "o", formats[0], usage)
 	before := cmd.PreRunE
 	cmd.PreRunE = func(cmd *cobra.Command, args []string) error {
+		if !cmd.Flags().Changed("output") {
+			a.output = formats[0] // and not what the flag of the command is by default that was declared last
+		}
 		if !slices.Contains(formats, a.output) {
 			return &UsageError{
 				Problem: fmt.Sprintf("output format %q is not known", a.output),
