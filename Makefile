@@ -108,7 +108,7 @@ test-race: lab-api apipool $(GOTESTSUM) ## All tests of test-api, looking for ra
 	@$(ASSETS) CGO_ENABLED=1 $(POOL) hack/gotest.sh . -race -tags apiserver,programs -p 3 -timeout 60m ./...
 
 .PHONY: test-long
-test-long: test-race test-rights test-kill test-edge test-proof test-overlap test-pods test-nodes test-mirror test-whole test-matrix test-lab-endurance ## All that make test leaves out, one after the other (root; hours)
+test-long: test-race test-rights test-kill test-edge test-proof test-overlap test-operator test-pods test-nodes test-mirror test-whole test-matrix test-lab-endurance ## All that make test leaves out, one after the other (root; hours)
 
 .PHONY: test-root
 test-root: $(GOTESTSUM) ## Tests of the machine's own network, each in a network namespace of its own (root)
@@ -133,6 +133,10 @@ test-proof: lab-basic ## Tests of agents at length: what holds up a barrier, who
 .PHONY: test-overlap
 test-overlap: lab-basic ## Between commands: API servers restarted and killed one by one, endpoints switched, a replica lost; without replicas, and without any migration; session affinity (root; about 10 min)
 	$(E2E) -run '^(TestOverlap|TestOneOwner)$$' ./e2e
+
+.PHONY: test-operator
+test-operator: lab-basic ## Fifty Services moved by replumb install and kubectl alone, while the operator is killed, drained and cut off (root; about 20 min)
+	$(E2E) -run '^TestOperator$$' ./e2e
 
 .PHONY: test-pods
 test-pods: lab-basic ## Tests of pods at length: moved to another range, back, and there for good, by pools and by Nodes, with and without agents (root; about 30 min)
