@@ -68,15 +68,20 @@ func TestOperator(t *testing.T) {
 	moved.requireEnough(t, l.NodeNames())
 	requireAllIn(t, l, newRange)
 
-	ended := o.s.during(t, "the end of it", func() {
-		o.kubectl("patch", "migration", "operated", "--type=merge", "-p", `{"spec":{"desired":"Finished"}}`)
-		o.kubectl("annotate", "migration", "operated", "replumb.dev/approve=finish")
+	o.kubectl("patch", "migration", "operated", "--type=merge", "-p", `{"spec":{"desired":"Finished"}}`)
+	o.kubectl("annotate", "migration", "operated", "replumb.dev/approve=finish")
+	waiting := o.s.during(t, "finish, which waits for clients of old addresses", func() {
+		o.kubectl("wait", "--for=jsonpath={.status.stage}=soak", "migration/operated", "--timeout=5m")
+	})
+	waiting.requireNothingLost(t, traffic.All)
+	o.callByNameAlone()
+	ended := o.s.during(t, "the end of finish", func() {
 		o.kubectl("wait", "--for=jsonpath={.status.phase}=Finished", "migration/operated", "--timeout=5m")
 	})
-	byName := func(s traffic.Source) bool { return s.Via == traffic.ByName || s.Via == traffic.ByLookUp }
-	ended.requireNothingLost(t, byName)
+	ended.requireNothingLost(t, traffic.All)
 	requireNaiveLoses(t, l)
 	replumb(t, l, "uninstall", "--yes")
+	requireNoTrace(t, l)
 }
 
 // inCluster is a cluster in which the operator does the work.
@@ -84,6 +89,8 @@ type inCluster struct {
 	*testing.T
 	l *lab.Lab
 	s *shop
+	// callees are the Services that clients call.
+	callees []traffic.Callee
 }
 
 // newOperated opens the shop with fifty Services, and has clients on every node call it.
@@ -105,9 +112,25 @@ func newOperated(t *testing.T, l *lab.Lab) *inCluster {
 		t.Fatal(err)
 	}
 	t.Cleanup(watch.Stop)
-	o := &inCluster{T: t, l: l, s: &shop{watch: watch}}
+	o := &inCluster{T: t, l: l, s: &shop{watch: watch}, callees: callees}
 	o.s.steady(t)
 	return o
+}
+
+// callByNameAlone removes the clients of old addresses, for whom finish waits, and has others call names.
+func (o *inCluster) callByNameAlone() {
+	o.Helper()
+	o.s.watch.Stop()
+	removeClients(o.T, o.l)
+	calls := traffic.Call(shopNamespace, o.callees, rates())
+	delete(calls.Targets, traffic.ByOldAddress)
+	watch, err := traffic.Start(o.Context(), o.l.Client(), o.l.NodeNames(), calls)
+	if err != nil {
+		o.Fatal(err)
+	}
+	o.Cleanup(watch.Stop)
+	o.s = &shop{watch: watch}
+	o.s.steady(o.T)
 }
 
 // migration is one of all Services of the shop, three at a time.
