@@ -34,7 +34,7 @@ require (
 	golang.org/x/term v0.46.0 // indirect
 	google.golang.org/grpc v1.79.3
 	k8s.io/api v0.36.3
-	k8s.io/apiextensions-apiserver v0.36.3 // indirect
+	k8s.io/apiextensions-apiserver v0.36.3
 	k8s.io/apimachinery v0.36.3
 	k8s.io/cli-runtime v0.36.3 // indirect
 	k8s.io/client-go v0.36.3

@@ -36,7 +36,16 @@ func (a *app) explainCode() *cobra.Command {
 			if a.output != "table" {
 				return printDocument(verbatim{a.out}, a.output, flags, e)
 			}
-			fmt.Fprintf(a.out, "%s (%s, %s)\n\nclaim: %s\nwhy:   %s\nfix:   %s\n", e.Code, e.Group, e.Severity, e.Claim, e.Why, spoken(a.name, e.Fix))
+			fmt.Fprintf(
+				a.out,
+				"%s (%s, %s)\n\nclaim: %s\nwhy:   %s\nfix:   %s\n",
+				e.Code,
+				e.Group,
+				e.Severity,
+				e.Claim,
+				e.Why,
+				spoken(a.name, e.Fix),
+			)
 			return nil
 		},
 	}

@@ -36,7 +36,9 @@ type installFlags struct {
 func (a *app) install() *cobra.Command {
 	var flags installFlags
 	cmd := &cobra.Command{
-		Use: "install", Short: "Print what replumb needs in a cluster, or install it", Args: noArgs,
+		Use:   "install",
+		Short: "Print what replumb needs in a cluster, or install it",
+		Args:  noArgs,
 		Long: `Print the manifests of replumb for a cluster: the definitions of Migration and NodeReport, a policy that keeps an older build from
 replacing them, the namespaces, and the operator, of two replicas, with its account and rights. Nothing is asked of a cluster and nothing
 is written.
@@ -92,41 +94,51 @@ func purposeNames() []string {
 func (a *app) installOptions(flags installFlags) (installation.Options, error) {
 	o := installation.Options{Scope: installation.Everything, Replicas: flags.replicas, Version: version}
 	o.Image.Name, o.Image.Secrets = flags.image, flags.secrets
-	switch {
-	case flags.format != formatYAML && flags.format != formatJSON:
-		return o, &UsageError{
-			Problem: fmt.Sprintf("output format %q is not known", flags.format), Hint: "use one of " + formatYAML + ", " + formatJSON,
-		}
-	case flags.namespace != v1alpha1.SystemNamespace:
-		return o, &UsageError{
-			Problem: fmt.Sprintf("replumb cannot be installed in namespace %s", flags.namespace),
-			Hint:    "leave --namespace out: it is " + v1alpha1.SystemNamespace + " in every cluster, so that its roles can name it",
-		}
-	case flags.crdsOnly && flags.noOperator:
-		return o, &UsageError{Problem: "--crds-only and --no-operator exclude each other", Hint: "--crds-only has no operator either"}
-	case flags.crdsOnly:
-		o.Scope = installation.Definitions
-	case flags.noOperator:
-		o.Scope = installation.WithoutOperator
-	}
-	if o.Scope != installation.Everything && (flags.image != "" || len(flags.secrets) > 0) {
-		return o, &UsageError{Problem: "--image and --pull-secret are for the operator, which is left out", Hint: "leave them out as well"}
-	}
-	if flags.crdsOnly && len(flags.purposes) > 0 {
-		return o, &UsageError{Problem: "--rbac needs the namespaces that --crds-only leaves out", Hint: "use --no-operator --rbac ..."}
-	}
-	for _, p := range flags.purposes {
-		if !slices.Contains(purposeNames(), p) {
-			return o, &UsageError{Problem: fmt.Sprintf("purpose %q is not known", p), Hint: "use " + strings.Join(purposeNames(), ", ")}
-		}
-		o.Purposes = append(o.Purposes, cluster.Purpose(p))
-	}
 	if o.Image.Name == "" {
 		o.Image.Name = image()
 	} else {
 		o.Version = tagged(o.Image.Name)
 	}
+	if err := flags.check(); err != nil {
+		return o, err
+	}
+	switch {
+	case flags.crdsOnly:
+		o.Scope = installation.Definitions
+	case flags.noOperator:
+		o.Scope = installation.WithoutOperator
+	}
+	for _, p := range flags.purposes {
+		o.Purposes = append(o.Purposes, cluster.Purpose(p))
+	}
 	return o, nil
+}
+
+// check is what is wrong with the flags, by themselves and together.
+func (flags installFlags) check() error {
+	switch {
+	case flags.format != formatYAML && flags.format != formatJSON:
+		return &UsageError{
+			Problem: fmt.Sprintf("output format %q is not known", flags.format), Hint: "use one of " + formatYAML + ", " + formatJSON,
+		}
+	case flags.namespace != v1alpha1.SystemNamespace:
+		return &UsageError{
+			Problem: fmt.Sprintf("replumb cannot be installed in namespace %s", flags.namespace),
+			Hint:    "leave --namespace out: it is " + v1alpha1.SystemNamespace + " in every cluster, so that its roles can name it",
+		}
+	case flags.crdsOnly && flags.noOperator:
+		return &UsageError{Problem: "--crds-only and --no-operator exclude each other", Hint: "--crds-only has no operator either"}
+	case (flags.crdsOnly || flags.noOperator) && (flags.image != "" || len(flags.secrets) > 0):
+		return &UsageError{Problem: "--image and --pull-secret are for the operator, which is left out", Hint: "leave them out as well"}
+	case flags.crdsOnly && len(flags.purposes) > 0:
+		return &UsageError{Problem: "--rbac needs the namespaces that --crds-only leaves out", Hint: "use --no-operator --rbac ..."}
+	}
+	for _, p := range flags.purposes {
+		if !slices.Contains(purposeNames(), p) {
+			return &UsageError{Problem: fmt.Sprintf("purpose %q is not known", p), Hint: "use " + strings.Join(purposeNames(), ", ")}
+		}
+	}
+	return nil
 }
 
 // tagged is the version that the tag of an image stands for; empty if it is none: what is in an image of the user's own is not known.
@@ -201,7 +213,9 @@ func administrative(err error) error {
 
 func (a *app) uninstall() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "uninstall", Short: "Take replumb out of a cluster", Args: noArgs,
+		Use:   "uninstall",
+		Short: "Take replumb out of a cluster",
+		Args:  noArgs,
 		Long: `Remove what install has made: the operator, rights, roles and bindings, the definitions, and with them all Migrations that are
 over.
 

@@ -12,7 +12,9 @@ import (
 
 // bare finds commands that a user of the plugin could not type.
 func bare() *regexp.Regexp {
-	return regexp.MustCompile("(^|[^l] |[(\"'`])replumb (apply|backup|check|explain|finish|pause|plan|rbac|report|resume|rollback|status|unfreeze)\\b")
+	return regexp.MustCompile(
+		"(^|[^l] |[(\"'`])replumb (apply|backup|check|explain|finish|pause|plan|rbac|report|resume|rollback|status|unfreeze)\\b",
+	)
 }
 
 // TestSpoken: commands in what people read are those that they have to type, and nothing else is changed.

@@ -42,7 +42,9 @@ type operatorOptions struct {
 func (a *app) operator() *cobra.Command {
 	var o operatorOptions
 	cmd := &cobra.Command{
-		Use: "operator", Short: "Run the Migrations that are created in the cluster", Args: noArgs,
+		Use:   "operator",
+		Short: "Run the Migrations that are created in the cluster",
+		Args:  noArgs,
 		Long: `Run the Migrations that are created in the cluster, by spec.desired, with the same engine as apply, rollback and finish. It is
 started in the cluster, in two replicas, of which one leads; replumb install puts it there.
 
@@ -75,7 +77,7 @@ Migrations must not be able to have it run something. It listens on no port unle
 }
 
 // digests are SHA-256 in hexadecimal, as spec.Digest makes them.
-var digests = regexp.MustCompile(`^[0-9a-f]{64}$`) //nolint:gochecknoglobals // as release is
+var digests = regexp.MustCompile(`^[0-9a-f]{64}$`)
 
 func (o *operatorOptions) check() error {
 	for _, d := range o.allowed {

@@ -29,7 +29,13 @@ type settings struct {
 }
 
 func (s *settings) declare(flags *pflag.FlagSet) {
-	flags.IntVarP(&s.verbosity, "v", "v", 0, "log API calls on stderr, as kubectl does: 6 requests, 7 their headers too, never what is in them")
+	flags.IntVarP(
+		&s.verbosity,
+		"v",
+		"v",
+		0,
+		"log API calls on stderr, as kubectl does: 6 requests, 7 their headers too, never what is in them",
+	)
 	flags.BoolVarP(&s.quiet, "quiet", "q", false, "print results, warnings and errors, and neither progress nor hints")
 	flags.DurationVar(&s.timeout, "timeout", 0, "end the whole command after this long, as Ctrl-C would (default never)")
 }
@@ -43,7 +49,10 @@ func (s *settings) prepare() error {
 			Hint:    "use 0 to 7: beyond that what is sent would be logged, and with it Secrets",
 		}
 	case s.timeout < 0:
-		return &UsageError{Problem: fmt.Sprintf("--timeout is %s", s.timeout), Hint: "write a duration such as 10m; without it there is no limit"}
+		return &UsageError{
+			Problem: fmt.Sprintf("--timeout is %s", s.timeout),
+			Hint:    "write a duration such as 10m; without it there is no limit",
+		}
 	case s.verbosity == 0:
 		return nil
 	}

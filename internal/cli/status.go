@@ -23,7 +23,7 @@ import (
 
 // statusHead is what status prints of every migration with -o json or yaml.
 type statusHead struct {
-	objectHead `                json:",inline"`
+	objectHead `json:",inline"`
 	Migration  string          `json:"migration"`
 	Phase      v1alpha1.Phase  `json:"phase,omitempty"`
 	Final      bool            `json:"pointOfNoReturnPassed"`
@@ -106,7 +106,8 @@ with TERM=dumb, or where stdout is no terminal, pages follow one another, one fo
 		},
 	}
 	flags = a.documentFlag(cmd, "table", "wide", "json", "yaml", "name")
-	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "follow it on one page until the migration is over: what goes on, pace, losses, gates")
+	cmd.Flags().
+		BoolVarP(&watch, "watch", "w", false, "follow it on one page until the migration is over: what goes on, pace, losses, gates")
 	return cmd
 }
 

@@ -20,7 +20,9 @@ import (
 func (a *app) ui() *cobra.Command {
 	port := 0
 	cmd := &cobra.Command{
-		Use: "ui [NAME]", Short: "Show a migration in a browser, live", Args: cobra.MaximumNArgs(1),
+		Use:   "ui [NAME]",
+		Short: "Show a migration in a browser, live",
+		Args:  cobra.MaximumNArgs(1),
 		Long: `Serve a page, on this machine alone, that shows where the migration NAME stands and its report, and draws itself again: what status --watch
 and report print. What a gate or a condition asks people to confirm by an annotation of the Migration can be confirmed there; nothing else is
 ever written.

@@ -69,7 +69,9 @@ func thisBuild() (build, error) {
 func (a *app) version() *cobra.Command {
 	clientOnly := false
 	cmd := &cobra.Command{
-		Use: "version", Short: "Print the versions of this program and of what the cluster has", Args: noArgs,
+		Use:   "version",
+		Short: "Print the versions of this program and of what the cluster has",
+		Args:  noArgs,
 		Long: `Print the version of this program, the revisions of replumb's definitions in the cluster, and the version of the operator, if there
 is one.
 

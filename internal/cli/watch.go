@@ -86,7 +86,12 @@ func (a *app) watchedName(ctx context.Context, c *connection, args []string) (st
 		return names[0], nil
 	}
 	return "", &UsageError{
-		Problem: fmt.Sprintf("%d migrations are not over: %v", len(names), names), Hint: "name the one to watch: " + a.name + " status NAME --watch",
+		Problem: fmt.Sprintf(
+			"%d migrations are not over: %v",
+			len(names),
+			names,
+		),
+		Hint: "name the one to watch: " + a.name + " status NAME --watch",
 	}
 }
 

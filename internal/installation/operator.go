@@ -95,7 +95,10 @@ func operator(o Options) ([]client.Object, error) {
 		&policyv1.PodDisruptionBudget{
 			TypeMeta:   metav1.TypeMeta{APIVersion: "policy/v1", Kind: "PodDisruptionBudget"},
 			ObjectMeta: meta(v1alpha1.SystemNamespace, Operator),
-			Spec:       policyv1.PodDisruptionBudgetSpec{MaxUnavailable: one, Selector: selector}, // with one replica it does not hold a drain up
+			Spec: policyv1.PodDisruptionBudgetSpec{
+				MaxUnavailable: one,
+				Selector:       selector,
+			}, // with one replica it does not hold a drain up
 		},
 	}, nil
 }
@@ -113,7 +116,8 @@ func pod(o Options) corev1.PodSpec {
 				incluster.FromField("POD_NAME", "metadata.name"), incluster.FromField("POD_NAMESPACE", "metadata.namespace"),
 				incluster.FromField("POD_UID", "metadata.uid"),
 				// An API server that has vanished without a word is noticed within five seconds, and not within 45.
-				{Name: "HTTP2_READ_IDLE_TIMEOUT_SECONDS", Value: "3"}, {Name: "HTTP2_PING_TIMEOUT_SECONDS", Value: "2"},
+				{Name: "HTTP2_READ_IDLE_TIMEOUT_SECONDS", Value: "3"},
+				{Name: "HTTP2_PING_TIMEOUT_SECONDS", Value: "2"},
 			},
 			Resources: corev1.ResourceRequirements{
 				Requests: corev1.ResourceList{"cpu": resource.MustParse("100m"), "memory": resource.MustParse("128Mi")},

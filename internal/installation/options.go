@@ -19,10 +19,11 @@ const (
 	// Argument is the command that pods of the operator run.
 	Argument = "operator"
 
-	// LabelName and LabelComponent are on all that is installed, and select what is the operator's.
-	LabelName      = "app.kubernetes.io/name"
+	// LabelName is on all that is installed.
+	LabelName = "app.kubernetes.io/name"
+	// LabelComponent is beside it, and selects what is the operator's.
 	LabelComponent = "app.kubernetes.io/component"
-	// LabelVersion, on the Deployment, is the version of replumb that it runs.
+	// LabelVersion is on the Deployment: the version of replumb that it runs.
 	LabelVersion = "app.kubernetes.io/version"
 )
 

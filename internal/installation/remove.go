@@ -9,6 +9,7 @@ import (
 	"github.com/dustin/go-humanize/english"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -134,11 +135,11 @@ func (r *Remover) get(ctx context.Context, o client.Object) (*metav1.PartialObje
 	have := &metav1.PartialObjectMetadata{}
 	have.SetGroupVersionKind(o.GetObjectKind().GroupVersionKind())
 	err := r.Cluster.Get(ctx, client.ObjectKeyFromObject(o), have)
-	if client.IgnoreNotFound(err) != nil {
-		return nil, fmt.Errorf("%s: %w", incluster.NameOf(o), err)
-	}
-	if err != nil {
+	switch {
+	case apierrors.IsNotFound(err):
 		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("%s: %w", incluster.NameOf(o), err)
 	}
 	return have, nil
 }

@@ -198,9 +198,15 @@ func CallAPI(namespace, address string, rates Rates) Calls {
 // Watch.Add starts once it is there.
 func CallNewAPI(namespace, address string, rates Rates) Calls {
 	return Calls{Namespace: namespace, Client: "new-api-client", Targets: map[Via][]probe.Target{
-		ByAPINewAddress: {{
-			Name: APIService, Kind: probe.API, Address: hostPort(address, apiPort), Rate: rates.Request, Timeout: probe.Duration(APIPatience),
-		}},
+		ByAPINewAddress: {
+			{
+				Name:    APIService,
+				Kind:    probe.API,
+				Address: hostPort(address, apiPort),
+				Rate:    rates.Request,
+				Timeout: probe.Duration(APIPatience),
+			},
+		},
 	}}
 }
 

@@ -107,7 +107,12 @@ func newOperated(t *testing.T, l *lab.Lab) *inCluster {
 	if n := len(shopServices(t, l)); n < 50 {
 		t.Fatalf("there are %d Services", n)
 	}
-	watch, err := traffic.Start(t.Context(), l.Client(), l.NodeNames(), traffic.Call(shopNamespace, callees, rates()).AndKeep(callees, rates()))
+	watch, err := traffic.Start(
+		t.Context(),
+		l.Client(),
+		l.NodeNames(),
+		traffic.Call(shopNamespace, callees, rates()).AndKeep(callees, rates()),
+	)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -173,7 +178,8 @@ func (o *inCluster) feed(in string, args ...string) string {
 // report logs what the operator and its Migrations say.
 func (o *inCluster) report() {
 	for _, args := range [][]string{
-		{"get", "migrations", "-o", "yaml"}, {"get", "pods", "-n", v1alpha1.SystemNamespace, "-o", "wide"},
+		{"get", "migrations", "-o", "yaml"},
+		{"get", "pods", "-n", v1alpha1.SystemNamespace, "-o", "wide"},
 		{"logs", "-n", v1alpha1.SystemNamespace, "deployment/" + installation.Operator, "--all-pods", "--tail=40"},
 	} {
 		out, err := exec.CommandContext(context.WithoutCancel(o.Context()), o.l.Kubectl(),
@@ -235,7 +241,10 @@ func (o *inCluster) await(what string, condition func() error) {
 func (o *inCluster) leader() (leader *corev1.Pod) {
 	o.Helper()
 	o.await("a replica leads", func() error {
-		lead, err := o.l.Client().CoordinationV1().Leases(v1alpha1.SystemNamespace).Get(o.Context(), migrations.OperatorLease, metav1.GetOptions{})
+		lead, err := o.l.Client().
+			CoordinationV1().
+			Leases(v1alpha1.SystemNamespace).
+			Get(o.Context(), migrations.OperatorLease, metav1.GetOptions{})
 		if err != nil {
 			return err
 		}

@@ -227,7 +227,8 @@ func TestKubeletTakesItsNodeOutOfTheProof(t *testing.T) {
 		return s.node("a").Patch(t.Context(), have, client.MergeFrom(was))
 	}
 	for _, label := range [][2]string{
-		{v1alpha1.LabelAgents, v1alpha1.NoAgents}, {v1alpha1.LabelTrial, "true"},
+		{v1alpha1.LabelAgents, v1alpha1.NoAgents},
+		{v1alpha1.LabelTrial, "true"},
 		{"node-role.kubernetes.io/control-plane", ""}, // by which it would be believed what it says of API servers
 	} {
 		if err := set(label[0], label[1]); !apierrors.IsForbidden(err) {

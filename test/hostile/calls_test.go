@@ -205,8 +205,12 @@ func TestGateActionsFromTheCluster(t *testing.T) {
 			Kubelets: &v1alpha1.Action{HTTP: &v1alpha1.HTTPAction{URL: "http://" + s.listener()}},
 		}
 	})
-	s.refusesByName(migrationName, "spec.serviceCIDR.actions.certificates.exec.command runs", "spec.serviceCIDR.actions.apiServers.exec.command runs",
-		"spec.serviceCIDR.actions.kubelets.http.url connects to")
+	s.refusesByName(
+		migrationName,
+		"spec.serviceCIDR.actions.certificates.exec.command runs",
+		"spec.serviceCIDR.actions.apiServers.exec.command runs",
+		"spec.serviceCIDR.actions.kubelets.http.url connects to",
+	)
 }
 
 // TestAgreedByDigest is no attack: on another machine the operator agrees to what is printed, once, and by that alone.

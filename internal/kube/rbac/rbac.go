@@ -202,8 +202,21 @@ func OperatorFile(operator, lease cluster.Role) string {
 	return `# The rights of the operator (replumb operator), generated from the lists in the code: the roles of all kinds of migrations in one, for the
 # account that it runs as, and for every user to see whether it is alive. docs/operator.md says more.
 #
-` + Namespaces() + Account(account.Namespace, account.Name) + Manifest(operator) + Bindings(operator, account) +
-		Manifest(lease) + Bindings(lease, everyone)
+` + Namespaces() + Account(
+		account.Namespace,
+		account.Name,
+	) + Manifest(
+		operator,
+	) + Bindings(
+		operator,
+		account,
+	) +
+		Manifest(
+			lease,
+		) + Bindings(
+		lease,
+		everyone,
+	)
 }
 
 // bindingName is of the role and of whom it is bound to. Names of roles and bindings are segments of a path.

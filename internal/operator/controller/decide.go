@@ -181,7 +181,7 @@ func backward(m *v1alpha1.Migration) Decision {
 			Act: Rest, Standing: migration.AsDesired, Reason: v1alpha1.ReasonAsDesired,
 			Message: "nothing was begun, so there is nothing to take back",
 		}
-	case m.Status.Phase == v1alpha1.PhaseRolledBack && (arrived(m) || stalledBy(m, v1alpha1.ReasonLossBudgetExceeded)):
+	case m.Status.Phase == v1alpha1.PhaseRolledBack && (arrived(m) || Lost(m)):
 		return settled(m)
 	}
 	return Decision{Act: Rollback, Standing: migration.UnderWay, Reason: v1alpha1.ReasonRollingBack, Message: "rollback is under way"}
@@ -205,7 +205,7 @@ func toTheEnd(m *v1alpha1.Migration) Decision {
 
 // settled leaves a Migration where it is, and its conditions as the run that brought it there has left them.
 func settled(m *v1alpha1.Migration) Decision {
-	if stalledBy(m, v1alpha1.ReasonLossBudgetExceeded) {
+	if Lost(m) {
 		return Decision{Act: Rest}
 	}
 	return Decision{

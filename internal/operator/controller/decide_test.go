@@ -245,7 +245,8 @@ func TestDecide(t *testing.T) {
 				tt.change(&s)
 			}
 			d := Decide(s)
-			if d.Act != tt.act || d.Standing != tt.standing || tt.reason != "" && d.Reason != tt.reason || !strings.Contains(d.Message, tt.message) {
+			if d.Act != tt.act || d.Standing != tt.standing || tt.reason != "" && d.Reason != tt.reason ||
+				!strings.Contains(d.Message, tt.message) {
 				t.Errorf("got %+v", d)
 			}
 			if (d.Reason == v1alpha1.ReasonApprovalNeeded) != (d.Gate != "") {
@@ -269,7 +270,10 @@ func TestFinishIsNeverDecidedWithoutApproval(t *testing.T) {
 			for _, words := range []string{"", "plan:abc", "gate:finish=finish", "losses:finish", "finish", "plan:abc,finish"} {
 				m := wish("m", desired, in(phase), approves(words))
 				s := Scene{Migration: m, Revisions: Revisions{8, 8}, Planned: Planned{"abc", 1}, Now: time.Unix(1, 0)}
-				if d := Decide(s); d.Act == Finish && (!strings.Contains(words, "finish") || strings.Contains(words, ":finish") && words != "plan:abc,finish" || desired != v1alpha1.DesiredFinished) {
+				if d := Decide(
+					s,
+				); d.Act == Finish &&
+					(!strings.Contains(words, "finish") || strings.Contains(words, ":finish") && words != "plan:abc,finish" || desired != v1alpha1.DesiredFinished) {
 					t.Errorf("desired %q, phase %q, approved %q: %+v", desired, phase, words, d)
 				}
 			}

@@ -206,7 +206,7 @@ func (o *Operator) carryOut(ctx context.Context, m *v1alpha1.Migration, d Decisi
 		}
 	}
 	lost := ""
-	if d.Act == Rollback && stalledBy(m, v1alpha1.ReasonLossBudgetExceeded) {
+	if d.Act == Rollback && Lost(m) {
 		lost = m.Status.LastError
 	}
 	if err := o.note(ctx, m, d); err != nil {

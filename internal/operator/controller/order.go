@@ -26,14 +26,11 @@ func arrived(m *v1alpha1.Migration) bool {
 	return c != nil && c.Status == metav1.ConditionTrue && c.ObservedGeneration == m.Generation
 }
 
-// stalledBy reports whether a Migration is recorded as stalled for a reason.
-func stalledBy(m *v1alpha1.Migration, reason string) bool {
-	c := meta.FindStatusCondition(m.Status.Conditions, v1alpha1.ConditionStalled)
-	return c != nil && c.Status == metav1.ConditionTrue && c.Reason == reason
-}
-
 // Lost reports whether a Migration was stopped by its loss budget, and no one has looked at that.
-func Lost(m *v1alpha1.Migration) bool { return stalledBy(m, v1alpha1.ReasonLossBudgetExceeded) }
+func Lost(m *v1alpha1.Migration) bool {
+	c := meta.FindStatusCondition(m.Status.Conditions, v1alpha1.ConditionStalled)
+	return c != nil && c.Status == metav1.ConditionTrue && c.Reason == v1alpha1.ReasonLossBudgetExceeded
+}
 
 // midway reports whether a run has begun that did not get to its end: others would work on what is half done.
 func midway(m *v1alpha1.Migration) bool {

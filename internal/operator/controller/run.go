@@ -47,7 +47,8 @@ func (o *Operator) begin(ctx context.Context, m *v1alpha1.Migration, act Act, lo
 
 // mind ends the run when something else is to be done by now, or the same by other settings: it is begun again with those.
 func (r *run) mind(m *v1alpha1.Migration, d Decision) {
-	if d.Act != r.act && !(r.act == Apply && d.Act == Finish) || changed(r.of, m) {
+	appliesFirst := r.act == Apply && d.Act == Finish
+	if d.Act != r.act && !appliesFirst || changed(r.of, m) {
 		r.stop(engine.ErrSuperseded)
 	}
 }

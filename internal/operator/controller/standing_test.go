@@ -99,7 +99,8 @@ func TestConditions(t *testing.T) {
 	m.Spec.Paused = false
 	Decide(Scene{Migration: m, Revisions: Revisions{8, 8}}).Note(&m.Status)
 	gate := meta.FindStatusCondition(m.Status.Conditions, v1alpha1.ConditionGateWaiting)
-	if meta.IsStatusConditionTrue(m.Status.Conditions, v1alpha1.ConditionPaused) || gate == nil || gate.Reason != v1alpha1.ReasonApprovalNeeded {
+	if meta.IsStatusConditionTrue(m.Status.Conditions, v1alpha1.ConditionPaused) || gate == nil ||
+		gate.Reason != v1alpha1.ReasonApprovalNeeded {
 		t.Errorf("%+v", m.Status.Conditions)
 	}
 	migration.Approve(m, "finish")

@@ -195,8 +195,13 @@ func (s *Set) deployment(servers []string) ([]client.Object, error) {
 func (s *Set) pod(servers []string) corev1.PodSpec {
 	args := []string{"overlap", "--migration=" + s.Migration, incluster.APIFlag + strings.Join(servers, ",")}
 	return corev1.PodSpec{
-		ServiceAccountName: Name, EnableServiceLinks: ptr.To(false), PriorityClassName: "system-cluster-critical", DNSPolicy: corev1.DNSDefault,
-		TerminationGracePeriodSeconds: ptr.To[int64](10), Tolerations: tolerations(), Affinity: apart(),
+		ServiceAccountName:            Name,
+		EnableServiceLinks:            ptr.To(false),
+		PriorityClassName:             "system-cluster-critical",
+		DNSPolicy:                     corev1.DNSDefault,
+		TerminationGracePeriodSeconds: ptr.To[int64](10),
+		Tolerations:                   tolerations(),
+		Affinity:                      apart(),
 		Containers: []corev1.Container{{
 			Name: "replumb", Image: s.Image.Name, Args: args, TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
 			Env: []corev1.EnvVar{

@@ -56,7 +56,7 @@ func Keep(ctx context.Context, c *cluster.Cluster, migration string) error {
 	defer cancel()
 	m := &v1alpha1.Migration{}
 	if err := c.Get(ctx, client.ObjectKey{Name: migration}, m); err != nil {
-		return nil //nolint:nilerr // that it is not there, or cannot be read, is what the run ended with
+		return nil // that it is not there, or cannot be read, is what the run ended with
 	}
 	in, err := htmlreport.Collect(ctx, c, m)
 	if err == nil {
@@ -159,7 +159,12 @@ func (s *Store) place(all []corev1.ConfigMap, m *v1alpha1.Migration) *corev1.Con
 // list is what is kept, the oldest first.
 func (s *Store) list(ctx context.Context) ([]corev1.ConfigMap, error) {
 	all := &corev1.ConfigMapList{}
-	err := s.client.List(ctx, all, client.InNamespace(v1alpha1.JournalNamespace), client.MatchingLabels{v1alpha1.LabelRole: v1alpha1.RoleArchive})
+	err := s.client.List(
+		ctx,
+		all,
+		client.InNamespace(v1alpha1.JournalNamespace),
+		client.MatchingLabels{v1alpha1.LabelRole: v1alpha1.RoleArchive},
+	)
 	if err != nil {
 		return nil, fmt.Errorf("listing the reports that are kept: %w", err)
 	}
@@ -202,6 +207,9 @@ func unpack(cm *corev1.ConfigMap) (*htmlreport.Document, error) {
 	if err != nil {
 		return nil, fmt.Errorf("the report in configmap %s/%s cannot be read: %w", cm.Namespace, cm.Name, err)
 	}
-	d.Notes = append(d.Notes, "the Migration is not in the cluster any more: this is what was known at "+d.Made.UTC().Format("2006-01-02 15:04:05 UTC"))
+	d.Notes = append(
+		d.Notes,
+		"the Migration is not in the cluster any more: this is what was known at "+d.Made.UTC().Format("2006-01-02 15:04:05 UTC"),
+	)
 	return d, nil
 }

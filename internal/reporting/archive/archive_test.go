@@ -56,7 +56,10 @@ func large(samples int) *htmlreport.Document {
 		probe := htmlreport.Probe{Name: fmt.Sprint("probe", p), Sent: 1 << 20}
 		for i := range samples {
 			at := int64(1_800_000_000 + 10*i)
-			probe.Samples = append(probe.Samples, htmlreport.Point{Start: at, End: at + 10, Sent: random.Int64N(1 << 40), P99: random.Int64N(1 << 40)})
+			probe.Samples = append(
+				probe.Samples,
+				htmlreport.Point{Start: at, End: at + 10, Sent: random.Int64N(1 << 40), P99: random.Int64N(1 << 40)},
+			)
 		}
 		d.Probes = append(d.Probes, probe)
 	}
@@ -99,7 +102,8 @@ func TestPack(t *testing.T) {
 func TestNotKept(t *testing.T) {
 	var err error = &NotKeptError{Migration: "a", Have: []string{"b", "c"}}
 	var missing *NotKeptError
-	if !errors.As(err, &missing) || !strings.Contains(missing.Advice(), "of b, c") || !strings.Contains(err.Error(), "migration a does not exist") {
+	if !errors.As(err, &missing) || !strings.Contains(missing.Advice(), "of b, c") ||
+		!strings.Contains(err.Error(), "migration a does not exist") {
 		t.Errorf("%v: %s", err, missing.Advice())
 	}
 }

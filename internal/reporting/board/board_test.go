@@ -33,9 +33,17 @@ type played struct {
 // waiting is one that stands at a gate.
 func waiting() *played {
 	v := live.View{
-		Migration: "move", Cluster: "prod-eu", At: time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC), Phase: v1alpha1.PhaseApplying, Stage: "repoint",
-		Unit: "Services", Done: 300, Total: 1000, Holder: "root@host", Next: "replumb apply -f FILE",
-		Proof: &v1alpha1.ProofStatus{Nodes: 3, Sent: 52_640},
+		Migration: "move",
+		Cluster:   "prod-eu",
+		At:        time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC),
+		Phase:     v1alpha1.PhaseApplying,
+		Stage:     "repoint",
+		Unit:      "Services",
+		Done:      300,
+		Total:     1000,
+		Holder:    "root@host",
+		Next:      "replumb apply -f FILE",
+		Proof:     &v1alpha1.ProofStatus{Nodes: 3, Sent: 52_640},
 		Gates: []live.Gate{{
 			ID: "gate/api-servers", Title: "Restart the API servers <b>now</b>", Since: time.Date(2026, 11, 23, 11, 50, 0, 0, time.UTC),
 			Guide: "Do it, then confirm it: " + command + "replumb.dev/api-servers=Repointed",
@@ -216,7 +224,9 @@ func TestState(t *testing.T) {
 
 // TestOffers takes from gates and conditions what they ask to be confirmed, and nothing else.
 func TestOffers(t *testing.T) {
-	m := &v1alpha1.Migration{ObjectMeta: metav1.ObjectMeta{Name: "move", Annotations: map[string]string{"replumb.dev/kubelets": "172.24.0.10"}}}
+	m := &v1alpha1.Migration{
+		ObjectMeta: metav1.ObjectMeta{Name: "move", Annotations: map[string]string{"replumb.dev/kubelets": "172.24.0.10"}},
+	}
 	m.Status.Conditions = []metav1.Condition{
 		{Reason: "ApprovalNeeded", Message: "is to be approved\nhint: " + command + "replumb.dev/approve=plan:abc,finish"},
 		{Reason: "Again", Message: command + "replumb.dev/approve=plan:abc,finish"},
@@ -225,14 +235,19 @@ func TestOffers(t *testing.T) {
 		{Title: "A", Guide: "kubectl annotate migrations.replumb.dev other --overwrite replumb.dev/approve=finish"},
 		{Title: "B", Guide: command + "replumb.dev/cluster=forged"},
 		{Title: "C", Guide: command + "replumb.dev/kubelets=172.24.0.10"},
-		{Title: "D", Guide: command + "replumb.dev/controller-managers=Paused\nand " + command + "replumb.dev/api-servers=Repointed; rm -rf"},
+		{
+			Title: "D",
+			Guide: command + "replumb.dev/controller-managers=Paused\nand " + command + "replumb.dev/api-servers=Repointed; rm -rf",
+		},
 	}}
 	var got []string
 	for _, o := range Offers(m, v) {
 		got = append(got, o.For+" "+o.Annotation+"="+o.Value)
 	}
 	want := []string{
-		"D replumb.dev/controller-managers=Paused", "D replumb.dev/api-servers=Repointed", "ApprovalNeeded replumb.dev/approve=plan:abc,finish",
+		"D replumb.dev/controller-managers=Paused",
+		"D replumb.dev/api-servers=Repointed",
+		"ApprovalNeeded replumb.dev/approve=plan:abc,finish",
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("offers %q, want %q", got, want)

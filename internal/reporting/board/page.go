@@ -34,7 +34,11 @@ func render() (page []byte, policy string, err error) {
 		return nil, "", fmt.Errorf("writing the page: %w", err)
 	}
 	policy = "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; connect-src 'self'; frame-src 'self'; img-src data:" +
-		"; style-src " + hashOf(style) + "; script-src " + hashOf(script)
+		"; style-src " + hashOf(
+		style,
+	) + "; script-src " + hashOf(
+		script,
+	)
 	return body.Bytes(), policy, nil
 }
 

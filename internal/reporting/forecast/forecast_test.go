@@ -93,7 +93,13 @@ func TestWithinAQuarter(t *testing.T) {
 				truth, batch := p.end.Sub(now), w.Bursts[n-1].End.Sub(w.Bursts[n-1].Start)
 				wrong := time.Duration(math.Abs(float64(left - truth)))
 				if !known || wrong > max(truth/4, 2*batch) {
-					t.Errorf("at %.0f %%: %v, known: %t; in truth it was %v", 100*share, left.Round(time.Second), known, truth.Round(time.Second))
+					t.Errorf(
+						"at %.0f %%: %v, known: %t; in truth it was %v",
+						100*share,
+						left.Round(time.Second),
+						known,
+						truth.Round(time.Second),
+					)
 				}
 			}
 			if asked == 0 {

@@ -38,8 +38,11 @@ type Fact struct {
 // Facts are what there is to know beside gates, in the order in which people ask for it. Their text is of others, in part.
 func (v View) Facts() (all []Fact) {
 	for _, f := range []Fact{
-		v.where(), v.progress(), v.forecast(), v.tiers(), v.proof(), {labelLock, v.Holder, Plain},
-		{labelWaits, v.Waits, Attention}, v.problem(), {labelNext, v.Next, Strong},
+		v.where(), v.progress(), v.forecast(), v.tiers(), v.proof(),
+		{labelLock, v.Holder, Plain},
+		{labelWaits, v.Waits, Attention},
+		v.problem(),
+		{labelNext, v.Next, Strong},
 	} {
 		if f.Text != "" {
 			all = append(all, f)

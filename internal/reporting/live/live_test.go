@@ -39,15 +39,29 @@ func moving(total, batches int) Input {
 			})
 		}
 		at = at.Add(6 * time.Second)
-		add(engine.Event{Time: at, Kind: engine.StepDone, Phase: "move", Group: group, Step: "settle/" + group, Role: engine.RoleWait, Seconds: 2})
+		add(
+			engine.Event{
+				Time:    at,
+				Kind:    engine.StepDone,
+				Phase:   "move",
+				Group:   group,
+				Step:    "settle/" + group,
+				Role:    engine.RoleWait,
+				Seconds: 2,
+			},
+		)
 	}
 	add(engine.Event{
 		Time: at.Add(time.Second), Kind: engine.StepDone, Phase: "move", Group: fmt.Sprintf("batch %d of %d", batches+1, total/10),
 		Step: "bridge/shop/next", Role: engine.RoleWrite, Seconds: 0.1,
 	})
 	return Input{
-		Migration: m, Cluster: "prod-eu (192.0.2.1:6443)", History: h, Holder: "root@host (pid 7, replumb apply)", Next: "replumb apply -f FILE",
-		Now: at.Add(time.Second),
+		Migration: m,
+		Cluster:   "prod-eu (192.0.2.1:6443)",
+		History:   h,
+		Holder:    "root@host (pid 7, replumb apply)",
+		Next:      "replumb apply -f FILE",
+		Now:       at.Add(time.Second),
 	}
 }
 
@@ -110,7 +124,10 @@ func TestGates(t *testing.T) {
 func TestFits(t *testing.T) {
 	in := moving(5000, 120)
 	for i := range 60 {
-		in.Migration.Status.Tiers = append(in.Migration.Status.Tiers, v1alpha1.TierStatus{Name: fmt.Sprintf("tier-number-%d", i), Total: 83})
+		in.Migration.Status.Tiers = append(
+			in.Migration.Status.Tiers,
+			v1alpha1.TierStatus{Name: fmt.Sprintf("tier-number-%d", i), Total: 83},
+		)
 	}
 	proof := &v1alpha1.ProofStatus{Nodes: 500, Sent: 1e9, Failed: 32, Silent: []string{"a: no", "b: no"}}
 	for i := range 32 {
@@ -251,7 +268,11 @@ func TestScreen(t *testing.T) {
 	v := Look(moving(1000, 30))
 	drawn.Show(v)
 	drawn.Show(v)
-	if got := strings.Count(w.String(), "\x1b[2J"); got != 1 || strings.Count(w.String(), "\x1b[H") != 2 || strings.Contains(w.String(), "\x1b[1m") {
+	if got := strings.Count(
+		w.String(),
+		"\x1b[2J",
+	); got != 1 || strings.Count(w.String(), "\x1b[H") != 2 ||
+		strings.Contains(w.String(), "\x1b[1m") {
 		t.Errorf("drawn: %q", w.String())
 	}
 }

@@ -4,6 +4,7 @@ package live
 
 import (
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/replumb/replumb/api/v1alpha1"
@@ -159,7 +160,7 @@ func (v View) Key() string {
 		key += "\x00paused"
 	}
 	if v.Total > 0 {
-		key += "\x00" + string(rune('0'+10*v.Done/v.Total))
+		key += "\x00" + strconv.Itoa(10*v.Done/v.Total)
 	}
 	if v.Proof != nil && v.Proof.Failed > 0 {
 		key += "\x00lost"

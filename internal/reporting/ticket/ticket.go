@@ -98,7 +98,11 @@ func (t *Ticket) where(w io.Writer) {
 func (t *Ticket) changes(w io.Writer) {
 	fmt.Fprintf(w, "%s.", plain(t.Summary))
 	if t.Stays > 0 {
-		fmt.Fprintf(w, " %s left alone.", english.PluralWord(t.Stays, humanize.Comma(int64(t.Stays))+" object is", humanize.Comma(int64(t.Stays))+" objects are"))
+		fmt.Fprintf(
+			w,
+			" %s left alone.",
+			english.PluralWord(t.Stays, humanize.Comma(int64(t.Stays))+" object is", humanize.Comma(int64(t.Stays))+" objects are"),
+		)
 	}
 	fmt.Fprint(w, "\n\n| phase | what | steps | writes |\n|---|---|---|---|\n")
 	for _, p := range t.Phases {
@@ -142,7 +146,11 @@ func (t *Ticket) risks(w io.Writer) {
 	if len(open) == 0 {
 		fmt.Fprintf(w, "Every check passed: %d.\n", passed)
 	} else {
-		fmt.Fprintf(w, "%s passed. What did not:\n\n| code | severity | found | what to do |\n|---|---|---|---|\n", english.Plural(passed, "check", ""))
+		fmt.Fprintf(
+			w,
+			"%s passed. What did not:\n\n| code | severity | found | what to do |\n|---|---|---|---|\n",
+			english.Plural(passed, "check", ""),
+		)
 		t.findings(w, open)
 	}
 	if !t.Proven {
@@ -181,7 +189,12 @@ func (t *Ticket) duration(w io.Writer) {
 	if len(t.Windows) > 0 {
 		fmt.Fprintf(w, "Only within: %s.\n", plain(strings.Join(t.Windows, "; ")))
 	}
-	fmt.Fprintf(w, "From a tenth of the way on, `%s status %s --watch` says when the rest will have moved.\n", t.Command, plain(t.Migration))
+	fmt.Fprintf(
+		w,
+		"From a tenth of the way on, `%s status %s --watch` says when the rest will have moved.\n",
+		t.Command,
+		plain(t.Migration),
+	)
 }
 
 // length of time for people.

@@ -16,10 +16,22 @@ import (
 func sample() *Ticket {
 	write := func(verb, object string) []engine.Change { return []engine.Change{{Verb: verb, Object: object}} }
 	return &Ticket{
-		Migration: "services-to-172-24", Job: "serviceCIDR", Command: "replumb", Hash: "0f3c",
-		Cluster: engine.Identity{UID: "u-1", Server: "192.0.2.1:6443", Context: "prod-eu"}, Time: time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC),
-		Summary: "3 Services to move (0 moved), 1 pinned, 2 stay", Stays: 2, Waits: 90 * time.Minute, Proven: true,
-		Windows: []string{"Mon, Tue 22:00 to 04:00 Europe/Berlin"}, WayBack: "make a new migration",
+		Migration: "services-to-172-24",
+		Job:       "serviceCIDR",
+		Command:   "replumb",
+		Hash:      "0f3c",
+		Cluster: engine.Identity{
+			UID:     "u-1",
+			Server:  "192.0.2.1:6443",
+			Context: "prod-eu",
+		},
+		Time:    time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC),
+		Summary: "3 Services to move (0 moved), 1 pinned, 2 stay",
+		Stays:   2,
+		Waits:   90 * time.Minute,
+		Proven:  true,
+		Windows: []string{"Mon, Tue 22:00 to 04:00 Europe/Berlin"},
+		WayBack: "make a new migration",
 		Phases: []terminal.PlanPhase{
 			{Name: "move", Title: "Move Services", Steps: []terminal.PlanStep{
 				{ID: "a", Title: "Bridge", Role: engine.RoleWrite, Changes: write("create", "Service shop/a")},
@@ -27,7 +39,11 @@ func sample() *Ticket {
 				{ID: "c", Title: "Move b", Role: engine.RoleMove, Changes: write("patch", "Service shop/b")},
 				{ID: "d", Title: "Every node knows", Role: engine.RoleBarrier},
 			}},
-			{Name: "repoint", Title: "Restart API servers", Steps: []terminal.PlanStep{{ID: "g", Title: "Change the flag", Role: engine.RoleGate}}},
+			{
+				Name:  "repoint",
+				Title: "Restart API servers",
+				Steps: []terminal.PlanStep{{ID: "g", Title: "Change the flag", Role: engine.RoleGate}},
+			},
 		},
 		Findings: findings.Findings{
 			{Code: "RP1", Outcome: findings.Pass, Severity: findings.Blocking},
@@ -99,7 +115,10 @@ func TestTextOfOthersIsText(t *testing.T) {
 func TestBlocked(t *testing.T) {
 	ticket := sample()
 	for range 12 {
-		ticket.Findings = append(ticket.Findings, findings.Finding{Code: "RP4", Severity: findings.Blocking, Outcome: findings.Fail, Message: "taken"})
+		ticket.Findings = append(
+			ticket.Findings,
+			findings.Finding{Code: "RP4", Severity: findings.Blocking, Outcome: findings.Fail, Message: "taken"},
+		)
 	}
 	ticket.Proven, ticket.Phases = false, nil
 	text := markdown(t, ticket)

@@ -33,7 +33,7 @@ func TestRangeThatWasKept(t *testing.T) {
 	if found := Audit(w.Want, w.Snapshot); len(found) == 0 {
 		t.Error("control: a range that no Service needs is passed over")
 	}
-	w.Want.Keep(w.Snapshot)
+	w.Keep(w.Snapshot)
 	for _, d := range Audit(w.Want, w.Snapshot) {
 		t.Error(d)
 	}
