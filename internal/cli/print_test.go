@@ -72,12 +72,11 @@ func TestDocumentFlag(t *testing.T) {
 			a := &app{}
 			cmd := &cobra.Command{}
 			a.documentFlag(cmd, "table", "json", "yaml", "name")
-			a.output = format
-			if err := cmd.PreRunE(
-				cmd,
-				nil,
-			); (err == nil) != fine ||
-				err != nil && (ExitCode(err) != fault.ExitUsage || fault.Advice(err) == "") {
+			if err := cmd.Flags().Set("output", format); err != nil {
+				t.Fatal(err)
+			}
+			err := cmd.PreRunE(cmd, nil)
+			if (err == nil) != fine || err != nil && (ExitCode(err) != fault.ExitUsage || fault.Advice(err) == "") {
 				t.Errorf("%v", err)
 			}
 		})
