@@ -65,7 +65,7 @@ lab-basic: deps build ## Build the components that most labs run: Kubernetes, co
 	@$(LAB) build kubernetes containerd coredns cni calico > /dev/null
 
 .PHONY: lab
-lab: deps build ## Build all components of labs: Kubernetes, containerd, CoreDNS, CNI, Calico, flannel, an image registry, cert-manager (about 20 min the first time, then cached)
+lab: deps build ## Build all components of labs: Kubernetes, containerd, CoreDNS, CNI, Calico, flannel, an image registry, cert-manager, Flux (about 30 min the first time, then cached)
 	@$(LAB) build > /dev/null
 
 ##@ Check
@@ -108,7 +108,7 @@ test-race: lab-api apipool $(GOTESTSUM) ## All tests of test-api, looking for ra
 	@$(ASSETS) CGO_ENABLED=1 $(POOL) hack/gotest.sh . -race -tags apiserver,programs -p 3 -timeout 60m ./...
 
 .PHONY: test-long
-test-long: test-race test-rights test-kill test-edge test-proof test-overlap test-operator test-pods test-nodes test-mirror test-whole test-matrix test-lab-endurance ## All that make test leaves out, one after the other (root; hours)
+test-long: test-race test-rights test-kill test-edge test-proof test-overlap test-operator test-gitops test-pods test-nodes test-mirror test-whole test-matrix test-lab-endurance ## All that make test leaves out, one after the other (root; hours)
 
 .PHONY: test-root
 test-root: $(GOTESTSUM) ## Tests of the machine's own network, each in a network namespace of its own (root)
@@ -137,6 +137,10 @@ test-overlap: lab-basic ## Between commands: API servers restarted and killed on
 .PHONY: test-operator
 test-operator: lab-basic ## Fifty Services moved by replumb install and kubectl alone, while the operator is killed, drained and cut off (root; about 20 min)
 	$(E2E) -run '^TestOperator$$' ./e2e
+
+.PHONY: test-gitops
+test-gitops: lab-basic ## The chart by Helm, and a repository of artifacts by Flux: each installs replumb and moves Services (root; about 10 min, and as long for components the first time)
+	$(E2E) -run '^TestHelmAndFlux$$' ./e2e
 
 .PHONY: test-pods
 test-pods: lab-basic ## Tests of pods at length: moved to another range, back, and there for good, by pools and by Nodes, with and without agents (root; about 30 min)

@@ -60,6 +60,7 @@ func Effective(have, given *v1alpha1.Migration) (*v1alpha1.Migration, error) {
 	if spec.Digest(spec.Calls(effective)) != spec.Digest(spec.Calls(given)) {
 		return nil, &ForeignCallsError{Name: have.Name}
 	}
+	effective.Spec.Desired, effective.Spec.Paused = have.Spec.Desired, have.Spec.Paused // commands say it, and files need not
 	effective.ObjectMeta, effective.Status = *have.ObjectMeta.DeepCopy(), *have.Status.DeepCopy()
 	return effective, nil
 }

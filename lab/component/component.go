@@ -81,8 +81,16 @@ func All() []Component {
 			Name: "certmanager", Module: "github.com/cert-manager/cert-manager", Packages: []string{"."},
 			Assets: "deploy/crds", Cold: "2 min",
 		},
+		flux("source-controller", "5 min"),
+		flux("kustomize-controller", "3 min"),
 		{Name: "flannel", Module: "github.com/flannel-io/flannel", Packages: []string{"."}, Cold: "2 min"},
 	}
+}
+
+// flux is one of Flux' controllers, with its definitions.
+func flux(name, cold string) Component {
+	module := "github.com/fluxcd/" + name
+	return Component{Name: name, Module: module, Packages: []string{module}, Assets: "config/crd/bases", Cold: cold}
 }
 
 // Named returns the components of these names, in the order they are built; all of them for no name. It fails for a name that none has.

@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"text/template"
 
-	"golang.org/x/sync/errgroup"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/replumb/replumb/internal/testing/pki"
@@ -24,48 +23,11 @@ const (
 	certManagerImage     = "certmanager"
 )
 
-// needs tells whether a lab runs a component.
-func (t Topology) needs(component string) bool {
-	switch component {
-	case "registry":
-		return t.Registry != ""
-	case "certmanager":
-		return t.CertManager
-	default:
-		return t.CNI.needs(component)
-	}
-}
-
-// writeFurtherImages writes the archive of images that only labs like this one have: every node reads all it is given.
-func (l images) writeFurther() error {
-	if !l.Topology.CertManager {
-		return nil
-	}
-	return image.WriteTar(l.further(), []image.Image{{
+// certManagerImages are those of cert-manager.
+func (l images) certManagerImages() []image.Image {
+	return []image.Image{{
 		Ref: imageRef(certManagerImage), Binary: filepath.Join(l.Binaries.certManager, "certmanager"), Name: "certmanager",
-	}})
-}
-
-func (l images) further() string { return l.dir("further-images.tar") }
-
-// archives are of what every node is given.
-func (l images) archives() []string {
-	if !l.Topology.CertManager {
-		return []string{l.Images}
-	}
-	return []string{l.Images, l.further()}
-}
-
-// equip gives a cluster that is up what this lab has beside it.
-func (l Addons) equip(ctx context.Context, o Options, creds *credentials) error {
-	g, ctx := errgroup.WithContext(ctx)
-	if l.Topology.Edge {
-		g.Go(func() error { return l.openIngress(ctx, o) })
-	}
-	if l.Topology.CertManager {
-		g.Go(func() error { return l.installCertManager(ctx, o, creds.site.Pair) })
-	}
-	return g.Wait()
+	}}
 }
 
 //go:embed certmanager.yaml

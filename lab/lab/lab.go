@@ -54,7 +54,7 @@ type Lab struct {
 
 // binaries are the folders of the components' executables.
 type binaries struct {
-	kubernetes, containerd, cni, calico, flannel, podnet, registry, certManager string
+	kubernetes, containerd, cni, calico, flannel, podnet, registry, certManager, fluxSource, fluxKustomize string
 }
 
 // MarshalJSON and UnmarshalJSON keep the folders in the lab's state file.
@@ -62,6 +62,7 @@ func (b binaries) MarshalJSON() ([]byte, error) {
 	return json.Marshal(map[string]string{
 		"kubernetes": b.kubernetes, "containerd": b.containerd, "cni": b.cni, "calico": b.calico, "flannel": b.flannel,
 		"podnet": b.podnet, "registry": b.registry, "certManager": b.certManager,
+		"fluxSource": b.fluxSource, "fluxKustomize": b.fluxKustomize,
 	})
 }
 
@@ -74,6 +75,7 @@ func (b *binaries) UnmarshalJSON(data []byte) error {
 	*b = binaries{
 		kubernetes: m["kubernetes"], containerd: m["containerd"], cni: m["cni"], calico: m["calico"], flannel: m["flannel"],
 		podnet: m["podnet"], registry: m["registry"], certManager: m["certManager"],
+		fluxSource: m["fluxSource"], fluxKustomize: m["fluxKustomize"],
 	}
 	return nil
 }

@@ -21,6 +21,7 @@ import (
 
 	"github.com/google/go-containerregistry/pkg/authn"
 	"github.com/google/go-containerregistry/pkg/name"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 	"golang.org/x/crypto/bcrypt"
@@ -201,6 +202,11 @@ func (l Addons) Push(ctx context.Context, image, as string) error {
 	if err != nil {
 		return fmt.Errorf("image %s: %w", image, err)
 	}
+	return l.push(ctx, r, to, content)
+}
+
+// push puts an image, or an artifact, into the registry, once that answers.
+func (l Addons) push(ctx context.Context, r *Registry, to name.Tag, content v1.Image) error {
 	transport, err := l.registryTransport()
 	if err != nil {
 		return err
@@ -216,7 +222,7 @@ func (l Addons) Push(ctx context.Context, image, as string) error {
 		remote.WithTransport(transport),
 		remote.WithAuth(credentials),
 	); err != nil {
-		return fmt.Errorf("push %s as %s: %w", image, to, err)
+		return fmt.Errorf("push %s: %w", to, err)
 	}
 	return nil
 }

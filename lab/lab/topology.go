@@ -41,6 +41,8 @@ type Topology struct {
 	Registry string `json:"registry,omitempty"`
 	// CertManager puts cert-manager into the cluster, with a ClusterIssuer. See ClusterIssuer.
 	CertManager bool `json:"certManager,omitempty"`
+	// Flux puts two of Flux' controllers into the cluster: what fetches sources, and what applies what is in them. See FluxNamespace.
+	Flux bool `json:"flux,omitempty"`
 }
 
 // Network joins machines, as a VPC's subnet does.

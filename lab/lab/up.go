@@ -169,6 +169,7 @@ func (l images) build(ctx context.Context, o Options) (images string, err error)
 		kubernetes: dirs["kubernetes"], containerd: dirs["containerd"], cni: dirs["cni"], calico: dirs["calico"], flannel: dirs["flannel"],
 	}
 	l.Binaries.registry, l.Binaries.certManager = dirs["registry"], dirs["certmanager"]
+	l.Binaries.fluxSource, l.Binaries.fluxKustomize = dirs[fluxSource], dirs[fluxKustomize]
 	if err := l.writeFurther(); err != nil {
 		return "", err
 	}

@@ -23,7 +23,7 @@ type upFlags struct {
 	fabric               string
 	keep, edge           bool
 	registry             string
-	certManager          bool
+	certManager, flux    bool
 }
 
 const upExamples = `  # two nodes, one with each proxy mode
@@ -116,6 +116,7 @@ func (f *upFlags) declare(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.registry, "registry", "",
 		"host name, in "+lab.Zone+", of an image registry that nodes pull from with credentials; with --edge")
 	cmd.Flags().BoolVar(&f.certManager, "cert-manager", false, "cert-manager, with the ClusterIssuer "+lab.ClusterIssuer)
+	cmd.Flags().BoolVar(&f.flux, "flux", false, "Flux' source-controller and kustomize-controller")
 	cmd.Flags().StringVar(&f.kubeconfig, "kubeconfig", "", "also write the administrator's kubeconfig to this file")
 	cmd.Flags().BoolVar(&f.keep, "keep-on-failure", false, "leave a lab that did not come up as it is")
 }
@@ -135,7 +136,7 @@ func (f upFlags) topology() (lab.Topology, error) {
 		return lab.Topology{}, &lab.InvalidError{Field: "control-planes", Problem: "there must be one", Hint: "use 1 or 3"}
 	}
 	t := lab.Topology{Name: f.name, Nodes: modes, ControlPlanes: f.controlPlanes, CNI: lab.CNI(f.cni), Edge: f.edge, Fabric: f.fabric}
-	t.Registry, t.CertManager = f.registry, f.certManager
+	t.Registry, t.CertManager, t.Flux = f.registry, f.certManager, f.flux
 	for _, r := range []struct {
 		flag, value string
 		to          *netip.Prefix

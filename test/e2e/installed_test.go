@@ -47,7 +47,10 @@ const (
 func TestOperator(t *testing.T) {
 	l := bringUp(t, named("e2e-operator"))
 	forgetNamesSoon(t, l)
-	o := newOperated(t, l)
+	o := newOperated(t, l, operatedServices)
+	if n := len(shopServices(t, l)); n < 50 {
+		t.Fatalf("there are %d Services", n)
+	}
 	o.apply(replumb(t, l, "install", "--image", workload.ReplumbImage))
 	o.kubectl("rollout", "status", "-n", v1alpha1.SystemNamespace, "deployment/"+installation.Operator, "--timeout=2m")
 	moved := o.s.during(t, "a move by the operator, which is killed again and again", func() {
@@ -93,19 +96,16 @@ type inCluster struct {
 	callees []traffic.Callee
 }
 
-// newOperated opens the shop with fifty Services, and has clients on every node call it.
-func newOperated(t *testing.T, l *lab.Lab) *inCluster {
+// newOperated opens the shop with so many Services more than it has, and has clients on every node call it.
+func newOperated(t *testing.T, l *lab.Lab, further int) *inCluster {
 	t.Helper()
 	objects := []runtime.Object{workload.Namespace(shopNamespace)}
 	for _, echo := range workload.Shop(shopNamespace) {
 		objects = append(objects, echo.Objects()...)
 	}
-	callees, err := start(t.Context(), l, shopNamespace, append(objects, workload.FurtherServices(shopNamespace, operatedServices)...))
+	callees, err := start(t.Context(), l, shopNamespace, append(objects, workload.FurtherServices(shopNamespace, further)...))
 	if err != nil {
 		t.Fatal(err)
-	}
-	if n := len(shopServices(t, l)); n < 50 {
-		t.Fatalf("there are %d Services", n)
 	}
 	watch, err := traffic.Start(
 		t.Context(),

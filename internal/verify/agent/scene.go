@@ -89,8 +89,10 @@ func (w *watched) scene() (s scene, ok bool) {
 func shrinkMigration(m *v1alpha1.Migration) *v1alpha1.Migration {
 	kept := &v1alpha1.Migration{
 		ObjectMeta: metav1.ObjectMeta{Name: m.Name, UID: m.UID, DeletionTimestamp: m.DeletionTimestamp},
-		Spec:       v1alpha1.MigrationSpec{Proof: m.Spec.Proof, Desired: m.Spec.Desired},
-		Status:     v1alpha1.MigrationStatus{PointOfNoReturnPassed: m.Status.PointOfNoReturnPassed, Proof: m.Status.Proof},
+		Spec:       v1alpha1.MigrationSpec{Proof: m.Spec.Proof},
+		Status: v1alpha1.MigrationStatus{
+			Phase: m.Status.Phase, PointOfNoReturnPassed: m.Status.PointOfNoReturnPassed, Proof: m.Status.Proof,
+		},
 	}
 	if s := m.Spec.ServiceCIDR; s != nil {
 		kept.Spec.ServiceCIDR = &v1alpha1.ServiceCIDRSpec{From: s.From, To: s.To, Drain: s.Drain}

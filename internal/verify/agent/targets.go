@@ -114,7 +114,7 @@ func (s scene) goes(address string) bool {
 	switch {
 	case s.migration.Status.PointOfNoReturnPassed:
 		ranges = spec.From
-	case s.migration.Spec.Desired == v1alpha1.DesiredRolledBack:
+	case goesBack(s.migration):
 		ranges = spec.To
 	}
 	within := slices.ContainsFunc(ranges, func(text string) bool {
@@ -122,6 +122,11 @@ func (s scene) goes(address string) bool {
 		return err == nil && r.Contains(a)
 	})
 	return within && !slices.ContainsFunc(s.services, func(svc *corev1.Service) bool { return clusterIP(svc) == a })
+}
+
+// goesBack reports whether a Migration is on its way back, or back. That it is wanted back says less: the run that goes back may not have begun.
+func goesBack(m *v1alpha1.Migration) bool {
+	return m.Status.Phase == v1alpha1.PhaseRollingBack || m.Status.Phase == v1alpha1.PhaseRolledBack
 }
 
 // full is the name of a probe in reports.
@@ -229,7 +234,7 @@ func addresses(m *v1alpha1.Migration, svc *corev1.Service) (old, recent netip.Ad
 		return old, netip.Addr{}
 	case at.IsValid():
 		return old, at
-	case m.Spec.Desired == v1alpha1.DesiredRolledBack:
+	case goesBack(m):
 		return old, parse(svc.Annotations[v1alpha1.AnnotationTargetIP])
 	}
 	return old, netip.Addr{}

@@ -37,7 +37,7 @@ func moveRanges() []netip.Prefix {
 }
 
 func final(m *v1alpha1.Migration) { m.Status.PointOfNoReturnPassed = true }
-func back(m *v1alpha1.Migration)  { m.Spec.Desired = v1alpha1.DesiredRolledBack }
+func back(m *v1alpha1.Migration)  { m.Status.Phase = v1alpha1.PhaseRollingBack }
 
 // service is one at an address; none means that it is on its way.
 func service(namespace, name, at string, change ...func(*corev1.Service)) *corev1.Service {
