@@ -41,7 +41,8 @@ demo: deps build ## Watch a real cluster's Service range move under traffic, bes
 build: ## Build bin/replumb, bin/kubectl-replumb and bin/replumb-lab
 	@mkdir -p $(BIN)
 	go build -ldflags "$(LDFLAGS)" -o $(BIN)/ ./cmd/...
-	go -C lab build -ldflags "-s -w" -o $(BIN)/ ./cmd/replumb-lab
+	@go -C lab run ./cmd/sources
+	go -C lab build -tags carried -ldflags "-s -w" -o $(BIN)/ ./cmd/replumb-lab
 	@ln -sf replumb $(BIN)/kubectl-replumb
 	@cp hack/completion/kubectl_complete-replumb $(BIN)/
 
@@ -108,7 +109,7 @@ test-race: lab-api apipool $(GOTESTSUM) ## All tests of test-api, looking for ra
 	@$(ASSETS) CGO_ENABLED=1 $(POOL) hack/gotest.sh . -race -tags apiserver,programs -p 3 -timeout 60m ./...
 
 .PHONY: test-long
-test-long: test-race test-rights test-kill test-edge test-proof test-overlap test-operator test-gitops test-pods test-nodes test-mirror test-whole test-matrix test-lab-endurance ## All that make test leaves out, one after the other (root; hours)
+test-long: test-race test-rights test-kill test-edge test-proof test-overlap test-operator test-gitops test-released test-pods test-nodes test-mirror test-whole test-matrix test-lab-endurance ## All that make test leaves out, one after the other (root; hours)
 
 .PHONY: test-root
 test-root: $(GOTESTSUM) ## Tests of the machine's own network, each in a network namespace of its own (root)
@@ -141,6 +142,10 @@ test-operator: lab-basic ## Fifty Services moved by replumb install and kubectl 
 .PHONY: test-gitops
 test-gitops: lab-basic ## The chart by Helm, and a repository of artifacts by Flux: each installs replumb and moves Services (root; about 10 min, and as long for components the first time)
 	$(E2E) -run '^TestHelmAndFlux$$' ./e2e
+
+.PHONY: test-released
+test-released: release-snapshot lab-basic ## What a release has, from a registry that asks for credentials: its command and its chart move Services (root; about 10 min, and 20 more the first time)
+	$(E2E) -run '^TestReleased$$' ./e2e
 
 .PHONY: test-pods
 test-pods: lab-basic ## Tests of pods at length: moved to another range, back, and there for good, by pools and by Nodes, with and without agents (root; about 30 min)

@@ -25,15 +25,18 @@ func load(t *testing.T) config.Project {
 
 // TestEverySystem: a release is for those systems that the documents name.
 func TestEverySystem(t *testing.T) {
-	b := load(t).Builds
-	if len(b) != 1 {
-		t.Fatalf("%d builds", len(b))
+	systems := map[string][]string{"replumb": {"linux", "darwin", "windows"}, "replumb-lab": {"linux"}}
+	builds := load(t).Builds
+	if len(builds) != len(systems) {
+		t.Fatalf("%d builds", len(builds))
 	}
-	if want := []string{"linux", "darwin", "windows"}; !slices.Equal(b[0].Goos, want) {
-		t.Errorf("systems %q, want %q", b[0].Goos, want)
-	}
-	if want := []string{"amd64", "arm64"}; !slices.Equal(b[0].Goarch, want) {
-		t.Errorf("processors %q, want %q", b[0].Goarch, want)
+	for _, b := range builds {
+		if want := systems[b.ID]; !slices.Equal(b.Goos, want) {
+			t.Errorf("%s: systems %q, want %q", b.ID, b.Goos, want)
+		}
+		if want := []string{"amd64", "arm64"}; !slices.Equal(b.Goarch, want) {
+			t.Errorf("%s: processors %q, want %q", b.ID, b.Goarch, want)
+		}
 	}
 }
 

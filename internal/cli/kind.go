@@ -11,6 +11,7 @@ import (
 	"github.com/replumb/replumb/internal/engine/findings"
 	"github.com/replumb/replumb/internal/kube/apiserver"
 	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/pull"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/migrations"
 	"github.com/replumb/replumb/internal/migrations/mirror"
@@ -124,7 +125,7 @@ func (c *connection) identity(ctx context.Context) engine.Identity {
 
 // tools are what jobs are made with. A nil connection is none.
 func (a *app) tools(c *connection) migrations.Tools {
-	t := migrations.Tools{Image: image(), Context: a.context, InsecureTarget: a.insecureTarget, Dir: a.dir}
+	t := migrations.Tools{Image: pull.Image{Name: image()}, Context: a.context, InsecureTarget: a.insecureTarget, Dir: a.dir}
 	if c != nil {
 		t.Cluster, t.Inspector = c.Cluster, c.inspector
 	}

@@ -24,6 +24,7 @@ import (
 	"github.com/replumb/replumb/internal/engine/printable"
 	"github.com/replumb/replumb/internal/kube/apiserver"
 	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/pull"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/migration/incluster"
 	"github.com/replumb/replumb/internal/operator/controller"
@@ -105,9 +106,7 @@ func (a *app) operate(ctx context.Context, o *operatorOptions) error {
 	}
 	tools := a.tools(c)
 	tools.Directed, tools.Dir = true, ""
-	if own := ownImage(ctx, c.Cluster, os.Getenv); own != "" {
-		tools.Image = own // what nodes could pull once
-	}
+	tools.Image = ownImage(ctx, c.Cluster, os.Getenv).Or(tools.Image) // what nodes could pull once
 	op := &controller.Operator{
 		Tools: tools, Identity: c.identity(ctx), Name: replica(os.Getenv), Version: version, Namespace: o.namespace, Allowed: o.allowed,
 		PlansApproved: o.approvePlans, Log: log,
@@ -143,14 +142,18 @@ func (a *app) operate(ctx context.Context, o *operatorOptions) error {
 	return nil
 }
 
-// ownImage is the image of the pod that the process runs in; empty if it runs in none, or may not read it.
-func ownImage(ctx context.Context, c client.Reader, env func(string) string) string {
+// ownImage is the image of the pod that the process runs in, with what nodes pulled it with; none if it runs in none, or may not read it.
+func ownImage(ctx context.Context, c client.Reader, env func(string) string) pull.Image {
 	pod := &corev1.Pod{}
 	key := client.ObjectKey{Namespace: env("POD_NAMESPACE"), Name: env("POD_NAME")}
 	if key.Name == "" || key.Namespace == "" || c.Get(ctx, key, pod) != nil || len(pod.Spec.Containers) == 0 {
-		return ""
+		return pull.Image{}
 	}
-	return pod.Spec.Containers[0].Image
+	own := pull.Image{Name: pod.Spec.Containers[0].Image}
+	for _, s := range pod.Spec.ImagePullSecrets {
+		own.Secrets = append(own.Secrets, s.Name)
+	}
+	return own
 }
 
 // listen on [HOST:]PORT; without a host on all addresses, as kubelets and Prometheus come from others.

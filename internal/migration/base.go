@@ -11,6 +11,7 @@ import (
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/engine/findings"
 	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/pull"
 	"github.com/replumb/replumb/internal/safety/backup"
 	"github.com/replumb/replumb/internal/spec"
 	"github.com/replumb/replumb/internal/spec/hook"
@@ -20,7 +21,7 @@ import (
 type Tools struct {
 	Cluster *cluster.Cluster
 	// Image of replumb for the pods it runs itself; empty if this build has none.
-	Image string
+	Image pull.Image
 	// Directed says that spec.desired is for others to write, and that runs obey it: they are those of the operator.
 	Directed bool
 	// Clock, if set, is used in place of the real one.

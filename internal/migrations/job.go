@@ -10,6 +10,7 @@ import (
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/kube/apiserver"
 	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/pull"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/migrations/cni"
 	"github.com/replumb/replumb/internal/migrations/mirror"
@@ -23,7 +24,7 @@ type Tools struct {
 	Cluster   *cluster.Cluster
 	Inspector *apiserver.Inspector
 	// Image of replumb for the pods it runs itself; empty if this build has none.
-	Image string
+	Image pull.Image
 	// Context gives access to another context of the kubeconfig, for mirrors; nil where there is no kubeconfig.
 	Context func(name string) (*rest.Config, error)
 	// InsecureTarget takes the kubeconfig of a mirror's Secret as it is.

@@ -23,6 +23,8 @@ import (
 
 	"golang.org/x/mod/modfile"
 	"golang.org/x/sys/unix"
+
+	"github.com/replumb/replumb/lab/source"
 )
 
 // Component is one module under lab/components and how to build it.
@@ -130,9 +132,9 @@ type Builder struct {
 	Progress func(format string, args ...any) // reports what is being built and how long it takes; may be nil
 }
 
-// NewBuilder returns a Builder for the checkout that holds the working directory, with the user's cache folder.
+// NewBuilder returns a Builder for the checkout that holds the working directory, or else for the sources that this program carries, with the user's cache folder.
 func NewBuilder(progress func(format string, args ...any)) (*Builder, error) {
-	root, err := SourceRoot()
+	root, err := sources()
 	if err != nil {
 		return nil, err
 	}
@@ -156,7 +158,25 @@ func CacheDir() (string, error) {
 	return dir, os.MkdirAll(dir, 0o755)
 }
 
-// SourceRoot finds the replumb checkout that the working directory is in; components and images are built from it.
+// sources is the folder that components and images are built from: the checkout that the working directory is in, or what this program
+// carries.
+func sources() (string, error) {
+	root, inCheckout := SourceRoot()
+	if inCheckout == nil {
+		return root, nil
+	}
+	cache, err := CacheDir()
+	if err != nil {
+		return "", err
+	}
+	root, err = source.Carried(cache)
+	if errors.Is(err, source.ErrNone) {
+		return "", inCheckout
+	}
+	return root, err
+}
+
+// SourceRoot finds the replumb checkout that the working directory is in.
 func SourceRoot() (string, error) {
 	dir, err := os.Getwd()
 	if err != nil {
@@ -169,7 +189,7 @@ func SourceRoot() (string, error) {
 		}
 		if d == filepath.Dir(d) {
 			return "", fmt.Errorf("%s is not in a checkout of github.com/replumb/replumb, which the lab builds from\n"+
-				"hint: change into the checkout first", dir)
+				"hint: change into the checkout first, or use a replumb-lab that make build has made: it carries what it builds from", dir)
 		}
 	}
 }
@@ -307,6 +327,11 @@ func goBuild(ctx context.Context, dir, out, pkg string, flags []string) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
+	if errors.Is(err, exec.ErrNotFound) {
+		return errors.New(
+			"the go command is not there, which labs are built with\nhint: install Go " + runtime.Version()[2:] + " or later: https://go.dev/dl",
+		)
+	}
 	if err != nil {
 		return fmt.Errorf("go build %s: %w\n%s", pkg, err, lastLines(string(output), 15))
 	}
@@ -322,10 +347,10 @@ const (
 	Lab     Module = "lab"
 )
 
-// BuildMain builds a main package of one of the checkout's own modules into out. It leaves caching to the go command,
+// BuildMain builds a main package of one of replumb's own modules into out. It leaves caching to the go command,
 // which finds out by itself whether anything has changed.
 func BuildMain(ctx context.Context, in Module, pkg, out string) error {
-	root, err := SourceRoot()
+	root, err := sources()
 	if err != nil {
 		return err
 	}

@@ -10,7 +10,9 @@ import (
 
 	"github.com/google/go-containerregistry/pkg/name"
 	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/layout"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"github.com/google/go-containerregistry/pkg/v1/static"
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
@@ -40,7 +42,28 @@ func (l Addons) PushFiles(ctx context.Context, files fs.FS, as string) error {
 	if err != nil {
 		return fmt.Errorf("artifact %s: %w", as, err)
 	}
-	return l.push(ctx, r, to, artifact)
+	return l.push(ctx, r, to, func(options ...remote.Option) error { return remote.Write(to, artifact, options...) })
+}
+
+// PushLayout puts an OCI layout, an image for whatever processors it is, into the lab's registry, and returns the digest it has there.
+func (l Addons) PushLayout(ctx context.Context, dir, as string) (digest string, err error) {
+	r, err := l.RequireRegistry()
+	if err != nil {
+		return "", err
+	}
+	to, err := name.NewTag(r.Host + "/" + as)
+	if err != nil {
+		return "", fmt.Errorf("name %q: %w", as, err)
+	}
+	index, err := layout.ImageIndexFromPath(dir)
+	if err != nil {
+		return "", fmt.Errorf("OCI layout %s: %w", dir, err)
+	}
+	sum, err := index.Digest()
+	if err != nil {
+		return "", fmt.Errorf("OCI layout %s: %w", dir, err)
+	}
+	return sum.String(), l.push(ctx, r, to, func(options ...remote.Option) error { return remote.WriteIndex(to, index, options...) })
 }
 
 // archived is a tree of files as a compressed tar archive.

@@ -21,7 +21,6 @@ import (
 
 	"github.com/google/go-containerregistry/pkg/authn"
 	"github.com/google/go-containerregistry/pkg/name"
-	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 	"golang.org/x/crypto/bcrypt"
@@ -202,11 +201,11 @@ func (l Addons) Push(ctx context.Context, image, as string) error {
 	if err != nil {
 		return fmt.Errorf("image %s: %w", image, err)
 	}
-	return l.push(ctx, r, to, content)
+	return l.push(ctx, r, to, func(options ...remote.Option) error { return remote.Write(to, content, options...) })
 }
 
-// push puts an image, or an artifact, into the registry, once that answers.
-func (l Addons) push(ctx context.Context, r *Registry, to name.Tag, content v1.Image) error {
+// push has something written to the registry, once that answers.
+func (l Addons) push(ctx context.Context, r *Registry, to name.Tag, write func(...remote.Option) error) error {
 	transport, err := l.registryTransport()
 	if err != nil {
 		return err
@@ -215,13 +214,7 @@ func (l Addons) push(ctx context.Context, r *Registry, to name.Tag, content v1.I
 		return err
 	}
 	credentials := authn.FromConfig(authn.AuthConfig{Username: r.Username, Password: r.Password})
-	if err := remote.Write(
-		to,
-		content,
-		remote.WithContext(ctx),
-		remote.WithTransport(transport),
-		remote.WithAuth(credentials),
-	); err != nil {
+	if err := write(remote.WithContext(ctx), remote.WithTransport(transport), remote.WithAuth(credentials)); err != nil {
 		return fmt.Errorf("push %s: %w", to, err)
 	}
 	return nil

@@ -32,7 +32,10 @@ func TestHelmAndFlux(t *testing.T) {
 	l := bringUp(t, topology)
 	forgetNamesSoon(t, l)
 	o := newOperated(t, l, gitOpsServices)
-	t.Run("Helm", func(t *testing.T) { o.as(t).moveWithHelm() })
+	t.Run("Helm", func(t *testing.T) {
+		repo, tag, _ := strings.Cut(workload.ReplumbImage, ":")
+		o.as(t).moveWithHelm(filepath.Join(checkout(t), "charts", "replumb"), "image.repository="+repo, "image.tag="+tag)
+	})
 	o.s.steady(t)
 	t.Run("Flux", func(t *testing.T) { o.as(t).moveWithFlux() })
 	requireNaiveLoses(t, l)
@@ -44,12 +47,11 @@ func (o *inCluster) as(t *testing.T) *inCluster {
 	return &inCluster{T: t, l: o.l, s: o.s, callees: o.callees}
 }
 
-func (o *inCluster) moveWithHelm() {
+// moveWithHelm installs a chart with values, moves by it and back, and uninstalls it.
+func (o *inCluster) moveWithHelm(chart string, values ...string) {
 	o.Helper()
-	chart := filepath.Join(checkout(o.T), "charts", "replumb")
-	repo, tag, _ := strings.Cut(workload.ReplumbImage, ":")
 	o.helm("install", "replumb", chart, "--namespace", v1alpha1.SystemNamespace, "--create-namespace",
-		"--set", "image.repository="+repo, "--set", "image.tag="+tag, "--wait", "--timeout", "3m")
+		"--set", strings.Join(values, ","), "--wait", "--timeout", "3m")
 	o.helm("test", "replumb", "--namespace", v1alpha1.SystemNamespace, "--timeout", "2m")
 	moved := o.s.during(o.T, "a move by Helm's operator", func() {
 		o.apply(o.migration("helmed", newRange))

@@ -6,7 +6,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -210,5 +212,40 @@ func testLabRefusals(t *testing.T, l *lab.Lab) {
 			}
 			labtest.RequireNothingLeft(t, "bad")
 		})
+	}
+}
+
+// TestUpElsewhere brings a lab up in a folder outside the checkout, by nothing but the program that make build makes. The control is a program
+// that carries no sources.
+func TestUpElsewhere(t *testing.T) {
+	const name = "elsewhere"
+	folder := t.TempDir()
+	if out, err := exec.CommandContext(t.Context(), "make", "-C", checkout(t), "build").CombinedOutput(); err != nil {
+		t.Fatalf("make build: %v\n%s", err, out)
+	}
+	program := filepath.Join(folder, "replumb-lab")
+	content, err := os.ReadFile(filepath.Join(checkout(t), "bin", "replumb-lab"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(program, content, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _, _ = lab.Down(context.Background(), name) })
+	for _, argv := range [][]string{
+		{program, "up", "--name", name, "--nodes", "1"}, {program, "exec", "--name", name, "node1", "--", "true"}, {program, "down", "--name", name},
+	} {
+		cmd := exec.CommandContext(t.Context(), argv[0], argv[1:]...)
+		cmd.Dir = folder
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("%s: %v\n%s", argv[1], err, out)
+		}
+	}
+	labtest.RequireNothingLeft(t, name)
+
+	bare := command(t, "replumb-lab", "up", "--name", name)
+	bare.Dir = folder
+	if out, err := bare.CombinedOutput(); err == nil || !strings.Contains(string(out), "hint: change into the checkout first") {
+		t.Errorf("control: without sources up ends with %v: %s", err, out)
 	}
 }

@@ -2,6 +2,7 @@
 package pull
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 
@@ -19,6 +20,15 @@ type Image struct {
 	Name string
 	// Secrets are those, by name, of the namespace of the pods that nodes pull it with.
 	Secrets []string
+}
+
+// Or is the image with the name and the Secrets of another one, each where it has none itself.
+func (i Image) Or(other Image) Image {
+	i.Name = cmp.Or(i.Name, other.Name)
+	if len(i.Secrets) == 0 {
+		i.Secrets = other.Secrets
+	}
+	return i
 }
 
 // References are what the spec of a pod says of the Secrets; nil, if there are none.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -80,5 +81,23 @@ func TestAbsent(t *testing.T) {
 		if got, err := none.Absent(t.Context(), c, ""); got != nil || err != nil || len(*asked) > 0 {
 			t.Errorf("%+v: found %v, %v, asked %q", none, got, err, *asked)
 		}
+	}
+}
+
+// TestOr: a Migration that names an image of its own, and no Secrets, may still need those that replumb itself was pulled with.
+func TestOr(t *testing.T) {
+	own := Image{Name: "registry/replumb:v1", Secrets: []string{"registry"}}
+	for name, tt := range map[string]struct{ given, want Image }{
+		"nothing":  {Image{}, own},
+		"an image": {Image{Name: "other"}, Image{Name: "other", Secrets: []string{"registry"}}},
+		"Secrets":  {Image{Secrets: []string{"a", "b"}}, Image{Name: "registry/replumb:v1", Secrets: []string{"a", "b"}}},
+		"both":     {Image{Name: "other", Secrets: []string{"a"}}, Image{Name: "other", Secrets: []string{"a"}}},
+	} {
+		if got := tt.given.Or(own); !reflect.DeepEqual(got, tt.want) {
+			t.Errorf("%s: %+v, want %+v", name, got, tt.want)
+		}
+	}
+	if got := (Image{Name: "alone"}).Or(Image{}); got.Name != "alone" || got.References() != nil {
+		t.Errorf("without another one: %+v", got)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 
 	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/kube/pull"
 )
 
 // TestNoneIsPrivileged: agents have no more rights on a node than they need. Those that look can write nothing there, and one that cleans no more
@@ -54,7 +55,7 @@ func TestPullSecrets(t *testing.T) {
 		{[]string{"registry", "mirror"}, []string{"registry", "mirror"}},
 	} {
 		p := &Planner{Survey: &Survey{Spec: Spec{Name: "m", Canary: v1alpha1.PodCanarySpec{ImagePullSecrets: tt.secrets}}}}
-		p.Tools.Image = "i"
+		p.Tools.Image = pull.Image{Name: "i"}
 		for _, verb := range []string{verbTraffic, verbResidue, verbClean} {
 			a := p.agent(verb, "a", "calico")
 			pod := a.pod()

@@ -27,6 +27,7 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/pull"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/network/calico"
 	"github.com/replumb/replumb/internal/network/nodecleanup"
@@ -185,7 +186,10 @@ func (f *fixture) with(m *v1alpha1.Migration) {
 	f.Helper()
 	everything, err := server.Any()
 	f.Must(err)
-	f.job, err = NewJob(Tools{Tools: migration.Tools{Cluster: crash.Watch(f.T, f.operator), Image: "replumb"}, Any: everything}, m)
+	f.job, err = NewJob(
+		Tools{Tools: migration.Tools{Cluster: crash.Watch(f.T, f.operator), Image: pull.Image{Name: "replumb"}}, Any: everything},
+		m,
+	)
 	f.Must(err)
 	f.job.Holder = migrationtest.Killed()
 }

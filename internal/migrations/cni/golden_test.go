@@ -23,6 +23,7 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine/findings"
 	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/pull"
 	"github.com/replumb/replumb/internal/kube/references"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/network/podnetwork"
@@ -103,7 +104,7 @@ func planner(t *testing.T, in map[string][]byte) (*Planner, Input) {
 	}
 	job.Migration.Status.Phase = f.Phase
 	clock := clocktesting.NewFakePassiveClock(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))
-	tools := Tools{Tools: migration.Tools{Cluster: nowhere, Image: "replumb", Clock: clock}, Any: nowhere}
+	tools := Tools{Tools: migration.Tools{Cluster: nowhere, Image: pull.Image{Name: "replumb"}, Clock: clock}, Any: nowhere}
 	p := &Planner{Base: migration.Base{Tools: tools.Tools, Migration: job.Migration}, Tools: tools, Survey: s}
 	if input.AbsentSecrets, err = p.absentSecrets(t.Context(), migrationtest.Lacking(f.Absent)); err != nil {
 		t.Fatal(err)

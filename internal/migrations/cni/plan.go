@@ -1,7 +1,6 @@
 package cni
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -93,7 +92,7 @@ func (p *Planner) spec() Spec { return p.Survey.Spec }
 
 // image of replumb, for pods that it runs.
 func (p *Planner) image() pull.Image {
-	return pull.Image{Name: cmp.Or(p.spec().Canary.Image, p.Tools.Image), Secrets: p.spec().Canary.ImagePullSecrets}
+	return pull.Image{Name: p.spec().Canary.Image, Secrets: p.spec().Canary.ImagePullSecrets}.Or(p.Tools.Image)
 }
 
 // over reports whether apply went through, and nothing has come up since.

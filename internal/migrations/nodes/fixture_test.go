@@ -23,6 +23,7 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/pull"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/network/calico"
 	"github.com/replumb/replumb/internal/testing/apitest"
@@ -104,7 +105,7 @@ func setup(t *testing.T, change ...func(*v1alpha1.Migration)) *fixture {
 // with makes the job of a Migration.
 func (f *fixture) with(m *v1alpha1.Migration) {
 	f.Helper()
-	job, err := NewJob(migration.Tools{Cluster: crash.Watch(f.T, f.operator), Image: "replumb"}, m)
+	job, err := NewJob(migration.Tools{Cluster: crash.Watch(f.T, f.operator), Image: pull.Image{Name: "replumb"}}, m)
 	f.Must(err)
 	job.Holder = migrationtest.Killed()
 	f.job = job

@@ -22,6 +22,7 @@ import (
 	"github.com/replumb/replumb/internal/engine/findings"
 	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/kube/etcd"
+	"github.com/replumb/replumb/internal/kube/pull"
 	"github.com/replumb/replumb/internal/kube/rollout"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/spec"
@@ -163,7 +164,7 @@ func TestEveryCheckFiresAndPasses(t *testing.T) {
 // TestPullSecrets: canaries have those that are named, and the image of this version where none is.
 func TestPullSecrets(t *testing.T) {
 	for _, secrets := range [][]string{nil, {"registry", "mirror"}} {
-		l := live{migration.Tools{Image: "own"}, Spec{Canary: v1alpha1.PodCanarySpec{ImagePullSecrets: secrets}}}
+		l := live{migration.Tools{Image: pull.Image{Name: "own"}}, Spec{Canary: v1alpha1.PodCanarySpec{ImagePullSecrets: secrets}}}
 		if got := (&connectivityStep{l}).test(nil).Image; got.Name != "own" || !slices.Equal(got.Secrets, secrets) {
 			t.Errorf("%v: canaries have %+v", secrets, got)
 		}

@@ -1,7 +1,6 @@
 package nodes
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 
@@ -312,5 +311,5 @@ func (p *Planner) tidy() []engine.Group {
 
 // image of replumb, for pods that it runs.
 func (l live) image() pull.Image {
-	return pull.Image{Name: cmp.Or(l.spec.Canary.Image, l.Image), Secrets: l.spec.Canary.ImagePullSecrets}
+	return pull.Image{Name: l.spec.Canary.Image, Secrets: l.spec.Canary.ImagePullSecrets}.Or(l.Image)
 }

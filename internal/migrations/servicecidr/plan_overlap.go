@@ -1,7 +1,6 @@
 package servicecidr
 
 import (
-	"cmp"
 	"context"
 
 	"github.com/replumb/replumb/api/v1alpha1"
@@ -16,7 +15,7 @@ func (j *Job) overlapImage() pull.Image {
 		return pull.Image{}
 	}
 	proof := j.Spec.Common.Proof
-	return pull.Image{Name: cmp.Or(proof.Image, j.Tools.Image), Secrets: proof.ImagePullSecrets}
+	return pull.Image{Name: proof.Image, Secrets: proof.ImagePullSecrets}.Or(j.Tools.Image)
 }
 
 // Overlap is what keeps bridges in step between commands, whether it is to run or not.

@@ -83,6 +83,15 @@ func TestKstatus(t *testing.T) {
 				t.Errorf("%v, %v; conditions %+v", got, err, tt.m.Status.Conditions)
 			}
 			c := tt.m.Status.Conditions
+			health := map[status.Status]string{
+				status.CurrentStatus: "Healthy", status.FailedStatus: "Degraded", status.InProgressStatus: "Progressing",
+			}[tt.want]
+			if meta.IsStatusConditionTrue(c, v1alpha1.ConditionPaused) || meta.IsStatusConditionTrue(c, v1alpha1.ConditionGateWaiting) {
+				health = "Suspended"
+			}
+			if got := argoHealth(t, body); got != health {
+				t.Errorf("Argo CD shows %s, want %s; conditions %+v", got, health, c)
+			}
 			if meta.IsStatusConditionTrue(c, v1alpha1.ConditionReconciling) && meta.IsStatusConditionTrue(c, v1alpha1.ConditionStalled) {
 				t.Errorf("both: %+v", c)
 			}

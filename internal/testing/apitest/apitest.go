@@ -295,6 +295,10 @@ func (s *Server) Clean(t testing.TB) {
 	if err := s.DeleteAllOf(ctx, &networkingv1.IPAddress{}, client.HasLabels{v1alpha1.LabelRole}); err != nil {
 		t.Fatal(err)
 	}
+	// Journals and reports outlast Migrations, and one of the next test may have the same name.
+	if err := s.DeleteAllOf(ctx, &corev1.ConfigMap{}, client.InNamespace(v1alpha1.JournalNamespace)); err != nil {
+		t.Fatal(err)
+	}
 	s.removeNamespace(t, v1alpha1.SystemNamespace)
 	s.awaitRanges(t)
 }

@@ -1,7 +1,6 @@
 package lossguard
 
 import (
-	"cmp"
 	"context"
 	"time"
 
@@ -24,7 +23,7 @@ type AgentConfig struct {
 	Migration string
 	Spec      v1alpha1.ProofSpec
 	// Own is the image of this version of replumb; empty if this build has none.
-	Own string
+	Own pull.Image
 	// None says that the migration does nothing that agents could see.
 	None bool
 	// Services says that it moves Services.
@@ -40,7 +39,7 @@ func (c *AgentConfig) Image() pull.Image {
 	if c.None || c.Spec.Agents == v1alpha1.AgentsDisabled {
 		return pull.Image{}
 	}
-	return pull.Image{Name: cmp.Or(c.Spec.Image, c.Own), Secrets: c.Spec.ImagePullSecrets}
+	return pull.Image{Name: c.Spec.Image, Secrets: c.Spec.ImagePullSecrets}.Or(c.Own)
 }
 
 // Runs reports whether there are to be agents.

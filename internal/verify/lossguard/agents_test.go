@@ -11,24 +11,26 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/kube/pull"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/spec"
 	"github.com/replumb/replumb/internal/testing/migrationtest"
 )
 
 func TestAgentConfig(t *testing.T) {
+	own := pull.Image{Name: "own"}
 	for _, tt := range []struct {
 		name   string
 		config AgentConfig
 		image  string
 		wrong  bool
 	}{
-		{"this version's image", AgentConfig{Own: "own"}, "own", false},
-		{"another one", AgentConfig{Own: "own", Spec: v1alpha1.ProofSpec{Image: "other"}}, "other", false},
+		{"this version's image", AgentConfig{Own: own}, "own", false},
+		{"another one", AgentConfig{Own: own, Spec: v1alpha1.ProofSpec{Image: "other"}}, "other", false},
 		{"no image", AgentConfig{}, "", false},
 		{"no image, and they are asked for", AgentConfig{Spec: v1alpha1.ProofSpec{Agents: v1alpha1.AgentsEnabled}}, "", true},
-		{"nothing to see", AgentConfig{Own: "own", None: true, Spec: v1alpha1.ProofSpec{Agents: v1alpha1.AgentsEnabled}}, "", false},
-		{"done without", AgentConfig{Own: "own", Spec: v1alpha1.ProofSpec{Agents: v1alpha1.AgentsDisabled}}, "", false},
+		{"nothing to see", AgentConfig{Own: own, None: true, Spec: v1alpha1.ProofSpec{Agents: v1alpha1.AgentsEnabled}}, "", false},
+		{"done without", AgentConfig{Own: own, Spec: v1alpha1.ProofSpec{Agents: v1alpha1.AgentsDisabled}}, "", false},
 	} {
 		c := &tt.config
 		err := c.Check()
@@ -47,6 +49,7 @@ func TestAgentConfig(t *testing.T) {
 
 // TestPullSecrets: agents have those of the proof, whatever their image is, and they are looked for if there are to be agents.
 func TestPullSecrets(t *testing.T) {
+	own := pull.Image{Name: "own"}
 	named := v1alpha1.ProofSpec{ImagePullSecrets: []string{"registry", "mirror"}}
 	none := named
 	none.Agents = v1alpha1.AgentsDisabled
@@ -55,10 +58,10 @@ func TestPullSecrets(t *testing.T) {
 		config AgentConfig
 		want   []string
 	}{
-		{"this version's image", AgentConfig{Own: "own", Spec: named}, named.ImagePullSecrets},
-		{"no Secrets", AgentConfig{Own: "own"}, nil},
-		{"no agents", AgentConfig{Own: "own", Spec: none}, nil},
-		{"nothing to see", AgentConfig{Own: "own", Spec: named, None: true}, nil},
+		{"this version's image", AgentConfig{Own: own, Spec: named}, named.ImagePullSecrets},
+		{"no Secrets", AgentConfig{Own: own}, nil},
+		{"no agents", AgentConfig{Own: own, Spec: none}, nil},
+		{"nothing to see", AgentConfig{Own: own, Spec: named, None: true}, nil},
 	} {
 		if got := tt.config.Image().Secrets; !slices.Equal(got, tt.want) {
 			t.Errorf("%s: %v", tt.name, got)

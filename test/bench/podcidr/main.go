@@ -22,6 +22,7 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/pull"
 	"github.com/replumb/replumb/internal/migrations/podcidr"
 	"github.com/replumb/replumb/internal/testing/apitest"
 	"github.com/replumb/replumb/internal/testing/fakekubelet"
@@ -115,7 +116,7 @@ func (f *fleet) measure(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	job, err := podcidr.NewJob(podcidr.Tools{Cluster: connected, Image: "replumb"}, f.migration())
+	job, err := podcidr.NewJob(podcidr.Tools{Cluster: connected, Image: pull.Image{Name: "replumb"}}, f.migration())
 	if err != nil {
 		return err
 	}

@@ -1,7 +1,6 @@
 package podmove
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"net/netip"
@@ -119,7 +118,7 @@ func (p *Planner) Trial(id, title string) *connectivity.Step {
 // Image of replumb, for pods that it runs.
 func (p *Planner) Image() pull.Image {
 	canary := p.Survey.Spec.Canary
-	return pull.Image{Name: cmp.Or(canary.Image, p.Tools.Image), Secrets: canary.ImagePullSecrets}
+	return pull.Image{Name: canary.Image, Secrets: canary.ImagePullSecrets}.Or(p.Tools.Image)
 }
 
 // VerifyVacant proves that nothing has an address of the ranges.

@@ -7,6 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/kube/pull"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/migrations/podcidr/podmove"
 )
@@ -21,7 +22,9 @@ func TestPullSecrets(t *testing.T) {
 		{[]string{"registry", "mirror"}, []corev1.LocalObjectReference{{Name: "registry"}, {Name: "mirror"}}},
 	} {
 		shared := &podmove.Survey{Spec: podmove.Spec{Name: "m", Canary: v1alpha1.PodCanarySpec{ImagePullSecrets: tt.secrets}}}
-		p := &Planner{Planner: &podmove.Planner{Base: migration.Base{Tools: migration.Tools{Image: "own"}}, Survey: shared}}
+		p := &Planner{
+			Planner: &podmove.Planner{Base: migration.Base{Tools: migration.Tools{Image: pull.Image{Name: "own"}}}, Survey: shared},
+		}
 		for _, which := range []string{keptOld, keptNew} {
 			pod := p.keeper(which, nil).build().Spec.Template.Spec
 			if !slices.Equal(pod.ImagePullSecrets, tt.want) || pod.Containers[0].Image != "own" || pod.InitContainers[0].Image != "own" {

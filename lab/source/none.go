@@ -1,0 +1,5 @@
+//go:build !carried
+
+package source
+
+func archive() []byte { return nil }
