@@ -128,7 +128,7 @@ func (p *mirrorPair) look(t *testing.T) picture {
 			must(t, err)
 			for _, item := range items {
 				o := item.(client.Object)
-				if o.GetLabels()[v1alpha1.LabelRole] == v1alpha1.RoleJournal {
+				if tells(o) {
 					continue // there from the first run on
 				}
 				name := fmt.Sprintf("%s: %T %s/%s", side, o, o.GetNamespace(), o.GetName())

@@ -50,7 +50,7 @@ func (c *cluster) take(t *testing.T) picture {
 			if cm, ok := o.(*corev1.ConfigMap); ok && cm.Name == "extension-apiserver-authentication" {
 				continue // the certificates of the API server
 			}
-			if o.GetLabels()[v1alpha1.LabelRole] == v1alpha1.RoleJournal {
+			if tells(o) {
 				continue // what happened differs
 			}
 			kind := strings.TrimPrefix(fmt.Sprintf("%T", o), "*")
@@ -117,6 +117,12 @@ func plain(t *testing.T, o client.Object) string {
 	text, err := yaml.Marshal(whole)
 	must(t, err)
 	return string(text)
+}
+
+// tells reports whether an object is what is kept of runs, for people to read: journals and reports.
+func tells(o client.Object) bool {
+	role := o.GetLabels()[v1alpha1.LabelRole]
+	return role == v1alpha1.RoleJournal || role == v1alpha1.RoleArchive
 }
 
 // differences are what is not the same in two pictures, one a line.

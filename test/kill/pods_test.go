@@ -273,7 +273,7 @@ func (p picture) add(t *testing.T, o client.Object) {
 	if ns == metav1.NamespaceDefault || ns == metav1.NamespaceSystem && o.GetName() != "coredns" && o.GetName() != lease.Name {
 		return // the API server's own
 	}
-	if o.GetLabels()[v1alpha1.LabelRole] == v1alpha1.RoleJournal {
+	if tells(o) {
 		return // what happened differs
 	}
 	kind := strings.TrimPrefix(fmt.Sprintf("%T", o), "*")
