@@ -3,7 +3,9 @@ package rights
 import (
 	"fmt"
 
+	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/migrations"
 )
 
 // workload is a workload in shop, as YAML. Its pods have its name as their label app.
@@ -51,6 +53,9 @@ func (s *scene) audited(roles cluster.Roles, unused map[string]string, denied ..
 	s.Helper()
 	// Neither Services nor pools have Secrets that are backed up: they do without the right to list them.
 	denied = append(denied, cluster.Right{Verb: "list", Resource: "secrets", Namespace: "replumb-system"})
+	// Whether an operator is alive: where one is installed, everyone may see that.
+	denied = append(denied, cluster.Named(
+		cluster.In(v1alpha1.SystemNamespace, cluster.Grant("coordination.k8s.io", "leases", "", "get")...), migrations.OperatorLease)...)
 	views, all := s.stage.read(s.T, s.since, viewer), s.stage.read(s.T, s.since, viewer, operator)
 	views.onlyReads(s.T)
 	views.allowed(s.T, denied...)
