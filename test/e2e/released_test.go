@@ -27,7 +27,7 @@ const (
 )
 
 // TestReleased installs what make release-snapshot has made, as a team with a registry of its own does: the image for all processors is pushed
-// to one that asks for credentials, and run by its digest. It moves Services, and back, by the command of an archive, and then by the chart. No
+// to one that asks for credentials, and run by its digest. It moves Services, and back, by the chart, and then by the command of an archive. No
 // request is lost. The control deletes and recreates a Service under the same traffic.
 func TestReleased(t *testing.T) {
 	root := checkout(t)
@@ -42,8 +42,6 @@ func TestReleased(t *testing.T) {
 	}
 	o := newOperated(t, l, gitOpsServices)
 	image := l.Registry().Host + "/" + releasedImage
-	t.Run("archive", func(t *testing.T) { o.as(t).moveWithArchive(program, image+"@"+digest) })
-	o.s.steady(t)
 	t.Run("chart", func(t *testing.T) {
 		charts, err := filepath.Glob(filepath.Join(root, "build", "release", "replumb-*.tgz"))
 		if err != nil || len(charts) != 1 {
@@ -53,6 +51,8 @@ func TestReleased(t *testing.T) {
 		o.mayPull()
 		o.moveWithHelm(charts[0], "image.repository="+image, "image.digest="+digest, "imagePullSecrets[0].name="+pullSecret)
 	})
+	o.s.steady(t)
+	t.Run("archive", func(t *testing.T) { o.as(t).moveWithArchive(program, image+"@"+digest) })
 	requireNaiveLoses(t, l)
 }
 
