@@ -129,11 +129,18 @@ func (f *fixture) obstacleOf(*corev1.Pod) (reason, message string) {
 // TestThereAndGone: two replicas come up on two nodes, a second time changes nothing, what was changed is repaired, and nothing is left.
 func TestThereAndGone(t *testing.T) {
 	f := setup(t)
-	done, err := f.run(f.set.Install())
-	f.Must(err)
-	// It is no wait where the replicas are there by the time that they are looked for.
-	done = slices.DeleteFunc(done, func(step string) bool { return step == "overlap/alive" })
-	if want := []string{"overlap/deployment", "overlap/rights"}; !slices.Equal(done, want) {
+	f.mute = true // until they are waited for: else they may be there before
+	var done []string
+	ended := make(chan error, 1)
+	go func() {
+		var err error
+		done, err = f.run(f.set.Install())
+		ended <- err
+	}()
+	f.Waiting("runs, but has not reported")
+	f.Change(func() { f.mute = false })
+	f.Must(<-ended)
+	if want := []string{"overlap/alive", "overlap/deployment", "overlap/rights"}; !slices.Equal(done, want) {
 		t.Errorf("did %v, want %v", done, want)
 	}
 	pods, err := f.set.pods(t.Context())
