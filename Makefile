@@ -109,7 +109,7 @@ test-race: lab-api apipool $(GOTESTSUM) ## All tests of test-api, looking for ra
 	@$(ASSETS) CGO_ENABLED=1 $(POOL) hack/gotest.sh . -race -tags apiserver,programs -p 3 -timeout 60m ./...
 
 .PHONY: test-long
-test-long: test-race test-rights test-kill test-edge test-proof test-overlap test-operator test-gitops test-released test-pods test-nodes test-mirror test-whole test-matrix test-lab-endurance ## All that make test leaves out, one after the other (root; hours)
+test-long: test-race test-rights test-kill test-edge test-proof test-outside test-overlap test-operator test-gitops test-released test-pods test-nodes test-mirror test-whole test-matrix test-lab-endurance ## All that make test leaves out, one after the other (root; hours)
 
 .PHONY: test-root
 test-root: $(GOTESTSUM) ## Tests of the machine's own network, each in a network namespace of its own (root)
@@ -130,6 +130,10 @@ test-edge: lab ## Tests of the lab itself: killed, doubled, with load balancers,
 .PHONY: test-proof
 test-proof: lab-basic ## Tests of agents at length: what holds up a barrier, who uses old addresses, rollback on loss; they do not come up, stand still, are killed, lose their rights; nodes join, and are not ready (root; about 20 min)
 	$(E2E) -run '^TestProofLong$$' ./e2e
+
+.PHONY: test-outside
+test-outside: lab-basic ## Pods that kube-proxy takes for clients from outside: check names them, and agents stop the move (root; about 3 min)
+	$(E2E) -run '^TestOutside$$' ./e2e
 
 .PHONY: test-overlap
 test-overlap: lab-basic ## Between commands: API servers restarted and killed one by one, endpoints switched, a replica lost; without replicas, and without any migration; session affinity (root; about 10 min)

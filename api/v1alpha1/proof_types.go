@@ -165,11 +165,19 @@ const (
 	ProbeDNS        = "dns"
 	ProbeStream     = "stream"
 	ProbeUDP        = "udp"
+
+	// Of the Service with one endpoint, from the network of pods.
+	ProbeSingleOld  = "single-old-address"
+	ProbeSingleNew  = "single-new-address"
+	ProbeSingleName = "single-name"
 )
 
 // OwnProbes are all of these names.
 func OwnProbes() []string {
-	return []string{ProbeAddress, ProbeOldAddress, ProbeNewAddress, ProbeName, ProbeDNS, ProbeStream, ProbeUDP}
+	return []string{
+		ProbeAddress, ProbeOldAddress, ProbeNewAddress, ProbeName, ProbeDNS, ProbeStream, ProbeUDP,
+		ProbeSingleOld, ProbeSingleNew, ProbeSingleName,
+	}
 }
 
 // NodeReport is what the agents of one node, by whose name it goes, have seen. They write it by server-side apply, each its own part.

@@ -54,6 +54,10 @@ type Inspection struct {
 	Policies []Policy
 	// Called are the Services that API servers call themselves, once for each that names them.
 	Called []Called
+	// IngressClasses by name, and the controllers that serve them.
+	IngressClasses map[string]string
+	// Egress are the namespaces in which NetworkPolicies say what pods may call.
+	Egress map[string]bool
 	// Migrations that the cluster has.
 	Migrations []v1alpha1.Migration
 	// Unread are the resources that the user may not read.
@@ -114,6 +118,7 @@ func ReferenceRights() []Right {
 		Grant("", "persistentvolumes", "", "list"),
 		Grant("batch", "cronjobs", "", "list"),
 		Grant("networking.k8s.io", "networkpolicies", "", "list"),
+		Grant("networking.k8s.io", "ingressclasses", "", "list"),
 		WebhookRights(),
 		Grant("apiregistration.k8s.io", "apiservices", "", "list"),
 		Grant("admissionregistration.k8s.io", "validatingadmissionpolicies", "", "list"),
@@ -166,6 +171,7 @@ func sources() []source {
 		{resource: "jobs", list: &batchv1.JobList{}, page: pageSize},
 		{resource: "cronjobs", list: &batchv1.CronJobList{}, page: pageSize},
 		{resource: "networkpolicies", list: &networkingv1.NetworkPolicyList{}, page: pageSize},
+		{resource: "ingressclasses", list: &networkingv1.IngressClassList{}, page: pageSize},
 		{resource: "poddisruptionbudgets", list: &policyv1.PodDisruptionBudgetList{}, page: pageSize},
 		{resource: "validatingwebhookconfigurations", list: &admissionv1.ValidatingWebhookConfigurationList{}, page: pageSize},
 		{resource: "mutatingwebhookconfigurations", list: &admissionv1.MutatingWebhookConfigurationList{}, page: pageSize},
@@ -202,6 +208,11 @@ func (i *Inspection) Take(scanner *references.Scanner, o client.Object) {
 			i.Stuck = append(i.Stuck, StuckBudget{Name: o.Namespace + "/" + o.Name, Rule: rule})
 		}
 		return
+	case *networkingv1.IngressClass:
+		i.ingressClass(o)
+		return
+	case *networkingv1.NetworkPolicy:
+		i.egress(o)
 	case *apiextensionsv1.CustomResourceDefinition:
 		i.calico = i.calico || o.Name == "felixconfigurations.crd.projectcalico.org"
 	case *corev1.ConfigMap:
@@ -216,6 +227,25 @@ func (i *Inspection) Take(scanner *references.Scanner, o client.Object) {
 	if object, spec := template(o); spec != nil {
 		i.workload(object, spec)
 	}
+}
+
+func (i *Inspection) ingressClass(o *networkingv1.IngressClass) {
+	if i.IngressClasses == nil {
+		i.IngressClasses = map[string]string{}
+	}
+	i.IngressClasses[o.Name] = o.Spec.Controller
+}
+
+// egress notes what follows k8s.io/api networking/v1: without types, a policy is about egress if it has rules for it.
+func (i *Inspection) egress(o *networkingv1.NetworkPolicy) {
+	about := slices.Contains(o.Spec.PolicyTypes, networkingv1.PolicyTypeEgress) || len(o.Spec.PolicyTypes) == 0 && len(o.Spec.Egress) > 0
+	if !about {
+		return
+	}
+	if i.Egress == nil {
+		i.Egress = map[string]bool{}
+	}
+	i.Egress[o.Namespace] = true
 }
 
 // ours are the objects that replumb made, such as backups. They name old addresses for a reason.

@@ -66,7 +66,7 @@ func Checks() []findings.Check[Input] {
 		findings.Group("DNS", dnsChecks()...),
 		findings.Group("Old addresses written down", referenceChecks()...),
 		findings.Group("Manifests and workloads", workloadChecks()...),
-		findings.Group("Agents", agentChecks()...),
+		findings.Group("Agents", slices.Concat(agentChecks(), proofChecks())...),
 		findings.Group("Admission", admissionChecks()...),
 	)
 }

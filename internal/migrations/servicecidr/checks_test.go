@@ -30,7 +30,7 @@ func TestNotLookingIsNotPassing(t *testing.T) {
 	for _, f := range findings.Run(referenceChecks(), Input{Snapshot: snap, Survey: Look(snap, spec, nil)}) {
 		outcome[f.Code] = f.Outcome
 	}
-	for _, f := range findings.Run(slices.Concat(proxyChecks(), localChecks(), dnsChecks(), workloadChecks(), ownershipChecks(), neighbourChecks(), admissionChecks()),
+	for _, f := range findings.Run(slices.Concat(proxyChecks(), localChecks(), dnsChecks(), workloadChecks(), ownershipChecks(), proofChecks(), neighbourChecks(), admissionChecks()),
 		Input{Snapshot: snap, Survey: Look(snap, spec, nil)}) {
 		outcome[f.Code] = f.Outcome
 	}

@@ -166,6 +166,45 @@ func TestTargets(t *testing.T) {
 	}
 }
 
+// TestTargetsOfTheSingleEndpoint: it is called from the network of pods alone, and only where Services move.
+func TestTargetsOfTheSingleEndpoint(t *testing.T) {
+	single := func(at string, change ...func(*corev1.Service)) *corev1.Service {
+		return service(v1alpha1.SystemNamespace, "single", at, append(change, role(v1alpha1.RoleSingle))...)
+	}
+	const name = "pod/single-name http single.replumb-system.svc.cluster.local.:80 5"
+	old, recent := "pod/single-old-address http "+oldAt+":80 5", "pod/single-new-address http "+newAt+":80 5"
+	podsMove := func(m *v1alpha1.Migration) { m.Spec.ServiceCIDR = nil }
+	for _, tt := range []struct {
+		name      string
+		origin    v1alpha1.ProbeOrigin
+		migration *v1alpha1.Migration
+		svc       *corev1.Service
+		gate      string
+		want      []string
+	}{
+		{"not moved", v1alpha1.FromPod, migration(), single(oldAt), "named", []string{old, name}},
+		{"moved", v1alpha1.FromPod, migration(), single(newAt, movedAt("1")), "named", []string{old, recent, name}},
+		{"on its way", v1alpha1.FromPod, migration(), single("", touched), "named", []string{old, name}},
+		{"finish has begun", v1alpha1.FromPod, migration(final), single(newAt, movedAt("1")), "named", []string{recent, name}},
+		{"not answered yet", v1alpha1.FromPod, migration(), single(oldAt), "", nil},
+		{"without a name yet", v1alpha1.FromPod, migration(), single(oldAt), "answered", []string{old}},
+		{"from the network of a node", v1alpha1.FromHost, migration(), single(oldAt), "named", nil},
+		{"where pods move", v1alpha1.FromPod, migration(podsMove), single(oldAt), "named", nil},
+		{"about to be deleted", v1alpha1.FromPod, migration(), single(oldAt, deleted), "named", nil},
+		{
+			"a tenant's", v1alpha1.FromPod, migration(), service("shop", "single", oldAt, role(v1alpha1.RoleSingle)), "named", nil,
+		},
+	} {
+		got, problems := targets(orders{
+			origin: tt.origin, domain: "cluster.local", singleAnswered: tt.gate != "", singleNamed: tt.gate == "named",
+			scene: scene{migration: tt.migration, services: []*corev1.Service{tt.svc}},
+		})
+		if !slices.Equal(lines(got), tt.want) || len(problems) > 0 {
+			t.Errorf("%s: probed are %q, want %q; %v", tt.name, lines(got), tt.want, problems)
+		}
+	}
+}
+
 // TestTargetsWherePodsMove: the Service stays where it is, also past the point of no return. What it has no port for is not called, and
 // what a node keeps open through a tunnel cannot be kept.
 func TestTargetsWherePodsMove(t *testing.T) {
