@@ -9,6 +9,7 @@ import (
 	"os"
 	"syscall"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -117,11 +118,16 @@ func (c *plainConn) ready(events int16) bool {
 	if c.file != nil || c.plain.slow.Load() {
 		return false
 	}
-	n, err := unix.Poll([]unix.PollFd{{Fd: int32(c.fd), Events: events}}, int(prompt.Milliseconds())) //nolint:gosec // a descriptor
-	if n == 0 && err == nil {
+	limit := unix.NsecToTimespec(prompt.Nanoseconds())
+	poll := unix.PollFd{Fd: int32(c.fd), Events: events} //nolint:gosec // a descriptor
+	// Raw, so that Go's runtime does not take it for a call that may last: it would give the processor to another thread, and wake that up.
+	n, _, errno := unix.RawSyscall6(
+		unix.SYS_PPOLL, uintptr(unsafe.Pointer(&poll)), 1, uintptr(unsafe.Pointer(&limit)), 0, 0, 0,
+	)
+	if n == 0 && errno == 0 {
 		c.plain.slow.Store(true)
 	}
-	return n > 0 && err == nil
+	return errno == 0 && n == 1
 }
 
 // leave hands the socket to Go's poller.
