@@ -114,6 +114,11 @@ func (s *drainStep) Do(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if len(left) == 0 { // as far as is watched: the node itself has the last word
+		if left, err = s.left(ctx); err != nil || len(left) == 0 {
+			return err
+		}
+	}
 	text := fmt.Sprintf("node %s still has %d pods to go", s.leaving.Node, len(left))
 	if first != nil {
 		text += ": " + first.Error()
@@ -137,9 +142,8 @@ func (s *drainStep) follow(ctx context.Context) (left []*corev1.Pod, waits, err 
 	defer ticker.Stop()
 	for {
 		left = slices.DeleteFunc(view.on(s.leaving.Node), func(p *corev1.Pod) bool { return !s.goes(p) })
-		if len(left) == 0 { // as far as is known: the node itself has the last word
-			left, err = s.left(ctx)
-			return left, nil, err
+		if len(left) == 0 {
+			return nil, nil, nil
 		}
 		if waits, err = s.sendAll(ctx, left); err != nil {
 			return nil, nil, err
