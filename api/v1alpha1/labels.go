@@ -100,6 +100,14 @@ const (
 	// AnnotationOneMore is on a Deployment that a migration of pods gave one more pod: the name of the migration, a slash, and how many it had.
 	AnnotationOneMore = "replumb.dev/one-more"
 
+	// RoleLeaving marks a pod that leaves its Services before it ends, and the EndpointSlices that say so.
+	RoleLeaving = "leaving"
+	// AnnotationLeaving, on such a pod, is where it belonged and which labels it had, as JSON; on such a slice, the UID of the pod.
+	AnnotationLeaving = "replumb.dev/leaving"
+	// AnnotationForget, on a sentinel, are the addresses of pods that no datagrams may be sent to any more once a node has passed it,
+	// separated by commas.
+	AnnotationForget = "replumb.dev/forget"
+
 	// RoleNode marks the ConfigMap that holds a Node for as long as the Node itself may be gone.
 	RoleNode = "node"
 	// AnnotationPodCIDRs, on a Node that was recreated, are the ranges it had before the migration, separated by commas.

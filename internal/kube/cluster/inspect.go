@@ -178,6 +178,9 @@ func sources() []source {
 	}
 }
 
+// HasCalico reports whether the cluster has Calico's definitions.
+func (i *Inspection) HasCalico() bool { return i.calico }
+
 // Take looks at one object. It keeps nothing of it but what it finds.
 func (i *Inspection) Take(scanner *references.Scanner, o client.Object) {
 	i.Called = append(i.Called, called(o)...)

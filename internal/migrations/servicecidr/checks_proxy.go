@@ -4,6 +4,8 @@ import (
 	"net/netip"
 	"slices"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"github.com/replumb/replumb/internal/engine/findings"
 	"github.com/replumb/replumb/internal/kube/cluster"
 )
@@ -125,18 +127,22 @@ func (in Input) withoutPodRange() []findings.Result {
 	var out []findings.Result
 	for i := range in.Snapshot.Nodes {
 		n := &in.Snapshot.Nodes[i]
-		var ranges []netip.Prefix
-		for _, text := range n.Spec.PodCIDRs {
-			if p, err := netip.ParsePrefix(text); err == nil {
-				ranges = append(ranges, p)
-			}
-		}
-		if !in.ofFamily(ranges) {
+		if !in.ofFamily(podRanges(n)) {
 			out = append(out, findings.Failed("Node "+n.Name,
 				"kube-proxy's detectLocalMode is NodeCIDR, and node %s has no pod range of the target's family", n.Name))
 		}
 	}
 	return out
+}
+
+func podRanges(n *corev1.Node) []netip.Prefix {
+	var ranges []netip.Prefix
+	for _, text := range n.Spec.PodCIDRs {
+		if p, err := netip.ParsePrefix(text); err == nil {
+			ranges = append(ranges, p)
+		}
+	}
+	return ranges
 }
 
 func checkProxyKnown(in Input) []findings.Result {

@@ -30,12 +30,12 @@ func TestNotLookingIsNotPassing(t *testing.T) {
 	for _, f := range findings.Run(referenceChecks(), Input{Snapshot: snap, Survey: Look(snap, spec, nil)}) {
 		outcome[f.Code] = f.Outcome
 	}
-	for _, f := range findings.Run(slices.Concat(proxyChecks(), dnsChecks(), workloadChecks(), ownershipChecks(), neighbourChecks(), admissionChecks()),
+	for _, f := range findings.Run(slices.Concat(proxyChecks(), localChecks(), dnsChecks(), workloadChecks(), ownershipChecks(), neighbourChecks(), admissionChecks()),
 		Input{Snapshot: snap, Survey: Look(snap, spec, nil)}) {
 		outcome[f.Code] = f.Outcome
 	}
 	for _, code := range []string{
-		"RP1015", "RP1111", "RP1201", "RP1204", "RP1302", "RP1303", "RP1401", "RP1402", "RP1403", "RP1404", "RP1405", "RP1406", "RP1502",
+		"RP1015", "RP1111", "RP1201", "RP1204", "RP1205", "RP1302", "RP1303", "RP1401", "RP1402", "RP1403", "RP1404", "RP1405", "RP1406", "RP1502",
 		"RP1503", "RP1504", "RP1505", "RP1705", "RP1706",
 	} {
 		if outcome[code] != findings.Unknown {
