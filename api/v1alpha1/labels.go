@@ -66,7 +66,8 @@ const (
 	AnnotationStrategy = "replumb.dev/strategy"
 	// StrategyPin keeps a Service at its address, and the address legitimate.
 	StrategyPin = "pin"
-	// StrategyHop moves a Service that would be pinned since its address is known to be its identity.
+	// StrategyHop moves a Service that would be pinned since its address is known to be its identity, or kept from moving by a data
+	// plane beside kube-proxy.
 	StrategyHop = "hop"
 	// AnnotationAPIServers, set by users on a Migration, says what replumb could not see from outside:
 	// Repointed or Restored.

@@ -42,6 +42,11 @@ type Inspection struct {
 	Proxies []Proxy
 	// Replacements do the work of kube-proxy instead of it.
 	Replacements []Replacement
+	// Planes are data planes that handle what pods send beside kube-proxy, or instead of it; CiliumModes are what its ConfigMaps say of that.
+	Planes      []DataPlane
+	CiliumModes []CiliumMode
+	// Meshes carry what some pods send.
+	Meshes []*Mesh
 	// NodeLocal are the DNS caches that run on every node.
 	NodeLocal []NodeLocal
 	// Abrupt are the ConfigMaps, by namespace, whose Corefile has servers of cluster names end at once, without plugin health's lameduck.
@@ -190,6 +195,7 @@ func (i *Inspection) HasCalico() bool { return i.calico }
 // Take looks at one object. It keeps nothing of it but what it finds.
 func (i *Inspection) Take(scanner *references.Scanner, o client.Object) {
 	i.Called = append(i.Called, called(o)...)
+	i.meshed(o)
 	switch o := o.(type) {
 	case *unstructured.Unstructured: // an APIService
 		return
@@ -226,6 +232,7 @@ func (i *Inspection) Take(scanner *references.Scanner, o client.Object) {
 	i.References = append(i.References, scanner.Find(o)...)
 	if object, spec := template(o); spec != nil {
 		i.workload(object, spec)
+		i.planes(object, spec)
 	}
 }
 
@@ -314,6 +321,9 @@ func (i *Inspection) sort() {
 	sort.SliceStable(i.References, func(a, b int) bool { return i.References[a].Object < i.References[b].Object })
 	sort.SliceStable(i.Proxies, func(a, b int) bool { return i.Proxies[a].Object < i.Proxies[b].Object })
 	sort.SliceStable(i.Replacements, func(a, b int) bool { return i.Replacements[a].Object < i.Replacements[b].Object })
+	sort.SliceStable(i.Planes, func(a, b int) bool { return i.Planes[a].Object < i.Planes[b].Object })
+	sort.SliceStable(i.CiliumModes, func(a, b int) bool { return i.CiliumModes[a].Object < i.CiliumModes[b].Object })
+	sort.SliceStable(i.Meshes, func(a, b int) bool { return i.Meshes[a].Name < i.Meshes[b].Name })
 	sort.SliceStable(i.NodeLocal, func(a, b int) bool { return i.NodeLocal[a].Object < i.NodeLocal[b].Object })
 	sort.SliceStable(i.Called, func(a, b int) bool {
 		return i.Called[a].Service.String()+i.Called[a].By < i.Called[b].Service.String()+i.Called[b].By

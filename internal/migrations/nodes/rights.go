@@ -77,6 +77,7 @@ func operateRules() []cluster.Rule {
 			Rights: slices.Concat(
 				cluster.Grant("", "pods", "eviction", "create"),
 				cluster.Grant("", "pods", "", "delete"),
+				rollout.TurnRights(),
 				cluster.Grant("apps", "deployments", "", "get patch"),
 				cluster.Grant("apps", "statefulsets", "", "get"),
 				cluster.Grant("apps", "replicasets", "", "get"),

@@ -138,7 +138,7 @@ type drainer struct {
 	looks singleflight.Group
 }
 
-func newDrainer(l live) *drainer { return &drainer{live: l, turns: rollout.NewTurns()} }
+func newDrainer(l live) *drainer { return &drainer{live: l, turns: rollout.NewTurns(l.Cluster)} }
 
 // empty closes a node, and makes its pods leave.
 func (d *drainer) empty(name string) []engine.Step {
