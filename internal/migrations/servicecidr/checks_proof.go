@@ -17,8 +17,8 @@ func proofChecks() []findings.Check[Input] {
 			Claim:    "where there are ingress controllers, a probe goes through one",
 			Why: "agents call Services, and not through what stands before them: an ingress controller watches Services by itself, and what its clients " +
 				"lose in a move no agent sees",
-			Fix: "have it probed: in spec.proof.probes, kind HTTP, with the URL of a host that the controller serves, as clients call it (name or address of its " +
-				"load balancer); such a probe counts towards the loss budget",
+			Fix: "have it probed: in spec.proof.probes, kind HTTP, with the controller's Service or load balancer in address and a host that it serves in host " +
+				"(address: http://traefik.kube-system.svc.cluster.local/, host: shop.example); such a probe counts towards the loss budget",
 		},
 		{
 			Code:     "RP1606",

@@ -347,6 +347,7 @@ func wanted(p *v1alpha1.ProbeSpec, rate int) (target, error) {
 	t := target{
 		Target: probe.Target{
 			Name: p.Name, Kind: kind, Address: p.Address, Rate: float64(cmp.Or(p.Rate, rate)), ExpectStatus: p.ExpectStatus,
+			Host: p.Host,
 		},
 		kind: p.Kind, shown: p.Address,
 	}

@@ -89,3 +89,27 @@ func TestSlowServersAreLeftToThePoller(t *testing.T) {
 		}
 	}
 }
+
+// TestHostThatIsAskedFor: an ingress controller is called at its own address, for a host that it serves.
+func TestHostThatIsAskedFor(t *testing.T) {
+	ingress := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Host != "shop.example" {
+			w.WriteHeader(http.StatusNotFound)
+		}
+	}))
+	t.Cleanup(ingress.Close)
+	address := ingress.Listener.Addr().String()
+	wantClass(t, doOnce(t, Target{Name: "t", Kind: HTTP, Address: address}), HTTPStatus)
+	wantClass(t, doOnce(t, Target{Name: "t", Kind: HTTP, Address: address, Host: "shop.example"}), "")
+	for _, wrong := range []Target{{Kind: TCP, Host: "shop.example"}, {Kind: HTTP, Host: "shop.example/x"}, {Kind: HTTP, Host: "a\r\nb: c"}} {
+		wrong.Name, wrong.Address = "t", address
+		if err := wrong.withDefaults("").validate(); err == nil {
+			t.Errorf("%+v is taken", wrong)
+		}
+	}
+	for _, tt := range []struct{ host, want string }{{"", "127.0.0.1"}, {"shop.example", "shop.example"}, {"shop.example:8443", "shop.example"}} {
+		if got, err := (Target{Address: "127.0.0.1:443", Host: tt.host}).serverName(); err != nil || got != tt.want {
+			t.Errorf("the server has to be %q, %v", got, err)
+		}
+	}
+}

@@ -90,15 +90,18 @@ const answerSize = 4096
 func newGet(target Target, dialer *dialer) *get {
 	return &get{
 		target: target, dialer: dialer,
-		request: sync.OnceValues(func() ([]byte, error) { return wireRequest(target.url()) }),
+		request: sync.OnceValues(func() ([]byte, error) { return wireRequest(target.url(), target.Host) }),
 		buffers: sync.Pool{New: func() any { return new([answerSize]byte) }},
 	}
 }
 
-func wireRequest(url string) ([]byte, error) {
+func wireRequest(url, host string) ([]byte, error) {
 	request, err := http.NewRequestWithContext(context.Background(), http.MethodGet, url, nil)
 	if err != nil {
 		return nil, err
+	}
+	if host != "" {
+		request.Host = host
 	}
 	var wire bytes.Buffer
 	err = request.Write(&wire)
