@@ -157,14 +157,14 @@ func (t *Turns) heard(p *corev1.Pod) {
 // released takes up that a budget lets a pod go.
 func (t *Turns) released(b *budget) {
 	t.mu.Lock()
-	var told []*turn
+	var covered []*turn
 	for _, turn := range t.all {
 		if b.covers(turn.namespace, turn.labels) {
-			told = append(told, turn)
+			covered = append(covered, turn)
 		}
 	}
 	t.mu.Unlock()
-	for _, turn := range told {
+	for _, turn := range covered {
 		t.tell(turn)
 	}
 }
