@@ -153,7 +153,7 @@ test-released: release-snapshot lab-basic ## What a release has, from a registry
 
 .PHONY: test-pods
 test-pods: lab-basic ## Tests of pods at length: moved to another range, back, and there for good, by pools and by Nodes, with and without agents (root; about 30 min)
-	$(E2E) -run '^(TestPodCIDR|TestNodesCarryRanges|TestPodsWatched|TestNodesWatched)$$' ./e2e
+	$(E2E) -run '^(TestPodCIDR|TestTunnels|TestNodesCarryRanges|TestPodsWatched|TestNodesWatched)$$' ./e2e
 
 .PHONY: test-nodes
 test-nodes: lab-basic ## Nodes and control planes moved to another network (root; about 8 min)
