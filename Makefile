@@ -76,7 +76,7 @@ check: $(GOTESTSUM) ## Vet, and all tests that need nothing but Go: no root, no 
 	@for module in $(MODULES); do echo "go vet ($$module)"; go -C $$module vet -tags $(TAGS) ./... || exit; done
 	@hack/gotest.sh . -vet=off -timeout 5m ./...
 	@hack/gotest.sh lab -vet=off -timeout 5m ./...
-	@hack/gotest.sh test -short -vet=off -timeout 5m ./soak/... # its model and its audit
+	@hack/gotest.sh test -short -vet=off -timeout 5m ./soak/... ./conformance # the model and the audit of the one, how the other compares
 	@hack/gotest.sh hack/helm -vet=off -timeout 5m ./... # the chart
 
 .PHONY: test
@@ -151,13 +151,19 @@ test-gitops: lab-basic ## The chart by Helm, and a repository of artifacts by Fl
 test-released: release-snapshot lab-basic ## What a release has, from a registry that asks for credentials: its command and its chart move Services (root; about 10 min, and 20 more the first time)
 	$(E2E) -run '^TestReleased$$' ./e2e
 
+.PHONY: test-conformance
+test-conformance: lab-basic ## Kubernetes' own tests of the network before a move, between apply and finish, and afterwards; what became of each is in build/conformance (root; about 40 min, and 6 more the first time)
+	@hack/deps.sh busybox nc.openbsd
+	@$(LAB) build e2e > /dev/null
+	$(E2E) -run '^TestConformance$$' ./e2e
+
 .PHONY: test-pods
 test-pods: lab-basic ## Tests of pods at length: moved to another range, back, and there for good, by pools and by Nodes, with and without agents (root; about 30 min)
 	$(E2E) -run '^(TestPodCIDR|TestTunnels|TestNodesCarryRanges|TestPodsWatched|TestNodesWatched)$$' ./e2e
 
 .PHONY: test-nodes
-test-nodes: lab-basic ## Nodes and control planes moved to another network (root; about 8 min)
-	$(E2E) -run '^TestNodesMove$$' ./e2e
+test-nodes: lab-basic ## Nodes and control planes moved to another network, and a node with a DaemonSet removed (root; about 11 min)
+	$(E2E) -run '^TestNode(sMove|Removal)$$' ./e2e
 
 .PHONY: test-mirror
 test-mirror: lab ## A second cluster serves while the first one's CNI is replaced (root; about 8 min)
