@@ -76,7 +76,7 @@ check: $(GOTESTSUM) ## Vet, and all tests that need nothing but Go: no root, no 
 	@for module in $(MODULES); do echo "go vet ($$module)"; go -C $$module vet -tags $(TAGS) ./... || exit; done
 	@hack/gotest.sh . -vet=off -timeout 5m ./...
 	@hack/gotest.sh lab -vet=off -timeout 5m ./...
-	@hack/gotest.sh test -short -vet=off -timeout 5m ./soak/... # its model and its audit
+	@hack/gotest.sh test -short -vet=off -timeout 5m ./soak/... ./conformance # the model and the audit of the one, how the other compares
 	@hack/gotest.sh hack/helm -vet=off -timeout 5m ./... # the chart
 
 .PHONY: test
@@ -109,7 +109,7 @@ test-race: lab-api apipool $(GOTESTSUM) ## All tests of test-api, looking for ra
 	@$(ASSETS) CGO_ENABLED=1 $(POOL) hack/gotest.sh . -race -tags apiserver,programs -p 3 -timeout 60m ./...
 
 .PHONY: test-long
-test-long: test-race test-rights test-kill test-edge test-proof test-overlap test-operator test-gitops test-released test-pods test-nodes test-mirror test-whole test-matrix test-lab-endurance ## All that make test leaves out, one after the other (root; hours)
+test-long: test-race test-rights test-kill test-edge test-proof test-outside test-overlap test-operator test-gitops test-released test-pods test-nodes test-mirror test-whole test-matrix test-lab-endurance ## All that make test leaves out, one after the other (root; hours)
 
 .PHONY: test-root
 test-root: $(GOTESTSUM) ## Tests of the machine's own network, each in a network namespace of its own (root)
@@ -131,6 +131,10 @@ test-edge: lab ## Tests of the lab itself: killed, doubled, with load balancers,
 test-proof: lab-basic ## Tests of agents at length: what holds up a barrier, who uses old addresses, rollback on loss; they do not come up, stand still, are killed, lose their rights; nodes join, and are not ready (root; about 20 min)
 	$(E2E) -run '^TestProofLong$$' ./e2e
 
+.PHONY: test-outside
+test-outside: lab-basic ## Pods that kube-proxy takes for clients from outside: check names them, and agents stop the move (root; about 3 min)
+	$(E2E) -run '^TestOutside$$' ./e2e
+
 .PHONY: test-overlap
 test-overlap: lab-basic ## Between commands: API servers restarted and killed one by one, endpoints switched, a replica lost; without replicas, and without any migration; session affinity (root; about 10 min)
 	$(E2E) -run '^(TestOverlap|TestOneOwner)$$' ./e2e
@@ -147,13 +151,19 @@ test-gitops: lab-basic ## The chart by Helm, and a repository of artifacts by Fl
 test-released: release-snapshot lab-basic ## What a release has, from a registry that asks for credentials: its command and its chart move Services (root; about 10 min, and 20 more the first time)
 	$(E2E) -run '^TestReleased$$' ./e2e
 
+.PHONY: test-conformance
+test-conformance: lab-basic ## Kubernetes' own tests of the network before a move, between apply and finish, and afterwards; what became of each is in build/conformance (root; about 40 min, and 6 more the first time)
+	@hack/deps.sh busybox nc.openbsd
+	@$(LAB) build e2e > /dev/null
+	$(E2E) -run '^TestConformance$$' ./e2e
+
 .PHONY: test-pods
 test-pods: lab-basic ## Tests of pods at length: moved to another range, back, and there for good, by pools and by Nodes, with and without agents (root; about 30 min)
-	$(E2E) -run '^(TestPodCIDR|TestNodesCarryRanges|TestPodsWatched|TestNodesWatched)$$' ./e2e
+	$(E2E) -run '^(TestPodCIDR|TestTunnels|TestNodesCarryRanges|TestPodsWatched|TestNodesWatched)$$' ./e2e
 
 .PHONY: test-nodes
-test-nodes: lab-basic ## Nodes and control planes moved to another network (root; about 8 min)
-	$(E2E) -run '^TestNodesMove$$' ./e2e
+test-nodes: lab-basic ## Nodes and control planes moved to another network, and a node with a DaemonSet removed (root; about 11 min)
+	$(E2E) -run '^TestNode(sMove|Removal)$$' ./e2e
 
 .PHONY: test-mirror
 test-mirror: lab ## A second cluster serves while the first one's CNI is replaced (root; about 8 min)

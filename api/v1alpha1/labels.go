@@ -27,6 +27,8 @@ const (
 	RoleCanary = "canary"
 	// RoleProbe marks the Service, and what is behind it, that agents call all the time. It moves as any other, before any other.
 	RoleProbe = "probe"
+	// RoleSingle marks a second one, with one endpoint in the whole cluster: agents call it from nodes that have none.
+	RoleSingle = "single"
 	// RoleOverlap marks the Deployment that keeps bridges in step with their Services, and what its replicas keep.
 	RoleOverlap = "overlap"
 	// AnnotationInStep, on the heartbeat of a replica of that Deployment, is when all bridges were last in step (RFC 3339).
@@ -64,7 +66,8 @@ const (
 	AnnotationStrategy = "replumb.dev/strategy"
 	// StrategyPin keeps a Service at its address, and the address legitimate.
 	StrategyPin = "pin"
-	// StrategyHop moves a Service that would be pinned since its address is known to be its identity.
+	// StrategyHop moves a Service that would be pinned since its address is known to be its identity, or kept from moving by a data
+	// plane beside kube-proxy.
 	StrategyHop = "hop"
 	// AnnotationAPIServers, set by users on a Migration, says what replumb could not see from outside:
 	// Repointed or Restored.

@@ -87,6 +87,7 @@ const (
 // ProbeSpec is one target that agents send requests to.
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.expectStatus) || self.kind == 'HTTP'",message="is for kind HTTP only; leave it out",fieldPath=".expectStatus"
+// +kubebuilder:validation:XValidation:rule="!has(self.host) || self.kind == 'HTTP'",message="is for kind HTTP only; leave it out",fieldPath=".host"
 // +kubebuilder:validation:XValidation:rule="self.kind != 'HTTP' || (isURL(self.address) && url(self.address).getScheme() in ['http', 'https'] && size(url(self.address).getHostname()) > 0)",message="is not a URL with scheme http or https; write it like http://shop.example:8080/health",fieldPath=".address"
 // +kubebuilder:validation:XValidation:rule="self.kind != 'DNS' || self.address.matches('^[^:/ ]+$')",message="is not a name to look up; write it like shop.example",fieldPath=".address"
 // +kubebuilder:validation:XValidation:rule="self.kind in ['HTTP', 'DNS'] || self.address.matches('^([[][^]/ ]+[]]|[^]:/ []+):([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])$')",message="is not host:port; write it like 192.0.2.10:5432",fieldPath=".address"
@@ -94,7 +95,7 @@ type ProbeSpec struct {
 	// Name of the probe.
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`
 	// +kubebuilder:validation:MaxLength=63
-	// +kubebuilder:validation:XValidation:rule="!(self in ['address', 'old-address', 'new-address', 'name', 'dns', 'stream', 'udp'])",message="is the name of one of replumb's own probes; give it another name"
+	// +kubebuilder:validation:XValidation:rule="!(self in ['address', 'old-address', 'new-address', 'name', 'dns', 'stream', 'udp', 'single-old-address', 'single-new-address', 'single-name'])",message="is the name of one of replumb's own probes; give it another name"
 	Name string `json:"name"`
 
 	// Kind is how the target is asked.
@@ -104,6 +105,13 @@ type ProbeSpec struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=2048
 	Address string `json:"address"`
+
+	// Host that is asked for, where it is not the one in address: an ingress controller is called at its Service or load balancer, for a host
+	// that it serves. Over https its certificate has to be for this host.
+	// +optional
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:Pattern=`^[a-zA-Z0-9]([-a-zA-Z0-9.]*[a-zA-Z0-9])?(:[0-9]{1,5})?$`
+	Host string `json:"host,omitempty"`
 
 	// ExpectStatus is the HTTP status of a good answer. Default: 200.
 	// +optional
@@ -165,11 +173,19 @@ const (
 	ProbeDNS        = "dns"
 	ProbeStream     = "stream"
 	ProbeUDP        = "udp"
+
+	// Of the Service with one endpoint, from the network of pods.
+	ProbeSingleOld  = "single-old-address"
+	ProbeSingleNew  = "single-new-address"
+	ProbeSingleName = "single-name"
 )
 
 // OwnProbes are all of these names.
 func OwnProbes() []string {
-	return []string{ProbeAddress, ProbeOldAddress, ProbeNewAddress, ProbeName, ProbeDNS, ProbeStream, ProbeUDP}
+	return []string{
+		ProbeAddress, ProbeOldAddress, ProbeNewAddress, ProbeName, ProbeDNS, ProbeStream, ProbeUDP,
+		ProbeSingleOld, ProbeSingleNew, ProbeSingleName,
+	}
 }
 
 // NodeReport is what the agents of one node, by whose name it goes, have seen. They write it by server-side apply, each its own part.

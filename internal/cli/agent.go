@@ -19,9 +19,7 @@ import (
 	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/verify/agent"
 	"github.com/replumb/replumb/internal/verify/conntrack"
-	"github.com/replumb/replumb/internal/verify/echo"
 	"github.com/replumb/replumb/internal/verify/memtrim"
-	"github.com/replumb/replumb/internal/verify/probe"
 )
 
 // agentOptions are what an agent is started with.
@@ -133,12 +131,8 @@ func (o *agentOptions) run(ctx context.Context, own *agent.Agent) error {
 	all, ctx := errgroup.WithContext(ctx)
 	all.Go(func() error { trim(ctx, own.Log); return nil })
 	if o.serve {
-		name, err := os.Hostname()
+		server, err := answering(ctx)
 		if err != nil {
-			return fmt.Errorf("agent on node %s: %w", own.Node, err)
-		}
-		server := &echo.Server{Identity: probe.Identity{Name: name, Pod: name}, Drain: echo.Drain, Limits: echo.ForAgents()}
-		if err := server.Listen(ctx, echo.HTTPAddress, echo.TCPAddress, echo.UDPAddress); err != nil {
 			return fmt.Errorf("agent on node %s: %w", own.Node, err)
 		}
 		all.Go(func() error { return server.Serve(ctx) })

@@ -1,8 +1,12 @@
 package cli
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"net/netip"
+	"os"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -17,7 +21,7 @@ func (a *app) tunnels() *cobra.Command {
 		Use: "tunnels", Short: "Keep old addresses of a node's tunnels alive", Hidden: true, Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(a.tunnelsHold(), a.tunnelsKeep())
+	cmd.AddCommand(a.tunnelsHold(), a.tunnelsKeep(), a.tunnelsBoard(), a.tunnelsFerry())
 	return cmd
 }
 
@@ -34,9 +38,51 @@ func (a *app) tunnelsKeep() *cobra.Command {
 		Use: "keep RANGE...", Short: "Wait until interrupted, and take them off again", Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			<-cmd.Context().Done()
-			return a.onLoopback("released", tunneladdr.Release, args)
+			return errors.Join(a.onLoopback("released", tunneladdr.Release, args), tunneladdr.Land()) // of a ferry that was killed
 		},
 	}
+}
+
+func (a *app) tunnelsBoard() *cobra.Command {
+	return &cobra.Command{
+		Use: "board FILE", Short: "Make routes to the pods of other nodes that do not change with tunnels", Args: cobra.ExactArgs(1),
+		RunE: func(_ *cobra.Command, args []string) error {
+			f, err := ferryOf(args[0])
+			if err != nil {
+				return err
+			}
+			return f.Board()
+		},
+	}
+}
+
+func (a *app) tunnelsFerry() *cobra.Command {
+	return &cobra.Command{
+		Use: "ferry FILE", Short: "Keep them until interrupted and Calico has set its own", Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			f, err := ferryOf(args[0])
+			if err != nil {
+				return err
+			}
+			return f.Run(cmd.Context(), func(err error) { fmt.Fprintln(a.err, err) })
+		},
+	}
+}
+
+// ferryOf reads the address that the node's tunnel gets. A node without such a file keeps its own.
+func ferryOf(file string) (*tunneladdr.Ferry, error) {
+	text, err := os.ReadFile(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return &tunneladdr.Ferry{}, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	at, err := netip.ParseAddr(strings.TrimSpace(string(text)))
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", file, err)
+	}
+	return &tunneladdr.Ferry{Fresh: at}, nil
 }
 
 func (a *app) onLoopback(verb string, change func([]netip.Prefix) ([]netip.Addr, error), texts []string) error {

@@ -32,10 +32,12 @@ type Component struct {
 	Name     string   // folder under lab/components
 	Module   string   // the module whose version is the component's version
 	Packages []string // main packages to build, "." for the module's own; one binary each, named after its package
+	Tests    []string // packages whose tests to build; one binary each, named after its package, with .test
+	OnDemand bool     // whether it is built only when asked for by name
 	Aliases  []string // other names for the module's own binary, as symlinks
 	Tags     []string // build tags
 	LDFlags  func(version string) []string
-	Assets   string // folder of the module whose files are copied into the folder crd of the build
+	Assets   string // folder of the module whose files are copied into the folder crd of the build: definitions, as a rule
 	Cold     string // how long a first build takes on two cores, as a person would say it
 }
 
@@ -86,6 +88,15 @@ func All() []Component {
 		flux("source-controller", "5 min"),
 		flux("kustomize-controller", "3 min"),
 		{Name: "flannel", Module: "github.com/flannel-io/flannel", Packages: []string{"."}, Cold: "2 min"},
+		{ // Kubernetes' own tests, and what they run in pods
+			Name: "e2e", Module: "k8s.io/kubernetes", OnDemand: true, Tests: []string{"k8s.io/kubernetes/test/e2e"},
+			Packages: []string{
+				"github.com/onsi/ginkgo/v2/ginkgo", "k8s.io/kubernetes/test/images/agnhost",
+				"k8s.io/kubernetes/test/images/regression-issue-74839",
+			},
+			Assets:  "test/images/agnhost/porter", // for its certificate
+			LDFlags: kubernetesVersionFlags, Cold: "6 min",
+		},
 	}
 }
 
@@ -95,10 +106,11 @@ func flux(name, cold string) Component {
 	return Component{Name: name, Module: module, Packages: []string{module}, Assets: "config/crd/bases", Cold: cold}
 }
 
-// Named returns the components of these names, in the order they are built; all of them for no name. It fails for a name that none has.
+// Named returns the components of these names, in the order they are built; for no name all but those that are built on demand. It fails for
+// a name that none has.
 func Named(names ...string) ([]Component, error) {
 	if len(names) == 0 {
-		return All(), nil
+		return slices.DeleteFunc(All(), func(c Component) bool { return c.OnDemand }), nil
 	}
 	var known []string
 	var named []Component
@@ -235,6 +247,11 @@ func (b *Builder) build(ctx context.Context, c Component, src, version, dir stri
 			return fmt.Errorf("building component %s: %w", c.Name, err)
 		}
 	}
+	for _, pkg := range c.Tests {
+		if err := goTestBuild(ctx, src, filepath.Join(tmp, binaryName(c, pkg)+".test"), pkg, c.flags(version)); err != nil {
+			return fmt.Errorf("building component %s: %w", c.Name, err)
+		}
+	}
 	for _, alias := range c.Aliases {
 		if err := os.Symlink(c.Name, filepath.Join(tmp, alias)); err != nil {
 			return err
@@ -304,6 +321,9 @@ func (c Component) key(src, version string) (string, error) {
 		}
 	}
 	_, _ = fmt.Fprintln(h, runtime.Version(), runtime.GOARCH, c.Packages, c.Aliases, c.flags(version))
+	if len(c.Tests) > 0 {
+		_, _ = fmt.Fprintln(h, c.Tests)
+	}
 	if c.Assets != "" {
 		_, _ = fmt.Fprintln(h, c.Assets)
 	}
@@ -315,54 +335,6 @@ func binaryName(c Component, pkg string) string {
 		return c.Name
 	}
 	return filepath.Base(pkg)
-}
-
-// goBuild builds one static binary of the package pkg of the module at dir.
-func goBuild(ctx context.Context, dir, out, pkg string, flags []string) error {
-	args := append([]string{"build", "-o", out}, flags...)
-	cmd := exec.CommandContext(ctx, "go", append(args, pkg)...)
-	cmd.Dir = dir
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off")
-	output, err := cmd.CombinedOutput()
-	if ctx.Err() != nil {
-		return ctx.Err()
-	}
-	if errors.Is(err, exec.ErrNotFound) {
-		return errors.New(
-			"the go command is not there, which labs are built with\nhint: install Go " + runtime.Version()[2:] + " or later: https://go.dev/dl",
-		)
-	}
-	if err != nil {
-		return fmt.Errorf("go build %s: %w\n%s", pkg, err, lastLines(string(output), 15))
-	}
-	return nil
-}
-
-// Module is one of the Go modules of a checkout, as its folder from the checkout's root.
-type Module string
-
-// The modules whose main packages labs run.
-const (
-	Product Module = "."
-	Lab     Module = "lab"
-)
-
-// BuildMain builds a main package of one of replumb's own modules into out. It leaves caching to the go command,
-// which finds out by itself whether anything has changed.
-func BuildMain(ctx context.Context, in Module, pkg, out string) error {
-	root, err := sources()
-	if err != nil {
-		return err
-	}
-	return goBuild(ctx, filepath.Join(root, string(in)), out, pkg, []string{"-trimpath", "-ldflags", "-s -w", "-buildvcs=false"})
-}
-
-func lastLines(s string, n int) string {
-	lines := strings.Split(strings.TrimSpace(s), "\n")
-	if len(lines) > n {
-		lines = lines[len(lines)-n:]
-	}
-	return strings.Join(lines, "\n")
 }
 
 func moduleVersion(src, module string) (string, error) {

@@ -31,8 +31,11 @@ func TestComponentsExist(t *testing.T) {
 // TestNamed asks for some, in another order than that in which they are built, and for one that there is not.
 func TestNamed(t *testing.T) {
 	all, err := Named()
-	if err != nil || len(all) != len(All()) {
+	if err != nil || len(all) != len(All())-1 {
 		t.Errorf("no names give %d components, %v", len(all), err)
+	}
+	if demanded, err := Named("e2e"); err != nil || len(demanded) != 1 || !demanded[0].OnDemand {
+		t.Errorf("what is built on demand is %v by its name, %v", demanded, err)
 	}
 	some, err := Named("calico", "kubernetes")
 	if err != nil || len(some) != 2 || some[0].Name != "kubernetes" || some[1].Name != "calico" {

@@ -31,6 +31,12 @@ type Image struct {
 	Links []string
 	// More are other binaries, by their path from the root.
 	More map[string]string
+	// MoreLinks are further paths, from the root, that lead to others, such as those in More.
+	MoreLinks map[string]string
+	// Args are what the binary is called with, unless a pod says otherwise.
+	Args []string
+	// Path is where programs are looked for by name. Default: /, where the binary is.
+	Path string
 	// User that it runs as, unless a pod says otherwise, such as 65532:65532. Default: root.
 	User string
 	// Roots is the path of a file of certificates on this machine: the authorities that programs in it trust. Default: none.
@@ -107,7 +113,8 @@ func (i Image) build() (v1.Image, error) {
 	config.OS, config.Architecture = "linux", i.arch()
 	config.Config.User = i.User
 	config.Config.Entrypoint = []string{"/" + i.Name}
-	config.Config.Env = []string{"PATH=/"}
+	config.Config.Cmd = i.Args
+	config.Config.Env = []string{"PATH=" + cmp.Or(i.Path, "/")}
 	return mutate.ConfigFile(img, config)
 }
 
@@ -132,15 +139,29 @@ func (i Image) layer() (v1.Layer, error) {
 			return nil, err
 		}
 	}
-	for _, link := range i.Links {
-		if err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeSymlink, Name: link, Linkname: "/" + i.Name, Mode: 0o777}); err != nil {
-			return nil, err
-		}
+	if err := i.addLinks(w); err != nil {
+		return nil, err
 	}
 	if err := w.Close(); err != nil {
 		return nil, err
 	}
 	return static.NewLayer(buf.Bytes(), types.DockerUncompressedLayer), nil
+}
+
+func (i Image) addLinks(w *tar.Writer) error {
+	to := maps.Clone(i.MoreLinks)
+	if to == nil {
+		to = map[string]string{}
+	}
+	for _, link := range i.Links {
+		to[link] = i.Name
+	}
+	for _, link := range slices.Sorted(maps.Keys(to)) {
+		if err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeSymlink, Name: link, Linkname: "/" + to[link], Mode: 0o777}); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func addBinary(w *tar.Writer, name, path string) error { return addFile(w, name, path, 0o755) }

@@ -174,3 +174,52 @@ func TestLayout(t *testing.T) {
 		}
 	}
 }
+
+// TestMoreThanABinary has an image with other files, links between them, arguments, and a path to look along.
+func TestMoreThanABinary(t *testing.T) {
+	dir := t.TempDir()
+	binary, tool := filepath.Join(dir, "built"), filepath.Join(dir, "tool")
+	for path, content := range map[string]string{binary: "the binary", tool: "the tool"} {
+		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	img, err := Image{
+		Ref: "replumb.local/a:lab", Binary: binary, Name: "a", Links: []string{"b"}, Args: []string{"pause"}, Path: "/usr/bin:/",
+		More: map[string]string{"usr/bin/tool": tool}, MoreLinks: map[string]string{"bin/sh": "usr/bin/tool"},
+	}.build()
+	if err != nil {
+		t.Fatal(err)
+	}
+	config, err := img.ConfigFile()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Equal(config.Config.Cmd, []string{"pause"}) || !slices.Equal(config.Config.Env, []string{"PATH=/usr/bin:/"}) {
+		t.Errorf("it is called with %v in %v", config.Config.Cmd, config.Config.Env)
+	}
+	layers, err := img.Layers()
+	if err != nil {
+		t.Fatal(err)
+	}
+	content, err := layers[0].Uncompressed()
+	if err != nil {
+		t.Fatal(err)
+	}
+	links := map[string]string{}
+	for r := tar.NewReader(content); ; {
+		h, err := r.Next()
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if h.Typeflag == tar.TypeSymlink {
+			links[h.Name] = h.Linkname
+		}
+	}
+	if len(links) != 2 || links["b"] != "/a" || links["bin/sh"] != "/usr/bin/tool" {
+		t.Errorf("links are %v", links)
+	}
+}

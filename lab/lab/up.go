@@ -158,7 +158,7 @@ func (l images) build(ctx context.Context, o Options) (images string, err error)
 	}
 	dirs := map[string]string{}
 	for _, c := range component.All() {
-		if !l.Topology.needs(c.Name) {
+		if c.OnDemand || !l.Topology.needs(c.Name) {
 			continue
 		}
 		if dirs[c.Name], err = b.Dir(ctx, c); err != nil {

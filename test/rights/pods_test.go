@@ -46,8 +46,6 @@ func TestPods(t *testing.T) {
 func unusedByPods() map[string]string {
 	const leaked = "an address that no pod has any more is taken back"
 	all := map[string]string{
-		"update ipamblocks.crd.projectcalico.org":    leaked,
-		"update ipamhandles.crd.projectcalico.org":   leaked,
 		"delete ipamhandles.crd.projectcalico.org":   leaked,
 		"patch ipreservations.crd.projectcalico.org": "nodes join or leave while the pools change",
 		"get jobs.batch":                   "the pods of Jobs that are evicted",

@@ -130,7 +130,7 @@ func newMapper() meta.RESTMapper {
 		policyv1.SchemeGroupVersion:        {namespaced: {"PodDisruptionBudget"}},
 		discoveryv1.SchemeGroupVersion:     {namespaced: {"EndpointSlice"}},
 		coordinationv1.SchemeGroupVersion:  {namespaced: {"Lease"}},
-		networkingv1.SchemeGroupVersion:    {namespaced: {"NetworkPolicy", "Ingress"}, root: {"ServiceCIDR", "IPAddress"}},
+		networkingv1.SchemeGroupVersion:    {namespaced: {"NetworkPolicy", "Ingress"}, root: {"ServiceCIDR", "IPAddress", "IngressClass"}},
 		storagev1.SchemeGroupVersion:       {root: {"CSINode", "VolumeAttachment", "StorageClass"}},
 		authorizationv1.SchemeGroupVersion: {root: {"SelfSubjectAccessReview"}},
 		apiextensionsv1.SchemeGroupVersion: {root: {"CustomResourceDefinition"}},

@@ -42,6 +42,11 @@ type Inspection struct {
 	Proxies []Proxy
 	// Replacements do the work of kube-proxy instead of it.
 	Replacements []Replacement
+	// Planes are data planes that handle what pods send beside kube-proxy, or instead of it; CiliumModes are what its ConfigMaps say of that.
+	Planes      []DataPlane
+	CiliumModes []CiliumMode
+	// Meshes carry what some pods send.
+	Meshes []*Mesh
 	// NodeLocal are the DNS caches that run on every node.
 	NodeLocal []NodeLocal
 	// Abrupt are the ConfigMaps, by namespace, whose Corefile has servers of cluster names end at once, without plugin health's lameduck.
@@ -54,6 +59,10 @@ type Inspection struct {
 	Policies []Policy
 	// Called are the Services that API servers call themselves, once for each that names them.
 	Called []Called
+	// IngressClasses by name, and the controllers that serve them.
+	IngressClasses map[string]string
+	// Egress are the namespaces in which NetworkPolicies say what pods may call.
+	Egress map[string]bool
 	// Migrations that the cluster has.
 	Migrations []v1alpha1.Migration
 	// Unread are the resources that the user may not read.
@@ -114,6 +123,7 @@ func ReferenceRights() []Right {
 		Grant("", "persistentvolumes", "", "list"),
 		Grant("batch", "cronjobs", "", "list"),
 		Grant("networking.k8s.io", "networkpolicies", "", "list"),
+		Grant("networking.k8s.io", "ingressclasses", "", "list"),
 		WebhookRights(),
 		Grant("apiregistration.k8s.io", "apiservices", "", "list"),
 		Grant("admissionregistration.k8s.io", "validatingadmissionpolicies", "", "list"),
@@ -166,6 +176,7 @@ func sources() []source {
 		{resource: "jobs", list: &batchv1.JobList{}, page: pageSize},
 		{resource: "cronjobs", list: &batchv1.CronJobList{}, page: pageSize},
 		{resource: "networkpolicies", list: &networkingv1.NetworkPolicyList{}, page: pageSize},
+		{resource: "ingressclasses", list: &networkingv1.IngressClassList{}, page: pageSize},
 		{resource: "poddisruptionbudgets", list: &policyv1.PodDisruptionBudgetList{}, page: pageSize},
 		{resource: "validatingwebhookconfigurations", list: &admissionv1.ValidatingWebhookConfigurationList{}, page: pageSize},
 		{resource: "mutatingwebhookconfigurations", list: &admissionv1.MutatingWebhookConfigurationList{}, page: pageSize},
@@ -184,6 +195,7 @@ func (i *Inspection) HasCalico() bool { return i.calico }
 // Take looks at one object. It keeps nothing of it but what it finds.
 func (i *Inspection) Take(scanner *references.Scanner, o client.Object) {
 	i.Called = append(i.Called, called(o)...)
+	i.meshed(o)
 	switch o := o.(type) {
 	case *unstructured.Unstructured: // an APIService
 		return
@@ -202,6 +214,11 @@ func (i *Inspection) Take(scanner *references.Scanner, o client.Object) {
 			i.Stuck = append(i.Stuck, StuckBudget{Name: o.Namespace + "/" + o.Name, Rule: rule})
 		}
 		return
+	case *networkingv1.IngressClass:
+		i.ingressClass(o)
+		return
+	case *networkingv1.NetworkPolicy:
+		i.egress(o)
 	case *apiextensionsv1.CustomResourceDefinition:
 		i.calico = i.calico || o.Name == "felixconfigurations.crd.projectcalico.org"
 	case *corev1.ConfigMap:
@@ -215,7 +232,27 @@ func (i *Inspection) Take(scanner *references.Scanner, o client.Object) {
 	i.References = append(i.References, scanner.Find(o)...)
 	if object, spec := template(o); spec != nil {
 		i.workload(object, spec)
+		i.planes(object, spec)
 	}
+}
+
+func (i *Inspection) ingressClass(o *networkingv1.IngressClass) {
+	if i.IngressClasses == nil {
+		i.IngressClasses = map[string]string{}
+	}
+	i.IngressClasses[o.Name] = o.Spec.Controller
+}
+
+// egress notes what follows k8s.io/api networking/v1: without types, a policy is about egress if it has rules for it.
+func (i *Inspection) egress(o *networkingv1.NetworkPolicy) {
+	about := slices.Contains(o.Spec.PolicyTypes, networkingv1.PolicyTypeEgress) || len(o.Spec.PolicyTypes) == 0 && len(o.Spec.Egress) > 0
+	if !about {
+		return
+	}
+	if i.Egress == nil {
+		i.Egress = map[string]bool{}
+	}
+	i.Egress[o.Namespace] = true
 }
 
 // ours are the objects that replumb made, such as backups. They name old addresses for a reason.
@@ -284,6 +321,9 @@ func (i *Inspection) sort() {
 	sort.SliceStable(i.References, func(a, b int) bool { return i.References[a].Object < i.References[b].Object })
 	sort.SliceStable(i.Proxies, func(a, b int) bool { return i.Proxies[a].Object < i.Proxies[b].Object })
 	sort.SliceStable(i.Replacements, func(a, b int) bool { return i.Replacements[a].Object < i.Replacements[b].Object })
+	sort.SliceStable(i.Planes, func(a, b int) bool { return i.Planes[a].Object < i.Planes[b].Object })
+	sort.SliceStable(i.CiliumModes, func(a, b int) bool { return i.CiliumModes[a].Object < i.CiliumModes[b].Object })
+	sort.SliceStable(i.Meshes, func(a, b int) bool { return i.Meshes[a].Name < i.Meshes[b].Name })
 	sort.SliceStable(i.NodeLocal, func(a, b int) bool { return i.NodeLocal[a].Object < i.NodeLocal[b].Object })
 	sort.SliceStable(i.Called, func(a, b int) bool {
 		return i.Called[a].Service.String()+i.Called[a].By < i.Called[b].Service.String()+i.Called[b].By

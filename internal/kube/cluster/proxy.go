@@ -84,10 +84,7 @@ func servesCluster(corefile string) bool {
 func (i *Inspection) configMap(o *corev1.ConfigMap) {
 	name := references.Name("ConfigMap", o)
 	if o.Name == "cilium-config" {
-		// docs.cilium.io, kubeproxy-free: true, and in earlier versions strict, partial or probe.
-		if v := o.Data["kube-proxy-replacement"]; slices.Contains([]string{"true", "strict", "partial", "probe"}, v) {
-			i.Replacements = append(i.Replacements, Replacement{Object: name, By: "Cilium (kube-proxy-replacement: " + v + ")"})
-		}
+		i.ciliumMode(o)
 	}
 	if text, ok := o.Data["antrea-agent.conf"]; ok {
 		var config struct {
@@ -149,7 +146,7 @@ func (i *Inspection) workload(object string, spec *corev1.PodSpec) {
 	}
 	for n := range spec.Containers {
 		c := &spec.Containers[n]
-		words := strings.Fields(strings.Join(slices.Concat(c.Command, c.Args), " "))
+		words := commandLine(c)
 		switch {
 		case c.Name == "kube-proxy" || runs(words, "kube-proxy"):
 			i.Proxies = append(i.Proxies, proxyFromFlags(object, words))
@@ -157,6 +154,8 @@ func (i *Inspection) workload(object string, spec *corev1.PodSpec) {
 			if v, ok := flag(words, "run-service-proxy"); !ok || v != "false" { // it does by default
 				i.Replacements = append(i.Replacements, Replacement{Object: object, By: "kube-router (--run-service-proxy)"})
 			}
+		case c.Name == "nsx-kube-proxy": // VMware's NSX, DaemonSet nsx-node-agent
+			i.Replacements = append(i.Replacements, Replacement{Object: object, By: "NSX (nsx-kube-proxy)"})
 		case strings.HasSuffix(object, "/node-local-dns") || runs(words, "node-cache"):
 			v, _ := flag(words, "localip")
 			i.NodeLocal = append(i.NodeLocal, NodeLocal{

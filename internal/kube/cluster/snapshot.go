@@ -33,6 +33,8 @@ type Snapshot struct {
 	Ending map[string]bool
 	// NamespaceLabels are those of each namespace.
 	NamespaceLabels map[string]map[string]string
+	// Meshed are the namespaces whose pods a service mesh takes in, with its name.
+	Meshed map[string]string
 	// Kubelets by node, as they say themselves.
 	Kubelets map[string]KubeletAnswer
 	// ClusterIPOwners are the field managers other than replumb that own the clusterIP of a Service.
@@ -79,7 +81,7 @@ func (c *Cluster) namespaces(ctx context.Context, s *Snapshot) error {
 	if err != nil {
 		return err
 	}
-	s.Ending, s.NamespaceLabels = map[string]bool{}, map[string]map[string]string{}
+	s.Ending, s.NamespaceLabels, s.Meshed = map[string]bool{}, map[string]map[string]string{}, map[string]string{}
 	for i := range all {
 		s.TakeNamespace(&all[i])
 	}
@@ -89,6 +91,9 @@ func (c *Cluster) namespaces(ctx context.Context, s *Snapshot) error {
 // TakeNamespace keeps what plans need of a namespace.
 func (s *Snapshot) TakeNamespace(ns *corev1.Namespace) {
 	s.NamespaceLabels[ns.Name] = ns.Labels
+	if mesh := MeshOf(ns); mesh != "" {
+		s.Meshed[ns.Name] = mesh
+	}
 	if !ns.DeletionTimestamp.IsZero() {
 		s.Ending[ns.Name] = true
 	}

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -52,6 +53,8 @@ type drainStep struct {
 	// seen is how many pods were left when the last one had left, and since when.
 	seen  int
 	since time.Time
+	// note names what could not be seen to end.
+	note string
 }
 
 // drainLimit bounds the step as a whole: some nodes have hundreds of pods.
@@ -61,6 +64,7 @@ var (
 	_ engine.Timed     = (*drainStep)(nil)
 	_ engine.Waiter    = (*drainStep)(nil)
 	_ engine.Previewer = (*drainStep)(nil)
+	_ engine.Noter     = (*drainStep)(nil)
 )
 
 func (s *drainStep) ID() string    { return "drain/" + s.leaving.Node }
@@ -71,6 +75,9 @@ func (s *drainStep) Deadline() time.Duration { return drainLimit }
 
 // Role implements engine.Cast.
 func (s *drainStep) Role() engine.Role { return engine.RoleMove }
+
+// Note implements engine.Noter.
+func (s *drainStep) Note() string { return s.note }
 
 // Waits implements engine.Waiter: a drain may take hours. It writes, all the same: see Preview.
 func (s *drainStep) Waits() {}
@@ -105,9 +112,19 @@ func (s *drainStep) Do(ctx context.Context) error {
 	if err != nil || len(left) == 0 {
 		return err
 	}
-	first, err := s.sendAll(ctx, left)
+	var first error
+	if s.leaving.Turns != nil {
+		left, first, err = s.follow(ctx)
+	} else {
+		first, err = s.sendAll(ctx, left)
+	}
 	if err != nil {
 		return err
+	}
+	if len(left) == 0 { // as far as is watched: the node itself has the last word
+		if left, err = s.left(ctx); err != nil || len(left) == 0 {
+			return err
+		}
 	}
 	text := fmt.Sprintf("node %s still has %d pods to go", s.leaving.Node, len(left))
 	if first != nil {
@@ -119,37 +136,49 @@ func (s *drainStep) Do(ctx context.Context) error {
 	return engine.NotYet("%s", text)
 }
 
-// sendAll sends away those that can go, and says what the first of the others waits for. Where several nodes are emptied at once it
-// keeps at it for a while: an owner's next turn comes as soon as the pod before is replaced.
-func (s *drainStep) sendAll(ctx context.Context, left []corev1.Pod) (waits, err error) {
-	sent := map[types.UID]bool{}
-	for end := s.now().Add(keepAt); ; {
-		asked := map[types.UID]bool{}
-		for i := range left {
-			if sent[left[i].UID] {
-				continue
-			}
-			err := s.send(ctx, &left[i], asked)
-			switch {
-			case err != nil && !engine.Retryable(err):
-				return nil, err
-			case waits == nil:
-				waits = err
-			}
-			sent[left[i].UID] = err == nil || !left[i].DeletionTimestamp.IsZero()
+// follow sends away pods as soon as they can go, for as long as any is left, or until it is time to say how far it is.
+func (s *drainStep) follow(ctx context.Context) (left []*corev1.Pod, waits, err error) {
+	view, news, err := s.leaving.Turns.join(ctx, s.leaving.Node)
+	defer s.leaving.Turns.leave(s.leaving.Node)
+	if err != nil {
+		return nil, nil, err
+	}
+	end := time.NewTimer(keepAt)
+	defer end.Stop()
+	ticker := time.NewTicker(tick)
+	defer ticker.Stop()
+	for {
+		left = slices.DeleteFunc(view.on(s.leaving.Node), func(p *corev1.Pod) bool { return !s.goes(p) })
+		if len(left) == 0 {
+			return nil, nil, nil
 		}
-		waiting := slices.ContainsFunc(left, func(p corev1.Pod) bool { return !sent[p.UID] })
-		if s.leaving.Turns == nil || !waiting || s.now().After(end) {
-			return waits, nil
+		if waits, err = s.sendAll(ctx, left); err != nil {
+			return nil, nil, err
 		}
-		timer := time.NewTimer(pause)
 		select {
 		case <-ctx.Done():
-			timer.Stop()
-			return waits, nil
-		case <-timer.C:
+			return left, waits, nil
+		case <-end.C:
+			return left, waits, nil
+		case <-news:
+		case <-ticker.C:
 		}
 	}
+}
+
+// sendAll sends away those that can go, and says what the first of the others waits for.
+func (s *drainStep) sendAll(ctx context.Context, left []*corev1.Pod) (waits, err error) {
+	asked := map[types.UID]bool{}
+	for _, p := range left {
+		err := s.send(ctx, p, asked)
+		switch {
+		case err != nil && !engine.Retryable(err):
+			return nil, err
+		case waits == nil:
+			waits = err
+		}
+	}
+	return waits, nil
 }
 
 // standstill is for how long no pod has left.
@@ -161,9 +190,9 @@ func (s *drainStep) standstill(left int) time.Duration {
 }
 
 // limit is how long a standstill may be.
-func (s *drainStep) limit(left []corev1.Pod) time.Duration {
-	for i := range left {
-		if !s.waitsFor(metav1.GetControllerOf(&left[i])) {
+func (s *drainStep) limit(left []*corev1.Pod) time.Duration {
+	for _, p := range left {
+		if !s.waitsFor(metav1.GetControllerOf(p)) {
 			return s.timeout()
 		}
 	}
@@ -184,18 +213,41 @@ func (s *drainStep) Verify(ctx context.Context) error {
 	return err
 }
 
-// left are the pods that have to go, those that are ending included.
-func (s *drainStep) left(ctx context.Context) ([]corev1.Pod, error) {
-	var left []corev1.Pod
+// left are the pods that have to go, those that are ending included. Where the kubelet is away, those whose time is over are not waited for:
+// they are seen to have ended when the node is back, or is deleted.
+func (s *drainStep) left(ctx context.Context) ([]*corev1.Pod, error) {
+	var left []*corev1.Pod
 	err := each(ctx, s.Client, &corev1.PodList{}, func(p *corev1.Pod) {
 		if s.goes(p) {
-			left = append(left, *p)
+			left = append(left, p)
 		}
 	}, client.MatchingFields{"spec.nodeName": s.leaving.Node})
 	if err != nil {
 		return nil, fmt.Errorf("pods of node %s: %w", s.leaving.Node, err)
 	}
-	return left, nil
+	overdue := func(p *corev1.Pod) bool {
+		return !p.DeletionTimestamp.IsZero() && s.now().After(p.DeletionTimestamp.Time)
+	}
+	if len(left) == 0 || slices.ContainsFunc(left, func(p *corev1.Pod) bool { return !overdue(p) }) {
+		return left, nil
+	}
+	lost, err := s.lost(ctx)
+	if err != nil || !lost {
+		return left, err
+	}
+	s.note = fmt.Sprintf("node %s is not ready: %d pods were told to end, and it is not known whether they have, the first is %s/%s",
+		s.leaving.Node, len(left), left[0].Namespace, left[0].Name)
+	return nil, nil
+}
+
+// lost reports whether the node's kubelet does not answer.
+func (s *drainStep) lost(ctx context.Context) (lost bool, err error) {
+	err = each(ctx, s.Client, &corev1.NodeList{}, func(n *corev1.Node) { lost = away(n) },
+		client.MatchingFieldsSelector{Selector: fields.OneTermEqualSelector(metav1.ObjectNameField, s.leaving.Node)})
+	if err != nil {
+		return false, fmt.Errorf("node %s: %w", s.leaving.Node, err)
+	}
+	return lost, nil
 }
 
 func (s *drainStep) goes(p *corev1.Pod) bool {
@@ -204,12 +256,13 @@ func (s *drainStep) goes(p *corev1.Pod) bool {
 		return false
 	}
 	ref := metav1.GetControllerOfNoCopy(p)
-	return ref == nil || ref.Kind != KindDaemonSet || !tolerates(p, &s.leaving.Taint)
+	return ref == nil || ref.Kind != KindDaemonSet || !Tolerates(p.Spec.Tolerations, &s.leaving.Taint)
 }
 
-func tolerates(p *corev1.Pod, taint *corev1.Taint) bool {
-	for i := range p.Spec.Tolerations {
-		t := &p.Spec.Tolerations[i]
+// Tolerates reports whether one of the tolerations is for a taint.
+func Tolerates(all []corev1.Toleration, taint *corev1.Taint) bool {
+	for i := range all {
+		t := &all[i]
 		covers := t.Effect == "" || t.Effect == taint.Effect
 		if covers && (t.Key == "" || t.Key == taint.Key) && (t.Operator == corev1.TolerationOpExists || t.Value == taint.Value) {
 			return true
@@ -240,18 +293,57 @@ func (s *drainStep) send(ctx context.Context, p *corev1.Pod, asked map[types.UID
 		return nil
 	}
 	asked[ref.UID] = true
-	if s.leaving.Turns != nil {
-		return s.leaving.Turns.take(ref, s.now, func(count bool) error { return s.sendOwned(ctx, p, ref, count) })
+	if t := s.leaving.Turns; t != nil {
+		return t.take(p, ref, s.now, func(turn *turn) error { return s.sendInTurn(ctx, p, ref, turn) })
 	}
-	return s.sendOwned(ctx, p, ref, true)
-}
-
-func (s *drainStep) sendOwned(ctx context.Context, p *corev1.Pod, ref *metav1.OwnerReference, count bool) error {
-	e := &evictStep{Tools: s.Tools, pod: slimPod(p)}
-	d, err := e.demand(ctx, ref)
+	d, err := s.demand(ctx, p, ref)
 	if err != nil {
 		return err
 	}
+	return s.sendOwned(ctx, p, ref, d, nil)
+}
+
+// sendInTurn asks the API server only if what is watched says that the owner can do without the pod, and every now and then in case it
+// does not say all.
+func (s *drainStep) sendInTurn(ctx context.Context, p *corev1.Pod, ref *metav1.OwnerReference, turn *turn) error {
+	if s.now().Sub(turn.asked) < quiet {
+		if err := s.spared(p, ref, turn); err != nil {
+			return err
+		}
+	}
+	turn.asked = s.now()
+	d, err := s.demand(ctx, p, ref)
+	if err == nil {
+		turn.demand = d
+		err = s.sendOwned(ctx, p, ref, d, turn)
+	}
+	if err != nil && engine.Retryable(err) {
+		s.leaving.Turns.later(turn)
+	}
+	return err
+}
+
+// spared returns nil if an owner can do without a pod, by what is watched.
+func (s *drainStep) spared(p *corev1.Pod, ref *metav1.OwnerReference, turn *turn) error {
+	d, view := turn.demand, turn.view
+	if !d.known || !podReady(p) {
+		return nil
+	}
+	ready, stuck := view.count(ref.UID, turn.sent)
+	if !enough(p, d, ready, stuck) {
+		return short(p, ref, ready, d)
+	}
+	if name := view.holding(p); name != "" {
+		return engine.NotYet("pod %s/%s cannot be evicted now: PodDisruptionBudget %s lets none go", p.Namespace, p.Name, name)
+	}
+	return nil
+}
+
+func (s *drainStep) demand(ctx context.Context, p *corev1.Pod, ref *metav1.OwnerReference) (demand, error) {
+	return (&evictStep{Tools: s.Tools, pod: slimPod(p)}).demand(ctx, ref)
+}
+
+func (s *drainStep) sendOwned(ctx context.Context, p *corev1.Pod, ref *metav1.OwnerReference, d demand, in *turn) error {
 	if d.want <= 1 {
 		w, err := s.single(ctx, p, ref)
 		switch {
@@ -261,7 +353,7 @@ func (s *drainStep) sendOwned(ctx context.Context, p *corev1.Pod, ref *metav1.Ow
 			return s.Restart(*w, Changes{Leave: s.leaving.Node, Slack: time.Second}).Do(ctx)
 		}
 	}
-	if err := s.whole(ctx, p, ref, d, count); err != nil {
+	if err := s.whole(ctx, p, ref, d, in); err != nil {
 		return err
 	}
 	return s.evict(ctx, p)
@@ -307,20 +399,31 @@ func (s *drainStep) single(ctx context.Context, p *corev1.Pod, ref *metav1.Owner
 
 // whole returns nil if the owner of a pod can do without it: all the pods it wants are ready, or all that can be are, and
 // this is not the last.
-func (s *drainStep) whole(ctx context.Context, p *corev1.Pod, ref *metav1.OwnerReference, d demand, count bool) error {
-	// What its controller counted may be a moment old, but an owner that is short of pods by that still is, or can wait.
-	if !count && d.known && d.ready < d.want && podReady(p) {
-		return engine.NotYet("%s %s/%s has %d of %d pods ready", ref.Kind, p.Namespace, ref.Name, d.ready, d.want)
+func (s *drainStep) whole(ctx context.Context, p *corev1.Pod, ref *metav1.OwnerReference, d demand, in *turn) error {
+	if in == nil || !d.known {
+		ready, stuck, err := s.count(ctx, p, ref, d)
+		if err != nil || enough(p, d, ready, stuck) {
+			return err
+		}
+		return short(p, ref, ready, d)
 	}
-	ready, stuck, err := s.count(ctx, p, ref, d)
-	if err != nil {
-		return err
+	// What is watched may be a moment old, and so may be what its controller counted: it takes both.
+	ready, stuck := in.view.count(ref.UID, in.sent)
+	switch {
+	case !enough(p, d, ready, stuck):
+		return short(p, ref, ready, d)
+	case podReady(p) && d.ready < min(ready, d.want):
+		return short(p, ref, d.ready, d)
 	}
-	want := d.want
-	if ready >= want || !podReady(p) || ready > 1 && ready+stuck >= want {
-		return nil
-	}
-	return engine.NotYet("%s %s/%s has %d of %d pods ready", ref.Kind, p.Namespace, ref.Name, ready, want)
+	return nil
+}
+
+func enough(p *corev1.Pod, d demand, ready, stuck int) bool {
+	return ready >= d.want || !podReady(p) || ready > 1 && ready+stuck >= d.want
+}
+
+func short(p *corev1.Pod, ref *metav1.OwnerReference, ready int, d demand) error {
+	return engine.NotYet("%s %s/%s has %d of %d pods ready", ref.Kind, p.Namespace, ref.Name, ready, d.want)
 }
 
 // count looks at the pods of an owner: how many are ready, and for how many there is no node.

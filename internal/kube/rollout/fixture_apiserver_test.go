@@ -49,7 +49,7 @@ func connectLimited(server *apitest.Server) (client.Client, error) {
 		return nil, err
 	}
 	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "rollout"}}
-	for _, r := range Rights() {
+	for _, r := range slices.Concat(Rights(), TurnRights()) {
 		resource := r.Resource
 		if r.Subresource != "" {
 			resource += "/" + r.Subresource

@@ -12,6 +12,11 @@ func Rights() []cluster.Right {
 		cluster.Grant("", "nodes", "", "list"), RestartRights())
 }
 
+// TurnRights are what drains of several nodes at once need beside the others.
+func TurnRights() []cluster.Right {
+	return slices.Concat(cluster.Grant("", "pods", "", "watch"), cluster.Grant("policy", "poddisruptionbudgets", "", "watch"))
+}
+
 // ListRights are what it takes to list pods, and the workloads that own them.
 func ListRights() []cluster.Right {
 	return slices.Concat(

@@ -23,7 +23,7 @@ func (j *Job) Blame(ctx context.Context, loss *lossguard.LossError) error {
 }
 
 // newAgents makes the agents of a job. Their pods move like all others. Where pods of different nodes reach each other through tunnels,
-// Calico drops packets for a moment when it gives those other addresses (RP2305): what is not sent again would be lost.
+// Calico drops packets for a moment when it gives those other addresses by itself (RP2306): what is not sent again would be lost.
 func (j *Job) newAgents(s podmove.Strategy) *lossguard.Agents {
 	a := j.agents().New(len(s.Shared().Nodes))
 	if a != nil {

@@ -111,7 +111,11 @@ func operateRules() []cluster.Rule {
 		},
 		connectivity.Rule(),
 		{
-			Why:    "Pods that keep the old addresses of tunnels.",
+			Why:    "Addresses of tunnels, which Calico has on Nodes as annotations.",
+			Rights: cluster.Grant("", "nodes", "status", "patch"),
+		},
+		{
+			Why:    "Pods that keep the old addresses of tunnels, and carry packets while they get others.",
 			Rights: cluster.In(v1alpha1.SystemNamespace, cluster.Grant("apps", "daemonsets", "", "create delete")...),
 		},
 		migration.PrivilegeRule(),

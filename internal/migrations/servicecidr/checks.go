@@ -62,11 +62,11 @@ func Checks() []findings.Check[Input] {
 		findings.Group("Cluster", clusterChecks()...),
 		findings.Group("Services", slices.Concat(serviceChecks(), identityChecks())...),
 		findings.Group("Ranges", rangeChecks()...),
-		findings.Group("kube-proxy", slices.Concat(proxyChecks(), localChecks())...),
+		findings.Group("kube-proxy", slices.Concat(proxyChecks(), localChecks(), dataPlaneChecks())...),
 		findings.Group("DNS", dnsChecks()...),
 		findings.Group("Old addresses written down", referenceChecks()...),
 		findings.Group("Manifests and workloads", workloadChecks()...),
-		findings.Group("Agents", agentChecks()...),
+		findings.Group("Agents", slices.Concat(agentChecks(), proofChecks())...),
 		findings.Group("Admission", admissionChecks()...),
 	)
 }

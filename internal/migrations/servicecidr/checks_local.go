@@ -88,7 +88,7 @@ func (in Input) firstOfFamily(all []netip.Prefix) (netip.Prefix, bool) {
 	return netip.Prefix{}, false
 }
 
-// rangesOfNodes are the ranges by which the kube-proxies of nodes know pods. Nodes without one are told of by RP1203.
+// rangesOfNodes are the ranges by which the kube-proxies of nodes know pods. Nodes without one are what RP1203 is about.
 func (in Input) rangesOfNodes() map[string]netip.Prefix {
 	all := map[string]netip.Prefix{}
 	for i := range in.Snapshot.Nodes {

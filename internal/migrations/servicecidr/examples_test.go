@@ -158,6 +158,7 @@ func TestExamplesRun(t *testing.T) {
 			r.isAt("shop", "cart", "172.24.3.7")
 			r.did("agents/steady")
 			r.inOrder("agents/host", "hop/replumb-system/probe", "hop/shop/cart")
+			r.inOrder("agents/single", "hop/replumb-system/single", "hop/shop/cart")
 			r.inOrder("agents/pods", "hop/replumb-system/probe")
 		}},
 		"gate-actions.yaml": {until: beforeRepoint, prepare: (*exampleRun).playbook, check: func(r *exampleRun) {

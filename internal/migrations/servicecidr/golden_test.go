@@ -157,7 +157,7 @@ func readFixture(t *testing.T, spec Spec, manifests, factsYAML []byte) Input {
 		Version:  &version.Info{Major: "1", Minor: f.Minor, GitVersion: "v1." + f.Minor + ".0"},
 		Kubelets: map[string]cluster.KubeletAnswer{},
 	}
-	snap.Ending, snap.NamespaceLabels = map[string]bool{}, map[string]map[string]string{}
+	snap.Ending, snap.NamespaceLabels, snap.Meshed = map[string]bool{}, map[string]map[string]string{}, map[string]string{}
 	live := cluster.Live{Inspection: &cluster.Inspection{Unread: map[string]bool{}}}
 	live.Access = migrationtest.Access(t, Roles().Of(cluster.View, cluster.Operate, cluster.WithoutAgents), f.Denied...)
 	for _, a := range live.Access {

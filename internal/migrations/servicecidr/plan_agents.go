@@ -17,9 +17,9 @@ func (p *Planner) watch() []engine.Group {
 	return p.Agents.Install()
 }
 
-// probeAppears reports whether the Service that agents call is yet to be made, so that it cannot be planned how it moves.
+// probeAppears reports whether a Service that agents call is yet to be made, so that it cannot be planned how it moves.
 func (p *Planner) probeAppears() bool {
-	return p.Agents != nil && p.Survey.Probe == nil && len(p.Survey.Pending()) > 0
+	return p.Agents != nil && !p.Survey.hasProbes() && len(p.Survey.Pending()) > 0
 }
 
 // soak waits until no client uses old addresses.

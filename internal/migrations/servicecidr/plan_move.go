@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 
@@ -14,6 +15,7 @@ import (
 	"github.com/replumb/replumb/internal/spec/hook"
 	"github.com/replumb/replumb/internal/spec/window"
 	"github.com/replumb/replumb/internal/verify/lossguard"
+	"github.com/replumb/replumb/internal/verify/probe"
 )
 
 // movePlan makes the groups of steps that take Services from one address to the other, in one direction.
@@ -257,13 +259,17 @@ func (m *movePlan) settle(b *batch) []engine.Step {
 	}}
 }
 
-// probeService moves the Service that agents call, before any other: under their requests, from every node.
+// probeService moves the Services that agents call, before any other: under their requests, from every node.
 func (m *movePlan) probeService() []engine.Group {
-	e := m.survey.Probe
-	if e == nil || m.to == engine.Forward && e.Place == Moved || m.to == engine.Backward && !e.away() {
+	b := &batch{name: "the Service of probes"}
+	for _, e := range m.survey.Probes {
+		if m.to == engine.Forward && e.Place != Moved || m.to == engine.Backward && e.away() {
+			b.entries = append(b.entries, e)
+		}
+	}
+	if len(b.entries) == 0 {
 		return nil
 	}
-	b := &batch{name: "the Service of probes", entries: []*Entry{e}}
 	if m.to == engine.Backward {
 		return append(m.cross(b), m.narrow(b)...)
 	}
@@ -271,7 +277,20 @@ func (m *movePlan) probeService() []engine.Group {
 	if m.frozen {
 		groups = engine.AtOnce(1, b.String(), mark(m.Tools.Client(), m.Migration.Name, b))
 	}
-	return slices.Concat(groups, m.cross(b), m.connect(b), m.narrow(b), engine.AtOnce(1, b.String(), m.settle(b)...))
+	return slices.Concat(groups, m.cross(b), m.connect(b), m.narrow(b), engine.AtOnce(1, b.String(), m.answered(b)...))
+}
+
+// answered lets the requests to what agents call be answered or time out, before a Service of anyone's moves: a loss is reported at once when it
+// is seen, and a time-out is seen when it is over.
+func (m *movePlan) answered(b *batch) []engine.Step {
+	if m.agents == nil {
+		return m.settle(b)
+	}
+	const answer = probe.DefaultTimeout + time.Second
+	return []engine.Step{&migration.PauseStep{
+		Name: "settle/" + b.String(), Length: max(answer, m.survey.Spec.Settle), Now: m.Tools.Now,
+		About: fmt.Sprintf("Let requests to %s be answered, or time out", b),
+	}}
 }
 
 // connect has every node connect to the Services of a batch.

@@ -52,7 +52,7 @@ func (p *Planner) Left() string {
 		return early
 	}
 	if p.Survey.probeStays() {
-		return "the Service that agents call has not moved yet"
+		return "what agents call has not moved yet"
 	}
 	if n := len(p.Survey.Departed); n > 0 {
 		return "what there is of " + english.Plural(n, "Service", "") + " that left the migration is still there"

@@ -151,10 +151,10 @@ type Survey struct {
 	// Recorded is when the API server recorded the migration; zero, if it has not.
 	Recorded metav1.Time
 	Moves    []*Entry
-	// Probe is the Service that agents call, which moves like any other but is no user's; nil if there is none.
-	Probe *Entry
-	Pins  []*Entry
-	Stays []*Entry
+	// Probes are the Services that agents call, which move like any other but are no user's.
+	Probes []*Entry
+	Pins   []*Entry
+	Stays  []*Entry
 	// Tiers in the order in which they move.
 	Tiers []string
 	// Ranges are the cluster's ServiceCIDRs.
@@ -216,15 +216,16 @@ func (s *Survey) add(e *Entry) {
 		}
 	}
 	if isProbe(e.Service) {
-		s.Probe = e
+		s.Probes = append(s.Probes, e)
 		return
 	}
 	s.Moves = append(s.Moves, e)
 }
 
-// isProbe reports whether a Service is the one that agents call. Roles count only where replumb alone makes Services.
+// isProbe reports whether a Service is one that agents call. Roles count only where replumb alone makes Services.
 func isProbe(svc *corev1.Service) bool {
-	return svc.Namespace == v1alpha1.SystemNamespace && svc.Labels[v1alpha1.LabelRole] == v1alpha1.RoleProbe
+	role := svc.Labels[v1alpha1.LabelRole]
+	return svc.Namespace == v1alpha1.SystemNamespace && (role == v1alpha1.RoleProbe || role == v1alpha1.RoleSingle)
 }
 
 // dnsServices are kube-dns and whatever Service has an address that a kubelet names as cluster DNS.
@@ -289,15 +290,24 @@ func (s *Survey) Pending() []*Entry {
 	return out
 }
 
-// probeStays reports whether the Service that agents call is there and has not moved.
-func (s *Survey) probeStays() bool { return s.Probe != nil && s.Probe.Place != Moved }
+// probeStays reports whether a Service that agents call is there and has not moved.
+func (s *Survey) probeStays() bool {
+	return slices.ContainsFunc(s.Probes, func(e *Entry) bool { return e.Place != Moved })
+}
+
+// hasProbes reports whether all Services that agents call are there.
+func (s *Survey) hasProbes() bool {
+	for _, role := range []string{v1alpha1.RoleProbe, v1alpha1.RoleSingle} {
+		if !slices.ContainsFunc(s.Probes, func(e *Entry) bool { return e.Service.Labels[v1alpha1.LabelRole] == role }) {
+			return false
+		}
+	}
+	return true
+}
 
 // everything is all that moves.
 func (s *Survey) everything() []*Entry {
-	if s.Probe == nil {
-		return s.Moves
-	}
-	return append([]*Entry{s.Probe}, s.Moves...)
+	return slices.Concat(s.Probes, s.Moves)
 }
 
 // InTier are the entries of a tier that are not at their new address yet.

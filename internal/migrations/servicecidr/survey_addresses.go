@@ -76,10 +76,7 @@ func (s *Survey) addresses(snap *cluster.Snapshot) {
 			s.Pool.Use(a)
 		}
 	}
-	moving := slices.Clone(s.Moves)
-	if s.Probe != nil { // takes what is left
-		moving = append(moving, s.Probe)
-	}
+	moving := slices.Concat(s.Moves, s.Probes) // which take what is left
 	for _, e := range moving {
 		s.known(e)
 	}

@@ -161,7 +161,8 @@ func freeOrdinal(b *Block, n int) error {
 	return unstructured.SetNestedSlice(fields, append(free, int64(n)), "spec", "unallocated")
 }
 
-// dropHandle deletes a handle whose addresses were all in one block. It is an aid to find addresses, no more.
+// dropHandle takes a block off a handle that has one address of it, and deletes a handle that has no other. It is an aid to find addresses,
+// no more.
 func dropHandle(ctx context.Context, c client.Client, id string, block netip.Prefix) error {
 	if id == "" {
 		return nil
@@ -176,8 +177,16 @@ func dropHandle(ctx context.Context, c client.Client, id string, block netip.Pre
 	}); err != nil || found == nil {
 		return err
 	}
-	if n := found.Blocks[block.String()]; len(found.Blocks) > 1 || n > 1 {
+	n, has := found.Blocks[block.String()]
+	if n > 1 || !has && len(found.Blocks) > 0 {
 		return nil
 	}
-	return remove(ctx, c, found.Object)
+	if len(found.Blocks) <= 1 {
+		return remove(ctx, c, found.Object)
+	}
+	unstructured.RemoveNestedField(found.Object.Object, "spec", "block", block.String())
+	if err := c.Update(ctx, found.Object); err != nil {
+		return fmt.Errorf("ipamhandle %s: %w", found.Name, err)
+	}
+	return nil
 }

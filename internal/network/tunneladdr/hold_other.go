@@ -3,6 +3,7 @@
 package tunneladdr
 
 import (
+	"context"
 	"errors"
 	"net/netip"
 )
@@ -12,3 +13,15 @@ func Hold([]netip.Prefix) ([]netip.Addr, error) { return nil, errors.ErrUnsuppor
 
 // Release works on Linux only.
 func Release([]netip.Prefix) ([]netip.Addr, error) { return nil, errors.ErrUnsupported }
+
+// Ferry is one node's.
+type Ferry struct{ Fresh netip.Addr }
+
+// Board works on Linux only.
+func (*Ferry) Board() error { return errors.ErrUnsupported }
+
+// Run works on Linux only.
+func (*Ferry) Run(context.Context, func(error)) error { return errors.ErrUnsupported }
+
+// Land works on Linux only.
+func Land() error { return errors.ErrUnsupported }

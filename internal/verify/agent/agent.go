@@ -59,6 +59,7 @@ type Agent struct {
 
 	watched    *watched
 	gate       *gate
+	singleGate *gate
 	names      *nameServers
 	probing    *probing
 	barrier    *barrier
@@ -84,6 +85,9 @@ func (a *Agent) Run(ctx context.Context) error {
 	all.Go(func() { a.watched.follow(ctx, a.Client, a.podsOf()) })
 	all.Go(func() { a.follow(ctx) })
 	all.Go(func() { a.gate.open(ctx, a.watched.scene, a.domain(), a.opened) })
+	if !a.host() && len(a.Ranges) > 0 {
+		all.Go(func() { a.singleGate.open(ctx, a.watched.scene, a.domain(), a.opened) })
+	}
 	if a.Flows != nil && a.host() {
 		all.Go(func() { a.clients.follow(ctx, a.watched.scene, clientsEvery) })
 	}
@@ -118,7 +122,8 @@ func (a *Agent) prepare(stop context.CancelCauseFunc) {
 	a.alive.report = v1alpha1.AgentReport{Origin: a.Origin, Instance: a.Instance, Version: a.Version}
 	a.watched = newWatched(a.Migration, a.Ranges)
 	a.names = &nameServers{first: a.NameServer}
-	a.gate = &gate{connected: own, names: a.names}
+	a.gate = &gate{find: scene.probe, connected: own, names: a.names}
+	a.singleGate = &gate{find: scene.single, optional: true, connected: own, names: a.names}
 	a.reporter = &reporter{
 		client: a.Client, node: a.Node, migration: a.Migration, origin: a.Origin, draw: a.draw, every: a.interval,
 		log: a.Log, news: make(chan struct{}, 1),
@@ -173,6 +178,7 @@ func (a *Agent) obey(ctx context.Context, s scene) {
 	}
 	o := orders{origin: a.Origin, domain: a.domain(), scene: s, began: a.beginning(s), server: a.names.server(s), self: a.Self}
 	o.answered, o.named, _ = a.gate.state()
+	o.singleAnswered, o.singleNamed, _ = a.singleGate.state()
 	wanted, problems := targets(o)
 	a.probing.set(ctx, wanted)
 	a.mu.Lock()
@@ -225,8 +231,10 @@ func (a *Agent) draw() (*v1alpha1.NodeReportStatus, func(), error) {
 	if s, ok := a.watched.scene(); ok && s.migration == nil {
 		problems = append(problems, errors.New("there is no migration "+a.Migration))
 	}
-	_, _, why := a.gate.state()
-	problems = append(problems, why)
+	for _, g := range []*gate{a.gate, a.singleGate} {
+		_, _, why := g.state()
+		problems = append(problems, why)
+	}
 	a.mu.Lock()
 	problems = append(problems, a.problems...)
 	a.mu.Unlock()

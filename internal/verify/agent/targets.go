@@ -45,8 +45,10 @@ type orders struct {
 	server netip.AddrPort
 	// self lets what a Migration asks to probe be on the node itself, as in tests.
 	self bool
-	// answered and named say that the Service probe has been answered once, by address and by name. See gate.
-	answered, named bool
+	// answered and named say that the Service probe has been answered once, by address and by name. See gate. single says the same of the
+	// Service with one endpoint.
+	answered, named             bool
+	singleAnswered, singleNamed bool
 }
 
 // targets says whom to probe, and what is wrong with the orders.
@@ -142,8 +144,48 @@ type call struct {
 	port    string
 }
 
-// own are the agents' own probes, all of the Service probe. What that has no port for is not called.
-func (o orders) own() []target {
+// own are the agents' own probes.
+func (o orders) own() []target { return append(o.ofProbe(), o.ofSingle()...) }
+
+// mine makes one of them.
+func (o orders) mine(name string, kind v1alpha1.RequestKind, address string) target {
+	t := target{
+		Target: probe.Target{Name: o.full(name), Kind: kinds()[kind], Address: address, Rate: float64(rate(o.scene.migration))},
+		kind:   kind, shown: address,
+	}
+	if o.server.IsValid() && slices.Contains([]string{v1alpha1.ProbeDNS, v1alpha1.ProbeName, v1alpha1.ProbeSingleName}, name) {
+		t.Resolver = o.server.String()
+	}
+	return t
+}
+
+// ofSingle are those of the Service with one endpoint, from the network of pods: what kube-proxy leads to other nodes of a node without an
+// endpoint depends on whether it takes the client for a pod. From the network of a node it leads to all in any case.
+func (o orders) ofSingle() []target {
+	svc := o.scene.single()
+	if svc == nil || !o.singleAnswered || o.origin != v1alpha1.FromPod || o.scene.migration.Spec.ServiceCIDR == nil {
+		return nil
+	}
+	port := portOf(svc, portHTTP)
+	if port == 0 {
+		return nil
+	}
+	var all []target
+	old, recent := addresses(o.scene.migration, svc)
+	for _, c := range []call{{name: v1alpha1.ProbeSingleOld, address: old}, {name: v1alpha1.ProbeSingleNew, address: recent}} {
+		if c.address.IsValid() {
+			all = append(all, o.mine(c.name, v1alpha1.RequestHTTP, netip.AddrPortFrom(c.address, port).String()))
+		}
+	}
+	if o.singleNamed {
+		all = append(all, o.mine(v1alpha1.ProbeSingleName, v1alpha1.RequestHTTP,
+			net.JoinHostPort(nameOf(svc, o.domain), strconv.Itoa(int(port)))))
+	}
+	return all
+}
+
+// ofProbe are those of the Service probe. What that has no port for is not called.
+func (o orders) ofProbe() []target {
 	svc := o.scene.probe()
 	if svc == nil || !o.answered {
 		return nil
@@ -154,14 +196,7 @@ func (o orders) own() []target {
 	}
 	var all []target
 	add := func(name string, kind v1alpha1.RequestKind, address string) {
-		t := target{
-			Target: probe.Target{Name: o.full(name), Kind: kinds()[kind], Address: address, Rate: float64(rate(o.scene.migration))},
-			kind:   kind, shown: address,
-		}
-		if o.server.IsValid() && (kind == v1alpha1.RequestDNS || name == v1alpha1.ProbeName) {
-			t.Resolver = o.server.String()
-		}
-		all = append(all, t)
+		all = append(all, o.mine(name, kind, address))
 	}
 	for _, c := range calls {
 		if number := portOf(svc, c.port); c.address.IsValid() && number != 0 {
@@ -253,8 +288,13 @@ func before(m *v1alpha1.Migration, svc *corev1.Service) (old netip.Addr, touched
 }
 
 // probe finds the Service probe; nil if there is none.
-func (s scene) probe() *corev1.Service {
-	if all := s.own(v1alpha1.RoleProbe); len(all) > 0 {
+func (s scene) probe() *corev1.Service { return s.first(v1alpha1.RoleProbe) }
+
+// single finds the Service with one endpoint; nil if there is none.
+func (s scene) single() *corev1.Service { return s.first(v1alpha1.RoleSingle) }
+
+func (s scene) first(role string) *corev1.Service {
+	if all := s.own(role); len(all) > 0 {
 		return all[0]
 	}
 	return nil
@@ -307,6 +347,7 @@ func wanted(p *v1alpha1.ProbeSpec, rate int) (target, error) {
 	t := target{
 		Target: probe.Target{
 			Name: p.Name, Kind: kind, Address: p.Address, Rate: float64(cmp.Or(p.Rate, rate)), ExpectStatus: p.ExpectStatus,
+			Host: p.Host,
 		},
 		kind: p.Kind, shown: p.Address,
 	}

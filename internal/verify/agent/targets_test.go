@@ -166,6 +166,45 @@ func TestTargets(t *testing.T) {
 	}
 }
 
+// TestTargetsOfTheSingleEndpoint: it is called from the network of pods alone, and only where Services move.
+func TestTargetsOfTheSingleEndpoint(t *testing.T) {
+	single := func(at string, change ...func(*corev1.Service)) *corev1.Service {
+		return service(v1alpha1.SystemNamespace, "single", at, append(change, role(v1alpha1.RoleSingle))...)
+	}
+	const name = "pod/single-name http single.replumb-system.svc.cluster.local.:80 5"
+	old, recent := "pod/single-old-address http "+oldAt+":80 5", "pod/single-new-address http "+newAt+":80 5"
+	podsMove := func(m *v1alpha1.Migration) { m.Spec.ServiceCIDR = nil }
+	for _, tt := range []struct {
+		name      string
+		origin    v1alpha1.ProbeOrigin
+		migration *v1alpha1.Migration
+		svc       *corev1.Service
+		gate      string
+		want      []string
+	}{
+		{"not moved", v1alpha1.FromPod, migration(), single(oldAt), "named", []string{old, name}},
+		{"moved", v1alpha1.FromPod, migration(), single(newAt, movedAt("1")), "named", []string{old, recent, name}},
+		{"on its way", v1alpha1.FromPod, migration(), single("", touched), "named", []string{old, name}},
+		{"finish has begun", v1alpha1.FromPod, migration(final), single(newAt, movedAt("1")), "named", []string{recent, name}},
+		{"not answered yet", v1alpha1.FromPod, migration(), single(oldAt), "", nil},
+		{"without a name yet", v1alpha1.FromPod, migration(), single(oldAt), "answered", []string{old}},
+		{"from the network of a node", v1alpha1.FromHost, migration(), single(oldAt), "named", nil},
+		{"where pods move", v1alpha1.FromPod, migration(podsMove), single(oldAt), "named", nil},
+		{"about to be deleted", v1alpha1.FromPod, migration(), single(oldAt, deleted), "named", nil},
+		{
+			"a tenant's", v1alpha1.FromPod, migration(), service("shop", "single", oldAt, role(v1alpha1.RoleSingle)), "named", nil,
+		},
+	} {
+		got, problems := targets(orders{
+			origin: tt.origin, domain: "cluster.local", singleAnswered: tt.gate != "", singleNamed: tt.gate == "named",
+			scene: scene{migration: tt.migration, services: []*corev1.Service{tt.svc}},
+		})
+		if !slices.Equal(lines(got), tt.want) || len(problems) > 0 {
+			t.Errorf("%s: probed are %q, want %q; %v", tt.name, lines(got), tt.want, problems)
+		}
+	}
+}
+
 // TestTargetsWherePodsMove: the Service stays where it is, also past the point of no return. What it has no port for is not called, and
 // what a node keeps open through a tunnel cannot be kept.
 func TestTargetsWherePodsMove(t *testing.T) {
@@ -225,7 +264,7 @@ func TestWantedTargets(t *testing.T) {
 		m.Spec.Proof.Rate = 20
 		m.Spec.Proof.Probes = []v1alpha1.ProbeSpec{
 			{Name: "shop", Kind: v1alpha1.RequestHTTP, Address: "http://shop.example/a?b=c", ExpectStatus: 204},
-			{Name: "tls", Kind: v1alpha1.RequestHTTP, Address: "https://shop.example", Rate: 3, From: v1alpha1.FromHost},
+			{Name: "tls", Kind: v1alpha1.RequestHTTP, Address: "https://shop.example", Host: "other.example", Rate: 3, From: v1alpha1.FromHost},
 			{Name: "pods-only", Kind: v1alpha1.RequestTCP, Address: "db.shop:5432", From: v1alpha1.FromPod},
 			{Name: "echo", Kind: v1alpha1.RequestUDP, Address: "192.0.2.1:7", Timeout: &metav1.Duration{Duration: time.Second}},
 			{Name: "lines", Kind: v1alpha1.RequestStream, Address: "192.0.2.1:7", From: v1alpha1.FromBoth},
@@ -250,7 +289,7 @@ func TestWantedTargets(t *testing.T) {
 	if !slices.Equal(lines(got), want) {
 		t.Fatalf("got\n  %s", strings.Join(lines(got), "\n  "))
 	}
-	if got[0].shown != "http://shop.example/a?b=c" || got[0].TLS || !got[1].TLS || got[2].Timeout != probe.Duration(time.Second) {
+	if got[1].Host != "other.example" || got[0].shown != "http://shop.example/a?b=c" || got[0].TLS || !got[1].TLS || got[2].Timeout != probe.Duration(time.Second) {
 		t.Errorf("targets %+v", got)
 	}
 	for i, name := range []string{"dns", "no-url", "secret", "no-port", "odd", "metadata", "mapped", "link", "kubelet", "flood"} {

@@ -50,6 +50,8 @@ type Set struct {
 	// Ranges are those that a migration of Services takes addresses from and to: agents look at no others. None means that it moves no
 	// Services: agents then look at no bridges and no pods.
 	Ranges []netip.Prefix
+	// Services says that it moves Services, where the ranges are not known: then there is what is called from nodes without an endpoint.
+	Services bool
 	// Domain of cluster DNS. Default: agents go by what their pods are given.
 	Domain string
 	// Pool is where the Service that agents call gets its address from. Nil leaves that to the API server.
@@ -64,6 +66,8 @@ type Set struct {
 	// Lossy says that the migration has the pod network lose packets for a moment, which TCP makes up for and UDP cannot: the
 	// Service has no port for that.
 	Lossy bool
+	// Ends says that the migration ends nodes, with agents on them: pods are left of which no kubelet says that they have ended.
+	Ends bool
 	// Now is the clock. Default: time.Now.
 	Now func() time.Time
 
@@ -81,21 +85,28 @@ func (s *Set) now() time.Time {
 
 // Install puts agents on every node and waits until they report. The namespace must be there.
 func (s *Set) Install() []engine.Group {
+	before := []engine.Step{
+		&migration.CRDStep{Cluster: s.Cluster, Kind: cluster.NodeReport, Name: "agents/crd"},
+		s.privilege(),
+		&policyStep{s.apply("agents/policy", "Have agents report of no node but their own", s.policy)},
+		s.apply("agents/rights", "Let agents read what they watch, and report", s.rights),
+		s.probeService(),
+	}
+	run := []engine.Step{
+		s.apply("agents/host", "Run an agent in the network of every node", s.hostSet),
+		s.apply("agents/pods", "Run an agent in the network of pods on every node", s.podSet),
+	}
+	if s.services() {
+		before = append(before, s.singleService())
+		run = append(run, s.apply("agents/"+Single, "Run what agents call from nodes without an endpoint", s.answers))
+	}
 	return []engine.Group{
-		{Parallel: 1, Steps: []engine.Step{
-			&migration.CRDStep{Cluster: s.Cluster, Kind: cluster.NodeReport, Name: "agents/crd"},
-			s.privilege(),
-			&policyStep{s.apply("agents/policy", "Have agents report of no node but their own", s.policy)},
-			s.apply("agents/rights", "Let agents read what they watch, and report", s.rights),
-			&serviceStep{set: s},
-		}},
-		{Parallel: 2, Steps: []engine.Step{
-			s.apply("agents/host", "Run an agent in the network of every node", s.hostSet),
-			s.apply("agents/pods", "Run an agent in the network of pods on every node", s.podSet),
-		}},
-		{Parallel: 1, Steps: []engine.Step{&reportingStep{set: s}}},
+		{Parallel: 1, Steps: before}, {Parallel: 2, Steps: run}, {Parallel: 1, Steps: []engine.Step{&reportingStep{set: s}}},
 	}
 }
+
+// services reports whether the migration moves Services.
+func (s *Set) services() bool { return s.Services || len(s.Ranges) > 0 }
 
 // Remove takes away what Install has made, but for the definition of NodeReport and the namespace.
 func (s *Set) Remove() []engine.Step { return []engine.Step{&removeStep{set: s}, s.privilege().Undo()} }

@@ -33,7 +33,9 @@ func TestThereAndGone(t *testing.T) {
 	f.migration("m", v1alpha1.PhaseApplying)
 	done, err := f.install(f.set)
 	f.Must(err)
-	for _, id := range []string{"agents/host", "agents/policy", "agents/pods", "agents/reporting", "agents/rights", "agents/service"} {
+	for _, id := range []string{
+		"agents/host", "agents/policy", "agents/pods", "agents/reporting", "agents/rights", "agents/service", "agents/service/single", "agents/single",
+	} {
 		if !slices.Contains(done, id) {
 			t.Errorf("%s did nothing, only %v", id, done)
 		}
@@ -41,6 +43,9 @@ func TestThereAndGone(t *testing.T) {
 	svc := &corev1.Service{ObjectMeta: inSystem()}
 	if !f.get(svc, Service) || svc.Spec.ClusterIP != "10.96.7.254" {
 		t.Errorf("the Service is %+v", svc.Spec)
+	}
+	if svc := (&corev1.Service{ObjectMeta: inSystem()}); !f.get(svc, Single) || svc.Spec.ClusterIP != "10.96.7.253" {
+		t.Errorf("the Service with one endpoint is %+v", svc.Spec)
 	}
 	ds := &appsv1.DaemonSet{ObjectMeta: inSystem()}
 	_, port, err := net.SplitHostPort(server.Host())

@@ -91,7 +91,7 @@ func (f *fixture) node(name, address string) {
 // clean removes what tests make, workloads before their pods.
 func clean(t *testing.T) {
 	t.Helper()
-	migrationtest.Clear(t, server, &appsv1.DaemonSetList{}, &corev1.PodList{})
+	migrationtest.Clear(t, server, &appsv1.DaemonSetList{}, &appsv1.DeploymentList{}, &corev1.PodList{})
 	ctx := context.Background()
 	if err := client.IgnoreNotFound(server.DeleteAllOf(ctx, &v1alpha1.NodeReport{})); err != nil {
 		t.Fatal(err)
@@ -124,6 +124,9 @@ func (f *fixture) report(ctx context.Context) {
 		r := &v1alpha1.NodeReport{}
 		r.Name, r.Labels = p.Spec.NodeName, map[string]string{v1alpha1.LabelMigration: p.Labels[v1alpha1.LabelMigration]}
 		if server.Get(ctx, client.ObjectKeyFromObject(r), r) != nil && server.Create(ctx, r) != nil {
+			continue
+		}
+		if p.Labels[v1alpha1.LabelRole] == v1alpha1.RoleSingle {
 			continue
 		}
 		origin := v1alpha1.FromHost

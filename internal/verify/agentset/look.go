@@ -61,11 +61,36 @@ func (s *Set) ours(roles ...string) *client.ListOptions {
 }
 
 func (s *Set) pods(ctx context.Context) ([]corev1.Pod, error) {
+	return s.podsOf(ctx, v1alpha1.RoleAgent, v1alpha1.RoleProbe)
+}
+
+// everyPod are those of agents, and those that are only called.
+func (s *Set) everyPod(ctx context.Context) ([]corev1.Pod, error) {
+	return s.podsOf(ctx, v1alpha1.RoleAgent, v1alpha1.RoleProbe, v1alpha1.RoleSingle)
+}
+
+func (s *Set) podsOf(ctx context.Context, roles ...string) ([]corev1.Pod, error) {
 	all := &corev1.PodList{}
-	if err := s.Cluster.List(ctx, all, s.ours(v1alpha1.RoleAgent, v1alpha1.RoleProbe)); err != nil {
+	if err := s.Cluster.List(ctx, all, s.ours(roles...)); err != nil {
 		return nil, fmt.Errorf("listing the pods of agents: %w", err)
 	}
 	return all.Items, nil
+}
+
+// deployment is that behind the Service with a single endpoint; nil if there is none of this migration.
+func (s *Set) deployment(ctx context.Context) (*appsv1.Deployment, error) {
+	if !s.services() {
+		return nil, nil
+	}
+	d := &appsv1.Deployment{}
+	err := s.Cluster.Get(ctx, client.ObjectKey{Namespace: v1alpha1.SystemNamespace, Name: Single}, d)
+	if client.IgnoreNotFound(err) != nil {
+		return nil, fmt.Errorf("deployment %s/%s: %w", v1alpha1.SystemNamespace, Single, err)
+	}
+	if err != nil || d.Labels[v1alpha1.LabelMigration] != s.Migration {
+		return nil, nil
+	}
+	return d, nil
 }
 
 func (s *Set) sets(ctx context.Context) ([]appsv1.DaemonSet, error) {

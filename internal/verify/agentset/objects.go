@@ -96,6 +96,18 @@ func (s *Set) hostSet(servers []string) ([]client.Object, error) {
 // podSet runs the agent in the network of pods, which is also what the agents call.
 func (s *Set) podSet(servers []string) ([]client.Object, error) {
 	c := s.container(s.args("pod", servers, "--serve"))
+	grace := s.serves(&c)
+	update := allAtOnce()
+	if s.Roll {
+		update = newOnesFirst()
+	}
+	pod := s.pod(c, v1alpha1.FromPod)
+	pod.TerminationGracePeriodSeconds = ptr.To(grace)
+	return s.daemonSet(PodSet, v1alpha1.RoleProbe, pod, update)
+}
+
+// serves makes a container one that others call, and returns how many seconds it needs to end.
+func (s *Set) serves(c *corev1.Container) (grace int64) {
 	c.Ports = []corev1.ContainerPort{
 		{Name: "http", ContainerPort: httpPort, Protocol: corev1.ProtocolTCP},
 		{Name: "echo", ContainerPort: echoPort, Protocol: corev1.ProtocolTCP},
@@ -105,15 +117,13 @@ func (s *Set) podSet(servers []string) ([]client.Object, error) {
 		ProbeHandler:  corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/", Port: intstr.FromString("http")}},
 		PeriodSeconds: 2, TimeoutSeconds: 2, FailureThreshold: 5,
 	}
-	duck, update := int64(lameDuck), allAtOnce()
+	duck := int64(lameDuck)
 	if s.Roll {
-		duck, update = rolledLameDuck, newOnesFirst()
+		duck = rolledLameDuck
 	}
 	c.Lifecycle = &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: duck}}}
-	pod := s.pod(c, v1alpha1.FromPod)
 	// After that it answers on for 5 s, says goodbye to who keeps a connection, and has time to spare.
-	pod.TerminationGracePeriodSeconds = ptr.To(duck + 15)
-	return s.daemonSet(PodSet, v1alpha1.RoleProbe, pod, update)
+	return duck + 15
 }
 
 // allAtOnce is how agents are replaced where only another version of replumb does: quickly.
@@ -191,11 +201,12 @@ func (s *Set) daemonSet(name, role string, pod corev1.PodSpec, update *appsv1.Ro
 	}}, nil
 }
 
+func port(name string, number int32, protocol corev1.Protocol, target int32) corev1.ServicePort {
+	return corev1.ServicePort{Name: name, Port: number, Protocol: protocol, TargetPort: intstr.FromInt32(target)}
+}
+
 // service is the Service without an address.
 func (s *Set) service() *corev1.Service {
-	port := func(name string, number int32, protocol corev1.Protocol, target int32) corev1.ServicePort {
-		return corev1.ServicePort{Name: name, Port: number, Protocol: protocol, TargetPort: intstr.FromInt32(target)}
-	}
 	ports := []corev1.ServicePort{port("http", 80, corev1.ProtocolTCP, httpPort), port("echo", 7, corev1.ProtocolTCP, echoPort)}
 	if !s.Lossy {
 		ports = append(ports, port("echo-udp", 7, corev1.ProtocolUDP, echoUDPPort))

@@ -46,6 +46,9 @@ func (s *removeStep) Do(ctx context.Context) error {
 			return err
 		}
 	}
+	if err := s.unanswered(ctx); err != nil {
+		return err
+	}
 	if err := s.end(ctx); err != nil {
 		return err
 	}
@@ -71,7 +74,7 @@ func (s *removeStep) Do(ctx context.Context) error {
 // end waits until the pods have gone. The kubelet of a node that is not ready cannot say so, nor does anything wait for what runs there:
 // without its account an agent does nothing.
 func (s *removeStep) end(ctx context.Context) error {
-	pods, err := s.set.pods(ctx)
+	pods, err := s.set.everyPod(ctx)
 	if err != nil || len(pods) == 0 {
 		return err
 	}
@@ -96,15 +99,24 @@ func (s *removeStep) end(ctx context.Context) error {
 	return nil
 }
 
-// unbridged fails as long as the Service has a bridge, which would be left without whom it stands in for.
+// unanswered takes away what is called from nodes without an endpoint. Where Services do not move there is none, and no right to look.
+func (s *removeStep) unanswered(ctx context.Context) error {
+	d, err := s.set.deployment(ctx)
+	if err != nil || d == nil {
+		return err
+	}
+	return s.remove(ctx, d, client.PropagationPolicy(metav1.DeletePropagationBackground))
+}
+
+// unbridged fails as long as one of the Services has a bridge, which would be left without whom it stands in for.
 func (s *removeStep) unbridged(ctx context.Context) error {
 	all := &corev1.ServiceList{}
 	if err := s.set.Cluster.List(ctx, all, s.set.ours(v1alpha1.RoleBridge)); err != nil {
 		return fmt.Errorf("looking for bridges: %w", err)
 	}
 	for i := range all.Items {
-		if all.Items[i].Annotations[v1alpha1.AnnotationService] == Service {
-			return engine.NotYet("bridge %s of %s is still there", all.Items[i].Name, serviceName)
+		if of := all.Items[i].Annotations[v1alpha1.AnnotationService]; of == Service || of == Single {
+			return engine.NotYet("bridge %s of Service %s/%s is still there", all.Items[i].Name, v1alpha1.SystemNamespace, of)
 		}
 	}
 	return nil
@@ -114,10 +126,13 @@ func (s *removeStep) unbridged(ctx context.Context) error {
 // what holds them to their own nodes.
 func rests() []client.Object {
 	const rbac, admission = "rbac.authorization.k8s.io/v1", "admissionregistration.k8s.io/v1"
-	all := []client.Object{&corev1.Service{
-		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Service"},
-		ObjectMeta: metav1.ObjectMeta{Namespace: v1alpha1.SystemNamespace, Name: Service},
-	}}
+	var all []client.Object
+	for _, name := range []string{Service, Single} {
+		all = append(all, &corev1.Service{
+			TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Service"},
+			ObjectMeta: metav1.ObjectMeta{Namespace: v1alpha1.SystemNamespace, Name: name},
+		})
+	}
 	for _, who := range [][2]string{{hostAccount, hostAccess}, {podAccount, podAccess}} {
 		account, access := who[0], who[1]
 		all = append(all, &rbacv1.ClusterRoleBinding{
@@ -168,7 +183,11 @@ func (s *removeStep) left(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	pods, err := s.set.pods(ctx)
+	pods, err := s.set.everyPod(ctx)
+	if err != nil {
+		return "", err
+	}
+	single, err := s.set.deployment(ctx)
 	if err != nil {
 		return "", err
 	}
@@ -184,6 +203,8 @@ func (s *removeStep) left(ctx context.Context) (string, error) {
 	switch {
 	case len(sets) > 0:
 		return "daemonset " + sets[0].Name, nil
+	case single != nil:
+		return "deployment " + single.Name, nil
 	case len(pods) > 0:
 		return "pod " + pods[0].Name + " on node " + pods[0].Spec.NodeName, nil
 	case len(rest) > 0:
@@ -204,10 +225,16 @@ func (s *removeStep) Verify(ctx context.Context) error {
 }
 
 // Preview implements engine.Previewer.
-func (*removeStep) Preview() ([]engine.Change, error) {
+func (s *removeStep) Preview() ([]engine.Change, error) {
 	var changes []engine.Change
+	if s.set.Ends {
+		changes = append(changes, engine.Change{Verb: "delete", Object: "Pod " + v1alpha1.SystemNamespace + "/* on nodes that have ended"})
+	}
 	for _, name := range []string{HostSet, PodSet} {
 		changes = append(changes, engine.Change{Verb: "delete", Object: "DaemonSet " + v1alpha1.SystemNamespace + "/" + name})
+	}
+	if s.set.services() {
+		changes = append(changes, engine.Change{Verb: "delete", Object: "Deployment " + v1alpha1.SystemNamespace + "/" + Single})
 	}
 	for _, o := range rests() {
 		changes = append(changes, engine.Change{Verb: "delete", Object: incluster.NameOf(o)})

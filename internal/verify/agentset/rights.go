@@ -66,6 +66,7 @@ func Rights(services bool) []cluster.Right {
 		}
 	}
 	if services {
+		all = append(all, singleRights()...)
 		all = append(all, cluster.Right{Verb: "get", URL: flagz})
 	}
 	return all

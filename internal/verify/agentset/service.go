@@ -11,29 +11,48 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/migration/incluster"
 	"github.com/replumb/replumb/internal/network/bridge"
 )
 
-// serviceStep makes the Service that agents call. Its address is chosen once: from then on the migration moves it as any other.
-type serviceStep struct{ set *Set }
+// serviceStep makes a Service that agents call. Its address is chosen once: from then on the migration moves it as any other.
+type serviceStep struct {
+	set *Set
+	id  string
+	// about says what it is for.
+	about string
+	want  func() *corev1.Service
+}
+
+// probeService is the Service with an endpoint on every node, singleService the one with a single endpoint.
+func (s *Set) probeService() *serviceStep {
+	return &serviceStep{set: s, id: "agents/service", about: "Make the Service that agents call", want: s.service}
+}
+
+func (s *Set) singleService() *serviceStep {
+	return &serviceStep{
+		set: s, id: "agents/service/" + Single, about: "Make the Service that agents call from nodes without an endpoint", want: s.single,
+	}
+}
 
 var _ engine.Previewer = (*serviceStep)(nil)
 
-const serviceName = "Service " + v1alpha1.SystemNamespace + "/" + Service
+// ID implements engine.Step.
+func (s *serviceStep) ID() string { return s.id }
 
-func (*serviceStep) ID() string    { return "agents/service" }
-func (*serviceStep) Title() string { return "Make the Service that agents call" }
+// Title implements engine.Step.
+func (s *serviceStep) Title() string { return s.about }
 
-func (s *serviceStep) get(ctx context.Context) (*corev1.Service, error) { return s.set.getService(ctx) }
+func (s *serviceStep) name() string { return incluster.NameOf(s.want()) }
 
-func (s *Set) getService(ctx context.Context) (*corev1.Service, error) {
+func (s *serviceStep) get(ctx context.Context) (*corev1.Service, error) {
 	have := &corev1.Service{}
-	err := s.Cluster.Get(ctx, client.ObjectKey{Namespace: v1alpha1.SystemNamespace, Name: Service}, have)
+	err := s.set.Cluster.Get(ctx, client.ObjectKeyFromObject(s.want()), have)
 	if apierrors.IsNotFound(err) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", serviceName, err)
+		return nil, fmt.Errorf("%s: %w", s.name(), err)
 	}
 	return have, nil
 }
@@ -47,7 +66,7 @@ func (s *serviceStep) State(ctx context.Context) (engine.State, error) {
 	case have == nil:
 		return engine.Pending, nil
 	}
-	if err := s.set.free(ctx, serviceName, have.Labels); err != nil {
+	if err := s.set.free(ctx, s.name(), have.Labels); err != nil {
 		return engine.Blocked, err
 	}
 	if s.asWanted(have) {
@@ -57,12 +76,12 @@ func (s *serviceStep) State(ctx context.Context) (engine.State, error) {
 }
 
 func (s *serviceStep) ours(have *corev1.Service) bool {
-	return have.Labels[v1alpha1.LabelMigration] == s.set.Migration && have.Labels[v1alpha1.LabelRole] == v1alpha1.RoleProbe
+	return have.Labels[v1alpha1.LabelMigration] == s.set.Migration && have.Labels[v1alpha1.LabelRole] == s.want().Labels[v1alpha1.LabelRole]
 }
 
 // asWanted compares what decides where requests go to.
 func (s *serviceStep) asWanted(have *corev1.Service) bool {
-	want := s.set.service()
+	want := s.want()
 	return s.ours(have) && have.DeletionTimestamp.IsZero() && equality.Semantic.DeepEqual(have.Spec.Selector, want.Spec.Selector) &&
 		equality.Semantic.DeepEqual(have.Spec.Ports, want.Spec.Ports)
 }
@@ -77,26 +96,26 @@ func (s *serviceStep) Do(ctx context.Context) error {
 		return s.create(ctx)
 	case !s.ours(have):
 		if err := s.set.Cluster.Delete(ctx, have, client.Preconditions{UID: &have.UID}); client.IgnoreNotFound(err) != nil {
-			return fmt.Errorf("%s of an earlier migration: %w", serviceName, err)
+			return fmt.Errorf("%s of an earlier migration: %w", s.name(), err)
 		}
-		return engine.NotYet("%s of an earlier migration is being removed", serviceName)
+		return engine.NotYet("%s of an earlier migration is being removed", s.name())
 	}
-	was, want := have.DeepCopy(), s.set.service()
+	was, want := have.DeepCopy(), s.want()
 	have.Spec.Selector, have.Spec.Ports = want.Spec.Selector, want.Spec.Ports
 	patch := client.MergeFromWithOptions(was, client.MergeFromWithOptimisticLock{})
 	if err := s.set.Cluster.Patch(ctx, have, patch, client.FieldOwner(v1alpha1.FieldManager)); err != nil {
-		return fmt.Errorf("%s: %w", serviceName, err)
+		return fmt.Errorf("%s: %w", s.name(), err)
 	}
 	return nil
 }
 
 func (s *serviceStep) create(ctx context.Context) error {
 	for {
-		svc := s.set.service()
+		svc := s.want()
 		if s.set.Pool != nil {
 			own, err := s.set.Pool.Highest()
 			if err != nil {
-				return fmt.Errorf("%s: %w", serviceName, err)
+				return fmt.Errorf("%s: %w", s.name(), err)
 			}
 			svc.Spec.ClusterIP = own.String()
 		}
@@ -105,9 +124,9 @@ func (s *serviceStep) create(ctx context.Context) error {
 		case err == nil:
 			return nil
 		case apierrors.IsAlreadyExists(err):
-			return engine.NotYet("%s was made by another client meanwhile", serviceName)
+			return engine.NotYet("%s was made by another client meanwhile", s.name())
 		case !bridge.IsTaken(err) || s.set.Pool == nil:
-			return fmt.Errorf("%s: %w", serviceName, bridge.NotReadyYet(err))
+			return fmt.Errorf("%s: %w", s.name(), bridge.NotReadyYet(err))
 		}
 	}
 }
@@ -116,12 +135,12 @@ func (s *serviceStep) create(ctx context.Context) error {
 func (s *serviceStep) Verify(ctx context.Context) error {
 	state, err := s.State(ctx)
 	if err == nil && state != engine.Done {
-		return engine.NotYet("%s is not as wanted", serviceName)
+		return engine.NotYet("%s is not as wanted", s.name())
 	}
 	return err
 }
 
 // Preview implements engine.Previewer. The address is chosen when the step is done.
 func (s *serviceStep) Preview() ([]engine.Change, error) {
-	return []engine.Change{{Verb: "create", Object: serviceName, Body: s.set.service()}}, nil
+	return []engine.Change{{Verb: "create", Object: s.name(), Body: s.want()}}, nil
 }

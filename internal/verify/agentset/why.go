@@ -61,15 +61,12 @@ func (s *Set) wrongRight(ctx context.Context) string {
 
 // Ended names an agent which others call, and whose process has ended since a time by the clock of its node.
 func (s *Set) Ended(ctx context.Context, since time.Time) string {
-	pods, err := s.pods(ctx)
+	pods, err := s.podsOf(ctx, v1alpha1.RoleProbe, v1alpha1.RoleSingle)
 	if err != nil {
 		return ""
 	}
 	for i := range pods {
 		p := &pods[i]
-		if p.Labels[v1alpha1.LabelRole] != v1alpha1.RoleProbe {
-			continue
-		}
 		for _, c := range p.Status.ContainerStatuses {
 			for _, t := range []*corev1.ContainerStateTerminated{c.State.Terminated, c.LastTerminationState.Terminated} {
 				if t != nil && !t.FinishedAt.Time.Before(since) {

@@ -113,7 +113,8 @@ func (c *AgentConfig) New(nodes int) *Agents {
 		return nil
 	}
 	p := &Agents{Watch: c.follower(), Set: &agentset.Set{
-		Cluster: c.Cluster, Migration: c.Migration, Image: c.Image(), Wait: c.Wait(), Now: c.Now, Interval: interval(nodes),
+		Cluster: c.Cluster, Migration: c.Migration, Services: c.Services, Image: c.Image(), Wait: c.Wait(), Now: c.Now,
+		Interval: interval(nodes),
 	}}
 	if p.Watch != nil {
 		p.Watch.Diagnose(p)
@@ -127,7 +128,7 @@ func (c *AgentConfig) Left(ctx context.Context) ([]engine.Group, error) {
 	if c.Runs() {
 		return nil, nil
 	}
-	set := &agentset.Set{Cluster: c.Cluster, Migration: c.Migration, Now: c.Now}
+	set := &agentset.Set{Cluster: c.Cluster, Migration: c.Migration, Services: c.Services, Now: c.Now}
 	there, err := set.There(ctx)
 	if err != nil || !there {
 		return nil, err

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"strconv"
 	"sync/atomic"
+	"time"
 )
 
 // A question differs from an answer in how it begins: a server that answers questions only, and one that is sent its answer, do not go on for
@@ -48,6 +49,7 @@ func newDatagram(target Target, dialer *dialer) *datagram {
 func (d *datagram) close() {}
 
 func (d *datagram) do(ctx context.Context) error {
+	began := time.Now()
 	conn, err := d.dialer.dial(ctx, "udp", d.target.Address)
 	if err != nil {
 		return err
@@ -72,6 +74,7 @@ func (d *datagram) do(ctx context.Context) error {
 		case err != nil:
 			return fmt.Errorf("no echo of datagram %q: %w", number, err)
 		case string(buffer[:n]) == answer+number, string(buffer[:n]) == question+number:
+			d.dialer.plain.heard(time.Since(began))
 			return nil
 		}
 		wrong = string(buffer[:n])

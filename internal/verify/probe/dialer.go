@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"strconv"
 )
 
 // dialer resolves and connects in two visible steps, so that a failure is blamed on the right one.
@@ -14,7 +15,9 @@ type dialer struct {
 	apart   bool   // addresses of the machine and its link are refused
 	memory  *memory
 	connect net.Dialer
-	opened  openedFunc
+	// plain makes connections that one goroutine uses at a time; nil where Go is to.
+	plain  *plain
+	opened openedFunc
 }
 
 // openedFunc hears of a connection, or a socket that datagrams go through, as soon as it is there.
@@ -23,6 +26,14 @@ type openedFunc func(network string, local, remote netip.AddrPort)
 func newDialer(target Target, opened openedFunc) *dialer {
 	d := &dialer{
 		server: target.Resolver, strict: target.Kind == DNS, apart: target.Elsewhere, connect: net.Dialer{KeepAlive: -1}, opened: opened,
+	}
+	switch target.Kind {
+	case TCP, UDP:
+		d.plain = &plain{}
+	case HTTP:
+		if !target.TLS { // whose handshake closes the connection from another goroutine
+			d.plain = &plain{}
+		}
 	}
 	if target.Remember {
 		d.memory = &memory{server: target.Resolver, opened: d.report}
@@ -76,13 +87,21 @@ func (d *dialer) dial(ctx context.Context, network, address string) (net.Conn, e
 			return nil, fmt.Errorf("%s is an address of the machine itself, or of its link alone", addr)
 		}
 		var conn net.Conn
-		conn, err = d.connect.DialContext(ctx, network, net.JoinHostPort(addr.Unmap().String(), port))
-		if err == nil {
+		if conn, err = d.dialAddr(ctx, network, addr.Unmap(), port); err == nil {
 			d.report(network, conn)
 			return conn, nil
 		}
 	}
 	return nil, err
+}
+
+func (d *dialer) dialAddr(ctx context.Context, network string, addr netip.Addr, port string) (net.Conn, error) {
+	if number, err := strconv.ParseUint(port, 10, 16); err == nil && d.plain != nil {
+		if conn, ok, err := d.plain.dial(ctx, network, netip.AddrPortFrom(addr, uint16(number))); ok {
+			return conn, err
+		}
+	}
+	return d.connect.DialContext(ctx, network, net.JoinHostPort(addr.String(), port))
 }
 
 // Near says that an address leads to the machine itself, or no further than its own link.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"net"
 	"strings"
 	"time"
 )
@@ -62,6 +63,8 @@ type Target struct {
 	// Path of an HTTP or API request. If empty, "/" for HTTP; "/api" for API, which only who is known may read
 	// (system:discovery).
 	Path string `json:"path,omitempty"`
+	// Host that an HTTP request is for, and to which the certificate of a server over TLS has to be given, where it is not the one in Address.
+	Host string `json:"host,omitempty"`
 	// TLS has an HTTP request go over TLS. An API request always does.
 	TLS bool `json:"tls,omitempty"`
 	// Rate is the number of requests per second.
@@ -165,6 +168,18 @@ func (t Target) withDefaults(self string) Target {
 		t.CAFile = cmp.Or(t.CAFile, serviceAccountDir+"ca.crt")
 	}
 	return t
+}
+
+// serverName is who a server over TLS has to be.
+func (t Target) serverName() (string, error) {
+	if host, _, err := net.SplitHostPort(t.Host); err == nil {
+		return host, nil
+	}
+	if t.Host != "" {
+		return t.Host, nil
+	}
+	host, _, err := net.SplitHostPort(t.Address)
+	return host, err
 }
 
 func (t Target) interval() time.Duration {

@@ -12,7 +12,7 @@ import (
 // dialTLS opens a connection to a server that proves to be the host in the address: by the authority in the target's CAFile, or else
 // by one of those that the system trusts.
 func dialTLS(ctx context.Context, d *dialer, target Target) (net.Conn, error) {
-	host, _, err := net.SplitHostPort(target.Address)
+	host, err := target.serverName()
 	if err != nil {
 		return nil, err
 	}

@@ -67,6 +67,8 @@ func (t Target) validateTrust() error {
 	switch {
 	case t.TokenFile != "" && !t.isAPI():
 		return fmt.Errorf("tokenFile is for kinds %s and %s", API, APIKept)
+	case t.Host != "" && (t.Kind != HTTP || strings.ContainsAny(t.Host, " /@\r\n")):
+		return fmt.Errorf("host %q is not one that a probe of kind %s can ask for", t.Host, t.Kind)
 	case t.TLS && t.Kind != HTTP:
 		return fmt.Errorf("tls is for kind %s", HTTP)
 	case t.InsecureSkipVerify && !t.TLS:

@@ -138,12 +138,21 @@ func networkChecks() []findings.Check[Input] {
 			Severity: findings.Warning,
 			Run:      checkTunnels,
 			Claim:    "no tunnel between nodes gets another address",
-			Why: "when the old pool is disabled, Calico takes about a tenth of a second to give each tunnel another address and to tell the other " +
-				"nodes. What is under way in that moment is lost: TCP sends it again, clients of DNS over UDP ask again after the time-out of " +
-				"their resolver. Connections end that kube-proxy masquerades on their way through a tunnel: from a NodePort or load balancer of one " +
-				"node, or from a node itself to a Service, to a pod of another node",
-			Fix: "start in a quiet hour (spec.windows); give pods that cannot wait 5 s for DNS a dnsConfig with the option timeout:1; " +
-				"externalTrafficPolicy: Local for Services whose clients must not connect again",
+			Why: "with the old address the kernel forgets what was masqueraded with it. Connections end that kube-proxy masquerades on their way " +
+				"through a tunnel, and answers to such datagrams are lost that are just under way: from a NodePort or load balancer of one node, or " +
+				"from a node itself to a Service, to a pod of another node",
+			Fix: "start in a quiet hour (spec.windows); externalTrafficPolicy: Local for Services whose clients must not connect again",
+		},
+		{
+			Code:     "RP2306",
+			Severity: findings.Warning,
+			Run:      checkFerries,
+			Claim:    "packets between nodes go on while their tunnels get other addresses",
+			Why: "tunnels of VXLAN get their addresses before Calico has to move them, and meanwhile nodes send by routes that do not change. Those of " +
+				"IPIP do not, nor where WireGuard encrypts, nor with spec.podCIDR.tunnels.mode: Leave: there Calico moves all tunnels at once, and what is " +
+				"under way is lost for some tenths of a second. TCP sends it again, clients of DNS over UDP ask again after the time-out of their resolver",
+			Fix: "leave tunnels.mode at Hold; else start in a quiet hour (spec.windows), and give pods that cannot wait 5 s for DNS a dnsConfig with the " +
+				"option timeout:1",
 		},
 	}
 }

@@ -158,3 +158,15 @@ func checkTunnels(in Input) []findings.Result {
 	}
 	return out
 }
+
+// checkFerries says where Calico moves tunnels by itself.
+func checkFerries(in Input) []findings.Result {
+	if in.Pools.Ferries() {
+		return nil
+	}
+	var out []findings.Result
+	for _, r := range checkTunnels(in) {
+		out = append(out, findings.Failed(r.Object, "Calico moves all tunnels at once: %s", r.Message))
+	}
+	return out
+}

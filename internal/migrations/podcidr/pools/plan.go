@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -198,10 +199,41 @@ func (p *Planner) keepTunnels() []engine.Group {
 		return nil
 	}
 	s := p.Survey.Spec
-	return engine.InOrder(
+	steps := []engine.Step{
 		reserveTunnels(p.Tools.Cluster, s.Name, s.From, tunnelAddresses(p.Survey.Nodes, s.From)),
 		p.keeper(keptOld, s.From).start(p.Tools.Cluster),
-	)
+	}
+	if p.pools.Ferries() {
+		steps = append(steps, p.ferry(forward).launch()...)
+	}
+	return engine.InOrder(steps...)
+}
+
+// ferry is for tunnels that go in direction d.
+func (p *Planner) ferry(d engine.Direction) *ferry {
+	s := p.Survey.Spec
+	f := &ferry{cluster: p.Tools.Cluster, migration: s.Name, image: p.Image(), which: keptNew, from: s.From, to: s.To}
+	if d == backward {
+		f.which, f.from, f.to = keptOld, s.To, s.From
+	}
+	return f
+}
+
+// moveTunnels gives tunnels their addresses before Calico has to, if it has been seen to that no packet is lost meanwhile.
+func (p *Planner) moveTunnels(d engine.Direction) []engine.Step {
+	if !p.pools.Ferries() || p.pools.closed(d) {
+		return nil
+	}
+	return []engine.Step{p.ferry(d).move()}
+}
+
+// landed ends what carried packets meanwhile, also what an earlier run left.
+func (p *Planner) landed(d engine.Direction) []engine.Step {
+	steps := []engine.Step{tunnelsMoved(p.Tools.Cluster, "tunnels", p.Survey.Spec.Left(d))}
+	if p.pools.Ferries() {
+		steps = append(steps, p.ferry(d).land("tunnels/land"))
+	}
+	return steps
 }
 
 // keepNewTunnels does the same on the way back, if tunnels have moved.
@@ -218,19 +250,20 @@ func (p *Planner) keeper(which string, ranges []netip.Prefix) *tunnelKeeper {
 
 // switchOver disables the old pools, and has pods that ask for nothing prove that they get new addresses.
 func (p *Planner) switchOver() []engine.Group {
-	var steps []engine.Step
+	var closing []engine.Step
 	for i := range p.pools.Moves {
 		if old := p.pools.Moves[i].Old; old != nil {
-			steps = append(steps, disablePool(p.Tools, old.Name))
+			closing = append(closing, disablePool(p.Tools, old.Name))
 		}
 	}
-	if len(steps) == 0 {
+	if len(closing) == 0 {
 		return nil
 	}
+	steps := append(p.moveTunnels(forward), closing...)
 	if p.Tries() && !ptr.Deref(p.Proven, false) && !p.Arrived(p.pools.Switched()) {
 		steps = append(steps, &proving{p.Trial("prove", "See that new pods get new addresses on every node"), p.Proven})
 	}
-	return engine.InOrder(append(steps, tunnelsMoved(p.Tools.Cluster, "tunnels", p.Survey.Spec.From))...)
+	return engine.InOrder(append(steps, p.landed(forward)...)...)
 }
 
 // proving is a trial that is remembered when it went well.
@@ -250,15 +283,18 @@ func (s *proving) Verify(ctx context.Context) error {
 
 // reopen is the switch back.
 func (p *Planner) reopen() []engine.Group {
-	var steps []engine.Step
+	var opening, closing []engine.Step
 	for i := range p.pools.Moves {
 		m := &p.pools.Moves[i]
 		if m.Old != nil {
-			steps = append(steps, enablePool(p.Tools, m.Old.Name))
+			opening = append(opening, enablePool(p.Tools, m.Old.Name))
 		}
-		steps = append(steps, disablePool(p.Tools, m.Name()))
+		closing = append(closing, disablePool(p.Tools, m.Name()))
 	}
-	return engine.InOrder(append(steps, tunnelsMoved(p.Tools.Cluster, "tunnels", p.Survey.Spec.To))...)
+	if p.pools.Ferries() && !p.pools.closed(backward) && p.pools.Switched() {
+		opening = append(opening, p.ferry(backward).launch()...)
+	}
+	return engine.InOrder(slices.Concat(opening, p.moveTunnels(backward), closing, p.landed(backward))...)
 }
 
 // verify proves that nothing has an address of what direction d leaves.
@@ -275,6 +311,9 @@ func (p *Planner) release(d engine.Direction) []engine.Group {
 	var steps []engine.Step
 	if p.pools.KeepsTunnels() {
 		steps = append(steps, releaseTunnels(p.Tools.Cluster, p.Survey.Spec.Name))
+	}
+	if p.pools.Ferries() { // of a run that ended in between
+		steps = append(steps, p.ferry(d).land("release/land"))
 	}
 	for _, cidr := range p.Survey.Spec.Left(d) {
 		steps = append(steps, &releaseStep{cluster: p.Tools.Cluster, cidr: cidr})

@@ -56,7 +56,7 @@ func (k *tunnelKeeper) start(c *cluster.Cluster) *engine.Write {
 	return &engine.Write{
 		Name: "hold/" + k.which, About: fmt.Sprintf("Keep the addresses of tunnels in %v on their nodes", k.ranges),
 		Limit: keeperDeadline, As: engine.RoleOwn,
-		Holds: func(ctx context.Context) error { return k.everywhere(ctx, c) },
+		Holds: func(ctx context.Context) error { return onEveryNode(ctx, c, k.name(), k.labels()) },
 		Write: func(ctx context.Context) error {
 			err := c.Create(ctx, k.build(), client.FieldOwner(v1alpha1.FieldManager))
 			if err != nil && !apierrors.IsAlreadyExists(err) {
@@ -71,15 +71,15 @@ func (k *tunnelKeeper) start(c *cluster.Cluster) *engine.Write {
 	}
 }
 
-// everywhere returns nil if a pod is ready on every node that is ready, which it is once it has the address.
-func (k *tunnelKeeper) everywhere(ctx context.Context, c *cluster.Cluster) error {
+// onEveryNode returns nil if a pod of a DaemonSet is ready on every node that is ready.
+func onEveryNode(ctx context.Context, c *cluster.Cluster, name string, labels client.MatchingLabels) error {
 	nodes := &corev1.NodeList{}
 	if err := c.List(ctx, nodes); err != nil {
 		return fmt.Errorf("listing nodes: %w", err)
 	}
 	pods := &corev1.PodList{}
-	if err := c.List(ctx, pods, client.InNamespace(v1alpha1.SystemNamespace), k.labels()); err != nil {
-		return fmt.Errorf("listing pods of %s: %w", k.name(), err)
+	if err := c.List(ctx, pods, client.InNamespace(v1alpha1.SystemNamespace), labels); err != nil {
+		return fmt.Errorf("listing pods of %s: %w", name, err)
 	}
 	on := map[string]*corev1.Pod{}
 	for i := range pods.Items {
@@ -92,7 +92,7 @@ func (k *tunnelKeeper) everywhere(ctx context.Context, c *cluster.Cluster) error
 		switch pod := on[n.Name]; {
 		case !cluster.NodeReady(n):
 		case pod == nil:
-			return engine.NotYet("node %s has no pod of DaemonSet %s/%s", n.Name, v1alpha1.SystemNamespace, k.name())
+			return engine.NotYet("node %s has no pod of DaemonSet %s/%s", n.Name, v1alpha1.SystemNamespace, name)
 		case !connectivity.Ready(pod):
 			return engine.NotYet("pod %s on node %s is not ready: %s", pod.Name, n.Name, connectivity.Why(pod))
 		}
@@ -105,8 +105,13 @@ func (k *tunnelKeeper) container(name string) corev1.Container {
 	for _, r := range k.ranges {
 		args = append(args, r.String())
 	}
+	return netAdmin(name, k.image, args)
+}
+
+// netAdmin is a container that may change the network of its node, and nothing else.
+func netAdmin(name string, image pull.Image, args []string) corev1.Container {
 	return corev1.Container{
-		Name: name, Image: k.image.Name, Args: args, TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
+		Name: name, Image: image.Name, Args: args, TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
 		SecurityContext: &corev1.SecurityContext{
 			RunAsUser: ptr.To[int64](0), ReadOnlyRootFilesystem: ptr.To(true), AllowPrivilegeEscalation: ptr.To(false),
 			Capabilities: &corev1.Capabilities{
@@ -173,11 +178,15 @@ func releaseTunnels(c *cluster.Cluster, migration string) *engine.Write {
 }
 
 func noKeepers(ctx context.Context, c *cluster.Cluster, migration string) error {
-	ours := []client.ListOption{
+	return noneLeft(ctx, c, []client.ListOption{
 		client.InNamespace(v1alpha1.SystemNamespace),
 		client.HasLabels{tunnelsLabel},
 		client.MatchingLabels{v1alpha1.LabelMigration: migration},
-	}
+	})
+}
+
+// noneLeft returns nil if no DaemonSet and no pod is found so.
+func noneLeft(ctx context.Context, c *cluster.Cluster, ours []client.ListOption) error {
 	sets := &appsv1.DaemonSetList{}
 	if err := c.List(ctx, sets, ours...); err != nil {
 		return fmt.Errorf("listing daemonsets: %w", err)

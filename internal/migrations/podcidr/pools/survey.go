@@ -210,6 +210,17 @@ func (s *Survey) Overlaid() bool {
 // KeepsTunnels implements podmove.Strategy.
 func (s *Survey) KeepsTunnels() bool { return s.Spec.Tunnels == v1alpha1.TunnelsHold && s.Overlaid() }
 
+// Ferries reports whether tunnels are given their addresses ahead, with routes beside them meanwhile: those of VXLAN are, where
+// packets go by no WireGuard, which such routes would lead past.
+func (s *Survey) Ferries() bool {
+	for i := range s.Nodes {
+		if calico.Encrypts(&s.Nodes[i]) {
+			return false
+		}
+	}
+	return s.KeepsTunnels() && slices.ContainsFunc(s.Moves, func(m Move) bool { return m.Old != nil && m.Old.Overlay() == "VXLAN" })
+}
+
 // Ranges implements podmove.Strategy.
 func (s *Survey) Ranges() []podmove.Range {
 	var all []podmove.Range

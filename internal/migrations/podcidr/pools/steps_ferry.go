@@ -1,0 +1,321 @@
+package pools
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"path"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/pull"
+	"github.com/replumb/replumb/internal/migrations/podcidr/podmove"
+	"github.com/replumb/replumb/internal/network/calico"
+)
+
+const (
+	// ferryLabel says where the tunnels go that a ferry is for, keptOld or keptNew.
+	ferryLabel = "replumb.dev/ferry"
+	// ferryFolder is where a ferry finds the address of its node's tunnel, in a file of the node's name.
+	ferryFolder = "/etc/replumb/tunnels"
+	// ferryGrace is how long Felix may take until the kernel does without a ferry: tunneladdr waits a minute.
+	ferryGrace = 90
+)
+
+// ferry carries what nodes send to one another's pods while tunnels get other addresses: a DaemonSet, and a ConfigMap with the addresses.
+type ferry struct {
+	cluster   *cluster.Cluster
+	migration string
+	image     pull.Image
+	// which is keptOld or keptNew: where tunnels go.
+	which    string
+	from, to []netip.Prefix
+}
+
+func (f *ferry) name() string { return f.migration + "-" + f.which + "-ferry" }
+
+func (f *ferry) labels() client.MatchingLabels {
+	return client.MatchingLabels{v1alpha1.LabelMigration: f.migration, ferryLabel: f.which}
+}
+
+// launch gives tunnels addresses that they do not have yet, and starts the ferry on every node.
+func (f *ferry) launch() []engine.Step { return []engine.Step{f.assign(), f.list(), f.start()} }
+
+// ashore are the nodes whose VXLAN tunnel has an address that is left, and the addresses that Calico has for tunnels where they go.
+func (f *ferry) ashore(ctx context.Context) (*calico.State, []corev1.Node, map[string]netip.Addr, error) {
+	state, err := calico.Load(ctx, f.cluster)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	nodes := &corev1.NodeList{}
+	if err := f.cluster.List(ctx, nodes); err != nil {
+		return nil, nil, nil, fmt.Errorf("listing nodes: %w", err)
+	}
+	given := state.Tunnels(f.to)
+	var waiting []corev1.Node
+	for i := range nodes.Items {
+		n := &nodes.Items[i]
+		if at, tunneled := calico.TunnelAddresses(n)[calico.VXLANTunnel]; tunneled && podmove.Within(f.from, at) {
+			waiting = append(waiting, *n)
+		}
+	}
+	return state, waiting, given, nil
+}
+
+// lacking are the nodes without an address for their tunnel that have a block to take one of. Others are left to Calico, which finds one
+// for them when it has to.
+func (f *ferry) lacking(ctx context.Context) (*calico.State, []room, error) {
+	state, waiting, given, err := f.ashore(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	spared, err := calico.Reserved(ctx, f.cluster)
+	if err != nil {
+		return nil, nil, err
+	}
+	var all []room
+	for i := range waiting {
+		name := waiting[i].Name
+		if given[name].IsValid() {
+			continue
+		}
+		block, at, err := state.Room(name, f.to, spared)
+		if err != nil {
+			return nil, nil, err
+		}
+		if block != nil {
+			all = append(all, room{name, block, at})
+		}
+	}
+	return state, all, nil
+}
+
+type room struct {
+	node  string
+	block *calico.Block
+	at    netip.Addr
+}
+
+func (f *ferry) assign() *engine.Write {
+	return &engine.Write{
+		Name: "hold/assign", About: fmt.Sprintf("Have Calico give each tunnel an address of %v", f.to),
+		Holds: func(ctx context.Context) error {
+			_, all, err := f.lacking(ctx)
+			if err != nil || len(all) == 0 {
+				return err
+			}
+			return engine.NotYet("the tunnel of node %s has no address of %v", all[0].node, f.to)
+		},
+		Write: func(ctx context.Context) error {
+			state, all, err := f.lacking(ctx)
+			if err != nil {
+				return err
+			}
+			for _, r := range all {
+				err := calico.AssignTunnel(ctx, f.cluster, state, r.block, r.at, r.node)
+				if apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) {
+					return engine.NotYet("an address was given to something else meanwhile: %w", err)
+				}
+				if err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+		Changes: func() ([]engine.Change, error) {
+			return []engine.Change{
+				{Verb: "patch", Object: "IPAMHandle *, of tunnels"},
+				{Verb: "patch", Object: fmt.Sprintf("IPAMBlock * of %v, one of each node", f.to)},
+			}, nil
+		},
+	}
+}
+
+// list writes down which address each tunnel gets.
+func (f *ferry) list() *engine.Write {
+	key := client.ObjectKey{Namespace: v1alpha1.SystemNamespace, Name: f.name()}
+	return &engine.Write{
+		Name: "hold/addresses", About: "Write down which address each tunnel gets", As: engine.RoleOwn,
+		Holds: func(ctx context.Context) error {
+			all := &corev1.ConfigMapList{}
+			if err := f.cluster.List(ctx, all, client.InNamespace(key.Namespace), f.labels()); err != nil {
+				return fmt.Errorf("listing configmaps: %w", err)
+			}
+			if len(all.Items) == 0 {
+				return engine.NotYet("configmap %s does not exist", key)
+			}
+			return nil
+		},
+		Write: func(ctx context.Context) error {
+			_, _, given, err := f.ashore(ctx)
+			if err != nil {
+				return err
+			}
+			err = f.cluster.Create(ctx, f.addresses(given), client.FieldOwner(v1alpha1.FieldManager))
+			if err != nil && !apierrors.IsAlreadyExists(err) {
+				return fmt.Errorf("configmap %s: %w", key, err)
+			}
+			return nil
+		},
+		Changes: func() ([]engine.Change, error) {
+			return []engine.Change{{Verb: "create", Object: "ConfigMap " + key.String()}}, nil
+		},
+	}
+}
+
+func (f *ferry) addresses(given map[string]netip.Addr) *corev1.ConfigMap {
+	m := &corev1.ConfigMap{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: v1alpha1.SystemNamespace, Name: f.name(), Labels: f.labels()},
+		Data:       map[string]string{},
+	}
+	for node, at := range given {
+		m.Data[node] = at.String()
+	}
+	return m
+}
+
+func (f *ferry) start() *engine.Write {
+	return &engine.Write{
+		Name: "hold/ferry", About: "Carry what nodes send to one another's pods past their tunnels' change",
+		Limit: keeperDeadline, As: engine.RoleOwn,
+		Holds: func(ctx context.Context) error { return onEveryNode(ctx, f.cluster, f.name(), f.labels()) },
+		Write: func(ctx context.Context) error {
+			err := f.cluster.Create(ctx, f.build(), client.FieldOwner(v1alpha1.FieldManager))
+			if err != nil && !apierrors.IsAlreadyExists(err) {
+				return fmt.Errorf("daemonset %s: %w", f.name(), err)
+			}
+			return nil
+		},
+		Changes: func() ([]engine.Change, error) {
+			d := f.build()
+			return []engine.Change{{Verb: "create", Object: "DaemonSet " + d.Namespace + "/" + d.Name, Body: d}}, nil
+		},
+	}
+}
+
+// build makes a DaemonSet whose pods are ready when their node has the routes, and take them away when they end.
+func (f *ferry) build() *appsv1.DaemonSet {
+	board, sail := f.container("board"), f.container("ferry")
+	return &appsv1.DaemonSet{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "apps/v1", Kind: "DaemonSet"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: v1alpha1.SystemNamespace, Name: f.name(), Labels: f.labels()},
+		Spec: appsv1.DaemonSetSpec{
+			Selector:       &metav1.LabelSelector{MatchLabels: f.labels()},
+			UpdateStrategy: appsv1.DaemonSetUpdateStrategy{Type: appsv1.OnDeleteDaemonSetStrategyType},
+			Template: corev1.PodTemplateSpec{
+				ObjectMeta: metav1.ObjectMeta{Labels: f.labels()},
+				Spec: corev1.PodSpec{
+					HostNetwork: true, PriorityClassName: "system-node-critical",
+					AutomountServiceAccountToken: ptr.To(false), EnableServiceLinks: ptr.To(false),
+					TerminationGracePeriodSeconds: ptr.To[int64](ferryGrace),
+					Tolerations:                   []corev1.Toleration{{Operator: corev1.TolerationOpExists}},
+					ImagePullSecrets:              f.image.References(),
+					InitContainers:                []corev1.Container{board},
+					Containers:                    []corev1.Container{sail},
+					Volumes: []corev1.Volume{{Name: "tunnels", VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{
+						LocalObjectReference: corev1.LocalObjectReference{Name: f.name()},
+					}}}},
+				},
+			},
+		},
+	}
+}
+
+func (f *ferry) container(name string) corev1.Container {
+	c := netAdmin(name, f.image, []string{"tunnels", name, path.Join(ferryFolder, "$(NODE_NAME)")})
+	c.Env = []corev1.EnvVar{{Name: "NODE_NAME", ValueFrom: &corev1.EnvVarSource{
+		FieldRef: &corev1.ObjectFieldSelector{FieldPath: "spec.nodeName"},
+	}}}
+	c.VolumeMounts = []corev1.VolumeMount{{Name: "tunnels", MountPath: ferryFolder, ReadOnly: true}}
+	return c
+}
+
+// move gives the tunnels of nodes the addresses that are theirs. Felix restarts with it.
+func (f *ferry) move() *engine.Write {
+	waiting := func(ctx context.Context) ([]corev1.Node, map[string]netip.Addr, error) {
+		_, nodes, given, err := f.ashore(ctx)
+		var all []corev1.Node
+		for i := range nodes {
+			if given[nodes[i].Name].IsValid() {
+				all = append(all, nodes[i])
+			}
+		}
+		return all, given, err
+	}
+	return &engine.Write{
+		Name: "tunnels/move", About: fmt.Sprintf("Give tunnels their addresses of %v", f.to),
+		Holds: func(ctx context.Context) error {
+			nodes, given, err := waiting(ctx)
+			if err != nil || len(nodes) == 0 {
+				return err
+			}
+			return engine.NotYet("the tunnel of node %s does not have address %s", nodes[0].Name, given[nodes[0].Name])
+		},
+		Write: func(ctx context.Context) error {
+			nodes, given, err := waiting(ctx)
+			if err != nil {
+				return err
+			}
+			for i := range nodes {
+				err := calico.MoveTunnel(ctx, f.cluster, &nodes[i], given[nodes[i].Name])
+				if apierrors.IsConflict(err) {
+					return engine.NotYet("%w", err)
+				}
+				if err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+		Changes: func() ([]engine.Change, error) {
+			return []engine.Change{{Verb: "patch", Object: "Node *, its annotation " + calico.VXLANTunnel}}, nil
+		},
+	}
+}
+
+// land ends ferries, of both ways. Each pod ends when Felix has set all routes, and takes its own away then.
+func (f *ferry) land(id string) *engine.Write {
+	ours := []client.ListOption{
+		client.InNamespace(v1alpha1.SystemNamespace), client.HasLabels{ferryLabel}, client.MatchingLabels{v1alpha1.LabelMigration: f.migration},
+	}
+	names := func() []string {
+		there, back := *f, *f
+		there.which, back.which = keptNew, keptOld
+		return []string{there.name(), back.name()}
+	}
+	return &engine.Write{
+		Name: id, About: "See that Calico has set all routes by tunnels, and end what carried packets meanwhile",
+		Limit: keeperDeadline, As: engine.RoleOwn,
+		Holds: func(ctx context.Context) error { return noneLeft(ctx, f.cluster, ours) },
+		Write: func(ctx context.Context) error {
+			for _, name := range names() {
+				at := metav1.ObjectMeta{Namespace: v1alpha1.SystemNamespace, Name: name}
+				for _, o := range []client.Object{&corev1.ConfigMap{ObjectMeta: at}, &appsv1.DaemonSet{ObjectMeta: at}} {
+					err := f.cluster.Delete(ctx, o, client.PropagationPolicy(metav1.DeletePropagationForeground))
+					if client.IgnoreNotFound(err) != nil {
+						return fmt.Errorf("%s: %w", name, err)
+					}
+				}
+			}
+			return nil
+		},
+		Changes: func() ([]engine.Change, error) {
+			var all []engine.Change
+			for _, name := range names() {
+				all = append(all,
+					engine.Change{Verb: "delete", Object: "ConfigMap " + v1alpha1.SystemNamespace + "/" + name},
+					engine.Change{Verb: "delete", Object: "DaemonSet " + v1alpha1.SystemNamespace + "/" + name})
+			}
+			return all, nil
+		},
+	}
+}

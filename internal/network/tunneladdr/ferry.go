@@ -1,0 +1,103 @@
+package tunneladdr
+
+import (
+	"net/netip"
+	"slices"
+	"time"
+)
+
+// A ferry carries what a node sends to the pods of other nodes while Calico's VXLAN tunnels change their addresses. Felix, which makes the
+// change, takes routes away for it before it adds them again (felix/routetable), and the neighbours behind them before that
+// (felix/vxlanfdb); and the kernel forgets all routes and neighbours of an interface that loses its last address (fib_inetaddr_event in
+// net/ipv4/fib_frontend.c). So a ferry gives the interface its new address before Felix does, and has routes of its own, which the kernel
+// looks at first: to the same machines, by the machines' own addresses, which nothing changes.
+
+// Device is Calico's VXLAN interface.
+const Device = "vxlan.calico"
+
+// The ferry's routes are in a table of their own, which a rule has looked at before the main one, and after those of others.
+const (
+	ferryTable    = 7090
+	ferryPriority = 32700
+)
+
+// Route leads to a block of another node's: to its machine, whose tunnel has a hardware address.
+type Route struct {
+	Block   netip.Prefix
+	Machine netip.Addr
+	MAC     string
+}
+
+// Sight is what a node's kernel has for Calico's tunnels.
+type Sight struct {
+	// Gateways are what Felix' routes go by, Hardware the address of the interface that answers for each of them, and Machines where that is.
+	Gateways map[netip.Prefix]netip.Addr
+	Hardware map[netip.Addr]string
+	Machines map[string]netip.Addr
+	// Addresses are those of the interface.
+	Addresses []netip.Addr
+}
+
+// Routes are those of Felix that lead somewhere.
+func (s *Sight) Routes() map[netip.Prefix]Route {
+	all := map[netip.Prefix]Route{}
+	for block, gateway := range s.Gateways {
+		mac, machine := s.Hardware[gateway], netip.Addr{}
+		if mac != "" {
+			machine = s.Machines[mac]
+		}
+		if machine.IsValid() {
+			all[block] = Route{block, machine, mac}
+		}
+	}
+	return all
+}
+
+// patience is how long a block may have no route of Felix' until the ferry has none to it either: it is in use no more, or another node's.
+const patience = 3 * time.Second
+
+// fares are the routes that a ferry has.
+type fares struct {
+	have map[netip.Prefix]Route
+	// missing is since when Felix has no such route.
+	missing map[netip.Prefix]time.Time
+}
+
+// follow takes what is seen, and returns the routes to set and the blocks to give up. A route that leads elsewhere than before replaces the
+// old one at once: the block has become another node's.
+func (f *fares) follow(seen map[netip.Prefix]Route, now time.Time) (set []Route, gone []netip.Prefix) {
+	if f.have == nil {
+		f.have, f.missing = map[netip.Prefix]Route{}, map[netip.Prefix]time.Time{}
+	}
+	for block, r := range seen {
+		delete(f.missing, block)
+		if f.have[block] != r {
+			f.have[block] = r
+			set = append(set, r)
+		}
+	}
+	for block := range f.have {
+		if _, yes := seen[block]; yes {
+			continue
+		}
+		since, known := f.missing[block]
+		if !known {
+			f.missing[block] = now
+			continue
+		}
+		if now.Sub(since) >= patience {
+			delete(f.have, block)
+			delete(f.missing, block)
+			gone = append(gone, block)
+		}
+	}
+	return set, gone
+}
+
+// landed reports whether the kernel does without the ferry: Felix has set every route, and the interface has the new address alone.
+func (f *fares) landed(s *Sight, fresh netip.Addr) bool {
+	if fresh.IsValid() && !slices.Equal(s.Addresses, []netip.Addr{fresh}) {
+		return false
+	}
+	return len(f.missing) == 0
+}

@@ -1,0 +1,280 @@
+package tunneladdr
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// look is how often a ferry looks by itself, beside when the kernel tells of a change.
+	ferryLook = 200 * time.Millisecond
+	// Calm is how long all has to be as it should before a ferry ends, and ferryLimit how long it waits for that.
+	ferryCalm  = 2 * time.Second
+	ferryLimit = time.Minute
+)
+
+// Ferry is one node's.
+type Ferry struct {
+	// Fresh is the address that the tunnel gets; invalid, if it keeps its own.
+	Fresh netip.Addr
+	fares fares
+}
+
+// Board makes the ferry's routes, and gives the interface the address that it gets. It may be called again.
+func (f *Ferry) Board() error {
+	link, err := netlink.LinkByName(Device)
+	if errors.As(err, &netlink.LinkNotFoundError{}) {
+		return nil // a node without tunnels
+	}
+	if err != nil {
+		return fmt.Errorf("interface %s: %w", Device, err)
+	}
+	if f.Fresh.IsValid() {
+		err := netlink.AddrAdd(link, &netlink.Addr{IPNet: host(f.Fresh)})
+		if err != nil && !errors.Is(err, unix.EEXIST) {
+			return fmt.Errorf("adding %s to %s: %w", f.Fresh, Device, err)
+		}
+	}
+	sight, err := see(link)
+	if err != nil {
+		return err
+	}
+	set, gone := f.fares.follow(sight.Routes(), time.Now())
+	for _, r := range set {
+		if err := setRoute(link, r); err != nil {
+			return err
+		}
+	}
+	for _, block := range gone {
+		err := netlink.RouteDel(&netlink.Route{LinkIndex: link.Attrs().Index, Table: ferryTable, Dst: ipNet(block)})
+		if err != nil && !errors.Is(err, unix.ESRCH) {
+			return fmt.Errorf("removing the route to %s: %w", block, err)
+		}
+	}
+	for _, r := range rules() {
+		if err := netlink.RuleAdd(r); err != nil && !errors.Is(err, unix.EEXIST) {
+			return fmt.Errorf("adding a rule: %w", err)
+		}
+	}
+	return nil
+}
+
+// setRoute leads a block to a machine. The machine's own address stands for its tunnel, as a neighbour that Felix does not take for one of
+// its own: it looks at permanent ones only.
+func setRoute(link netlink.Link, r Route) error {
+	mac, err := net.ParseMAC(r.MAC)
+	if err != nil {
+		return err
+	}
+	err = netlink.NeighSet(&netlink.Neigh{
+		LinkIndex: link.Attrs().Index, Family: unix.AF_INET, State: netlink.NUD_NOARP, Flags: netlink.NTF_EXT_LEARNED,
+		IP: r.Machine.AsSlice(), HardwareAddr: mac,
+	})
+	if err != nil {
+		return fmt.Errorf("neighbour %s: %w", r.Machine, err)
+	}
+	err = netlink.RouteReplace(&netlink.Route{
+		LinkIndex: link.Attrs().Index, Table: ferryTable, Dst: ipNet(r.Block), Gw: r.Machine.AsSlice(), Flags: int(netlink.FLAG_ONLINK),
+	})
+	if err != nil {
+		return fmt.Errorf("route to %s: %w", r.Block, err)
+	}
+	return nil
+}
+
+// rules have the kernel look at the main table for single addresses, which the node's own pods have, then at the ferry's table, and then at
+// the main one for all else.
+func rules() []*netlink.Rule {
+	own, ferry := netlink.NewRule(), netlink.NewRule()
+	own.Table, own.Priority, own.SuppressPrefixlen = unix.RT_TABLE_MAIN, ferryPriority-1, 31
+	ferry.Table, ferry.Priority = ferryTable, ferryPriority
+	own.Family, ferry.Family = unix.AF_INET, unix.AF_INET
+	return []*netlink.Rule{own, ferry}
+}
+
+// Run follows Felix until ctx ends, and then until the kernel does without the ferry. Then it takes away all that the ferry made, but for
+// the address, which is the tunnel's.
+func (f *Ferry) Run(ctx context.Context, warn func(error)) error {
+	done := make(chan struct{})
+	defer close(done)
+	changed := make(chan struct{}, 1)
+	if err := listen(changed, done); err != nil {
+		return err
+	}
+	tick := time.NewTicker(ferryLook)
+	defer tick.Stop()
+	var limit, calm time.Time
+	for {
+		if err := f.Board(); err != nil {
+			warn(err)
+		}
+		if now := time.Now(); ctx.Err() != nil {
+			if limit.IsZero() {
+				limit = now.Add(ferryLimit)
+			}
+			if yes, err := f.landed(); err != nil || !yes {
+				calm = time.Time{}
+			} else if calm.IsZero() {
+				calm = now
+			}
+			if now.After(limit) || !calm.IsZero() && now.Sub(calm) > ferryCalm {
+				return Land()
+			}
+		}
+		select {
+		case <-changed:
+		case <-tick.C:
+		}
+	}
+}
+
+func (f *Ferry) landed() (bool, error) {
+	link, err := netlink.LinkByName(Device)
+	if errors.As(err, &netlink.LinkNotFoundError{}) {
+		return true, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	sight, err := see(link)
+	if err != nil {
+		return false, err
+	}
+	return f.fares.landed(sight, f.Fresh), nil
+}
+
+// listen tells of changes of addresses and routes: Felix takes away what it does not know, and the ferry puts it back.
+func listen(changed chan<- struct{}, done <-chan struct{}) error {
+	addresses, routes := make(chan netlink.AddrUpdate), make(chan netlink.RouteUpdate)
+	if err := netlink.AddrSubscribe(addresses, done); err != nil {
+		return fmt.Errorf("listening for addresses: %w", err)
+	}
+	if err := netlink.RouteSubscribe(routes, done); err != nil {
+		return fmt.Errorf("listening for routes: %w", err)
+	}
+	tell := func() {
+		select {
+		case changed <- struct{}{}:
+		default:
+		}
+	}
+	go func() {
+		for range addresses {
+			tell()
+		}
+	}()
+	go func() {
+		for r := range routes {
+			if r.Table != ferryTable {
+				tell()
+			}
+		}
+	}()
+	return nil
+}
+
+// Land takes away what a ferry made, first of all the rules.
+func Land() error {
+	all := rules()
+	for i := len(all) - 1; i >= 0; i-- {
+		if err := netlink.RuleDel(all[i]); err != nil && !errors.Is(err, unix.ENOENT) {
+			return fmt.Errorf("removing a rule: %w", err)
+		}
+	}
+	routes, err := netlink.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{Table: ferryTable}, netlink.RT_FILTER_TABLE)
+	if err != nil {
+		return fmt.Errorf("listing routes: %w", err)
+	}
+	for i := range routes {
+		if err := netlink.RouteDel(&routes[i]); err != nil && !errors.Is(err, unix.ESRCH) {
+			return fmt.Errorf("removing the route to %s: %w", routes[i].Dst, err)
+		}
+	}
+	link, err := netlink.LinkByName(Device)
+	if errors.As(err, &netlink.LinkNotFoundError{}) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	neighbours, err := netlink.NeighList(link.Attrs().Index, netlink.FAMILY_V4)
+	if err != nil {
+		return fmt.Errorf("listing neighbours: %w", err)
+	}
+	for i := range neighbours {
+		n := &neighbours[i]
+		if n.State&netlink.NUD_NOARP == 0 || n.Flags&netlink.NTF_EXT_LEARNED == 0 {
+			continue
+		}
+		if err := netlink.NeighDel(n); err != nil && !errors.Is(err, unix.ENOENT) {
+			return fmt.Errorf("removing neighbour %s: %w", n.IP, err)
+		}
+	}
+	return nil
+}
+
+func see(link netlink.Link) (*Sight, error) {
+	s := &Sight{Gateways: map[netip.Prefix]netip.Addr{}, Hardware: map[netip.Addr]string{}, Machines: map[string]netip.Addr{}}
+	index := link.Attrs().Index
+	routes, err := netlink.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{LinkIndex: index, Table: unix.RT_TABLE_MAIN},
+		netlink.RT_FILTER_OIF|netlink.RT_FILTER_TABLE)
+	if err != nil {
+		return nil, fmt.Errorf("listing routes: %w", err)
+	}
+	for i := range routes {
+		gateway, ok := netip.AddrFromSlice(routes[i].Gw.To4())
+		if block, is := prefix(routes[i].Dst); ok && is {
+			s.Gateways[block] = gateway
+		}
+	}
+	neighbours, err := netlink.NeighList(index, netlink.FAMILY_V4)
+	if err != nil {
+		return nil, fmt.Errorf("listing neighbours: %w", err)
+	}
+	for i := range neighbours {
+		if a, ok := netip.AddrFromSlice(neighbours[i].IP.To4()); ok && len(neighbours[i].HardwareAddr) > 0 {
+			s.Hardware[a] = neighbours[i].HardwareAddr.String()
+		}
+	}
+	forwards, err := netlink.NeighList(index, unix.AF_BRIDGE)
+	if err != nil {
+		return nil, fmt.Errorf("listing forwards: %w", err)
+	}
+	for i := range forwards {
+		if a, ok := netip.AddrFromSlice(forwards[i].IP.To4()); ok && len(forwards[i].HardwareAddr) > 0 {
+			s.Machines[forwards[i].HardwareAddr.String()] = a
+		}
+	}
+	addresses, err := netlink.AddrList(link, netlink.FAMILY_V4)
+	if err != nil {
+		return nil, fmt.Errorf("listing addresses: %w", err)
+	}
+	for i := range addresses {
+		if a, ok := netip.AddrFromSlice(addresses[i].IP.To4()); ok {
+			s.Addresses = append(s.Addresses, a)
+		}
+	}
+	return s, nil
+}
+
+func host(a netip.Addr) *net.IPNet { return ipNet(netip.PrefixFrom(a, a.BitLen())) }
+
+func ipNet(p netip.Prefix) *net.IPNet {
+	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
+}
+
+func prefix(n *net.IPNet) (netip.Prefix, bool) {
+	if n == nil {
+		return netip.Prefix{}, false
+	}
+	a, ok := netip.AddrFromSlice(n.IP.To4())
+	bits, _ := n.Mask.Size()
+	return netip.PrefixFrom(a, bits), ok
+}

@@ -1,0 +1,14 @@
+//go:build !linux
+
+package probe
+
+import (
+	"context"
+	"net"
+	"net/netip"
+)
+
+// dial leaves it to Go.
+func (*plain) dial(context.Context, string, netip.AddrPort) (conn net.Conn, ok bool, err error) {
+	return nil, false, nil
+}
