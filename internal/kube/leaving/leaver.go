@@ -149,6 +149,27 @@ func (l Leaver) Left(ctx context.Context, pod *corev1.Pod) error {
 	return nil
 }
 
+// In returns nil once all Services of a pod lead to it, as far as the API server knows.
+func (l Leaver) In(ctx context.Context, pod *corev1.Pod) error {
+	services, err := l.Services(ctx, pod)
+	if err != nil {
+		return err
+	}
+	all, err := l.slices(ctx, pod)
+	if err != nil {
+		return err
+	}
+	leads := Leads(all, pod)
+	for i := range services {
+		if !slices.ContainsFunc(leads, func(s discoveryv1.EndpointSlice) bool {
+			return s.Labels[discoveryv1.LabelServiceName] == services[i].Name && serves(&s, pod)
+		}) {
+			return engine.NotYet("service %s/%s does not lead to pod %s yet", pod.Namespace, services[i].Name, pod.Name)
+		}
+	}
+	return nil
+}
+
 // Part removes what kept a pod as an endpoint that ends.
 func (l Leaver) Part(ctx context.Context, pod *corev1.Pod) error {
 	all, err := l.slices(ctx, pod)

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -30,6 +31,8 @@ type Owner struct {
 	Kind string    `json:"kind"`
 	Name string    `json:"name"`
 	UID  types.UID `json:"uid"`
+	// Since is when the pod was taken from it.
+	Since time.Time `json:"since"`
 }
 
 // Marked reports whether a pod is leaving for a migration, or for any if none is named. Who may change pods can write that of their own.

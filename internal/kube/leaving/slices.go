@@ -31,6 +31,13 @@ func about(e *discoveryv1.Endpoint, pod *corev1.Pod) bool {
 	})
 }
 
+// serves reports whether clients are led to a pod.
+func serves(s *discoveryv1.EndpointSlice, pod *corev1.Pod) bool {
+	return slices.ContainsFunc(s.Endpoints, func(e discoveryv1.Endpoint) bool {
+		return about(&e, pod) && (e.Conditions.Ready == nil || *e.Conditions.Ready)
+	})
+}
+
 // farewell reports whether a slice is one that keeps an endpoint while its pod leaves.
 func farewell(s *discoveryv1.EndpointSlice) bool {
 	return s.Labels[discoveryv1.LabelManagedBy] == managedBy && s.Labels[v1alpha1.LabelRole] == v1alpha1.RoleLeaving

@@ -16,6 +16,7 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/kube/leaving"
 	"github.com/replumb/replumb/internal/kube/readiness"
 )
 
@@ -322,7 +323,7 @@ func (s *restartStep) lookAtPods(ctx context.Context, f *finding) error {
 		}
 	}
 	err = each(ctx, s.Client, &corev1.PodList{}, func(p *corev1.Pod) {
-		if ref := metav1.GetControllerOf(p); ref == nil || !owners[ref.UID] || ended(p) {
+		if ref := metav1.GetControllerOf(p); ref == nil || !owners[ref.UID] || ended(p) || leaving.Marked(p, "") {
 			return
 		}
 		f.pods = append(f.pods, slimPod(p))

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 	"sync"
@@ -64,6 +65,8 @@ type Barrier struct {
 	Migration string
 	Name      string
 	Limit     time.Duration
+	// Forget are the addresses of pods that have left their Services. Agents pass only once connection tracking leads no datagrams there.
+	Forget []netip.Addr
 	// About is the title. Default: that nodes know the bridges of Name.
 	About string
 
@@ -157,7 +160,7 @@ func (b *Barrier) createService(ctx context.Context) error {
 
 func (b *Barrier) buildService() *corev1.Service {
 	class, no := v1alpha1.LoadBalancerClass, false
-	return &corev1.Service{
+	svc := &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: v1alpha1.SystemNamespace, GenerateName: "barrier-",
 			Labels: map[string]string{v1alpha1.LabelMigration: b.Migration, v1alpha1.LabelRole: v1alpha1.RoleSentinel},
@@ -170,6 +173,14 @@ func (b *Barrier) buildService() *corev1.Service {
 			Ports:                         []corev1.ServicePort{{Port: 9, Protocol: corev1.ProtocolTCP}},
 		},
 	}
+	if len(b.Forget) > 0 {
+		var all []string
+		for _, a := range b.Forget {
+			all = append(all, a.String())
+		}
+		svc.Annotations = map[string]string{v1alpha1.AnnotationForget: strings.Join(all, ",")}
+	}
+	return svc
 }
 
 func (b *Barrier) buildSlice(nodes []corev1.Node) *discoveryv1.EndpointSlice {

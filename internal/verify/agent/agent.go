@@ -133,6 +133,9 @@ func (a *Agent) prepare(stop context.CancelCauseFunc) {
 		tallies: map[string]*tally{}, running: map[string]*prober{},
 	}
 	a.barrier = &barrier{node: a.NodeIP, poke: a.reporter.poke, asked: map[types.UID]*asked{}}
+	if a.Flows != nil {
+		a.barrier.forget = a.Flows.Forget
+	}
 	a.connecting = &connecting{
 		client: a.Client, instance: a.Instance, connected: own, poke: a.reporter.poke, slots: make(chan struct{}, connectsAtOnce),
 	}

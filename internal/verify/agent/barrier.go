@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -27,11 +28,15 @@ const (
 	// mostSentinels bounds how many are asked about at a time, and how many that were passed are remembered. A run makes one, and
 	// replumb's own namespace has no others.
 	mostSentinels = 16
+	// clearEvery is the pause between two looks at connection tracking, which may be large.
+	clearEvery = time.Second
 )
 
 // barrier asks the kube-proxy of the node about every sentinel, until it has programmed it.
 type barrier struct {
 	node netip.Addr
+	// forget deletes what leads datagrams to servers that are to be forgotten; nil if the agent cannot.
+	forget func(servers []netip.Addr, rested time.Duration) (left int, err error)
 	// poke is called when one is passed.
 	poke func()
 
@@ -81,13 +86,17 @@ func (b *barrier) follow(ctx context.Context, sentinels []*corev1.Service) {
 	}
 }
 
-// pass asks until kube-proxy reports the sentinel, or it is gone.
+// pass asks until kube-proxy reports the sentinel and nothing is left that is to be forgotten, or the sentinel is gone.
 func (b *barrier) pass(ctx context.Context, sentinel *corev1.Service, a *asked) {
 	defer a.stop()
 	// The pause grows to half a second: kube-proxy gathers changes for a second before it programs them.
 	pauses := wait.Backoff{Duration: 50 * time.Millisecond, Factor: 1.3, Cap: 500 * time.Millisecond, Steps: 20}
+	c := &clearing{}
 	_ = pauses.DelayFunc().Until(ctx, true, true, func(ctx context.Context) (bool, error) {
 		err := b.ask(ctx, sentinel)
+		if err == nil {
+			err = b.clear(sentinel, c)
+		}
 		if ctx.Err() != nil {
 			return false, ctx.Err()
 		}
@@ -102,6 +111,54 @@ func (b *barrier) pass(ctx context.Context, sentinel *corev1.Service, a *asked) 
 		b.poke()
 		return true, nil
 	})
+}
+
+// restFor is how long an entry must have rested before it is deleted, by how long it has been tried. Who asks for a name waits five seconds
+// for the answer, and no question under way shall be cut off. A client that asks from one port all the time never rests so long.
+func restFor(tried time.Duration) time.Duration {
+	switch {
+	case tried < 15*time.Second:
+		return 6 * time.Second
+	case tried < 30*time.Second:
+		return 2 * time.Second
+	}
+	return 0
+}
+
+// clear deletes what leads datagrams to the servers that the sentinel wants forgotten. By now kube-proxy leads no new ones there. Only
+// replumb and administrators write sentinels: others could have entries of all clients deleted.
+func (b *barrier) clear(sentinel *corev1.Service, c *clearing) error {
+	var servers []netip.Addr
+	for text := range strings.SplitSeq(sentinel.Annotations[v1alpha1.AnnotationForget], ",") {
+		if a := parse(text); a.IsValid() {
+			servers = append(servers, a)
+		}
+	}
+	if len(servers) == 0 {
+		return nil
+	}
+	if b.forget == nil {
+		return fmt.Errorf("this agent cannot change connection tracking")
+	}
+	now := time.Now()
+	if c.since.IsZero() {
+		c.since = now
+	}
+	if now.Sub(c.latest) < clearEvery {
+		return c.err
+	}
+	left, err := b.forget(servers, restFor(now.Sub(c.since)))
+	if err == nil && left > 0 {
+		err = fmt.Errorf("clients use %d entries of connection tracking that lead to %s", left, sentinel.Annotations[v1alpha1.AnnotationForget])
+	}
+	c.latest, c.err = now, err
+	return err
+}
+
+// clearing is since when entries have been deleted for a sentinel, when last, and with what outcome.
+type clearing struct {
+	since, latest time.Time
+	err           error
 }
 
 func (b *barrier) ask(ctx context.Context, sentinel *corev1.Service) error {
@@ -127,7 +184,7 @@ func (b *barrier) report() ([]v1alpha1.BarrierReport, []error) {
 	}
 	for _, a := range b.asked {
 		if a.why != nil && time.Since(a.since) > patience {
-			late = append(late, fmt.Errorf("kube-proxy has not programmed sentinel %s yet: %w", a.name, a.why))
+			late = append(late, fmt.Errorf("sentinel %s is not passed yet: %w", a.name, a.why))
 		}
 	}
 	return slices.Clone(b.passed), late

@@ -28,6 +28,9 @@ type Flows interface {
 	Clients(moved, pods map[netip.Addr]string) ([]v1alpha1.OldAddressClient, error)
 	// Own tells of a connection that the agent has made, which makes it no client.
 	Own(network string, local, remote netip.AddrPort)
+	// Forget deletes the entries by which datagrams for Services are led to one of the servers, those that have rested for so long, and
+	// returns how many are left.
+	Forget(servers []netip.Addr, rested time.Duration) (left int, err error)
 }
 
 // clients looks again and again who uses addresses that Services have left.

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"sync"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -22,6 +23,9 @@ type fakeFlows struct {
 	pods  []map[netip.Addr]string
 	list  []v1alpha1.OldAddressClient
 	err   error
+	// left are the entries that Forget does not delete.
+	left      int
+	forgotten []string
 }
 
 func (f *fakeFlows) Clients(moved, pods map[netip.Addr]string) ([]v1alpha1.OldAddressClient, error) {
@@ -35,6 +39,13 @@ func (f *fakeFlows) Own(_ string, _, remote netip.AddrPort) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.own = append(f.own, remote.String())
+}
+
+func (f *fakeFlows) Forget(servers []netip.Addr, rested time.Duration) (int, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.forgotten = append(f.forgotten, fmt.Sprint(servers, " ", rested))
+	return f.left, f.err
 }
 
 func reportOf(c *clients) (list []v1alpha1.OldAddressClient, more int, err error) {

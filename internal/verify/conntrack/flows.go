@@ -32,6 +32,7 @@ const (
 // Table is the connection tracking of a network namespace. It remembers, from one look to the next, what it saw.
 type Table struct {
 	read     func(each func(flow)) error
+	entries  entries
 	timeouts func() timeouts
 	now      func() time.Time
 	own      own
@@ -69,7 +70,7 @@ type client struct {
 
 // New makes the Table of the network namespace of the caller of Clients.
 func New() *Table {
-	return &Table{read: dump, timeouts: func() timeouts { return readTimeouts(sysctls) }, now: time.Now}
+	return &Table{read: dump, entries: kernel(), timeouts: func() timeouts { return readTimeouts(sysctls) }, now: time.Now}
 }
 
 // Clients are those that use an address of moved, or have in the last few minutes, those whose latest packet is newest first. moved has
