@@ -147,6 +147,10 @@ test-overlap: lab-basic ## Between commands: API servers restarted and killed on
 test-neighbours: lab-neighbours ## Software that watches Services does what it is there for in a lab: Traefik, MetalLB, metrics-server, Argo Rollouts, Flux (root; about 2 min, and 15 more the first time)
 	$(E2E) -run '^TestNeighboursWork$$' ./e2e
 
+.PHONY: test-neighbours-move
+test-neighbours-move: lab-neighbours ## All Services moved and moved back beside that software and a webhook; not seen to pass yet, and in no other target (root; about 10 min)
+	$(E2E) -run '^TestNeighboursLoseNothing$$' ./e2e
+
 .PHONY: test-operator
 test-operator: lab-basic ## Fifty Services moved by replumb install and kubectl alone, while the operator is killed, drained and cut off (root; about 20 min)
 	$(E2E) -run '^TestOperator$$' ./e2e
