@@ -65,8 +65,12 @@ lab-api: deps build ## Build the components that API servers without nodes need:
 lab-basic: deps build ## Build the components that most labs run: Kubernetes, containerd, CoreDNS, CNI, Calico
 	@$(LAB) build kubernetes containerd coredns cni calico > /dev/null
 
+.PHONY: lab-neighbours
+lab-neighbours: lab-basic ## Build what labs have of software that watches Services as well: Traefik, MetalLB, metrics-server, Argo Rollouts, Flux, an image registry
+	@$(LAB) build traefik metallb metrics-server argo-rollouts source-controller kustomize-controller registry > /dev/null
+
 .PHONY: lab
-lab: deps build ## Build all components of labs: Kubernetes, containerd, CoreDNS, CNI, Calico, flannel, an image registry, cert-manager, Flux (about 30 min the first time, then cached)
+lab: deps build ## Build all components of labs: those two, flannel, cert-manager (about 45 min the first time, then cached)
 	@$(LAB) build > /dev/null
 
 ##@ Check
@@ -109,7 +113,7 @@ test-race: lab-api apipool $(GOTESTSUM) ## All tests of test-api, looking for ra
 	@$(ASSETS) CGO_ENABLED=1 $(POOL) hack/gotest.sh . -race -tags apiserver,programs -p 3 -timeout 60m ./...
 
 .PHONY: test-long
-test-long: test-race test-rights test-kill test-edge test-proof test-outside test-overlap test-operator test-gitops test-released test-pods test-nodes test-mirror test-whole test-matrix test-lab-endurance ## All that make test leaves out, one after the other (root; hours)
+test-long: test-race test-rights test-kill test-edge test-proof test-outside test-overlap test-neighbours test-operator test-gitops test-released test-pods test-nodes test-mirror test-whole test-matrix test-lab-endurance ## All that make test leaves out, one after the other (root; hours)
 
 .PHONY: test-root
 test-root: $(GOTESTSUM) ## Tests of the machine's own network, each in a network namespace of its own (root)
@@ -139,6 +143,10 @@ test-outside: lab-basic ## Pods that kube-proxy takes for clients from outside: 
 test-overlap: lab-basic ## Between commands: API servers restarted and killed one by one, endpoints switched, a replica lost; without replicas, and without any migration; session affinity (root; about 10 min)
 	$(E2E) -run '^(TestOverlap|TestOneOwner)$$' ./e2e
 
+.PHONY: test-neighbours
+test-neighbours: lab-neighbours ## Software that watches Services does what it is there for in a lab: Traefik, MetalLB, metrics-server, Argo Rollouts, Flux (root; about 2 min, and 15 more the first time)
+	$(E2E) -run '^TestNeighboursWork$$' ./e2e
+
 .PHONY: test-operator
 test-operator: lab-basic ## Fifty Services moved by replumb install and kubectl alone, while the operator is killed, drained and cut off (root; about 20 min)
 	$(E2E) -run '^TestOperator$$' ./e2e
@@ -162,8 +170,8 @@ test-pods: lab-basic ## Tests of pods at length: moved to another range, back, a
 	$(E2E) -run '^(TestPodCIDR|TestTunnels|TestNodesCarryRanges|TestPodsWatched|TestNodesWatched)$$' ./e2e
 
 .PHONY: test-nodes
-test-nodes: lab-basic ## Nodes and control planes moved to another network (root; about 8 min)
-	$(E2E) -run '^TestNodesMove$$' ./e2e
+test-nodes: lab-basic ## Nodes and control planes moved to another network, and a node with a DaemonSet removed (root; about 11 min)
+	$(E2E) -run '^TestNode(sMove|Removal)$$' ./e2e
 
 .PHONY: test-mirror
 test-mirror: lab ## A second cluster serves while the first one's CNI is replaced (root; about 8 min)

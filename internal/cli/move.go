@@ -207,7 +207,7 @@ servers with another flag, it says what, waits, and goes on by itself when it se
 
 Run again it carries on where it was, and does nothing when there is nothing to do.
 
-While Services or pods move, agents on every node probe what clients see (spec.proof). More failed requests than the budget allows,
+While Services, pods or nodes move, agents on every node probe what clients see (spec.proof). More failed requests than the budget allows,
 none by default, stop the run before anything else is changed; after repair the same command goes on.
 
 Where an operator runs in the cluster, it is given the Migration and followed, and Ctrl-C leaves it running; --local runs it here.

@@ -60,6 +60,14 @@ func (l ControlPlaneNodes) etcd(m *Member) machine.Program {
 	return p
 }
 
+// proxies lead an API server that calls Services to their pods. Theirs take half a minute to start, as there is no Node of theirs to look at.
+func (l ControlPlaneNodes) proxies() []machine.Program {
+	if !l.Topology.callsServices() {
+		return nil
+	}
+	return []machine.Program{kubeProxy(l.Binaries)}
+}
+
 // etcdMember does not say with whom it is to begin.
 func (l ControlPlaneNodes) etcdMember(m *Member) machine.Program {
 	const own = "https://127.0.0.1:2379"

@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -8,6 +9,7 @@ import (
 
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"sigs.k8s.io/yaml"
 
 	"github.com/replumb/replumb/internal/testing/pki"
 )
@@ -141,6 +143,12 @@ func (l ControlPlaneNodes) files(m *Member, c *credentials, services ...netip.Ad
 		f.kubeconfig("/etc/kubernetes/"+name+".conf", "https://"+m.apiServer().String(), c.cluster, pki.Request{CommonName: user})
 	}
 	f.kubeconfig(podnetKubeconfig, l.Balancers().server(), c.cluster, pki.Request{CommonName: podnetUser})
+	if l.Topology.callsServices() {
+		config, err := yaml.Marshal(proxyConfig(l.Topology, m.Name, controlPlaneProxy))
+		f.err = errors.Join(f.err, err)
+		f.add(proxyConfigPath, config)
+		f.kubeconfig(proxyKubeconfig, l.Balancers().server(), c.cluster, pki.Request{CommonName: proxyUser})
+	}
 	return f.content, f.err
 }
 
@@ -150,8 +158,7 @@ func (l Workers) files(m *Member, c *credentials) (map[string][]byte, error) {
 	f.add(pkiDir+"ca.crt", c.cluster.Cert)
 	f.kubeconfig("/etc/kubernetes/kubelet.conf", l.Balancers().server(), c.cluster,
 		pki.Request{CommonName: "system:node:" + m.Name, Organization: []string{"system:nodes"}})
-	f.kubeconfig("/etc/kubernetes/kube-proxy.conf", l.Balancers().server(), c.cluster,
-		pki.Request{CommonName: "system:kube-proxy"})
+	f.kubeconfig(proxyKubeconfig, l.Balancers().server(), c.cluster, pki.Request{CommonName: proxyUser})
 	switch {
 	case l.Topology.CNI.isCalico():
 		f.kubeconfig(calicoKubeconfig, l.Balancers().server(), c.cluster, pki.Request{CommonName: calicoUser})

@@ -2,6 +2,7 @@ package lab
 
 import (
 	"context"
+	"slices"
 
 	"golang.org/x/sync/errgroup"
 
@@ -13,11 +14,10 @@ func (t Topology) needs(component string) bool {
 	switch component {
 	case "registry":
 		return t.Registry != ""
-	case "certmanager":
-		return t.CertManager
-	case fluxSource, fluxKustomize:
-		return t.Flux
 	default:
+		if addon := madeOf(component); addon != "" {
+			return slices.Contains(t.With, addon)
+		}
 		return t.CNI.needs(component)
 	}
 }
@@ -25,11 +25,8 @@ func (t Topology) needs(component string) bool {
 // furtherImages are of what only labs like this one have in their clusters.
 func (l images) furtherImages() []image.Image {
 	var all []image.Image
-	if l.Topology.CertManager {
-		all = append(all, l.certManagerImages()...)
-	}
-	if l.Topology.Flux {
-		all = append(all, l.fluxImages()...)
+	for _, addon := range l.Topology.With {
+		all = append(all, addon.images(l.Binaries)...)
 	}
 	return all
 }
@@ -58,11 +55,8 @@ func (l Addons) equip(ctx context.Context, o Options, creds *credentials) error 
 	if l.Topology.Edge {
 		g.Go(func() error { return l.openIngress(ctx, o) })
 	}
-	if l.Topology.CertManager {
-		g.Go(func() error { return l.installCertManager(ctx, o, creds.site.Pair) })
-	}
-	if l.Topology.Flux {
-		g.Go(func() error { return l.installFlux(ctx, o) })
+	for _, addon := range l.Topology.With {
+		g.Go(func() error { return l.install(ctx, o, creds, addon) })
 	}
 	return g.Wait()
 }

@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -54,16 +55,19 @@ type Lab struct {
 
 // binaries are the folders of the components' executables.
 type binaries struct {
-	kubernetes, containerd, cni, calico, flannel, podnet, registry, certManager, fluxSource, fluxKustomize string
+	kubernetes, containerd, cni, calico, flannel, podnet, registry string
+	// further are those of components that Addons are made of, by name.
+	further map[string]string
 }
 
 // MarshalJSON and UnmarshalJSON keep the folders in the lab's state file.
 func (b binaries) MarshalJSON() ([]byte, error) {
-	return json.Marshal(map[string]string{
+	all := map[string]string{
 		"kubernetes": b.kubernetes, "containerd": b.containerd, "cni": b.cni, "calico": b.calico, "flannel": b.flannel,
-		"podnet": b.podnet, "registry": b.registry, "certManager": b.certManager,
-		"fluxSource": b.fluxSource, "fluxKustomize": b.fluxKustomize,
-	})
+		"podnet": b.podnet, "registry": b.registry,
+	}
+	maps.Copy(all, b.further)
+	return json.Marshal(all)
 }
 
 // UnmarshalJSON is the counterpart of MarshalJSON.
@@ -74,8 +78,7 @@ func (b *binaries) UnmarshalJSON(data []byte) error {
 	}
 	*b = binaries{
 		kubernetes: m["kubernetes"], containerd: m["containerd"], cni: m["cni"], calico: m["calico"], flannel: m["flannel"],
-		podnet: m["podnet"], registry: m["registry"], certManager: m["certManager"],
-		fluxSource: m["fluxSource"], fluxKustomize: m["fluxKustomize"],
+		podnet: m["podnet"], registry: m["registry"], further: m,
 	}
 	return nil
 }

@@ -24,6 +24,9 @@ const (
 	cniConfigPath        = "/etc/cni/net.d/10-lab.conflist"
 	kubeletConfigPath    = "/var/lib/kubelet/config.yaml"
 	proxyConfigPath      = "/var/lib/kube-proxy/config.yaml"
+	proxyKubeconfig      = "/etc/kubernetes/kube-proxy.conf"
+	proxyUser            = "system:kube-proxy"
+	controlPlaneProxy    = IPTables
 	resolvConfPath       = "/etc/replumb-lab/resolv.conf"
 )
 
@@ -43,8 +46,12 @@ func nodePrograms(b binaries, name string, addr netip.Addr) []machine.Program {
 			"--hostname-override=" + name,
 			"--node-ip=" + addr.String(),
 		}},
-		{Name: proxyProgram, Argv: []string{filepath.Join(b.kubernetes, "kube-proxy"), "--config=" + proxyConfigPath}},
+		kubeProxy(b),
 	}
+}
+
+func kubeProxy(b binaries) machine.Program {
+	return machine.Program{Name: proxyProgram, Argv: []string{filepath.Join(b.kubernetes, "kube-proxy"), "--config=" + proxyConfigPath}}
 }
 
 // nodeConfig are the configuration files of those programs.
@@ -106,7 +113,7 @@ func proxyConfig(t Topology, name string, mode ProxyMode) *proxyv1alpha1.KubePro
 		c.ClusterCIDR, c.DetectLocalMode = "", proxyv1alpha1.LocalMode("InterfaceNamePrefix")
 		c.DetectLocal.InterfaceNamePrefix = "cali"
 	}
-	c.ClientConnection.Kubeconfig = "/etc/kubernetes/kube-proxy.conf"
+	c.ClientConnection.Kubeconfig = proxyKubeconfig
 	return c
 }
 

@@ -39,10 +39,8 @@ type Topology struct {
 	Edge bool `json:"edge,omitempty"`
 	// Registry is the host name, in Zone, of an image registry that takes credentials, if there is to be one. See Lab.Registry.
 	Registry string `json:"registry,omitempty"`
-	// CertManager puts cert-manager into the cluster, with a ClusterIssuer. See ClusterIssuer.
-	CertManager bool `json:"certManager,omitempty"`
-	// Flux puts two of Flux' controllers into the cluster: what fetches sources, and what applies what is in them. See FluxNamespace.
-	Flux bool `json:"flux,omitempty"`
+	// With is what else runs in the cluster.
+	With []Addon `json:"with,omitempty"`
 }
 
 // Network joins machines, as a VPC's subnet does.
@@ -167,7 +165,7 @@ func (t Topology) Validate() error {
 	if err := t.validateNetworks(); err != nil {
 		return err
 	}
-	if err := cmp.Or(t.validateEdge(), t.validateRegistry()); err != nil {
+	if err := cmp.Or(t.validateEdge(), t.validateRegistry(), t.validateWith()); err != nil {
 		return err
 	}
 	return t.validateRanges()

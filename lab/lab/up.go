@@ -168,8 +168,7 @@ func (l images) build(ctx context.Context, o Options) (images string, err error)
 	l.Binaries = binaries{
 		kubernetes: dirs["kubernetes"], containerd: dirs["containerd"], cni: dirs["cni"], calico: dirs["calico"], flannel: dirs["flannel"],
 	}
-	l.Binaries.registry, l.Binaries.certManager = dirs["registry"], dirs["certmanager"]
-	l.Binaries.fluxSource, l.Binaries.fluxKustomize = dirs[fluxSource], dirs[fluxKustomize]
+	l.Binaries.registry, l.Binaries.further = dirs["registry"], l.Topology.ofAddons(dirs)
 	if err := l.writeFurther(); err != nil {
 		return "", err
 	}
@@ -389,7 +388,7 @@ func (l machines) startPrograms(ctx context.Context) error {
 func (l machines) programs(m *Member) []machine.Program {
 	switch m.Role {
 	case ControlPlane:
-		return slices.Concat(l.ControlPlaneNodes().programs(m), podnet(l.Binaries, ""))
+		return slices.Concat(l.ControlPlaneNodes().programs(m), podnet(l.Binaries, ""), l.ControlPlaneNodes().proxies())
 	case LoadBalancer:
 		return balancerPrograms()
 	case NameServer:

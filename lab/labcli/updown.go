@@ -5,6 +5,7 @@ import (
 	"io"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -23,6 +24,7 @@ type upFlags struct {
 	fabric               string
 	keep, edge           bool
 	registry             string
+	with                 []string
 	certManager, flux    bool
 }
 
@@ -58,7 +60,10 @@ const upExamples = `  # two nodes, one with each proxy mode
 
   # one with an image registry, and certificates for Ingresses of class lab
   replumb-lab up --edge --registry registry.lab.example --cert-manager
-  replumb-lab push replumb.local/echo:lab shop/echo:1`
+  replumb-lab push replumb.local/echo:lab shop/echo:1
+
+  # one with software that watches Services, load balancers and an API of its own among it
+  replumb-lab up --edge --with traefik,metallb,metrics-server,argo-rollouts`
 
 func newUp(s streams) *cobra.Command {
 	var f upFlags
@@ -67,7 +72,7 @@ func newUp(s streams) *cobra.Command {
 		Short: "Bring a lab up",
 		Long: `Bring a lab up, and return when its nodes are Ready and its DNS answers.
 
-The first time, the components are built, which takes 8 to 20 minutes on two cores, depending on what the lab has; after that a lab of two nodes is
+The first time, the components are built, which takes 8 to 40 minutes on two cores, depending on what the lab has; after that a lab of two nodes is
 up in about 20 seconds. A lab that does not come up is taken down again.`,
 		Example: upExamples,
 		Args:    args(cobra.NoArgs),
@@ -115,8 +120,9 @@ func (f *upFlags) declare(cmd *cobra.Command) {
 		"fabric to share with other labs, by name: the first makes it, and others plug into it, with networks of their own")
 	cmd.Flags().StringVar(&f.registry, "registry", "",
 		"host name, in "+lab.Zone+", of an image registry that nodes pull from with credentials; with --edge")
-	cmd.Flags().BoolVar(&f.certManager, "cert-manager", false, "cert-manager, with the ClusterIssuer "+lab.ClusterIssuer)
-	cmd.Flags().BoolVar(&f.flux, "flux", false, "Flux' source-controller and kustomize-controller")
+	cmd.Flags().StringSliceVar(&f.with, "with", nil, "what else runs in the cluster: "+strings.Join(addonNames(), ", "))
+	cmd.Flags().BoolVar(&f.certManager, "cert-manager", false, "the same as --with cert-manager")
+	cmd.Flags().BoolVar(&f.flux, "flux", false, "the same as --with flux")
 	cmd.Flags().StringVar(&f.kubeconfig, "kubeconfig", "", "also write the administrator's kubeconfig to this file")
 	cmd.Flags().BoolVar(&f.keep, "keep-on-failure", false, "leave a lab that did not come up as it is")
 }
@@ -136,7 +142,7 @@ func (f upFlags) topology() (lab.Topology, error) {
 		return lab.Topology{}, &lab.InvalidError{Field: "control-planes", Problem: "there must be one", Hint: "use 1 or 3"}
 	}
 	t := lab.Topology{Name: f.name, Nodes: modes, ControlPlanes: f.controlPlanes, CNI: lab.CNI(f.cni), Edge: f.edge, Fabric: f.fabric}
-	t.Registry, t.CertManager, t.Flux = f.registry, f.certManager, f.flux
+	t.Registry, t.With = f.registry, f.addons()
 	for _, r := range []struct {
 		flag, value string
 		to          *netip.Prefix
@@ -152,6 +158,30 @@ func (f upFlags) topology() (lab.Topology, error) {
 	}
 	t.Networks, err = parseNetworks(f.networks)
 	return t, err
+}
+
+// addons are those that were asked for, each once.
+func (f upFlags) addons() []lab.Addon {
+	var asked []lab.Addon
+	for _, name := range f.with {
+		asked = append(asked, lab.Addon(name))
+	}
+	if f.certManager {
+		asked = append(asked, lab.CertManager)
+	}
+	if f.flux {
+		asked = append(asked, lab.Flux)
+	}
+	slices.Sort(asked)
+	return slices.Compact(asked)
+}
+
+func addonNames() []string {
+	var names []string
+	for _, a := range lab.AllAddons() {
+		names = append(names, string(a))
+	}
+	return names
 }
 
 func networkTexts(all []lab.Network) []string {

@@ -18,10 +18,17 @@ const (
 	ByEdgeAPI    Via = "API by outside name"
 	ByEdgeName   Via = "look-ups of outside name"
 	ByRemembered Via = "ingress by remembered name"
+	// ByTraefik goes through an ingress controller that watches Services, ByLoadBalancer to an address that a Service of type LoadBalancer
+	// has, and ByAggregation to an API that API servers ask at a Service.
+	ByTraefik      Via = "Traefik"
+	ByLoadBalancer Via = "load balancer's address"
+	ByAggregation  Via = "aggregated API"
 )
 
 // OutsideWays lists the ways into a cluster in the order in which they are shown.
-func OutsideWays() []Via { return []Via{ByIngress, ByEdgeAPI, ByEdgeName, ByRemembered} }
+func OutsideWays() []Via {
+	return []Via{ByIngress, ByEdgeAPI, ByEdgeName, ByRemembered, ByTraefik, ByLoadBalancer, ByAggregation}
+}
 
 // Outside chooses every Source that is not in the cluster.
 func Outside(s Source) bool { return s.Namespace == outsideNamespace }
@@ -63,6 +70,33 @@ func CallEdge(o Outpost, ingress, api string, rates Rates, paths ...string) Call
 		})
 	}
 	return calls
+}
+
+// CallNeighbours returns the calls that are made from outside to what watches Services: to each path at an ingress controller's address, where
+// the echo server of that name answers, to a Service at its load balancer's address, and to an aggregated API.
+func CallNeighbours(traefik string, paths []string, rate float64, balanced Callee, balancedRate float64) Calls {
+	calls := Calls{Namespace: outsideNamespace, Client: "neighbour", Targets: map[Via][]probe.Target{
+		ByLoadBalancer: {{
+			Name: balanced.Name, Kind: probe.HTTP, Address: hostPort(balanced.Address, outsideHTTPPort), Rate: balancedRate,
+			Timeout: outsideTimeout, ExpectServer: balanced.Name,
+		}},
+	}}
+	for _, path := range paths {
+		calls.Targets[ByTraefik] = append(calls.Targets[ByTraefik], probe.Target{
+			Name: path, Kind: probe.HTTP, Address: hostPort(traefik, outsideHTTPPort), Path: "/" + path + "/", Rate: rate,
+			Timeout: outsideTimeout, ExpectServer: path,
+		})
+	}
+	return calls
+}
+
+// AndAggregated adds requests for what an API server asks another one for.
+func (c Calls) AndAggregated(o Outpost, api, path string, rate float64) Calls {
+	c.Targets[ByAggregation] = append(c.Targets[ByAggregation], probe.Target{
+		Name: path, Kind: probe.API, Address: hostPort(api, outsideAPIPort), Path: path, Rate: rate, Timeout: outsideTimeout,
+		TokenFile: o.Token, CAFile: o.CA,
+	})
+	return c
 }
 
 // CallHosts returns the calls that are made from outside to hosts that ingresses know, over connections that are new each time: to the

@@ -78,6 +78,11 @@ func (e Echo) daemonSet(update appsv1.DaemonSetUpdateStrategyType) *appsv1.Daemo
 	}}
 }
 
+// EachNode has a pod on every node, and a Service in front of them.
+func (e Echo) EachNode() []runtime.Object {
+	return []runtime.Object{e.daemonSet(appsv1.RollingUpdateDaemonSetStrategyType), e.Service()}
+}
+
 func (e Echo) replicaSet() *appsv1.ReplicaSet {
 	return &appsv1.ReplicaSet{ObjectMeta: e.meta(), Spec: appsv1.ReplicaSetSpec{
 		Replicas: &e.Replicas, Selector: e.selector(), Template: e.template(),

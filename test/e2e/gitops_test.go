@@ -28,7 +28,7 @@ const gitOpsServices = 5
 // is. A later artifact finishes it. No request is lost. The control deletes and recreates a Service under the same traffic.
 func TestHelmAndFlux(t *testing.T) {
 	topology := named("e2e-gitops")
-	topology.Edge, topology.Registry, topology.Flux = true, "registry.lab.example", true
+	topology.Edge, topology.Registry, topology.With = true, "registry.lab.example", []lab.Addon{lab.Flux}
 	l := bringUp(t, topology)
 	forgetNamesSoon(t, l)
 	o := newOperated(t, l, gitOpsServices)

@@ -59,7 +59,7 @@ func mirrored(t *testing.T) *pair {
 		topology *lab.Topology
 		into     **lab.Lab
 	}{{&first, &r.left}, {&second, &r.right}} {
-		of.topology.Edge, of.topology.Fabric, of.topology.CertManager = true, "shared", true
+		of.topology.Edge, of.topology.Fabric, of.topology.With = true, "shared", []lab.Addon{lab.CertManager}
 		l, err := lab.Up(t.Context(), *of.topology, lab.Options{Progress: t.Logf})
 		if err != nil {
 			t.Fatal(err)

@@ -112,22 +112,10 @@ func (o *owner) file() string {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	socket := filepath.Join(dir, "owner.sock")
-	listener, err := new(net.ListenConfig).Listen(t.Context(), "unix", socket)
-	if err != nil {
-		t.Fatal(err)
-	}
-	server := &http.Server{Handler: http.HandlerFunc(o.serve), ReadHeaderTimeout: settled}
-	go func() { _ = server.Serve(listener) }() // it ends when the server is closed
-	t.Cleanup(func() { _ = server.Close() })
+	action := answering(t, dir, o.serve)
 	o.keys(dir)
 	m := o.migration()
-	o.fill(m, dir, &v1alpha1.Action{
-		Exec: &v1alpha1.ExecAction{Command: []string{
-			"curl", "--silent", "--show-error", "--fail-with-body", "--unix-socket", socket, "--data", "@-", "http://owner/",
-		}},
-		Timeout: &metav1.Duration{Duration: 5 * time.Minute},
-	})
+	o.fill(m, dir, action)
 	body, err := yaml.Marshal(m)
 	if err != nil {
 		t.Fatal(err)
@@ -137,6 +125,25 @@ func (o *owner) file() string {
 		t.Fatal(err)
 	}
 	return path
+}
+
+// answering has actions answered by a handler until the test ends.
+func answering(t *testing.T, dir string, handler http.HandlerFunc) *v1alpha1.Action {
+	t.Helper()
+	socket := filepath.Join(dir, "owner.sock")
+	listener, err := new(net.ListenConfig).Listen(t.Context(), "unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := &http.Server{Handler: handler, ReadHeaderTimeout: settled}
+	go func() { _ = server.Serve(listener) }() // it ends when the server is closed
+	t.Cleanup(func() { _ = server.Close() })
+	return &v1alpha1.Action{
+		Exec: &v1alpha1.ExecAction{Command: []string{
+			"curl", "--silent", "--show-error", "--fail-with-body", "--unix-socket", socket, "--data", "@-", "http://owner/",
+		}},
+		Timeout: &metav1.Duration{Duration: 5 * time.Minute},
+	}
 }
 
 // migration is the example that the runbook shows.

@@ -28,7 +28,7 @@ func TestRegistryAndCertificates(t *testing.T) {
 	before := labtest.HostState(t)
 	topology := lab.Default()
 	topology.Name, topology.Nodes, topology.Edge = name, []lab.ProxyMode{lab.NFTables}, true
-	topology.Registry, topology.CertManager = "registry.lab.example", true
+	topology.Registry, topology.With = "registry.lab.example", []lab.Addon{lab.CertManager}
 	t.Cleanup(func() { _, _ = lab.Down(context.Background(), name) })
 	l, err := lab.Up(t.Context(), topology, lab.Options{Progress: t.Logf})
 	if err != nil {

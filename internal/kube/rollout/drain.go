@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -52,6 +53,8 @@ type drainStep struct {
 	// seen is how many pods were left when the last one had left, and since when.
 	seen  int
 	since time.Time
+	// note names what could not be seen to end.
+	note string
 }
 
 // drainLimit bounds the step as a whole: some nodes have hundreds of pods.
@@ -61,6 +64,7 @@ var (
 	_ engine.Timed     = (*drainStep)(nil)
 	_ engine.Waiter    = (*drainStep)(nil)
 	_ engine.Previewer = (*drainStep)(nil)
+	_ engine.Noter     = (*drainStep)(nil)
 )
 
 func (s *drainStep) ID() string    { return "drain/" + s.leaving.Node }
@@ -71,6 +75,9 @@ func (s *drainStep) Deadline() time.Duration { return drainLimit }
 
 // Role implements engine.Cast.
 func (s *drainStep) Role() engine.Role { return engine.RoleMove }
+
+// Note implements engine.Noter.
+func (s *drainStep) Note() string { return s.note }
 
 // Waits implements engine.Waiter: a drain may take hours. It writes, all the same: see Preview.
 func (s *drainStep) Waits() {}
@@ -206,7 +213,8 @@ func (s *drainStep) Verify(ctx context.Context) error {
 	return err
 }
 
-// left are the pods that have to go, those that are ending included.
+// left are the pods that have to go, those that are ending included. Where the kubelet is away, those whose time is over are not waited for:
+// they are seen to have ended when the node is back, or is deleted.
 func (s *drainStep) left(ctx context.Context) ([]*corev1.Pod, error) {
 	var left []*corev1.Pod
 	err := each(ctx, s.Client, &corev1.PodList{}, func(p *corev1.Pod) {
@@ -217,7 +225,29 @@ func (s *drainStep) left(ctx context.Context) ([]*corev1.Pod, error) {
 	if err != nil {
 		return nil, fmt.Errorf("pods of node %s: %w", s.leaving.Node, err)
 	}
-	return left, nil
+	overdue := func(p *corev1.Pod) bool {
+		return !p.DeletionTimestamp.IsZero() && s.now().After(p.DeletionTimestamp.Time)
+	}
+	if len(left) == 0 || slices.ContainsFunc(left, func(p *corev1.Pod) bool { return !overdue(p) }) {
+		return left, nil
+	}
+	lost, err := s.lost(ctx)
+	if err != nil || !lost {
+		return left, err
+	}
+	s.note = fmt.Sprintf("node %s is not ready: %d pods were told to end, and it is not known whether they have, the first is %s/%s",
+		s.leaving.Node, len(left), left[0].Namespace, left[0].Name)
+	return nil, nil
+}
+
+// lost reports whether the node's kubelet does not answer.
+func (s *drainStep) lost(ctx context.Context) (lost bool, err error) {
+	err = each(ctx, s.Client, &corev1.NodeList{}, func(n *corev1.Node) { lost = away(n) },
+		client.MatchingFieldsSelector{Selector: fields.OneTermEqualSelector(metav1.ObjectNameField, s.leaving.Node)})
+	if err != nil {
+		return false, fmt.Errorf("node %s: %w", s.leaving.Node, err)
+	}
+	return lost, nil
 }
 
 func (s *drainStep) goes(p *corev1.Pod) bool {
@@ -226,12 +256,13 @@ func (s *drainStep) goes(p *corev1.Pod) bool {
 		return false
 	}
 	ref := metav1.GetControllerOfNoCopy(p)
-	return ref == nil || ref.Kind != KindDaemonSet || !tolerates(p, &s.leaving.Taint)
+	return ref == nil || ref.Kind != KindDaemonSet || !Tolerates(p.Spec.Tolerations, &s.leaving.Taint)
 }
 
-func tolerates(p *corev1.Pod, taint *corev1.Taint) bool {
-	for i := range p.Spec.Tolerations {
-		t := &p.Spec.Tolerations[i]
+// Tolerates reports whether one of the tolerations is for a taint.
+func Tolerates(all []corev1.Toleration, taint *corev1.Taint) bool {
+	for i := range all {
+		t := &all[i]
 		covers := t.Effect == "" || t.Effect == taint.Effect
 		if covers && (t.Key == "" || t.Key == taint.Key) && (t.Operator == corev1.TolerationOpExists || t.Value == taint.Value) {
 			return true

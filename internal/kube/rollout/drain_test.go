@@ -4,6 +4,7 @@ package rollout
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"time"
 
@@ -263,4 +264,34 @@ func TestDrainOfWhatEnds(t *testing.T) {
 	f.remove(host)
 	f.must(<-ended)
 	f.state(step, engine.Done)
+}
+
+// TestDrainOfADeadNode: pods that were told to end and whose time is over are not waited for where no kubelet answers.
+func TestDrainOfADeadNode(t *testing.T) {
+	f := setup(t)
+	const node = "dead"
+	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}}
+	f.must(f.Create(t.Context(), n))
+	t.Cleanup(func() { _ = f.Delete(context.WithoutCancel(t.Context()), n) })
+	now := time.Now()
+	tools := f.tools
+	tools.Now = func() time.Time { return now }
+	p := f.on(node, "alone", nil)
+	step := tools.Drain(Leaving{Node: node, Taint: closing(), Bare: v1alpha1.BarePodsEvict})
+	ready := func(is corev1.ConditionStatus) {
+		n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: is}}
+		f.must(f.Status().Update(t.Context(), n))
+	}
+	ready(corev1.ConditionUnknown)
+	f.state(step, engine.Pending)
+	f.must(f.Delete(t.Context(), p, client.GracePeriodSeconds(30)))
+	f.state(step, engine.Pending)
+	now = now.Add(time.Hour)
+	ready(corev1.ConditionTrue)
+	f.state(step, engine.Pending)
+	ready(corev1.ConditionUnknown)
+	f.state(step, engine.Done)
+	if note := step.(engine.Noter).Note(); !strings.Contains(note, "node dead is not ready") {
+		t.Errorf("it says: %s", note)
+	}
 }

@@ -3,6 +3,8 @@ package mirror
 import (
 	"slices"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"github.com/replumb/replumb/internal/engine/findings"
 	"github.com/replumb/replumb/internal/kube/cluster"
 )
@@ -15,6 +17,11 @@ type Input struct {
 	// FreezeProblem is why nothing can be frozen, RecordProblems why records cannot be changed, by what they are called.
 	FreezeProblem  error
 	RecordProblems map[string]error
+	// Image is what agents run; none, if there are to be none. Nodes are those of the source.
+	Image string
+	Nodes []corev1.Node
+	// AbsentSecrets are the pull secrets of agents that are not there.
+	AbsentSecrets []findings.Result
 }
 
 // Checks are the checks of this migration, in the order in which they are shown.
@@ -23,6 +30,7 @@ func Checks() []findings.Check[Input] {
 		findings.Group("Clusters", clusterChecks()...),
 		findings.Group("Objects", objectChecks()...),
 		findings.Group("Names", nameChecks()...),
+		findings.Group("Agents", agentChecks()...),
 	)
 }
 

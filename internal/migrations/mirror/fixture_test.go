@@ -238,7 +238,7 @@ func (f *fixture) sample() *v1alpha1.Migration {
 	return &v1alpha1.Migration{
 		TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "Migration"},
 		ObjectMeta: metav1.ObjectMeta{Name: "m"},
-		Spec: v1alpha1.MigrationSpec{Mirror: &v1alpha1.MirrorSpec{
+		Spec: v1alpha1.MigrationSpec{Proof: v1alpha1.ProofSpec{Agents: v1alpha1.AgentsDisabled}, Mirror: &v1alpha1.MirrorSpec{
 			Target: v1alpha1.ClusterReference{Context: "target"},
 			Copy: v1alpha1.CopySpec{
 				Namespaces: v1alpha1.NameFilter{Include: []string{"shop"}},

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/yaml"
 
 	"github.com/replumb/replumb/internal/engine/findings"
@@ -19,6 +20,9 @@ type looked struct {
 	// Freeze is why nothing can be frozen, Records why records cannot be changed.
 	Freeze  string
 	Records map[string]string
+	// SourceNodes are those that agents are to be on, Absent are Secrets that are not there.
+	SourceNodes []corev1.Node
+	Absent      []string
 }
 
 // TestGolden reads a Migration and what a look at both clusters came to from testdata/golden/*.txtar, and compares what the checks find.
@@ -56,6 +60,11 @@ func input(t *testing.T, in map[string][]byte) Input {
 		Access:         migrationtest.Access(t, Roles(Usual()), l.Denied...),
 		TargetAccess:   migrationtest.Access(t, TargetRoles(), l.DeniedInTarget...),
 		RecordProblems: map[string]error{},
+		Image:          job.agents().Image().Name,
+		Nodes:          l.SourceNodes,
+	}
+	if out.AbsentSecrets, err = job.agents().AbsentSecrets(t.Context(), migrationtest.Lacking(l.Absent)); err != nil {
+		t.Fatal(err)
 	}
 	if l.Freeze != "" {
 		out.FreezeProblem = errors.New(l.Freeze)

@@ -18,6 +18,7 @@ import (
 	"github.com/replumb/replumb/internal/network/dnsrecords"
 	"github.com/replumb/replumb/internal/safety/freeze"
 	"github.com/replumb/replumb/internal/spec"
+	"github.com/replumb/replumb/internal/verify/lossguard"
 )
 
 // Job runs one Migration.
@@ -39,6 +40,7 @@ type Job struct {
 	finishing bool
 	// target is what the user may do there; Access is about the source.
 	targetAccess []cluster.AccessAnswer
+	agentConfig  lossguard.AgentConfig
 }
 
 // NewJob defaults and validates a Migration. The Migration itself is not changed.
@@ -53,8 +55,10 @@ func NewJob(tools Tools, m *v1alpha1.Migration) (*Job, error) {
 		return nil, err
 	}
 	j := &Job{Tools: tools, Subject: migration.Subject{Migration: m}, Spec: s}
-	j.Job = &migration.Job[*Planner]{Kind: j, Client: tools.Client(), Name: s.Name, Now: tools.Now, Directed: tools.Directed}
-	return j, nil
+	j.Job = &migration.Job[*Planner]{
+		Kind: j, Client: tools.Client(), Name: s.Name, Escort: j.agents(), Now: tools.Now, Directed: tools.Directed,
+	}
+	return j, j.agents().Check()
 }
 
 // rules are what copies are made by. Without credentials they are good for nothing but to see what is wrong with the rest.
@@ -186,6 +190,9 @@ func (j *Job) Examine(ctx context.Context) (*Planner, error) {
 	}
 	p := &Planner{Base: base, Survey: survey, source: j.from, target: j.to, copying: j.copying, finishing: j.finishing}
 	in := Input{Survey: survey, Access: j.Access, TargetAccess: j.targetAccess}
+	if err := j.watchedBy(ctx, p, &in); err != nil {
+		return nil, err
+	}
 	if p.Cutovers, err = j.cutovers(ctx, survey); err != nil {
 		return nil, err
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/replumb/replumb/internal/safety/freeze"
 	"github.com/replumb/replumb/internal/spec/hook"
 	"github.com/replumb/replumb/internal/spec/window"
+	"github.com/replumb/replumb/internal/verify/lossguard"
 )
 
 // parallel is how many steps of one group run at once.
@@ -30,6 +31,10 @@ type Planner struct {
 	copying *copying
 	// finishing says that finish has begun.
 	finishing bool
+	// Agents prove on every node of the source what goes on; nil if there are none.
+	Agents *lossguard.Agents
+	// Remains takes away what an earlier run has left of agents.
+	Remains []engine.Group
 }
 
 var _ migration.Plans = (*Planner)(nil)
@@ -61,6 +66,7 @@ func commands() migration.Commands[*Planner] {
 		Title:  "Hand over singletons",
 		Groups: func(p *Planner) []engine.Group { return p.handover(engine.Backward) },
 	}
+	watch := agentsPhase((*Planner).watchBack)
 	tidy := phase{Name: "tidy", Title: "Undo what was done for the mirror", Groups: (*Planner).tidy}
 	return migration.Commands[*Planner]{
 		Apply: migration.Phases[*Planner]{
@@ -72,6 +78,7 @@ func commands() migration.Commands[*Planner] {
 				Recheck: true,
 				Groups:  (*Planner).secure,
 			},
+			agentsPhase((*Planner).watch),
 			{Name: "freeze", Title: "Keep others from deploying to the source", Recheck: true, Groups: (*Planner).freeze},
 			{Name: "certificates", Title: "Add the mirror's names to certificates", Recheck: true, Groups: (*Planner).certificates},
 			// Where names lead in the target is known only once it has the objects that say so.
@@ -85,9 +92,9 @@ func commands() migration.Commands[*Planner] {
 				Groups: func(p *Planner) []engine.Group { return p.handover(engine.Forward) },
 			},
 		},
-		Rollback: migration.Phases[*Planner]{ready, back, handBack, tidy},
+		Rollback: migration.Phases[*Planner]{ready, watch, back, handBack, tidy},
 		Finish: migration.Phases[*Planner]{
-			ready, back, handBack,
+			ready, watch, back, handBack,
 			migration.FinalPhase[*Planner](),
 			{Name: "takedown", Title: "List what may be taken down", Groups: (*Planner).takedown},
 			tidy,
@@ -283,7 +290,8 @@ func (p *Planner) handover(to engine.Direction) []engine.Group {
 }
 
 func (p *Planner) tidy() []engine.Group {
-	groups := dnscutover.Restore(p.Cutovers)
+	groups := append(dnscutover.Restore(p.Cutovers), p.Agents.Dismiss()...)
+	groups = append(groups, p.Remains...)
 	var steps []engine.Step
 	for _, c := range p.Survey.extended() {
 		steps = append(steps, restoreCertificate(p.Tools.Client(), c))

@@ -11,6 +11,7 @@ import (
 	"github.com/replumb/replumb/internal/kube/objectsync"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/safety/freeze"
+	"github.com/replumb/replumb/internal/verify/lossguard"
 )
 
 // Roles are the rights that each purpose needs in the source, where kinds are what is copied. deploy/rbac-mirror.yaml grants exactly these
@@ -36,6 +37,7 @@ func Roles(kinds []schema.GroupResource) cluster.Roles {
 				"  kubectl --context MIRROR create clusterrolebinding replumb-mirror --clusterrole=cluster-admin --user=NAME",
 			},
 		},
+		lossguard.Role(name+"agents", file, false),
 	}
 }
 
@@ -150,7 +152,11 @@ func (j *Job) Roles(context.Context) (cluster.Roles, error) {
 		return nil, err
 	}
 	kinds, err := source.Reads(rules)
-	return Roles(kinds), err
+	purposes := []cluster.Purpose{cluster.View, cluster.Operate}
+	if j.agents().Runs() {
+		purposes = append(purposes, cluster.Agents)
+	}
+	return Roles(kinds).Of(purposes...), err
 }
 
 // toLook reports whether a right is needed to look at all: without it there is nothing to check.

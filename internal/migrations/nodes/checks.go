@@ -14,8 +14,10 @@ type Input struct {
 	// EtcdProblem is why its members could not be asked, RecordProblems why names cannot be moved.
 	EtcdProblem    error
 	RecordProblems map[string]error
-	// AbsentSecrets are the pull secrets of canaries that are not there.
+	// AbsentSecrets are the pull secrets of canaries and agents that are not there.
 	AbsentSecrets []findings.Result
+	// Image is what agents run; none, if there are to be none.
+	Image string
 }
 
 // Checks are the checks of this migration, in the order in which they are shown.
@@ -23,9 +25,10 @@ func Checks() []findings.Check[Input] {
 	return slices.Concat(
 		findings.Group("Cluster", clusterChecks()...),
 		findings.Group("Nodes", nodeChecks()...),
-		findings.Group("Workloads", workloadChecks()...),
+		findings.Group("Workloads", slices.Concat(workloadChecks(), leavingChecks())...),
 		findings.Group("Ingress", ingressChecks()...),
 		findings.Group("Policies", policyChecks()...),
 		findings.Group("Control plane", controlPlaneChecks()...),
+		findings.Group("Agents", agentChecks()...),
 	)
 }

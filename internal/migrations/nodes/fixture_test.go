@@ -60,13 +60,15 @@ type fixture struct {
 	// idle owners do nothing, misled ones make nodes in the old network.
 	idle, misled bool
 	owners       sync.WaitGroup
+	// ending, if set, is called before a machine ends.
+	ending func(node string)
 }
 
 func sample() *v1alpha1.Migration {
 	return &v1alpha1.Migration{
 		TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "Migration"},
 		ObjectMeta: metav1.ObjectMeta{Name: "m"},
-		Spec: v1alpha1.MigrationSpec{Nodes: &v1alpha1.NodesSpec{
+		Spec: v1alpha1.MigrationSpec{Proof: v1alpha1.ProofSpec{Agents: v1alpha1.AgentsDisabled}, Nodes: &v1alpha1.NodesSpec{
 			Old:      v1alpha1.NodeSet{CIDRs: []string{oldNetwork}},
 			New:      v1alpha1.NodeSet{CIDRs: []string{newNetwork}},
 			GateWait: &metav1.Duration{Duration: patience},
@@ -146,6 +148,9 @@ func (f *fixture) own(e engine.Event) {
 		name, ends := strings.CutPrefix(e.Step, "terminate/")
 		switch {
 		case ends:
+			if f.ending != nil {
+				f.ending(name)
+			}
 			_ = server.Delete(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}})
 		case e.Step == "join":
 			_ = f.fleet.Node(ctx, "c", netip.MustParseAddr(network+"1")) // it may be there from an earlier run

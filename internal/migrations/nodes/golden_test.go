@@ -81,7 +81,7 @@ func planner(t *testing.T, in map[string][]byte) (*Planner, Input) {
 	if err := job.sortIntoTiers(s); err != nil {
 		t.Fatal(err)
 	}
-	input := Input{Survey: s, RecordProblems: map[string]error{}}
+	input := Input{Survey: s, RecordProblems: map[string]error{}, Image: job.agents().Image().Name}
 	input.Access = migrationtest.Access(t, Roles(), f.Denied...)
 	for name, problem := range f.Records {
 		input.RecordProblems[name] = errors.New(problem)
@@ -99,8 +99,10 @@ func planner(t *testing.T, in map[string][]byte) (*Planner, Input) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	job.Tools.Cluster = nowhere
 	return &Planner{
 		Base: migration.Base{Tools: migration.Tools{Cluster: nowhere}, Migration: job.Migration}, Survey: s, Etcd: clientOf(s),
+		Agents: job.newAgents(s),
 	}, input
 }
 
@@ -133,13 +135,15 @@ func readSurvey(t *testing.T, s Spec, manifests []byte) *Survey {
 		case *corev1.Pod:
 			out.Pods = append(out.Pods, *o)
 		case *corev1.Service:
-			out.Services = append(out.Services, *o)
+			out.sortServices([]corev1.Service{*o})
 		case *appsv1.Deployment:
 			out.Workloads.Deployments = append(out.Workloads.Deployments, *o)
 		case *appsv1.StatefulSet:
 			out.Workloads.StatefulSets = append(out.Workloads.StatefulSets, *o)
 		case *appsv1.ReplicaSet:
 			out.Workloads.ReplicaSets = append(out.Workloads.ReplicaSets, metav1.PartialObjectMetadata{ObjectMeta: o.ObjectMeta})
+		case *appsv1.DaemonSet:
+			out.Workloads.DaemonSets = append(out.Workloads.DaemonSets, *o)
 		case *policyv1.PodDisruptionBudget:
 			out.Workloads.Budgets = append(out.Workloads.Budgets, *o)
 		case *networkingv1.NetworkPolicy:

@@ -16,6 +16,7 @@ import (
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/spec"
 	"github.com/replumb/replumb/internal/spec/tier"
+	"github.com/replumb/replumb/internal/verify/lossguard"
 )
 
 // Job runs one Migration.
@@ -26,7 +27,8 @@ type Job struct {
 	Tools migration.Tools
 	Spec  Spec
 
-	etcd *etcd.Client
+	etcd        *etcd.Client
+	agentConfig lossguard.AgentConfig
 }
 
 // NewJob defaults and validates a Migration. The Migration itself is not changed.
@@ -38,8 +40,10 @@ func NewJob(tools migration.Tools, m *v1alpha1.Migration) (*Job, error) {
 		return nil, err
 	}
 	j := &Job{Tools: tools, Subject: migration.Subject{Migration: m}, Spec: s}
-	j.Job = &migration.Job[*Planner]{Kind: j, Client: tools.Client(), Name: s.Name, Now: tools.Now, Directed: tools.Directed}
-	return j, nil
+	j.Job = &migration.Job[*Planner]{
+		Kind: j, Client: tools.Client(), Name: s.Name, Escort: j.agents(), Now: tools.Now, Directed: tools.Directed,
+	}
+	return j, j.agents().Check()
 }
 
 // Adopt implements migration.Kind. A different job under the same name is refused.
@@ -58,7 +62,7 @@ func (j *Job) Survey(ctx context.Context) (*Survey, error) {
 
 // Examine implements migration.Kind.
 func (j *Job) Examine(ctx context.Context) (*Planner, error) {
-	if err := j.Authorize(ctx, j.Tools.Cluster, Roles(), toLook); err != nil {
+	if err := j.Authorize(ctx, j.Tools.Cluster, j.roles(), toLook); err != nil {
 		return nil, err
 	}
 	p := &Planner{}
@@ -72,7 +76,11 @@ func (j *Job) Examine(ctx context.Context) (*Planner, error) {
 	if err := j.sortIntoTiers(p.Survey); err != nil {
 		return nil, err
 	}
-	in := Input{Survey: p.Survey, Access: j.Access}
+	p.Agents = j.newAgents(p.Survey)
+	if p.Remains, err = j.agents().Left(ctx); err != nil {
+		return nil, err
+	}
+	in := Input{Survey: p.Survey, Access: j.Access, Image: j.agents().Image().Name}
 	if p.Etcd, in.EtcdProblem = j.surveyEtcd(ctx, p.Survey); in.EtcdProblem != nil {
 		p.Survey.Etcd = nil
 	}
@@ -86,12 +94,14 @@ func (j *Job) Examine(ctx context.Context) (*Planner, error) {
 	return p, j.hasImage()
 }
 
-// absentSecrets finds the pull secrets of canaries that are not there, if there are to be canaries.
+// absentSecrets finds the pull secrets that are not there of agents and canaries, if there are to be any.
 func (j *Job) absentSecrets(ctx context.Context, in client.Reader) ([]findings.Result, error) {
-	if j.Spec.Canary.Mode != v1alpha1.PodCanaryRun {
-		return nil, nil
+	out, err := j.agents().AbsentSecrets(ctx, in)
+	if err != nil || j.Spec.Canary.Mode != v1alpha1.PodCanaryRun {
+		return out, err
 	}
-	return live{j.Tools, j.Spec}.image().Absent(ctx, in, root+".canary.imagePullSecrets")
+	canaries, err := live{j.Tools, j.Spec}.image().Absent(ctx, in, root+".canary.imagePullSecrets")
+	return append(out, canaries...), err
 }
 
 // hasImage fails if the connectivity test is to run and there is nothing to run it with.

@@ -15,6 +15,7 @@ import (
 	"github.com/replumb/replumb/internal/network/dnsrecords"
 	"github.com/replumb/replumb/internal/spec/hook"
 	"github.com/replumb/replumb/internal/spec/window"
+	"github.com/replumb/replumb/internal/verify/lossguard"
 )
 
 // commands are the phases of everything that a migration of nodes does.
@@ -33,6 +34,7 @@ func commands() migration.Commands[*Planner] {
 				Recheck: true,
 				Own:     true,
 			},
+			agentsPhase((*Planner).watch),
 			{Name: "join", Title: "Wait for new nodes, and test them", Groups: (*Planner).join},
 			{Name: "ingress", Title: "Switch externalTrafficPolicy to Cluster", Groups: (*Planner).switchPolicies, Recheck: true},
 			{Name: "taint", Title: "Keep new pods off old nodes", Groups: (*Planner).taint, Recheck: true},
@@ -44,6 +46,7 @@ func commands() migration.Commands[*Planner] {
 		},
 		// Rollback brings pods back to those old nodes that are still there.
 		Rollback: phases{
+			agentsPhase((*Planner).watchBack),
 			{Name: "reopen", Title: "Let pods onto old nodes again", Groups: (*Planner).reopen},
 			{Name: "ingress", Title: "Switch externalTrafficPolicy to Cluster", Groups: (*Planner).switchPoliciesForReturn},
 			{Name: "traffic", Title: "Point DNS records back to the load balancers of the old network", Groups: (*Planner).moveRecordsBack},
@@ -54,6 +57,7 @@ func commands() migration.Commands[*Planner] {
 		// Finish terminates what is left of old nodes.
 		Finish: phases{
 			verify,
+			agentsPhase((*Planner).watchFinish),
 			migration.FinalPhase[*Planner](),
 			{Name: "terminate", Title: "Terminate old nodes", Groups: (*Planner).terminateOldNodes},
 			tidy,
@@ -76,6 +80,10 @@ type Planner struct {
 	Records, APIRecords []*dnsrecords.Move
 	// Etcd is nil if the control plane stays, or cannot be reached.
 	Etcd *etcd.Client
+	// Agents prove on every node what goes on; nil if there are none.
+	Agents *lossguard.Agents
+	// Remains takes away what an earlier run has left of agents.
+	Remains []engine.Group
 }
 
 // Apply implements migration.Plans.
@@ -210,10 +218,7 @@ func (p *Planner) drainOldNodes() []engine.Group {
 
 // batch waits for a window and drains some nodes. What is done to a node, in this order:
 func (p *Planner) batch(d *drainer, number int, batch []OldNode) []engine.Group {
-	title := batch[0].Name
-	if len(batch) > 1 {
-		title = fmt.Sprintf("%s and %d more", title, len(batch)-1)
-	}
+	title := titleOf(batch)
 	var groups []engine.Group
 	if windows := p.Migration.Spec.Windows; len(windows) > 0 {
 		groups = append(groups, engine.AtOnce(1, title, window.NewStep("window/"+title, windows, p.Tools.Now))...)
@@ -237,20 +242,28 @@ func (p *Planner) batch(d *drainer, number int, batch []OldNode) []engine.Group 
 	add(func(n *OldNode) engine.Step { return d.drain(n.Name) })
 	add(func(n *OldNode) engine.Step { return d.settled(n.Name) })
 	if p.terminatesEach() {
-		add(func(n *OldNode) engine.Step { return d.terminate(n) })
+		groups = append(groups, p.end(title, batch)...)
 	}
+	groups = append(groups, p.Agents.Steady(title)...)
 	groups = append(groups, engine.AtOnce(1, title, d.recordCounts(title))...)
 	o.Moment = v1alpha1.AfterBatch
 	return append(groups, p.Hooks(o)...)
 }
 
+func titleOf(batch []OldNode) string {
+	if len(batch) == 1 {
+		return batch[0].Name
+	}
+	return fmt.Sprintf("%s and %d more", batch[0].Name, len(batch)-1)
+}
+
 // terminateOldNodes terminates those that are left at finish.
 func (p *Planner) terminateOldNodes() []engine.Group {
-	var steps []engine.Step
-	for _, n := range p.Survey.outstanding(true) {
-		steps = append(steps, p.live().terminate(&n))
+	var groups []engine.Group
+	for batch := range slices.Chunk(p.Survey.outstanding(true), parallel) {
+		groups = append(groups, p.end(titleOf(batch), batch)...)
 	}
-	return engine.AtOnce(parallel, "", steps...)
+	return groups
 }
 
 // moveControlPlane moves one node after the other. The first one brings the names of the API with it.
@@ -260,7 +273,8 @@ func (p *Planner) moveControlPlane() []engine.Group {
 	if p.Etcd == nil || p.Survey.Etcd == nil {
 		return nil
 	}
-	return (&controlPlane{drainer: newDrainer(p.live()), etcd: p.Etcd, survey: p.Survey}).groups(p.APIRecords)
+	c := &controlPlane{drainer: newDrainer(p.live()), etcd: p.Etcd, survey: p.Survey}
+	return append(p.dismiss(), c.groups(p.APIRecords)...)
 }
 
 // verify is what apply ends with, and finish begins with.
@@ -280,15 +294,16 @@ func (p *Planner) Whole() bool {
 	return !slices.ContainsFunc(p.Survey.OldNodes(), func(n OldNode) bool { return !n.Reversible() })
 }
 
-// reopen lets pods onto the old nodes that are still there.
+// reopen lets pods onto the old nodes that are still there, and those that had left their Services be found again.
 func (p *Planner) reopen() []engine.Group {
-	var steps []engine.Step
+	var returns, opens []engine.Step
 	for _, n := range p.Survey.OldNodes() {
 		if n.Reversible() {
-			steps = append(steps, p.live().openNode(n.Name))
+			returns = append(returns, p.live().comeBack(n.Name))
+			opens = append(opens, p.live().openNode(n.Name))
 		}
 	}
-	return engine.AtOnce(parallel, "", steps...)
+	return append(engine.AtOnce(parallel, "", returns...), engine.AtOnce(parallel, "", opens...)...)
 }
 
 // drainNewNodes drains them, if everything has somewhere to go back to, and leaves them closed: what to do with them is for their
@@ -301,12 +316,13 @@ func (p *Planner) drainNewNodes() []engine.Group {
 	var groups []engine.Group
 	for _, n := range p.Survey.NewNodes() {
 		groups = append(groups, engine.AtOnce(1, n.Name, d.empty(n.Name)...)...)
+		groups = append(groups, p.steadyBack(n.Name)...)
 	}
 	return groups
 }
 
 func (p *Planner) tidy() []engine.Group {
-	return append(p.restoreTTL(), engine.InOrder(p.Forget(migration.Sweep{})...)...)
+	return slices.Concat(p.restoreTTL(), p.Agents.Dismiss(), p.Remains, engine.InOrder(p.Forget(migration.Sweep{})...))
 }
 
 // image of replumb, for pods that it runs.

@@ -8,6 +8,7 @@ import (
 	"github.com/replumb/replumb/internal/kube/rollout"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/verify/connectivity"
+	"github.com/replumb/replumb/internal/verify/lossguard"
 )
 
 // Roles are the rights that each purpose needs. deploy/rbac-nodes.yaml grants exactly these.
@@ -23,6 +24,7 @@ func Roles() cluster.Roles {
 				"migration lasts.",
 			},
 		},
+		lossguard.Role(name+"agents", file, false),
 	}
 }
 
@@ -85,12 +87,19 @@ func operateRules() []cluster.Rule {
 				cluster.Grant("", "persistentvolumeclaims", "", "get"),
 			),
 		},
+		{
+			Why: "Pods of DaemonSets, which leave their Services before their node ends: their labels, and slices that say that they end.",
+			Rights: slices.Concat(
+				cluster.Grant("", "pods", "", "patch"),
+				cluster.Grant("discovery.k8s.io", "endpointslices", "", "list create delete"),
+			),
+		},
 		connectivity.Rule(),
 	}
 }
 
 // Roles are those that this Migration takes.
-func (*Job) Roles(context.Context) (cluster.Roles, error) { return Roles(), nil }
+func (j *Job) Roles(context.Context) (cluster.Roles, error) { return j.roles(), nil }
 
 // toLook reports whether a right is needed to look at all. What only makes a check weaker, or may be unknown until late, is a finding.
 func toLook(r cluster.Right) bool {

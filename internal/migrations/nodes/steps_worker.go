@@ -31,10 +31,14 @@ func taintOf(n *corev1.Node) *corev1.Taint {
 
 func isOurs(t corev1.Taint) bool { return t.Key == v1alpha1.TaintLeaving }
 
+func leavingTaint(migration string, effect corev1.TaintEffect) corev1.Taint {
+	return corev1.Taint{Key: v1alpha1.TaintLeaving, Value: migration, Effect: effect}
+}
+
 // closeNode keeps new pods off a node: all of them, or those that have a choice. It does not make the node unschedulable: that may be
 // done, or undone, by others for reasons of their own.
 func (l live) closeNode(name string, effect corev1.TaintEffect) engine.Step {
-	taint := corev1.Taint{Key: v1alpha1.TaintLeaving, Value: l.spec.Name, Effect: effect}
+	taint := leavingTaint(l.spec.Name, effect)
 	s := &engine.Write{
 		Name: "close/" + name, About: "Keep new pods off node " + name,
 		// A node that takes no pod at all is closed enough for those that have a choice.
@@ -148,7 +152,7 @@ func (d *drainer) empty(name string) []engine.Step {
 // drain makes pods leave a node.
 func (d *drainer) drain(name string) engine.Step {
 	leaving := rollout.Leaving{
-		Node: name, Taint: corev1.Taint{Key: v1alpha1.TaintLeaving, Value: d.spec.Name, Effect: corev1.TaintEffectNoSchedule},
+		Node: name, Taint: leavingTaint(d.spec.Name, corev1.TaintEffectNoSchedule),
 		Bare: d.spec.Drain.BarePods, Patience: d.spec.Drain.JobWait.Duration, Hosts: true, Turns: d.turns,
 		Stays: func(pod *corev1.Pod) bool { return !leaves(pod) },
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/kube/etcd"
+	"github.com/replumb/replumb/internal/kube/leaving"
 	"github.com/replumb/replumb/internal/kube/rollout"
 	"github.com/replumb/replumb/internal/verify/connectivity"
 )
@@ -34,6 +35,9 @@ type Survey struct {
 	Workloads *rollout.State
 	// Services with externalTrafficPolicy Local, or that had it before the migration.
 	Services []corev1.Service
+	// Selecting are all Services that choose their pods by labels, Balanced says that load balancers outside lead to one.
+	Selecting []corev1.Service
+	Balanced  bool
 	// Volumes by name, Claims by namespace/name.
 	Volumes map[string]*corev1.PersistentVolume
 	Claims  map[types.NamespacedName]*corev1.PersistentVolumeClaim
@@ -130,7 +134,7 @@ func (s *Survey) OldNodes() []OldNode {
 // leaves reports whether a pod has to leave a node that ends: all do that are not there on every node, or end with it, or are
 // replumb's own and end by themselves.
 func leaves(p *corev1.Pod) bool {
-	if _, static := p.Annotations[corev1.MirrorPodAnnotationKey]; static || p.Labels[connectivity.Label] != "" {
+	if _, static := p.Annotations[corev1.MirrorPodAnnotationKey]; static || p.Labels[connectivity.Label] != "" || leaving.Marked(p, "") {
 		return false
 	}
 	ended := p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed

@@ -58,10 +58,23 @@ func (l live) nodesAndPods(ctx context.Context, s *Survey) (err error) {
 // services reads those with externalTrafficPolicy Local, and those that had it before the migration.
 func (l live) services(ctx context.Context, s *Survey) error {
 	all, err := cluster.List[corev1.Service](ctx, l.Cluster, &corev1.ServiceList{})
-	s.Services = slices.DeleteFunc(all, func(svc corev1.Service) bool {
-		return !local(&svc) && svc.Annotations[v1alpha1.AnnotationTrafficPolicy] == ""
-	})
+	s.sortServices(all)
 	return err
+}
+
+func (s *Survey) sortServices(all []corev1.Service) {
+	for _, svc := range all {
+		if local(&svc) || svc.Annotations[v1alpha1.AnnotationTrafficPolicy] != "" {
+			s.Services = append(s.Services, svc)
+		}
+		if svc.Namespace == v1alpha1.SystemNamespace {
+			continue
+		}
+		if len(svc.Spec.Selector) > 0 {
+			s.Selecting = append(s.Selecting, svc)
+		}
+		s.Balanced = s.Balanced || svc.Spec.Type == corev1.ServiceTypeLoadBalancer
+	}
 }
 
 // volumes reads what is bound to places. What may not be read is left out: the rights are a check of their own.

@@ -1,6 +1,7 @@
 package bridge
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -56,12 +57,15 @@ var (
 // pkg/proxy/nftables/proxier.go; a failed write to the kernel returns before that). So a node that reports a local
 // endpoint for the sentinel has programmed everything that was there before the sentinel. See docs/design/barrier.md.
 type Barrier struct {
-	Client    client.Client
-	Witness   Witness
+	Client  client.Client
+	Witness Witness
+	// Pool is where the sentinel gets its address from. Nil leaves that to the API server.
 	Pool      *cidr.Pool
 	Migration string
 	Name      string
 	Limit     time.Duration
+	// About is the title. Default: that nodes know the bridges of Name.
+	About string
 
 	sentinel *corev1.Service
 	waiting  []string
@@ -81,7 +85,9 @@ func (*Barrier) Role() engine.Role { return engine.RoleBarrier }
 func (b *Barrier) ID() string { return "barrier/" + b.Name }
 
 // Title implements engine.Step.
-func (b *Barrier) Title() string { return "Prove that every ready node knows the bridges of " + b.Name }
+func (b *Barrier) Title() string {
+	return cmp.Or(b.About, "Prove that every ready node knows the bridges of "+b.Name)
+}
 
 // Deadline implements engine.Timed.
 func (b *Barrier) Deadline() time.Duration { return b.Limit }
@@ -131,17 +137,19 @@ func (b *Barrier) readyNodes(ctx context.Context) ([]corev1.Node, error) {
 
 func (b *Barrier) createService(ctx context.Context) error {
 	for {
-		own, err := b.Pool.Highest()
-		if err != nil {
-			return err
-		}
 		b.sentinel = b.buildService()
-		b.sentinel.Spec.ClusterIP = own.String()
-		err = b.Client.Create(ctx, b.sentinel, client.FieldOwner(v1alpha1.FieldManager))
+		if b.Pool != nil {
+			own, err := b.Pool.Highest()
+			if err != nil {
+				return err
+			}
+			b.sentinel.Spec.ClusterIP = own.String()
+		}
+		err := b.Client.Create(ctx, b.sentinel, client.FieldOwner(v1alpha1.FieldManager))
 		if err == nil && b.sentinel.Spec.HealthCheckNodePort == 0 {
 			return errors.New("the API server gave it no health-check port")
 		}
-		if !IsTaken(err) {
+		if b.Pool == nil || !IsTaken(err) {
 			return NotReadyYet(err)
 		}
 	}

@@ -66,6 +66,8 @@ type Set struct {
 	// Lossy says that the migration has the pod network lose packets for a moment, which TCP makes up for and UDP cannot: the
 	// Service has no port for that.
 	Lossy bool
+	// Ends says that the migration ends nodes, with agents on them: pods are left of which no kubelet says that they have ended.
+	Ends bool
 	// Now is the clock. Default: time.Now.
 	Now func() time.Time
 

@@ -227,6 +227,9 @@ func (s *removeStep) Verify(ctx context.Context) error {
 // Preview implements engine.Previewer.
 func (s *removeStep) Preview() ([]engine.Change, error) {
 	var changes []engine.Change
+	if s.set.Ends {
+		changes = append(changes, engine.Change{Verb: "delete", Object: "Pod " + v1alpha1.SystemNamespace + "/* on nodes that have ended"})
+	}
 	for _, name := range []string{HostSet, PodSet} {
 		changes = append(changes, engine.Change{Verb: "delete", Object: "DaemonSet " + v1alpha1.SystemNamespace + "/" + name})
 	}

@@ -1,5 +1,5 @@
 // Command echo is the server half of the lab's traffic: it tells every client which pod answered and which client
-// address it saw, over HTTP, TCP and UDP.
+// address it saw, over HTTP, TCP and UDP. With a certificate it is a webhook that allows everything, too.
 package main
 
 import (
@@ -9,6 +9,8 @@ import (
 	"os/signal"
 	"syscall"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/replumb/replumb/internal/verify/echo"
 	"github.com/replumb/replumb/internal/verify/probe"
@@ -34,6 +36,12 @@ func run() error {
 	equip(s)
 	if err := s.Listen(ctx, envOr("ECHO_HTTP", ":8080"), envOr("ECHO_TCP", ":9000"), envOr("ECHO_UDP", ":9001")); err != nil {
 		return err
+	}
+	if cert := os.Getenv("ADMIT_CERT"); cert != "" { // it is a webhook as well
+		var g errgroup.Group
+		g.Go(func() error { return serveAdmission(ctx, envOr("ADMIT", ":8443"), cert, os.Getenv("ADMIT_KEY")) })
+		g.Go(func() error { return s.Serve(ctx) })
+		return g.Wait()
 	}
 	return s.Serve(ctx)
 }

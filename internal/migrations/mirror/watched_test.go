@@ -1,0 +1,85 @@
+//go:build apiserver && programs
+
+package mirror
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/testing/fakekubelet"
+	"github.com/replumb/replumb/internal/verify/lossguard"
+)
+
+// watched has agents of the source played, of whose ten requests so many fail.
+func watched(t *testing.T, losing func(*fixture) int) *fixture {
+	t.Helper()
+	f := setup(t, func(m *v1alpha1.Migration) {
+		m.Spec.Proof = v1alpha1.ProofSpec{Agents: v1alpha1.AgentsEnabled, Image: "replumb"}
+	})
+	player := &fakekubelet.Agents{Client: f.source, Lose: func(*corev1.Pod) int { return losing(f) }}
+	ctx, stop := context.WithCancel(context.Background())
+	var playing sync.WaitGroup
+	playing.Go(func() { player.Run(ctx) })
+	t.Cleanup(func() {
+		stop()
+		playing.Wait()
+		ours := client.HasLabels{v1alpha1.LabelMigration}
+		for _, o := range []client.Object{&appsv1.DaemonSet{}, &corev1.ServiceAccount{}} {
+			_ = f.source.DeleteAllOf(context.Background(), o, ours, client.InNamespace(v1alpha1.SystemNamespace))
+		}
+		for _, o := range []client.Object{&v1alpha1.NodeReport{}, &rbacv1.ClusterRole{}, &rbacv1.ClusterRoleBinding{}} {
+			_ = f.source.DeleteAllOf(context.Background(), o, ours)
+		}
+	})
+	return f
+}
+
+// did reports whether a step is done.
+func (f *fixture) did(step string) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.ContainsFunc(f.events, func(e engine.Event) bool { return e.Kind == engine.StepDone && e.Step == step })
+}
+
+// TestWatched: agents watch from the source while names move there and back, and are gone at the end.
+func TestWatched(t *testing.T) {
+	f := watched(t, func(*fixture) int { return 0 })
+	f.must(f.run(0, f.apply))
+	f.leads(targetAt, 1e9)
+	if p := f.status().Proof; !f.did("agents/steady") || p == nil || p.Nodes != 1 || p.Sent == 0 || p.Failed != 0 {
+		t.Errorf("proof: %+v", p)
+	}
+	f.must(f.run(0, f.finish))
+	sets := &appsv1.DaemonSetList{}
+	f.must(f.source.List(t.Context(), sets, client.InNamespace(v1alpha1.SystemNamespace)))
+	if len(sets.Items) > 0 {
+		t.Errorf("agents are left: %s", sets.Items[0].Name)
+	}
+}
+
+// TestLossKeepsNames: what is lost before names move keeps them where they are.
+func TestLossKeepsNames(t *testing.T) {
+	f := watched(t, func(f *fixture) int {
+		if f.did("agents/steady") {
+			return 3
+		}
+		return 0
+	})
+	var loss *lossguard.LossError
+	if err := f.run(0, f.apply); !errors.As(err, &loss) {
+		t.Fatalf("ended with %v", err)
+	}
+	if st := f.status(); st.Mirror != nil && st.Mirror.Serving == v1alpha1.ServingTarget {
+		t.Error("names have moved all the same")
+	}
+}

@@ -1,0 +1,334 @@
+package nodes
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/kube/leaving"
+	"github.com/replumb/replumb/internal/kube/rollout"
+	"github.com/replumb/replumb/internal/migration"
+	"github.com/replumb/replumb/internal/network/bridge"
+)
+
+// excludedByUs is the value of the label that keeps load balancers off a node, where replumb has set it: any value does.
+const excludedByUs = "replumb"
+
+// end is what is done to nodes that are empty, in this order: what is still on them, and ends with them, leaves its Services while it
+// answers; every node knows that; load balancers have had time; the agents leave; and the machines end.
+func (p *Planner) end(title string, batch []OldNode) []engine.Group {
+	l := p.live()
+	each := func(step func(name string) engine.Step) []engine.Group {
+		var steps []engine.Step
+		for i := range batch {
+			if batch[i].Node != nil {
+				steps = append(steps, step(batch[i].Name))
+			}
+		}
+		return engine.AtOnce(parallel, title, steps...)
+	}
+	var groups []engine.Group
+	if p.Survey.Balanced {
+		groups = each(l.exclude)
+	}
+	groups = append(groups, slices.Concat(each(l.leave), p.known(title), each(l.part))...)
+	if p.Agents != nil {
+		groups = append(groups, each(l.sendAgents)...)
+		groups = append(groups, each(p.vacate)...)
+	}
+	var ends []engine.Step
+	for i := range batch {
+		ends = append(ends, l.terminate(&batch[i]))
+	}
+	return append(groups, engine.AtOnce(len(batch), title, ends...)...)
+}
+
+// known waits until every node knows what has left its Services, and load balancers have noticed. Without agents there is no one to ask, and
+// time has to do.
+func (p *Planner) known(title string) []engine.Group {
+	var steps []engine.Step
+	if p.Agents != nil {
+		steps = append(steps, &bridge.Barrier{
+			Client: p.Tools.Client(), Witness: p.Agents.Watch, Migration: p.spec().Name, Name: "leave/" + title, Limit: p.Agents.Wait + time.Minute,
+			About: "Prove that every ready node knows what has left its Services on " + title,
+		})
+	}
+	if settle := p.spec().Ingress.Settle.Duration; settle > 0 && (p.Survey.Balanced || p.Agents == nil && p.Survey.serveFromEnding()) {
+		steps = append(steps, &migration.PauseStep{
+			Name: "settle/" + title, About: fmt.Sprintf("Give load balancers and kube-proxies %s to leave %s", settle, title), Length: settle, Now: p.Tools.Now,
+		})
+	}
+	return engine.InOrder(steps...)
+}
+
+// exclude keeps load balancers outside from leading clients to a node that is about to end. Controllers of clouds and of MetalLB go by that
+// label (k8s.io/cloud-provider controllers/service, nodeConditionPredicate).
+func (l live) exclude(name string) engine.Step {
+	return &engine.Write{
+		Name: "exclude/" + name, About: "Keep load balancers off node " + name,
+		Holds: func(ctx context.Context) error {
+			n, err := l.node(ctx, name)
+			if err != nil || n == nil {
+				return err
+			}
+			if _, has := n.Labels[corev1.LabelNodeExcludeBalancers]; !has {
+				return engine.NotYet("node %s has no label %s", name, corev1.LabelNodeExcludeBalancers)
+			}
+			return nil
+		},
+		Write: func(ctx context.Context) error {
+			return l.patchNode(ctx, name, func(n *corev1.Node) {
+				metav1.SetMetaDataLabel(&n.ObjectMeta, corev1.LabelNodeExcludeBalancers, excludedByUs)
+			})
+		},
+		Changes: labelChange(name, corev1.LabelNodeExcludeBalancers, excludedByUs),
+	}
+}
+
+func labelChange(name, label string, value any) func() ([]engine.Change, error) {
+	return nodeChange(name, map[string]any{"metadata": map[string]any{"labels": map[string]any{label: value}}})
+}
+
+// sendAgents has the agent in the network of pods leave, which others call. What its node loses from then on does not count.
+func (l live) sendAgents(name string) engine.Step {
+	return &engine.Write{
+		Name: "agents/apart/" + name, About: "Have the agent that others call leave node " + name, As: engine.RoleOwn,
+		Holds: func(ctx context.Context) error {
+			n, err := l.node(ctx, name)
+			if err == nil && n != nil && n.Labels[v1alpha1.LabelAgents] == "" {
+				return engine.NotYet("node %s has no label %s", name, v1alpha1.LabelAgents)
+			}
+			return err
+		},
+		Write: func(ctx context.Context) error {
+			return l.patchNode(ctx, name, func(n *corev1.Node) {
+				metav1.SetMetaDataLabel(&n.ObjectMeta, v1alpha1.LabelAgents, v1alpha1.HostAgent)
+			})
+		},
+		Changes: labelChange(name, v1alpha1.LabelAgents, v1alpha1.HostAgent),
+	}
+}
+
+func (l live) leaver() leaving.Leaver {
+	return leaving.Leaver{Client: l.Cluster, Migration: l.spec.Name}
+}
+
+// stays reports whether a pod ends with its node, and may serve clients until then: pods of DaemonSets do, but for replumb's own.
+func stays(p *corev1.Pod) bool {
+	return ofDaemonSet(p) && p.Namespace != v1alpha1.SystemNamespace && p.DeletionTimestamp.IsZero() && p.Status.Phase == corev1.PodRunning
+}
+
+// leave has what ends with a node leave its Services while it answers.
+//
+// A pod whose labels its DaemonSet does not select any more is that DaemonSet's no longer, and there would be another one at once, were it
+// not for the taint of the node. One that tolerates the taint keeps the labels that its DaemonSet goes by; if its Service goes by the
+// same, it cannot leave, as RP3209 has told.
+func (l live) leave(name string) engine.Step {
+	var stuck []string
+	return &engine.Write{
+		Name: "leave/" + name, About: "Have pods of DaemonSets on node " + name + " leave their Services",
+		Holds: func(ctx context.Context) error {
+			can, _, err := l.toLeave(ctx, name)
+			if err != nil {
+				return err
+			}
+			for i := range can {
+				return engine.NotYet("pod %s/%s is in its Services", can[i].Namespace, can[i].Name)
+			}
+			return l.left(ctx, name)
+		},
+		Write: func(ctx context.Context) error {
+			can, no, err := l.toLeave(ctx, name)
+			if err != nil {
+				return err
+			}
+			stuck = no
+			for i := range can {
+				keep, err := l.keeps(ctx, &can[i])
+				if err == nil {
+					err = l.leaver().Leave(ctx, &can[i], keep...)
+				}
+				if client.IgnoreNotFound(err) != nil {
+					return err
+				}
+			}
+			return nil
+		},
+		Changes: func() ([]engine.Change, error) {
+			all, err := leaving.Changes("*", "* of DaemonSets on node "+name)
+			return slices.DeleteFunc(all, func(c engine.Change) bool { return c.Verb == "delete" }), err
+		},
+		Remark: func() string {
+			if len(stuck) == 0 {
+				return ""
+			}
+			return fmt.Sprintf("in their Services until node %s ends: %s", name, strings.Join(stuck[:min(len(stuck), 8)], ", "))
+		},
+	}
+}
+
+// toLeave are the pods of a node that are in Services and can leave them, and, by name, those that cannot.
+func (l live) toLeave(ctx context.Context, node string) (can []corev1.Pod, stuck []string, err error) {
+	pods, err := l.pods(ctx, node)
+	if err != nil {
+		return nil, nil, err
+	}
+	for i := range pods {
+		if !stays(&pods[i]) {
+			continue
+		}
+		services, err := l.leaver().Services(ctx, &pods[i])
+		if err != nil {
+			return nil, nil, err
+		}
+		if len(services) == 0 {
+			continue
+		}
+		keep, err := l.keeps(ctx, &pods[i])
+		if err != nil {
+			return nil, nil, err
+		}
+		err = l.leaver().Can(ctx, &pods[i], keep...)
+		var no *leaving.StuckError
+		switch {
+		case errors.As(err, &no):
+			stuck = append(stuck, no.Pod.String())
+		case err != nil:
+			return nil, nil, err
+		default:
+			can = append(can, pods[i])
+		}
+	}
+	return can, stuck, nil
+}
+
+// keeps are the selectors that have to go on matching a pod, or its DaemonSet would make another one on the same node.
+func (l live) keeps(ctx context.Context, p *corev1.Pod) ([]labels.Selector, error) {
+	all := &appsv1.DaemonSetList{}
+	if err := l.Cluster.List(ctx, all, client.InNamespace(p.Namespace)); err != nil {
+		return nil, fmt.Errorf("daemonsets in %s: %w", p.Namespace, err)
+	}
+	return kept(p, all.Items, l.spec.Name), nil
+}
+
+// kept is the selector of a pod's DaemonSet, if that tolerates the taint of nodes that leave.
+func kept(p *corev1.Pod, all []appsv1.DaemonSet, migration string) []labels.Selector {
+	for i := range all {
+		d := &all[i]
+		if !metav1.IsControlledBy(p, d) {
+			continue
+		}
+		taint := leavingTaint(migration, corev1.TaintEffectNoSchedule)
+		selector, err := metav1.LabelSelectorAsSelector(d.Spec.Selector)
+		tolerates := rollout.Tolerates(d.Spec.Template.Spec.Tolerations, &taint) || rollout.Tolerates(p.Spec.Tolerations, &taint)
+		if err == nil && tolerates {
+			return []labels.Selector{selector}
+		}
+	}
+	return nil
+}
+
+// marked are the pods of a node that have left their Services, or are about to.
+func (l live) marked(ctx context.Context, node string) ([]corev1.Pod, error) {
+	all, err := l.pods(ctx, node)
+	return slices.DeleteFunc(all, func(p corev1.Pod) bool { return !leaving.Marked(&p, l.spec.Name) }), err
+}
+
+// left fails as long as a Service leads to a pod that has left.
+func (l live) left(ctx context.Context, node string) error {
+	pods, err := l.marked(ctx, node)
+	if err != nil {
+		return err
+	}
+	for i := range pods {
+		if err := l.leaver().Left(ctx, &pods[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// part removes what kept pods known as endpoints that end.
+func (l live) part(name string) engine.Step {
+	return &engine.Write{
+		Name: "part/" + name, About: "Forget what has left its Services on node " + name, As: engine.RoleOwn,
+		Write: func(ctx context.Context) error {
+			pods, err := l.marked(ctx, name)
+			if err != nil {
+				return err
+			}
+			for i := range pods {
+				if err := l.leaver().Part(ctx, &pods[i]); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+		Changes: func() ([]engine.Change, error) {
+			return []engine.Change{{Verb: "delete", Object: "EndpointSlice */* of pods on node " + name}}, nil
+		},
+	}
+}
+
+// comeBack has what had left its Services on a node be found again, and load balancers and agents return.
+func (l live) comeBack(name string) engine.Step {
+	return &engine.Write{
+		Name: "return/" + name, About: "Have pods on node " + name + " back in their Services",
+		Holds: func(ctx context.Context) error {
+			pods, err := l.marked(ctx, name)
+			if err != nil {
+				return err
+			}
+			for i := range pods {
+				return engine.NotYet("pod %s/%s is not in its Services", pods[i].Namespace, pods[i].Name)
+			}
+			n, err := l.node(ctx, name)
+			if err == nil && n != nil && setApart(n) {
+				return engine.NotYet("node %s has labels that keep load balancers or agents away", name)
+			}
+			return err
+		},
+		Write: func(ctx context.Context) error {
+			pods, err := l.marked(ctx, name)
+			if err != nil {
+				return err
+			}
+			for i := range pods {
+				if err := l.leaver().Restore(ctx, &pods[i]); client.IgnoreNotFound(err) != nil {
+					return err
+				}
+			}
+			return l.patchNode(ctx, name, bringBack)
+		},
+		Changes: func() ([]engine.Change, error) {
+			changes, err := labelChange(name, corev1.LabelNodeExcludeBalancers, nil)()
+			return append(changes, engine.Change{Verb: "patch", Object: "Pod */* on node " + name},
+				engine.Change{Verb: "delete", Object: "EndpointSlice */* of pods on node " + name}), err
+		},
+	}
+}
+
+// setApart reports whether a node has labels that replumb sets on one that is about to end.
+func setApart(n *corev1.Node) bool {
+	return n.Labels[corev1.LabelNodeExcludeBalancers] == excludedByUs || n.Labels[v1alpha1.LabelAgents] == v1alpha1.HostAgent
+}
+
+func bringBack(n *corev1.Node) {
+	if n.Labels[corev1.LabelNodeExcludeBalancers] == excludedByUs {
+		delete(n.Labels, corev1.LabelNodeExcludeBalancers)
+	}
+	if n.Labels[v1alpha1.LabelAgents] == v1alpha1.HostAgent {
+		delete(n.Labels, v1alpha1.LabelAgents)
+	}
+}

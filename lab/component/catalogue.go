@@ -1,0 +1,120 @@
+package component
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// All returns the components of a lab in the order they are built.
+func All() []Component {
+	return []Component{
+		{
+			Name: "kubernetes", Module: "k8s.io/kubernetes", Packages: []string{"."},
+			Aliases: []string{
+				"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kube-proxy", "kubelet", "kubectl",
+			},
+			LDFlags: kubernetesVersionFlags, Cold: "8 min",
+		},
+		{
+			Name: "containerd", Module: "github.com/containerd/containerd/v2",
+			Packages: []string{
+				"github.com/containerd/containerd/v2/cmd/containerd",
+				"github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2",
+				"github.com/containerd/containerd/v2/cmd/ctr",
+			},
+			Tags: []string{"no_btrfs", "no_devmapper", "no_zfs", "no_aufs"}, Cold: "2 min",
+		},
+		{Name: "coredns", Module: "github.com/coredns/coredns", Packages: []string{"."}, Cold: "1 min"},
+		{
+			Name: "cni", Module: "github.com/containernetworking/plugins",
+			Packages: []string{
+				"github.com/containernetworking/plugins/plugins/ipam/host-local",
+				"github.com/containernetworking/plugins/plugins/main/bridge",
+				"github.com/containernetworking/plugins/plugins/main/loopback",
+				"github.com/containernetworking/plugins/plugins/main/ptp",
+				"github.com/containernetworking/plugins/plugins/meta/portmap",
+			},
+			Cold: "1 min",
+		},
+		{
+			Name: "calico", Module: "github.com/projectcalico/calico", Packages: []string{"."},
+			Aliases: []string{"calico-ipam", "calico-felix", "calico-allocate-tunnel-addrs"},
+			Assets:  "libcalico-go/config/crd", Cold: "3 min",
+		},
+		{
+			Name: "registry", Module: "github.com/distribution/distribution/v3",
+			Packages: []string{"github.com/distribution/distribution/v3/cmd/registry"}, Cold: "2 min",
+		},
+		{
+			Name: "certmanager", Module: "github.com/cert-manager/cert-manager", Packages: []string{"."},
+			Assets: "deploy/crds", Cold: "2 min",
+		},
+		flux("source-controller", "5 min"),
+		flux("kustomize-controller", "3 min"),
+		{
+			Name: "traefik", Module: "github.com/traefik/traefik/v3", Packages: []string{"github.com/traefik/traefik/v3/cmd/traefik"},
+			Assets: "integration/fixtures/k8s", Cold: "5 min",
+		},
+		{
+			Name: "metrics-server", Module: "sigs.k8s.io/metrics-server",
+			Packages: []string{"sigs.k8s.io/metrics-server/cmd/metrics-server"}, Cold: "2 min",
+		},
+		{
+			Name: "metallb", Module: "go.universe.tf/metallb",
+			Packages: []string{"go.universe.tf/metallb/controller", "go.universe.tf/metallb/speaker"},
+			Assets:   "config/crd/bases", Cold: "2 min",
+		},
+		{
+			Name: "argo-rollouts", Module: "github.com/argoproj/argo-rollouts",
+			Packages: []string{"github.com/argoproj/argo-rollouts/cmd/rollouts-controller"}, Assets: "manifests/crds", Cold: "3 min",
+		},
+		{Name: "flannel", Module: "github.com/flannel-io/flannel", Packages: []string{"."}, Cold: "2 min"},
+		{ // Kubernetes' own tests, and what they run in pods
+			Name: "e2e", Module: "k8s.io/kubernetes", OnDemand: true, Tests: []string{"k8s.io/kubernetes/test/e2e"},
+			Packages: []string{
+				"github.com/onsi/ginkgo/v2/ginkgo", "k8s.io/kubernetes/test/images/agnhost",
+				"k8s.io/kubernetes/test/images/regression-issue-74839",
+			},
+			Assets:  "test/images/agnhost/porter", // for its certificate
+			LDFlags: kubernetesVersionFlags, Cold: "6 min",
+		},
+	}
+}
+
+// flux is one of Flux' controllers, with its definitions.
+func flux(name, cold string) Component {
+	module := "github.com/fluxcd/" + name
+	return Component{Name: name, Module: module, Packages: []string{module}, Assets: "config/crd/bases", Cold: cold}
+}
+
+// Named returns the components of these names, in the order they are built; for no name all but those that are built on demand. It fails for
+// a name that none has.
+func Named(names ...string) ([]Component, error) {
+	if len(names) == 0 {
+		return slices.DeleteFunc(All(), func(c Component) bool { return c.OnDemand }), nil
+	}
+	var known []string
+	var named []Component
+	for _, c := range All() {
+		known = append(known, c.Name)
+		if slices.Contains(names, c.Name) {
+			named = append(named, c)
+		}
+	}
+	for _, name := range names {
+		if !slices.Contains(known, name) {
+			return nil, fmt.Errorf("no component is called %q\nhint: there is %s", name, strings.Join(known, ", "))
+		}
+	}
+	return named, nil
+}
+
+// kubernetesVersionFlags makes the binaries report the version they were built from; without it the API server says
+// v0.0.0 and clients that look at versions misbehave.
+func kubernetesVersionFlags(version string) []string {
+	const pkg = "k8s.io/component-base/version."
+	major, minor, _ := strings.Cut(strings.TrimPrefix(version, "v"), ".")
+	minor, _, _ = strings.Cut(minor, ".")
+	return []string{"-X", pkg + "gitVersion=" + version, "-X", pkg + "gitMajor=" + major, "-X", pkg + "gitMinor=" + minor}
+}
