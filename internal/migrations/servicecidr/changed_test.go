@@ -99,6 +99,7 @@ var moments = map[string]func(f *fixture, all []change){
 			h := p.transit(engine.Forward).hop(p.Survey.Moves[i], engine.Forward).(*hopStep)
 			svc := f.get(c.service)
 			f.must(h.note(f.Context(), svc))
+			f.must(h.release(f.Context()))
 			f.must(h.leave(f.Context(), svc))
 		}
 		f.turn(all, true)
@@ -271,8 +272,7 @@ func TestLoadBalancerIsNotHopped(t *testing.T) {
 		if naive {
 			svc := balanced.DeepCopy()
 			f.must(h.note(t.Context(), svc))
-			f.must(h.leave(t.Context(), svc))
-			f.must(h.arrive(t.Context(), svc))
+			f.must(h.cross(t.Context(), svc))
 		} else {
 			f.must((&engine.Runner{}).Run(t.Context(), single1(h)))
 		}
@@ -286,8 +286,8 @@ func TestLoadBalancerIsNotHopped(t *testing.T) {
 	}
 }
 
-// TestEditedServiceHopsByTheRole: what a Service has to be given back after its hop is noted again if its ports have changed since it was
-// bridged, which takes a right of its own.
+// TestEditedServiceHopsByTheRole: what a Service has to be given back after its hop is noted right before it, also if its ports have changed since
+// it was bridged.
 func TestEditedServiceHopsByTheRole(t *testing.T) {
 	f := setup(t)
 	operator, _ := migrationtest.Operator(t, server, Roles().Of(cluster.View, cluster.Operate))

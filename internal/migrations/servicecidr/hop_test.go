@@ -229,7 +229,7 @@ func TestOldAddressGivenBackInTheMiddleOfAHop(t *testing.T) {
 	was := f.service("cart", at("10.96.3.7"))
 	f.halfHop()
 	held := &networkingv1.IPAddress{ObjectMeta: metav1.ObjectMeta{Name: "10.96.3.7"}}
-	f.must(server.Delete(t.Context(), held))
+	f.must(client.IgnoreNotFound(server.Delete(t.Context(), held))) // it is reserved after patch B
 	f.must(server.Create(t.Context(), &networkingv1.IPAddress{
 		ObjectMeta: metav1.ObjectMeta{Name: "10.96.3.7", Labels: map[string]string{
 			networkingv1.LabelManagedBy: "ipallocator.k8s.io", networkingv1.LabelIPAddressFamily: "IPv4",

@@ -23,6 +23,10 @@ import (
 // parallel is how many steps of one group run at once.
 const parallel = 32
 
+// crossings is how many Services are between the two patches of their hops at once: the more there are, the later an API server that has much to
+// do answers each, and all watchers wait for that. See docs/design/hop.md, which has what it takes.
+const crossings = 2
+
 // commands are the phases of everything that is done to Services.
 func commands() migration.Commands[*Planner] {
 	return migration.Commands[*Planner]{Apply: applyPhases(), Rollback: rollbackPhases(), Finish: finishPhases()}

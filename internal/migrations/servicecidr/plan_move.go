@@ -60,6 +60,7 @@ func (p *Planner) transit(to engine.Direction) *transit {
 		barriers:  p.barriers(to),
 		now:       p.Tools.Now,
 		observer:  p.Observer,
+		crossings: make(chan struct{}, crossings),
 	}
 }
 

@@ -39,6 +39,8 @@ type transit struct {
 	now      func() time.Time
 	// observer, if set, hears of Services that have moved.
 	observer Observer
+	// crossings are as many as may be between their two patches at once.
+	crossings chan struct{}
 }
 
 // bridgeOf is the bridge that a Service needs in order to hop.

@@ -2,7 +2,6 @@ package servicecidr
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -11,7 +10,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
@@ -78,13 +76,21 @@ func (h *hopStep) look(ctx context.Context) (engine.State, *corev1.Service, erro
 	}
 	src, dest := h.ends()
 	switch {
-	case isAt(svc, dest):
+	case isAt(svc, dest) && h.keeps(ctx, src) == nil:
 		return engine.Done, svc, nil
-	case crossing(svc, h.transit.domain), isAt(svc, src), h.stays(svc) != "":
+	case isAt(svc, dest), crossing(svc, h.transit.domain), isAt(svc, src), h.stays(svc) != "":
 		return engine.Pending, svc, nil
 	}
 	return engine.Blocked, svc, fmt.Errorf("service %s is now of type %s at %q, and was to move from %s to %s",
 		h.entry.Key(), svc.Spec.Type, svc.Spec.ClusterIP, src, dest)
+}
+
+// keeps returns nil if the address that the Service has left is reserved.
+func (h *hopStep) keeps(ctx context.Context, src netip.Addr) error {
+	if h.kept {
+		return nil
+	}
+	return h.reservation(src).Check(ctx, h.transit.client)
 }
 
 // isAt reports whether a Service has an address and is at it.
@@ -105,50 +111,31 @@ func readService(ctx context.Context, c client.Client, e *Entry) (*corev1.Servic
 	return svc, nil
 }
 
-func (h *hopStep) write(ctx context.Context, svc *corev1.Service) error {
-	if h.left, h.As = h.stays(svc), engine.RoleMove; h.left != "" {
-		h.As = engine.RoleOwn // nothing moves
+func (h *hopStep) write(ctx context.Context, svc *corev1.Service) (err error) {
+	_, dest := h.ends()
+	h.left, h.As = "", engine.RoleMove
+	switch reason := h.stays(svc); {
+	case isAt(svc, dest): // an address is left to be reserved
+	case reason != "":
+		h.left, h.As = reason, engine.RoleOwn // nothing moves
 		return h.quit(ctx, svc)
 	}
 	h.arrived, h.kept, h.entry.latest = nil, false, answer{}
 	if h.began.IsZero() {
 		h.began = h.transit.now()
 	}
-	if svc.Spec.Type != corev1.ServiceTypeExternalName {
-		if err := h.follow(ctx, svc); err != nil {
-			return err
-		}
-		if svc.Spec.Type == corev1.ServiceTypeNodePort {
-			done, err := bridge.Nudge(ctx, h.transit.client, h.transit.pool, h.transit.migration)
-			if err != nil {
-				return err
-			}
-			defer func() { _ = done(context.WithoutCancel(ctx)) }() // it goes with its namespace at the latest
-			if err := h.proven(ctx, svc); err != nil {              // the nudge took a while
-				return err
-			}
-		}
-		if err := h.note(ctx, svc); err != nil {
-			return err
-		}
-		if err := h.leave(ctx, svc); err != nil {
-			return err
-		}
+	switch {
+	case isAt(svc, dest):
+	case crossing(svc, h.transit.domain):
+		err = h.complete(ctx, svc)
+	default:
+		err = h.depart(ctx, svc)
 	}
-	src, _ := h.ends()
-	// From here on no Service owns the address left behind, but the bridge answers on it.
-	left := h.reservation(src)
-	if err := left.PlaceAfter(ctx, h.transit.client, h.entry.Key()); err == nil {
-		h.entry.placed(left)
-		h.kept = true
-	} else if !isTaken(err) {
-		return err
-	}
-	if err := h.arrive(ctx, svc); err != nil {
+	if err != nil {
 		return err
 	}
 	h.arrived, h.entry.latest.service = svc, svc
-	return nil
+	return h.keep(ctx)
 }
 
 // follow looks at the bridge, right before the Service leaves. It brings the bridge in line with a Service that was changed
@@ -181,147 +168,6 @@ func (h *hopStep) proven(ctx context.Context, svc *corev1.Service) error {
 		return fmt.Errorf("service %s must not leave its address: %w", h.entry.Key(), err)
 	}
 	return nil
-}
-
-// note keeps, on the reservation of the address to which the Service goes, what patch A takes from the Service: the Service
-// itself others may write.
-func (h *hopStep) note(ctx context.Context, svc *corev1.Service) (err error) {
-	if h.entry.leaving, err = essence(&svc.Spec); err != nil {
-		return fmt.Errorf("service %s: %w", h.entry.Key(), err)
-	}
-	_, dest := h.ends()
-	target := h.reservation(dest)
-	if h.entry.reserved[dest].original == target.Original {
-		return nil
-	}
-	if err := target.Note(ctx, h.transit.client); err != nil {
-		return err
-	}
-	h.entry.placed(target)
-	return nil
-}
-
-// leave is patch A. It is the dangerous one: once it is through, only the bridge answers on the old address. So the
-// bridge is looked at right before.
-func (h *hopStep) leave(ctx context.Context, svc *corev1.Service) error {
-	patch, err := h.patchLeave(svc)
-	if err != nil {
-		return err
-	}
-	return h.send(ctx, svc, patch)
-}
-
-// arrive is patch B.
-func (h *hopStep) arrive(ctx context.Context, svc *corev1.Service) error {
-	_, dest := h.ends()
-	if err := h.reservation(dest).Release(ctx, h.transit.client); err != nil {
-		return err
-	}
-	original, err := h.entry.original(svc)
-	if err != nil {
-		return err
-	}
-	err = h.send(ctx, svc, h.patchArrive(svc, original))
-	if bridge.IsTaken(err) {
-		return h.retarget(ctx, svc, dest)
-	}
-	return bridge.NotReadyYet(err)
-}
-
-// retarget deals with a target that another Service was given in the moment between its release and patch B: the Service
-// goes to the next free address, after its bridge does.
-func (h *hopStep) retarget(ctx context.Context, svc *corev1.Service, dest netip.Addr) error {
-	if h.to == engine.Backward {
-		return fmt.Errorf("service %s cannot have its old address back: %s was given to another Service meanwhile", h.entry.Key(), dest)
-	}
-	if err := h.transit.reserve(ctx, h.entry); err != nil {
-		return err
-	}
-	target := map[string]any{"metadata": map[string]any{
-		"resourceVersion": svc.ResourceVersion,
-		"annotations":     map[string]any{v1alpha1.AnnotationTargetIP: h.entry.New.String()},
-	}}
-	if err := h.send(ctx, svc, target); err != nil {
-		return err
-	}
-	if err := h.rebridge(ctx, svc); err != nil {
-		return err
-	}
-	return engine.NotYet("address %s of service %s was taken by another Service; going to %s", dest, h.entry.Key(), h.entry.New)
-}
-
-func (h *hopStep) send(ctx context.Context, svc *corev1.Service, patch map[string]any) error {
-	body, err := json.Marshal(patch)
-	if err != nil {
-		return fmt.Errorf("service %s: %w", h.entry.Key(), err)
-	}
-	err = h.transit.client.Patch(ctx, svc, client.RawPatch(types.MergePatchType, body), client.FieldOwner(v1alpha1.FieldManager))
-	if apierrors.IsNotFound(err) {
-		return engine.NotYet("service %s has just been deleted", h.entry.Key()) // the next look finds it gone, and nothing to do
-	}
-	if err != nil {
-		return fmt.Errorf("service %s: %w", h.entry.Key(), err)
-	}
-	return nil
-}
-
-// patchLeave carries everything that is needed to go on from the object alone, should replumb be killed right after it.
-func (h *hopStep) patchLeave(svc *corev1.Service) (map[string]any, error) {
-	spec, err := json.Marshal(svc.Spec)
-	if err != nil {
-		return nil, fmt.Errorf("service %s: %w", h.entry.Key(), err)
-	}
-	notes := map[string]any{
-		v1alpha1.LabelMigration:         h.transit.migration,
-		v1alpha1.AnnotationOldIP:        h.entry.Old.String(),
-		v1alpha1.AnnotationTargetIP:     h.entry.New.String(),
-		v1alpha1.AnnotationOriginalSpec: string(spec),
-		v1alpha1.AnnotationMovedAt:      nil,
-	}
-	if h.to == engine.Backward { // pods started since then may carry the address that is left now
-		notes[v1alpha1.AnnotationAwaySince] = svc.Annotations[v1alpha1.AnnotationMovedAt]
-	}
-	return map[string]any{
-		"metadata": map[string]any{"resourceVersion": svc.ResourceVersion, "annotations": notes},
-		"spec": map[string]any{
-			"type":                  corev1.ServiceTypeExternalName,
-			"externalName":          bridgeHost(svc, h.transit.domain),
-			"clusterIP":             nil,
-			"clusterIPs":            nil,
-			"ipFamilies":            nil,
-			"ipFamilyPolicy":        nil,
-			"internalTrafficPolicy": nil,
-			"externalTrafficPolicy": nil,
-		},
-	}, nil
-}
-
-func (h *hopStep) patchArrive(svc *corev1.Service, original *corev1.ServiceSpec) map[string]any {
-	_, dest := h.ends()
-	spec := map[string]any{
-		"type":                  original.Type,
-		"externalName":          nil,
-		"clusterIP":             dest.String(),
-		"clusterIPs":            []string{dest.String()},
-		"ipFamilies":            original.IPFamilies,
-		"ipFamilyPolicy":        original.IPFamilyPolicy,
-		"internalTrafficPolicy": original.InternalTrafficPolicy,
-	}
-	if original.Type == corev1.ServiceTypeNodePort { // patch A gave the node ports up
-		spec["ports"] = original.Ports
-		spec["externalTrafficPolicy"] = original.ExternalTrafficPolicy
-	}
-	return map[string]any{
-		"metadata": map[string]any{
-			"resourceVersion": svc.ResourceVersion,
-			"annotations": map[string]any{
-				// The target may be another than patch A named: another Service may have taken that one in between.
-				v1alpha1.AnnotationTargetIP: h.entry.New.String(),
-				v1alpha1.AnnotationMovedAt:  h.transit.now().UTC().Format(time.RFC3339Nano),
-			},
-		},
-		"spec": spec,
-	}
 }
 
 func (h *hopStep) reservation(a netip.Addr) *bridge.Hold {
@@ -384,51 +230,4 @@ func (h *hopStep) report(svc *corev1.Service) {
 	src, dest := h.ends()
 	now := h.transit.now()
 	observer.Moved(h.entry.Key().String(), src.String(), dest.String(), "hop", now, now.Sub(h.began))
-}
-
-// changes are made by the functions that make the patches.
-func (h *hopStep) changes() ([]engine.Change, error) {
-	object := "Service " + h.entry.Key().String()
-	var changes []engine.Change
-	src, dest := h.ends()
-	svc := h.entry.Service
-	original := &svc.Spec
-	if svc.Spec.Type != corev1.ServiceTypeExternalName {
-		leave, err := h.patchLeave(svc)
-		if err != nil {
-			return nil, err
-		}
-		if svc.Spec.Type == corev1.ServiceTypeNodePort {
-			const nudge = "Service " + v1alpha1.SystemNamespace + "/nudge-…"
-			changes = append(changes, engine.Change{Verb: "create", Object: nudge}, engine.Change{Verb: "delete", Object: nudge})
-		}
-		unless := " (instead, if the Service may not move any more by then)"
-		for _, c := range bridgeDeletion(h.entry.BridgeKey(), svc.Spec.Selector) {
-			changes = append(changes, engine.Change{Verb: c.Verb, Object: c.Object + unless})
-		}
-		changes = append(changes,
-			engine.Change{Verb: "patch", Object: "IPAddress " + dest.String() + " (if the Service has changed since it was reserved)"},
-			engine.Change{Verb: "patch", Object: object, Body: timeless(leave)},
-		)
-	} else {
-		var err error
-		if original, err = h.entry.original(svc); err != nil {
-			return nil, err
-		}
-	}
-	return append(changes,
-		engine.Change{Verb: "create", Object: "IPAddress " + src.String(), Body: h.reservation(src).Build()},
-		engine.Change{Verb: "delete", Object: "IPAddress " + dest.String() + " (held)"},
-		engine.Change{Verb: "patch", Object: object, Body: timeless(h.patchArrive(svc, original))},
-	), nil
-}
-
-// timeless drops from a patch what is different in every preview.
-func timeless(patch map[string]any) map[string]any {
-	meta := patch["metadata"].(map[string]any)
-	delete(meta, "resourceVersion")
-	if notes := meta["annotations"].(map[string]any); notes[v1alpha1.AnnotationMovedAt] != nil {
-		notes[v1alpha1.AnnotationMovedAt] = "<now>"
-	}
-	return patch
 }

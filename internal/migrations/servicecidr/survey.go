@@ -68,8 +68,7 @@ func (e *Entry) Touched() bool {
 	if e.Service.Annotations[v1alpha1.LabelMigration] != "" {
 		return true
 	}
-	_, reserved := e.reserved[e.New]
-	return e.Bridge == nil && reserved
+	return e.Bridge == nil && len(e.reserved) > 0
 }
 
 // begun reports whether the migration has begun with the Service, and has something to take back or to remove.
@@ -104,12 +103,21 @@ func (e *Entry) reservation(migration string, a netip.Addr) *bridge.Hold {
 	return &bridge.Hold{Migration: migration, Address: a, Bridge: e.BridgeKey(), UID: e.reserved[a].uid, Original: e.leaving}
 }
 
+// noted is the memo to be kept of the Service.
+func (e *Entry) noted(migration string) *bridge.Hold {
+	m := bridge.Memo(migration, e.Service, e.Old, e.New)
+	m.Original = e.leaving
+	return m
+}
+
 // placed remembers a reservation. The steps of one Service run one after the other.
 func (e *Entry) placed(h *bridge.Hold) {
 	if e.reserved == nil {
 		e.reserved = map[netip.Addr]reservation{}
 	}
-	e.reserved[h.Address] = reservation{uid: h.UID, original: h.Original, since: e.reserved[h.Address].since}
+	e.reserved[h.Address] = reservation{
+		uid: h.UID, original: h.Original, old: h.Old, target: h.New, since: e.reserved[h.Address].since,
+	}
 }
 
 // ends are the address that a direction leaves, and the one to which it goes.

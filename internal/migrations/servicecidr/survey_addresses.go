@@ -169,7 +169,9 @@ func (s *Survey) known(e *Entry) {
 		s.Pool.Use(e.New)
 		return
 	}
-	e.New = e.heldIn(s.Spec.To)
+	if e.New = e.target(s.Spec.To); e.New.IsValid() {
+		s.Pool.Use(e.New)
+	}
 }
 
 // choose gives a Service a target that has none.

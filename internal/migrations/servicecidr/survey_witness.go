@@ -1,6 +1,7 @@
 package servicecidr
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -34,7 +35,9 @@ type reservation struct {
 	uid types.UID
 	// original is the spec that the Service had before its latest hop, as far as it was noted.
 	original string
-	since    time.Time
+	// old and target are where the Service goes, and from where, as the memo has it.
+	old, target netip.Addr
+	since       time.Time
 }
 
 // holds are the addresses that are reserved, by the bridges they are for. The name of a bridge has the UID of its Service in it.
@@ -52,10 +55,13 @@ func reservations(snap *cluster.Snapshot) holds {
 		if all[key] == nil {
 			all[key] = map[netip.Addr]reservation{}
 		}
-		all[key][a] = reservation{
+		r := reservation{
 			migration: ip.Labels[v1alpha1.LabelMigration], uid: ip.UID,
 			original: ip.Annotations[v1alpha1.AnnotationOriginalSpec], since: ip.CreationTimestamp.Time,
 		}
+		r.old, _ = netip.ParseAddr(ip.Annotations[v1alpha1.AnnotationOldIP])
+		r.target, _ = netip.ParseAddr(ip.Annotations[v1alpha1.AnnotationTargetIP])
+		all[key][a] = r
 	}
 	return all
 }
@@ -205,9 +211,7 @@ func (w *witness) sift(snap *cluster.Snapshot) (bridges map[types.NamespacedName
 func (w *witness) entry(svc *corev1.Service, ending bool) *Entry {
 	s := w.survey
 	e := &Entry{Service: svc, Place: Waiting, reserved: w.held.of(svc, s.Spec.Name)}
-	for _, r := range e.reserved {
-		e.leaving = max(e.leaving, r.original)
-	}
+	e.recall()
 	if ending { // whatever it was before: no bridge can be made any more, and soon none is needed
 		e.Place, e.Reason = Stays, Reason{Ending, "is in a namespace that is being removed"}
 		return e
@@ -226,6 +230,14 @@ func (w *witness) entry(svc *corev1.Service, ending bool) *Entry {
 	return e
 }
 
+// recall takes over what was noted of the spec: by the memo, and before there is one by what reserves an address.
+func (e *Entry) recall() {
+	for _, r := range e.reserved {
+		e.leaving = max(e.leaving, r.original)
+	}
+	e.leaving = cmp.Or(e.memo().original, e.leaving)
+}
+
 // begun places a Service that was begun with, or says so.
 func (w *witness) begun(e *Entry) {
 	s, svc := w.survey, e.Service
@@ -241,7 +253,7 @@ func (w *witness) begun(e *Entry) {
 	case cidr.Contains(s.Spec.To, current) && claims:
 		w.unconfirmed(e)
 	case claims && w.returned(e, current):
-		e.Old, e.New = current, e.heldIn(s.Spec.To)
+		e.Old, e.New = current, e.target(s.Spec.To)
 		e.Place, e.Reason = s.place(svc, "", current)
 	default:
 		if claims && len(e.reserved) == 0 {
@@ -255,9 +267,9 @@ func (w *witness) begun(e *Entry) {
 // halfHopped places a Service between the two patches of a hop.
 func (w *witness) halfHopped(e *Entry, was netip.Addr) {
 	to := w.survey.Spec.To
-	e.Old, e.New, e.Place = was, e.heldIn(to), HalfHopped
+	e.Old, e.New, e.Place = was, e.target(to), HalfHopped
 	hint, err := netip.ParseAddr(e.Service.Annotations[v1alpha1.AnnotationTargetIP])
-	if err == nil && !e.New.IsValid() && cidr.Contains(to, hint) { // released a moment before the Service was to get it
+	if err == nil && !e.New.IsValid() && cidr.Contains(to, hint) { // by an earlier version, which made no memo
 		e.New = hint
 	}
 	if !e.Old.IsValid() || !e.New.IsValid() {
@@ -268,7 +280,8 @@ func (w *witness) halfHopped(e *Entry, was netip.Addr) {
 // returned reports whether a Service is back at the address that it had left, or about to be.
 func (w *witness) returned(e *Entry, current netip.Addr) bool {
 	spec := w.survey.Spec
-	return cidr.Contains(spec.From, current) && (e.heldIn(spec.To).IsValid() || w.record[e.Service.UID] == current)
+	recorded := w.record[e.Service.UID] == current || e.memo().old == current
+	return cidr.Contains(spec.From, current) && (e.heldIn(spec.To).IsValid() || recorded)
 }
 
 // departed reports whether the migration had begun with a Service that stays: an address is reserved for its bridge, or the Service says so
@@ -296,6 +309,9 @@ func bridgeHost(svc *corev1.Service, domain string) string {
 // was is the address that a Service has left, or that it is about to leave; invalid, if nothing says so but the Service.
 func (w *witness) was(e *Entry) netip.Addr {
 	if a := e.heldIn(w.survey.Spec.From); a.IsValid() {
+		return a
+	}
+	if a := e.memo().old; cidr.Contains(w.survey.Spec.From, a) {
 		return a
 	}
 	a, known := w.record[e.Service.UID]
@@ -332,6 +348,20 @@ func (e *Entry) heldIn(ranges []netip.Prefix) netip.Addr {
 		}
 	}
 	return found
+}
+
+// memo is what the memo about the Service has.
+func (e *Entry) memo() reservation { return e.reserved[bridge.MemoAddress(e.Service.UID)] }
+
+// target is the address in some ranges to which the Service goes, as far as it is reserved or noted.
+func (e *Entry) target(ranges []netip.Prefix) netip.Addr {
+	if a := e.heldIn(ranges); a.IsValid() {
+		return a
+	}
+	if a := e.memo().target; cidr.Contains(ranges, a) {
+		return a
+	}
+	return netip.Addr{}
 }
 
 // movedAt is when a Service got to where it is, by the address that was reserved when it left the other. The Service names

@@ -2,9 +2,10 @@ package bridge
 
 import (
 	"context"
-	"encoding/json"
+	"crypto/sha256"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -33,6 +34,25 @@ type Hold struct {
 	UID types.UID
 	// Original is kept with the hold: the spec of the Service before it left its address. Tenants cannot write IPAddresses.
 	Original string
+	// Old and New are kept with it, if it is a memo: where the Service goes, and from where.
+	Old, New netip.Addr
+}
+
+// Memo is the hold that goes on saying which Service is a bridge, and what it stands in for, while neither of its addresses is reserved: the API
+// server gives an address to a Service by creating its IPAddress, and so wants it free. Its own address is one that no Service can be given,
+// and to which no packet goes: those to 100::/64 are discarded (RFC 6666).
+func Memo(migration string, of *corev1.Service, from, to netip.Addr) *Hold {
+	return &Hold{
+		Migration: migration, Address: MemoAddress(of.UID), Old: from, New: to,
+		Bridge: types.NamespacedName{Namespace: of.Namespace, Name: Name(of.Name, of.UID)},
+	}
+}
+
+// MemoAddress is that of the memo about a Service.
+func MemoAddress(service types.UID) netip.Addr {
+	sum, a := sha256.Sum256([]byte(service)), [16]byte{0: 0x01}
+	copy(a[8:], sum[:])
+	return netip.AddrFrom16(a)
 }
 
 // Build makes the hold as it should be.
@@ -41,15 +61,11 @@ func (h *Hold) Build() *networkingv1.IPAddress {
 	if h.Address.Is6() {
 		family = corev1.IPv6Protocol
 	}
-	var notes map[string]string
-	if h.Original != "" {
-		notes = map[string]string{v1alpha1.AnnotationOriginalSpec: h.Original}
-	}
 	return &networkingv1.IPAddress{
 		TypeMeta: metav1.TypeMeta{APIVersion: "networking.k8s.io/v1", Kind: "IPAddress"},
 		ObjectMeta: metav1.ObjectMeta{
 			Name:        h.Address.String(),
-			Annotations: notes,
+			Annotations: h.notes(),
 			Labels: map[string]string{
 				networkingv1.LabelIPAddressFamily: string(family),
 				networkingv1.LabelManagedBy:       holder,
@@ -63,6 +79,18 @@ func (h *Hold) Build() *networkingv1.IPAddress {
 	}
 }
 
+// notes are what is kept with the hold.
+func (h *Hold) notes() map[string]string {
+	notes := map[string]string{}
+	if h.Original != "" {
+		notes[v1alpha1.AnnotationOriginalSpec] = h.Original
+	}
+	if h.Old.IsValid() {
+		notes[v1alpha1.AnnotationOldIP], notes[v1alpha1.AnnotationTargetIP] = h.Old.String(), h.New.String()
+	}
+	return notes
+}
+
 // TakenError says that an address belongs to someone else.
 type TakenError struct {
 	Address netip.Addr
@@ -73,16 +101,25 @@ func (e *TakenError) Error() string { return fmt.Sprintf("address %s is taken by
 
 // Place creates the hold. If the address is someone else's it returns a TakenError.
 func (h *Hold) Place(ctx context.Context, c client.Client) error {
-	made := h.Build()
-	err := c.Create(ctx, made, client.FieldOwner(v1alpha1.FieldManager))
+	made, err := h.create(ctx, c)
+	if err == nil && !made {
+		err = h.Check(ctx, c)
+	}
+	return err
+}
+
+// create reports false if there is an IPAddress of the name.
+func (h *Hold) create(ctx context.Context, c client.Client) (made bool, err error) {
+	ip := h.Build()
+	err = c.Create(ctx, ip, client.FieldOwner(v1alpha1.FieldManager))
 	if apierrors.IsAlreadyExists(err) {
-		return h.Check(ctx, c)
+		return false, nil
 	}
 	if err != nil {
-		return fmt.Errorf("holding %s: %w", h.Address, err)
+		return false, fmt.Errorf("holding %s: %w", h.Address, err)
 	}
-	h.UID = made.UID
-	return nil
+	h.UID = ip.UID
+	return true, nil
 }
 
 // PlaceAfter is Place for the address that a Service has left and that no Service has any more. The controller that
@@ -127,27 +164,29 @@ func (h *Hold) Check(ctx context.Context, c client.Client) error {
 		return &TakenError{Address: h.Address, By: ParentOf(have)}
 	}
 	h.UID, h.Original = have.UID, have.Annotations[v1alpha1.AnnotationOriginalSpec]
+	h.Old, _ = netip.ParseAddr(have.Annotations[v1alpha1.AnnotationOldIP])
+	h.New, _ = netip.ParseAddr(have.Annotations[v1alpha1.AnnotationTargetIP])
 	return nil
 }
 
-// Note writes Original down on a hold that is in place.
+// Note places the hold, in the place of one that keeps something else.
 func (h *Hold) Note(ctx context.Context, c client.Client) error {
-	want := h.Original
-	if err := h.Check(ctx, c); err != nil {
+	made, err := h.create(ctx, c)
+	if made || err != nil {
 		return err
 	}
-	h.Original = want
-	have := &networkingv1.IPAddress{ObjectMeta: metav1.ObjectMeta{Name: h.Address.String()}}
-	body, err := json.Marshal(map[string]any{"metadata": map[string]any{
-		"uid": h.UID, "annotations": map[string]string{v1alpha1.AnnotationOriginalSpec: want},
-	}})
-	if err != nil {
+	seen := *h
+	if err := seen.Check(ctx, c); err != nil {
+		return err
+	}
+	if maps.Equal(seen.notes(), h.notes()) {
+		h.UID = seen.UID
+		return nil
+	}
+	if err := seen.Release(ctx, c); err != nil {
 		return fmt.Errorf("holding %s: %w", h.Address, err)
 	}
-	if err := c.Patch(ctx, have, client.RawPatch(types.MergePatchType, body), client.FieldOwner(v1alpha1.FieldManager)); err != nil {
-		return fmt.Errorf("holding %s: %w", h.Address, err)
-	}
-	return nil
+	return h.Place(ctx, c)
 }
 
 // Release deletes the hold, and never an IPAddress of others.
