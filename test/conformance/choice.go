@@ -32,7 +32,7 @@ func skips() []skip {
 		{`\[Feature:Networking-Performance\]|\[Feature:PerformanceDNS\]`, "they measure how fast, not whether"},
 		{`\[Feature:Ingress\]`, "there is no controller for them"},
 		{`\[Feature:KubeProxyDaemonSetMigration\]|\[Feature:KubeProxyNFAcct\]`, "kube-proxy is no pod, and the kernel may lack nfacct"},
-		{`evicted pods`, "kubelets of a lab evict no pods"},
+		{`evicted pods`, "it waits for a kubelet to evict a pod, which has not been tried in a lab"},
 		{`Netpol \[|Netpol NetworkPolicy`, "nine pods of each call each other in all pairs, which takes two processors minutes; TestCalico has policies"},
 	}
 }
