@@ -165,7 +165,7 @@ test-released: release-snapshot lab-basic ## What a release has, from a registry
 
 .PHONY: test-conformance
 test-conformance: lab-basic ## Kubernetes' own tests of the network before a move, between apply and finish, and afterwards; what became of each is in build/conformance (root; about 40 min, and 6 more the first time)
-	@hack/deps.sh busybox nc.openbsd
+	@hack/deps.sh busybox nc.openbsd wget
 	@$(LAB) build e2e > /dev/null
 	$(E2E) -run '^TestConformance$$' ./e2e
 

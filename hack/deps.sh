@@ -25,7 +25,7 @@ declare -A package=(
 )
 declare -A single=(
   [promtool]=prometheus # for the tests of alerts
-  [busybox]=busybox-static [nc.openbsd]=netcat-openbsd # for the images of Kubernetes' own tests
+  [busybox]=busybox-static [nc.openbsd]=netcat-openbsd [wget]=wget # for the images of Kubernetes' own tests
 )
 for command in "$@"; do
   package[$command]=${single[$command]}

@@ -1,8 +1,15 @@
 package conformance
 
-// Network are the tests of the network that a lab of two nodes can run: of IPv4 and without load balancer, several at a time.
+// Network are the tests of the network that every cluster has to pass, and more that call Services, as far as a lab of two nodes can run them:
+// of IPv4 and without load balancer, several at a time.
 func Network() Choice {
-	c := Choice{Focus: []string{`\[sig-network\]`}}
+	c := Choice{Focus: []string{
+		`\[sig-network\].*\[Conformance\]`,
+		`\[sig-network\] Networking Granular Checks`,
+		`\[sig-network\] Services should (allow pods to hairpin|be rejected when|be possible to connect to a service via ExternalIP)`,
+		`\[sig-network\] Services should (work after the service has been recreated|be updated after adding or deleting ports)`,
+		`\[sig-network\] Services should respect internalTrafficPolicy=Local`,
+	}}
 	for _, s := range skips() {
 		c.Skip = append(c.Skip, s.tests)
 	}
@@ -25,6 +32,7 @@ func skips() []skip {
 		{`\[Feature:Networking-Performance\]|\[Feature:PerformanceDNS\]`, "they measure how fast, not whether"},
 		{`\[Feature:Ingress\]`, "there is no controller for them"},
 		{`\[Feature:KubeProxyDaemonSetMigration\]|\[Feature:KubeProxyNFAcct\]`, "kube-proxy is no pod, and the kernel may lack nfacct"},
-		{`Netpol`, "see Policies"},
+		{`evicted pods`, "it waits for a kubelet to evict a pod, which has not been tried in a lab"},
+		{`Netpol \[|Netpol NetworkPolicy`, "nine pods of each call each other in all pairs, which takes two processors minutes; TestCalico has policies"},
 	}
 }

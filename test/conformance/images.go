@@ -30,6 +30,7 @@ func WriteImages(path string, b Built) error {
 	}
 	tools, err := debian(map[string]string{
 		"bash": "bash", "curl": "curl", "dig": "dig", "getent": "getent", "ip": "ip", "nc": "nc.openbsd", "sh": "dash", "ss": "ss",
+		"wget": "wget",
 	})
 	if err != nil {
 		return err
@@ -58,7 +59,10 @@ func WriteImages(path string, b Built) error {
 		{
 			Ref: of + "regression-issue-74839:1.4", Binary: filepath.Join(b.E2E, "regression-issue-74839"), Name: "regression-issue-74839",
 		},
-		{Ref: of + "busybox:1.37.0-1", Binary: shell.binary, Name: "bin/busybox", MoreLinks: shell.links, Path: searched},
+		{
+			Ref:    of + "busybox:1.37.0-1", // whose own nc, being static, cannot look names up
+			Binary: shell.binary, Name: "bin/busybox", MoreLinks: agnhost.MoreLinks, More: tools, Path: searched,
+		},
 		{
 			Ref:    "registry.k8s.io/build-image/distroless-iptables:v0.9.6", // for its conntrack
 			Binary: shell.binary, Name: "bin/busybox", MoreLinks: shell.links, More: tracking, Path: searched,
