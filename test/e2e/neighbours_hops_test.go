@@ -15,7 +15,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// hops are what somebody who watches Services sees of them: how long each was of type ExternalName.
+// hops are what another client who watches Services sees of them: how long each was of type ExternalName.
 type hops struct {
 	mu    sync.Mutex
 	since map[string]time.Time

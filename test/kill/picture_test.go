@@ -23,6 +23,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/network/bridge"
 )
 
 // picture is what a cluster holds, by kind and name, without what is different each time: times, UIDs, versions, and the
@@ -67,14 +68,18 @@ var volatile = regexp.MustCompile(
 	`backup-move-[0-9a-f]{12}|[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}|\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z`,
 )
 
-// bridges replaces names and addresses of bridges by the Services they are of.
+// bridges replaces names and addresses of bridges, and of memos, by the Services they are of.
 func (c *cluster) bridges(t *testing.T) *strings.Replacer {
 	t.Helper()
 	var all []string
 	services := &corev1.ServiceList{}
-	must(t, c.List(t.Context(), services, client.MatchingLabels{v1alpha1.LabelRole: v1alpha1.RoleBridge}))
+	must(t, c.List(t.Context(), services))
 	for i := range services.Items {
 		svc := &services.Items[i]
+		all = append(all, bridge.MemoAddress(svc.UID).String(), "memo-of-"+svc.Namespace+"/"+svc.Name)
+		if svc.Labels[v1alpha1.LabelRole] != v1alpha1.RoleBridge {
+			continue
+		}
 		of := svc.Annotations[v1alpha1.AnnotationService]
 		all = append(all, svc.Name, "bridge-of-"+of, svc.Spec.ClusterIP, "address-of-the-bridge-of-"+of)
 	}
