@@ -10,6 +10,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/testing/migrationtest"
 )
 
@@ -98,12 +99,18 @@ func TestApplyRollbackApply(t *testing.T) {
 	if got := f.nodes(); got != "c d" {
 		t.Errorf("nodes after finish: %s", got)
 	}
-	f.requests.Took(t, Roles(), map[string]string{
-		"list endpointslices.discovery.k8s.io in default": "a control plane that moves",
-		"delete nodes":               "machines whose owners leave the Node",
-		"delete pods":                "pods that spec.nodes.drain.force names",
-		"get jobs.batch":             "pods of Jobs that are evicted",
-		"get persistentvolumeclaims": "pods with volumes",
+	const leave = "DaemonSets behind Services: TestDaemonSetsLeaveTheirServices"
+	// What agents take, TestWatched needs.
+	f.requests.Took(t, Roles().Of(cluster.View, cluster.Operate), map[string]string{
+		"patch pods":                                       leave,
+		"list endpointslices.discovery.k8s.io":             leave,
+		"create endpointslices.discovery.k8s.io":           leave,
+		"delete endpointslices.discovery.k8s.io":           leave,
+		"list endpointslices.discovery.k8s.io in default":  "a control plane that moves",
+		"delete nodes":                                     "machines whose owners leave the Node",
+		"delete pods":                                      "pods that spec.nodes.drain.force names",
+		"get jobs.batch":                                   "pods of Jobs that are evicted",
+		"get persistentvolumeclaims":                       "pods with volumes",
 		"list networkpolicies.crd.projectcalico.org":       "clusters that have policies of Calico",
 		"list globalnetworkpolicies.crd.projectcalico.org": "clusters that have policies of Calico",
 	})
