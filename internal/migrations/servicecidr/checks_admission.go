@@ -58,9 +58,10 @@ func admissionChecks() []findings.Check[Input] {
 			Severity: findings.Warning,
 			Run:      checkCalled,
 			Claim:    "no Service that moves is called by API servers themselves",
-			Why: "API servers call webhooks and aggregated APIs by the type of their Service, and cannot in the moment in which it is of type ExternalName: " +
-				"calls over new connections fail for some milliseconds. Such a Service moves by itself, as the last of its tier",
-			Fix: "give such Services a tier and a window of their own, in which a failed call does no harm, or pin them: " +
+			Why: "API servers call webhooks and aggregated APIs by the type of their Service. In the milliseconds in which it is of type ExternalName it leads " +
+				"them to its old address, at which its bridge answers; cluster DNS has no answer for its name meanwhile. Such a Service moves by " +
+				"itself, as the last of its tier",
+			Fix: "nothing, if API servers alone call it; where pods call it by name, give it a window of its own, or pin it: " +
 				"kubectl annotate service -n NAMESPACE NAME replumb.dev/strategy=pin",
 		},
 		{

@@ -17,14 +17,14 @@ import (
 func (s *Survey) setApart(all []cluster.Called) {
 	for _, e := range s.Moves {
 		for _, c := range all {
-			e.alone = e.alone || c.Service == e.Key()
+			e.called = e.called || c.Service == e.Key()
 		}
 	}
 	rank := func(e *Entry) int {
 		switch {
 		case e.IsKubernetes():
 			return 2
-		case e.alone:
+		case e.called:
 			return 1
 		}
 		return 0
@@ -36,11 +36,11 @@ func (s *Survey) setApart(all []cluster.Called) {
 func inBatches(entries []*Entry, size int) (all [][]*Entry) {
 	apart := true
 	for _, e := range entries {
-		if n := len(all); apart || e.alone || len(all[n-1]) == size {
+		if n := len(all); apart || e.called || len(all[n-1]) == size {
 			all = append(all, nil)
 		}
 		all[len(all)-1] = append(all[len(all)-1], e)
-		apart = e.alone
+		apart = e.called
 	}
 	return all
 }

@@ -197,6 +197,7 @@ func (j *Job) Examine(ctx context.Context) (*Planner, error) {
 	refresh, plan := r.plan()
 	in.Restarts = plan.Restarts
 	survey.setApart(in.found().Called)
+	survey.setRouted(in.found().Routes)
 	p, err := j.planner(ctx, in)
 	if err != nil {
 		return nil, err

@@ -40,12 +40,13 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-// TestCrossing: a name that only begins like that of the bridge leads elsewhere.
+// TestCrossing: a name that only begins like that of the bridge leads elsewhere, and so does an address that is not the old one.
 func TestCrossing(t *testing.T) {
 	svc := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "cart", UID: "uid"}}
+	svc.Annotations = map[string]string{v1alpha1.AnnotationOldIP: "10.96.3.7"}
 	svc.Spec.Type = corev1.ServiceTypeExternalName
 	host := bridgeKey(svc).Name + ".shop.svc."
-	for name, want := range map[string]bool{host + "cluster.local": true, host + "example.com": false, "rds.example.com": false, "": false} {
+	for name, want := range map[string]bool{host + "cluster.local": true, host + "example.com": false, "rds.example.com": false, "": false, "10.96.3.7": true, "10.96.3.8": false} {
 		if svc.Spec.ExternalName = name; crossing(svc, "cluster.local") != want {
 			t.Errorf("%q: want %t", name, want)
 		}

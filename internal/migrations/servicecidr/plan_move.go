@@ -61,6 +61,7 @@ func (p *Planner) transit(to engine.Direction) *transit {
 		now:       p.Tools.Now,
 		observer:  p.Observer,
 		crossings: make(chan struct{}, crossings),
+		throttle:  &bridge.Throttle{Client: p.Tools.Client(), Migration: p.spec().Name},
 	}
 }
 
@@ -71,6 +72,7 @@ func (m *movePlan) services() []engine.Group {
 	if m.to == engine.Forward {
 		groups = m.staleBridges()
 	}
+	groups = append(groups, m.unthrottled()...)
 	groups = append(groups, m.probeService()...)
 	batches := m.batches()
 	for _, tier := range m.survey.Tiers {
@@ -177,26 +179,60 @@ func (m *movePlan) before(b *batch) []engine.Group {
 // cross takes a batch over its bridges. Services with node ports hop one after the other: each needs a sync window of
 // the kube-proxies for itself. kubernetes hops last, when everything beside it is proven to work.
 func (m *movePlan) cross(b *batch) []engine.Group {
-	var bridges, plain, nodePorts, last []engine.Step
+	var bridges, plain, last []engine.Step
+	var routed, nodePorts []*Entry
 	for _, e := range b.entries {
 		bridges = append(bridges, m.transit.bridge(e))
-		hop := m.transit.hop(e, m.to)
 		switch {
 		case e.IsKubernetes():
-			last = append(last, hop)
+			last = append(last, m.transit.hop(e, m.to))
 		case e.HasNodePorts():
-			nodePorts = append(nodePorts, hop)
+			nodePorts = append(nodePorts, e)
+		case e.throttled():
+			routed = append(routed, e)
 		default:
-			plain = append(plain, hop)
+			plain = append(plain, m.transit.hop(e, m.to))
 		}
 	}
-	return slices.Concat(
+	groups := slices.Concat(
 		engine.AtOnce(parallel, b.String(), bridges...),
 		engine.AtOnce(1, b.String(), m.transit.barriers.step(b.String())),
 		engine.AtOnce(parallel, b.String(), plain...),
-		engine.AtOnce(1, b.String(), nodePorts...),
-		engine.AtOnce(1, b.String(), last...),
 	)
+	for some := range slices.Chunk(routed, bridge.Together) {
+		groups = append(groups, m.routed(b, some)...)
+	}
+	for _, e := range nodePorts {
+		groups = append(groups, m.routed(b, []*Entry{e})...)
+	}
+	return append(groups, engine.AtOnce(1, b.String(), last...)...)
+}
+
+// routed has Services hop beside each other, unseen by ingress controllers that lead to them.
+func (m *movePlan) routed(b *batch, some []*Entry) []engine.Group {
+	var beside []bridge.Routed
+	for _, e := range some {
+		if e.throttled() {
+			beside = append(beside, bridge.Routed{Service: e.Service, Old: e.Old})
+		}
+	}
+	var hops []engine.Step
+	for _, e := range some {
+		hops = append(hops, m.transit.hopBeside(e, m.to, beside))
+	}
+	groups := engine.AtOnce(parallel, b.String(), hops...)
+	if len(beside) > 0 {
+		groups = append(groups, engine.AtOnce(1, b.String(), m.transit.unthrottle(some[0].Key().String()))...)
+	}
+	return groups
+}
+
+// unthrottled takes away what a run that was killed has left for ingress controllers to see.
+func (m *movePlan) unthrottled() []engine.Group {
+	if !slices.ContainsFunc(m.survey.Moves, (*Entry).throttled) {
+		return nil
+	}
+	return engine.AtOnce(1, "", m.transit.unthrottle("before"))
 }
 
 // narrow has each address belong to one Service again.

@@ -41,6 +41,8 @@ type transit struct {
 	observer Observer
 	// crossings are as many as may be between their two patches at once.
 	crossings chan struct{}
+	// throttle keeps what ingress controllers lead to from them while it hops.
+	throttle *bridge.Throttle
 }
 
 // bridgeOf is the bridge that a Service needs in order to hop.

@@ -26,21 +26,36 @@ func (h *hopStep) depart(ctx context.Context, svc *corev1.Service) error {
 	if err := h.follow(ctx, svc); err != nil {
 		return err
 	}
+	if err := h.note(ctx, svc); err != nil {
+		return err
+	}
 	if svc.Spec.Type == corev1.ServiceTypeNodePort {
+		if h.routed() {
+			if err := h.transit.throttle.Rest(ctx); err != nil {
+				return err
+			}
+		}
 		done, err := bridge.Nudge(ctx, h.transit.client, h.transit.pool, h.transit.migration)
 		if err != nil {
 			return err
 		}
 		defer func() { _ = done(context.WithoutCancel(ctx)) }() // it goes with its namespace at the latest
-		if err := h.proven(ctx, svc); err != nil {              // the nudge took a while
+	}
+	if h.routed() {
+		if err := h.transit.throttle.Begin(ctx, h.beside...); err != nil {
 			return err
 		}
 	}
-	if err := h.note(ctx, svc); err != nil {
-		return err
+	if svc.Spec.Type == corev1.ServiceTypeNodePort || h.routed() {
+		if err := h.proven(ctx, svc); err != nil { // that took a while
+			return err
+		}
 	}
 	return h.cross(ctx, svc)
 }
+
+// routed reports whether ingress controllers are to see nothing of the hop.
+func (h *hopStep) routed() bool { return len(h.beside) > 0 }
 
 // claim reserves the target again that an attempt before this one has given back.
 func (h *hopStep) claim(ctx context.Context) error {
@@ -96,11 +111,17 @@ func (h *hopStep) cross(ctx context.Context, svc *corev1.Service) error {
 		_ = h.claim(ctx) // the next attempt does, if there is one
 		return err
 	}
+	defer h.transit.throttle.Arrived()
 	return h.arrive(ctx, svc, original)
 }
 
 // leave is patch A. It is the dangerous one: once it is through, only the bridge answers at the old address.
 func (h *hopStep) leave(ctx context.Context, svc *corev1.Service) error {
+	if h.routed() {
+		if err := h.transit.throttle.Open(); err != nil {
+			return err
+		}
+	}
 	patch, err := h.patchLeave(svc)
 	if err != nil {
 		return err
@@ -227,7 +248,7 @@ func (h *hopStep) patchLeave(svc *corev1.Service) (map[string]any, error) {
 		"metadata": map[string]any{"resourceVersion": svc.ResourceVersion, "annotations": notes},
 		"spec": map[string]any{
 			"type":                  corev1.ServiceTypeExternalName,
-			"externalName":          bridgeHost(svc, h.transit.domain),
+			"externalName":          h.host(svc),
 			"clusterIP":             nil,
 			"clusterIPs":            nil,
 			"ipFamilies":            nil,
@@ -236,6 +257,16 @@ func (h *hopStep) patchLeave(svc *corev1.Service) (map[string]any, error) {
 			"externalTrafficPolicy": nil,
 		},
 	}, nil
+}
+
+// host is where a Service leads between its patches: to the name of its bridge, or, for API servers, which go by externalName (ResolveCluster in
+// k8s.io/apiserver pkg/util/proxy/proxy.go) and seldom ask the DNS of their cluster, to the old address, at which the bridge answers all the
+// time. An address has no CNAME: who looks up the Service's name in this moment is told that there is none. Of IPv6 none is a valid externalName.
+func (h *hopStep) host(svc *corev1.Service) string {
+	if h.entry.called && h.entry.Old.Is4() {
+		return h.entry.Old.String()
+	}
+	return bridgeHost(svc, h.transit.domain)
 }
 
 func (h *hopStep) patchArrive(svc *corev1.Service, original *corev1.ServiceSpec) map[string]any {
@@ -291,11 +322,20 @@ func (h *hopStep) changes() ([]engine.Change, error) {
 		const nudge = "Service " + v1alpha1.SystemNamespace + "/nudge-…"
 		changes = append(changes, engine.Change{Verb: "create", Object: nudge}, engine.Change{Verb: "delete", Object: nudge})
 	}
+	if h.routed() {
+		changes = append(changes, nudging(svc)...)
+	}
 	for _, c := range bridgeDeletion(h.entry.BridgeKey(), svc.Spec.Selector) {
 		changes = append(changes, engine.Change{Verb: c.Verb, Object: c.Object + " (instead, if the Service may not move any more by then)"})
 	}
 	memo := engine.Change{Verb: "create", Object: "IPAddress " + bridge.MemoAddress(svc.UID).String() + " (what is noted of the Service)"}
 	return append(changes, memo, released, h.patches(timeless(leave)), arrives(&svc.Spec), kept), nil
+}
+
+// nudging is what ingress controllers are given to see.
+func nudging(svc *corev1.Service) []engine.Change {
+	slice := fmt.Sprintf("EndpointSlice %s/%s", svc.Namespace, bridge.NudgeOf(svc))
+	return []engine.Change{{Verb: "create", Object: slice}, {Verb: "delete", Object: slice}}
 }
 
 func (h *hopStep) patches(body map[string]any) engine.Change {

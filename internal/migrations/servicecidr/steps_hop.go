@@ -30,6 +30,8 @@ type hopStep struct {
 	transit *transit
 	entry   *Entry
 	to      engine.Direction
+	// beside are the Services that ingress controllers lead to and that hop at the same time, this one among them; none, if they do not lead here.
+	beside []bridge.Routed
 	// began is when the first patch was about to be sent, for the observer.
 	began time.Time
 	// left is why the Service does not hop, once it was found that it may not.
@@ -39,16 +41,18 @@ type hopStep struct {
 	kept    bool
 }
 
-func (t *transit) hop(e *Entry, to engine.Direction) engine.Step {
+func (t *transit) hop(e *Entry, to engine.Direction) engine.Step { return t.hopBeside(e, to, nil) }
+
+func (t *transit) hopBeside(e *Entry, to engine.Direction, beside []bridge.Routed) engine.Step {
 	id := "hop/"
 	if to == engine.Backward {
 		id = "return/"
 	}
-	h := &hopStep{transit: t, entry: e, to: to}
+	h := &hopStep{transit: t, entry: e, to: to, beside: beside}
 	h.Observed = engine.Observed[*corev1.Service]{
 		Name: id + e.Key().String(), As: engine.RoleMove,
 		Look: h.look, Write: h.write, Proof: h.prove, Changes: h.changes,
-		Reverse: func() engine.Step { return t.hop(e, to.Opposite()) },
+		Reverse: func() engine.Step { return t.hopBeside(e, to.Opposite(), beside) },
 	}
 	return h
 }

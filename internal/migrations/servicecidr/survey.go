@@ -50,8 +50,10 @@ type Entry struct {
 	Bridge *corev1.Service
 	// reserved are the addresses that are reserved for the bridge, as far as they were seen.
 	reserved map[netip.Addr]reservation
-	// alone says that it moves in a batch by itself.
-	alone bool
+	// called says that API servers call the Service, for a webhook or an aggregated API: it moves in a batch by itself.
+	called bool
+	// routed says that an ingress controller or a gateway leads to the Service.
+	routed bool
 	// leaving is the spec that the Service has kept from before its latest hop, as far as reservations say it.
 	leaving string
 	// latest is what requests of this run were answered with.

@@ -297,7 +297,11 @@ func (w *witness) departed(e *Entry) bool {
 
 // crossing reports whether a Service is between the two patches of a hop: its name leads to its bridge, and to no other host.
 func crossing(svc *corev1.Service, domain string) bool {
-	return svc.Spec.Type == corev1.ServiceTypeExternalName && svc.Spec.ExternalName == bridgeHost(svc, domain)
+	if svc.Spec.Type != corev1.ServiceTypeExternalName || svc.Spec.ExternalName == "" {
+		return false
+	}
+	host := svc.Spec.ExternalName
+	return host == bridgeHost(svc, domain) || host == svc.Annotations[v1alpha1.AnnotationOldIP]
 }
 
 // bridgeHost is the name of a Service's bridge in the DNS of the cluster.

@@ -1,0 +1,174 @@
+package bridge
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine"
+)
+
+// Ingress controllers act on a change at once after a quiet time, and on those that follow together, when an interval is over: Traefik takes
+// the latest configuration after 2 s (providersThrottleDuration in pkg/provider/aggregator/aggregator.go), ingress-nginx syncs 0.3 times a second
+// (sync-rate-limit, pkg/util/queue).
+const (
+	// Together is for how many Services one interval is begun. On an API server that has much to do, some of them leave in the next.
+	Together = 16
+	// begun is how long controllers get to see a change and to act on it.
+	begun = 300 * time.Millisecond
+	// leaveWithin is how long after the change a Service may still leave: it is to arrive before Traefik's interval is over.
+	leaveWithin = 1200 * time.Millisecond
+	// rest is how long nothing may change before the next: two intervals of ingress-nginx, or three of Traefik, after the last.
+	rest = 6800 * time.Millisecond
+)
+
+// Throttle has ingress controllers be in an interval while Services hop, so that they see each only as it was and as it is afterwards. What
+// begins the interval is an EndpointSlice, one per Service, with an endpoint that ends: Traefik makes a server of it that gets no requests
+// ("fenced"), which is another configuration; ingress-nginx and kube-proxy look at it and pass it over. On a cluster where routes change all the
+// time an interval may end between two patches all the same.
+type Throttle struct {
+	Client    client.Client
+	Migration string
+
+	mu sync.Mutex
+	// opened is when the change was made, latest when something last was that controllers see.
+	opened, latest time.Time
+}
+
+// Routed is a Service that ingress controllers lead to, with the address that its bridge answers at all the time.
+type Routed struct {
+	Service *corev1.Service
+	Old     netip.Addr
+}
+
+// Begin returns when an interval has begun not long ago. If none has, one is begun for all that are to hop beside each other.
+func (t *Throttle) Begin(ctx context.Context, all ...Routed) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.open() {
+		return nil
+	}
+	if err := t.rest(ctx); err != nil {
+		return err
+	}
+	for _, r := range all {
+		if err := t.Client.Create(ctx, r.nudge(t.Migration), client.FieldOwner(v1alpha1.FieldManager)); client.IgnoreAlreadyExists(err) != nil {
+			return fmt.Errorf("having ingress controllers wait for service %s/%s: %w", r.Service.Namespace, r.Service.Name, err)
+		}
+	}
+	t.opened = time.Now()
+	t.latest = t.opened
+	return pass(ctx, begun)
+}
+
+// Open returns nil while a Service may leave its address.
+func (t *Throttle) Open() error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !t.open() {
+		return engine.NotYet("the interval of ingress controllers is nearly over; the Service leaves in the next")
+	}
+	return nil
+}
+
+func (t *Throttle) open() bool { return !t.opened.IsZero() && time.Since(t.opened) < leaveWithin }
+
+// Rest lets controllers come to rest, so that Begin has not to.
+func (t *Throttle) Rest(ctx context.Context) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.rest(ctx)
+}
+
+func (t *Throttle) rest(ctx context.Context) error {
+	if err := t.end(ctx); err != nil {
+		return err
+	}
+	return pass(ctx, max(0, rest-time.Since(t.latest)))
+}
+
+// Arrived says that a Service has got its next address.
+func (t *Throttle) Arrived() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.latest = time.Now()
+}
+
+// End takes away what began an interval. While it lasts, controllers see that together with the rest.
+func (t *Throttle) End(ctx context.Context) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.end(ctx)
+}
+
+func (t *Throttle) end(ctx context.Context) error {
+	left, err := t.left(ctx)
+	if err != nil {
+		return err
+	}
+	for i := range left {
+		if err := client.IgnoreNotFound(t.Client.Delete(ctx, &left[i])); err != nil {
+			return fmt.Errorf("removing EndpointSlice %s/%s: %w", left[i].Namespace, left[i].Name, err)
+		}
+		t.latest = time.Now()
+	}
+	t.opened = time.Time{}
+	return nil
+}
+
+// Ended returns nil if nothing is left of an interval.
+func (t *Throttle) Ended(ctx context.Context) error {
+	left, err := t.left(ctx)
+	if err == nil && len(left) > 0 {
+		err = engine.NotYet("EndpointSlice %s/%s is left", left[0].Namespace, left[0].Name)
+	}
+	return err
+}
+
+func (t *Throttle) left(ctx context.Context) ([]discoveryv1.EndpointSlice, error) {
+	all := &discoveryv1.EndpointSliceList{}
+	ours := client.MatchingLabels{v1alpha1.LabelMigration: t.Migration, v1alpha1.LabelRole: v1alpha1.RoleNudge}
+	if err := t.Client.List(ctx, all, ours); err != nil {
+		return nil, fmt.Errorf("listing EndpointSlices: %w", err)
+	}
+	return all.Items, nil
+}
+
+// nudge is an EndpointSlice with the ports of the Service and an endpoint that ends. Its address is one that answers, should anyone call it.
+func (r Routed) nudge(migration string) *discoveryv1.EndpointSlice {
+	svc := r.Service
+	s := &discoveryv1.EndpointSlice{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: svc.Namespace, Name: NudgeOf(svc),
+			Labels: map[string]string{
+				discoveryv1.LabelServiceName: svc.Name, discoveryv1.LabelManagedBy: managedBy,
+				v1alpha1.LabelMigration: migration, v1alpha1.LabelRole: v1alpha1.RoleNudge,
+			},
+		},
+		AddressType: discoveryv1.AddressTypeIPv4,
+		Endpoints: []discoveryv1.Endpoint{{
+			Addresses:  []string{r.Old.String()},
+			Conditions: discoveryv1.EndpointConditions{Ready: ptr.To(false), Serving: ptr.To(true), Terminating: ptr.To(true)},
+		}},
+	}
+	if r.Old.Is6() {
+		s.AddressType = discoveryv1.AddressTypeIPv6
+	}
+	for i := range svc.Spec.Ports {
+		p := &svc.Spec.Ports[i]
+		s.Ports = append(s.Ports, discoveryv1.EndpointPort{Name: &p.Name, Protocol: &p.Protocol, Port: &p.Port, AppProtocol: p.AppProtocol})
+	}
+	return s
+}
+
+// NudgeOf is the name of the EndpointSlice that begins an interval for a Service.
+func NudgeOf(svc *corev1.Service) string { return Name(svc.Name, svc.UID) + "-nudge" }
