@@ -102,7 +102,6 @@ func unusedByServices() map[string]string {
 		"update validatingadmissionpolicybindings.admissionregistration.k8s.io replumb-freeze":         "the freeze is another migration's",
 		"delete validatingadmissionpolicies.admissionregistration.k8s.io replumb-freeze-deploys":       deploy,
 		"delete validatingadmissionpolicybindings.admissionregistration.k8s.io replumb-freeze-deploys": deploy,
-		"patch ipaddresses.networking.k8s.io":                                                          "a Service changes between its bridge and its hop",
 		"patch endpointslices.discovery.k8s.io":                                                        "endpoints of a Service without selector change while it has a bridge",
 		"watch deployments.apps":                                                                       slow,
 		"watch statefulsets.apps":                                                                      slow,
