@@ -235,7 +235,7 @@ func (s *drainStep) left(ctx context.Context) ([]*corev1.Pod, error) {
 	if err != nil || !lost {
 		return left, err
 	}
-	s.note = fmt.Sprintf("node %s is not ready: %d pods were told to end, and it is not known whether they have, the first is %s/%s",
+	s.note = fmt.Sprintf("node %s is not ready: %d pods were asked to end, and it is not known whether they have, the first is %s/%s",
 		s.leaving.Node, len(left), left[0].Namespace, left[0].Name)
 	return nil, nil
 }

@@ -70,7 +70,7 @@ func (p *Planner) steadyBack(after string) []engine.Group {
 	return p.Agents.BestEffort(p.Agents.Steady(after))
 }
 
-// dismiss takes agents away: they are told where API servers are when they begin, and those are about to move.
+// dismiss takes agents away: they learn where API servers are when they begin, and those are about to move.
 func (p *Planner) dismiss() []engine.Group {
 	if p.Agents == nil || p.spec().ControlPlane == nil {
 		return nil

@@ -133,7 +133,7 @@ func stays(p *corev1.Pod) bool {
 //
 // A pod whose labels its DaemonSet does not select any more is that DaemonSet's no longer, and there would be another one at once, were it
 // not for the taint of the node. One that tolerates the taint keeps the labels that its DaemonSet goes by; if its Service goes by the
-// same, it cannot leave, as RP3209 has told.
+// same, it cannot leave, as RP3209 says.
 func (l live) leave(name string) engine.Step {
 	var stuck []string
 	return &engine.Write{
