@@ -168,7 +168,7 @@ func (n *neighbourhood) errands() []*errand {
 		}},
 		{what: "the APIService was looked at", every: 100 * time.Millisecond, do: func(ctx context.Context, _ int) error { return n.available(ctx) }},
 		{what: "Flux was looked at", every: time.Second, do: func(ctx context.Context, _ int) error { return n.ready(ctx) }},
-		{what: "the Rollout was switched", every: 15 * time.Second, do: func(ctx context.Context, round int) error {
+		{what: "the Rollout was switched", every: 30 * time.Second, do: func(ctx context.Context, round int) error {
 			return admitted(n.tryApply(ctx, n.rollout(int(time.Now().Unix())+round)))
 		}},
 	}
