@@ -24,9 +24,7 @@ import (
 // closed is asked about pods and Services, a Rollout switches, and Flux reconciles every 10 s. Nothing may be lost, refused, unavailable or
 // changed back. The control hops a Service behind Traefik without any care, and deletes and recreates one: both must lose.
 func TestNeighboursLoseNothing(t *testing.T) {
-	topology := withNeighbours(named("e2e-beside"))
-	topology.ControlPlanes = 2 // API servers restart one after the other, and requests to the aggregated API go on
-	l := bringUp(t, topology)
+	l := bringUp(t, withNeighbours(highlyAvailable("e2e-beside")))
 	n := newNeighbours(t, l)
 	t.Cleanup(func() { n.logNeighbours() }) // before the lab goes
 	n.standGuard()
