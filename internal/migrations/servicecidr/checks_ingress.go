@@ -3,9 +3,11 @@ package servicecidr
 import (
 	"fmt"
 	"slices"
+	"strconv"
 
 	"github.com/replumb/replumb/internal/engine/findings"
 	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/network/bridge"
 )
 
 // ingressChecks are about those who lead requests from outside to Services, and watch these.
@@ -13,10 +15,11 @@ func ingressChecks() []findings.Check[Input] {
 	return []findings.Check[Input]{{
 		Code: "RP1710", Severity: findings.Warning, Run: checkRoutes,
 		Claim: "no Service that moves is led to by an ingress controller or a gateway",
-		Why: "they watch Services, and see one that moves as type ExternalName for some milliseconds. Traefik then takes its routes away for about two " +
-			"seconds, unless it allows such Services; ingress-nginx may lead to the port of its pods at the wrong address for three",
-		Fix: "have Traefik allow Services of type ExternalName for the time of the move (allowExternalNameServices), move such Services in a tier and a " +
-			"window of their own, or pin them: kubectl annotate service -n NAMESPACE NAME replumb.dev/strategy=pin",
+		Why: "they watch Services, and see one that moves as type ExternalName for some milliseconds. Such Services hop by themselves, at most " +
+			strconv.Itoa(bridge.Together) + " at once and every seven seconds, right after a harmless change that has Traefik (2 s) and ingress-nginx (3.3 s) " +
+			"gather what follows. Others may act on what is in between, and so do these where routes change all the time",
+		Fix: "name what goes through the ingress in spec.proof.probes, and move such Services in a tier and a window of their own; or pin them: " +
+			"kubectl annotate service -n NAMESPACE NAME replumb.dev/strategy=pin",
 	}}
 }
 

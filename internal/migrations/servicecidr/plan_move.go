@@ -222,17 +222,18 @@ func (m *movePlan) routed(b *batch, some []*Entry) []engine.Group {
 	}
 	groups := engine.AtOnce(parallel, b.String(), hops...)
 	if len(beside) > 0 {
-		groups = append(groups, engine.AtOnce(1, b.String(), m.transit.unthrottle(some[0].Key().String()))...)
+		groups = append(groups, engine.AtOnce(1, b.String(), m.transit.unthrottle(some[0].Key().String(), some))...)
 	}
 	return groups
 }
 
 // unthrottled takes away what a run that was killed has left for ingress controllers to see.
 func (m *movePlan) unthrottled() []engine.Group {
-	if !slices.ContainsFunc(m.survey.Moves, (*Entry).throttled) {
+	some := slices.DeleteFunc(slices.Clone(m.survey.Moves), func(e *Entry) bool { return !e.throttled() })
+	if len(some) == 0 {
 		return nil
 	}
-	return engine.AtOnce(1, "", m.transit.unthrottle("before"))
+	return engine.AtOnce(1, "before the first batch", m.transit.unthrottle("before", some))
 }
 
 // narrow has each address belong to one Service again.

@@ -323,19 +323,14 @@ func (h *hopStep) changes() ([]engine.Change, error) {
 		changes = append(changes, engine.Change{Verb: "create", Object: nudge}, engine.Change{Verb: "delete", Object: nudge})
 	}
 	if h.routed() {
-		changes = append(changes, nudging(svc)...)
+		nudge := nudgeName(svc)
+		changes = append(changes, engine.Change{Verb: "create", Object: nudge}, engine.Change{Verb: "delete", Object: nudge + " (of an earlier attempt)"})
 	}
 	for _, c := range bridgeDeletion(h.entry.BridgeKey(), svc.Spec.Selector) {
 		changes = append(changes, engine.Change{Verb: c.Verb, Object: c.Object + " (instead, if the Service may not move any more by then)"})
 	}
 	memo := engine.Change{Verb: "create", Object: "IPAddress " + bridge.MemoAddress(svc.UID).String() + " (what is noted of the Service)"}
 	return append(changes, memo, released, h.patches(timeless(leave)), arrives(&svc.Spec), kept), nil
-}
-
-// nudging is what ingress controllers are given to see.
-func nudging(svc *corev1.Service) []engine.Change {
-	slice := fmt.Sprintf("EndpointSlice %s/%s", svc.Namespace, bridge.NudgeOf(svc))
-	return []engine.Change{{Verb: "create", Object: slice}, {Verb: "delete", Object: slice}}
 }
 
 func (h *hopStep) patches(body map[string]any) engine.Change {
