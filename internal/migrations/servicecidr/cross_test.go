@@ -5,6 +5,7 @@ package servicecidr
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"slices"
 	"sync"
@@ -185,14 +186,16 @@ func (u *unreserved) Create(ctx context.Context, o client.Object, opts ...client
 	return u.WithWatch.Create(ctx, o, opts...)
 }
 
+var moving = flag.Int("moving", 32, "how many Services TestWindowOfWatchers moves, in one batch")
+
 // TestWindowOfWatchers tells, with -v, how long watchers see a Service as ExternalName, beside what a patch by itself takes meanwhile. It fails if
 // a watcher misses a hop; times are only told.
 func TestWindowOfWatchers(t *testing.T) {
-	const services = 32
+	services := *moving
 	f := setup(t)
 	f.job.Spec.Batch = services
 	for i := range services {
-		f.service(fmt.Sprintf("cart-%d", i), at(fmt.Sprintf("10.96.3.%d", 7+i)))
+		f.service(fmt.Sprintf("cart-%d", i), at(fmt.Sprintf("10.96.%d.%d", 3+i/200, 7+i%200)))
 	}
 	seen := make(chan time.Duration, services)
 	w, err := server.Watch(t.Context(), &corev1.ServiceList{}, client.InNamespace("shop"))
@@ -214,13 +217,13 @@ func TestWindowOfWatchers(t *testing.T) {
 		}
 	}()
 	var patches []time.Duration
-	moving := make(chan struct{})
+	over := make(chan struct{})
 	bare := make(chan struct{})
 	go func() {
 		defer close(bare)
 		for n := 0; ; n++ {
 			select {
-			case <-moving:
+			case <-over:
 				return
 			default:
 			}
@@ -234,7 +237,7 @@ func TestWindowOfWatchers(t *testing.T) {
 		}
 	}()
 	f.apply()
-	close(moving)
+	close(over)
 	<-bare
 	windows := make([]time.Duration, services)
 	for i := range windows {

@@ -199,6 +199,7 @@ func readFixture(t *testing.T, spec Spec, manifests, factsYAML []byte) Input {
 		trials.QuotasErr = errors.New("denied")
 	}
 	survey.setApart(live.Inspection.Called)
+	survey.setRouted(live.Inspection.Routes)
 	return Input{Snapshot: snap, Survey: survey, Live: live, Trials: trials, Workloads: running(snap, others)}
 }
 
