@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -29,6 +30,8 @@ const (
 	leaveWithin = 1200 * time.Millisecond
 	// rest is how long nothing may change before the next: two intervals of ingress-nginx, or three of Traefik, after the last.
 	rest = 6800 * time.Millisecond
+	// patience is how many intervals may go by in which no Service leaves.
+	patience = 3
 )
 
 // Throttle has ingress controllers be in an interval while Services hop, so that they see each only as it was and as it is afterwards. What
@@ -42,6 +45,8 @@ type Throttle struct {
 	mu sync.Mutex
 	// opened is when the change was made, latest when something last was that controllers see.
 	opened, latest time.Time
+	// arrived are the Services that have hopped in the interval, futile how many intervals in a row went by without any.
+	arrived, futile int
 }
 
 // Routed is a Service that ingress controllers lead to, with the address that its bridge answers at all the time.
@@ -60,21 +65,38 @@ func (t *Throttle) Begin(ctx context.Context, all ...Routed) error {
 	if err := t.rest(ctx); err != nil {
 		return err
 	}
-	for _, r := range all {
-		if err := t.Client.Create(ctx, r.nudge(t.Migration), client.FieldOwner(v1alpha1.FieldManager)); client.IgnoreAlreadyExists(err) != nil {
-			return fmt.Errorf("having ingress controllers wait for service %s/%s: %w", r.Service.Namespace, r.Service.Name, err)
-		}
+	if t.futile++; t.arrived > 0 {
+		t.futile = 0
 	}
-	t.opened = time.Now()
-	t.latest = t.opened
+	t.arrived, t.opened = 0, time.Now()
+	if err := t.change(ctx, all); err != nil {
+		return err
+	}
+	t.latest = time.Now()
 	return pass(ctx, begun)
 }
 
-// Open returns nil while a Service may leave its address.
+// change makes what controllers see, for all Services at once: the first begins the interval.
+func (t *Throttle) change(ctx context.Context, all []Routed) error {
+	eg, ctx := errgroup.WithContext(ctx)
+	for _, r := range all {
+		eg.Go(func() error {
+			err := t.Client.Create(ctx, r.nudge(t.Migration), client.FieldOwner(v1alpha1.FieldManager))
+			if client.IgnoreAlreadyExists(err) != nil {
+				return fmt.Errorf("having ingress controllers wait for service %s/%s: %w", r.Service.Namespace, r.Service.Name, err)
+			}
+			return nil
+		})
+	}
+	return eg.Wait()
+}
+
+// Open returns nil while a Service may leave its address. An API server that is too slow for any to leave in time is not waited for forever: then they
+// leave when they can.
 func (t *Throttle) Open() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if !t.open() {
+	if !t.open() && t.futile < patience {
 		return engine.NotYet("the interval of ingress controllers is nearly over; the Service leaves in the next")
 	}
 	return nil
@@ -100,6 +122,7 @@ func (t *Throttle) rest(ctx context.Context) error {
 func (t *Throttle) Arrived() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	t.arrived++
 	t.latest = time.Now()
 }
 
