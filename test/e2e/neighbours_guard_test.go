@@ -160,13 +160,13 @@ func (e *errand) report(t *testing.T, during string) {
 func (n *neighbourhood) errands() []*errand {
 	client := n.l.Client()
 	return []*errand{
-		{what: "pods were created dry", every: 100 * time.Millisecond, do: func(ctx context.Context, _ int) error {
+		{what: "pods were created dry", every: 200 * time.Millisecond, do: func(ctx context.Context, _ int) error {
 			return admitted(createDry(ctx, client))
 		}},
-		{what: "a Service was patched", every: 200 * time.Millisecond, do: func(ctx context.Context, round int) error {
+		{what: "a Service was patched", every: time.Second, do: func(ctx context.Context, round int) error {
 			return admitted(patchService(ctx, client, round))
 		}},
-		{what: "the APIService was looked at", every: 100 * time.Millisecond, do: func(ctx context.Context, _ int) error { return n.available(ctx) }},
+		{what: "the APIService was looked at", every: 250 * time.Millisecond, do: func(ctx context.Context, _ int) error { return n.available(ctx) }},
 		{what: "Flux was looked at", every: time.Second, do: func(ctx context.Context, _ int) error { return n.ready(ctx) }},
 		{what: "the Rollout was switched", every: 30 * time.Second, do: func(ctx context.Context, round int) error {
 			return admitted(n.tryApply(ctx, n.rollout(int(time.Now().Unix())+round)))
