@@ -44,11 +44,13 @@ func watched(t *testing.T, losing func(*fixture) int) *fixture {
 	return f
 }
 
-// did reports whether a step is done.
+// did reports whether a step is done, or had nothing to do: what it waits for may be there when it begins.
 func (f *fixture) did(step string) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return slices.ContainsFunc(f.events, func(e engine.Event) bool { return e.Kind == engine.StepDone && e.Step == step })
+	return slices.ContainsFunc(f.events, func(e engine.Event) bool {
+		return e.Step == step && (e.Kind == engine.StepDone || e.Kind == engine.StepUnchanged)
+	})
 }
 
 // TestWatched: agents watch from the source while names move there and back, and are gone at the end.
