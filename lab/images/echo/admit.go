@@ -45,14 +45,27 @@ func admit(w http.ResponseWriter, r *http.Request) {
 	}) // an API server that hangs up asks again
 }
 
-// serveAdmission is a webhook over TLS until ctx ends.
-func serveAdmission(ctx context.Context, address, cert, key string) error {
+// serveAdmission is a webhook over TLS until ctx ends, and for a drain longer. In that time it has each client hang up after its answer: API servers
+// keep connections, and a request on one that the webhook has closed fails.
+func serveAdmission(ctx context.Context, address, cert, key string, drain time.Duration) error {
 	mux := http.NewServeMux()
-	mux.HandleFunc("POST /admit", admit)
+	mux.HandleFunc("POST /admit", parting(ctx, admit))
 	server := &http.Server{Addr: address, Handler: mux, ReadHeaderTimeout: time.Minute}
-	context.AfterFunc(ctx, func() { _ = server.Close() })
+	context.AfterFunc(ctx, func() {
+		time.AfterFunc(drain, func() { _ = server.Shutdown(context.Background()) })
+	})
 	if err := server.ListenAndServeTLS(cert, key); !errors.Is(err, http.ErrServerClosed) {
 		return err
 	}
 	return nil
+}
+
+// parting has clients hang up after an answer once ctx has ended.
+func parting(ctx context.Context, answer http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		if ctx.Err() != nil {
+			w.Header().Set("Connection", "close")
+		}
+		answer(w, r)
+	}
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -22,5 +23,17 @@ func TestAdmit(t *testing.T) {
 		if ok := strings.Contains(want, "allowed"); ok != (got.Code == http.StatusOK) {
 			t.Errorf("to %s it says %d", body, got.Code)
 		}
+	}
+}
+
+func TestParting(t *testing.T) {
+	ctx, end := context.WithCancel(t.Context())
+	for _, want := range []string{"", "close"} {
+		got := httptest.NewRecorder()
+		parting(ctx, admit)(got, httptest.NewRequest(http.MethodPost, "/admit", strings.NewReader(`{}`)))
+		if is := got.Header().Get("Connection"); is != want {
+			t.Errorf("Connection is %q, want %q", is, want)
+		}
+		end()
 	}
 }

@@ -39,7 +39,7 @@ func run() error {
 	}
 	if cert := os.Getenv("ADMIT_CERT"); cert != "" { // it is a webhook as well
 		var g errgroup.Group
-		g.Go(func() error { return serveAdmission(ctx, envOr("ADMIT", ":8443"), cert, os.Getenv("ADMIT_KEY")) })
+		g.Go(func() error { return serveAdmission(ctx, envOr("ADMIT", ":8443"), cert, os.Getenv("ADMIT_KEY"), drain) })
 		g.Go(func() error { return s.Serve(ctx) })
 		return g.Wait()
 	}
