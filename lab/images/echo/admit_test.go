@@ -28,6 +28,7 @@ func TestAdmit(t *testing.T) {
 
 func TestParting(t *testing.T) {
 	ctx, end := context.WithCancel(t.Context())
+	defer end()
 	for _, want := range []string{"", "close"} {
 		got := httptest.NewRecorder()
 		parting(ctx, admit)(got, httptest.NewRequest(http.MethodPost, "/admit", strings.NewReader(`{}`)))
