@@ -61,6 +61,8 @@ type Inspection struct {
 	Called []Called
 	// IngressClasses by name, and the controllers that serve them.
 	IngressClasses map[string]string
+	// Routes are what leads requests from outside to Services.
+	Routes []Route
 	// Egress are the namespaces in which NetworkPolicies say what pods may call.
 	Egress map[string]bool
 	// Migrations that the cluster has.
@@ -69,6 +71,8 @@ type Inspection struct {
 	Unread map[string]bool
 
 	calico bool
+	// defined are the custom resources of the cluster that were seen.
+	defined map[string]bool
 }
 
 // PodAddress is the address of a pod, given as namespace/name.
@@ -113,6 +117,9 @@ func (c *Cluster) References(ctx context.Context, scanner *references.Scanner) (
 	if err := c.felix(ctx, found); err != nil {
 		return nil, err
 	}
+	if err := c.readRoutes(ctx, found); err != nil {
+		return nil, err
+	}
 	found.sort()
 	return found, nil
 }
@@ -128,6 +135,7 @@ func ReferenceRights() []Right {
 		Grant("apiregistration.k8s.io", "apiservices", "", "list"),
 		Grant("admissionregistration.k8s.io", "validatingadmissionpolicies", "", "list"),
 		Grant("apiextensions.k8s.io", "customresourcedefinitions", "", "list"),
+		RouteRights(),
 		Named(Grant("crd.projectcalico.org", "felixconfigurations", "", "get"), "default"),
 	)
 }
@@ -176,6 +184,7 @@ func sources() []source {
 		{resource: "jobs", list: &batchv1.JobList{}, page: pageSize},
 		{resource: "cronjobs", list: &batchv1.CronJobList{}, page: pageSize},
 		{resource: "networkpolicies", list: &networkingv1.NetworkPolicyList{}, page: pageSize},
+		{resource: "ingresses", list: &networkingv1.IngressList{}, page: pageSize},
 		{resource: "ingressclasses", list: &networkingv1.IngressClassList{}, page: pageSize},
 		{resource: "poddisruptionbudgets", list: &policyv1.PodDisruptionBudgetList{}, page: pageSize},
 		{resource: "validatingwebhookconfigurations", list: &admissionv1.ValidatingWebhookConfigurationList{}, page: pageSize},
@@ -217,9 +226,13 @@ func (i *Inspection) Take(scanner *references.Scanner, o client.Object) {
 	case *networkingv1.IngressClass:
 		i.ingressClass(o)
 		return
+	case *networkingv1.Ingress:
+		i.ingress(o)
+		return
 	case *networkingv1.NetworkPolicy:
 		i.egress(o)
 	case *apiextensionsv1.CustomResourceDefinition:
+		i.define(o.Name)
 		i.calico = i.calico || o.Name == "felixconfigurations.crd.projectcalico.org"
 	case *corev1.ConfigMap:
 		i.configMap(o)
@@ -234,6 +247,13 @@ func (i *Inspection) Take(scanner *references.Scanner, o client.Object) {
 		i.workload(object, spec)
 		i.planes(object, spec)
 	}
+}
+
+func (i *Inspection) define(resource string) {
+	if i.defined == nil {
+		i.defined = map[string]bool{}
+	}
+	i.defined[resource] = true
 }
 
 func (i *Inspection) ingressClass(o *networkingv1.IngressClass) {

@@ -67,6 +67,6 @@ func Checks() []findings.Check[Input] {
 		findings.Group("Old addresses written down", referenceChecks()...),
 		findings.Group("Manifests and workloads", workloadChecks()...),
 		findings.Group("Agents", slices.Concat(agentChecks(), proofChecks())...),
-		findings.Group("Admission", admissionChecks()...),
+		findings.Group("Admission", slices.Concat(admissionChecks(), ingressChecks())...),
 	)
 }

@@ -1,0 +1,51 @@
+package servicecidr
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/replumb/replumb/internal/engine/findings"
+	"github.com/replumb/replumb/internal/kube/cluster"
+)
+
+// ingressChecks are about those who lead requests from outside to Services, and watch these.
+func ingressChecks() []findings.Check[Input] {
+	return []findings.Check[Input]{{
+		Code: "RP1710", Severity: findings.Warning, Run: checkRoutes,
+		Claim: "no Service that moves is led to by an ingress controller or a gateway",
+		Why: "they watch Services, and see one that moves as type ExternalName for some milliseconds. Traefik then takes its routes away for about two " +
+			"seconds, unless it allows such Services; ingress-nginx may lead to the port of its pods at the wrong address for three",
+		Fix: "have Traefik allow Services of type ExternalName for the time of the move (allowExternalNameServices), move such Services in a tier and a " +
+			"window of their own, or pin them: kubectl annotate service -n NAMESPACE NAME replumb.dev/strategy=pin",
+	}}
+}
+
+func checkRoutes(in Input) []findings.Result {
+	pending := in.Survey.Pending()
+	if len(pending) == 0 {
+		return nil
+	}
+	resources := []string{"ingresses"}
+	for _, r := range cluster.RouteRights()[1:] {
+		resources = append(resources, r.Resource)
+	}
+	out := in.unread(resources...)
+	for _, e := range pending {
+		var by []string
+		for _, r := range in.found().Routes {
+			if r.Service != e.Key() {
+				continue
+			}
+			text := r.By
+			if controller := in.found().IngressClasses[r.Class]; controller != "" {
+				text = fmt.Sprintf("%s (%s)", text, controller)
+			}
+			by = append(by, text)
+		}
+		if len(by) > 0 {
+			slices.Sort(by)
+			out = append(out, findings.Failed("Service "+e.Key().String(), "service %s is led to by %s", e.Key(), listing(slices.Compact(by))))
+		}
+	}
+	return out
+}
