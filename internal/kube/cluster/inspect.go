@@ -61,7 +61,7 @@ type Inspection struct {
 	Called []Called
 	// IngressClasses by name, and the controllers that serve them.
 	IngressClasses map[string]string
-	// Routes are what leads requests from outside to Services.
+	// Routes are what leads requests from outside to Services, once Cluster.Routes has looked.
 	Routes []Route
 	// Egress are the namespaces in which NetworkPolicies say what pods may call.
 	Egress map[string]bool
@@ -117,9 +117,6 @@ func (c *Cluster) References(ctx context.Context, scanner *references.Scanner) (
 	if err := c.felix(ctx, found); err != nil {
 		return nil, err
 	}
-	if err := c.readRoutes(ctx, found); err != nil {
-		return nil, err
-	}
 	found.sort()
 	return found, nil
 }
@@ -135,7 +132,6 @@ func ReferenceRights() []Right {
 		Grant("apiregistration.k8s.io", "apiservices", "", "list"),
 		Grant("admissionregistration.k8s.io", "validatingadmissionpolicies", "", "list"),
 		Grant("apiextensions.k8s.io", "customresourcedefinitions", "", "list"),
-		RouteRights(),
 		Named(Grant("crd.projectcalico.org", "felixconfigurations", "", "get"), "default"),
 	)
 }
@@ -184,7 +180,6 @@ func sources() []source {
 		{resource: "jobs", list: &batchv1.JobList{}, page: pageSize},
 		{resource: "cronjobs", list: &batchv1.CronJobList{}, page: pageSize},
 		{resource: "networkpolicies", list: &networkingv1.NetworkPolicyList{}, page: pageSize},
-		{resource: "ingresses", list: &networkingv1.IngressList{}, page: pageSize},
 		{resource: "ingressclasses", list: &networkingv1.IngressClassList{}, page: pageSize},
 		{resource: "poddisruptionbudgets", list: &policyv1.PodDisruptionBudgetList{}, page: pageSize},
 		{resource: "validatingwebhookconfigurations", list: &admissionv1.ValidatingWebhookConfigurationList{}, page: pageSize},

@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/json"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
 // Route is an object by which an ingress controller or gateway leads requests to a Service.
@@ -32,7 +33,7 @@ func routeKinds() []routeKind {
 	}
 }
 
-// RouteRights are what it takes to see which Services ingress controllers lead to.
+// RouteRights are what Routes needs.
 func RouteRights() []Right {
 	all := Grant("networking.k8s.io", "ingresses", "", "list")
 	for _, k := range routeKinds() {
@@ -41,8 +42,17 @@ func RouteRights() []Right {
 	return all
 }
 
-// readRoutes reads what has no types here. Where there is no such resource, that the user may not list it says nothing.
-func (c *Cluster) readRoutes(ctx context.Context, found *Inspection) error {
+// Routes looks which Services ingress controllers and gateways lead to, and adds that to what References has found. Where there is no such
+// resource, that the user may not list it says nothing.
+func (c *Cluster) Routes(ctx context.Context, found *Inspection) error {
+	err := eachPage(ctx, c, &networkingv1.IngressList{}, pageSize, func(o client.Object) {
+		if in, ok := o.(*networkingv1.Ingress); ok {
+			found.ingress(in)
+		}
+	})
+	if err := found.unread("ingresses", err); err != nil {
+		return err
+	}
 	for _, k := range routeKinds() {
 		body, err := c.GetRaw(ctx, fmt.Sprintf("/apis/%s/%s/%s", k.group, k.version, k.resource))
 		if err == nil {
@@ -60,18 +70,14 @@ func (c *Cluster) readRoutes(ctx context.Context, found *Inspection) error {
 
 // TakeRoutes looks at a list of objects of a kind, as JSON.
 func (i *Inspection) TakeRoutes(kind string, body []byte) error {
-	list := &unstructured.UnstructuredList{}
 	var all struct {
 		Items []map[string]any `json:"items"`
 	}
 	if err := json.Unmarshal(body, &all); err != nil {
 		return fmt.Errorf("reading objects of kind %s: %w", kind, err)
 	}
-	for _, o := range all.Items {
-		list.Items = append(list.Items, unstructured.Unstructured{Object: o})
-	}
-	for n := range list.Items {
-		o := &list.Items[n]
+	for _, item := range all.Items {
+		o := unstructured.Unstructured{Object: item}
 		for _, svc := range backends(o.Object["spec"], o.GetNamespace()) {
 			i.route(Route{Service: svc, By: kind + " " + o.GetNamespace() + "/" + o.GetName()})
 		}

@@ -28,8 +28,8 @@ func checkRoutes(in Input) []findings.Result {
 	if len(pending) == 0 {
 		return nil
 	}
-	resources := []string{"ingresses"}
-	for _, r := range cluster.RouteRights()[1:] {
+	var resources []string
+	for _, r := range cluster.RouteRights() {
 		resources = append(resources, r.Resource)
 	}
 	out := in.unread(resources...)

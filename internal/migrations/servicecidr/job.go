@@ -345,9 +345,14 @@ func (j *Job) inspect(ctx context.Context, in *Input) error {
 		if err != nil {
 			return err
 		}
-		if j.inspection, err = j.Tools.Cluster.References(ctx, scanner); err != nil {
+		found, err := j.Tools.Cluster.References(ctx, scanner)
+		if err != nil {
 			return err
 		}
+		if err := j.Tools.Cluster.Routes(ctx, found); err != nil {
+			return err
+		}
+		j.inspection = found
 	}
 	in.Live.Inspection = j.inspection
 	return nil
