@@ -1,11 +1,10 @@
 package conformance
 
-// Network are the tests of the network that every cluster has to pass, and more that call Services, as far as a lab of two nodes can run them:
-// of IPv4 and without load balancer, several at a time.
+// Network are the tests of the network that every cluster has to pass, and some more that call Services, as far as a lab of two nodes can run
+// them: of IPv4 and without load balancer, several at a time.
 func Network() Choice {
 	c := Choice{Focus: []string{
 		`\[sig-network\].*\[Conformance\]`,
-		`\[sig-network\] Networking Granular Checks`,
 		`\[sig-network\] Services should (allow pods to hairpin|be rejected when|be possible to connect to a service via ExternalIP)`,
 		`\[sig-network\] Services should (work after the service has been recreated|be updated after adding or deleting ports)`,
 		`\[sig-network\] Services should respect internalTrafficPolicy=Local`,
