@@ -240,6 +240,7 @@ func (p *Planner) switchOver() []engine.Group {
 		groups = engine.InOrder(window.NewStep("window/redirect", windows, p.Tools.Now))
 	}
 	if p.Survey.Serving() != v1alpha1.ServingTarget {
+		groups = append(groups, p.Agents.Heard("names are switched")...)
 		groups = append(groups, engine.InOrder(p.serving("redirect/begin", v1alpha1.ServingBoth))...)
 	}
 	groups = append(groups, dnscutover.There(p.Cutovers, p.options())...)

@@ -20,13 +20,17 @@ import (
 	"github.com/replumb/replumb/internal/verify/lossguard"
 )
 
-// watched has agents of the source played, of whose ten requests so many fail.
-func watched(t *testing.T, losing func(*fixture) int) *fixture {
+// watched has agents of the source played, of whose ten requests so many fail, and which are mute for a time.
+func watched(t *testing.T, losing func(*fixture) int, mute func(*fixture) bool) *fixture {
 	t.Helper()
 	f := setup(t, func(m *v1alpha1.Migration) {
 		m.Spec.Proof = v1alpha1.ProofSpec{Agents: v1alpha1.AgentsEnabled, Image: "replumb"}
 	})
-	player := &fakekubelet.Agents{Client: f.source, Lose: func(*corev1.Pod) int { return losing(f) }}
+	player := &fakekubelet.Agents{
+		Client: f.source,
+		Lose:   func(*corev1.Pod) int { return losing(f) },
+		Mute:   func(*corev1.Pod) bool { return mute(f) },
+	}
 	ctx, stop := context.WithCancel(context.Background())
 	var playing sync.WaitGroup
 	playing.Go(func() { player.Run(ctx) })
@@ -53,9 +57,28 @@ func (f *fixture) did(step string) bool {
 	})
 }
 
+// began reports whether a step has begun.
+func (f *fixture) began(step string) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.ContainsFunc(f.events, func(e engine.Event) bool { return e.Step == step && e.Kind == engine.StepStarted })
+}
+
+func noLoss(*fixture) int { return 0 }
+
+func never(*fixture) bool { return false }
+
+// afterSteady are the losses from when all was well.
+func afterSteady(f *fixture) int {
+	if f.did("agents/steady") {
+		return 3
+	}
+	return 0
+}
+
 // TestWatched: agents watch from the source while names move there and back, and are gone at the end.
 func TestWatched(t *testing.T) {
-	f := watched(t, func(*fixture) int { return 0 })
+	f := watched(t, noLoss, never)
 	f.must(f.run(0, f.apply))
 	f.leads(targetAt, 1e9)
 	if p := f.status().Proof; !f.did("agents/steady") || p == nil || p.Nodes != 1 || p.Sent == 0 || p.Failed != 0 {
@@ -71,17 +94,26 @@ func TestWatched(t *testing.T) {
 
 // TestLossKeepsNames: what is lost before names move keeps them where they are.
 func TestLossKeepsNames(t *testing.T) {
-	f := watched(t, func(f *fixture) int {
-		if f.did("agents/steady") {
-			return 3
-		}
-		return 0
-	})
+	watched(t, afterSteady, never).keepsNames()
+}
+
+// TestUnheardLossKeepsNames: so does what no agent had reported yet when names were about to move.
+func TestUnheardLossKeepsNames(t *testing.T) {
+	f := watched(t, afterSteady, func(f *fixture) bool { return f.did("agents/steady") && !f.began("agents/heard") })
+	f.keepsNames()
+	if !f.began("agents/heard") {
+		t.Error("the run ended before it listened once more")
+	}
+}
+
+// keepsNames applies, and fails the test unless a loss ends that before names move.
+func (f *fixture) keepsNames() {
+	f.Helper()
 	var loss *lossguard.LossError
 	if err := f.run(0, f.apply); !errors.As(err, &loss) {
-		t.Fatalf("ended with %v", err)
+		f.Fatalf("ended with %v", err)
 	}
-	if st := f.status(); st.Mirror != nil && st.Mirror.Serving == v1alpha1.ServingTarget {
-		t.Error("names have moved all the same")
+	if st := f.status(); st.Mirror != nil && st.Mirror.Serving != "" && st.Mirror.Serving != v1alpha1.ServingSource {
+		f.Errorf("names have moved all the same: %s serves", st.Mirror.Serving)
 	}
 }

@@ -32,6 +32,21 @@ func (t *Tally) Unsettled(agents []Agent) []string {
 	return all
 }
 
+// Unheard names those of the agents that have not reported since a time, or only that they cannot see what they should.
+func (t *Tally) Unheard(since time.Time, agents []Agent) []string {
+	var all []string
+	for _, a := range agents {
+		heard := false
+		for k, s := range t.agents {
+			heard = heard || k.Agent == a && s.well.After(since)
+		}
+		if !heard {
+			all = append(all, fmt.Sprintf("node %s is to report from the network of %ss", a.Node, strings.ToLower(string(a.Origin))))
+		}
+	}
+	return all
+}
+
 // Silence is for how long an agent has not been heard of, or has said that it cannot see what it should, which is as good as silence.
 // One that was never heard of counts from since.
 func (t *Tally) Silence(a Agent, since, now time.Time) time.Duration {

@@ -200,6 +200,30 @@ func TestSilence(t *testing.T) {
 	}
 }
 
+// TestUnheard: only a report that came since counts, and not one that says that its agent is blind.
+func TestUnheard(t *testing.T) {
+	s := newScript(t)
+	both := []Agent{{"n", v1alpha1.FromHost}, {"n", v1alpha1.FromPod}}
+	unheard := func(since time.Time, want int) {
+		t.Helper()
+		if got := s.tally.Unheard(since, both); len(got) != want {
+			t.Errorf("not heard: %v, want %d", got, want)
+		}
+	}
+	unheard(begin, 2)
+	s.tick(0, true)
+	unheard(begin, 0)
+	since := s.now
+	unheard(since, 2)
+	s.sequence-- // the same report again
+	s.tick(0, true)
+	unheard(since, 2)
+	s.tick(0, true, func(r *v1alpha1.NodeReport) { r.Status.Agents[1].Problem = "blind" })
+	unheard(since, 1)
+	s.tick(0, true)
+	unheard(since, 0)
+}
+
 func TestBarrierAndLeaving(t *testing.T) {
 	s := newScript(t)
 	s.tick(0, true, func(r *v1alpha1.NodeReport) {

@@ -114,11 +114,14 @@ func (w *Watch) arrived(r *v1alpha1.NodeReport, n news, cancel context.CancelCau
 	if w.Observer != nil && len(r.Status.Clients) > 0 {
 		w.Observer.Clients(r.Name, r.Status.Clients)
 	}
-	if len(n.losses) > 0 && n.failed > int64(w.Budget) && !w.Lenient {
+	if len(n.losses) > 0 && w.spent(n.failed) {
 		slices.Reverse(n.latest)
 		cancel(&LossError{Migration: w.Migration, Failed: n.failed, Budget: w.Budget, Losses: n.latest})
 	}
 }
+
+// spent reports whether so many losses are more than the run may go on with.
+func (w *Watch) spent(failed int64) bool { return failed > int64(w.Budget) && !w.Lenient }
 
 func (w *Watch) observe(samples []Sample, losses []v1alpha1.Loss) {
 	if w.Observer == nil {
