@@ -261,7 +261,7 @@ func (h *hopStep) patchLeave(svc *corev1.Service) (map[string]any, error) {
 
 // host is where a Service leads between its patches: to the name of its bridge, or, for API servers, which go by externalName (ResolveCluster in
 // k8s.io/apiserver pkg/util/proxy/proxy.go) and seldom ask the DNS of their cluster, to the old address, at which the bridge answers all the
-// time. An address has no CNAME: who looks up the Service's name in this moment is told that there is none. Of IPv6 none is a valid externalName.
+// time. An address has no CNAME: a look-up of the Service's name in this moment has no answer. Of IPv6 none is a valid externalName.
 func (h *hopStep) host(svc *corev1.Service) string {
 	if h.entry.called && h.entry.Old.Is4() {
 		return h.entry.Old.String()
