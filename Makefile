@@ -113,7 +113,7 @@ test-race: lab-api apipool $(GOTESTSUM) ## All tests of test-api, looking for ra
 	@$(ASSETS) CGO_ENABLED=1 $(POOL) hack/gotest.sh . -race -tags apiserver,programs -p 3 -timeout 60m ./...
 
 .PHONY: test-long
-test-long: test-race test-rights test-kill test-edge test-proof test-outside test-overlap test-neighbours test-conformance test-operator test-gitops test-released test-pods test-nodes test-mirror test-whole test-matrix test-lab-endurance ## All that make test leaves out, one after the other (root; hours)
+test-long: test-race test-rights test-kill test-edge test-proof test-outside test-overlap test-neighbours test-restarts test-conformance test-operator test-gitops test-released test-pods test-nodes test-mirror test-whole test-matrix test-lab-endurance ## All that make test leaves out, one after the other (root; hours)
 
 .PHONY: test-root
 test-root: $(GOTESTSUM) ## Tests of the machine's own network, each in a network namespace of its own (root)
@@ -164,6 +164,10 @@ test-conformance: lab-basic ## Kubernetes' own tests of the network before a mov
 	@hack/deps.sh busybox nc.openbsd wget
 	@$(LAB) build e2e > /dev/null
 	$(E2E) -run '^TestConformance$$' ./e2e
+
+.PHONY: test-restarts
+test-restarts: lab-basic ## Restarts of cluster DNS, and of what else takes datagrams, under a thousand look-ups a second, each asked once (root; about 8 min)
+	$(E2E) -run '^TestRestarts$$' ./e2e
 
 .PHONY: test-pods
 test-pods: lab-basic ## Tests of pods at length: moved to another range, back, and there for good, by pools and by Nodes, with and without agents (root; about 30 min)

@@ -190,7 +190,26 @@ type RefreshSpec struct {
 	// +optional
 	// +kubebuilder:default=Report
 	BarePods BarePodsPolicy `json:"barePods,omitempty"`
+
+	// LeaveFirst says which Deployments are restarted pod by pod, each of which leaves its Services before it ends, so that no client
+	// loses anything: UDP those that a Service with a UDP port leads to, such as CoreDNS; All those that any Service leads to, which takes
+	// longer; None restarts all by rollout. Where a pod cannot leave first, its Deployment is restarted by rollout. Default: UDP.
+	// +optional
+	// +kubebuilder:default=UDP
+	LeaveFirst LeaveFirstPolicy `json:"leaveFirst,omitempty"`
 }
+
+// LeaveFirstPolicy says which Deployments have pods that leave their Services before they end.
+//
+// +kubebuilder:validation:Enum=UDP;All;None
+type LeaveFirstPolicy string
+
+// The policies for pods that leave their Services.
+const (
+	LeaveFirstUDP  LeaveFirstPolicy = "UDP"
+	LeaveFirstAll  LeaveFirstPolicy = "All"
+	LeaveFirstNone LeaveFirstPolicy = "None"
+)
 
 // RefreshMode is what refresh does.
 //

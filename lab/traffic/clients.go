@@ -98,6 +98,8 @@ type Calls struct {
 	// Labels and Annotations that the pods of the clients get beside their own.
 	Labels, Annotations map[string]string
 	Targets             map[Via][]probe.Target
+	// Once has the clients ask name servers once, and wait as long as resolvers do: a datagram that is lost is a look-up that fails.
+	Once bool
 	// OnHost has the clients use the network of their nodes, as what must outlive the pod network does.
 	OnHost bool
 }
@@ -291,6 +293,9 @@ func (w *Watch) deploy(
 		pod, err := workload.Client(calls.Namespace, role+"-"+node, node, config)
 		if err != nil {
 			return nil, err
+		}
+		if calls.Once {
+			pod.Spec.DNSConfig = workload.AskOnce()
 		}
 		if calls.OnHost {
 			pod.Spec.HostNetwork, pod.Spec.DNSPolicy = true, corev1.DNSClusterFirstWithHostNet

@@ -209,6 +209,13 @@ func askAgainSoon() *corev1.PodDNSConfig {
 	}
 }
 
+// AskOnce has a resolver send no datagram again, for pods that measure which of them are lost.
+func AskOnce() *corev1.PodDNSConfig {
+	return &corev1.PodDNSConfig{
+		Options: []corev1.PodDNSConfigOption{{Name: "timeout", Value: ptr.To("10")}, {Name: "attempts", Value: ptr.To("1")}},
+	}
+}
+
 // labelRoving is the name of the Deployment that clients belong to.
 const labelRoving = "replumb.local/clients"
 

@@ -54,7 +54,7 @@ func run(m *testing.M) int {
 // newStage is one whose API server writes that log, and starts when a test asks for it.
 func newStage(log, policy string) stage {
 	return stage{log: log, server: &apitest.Lazy{Range: "10.96.0.0/16", Options: []apitest.Option{
-		apitest.Calico(), apitest.Controllers(),
+		apitest.Calico(), apitest.Controllers("endpointslice-controller"),
 		apitest.Flag("audit-policy-file", policy), apitest.Flag("audit-log-path", log), apitest.Flag("audit-log-mode", "blocking"),
 	}}}
 }

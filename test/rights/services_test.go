@@ -32,7 +32,7 @@ spec: {cidrs: [172.31.0.0/16]}
 apiVersion: v1
 kind: Service
 metadata: {name: cart, namespace: shop}
-spec: {clusterIP: 172.31.3.7, selector: {app: cart}, ports: [{port: 80}]}
+spec: {clusterIP: 172.31.3.7, selector: {app: cart}, ports: [{name: http, port: 80}, {name: dns, port: 53, protocol: UDP}]}
 ---
 apiVersion: v1
 kind: Service

@@ -23,6 +23,8 @@ type Departure struct {
 	Known func(ctx context.Context, name string, pods []netip.Addr) error
 	// Parted returns nil once no node keeps anything of pods that are no endpoints any more. It is asked last before a pod ends.
 	Parted func(ctx context.Context, name string) error
+	// Shown is what Known and Parted write; nil for nothing.
+	Shown func() ([]engine.Change, error)
 }
 
 // roomFor is how long a replacement may take to be ready before its pod is given back: half of what the workload may take.
@@ -139,7 +141,7 @@ func (s *leaveStep) take(ctx context.Context, found *finding) error {
 	if current.UID != pod.UID {
 		return engine.NotYet("pod %s has become another one", pod.Name)
 	}
-	if s.plain = unfit(found.adapter, current); s.plain != "" {
+	if s.plain = unfit(found.adapter); s.plain != "" {
 		return s.restartStep.Do(ctx)
 	}
 	if err := s.restartStep.withinBudgets(ctx, found); err != nil {
@@ -170,7 +172,7 @@ func (s *leaveStep) refused(err error) bool {
 }
 
 // unfit says why no second pod may be there beside one, or why that one cannot leave what leads to it.
-func unfit(a adapter, pod *corev1.Pod) string {
+func unfit(a adapter) string {
 	d, ok := a.(deploymentAdapter)
 	switch {
 	case !ok:
@@ -179,17 +181,26 @@ func unfit(a adapter, pod *corev1.Pod) string {
 		return "its strategy is Recreate"
 	case noSurge(d.Deployment):
 		return "its strategy allows no pod more than it has (maxSurge)"
-	case pod.Spec.HostNetwork:
+	case d.Spec.Template.Spec.HostNetwork:
 		return "its pods are on the network of nodes"
 	}
-	for i := range pod.Spec.Containers {
-		for _, p := range pod.Spec.Containers[i].Ports {
+	for i := range d.Spec.Template.Spec.Containers {
+		for _, p := range d.Spec.Template.Spec.Containers[i].Ports {
 			if p.HostPort != 0 {
 				return "its pods have ports of their nodes"
 			}
 		}
 	}
 	return ""
+}
+
+// Unfit says why the pods of a workload cannot leave their Services before they end, as far as its own specification tells; empty, if they can.
+func (s *State) Unfit(w *Workload) string {
+	a := s.owners().adapterOf(w.UID)
+	if a == nil {
+		return "it is gone"
+	}
+	return unfit(a)
 }
 
 func noSurge(d *appsv1.Deployment) bool {
@@ -307,6 +318,23 @@ func (s *leaveStep) Verify(ctx context.Context) error {
 	return s.restartStep.Verify(ctx)
 }
 
+// Preview implements engine.Previewer.
 func (s *leaveStep) Preview() ([]engine.Change, error) {
-	return leaving.Changes(s.workload.Namespace, s.workload.Name+"-…")
+	all, err := leaving.Changes(s.workload.Namespace, s.workload.Name+"-…")
+	if err != nil {
+		return nil, err
+	}
+	if s.departure.Shown != nil {
+		shown, err := s.departure.Shown()
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, shown...)
+	}
+	rolled, err := s.restartStep.Preview()
+	for _, c := range rolled {
+		c.Object += " (instead, where its pods cannot leave first)"
+		all = append(all, c)
+	}
+	return all, err
 }

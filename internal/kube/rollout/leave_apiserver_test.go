@@ -160,18 +160,16 @@ func TestUnfit(t *testing.T) {
 	fit := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: "d"}}
 	recreate := fit.DeepCopy()
 	recreate.Spec.Strategy.Type = appsv1.RecreateDeploymentStrategyType
-	onHost, withPort := &corev1.Pod{}, &corev1.Pod{}
-	onHost.Spec.HostNetwork = true
-	withPort.Spec.Containers = []corev1.Container{{Ports: []corev1.ContainerPort{{HostPort: 53}}}}
+	onHost, withPort := fit.DeepCopy(), fit.DeepCopy()
+	onHost.Spec.Template.Spec.HostNetwork = true
+	withPort.Spec.Template.Spec.Containers = []corev1.Container{{Ports: []corev1.ContainerPort{{HostPort: 53}}}}
 	for name, tt := range map[string]struct {
 		d    *appsv1.Deployment
-		pod  *corev1.Pod
 		want bool
 	}{
-		"as usual": {fit, &corev1.Pod{}, true}, "recreate": {recreate, &corev1.Pod{}, false},
-		"on the host": {fit, onHost, false}, "a port of the host": {fit, withPort, false},
+		"as usual": {fit, true}, "recreate": {recreate, false}, "on the host": {onHost, false}, "a port of the host": {withPort, false},
 	} {
-		if got := unfit(deploymentAdapter{tt.d}, tt.pod); (got == "") != tt.want {
+		if got := unfit(deploymentAdapter{tt.d}); (got == "") != tt.want {
 			t.Errorf("%s: %q", name, got)
 		}
 	}

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/kube/leaving"
 )
 
 // Kinds of workloads that are restarted by rollout.
@@ -38,6 +39,8 @@ type Workload struct {
 	PodLabels map[string]string
 	// Stale are the names of those of its pods that a restart renews, sorted.
 	Stale []string
+	// Leaving says that an earlier run has taken a pod from it, which has not ended yet.
+	Leaving bool
 	// AllAtOnce says that its pods stop before new ones start (a Deployment with strategy Recreate).
 	AllAtOnce bool
 	// Unfinished says what it lacked before replumb restarted it; empty, if it was complete, or replumb has restarted it for these
@@ -76,11 +79,14 @@ func (s *State) Plan(c Changes, policy v1alpha1.BarePodsPolicy) Plan {
 	var plan Plan
 	for i := range s.Pods {
 		pod := &s.Pods[i]
-		carries := Stale(pod, c)
-		if len(carries) == 0 {
+		carries, taken := Stale(pod, c), o.takenFrom(pod, c)
+		if len(carries) == 0 && taken == nil {
 			continue
 		}
 		fate := s.fateOf(o, pod)
+		if taken != nil {
+			fate.workload = deploymentAdapter{taken}.workload()
+		}
 		if fate.workload != nil {
 			w := restarts[fate.workload.UID]
 			if w == nil {
@@ -89,6 +95,7 @@ func (s *State) Plan(c Changes, policy v1alpha1.BarePodsPolicy) Plan {
 				restarts[w.UID] = w
 			}
 			w.Stale = append(w.Stale, pod.Name)
+			w.Leaving = w.Leaving || taken != nil
 			continue
 		}
 		if several := budgetsOf(s.Budgets, pod); !fate.final && policy == v1alpha1.BarePodsEvict {
@@ -103,6 +110,9 @@ func (s *State) Plan(c Changes, policy v1alpha1.BarePodsPolicy) Plan {
 	}
 	for _, w := range restarts {
 		slices.Sort(w.Stale)
+		if w.Leaving {
+			w.Unfinished = "" // it lacks the pod that was taken
+		}
 		plan.Restarts = append(plan.Restarts, *w)
 	}
 	plan.sort()
@@ -261,6 +271,29 @@ func (o *owners) fateOf(pod *corev1.Pod) fate {
 		return fate{reason: "Job " + ref.Name + " has no rollout"}
 	}
 	return fate{reason: fmt.Sprintf("replumb cannot restart its owner, %s %s", ref.Kind, ref.Name)}
+}
+
+// takenFrom is the Deployment that a pod was taken from by an earlier run of the migration, and which has yet to be brought to its end. The
+// pod says so itself: who may write that may end the pod as well.
+func (o *owners) takenFrom(pod *corev1.Pod, c Changes) *appsv1.Deployment {
+	if c.Migration == "" || !leaving.Marked(pod, c.Migration) {
+		return nil
+	}
+	owner := leaving.MarkOf(pod).Owner
+	if owner == nil {
+		return nil
+	}
+	d := o.deployments[owner.UID]
+	if d == nil || d.Namespace != pod.Namespace {
+		return nil
+	}
+	return d
+}
+
+// AnyLeaving reports whether an earlier run of the migration has taken a pod from a Deployment, which has not ended yet.
+func (s *State) AnyLeaving(c Changes) bool {
+	o := s.owners()
+	return slices.ContainsFunc(s.Pods, func(p corev1.Pod) bool { return o.takenFrom(&p, c) != nil })
 }
 
 func rolled(a adapter, pod *corev1.Pod) fate {

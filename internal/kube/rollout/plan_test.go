@@ -180,3 +180,35 @@ func TestRounds(t *testing.T) {
 		t.Error("rounds of nothing")
 	}
 }
+
+// TestPlanOfPodsThatWereTaken: a pod that an earlier run of the migration has taken from its Deployment is brought to its end, whatever it
+// carries; not those of other migrations, nor where the Deployment is gone.
+func TestPlanOfPodsThatWereTaken(t *testing.T) {
+	taken := func(name, migration, from string) corev1.Pod {
+		return slimPod(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{
+			Namespace: "shop", Name: name, Labels: map[string]string{v1alpha1.LabelRole: v1alpha1.RoleLeaving, v1alpha1.LabelMigration: migration},
+			Annotations: map[string]string{v1alpha1.AnnotationLeaving: `{"owner":{"kind":"Deployment","name":"web","uid":"` + from + `"}}`},
+		}})
+	}
+	for name, tt := range map[string]struct {
+		pod  corev1.Pod
+		want bool
+	}{
+		"of this migration":       {taken("web-a", "m", "web"), true},
+		"of another":              {taken("web-a", "n", "web"), false},
+		"of a Deployment no more": {taken("web-a", "m", "another"), false},
+		"of no Deployment":        {pod("web-a", -time.Hour), false},
+	} {
+		s := &State{
+			Pods: []corev1.Pod{tt.pod}, Deployments: []appsv1.Deployment{{ObjectMeta: named("web"), Status: appsv1.DeploymentStatus{Replicas: 0}}},
+		}
+		c := Changes{Migration: "m"}
+		plan := s.Plan(c, v1alpha1.BarePodsEvict)
+		if found := len(plan.Restarts) == 1 && plan.Restarts[0].Leaving && plan.Restarts[0].Unfinished == ""; found != tt.want {
+			t.Errorf("%s: planned %+v", name, plan)
+		}
+		if s.AnyLeaving(c) != tt.want || len(plan.Evictions)+len(plan.Reported) > 0 {
+			t.Errorf("%s: planned %+v", name, plan)
+		}
+	}
+}

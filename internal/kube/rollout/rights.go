@@ -40,3 +40,7 @@ func RestartRights() []cluster.Right {
 		cluster.Grant("batch", "jobs", "", "get"),
 	)
 }
+
+// RelieveRights are what it takes beside RestartRights to have pods leave their Services before they end, where EndpointSlices may be created and
+// deleted, and be listed as Services and NetworkPolicies may.
+func RelieveRights() []cluster.Right { return cluster.Grant("", "pods", "", "patch delete") }

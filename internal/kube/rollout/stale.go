@@ -27,6 +27,8 @@ type Changes struct {
 	AddressesUntil time.Time
 	// Leave is a node that pods shall leave.
 	Leave string
+	// Migration is the one whose pods are brought to their end that an earlier run of it has taken from Deployments; empty for none.
+	Migration string
 	// Since is when the addresses that pods shall not carry came up first: pods whose containers were all started before
 	// cannot. Zero means that they may be of any age.
 	Since time.Time

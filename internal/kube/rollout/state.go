@@ -10,6 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/replumb/replumb/api/v1alpha1"
 )
 
 // pageSize of lists, as kubectl has it.
@@ -113,6 +115,7 @@ func slimMeta(m *metav1.ObjectMeta) metav1.ObjectMeta {
 
 func slimTemplate(t *corev1.PodTemplateSpec) corev1.PodTemplateSpec {
 	slim := corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: t.Labels, Annotations: t.Annotations}}
+	slim.Spec.HostNetwork = t.Spec.HostNetwork
 	for i := range t.Spec.Containers {
 		for _, p := range t.Spec.Containers[i].Ports {
 			if p.HostPort != 0 { // no second pod can have it on the same node
@@ -144,6 +147,9 @@ func slimPod(p *corev1.Pod) corev1.Pod {
 				Name: p.Spec.Volumes[i].Name, VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}},
 			})
 		}
+	}
+	if mark, ok := p.Annotations[v1alpha1.AnnotationLeaving]; ok {
+		slim.Annotations = map[string]string{v1alpha1.AnnotationLeaving: mark}
 	}
 	if hash, ok := p.Annotations[corev1.MirrorPodAnnotationKey]; ok {
 		slim.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: hash}

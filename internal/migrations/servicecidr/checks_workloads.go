@@ -58,7 +58,8 @@ func workloadChecks() []findings.Check[Input] {
 			Claim:    "cluster DNS answers on while its pods are restarted",
 			Why: "nodes send the datagrams of a source port where they sent them before, for as long as they remember, and so to a pod that has " +
 				"just ended: where hundreds of names are asked for each second, some answers are lost, and those look-ups take seconds",
-			Fix: "let each new pod be known to every node before an old one ends, and the old one answer on: two replicas or more, " +
+			Fix: "set spec.serviceCIDR.refresh.leaveFirst: UDP, with which each pod leaves its Services first, in a Deployment with RollingUpdate; " +
+				"else let each new pod be known to every node before an old one ends, and the old one answer on: two replicas or more, " +
 				"maxUnavailable: 0, maxSurge: 1 and minReadySeconds: 10 in the Deployment, lameduck 5s or more in plugin health of the Corefile. " +
 				"NodeLocal DNSCache takes the question away; spec.serviceCIDR.refresh.mode: Report leaves the restart to you",
 		},
@@ -101,7 +102,7 @@ func checkDNSRestart(in Input) []findings.Result {
 	out := in.unseen()
 	for i := range in.Restarts {
 		w := &in.Restarts[i]
-		if !in.Survey.servesDNS(w) {
+		if !in.Survey.servesDNS(w) || in.Survey.leavesFirst(w, in.Workloads) {
 			continue
 		}
 		if gap := in.Workloads.Gap(w); gap != "" {

@@ -193,13 +193,13 @@ func (j *Job) Examine(ctx context.Context) (*Planner, error) {
 	if in.Workloads, err = j.workloads(ctx, survey); err != nil {
 		return nil, err
 	}
-	r.workloads = in.Workloads
+	var p *Planner // what the steps of refresh ask it for, they ask when they run
+	r.workloads, r.departure = in.Workloads, departure(j.Tools.Client(), j.Spec.Name, r.to, func() *Planner { return p })
 	refresh, plan := r.plan()
 	in.Restarts = plan.Restarts
 	survey.setApart(in.found().Called)
 	survey.setRouted(in.found().Routes)
-	p, err := j.planner(ctx, in)
-	if err != nil {
+	if p, err = j.planner(ctx, in); err != nil {
 		return nil, err
 	}
 	p.Refresh = refresh

@@ -81,9 +81,9 @@ func (p *Planner) barriers(to engine.Direction) *barriers {
 	case p.Agents == nil || b.mode != v1alpha1.BarrierAgent && b.mode != "":
 		b.witness = health
 	case back:
-		b.witness = bridge.Either{First: p.Agents.Watch, Second: health}
+		b.agents, b.witness = p.Agents.Watch, bridge.Either{First: p.Agents.Watch, Second: health}
 	default:
-		b.witness = p.Agents.Watch
+		b.agents, b.witness = p.Agents.Watch, p.Agents.Watch
 	}
 	if p.Agents != nil && !back { // an agent that is silent is reported as that, and not as a kube-proxy that is slow
 		b.limit = max(b.limit, p.Agents.Wait+moreThanSilence)

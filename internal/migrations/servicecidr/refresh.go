@@ -62,7 +62,7 @@ func (r Refresh) groups() []engine.Group {
 // move count as if they moved now: that is what a plan predicts. A pod can have the old address of a Service in its environment only if
 // it was started since the Service is there, which the API server alone says.
 func changes(s *Survey, m *v1alpha1.Migration, to engine.Direction, now time.Time, counts func(*Entry) bool) rollout.Changes {
-	c := rollout.Changes{Services: map[string][]rollout.Span{}, Slack: slack}
+	c := rollout.Changes{Services: map[string][]rollout.Span{}, Migration: m.Name, Slack: slack}
 	for _, e := range s.Moves {
 		at, concerns := arrival(e, to, now)
 		if !concerns || !counts(e) {
@@ -136,6 +136,8 @@ type refresher struct {
 	of        *v1alpha1.Migration
 	to        engine.Direction
 	workloads *rollout.State
+	// departure is how pods leave their Services.
+	departure *rollout.Departure
 }
 
 // plan says what becomes of the pods that carry addresses of before. What is not complete, and not by replumb, is not due: apply waits
@@ -144,7 +146,7 @@ func (r refresher) plan() (Refresh, rollout.Plan) {
 	spec, now := r.survey.Spec.Refresh, r.tools.Now()
 	c := changes(r.survey, r.of, r.to, now, func(*Entry) bool { return true })
 	out := Refresh{parallel: spec.Parallel}
-	if r.workloads == nil || len(c.Services) == 0 {
+	if r.workloads == nil || len(c.Services) == 0 && !r.workloads.AnyLeaving(c) {
 		return out, rollout.Plan{}
 	}
 	if spec.Mode == v1alpha1.RefreshReport {
@@ -194,10 +196,10 @@ func (r refresher) tiers(tools rollout.Tools, plan rollout.Plan, c rollout.Chang
 		w := &plan.Restarts[i]
 		t := r.tierOf(w.Namespace, w.Name, w.PodLabels)
 		if r.survey.servesDNS(w) { // what is restarted beside it would ask it for names
-			alone[t] = append(alone[t], tools.Restart(*w, c))
+			alone[t] = append(alone[t], r.renew(tools, w, c))
 			continue
 		}
-		restarts[t] = append(restarts[t], tools.Restart(*w, c))
+		restarts[t] = append(restarts[t], r.renew(tools, w, c))
 	}
 	evictions := map[string][]corev1.Pod{}
 	for _, p := range plan.Evictions {

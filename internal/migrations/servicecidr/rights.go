@@ -137,6 +137,10 @@ func operateRules() []cluster.Rule {
 			Rights: rollout.RestartRights(),
 		},
 		{
+			Why:    "Pods that leave their Services before they end, as long as no NetworkPolicy treats them otherwise for it.",
+			Rights: rollout.RelieveRights(),
+		},
+		{
 			Why:    "Whether a node is still there.",
 			Rights: cluster.Grant("", "nodes", "", "get"),
 		},

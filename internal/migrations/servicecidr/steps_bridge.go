@@ -102,7 +102,9 @@ type barriers struct {
 	migration string
 	pool      *cidr.Pool
 	witness   bridge.Witness
-	mode      v1alpha1.BarrierMode
+	// agents are asked alone where only they can tell; nil if barriers are passed without them.
+	agents bridge.Witness
+	mode   v1alpha1.BarrierMode
 	// wait is how long mode Wait lets pass; limit is how long nodes may take to prove.
 	wait, limit time.Duration
 	now         func() time.Time

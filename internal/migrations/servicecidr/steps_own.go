@@ -17,6 +17,7 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/leaving"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/network/bridge"
 	"github.com/replumb/replumb/internal/safety/freeze"
@@ -105,10 +106,11 @@ func lastMove(ctx context.Context, c client.Client, migration string) (latest ti
 	return latest, nil
 }
 
-// removeRemains removes what runs that were killed left of canaries, barriers and sync windows. A run that goes on does so by
-// itself; one that turns back would not come by there again.
+// removeRemains removes what runs that were killed left of canaries, barriers and sync windows, and pods that were taken from Deployments which
+// are gone. A run that goes on does so by itself; one that turns back would not come by there again.
 func removeRemains(c client.Client, migration string) engine.Step {
 	roles := []string{v1alpha1.RoleCanary, v1alpha1.RoleSentinel, v1alpha1.RoleNudge}
+	leaver := leaving.Leaver{Client: c, Migration: migration}
 	return &engine.Write{
 		Name: "tidy/remains", About: "Remove what interrupted runs left behind", As: engine.RoleOwn,
 		Holds: func(ctx context.Context) error {
@@ -121,13 +123,20 @@ func removeRemains(c client.Client, migration string) engine.Step {
 					return engine.NotYet("%s %s/%s is still there", role, left[0].Namespace, left[0].Name)
 				}
 			}
-			return nil
+			pods, err := leaver.Find(ctx, metav1.NamespaceAll)
+			for i := range pods {
+				return engine.NotYet("pod %s/%s has not ended yet", pods[i].Namespace, pods[i].Name)
+			}
+			return err
 		},
 		Write: func(ctx context.Context) error {
 			if err := removeCanaries(ctx, c, migration); err != nil {
 				return err
 			}
-			return bridge.RemoveThrowaways(ctx, c, migration)
+			if err := bridge.RemoveThrowaways(ctx, c, migration); err != nil {
+				return err
+			}
+			return endTaken(ctx, leaver)
 		},
 		Changes: func() ([]engine.Change, error) {
 			var changes []engine.Change
@@ -136,9 +145,29 @@ func removeRemains(c client.Client, migration string) engine.Step {
 					Verb: "delete", Object: "Service " + v1alpha1.SystemNamespace + "/… (" + v1alpha1.LabelRole + "=" + role + ")",
 				})
 			}
-			return append(changes, engine.Change{Verb: "delete", Object: "EndpointSlice " + v1alpha1.SystemNamespace + "/… (theirs)"}), nil
+			return append(changes,
+				engine.Change{Verb: "delete", Object: "EndpointSlice " + v1alpha1.SystemNamespace + "/… (theirs)"},
+				engine.Change{Verb: "delete", Object: "Pod */… (" + v1alpha1.LabelRole + "=" + v1alpha1.RoleLeaving + ")"},
+			), nil
 		},
 	}
+}
+
+// endTaken ends pods that no Deployment has any more.
+func endTaken(ctx context.Context, leaver leaving.Leaver) error {
+	pods, err := leaver.Find(ctx, metav1.NamespaceAll)
+	if err != nil {
+		return err
+	}
+	for i := range pods {
+		if err := leaver.Part(ctx, &pods[i]); err != nil {
+			return err
+		}
+		if err := leaver.End(ctx, &pods[i]); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // nothingLeft looks whether anything of the migration is left on the cluster, before it is called over.

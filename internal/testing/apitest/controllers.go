@@ -6,6 +6,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"syscall"
 	"time"
 
@@ -13,8 +14,8 @@ import (
 )
 
 // Controllers runs the real scheduler and, of the real controller manager, what makes, counts and removes pods. The stand-in
-// then makes no EndpointSlices. What a program says goes to a file beside the server's kubeconfig.
-func Controllers() Option {
+// then makes no EndpointSlices: that is for endpointslice-controller, one of more, which are controllers to run beside. What a program says goes to a file beside the server's kubeconfig.
+func Controllers(more ...string) Option {
 	return func(o *options) {
 		o.standIn = standInWithoutEndpoints
 		// The clients' own limits would be what is measured where thousands of pods are made.
@@ -24,7 +25,7 @@ func Controllers() Option {
 			"kube-controller-manager": append([]string{
 				"--secure-port=0", "--concurrent-deployment-syncs=20", "--concurrent-replicaset-syncs=20",
 				"--controllers=deployment-controller,replicaset-controller,statefulset-controller,daemonset-controller," +
-					"job-controller,disruption-controller,garbage-collector-controller",
+					strings.Join(append([]string{"job-controller", "disruption-controller", "garbage-collector-controller"}, more...), ","),
 			}, busy...),
 		}
 	}

@@ -9,19 +9,25 @@ import (
 	"time"
 
 	"github.com/replumb/replumb/internal/verify/echo"
+	"github.com/replumb/replumb/internal/verify/probe"
 )
 
 // maxSlow bounds how long /slow may hold a request.
 const maxSlow = time.Minute
 
-// equip has a server tell over HTTP and UDP, too, who it is.
+// equip has a server tell over HTTP and UDP, too, who it is. What probes ask it answers as they expect.
 func equip(s *echo.Server) {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, r *http.Request) { tell(s, w, r) })
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { health(s, w) })
 	mux.HandleFunc("GET /slow", func(w http.ResponseWriter, r *http.Request) { slow(s, w, r) })
 	s.Web = mux
-	s.Datagram = func(_ []byte, from net.Addr) []byte { return s.Tell(from.String()) }
+	s.Datagram = func(sent []byte, from net.Addr) []byte {
+		if answer := probe.Answer(sent); answer != nil {
+			return answer
+		}
+		return s.Tell(from.String())
+	}
 }
 
 func tell(s *echo.Server, w http.ResponseWriter, r *http.Request) {

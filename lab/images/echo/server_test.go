@@ -89,6 +89,10 @@ func TestAnswersCarryIdentity(t *testing.T) {
 		t.Fatal(err)
 	}
 	check("udp", buffer[:n])
+	_, _ = fmt.Fprint(udp, "replumb? 17")
+	if n, err = udp.Read(buffer); err != nil || string(buffer[:n]) != "replumb! 17" {
+		t.Errorf("a probe is answered %q, %v", buffer[:n], err)
+	}
 
 	cancel()
 	if err := <-done; err != nil {
