@@ -113,7 +113,7 @@ test-race: lab-api apipool $(GOTESTSUM) ## All tests of test-api, looking for ra
 	@$(ASSETS) CGO_ENABLED=1 $(POOL) hack/gotest.sh . -race -tags apiserver,programs -p 3 -timeout 60m ./...
 
 .PHONY: test-long
-test-long: test-race test-rights test-kill test-edge test-proof test-outside test-overlap test-neighbours test-operator test-gitops test-released test-restarts test-pods test-nodes test-mirror test-whole test-matrix test-lab-endurance ## All that make test leaves out, one after the other (root; hours)
+test-long: test-race test-rights test-kill test-edge test-proof test-outside test-overlap test-neighbours test-restarts test-conformance test-operator test-gitops test-released test-pods test-nodes test-mirror test-whole test-matrix test-lab-endurance ## All that make test leaves out, one after the other (root; hours)
 
 .PHONY: test-root
 test-root: $(GOTESTSUM) ## Tests of the machine's own network, each in a network namespace of its own (root)
@@ -160,7 +160,7 @@ test-released: release-snapshot lab-basic ## What a release has, from a registry
 	$(E2E) -run '^TestReleased$$' ./e2e
 
 .PHONY: test-conformance
-test-conformance: lab-basic ## Kubernetes' own tests of the network before a move, between apply and finish, and afterwards; what became of each is in build/conformance (root; about 40 min, and 6 more the first time)
+test-conformance: lab-basic ## Kubernetes' own tests of the network before a move, between apply and finish, and afterwards; what became of each is in build/conformance (root; about 16 min, and 6 more the first time)
 	@hack/deps.sh busybox nc.openbsd wget
 	@$(LAB) build e2e > /dev/null
 	$(E2E) -run '^TestConformance$$' ./e2e

@@ -215,6 +215,7 @@ func TestWindowOfWatchers(t *testing.T) {
 				seen <- time.Since(at)
 			}
 		}
+		close(seen)
 	}()
 	var patches []time.Duration
 	over := make(chan struct{})
@@ -241,7 +242,11 @@ func TestWindowOfWatchers(t *testing.T) {
 	<-bare
 	windows := make([]time.Duration, services)
 	for i := range windows {
-		windows[i] = <-seen
+		window, is := <-seen
+		if !is {
+			t.Fatal("the watch broke off")
+		}
+		windows[i] = window
 	}
 	slices.Sort(windows)
 	slices.Sort(patches)
