@@ -166,7 +166,7 @@ test-conformance: lab-basic ## Kubernetes' own tests of the network before a mov
 	$(E2E) -run '^TestConformance$$' ./e2e
 
 .PHONY: test-restarts
-test-restarts: lab-basic ## Restarts of cluster DNS, and of what else takes datagrams, under a thousand look-ups a second, each asked once (root; about 8 min)
+test-restarts: lab-basic ## Restarts of cluster DNS, and of what else takes datagrams, under a thousand look-ups a second, each asked once (root; about 6 min)
 	$(E2E) -run '^TestRestarts$$' ./e2e
 
 .PHONY: test-pods
