@@ -110,8 +110,8 @@ For what is beyond a cluster that runs, such as certificates, it says what to do
 	a.settings.declare(root.PersistentFlags())
 	root.AddCommand(
 		a.check(), a.explainCode(), a.plan(), a.apply(), a.status(), a.pause(), a.resume(), a.rollback(), a.finish(),
-		a.report(), a.ui(), a.rbac(), a.unfreeze(), a.backup(), a.probe(), a.canary(), a.tunnels(), a.node(), a.agent(), a.answer(), a.overlap(),
-		a.operator(), a.install(), a.uninstall(), a.version(),
+		a.report(), a.ui(), a.rbac(), a.unfreeze(), a.backup(), a.probe(), a.canary(), a.tunnels(), a.node(), a.agent(), a.answer(),
+		a.overlap(), a.operator(), a.install(), a.uninstall(), a.version(),
 	)
 	a.complete(root)
 	a.govern(root)

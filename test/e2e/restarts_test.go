@@ -133,7 +133,7 @@ spec:
 }
 
 // roomForQuestions has sockets take datagrams for seconds until the test ends. By default one has room for 280, and a name server that a busy
-// machine lets stand still for a quarter of a second loses some of a thousand a second, whoever restarts what.
+// machine lets stand still for a quarter of a second loses some of a thousand a second, whatever restarts it.
 func roomForQuestions(t *testing.T) {
 	t.Helper()
 	const setting, room = "/proc/sys/net/core/rmem_default", "4194304"

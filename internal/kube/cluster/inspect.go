@@ -200,30 +200,10 @@ func (i *Inspection) HasCalico() bool { return i.calico }
 func (i *Inspection) Take(scanner *references.Scanner, o client.Object) {
 	i.Called = append(i.Called, called(o)...)
 	i.meshed(o)
+	if i.takeWhole(o) {
+		return
+	}
 	switch o := o.(type) {
-	case *unstructured.Unstructured: // an APIService
-		return
-	case *v1alpha1.Migration:
-		i.Migrations = append(i.Migrations, v1alpha1.Migration{
-			ObjectMeta: metav1.ObjectMeta{Name: o.Name}, Status: v1alpha1.MigrationStatus{Phase: o.Status.Phase},
-		})
-		return
-	case *admissionv1.ValidatingAdmissionPolicy:
-		if owner := o.Labels[v1alpha1.LabelMigration]; owner != "" {
-			i.Policies = append(i.Policies, Policy{Name: o.Name, Migration: owner})
-		}
-		return
-	case *policyv1.PodDisruptionBudget:
-		if rule := NeverAllows(o); rule != "" {
-			i.Stuck = append(i.Stuck, StuckBudget{Name: o.Namespace + "/" + o.Name, Rule: rule})
-		}
-		return
-	case *networkingv1.IngressClass:
-		i.ingressClass(o)
-		return
-	case *networkingv1.Ingress:
-		i.ingress(o)
-		return
 	case *networkingv1.NetworkPolicy:
 		i.egress(o)
 	case *apiextensionsv1.CustomResourceDefinition:
@@ -242,6 +222,32 @@ func (i *Inspection) Take(scanner *references.Scanner, o client.Object) {
 		i.workload(object, spec)
 		i.planes(object, spec)
 	}
+}
+
+// takeWhole looks at an object that names no address, and reports whether it is one.
+func (i *Inspection) takeWhole(o client.Object) bool {
+	switch o := o.(type) {
+	case *unstructured.Unstructured: // an APIService
+	case *v1alpha1.Migration:
+		i.Migrations = append(i.Migrations, v1alpha1.Migration{
+			ObjectMeta: metav1.ObjectMeta{Name: o.Name}, Status: v1alpha1.MigrationStatus{Phase: o.Status.Phase},
+		})
+	case *admissionv1.ValidatingAdmissionPolicy:
+		if owner := o.Labels[v1alpha1.LabelMigration]; owner != "" {
+			i.Policies = append(i.Policies, Policy{Name: o.Name, Migration: owner})
+		}
+	case *policyv1.PodDisruptionBudget:
+		if rule := NeverAllows(o); rule != "" {
+			i.Stuck = append(i.Stuck, StuckBudget{Name: o.Namespace + "/" + o.Name, Rule: rule})
+		}
+	case *networkingv1.IngressClass:
+		i.ingressClass(o)
+	case *networkingv1.Ingress:
+		i.ingress(o)
+	default:
+		return false
+	}
+	return true
 }
 
 func (i *Inspection) define(resource string) {

@@ -141,9 +141,7 @@ func (p *Proxy) setRanges(text string) {
 
 // workload recognises by their command lines those programs that handle Services and DNS on nodes.
 func (i *Inspection) workload(object string, spec *corev1.PodSpec) {
-	if strings.HasPrefix(object, "DaemonSet ") && strings.HasSuffix(object, "/ovnkube-node") {
-		i.Replacements = append(i.Replacements, Replacement{Object: object, By: "OVN-Kubernetes"})
-	}
+	i.ovn(object)
 	for n := range spec.Containers {
 		c := &spec.Containers[n]
 		words := commandLine(c)
@@ -166,6 +164,13 @@ func (i *Inspection) workload(object string, spec *corev1.PodSpec) {
 		}):
 			i.Replacements = append(i.Replacements, Replacement{Object: object, By: "Calico's eBPF data plane (FELIX_BPFENABLED)"})
 		}
+	}
+}
+
+// ovn recognises OVN-Kubernetes by the name of its DaemonSet.
+func (i *Inspection) ovn(object string) {
+	if strings.HasPrefix(object, "DaemonSet ") && strings.HasSuffix(object, "/ovnkube-node") {
+		i.Replacements = append(i.Replacements, Replacement{Object: object, By: "OVN-Kubernetes"})
 	}
 }
 

@@ -208,7 +208,8 @@ func (l Leaver) slices(ctx context.Context, pod *corev1.Pod) ([]discoveryv1.Endp
 func (l Leaver) relabel(ctx context.Context, pod, next *corev1.Pod) error {
 	patch := client.MergeFromWithOptions(pod, client.MergeFromWithOptimisticLock{})
 	if err := l.Client.Patch(ctx, next, patch, client.FieldOwner(v1alpha1.FieldManager)); err != nil {
-		return fmt.Errorf("labels %s of pod %s/%s: %w", strings.Join(changedKeys(pod.Labels, next.Labels), ", "), pod.Namespace, pod.Name, err)
+		changed := strings.Join(changedKeys(pod.Labels, next.Labels), ", ")
+		return fmt.Errorf("labels %s of pod %s/%s: %w", changed, pod.Namespace, pod.Name, err)
 	}
 	return nil
 }

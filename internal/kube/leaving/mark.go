@@ -118,11 +118,6 @@ func restored(pod *corev1.Pod) *corev1.Pod {
 	return next
 }
 
-// out reports whether a pod has none of the labels any more by which Services selected it.
-func out(pod *corev1.Pod, services []corev1.Service) bool {
-	return len(Selecting(services, pod.Labels)) == 0
-}
-
 // changedKeys are the labels that differ, sorted.
 func changedKeys(a, b map[string]string) []string {
 	var keys []string

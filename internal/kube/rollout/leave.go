@@ -144,7 +144,7 @@ func (s *leaveStep) take(ctx context.Context, found *finding) error {
 	if s.plain = unfit(found.adapter); s.plain != "" {
 		return s.restartStep.Do(ctx)
 	}
-	if err := s.restartStep.withinBudgets(ctx, found); err != nil {
+	if err := s.withinBudgets(ctx, found); err != nil {
 		return err
 	}
 	err := s.departure.Can(ctx, current)

@@ -43,7 +43,7 @@ func (f *fixture) leads(pods ...*corev1.Pod) {
 	s.Labels = map[string]string{discoveryv1.LabelServiceName: "dns", discoveryv1.LabelManagedBy: "endpointslice-controller.k8s.io"}
 	for i, p := range pods {
 		s.Endpoints = append(s.Endpoints, discoveryv1.Endpoint{
-			Addresses: []string{netip.AddrFrom4([4]byte{10, 244, 1, byte(i + 1)}).String()}, //nolint:gosec // there are two
+			Addresses: []string{netip.AddrFrom4([4]byte{10, 244, 1, byte(i + 1)}).String()},
 			TargetRef: &corev1.ObjectReference{Kind: "Pod", Namespace: f.ns, Name: p.Name, UID: p.UID},
 		})
 	}
@@ -114,7 +114,7 @@ func TestRelieve(t *testing.T) {
 	f.leads(next)
 	f.waiting("node b does not know")
 	kill()
-	<-ended
+	_ = <-ended // what a killed run ends with
 	f.must(f.Get(t.Context(), client.ObjectKeyFromObject(old), old))
 	if old.Labels["app"] != leaving.Gone || f.farewells() != 1 {
 		t.Fatalf("the pod that left has labels %v, and %d slices", old.Labels, f.farewells())
@@ -143,7 +143,7 @@ func TestRelieveGivesBack(t *testing.T) {
 	f.waiting("has pod web-old again: no pod came in place of web-old")
 	f.waiting("its controller has not seen the change")
 	kill()
-	<-ended
+	_ = <-ended // what a killed run ends with
 	f.must(f.Get(t.Context(), client.ObjectKeyFromObject(old), old))
 	if _, marked := old.Annotations[v1alpha1.AnnotationLeaving]; marked || leaving.Marked(old, "") || old.Labels["app"] != "web" {
 		t.Errorf("the pod is marked still: %v, %v", old.Labels, old.Annotations)

@@ -310,17 +310,10 @@ func (s *restartStep) lookAtPods(ctx context.Context, f *finding) error {
 		return fmt.Errorf("selector of %s: %w", s.workload, err)
 	}
 	scope := []client.ListOption{client.InNamespace(s.workload.Namespace), client.MatchingLabelsSelector{Selector: selector}}
-	owners := map[types.UID]bool{s.workload.UID: true}
 	f.pods, f.stale = nil, nil
-	if s.workload.Kind == KindDeployment {
-		err := each(ctx, s.Client, replicaSetList(), func(rs *metav1.PartialObjectMetadata) {
-			if metav1.IsControlledBy(rs, f.object()) {
-				owners[rs.UID] = true
-			}
-		}, scope...)
-		if err != nil {
-			return fmt.Errorf("replicasets of %s: %w", s.workload, err)
-		}
+	owners, err := s.owners(ctx, f, scope)
+	if err != nil {
+		return err
 	}
 	err = each(ctx, s.Client, &corev1.PodList{}, func(p *corev1.Pod) {
 		if ref := metav1.GetControllerOf(p); ref == nil || !owners[ref.UID] || ended(p) || leaving.Marked(p, "") {
@@ -341,6 +334,23 @@ func (s *restartStep) lookAtPods(ctx context.Context, f *finding) error {
 		}
 	}
 	return nil
+}
+
+// owners are what may control pods of the workload.
+func (s *restartStep) owners(ctx context.Context, f *finding, scope []client.ListOption) (map[types.UID]bool, error) {
+	owners := map[types.UID]bool{s.workload.UID: true}
+	if s.workload.Kind != KindDeployment {
+		return owners, nil
+	}
+	err := each(ctx, s.Client, replicaSetList(), func(rs *metav1.PartialObjectMetadata) {
+		if metav1.IsControlledBy(rs, f.object()) {
+			owners[rs.UID] = true
+		}
+	}, scope...)
+	if err != nil {
+		return nil, fmt.Errorf("replicasets of %s: %w", s.workload, err)
+	}
+	return owners, nil
 }
 
 // withinBudgets returns nil if every PodDisruptionBudget that covers pods of the workload allows them to be disrupted

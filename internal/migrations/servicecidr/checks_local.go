@@ -152,7 +152,7 @@ func checkInterfaces(in Input) []findings.Result {
 	for _, p := range in.seen(func(cluster.Proxy) {}) {
 		switch {
 		case p.DetectLocalMode == "InterfaceNamePrefix" && in.found().HasCalico() &&
-			p.LocalInterface != "" && strings.HasPrefix("cali", p.LocalInterface): // interfaceprefix in felix/config/config_params.go
+			p.LocalInterface != "" && strings.HasPrefix("cali", p.LocalInterface): //nolint:gocritic // it may be shorter than interfaceprefix in felix/config/config_params.go
 		case p.DetectLocalMode == "InterfaceNamePrefix", p.DetectLocalMode == "BridgeInterface":
 			out = append(out, findings.NotKnown(p.Object, "kube-proxy knows pods by their interface (detectLocalMode %s, %q in %s), and no API shows those",
 				p.DetectLocalMode, p.LocalInterface, p.Object))

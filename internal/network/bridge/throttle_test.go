@@ -50,7 +50,7 @@ func TestThrottle(t *testing.T) {
 		begin(begun)
 		mayLeave(true)
 		begin(0)
-		time.Sleep(leaveWithin - begun)
+		<-time.After(leaveWithin - begun)
 		mayLeave(false)
 		begin(rest + begun) // taking away what began the last is a change as well
 		mayLeave(true)
@@ -60,7 +60,7 @@ func TestThrottle(t *testing.T) {
 		}
 		for range patience - 1 {
 			begin(rest + begun)
-			time.Sleep(leaveWithin)
+			<-time.After(leaveWithin)
 			mayLeave(false)
 			if th.Ended(t.Context()) == nil {
 				t.Error("there is nothing to see")
@@ -70,9 +70,9 @@ func TestThrottle(t *testing.T) {
 			}
 		}
 		begin(rest + begun)
-		time.Sleep(leaveWithin)
+		<-time.After(leaveWithin)
 		begin(rest + begun)
-		time.Sleep(leaveWithin)
+		<-time.After(leaveWithin)
 		mayLeave(true)
 	})
 }

@@ -36,11 +36,8 @@ func (f *Ferry) Board() error {
 	if err != nil {
 		return fmt.Errorf("interface %s: %w", Device, err)
 	}
-	if f.Fresh.IsValid() {
-		err := netlink.AddrAdd(link, &netlink.Addr{IPNet: host(f.Fresh)})
-		if err != nil && !errors.Is(err, unix.EEXIST) {
-			return fmt.Errorf("adding %s to %s: %w", f.Fresh, Device, err)
-		}
+	if err := f.refresh(link); err != nil {
+		return err
 	}
 	sight, err := see(link)
 	if err != nil {
@@ -62,6 +59,18 @@ func (f *Ferry) Board() error {
 		if err := netlink.RuleAdd(r); err != nil && !errors.Is(err, unix.EEXIST) {
 			return fmt.Errorf("adding a rule: %w", err)
 		}
+	}
+	return nil
+}
+
+// refresh gives the interface the address that it gets, if it gets one.
+func (f *Ferry) refresh(link netlink.Link) error {
+	if !f.Fresh.IsValid() {
+		return nil
+	}
+	err := netlink.AddrAdd(link, &netlink.Addr{IPNet: host(f.Fresh)})
+	if err != nil && !errors.Is(err, unix.EEXIST) {
+		return fmt.Errorf("adding %s to %s: %w", f.Fresh, Device, err)
 	}
 	return nil
 }
@@ -204,6 +213,11 @@ func Land() error {
 	if err != nil {
 		return err
 	}
+	return landNeighbours(link)
+}
+
+// landNeighbours takes away those that stand for tunnels.
+func landNeighbours(link netlink.Link) error {
 	neighbours, err := netlink.NeighList(link.Attrs().Index, netlink.FAMILY_V4)
 	if err != nil {
 		return fmt.Errorf("listing neighbours: %w", err)
@@ -234,23 +248,8 @@ func see(link netlink.Link) (*Sight, error) {
 			s.Gateways[block] = gateway
 		}
 	}
-	neighbours, err := netlink.NeighList(index, netlink.FAMILY_V4)
-	if err != nil {
-		return nil, fmt.Errorf("listing neighbours: %w", err)
-	}
-	for i := range neighbours {
-		if a, ok := netip.AddrFromSlice(neighbours[i].IP.To4()); ok && len(neighbours[i].HardwareAddr) > 0 {
-			s.Hardware[a] = neighbours[i].HardwareAddr.String()
-		}
-	}
-	forwards, err := netlink.NeighList(index, unix.AF_BRIDGE)
-	if err != nil {
-		return nil, fmt.Errorf("listing forwards: %w", err)
-	}
-	for i := range forwards {
-		if a, ok := netip.AddrFromSlice(forwards[i].IP.To4()); ok && len(forwards[i].HardwareAddr) > 0 {
-			s.Machines[forwards[i].HardwareAddr.String()] = a
-		}
+	if err := s.seeNeighbours(index); err != nil {
+		return nil, err
 	}
 	addresses, err := netlink.AddrList(link, netlink.FAMILY_V4)
 	if err != nil {
@@ -262,6 +261,29 @@ func see(link netlink.Link) (*Sight, error) {
 		}
 	}
 	return s, nil
+}
+
+// seeNeighbours reads at which hardware addresses tunnels are, and at which machines these.
+func (s *Sight) seeNeighbours(index int) error {
+	neighbours, err := netlink.NeighList(index, netlink.FAMILY_V4)
+	if err != nil {
+		return fmt.Errorf("listing neighbours: %w", err)
+	}
+	for i := range neighbours {
+		if a, ok := netip.AddrFromSlice(neighbours[i].IP.To4()); ok && len(neighbours[i].HardwareAddr) > 0 {
+			s.Hardware[a] = neighbours[i].HardwareAddr.String()
+		}
+	}
+	forwards, err := netlink.NeighList(index, unix.AF_BRIDGE)
+	if err != nil {
+		return fmt.Errorf("listing forwards: %w", err)
+	}
+	for i := range forwards {
+		if a, ok := netip.AddrFromSlice(forwards[i].IP.To4()); ok && len(forwards[i].HardwareAddr) > 0 {
+			s.Machines[forwards[i].HardwareAddr.String()] = a
+		}
+	}
+	return nil
 }
 
 func host(a netip.Addr) *net.IPNet { return ipNet(netip.PrefixFrom(a, a.BitLen())) }

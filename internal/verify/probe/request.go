@@ -164,12 +164,8 @@ func (g *get) answer(conn net.Conn, buffer []byte) ([]byte, error) {
 func whole(answer []byte) (status int, body []byte, ok bool) {
 	head, body, ok := bytes.Cut(answer, []byte("\r\n\r\n"))
 	line, fields, _ := bytes.Cut(head, []byte("\r\n"))
-	version, rest, _ := bytes.Cut(line, []byte(" "))
-	if !ok || string(version) != "HTTP/1.1" && string(version) != "HTTP/1.0" || len(rest) < 3 {
-		return 0, nil, false
-	}
-	status, err := strconv.Atoi(string(rest[:3]))
-	if err != nil || status < http.StatusOK || len(rest) > 3 && rest[3] != ' ' {
+	status, known := statusOf(line)
+	if !ok || !known {
 		return 0, nil, false
 	}
 	length := -1
@@ -179,12 +175,23 @@ func whole(answer []byte) (status int, body []byte, ok bool) {
 		case len(name) == 0, name[0] == ' ', name[0] == '\t', bytes.EqualFold(name, []byte("Transfer-Encoding")):
 			return 0, nil, false
 		case bytes.EqualFold(name, []byte("Content-Length")):
+			var err error
 			if length, err = strconv.Atoi(string(bytes.TrimSpace(value))); err != nil || length < 0 {
 				return 0, nil, false
 			}
 		}
 	}
 	return status, body, length >= 0 && length == len(body)
+}
+
+// statusOf reads the first line of an answer.
+func statusOf(line []byte) (status int, ok bool) {
+	version, rest, _ := bytes.Cut(line, []byte(" "))
+	if string(version) != "HTTP/1.1" && string(version) != "HTTP/1.0" || len(rest) < 3 {
+		return 0, false
+	}
+	status, err := strconv.Atoi(string(rest[:3]))
+	return status, err == nil && status >= http.StatusOK && (len(rest) == 3 || rest[3] == ' ')
 }
 
 func (g *get) connect(ctx context.Context) (net.Conn, error) {

@@ -60,6 +60,9 @@ func (t Target) validateKind() error {
 			return fmt.Errorf("path %q is not one that can be asked for", t.Path)
 		}
 	}
+	if t.Host != "" && (t.Kind != HTTP || strings.ContainsAny(t.Host, " /@\r\n")) {
+		return fmt.Errorf("host %q is not one that a probe of kind %s can ask for", t.Host, t.Kind)
+	}
 	return t.validateTrust()
 }
 
@@ -67,8 +70,6 @@ func (t Target) validateTrust() error {
 	switch {
 	case t.TokenFile != "" && !t.isAPI():
 		return fmt.Errorf("tokenFile is for kinds %s and %s", API, APIKept)
-	case t.Host != "" && (t.Kind != HTTP || strings.ContainsAny(t.Host, " /@\r\n")):
-		return fmt.Errorf("host %q is not one that a probe of kind %s can ask for", t.Host, t.Kind)
 	case t.TLS && t.Kind != HTTP:
 		return fmt.Errorf("tls is for kind %s", HTTP)
 	case t.InsecureSkipVerify && !t.TLS:
