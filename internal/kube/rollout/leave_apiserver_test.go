@@ -114,7 +114,7 @@ func TestRelieve(t *testing.T) {
 	f.leads(next)
 	f.waiting("node b does not know")
 	kill()
-	_ = <-ended // what a killed run ends with
+	t.Log("the killed run:", <-ended)
 	f.must(f.Get(t.Context(), client.ObjectKeyFromObject(old), old))
 	if old.Labels["app"] != leaving.Gone || f.farewells() != 1 {
 		t.Fatalf("the pod that left has labels %v, and %d slices", old.Labels, f.farewells())
@@ -143,7 +143,7 @@ func TestRelieveGivesBack(t *testing.T) {
 	f.waiting("has pod web-old again: no pod came in place of web-old")
 	f.waiting("its controller has not seen the change")
 	kill()
-	_ = <-ended // what a killed run ends with
+	t.Log("the killed run:", <-ended)
 	f.must(f.Get(t.Context(), client.ObjectKeyFromObject(old), old))
 	if _, marked := old.Annotations[v1alpha1.AnnotationLeaving]; marked || leaving.Marked(old, "") || old.Labels["app"] != "web" {
 		t.Errorf("the pod is marked still: %v, %v", old.Labels, old.Annotations)

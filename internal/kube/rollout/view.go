@@ -33,11 +33,16 @@ const byNode, byOwner = "node", "owner"
 func newView(pod func(*corev1.Pod), released func(*budget)) *view {
 	return &view{
 		pods: newIndex("pods", cache.Indexers{byNode: nodeOf, byOwner: ownerOf}, followed, func(o any) { pod(o.(*corev1.Pod)) }),
-		budgets: newIndex("poddisruptionbudgets", cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc}, budgetOf, func(o any) {
-			if b := o.(*budget); b.allowed > 0 {
-				released(b)
-			}
-		}),
+		budgets: newIndex(
+			"poddisruptionbudgets",
+			cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc},
+			budgetOf,
+			func(o any) {
+				if b := o.(*budget); b.allowed > 0 {
+					released(b)
+				}
+			},
+		),
 	}
 }
 

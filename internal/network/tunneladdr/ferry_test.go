@@ -40,14 +40,24 @@ func TestFerryFollows(t *testing.T) {
 		gone  []netip.Prefix
 		calm  bool
 	}{
-		{"first", sight(map[string]string{"10.244.1.0/26": "10.244.1.0"}, map[string]string{"10.244.1.0": "66:01"}, machines),
-			0, []Route{to("172.30.0.1", "66:01")}, nil, true},
+		{
+			"first", sight(map[string]string{"10.244.1.0/26": "10.244.1.0"}, map[string]string{"10.244.1.0": "66:01"}, machines),
+			0,
+			[]Route{to("172.30.0.1", "66:01")},
+			nil, true,
+		},
 		{"no neighbour", sight(map[string]string{"10.244.1.0/26": "10.244.1.0"}, nil, machines), 0, nil, nil, false},
 		{"no route", sight(nil, map[string]string{"10.245.1.0": "66:01"}, machines), time.Second, nil, nil, false},
-		{"another gateway", sight(map[string]string{"10.244.1.0/26": "10.245.1.0"}, map[string]string{"10.245.1.0": "66:01"}, machines),
-			time.Second, nil, nil, true},
-		{"another node", sight(map[string]string{"10.244.1.0/26": "10.245.2.0"}, map[string]string{"10.245.2.0": "66:02"}, machines),
-			0, []Route{to("172.30.0.2", "66:02")}, nil, true},
+		{
+			"another gateway", sight(map[string]string{"10.244.1.0/26": "10.245.1.0"}, map[string]string{"10.245.1.0": "66:01"}, machines),
+			time.Second, nil, nil, true,
+		},
+		{
+			"another node", sight(map[string]string{"10.244.1.0/26": "10.245.2.0"}, map[string]string{"10.245.2.0": "66:02"}, machines),
+			0,
+			[]Route{to("172.30.0.2", "66:02")},
+			nil, true,
+		},
 		{"none", sight(nil, nil, machines), 0, nil, nil, false},
 		{"none for long", sight(nil, nil, machines), patience, nil, []netip.Prefix{block}, true},
 	} {

@@ -23,7 +23,10 @@ func listEntries(each func(leftover)) error {
 }
 
 func getEntry(key []byte) (e leftover, there bool, err error) {
-	req := nl.NewNetlinkRequest(unix.NFNL_SUBSYS_CTNETLINK<<8|nl.IPCTNL_MSG_CT_GET, unix.NLM_F_ACK) // the entry comes as one of many, with no end
+	req := nl.NewNetlinkRequest(
+		unix.NFNL_SUBSYS_CTNETLINK<<8|nl.IPCTNL_MSG_CT_GET,
+		unix.NLM_F_ACK,
+	) // the entry comes as one of many, with no end
 	req.AddRawData(key)
 	err = req.ExecuteIter(unix.NETLINK_NETFILTER, 0, func(msg []byte) bool {
 		e, there = parseLeftover(msg)

@@ -1,6 +1,7 @@
 package probe
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net"
@@ -60,10 +61,14 @@ func (t Target) validateKind() error {
 			return fmt.Errorf("path %q is not one that can be asked for", t.Path)
 		}
 	}
+	return cmp.Or(t.validateHost(), t.validateTrust())
+}
+
+func (t Target) validateHost() error {
 	if t.Host != "" && (t.Kind != HTTP || strings.ContainsAny(t.Host, " /@\r\n")) {
 		return fmt.Errorf("host %q is not one that a probe of kind %s can ask for", t.Host, t.Kind)
 	}
-	return t.validateTrust()
+	return nil
 }
 
 func (t Target) validateTrust() error {
