@@ -1,12 +1,9 @@
 package servicecidr
 
 import (
-	"net/netip"
 	"strings"
 	"testing"
 
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/replumb/replumb/internal/engine/findings"
@@ -15,16 +12,7 @@ import (
 
 // TestServicesThatAreRoutedTo are named with who does, and others are not.
 func TestServicesThatAreRoutedTo(t *testing.T) {
-	spec := Spec{
-		Name: "m", From: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16")}, To: []netip.Prefix{netip.MustParsePrefix("172.24.0.0/16")},
-	}
-	snap := &cluster.Snapshot{Services: []corev1.Service{{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "cart"},
-		Spec: corev1.ServiceSpec{
-			Type: corev1.ServiceTypeClusterIP, ClusterIP: "10.96.3.7", ClusterIPs: []string{"10.96.3.7"},
-			Selector: map[string]string{"app": "cart"}, Ports: []corev1.ServicePort{{Port: 80}},
-		},
-	}}}
+	spec, snap := oneService()
 	for service, outcome := range map[string]findings.Outcome{"cart": findings.Fail, "other": findings.Pass} {
 		found := &cluster.Inspection{
 			IngressClasses: map[string]string{"web": "traefik.io/ingress-controller"},

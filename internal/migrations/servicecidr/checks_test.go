@@ -14,8 +14,8 @@ import (
 	"github.com/replumb/replumb/internal/kube/cluster"
 )
 
-// TestNotLookingIsNotPassing leaves the looking through out: no check that is about it may pass.
-func TestNotLookingIsNotPassing(t *testing.T) {
+// oneService is a cluster with the Service cart, which is to move.
+func oneService() (Spec, *cluster.Snapshot) {
 	spec := Spec{
 		Name: "m", From: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16")}, To: []netip.Prefix{netip.MustParsePrefix("172.24.0.0/16")},
 	}
@@ -26,6 +26,12 @@ func TestNotLookingIsNotPassing(t *testing.T) {
 			Selector: map[string]string{"app": "cart"}, Ports: []corev1.ServicePort{{Port: 80}},
 		},
 	}}}
+	return spec, snap
+}
+
+// TestNotLookingIsNotPassing leaves the looking through out: no check that is about it may pass.
+func TestNotLookingIsNotPassing(t *testing.T) {
+	spec, snap := oneService()
 	outcome := map[string]findings.Outcome{}
 	for _, f := range findings.Run(referenceChecks(), Input{Snapshot: snap, Survey: Look(snap, spec, nil)}) {
 		outcome[f.Code] = f.Outcome

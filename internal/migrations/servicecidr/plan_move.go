@@ -200,16 +200,16 @@ func (m *movePlan) cross(b *batch) []engine.Group {
 		engine.AtOnce(parallel, b.String(), plain...),
 	)
 	for some := range slices.Chunk(routed, bridge.Together) {
-		groups = append(groups, m.routed(b, some)...)
+		groups = append(groups, m.together(b, some)...)
 	}
 	for _, e := range nodePorts {
-		groups = append(groups, m.routed(b, []*Entry{e})...)
+		groups = append(groups, m.together(b, []*Entry{e})...)
 	}
 	return append(groups, engine.AtOnce(1, b.String(), last...)...)
 }
 
-// routed has Services hop beside each other, unseen by ingress controllers that lead to them.
-func (m *movePlan) routed(b *batch, some []*Entry) []engine.Group {
+// together has Services hop beside each other; ingress controllers that lead to some of them see nothing of that.
+func (m *movePlan) together(b *batch, some []*Entry) []engine.Group {
 	var beside []bridge.Routed
 	for _, e := range some {
 		if e.throttled() {
