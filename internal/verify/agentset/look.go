@@ -87,7 +87,7 @@ func (s *Set) deployment(ctx context.Context) (*appsv1.Deployment, error) {
 	if client.IgnoreNotFound(err) != nil {
 		return nil, fmt.Errorf("deployment %s/%s: %w", v1alpha1.SystemNamespace, Single, err)
 	}
-	if d.Labels[v1alpha1.LabelMigration] != s.Migration { // or it was not found
+	if d.Name == "" || d.Labels[v1alpha1.LabelMigration] != s.Migration { // not found, or another's
 		return nil, nil
 	}
 	return d, nil
