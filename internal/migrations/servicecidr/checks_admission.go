@@ -69,8 +69,8 @@ func admissionChecks() []findings.Check[Input] {
 			Severity: findings.Blocking,
 			Run:      checkJudges,
 			Claim:    "no webhook that is asked about the writes of a hop is behind a Service that hops",
-			Why: "in the middle of its own hop the webhook cannot be asked, and as it fails closed, the second half of the hop is refused: the Service " +
-				"stays without an address, and the webhook refuses everything",
+			Why: "in the middle of its own hop the webhook is asked at its bridge alone. Where API servers do not reach that, it fails closed, and refuses the " +
+				"second half of the hop and everything else: the Service stays without an address",
 			Fix: "exempt the webhook's own namespace from it (namespaceSelector), or its own Service (objectSelector), and ipaddresses from its rules; " +
 				"or pin the Service: kubectl annotate service -n NAMESPACE NAME replumb.dev/strategy=pin",
 		},

@@ -17,8 +17,8 @@ import (
 var _ migration.Completer = (*Job)(nil)
 
 // Unfinished implements migration.Completer: Services that a run left between the two patches of their hop arrive before anything else is
-// done, checked or waited for. Without an address they are reached through their bridges, but not by API servers: if such a Service is that of a
-// webhook, nothing that it is asked about can be written. A rollback takes them back at once: to complete the hop would cost them another, which
+// done, checked or waited for. Without an address they are reached through their bridges alone, and API servers find those of webhooks only while it
+// says which was the old one: of a webhook that they do not find, nothing that it is asked about can be written. A rollback takes them back at once: to complete the hop would cost them another, which
 // may be refused by now.
 func (j *Job) Unfinished(ctx context.Context, to v1alpha1.DesiredState) (*engine.Plan, error) {
 	away := &corev1.ServiceList{}
