@@ -11,7 +11,7 @@ echo "go test $* ($folder)"
 code=0
 (cd "$folder" && "$gotestsum" --format standard-quiet --jsonfile "$events" -- "$@") || code=$?
 echo "slowest packages:"
-{ grep -v '"Test":' "$events" || true; } | sed -nE 's/.*"Action":"(pass|fail)","Package":"([^"]*)","Elapsed":([0-9.]+).*/  \3s \2/p' | sort -rn | head -n 10
+{ grep -v '"Test":' "$events" || true; } | sed -nE 's/.*"Action":"(pass|fail)","Package":"([^"]*)","Elapsed":([0-9.]+).*/  \3s \2/p' | sort -rn | sed -n 1,10p # reads to the end: who writes into a pipe that is closed fails
 echo "slowest tests:"
 "$gotestsum" tool slowest --threshold 1s --num 10 --jsonfile "$events"
 exit "$code"
