@@ -21,6 +21,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
+	networkingv1beta1 "k8s.io/api/networking/v1beta1"
 	policyv1 "k8s.io/api/policy/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -47,6 +48,7 @@ type Cluster struct {
 	raw    rest.Interface
 	config *rest.Config
 	host   string
+	ranges *rangesFinder
 	// skew is by how much the API server's clock is ahead of this machine's, in nanoseconds. Copies share it.
 	skew *atomic.Int64
 }
@@ -73,6 +75,7 @@ func (e *UnreachableError) Unwrap() error { return e.Err }
 func Connect(config *rest.Config) (*Cluster, error) {
 	config = rest.CopyConfig(config)
 	config.QPS = -1 // the server's priority and fairness decides, not the client
+	movesOn(config)
 	through := newGate()
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return paced{gate: through, next: next} })
 	config.UserAgent = "replumb"
@@ -90,7 +93,12 @@ func Connect(config *rest.Config) (*Cluster, error) {
 	if err != nil {
 		return nil, fmt.Errorf("creating a client: %w", err)
 	}
-	return &Cluster{WithWatch: fenced{c}, raw: raw, config: config, host: config.Host, skew: &atomic.Int64{}}, nil
+	cl := &Cluster{raw: raw, config: config, host: config.Host, skew: &atomic.Int64{}}
+	cl.ranges = &rangesFinder{host: cl.Host(), resources: func(ctx context.Context, version string) ([]byte, error) {
+		return cl.GetRaw(ctx, "/apis/"+networkingv1.GroupName+"/"+version)
+	}}
+	cl.WithWatch = fenced{ranged{WithWatch: c, rangesFinder: cl.ranges}}
+	return cl, nil
 }
 
 func rawConfig(config *rest.Config, scheme *runtime.Scheme) *rest.Config {
@@ -104,7 +112,7 @@ func rawConfig(config *rest.Config, scheme *runtime.Scheme) *rest.Config {
 func newScheme() (*runtime.Scheme, error) {
 	s := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{
-		corev1.AddToScheme, networkingv1.AddToScheme, discoveryv1.AddToScheme, authorizationv1.AddToScheme,
+		corev1.AddToScheme, networkingv1.AddToScheme, networkingv1beta1.AddToScheme, discoveryv1.AddToScheme, authorizationv1.AddToScheme,
 		apiextensionsv1.AddToScheme, v1alpha1.AddToScheme, coordinationv1.AddToScheme, admissionv1.AddToScheme,
 		appsv1.AddToScheme, batchv1.AddToScheme, policyv1.AddToScheme, storagev1.AddToScheme, rbacv1.AddToScheme,
 	} {
@@ -125,17 +133,18 @@ func newMapper() meta.RESTMapper {
 		corev1.SchemeGroupVersion: {
 			namespaced: {"Service", "ServiceAccount", "Pod", "ConfigMap", "Secret", "Event", "PersistentVolumeClaim", "ResourceQuota"}, root: {"Namespace", "Node", "PersistentVolume"},
 		},
-		appsv1.SchemeGroupVersion:          {namespaced: {"Deployment", "ReplicaSet", "StatefulSet", "DaemonSet"}},
-		batchv1.SchemeGroupVersion:         {namespaced: {"Job", "CronJob"}},
-		policyv1.SchemeGroupVersion:        {namespaced: {"PodDisruptionBudget"}},
-		discoveryv1.SchemeGroupVersion:     {namespaced: {"EndpointSlice"}},
-		coordinationv1.SchemeGroupVersion:  {namespaced: {"Lease"}},
-		networkingv1.SchemeGroupVersion:    {namespaced: {"NetworkPolicy", "Ingress"}, root: {"ServiceCIDR", "IPAddress", "IngressClass"}},
-		storagev1.SchemeGroupVersion:       {root: {"CSINode", "VolumeAttachment", "StorageClass"}},
-		authorizationv1.SchemeGroupVersion: {root: {"SelfSubjectAccessReview"}},
-		apiextensionsv1.SchemeGroupVersion: {root: {"CustomResourceDefinition"}},
-		rbacv1.SchemeGroupVersion:          {namespaced: {"Role", "RoleBinding"}, root: {"ClusterRole", "ClusterRoleBinding"}},
-		v1alpha1.GroupVersion:              {root: {"Migration", "NodeReport"}},
+		appsv1.SchemeGroupVersion:            {namespaced: {"Deployment", "ReplicaSet", "StatefulSet", "DaemonSet"}},
+		batchv1.SchemeGroupVersion:           {namespaced: {"Job", "CronJob"}},
+		policyv1.SchemeGroupVersion:          {namespaced: {"PodDisruptionBudget"}},
+		discoveryv1.SchemeGroupVersion:       {namespaced: {"EndpointSlice"}},
+		coordinationv1.SchemeGroupVersion:    {namespaced: {"Lease"}},
+		networkingv1.SchemeGroupVersion:      {namespaced: {"NetworkPolicy", "Ingress"}, root: {"ServiceCIDR", "IPAddress", "IngressClass"}},
+		networkingv1beta1.SchemeGroupVersion: {root: {"ServiceCIDR", "IPAddress"}},
+		storagev1.SchemeGroupVersion:         {root: {"CSINode", "VolumeAttachment", "StorageClass"}},
+		authorizationv1.SchemeGroupVersion:   {root: {"SelfSubjectAccessReview"}},
+		apiextensionsv1.SchemeGroupVersion:   {root: {"CustomResourceDefinition"}},
+		rbacv1.SchemeGroupVersion:            {namespaced: {"Role", "RoleBinding"}, root: {"ClusterRole", "ClusterRoleBinding"}},
+		v1alpha1.GroupVersion:                {root: {"Migration", "NodeReport"}},
 		{Group: "crd.projectcalico.org", Version: "v1"}: {
 			root: {"IPPool", "IPAMBlock", "BlockAffinity", "IPAMHandle", "ClusterInformation", "IPReservation"},
 		},

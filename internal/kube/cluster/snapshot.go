@@ -24,7 +24,9 @@ const pageSize = 500
 // Snapshot is a picture of the cluster. Nothing changes it once it is loaded; what is asked of the cluster later, because
 // the answer depends on the migration or on the user, is Live.
 type Snapshot struct {
-	Version      *version.Info
+	Version *version.Info
+	// Ranges is the version that ServiceCIDRs and IPAddresses are served in.
+	Ranges       RangeAPI
 	ServiceCIDRs []networkingv1.ServiceCIDR
 	IPAddresses  []networkingv1.IPAddress
 	Services     []corev1.Service
@@ -55,6 +57,9 @@ func (c *Cluster) Load(ctx context.Context) (*Snapshot, error) {
 		return nil, err
 	}
 	s := &Snapshot{Version: v}
+	if s.Ranges, err = c.Ranges(ctx); err != nil {
+		return nil, err
+	}
 	if s.ServiceCIDRs, err = List[networkingv1.ServiceCIDR](ctx, c, &networkingv1.ServiceCIDRList{}); err != nil {
 		return nil, err
 	}

@@ -69,6 +69,9 @@ func Open(ctx context.Context, config Config) (*Client, error) {
 // Close ends all connections.
 func (c *Client) Close() error { return c.whole.Close() }
 
+// KV is what is stored. Whichever member answers asks the others first: without a quorum there is no answer.
+func (c *Client) KV() clientv3.KV { return c.whole.KV }
+
 // dial does not wait for a connection. It tries what is harmless to try again so many times.
 func dial(config Config, endpoints []string, tries uint) (*clientv3.Client, error) {
 	return clientv3.New(clientv3.Config{

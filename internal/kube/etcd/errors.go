@@ -87,6 +87,9 @@ func failed(err error, format string, args ...any) error {
 	return fmt.Errorf("%s: %w", doing, brief(err))
 }
 
+// Failed is failed for those who read or write what is stored, by KV.
+func Failed(err error, format string, args ...any) error { return failed(err, format, args...) }
+
 // refusal makes the refusals that may pass errors that are worth another look.
 func refusal(err error) error {
 	var refused *RefusedError

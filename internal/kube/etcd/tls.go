@@ -47,6 +47,20 @@ func (f Files) Load() (*tls.Config, error) {
 			"chmod 600 it: who has it has all Secrets",
 		}
 	}
+	return f.config(roots, certificate, key)
+}
+
+// Parse is Load for what is in a Secret, as ca.crt, tls.crt and tls.key. secret is what it is called in errors.
+func Parse(secret string, ca, certificate, key []byte) (*tls.Config, error) {
+	f := Files{CA: "secret " + secret + ", ca.crt", Cert: "secret " + secret + ", tls.crt", Key: "secret " + secret + ", tls.key"}
+	roots := x509.NewCertPool()
+	if !roots.AppendCertsFromPEM(ca) {
+		return nil, &FileError{f.CA, "its certificates cannot be read", "it should be the authority of etcd, such as etcd/ca.crt"}
+	}
+	return f.config(roots, certificate, key)
+}
+
+func (f Files) config(roots *x509.CertPool, certificate, key []byte) (*tls.Config, error) {
 	pair, err := tls.X509KeyPair(certificate, key)
 	if err != nil {
 		return nil, &FileError{f.Cert, fmt.Sprintf("with the key %s: %v", f.Key, err), "name the key that belongs to the certificate"}

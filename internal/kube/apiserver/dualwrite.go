@@ -1,0 +1,110 @@
+package apiserver
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/version"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/replumb/replumb/internal/kube/cluster"
+)
+
+// DualWrite is whether API servers write each address of a Service twice over: as an IPAddress, and into the bitmap of before 1.33, which is of
+// the one range that is their flag.
+type DualWrite string
+
+// What is known of it.
+const (
+	DualWriteOff     DualWrite = "off"
+	DualWriteOn      DualWrite = "on"
+	DualWriteUnknown DualWrite = "unknown"
+)
+
+// dualWriteGate is on by default from 1.34, and from 1.35 cannot be turned off (k8s.io/kubernetes pkg/features/kube_features.go).
+const (
+	dualWriteGate   = "DisableAllocatorDualWrite"
+	dualWriteEndsIn = 34
+	dualWriteGoneIn = 35
+	gatesFlag       = "feature-gates"
+)
+
+// SeeDualWrite goes by the version, and by what the API server that answers says of its flags, or the command lines of API servers that run as pods.
+func SeeDualWrite(ctx context.Context, c *cluster.Cluster, v *version.Info) (DualWrite, error) {
+	if minorOf(v) >= dualWriteGoneIn {
+		return DualWriteOff, nil
+	}
+	body, kind, err := c.GetAs(ctx, "/flagz", accept)
+	if err == nil {
+		if value, found, err := flagIn(kind, body, gatesFlag); err == nil && found {
+			return dualWrite(v, []string{value}), nil
+		}
+	}
+	if ctx.Err() != nil {
+		return DualWriteUnknown, ctx.Err()
+	}
+	pods := &corev1.PodList{}
+	err = c.List(ctx, pods, client.InNamespace(metav1.NamespaceSystem), client.MatchingLabels{"component": "kube-apiserver"})
+	if err != nil && !apierrors.IsForbidden(err) {
+		return DualWriteUnknown, fmt.Errorf("listing the pods of API servers: %w", err)
+	}
+	var gates []string
+	for i := range pods.Items {
+		if p := &pods.Items[i]; isStatic(p, "kube-apiserver") {
+			value, _ := commandFlag(p, gatesFlag)
+			gates = append(gates, value)
+		}
+	}
+	return dualWrite(v, gates), nil
+}
+
+// dualWrite judges by the version, and the feature gates of each API server that was seen.
+func dualWrite(v *version.Info, gates []string) DualWrite {
+	byDefault := DualWriteOn
+	switch minor := minorOf(v); {
+	case minor < 0:
+		byDefault = DualWriteUnknown
+	case minor >= dualWriteEndsIn:
+		byDefault = DualWriteOff
+	}
+	if len(gates) == 0 && byDefault == DualWriteOn {
+		return DualWriteUnknown // someone may have turned it off
+	}
+	all := byDefault
+	for i, g := range gates {
+		one := byDefault
+		if disabled, set := gate(g, dualWriteGate); set && disabled {
+			one = DualWriteOff
+		} else if set {
+			one = DualWriteOn
+		}
+		if i == 0 || one != DualWriteOff {
+			all = one
+		}
+	}
+	return all
+}
+
+// minorOf is the second part of a version of Kubernetes 1; negative, if it cannot be read.
+func minorOf(v *version.Info) int {
+	minor, err := strconv.Atoi(strings.TrimRight(v.Minor, "+"))
+	if err != nil || v.Major != "1" {
+		return -1
+	}
+	return minor
+}
+
+// gate reads a feature gate from the value of --feature-gates, each NAME=true or COMPONENT:NAME=true, which /flagz may show in brackets.
+func gate(value, name string) (on, set bool) {
+	for _, part := range strings.FieldsFunc(value, func(r rune) bool { return strings.ContainsRune(`,:[]" `, r) }) {
+		if key, is, ok := strings.Cut(part, "="); ok && key == name {
+			on, set = is == "true", true
+		}
+	}
+	return on, set
+}

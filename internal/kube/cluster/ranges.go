@@ -1,0 +1,160 @@
+package cluster
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"sync"
+
+	networkingv1 "k8s.io/api/networking/v1"
+	networkingv1beta1 "k8s.io/api/networking/v1beta1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/replumb/replumb/internal/engine/fault"
+)
+
+// RangeAPI is the version of networking.k8s.io that a cluster serves ServiceCIDRs and IPAddresses in.
+type RangeAPI string
+
+// The versions. From Kubernetes 1.33 on there is V1; 1.31 and 1.32 have V1Beta1, if someone turned it on.
+const (
+	RangesV1      RangeAPI = "v1"
+	RangesV1Beta1 RangeAPI = "v1beta1"
+	// NoRanges is a cluster that gives out the addresses of Services by a bitmap of the one range that its API servers have as a flag.
+	NoRanges RangeAPI = ""
+)
+
+// NoRangesError says that a cluster has no ServiceCIDRs. To those who ask for one, it is not found.
+type NoRangesError struct{ Host string }
+
+func (e *NoRangesError) Error() string {
+	return "the API server at " + e.Host + " serves no ServiceCIDRs, neither in networking.k8s.io/v1 nor v1beta1: " +
+		"its Services have the one range that is its flag"
+}
+
+// Unwrap has it taken for an object that is not there.
+func (*NoRangesError) Unwrap() error {
+	return apierrors.NewNotFound(schema.GroupResource{Group: networkingv1.GroupName, Resource: "servicecidrs"}, "")
+}
+
+// ExitCode implements fault.Coder: nothing was written.
+func (*NoRangesError) ExitCode() int { return fault.ExitBlocked }
+
+// Advice implements fault.Adviser.
+func (*NoRangesError) Advice() string { return RangesAdvice }
+
+// RangesAdvice is what to do about a cluster that has no ServiceCIDRs.
+const RangesAdvice = "upgrade the cluster to Kubernetes 1.33 or later first"
+
+// rangesFinder finds out which RangeAPI there is, once.
+type rangesFinder struct {
+	// resources reads the list of resources of a version of networking.k8s.io; it is nil if that version is not served.
+	resources func(ctx context.Context, version string) ([]byte, error)
+	host      string
+
+	mu    sync.Mutex
+	known bool
+	api   RangeAPI
+}
+
+// find asks until there is an answer.
+func (f *rangesFinder) find(ctx context.Context) (RangeAPI, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.known {
+		return f.api, nil
+	}
+	for _, api := range []RangeAPI{RangesV1, RangesV1Beta1} {
+		serves, err := f.serves(ctx, api)
+		if err != nil {
+			return NoRanges, err
+		}
+		if serves {
+			f.api = api
+			break
+		}
+	}
+	f.known = true
+	return f.api, nil
+}
+
+// forget has the next one ask again: a cluster can be upgraded while replumb runs.
+func (f *rangesFinder) forget() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.known, f.api = false, NoRanges
+}
+
+func (f *rangesFinder) serves(ctx context.Context, api RangeAPI) (bool, error) {
+	body, err := f.resources(ctx, string(api))
+	switch {
+	case apierrors.IsNotFound(err):
+		return false, nil
+	case apierrors.IsForbidden(err): // without the right to ask, it is what all later clusters have
+		return api == RangesV1, nil
+	case err != nil:
+		return false, err
+	}
+	list := &metav1.APIResourceList{}
+	if err := json.Unmarshal(body, list); err != nil {
+		return false, fmt.Errorf("reading the resources of networking.k8s.io/%s: %w", api, err)
+	}
+	has := func(name string) bool {
+		return slices.ContainsFunc(list.APIResources, func(r metav1.APIResource) bool { return r.Name == name })
+	}
+	return has("servicecidrs") && has("ipaddresses"), nil
+}
+
+// Ranges is the version that the cluster serves ServiceCIDRs in. Whatever it is, the client takes and gives those of V1.
+func (c *Cluster) Ranges(ctx context.Context) (RangeAPI, error) { return c.ranges.find(ctx) }
+
+// betaOf is an object of V1 as V1Beta1 has it; false for anything but ServiceCIDRs and IPAddresses.
+func betaOf(o any) (any, bool) {
+	switch o := o.(type) {
+	case *networkingv1.ServiceCIDR:
+		return &networkingv1beta1.ServiceCIDR{
+			ObjectMeta: o.ObjectMeta, Spec: networkingv1beta1.ServiceCIDRSpec(o.Spec), Status: networkingv1beta1.ServiceCIDRStatus(o.Status),
+		}, true
+	case *networkingv1.IPAddress:
+		return &networkingv1beta1.IPAddress{
+			ObjectMeta: o.ObjectMeta, Spec: networkingv1beta1.IPAddressSpec{ParentRef: (*networkingv1beta1.ParentReference)(o.Spec.ParentRef)},
+		}, true
+	case *networkingv1.ServiceCIDRList:
+		return &networkingv1beta1.ServiceCIDRList{}, true
+	case *networkingv1.IPAddressList:
+		return &networkingv1beta1.IPAddressList{}, true
+	}
+	return nil, false
+}
+
+// fromBeta has an object of V1 be what one of V1Beta1 is.
+func fromBeta(beta, into any) {
+	switch o := into.(type) {
+	case *networkingv1.ServiceCIDR:
+		b := beta.(*networkingv1beta1.ServiceCIDR)
+		*o = networkingv1.ServiceCIDR{
+			TypeMeta: o.TypeMeta, ObjectMeta: b.ObjectMeta, Spec: networkingv1.ServiceCIDRSpec(b.Spec), Status: networkingv1.ServiceCIDRStatus(b.Status),
+		}
+	case *networkingv1.IPAddress:
+		b := beta.(*networkingv1beta1.IPAddress)
+		*o = networkingv1.IPAddress{
+			TypeMeta: o.TypeMeta, ObjectMeta: b.ObjectMeta,
+			Spec: networkingv1.IPAddressSpec{ParentRef: (*networkingv1.ParentReference)(b.Spec.ParentRef)},
+		}
+	case *networkingv1.ServiceCIDRList:
+		b := beta.(*networkingv1beta1.ServiceCIDRList)
+		o.ListMeta, o.Items = b.ListMeta, make([]networkingv1.ServiceCIDR, len(b.Items))
+		for i := range b.Items {
+			fromBeta(&b.Items[i], &o.Items[i])
+		}
+	case *networkingv1.IPAddressList:
+		b := beta.(*networkingv1beta1.IPAddressList)
+		o.ListMeta, o.Items = b.ListMeta, make([]networkingv1.IPAddress, len(b.Items))
+		for i := range b.Items {
+			fromBeta(&b.Items[i], &o.Items[i])
+		}
+	}
+}

@@ -1,0 +1,160 @@
+package cluster
+
+import (
+	"context"
+
+	networkingv1 "k8s.io/api/networking/v1"
+	networkingv1beta1 "k8s.io/api/networking/v1beta1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// ranged has ServiceCIDRs and IPAddresses of V1 be read from and written to a cluster that has them in V1Beta1, which are the same but
+// for the name. A cluster that has none answers all that is asked of them by a NoRangesError.
+type ranged struct {
+	client.WithWatch
+	*rangesFinder
+}
+
+// as is what stands for an object, or a list, in the cluster: mostly itself.
+func (r ranged) as(ctx context.Context, o any) (any, error) {
+	beta, is := betaOf(o)
+	if !is {
+		return o, nil
+	}
+	switch api, err := r.find(ctx); {
+	case err != nil:
+		return nil, err
+	case api == NoRanges:
+		return nil, &NoRangesError{Host: r.host}
+	case api == RangesV1:
+		return o, nil
+	}
+	return beta, nil
+}
+
+// with does something to what stands for an object in the cluster, and gives the object what became of it.
+func (r ranged) with(ctx context.Context, o client.Object, do func(client.Object) error) error {
+	as, err := r.as(ctx, o)
+	if err != nil {
+		return err
+	}
+	err = do(as.(client.Object))
+	if as != any(o) && err == nil {
+		fromBeta(as, o)
+	}
+	return r.gone(o, err)
+}
+
+// gone has the finder ask again, if the cluster does not know the resource any more.
+func (r ranged) gone(o any, err error) error {
+	if _, is := betaOf(o); is && apierrors.IsNotFound(err) && unknownResource(err) {
+		r.forget()
+	}
+	return err
+}
+
+// unknownResource tells a resource that is not served from an object that is not there, which is named.
+func unknownResource(err error) bool {
+	status, ok := err.(apierrors.APIStatus) //nolint:errorlint // as the client returns it
+	return ok && status.Status().Details != nil && status.Status().Details.Name == ""
+}
+
+// Get implements client.Client.
+func (r ranged) Get(ctx context.Context, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+	return r.with(ctx, o, func(as client.Object) error { return r.WithWatch.Get(ctx, key, as, opts...) })
+}
+
+// List implements client.Client.
+func (r ranged) List(ctx context.Context, all client.ObjectList, opts ...client.ListOption) error {
+	as, err := r.as(ctx, all)
+	if err != nil {
+		return err
+	}
+	err = r.WithWatch.List(ctx, as.(client.ObjectList), opts...)
+	if as != any(all) && err == nil {
+		fromBeta(as, all)
+	}
+	return r.gone(all, err)
+}
+
+// Create implements client.Client.
+func (r ranged) Create(ctx context.Context, o client.Object, opts ...client.CreateOption) error {
+	return r.with(ctx, o, func(as client.Object) error { return r.WithWatch.Create(ctx, as, opts...) })
+}
+
+// Update implements client.Client.
+func (r ranged) Update(ctx context.Context, o client.Object, opts ...client.UpdateOption) error {
+	return r.with(ctx, o, func(as client.Object) error { return r.WithWatch.Update(ctx, as, opts...) })
+}
+
+// Patch implements client.Client. What the patch says is worked out from the object as it was given.
+func (r ranged) Patch(ctx context.Context, o client.Object, p client.Patch, opts ...client.PatchOption) error {
+	return r.with(ctx, o, func(as client.Object) error {
+		if as == o {
+			return r.WithWatch.Patch(ctx, o, p, opts...)
+		}
+		data, err := p.Data(o)
+		if err != nil {
+			return err
+		}
+		return r.WithWatch.Patch(ctx, as, client.RawPatch(p.Type(), data), opts...)
+	})
+}
+
+// Delete implements client.Client.
+func (r ranged) Delete(ctx context.Context, o client.Object, opts ...client.DeleteOption) error {
+	return r.with(ctx, o, func(as client.Object) error { return r.WithWatch.Delete(ctx, as, opts...) })
+}
+
+// DeleteAllOf implements client.Client.
+func (r ranged) DeleteAllOf(ctx context.Context, o client.Object, opts ...client.DeleteAllOfOption) error {
+	return r.with(ctx, o, func(as client.Object) error { return r.WithWatch.DeleteAllOf(ctx, as, opts...) })
+}
+
+// Status implements client.Client.
+func (r ranged) Status() client.SubResourceWriter { return r.SubResource("status") }
+
+// SubResource implements client.Client.
+func (r ranged) SubResource(name string) client.SubResourceClient {
+	return rangedPart{SubResourceClient: r.WithWatch.SubResource(name), of: r}
+}
+
+// rangedPart is ranged for the status, which only stand-ins of controllers write.
+type rangedPart struct {
+	client.SubResourceClient
+	of ranged
+}
+
+// Update implements client.SubResourceWriter.
+func (p rangedPart) Update(ctx context.Context, o client.Object, opts ...client.SubResourceUpdateOption) error {
+	return p.of.with(ctx, o, func(as client.Object) error { return p.SubResourceClient.Update(ctx, as, opts...) })
+}
+
+// Watch implements client.WithWatch.
+func (r ranged) Watch(ctx context.Context, all client.ObjectList, opts ...client.ListOption) (watch.Interface, error) {
+	as, err := r.as(ctx, all)
+	if err != nil {
+		return nil, err
+	}
+	w, err := r.WithWatch.Watch(ctx, as.(client.ObjectList), opts...)
+	if as == any(all) || err != nil {
+		return w, r.gone(all, err)
+	}
+	return watch.Filter(w, func(e watch.Event) (watch.Event, bool) {
+		switch o := e.Object.(type) {
+		case *networkingv1beta1.ServiceCIDR:
+			c := &networkingv1.ServiceCIDR{}
+			fromBeta(o, c)
+			e.Object = c
+		case *networkingv1beta1.IPAddress:
+			ip := &networkingv1.IPAddress{}
+			fromBeta(o, ip)
+			e.Object = ip
+		case *metav1.Status: // an error, as it is
+		}
+		return e, true
+	}), nil
+}
