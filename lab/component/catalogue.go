@@ -9,13 +9,7 @@ import (
 // All returns the components of a lab in the order they are built.
 func All() []Component {
 	return []Component{
-		{
-			Name: "kubernetes", Module: "k8s.io/kubernetes", Packages: []string{"."},
-			Aliases: []string{
-				"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kube-proxy", "kubelet", "kubectl",
-			},
-			LDFlags: kubernetesVersionFlags, Cold: "8 min",
-		},
+		kubernetes("kubernetes", "8 min"),
 		{
 			Name: "containerd", Module: "github.com/containerd/containerd/v2",
 			Packages: []string{
@@ -79,7 +73,25 @@ func All() []Component {
 			Assets:  "test/images/agnhost/porter", // for its certificate
 			LDFlags: kubernetesVersionFlags, Cold: "6 min",
 		},
+		onDemand(kubernetes("kubernetes-v1.33", "8 min")),
+		onDemand(kubernetes("kubernetes-v1.31", "6 min")),
 	}
+}
+
+// kubernetes is one release of Kubernetes with its etcd.
+func kubernetes(name, cold string) Component {
+	return Component{
+		Name: name, Module: "k8s.io/kubernetes", Packages: []string{"."},
+		Aliases: []string{
+			"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kube-proxy", "kubelet", "kubectl",
+		},
+		LDFlags: kubernetesVersionFlags, Cold: cold,
+	}
+}
+
+func onDemand(c Component) Component {
+	c.OnDemand = true
+	return c
 }
 
 // flux is one of Flux' controllers, with its definitions.

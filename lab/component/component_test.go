@@ -3,6 +3,7 @@ package component
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -31,7 +32,7 @@ func TestComponentsExist(t *testing.T) {
 // TestNamed asks for some, in another order than that in which they are built, and for one that there is not.
 func TestNamed(t *testing.T) {
 	all, err := Named()
-	if err != nil || len(all) != len(All())-1 {
+	if err != nil || slices.ContainsFunc(all, func(c Component) bool { return c.OnDemand }) || len(all) < 10 {
 		t.Errorf("no names give %d components, %v", len(all), err)
 	}
 	if demanded, err := Named("e2e"); err != nil || len(demanded) != 1 || !demanded[0].OnDemand {

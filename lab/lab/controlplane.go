@@ -2,7 +2,9 @@ package lab
 
 import (
 	"fmt"
+	"net/netip"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -11,6 +13,7 @@ import (
 )
 
 const (
+	etcdClientPort    = 2379
 	etcdPeerPort      = 2380
 	apiServerPort     = 6443
 	clusterDomain     = "cluster.local"
@@ -71,7 +74,7 @@ func (l ControlPlaneNodes) proxies() []machine.Program {
 // etcdMember does not say with whom it is to begin.
 func (l ControlPlaneNodes) etcdMember(m *Member) machine.Program {
 	const own = "https://127.0.0.1:2379"
-	client := fmt.Sprintf("https://%s:2379", m.Address)
+	client := "https://" + netip.AddrPortFrom(m.Address, etcdClientPort).String()
 	return machine.Program{Name: etcdProgram, Argv: []string{
 		filepath.Join(l.Binaries.kubernetes, "etcd"),
 		"--name=" + m.Name,
@@ -122,9 +125,10 @@ func (l ControlPlaneNodes) apiServer(m *Member) machine.Program {
 		"--service-account-issuer=https://kubernetes.default.svc." + clusterDomain,
 		"--service-account-key-file=" + pkiDir + "sa.crt",
 		"--service-account-signing-key-file=" + pkiDir + "sa.key",
-		serviceCIDRFlag + l.Topology.ServiceCIDR.String(),
+		serviceCIDRFlag + commas(l.Topology.ServiceCIDRs()),
 		"--shutdown-watch-termination-grace-period=" + watchGrace.String(),
 	}}
+	p.Argv = append(p.Argv, slices.Concat(l.Topology.gates(), l.Topology.served())...)
 	if l.Topology.ControlPlanes > 1 || l.Topology.Edge { // a single one for good has none to hand over to
 		p.Grace += shutdownDelay
 		p.Argv = append(p.Argv, "--shutdown-delay-duration="+shutdownDelay.String())
@@ -134,7 +138,7 @@ func (l ControlPlaneNodes) apiServer(m *Member) machine.Program {
 
 func controllerManager(t Topology, bin string) machine.Program {
 	const conf = "/etc/kubernetes/controller-manager.conf"
-	return machine.Program{Name: controllerManagerProgram, Argv: []string{
+	return machine.Program{Name: controllerManagerProgram, Argv: append([]string{
 		filepath.Join(bin, "kube-controller-manager"),
 		"--bind-address=127.0.0.1",
 		"--kubeconfig=" + conf,
@@ -142,15 +146,15 @@ func controllerManager(t Topology, bin string) machine.Program {
 		"--authorization-kubeconfig=" + conf,
 		"--use-service-account-credentials=true",
 		allocateFlag + strconv.FormatBool(!t.CNI.isCalico()), // Calico gives out ranges itself
-		clusterCIDRFlag + t.PodCIDR.String(),
-		serviceCIDRFlag + t.ServiceCIDR.String(),
+		clusterCIDRFlag + commas(t.PodCIDRs()),
+		serviceCIDRFlag + commas(t.ServiceCIDRs()),
 		"--root-ca-file=" + pkiDir + "ca.crt",
 		"--client-ca-file=" + pkiDir + "ca.crt",
 		"--requestheader-client-ca-file=" + pkiDir + "front-proxy-ca.crt",
 		"--cluster-signing-cert-file=" + pkiDir + "ca.crt",
 		"--cluster-signing-key-file=" + pkiDir + "ca.key",
 		"--service-account-private-key-file=" + pkiDir + "sa.key",
-	}}
+	}, t.gates()...)}
 }
 
 func scheduler(bin string) machine.Program {

@@ -7,15 +7,17 @@ import (
 	"testing"
 )
 
-func TestControlPlanePrograms(t *testing.T) {
-	flag := func(argv []string, name string) string {
-		for _, arg := range argv {
-			if value, ok := strings.CutPrefix(arg, name+"="); ok {
-				return value
-			}
+// flag is what a program is told by one.
+func flag(argv []string, name string) string {
+	for _, arg := range argv {
+		if value, ok := strings.CutPrefix(arg, name+"="); ok {
+			return value
 		}
-		return ""
 	}
+	return ""
+}
+
+func TestControlPlanePrograms(t *testing.T) {
 	topology := Default()
 	l := newLab(topology)
 	if got := flag(l.ControlPlaneNodes().apiServer(l.with(ControlPlane)[0]).Argv, "--shutdown-delay-duration"); got != "" {

@@ -103,7 +103,7 @@ func (l ControlPlaneNodes) serving(m *Member, services ...netip.Addr) pki.Reques
 			"kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc." + clusterDomain,
 			m.Name, "localhost",
 		},
-		Addresses: []net.IP{ip(m.Address), net.IPv4(127, 0, 0, 1)},
+		Addresses: append(ips(m.addresses()), net.IPv4(127, 0, 0, 1)),
 	}
 	if l.Topology.Edge {
 		r.Names = append(r.Names, l.Edge().API)
@@ -131,7 +131,7 @@ func (l ControlPlaneNodes) files(m *Member, c *credentials, services ...netip.Ad
 	f.issue(pkiDir+"front-proxy-client", c.frontProxy, pki.Request{CommonName: "front-proxy-client"})
 	member := pki.Request{
 		CommonName: m.Name, Names: []string{m.Name, "localhost"},
-		Addresses: []net.IP{ip(m.Address), net.IPv4(127, 0, 0, 1)},
+		Addresses: append(ips(m.addresses()), net.IPv4(127, 0, 0, 1)),
 	}
 	f.issue(pkiDir+"etcd/server", c.etcd, member)
 	f.issue(pkiDir+"etcd/peer", c.etcd, member)
@@ -167,7 +167,7 @@ func (l Workers) files(m *Member, c *credentials) (map[string][]byte, error) {
 	}
 	f.issue("/var/lib/kubelet/pki/kubelet", c.cluster, pki.Request{
 		CommonName: "system:node:" + m.Name, Organization: []string{"system:nodes"},
-		Names: []string{m.Name}, Addresses: []net.IP{ip(m.Address)},
+		Names: []string{m.Name}, Addresses: ips(m.addresses()),
 	})
 	return f.content, f.err
 }
@@ -183,6 +183,14 @@ func adminKubeconfig(c *credentials, port int) ([]byte, error) {
 
 func admin() pki.Request {
 	return pki.Request{CommonName: "kubernetes-admin", Organization: []string{"system:masters"}}
+}
+
+func ips(all []netip.Addr) []net.IP {
+	var out []net.IP
+	for _, a := range all {
+		out = append(out, ip(a))
+	}
+	return out
 }
 
 func ip(a netip.Addr) net.IP { return net.IP(a.AsSlice()) }

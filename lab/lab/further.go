@@ -11,8 +11,10 @@ import (
 
 // needs tells whether a lab runs a component.
 func (t Topology) needs(component string) bool {
-	switch component {
-	case "registry":
+	switch {
+	case isRelease(component):
+		return component == t.release().component
+	case component == "registry":
 		return t.Registry != ""
 	default:
 		if addon := madeOf(component); addon != "" {

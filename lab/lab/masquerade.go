@@ -8,13 +8,21 @@ import (
 
 // masqueradeRules have what pods send out of their node's network come from the node, as no router there knows where pods are. The
 // other networks translate by themselves.
-const masqueradeRules = `table ip replumb-lab {
+const masqueradeRules = `table %[1]s replumb-lab {
 	chain postrouting {
 		type nat hook postrouting priority srcnat;
-		oifname "eth0" rt ip nexthop %s masquerade
+		oifname "eth0" rt %[1]s nexthop %[2]s masquerade
 	}
 }
 `
+
+// tableOf is what nft calls a family.
+func tableOf(f Family) string {
+	if f == IPv6 {
+		return "ip6"
+	}
+	return "ip"
+}
 
 func (l machines) masquerade(ctx context.Context, m *Member) error {
 	on, err := l.Machine(m.Name)
@@ -25,7 +33,11 @@ func (l machines) masquerade(ctx context.Context, m *Member) error {
 	if err != nil {
 		return err
 	}
-	cmd.Stdin = strings.NewReader(fmt.Sprintf(masqueradeRules, l.Fabrics().networkOf(m).Gateway()))
+	var rules strings.Builder
+	for _, gateway := range l.Fabrics().networkOf(m).gateways() {
+		_, _ = fmt.Fprintf(&rules, masqueradeRules, tableOf(FamilyOf(gateway)), gateway)
+	}
+	cmd.Stdin = strings.NewReader(rules.String())
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("nft on %s: %w: %s", m.Name, err, out)
 	}

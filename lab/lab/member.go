@@ -30,6 +30,8 @@ type Member struct {
 	// Network is the one it is in, with that address.
 	Network string     `json:"network"`
 	Address netip.Addr `json:"address"`
+	// Second is its address of the other family, if the lab has both.
+	Second netip.Addr `json:"second,omitzero"`
 	// Proxy is how the kube-proxy of a worker programs Services.
 	Proxy ProxyMode `json:"proxy,omitempty"`
 	// Port is where the host reaches the API server of a control plane, on the loopback address.
@@ -40,7 +42,9 @@ type Member struct {
 func (m *Member) apiServer() netip.AddrPort { return netip.AddrPortFrom(m.Address, apiServerPort) }
 
 // PeerURL is where other members of etcd reach that of a control plane.
-func (m *Member) PeerURL() string { return fmt.Sprintf("https://%s:%d", m.Address, etcdPeerPort) }
+func (m *Member) PeerURL() string {
+	return "https://" + netip.AddrPortFrom(m.Address, etcdPeerPort).String()
+}
 
 // fromHost is where the host reaches the API server of a control plane, as host:port.
 func (m *Member) fromHost() string { return fmt.Sprintf("127.0.0.1:%d", m.Port) }
@@ -90,6 +94,9 @@ func (l *Lab) addMember(role Role, network Network, mode ProxyMode) *Member {
 	m := Member{Name: name, Role: role, Network: network.Name, Proxy: mode}
 	for m.Address = nth(network.CIDR, offset); l.taken(m.Address); m.Address = nth(network.CIDR, offset) {
 		offset += step
+	}
+	if network.Second.IsValid() {
+		m.Second = nth(network.Second, offset)
 	}
 	l.Members = append(l.Members, m)
 	return &l.Members[len(l.Members)-1]

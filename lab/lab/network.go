@@ -24,6 +24,7 @@ func fabricSysctls(routes bool) map[string]string {
 	}
 	return map[string]string{
 		"net.ipv4.ip_forward":                 forward,
+		"net.ipv6.conf.all.forwarding":        forward,
 		"net.bridge.bridge-nf-call-iptables":  "0",
 		"net.bridge.bridge-nf-call-ip6tables": "0",
 	}
@@ -34,6 +35,7 @@ func nodeSysctls() map[string]string {
 	return map[string]string{
 		"net.bridge.bridge-nf-call-iptables": "1",
 		"net.ipv4.ip_forward":                "1",
+		"net.ipv6.conf.all.forwarding":       "1",
 		// A client of tests looks up names a hundred times a second, and uses its ports again while the node still
 		// remembers where it sent their last datagram: after a name server has ended, that is nowhere. The shorter the
 		// memory, the more the client is like the many that share the load in a real cluster.
@@ -84,8 +86,10 @@ func (n *namespace) addNetworks(networks []Network) error {
 		if err := n.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: name}}); err != nil {
 			return fmt.Errorf("adding bridge %s: %w", name, err)
 		}
-		if err := n.setAddress(name, network.in(network.Gateway())); err != nil {
-			return err
+		for _, gateway := range network.gateways() {
+			if err := n.setAddress(name, network.in(gateway)); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
@@ -96,9 +100,11 @@ func (n *namespace) makeFabric(networks []Network) error {
 	if err := n.addNetworks(networks); err != nil {
 		return err
 	}
-	everything := ipNet(netip.PrefixFrom(netip.IPv4Unspecified(), 0))
-	if err := n.RouteReplace(&netlink.Route{Dst: everything, Type: unix.RTN_BLACKHOLE}); err != nil {
-		return fmt.Errorf("adding the fabric's default route: %w", err)
+	for _, p := range networks[0].cidrs() {
+		everything := ipNet(FamilyOf(p.Addr()).everywhere())
+		if err := n.RouteReplace(&netlink.Route{Dst: everything, Type: unix.RTN_BLACKHOLE}); err != nil {
+			return fmt.Errorf("adding the fabric's default route: %w", err)
+		}
 	}
 	return nil
 }
@@ -121,10 +127,17 @@ func (n *namespace) plug(machine *namespace, m *Member, network Network, name st
 	if err := n.LinkSetUp(pair); err != nil {
 		return fmt.Errorf("connecting %s to the fabric: %w", m.Name, err)
 	}
-	if err := machine.setAddress("eth0", network.in(m.Address)); err != nil {
-		return err
+	for _, a := range m.addresses() {
+		if err := machine.setAddress("eth0", network.in(a)); err != nil {
+			return err
+		}
 	}
-	return machine.addRoute(netip.PrefixFrom(netip.IPv4Unspecified(), 0), network.Gateway())
+	for _, gateway := range network.gateways() {
+		if err := machine.addRoute(FamilyOf(gateway).everywhere(), gateway); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (n *namespace) setAddress(link string, addr netip.Prefix) error {
@@ -132,7 +145,11 @@ func (n *namespace) setAddress(link string, addr netip.Prefix) error {
 	if err != nil {
 		return fmt.Errorf("link %s: %w", link, err)
 	}
-	if err := n.AddrAdd(l, &netlink.Addr{IPNet: ipNet(addr)}); err != nil {
+	set := &netlink.Addr{IPNet: ipNet(addr)}
+	if addr.Addr().Is6() { // no other has it: the kernel need not ask, for a second in which it could not be used
+		set.Flags = unix.IFA_F_NODAD
+	}
+	if err := n.AddrAdd(l, set); err != nil {
 		return fmt.Errorf("setting address %s of %s: %w", addr, link, err)
 	}
 	return n.LinkSetUp(l)

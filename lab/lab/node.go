@@ -31,7 +31,7 @@ const (
 )
 
 // nodePrograms are what runs on every worker node.
-func nodePrograms(b binaries, name string, addr netip.Addr) []machine.Program {
+func nodePrograms(b binaries, name string, addresses []netip.Addr) []machine.Program {
 	return []machine.Program{
 		{
 			Name: "containerd",
@@ -44,7 +44,7 @@ func nodePrograms(b binaries, name string, addr netip.Addr) []machine.Program {
 			"--config=" + kubeletConfigPath,
 			"--kubeconfig=/etc/kubernetes/kubelet.conf",
 			"--hostname-override=" + name,
-			"--node-ip=" + addr.String(),
+			"--node-ip=" + commas(addresses),
 		}},
 		kubeProxy(b),
 	}
@@ -103,7 +103,8 @@ func proxyConfig(t Topology, name string, mode ProxyMode) *proxyv1alpha1.KubePro
 	c := &proxyv1alpha1.KubeProxyConfiguration{
 		TypeMeta:         metav1.TypeMeta{APIVersion: proxyv1alpha1.SchemeGroupVersion.String(), Kind: "KubeProxyConfiguration"},
 		Mode:             proxyv1alpha1.ProxyMode(mode),
-		ClusterCIDR:      t.PodCIDR.String(),
+		ClusterCIDR:      commas(t.PodCIDRs()),
+		BindAddress:      t.Families()[0].unspecified().String(),
 		DetectLocalMode:  proxyv1alpha1.LocalMode("ClusterCIDR"),
 		HostnameOverride: name,
 		// The size of the connection table is the host's, not the network namespace's: left as it is.

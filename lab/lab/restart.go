@@ -33,27 +33,27 @@ const restartDeadline = 2 * time.Minute
 // API server and controller manager the range; ends the API server gracefully, starts it again, and waits until it is
 // ready and back in the "kubernetes" EndpointSlice. Addresses that a certificate has been issued for stay in it.
 //
-// The zero serviceCIDR keeps the range that each control plane has now. No controlPlanes means all of them.
+// No serviceCIDRs, of which there is one for each family, keep what each control plane has now. No controlPlanes means all of them.
 func (l ControlPlaneNodes) RestartAPIServers(
 	ctx context.Context,
-	serviceCIDR netip.Prefix,
+	serviceCIDRs []netip.Prefix,
 	sans []netip.Addr,
 	controlPlanes ...string,
 ) error {
-	if serviceCIDR.IsValid() {
-		sans = append(slices.Clone(sans), apiServiceIn(serviceCIDR))
+	if len(serviceCIDRs) > 0 {
+		sans = append(slices.Clone(sans), apiServiceIn(serviceCIDRs[0]))
 	}
 	return l.forControlPlanes(ctx, controlPlanes, func(ctx context.Context, member *Member, m *machine.Handle) error {
 		if err := l.issueServing(ctx, member, m, sans); err != nil {
 			return err
 		}
-		if err := rerun(ctx, m, apiServerProgram, serviceCIDR); err != nil {
+		if err := rerun(ctx, m, apiServerProgram, serviceCIDRs); err != nil {
 			return err
 		}
-		if err := l.waitAPIServer(ctx, member); err != nil || !serviceCIDR.IsValid() {
+		if err := l.waitAPIServer(ctx, member); err != nil || len(serviceCIDRs) == 0 {
 			return err
 		}
-		return rerun(ctx, m, controllerManagerProgram, serviceCIDR)
+		return rerun(ctx, m, controllerManagerProgram, serviceCIDRs)
 	})
 }
 
@@ -177,17 +177,17 @@ func (l ControlPlaneNodes) waitServing(ctx context.Context, member *Member, m *m
 	})
 }
 
-// rerun restarts a program with the range of Services given, or the one it has if that is zero.
-func rerun(ctx context.Context, m *machine.Handle, name string, serviceCIDR netip.Prefix) error {
+// rerun restarts a program with the ranges of Services given, or those it has if there are none.
+func rerun(ctx context.Context, m *machine.Handle, name string, serviceCIDRs []netip.Prefix) error {
 	p, err := m.Program(ctx, name)
 	if err != nil {
 		return err
 	}
-	if serviceCIDR.IsValid() {
+	if len(serviceCIDRs) > 0 {
 		p.Argv = slices.Clone(p.Argv)
 		for i, arg := range p.Argv {
 			if strings.HasPrefix(arg, serviceCIDRFlag) {
-				p.Argv[i] = serviceCIDRFlag + serviceCIDR.String()
+				p.Argv[i] = serviceCIDRFlag + commas(serviceCIDRs)
 			}
 		}
 	}

@@ -24,8 +24,9 @@ const (
 
 // RestartControllerManagers does what the tooling of a cluster's operator does to change the range that nodes get theirs
 // of: on one control plane after the other it restarts the controller manager with or without --allocate-node-cidrs and,
-// unless clusterCIDR is zero, with that --cluster-cidr. It returns when one of them leads.
-func (l ControlPlaneNodes) RestartControllerManagers(ctx context.Context, allocate bool, clusterCIDR netip.Prefix) error {
+// unless there are no clusterCIDRs, with that --cluster-cidr. It returns when one of them leads.
+func (l ControlPlaneNodes) RestartControllerManagers(ctx context.Context, allocate bool, clusterCIDRs ...netip.Prefix) error {
+	clusterCIDRs = valid(clusterCIDRs...)
 	since := time.Now()
 	err := l.forControlPlanes(ctx, nil, func(ctx context.Context, _ *Member, m *machine.Handle) error {
 		p, err := m.Program(ctx, controllerManagerProgram)
@@ -37,8 +38,8 @@ func (l ControlPlaneNodes) RestartControllerManagers(ctx context.Context, alloca
 			switch {
 			case strings.HasPrefix(arg, allocateFlag):
 				p.Argv[i] = allocateFlag + strconv.FormatBool(allocate)
-			case strings.HasPrefix(arg, clusterCIDRFlag) && clusterCIDR.IsValid():
-				p.Argv[i] = clusterCIDRFlag + clusterCIDR.String()
+			case strings.HasPrefix(arg, clusterCIDRFlag) && len(clusterCIDRs) > 0:
+				p.Argv[i] = clusterCIDRFlag + commas(clusterCIDRs)
 			}
 		}
 		return m.Run(ctx, p)
@@ -66,17 +67,17 @@ func (l ControlPlaneNodes) waitLeader(ctx context.Context, since time.Time) erro
 	})
 }
 
-// RestartProxies gives every kube-proxy another range of pods and restarts it. Rules stay in place meanwhile.
-func (l Workers) RestartProxies(ctx context.Context, clusterCIDR netip.Prefix) error {
+// RestartProxies gives every kube-proxy other ranges of pods, one for each family, and restarts it. Rules stay in place meanwhile.
+func (l Workers) RestartProxies(ctx context.Context, clusterCIDRs ...netip.Prefix) error {
 	for _, name := range l.NodeNames() {
-		if err := l.restartProxy(ctx, name, clusterCIDR); err != nil {
+		if err := l.restartProxy(ctx, name, clusterCIDRs); err != nil {
 			return fmt.Errorf("kube-proxy on %s: %w", name, err)
 		}
 	}
 	return nil
 }
 
-func (l Workers) restartProxy(ctx context.Context, node string, clusterCIDR netip.Prefix) error {
+func (l Workers) restartProxy(ctx context.Context, node string, clusterCIDRs []netip.Prefix) error {
 	m, err := l.Machine(node)
 	if err != nil {
 		return err
@@ -89,7 +90,7 @@ func (l Workers) restartProxy(ctx context.Context, node string, clusterCIDR neti
 	if err := yaml.Unmarshal(data, &config); err != nil {
 		return fmt.Errorf("%s: %w", proxyConfigPath, err)
 	}
-	config.ClusterCIDR = clusterCIDR.String()
+	config.ClusterCIDR = commas(clusterCIDRs)
 	if data, err = yaml.Marshal(config); err != nil {
 		return err
 	}

@@ -27,10 +27,19 @@ type Topology struct {
 	// ControlPlanes is how many machines run etcd, API server, controller manager and scheduler: 1 or 3.
 	ControlPlanes int          `json:"controlPlanes"`
 	ServiceCIDR   netip.Prefix `json:"serviceCIDR"` // what the lab is born with; see Lab.RestartAPIServers
-	PodCIDR       netip.Prefix `json:"podCIDR"`     // each node gets a /24 of it
+	PodCIDR       netip.Prefix `json:"podCIDR"`     // each node gets a /24 of it, or a /64
+	// SecondServiceCIDR and SecondPodCIDR are those of the other family, if the lab has both. See InFamilies.
+	SecondServiceCIDR netip.Prefix `json:"secondServiceCIDR,omitzero"`
+	SecondPodCIDR     netip.Prefix `json:"secondPodCIDR,omitzero"`
 	// Networks are those that machines can be in. The lab is born in the first; the fabric is the router between them.
 	Networks []Network `json:"networks"`
 	CNI      CNI       `json:"cni"`
+	// Kubernetes is the version of the cluster's programs: one of Releases.
+	Kubernetes string `json:"kubernetes"`
+	// FeatureGates are of the API servers and controller managers, RuntimeConfig is which APIs are served beside those by default: both as
+	// their flags take them.
+	FeatureGates  string `json:"featureGates,omitempty"`
+	RuntimeConfig string `json:"runtimeConfig,omitempty"`
 	// Fabric is one that labs of the same can share, by name: the first one brought up makes it, and others plug into it, with
 	// networks of their own. Machines of all of them reach each other. See Lab.Fabric.
 	Fabric string `json:"fabric,omitempty"`
@@ -47,13 +56,29 @@ type Topology struct {
 type Network struct {
 	Name string       `json:"name"`
 	CIDR netip.Prefix `json:"cidr"`
+	// Second is its range of the other family, if the lab has both.
+	Second netip.Prefix `json:"second,omitzero"`
 }
 
-// Gateway is the address of the router in the network.
+// Gateway is the address of the router in the network, in the first family.
 func (n Network) Gateway() netip.Addr { return nth(n.CIDR, gatewayOffset) }
 
+// gateways are the router's addresses in the network, one for each family.
+func (n Network) gateways() []netip.Addr {
+	var all []netip.Addr
+	for _, p := range n.cidrs() {
+		all = append(all, nth(p, gatewayOffset))
+	}
+	return all
+}
+
 // in is an address with the length of the network's prefix.
-func (n Network) in(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, n.CIDR.Bits()) }
+func (n Network) in(a netip.Addr) netip.Prefix {
+	if n.Second.Contains(a) {
+		return netip.PrefixFrom(a, n.Second.Bits())
+	}
+	return netip.PrefixFrom(a, n.CIDR.Bits())
+}
 
 // network of that name, for nodes and control planes to be in; false, if there is none.
 func (t Topology) network(name string) (Network, bool) { return networkNamed(t.Networks, name) }
@@ -84,6 +109,7 @@ func Default() Topology {
 		PodCIDR:       netip.MustParsePrefix("10.244.0.0/16"),
 		Networks:      []Network{{Name: "a", CIDR: netip.MustParsePrefix("172.30.0.0/24")}},
 		CNI:           HostLocal,
+		Kubernetes:    releases()[0].version,
 	}
 }
 
@@ -100,6 +126,9 @@ func (t Topology) withDefaults() Topology {
 	}
 	if t.CNI == "" {
 		t.CNI = d.CNI
+	}
+	if t.Kubernetes == "" {
+		t.Kubernetes = d.Kubernetes
 	}
 	if t.Networks == nil {
 		t.Networks = d.Networks
@@ -165,10 +194,10 @@ func (t Topology) Validate() error {
 	if err := t.validateNetworks(); err != nil {
 		return err
 	}
-	if err := cmp.Or(t.validateEdge(), t.validateRegistry(), t.validateWith()); err != nil {
+	if err := cmp.Or(t.validateRelease(), t.validateEdge(), t.validateRegistry(), t.validateWith()); err != nil {
 		return err
 	}
-	return t.validateRanges()
+	return cmp.Or(t.validateRanges(), t.validateFamilies())
 }
 
 const maxNetworks = 8
@@ -199,28 +228,51 @@ func (t Topology) validateNetworks() error {
 	return nil
 }
 
-// validateRanges checks each range by itself, then that none overlaps another.
-func (t Topology) validateRanges() error {
-	type limited struct {
-		field   string
-		prefix  netip.Prefix
-		minBits int // widest
-		maxBits int // narrowest
+// limited is a range that must be of a certain size.
+type limited struct {
+	field   string
+	prefix  netip.Prefix
+	minBits int // widest
+	maxBits int // narrowest
+}
+
+// limit of the size of a range, by its family.
+func limit(field string, p netip.Prefix, four, six [2]int) limited {
+	bits := four
+	if p.Addr().Is6() {
+		bits = six
 	}
-	ranges := []limited{
-		{"service-cidr", t.ServiceCIDR, 12, 28}, // the API server accepts at most 20 host bits
-		{"pod-cidr", t.PodCIDR, 8, 24 - bitsFor(len(t.Nodes))},
+	return limited{field, p, bits[0], bits[1]}
+}
+
+// ranges of the lab, with the sizes that they may have.
+func (t Topology) ranges() []limited {
+	var all []limited
+	for _, p := range t.ServiceCIDRs() { // the API server accepts at most 20 host bits
+		all = append(all, limit("service-cidr", p, [2]int{12, 28}, [2]int{108, 124}))
+	}
+	for _, p := range t.PodCIDRs() { // the controller manager numbers nodes by at most 16 bits
+		nodes := bitsFor(len(t.Nodes))
+		all = append(all, limit("pod-cidr", p, [2]int{8, 24 - nodes}, [2]int{48, 64 - nodes}))
 	}
 	if t.Edge {
-		ranges = append(ranges, limited{"outside", outside().CIDR, 8, 26})
+		all = append(all, limited{"outside", outside().CIDR, 8, 26})
 	}
 	for _, n := range t.Networks {
-		ranges = append(ranges, limited{"networks", n.CIDR, 8, 26})
+		for _, p := range n.cidrs() {
+			all = append(all, limit("networks", p, [2]int{8, 26}, [2]int{48, 120}))
+		}
 	}
+	return all
+}
+
+// validateRanges checks each range by itself, then that none overlaps another.
+func (t Topology) validateRanges() error {
+	ranges := t.ranges()
 	for i, r := range ranges {
 		switch {
-		case !r.prefix.Addr().Is4():
-			return &InvalidError{r.field, r.prefix.String() + " is not an IPv4 range", "labs are IPv4 only so far"}
+		case r.prefix.Addr().Is4In6():
+			return &InvalidError{r.field, r.prefix.String() + " is an IPv4 range in IPv6", "write it as a range of IPv4"}
 		case r.prefix != r.prefix.Masked():
 			return &InvalidError{r.field, r.prefix.String() + " has host bits set", "write " + r.prefix.Masked().String()}
 		case r.prefix.Bits() < r.minBits || r.prefix.Bits() > r.maxBits:
@@ -250,7 +302,8 @@ func bitsFor(n int) int {
 	return bits
 }
 
-// apiService is the address the API server gives the "kubernetes" Service, and dns the customary one of cluster DNS.
+// apiService is the address the API server gives the "kubernetes" Service, which is of the first family, and dns the customary one of
+// cluster DNS.
 func (t Topology) apiService() netip.Addr { return apiServiceIn(t.ServiceCIDR) }
 func (t Topology) dns() netip.Addr        { return nth(t.ServiceCIDR, 10) }
 

@@ -17,6 +17,10 @@ func TestValidate(t *testing.T) {
 		says  string
 	}{
 		{name: "default", edit: func(*Topology) {}},
+		{name: "an older Kubernetes", edit: func(t *Topology) { t.Kubernetes = "1.31.0" }},
+		{"a Kubernetes that is not there", func(t *Topology) { t.Kubernetes = "1.32" }, "kubernetes", `do not run Kubernetes "1.32"`},
+		{"gate without a value", func(t *Topology) { t.FeatureGates = "MultiCIDRServiceAllocator" }, "feature-gates", "does not switch"},
+		{"API without a value", func(t *Topology) { t.RuntimeConfig = "networking.k8s.io/v1beta1=" }, "runtime-config", "does not switch"},
 		{name: "three control planes", edit: func(t *Topology) { t.ControlPlanes = 3 }},
 		{"two control planes", func(t *Topology) { t.ControlPlanes = 2 }, "control-planes", "2 control planes"},
 		{"no control plane", func(t *Topology) { t.ControlPlanes = 0 }, "control-planes", "0 control planes"},
@@ -26,8 +30,29 @@ func TestValidate(t *testing.T) {
 		{"unknown proxy", func(t *Topology) { t.Nodes = []ProxyMode{"ipvs"} }, "proxy", `"ipvs" is not a proxy mode`},
 		{"too many nodes", func(t *Topology) { t.Nodes = slices.Repeat([]ProxyMode{IPTables}, 33) }, "nodes", "33 nodes"},
 		{"host bits", func(t *Topology) { t.PodCIDR = netip.MustParsePrefix("10.244.0.1/16") }, "pod-cidr", "host bits"},
-		{"IPv6", func(t *Topology) { t.ServiceCIDR = netip.MustParsePrefix("fd00::/112") }, "service-cidr", "not an IPv4"},
-		{"IPv4 in IPv6", func(t *Topology) { t.ServiceCIDR = netip.MustParsePrefix("::ffff:10.0.0.0/112") }, "service-cidr", "not an IPv4"},
+		{name: "IPv6", edit: inFamilies(IPv6)},
+		{name: "both families", edit: inFamilies(IPv4, IPv6)},
+		{name: "IPv6 first", edit: inFamilies(IPv6, IPv4)},
+		{"IPv6 for Services alone", func(t *Topology) { t.ServiceCIDR = netip.MustParsePrefix("fd00::/112") }, "pod-cidr", "not of the families"},
+		{"IPv4 in IPv6", func(t *Topology) { t.ServiceCIDR = netip.MustParsePrefix("::ffff:10.0.0.0/112") }, "service-cidr", "IPv4 range in IPv6"},
+		{
+			"nodes of one family", func(t *Topology) { inFamilies(IPv4, IPv6)(t); t.Networks = Default().Networks },
+			"networks", "172.30.0.0/24 is not of the families",
+		},
+		{
+			"twice the same family",
+			func(t *Topology) {
+				inFamilies(IPv4, IPv6)(t)
+				t.SecondServiceCIDR = netip.MustParsePrefix("10.97.0.0/16")
+			},
+			"service-cidr", "are of one family",
+		},
+		{
+			"too wide for IPv6", func(t *Topology) { inFamilies(IPv6)(t); t.ServiceCIDR = netip.MustParsePrefix("fd00:10:96::/64") },
+			"service-cidr", "not between /108 and /124",
+		},
+		{"Calico with IPv6", func(t *Topology) { inFamilies(IPv6)(t); t.CNI = Calico }, "cni", "do not do that with IPv6"},
+		{"edge with IPv6", func(t *Topology) { inFamilies(IPv4, IPv6)(t); t.Edge = true }, "edge", "do not do that with IPv6"},
 		{"too wide", func(t *Topology) { t.ServiceCIDR = netip.MustParsePrefix("10.0.0.0/8") }, "service-cidr", "not between /12 and /28"},
 		{
 			"too small",
@@ -176,6 +201,47 @@ func TestMembers(t *testing.T) {
 	for got, want := range map[netip.Addr]string{topology.apiService(): "10.96.0.1", topology.dns(): "10.96.0.10"} {
 		if got.String() != want {
 			t.Errorf("got %s, want %s", got, want)
+		}
+	}
+}
+
+func inFamilies(families ...Family) func(*Topology) {
+	return func(t *Topology) { *t = t.InFamilies(families...) }
+}
+
+// TestFlagsOfFamilies looks at what programs are told in labs of both families and of IPv6 alone.
+func TestFlagsOfFamilies(t *testing.T) {
+	both := newLab(Default().InFamilies(IPv4, IPv6))
+	node := both.with(Worker)[0]
+	for got, want := range map[string]string{
+		flag(both.ControlPlaneNodes().apiServer(both.with(ControlPlane)[0]).Argv, "--service-cluster-ip-range"): "10.96.0.0/16,fd00:10:96::/112",
+		flag(controllerManager(both.Topology, "").Argv, "--cluster-cidr"):                                       "10.244.0.0/16,fd00:10:244::/56",
+		flag(nodePrograms(binaries{}, node.Name, node.addresses())[1].Argv, "--node-ip"):                        "172.30.0.11,fd00:172:30::b",
+	} {
+		if got != want {
+			t.Errorf("got %s, want %s", got, want)
+		}
+	}
+	six := newLab(Default().InFamilies(IPv6))
+	m := six.with(ControlPlane)[0]
+	if got := flag(six.ControlPlaneNodes().etcd(m).Argv, "--advertise-client-urls"); got != "https://[fd00:172:30::a]:2379" {
+		t.Errorf("etcd is told %s", got)
+	}
+	if got := six.Balancers().server(); got != "https://[fd00:172:30::a]:6443" {
+		t.Errorf("nodes call %s", got)
+	}
+	if got := proxyConfig(six.Topology, "node1", NFTables); got.BindAddress != "::" || got.ClusterCIDR != "fd00:10:244::/56" {
+		t.Errorf("kube-proxy listens at %s and takes %s for pods", got.BindAddress, got.ClusterCIDR)
+	}
+}
+
+func TestParseFamilies(t *testing.T) {
+	for text, want := range map[string][]Family{
+		"IPv4": {IPv4}, "IPv6,IPv4": {IPv6, IPv4}, "IPv4, IPv6": {IPv4, IPv6}, "": nil, "ipv4": nil, "IPv4,IPv4": nil, "IPv4,IPv6,IPv4": nil,
+	} {
+		got, err := ParseFamilies(text)
+		if (err != nil) != (want == nil) || !slices.Equal(got, want) {
+			t.Errorf("ParseFamilies(%q) = %v, %v", text, got, err)
 		}
 	}
 }

@@ -158,7 +158,7 @@ func (l images) build(ctx context.Context, o Options) (images string, err error)
 	}
 	dirs := map[string]string{}
 	for _, c := range component.All() {
-		if c.OnDemand || !l.Topology.needs(c.Name) {
+		if !l.Topology.runs(c) {
 			continue
 		}
 		if dirs[c.Name], err = b.Dir(ctx, c); err != nil {
@@ -166,7 +166,7 @@ func (l images) build(ctx context.Context, o Options) (images string, err error)
 		}
 	}
 	l.Binaries = binaries{
-		kubernetes: dirs["kubernetes"], containerd: dirs["containerd"], cni: dirs["cni"], calico: dirs["calico"], flannel: dirs["flannel"],
+		kubernetes: l.Topology.kubernetesIn(dirs), containerd: dirs["containerd"], cni: dirs["cni"], calico: dirs["calico"], flannel: dirs["flannel"],
 	}
 	l.Binaries.registry, l.Binaries.further = dirs["registry"], l.Topology.ofAddons(dirs)
 	if err := l.writeFurther(); err != nil {
@@ -398,7 +398,7 @@ func (l machines) programs(m *Member) []machine.Program {
 	case Bastion, Forwarder:
 		return nil
 	default:
-		return slices.Concat(nodePrograms(l.Binaries, m.Name, m.Address), podnet(l.Binaries, m.Name))
+		return slices.Concat(nodePrograms(l.Binaries, m.Name, m.addresses()), podnet(l.Binaries, m.Name))
 	}
 }
 

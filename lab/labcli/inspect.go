@@ -2,6 +2,7 @@ package labcli
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os/exec"
 	"slices"
@@ -45,16 +46,18 @@ func newStatus(s streams) *cobra.Command {
 			}
 			if output == "json" {
 				return json.NewEncoder(s.out).Encode(struct {
+					Kubernetes string         `json:"kubernetes"`
 					APIServers []string       `json:"apiServers"`
 					Members    []lab.Member   `json:"members"`
 					Edge       *lab.Edge      `json:"edge,omitempty"`
 					Fabric     *lab.Fabric    `json:"fabric,omitempty"`
 					Machines   []machine.Info `json:"machines"`
-				}{l.APIServers(), l.Members, l.Edge(), l.Fabric(), infos})
+				}{l.Kubernetes(), l.APIServers(), l.Members, l.Edge(), l.Fabric(), infos})
 			}
 			if f := l.Fabric(); f != nil {
 				fmt.Fprintf(s.out, "fabric %s of lab %s, shared by %s\n", f.Name, f.Owner, strings.Join(f.Labs, ", "))
 			}
+			fmt.Fprintf(s.out, "Kubernetes %s\n", l.Kubernetes())
 			printStatus(s, infos)
 			return nil
 		},
@@ -154,7 +157,11 @@ in a pod of that name, if no machine has it.`,
 				c = exec.CommandContext(cmd.Context(), l.Kubectl(), kubectl...)
 			}
 			c.Stdin, c.Stdout, c.Stderr = s.in, s.out, s.err
-			return c.Run()
+			err = c.Run()
+			if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
+				return insideError{exit}
+			}
+			return err
 		},
 	}
 	nameFlag(cmd, &name)

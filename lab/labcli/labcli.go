@@ -33,6 +33,9 @@ type streams struct {
 // usageError is a command line that cannot be carried out.
 type usageError struct{ error }
 
+// insideError is the end of a command that was run inside the lab, not of one by which the lab does its work.
+type insideError struct{ *exec.ExitError }
+
 // Main runs the command line args and returns the exit code.
 func Main(args []string, in io.Reader, out, errOut io.Writer) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -48,8 +51,8 @@ func Main(args []string, in io.Reader, out, errOut io.Writer) int {
 		return exitOK
 	}
 	// A command run inside the lab says itself what is wrong; its exit code is ours.
-	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) && exit.Exited() {
-		return exit.ExitCode()
+	if inside := (insideError{}); errors.As(err, &inside) && inside.Exited() {
+		return inside.ExitCode()
 	}
 	_, _ = fmt.Fprintln(errOut, "error:", err)
 	switch invalid := (*lab.InvalidError)(nil); {

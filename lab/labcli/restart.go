@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -33,7 +34,7 @@ func newRestartAPIServer(s streams) *cobra.Command {
 		Long: `Restart the API servers, one control plane after the other: issue a serving certificate that is also good for the
 first address of the range of Services, change the flag of API server and controller manager, end the API server
 gracefully, start it, and wait until it is ready and pods are led to it again. Without --service-cidr each keeps the
-range it has. With --san alone certificates are issued, and nothing is restarted.`,
+range it has; a lab of both families is given one of each. With --san alone certificates are issued, and nothing is restarted.`,
 		Example: `  replumb-lab restart apiserver --service-cidr 172.24.0.0/16
   replumb-lab restart apiserver --san 172.24.0.1`,
 		Args: args(cobra.NoArgs),
@@ -51,7 +52,7 @@ range it has. With --san alone certificates are issued, and nothing is restarted
 				return err
 			}
 			start, what := time.Now(), "restarted the API servers"
-			if len(addresses) > 0 && !to.IsValid() {
+			if len(addresses) > 0 && len(to) == 0 {
 				what = "issued certificates"
 				err = l.ControlPlaneNodes().IssueCertificates(cmd.Context(), addresses, planes...)
 			} else {
@@ -65,21 +66,15 @@ range it has. With --san alone certificates are issued, and nothing is restarted
 		},
 	}
 	nameFlag(cmd, &name)
-	cmd.Flags().StringVar(&serviceCIDR, "service-cidr", "", "range of Service addresses from now on")
+	cmd.Flags().StringVar(&serviceCIDR, "service-cidr", "", "range of Service addresses from now on, or one of each family")
 	cmd.Flags().StringSliceVar(&sans, "san", nil, "address that the serving certificates shall be good for, too")
 	cmd.Flags().StringVar(&controlPlane, "control-plane", "all", "the only control plane to do it on, such as cp1")
 	return cmd
 }
 
-func parseRestart(serviceCIDR string, sans []string) (to netip.Prefix, addresses []netip.Addr, err error) {
-	if serviceCIDR != "" {
-		to, err = netip.ParsePrefix(serviceCIDR)
-		if err != nil || to != to.Masked() || !to.Addr().Is4() {
-			return to, nil, &lab.InvalidError{
-				Field: "service-cidr", Problem: fmt.Sprintf("%q is not a range of IPv4 addresses", serviceCIDR),
-				Hint: "write it like 10.96.0.0/16",
-			}
-		}
+func parseRestart(serviceCIDR string, sans []string) (to []netip.Prefix, addresses []netip.Addr, err error) {
+	if to, err = parseRanges("service-cidr", serviceCIDR, "10.96.0.0/16"); err != nil {
+		return nil, nil, err
 	}
 	for _, san := range sans {
 		a, err := parseAddress("san", san)
@@ -89,6 +84,28 @@ func parseRestart(serviceCIDR string, sans []string) (to netip.Prefix, addresses
 		addresses = append(addresses, a)
 	}
 	return to, addresses, nil
+}
+
+// parseRanges reads one range, or one of each family with a comma between them; no text is none.
+func parseRanges(field, text, example string) ([]netip.Prefix, error) {
+	if text == "" {
+		return nil, nil
+	}
+	texts := strings.Split(text, ",")
+	var all []netip.Prefix
+	for _, one := range texts {
+		p, err := netip.ParsePrefix(strings.TrimSpace(one))
+		if err != nil || len(texts) > 2 {
+			return nil, &lab.InvalidError{
+				Field: field, Problem: fmt.Sprintf("%q is not a range of addresses, nor one of each family", text), Hint: "write it like " + example,
+			}
+		}
+		if p != p.Masked() {
+			return nil, &lab.InvalidError{Field: field, Problem: p.String() + " has host bits set", Hint: "write " + p.Masked().String()}
+		}
+		all = append(all, p)
+	}
+	return all, nil
 }
 
 func parseAddress(field, text string) (netip.Addr, error) {

@@ -2,7 +2,6 @@ package labcli
 
 import (
 	"fmt"
-	"net/netip"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -23,7 +22,7 @@ long as any Node has a range outside of --cluster-cidr.`,
   replumb-lab restart controller-manager --allocate-node-cidrs --cluster-cidr 10.245.0.0/16`,
 		Args: args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			to, err := parsePods(clusterCIDR)
+			to, err := parseRanges("cluster-cidr", clusterCIDR, "10.244.0.0/16")
 			if err != nil {
 				return err
 			}
@@ -32,7 +31,7 @@ long as any Node has a range outside of --cluster-cidr.`,
 				return err
 			}
 			start := time.Now()
-			if err := l.ControlPlaneNodes().RestartControllerManagers(cmd.Context(), allocate, to); err != nil {
+			if err := l.ControlPlaneNodes().RestartControllerManagers(cmd.Context(), allocate, to...); err != nil {
 				return err
 			}
 			_, _ = fmt.Fprintf(s.err, "restarted the controller managers in %s\n", time.Since(start).Round(100*time.Millisecond))
@@ -53,7 +52,7 @@ func newRestartProxy(s streams) *cobra.Command {
 		Example: "  replumb-lab restart kube-proxy --cluster-cidr 10.244.0.0/15",
 		Args:    args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			to, err := parsePods(clusterCIDR)
+			to, err := parseRanges("cluster-cidr", clusterCIDR, "10.244.0.0/16")
 			if err != nil {
 				return err
 			}
@@ -61,10 +60,10 @@ func newRestartProxy(s streams) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if !to.IsValid() {
-				to = l.Topology.PodCIDR
+			if len(to) == 0 {
+				to = l.Topology.PodCIDRs()
 			}
-			if err := l.Workers().RestartProxies(cmd.Context(), to); err != nil {
+			if err := l.Workers().RestartProxies(cmd.Context(), to...); err != nil {
 				return err
 			}
 			_, _ = fmt.Fprintf(s.err, "restarted kube-proxy on every node with %s\n", to)
@@ -74,18 +73,4 @@ func newRestartProxy(s streams) *cobra.Command {
 	nameFlag(cmd, &name)
 	cmd.Flags().StringVar(&clusterCIDR, "cluster-cidr", "", "range taken for pods (default: the one the lab was born with)")
 	return cmd
-}
-
-// parsePods reads a range of pods; the zero one, if there is no text.
-func parsePods(text string) (netip.Prefix, error) {
-	if text == "" {
-		return netip.Prefix{}, nil
-	}
-	to, err := netip.ParsePrefix(text)
-	if err != nil || to != to.Masked() || !to.Addr().Is4() {
-		return to, &lab.InvalidError{
-			Field: "cluster-cidr", Problem: fmt.Sprintf("%q is not a range of IPv4 addresses", text), Hint: "write it like 10.244.0.0/16",
-		}
-	}
-	return to, nil
 }

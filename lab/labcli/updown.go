@@ -18,6 +18,7 @@ import (
 type upFlags struct {
 	name, proxy          string
 	nodes, controlPlanes int
+	families             string
 	serviceCIDR, podCIDR string
 	networks             []string
 	kubeconfig, cni      string
@@ -26,6 +27,8 @@ type upFlags struct {
 	registry             string
 	with                 []string
 	certManager, flux    bool
+	kubernetes           string
+	gates, served        string
 }
 
 const upExamples = `  # two nodes, one with each proxy mode
@@ -42,8 +45,17 @@ const upExamples = `  # two nodes, one with each proxy mode
   replumb-lab up --name flannel --cni flannel
   replumb-lab manifests calico --name flannel --pod-cidr 10.245.0.0/16
 
+  # one with IPv6 alone, and one with both families, whose nodes are of IPv4 first
+  replumb-lab up --name six --ip-families IPv6
+  replumb-lab up --name both --ip-families IPv4,IPv6 --service-cidr 10.96.0.0/16,fd00:10:96::/112
+
   # one whose API servers can be restarted unnoticed
   replumb-lab up --name ha --control-planes 3
+
+  # one of an older Kubernetes, and one whose Service addresses are IPAddresses all the same
+  replumb-lab up --name old --kubernetes 1.31.0
+  replumb-lab up --name beta --kubernetes 1.31.0 \
+    --feature-gates MultiCIDRServiceAllocator=true --runtime-config networking.k8s.io/v1beta1=true
 
   # one with a second network beside the nodes', a router away
   replumb-lab up --name vpc --cni calico --networks a=172.30.0.0/24,b=172.31.0.0/24
@@ -109,11 +121,19 @@ func (f *upFlags) declare(cmd *cobra.Command) {
 	cmd.Flags().IntVar(&f.controlPlanes, "control-planes", d.ControlPlanes,
 		"number of control planes, 1 or 3; with 3 the cluster survives the restart of any one")
 	cmd.Flags().StringVar(&f.proxy, "proxy", "iptables,nftables", "kube-proxy mode of each node in turn: iptables, nftables")
-	cmd.Flags().StringVar(&f.serviceCIDR, "service-cidr", d.ServiceCIDR.String(), "range of Service addresses")
-	cmd.Flags().StringVar(&f.podCIDR, "pod-cidr", d.PodCIDR.String(), "range of pod addresses; each node gets a /24")
-	cmd.Flags().StringSliceVar(&f.networks, "networks", networkTexts(d.Networks),
-		"networks of machines, as name=range; the lab is born in the first, and the others are a router away")
+	cmd.Flags().StringVar(&f.families, "ip-families", string(lab.IPv4),
+		"families of addresses: IPv4, IPv6, or both, as IPv4,IPv6 or IPv6,IPv4; the first is that of nodes and API servers")
+	cmd.Flags().StringVar(&f.serviceCIDR, "service-cidr", "",
+		"range of Service addresses, or one of each family (default 10.96.0.0/16, fd00:10:96::/112)")
+	cmd.Flags().StringVar(&f.podCIDR, "pod-cidr", "",
+		"range of pod addresses, or one of each family; each node gets a /24, a /64 (default 10.244.0.0/16, fd00:10:244::/56)")
+	cmd.Flags().StringSliceVar(&f.networks, "networks", nil,
+		"networks of machines, as name=range; the lab is born in the first, and the others are a router away\n"+
+			"(default a=172.30.0.0/24; with both families a=172.30.0.0/24+fd00:172:30::/64)")
 	cmd.Flags().StringVar(&f.cni, "cni", string(d.CNI), "network of pods: host-local, calico (VXLAN), calico-cross-subnet, flannel (VXLAN)")
+	cmd.Flags().StringVar(&f.kubernetes, "kubernetes", d.Kubernetes, "version of Kubernetes: "+strings.Join(lab.Releases(), ", "))
+	cmd.Flags().StringVar(&f.gates, "feature-gates", "", "feature gates of the API servers and controller managers")
+	cmd.Flags().StringVar(&f.served, "runtime-config", "", "APIs that API servers serve beside those they serve by default")
 	cmd.Flags().BoolVar(&f.edge, "edge", false,
 		"name server, load balancers, an ingress, and a machine outside to use them from")
 	cmd.Flags().StringVar(&f.fabric, "fabric", "",
@@ -143,21 +163,43 @@ func (f upFlags) topology() (lab.Topology, error) {
 	}
 	t := lab.Topology{Name: f.name, Nodes: modes, ControlPlanes: f.controlPlanes, CNI: lab.CNI(f.cni), Edge: f.edge, Fabric: f.fabric}
 	t.Registry, t.With = f.registry, f.addons()
+	t.Kubernetes, t.FeatureGates, t.RuntimeConfig = f.kubernetes, f.gates, f.served
+	err = f.ranges(&t)
+	return t, err
+}
+
+// ranges are those that were asked for, and else those of the families.
+func (f upFlags) ranges(t *lab.Topology) error {
+	families, err := lab.ParseFamilies(f.families)
+	if err != nil {
+		return err
+	}
+	*t = t.InFamilies(families...)
 	for _, r := range []struct {
 		flag, value string
-		to          *netip.Prefix
+		to          [2]*netip.Prefix
 	}{
-		{"service-cidr", f.serviceCIDR, &t.ServiceCIDR},
-		{"pod-cidr", f.podCIDR, &t.PodCIDR},
+		{"service-cidr", f.serviceCIDR, [2]*netip.Prefix{&t.ServiceCIDR, &t.SecondServiceCIDR}},
+		{"pod-cidr", f.podCIDR, [2]*netip.Prefix{&t.PodCIDR, &t.SecondPodCIDR}},
 	} {
-		if *r.to, err = netip.ParsePrefix(r.value); err != nil {
-			return t, &lab.InvalidError{
-				Field: r.flag, Problem: fmt.Sprintf("%q is not a range of addresses", r.value), Hint: "write it like 10.96.0.0/16",
+		asked, err := parseRanges(r.flag, r.value, "10.96.0.0/16")
+		if err != nil {
+			return err
+		}
+		if len(asked) > 0 && !slices.EqualFunc(asked, families, func(p netip.Prefix, f lab.Family) bool { return lab.FamilyOf(p.Addr()) == f }) {
+			return &lab.InvalidError{
+				Field: r.flag, Problem: fmt.Sprintf("%q is not of the families %s", r.value, f.families),
+				Hint: "name one range for each of --ip-families, in that order",
 			}
 		}
+		for i, p := range asked {
+			*r.to[i] = p
+		}
 	}
-	t.Networks, err = parseNetworks(f.networks)
-	return t, err
+	if len(f.networks) > 0 {
+		t.Networks, err = parseNetworks(f.networks)
+	}
+	return err
 }
 
 // addons are those that were asked for, each once.
@@ -184,25 +226,23 @@ func addonNames() []string {
 	return names
 }
 
-func networkTexts(all []lab.Network) []string {
-	var texts []string
-	for _, n := range all {
-		texts = append(texts, n.Name+"="+n.CIDR.String())
-	}
-	return texts
-}
-
 func parseNetworks(texts []string) ([]lab.Network, error) {
 	var all []lab.Network
 	for _, text := range texts {
-		name, cidr, _ := strings.Cut(text, "=")
-		p, err := netip.ParsePrefix(cidr)
-		if err != nil {
+		name, cidrs, _ := strings.Cut(text, "=")
+		first, second, both := strings.Cut(cidrs, "+")
+		n := lab.Network{Name: name}
+		var err, errSecond error
+		n.CIDR, err = netip.ParsePrefix(first)
+		if both {
+			n.Second, errSecond = netip.ParsePrefix(second)
+		}
+		if err != nil || errSecond != nil {
 			return nil, &lab.InvalidError{
 				Field: "networks", Problem: fmt.Sprintf("%q is not a network", text), Hint: "write it like a=172.30.0.0/24",
 			}
 		}
-		all = append(all, lab.Network{Name: name, CIDR: p})
+		all = append(all, n)
 	}
 	return all, nil
 }

@@ -95,24 +95,41 @@ func (a *agent) reconcile(ctx context.Context, now time.Time) error {
 		return err
 	}
 	want := map[netip.Prefix]netip.Addr{}
-	var own netip.Prefix
+	var own []netip.Prefix
 	for _, n := range all {
-		podCIDR, err := netip.ParsePrefix(n.Spec.PodCIDR)
-		if err != nil {
-			continue // it has none yet
-		}
+		ranges := podRanges(n) // none yet, perhaps
 		if n.Name == a.node {
-			own = podCIDR
-		} else if via := internalIP(n); via.IsValid() {
-			want[podCIDR] = via
+			own = ranges
+			continue
+		}
+		for _, podCIDR := range ranges {
+			if via := internalIP(n, podCIDR.Addr().Is4()); via.IsValid() {
+				want[podCIDR] = via
+			}
 		}
 	}
 	return errors.Join(a.configure(own), a.route(ctx, want, own, now))
 }
 
-func internalIP(n *corev1.Node) netip.Addr {
+// podRanges are those of a Node, one for each family.
+func podRanges(n *corev1.Node) []netip.Prefix {
+	texts := n.Spec.PodCIDRs
+	if len(texts) == 0 {
+		texts = []string{n.Spec.PodCIDR}
+	}
+	var all []netip.Prefix
+	for _, text := range texts {
+		if p, err := netip.ParsePrefix(text); err == nil {
+			all = append(all, p)
+		}
+	}
+	return all
+}
+
+// internalIP is the Node's address of a family.
+func internalIP(n *corev1.Node, four bool) netip.Addr {
 	for _, a := range n.Status.Addresses {
-		if ip, err := netip.ParseAddr(a.Address); err == nil && a.Type == corev1.NodeInternalIP && ip.Is4() {
+		if ip, err := netip.ParseAddr(a.Address); err == nil && a.Type == corev1.NodeInternalIP && ip.Is4() == four {
 			return ip
 		}
 	}
@@ -120,7 +137,7 @@ func internalIP(n *corev1.Node) netip.Addr {
 }
 
 // route adds the routes that are wanted, and removes those that nothing needs any more.
-func (a *agent) route(ctx context.Context, want map[netip.Prefix]netip.Addr, own netip.Prefix, now time.Time) error {
+func (a *agent) route(ctx context.Context, want map[netip.Prefix]netip.Addr, own []netip.Prefix, now time.Time) error {
 	have, err := a.table.list()
 	if err != nil {
 		return err
@@ -144,7 +161,7 @@ func (a *agent) route(ctx context.Context, want map[netip.Prefix]netip.Addr, own
 		return err
 	}
 	for _, to := range stale {
-		given := to == own
+		given := slices.Contains(own, to)
 		for other := range want {
 			given = given || other.Overlaps(to)
 		}
@@ -189,8 +206,10 @@ func podAddresses(ctx context.Context, client kubernetes.Interface) ([]netip.Add
 		if p.Spec.HostNetwork || p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed {
 			continue
 		}
-		if ip, err := netip.ParseAddr(p.Status.PodIP); err == nil {
-			all = append(all, ip)
+		for _, address := range p.Status.PodIPs {
+			if ip, err := netip.ParseAddr(address.IP); err == nil {
+				all = append(all, ip)
+			}
 		}
 	}
 	return all, nil
@@ -198,11 +217,11 @@ func podAddresses(ctx context.Context, client kubernetes.Interface) ([]netip.Add
 
 // configure writes the CNI configuration, unless it is as it should be. A Node that is gone, or has no range yet, changes
 // nothing.
-func (a *agent) configure(podCIDR netip.Prefix) error {
-	if a.config == "" || !podCIDR.IsValid() {
+func (a *agent) configure(ranges []netip.Prefix) error {
+	if a.config == "" || len(ranges) == 0 {
 		return nil
 	}
-	want, err := cniConfig(podCIDR)
+	want, err := cniConfig(ranges)
 	if err != nil {
 		return err
 	}
@@ -224,14 +243,23 @@ func (a *agent) configure(podCIDR netip.Prefix) error {
 	if err := os.Rename(next, a.config); err != nil {
 		return fmt.Errorf("writing the CNI configuration: %w", err)
 	}
-	a.log.Info("pods get addresses", "of", podCIDR)
+	a.log.Info("pods get addresses", "of", ranges)
 	return nil
 }
 
-// cniConfig gives pods addresses of podCIDR, each on a link of its own to the node: unlike with a bridge, traffic
+// cniConfig gives pods an address of each range, on a link of its own to the node: unlike with a bridge, traffic
 // between pods of one node then passes the node's firewall without br_netfilter.
-func cniConfig(podCIDR netip.Prefix) ([]byte, error) {
+func cniConfig(ranges []netip.Prefix) ([]byte, error) {
 	type object = map[string]any
+	var subnets [][]object
+	var routes []object
+	for _, p := range ranges {
+		everything := "0.0.0.0/0"
+		if p.Addr().Is6() {
+			everything = "::/0"
+		}
+		subnets, routes = append(subnets, []object{{"subnet": p.String()}}), append(routes, object{"dst": everything})
+	}
 	return json.MarshalIndent(object{
 		"cniVersion": "1.0.0",
 		"name":       "lab",
@@ -240,8 +268,8 @@ func cniConfig(podCIDR netip.Prefix) ([]byte, error) {
 				"type": "ptp",
 				"ipam": object{
 					"type":   "host-local",
-					"ranges": [][]object{{{"subnet": podCIDR.String()}}},
-					"routes": []object{{"dst": "0.0.0.0/0"}},
+					"ranges": subnets,
+					"routes": routes,
 				},
 			},
 			{"type": "portmap", "capabilities": object{"portMappings": true}},

@@ -18,7 +18,7 @@ const routeProtocol netlink.RouteProtocol = 77
 type kernel struct{}
 
 func (kernel) list() (map[netip.Prefix]netip.Addr, error) {
-	routes, err := netlink.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{Protocol: routeProtocol}, netlink.RT_FILTER_PROTOCOL)
+	routes, err := netlink.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{Protocol: routeProtocol}, netlink.RT_FILTER_PROTOCOL)
 	if err != nil {
 		return nil, fmt.Errorf("listing routes: %w", err)
 	}

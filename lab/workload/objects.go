@@ -193,7 +193,7 @@ func Client(namespace, name, node string, config probe.Config) (*corev1.Pod, err
 				Name: "client", Image: ClientImage, ImagePullPolicy: corev1.PullNever,
 				// It is what measures: on a busy machine it must not wait for a processor longer than an answer takes.
 				Resources: requests("100m"),
-				Env:       []corev1.EnvVar{{Name: "CLIENT_CONFIG", Value: string(data)}, fieldEnv("POD_IP", "status.podIP")},
+				Env:       []corev1.EnvVar{{Name: "CLIENT_CONFIG", Value: string(data)}, fieldEnv("POD_IPS", "status.podIPs")},
 			}},
 		},
 	}, nil

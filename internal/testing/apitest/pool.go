@@ -42,8 +42,8 @@ type Pool struct {
 
 // member is what a file of a Pool's directory says. Who has the file locked uses the API server.
 type member struct {
-	Kubeconfig, CertFile, KeyFile string
-	Fresh                         *contents
+	Kubeconfig, CertFile, KeyFile, Etcd string
+	Fresh                               *contents
 }
 
 // NewPool starts an API server of each Sort that is listed, all at once. dir has to be there. Call Stop, also after an error.
@@ -103,7 +103,7 @@ func startShared(ctx context.Context, sort Sort) (*Server, error) {
 
 // offer puts an API server into the Pool.
 func (p *Pool) offer(name string, s *Server) error {
-	body, err := json.Marshal(member{Kubeconfig: s.Kubeconfig, CertFile: s.CertFile, KeyFile: s.KeyFile, Fresh: s.fresh})
+	body, err := json.Marshal(member{Kubeconfig: s.Kubeconfig, CertFile: s.CertFile, KeyFile: s.KeyFile, Etcd: s.Etcd, Fresh: s.fresh})
 	if err != nil {
 		return err
 	}
@@ -198,7 +198,7 @@ func open(file *os.File, o *options) (*Server, error) {
 	}
 	config.QPS, config.Burst = 1000, 2000 // as envtest has it
 	s := &Server{
-		Config: config, Kubeconfig: m.Kubeconfig, CertFile: m.CertFile, KeyFile: m.KeyFile,
+		Config: config, Kubeconfig: m.Kubeconfig, CertFile: m.CertFile, KeyFile: m.KeyFile, Etcd: m.Etcd,
 		borrowed: file, fresh: m.Fresh, done: make(chan struct{}),
 	}
 	if s.Cluster, err = cluster.Connect(config); err != nil {

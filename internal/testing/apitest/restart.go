@@ -5,6 +5,11 @@ import (
 	"fmt"
 )
 
+// SetFlag changes a flag of the API server, named without its dashes, from its next start on.
+func (s *Server) SetFlag(name, value string) {
+	s.env.ControlPlane.GetAPIServer().Configure().Set(name, value)
+}
+
 // Restart stops the API server, calls away, and starts it again with what etcd has.
 func (s *Server) Restart(away func() error) error {
 	if s.borrowed != nil {

@@ -42,7 +42,7 @@ func run(ctx context.Context, file string, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	if config, err = config.Resolve(os.Getenv("POD_IP")); err != nil {
+	if config, err = config.Resolve(os.Getenv("POD_IPS")); err != nil {
 		return err
 	}
 	return probe.New(config, lineWriter(out)).Run(ctx)
