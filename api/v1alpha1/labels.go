@@ -69,9 +69,14 @@ const (
 	// StrategyHop moves a Service that would be pinned since its address is known to be its identity, or kept from moving by a data
 	// plane beside kube-proxy.
 	StrategyHop = "hop"
+	// StrategyEtcd moves a Service where API servers keep it, if the Migration says how etcd is reached.
+	StrategyEtcd = "etcd"
 	// AnnotationAPIServers, set by users on a Migration, says what replumb could not see from outside:
 	// Repointed or Restored.
 	AnnotationAPIServers = "replumb.dev/api-servers"
+	// AnnotationDualWrite, set by users on a Migration to "Off", says that no API server writes Service addresses into the bitmap of before
+	// Kubernetes 1.33 any more, where replumb cannot see their feature gates.
+	AnnotationDualWrite = "replumb.dev/dual-write"
 	// AnnotationKubelets, set by users on a Migration, says that the kubelets that replumb has no right to ask give pods the cluster DNS
 	// addresses that it names, and no others.
 	AnnotationKubelets = "replumb.dev/kubelets"

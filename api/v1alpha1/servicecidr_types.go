@@ -13,6 +13,8 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 // +kubebuilder:validation:XValidation:rule="self.mode == 'Retire' || (has(self.to) && size(self.to) > 0)",message="is empty; name the target range, such as 172.24.0.0/16",fieldPath=".to"
 // +kubebuilder:validation:XValidation:rule="self.mode != 'Retire' || (has(self.from) && size(self.from) == 1)",message="must name one range in mode Retire; name the range to empty and delete",fieldPath=".from"
 // +kubebuilder:validation:XValidation:rule="self.mode != 'Extend' || !has(self.from) || size(self.from) == 0",message="contradicts mode Extend, which empties nothing; remove it, or set mode: Move",fieldPath=".from"
+//
+// +kubebuilder:validation:XValidation:rule="has(self.etcd) || !has(self.strategies) || !((has(self.strategies.clusterIP) && self.strategies.clusterIP == 'Etcd') || (has(self.strategies.nodePort) && self.strategies.nodePort == 'Etcd') || (has(self.strategies.loadBalancer) && self.strategies.loadBalancer == 'Etcd') || (has(self.strategies.other) && self.strategies.other == 'Etcd'))",message="is empty, and a strategy is Etcd; say how etcd is reached",fieldPath=".etcd"
 type ServiceCIDRSpec struct {
 	// Mode Move empties and retires ranges. Extend only adds the target. Retire empties and deletes one range whose
 	// Services go to the other ranges. Default: Move.
@@ -36,6 +38,15 @@ type ServiceCIDRSpec struct {
 	// +kubebuilder:validation:items:XValidation:rule="isCIDR(self)",message="is not a range in CIDR form; write a range such as 10.245.0.0/16"
 	// +kubebuilder:validation:items:XValidation:rule="!isCIDR(self) || cidr(self) == cidr(self).masked()",message="has host bits set; write the range by its first address"
 	From []string `json:"from,omitempty"`
+
+	// Strategies are how Services move, by their kind. The annotation replumb.dev/strategy of a Service goes before: pin, hop or etcd.
+	// +optional
+	// +kubebuilder:default={}
+	Strategies StrategiesSpec `json:"strategies,omitempty"`
+
+	// Etcd is how the etcd of the API servers is reached. With it Services can be moved that no API can move: by strategy Etcd.
+	// +optional
+	Etcd *StoreSpec `json:"etcd,omitempty"`
 
 	// Bridge is how old addresses are kept answering.
 	// +optional
@@ -112,6 +123,86 @@ type ServiceCIDRSpec struct {
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('0s')",message="is negative; write a duration such as 60s"
 	GateWait *metav1.Duration `json:"gateWait,omitempty"`
+}
+
+// StrategiesSpec is how Services move, by their kind.
+type StrategiesSpec struct {
+	// ClusterIP Services: Hop, Etcd or Pin. Default: Hop.
+	// +optional
+	// +kubebuilder:default=Hop
+	ClusterIP Strategy `json:"clusterIP,omitempty"`
+
+	// NodePort Services: Hop, which for a moment takes the node ports away; Etcd, which leaves them alone; or Pin. Default: Hop.
+	// +optional
+	// +kubebuilder:default=Hop
+	NodePort Strategy `json:"nodePort,omitempty"`
+
+	// LoadBalancer Services: Pin or Etcd. A hop would have the load balancer deleted. Default: Pin.
+	// +optional
+	// +kubebuilder:default=Pin
+	// +kubebuilder:validation:XValidation:rule="self != 'Hop'",message="cannot be Hop: the load balancers would be deleted; set Pin or Etcd"
+	LoadBalancer Strategy `json:"loadBalancer,omitempty"`
+
+	// Other are Services that cannot hop without losing something: those with externalIPs, or with internalTrafficPolicy Local. Pin or Etcd.
+	// Default: Etcd, if spec.serviceCIDR.etcd is set; else such Services block the migration until each is pinned.
+	// +optional
+	// +kubebuilder:validation:XValidation:rule="self != 'Hop'",message="cannot be Hop: such Services would lose something; set Pin or Etcd"
+	Other Strategy `json:"other,omitempty"`
+}
+
+// Strategy is how a Service gets to another address, or that it does not.
+//
+// +kubebuilder:validation:Enum=Hop;Etcd;Pin
+type Strategy string
+
+// The strategies.
+const (
+	// StrategyOfHop has the Service give up its type and take it on again, by two patches.
+	StrategyOfHop Strategy = "Hop"
+	// StrategyOfEtcd changes nothing but the address, where API servers keep the Service.
+	StrategyOfEtcd Strategy = "Etcd"
+	// StrategyOfPin keeps the Service at its address, and the address legitimate.
+	StrategyOfPin Strategy = "Pin"
+)
+
+// StoreSpec is how the etcd of API servers is reached from where replumb runs: with files on that machine, or with a Secret. Who has these
+// credentials has all of the cluster.
+//
+// +kubebuilder:validation:XValidation:rule="!(has(self.secret) && (has(self.caFile) || has(self.certFile) || has(self.keyFile)))",message="is set, and files are named as well; name either the Secret or the files",fieldPath=".secret"
+// +kubebuilder:validation:XValidation:rule="has(self.secret) || (has(self.caFile) && has(self.certFile) && has(self.keyFile)) || self.endpoints.all(e, e.startsWith('http://'))",message="is empty; name caFile, certFile and keyFile, or a secret",fieldPath=".caFile"
+type StoreSpec struct {
+	// Endpoints are client URLs. One that answers is enough.
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=16
+	// +kubebuilder:validation:items:MaxLength=512
+	// +kubebuilder:validation:items:XValidation:rule="isURL(self) && size(url(self).getHost()) > 0 && (url(self).getScheme() == 'https' || (url(self).getScheme() == 'http' && url(self).getHostname() in ['127.0.0.1', '::1', 'localhost']))",message="is no client URL; write https://10.0.0.1:2379"
+	Endpoints []string `json:"endpoints"`
+
+	// Prefix is what API servers are given as --etcd-prefix. Default: /registry.
+	// +optional
+	// +kubebuilder:default=/registry
+	// +kubebuilder:validation:MaxLength=256
+	// +kubebuilder:validation:Pattern=`^/`
+	Prefix string `json:"prefix,omitempty"`
+
+	// CAFile, CertFile and KeyFile are of a client of etcd, on the machine where replumb runs; with kubeadm etcd/ca.crt and
+	// apiserver-etcd-client.crt and .key in /etc/kubernetes/pki.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	CAFile string `json:"caFile,omitempty"`
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	CertFile string `json:"certFile,omitempty"`
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	KeyFile string `json:"keyFile,omitempty"`
+
+	// Secret is the name of a Secret in the namespace replumb-system that has them as ca.crt, tls.crt and tls.key: for the operator, which has
+	// no files.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	Secret string `json:"secret,omitempty"`
 }
 
 // GateActions are what gates call. Each has to stand being called again.

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -40,7 +41,7 @@ func (a *app) agent() *cobra.Command {
 It probes the cluster, passes barriers, connects to Services that have moved, and reports who
 still uses old addresses and what API servers show, all in the NodeReport of its node.
 
-It learns from NODE_NAME, NODE_IP, POD_IP and POD_UID in its environment where it runs, and reaches
+It learns from NODE_NAME, NODE_IPS, POD_IP and POD_UID in its environment where it runs, and reaches
 the API servers at --api with the token of its ServiceAccount, without any Service.`,
 		Example: a.example(`
   replumb agent --origin=host --migration=services-to-172-24 --api=192.0.2.10:6443,192.0.2.11:6443
@@ -79,7 +80,7 @@ func (o *agentOptions) agent(env func(string) string) (*agent.Agent, error) {
 		Interval:  o.interval,
 	}
 	var err error
-	own.NodeIP, err = netip.ParseAddr(env("NODE_IP"))
+	own.NodeIPs, err = addresses(env("NODE_IPS"))
 	_, errPod := netip.ParseAddr(env("POD_IP"))
 	var errRanges error
 	own.Ranges, errRanges = prefixes(o.ranges)
@@ -93,7 +94,7 @@ func (o *agentOptions) agent(env func(string) string) (*agent.Agent, error) {
 		{fmt.Sprintf("--ranges is %q, and not all of them are ranges", o.ranges), errRanges != nil},
 		{"--serve is for --origin=pod", o.serve && own.Origin != v1alpha1.FromPod},
 		{"NODE_NAME is not in the environment", own.Node == ""},
-		{fmt.Sprintf("NODE_IP in the environment is %q and no address", env("NODE_IP")), err != nil},
+		{fmt.Sprintf("NODE_IPS in the environment is %q, and not one or more addresses", env("NODE_IPS")), err != nil},
 		{fmt.Sprintf("POD_IP in the environment is %q and no address", env("POD_IP")), errPod != nil},
 		{"POD_UID is not in the environment", own.Instance == ""},
 	} {
@@ -102,6 +103,19 @@ func (o *agentOptions) agent(env func(string) string) (*agent.Agent, error) {
 		}
 	}
 	return own, nil
+}
+
+// addresses reads one or more, with commas between them.
+func addresses(text string) ([]netip.Addr, error) {
+	var all []netip.Addr
+	for one := range strings.SplitSeq(text, ",") {
+		a, err := netip.ParseAddr(one)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, a)
+	}
+	return all, nil
 }
 
 // endpoints reports whether all of some texts are IP:port, and there is one.

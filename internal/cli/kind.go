@@ -60,8 +60,10 @@ type outlook struct {
 	// whole is the plan of apply, outstanding what is left of it.
 	whole, outstanding *engine.Plan
 	// stays are the objects that the migration leaves alone, details what follows the phases, for people.
-	stays   []stayLine
-	details func(io.Writer) error
+	stays []stayLine
+	// services are how each fares, in a migration that moves Services.
+	services []servicecidr.Line
+	details  func(io.Writer) error
 	// late are Services that were made in the target range, for which a rollback has to be given a choice.
 	late []servicecidr.Late
 	// summary is one line, without the plan's hash.

@@ -91,7 +91,9 @@ type planDocument struct {
 	Time     time.Time         `json:"time"`
 	Hash     string            `json:"hash"`
 	Findings findings.Findings `json:"findings"`
-	Stays    []stayLine        `json:"stays"`
+	// Services are how each fares, in a migration that moves Services.
+	Services []servicecidr.Line `json:"services,omitempty"`
+	Stays    []stayLine         `json:"stays"`
 	// Late are Services that were made in the target range since the migration began.
 	Late   []servicecidr.Late   `json:"late,omitempty"`
 	Phases []terminal.PlanPhase `json:"phases"`
@@ -113,7 +115,7 @@ func (a *app) plan() *cobra.Command {
 	var flags *genericclioptions.PrintFlags
 	cmd := &cobra.Command{
 		Use: "plan -f FILE", Short: "Print what a migration would do, in order", Args: noArgs,
-		Long: `Print every write a migration would make, in order, and every Service that stays. Nothing is written. Of a migration
+		Long: `Print every write a migration would make, in order, how each Service moves and at what risk, and every one that stays. Nothing is written. Of a migration
 that is under way it prints what is left.
 
 Exit code: 0 nothing blocks, 3 something blocks, 1 could not look.`,
@@ -183,7 +185,7 @@ func (a *app) showPlan(ctx context.Context, flags *genericclioptions.PrintFlags,
 		doc := planDocument{
 			objectHead: headed("Plan", look.whole.Name), Migration: look.whole.Name,
 			Cluster: of, Time: time.Now().UTC().Truncate(time.Second), Hash: hash,
-			Findings: look.findings, Phases: phases, Stays: look.stays, Late: look.late,
+			Findings: look.findings, Phases: phases, Services: look.services, Stays: look.stays, Late: look.late,
 		}
 		if err := printDocument(verbatim{a.out}, a.output, flags, doc); err != nil {
 			return err

@@ -29,10 +29,22 @@ func Main() int {
 	defer stop()
 	signal.Ignore(syscall.SIGPIPE) // a reader that went away would else end the process in the middle of a step
 	context.AfterFunc(ctx, stop)
+	noticeVanished()
 	name := filepath.Base(os.Args[0])
 	err := NewCommand(name, os.Stdin, os.Stdout, os.Stderr).ExecuteContext(ctx)
 	Report(os.Stderr, calledAs(name), err)
 	return ExitCode(err)
+}
+
+// noticeVanished has all connections to API servers of this process notice within five seconds, and not within 45, that the API server has
+// vanished without a word, unless the environment says otherwise (SetTransportDefaults in k8s.io/apimachinery pkg/util/net/http.go). A Service may
+// be between its patches for as long.
+func noticeVanished() {
+	for name, seconds := range map[string]string{"HTTP2_READ_IDLE_TIMEOUT_SECONDS": "3", "HTTP2_PING_TIMEOUT_SECONDS": "2"} {
+		if _, set := os.LookupEnv(name); !set {
+			_ = os.Setenv(name, seconds) // a name like these cannot be refused
+		}
+	}
 }
 
 // app is what the commands share.

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -42,6 +43,12 @@ func (j serviceJob) examine(ctx context.Context) (outlook, error) {
 	if err != nil {
 		return outlook{}, err
 	}
+	if p.Unfit {
+		return outlook{
+			findings: p.Findings, whole: p.Apply(), outstanding: p.Apply().Outstanding(ctx), stays: []stayLine{},
+			summary: "nothing is planned", details: func(io.Writer) error { return nil },
+		}, nil
+	}
 	counts := p.Survey.Counts()
 	o := outlook{
 		findings: p.Findings, whole: p.Apply(), outstanding: p.Apply().Outstanding(ctx), stays: []stayLine{},
@@ -51,16 +58,21 @@ func (j serviceJob) examine(ctx context.Context) (outlook, error) {
 	for _, e := range append(p.Survey.Pins, p.Survey.Stays...) {
 		o.stays = append(o.stays, stayLine{Service: e.Key().String(), Reason: e.Reason.String()})
 	}
+	o.services = p.Survey.Lines()
 	o.late = p.Survey.Late()
 	o.details = func(w io.Writer) error {
 		lateLines(w, o.late)
-		return planDetails(w, p, o.stays)
+		return planDetails(w, p, o)
 	}
 	return o, nil
 }
 
-// planDetails are what stays, and what keeps old addresses.
-func planDetails(w io.Writer, p *servicecidr.Planner, stays []stayLine) error {
+// planDetails are how each Service moves, what stays, and what keeps old addresses.
+func planDetails(w io.Writer, p *servicecidr.Planner, o outlook) error {
+	if err := moveLines(w, o.services); err != nil {
+		return err
+	}
+	stays := o.stays
 	if p.Survey.Spec.Mode == v1alpha1.ModeExtend {
 		usage(w, p.Survey)
 	}
@@ -83,6 +95,20 @@ func planDetails(w io.Writer, p *servicecidr.Planner, stays []stayLine) error {
 	}
 	keepers(w, p.Refresh.Left)
 	return nil
+}
+
+// moveLines are the Services that move.
+func moveLines(w io.Writer, all []servicecidr.Line) error {
+	rows := [][]string{{"SERVICE", "KIND", "STRATEGY", "FROM", "TO", "RISK"}}
+	for _, l := range all {
+		if l.Reason == "" {
+			rows = append(rows, []string{l.Service, l.Kind, l.Strategy, l.From, l.To, cmp.Or(l.Risk, "-")})
+		}
+	}
+	if len(rows) == 1 {
+		return nil
+	}
+	return terminal.Table(w, rows)
 }
 
 // keepers are pods that keep old addresses until people deal with them.

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/replumb/replumb/internal/engine/findings"
+	"github.com/replumb/replumb/internal/kube/apiserver"
 	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/kube/rollout"
 )
@@ -19,6 +20,11 @@ type Input struct {
 	Restarts  []rollout.Workload
 	// Trials are what was tried by dry runs.
 	Trials Trials
+	// DualWrite is whether API servers write addresses twice; empty, if no default range goes. Vouched says that the user says they do not.
+	DualWrite apiserver.DualWrite
+	Vouched   bool
+	// Storage is what was found where API servers keep Services.
+	Storage Storage
 	// Freeze is why Services cannot be frozen; nil if they can.
 	Freeze error
 	// Image is what agents run; empty if there are to be none.
@@ -59,8 +65,8 @@ func (in Input) unread(resources ...string) []findings.Result {
 // Checks are the checks of this migration, in the order in which they are shown.
 func Checks() []findings.Check[Input] {
 	return slices.Concat(
-		findings.Group("Cluster", clusterChecks()...),
-		findings.Group("Services", slices.Concat(serviceChecks(), identityChecks())...),
+		findings.Group("Cluster", slices.Concat(clusterChecks(), dualWriteChecks())...),
+		findings.Group("Services", slices.Concat(serviceChecks(), identityChecks(), storeChecks())...),
 		findings.Group("Ranges", rangeChecks()...),
 		findings.Group("kube-proxy", slices.Concat(proxyChecks(), localChecks(), dataPlaneChecks())...),
 		findings.Group("DNS", dnsChecks()...),

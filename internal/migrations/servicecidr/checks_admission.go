@@ -101,7 +101,7 @@ func (in Input) admitted(namespace string) map[v1alpha1.BridgeForm]error {
 	all := maps.Clone(in.Trials.Forms[namespace])
 	if err, tried := all[v1alpha1.BridgeLoadBalancer]; tried && err == nil {
 		needs := charges{corev1.ResourceServicesLoadBalancers: int64(len(in.unbridgedIn(namespace)))}
-		if lacks := in.lacking(namespace, needs); len(lacks) > 0 {
+		if lacks := lacking(in.Trials.Quotas, namespace, needs); len(lacks) > 0 {
 			all[v1alpha1.BridgeLoadBalancer] = lacks[0]
 		}
 	}
@@ -229,7 +229,7 @@ type charges map[corev1.ResourceName]int64
 
 // needs is what the move of a namespace's Services takes from its quotas: see serviceEvaluator.Usage in k8s.io/kubernetes
 // pkg/quota/v1/evaluator/core/services.go. Bridges have no node ports. A Service with node ports gives them up and takes them again before the
-// quota has noticed, one after the other.
+// quota has noticed; the next one waits until it has (hopStep.room).
 func (in Input) needs(namespace string) charges {
 	bridges := int64(len(in.unbridgedIn(namespace)))
 	all := charges{
@@ -239,7 +239,7 @@ func (in Input) needs(namespace string) charges {
 		all[corev1.ResourceServicesLoadBalancers] = bridges
 	}
 	for _, e := range in.Survey.Pending() {
-		if e.Service.Namespace == namespace && e.HasNodePorts() {
+		if e.Service.Namespace == namespace && e.HasNodePorts() && e.hops() {
 			all[corev1.ResourceServicesNodePorts] = max(all[corev1.ResourceServicesNodePorts], int64(len(e.Service.Spec.Ports)))
 		}
 	}
@@ -260,9 +260,9 @@ func (e *lackError) Error() string {
 }
 
 // lacking are the quotas of a namespace that have no room.
-func (in Input) lacking(namespace string, needs charges) (out []*lackError) {
-	for i := range in.Trials.Quotas {
-		q := &in.Trials.Quotas[i]
+func lacking(quotas []corev1.ResourceQuota, namespace string, needs charges) (out []*lackError) {
+	for i := range quotas {
+		q := &quotas[i]
 		if q.Namespace != namespace {
 			continue
 		}
@@ -287,7 +287,7 @@ func checkQuotas(in Input) []findings.Result {
 	}
 	var out []findings.Result
 	for _, ns := range sets.List(all) {
-		for _, lack := range in.lacking(ns, in.needs(ns)) {
+		for _, lack := range lacking(in.Trials.Quotas, ns, in.needs(ns)) {
 			out = append(out, findings.Failed("ResourceQuota "+lack.quota.String(), "%v", lack))
 		}
 	}

@@ -17,7 +17,7 @@ import (
 func (s *Survey) setApart(all []cluster.Called) {
 	for _, e := range s.Moves {
 		for _, c := range all {
-			e.called = e.called || c.Service == e.Key()
+			e.called = e.called || c.Service == e.Key() && e.hops()
 		}
 	}
 	rank := func(e *Entry) int {
@@ -52,7 +52,7 @@ func (in Input) calls(look func(*Entry, cluster.Called)) []findings.Result {
 	}
 	for _, e := range in.Survey.Pending() {
 		for _, c := range in.found().Called {
-			if c.Service == e.Key() {
+			if c.Service == e.Key() && e.hops() {
 				look(e, c)
 			}
 		}

@@ -4,13 +4,13 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
-	"strconv"
 	"strings"
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine/findings"
+	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/migration"
 )
 
@@ -26,9 +26,9 @@ func fitnessChecks() []findings.Check[Input] {
 			Severity: findings.Blocking,
 			Run:      checkVersion,
 			Claim:    "the API server has ServiceCIDRs (Kubernetes 1.33 or later)",
-			Why: "a second Service range is a ServiceCIDR object; before 1.33 the range is a flag and cannot be extended while " +
-				"the cluster runs",
-			Fix: "upgrade the cluster to Kubernetes 1.33 or later first",
+			Why: "a second Service range is a ServiceCIDR object, and an address is reserved by an IPAddress; without them the one range is a flag, " +
+				"and a bitmap in etcd says which of its addresses are taken; 1.31 with those of networking.k8s.io/v1beta1 refuses replumb's definitions",
+			Fix: cluster.RangesAdvice,
 		},
 		{
 			Code: "RP1002", Severity: findings.Blocking, Run: checkRights,
@@ -130,15 +130,13 @@ func ownershipChecks() []findings.Check[Input] {
 	}
 }
 
+// checkVersion goes by what there is: API servers make the default ServiceCIDR as soon as they give out addresses by them.
 func checkVersion(in Input) []findings.Result {
-	v := in.Snapshot.Version
-	major, errMajor := strconv.Atoi(strings.TrimRight(v.Major, "+"))
-	minor, errMinor := strconv.Atoi(strings.TrimRight(v.Minor, "+"))
-	if errMajor != nil || errMinor != nil {
-		return []findings.Result{findings.NotKnown("", "the API server's version %q cannot be read", v.GitVersion)}
+	if len(in.Snapshot.ServiceCIDRs) == 0 {
+		return []findings.Result{findings.Failed("", "the API server is %s and has none", in.Snapshot.Version.GitVersion)}
 	}
-	if major == 1 && minor < 33 {
-		return []findings.Result{findings.Failed("", "the API server is %s", v.GitVersion)}
+	if in.Snapshot.Ranges == cluster.RangesV1Beta1 {
+		return []findings.Result{findings.Failed("", "the API server is %s and has those of v1beta1 alone", in.Snapshot.Version.GitVersion)}
 	}
 	return nil
 }

@@ -34,6 +34,9 @@ func checkRoutes(in Input) []findings.Result {
 	}
 	out := in.unread(resources...)
 	for _, e := range pending {
+		if !e.hops() {
+			continue
+		}
 		var by []string
 		for _, r := range in.found().Routes {
 			if r.Service != e.Key() {

@@ -13,7 +13,7 @@ import (
 const otherTarget = "choose another target in spec.serviceCIDR.to"
 
 func rangeChecks() []findings.Check[Input] {
-	return slices.Concat(targetChecks(), neighbourChecks())
+	return slices.Concat(targetChecks(), neighbourChecks(), familyChecks())
 }
 
 // targetChecks compare the target with what the cluster itself uses.
@@ -23,7 +23,7 @@ func targetChecks() []findings.Check[Input] {
 			Code: "RP1101", Severity: findings.Blocking, Run: checkFamily,
 			Claim: "the target is of the cluster's IP family",
 			Why:   "a Service cannot get an address of a family that its cluster does not serve",
-			Fix:   "choose a target of the family of the cluster's Service ranges; this version moves Services of IPv4 alone",
+			Fix:   "choose a target of the family of the cluster's Service ranges; where it has both families, move one after the other",
 		},
 		{
 			Code: "RP1102", Severity: findings.Blocking, Run: checkPods,
@@ -106,11 +106,6 @@ func checkFamily(in Input) []findings.Result {
 		return nil
 	}
 	want4 := in.spec().To[0].Addr().Is4()
-	if !want4 && in.bridging() {
-		return []findings.Result{
-			findings.Failed("", "target %s is of IPv6, and bridges and their proof are made for IPv4", in.spec().To[0]),
-		}
-	}
 	seen := false
 	for _, c := range in.Snapshot.ServiceCIDRs {
 		for _, text := range c.Spec.CIDRs {

@@ -42,6 +42,8 @@ type Entry struct {
 	Bridge *corev1.Service
 	// reserved are the addresses that are reserved for the bridge, as far as they were seen.
 	reserved map[netip.Addr]reservation
+	// strategy is how the Service gets to its other address.
+	strategy v1alpha1.Strategy
 	// called says that API servers call the Service, for a webhook or an aggregated API: it moves in a batch by itself.
 	called bool
 	// routed says that an ingress controller or a gateway leads to the Service.
@@ -133,6 +135,9 @@ func (e *Entry) HasNodePorts() bool {
 	}
 	return e.Service.Spec.Type == corev1.ServiceTypeNodePort
 }
+
+// hops reports whether the Service is of another type for a moment, which all see who watch Services.
+func (e *Entry) hops() bool { return e.strategy != v1alpha1.StrategyOfEtcd }
 
 // Mirrored reports whether the endpoints of the bridge have to be copied, since no selector makes them.
 func (e *Entry) Mirrored() bool { return len(e.Service.Spec.Selector) == 0 }

@@ -27,6 +27,7 @@ import (
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/engine/fault"
 	"github.com/replumb/replumb/internal/kube/apiserver"
+	"github.com/replumb/replumb/internal/kube/stored"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/reporting/notify"
 	"github.com/replumb/replumb/internal/safety/backup"
@@ -168,6 +169,14 @@ func TestExamplesRun(t *testing.T) {
 			if r.posted.has("kubelets") {
 				r.Error("the URL for kubelets was called")
 			}
+		}},
+		"etcd.yaml": {until: beforeRepoint, prepare: func(r *exampleRun) {
+			r.balanced("balanced", "10.96.3.10")
+			// The example is for a control plane of kubeadm's.
+			r.job.Tools.Store = etcdStore{spec: &v1alpha1.StoreSpec{Endpoints: []string{server.Etcd}, Prefix: stored.DefaultPrefix}}
+		}, check: func(r *exampleRun) {
+			r.isAt("shop", "balanced", "172.24.3.10")
+			r.isAt("shop", "cart", "172.24.3.7")
 		}},
 		"api-servers.yaml": {until: beforeRepoint, check: func(r *exampleRun) {
 			r.isAt(metav1.NamespaceDefault, "kubernetes", "172.24.0.1")

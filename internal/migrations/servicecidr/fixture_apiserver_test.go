@@ -77,7 +77,13 @@ type fixture struct {
 
 func setup(t *testing.T, change ...func(*v1alpha1.Migration)) *fixture {
 	t.Helper()
-	server = lazy.Get(t)
+	return setupOn(t, lazy.Get(t), change...)
+}
+
+// setupOn is setup on an API server of the test's own.
+func setupOn(t *testing.T, on *apitest.Server, change ...func(*v1alpha1.Migration)) *fixture {
+	t.Helper()
+	server = on
 	server.Clean(t)
 	server.Namespace(t, "shop")
 	m := sample()

@@ -90,6 +90,7 @@ func sections(t *testing.T, in map[string][]byte) golden.Sections {
 		CanFreeze: input.Freeze == nil,
 		Survey:    input.Survey,
 		Form:      v1alpha1.BridgeLoadBalancer,
+		Store:     job.store(),
 	}
 	if input.Overlap {
 		p.Overlap = job.Overlap()
@@ -131,6 +132,10 @@ type facts struct {
 	Ranges map[string]string `json:"ranges"`
 	// NodePorts is the range of node ports.
 	NodePorts string `json:"nodePorts"`
+	// DualWrite is whether API servers write addresses twice.
+	DualWrite apiserver.DualWrite `json:"dualWrite"`
+	// Kept says of Services that move by etcd why they cannot.
+	Kept map[string]string `json:"kept"`
 	// Absent are Secrets that are not there.
 	Absent []string `json:"absent"`
 }
@@ -200,7 +205,12 @@ func readFixture(t *testing.T, spec Spec, manifests, factsYAML []byte) Input {
 	}
 	survey.setApart(live.Inspection.Called)
 	survey.setRouted(live.Inspection.Routes)
-	return Input{Snapshot: snap, Survey: survey, Live: live, Trials: trials, Workloads: running(snap, others)}
+	in := Input{Snapshot: snap, Survey: survey, Live: live, Trials: trials, Workloads: running(snap, others), DualWrite: f.DualWrite}
+	in.Storage.Refused = map[types.NamespacedName]error{}
+	for name, reason := range f.Kept {
+		in.Storage.Refused[types.NamespacedName{Namespace: "shop", Name: name}] = errors.New(reason)
+	}
+	return in
 }
 
 // trials are those that the facts have come out so.

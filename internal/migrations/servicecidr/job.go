@@ -32,6 +32,8 @@ type Tools struct {
 	// Probe asks nodes what they know, Inspector API servers how they run.
 	Probe     bridge.NodeProbe
 	Inspector Inspector
+	// Store, if set, is taken for where API servers keep Services, if the Migration says how that is reached.
+	Store Store
 }
 
 // HealthPort asks kube-proxy's health-check server of a node through the API server.
@@ -166,6 +168,9 @@ func (j *Job) Examine(ctx context.Context) (*Planner, error) {
 		return nil, err
 	}
 	snap, err := j.Tools.Cluster.Load(ctx)
+	if errors.As(err, new(*cluster.NoRangesError)) && j.Recorded == nil {
+		return j.unfit(ctx)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -226,7 +231,7 @@ func (j *Job) planner(ctx context.Context, in Input) (*Planner, error) {
 	p := &Planner{
 		Base: base, Probe: j.Tools.Probe, Inspector: j.Tools.Inspector, Survey: in.Survey, Observer: j.observer,
 		LeaveClients: j.LeaveClients, CanFreeze: in.Freeze == nil, Distribution: cluster.DistributionOf(in.Snapshot.Nodes),
-		Agents: j.newAgents(in), Late: j.returning(in.Survey),
+		Store: j.store(), Agents: j.newAgents(in), Late: j.returning(in.Survey),
 	}
 	if p.Remains, err = j.agents().Left(ctx); err != nil {
 		return nil, err
@@ -316,6 +321,8 @@ func (j *Job) live(ctx context.Context, in *Input) error {
 		eg.Go(func() error { return unlessForbidden(try(ctx)) })
 	}
 	eg.Go(func() error { return unlessForbidden(j.inspect(ctx, in)) })
+	eg.Go(func() error { return unlessForbidden(j.seeDualWrite(ctx, in)) })
+	eg.Go(func() error { return j.kept(ctx, in) })
 	eg.Go(func() (err error) {
 		in.AbsentSecrets, err = j.agents().AbsentSecrets(ctx, j.Tools.Cluster)
 		return err

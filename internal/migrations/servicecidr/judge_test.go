@@ -23,7 +23,7 @@ func TestJudge(t *testing.T) {
 		"pinned":        {func(s *corev1.Service) { s.Annotations = map[string]string{v1alpha1.AnnotationStrategy: "pin"} }, Pinned, Kept},
 		"asks for more": {func(s *corev1.Service) { s.Annotations = map[string]string{v1alpha1.AnnotationStrategy: "fly"} }, Stays, Refused},
 		"balanced":      {func(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeLoadBalancer }, Pinned, Kept},
-		"dual-stack":    {func(s *corev1.Service) { s.Spec.ClusterIPs = append(s.Spec.ClusterIPs, "fd00::7") }, Stays, Refused},
+		"dual-stack":    {func(s *corev1.Service) { s.Spec.ClusterIPs = append(s.Spec.ClusterIPs, "fd00::7") }, Waiting, ""},
 		"external IPs":  {func(s *corev1.Service) { s.Spec.ExternalIPs = []string{"192.0.2.1"} }, Stays, Refused},
 		"local":         {func(s *corev1.Service) { s.Spec.InternalTrafficPolicy = &local }, Stays, Refused},
 		"elsewhere":     {func(s *corev1.Service) { s.Spec = corev1.ServiceSpec{Type: corev1.ServiceTypeExternalName} }, Stays, NotConcerned},
@@ -34,7 +34,7 @@ func TestJudge(t *testing.T) {
 			Type: corev1.ServiceTypeClusterIP, ClusterIP: "10.96.3.7", ClusterIPs: []string{"10.96.3.7"},
 		}}
 		tt.change(svc)
-		if place, reason := judge(svc); place != tt.place || reason.Kind != tt.kind {
+		if place, reason := (strategies{}).judge(svc); place != tt.place || reason.Kind != tt.kind {
 			t.Errorf("%s: %s, %+v", name, place, reason)
 		}
 	}

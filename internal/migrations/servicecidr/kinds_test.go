@@ -15,7 +15,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -243,22 +242,6 @@ func TestServiceRecreatedInItsHop(t *testing.T) {
 	}
 	f.must(f.finish())
 	f.nothingLeft()
-}
-
-// TestHeadlessAndExternalNamesAreUntouched to the byte.
-func TestHeadlessAndExternalNamesAreUntouched(t *testing.T) {
-	f := setup(t)
-	f.service("cart")
-	was := []*corev1.Service{f.service("headless", at("None")), f.service("elsewhere", func(s *corev1.Service) {
-		s.Spec = corev1.ServiceSpec{Type: corev1.ServiceTypeExternalName, ExternalName: "example.com"}
-	})}
-	f.apply()
-	f.must(f.finish())
-	for _, w := range was {
-		if is := f.get(w.Name); !equality.Semantic.DeepEqual(w, is) {
-			t.Errorf("%s was written: %+v", w.Name, is)
-		}
-	}
 }
 
 // TestRangeInUseIsNamed: what took an address of the range, and is no Service that could move, is named.

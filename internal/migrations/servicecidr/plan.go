@@ -163,6 +163,8 @@ type Planner struct {
 	Overlap *overlapset.Set
 	// OverlapWell says that it is alive, as far as the user may see.
 	OverlapWell bool
+	// Store is where API servers keep the Services that move by etcd; nil, if none does.
+	Store Store
 	// Remains takes away what an earlier run has left of agents, and of Overlap.
 	Remains []engine.Group
 	// Observer, if set, hears of Services that have moved.
@@ -173,10 +175,17 @@ type Planner struct {
 	Late []Late
 	// Refresh is what has to be restarted for pods to get rid of old addresses.
 	Refresh Refresh
+	// Unfit says that nothing can be planned: the cluster has no ServiceCIDRs, which a finding says.
+	Unfit bool
 }
 
 // Apply implements migration.Plans.
-func (p *Planner) Apply() *engine.Plan { return commands().Apply.Plan(p, p.Migration, hook.Apply) }
+func (p *Planner) Apply() *engine.Plan {
+	if p.Unfit {
+		return commands().Apply[:1].Plan(p, p.Migration, hook.Apply) // the findings alone
+	}
+	return commands().Apply.Plan(p, p.Migration, hook.Apply)
+}
 
 // Rollback implements migration.Plans.
 func (p *Planner) Rollback() *engine.Plan {
@@ -302,7 +311,7 @@ func (p *Planner) release(to engine.Direction) []engine.Group {
 }
 
 func (p *Planner) releaseOf(e *Entry, at netip.Addr, why string) engine.Step {
-	return release{client: p.Tools.Client(), migration: p.spec().Name, entry: e, at: at, domain: p.spec().Domain, why: why}.step()
+	return release{client: p.Tools.Client(), migration: p.spec().Name, entry: e, at: at, domain: p.spec().Domain, strategies: p.spec().Strategies, why: why}.step()
 }
 
 // back returns every Service that can, and names the others.

@@ -63,7 +63,9 @@ func (p *Planner) leaving(to engine.Direction) map[string]bool {
 		left, _ := e.ends(to)
 		all[left.String()] = true
 		if e.Bridge != nil {
-			all[e.Bridge.Spec.ClusterIP] = true
+			for _, own := range addressesOf(e.Bridge) {
+				all[own.String()] = true
+			}
 		}
 	}
 	return all
@@ -74,6 +76,7 @@ func (p *Planner) barriers(to engine.Direction) *barriers {
 	b := &barriers{
 		client: p.Tools.Client(), migration: p.spec().Name, pool: p.Survey.Pool,
 		mode: p.spec().Barrier, wait: p.spec().BarrierWait, limit: max(time.Minute, p.spec().BarrierWait), now: p.Tools.Now,
+		also: p.Survey.otherFamily(),
 	}
 	health := bridge.HealthChecks{Probe: p.Probe}
 	back := to == engine.Backward

@@ -49,19 +49,21 @@ func (p *Planner) moves(to engine.Direction) *movePlan {
 // transit is what the steps that move Services share, and the barriers in it.
 func (p *Planner) transit(to engine.Direction) *transit {
 	return &transit{
-		client:    p.Tools.Client(),
-		endpoints: &bridge.Endpoints{Client: p.Tools.Client()},
-		migration: p.spec().Name,
-		domain:    p.spec().Domain,
-		form:      p.Form,
-		forms:     p.Forms,
-		pool:      p.Survey.Pool,
-		within:    slices.Concat(p.Survey.Spec.From, p.Survey.Spec.To),
-		barriers:  p.barriers(to),
-		now:       p.Tools.Now,
-		observer:  p.Observer,
-		crossings: make(chan struct{}, crossings),
-		throttle:  &bridge.Throttle{Client: p.Tools.Client(), Migration: p.spec().Name},
+		client:     p.Tools.Client(),
+		endpoints:  &bridge.Endpoints{Client: p.Tools.Client()},
+		migration:  p.spec().Name,
+		domain:     p.spec().Domain,
+		form:       p.Form,
+		forms:      p.Forms,
+		pool:       p.Survey.Pool,
+		within:     slices.Concat(p.Survey.Spec.From, p.Survey.Spec.To),
+		barriers:   p.barriers(to),
+		now:        p.Tools.Now,
+		strategies: p.spec().Strategies,
+		store:      p.Store,
+		observer:   p.Observer,
+		crossings:  make(chan struct{}, crossings),
+		throttle:   &bridge.Throttle{Client: p.Tools.Client(), Migration: p.spec().Name},
 	}
 }
 
@@ -186,7 +188,7 @@ func (m *movePlan) cross(b *batch) []engine.Group {
 		switch {
 		case e.IsKubernetes():
 			last = append(last, m.transit.hop(e, m.to))
-		case e.HasNodePorts():
+		case e.HasNodePorts() && e.hops():
 			nodePorts = append(nodePorts, e)
 		case e.throttled():
 			routed = append(routed, e)

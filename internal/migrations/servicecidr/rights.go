@@ -131,6 +131,11 @@ func operateRules() []cluster.Rule {
 			Why:    "What bridges have to follow while a command runs, where nothing in the cluster has them do so.",
 			Rights: slices.Concat(cluster.Grant("", "services", "", "watch"), cluster.Grant(networking, "ipaddresses", "", "watch")),
 		},
+		{
+			Why:      "The certificates of a client of etcd, where spec.serviceCIDR.etcd names a Secret with them.",
+			Optional: true,
+			Rights:   cluster.In(v1alpha1.SystemNamespace, cluster.Grant("", "secrets", "", "get")...),
+		},
 		migration.FreezeRule(freeze.Name),
 		{
 			Why:    "Restarts of what carries old addresses.",

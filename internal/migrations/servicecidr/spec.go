@@ -34,6 +34,9 @@ type Spec struct {
 	// APIServers are host:port of every API server; empty means the endpoints of kubernetes.
 	APIServers []string
 	GateWait   time.Duration
+	// Strategies say how Services move, Store how the etcd is reached that API servers keep them in; nil, if it is not.
+	Strategies strategies
+	Store      *v1alpha1.StoreSpec
 	// Actions do what gates wait for; nil if none does.
 	Actions *v1alpha1.GateActions
 	// Common is what all kinds of migrations have: tiers, windows, hooks, freeze, backups.
@@ -60,6 +63,7 @@ func Validate(m *v1alpha1.Migration) (Spec, error) {
 		Bridge: j.Bridge, Domain: j.ClusterDomain, Drain: j.Drain.Duration, Barrier: j.Barrier.Mode, BarrierWait: j.Barrier.Wait.Duration,
 		Batch: m.Spec.Batch.Size, Settle: m.Spec.Batch.Settle.Duration, ClusterServices: j.ClusterServices, Refresh: j.Refresh,
 		Follower:   j.Follower,
+		Strategies: strategiesOf(j), Store: j.Etcd,
 		APIServers: j.APIServers, GateWait: j.GateWait.Duration, Actions: j.Actions, Common: *m.Spec.DeepCopy(),
 	}, nil
 }

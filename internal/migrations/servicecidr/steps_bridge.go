@@ -37,6 +37,9 @@ type transit struct {
 	within   []netip.Prefix
 	barriers *barriers
 	now      func() time.Time
+	// strategies say how each Service gets to its other address, store is where API servers keep those that go by etcd.
+	strategies strategies
+	store      Store
 	// observer, if set, hears of Services that have moved.
 	observer Observer
 	// crossings are as many as may be between their two patches at once.
@@ -52,6 +55,7 @@ func (t *transit) bridgeOf(e *Entry, svc *corev1.Service) *bridge.Bridge {
 		Service:   svc,
 		Old:       e.Old,
 		New:       e.New,
+		Kept:      e.kept(svc),
 		Within:    t.within,
 		Reserved:  len(e.reserved) > 0,
 		Form:      cmp.Or(t.forms[svc.Namespace], t.form),
@@ -81,6 +85,9 @@ func (t *transit) reserve(ctx context.Context, e *Entry) error {
 			if err == nil {
 				e.placed(h)
 			}
+			if e.allocated(err) {
+				return nil
+			}
 			if err == nil || !isTaken(err) {
 				return err
 			}
@@ -108,6 +115,8 @@ type barriers struct {
 	// wait is how long mode Wait lets pass; limit is how long nodes may take to prove.
 	wait, limit time.Duration
 	now         func() time.Time
+	// also is the family in which nodes have to know bridges beside that of pool; empty, if there is none.
+	also corev1.IPFamily
 	// passing is held by a barrier within a step: a barrier begins by removing the sentinels that others of its migration left.
 	passing sync.Mutex
 }
@@ -126,6 +135,7 @@ func (b *barriers) step(name string) engine.Step {
 func (b *barriers) proof(name string) *bridge.Barrier {
 	return &bridge.Barrier{
 		Client: b.client, Witness: b.witness, Pool: b.pool, Migration: b.migration, Name: name, Limit: b.limit,
+		Also: b.also,
 	}
 }
 
@@ -179,6 +189,9 @@ func (s *bridgeStep) Title() string {
 	if s.want(s.entry.Service).Answers == bridge.OldOnly {
 		return fmt.Sprintf("Bridge %s on %s", s.entry.Key(), s.entry.Old)
 	}
+	if kept := s.entry.kept(s.entry.Service); kept.IsValid() {
+		return fmt.Sprintf("Bridge %s on %s, %s and %s", s.entry.Key(), s.entry.Old, s.entry.New, kept)
+	}
 	return fmt.Sprintf("Bridge %s on %s and %s", s.entry.Key(), s.entry.Old, s.entry.New)
 }
 
@@ -188,7 +201,7 @@ func (s *bridgeStep) look(ctx context.Context) (engine.State, unbridged, error) 
 	if err != nil || svc == nil {
 		return engine.Done, seen, err
 	}
-	if _, reason := judge(svc); reason.Kind != "" && !crossing(svc, s.transit.domain) && !isAt(svc, s.entry.New) {
+	if _, reason := s.transit.strategies.judge(svc); reason.Kind != "" && !crossing(svc, s.transit.domain) && !isAt(svc, s.entry.New) {
 		return engine.Done, seen, nil // it leaves, when its turn to hop comes
 	}
 	if s.entry.Bridge == nil && s.entry.latest.bridge == nil { // if there is one by now, its creation is refused

@@ -117,17 +117,17 @@ func (s *canaryStep) build() *corev1.Service {
 
 func (s *canaryStep) endpoints(ctx context.Context, svc *corev1.Service) error {
 	ready, port, tcp := true, int32(9), corev1.ProtocolTCP
-	labels := s.labels()
+	labels, family := s.labels(), bridge.AddressType(svc)
 	labels[discoveryv1.LabelServiceName], labels[discoveryv1.LabelManagedBy] = svc.Name, "replumb.dev"
 	return s.transit.client.Create(ctx, &discoveryv1.EndpointSlice{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: svc.Namespace, Name: svc.Name, Labels: labels,
 			OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Service", Name: svc.Name, UID: svc.UID}},
 		},
-		AddressType: discoveryv1.AddressTypeIPv4,
+		AddressType: family,
 		Ports:       []discoveryv1.EndpointPort{{Port: &port, Protocol: &tcp}},
 		Endpoints: []discoveryv1.Endpoint{{
-			Addresses:  []string{"192.0.2.1"}, // for documentation only, RFC 5737: it is reached by no one, and not called
+			Addresses:  []string{bridge.Documented(family)},
 			Conditions: discoveryv1.EndpointConditions{Ready: &ready},
 		}},
 	}, client.FieldOwner(v1alpha1.FieldManager))

@@ -29,7 +29,13 @@ func (h *hopStep) depart(ctx context.Context, svc *corev1.Service) error {
 	if err := h.note(ctx, svc); err != nil {
 		return err
 	}
+	if h.rewrites(svc) {
+		return h.rewrite(ctx, svc)
+	}
 	if svc.Spec.Type == corev1.ServiceTypeNodePort {
+		if err := h.room(ctx, svc); err != nil {
+			return err
+		}
 		if h.routed() {
 			if err := h.transit.throttle.Rest(ctx); err != nil {
 				return err
@@ -67,7 +73,11 @@ func (h *hopStep) claim(ctx context.Context) error {
 		return h.transit.reserve(ctx, h.entry)
 	}
 	target := h.reservation(dest)
-	if err := target.Place(ctx, h.transit.client); err != nil {
+	err := target.Place(ctx, h.transit.client)
+	if h.entry.allocated(err) {
+		return nil
+	}
+	if err != nil {
 		return fmt.Errorf("service %s: its old address: %w", h.entry.Key(), err)
 	}
 	h.entry.placed(target)
@@ -180,13 +190,16 @@ func (h *hopStep) arrive(ctx context.Context, svc *corev1.Service, original *cor
 	if bridge.IsTaken(err) {
 		return h.retarget(ctx, svc, dest)
 	}
-	return bridge.NotReadyYet(err)
+	return roomYet(bridge.NotReadyYet(err))
 }
 
 // retarget deals with a target that another Service was given between its release and patch B: the Service goes to the next free address,
 // after its bridge does.
 func (h *hopStep) retarget(ctx context.Context, svc *corev1.Service, dest netip.Addr) error {
 	if err := h.keep(ctx); err != nil { // this will take a while
+		return err
+	}
+	if err := h.keeping(ctx, svc); err != nil {
 		return err
 	}
 	if h.to == engine.Backward {
@@ -211,6 +224,24 @@ func (h *hopStep) retarget(ctx context.Context, svc *corev1.Service, dest netip.
 		return err
 	}
 	return engine.NotYet("address %s of service %s was taken by another Service; going to %s", dest, h.entry.Key(), h.entry.New)
+}
+
+// keeping returns an error if it is the address of the other family that another Service was given. The control plane may have given it back to this
+// one, too early.
+func (h *hopStep) keeping(ctx context.Context, svc *corev1.Service) error {
+	kept := h.entry.kept(svc)
+	if !kept.IsValid() {
+		return nil
+	}
+	asked := h.reservation(kept)
+	err := asked.PlaceAfter(ctx, h.transit.client, h.entry.Key())
+	if isTaken(err) {
+		return fmt.Errorf("service %s cannot keep its address %s, at which its bridge goes on answering: %w", h.entry.Key(), kept, err)
+	}
+	if err != nil {
+		return err
+	}
+	return asked.Release(ctx, h.transit.client)
 }
 
 func (h *hopStep) send(ctx context.Context, svc *corev1.Service, patch map[string]any) error {
@@ -271,11 +302,12 @@ func (h *hopStep) host(svc *corev1.Service) string {
 
 func (h *hopStep) patchArrive(svc *corev1.Service, original *corev1.ServiceSpec) map[string]any {
 	_, dest := h.ends()
+	addresses := arrivesAt(dest, original)
 	spec := map[string]any{
 		"type":                  original.Type,
 		"externalName":          nil,
-		"clusterIP":             dest.String(),
-		"clusterIPs":            []string{dest.String()},
+		"clusterIP":             addresses[0],
+		"clusterIPs":            addresses,
 		"ipFamilies":            original.IPFamilies,
 		"ipFamilyPolicy":        original.IPFamilyPolicy,
 		"internalTrafficPolicy": original.InternalTrafficPolicy,
@@ -312,6 +344,9 @@ func (h *hopStep) changes() ([]engine.Change, error) {
 			return nil, err
 		}
 		return []engine.Change{kept, released, arrives(original)}, nil
+	}
+	if h.rewrites(svc) {
+		return h.changesOfRewrite(), nil
 	}
 	leave, err := h.patchLeave(svc)
 	if err != nil {

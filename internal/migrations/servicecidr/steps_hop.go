@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -63,11 +64,17 @@ func (h *hopStep) Title() string {
 		return fmt.Sprintf("Leave %s alone: it %s", h.entry.Key(), h.left)
 	}
 	src, dest := h.ends()
-	risk := ""
-	if h.entry.HasNodePorts() {
-		risk = "; its node ports may refuse connections for up to a second"
+	how := ""
+	if h.entry.by() == v1alpha1.StrategyEtcd {
+		how = " in etcd"
 	}
-	return fmt.Sprintf("Move %s from %s to %s%s", h.entry.Key(), src, dest, risk)
+	if kept := h.entry.kept(h.entry.Service); kept.IsValid() {
+		how += fmt.Sprintf("; it keeps %s", kept)
+	}
+	if risk := h.transit.strategies.risk(h.entry); risk != "" {
+		how += "; " + risk
+	}
+	return fmt.Sprintf("Move %s from %s to %s%s", h.entry.Key(), src, dest, how)
 }
 
 func (h *hopStep) ends() (src, dest netip.Addr) { return h.entry.ends(h.to) }
@@ -99,7 +106,7 @@ func (h *hopStep) keeps(ctx context.Context, src netip.Addr) error {
 
 // isAt reports whether a Service has an address and is at it.
 func isAt(svc *corev1.Service, a netip.Addr) bool {
-	return svc.Spec.Type != corev1.ServiceTypeExternalName && svc.Spec.ClusterIP == a.String()
+	return svc.Spec.Type != corev1.ServiceTypeExternalName && slices.Contains(addressesOf(svc), a)
 }
 
 // readService returns nil for a Service that is gone.
@@ -209,6 +216,8 @@ func (h *hopStep) prove(ctx context.Context) error {
 		!equality.Semantic.DeepEqual(s.IPFamilyPolicy, original.IPFamilyPolicy),
 		!equality.Semantic.DeepEqual(s.InternalTrafficPolicy, original.InternalTrafficPolicy):
 		return fmt.Errorf("service %s lost its ipFamilies, ipFamilyPolicy or internalTrafficPolicy", h.entry.Key())
+	case besides(parsed(original.ClusterIPs), dest) != besides(addressesOf(svc), dest):
+		return fmt.Errorf("service %s is at %v, and did not keep its other address", h.entry.Key(), s.ClusterIPs)
 	case original.Type == corev1.ServiceTypeNodePort &&
 		(!equality.Semantic.DeepEqual(s.Ports, original.Ports) || s.ExternalTrafficPolicy != original.ExternalTrafficPolicy):
 		return fmt.Errorf("service %s lost its node ports or externalTrafficPolicy", h.entry.Key())
@@ -233,5 +242,5 @@ func (h *hopStep) report(svc *corev1.Service) {
 	}
 	src, dest := h.ends()
 	now := h.transit.now()
-	observer.Moved(h.entry.Key().String(), src.String(), dest.String(), "hop", now, now.Sub(h.began))
+	observer.Moved(h.entry.Key().String(), src.String(), dest.String(), h.entry.by(), now, now.Sub(h.began))
 }

@@ -149,7 +149,7 @@ func (j *Job) returnable(ctx context.Context) error {
 	}
 	asked := map[string]bool{}
 	for _, e := range survey.everything() {
-		b := &bridge.Bridge{Migration: j.Spec.Name, Service: e.Service, Old: e.Old, New: e.New}
+		b := &bridge.Bridge{Migration: j.Spec.Name, Service: e.Service, Old: e.Old, New: e.New, Kept: e.kept(e.Service)}
 		if !e.away() || e.Bridge == nil || asked[e.Service.Namespace] || !b.Grows(e.Bridge) {
 			continue
 		}

@@ -11,7 +11,7 @@ func (h *hopStep) stays(svc *corev1.Service) string {
 	if crossing(svc, h.transit.domain) {
 		return ""
 	}
-	_, reason := judge(svc)
+	_, reason := h.transit.strategies.judge(svc)
 	return reason.Text
 }
 
@@ -22,7 +22,10 @@ func (h *hopStep) quit(ctx context.Context, svc *corev1.Service) error {
 	if addressless(svc).Kind == "" && !isAt(svc, h.entry.Old) {
 		return nil
 	}
-	r := release{client: h.transit.client, migration: h.transit.migration, entry: h.entry, domain: h.transit.domain}
+	r := release{
+		client: h.transit.client, migration: h.transit.migration, entry: h.entry, domain: h.transit.domain,
+		strategies: h.transit.strategies,
+	}
 	if err := r.write(ctx, leftover{service: svc}); err != nil {
 		return err
 	}

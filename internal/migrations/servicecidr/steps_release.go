@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/netip"
+	"slices"
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
@@ -71,6 +72,8 @@ type release struct {
 	at netip.Addr
 	// domain is the cluster's.
 	domain string
+	// strategies say which Services may move.
+	strategies strategies
 	// why, if set, is why the Service is not in the migration any more.
 	why string
 }
@@ -111,7 +114,7 @@ func (r release) look(ctx context.Context) (engine.State, leftover, error) {
 
 // quit reports whether a Service is out of the migration wherever it is: it may not move any more, and is in no hop.
 func (r release) quit(svc *corev1.Service) bool {
-	_, reason := judge(svc)
+	_, reason := r.strategies.judge(svc)
 	return (r.why != "" || reason.Kind != "") && !crossing(svc, r.domain)
 }
 
@@ -135,11 +138,19 @@ func (r release) left(ctx context.Context, svc *corev1.Service) (seen leftover, 
 		if key, reserved := bridge.HeldFor(ip); reserved && key == r.entry.BridgeKey() {
 			return seen, fmt.Sprintf("address %s is still reserved", a), nil
 		}
+		if r.stray(svc, ip) {
+			return seen, fmt.Sprintf("address %s is still the Service's, which is not at it", a), nil
+		}
 	}
 	if svc != nil && svc.Annotations[v1alpha1.LabelMigration] != "" {
 		return seen, fmt.Sprintf("service %s still has annotations", r.entry.Key()), nil
 	}
 	return seen, "", nil
+}
+
+// stray reports whether an IPAddress is what a run that was killed right before or after it wrote to etcd has left.
+func (r release) stray(svc *corev1.Service, ip *networkingv1.IPAddress) bool {
+	return r.entry.strategy == v1alpha1.StrategyOfEtcd && svc != nil && owns(svc, ip) && !slices.Contains(svc.Spec.ClusterIPs, ip.Name)
 }
 
 // reserved are the addresses that may be reserved: not the one that the Service is at, since that is the Service's own.
@@ -166,11 +177,26 @@ func (r release) write(ctx context.Context, seen leftover) error {
 	if svc == nil {
 		return nil
 	}
+	if err := r.removeStrays(ctx, svc); err != nil {
+		return err
+	}
 	body, err := json.Marshal(patchForget(svc.ResourceVersion))
 	if err != nil {
 		return fmt.Errorf("service %s: %w", r.entry.Key(), err)
 	}
 	return r.client.Patch(ctx, svc, client.RawPatch(types.MergePatchType, body), client.FieldOwner(v1alpha1.FieldManager))
+}
+
+func (r release) removeStrays(ctx context.Context, svc *corev1.Service) error {
+	if r.entry.strategy != v1alpha1.StrategyOfEtcd {
+		return nil
+	}
+	for _, a := range r.reserved(svc) {
+		if err := deallocate(ctx, r.client, svc, a); err != nil {
+			return fmt.Errorf("address %s: %w", a, err)
+		}
+	}
+	return nil
 }
 
 func (r release) removeBridge(ctx context.Context, seen *corev1.Service) error {

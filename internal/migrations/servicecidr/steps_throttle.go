@@ -22,7 +22,7 @@ func (s *Survey) setRouted(all []cluster.Route) {
 
 // throttled reports whether ingress controllers are to see nothing of a hop. A Service without selector hops like any other: its bridge would copy
 // what they are given to see.
-func (e *Entry) throttled() bool { return e.routed && !e.Mirrored() }
+func (e *Entry) throttled() bool { return e.routed && e.hops() && !e.Mirrored() }
 
 // unthrottle removes what had ingress controllers gather changes when some Services hopped.
 func (t *transit) unthrottle(name string, hopped []*Entry) engine.Step {

@@ -86,6 +86,7 @@ func Look(snap *cluster.Snapshot, spec Spec, record Record) *Survey {
 
 // add sorts an entry in.
 func (s *Survey) add(e *Entry) {
+	e.strategy = s.Spec.Strategies.strategy(e)
 	switch e.Place {
 	case Stays:
 		s.Stays = append(s.Stays, e)
@@ -125,8 +126,7 @@ func dnsServices(snap *cluster.Snapshot, held holds) map[types.NamespacedName]bo
 	for i := range snap.Services {
 		svc := &snap.Services[i]
 		key := client.ObjectKeyFromObject(svc)
-		current, _ := netip.ParseAddr(svc.Spec.ClusterIP)
-		known := named[current]
+		known := slices.ContainsFunc(addressesOf(svc), func(a netip.Addr) bool { return named[a] })
 		for a := range held[bridgeKey(svc)] { // a kubelet may still name where the Service was, or already where it goes
 			known = known || named[a]
 		}

@@ -1,8 +1,10 @@
 package servicecidr
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -51,7 +53,7 @@ func (s *Survey) place(svc *corev1.Service, owner string, current netip.Addr) (P
 	if reason := s.unconcerned(svc, owner, current); reason.Kind != "" {
 		return Stays, reason
 	}
-	place, reason := judge(svc)
+	place, reason := s.Spec.Strategies.judge(svc)
 	if place == Waiting || reason.Kind == Refused {
 		if s.isClusters(svc) && s.Spec.ClusterServices == v1alpha1.ClusterServicesStay {
 			return Stays, Reason{ClusterService, "is one of the cluster's own Services, and spec.serviceCIDR.clusterServices is Stay"}
@@ -62,24 +64,23 @@ func (s *Survey) place(svc *corev1.Service, owner string, current netip.Addr) (P
 
 // judge says by the object alone what keeps a Service from changing its address, in either direction; Waiting, if nothing does. The survey
 // asks it, and every step asks it again of the object that it has just read: the Service may have been changed in between.
-func judge(svc *corev1.Service) (Place, Reason) {
+func (s strategies) judge(svc *corev1.Service) (Place, Reason) {
 	if reason := addressless(svc); reason.Kind != "" {
 		return Stays, reason
 	}
-	strategy, chosen := svc.Annotations[v1alpha1.AnnotationStrategy]
+	text := unsupported(svc)
+	strategy, chosen, why := s.choose(svc)
 	switch {
-	case chosen && strategy == v1alpha1.StrategyPin:
-		return Pinned, Reason{Kept, "is pinned by its annotation " + v1alpha1.AnnotationStrategy}
-	case chosen && strategy != v1alpha1.StrategyHop:
-		return Stays, Reason{Refused, fmt.Sprintf("asks for strategy %q, which is not known", strategy)}
-	case svc.Spec.Type == corev1.ServiceTypeLoadBalancer:
-		return Pinned, Reason{Kept, "is of type LoadBalancer, and its load balancer would be deleted if it moved"}
+	case strategy == v1alpha1.StrategyOfPin:
+		return Pinned, Reason{Kept, why}
+	case strategy == "" && chosen:
+		return Stays, Reason{Refused, why}
 	case !svc.DeletionTimestamp.IsZero():
 		return Stays, Reason{Ending, "is being deleted"}
 	case !chosen && identityOf(svc) != "":
 		return Pinned, Reason{Identity, identityOf(svc)}
 	}
-	if text := unsupported(svc); text != "" {
+	if text = cmp.Or(text, why); text != "" {
 		return Stays, Reason{Refused, text}
 	}
 	return Waiting, Reason{}
@@ -116,7 +117,7 @@ func (s *Survey) unconcerned(svc *corev1.Service, owner string, current netip.Ad
 		return Reason{}
 	case cidr.Contains(s.Spec.From, current):
 		return Reason{}
-	case len(s.Spec.To) > 0 && current.Is4() != s.Spec.To[0].Addr().Is4():
+	case len(s.Spec.To) > 0 && current.Is4() != s.Spec.To[0].Addr().Is4(): // and none of its addresses is
 		return Reason{NotConcerned, "is not of the family of the target"}
 	case cidr.Contains(s.Spec.To, current):
 		return Reason{InTarget, "is in the target range already"}
@@ -134,20 +135,15 @@ func hasAddressIn(svc *corev1.Service, ranges []netip.Prefix) bool {
 	return false
 }
 
-// unsupported says what of a Service with an address to move cannot be moved without losing something.
+// unsupported says what keeps a Service with an address from being moved by any strategy.
 func unsupported(svc *corev1.Service) string {
-	internalLocal := svc.Spec.InternalTrafficPolicy != nil && *svc.Spec.InternalTrafficPolicy == corev1.ServiceInternalTrafficPolicyLocal
 	switch {
 	case svc.Labels["service.kubernetes.io/service-proxy-name"] != "": // kube-proxy passes it over, and would serve its bridge
 		return "is served by another proxy than kube-proxy, by its label service.kubernetes.io/service-proxy-name"
-	case len(svc.Spec.ClusterIPs) > 1:
-		return "is dual-stack, which cannot be moved in this version"
-	case svc.Spec.Type != corev1.ServiceTypeClusterIP && svc.Spec.Type != corev1.ServiceTypeNodePort:
+	case !slices.Contains([]corev1.ServiceType{
+		corev1.ServiceTypeClusterIP, corev1.ServiceTypeNodePort, corev1.ServiceTypeLoadBalancer,
+	}, svc.Spec.Type):
 		return fmt.Sprintf("is of type %s, which is not known", svc.Spec.Type)
-	case len(svc.Spec.ExternalIPs) > 0:
-		return "has externalIPs, which would stop answering for a moment"
-	case internalLocal:
-		return "has internalTrafficPolicy Local, which a bridge cannot keep"
 	}
 	return ""
 }

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/netip"
+	"slices"
 	"sort"
 	"time"
 
@@ -77,8 +78,8 @@ func (h holds) of(svc *corev1.Service, migration string) map[netip.Addr]reservat
 	return mine
 }
 
-// Record has the addresses that Services had before the migration, by their UIDs.
-type Record map[types.UID]netip.Addr
+// Record has the addresses that Services had before the migration, by their UIDs: one, or one of each family.
+type Record map[types.UID][]netip.Addr
 
 // ReadRecord reads the backups of a migration. Without the right to do so the record is empty: what it alone would confirm
 // then stays unconfirmed.
@@ -94,8 +95,12 @@ func ReadRecord(ctx context.Context, c client.Client, migration string) (Record,
 	for i := range objects {
 		o := &objects[i]
 		ip, _, err := unstructured.NestedString(o.Object, "spec", "clusterIP")
-		if a, notIP := netip.ParseAddr(ip); err == nil && notIP == nil && o.GetKind() == "Service" {
-			record[o.GetUID()] = a
+		ips, _, errs := unstructured.NestedStringSlice(o.Object, "spec", "clusterIPs")
+		if len(ips) == 0 {
+			ips = []string{ip}
+		}
+		if all := parsed(ips); err == nil && errs == nil && len(all) > 0 && o.GetKind() == "Service" {
+			record[o.GetUID()] = all
 		}
 	}
 	return record, nil
@@ -108,7 +113,7 @@ func WantsRecord(snap *cluster.Snapshot, spec Spec) bool {
 	for i := range snap.Services {
 		svc := &snap.Services[i]
 		e := &Entry{Service: svc, reserved: held.of(svc, spec.Name)}
-		current, _ := netip.ParseAddr(svc.Spec.ClusterIP)
+		current := spec.current(svc)
 		if svc.Annotations[v1alpha1.LabelMigration] == spec.Name && !e.heldIn(spec.From).IsValid() &&
 			(!cidr.Contains(spec.From, current) || len(e.reserved) == 0) {
 			return true
@@ -218,7 +223,7 @@ func (w *witness) entry(svc *corev1.Service, ending bool) *Entry {
 	}
 	owner := svc.Annotations[v1alpha1.LabelMigration]
 	if owner != s.Spec.Name && len(e.reserved) == 0 {
-		e.Old, _ = netip.ParseAddr(svc.Spec.ClusterIP)
+		e.Old = s.Spec.current(svc)
 		if owner != "" && len(w.held.of(svc, owner)) == 0 {
 			w.doubt(svc, "says that it belongs to migration %s, which has reserved no address for it", owner)
 			owner = ""
@@ -241,7 +246,7 @@ func (e *Entry) recall() {
 // begun places a Service that was begun with, or says so.
 func (w *witness) begun(e *Entry) {
 	s, svc := w.survey, e.Service
-	current, _ := netip.ParseAddr(svc.Spec.ClusterIP)
+	current := s.Spec.current(svc)
 	claims := svc.Annotations[v1alpha1.LabelMigration] == s.Spec.Name
 	was := w.was(e)
 	switch {
@@ -249,7 +254,7 @@ func (w *witness) begun(e *Entry) {
 		w.halfHopped(e, was)
 	case cidr.Contains(s.Spec.To, current) && was.IsValid():
 		e.Old, e.New, e.Place = was, current, Moved
-		_, e.Reason = judge(svc)
+		_, e.Reason = s.Spec.Strategies.judge(svc)
 	case cidr.Contains(s.Spec.To, current) && claims:
 		w.unconfirmed(e)
 	case claims && w.returned(e, current):
@@ -280,7 +285,7 @@ func (w *witness) halfHopped(e *Entry, was netip.Addr) {
 // returned reports whether a Service is back at the address that it had left, or about to be.
 func (w *witness) returned(e *Entry, current netip.Addr) bool {
 	spec := w.survey.Spec
-	recorded := w.record[e.Service.UID] == current || e.memo().old == current
+	recorded := slices.Contains(w.record[e.Service.UID], current) || e.memo().old == current
 	return cidr.Contains(spec.From, current) && (e.heldIn(spec.To).IsValid() || recorded)
 }
 
@@ -318,10 +323,10 @@ func (w *witness) was(e *Entry) netip.Addr {
 	if a := e.memo().old; cidr.Contains(w.survey.Spec.From, a) {
 		return a
 	}
-	a, known := w.record[e.Service.UID]
+	a := among(w.record[e.Service.UID], w.survey.Spec.From)
 	by, given := w.given[a]
 	own := "services " + client.ObjectKeyFromObject(e.Service).String() // the controller that repairs IPAddresses may be behind
-	if !known || !cidr.Contains(w.survey.Spec.From, a) || (given && by != own) {
+	if !a.IsValid() || (given && by != own) {
 		return netip.Addr{}
 	}
 	return a
@@ -332,7 +337,7 @@ func (w *witness) unconfirmed(e *Entry) {
 	notes := e.Service.Annotations
 	text := fmt.Sprintf("says that it is in the migration, from %q to %q, which replumb's records do not confirm",
 		notes[v1alpha1.AnnotationOldIP], notes[v1alpha1.AnnotationTargetIP])
-	e.Old, _ = netip.ParseAddr(e.Service.Spec.ClusterIP)
+	e.Old = w.survey.Spec.current(e.Service)
 	e.New, e.Place, e.Reason = netip.Addr{}, Stays, Reason{Unconfirmed, text}
 	w.doubt(e.Service, "%s", text)
 }
@@ -378,10 +383,16 @@ func movedAt(svc *corev1.Service, since time.Time) time.Time {
 	return since
 }
 
-// essence is what of a Service's spec is lost between the two patches of a hop, or could be.
+// essence is what of a Service's spec is lost between the two patches of a hop, or could be. Of addresses it is those of both families, where
+// one is kept.
 func essence(spec *corev1.ServiceSpec) (string, error) {
+	var both []string
+	if len(spec.ClusterIPs) > 1 {
+		both = spec.ClusterIPs
+	}
 	body, err := json.Marshal(corev1.ServiceSpec{
-		Type: spec.Type, Ports: spec.Ports, IPFamilies: spec.IPFamilies, IPFamilyPolicy: spec.IPFamilyPolicy,
+		ClusterIPs: both,
+		Type:       spec.Type, Ports: spec.Ports, IPFamilies: spec.IPFamilies, IPFamilyPolicy: spec.IPFamilyPolicy,
 		InternalTrafficPolicy: spec.InternalTrafficPolicy, ExternalTrafficPolicy: spec.ExternalTrafficPolicy,
 	})
 	return string(body), err

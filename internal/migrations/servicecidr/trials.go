@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
@@ -81,11 +82,12 @@ func (t *trier) others() []func(context.Context) error {
 	if t.may("create", networking, "ipaddresses") && len(pending) > 0 {
 		tasks = append(tasks, func(ctx context.Context) error { return t.reserve(ctx, pending[0]) })
 	}
-	for _, e := range oneOfEach(pending, func(e *Entry) string { return e.Service.Namespace + " " + string(e.Service.Spec.Type) }) {
-		if e.Place != HalfHopped && t.may("create", "", "services") {
+	hopping := slices.DeleteFunc(slices.Clone(pending), func(e *Entry) bool { return !e.hops() || e.Place == HalfHopped })
+	for _, e := range oneOfEach(hopping, func(e *Entry) string { return e.Service.Namespace + " " + string(e.Service.Spec.Type) }) {
+		if t.may("create", "", "services") {
 			tasks = append(tasks, func(ctx context.Context) error { return t.comeBack(ctx, e) })
 		}
-		if e.Place != HalfHopped && t.may("patch", "", "services") {
+		if t.may("patch", "", "services") {
 			tasks = append(tasks, func(ctx context.Context) error { return t.leave(ctx, e) })
 		}
 	}

@@ -69,9 +69,16 @@ type Barrier struct {
 	Forget []netip.Addr
 	// About is the title. Default: that nodes know the bridges of Name.
 	About string
+	// Also is a family for which there is a sentinel by itself, beside that of Pool: kube-proxy programs each family by itself.
+	Also corev1.IPFamily
 
-	sentinel *corev1.Service
-	waiting  []string
+	sentinels []*sentinel
+}
+
+// sentinel is one of a barrier's, and who has not reported it yet.
+type sentinel struct {
+	service *corev1.Service
+	waiting []string
 }
 
 var (
@@ -111,22 +118,39 @@ func (b *Barrier) Do(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	b.waiting = nil
-	for i := range nodes {
-		b.waiting = append(b.waiting, nodes[i].Name)
-	}
+	b.sentinels = nil
 	if len(nodes) == 0 {
 		return nil
 	}
-	if err := b.createService(ctx); err != nil {
+	families := []corev1.IPFamily{""}
+	if b.Also != "" {
+		families = append(families, b.Also)
+	}
+	for _, family := range families {
+		if err := b.post(ctx, family, nodes); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// post makes a sentinel: of the family named, or that of Pool.
+func (b *Barrier) post(ctx context.Context, family corev1.IPFamily, nodes []corev1.Node) error {
+	s := &sentinel{}
+	for i := range nodes {
+		s.waiting = append(s.waiting, nodes[i].Name)
+	}
+	var err error
+	if s.service, err = b.createService(ctx, family); err != nil {
 		return fmt.Errorf("sentinel: %w", err)
 	}
 	for chunk := range slices.Chunk(nodes, endpointsPerSlice) {
-		slice := b.buildSlice(chunk)
+		slice := b.buildSlice(s.service, chunk)
 		if err := b.Client.Create(ctx, slice, client.FieldOwner(v1alpha1.FieldManager)); err != nil {
 			return fmt.Errorf("sentinel endpoints: %w", err)
 		}
 	}
+	b.sentinels = append(b.sentinels, s)
 	return nil
 }
 
@@ -138,22 +162,26 @@ func (b *Barrier) readyNodes(ctx context.Context) ([]corev1.Node, error) {
 	return slices.DeleteFunc(all.Items, func(n corev1.Node) bool { return !cluster.NodeReady(&n) }), nil
 }
 
-func (b *Barrier) createService(ctx context.Context) error {
+func (b *Barrier) createService(ctx context.Context, family corev1.IPFamily) (*corev1.Service, error) {
+	chosen := b.Pool != nil && family == ""
 	for {
-		b.sentinel = b.buildService()
-		if b.Pool != nil {
+		svc := b.buildService()
+		if family != "" {
+			svc.Spec.IPFamilies = []corev1.IPFamily{family}
+		}
+		if chosen {
 			own, err := b.Pool.Highest()
 			if err != nil {
-				return err
+				return nil, err
 			}
-			b.sentinel.Spec.ClusterIP = own.String()
+			svc.Spec.ClusterIP = own.String()
 		}
-		err := b.Client.Create(ctx, b.sentinel, client.FieldOwner(v1alpha1.FieldManager))
-		if err == nil && b.sentinel.Spec.HealthCheckNodePort == 0 {
-			return errors.New("the API server gave it no health-check port")
+		err := b.Client.Create(ctx, svc, client.FieldOwner(v1alpha1.FieldManager))
+		if err == nil && svc.Spec.HealthCheckNodePort == 0 {
+			return nil, errors.New("the API server gave it no health-check port")
 		}
-		if b.Pool == nil || !IsTaken(err) {
-			return NotReadyYet(err)
+		if !chosen || !IsTaken(err) {
+			return svc, NotReadyYet(err)
 		}
 	}
 }
@@ -183,25 +211,26 @@ func (b *Barrier) buildService() *corev1.Service {
 	return svc
 }
 
-func (b *Barrier) buildSlice(nodes []corev1.Node) *discoveryv1.EndpointSlice {
+func (b *Barrier) buildSlice(of *corev1.Service, nodes []corev1.Node) *discoveryv1.EndpointSlice {
 	ready, port, tcp := true, int32(9), corev1.ProtocolTCP
+	family := AddressType(of)
 	slice := &discoveryv1.EndpointSlice{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: v1alpha1.SystemNamespace, GenerateName: b.sentinel.Name + "-",
+			Namespace: v1alpha1.SystemNamespace, GenerateName: of.Name + "-",
 			Labels: map[string]string{
-				discoveryv1.LabelServiceName: b.sentinel.Name, discoveryv1.LabelManagedBy: managedBy,
+				discoveryv1.LabelServiceName: of.Name, discoveryv1.LabelManagedBy: managedBy,
 				v1alpha1.LabelMigration: b.Migration, v1alpha1.LabelRole: v1alpha1.RoleSentinel,
 			},
 			OwnerReferences: []metav1.OwnerReference{
-				{APIVersion: "v1", Kind: "Service", Name: b.sentinel.Name, UID: b.sentinel.UID},
+				{APIVersion: "v1", Kind: "Service", Name: of.Name, UID: of.UID},
 			},
 		},
-		AddressType: discoveryv1.AddressTypeIPv4,
+		AddressType: family,
 		Ports:       []discoveryv1.EndpointPort{{Port: &port, Protocol: &tcp}},
 	}
 	for i := range nodes {
 		slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{
-			Addresses:  []string{cluster.InternalIP(&nodes[i])},
+			Addresses:  []string{addressOf(&nodes[i], family)},
 			NodeName:   &nodes[i].Name,
 			Conditions: discoveryv1.EndpointConditions{Ready: &ready},
 		})
@@ -209,13 +238,45 @@ func (b *Barrier) buildSlice(nodes []corev1.Node) *discoveryv1.EndpointSlice {
 	return slice
 }
 
+// AddressType is that of endpoints for the first address of a Service.
+func AddressType(svc *corev1.Service) discoveryv1.AddressType {
+	if a, err := netip.ParseAddr(svc.Spec.ClusterIP); err == nil && a.Is6() {
+		return discoveryv1.AddressTypeIPv6
+	}
+	return discoveryv1.AddressTypeIPv4
+}
+
+// Documented is an address for documentation only (RFC 5737, RFC 3849): no one has it, and no one calls what leads there.
+func Documented(family discoveryv1.AddressType) string {
+	if family == discoveryv1.AddressTypeIPv6 {
+		return "2001:db8::1"
+	}
+	return "192.0.2.1"
+}
+
+// addressOf is an address of a node in a family. Nothing is sent there: what counts is that the endpoint is on the node.
+func addressOf(n *corev1.Node, family discoveryv1.AddressType) string {
+	for _, a := range n.Status.Addresses {
+		ip, err := netip.ParseAddr(a.Address)
+		if err == nil && a.Type == corev1.NodeInternalIP && ip.Is6() == (family == discoveryv1.AddressTypeIPv6) {
+			return a.Address
+		}
+	}
+	return Documented(family)
+}
+
 // Verify asks every node that has not answered yet.
 func (b *Barrier) Verify(ctx context.Context) error {
-	if len(b.waiting) > 0 {
-		b.waiting = b.Witness.Behind(ctx, b.sentinel, b.waiting)
+	var behind []string
+	for _, s := range b.sentinels {
+		if len(s.waiting) > 0 {
+			s.waiting = b.Witness.Behind(ctx, s.service, s.waiting)
+		}
+		behind = append(behind, s.waiting...)
 	}
-	if len(b.waiting) > 0 {
-		return engine.NotYet("kube-proxy has not reported the bridges on node %s", strings.Join(b.waiting, ", "))
+	if len(behind) > 0 {
+		slices.Sort(behind)
+		return engine.NotYet("kube-proxy has not reported the bridges on node %s", strings.Join(slices.Compact(behind), ", "))
 	}
 	return RemoveThrowaways(ctx, b.Client, b.Migration)
 }

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/network/cidr"
@@ -24,6 +25,9 @@ type Bridge struct {
 	Service *corev1.Service
 	// Old and New are the addresses that the Service leaves and goes to.
 	Old, New netip.Addr
+	// Kept is the address of the other family that a dual-stack Service keeps; invalid, if it has one address alone. The API server has given it
+	// to the Service. The bridge answers there as well while the Service has no address, and has both families.
+	Kept netip.Addr
 	// Answers says at which of them the bridge answers.
 	Answers Answers
 	// Within are the ranges that both have to lie in. Announcing any other address would let who writes the Service take it over
@@ -78,7 +82,26 @@ func (b *Bridge) addresses() []netip.Addr {
 	case NewOnly:
 		return []netip.Addr{b.New}
 	}
-	return []netip.Addr{b.Old, b.New}
+	all := []netip.Addr{b.Old, b.New}
+	if b.Kept.IsValid() {
+		all = append(all, b.Kept)
+	}
+	return all
+}
+
+// families of the bridge, that of its own address first. The API server tells that of a bridge with one from its address.
+func (b *Bridge) families() []corev1.IPFamily {
+	if !b.Kept.IsValid() {
+		return nil
+	}
+	return []corev1.IPFamily{familyOf(b.New), familyOf(b.Kept)}
+}
+
+func familyOf(a netip.Addr) corev1.IPFamily {
+	if a.Is6() {
+		return corev1.IPv6Protocol
+	}
+	return corev1.IPv4Protocol
 }
 
 // steering are the annotations of a Service by which the control plane chooses among its endpoints.
@@ -125,6 +148,9 @@ func (b *Bridge) Build() *corev1.Service {
 	}
 	if b.Own.IsValid() {
 		svc.Spec.ClusterIP = b.Own.String()
+	}
+	if svc.Spec.IPFamilies = b.families(); len(svc.Spec.IPFamilies) > 1 {
+		svc.Spec.IPFamilyPolicy = ptr.To(corev1.IPFamilyPolicyRequireDualStack)
 	}
 	if b.Form == v1alpha1.BridgeExternalIPs {
 		svc.Spec.Type = corev1.ServiceTypeClusterIP
@@ -187,6 +213,7 @@ func Difference(have, want *corev1.Service, reserved bool) error {
 			equality.Semantic.DeepEqual(h.SessionAffinityConfig, w.SessionAffinityConfig)},
 		{"publishNotReadyAddresses", h.PublishNotReadyAddresses == w.PublishNotReadyAddresses},
 		{"trafficDistribution", equality.Semantic.DeepEqual(h.TrafficDistribution, w.TrafficDistribution)},
+		{"ipFamilies", bothFamilies(h) == bothFamilies(w)},
 		{"externalTrafficPolicy", h.ExternalTrafficPolicy == w.ExternalTrafficPolicy},
 		{"externalIPs", equality.Semantic.DeepEqual(h.ExternalIPs, w.ExternalIPs)},
 		{"loadBalancerClass", equality.Semantic.DeepEqual(h.LoadBalancerClass, w.LoadBalancerClass)},
@@ -199,6 +226,9 @@ func Difference(have, want *corev1.Service, reserved bool) error {
 	}
 	return nil
 }
+
+// bothFamilies reports whether a Service has an address of each family.
+func bothFamilies(spec *corev1.ServiceSpec) bool { return len(spec.IPFamilies) > 1 }
 
 func sameNotes(have, want *corev1.Service) bool {
 	for _, key := range append(steering(), v1alpha1.AnnotationOldIP, v1alpha1.AnnotationTargetIP) {

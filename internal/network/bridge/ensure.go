@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
@@ -134,6 +135,9 @@ func (b *Bridge) update(ctx context.Context, c client.Client, have *corev1.Servi
 	have.Spec.PublishNotReadyAddresses = want.Spec.PublishNotReadyAddresses
 	have.Spec.TrafficDistribution = want.Spec.TrafficDistribution
 	have.Spec.ExternalTrafficPolicy = want.Spec.ExternalTrafficPolicy
+	if bothFamilies(&have.Spec) != bothFamilies(&want.Spec) {
+		turn(&have.Spec, want.Spec.IPFamilies)
+	}
 	if b.Form != v1alpha1.BridgeExternalIPs {
 		have.Spec.ExternalIPs = nil
 	}
@@ -148,6 +152,16 @@ func (b *Bridge) update(ctx context.Context, c client.Client, have *corev1.Servi
 	}
 	return c.Patch(ctx, have, client.MergeFromWithOptions(was, client.MergeFromWithOptimisticLock{}),
 		client.FieldOwner(v1alpha1.FieldManager))
+}
+
+// turn has a bridge be of both families, or of the first alone. Its first address stays.
+func turn(spec *corev1.ServiceSpec, families []corev1.IPFamily) {
+	if len(families) > 1 {
+		spec.IPFamilies, spec.IPFamilyPolicy = families, ptr.To(corev1.IPFamilyPolicyRequireDualStack)
+		return
+	}
+	spec.IPFamilies, spec.ClusterIPs = spec.IPFamilies[:1], spec.ClusterIPs[:1]
+	spec.IPFamilyPolicy = ptr.To(corev1.IPFamilyPolicySingleStack)
 }
 
 // Grows reports whether the bridge is to answer where one that was read does not.

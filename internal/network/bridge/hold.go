@@ -57,17 +57,13 @@ func MemoAddress(service types.UID) netip.Addr {
 
 // Build makes the hold as it should be.
 func (h *Hold) Build() *networkingv1.IPAddress {
-	family := corev1.IPv4Protocol
-	if h.Address.Is6() {
-		family = corev1.IPv6Protocol
-	}
 	return &networkingv1.IPAddress{
 		TypeMeta: metav1.TypeMeta{APIVersion: "networking.k8s.io/v1", Kind: "IPAddress"},
 		ObjectMeta: metav1.ObjectMeta{
 			Name:        h.Address.String(),
 			Annotations: h.notes(),
 			Labels: map[string]string{
-				networkingv1.LabelIPAddressFamily: string(family),
+				networkingv1.LabelIPAddressFamily: string(familyOf(h.Address)),
 				networkingv1.LabelManagedBy:       holder,
 				v1alpha1.LabelMigration:           h.Migration,
 				v1alpha1.LabelRole:                v1alpha1.RoleHold,

@@ -7,6 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
@@ -55,7 +56,9 @@ func createNudge(ctx context.Context, c client.Client, pool *cidr.Pool, migratio
 			},
 			Spec: corev1.ServiceSpec{
 				ClusterIP: own.String(),
-				Ports:     []corev1.ServicePort{{Port: 9, Protocol: corev1.ProtocolTCP}},
+				// kube-proxy syncs each family by itself, and one for which nothing has changed not at all.
+				IPFamilyPolicy: ptr.To(corev1.IPFamilyPolicyPreferDualStack),
+				Ports:          []corev1.ServicePort{{Port: 9, Protocol: corev1.ProtocolTCP}},
 			},
 		}
 		err = c.Create(ctx, svc, client.FieldOwner(v1alpha1.FieldManager))

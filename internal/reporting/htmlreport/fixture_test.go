@@ -173,7 +173,7 @@ func example(services int, lossy bool) htmlreport.Input {
 				Name:   "shop/edge",
 				From:   "10.96.7.7",
 				State:  "pinned",
-				Reason: "is of type LoadBalancer, and its load balancer would be deleted if it moved",
+				Reason: "is of type LoadBalancer, and its load balancer would be deleted if it hopped",
 			},
 		},
 	}

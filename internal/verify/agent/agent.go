@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -35,9 +36,9 @@ type Agent struct {
 	// Ranges are those that it takes addresses of Services from and to: addresses elsewhere are no business of an agent's. None means that
 	// it moves no Services.
 	Ranges []netip.Prefix
-	// Node it is on, and the address of that.
-	Node   string
-	NodeIP netip.Addr
+	// Node it is on, and the addresses of that, one for each family.
+	Node    string
+	NodeIPs []netip.Addr
 	// Instance is the UID of its pod.
 	Instance string
 	// Version of replumb.
@@ -113,6 +114,14 @@ func (a *Agent) Run(ctx context.Context) error {
 	return nil
 }
 
+// asked4 adds the loopback address of IPv4 to the addresses of a node that has none of that family. See barrier.
+func asked4(node []netip.Addr) []netip.Addr {
+	if slices.ContainsFunc(node, netip.Addr.Is4) {
+		return node
+	}
+	return append(slices.Clone(node), netip.AddrFrom4([4]byte{127, 0, 0, 1}))
+}
+
 func (a *Agent) prepare(stop context.CancelCauseFunc) {
 	a.stop = stop
 	var own func(network string, local, remote netip.AddrPort)
@@ -132,7 +141,7 @@ func (a *Agent) prepare(stop context.CancelCauseFunc) {
 		origin: a.Origin, instance: a.Instance, connected: own, poke: a.reporter.poke, broken: stop,
 		tallies: map[string]*tally{}, running: map[string]*prober{},
 	}
-	a.barrier = &barrier{node: a.NodeIP, poke: a.reporter.poke, asked: map[types.UID]*asked{}}
+	a.barrier = &barrier{nodes: asked4(a.NodeIPs), poke: a.reporter.poke, asked: map[types.UID]*asked{}}
 	if a.Flows != nil {
 		a.barrier.forget = a.Flows.Forget
 	}

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -34,7 +35,9 @@ const (
 
 // barrier asks the kube-proxy of the node about every sentinel, until it has programmed it.
 type barrier struct {
-	node netip.Addr
+	// nodes are the addresses of the node, one for each family. kube-proxy answers at those of the sentinel's family, and before Kubernetes
+	// 1.35 at those of IPv4 alone, about either (newServiceHealthServer in pkg/proxy/healthcheck/service_health.go).
+	nodes []netip.Addr
 	// forget deletes what leads datagrams to servers that are to be forgotten; nil if the agent cannot.
 	forget func(servers []netip.Addr, rested time.Duration) (left int, err error)
 	// poke is called when one is passed.
@@ -164,14 +167,18 @@ type clearing struct {
 func (b *barrier) ask(ctx context.Context, sentinel *corev1.Service) error {
 	ctx, cancel := context.WithTimeout(ctx, askLimit)
 	defer cancel()
-	body, err := get(ctx, net.JoinHostPort(b.node.String(), strconv.Itoa(int(sentinel.Spec.HealthCheckNodePort))), nil)
-	if err != nil {
-		return err
+	var failed error
+	for _, node := range b.nodes {
+		body, err := get(ctx, net.JoinHostPort(node.String(), strconv.Itoa(int(sentinel.Spec.HealthCheckNodePort))), nil)
+		if err == nil && bridge.Passed(body, sentinel) {
+			return nil
+		}
+		if err == nil {
+			err = fmt.Errorf("kube-proxy answers %.100q", body)
+		}
+		failed = errors.Join(failed, err)
 	}
-	if !bridge.Passed(body, sentinel) {
-		return fmt.Errorf("kube-proxy answers %.100q", body)
-	}
-	return nil
+	return failed
 }
 
 // report is the latest barriers that were passed, and what has not been passed for long.

@@ -102,7 +102,7 @@ func (c *connecting) void(ctx context.Context, m mover, a netip.Addr) bool {
 	if len(found.Items) == 0 || !found.Items[0].DeletionTimestamp.IsZero() {
 		return true
 	}
-	svc := &found.Items[0]
+	svc := shrinkService(&found.Items[0], []netip.Prefix{netip.PrefixFrom(m.at, m.at.BitLen())})
 	if a == m.at {
 		return svc.UID != m.uid || clusterIP(svc) != m.at
 	}

@@ -151,7 +151,7 @@ func (f *fixture) start(origin v1alpha1.ProbeOrigin, instance string, change ...
 		Origin:    origin,
 		Migration: "m",
 		Node:      "node-a",
-		NodeIP:    netip.MustParseAddr("127.0.0.1"),
+		NodeIPs:   []netip.Addr{netip.MustParseAddr("127.0.0.1")},
 		Instance:  instance,
 		Version:   "v1",
 		Interval:  time.Hour,

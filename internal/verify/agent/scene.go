@@ -40,7 +40,7 @@ type watched struct {
 func newWatched(migration string, ranges []netip.Prefix) *watched {
 	w := &watched{name: migration, ranges: ranges, changes: make(chan struct{}, 1)}
 	w.migrations = newStore("migrations", shrinkMigration, w.changed)
-	w.services = newStore("services", shrinkService, w.changed)
+	w.services = newStore("services", func(svc *corev1.Service) *corev1.Service { return shrinkService(svc, ranges) }, w.changed)
 	w.pods = newStore("pods", shrinkPod, w.changed)
 	return w
 }
@@ -100,16 +100,27 @@ func shrinkMigration(m *v1alpha1.Migration) *v1alpha1.Migration {
 	return kept
 }
 
-func shrinkService(svc *corev1.Service) *corev1.Service {
+// shrinkService keeps one address: of a Service that has both families, that in the ranges.
+func shrinkService(svc *corev1.Service, ranges []netip.Prefix) *corev1.Service {
 	meta := shrinkMeta(&svc.ObjectMeta)
 	delete(meta.Annotations, v1alpha1.AnnotationOriginalSpec)
 	kept := &corev1.Service{ObjectMeta: meta, Spec: corev1.ServiceSpec{
-		Type: svc.Spec.Type, ClusterIP: svc.Spec.ClusterIP, HealthCheckNodePort: svc.Spec.HealthCheckNodePort,
+		Type: svc.Spec.Type, ClusterIP: addressIn(svc, ranges), HealthCheckNodePort: svc.Spec.HealthCheckNodePort,
 	}}
 	for _, p := range svc.Spec.Ports {
 		kept.Spec.Ports = append(kept.Spec.Ports, corev1.ServicePort{Name: p.Name, Port: p.Port, Protocol: p.Protocol})
 	}
 	return kept
+}
+
+// addressIn is the address of a Service in some ranges; its first, if none is.
+func addressIn(svc *corev1.Service, ranges []netip.Prefix) string {
+	for _, text := range svc.Spec.ClusterIPs {
+		if a := parse(text); slices.ContainsFunc(ranges, func(r netip.Prefix) bool { return r.Contains(a) }) {
+			return text
+		}
+	}
+	return svc.Spec.ClusterIP
 }
 
 func shrinkPod(pod *corev1.Pod) *corev1.Pod {

@@ -139,7 +139,7 @@ func newOnesFirst() *appsv1.RollingUpdateDaemonSet {
 // container has no limit on CPU time: an agent that is throttled would see losses that there are not.
 func (s *Set) container(args []string) corev1.Container {
 	env := []corev1.EnvVar{
-		incluster.FromField("NODE_NAME", "spec.nodeName"), incluster.FromField("NODE_IP", "status.hostIP"),
+		incluster.FromField("NODE_NAME", "spec.nodeName"), incluster.FromField("NODE_IPS", "status.hostIPs"),
 		incluster.FromField("POD_IP", "status.podIP"), incluster.FromField("POD_UID", "metadata.uid"),
 	}
 	for _, v := range memtrim.Settings() {

@@ -188,11 +188,11 @@ func (s *Connected) Do(ctx context.Context) error {
 // agents count too is counted, or they would be waited for in vain.
 func (s *Connected) moved(svc *corev1.Service) bool {
 	notes := svc.Annotations
-	at, err := netip.ParseAddr(svc.Spec.ClusterIP)
+	at, err := netip.ParseAddr(notes[v1alpha1.AnnotationTargetIP])
 	inside := func(r netip.Prefix) bool { return r.Contains(at) }
 	return err == nil && svc.DeletionTimestamp.IsZero() && slices.ContainsFunc(s.Ranges, inside) &&
 		svc.Spec.Type != corev1.ServiceTypeExternalName &&
-		svc.Spec.ClusterIP == notes[v1alpha1.AnnotationTargetIP] &&
+		(svc.Spec.ClusterIP == at.String() || slices.Contains(svc.Spec.ClusterIPs, at.String())) &&
 		notes[v1alpha1.LabelMigration] == s.Watch.Migration &&
 		notes[v1alpha1.AnnotationMovedAt] != ""
 }

@@ -10,7 +10,9 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 )
@@ -242,7 +244,7 @@ func (t Target) checkIdentity(answer []byte) error {
 	if want := t.ExpectServer; want != "" && identity.Name != want {
 		return failf(WrongServer, "server %q answered instead of %q", identity.Name, want)
 	}
-	if want := t.ExpectClientAddress; want != "" && identity.Client != want {
+	if want := t.ExpectClientAddress; want != "" && !slices.Contains(strings.Split(want, ","), identity.Client) {
 		return failf(WrongClient, "server saw client %q instead of %q", identity.Client, want)
 	}
 	return nil

@@ -75,7 +75,8 @@ type Target struct {
 	MaxInFlight int `json:"maxInFlight,omitempty"`
 	// ExpectStatus is the HTTP status of a good answer; 200 if zero.
 	ExpectStatus int `json:"expectStatus,omitempty"`
-	// ExpectClientAddress, if set, is the client address the server must have seen: an IP, or Self.
+	// ExpectClientAddress, if set, is the client address the server must have seen: an IP, several with commas between them, of which
+	// it must be one, or Self.
 	ExpectClientAddress string `json:"expectClientAddress,omitempty"`
 	// ExpectServer, if set, is the name that the echo server must give as its own: an answer of another Service is a failure.
 	ExpectServer string `json:"expectServer,omitempty"`

@@ -110,7 +110,10 @@ func (t Target) validateIdentity() error {
 	if t.ExpectClientAddress == "" {
 		return nil
 	}
-	if _, err := netip.ParseAddr(t.ExpectClientAddress); err != nil {
+	for text := range strings.SplitSeq(t.ExpectClientAddress, ",") {
+		if _, err := netip.ParseAddr(text); err == nil {
+			continue
+		}
 		return fmt.Errorf("expectClientAddress %q is not an IP address (%q needs the prober's own address to be known)",
 			t.ExpectClientAddress, Self)
 	}

@@ -1,0 +1,53 @@
+package servicecidr
+
+import (
+	"context"
+	"slices"
+
+	networkingv1 "k8s.io/api/networking/v1"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine/findings"
+	"github.com/replumb/replumb/internal/kube/apiserver"
+	"github.com/replumb/replumb/internal/migration"
+)
+
+// dualWriteOff is the answer of users, the value of v1alpha1.AnnotationDualWrite.
+const dualWriteOff = "Off"
+
+// dualWriteChecks are about the bitmap of before Kubernetes 1.33, which API servers up to 1.33 go on writing. It is of one range: an API server that
+// is given another flag finds that of the old one, gives up on each write, and refuses the Service that names an address in its range
+// (AllocateService in k8s.io/kubernetes pkg/registry/core/service/ipallocator/cidrallocator.go, Restore in ../allocator/bitmap.go).
+func dualWriteChecks() []findings.Check[Input] {
+	return []findings.Check[Input]{{
+		Code: "RP1730", Severity: findings.Blocking, Run: checkDualWrite,
+		Claim: "API servers that are to get another range write the addresses of Services once",
+		Why: "up to Kubernetes 1.33 they write them into the bitmap of before as well, which stays that of the old range: once they have the " +
+			"new one, they refuse every Service that names its address in it, as those do that still have to hop, and manifests that set clusterIP",
+		Fix: "restart every API server with --feature-gates=DisableAllocatorDualWrite=true before (all of them have IPAddresses by then), or upgrade to " +
+			"1.34; where their flags cannot be seen, say so by the annotation replumb.dev/dual-write: \"Off\" of the Migration, in its file or by kubectl annotate",
+	}}
+}
+
+func checkDualWrite(in Input) []findings.Result {
+	switch {
+	case in.DualWrite == "", in.DualWrite == apiserver.DualWriteOff, in.Vouched && in.DualWrite == apiserver.DualWriteUnknown:
+		return nil
+	case in.DualWrite == apiserver.DualWriteUnknown:
+		return []findings.Result{findings.NotKnown("", "the feature gates of the API servers, %s, cannot be seen", in.Snapshot.Version.GitVersion)}
+	}
+	return []findings.Result{findings.Failed("", "the API servers are %s, and DisableAllocatorDualWrite is off", in.Snapshot.Version.GitVersion)}
+}
+
+// seeDualWrite looks only where API servers are to be given another range.
+func (j *Job) seeDualWrite(ctx context.Context, in *Input) (err error) {
+	goes := slices.ContainsFunc(in.Survey.retiring(), func(c *networkingv1.ServiceCIDR) bool { return c.Name == defaultRange })
+	if !goes || j.Migration.Spec.Desired == v1alpha1.DesiredRolledBack {
+		return nil
+	}
+	for _, m := range []*v1alpha1.Migration{j.Migration, j.Recorded} { // the file has it, or the Migration in the cluster
+		in.Vouched = in.Vouched || migration.Answered(m, v1alpha1.AnnotationDualWrite, dualWriteOff)
+	}
+	in.DualWrite, err = apiserver.SeeDualWrite(ctx, j.Tools.Cluster, in.Snapshot.Version)
+	return err
+}
