@@ -397,9 +397,12 @@ func requireDeletedNodeLoses(t *testing.T, l *lab.Lab, s *shop) {
 }
 
 // etcdOf is a client of etcd, as an operator's on a control plane.
-func etcdOf(t *testing.T, l *lab.Lab) *clientv3.Client {
+func etcdOf(t *testing.T, l *lab.Lab) *clientv3.Client { return etcdOn(t, l, l.ControlPlanes()[0]) }
+
+// etcdOn is a client of one member of etcd.
+func etcdOn(t *testing.T, l *lab.Lab, controlPlane string) *clientv3.Client {
 	t.Helper()
-	m, err := l.Machine(l.ControlPlanes()[0])
+	m, err := l.Machine(controlPlane)
 	if err != nil {
 		t.Fatal(err)
 	}

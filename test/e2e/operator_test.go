@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"os/exec"
 	"slices"
@@ -22,18 +23,20 @@ import (
 type operator struct {
 	lab *lab.Lab
 	// What the cluster shall have: the address of the "kubernetes" Service, that of cluster DNS, and the API servers'
-	// range. For a rollback, those it had.
+	// ranges. For a rollback, those it had.
 	kubernetes, dns netip.Addr
-	serviceCIDR     netip.Prefix
+	serviceCIDRs    []netip.Prefix
 	// podCIDR is what controller managers shall give nodes their ranges of.
 	podCIDR netip.Prefix
+	// instead are acts in place of its own, by the gate's step.
+	instead map[string]func(context.Context) error
 	// killAt, if set, is the event at which it kills the command with SIGKILL.
 	killAt func(engine.Event) bool
 }
 
 // acts are what it does at each gate, by the gate's step.
 func (o operator) acts() map[string]func(context.Context) error {
-	return map[string]func(context.Context) error{
+	acts := map[string]func(context.Context) error{
 		"gate/certificates": func(ctx context.Context) error {
 			return o.lab.ControlPlaneNodes().IssueCertificates(ctx, []netip.Addr{o.kubernetes})
 		},
@@ -45,9 +48,11 @@ func (o operator) acts() map[string]func(context.Context) error {
 			return errors.Join(o.managersNeverExited(ctx), o.lab.ControlPlaneNodes().RestartControllerManagers(ctx, true, o.podCIDR))
 		},
 		"gate/api-servers": func(ctx context.Context) error {
-			return o.lab.ControlPlaneNodes().RestartAPIServers(ctx, o.serviceCIDR, nil)
+			return o.lab.ControlPlaneNodes().RestartAPIServers(ctx, o.serviceCIDRs, nil)
 		},
 	}
+	maps.Copy(acts, o.instead)
+	return acts
 }
 
 // managersNeverExited fails if a controller manager has ended since it was started last, by a gate or with the lab.

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -237,7 +236,7 @@ func (o *overlapped) disturb(what string, first func()) disturbed {
 	d.calm = o.s.during(o.T, what, func() {
 		first()
 		o.failOver()
-		if err := o.l.ControlPlaneNodes().RestartAPIServers(o.Context(), netip.Prefix{}, nil); err != nil {
+		if err := o.l.ControlPlaneNodes().RestartAPIServers(o.Context(), nil, nil); err != nil {
 			o.Fatal(err)
 		}
 		o.failOver()

@@ -184,7 +184,7 @@ func TestTenantSaysItIsASentinel(t *testing.T) {
 	s.must(err)
 	a := &agent.Agent{
 		Client: c, Origin: v1alpha1.FromHost, Migration: migrationName, Instance: "pod-a", Node: "a",
-		NodeIP:   netip.MustParseAddr("127.0.0.1"),
+		NodeIPs:  []netip.Addr{netip.MustParseAddr("127.0.0.1")},
 		Interval: 100 * time.Millisecond, Ranges: []netip.Prefix{netip.MustParsePrefix(oldRange), netip.MustParsePrefix(newRange)},
 	}
 	ctx, stop := context.WithCancel(t.Context())

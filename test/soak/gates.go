@@ -38,7 +38,7 @@ func (g gates) act(ctx context.Context, step string) error {
 	case "gate/kubelets":
 		return g.lab.Workers().RestartKubelets(ctx, g.dns)
 	case "gate/api-servers":
-		return g.lab.ControlPlaneNodes().RestartAPIServers(ctx, g.serviceCIDR, nil)
+		return g.lab.ControlPlaneNodes().RestartAPIServers(ctx, []netip.Prefix{g.serviceCIDR}, nil)
 	}
 	return fmt.Errorf("no one knows what to do at %s", step)
 }

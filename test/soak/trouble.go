@@ -129,7 +129,7 @@ func (t *trouble) anyOf(names []string) string { return names[t.random.IntN(len(
 
 // restartAPIServer ends one gracefully, as an operator's tooling does: nothing may be lost.
 func (t *trouble) restartAPIServer(ctx context.Context) error {
-	return t.lab.ControlPlaneNodes().RestartAPIServers(ctx, netip.Prefix{}, nil, t.anyOf(t.lab.ControlPlanes()))
+	return t.lab.ControlPlaneNodes().RestartAPIServers(ctx, nil, nil, t.anyOf(t.lab.ControlPlanes()))
 }
 
 // killAPIServer ends one at once. It is started again at once.
