@@ -113,7 +113,7 @@ test-race: lab-api apipool $(GOTESTSUM) ## All tests of test-api, looking for ra
 	@$(ASSETS) CGO_ENABLED=1 $(POOL) hack/gotest.sh . -race -tags apiserver,programs -p 3 -timeout 60m ./...
 
 .PHONY: test-long
-test-long: test-race test-rights test-kill test-edge test-proof test-outside test-overlap test-neighbours test-restarts test-conformance test-operator test-gitops test-released test-pods test-nodes test-mirror test-whole test-matrix test-lab-endurance ## All that make test leaves out, one after the other (root; hours)
+test-long: test-race test-rights test-kill test-edge test-proof test-outside test-nodeports test-planes test-overlap test-neighbours test-stored test-restarts test-conformance test-operator test-gitops test-released test-pods test-nodes test-mirror test-whole test-families test-versions test-matrix test-lab-endurance ## All that make test leaves out, one after the other (root; hours)
 
 .PHONY: test-root
 test-root: $(GOTESTSUM) ## Tests of the machine's own network, each in a network namespace of its own (root)
@@ -139,6 +139,14 @@ test-proof: lab-basic ## Tests of agents at length: what holds up a barrier, who
 test-outside: lab-basic ## Pods that kube-proxy takes for clients from outside: check names them, and agents stop the move (root; about 3 min)
 	$(E2E) -run '^TestOutside$$' ./e2e
 
+.PHONY: test-nodeports
+test-nodeports: lab-basic ## Node ports at 500 connections a second while their Services move, on a quiet and on a busy cluster (root; about 6 min)
+	$(E2E) -run '^TestNodePorts$$' ./e2e
+
+.PHONY: test-planes
+test-planes: lab-basic ## Three control planes, of which one is killed, without etcd, or cut off while everything moves (root; about 18 min)
+	$(E2E) -run '^(TestPlanes|TestPartition)$$' ./e2e
+
 .PHONY: test-overlap
 test-overlap: lab-basic ## Between commands: API servers restarted and killed one by one, endpoints switched, a replica lost; without replicas, and without any migration; session affinity (root; about 10 min)
 	$(E2E) -run '^(TestOverlap|TestOneOwner)$$' ./e2e
@@ -146,6 +154,10 @@ test-overlap: lab-basic ## Between commands: API servers restarted and killed on
 .PHONY: test-neighbours
 test-neighbours: lab-neighbours ## Beside Traefik, MetalLB, metrics-server, Argo Rollouts, Flux and a webhook, which do what they are there for: all Services moved and moved back (root; about 15 min, and 15 more the first time)
 	$(E2E) -run '^TestNeighbours(Work|LoseNothing)$$' ./e2e
+
+.PHONY: test-stored
+test-stored: lab-basic ## Services that no hop can move, with MetalLB's address, node ports, addresses outside and local endpoints, moved in etcd: there, back, there again, finish; 30 node ports under 500 connections a second (root; about 12 min, and 3 more the first time)
+	$(E2E) -run '^(TestStored|TestNodePortsStored)$$' ./e2e
 
 .PHONY: test-operator
 test-operator: lab-basic ## Fifty Services moved by replumb install and kubectl alone, while the operator is killed, drained and cut off (root; about 20 min)
@@ -181,9 +193,19 @@ test-nodes: lab-basic ## Nodes and control planes moved to another network, and 
 test-mirror: lab ## A second cluster serves while the first one's CNI is replaced (root; about 8 min)
 	$(E2E) -run '^TestMirror$$' ./e2e
 
+.PHONY: test-families
+test-families: lab-basic ## Labs with IPv6, and Services moved in each family with agents: there, back, and for good (root; about 10 min)
+	$(E2E) -run '^TestFamilies' ./e2e
+
 .PHONY: test-whole
 test-whole: lab-basic ## The whole Service range moved and moved back, killed on the way (root; about 8 min)
 	$(E2E) -run '^TestWholeRange$$' ./e2e
+
+.PHONY: test-versions
+test-versions: lab-basic ## With each Kubernetes that labs run: API tests, and the whole Service range moved, moved back, moved again and finished (root; about 75 min, and 15 more the first time)
+	@$(LAB) build kubernetes-v1.33 kubernetes-v1.31 > /dev/null
+	@hack/test-versions.sh $(LAB)
+	$(E2E) -timeout 100m -run '^TestVersions$$' ./e2e
 
 .PHONY: test-matrix
 test-matrix: lab-basic ## Rollback from every phase under traffic (root; about 20 min)
@@ -245,7 +267,7 @@ test-alerts: ## Test the alerts of deploy/monitoring with promtool (installs the
 .PHONY: lint
 lint: $(LINT) vuln ## Static checks with gosec, import directions, formatting, known vulnerabilities (the linter itself is built the first time: about 5 min)
 	@for module in $(MODULES); do echo "golangci-lint run ($$module)"; (cd $$module && $(LINT) run ./...) || exit; done
-	@for component in kubernetes coredns calico certmanager; do echo "go vet ($$component)"; go -C lab/components/$$component vet . || exit; done
+	@for component in kubernetes kubernetes-v1.33 kubernetes-v1.31 coredns calico certmanager; do echo "go vet ($$component)"; go -C lab/components/$$component vet . || exit; done
 
 .PHONY: vuln
 vuln: ## Known vulnerabilities in what the product calls, its libraries and Go included (govulncheck; asks vuln.go.dev)
