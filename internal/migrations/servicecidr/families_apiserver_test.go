@@ -141,6 +141,49 @@ func TestBothFamiliesFinish(t *testing.T) {
 	f.nothingLeft()
 }
 
+// TestSingleBecomesDualAndBack has users give Services a second family, and take one away, while both addresses of a move answer: what they have now
+// goes back with them, and so does a Service that had changed before its first hop.
+func TestSingleBecomesDualAndBack(t *testing.T) {
+	f, _ := ofBothFamilies(t, bothFamiliesServer(t), "10.97.0.0/16")
+	f.apply()
+	becomes := func(name string, policy corev1.IPFamilyPolicy) {
+		t.Helper()
+		svc := f.get(name)
+		svc.Spec.IPFamilyPolicy = &policy
+		if policy == corev1.IPFamilyPolicySingleStack {
+			svc.Spec.IPFamilies, svc.Spec.ClusterIPs = svc.Spec.IPFamilies[:1], svc.Spec.ClusterIPs[:1]
+		}
+		f.must(server.Update(t.Context(), svc))
+	}
+	becomes("four", corev1.IPFamilyPolicyPreferDualStack)
+	becomes("cart", corev1.IPFamilyPolicySingleStack)
+	f.again()
+	f.apply()
+	wide := map[string]int{}
+	f.each(engine.StepStarted, func(e engine.Event) {
+		for _, name := range []string{"four", "cart"} {
+			if e.Step == "return/shop/"+name {
+				wide[name] = len(strings.Fields(f.answers(f.get(name))))
+			}
+		}
+	})
+	four, cart := f.get("four"), f.get("cart")
+	f.must(f.rollback())
+	if wide["four"] != 3 || wide["cart"] != 2 {
+		t.Errorf("before their hops bridges answer at %v addresses, want 3 of four and 2 of cart", wide)
+	}
+	for name, want := range map[string][]string{"four": four.Spec.ClusterIPs[1:], "cart": nil} {
+		is := f.get(name)
+		if !strings.HasPrefix(is.Spec.ClusterIP, "10.96.") || !slices.Equal(is.Spec.ClusterIPs[1:], want) {
+			t.Errorf("%s is back at %v, and was to keep %v", name, is.Spec.ClusterIPs, want)
+		}
+	}
+	if policy := f.get("cart").Spec.IPFamilyPolicy; *policy != *cart.Spec.IPFamilyPolicy {
+		t.Errorf("cart is %s", *policy)
+	}
+	f.nothingLeft()
+}
+
 // TestKeptAddressSurvivesAKill ends a run between the patches, where the Service has no address: the next one brings both back.
 func TestKeptAddressSurvivesAKill(t *testing.T) {
 	both := bothFamiliesServer(t)
