@@ -33,7 +33,7 @@ type CNISpec struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	// +kubebuilder:validation:XValidation:rule="isCIDR(self)",message="is not a range in CIDR form; write a range such as 10.245.0.0/16"
-	// +kubebuilder:validation:XValidation:rule="!isCIDR(self) || cidr(self) == cidr(self).masked()",message="has host bits set; write the range by its first address"
+	// +kubebuilder:validation:XValidation:rule="!isCIDR(self) || self == string(cidr(self).masked())",message="is not in canonical form; write the first address of the range and its length, such as 10.245.0.0/16 or fd00:24::/48"
 	PodCIDR string `json:"podCIDR,omitempty"`
 
 	// Traffic is how it is made sure that no one is served.
@@ -88,7 +88,7 @@ type CNIVouchSpec struct {
 	// +kubebuilder:validation:MaxItems=32
 	// +kubebuilder:validation:items:MaxLength=64
 	// +kubebuilder:validation:items:XValidation:rule="isCIDR(self)",message="is not a range in CIDR form; write a range such as 10.245.0.0/16"
-	// +kubebuilder:validation:items:XValidation:rule="!isCIDR(self) || cidr(self) == cidr(self).masked()",message="has host bits set; write the range by its first address"
+	// +kubebuilder:validation:items:XValidation:rule="!isCIDR(self) || self == string(cidr(self).masked())",message="is not in canonical form; write the first address of the range and its length, such as 10.245.0.0/16 or fd00:24::/48"
 	Quiet []string `json:"quiet,omitempty"`
 }
 
@@ -131,7 +131,7 @@ type TrafficSpec struct {
 	// +kubebuilder:validation:MaxItems=32
 	// +kubebuilder:validation:items:MaxLength=64
 	// +kubebuilder:validation:items:XValidation:rule="isCIDR(self)",message="is not a range in CIDR form; write a range such as 10.245.0.0/16"
-	// +kubebuilder:validation:items:XValidation:rule="!isCIDR(self) || cidr(self) == cidr(self).masked()",message="has host bits set; write the range by its first address"
+	// +kubebuilder:validation:items:XValidation:rule="!isCIDR(self) || self == string(cidr(self).masked())",message="is not in canonical form; write the first address of the range and its length, such as 10.245.0.0/16 or fd00:24::/48"
 	Ignore []string `json:"ignore,omitempty"`
 }
 

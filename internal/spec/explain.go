@@ -105,11 +105,16 @@ func inWords(path string, value any, message string) string {
 		return fmt.Sprintf("needs %s one of %s; set one of them, and no other", m[1], list)
 	}
 	text, ok := value.(string)
-	if !ok || isSecret(path) || text == "" || !strings.HasPrefix(message, "is ") && !strings.HasPrefix(message, "has host bits") {
+	if !ok || isSecret(path) || text == "" || !strings.HasPrefix(message, "is ") {
 		return message
 	}
-	if p, err := netip.ParsePrefix(text); err == nil && p != p.Masked() {
-		return fmt.Sprintf("range %s has host bits set; did you mean %s?", p, p.Masked())
+	if p, err := netip.ParsePrefix(text); err == nil {
+		switch {
+		case p != p.Masked():
+			return fmt.Sprintf("range %s has host bits set; did you mean %s?", p, p.Masked())
+		case p.String() != text:
+			return fmt.Sprintf("range %s is not in canonical form; write %s", text, p)
+		}
 	}
 	return quoted(text) + " " + message
 }

@@ -25,9 +25,9 @@ func fitnessChecks() []findings.Check[Input] {
 			Code:     "RP1001",
 			Severity: findings.Blocking,
 			Run:      checkVersion,
-			Claim:    "the API server has ServiceCIDRs (Kubernetes 1.33 or later)",
+			Claim:    "the API server has ServiceCIDRs (Kubernetes 1.33 or later, or 1.31 with those of v1beta1 turned on)",
 			Why: "a second Service range is a ServiceCIDR object, and an address is reserved by an IPAddress; without them the one range is a flag, " +
-				"and a bitmap in etcd says which of its addresses are taken; 1.31 with those of networking.k8s.io/v1beta1 refuses replumb's definitions",
+				"and a bitmap in etcd says which of its addresses are taken",
 			Fix: cluster.RangesAdvice,
 		},
 		{
@@ -134,9 +134,6 @@ func ownershipChecks() []findings.Check[Input] {
 func checkVersion(in Input) []findings.Result {
 	if len(in.Snapshot.ServiceCIDRs) == 0 {
 		return []findings.Result{findings.Failed("", "the API server is %s and has none", in.Snapshot.Version.GitVersion)}
-	}
-	if in.Snapshot.Ranges == cluster.RangesV1Beta1 {
-		return []findings.Result{findings.Failed("", "the API server is %s and has those of v1beta1 alone", in.Snapshot.Version.GitVersion)}
 	}
 	return nil
 }
