@@ -126,6 +126,8 @@ type options struct {
 	names   []net.IP
 	calico  bool
 	standIn func(context.Context, *Server)
+	// stopWithin is how long etcd and the API server may take to end before they are killed; zero is envtest's.
+	stopWithin time.Duration
 	// programs run beside the API server, with the flags they get.
 	programs map[string][]string
 }
@@ -179,6 +181,7 @@ func Run(serviceRange string, opts ...Option) (*Server, error) {
 	}
 	s := &Server{env: &envtest.Environment{
 		BinaryAssetsDirectory: assets, ControlPlaneStartTimeout: time.Minute, // a busy machine needs more than the usual 20 s
+		ControlPlaneStopTimeout: o.stopWithin,
 	}, dir: dir, done: make(chan struct{})}
 	if o.calico {
 		if s.env.CRDDirectoryPaths, err = calicoDefinitions(); err != nil {

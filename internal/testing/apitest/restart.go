@@ -3,7 +3,13 @@ package apitest
 import (
 	"errors"
 	"fmt"
+	"time"
 )
+
+// Hurried is for a Server that is restarted often: it is killed as soon as it has not ended within a second, as one that serves watches does not.
+func Hurried() Option {
+	return func(o *options) { o.stopWithin = time.Second }
+}
 
 // SetFlag changes a flag of the API server, named without its dashes, from its next start on.
 func (s *Server) SetFlag(name, value string) {
