@@ -17,8 +17,10 @@ const (
 	// RoleRange marks a ServiceCIDR that a migration created.
 	RoleRange = "range"
 
-	// RoleKeep marks a ServiceCIDR that keeps the addresses of pinned Services legitimate.
+	// RoleKeep marks a ServiceCIDR that keeps addresses legitimate: of pinned Services, or of the other family.
 	RoleKeep = "keep"
+	// AnnotationRanges, on a ServiceCIDR that keeps the range of the other family, has all ranges of the one that this was in, in their order.
+	AnnotationRanges = "replumb.dev/ranges"
 	// RoleReopened marks a ServiceCIDR that re-opens a range which was put in deletion.
 	RoleReopened = "reopened"
 	// RoleNudge marks the throw-away Service that opens a sync window of kube-proxy.

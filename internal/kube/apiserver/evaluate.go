@@ -42,18 +42,19 @@ func CertificatesCover(servers []Server, want netip.Addr) error {
 	return engine.NotYet("%s", strings.Join(texts, "; "))
 }
 
-// AllOnRange says which servers run with another range than want, and of which it is not known, each with the reason.
-// Every server is on want only if both are empty.
+// AllOnRange says which servers run with other ranges than want, and of which it is not known, each with the reason.
+// Every server is on want only if both are empty. One range is compared with that of its family, two with all there are, in their order: the first
+// is that of the primary family.
 //
 // What a server says itself comes first; podFlags (see FromPods) tells of those that do not say, and what nodes say counts for the rest. An API server pod at
 // none of the addresses counts as well: one that is down at the moment brings its range along when it returns.
-func AllOnRange(servers []Server, podFlags map[netip.Addr][]netip.Prefix, want netip.Prefix) (missing, unknown []string) {
+func AllOnRange(servers []Server, podFlags map[netip.Addr][]netip.Prefix, want []netip.Prefix) (missing, unknown []string) {
 	if len(servers) == 0 {
 		unknown = append(unknown, noServer)
 	}
 	seen := map[netip.Addr]bool{}
 	judge := func(name string, ranges []netip.Prefix, reason string) {
-		switch on, known := onRange(ranges, want.Masked()); {
+		switch on, known := onRange(ranges, want); {
 		case !known:
 			unknown = append(unknown, fmt.Sprintf("%s (%s)", name, reason))
 		case !on:
@@ -80,11 +81,14 @@ func AllOnRange(servers []Server, podFlags map[netip.Addr][]netip.Prefix, want n
 	return missing, unknown
 }
 
-// onRange compares with the range of the same family.
-func onRange(ranges []netip.Prefix, want netip.Prefix) (on, known bool) {
+// onRange compares one range with that of the same family, and two with both.
+func onRange(ranges, want []netip.Prefix) (on, known bool) {
+	if len(want) != 1 {
+		return slices.Equal(ranges, want), len(ranges) > 0
+	}
 	for _, r := range ranges {
-		if r.Addr().Is4() == want.Addr().Is4() {
-			return r == want, true
+		if r.Addr().Is4() == want[0].Addr().Is4() {
+			return r == want[0].Masked(), true
 		}
 	}
 	return false, false

@@ -180,10 +180,44 @@ func TestAllOnRange(t *testing.T) {
 		{"none", nil, nil, nil, []string{"no API server"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			missing, unknown := AllOnRange(tt.servers, tt.pods, want)
+			missing, unknown := AllOnRange(tt.servers, tt.pods, []netip.Prefix{want})
 			if !slices.EqualFunc(missing, tt.missing, strings.HasPrefix) || !slices.EqualFunc(unknown, tt.unknown, strings.HasPrefix) {
 				t.Errorf("missing %q, unknown %q", missing, unknown)
 			}
 		})
+	}
+}
+
+// TestAllOnRangesOfBothFamilies wants the whole list, in its order: the first range is that of the primary family.
+func TestAllOnRangesOfBothFamilies(t *testing.T) {
+	want := prefixes("172.24.0.0/16", "fd00:10:96::/112")
+	silent := errors.New("flags of API server: nothing")
+	a5 := netip.MustParseAddr("10.0.0.5")
+	for name, tt := range map[string]struct {
+		ranges           []netip.Prefix
+		pod              []netip.Prefix
+		missing, unknown []string
+	}{
+		"both":                 {ranges: want},
+		"in the other order":   {ranges: prefixes("fd00:10:96::/112", "172.24.0.0/16"), missing: []string{"10.0.0.5:6443 (fd00:10:96::/112,172.24.0.0/16)"}},
+		"one of them":          {ranges: prefixes("172.24.0.0/16"), missing: []string{"10.0.0.5:6443 (172.24.0.0/16)"}},
+		"before the move":      {ranges: prefixes("10.96.0.0/16", "fd00:10:96::/112"), missing: []string{"10.0.0.5:6443 (10.96.0.0/16,fd00:10:96::/112)"}},
+		"other than it kept":   {ranges: prefixes("172.24.0.0/16", "fd00:10:97::/112"), missing: []string{"10.0.0.5:6443 (172.24.0.0/16,fd00:10:97::/112)"}},
+		"the pod tells":        {pod: want},
+		"the pod tells of one": {pod: prefixes("172.24.0.0/16"), missing: []string{"10.0.0.5:6443 (172.24.0.0/16)"}},
+		"nothing to be seen":   {unknown: []string{"10.0.0.5:6443 (flags"}},
+	} {
+		server := Server{Address: "10.0.0.5:6443", Ranges: tt.ranges}
+		if tt.ranges == nil {
+			server.FlagsErr = silent
+		}
+		pods := map[netip.Addr][]netip.Prefix{}
+		if tt.pod != nil {
+			pods[a5] = tt.pod
+		}
+		missing, unknown := AllOnRange([]Server{server}, pods, want)
+		if !slices.EqualFunc(missing, tt.missing, strings.HasPrefix) || !slices.EqualFunc(unknown, tt.unknown, strings.HasPrefix) {
+			t.Errorf("%s: missing %q, unknown %q", name, missing, unknown)
+		}
 	}
 }

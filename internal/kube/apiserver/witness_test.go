@@ -51,7 +51,7 @@ func TestThrough(t *testing.T) {
 			unseen := []Server{{Address: address, CertErr: errors.New("no route to host"), FlagsErr: errors.New("not asked")}}
 			servers := Through(unseen, tt.witnesses)
 			err := CertificatesCover(servers, want)
-			missing, unknown := AllOnRange(servers, nil, target)
+			missing, unknown := AllOnRange(servers, nil, []netip.Prefix{target})
 			if tt.from != "" {
 				if err != nil || len(missing)+len(unknown) > 0 || servers[0].From != tt.from {
 					t.Errorf("from %q: %v, missing %v, unknown %v", servers[0].From, err, missing, unknown)
@@ -80,16 +80,16 @@ func TestNodesComeLast(t *testing.T) {
 		[]Server{{Address: address, SANs: []netip.Addr{netip.MustParseAddr("10.96.0.1")}, Ranges: prefixes("10.96.0.0/16")}},
 		lies,
 	)
-	if missing, _ := AllOnRange(seen, nil, target); seen[0].From != "" || CertificatesCover(seen, want) == nil || len(missing) != 1 {
+	if missing, _ := AllOnRange(seen, nil, []netip.Prefix{target}); seen[0].From != "" || CertificatesCover(seen, want) == nil || len(missing) != 1 {
 		t.Errorf("what was seen from here: %+v", seen)
 	}
 	pods := map[netip.Addr][]netip.Prefix{netip.MustParseAddr("10.0.0.5"): prefixes("10.96.0.0/16")}
 	unseen := []Server{{Address: address, CertErr: errors.New("no route to host"), FlagsErr: errors.New("not asked")}}
-	if missing, _ := AllOnRange(Through(unseen, lies), pods, target); len(missing) != 1 || missing[0] != address+" (10.96.0.0/16)" {
+	if missing, _ := AllOnRange(Through(unseen, lies), pods, []netip.Prefix{target}); len(missing) != 1 || missing[0] != address+" (10.96.0.0/16)" {
 		t.Errorf("what its pod has: missing %v", missing)
 	}
 	pods[netip.MustParseAddr("10.0.0.5")] = nil // it is not ready
-	if missing, unknown := AllOnRange(Through(unseen, lies), pods, target); len(missing)+len(unknown) > 0 {
+	if missing, unknown := AllOnRange(Through(unseen, lies), pods, []netip.Prefix{target}); len(missing)+len(unknown) > 0 {
 		t.Errorf("what its pod does not say: missing %v, unknown %v", missing, unknown)
 	}
 	unseen[0].CertErr = ErrUnverified

@@ -2,7 +2,6 @@ package servicecidr
 
 import (
 	"net/netip"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -32,15 +31,6 @@ func familyChecks() []findings.Check[Input] {
 			Why: "API servers call a Service of type ExternalName by its externalName, which cannot be an address of IPv6: for the milliseconds of its hop it is " +
 				"the name of its bridge, which API servers on hosts without cluster DNS do not find. A webhook or aggregated API fails meanwhile",
 			Fix: "give it a window of its own, or pin it: kubectl annotate service -n NAMESPACE NAME replumb.dev/strategy=pin",
-		},
-		{
-			Code:     "RP1742",
-			Severity: findings.Blocking,
-			Run:      checkBothInOne,
-			Claim:    "where the cluster's own Services move, no range to empty is in one ServiceCIDR with a range of the other family",
-			Why: "no range can be taken out of a ServiceCIDR, and the default one of a cluster of both families has both: this version does not retire it, so " +
-				"that API servers go on giving out addresses of the old range",
-			Fix: "set spec.serviceCIDR.clusterServices: Stay: all other Services move, and the range stays",
 		},
 	}
 }
@@ -81,22 +71,6 @@ func (in Input) minor() int {
 		return 0
 	}
 	return n
-}
-
-func checkBothInOne(in Input) []findings.Result {
-	if in.spec().ClusterServices == v1alpha1.ClusterServicesStay {
-		return nil
-	}
-	var out []findings.Result
-	for i := range in.Survey.Ranges {
-		c := &in.Survey.Ranges[i]
-		emptied := slices.ContainsFunc(cidrsOf(c), func(p netip.Prefix) bool { return slices.Contains(in.spec().From, p) })
-		other := slices.ContainsFunc(cidrsOf(c), func(p netip.Prefix) bool { return !sameFamily(in.spec().From, p) })
-		if emptied && other {
-			out = append(out, findings.Failed("ServiceCIDR "+c.Name, "servicecidr %s has %s", c.Name, joinRanges(cidrsOf(c))))
-		}
-	}
-	return out
 }
 
 func checkCalledBySix(in Input) []findings.Result {

@@ -37,10 +37,14 @@ then: kops update cluster --yes && kops rolling-update cluster --instance-group-
 subject alternative names. The API server takes a changed file up by itself within a minute.`, want, old) + end
 }
 
-func kubeletGuide(d cluster.Distribution, want string) string {
-	const end = `
+// kubeletGuide is about the family that moves. kept are the addresses of the other that cluster DNS keeps, and kubelets may name as well.
+func kubeletGuide(d cluster.Distribution, want string, kept []netip.Addr) string {
+	end := `
 Change what new nodes are made of as well: launch templates, node classes, images. finish asks every kubelet again, also those that came later.
 Running pods are not touched by this. replumb asks every kubelet and goes on by itself.`
+	for _, a := range kept {
+		end = fmt.Sprintf("\nA kubelet that names %s as well goes on doing so, in the place that it has.", a) + end
+	}
 	switch d {
 	case cluster.Kubeadm:
 		return fmt.Sprintf(
@@ -65,7 +69,9 @@ or kops rolling-update cluster --yes.`, want) + end
 	) + end
 }
 
-func apiServerGuide(d cluster.Distribution, want netip.Prefix) string {
+// apiServerGuide has the whole list, where API servers serve both families: the first range is that of the primary one.
+func apiServerGuide(d cluster.Distribution, ranges []netip.Prefix) string {
+	want := flagOf(ranges)
 	const end = "\nOne server at a time, so that the others answer meanwhile. replumb goes on by itself when it sees all of them on it."
 	switch d {
 	case cluster.Kubeadm:

@@ -231,7 +231,7 @@ func (p *Planner) kubelets(to engine.Direction) []engine.Group {
 		return nil
 	}
 	title := "Wait until every kubelet names " + want + " as cluster DNS"
-	gate := newGate("kubelets", title, kubeletGuide(p.Distribution, want), p.spec().GateWait, k.holds)
+	gate := newGate("kubelets", title, kubeletGuide(p.Distribution, want, p.Survey.dnsKept()), p.spec().GateWait, k.holds)
 	return engine.InOrder(
 		acted(gate, p.spec(), GateRequest{Cluster: p.Identity, Run: runTo(to), Gate: gateKubelets, Want: want}),
 		recordKubelets(p.Tools.Client(), p.spec().Name, p.Tools.Now),

@@ -107,19 +107,23 @@ func (r *rangePlan) repoint() []engine.Group {
 	hasDefault := false
 	for _, c := range r.survey.retiring() {
 		hasDefault = hasDefault || c.Name == defaultRange
+		leaves := r.survey.leaving(c)
 		old := retiredRange{
-			client: r.client, name: c.Name, cidrs: cidrsOf(c), kept: r.survey.KeepRanges(), immovable: r.immovable(cidrsOf(c)),
+			client: r.client, name: c.Name, cidrs: cidrsOf(c), leaves: leaves, kept: r.survey.KeepRanges(), immovable: r.immovable(leaves),
 		}
 		vacant, retire = append(vacant, old.vacant()), append(retire, old.retire())
 	}
-	groups := append(engine.InOrder(stepsOf(r.kept(), ownRange.add)...), engine.InOrder(vacant...)...)
-	was, moves := r.survey.defaultWas()
+	groups := append(engine.InOrder(stepsOf(append(r.kept(), r.aparts()...), ownRange.add)...), engine.InOrder(vacant...)...)
+	was, becomes, moves := r.survey.defaults()
 	if hasDefault {
-		groups = append(groups, engine.InOrder(r.apiServers(r.survey.Spec.To[0], repointed, false))...)
+		groups = append(groups, engine.InOrder(r.apiServers(becomes, repointed, false))...)
 	}
 	groups = append(groups, engine.InOrder(retire...)...)
 	if hasDefault || (moves && r.survey.defaultNow() == nil) {
-		made := newDefault{client: r.client, want: r.survey.Spec.To, gone: []netip.Prefix{was}}
+		made := newDefault{client: r.client, want: becomes, gone: was}
+		if len(becomes) == 1 {
+			made.want = r.survey.Spec.To
+		}
 		groups = append(groups, engine.InOrder(made.step())...)
 	}
 	return groups
@@ -144,30 +148,31 @@ func (r *rangePlan) reopen() []engine.Group {
 // no API server's stays open under the name it was opened with.
 func (r *rangePlan) restore() []engine.Group {
 	var groups []engine.Group
-	if was, moves := r.survey.defaultWas(); moves && r.survey.Kubernetes().Touched() {
+	if was, gone, restores := r.survey.restores(); restores {
 		now := r.survey.defaultNow()
-		never := now != nil && slices.Contains(cidrsOf(now), was)
+		never := now != nil && len(without(was, cidrsOf(now))) == 0
 		groups = append(groups, engine.InOrder(r.apiServers(was, restored, never))...)
 		if !never {
-			gone := r.survey.Spec.To
 			if now != nil {
 				gone = cidrsOf(now)
 			}
-			made := newDefault{client: r.client, want: []netip.Prefix{was}, gone: gone, remove: true}
-			groups = append(groups, engine.InOrder(made.step())...)
+			made := newDefault{client: r.client, want: was, gone: gone, remove: true}
+			groups = append(groups, engine.InOrder(append(stepsOf(r.restoredApart(), ownRange.add), made.step())...)...)
 		}
 	}
 	return append(groups, engine.InOrder(stepsOf(r.reopened(), ownRange.handOver)...)...)
 }
 
-// withdraw removes the ranges that the migration added, as far as no Service is in them.
+// withdraw removes the ranges that the migration added, as far as no Service is in them. What it kept of the other family was not added by it, and
+// goes only if it is there once more.
 func (r *rangePlan) withdraw() []engine.Group {
-	return removal(append(r.keeping(), r.targets()...))
+	pinned := slices.DeleteFunc(r.keeping(), r.isApart)
+	return append(engine.InOrder(stepsOf(r.leftApart(), ownRange.handOver)...), removal(append(pinned, r.targets()...))...)
 }
 
 // handOver ends the migration's say over the ranges it added. One that was kept for a pinned Service goes if that has gone or moved since.
 func (r *rangePlan) handOver() []engine.Group {
-	needed := r.kept()
+	needed := append(r.kept(), r.keptApart()...)
 	idle := slices.DeleteFunc(r.keeping(), func(k ownRange) bool {
 		return slices.ContainsFunc(needed, func(n ownRange) bool { return n.name == k.name })
 	})
@@ -211,9 +216,9 @@ func (r *rangePlan) certificates() engine.Step {
 	})
 }
 
-// apiServers waits until the API servers have a range as theirs.
-func (r *rangePlan) apiServers(want netip.Prefix, confirmation string, lenient bool) engine.Step {
-	title := fmt.Sprintf("Wait until every API server has %s as --service-cluster-ip-range", want)
+// apiServers waits until the API servers have ranges as theirs, one of each family that they serve.
+func (r *rangePlan) apiServers(want []netip.Prefix, confirmation string, lenient bool) engine.Step {
+	title := fmt.Sprintf("Wait until every API server has %s as --service-cluster-ip-range", flagOf(want))
 	servers := r.look()
 	gate := newGate("api-servers", title, apiServerGuide(r.distribution, want), r.wait, r.onRange(servers, want, confirmation, lenient))
 	gate.Remark = servers.remark
@@ -221,11 +226,11 @@ func (r *rangePlan) apiServers(want netip.Prefix, confirmation string, lenient b
 	if confirmation == restored {
 		run = hook.Rollback
 	}
-	return acted(gate, r.survey.Spec, GateRequest{Cluster: r.identity, Run: run, Gate: gateAPIServers, Want: want.String()})
+	return acted(gate, r.survey.Spec, GateRequest{Cluster: r.identity, Run: run, Gate: gateAPIServers, Want: flagOf(want)})
 }
 
-// onRange holds once the API servers, and the controller managers as far as they can be seen, have a range as theirs.
-func (r *rangePlan) onRange(servers *apiServers, want netip.Prefix, confirmation string, lenient bool) func(context.Context) error {
+// onRange holds once the API servers, and the controller managers as far as they can be seen, have ranges as theirs.
+func (r *rangePlan) onRange(servers *apiServers, want []netip.Prefix, confirmation string, lenient bool) func(context.Context) error {
 	all := onRange{
 		servers: servers, migration: r.survey.Spec.Name, want: want, confirmation: confirmation, lenient: lenient,
 	}

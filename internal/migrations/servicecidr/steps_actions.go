@@ -22,7 +22,7 @@ type GateRequest struct {
 	Cluster engine.Identity `json:"cluster"`
 	Run     hook.Run        `json:"run"`
 	Gate    gateName        `json:"gate"`
-	// Want is what has to be seen: an address, addresses separated by commas, or a range. Keep, if there is one, is an address that has to
+	// Want is what has to be seen: an address, addresses or ranges separated by commas, or a range. Keep, if there is one, is an address that has to
 	// stay beside it.
 	Want string `json:"want"`
 	Keep string `json:"keep,omitempty"`

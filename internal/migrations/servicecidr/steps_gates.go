@@ -94,11 +94,11 @@ func (a *apiServers) certified(want ...netip.Addr) func(context.Context) error {
 	}
 }
 
-// onRange is every API server with a range as --service-cluster-ip-range.
+// onRange is every API server with ranges as --service-cluster-ip-range.
 type onRange struct {
 	servers   *apiServers
 	migration string
-	want      netip.Prefix
+	want      []netip.Prefix
 	// confirmation is the value of the Migration's annotation by which the operator vouches for what cannot be seen.
 	confirmation string
 	// lenient passes over what cannot be seen: nothing was found that the API servers could have been given.
@@ -119,7 +119,7 @@ func (g onRange) holds(ctx context.Context) error {
 	missing, unknown := apiserver.AllOnRange(servers, apiserver.FromPods(pods.Items), g.want)
 	switch {
 	case len(missing) > 0:
-		return engine.NotYet("--service-cluster-ip-range is not %s on %s", g.want, strings.Join(missing, ", "))
+		return engine.NotYet("--service-cluster-ip-range is not %s on %s", flagOf(g.want), strings.Join(missing, ", "))
 	case len(unknown) == 0 || g.lenient:
 		return nil
 	}
@@ -132,7 +132,7 @@ func (g onRange) holds(ctx context.Context) error {
 	}
 	return engine.NotYet("the --service-cluster-ip-range of %s cannot be seen from here; once it is %s everywhere, confirm it: "+
 		"kubectl annotate migrations.replumb.dev %s --overwrite %s=%s",
-		strings.Join(unknown, ", "), g.want, g.migration, v1alpha1.AnnotationAPIServers, g.confirmation)
+		strings.Join(unknown, ", "), flagOf(g.want), g.migration, v1alpha1.AnnotationAPIServers, g.confirmation)
 }
 
 // kubelets are those of all nodes, none of which may give pods the cluster DNS address that is left behind.

@@ -26,10 +26,16 @@ type ownRange struct {
 	name      string
 	cidr      netip.Prefix
 	role      string
+	// was are all ranges of the ServiceCIDR that this one keeps one of, the one of the other family, while that goes.
+	was []netip.Prefix
 }
 
-// find returns a ServiceCIDR with exactly this range, replumb's or another's; one that is going only if there is no other.
+// find returns a ServiceCIDR with exactly this range, replumb's or another's; one that is going only if there is no other. A range that is kept while
+// another ServiceCIDR goes has to be the migration's: that other has it, too.
 func (r ownRange) find(ctx context.Context) (*networkingv1.ServiceCIDR, error) {
+	if len(r.was) > 0 {
+		return r.own(ctx)
+	}
 	all, err := serviceCIDRs(ctx, r.client)
 	if err != nil {
 		return nil, err
@@ -57,7 +63,7 @@ func (r ownRange) own(ctx context.Context) (*networkingv1.ServiceCIDR, error) {
 }
 
 func (r ownRange) build() *networkingv1.ServiceCIDR {
-	return &networkingv1.ServiceCIDR{
+	made := &networkingv1.ServiceCIDR{
 		TypeMeta: metav1.TypeMeta{APIVersion: "networking.k8s.io/v1", Kind: "ServiceCIDR"},
 		ObjectMeta: metav1.ObjectMeta{
 			Name:   r.name,
@@ -65,14 +71,20 @@ func (r ownRange) build() *networkingv1.ServiceCIDR {
 		},
 		Spec: networkingv1.ServiceCIDRSpec{CIDRs: []string{r.cidr.String()}},
 	}
+	if len(r.was) > 0 {
+		made.Annotations = map[string]string{v1alpha1.AnnotationRanges: flagOf(r.was)}
+	}
+	return made
 }
 
 // purpose is the title of the step that adds the range.
 func (r ownRange) purpose() string {
-	switch r.role {
-	case v1alpha1.RoleKeep:
+	switch {
+	case len(r.was) > 0:
+		return fmt.Sprintf("Keep the Service range %s of the other family", r.cidr)
+	case r.role == v1alpha1.RoleKeep:
 		return fmt.Sprintf("Keep the Service range %s for pinned Services", r.cidr)
-	case v1alpha1.RoleReopened:
+	case r.role == v1alpha1.RoleReopened:
 		return fmt.Sprintf("Open the Service range %s again", r.cidr)
 	}
 	return fmt.Sprintf("Add the Service range %s", r.cidr)
@@ -169,6 +181,9 @@ func (r ownRange) handOver() engine.Step {
 // patchForget takes the migration's labels off a range that has not changed since version; empty means any.
 func (r ownRange) patchForget(version string) map[string]any {
 	meta := map[string]any{"labels": map[string]any{v1alpha1.LabelMigration: nil, v1alpha1.LabelRole: nil}}
+	if r.role == v1alpha1.RoleKeep {
+		meta["annotations"] = map[string]any{v1alpha1.AnnotationRanges: nil}
+	}
 	if version != "" {
 		meta["resourceVersion"] = version
 	}

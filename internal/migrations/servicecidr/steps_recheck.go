@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
-	"slices"
 	"strings"
 	"time"
 
@@ -44,7 +43,7 @@ func (p *Planner) recheck() []engine.Group {
 	var steps []engine.Step
 	if k, want := p.kubeletsOf(engine.Forward); k != nil {
 		steps = append(steps, again("kubelets", "Verify that every kubelet names "+want+" as cluster DNS",
-			kubeletGuide(p.Distribution, want), k.holds, nil))
+			kubeletGuide(p.Distribution, want, p.Survey.dnsKept()), k.holds, nil))
 	}
 	ranges := p.ranges()
 	if e := p.Survey.Kubernetes(); e != nil {
@@ -53,9 +52,9 @@ func (p *Planner) recheck() []engine.Group {
 		steps = append(steps, again("certificates", title,
 			certificateGuide(p.Distribution, e.Old, e.New), servers.certified(e.Old, e.New), servers.remark))
 	}
-	if _, moves := p.Survey.defaultWas(); moves {
-		to, servers := p.spec().To[0], ranges.look()
-		steps = append(steps, again("api-servers", fmt.Sprintf("Verify that every API server has %s as --service-cluster-ip-range", to),
+	if _, to, moves := p.Survey.defaults(); moves {
+		servers := ranges.look()
+		steps = append(steps, again("api-servers", fmt.Sprintf("Verify that every API server has %s as --service-cluster-ip-range", flagOf(to)),
 			apiServerGuide(p.Distribution, to), ranges.onRange(servers, to, repointed, false), servers.remark))
 	}
 	return engine.AtOnce(parallel, "", steps...)
@@ -78,9 +77,9 @@ func again(id, title, guide string, holds func(context.Context) error, remark fu
 	}
 }
 
-// managersOn holds unless a controller manager is seen to have another range as --service-cluster-ip-range. That flag may be left out, and
+// managersOn holds unless a controller manager is seen to have other ranges as --service-cluster-ip-range. That flag may be left out, and
 // where controller managers are no pods their flags cannot be seen.
-func managersOn(ctx context.Context, c client.Client, want netip.Prefix) error {
+func managersOn(ctx context.Context, c client.Client, want []netip.Prefix) error {
 	pods := &corev1.PodList{}
 	err := c.List(ctx, pods, client.InNamespace(metav1.NamespaceSystem), client.MatchingLabels{"component": "kube-controller-manager"})
 	if err != nil {
@@ -88,12 +87,12 @@ func managersOn(ctx context.Context, c client.Client, want netip.Prefix) error {
 	}
 	var wrong []string
 	for i := range pods.Items {
-		if ranges := apiserver.CommandRanges(&pods.Items[i]); len(ranges) > 0 && !slices.Contains(ranges, want) {
+		if ranges := apiserver.CommandRanges(&pods.Items[i]); len(ranges) > 0 && len(without(want, ranges)) > 0 {
 			wrong = append(wrong, pods.Items[i].Name)
 		}
 	}
 	if len(wrong) > 0 {
-		return engine.NotYet("--service-cluster-ip-range is not %s on %s", want, strings.Join(wrong, ", "))
+		return engine.NotYet("--service-cluster-ip-range is not %s on %s", flagOf(want), strings.Join(wrong, ", "))
 	}
 	return nil
 }

@@ -21,6 +21,8 @@ type retiredRange struct {
 	client client.Client
 	name   string
 	cidrs  []netip.Prefix
+	// leaves are those of cidrs that are retired: all, but for one of the other family.
+	leaves []netip.Prefix
 	// kept are the ranges in which pinned Services stay.
 	kept []netip.Prefix
 	// immovable names what has an address in the range now and neither moves nor is pinned.
@@ -40,7 +42,7 @@ func (r retiredRange) get(ctx context.Context) (*networkingv1.ServiceCIDR, error
 // appeared in it and move are no reason: as long as it is open there may always be one.
 func (r retiredRange) vacant() engine.Step {
 	return &engine.Wait{
-		Name: "vacant/" + r.name, About: "Verify that nothing stays in the Service range " + joinRanges(r.cidrs),
+		Name: "vacant/" + r.name, About: "Verify that nothing stays in the Service range " + joinRanges(r.leaves),
 		For: func(ctx context.Context) error {
 			have, err := r.get(ctx)
 			if err != nil || have == nil {
@@ -64,7 +66,7 @@ func (r retiredRange) empties(ctx context.Context) error {
 // come to an end: a RangeInUseError names them, and they move in another round. A hop out of a range that goes works as from any other.
 func (r retiredRange) retire() engine.Step {
 	return &engine.Observed[*networkingv1.ServiceCIDR]{
-		Name: "retire/" + r.name, About: "Retire the Service range " + joinRanges(r.cidrs),
+		Name: "retire/" + r.name, About: "Retire the Service range " + joinRanges(r.leaves),
 		Look: func(ctx context.Context) (engine.State, *networkingv1.ServiceCIDR, error) {
 			have, err := r.get(ctx)
 			switch {
@@ -89,11 +91,11 @@ func (r retiredRange) retire() engine.Step {
 			if err != nil || have == nil {
 				return err
 			}
-			holders, err := holders(ctx, r.client, r.cidrs, r.kept)
+			holders, err := holders(ctx, r.client, r.leaves, r.kept)
 			if err == nil && len(holders) > 0 {
 				return &RangeInUseError{Name: r.name, Holders: holders}
 			}
-			return stillThere(ctx, r.client, r.name, r.cidrs, r.kept)
+			return stillThere(ctx, r.client, r.name, r.leaves, r.kept)
 		},
 		Changes: deletion("ServiceCIDR " + r.name),
 	}
@@ -175,12 +177,12 @@ func (d newDefault) made(ctx context.Context) error {
 	case have == nil:
 		return engine.NotYet("no API server has made the default servicecidr again")
 	case !have.DeletionTimestamp.IsZero():
-		return stillThere(ctx, d.client, have.Name, d.gone, nil)
+		return stillThere(ctx, d.client, have.Name, without(d.gone, d.want), nil)
 	case slices.Equal(cidrsOf(have), d.gone) && d.remove:
 		return engine.NotYet("the default servicecidr is still %s", joinRanges(d.gone))
 	case slices.Equal(cidrsOf(have), d.gone):
 		return &CameBackError{Range: d.gone}
-	case len(cidrsOf(have)) == 0 || !slices.Contains(d.want, cidrsOf(have)[0]):
+	case !d.fits(cidrsOf(have)):
 		return fmt.Errorf("the default servicecidr is %s, and should be %s", joinRanges(cidrsOf(have)), joinRanges(d.want))
 	case !readyCondition(have):
 		return engine.NotYet("the default servicecidr is not ready")

@@ -260,9 +260,10 @@ func sizeOf(r netip.Prefix) string {
 	return "over 16 million"
 }
 
-// empties reports whether a ServiceCIDR, not of replumb's making, lies in what is to be emptied, and holds more than pinned Services need.
+// empties reports whether a ServiceCIDR, not of replumb's making, lies in what is to be emptied, and holds more than pinned Services need. A range of
+// the other family in it is kept apart.
 func (s *Survey) empties(c *networkingv1.ServiceCIDR) bool {
-	return c.Labels[v1alpha1.LabelRole] == "" && len(cidrsOf(c)) > 0 && inside(c, s.Spec.From) && !s.keeps(c)
+	return c.Labels[v1alpha1.LabelRole] == "" && len(s.leaving(c)) > 0 && !s.stays(c) && !s.keeps(c)
 }
 
 // keeps reports whether a ServiceCIDR is just what pinned Services need, as one is that an earlier migration kept for them. It stays: the API
@@ -272,7 +273,7 @@ func (s *Survey) keeps(c *networkingv1.ServiceCIDR) bool {
 		return false
 	}
 	kept := s.KeepRanges()
-	return !slices.ContainsFunc(cidrsOf(c), func(p netip.Prefix) bool { return !slices.Contains(kept, p) })
+	return !slices.ContainsFunc(s.leaving(c), func(p netip.Prefix) bool { return !slices.Contains(kept, p) })
 }
 
 // retires reports whether a ServiceCIDR goes. One with the cluster's own Services in it, where these stay, does not; what else
@@ -340,12 +341,7 @@ func (s *Survey) defaultNow() *networkingv1.ServiceCIDR {
 	return nil
 }
 
-// inside reports whether all ranges of a ServiceCIDR lie in others.
-func inside(c *networkingv1.ServiceCIDR, ranges []netip.Prefix) bool {
-	for _, p := range cidrsOf(c) {
-		if !slices.ContainsFunc(ranges, func(r netip.Prefix) bool { return r.Contains(p.Addr()) && r.Bits() <= p.Bits() }) {
-			return false
-		}
-	}
-	return true
+// within reports whether a range lies in one of others.
+func within(p netip.Prefix, ranges []netip.Prefix) bool {
+	return slices.ContainsFunc(ranges, func(r netip.Prefix) bool { return r.Contains(p.Addr()) && r.Bits() <= p.Bits() })
 }
