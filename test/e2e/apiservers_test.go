@@ -54,9 +54,15 @@ func requireServes(t *testing.T, address string, hosts ...string) {
 	}
 }
 
-// requireServiceCIDR fails the test unless API server and controller manager of each control plane run with the range.
-func requireServiceCIDR(t *testing.T, l *lab.Lab, want netip.Prefix) {
+// requireServiceCIDR fails the test unless API server and controller manager of each control plane run with the range, or with both ranges, where
+// the lab has both families.
+func requireServiceCIDR(t *testing.T, l *lab.Lab, want ...netip.Prefix) {
 	t.Helper()
+	var texts []string
+	for _, r := range want {
+		texts = append(texts, r.String())
+	}
+	flag := "--service-cluster-ip-range=" + strings.Join(texts, ",")
 	for _, name := range l.ControlPlanes() {
 		m, err := l.Machine(name)
 		if err != nil {
@@ -67,7 +73,7 @@ func requireServiceCIDR(t *testing.T, l *lab.Lab, want netip.Prefix) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if !slices.Contains(p.Argv, "--service-cluster-ip-range="+want.String()) {
+			if !slices.Contains(p.Argv, flag) {
 				t.Errorf("%s on %s runs with %s", program, name, strings.Join(p.Argv, " "))
 			}
 		}

@@ -50,7 +50,7 @@ func startFamilies(t *testing.T, l *lab.Lab) *shop {
 	if err != nil {
 		t.Fatal(err)
 	}
-	watch, err := traffic.Start(t.Context(), l.Client(), l.NodeNames(), familyCalls(callees)...)
+	watch, err := traffic.Start(t.Context(), l.Client(), l.NodeNames(), familyCalls(callees, rates())...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -89,7 +89,7 @@ func openFamilies(ctx context.Context, l *lab.Lab) ([]traffic.Callee, error) {
 func clientOf(a netip.Addr) string { return strings.ToLower(string(lab.FamilyOf(a))) }
 
 // familyCalls are the calls to Services at each of their addresses, by a client of its own for each family.
-func familyCalls(callees []traffic.Callee) []traffic.Calls {
+func familyCalls(callees []traffic.Callee, rates traffic.Rates) []traffic.Calls {
 	byClient := map[string][]traffic.Callee{}
 	for _, c := range callees {
 		client := clientOf(netip.MustParseAddr(c.Address))
@@ -97,7 +97,7 @@ func familyCalls(callees []traffic.Callee) []traffic.Calls {
 	}
 	var all []traffic.Calls
 	for client, some := range byClient {
-		calls := traffic.Call(shopNamespace, some, rates()).AndKeep(some, rates())
+		calls := traffic.Call(shopNamespace, some, rates).AndKeep(some, rates)
 		calls.Client = client
 		all = append(all, calls)
 	}

@@ -180,8 +180,14 @@ func tooling(l *lab.Lab, to string) operator {
 // attend runs a command of replumb to its end while the operator acts at its gates.
 func attend(t *testing.T, l *lab.Lab, to string, wantCode int, args ...string) []engine.Event {
 	t.Helper()
-	cmd := command(t, "replumb", append(args, "-o", "json", "--kubeconfig", l.Kubeconfig())...)
-	events, code, gates := tooling(l, to).attend(t, cmd)
+	return attendAs(t, tooling(l, to), wantCode, args...)
+}
+
+// attendAs is attend by another operator.
+func attendAs(t *testing.T, o operator, wantCode int, args ...string) []engine.Event {
+	t.Helper()
+	cmd := command(t, "replumb", append(args, "-o", "json", "--kubeconfig", o.lab.Kubeconfig())...)
+	events, code, gates := o.attend(t, cmd)
 	t.Logf("%s: acted at %v", strings.Join(args, " "), gates)
 	if code != wantCode {
 		for _, e := range events[max(0, len(events)-5):] {

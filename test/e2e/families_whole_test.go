@@ -1,0 +1,159 @@
+package e2e
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/replumb/replumb/lab/lab"
+	"github.com/replumb/replumb/lab/traffic"
+	"github.com/replumb/replumb/lab/workload"
+)
+
+// The ranges of a lab of both families, and where they go.
+const (
+	oldFour, newFour = oldRange, newRange
+	oldSix, newSix   = "fd00:10:96::/112", "fd00:10:97::/112"
+)
+
+// TestFamiliesWhole moves the whole range of one family of a cluster that has both, and then that of the other: kube-dns, which has an address of
+// each, the default range, and the flag of the API servers, which names both ranges. kubernetes moves with the first family. The first goes there,
+// back, there again and to its end, the second there and to its end. Agents prove it. No one who calls Services of either family, by name or at an
+// address that is not left for good, cluster DNS or the API server may lose anything.
+func TestFamiliesWhole(t *testing.T) {
+	l := bringUp(t, highlyAvailable("e2e-both-whole").InFamilies(lab.IPv4, lab.IPv6))
+	dns, err := l.Client().CoreV1().Services(metav1.NamespaceSystem).Get(t.Context(), "kube-dns", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	dns.Spec.IPFamilyPolicy = ptr.To(corev1.IPFamilyPolicyRequireDualStack)
+	if _, err := l.Client().CoreV1().Services(metav1.NamespaceSystem).Update(t.Context(), dns, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	forgetNamesSoon(t, l)
+	s := startFamiliesWhole(t, l)
+	requireDefaults(t, l, oldFour, oldSix)
+	before := allServices(t, l)
+
+	four := writeFamily(t, l, "four", newFour)
+	moveFamilyWhole(t, l, s, four, newFour, oldSix)
+	back := s.during(t, "the rollback of IPv4", func() {
+		attendAs(t, toolingOfBoth(l, oldFour, oldSix), 0, "rollback", "four", "--yes")
+	})
+	back.requireNothingLost(t, traffic.All)
+	requireSame(t, before, allServices(t, l))
+	requireDefaults(t, l, oldFour, oldSix)
+	requireNoTrace(t, l)
+
+	moveFamilyWhole(t, l, s, four, newFour, oldSix)
+	gone := clientOf(netip.MustParsePrefix(oldFour).Addr())
+	stays := func(s traffic.Source) bool {
+		left := slices.Contains([]traffic.Via{traffic.ByAPIOldAddress, traffic.ByAPIKept, traffic.ByOldServer}, s.Via)
+		return !left && (s.Via != traffic.ByOldAddress || s.Client != gone)
+	}
+	finishFamilyWhole(t, l, s, "four", stays)
+	requireDefaults(t, l, newFour, oldSix)
+
+	six := writeFamily(t, l, "six", newSix)
+	there := s.during(t, "the move of IPv6", func() { attendAs(t, toolingOfBoth(l, newFour, newSix), 0, "apply", "-f", six) })
+	there.requireNothingLost(t, stays)
+	requireInFamily(t, l, newSix)
+	finishFamilyWhole(t, l, s, "six", func(s traffic.Source) bool { return stays(s) && s.Via != traffic.ByOldAddress })
+	requireDefaults(t, l, newFour, newSix)
+	requireNoTrace(t, l)
+	requireNaiveLoses(t, l)
+}
+
+// startFamiliesWhole has clients call the shop at all addresses, cluster DNS and the API server.
+func startFamiliesWhole(t *testing.T, l *lab.Lab) *shop {
+	t.Helper()
+	callees, err := openFamilies(t.Context(), l)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const callers = "callers"
+	if err := workload.Ensure(t.Context(), l.Client(), workload.Namespace(callers)); err != nil {
+		t.Fatal(err)
+	}
+	few := traffic.Rates{Request: 5, Stream: 5, LookUp: 5}
+	calls := append(familyCalls(callees, few), traffic.CallAPI(callers, oldAPI, few).AndAsk(oldDNS, few))
+	watch, err := traffic.Start(t.Context(), l.Client(), l.NodeNames(), calls...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(watch.Stop)
+	if err := watch.Await(t.Context(), settled, "a second without failures", traffic.All, traffic.Steady); err != nil {
+		t.Fatal(err)
+	}
+	return &shop{watch: watch}
+}
+
+// toolingOfBoth is the operator who brings the cluster's own parts to ranges, the first of which is that of kubernetes and of what kubelets name.
+func toolingOfBoth(l *lab.Lab, four, six string) operator {
+	o := tooling(l, four)
+	o.serviceCIDRs = append(o.serviceCIDRs, netip.MustParsePrefix(six))
+	return o
+}
+
+func moveFamilyWhole(t *testing.T, l *lab.Lab, s *shop, file, four, six string) {
+	t.Helper()
+	there := s.during(t, "the move to "+four, func() { attendAs(t, toolingOfBoth(l, four, six), 0, "apply", "-f", file) })
+	there.requireNothingLost(t, traffic.All)
+	requireInFamily(t, l, four)
+	requireFlags(t, l, four, six)
+}
+
+func finishFamilyWhole(t *testing.T, l *lab.Lab, s *shop, name string, stays func(traffic.Source) bool) {
+	t.Helper()
+	end := s.during(t, "the end of "+name, func() { replumb(t, l, "finish", name, "--yes", "--leave-clients") })
+	end.requireNothingLost(t, stays)
+}
+
+// requireFlags fails the test unless the control planes run with both ranges, in this order.
+func requireFlags(t *testing.T, l *lab.Lab, first, second string) {
+	t.Helper()
+	requireServiceCIDR(t, l, netip.MustParsePrefix(first), netip.MustParsePrefix(second))
+}
+
+// requireDefaults fails the test unless the control planes run with both ranges, and the one ServiceCIDR that there is has both.
+func requireDefaults(t *testing.T, l *lab.Lab, first, second string) {
+	t.Helper()
+	requireFlags(t, l, first, second)
+	all, err := l.Client().NetworkingV1().ServiceCIDRs().List(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(all.Items) != 1 || all.Items[0].Name != "kubernetes" || !slices.Equal(all.Items[0].Spec.CIDRs, []string{first, second}) {
+		t.Errorf("the servicecidrs are %+v, and should be %s,%s alone", all.Items, first, second)
+	}
+}
+
+// writeFamily writes a Migration of the whole range of one family, which agents prove.
+func writeFamily(t *testing.T, l *lab.Lab, name, to string) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), name+".yaml")
+	text := fmt.Sprintf(`apiVersion: replumb.dev/v1alpha1
+kind: Migration
+metadata: {name: %s}
+spec:
+  serviceCIDR:
+    to: ["%s"]
+    drain: %s
+    gateWait: 3m
+    apiServers: ["%s"]
+  batch: {size: 8, settle: 1s}
+  proof: {agents: Enabled, image: %s, soak: 5s, wait: 1m}
+`, name, to, shortDrain, strings.Join(l.APIServers(), `", "`), workload.ReplumbImage)
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
