@@ -194,7 +194,7 @@ test-mirror: lab ## A second cluster serves while the first one's CNI is replace
 	$(E2E) -run '^TestMirror$$' ./e2e
 
 .PHONY: test-families
-test-families: lab-basic ## Labs with IPv6, and Services moved in each family with agents: there, back, and for good (root; about 10 min)
+test-families: lab-basic ## Labs with IPv6: Services moved in each family with agents, there, back, and for good, and the default range of both (root; about 10 min, and more for the latter)
 	$(E2E) -run '^TestFamilies' ./e2e
 
 .PHONY: test-whole
