@@ -91,8 +91,6 @@ func flaggedOn(t *testing.T, s *apitest.Server, change ...func(*v1alpha1.Migrati
 	}}, change...)
 	f := &flagged{flag: flagWas}
 	f.fixture = setupOn(t, s, all...)
-	f.node("a", "192.0.2.1")
-	f.node("b", "192.0.2.2")
 	f.pod("cart-1", "cart", "10.244.0.4")
 	f.was = []*corev1.Service{
 		f.service("cart", at("10.96.3.7")), f.service("any"), f.service("lb", at("10.96.3.10"), loadBalancer), f.service("np", nodePort),

@@ -400,7 +400,7 @@ func (p *Planner) tidy(to engine.Direction) []engine.Group {
 func (p *Planner) leave(to engine.Direction) []engine.Group {
 	steps := []engine.Step{p.freeze().Undo()}
 	if p.Survey.Bitmap {
-		steps = append(steps, p.ranges().guard(nil).Undo())
+		steps = append(steps, p.ranges().guard("end", nil).Undo())
 	}
 	steps = append(append(steps, removeRemains(p.Tools.Client(), p.spec().Name)), p.Forget(migration.Sweep{})...)
 	return append(engine.InOrder(steps...), engine.InOrder(nothingLeft(p.Tools.Client(), p.Survey, to))...)

@@ -43,7 +43,7 @@ func (f flagPlan) reopen() []engine.Group {
 // policy keeps these from others.
 func (f flagPlan) change(want netip.Prefix, confirmation string, lenient bool) []engine.Group {
 	var steps []engine.Step
-	guard := f.guard(f.survey.unreserved(want))
+	guard := f.guard(want.String(), f.survey.unreserved(want))
 	if len(guard.Owned) > 0 {
 		steps = append(steps, guard)
 	}
@@ -97,8 +97,8 @@ func (flagPlan) withdraw() []engine.Group { return nil }
 // handOver has nothing to do: the range is the cluster's own.
 func (flagPlan) handOver() []engine.Group { return nil }
 
-func (r *rangePlan) guard(owned []freeze.Owned) *freeze.Guard {
-	return &freeze.Guard{Client: r.client, Migration: r.survey.Spec.Name, Owned: owned}
+func (r *rangePlan) guard(what string, owned []freeze.Owned) *freeze.Guard {
+	return &freeze.Guard{Client: r.client, Migration: r.survey.Spec.Name, Owned: owned, For: what}
 }
 
 // gives reports whether the API server that was asked gives out addresses of all of some ranges.

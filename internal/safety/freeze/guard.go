@@ -53,6 +53,8 @@ type Guard struct {
 	Client    client.Client
 	Migration string
 	Owned     []Owned
+	// For says in the names of its steps what it is for.
+	For string
 }
 
 var (
@@ -115,7 +117,7 @@ func (g *Guard) lists() []admissionv1.Variable {
 }
 
 // ID implements engine.Step.
-func (*Guard) ID() string { return "guard" }
+func (g *Guard) ID() string { return "guard/" + g.For }
 
 // Role implements engine.Cast: what it keeps is replumb's own.
 func (*Guard) Role() engine.Role { return engine.RoleOwn }
@@ -194,9 +196,8 @@ func (g *Guard) Preview() ([]engine.Change, error) {
 
 // Undo implements engine.Undoer.
 func (g *Guard) Undo() engine.Step {
-	const id, title = "guard/lift", "Keep addresses by reservations alone"
 	return &engine.Observed[parts]{
-		Name: id, About: title, As: engine.RoleOwn,
+		Name: "tidy/guard/" + g.For, About: "Keep addresses by reservations alone", As: engine.RoleOwn,
 		Look: func(ctx context.Context) (engine.State, parts, error) {
 			found, err := present(ctx, g.Client, GuardName)
 			switch {
