@@ -3,9 +3,7 @@
 package servicecidr
 
 import (
-	"context"
 	"errors"
-	"fmt"
 	"net"
 	"net/netip"
 	"slices"
@@ -14,7 +12,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -23,12 +20,10 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
-	"github.com/replumb/replumb/internal/kube/apiserver"
 	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/network/bridge"
 	"github.com/replumb/replumb/internal/safety/freeze"
 	"github.com/replumb/replumb/internal/testing/apitest"
-	"github.com/replumb/replumb/internal/testing/crash"
 )
 
 // The tests of this file are about clusters whose Service range is a flag. make test-versions runs them with such a version; with any other
@@ -92,6 +87,19 @@ func flaggedOn(t *testing.T, s *apitest.Server, change ...func(*v1alpha1.Migrati
 	f := &flagged{flag: flagWas}
 	f.fixture = setupOn(t, s, all...)
 	f.pod("cart-1", "cart", "10.244.0.4")
+	f.runner.Deadline = time.Minute
+	f.runner.Sink = func(e engine.Event) {
+		f.events = append(f.events, e)
+		if e.Kind == engine.StepWaiting && e.Step == "gate/api-servers" {
+			f.operate(e.Guide)
+		}
+	}
+	return f
+}
+
+// eachKind makes a Service of each kind, and cluster DNS.
+func (f *flagged) eachKind() *flagged {
+	f.Helper()
 	f.was = []*corev1.Service{
 		f.service("cart", at("10.96.3.7")), f.service("any"), f.service("lb", at("10.96.3.10"), loadBalancer), f.service("np", nodePort),
 		f.service("outside", at("10.96.3.8"), withoutSelector),
@@ -101,17 +109,7 @@ func flaggedOn(t *testing.T, s *apitest.Server, change ...func(*v1alpha1.Migrati
 		ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "kube-dns"},
 		Spec:       corev1.ServiceSpec{ClusterIP: "10.96.0.10", Selector: map[string]string{"k8s-app": "kube-dns"}, Ports: []corev1.ServicePort{{Port: 53, Protocol: "UDP"}}},
 	}
-	f.must(server.Create(t.Context(), dns))
-	f.runner.Deadline = time.Minute
-	f.runner.Sink = func(e engine.Event) {
-		f.events = append(f.events, e)
-		if e.Kind == engine.StepWaiting || e.Kind == engine.StepFailed || e.Kind == engine.PhaseStarted || e.Kind == engine.RunFailed {
-			t.Logf("%s %s %s %s", e.Kind, e.Phase, e.Step, e.Error)
-		}
-		if e.Kind == engine.StepWaiting && e.Step == "gate/api-servers" {
-			f.operate(e.Guide)
-		}
-	}
+	f.must(server.Create(f.Context(), dns))
 	return f
 }
 
@@ -203,6 +201,7 @@ func TestBitmapMovesThereAndBackAndThere(t *testing.T) {
 	if f == nil {
 		return
 	}
+	f.eachKind()
 	f.apply()
 	f.moved()
 	f.pinnedCanBeChanged()
@@ -242,15 +241,251 @@ func (f *flagged) pinnedCanBeChanged() {
 	}
 }
 
-var (
-	_ = errors.New
-	_ = fmt.Sprint
-	_ = slices.Contains[[]string]
-	_ = apierrors.IsInvalid
-	_ context.Context
-	_ discoveryv1.EndpointSlice
-	_ networkingv1.IPAddress
-	_ client.Client
-	_ apiserver.Server
-	_ crash.Client
-)
+// thief is a Service of someone else at an address, and what became of it.
+func (f *flagged) thief(at string) error {
+	return server.Create(f.Context(), &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "thief"},
+		Spec:       corev1.ServiceSpec{ClusterIP: at, Ports: []corev1.ServicePort{{Port: 80}}},
+	})
+}
+
+// TestBitmapGuardsTheWayBack has someone ask for an address that a Service is to return to, from when the API server has the old range again: by a
+// new Service, and by one that had none. As a control, without the guard they get it, and rollback stops, names them and shares nothing.
+func TestBitmapGuardsTheWayBack(t *testing.T) {
+	f := setupFlagged(t)
+	if f == nil {
+		return
+	}
+	f.was = []*corev1.Service{f.service("cart", at("10.96.3.7")), f.service("pay", at("10.96.3.9"))}
+	f.apply()
+	f.moved()
+	f.amid = func() {
+		if err := f.thief("10.96.3.7"); !refusedByGuard(err) {
+			t.Errorf("a new Service at the old address of cart: %v", err)
+		}
+		named := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "named"}, Spec: corev1.ServiceSpec{
+			Type: corev1.ServiceTypeExternalName, ExternalName: "example.com", Ports: []corev1.ServicePort{{Port: 80}},
+		}}
+		f.must(server.Create(t.Context(), named))
+		named.Spec.Type, named.Spec.ExternalName, named.Spec.ClusterIP = corev1.ServiceTypeClusterIP, "", "10.96.3.9"
+		if err := server.Update(t.Context(), named); !refusedByGuard(err) {
+			t.Errorf("one that gets the old address of pay: %v", err)
+		}
+		f.must(server.Delete(t.Context(), named))
+		free := f.service("free", at("10.96.3.8")) // what no one needs anyone may have
+		f.must(server.Delete(t.Context(), free))
+	}
+	f.must(f.rollback())
+	f.asItWas()
+
+	f.amid = nil
+	f.apply()
+	f.amid = func() {
+		for _, o := range guardObjects() {
+			f.must(server.Delete(t.Context(), o))
+		}
+		f.eventually("the guard to be gone", func() error { return f.thief("10.96.3.7") })
+	}
+	err := f.rollback()
+	if !errors.As(err, new(*bridge.TakenError)) || !strings.Contains(err.Error(), "10.96.3.7 is taken by services shop/thief") {
+		t.Errorf("rollback ended with %v", err)
+	}
+	if is := f.get("cart"); is.Spec.ClusterIP != "172.24.3.7" {
+		t.Errorf("cart is at %s", is.Spec.ClusterIP)
+	}
+	f.must(server.Delete(t.Context(), f.get("thief")))
+	f.amid = nil
+	f.must(f.rollback())
+	f.asItWas()
+}
+
+// guardObjects are the policy and its binding.
+func guardObjects() []client.Object {
+	policy, binding := (&freeze.Guard{}).Policy()
+	return []client.Object{binding, policy}
+}
+
+func refusedByGuard(err error) bool {
+	return apierrors.IsForbidden(err) && strings.Contains(err.Error(), freeze.GuardName)
+}
+
+// TestBitmapReserves has an address be reserved, noted, kept from others when it comes into the range, and released, with what follows it.
+func TestBitmapReserves(t *testing.T) {
+	s := bitmapServer(t)
+	if s == nil {
+		return
+	}
+	f := flaggedOn(t, s)
+	server.Namespace(t, v1alpha1.SystemNamespace)
+	ctx, key := t.Context(), client.ObjectKey{Namespace: "shop", Name: "cart-bridge"}
+	seen := watchHolds(f)
+	inside := &bridge.Hold{Migration: "m", Address: netip.MustParseAddr("10.96.3.7"), Bridge: key, Original: "spec"}
+	outside := &bridge.Hold{Migration: "m", Address: netip.MustParseAddr("172.24.3.7"), Bridge: key}
+	memo := &bridge.Hold{Migration: "m", Address: bridge.MemoAddress("uid"), Bridge: key, Old: inside.Address, New: outside.Address}
+	for _, h := range []*bridge.Hold{inside, outside, memo} {
+		f.must(h.Place(ctx, server))
+		f.must(h.Place(ctx, server)) // again
+		if got := f.owner(h.Address.String()); got != "services shop/cart-bridge" {
+			t.Errorf("%s belongs to %s", h.Address, got)
+		}
+		seen("ADDED " + h.Address.String())
+	}
+	back := &bridge.Hold{Migration: "m", Address: memo.Address, Bridge: key}
+	if err := back.Check(ctx, server); err != nil || back.Old != memo.Old || back.New != memo.New {
+		t.Errorf("the memo says %+v: %v", back, err)
+	}
+	if err := f.thief("10.96.3.7"); !bridge.IsTaken(err) {
+		t.Errorf("a reserved address is asked for: %v", err)
+	}
+	svc := f.service("cart", at("10.96.3.8"))
+	other := &bridge.Hold{Migration: "m", Address: netip.MustParseAddr("10.96.3.8"), Bridge: key}
+	if err := other.Place(ctx, server); !isTaken(err) || !strings.Contains(err.Error(), "services shop/"+svc.Name) {
+		t.Errorf("the address of a Service is reserved: %v", err)
+	}
+
+	f.restart(flagIs)
+	taken := settle{client: server, survey: &Survey{Spec: Spec{Name: "m"}}, in: netip.MustParsePrefix(flagIs)}
+	f.must(engine.Drive(ctx, taken.step()))
+	seen("MODIFIED 172.24.3.7")
+	if err := f.thief("172.24.3.7"); !bridge.IsTaken(err) {
+		t.Errorf("an address that came into the range is asked for: %v", err)
+	}
+	if ip := (&networkingv1.IPAddress{}); server.Get(ctx, client.ObjectKey{Name: "172.24.3.7"}, ip) != nil || ip.Annotations[v1alpha1.AnnotationNoted] != "" {
+		t.Errorf("it is %+v", ip)
+	}
+	all := &networkingv1.IPAddressList{}
+	f.must(server.List(ctx, all, client.MatchingLabels{v1alpha1.LabelMigration: "m"}))
+	if len(all.Items) != 3 {
+		t.Errorf("reserved are %v", all.Items)
+	}
+	f.must(server.List(ctx, all))
+	if names := namesOfAddresses(all.Items); !slices.Contains(names, "10.96.3.8") || !slices.Contains(names, "10.96.0.1") || len(names) != 5 {
+		t.Errorf("given or reserved are %v", names)
+	}
+	f.must((&bridge.Hold{Migration: "m", Address: outside.Address, Bridge: key, UID: "another"}).Release(ctx, server))
+	seen("DELETED 172.24.3.7")
+	f.must(f.thief("172.24.3.7"))
+	f.must(bridge.ReleaseAll(ctx, server, "m", key))
+	f.must(server.List(ctx, all, client.MatchingLabels{v1alpha1.LabelRole: v1alpha1.RoleHold}))
+	if len(all.Items) > 0 {
+		t.Errorf("left: %v", all.Items)
+	}
+}
+
+func namesOfAddresses(all []networkingv1.IPAddress) (names []string) {
+	for i := range all {
+		names = append(names, all[i].Name)
+	}
+	return names
+}
+
+// watchHolds follows reserved addresses as the follower of bridges does, across restarts; what it returns waits for one event.
+func watchHolds(f *flagged) func(event string) {
+	events, had := make(chan string, 100), map[string]bool{}
+	go func() {
+		for f.Context().Err() == nil {
+			w, err := server.Watch(f.Context(), &networkingv1.IPAddressList{}, client.MatchingLabels{v1alpha1.LabelRole: v1alpha1.RoleHold})
+			if err != nil {
+				continue
+			}
+			for e := range w.ResultChan() {
+				if ip, is := e.Object.(*networkingv1.IPAddress); is {
+					events <- string(e.Type) + " " + ip.Name
+				}
+			}
+		}
+	}()
+	return func(event string) {
+		f.Helper()
+		f.eventually("the event "+event, func() error {
+			for {
+				select {
+				case e := <-events:
+					had[e] = true
+				default:
+					if !had[event] {
+						return engine.NotYet("seen were %v", had)
+					}
+					return nil
+				}
+			}
+		})
+	}
+}
+
+// TestBitmapKilled cuts apply off in each phase, and goes on or turns back, and cuts rollback off in each.
+func TestBitmapKilled(t *testing.T) {
+	s := bitmapServer(t)
+	if s == nil {
+		return
+	}
+	var f *flagged
+	begin := func() *fixture {
+		if f != nil && f.flag != flagWas {
+			f.amid = nil
+			f.restart(flagWas)
+		}
+		f = flaggedOn(t, s)
+		f.was = []*corev1.Service{f.service("cart", at("10.96.3.7"))}
+		return f.fixture
+	}
+	apply := func(of *fixture) error {
+		_, err := of.job.Apply(t.Context(), of.runner)
+		return err
+	}
+	t.Run("apply", func(t *testing.T) {
+		everyWrite(t, 12, begin, apply, func(_ *fixture, n int) {
+			if n%2 == 1 && f.again() != nil {
+				f.apply()
+				f.moved()
+			}
+			if f.again() != nil {
+				f.must(f.rollback())
+				f.asItWas()
+			}
+		})
+		f.again()
+		f.must(f.rollback()) // the last run got through
+	})
+	t.Run("rollback", func(t *testing.T) {
+		there := func() *fixture {
+			of := begin()
+			f.apply()
+			return of
+		}
+		everyWrite(t, 12, there, (*fixture).rollback, func(_ *fixture, n int) {
+			f.again()
+			if n%2 == 1 { // half of them turn again
+				f.apply()
+				f.moved()
+				f.again()
+			}
+			f.must(f.rollback())
+			f.asItWas()
+		})
+	})
+}
+
+// TestBitmapRefusals has what such a cluster cannot do be found before anything is written.
+func TestBitmapRefusals(t *testing.T) {
+	s := bitmapServer(t)
+	if s == nil {
+		return
+	}
+	for name, change := range map[string]func(*v1alpha1.Migration){
+		"mode":          func(m *v1alpha1.Migration) { m.Spec.ServiceCIDR.Mode = v1alpha1.ModeExtend },
+		"two targets":   func(m *v1alpha1.Migration) { m.Spec.ServiceCIDR.To = []string{"172.24.0.0/17", "172.24.128.0/17"} },
+		"another range": func(m *v1alpha1.Migration) { m.Spec.ServiceCIDR.From = []string{"10.97.0.0/16"} },
+		"Services that stay": func(m *v1alpha1.Migration) {
+			m.Spec.ServiceCIDR.ClusterServices = v1alpha1.ClusterServicesStay
+		},
+	} {
+		f := flaggedOn(t, s, change)
+		f.service("cart", at("10.96.3.7"))
+		p, err := f.job.Look(t.Context())
+		f.must(err)
+		if !slices.Contains(p.Found().Blocking().Codes(), "RP1732") {
+			t.Errorf("%s: blocked by %v", name, p.Found().Blocking().Codes())
+		}
+	}
+}
