@@ -1,11 +1,7 @@
 package e2e
 
 import (
-	"errors"
-	"os/exec"
-	"path/filepath"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/replumb/replumb/lab/lab"
@@ -13,11 +9,12 @@ import (
 )
 
 // TestVersions moves the whole Service range under traffic, there, back, there again and for good, with each version of Kubernetes that
-// labs run and that has ServiceCIDRs. Nothing may be lost.
+// labs run. Nothing may be lost.
 func TestVersions(t *testing.T) {
 	for _, v := range []struct{ kubernetes, gates string }{
 		{kubernetes: "1.36.3"},
 		{"1.33.13", "DisableAllocatorDualWrite=true,ComponentFlagz=true"},
+		{kubernetes: "1.31.0"}, // without ServiceCIDRs: the range is a flag
 	} {
 		t.Run(v.kubernetes, func(t *testing.T) {
 			topology := highlyAvailable("e2e-versions")
@@ -25,7 +22,6 @@ func TestVersions(t *testing.T) {
 			thereAndBackAndThere(t, bringUp(t, topology))
 		})
 	}
-	t.Run("1.31.0", testWithoutRanges)
 }
 
 func thereAndBackAndThere(t *testing.T, l *lab.Lab) {
@@ -46,23 +42,4 @@ func thereAndBackAndThere(t *testing.T, l *lab.Lab) {
 	})
 	requireWhole(t, l, newRange)
 	requireNaiveLoses(t, l)
-}
-
-// testWithoutRanges has each command say at once that a cluster has no ServiceCIDRs, and leave it as it is.
-func testWithoutRanges(t *testing.T) {
-	topology := named("e2e-versions")
-	topology.Kubernetes = "1.31.0"
-	l := bringUp(t, topology)
-	before := allServices(t, l)
-	file := writeWhole(t, l, "versions", shortDrain)
-	for _, args := range [][]string{{"check", "-f", file}, {"plan", "-f", file}, {"apply", "-f", file}} {
-		cmd := command(t, "replumb", append(args, "--kubeconfig", l.Kubeconfig())...)
-		out, err := cmd.CombinedOutput()
-		var exit *exec.ExitError
-		if !errors.As(err, &exit) || exit.ExitCode() != 3 || !strings.Contains(string(out), "RP1001") {
-			t.Errorf("replumb %s: %v\n%s", args[0], err, out)
-		}
-		t.Logf("replumb %s %s:\n%s", args[0], filepath.Base(file), out)
-	}
-	requireSame(t, before, allServices(t, l))
 }
