@@ -12,6 +12,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/utils/ptr"
@@ -233,7 +234,18 @@ func requireWhole(t *testing.T, l *lab.Lab, want string) {
 		}
 	}
 	requireServiceCIDR(t, l, to)
+	requireGiven(t, l, want)
+	requireRefreshed(t, l, want)
+}
+
+// requireGiven fails the test unless a range is the default one; where there are no ServiceCIDRs, unless a new Service is given an address of it.
+func requireGiven(t *testing.T, l *lab.Lab, want string) {
+	t.Helper()
 	ranges, err := l.Client().NetworkingV1().ServiceCIDRs().List(t.Context(), metav1.ListOptions{})
+	if apierrors.IsNotFound(err) {
+		requireGivenByFlag(t, l, want)
+		return
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -241,7 +253,23 @@ func requireWhole(t *testing.T, l *lab.Lab, want string) {
 	if i < 0 || !slices.Equal(ranges.Items[i].Spec.CIDRs, []string{want}) {
 		t.Errorf("the default servicecidr is not %s: %v", want, ranges.Items)
 	}
-	requireRefreshed(t, l, want)
+}
+
+func requireGivenByFlag(t *testing.T, l *lab.Lab, want string) {
+	t.Helper()
+	services := l.Client().CoreV1().Services(metav1.NamespaceDefault)
+	made, err := services.Create(t.Context(), &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{GenerateName: "given-"}, Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := services.Delete(t.Context(), made.Name, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if a, err := netip.ParseAddr(made.Spec.ClusterIP); err != nil || !netip.MustParsePrefix(want).Contains(a) {
+		t.Errorf("a new Service was given %q, which is not in %s", made.Spec.ClusterIP, want)
+	}
 }
 
 // requireRefreshed looks at the environment and the resolv.conf of every echo server: the addresses they were given must

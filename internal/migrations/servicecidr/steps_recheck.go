@@ -53,7 +53,7 @@ func (p *Planner) recheck() []engine.Group {
 		steps = append(steps, again("certificates", title,
 			certificateGuide(p.Distribution, e.Old, e.New), servers.certified(e.Old, e.New), servers.remark))
 	}
-	if _, moves := p.Survey.defaultWas(); moves {
+	if _, moves := p.Survey.defaultWas(); moves || p.Survey.Bitmap {
 		to, servers := p.spec().To[0], ranges.look()
 		steps = append(steps, again("api-servers", fmt.Sprintf("Verify that every API server has %s as --service-cluster-ip-range", to),
 			apiServerGuide(p.Distribution, to), ranges.onRange(servers, to, repointed, false), servers.remark))
