@@ -1,6 +1,6 @@
 #!/bin/sh
 # Runs API tests of Services with each version of Kubernetes that labs run: those of versions with all, and whole moves with the ones before
-# 1.36 that replumb supports.
+# 1.36.
 set -eu
 lab=$1
 export REPLUMB_CALICO_CRDS="$($lab build calico | sed -n 's/^calico\t//p')/crd"
@@ -13,12 +13,13 @@ api() { # component, flags of API servers, tests
 
 versions='^(TestVersionIsTold|TestAddressesAreWrittenTwice)$'
 moves='^Test(ManyPortsMove|MoveThereAndFinish|RollbackRestoresTheExactSpecThereAndBack|RollbackReopensARangeThatIsGoing)$'
+bitmap='^TestBitmap'
 beta='feature-gates=MultiCIDRServiceAllocator=true runtime-config=networking.k8s.io/v1beta1=true'
 once='feature-gates=MultiCIDRServiceAllocator=true,DisableAllocatorDualWrite=true runtime-config=networking.k8s.io/v1beta1=true'
 
 api kubernetes '' "$versions"
 api kubernetes-v1.33 '' "$versions"
 api kubernetes-v1.33 feature-gates=DisableAllocatorDualWrite=true,ComponentFlagz=true "$versions|$moves"
-api kubernetes-v1.31 '' "$versions"
+api kubernetes-v1.31 '' "$versions|$bitmap"
 api kubernetes-v1.31 "$beta" "$versions"
 api kubernetes-v1.31 "$once" "$versions|$moves"

@@ -10,8 +10,11 @@ const (
 
 	// RoleBridge marks a Service that keeps addresses of another Service answering.
 	RoleBridge = "bridge"
-	// RoleHold marks an IPAddress that keeps an address from being given to someone else.
+	// RoleHold marks an IPAddress that keeps an address from being given to someone else, and where there are no IPAddresses the Service that
+	// stands for one.
 	RoleHold = "hold"
+	// RoleGuard marks the ValidatingAdmissionPolicy, and its binding, that keeps reserved addresses from others while API servers get another range.
+	RoleGuard = "guard"
 	// RoleSentinel marks the short-lived Service (and its EndpointSlice) of a barrier.
 	RoleSentinel = "sentinel"
 	// RoleRange marks a ServiceCIDR that a migration created.
@@ -114,6 +117,11 @@ const (
 	RoleLeaving = "leaving"
 	// AnnotationLeaving, on such a pod, is where it belonged and which labels it had, as JSON; on such a slice, the UID of the pod.
 	AnnotationLeaving = "replumb.dev/leaving"
+	// AnnotationHeld, on a Service that stands for a reserved address, is the address, AnnotationHeldFor the bridge that it is reserved for.
+	AnnotationHeld    = "replumb.dev/held"
+	AnnotationHeldFor = "replumb.dev/held-for"
+	// AnnotationNoted says of a reserved address that it is not in the range of the API servers: no one can be given it, and nothing else keeps it.
+	AnnotationNoted = "replumb.dev/noted"
 	// AnnotationForget, on a sentinel, are the addresses of pods that no datagrams may be sent to any more once a node has passed it,
 	// separated by commas.
 	AnnotationForget = "replumb.dev/forget"

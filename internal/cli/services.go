@@ -43,12 +43,6 @@ func (j serviceJob) examine(ctx context.Context) (outlook, error) {
 	if err != nil {
 		return outlook{}, err
 	}
-	if p.Unfit {
-		return outlook{
-			findings: p.Findings, whole: p.Apply(), outstanding: p.Apply().Outstanding(ctx), stays: []stayLine{},
-			summary: "nothing is planned", details: func(io.Writer) error { return nil },
-		}, nil
-	}
 	counts := p.Survey.Counts()
 	o := outlook{
 		findings: p.Findings, whole: p.Apply(), outstanding: p.Apply().Outstanding(ctx), stays: []stayLine{},

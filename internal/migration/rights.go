@@ -121,6 +121,14 @@ func FreezeRule(name string) cluster.Rule {
 	}
 }
 
+// GuardRule is what it takes to keep addresses from others while API servers get another Service range, beside what a freeze takes.
+func GuardRule() cluster.Rule {
+	return cluster.Rule{
+		Why:    "Where the Service range is a flag of the API servers: what keeps addresses from others while they get another one.",
+		Rights: cluster.Named(slices.Concat(policyRights("get"), policyRights("update"), policyRights("delete")), freeze.GuardName),
+	}
+}
+
 // PrivilegeRule is what Pod Security takes where pods that may do much are run.
 func PrivilegeRule() cluster.Rule {
 	return cluster.Rule{

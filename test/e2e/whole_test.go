@@ -12,6 +12,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/utils/ptr"
@@ -113,15 +114,12 @@ func wholeUnderTraffic(t *testing.T, l *lab.Lab) *shop {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const callers = "callers"
-	if err := workload.Ensure(t.Context(), l.Client(), append(oddServices(), workload.Namespace(callers))...); err != nil {
+	if err := workload.Ensure(t.Context(), l.Client(), append(oddServices(), workload.Namespace(callersNamespace))...); err != nil {
 		t.Fatal(err)
 	}
-	few := traffic.Rates{Request: 5, Stream: 5, LookUp: 5}
-	some := traffic.Rates{Request: 6, Stream: 5, LookUp: 3}
 	watch, err := traffic.Start(t.Context(), l.Client(), l.NodeNames(),
-		traffic.Call(shopNamespace, callees, some).AndKeep(callees, some),
-		traffic.CallAPI(callers, oldAPI, few).AndAsk(oldDNS, few))
+		traffic.Call(shopNamespace, callees, wholeRates()).AndKeep(callees, wholeRates()),
+		traffic.CallAPI(callersNamespace, oldAPI, clusterRates()).AndAsk(oldDNS, clusterRates()))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -130,6 +128,13 @@ func wholeUnderTraffic(t *testing.T, l *lab.Lab) *shop {
 	s.steady(t)
 	return s
 }
+
+// callersNamespace has the clients of what the cluster offers.
+const callersNamespace = "callers"
+
+// wholeRates are those of clients of the shop, clusterRates of what the cluster offers.
+func wholeRates() traffic.Rates   { return traffic.Rates{Request: 6, Stream: 5, LookUp: 3} }
+func clusterRates() traffic.Rates { return traffic.Rates{Request: 5, Stream: 5, LookUp: 5} }
 
 // oddServices are Services of the other kinds: pinned, with node ports, without selector, headless.
 func oddServices() []runtime.Object {
@@ -235,7 +240,18 @@ func requireWhole(t *testing.T, l *lab.Lab, want string) {
 		}
 	}
 	requireServiceCIDR(t, l, to)
+	requireGiven(t, l, want)
+	requireRefreshed(t, l, want)
+}
+
+// requireGiven fails the test unless a range is the default one; where there are no ServiceCIDRs, unless a new Service is given an address of it.
+func requireGiven(t *testing.T, l *lab.Lab, want string) {
+	t.Helper()
 	ranges, err := l.Client().NetworkingV1().ServiceCIDRs().List(t.Context(), metav1.ListOptions{})
+	if apierrors.IsNotFound(err) {
+		requireGivenByFlag(t, l, want)
+		return
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -243,7 +259,23 @@ func requireWhole(t *testing.T, l *lab.Lab, want string) {
 	if i < 0 || !slices.Equal(ranges.Items[i].Spec.CIDRs, []string{want}) {
 		t.Errorf("the default servicecidr is not %s: %v", want, ranges.Items)
 	}
-	requireRefreshed(t, l, want)
+}
+
+func requireGivenByFlag(t *testing.T, l *lab.Lab, want string) {
+	t.Helper()
+	services := l.Client().CoreV1().Services(metav1.NamespaceDefault)
+	made, err := services.Create(t.Context(), &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{GenerateName: "given-"}, Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := services.Delete(t.Context(), made.Name, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if a, err := netip.ParseAddr(made.Spec.ClusterIP); err != nil || !netip.MustParsePrefix(want).Contains(a) {
+		t.Errorf("a new Service was given %q, which is not in %s", made.Spec.ClusterIP, want)
+	}
 }
 
 // requireRefreshed looks at the environment and the resolv.conf of every echo server: the addresses they were given must

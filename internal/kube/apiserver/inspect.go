@@ -2,11 +2,13 @@
 package apiserver
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/netip"
@@ -210,17 +212,27 @@ func nameFor(leaf *x509.Certificate, config *rest.Config, address string) (strin
 
 // get sends one request over a connection of its own. It follows no redirect: credentials are for the address alone.
 func get(ctx context.Context, config *rest.Config, address, path, accept string) (*http.Response, error) {
+	return send(ctx, config, address, http.MethodGet, path, http.Header{"Accept": {accept}}, http.NoBody)
+}
+
+// post is get for what is sent as JSON.
+func post(ctx context.Context, config *rest.Config, address, path string, body []byte) (*http.Response, error) {
+	const kind = "application/json"
+	return send(ctx, config, address, http.MethodPost, path, http.Header{"Accept": {kind}, "Content-Type": {kind}}, bytes.NewReader(body))
+}
+
+func send(ctx context.Context, config *rest.Config, address, method, path string, header http.Header, body io.Reader) (*http.Response, error) {
 	config.Host = "https://" + address
 	client, err := rest.HTTPClientFor(config)
 	if err != nil {
 		return nil, fmt.Errorf("creating a client: %w", err)
 	}
 	client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, config.Host+path, http.NoBody)
+	request, err := http.NewRequestWithContext(ctx, method, config.Host+path, body)
 	if err != nil {
 		return nil, err
 	}
-	request.Header.Set("Accept", accept)
+	request.Header = header
 	response, err := client.Do(request)
 	if err != nil {
 		utilnet.CloseIdleConnectionsFor(client.Transport)

@@ -11,9 +11,6 @@ import (
 	networkingv1beta1 "k8s.io/api/networking/v1beta1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-
-	"github.com/replumb/replumb/internal/engine/fault"
 )
 
 // RangeAPI is the version of networking.k8s.io that a cluster serves ServiceCIDRs and IPAddresses in.
@@ -23,31 +20,9 @@ type RangeAPI string
 const (
 	RangesV1      RangeAPI = "v1"
 	RangesV1Beta1 RangeAPI = "v1beta1"
-	// NoRanges is a cluster that gives out the addresses of Services by a bitmap of the one range that its API servers have as a flag.
-	NoRanges RangeAPI = ""
+	// Bitmap is a cluster that has neither: its API servers give out the addresses of Services by a bitmap of the one range that is their flag.
+	Bitmap RangeAPI = "bitmap"
 )
-
-// NoRangesError says that a cluster has no ServiceCIDRs. To those who ask for one, it is not found.
-type NoRangesError struct{ Host string }
-
-func (e *NoRangesError) Error() string {
-	return "the API server at " + e.Host + " serves no ServiceCIDRs, neither in networking.k8s.io/v1 nor v1beta1: " +
-		"its Services have the one range that is its flag"
-}
-
-// Unwrap has it taken for an object that is not there.
-func (*NoRangesError) Unwrap() error {
-	return apierrors.NewNotFound(schema.GroupResource{Group: networkingv1.GroupName, Resource: "servicecidrs"}, "")
-}
-
-// ExitCode implements fault.Coder: nothing was written.
-func (*NoRangesError) ExitCode() int { return fault.ExitBlocked }
-
-// Advice implements fault.Adviser.
-func (*NoRangesError) Advice() string { return RangesAdvice }
-
-// RangesAdvice is what to do about a cluster that has no ServiceCIDRs.
-const RangesAdvice = "upgrade the cluster to Kubernetes 1.33 or later first"
 
 // rangesFinder finds out which RangeAPI there is, once.
 type rangesFinder struct {
@@ -67,10 +42,11 @@ func (f *rangesFinder) find(ctx context.Context) (RangeAPI, error) {
 	if f.known {
 		return f.api, nil
 	}
+	f.api = Bitmap
 	for _, api := range []RangeAPI{RangesV1, RangesV1Beta1} {
 		serves, err := f.serves(ctx, api)
 		if err != nil {
-			return NoRanges, err
+			return "", err
 		}
 		if serves {
 			f.api = api
@@ -85,7 +61,7 @@ func (f *rangesFinder) find(ctx context.Context) (RangeAPI, error) {
 func (f *rangesFinder) forget() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.known, f.api = false, NoRanges
+	f.known, f.api = false, ""
 }
 
 func (f *rangesFinder) serves(ctx context.Context, api RangeAPI) (bool, error) {

@@ -14,8 +14,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
-
-	"github.com/replumb/replumb/internal/engine/fault"
 )
 
 const serves = `{"resources":[{"name":"ingresses"},{"name":"ipaddresses"},{"name":"servicecidrs"},{"name":"servicecidrs/status"}]}`
@@ -47,8 +45,8 @@ func TestWhichVersionHasRanges(t *testing.T) {
 		"1.33":                         {answers: map[string]string{"v1": serves}, want: RangesV1},
 		"1.33 with the beta as well":   {answers: map[string]string{"v1": serves, "v1beta1": serves}, want: RangesV1},
 		"1.31 with the beta":           {answers: map[string]string{"v1": others, "v1beta1": serves}, want: RangesV1Beta1},
-		"1.31":                         {answers: map[string]string{"v1": others}, want: NoRanges},
-		"one of the two":               {answers: map[string]string{"v1": others, "v1beta1": `{"resources":[{"name":"ipaddresses"}]}`}, want: NoRanges},
+		"1.31":                         {answers: map[string]string{"v1": others}, want: Bitmap},
+		"one of the two":               {answers: map[string]string{"v1": others, "v1beta1": `{"resources":[{"name":"ipaddresses"}]}`}, want: Bitmap},
 		"who may not discover":         {answers: map[string]string{"v1": "forbidden"}, want: RangesV1},
 		"an API server that is silent": {answers: map[string]string{"v1": "down"}, fails: true},
 		"no JSON":                      {answers: map[string]string{"v1": "<html>"}, fails: true},
@@ -121,17 +119,5 @@ func TestRangesOfTheBeta(t *testing.T) {
 	}
 	if err := c.Get(ctx, types.NamespacedName{Name: made.Name}, got); !apierrors.IsNotFound(err) {
 		t.Errorf("deleted, and %v", err)
-	}
-}
-
-func TestAClusterWithoutRanges(t *testing.T) {
-	asked := 0
-	c := ranged{WithWatch: fake.NewClientBuilder().Build(), rangesFinder: finderOf(nil, &asked)}
-	err := c.List(t.Context(), &networkingv1.ServiceCIDRList{})
-	if !errors.As(err, new(*NoRangesError)) || !apierrors.IsNotFound(err) {
-		t.Errorf("%v", err)
-	}
-	if code, _ := fault.ExitCode(err); code != fault.ExitBlocked || fault.Advice(err) == "" {
-		t.Errorf("exit code %d, advice %q", code, fault.Advice(err))
 	}
 }

@@ -12,11 +12,22 @@ import (
 )
 
 // ranged has ServiceCIDRs and IPAddresses of V1 be read from and written to a cluster that has them in V1Beta1, which are the same but
-// for the name. A cluster that has none answers all that is asked of them by a NoRangesError.
+// for the name, or has none at all: see bitmap.
 type ranged struct {
 	client.WithWatch
 	*rangesFinder
 }
+
+// without reports whether an object, or a list, is of those that the cluster does not have.
+func (r ranged) without(ctx context.Context, o any) (bool, error) {
+	if _, is := betaOf(o); !is {
+		return false, nil
+	}
+	api, err := r.find(ctx)
+	return api == Bitmap, err
+}
+
+func (r ranged) bitmap() bitmap { return bitmap{WithWatch: r.WithWatch, ask: askRanges} }
 
 // as is what stands for an object, or a list, in the cluster: mostly itself.
 func (r ranged) as(ctx context.Context, o any) (any, error) {
@@ -27,8 +38,6 @@ func (r ranged) as(ctx context.Context, o any) (any, error) {
 	switch api, err := r.find(ctx); {
 	case err != nil:
 		return nil, err
-	case api == NoRanges:
-		return nil, &NoRangesError{Host: r.host}
 	case api == RangesV1:
 		return o, nil
 	}
@@ -62,13 +71,27 @@ func unknownResource(err error) bool {
 	return ok && status.Status().Details != nil && status.Status().Details.Name == ""
 }
 
+// orElse is an error, or what is done without.
+func orElse(err error, do func() error) error {
+	if err != nil {
+		return err
+	}
+	return do()
+}
+
 // Get implements client.Client.
 func (r ranged) Get(ctx context.Context, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+	if none, err := r.without(ctx, o); none || err != nil {
+		return orElse(err, func() error { return r.bitmap().get(ctx, key.Name, o) })
+	}
 	return r.with(ctx, o, func(as client.Object) error { return r.WithWatch.Get(ctx, key, as, opts...) })
 }
 
 // List implements client.Client.
 func (r ranged) List(ctx context.Context, all client.ObjectList, opts ...client.ListOption) error {
+	if none, err := r.without(ctx, all); none || err != nil {
+		return orElse(err, func() error { return r.bitmap().list(ctx, all, opts...) })
+	}
 	as, err := r.as(ctx, all)
 	if err != nil {
 		return err
@@ -82,16 +105,25 @@ func (r ranged) List(ctx context.Context, all client.ObjectList, opts ...client.
 
 // Create implements client.Client.
 func (r ranged) Create(ctx context.Context, o client.Object, opts ...client.CreateOption) error {
+	if none, err := r.without(ctx, o); none || err != nil {
+		return orElse(err, func() error { return r.bitmap().create(ctx, o, opts...) })
+	}
 	return r.with(ctx, o, func(as client.Object) error { return r.WithWatch.Create(ctx, as, opts...) })
 }
 
 // Update implements client.Client.
 func (r ranged) Update(ctx context.Context, o client.Object, opts ...client.UpdateOption) error {
+	if none, err := r.without(ctx, o); none || err != nil {
+		return orElse(err, func() error { return r.bitmap().update(ctx, o, opts...) })
+	}
 	return r.with(ctx, o, func(as client.Object) error { return r.WithWatch.Update(ctx, as, opts...) })
 }
 
 // Patch implements client.Client. What the patch says is worked out from the object as it was given.
 func (r ranged) Patch(ctx context.Context, o client.Object, p client.Patch, opts ...client.PatchOption) error {
+	if none, err := r.without(ctx, o); none || err != nil {
+		return orElse(err, func() error { return r.bitmap().unchangeable("patched", o) })
+	}
 	return r.with(ctx, o, func(as client.Object) error {
 		if as == o {
 			return r.WithWatch.Patch(ctx, o, p, opts...)
@@ -106,11 +138,17 @@ func (r ranged) Patch(ctx context.Context, o client.Object, p client.Patch, opts
 
 // Delete implements client.Client.
 func (r ranged) Delete(ctx context.Context, o client.Object, opts ...client.DeleteOption) error {
+	if none, err := r.without(ctx, o); none || err != nil {
+		return orElse(err, func() error { return r.bitmap().remove(ctx, o, opts...) })
+	}
 	return r.with(ctx, o, func(as client.Object) error { return r.WithWatch.Delete(ctx, as, opts...) })
 }
 
 // DeleteAllOf implements client.Client.
 func (r ranged) DeleteAllOf(ctx context.Context, o client.Object, opts ...client.DeleteAllOfOption) error {
+	if none, err := r.without(ctx, o); none || err != nil {
+		return orElse(err, func() error { return r.bitmap().removeAll(ctx, o, opts...) })
+	}
 	return r.with(ctx, o, func(as client.Object) error { return r.WithWatch.DeleteAllOf(ctx, as, opts...) })
 }
 
@@ -130,11 +168,21 @@ type rangedPart struct {
 
 // Update implements client.SubResourceWriter.
 func (p rangedPart) Update(ctx context.Context, o client.Object, opts ...client.SubResourceUpdateOption) error {
+	if none, err := p.of.without(ctx, o); none || err != nil {
+		return orElse(err, func() error { return p.of.bitmap().unchangeable("updated", o) })
+	}
 	return p.of.with(ctx, o, func(as client.Object) error { return p.SubResourceClient.Update(ctx, as, opts...) })
 }
 
 // Watch implements client.WithWatch.
 func (r ranged) Watch(ctx context.Context, all client.ObjectList, opts ...client.ListOption) (watch.Interface, error) {
+	none, err := r.without(ctx, all)
+	if err != nil {
+		return nil, err
+	}
+	if none {
+		return r.bitmap().follow(ctx, all, opts...)
+	}
 	as, err := r.as(ctx, all)
 	if err != nil {
 		return nil, err

@@ -27,6 +27,10 @@ type Input struct {
 	Storage Storage
 	// Freeze is why Services cannot be frozen; nil if they can.
 	Freeze error
+	// Guard is why addresses cannot be kept from others; nil if they can, or need not.
+	Guard error
+	// Back says that the migration goes back.
+	Back bool
 	// Image is what agents run; empty if there are to be none.
 	Image string
 	// Overlap says that bridges are kept in step between commands.
@@ -65,7 +69,7 @@ func (in Input) unread(resources ...string) []findings.Result {
 // Checks are the checks of this migration, in the order in which they are shown.
 func Checks() []findings.Check[Input] {
 	return slices.Concat(
-		findings.Group("Cluster", slices.Concat(clusterChecks(), dualWriteChecks())...),
+		findings.Group("Cluster", slices.Concat(clusterChecks(), dualWriteChecks(), flagChecks())...),
 		findings.Group("Services", slices.Concat(serviceChecks(), identityChecks(), storeChecks())...),
 		findings.Group("Ranges", rangeChecks()...),
 		findings.Group("kube-proxy", slices.Concat(proxyChecks(), localChecks(), dataPlaneChecks())...),

@@ -10,7 +10,6 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine/findings"
-	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/migration"
 )
 
@@ -25,10 +24,9 @@ func fitnessChecks() []findings.Check[Input] {
 			Code:     "RP1001",
 			Severity: findings.Blocking,
 			Run:      checkVersion,
-			Claim:    "the API server has ServiceCIDRs (Kubernetes 1.33 or later, or 1.31 with those of v1beta1 turned on)",
-			Why: "a second Service range is a ServiceCIDR object, and an address is reserved by an IPAddress; without them the one range is a flag, " +
-				"and a bitmap in etcd says which of its addresses are taken",
-			Fix: cluster.RangesAdvice,
+			Claim:    "Service ranges are ServiceCIDRs (Kubernetes 1.33 or later, or those of v1beta1), or one that is a flag of the API servers",
+			Why:      "a second Service range is a ServiceCIDR object, and an address is reserved by an IPAddress, or else by a Service that has it",
+			Fix:      "find out from which range the API servers give addresses to Services",
 		},
 		{
 			Code: "RP1002", Severity: findings.Blocking, Run: checkRights,

@@ -3,6 +3,7 @@ package servicecidr
 import (
 	"context"
 	"fmt"
+	"net/netip"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -41,7 +42,7 @@ func (j *Job) Unfinished(ctx context.Context, to v1alpha1.DesiredState) (*engine
 	if err != nil {
 		return nil, err
 	}
-	return p.complete(to == v1alpha1.DesiredRolledBack && migration.Reversible(p.Migration) == nil), nil
+	return p.complete(to == v1alpha1.DesiredRolledBack && migration.Reversible(p.Migration) == nil && !survey.Bitmap), nil
 }
 
 // complete takes half-hopped Services to where they were going, or back; nil, if there are none.
@@ -50,8 +51,11 @@ func (p *Planner) complete(back bool) *engine.Plan {
 	for _, e := range p.Survey.everything() {
 		if e.Place == HalfHopped {
 			to := e.heading()
-			if back {
+			switch {
+			case back || p.Survey.Bitmap && p.Survey.gives([]netip.Prefix{netip.PrefixFrom(e.Old, e.Old.BitLen())}):
 				to = engine.Backward
+			case p.Survey.Bitmap: // API servers that have a flag give no other address
+				to = engine.Forward
 			}
 			hops = append(hops, p.transit(to).hop(e, to))
 		}

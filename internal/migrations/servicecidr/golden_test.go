@@ -134,6 +134,10 @@ type facts struct {
 	NodePorts string `json:"nodePorts"`
 	// DualWrite is whether API servers write addresses twice.
 	DualWrite apiserver.DualWrite `json:"dualWrite"`
+	// Bitmap says that the one range is a flag of the API servers, Guard why addresses cannot be kept from others, Back that the migration goes back.
+	Bitmap bool   `json:"bitmap"`
+	Guard  string `json:"guard"`
+	Back   bool   `json:"back"`
 	// Kept says of Services that move by etcd why they cannot.
 	Kept map[string]string `json:"kept"`
 	// Absent are Secrets that are not there.
@@ -180,6 +184,9 @@ func readFixture(t *testing.T, spec Spec, manifests, factsYAML []byte) Input {
 	if !f.NoProxy {
 		manifests = append([]byte(usualProxy+"---\n"), manifests...)
 	}
+	if f.Bitmap {
+		snap.Ranges = cluster.Bitmap
+	}
 	others := readObjects(t, snap, live.Inspection, manifests)
 	survey := Look(snap, spec, nil)
 	rules, err := tier.NewRules(&spec.Common, survey.isClusters)
@@ -205,7 +212,10 @@ func readFixture(t *testing.T, spec Spec, manifests, factsYAML []byte) Input {
 	}
 	survey.setApart(live.Inspection.Called)
 	survey.setRouted(live.Inspection.Routes)
-	in := Input{Snapshot: snap, Survey: survey, Live: live, Trials: trials, Workloads: running(snap, others), DualWrite: f.DualWrite}
+	in := Input{Snapshot: snap, Survey: survey, Live: live, Trials: trials, Workloads: running(snap, others), DualWrite: f.DualWrite, Back: f.Back}
+	if f.Guard != "" {
+		in.Guard = errors.New(f.Guard)
+	}
 	in.Storage.Refused = map[types.NamespacedName]error{}
 	for name, reason := range f.Kept {
 		in.Storage.Refused[types.NamespacedName{Namespace: "shop", Name: name}] = errors.New(reason)

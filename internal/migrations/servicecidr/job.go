@@ -168,9 +168,6 @@ func (j *Job) Examine(ctx context.Context) (*Planner, error) {
 		return nil, err
 	}
 	snap, err := j.Tools.Cluster.Load(ctx)
-	if errors.As(err, new(*cluster.NoRangesError)) && j.Recorded == nil {
-		return j.unfit(ctx)
-	}
 	if err != nil {
 		return nil, err
 	}
@@ -322,6 +319,7 @@ func (j *Job) live(ctx context.Context, in *Input) error {
 	}
 	eg.Go(func() error { return unlessForbidden(j.inspect(ctx, in)) })
 	eg.Go(func() error { return unlessForbidden(j.seeDualWrite(ctx, in)) })
+	eg.Go(func() error { return j.seeGuard(ctx, in) })
 	eg.Go(func() error { return j.kept(ctx, in) })
 	eg.Go(func() (err error) {
 		in.AbsentSecrets, err = j.agents().AbsentSecrets(ctx, j.Tools.Cluster)
@@ -381,9 +379,12 @@ func (j *Job) trials(ctx context.Context, in *Input) (tries []func(context.Conte
 			return nil, err
 		}
 	}
-	ranges := rangePlan{client: j.Tools.Cluster, survey: in.Survey}
+	var ranges []ownRange
+	if plan := (&rangePlan{client: j.Tools.Cluster, survey: in.Survey}); !in.Survey.Bitmap {
+		ranges = slices.Concat(plan.targets(), plan.kept())
+	}
 	t := &trier{
-		cluster: j.Tools.Cluster, survey: in.Survey, may: j.May, ranges: slices.Concat(ranges.targets(), ranges.kept()),
+		cluster: j.Tools.Cluster, survey: in.Survey, may: j.May, ranges: ranges,
 		candidates: in.candidates(), found: &in.Trials,
 	}
 	if j.Migration.Spec.Desired == v1alpha1.DesiredRolledBack { // the way back is not refused before it begins
@@ -426,7 +427,8 @@ func (j *Job) newAgents(in Input) *lossguard.Agents {
 	agents.Domain = j.Spec.Domain
 	agents.Roll = len(in.Survey.DNSMoves()) > 0 // cluster DNS is restarted
 	agents.Ranges = slices.Concat(in.Survey.Spec.From, in.Survey.Spec.To)
-	if len(in.Survey.Pending()) > 0 {
+	// API servers that have a flag give addresses of that range alone.
+	if len(in.Survey.Pending()) > 0 && (!in.Survey.Bitmap || in.Survey.gives(in.Survey.Spec.From)) {
 		agents.Pool = cidr.NewPool(in.Survey.Spec.From, in.Survey.Used)
 	}
 	return agents

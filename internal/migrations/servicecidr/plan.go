@@ -49,7 +49,7 @@ func applyPhases() migration.Phases[*Planner] {
 		{Name: agentset.Phase, Title: "Watch from every node", Groups: (*Planner).watch, Replan: (*Planner).probeAppears},
 		// Before the first bridge, which is the canary's.
 		{Name: overlapset.Phase, Title: "Keep bridges in step with their Services", Groups: (*Planner).overlap},
-		{Name: "extend", Title: "Add the target range", Groups: rangesBy((*rangePlan).extend), Recheck: true},
+		{Name: "extend", Title: "Add the target range", Groups: rangesBy(rangeChanges.extend), Recheck: true},
 		{Name: "canary", Title: "Move a throw-away Service first", Groups: (*Planner).canary},
 		{Name: "move", Title: "Move Services, tier by tier, batch by batch", Groups: movesTo(engine.Forward)},
 		{
@@ -60,7 +60,7 @@ func applyPhases() migration.Phases[*Planner] {
 			Recheck: true,
 		},
 		{Name: "refresh", Title: "Restart what carries old addresses", Groups: refresh},
-		{Name: "repoint", Title: "Retire the old range", Groups: rangesBy((*rangePlan).repoint), Recheck: true},
+		{Name: "repoint", Title: "Retire the old range", Groups: rangesBy(rangeChanges.repoint), Recheck: true},
 		{Name: "tidy", Title: "Remove what Services left behind that are gone", Groups: (*Planner).orphans},
 	}
 }
@@ -79,7 +79,7 @@ func rollbackPhases() migration.Phases[*Planner] {
 			Title:  "Keep bridges in step with their Services",
 			Groups: func(p *Planner) []engine.Group { return p.overlapping(p.Overlap.InstallIfPossible()) },
 		},
-		{Name: "reopen", Title: "Open the old range again", Groups: rangesBy((*rangePlan).reopen)},
+		{Name: "reopen", Title: "Open the old range again", Groups: rangesBy(rangeChanges.reopen)},
 		{
 			Name:   "late",
 			Title:  "Reserve old addresses for Services made in the new range",
@@ -94,11 +94,11 @@ func rollbackPhases() migration.Phases[*Planner] {
 			Replan: (*Planner).returnsAhead,
 		},
 		{Name: "refresh", Title: "Restart what carries new addresses", Groups: refresh},
-		{Name: "restore", Title: "Make the old range the default again", Groups: rangesBy((*rangePlan).restore)},
+		{Name: "restore", Title: "Make the old range the default again", Groups: rangesBy(rangeChanges.restore)},
 		{Name: "drain", Title: "Let clients forget new addresses", Groups: (*Planner).drain},
 		{Name: "release", Title: "Remove bridges and release new addresses", Groups: toward(engine.Backward, (*Planner).release)},
 		{Name: "tidy", Title: "Remove what is left", Groups: toward(engine.Backward, (*Planner).tidy)},
-		{Name: "withdraw", Title: "Remove the ranges of the migration that no Service is in", Groups: rangesBy((*rangePlan).withdraw)},
+		{Name: "withdraw", Title: "Remove the ranges of the migration that no Service is in", Groups: rangesBy(rangeChanges.withdraw)},
 	}
 }
 
@@ -122,9 +122,26 @@ func finishPhases() migration.Phases[*Planner] {
 	}
 }
 
-// rangesBy has a rangePlan make the steps of a phase.
-func rangesBy(groups func(*rangePlan) []engine.Group) func(*Planner) []engine.Group {
-	return func(p *Planner) []engine.Group { return groups(p.ranges()) }
+// rangeChanges make the steps of those phases that change Service ranges, which depend on what a cluster has.
+type rangeChanges interface {
+	extend() []engine.Group
+	repoint() []engine.Group
+	reopen() []engine.Group
+	restore() []engine.Group
+	withdraw() []engine.Group
+	handOver() []engine.Group
+}
+
+func (p *Planner) changes() rangeChanges {
+	if p.Survey.Bitmap {
+		return flagPlan{rangePlan: p.ranges()}
+	}
+	return p.ranges()
+}
+
+// rangesBy has the steps of a phase be made by what the cluster has.
+func rangesBy(groups func(rangeChanges) []engine.Group) func(*Planner) []engine.Group {
+	return func(p *Planner) []engine.Group { return groups(p.changes()) }
 }
 
 // movesTo has a movePlan make the steps of a phase.
@@ -175,15 +192,10 @@ type Planner struct {
 	Late []Late
 	// Refresh is what has to be restarted for pods to get rid of old addresses.
 	Refresh Refresh
-	// Unfit says that nothing can be planned: the cluster has no ServiceCIDRs, which a finding says.
-	Unfit bool
 }
 
 // Apply implements migration.Plans.
 func (p *Planner) Apply() *engine.Plan {
-	if p.Unfit {
-		return commands().Apply[:1].Plan(p, p.Migration, hook.Apply) // the findings alone
-	}
 	return commands().Apply.Plan(p, p.Migration, hook.Apply)
 }
 
@@ -221,7 +233,23 @@ func (p *Planner) canary() []engine.Group {
 	if len(pending) == 0 || len(pending) < len(p.Survey.Moves) || p.Survey.Counts().Bridged > 0 {
 		return nil
 	}
-	return engine.InOrder(&canaryStep{transit: p.transit(engine.Forward), pool: cidr.NewPool(p.spec().From, p.Survey.Used)})
+	return engine.InOrder(&canaryStep{transit: p.transit(engine.Forward), pool: p.canaryPool()})
+}
+
+// canaryPool has the addresses between which the canary moves: there, and back. API servers that have a flag give none of the range that is left.
+func (p *Planner) canaryPool() *cidr.Pool {
+	if p.Survey.Bitmap {
+		return p.Survey.Pool
+	}
+	return cidr.NewPool(p.spec().From, p.Survey.Used)
+}
+
+// pool has the addresses that replumb takes for itself in a direction.
+func (p *Planner) pool(to engine.Direction) *cidr.Pool {
+	if p.Survey.Bitmap && to == engine.Backward {
+		return p.Survey.returnPool()
+	}
+	return p.Survey.Pool
 }
 
 // kubelets waits until no kubelet names the cluster DNS address that is left behind.
@@ -362,7 +390,7 @@ func (p *Planner) tidy(to engine.Direction) []engine.Group {
 	// What keeps bridges in step stays as long as there is one.
 	groups := slices.Concat(p.Agents.Dismiss(), p.orphans(), p.Overlap.Remove(), p.Remains)
 	if to == engine.Forward {
-		groups = append(groups, p.ranges().handOver()...)
+		groups = append(groups, p.changes().handOver()...)
 	}
 	return append(groups, p.leave(to)...)
 }
@@ -370,6 +398,10 @@ func (p *Planner) tidy(to engine.Direction) []engine.Group {
 // leave removes what replumb keeps for itself, and looks that nothing is left. On the way back the target ranges go last: what replumb keeps
 // for itself is in them.
 func (p *Planner) leave(to engine.Direction) []engine.Group {
-	steps := append([]engine.Step{p.freeze().Undo(), removeRemains(p.Tools.Client(), p.spec().Name)}, p.Forget(migration.Sweep{})...)
+	steps := []engine.Step{p.freeze().Undo()}
+	if p.Survey.Bitmap {
+		steps = append(steps, p.ranges().guard("end", nil).Undo())
+	}
+	steps = append(append(steps, removeRemains(p.Tools.Client(), p.spec().Name)), p.Forget(migration.Sweep{})...)
 	return append(engine.InOrder(steps...), engine.InOrder(nothingLeft(p.Tools.Client(), p.Survey, to))...)
 }

@@ -74,7 +74,7 @@ func (p *Planner) leaving(to engine.Direction) map[string]bool {
 // barriers are those of a direction. A run that goes back stops for nothing that agents report, or do not report.
 func (p *Planner) barriers(to engine.Direction) *barriers {
 	b := &barriers{
-		client: p.Tools.Client(), migration: p.spec().Name, pool: p.Survey.Pool,
+		client: p.Tools.Client(), migration: p.spec().Name, pool: p.pool(to),
 		mode: p.spec().Barrier, wait: p.spec().BarrierWait, limit: max(time.Minute, p.spec().BarrierWait), now: p.Tools.Now,
 		also: p.Survey.otherFamily(),
 	}

@@ -55,7 +55,7 @@ func (p *Planner) transit(to engine.Direction) *transit {
 		domain:     p.spec().Domain,
 		form:       p.Form,
 		forms:      p.Forms,
-		pool:       p.Survey.Pool,
+		pool:       p.pool(to),
 		within:     slices.Concat(p.Survey.Spec.From, p.Survey.Spec.To),
 		barriers:   p.barriers(to),
 		now:        p.Tools.Now,

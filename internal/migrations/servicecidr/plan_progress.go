@@ -31,6 +31,9 @@ func (p *Planner) Early() string {
 	if n := p.Refresh.Due(); n > 0 {
 		return fmt.Sprintf("%d workloads carry old addresses and have not been restarted", n)
 	}
+	if from := p.spec().From; p.Survey.Bitmap && len(from) > 0 && p.Survey.gives(from) {
+		return fmt.Sprintf("the API servers still have %s as --service-cluster-ip-range", joinRanges(from))
+	}
 	var names []string
 	for _, c := range p.Survey.retiring() {
 		names = append(names, "servicecidr "+c.Name)

@@ -34,6 +34,7 @@ func (p *Planner) ranges() *rangePlan {
 		client: p.Tools.Client(), survey: p.Survey, distribution: p.Distribution, wait: p.spec().GateWait,
 		servers: apiServers{
 			cluster: p.Tools.Cluster, inspector: p.Inspector, addresses: p.spec().APIServers, witnesses: p.Agents.Witnesses,
+			bitmap: p.Survey.Bitmap, family: p.Survey.family(),
 		},
 		identity: p.Identity,
 	}

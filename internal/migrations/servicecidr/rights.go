@@ -137,6 +137,7 @@ func operateRules() []cluster.Rule {
 			Rights:   cluster.In(v1alpha1.SystemNamespace, cluster.Grant("", "secrets", "", "get")...),
 		},
 		migration.FreezeRule(freeze.Name),
+		migration.GuardRule(),
 		{
 			Why:    "Restarts of what carries old addresses.",
 			Rights: rollout.RestartRights(),

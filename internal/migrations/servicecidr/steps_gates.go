@@ -44,6 +44,10 @@ type apiServers struct {
 	addresses []string
 	// witnesses are the nodes that look at API servers, too.
 	witnesses func() []apiserver.Witness
+	// bitmap says that they have their range as a flag and nothing else, so that each says it when it is asked for an address.
+	bitmap bool
+	// family is that of the range which is asked for then.
+	family corev1.IPFamily
 
 	// from says which were seen from nodes at the latest look.
 	from []string
@@ -67,7 +71,7 @@ func (a *apiServers) inspect(ctx context.Context) ([]apiserver.Server, error) {
 			addresses = []string{a.cluster.Host()}
 		}
 	}
-	servers := apiserver.Through(a.inspector.InspectAll(ctx, addresses), a.witnesses())
+	servers := apiserver.Through(a.asked(ctx, a.inspector.InspectAll(ctx, addresses)), a.witnesses())
 	a.from = nil
 	for _, s := range servers {
 		if s.From != "" {
@@ -75,6 +79,32 @@ func (a *apiServers) inspect(ctx context.Context) ([]apiserver.Server, error) {
 		}
 	}
 	return servers, nil
+}
+
+// asker has an API server say which range it gives addresses from.
+type asker interface {
+	Gives(ctx context.Context, address string, family corev1.IPFamily) (netip.Prefix, error)
+}
+
+// asked has API servers that do not tell their flags say from which range they give addresses, where that is the flag.
+func (a *apiServers) asked(ctx context.Context, servers []apiserver.Server) []apiserver.Server {
+	asks, can := a.inspector.(asker)
+	if !a.bitmap || !can {
+		return servers
+	}
+	for i := range servers {
+		s := &servers[i]
+		if s.FlagsErr == nil || s.CertErr != nil {
+			continue
+		}
+		r, err := asks.Gives(ctx, s.Address, a.family)
+		if err != nil {
+			s.FlagsErr = fmt.Errorf("%w; %w", s.FlagsErr, err)
+			continue
+		}
+		s.Ranges, s.FlagsErr = []netip.Prefix{r}, nil
+	}
+	return servers
 }
 
 // certified holds once the certificate of every API server names all of some addresses: where kubernetes goes, since every client in the

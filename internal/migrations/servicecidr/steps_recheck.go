@@ -52,7 +52,11 @@ func (p *Planner) recheck() []engine.Group {
 		steps = append(steps, again("certificates", title,
 			certificateGuide(p.Distribution, e.Old, e.New), servers.certified(e.Old, e.New), servers.remark))
 	}
-	if _, to, moves := p.Survey.defaults(); moves {
+	_, to, moves := p.Survey.defaults()
+	if p.Survey.Bitmap { // which has one family
+		to, moves = p.spec().To[:1], true
+	}
+	if moves {
 		servers := ranges.look()
 		steps = append(steps, again("api-servers", fmt.Sprintf("Verify that every API server has %s as --service-cluster-ip-range", flagOf(to)),
 			apiServerGuide(p.Distribution, to), ranges.onRange(servers, to, repointed, false), servers.remark))

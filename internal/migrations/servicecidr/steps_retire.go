@@ -125,11 +125,16 @@ func (r *rangePlan) immovable(cidrs []netip.Prefix) func(context.Context) ([]str
 
 // RangeInUseError says that a range cannot be retired yet.
 type RangeInUseError struct {
+	// Name of the ServiceCIDR; empty, where the range is a flag.
 	Name    string
+	Range   []netip.Prefix
 	Holders []string
 }
 
 func (e *RangeInUseError) Error() string {
+	if e.Name == "" {
+		return fmt.Sprintf("the old range %s is still used by %s", joinRanges(e.Range), listing(e.Holders))
+	}
 	return fmt.Sprintf("servicecidr %s is still used by %s", e.Name, listing(e.Holders))
 }
 

@@ -42,6 +42,8 @@ type Survey struct {
 	Tiers []string
 	// Ranges are the cluster's ServiceCIDRs.
 	Ranges []networkingv1.ServiceCIDR
+	// Bitmap says that the cluster has none: the one range is what its API servers have as a flag.
+	Bitmap bool
 	// TierProblems are Services whose tier is not known for certain.
 	TierProblems []tier.Problem
 	// DNS are the Services that kubelets name to pods as cluster DNS.
@@ -59,6 +61,9 @@ type Survey struct {
 	Used []netip.Addr
 	// Pool has the addresses of the target that are still free.
 	Pool *cidr.Pool
+
+	// back is the pool of the way back, once it was asked for: see returnPool.
+	back *cidr.Pool
 }
 
 // Look surveys a picture of the cluster. The record is asked for the addresses that Services had before the migration, where
@@ -66,7 +71,7 @@ type Survey struct {
 func Look(snap *cluster.Snapshot, spec Spec, record Record) *Survey {
 	spec = Resolve(spec, snap)
 	held := reservations(snap)
-	s := &Survey{Spec: spec, Ranges: snap.ServiceCIDRs, DNS: dnsServices(snap, held)}
+	s := &Survey{Spec: spec, Ranges: snap.ServiceCIDRs, Bitmap: snap.Ranges == cluster.Bitmap, DNS: dnsServices(snap, held)}
 	w := witness{survey: s, held: held, record: record, given: givenOut(snap), names: namesOf(snap)}
 	bridges, candidates := w.sift(snap)
 	for _, svc := range candidates {
@@ -309,7 +314,7 @@ func (s *Survey) Holds() []string {
 		all = append(all, fmt.Sprintf("service %s (%s) %s", e.Key(), e.Old, e.Reason))
 	}
 	for i := range s.Ranges {
-		if c := &s.Ranges[i]; s.empties(c) {
+		if c := &s.Ranges[i]; s.empties(c) && !s.Bitmap {
 			all = append(all, fmt.Sprintf("servicecidr %s (%s)", c.Name, joinRanges(cidrsOf(c))))
 		}
 	}

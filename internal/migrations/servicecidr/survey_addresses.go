@@ -286,7 +286,7 @@ func (s *Survey) retires(c *networkingv1.ServiceCIDR) bool {
 
 // retiring are the ServiceCIDRs that apply deletes, or waits for.
 func (s *Survey) retiring() []*networkingv1.ServiceCIDR {
-	if s.Spec.Mode == v1alpha1.ModeExtend {
+	if s.Spec.Mode == v1alpha1.ModeExtend || s.Bitmap {
 		return nil
 	}
 	var all []*networkingv1.ServiceCIDR
@@ -306,7 +306,7 @@ func (s *Survey) originals() []client.Object {
 			all = append(all, e.Service)
 		}
 	}
-	if s.Spec.Mode == v1alpha1.ModeExtend {
+	if s.Spec.Mode == v1alpha1.ModeExtend || s.Bitmap {
 		return all
 	}
 	for i := range s.Ranges {

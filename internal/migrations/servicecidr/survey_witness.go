@@ -32,6 +32,8 @@ import (
 // reservation is an address that is reserved for a bridge.
 type reservation struct {
 	migration string
+	// noted says that nothing but a note keeps it: no API server gave it out when it was reserved.
+	noted bool
 	// uid of the IPAddress.
 	uid types.UID
 	// original is the spec that the Service had before its latest hop, as far as it was noted.
@@ -57,7 +59,7 @@ func reservations(snap *cluster.Snapshot) holds {
 			all[key] = map[netip.Addr]reservation{}
 		}
 		r := reservation{
-			migration: ip.Labels[v1alpha1.LabelMigration], uid: ip.UID,
+			migration: ip.Labels[v1alpha1.LabelMigration], uid: ip.UID, noted: ip.Annotations[v1alpha1.AnnotationNoted] != "",
 			original: ip.Annotations[v1alpha1.AnnotationOriginalSpec], since: ip.CreationTimestamp.Time,
 		}
 		r.old, _ = netip.ParseAddr(ip.Annotations[v1alpha1.AnnotationOldIP])

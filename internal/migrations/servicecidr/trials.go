@@ -79,7 +79,7 @@ func (t *trier) others() []func(context.Context) error {
 		}
 	}
 	pending := t.survey.Pending()
-	if t.may("create", networking, "ipaddresses") && len(pending) > 0 {
+	if t.may("create", networking, "ipaddresses") && len(pending) > 0 && !t.survey.Bitmap {
 		tasks = append(tasks, func(ctx context.Context) error { return t.reserve(ctx, pending[0]) })
 	}
 	hopping := slices.DeleteFunc(slices.Clone(pending), func(e *Entry) bool { return !e.hops() || e.Place == HalfHopped })

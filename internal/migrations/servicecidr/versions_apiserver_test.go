@@ -4,8 +4,8 @@ package servicecidr
 
 import (
 	"context"
-	"errors"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -17,7 +17,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/replumb/replumb/api/v1alpha1"
-	"github.com/replumb/replumb/internal/engine/fault"
 	"github.com/replumb/replumb/internal/engine/findings"
 	"github.com/replumb/replumb/internal/kube/apiserver"
 	"github.com/replumb/replumb/internal/kube/cluster"
@@ -48,10 +47,10 @@ func rangesOf(t *testing.T, c *cluster.Cluster) cluster.RangeAPI {
 	case strings.Contains(flags, "MultiCIDRServiceAllocator=true") && strings.Contains(flags, "v1beta1=true"):
 		return cluster.RangesV1Beta1
 	}
-	return cluster.NoRanges
+	return cluster.Bitmap
 }
 
-// TestVersionIsTold has check and apply say whether a cluster has ServiceCIDRs of V1, and write nothing if not.
+// TestVersionIsTold has check say what a cluster has.
 func TestVersionIsTold(t *testing.T) {
 	f := setup(t, func(m *v1alpha1.Migration) {
 		m.Annotations = map[string]string{v1alpha1.AnnotationDualWrite: dualWriteOff}
@@ -72,21 +71,11 @@ func TestVersionIsTold(t *testing.T) {
 			told = found
 		}
 	}
-	if passes := told.Outcome == findings.Pass; passes == (want == cluster.NoRanges) || p.Unfit != (want == cluster.NoRanges) {
-		t.Fatalf("with %q, %+v, unfit %v", want, told, p.Unfit)
+	if told.Outcome != findings.Pass {
+		t.Fatalf("with %q, %+v", want, told)
 	}
-	if want != cluster.NoRanges {
-		return
-	}
-	if len(p.Found().Blocking()) != 1 {
-		t.Errorf("blocked by %v", p.Found().Blocking())
-	}
-	_, err = f.job.Apply(ctx, f.runner)
-	if code, _ := fault.ExitCode(err); code != fault.ExitBlocked || !errors.As(err, new(*findings.BlockedError)) {
-		t.Errorf("apply ended with %v", err)
-	}
-	if _, err := f.job.Survey(ctx); fault.Advice(err) == "" || !errors.As(err, new(*cluster.NoRangesError)) {
-		t.Errorf("what other commands look at gave %v", err)
+	if flag := slices.Contains(p.Found().Codes(), "RP1731"); flag != (want == cluster.Bitmap) {
+		t.Errorf("with %q, it is said that the range is a flag: %v", want, flag)
 	}
 	left := &v1alpha1.MigrationList{}
 	if err := s.List(ctx, left); err == nil && len(left.Items) > 0 {
@@ -99,7 +88,7 @@ func TestVersionIsTold(t *testing.T) {
 func TestAddressesAreWrittenTwice(t *testing.T) {
 	s := apitest.Start(t, "10.96.0.0/16")
 	ctx := t.Context()
-	if rangesOf(t, s.Cluster) == cluster.NoRanges {
+	if rangesOf(t, s.Cluster) == cluster.Bitmap {
 		t.Log("an API server without ServiceCIDRs has but the bitmap")
 		return
 	}

@@ -1,0 +1,167 @@
+package servicecidr
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine/findings"
+	"github.com/replumb/replumb/internal/network/cidr"
+	"github.com/replumb/replumb/internal/safety/freeze"
+)
+
+// flagChecks are about clusters without ServiceCIDRs, whose one Service range is a flag of the API servers. See docs/design/versions.md.
+func flagChecks() []findings.Check[Input] {
+	return []findings.Check[Input]{
+		{
+			Code: "RP1731", Severity: findings.Warning, Run: checkFlag,
+			Claim: "a second Service range can be added, so that API servers get theirs last",
+			Why: "up to Kubernetes 1.32 the one range is a flag: all API servers and controller managers get the new one before the first Service moves, and " +
+				"the old one before the first returns. From then on new Services are given addresses of it. While API servers differ, creating Services may fail",
+			Fix: "let deployments that create Services rest while gate api-servers is open, or upgrade to 1.33 or later first",
+		},
+		{
+			Code: "RP1732", Severity: findings.Blocking, Run: checkFlagFits,
+			Claim: "where the Service range is a flag, the migration takes the whole range to another one, by hops",
+			Why: "API servers that have no ServiceCIDRs give addresses of one range alone: what would stay in the other could not be made again, and nothing " +
+				"but a Service keeps an address from others, so that none can be written in etcd",
+			Fix: "use mode Move with one target range, clusterServices: Move and no strategy Etcd, or upgrade to Kubernetes 1.33 or later first",
+		},
+		{
+			Code: "RP1733", Severity: findings.Warning, Run: checkFlagPins,
+			Claim: "no Service keeps an address that is out of the API servers' range",
+			Why: "it works and can be changed, but API servers say ClusterIPOutOfRange of it every three minutes, and refuse its manifest with that clusterIP once it " +
+				"was deleted",
+			Fix: "take clusterIP out of its manifest, so that it can be made again; with Kubernetes 1.33 or later a range is kept for it",
+		},
+		{
+			Code: "RP1734", Severity: findings.Blocking, Run: checkGuard,
+			Claim: "where the Service range is a flag, addresses can be kept from others while API servers get another one",
+			Why: "from when the first API server has a range again, new Services could be given addresses that bridges answer at or that Services are to return to; a " +
+				"ValidatingAdmissionPolicy (Kubernetes 1.30 or later) refuses them",
+			Fix: "grant the rights in deploy/rbac.yaml, and have the API " + "servers serve admissionregistration.k8s.io/v1 ValidatingAdmissionPolicies",
+		},
+		{
+			Code: "RP1735", Severity: findings.Warning, Run: checkFlagLate,
+			Claim: "where the Service range is a flag, a rollback leaves no Service in the target range",
+			Why: "Services that were made since the API servers got the target range have addresses of it. They keep them, out of the range that the API servers have " +
+				"again, and stay as RP1733 says",
+			Fix: "after the rollback, make them again without clusterIP, when their clients allow",
+		},
+	}
+}
+
+func checkFlag(in Input) []findings.Result {
+	if !in.Survey.Bitmap || in.Snapshot.Version == nil {
+		return nil
+	}
+	var all []netip.Prefix
+	for i := range in.Survey.Ranges {
+		all = append(all, cidrsOf(&in.Survey.Ranges[i])...)
+	}
+	return []findings.Result{findings.Failed("", "the API server is %s, and gives out addresses of %s alone, which is its flag",
+		in.Snapshot.Version.GitVersion, joinRanges(all))}
+}
+
+func checkFlagFits(in Input) (out []findings.Result) {
+	if !in.Survey.Bitmap {
+		return nil
+	}
+	s, refuse := in.spec(), func(format string, args ...any) { out = append(out, findings.Failed("", format, args...)) }
+	if s.Mode != v1alpha1.ModeMove {
+		refuse("spec.serviceCIDR.mode is %s", s.Mode)
+	}
+	if len(s.To) > 1 {
+		refuse("the target is %d ranges: %s", len(s.To), joinRanges(s.To))
+	}
+	if s.ClusterServices == v1alpha1.ClusterServicesStay {
+		refuse("spec.serviceCIDR.clusterServices is Stay")
+	}
+	for i := range in.Survey.Ranges {
+		if all := cidrsOf(&in.Survey.Ranges[i]); len(all) > 1 {
+			refuse("the API servers have ranges of both families, %s", joinRanges(all))
+		}
+	}
+	if len(s.From) > 1 {
+		refuse("the ranges to empty are %s, and the API servers have one", joinRanges(s.From))
+	}
+	if len(s.From) == 1 && len(s.To) == 1 && !in.Survey.has(s.From[0]) && !in.Survey.has(s.To[0]) {
+		refuse("the range to empty is %s, and that of the API servers is neither this nor the target", s.From[0])
+	}
+	for _, e := range in.Survey.everything() {
+		if e.strategy == v1alpha1.StrategyOfEtcd {
+			out = append(out, findings.Failed("Service "+e.Key().String(), "service %s is to move by strategy Etcd", e.Key()))
+		}
+	}
+	return out
+}
+
+// has reports whether a range is exactly one of the cluster's.
+func (s *Survey) has(r netip.Prefix) bool {
+	for i := range s.Ranges {
+		if slices.Contains(cidrsOf(&s.Ranges[i]), r) {
+			return true
+		}
+	}
+	return false
+}
+
+// family is that of the ranges that Services move between.
+func (s *Survey) family() corev1.IPFamily {
+	if len(s.Spec.To) > 0 && s.Spec.To[0].Addr().Is6() {
+		return corev1.IPv6Protocol
+	}
+	return corev1.IPv4Protocol
+}
+
+func checkFlagPins(in Input) (out []findings.Result) {
+	if !in.Survey.Bitmap {
+		return nil
+	}
+	for _, e := range in.Survey.Pins {
+		if a := in.spec().current(e.Service); cidr.Contains(in.spec().From, a) {
+			out = append(out, findings.Failed("Service "+e.Key().String(), "service %s keeps %s: it %s", e.Key(), a, e.Reason))
+		}
+	}
+	return out
+}
+
+func checkGuard(in Input) []findings.Result {
+	if in.Guard == nil {
+		return nil
+	}
+	return []findings.Result{findings.Failed("", "%v", in.Guard)}
+}
+
+func checkFlagLate(in Input) (out []findings.Result) {
+	if !in.Survey.Bitmap || !in.Back {
+		return nil
+	}
+	for _, e := range slices.Concat(in.Survey.Pins, in.Survey.Stays) {
+		if a, late := addressIn(e.Service, in.spec().To); late {
+			out = append(out, findings.Failed("Service "+e.Key().String(), "service %s was made at %s, and stays there", e.Key(), a))
+		}
+	}
+	return out
+}
+
+// seeGuard asks whether addresses can be kept from others, where that will be needed.
+func (j *Job) seeGuard(ctx context.Context, in *Input) error {
+	in.Back = j.Migration.Spec.Desired == v1alpha1.DesiredRolledBack
+	if !in.Survey.Bitmap || !j.May("create", "admissionregistration.k8s.io", "validatingadmissionpolicies") {
+		return nil // the rights check says so
+	}
+	err := freeze.GuardPossible(ctx, j.Tools.Cluster, j.Spec.Name)
+	if errors.As(err, new(*freeze.UnavailableError)) || errors.As(err, new(*freeze.ForeignError)) || apierrors.IsForbidden(err) {
+		in.Guard = fmt.Errorf("addresses cannot be kept from others: %w", err)
+		return nil
+	}
+	return client.IgnoreNotFound(err)
+}

@@ -1,0 +1,240 @@
+package freeze
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine"
+)
+
+const (
+	// GuardName is the name of the policy, and of its binding, that keeps addresses from others.
+	GuardName = "replumb-guard"
+
+	guardProber = "replumb-guard-probe"
+)
+
+// The expressions of the guard, in CEL. Admission sees a Service with the address that was allocated (Store.create and Store.Update in
+// k8s.io/apiserver pkg/registry/generic/registry/store.go: BeginCreate and BeginUpdate come before validation). What is refused is given
+// back.
+const (
+	celHad = `request.operation == 'UPDATE' && has(oldObject.spec.clusterIPs) ? oldObject.spec.clusterIPs : []`
+
+	celFresh = `has(object.spec.clusterIPs) ? object.spec.clusterIPs.filter(a, !(a in variables.had)) : []`
+
+	// celReserves is true of what stands for a reserved address: only replumb makes Services in its namespace.
+	celReserves = `object.metadata.namespace == '` + v1alpha1.SystemNamespace + `' && has(object.metadata.labels) &&
+'` + v1alpha1.LabelRole + `' in object.metadata.labels && object.metadata.labels['` + v1alpha1.LabelRole + `'] == '` + v1alpha1.RoleHold + `'`
+)
+
+// Owned is an address, and the Service that may have it, as namespace/name; no one may, if it is empty.
+type Owned struct {
+	Address netip.Addr
+	Owner   string
+}
+
+// Guard keeps addresses from all Services but those that they are kept for, whether an API server has chosen them or their manifest names
+// them, while nothing else does: it is for the time in which API servers get another Service range, one after the other.
+//
+// On an error the policy refuses (failurePolicy Fail): unlike a freeze, correctness hangs on it. An API server that starts takes up policies
+// before it answers (WaitForReady in k8s.io/apiserver pkg/admission/plugin/policy/generic/plugin.go).
+type Guard struct {
+	Client    client.Client
+	Migration string
+	Owned     []Owned
+	// For says in the names of its steps what it is for.
+	For string
+}
+
+var (
+	_ engine.Undoer    = (*Guard)(nil)
+	_ engine.Previewer = (*Guard)(nil)
+)
+
+// Policy makes the policy and its binding as they should be.
+func (g *Guard) Policy() (*admissionv1.ValidatingAdmissionPolicy, *admissionv1.ValidatingAdmissionPolicyBinding) {
+	return &admissionv1.ValidatingAdmissionPolicy{
+		TypeMeta:   metav1.TypeMeta{APIVersion: admissionv1.SchemeGroupVersion.String(), Kind: "ValidatingAdmissionPolicy"},
+		ObjectMeta: metav1.ObjectMeta{Name: GuardName, Labels: labels(g.Migration)},
+		Spec:       g.spec(),
+	}, bindingOf(GuardName, g.Migration)
+}
+
+func (g *Guard) spec() admissionv1.ValidatingAdmissionPolicySpec {
+	fail, forbidden := admissionv1.Fail, metav1.StatusReasonForbidden
+	match := services()
+	match.ObjectSelector = &metav1.LabelSelector{}
+	match.ResourceRules[0].Operations = []admissionv1.OperationType{admissionv1.Create, admissionv1.Update}
+	lists, kept := g.lists(), []string{celManager + ` == '` + guardProber + `'`}
+	for _, l := range lists {
+		kept = append(kept, fmt.Sprintf("variables.fresh.exists(a, a in variables.%[1]s && variables.%[1]s[a] != variables.name)", l.Name))
+	}
+	return admissionv1.ValidatingAdmissionPolicySpec{
+		MatchConstraints: match,
+		FailurePolicy:    &fail,
+		Variables: slices.Concat([]admissionv1.Variable{
+			{Name: "name", Expression: `object.metadata.namespace + '/' + object.metadata.name`},
+			{Name: "had", Expression: celHad},
+			{Name: "fresh", Expression: celFresh},
+			{Name: "reserves", Expression: celReserves},
+		}, lists),
+		Validations: []admissionv1.Validation{{
+			Expression: "variables.reserves || !(" + strings.Join(kept, " || ") + ")", Reason: &forbidden,
+			Message: "the address is reserved; see: replumb status",
+			MessageExpression: quote("migration "+g.Migration+" keeps ") + ` + variables.fresh.join(', ') +
+' for the Service that had it; try again, and another address is chosen, or leave clusterIP out of the manifest'`,
+		}},
+	}
+}
+
+// lists are the variables that say whose an address is.
+func (g *Guard) lists() []admissionv1.Variable {
+	all := slices.Clone(g.Owned)
+	slices.SortFunc(all, func(a, b Owned) int { return a.Address.Compare(b.Address) })
+	all = slices.CompactFunc(all, func(a, b Owned) bool { return a.Address == b.Address })
+	var lists []admissionv1.Variable
+	for some := range slices.Chunk(all, keysPerList) {
+		entries := make([]string, len(some))
+		for i, o := range some {
+			entries[i] = quote(o.Address.String()) + ": " + quote(o.Owner)
+		}
+		lists = append(lists, admissionv1.Variable{
+			Name: fmt.Sprintf("%s%d", listed, len(lists)), Expression: "{" + strings.Join(entries, ", ") + "}",
+		})
+	}
+	return lists
+}
+
+// ID implements engine.Step.
+func (g *Guard) ID() string { return "guard/" + g.For }
+
+// Role implements engine.Cast: what it keeps is replumb's own.
+func (*Guard) Role() engine.Role { return engine.RoleOwn }
+
+// Title implements engine.Step.
+func (g *Guard) Title() string {
+	return fmt.Sprintf("Keep %d addresses from other Services while API servers get their range", len(g.Owned))
+}
+
+// State implements engine.Step.
+func (g *Guard) State(ctx context.Context) (engine.State, error) {
+	found, err := present(ctx, g.Client, GuardName)
+	switch {
+	case errors.As(err, new(*ForeignError)):
+		return engine.Blocked, err
+	case err != nil:
+		return engine.Unknown, err
+	case !found.policy || !found.binding:
+		return engine.Pending, nil
+	}
+	have := &admissionv1.ValidatingAdmissionPolicy{}
+	if err := g.Client.Get(ctx, client.ObjectKey{Name: GuardName}, have); err != nil {
+		return engine.Unknown, err
+	}
+	if !equality.Semantic.DeepEqual(have.Spec, g.spec()) {
+		return engine.Pending, nil
+	}
+	enforced, err := g.enforced(ctx)
+	switch {
+	case err != nil:
+		return engine.Unknown, err
+	case !enforced:
+		return engine.Pending, nil
+	}
+	return engine.Done, nil
+}
+
+// Do implements engine.Step.
+func (g *Guard) Do(ctx context.Context) error {
+	policy, binding := g.Policy()
+	return ensureBoth(ctx, g.Client, policy, binding, func(*admissionv1.ValidatingAdmissionPolicy) admissionv1.ValidatingAdmissionPolicySpec {
+		return g.spec()
+	})
+}
+
+// enforced asks by the dry run of a Service that the guard refuses, whatever its address is.
+func (g *Guard) enforced(ctx context.Context) (bool, error) {
+	svc := &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, GenerateName: "guarded-"},
+		Spec:       corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 1, Protocol: corev1.ProtocolTCP}}},
+	}
+	err := g.Client.Create(ctx, svc, client.DryRunAll, client.FieldOwner(guardProber))
+	if err != nil && !denied(err, GuardName) {
+		return false, fmt.Errorf("asking whether policy %s is enforced: %w", GuardName, err)
+	}
+	return err != nil, nil
+}
+
+// Verify proves by a dry run that the guard is enforced.
+func (g *Guard) Verify(ctx context.Context) error {
+	enforced, err := g.enforced(ctx)
+	if err == nil && !enforced {
+		return engine.NotYet("the API server does not enforce validatingadmissionpolicy %s yet", GuardName)
+	}
+	return err
+}
+
+// Preview implements engine.Previewer.
+func (g *Guard) Preview() ([]engine.Change, error) {
+	policy, binding := g.Policy()
+	return []engine.Change{
+		{Verb: "create", Object: "ValidatingAdmissionPolicy " + GuardName, Body: policy},
+		{Verb: "create", Object: "ValidatingAdmissionPolicyBinding " + GuardName, Body: binding},
+	}, nil
+}
+
+// Undo implements engine.Undoer.
+func (g *Guard) Undo() engine.Step {
+	return &engine.Observed[parts]{
+		Name: "tidy/guard/" + g.For, About: "Keep addresses by reservations alone", As: engine.RoleOwn,
+		Look: func(ctx context.Context) (engine.State, parts, error) {
+			found, err := present(ctx, g.Client, GuardName)
+			switch {
+			case errors.As(err, new(*ForeignError)):
+				return engine.Blocked, found, err
+			case err != nil:
+				return engine.Unknown, found, err
+			case found.policy || found.binding:
+				return engine.Pending, found, nil
+			}
+			return engine.Done, found, nil
+		},
+		Write: func(ctx context.Context, _ parts) error { return remove(ctx, g.Client, GuardName) },
+		Proof: func(ctx context.Context) error {
+			found, err := present(ctx, g.Client, GuardName)
+			if err == nil && (found.policy || found.binding) {
+				return engine.NotYet("validatingadmissionpolicy %s is not removed", GuardName)
+			}
+			return err
+		},
+		Changes: func() ([]engine.Change, error) {
+			return []engine.Change{
+				{Verb: "delete", Object: "ValidatingAdmissionPolicyBinding " + GuardName},
+				{Verb: "delete", Object: "ValidatingAdmissionPolicy " + GuardName},
+			}, nil
+		},
+	}
+}
+
+// GuardPossible is Possible for a guard.
+func GuardPossible(ctx context.Context, c client.Client, migration string) error {
+	policy, binding := (&Guard{Migration: migration}).Policy()
+	for _, o := range []client.Object{policy, binding} {
+		if err := tryCreate(ctx, c, o); err != nil {
+			return err
+		}
+	}
+	_, err := present(ctx, c, GuardName)
+	return unavailable(err)
+}
