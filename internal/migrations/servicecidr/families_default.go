@@ -66,6 +66,12 @@ func (s *Survey) defaults() (was, becomes []netip.Prefix, moves bool) {
 	return was, becomes, moves
 }
 
+// defaultLacks reports whether the default ServiceCIDR is still to be made: there is none, or not with both ranges, where it is to have two.
+func (s *Survey) defaultLacks(becomes []netip.Prefix) bool {
+	now := s.defaultNow()
+	return now == nil || len(becomes) > 1 && !slices.Equal(cidrsOf(now), becomes)
+}
+
 // swapped has a range in the place of that of the same family.
 func swapped(all []netip.Prefix, r netip.Prefix) []netip.Prefix {
 	i := slices.IndexFunc(all, func(p netip.Prefix) bool { return p.Addr().Is4() == r.Addr().Is4() })

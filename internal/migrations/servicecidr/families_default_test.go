@@ -81,6 +81,30 @@ func TestDefaultsOfBothFamilies(t *testing.T) {
 	}
 }
 
+// TestDefaultIsLookedAtUntilItIsWhole has apply wait for the default ServiceCIDR of both families also where one was made that is another, which a
+// run that was ended by that would else pass over.
+func TestDefaultIsLookedAtUntilItIsWhole(t *testing.T) {
+	kept := notedOf(defaultRange, "fd00:10:96::/112", "10.96.0.0/16,fd00:10:96::/112")
+	for name, tt := range map[string]struct {
+		has  []networkingv1.ServiceCIDR
+		want bool
+	}{
+		"none":         {[]networkingv1.ServiceCIDR{kept}, true},
+		"one family":   {[]networkingv1.ServiceCIDR{kept, rangeOf(defaultRange, "10.97.0.0/16")}, true},
+		"others":       {[]networkingv1.ServiceCIDR{kept, rangeOf(defaultRange, "10.97.0.0/16", "fd00:10:99::/112")}, true},
+		"in its order": {[]networkingv1.ServiceCIDR{kept, rangeOf(defaultRange, "10.97.0.0/16", "fd00:10:96::/112")}, false},
+	} {
+		spec := Spec{Name: "m", Mode: v1alpha1.ModeMove, From: ranges("10.96.0.0/16"), To: ranges("10.97.0.0/16"), ClusterServices: v1alpha1.ClusterServicesMove}
+		steps := 0
+		for _, g := range (&rangePlan{survey: Look(&cluster.Snapshot{ServiceCIDRs: tt.has}, spec, nil)}).repoint() {
+			steps += len(g.Steps)
+		}
+		if steps != map[bool]int{true: 1}[tt.want] {
+			t.Errorf("%s: %d steps", name, steps)
+		}
+	}
+}
+
 // TestNewDefaultFits has the default ServiceCIDR of both families be what is wanted in both, and in their order.
 func TestNewDefaultFits(t *testing.T) {
 	both := ranges("10.97.0.0/16", "fd00::/112")

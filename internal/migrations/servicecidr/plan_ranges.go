@@ -120,7 +120,7 @@ func (r *rangePlan) repoint() []engine.Group {
 		groups = append(groups, engine.InOrder(r.apiServers(becomes, repointed, false))...)
 	}
 	groups = append(groups, engine.InOrder(retire...)...)
-	if hasDefault || (moves && r.survey.defaultNow() == nil) {
+	if hasDefault || (moves && r.survey.defaultLacks(becomes)) {
 		made := newDefault{client: r.client, want: becomes, gone: was}
 		if len(becomes) == 1 {
 			made.want = r.survey.Spec.To
