@@ -48,7 +48,9 @@ func checkFamilyProof(in Input) []findings.Result {
 		return nil
 	}
 	if other := in.Survey.otherFamily(); other != "" {
-		return []findings.Result{findings.Failed("", "Services have addresses of both families, and API servers call nodes in one of them alone")}
+		return []findings.Result{
+			findings.Failed("", "Services have addresses of both families, and API servers call nodes in one of them alone"),
+		}
 	}
 	asked := s.To[0].Addr().Is6() && in.minor() >= answersInFamily // at addresses of IPv6
 	for i := range in.Snapshot.Nodes {
