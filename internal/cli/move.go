@@ -115,8 +115,8 @@ func (a *app) plan() *cobra.Command {
 	var flags *genericclioptions.PrintFlags
 	cmd := &cobra.Command{
 		Use: "plan -f FILE", Short: "Print what a migration would do, in order", Args: noArgs,
-		Long: `Print every write a migration would make, in order, how each Service moves and at what risk, and every one that stays. Nothing is written. Of a migration
-that is under way it prints what is left.
+		Long: `Print every write a migration would make, in order, how each Service moves and at what risk, and every one that
+stays. Nothing is written. Of a migration that is under way it prints what is left.
 
 Exit code: 0 nothing blocks, 3 something blocks, 1 could not look.`,
 		Example: a.example(`

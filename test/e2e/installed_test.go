@@ -126,7 +126,7 @@ func newOperated(t *testing.T, l *lab.Lab, further int) *inCluster {
 func (o *inCluster) callByNameAlone() {
 	o.Helper()
 	o.s.watch.Stop()
-	removeClients(o.T, o.l)
+	removeClients(o.T, o.l, shopNamespace)
 	calls := traffic.Call(shopNamespace, o.callees, rates())
 	delete(calls.Targets, traffic.ByOldAddress)
 	watch, err := traffic.Start(o.Context(), o.l.Client(), o.l.NodeNames(), calls)

@@ -15,6 +15,10 @@ import (
 	"sync"
 	"testing"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/lab/lab"
 )
@@ -48,11 +52,47 @@ func (o operator) acts() map[string]func(context.Context) error {
 			return errors.Join(o.managersNeverExited(ctx), o.lab.ControlPlaneNodes().RestartControllerManagers(ctx, true, o.podCIDR))
 		},
 		"gate/api-servers": func(ctx context.Context) error {
-			return o.lab.ControlPlaneNodes().RestartAPIServers(ctx, o.serviceCIDRs, nil)
+			if err := o.lab.ControlPlaneNodes().RestartAPIServers(ctx, o.serviceCIDRs, nil); err != nil {
+				return err
+			}
+			return o.vouch(ctx)
 		},
 	}
 	maps.Copy(acts, o.instead)
 	return acts
+}
+
+// vouch says on Migrations that API servers have the range, where replumb cannot see it: those of before 1.32 do not show their flags, and with
+// ServiceCIDRs do not tell them by what they give out.
+func (o operator) vouch(ctx context.Context) error {
+	api := o.lab.Client().Discovery()
+	switch _, err := api.ServerResourcesForGroupVersion("networking.k8s.io/v1beta1"); {
+	case apierrors.IsNotFound(err):
+		return nil
+	case err != nil:
+		return err
+	}
+	if err := api.RESTClient().Get().AbsPath("/flagz").Do(ctx).Error(); !apierrors.IsNotFound(err) {
+		return err
+	}
+	answer := "Repointed"
+	if o.kubernetes == netip.MustParseAddr(oldAPI) {
+		answer = "Restored"
+	}
+	all := &v1alpha1.MigrationList{}
+	const migrations = "/apis/replumb.dev/v1alpha1/migrations"
+	if body, err := api.RESTClient().Get().AbsPath(migrations).DoRaw(ctx); err != nil {
+		return err
+	} else if err := json.Unmarshal(body, all); err != nil {
+		return err
+	}
+	patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q}}}`, v1alpha1.AnnotationAPIServers, answer)
+	for _, m := range all.Items {
+		if err := api.RESTClient().Patch(types.MergePatchType).AbsPath(migrations, m.Name).Body(patch).Do(ctx).Error(); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // managersNeverExited fails if a controller manager has ended since it was started last, by a gate or with the lab.

@@ -73,7 +73,7 @@ func strangers(t *testing.T, l *lab.Lab) *shop {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { watch.Stop(); removeClients(t, l) })
+	t.Cleanup(func() { watch.Stop(); removeClients(t, l, shopNamespace) })
 	s := &shop{watch: watch}
 	s.steady(t)
 	return s

@@ -45,7 +45,7 @@ func testProofHolds(t *testing.T, l *lab.Lab) {
 	requireAllIn(t, l, "172.25.0.0/16")
 
 	s.watch.Stop()
-	removeClients(t, l)
+	removeClients(t, l, shopNamespace)
 	all.requireListed("holds")
 	waited := false
 	_, exit, stderr := runWatching(t, command(t, "replumb", "finish", "holds", "--yes", "-o", "json", "--kubeconfig", l.Kubeconfig()),
@@ -83,7 +83,7 @@ func unheld(t *testing.T, l *lab.Lab) {
 	resume()
 	t.Logf("control: without proof %d requests by name were lost on node1 before its kube-proxy went on", lost)
 	s.watch.Stop()
-	removeClients(t, l)
+	removeClients(t, l, shopNamespace)
 	replumb(t, l, "finish", "unheld", "--yes")
 	(&brokenProxy{T: t, l: l, node: "node1"}).forget()
 }

@@ -51,7 +51,7 @@ func testProofNodes(t *testing.T, l *lab.Lab) {
 		t.Errorf("status has %+v", got)
 	}
 	s.watch.Stop()
-	removeClients(t, l)
+	removeClients(t, l, shopNamespace)
 	replumb(t, l, "finish", "joined", "--yes")
 
 	j.loseKubelet()

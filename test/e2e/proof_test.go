@@ -56,7 +56,7 @@ func testProof(t *testing.T, l *lab.Lab) {
 			waited = true
 			t.Log(e.Error)
 			s.watch.Stop()
-			removeClients(t, l)
+			removeClients(t, l, shopNamespace)
 		}
 	})
 	if exit != 0 || !waited {
@@ -79,7 +79,7 @@ func unproven(t *testing.T, l *lab.Lab, after time.Duration) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { watch.Stop(); removeClients(t, l) })
+	t.Cleanup(func() { watch.Stop(); removeClients(t, l, shopNamespace) })
 	s := &shop{watch: watch}
 	s.steady(t)
 	file := writeMigration(t, "unproven", "172.21.0.0/16", "barrier: {mode: Wait, wait: 1s}", "1s")
@@ -119,7 +119,7 @@ func lightTraffic(t *testing.T, l *lab.Lab) (*shop, []traffic.Callee) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { watch.Stop(); removeClients(t, l) })
+	t.Cleanup(func() { watch.Stop(); removeClients(t, l, shopNamespace) })
 	s := &shop{watch: watch}
 	s.steady(t)
 	return s, callees
@@ -358,21 +358,23 @@ func requireReport(t *testing.T, l *lab.Lab) {
 	}
 }
 
-// removeClients ends the pods that call the shop, also when the test is over.
-func removeClients(t *testing.T, l *lab.Lab) {
+// removeClients ends the pods of clients in some namespaces, also when the test is over.
+func removeClients(t *testing.T, l *lab.Lab, namespaces ...string) {
 	t.Helper()
 	ctx := context.WithoutCancel(t.Context())
-	pods := l.Client().CoreV1().Pods(shopNamespace)
-	all, err := pods.List(ctx, metav1.ListOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, p := range all.Items {
-		if !strings.HasPrefix(p.Name, "client-") {
-			continue
-		}
-		if err := pods.Delete(ctx, p.Name, metav1.DeleteOptions{GracePeriodSeconds: new(int64)}); err != nil {
+	for _, namespace := range namespaces {
+		pods := l.Client().CoreV1().Pods(namespace)
+		all, err := pods.List(ctx, metav1.ListOptions{})
+		if err != nil {
 			t.Fatal(err)
+		}
+		for _, p := range all.Items {
+			if !strings.HasPrefix(p.Name, "client-") && !strings.HasPrefix(p.Name, "api-client-") {
+				continue
+			}
+			if err := pods.Delete(ctx, p.Name, metav1.DeleteOptions{GracePeriodSeconds: new(int64)}); err != nil {
+				t.Fatal(err)
+			}
 		}
 	}
 }

@@ -307,7 +307,7 @@ func killedServer(t *testing.T, l *lab.Lab) {
 func (s *shop) finish(t *testing.T, l *lab.Lab, migration string) {
 	t.Helper()
 	s.watch.Stop()
-	removeClients(t, l)
+	removeClients(t, l, shopNamespace)
 	replumb(t, l, "finish", migration, "--yes")
 	requireNoTrace(t, l)
 }

@@ -187,7 +187,7 @@ func (sp span) requireEnough(t *testing.T, nodes []string) {
 // see losses. Otherwise their silence about replumb means nothing.
 func requireNaiveLoses(t *testing.T, l *lab.Lab) {
 	t.Helper()
-	name := strings.ToLower("control-" + strings.NewReplacer("/", "-", "Test", "").Replace(t.Name()))
+	name := strings.ToLower("control-" + strings.NewReplacer("/", "-", ".", "-", "Test", "").Replace(t.Name()))
 	echo := workload.Echo{Namespace: name, Name: "cart", PartOf: "control", Replicas: 2}
 	callees, err := start(t.Context(), l, name, append([]runtime.Object{workload.Namespace(name)}, echo.Objects()...))
 	if err != nil {

@@ -254,7 +254,7 @@ func (s *storedShop) steadily(what string, chosen func(traffic.Source) bool, do 
 func (s *storedShop) leaveOldAddresses() {
 	s.Helper()
 	s.s.watch.Stop()
-	removeClients(s.T, s.l)
+	removeClients(s.T, s.l, shopNamespace)
 	watch, err := traffic.Start(s.Context(), s.l.Client(), s.l.NodeNames(), s.calls(traffic.ByName, traffic.ByNewAddress))
 	if err != nil {
 		s.Fatal(err)

@@ -114,15 +114,12 @@ func wholeUnderTraffic(t *testing.T, l *lab.Lab) *shop {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const callers = "callers"
-	if err := workload.Ensure(t.Context(), l.Client(), append(oddServices(), workload.Namespace(callers))...); err != nil {
+	if err := workload.Ensure(t.Context(), l.Client(), append(oddServices(), workload.Namespace(callersNamespace))...); err != nil {
 		t.Fatal(err)
 	}
-	few := traffic.Rates{Request: 5, Stream: 5, LookUp: 5}
-	some := traffic.Rates{Request: 6, Stream: 5, LookUp: 3}
 	watch, err := traffic.Start(t.Context(), l.Client(), l.NodeNames(),
-		traffic.Call(shopNamespace, callees, some).AndKeep(callees, some),
-		traffic.CallAPI(callers, oldAPI, few).AndAsk(oldDNS, few))
+		traffic.Call(shopNamespace, callees, wholeRates()).AndKeep(callees, wholeRates()),
+		traffic.CallAPI(callersNamespace, oldAPI, clusterRates()).AndAsk(oldDNS, clusterRates()))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -131,6 +128,13 @@ func wholeUnderTraffic(t *testing.T, l *lab.Lab) *shop {
 	s.steady(t)
 	return s
 }
+
+// callersNamespace has the clients of what the cluster offers.
+const callersNamespace = "callers"
+
+// wholeRates are those of clients of the shop, clusterRates of what the cluster offers.
+func wholeRates() traffic.Rates   { return traffic.Rates{Request: 6, Stream: 5, LookUp: 3} }
+func clusterRates() traffic.Rates { return traffic.Rates{Request: 5, Stream: 5, LookUp: 5} }
 
 // oddServices are Services of the other kinds: pinned, with node ports, without selector, headless.
 func oddServices() []runtime.Object {

@@ -83,7 +83,8 @@ func (e *elsewhere) RoundTrip(r *http.Request) (*http.Response, error) {
 // mayLast is true of requests that are not answered soon, or by others than API servers.
 func mayLast(r *http.Request) bool {
 	q := r.URL.Query()
-	return q.Get("watch") != "" || q.Get("follow") != "" || strings.Contains(r.URL.Path, "/proxy/") || strings.HasSuffix(r.URL.Path, "/readyz")
+	return q.Get("watch") != "" || q.Get("follow") != "" || strings.Contains(r.URL.Path, "/proxy/") ||
+		strings.HasSuffix(r.URL.Path, "/readyz")
 }
 
 // suspect asks, time and again, whether the API server is ready that a request waits for, until stop is called.

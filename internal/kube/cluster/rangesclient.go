@@ -67,7 +67,7 @@ func (r ranged) gone(o any, err error) error {
 
 // unknownResource tells a resource that is not served from an object that is not there, which is named.
 func unknownResource(err error) bool {
-	status, ok := err.(apierrors.APIStatus) //nolint:errorlint // as the client returns it
+	status, ok := err.(apierrors.APIStatus) // as the client returns it
 	return ok && status.Status().Details != nil && status.Status().Details.Name == ""
 }
 

@@ -86,7 +86,7 @@ func Decode(value []byte) (*corev1.Service, error) {
 	default:
 		return nil, unknown("it begins with %q", value[:min(len(value), 8)])
 	}
-	svc.TypeMeta.APIVersion, svc.TypeMeta.Kind = "v1", "Service"
+	svc.APIVersion, svc.Kind = "v1", "Service"
 	return svc, nil
 }
 

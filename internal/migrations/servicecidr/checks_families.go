@@ -60,15 +60,13 @@ func checkFamilyProof(in Input) []findings.Result {
 	if other := in.Survey.otherFamily(); other != "" {
 		return []findings.Result{findings.Failed("", "Services have addresses of both families, and API servers call nodes in one of them alone")}
 	}
-	six, late := s.To[0].Addr().Is6(), in.minor() >= answersInFamily
+	asked := s.To[0].Addr().Is6() && in.minor() >= answersInFamily // at addresses of IPv6
 	for i := range in.Snapshot.Nodes {
 		n := &in.Snapshot.Nodes[i]
-		called, err := netip.ParseAddr(cluster.InternalIP(n))
-		if err != nil || called.Is6() == six && (late || !six) || called.Is4() && six && !late {
-			continue
+		if called, err := netip.ParseAddr(cluster.InternalIP(n)); err == nil && called.Is6() != asked {
+			return []findings.Result{findings.Failed("Node "+n.Name,
+				"API servers call node %s at %s, where its kube-proxy does not answer about Services in %s", n.Name, called, s.To[0])}
 		}
-		return []findings.Result{findings.Failed("Node "+n.Name,
-			"API servers call node %s at %s, where its kube-proxy does not answer about Services in %s", n.Name, called, s.To[0])}
 	}
 	return nil
 }

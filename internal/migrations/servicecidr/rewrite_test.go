@@ -319,8 +319,10 @@ func TestRewriteIsRefused(t *testing.T) {
 	}{
 		"no etcd there": {func(s *v1alpha1.StoreSpec) { s.Endpoints = []string{"http://127.0.0.1:9"} }, "connection refused"},
 		"other prefix":  {func(s *v1alpha1.StoreSpec) { s.Prefix = "/elsewhere" }, "there is nothing at /elsewhere/services/specs/shop/balanced"},
-		"no Secret": {func(s *v1alpha1.StoreSpec) { s.Endpoints, s.Secret = []string{"https://127.0.0.1:9"}, "etcd" },
-			"secret replumb-system/etcd is not there"},
+		"no Secret": {
+			func(s *v1alpha1.StoreSpec) { s.Endpoints, s.Secret = []string{"https://127.0.0.1:9"}, "etcd" },
+			"secret replumb-system/etcd is not there",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := setup(t, byEtcd, func(m *v1alpha1.Migration) { tt.change(m.Spec.ServiceCIDR.Etcd) })

@@ -33,15 +33,7 @@ func (h *hopStep) depart(ctx context.Context, svc *corev1.Service) error {
 		return h.rewrite(ctx, svc)
 	}
 	if svc.Spec.Type == corev1.ServiceTypeNodePort {
-		if err := h.room(ctx, svc); err != nil {
-			return err
-		}
-		if h.routed() {
-			if err := h.transit.throttle.Rest(ctx); err != nil {
-				return err
-			}
-		}
-		done, err := bridge.Nudge(ctx, h.transit.client, h.transit.pool, h.transit.migration)
+		done, err := h.time(ctx, svc)
 		if err != nil {
 			return err
 		}
@@ -58,6 +50,19 @@ func (h *hopStep) depart(ctx context.Context, svc *corev1.Service) error {
 		}
 	}
 	return h.cross(ctx, svc)
+}
+
+// time has the next sync of every kube-proxy come after the patches of a Service with node ports. done removes what it takes.
+func (h *hopStep) time(ctx context.Context, svc *corev1.Service) (done func(context.Context) error, err error) {
+	if err := h.room(ctx, svc); err != nil {
+		return nil, err
+	}
+	if h.routed() {
+		if err := h.transit.throttle.Rest(ctx); err != nil {
+			return nil, err
+		}
+	}
+	return bridge.Nudge(ctx, h.transit.client, h.transit.pool, h.transit.migration)
 }
 
 // routed reports whether ingress controllers are to see nothing of the hop.

@@ -203,11 +203,29 @@ func (h *hopStep) prove(ctx context.Context) error {
 	if err != nil || svc == nil {
 		return err
 	}
-	src, dest := h.ends()
+	src, _ := h.ends()
 	original, err := h.entry.original(svc)
 	if err != nil {
 		return err
 	}
+	if err := h.same(svc, original); err != nil {
+		return err
+	}
+	if !h.kept {
+		if err := h.reservation(src).Check(ctx, h.transit.client); err != nil {
+			return fmt.Errorf("service %s has moved, but its address %s is not kept: %w", h.entry.Key(), src, err)
+		}
+	}
+	if err := h.transit.endpoints.Same(ctx, h.entry.Key(), h.entry.BridgeKey()); err != nil {
+		return err
+	}
+	h.report(svc)
+	return nil
+}
+
+// same returns nil if the Service is at its target, and has what it had.
+func (h *hopStep) same(svc *corev1.Service, original *corev1.ServiceSpec) error {
+	_, dest := h.ends()
 	s := &svc.Spec
 	switch {
 	case !isAt(svc, dest) || s.ExternalName != "":
@@ -222,15 +240,6 @@ func (h *hopStep) prove(ctx context.Context) error {
 		(!equality.Semantic.DeepEqual(s.Ports, original.Ports) || s.ExternalTrafficPolicy != original.ExternalTrafficPolicy):
 		return fmt.Errorf("service %s lost its node ports or externalTrafficPolicy", h.entry.Key())
 	}
-	if !h.kept {
-		if err := h.reservation(src).Check(ctx, h.transit.client); err != nil {
-			return fmt.Errorf("service %s has moved, but its address %s is not kept: %w", h.entry.Key(), src, err)
-		}
-	}
-	if err := h.transit.endpoints.Same(ctx, h.entry.Key(), h.entry.BridgeKey()); err != nil {
-		return err
-	}
-	h.report(svc)
 	return nil
 }
 

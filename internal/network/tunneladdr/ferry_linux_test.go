@@ -29,7 +29,12 @@ func felix(t *testing.T, gateway, machine string) {
 		LinkIndex: index, Family: unix.AF_INET, State: netlink.NUD_PERMANENT, IP: net.ParseIP(gateway), HardwareAddr: mac,
 	}))
 	must(t, netlink.NeighSet(&netlink.Neigh{
-		LinkIndex: index, Family: unix.AF_BRIDGE, State: netlink.NUD_PERMANENT, Flags: netlink.NTF_SELF, IP: net.ParseIP(machine), HardwareAddr: mac,
+		LinkIndex:    index,
+		Family:       unix.AF_BRIDGE,
+		State:        netlink.NUD_PERMANENT,
+		Flags:        netlink.NTF_SELF,
+		IP:           net.ParseIP(machine),
+		HardwareAddr: mac,
 	}))
 	must(t, netlink.RouteReplace(&netlink.Route{
 		LinkIndex: index, Dst: ipNet(others), Gw: net.ParseIP(gateway), Flags: int(netlink.FLAG_ONLINK),
@@ -79,7 +84,10 @@ func TestFerry(t *testing.T) {
 			}
 			continue
 		}
-		must(t, netlink.NeighDel(&netlink.Neigh{LinkIndex: link(t, Device).Attrs().Index, Family: unix.AF_INET, IP: net.ParseIP("10.244.2.0")}))
+		must(
+			t,
+			netlink.NeighDel(&netlink.Neigh{LinkIndex: link(t, Device).Attrs().Index, Family: unix.AF_INET, IP: net.ParseIP("10.244.2.0")}),
+		)
 		must(t, netlink.RouteDel(&netlink.Route{LinkIndex: link(t, Device).Attrs().Index, Dst: ipNet(others)}))
 		must(t, f.Board())
 		if got := leads(t); got != "172.30.0.12" {

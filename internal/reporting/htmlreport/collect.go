@@ -85,7 +85,8 @@ func annotated(all []corev1.Service, migration string) []Service {
 			continue
 		}
 		s := Service{Name: svc.Namespace + "/" + svc.Name, From: a[v1alpha1.AnnotationOldIP], To: a[v1alpha1.AnnotationTargetIP]}
-		if at, err := time.Parse(time.RFC3339, a[v1alpha1.AnnotationMovedAt]); err == nil && (svc.Spec.ClusterIP == s.To || slices.Contains(svc.Spec.ClusterIPs, s.To)) {
+		arrived := svc.Spec.ClusterIP == s.To || slices.Contains(svc.Spec.ClusterIPs, s.To)
+		if at, err := time.Parse(time.RFC3339, a[v1alpha1.AnnotationMovedAt]); err == nil && arrived {
 			s.At, s.State = &at, stateMoved
 		}
 		out = append(out, s)

@@ -122,7 +122,7 @@ func (c *plainConn) ready(events int16) bool {
 	poll := unix.PollFd{Fd: int32(c.fd), Events: events} //nolint:gosec // a descriptor
 	// Raw, so that Go's runtime does not take it for a call that may last: it would give the processor to another thread, and wake that up.
 	n, _, errno := unix.RawSyscall6(
-		unix.SYS_PPOLL, uintptr(unsafe.Pointer(&poll)), 1, uintptr(unsafe.Pointer(&limit)), 0, 0, 0, //nolint:gosec // as ppoll(2) takes them
+		unix.SYS_PPOLL, uintptr(unsafe.Pointer(&poll)), 1, uintptr(unsafe.Pointer(&limit)), 0, 0, 0, //nolint:gosec // see ppoll(2)
 	)
 	if n == 0 && errno == 0 {
 		c.plain.slow.Store(true)

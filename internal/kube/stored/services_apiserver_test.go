@@ -1,0 +1,211 @@
+//go:build apiserver
+
+package stored
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/replumb/replumb/internal/kube/etcd"
+	"github.com/replumb/replumb/internal/testing/apitest"
+)
+
+func serve(t *testing.T, opts ...apitest.Option) *apitest.Server {
+	t.Helper()
+	s, err := apitest.Run("10.96.0.0/16", opts...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Stop() })
+	return s
+}
+
+// services are those in the etcd at an address.
+func services(t *testing.T, endpoint string) *Services {
+	t.Helper()
+	c, err := etcd.Open(t.Context(), etcd.Config{Endpoints: []string{endpoint}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	return &Services{Etcd: c, Prefix: DefaultPrefix}
+}
+
+func create(t *testing.T, s *apitest.Server) *corev1.Service {
+	t.Helper()
+	svc := &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "cart"},
+		Spec:       corev1.ServiceSpec{ClusterIP: "10.96.0.7", Ports: []corev1.ServicePort{{Port: 80}}},
+	}
+	if err := s.Create(t.Context(), svc); err != nil {
+		t.Fatal(err)
+	}
+	return svc
+}
+
+// unchanged fails the test if an API server answers with another revision of a Service than it did.
+func unchanged(t *testing.T, s *apitest.Server, svc *corev1.Service) {
+	t.Helper()
+	now := &corev1.Service{}
+	if err := s.Get(t.Context(), types.NamespacedName{Namespace: svc.Namespace, Name: svc.Name}, now); err != nil {
+		t.Fatal(err)
+	}
+	if now.ResourceVersion != svc.ResourceVersion {
+		t.Errorf("it was written: %+v", now.Spec)
+	}
+}
+
+// TestEtcdOfAnotherCluster has a Service of the same name and address in two clusters. The etcd of the one is refused for the Service of the other.
+func TestEtcdOfAnotherCluster(t *testing.T) {
+	ours, theirs := serve(t), serve(t)
+	svc, other := create(t, ours), create(t, theirs)
+	there := swap("10.96.0.7", "10.96.0.8")
+	err := services(t, theirs.Etcd).Rewrite(t.Context(), svc, there)
+	if !errors.As(err, new(*IdentityError)) || !Permanent(err) {
+		t.Errorf("another cluster's etcd is taken: %v", err)
+	}
+	unchanged(t, ours, svc)
+	unchanged(t, theirs, other)
+	if err := services(t, ours.Etcd).Rewrite(t.Context(), svc, there); err != nil {
+		t.Errorf("control: its own etcd is refused: %v", err)
+	}
+}
+
+// TestChangedSinceItWasRead writes nothing over what others wrote, also where the revision that was read is compacted.
+func TestChangedSinceItWasRead(t *testing.T) {
+	s := serve(t)
+	read := create(t, s)
+	now := read.DeepCopy()
+	now.Spec.Ports[0].Port = 8080
+	if err := s.Update(t.Context(), now); err != nil {
+		t.Fatal(err)
+	}
+	all, there := services(t, s.Etcd), swap("10.96.0.7", "10.96.0.8")
+	for _, compacted := range []bool{false, true} {
+		if compacted {
+			compact(t, s)
+		}
+		if err := all.Rewrite(t.Context(), read, there); !errors.Is(err, ErrChanged) || Permanent(err) {
+			t.Errorf("a Service that has changed was written, or is given up: %v", err)
+		}
+		unchanged(t, s, now)
+	}
+	if err := all.Rewrite(t.Context(), now, there); err != nil {
+		t.Errorf("control: what was read after compaction is refused: %v", err)
+	}
+}
+
+// compact has an API server's etcd forget all revisions but the last.
+func compact(t *testing.T, s *apitest.Server) {
+	t.Helper()
+	c, err := clientv3.New(clientv3.Config{Endpoints: []string{s.Etcd}, DialTimeout: 5 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = c.Close() }()
+	answer, err := c.Get(t.Context(), DefaultPrefix)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Compact(t.Context(), answer.Header.Revision, clientv3.WithCompactPhysical()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestEncryptedAtRest refuses what an API server has encrypted.
+func TestEncryptedAtRest(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "encryption.yaml")
+	const config = `apiVersion: apiserver.config.k8s.io/v1
+kind: EncryptionConfiguration
+resources:
+- resources: [services]
+  providers:
+  - aescbc: {keys: [{name: one, secret: MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=}]}
+  - identity: {}
+`
+	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s := serve(t, apitest.Flag("encryption-provider-config", file))
+	svc := create(t, s)
+	err := services(t, s.Etcd).Check(t.Context(), svc)
+	if !errors.As(err, new(*EncodingError)) || !Permanent(err) {
+		t.Errorf("what is encrypted is taken: %v", err)
+	}
+	unchanged(t, s, svc)
+}
+
+// TestMemberWithoutQuorum gets no answer that could be believed, and is worth another try.
+func TestMemberWithoutQuorum(t *testing.T) {
+	endpoint, kill := pair(t)
+	all := services(t, endpoint)
+	svc := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "cart", UID: "1", ResourceVersion: "1"}}
+	check := func() error {
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		return all.Check(ctx, svc)
+	}
+	if err := check(); !Permanent(err) {
+		t.Fatalf("control: with a quorum it does not say that it has no such Service: %v", err)
+	}
+	kill()
+	if err := check(); err == nil || Permanent(err) {
+		t.Errorf("a member without a quorum answers: %v", err)
+	}
+}
+
+// pair is an etcd of two members: where to reach one, and what ends the other.
+func pair(t *testing.T) (endpoint string, kill func()) {
+	t.Helper()
+	peers, clients := free(t, 2), free(t, 2)
+	for i, name := range []string{"one", "two"} {
+		cmd := exec.CommandContext(t.Context(), filepath.Join(os.Getenv("KUBEBUILDER_ASSETS"), "etcd"),
+			"--name="+name, "--data-dir="+t.TempDir(), "--log-level=error",
+			"--listen-client-urls="+clients[i], "--advertise-client-urls="+clients[i],
+			"--listen-peer-urls="+peers[i], "--initial-advertise-peer-urls="+peers[i],
+			"--initial-cluster="+fmt.Sprintf("one=%s,two=%s", peers[0], peers[1]))
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		kill = sync.OnceFunc(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+		t.Cleanup(kill)
+	}
+	c, err := clientv3.New(clientv3.Config{Endpoints: clients[:1], DialTimeout: 5 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = c.Close() }()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	if _, err := c.Get(ctx, DefaultPrefix); err != nil { // once both are there
+		t.Fatal(err)
+	}
+	return clients[0], kill
+}
+
+// free are URLs at which nothing listens.
+func free(t *testing.T, n int) (urls []string) {
+	t.Helper()
+	for range n {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = l.Close() }()
+		urls = append(urls, "http://"+l.Addr().String())
+	}
+	return urls
+}
