@@ -202,7 +202,7 @@ test-whole: lab-basic ## The whole Service range moved and moved back, killed on
 	$(E2E) -run '^TestWholeRange$$' ./e2e
 
 .PHONY: test-versions
-test-versions: lab-basic ## With each Kubernetes that labs run: API tests, and the whole Service range moved, moved back, moved again and finished (root; about 75 min, and 15 more the first time)
+test-versions: lab-basic ## With each Kubernetes that labs run: API tests, and the whole Service range moved, moved back, moved again and finished (root; about 2 h, and 15 min more the first time)
 	@$(LAB) build kubernetes-v1.33 kubernetes-v1.31 > /dev/null
 	@hack/test-versions.sh $(LAB)
 	$(E2E) -timeout 100m -run '^TestVersions$$' ./e2e

@@ -114,6 +114,11 @@ func unusedByServices() map[string]string {
 		"get leases.coordination.k8s.io overlap in replumb-system":                                     keeper,
 		"update leases.coordination.k8s.io overlap in replumb-system":                                  keeper,
 	}
+	for _, verb := range []string{"get", "update", "delete"} {
+		for _, kind := range []string{"validatingadmissionpolicies", "validatingadmissionpolicybindings"} {
+			all[verb+" "+kind+".admissionregistration.k8s.io replumb-guard"] = "a cluster without ServiceCIDRs"
+		}
+	}
 	maps.Copy(all, unusedAgents())
 	return all
 }

@@ -72,15 +72,15 @@ func (f flagPlan) vacant() engine.Step {
 	return &engine.Wait{
 		Name: "vacant/" + defaultRange, About: "Verify that nothing but pinned Services has an address in " + joinRanges(from), Again: true,
 		For: func(ctx context.Context) error {
-			left, err := f.immovable(from)(ctx)
+			now, err := f.lookAgain(ctx)
 			if err != nil {
 				return err
 			}
-			others, err := holders(ctx, f.client, from, f.survey.KeepRanges())
-			if err != nil {
-				return err
+			left := now.immovable(from)
+			for _, e := range now.Pending() {
+				left = append(left, fmt.Sprintf("services %s (%s)", e.Key(), e.Old))
 			}
-			if left = append(left, others...); len(left) > 0 {
+			if len(left) > 0 {
 				return &RangeInUseError{Range: from, Holders: left}
 			}
 			return nil

@@ -40,7 +40,11 @@ func (g givesOut) step() engine.Step {
 		Proof: func(context.Context) error { return nil },
 		Changes: func() ([]engine.Change, error) {
 			const name = "Service " + v1alpha1.SystemNamespace + "/given-…"
-			return []engine.Change{{Verb: "create", Object: name, Body: g.build()}, {Verb: "delete", Object: name}}, nil
+			return []engine.Change{
+				{Verb: "create", Object: name, Body: g.build()},
+				{Verb: "delete", Object: name},
+				{Verb: "delete", Object: "EndpointSlice " + v1alpha1.SystemNamespace + "/… (that an interrupted run left)"},
+			}, nil
 		},
 	}
 }
@@ -61,6 +65,9 @@ func (g givesOut) build() *corev1.Service {
 }
 
 func (g givesOut) try(ctx context.Context) error {
+	if err := bridge.RemoveThrowaways(ctx, g.client, g.migration); err != nil { // that a killed run left
+		return err
+	}
 	svc := g.build()
 	if err := g.client.Create(ctx, svc, client.FieldOwner(v1alpha1.FieldManager)); err != nil {
 		// Whatever it is, it may pass: an API server that has just started, or the guard that has kept an address.

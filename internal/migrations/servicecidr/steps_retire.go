@@ -103,24 +103,38 @@ func (r retiredRange) retire() engine.Step {
 
 // immovable looks at the Services again.
 func (r *rangePlan) immovable(cidrs []netip.Prefix) func(context.Context) ([]string, error) {
-	return func(ctx context.Context) (names []string, err error) {
-		snap := &cluster.Snapshot{}
-		if snap.ServiceCIDRs, err = serviceCIDRs(ctx, r.client); err != nil {
+	return func(ctx context.Context) ([]string, error) {
+		now, err := r.lookAgain(ctx)
+		if err != nil {
 			return nil, err
 		}
-		if snap.IPAddresses, err = cluster.List[networkingv1.IPAddress](ctx, r.client, &networkingv1.IPAddressList{}); err != nil {
-			return nil, err
-		}
-		if snap.Services, err = cluster.List[corev1.Service](ctx, r.client, &corev1.ServiceList{}); err != nil {
-			return nil, err
-		}
-		for _, e := range Look(snap, r.survey.Spec, nil).Blockers() {
-			if e.Reason.Kind == Refused && cidr.Contains(cidrs, e.Old) {
-				names = append(names, fmt.Sprintf("services %s (%s), which %s", e.Key(), e.Old, e.Reason))
-			}
-		}
-		return names, nil
+		return now.immovable(cidrs), nil
 	}
+}
+
+// immovable are the Services that have an address in some ranges and neither move nor are pinned.
+func (s *Survey) immovable(in []netip.Prefix) (names []string) {
+	for _, e := range s.Blockers() {
+		if e.Reason.Kind == Refused && cidr.Contains(in, e.Old) {
+			names = append(names, fmt.Sprintf("services %s (%s), which %s", e.Key(), e.Old, e.Reason))
+		}
+	}
+	return names
+}
+
+// lookAgain surveys the Services as they are now.
+func (r *rangePlan) lookAgain(ctx context.Context) (_ *Survey, err error) {
+	snap := &cluster.Snapshot{}
+	if snap.ServiceCIDRs, err = serviceCIDRs(ctx, r.client); err != nil {
+		return nil, err
+	}
+	if snap.IPAddresses, err = cluster.List[networkingv1.IPAddress](ctx, r.client, &networkingv1.IPAddressList{}); err != nil {
+		return nil, err
+	}
+	if snap.Services, err = cluster.List[corev1.Service](ctx, r.client, &corev1.ServiceList{}); err != nil {
+		return nil, err
+	}
+	return Look(snap, r.survey.Spec, nil), nil
 }
 
 // RangeInUseError says that a range cannot be retired yet.
