@@ -117,13 +117,13 @@ func (r *Remover) follower(ctx context.Context) (string, error) {
 }
 
 func (r *Remover) freezes(ctx context.Context) (string, error) {
-	for _, name := range []string{freeze.Name, freeze.DeploysName} {
+	for _, name := range []string{freeze.Name, freeze.DeploysName, freeze.GuardName} {
 		there, err := r.there(ctx, &admissionv1.ValidatingAdmissionPolicy{}, client.ObjectKey{Name: name})
 		if err != nil {
 			return "", err
 		}
 		if there {
-			return fmt.Sprintf("validatingadmissionpolicy %s keeps others from changing what moves", name), nil
+			return fmt.Sprintf("validatingadmissionpolicy %s keeps others from what a migration needs", name), nil
 		}
 	}
 	return "", nil

@@ -16,7 +16,6 @@ import (
 
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
-	networkingv1 "k8s.io/api/networking/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -308,17 +307,34 @@ func requireNoTrace(t *testing.T, l *lab.Lab) {
 			t.Errorf("service %s/%s, a %s, is still there", s.Namespace, s.Name, s.Labels[v1alpha1.LabelRole])
 		}
 	}
-	holds, err := l.Client().NetworkingV1().IPAddresses().List(t.Context(), metav1.ListOptions{LabelSelector: v1alpha1.LabelRole})
-	if apierrors.IsNotFound(err) { // where there are none, Services stand for them
-		holds, err = &networkingv1.IPAddressList{}, nil
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, h := range holds.Items {
-		t.Errorf("address %s is still held", h.Name)
+	for _, held := range heldAddresses(t, l) {
+		t.Errorf("address %s is still held", held)
 	}
 	if _, err := l.Client().CoreV1().Namespaces().Get(t.Context(), v1alpha1.SystemNamespace, metav1.GetOptions{}); err == nil {
 		t.Errorf("namespace %s is still there", v1alpha1.SystemNamespace)
 	}
+}
+
+// heldAddresses are those that replumb reserves. Where there are no IPAddresses, Services stand for them.
+func heldAddresses(t *testing.T, l *lab.Lab) (names []string) {
+	t.Helper()
+	ours := metav1.ListOptions{LabelSelector: v1alpha1.LabelRole}
+	all, err := l.Client().NetworkingV1().IPAddresses().List(t.Context(), ours)
+	if err == nil {
+		for _, ip := range all.Items {
+			names = append(names, ip.Name)
+		}
+		return names
+	}
+	beta, betaErr := l.Client().NetworkingV1beta1().IPAddresses().List(t.Context(), ours)
+	if betaErr == nil {
+		for _, ip := range beta.Items {
+			names = append(names, ip.Name)
+		}
+		return names
+	}
+	if !apierrors.IsNotFound(err) || !apierrors.IsNotFound(betaErr) {
+		t.Fatal(errors.Join(err, betaErr))
+	}
+	return nil
 }
