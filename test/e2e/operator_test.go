@@ -14,8 +14,11 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/replumb/replumb/api/v1alpha1"
@@ -44,7 +47,7 @@ func (o operator) acts() map[string]func(context.Context) error {
 		"gate/certificates": func(ctx context.Context) error {
 			return o.lab.ControlPlaneNodes().IssueCertificates(ctx, []netip.Addr{o.kubernetes})
 		},
-		"gate/kubelets": func(ctx context.Context) error { return o.lab.Workers().RestartKubelets(ctx, o.dns) },
+		"gate/kubelets": o.restartKubelets,
 		"gate/ranges-paused": func(ctx context.Context) error {
 			return errors.Join(o.managersNeverExited(ctx), o.lab.ControlPlaneNodes().RestartControllerManagers(ctx, false, netip.Prefix{}))
 		},
@@ -60,6 +63,39 @@ func (o operator) acts() map[string]func(context.Context) error {
 	}
 	maps.Copy(acts, o.instead)
 	return acts
+}
+
+// restartKubelets goes on to the next node once the pods of the last are ready again, as the gate asks: kubelets before 1.35 that start take them for
+// unready.
+func (o operator) restartKubelets(ctx context.Context) error {
+	for _, node := range o.lab.NodeNames() {
+		if err := o.lab.Workers().RestartKubelets(ctx, o.dns, node); err != nil {
+			return err
+		}
+		well := 0 // seconds in a row: what is said of pods may be of before the restart
+		for tick := time.Tick(time.Second); well < 5; {
+			select {
+			case <-ctx.Done():
+				return ctx.Err()
+			case <-tick:
+			}
+			all, err := o.lab.Client().CoreV1().Pods("").List(ctx, metav1.ListOptions{FieldSelector: "spec.nodeName=" + node})
+			if err != nil {
+				return err
+			}
+			if well++; slices.ContainsFunc(all.Items, unready) {
+				well = 0
+			}
+		}
+	}
+	return nil
+}
+
+// unready reports whether a pod that is to serve does not.
+func unready(p corev1.Pod) bool {
+	return p.DeletionTimestamp == nil && p.Status.Phase == corev1.PodRunning && !slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+	})
 }
 
 // vouch says on Migrations that API servers have the range, where replumb cannot see it: those of before 1.32 do not show their flags, and with

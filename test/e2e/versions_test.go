@@ -5,9 +5,13 @@ import (
 	"strings"
 	"testing"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/lab/lab"
 	"github.com/replumb/replumb/lab/traffic"
+	"github.com/replumb/replumb/lab/workload"
 )
 
 // TestVersions moves the whole Service range under traffic, there, back, there again and for good, with each version of Kubernetes that
@@ -34,6 +38,7 @@ func thereAndBackAndThere(t *testing.T, l *lab.Lab) {
 	t.Helper()
 	forgetNamesSoon(t, l)
 	s := wholeUnderTraffic(t, l)
+	twoOf(t, l, "payments")
 	before := allServices(t, l)
 	moveWhole(t, l, s, writeWritingOnce(t, l, "versions"))
 	back := s.during(t, "the whole rollback", func() { attend(t, l, oldRange, 0, "rollback", "versions", "--yes") })
@@ -47,6 +52,23 @@ func thereAndBackAndThere(t *testing.T, l *lab.Lab) {
 	over.requireNothingLost(t, traffic.All)
 	requireWhole(t, l, newRange)
 	requireNaiveLoses(t, l)
+}
+
+// twoOf gives a Deployment of the shop that has one pod another, as RP1506 says: kubelets before 1.35 take pods for unready when they are restarted.
+func twoOf(t *testing.T, l *lab.Lab, name string) {
+	t.Helper()
+	all := l.Client().AppsV1().Deployments(shopNamespace)
+	d, err := all.Get(t.Context(), name, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.Spec.Replicas = ptr.To[int32](2)
+	if d, err = all.Update(t.Context(), d, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := workload.WaitReady(t.Context(), l.Client(), settled, d); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // writeWritingOnce is writeWhole for API servers of which it may not be seen that they write addresses once: all that have ServiceCIDRs do.

@@ -221,7 +221,9 @@ func post(ctx context.Context, config *rest.Config, address, path string, body [
 	return send(ctx, config, address, http.MethodPost, path, http.Header{"Accept": {kind}, "Content-Type": {kind}}, bytes.NewReader(body))
 }
 
-func send(ctx context.Context, config *rest.Config, address, method, path string, header http.Header, body io.Reader) (*http.Response, error) {
+func send(
+	ctx context.Context, config *rest.Config, address, method, path string, header http.Header, body io.Reader,
+) (*http.Response, error) {
 	config.Host = "https://" + address
 	client, err := rest.HTTPClientFor(config)
 	if err != nil {

@@ -76,20 +76,21 @@ func TestNodesComeLast(t *testing.T) {
 	lies := []Witness{{Node: "cp1", ControlPlane: true, Saw: []v1alpha1.APIServerReport{{
 		Address: address, SANs: []string{want.String()}, Ranges: []string{target.String()},
 	}}}}
+	on := []netip.Prefix{target}
 	seen := Through(
 		[]Server{{Address: address, SANs: []netip.Addr{netip.MustParseAddr("10.96.0.1")}, Ranges: prefixes("10.96.0.0/16")}},
 		lies,
 	)
-	if missing, _ := AllOnRange(seen, nil, []netip.Prefix{target}); seen[0].From != "" || CertificatesCover(seen, want) == nil || len(missing) != 1 {
+	if missing, _ := AllOnRange(seen, nil, on); seen[0].From != "" || CertificatesCover(seen, want) == nil || len(missing) != 1 {
 		t.Errorf("what was seen from here: %+v", seen)
 	}
 	pods := map[netip.Addr][]netip.Prefix{netip.MustParseAddr("10.0.0.5"): prefixes("10.96.0.0/16")}
 	unseen := []Server{{Address: address, CertErr: errors.New("no route to host"), FlagsErr: errors.New("not asked")}}
-	if missing, _ := AllOnRange(Through(unseen, lies), pods, []netip.Prefix{target}); len(missing) != 1 || missing[0] != address+" (10.96.0.0/16)" {
+	if missing, _ := AllOnRange(Through(unseen, lies), pods, on); len(missing) != 1 || missing[0] != address+" (10.96.0.0/16)" {
 		t.Errorf("what its pod has: missing %v", missing)
 	}
 	pods[netip.MustParseAddr("10.0.0.5")] = nil // it is not ready
-	if missing, unknown := AllOnRange(Through(unseen, lies), pods, []netip.Prefix{target}); len(missing)+len(unknown) > 0 {
+	if missing, unknown := AllOnRange(Through(unseen, lies), pods, on); len(missing)+len(unknown) > 0 {
 		t.Errorf("what its pod does not say: missing %v, unknown %v", missing, unknown)
 	}
 	unseen[0].CertErr = ErrUnverified

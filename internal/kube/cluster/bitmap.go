@@ -42,7 +42,8 @@ const FlagRange = "kubernetes"
 type OneRangeError struct{ Verb, Name string }
 
 func (e *OneRangeError) Error() string {
-	return fmt.Sprintf("servicecidr %s cannot be %s: this cluster has no ServiceCIDRs, and its one range is the flag --service-cluster-ip-range of its API servers", e.Name, e.Verb)
+	return fmt.Sprintf("servicecidr %s cannot be %s: this cluster has no ServiceCIDRs, and its one range is the flag --service-cluster-ip-range "+
+		"of its API servers", e.Name, e.Verb)
 }
 
 // Advice implements fault.Adviser.

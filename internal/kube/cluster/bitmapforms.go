@@ -27,7 +27,7 @@ const (
 )
 
 // noOnes are addresses that no Service can be given: packets to them are discarded (RFC 6666).
-var noOnes = netip.MustParsePrefix("100::/64") //nolint:gochecknoglobals // a constant
+var noOnes = netip.MustParsePrefix("100::/64")
 
 // holdName is that of the Service that stands for a reserved address.
 func holdName(a netip.Addr) string {

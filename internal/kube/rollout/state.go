@@ -151,8 +151,14 @@ func slimPod(p *corev1.Pod) corev1.Pod {
 	if mark, ok := p.Annotations[v1alpha1.AnnotationLeaving]; ok {
 		slim.Annotations = map[string]string{v1alpha1.AnnotationLeaving: mark}
 	}
+	for i := range p.Spec.Containers {
+		if c := &p.Spec.Containers[i]; c.ReadinessProbe != nil {
+			slim.Spec.Containers = append(slim.Spec.Containers, corev1.Container{Name: c.Name, ReadinessProbe: &corev1.Probe{}})
+		}
+	}
 	if hash, ok := p.Annotations[corev1.MirrorPodAnnotationKey]; ok {
 		slim.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: hash}
+		slim.Spec.Containers = nil
 		for _, c := range p.Spec.Containers {
 			slim.Spec.Containers = append(slim.Spec.Containers, corev1.Container{Name: c.Name, Command: c.Command, Args: c.Args})
 		}

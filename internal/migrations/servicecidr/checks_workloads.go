@@ -63,6 +63,13 @@ func workloadChecks() []findings.Check[Input] {
 				"maxUnavailable: 0, maxSurge: 1 and minReadySeconds: 10 in the Deployment, lameduck 5s or more in plugin health of the Corefile. " +
 				"NodeLocal DNSCache takes the question away; spec.serviceCIDR.refresh.mode: Report leaves the restart to you",
 		},
+		{
+			Code: "RP1506", Severity: findings.Warning, Run: checkKubeletRestarts,
+			Claim: "no Service has all of its ready pods at one kubelet that takes them for unready when it is restarted",
+			Why: "gate kubelets asks for kubelets to be restarted; before Kubernetes 1.35 one that starts says of pods with a readiness probe that they are not ready, " +
+				"until it has probed them (kubernetes/kubernetes#100277): a Service without another pod refuses connections for as long",
+			Fix: "give it a second pod on another node for that time, and restart kubelets one after the other, each once the pods of the one before are ready again",
+		},
 	}
 }
 

@@ -40,6 +40,7 @@ subject alternative names. The API server takes a changed file up by itself with
 // kubeletGuide is about the family that moves. kept are the addresses of the other that cluster DNS keeps, and kubelets may name as well.
 func kubeletGuide(d cluster.Distribution, want string, kept []netip.Addr) string {
 	end := `
+Go on to the next node once the pods of the last one are ready again: before Kubernetes 1.35 a kubelet that starts takes them for unready.
 Change what new nodes are made of as well: launch templates, node classes, images. finish asks every kubelet again, also those that came later.
 Running pods are not touched by this. replumb asks every kubelet and goes on by itself.`
 	for _, a := range kept {

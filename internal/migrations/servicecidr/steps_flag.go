@@ -168,11 +168,10 @@ func (s settle) yield(ctx context.Context, ip *networkingv1.IPAddress) error {
 	if err := s.client.List(ctx, services, client.MatchingFields{"spec.clusterIP": ip.Name}); err != nil {
 		return fmt.Errorf("services at %s: %w", ip.Name, err)
 	}
-	mine, _ := bridge.HeldFor(ip)
-	for i := range services.Items {
-		svc := &services.Items[i]
-		if bridgeKey(svc) != mine {
-			return &bridge.TakenError{Address: a, By: "services " + client.ObjectKeyFromObject(svc).String()}
+	if len(services.Items) > 0 { // there is one at most
+		svc, owner := &services.Items[0], client.ObjectKeyFromObject(&services.Items[0])
+		if mine, _ := bridge.HeldFor(ip); bridgeKey(svc) != mine {
+			return &bridge.TakenError{Address: a, By: "services " + owner.String()}
 		}
 		return client.IgnoreNotFound(s.client.Delete(ctx, ip, client.Preconditions{UID: &ip.UID}))
 	}
