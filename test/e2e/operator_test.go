@@ -65,37 +65,53 @@ func (o operator) acts() map[string]func(context.Context) error {
 	return acts
 }
 
-// restartKubelets goes on to the next node once the pods of the last are ready again, as the gate asks: kubelets before 1.35 that start take them for
-// unready.
+// restartKubelets goes on to the next node once the pods of the last that were ready are so again, as the gate asks: kubelets before 1.35 that
+// start take them for unready.
 func (o operator) restartKubelets(ctx context.Context) error {
 	for _, node := range o.lab.NodeNames() {
+		before, err := o.readyOn(ctx, node)
+		if err != nil {
+			return err
+		}
 		if err := o.lab.Workers().RestartKubelets(ctx, o.dns, node); err != nil {
 			return err
 		}
 		well := 0 // seconds in a row: what is said of pods may be of before the restart
-		for tick := time.Tick(time.Second); well < 5; {
+		for tick := time.Tick(time.Second); well < 5; well++ {
 			select {
 			case <-ctx.Done():
 				return ctx.Err()
 			case <-tick:
 			}
-			all, err := o.lab.Client().CoreV1().Pods("").List(ctx, metav1.ListOptions{FieldSelector: "spec.nodeName=" + node})
+			now, err := o.readyOn(ctx, node)
 			if err != nil {
 				return err
 			}
-			if well++; slices.ContainsFunc(all.Items, unready) {
-				well = 0
+			for uid, ready := range now {
+				if before[uid] && !ready {
+					well = -1
+				}
 			}
 		}
 	}
 	return nil
 }
 
-// unready reports whether a pod that is to serve does not.
-func unready(p corev1.Pod) bool {
-	return p.DeletionTimestamp == nil && p.Status.Phase == corev1.PodRunning && !slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
-		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
-	})
+// readyOn says of each pod of a node that goes on whether it is ready.
+func (o operator) readyOn(ctx context.Context, node string) (map[types.UID]bool, error) {
+	all, err := o.lab.Client().CoreV1().Pods("").List(ctx, metav1.ListOptions{FieldSelector: "spec.nodeName=" + node})
+	if err != nil {
+		return nil, err
+	}
+	pods := map[types.UID]bool{}
+	for _, p := range all.Items {
+		if p.DeletionTimestamp == nil && p.Status.Phase == corev1.PodRunning {
+			pods[p.UID] = slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
+				return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+			})
+		}
+	}
+	return pods, nil
 }
 
 // vouch says on Migrations that API servers have the range, where replumb cannot see it: those of before 1.32 do not show their flags, and with
