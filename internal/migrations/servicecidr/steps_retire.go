@@ -93,12 +93,48 @@ func (r retiredRange) retire() engine.Step {
 			}
 			holders, err := holders(ctx, r.client, r.leaves, r.kept)
 			if err == nil && len(holders) > 0 {
-				return &RangeInUseError{Name: r.name, Holders: holders}
+				return r.inUse(ctx, holders)
 			}
 			return stillThere(ctx, r.client, r.name, r.leaves, r.kept)
 		},
 		Changes: deletion("ServiceCIDR " + r.name),
 	}
+}
+
+// inUse is a RangeInUseError, or one that passes by itself: what is in a namespace that is being removed does not move, and goes.
+func (r retiredRange) inUse(ctx context.Context, holders []string) error {
+	inUse := &RangeInUseError{Name: r.name, Holders: holders}
+	services, err := cluster.List[corev1.Service](ctx, r.client, &corev1.ServiceList{})
+	if err != nil {
+		return err
+	}
+	ending, err := endingNamespaces(ctx, r.client)
+	if err != nil {
+		return err
+	}
+	for i := range services {
+		s := &services[i]
+		at := among(addressesOf(s), r.leaves)
+		if at.IsValid() && !cidr.Contains(r.kept, at) && !ending[s.Namespace] {
+			return inUse
+		}
+	}
+	return engine.NotYet("%w, which are being removed with their namespaces", inUse)
+}
+
+// endingNamespaces are those that are being removed.
+func endingNamespaces(ctx context.Context, c client.Client) (map[string]bool, error) {
+	all, err := cluster.List[corev1.Namespace](ctx, c, &corev1.NamespaceList{})
+	if err != nil {
+		return nil, err
+	}
+	ending := map[string]bool{}
+	for i := range all {
+		if !all[i].DeletionTimestamp.IsZero() {
+			ending[all[i].Name] = true
+		}
+	}
+	return ending, nil
 }
 
 // immovable looks at the Services again.
