@@ -42,8 +42,12 @@ const FlagRange = "kubernetes"
 type OneRangeError struct{ Verb, Name string }
 
 func (e *OneRangeError) Error() string {
-	return fmt.Sprintf("servicecidr %s cannot be %s: this cluster has no ServiceCIDRs, and its one range is the flag --service-cluster-ip-range "+
-		"of its API servers", e.Name, e.Verb)
+	return fmt.Sprintf(
+		"servicecidr %s cannot be %s: this cluster has no ServiceCIDRs, and its one range is the flag --service-cluster-ip-range "+
+			"of its API servers",
+		e.Name,
+		e.Verb,
+	)
 }
 
 // Advice implements fault.Adviser.
@@ -290,7 +294,10 @@ func (b bitmap) removeAll(ctx context.Context, o client.Object, opts ...client.D
 func (b bitmap) follow(ctx context.Context, list client.ObjectList, opts ...client.ListOption) (watch.Interface, error) {
 	o := (&client.ListOptions{}).ApplyOptions(opts)
 	if _, is := list.(*networkingv1.IPAddressList); !is || o.LabelSelector == nil || ofGiven(o.LabelSelector) {
-		return nil, apierrors.NewMethodNotSupported(schema.GroupResource{Group: networkingv1.GroupName, Resource: fmt.Sprintf("%T", list)}, "watch")
+		return nil, apierrors.NewMethodNotSupported(
+			schema.GroupResource{Group: networkingv1.GroupName, Resource: fmt.Sprintf("%T", list)},
+			"watch",
+		)
 	}
 	o.Namespace = v1alpha1.SystemNamespace
 	w, err := b.Watch(ctx, &corev1.ServiceList{}, o)

@@ -27,7 +27,7 @@ const (
 )
 
 // noOnes are addresses that no Service can be given: packets to them are discarded (RFC 6666).
-var noOnes = netip.MustParsePrefix("100::/64")
+var noOnes = netip.MustParsePrefix("100::/64") //nolint:gochecknoglobals // a constant
 
 // holdName is that of the Service that stands for a reserved address.
 func holdName(a netip.Addr) string {
@@ -44,7 +44,9 @@ func reservable(ip *networkingv1.IPAddress) (netip.Addr, error) {
 	a, err := netip.ParseAddr(ip.Name)
 	p := ip.Spec.ParentRef
 	if err != nil || p == nil || p.Resource != "services" || ip.Labels[v1alpha1.LabelRole] != v1alpha1.RoleHold {
-		return a, apierrors.NewBadRequest(fmt.Sprintf("ipaddress %s: this cluster has none, and only a reserved one can be written", ip.Name))
+		return a, apierrors.NewBadRequest(
+			fmt.Sprintf("ipaddress %s: this cluster has none, and only a reserved one can be written", ip.Name),
+		)
 	}
 	return a, nil
 }
@@ -86,7 +88,9 @@ func reservedBy(svc *corev1.Service) *networkingv1.IPAddress {
 	ip := &networkingv1.IPAddress{
 		TypeMeta:   metav1.TypeMeta{APIVersion: networkingv1.SchemeGroupVersion.String(), Kind: "IPAddress"},
 		ObjectMeta: identity(svc, notes[v1alpha1.AnnotationHeld]),
-		Spec:       networkingv1.IPAddressSpec{ParentRef: &networkingv1.ParentReference{Resource: "services", Namespace: namespace, Name: name}},
+		Spec: networkingv1.IPAddressSpec{
+			ParentRef: &networkingv1.ParentReference{Resource: "services", Namespace: namespace, Name: name},
+		},
 	}
 	delete(marks, labelProxy)
 	delete(notes, v1alpha1.AnnotationHeld)
@@ -158,11 +162,12 @@ func outOfRange(err error) bool {
 // otherFlag reports whether an address was refused since API servers of another range were the last to write the bitmap: it is settled when
 // all have the same flag.
 func otherFlag(err error) bool {
-	return err != nil && (strings.Contains(err.Error(), "does not match the current range") || strings.Contains(err.Error(), "cannot allocate resources of type"))
+	return err != nil &&
+		(strings.Contains(err.Error(), "does not match the current range") || strings.Contains(err.Error(), "cannot allocate resources of type"))
 }
 
 // validRange is how an API server says what its range is.
-var validRange = regexp.MustCompile(`The range of valid IPs is ([0-9a-fA-F:.]+/[0-9]+)`) //nolint:gochecknoglobals // a constant
+var validRange = regexp.MustCompile(`The range of valid IPs is ([0-9a-fA-F:.]+/[0-9]+)`)
 
 // notConfigured is how it says that it has no range of a family (initIPFamilyFields in k8s.io/kubernetes pkg/registry/core/service/storage/alloc.go).
 const notConfigured = "not configured on this cluster"

@@ -92,11 +92,14 @@ func betaOf(o any) (any, bool) {
 	switch o := o.(type) {
 	case *networkingv1.ServiceCIDR:
 		return &networkingv1beta1.ServiceCIDR{
-			ObjectMeta: o.ObjectMeta, Spec: networkingv1beta1.ServiceCIDRSpec(o.Spec), Status: networkingv1beta1.ServiceCIDRStatus(o.Status),
+			ObjectMeta: o.ObjectMeta,
+			Spec:       networkingv1beta1.ServiceCIDRSpec(o.Spec),
+			Status:     networkingv1beta1.ServiceCIDRStatus(o.Status),
 		}, true
 	case *networkingv1.IPAddress:
 		return &networkingv1beta1.IPAddress{
-			ObjectMeta: o.ObjectMeta, Spec: networkingv1beta1.IPAddressSpec{ParentRef: (*networkingv1beta1.ParentReference)(o.Spec.ParentRef)},
+			ObjectMeta: o.ObjectMeta,
+			Spec:       networkingv1beta1.IPAddressSpec{ParentRef: (*networkingv1beta1.ParentReference)(o.Spec.ParentRef)},
 		}, true
 	case *networkingv1.ServiceCIDRList:
 		return &networkingv1beta1.ServiceCIDRList{}, true
@@ -112,7 +115,10 @@ func fromBeta(beta, into any) {
 	case *networkingv1.ServiceCIDR:
 		b := beta.(*networkingv1beta1.ServiceCIDR)
 		*o = networkingv1.ServiceCIDR{
-			TypeMeta: o.TypeMeta, ObjectMeta: b.ObjectMeta, Spec: networkingv1.ServiceCIDRSpec(b.Spec), Status: networkingv1.ServiceCIDRStatus(b.Status),
+			TypeMeta:   o.TypeMeta,
+			ObjectMeta: b.ObjectMeta,
+			Spec:       networkingv1.ServiceCIDRSpec(b.Spec),
+			Status:     networkingv1.ServiceCIDRStatus(b.Status),
 		}
 	case *networkingv1.IPAddress:
 		b := beta.(*networkingv1beta1.IPAddress)
