@@ -119,7 +119,7 @@ func (r retiredRange) inUse(ctx context.Context, holders []string) error {
 			return inUse
 		}
 	}
-	return engine.NotYet("%w, which are being removed with their namespaces", inUse)
+	return engine.NotYet("%w, which are gone or being removed with their namespaces", inUse)
 }
 
 // endingNamespaces are those that are being removed.
