@@ -159,7 +159,7 @@ func (e *errand) report(t *testing.T, during string) {
 // errands are what goes on beside requests while Services move.
 func (n *neighbourhood) errands() []*errand {
 	client := n.l.Client()
-	return []*errand{
+	all := []*errand{
 		{what: "pods were created dry", every: 200 * time.Millisecond, do: func(ctx context.Context, _ int) error {
 			return admitted(createDry(ctx, client))
 		}},
@@ -168,10 +168,13 @@ func (n *neighbourhood) errands() []*errand {
 		}},
 		{what: "the APIService was looked at", every: 250 * time.Millisecond, do: func(ctx context.Context, _ int) error { return n.available(ctx) }},
 		{what: "Flux was looked at", every: time.Second, do: func(ctx context.Context, _ int) error { return n.ready(ctx) }},
-		{what: "the Rollout was switched", every: 30 * time.Second, do: func(ctx context.Context, round int) error {
-			return admitted(n.tryApply(ctx, n.rollout(int(time.Now().Unix())+round)))
-		}},
 	}
+	if n.has(lab.ArgoRollouts) {
+		all = append(all, &errand{what: "the Rollout was switched", every: 30 * time.Second, do: func(ctx context.Context, round int) error {
+			return admitted(n.tryApply(ctx, n.rollout(int(time.Now().Unix())+round)))
+		}})
+	}
+	return all
 }
 
 // admitted passes over what is no answer of an API server: one that restarts may leave a client without.

@@ -127,9 +127,11 @@ func newNeighbours(t *testing.T, l *lab.Lab) *neighbourhood {
 	}
 	n := &neighbourhood{inCluster: &inCluster{T: t, l: l}}
 	n.apply(neighbourObjects)
-	n.rollOut(0)
+	if n.has(lab.ArgoRollouts) {
+		n.rollOut(0)
+	}
 	n.publish(0)
-	if n.hasFlux() {
+	if n.has(lab.Flux) {
 		n.trustRegistry()
 		n.apply(fmt.Sprintf(neighbourFlux, lab.FluxNamespace, l.Registry().Host, neighbourArtifact))
 	}
@@ -208,7 +210,7 @@ func (n *neighbourhood) colour() (string, error) {
 // publish is what a merge to main leads to in the artifact that Flux applies.
 func (n *neighbourhood) publish(round int) {
 	n.Helper()
-	if !n.hasFlux() {
+	if !n.has(lab.Flux) {
 		return
 	}
 	files := fstest.MapFS{"shop.yaml": {Data: fmt.Appendf(nil, neighbourFiles, round), Mode: 0o644}}
@@ -217,11 +219,12 @@ func (n *neighbourhood) publish(round int) {
 	}
 }
 
-func (n *neighbourhood) hasFlux() bool { return slices.Contains(n.l.Topology.With, lab.Flux) }
+// has tells whether the lab was brought up with a neighbour.
+func (n *neighbourhood) has(a lab.Addon) bool { return slices.Contains(n.l.Topology.With, a) }
 
 // fluxed fails unless Flux, if there is one, has applied a round.
 func (n *neighbourhood) fluxed(round int) error {
-	if !n.hasFlux() {
+	if !n.has(lab.Flux) {
 		return nil
 	}
 	s, err := n.l.Client().CoreV1().Services(shopNamespace).Get(n.Context(), "by-flux", metav1.GetOptions{})
@@ -234,8 +237,14 @@ func (n *neighbourhood) fluxed(round int) error {
 	return nil
 }
 
-// behindTraefik are the paths that Traefik leads to the shop.
-func behindTraefik() []string { return []string{"front", "cart", "catalog", "payments", "colour"} }
+// behindTraefik are the paths that Traefik leads to the shop. Those behind colour are of the Rollout.
+func (n *neighbourhood) behindTraefik() []string {
+	paths := []string{"front", "cart", "catalog", "payments"}
+	if n.has(lab.ArgoRollouts) {
+		paths = append(paths, "colour")
+	}
+	return paths
+}
 
 // callFromOutside starts what calls all of them from outside, once each answers there.
 func (n *neighbourhood) callFromOutside(perPath, balanced float64) *shop {
@@ -246,7 +255,7 @@ func (n *neighbourhood) callFromOutside(perPath, balanced float64) *shop {
 	}
 	n.Cleanup(watch.Stop)
 	const metrics = 10
-	calls := traffic.CallNeighbours(n.traefik.String(), behindTraefik(), perPath, traffic.Callee{Name: "front", Address: n.balanced.String()}, balanced).
+	calls := traffic.CallNeighbours(n.traefik.String(), n.behindTraefik(), perPath, traffic.Callee{Name: "front", Address: n.balanced.String()}, balanced).
 		AndAggregated(n.outpost, n.l.Edge().API, lab.MetricsPath+"/nodes", metrics)
 	if err := watch.AddOutside(n.Context(), n.outpost, calls); err != nil {
 		n.Fatal(err)

@@ -160,7 +160,7 @@ func (n *neighbourhood) available(ctx context.Context) error {
 
 // ready fails if Flux says that it cannot apply what it fetched.
 func (n *neighbourhood) ready(ctx context.Context) error {
-	if !n.hasFlux() {
+	if !n.has(lab.Flux) {
 		return nil
 	}
 	out, err := n.l.Client().Discovery().RESTClient().Get().

@@ -86,7 +86,7 @@ func TestStored(t *testing.T) {
 	forgetNamesSoon(t, l)
 	s := newStoredShop(t, l)
 
-	seen := s.watchServices()
+	seen := watchAddresses(t, l, shopNamespace, func(svc *corev1.Service) bool { return storedBehind()[svc.Name] != "" })
 	for _, round := range []struct {
 		what string
 		args []string
@@ -363,24 +363,24 @@ func (s *storedShop) hopBare(name string) {
 // storedSeen is what a watch of those Services has seen that is not a change of address.
 type storedSeen struct {
 	mu      sync.Mutex
-	first   map[string]*corev1.Service
+	first   map[types.NamespacedName]*corev1.Service
 	changes int
 	other   []string
 }
 
-// watchServices watches them until the test ends.
-func (s *storedShop) watchServices() *storedSeen {
-	s.Helper()
-	seen := &storedSeen{first: map[string]*corev1.Service{}}
-	ctx, cancel := context.WithCancel(s.Context())
-	s.Cleanup(cancel)
-	w, err := s.l.Client().CoreV1().Services(shopNamespace).Watch(ctx, metav1.ListOptions{})
+// watchAddresses watches chosen Services of a namespace, or of all, until the test ends.
+func watchAddresses(t *testing.T, l *lab.Lab, namespace string, chosen func(*corev1.Service) bool) *storedSeen {
+	t.Helper()
+	seen := &storedSeen{first: map[types.NamespacedName]*corev1.Service{}}
+	ctx, cancel := context.WithCancel(t.Context())
+	t.Cleanup(cancel)
+	w, err := l.Client().CoreV1().Services(namespace).Watch(ctx, metav1.ListOptions{})
 	if err != nil {
-		s.Fatal(err)
+		t.Fatal(err)
 	}
 	go func() {
 		for e := range w.ResultChan() {
-			if svc, ok := e.Object.(*corev1.Service); ok && storedBehind()[svc.Name] != "" {
+			if svc, ok := e.Object.(*corev1.Service); ok && chosen(svc) {
 				seen.see(e.Type, svc)
 			}
 		}
@@ -391,9 +391,10 @@ func (s *storedShop) watchServices() *storedSeen {
 func (s *storedSeen) see(what watch.EventType, svc *corev1.Service) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	first := s.first[svc.Name]
+	key := types.NamespacedName{Namespace: svc.Namespace, Name: svc.Name}
+	first := s.first[key]
 	if first == nil {
-		s.first[svc.Name] = svc
+		s.first[key] = svc
 		return
 	}
 	is := svc.DeepCopy()
@@ -403,7 +404,7 @@ func (s *storedSeen) see(what watch.EventType, svc *corev1.Service) {
 	is.Spec.ClusterIP, is.Spec.ClusterIPs = first.Spec.ClusterIP, first.Spec.ClusterIPs
 	if what == watch.Deleted || !equality.Semantic.DeepEqual(is.Spec, first.Spec) || !equality.Semantic.DeepEqual(is.Status, first.Status) ||
 		is.DeletionTimestamp != nil {
-		s.other = append(s.other, fmt.Sprintf("%s %s: %+v %+v", what, svc.Name, is.Spec, is.Status))
+		s.other = append(s.other, fmt.Sprintf("%s %s: %+v %+v", what, key, is.Spec, is.Status))
 	}
 }
 
