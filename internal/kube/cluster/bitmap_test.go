@@ -122,3 +122,16 @@ func TestRangeOnCommandLines(t *testing.T) {
 		}
 	}
 }
+
+// TestStranded finds reservations of a cluster without ServiceCIDRs on one that has them, and no one's else.
+func TestStranded(t *testing.T) {
+	hold := standIn(reserved("10.96.0.7"), netip.MustParseAddr("10.96.0.7"))
+	tenants := hold.DeepCopy()
+	tenants.Namespace = "shop"
+	for api, want := range map[RangeAPI]int{Bitmap: 0, RangesV1Beta1: 1, RangesV1: 1} {
+		snap := &Snapshot{Ranges: api, Services: []corev1.Service{*hold, *tenants}}
+		if got := snap.Stranded(); len(got) != want || want == 1 && got[0] != "replumb-system/hold-10-96-0-7" {
+			t.Errorf("with %s: %v", api, got)
+		}
+	}
+}

@@ -39,6 +39,21 @@ func isHold(svc *corev1.Service) bool {
 	return svc.Namespace == v1alpha1.SystemNamespace && svc.Labels[v1alpha1.LabelRole] == v1alpha1.RoleHold
 }
 
+// Stranded are the Services, as namespace/name, that stand for reserved addresses although the cluster has ServiceCIDRs: it had none when they
+// were made.
+func (s *Snapshot) Stranded() []string {
+	if s.Ranges == Bitmap {
+		return nil
+	}
+	var all []string
+	for i := range s.Services {
+		if svc := &s.Services[i]; isHold(svc) && svc.Annotations[v1alpha1.AnnotationHeld] != "" {
+			all = append(all, svc.Namespace+"/"+svc.Name)
+		}
+	}
+	return all
+}
+
 // reservable is the address of an IPAddress that can be reserved: for a Service, and by replumb.
 func reservable(ip *networkingv1.IPAddress) (netip.Addr, error) {
 	a, err := netip.ParseAddr(ip.Name)

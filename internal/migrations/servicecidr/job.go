@@ -171,6 +171,9 @@ func (j *Job) Examine(ctx context.Context) (*Planner, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := refuseUpgraded(snap); err != nil {
+		return nil, err
+	}
 	survey, rules, err := j.survey(ctx, snap)
 	if err != nil {
 		return nil, err

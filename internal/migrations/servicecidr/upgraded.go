@@ -1,0 +1,42 @@
+package servicecidr
+
+import (
+	"fmt"
+
+	"github.com/replumb/replumb/internal/engine/fault"
+	"github.com/replumb/replumb/internal/kube/cluster"
+)
+
+// UpgradedError says that the cluster has got ServiceCIDRs while addresses were reserved as they are on clusters without: what keeps them is no
+// longer seen as a reservation, so that no command could go on.
+type UpgradedError struct {
+	// Service is one that stands for a reserved address, and More how many others there are.
+	Service string
+	More    int
+}
+
+func (e *UpgradedError) Error() string {
+	others := ""
+	if e.More > 0 {
+		others = fmt.Sprintf(" and %d others", e.More)
+	}
+	return fmt.Sprintf("service %s%s: keeps an address as on a cluster without ServiceCIDRs, and the API server has ServiceCIDRs now", e.Service, others)
+}
+
+// ExitCode implements fault.Coder.
+func (*UpgradedError) ExitCode() int { return fault.ExitBlocked }
+
+// Advice implements fault.Adviser.
+func (*UpgradedError) Advice() string {
+	return "the API servers were upgraded, or given MultiCIDRServiceAllocator, in the middle of the migration: " +
+		"bring all of them back to what they were, run finish or rollback, and upgrade then"
+}
+
+// refuseUpgraded fails if reservations from before an upgrade are there.
+func refuseUpgraded(snap *cluster.Snapshot) error {
+	stranded := snap.Stranded()
+	if len(stranded) == 0 {
+		return nil
+	}
+	return &UpgradedError{Service: stranded[0], More: len(stranded) - 1}
+}
