@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/replumb/replumb/internal/testing/pki"
+	"github.com/replumb/replumb/lab/lab"
 	"github.com/replumb/replumb/lab/workload"
 )
 

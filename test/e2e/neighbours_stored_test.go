@@ -12,7 +12,6 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/lab/lab"
-	"github.com/replumb/replumb/lab/traffic"
 )
 
 // TestNeighboursStored moves every Service but the cluster's own in etcd, and moves them back, beside software that watches Services and has Services
