@@ -27,7 +27,7 @@ func TestVersions(t *testing.T) {
 		},
 	} {
 		t.Run(v.name, func(t *testing.T) {
-			topology := highlyAvailable("e2e-versions")
+			topology := highlyAvailable("e2e-" + strings.ReplaceAll(v.name, ".", "-"))
 			topology.Kubernetes, topology.FeatureGates, topology.RuntimeConfig = v.kubernetes, v.gates, v.apis
 			thereAndBackAndThere(t, bringUp(t, topology))
 		})
