@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"strings"
 	"syscall"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -78,7 +79,14 @@ func Retryable(err error) bool {
 	}
 	var network net.Error
 	return errors.As(err, &network) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
-		errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ECONNRESET)
+		errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ECONNRESET) || brokeOff(err)
+}
+
+// brokeOff reports whether a connection ended in the middle of an answer. What HTTP/2 says of it then is of no type that others can see; client-go
+// says that it was reading, and to try again (transformResponse in k8s.io/client-go rest/request.go).
+func brokeOff(err error) bool {
+	text := err.Error()
+	return strings.Contains(text, "when reading response body") && strings.Contains(text, "Please retry")
 }
 
 // retryableStatus reports whether an API server has answered, and if so whether it may answer otherwise the next time.
