@@ -85,6 +85,9 @@ func Retryable(err error) bool {
 // brokeOff reports whether a connection ended in the middle of an answer. What HTTP/2 says of it then is of no type that others can see; client-go
 // says that it was reading, and to try again (transformResponse in k8s.io/client-go rest/request.go).
 func brokeOff(err error) bool {
+	if err == nil {
+		return false
+	}
 	text := err.Error()
 	return strings.Contains(text, "when reading response body") && strings.Contains(text, "Please retry")
 }

@@ -27,6 +27,7 @@ func TestRetryable(t *testing.T) {
 		"not there":   {apierrors.NewNotFound(pods, "web"), false},
 		"not allowed": {apierrors.NewForbidden(pods, "web", nil), false},
 		"another":     {errors.New("no"), false},
+		"none":        {nil, false},
 		"broken off":  {fmt.Errorf("crd: %w", brokenOff(t)), true},
 	} {
 		if got := Retryable(tt.err); got != tt.want {
