@@ -49,8 +49,12 @@ func brokenOff(t *testing.T) error {
 	s.StartTLS()
 	t.Cleanup(s.Close)
 	c, err := rest.UnversionedRESTClientFor(&rest.Config{
-		Host: s.URL, TLSClientConfig: rest.TLSClientConfig{Insecure: true},
-		ContentConfig: rest.ContentConfig{NegotiatedSerializer: scheme.Codecs.WithoutConversion(), GroupVersion: &schema.GroupVersion{Version: "v1"}},
+		Host:            s.URL,
+		TLSClientConfig: rest.TLSClientConfig{Insecure: true},
+		ContentConfig: rest.ContentConfig{
+			NegotiatedSerializer: scheme.Codecs.WithoutConversion(),
+			GroupVersion:         &schema.GroupVersion{Version: "v1"},
+		},
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -25,7 +25,9 @@ func reserved(address string) *networkingv1.IPAddress {
 			Name: address, Annotations: map[string]string{"note": "kept"},
 			Labels: map[string]string{v1alpha1.LabelRole: v1alpha1.RoleHold, networkingv1.LabelManagedBy: "replumb"},
 		},
-		Spec: networkingv1.IPAddressSpec{ParentRef: &networkingv1.ParentReference{Resource: "services", Namespace: "shop", Name: "cart-bridge"}},
+		Spec: networkingv1.IPAddressSpec{
+			ParentRef: &networkingv1.ParentReference{Resource: "services", Namespace: "shop", Name: "cart-bridge"},
+		},
 	}
 }
 
@@ -104,7 +106,14 @@ func TestRangeOnCommandLines(t *testing.T) {
 			Spec:       corev1.PodSpec{Containers: []corev1.Container{{Command: words}}},
 		}
 	}
-	old, other := pod("a", "kube-apiserver", "--service-cluster-ip-range=10.96.0.0/16"), pod("b", "--service-cluster-ip-range=172.24.0.0/16")
+	old, other := pod(
+		"a",
+		"kube-apiserver",
+		"--service-cluster-ip-range=10.96.0.0/16",
+	), pod(
+		"b",
+		"--service-cluster-ip-range=172.24.0.0/16",
+	)
 	for name, tt := range map[string]struct {
 		pods []client.Object
 		want string

@@ -85,7 +85,9 @@ func TestRangesOfTheBeta(t *testing.T) {
 	made := &networkingv1.IPAddress{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "networking.k8s.io/v1", Kind: "IPAddress"},
 		ObjectMeta: metav1.ObjectMeta{Name: "10.96.0.7", Labels: map[string]string{"a": "b"}},
-		Spec:       networkingv1.IPAddressSpec{ParentRef: &networkingv1.ParentReference{Resource: "services", Namespace: "shop", Name: "cart"}},
+		Spec: networkingv1.IPAddressSpec{
+			ParentRef: &networkingv1.ParentReference{Resource: "services", Namespace: "shop", Name: "cart"},
+		},
 	}
 	if err := c.Create(ctx, made); err != nil {
 		t.Fatal(err)
@@ -93,11 +95,15 @@ func TestRangesOfTheBeta(t *testing.T) {
 	if made.ResourceVersion == "" {
 		t.Error("what was created does not say its version")
 	}
-	if seen, ok := (<-w.ResultChan()).Object.(*networkingv1.IPAddress); !ok || seen.Name != made.Name || seen.Spec.ParentRef.Name != "cart" {
+	if seen, ok := (<-w.ResultChan()).Object.(*networkingv1.IPAddress); !ok || seen.Name != made.Name ||
+		seen.Spec.ParentRef.Name != "cart" {
 		t.Errorf("watched: %+v", seen)
 	}
 	beta, got := &networkingv1beta1.IPAddress{}, &networkingv1.IPAddress{}
-	if err := errors.Join(in.Get(ctx, types.NamespacedName{Name: made.Name}, beta), c.Get(ctx, types.NamespacedName{Name: made.Name}, got)); err != nil {
+	if err := errors.Join(
+		in.Get(ctx, types.NamespacedName{Name: made.Name}, beta),
+		c.Get(ctx, types.NamespacedName{Name: made.Name}, got),
+	); err != nil {
 		t.Fatal(err)
 	}
 	if beta.Spec.ParentRef.Name != "cart" || !equality.Semantic.DeepEqual(got.Spec, made.Spec) || got.Labels["a"] != "b" {
@@ -111,7 +117,11 @@ func TestRangesOfTheBeta(t *testing.T) {
 		ObjectMeta: metav1.ObjectMeta{Name: "new"}, Spec: networkingv1.ServiceCIDRSpec{CIDRs: []string{"10.96.0.0/16"}},
 	}
 	all := &networkingv1.ServiceCIDRList{}
-	if err := errors.Join(c.Create(ctx, rangeMade), c.List(ctx, all)); err != nil || len(all.Items) != 1 || all.Items[0].Spec.CIDRs[0] != "10.96.0.0/16" {
+	if err := errors.Join(
+		c.Create(ctx, rangeMade),
+		c.List(ctx, all),
+	); err != nil || len(all.Items) != 1 ||
+		all.Items[0].Spec.CIDRs[0] != "10.96.0.0/16" {
 		t.Errorf("listed %+v: %v", all.Items, err)
 	}
 	if err := errors.Join(c.Delete(ctx, got), c.DeleteAllOf(ctx, &networkingv1.ServiceCIDR{})); err != nil {
