@@ -60,6 +60,8 @@ func calicoPrograms(b binaries, node string) []machine.Program {
 			"FELIX_DATASTORETYPE=kubernetes", "FELIX_FELIXHOSTNAME=" + node, "FELIX_LOGSEVERITYSCREEN=Warning",
 			"FELIX_LOGFILEPATH=none", "FELIX_LOGSEVERITYSYS=none", "FELIX_IPTABLESBACKEND=nft", "FELIX_BPFENABLED=false",
 			"FELIX_IPV6SUPPORT=false", "FELIX_DEFAULTENDPOINTTOHOSTACTION=ACCEPT", "FELIX_USAGEREPORTINGENABLED=false",
+			// On a machine with bpftool it would look for programs of its BPF dataplane, for which this build has no system calls.
+			"FELIX_DebugSkipCTLBCleanup=true",
 		}, store...)},
 		{Name: "calico-tunnels", Argv: []string{filepath.Join(b.calico, "calico-allocate-tunnel-addrs")}, Env: store},
 	}
