@@ -30,15 +30,22 @@ const (
 	CalicoCrossSubnet CNI = "calico-cross-subnet"
 	// Flannel gives each node the range in its podCIDR, with VXLAN between the nodes and a bridge on each. It runs in pods.
 	Flannel CNI = "flannel"
+	// Cilium with its own address management, VXLAN between the nodes, and NetworkPolicies. It runs in pods, and takes kube-proxy's place in a lab
+	// of NoProxy.
+	Cilium CNI = "cilium"
 )
+
+func allCNIs() []CNI { return []CNI{HostLocal, Calico, CalicoCrossSubnet, Flannel, Cilium} }
 
 // needs reports whether a lab with that network needs a component of that name. One with flannel can be given Calico.
 func (c CNI) needs(component string) bool {
 	switch component {
 	case "calico":
-		return c != HostLocal
+		return c.isCalico() || c == Flannel
 	case "flannel":
 		return c == Flannel
+	case ciliumComponent:
+		return c == Cilium
 	default:
 		return true
 	}

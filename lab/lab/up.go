@@ -47,7 +47,7 @@ func Up(ctx context.Context, t Topology, o Options) (*Lab, error) {
 	if err := t.Validate(); err != nil {
 		return nil, err
 	}
-	if err := Preflight(t.Edge); err != nil {
+	if err := Preflight(t); err != nil {
 		return nil, err
 	}
 	l, leave, err := enter(t)
@@ -168,6 +168,7 @@ func (l images) build(ctx context.Context, o Options) (images string, err error)
 	l.Binaries = binaries{
 		kubernetes: l.Topology.kubernetesIn(dirs), containerd: dirs["containerd"], cni: dirs["cni"], calico: dirs["calico"], flannel: dirs["flannel"],
 	}
+	l.Binaries.cilium = dirs[ciliumComponent]
 	l.Binaries.registry, l.Binaries.further = dirs["registry"], l.Topology.ofAddons(dirs)
 	if err := l.writeFurther(); err != nil {
 		return "", err
@@ -184,7 +185,10 @@ func (l images) build(ctx context.Context, o Options) (images string, err error)
 			return "", err
 		}
 	}
-	others := networkImages(l.Topology.CNI, l.Binaries)
+	others, err := networkImages(l.Topology.CNI, l.Binaries)
+	if err != nil {
+		return "", err
+	}
 	set := ""
 	if len(others) > 0 {
 		set = string(l.Topology.CNI) + "-"
@@ -321,6 +325,9 @@ func (l machines) writeKubeconfig(creds *credentials) error {
 func (l Workers) start(ctx context.Context, fabric *namespace, creds *credentials, m *Member) error {
 	spec := l.machineSpec(m.Name)
 	spec.Sysctls = nodeSysctls()
+	if l.Topology.CNI == Cilium {
+		spec.BPF = ciliumGroups
+	}
 	content, err := l.files(m, creds)
 	if err != nil {
 		return err
@@ -398,7 +405,7 @@ func (l machines) programs(m *Member) []machine.Program {
 	case Bastion, Forwarder:
 		return nil
 	default:
-		return slices.Concat(nodePrograms(l.Binaries, m.Name, m.addresses()), podnet(l.Binaries, m.Name))
+		return slices.Concat(nodePrograms(l.Binaries, m), podnet(l.Binaries, m.Name))
 	}
 }
 
