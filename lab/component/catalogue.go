@@ -88,9 +88,10 @@ func All() []Component {
 
 const ciliumModule = "github.com/cilium/cilium"
 
-// ciliumVersionFlags makes the binaries report the version they were built from, which agents and the operator hold against each other.
+// ciliumVersionFlags makes the binaries report the version they were built from. They read three words: behind it stand the revision and its date,
+// which a module does not tell.
 func ciliumVersionFlags(version string) []string {
-	return []string{"-X", ciliumModule + "/pkg/version.ciliumVersion=" + strings.TrimPrefix(version, "v")}
+	return []string{"-X", "'" + ciliumModule + "/pkg/version.ciliumVersion=" + strings.TrimPrefix(version, "v") + " unknown unknown'"}
 }
 
 // kubernetes is one release of Kubernetes with its etcd.

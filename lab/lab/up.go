@@ -36,8 +36,19 @@ func (o Options) say(format string, args ...any) {
 	}
 }
 
-// upDeadline bounds the start of a lab whose components are built; a healthy one takes a fraction of it.
-const upDeadline = 3 * time.Minute
+// upDeadline bounds the start of a lab whose components are built; a healthy one takes a fraction of it. Agents of Cilium compile meanwhile, which
+// takes them half a minute, and two where much else is under way.
+const (
+	upDeadline       = 3 * time.Minute
+	compilingTakesUp = 3 * time.Minute
+)
+
+func (t Topology) upDeadline() time.Duration {
+	if t.CNI == Cilium {
+		return upDeadline + compilingTakesUp
+	}
+	return upDeadline
+}
 
 // Up brings a lab up and returns when its nodes are Ready and its DNS answers. What it cannot make it takes down
 // again. It fails with an *InvalidError when t cannot be, a *MissingError when this machine lacks something, an
@@ -119,7 +130,7 @@ func (l *Lab) up(ctx context.Context, o Options) error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, upDeadline)
+	ctx, cancel := context.WithTimeout(ctx, l.Topology.upDeadline())
 	defer cancel()
 
 	creds, err := newCredentials()
