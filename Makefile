@@ -191,8 +191,8 @@ test-pods: lab-basic ## Tests of pods at length: moved to another range, back, a
 	$(E2E) -run '^(TestPodCIDR|TestTunnels|TestNodesCarryRanges|TestPodsWatched|TestNodesWatched)$$' ./e2e
 
 .PHONY: test-cilium
-test-cilium: lab-cilium ## A lab with Cilium, beside kube-proxy and in its place (root; about 10 min, and 15 more the first time)
-	$(E2E) -run '^TestCilium' ./e2e
+test-cilium: lab-cilium ## A lab with Cilium, beside kube-proxy and in its place: pods, Services, node ports, NetworkPolicies, agents replaced (root; about 10 min, and 15 more the first time)
+	$(E2E) -run '^TestCiliumLab$$' ./e2e
 
 .PHONY: test-nodes
 test-nodes: lab-basic ## Nodes and control planes moved to another network, and a node with a DaemonSet removed (root; about 11 min)
