@@ -69,6 +69,11 @@ lab-basic: deps build ## Build the components that most labs run: Kubernetes, co
 lab-neighbours: lab-basic ## Build what labs have of software that watches Services as well: Traefik, MetalLB, metrics-server, Argo Rollouts, Flux, an image registry
 	@$(LAB) build traefik metallb metrics-server argo-rollouts source-controller kustomize-controller registry > /dev/null
 
+.PHONY: lab-cilium
+lab-cilium: lab-basic ## Build Cilium for labs as well, and install clang, with which its agents compile (root)
+	@hack/deps.sh clang-19
+	@$(LAB) build cilium > /dev/null
+
 .PHONY: lab
 lab: deps build ## Build all components of labs: those two, flannel, cert-manager (about 45 min the first time, then cached)
 	@$(LAB) build > /dev/null
@@ -113,7 +118,7 @@ test-race: lab-api apipool $(GOTESTSUM) ## All tests of test-api, looking for ra
 	@$(ASSETS) CGO_ENABLED=1 $(POOL) hack/gotest.sh . -race -tags apiserver,programs -p 3 -timeout 60m ./...
 
 .PHONY: test-long
-test-long: test-race test-rights test-kill test-edge test-proof test-outside test-nodeports test-planes test-overlap test-neighbours test-stored test-restarts test-conformance test-operator test-gitops test-released test-pods test-nodes test-mirror test-whole test-families test-versions test-matrix test-lab-endurance ## All that make test leaves out, one after the other (root; hours)
+test-long: test-race test-rights test-kill test-edge test-proof test-outside test-nodeports test-planes test-overlap test-neighbours test-stored test-restarts test-conformance test-operator test-gitops test-released test-pods test-cilium test-nodes test-mirror test-whole test-families test-versions test-matrix test-lab-endurance ## All that make test leaves out, one after the other (root; hours)
 
 .PHONY: test-root
 test-root: $(GOTESTSUM) ## Tests of the machine's own network, each in a network namespace of its own (root)
@@ -184,6 +189,10 @@ test-restarts: lab-basic ## Restarts of cluster DNS, and of what else takes data
 .PHONY: test-pods
 test-pods: lab-basic ## Tests of pods at length: moved to another range, back, and there for good, by pools and by Nodes, with and without agents (root; about 30 min)
 	$(E2E) -run '^(TestPodCIDR|TestTunnels|TestNodesCarryRanges|TestPodsWatched|TestNodesWatched)$$' ./e2e
+
+.PHONY: test-cilium
+test-cilium: lab-cilium ## A lab with Cilium, beside kube-proxy and in its place: pods, Services, node ports, NetworkPolicies, agents replaced (root; about 10 min, and 15 more the first time)
+	$(E2E) -run '^TestCiliumLab$$' ./e2e
 
 .PHONY: test-nodes
 test-nodes: lab-basic ## Nodes and control planes moved to another network, and a node with a DaemonSet removed (root; about 11 min)

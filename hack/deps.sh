@@ -25,6 +25,7 @@ declare -A package=(
 )
 declare -A single=(
   [promtool]=prometheus # for the tests of alerts
+  [clang-19]=clang-19 # for labs with Cilium, whose agents compile
   [busybox]=busybox-static [nc.openbsd]=netcat-openbsd [wget]=wget # for the images of Kubernetes' own tests
 )
 for command in "$@"; do

@@ -53,6 +53,16 @@ func openAt(mount string) (*Tree, error) {
 	return t, nil
 }
 
+// Unified is the folder of the group at path in the hierarchy of version 2, which every kernel has whose machine is set up as v2 or hybrid.
+func (t *Tree) Unified(path string) (string, error) {
+	for _, root := range t.roots {
+		if t.v2 || filepath.Base(root) == "unified" {
+			return filepath.Join(root, path), nil
+		}
+	}
+	return "", fmt.Errorf("no control groups of version 2 are mounted, of which there is to be %s", path)
+}
+
 // Create makes the group at path ("/a/b") in every hierarchy, ready to have processes or further groups in it.
 func (t *Tree) Create(path string) error {
 	for _, root := range t.roots {

@@ -13,14 +13,15 @@ func TestOpen(t *testing.T) {
 		files []string
 		roots []string
 		v2    bool
+		of2   string // the folder of group /a of version 2
 		fails bool
 	}{
-		{name: "v2", files: []string{"cgroup.controllers", "cgroup.procs"}, roots: []string{"."}, v2: true},
+		{name: "v2", files: []string{"cgroup.controllers", "cgroup.procs"}, roots: []string{"."}, v2: true, of2: "a"},
 		{name: "v1", files: []string{"memory/cgroup.procs", "pids/cgroup.procs"}, roots: []string{"memory", "pids"}},
 		{
 			name:  "hybrid",
 			files: []string{"memory/cgroup.procs", "unified/cgroup.procs", "unified/cgroup.controllers"},
-			roots: []string{"memory", "unified"},
+			roots: []string{"memory", "unified"}, of2: "unified/a",
 		},
 		{name: "none", files: []string{"something/else"}, fails: true},
 	}
@@ -44,6 +45,10 @@ func TestOpen(t *testing.T) {
 				if want := filepath.Join(mount, root); tree.roots[i] != want {
 					t.Errorf("root %d is %s, want %s", i, tree.roots[i], want)
 				}
+			}
+			unified, err := tree.Unified("/a")
+			if want := filepath.Join(mount, tt.of2); (err == nil) != (tt.of2 != "") || (err == nil && unified != want) {
+				t.Errorf("group /a of version 2 is %q, %v, want %q", unified, err, tt.of2)
 			}
 		})
 	}

@@ -73,9 +73,25 @@ func All() []Component {
 			Assets:  "test/images/agnhost/porter", // for its certificate
 			LDFlags: kubernetesVersionFlags, Cold: "6 min",
 		},
+		{ // each program is linked by itself, with Cilium's libraries compiled once; Assets are the programs of BPF, which agents compile
+			Name: "cilium", Module: ciliumModule, OnDemand: true,
+			Packages: []string{
+				ciliumModule + "/daemon", ciliumModule + "/operator", ciliumModule + "/plugins/cilium-cni", ciliumModule + "/cilium-dbg",
+				ciliumModule + "/cilium-health/responder",
+			},
+			Tags: []string{"osusergo", "ipam_provider_operator"}, LDFlags: ciliumVersionFlags, Assets: "bpf", Cold: "12 min",
+		},
 		onDemand(kubernetes("kubernetes-v1.33", "8 min")),
 		onDemand(kubernetes("kubernetes-v1.31", "6 min")),
 	}
+}
+
+const ciliumModule = "github.com/cilium/cilium"
+
+// ciliumVersionFlags makes the binaries report the version they were built from. They read three words: behind it stand the revision and its date,
+// which a module does not tell.
+func ciliumVersionFlags(version string) []string {
+	return []string{"-X", "'" + ciliumModule + "/pkg/version.ciliumVersion=" + strings.TrimPrefix(version, "v") + " unknown unknown'"}
 }
 
 // kubernetes is one release of Kubernetes with its etcd.

@@ -30,15 +30,22 @@ const (
 	CalicoCrossSubnet CNI = "calico-cross-subnet"
 	// Flannel gives each node the range in its podCIDR, with VXLAN between the nodes and a bridge on each. It runs in pods.
 	Flannel CNI = "flannel"
+	// Cilium with its own address management, VXLAN between the nodes, and NetworkPolicies. It runs in pods, and takes kube-proxy's place in a lab
+	// of NoProxy.
+	Cilium CNI = "cilium"
 )
+
+func allCNIs() []CNI { return []CNI{HostLocal, Calico, CalicoCrossSubnet, Flannel, Cilium} }
 
 // needs reports whether a lab with that network needs a component of that name. One with flannel can be given Calico.
 func (c CNI) needs(component string) bool {
 	switch component {
 	case "calico":
-		return c != HostLocal
+		return c.isCalico() || c == Flannel
 	case "flannel":
 		return c == Flannel
+	case ciliumComponent:
+		return c == Cilium
 	default:
 		return true
 	}
@@ -60,6 +67,8 @@ func calicoPrograms(b binaries, node string) []machine.Program {
 			"FELIX_DATASTORETYPE=kubernetes", "FELIX_FELIXHOSTNAME=" + node, "FELIX_LOGSEVERITYSCREEN=Warning",
 			"FELIX_LOGFILEPATH=none", "FELIX_LOGSEVERITYSYS=none", "FELIX_IPTABLESBACKEND=nft", "FELIX_BPFENABLED=false",
 			"FELIX_IPV6SUPPORT=false", "FELIX_DEFAULTENDPOINTTOHOSTACTION=ACCEPT", "FELIX_USAGEREPORTINGENABLED=false",
+			// On a machine with bpftool it would look for programs of its BPF dataplane, for which this build has no system calls.
+			"FELIX_DebugSkipCTLBCleanup=true",
 		}, store...)},
 		{Name: "calico-tunnels", Argv: []string{filepath.Join(b.calico, "calico-allocate-tunnel-addrs")}, Env: store},
 	}

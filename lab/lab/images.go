@@ -33,10 +33,19 @@ func ownImages() map[string]ownMain {
 }
 
 // networkImages are those that a cluster with that network runs in pods, and those of the network it may be given in its place.
-func networkImages(cni CNI, b binaries) []image.Image {
-	if cni != Flannel {
-		return nil
+func networkImages(cni CNI, b binaries) ([]image.Image, error) {
+	switch cni {
+	case Cilium:
+		return ciliumImages(b)
+	case Flannel:
+		return flannelImages(b), nil
+	default:
+		return nil, nil
 	}
+}
+
+// flannelImages are flannel's, and Calico's, which the cluster may be given in its place.
+func flannelImages(b binaries) []image.Image {
 	var links []string
 	for _, name := range []string{"startup", "felix", "allocate-tunnel-addrs", "monitor-token"} {
 		links = append(links, "bin/calico-"+name)

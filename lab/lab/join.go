@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -23,7 +24,7 @@ const joinDeadline = 2 * time.Minute
 type Joining struct {
 	// Network it is in. Default: the lab's first.
 	Network string
-	// Proxy is the mode of its kube-proxy. Default: iptables.
+	// Proxy is the mode of its kube-proxy. Default: iptables, or none if other nodes have none.
 	Proxy ProxyMode
 }
 
@@ -32,13 +33,13 @@ type Joining struct {
 func (l Workers) Add(ctx context.Context, j Joining) (*Member, error) {
 	var joined *Member
 	err := l.changed(func() error {
-		network, err := l.place(j)
+		network, mode, err := l.place(j)
 		if err != nil {
 			return err
 		}
 		ctx, cancel := context.WithTimeout(ctx, joinDeadline)
 		defer cancel()
-		joined = l.addMember(Worker, network, j.Proxy)
+		joined = l.addMember(Worker, network, mode)
 		if err := l.join(ctx, joined); err != nil {
 			return l.machines().undoJoin(ctx, joined, err)
 		}
@@ -71,18 +72,24 @@ func (l Fabrics) network(name string) (Network, error) {
 }
 
 // place defaults and validates.
-func (l Workers) place(j Joining) (Network, error) {
+func (l Workers) place(j Joining) (Network, ProxyMode, error) {
 	network, err := l.Fabrics().network(j.Network)
 	if err != nil {
-		return network, err
+		return network, "", err
 	}
-	if j.Proxy != IPTables && j.Proxy != NFTables {
-		return network, &InvalidError{"proxy", fmt.Sprintf("%q is not a proxy mode", j.Proxy), "use iptables or nftables"}
+	mode := cmp.Or(j.Proxy, IPTables)
+	if j.Proxy == "" && l.Topology.withoutProxies() {
+		mode = NoProxy
+	}
+	beside := l.Topology
+	beside.Nodes = append(slices.Clone(beside.Nodes), mode)
+	if err := beside.validateProxies(); err != nil {
+		return network, "", err
 	}
 	if len(l.with(Worker)) >= maxNodes {
-		return network, &InvalidError{"node", fmt.Sprintf("%d nodes are all that a lab can hold", maxNodes), "remove one first"}
+		return network, "", &InvalidError{"node", fmt.Sprintf("%d nodes are all that a lab can hold", maxNodes), "remove one first"}
 	}
-	return network, nil
+	return network, mode, nil
 }
 
 // join starts everything on a worker's machine and waits for its node.

@@ -55,7 +55,7 @@ type Lab struct {
 
 // binaries are the folders of the components' executables.
 type binaries struct {
-	kubernetes, containerd, cni, calico, flannel, podnet, registry string
+	kubernetes, containerd, cni, calico, flannel, cilium, podnet, registry string
 	// further are those of components that Addons are made of, by name.
 	further map[string]string
 }
@@ -64,7 +64,7 @@ type binaries struct {
 func (b binaries) MarshalJSON() ([]byte, error) {
 	all := map[string]string{
 		"kubernetes": b.kubernetes, "containerd": b.containerd, "cni": b.cni, "calico": b.calico, "flannel": b.flannel,
-		"podnet": b.podnet, "registry": b.registry,
+		"cilium": b.cilium, "podnet": b.podnet, "registry": b.registry,
 	}
 	maps.Copy(all, b.further)
 	return json.Marshal(all)
@@ -78,7 +78,7 @@ func (b *binaries) UnmarshalJSON(data []byte) error {
 	}
 	*b = binaries{
 		kubernetes: m["kubernetes"], containerd: m["containerd"], cni: m["cni"], calico: m["calico"], flannel: m["flannel"],
-		podnet: m["podnet"], registry: m["registry"], further: m,
+		cilium: m["cilium"], podnet: m["podnet"], registry: m["registry"], further: m,
 	}
 	return nil
 }

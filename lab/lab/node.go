@@ -2,7 +2,6 @@ package lab
 
 import (
 	"fmt"
-	"net/netip"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -31,8 +30,8 @@ const (
 )
 
 // nodePrograms are what runs on every worker node.
-func nodePrograms(b binaries, name string, addresses []netip.Addr) []machine.Program {
-	return []machine.Program{
+func nodePrograms(b binaries, m *Member) []machine.Program {
+	programs := []machine.Program{
 		{
 			Name: "containerd",
 			Argv: []string{filepath.Join(b.containerd, "containerd"), "--config", containerdConfigPath},
@@ -43,11 +42,14 @@ func nodePrograms(b binaries, name string, addresses []netip.Addr) []machine.Pro
 			filepath.Join(b.kubernetes, "kubelet"),
 			"--config=" + kubeletConfigPath,
 			"--kubeconfig=/etc/kubernetes/kubelet.conf",
-			"--hostname-override=" + name,
-			"--node-ip=" + commas(addresses),
+			"--hostname-override=" + m.Name,
+			"--node-ip=" + commas(m.addresses()),
 		}},
-		kubeProxy(b),
 	}
+	if m.Proxy == NoProxy {
+		return programs
+	}
+	return append(programs, kubeProxy(b))
 }
 
 func kubeProxy(b binaries) machine.Program {
@@ -60,17 +62,17 @@ func nodeConfig(t Topology, b binaries, name, podCGroup string, mode ProxyMode, 
 	if err != nil {
 		return nil, err
 	}
-	proxy, err := yaml.Marshal(proxyConfig(t, name, mode))
-	if err != nil {
-		return nil, err
-	}
-	return map[string][]byte{
+	config := map[string][]byte{
 		kubeletConfigPath:    kubelet,
-		proxyConfigPath:      proxy,
 		containerdConfigPath: []byte(containerdConfig(t.CNI, b) + registryConfig(t)),
 		// Pods with dnsPolicy Default get this, and cluster DNS asks it about names outside the cluster.
 		resolvConfPath: resolvConf,
-	}, nil
+	}
+	if mode == NoProxy {
+		return config, nil
+	}
+	config[proxyConfigPath], err = yaml.Marshal(proxyConfig(t, name, mode))
+	return config, err
 }
 
 func kubeletConfig(t Topology, podCGroup string) *kubeletv1beta1.KubeletConfiguration {

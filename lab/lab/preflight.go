@@ -13,11 +13,8 @@ var errNotRoot = errors.New("a lab makes network namespaces and mounts, for whic
 type tool struct{ command, pkg string }
 
 // tools are the programs that a lab, or a component in it, runs, by the Debian package they come in.
-func tools(edge bool) []tool {
-	if edge {
-		return append(tools(false), tool{"haproxy", "haproxy"}, tool{"named", "bind9"})
-	}
-	return []tool{
+func tools(t Topology) []tool {
+	all := []tool{
 		{"runc", "runc"},
 		{"iptables", "iptables"},
 		{"nft", "nftables"},
@@ -26,6 +23,13 @@ func tools(edge bool) []tool {
 		{"ip", "iproute2"},
 		{"nsenter", "util-linux"},
 	}
+	if t.Edge {
+		all = append(all, tool{"haproxy", "haproxy"}, tool{"named", "bind9"})
+	}
+	if t.CNI == Cilium {
+		all = append(all, tool{clang, clang})
+	}
+	return all
 }
 
 // MissingError lists the Debian packages that are needed and not installed.
@@ -35,16 +39,16 @@ func (e *MissingError) Error() string {
 	return fmt.Sprintf("not installed: %s\nhint: apt-get install -y %s", strings.Join(e.Commands, ", "), strings.Join(e.Packages, " "))
 }
 
-// Preflight reports what this machine lacks for a lab, with an edge or without.
-func Preflight(edge bool) error {
+// Preflight reports what this machine lacks for such a lab.
+func Preflight(t Topology) error {
 	if os.Geteuid() != 0 {
 		return errNotRoot
 	}
 	var missing MissingError
-	for _, t := range tools(edge) {
-		if _, err := exec.LookPath(t.command); err != nil {
-			missing.Commands = append(missing.Commands, t.command)
-			missing.Packages = append(missing.Packages, t.pkg)
+	for _, needed := range tools(t) {
+		if _, err := exec.LookPath(needed.command); err != nil {
+			missing.Commands = append(missing.Commands, needed.command)
+			missing.Packages = append(missing.Packages, needed.pkg)
 		}
 	}
 	if len(missing.Commands) > 0 {

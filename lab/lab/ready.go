@@ -74,6 +74,8 @@ func (l Addons) configureCluster(ctx context.Context, o Options) error {
 		return l.installCalico(ctx, client)
 	case Flannel:
 		return l.installFlannel(ctx)
+	case Cilium:
+		return l.installCilium(ctx)
 	default:
 		return nil // the agents on the machines do the rest: see podnet
 	}

@@ -18,6 +18,8 @@ type ProxyMode string
 const (
 	IPTables ProxyMode = "iptables"
 	NFTables ProxyMode = "nftables"
+	// NoProxy is of all nodes or of none: no kube-proxy runs, and the network of pods leads to Services.
+	NoProxy ProxyMode = "none"
 )
 
 // Topology is what a lab consists of. The zero value of each field means its default; see Default.
@@ -176,15 +178,13 @@ func (t Topology) Validate() error {
 			"use 1, or 3 for one that survives the restart of any",
 		}
 	}
-	for _, mode := range t.Nodes {
-		if mode != IPTables && mode != NFTables {
-			return &InvalidError{"proxy", fmt.Sprintf("%q is not a proxy mode", mode), "use iptables or nftables"}
+	if !slices.Contains(allCNIs(), t.CNI) {
+		return &InvalidError{
+			"cni", fmt.Sprintf("%q is not a network of a lab", t.CNI), "use host-local, calico, calico-cross-subnet, flannel or cilium",
 		}
 	}
-	if !slices.Contains([]CNI{HostLocal, Calico, CalicoCrossSubnet, Flannel}, t.CNI) {
-		return &InvalidError{
-			"cni", fmt.Sprintf("%q is not a network of a lab", t.CNI), "use host-local, calico, calico-cross-subnet or flannel",
-		}
+	if err := t.validateProxies(); err != nil {
+		return err
 	}
 	if t.Fabric != "" && !validName.MatchString(t.Fabric) {
 		return &InvalidError{
@@ -198,6 +198,31 @@ func (t Topology) Validate() error {
 		return err
 	}
 	return cmp.Or(t.validateRanges(), t.validateFamilies())
+}
+
+// withoutProxies tells whether no node runs a kube-proxy.
+func (t Topology) withoutProxies() bool { return slices.Contains(t.Nodes, NoProxy) }
+
+func (t Topology) validateProxies() error {
+	for _, mode := range t.Nodes {
+		switch {
+		case !slices.Contains(proxyModes(), mode):
+			return notAMode(string(mode))
+		case mode == NoProxy && t.CNI != Cilium:
+			return &InvalidError{
+				"proxy", fmt.Sprintf("without kube-proxy nothing leads to Services with %s", t.CNI), "use --cni cilium, or iptables or nftables",
+			}
+		case mode != t.Nodes[0] && (mode == NoProxy || t.Nodes[0] == NoProxy):
+			return &InvalidError{"proxy", "kube-proxy would run on some nodes only", "use none alone, or iptables and nftables"}
+		}
+	}
+	return nil
+}
+
+func proxyModes() []ProxyMode { return []ProxyMode{IPTables, NFTables, NoProxy} }
+
+func notAMode(name string) error {
+	return &InvalidError{"proxy", fmt.Sprintf("%q is not a proxy mode", name), "use iptables or nftables, or none with --cni cilium"}
 }
 
 const maxNetworks = 8
@@ -336,8 +361,8 @@ func ParseProxyModes(s string, n int) ([]ProxyMode, error) {
 		modes[i] = ProxyMode(strings.TrimSpace(names[i%len(names)]))
 	}
 	for _, name := range names {
-		if !slices.Contains([]ProxyMode{IPTables, NFTables}, ProxyMode(strings.TrimSpace(name))) {
-			return nil, &InvalidError{"proxy", fmt.Sprintf("%q is not a proxy mode", name), "use iptables or nftables"}
+		if !slices.Contains(proxyModes(), ProxyMode(strings.TrimSpace(name))) {
+			return nil, notAMode(name)
 		}
 	}
 	return modes, nil

@@ -28,6 +28,17 @@ func TestValidate(t *testing.T) {
 		{"name too long", func(t *Topology) { t.Name = strings.Repeat("a", 21) }, "name", "not a valid lab name"},
 		{"name is a path", func(t *Topology) { t.Name = "../x" }, "name", "not a valid lab name"},
 		{"unknown proxy", func(t *Topology) { t.Nodes = []ProxyMode{"ipvs"} }, "proxy", `"ipvs" is not a proxy mode`},
+		{name: "Cilium beside kube-proxy", edit: func(t *Topology) { t.CNI = Cilium }},
+		{name: "Cilium in place of kube-proxy", edit: withCilium(NoProxy, NoProxy)},
+		{"no kube-proxy without Cilium", func(t *Topology) { t.Nodes = []ProxyMode{NoProxy} }, "proxy", "nothing leads to Services with host-local"},
+		{"no kube-proxy on one node", withCilium(NoProxy, IPTables), "proxy", "on some nodes only"},
+		{"no kube-proxy on the other node", withCilium(IPTables, NoProxy), "proxy", "on some nodes only"},
+		{"Cilium with IPv6", func(t *Topology) { inFamilies(IPv6)(t); t.CNI = Cilium }, "cni", "do not do that with IPv6"},
+		{
+			"two networks that Cilium has not been seen to cross",
+			func(t *Topology) { t.CNI, t.Networks = Cilium, networks("a=172.30.0.0/24", "b=172.31.0.0/24") },
+			"networks", "cannot reach each other with cilium",
+		},
 		{"too many nodes", func(t *Topology) { t.Nodes = slices.Repeat([]ProxyMode{IPTables}, 33) }, "nodes", "33 nodes"},
 		{"host bits", func(t *Topology) { t.PodCIDR = netip.MustParsePrefix("10.244.0.1/16") }, "pod-cidr", "host bits"},
 		{name: "IPv6", edit: inFamilies(IPv6)},
@@ -205,6 +216,10 @@ func TestMembers(t *testing.T) {
 	}
 }
 
+func withCilium(modes ...ProxyMode) func(*Topology) {
+	return func(t *Topology) { t.CNI, t.Nodes = Cilium, modes }
+}
+
 func inFamilies(families ...Family) func(*Topology) {
 	return func(t *Topology) { *t = t.InFamilies(families...) }
 }
@@ -216,7 +231,7 @@ func TestFlagsOfFamilies(t *testing.T) {
 	for got, want := range map[string]string{
 		flag(both.ControlPlaneNodes().apiServer(both.with(ControlPlane)[0]).Argv, "--service-cluster-ip-range"): "10.96.0.0/16,fd00:10:96::/112",
 		flag(controllerManager(both.Topology, "").Argv, "--cluster-cidr"):                                       "10.244.0.0/16,fd00:10:244::/56",
-		flag(nodePrograms(binaries{}, node.Name, node.addresses())[1].Argv, "--node-ip"):                        "172.30.0.11,fd00:172:30::b",
+		flag(nodePrograms(binaries{}, node)[1].Argv, "--node-ip"):                                               "172.30.0.11,fd00:172:30::b",
 	} {
 		if got != want {
 			t.Errorf("got %s, want %s", got, want)

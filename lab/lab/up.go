@@ -36,8 +36,19 @@ func (o Options) say(format string, args ...any) {
 	}
 }
 
-// upDeadline bounds the start of a lab whose components are built; a healthy one takes a fraction of it.
-const upDeadline = 3 * time.Minute
+// upDeadline bounds the start of a lab whose components are built; a healthy one takes a fraction of it. Agents of Cilium compile meanwhile, which
+// takes them half a minute, and two where much else is under way.
+const (
+	upDeadline       = 3 * time.Minute
+	compilingTakesUp = 3 * time.Minute
+)
+
+func (t Topology) upDeadline() time.Duration {
+	if t.CNI == Cilium {
+		return upDeadline + compilingTakesUp
+	}
+	return upDeadline
+}
 
 // Up brings a lab up and returns when its nodes are Ready and its DNS answers. What it cannot make it takes down
 // again. It fails with an *InvalidError when t cannot be, a *MissingError when this machine lacks something, an
@@ -47,7 +58,7 @@ func Up(ctx context.Context, t Topology, o Options) (*Lab, error) {
 	if err := t.Validate(); err != nil {
 		return nil, err
 	}
-	if err := Preflight(t.Edge); err != nil {
+	if err := Preflight(t); err != nil {
 		return nil, err
 	}
 	l, leave, err := enter(t)
@@ -119,7 +130,7 @@ func (l *Lab) up(ctx context.Context, o Options) error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, upDeadline)
+	ctx, cancel := context.WithTimeout(ctx, l.Topology.upDeadline())
 	defer cancel()
 
 	creds, err := newCredentials()
@@ -168,6 +179,7 @@ func (l images) build(ctx context.Context, o Options) (images string, err error)
 	l.Binaries = binaries{
 		kubernetes: l.Topology.kubernetesIn(dirs), containerd: dirs["containerd"], cni: dirs["cni"], calico: dirs["calico"], flannel: dirs["flannel"],
 	}
+	l.Binaries.cilium = dirs[ciliumComponent]
 	l.Binaries.registry, l.Binaries.further = dirs["registry"], l.Topology.ofAddons(dirs)
 	if err := l.writeFurther(); err != nil {
 		return "", err
@@ -184,7 +196,10 @@ func (l images) build(ctx context.Context, o Options) (images string, err error)
 			return "", err
 		}
 	}
-	others := networkImages(l.Topology.CNI, l.Binaries)
+	others, err := networkImages(l.Topology.CNI, l.Binaries)
+	if err != nil {
+		return "", err
+	}
 	set := ""
 	if len(others) > 0 {
 		set = string(l.Topology.CNI) + "-"
@@ -321,6 +336,9 @@ func (l machines) writeKubeconfig(creds *credentials) error {
 func (l Workers) start(ctx context.Context, fabric *namespace, creds *credentials, m *Member) error {
 	spec := l.machineSpec(m.Name)
 	spec.Sysctls = nodeSysctls()
+	if l.Topology.CNI == Cilium {
+		spec.BPF = ciliumGroups
+	}
 	content, err := l.files(m, creds)
 	if err != nil {
 		return err
@@ -398,7 +416,7 @@ func (l machines) programs(m *Member) []machine.Program {
 	case Bastion, Forwarder:
 		return nil
 	default:
-		return slices.Concat(nodePrograms(l.Binaries, m.Name, m.addresses()), podnet(l.Binaries, m.Name))
+		return slices.Concat(nodePrograms(l.Binaries, m), podnet(l.Binaries, m.Name))
 	}
 }
 

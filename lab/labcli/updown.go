@@ -45,6 +45,9 @@ const upExamples = `  # two nodes, one with each proxy mode
   replumb-lab up --name flannel --cni flannel
   replumb-lab manifests calico --name flannel --pod-cidr 10.245.0.0/16
 
+  # one with Cilium, in pods as upstream runs it, in place of kube-proxy
+  replumb-lab up --name cilium --cni cilium --proxy none
+
   # one with IPv6 alone, and one with both families, whose nodes are of IPv4 first
   replumb-lab up --name six --ip-families IPv6
   replumb-lab up --name both --ip-families IPv4,IPv6 --service-cidr 10.96.0.0/16,fd00:10:96::/112
@@ -120,7 +123,7 @@ func (f *upFlags) declare(cmd *cobra.Command) {
 	cmd.Flags().IntVar(&f.nodes, "nodes", len(d.Nodes), "number of worker nodes")
 	cmd.Flags().IntVar(&f.controlPlanes, "control-planes", d.ControlPlanes,
 		"number of control planes, 1 or 3; with 3 the cluster survives the restart of any one")
-	cmd.Flags().StringVar(&f.proxy, "proxy", "iptables,nftables", "kube-proxy mode of each node in turn: iptables, nftables")
+	cmd.Flags().StringVar(&f.proxy, "proxy", "iptables,nftables", "kube-proxy mode of each node in turn: iptables, nftables; or none, with --cni cilium")
 	cmd.Flags().StringVar(&f.families, "ip-families", string(lab.IPv4),
 		"families of addresses: IPv4, IPv6, or both, as IPv4,IPv6 or IPv6,IPv4; the first is that of nodes and API servers")
 	cmd.Flags().StringVar(&f.serviceCIDR, "service-cidr", "",
@@ -130,7 +133,7 @@ func (f *upFlags) declare(cmd *cobra.Command) {
 	cmd.Flags().StringSliceVar(&f.networks, "networks", nil,
 		"networks of machines, as name=range; the lab is born in the first, and the others are a router away\n"+
 			"(default a=172.30.0.0/24; with both families a=172.30.0.0/24+fd00:172:30::/64)")
-	cmd.Flags().StringVar(&f.cni, "cni", string(d.CNI), "network of pods: host-local, calico (VXLAN), calico-cross-subnet, flannel (VXLAN)")
+	cmd.Flags().StringVar(&f.cni, "cni", string(d.CNI), "network of pods: host-local, calico (VXLAN), calico-cross-subnet, flannel (VXLAN), cilium (VXLAN)")
 	cmd.Flags().StringVar(&f.kubernetes, "kubernetes", d.Kubernetes, "version of Kubernetes: "+strings.Join(lab.Releases(), ", "))
 	cmd.Flags().StringVar(&f.gates, "feature-gates", "", "feature gates of the API servers and controller managers")
 	cmd.Flags().StringVar(&f.served, "runtime-config", "", "APIs that API servers serve beside those they serve by default")

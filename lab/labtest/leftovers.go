@@ -59,7 +59,8 @@ func HostState(t *testing.T) []string {
 	var state []string
 	for _, file := range []string{
 		"/proc/self/mounts", "/proc/sys/kernel/panic", "/proc/sys/kernel/panic_on_oops", "/proc/sys/vm/overcommit_memory",
-		"/proc/sys/vm/panic_on_oom", "/proc/sys/kernel/keys/root_maxkeys", "/proc/sys/net/ipv4/ip_forward",
+		"/proc/sys/vm/panic_on_oom", "/proc/sys/kernel/keys/root_maxkeys", "/proc/sys/kernel/timer_migration",
+		"/proc/sys/kernel/unprivileged_bpf_disabled", "/proc/sys/net/ipv4/ip_forward",
 		"/proc/sys/net/netfilter/nf_conntrack_max",
 	} {
 		for _, line := range lines(t, file) {

@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/replumb/replumb/lab/cgroup"
 )
 
 // Folders that programs write to. The first are replaced by the machine's own, empty at first; for the others what the
@@ -14,9 +16,11 @@ import (
 func ownDirs() []string     { return []string{"/run", "/var/lib", "/var/log"} }
 func layeredDirs() []string { return []string{"/etc", "/opt"} }
 
-// hostKnobs are kernel settings that kubelet insists on and that are not the namespace's own. They are given as plain
-// files with the values it wants to see, so that running a lab never changes the machine it runs on.
+// hostKnobs are kernel settings that kubelet and Cilium's agent insist on and that are not the namespace's own. They are given as plain
+// files, kubelet's with the values it wants to see, so that running a lab never changes the machine it runs on. Cilium's second one could not even
+// be set back: once it is 1, it is so until the machine starts anew.
 // https://github.com/kubernetes/kubernetes/blob/v1.36.3/pkg/kubelet/cm/container_manager_linux.go (setupKernelTunables)
+// https://github.com/cilium/cilium/blob/v1.20.2/pkg/datapath/loader/base.go (Reinitialize)
 func hostKnobs() map[string]string {
 	return map[string]string{
 		"/proc/sys/vm/overcommit_memory":      "1",
@@ -25,6 +29,9 @@ func hostKnobs() map[string]string {
 		"/proc/sys/kernel/panic_on_oops":      "1",
 		"/proc/sys/kernel/keys/root_maxkeys":  "1000000",
 		"/proc/sys/kernel/keys/root_maxbytes": "25000000",
+
+		"/proc/sys/kernel/timer_migration":           "1",
+		"/proc/sys/kernel/unprivileged_bpf_disabled": "2",
 	}
 }
 
@@ -46,7 +53,33 @@ func (s Spec) setUpMounts() error {
 			return err
 		}
 	}
+	if err := s.mountBPF(); err != nil {
+		return err
+	}
 	return s.coverKnobs()
+}
+
+// mountBPF gives the machine what programs of BPF are kept in and attached to, as systemd does. What is pinned there is not seen on other
+// machines, and goes with this one.
+func (s Spec) mountBPF() error {
+	if s.BPF == "" {
+		return nil
+	}
+	if err := unix.Mount("bpf", "/sys/fs/bpf", "bpf", 0, "mode=700"); err != nil {
+		return fmt.Errorf("mounting the file system of BPF: %w", err)
+	}
+	tree, err := cgroup.Open()
+	if err != nil {
+		return err
+	}
+	group, err := tree.Unified(filepath.Dir(s.CGroup))
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(s.BPF, 0o755); err != nil {
+		return err
+	}
+	return bind(group, s.BPF)
 }
 
 // replace mounts the machine's own folder over dir, keeping what is in Keep reachable.

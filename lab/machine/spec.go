@@ -26,6 +26,9 @@ type Spec struct {
 	Sysctls map[string]string `json:"sysctls,omitempty"`
 	// Forward leads connections into the machine's network.
 	Forward Forward `json:"forward,omitzero"`
+	// BPF has the machine's own file system of BPF mounted at /sys/fs/bpf, and what is above CGroup in the hierarchy of version 2 at this path:
+	// programs attached to it see what runs on this machine, and nothing else. Empty, if nothing there uses BPF.
+	BPF string `json:"bpf,omitempty"`
 }
 
 // Forward leads each connection to one of several addresses.

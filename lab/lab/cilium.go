@@ -1,0 +1,100 @@
+package lab
+
+import (
+	"bytes"
+	"context"
+	_ "embed"
+	"fmt"
+	"io/fs"
+	"net/url"
+	"path/filepath"
+	"strings"
+
+	"github.com/replumb/replumb/lab/image"
+)
+
+const (
+	ciliumComponent = "cilium"
+	// ciliumVersion is what the component is built from, and the tag of images by which people, and replumb, know it.
+	ciliumVersion = "v1.20.2"
+	ciliumImage   = "replumb.local/cilium:" + ciliumVersion
+	operatorImage = "replumb.local/operator-generic:" + ciliumVersion
+	// ciliumGroups is where the chart has agents look for control groups, to attach to them what leads processes to Services.
+	ciliumGroups = "/run/cilium/cgroupv2"
+	// clang compiles Cilium's programs of BPF for each node, when its agent starts and when pods do. It is the machine's own, as iptables is: it
+	// comes with a hundred megabytes of libraries, which every node of every lab would unpack. clangDir has it by the name that agents call it by.
+	clang    = "clang-19"
+	clangDir = "/usr/lib/llvm-19/bin"
+)
+
+//go:embed cilium.yaml
+var ciliumTemplate string
+
+// installCilium gives the cluster Cilium's rights, configuration, agents and operator. The operator makes its definitions, and agents that have
+// found these make nodes ready.
+func (l Addons) installCilium(ctx context.Context) error {
+	manifests, err := l.ciliumManifests()
+	if err != nil {
+		return err
+	}
+	return until(ctx, "Cilium's objects", func(ctx context.Context) error {
+		_, err := l.kubectl(ctx, bytes.NewReader(manifests), "apply", "--server-side", "-f", "-")
+		return err
+	})
+}
+
+func (l Addons) ciliumManifests() ([]byte, error) {
+	values := map[string]any{
+		"Image": ciliumImage, "Operator": operatorImage, "Path": "/bin:" + clangDir + ":" + systemPath,
+		"PodCIDR": l.Topology.PodCIDR, "NodeBits": nodeBits, "Groups": ciliumGroups, "ReplacesProxy": l.Topology.withoutProxies(),
+	}
+	if l.Topology.withoutProxies() { // nobody else would lead agents to the API before they do so themselves
+		api, err := url.Parse(l.Balancers().server())
+		if err != nil {
+			return nil, fmt.Errorf("address of the API: %w", err)
+		}
+		values["APIHost"], values["APIPort"] = api.Hostname(), api.Port()
+	}
+	return rendered("cilium.yaml", ciliumTemplate, values)
+}
+
+// nodeBits is the length of the range that each node gets for its pods.
+const nodeBits = 24
+
+// ciliumImages are laid out as Cilium's own, without what they have of a distribution.
+func ciliumImages(b binaries) ([]image.Image, error) {
+	files := map[string]string{
+		"bin/cilium-dbg": filepath.Join(b.cilium, "cilium-dbg"), "bin/cilium-health-responder": filepath.Join(b.cilium, "responder"),
+		"opt/cni/bin/cilium-cni": filepath.Join(b.cilium, "cilium-cni"),
+	}
+	if err := addSources(files, filepath.Join(b.cilium, "crd")); err != nil {
+		return nil, fmt.Errorf("Cilium's programs of BPF: %w", err)
+	}
+	return []image.Image{
+		{
+			Ref: ciliumImage, Binary: filepath.Join(b.cilium, "daemon"), Name: "bin/cilium-agent", More: files,
+			MoreLinks: map[string]string{"var/run": "run"}, // volumes are in the one, and sought in the other
+		},
+		{Ref: operatorImage, Binary: filepath.Join(b.cilium, "operator"), Name: "bin/cilium-operator-generic"},
+	}, nil
+}
+
+// addSources has the sources of BPF in a folder be where agents compile them, without their tests.
+func addSources(files map[string]string, dir string) error {
+	return filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		inside, err := filepath.Rel(dir, path)
+		if err != nil || inside == "." {
+			return err
+		}
+		if top, _, _ := strings.Cut(inside, "/"); d.IsDir() && (top == "tests" || top == "complexity-tests" || top == "test-progs") {
+			return filepath.SkipDir
+		}
+		if !d.IsDir() {
+			files[filepath.Join("var/lib/cilium/bpf", inside)] = path
+		}
+		return nil
+	})
+}
