@@ -68,7 +68,7 @@ func ciliumImages(b binaries) ([]image.Image, error) {
 		"opt/cni/bin/cilium-cni": filepath.Join(b.cilium, "cilium-cni"),
 	}
 	if err := addSources(files, filepath.Join(b.cilium, "crd")); err != nil {
-		return nil, fmt.Errorf("Cilium's programs of BPF: %w", err)
+		return nil, fmt.Errorf("sources of Cilium's programs of BPF: %w", err)
 	}
 	return []image.Image{
 		{
