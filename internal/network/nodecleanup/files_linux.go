@@ -71,15 +71,18 @@ func within(name string) string { return strings.TrimPrefix(name, "/") }
 
 // confs reads what is in /etc/cni/net.d. Files that are no configuration are passed over: containerd would not take them either.
 func (h Host) confs() (map[string]*conf, error) {
-	return h.configurations(".conf", ".conflist", ".json")
+	return h.configurations(extensions()...)
 }
 
 // known reads also those that lie ready and are not loaded.
 func (h Host) known() (map[string]*conf, error) {
-	return h.configurations(".conf", ".conflist", ".json", podnetwork.ParkedSuffix)
+	return h.configurations(append(extensions(), podnetwork.ParkedSuffix)...)
 }
 
-func (h Host) configurations(extensions ...string) (map[string]*conf, error) {
+// extensions of what runtimes load.
+func extensions() []string { return []string{".conf", ".conflist", ".json"} }
+
+func (h Host) configurations(endings ...string) (map[string]*conf, error) {
 	root, err := h.open()
 	if err != nil {
 		return nil, err
@@ -94,7 +97,7 @@ func (h Host) configurations(extensions ...string) (map[string]*conf, error) {
 	}
 	out := map[string]*conf{}
 	for _, e := range entries {
-		if !slices.Contains(extensions, path.Ext(e.Name())) {
+		if !slices.Contains(endings, path.Ext(e.Name())) {
 			continue
 		}
 		body, err := root.ReadFile(path.Join(within(confDir), e.Name()))

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path"
+	"slices"
 	"strings"
 
 	"github.com/replumb/replumb/internal/network/podnetwork"
@@ -23,26 +24,20 @@ const preferring = Preferred + podnetwork.ParkedSuffix
 type AheadError struct{ File string }
 
 func (e *AheadError) Error() string {
-	return fmt.Sprintf("%s/%s sorts before %s, and is what the node would go on using: rename it", confDir, e.File, Preferred)
+	return fmt.Sprintf("%s/%s sorts before %s, and is what the node goes by: rename it", confDir, e.File, Preferred)
 }
 
 // Prefer has the node give new pods the network whose configuration lies ready on it. That one is copied as it is: its installer has filled
 // in what differs from node to node. The file appears whole or not at all, also when the node loses power.
 func (h Host) Prefer(n Network) error {
-	confs, err := h.confs()
-	if err != nil {
-		return err
-	}
-	for name := range confs {
-		if name < Preferred {
-			return &AheadError{name}
-		}
-	}
 	root, err := h.open()
 	if err != nil {
 		return err
 	}
 	defer func() { _ = root.Close() }()
+	if err := ahead(root); err != nil {
+		return err
+	}
 	body, err := parked(root, n)
 	if err != nil {
 		return err
@@ -56,8 +51,16 @@ func (h Host) Prefer(n Network) error {
 	return nil
 }
 
-// Prefers reports whether the node gives new pods that network because Prefer said so.
+// Prefers reports whether the node gives new pods that network because Prefer said so. It fails if something else goes first.
 func (h Host) Prefers(n Network) (bool, error) {
+	root, err := h.open()
+	if err != nil {
+		return false, err
+	}
+	defer func() { _ = root.Close() }()
+	if err := ahead(root); err != nil {
+		return false, err
+	}
 	confs, err := h.confs()
 	if err != nil {
 		return false, err
@@ -80,6 +83,22 @@ func (h Host) Unprefer() error {
 	}
 	return syncDir(root)
 }
+
+// ahead fails if a file is taken before replumb's, whatever is in it: one that cannot be read has the runtime load none at all.
+func ahead(root *os.Root) error {
+	entries, err := fs.ReadDir(root.FS(), within(confDir))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	for _, e := range entries {
+		if loaded(e.Name()) && e.Name() < Preferred {
+			return &AheadError{e.Name()}
+		}
+	}
+	return nil
+}
+
+func loaded(name string) bool { return slices.Contains(extensions(), path.Ext(name)) }
 
 // parked is the configuration of a network that lies ready. It has to be a list: that is what the name says under which it will be read.
 func parked(root *os.Root, n Network) ([]byte, error) {

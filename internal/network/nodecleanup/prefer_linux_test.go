@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 )
 
@@ -57,6 +58,7 @@ func TestPreferRefuses(t *testing.T) {
 		"another network":    {netd + "10-flannel.conflist.replumb": flannelList},
 		"only half by name":  {netd + preferring: calicoList},
 		"another goes first": {netd + "00-multus.conf": flannelList, netd + "10-calico.conflist.replumb": calicoList},
+		"broken, goes first": {netd + "00-broken.conf": "{", netd + "10-calico.conflist.replumb": calicoList},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := aNode(t, files)
@@ -64,11 +66,26 @@ func TestPreferRefuses(t *testing.T) {
 			if err == nil {
 				t.Error("it was preferred")
 			}
-			if ahead := (*AheadError)(nil); errors.As(err, &ahead) != (name == "another goes first") {
+			if ahead := (*AheadError)(nil); errors.As(err, &ahead) != strings.HasSuffix(name, "goes first") {
 				t.Errorf("it is %v", err)
 			}
-			requirePrefers(t, h, calico, false)
+			if prefers, _ := h.Prefers(calico); prefers {
+				t.Error("it says that the node prefers it")
+			}
 		})
+	}
+}
+
+// TestOvertaken: what comes to go first later is an error, not the network that was chosen.
+func TestOvertaken(t *testing.T) {
+	calico, _ := Find("calico")
+	h := aNode(t, map[string]string{netd + "10-calico.conflist.replumb": calicoList})
+	must(t, h.Prefer(calico))
+	requirePrefers(t, h, calico, true)
+	must(t, os.WriteFile(filepath.Join(h.Root, netd, "00-multus.conf"), []byte(flannelList), 0o600))
+	ahead := (*AheadError)(nil)
+	if prefers, err := h.Prefers(calico); prefers || !errors.As(err, &ahead) || ahead.File != "00-multus.conf" {
+		t.Errorf("it is %v, %v", prefers, err)
 	}
 }
 

@@ -18,7 +18,7 @@ const ParkedSuffix = ".replumb"
 // Parking is where the configuration goes that a network's DaemonSet writes to each node, before and after Park.
 type Parking struct{ Container, From, To string }
 
-// installer is how a network's DaemonSet is told where to write its configuration. One of the two fields is set.
+// installer is what in a network's DaemonSet names the file that it writes its configuration to: env or folder is set.
 type installer struct {
 	// env has the name of the file, and usual is that without it.
 	env, usual string
