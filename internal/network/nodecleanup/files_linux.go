@@ -10,6 +10,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/replumb/replumb/internal/network/podnetwork"
 )
 
 const (
@@ -69,6 +71,18 @@ func within(name string) string { return strings.TrimPrefix(name, "/") }
 
 // confs reads what is in /etc/cni/net.d. Files that are no configuration are passed over: containerd would not take them either.
 func (h Host) confs() (map[string]*conf, error) {
+	return h.configurations(extensions()...)
+}
+
+// known reads also those that lie ready and are not loaded.
+func (h Host) known() (map[string]*conf, error) {
+	return h.configurations(append(extensions(), podnetwork.ParkedSuffix)...)
+}
+
+// extensions of what runtimes load.
+func extensions() []string { return []string{".conf", ".conflist", ".json"} }
+
+func (h Host) configurations(endings ...string) (map[string]*conf, error) {
 	root, err := h.open()
 	if err != nil {
 		return nil, err
@@ -83,7 +97,7 @@ func (h Host) confs() (map[string]*conf, error) {
 	}
 	out := map[string]*conf{}
 	for _, e := range entries {
-		if !slices.Contains([]string{".conf", ".conflist", ".json"}, path.Ext(e.Name())) {
+		if !slices.Contains(endings, path.Ext(e.Name())) {
 			continue
 		}
 		body, err := root.ReadFile(path.Join(within(confDir), e.Name()))
@@ -137,7 +151,7 @@ type confPart struct {
 }
 
 func (p confPart) find() ([]string, error) {
-	confs, err := p.confs()
+	confs, err := p.known()
 	if err != nil {
 		return nil, err
 	}
@@ -166,7 +180,7 @@ type dirPart struct {
 
 // names of the network's configurations, as long as they are there, and the usual ones that no one else's have.
 func (h Host) names(n Network) ([]string, error) {
-	confs, err := h.confs()
+	confs, err := h.known()
 	if err != nil {
 		return nil, err
 	}

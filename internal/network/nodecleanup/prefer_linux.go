@@ -1,0 +1,149 @@
+package nodecleanup
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/replumb/replumb/internal/network/podnetwork"
+)
+
+// Preferred is the CNI configuration by which a node has another network than its own files say. Runtimes take the first in the order of
+// names (loadFromConfDir in github.com/containerd/go-cni), so that no program that writes its own file again undoes it, and no reboot.
+const Preferred = "00-replumb.conflist"
+
+// preferring is the file before it has its name: no runtime loads what ends so.
+const preferring = Preferred + podnetwork.ParkedSuffix
+
+// AheadError says that a file would be taken before replumb's.
+type AheadError struct{ File string }
+
+func (e *AheadError) Error() string {
+	return fmt.Sprintf("%s/%s sorts before %s, and is what the node goes by: rename it", confDir, e.File, Preferred)
+}
+
+// Prefer has the node give new pods the network whose configuration lies ready on it. That one is copied as it is: its installer has filled
+// in what differs from node to node. The file appears whole or not at all, also when the node loses power.
+func (h Host) Prefer(n Network) error {
+	root, err := h.open()
+	if err != nil {
+		return err
+	}
+	defer func() { _ = root.Close() }()
+	if err := ahead(root); err != nil {
+		return err
+	}
+	body, err := parked(root, n)
+	if err != nil {
+		return err
+	}
+	if have, err := root.ReadFile(path.Join(within(confDir), Preferred)); err == nil && string(have) == string(body) {
+		return nil
+	}
+	if err := writeWhole(root, body); err != nil {
+		return fmt.Errorf("%s/%s: %w", confDir, Preferred, err)
+	}
+	return nil
+}
+
+// Prefers reports whether the node gives new pods that network because Prefer said so. It fails if something else goes first.
+func (h Host) Prefers(n Network) (bool, error) {
+	root, err := h.open()
+	if err != nil {
+		return false, err
+	}
+	defer func() { _ = root.Close() }()
+	if err := ahead(root); err != nil {
+		return false, err
+	}
+	confs, err := h.confs()
+	if err != nil {
+		return false, err
+	}
+	c := confs[Preferred]
+	return c != nil && c.of(n), nil
+}
+
+// Unprefer has the node give new pods the network that its own files say.
+func (h Host) Unprefer() error {
+	root, err := h.open()
+	if err != nil {
+		return err
+	}
+	defer func() { _ = root.Close() }()
+	for _, name := range []string{Preferred, preferring} {
+		if err := root.Remove(path.Join(within(confDir), name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return syncDir(root)
+}
+
+// ahead fails if a file is taken before replumb's, whatever is in it: one that cannot be read has the runtime load none at all.
+func ahead(root *os.Root) error {
+	entries, err := fs.ReadDir(root.FS(), within(confDir))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	for _, e := range entries {
+		if loaded(e.Name()) && e.Name() < Preferred {
+			return &AheadError{e.Name()}
+		}
+	}
+	return nil
+}
+
+func loaded(name string) bool { return slices.Contains(extensions(), path.Ext(name)) }
+
+// parked is the configuration of a network that lies ready. It has to be a list: that is what the name says under which it will be read.
+func parked(root *os.Root, n Network) ([]byte, error) {
+	entries, err := fs.ReadDir(root.FS(), within(confDir))
+	if err != nil {
+		return nil, err
+	}
+	for _, e := range entries {
+		if !strings.HasSuffix(e.Name(), podnetwork.ParkedSuffix) || e.Name() == preferring {
+			continue
+		}
+		body, err := root.ReadFile(path.Join(within(confDir), e.Name()))
+		if err != nil {
+			return nil, err
+		}
+		c := &conf{}
+		// Half of one is not JSON: installers write their files in place.
+		if json.Unmarshal(body, c) == nil && len(c.Plugins) > 0 && c.of(n) {
+			return body, nil
+		}
+	}
+	return nil, fmt.Errorf("no configuration of %s lies ready in %s", n.Name, confDir)
+}
+
+func writeWhole(root *os.Root, body []byte) error {
+	at := path.Join(within(confDir), preferring)
+	f, err := root.OpenFile(at, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(body)
+	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return err
+	}
+	if err := root.Rename(at, path.Join(within(confDir), Preferred)); err != nil {
+		return err
+	}
+	return syncDir(root)
+}
+
+// syncDir has names outlive a loss of power.
+func syncDir(root *os.Root) error {
+	d, err := root.Open(within(confDir))
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}

@@ -1,0 +1,134 @@
+package podnetwork
+
+import (
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+)
+
+// ParkedSuffix ends the names of CNI configurations that lie ready on a node: runtimes load what ends in .conf, .conflist or .json
+// (ConfFiles in github.com/containernetworking/cni libcni), and nothing else.
+const ParkedSuffix = ".replumb"
+
+// Parking is where the configuration goes that a network's DaemonSet writes to each node, before and after Park.
+type Parking struct{ Container, From, To string }
+
+// installer is what in a network's DaemonSet names the file that it writes its configuration to: env or folder is set.
+type installer struct {
+	// env has the name of the file, and usual is that without it.
+	env, usual string
+	// folder, in an argument, is followed by the name of the file.
+	folder string
+}
+
+// installers of those networks that can be parked. Calico's (writeCNIConfig in cni-plugin/pkg/install) also removes the file of its usual
+// name when it is given another: it must not be parked beside a Calico that is in use. Flannel's copies a file of its ConfigMap by cp.
+func installers() map[v1alpha1.CNIName]installer {
+	return map[v1alpha1.CNIName]installer{
+		v1alpha1.Calico:  {env: "CNI_CONF_NAME", usual: "10-calico.conflist"},
+		v1alpha1.Flannel: {folder: "/etc/cni/net.d/"},
+	}
+}
+
+// Park is a network's DaemonSet whose configuration lies ready on each node and does not take over: its programs run, and no pod gets an
+// address from it. The DaemonSet that is given stays as it is. It is an error if nothing in it is known to write a configuration, or
+// more than one container: then it cannot be said what would not take over.
+func Park(set *unstructured.Unstructured, network v1alpha1.CNIName) (*unstructured.Unstructured, Parking, error) {
+	how, known := installers()[network]
+	if !known {
+		return nil, Parking{}, fmt.Errorf("the configuration of %s cannot be kept from taking over", network)
+	}
+	parked := set.DeepCopy()
+	at := []string{"spec", "template", "spec", "initContainers"}
+	containers, _, err := unstructured.NestedSlice(parked.Object, at...)
+	if err != nil {
+		return nil, Parking{}, fmt.Errorf("%s %s/%s: %w", set.GetKind(), set.GetNamespace(), set.GetName(), err)
+	}
+	var all []Parking
+	for _, c := range containers {
+		container, ok := c.(map[string]any)
+		if !ok {
+			continue
+		}
+		if p, writes := how.park(container); writes {
+			all = append(all, p)
+		}
+	}
+	if len(all) != 1 {
+		return nil, Parking{}, fmt.Errorf("%s %s/%s has %d init containers that write the configuration of %s, and must have one",
+			set.GetKind(), set.GetNamespace(), set.GetName(), len(all), network)
+	}
+	return parked, all[0], unstructured.SetNestedSlice(parked.Object, containers, at...)
+}
+
+// park changes a container that writes a configuration.
+func (i installer) park(container map[string]any) (Parking, bool) {
+	name, _, _ := unstructured.NestedString(container, "name")
+	if i.folder != "" {
+		return i.parkArgument(name, container)
+	}
+	return i.parkVariable(name, container)
+}
+
+func (i installer) parkArgument(name string, container map[string]any) (Parking, bool) {
+	for _, field := range []string{"args", "command"} {
+		words, _, err := unstructured.NestedStringSlice(container, field)
+		if err != nil {
+			continue
+		}
+		at := slices.IndexFunc(words, func(w string) bool { return strings.HasPrefix(w, i.folder) && len(w) > len(i.folder) })
+		if at < 0 {
+			continue
+		}
+		p := Parking{Container: name, From: path.Base(words[at]), To: parkedName(path.Base(words[at]))}
+		changed := make([]any, len(words))
+		for n, w := range words {
+			changed[n] = w
+		}
+		changed[at] = i.folder + p.To
+		container[field] = changed
+		return p, true
+	}
+	return Parking{}, false
+}
+
+// parkVariable takes for the installer what is given the text of the configuration (CNI_NETWORK_CONFIG) or the variable itself.
+func (i installer) parkVariable(name string, container map[string]any) (Parking, bool) {
+	env, _, err := unstructured.NestedSlice(container, "env")
+	if err != nil {
+		return Parking{}, false
+	}
+	at, writes := -1, false
+	for n, e := range env {
+		entry, ok := e.(map[string]any)
+		if !ok {
+			continue
+		}
+		if entry["name"] == i.env {
+			at = n
+		}
+		writes = writes || entry["name"] == i.env || entry["name"] == "CNI_NETWORK_CONFIG"
+	}
+	if !writes {
+		return Parking{}, false
+	}
+	from := i.usual
+	if at < 0 {
+		env, at = append(env, nil), len(env)
+	} else if value, ok := env[at].(map[string]any)["value"].(string); ok {
+		from = value
+	} else { // it comes from elsewhere, and cannot be known
+		return Parking{}, false
+	}
+	p := Parking{Container: name, From: from, To: parkedName(from)}
+	env[at] = map[string]any{"name": i.env, "value": p.To}
+	container["env"] = env
+	return p, true
+}
+
+func parkedName(name string) string { return strings.TrimSuffix(name, ParkedSuffix) + ParkedSuffix }
