@@ -157,7 +157,7 @@ test-overlap: lab-basic ## Between commands: API servers restarted and killed on
 	$(E2E) -run '^(TestOverlap|TestOneOwner)$$' ./e2e
 
 .PHONY: test-neighbours
-test-neighbours: lab-neighbours ## Beside Traefik, MetalLB, metrics-server, Argo Rollouts, Flux and a webhook, which do what they are there for: all Services moved and moved back, by hops and in etcd (root; about 22 min, and 15 more the first time)
+test-neighbours: lab-neighbours ## Beside Traefik, MetalLB, metrics-server, Argo Rollouts, Flux and a webhook, which do what they are there for: all Services moved and moved back, by hops and in etcd (root; about 19 min, and 15 more the first time)
 	$(E2E) -run '^TestNeighbours(Work|LoseNothing|Stored)$$' ./e2e
 
 .PHONY: test-stored

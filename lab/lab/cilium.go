@@ -48,7 +48,7 @@ func (l Addons) ciliumManifests() ([]byte, error) {
 		"Image": ciliumImage, "Operator": operatorImage, "Path": "/bin:" + clangDir + ":" + systemPath,
 		"PodCIDR": l.Topology.PodCIDR, "NodeBits": nodeBits, "Groups": ciliumGroups, "ReplacesProxy": l.Topology.withoutProxies(),
 	}
-	if l.Topology.withoutProxies() { // nobody else would lead agents to the API before they do so themselves
+	if l.Topology.withoutProxies() { // nothing else leads agents to the API before they do so themselves
 		api, err := url.Parse(l.Balancers().server())
 		if err != nil {
 			return nil, fmt.Errorf("address of the API: %w", err)

@@ -18,7 +18,7 @@ func layeredDirs() []string { return []string{"/etc", "/opt"} }
 
 // hostKnobs are kernel settings that kubelet and Cilium's agent insist on and that are not the namespace's own. They are given as plain
 // files, kubelet's with the values it wants to see, so that running a lab never changes the machine it runs on. Cilium's second one could not even
-// be set back: once it is 1, it is so until the machine starts anew.
+// be set back: once it is 1, it stays so until the machine is restarted.
 // https://github.com/kubernetes/kubernetes/blob/v1.36.3/pkg/kubelet/cm/container_manager_linux.go (setupKernelTunables)
 // https://github.com/cilium/cilium/blob/v1.20.2/pkg/datapath/loader/base.go (Reinitialize)
 func hostKnobs() map[string]string {

@@ -97,8 +97,9 @@ func unusedByServices() map[string]string {
 		keeper = "what replicas of the Deployment overlap may do themselves, which users can only give them if they have it"
 	)
 	all := map[string]string{
-		"get /flagz": "gates of API servers, which ask each at its own address",
-		"get nodes":  "gates of kubelets that do not answer",
+		"get /flagz":                    "gates of API servers, which ask each at its own address",
+		"get nodes":                     "gates of kubelets that do not answer",
+		"get secrets in replumb-system": "certificates of a client of etcd, where spec.serviceCIDR.etcd names a Secret",
 		"update validatingadmissionpolicybindings.admissionregistration.k8s.io replumb-freeze":         "the freeze is another migration's",
 		"delete validatingadmissionpolicies.admissionregistration.k8s.io replumb-freeze-deploys":       deploy,
 		"delete validatingadmissionpolicybindings.admissionregistration.k8s.io replumb-freeze-deploys": deploy,

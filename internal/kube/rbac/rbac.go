@@ -309,7 +309,7 @@ them.
 No rule of RBAC limits list, watch, create and deletecollection to objects of a name. What holds no address of users is in the namespaces
 replumb-system and replumb-journal, which the files in deploy make, so that Roles in them do.
 
-No role has get of pull secrets (imagePullSecrets), which kubelets read. To those who may get them in replumb-system beside, check shows
+No role is for pull secrets (imagePullSecrets), which kubelets read. To those who may get Secrets in replumb-system, as who moves Services may, check shows
 which are missing; it asks for their metadata alone.
 `
 }
