@@ -32,6 +32,9 @@ func skips() []skip {
 		{`\[Feature:Ingress\]`, "there is no controller for them"},
 		{`\[Feature:KubeProxyDaemonSetMigration\]|\[Feature:KubeProxyNFAcct\]`, "kube-proxy is no pod, and the kernel may lack nfacct"},
 		{`evicted pods`, "it waits for a kubelet to evict a pod, which has not been tried in a lab"},
-		{`Netpol \[|Netpol NetworkPolicy`, "nine pods of each call each other in all pairs, which takes two processors minutes; TestCalico has policies"},
+		{
+			`Netpol \[|Netpol NetworkPolicy`,
+			"nine pods of each call each other in all pairs, which takes two processors minutes; TestCalico has policies",
+		},
 	}
 }

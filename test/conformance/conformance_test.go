@@ -59,7 +59,10 @@ func TestReadReportFails(t *testing.T) {
 
 // TestBroken compares states: of a test that passes in the first it wants that it passes in the others.
 func TestBroken(t *testing.T) {
-	before := State{"before", []Result{{Name: "a", Outcome: Passed}, {Name: "b", Outcome: Passed}, {Name: "c", Outcome: Failed}, {Name: "d", Outcome: Passed}}}
+	before := State{
+		"before",
+		[]Result{{Name: "a", Outcome: Passed}, {Name: "b", Outcome: Passed}, {Name: "c", Outcome: Failed}, {Name: "d", Outcome: Passed}},
+	}
 	same := State{"between", before.Results}
 	if broken := Broken([]State{before, same}); len(broken) != 0 {
 		t.Errorf("the same is said to be broken: %q", broken)
@@ -85,7 +88,9 @@ func TestWriteTable(t *testing.T) {
 
 // TestParseLibraries reads what ldd prints.
 func TestParseLibraries(t *testing.T) {
-	got, err := parseLibraries("\tlinux-vdso.so.1 (0x00007ffc)\n\tlibc.so.6 => /lib/libc.so.6 (0x0000)\n\t/lib64/ld-linux-x86-64.so.2 (0x0000)\n")
+	got, err := parseLibraries(
+		"\tlinux-vdso.so.1 (0x00007ffc)\n\tlibc.so.6 => /lib/libc.so.6 (0x0000)\n\t/lib64/ld-linux-x86-64.so.2 (0x0000)\n",
+	)
 	if want := []string{"/lib/libc.so.6", "/lib64/ld-linux-x86-64.so.2"}; err != nil || !slices.Equal(got, want) {
 		t.Errorf("%v, %v, want %v", got, err, want)
 	}

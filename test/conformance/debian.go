@@ -1,6 +1,7 @@
 package conformance
 
 import (
+	"context"
 	"debug/elf"
 	"fmt"
 	"os"
@@ -38,7 +39,7 @@ func librariesOf(program string) ([]string, error) {
 	if err != nil || !dynamic {
 		return nil, err
 	}
-	out, err := exec.Command("ldd", program).Output()
+	out, err := exec.CommandContext(context.Background(), "ldd", program).Output()
 	if err != nil {
 		return nil, fmt.Errorf("ldd %s: %w", program, err)
 	}

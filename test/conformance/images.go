@@ -2,6 +2,7 @@
 package conformance
 
 import (
+	"context"
 	"maps"
 	"os/exec"
 	"path/filepath"
@@ -97,7 +98,7 @@ func busyBox() (box, error) {
 		return box{}, err
 	}
 	binary := files["usr/bin/busybox"]
-	out, err := exec.Command(binary, "--list").Output()
+	out, err := exec.CommandContext(context.Background(), binary, "--list").Output()
 	if err != nil {
 		return box{}, err
 	}

@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"sync"
@@ -41,12 +42,12 @@ func (k knocks) Failed() int { return k.Refused + k.Unanswered + k.Other }
 
 func (k *knocks) add(began time.Time, err error) {
 	k.Tried++
-	switch err {
-	case nil:
+	switch {
+	case err == nil:
 		return
-	case unix.ECONNREFUSED:
+	case errors.Is(err, unix.ECONNREFUSED):
 		k.Refused++
-	case unix.ETIMEDOUT:
+	case errors.Is(err, unix.ETIMEDOUT):
 		k.Unanswered++
 	default:
 		k.Other++

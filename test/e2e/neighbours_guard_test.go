@@ -97,7 +97,9 @@ func (n *neighbourhood) standGuard() {
 func createDry(ctx context.Context, client kubernetes.Interface) error {
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{GenerateName: "dry-", Namespace: shopNamespace},
-		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "dry", Image: workload.EchoImage, ImagePullPolicy: corev1.PullNever}}},
+		Spec: corev1.PodSpec{
+			Containers: []corev1.Container{{Name: "dry", Image: workload.EchoImage, ImagePullPolicy: corev1.PullNever}},
+		},
 	}
 	_, err := client.CoreV1().Pods(shopNamespace).Create(ctx, pod, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 	return err
@@ -134,7 +136,10 @@ func (e *errand) run(ctx context.Context) {
 		e.mu.Lock()
 		e.done++
 		if err != nil {
-			e.failed = append(e.failed, fmt.Sprintf("%s after %s: %v", began.Format(time.StampMilli), time.Since(began).Round(time.Millisecond), err))
+			e.failed = append(
+				e.failed,
+				fmt.Sprintf("%s after %s: %v", began.Format(time.StampMilli), time.Since(began).Round(time.Millisecond), err),
+			)
 		}
 		e.mu.Unlock()
 		select {
@@ -167,13 +172,20 @@ func (n *neighbourhood) errands() []*errand {
 		{what: "a Service was patched", every: time.Second, do: func(ctx context.Context, round int) error {
 			return admitted(patchService(ctx, client, round))
 		}},
-		{what: "the APIService was looked at", every: 250 * time.Millisecond, do: func(ctx context.Context, _ int) error { return n.available(ctx) }},
+		{
+			what:  "the APIService was looked at",
+			every: 250 * time.Millisecond,
+			do:    func(ctx context.Context, _ int) error { return n.available(ctx) },
+		},
 		{what: "Flux was looked at", every: time.Second, do: func(ctx context.Context, _ int) error { return n.ready(ctx) }},
 	}
 	if n.has(lab.ArgoRollouts) {
-		all = append(all, &errand{what: "the Rollout was switched", every: 30 * time.Second, do: func(ctx context.Context, round int) error {
-			return admitted(n.tryApply(ctx, n.rollout(int(time.Now().Unix())+round)))
-		}})
+		all = append(
+			all,
+			&errand{what: "the Rollout was switched", every: 30 * time.Second, do: func(ctx context.Context, round int) error {
+				return admitted(n.tryApply(ctx, n.rollout(int(time.Now().Unix())+round)))
+			}},
+		)
 	}
 	return all
 }

@@ -75,6 +75,12 @@ func (h *hops) report(t *testing.T, during string) {
 		longest = max(longest, s.took)
 		all = append(all, fmt.Sprintf("%s %s %s", s.began.Format("15:04:05.000"), s.service, s.took.Round(100*time.Microsecond)))
 	}
-	t.Logf("%s: watchers saw %d Services of type ExternalName, the longest for %s:\n%s", during, len(h.seen), longest, strings.Join(all, "\n"))
+	t.Logf(
+		"%s: watchers saw %d Services of type ExternalName, the longest for %s:\n%s",
+		during,
+		len(h.seen),
+		longest,
+		strings.Join(all, "\n"),
+	)
 	h.seen = nil
 }

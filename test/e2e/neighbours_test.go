@@ -278,10 +278,11 @@ func TestNeighboursWork(t *testing.T) {
 		n.rollOut(1)
 		n.publish(1)
 		n.await("the Rollout has switched", func() error {
-			if now, err := n.colour(); err != nil || now == before {
-				return fmt.Errorf("it is at %s (%v)", now, err)
+			now, err := n.colour()
+			if err == nil && now == before {
+				err = fmt.Errorf("it is still at %s", now)
 			}
-			return nil
+			return err
 		})
 		n.await("Flux applies the next artifact", func() error { return n.fluxed(1) })
 	})

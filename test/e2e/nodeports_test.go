@@ -73,7 +73,10 @@ func TestNodePorts(t *testing.T) {
 	stop()
 	bare := n.bare("control: two patches in a row, on a quiet cluster")
 	if bare.share() < 0.5 {
-		t.Errorf("control: the bare hop missed %.0f %% of moves: the clients see no loss, or nothing is gained by a nudge", 100*bare.share())
+		t.Errorf(
+			"control: the bare hop missed %.0f %% of moves: the clients see no loss, or nothing is gained by a nudge",
+			100*bare.share(),
+		)
 	}
 	if quiet.share() > bare.share()/4 || busy.share() > bare.share()/2 {
 		t.Errorf("of moves missed: %.1f %% on a quiet cluster, %.1f %% on a busy one, %.1f %% of bare hops",
@@ -212,7 +215,14 @@ func (n *nodePorts) change(every time.Duration) (stop func()) {
 			}
 			patch := fmt.Appendf(nil, `{"spec":{"ports":[{"port":%d,"protocol":"TCP"}]}}`, 1001+i%100)
 			services := n.l.Client().CoreV1().Services(doorsNamespace)
-			if _, err := services.Patch(ctx, "elsewhere", types.MergePatchType, patch, metav1.PatchOptions{}); err != nil && ctx.Err() == nil {
+			if _, err := services.Patch(
+				ctx,
+				"elsewhere",
+				types.MergePatchType,
+				patch,
+				metav1.PatchOptions{},
+			); err != nil &&
+				ctx.Err() == nil {
 				n.Errorf("changing a Service: %v", err)
 				return
 			}
@@ -270,8 +280,18 @@ func (n *nodePorts) none() misses {
 }
 
 func (n *nodePorts) report(what string, m misses) {
-	n.Logf("%s: %d moves, missed at a node %v, longest %s; %d of %d connections failed (%d refused, %d unanswered, %d otherwise)", what, m.moves,
-		m.missed, m.longest.Round(time.Millisecond), m.tally.Failed(), m.tally.Tried, m.tally.Refused, m.tally.Unanswered, m.tally.Other)
+	n.Logf(
+		"%s: %d moves, missed at a node %v, longest %s; %d of %d connections failed (%d refused, %d unanswered, %d otherwise)",
+		what,
+		m.moves,
+		m.missed,
+		m.longest.Round(time.Millisecond),
+		m.tally.Failed(),
+		m.tally.Tried,
+		m.tally.Refused,
+		m.tally.Unanswered,
+		m.tally.Other,
+	)
 }
 
 // thereAndBack moves all Services one way, and back.
@@ -361,8 +381,14 @@ func (n *nodePorts) bare(what string) misses {
 		n.open(name, knockRate)
 		err = n.rest(2*knockTail, func() error { // no sync is due any more that would gather both patches
 			patch(name, map[string]any{
-				"type": corev1.ServiceTypeExternalName, "externalName": "example.com", "clusterIP": nil, "clusterIPs": nil, "ipFamilies": nil,
-				"ipFamilyPolicy": nil, "internalTrafficPolicy": nil, "externalTrafficPolicy": nil,
+				"type":                  corev1.ServiceTypeExternalName,
+				"externalName":          "example.com",
+				"clusterIP":             nil,
+				"clusterIPs":            nil,
+				"ipFamilies":            nil,
+				"ipFamilyPolicy":        nil,
+				"internalTrafficPolicy": nil,
+				"externalTrafficPolicy": nil,
 			})
 			patch(name, map[string]any{
 				"type": corev1.ServiceTypeNodePort, "externalName": nil, "ports": svc.Spec.Ports,

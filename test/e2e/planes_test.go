@@ -171,7 +171,10 @@ func (p *planes) otherLeaders() fault {
 		name, _, _ := strings.Cut(was, "_")
 		kill(p.T, p.l, name, "kube-controller-manager")
 		for ctx.Err() == nil {
-			lease, err := p.l.Client().CoordinationV1().Leases(metav1.NamespaceSystem).Get(ctx, "kube-controller-manager", metav1.GetOptions{})
+			lease, err := p.l.Client().
+				CoordinationV1().
+				Leases(metav1.NamespaceSystem).
+				Get(ctx, "kube-controller-manager", metav1.GetOptions{})
 			if err == nil && *lease.Spec.HolderIdentity != was {
 				return nil
 			}
@@ -391,7 +394,16 @@ func (p *planes) doubles() error {
 			continue
 		}
 		if other := at[s.Spec.ClusterIP]; other != "" || owner[s.Spec.ClusterIP] != name {
-			found = append(found, fmt.Errorf("service %s is at %s, which belongs to %s; there is also %q", name, s.Spec.ClusterIP, owner[s.Spec.ClusterIP], other))
+			found = append(
+				found,
+				fmt.Errorf(
+					"service %s is at %s, which belongs to %s; there is also %q",
+					name,
+					s.Spec.ClusterIP,
+					owner[s.Spec.ClusterIP],
+					other,
+				),
+			)
 		}
 		at[s.Spec.ClusterIP] = name
 		switch role := s.Labels[v1alpha1.LabelRole]; role {
@@ -478,7 +490,8 @@ func (p *planes) finishBehind() {
 	p.Helper()
 	restart := func(to string) {
 		p.Helper()
-		if err := p.l.ControlPlaneNodes().RestartAPIServers(p.Context(), []netip.Prefix{netip.MustParsePrefix(to)}, nil, p.victim); err != nil {
+		if err := p.l.ControlPlaneNodes().
+			RestartAPIServers(p.Context(), []netip.Prefix{netip.MustParsePrefix(to)}, nil, p.victim); err != nil {
 			p.Fatal(err)
 		}
 	}

@@ -106,7 +106,12 @@ spec:
 		Spec:       corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}},
 	}
 	echo := workload.Echo{Namespace: restartsNamespace, Name: restartsNamespace, PartOf: restartsNamespace, Replicas: 2}
-	callees, err := start(t.Context(), l, restartsNamespace, append([]runtime.Object{workload.Namespace(restartsNamespace), neighbour}, echo.Objects()...))
+	callees, err := start(
+		t.Context(),
+		l,
+		restartsNamespace,
+		append([]runtime.Object{workload.Namespace(restartsNamespace), neighbour}, echo.Objects()...),
+	)
 	if err != nil {
 		t.Fatal(err)
 	}

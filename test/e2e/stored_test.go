@@ -102,7 +102,11 @@ func TestStored(t *testing.T) {
 	s.steadily("the move again", traffic.All, func() { s.replumb("apply", "-f", s.file) })
 	s.requireAt(newRange)
 	s.leaveOldAddresses()
-	s.steadily("finish", func(from traffic.Source) bool { return from.Via != traffic.ByOldAddress }, func() { s.replumb("finish", "stored", "--yes") })
+	s.steadily(
+		"finish",
+		func(from traffic.Source) bool { return from.Via != traffic.ByOldAddress },
+		func() { s.replumb("finish", "stored", "--yes") },
+	)
 	requireNoTrace(t, l)
 	seen.requireOnlyAddresses(t)
 
@@ -402,7 +406,8 @@ func (s *storedSeen) see(what watch.EventType, svc *corev1.Service) {
 		s.changes++
 	}
 	is.Spec.ClusterIP, is.Spec.ClusterIPs = first.Spec.ClusterIP, first.Spec.ClusterIPs
-	if what == watch.Deleted || !equality.Semantic.DeepEqual(is.Spec, first.Spec) || !equality.Semantic.DeepEqual(is.Status, first.Status) ||
+	if what == watch.Deleted || !equality.Semantic.DeepEqual(is.Spec, first.Spec) ||
+		!equality.Semantic.DeepEqual(is.Status, first.Status) ||
 		is.DeletionTimestamp != nil {
 		s.other = append(s.other, fmt.Sprintf("%s %s: %+v %+v", what, key, is.Spec, is.Status))
 	}

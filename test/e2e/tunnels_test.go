@@ -278,7 +278,7 @@ func (a *asking) answer(t *testing.T, ns netns.NsHandle) {
 	}
 	a.wg.Go(func() {
 		<-a.end
-		time.Sleep(answerIn)
+		time.Sleep(answerIn) //nolint:forbidigo // it is the time that an answer may take
 		_ = conn.Close()
 	})
 	a.wg.Go(func() {
@@ -303,7 +303,7 @@ func (w *way) ask(ns netns.NsHandle, to netip.Addr, end <-chan struct{}) {
 		for n := uint64(0); ; n++ {
 			select {
 			case <-end:
-				time.Sleep(answerIn)
+				time.Sleep(answerIn) //nolint:forbidigo // it is the time that an answer may take
 				for _, c := range conns {
 					if c != nil {
 						_ = c.Close()
@@ -379,7 +379,14 @@ func (a *asking) stop(t *testing.T) (lost, sent int) {
 		}
 		w.mu.Unlock()
 		if slices.SortFunc(at, time.Time.Compare); len(at) > 0 {
-			t.Logf("%s: %d of %d lost, from %s to %s", w.name, len(at), w.sent, at[0].Format("15:04:05.000"), at[len(at)-1].Format("15:04:05.000"))
+			t.Logf(
+				"%s: %d of %d lost, from %s to %s",
+				w.name,
+				len(at),
+				w.sent,
+				at[0].Format("15:04:05.000"),
+				at[len(at)-1].Format("15:04:05.000"),
+			)
 		}
 	}
 	return lost, sent

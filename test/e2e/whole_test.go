@@ -176,7 +176,12 @@ spec:
 
 // tooling is the operator who brings the cluster's own parts to a range.
 func tooling(l *lab.Lab, to string) operator {
-	o := operator{lab: l, kubernetes: netip.MustParseAddr(newAPI), dns: netip.MustParseAddr(newDNS), serviceCIDRs: []netip.Prefix{netip.MustParsePrefix(to)}}
+	o := operator{
+		lab:          l,
+		kubernetes:   netip.MustParseAddr(newAPI),
+		dns:          netip.MustParseAddr(newDNS),
+		serviceCIDRs: []netip.Prefix{netip.MustParsePrefix(to)},
+	}
 	if to == oldRange {
 		o.kubernetes, o.dns = netip.MustParseAddr(oldAPI), netip.MustParseAddr(oldDNS)
 	}
