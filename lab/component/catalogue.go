@@ -73,16 +73,22 @@ func All() []Component {
 			Assets:  "test/images/agnhost/porter", // for its certificate
 			LDFlags: kubernetesVersionFlags, Cold: "6 min",
 		},
-		{ // each program is linked by itself, with Cilium's libraries compiled once; Assets are the programs of BPF, which agents compile
-			Name: "cilium", Module: ciliumModule, OnDemand: true,
-			Packages: []string{
-				ciliumModule + "/daemon", ciliumModule + "/operator", ciliumModule + "/plugins/cilium-cni", ciliumModule + "/cilium-dbg",
-				ciliumModule + "/cilium-health/responder",
-			},
-			Tags: []string{"osusergo", "ipam_provider_operator"}, LDFlags: ciliumVersionFlags, Assets: "bpf", Cold: "12 min",
-		},
+		cilium(),
 		onDemand(kubernetes("kubernetes-v1.33", "8 min")),
 		onDemand(kubernetes("kubernetes-v1.31", "6 min")),
+	}
+}
+
+// cilium is one component of several programs, each linked by itself with Cilium's libraries compiled once. Assets are the programs of BPF, which
+// agents compile.
+func cilium() Component {
+	return Component{
+		Name: "cilium", Module: ciliumModule, OnDemand: true,
+		Packages: []string{
+			ciliumModule + "/daemon", ciliumModule + "/operator", ciliumModule + "/plugins/cilium-cni", ciliumModule + "/cilium-dbg",
+			ciliumModule + "/cilium-health/responder",
+		},
+		Tags: []string{"osusergo", "ipam_provider_operator"}, LDFlags: ciliumVersionFlags, Assets: "bpf", Cold: "12 min",
 	}
 }
 

@@ -41,7 +41,13 @@ func ParseFamilies(s string) ([]Family, error) {
 // defaultRanges of a family.
 func defaultRanges(f Family) (services, pods, network netip.Prefix) {
 	if f == IPv6 {
-		return netip.MustParsePrefix("fd00:10:96::/112"), netip.MustParsePrefix("fd00:10:244::/56"), netip.MustParsePrefix("fd00:172:30::/64")
+		return netip.MustParsePrefix(
+				"fd00:10:96::/112",
+			), netip.MustParsePrefix(
+				"fd00:10:244::/56",
+			), netip.MustParsePrefix(
+				"fd00:172:30::/64",
+			)
 	}
 	return netip.MustParsePrefix("10.96.0.0/16"), netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("172.30.0.0/24")
 }

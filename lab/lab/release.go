@@ -63,7 +63,11 @@ func (t Topology) validateRelease() error {
 	}
 	for _, s := range []struct{ field, value string }{{"feature-gates", t.FeatureGates}, {"runtime-config", t.RuntimeConfig}} {
 		if s.value != "" && !validSwitches.MatchString(s.value) {
-			return &InvalidError{s.field, fmt.Sprintf("%q does not switch anything", s.value), "write NAME=true or NAME=false, several with commas"}
+			return &InvalidError{
+				s.field,
+				fmt.Sprintf("%q does not switch anything", s.value),
+				"write NAME=true or NAME=false, several with commas",
+			}
 		}
 	}
 	return nil

@@ -210,7 +210,9 @@ func (t Topology) validateProxies() error {
 			return notAMode(string(mode))
 		case mode == NoProxy && t.CNI != Cilium:
 			return &InvalidError{
-				"proxy", fmt.Sprintf("without kube-proxy nothing leads to Services with %s", t.CNI), "use --cni cilium, or iptables or nftables",
+				"proxy",
+				fmt.Sprintf("without kube-proxy nothing leads to Services with %s", t.CNI),
+				"use --cni cilium, or iptables or nftables",
 			}
 		case mode != t.Nodes[0] && (mode == NoProxy || t.Nodes[0] == NoProxy):
 			return &InvalidError{"proxy", "kube-proxy would run on some nodes only", "use none alone, or iptables and nftables"}

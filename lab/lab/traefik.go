@@ -20,7 +20,11 @@ var traefikTemplate string
 // installTraefik returns when it is ready.
 func (l Addons) installTraefik(ctx context.Context, o Options) error {
 	err := l.installAddon(ctx, Traefik, traefikTemplate, map[string]any{
-		"Namespace": TraefikNamespace, "Name": TraefikService, "Class": TraefikClass, "NodePort": TraefikNodePort, "Image": imageRef("traefik"),
+		"Namespace": TraefikNamespace,
+		"Name":      TraefikService,
+		"Class":     TraefikClass,
+		"NodePort":  TraefikNodePort,
+		"Image":     imageRef("traefik"),
 	})
 	if err != nil || len(l.with(Worker)) == 0 {
 		return err

@@ -177,7 +177,13 @@ func (l images) build(ctx context.Context, o Options) (images string, err error)
 		}
 	}
 	l.Binaries = binaries{
-		kubernetes: l.Topology.kubernetesIn(dirs), containerd: dirs["containerd"], cni: dirs["cni"], calico: dirs["calico"], flannel: dirs["flannel"],
+		kubernetes: l.Topology.kubernetesIn(
+			dirs,
+		),
+		containerd: dirs["containerd"],
+		cni:        dirs["cni"],
+		calico:     dirs["calico"],
+		flannel:    dirs["flannel"],
 	}
 	l.Binaries.cilium = dirs[ciliumComponent]
 	l.Binaries.registry, l.Binaries.further = dirs["registry"], l.Topology.ofAddons(dirs)
