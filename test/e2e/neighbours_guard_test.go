@@ -177,7 +177,9 @@ func (n *neighbourhood) errands() []*errand {
 			every: 250 * time.Millisecond,
 			do:    func(ctx context.Context, _ int) error { return n.available(ctx) },
 		},
-		{what: "Flux was looked at", every: time.Second, do: func(ctx context.Context, _ int) error { return n.ready(ctx) }},
+	}
+	if n.has(lab.Flux) {
+		all = append(all, &errand{what: "Flux was looked at", every: time.Second, do: func(ctx context.Context, _ int) error { return n.ready(ctx) }})
 	}
 	if n.has(lab.ArgoRollouts) {
 		all = append(

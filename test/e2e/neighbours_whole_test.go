@@ -165,9 +165,6 @@ func (n *neighbourhood) available(ctx context.Context) error {
 
 // ready fails if Flux says that it cannot apply what it fetched.
 func (n *neighbourhood) ready(ctx context.Context) error {
-	if !n.has(lab.Flux) {
-		return nil
-	}
 	out, err := n.l.Client().Discovery().RESTClient().Get().
 		AbsPath("/apis/kustomize.toolkit.fluxcd.io/v1/namespaces/" + lab.FluxNamespace + "/kustomizations/shop").DoRaw(ctx)
 	if err != nil {

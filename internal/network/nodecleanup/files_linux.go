@@ -69,7 +69,8 @@ func (h Host) open() (*os.Root, error) {
 // within is a path of the node as os.Root takes it.
 func within(name string) string { return strings.TrimPrefix(name, "/") }
 
-// confs reads what is in /etc/cni/net.d. Files that are no configuration are passed over: containerd would not take them either.
+// confs reads what is in /etc/cni/net.d. Files that are no configuration are passed over, as they are no network's; a
+// runtime whose first file is one loads none (loadFromConfDir in github.com/containerd/go-cni).
 func (h Host) confs() (map[string]*conf, error) {
 	return h.configurations(extensions()...)
 }
