@@ -99,6 +99,7 @@ func TestLookupFailures(t *testing.T) {
 		want Class
 	}{
 		{"good.test.", ""}, {"gone.test.", DNSNotFound}, {"broken.test.", DNSServFail}, {"silent.test.", DNSTimeout},
+		{"half-broken.test.", DNSServFail}, {"half-silent.test.", DNSTimeout},
 	}
 	for _, tt := range tests {
 		t.Run(tt.host, func(t *testing.T) {

@@ -165,7 +165,7 @@ func answerDNS(query []byte) []byte {
 		return nil
 	}
 	question := message.Questions[0]
-	message.Response, message.Additionals = true, nil
+	message.Response, message.Authoritative, message.Additionals = true, true, nil
 	switch label, _, _ := strings.Cut(question.Name.String(), "."); label {
 	case "good":
 		if question.Type == dnsmessage.TypeA {
@@ -178,6 +178,14 @@ func answerDNS(query []byte) []byte {
 		message.RCode = dnsmessage.RCodeNameError
 	case "broken":
 		message.RCode = dnsmessage.RCodeServerFailure
+	case "half-broken": // no IPv6 address, and trouble with those of IPv4
+		if question.Type == dnsmessage.TypeA {
+			message.RCode = dnsmessage.RCodeServerFailure
+		}
+	case "half-silent":
+		if question.Type == dnsmessage.TypeA {
+			return nil
+		}
 	default:
 		return nil
 	}
