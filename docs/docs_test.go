@@ -4,6 +4,7 @@ package docs_test
 import (
 	"flag"
 	"os"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -45,6 +46,29 @@ func TestCodesAreUnique(t *testing.T) {
 				t.Errorf("code %s is used twice", c.Code)
 			}
 			seen[c.Code] = true
+		}
+	}
+}
+
+// negation begins a claim that must be read twice: "no X is seen that cannot Y".
+var negation = regexp.MustCompile(`(?i)^(no|no one|nothing|never|not|none) |\bno .* (not|cannot|no)\b`)
+
+// TestClaimsArePositive: who is paged reads what holds, not what is absent. Severities that block are read first of all.
+func TestClaimsArePositive(t *testing.T) {
+	const longest = 100 // characters, which is one line beside a code
+	for _, kind := range migrations.All() {
+		for _, c := range kind.Checks {
+			if negation.MatchString(c.Claim) {
+				t.Errorf("%s claims what is absent: %s", c.Code, c.Claim)
+			}
+			if len(c.Claim) > longest {
+				t.Errorf("%s has a claim of %d characters, more than %d: %s", c.Code, len(c.Claim), longest, c.Claim)
+			}
+		}
+	}
+	for _, bad := range []string{"no kube-proxy is seen that cannot tell pods from others", "nothing is left"} {
+		if !negation.MatchString(bad) {
+			t.Errorf("%q passes", bad)
 		}
 	}
 }

@@ -68,7 +68,7 @@ func Check[In any](code string, absent func(In) []findings.Result) findings.Chec
 		Code:     code,
 		Severity: findings.Blocking,
 		Run:      absent,
-		Claim:    "no pull secret that the Migration names is missing, as far as the user may look",
+		Claim:    "the pull secrets that the Migration names exist",
 		Why: "a kubelet only warns of a pull secret that is missing and goes on without: pods of replumb wait for an image that the " +
 			"registry does not give them",
 		Fix: "make it before apply: kubectl create namespace " + v1alpha1.SystemNamespace + ", if there is none, then kubectl -n " +

@@ -70,13 +70,13 @@ func clusterChecks() []findings.Check[Input] {
 		},
 		{
 			Code: "RP4006", Severity: findings.Blocking, Run: checkBlind,
-			Claim: "every webhook of the target that can refuse is answered for",
+			Claim: "every webhook of the target that can refuse has a running backend",
 			Why:   "with failurePolicy Fail and no one who answers, nothing that it is asked about can be written",
 			Fix:   "see to the pods of its Service, or delete the configuration",
 		},
 		{
 			Code: "RP4007", Severity: findings.Blocking, Run: checkFreeze,
-			Claim: "what others deploy can be frozen",
+			Claim: "deployments by others can be frozen",
 			Why:   "a deployment to the source after the copy is missing in the target",
 			Fix:   "grant the rights in deploy/rbac-mirror.yaml, or have no one deploy and set spec.freeze: Disabled",
 		},
@@ -87,13 +87,13 @@ func objectChecks() []findings.Check[Input] {
 	return []findings.Check[Input]{
 		{
 			Code: "RP4101", Severity: findings.Blocking, Run: checkConflicts,
-			Claim: "the target has nothing of the same name that is not a copy",
+			Claim: "every object of the target with a source's name is a copy",
 			Why:   "what someone else has put there is not overwritten",
 			Fix:   "remove it there, leave it out, or set spec.mirror.copy.existing: Keep or Overwrite",
 		},
 		{
 			Code: "RP4102", Severity: findings.Blocking, Run: checkClaims,
-			Claim: "nothing that is copied has data in a volume, or it is known what to do about it",
+			Claim: "every copied workload with a volume has a decision about its data",
 			Why:   "a volume does not come along: a copy begins with an empty one, and names would lead there",
 			Fix:   "leave claims out (spec.mirror.copy.volumes: Skip), or fill the copies: volumes: Copy with a volumeAction",
 		},
@@ -113,7 +113,7 @@ func objectChecks() []findings.Check[Input] {
 			Code:     "RP4104",
 			Severity: findings.Warning,
 			Run:      checkCloud,
-			Claim:    "nothing depends on what the cloud has for this cluster alone",
+			Claim:    "everything that is copied works without cloud resources of this cluster",
 			Why: "load balancers, roles and security groups of the source do not know the target: its pods are refused by what trusts the source's " +
 				"roles, and its traffic by what lets the source's networks in",
 			Fix: "hand the list to those who own the infrastructure, and go on when the target has the same",
@@ -122,7 +122,7 @@ func objectChecks() []findings.Check[Input] {
 			Code:     "RP4105",
 			Severity: findings.Warning,
 			Run:      checkTwice,
-			Claim:    "nothing that must not run twice would",
+			Claim:    "singletons run in one cluster at a time",
 			Why:      "a workload without leader election that consumes a queue, sends mail or writes a file does so in both clusters while both run",
 			Fix:      "name it in spec.mirror.singletons.workloads, or annotate it replumb.dev/run-once=true; what may run twice needs nothing",
 		},
@@ -130,7 +130,7 @@ func objectChecks() []findings.Check[Input] {
 			Code:     "RP4108",
 			Severity: findings.Warning,
 			Run:      checkNetworks,
-			Claim:    "nothing of a network for pods is left out",
+			Claim:    "every object is copied, those of pod networks included",
 			Why: "the target has a network of its own; that of the source beside it would keep pods of both from working, so its DaemonSet, its namespace if " +
 				"it holds nothing else, its roles and its definitions are not copied",
 			Fix: "nothing, if the target has its network; name the namespace in spec.mirror.copy.namespaces.include to have it copied all the same",
@@ -139,7 +139,7 @@ func objectChecks() []findings.Check[Input] {
 			Code:     "RP4107",
 			Severity: findings.Warning,
 			Run:      checkSecrets,
-			Claim:    "no Secrets leave the cluster",
+			Claim:    "Secrets stay in the cluster",
 			Why: "who may read Secrets in the target, or its etcd, gets every credential that is copied; those of Argo CD, Flux, Vault, Cluster API and " +
 				"Helm releases often reach further than one cluster",
 			Fix: "compare who may read Secrets in the target and whether its etcd is encrypted; leave out what it does not need, by namespace or kind: " +
@@ -160,7 +160,7 @@ func nameChecks() []findings.Check[Input] {
 			Code:     "RP4202",
 			Severity: findings.Blocking,
 			Run:      checkRecords,
-			Claim:    "every record in DNS can be changed, and belongs to no one else",
+			Claim:    "every DNS record can be changed, and belongs to this migration",
 			Why:      "a record that is someone else's is put back behind our back, or was meant to stay",
 			Fix: "see to what the message says; stop the external-dns that owns a record before you name it under spec.mirror.redirect.owners: " +
 				"as long as it runs it puts the record back",
@@ -173,19 +173,19 @@ func nameChecks() []findings.Check[Input] {
 		},
 		{
 			Code: "RP4203", Severity: findings.Warning, Run: checkCovered,
-			Claim: "certificates are good for the aliases of their names",
+			Claim: "certificates are valid for the aliases of their names",
 			Why:   "by its alias the mirror is tried out before names lead there; a certificate that no one here issues cannot be extended",
 			Fix:   "have it issued with the alias, or try the mirror out by its name: spec.mirror.redirect.probe does",
 		},
 		{
 			Code: "RP4204", Severity: findings.Warning, Run: checkUnprobed,
-			Claim: "every name is asked for at the target before it leads there",
+			Claim: "every name answers at the target before its record leads there",
 			Why:   "a load balancer that leads to nothing shows only when clients arrive",
 			Fix:   "leave spec.mirror.redirect.probe.mode out; wildcards cannot be asked for: list a name below them",
 		},
 		{
 			Code: "RP4205", Severity: findings.Warning, Run: checkAny,
-			Claim: "there are names to lead to the target",
+			Claim: "at least one name is to lead to the target",
 			Why:   "without names the target is a copy, and no one is led there",
 			Fix:   "list them under spec.mirror.redirect.names, with a provider",
 		},

@@ -29,7 +29,7 @@ func leavingChecks() []findings.Check[Input] {
 			Code:     "RP3212",
 			Severity: findings.Warning,
 			Run:      checkEarly,
-			Claim:    "no old node was gone before it was empty",
+			Claim:    "every old node was empty before it was gone",
 			Why:      "what was on it ended as it was, and clients have lost requests until the node counted as not ready",
 			Fix:      "find out who ended it; the migration goes on with the others, and its pods run elsewhere",
 		},
@@ -37,7 +37,7 @@ func leavingChecks() []findings.Check[Input] {
 			Code:     "RP3213",
 			Severity: findings.Warning,
 			Run:      checkHostPorts,
-			Claim:    "who calls host ports of old nodes is led elsewhere",
+			Claim:    "clients of host ports on old nodes have another way",
 			Why:      "clients outside that call a port of a node by its address lose what they send when the machine ends",
 			Fix: "name what leads to the nodes in spec.nodes.records, or take old nodes out of DNS and load balancers in a hook before the phase " +
 				"drain; a Service of type LoadBalancer is taken care of",

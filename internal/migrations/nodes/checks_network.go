@@ -16,7 +16,7 @@ func ingressChecks() []findings.Check[Input] {
 			Code:     "RP3301",
 			Severity: findings.Warning,
 			Run:      checkClientAddresses,
-			Claim:    "no Service needs the addresses of clients from outside",
+			Claim:    "Services work without the addresses of clients from outside",
 			Why: "while a Service has externalTrafficPolicy Cluster, its pods see the address of a node instead of the client's: lists of allowed " +
 				"addresses, rate limits and logs are about nodes then",
 			Fix: "allow the addresses of all nodes meanwhile, use PROXY protocol, or set spec.nodes.ingress.mode: Leave and have pods on new " +
@@ -43,7 +43,7 @@ func policyChecks() []findings.Check[Input] {
 			Code:     "RP3304",
 			Severity: findings.Blocking,
 			Run:      checkPolicies,
-			Claim:    "no NetworkPolicy treats old and new nodes differently",
+			Claim:    "NetworkPolicies treat old and new nodes alike",
 			Why: "what nodes send to pods has their own address, and so has what they forward for clients from outside: a policy that lets in the " +
 				"network of old nodes alone refuses the new ones",
 			Fix: "add the network of the new nodes beside that of the old ones, under the same ports, before apply; take the old one out after finish",

@@ -18,7 +18,7 @@ func clusterChecks() []findings.Check[Input] {
 		},
 		{
 			Code: "RP3002", Severity: findings.Warning, Run: checkAutoscalers,
-			Claim: "no autoscaler creates and deletes nodes",
+			Claim: "nodes are created and deleted by this migration alone, without an autoscaler",
 			Why:   "an autoscaler replaces empty old nodes by nodes of the same kind, and deletes new nodes as long as they are idle",
 			Fix: "scale it to zero during the migration, or restrict it to the new network: remove the old node groups from " +
 				"cluster-autoscaler, or set the limits of Karpenter's NodePools of the old network to zero",
@@ -37,7 +37,7 @@ func nodeChecks() []findings.Check[Input] {
 		},
 		{
 			Code: "RP3102", Severity: findings.Blocking, Run: checkBoth,
-			Claim: "no node is old and new",
+			Claim: "every node is either old or new",
 			Why:   "the node would be source and target of the drain",
 			Fix:   "choose old and new nodes by a label that distinguishes them, or by the ranges of their networks",
 		},
@@ -55,7 +55,7 @@ func nodeChecks() []findings.Check[Input] {
 		},
 		{
 			Code: "RP3105", Severity: findings.Warning, Run: checkCordoned,
-			Claim: "no node is cordoned",
+			Claim: "every node is schedulable",
 			Why:   "a new node that is cordoned takes no pods; an old one may be under maintenance by others",
 			Fix:   "kubectl uncordon it, or find out who cordoned it",
 		},

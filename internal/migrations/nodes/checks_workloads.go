@@ -18,7 +18,7 @@ func workloadChecks() []findings.Check[Input] {
 	return []findings.Check[Input]{
 		{
 			Code: "RP3201", Severity: findings.Blocking, Run: checkBudgets,
-			Claim: "no PodDisruptionBudget over pods of old nodes forbids every disruption",
+			Claim: "every PodDisruptionBudget over pods of old nodes allows a disruption",
 			Why:   "the drain would wait for it forever",
 			Fix:   "let it allow one disruption (maxUnavailable: 1, or more replicas than minAvailable) during the migration",
 		},
@@ -26,7 +26,7 @@ func workloadChecks() []findings.Check[Input] {
 			Code:     "RP3202",
 			Severity: findings.Blocking,
 			Run:      checkVolumes,
-			Claim:    "no volume keeps its pod on old nodes",
+			Claim:    "every volume of old nodes can follow its pod",
 			Why:      "a pod starts only where its volume is reachable: not on new nodes, if that is an old node or a zone without new nodes",
 			Fix: "copy the data to a volume of the new network and have the pod use that; or, for data that can be lost, delete claim and pod. A " +
 				"pod whose data is taken care of may be named in spec.nodes.drain.force",
@@ -35,7 +35,7 @@ func workloadChecks() []findings.Check[Input] {
 			Code:     "RP3203",
 			Severity: findings.Warning,
 			Run:      checkSingles,
-			Claim:    "no workload is interrupted while it moves",
+			Claim:    "every workload keeps serving while it moves",
 			Why:      "a workload with a single pod that ends before the next one is ready does not answer in between",
 			Fix:      "give it a second pod during the migration; a Deployment with a single pod and maxSurge above 0 starts the new one first",
 		},
@@ -47,7 +47,7 @@ func workloadChecks() []findings.Check[Input] {
 		},
 		{
 			Code: "RP3205", Severity: findings.Warning, Run: checkLocalData,
-			Claim: "no pod of old nodes keeps data on its node",
+			Claim: "pods of old nodes keep no data on their node",
 			Why:   "the data of emptyDir and hostPath volumes stays behind, and is lost with the machine",
 			Fix:   "save what matters; do nothing for workloads that fill the volume again by themselves, as caches do",
 		},
@@ -61,7 +61,7 @@ func workloadChecks() []findings.Check[Input] {
 			Code:     "RP3207",
 			Severity: findings.Warning,
 			Run:      checkSpread,
-			Claim:    "no pod has to be spread over nodes that take no pods",
+			Claim:    "every pod that must be spread finds nodes that take it",
 			Why: "topology spread counts nodes with taints, so with whenUnsatisfiable: DoNotSchedule a pod may stay pending until old nodes are " +
 				"gone; its workload has one pod less until then",
 			Fix: "set nodeTaintsPolicy: Honor in its topologySpreadConstraints, or give it more pods",
@@ -70,7 +70,7 @@ func workloadChecks() []findings.Check[Input] {
 			Code:     "RP3208",
 			Severity: findings.Warning,
 			Run:      checkOpen,
-			Claim:    "it is known where new nodes will be",
+			Claim:    "the place of new nodes is known",
 			Why: "a volume of one zone needs a new node there, and a policy that names nodes by address has to know them; apply looks again when " +
 				"the new nodes are there, before the first old one is drained, and stops if they are elsewhere",
 			Fix: "have new nodes in the zones of the volumes; say so by labels such as topology.kubernetes.io/zone in spec.nodes.new.selector, and " +

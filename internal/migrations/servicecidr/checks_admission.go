@@ -24,7 +24,7 @@ func admissionChecks() []findings.Check[Input] {
 			Code:     "RP1701",
 			Severity: findings.Blocking,
 			Run:      checkHops,
-			Claim:    "admission lets every Service change its type, and get it back",
+			Claim:    "admission lets every Service change its type, and change it back",
 			Why: "a Service is of type ExternalName for a moment in its hop: where that is refused the move stops in the middle, and where the way back " +
 				"is refused the Service is left without an address",
 			Fix: "exempt who runs replumb from the policy or webhook while the migration lasts, or let the Services keep their addresses: " +
@@ -48,7 +48,7 @@ func admissionChecks() []findings.Check[Input] {
 		},
 		{
 			Code: "RP1704", Severity: findings.Blocking, Run: checkHealthPorts,
-			Claim: "there are node ports for the health checks of all bridges",
+			Claim: "there are free node ports for the health checks of all bridges",
 			Why:   "each bridge of the form LoadBalancer takes one until finish; without one the move stops, and others get none",
 			Fix: "move fewer Services at a time, in several migrations; enlarge --service-node-port-range of all API servers; or set " +
 				"spec.serviceCIDR.bridge: ExternalIPs",
@@ -57,7 +57,7 @@ func admissionChecks() []findings.Check[Input] {
 			Code:     "RP1705",
 			Severity: findings.Warning,
 			Run:      checkCalled,
-			Claim:    "no Service that moves is called by API servers themselves",
+			Claim:    "API servers call only Services that keep their address",
 			Why: "API servers call webhooks and aggregated APIs by the type of their Service. In the milliseconds in which it is of type ExternalName it leads " +
 				"them to its old address, at which its bridge answers; cluster DNS has no answer for its name meanwhile. Such a Service moves by " +
 				"itself, as the last of its tier",
@@ -68,7 +68,7 @@ func admissionChecks() []findings.Check[Input] {
 			Code:     "RP1706",
 			Severity: findings.Blocking,
 			Run:      checkJudges,
-			Claim:    "no webhook that is asked about the writes of a hop is behind a Service that hops",
+			Claim:    "webhooks that judge the writes of a hop are behind Services that stay",
 			Why: "in the middle of its own hop the webhook is asked at its bridge alone. Where API servers do not reach that, it fails closed, and refuses the " +
 				"second half of the hop and everything else: the Service stays without an address",
 			Fix: "exempt the webhook's own namespace from it (namespaceSelector), or its own Service (objectSelector), and ipaddresses from its rules; " +

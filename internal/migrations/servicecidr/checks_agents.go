@@ -35,7 +35,7 @@ func agentChecks() []findings.Check[Input] {
 		{
 			Code:     "RP1604",
 			Severity: findings.Warning,
-			Claim:    "bridges are kept in step with their Services between commands",
+			Claim:    "bridges follow their Services between commands",
 			Why: "without the Deployment overlap, bridges follow their Services only while a command runs: when an API server is replaced, or " +
 				"a Service without selector fails over, old addresses lead to what is gone, and new ones may as well",
 			Fix: "set spec.serviceCIDR.follower: Enabled, and name an image that nodes can pull in spec.proof.image if this build has none; or finish " +

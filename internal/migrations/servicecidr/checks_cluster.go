@@ -24,13 +24,13 @@ func fitnessChecks() []findings.Check[Input] {
 			Code:     "RP1001",
 			Severity: findings.Blocking,
 			Run:      checkVersion,
-			Claim:    "Service ranges are ServiceCIDRs (Kubernetes 1.33 or later, or those of v1beta1), or one that is a flag of the API servers",
+			Claim:    "the Service range is known: ServiceCIDRs, or a flag of the API servers",
 			Why:      "a second Service range is a ServiceCIDR object, and an address is reserved by an IPAddress, or else by a Service that has it",
 			Fix:      "find out from which range the API servers give addresses to Services",
 		},
 		{
 			Code: "RP1002", Severity: findings.Blocking, Run: checkRights,
-			Claim: "the user may do everything the plan needs",
+			Claim: "the user has every right that the plan needs",
 			Why:   "a right that is missing would stop the migration in the middle of a move",
 			Fix:   "bind the roles in deploy/rbac.yaml to the user: replumb rbac -f FILE --user NAME prints them",
 		},
@@ -60,7 +60,7 @@ func bridgeChecks() []findings.Check[Input] {
 		},
 		{
 			Code: "RP1005", Severity: findings.Warning, Run: checkExternalIPs,
-			Claim: "bridges do not depend on externalIPs, which Kubernetes is about to drop (KEP-5707)",
+			Claim: "bridges work without externalIPs, which Kubernetes is going to remove (KEP-5707)",
 			Why:   "an upgrade to a Kubernetes without externalIPs while bridges stand would take the old addresses away at once",
 			Fix:   "set spec.serviceCIDR.bridge: LoadBalancer, or finish the migration before upgrading Kubernetes",
 		},
@@ -84,7 +84,7 @@ func bridgeChecks() []findings.Check[Input] {
 		},
 		{
 			Code: "RP1008", Severity: findings.Warning, Run: checkBarrier,
-			Claim: "it is proven that nodes know the bridges before a Service moves",
+			Claim: "nodes prove that they know the bridges before a Service moves",
 			Why:   "a node that does not know a bridge when its Service moves refuses connections to the old address",
 			Fix:   "set spec.serviceCIDR.barrier.mode: HealthCheck, and let the API server reach the nodes' health-check ports",
 		},
@@ -102,7 +102,7 @@ func ownershipChecks() []findings.Check[Input] {
 		},
 		{
 			Code: "RP1010", Severity: findings.Blocking, Run: checkOtherMigration,
-			Claim: "no Service belongs to another migration",
+			Claim: "every Service is free of other migrations",
 			Why:   "two migrations of one Service would undo each other",
 			Fix:   "finish or roll back the other migration first",
 		},
@@ -110,7 +110,7 @@ func ownershipChecks() []findings.Check[Input] {
 			Code:     "RP1011",
 			Severity: findings.Isolating,
 			Run:      checkClaims,
-			Claim:    "no Service says of itself what replumb's records do not",
+			Claim:    "notes on Services agree with replumb's records",
 			Why: "those who may edit a Service can write replumb's annotations and labels on it, also to have addresses of others lead to its " +
 				"pods; replumb goes by the reserved addresses (kubectl get ipaddresses -l replumb.dev/role=hold) and its backups",
 			Fix: "ask who wrote it; remove the annotations and labels of replumb.dev from the Service, or the Service that has the name of " +
@@ -120,7 +120,7 @@ func ownershipChecks() []findings.Check[Input] {
 			Code:     "RP1015",
 			Severity: findings.Blocking,
 			Run:      checkLeftovers,
-			Claim:    "nothing is left of another migration",
+			Claim:    "the cluster is clean of other migrations",
 			Why:      "bridges, reserved addresses and admission policies of another migration are still in use by it, or keep objects from being changed",
 			Fix: "finish or roll back the other migration (replumb status lists them); if its Migration is gone, remove by hand what carries " +
 				"its name in the label replumb.dev/migration",

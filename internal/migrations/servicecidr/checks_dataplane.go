@@ -26,28 +26,28 @@ func dataPlaneChecks() []findings.Check[Input] {
 	return []findings.Check[Input]{
 		{
 			Code: "RP1210", Severity: findings.Blocking, Run: checkCilium,
-			Claim: "no Service moves behind a Cilium beside kube-proxy, but those annotated replumb.dev/strategy=hop",
+			Claim: "Services behind a Cilium beside kube-proxy move only if annotated replumb.dev/strategy=hop",
 			Why: "also with kube-proxy-replacement off, Cilium translates what pods send to Services and judges their egress before kube-proxy does; " +
 				"what it makes of a bridge, which has one address together with a Service, depends on its version",
 			Fix: proveIt,
 		},
 		{
 			Code: "RP1211", Severity: findings.Blocking, Run: checkOVS,
-			Claim: "no Service moves behind an Antrea or Kube-OVN beside kube-proxy, but those annotated replumb.dev/strategy=hop",
+			Claim: "Services behind Antrea or Kube-OVN beside kube-proxy move only if annotated replumb.dev/strategy=hop",
 			Why: "Open vSwitch translates what pods send to Services before kube-proxy does, load balancers' addresses among them, or judges it by " +
 				"the address that it was sent to; what it makes of a bridge is not tried",
 			Fix: proveIt,
 		},
 		{
 			Code: "RP1212", Severity: findings.Blocking, Run: checkAWS,
-			Claim: "no Service moves where AWS's agent judges what pods send, but those annotated replumb.dev/strategy=hop",
+			Claim: "Services behind AWS's network policy agent move only if annotated replumb.dev/strategy=hop",
 			Why: "the agent of the VPC CNI judges at the pod's interface, before kube-proxy translates: it knows the ClusterIPs of the Services that " +
 				"a policy selects, and not the addresses of bridges, so that a namespace with an egress policy may be refused old addresses",
 			Fix: proveIt,
 		},
 		{
 			Code: "RP1213", Severity: findings.Blocking, Run: checkMeshes,
-			Claim: "no Service with TCP ports moves where a service mesh carries what pods send, but those annotated replumb.dev/strategy=hop",
+			Claim: "Services with TCP ports behind a service mesh move only if annotated replumb.dev/strategy=hop",
 			Why: "proxies of a mesh know Services by their ClusterIPs. When a Service gets another, they may close what is open at the old one, and " +
 				"send what still comes for it past the mesh: without its identity, which strict policies refuse, and without its routes",
 			Fix: proveIt,

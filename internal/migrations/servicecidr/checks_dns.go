@@ -24,7 +24,7 @@ func dnsChecks() []findings.Check[Input] {
 			Code:     "RP1302",
 			Severity: findings.Warning,
 			Run:      checkNodeLocal,
-			Claim:    "no NodeLocal DNSCache stands between pods and kube-dns",
+			Claim:    "pods ask kube-dns directly, without NodeLocal DNSCache in between",
 			Why: "it binds the old address of kube-dns on every node and forwards to an upstream Service; it goes on answering at the old " +
 				"address, and does not answer at the new one, until its manifest is changed",
 			Fix: "when kube-dns has moved: add the new address to -localip and to every bind in its Corefile, roll the DaemonSet out, let " +
@@ -34,7 +34,7 @@ func dnsChecks() []findings.Check[Input] {
 			Code:     "RP1303",
 			Severity: findings.Warning,
 			Run:      checkReverseZones,
-			Claim:    "no Corefile names the old range",
+			Claim:    "every Corefile is free of the old range",
 			Why:      "look-ups of addresses in the new range would go to another server, or be answered with no such name",
 			Fix: "add the reverse zone or range of the target beside the old one before the migration, or use in-addr.arpa and " +
 				"ip6.arpa as a whole",

@@ -27,7 +27,7 @@ func familyChecks() []findings.Check[Input] {
 			Code:     "RP1741",
 			Severity: findings.Warning,
 			Run:      checkCalledBySix,
-			Claim:    "API servers call no Service that leaves an address of IPv6",
+			Claim:    "API servers call only Services that keep their IPv6 address",
 			Why: "API servers call a Service of type ExternalName by its externalName, which cannot be an address of IPv6: for the milliseconds of its hop it is " +
 				"the name of its bridge, which API servers on hosts without cluster DNS do not find. A webhook or aggregated API fails meanwhile",
 			Fix: "give it a window of its own, or pin it: kubectl annotate service -n NAMESPACE NAME replumb.dev/strategy=pin",

@@ -14,7 +14,7 @@ import (
 func ingressChecks() []findings.Check[Input] {
 	return []findings.Check[Input]{{
 		Code: "RP1710", Severity: findings.Warning, Run: checkRoutes,
-		Claim: "no Service that moves is led to by an ingress controller or a gateway",
+		Claim: "ingress controllers and gateways lead only to Services that keep their address",
 		Why: "they watch Services, and see one that moves as type ExternalName for some milliseconds. Such Services hop by themselves, at most " +
 			strconv.Itoa(bridge.Together) + " at once and every seven seconds, right after a harmless change that has Traefik (2 s) and ingress-nginx (3.3 s) " +
 			"gather what follows. Others may act on what is in between, and so do these where routes change all the time",

@@ -26,7 +26,7 @@ func localChecks() []findings.Check[Input] {
 			Code:     "RP1205",
 			Severity: findings.Blocking,
 			Run:      checkOutside,
-			Claim:    "no pod is seen that kube-proxy takes for a client from outside of the cluster",
+			Claim:    "kube-proxy recognises every pod as part of the cluster",
 			Why: "bridges have externalTrafficPolicy Local: kube-proxy leads pods to endpoints on all nodes, and others to those of their own node " +
 				"alone; it drops the requests of such a pod to old addresses on every node without an endpoint",
 			Fix: "set clusterCIDR in kube-proxy's configuration to a range that has all pods in it (of several for one family it takes the first), or " +
@@ -37,7 +37,7 @@ func localChecks() []findings.Check[Input] {
 			Code:     "RP1206",
 			Severity: findings.Warning,
 			Run:      checkInterfaces,
-			Claim:    "where kube-proxy knows pods by their interfaces, those of all pods are known",
+			Claim:    "kube-proxy knows the interfaces of all pods, where it recognises pods by them",
 			Why: "no API shows the interfaces of pods; what kube-proxy does not take for a pod loses requests to old addresses on nodes without an " +
 				"endpoint",
 			Fix: "look at some nodes (ip link): every pod's interface, or the bridge that it hangs on, has to be the one that the configuration " +

@@ -16,7 +16,7 @@ func proxyChecks() []findings.Check[Input] {
 			Code:     "RP1201",
 			Severity: findings.Blocking,
 			Run:      checkReplaced,
-			Claim:    "nothing is seen to do the work of kube-proxy",
+			Claim:    "kube-proxy, and not a replacement, programs Services",
 			Why: "bridges and the proof that nodes know them were tried with kube-proxy; what replaces it may treat an address of two " +
 				"Services, or externalTrafficPolicy Local, in another way",
 			Fix: "this version moves Services of clusters with kube-proxy only; go back to kube-proxy for the time of the migration, or wait",
@@ -25,7 +25,7 @@ func proxyChecks() []findings.Check[Input] {
 			Code:     "RP1202",
 			Severity: findings.Blocking,
 			Run:      checkProxyMode,
-			Claim:    "no kube-proxy is seen in another mode than iptables or nftables",
+			Claim:    "kube-proxy runs in mode iptables or nftables on every node",
 			Why: "in mode ipvs every address of a Service is bound to an interface of the node, and what two Services with one address do " +
 				"there is not tried",
 			Fix: "change kube-proxy's mode to nftables or iptables and restart it on every node, one node after another",
@@ -34,7 +34,7 @@ func proxyChecks() []findings.Check[Input] {
 			Code:     "RP1203",
 			Severity: findings.Blocking,
 			Run:      checkDetectLocal,
-			Claim:    "no kube-proxy is seen that cannot tell traffic of pods from other traffic",
+			Claim:    "kube-proxy recognises pod traffic (clusterCIDR or detectLocalMode is set)",
 			Why: "bridges have externalTrafficPolicy Local, which keeps the addresses of clients; kube-proxy exempts pods from it only if it " +
 				"knows them, else it drops their requests to old addresses on nodes without an endpoint",
 			Fix: "set clusterCIDR in kube-proxy's configuration to the range of all pods, or detectLocalMode: NodeCIDR where nodes have pod " +
@@ -44,7 +44,7 @@ func proxyChecks() []findings.Check[Input] {
 			Code:     "RP1204",
 			Severity: findings.Warning,
 			Run:      checkProxyKnown,
-			Claim:    "kube-proxy's configuration can be seen",
+			Claim:    "kube-proxy's configuration is readable",
 			Why:      "its mode and its knowledge of pods decide whether bridges work; k3s and some hosted clusters keep it where no API shows it",
 			Fix: "look at it on the nodes: the mode must be iptables or nftables, and clusterCIDR or another detectLocalMode must be set, " +
 				"else clients lose requests to old addresses",

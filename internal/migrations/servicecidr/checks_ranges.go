@@ -21,25 +21,25 @@ func targetChecks() []findings.Check[Input] {
 	return []findings.Check[Input]{
 		{
 			Code: "RP1101", Severity: findings.Blocking, Run: checkFamily,
-			Claim: "the target is of the cluster's IP family",
+			Claim: "the target has the IP family of the cluster",
 			Why:   "a Service cannot get an address of a family that its cluster does not serve",
 			Fix:   "choose a target of the family of the cluster's Service ranges; where it has both families, move one after the other",
 		},
 		{
 			Code: "RP1102", Severity: findings.Blocking, Run: checkPods,
-			Claim: "the target overlaps no node's pod range",
+			Claim: "the target is clear of every node's pod range",
 			Why:   "a Service with the address of a pod would take that pod's traffic",
 			Fix:   otherTarget,
 		},
 		{
 			Code: "RP1103", Severity: findings.Blocking, Run: checkNodeAddresses,
-			Claim: "the target contains no node's address",
+			Claim: "the target is clear of node addresses",
 			Why:   "a Service with the address of a node would take that node's traffic",
 			Fix:   otherTarget,
 		},
 		{
 			Code: "RP1104", Severity: findings.Blocking, Run: checkServiceRanges,
-			Claim: "the target overlaps no other Service range",
+			Claim: "the target is clear of other Service ranges",
 			Why:   "a range that shares addresses with another cannot be retired, because addresses of both belong to either",
 			Fix:   "choose a target that is exactly an existing ServiceCIDR, or overlaps none",
 		},
@@ -57,13 +57,13 @@ func neighbourChecks() []findings.Check[Input] {
 	return []findings.Check[Input]{
 		{
 			Code: "RP1106", Severity: findings.Blocking, Run: checkNetworks,
-			Claim: "the target overlaps no network in spec.serviceCIDR.networks",
+			Claim: "the target is clear of the networks in spec.serviceCIDR.networks",
 			Why:   "pods would reach Services instead of the hosts that have these addresses",
 			Fix:   otherTarget,
 		},
 		{
 			Code: "RP1107", Severity: findings.Blocking, Run: checkReserved,
-			Claim: "the target has no loopback, link-local, multicast or reserved addresses",
+			Claim: "the target is clear of loopback, link-local, multicast and reserved addresses",
 			Why:   "hosts do not route such addresses, or give them a meaning of their own (169.254.169.254 is a cloud's metadata server)",
 			Fix:   "choose a private range, such as one in 10.0.0.0/8, 172.16.0.0/12 or 192.168.0.0/16, or fd00::/8",
 		},
@@ -71,7 +71,7 @@ func neighbourChecks() []findings.Check[Input] {
 			Code:     "RP1108",
 			Severity: findings.Warning,
 			Run:      checkDocker,
-			Claim:    "the target does not overlap 172.17.0.0/16, Docker's default bridge",
+			Claim:    "the target is clear of 172.17.0.0/16, Docker's default bridge",
 			Why: "a node with Docker on it has an interface with that range, and sends what is meant for Services there when " +
 				"kube-proxy does not catch it",
 			Fix: "choose another target, or make sure that no node and no machine that reaches Services runs Docker with its " +
@@ -81,20 +81,20 @@ func neighbourChecks() []findings.Check[Input] {
 			Code:     "RP1109",
 			Severity: findings.Warning,
 			Run:      checkShared,
-			Claim:    "the target does not overlap 100.64.0.0/10, shared address space (RFC 6598)",
+			Claim:    "the target is clear of 100.64.0.0/10, shared address space (RFC 6598)",
 			Why: "Tailscale gives its machines addresses in it and drops other traffic from it, kOps takes it for pods and Services, and some " +
 				"clouds and providers use it inside",
 			Fix: "choose another target, or make sure that none of these is in use in or near the cluster",
 		},
 		{
 			Code: "RP1110", Severity: findings.Blocking, Run: checkClusterCIDR,
-			Claim: "the target does not overlap the pod range in kube-proxy's configuration",
+			Claim: "the target is clear of the pod range in kube-proxy's configuration",
 			Why:   "nodes to come get their pod ranges from it, and kube-proxy would take traffic from Services for traffic from pods",
 			Fix:   otherTarget,
 		},
 		{
 			Code: "RP1111", Severity: findings.Blocking, Run: checkPodAddresses,
-			Claim: "no pod has an address in the target",
+			Claim: "the target is clear of pod addresses",
 			Why:   "network plugins with address pools of their own give pods addresses that are in no node's pod range",
 			Fix:   otherTarget,
 		},

@@ -24,7 +24,7 @@ func referenceChecks() []findings.Check[Input] {
 	return []findings.Check[Input]{
 		{
 			Code: "RP1401", Severity: findings.Blocking, Run: checkVolumes,
-			Claim: "no PersistentVolume names an old address",
+			Claim: "every PersistentVolume is free of old addresses",
 			Why:   "nodes mount such a volume by its address, after finish in vain, and the source of a PersistentVolume cannot be changed",
 			Fix: "either leave the Service where it is with the annotation replumb.dev/strategy: pin; or, for each volume: set its " +
 				"persistentVolumeReclaimPolicy to Retain, stop the pods that use it, delete claim and volume, and create both again with an " +
@@ -34,7 +34,7 @@ func referenceChecks() []findings.Check[Input] {
 			Code:     "RP1402",
 			Severity: findings.Warning,
 			Run:      checkWebhooks,
-			Claim:    "no webhook's URL names an old address",
+			Claim:    "every webhook URL is free of old addresses",
 			Why:      "after finish the API server would not reach the webhook, and with failurePolicy Fail refuse what it is asked about",
 			Fix: "name the Service in clientConfig.service instead of clientConfig.url, or write the new address into the URL " +
 				"before finish",
@@ -43,7 +43,7 @@ func referenceChecks() []findings.Check[Input] {
 			Code:     "RP1403",
 			Severity: findings.Warning,
 			Run:      checkConfigMaps,
-			Claim:    "no ConfigMap names an old address or range",
+			Claim:    "every ConfigMap is free of old addresses and ranges",
 			Why: "programs that read them go on using old addresses, which stop answering at finish, or treat the new range as " +
 				"foreign as soon as they use it, which is in apply (NO_PROXY)",
 			Fix: "write the Service's name or its new address there, add the new range beside the old one, and restart what reads it: " +
@@ -54,7 +54,7 @@ func referenceChecks() []findings.Check[Input] {
 			Code:     "RP1404",
 			Severity: findings.Warning,
 			Run:      checkTemplates,
-			Claim:    "no pod template names an old address or range",
+			Claim:    "every pod template is free of old addresses and ranges",
 			Why: "its pods go on using old addresses, which stop answering at finish, or treat the new range as foreign as soon as they use it, " +
 				"which is in apply (NO_PROXY)",
 			Fix: "write the Service's name or its new address there, or add the new range beside the old one: in NO_PROXY before apply, else " +
@@ -73,7 +73,7 @@ func referenceChecks() []findings.Check[Input] {
 			Code:     "RP1406",
 			Severity: findings.Blocking,
 			Run:      checkBypasses,
-			Claim:    "no container with a proxy sends the proxy what goes to Services",
+			Claim:    "containers with a proxy reach Services without it",
 			Why: "pods call the API server at KUBERNETES_SERVICE_HOST, which is in the new range from the moment kubernetes moves, and " +
 				"API servers call webhooks and aggregated APIs at the addresses of their Services; a proxy that NO_PROXY does not keep them from " +
 				"answers in their stead, in the middle of apply",

@@ -38,7 +38,7 @@ func serviceChecks() []findings.Check[Input] {
 		},
 		{
 			Code: "RP1017", Severity: findings.Warning, Run: checkTiers,
-			Claim: "it is known how critical every Service is",
+			Claim: "every Service has a known criticality",
 			Why:   "a Service whose tier is not known moves with the default tier, which may be too early for it",
 			Fix:   "correct the annotation replumb.dev/tier, add the Service to a tier, or teach it to the lookup",
 		},
@@ -55,7 +55,7 @@ func serviceChecks() []findings.Check[Input] {
 			Code:     "RP1018",
 			Severity: findings.Warning,
 			Run:      checkNodePorts,
-			Claim:    "no Service has node ports, which no bridge keeps",
+			Claim:    "Services that move are without node ports, which bridges cannot keep",
 			Why: "a hop is timed to fall between two syncs of the kube-proxies, which others may upset who change Services: as measured, a node port refused " +
 				"connections for 1.1 s at one node in 2 of 60 moves beside one change of a Service a second, and in none of 60 on a quiet cluster",
 			Fix: "move such Services in a tier and a window of their own, while little else changes, or pin them: kubectl annotate service -n NAMESPACE NAME replumb.dev/strategy=pin",

@@ -33,7 +33,7 @@ func storeChecks() []findings.Check[Input] {
 	return []findings.Check[Input]{
 		{
 			Code: "RP1720", Severity: findings.Blocking, Run: checkStore,
-			Claim: "etcd is reached, and keeps the Services that move by strategy etcd as replumb expects",
+			Claim: "etcd is reachable, and stores the Services of strategy etcd as expected",
 			Why: "such a Service is changed in etcd itself; that is done only where the object there is provably the one that the API server answers " +
 				"with - the same UID, revision and addresses - and is neither encrypted nor written in a way that is not understood",
 			Fix: "name the etcd of these API servers and a client certificate of it in spec.serviceCIDR.etcd, or move the Services by another strategy: " +
@@ -41,13 +41,13 @@ func storeChecks() []findings.Check[Input] {
 		},
 		{
 			Code: "RP1721", Severity: findings.Blocking, Run: checkStoredVersion,
-			Claim: "API servers are of a version whose storage of Services is known, Kubernetes " + firstStored + " to " + lastStored,
+			Claim: "the API servers' storage of Services is known (Kubernetes " + firstStored + " to " + lastStored + ")",
 			Why:   "how API servers keep Services is no API, and may change with a version",
 			Fix:   "set spec.serviceCIDR.strategies to Pin or Hop, or use a release of replumb that knows the version",
 		},
 		{
 			Code: "RP1722", Severity: findings.Warning, Run: checkInternalLocal,
-			Claim: "no Service with internalTrafficPolicy Local moves",
+			Claim: "Services with internalTrafficPolicy Local keep their addresses",
 			Why: "its bridge leads clients of the old address to endpoints of all nodes, until finish; at the new address the policy holds all the time. " +
 				"Where the endpoint of another node gives other answers, such as an agent's of the node, that matters",
 			Fix: "restart what calls it by the old address soon after the move, or pin it: kubectl annotate service -n NAMESPACE NAME replumb.dev/strategy=pin",

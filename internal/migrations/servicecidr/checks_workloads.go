@@ -19,7 +19,7 @@ func workloadChecks() []findings.Check[Input] {
 			Code:     "RP1501",
 			Severity: findings.Warning,
 			Run:      checkPins,
-			Claim:    "no manifest pins the clusterIP of a Service that moves",
+			Claim:    "every manifest leaves the clusterIP of a moving Service open",
 			Why: "applying the manifest again asks for the old address: the API server refuses it as immutable, and the release or " +
 				"sync fails; tools that replace objects would delete the Service",
 			Fix: "take spec.clusterIP out of the manifest, chart or values and apply it once before the migration (with kubeadm: change " +
@@ -28,7 +28,7 @@ func workloadChecks() []findings.Check[Input] {
 		},
 		{
 			Code: "RP1502", Severity: findings.Warning, Run: checkBudgets,
-			Claim: "no PodDisruptionBudget forbids every disruption",
+			Claim: "every PodDisruptionBudget allows a disruption",
 			Why:   "pods under it cannot be evicted, so they keep old addresses in their environment until they are restarted otherwise",
 			Fix:   "let it allow one pod to go (maxUnavailable: 1, or more replicas than minAvailable) for the time of the migration",
 		},
@@ -36,7 +36,7 @@ func workloadChecks() []findings.Check[Input] {
 			Code:     "RP1503",
 			Severity: findings.Warning,
 			Run:      checkGaps,
-			Claim:    "no workload that is restarted stands still meanwhile",
+			Claim:    "every workload keeps serving while it is restarted",
 			Why:      "what ends its pod before the next one is ready gives no answer in between; no agent sees that",
 			Fix: "give it a second pod for the time of the migration, or a strategy that starts the new pod first (a Deployment: RollingUpdate " +
 				"with maxSurge above 0); where it cannot have that, set spec.serviceCIDR.refresh.mode: Report and restart it yourself before " +
@@ -46,7 +46,7 @@ func workloadChecks() []findings.Check[Input] {
 			Code:     "RP1504",
 			Severity: findings.Warning,
 			Run:      checkUnfinished,
-			Claim:    "every workload that is restarted is complete now",
+			Claim:    "every workload that is restarted has all its pods now",
 			Why: "what is in trouble before is not repaired by a restart: apply waits a minute for it, leaves it alone, and names its pods as " +
 				"those that keep old addresses",
 			Fix: "repair it, or scale it to zero; apply restarts it when it is run again",
@@ -55,7 +55,7 @@ func workloadChecks() []findings.Check[Input] {
 			Code:     "RP1505",
 			Severity: findings.Warning,
 			Run:      checkDNSRestart,
-			Claim:    "cluster DNS answers on while its pods are restarted",
+			Claim:    "cluster DNS keeps answering while its pods are restarted",
 			Why: "nodes send the datagrams of a source port where they sent them before, for as long as they remember, and so to a pod that has " +
 				"just ended: where hundreds of names are asked for each second, some answers are lost, and those look-ups take seconds",
 			Fix: "set spec.serviceCIDR.refresh.leaveFirst: UDP, with which each pod leaves its Services first, in a Deployment with RollingUpdate; " +
@@ -65,7 +65,7 @@ func workloadChecks() []findings.Check[Input] {
 		},
 		{
 			Code: "RP1506", Severity: findings.Warning, Run: checkKubeletRestarts,
-			Claim: "no Service has all of its ready pods at one kubelet that takes them for unready when it is restarted",
+			Claim: "every Service keeps ready pods while a kubelet restarts",
 			Why: "gate kubelets asks for kubelets to be restarted; before Kubernetes 1.35 one that starts says of pods with a readiness probe that they are not ready, " +
 				"until it has probed them (kubernetes/kubernetes#100277): a Service without another pod refuses connections for as long",
 			Fix: "give it a second pod on another node for that time, and restart kubelets one after the other, each once the pods of the one before are ready again",

@@ -43,7 +43,7 @@ func identityChecks() []findings.Check[Input] {
 			Code:     "RP1019",
 			Severity: findings.Warning,
 			Run:      checkIdentities,
-			Claim:    "no Service is known by its ClusterIP alone",
+			Claim:    "clients find every Service by its name, and not by a ClusterIP that is written down",
 			Why: "storage systems write the ClusterIPs of some of their Services down where no restart corrects them; such Services are pinned, " +
 				"and their addresses stay in a range of their own",
 			Fix: "nothing, if it is to stay so; to move one all the same: kubectl annotate service -n NAMESPACE NAME replumb.dev/strategy=hop",

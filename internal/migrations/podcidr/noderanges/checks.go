@@ -34,20 +34,20 @@ func Checks() []findings.Check[Input] {
 	return findings.Group("Nodes", []findings.Check[Input]{
 		{
 			Code: "RP2501", Severity: findings.Blocking, Run: checkFinalizers,
-			Claim: "nothing is bound to the deletion of a Node",
+			Claim: "deleting a Node affects the Node alone (no finalizers)",
 			Why: "a Node's range cannot be changed, so its Node is deleted and recreated; a finalizer says that something else, such as " +
 				"Karpenter, acts on the deletion, and may end the machine",
 			Fix: "move such nodes by replacing them: new ones get ranges of the target once controller managers give those",
 		},
 		{
 			Code: "RP2502", Severity: findings.Warning, Run: checkManaged,
-			Claim: "nothing replaces a machine whose Node is gone for a moment",
+			Claim: "machines stay while their Node is recreated",
 			Why:   "health checks of Cluster API replace a machine whose Node they do not find",
 			Fix:   "pause them for the time of the migration: kubectl annotate machinehealthcheck --all cluster.x-k8s.io/paused=true",
 		},
 		{
 			Code: "RP2503", Severity: findings.Blocking, Run: checkRangesApart,
-			Claim: "old ranges and target have no address in common",
+			Claim: "old ranges and targets are apart",
 			Why:   "nodes that have moved, and those that have not, must be routed side by side",
 			Fix:   "choose a target outside of what Nodes have now",
 		},
@@ -55,7 +55,7 @@ func Checks() []findings.Check[Input] {
 			Code:     "RP2504",
 			Severity: findings.Blocking,
 			Run:      checkBare,
-			Claim:    "every pod that has to leave its node is replaced by something",
+			Claim:    "every pod that leaves its node has an owner that replaces it",
 			Why:      "a node that has another range gives its pods' old addresses no way in or out on most pod networks, so all have to leave it",
 			Fix:      "remove them yourself, give them an owner, or set spec.podCIDR.roll.barePods: Evict, which ends them for good",
 		},
@@ -63,7 +63,7 @@ func Checks() []findings.Check[Input] {
 			Code:     "RP2506",
 			Severity: findings.Blocking,
 			Run:      checkCilium,
-			Claim:    "no network keeps the range that a Node had",
+			Claim:    "the network takes a Node's new range",
 			Why: "Cilium in mode kubernetes takes the range of its Node once, and keeps it in its CiliumNode: when the Node is recreated with another, " +
 				"its pods keep getting old addresses, which are routed nowhere",
 			Fix: "move such nodes by replacing them: new ones get ranges of the target once controller managers give those",
@@ -72,7 +72,7 @@ func Checks() []findings.Check[Input] {
 			Code:     "RP2505",
 			Severity: findings.Warning,
 			Run:      checkClaims,
-			Claim:    "the ranges that Nodes say they had before fit together",
+			Claim:    "annotations about the former ranges of Nodes agree with each other",
 			Why: "a kubelet may write annotations on its own Node, and with " + v1alpha1.AnnotationPodCIDRs + " could ask for the range of another; " +
 				"such a Node is given a free range on the way back",
 			Fix: "look who wrote the annotation, and whether the node is still yours alone; correct or remove it",

@@ -86,7 +86,7 @@ func clusterChecks() []findings.Check[Input] {
 		pull.Check("RP2005", func(in Input) []findings.Result { return in.AbsentSecrets }),
 		{
 			Code: "RP2006", Severity: findings.Blocking, Run: checkOthers,
-			Claim: "no other migration is under way",
+			Claim: "this is the only migration under way",
 			Why:   "two migrations restart, scale and drain the same pods, and each counts on what the other changes",
 			Fix:   "finish it or roll it back first; a mirror that serves meanwhile is no obstacle",
 		},
@@ -97,13 +97,13 @@ func rangeChecks() []findings.Check[Input] {
 	return []findings.Check[Input]{
 		{
 			Code: "RP2101", Severity: findings.Blocking, Run: checkOverlaps,
-			Claim: "no target overlaps another range of the cluster",
+			Claim: "every target is clear of the cluster's other ranges",
 			Why:   "an address that two things have answers for one of them only",
 			Fix:   "choose another target",
 		},
 		{
 			Code: "RP2102", Severity: findings.Blocking, Run: checkReserved,
-			Claim: "no target has loopback, link-local, multicast or reserved addresses",
+			Claim: "every target is clear of loopback, link-local, multicast and reserved addresses",
 			Why:   "hosts do not route such addresses, or give them a meaning of their own",
 			Fix:   "choose a private range, such as one in 10.0.0.0/8, 172.16.0.0/12 or 192.168.0.0/16",
 		},
@@ -147,7 +147,7 @@ func workloadChecks() []findings.Check[Input] {
 	return []findings.Check[Input]{
 		{
 			Code: "RP2401", Severity: findings.Blocking, Run: checkBudgets,
-			Claim: "no PodDisruptionBudget over pods that have to be restarted forbids every disruption",
+			Claim: "every PodDisruptionBudget over pods that restart allows a disruption",
 			Why:   "the migration would wait for it for ever",
 			Fix:   "let it allow one pod to go (maxUnavailable: 1, or more replicas than minAvailable) for the time of the migration",
 		},
@@ -155,20 +155,20 @@ func workloadChecks() []findings.Check[Input] {
 			Code:     "RP2402",
 			Severity: findings.Warning,
 			Run:      checkSingles,
-			Claim:    "no workload that is restarted stands still meanwhile",
+			Claim:    "every workload keeps serving while it is restarted",
 			Why:      "a workload with a single pod that ends before the next one is ready gives no answer in between",
 			Fix: "give it a second pod for the time of the migration (name Deployments in spec.podCIDR.prepare.deployments), or a strategy " +
 				"that starts the new pod first",
 		},
 		{
 			Code: "RP2404", Severity: findings.Warning, Run: checkUnready,
-			Claim: "every workload that is restarted is complete now",
+			Claim: "every workload that is restarted has all its pods now",
 			Why:   "a workload that is in trouble before is not repaired by a restart, and stops the migration",
 			Fix:   "repair it first, or scale it to zero",
 		},
 		{
 			Code: "RP2405", Severity: findings.Warning, Run: checkReferences,
-			Claim: "no old range is written down",
+			Claim: "manifests and settings are free of the old range",
 			Why:   "a configuration or firewall that names the range of pods treats pods with new addresses as strangers",
 			Fix:   "add the target beside the old range before apply; take the old one out after finish",
 		},
@@ -176,13 +176,13 @@ func workloadChecks() []findings.Check[Input] {
 			Code:     "RP2407",
 			Severity: findings.Blocking,
 			Run:      checkPolicies,
-			Claim:    "no NetworkPolicy treats old and new addresses differently",
+			Claim:    "NetworkPolicies treat old and new addresses alike",
 			Why:      "one that lets in the old range alone cuts off every pod that has moved, and one that keeps it out alone lets moved pods in",
 			Fix:      "add an ipBlock with the target beside the old one, under the same ports, before apply; take the old one out after finish",
 		},
 		{
 			Code: "RP2406", Severity: findings.Warning, Run: checkLocalData,
-			Claim: "no pod that is restarted keeps data of its own on its node",
+			Claim: "pods that restart keep no data of their own on their node",
 			Why:   "what lies in an emptyDir volume is gone with the pod",
 			Fix:   "save what matters, or leave it to the workload if it fills the volume again by itself, as caches do",
 		},

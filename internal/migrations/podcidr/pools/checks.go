@@ -56,7 +56,7 @@ func clusterChecks() []findings.Check[Input] {
 		},
 		{
 			Code: "RP2004", Severity: findings.Blocking, Run: checkOperator,
-			Claim: "no operator puts back pools that the migration changes",
+			Claim: "the pools belong to the migration alone, and no operator restores them",
 			Why: "the Tigera operator keeps the pools that an Installation lists as it lists them: it enables an old pool again, and " +
 				"takes away a target that it does not know",
 			Fix: "change the Installation, not the pools, and the migration does the rest: beside the old pool in " +
@@ -104,7 +104,7 @@ func poolChecks() []findings.Check[Input] {
 			Code:     "RP2203",
 			Severity: findings.Blocking,
 			Run:      checkPins,
-			Claim:    "nothing that stays pins pods to a pool that goes",
+			Claim:    "what stays is free of references to pools that go",
 			Why:      "a pod that asks for a disabled pool gets no address, and does not start",
 			Fix: "take the annotation out, or name the target's pool in it, before pods are restarted; take ipv4_pools out of the ipam section " +
 				"of the CNI configuration, and restart the DaemonSet calico-node, which writes it to the nodes",
@@ -113,7 +113,7 @@ func poolChecks() []findings.Check[Input] {
 			Code:     "RP2204",
 			Severity: findings.Blocking,
 			Run:      checkReservable,
-			Claim:    "Calico can reserve the addresses that tunnels have",
+			Claim:    "Calico can reserve the addresses of tunnels",
 			Why: "nodes keep the old addresses of their tunnels until finish; should the migration be rolled back, Calico must give none of " +
 				"them to a pod. It has IPReservations since v3.22",
 			Fix: "upgrade Calico, or set spec.podCIDR.tunnels.mode: Leave: then what nodes themselves have open to pods of other nodes hangs " +
@@ -128,7 +128,7 @@ func networkChecks() []findings.Check[Input] {
 			Code:     "RP2304",
 			Severity: findings.Warning,
 			Run:      checkControllerManager,
-			Claim:    "the controller manager gives nodes no ranges of what the migration empties or fills",
+			Claim:    "the controller manager leaves the migration's ranges to the migration",
 			Why: "with --allocate-node-cidrs it gives every node a podCIDR of --cluster-cidr, which Calico's IPAM does not look at, and whatever " +
 				"does look at it takes the wrong addresses for pods; it does not start again with a range that the nodes' podCIDRs are not in",
 			Fix: "set --allocate-node-cidrs=false on every controller manager; leave --cluster-cidr as it is for as long as nodes have a podCIDR of it",
@@ -137,7 +137,7 @@ func networkChecks() []findings.Check[Input] {
 			Code:     "RP2305",
 			Severity: findings.Warning,
 			Run:      checkTunnels,
-			Claim:    "no tunnel between nodes gets another address",
+			Claim:    "every tunnel between nodes keeps its address",
 			Why: "with the old address the kernel forgets what was masqueraded with it. Connections end that kube-proxy masquerades on their way " +
 				"through a tunnel, and answers to such datagrams are lost that are just under way: from a NodePort or load balancer of one node, or " +
 				"from a node itself to a Service, to a pod of another node",
@@ -147,7 +147,7 @@ func networkChecks() []findings.Check[Input] {
 			Code:     "RP2306",
 			Severity: findings.Warning,
 			Run:      checkFerries,
-			Claim:    "packets between nodes go on while their tunnels get other addresses",
+			Claim:    "packets between nodes continue while tunnels change their addresses",
 			Why: "tunnels of VXLAN get their addresses before Calico has to move them, and meanwhile nodes send by routes that do not change. Those of " +
 				"IPIP do not, nor where WireGuard encrypts, nor with spec.podCIDR.tunnels.mode: Leave: there Calico moves all tunnels at once, and what is " +
 				"under way is lost for some tenths of a second. TCP sends it again, clients of DNS over UDP ask again after the time-out of their resolver",
