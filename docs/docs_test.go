@@ -53,7 +53,7 @@ func TestCodesAreUnique(t *testing.T) {
 // negation begins a claim that must be read twice: "no X is seen that cannot Y".
 var negation = regexp.MustCompile(`(?i)^(no|no one|nothing|never|not|none) |\bno .* (not|cannot|no)\b`)
 
-// TestClaimsArePositive: who is paged reads what holds, not what is absent. Severities that block are read first of all.
+// TestClaimsArePositive: who is paged reads what holds, not what is absent.
 func TestClaimsArePositive(t *testing.T) {
 	const longest = 100 // characters, which is one line beside a code
 	for _, kind := range migrations.All() {
