@@ -12,6 +12,7 @@ ROOTS       ?= $(wildcard /etc/ssl/certs/ca-certificates.crt)
 ARCHES      ?=
 LINT        := $(BIN)/golangci-lint
 GOTESTSUM   := $(BIN)/gotestsum
+VALE := $(BIN)/vale
 # API servers that packages share instead of each booting one. They live briefly and need not be thrifty with memory.
 POOL        := GOGC=400 $(BIN)/apipool -plain 2 -full 2 --
 # The product, the lab and the tests of both are modules of their own, so that the product depends on nothing of the others.
@@ -274,9 +275,13 @@ test-alerts: ## Test the alerts of deploy/monitoring with promtool (installs the
 	promtool test rules deploy/monitoring/alerts_test.yaml
 
 .PHONY: lint
-lint: $(LINT) vuln ## Static checks with gosec, import directions, formatting, known vulnerabilities (the linter itself is built the first time: about 5 min)
+lint: $(LINT) vuln prose ## Static checks with gosec, import directions, formatting, known vulnerabilities (the linter itself is built the first time: about 5 min)
 	@for module in $(MODULES); do echo "golangci-lint run ($$module)"; (cd $$module && $(LINT) run ./...) || exit; done
 	@for component in kubernetes kubernetes-v1.33 kubernetes-v1.31 coredns calico certmanager; do echo "go vet ($$component)"; go -C lab/components/$$component vet . || exit; done
+
+.PHONY: prose
+prose: $(VALE) ## Check what users read, generated pages included, against the rules in hack/prose (built the first time: about 4 min, with a C compiler)
+	$(VALE) --config hack/prose/vale.ini --output line README.md CONTRIBUTING.md SECURITY.md docs examples
 
 .PHONY: vuln
 vuln: ## Known vulnerabilities in what the product calls, its libraries and Go included (govulncheck; asks vuln.go.dev)
@@ -293,6 +298,10 @@ sbom: build ## Write build/replumb.cdx.json, the bill of materials of bin/replum
 $(LINT): hack/tools/go.mod hack/tools/go.sum
 	@mkdir -p $(BIN)
 	go build -modfile=hack/tools/go.mod -o $(LINT) github.com/golangci/golangci-lint/v2/cmd/golangci-lint
+
+$(VALE): hack/prose/go.mod hack/prose/go.sum
+	@mkdir -p $(BIN)
+	CGO_ENABLED=1 go -C hack/prose build -o $(VALE) github.com/vale-cli/vale/v3/cmd/vale
 
 # It is built, since "go run" passes no SIGTERM on, and API servers would stay behind.
 .PHONY: apipool

@@ -174,7 +174,7 @@ func nameChecks() []findings.Check[Input] {
 		{
 			Code: "RP4203", Severity: findings.Warning, Run: checkCovered,
 			Claim: "certificates are valid for the aliases of their names",
-			Why:   "by its alias the mirror is tried out before names lead there; a certificate that no one here issues cannot be extended",
+			Why:   "by its alias the mirror is tried out before names lead there; a certificate that was issued elsewhere cannot be extended",
 			Fix:   "have it issued with the alias, or try the mirror out by its name: spec.mirror.redirect.probe does",
 		},
 		{

@@ -20,8 +20,9 @@ func leavingChecks() []findings.Check[Input] {
 			Severity: findings.Warning,
 			Run:      checkStuck,
 			Claim:    "pods of DaemonSets can leave their Services before their node ends",
-			Why: "a DaemonSet that tolerates every taint makes another pod at once if the labels change that it goes by, so a Service or a " +
-				"NetworkPolicy that goes by the same leads to the pod until its node counts as not ready, some 40 s after it has ended",
+			Why: "a DaemonSet that tolerates every taint makes another pod at once if the labels change that it " +
+				"selects by. A Service or a NetworkPolicy that selects by the same labels leads to the pod until its " +
+				"node counts as not ready, some 40 s after it has ended",
 			Fix: "give pods and Service another label (the DaemonSet's template, and once it is rolled out the Service's selector), or have the " +
 				"DaemonSet tolerate only the taints that it has to",
 		},

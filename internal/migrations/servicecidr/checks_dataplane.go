@@ -41,8 +41,9 @@ func dataPlaneChecks() []findings.Check[Input] {
 		{
 			Code: "RP1212", Severity: findings.Blocking, Run: checkAWS,
 			Claim: "Services behind AWS's network policy agent move only if annotated replumb.dev/strategy=hop",
-			Why: "the agent of the VPC CNI judges at the pod's interface, before kube-proxy translates: it knows the ClusterIPs of the Services that " +
-				"a policy selects, and not the addresses of bridges, so that a namespace with an egress policy may be refused old addresses",
+			Why: "the agent of the VPC CNI judges at the pod's interface, before kube-proxy translates. It knows the " +
+				"ClusterIPs of the Services that a policy selects, but not the addresses of bridges, so it may refuse " +
+				"old addresses to a namespace with an egress policy",
 			Fix: proveIt,
 		},
 		{

@@ -22,8 +22,9 @@ func dualWriteChecks() []findings.Check[Input] {
 	return []findings.Check[Input]{{
 		Code: "RP1730", Severity: findings.Blocking, Run: checkDualWrite,
 		Claim: "API servers that are to get another range write the addresses of Services once",
-		Why: "up to Kubernetes 1.33 they write them into the bitmap of before as well, which stays that of the old range: once they have the " +
-			"new one, they refuse every Service that names its address in it, as those do that still have to hop, and manifests that set clusterIP",
+		Why: "up to Kubernetes 1.33 they also write addresses into the older bitmap, which stays that of the old " +
+			"range. Once they have the new range, they refuse every Service that names its address in it: those " +
+			"that still have to hop, and manifests that set clusterIP",
 		Fix: "restart every API server with --feature-gates=DisableAllocatorDualWrite=true before (all of them have IPAddresses by then), or upgrade to " +
 			"1.34; where their flags cannot be seen, say so by the annotation replumb.dev/dual-write: \"Off\" of the Migration, in its file or by kubectl annotate",
 	}}

@@ -29,9 +29,10 @@ func localChecks() []findings.Check[Input] {
 			Claim:    "kube-proxy recognises every pod as part of the cluster",
 			Why: "bridges have externalTrafficPolicy Local: kube-proxy leads pods to endpoints on all nodes, and others to those of their own node " +
 				"alone; it drops the requests of such a pod to old addresses on every node without an endpoint",
-			Fix: "set clusterCIDR in kube-proxy's configuration to a range that has all pods in it (of several for one family it takes the first), or " +
-				"have it know pods by their interfaces (with Calico detectLocalMode: InterfaceNamePrefix and detectLocal.interfaceNamePrefix: cali); " +
-				"restart kube-proxy on every node, one node after another",
+			Fix: "set clusterCIDR in kube-proxy's configuration to a range that has all pods in it (of several for one " +
+				"family it takes the first). Or have it know pods by their interfaces: with Calico detectLocalMode: " +
+				"InterfaceNamePrefix and detectLocal.interfaceNamePrefix: cali. Restart kube-proxy on every node, one " +
+				"node after another",
 		},
 		{
 			Code:     "RP1206",
@@ -40,8 +41,9 @@ func localChecks() []findings.Check[Input] {
 			Claim:    "kube-proxy knows the interfaces of all pods, where it recognises pods by them",
 			Why: "no API shows the interfaces of pods; what kube-proxy does not take for a pod loses requests to old addresses on nodes without an " +
 				"endpoint",
-			Fix: "look at some nodes (ip link): every pod's interface, or the bridge that it hangs on, has to be the one that the configuration " +
-				"names; agents try it before anything moves, from the pods of every node that has no endpoint, but from no other pool of addresses",
+			Fix: "look at some nodes (ip link): every pod's interface, or the bridge that it hangs on, has to be the " +
+				"one that the configuration names. Agents try it before anything moves, from pods on every node " +
+				"without an endpoint; they try one pool of addresses",
 		},
 	}
 }

@@ -46,9 +46,9 @@ func referenceChecks() []findings.Check[Input] {
 			Claim:    "every ConfigMap is free of old addresses and ranges",
 			Why: "programs that read them go on using old addresses, which stop answering at finish, or treat the new range as " +
 				"foreign as soon as they use it, which is in apply (NO_PROXY)",
-			Fix: "write the Service's name or its new address there, add the new range beside the old one, and restart what reads it: " +
-				"lists of what is reached without a proxy (NO_PROXY) before apply, serviceSubnet in kubeadm-config when the API servers are " +
-				"repointed, all else before finish",
+			Fix: "write the Service's name or its new address there, add the new range beside the old one, and restart " +
+				"what reads it. Do so before apply for NO_PROXY, when the API servers are repointed for serviceSubnet " +
+				"in kubeadm-config, and before finish for all else",
 		},
 		{
 			Code:     "RP1404",
@@ -74,9 +74,9 @@ func referenceChecks() []findings.Check[Input] {
 			Severity: findings.Blocking,
 			Run:      checkBypasses,
 			Claim:    "containers with a proxy reach Services without it",
-			Why: "pods call the API server at KUBERNETES_SERVICE_HOST, which is in the new range from the moment kubernetes moves, and " +
-				"API servers call webhooks and aggregated APIs at the addresses of their Services; a proxy that NO_PROXY does not keep them from " +
-				"answers in their stead, in the middle of apply",
+			Why: "pods call the API server at KUBERNETES_SERVICE_HOST, which is in the new range from the moment " +
+				"kubernetes moves, and API servers call webhooks and aggregated APIs at the addresses of their " +
+				"Services. Unless NO_PROXY has the range, the proxy answers instead, in the middle of apply",
 			Fix: "add the new range beside the old one to NO_PROXY, and restart what reads it, before apply (kube-apiserver: in its static pod, " +
 				"on every control-plane node)",
 		},

@@ -56,8 +56,9 @@ func serviceChecks() []findings.Check[Input] {
 			Severity: findings.Warning,
 			Run:      checkNodePorts,
 			Claim:    "Services that move are without node ports, which bridges cannot keep",
-			Why: "a hop is timed to fall between two syncs of the kube-proxies, which others may upset who change Services: as measured, a node port refused " +
-				"connections for 1.1 s at one node in 2 of 60 moves beside one change of a Service a second, and in none of 60 on a quiet cluster",
+			Why: "a hop is timed to fall between two syncs of the kube-proxies, which other changes of Services may " +
+				"disturb. As measured, a node port refused connections for 1.1 s at one node in 2 of 60 moves beside " +
+				"one change of a Service a second, and in none of 60 on a quiet cluster",
 			Fix: "move such Services in a tier and a window of their own, while little else changes, or pin them: kubectl annotate service -n NAMESPACE NAME replumb.dev/strategy=pin",
 		},
 	}

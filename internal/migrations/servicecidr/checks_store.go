@@ -34,8 +34,9 @@ func storeChecks() []findings.Check[Input] {
 		{
 			Code: "RP1720", Severity: findings.Blocking, Run: checkStore,
 			Claim: "etcd is reachable, and stores the Services of strategy etcd as expected",
-			Why: "such a Service is changed in etcd itself; that is done only where the object there is provably the one that the API server answers " +
-				"with - the same UID, revision and addresses - and is neither encrypted nor written in a way that is not understood",
+			Why: "such a Service is changed in etcd itself. replumb does that only where the object in etcd is " +
+				"provably the one that the API server answers with (UID, revision and addresses), unencrypted, and in " +
+				"a known encoding",
 			Fix: "name the etcd of these API servers and a client certificate of it in spec.serviceCIDR.etcd, or move the Services by another strategy: " +
 				"kubectl annotate service -n NAMESPACE NAME replumb.dev/strategy=pin",
 		},

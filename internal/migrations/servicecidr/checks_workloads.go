@@ -38,9 +38,9 @@ func workloadChecks() []findings.Check[Input] {
 			Run:      checkGaps,
 			Claim:    "every workload keeps serving while it is restarted",
 			Why:      "what ends its pod before the next one is ready gives no answer in between; no agent sees that",
-			Fix: "give it a second pod for the time of the migration, or a strategy that starts the new pod first (a Deployment: RollingUpdate " +
-				"with maxSurge above 0); where it cannot have that, set spec.serviceCIDR.refresh.mode: Report and restart it yourself before " +
-				"finish, when that suits you",
+			Fix: "give it a second pod for the time of the migration, or a strategy that starts the new pod first (a " +
+				"Deployment: RollingUpdate with maxSurge above 0). Where neither is possible, set " +
+				"spec.serviceCIDR.refresh.mode: Report and restart it yourself before finish",
 		},
 		{
 			Code:     "RP1504",
@@ -56,12 +56,15 @@ func workloadChecks() []findings.Check[Input] {
 			Severity: findings.Warning,
 			Run:      checkDNSRestart,
 			Claim:    "cluster DNS keeps answering while its pods are restarted",
-			Why: "nodes send the datagrams of a source port where they sent them before, for as long as they remember, and so to a pod that has " +
-				"just ended: where hundreds of names are asked for each second, some answers are lost, and those look-ups take seconds",
-			Fix: "set spec.serviceCIDR.refresh.leaveFirst: UDP, with which each pod leaves its Services first, in a Deployment with RollingUpdate; " +
-				"else let each new pod be known to every node before an old one ends, and the old one answer on: two replicas or more, " +
-				"maxUnavailable: 0, maxSurge: 1 and minReadySeconds: 10 in the Deployment, lameduck 5s or more in plugin health of the Corefile. " +
-				"NodeLocal DNSCache takes the question away; spec.serviceCIDR.refresh.mode: Report leaves the restart to you",
+			Why: "nodes send the datagrams of a source port where they sent them before, for as long as they remember, " +
+				"and so to a pod that has just ended. Where clients look up hundreds of names each second, some " +
+				"answers are lost, and those look-ups take seconds",
+			Fix: "set spec.serviceCIDR.refresh.leaveFirst: UDP, with which each pod leaves its Services first, in a " +
+				"Deployment with RollingUpdate. Else have every node know a new pod before an old one ends, and the " +
+				"old one answer meanwhile: two replicas or more, maxUnavailable: 0, maxSurge: 1 and minReadySeconds: " +
+				"10 in the Deployment, and lameduck 5s or more in plugin health of the Corefile. With NodeLocal " +
+				"DNSCache the question does not come up. spec.serviceCIDR.refresh.mode: Report leaves the restart to " +
+				"you",
 		},
 		{
 			Code: "RP1506", Severity: findings.Warning, Run: checkKubeletRestarts,

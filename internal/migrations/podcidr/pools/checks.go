@@ -129,8 +129,9 @@ func networkChecks() []findings.Check[Input] {
 			Severity: findings.Warning,
 			Run:      checkControllerManager,
 			Claim:    "the controller manager leaves the migration's ranges to the migration",
-			Why: "with --allocate-node-cidrs it gives every node a podCIDR of --cluster-cidr, which Calico's IPAM does not look at, and whatever " +
-				"does look at it takes the wrong addresses for pods; it does not start again with a range that the nodes' podCIDRs are not in",
+			Why: "with --allocate-node-cidrs it gives every node a podCIDR of --cluster-cidr. Calico's IPAM ignores " +
+				"it, and whatever reads it takes the wrong addresses for pods. The controller manager does not start " +
+				"again with a range that lacks the nodes' podCIDRs",
 			Fix: "set --allocate-node-cidrs=false on every controller manager; leave --cluster-cidr as it is for as long as nodes have a podCIDR of it",
 		},
 		{
@@ -138,9 +139,10 @@ func networkChecks() []findings.Check[Input] {
 			Severity: findings.Warning,
 			Run:      checkTunnels,
 			Claim:    "every tunnel between nodes keeps its address",
-			Why: "with the old address the kernel forgets what was masqueraded with it. Connections end that kube-proxy masquerades on their way " +
-				"through a tunnel, and answers to such datagrams are lost that are just under way: from a NodePort or load balancer of one node, or " +
-				"from a node itself to a Service, to a pod of another node",
+			Why: "with the old address the kernel forgets what was masqueraded with it. Connections end that " +
+				"kube-proxy masquerades on their way through a tunnel, and answers to such datagrams under way are " +
+				"lost. Those are connections to a pod of another node: from a NodePort or load balancer of one node, " +
+				"or from a node itself to a Service",
 			Fix: "start in a quiet hour (spec.windows); externalTrafficPolicy: Local for Services whose clients must not connect again",
 		},
 		{
