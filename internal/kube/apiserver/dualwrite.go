@@ -6,13 +6,11 @@ import (
 	"strconv"
 	"strings"
 
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/version"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/controlplane"
 )
 
 // DualWrite is whether API servers write each address of a Service twice over: as an IPAddress, and into the bitmap of before 1.33, which is of
@@ -48,14 +46,13 @@ func SeeDualWrite(ctx context.Context, c *cluster.Cluster, v *version.Info) (Dua
 	if ctx.Err() != nil {
 		return DualWriteUnknown, ctx.Err()
 	}
-	pods := &corev1.PodList{}
-	err = c.List(ctx, pods, client.InNamespace(metav1.NamespaceSystem), client.MatchingLabels{"component": "kube-apiserver"})
+	pods, err := controlplane.APIServer.Pods(ctx, c)
 	if err != nil && !apierrors.IsForbidden(err) {
 		return DualWriteUnknown, fmt.Errorf("listing the pods of API servers: %w", err)
 	}
 	var gates []string
-	for i := range pods.Items {
-		if p := &pods.Items[i]; isStatic(p, "kube-apiserver") {
+	for i := range pods {
+		if p := &pods[i]; controlplane.APIServer.IsStatic(p) {
 			value, _ := commandFlag(p, gatesFlag)
 			gates = append(gates, value)
 		}

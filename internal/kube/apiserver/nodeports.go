@@ -4,13 +4,11 @@ import (
 	"context"
 	"fmt"
 
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/controlplane"
 )
 
 const nodePortFlag = "service-node-port-range"
@@ -53,8 +51,7 @@ func SeeNodePorts(ctx context.Context, c *cluster.Cluster) (NodePorts, error) {
 	if ctx.Err() != nil {
 		return NodePorts{}, ctx.Err()
 	}
-	pods := &corev1.PodList{}
-	err = c.List(ctx, pods, client.InNamespace(metav1.NamespaceSystem), client.MatchingLabels{"component": "kube-apiserver"})
+	pods, err := controlplane.APIServer.Pods(ctx, c)
 	if apierrors.IsForbidden(err) {
 		return NodePorts{}, nil
 	}
@@ -62,9 +59,9 @@ func SeeNodePorts(ctx context.Context, c *cluster.Cluster) (NodePorts, error) {
 		return NodePorts{}, fmt.Errorf("listing the pods of API servers: %w", err)
 	}
 	var least NodePorts
-	for i := range pods.Items {
-		value, found := commandFlag(&pods.Items[i], nodePortFlag)
-		if !isStatic(&pods.Items[i], "kube-apiserver") || !found {
+	for i := range pods {
+		value, found := commandFlag(&pods[i], nodePortFlag)
+		if !controlplane.APIServer.IsStatic(&pods[i]) || !found {
 			continue
 		}
 		if n, err := nodePorts(value); err == nil && (!least.Seen || n.Size() < least.Size()) {

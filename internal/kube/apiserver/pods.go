@@ -11,11 +11,12 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/replumb/replumb/internal/kube/controlplane"
 	"github.com/replumb/replumb/internal/kube/readiness"
 )
 
-// FromPods reads the Service ranges from the command lines of API servers that run as static pods labelled
-// component=kube-apiserver in kube-system, as kubeadm and kOps make them, by the address of their host.
+// FromPods reads the Service ranges from the command lines of API servers that run as static pods in kube-system, as kubeadm and
+// kOps make them, by the address of their host.
 //
 // A host whose ranges are not certain is there without any: its pod is not ready (the kubelet has yet to start it, so it
 // may not run with what its manifest says), does not name the range, or is one of several that differ.
@@ -24,7 +25,7 @@ func FromPods(pods []corev1.Pod) map[netip.Addr][]netip.Prefix {
 	for i := range pods {
 		p := &pods[i]
 		host, err := netip.ParseAddr(p.Status.HostIP)
-		if err != nil || !isStatic(p, "kube-apiserver") {
+		if err != nil || !controlplane.APIServer.IsStatic(p) {
 			continue
 		}
 		var ranges []netip.Prefix
@@ -37,12 +38,6 @@ func FromPods(pods []corev1.Pod) map[netip.Addr][]netip.Prefix {
 		found[host.Unmap()] = ranges
 	}
 	return found
-}
-
-// isStatic reports whether a pod is a static one of a component of the control plane.
-func isStatic(p *corev1.Pod, component string) bool {
-	_, mirror := p.Annotations[corev1.MirrorPodAnnotationKey]
-	return mirror && p.Namespace == metav1.NamespaceSystem && p.Labels["component"] == component
 }
 
 // CommandRanges are the Service ranges on the command line of a pod of the control plane. It is nil if the command line does not tell.

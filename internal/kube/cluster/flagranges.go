@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/internal/engine/fault"
+	"github.com/replumb/replumb/internal/kube/controlplane"
 )
 
 // askRanges finds out which ranges the API server that answers gives addresses from: it refuses one that is in none, and names them. Without the
@@ -87,14 +88,13 @@ func (*UnknownRangeError) Advice() string {
 
 // commandRanges reads the flag from the command lines of the pods of API servers, if there are any and all have the same.
 func commandRanges(ctx context.Context, c client.Client) ([]netip.Prefix, error) {
-	pods := &corev1.PodList{}
-	err := c.List(ctx, pods, client.InNamespace(metav1.NamespaceSystem), client.MatchingLabels{"component": "kube-apiserver"})
+	pods, err := controlplane.APIServer.Pods(ctx, c)
 	if err != nil && !apierrors.IsForbidden(err) {
 		return nil, fmt.Errorf("listing the pods of API servers: %w", err)
 	}
 	var seen []string
-	for i := range pods.Items {
-		for _, container := range pods.Items[i].Spec.Containers {
+	for i := range pods {
+		for _, container := range pods[i].Spec.Containers {
 			for _, word := range slices.Concat(container.Command, container.Args) {
 				if value, is := strings.CutPrefix(word, "--service-cluster-ip-range="); is {
 					seen = append(seen, value)

@@ -30,7 +30,7 @@ The API server takes the new certificate up by itself within a minute.`,
 then restart one server after the other: systemctl restart k3s (or rke2-server).`, want, old) + end
 	case cluster.KOps:
 		return fmt.Sprintf(`add the addresses to the cluster's spec (kops edit cluster):
-  api: {additionalSANs: ["%s", "%s"]}
+  additionalSans: ["%s", "%s"]
 then: kops update cluster --yes && kops rolling-update cluster --instance-group-roles=control-plane --yes`, want, old) + end
 	}
 	return fmt.Sprintf(`issue a new serving certificate for every API server (--tls-cert-file), with the IP addresses %s and %s among its
@@ -59,10 +59,11 @@ or edit clusterDNS in /var/lib/kubelet/config.yaml there and restart the kubelet
   cluster-dns: %s
 then restart every server, and after them every agent: systemctl restart k3s / k3s-agent (rke2-server / rke2-agent).`, want) + end
 	case cluster.KOps:
-		return fmt.Sprintf(`set it in the cluster's spec (kops edit cluster):
+		return fmt.Sprintf(`kOps gives kubelets the tenth address of serviceClusterIPRange, and refuses another one unless this is set where it runs:
+  export KOPS_FEATURE_FLAGS=+ExperimentalClusterDNS
+Then set it in the cluster's spec (kops edit cluster):
   kubelet: {clusterDNS: %[1]s}
-then: kops update cluster --yes, and on every node set clusterDNS in the kubelet's configuration and restart the kubelet,
-or kops rolling-update cluster --yes.`, want) + end
+and: kops update cluster --yes && kops rolling-update cluster --yes`, want) + end
 	}
 	return fmt.Sprintf(
 		`set clusterDNS to [%s] in the configuration of every kubelet (or --cluster-dns) and restart the kubelets.`,

@@ -20,6 +20,7 @@ import (
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/kube/apiserver"
 	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/controlplane"
 	"github.com/replumb/replumb/internal/migration"
 )
 
@@ -140,13 +141,11 @@ func (g onRange) holds(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	pods := &corev1.PodList{}
-	err = g.servers.cluster.List(ctx, pods, client.InNamespace(metav1.NamespaceSystem),
-		client.MatchingLabels{"component": "kube-apiserver"})
+	pods, err := controlplane.APIServer.Pods(ctx, g.servers.cluster)
 	if err != nil {
 		return fmt.Errorf("listing the pods of API servers: %w", err)
 	}
-	missing, unknown := apiserver.AllOnRange(servers, apiserver.FromPods(pods.Items), g.want)
+	missing, unknown := apiserver.AllOnRange(servers, apiserver.FromPods(pods), g.want)
 	switch {
 	case len(missing) > 0:
 		return engine.NotYet("--service-cluster-ip-range is not %s on %s", flagOf(g.want), strings.Join(missing, ", "))

@@ -7,12 +7,11 @@ import (
 	"strings"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/kube/apiserver"
+	"github.com/replumb/replumb/internal/kube/controlplane"
 )
 
 // recheckLimit is how long what was in order may take to say so once more: a kubelet or an API server may just be restarting.
@@ -84,15 +83,14 @@ func again(id, title, guide string, holds func(context.Context) error, remark fu
 // managersOn holds unless a controller manager is seen to have other ranges as --service-cluster-ip-range. That flag may be left out, and
 // where controller managers are no pods their flags cannot be seen.
 func managersOn(ctx context.Context, c client.Client, want []netip.Prefix) error {
-	pods := &corev1.PodList{}
-	err := c.List(ctx, pods, client.InNamespace(metav1.NamespaceSystem), client.MatchingLabels{"component": "kube-controller-manager"})
+	pods, err := controlplane.ControllerManager.Pods(ctx, c)
 	if err != nil {
 		return fmt.Errorf("listing the pods of controller managers: %w", err)
 	}
 	var wrong []string
-	for i := range pods.Items {
-		if ranges := apiserver.CommandRanges(&pods.Items[i]); len(ranges) > 0 && len(without(want, ranges)) > 0 {
-			wrong = append(wrong, pods.Items[i].Name)
+	for i := range pods {
+		if ranges := apiserver.CommandRanges(&pods[i]); len(ranges) > 0 && len(without(want, ranges)) > 0 {
+			wrong = append(wrong, pods[i].Name)
 		}
 	}
 	if len(wrong) > 0 {

@@ -117,7 +117,8 @@ func isProbe(svc *corev1.Service) bool {
 	return svc.Namespace == v1alpha1.SystemNamespace && (role == v1alpha1.RoleProbe || role == v1alpha1.RoleSingle)
 }
 
-// dnsServices are kube-dns and whatever Service has an address that a kubelet names as cluster DNS.
+// dnsServices are kube-dns and whatever Service has an address that a kubelet names as cluster DNS. Where there is no kube-dns and kubelets
+// cannot be asked, it is what installers label so: a cluster's own Service must not pass for an application's.
 func dnsServices(snap *cluster.Snapshot, held holds) map[types.NamespacedName]bool {
 	named := map[netip.Addr]bool{}
 	for _, k := range snap.Kubelets {
@@ -139,7 +140,21 @@ func dnsServices(snap *cluster.Snapshot, held holds) map[types.NamespacedName]bo
 			found[key] = true
 		}
 	}
+	if len(found) > 0 {
+		return found
+	}
+	for i := range snap.Services {
+		if svc := &snap.Services[i]; !replumbs(svc) && labelledDNS(svc) {
+			found[client.ObjectKeyFromObject(svc)] = true
+		}
+	}
 	return found
+}
+
+// labelledDNS reports whether a Service of kube-system has the label of the cluster's DNS, which CoreDNS' chart gives as well:
+// rke2-coredns-rke2-coredns has it (github.com/coredns/helm charts/coredns/templates/service.yaml).
+func labelledDNS(svc *corev1.Service) bool {
+	return svc.Namespace == metav1.NamespaceSystem && svc.Labels["k8s-app"] == "kube-dns"
 }
 
 func (s *Survey) orphans(left map[types.NamespacedName]*corev1.Service) {

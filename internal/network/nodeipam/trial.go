@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/kube/controlplane"
 	"github.com/replumb/replumb/internal/kube/readiness"
 )
 
@@ -112,14 +113,13 @@ type Manager struct {
 	ClusterCIDR string
 }
 
-// Managers reads the command lines of controller managers that run as static pods labelled
-// component=kube-controller-manager in kube-system, as kubeadm and kOps make them. One that is not ready may not run with
+// Managers reads the command lines of controller managers that run as static pods in kube-system, as kubeadm and kOps make them. One that is not ready may not run with
 // what its manifest says: it is left out.
 func Managers(pods []corev1.Pod) []Manager {
 	var all []Manager
 	for i := range pods {
 		p := &pods[i]
-		if ready, _ := readiness.Pod(p); !ready || p.Labels["component"] != "kube-controller-manager" {
+		if ready, _ := readiness.Pod(p); !ready || !controlplane.ControllerManager.Is(p) {
 			continue
 		}
 		m := Manager{Pod: p.Namespace + "/" + p.Name}

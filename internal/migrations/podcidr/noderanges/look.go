@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/controlplane"
 	"github.com/replumb/replumb/internal/migrations/podcidr/podmove"
 	"github.com/replumb/replumb/internal/network/nodeipam"
 )
@@ -68,10 +69,9 @@ func configured(ctx context.Context, c *cluster.Cluster) (netip.Prefix, error) {
 
 // managers are the controller managers whose command line can be seen.
 func managers(ctx context.Context, c *cluster.Cluster) ([]nodeipam.Manager, error) {
-	pods := &corev1.PodList{}
-	err := c.List(ctx, pods, client.InNamespace(metav1.NamespaceSystem), client.MatchingLabels{"component": "kube-controller-manager"})
+	pods, err := controlplane.ControllerManager.Pods(ctx, c)
 	if err != nil {
 		return nil, fmt.Errorf("listing the pods of controller managers: %w", err)
 	}
-	return nodeipam.Managers(pods.Items), nil
+	return nodeipam.Managers(pods), nil
 }
