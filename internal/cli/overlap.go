@@ -27,7 +27,7 @@ func (a *app) overlap() *cobra.Command {
 	var o overlapOptions
 	cmd := &cobra.Command{
 		Use:    "overlap",
-		Short:  "Keep bridges in step with their Services",
+		Short:  "Keep bridges up to date",
 		Hidden: true,
 		Args:   noArgs,
 		Long: `overlap runs in the cluster from the first bridge of a migration of Services to the last; apply starts it, finish and rollback end it.

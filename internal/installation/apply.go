@@ -134,7 +134,7 @@ func (i *Installer) holds(ctx context.Context, want *unstructured.Unstructured) 
 
 // alive waits until all replicas of the operator are available.
 func (i *Installer) alive() engine.Step {
-	return &engine.Wait{Name: "operator/alive", About: "See that the operator runs", Limit: cmp.Or(i.Wait, DefaultWait), For: i.up}
+	return &engine.Wait{Name: "operator/alive", About: "Verify that the operator runs", Limit: cmp.Or(i.Wait, DefaultWait), For: i.up}
 }
 
 // DownError says that the operator does not run.

@@ -157,7 +157,7 @@ func (r *Remover) delete(ctx context.Context, o client.Object) error {
 
 // stopped waits until no replica runs any more: one that does would make the Lease again.
 func (r *Remover) stopped() engine.Step {
-	return &engine.Wait{Name: "operator/stopped", About: "See that the operator has ended", For: func(ctx context.Context) error {
+	return &engine.Wait{Name: "operator/stopped", About: "Verify that the operator has ended", For: func(ctx context.Context) error {
 		pods := &corev1.PodList{}
 		if err := r.Cluster.List(ctx, pods, client.InNamespace(v1alpha1.SystemNamespace), client.MatchingLabels(labels())); err != nil {
 			return fmt.Errorf("listing the pods of deployment %s: %w", Operator, err)

@@ -302,7 +302,7 @@ func (j *Job[P]) rounds(ctx context.Context, r *engine.Runner, p P) (last P, err
 // again looks at the cluster in the middle of a command, as patiently as a step: an API server that is away for a moment ends nothing.
 func again[P Plans](ctx context.Context, look func(context.Context) (P, error)) (p P, err error) {
 	err = engine.Drive(ctx, &engine.Wait{
-		Name: "look", About: "Look at the cluster again", Again: true,
+		Name: "look", About: "Check the cluster again", Again: true,
 		For: func(ctx context.Context) (err error) {
 			p, err = look(ctx)
 			return err

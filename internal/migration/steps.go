@@ -180,7 +180,7 @@ func (*leaveStep) Role() engine.Role { return engine.RoleOwn }
 // Title implements engine.Step.
 func (s *leaveStep) Title() string {
 	if s.of.Sweep.Remove != nil {
-		return "Remove what is left in the namespace " + v1alpha1.SystemNamespace + ", and the namespace if replumb has made it"
+		return "Clean up in the namespace " + v1alpha1.SystemNamespace + ", and the namespace if replumb has made it"
 	}
 	return "Remove the namespace " + v1alpha1.SystemNamespace
 }

@@ -161,7 +161,7 @@ func (c *Client) PromotedStep(name, peerURL string) engine.Step {
 // HandedOverStep has another member lead than this one, if possible one that is not leaving, too.
 func (c *Client) HandedOverStep(who string, leaving ...string) engine.Step {
 	return &step{
-		client: c, id: "etcd/leader/" + who, title: fmt.Sprintf("Have another member of etcd lead than %s", who), limit: 2 * time.Minute,
+		client: c, id: "etcd/leader/" + who, title: fmt.Sprintf("Move the leadership of etcd away from %s", who), limit: 2 * time.Minute,
 		missing: func(cluster *Cluster) string {
 			if m := cluster.Find(who); m != nil && m.ID == cluster.Leader {
 				return fmt.Sprintf("member %s leads", m.Called())

@@ -264,7 +264,7 @@ func (s *cleanStep) Preview() ([]engine.Change, error) {
 func (p *Planner) residue(network v1alpha1.CNIName, node string) engine.Step {
 	return looker{&agentStep{
 		agent: p.agent(verbResidue, node, p.about(network)...), id: "residue/" + node, time: agentTime,
-		title: fmt.Sprintf("See that %s has left nothing on node %s", network, node),
+		title: fmt.Sprintf("Verify that node %[2]s is clean of %[1]s", network, node),
 		judge: func(r *nodecleanup.Report) error {
 			if r.Empty() {
 				return nil
@@ -305,7 +305,7 @@ func (p *Planner) watches() []engine.Step {
 	for _, node := range p.Survey.NodeNames() {
 		steps = append(steps, looker{&agentStep{
 			agent: p.agent(verbTraffic, node, args...), id: "quiet/" + node, time: agentTime + p.spec().Window,
-			title: "See that node " + node + " serves no one from outside",
+			title: "Verify that node " + node + " serves no one from outside",
 			judge: func(r *nodecleanup.Report) error {
 				if len(r.Clients) == 0 && r.More == 0 {
 					return nil

@@ -53,7 +53,7 @@ func commands() migration.Commands[*Planner] {
 			{Name: "install", Title: "Install the new network", Recheck: true, Groups: (*Planner).install},
 			{Name: "pods", Title: "Recreate all pods", Groups: func(p *Planner) []engine.Group { return p.pods(p.spec().To) }},
 			{
-				Name: "verify", Title: "Verify that every pod has the new network, and that nothing is left of the old one",
+				Name: "verify", Title: "Verify that every pod has the new network, and every node is clean of the old one",
 				Groups: (*Planner).verify,
 			},
 		},
@@ -62,11 +62,11 @@ func commands() migration.Commands[*Planner] {
 			{Name: "restore", Title: "Restore the old network", Groups: (*Planner).restore},
 			{Name: "pods", Title: "Recreate all pods", Groups: (*Planner).podsBack},
 			{Name: "verify", Title: "Verify that everything is as it was", Groups: (*Planner).verifyBack},
-			{Name: "tidy", Title: "Remove what is left", Groups: func(p *Planner) []engine.Group { return p.tidy(true) }},
+			{Name: "tidy", Title: "Clean up", Groups: func(p *Planner) []engine.Group { return p.tidy(true) }},
 		},
 		Finish: phases{
 			migration.FinalPhase[*Planner](),
-			{Name: "tidy", Title: "Remove what is left", Groups: func(p *Planner) []engine.Group { return p.tidy(false) }},
+			{Name: "tidy", Title: "Clean up", Groups: func(p *Planner) []engine.Group { return p.tidy(false) }},
 		},
 	}
 }

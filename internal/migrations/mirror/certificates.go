@@ -313,7 +313,7 @@ func leafOf(secret *corev1.Secret) (*x509.Certificate, error) {
 // restoreCertificate takes those names out of a certificate that replumb added.
 func restoreCertificate(c client.Client, of certified) engine.Step {
 	return &engine.Observed[*unstructured.Unstructured]{
-		Name: "back/" + of.id(), About: "Take the mirror's names out of the certificate of " + of.name(),
+		Name: "back/" + of.id(), About: "Remove the mirror's names from the certificate of " + of.name(),
 		Look: func(ctx context.Context) (engine.State, *unstructured.Unstructured, error) {
 			o, err := of.get(ctx, c)
 			switch {

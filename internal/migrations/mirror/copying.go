@@ -75,7 +75,7 @@ func copies(part objectsync.Part, survey *Survey) []engine.Change {
 // count records how many copies there are.
 func (c *copying) count(in client.Client, name string) engine.Step {
 	return &engine.Write{
-		Name: "copy/count", About: "Record how many copies there are", As: engine.RoleOwn,
+		Name: "copy/count", About: "Record the number of copies", As: engine.RoleOwn,
 		Write: func(ctx context.Context) error {
 			return migration.UpdateStatus(ctx, in, name, func(st *v1alpha1.MigrationStatus) {
 				if st.Mirror == nil {

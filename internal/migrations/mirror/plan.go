@@ -79,7 +79,7 @@ func commands() migration.Commands[*Planner] {
 				Groups:  (*Planner).secure,
 			},
 			agentsPhase((*Planner).watch),
-			{Name: "freeze", Title: "Keep others from deploying to the source", Recheck: true, Groups: (*Planner).freeze},
+			{Name: "freeze", Title: "Freeze deployments to the source", Recheck: true, Groups: (*Planner).freeze},
 			{Name: "certificates", Title: "Add the mirror's names to certificates", Recheck: true, Groups: (*Planner).certificates},
 			// Where names lead in the target is known only once it has the objects that say so.
 			{Name: "copy", Title: "Copy objects to the target", Groups: (*Planner).copies, Replan: (*Planner).awaits},

@@ -22,7 +22,7 @@ import (
 func commands() migration.Commands[*Planner] {
 	type phases = migration.Phases[*Planner]
 	verify := migration.Phase[*Planner]{Name: "verify", Title: "Verify that old nodes are empty", Groups: (*Planner).verify}
-	tidy := migration.Phase[*Planner]{Name: "tidy", Title: "Remove what is left", Groups: (*Planner).tidy}
+	tidy := migration.Phase[*Planner]{Name: "tidy", Title: "Clean up", Groups: (*Planner).tidy}
 	return migration.Commands[*Planner]{
 		// Apply goes to the point where nothing runs on old nodes.
 		Apply: phases{

@@ -262,7 +262,7 @@ func (l live) left(ctx context.Context, node string) error {
 // part removes what kept pods known as endpoints that end.
 func (l live) part(name string) engine.Step {
 	return &engine.Write{
-		Name: "part/" + name, About: "Forget what has left its Services on node " + name, As: engine.RoleOwn,
+		Name: "part/" + name, About: "Remove the records of pods that left their Services on node " + name, As: engine.RoleOwn,
 		Write: func(ctx context.Context) error {
 			pods, err := l.marked(ctx, name)
 			if err != nil {

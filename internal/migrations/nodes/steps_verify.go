@@ -13,7 +13,7 @@ import (
 // oldNodesEmpty verifies that nothing is left on old nodes.
 func (l live) oldNodesEmpty() engine.Step {
 	return &engine.Wait{
-		Name: "verify/empty", About: "Verify that nothing is left on old nodes", Again: true,
+		Name: "verify/empty", About: "Verify that old nodes have no pods", Again: true,
 		For: func(ctx context.Context) error {
 			now, err := l.survey(ctx)
 			if err != nil {
@@ -36,7 +36,7 @@ func (l live) oldNodesEmpty() engine.Step {
 // controlPlaneMoved verifies that nothing of the control plane is left in the old network.
 func (l live) controlPlaneMoved(members *etcd.Client) engine.Step {
 	return &engine.Wait{
-		Name: "verify/control-plane", About: "Verify that nothing of the control plane is left in the old network", Again: true,
+		Name: "verify/control-plane", About: "Verify that the control plane has left the old network", Again: true,
 		For: func(ctx context.Context) error {
 			now, err := members.Look(ctx)
 			if err != nil {

@@ -141,7 +141,7 @@ func (j *Job) AnotherRound(ctx context.Context, err error) bool {
 		return false
 	}
 	again := false
-	look := &engine.Wait{Name: "look", About: "Look who uses the range", Again: true, For: func(ctx context.Context) error {
+	look := &engine.Wait{Name: "look", About: "Find users of the range", Again: true, For: func(ctx context.Context) error {
 		s, err := j.Survey(ctx)
 		again = err == nil && (len(s.Pending()) > 0 || len(s.Blockers()) == 0)
 		return err

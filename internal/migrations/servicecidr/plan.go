@@ -48,7 +48,7 @@ func applyPhases() migration.Phases[*Planner] {
 		},
 		{Name: agentset.Phase, Title: "Watch from every node", Groups: (*Planner).watch, Replan: (*Planner).probeAppears},
 		// Before the first bridge, which is the canary's.
-		{Name: overlapset.Phase, Title: "Keep bridges in step with their Services", Groups: (*Planner).overlap},
+		{Name: overlapset.Phase, Title: "Keep bridges up to date", Groups: (*Planner).overlap},
 		{Name: "extend", Title: "Add the target range", Groups: rangesBy(rangeChanges.extend), Recheck: true},
 		{Name: "canary", Title: "Move a throw-away Service first", Groups: (*Planner).canary},
 		{Name: "move", Title: "Move Services, tier by tier, batch by batch", Groups: movesTo(engine.Forward)},
@@ -59,9 +59,9 @@ func applyPhases() migration.Phases[*Planner] {
 			Replan:  (*Planner).movesAhead,
 			Recheck: true,
 		},
-		{Name: "refresh", Title: "Restart what carries old addresses", Groups: refresh},
+		{Name: "refresh", Title: "Restart pods that carry old addresses", Groups: refresh},
 		{Name: "repoint", Title: "Retire the old range", Groups: rangesBy(rangeChanges.repoint), Recheck: true},
-		{Name: "tidy", Title: "Remove what Services left behind that are gone", Groups: (*Planner).orphans},
+		{Name: "tidy", Title: "Remove the remains of deleted Services", Groups: (*Planner).orphans},
 	}
 }
 
@@ -76,7 +76,7 @@ func rollbackPhases() migration.Phases[*Planner] {
 		},
 		{
 			Name:   overlapset.Phase,
-			Title:  "Keep bridges in step with their Services",
+			Title:  "Keep bridges up to date",
 			Groups: func(p *Planner) []engine.Group { return p.overlapping(p.Overlap.InstallIfPossible()) },
 		},
 		{Name: "reopen", Title: "Open the old range again", Groups: rangesBy(rangeChanges.reopen)},
@@ -93,11 +93,11 @@ func rollbackPhases() migration.Phases[*Planner] {
 			Groups: toward(engine.Backward, (*Planner).kubelets),
 			Replan: (*Planner).returnsAhead,
 		},
-		{Name: "refresh", Title: "Restart what carries new addresses", Groups: refresh},
+		{Name: "refresh", Title: "Restart pods that carry new addresses", Groups: refresh},
 		{Name: "restore", Title: "Make the old range the default again", Groups: rangesBy(rangeChanges.restore)},
 		{Name: "drain", Title: "Let clients forget new addresses", Groups: (*Planner).drain},
 		{Name: "release", Title: "Remove bridges and release new addresses", Groups: toward(engine.Backward, (*Planner).release)},
-		{Name: "tidy", Title: "Remove what is left", Groups: toward(engine.Backward, (*Planner).tidy)},
+		{Name: "tidy", Title: "Clean up", Groups: toward(engine.Backward, (*Planner).tidy)},
 		{Name: "withdraw", Title: "Remove the ranges of the migration that no Service is in", Groups: rangesBy(rangeChanges.withdraw)},
 	}
 }
@@ -108,17 +108,17 @@ func finishPhases() migration.Phases[*Planner] {
 		{Name: agentset.Phase, Title: "Watch from every node", Groups: func(p *Planner) []engine.Group { return p.Agents.Install() }},
 		{
 			Name:   overlapset.Phase,
-			Title:  "Keep bridges in step with their Services",
+			Title:  "Keep bridges up to date",
 			Groups: func(p *Planner) []engine.Group { return p.overlapping(p.Overlap.Install()) },
 		},
 		{Name: "drain", Title: "Let clients forget old addresses", Groups: (*Planner).drain},
 		{Name: "soak", Title: "Wait until no client uses old addresses", Groups: (*Planner).soak},
 		{Name: "verify", Title: "Verify every moved Service", Groups: (*Planner).verify},
-		{Name: "recheck", Title: "Look at kubelets and API servers once more", Groups: (*Planner).recheck},
+		{Name: "recheck", Title: "Verify kubelets and API servers once more", Groups: (*Planner).recheck},
 		migration.FinalPhase[*Planner](),
 		{Name: "release", Title: "Remove bridges and release old addresses", Groups: toward(engine.Forward, (*Planner).release)},
 		{Name: "prove", Title: "Prove that every node knows the new addresses", Groups: (*Planner).proveReleased},
-		{Name: "tidy", Title: "Remove what is left", Groups: toward(engine.Forward, (*Planner).tidy)},
+		{Name: "tidy", Title: "Clean up", Groups: toward(engine.Forward, (*Planner).tidy)},
 	}
 }
 

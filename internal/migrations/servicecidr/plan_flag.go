@@ -70,7 +70,7 @@ func (f flagPlan) repoint() []engine.Group {
 func (f flagPlan) vacant() engine.Step {
 	from := f.survey.Spec.From
 	return &engine.Wait{
-		Name: "vacant/" + defaultRange, About: "Verify that nothing but pinned Services has an address in " + joinRanges(from), Again: true,
+		Name: "vacant/" + defaultRange, About: "Verify that only pinned Services have an address in " + joinRanges(from), Again: true,
 		For: func(ctx context.Context) error {
 			now, err := f.lookAgain(ctx)
 			if err != nil {

@@ -329,7 +329,7 @@ func (m *movePlan) answered(b *batch) []engine.Step {
 	const answer = probe.DefaultTimeout + time.Second
 	return []engine.Step{&migration.PauseStep{
 		Name: "settle/" + b.String(), Length: max(answer, m.survey.Spec.Settle), Now: m.Tools.Now,
-		About: fmt.Sprintf("Let requests to %s be answered, or time out", b),
+		About: fmt.Sprintf("Wait for requests to %s that are under way", b),
 	}}
 }
 

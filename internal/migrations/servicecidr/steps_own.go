@@ -112,7 +112,7 @@ func removeRemains(c client.Client, migration string) engine.Step {
 	roles := []string{v1alpha1.RoleCanary, v1alpha1.RoleSentinel, v1alpha1.RoleNudge}
 	leaver := leaving.Leaver{Client: c, Migration: migration}
 	return &engine.Write{
-		Name: "tidy/remains", About: "Remove what interrupted runs left behind", As: engine.RoleOwn,
+		Name: "tidy/remains", About: "Remove the remains of interrupted runs", As: engine.RoleOwn,
 		Holds: func(ctx context.Context) error {
 			for _, role := range roles {
 				left, err := thrownAway(ctx, c, migration, role)
@@ -177,7 +177,7 @@ func nothingLeft(c client.Client, survey *Survey, to engine.Direction) engine.St
 		looks = append(looks, leftRanges)
 	}
 	return &engine.Wait{
-		Name: "clean", About: "Verify that nothing of the migration is left",
+		Name: "clean", About: "Verify that the cluster is clean of the migration",
 		For: func(ctx context.Context) error {
 			left, err := survey.leftServices(ctx, c)
 			if err != nil {

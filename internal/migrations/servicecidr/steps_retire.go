@@ -42,7 +42,7 @@ func (r retiredRange) get(ctx context.Context) (*networkingv1.ServiceCIDR, error
 // appeared in it and move are no reason: as long as it is open there may always be one.
 func (r retiredRange) vacant() engine.Step {
 	return &engine.Wait{
-		Name: "vacant/" + r.name, About: "Verify that nothing stays in the Service range " + joinRanges(r.leaves),
+		Name: "vacant/" + r.name, About: "Verify that the Service range is empty: " + joinRanges(r.leaves),
 		For: func(ctx context.Context) error {
 			have, err := r.get(ctx)
 			if err != nil || have == nil {

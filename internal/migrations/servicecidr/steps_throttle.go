@@ -31,7 +31,7 @@ func (t *transit) unthrottle(name string, hopped []*Entry) engine.Step {
 		changes = append(changes, engine.Change{Verb: "delete", Object: nudgeName(e.Service)})
 	}
 	return &engine.Observed[struct{}]{
-		Name: "throttle/" + name, About: "Let ingress controllers see what has moved",
+		Name: "throttle/" + name, About: "Wait for ingress controllers to see what has moved",
 		Look: func(ctx context.Context) (state engine.State, none struct{}, err error) {
 			state, err = engine.StateOf(t.throttle.Ended(ctx))
 			return state, none, err

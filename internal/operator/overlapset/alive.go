@@ -226,7 +226,7 @@ const patience = 30 * time.Second
 func (*aliveStep) ID() string { return "overlap/alive" }
 
 // Title implements engine.Step.
-func (*aliveStep) Title() string { return "See that bridges are kept in step between commands" }
+func (*aliveStep) Title() string { return "Verify that the overlap follows every Service" }
 
 // Waits implements engine.Waiter.
 func (*aliveStep) Waits() {}

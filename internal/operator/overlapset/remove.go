@@ -24,7 +24,7 @@ var _ engine.Previewer = (*removeStep)(nil)
 func (*removeStep) ID() string { return "tidy/overlap" }
 
 // Title implements engine.Step.
-func (*removeStep) Title() string { return "Take away what kept bridges in step" }
+func (*removeStep) Title() string { return "Remove the overlap" }
 
 // State implements engine.Step.
 func (s *removeStep) State(ctx context.Context) (engine.State, error) {

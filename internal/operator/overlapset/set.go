@@ -87,8 +87,8 @@ func (s *Set) install(alive *aliveStep) []engine.Group {
 		return nil
 	}
 	return engine.InOrder(
-		s.apply("overlap/rights", "Let replicas follow Services, and write bridges", s.rights),
-		s.apply("overlap/deployment", "Run what keeps bridges in step between commands", s.deployment),
+		s.apply("overlap/rights", "Grant the overlap its rights", s.rights),
+		s.apply("overlap/deployment", "Run the overlap, which updates bridges between commands", s.deployment),
 		alive,
 	)
 }

@@ -128,7 +128,7 @@ func example(services int, lossy bool) htmlreport.Input {
 	s.phase("kubelets", "Have kubelets name the new cluster DNS address", s.gate)
 	s.phase(
 		"refresh",
-		"Restart what carries old addresses",
+		"Restart pods that carry old addresses",
 		func() { s.step("refresh", "tier web", "restart/Deployment/shop/till", 42*time.Second) },
 	)
 	s.event(engine.Event{Kind: engine.RunDone})

@@ -44,7 +44,7 @@ func (f *fake) Verify(context.Context) error {
 func plan(last error) *engine.Plan {
 	asked := 0
 	gate := &engine.Gate{
-		Wait: engine.Wait{Name: "nodes", About: "Do nodes", Again: true, For: func(context.Context) error {
+		Wait: engine.Wait{Name: "nodes", About: "Move nodes", Again: true, For: func(context.Context) error {
 			if asked++; asked < 4 {
 				return engine.NotYet("%d nodes are missing", 4-asked)
 			}
@@ -141,7 +141,7 @@ func TestNotifierPostsWhatIsWorthTelling(t *testing.T) {
 		`{"text":"replumb shop on c (s:1): in phase move: Do hook/a: called in vain"}`,
 		`{"text":"replumb shop on c (s:1): phase move is done: Move &lt;all&gt; &amp; sundry (0s)"}`,
 		`{"text":"replumb shop on c (s:1): phase kubelet-gate has begun: Wait for kubelets"}`,
-		`{"text":"replumb shop on c (s:1): waits in phase kubelet-gate: Do nodes: 2 nodes are missing"}`,
+		`{"text":"replumb shop on c (s:1): waits in phase kubelet-gate: Move nodes: 2 nodes are missing"}`,
 		`{"text":"replumb shop on c (s:1): phase kubelet-gate is done: Wait for kubelets (0s)"}`,
 		`{"text":"replumb shop on c (s:1): phase end has begun: End"}`,
 		`{"text":"replumb shop on c (s:1): failed in phase end: Do last: broken"}`,

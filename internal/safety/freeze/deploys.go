@@ -201,7 +201,7 @@ func (s *Deploys) Verify(ctx context.Context) error {
 // Undo implements engine.Undoer.
 func (s *Deploys) Undo() engine.Step {
 	return &liftStep{
-		client: s.Client, name: DeploysName, prober: deploysProber, id: "tidy/freeze-deploys", title: "Let others deploy again",
+		client: s.Client, name: DeploysName, prober: deploysProber, id: "tidy/freeze-deploys", title: "Allow others to deploy again",
 	}
 }
 

@@ -29,7 +29,7 @@ func (*Step) ID() string { return "secure/freeze" }
 func (*Step) Role() engine.Role { return engine.RoleOwn }
 
 // Title implements engine.Step.
-func (*Step) Title() string { return "Freeze Services in flight for everybody else" }
+func (*Step) Title() string { return "Freeze Services in flight for all other users" }
 
 // State implements engine.Step.
 func (s *Step) State(ctx context.Context) (engine.State, error) {

@@ -88,8 +88,8 @@ func (s *Set) Install() []engine.Group {
 	before := []engine.Step{
 		&migration.CRDStep{Cluster: s.Cluster, Kind: cluster.NodeReport, Name: "agents/crd"},
 		s.privilege(),
-		&policyStep{s.apply("agents/policy", "Have agents report of no node but their own", s.policy)},
-		s.apply("agents/rights", "Let agents read what they watch, and report", s.rights),
+		&policyStep{s.apply("agents/policy", "Restrict each agent to the report of its own node", s.policy)},
+		s.apply("agents/rights", "Grant agents their rights", s.rights),
 		s.probeService(),
 	}
 	run := []engine.Step{
@@ -98,7 +98,7 @@ func (s *Set) Install() []engine.Group {
 	}
 	if s.services() {
 		before = append(before, s.singleService())
-		run = append(run, s.apply("agents/"+Single, "Run what agents call from nodes without an endpoint", s.answers))
+		run = append(run, s.apply("agents/"+Single, "Run the server that agents call from nodes without an endpoint", s.answers))
 	}
 	return []engine.Group{
 		{Parallel: 1, Steps: before}, {Parallel: 2, Steps: run}, {Parallel: 1, Steps: []engine.Step{&reportingStep{set: s}}},

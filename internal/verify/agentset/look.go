@@ -134,7 +134,7 @@ var (
 )
 
 func (*reportingStep) ID() string                                  { return "agents/reporting" }
-func (*reportingStep) Title() string                               { return "See that the agents of every ready node report" }
+func (*reportingStep) Title() string                               { return "Verify that agents report from every ready node" }
 func (*reportingStep) Waits()                                      {}
 func (s *reportingStep) Deadline() time.Duration                   { return s.set.wait() }
 func (s *reportingStep) Note() string                              { return s.note }

@@ -21,7 +21,7 @@ type removeStep struct{ set *Set }
 var _ engine.Previewer = (*removeStep)(nil)
 
 func (*removeStep) ID() string    { return "tidy/agents" }
-func (*removeStep) Title() string { return "Take the agents away" }
+func (*removeStep) Title() string { return "Remove the agents" }
 
 // State implements engine.Step.
 func (s *removeStep) State(ctx context.Context) (engine.State, error) {

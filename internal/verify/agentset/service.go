@@ -26,12 +26,12 @@ type serviceStep struct {
 
 // probeService is the Service with an endpoint on every node, singleService the one with a single endpoint.
 func (s *Set) probeService() *serviceStep {
-	return &serviceStep{set: s, id: "agents/service", about: "Make the Service that agents call", want: s.service}
+	return &serviceStep{set: s, id: "agents/service", about: "Create the Service that agents call", want: s.service}
 }
 
 func (s *Set) singleService() *serviceStep {
 	return &serviceStep{
-		set: s, id: "agents/service/" + Single, about: "Make the Service that agents call from nodes without an endpoint", want: s.single,
+		set: s, id: "agents/service/" + Single, about: "Create the Service that agents call from nodes without an endpoint", want: s.single,
 	}
 }
 

@@ -40,9 +40,9 @@ func (s *Steady) ID() string {
 // Title implements engine.Step.
 func (s *Steady) Title() string {
 	if s.Name != "" {
-		return "See every probe answered from every node after " + s.Name
+		return "Verify that every probe is answered on every node after " + s.Name
 	}
-	return "See every probe answered from every node"
+	return "Verify that every probe is answered on every node"
 }
 
 // Waits implements engine.Waiter.
@@ -98,7 +98,7 @@ var _ engine.Waiter = (*Vacated)(nil)
 func (s *Vacated) ID() string { return "agents/vacate/" + s.Node }
 
 // Title implements engine.Step.
-func (s *Vacated) Title() string { return "See that agents leave node " + s.Node }
+func (s *Vacated) Title() string { return "Verify that agents leave node " + s.Node }
 
 // Waits implements engine.Waiter.
 func (*Vacated) Waits() {}
@@ -232,7 +232,7 @@ var _ engine.Waiter = (*Leave)(nil)
 func (*Leave) ID() string { return "agents/leave" }
 
 // Title implements engine.Step.
-func (*Leave) Title() string { return "Have agents stop to call the addresses that go" }
+func (*Leave) Title() string { return "Stop agents from calling the addresses that go" }
 
 // Waits implements engine.Waiter.
 func (*Leave) Waits() {}

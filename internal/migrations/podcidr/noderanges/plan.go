@@ -49,19 +49,19 @@ func apply() migration.Phases[*Planner] {
 			Groups: (*Planner).secure,
 		},
 		podmove.AgentsPhase((*Planner).watch),
-		{Name: "prepare", Title: "Give what must not pause one more pod", Recheck: true, Groups: (*Planner).prepare},
+		{Name: "prepare", Title: "Add one pod to workloads that must keep serving", Recheck: true, Groups: (*Planner).prepare},
 		{
-			Name: "range", Title: "Have controller managers give nodes no ranges",
+			Name: "range", Title: "Stop controller managers from assigning ranges to nodes",
 			Groups: func(p *Planner) []engine.Group { return p.pauseRanges(forward) },
 		},
 		{
 			Name: "nodes", Title: "Move nodes to the target, one after the other",
 			Groups: func(p *Planner) []engine.Group { return p.moveNodes(forward) },
 		},
-		{Name: "repoint", Title: "Have controller managers give ranges of the target", Groups: (*Planner).repointRanges},
+		{Name: "repoint", Title: "Have controller managers assign ranges of the target", Groups: (*Planner).repointRanges},
 		{
 			Name:   "verify",
-			Title:  "See that nothing has an old address",
+			Title:  "Verify that old addresses are unused",
 			Groups: func(p *Planner) []engine.Group { return p.verify(forward) },
 		},
 	}
@@ -72,20 +72,20 @@ func rollback() migration.Phases[*Planner] {
 	return migration.Phases[*Planner]{
 		podmove.AgentsPhase((*Planner).WatchBack),
 		{
-			Name: "range", Title: "Have controller managers give nodes no ranges",
+			Name: "range", Title: "Stop controller managers from assigning ranges to nodes",
 			Groups: func(p *Planner) []engine.Group { return p.pauseRanges(backward) },
 		},
 		{
 			Name: "nodes", Title: "Move nodes back, one after the other",
 			Groups: func(p *Planner) []engine.Group { return p.moveNodes(backward) },
 		},
-		{Name: "repoint", Title: "Have controller managers give the ranges they gave before", Groups: (*Planner).restoreRanges},
+		{Name: "repoint", Title: "Have controller managers assign the former ranges", Groups: (*Planner).restoreRanges},
 		{
 			Name:   "verify",
-			Title:  "See that nothing has a new address",
+			Title:  "Verify that new addresses are unused",
 			Groups: func(p *Planner) []engine.Group { return p.verify(backward) },
 		},
-		{Name: "tidy", Title: "Remove what is left", Groups: (*Planner).tidy},
+		{Name: "tidy", Title: "Clean up", Groups: (*Planner).tidy},
 	}
 }
 
@@ -95,11 +95,11 @@ func finish() migration.Phases[*Planner] {
 		podmove.AgentsPhase((*Planner).WatchFinish),
 		{
 			Name:   "verify",
-			Title:  "See that nothing has an old address",
+			Title:  "Verify that old addresses are unused",
 			Groups: func(p *Planner) []engine.Group { return p.verify(forward) },
 		},
 		migration.FinalPhase[*Planner](),
-		{Name: "tidy", Title: "Remove what is left", Groups: (*Planner).tidy},
+		{Name: "tidy", Title: "Clean up", Groups: (*Planner).tidy},
 	}
 }
 
@@ -251,9 +251,9 @@ func movingTaint(migration string) corev1.Taint {
 // trial has pods prove that the nodes give addresses of their ranges, and that those are routed.
 func (p *Planner) trial(round []*NodeRange, d engine.Direction) engine.Step {
 	name := round[0].Node.Name
-	step := p.Trial("canary/"+name, fmt.Sprintf("See that pods on node %s get new addresses and reach others", name))
+	step := p.Trial("canary/"+name, fmt.Sprintf("Verify that pods on node %s get new addresses and reach others", name))
 	if len(round) > 1 {
-		step.About = fmt.Sprintf("See that pods on node %s and %d more get new addresses and reach others", name, len(round)-1)
+		step.About = fmt.Sprintf("Verify that pods on node %s and %d more get new addresses and reach others", name, len(round)-1)
 	}
 	step.Unfenced, step.Home = true, map[string]netip.Prefix{}
 	for _, r := range round {

@@ -27,7 +27,7 @@ func (p *Planner) latecomers(d engine.Direction) engine.Step {
 		return ranges, allThere(ranges, d)
 	}
 	return &engine.Observed[[]NodeRange]{
-		Name: "latecomers", About: "Give nodes that joined meanwhile their ranges",
+		Name: "latecomers", About: "Assign ranges to nodes that joined meanwhile",
 		Look: engine.LookOf(read), Proof: engine.ProofOf(read),
 		Write: func(ctx context.Context, ranges []NodeRange) error {
 			for i := range ranges {
@@ -101,7 +101,7 @@ func clearNotes(tools migration.Tools, name string) engine.Step {
 	trial := nodeipam.Trial{Client: tools.Client(), Migration: name}
 	read := func(ctx context.Context) ([]corev1.Node, error) { return notedNodes(ctx, tools.Cluster, trial) }
 	return &engine.Observed[[]corev1.Node]{
-		Name: "tidy/nodes", About: "Take notes off Nodes", As: engine.RoleOwn,
+		Name: "tidy/nodes", About: "Remove annotations from Nodes", As: engine.RoleOwn,
 		Look: engine.LookOf(read), Proof: engine.ProofOf(read),
 		Write: func(ctx context.Context, all []corev1.Node) error {
 			if err := trial.End(ctx); err != nil {

@@ -128,7 +128,7 @@ func (p *Planner) VerifyVacant(ranges []netip.Prefix) []engine.Group {
 	}
 	c, s := p.Tools.Cluster, p.Survey.Spec
 	return engine.InOrder(&engine.Wait{
-		Name: "verify", About: fmt.Sprintf("See that nothing has an address of %v", ranges),
+		Name: "verify", About: fmt.Sprintf("Verify that addresses of %v are unused", ranges),
 		For: func(ctx context.Context) error {
 			now, err := Occupants(ctx, c, s)
 			if err != nil {

@@ -83,7 +83,7 @@ func (p *Planner) ScaleBack() engine.Step {
 		return nil, nil
 	}
 	return &engine.Observed[[]appsv1.Deployment]{
-		Name: "unscale", About: "Give Deployments back the number of pods they had",
+		Name: "unscale", About: "Restore the number of pods of Deployments",
 		Look: engine.LookOf(read), Proof: engine.ProofOf(read),
 		Write: func(ctx context.Context, scaled []appsv1.Deployment) error {
 			for i := range scaled {

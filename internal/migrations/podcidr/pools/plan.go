@@ -42,10 +42,10 @@ func apply() migration.Phases[*Planner] {
 			Groups: (*Planner).secure,
 		},
 		podmove.AgentsPhase((*Planner).watch),
-		{Name: "prepare", Title: "Give what must not pause one more pod", Recheck: true, Groups: (*Planner).prepare},
+		{Name: "prepare", Title: "Add one pod to workloads that must keep serving", Recheck: true, Groups: (*Planner).prepare},
 		{Name: "add", Title: "Add the target pools", Recheck: true, Groups: (*Planner).add},
-		{Name: "canary", Title: "Try the target pools out on every node", Groups: (*Planner).canary},
-		{Name: "hold", Title: "Keep what nodes have open through their tunnels", Recheck: true, Groups: (*Planner).keepTunnels},
+		{Name: "canary", Title: "Test the target pools on every node", Groups: (*Planner).canary},
+		{Name: "hold", Title: "Keep connections through tunnels open", Recheck: true, Groups: (*Planner).keepTunnels},
 		{
 			// Before the old pools are disabled, pods still come and go there: which ones have old addresses is certain from then on.
 			Name: "switch", Title: "Let new pods get new addresses only", Recheck: true, Groups: (*Planner).switchOver,
@@ -55,7 +55,7 @@ func apply() migration.Phases[*Planner] {
 			Name: phaseRoll, Title: "Restart pods with old addresses, tier by tier",
 			Groups: func(p *Planner) []engine.Group { return p.roll(hook.Apply, forward) },
 		},
-		{Name: "verify", Title: "See that nothing has an old address", Groups: (*Planner).verifyRestarted},
+		{Name: "verify", Title: "Verify that old addresses are unused", Groups: (*Planner).verifyRestarted},
 	}
 }
 
@@ -63,7 +63,7 @@ func apply() migration.Phases[*Planner] {
 func rollback() migration.Phases[*Planner] {
 	return migration.Phases[*Planner]{
 		podmove.AgentsPhase((*Planner).WatchBack),
-		{Name: "hold", Title: "Keep what nodes have open through their tunnels", Groups: (*Planner).keepNewTunnels},
+		{Name: "hold", Title: "Keep connections through tunnels open", Groups: (*Planner).keepNewTunnels},
 		{
 			// Until the new pools are closed, pods come and go with new addresses.
 			Name: "reopen", Title: "Let new pods get old addresses only", Groups: (*Planner).reopen,
@@ -75,15 +75,15 @@ func rollback() migration.Phases[*Planner] {
 		},
 		{
 			Name:   "verify",
-			Title:  "See that nothing has a new address",
+			Title:  "Verify that new addresses are unused",
 			Groups: func(p *Planner) []engine.Group { return p.verify(backward) },
 		},
 		{
-			Name: "release", Title: "Give back the blocks of the target pools",
+			Name: "release", Title: "Release the blocks of the target pools",
 			Groups: func(p *Planner) []engine.Group { return p.release(backward) },
 		},
 		{Name: "withdraw", Title: "Delete the target pools", Groups: (*Planner).removeTargets},
-		{Name: "tidy", Title: "Remove what is left", Groups: (*Planner).tidy},
+		{Name: "tidy", Title: "Clean up", Groups: (*Planner).tidy},
 	}
 }
 
@@ -93,16 +93,16 @@ func finish() migration.Phases[*Planner] {
 		podmove.AgentsPhase((*Planner).WatchFinish),
 		{
 			Name:   "verify",
-			Title:  "See that nothing has an old address",
+			Title:  "Verify that old addresses are unused",
 			Groups: func(p *Planner) []engine.Group { return p.verify(forward) },
 		},
 		migration.FinalPhase[*Planner](),
 		{
-			Name: "release", Title: "Give back the blocks of the old pools",
+			Name: "release", Title: "Release the blocks of the old pools",
 			Groups: func(p *Planner) []engine.Group { return p.release(forward) },
 		},
 		{Name: "remove", Title: "Delete the old pools", Groups: (*Planner).removeOld},
-		{Name: "tidy", Title: "Remove what is left", Groups: (*Planner).tidy},
+		{Name: "tidy", Title: "Clean up", Groups: (*Planner).tidy},
 	}
 }
 
@@ -261,7 +261,7 @@ func (p *Planner) switchOver() []engine.Group {
 	}
 	steps := append(p.moveTunnels(forward), closing...)
 	if p.Tries() && !ptr.Deref(p.Proven, false) && !p.Arrived(p.pools.Switched()) {
-		steps = append(steps, &proving{p.Trial("prove", "See that new pods get new addresses on every node"), p.Proven})
+		steps = append(steps, &proving{p.Trial("prove", "Verify that new pods get new addresses on every node"), p.Proven})
 	}
 	return engine.InOrder(append(steps, p.landed(forward)...)...)
 }

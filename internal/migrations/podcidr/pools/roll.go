@@ -173,7 +173,7 @@ func (p *Planner) jobsEnded(d engine.Direction) *engine.Wait {
 func (p *Planner) restarted() *engine.Wait {
 	tools, s := p.Tools, p.Survey.Spec
 	return &engine.Wait{
-		Name: "verify", About: fmt.Sprintf("See that no workload has a pod with an address of %v", s.From),
+		Name: "verify", About: fmt.Sprintf("Verify that every workload is free of addresses of %v", s.From),
 		For: func(ctx context.Context) error {
 			now, err := podmove.Occupants(ctx, tools.Cluster, s)
 			if err != nil {

@@ -143,7 +143,7 @@ func (f *ferry) assign() *engine.Write {
 func (f *ferry) list() *engine.Write {
 	key := client.ObjectKey{Namespace: v1alpha1.SystemNamespace, Name: f.name()}
 	return &engine.Write{
-		Name: "hold/addresses", About: "Write down which address each tunnel gets", As: engine.RoleOwn,
+		Name: "hold/addresses", About: "Record the address of each tunnel", As: engine.RoleOwn,
 		Holds: func(ctx context.Context) error {
 			all := &corev1.ConfigMapList{}
 			if err := f.cluster.List(ctx, all, client.InNamespace(key.Namespace), f.labels()); err != nil {
@@ -185,7 +185,7 @@ func (f *ferry) addresses(given map[string]netip.Addr) *corev1.ConfigMap {
 
 func (f *ferry) start() *engine.Write {
 	return &engine.Write{
-		Name: "hold/ferry", About: "Carry what nodes send to one another's pods past their tunnels' change",
+		Name: "hold/ferry", About: "Keep packets between nodes flowing while tunnels change",
 		Limit: keeperDeadline, As: engine.RoleOwn,
 		Holds: func(ctx context.Context) error { return onEveryNode(ctx, f.cluster, f.name(), f.labels()) },
 		Write: func(ctx context.Context) error {
@@ -252,7 +252,7 @@ func (f *ferry) move() *engine.Write {
 		return all, given, err
 	}
 	return &engine.Write{
-		Name: "tunnels/move", About: fmt.Sprintf("Give tunnels their addresses of %v", f.to),
+		Name: "tunnels/move", About: fmt.Sprintf("Assign addresses of %v to tunnels", f.to),
 		Holds: func(ctx context.Context) error {
 			nodes, given, err := waiting(ctx)
 			if err != nil || len(nodes) == 0 {
@@ -293,7 +293,7 @@ func (f *ferry) land(id string) *engine.Write {
 		return []string{there.name(), back.name()}
 	}
 	return &engine.Write{
-		Name: id, About: "See that Calico has set all routes by tunnels, and end what carried packets meanwhile",
+		Name: id, About: "Verify Calico's routes by tunnels, and remove the temporary ones",
 		Limit: keeperDeadline, As: engine.RoleOwn,
 		Holds: func(ctx context.Context) error { return noneLeft(ctx, f.cluster, ours) },
 		Write: func(ctx context.Context) error {

@@ -155,7 +155,7 @@ func releaseTunnels(c *cluster.Cluster, migration string) *engine.Write {
 		}
 	}
 	return &engine.Write{
-		Name: "let-go", About: "Take old addresses of tunnels off their nodes", As: engine.RoleOwn,
+		Name: "let-go", About: "Remove old addresses of tunnels from their nodes", As: engine.RoleOwn,
 		Holds: func(ctx context.Context) error { return noKeepers(ctx, c, migration) },
 		Write: func(ctx context.Context) error {
 			for _, name := range names() {
@@ -300,7 +300,7 @@ func (r *reserved) write(ctx context.Context, c *cluster.Cluster, migration stri
 func unreserveTunnels(c *cluster.Cluster, migration string) *engine.Write {
 	name := reservation(migration).GetName()
 	return &engine.Write{
-		Name: "unreserve", About: "Give up the reservation of tunnels' addresses",
+		Name: "unreserve", About: "Remove the reservation of tunnels' addresses",
 		Holds: func(ctx context.Context) error {
 			u := reservation(migration)
 			err := c.Get(ctx, client.ObjectKeyFromObject(u), u)
