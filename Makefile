@@ -344,7 +344,7 @@ fmt: $(LINT) ## Format the code
 	@for module in $(MODULES); do (cd $$module && $(LINT) fmt ./...) || exit; done
 
 .PHONY: generate
-generate: ## Regenerate deepcopy code, CRDs, manifests, files of the chart, docs/findings.md and docs/reference.md
+generate: ## Regenerate deepcopy code, CRDs, manifests, files of the chart, and the pages of reference in docs
 	$(TOOL) controller-gen object paths=./api/...
 	$(TOOL) controller-gen crd paths=./api/... output:crd:dir=./deploy/crds
 	go test ./docs -run 'TestFindingsPageIsUpToDate|TestRolesAreUpToDate' -update
