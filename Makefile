@@ -351,6 +351,7 @@ generate: ## Regenerate deepcopy code, CRDs, manifests, files of the chart, and 
 	go test ./internal/installation -run 'TestKustomizeBase|TestChartFiles' -update
 	go test ./internal/reporting/metrics -run TestMonitoringCopies -update
 	go test ./hack/manual -run TestReferenceIsUpToDate -update
+	go -C lab test ./labcli -run TestCommandsAreListed -update
 
 .PHONY: deps
 deps: ## Install the Debian packages that tests and the lab need, if they are missing (root)

@@ -32,7 +32,9 @@ func api(string) (string, error) {
 		crd.Spec.Group, version.Name, crd.Spec.Names.Kind, generated)
 	common := spec.DeepCopy()
 	for _, kind := range migrations.All() {
-		delete(common.Properties, kind.Field)
+		job := common.Properties[kind.Field]
+		job.Properties = nil // they have a section of their own
+		common.Properties[kind.Field] = job
 	}
 	section(&b, "What all kinds have", "spec", *common)
 	for _, kind := range migrations.All() {
