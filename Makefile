@@ -353,6 +353,18 @@ generate: ## Regenerate deepcopy code, CRDs, manifests, files of the chart, and 
 	go test ./hack/manual -run TestReferenceIsUpToDate -update
 	go -C lab test ./labcli -run TestCommandsAreListed -update
 
+# The generator is a module of its own, since it brings many others; it takes long to build the first time.
+HUGO        := $(BIN)/hugo
+
+.PHONY: docs
+docs: $(HUGO) ## Build build/site, the documentation to read in a browser; it needs no network (the generator itself is built the first time: about 10 min)
+	@$(HUGO) --source hack/site --destination $(CURDIR)/build/site --cleanDestinationDir --noBuildLock
+	@echo build/site/index.html
+
+$(HUGO): hack/site/go.mod hack/site/go.sum
+	@mkdir -p $(BIN)
+	go -C hack/site build -o $(HUGO) github.com/gohugoio/hugo
+
 .PHONY: deps
 deps: ## Install the Debian packages that tests and the lab need, if they are missing (root)
 	@hack/deps.sh
