@@ -147,3 +147,47 @@ func TestBrokenLinks(t *testing.T) {
 		}
 	}
 }
+
+// unreached are the pages to which no links lead from the first, over however many others.
+func unreached(pages map[string]string, first string) []string {
+	seen := map[string]bool{first: true}
+	for next := []string{first}; len(next) > 0; next = next[1:] {
+		for _, target := range links(pages[next[0]]) {
+			file, _, _ := strings.Cut(target, "#")
+			to := path.Join(path.Dir(next[0]), file)
+			if _, ok := pages[to]; ok && file != "" && !seen[to] {
+				seen[to] = true
+				next = append(next, to)
+			}
+		}
+	}
+	var all []string
+	for name := range pages {
+		if !seen[name] {
+			all = append(all, name)
+		}
+	}
+	slices.Sort(all)
+	return all
+}
+
+// TestPagesAreReached: who begins at docs/index.md finds every page.
+func TestPagesAreReached(t *testing.T) {
+	pages := map[string]string{}
+	for _, f := range readers(t) {
+		if f.markdown() {
+			pages[f.name] = f.text
+		}
+	}
+	for _, name := range unreached(pages, "docs/index.md") {
+		t.Errorf("no link leads from docs/index.md to %s", name)
+	}
+}
+
+// TestUnreached shows which pages are found.
+func TestUnreached(t *testing.T) {
+	pages := map[string]string{"a.md": "[b](d/b.md#x)", "d/b.md": "[c](../c.md)", "c.md": "[a](a.md)", "alone.md": "[a](a.md)"}
+	if got := unreached(pages, "a.md"); !slices.Equal(got, []string{"alone.md"}) {
+		t.Errorf("%q", got)
+	}
+}
