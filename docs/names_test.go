@@ -165,7 +165,7 @@ func TestUnknownNames(t *testing.T) {
 		{findingCodes(), "RP1001 RP9999", 1},
 		{fieldPaths(t), "spec.serviceCIDR. And spec.tiers[0].name, status.counts.moved", 0},
 		{fieldPaths(t), "spec.serviceCIDRs", 1},
-		{fieldPaths(t), "spec.proof.probes[].nmae", 1},
+		{fieldPaths(t), "spec.proof.probes[].label", 1},
 	} {
 		if got := tt.in.unknown(textFile{"x.md", tt.text}); len(got) != tt.want {
 			t.Errorf("%s: %q", tt.text, got)

@@ -27,8 +27,9 @@ func api(string) (string, error) {
 	whole := version.Schema.OpenAPIV3Schema
 	spec := whole.Properties["spec"]
 	var b strings.Builder
-	fmt.Fprintf(&b, "# Fields of a Migration\n\n`apiVersion: %s/%s`, `kind: %s`, not in a namespace. %s `[]` stands for each entry of a list, `.*` for each key of a map. "+
-		"A field may be left out unless it is required. What depends on several fields, `replumb check -f FILE` and the API server say.\n",
+	fmt.Fprintf(&b, "# Fields of a Migration\n\n`apiVersion: %s/%s`, `kind: %s`, not in a namespace. %s `[]` stands for each "+
+		"entry of a list, `.*` for each key of a map. A field may be left out unless it is required. What depends on several "+
+		"fields, `replumb check -f FILE` and the API server say.\n",
 		crd.Spec.Group, version.Name, crd.Spec.Names.Kind, generated)
 	common := spec.DeepCopy()
 	for _, kind := range migrations.All() {

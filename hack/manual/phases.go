@@ -12,8 +12,8 @@ import (
 // phases is the page of the phases of all kinds of migrations.
 func phases(string) (string, error) {
 	var b strings.Builder
-	b.WriteString("# Phases\n\nWhat each command goes through, in order. `apply --until PHASE` ends after one, hooks name one, and `status.stage` has " +
-		"the last that was run. A phase in which nothing is to do is left out of a plan. " + generated + "\n")
+	b.WriteString("# Phases\n\nWhat each command goes through, in order. `apply --until PHASE` ends after one, hooks name one, and " +
+		"`status.stage` has the last that was run. A phase in which nothing is to do is left out of a plan. " + generated + "\n")
 	for _, kind := range migrations.All() {
 		for _, o := range kind.Outlines {
 			title := "spec." + kind.Field

@@ -30,33 +30,51 @@ type Line struct {
 // Lines are those of a page. What marks a block of code off belongs to the block.
 func Lines(markdown string) []Line {
 	var all []Line
-	fence, before := "", ""
-	entry := false // whether a list may go on here: what is indented then is no code
+	var r reader
 	for i, text := range strings.Split(markdown, "\n") {
-		l := Line{Number: i + 1, Text: text}
-		trimmed := strings.TrimSpace(text)
-		indented := strings.HasPrefix(text, "    ") || strings.HasPrefix(text, "\t")
-		switch {
-		case fence != "":
-			l.Code = true
-			if strings.HasPrefix(trimmed, fence) {
-				fence = ""
-			}
-		case strings.HasPrefix(trimmed, "```") || strings.HasPrefix(trimmed, "~~~"):
-			fence, l.Code = trimmed[:3], true
-		case indented && !entry && (before == "" || all[i-1].Code):
-			l.Code = true
-		case trimmed == "", strings.HasPrefix(trimmed, "|"), strings.HasPrefix(trimmed, "#"):
-		default:
-			l.Prose = true
-		}
-		if !l.Code && trimmed != "" {
-			entry = item.MatchString(trimmed) || entry && strings.HasPrefix(text, " ")
-		}
-		before = trimmed
+		l := Line{Number: i + 1, Text: text, Code: r.code(text)}
+		l.Prose = !l.Code && flows(strings.TrimSpace(text))
 		all = append(all, l)
 	}
 	return all
+}
+
+// flows reports whether a line that is no code is text of a paragraph or of a list.
+func flows(trimmed string) bool {
+	return trimmed != "" && !strings.HasPrefix(trimmed, "|") && !strings.HasPrefix(trimmed, "#")
+}
+
+// reader is where one stands in a page.
+type reader struct {
+	// fence is what ends the block of code; empty outside of one.
+	fence string
+	// text says that a paragraph goes on here, also over lines that are indented.
+	text bool
+	// entry says that a list may go on here, whose text is indented.
+	entry bool
+}
+
+// code reports whether the next line is code.
+func (r *reader) code(text string) bool {
+	trimmed := strings.TrimSpace(text)
+	if r.fence != "" {
+		if strings.HasPrefix(trimmed, r.fence) {
+			r.fence, r.text = "", false
+		}
+		return true
+	}
+	if strings.HasPrefix(trimmed, "```") || strings.HasPrefix(trimmed, "~~~") {
+		r.fence = trimmed[:3]
+		return true
+	}
+	indented := strings.HasPrefix(text, "    ") || strings.HasPrefix(text, "\t")
+	if indented && !r.entry && !r.text {
+		return true
+	}
+	if r.text = trimmed != ""; r.text {
+		r.entry = item.MatchString(trimmed) || r.entry && strings.HasPrefix(text, " ")
+	}
+	return false
 }
 
 // Wrapped is a page with paragraphs and entries of lists in lines of at most Width characters, where words allow it. Code, tables, headings

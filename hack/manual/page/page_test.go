@@ -30,7 +30,7 @@ func TestWrapped(t *testing.T) {
 
 // TestLines: what is indented below an entry of a list belongs to it, and is code nowhere else but after an empty line.
 func TestLines(t *testing.T) {
-	text := "text\n    goes on\n\n    code\n\n    code\n\n- entry\n\n    goes on\n\n~~~\n| code |\n~~~\n| table |"
+	text := "text\n    goes on\n\n    code\n\n    more\n\n- entry\n\n    goes on\n\n~~~\n| code |\n~~~\n| table |"
 	want := "pp.c.c.p.p.ccc."
 	got := ""
 	for _, l := range page.Lines(text) {
