@@ -353,13 +353,26 @@ fmt: $(LINT) ## Format the code
 	@for module in $(MODULES); do (cd $$module && $(LINT) fmt ./...) || exit; done
 
 .PHONY: generate
-generate: ## Regenerate deepcopy code, CRDs, manifests, files of the chart, docs/findings.md and docs/reference.md
+generate: ## Regenerate deepcopy code, CRDs, manifests, files of the chart, and the pages of reference in docs
 	$(TOOL) controller-gen object paths=./api/...
 	$(TOOL) controller-gen crd paths=./api/... output:crd:dir=./deploy/crds
 	go test ./docs -run 'TestFindingsPageIsUpToDate|TestRolesAreUpToDate' -update
 	go test ./internal/installation -run 'TestKustomizeBase|TestChartFiles' -update
 	go test ./internal/reporting/metrics -run TestMonitoringCopies -update
 	go test ./hack/manual -run TestReferenceIsUpToDate -update
+	go -C lab test ./labcli -run TestCommandsAreListed -update
+
+# The generator is a module of its own, since it brings many others; it takes long to build the first time.
+HUGO        := $(BIN)/hugo
+
+.PHONY: docs
+docs: $(HUGO) ## Build build/site, the documentation to read in a browser; it needs no network (the generator itself is built the first time: about 10 min)
+	@$(HUGO) --source hack/site --destination $(CURDIR)/build/site --cleanDestinationDir --noBuildLock
+	@echo build/site/index.html
+
+$(HUGO): hack/site/go.mod hack/site/go.sum
+	@mkdir -p $(BIN)
+	go -C hack/site build -o $(HUGO) github.com/gohugoio/hugo
 
 .PHONY: deps
 deps: ## Install the Debian packages that tests and the lab need, if they are missing (root)

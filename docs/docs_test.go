@@ -11,30 +11,22 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	"sigs.k8s.io/yaml"
 
+	"github.com/replumb/replumb/hack/manual/page"
 	"github.com/replumb/replumb/internal/engine/findings"
 	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/kube/rbac"
 	"github.com/replumb/replumb/internal/migrations"
 )
 
-var update = flag.Bool("update", false, "write findings.md")
+var update = flag.Bool("update", false, "write findings.md, rights.md, and the roles in deploy")
 
 // TestFindingsPageIsUpToDate generates the page of all kinds of migrations.
 func TestFindingsPageIsUpToDate(t *testing.T) {
-	const page = "findings.md"
 	want := findings.Reference("Findings")
 	for _, kind := range migrations.All() {
 		want += findings.Section(kind.Title, kind.Checks)
 	}
-	if *update {
-		if err := os.WriteFile(page, []byte(want), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	have, err := os.ReadFile(page)
-	if err != nil || string(have) != want {
-		t.Errorf("%s is not up to date (%v); run the tests of this package with -update", page, err)
-	}
+	same(t, "findings.md", page.Wrapped(want))
 }
 
 // TestCodesAreUnique: a code means one thing, whichever migration finds it.
@@ -75,9 +67,9 @@ func TestClaimsArePositive(t *testing.T) {
 
 // TestRolesAreUpToDate generates the roles in deploy, and the page that has them as tables, from the lists in the code.
 func TestRolesAreUpToDate(t *testing.T) {
-	page := rbac.Page()
+	rights := rbac.Page()
 	for _, kind := range migrations.All() {
-		page += rbac.Section(kind.Does, kind.Roles)
+		rights += rbac.Section(kind.Does, kind.Roles)
 		files := map[string]cluster.Roles{}
 		for _, role := range kind.Roles {
 			files[role.File] = append(files[role.File], role)
@@ -86,7 +78,7 @@ func TestRolesAreUpToDate(t *testing.T) {
 			same(t, "../deploy/"+file, rbac.File(kind.Does, kind.Command, roles))
 		}
 	}
-	same(t, "rights.md", page)
+	same(t, "rights.md", page.Wrapped(rights))
 	same(t, "../deploy/rbac-operator.yaml", rbac.OperatorFile(migrations.OperatorRole(), migrations.OperatorLeaseRole()))
 }
 

@@ -3,9 +3,9 @@ package v1alpha1
 // Labels and annotations of a migration. On Services that belong to users replumb writes annotations only: the
 // EndpointSlice controller copies a Service's labels to its EndpointSlices, so a label would cause a write per slice.
 const (
-	// LabelMigration, also used as an annotation, names the Migration an object belongs to.
+	// LabelMigration, on any object that belongs to a migration, names the Migration. On Services of users it is an annotation.
 	LabelMigration = "replumb.dev/migration"
-	// LabelRole says what an object of replumb is for.
+	// LabelRole, on an object of replumb, says what it is for.
 	LabelRole = "replumb.dev/role"
 
 	// RoleBridge marks a Service that keeps addresses of another Service answering.
@@ -36,9 +36,10 @@ const (
 	RoleSingle = "single"
 	// RoleOverlap marks the Deployment that keeps bridges in step with their Services, and what its replicas keep.
 	RoleOverlap = "overlap"
-	// AnnotationInStep, on the heartbeat of a replica of that Deployment, is when all bridges were last in step (RFC 3339).
+	// AnnotationInStep, on the Lease of a replica of the Deployment that keeps bridges in step, is when all bridges were last in step
+	// (RFC 3339).
 	AnnotationInStep = "replumb.dev/in-step"
-	// AnnotationProblem, on such a heartbeat, is what keeps them from being so.
+	// AnnotationProblem, on the Lease of a replica of that Deployment, is what keeps bridges from being in step.
 	AnnotationProblem = "replumb.dev/problem"
 	// RoleAgent marks what agents are made of.
 	RoleAgent = "agent"
@@ -67,7 +68,7 @@ const (
 
 	// AnnotationTier, set by users on a Service, is its tier.
 	AnnotationTier = "replumb.dev/tier"
-	// AnnotationStrategy, set by users on a Service, is how to treat it: see the Strategy constants.
+	// AnnotationStrategy, set by users on a Service, is how to treat it: pin, hop or etcd.
 	AnnotationStrategy = "replumb.dev/strategy"
 	// StrategyPin keeps a Service at its address, and the address legitimate.
 	StrategyPin = "pin"
@@ -79,7 +80,7 @@ const (
 	// AnnotationAPIServers, set by users on a Migration, says what replumb could not see from outside:
 	// Repointed or Restored.
 	AnnotationAPIServers = "replumb.dev/api-servers"
-	// AnnotationDualWrite, set by users on a Migration to "Off", says that no API server writes Service addresses into the bitmap of before
+	// AnnotationDualWrite, set by users on a Migration, says with "Off" that no API server writes Service addresses into the bitmap of before
 	// Kubernetes 1.33 any more, where replumb cannot see their feature gates.
 	AnnotationDualWrite = "replumb.dev/dual-write"
 	// AnnotationKubelets, set by users on a Migration, says that the kubelets that replumb has no right to ask give pods the cluster DNS
@@ -90,37 +91,42 @@ const (
 	// AnnotationRestartedAt, on a pod template, is when replumb restarted the workload (RFC 3339).
 	AnnotationRestartedAt = "replumb.dev/restarted-at"
 
-	// AnnotationService, on a bridge, is the name of the Service it stands in for.
+	// AnnotationService, on a bridge, is the name of the Service that it stands in for.
 	AnnotationService = "replumb.dev/service"
 	// AnnotationServiceUID, on a bridge, is the UID of that Service.
 	AnnotationServiceUID = "replumb.dev/service-uid"
-	// AnnotationOldIP is the ClusterIP a Service had before the migration.
+	// AnnotationOldIP, on a Service that moves, its bridge, and what reserves its address, is the ClusterIP it had before the migration.
 	AnnotationOldIP = "replumb.dev/old-cluster-ip"
-	// AnnotationTargetIP is the ClusterIP a Service is moving to.
+	// AnnotationTargetIP, on a Service that moves, its bridge, and what reserves its address, is the ClusterIP it moves to.
 	AnnotationTargetIP = "replumb.dev/target-cluster-ip"
-	// AnnotationOriginalSpec is the spec, as compact JSON, that a Service had just before its latest hop.
+	// AnnotationOriginalSpec, on a Service that moves, and what reserves its address, is the spec, as compact JSON, that the Service had
+	// just before its latest hop.
 	AnnotationOriginalSpec = "replumb.dev/original-spec"
-	// AnnotationMovedAt is when a Service arrived at its present ClusterIP, forward or back (RFC 3339).
+	// AnnotationMovedAt, on a Service, is when it arrived at its present ClusterIP, forward or back (RFC 3339).
 	AnnotationMovedAt = "replumb.dev/moved-at"
-	// AnnotationAwaySince is when a Service that is on its way back, or back, had got to its new ClusterIP (RFC 3339).
+	// AnnotationAwaySince, on a Service that is on its way back, or back, is when it had got to its new ClusterIP (RFC 3339).
 	AnnotationAwaySince = "replumb.dev/away-since"
 
 	// AnnotationDisabledAt, on an address pool of Calico, is when replumb disabled it, or found that someone had (RFC 3339).
 	AnnotationDisabledAt = "replumb.dev/disabled-at"
-	// AnnotationReplicas is how many pods a Deployment had before replumb gave it one more, and how many a Deployment or
-	// StatefulSet has that has none as long as it must not run in this cluster.
+	// AnnotationReplicas, on a Deployment or StatefulSet that has no pods as long as it must not run in this cluster, is how many it has
+	// when it runs.
 	AnnotationReplicas = "replumb.dev/original-replicas"
-	// AnnotationOneMore is on a Deployment that a migration of pods gave one more pod: the name of the migration, a slash, and how many it had.
+	// AnnotationOneMore, on a Deployment that a migration of pods gave one more pod, is the name of the migration, a slash, and how many it
+	// had.
 	AnnotationOneMore = "replumb.dev/one-more"
 
 	// RoleLeaving marks a pod that leaves its Services before it ends, and the EndpointSlices that say so.
 	RoleLeaving = "leaving"
-	// AnnotationLeaving, on such a pod, is where it belonged and which labels it had, as JSON; on such a slice, the UID of the pod.
+	// AnnotationLeaving, on a pod that leaves its Services before it ends, is where it belonged and which labels it had, as JSON; on the
+	// EndpointSlices that say so, the UID of the pod.
 	AnnotationLeaving = "replumb.dev/leaving"
-	// AnnotationHeld, on a Service that stands for a reserved address, is the address, AnnotationHeldFor the bridge that it is reserved for.
-	AnnotationHeld    = "replumb.dev/held"
+	// AnnotationHeld, on a Service that stands for a reserved address, is the address.
+	AnnotationHeld = "replumb.dev/held"
+	// AnnotationHeldFor, on a Service that stands for a reserved address, is the bridge that it is reserved for.
 	AnnotationHeldFor = "replumb.dev/held-for"
-	// AnnotationNoted says of a reserved address that it is not in the range of the API servers: no one can be given it, and nothing else keeps it.
+	// AnnotationNoted, on what stands for a reserved address, says that it is not in the range of the API servers: no one can be given it, and
+	// nothing else keeps it.
 	AnnotationNoted = "replumb.dev/noted"
 	// AnnotationForget, on a sentinel, are the addresses of pods that no datagrams may be sent to any more once a node has passed it,
 	// separated by commas.
@@ -130,11 +136,11 @@ const (
 	RoleNode = "node"
 	// AnnotationPodCIDRs, on a Node that was recreated, are the ranges it had before the migration, separated by commas.
 	AnnotationPodCIDRs = "replumb.dev/original-pod-cidrs"
-	// TaintMoving keeps pods away from a node while its range changes. Its value is the Migration.
+	// TaintMoving, on a Node, keeps pods away from it while its range changes. Its value is the Migration.
 	TaintMoving = "replumb.dev/moving"
 	// AnnotationCordoned, on a Node, says that it was replumb that made it unschedulable.
 	AnnotationCordoned = "replumb.dev/cordoned"
-	// TaintLeaving keeps pods off a node that leaves the cluster, or that a migration that is taken back no longer needs. Its value is
+	// TaintLeaving, on a Node, keeps pods off it: it leaves the cluster, or a migration that is taken back no longer needs it. Its value is
 	// the Migration.
 	TaintLeaving = "replumb.dev/leaving"
 	// AnnotationDrainedSince, on a Node, is when replumb began to empty it (RFC 3339).
@@ -145,14 +151,14 @@ const (
 	// Repointed or Restored.
 	AnnotationControllerManagers = "replumb.dev/controller-managers"
 
-	// LabelAgents, on a Node, says which agents of replumb may be there while its pods leave it: HostAgent or NoAgents. Without it both are.
+	// LabelAgents, on a Node, says which agents of replumb may be there while its pods leave it: host or none. Without it both are.
 	// No kubelet may set it on its own Node (NodeRestriction keeps labels of this domain from them), so no node gets out of the proof by itself.
 	LabelAgents = "replumb.dev.node-restriction.kubernetes.io/agents"
-	// LabelAgentsBefore is how that was called before, when every kubelet could set it. It says nothing any more.
+	// LabelAgentsBefore, on a Node, is how that was called before, when every kubelet could set it. It says nothing any more.
 	LabelAgentsBefore = "replumb.dev/agents"
 	// AnnotationPodSecurity, on replumb's namespace, is what its labels of Pod Security were before replumb set others, as JSON.
 	AnnotationPodSecurity = "replumb.dev/original-pod-security"
-	// LabelTrial is on a Node that stands for no machine, and shows whether Nodes are given ranges. No kubelet may set it.
+	// LabelTrial, on a Node that stands for no machine, says that it is there to show whether Nodes are given ranges. No kubelet may set it.
 	LabelTrial = "replumb.dev.node-restriction.kubernetes.io/trial"
 	// HostAgent has the one in the network of pods leave.
 	HostAgent = "host"
@@ -163,9 +169,9 @@ const (
 	LabelMirror = "replumb.dev/mirror"
 	// AnnotationCopied, on a copy, tells what was copied, so that nothing is written twice.
 	AnnotationCopied = "replumb.dev/copied"
-	// AnnotationSuspend is what spec.suspend of a CronJob is that is suspended as long as it must not run in this cluster.
+	// AnnotationSuspend, on a CronJob that is suspended as long as it must not run in this cluster, is what its spec.suspend is when it runs.
 	AnnotationSuspend = "replumb.dev/original-suspend"
-	// AnnotationRunOnce, set by users to "true" on a Deployment, StatefulSet or CronJob, says that it must not run in two
+	// AnnotationRunOnce, set by users on a Deployment, StatefulSet or CronJob, says with "true" that it must not run in two
 	// clusters at once.
 	AnnotationRunOnce = "replumb.dev/run-once"
 	// AnnotationAddedNames, on a Certificate or Ingress, are the names that replumb added to what its certificate is for, as JSON.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"flag"
 	"os"
 	"path/filepath"
@@ -8,26 +9,57 @@ import (
 	"testing"
 )
 
-var update = flag.Bool("update", false, "write docs/reference.md")
+var update = flag.Bool("update", false, "write the pages of reference in docs")
 
-// TestReferenceIsUpToDate holds the page of commands against the commands.
+// source is the folder of the source, from here.
+const source = "../.."
+
+// TestReferenceIsUpToDate holds the pages of reference against the code.
 func TestReferenceIsUpToDate(t *testing.T) {
 	const docs = "../../docs"
 	if *update {
-		if err := write("markdown", docs); err != nil {
+		if err := write("markdown", source, docs); err != nil {
 			t.Fatal(err)
 		}
 	}
-	have, err := os.ReadFile(filepath.Join(docs, "reference.md"))
-	if err != nil || string(have) != reference(command()) {
-		t.Errorf("docs/reference.md is not up to date (%v); run the tests of this package with -update", err)
+	dir := t.TempDir()
+	if err := write("markdown", source, dir); err != nil {
+		t.Fatal(err)
+	}
+	for name := range pages() {
+		want, err := os.ReadFile(filepath.Join(dir, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		have, err := os.ReadFile(filepath.Join(docs, name))
+		if err != nil || !bytes.Equal(have, want) {
+			t.Errorf("docs/%s is not up to date (%v); run the tests of this package with -update", name, err)
+		}
+	}
+}
+
+// TestMarks: a comment says what a label or an annotation is on, and who sets it, or the page of them is refused.
+func TestMarks(t *testing.T) {
+	for comment, want := range map[string]mark{
+		"AnnotationX, on a Node, is when.":                              {"annotation", "x/y", "Node", "replumb", "is when."},
+		"AnnotationX, set by users on a Service, is its tier, or none.": {"annotation", "x/y", "Service", "users", "is its tier, or none."},
+	} {
+		if got, ok, err := markOf(constant{"AnnotationX", "x/y", comment}); !ok || err != nil || got != want {
+			t.Errorf("%s: %+v, %t, %v", comment, got, ok, err)
+		}
+	}
+	if _, _, err := markOf(constant{"AnnotationX", "x/y", "AnnotationX is when."}); err == nil {
+		t.Error("a comment that does not say where is taken")
+	}
+	if _, ok, _ := markOf(constant{"FieldManager", "replumb", ""}); ok {
+		t.Error("a constant that is no mark is taken for one")
 	}
 }
 
 // TestManPages: there is one for every command that people see, and none for those that run in pods.
 func TestManPages(t *testing.T) {
 	dir := t.TempDir()
-	if err := write("man", dir); err != nil {
+	if err := write("man", source, dir); err != nil {
 		t.Fatal(err)
 	}
 	for _, name := range []string{"replumb.1", "replumb-apply.1", "replumb-install.1", "replumb-backup-export.1"} {
@@ -48,7 +80,7 @@ func TestManPages(t *testing.T) {
 
 // TestUnknownFormat writes nothing.
 func TestUnknownFormat(t *testing.T) {
-	if err := write("pdf", t.TempDir()); err == nil || !strings.Contains(err.Error(), `"pdf"`) {
+	if err := write("pdf", source, t.TempDir()); err == nil || !strings.Contains(err.Error(), `"pdf"`) {
 		t.Errorf("%v", err)
 	}
 }

@@ -50,6 +50,33 @@ func (c Commands[P]) Names() []string {
 	return all
 }
 
+// PhaseTitle is a phase as people read of it.
+type PhaseTitle struct {
+	Name, Title string
+}
+
+// titles are those of the phases, in order.
+func (all Phases[P]) titles() []PhaseTitle {
+	titles := make([]PhaseTitle, len(all))
+	for i := range all {
+		titles[i] = PhaseTitle{Name: all[i].Name, Title: all[i].Title}
+	}
+	return titles
+}
+
+// Outline is what people read of the phases of everything that a kind of migrations does.
+type Outline struct {
+	// Where says which clusters it is for; empty for all.
+	Where string
+
+	Apply, Rollback, Finish []PhaseTitle
+}
+
+// Outline is that of the commands, for the clusters that where names.
+func (c Commands[P]) Outline(where string) Outline {
+	return Outline{Where: where, Apply: c.Apply.titles(), Rollback: c.Rollback.titles(), Finish: c.Finish.titles()}
+}
+
 // Plan makes the plan of a command, with the hooks around its phases.
 func (all Phases[P]) Plan(p P, m *v1alpha1.Migration, run hook.Run) *engine.Plan {
 	plan := &engine.Plan{Name: m.Name}

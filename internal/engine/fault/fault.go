@@ -6,12 +6,20 @@ import "errors"
 
 // The exit codes of commands, which scripts rely on.
 const (
-	ExitDone        = 0
-	ExitError       = 1
-	ExitUsage       = 2
-	ExitBlocked     = 3
-	ExitBudget      = 4
-	ExitLocked      = 5
+	// ExitDone says that the command did what it was asked to do, or that nothing was left to do.
+	ExitDone = 0
+	// ExitError says that the command failed. It is safe to run it again: it carries on.
+	ExitError = 1
+	// ExitUsage says that the command line or the Migration is not valid. Every error in the Migration has a line.
+	ExitUsage = 2
+	// ExitBlocked says that the command refused to begin, and wrote nothing: of findings, missing rights, calls that no one agreed to, a plan
+	// or a cluster that is another than the one given, or a choice that rollback takes by --late.
+	ExitBlocked = 3
+	// ExitBudget says that more requests were lost than the budget allows. The same command goes on after repair.
+	ExitBudget = 4
+	// ExitLocked says that another replumb works on the cluster.
+	ExitLocked = 5
+	// ExitInterrupted says that the command was interrupted or paused. It is safe to run it again: it carries on.
 	ExitInterrupted = 130
 )
 

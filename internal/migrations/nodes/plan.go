@@ -103,6 +103,9 @@ func ApplyPhases() []string { return commands().Apply.Names() }
 // PhaseNames are the names of the phases of all commands, which hooks can name.
 func PhaseNames() []string { return commands().Names() }
 
+// Outlines are the phases of all commands, for people.
+func Outlines() []migration.Outline { return []migration.Outline{commands().Outline("")} }
+
 func (p *Planner) spec() Spec { return p.Survey.Spec }
 
 // live is what steps work with.

@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/replumb/replumb/internal/engine/findings"
+	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/migrations/podcidr/noderanges"
 	"github.com/replumb/replumb/internal/migrations/podcidr/podmove"
 	"github.com/replumb/replumb/internal/migrations/podcidr/pools"
@@ -30,6 +31,11 @@ func ApplyPhases() []string { return once(pools.ApplyPhases(), noderanges.ApplyP
 
 // PhaseNames are the phases of all plans, which hooks can name.
 func PhaseNames() []string { return once(pools.PhaseNames(), noderanges.PhaseNames()) }
+
+// Outlines are the phases of all commands, for people.
+func Outlines() []migration.Outline {
+	return []migration.Outline{pools.Outline(), noderanges.Outline()}
+}
 
 // once are all names, each where it first comes.
 func once(lists ...[]string) []string {

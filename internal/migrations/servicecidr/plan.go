@@ -160,6 +160,9 @@ func ApplyPhases() []string { return commands().Apply.Names() }
 // PhaseNames are the phases of all commands, which hooks can name.
 func PhaseNames() []string { return commands().Names() }
 
+// Outlines are the phases of all commands, for people.
+func Outlines() []migration.Outline { return []migration.Outline{commands().Outline("")} }
+
 // Planner makes plans from a survey.
 type Planner struct {
 	migration.Base

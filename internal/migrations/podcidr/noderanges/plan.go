@@ -113,6 +113,9 @@ func ApplyPhases() []string { return commands().Apply.Names() }
 // PhaseNames are the names of the phases of all commands, each once.
 func PhaseNames() []string { return commands().Names() }
 
+// Outline are the phases of all commands, for people.
+func Outline() migration.Outline { return commands().Outline("where Nodes carry the ranges") }
+
 // Apply implements migration.Plans.
 func (p *Planner) Apply() *engine.Plan { return apply().Plan(p, p.Migration, hook.Apply) }
 
