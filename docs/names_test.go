@@ -24,16 +24,24 @@ var (
 
 // otherFields are fields of other kinds of objects that pages name, by the kind.
 var otherFields = map[string]string{
-	"spec.calicoNetwork.ipPools": "Installation of Calico's operator",
-	"spec.clusterIP":             "Service",
-	"spec.externalIPs":           "Service",
-	"spec.go":                    "none: it is a file",
-	"spec.nonMasqueradeCIDR":     "Cluster of kops",
-	"spec.podCIDRs":              "Node",
-	"spec.providerID":            "Node",
-	"spec.replicas":              "MachineDeployment of Cluster API",
-	"spec.suspend":               "CronJob",
-	"status.nodeRef.name":        "Machine of Cluster API",
+	"spec.additionalSans":             "Cluster of kOps, v1alpha2",
+	"spec.clusterNetwork":             "Cluster of Cluster API, and Network of OpenShift",
+	"spec.kubeAPIServer.featureGates": "Cluster of kOps",
+	"spec.kubelet":                    "Cluster of kOps",
+	"spec.kubeadmConfigSpec.clusterConfiguration.networking":         "KubeadmControlPlane of Cluster API",
+	"spec.kubeadmConfigSpec.clusterConfiguration.apiServer.certSANs": "the same",
+	"spec.serviceClusterIPRange":                                     "Cluster of kOps",
+	"spec.serviceNetwork":                                            "Network of OpenShift",
+	"spec.calicoNetwork.ipPools":                                     "Installation of Calico's operator",
+	"spec.clusterIP":                                                 "Service",
+	"spec.externalIPs":                                               "Service",
+	"spec.go":                                                        "none: it is a file",
+	"spec.nonMasqueradeCIDR":                                         "Cluster of kops",
+	"spec.podCIDRs":                                                  "Node",
+	"spec.providerID":                                                "Node",
+	"spec.replicas":                                                  "MachineDeployment of Cluster API",
+	"spec.suspend":                                                   "CronJob",
+	"status.nodeRef.name":                                            "Machine of Cluster API",
 }
 
 // names are the names of one sort that exist.

@@ -169,6 +169,8 @@ const (
 	LabelMirror = "replumb.dev/mirror"
 	// AnnotationCopied, on a copy, tells what was copied, so that nothing is written twice.
 	AnnotationCopied = "replumb.dev/copied"
+	// AnnotationApplied, on an object of the manifests of a network that replaces another, is a hash of what was applied.
+	AnnotationApplied = "replumb.dev/applied"
 	// AnnotationSuspend, on a CronJob that is suspended as long as it must not run in this cluster, is what its spec.suspend is when it runs.
 	AnnotationSuspend = "replumb.dev/original-suspend"
 	// AnnotationRunOnce, set by users on a Deployment, StatefulSet or CronJob, says with "true" that it must not run in two

@@ -156,7 +156,7 @@ var _ engine.Previewer = (*giveBackStep)(nil)
 func (*giveBackStep) ID() string        { return "tidy/pod-security" }
 func (*giveBackStep) Role() engine.Role { return engine.RoleOwn }
 func (*giveBackStep) Title() string {
-	return "Give namespace " + v1alpha1.SystemNamespace + " its Pod Security back"
+	return "Restore Pod Security in namespace " + v1alpha1.SystemNamespace
 }
 
 // State implements engine.Step.

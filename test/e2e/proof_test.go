@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -369,7 +370,8 @@ func removeClients(t *testing.T, l *lab.Lab, namespaces ...string) {
 			t.Fatal(err)
 		}
 		for _, p := range all.Items {
-			if !strings.HasPrefix(p.Name, "client-") && !strings.HasPrefix(p.Name, "api-client-") {
+			isClient := func(prefix string) bool { return strings.HasPrefix(p.Name, prefix) }
+			if !slices.ContainsFunc([]string{"client-", "api-client-", "ipv4-", "ipv6-"}, isClient) {
 				continue
 			}
 			if err := pods.Delete(ctx, p.Name, metav1.DeleteOptions{GracePeriodSeconds: new(int64)}); err != nil {

@@ -23,9 +23,6 @@ import (
 	"github.com/replumb/replumb/internal/safety/freeze"
 )
 
-// annotationApplied, on an object of the manifests, is a hash of what was applied.
-const annotationApplied = "replumb.dev/applied"
-
 // remembers reads what the Migration remembers; nothing, if there is none.
 func (t Tools) remembers(ctx context.Context, name string) (v1alpha1.CNIStatus, error) {
 	m, err := migration.Get(ctx, t.Cluster, name)
@@ -245,7 +242,7 @@ func marked(name string, of *unstructured.Unstructured) (*unstructured.Unstructu
 		annotations = map[string]string{}
 	}
 	labels[v1alpha1.LabelMigration] = name
-	annotations[annotationApplied] = hex.EncodeToString(sum[:])[:16]
+	annotations[v1alpha1.AnnotationApplied] = hex.EncodeToString(sum[:])[:16]
 	o.SetLabels(labels)
 	o.SetAnnotations(annotations)
 	unstructured.RemoveNestedField(o.Object, "status")
@@ -287,7 +284,7 @@ func (t Tools) applied(ctx context.Context, name string, o *unstructured.Unstruc
 	case have == nil:
 		return engine.NotYet("%s does not exist", keyOf(want))
 	case have.GetLabels()[v1alpha1.LabelMigration] != name,
-		have.GetAnnotations()[annotationApplied] != want.GetAnnotations()[annotationApplied]:
+		have.GetAnnotations()[v1alpha1.AnnotationApplied] != want.GetAnnotations()[v1alpha1.AnnotationApplied]:
 		return engine.NotYet("%s is not as the manifests say", keyOf(want))
 	case keyOf(want).rank() == definitions && !established(have):
 		return engine.NotYet("%s is not established", keyOf(want))
