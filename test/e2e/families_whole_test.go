@@ -13,7 +13,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
-	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/lab/lab"
 	"github.com/replumb/replumb/lab/traffic"
 	"github.com/replumb/replumb/lab/workload"
@@ -74,9 +73,6 @@ func TestFamiliesWhole(t *testing.T) {
 // and a probe's time-out of a second passed without a fault of the cluster.
 func familyRates() traffic.Rates { return traffic.Rates{Request: 2, Stream: 2, LookUp: 2} }
 
-// callersOfBoth is the namespace of who calls the API server and cluster DNS.
-const callersOfBoth = "callers"
-
 // startFamiliesWhole has clients call the shop at all addresses, cluster DNS and the API server.
 func startFamiliesWhole(t *testing.T, l *lab.Lab) *shop {
 	t.Helper()
@@ -84,11 +80,11 @@ func startFamiliesWhole(t *testing.T, l *lab.Lab) *shop {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := workload.Ensure(t.Context(), l.Client(), workload.Namespace(callersOfBoth)); err != nil {
+	if err := workload.Ensure(t.Context(), l.Client(), workload.Namespace(callersNamespace)); err != nil {
 		t.Fatal(err)
 	}
 	few := familyRates()
-	calls := append(familyCalls(callees, few), traffic.CallAPI(callersOfBoth, oldAPI, few).AndAsk(oldDNS, few))
+	calls := append(familyCalls(callees, few), traffic.CallAPI(callersNamespace, oldAPI, few).AndAsk(oldDNS, few))
 	watch, err := traffic.Start(t.Context(), l.Client(), l.NodeNames(), calls...)
 	if err != nil {
 		t.Fatal(err)
@@ -105,18 +101,9 @@ func startFamiliesWhole(t *testing.T, l *lab.Lab) *shop {
 func familiesSince(t *testing.T, l *lab.Lab, before *shop) *shop {
 	t.Helper()
 	before.watch.Stop()
-	removeClients(t, l, shopNamespace, callersOfBoth)
-	var callees []traffic.Callee
-	for name, svc := range shopServices(t, l) {
-		if len(svc.Labels) == 0 || svc.Labels[v1alpha1.LabelRole] != "" { // workload.Echo gives labels
-			continue
-		}
-		for _, address := range svc.Spec.ClusterIPs {
-			callees = append(callees, traffic.Callee{Name: name, Address: address})
-		}
-	}
-	calls := append(familyCalls(callees, familyRates()),
-		traffic.CallNewAPI(callersOfBoth, newAPI, familyRates()).AndAskNew(newDNS, familyRates()))
+	removeClients(t, l, shopNamespace, callersNamespace)
+	calls := append(familyCalls(shopCallees(t, l), familyRates()),
+		traffic.CallNewAPI(callersNamespace, newAPI, familyRates()).AndAskNew(newDNS, familyRates()))
 	watch, err := traffic.Start(t.Context(), l.Client(), l.NodeNames(), calls...)
 	if err != nil {
 		t.Fatal(err)

@@ -92,14 +92,9 @@ func startedSince(t *testing.T, l *lab.Lab, before *shop) *shop {
 	t.Helper()
 	before.watch.Stop()
 	removeClients(t, l, shopNamespace, callersNamespace)
-	var callees []traffic.Callee
-	for name, svc := range shopServices(t, l) {
-		if len(svc.Labels) > 0 && svc.Labels[v1alpha1.LabelRole] == "" { // as workload.Echo has them
-			callees = append(callees, traffic.Callee{Name: name, Address: svc.Spec.ClusterIP})
-		}
-	}
+	called := shopCallees(t, l)
 	watch, err := traffic.Start(t.Context(), l.Client(), l.NodeNames(),
-		traffic.Call(shopNamespace, callees, wholeRates()).AndKeep(callees, wholeRates()),
+		traffic.Call(shopNamespace, called, wholeRates()).AndKeep(called, wholeRates()),
 		traffic.CallNewAPI(callersNamespace, newAPI, clusterRates()).AndAskNew(newDNS, clusterRates()))
 	if err != nil {
 		t.Fatal(err)
@@ -108,4 +103,19 @@ func startedSince(t *testing.T, l *lab.Lab, before *shop) *shop {
 	s := &shop{watch: watch}
 	s.steady(t)
 	return s
+}
+
+// shopCallees are the Services of the shop that its pods answer for, once for each address that they have now.
+func shopCallees(t *testing.T, l *lab.Lab) []traffic.Callee {
+	t.Helper()
+	var all []traffic.Callee
+	for name, svc := range shopServices(t, l) {
+		if len(svc.Labels) == 0 || svc.Labels[v1alpha1.LabelRole] != "" { // workload.Echo gives labels
+			continue
+		}
+		for _, address := range svc.Spec.ClusterIPs {
+			all = append(all, traffic.Callee{Name: name, Address: address})
+		}
+	}
+	return all
 }
