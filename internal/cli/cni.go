@@ -38,6 +38,7 @@ func (j cniJob) about() about {
 	return about{
 		name: j.Spec.Name, migration: j.Migration, common: j.Spec.Common, phases: cni.ApplyPhases(),
 		goBack:   "Restore the old network and recreate every pod, as " + j.Spec.Name + " did? Pods have no network meanwhile.",
+		applied:  "every pod has the new network",
 		wentBack: "every pod has the old network",
 		finished: "finished: the old network is forgotten",
 		rights:   "deploy/rbac-cni.yaml",

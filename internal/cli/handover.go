@@ -173,7 +173,8 @@ func (h *handover) word(ctx context.Context, m *v1alpha1.Migration) error {
 
 // handOverApply has the operator apply a Migration. The plan that the user has looked at, if any, is approved by its hash.
 func (a *app) handOverApply(ctx context.Context, c *connection, j job, until string, expected *migration.Expectation) error {
-	m := j.about().migration
+	of := j.about()
+	m := of.migration
 	have, err := migration.Get(ctx, c.Cluster, m.Name)
 	if err != nil {
 		return err
@@ -185,7 +186,7 @@ func (a *app) handOverApply(ctx context.Context, c *connection, j job, until str
 	}
 	h := handover{
 		c: c, want: m, to: v1alpha1.DesiredApplied, unfit: a.unfit(until),
-		ended: "migration " + m.Name + " is applied; old addresses keep answering",
+		ended: "migration " + m.Name + " is applied; " + of.applied,
 	}
 	if expected != nil && h.unfit == "" {
 		look, err := j.examine(ctx)
@@ -242,7 +243,7 @@ func (a *app) handOverAgain(ctx context.Context, t *aimed) error {
 	h := handover{c: t.c, want: of.migration, to: of.migration.Spec.Desired, resume: true, unfit: a.unfit("")}
 	switch h.to {
 	case v1alpha1.DesiredApplied:
-		h.ended = "migration " + of.name + " is applied; old addresses keep answering"
+		h.ended = "migration " + of.name + " is applied; " + of.applied
 	case v1alpha1.DesiredRolledBack:
 		h.ended = of.wentBack
 	case v1alpha1.DesiredFinished:

@@ -48,8 +48,8 @@ type about struct {
 	common v1alpha1.MigrationSpec
 	// phases of apply, in order.
 	phases []string
-	// goBack is the question before a rollback, without its end; wentBack and finished tell that it is over.
-	goBack, wentBack, finished string
+	// goBack is the question before a rollback, without its end; applied, wentBack and finished say what holds once a command is over.
+	goBack, applied, wentBack, finished string
 	// rights is the file with the roles that the user needs.
 	rights string
 }

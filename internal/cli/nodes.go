@@ -27,6 +27,7 @@ func (j nodeJob) about() about {
 		common:    j.Spec.Common,
 		phases:    nodes.ApplyPhases(),
 		goBack:    "Bring pods back to those old nodes of " + j.Spec.Name + " that are still there, and drain the new ones if all are?",
+		applied:   "nothing runs on old nodes",
 		wentBack:  "old nodes that are still there take pods again; new nodes keep the taint " + v1alpha1.TaintLeaving + " until they are removed",
 		finished:  "finished: the old nodes are gone",
 		rights:    "deploy/rbac-nodes.yaml",

@@ -28,6 +28,7 @@ func (j podJob) about() about {
 	return about{
 		name: j.Spec.Name, migration: j.Migration, common: j.Spec.Common, phases: podcidr.ApplyPhases(),
 		goBack:   "Restart every pod that " + j.Spec.Name + " moved, so that it has an old address again?",
+		applied:  "pods have addresses of the new range",
 		wentBack: "every pod has an address of the old range",
 		finished: "finished: the old range is empty and free",
 		rights:   "deploy/rbac-pod-cidr.yaml, and where Nodes carry the ranges deploy/rbac-pod-cidr-nodes.yaml,",

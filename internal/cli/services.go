@@ -28,6 +28,7 @@ func (j serviceJob) about() about {
 	return about{
 		name: j.Spec.Name, migration: j.Migration, common: j.Spec.Common, phases: servicecidr.ApplyPhases(),
 		goBack:   "Bring every Service of " + j.Spec.Name + " back to its old address?",
+		applied:  "old addresses keep answering",
 		wentBack: "every Service is back at its old address",
 		finished: "finished: old addresses no longer answer",
 		rights:   "deploy/rbac.yaml",
