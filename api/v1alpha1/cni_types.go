@@ -22,8 +22,8 @@ type CNISpec struct {
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="cannot be changed once the migration is recorded; roll it back and give the new one another name"
 	Mode CNIMode `json:"mode,omitempty"`
 
-	// Manifests are files and folders, on the machine where replumb runs, with all objects of the new network, as its vendor or
-	// your chart renders them. They are read when the migration begins.
+	// Manifests are files and folders, on the machine where replumb runs and relative to the Migration's file, with all objects of the new
+	// network, as its vendor or your chart renders them. They are read when the migration begins.
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=64
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="cannot be changed once the migration is recorded; roll it back and give the new one another name"

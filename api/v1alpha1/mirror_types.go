@@ -279,7 +279,7 @@ type SingletonSpec struct {
 	// +optional
 	// +kubebuilder:default=Suspend
 	CronJobs CronJobPolicy `json:"cronJobs,omitempty"`
-	// Workloads are Deployments and StatefulSets, as kind/namespace/name, that have no pods where names do not lead.
+	// Workloads are Deployments and StatefulSets, as kind/namespace/name, that have pods in the cluster that names lead to, and none in the other.
 	// +optional
 	// +kubebuilder:validation:MaxItems=512
 	// +kubebuilder:validation:items:MaxLength=512

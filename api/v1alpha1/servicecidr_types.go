@@ -283,8 +283,8 @@ type RefreshSpec struct {
 	BarePods BarePodsPolicy `json:"barePods,omitempty"`
 
 	// LeaveFirst says which Deployments are restarted pod by pod, each of which leaves its Services before it ends, so that no client
-	// loses anything: UDP those that a Service with a UDP port leads to, such as CoreDNS; All those that any Service leads to, which takes
-	// longer; None restarts all by rollout. Where a pod cannot leave first, its Deployment is restarted by rollout. Default: UDP.
+	// loses anything. UDP: those that a Service with a UDP port leads to, such as CoreDNS. All: those that any Service leads to, which takes
+	// longer. None: all are restarted by rollout. Where a pod cannot leave first, its Deployment is restarted by rollout. Default: UDP.
 	// +optional
 	// +kubebuilder:default=UDP
 	LeaveFirst LeaveFirstPolicy `json:"leaveFirst,omitempty"`

@@ -44,11 +44,11 @@ func (a *app) probe() *cobra.Command {
 		Long: `Send requests at a steady rate, whatever becomes of those before, and tell each loss as it happens, until interrupted
 or for --duration. No cluster is needed.
 
-  http://HOST:PORT/PATH  https://HOST/PATH   GET, over a new connection each time
-  tcp://HOST:PORT                            connect, and close
-  udp://HOST:PORT                            a datagram that must be echoed, from a new socket each time
-  stream://HOST:PORT                         numbered lines over one connection, each to be echoed
-  dns://NAME[@SERVER:PORT]                   look the name up, A and AAAA
+    http://HOST:PORT/PATH  https://HOST/PATH   GET, over a new connection each time
+    tcp://HOST:PORT                            connect, and close
+    udp://HOST:PORT                            a datagram that must be echoed, from a new socket each time
+    stream://HOST:PORT                         numbered lines over one connection, each to be echoed
+    dns://NAME[@SERVER:PORT]                   look the name up, A and AAAA
 
 A stall is a stretch of 50ms or more, and of two requests at least, in which none was answered, though they may all have been in the
 end. To see one of 100ms, take a rate of 40 or more. Beyond some 400 new TCP connections a second to one address, Linux may run out
