@@ -12,7 +12,7 @@ ROOTS       ?= $(wildcard /etc/ssl/certs/ca-certificates.crt)
 ARCHES      ?=
 LINT        := $(BIN)/golangci-lint
 GOTESTSUM   := $(BIN)/gotestsum
-VALE := $(BIN)/vale
+VALE        := $(BIN)/vale
 # API servers that packages share instead of each booting one. They live briefly and need not be thrifty with memory.
 POOL        := GOGC=400 $(BIN)/apipool -plain 2 -full 2 --
 # The product, the lab and the tests of both are modules of their own, so that the product depends on nothing of the others.
