@@ -25,7 +25,8 @@ func labels() []string { return []string{"component", "k8s-app"} }
 
 // Is reports whether a pod is one of a component, by its namespace and labels.
 func (c Component) Is(p *corev1.Pod) bool {
-	return p.Namespace == metav1.NamespaceSystem && slices.ContainsFunc(labels(), func(key string) bool { return p.Labels[key] == string(c) })
+	return p.Namespace == metav1.NamespaceSystem &&
+		slices.ContainsFunc(labels(), func(key string) bool { return p.Labels[key] == string(c) })
 }
 
 // IsStatic reports whether a kubelet runs it from a file, so that its command line is what the node has.
@@ -44,7 +45,10 @@ func (c Component) Pods(ctx context.Context, from client.Reader) ([]corev1.Pod, 
 			return nil, err
 		}
 		for i := range found.Items {
-			if p := found.Items[i]; !slices.ContainsFunc(all, func(have corev1.Pod) bool { return have.UID == p.UID && have.Name == p.Name }) {
+			if p := found.Items[i]; !slices.ContainsFunc(
+				all,
+				func(have corev1.Pod) bool { return have.UID == p.UID && have.Name == p.Name },
+			) {
 				all = append(all, p)
 			}
 		}

@@ -186,7 +186,9 @@ func TestRounds(t *testing.T) {
 func TestPlanOfPodsThatWereTaken(t *testing.T) {
 	taken := func(name, migration, from string) corev1.Pod {
 		return slimPod(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{
-			Namespace: "shop", Name: name, Labels: map[string]string{v1alpha1.LabelRole: v1alpha1.RoleLeaving, v1alpha1.LabelMigration: migration},
+			Namespace:   "shop",
+			Name:        name,
+			Labels:      map[string]string{v1alpha1.LabelRole: v1alpha1.RoleLeaving, v1alpha1.LabelMigration: migration},
 			Annotations: map[string]string{v1alpha1.AnnotationLeaving: `{"owner":{"kind":"Deployment","name":"web","uid":"` + from + `"}}`},
 		}})
 	}
@@ -200,7 +202,10 @@ func TestPlanOfPodsThatWereTaken(t *testing.T) {
 		"of no Deployment":        {pod("web-a", -time.Hour), false},
 	} {
 		s := &State{
-			Pods: []corev1.Pod{tt.pod}, Deployments: []appsv1.Deployment{{ObjectMeta: named("web"), Status: appsv1.DeploymentStatus{Replicas: 0}}},
+			Pods: []corev1.Pod{
+				tt.pod,
+			},
+			Deployments: []appsv1.Deployment{{ObjectMeta: named("web"), Status: appsv1.DeploymentStatus{Replicas: 0}}},
 		}
 		c := Changes{Migration: "m"}
 		plan := s.Plan(c, v1alpha1.BarePodsEvict)

@@ -98,8 +98,12 @@ func TestLookupFailures(t *testing.T) {
 		host string
 		want Class
 	}{
-		{"good.test.", ""}, {"gone.test.", DNSNotFound}, {"broken.test.", DNSServFail}, {"silent.test.", DNSTimeout},
-		{"half-broken.test.", DNSServFail}, {"half-silent.test.", DNSTimeout},
+		{"good.test.", ""},
+		{"gone.test.", DNSNotFound},
+		{"broken.test.", DNSServFail},
+		{"silent.test.", DNSTimeout},
+		{"half-broken.test.", DNSServFail},
+		{"half-silent.test.", DNSTimeout},
 	}
 	for _, tt := range tests {
 		t.Run(tt.host, func(t *testing.T) {
