@@ -45,7 +45,8 @@ server end and are started again.`,
 	}
 	nameFlag(cmd, &name)
 	cmd.Flags().StringVar(&j.Network, "network", "", "network it is in (default: the first)")
-	cmd.Flags().StringVar(&proxy, "proxy", "", "its kube-proxy's mode: iptables, nftables (default iptables, or none if other nodes have none)")
+	cmd.Flags().
+		StringVar(&proxy, "proxy", "", "its kube-proxy's mode: iptables, nftables (default iptables, or none if other nodes have none)")
 	cmd.Flags().StringVar(&role, "role", string(lab.Worker), "what it is: worker, control-plane")
 	return cmd
 }

@@ -97,7 +97,9 @@ func parseRanges(field, text, example string) ([]netip.Prefix, error) {
 		p, err := netip.ParsePrefix(strings.TrimSpace(one))
 		if err != nil || len(texts) > 2 {
 			return nil, &lab.InvalidError{
-				Field: field, Problem: fmt.Sprintf("%q is not a range of addresses, nor one of each family", text), Hint: "write it like " + example,
+				Field:   field,
+				Problem: fmt.Sprintf("%q is not a range of addresses, nor one of each family", text),
+				Hint:    "write it like " + example,
 			}
 		}
 		if p != p.Masked() {

@@ -123,7 +123,8 @@ func (f *upFlags) declare(cmd *cobra.Command) {
 	cmd.Flags().IntVar(&f.nodes, "nodes", len(d.Nodes), "number of worker nodes")
 	cmd.Flags().IntVar(&f.controlPlanes, "control-planes", d.ControlPlanes,
 		"number of control planes, 1 or 3; with 3 the cluster survives the restart of any one")
-	cmd.Flags().StringVar(&f.proxy, "proxy", "iptables,nftables", "kube-proxy mode of each node in turn: iptables, nftables; or none, with --cni cilium")
+	cmd.Flags().
+		StringVar(&f.proxy, "proxy", "iptables,nftables", "kube-proxy mode of each node in turn: iptables, nftables; or none, with --cni cilium")
 	cmd.Flags().StringVar(&f.families, "ip-families", string(lab.IPv4),
 		"families of addresses: IPv4, IPv6, or both, as IPv4,IPv6 or IPv6,IPv4; the first is that of nodes and API servers")
 	cmd.Flags().StringVar(&f.serviceCIDR, "service-cidr", "",
@@ -133,7 +134,8 @@ func (f *upFlags) declare(cmd *cobra.Command) {
 	cmd.Flags().StringSliceVar(&f.networks, "networks", nil,
 		"networks of machines, as name=range; the lab is born in the first, and the others are a router away\n"+
 			"(default a=172.30.0.0/24; with both families a=172.30.0.0/24+fd00:172:30::/64)")
-	cmd.Flags().StringVar(&f.cni, "cni", string(d.CNI), "network of pods: host-local, calico (VXLAN), calico-cross-subnet, flannel (VXLAN), cilium (VXLAN)")
+	cmd.Flags().
+		StringVar(&f.cni, "cni", string(d.CNI), "network of pods: host-local, calico (VXLAN), calico-cross-subnet, flannel (VXLAN), cilium (VXLAN)")
 	cmd.Flags().StringVar(&f.kubernetes, "kubernetes", d.Kubernetes, "version of Kubernetes: "+strings.Join(lab.Releases(), ", "))
 	cmd.Flags().StringVar(&f.gates, "feature-gates", "", "feature gates of the API servers and controller managers")
 	cmd.Flags().StringVar(&f.served, "runtime-config", "", "APIs that API servers serve beside those they serve by default")
@@ -189,7 +191,8 @@ func (f upFlags) ranges(t *lab.Topology) error {
 		if err != nil {
 			return err
 		}
-		if len(asked) > 0 && !slices.EqualFunc(asked, families, func(p netip.Prefix, f lab.Family) bool { return lab.FamilyOf(p.Addr()) == f }) {
+		if len(asked) > 0 &&
+			!slices.EqualFunc(asked, families, func(p netip.Prefix, f lab.Family) bool { return lab.FamilyOf(p.Addr()) == f }) {
 			return &lab.InvalidError{
 				Field: r.flag, Problem: fmt.Sprintf("%q is not of the families %s", r.value, f.families),
 				Hint: "name one range for each of --ip-families, in that order",
