@@ -18,7 +18,7 @@ POOL        := GOGC=400 $(BIN)/apipool -plain 2 -full 2 --
 # The product, the lab and the tests of both are modules of their own, so that the product depends on nothing of the others.
 MODULES     := . lab test hack/helm
 # The packages with tests that need an API server or programs, those that take longest first: check has run all others, and vet.
-NEEDY        = $$(grep -rlE '^//go:build (apiserver|programs)' --include='*_test.go' internal/cli internal/migrations internal | sed 's,/[^/]*$$,,; s,^,./,' | awk '!seen[$$0]++')
+NEEDY        = $$(grep -rlE '^//go:build (apiserver|programs)' --include='*_test.go' internal/cli internal/migrations internal hack/pictures | sed 's,/[^/]*$$,,; s,^,./,' | awk '!seen[$$0]++')
 # What tests need beside Go: an API server, programs that hack/deps.sh installs, root. All code is compiled for the checks.
 TAGS        := apiserver,programs,root
 # What tests against an API server need: etcd, the API server and its controllers, and Calico's definitions.
@@ -95,7 +95,7 @@ test: check test-api test-crash test-hostile test-root lab-basic ## check, and t
 
 .PHONY: test-api
 test-api: lab-api apipool $(GOTESTSUM) ## Tests against a real etcd and API server, and beside programs of Debian
-	@$(ASSETS) $(POOL) hack/gotest.sh . -short -vet=off -tags apiserver,programs -p 3 -timeout 40m $(NEEDY) # packages that wait leave room for another
+	@$(ASSETS) $(POOL) hack/gotest.sh . -short -vet=off -tags apiserver,programs -p 3 -timeout 60m $(NEEDY) # packages that wait leave room for another
 	@$(ASSETS) hack/gotest.sh lab -tags apiserver,programs -timeout 10m ./...
 
 .PHONY: test-crash
@@ -119,11 +119,11 @@ test-race: lab-api apipool $(GOTESTSUM) ## All tests of test-api, looking for ra
 	@$(ASSETS) CGO_ENABLED=1 $(POOL) hack/gotest.sh . -race -tags apiserver,programs -p 3 -timeout 60m ./...
 
 .PHONY: test-long
-test-long: test-race test-rights test-kill test-edge test-proof test-outside test-nodeports test-planes test-overlap test-neighbours test-stored test-restarts test-conformance test-operator test-gitops test-released test-pods test-cilium test-nodes test-mirror test-whole test-families test-versions test-matrix test-lab-endurance ## All that make test leaves out, one after the other (root; hours)
+test-long: test-race test-rights test-kill test-edge test-proof test-outside test-nodeports test-planes test-overlap test-neighbours test-stored test-restarts test-conformance test-operator test-gitops test-released test-pods test-cilium test-cni test-nodes test-mirror test-whole test-families test-versions test-matrix test-lab-endurance ## All that make test leaves out, one after the other (root; hours)
 
 .PHONY: test-root
 test-root: $(GOTESTSUM) ## Tests of the machine's own network, each in a network namespace of its own (root)
-	@hack/gotest.sh . -tags root -timeout 10m ./internal/network/nodecleanup ./internal/network/tunneladdr ./internal/verify/conntrack
+	@hack/gotest.sh . -tags root -timeout 10m ./internal/network/crossing ./internal/network/nodecleanup ./internal/network/tunneladdr ./internal/verify/conntrack
 	@hack/gotest.sh lab -tags root -timeout 10m ./lab ./cgroup
 
 # Each test with real packets runs in one of these targets; test-lab has the shortest that shows each claim, with its control.
@@ -190,6 +190,10 @@ test-restarts: lab-basic ## Restarts of cluster DNS, and of what else takes data
 .PHONY: test-pods
 test-pods: lab-basic ## Tests of pods at length: moved to another range, back, and there for good, by pools and by Nodes, with and without agents (root; about 30 min)
 	$(E2E) -run '^(TestPodCIDR|TestTunnels|TestNodesCarryRanges|TestPodsWatched|TestNodesWatched)$$' ./e2e
+
+.PHONY: test-cni
+test-cni: lab lab-cilium ## Networks replaced in place, node by node, under traffic: flannel to Calico, back, and there for good; Calico to flannel; flannel and Calico to Cilium (root; about 70 min, and 15 more the first time)
+	$(E2E) -timeout 100m -run '^TestInPlace(Cilium)?$$' ./e2e
 
 .PHONY: test-cilium
 test-cilium: lab-cilium ## A lab with Cilium, beside kube-proxy and in its place: pods, Services, node ports, NetworkPolicies, agents replaced (root; about 10 min, and 15 more the first time)
@@ -361,6 +365,10 @@ generate: ## Regenerate deepcopy code, CRDs, manifests, files of the chart, and 
 	go test ./internal/reporting/metrics -run TestMonitoringCopies -update
 	go test ./hack/manual -run TestReferenceIsUpToDate -update
 	go -C lab test ./labcli -run TestCommandsAreListed -update
+
+.PHONY: pictures
+pictures: ## Draw docs/pictures with Chromium from what was recorded: RESULT=build/demo/result.json of make demo, REPORT=file of replumb report
+	go run ./hack/pictures -result "$(RESULT)" -report "$(REPORT)" -o docs/pictures
 
 # The generator is a module of its own, since it brings many others; it takes long to build the first time.
 HUGO        := $(BIN)/hugo

@@ -191,3 +191,21 @@ func TestUnreached(t *testing.T) {
 		t.Errorf("%q", got)
 	}
 }
+
+// TestQuestionsHaveLinks: every answer of docs/faq.md says where more of it stands.
+func TestQuestionsHaveLinks(t *testing.T) {
+	text, err := readFile("docs/faq.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	questions := strings.Split(text, "\n### ")[1:]
+	for _, q := range questions {
+		title, answer, _ := strings.Cut(q, "\n")
+		if len(links(answer)) == 0 {
+			t.Errorf("%s: no link says where more of it stands", title)
+		}
+	}
+	if len(questions) < 10 {
+		t.Errorf("only %d questions", len(questions))
+	}
+}

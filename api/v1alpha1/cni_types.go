@@ -4,6 +4,7 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 // CNISpec is the job of replacing what gives pods their network by something else.
 //
+// +kubebuilder:validation:XValidation:rule="!(has(self.mode) && self.mode == 'InPlace' && has(self.nodes) && has(self.nodes.mode) && self.nodes.mode == 'Replace')",message="is Replace, and spec.cni.mode InPlace keeps nodes; leave it out",fieldPath=".nodes"
 // +kubebuilder:validation:XValidation:rule="!has(self.from) || self.from != self.to",message="is what spec.cni.from has; name another network",fieldPath=".to"
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.from) || (has(self.from) && self.from == oldSelf.from)",message="cannot be changed once the migration is recorded; roll it back and give the new one another name",fieldPath=".from"
 // +kubebuilder:validation:XValidation:rule="has(self.podCIDR) == has(oldSelf.podCIDR) && (!has(self.podCIDR) || self.podCIDR == oldSelf.podCIDR)",message="cannot be changed once the migration is recorded; roll it back and give the new one another name",fieldPath=".podCIDR"
@@ -16,7 +17,8 @@ type CNISpec struct {
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="cannot be changed once the migration is recorded; roll it back and give the new one another name"
 	To CNIName `json:"to"`
 
-	// Mode is how. Default: Drained, which is for a cluster without traffic: pods have no network for a while.
+	// Mode is how. Drained is for a cluster without traffic: pods have no network for a while. InPlace keeps both networks side by side,
+	// and switches one node after the other under traffic. Default: Drained.
 	// +optional
 	// +kubebuilder:default=Drained
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="cannot be changed once the migration is recorded; roll it back and give the new one another name"
@@ -46,6 +48,11 @@ type CNISpec struct {
 	// +kubebuilder:default={}
 	Nodes CNINodesSpec `json:"nodes,omitempty"`
 
+	// InPlace is how nodes are switched with mode InPlace.
+	// +optional
+	// +kubebuilder:default={}
+	InPlace CNIInPlaceSpec `json:"inPlace,omitempty,omitzero"`
+
 	// Policies says what to do about policies of the old network's own kinds that do not translate. Default: Refuse.
 	// +optional
 	// +kubebuilder:default=Refuse
@@ -68,6 +75,47 @@ type CNISpec struct {
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('1s') && duration(self) <= duration('168h')",message="is not within 1s and 168h; write a duration such as 168h"
 	GateWait *metav1.Duration `json:"gateWait,omitempty"`
+}
+
+// CNIInPlaceSpec is how nodes are switched while their cluster serves. The first node is always switched alone.
+type CNIInPlaceSpec struct {
+	// First are nodes that go first, in this order. Default: the first by name.
+	// +optional
+	// +kubebuilder:validation:MaxItems=100
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=253
+	First []string `json:"first,omitempty"`
+	// Parallel is how many nodes are switched at once. Default: 1.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=100
+	// +kubebuilder:default=1
+	Parallel int `json:"parallel,omitempty"`
+	// Workloads is how many workloads of a node replace a pod at once: the nodes that serve meanwhile start all of these pods. Default: 5.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=1000
+	// +kubebuilder:default=5
+	Workloads int `json:"workloads,omitempty"`
+	// Timeout is how long one workload may take to be ready elsewhere. Default: 10m.
+	// +optional
+	// +kubebuilder:default="10m"
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="duration(self) > duration('0s')",message="is not positive; write a duration such as 60s"
+	Timeout *metav1.Duration `json:"timeout,omitempty"`
+	// JobWait is how long to wait for the running pods of Jobs to end on a node. Default: 1h.
+	// +optional
+	// +kubebuilder:default="1h"
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="duration(self) > duration('0s')",message="is not positive; write a duration such as 60s"
+	JobWait *metav1.Duration `json:"jobWait,omitempty"`
+	// BarePods says what to do with pods without an owner: Report waits until they have ended, Evict evicts them, and they do not come
+	// back. Default: Report.
+	// +optional
+	// +kubebuilder:default=Report
+	BarePods BarePodsPolicy `json:"barePods,omitempty"`
 }
 
 // CNIVouchSpec is the operator's word for what cannot be seen. Each counts for the one finding that it names.
@@ -107,11 +155,14 @@ const (
 
 // CNIMode is how a network is replaced.
 //
-// +kubebuilder:validation:Enum=Drained
+// +kubebuilder:validation:Enum=Drained;InPlace
 type CNIMode string
 
-// CNIDrained replaces the network of a cluster that serves no one.
-const CNIDrained CNIMode = "Drained"
+// The modes. Drained replaces the network of a cluster that serves no one, InPlace that of one that serves.
+const (
+	CNIDrained CNIMode = "Drained"
+	CNIInPlace CNIMode = "InPlace"
+)
 
 // TrafficSpec is how it is made sure that a cluster serves no one.
 type TrafficSpec struct {
@@ -211,7 +262,8 @@ type CNIStatus struct {
 	// +optional
 	// +kubebuilder:validation:MaxItems=1000
 	Unready []string `json:"unready,omitempty"`
-	// Begun is when the old network began to be removed. From then on pods may have none.
+	// Begun is when the network of the cluster began to change: with mode Drained, when the old one began to be removed, and from then on
+	// pods may have none; with mode InPlace, when the new one began to be installed beside it.
 	// +optional
 	Begun *metav1.Time `json:"begun,omitempty"`
 	// Network is what pods have that were made after Since.

@@ -140,6 +140,12 @@ const (
 	TaintMoving = "replumb.dev/moving"
 	// AnnotationCordoned, on a Node, says that it was replumb that made it unschedulable.
 	AnnotationCordoned = "replumb.dev/cordoned"
+	// AnnotationPodNetwork, on a Node that a migration of the network has switched (spec.cni, mode InPlace), is the network that its new pods
+	// have.
+	AnnotationPodNetwork = "replumb.dev/pod-network"
+	// AnnotationBeside, on a pod template of a network's programs, is that they run beside another network (spec.cni, mode InPlace). Without
+	// it they start again, as their manifests say.
+	AnnotationBeside = "replumb.dev/beside"
 	// TaintLeaving, on a Node, keeps pods off it: it leaves the cluster, or a migration that is taken back no longer needs it. Its value is
 	// the Migration.
 	TaintLeaving = "replumb.dev/leaving"

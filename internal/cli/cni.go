@@ -35,9 +35,13 @@ func (a *app) newCNIJob(of migrations.Tools, m *v1alpha1.Migration) (job, error)
 }
 
 func (j cniJob) about() about {
+	goBack := "Restore the old network and recreate every pod, as " + j.Spec.Name + " did? Pods have no network meanwhile."
+	if j.Spec.Serving {
+		goBack = "Switch every node back to the old network, as " + j.Spec.Name + " switched them?"
+	}
 	return about{
-		name: j.Spec.Name, migration: j.Migration, common: j.Spec.Common, phases: cni.ApplyPhases(),
-		goBack:   "Restore the old network and recreate every pod, as " + j.Spec.Name + " did? Pods have no network meanwhile.",
+		name: j.Spec.Name, migration: j.Migration, common: j.Spec.Common, phases: j.Spec.ApplyPhases(),
+		goBack:   goBack,
 		applied:  "every pod has the new network",
 		wentBack: "every pod has the old network",
 		finished: "finished: the old network is forgotten",
@@ -88,6 +92,10 @@ func (j cniJob) apply(ctx context.Context, r *engine.Runner) (arrival, error) {
 	}
 	return arrival{
 		tell: func(w io.Writer) {
+			if j.Spec.Serving {
+				fmt.Fprintf(w, "%s with the network of %s; the old one runs beside it until finish\n", pods, j.Spec.To)
+				return
+			}
 			fmt.Fprintf(w, "%s with the network of %s; nothing of the old one is left on nodes\n", pods, j.Spec.To)
 		},
 		hint: whenWell(j.command, j.Spec.Name),
@@ -99,8 +107,12 @@ func (j cniJob) finishable(ctx context.Context) (prospect, error) {
 	if err != nil {
 		return prospect{}, err
 	}
+	question := "The backups of the old network go, and there is no way back. Finish?"
+	if j.Spec.Serving {
+		question = "The old network goes from every node, and there is no way back. Finish?"
+	}
 	return prospect{
-		question: "The backups of the old network go, and there is no way back. Finish?", finals: p.Stays(),
+		question: question, finals: p.Stays(),
 	}, nil
 }
 

@@ -40,7 +40,7 @@ func (j mirrorJob) about() about {
 		migration: j.Migration,
 		common:    j.Spec.Common,
 		phases:    mirror.ApplyPhases(),
-		goBack:    "Lead the names of " + j.Spec.Name + " back to this cluster?",
+		goBack:    "Switch the DNS names of " + j.Spec.Name + " back to this cluster?",
 		applied:   "names lead to the target",
 		wentBack:  "this cluster serves; copies stay in the target, and apply brings them up to date",
 		finished:  "finished: this cluster serves, and the mirror may be taken down",

@@ -256,7 +256,7 @@ the cluster, 130 interrupted or paused.`,
 	a.fileFlag(cmd)
 	cmd.Flags().StringVar(&until, "until", "", "stop after this phase")
 	cmd.Flags().BoolVar(&a.acceptDowntime, "accept-downtime", false,
-		"cut off those who are served, without looking (spec.cni)")
+		"go on although clients may be connected; they are cut off (spec.cni)")
 	a.withoutAgentFlag(cmd)
 	a.localFlag(cmd)
 	cmd.Flags().StringVar(&plan, "plan", "", "refuse to do more than this plan says: a file written by plan -o json or yaml")

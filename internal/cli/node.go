@@ -23,6 +23,7 @@ func (a *app) node() *cobra.Command {
 		a.nodeLeft("residue", "Find what a network has left on the node", nodecleanup.Host.Residue),
 		a.nodeTraffic(),
 	)
+	cmd.AddCommand(a.nodeInPlace()...)
 	return cmd
 }
 

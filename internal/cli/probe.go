@@ -40,7 +40,7 @@ func (a *app) probe() *cobra.Command {
 	f := &probeFlags{}
 	cmd := &cobra.Command{
 		Use:   "probe TARGET... | -f FILE",
-		Short: "Send requests at a steady rate, and tell each that is lost",
+		Short: "Send requests at a steady rate, and report each that is lost",
 		Long: `Send requests at a steady rate, whatever becomes of those before, and tell each loss as it happens, until interrupted
 or for --duration. No cluster is needed.
 

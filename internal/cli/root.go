@@ -89,11 +89,12 @@ func NewCommand(argv0 string, in io.Reader, out, errOut io.Writer) *cobra.Comman
 	root := &cobra.Command{
 		Use:   "replumb",
 		Short: "Change the network under a live Kubernetes cluster without dropping a request",
-		Long: `replumb moves the Service range, or the pod range, of a live Kubernetes cluster without dropping a request.
+		Long: `replumb changes the network under a live Kubernetes cluster without dropping a request: its Service range, its pod
+range, the network of its nodes, and, while a second cluster serves, its CNI.
 
 Describe the move in a Migration, look at the plan, apply it. Old addresses stay valid until
 you finish; until then everything can be rolled back. Every command can be interrupted and run again.
-For what is beyond a cluster that runs, such as certificates, it says what to do, and waits.`,
+Where only you can act, as on certificates, it prints what to do, waits, and verifies the result.`,
 		Example: a.example(`
   replumb check -f move.yaml        # is the cluster fit for it?
   replumb plan -f move.yaml         # what would be done, in order

@@ -165,7 +165,7 @@ func (j serviceJob) finishable(ctx context.Context) (prospect, error) {
 	out.finals = append(out.finals, seen...)
 	for _, r := range p.Refresh.Left {
 		out.finals = append(out.finals,
-			fmt.Sprintf("will lose what it knows: pod %s has %s (%s)", r.Pod, strings.Join(r.Carries, ", "), r.Reason))
+			fmt.Sprintf("still has an old address: pod %s has %s (%s)", r.Pod, strings.Join(r.Carries, ", "), r.Reason))
 	}
 	return out, nil
 }

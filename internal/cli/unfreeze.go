@@ -9,7 +9,7 @@ import (
 
 func (a *app) unfreeze() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "unfreeze", Short: "Let everybody change Services in flight, and deploy, again", Args: noArgs,
+		Use: "unfreeze", Short: "Lift the freeze of Services in flight, and of deployments", Args: noArgs,
 		Long: `Remove the policies that keep others from changing Services in flight, and from deploying to a cluster that is
 being copied.
 

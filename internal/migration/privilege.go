@@ -130,7 +130,7 @@ func change(ctx context.Context, c *cluster.Cluster, do func(*corev1.Namespace) 
 func (s *PrivilegeStep) Verify(ctx context.Context) error {
 	state, err := s.State(ctx)
 	if err == nil && state != engine.Done {
-		return engine.NotYet("namespace %s does not say so", v1alpha1.SystemNamespace)
+		return engine.NotYet("namespace %s has another label %s", v1alpha1.SystemNamespace, enforceLabel)
 	}
 	return err
 }

@@ -57,7 +57,7 @@ func All() []Kind {
 		},
 		{
 			Field: "cni", Title: "Networks", Checks: findings.Describe(cni.Checks()), Examples: "cni",
-			Apply: cni.ApplyPhases(), Phases: cni.PhaseNames(), Outlines: cni.Outlines(),
+			Apply: cni.AllApplyPhases(), Phases: cni.PhaseNames(), Outlines: cni.Outlines(),
 			Command: "networks", Does: "replaces the network (spec.cni)", Roles: cni.Roles(),
 		},
 	}

@@ -23,6 +23,8 @@ type Result struct {
 	Losses []Loss `json:"losses"`
 	// Ways parts the sides by the way clients took.
 	Ways []Way `json:"ways"`
+	// Seconds parts them by time.
+	Seconds Seconds `json:"seconds"`
 }
 
 // Side is one way of moving, or the look-ups beside it.
@@ -88,7 +90,7 @@ func compute(t timeline, proxyModes map[string]string) (Result, error) {
 		return s
 	}
 	r.Replumb = side(replumbRequests)
-	r.Control = side(func(s traffic.Source) bool { return s.Namespace == controlNamespace })
+	r.Control = side(controlRequests)
 	r.DNS = side(func(s traffic.Source) bool { return s.Via == traffic.ByLookUp })
 	for _, of := range []struct {
 		name, namespace string
@@ -107,6 +109,7 @@ func compute(t timeline, proxyModes map[string]string) (Result, error) {
 		})
 	}
 	r.Losses = losses(counted, t.baseline)
+	r.Seconds = secondsOf(counted, t)
 	return r, err
 }
 
@@ -115,8 +118,11 @@ func replumbRequests(s traffic.Source) bool {
 	return s.Namespace == shopNamespace && s.Via != traffic.ByLookUp
 }
 
+// controlRequests are those of the Service that is moved the naive way.
+func controlRequests(s traffic.Source) bool { return s.Namespace == controlNamespace }
+
 func sideOf(counted map[traffic.Source]probe.Series, t timeline, chosen func(traffic.Source) bool) (Side, error) {
-	end := time.Unix(1<<40, 0)
+	end := forever()
 	var parts [4][]probe.Stats
 	for from, s := range counted {
 		if !chosen(from) {
@@ -167,7 +173,7 @@ func losses(counted map[traffic.Source]probe.Series, since time.Time) []Loss {
 		if from.Namespace != shopNamespace {
 			continue
 		}
-		for _, loss := range s.Between(since, time.Unix(1<<40, 0)).Losses() {
+		for _, loss := range s.Between(since, forever()).Losses() {
 			found = append(found, Loss{Node: from.Node, Loss: loss})
 		}
 	}

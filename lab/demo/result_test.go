@@ -1,6 +1,7 @@
 package demo
 
 import (
+	"encoding/json"
 	"flag"
 	"os"
 	"path/filepath"
@@ -94,6 +95,42 @@ func TestComputeParts(t *testing.T) {
 	if err := r.verdict(600); err != nil {
 		t.Errorf("verdict: %v", err)
 	}
+}
+
+// TestSeconds: the parts by time are those of the sides, and a loss is in the second in which it was.
+func TestSeconds(t *testing.T) {
+	line := testTimeline()
+	r, err := compute(line, map[string]string{"a": "iptables", "b": "nftables"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, side := range map[string]struct {
+		of  Side
+		all []Second
+	}{replumbSide: {r.Replumb, r.Seconds.Replumb}, controlSide: {r.Control, r.Seconds.Control}} {
+		sum := Second{}
+		for _, s := range side.all {
+			sum.Answered, sum.Lost = sum.Answered+s.Answered, sum.Lost+s.Lost
+		}
+		if want := (Second{side.of.Requests - side.of.Failed, side.of.Failed}); sum != want || len(side.all) != 25 {
+			t.Errorf("%s: %+v in %d seconds, want %+v in 25", name, sum, len(side.all), want)
+		}
+	}
+	if r.Seconds.Start != 102 || r.Seconds.MoveBegan != 107 || r.Seconds.MoveEnded != 117 {
+		t.Errorf("%+v", r.Seconds)
+	}
+	if want := (Second{6, 14}); r.Seconds.Control[112-102] != want {
+		t.Errorf("the control in its second of losses: %+v, want %+v", r.Seconds.Control[10], want)
+	}
+	// Old addresses of the shop are counted up to finish, which is after 20 seconds.
+	if before, after := r.Seconds.Replumb[19], r.Seconds.Replumb[20]; before.Answered != 60 || after.Answered != 40 {
+		t.Errorf("before finish %+v, after it %+v", before, after)
+	}
+	text, err := json.MarshalIndent(r, "", "  ")
+	if err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "result.json", string(text)+"\n") // hack/pictures reads it in its test
 }
 
 func TestVerdict(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 	_ "embed"
 	"fmt"
 	"io/fs"
+	"net/netip"
 	"net/url"
 	"path/filepath"
 	"strings"
@@ -33,7 +34,7 @@ var ciliumTemplate string
 // installCilium gives the cluster Cilium's rights, configuration, agents and operator. The operator makes its definitions, and agents that have
 // found these make nodes ready.
 func (l Addons) installCilium(ctx context.Context) error {
-	manifests, err := l.ciliumManifests()
+	manifests, err := l.ciliumManifests(l.Topology.PodCIDR)
 	if err != nil {
 		return err
 	}
@@ -43,10 +44,26 @@ func (l Addons) installCilium(ctx context.Context) error {
 	})
 }
 
-func (l Addons) ciliumManifests() ([]byte, error) {
+// CiliumManifests are all that a cluster with another network needs to be given Cilium, for `kubectl apply`: rights, configuration, agents, and
+// the operator, which makes its definitions. Its tunnels have another UDP port than flannel's, which is Cilium's usual one too. Nodes can run it
+// in labs with it beside their own network; it is an *InvalidError for others.
+func CiliumManifests(l *Lab, podCIDR netip.Prefix) ([]byte, error) {
+	if l.Topology.Beside != Cilium {
+		return nil, &InvalidError{
+			"cni", fmt.Sprintf("the nodes of lab %s cannot run Cilium", l.Topology.Name), "use a lab with --cni flannel --beside cilium",
+		}
+	}
+	if !podCIDR.Addr().Is4() || podCIDR != podCIDR.Masked() {
+		return nil, &InvalidError{"pod-cidr", podCIDR.String() + " is not an IPv4 range", "write it like 10.246.0.0/16"}
+	}
+	return l.Addons().ciliumManifests(podCIDR)
+}
+
+func (l Addons) ciliumManifests(podCIDR netip.Prefix) ([]byte, error) {
 	values := map[string]any{
 		"Image": ciliumImage, "Operator": operatorImage, "Path": "/bin:" + clangDir + ":" + systemPath,
-		"PodCIDR": l.Topology.PodCIDR, "NodeBits": nodeBits, "Groups": ciliumGroups, "ReplacesProxy": l.Topology.withoutProxies(),
+		"PodCIDR": podCIDR, "NodeBits": nodeBits, "Groups": ciliumGroups, "ReplacesProxy": l.Topology.withoutProxies(),
+		"Beside": l.Topology.Beside == Cilium,
 	}
 	if l.Topology.withoutProxies() { // nothing else leads agents to the API before they do so themselves
 		api, err := url.Parse(l.Balancers().server())

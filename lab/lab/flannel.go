@@ -27,6 +27,17 @@ func (l Addons) installFlannel(ctx context.Context) error {
 	})
 }
 
+// FlannelManifests are all that a cluster with Calico needs to be given flannel, for `kubectl apply`. Its image is on the nodes of labs that
+// came up with flannel; it is an *InvalidError for others.
+func FlannelManifests(l *Lab, podCIDR netip.Prefix) ([]byte, error) {
+	if l.Topology.CNI != Flannel {
+		return nil, &InvalidError{
+			"cni", fmt.Sprintf("the nodes of lab %s have no image of flannel", l.Topology.Name), "use a lab with --cni flannel",
+		}
+	}
+	return flannelManifests(podCIDR)
+}
+
 func flannelManifests(podCIDR netip.Prefix) ([]byte, error) {
 	return rendered("flannel.yaml", flannelTemplate, map[string]any{
 		"Image": imageRef("flannel"), "Path": systemPath, "PodCIDR": podCIDR,

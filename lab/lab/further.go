@@ -20,7 +20,7 @@ func (t Topology) needs(component string) bool {
 		if addon := madeOf(component); addon != "" {
 			return slices.Contains(t.With, addon)
 		}
-		return t.CNI.needs(component)
+		return t.CNI.needs(component) || t.Beside.needs(component)
 	}
 }
 

@@ -32,6 +32,21 @@ func ownImages() map[string]ownMain {
 	}
 }
 
+// networkImages are those that the networks of a lab run in pods, and by what name the archive is kept that has them.
+func (t Topology) networkImages(b binaries) (set string, all []image.Image, err error) {
+	for _, cni := range []CNI{t.CNI, t.Beside} {
+		images, err := networkImages(cni, b)
+		if err != nil {
+			return "", nil, err
+		}
+		if len(images) > 0 {
+			set += string(cni) + "-"
+		}
+		all = append(all, images...)
+	}
+	return set, all, nil
+}
+
 // networkImages are those that a cluster with that network runs in pods, and those of the network it may be given in its place.
 func networkImages(cni CNI, b binaries) ([]image.Image, error) {
 	switch cni {

@@ -26,7 +26,7 @@ func tools(t Topology) []tool {
 	if t.Edge {
 		all = append(all, tool{"haproxy", "haproxy"}, tool{"named", "bind9"})
 	}
-	if t.CNI == Cilium {
+	if t.runsCilium() {
 		all = append(all, tool{clang, clang})
 	}
 	return all

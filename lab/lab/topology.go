@@ -36,6 +36,8 @@ type Topology struct {
 	// Networks are those that machines can be in. The lab is born in the first; the fabric is the router between them.
 	Networks []Network `json:"networks"`
 	CNI      CNI       `json:"cni"`
+	// Beside is a network that the cluster can be given in place of CNI: nodes have its images and what it needs, and it is not installed.
+	Beside CNI `json:"beside,omitempty"`
 	// Kubernetes is the version of the cluster's programs: one of Releases.
 	Kubernetes string `json:"kubernetes"`
 	// FeatureGates are of the API servers and controller managers, RuntimeConfig is which APIs are served beside those by default: both as
@@ -183,6 +185,12 @@ func (t Topology) Validate() error {
 			"cni", fmt.Sprintf("%q is not a network of a lab", t.CNI), "use host-local, calico, calico-cross-subnet, flannel or cilium",
 		}
 	}
+	if t.Beside != "" && (t.Beside != Cilium || t.CNI != Flannel) {
+		return &InvalidError{
+			"beside", fmt.Sprintf("a lab with %s cannot be given %s", t.CNI, t.Beside),
+			"use --cni flannel --beside cilium; Calico needs no flag with --cni flannel",
+		}
+	}
 	if err := t.validateProxies(); err != nil {
 		return err
 	}
@@ -199,6 +207,9 @@ func (t Topology) Validate() error {
 	}
 	return cmp.Or(t.validateRanges(), t.validateFamilies())
 }
+
+// runsCilium tells whether nodes are made to run Cilium, at once or later.
+func (t Topology) runsCilium() bool { return t.CNI == Cilium || t.Beside == Cilium }
 
 // withoutProxies tells whether no node runs a kube-proxy.
 func (t Topology) withoutProxies() bool { return slices.Contains(t.Nodes, NoProxy) }

@@ -44,7 +44,7 @@ const (
 )
 
 func (t Topology) upDeadline() time.Duration {
-	if t.CNI == Cilium {
+	if t.runsCilium() {
 		return upDeadline + compilingTakesUp
 	}
 	return upDeadline
@@ -202,13 +202,9 @@ func (l images) build(ctx context.Context, o Options) (images string, err error)
 			return "", err
 		}
 	}
-	others, err := networkImages(l.Topology.CNI, l.Binaries)
+	set, others, err := l.Topology.networkImages(l.Binaries)
 	if err != nil {
 		return "", err
-	}
-	set := ""
-	if len(others) > 0 {
-		set = string(l.Topology.CNI) + "-"
 	}
 	return buildImages(ctx, set, filepath.Join(dirs["coredns"], "coredns"), others...)
 }
@@ -342,7 +338,7 @@ func (l machines) writeKubeconfig(creds *credentials) error {
 func (l Workers) start(ctx context.Context, fabric *namespace, creds *credentials, m *Member) error {
 	spec := l.machineSpec(m.Name)
 	spec.Sysctls = nodeSysctls()
-	if l.Topology.CNI == Cilium {
+	if l.Topology.runsCilium() {
 		spec.BPF = ciliumGroups
 	}
 	content, err := l.files(m, creds)

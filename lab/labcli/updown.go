@@ -16,19 +16,19 @@ import (
 )
 
 type upFlags struct {
-	name, proxy          string
-	nodes, controlPlanes int
-	families             string
-	serviceCIDR, podCIDR string
-	networks             []string
-	kubeconfig, cni      string
-	fabric               string
-	keep, edge           bool
-	registry             string
-	with                 []string
-	certManager, flux    bool
-	kubernetes           string
-	gates, served        string
+	name, proxy             string
+	nodes, controlPlanes    int
+	families                string
+	serviceCIDR, podCIDR    string
+	networks                []string
+	kubeconfig, cni, beside string
+	fabric                  string
+	keep, edge              bool
+	registry                string
+	with                    []string
+	certManager, flux       bool
+	kubernetes              string
+	gates, served           string
 }
 
 const upExamples = `  # two nodes, one with each proxy mode
@@ -136,6 +136,7 @@ func (f *upFlags) declare(cmd *cobra.Command) {
 			"(default a=172.30.0.0/24; with both families a=172.30.0.0/24+fd00:172:30::/64)")
 	cmd.Flags().
 		StringVar(&f.cni, "cni", string(d.CNI), "network of pods: host-local, calico (VXLAN), calico-cross-subnet, flannel (VXLAN), cilium (VXLAN)")
+	cmd.Flags().StringVar(&f.beside, "beside", "", "network that the cluster can be given later: cilium, with --cni flannel")
 	cmd.Flags().StringVar(&f.kubernetes, "kubernetes", d.Kubernetes, "version of Kubernetes: "+strings.Join(lab.Releases(), ", "))
 	cmd.Flags().StringVar(&f.gates, "feature-gates", "", "feature gates of the API servers and controller managers")
 	cmd.Flags().StringVar(&f.served, "runtime-config", "", "APIs that API servers serve beside those they serve by default")
@@ -167,6 +168,7 @@ func (f upFlags) topology() (lab.Topology, error) {
 		return lab.Topology{}, &lab.InvalidError{Field: "control-planes", Problem: "there must be one", Hint: "use 1 or 3"}
 	}
 	t := lab.Topology{Name: f.name, Nodes: modes, ControlPlanes: f.controlPlanes, CNI: lab.CNI(f.cni), Edge: f.edge, Fabric: f.fabric}
+	t.Beside = lab.CNI(f.beside)
 	t.Registry, t.With = f.registry, f.addons()
 	t.Kubernetes, t.FeatureGates, t.RuntimeConfig = f.kubernetes, f.gates, f.served
 	err = f.ranges(&t)

@@ -46,7 +46,7 @@ func nodesWithRanges(t *testing.T) *lab.Lab {
 // operator's hand, and no Service fails.
 func TestNodesCarryRanges(t *testing.T) {
 	l := nodesWithRanges(t)
-	s := nodesUnderTraffic(t, l)
+	s := nodesUnderTraffic(t, l, traffic.Rates{Request: 10, LookUp: 5})
 	before := nodesByName(t, l)
 	file := writeNodes(t)
 
@@ -92,7 +92,7 @@ func TestNodesCarryRanges(t *testing.T) {
 
 // nodesUnderTraffic starts workloads with more than one pod and a budget each, one with a single pod, and one on every node;
 // and clients in the nodes' own network, since what is in the pod network has to move.
-func nodesUnderTraffic(t *testing.T, l *lab.Lab) *shop {
+func nodesUnderTraffic(t *testing.T, l *lab.Lab, rates traffic.Rates) *shop {
 	t.Helper()
 	objects := []runtime.Object{workload.Namespace(shopNamespace)}
 	for _, echo := range workload.Shop(shopNamespace) {
@@ -121,7 +121,6 @@ func nodesUnderTraffic(t *testing.T, l *lab.Lab) *shop {
 			t.Fatal(err)
 		}
 	}
-	rates := traffic.Rates{Request: 10, LookUp: 5}
 	calls := traffic.Call(shopNamespace, callees, rates)
 	for _, c := range callees {
 		calls.Targets[traffic.ByLookUp] = append(calls.Targets[traffic.ByLookUp], probe.Target{

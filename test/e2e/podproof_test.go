@@ -59,7 +59,7 @@ func TestPodsWatched(t *testing.T) {
 // another range, and is back before the next one does. They see nothing lost, and neither do clients of the test's own.
 func TestNodesWatched(t *testing.T) {
 	l := nodesWithRanges(t)
-	s := nodesUnderTraffic(t, l)
+	s := nodesUnderTraffic(t, l, traffic.Rates{Request: 10, LookUp: 5})
 	file := writeWatched(t, fmt.Sprintf("from: [%s]\n    to: [%s]", oldPods, newPods))
 	for _, run := range []struct {
 		to   string

@@ -164,7 +164,7 @@ func (e *BlockedError) Error() string {
 
 // Advice implements fault.Adviser.
 func (*BlockedError) Advice() string {
-	return "replumb check -f FILE shows every finding with its fix; nothing was changed"
+	return "replumb check -f FILE shows every finding with its fix; nothing was changed since it was found"
 }
 
 // ExitCode implements fault.Coder.

@@ -31,6 +31,9 @@ type Leaving struct {
 	Bare v1alpha1.BarePodsPolicy
 	// Turns, if set, are shared by the drains of several nodes at once.
 	Turns *Turns
+	// AtOnce is how many owners may be replacing a pod at the same time; 0 is any number. A node that starts all of its pods elsewhere in the
+	// same seconds takes the processors of the nodes that serve meanwhile.
+	AtOnce int
 	// Patience is how long such pods are waited for, when all others have left. Default: as long as for any.
 	Patience time.Duration
 }
@@ -53,6 +56,8 @@ type drainStep struct {
 	since time.Time
 	// note names what could not be seen to end.
 	note string
+	// underway are the owners that are replacing a pod, by that pod.
+	underway map[types.UID]replacement
 }
 
 // drainLimit bounds the step as a whole: some nodes have hundreds of pods.
@@ -166,9 +171,12 @@ func (s *drainStep) follow(ctx context.Context) (left []*corev1.Pod, waits, err 
 
 // sendAll sends away those that can go, and says what the first of the others waits for.
 func (s *drainStep) sendAll(ctx context.Context, left []*corev1.Pod) (waits, err error) {
+	if err := s.arrived(ctx); err != nil {
+		return nil, err
+	}
 	asked := map[types.UID]bool{}
 	for _, p := range left {
-		err := s.send(ctx, p, asked)
+		err := s.paced(ctx, p, asked)
 		switch {
 		case err != nil && !engine.Retryable(err):
 			return nil, err

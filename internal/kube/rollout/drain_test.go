@@ -68,6 +68,43 @@ func TestDrainOneByOne(t *testing.T) {
 	f.state(step, engine.Done)
 }
 
+// TestDrainPaced: the pods of two owners could leave together, and the second one waits until the first one's is replaced.
+func TestDrainPaced(t *testing.T) {
+	f := setup(t)
+	const node = "paced"
+	owners := map[string]metav1.OwnerReference{}
+	pods := map[string]*corev1.Pod{}
+	for _, name := range []string{"alpha", "beta"} {
+		rs := f.replicaSet(name)
+		f.scaled(rs, 2)
+		owners[name] = controlledBy(kindReplicaSet, rs)
+		f.on("elsewhere", name+"-x", nil, owners[name])
+		pods[name] = f.on(node, name+"-a", nil, owners[name])
+	}
+	broken := f.on(node, "a-broken", nil, controlledBy(kindReplicaSet, f.replicaSet("broken"))) // it goes first, and is not waited for
+	broken.Status.Conditions[0].Status = corev1.ConditionFalse
+	f.must(f.Status().Update(t.Context(), broken))
+	stays := func(p *corev1.Pod) {
+		f.must(f.Get(t.Context(), client.ObjectKeyFromObject(p), p))
+		if p.DeletionTimestamp != nil {
+			t.Error("the other owner's pod was sent away before the first was replaced")
+		}
+	}
+
+	ended := f.start(t.Context(), f.tools.Drain(Leaving{Node: node, Taint: closing(), AtOnce: 1}))
+	f.waiting("a-broken has not ended yet")
+	f.remove(broken)
+	f.waiting("alpha-a has not ended yet")
+	stays(pods["beta"])
+	f.remove(pods["alpha"])
+	f.waiting("beta-a goes after others, and what replaces " + f.ns + "/alpha-a is not ready")
+	stays(pods["beta"])
+	f.on("elsewhere", "alpha-b", nil, owners["alpha"])
+	f.waiting("beta-a has not ended yet")
+	f.remove(pods["beta"])
+	f.must(<-ended)
+}
+
 func TestDrainWhereNothingCanBeReplaced(t *testing.T) {
 	f := setup(t)
 	const node = "spread"

@@ -26,9 +26,8 @@ const (
 	linger = 5 * time.Second
 )
 
-// Turns are whose it is to lose a pod, where several nodes are emptied at once: an owner whose pods are on all of them loses one
-// after the other. All pods and budgets are watched once for all of them, so an owner is asked when it can do without a pod, and not over and
-// over.
+// Turns say which node may evict a pod of an owner next, where several nodes are emptied at once: an owner with pods on all of them loses one
+// after the other. One watch of pods and budgets serves all nodes, so that an owner is asked when it can do without a pod, and not in a loop.
 type Turns struct {
 	client client.WithWatch
 

@@ -107,7 +107,18 @@ const (
 	verbTraffic = "traffic"
 	verbResidue = "residue"
 	verbClean   = "clean"
+	// Those of mode InPlace: standing looks whether a node can have both networks, prefer and unprefer switch it, adopt has it go by the new
+	// network's own file, cross keeps pods' addresses between both, and uncross no longer.
+	verbStanding = "standing"
+	verbPrefer   = "prefer"
+	verbUnprefer = "unprefer"
+	verbAdopt    = "adopt"
+	verbCross    = "cross"
+	verbUncross  = "uncross"
 )
+
+// confDir is where runtimes read CNI configurations.
+const confDir = "/etc/cni/net.d"
 
 // pod is on the network of the node. What it may do there follows from what it is for.
 func (a *agent) pod() *corev1.Pod {
@@ -117,7 +128,7 @@ func (a *agent) pod() *corev1.Pod {
 		SecurityContext: a.security(),
 	}
 	var volumes []corev1.Volume
-	if a.verb != verbTraffic {
+	if a.verb != verbTraffic && a.verb != verbUncross {
 		volumes, c.VolumeMounts = a.host()
 	}
 	return &corev1.Pod{
@@ -147,7 +158,12 @@ func (a *agent) host() (volumes []corev1.Volume, mounts []corev1.VolumeMount) {
 	}
 	add("host", "/", corev1.HostPathUnset)
 	mounts[0].ReadOnly = true
-	if a.verb != verbClean {
+	switch a.verb {
+	case verbPrefer, verbUnprefer, verbAdopt:
+		add("conf", confDir, corev1.HostPathDirectoryOrCreate)
+		return volumes, mounts
+	case verbClean:
+	default:
 		mounts[0].RecursiveReadOnly = ptr.To(corev1.RecursiveReadOnlyIfPossible)
 		return volumes, mounts
 	}
@@ -168,7 +184,12 @@ func (a *agent) security() *corev1.SecurityContext {
 		AllowPrivilegeEscalation: ptr.To(false), SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
 		Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}, Add: []corev1.Capability{"NET_ADMIN"}},
 	}
-	if a.verb == verbTraffic {
+	switch a.verb {
+	case verbTraffic, verbUncross:
+		return all
+	case verbPrefer, verbUnprefer, verbAdopt: // files of any owner, and nothing of the network
+		all.Capabilities.Add = []corev1.Capability{"DAC_OVERRIDE"}
+		all.SELinuxOptions = &corev1.SELinuxOptions{Type: "spc_t", Level: "s0"}
 		return all
 	}
 	all.Capabilities.Add = append(all.Capabilities.Add, "NET_RAW", "SYS_CHROOT")

@@ -99,7 +99,8 @@ func networkChecks() []findings.Check[Input] {
 			Code: "RP5102", Severity: findings.Blocking, Run: checkPair,
 			Claim: "replumb can replace the one network by the other",
 			Why:   "what a network leaves on nodes is different for each, and half of it removed is worse than all of it there",
-			Fix:   "replumb goes from flannel to Calico and from Calico to flannel; for others, replace the nodes or the cluster",
+			Fix: "replumb goes from flannel to Calico, from Calico to flannel and, with mode InPlace, from both to Cilium; for others, " +
+				"replace the nodes or the cluster",
 		},
 		{
 			Code:     "RP5103",
@@ -112,7 +113,7 @@ func networkChecks() []findings.Check[Input] {
 		{
 			Code: "RP5104", Severity: findings.Warning, Run: checkHelm,
 			Claim: "the old network is free of Helm releases",
-			Why:   "the release stays in Helm's books, and its next upgrade brings the network back",
+			Why:   "Helm keeps the release, and its next upgrade brings the network back",
 			Fix:   "when the migration is finished, forget the release: helm uninstall NAME --no-hooks, or delete its Secrets",
 		},
 		{
@@ -126,6 +127,14 @@ func networkChecks() []findings.Check[Input] {
 			Claim: "the new network runs on every node",
 			Why:   "a node on which its DaemonSet does not run has no network at all",
 			Fix:   "give the DaemonSet hostNetwork: true, a toleration for everything, and no nodeSelector that leaves nodes out",
+		},
+		{
+			Code:     "RP5107",
+			Severity: findings.Blocking,
+			Run:      checkBeside,
+			Claim:    "the new network can run beside the old one",
+			Why:      "with mode InPlace both are on every node: what they share, one takes from the other",
+			Fix:      "give the new one a range and a UDP port of its own, and the manifests of its vendor; or replace the network of a drained cluster (mode: Drained)",
 		},
 	}
 }
@@ -143,7 +152,7 @@ func rangeChecks() []findings.Check[Input] {
 		{
 			Code: "RP5202", Severity: findings.Blocking, Run: checkOverlaps,
 			Claim: "the pod range is clear of Services and nodes",
-			Why:   "who has the address of someone else is not reached",
+			Why:   "of two that have one address, packets reach only one",
 			Fix:   "choose another range",
 		},
 		{
@@ -202,6 +211,30 @@ func workloadChecks() []findings.Check[Input] {
 			Claim: "pods with a port of their node keep it",
 			Why:   "hostPort needs the plugin portmap in the CNI configuration",
 			Fix:   "add portmap to the plugins in the manifests",
+		},
+		{
+			Code:     "RP5307",
+			Severity: findings.Warning,
+			Run:      checkStays,
+			Claim:    "every pod leaves its node by itself",
+			Why:      "with mode InPlace a node waits until pods without an owner and those of Jobs have ended, and gives up in the end",
+			Fix: "delete pods without an owner when their node is to go, or set spec.cni.inPlace.barePods: Evict (they do not come back); wait for " +
+				"Jobs, or set spec.cni.inPlace.jobWait",
+		},
+		{
+			Code:     "RP5308",
+			Severity: findings.Warning,
+			Run:      checkSingles,
+			Claim:    "every workload has another pod while one moves",
+			Why:      "with mode InPlace a node is emptied: a StatefulSet with one pod, or a Deployment that ends its pods first, does not answer meanwhile",
+			Fix:      "scale it, give it a rolling update with maxUnavailable 0, or do it in a window when it may pause",
+		},
+		{
+			Code: "RP5309", Severity: findings.Blocking, Run: checkHidden,
+			Claim: "every NetworkPolicy sees the pods that it names while both networks run",
+			Why: "between another network and Cilium, packets carry the address of a node: a policy of the old network refuses pods that it lets in, " +
+				"and Cilium enforces none before finish",
+			Fix: "delete the policies for the time of the switch and keep their files, or replace the network of a drained cluster",
 		},
 	}
 }

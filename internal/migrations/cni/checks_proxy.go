@@ -76,6 +76,8 @@ func (s *Survey) interfaces(p cluster.Proxy) string {
 	case v1alpha1.Flannel: // the bridge of its delegate, and what comes in by it
 		fits = p.LocalInterface == "cni0" ||
 			p.DetectLocalMode == "InterfaceNamePrefix" && begins(p.LocalInterface, "cni0")
+	case v1alpha1.Cilium: // Endpoint2IfName in pkg/endpoint/connector
+		fits = p.DetectLocalMode == "InterfaceNamePrefix" && begins(p.LocalInterface, "lxc")
 	}
 	if fits {
 		return ""

@@ -45,6 +45,7 @@ func TestUnseenProxy(t *testing.T) {
 		{"of the node", []cluster.Proxy{{DetectLocalMode: "NodeCIDR"}}, v1alpha1.Calico, "fail", "fail"},
 		{"of the node, for flannel", []cluster.Proxy{{DetectLocalMode: "NodeCIDR"}}, v1alpha1.Flannel, "", ""},
 		{"interface", []cluster.Proxy{{DetectLocalMode: "InterfaceNamePrefix", LocalInterface: "cali"}}, v1alpha1.Calico, "", ""},
+		{"interfaces of Cilium", []cluster.Proxy{{DetectLocalMode: "InterfaceNamePrefix", LocalInterface: "lxc"}}, v1alpha1.Cilium, "", ""},
 		{"of another network", []cluster.Proxy{{DetectLocalMode: "BridgeInterface", LocalInterface: "cni0"}}, v1alpha1.Calico, "unknown", ""},
 		{"bridge", []cluster.Proxy{{DetectLocalMode: "BridgeInterface", LocalInterface: "cni0"}}, v1alpha1.Flannel, "", ""},
 	} {

@@ -81,6 +81,9 @@ func sample(dir string) *v1alpha1.Migration {
 	}
 }
 
+// drained are the roles that mode Drained takes: those of agents, and the one of mode InPlace, are for the other mode.
+func drained() cluster.Roles { return (&Job{}).roles() }
+
 const flannelObjects = `
 apiVersion: v1
 kind: ServiceAccount
@@ -172,7 +175,7 @@ func setup(t *testing.T, change ...func(*v1alpha1.Migration)) *fixture {
 	for _, c := range change {
 		c(m)
 	}
-	f.operator, f.requests = migrationtest.Operator(t, server, Roles())
+	f.operator, f.requests = migrationtest.Operator(t, server, drained())
 	f.with(m)
 	f.apply(flannelObjects)
 	f.Must(os.WriteFile(filepath.Join(f.dir, "calico.yaml"), []byte(calicoObjects), 0o600))

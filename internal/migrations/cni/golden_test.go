@@ -148,6 +148,10 @@ func readCluster(t *testing.T, s *Survey, manifests []byte) {
 			convert(o, &ds)
 			sets = append(sets, ds)
 			inspection.Take(scanner, &ds)
+		case "StatefulSet":
+			set := appsv1.StatefulSet{}
+			convert(o, &set)
+			s.Workloads.StatefulSets = append(s.Workloads.StatefulSets, set)
 		case "NetworkPolicy":
 			if o.GroupVersionKind().Group == calicoGroup {
 				s.Policies.Own = append(s.Policies.Own, o)

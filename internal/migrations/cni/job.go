@@ -9,6 +9,7 @@ import (
 	"github.com/replumb/replumb/internal/engine/findings"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/spec"
+	"github.com/replumb/replumb/internal/verify/lossguard"
 )
 
 // Tools are what steps work with.
@@ -29,6 +30,8 @@ type Job struct {
 	Spec  Spec
 	// AcceptDowntime says, for this run, that connections of clients may be cut.
 	AcceptDowntime bool
+
+	agentConfig lossguard.AgentConfig
 }
 
 var (
@@ -45,8 +48,35 @@ func NewJob(tools Tools, m *v1alpha1.Migration) (*Job, error) {
 		return nil, err
 	}
 	j := &Job{Tools: tools, Subject: migration.Subject{Migration: m}, Spec: s}
-	j.Job = &migration.Job[*Planner]{Kind: j, Client: tools.Client(), Name: s.Name, Now: tools.Now, Directed: tools.Directed}
-	return j, nil
+	j.Job = &migration.Job[*Planner]{
+		Kind: j, Client: tools.Client(), Name: s.Name, Escort: j.agents(), Now: tools.Now, Directed: tools.Directed,
+	}
+	return j, j.agents().Check()
+}
+
+// agents are those that watch the migration, while the cluster serves.
+func (j *Job) agents() *lossguard.AgentConfig {
+	c := &j.agentConfig
+	c.Cluster, c.Migration, c.Spec, c.Own, c.Now = j.Tools.Cluster, j.Spec.Name, j.Spec.Common.Proof, j.Tools.Image, j.Tools.Now
+	c.None = !j.Spec.Serving // without a network for pods there is nothing to see
+	return c
+}
+
+// Observe has an observer follow what happens while runs go on.
+func (j *Job) Observe(o lossguard.Observer) { j.agentConfig.Observe(o) }
+
+// Blame returns the error that a run ends with which was stopped by a loss.
+func (j *Job) Blame(ctx context.Context, loss *lossguard.LossError) error {
+	return j.agents().Blame(ctx, loss)
+}
+
+// newAgents makes the agents of a job. Their pods move like all others.
+func (j *Job) newAgents(s *Survey) *lossguard.Agents {
+	a := j.agents().New(len(s.Nodes))
+	if a != nil {
+		a.Roll = true
+	}
+	return a
 }
 
 // Adopt implements migration.Kind. A different job under the same name is refused.
@@ -63,7 +93,7 @@ func (j *Job) Survey(ctx context.Context) (*Survey, error) { return j.Tools.look
 
 // Examine implements migration.Kind.
 func (j *Job) Examine(ctx context.Context) (*Planner, error) {
-	if err := j.Authorize(ctx, j.Tools.Cluster, Roles(), toLook); err != nil {
+	if err := j.Authorize(ctx, j.Tools.Cluster, j.roles(), toLook); err != nil {
 		return nil, err
 	}
 	survey, err := j.Survey(ctx)
@@ -77,7 +107,10 @@ func (j *Job) Examine(ctx context.Context) (*Planner, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Planner{Base: base, Tools: j.Tools, Survey: survey}
+	p := &Planner{Base: base, Tools: j.Tools, Survey: survey, Agents: j.newAgents(survey)}
+	if p.Remains, err = j.agents().Left(ctx); err != nil {
+		return nil, err
+	}
 	if p.image().Name == "" {
 		return nil, &spec.Error{
 			Field: root + ".canary.image", Problem: "is empty, and this build of replumb has no image of its own",
@@ -91,6 +124,11 @@ func (j *Job) Examine(ctx context.Context) (*Planner, error) {
 	if in.AbsentSecrets, err = p.absentSecrets(ctx, j.Tools.Cluster); err != nil {
 		return nil, err
 	}
+	forAgents, err := j.agents().AbsentSecrets(ctx, j.Tools.Cluster)
+	if err != nil {
+		return nil, err
+	}
+	in.AbsentSecrets = append(in.AbsentSecrets, forAgents...)
 	p.Findings = findings.Run(Checks(), in)
 	return p, nil
 }

@@ -29,7 +29,7 @@ const apps, core = "apps/v1", "v1"
 // TestReaderSees: who may only look gets every finding, and what is missing to operate is one.
 func TestReaderSees(t *testing.T) {
 	f := setup(t)
-	f.operator = migrationtest.Reader(t, server, Roles())
+	f.operator = migrationtest.Reader(t, server, drained())
 	f.with(f.job.Migration)
 	p, err := f.job.Look(t.Context())
 	f.Must(err)
@@ -123,7 +123,7 @@ func TestThereAndBack(t *testing.T) {
 	f.shut = false
 	f.Mu.Unlock()
 	f.Must(f.forward()) // and there again
-	f.requests.Took(t, Roles(), unused())
+	f.requests.Took(t, drained(), unused())
 }
 
 // unused are the rights that no request of the operator takes in these tests, where the administrator brings what is in manifests.

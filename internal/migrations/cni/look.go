@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
@@ -66,13 +67,26 @@ func (t Tools) networks(ctx context.Context, s *Survey) error {
 	}
 	s.Networks = detect(sets)
 	deployments, err := cluster.List[appsv1.Deployment](ctx, t.Cluster, &appsv1.DeploymentList{})
+	if s.Spec.Serving && err == nil {
+		s.Workloads.DaemonSets, s.Workloads.Deployments = sets, deployments
+		s.Workloads.StatefulSets, err = cluster.List[appsv1.StatefulSet](ctx, t.Cluster, &appsv1.StatefulSetList{})
+	}
+	s.Operators = operatorsOf(s.Spec.Name, deployments)
+	return err
+}
+
+// operatorsOf are those that keep a network as it is: not one that has been scaled to nothing, nor that of the network which this migration
+// brings.
+func operatorsOf(migration string, deployments []appsv1.Deployment) []string {
+	var out []string
 	for i := range deployments {
 		d := &deployments[i]
-		if slices.Contains([]string{"tigera-operator", "cilium-operator", "canal-operator"}, d.Name) {
-			s.Operators = append(s.Operators, "Deployment "+d.Namespace+"/"+d.Name)
+		known := slices.Contains([]string{"tigera-operator", "cilium-operator", "canal-operator"}, d.Name)
+		if known && ptr.Deref(d.Spec.Replicas, 1) > 0 && d.Labels[v1alpha1.LabelMigration] != migration {
+			out = append(out, "Deployment "+d.Namespace+"/"+d.Name)
 		}
 	}
-	return err
+	return out
 }
 
 // stored reads what the migration keeps: objects as they were, and the manifests as they were read.

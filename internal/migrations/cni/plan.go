@@ -14,6 +14,7 @@ import (
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/spec/hook"
 	"github.com/replumb/replumb/internal/spec/window"
+	"github.com/replumb/replumb/internal/verify/lossguard"
 )
 
 // parallel is how many objects are changed at once.
@@ -29,6 +30,18 @@ type Planner struct {
 	migration.Base
 	Tools  Tools
 	Survey *Survey
+	// Agents prove on every node what goes on while the cluster serves; nil if there are none.
+	Agents *lossguard.Agents
+	// Remains takes away what an earlier run has left of agents.
+	Remains []engine.Group
+}
+
+// phases are those of the mode.
+func (p *Planner) phases() migration.Commands[*Planner] {
+	if p.spec().Serving {
+		return commandsInPlace()
+	}
+	return commands()
 }
 
 // commands are the phases of a switch of the network, in order.
@@ -72,24 +85,48 @@ func commands() migration.Commands[*Planner] {
 }
 
 // Apply is the way to where every pod has the new network.
-func (p *Planner) Apply() *engine.Plan { return commands().Apply.Plan(p, p.Migration, hook.Apply) }
+func (p *Planner) Apply() *engine.Plan { return p.phases().Apply.Plan(p, p.Migration, hook.Apply) }
 
 // Rollback brings the old network back.
 func (p *Planner) Rollback() *engine.Plan {
-	return commands().Rollback.Plan(p, p.Migration, hook.Rollback)
+	return p.phases().Rollback.Plan(p, p.Migration, hook.Rollback)
 }
 
 // Finish gives up the way back.
-func (p *Planner) Finish() *engine.Plan { return commands().Finish.Plan(p, p.Migration, hook.Finish) }
+func (p *Planner) Finish() *engine.Plan { return p.phases().Finish.Plan(p, p.Migration, hook.Finish) }
 
-// ApplyPhases are the names of the phases of apply, in order.
-func ApplyPhases() []string { return commands().Apply.Names() }
+// ApplyPhases are the names of the phases of apply with the mode, in order.
+func (s Spec) ApplyPhases() []string {
+	if s.Serving {
+		return commandsInPlace().Apply.Names()
+	}
+	return commands().Apply.Names()
+}
 
-// PhaseNames are the names of the phases of all commands, which hooks can name.
-func PhaseNames() []string { return commands().Names() }
+// PhaseNames are the names of the phases of all commands of both modes, each once. Hooks can name them.
+func PhaseNames() []string {
+	return union(commands().Names(), commandsInPlace().Names())
+}
+
+// AllApplyPhases are the names of the phases of apply of both modes, each once.
+func AllApplyPhases() []string {
+	return union(commands().Apply.Names(), commandsInPlace().Apply.Names())
+}
+
+func union(lists ...[]string) []string {
+	var all []string
+	for _, name := range slices.Concat(lists...) {
+		if !slices.Contains(all, name) {
+			all = append(all, name)
+		}
+	}
+	return all
+}
 
 // Outlines are the phases of all commands, for people.
-func Outlines() []migration.Outline { return []migration.Outline{commands().Outline("")} }
+func Outlines() []migration.Outline {
+	return []migration.Outline{commands().Outline("mode Drained"), commandsInPlace().Outline("mode InPlace")}
+}
 
 func (p *Planner) spec() Spec { return p.Survey.Spec }
 
@@ -180,7 +217,16 @@ func (p *Planner) remove() []engine.Group {
 	if windows := p.spec().Common.Windows; len(windows) > 0 && !p.Survey.begun() {
 		groups = engine.InOrder(window.NewStep("window", windows, p.Tools.Now))
 	}
-	groups = append(groups, engine.InOrder(p.status().begin())...)
+	groups = append(groups, engine.InOrder(p.status().begin("Record that pods lose their network"))...)
+	groups = append(groups, p.removeOld()...)
+	if p.spec().Nodes.Mode == v1alpha1.CNINodesReplace {
+		return groups
+	}
+	return append(groups, p.clean(p.Survey.from(), "clean")...)
+}
+
+// removeOld deletes the objects of the old network: its programs first, which would write again what nodes are cleaned of.
+func (p *Planner) removeOld() []engine.Group {
 	var first, then []engine.Step
 	for _, o := range p.Survey.Old {
 		step := p.Tools.remove(o, phaseRemove, p.Survey.Frozen)
@@ -190,12 +236,7 @@ func (p *Planner) remove() []engine.Group {
 			then = append(then, step)
 		}
 	}
-	groups = append(groups, engine.AtOnce(parallel, "Programs", first...)...)
-	groups = append(groups, engine.AtOnce(parallel, "Objects", then...)...)
-	if p.spec().Nodes.Mode == v1alpha1.CNINodesReplace {
-		return groups
-	}
-	return append(groups, p.clean(p.Survey.from(), "clean")...)
+	return append(engine.AtOnce(parallel, "Programs", first...), engine.AtOnce(parallel, "Objects", then...)...)
 }
 
 // clean removes what a network has left, on so many nodes at once.
@@ -214,16 +255,7 @@ func (p *Planner) install() []engine.Group {
 	if p.Survey.Manifests == nil || p.Survey.Status.Network == p.spec().To && p.Survey.Status.Since != nil {
 		return nil
 	}
-	var groups []engine.Group
-	for r := definitions; r <= programs; r++ {
-		var steps []engine.Step
-		for _, o := range p.Survey.Manifests.Objects {
-			if keyOf(o).rank() == r {
-				steps = append(steps, p.Tools.apply(p.spec().Name, o, p.Survey.Present[keyOf(o).full()] != nil))
-			}
-		}
-		groups = append(groups, engine.AtOnce(parallel, r.String(), steps...)...)
-	}
+	groups := p.applyAll(p.Survey.Manifests.Objects)
 	if p.spec().Nodes.Mode == v1alpha1.CNINodesReplace {
 		groups = append(groups, engine.InOrder(replaceNodes(p.Tools, p.spec()))...)
 	}
@@ -231,6 +263,21 @@ func (p *Planner) install() []engine.Group {
 		awaitRollout(p.Tools, "rollout", p.spec().To, setsOf(p.Survey.Manifests.Objects)),
 		p.status().since(p.spec().To),
 	)...)
+}
+
+// applyAll applies objects of the manifests, in their order.
+func (p *Planner) applyAll(objects []*unstructured.Unstructured) []engine.Group {
+	var groups []engine.Group
+	for r := definitions; r <= programs; r++ {
+		var steps []engine.Step
+		for _, o := range objects {
+			if keyOf(o).rank() == r {
+				steps = append(steps, p.Tools.apply(p.spec().Name, o, p.Survey.Present[keyOf(o).full()] != nil))
+			}
+		}
+		groups = append(groups, engine.AtOnce(parallel, r.String(), steps...)...)
+	}
+	return groups
 }
 
 // setsOf are the DaemonSets among objects.
@@ -285,6 +332,15 @@ func (p *Planner) withdraw() []engine.Group {
 	if !p.Survey.begun() || p.Survey.Manifests == nil {
 		return nil
 	}
+	groups := p.unapply()
+	if p.Survey.Status.Network == p.Survey.from() && p.Survey.Status.Since != nil { // this far an earlier run has got
+		return groups
+	}
+	return append(groups, p.clean(p.spec().To, "withdraw/clean")...)
+}
+
+// unapply deletes what was applied, last things first.
+func (p *Planner) unapply() []engine.Group {
 	var groups []engine.Group
 	for r := programs; r >= definitions; r-- {
 		var steps []engine.Step
@@ -297,10 +353,7 @@ func (p *Planner) withdraw() []engine.Group {
 		}
 		groups = append(groups, engine.AtOnce(parallel, r.String(), steps...)...)
 	}
-	if p.Survey.Status.Network == p.Survey.from() && p.Survey.Status.Since != nil { // this far an earlier run has got
-		return groups
-	}
-	return append(groups, p.clean(p.spec().To, "withdraw/clean")...)
+	return groups
 }
 
 // original of an object that was there before; nil, if it was not.
@@ -316,6 +369,14 @@ func (p *Planner) restore() []engine.Group {
 	if !p.Survey.begun() {
 		return nil
 	}
+	return append(p.restoreAll(), engine.InOrder(
+		awaitRollout(p.Tools, "restore/rollout", p.Survey.from(), setsOf(p.Survey.Stored)),
+		p.status().since(p.Survey.from()),
+	)...)
+}
+
+// restoreAll brings back the objects that were there before, as they were.
+func (p *Planner) restoreAll() []engine.Group {
 	var groups []engine.Group
 	for r := definitions; r <= programs; r++ {
 		var steps []engine.Step
@@ -326,10 +387,7 @@ func (p *Planner) restore() []engine.Group {
 		}
 		groups = append(groups, engine.AtOnce(parallel, r.String(), steps...)...)
 	}
-	return append(groups, engine.InOrder(
-		awaitRollout(p.Tools, "restore/rollout", p.Survey.from(), setsOf(p.Survey.Stored)),
-		p.status().since(p.Survey.from()),
-	)...)
+	return groups
 }
 
 func (p *Planner) podsBack() []engine.Group {

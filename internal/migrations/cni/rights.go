@@ -3,14 +3,17 @@ package cni
 import (
 	"context"
 	"slices"
+	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/rollout"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/safety/freeze"
 	"github.com/replumb/replumb/internal/verify/connectivity"
+	"github.com/replumb/replumb/internal/verify/lossguard"
 )
 
 // What rules are for that are about manifests.
@@ -32,6 +35,32 @@ func Roles() cluster.Roles {
 				"name as they like. Who applies manifests needs rights to all that is in them as well, and every right that roles in them grant, or",
 				"the verb escalate. Bind it for as long as a migration lasts.",
 			},
+		},
+		{
+			Name: name + roleInPlace, File: file, Purpose: cluster.Operate, Rules: inPlaceRules(),
+			Danger: []string{
+				"Mode InPlace alone takes it. Who has it can empty nodes, and change workloads in all namespaces.",
+			},
+		},
+		lossguard.Role(name+"agents", file, false),
+	}
+}
+
+// roleInPlace ends the name of the role that mode InPlace takes beside the others.
+const roleInPlace = "in-place"
+
+// inPlaceRules are what it takes to switch nodes while they serve.
+func inPlaceRules() []cluster.Rule {
+	return []cluster.Rule{
+		{
+			Why:    "Nodes are cordoned, and say which network they give to pods.",
+			Rights: cluster.Grant("", "nodes", "", "get patch"),
+		},
+		{
+			Why: "Pods leave their node by eviction, within PodDisruptionBudgets; a Deployment with a single pod is restarted by rollout.",
+			Rights: slices.Concat(
+				rollout.ListRights(), rollout.RestartRights(), cluster.Grant("policy", "poddisruptionbudgets", "", "list"),
+			),
 		},
 	}
 }
@@ -129,7 +158,13 @@ func operateRules() []cluster.Rule {
 }
 
 // Roles are those that this Migration takes.
-func (*Job) Roles(context.Context) (cluster.Roles, error) { return Roles(), nil }
+func (j *Job) Roles(context.Context) (cluster.Roles, error) { return j.roles(), nil }
+
+func (j *Job) roles() cluster.Roles {
+	return slices.DeleteFunc(Roles(), func(r cluster.Role) bool {
+		return r.Purpose == cluster.Agents && !j.agents().Runs() || strings.HasSuffix(r.Name, roleInPlace) && !j.Spec.Serving
+	})
+}
 
 // toLook reports whether a right is needed to look at all: without it there is nothing to check.
 func toLook(r cluster.Right) bool {

@@ -27,8 +27,8 @@ import (
 // rolloutTime is how long images may take to come to every node.
 const rolloutTime = 15 * time.Minute
 
-// rollout is the DaemonSets of a network coming to every node.
-type rollout struct {
+// spread is the DaemonSets of a network coming to every node.
+type spread struct {
 	tools   Tools
 	network v1alpha1.CNIName
 	sets    []client.ObjectKey
@@ -36,11 +36,11 @@ type rollout struct {
 
 // awaitRollout waits until the DaemonSets of a network are ready on every node, and so are the nodes.
 func awaitRollout(tools Tools, id string, network v1alpha1.CNIName, sets []client.ObjectKey) engine.Step {
-	r := rollout{tools: tools, network: network, sets: sets}
+	r := spread{tools: tools, network: network, sets: sets}
 	return &engine.Wait{Name: id, About: fmt.Sprintf("Wait for %s on every node", network), Limit: rolloutTime, For: r.complete}
 }
 
-func (s rollout) complete(ctx context.Context) error {
+func (s spread) complete(ctx context.Context) error {
 	nodes, err := cluster.List[corev1.Node](ctx, s.tools.Cluster, &corev1.NodeList{})
 	if err != nil {
 		return err
@@ -66,7 +66,7 @@ func (s rollout) complete(ctx context.Context) error {
 	return nil
 }
 
-func (s rollout) ready(ctx context.Context, ds *appsv1.DaemonSet, nodes int) error {
+func (s spread) ready(ctx context.Context, ds *appsv1.DaemonSet, nodes int) error {
 	st := &ds.Status
 	name := ds.Namespace + "/" + ds.Name
 	switch everywhere := podnetwork.Of(ds) == s.network; {
@@ -81,7 +81,7 @@ func (s rollout) ready(ctx context.Context, ds *appsv1.DaemonSet, nodes int) err
 }
 
 // why names a pod that is not ready.
-func (s rollout) why(ctx context.Context, ds *appsv1.DaemonSet) string {
+func (s spread) why(ctx context.Context, ds *appsv1.DaemonSet) string {
 	pods := &corev1.PodList{}
 	selector, err := metav1.LabelSelectorAsSelector(ds.Spec.Selector)
 	if err != nil ||

@@ -1,4 +1,5 @@
-// Package cni replaces what gives pods their network, on a cluster that serves no one. plan.go lists the phases in order.
+// Package cni replaces what gives pods their network: on a cluster that serves no one all at once (plan.go lists the phases in order), and
+// on one that serves node by node (plan_inplace.go does).
 package cni
 
 import (
@@ -28,9 +29,12 @@ type Spec struct {
 	Vouch      v1alpha1.CNIVouchSpec
 	VouchQuiet []netip.Prefix
 	Nodes      v1alpha1.CNINodesSpec
-	Policies   v1alpha1.PolicyLoss
-	Canary     v1alpha1.PodCanarySpec
-	GateWait   time.Duration
+	// InPlace says how nodes are switched one by one; Serving, that they are: the cluster serves meanwhile.
+	InPlace  v1alpha1.CNIInPlaceSpec
+	Serving  bool
+	Policies v1alpha1.PolicyLoss
+	Canary   v1alpha1.PodCanarySpec
+	GateWait time.Duration
 	// Common is what all kinds of migrations have.
 	Common v1alpha1.MigrationSpec
 }
@@ -48,9 +52,10 @@ func Validate(m *v1alpha1.Migration) (Spec, error) {
 		return Spec{}, &spec.Error{Field: "spec", Problem: "names another job", Hint: "set " + root + ".to and " + root + ".manifests"}
 	}
 	s := Spec{
-		Name: m.Name, From: j.From, To: j.To, Manifests: j.Manifests, Quiet: j.Traffic.Proof == v1alpha1.TrafficCounters,
+		Name: m.Name, From: j.From, To: j.To, Manifests: j.Manifests, Quiet: j.Traffic.Proof == v1alpha1.TrafficCounters && j.Mode != v1alpha1.CNIInPlace,
 		Window: j.Traffic.Window.Duration, Ignore: spec.Prefixes(j.Traffic.Ignore), Nodes: j.Nodes, Policies: j.Policies, Canary: j.Canary,
 		Vouch: j.Vouch, VouchQuiet: spec.Prefixes(j.Vouch.Quiet), GateWait: j.GateWait.Duration, Common: *m.Spec.DeepCopy(),
+		InPlace: j.InPlace, Serving: j.Mode == v1alpha1.CNIInPlace,
 	}
 	if j.PodCIDR != "" {
 		s.PodCIDR = spec.Prefixes([]string{j.PodCIDR})[0]

@@ -111,9 +111,9 @@ func (m memory) remember(s *Survey) engine.Step {
 		func(st v1alpha1.CNIStatus) bool { return st.ManifestsHash != "" && st.From != "" })
 }
 
-// begin records that pods may lose their network from now on.
-func (m memory) begin() engine.Step {
-	return m.record("begin", "Record that pods lose their network", map[string]any{"begun": "now"},
+// begin records that the network of the cluster changes from now on: about says what that means for pods.
+func (m memory) begin(about string) engine.Step {
+	return m.record("begin", about, map[string]any{"begun": "now"},
 		func(ctx context.Context) error {
 			return m.at(ctx, func(st *v1alpha1.CNIStatus, now metav1.Time) { st.Begun, st.Network, st.Since = &now, "", nil })
 		},

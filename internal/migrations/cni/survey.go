@@ -15,6 +15,7 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/rollout"
 	"github.com/replumb/replumb/internal/network/calico"
 	"github.com/replumb/replumb/internal/network/nodecleanup"
 	"github.com/replumb/replumb/internal/verify/connectivity"
@@ -48,6 +49,8 @@ type Survey struct {
 	Proxies  []cluster.Proxy
 	// Frozen says that another migration keeps deployments as they are: what is to be deleted has to be exempted before.
 	Frozen bool
+	// Workloads are those that nodes are emptied of; none with mode Drained.
+	Workloads rollout.State
 	// Operators are DaemonSets' owners that would not let go, such as Calico's operator.
 	Operators []string
 }
@@ -120,6 +123,9 @@ func (s *Survey) enforcing() bool {
 
 // stale are the pods that do not have the network that pods are to have: those made before it was there.
 func (s *Survey) stale(network v1alpha1.CNIName) []corev1.Pod {
+	if s.Spec.Serving {
+		return s.strangers(network)
+	}
 	var out []corev1.Pod
 	for i := range s.Pods {
 		if p := &s.Pods[i]; concerned(p) && (s.Status.Network != network || !after(p, s.Status.Since)) {
@@ -199,6 +205,9 @@ type NodeStatus struct {
 
 // Stages of all nodes.
 func (s *Survey) Stages() []NodeStatus {
+	if s.Spec.Serving {
+		return s.stagesServing()
+	}
 	stale := map[string]int{}
 	for _, p := range s.stale(s.Spec.To) {
 		stale[p.Spec.NodeName]++
@@ -244,6 +253,9 @@ func (s *Survey) Counts() v1alpha1.Counts {
 
 // Left says what apply has not done yet; nothing, if it is through.
 func (s *Survey) Left() string {
+	if s.Spec.Serving {
+		return s.leftServing()
+	}
 	if s.Status.Network != s.Spec.To || s.Status.Since == nil {
 		return fmt.Sprintf("%s is not on every node", s.Spec.To)
 	}

@@ -120,7 +120,7 @@ func (j *Job) shared(ctx context.Context, sets []appsv1.DaemonSet) (map[string]b
 // and to no one else.
 func (n *network) belongings(set *appsv1.DaemonSet, bindings []rbacv1.ClusterRoleBinding) {
 	n.add("daemonsets.apps", set.Namespace, set.Name)
-	for _, r := range podnetwork.Remnants(podnetwork.Of(set), set.Namespace) {
+	for _, r := range podnetwork.Remnants(podnetwork.Program(set), set.Namespace) {
 		n.add(resourceOf(r.Kind), r.Namespace, r.Name)
 	}
 	account := set.Spec.Template.Spec.ServiceAccountName

@@ -141,22 +141,22 @@ func (l live) serves(c *ControlPlaneNode) engine.Step {
 			if err != nil {
 				return err
 			}
-			if !slices.ContainsFunc(all, func(a netip.AddrPort) bool { return a.Addr() == at }) {
+			i := slices.IndexFunc(all, func(a netip.AddrPort) bool { return a.Addr() == at })
+			if i < 0 {
 				return engine.NotYet("the API server at %s is no endpoint of service default/kubernetes yet", at)
 			}
-			return l.hasNames(ctx, at)
+			return l.hasNames(ctx, all[i])
 		},
 	}
 }
 
 // hasNames fails if an API server does not identify itself, by the cluster's CA, by every name that its clients use.
-func (l live) hasNames(ctx context.Context, at netip.Addr) error {
-	address := netip.AddrPortFrom(at, apiPort).String()
+func (l live) hasNames(ctx context.Context, at netip.AddrPort) error {
 	names := make([]string, len(l.spec.ControlPlane.Records))
 	for i, r := range l.spec.ControlPlane.Records {
 		names[i] = strings.TrimSuffix(r.Name, ".")
 	}
-	return apiserver.New(l.Cluster.RESTConfig()).Answers(ctx, address, names...)
+	return apiserver.New(l.Cluster.RESTConfig()).Answers(ctx, at.String(), names...)
 }
 
 // apiServers are the endpoints of the Service kubernetes.
@@ -187,22 +187,38 @@ func (l live) apiServerStopped(ctx context.Context, c *v1alpha1.NodeStatus) erro
 			return engine.NotYet("the API server at %s is still an endpoint of service default/kubernetes", a)
 		}
 	}
-	return silent(ctx, c)
+	return silent(ctx, c, portsOf(all))
 }
 
-// apiPort is where kubeadm has API servers listen.
-const apiPort = 6443
+// usualPort is where kubeadm has API servers listen.
+const usualPort = 6443
+
+// portsOf are those at which API servers listen, each once: 443 where kOps made the cluster. Without any it is the usual one.
+func portsOf(servers []netip.AddrPort) []uint16 {
+	var ports []uint16
+	for _, a := range servers {
+		if !slices.Contains(ports, a.Port()) {
+			ports = append(ports, a.Port())
+		}
+	}
+	if len(ports) == 0 {
+		return []uint16{usualPort}
+	}
+	return ports
+}
 
 // silent fails as long as something answers where the API server of a control-plane node was.
-func silent(ctx context.Context, c *v1alpha1.NodeStatus) error {
+func silent(ctx context.Context, c *v1alpha1.NodeStatus, ports []uint16) error {
 	for _, host := range c.Addresses {
-		dial, cancel := context.WithTimeout(ctx, 2*time.Second)
-		at := net.JoinHostPort(host, strconv.Itoa(apiPort))
-		conn, err := new(net.Dialer).DialContext(dial, "tcp", at)
-		cancel()
-		if err == nil {
-			_ = conn.Close()
-			return engine.NotYet("the API server at %s still answers", at)
+		for _, port := range ports {
+			dial, cancel := context.WithTimeout(ctx, 2*time.Second)
+			at := net.JoinHostPort(host, strconv.Itoa(int(port)))
+			conn, err := new(net.Dialer).DialContext(dial, "tcp", at)
+			cancel()
+			if err == nil {
+				_ = conn.Close()
+				return engine.NotYet("the API server at %s still answers", at)
+			}
 		}
 	}
 	return nil

@@ -69,7 +69,7 @@ func (in Input) unread(resources ...string) []findings.Result {
 // Checks are the checks of this migration, in the order in which they are shown.
 func Checks() []findings.Check[Input] {
 	return slices.Concat(
-		findings.Group("Cluster", slices.Concat(clusterChecks(), dualWriteChecks(), flagChecks())...),
+		findings.Group("Cluster", slices.Concat(clusterChecks(), dualWriteChecks(), flagChecks(), ownerChecks())...),
 		findings.Group("Services", slices.Concat(serviceChecks(), identityChecks(), storeChecks())...),
 		findings.Group("Ranges", rangeChecks()...),
 		findings.Group("kube-proxy", slices.Concat(proxyChecks(), localChecks(), dataPlaneChecks())...),

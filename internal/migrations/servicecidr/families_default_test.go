@@ -94,7 +94,13 @@ func TestDefaultIsLookedAtUntilItIsWhole(t *testing.T) {
 		"others":       {[]networkingv1.ServiceCIDR{kept, rangeOf(defaultRange, "10.97.0.0/16", "fd00:10:99::/112")}, true},
 		"in its order": {[]networkingv1.ServiceCIDR{kept, rangeOf(defaultRange, "10.97.0.0/16", "fd00:10:96::/112")}, false},
 	} {
-		spec := Spec{Name: "m", Mode: v1alpha1.ModeMove, From: ranges("10.96.0.0/16"), To: ranges("10.97.0.0/16"), ClusterServices: v1alpha1.ClusterServicesMove}
+		spec := Spec{
+			Name:            "m",
+			Mode:            v1alpha1.ModeMove,
+			From:            ranges("10.96.0.0/16"),
+			To:              ranges("10.97.0.0/16"),
+			ClusterServices: v1alpha1.ClusterServicesMove,
+		}
 		steps := 0
 		for _, g := range (&rangePlan{survey: Look(&cluster.Snapshot{ServiceCIDRs: tt.has}, spec, nil)}).repoint() {
 			steps += len(g.Steps)
@@ -130,16 +136,26 @@ func TestNewDefaultFits(t *testing.T) {
 func TestGuidesOfBothFamilies(t *testing.T) {
 	both := ranges("10.97.0.0/16", "fd00:10:96::/112")
 	kept := []netip.Addr{netip.MustParseAddr("fd00:10:96::a")}
-	for _, d := range []cluster.Distribution{"", cluster.Kubeadm, cluster.K3s, cluster.KOps} {
+	for _, d := range []cluster.Origin{
+		{},
+		{Distribution: cluster.Kubeadm},
+		{Distribution: cluster.K3s},
+		{Distribution: cluster.RKE2},
+		{Distribution: cluster.KOps},
+		{Distribution: cluster.Talos},
+		{Distribution: cluster.EKS},
+		{Distribution: cluster.Kubeadm, ClusterAPI: true},
+	} {
 		if guide := apiServerGuide(d, both); !strings.Contains(guide, "10.97.0.0/16,fd00:10:96::/112") || strings.Contains(guide, "%!") {
-			t.Errorf("%s: %s", d, guide)
+			t.Errorf("%v: %s", d, guide)
 		}
 		guide := kubeletGuide(d, "10.97.0.10", kept)
-		if !strings.Contains(guide, "10.97.0.10") || !strings.Contains(guide, "names fd00:10:96::a as well") || strings.Contains(guide, "%!") {
-			t.Errorf("%s: %s", d, guide)
+		if !strings.Contains(guide, "10.97.0.10") || !strings.Contains(guide, "names fd00:10:96::a as well") ||
+			strings.Contains(guide, "%!") {
+			t.Errorf("%v: %s", d, guide)
 		}
 		if strings.Contains(kubeletGuide(d, "10.97.0.10", nil), "as well goes on") {
-			t.Errorf("%s tells of another family where there is none", d)
+			t.Errorf("%v tells of another family where there is none", d)
 		}
 	}
 }

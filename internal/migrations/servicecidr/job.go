@@ -230,7 +230,7 @@ func (j *Job) planner(ctx context.Context, in Input) (*Planner, error) {
 	j.settle(base.Migration.Spec.ServiceCIDR, in.Survey.Spec)
 	p := &Planner{
 		Base: base, Probe: j.Tools.Probe, Inspector: j.Tools.Inspector, Survey: in.Survey, Observer: j.observer,
-		LeaveClients: j.LeaveClients, CanFreeze: in.Freeze == nil, Distribution: cluster.DistributionOf(in.Snapshot.Nodes),
+		LeaveClients: j.LeaveClients, CanFreeze: in.Freeze == nil, Origin: cluster.OriginOf(in.Snapshot.Nodes),
 		Store: j.store(), Agents: j.newAgents(in), Late: j.returning(in.Survey),
 	}
 	if p.Remains, err = j.agents().Left(ctx); err != nil {

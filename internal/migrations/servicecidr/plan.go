@@ -175,8 +175,8 @@ type Planner struct {
 	Form  v1alpha1.BridgeForm
 	// CanFreeze says whether the cluster takes the policy that freezes Services.
 	CanFreeze bool
-	// Distribution is what the instructions of gates depend on.
-	Distribution cluster.Distribution
+	// Origin is what the instructions of gates depend on.
+	Origin cluster.Origin
 	// Agents prove on every node what goes on; nil if there are none.
 	Agents *lossguard.Agents
 	// Overlap keeps bridges in step between commands; nil if nothing does.
@@ -262,7 +262,7 @@ func (p *Planner) kubelets(to engine.Direction) []engine.Group {
 		return nil
 	}
 	title := "Wait until every kubelet names " + want + " as cluster DNS"
-	gate := newGate("kubelets", title, kubeletGuide(p.Distribution, want, p.Survey.dnsKept()), p.spec().GateWait, k.holds)
+	gate := newGate("kubelets", title, kubeletGuide(p.Origin, want, p.Survey.dnsKept()), p.spec().GateWait, k.holds)
 	return engine.InOrder(
 		acted(gate, p.spec(), GateRequest{Cluster: p.Identity, Run: runTo(to), Gate: gateKubelets, Want: want}),
 		recordKubelets(p.Tools.Client(), p.spec().Name, p.Tools.Now),

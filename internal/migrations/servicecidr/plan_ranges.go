@@ -19,10 +19,10 @@ import (
 
 // rangePlan makes the groups of steps that add, retire and restore Service ranges.
 type rangePlan struct {
-	client       client.Client
-	survey       *Survey
-	servers      apiServers
-	distribution cluster.Distribution
+	client  client.Client
+	survey  *Survey
+	servers apiServers
+	origin  cluster.Origin
 	// wait is how long a gate waits for the operator.
 	wait time.Duration
 	// identity is the cluster's, for actions of gates.
@@ -31,7 +31,7 @@ type rangePlan struct {
 
 func (p *Planner) ranges() *rangePlan {
 	return &rangePlan{
-		client: p.Tools.Client(), survey: p.Survey, distribution: p.Distribution, wait: p.spec().GateWait,
+		client: p.Tools.Client(), survey: p.Survey, origin: p.Origin, wait: p.spec().GateWait,
 		servers: apiServers{
 			cluster: p.Tools.Cluster, inspector: p.Inspector, addresses: p.spec().APIServers, witnesses: p.Agents.Witnesses,
 			bitmap: p.Survey.Bitmap, family: p.Survey.family(),
@@ -207,7 +207,7 @@ const (
 // certificates waits until clients can connect to API servers by both addresses of kubernetes.
 func (r *rangePlan) certificates() engine.Step {
 	kubernetes := r.survey.Kubernetes()
-	guide := certificateGuide(r.distribution, kubernetes.Old, kubernetes.New)
+	guide := certificateGuide(r.origin, kubernetes.Old, kubernetes.New)
 	title := fmt.Sprintf("Wait until the certificate of every API server names %s and %s", kubernetes.Old, kubernetes.New)
 	servers := r.look()
 	gate := newGate("certificates", title, guide, r.wait, servers.certified(kubernetes.Old, kubernetes.New))
@@ -221,7 +221,7 @@ func (r *rangePlan) certificates() engine.Step {
 func (r *rangePlan) apiServers(want []netip.Prefix, confirmation string, lenient bool) engine.Step {
 	title := fmt.Sprintf("Wait until every API server has %s as --service-cluster-ip-range", flagOf(want))
 	servers := r.look()
-	gate := newGate("api-servers", title, apiServerGuide(r.distribution, want), r.wait, r.onRange(servers, want, confirmation, lenient))
+	gate := newGate("api-servers", title, apiServerGuide(r.origin, want), r.wait, r.onRange(servers, want, confirmation, lenient))
 	gate.Remark = servers.remark
 	run := hook.Apply
 	if confirmation == restored {

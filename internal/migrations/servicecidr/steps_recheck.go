@@ -42,14 +42,14 @@ func (p *Planner) recheck() []engine.Group {
 	var steps []engine.Step
 	if k, want := p.kubeletsOf(engine.Forward); k != nil {
 		steps = append(steps, again("kubelets", "Verify that every kubelet names "+want+" as cluster DNS",
-			kubeletGuide(p.Distribution, want, p.Survey.dnsKept()), k.holds, nil))
+			kubeletGuide(p.Origin, want, p.Survey.dnsKept()), k.holds, nil))
 	}
 	ranges := p.ranges()
 	if e := p.Survey.Kubernetes(); e != nil {
 		title := fmt.Sprintf("Verify that the certificate of every API server names %s and %s", e.Old, e.New)
 		servers := ranges.look()
 		steps = append(steps, again("certificates", title,
-			certificateGuide(p.Distribution, e.Old, e.New), servers.certified(e.Old, e.New), servers.remark))
+			certificateGuide(p.Origin, e.Old, e.New), servers.certified(e.Old, e.New), servers.remark))
 	}
 	_, to, moves := p.Survey.defaults()
 	if p.Survey.Bitmap { // which has one family
@@ -58,7 +58,7 @@ func (p *Planner) recheck() []engine.Group {
 	if moves {
 		servers := ranges.look()
 		steps = append(steps, again("api-servers", fmt.Sprintf("Verify that every API server has %s as --service-cluster-ip-range", flagOf(to)),
-			apiServerGuide(p.Distribution, to), ranges.onRange(servers, to, repointed, false), servers.remark))
+			apiServerGuide(p.Origin, to), ranges.onRange(servers, to, repointed, false), servers.remark))
 	}
 	return engine.AtOnce(parallel, "", steps...)
 }

@@ -32,20 +32,28 @@ type Report struct {
 	More int `json:"more,omitempty"`
 	// Clients are addresses that are served, for a watch.
 	Clients []string `json:"clients,omitempty"`
+	// Problems are sentences, each about one thing that is in the way of running two networks.
+	Problems []string `json:"problems,omitempty"`
 }
 
 // Empty reports whether nothing was found.
-func (r *Report) Empty() bool { return len(r.Found) == 0 && len(r.Clients) == 0 && r.More == 0 }
+func (r *Report) Empty() bool {
+	return len(r.Found) == 0 && len(r.Clients) == 0 && len(r.Problems) == 0 && r.More == 0
+}
 
 // String is one line.
 func (r *Report) String() string {
-	all := slices.Concat(r.Found, r.Clients)
-	text := strings.Join(all, ", ")
+	text := strings.Join(slices.Concat(r.Found, r.Clients), ", ")
+	if len(r.Problems) > 0 { // sentences, which have commas
+		text = strings.Join(append(slices.DeleteFunc([]string{text}, isBlank), r.Problems...), "; ")
+	}
 	if r.More > 0 {
 		text += fmt.Sprintf(" and %d more", r.More)
 	}
 	return text
 }
+
+func isBlank(text string) bool { return text == "" }
 
 // Marshal is the report as JSON, cut to what a termination message holds.
 func (r *Report) Marshal() ([]byte, error) {
@@ -56,8 +64,10 @@ func (r *Report) Marshal() ([]byte, error) {
 			return body, err
 		}
 		list := &short.Found
-		if len(short.Clients) > len(short.Found) {
-			list = &short.Clients
+		for _, other := range []*[]string{&short.Clients, &short.Problems} {
+			if len(*other) > len(*list) {
+				list = other
+			}
 		}
 		half := (len(*list) + 1) / 2
 		short.More += len(*list) - half

@@ -10,6 +10,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"syscall"
 
 	"github.com/replumb/replumb/internal/network/podnetwork"
 )
@@ -75,9 +76,13 @@ func (h Host) confs() (map[string]*conf, error) {
 	return h.configurations(extensions()...)
 }
 
-// known reads also those that lie ready and are not loaded.
+// putAside ends the names of configurations that Cilium has put aside, as its agents do when they start (cni-exclusive in its ConfigMap;
+// cleanupOtherCNI in daemon/cmd/cni of github.com/cilium/cilium).
+const putAside = ".cilium_bak"
+
+// known reads also those that are not loaded: what lies ready, and what has been put aside.
 func (h Host) known() (map[string]*conf, error) {
-	return h.configurations(append(extensions(), podnetwork.ParkedSuffix)...)
+	return h.configurations(append(extensions(), podnetwork.ParkedSuffix, putAside)...)
 }
 
 // extensions of what runtimes load.
@@ -261,8 +266,36 @@ func (h Host) present(kind string, paths []string) ([]string, error) {
 const directory = "directory"
 
 func isEmpty(root *os.Root, name string) bool {
+	all, err := unmounted(root, name)
+	return err == nil && len(all) == 0
+}
+
+// unmounted are the entries of a directory in which nothing is mounted: what is there is someone else's, such as the control groups of the
+// node in Cilium's directory.
+func unmounted(root *os.Root, name string) ([]string, error) {
 	entries, err := fs.ReadDir(root.FS(), name)
-	return err == nil && len(entries) == 0
+	if err != nil {
+		return nil, err
+	}
+	own, err := root.Stat(name)
+	if err != nil {
+		return nil, err
+	}
+	var out []string
+	for _, e := range entries {
+		at := path.Join(name, e.Name())
+		if info, err := root.Lstat(at); err == nil && device(info) == device(own) {
+			out = append(out, at)
+		}
+	}
+	return out, nil
+}
+
+func device(info fs.FileInfo) uint64 {
+	if st, ok := info.Sys().(*syscall.Stat_t); ok {
+		return st.Dev
+	}
+	return 0
 }
 
 func (h Host) unlink(find func() ([]string, error)) error {
@@ -291,12 +324,12 @@ func (h Host) unlink(find func() ([]string, error)) error {
 // emptyOut removes what is in a directory, and the directory, unless that is where something is mounted, such as for the pod that does this:
 // then it stays, with nothing in it.
 func emptyOut(root *os.Root, name string) error {
-	entries, err := fs.ReadDir(root.FS(), name)
+	all, err := unmounted(root, name)
 	if err != nil {
 		return err
 	}
-	for _, e := range entries {
-		if err := root.RemoveAll(path.Join(name, e.Name())); err != nil {
+	for _, at := range all {
+		if err := root.RemoveAll(at); err != nil {
 			return err
 		}
 	}

@@ -1,6 +1,7 @@
 package nodecleanup
 
 import (
+	"fmt"
 	"path"
 	"slices"
 	"strings"
@@ -33,6 +34,14 @@ type Network struct {
 	Protocols []int
 	// Gateways says that it makes routes into its range, via other nodes, that nothing marks.
 	Gateways bool
+	// Filters are prefixes of the names of its programs of BPF that the kernel runs for interfaces (tc-bpf(8)).
+	Filters []string
+	// Pins are patterns of what its programs and maps of BPF are kept by, in the order in which they are removed.
+	Pins []string
+	// RouteTables are its own, and so are the rules that lead to them.
+	RouteTables []int
+	// LocalRule is the priority to which it moves the kernel's rule for local addresses, which is 0; 0 if it does not.
+	LocalRule int
 }
 
 // Find is the network of that name.
@@ -40,7 +49,8 @@ type Network struct {
 // Flannel: pkg/trafficmngr/{iptables,nftables} and pkg/backend of github.com/flannel-io/flannel; its CNI plugin delegates to bridge and
 // host-local, which keep addresses under the name of the network. Calico: felix/rules/rule_defs.go, felix/dataplane/linux and
 // felix/nftables of github.com/projectcalico/calico; 80 is the default of RouteTableRange's protocol (DeviceRouteProtocol), and 12
-// that of BIRD.
+// that of BIRD. Cilium: cilium-dbg/cmd/post_uninstall_cleanup.go, pkg/datapath/iptables and pkg/datapath/linux (NodeEnsureLocalRoutingRule)
+// of github.com/cilium/cilium. What is pinned of its links goes before its maps: a program without the maps of its tail calls drops packets.
 func Find(name string) (Network, bool) {
 	all := []Network{
 		{
@@ -71,6 +81,17 @@ func Find(name string) (Network, bool) {
 			Kept: []string{"tunl0"}, Chains: []string{"cali-"}, Sets: []string{"cali4", "cali6"}, Tables: []string{"calico"},
 			Comments: []string{"cali:"}, Protocols: []int{80, 12},
 		},
+		{
+			Name: "cilium", Plugins: []string{"cilium-cni"}, Nets: []string{"cilium"}, Dirs: []string{"/run/cilium", "/var/run/cilium"},
+			Links:   []string{"cilium_*", "lxc_health", "lxc" + strings.Repeat("[0-9a-f]", lxcDigits)},
+			Chains:  []string{"CILIUM_", "OLD_CILIUM_"},
+			Sets:    []string{"cilium_"},
+			Filters: []string{"cil_"},
+			Pins: []string{
+				bpfDir + "/cilium/devices", bpfDir + "/cilium/endpoints", bpfDir + "/cilium", bpfDir + "/tc/globals/cilium_*",
+			},
+			RouteTables: []int{2004, 2005}, LocalRule: 100,
+		},
 	}
 	i := slices.IndexFunc(all, func(n Network) bool { return n.Name == name })
 	if i < 0 {
@@ -80,7 +101,15 @@ func Find(name string) (Network, bool) {
 }
 
 // Names are those that Find knows.
-func Names() []string { return []string{"flannel", "calico"} }
+func Names() []string { return []string{"flannel", "calico", "cilium"} }
+
+const (
+	// bpfDir is where the file system of BPF is mounted.
+	bpfDir = "/sys/fs/bpf"
+	// lxcDigits are of the hash in the name of an interface of Cilium's pods (Endpoint2IfName in pkg/endpoint/connector). LXC's own lxcbr0 is
+	// no such name.
+	lxcDigits = 12
+)
 
 // Describe says in words what is removed from every node.
 func (n Network) Describe() []string {
@@ -98,6 +127,12 @@ func (n Network) Describe() []string {
 	}
 	if len(n.Sets) > 0 {
 		out = append(out, "ipsets "+strings.Join(n.Sets, "*, ")+"*")
+	}
+	if len(n.Pins) > 0 {
+		out = append(out, "programs and maps of BPF: "+strings.Join(n.Pins, ", "))
+	}
+	if len(n.RouteTables) > 0 {
+		out = append(out, fmt.Sprintf("rules for routing tables %v, and these", n.RouteTables))
 	}
 	return append(out, "directories "+strings.Join(n.Dirs, ", ")+", and the addresses that were given out")
 }
@@ -121,6 +156,9 @@ func (n Network) Writable() []string {
 		if !slices.Contains(all, dir) && !strings.HasPrefix(dir, "/var/lib/cni/") {
 			all = append(all, dir)
 		}
+	}
+	if len(n.Pins) > 0 {
+		all = append(all, bpfDir)
 	}
 	return all
 }

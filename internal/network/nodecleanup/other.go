@@ -15,3 +15,18 @@ func (h Host) Clean(Network) (*Report, error) { return nil, errors.ErrUnsupporte
 
 // Watch works on Linux only.
 func (w Watcher) Watch(context.Context) (*Report, error) { return nil, errors.ErrUnsupported }
+
+// Prefer works on Linux only.
+func (h Host) Prefer(Network) error { return errors.ErrUnsupported }
+
+// Prefers works on Linux only.
+func (h Host) Prefers(Network) (bool, error) { return false, errors.ErrUnsupported }
+
+// Unprefer works on Linux only.
+func (h Host) Unprefer() error { return errors.ErrUnsupported }
+
+// Standing works on Linux only.
+func (h Host) Standing(Network) (*Report, error) { return nil, errors.ErrUnsupported }
+
+// Adopt works on Linux only.
+func (h Host) Adopt(Network) error { return errors.ErrUnsupported }

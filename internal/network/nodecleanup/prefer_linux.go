@@ -27,6 +27,13 @@ func (e *AheadError) Error() string {
 	return fmt.Sprintf("%s/%s sorts before %s, and is what the node goes by: rename it", confDir, e.File, Preferred)
 }
 
+// NotReadyError says that a node has no configuration of a network that it could be switched to.
+type NotReadyError struct{ Network string }
+
+func (e *NotReadyError) Error() string {
+	return fmt.Sprintf("no configuration of %s lies ready in %s", e.Network, confDir)
+}
+
 // Prefer has the node give new pods the network whose configuration lies ready on it. That one is copied as it is: its installer has filled
 // in what differs from node to node. The file appears whole or not at all, also when the node loses power.
 func (h Host) Prefer(n Network) error {
@@ -76,7 +83,7 @@ func (h Host) Unprefer() error {
 		return err
 	}
 	defer func() { _ = root.Close() }()
-	for _, name := range []string{Preferred, preferring} {
+	for _, name := range []string{Preferred, preferring, Preferred + putAside} {
 		if err := root.Remove(path.Join(within(confDir), name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
@@ -84,18 +91,28 @@ func (h Host) Unprefer() error {
 	return syncDir(root)
 }
 
-// ahead fails if a file is taken before replumb's, whatever is in it: one that cannot be read has the runtime load none at all.
+// ahead fails if a file is taken before replumb's.
 func ahead(root *os.Root) error {
+	files, err := aheads(root)
+	if err == nil && len(files) > 0 {
+		return &AheadError{files[0]}
+	}
+	return err
+}
+
+// aheads are the files that are taken before replumb's, whatever is in them: one that cannot be read has the runtime load none at all.
+func aheads(root *os.Root) ([]string, error) {
 	entries, err := fs.ReadDir(root.FS(), within(confDir))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
+		return nil, err
 	}
+	var out []string
 	for _, e := range entries {
 		if loaded(e.Name()) && e.Name() < Preferred {
-			return &AheadError{e.Name()}
+			out = append(out, e.Name())
 		}
 	}
-	return nil
+	return out, nil
 }
 
 func loaded(name string) bool { return slices.Contains(extensions(), path.Ext(name)) }
@@ -103,7 +120,7 @@ func loaded(name string) bool { return slices.Contains(extensions(), path.Ext(na
 // parked is the configuration of a network that lies ready. It has to be a list: that is what the name says under which it will be read.
 func parked(root *os.Root, n Network) ([]byte, error) {
 	entries, err := fs.ReadDir(root.FS(), within(confDir))
-	if err != nil {
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
 	for _, e := range entries {
@@ -120,7 +137,7 @@ func parked(root *os.Root, n Network) ([]byte, error) {
 			return body, nil
 		}
 	}
-	return nil, fmt.Errorf("no configuration of %s lies ready in %s", n.Name, confDir)
+	return nil, &NotReadyError{n.Name}
 }
 
 func writeWhole(root *os.Root, body []byte) error {

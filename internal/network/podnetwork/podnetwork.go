@@ -13,8 +13,46 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 )
 
-// Of says which network a DaemonSet is, by the labels, names and images that vendors give theirs; empty, if none.
+// Of says which network a DaemonSet is, by the labels, names and images that vendors give theirs; empty, if none. A Calico that makes
+// policies hold on another network is none.
 func Of(ds *appsv1.DaemonSet) v1alpha1.CNIName {
+	if program := Program(ds); program != v1alpha1.Calico || !enforcesOnly(&ds.Spec.Template.Spec) {
+		return program
+	}
+	return ""
+}
+
+// enforcesOnly reports whether a Calico gives pods neither interfaces nor addresses:
+//
+//   - Tigera's operator names the plugin of another (CNI_PLUGIN_TYPE, in pkg/render/node.go in github.com/tigera/operator).
+//   - It has no plugin to install, and no backend, or goes by interfaces of another, such as eni of AWS, azv of Azure and gke of GKE
+//     (config/v1.7/calico.yaml in github.com/aws/amazon-vpc-cni-k8s, and the same file of the operator).
+//   - It has no backend, and pods have addresses of their Node's range, which the cloud routes (cluster/addons/calico-policy-controller in
+//     k8s.io/kubernetes, which GKE uses, and manifests/calico-policy-only.yaml in github.com/projectcalico/calico).
+func enforcesOnly(spec *corev1.PodSpec) bool {
+	env, installs := map[string]string{}, false
+	for _, c := range slices.Concat(spec.InitContainers, spec.Containers) {
+		installs = installs || c.Name == "install-cni"
+		for _, e := range c.Env {
+			installs = installs || e.Name == "CNI_NETWORK_CONFIG" || e.Name == "CNI_CONF_NAME"
+			env[e.Name] = e.Value
+		}
+	}
+	routed, foreign := env["CALICO_NETWORKING_BACKEND"] == "none", env["FELIX_INTERFACEPREFIX"] != ""
+	if strings.Contains(env["FELIX_INTERFACEPREFIX"], "cali") {
+		foreign = false
+	}
+	switch plugin := env["CNI_PLUGIN_TYPE"]; {
+	case plugin != "":
+		return plugin != "Calico"
+	case installs:
+		return routed && env["USE_POD_CIDR"] == "true"
+	}
+	return routed || foreign
+}
+
+// Program says whose program a DaemonSet is, as Of does, whether it is the network or makes policies hold on another.
+func Program(ds *appsv1.DaemonSet) v1alpha1.CNIName {
 	labels := []string{ds.Labels["k8s-app"], ds.Labels["app"], ds.Labels["app.kubernetes.io/name"], ds.Name}
 	labels = append(labels, ds.Spec.Template.Labels["k8s-app"], ds.Spec.Template.Labels["app"])
 	named := func(names ...string) bool {
@@ -40,9 +78,9 @@ func Of(ds *appsv1.DaemonSet) v1alpha1.CNIName {
 	return ""
 }
 
-// Name of the network that a DaemonSet is, also of those that replumb cannot switch from; empty, if it is none that is known.
+// Name of the network that a DaemonSet is or belongs to, also of those that replumb cannot switch from; empty, if it is none that is known.
 func Name(ds *appsv1.DaemonSet) string {
-	if known := Of(ds); known != "" {
+	if known := Program(ds); known != "" {
 		return string(known)
 	}
 	for image, name := range map[string]string{
@@ -84,6 +122,11 @@ func Remnants(network v1alpha1.CNIName, namespace string) []Remnant {
 	case v1alpha1.Flannel:
 		names = []string{
 			"ConfigMap/kube-flannel-cfg", "ServiceAccount/flannel", "ClusterRoleBinding//flannel", "ClusterRole//flannel",
+		}
+	case v1alpha1.Cilium: // the chart's; its certificates and Envoy are only where Hubble and policies of layer 7 are
+		names = []string{
+			"Deployment/cilium-operator", "ConfigMap/cilium-config", "ServiceAccount/cilium", "ServiceAccount/cilium-operator",
+			"ClusterRoleBinding//cilium", "ClusterRoleBinding//cilium-operator", "ClusterRole//cilium", "ClusterRole//cilium-operator",
 		}
 	case v1alpha1.Calico:
 		names = []string{

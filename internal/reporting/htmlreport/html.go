@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"embed"
 	"encoding/base64"
+	"errors"
 	"fmt"
 	"html/template"
 	"io"
@@ -46,6 +47,13 @@ func (d *Document) HTML(w io.Writer) error {
 		return fmt.Errorf("writing the report: %w", err)
 	}
 	return nil
+}
+
+// Library is the script and the style of what draws charts in a page, for pictures of the documentation.
+func Library() (script, style string, err error) {
+	js, jsErr := assets.ReadFile("assets/uPlot.iife.min.js")
+	css, cssErr := assets.ReadFile("assets/uPlot.min.css")
+	return string(js), string(css), errors.Join(jsErr, cssErr)
 }
 
 // page is what the template gets.

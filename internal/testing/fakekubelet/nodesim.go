@@ -82,13 +82,14 @@ func (f *Fleet) Node(ctx context.Context, name string, address netip.Addr) error
 	if err := f.Client.Create(ctx, n); err != nil {
 		return err
 	}
+	was := n.DeepCopy() // by patch: others that are played write to Nodes as well
 	much := corev1.ResourceList{"cpu": resource.MustParse("1000"), "memory": resource.MustParse("1Ti"), "pods": resource.MustParse("1000")}
 	n.Status = corev1.NodeStatus{
 		Capacity: much, Allocatable: much,
 		Addresses:  []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: address.String()}},
 		Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "Simulated"}},
 	}
-	if err := f.Client.Status().Update(ctx, n); err != nil {
+	if err := f.Client.Status().Patch(ctx, n, client.MergeFrom(was)); err != nil {
 		return err
 	}
 	// The API server taints nodes that are new, and the controller of nodes that is not here takes the taint away.

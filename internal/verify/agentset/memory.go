@@ -122,7 +122,7 @@ type word struct {
 // agent is what is remembered of one.
 type agent struct {
 	last word
-	// speaks is the instance that was heard last. What was there at the first look is hearsay.
+	// speaks is the instance that was heard last. What was there at the first look may be of an earlier run.
 	speaks string
 	since  time.Time
 	skew   time.Duration

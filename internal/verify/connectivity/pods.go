@@ -50,6 +50,8 @@ type Pods struct {
 	Image pull.Image
 	// Pools of Calico to ask for addresses of; none takes the addresses as they come.
 	Pools []string
+	// Anyone has the policy let any caller reach the one port: where callers are seen with the address of a node, it would let in none.
+	Anyone bool
 }
 
 // Serve makes a pod that answers on each of the nodes, and a policy that lets only pods of the role asking reach the one port,
@@ -187,13 +189,17 @@ func (p *Pods) meta(name, role string) metav1.ObjectMeta {
 }
 
 func (p *Pods) policy(asking string) *networkingv1.NetworkPolicy {
+	from := []networkingv1.NetworkPolicyPeer{{PodSelector: &metav1.LabelSelector{MatchLabels: p.Labels(asking)}}}
+	if p.Anyone {
+		from = nil
+	}
 	return &networkingv1.NetworkPolicy{
 		ObjectMeta: p.meta("canary", RoleAnswer),
 		Spec: networkingv1.NetworkPolicySpec{
 			PodSelector: metav1.LabelSelector{MatchLabels: p.Labels(RoleAnswer)},
 			PolicyTypes: []networkingv1.PolicyType{networkingv1.PolicyTypeIngress},
 			Ingress: []networkingv1.NetworkPolicyIngressRule{{
-				From:  []networkingv1.NetworkPolicyPeer{{PodSelector: &metav1.LabelSelector{MatchLabels: p.Labels(asking)}}},
+				From:  from,
 				Ports: []networkingv1.NetworkPolicyPort{{Port: ptr.To(intstr.FromInt(testpod.OpenPort))}},
 			}},
 		},

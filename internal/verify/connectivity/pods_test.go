@@ -34,3 +34,13 @@ func TestPullSecrets(t *testing.T) {
 		}
 	}
 }
+
+// TestWhomThePolicyLetsIn: pods of the role that asks or, where those are seen with the address of a node, anyone; always at one port.
+func TestWhomThePolicyLetsIn(t *testing.T) {
+	for _, anyone := range []bool{false, true} {
+		rules := (&Pods{Migration: "m", Anyone: anyone}).policy("ask").Spec.Ingress
+		if len(rules) != 1 || len(rules[0].Ports) != 1 || (len(rules[0].From) == 0) != anyone {
+			t.Errorf("anyone %v: %+v", anyone, rules)
+		}
+	}
+}

@@ -50,8 +50,11 @@ type Step struct {
 	Targets []string
 	// Only, if set, names the nodes that answer; one other one calls them too.
 	Only []string
-	// Unfenced says that nothing in the cluster may enforce NetworkPolicies.
+	// Unfenced says that nothing in the cluster may enforce NetworkPolicies, except on the nodes of FencedOn.
 	Unfenced bool
+	FencedOn []string
+	// Anyone says that callers may be seen with the address of a node: see Pods.
+	Anyone bool
 }
 
 var (
@@ -94,7 +97,7 @@ func (s *Step) Do(ctx context.Context) error {
 }
 
 func (s *Step) pods() *Pods {
-	return &Pods{Client: s.Cluster, Migration: s.Migration, Image: s.Image, Pools: s.Pools}
+	return &Pods{Client: s.Cluster, Migration: s.Migration, Image: s.Image, Pools: s.Pools, Anyone: s.Anyone}
 }
 
 // Verify implements engine.Step: as soon as all pods answer, it sends those that call.
@@ -158,9 +161,9 @@ func (s *Step) call(ctx context.Context, answering []corev1.Pod, addresses []net
 		return err
 	}
 	var refuse []string
-	for _, a := range addresses {
+	for i, a := range addresses {
 		reach = append(reach, netip.AddrPortFrom(a, testpod.OpenPort).String())
-		if !s.Unfenced {
+		if !s.Unfenced || slices.Contains(s.FencedOn, answering[i].Spec.NodeName) {
 			refuse = append(refuse, netip.AddrPortFrom(a, testpod.ClosedPort).String())
 		}
 	}

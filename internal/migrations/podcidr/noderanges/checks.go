@@ -9,6 +9,7 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/engine/findings"
+	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/migrations/podcidr/podmove"
 	"github.com/replumb/replumb/internal/network/nodeipam"
 	"github.com/replumb/replumb/internal/network/podnetwork"
@@ -69,6 +70,16 @@ func Checks() []findings.Check[Input] {
 			Fix: "move such nodes by replacing them: new ones get ranges of the target once controller managers give those",
 		},
 		{
+			Code:     "RP2507",
+			Severity: findings.Blocking,
+			Run:      checkMaker,
+			Claim:    "who made the cluster lets Nodes have other ranges",
+			Why: "ranges of Nodes change only if no controller manager gives them meanwhile, if the pod network reads them again, and if machines " +
+				"are routed by them; some installers and clouds decide this themselves",
+			Fix: "move to new nodes with another range where the platform has that (docs/platforms), by spec.nodes; else make another cluster, and mirror " +
+				"to it (spec.mirror)",
+		},
+		{
 			Code:     "RP2505",
 			Severity: findings.Warning,
 			Run:      checkClaims,
@@ -118,9 +129,9 @@ func checkFinalizers(in Input) []findings.Result {
 func checkManaged(in Input) []findings.Result {
 	var out []findings.Result
 	for i := range in.Survey.Nodes {
-		if n := &in.Survey.Nodes[i]; n.Annotations["cluster.x-k8s.io/machine"] != "" {
+		if n := &in.Survey.Nodes[i]; cluster.MachineOf(n) != "" {
 			out = append(out, findings.Failed("Node "+n.Name, "node %s is that of a machine of Cluster API, %s", n.Name,
-				n.Annotations["cluster.x-k8s.io/machine"]))
+				cluster.MachineOf(n)))
 		}
 	}
 	return out

@@ -8,9 +8,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/cordon"
 	"github.com/replumb/replumb/internal/kube/rollout"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/migrations/podcidr/podmove"
@@ -162,20 +162,20 @@ func (p *Planner) pauseRanges(d engine.Direction) []engine.Group {
 	if !p.nodes.away(d) {
 		return nil
 	}
-	return engine.InOrder(p.rangeGate("ranges-paused", pausedGuide(p.distribution()), gatePaused))
+	return engine.InOrder(p.rangeGate("ranges-paused", pausedGuide(p.origin()), gatePaused))
 }
 
 func (p *Planner) repointRanges() []engine.Group {
-	guide := repointedGuide(p.distribution(), p.Survey.Spec.To[0], p.bits())
+	guide := repointedGuide(p.origin(), p.Survey.Spec.To[0], p.bits())
 	return engine.InOrder(p.latecomers(forward), p.rangeGate("ranges-given", guide, gateRepointed))
 }
 
 func (p *Planner) restoreRanges() []engine.Group {
-	guide := restoredGuide(p.distribution(), p.Survey.Spec.From)
+	guide := restoredGuide(p.origin(), p.Survey.Spec.From)
 	return engine.InOrder(p.latecomers(backward), p.rangeGate("ranges-given", guide, gateRestored))
 }
 
-func (p *Planner) distribution() cluster.Distribution { return cluster.DistributionOf(p.Survey.Nodes) }
+func (p *Planner) origin() cluster.Origin { return cluster.OriginOf(p.Survey.Nodes) }
 
 // bits is the prefix length of each node's range in the target.
 func (p *Planner) bits() int {
@@ -210,7 +210,7 @@ func (p *Planner) moveRound(round []*NodeRange, d engine.Direction) []engine.Gro
 		return engine.AtOnce(len(round), title, steps...)
 	}
 	groups := slices.Concat(
-		each(node.cordon),
+		each(func(n node) engine.Step { return n.cordon().Close() }),
 		each(p.drain),
 	)
 	if p.Agents != nil {
@@ -219,12 +219,12 @@ func (p *Planner) moveRound(round []*NodeRange, d engine.Direction) []engine.Gro
 	groups = append(groups, slices.Concat(
 		each(node.recreate),
 		each(func(n node) engine.Step { return n.restartAgents(p.Survey.Spec.Agents) }),
-		each(func(n node) engine.Step { return &evictStep{node: n, left: p.Survey.Spec.Left(d), tools: p.Rollout()} }),
+		each(func(n node) engine.Step { return p.renew(n, d) }),
 	)...)
 	if p.Tries() {
 		groups = append(groups, engine.InOrder(p.trial(round, d))...)
 	}
-	groups = append(groups, each(node.uncordon)...)
+	groups = append(groups, each(func(n node) engine.Step { return n.cordon().Open() })...)
 	groups = append(groups, p.Steady(d, title)...)
 	return append(groups, engine.Group{Title: title, Steps: []engine.Step{p.Note(title)}})
 }
@@ -233,10 +233,21 @@ func (p *Planner) moveRound(round []*NodeRange, d engine.Direction) []engine.Gro
 func (p *Planner) drain(n node) engine.Step {
 	keeps := nodeipam.Range(n.ranges)
 	return p.Rollout().Drain(rollout.Leaving{
-		Node: n.name, Taint: movingTaint(p.Survey.Spec.Name), Bare: p.Survey.Spec.Roll.BarePods,
+		Node: n.name, Taint: cordon.Taint(p.Survey.Spec.Name), Bare: p.Survey.Spec.Roll.BarePods,
 		Patience: p.Survey.Spec.Roll.JobWait.Duration,
 		Stays: func(pod *corev1.Pod) bool {
 			return pod.Labels[connectivity.Label] != "" || slices.ContainsFunc(calico.PodAddresses(pod), keeps.Contains)
+		},
+	})
+}
+
+// renew evicts what is still on a node with another address.
+func (p *Planner) renew(n node, d engine.Direction) engine.Step {
+	home := nodeipam.Range(n.ranges)
+	return p.Rollout().Renew(rollout.Renewal{
+		Node: n.name, Left: p.Survey.Spec.Left(d),
+		Stale: func(pod *corev1.Pod) bool {
+			return slices.ContainsFunc(calico.PodAddresses(pod), func(a netip.Addr) bool { return a.Is4() && !home.Contains(a) })
 		},
 	})
 }
@@ -245,10 +256,6 @@ func (p *Planner) drain(n node) engine.Step {
 // themselves still see; it does not count.
 func (p *Planner) vacate(n node) engine.Step {
 	return &lossguard.Vacated{Watch: p.Agents.Watch, Node: n.name, Limit: p.Agents.Wait}
-}
-
-func movingTaint(migration string) corev1.Taint {
-	return corev1.Taint{Key: v1alpha1.TaintMoving, Value: migration, Effect: corev1.TaintEffectNoSchedule}
 }
 
 // trial has pods prove that the nodes give addresses of their ranges, and that those are routed.

@@ -11,6 +11,7 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/cordon"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/migrations/podcidr/podmove"
 	"github.com/replumb/replumb/internal/network/nodeipam"
@@ -75,7 +76,9 @@ func allThere(ranges []NodeRange, d engine.Direction) error {
 }
 
 // noted reports whether replumb has written something on a Node.
-func noted(n *corev1.Node) bool { return closed(n) || n.Annotations[v1alpha1.AnnotationPodCIDRs] != "" }
+func noted(n *corev1.Node) bool {
+	return cordon.Closed(n) || n.Annotations[v1alpha1.AnnotationPodCIDRs] != ""
+}
 
 // notedNodes are those that replumb has written something on. It fails as long as there are any, or the Node of a trial is there.
 func notedNodes(ctx context.Context, c *cluster.Cluster, trial nodeipam.Trial) ([]corev1.Node, error) {
@@ -108,8 +111,8 @@ func clearNotes(tools migration.Tools, name string) engine.Step {
 				return err
 			}
 			for i := range all {
-				err := changeNode(ctx, tools.Cluster, &all[i], func(n *corev1.Node) {
-					unmark(n)
+				err := cordon.Patch(ctx, tools.Cluster, &all[i], func(n *corev1.Node) {
+					cordon.Clear(n)
 					delete(n.Annotations, v1alpha1.AnnotationPodCIDRs)
 				})
 				if err != nil {

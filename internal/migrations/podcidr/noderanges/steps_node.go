@@ -7,14 +7,13 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/cordon"
 	"github.com/replumb/replumb/internal/kube/rollout"
 	"github.com/replumb/replumb/internal/verify/connectivity"
 )
@@ -30,30 +29,6 @@ type node struct {
 	watched bool
 }
 
-// read is the Node as it is now; nil, if it is gone.
-func (n node) read(ctx context.Context) (*corev1.Node, error) {
-	found := &corev1.Node{}
-	err := n.cluster.Get(ctx, client.ObjectKey{Name: n.name}, found)
-	if apierrors.IsNotFound(err) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("node %s: %w", n.name, err)
-	}
-	return found, nil
-}
-
-// changeNode patches a Node that was read. It carries the version, since taints are a list.
-func changeNode(ctx context.Context, c *cluster.Cluster, n *corev1.Node, change func(*corev1.Node)) error {
-	was := n.DeepCopy()
-	change(n)
-	patch := client.MergeFromWithOptions(was, client.MergeFromWithOptimisticLock{})
-	if err := c.Patch(ctx, n, patch, client.FieldOwner(v1alpha1.FieldManager)); err != nil {
-		return fmt.Errorf("node %s: %w", n.Name, err)
-	}
-	return nil
-}
-
 // pods on the node.
 func (n node) pods(ctx context.Context) ([]corev1.Pod, error) {
 	all := &corev1.PodList{}
@@ -63,79 +38,9 @@ func (n node) pods(ctx context.Context) ([]corev1.Pod, error) {
 	return all.Items, nil
 }
 
-// cordon keeps new pods away from a node: by spec.unschedulable those that tolerate no taint, by a taint those of DaemonSets too, which
-// pass over the former. Agents, which tolerate everything, go by a label. A Node that is gone is saved as it was: with everything.
-func (n node) cordon() engine.Step {
-	read := func(ctx context.Context) (*corev1.Node, error) {
-		found, err := n.read(ctx)
-		if err != nil || found == nil {
-			return nil, err
-		}
-		if !found.Spec.Unschedulable || !slices.ContainsFunc(found.Spec.Taints, moving) ||
-			n.watched && found.Labels[v1alpha1.LabelAgents] == "" {
-			return found, engine.NotYet("node %s takes new pods", n.name)
-		}
-		return found, nil
-	}
-	return &engine.Observed[*corev1.Node]{
-		Name: "cordon/" + n.name, About: "Keep new pods away from node " + n.name,
-		Look: engine.LookOf(read), Proof: engine.ProofOf(read),
-		Write: func(ctx context.Context, found *corev1.Node) error { return changeNode(ctx, n.cluster, found, n.mark) },
-		Changes: func() ([]engine.Change, error) {
-			body := map[string]any{"spec": map[string]any{"unschedulable": true, "taints": []corev1.Taint{movingTaint(n.migration)}}}
-			if n.watched {
-				body["metadata"] = map[string]any{"labels": map[string]string{v1alpha1.LabelAgents: v1alpha1.HostAgent}}
-			}
-			return []engine.Change{{Verb: "patch", Object: "Node " + n.name, Body: body}}, nil
-		},
-	}
-}
-
-func (n node) mark(found *corev1.Node) {
-	if !found.Spec.Unschedulable {
-		metav1.SetMetaDataAnnotation(&found.ObjectMeta, v1alpha1.AnnotationCordoned, n.migration)
-		found.Spec.Unschedulable = true
-	}
-	if !slices.ContainsFunc(found.Spec.Taints, moving) {
-		found.Spec.Taints = append(found.Spec.Taints, movingTaint(n.migration))
-	}
-	if n.watched && found.Labels[v1alpha1.LabelAgents] == "" {
-		metav1.SetMetaDataLabel(&found.ObjectMeta, v1alpha1.LabelAgents, v1alpha1.HostAgent)
-	}
-}
-
-// uncordon lets pods onto a node again, unless they were kept away before by others.
-func (n node) uncordon() engine.Step {
-	read := func(ctx context.Context) (*corev1.Node, error) {
-		found, err := n.read(ctx)
-		if err != nil || found == nil {
-			return nil, err
-		}
-		if closed(found) {
-			return found, engine.NotYet("node %s takes no pods", n.name)
-		}
-		return found, nil
-	}
-	return &engine.Observed[*corev1.Node]{
-		Name: "uncordon/" + n.name, About: "Let pods onto node " + n.name + " again",
-		Look: engine.LookOf(read), Proof: engine.ProofOf(read),
-		Write: func(ctx context.Context, found *corev1.Node) error { return changeNode(ctx, n.cluster, found, unmark) },
-		Changes: func() ([]engine.Change, error) {
-			return []engine.Change{{Verb: "patch", Object: "Node " + n.name, Body: map[string]any{"spec": map[string]any{
-				"unschedulable": "as before", "taints": "without " + v1alpha1.TaintMoving,
-			}}}}, nil
-		},
-	}
-}
-
-func unmark(found *corev1.Node) {
-	if found.Annotations[v1alpha1.AnnotationCordoned] != "" {
-		delete(found.Annotations, v1alpha1.AnnotationCordoned)
-		found.Spec.Unschedulable = false
-	}
-	found.Spec.Taints = slices.DeleteFunc(found.Spec.Taints, moving)
-	delete(found.Labels, v1alpha1.LabelAgents)
-	delete(found.Labels, v1alpha1.LabelAgentsBefore)
+// cordon keeps new pods away from the node, and lets them back.
+func (n node) cordon() cordon.Node {
+	return cordon.Node{Client: n.cluster, Migration: n.migration, Name: n.name, Watched: n.watched}
 }
 
 // recreate deletes a Node and makes it again with its next ranges, which a Node cannot be given otherwise.
@@ -194,7 +99,7 @@ func (n node) restartAgents(named []types.NamespacedName) engine.Step {
 
 // oldAgents are those that were started before the Node was made. It fails as long as there are any, or one is not ready.
 func (n node) oldAgents(ctx context.Context, named []types.NamespacedName, ended map[types.UID]bool) (old []corev1.Pod, err error) {
-	found, err := n.read(ctx)
+	found, err := cordon.Read(ctx, n.cluster, n.name)
 	if err != nil || found == nil {
 		return nil, err
 	}

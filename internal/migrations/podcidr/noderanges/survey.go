@@ -9,9 +9,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/cordon"
 	"github.com/replumb/replumb/internal/migrations/podcidr/podmove"
 	"github.com/replumb/replumb/internal/network/calico"
 	"github.com/replumb/replumb/internal/network/nodeipam"
@@ -55,15 +55,6 @@ func (r *NodeRange) there(d engine.Direction) bool {
 	return !r.Gone && !r.Kept && slices.Equal(r.Has, r.at(d))
 }
 
-// closed reports whether replumb keeps pods away from a node.
-func closed(n *corev1.Node) bool {
-	return n.Annotations[v1alpha1.AnnotationCordoned] != "" || slices.ContainsFunc(n.Spec.Taints, moving)
-}
-
-func moving(t corev1.Taint) bool {
-	return t.Key == v1alpha1.TaintMoving && t.Effect == corev1.TaintEffectNoSchedule
-}
-
 // Unsettled are the nodes that have something to be done on the way in a direction.
 func (s *Survey) Unsettled(d engine.Direction) []*NodeRange {
 	crowded := map[string]bool{}
@@ -73,7 +64,7 @@ func (s *Survey) Unsettled(d engine.Direction) []*NodeRange {
 	var all []*NodeRange
 	for i := range s.NodeRanges {
 		r := &s.NodeRanges[i]
-		if !r.there(d) || closed(r.Node) || crowded[r.Node.Name] {
+		if !r.there(d) || cordon.Closed(r.Node) || crowded[r.Node.Name] {
 			all = append(all, r)
 		}
 	}

@@ -1,0 +1,299 @@
+package docs_test
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/replumb/replumb/hack/manual/page"
+	"github.com/replumb/replumb/internal/cli"
+)
+
+// blocks are the lines of a page's blocks of code, each with what a backslash joins to it.
+func blocks(f textFile) []string {
+	var code []string
+	for _, l := range page.Lines(f.text) {
+		if l.Code {
+			code = append(code, l.Text)
+		}
+	}
+	return strings.Split(joined(strings.Join(code, "\n")), "\n")
+}
+
+// word of a line of shell, with what is in quotes in one.
+var word = regexp.MustCompile(`(?:"[^"]*"|'[^']*'|[^\s"'])+`)
+
+// ofShell are the calls of replumb in a line of shell, as words, without the program's name, redirections, and what may be left out.
+func ofShell(line string) [][]string {
+	var all [][]string
+	for part := range strings.SplitSeq(strings.NewReplacer("&&", ";", "|", ";", "$(", ";", "<(", ";", ")", ";", "`", ";").Replace(line), ";") {
+		var words []string
+		for _, w := range word.FindAllString(part, -1) {
+			if strings.HasPrefix(w, "#") || strings.HasPrefix(w, ">") || strings.HasPrefix(w, "2>") || w == "&" {
+				break
+			}
+			words = append(words, strings.Trim(w, `"'`))
+		}
+		for len(words) > 0 && (slices.Contains([]string{"$", "sudo", "time"}, words[0]) || regexp.MustCompile(`^[A-Z_]+=`).MatchString(words[0])) {
+			words = words[1:]
+		}
+		if len(words) > 1 && words[0] == "kubectl" && words[1] == "replumb" {
+			words = words[1:]
+		}
+		if len(words) < 2 || filepath.Base(words[0]) != "replumb" || !regexp.MustCompile(`^[a-z-]+$`).MatchString(words[1]) {
+			continue
+		}
+		all = append(all, slices.DeleteFunc(words[1:], func(w string) bool { return strings.HasPrefix(w, "[") }))
+	}
+	return all
+}
+
+// parsed reads a call as replumb does, up to where it would run.
+func parsed(words []string) error {
+	root := cli.NewCommand("replumb", strings.NewReader(""), io.Discard, io.Discard)
+	root.InitDefaultCompletionCmd()
+	root.InitDefaultHelpCmd()
+	cmd, rest, err := root.Find(words)
+	if err != nil {
+		return err
+	}
+	cmd.InitDefaultHelpFlag()
+	if err := cmd.ParseFlags(rest); err != nil {
+		return err
+	}
+	if help, _ := cmd.Flags().GetBool("help"); help {
+		return nil
+	}
+	if err := cmd.ValidateArgs(cmd.Flags().Args()); err != nil {
+		return err
+	}
+	if err := cmd.ValidateRequiredFlags(); err != nil {
+		return err
+	}
+	return cmd.ValidateFlagGroups()
+}
+
+// TestCallsParse: what pages show in blocks of code is taken by replumb, with its arguments and the values of its flags. The reference is
+// generated, and shows how calls are made up.
+func TestCallsParse(t *testing.T) {
+	seen := 0
+	for _, f := range readers(t) {
+		if !f.markdown() || f.name == "docs/reference.md" {
+			continue
+		}
+		for _, line := range blocks(f) {
+			for _, words := range ofShell(line) {
+				seen++
+				if err := parsed(words); err != nil {
+					t.Errorf("%s: %s: %v", f.name, strings.TrimSpace(line), err)
+				}
+			}
+		}
+	}
+	if seen < 80 {
+		t.Errorf("only %d calls were found", seen)
+	}
+}
+
+// TestParsed shows what is refused.
+func TestParsed(t *testing.T) {
+	for line, ok := range map[string]bool{
+		"$ bin/replumb check -f move.yaml      # every finding":       true,
+		"kubectl replumb status NAME --watch | cat":                   true,
+		"replumb report NAME [flags]":                                 true,
+		"replumb status NAME > out.txt":                               true,
+		"replumb rbac -f move.yaml --user 'a b' | kubectl apply -f -": true,
+		"replumb apply -f a.yaml b c":                                 false,
+		"replumb finish NAME --leave-clients=maybe":                   false,
+		"replumb apply -f a.yaml --timeout soon":                      false,
+		"replumb rollback":                                            false,
+		"replumb explode NAME":                                        false,
+	} {
+		calls := ofShell(line)
+		if len(calls) != 1 {
+			t.Errorf("%s: %q", line, calls)
+			continue
+		}
+		if err := parsed(calls[0]); (err == nil) != ok {
+			t.Errorf("%s: %v", line, err)
+		}
+	}
+}
+
+// scripts are the tests that run commands of replumb: each folder of internal/cli/testdata has a test of internal/cli.
+const scripts = "../internal/cli/testdata/*/*.txtar"
+
+// pairs are a command, and each of its flags with it.
+func pairs(words []string) []string {
+	all := words[:1]
+	for _, w := range words[1:] {
+		if w == "--" {
+			break
+		}
+		if flag, _, _ := strings.Cut(w, "="); regexp.MustCompile(`^(--[a-z]|-[a-zA-Z]$)`).MatchString(flag) {
+			all = append(all, words[0]+" "+flag)
+		}
+	}
+	return all
+}
+
+// scriptTests are the tests of internal/cli by the folders that they run.
+var scriptTests = map[string]string{
+	"cluster": "TestCluster", "cni": "TestNetworks", "mirror": "TestMirror", "nodes": "TestNodes", "offline": "TestOffline",
+	"operator": "TestOperator", "pods": "TestPods",
+}
+
+// ran are the pairs that scripts run, by the names of their tests.
+func ran(t *testing.T) map[string][]string {
+	t.Helper()
+	files, err := filepath.Glob(scripts)
+	if err != nil || len(files) < 30 {
+		t.Fatalf("%d scripts, %v", len(files), err)
+	}
+	all := map[string][]string{}
+	call := regexp.MustCompile(`(?m)^[!?]? ?exec (?:sh -c ')?replumb (.*)$`)
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		name := scriptTests[filepath.Base(filepath.Dir(file))]
+		if name == "" {
+			t.Errorf("which test runs %s?", file)
+		}
+		for _, found := range call.FindAllStringSubmatch(string(text), -1) {
+			for _, words := range ofShell("replumb " + found[1]) {
+				all[name] = append(all[name], pairs(words)...)
+			}
+		}
+	}
+	return all
+}
+
+// commandPages are those that show what to type.
+func commandPages(t *testing.T) []textFile {
+	t.Helper()
+	return slices.DeleteFunc(readers(t), func(f textFile) bool {
+		dir := filepath.Dir(f.name)
+		return f.name != "README.md" && (!f.markdown() || dir != "docs/howto" && dir != "docs/runbooks" && dir != "docs/platforms")
+	})
+}
+
+// TestCallsAreRun: a test runs every command of replumb that README, runbooks, how-tos and platforms show, with each of its flags. If a page
+// says which tests of internal/cli do, it is one of those.
+func TestCallsAreRun(t *testing.T) {
+	byTest := ran(t)
+	for _, f := range commandPages(t) {
+		var have, whole []string
+		_, said, _ := strings.Cut(f.text, howRun)
+		said, _, _ = strings.Cut(said, "\n\n")
+		for name, all := range byTest {
+			whole = append(whole, all...)
+			if strings.Contains(said, "`"+name+"`") {
+				have = append(have, all...)
+			}
+		}
+		if have == nil {
+			have = whole
+		}
+		for _, line := range blocks(f) {
+			for _, words := range ofShell(line) {
+				for _, pair := range pairs(words) {
+					if !slices.Contains(have, pair) {
+						t.Errorf("%s: no script of the tests that it names runs replumb %s: %s", f.name, pair, strings.TrimSpace(line))
+					}
+				}
+			}
+		}
+	}
+}
+
+const howRun = "**How its commands were run:** "
+
+// notRun is how a page says that nothing of it was.
+var notRun = regexp.MustCompile(`No test runs replumb on|replumb was never run on`)
+
+// silent are pages that do not say it yet.
+var silent = []string{}
+
+// TestPagesSayHowCommandsWereRun: by which test or target, or that they were not. README says it below its quickstart, the others at the top.
+func TestPagesSayHowCommandsWereRun(t *testing.T) {
+	for _, f := range commandPages(t) {
+		top, _, _ := strings.Cut(f.text, "\n## ")
+		if f.name == "README.md" {
+			top = f.text
+		}
+		_, said, ok := strings.Cut(top, howRun)
+		switch said, _, _ = strings.Cut(said, "\n\n"); {
+		case !ok && (notRun.MatchString(top) || slices.Contains(silent, f.name)):
+		case !ok:
+			t.Errorf("%s does not say near its top: %s", f.name, howRun)
+		case !regexp.MustCompile("`(Test[A-Z]|make )").MatchString(said) && !strings.Contains(said, "not run"):
+			t.Errorf("%s names no test, and does not say that they were not run: %s", f.name, said)
+		}
+	}
+}
+
+var (
+	testName = regexp.MustCompile("`(?:test/\\S+ )?(Test[A-Z][A-Za-z]*)([/…]?[^`]*)`")
+	target   = regexp.MustCompile(`(?:^|[ ;$(])make ([a-z][a-z-]*)`)
+)
+
+// missing are tests and targets that a page names and that do not exist.
+func missing(f textFile, tests, targets []string) []string {
+	var wrong []string
+	for _, found := range testName.FindAllStringSubmatch(f.text, -1) {
+		is := func(name string) bool {
+			return name == found[1] || strings.HasPrefix(found[2], "…") && strings.HasPrefix(name, found[1])
+		}
+		if !slices.ContainsFunc(tests, is) {
+			wrong = append(wrong, fmt.Sprintf("there is no test %s", found[1]))
+		}
+	}
+	for _, code := range snippets(f) {
+		for _, found := range target.FindAllStringSubmatch(strings.Split(code, "#")[0], -1) {
+			if !slices.Contains(targets, found[1]) {
+				wrong = append(wrong, fmt.Sprintf("make has no target %s: %s", found[1], code))
+			}
+		}
+	}
+	return wrong
+}
+
+// TestTestsAndTargetsExist: what pages name as a test, or have run by make, is there.
+func TestTestsAndTargetsExist(t *testing.T) {
+	var tests, targets []string
+	for _, f := range textFiles(t, func(name string) bool { return strings.HasSuffix(name, "_test.go") }) {
+		for _, found := range regexp.MustCompile(`(?m)^func (Test\w+)\(`).FindAllStringSubmatch(f.text, -1) {
+			tests = append(tests, found[1])
+		}
+	}
+	makefile, err := os.ReadFile("../Makefile")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, found := range regexp.MustCompile(`(?m)^([a-z][a-z-]*):`).FindAllStringSubmatch(string(makefile), -1) {
+		targets = append(targets, found[1])
+	}
+	if len(tests) < 500 || len(targets) < 40 {
+		t.Fatalf("only %d tests and %d targets", len(tests), len(targets))
+	}
+	problems(t, func(f textFile) []string {
+		if !f.markdown() {
+			return nil
+		}
+		return missing(f, tests, targets)
+	})
+	for text, want := range map[string]int{
+		"`TestTwo/Sub` by `make check`": 0, "`TestT…` and `sudo make check ARGS=1`": 0, "`TestThree`": 1, "`make nothing`": 1, "    make check nothing": 0,
+	} {
+		if got := missing(textFile{"x.md", text}, []string{"TestTwo"}, []string{"check"}); len(got) != want {
+			t.Errorf("%s: %q", text, got)
+		}
+	}
+}

@@ -1,0 +1,256 @@
+package cni
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/kube/cordon"
+	"github.com/replumb/replumb/internal/kube/pull"
+	"github.com/replumb/replumb/internal/migration"
+	"github.com/replumb/replumb/internal/network/nodecleanup"
+)
+
+// StandingError says what keeps a node from having both networks.
+type StandingError struct {
+	Node     string
+	Problems []string
+}
+
+func (e *StandingError) Error() string {
+	return fmt.Sprintf("node %s cannot have both networks: %s", e.Node, strings.Join(e.Problems, "; "))
+}
+
+// Advice implements fault.Adviser.
+func (*StandingError) Advice() string {
+	return "no node has been switched; correct that on the node and run apply again, or rollback"
+}
+
+// standing has a node looked at before any pod leaves it.
+func (p *Planner) standing(node string) engine.Step {
+	return looker{&agentStep{
+		agent: p.agent(verbStanding, node, p.about(p.spec().To)...), id: "standing/" + node, time: agentTime,
+		title: "Verify that node " + node + " can have both networks",
+		judge: func(r *nodecleanup.Report) error {
+			if len(r.Problems) == 0 {
+				return nil
+			}
+			return &StandingError{Node: node, Problems: r.Problems}
+		},
+	}}
+}
+
+// prefer has a node give new pods the network that a direction goes to.
+func (p *Planner) prefer(node string, d engine.Direction) engine.Step {
+	if d == backward {
+		return &agentStep{
+			agent: p.agent(verbUnprefer, node, "--root="+hostRoot), id: "switch/" + node, time: agentTime,
+			title: fmt.Sprintf("Have node %s give new pods the network of %s again", node, p.Survey.from()),
+		}
+	}
+	return &agentStep{
+		agent: p.agent(verbPrefer, node, string(p.spec().To), "--root="+hostRoot), id: "switch/" + node, time: agentTime,
+		title: fmt.Sprintf("Have node %s give new pods the network of %s", node, p.spec().To),
+	}
+}
+
+// adoptNode has a node go by the file that the new network itself writes.
+func (p *Planner) adoptNode(node string) engine.Step {
+	return &agentStep{
+		agent: p.agent(verbAdopt, node, string(p.spec().To), "--root="+hostRoot), id: "adopt/" + node, time: agentTime,
+		title: fmt.Sprintf("Have node %s go by the configuration that %s writes", node, p.spec().To),
+	}
+}
+
+// label writes on a Node which network its new pods have. On the way back that is nothing, as it was.
+func (p *Planner) label(name string, d engine.Direction) engine.Step {
+	want, id := string(p.spec().To), "label/"+name
+	if d == backward {
+		want, id = "", "unlabel/"+name
+	}
+	read := func(ctx context.Context) (*corev1.Node, error) {
+		n, err := cordon.Read(ctx, p.Tools.Cluster, name)
+		if err == nil && n != nil && n.Annotations[v1alpha1.AnnotationPodNetwork] != want {
+			return n, engine.NotYet("node %s has %s: %q", name, v1alpha1.AnnotationPodNetwork, n.Annotations[v1alpha1.AnnotationPodNetwork])
+		}
+		return n, err
+	}
+	var shown any = want
+	if want == "" {
+		shown = nil
+	}
+	return &engine.Observed[*corev1.Node]{
+		Name: id, About: "Record which network new pods on node " + name + " have",
+		Look: engine.LookOf(read), Proof: engine.ProofOf(read),
+		Write: func(ctx context.Context, n *corev1.Node) error {
+			return cordon.Patch(ctx, p.Tools.Cluster, n, func(n *corev1.Node) {
+				delete(n.Annotations, v1alpha1.AnnotationPodNetwork)
+				if want != "" {
+					metav1.SetMetaDataAnnotation(&n.ObjectMeta, v1alpha1.AnnotationPodNetwork, want)
+				}
+			})
+		},
+		Changes: func() ([]engine.Change, error) {
+			body := map[string]any{"metadata": map[string]any{"annotations": map[string]any{v1alpha1.AnnotationPodNetwork: shown}}}
+			return []engine.Change{{Verb: "patch", Object: "Node " + name, Body: body}}, nil
+		},
+	}
+}
+
+// counted writes on the Migration how many pods have the new network by now.
+func (p *Planner) counted(after string) engine.Step {
+	tools, spec, ranges := p.Tools, p.spec(), p.Survey.Ranges
+	m := p.Survey.Manifests
+	return &engine.Observed[v1alpha1.Counts]{
+		Name: "note/" + after, About: "Record that " + after + " is switched", As: engine.RoleOwn,
+		Look: func(ctx context.Context) (engine.State, v1alpha1.Counts, error) { // an earlier note says nothing of now
+			now := &Survey{Spec: spec, Ranges: ranges, Manifests: m}
+			if err := tools.occupants(ctx, now); err != nil {
+				return engine.Unknown, v1alpha1.Counts{}, err
+			}
+			return engine.Pending, now.Counts(), nil
+		},
+		Write: func(ctx context.Context, counts v1alpha1.Counts) error {
+			return migration.UpdateStatus(ctx, tools.Cluster, spec.Name, func(st *v1alpha1.MigrationStatus) { st.Counts = counts })
+		},
+		Proof:   func(context.Context) error { return nil },
+		Changes: migration.StatusChange(spec.Name, map[string]any{"counts": "of pods with the old and with the new network"}),
+	}
+}
+
+// crossing is a DaemonSet that keeps packets between pods of both networks as they are: each network would give those that leave it the
+// address of a node, and NetworkPolicies would not see pods any more.
+type crossing struct {
+	tools     Tools
+	migration string
+	image     pull.Image
+	// ranges are those of both networks.
+	ranges string
+}
+
+func (p *Planner) crossing() crossing {
+	ranges := join(append(append(p.Survey.Ranges[:0:0], p.Survey.Ranges...), p.Survey.target()...))
+	return crossing{tools: p.Tools, migration: p.spec().Name, image: p.image(), ranges: ranges}
+}
+
+// cross has packets keep their addresses between both networks, where those can do with that.
+func (p *Planner) cross() []engine.Group {
+	if p.Survey.hides() {
+		return nil
+	}
+	return engine.InOrder(p.crossing().start())
+}
+
+// crossingTime is how long its image may take to come to every node.
+const crossingTime = 10 * time.Minute
+
+func (c crossing) key() client.ObjectKey {
+	return client.ObjectKey{Namespace: v1alpha1.SystemNamespace, Name: c.migration + "-crossing"}
+}
+
+func (c crossing) labels() map[string]string {
+	return map[string]string{v1alpha1.LabelMigration: c.migration, agentLabel: verbCross}
+}
+
+func (c crossing) set() *appsv1.DaemonSet {
+	ranges := "--ranges=" + c.ranges
+	security := &corev1.SecurityContext{
+		RunAsUser: ptr.To[int64](0), RunAsGroup: ptr.To[int64](0), RunAsNonRoot: ptr.To(false), ReadOnlyRootFilesystem: ptr.To(true),
+		AllowPrivilegeEscalation: ptr.To(false), SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
+		Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}, Add: []corev1.Capability{"NET_ADMIN"}},
+	}
+	pod := corev1.PodSpec{
+		HostNetwork: true, PriorityClassName: "system-node-critical", DNSPolicy: corev1.DNSDefault,
+		AutomountServiceAccountToken: ptr.To(false), EnableServiceLinks: ptr.To(false), TerminationGracePeriodSeconds: ptr.To[int64](1),
+		Tolerations: []corev1.Toleration{{Operator: corev1.TolerationOpExists}}, ImagePullSecrets: c.image.References(),
+		Containers: []corev1.Container{{
+			Name: "replumb", Image: c.image.Name, Args: []string{"node", verbCross, ranges}, SecurityContext: security,
+			ReadinessProbe: &corev1.Probe{
+				ProbeHandler:  corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"/replumb", "node", "crossed", ranges}}},
+				PeriodSeconds: 5, TimeoutSeconds: 5, //nolint:mnd // seconds
+			},
+		}},
+	}
+	return &appsv1.DaemonSet{
+		ObjectMeta: metav1.ObjectMeta{Namespace: c.key().Namespace, Name: c.key().Name, Labels: c.labels()},
+		Spec: appsv1.DaemonSetSpec{
+			Selector: &metav1.LabelSelector{MatchLabels: c.labels()},
+			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: c.labels()}, Spec: pod},
+		},
+	}
+}
+
+// start brings it to every node, and waits until it holds there.
+func (c crossing) start() engine.Step {
+	return &engine.Write{
+		Name: "crossing", About: "Keep pods' own addresses between both networks, on every node", Limit: crossingTime,
+		Holds: func(ctx context.Context) error {
+			have := &appsv1.DaemonSet{}
+			err := c.tools.Cluster.Get(ctx, c.key(), have)
+			if apierrors.IsNotFound(err) {
+				return engine.NotYet("DaemonSet %s does not exist", c.key())
+			}
+			if err != nil {
+				return fmt.Errorf("daemonset %s: %w", c.key(), err)
+			}
+			return spread{tools: c.tools}.ready(ctx, have, 0)
+		},
+		Write: func(ctx context.Context) error {
+			err := c.tools.Cluster.Create(ctx, c.set(), client.FieldOwner(v1alpha1.FieldManager))
+			if err != nil && !apierrors.IsAlreadyExists(err) {
+				return fmt.Errorf("daemonset %s: %w", c.key(), err)
+			}
+			return nil
+		},
+		Changes: func() ([]engine.Change, error) {
+			return []engine.Change{{Verb: "create", Object: "DaemonSet " + c.key().String(), Body: c.set()}}, nil
+		},
+	}
+}
+
+// end takes it away.
+func (c crossing) end() engine.Step {
+	return &engine.Write{
+		Name: "uncross", About: "Remove what kept pods' own addresses between both networks", Limit: crossingTime,
+		Holds: func(ctx context.Context) error {
+			err := c.tools.Cluster.Get(ctx, c.key(), &appsv1.DaemonSet{})
+			if err == nil {
+				return engine.NotYet("DaemonSet %s is still there", c.key())
+			}
+			return client.IgnoreNotFound(err)
+		},
+		Write: func(ctx context.Context) error {
+			set := &appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Namespace: c.key().Namespace, Name: c.key().Name}}
+			err := c.tools.Cluster.Delete(ctx, set, client.PropagationPolicy(metav1.DeletePropagationForeground))
+			return client.IgnoreNotFound(err)
+		},
+		Changes: func() ([]engine.Change, error) {
+			return []engine.Change{{Verb: "delete", Object: "DaemonSet " + c.key().String()}}, nil
+		},
+	}
+}
+
+// uncross removes the DaemonSet, and what it has set on each node.
+func (p *Planner) uncross() []engine.Group {
+	if p.Survey.hides() {
+		return nil
+	}
+	var steps []engine.Step
+	for _, node := range p.Survey.NodeNames() {
+		steps = append(steps, &agentStep{
+			agent: p.agent(verbUncross, node), id: "uncross/" + node, time: agentTime,
+			title: "Have node " + node + " translate addresses as before",
+		})
+	}
+	return append(engine.InOrder(p.crossing().end()), engine.AtOnce(parallel, "Nodes", steps...)...)
+}

@@ -1,0 +1,49 @@
+package servicecidr
+
+import (
+	"slices"
+	"strings"
+
+	networkingv1 "k8s.io/api/networking/v1"
+
+	"github.com/replumb/replumb/internal/engine/findings"
+	"github.com/replumb/replumb/internal/kube/cluster"
+)
+
+// ownerChecks are about who can do what gates ask for.
+func ownerChecks() []findings.Check[Input] {
+	return []findings.Check[Input]{
+		{
+			Code:     "RP1750",
+			Severity: findings.Blocking,
+			Run:      checkOwner,
+			Claim:    "the certificates and flags that gates ask for are the user's to set",
+			Why: "kubernetes at its new address needs API servers with a certificate for it, and a range goes only when it is no API server's flag; " +
+				"where a cloud or an operator runs them, the gates wait in vain",
+			Fix: "move applications alone, which takes no gate: spec.serviceCIDR.clusterServices: Stay; if the whole range has to go, make another cluster, and " +
+				"mirror to it (spec.mirror)",
+		},
+	}
+}
+
+func checkOwner(in Input) []findings.Result {
+	origin := cluster.OriginOf(in.Snapshot.Nodes)
+	gates := in.Survey.controlPlaneGates()
+	if origin.Distribution.Owner() == "" || len(gates) == 0 || in.Back {
+		return nil
+	}
+	return []findings.Result{findings.Failed("", "the cluster is %s, whose control plane is run by %s: it is theirs to pass %s",
+		origin.Distribution, origin.Distribution.Owner(), strings.Join(gates, " and "))}
+}
+
+// controlPlaneGates are those that wait for something of API servers.
+func (s *Survey) controlPlaneGates() []string {
+	var gates []string
+	if s.Kubernetes() != nil {
+		gates = append(gates, "gate certificates")
+	}
+	if s.Bitmap || slices.ContainsFunc(s.retiring(), func(c *networkingv1.ServiceCIDR) bool { return c.Name == defaultRange }) {
+		gates = append(gates, "gate api-servers")
+	}
+	return gates
+}

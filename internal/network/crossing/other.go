@@ -1,0 +1,21 @@
+//go:build !linux
+
+package crossing
+
+import (
+	"context"
+	"errors"
+	"time"
+)
+
+// Put works on Linux only, as nodes do.
+func Put([]Pair) (bool, error) { return false, errors.ErrUnsupported }
+
+// Check works on Linux only.
+func Check([]Pair) error { return errors.ErrUnsupported }
+
+// Keep works on Linux only.
+func Keep(context.Context, []Pair, time.Duration, func(error)) error { return errors.ErrUnsupported }
+
+// Remove works on Linux only.
+func Remove() error { return errors.ErrUnsupported }

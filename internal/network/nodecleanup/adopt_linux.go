@@ -1,0 +1,59 @@
+package nodecleanup
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/replumb/replumb/internal/network/podnetwork"
+)
+
+// Adopt has the node go by the file that a network itself writes, and takes away what Prefer and a parked DaemonSet have left. It fails if
+// the node would go by another network then.
+func (h Host) Adopt(n Network) error {
+	confs, err := h.confs()
+	if err != nil {
+		return err
+	}
+	delete(confs, Preferred)
+	var names []string
+	for name := range confs {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	switch {
+	case len(names) == 0:
+		return fmt.Errorf("%s holds no configuration of %s", confDir, n.Name)
+	case !confs[names[0]].of(n):
+		return fmt.Errorf("%s/%s comes first, and is not of %s: remove it", confDir, names[0], n.Name)
+	}
+	if err := h.Unprefer(); err != nil {
+		return err
+	}
+	return h.unpark(n)
+}
+
+// unpark removes what lies ready of a network.
+func (h Host) unpark(n Network) error {
+	known, err := h.known()
+	if err != nil {
+		return err
+	}
+	root, err := h.open()
+	if err != nil {
+		return err
+	}
+	defer func() { _ = root.Close() }()
+	for name, c := range known {
+		if !strings.HasSuffix(name, podnetwork.ParkedSuffix) || !c.of(n) {
+			continue
+		}
+		if err := root.Remove(path.Join(within(confDir), name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return syncDir(root)
+}

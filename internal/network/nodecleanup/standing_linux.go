@@ -1,0 +1,152 @@
+package nodecleanup
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path"
+	"strconv"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+)
+
+// Standing finds what would keep the node from running two networks and being switched to this one, as problems, and changes nothing. A
+// node about which something cannot be known is an error.
+func (h Host) Standing(n Network) (*Report, error) {
+	root, err := h.open()
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = root.Close() }()
+	r := &Report{}
+	for _, look := range []func(*os.Root, Network) ([]string, error){unready, runtimes, narrow, strict} {
+		problems, err := look(root, n)
+		if err != nil {
+			return nil, fmt.Errorf("looking how the node stands: %w", err)
+		}
+		r.Problems = append(r.Problems, problems...)
+	}
+	return r, nil
+}
+
+// unready is what keeps Prefer from switching the node.
+func unready(root *os.Root, n Network) ([]string, error) {
+	var out []string
+	_, err := parked(root, n)
+	if none := (*NotReadyError)(nil); errors.As(err, &none) {
+		out = append(out, none.Error())
+	} else if err != nil {
+		return nil, err
+	}
+	files, err := aheads(root)
+	for _, f := range files {
+		out = append(out, (&AheadError{f}).Error())
+	}
+	return out, err
+}
+
+// narrow is that pods would send packets that do not fit into the tunnel of their network.
+func narrow(root *os.Root, n Network) ([]string, error) {
+	body, err := parked(root, n)
+	if none := (*NotReadyError)(nil); errors.As(err, &none) {
+		return nil, nil // which is a problem of its own
+	}
+	if err != nil {
+		return nil, err
+	}
+	mtu := mtuOf(body)
+	links, err := netlink.LinkList()
+	if err != nil {
+		return nil, fmt.Errorf("listing interfaces: %w", err)
+	}
+	var out []string
+	for _, l := range links {
+		if a := l.Attrs(); l.Type() == "vxlan" && matches(n.Links, a.Name) && mtu > a.MTU {
+			out = append(out, fmt.Sprintf(
+				"the configuration of %s that lies ready gives pods an MTU of %d, and %s has only %d: large packets of pods would be lost",
+				n.Name, mtu, a.Name, a.MTU,
+			))
+		}
+	}
+	return out, nil
+}
+
+// mtuOf is the largest MTU in a configuration, or 0 if it leaves that to the plugin.
+func mtuOf(body []byte) int {
+	type sized struct {
+		MTU      any    `json:"mtu"` // a word, in what an installer has not filled in
+		Delegate *sized `json:"delegate"`
+	}
+	list := struct {
+		Plugins []sized `json:"plugins"`
+	}{}
+	if json.Unmarshal(body, &list) != nil {
+		return 0
+	}
+	largest := 0
+	for i := range list.Plugins {
+		for p := &list.Plugins[i]; p != nil; p = p.Delegate {
+			if mtu, ok := p.MTU.(float64); ok {
+				largest = max(largest, int(mtu))
+			}
+		}
+	}
+	return largest
+}
+
+// tunnels are what carries IPv4 of one of the networks between nodes. What a pod of one sends to a pod of the other comes through the tunnel
+// of the receiver's network, and has an address that the kernel would reach through the sender's. Bridges of flannel are none of them, nor
+// interfaces of Calico's pods: what comes through those has the address of a pod behind them.
+func tunnels() []string {
+	return []string{"flannel.[0-9]*", "flannel-wg", "flannel.ipip", "vxlan.calico", "tunl0", "wireguard.cali"}
+}
+
+// sysctls of IPv4 and an interface, of the network namespace of the thread that reads them.
+const sysctls = "/proc/sys/net/ipv4/conf"
+
+// strict is that the kernel drops packets which come through another interface than it would answer through (rp_filter in
+// Documentation/networking/ip-sysctl.rst). There is nothing of the kind for IPv6.
+func strict(*os.Root, Network) ([]string, error) {
+	links, err := netlink.LinkList()
+	if err != nil {
+		return nil, fmt.Errorf("listing interfaces: %w", err)
+	}
+	var out []string
+	for _, l := range links {
+		name := l.Attrs().Name
+		if !matches(tunnels(), name) || l.Attrs().Flags&net.FlagUp == 0 {
+			continue
+		}
+		all, err := reverse("all")
+		if err != nil {
+			return nil, err
+		}
+		own, err := reverse(name)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // it has gone meanwhile
+		}
+		if err != nil {
+			return nil, err
+		}
+		if max(all, own) == 1 { // the larger one counts
+			out = append(out, fmt.Sprintf(
+				"reverse path filtering is strict on %s: packets from pods of the other network would be dropped; write 2 to %s/%[1]s/rp_filter",
+				name,
+				sysctls,
+			))
+		}
+	}
+	return out, nil
+}
+
+func reverse(of string) (int, error) {
+	body, err := os.ReadFile(path.Join(sysctls, of, "rp_filter"))
+	if err != nil {
+		return 0, err
+	}
+	return strconv.Atoi(strings.TrimSpace(string(body)))
+}

@@ -1,0 +1,54 @@
+package demo
+
+import (
+	"time"
+
+	"github.com/replumb/replumb/internal/verify/probe"
+	"github.com/replumb/replumb/lab/traffic"
+)
+
+// Seconds are what became of requests second by second, for a picture of both sides (make pictures).
+type Seconds struct {
+	// Start is the first second, MoveBegan and MoveEnded when replumb's apply began and ended; all in seconds since the Unix epoch.
+	Start     int64 `json:"start"`
+	MoveBegan int64 `json:"moveBegan"`
+	MoveEnded int64 `json:"moveEnded"`
+	// Replumb and Control begin at Start and have no holes.
+	Replumb []Second `json:"replumb"`
+	Control []Second `json:"control"`
+}
+
+// Second is what became of the requests that were due in one second.
+type Second struct {
+	Answered int `json:"answered"`
+	Lost     int `json:"lost"`
+}
+
+// secondsOf has the same requests as the two sides have, from the baseline on.
+func secondsOf(counted map[traffic.Source]probe.Series, t timeline) Seconds {
+	return Seconds{
+		Start: t.baseline.Unix(), MoveBegan: t.moveBegan.Unix(), MoveEnded: t.moveEnded.Unix(),
+		Replumb: perSecond(counted, t.baseline, replumbRequests), Control: perSecond(counted, t.baseline, controlRequests),
+	}
+}
+
+func perSecond(counted map[traffic.Source]probe.Series, since time.Time, chosen func(traffic.Source) bool) []Second {
+	var all []Second
+	for from, s := range counted {
+		if !chosen(from) {
+			continue
+		}
+		for _, w := range s.Between(since, forever()) {
+			at := int(w.Start - since.Unix())
+			for len(all) <= at {
+				all = append(all, Second{})
+			}
+			all[at].Answered += w.OK
+			all[at].Lost += w.Failed
+		}
+	}
+	return all
+}
+
+// forever is after everything.
+func forever() time.Time { return time.Unix(1<<40, 0) }

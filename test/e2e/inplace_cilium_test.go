@@ -1,0 +1,103 @@
+package e2e
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/lab/lab"
+	"github.com/replumb/replumb/lab/traffic"
+	"github.com/replumb/replumb/lab/workload"
+)
+
+// TestInPlaceCilium replaces flannel by Cilium, and in another lab Calico, node by node and under traffic of clients on the nodes' own network
+// and of pods that move like all others: there, with replumb killed on the way, back, there again and for good. No request is lost. The
+// control takes the network away before there is another, and loses.
+func TestInPlaceCilium(t *testing.T) {
+	t.Run("from flannel", func(t *testing.T) {
+		l := besideCilium(t, "e2e-inplace-fc")
+		s := nodesUnderTraffic(t, l, switchRates())
+		addMembers(t, l, s, traffic.Calls.SeenAsAny, workload.Policies(guardedNamespace)...) // which flannel does not enforce, and Cilium does from finish on
+		file := writeSwitchIn(t, l, v1alpha1.Cilium, v1alpha1.CNIInPlace, newPods)
+
+		thereAndBack(t, l, s, file, toCilium(), newPods, oldPods)
+		switchForGood(t, l, s, file, toCilium(), newPods, "flannel")
+		requirePoliciesHold(t, l, s)
+		requireRemovalLoses(t, l, s)
+	})
+	t.Run("from Calico", func(t *testing.T) {
+		l := besideCilium(t, "e2e-inplace-cc")
+		shown(t, l, "apply", "-f", writeSwitch(t, l, v1alpha1.Calico), "--yes")
+		shown(t, l, "finish", toCalico, "--yes")
+		s := nodesUnderTraffic(t, l, switchRates())
+		addMembers(t, l, s, traffic.Calls.SeenAsAny)
+		file := writeSwitchIn(t, l, v1alpha1.Cilium, v1alpha1.CNIInPlace, oldPods)
+
+		requirePoliciesBlock(t, l, file)
+		thereAndBack(t, l, s, file, toCilium(), oldPods, newPods)
+		switchForGood(t, l, s, file, toCilium(), oldPods, "cali")
+	})
+}
+
+func toCilium() string { return switchName(v1alpha1.Cilium, v1alpha1.CNIInPlace) }
+
+// besideCilium is a lab of three nodes with flannel, whose kube-proxies know both ranges of pods.
+func besideCilium(t *testing.T, name string) *lab.Lab {
+	t.Helper()
+	topology := named(name)
+	topology.CNI, topology.Beside = lab.Flannel, lab.Cilium
+	topology.Nodes = append(lab.Default().Nodes[:1:1], lab.Default().Nodes[0], lab.Default().Nodes[0])
+	l := bringUp(t, topology)
+	if err := l.Workers().RestartProxies(t.Context(), netip.MustParsePrefix(bothPods)); err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+// requirePoliciesBlock: a policy that Calico enforces would see nodes in place of pods of Cilium. Without it nothing blocks.
+func requirePoliciesBlock(t *testing.T, l *lab.Lab, file string) {
+	t.Helper()
+	policies := workload.Policies(guardedNamespace)
+	if err := workload.Ensure(t.Context(), l.Client(), policies...); err != nil {
+		t.Fatal(err)
+	}
+	const blocked = 3 // docs/exit-codes.md
+	cmd := command(t, "replumb", "check", "-f", file, "--kubeconfig", l.Kubeconfig())
+	out, _ := cmd.CombinedOutput()
+	if code := cmd.ProcessState.ExitCode(); code != blocked || !strings.Contains(string(out), "RP5309") {
+		t.Errorf("with NetworkPolicies check ended with exit code %d:\n%s", code, out)
+	}
+	err := l.Client().NetworkingV1().NetworkPolicies(guardedNamespace).DeleteCollection(t.Context(), metav1.DeleteOptions{}, metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// requireRemovalLoses is the control: a cluster whose network is taken away loses requests, whatever comes afterwards.
+func requireRemovalLoses(t *testing.T, l *lab.Lab, s *shop) {
+	t.Helper()
+	lost := s.during(t, "a network taken away", func() {
+		sets := l.Client().AppsV1().DaemonSets(metav1.NamespaceSystem)
+		if err := sets.Delete(t.Context(), "cilium", metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		for _, node := range l.NodeNames() {
+			if out, err := l.Exec(t.Context(), node, "ip", "link", "delete", "cilium_vxlan"); err != nil {
+				t.Fatalf("%v: %s", err, out)
+			}
+		}
+		reported := traffic.Until(time.Now().Add(10 * time.Second))
+		if err := s.watch.Await(t.Context(), settled, "ten seconds of reports", traffic.All, reported); err != nil {
+			t.Fatal(err)
+		}
+	})
+	stats := lost.stats(t, traffic.All)
+	if stats.Failed == 0 {
+		t.Errorf("none of %d requests was lost without a network: the test proves nothing", stats.Sent)
+	}
+	t.Logf("control: with the network taken away, %d of %d requests were lost", stats.Failed, stats.Sent)
+}

@@ -1,0 +1,278 @@
+package e2e
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/lab/lab"
+	"github.com/replumb/replumb/lab/traffic"
+	"github.com/replumb/replumb/lab/workload"
+)
+
+const (
+	// toCalico is the Migration that goes there in place.
+	toCalico = "to-calico-inplace"
+	// guardedNamespace has pods alone, which have all moved; what calls from the nodes' own network is elsewhere.
+	guardedNamespace = "guarded"
+)
+
+// TestInPlace replaces the network of a cluster that serves, node by node, under traffic of clients on the nodes' own network and of
+// pods that move like all others and that NetworkPolicies let in: from flannel to Calico, with replumb killed on the way, back, there
+// again and for good; and from Calico to flannel the same way. No request is lost. Two controls lose: without what keeps pods' addresses
+// between both networks, policies refuse pods that they let in; and with the old network removed before the new one comes.
+func TestInPlace(t *testing.T) {
+	topology := named("e2e-inplace")
+	topology.CNI = lab.Flannel
+	topology.Nodes = append(lab.Default().Nodes[:1:1], lab.Default().Nodes[0], lab.Default().Nodes[0])
+	l := bringUp(t, topology)
+	if err := l.Workers().RestartProxies(t.Context(), netip.MustParsePrefix(bothPods)); err != nil {
+		t.Fatal(err)
+	}
+	s := nodesUnderTraffic(t, l, switchRates())
+	addMembers(t, l, s, asThemselves, workload.Policies(guardedNamespace)...)
+
+	thereAndBack(t, l, s, writeSwitch(t, l, v1alpha1.Calico), toCalico, newPods, oldPods).requireEnough(t, l.NodeNames())
+	requireUncrossedLoses(t, l, s)
+	switchForGood(t, l, s, writeSwitch(t, l, v1alpha1.Calico), toCalico, newPods, "flannel")
+	requirePoliciesHold(t, l, s)
+	if !testing.Short() {
+		switchForGood(t, l, s, writeSwitch(t, l, v1alpha1.Flannel), switchName(v1alpha1.Flannel, v1alpha1.CNIInPlace), oldPods, "cali")
+	}
+	requireDrainedLoses(t, l, s)
+}
+
+// switchRates leave two cores the time to empty one of three nodes after the other: with 10 requests a second, names were late for seconds
+// whenever a node was emptied.
+func switchRates() traffic.Rates { return traffic.Rates{Request: 2, LookUp: 1} }
+
+// asThemselves fails requests at which a caller is seen to have another address than its own.
+func asThemselves(c traffic.Calls) traffic.Calls { return c }
+
+// addMembers adds Services, and pods that call them and move like all others; and the policies that guard these Services, if there are any.
+func addMembers(t *testing.T, l *lab.Lab, s *shop, seen func(traffic.Calls) traffic.Calls, policies ...runtime.Object) {
+	t.Helper()
+	const namespace = guardedNamespace
+	front := workload.Echo{Namespace: namespace, Name: workload.GuestsMay, PartOf: workload.PartOfVariety, Replicas: 2}
+	cart := workload.Echo{Namespace: namespace, Name: "cart", PartOf: workload.PartOfVariety, Replicas: 2}
+	objects := append([]runtime.Object{workload.Namespace(namespace)}, front.Objects()...)
+	callees, err := start(t.Context(), l, namespace, append(append(objects, cart.Objects()...), policies...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	members := traffic.Call(namespace, callees, traffic.Rates{Request: 1, LookUp: 1}).As(workload.Member(), nil)
+	members = seen(members)
+	members.Client = "member"
+	if err := s.watch.AddRoving(t.Context(), l.Client(), l.NodeNames(), members); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.watch.Await(t.Context(), settled, "a second without failures", traffic.All, traffic.Steady); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// killedOnTheWay runs apply, and kills it on the way: as the new network comes, as a node is emptied, as it is switched, and as it is tried.
+func killedOnTheWay(t *testing.T, l *lab.Lab, file string) {
+	t.Helper()
+	for _, moment := range []func(engine.Event) bool{
+		eventOf(engine.StepStarted, "rollout"), eventOf(engine.StepStarted, "drain/node1"), eventOf(engine.StepStarted, "switch/node1"),
+		eventOf(engine.StepStarted, "canary/node2"), eventOf(engine.StepStarted, "uncordon/node2"),
+	} {
+		o := operator{lab: l, killAt: moment}
+		if _, code, _ := o.attend(
+			t,
+			command(t, "replumb", "apply", "-f", file, "--yes", "-o", "json", "--kubeconfig", l.Kubeconfig()),
+		); code != -1 {
+			t.Fatalf("apply ended with exit code %d before the event came", code)
+		}
+	}
+	shown(t, l, "apply", "-f", file, "--yes")
+}
+
+// thereAndBack goes to a network, with replumb killed on the way, and back. It returns what clients lived through on the way there.
+func thereAndBack(t *testing.T, l *lab.Lab, s *shop, file, name, there, back string) span {
+	t.Helper()
+	way := s.during(t, "the way there by "+name, func() { killedOnTheWay(t, l, file) })
+	way.requireNothingLost(t, traffic.Permitted)
+	requireAddressesIn(t, l, guardedNamespace, netip.MustParsePrefix(there))
+	home := s.during(t, "the way back by "+name, func() { shown(t, l, "rollback", name, "--yes") })
+	home.requireNothingLost(t, traffic.Permitted)
+	requireAddressesIn(t, l, guardedNamespace, netip.MustParsePrefix(back))
+	return way
+}
+
+// requirePoliciesHold fails the test unless the policies of the guarded namespace deny what they forbid. Guests start with it.
+func requirePoliciesHold(t *testing.T, l *lab.Lab, s *shop) {
+	t.Helper()
+	services, err := l.Client().CoreV1().Services(guardedNamespace).List(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var callees []traffic.Callee
+	for i := range services.Items {
+		callees = append(callees, traffic.Callee{Name: services.Items[i].Name, Address: services.Items[i].Spec.ClusterIP})
+	}
+	for _, calls := range callsOf(guardedNamespace, callees, traffic.Rates{Request: 1, Forbidden: 1}) {
+		if calls.Client != "guest" {
+			continue
+		}
+		watch, err := traffic.Start(t.Context(), l.Client(), l.NodeNames(), calls)
+		if err != nil {
+			t.Fatal(err)
+		}
+		guests := &shop{watch: watch}
+		guests.awaitVerdicts(t)
+		watch.Stop()
+	}
+}
+
+// switchForGood goes to a network and finishes. Nothing of the old one is left on nodes.
+func switchForGood(t *testing.T, l *lab.Lab, s *shop, file, name, pods, gone string) {
+	t.Helper()
+	there := s.during(t, "the switch for good by "+name, func() { shown(t, l, "apply", "-f", file, "--yes") })
+	there.requireNothingLost(t, traffic.Permitted)
+	requireAddressesIn(t, l, guardedNamespace, netip.MustParsePrefix(pods))
+	finish := s.during(t, "finish of "+name, func() { shown(t, l, "finish", name, "--yes") })
+	finish.requireNothingLost(t, traffic.Permitted)
+	for _, node := range l.NodeNames() {
+		links, err := l.Exec(t.Context(), node, "ip", "-br", "link")
+		if err != nil || strings.Contains(string(links), gone) {
+			t.Errorf("%s has (%v):\n%s", node, err, links)
+		}
+		files, err := l.Exec(t.Context(), node, "ls", "/etc/cni/net.d")
+		if err != nil || strings.Contains(string(files), "replumb") || strings.Contains(string(files), gone) {
+			t.Errorf("%s has (%v):\n%s", node, err, files)
+		}
+		if out, err := l.Exec(t.Context(), node, "/bin/sh", "-c", "nft list tables | grep crossing || true"); err != nil || len(out) > 0 {
+			t.Errorf("%s still keeps addresses between both networks (%v): %s", node, err, out)
+		}
+	}
+	requireNoTrace(t, l)
+}
+
+// requireUncrossedLoses is the control for policies: in the middle of a switch, without what keeps pods' addresses between both networks, a
+// policy refuses pods that it lets in, since it sees a node.
+func requireUncrossedLoses(t *testing.T, l *lab.Lab, s *shop) {
+	t.Helper()
+	file := writeSwitch(t, l, v1alpha1.Calico)
+	o := operator{lab: l, killAt: eventOf(engine.StepStarted, "cordon/node3")}
+	if _, code, _ := o.attend(
+		t, command(t, "replumb", "apply", "-f", file, "--yes", "-o", "json", "--kubeconfig", l.Kubeconfig()),
+	); code != -1 {
+		t.Fatalf("apply ended with exit code %d before the last node", code)
+	}
+	lost := s.during(t, "a boundary that hides pods", func() {
+		sets := l.Client().AppsV1().DaemonSets(v1alpha1.SystemNamespace)
+		if err := sets.Delete(t.Context(), toCalico+"-crossing", metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, settled, func() error {
+			pods, err := l.Client().CoreV1().Pods(v1alpha1.SystemNamespace).List(t.Context(), metav1.ListOptions{
+				LabelSelector: "replumb.dev/on-node=cross",
+			})
+			if err == nil && len(pods.Items) > 0 {
+				err = fmt.Errorf("%d pods are left", len(pods.Items))
+			}
+			return err
+		})
+		for _, node := range l.NodeNames() {
+			if out, err := l.Exec(t.Context(), node, "nft", "delete", "table", "ip", "replumb-crossing"); err != nil {
+				t.Fatalf("%v: %s", err, out)
+			}
+		}
+		reported := traffic.Until(time.Now().Add(10 * time.Second))
+		if err := s.watch.Await(t.Context(), settled, "ten seconds of reports", traffic.All, reported); err != nil {
+			t.Fatal(err)
+		}
+	})
+	stats := lost.stats(t, traffic.All)
+	if stats.Failed == 0 {
+		t.Errorf("none of %d requests was lost without pods' own addresses: the test proves nothing", stats.Sent)
+	}
+	t.Logf("control: where both networks hide pods, %d of %d requests were lost", stats.Failed, stats.Sent)
+	shown(t, l, "rollback", toCalico, "--yes")
+	if err := s.watch.Await(t.Context(), settled, "a second without failures", traffic.All, traffic.Steady); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// requireDrainedLoses is the control for the switch as a whole: the old network goes before the new one comes.
+func requireDrainedLoses(t *testing.T, l *lab.Lab, s *shop) {
+	t.Helper()
+	to := v1alpha1.Calico
+	if testing.Short() {
+		to = v1alpha1.Flannel
+	}
+	file := writeSwitchAs(t, l, to, "Drained")
+	lost := s.during(t, "one network after the other", func() {
+		shown(t, l, "apply", "-f", file, "--accept-downtime", "--yes")
+	})
+	stats := lost.stats(t, traffic.All)
+	if stats.Failed == 0 {
+		t.Errorf("none of %d requests was lost with one network after the other: the test proves nothing", stats.Sent)
+	}
+	t.Logf("control: with one network after the other, %d of %d requests were lost", stats.Failed, stats.Sent)
+}
+
+func switchName(to v1alpha1.CNIName, mode v1alpha1.CNIMode) string {
+	return strings.ToLower(fmt.Sprintf("to-%s-%s", to, mode))
+}
+
+func writeSwitch(t *testing.T, l *lab.Lab, to v1alpha1.CNIName) string {
+	t.Helper()
+	return writeSwitchAs(t, l, to, v1alpha1.CNIInPlace)
+}
+
+// rangeOf is what pods get their addresses from with a network: two that replace each other have different ones.
+func rangeOf(to v1alpha1.CNIName) string {
+	if to == v1alpha1.Flannel {
+		return oldPods
+	}
+	return newPods
+}
+
+func writeSwitchAs(t *testing.T, l *lab.Lab, to v1alpha1.CNIName, mode v1alpha1.CNIMode) string {
+	t.Helper()
+	return writeSwitchIn(t, l, to, mode, rangeOf(to))
+}
+
+func writeSwitchIn(t *testing.T, l *lab.Lab, to v1alpha1.CNIName, mode v1alpha1.CNIMode, pods string) string {
+	t.Helper()
+	manifests := map[v1alpha1.CNIName]func(*lab.Lab, netip.Prefix) ([]byte, error){
+		v1alpha1.Calico: lab.CalicoManifests, v1alpha1.Flannel: lab.FlannelManifests, v1alpha1.Cilium: lab.CiliumManifests,
+	}
+	body, err := manifests[to](l, netip.MustParsePrefix(pods))
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	text := fmt.Sprintf(`apiVersion: replumb.dev/v1alpha1
+kind: Migration
+metadata: {name: %s}
+spec:
+  cni:
+    to: %s
+    mode: %s
+    policies: Drop
+    manifests: [network.yaml]
+    podCIDR: %s
+    canary: {image: %q}
+    vouch: {kubeProxy: true}
+    inPlace: {timeout: 3m, workloads: 2}
+`, switchName(to, mode), to, mode, pods, workload.ReplumbImage)
+	for name, content := range map[string][]byte{"network.yaml": body, "cni.yaml": []byte(text)} {
+		if err := os.WriteFile(filepath.Join(dir, name), content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return filepath.Join(dir, "cni.yaml")
+}
