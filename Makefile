@@ -119,19 +119,23 @@ test-race: lab-api apipool $(GOTESTSUM) ## All tests of test-api, looking for ra
 	@$(ASSETS) CGO_ENABLED=1 $(POOL) hack/gotest.sh . -race -tags apiserver,programs -p 3 -timeout 60m ./...
 
 .PHONY: test-long
-test-long: test-race test-rights test-kill test-edge test-proof test-outside test-nodeports test-planes test-overlap test-neighbours test-stored test-restarts test-conformance test-operator test-gitops test-released test-pods test-cilium test-cni test-nodes test-mirror test-whole test-families test-versions test-matrix test-lab-endurance ## All that make test leaves out, one after the other (root; hours)
+test-long: test-race test-rights test-kill test-calico test-edge test-proof test-outside test-nodeports test-planes test-overlap test-neighbours test-stored test-restarts test-conformance test-operator test-gitops test-released test-pods test-cilium test-cni test-nodes test-mirror test-whole test-families test-versions test-matrix test-lab-endurance ## All that make test leaves out, one after the other (root; hours)
 
 .PHONY: test-root
 test-root: $(GOTESTSUM) ## Tests of the machine's own network, each in a network namespace of its own (root)
 	@hack/gotest.sh . -tags root -timeout 10m ./internal/network/crossing ./internal/network/nodecleanup ./internal/network/tunneladdr ./internal/verify/conntrack
 	@hack/gotest.sh lab -tags root -timeout 10m ./lab ./cgroup
 
-# Each test with real packets runs in one of these targets; test-lab has the shortest that shows each claim, with its control.
+# Each test with real packets runs in one of these targets; test-lab has the shortest that shows what all others stand on, with its control.
 E2E          = go -C test test -v -count=1 -timeout 60m
 
 .PHONY: test-lab
-test-lab: lab-basic ## Tests with real packets between real nodes (root; about 20 min)
-	$(E2E) -short -run '^(TestTwoNodes|TestCalico|TestUpKilled)$$' ./e2e
+test-lab: lab-basic ## Tests with real packets between real nodes (root; about 8 min)
+	$(E2E) -short -run '^(TestTwoNodes|TestUpKilled)$$' ./e2e
+
+.PHONY: test-calico
+test-calico: lab-basic ## All pods and then all Services of a cluster with Calico and three control planes moved under traffic, killed on the way (root; about 12 min)
+	$(E2E) -short -run '^TestCalico$$' ./e2e
 
 .PHONY: test-edge
 test-edge: lab ## Tests of the lab itself: killed, doubled, with load balancers, neighbours, a registry, certificates, nodes that join (root; about 12 min)

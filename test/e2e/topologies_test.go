@@ -75,7 +75,7 @@ func forgetNamesSoon(t *testing.T, l *lab.Lab) {
 		}
 		for i := range pods.Items {
 			if p := &pods.Items[i]; p.DeletionTimestamp != nil || !connectivity.Ready(p) {
-				return fmt.Errorf("CoreDNS in %s is not what it shall be", p.Name)
+				return fmt.Errorf("CoreDNS' pod %s is not ready, or is being deleted", p.Name)
 			}
 		}
 		if len(pods.Items) == 0 {
