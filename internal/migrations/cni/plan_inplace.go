@@ -212,6 +212,7 @@ func (p *Planner) switchRound(number int, round []string, d engine.Direction) []
 	}
 	each(func(name string) engine.Step { return p.prefer(name, d) })
 	each(func(name string) engine.Step { return p.label(name, d) })
+	each(p.ready)
 	each(func(name string) engine.Step { return p.renew(name, d) })
 	if p.tries() {
 		groups = append(groups, engine.InOrder(p.trial(round, d))...)

@@ -107,6 +107,23 @@ func (p *Planner) label(name string, d engine.Direction) engine.Step {
 	}
 }
 
+// ready waits until a switched node is ready again, before anything is tried there and before the next node takes no more pods.
+func (p *Planner) ready(name string) engine.Step {
+	return &engine.Wait{
+		Name: "ready/" + name, About: "Wait until node " + name + " is ready with its network", Limit: p.spec().InPlace.Timeout.Duration, Again: true,
+		For: func(ctx context.Context) error {
+			n, err := cordon.Read(ctx, p.Tools.Cluster, name)
+			if err != nil || n == nil { // a node that is gone keeps no one waiting
+				return err
+			}
+			if why := unfit(n); why != "" {
+				return engine.NotYet("node %s: %s", name, why)
+			}
+			return nil
+		},
+	}
+}
+
 // counted writes on the Migration how many pods have the new network by now.
 func (p *Planner) counted(after string) engine.Step {
 	tools, spec, ranges := p.Tools, p.spec(), p.Survey.Ranges

@@ -24,7 +24,7 @@ import (
 
 // hasty gives workloads little time, so that what is stuck shows soon.
 func hasty(m *v1alpha1.Migration) {
-	m.Spec.PodCIDR.Roll.Timeout = &metav1.Duration{Duration: 5 * time.Second}
+	m.Spec.PodCIDR.Roll.Timeout = &metav1.Duration{Duration: 20 * time.Second}
 }
 
 func (f *fixture) merge(o client.Object, patch string) {
