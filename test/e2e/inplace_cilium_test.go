@@ -16,7 +16,7 @@ import (
 
 // TestInPlaceCilium replaces flannel by Cilium, and in another lab Calico, node by node and under traffic of clients on the nodes' own network
 // and of pods that move like all others: there, with replumb killed on the way, back, there again and for good. No request is lost. The
-// control takes the network away before there is another, and loses.
+// control of each takes the network away before there is another, and loses.
 func TestInPlaceCilium(t *testing.T) {
 	t.Run("from flannel", func(t *testing.T) {
 		l := besideCilium(t, "e2e-inplace-fc")
@@ -40,6 +40,7 @@ func TestInPlaceCilium(t *testing.T) {
 		requirePoliciesBlock(t, l, file)
 		thereAndBack(t, l, s, file, toCilium(), oldPods, newPods)
 		switchForGood(t, l, s, file, toCilium(), oldPods, "cali")
+		requireRemovalLoses(t, l, s)
 	})
 }
 
