@@ -156,6 +156,9 @@ const (
 	// AnnotationControllerManagers, set by users on a Migration, says what replumb could not see from outside: Paused,
 	// Repointed or Restored.
 	AnnotationControllerManagers = "replumb.dev/controller-managers"
+	// AnnotationInstaller, set by users on a Migration, says what replumb could not see from outside: Ready, once nodes take new addresses of
+	// pods for such, or Moved, once the installer's own configuration has the new range.
+	AnnotationInstaller = "replumb.dev/installer"
 
 	// LabelAgents, on a Node, says which agents of replumb may be there while its pods leave it: host or none. Without it both are.
 	// No kubelet may set it on its own Node (NodeRestriction keeps labels of this domain from them), so no node gets out of the proof by itself.

@@ -110,7 +110,7 @@ func thereAndBack(t *testing.T, l *lab.Lab, s *shop, file, name, there, back str
 	return way
 }
 
-// requirePoliciesHold fails the test unless the policies of the guarded namespace deny what they forbid. Guests start with it.
+// requirePoliciesHold fails the test unless the policies of the guarded namespace deny what they forbid. Guests come and go with it.
 func requirePoliciesHold(t *testing.T, l *lab.Lab, s *shop) {
 	t.Helper()
 	services, err := l.Client().CoreV1().Services(guardedNamespace).List(t.Context(), metav1.ListOptions{})
@@ -132,6 +132,12 @@ func requirePoliciesHold(t *testing.T, l *lab.Lab, s *shop) {
 		guests := &shop{watch: watch}
 		guests.awaitVerdicts(t)
 		watch.Stop()
+		for _, node := range l.NodeNames() { // nothing would replace them: the next switch would wait for their end
+			err := l.Client().CoreV1().Pods(guardedNamespace).Delete(t.Context(), calls.Client+"-"+node, metav1.DeleteOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
 	}
 }
 

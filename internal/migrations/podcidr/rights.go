@@ -59,10 +59,10 @@ func viewRules() []cluster.Rule {
 			),
 		},
 		{
-			Why: "How pods are connected, as kube-system and calico-system have it.",
+			Why: "How pods are connected, as kube-system and calico-system have it, and which range kubeadm has for them.",
 			Rights: slices.Concat(
 				cluster.In(metav1.NamespaceSystem, cluster.Named(cluster.Grant("", "configmaps", "", "get"),
-					"calico-config", "ip-masq-agent", "azure-ip-masq-agent-config")...),
+					"calico-config", "ip-masq-agent", "azure-ip-masq-agent-config", "kubeadm-config")...),
 				// The namespace is there with the operator alone, and without it no Role can be.
 				cluster.Named(cluster.Grant("", "configmaps", "", "get"), "cni-config"),
 			),

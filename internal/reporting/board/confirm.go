@@ -24,7 +24,7 @@ type Offer struct {
 
 // confirming are the annotations by which people confirm. No other is ever written from a page.
 func confirming() []string {
-	return []string{"approve", "api-servers", "kubelets", "controller-managers"}
+	return []string{"approve", "api-servers", "kubelets", "controller-managers", "installer"}
 }
 
 // Offers are the confirmations that gates, and conditions of the Migration, ask for by the command that gives them:

@@ -98,6 +98,7 @@ func finish() migration.Phases[*Planner] {
 			Title:  "Verify that old addresses are unused",
 			Groups: func(p *Planner) []engine.Group { return p.verify(forward) },
 		},
+		{Name: "installer", Title: "Wait until the installer has the new range", Groups: (*Planner).installer},
 		migration.FinalPhase[*Planner](),
 		{Name: "tidy", Title: "Clean up", Groups: (*Planner).tidy},
 	}
@@ -175,7 +176,9 @@ func (p *Planner) restoreRanges() []engine.Group {
 	return engine.InOrder(p.latecomers(backward), p.rangeGate("ranges-given", guide, gateRestored))
 }
 
-func (p *Planner) origin() cluster.Origin { return cluster.OriginOf(p.Survey.Nodes) }
+func (p *Planner) installer() []engine.Group { return p.BeforeFinal() }
+
+func (p *Planner) origin() cluster.Origin { return p.Origin() }
 
 // bits is the prefix length of each node's range in the target.
 func (p *Planner) bits() int {

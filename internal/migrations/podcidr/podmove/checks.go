@@ -138,7 +138,7 @@ func networkChecks() []findings.Check[Input] {
 			Run:      checkKOps,
 			Claim:    "on a cluster of kOps, nonMasqueradeCIDR covers the targets",
 			Why:      "nodes translate the source of what pods send outside of that range, to other pods too; it is not written in the cluster itself",
-			Fix:      "compare kops get cluster -o yaml: spec.nonMasqueradeCIDR has to contain the targets before apply",
+			Fix:      "compare kops get cluster -o yaml: spec.nonMasqueradeCIDR has to contain the targets; apply waits until you confirm it",
 		},
 	}
 }

@@ -96,6 +96,7 @@ func finish() migration.Phases[*Planner] {
 			Title:  "Verify that old addresses are unused",
 			Groups: func(p *Planner) []engine.Group { return p.verify(forward) },
 		},
+		{Name: "installer", Title: "Wait until the installer has the new range", Groups: (*Planner).installer},
 		migration.FinalPhase[*Planner](),
 		{
 			Name: "release", Title: "Release the blocks of the old pools",
@@ -182,8 +183,10 @@ func (p *Planner) add() []engine.Group {
 	for i := range p.pools.Moves {
 		steps = append(steps, addPool(p.Tools.Cluster, p.Survey.Spec, &p.pools.Moves[i]))
 	}
-	return engine.InOrder(steps...)
+	return append(p.BeforeAdd(p.pools.Switched()), engine.InOrder(steps...)...)
 }
+
+func (p *Planner) installer() []engine.Group { return p.BeforeFinal() }
 
 func (p *Planner) canary() []engine.Group {
 	if !p.Tries() || p.pools.Switched() {

@@ -1,0 +1,93 @@
+//go:build apiserver
+
+package podcidr
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine"
+)
+
+// brief has gates wait for a moment only.
+func brief(m *v1alpha1.Migration) {
+	m.Spec.PodCIDR.Nodes.GateWait = &metav1.Duration{Duration: time.Second}
+}
+
+// mark has all nodes say who made the cluster.
+func (f *fixture) mark(patch string) {
+	f.Helper()
+	for _, name := range []string{"a", "b"} {
+		f.merge(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}, patch)
+	}
+}
+
+// answer annotates the Migration.
+func (f *fixture) answer(value string) {
+	f.Helper()
+	m := &v1alpha1.Migration{ObjectMeta: metav1.ObjectMeta{Name: "m"}}
+	f.merge(m, `{"metadata":{"annotations":{"`+v1alpha1.AnnotationInstaller+`":"`+value+`"}}}`)
+	f.again()
+}
+
+// TestKOpsIsConfirmed: before any pod has an address that nodes of kOps would masquerade, and before the old range is forgotten.
+func TestKOpsIsConfirmed(t *testing.T) {
+	f := setup(t, brief)
+	f.mark(`{"metadata":{"labels":{"kops.k8s.io/instancegroup":"nodes"}}}`)
+	f.Deployment("web", 3)
+
+	f.Fails(f.apply(), "replumb.dev/installer=Ready")
+	f.in(oldRange, "web", 3)
+	f.onlyPool(oldRange)
+	f.answer("Ready")
+	f.Must(f.apply())
+	f.in(newRange, "web", 3)
+
+	f.Fails(f.finish(), "replumb.dev/installer=Moved")
+	if st := f.again(); st.PointOfNoReturnPassed {
+		t.Errorf("status: %+v", st)
+	}
+	f.answer("Moved")
+	f.Must(f.finish())
+	f.onlyPool(newRange)
+}
+
+// TestKubeadmIsRead: what kubeadm has is in the cluster, and no word is taken for it.
+func TestKubeadmIsRead(t *testing.T) {
+	f := setup(t, brief)
+	f.mark(`{"metadata":{"annotations":{"kubeadm.alpha.kubernetes.io/cri-socket":"unix:///run/containerd/containerd.sock"}}}`)
+	config := &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: "kubeadm-config"},
+		Data:       map[string]string{"ClusterConfiguration": "networking: {podSubnet: " + oldRange + "}\n"},
+	}
+	f.Must(server.Create(t.Context(), config))
+	t.Cleanup(func() { f.Must(client.IgnoreNotFound(server.Delete(context.Background(), config))) })
+	f.Deployment("web", 3)
+	f.Must(f.apply())
+	f.in(newRange, "web", 3)
+
+	f.answer("Moved")
+	guide := ""
+	f.runner.Sink = func(e engine.Event) {
+		f.take(e)
+		guide += e.Guide
+	}
+	f.Fails(f.finish(), "networking.podSubnet in configmap kube-system/kubeadm-config is "+oldRange)
+	if !strings.Contains(guide, "kubectl -n kube-system edit configmap kubeadm-config") {
+		t.Errorf("the gate says %q", guide)
+	}
+	if st := f.again(); st.PointOfNoReturnPassed {
+		t.Errorf("status: %+v", st)
+	}
+	config.Data["ClusterConfiguration"] = "networking: {podSubnet: '" + newRange + ",fd00:10::/48'}\n"
+	f.Must(server.Update(t.Context(), config))
+	f.Must(f.finish())
+	f.onlyPool(newRange)
+}

@@ -1,0 +1,133 @@
+package podmove
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/migration"
+)
+
+// installerAnswer is what people confirm by the annotation of the gate, where nothing in the cluster shows it.
+type installerAnswer string
+
+const (
+	// installerReady: what the installer has set on nodes takes new addresses for pods'.
+	installerReady installerAnswer = "Ready"
+	// installerMoved: the installer's own configuration has the new range.
+	installerMoved installerAnswer = "Moved"
+)
+
+// BeforeAdd keeps pods from new addresses as long as nodes would take those for strangers by what the installer has set on them: kOps has
+// nodes translate the source of whatever leaves nonMasqueradeCIDR (docs/networking.md in k8s.io/kops).
+func (p *Planner) BeforeAdd(switched bool) []engine.Group {
+	if switched || p.Origin().Distribution != cluster.KOps {
+		return nil
+	}
+	guide := fmt.Sprintf(`compare kops get cluster -o yaml: spec.nonMasqueradeCIDR has to contain %s and what pods have now.
+If it does not, set it (kops edit cluster), then: kops update cluster --yes && kops rolling-update cluster --yes`, ranges(p.Survey.Spec.To))
+	return engine.InOrder(p.installerGate("installer", "Wait until nodes take addresses of the targets for pods'", guide, installerReady))
+}
+
+// BeforeFinal keeps the old range from being forgotten as long as the installer would bring it back with the next upgrade or node.
+func (p *Planner) BeforeFinal() []engine.Group {
+	o := p.Origin()
+	guide := movedGuide(o, ranges(p.Survey.Spec.To))
+	if guide == "" {
+		return nil
+	}
+	title := fmt.Sprintf("Wait until %s has the new range of pods", o.Distribution)
+	return engine.InOrder(p.installerGate("installer-moved", title, guide, installerMoved))
+}
+
+// Origin is how the cluster was made.
+func (p *Planner) Origin() cluster.Origin { return cluster.OriginOf(p.Survey.Nodes) }
+
+func (p *Planner) installerGate(id, title, guide string, answer installerAnswer) engine.Step {
+	tools, spec, kubeadm := p.Tools, p.Survey.Spec, p.Origin().Distribution == cluster.Kubeadm
+	return &engine.Gate{
+		Wait: engine.Wait{
+			Name: "gate/" + id, About: title, Limit: spec.Nodes.GateWait.Duration, Again: true,
+			For: func(ctx context.Context) error {
+				if kubeadm {
+					return podSubnetCovers(ctx, tools.Cluster, spec.To)
+				}
+				m, err := migration.Get(ctx, tools.Cluster, spec.Name)
+				if err != nil || migration.Answered(m, v1alpha1.AnnotationInstaller, string(answer)) {
+					return err
+				}
+				return engine.NotYet("what the installer has cannot be seen from here; once it is right, confirm it: "+
+					"kubectl annotate migrations.replumb.dev %s --overwrite %s=%s", spec.Name, v1alpha1.AnnotationInstaller, answer)
+			},
+		},
+		Instructions: func() string { return guide + "\nreplumb goes on by itself." },
+	}
+}
+
+// movedGuide says where an installer has the range of pods; nothing, if the cluster has none that is known, or it is a vendor's.
+func movedGuide(o cluster.Origin, to string) string {
+	const why = "with the old range there, an upgrade or a new node brings it back.\n"
+	switch o.Distribution {
+	case cluster.Kubeadm:
+		also := ""
+		if o.ClusterAPI {
+			also = "\nand in the management cluster: clusterNetwork.pods of the Cluster, networking.podSubnet of the KubeadmControlPlane"
+		}
+		return why + "set networking.podSubnet to " + to + " in the ClusterConfiguration:\n" +
+			"  kubectl -n kube-system edit configmap kubeadm-config" + also
+	case cluster.KOps:
+		return why + "look at kops get cluster -o yaml: no podCIDR, and no setting of the network's addon, names the old range"
+	case cluster.K3s, cluster.RKE2:
+		return why + "on every server, set in /etc/rancher/k3s/config.yaml (RKE2: /etc/rancher/rke2/config.yaml), for the next restart:\n  cluster-cidr: " + to
+	case cluster.Talos:
+		return why + "on every control-plane node, set in the machine configuration:\n  cluster: {network: {podSubnets: [" + to + "]}}"
+	}
+	return ""
+}
+
+// podSubnetCovers returns nil if kubeadm's configuration has all ranges, or there is none.
+func podSubnetCovers(ctx context.Context, c *cluster.Cluster, to []netip.Prefix) error {
+	const name = "configmap kube-system/kubeadm-config"
+	config := &corev1.ConfigMap{}
+	err := c.Get(ctx, client.ObjectKey{Namespace: metav1.NamespaceSystem, Name: "kubeadm-config"}, config)
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	var has struct {
+		Networking struct {
+			PodSubnet string `json:"podSubnet"`
+		} `json:"networking"`
+	}
+	if err := yaml.Unmarshal([]byte(config.Data["ClusterConfiguration"]), &has); err != nil {
+		return engine.NotYet("ClusterConfiguration in %s cannot be read: %v", name, err)
+	}
+	subnets := strings.Split(has.Networking.PodSubnet, ",")
+	for _, r := range to {
+		if has.Networking.PodSubnet != "" && !slices.ContainsFunc(subnets, func(s string) bool { return covers(s, r) }) {
+			return engine.NotYet("networking.podSubnet in %s is %s", name, has.Networking.PodSubnet)
+		}
+	}
+	return nil
+}
+
+func ranges(all []netip.Prefix) string {
+	var out []string
+	for _, r := range all {
+		out = append(out, r.String())
+	}
+	return strings.Join(out, ",")
+}
