@@ -72,6 +72,9 @@ func with(set *netipx.IPSet, more ...netip.Prefix) *netipx.IPSet {
 }
 
 func (p *Proposal) next(taken *netipx.IPSet, n int) (netip.Prefix, bool) {
+	if p.Bits == 0 {
+		return netip.Prefix{}, false
+	}
 	if p.IPv6 {
 		return p.local(taken, n)
 	}
