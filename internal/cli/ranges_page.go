@@ -93,7 +93,7 @@ func (l rangesLook) part(proposals []ranges.Proposal, certain bool) clusterRange
 // showRanges prints the page, and ends as what is on it says.
 func (a *app) showRanges(printing *genericclioptions.PrintFlags, p *rangesPage) error {
 	if len(p.looks) == 1 && p.looks[0].err != nil {
-		return p.looks[0].told()
+		return p.looks[0].problem()
 	}
 	var err error
 	if a.output == "table" {
@@ -109,7 +109,7 @@ func (a *app) showRanges(printing *genericclioptions.PrintFlags, p *rangesPage) 
 		ended.NotRead += len(p.Clusters[i].NotRead)
 		if look.err != nil {
 			ended.Unread++
-			Report(a.err, a.name, look.told())
+			Report(a.err, a.name, look.problem())
 		}
 	}
 	if len(p.Networks) == 0 {
@@ -121,8 +121,8 @@ func (a *app) showRanges(printing *genericclioptions.PrintFlags, p *rangesPage) 
 	return ended
 }
 
-// told is why a cluster was not read, with its context.
-func (l rangesLook) told() error {
+// problem is why a cluster was not read, with its context.
+func (l rangesLook) problem() error {
 	if l.context == "" {
 		return l.err
 	}

@@ -129,7 +129,9 @@ func ProxiesOf(object string, spec *corev1.PodSpec) (all []Proxy) {
 	return all
 }
 
-func isProxy(c *corev1.Container) bool { return c.Name == "kube-proxy" || runs(commandLine(c), "kube-proxy") }
+func isProxy(c *corev1.Container) bool {
+	return c.Name == "kube-proxy" || runs(commandLine(c), "kube-proxy")
+}
 
 func proxyFromFile(object, text string) Proxy {
 	p := Proxy{Object: object}

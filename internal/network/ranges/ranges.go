@@ -118,7 +118,7 @@ func covers(p netip.Prefix, r *Range) bool {
 	return p.Overlaps(r.Prefix)
 }
 
-// outermost leaves out the ranges that lie in another one of the same cluster and use, so that each overlap is told once.
+// outermost leaves out the ranges that lie in another one of the same cluster and use, so that each overlap is reported once.
 func outermost(all []Range) []Range {
 	var out []Range
 	for i := range all {
@@ -147,7 +147,9 @@ func contained(all []Range, i int) bool {
 }
 
 // within reports whether one range lies in another.
-func within(outer, inner netip.Prefix) bool { return outer.Bits() <= inner.Bits() && outer.Contains(inner.Addr()) }
+func within(outer, inner netip.Prefix) bool {
+	return outer.Bits() <= inner.Bits() && outer.Contains(inner.Addr())
+}
 
 // surroundings are how much around an address that was seen is taken for the network of its machine, whose size no object says.
 const surroundings4, surroundings6 = 24, 64

@@ -48,7 +48,7 @@ func (r *reader) notRead(format string, args ...any) {
 	}
 }
 
-// prefix reads a range. One that is none is told: it may stand for some.
+// prefix reads a range. One that is none is reported: it may stand for some.
 func (r *reader) prefix(text, object, field string) (netip.Prefix, bool) {
 	p, err := netip.ParsePrefix(strings.TrimSpace(text))
 	if err != nil {

@@ -51,7 +51,7 @@ func CiliumRights() []cluster.Right { return cluster.Grant(ciliumGroup, ciliumPo
 // part is one resource that has ranges.
 type part struct {
 	group, version, resource string
-	read                     func(r *reader, ctx context.Context) error
+	read                     func(context.Context) error
 }
 
 func (p part) String() string {
@@ -61,16 +61,16 @@ func (p part) String() string {
 	return p.resource + "." + p.group
 }
 
-func parts() []part {
+func (r *reader) sources() []part {
 	calicoGroup := calico.GroupVersion()
 	return []part{
-		{networkingv1.GroupName, "v1", "servicecidrs", (*reader).readServices},
-		{"", "v1", "nodes", (*reader).readNodes},
-		{calicoGroup.Group, calicoGroup.Version, "ippools", (*reader).readPools},
-		{ciliumGroup, "v2alpha1", ciliumPools, (*reader).readCilium},
-		{"", "v1", "configmaps", (*reader).readConfigMaps},
-		{"", "v1", "pods", (*reader).readPods},
-		{v1alpha1.GroupVersion.Group, v1alpha1.GroupVersion.Version, "migrations", (*reader).readMigrations},
+		{networkingv1.GroupName, "v1", "servicecidrs", r.readServices},
+		{"", "v1", "nodes", r.readNodes},
+		{calicoGroup.Group, calicoGroup.Version, "ippools", r.readPools},
+		{ciliumGroup, "v2alpha1", ciliumPools, r.readCilium},
+		{"", "v1", "configmaps", r.readConfigMaps},
+		{"", "v1", "pods", r.readPods},
+		{v1alpha1.GroupVersion.Group, v1alpha1.GroupVersion.Version, "migrations", r.readMigrations},
 	}
 }
 
@@ -80,8 +80,8 @@ func Read(ctx context.Context, c *cluster.Cluster) (*Cluster, error) {
 		return nil, err
 	}
 	r := &reader{cluster: c, out: &Cluster{}}
-	for _, p := range parts() {
-		if err := r.settle(ctx, p, p.read(r, ctx)); err != nil {
+	for _, p := range r.sources() {
+		if err := r.settle(ctx, p, p.read(ctx)); err != nil {
 			return nil, err
 		}
 	}

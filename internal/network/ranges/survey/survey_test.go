@@ -14,8 +14,8 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 )
 
-// told are the ranges that were read, a line each.
-func told(r *reader) []string {
+// lines are the ranges that were read, a line each.
+func lines(r *reader) []string {
 	var out []string
 	for _, one := range r.finish().Ranges {
 		line := fmt.Sprintf("%s %s: %s", one.Use, one.Prefix, one.Source)
@@ -55,7 +55,7 @@ func TestNodes(t *testing.T) {
 		r.takeNode(node(fmt.Sprintf("node%d", i), []string{fmt.Sprintf("10.244.%d.0/24", i)}, fmt.Sprintf("192.0.2.%d", i+1)))
 	}
 	r.takeNode(node("far", []string{"10.250.0.0/24", "fd00:1::/64"}, "198.51.100.9", "2001:db8::1"))
-	same(t, "ranges", told(r), []string{
+	same(t, "ranges", lines(r), []string{
 		"pods 10.244.0.0/22: spec.podCIDRs of Node node0, Node node1, Node node2 and 1 more (nodes')",
 		"pods 10.244.4.0/24: spec.podCIDRs of Node node4 (nodes')",
 		"pods 10.250.0.0/24: spec.podCIDRs of Node far (nodes')",
@@ -83,7 +83,7 @@ func TestConfigMaps(t *testing.T) {
 	} {
 		r.takeConfigMap(cm)
 	}
-	same(t, "ranges", told(r), []string{
+	same(t, "ranges", lines(r), []string{
 		"pods 10.0.0.0/16: cluster-pool-ipv4-cidr of ConfigMap kube-system/cilium-config",
 		"pods 10.200.0.0/16: net-conf.json Network of ConfigMap kube-flannel/kube-flannel-cfg",
 		"pods 10.244.0.0/16: clusterCIDR of ConfigMap kube-system/kube-proxy",
@@ -104,7 +104,7 @@ func pod(namespace, name string, ips ...string) *corev1.Pod {
 	return p
 }
 
-// TestPods: their command lines have ranges, and their addresses are told that are in none.
+// TestPods: their command lines have ranges, and their addresses are reported that are in none.
 func TestPods(t *testing.T) {
 	manager := pod("kube-system", "manager")
 	manager.Labels = map[string]string{"component": "kube-controller-manager"}
@@ -126,7 +126,7 @@ func TestPods(t *testing.T) {
 	for _, p := range []*corev1.Pod{pod("shop", "web", "10.244.3.7"), pod("shop", "eni", "172.20.0.9", "172.20.0.8"), over} {
 		r.takePod(p)
 	}
-	same(t, "ranges", told(r), []string{
+	same(t, "ranges", lines(r), []string{
 		"pods 10.244.0.0/16: --cluster-cidr of Pod kube-system/manager, Pod kube-system/kube-proxy-0, Pod kube-system/kube-proxy-1 and 3 more",
 		"pods 172.20.0.8/31: status.podIPs of Pod shop/eni, in no range that was read [172.20.0.8 172.20.0.9]",
 		"pods fd00::/56: --cluster-cidr of Pod kube-system/manager",
@@ -162,10 +162,11 @@ func TestMigrationsAndPools(t *testing.T) {
 		ObjectMeta: metav1.ObjectMeta{Name: "n"},
 		Spec:       v1alpha1.MigrationSpec{PodCIDR: &v1alpha1.PodCIDRSpec{To: []string{"10.245.0.0/16"}, Networks: []string{"10.9.0.0/16"}}},
 	})
-	if err := r.takeCilium([]byte(`{"items": [{"metadata": {"name": "default"}, "spec": {"ipv4": {"cidrs": ["10.1.0.0/16"]}, "ipv6": {"cidrs": ["fd00::/48"]}}}]}`)); err != nil {
+	const pools = `{"items": [{"metadata": {"name": "default"}, "spec": {"ipv4": {"cidrs": ["10.1.0.0/16"]}, "ipv6": {"cidrs": ["fd00::/48"]}}}]}`
+	if err := r.takeCilium([]byte(pools)); err != nil {
 		t.Fatal(err)
 	}
-	same(t, "ranges", told(r), []string{
+	same(t, "ranges", lines(r), []string{
 		"pods 10.1.0.0/16: spec.ipv4.cidrs of CiliumPodIPPool default",
 		"pods fd00::/48: spec.ipv6.cidrs of CiliumPodIPPool default",
 		"network 10.8.0.0/16: spec.serviceCIDR.networks of Migration m",
