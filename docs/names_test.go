@@ -33,6 +33,8 @@ var otherFields = map[string]string{
 	"spec.serviceClusterIPRange":                                     "Cluster of kOps",
 	"spec.serviceNetwork":                                            "Network of OpenShift",
 	"spec.calicoNetwork.ipPools":                                     "Installation of Calico's operator",
+	"spec.cidr":                                                      "IPPool of Calico",
+	"spec.cidrs":                                                     "ServiceCIDR",
 	"spec.clusterIP":                                                 "Service",
 	"spec.externalIPs":                                               "Service",
 	"spec.go":                                                        "none: it is a file",
@@ -41,6 +43,8 @@ var otherFields = map[string]string{
 	"spec.providerID":                                                "Node",
 	"spec.replicas":                                                  "MachineDeployment of Cluster API",
 	"spec.suspend":                                                   "CronJob",
+	"status.addresses":                                               "Node",
+	"status.podIPs":                                                  "Pod",
 	"status.nodeRef.name":                                            "Machine of Cluster API",
 }
 

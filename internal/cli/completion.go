@@ -29,6 +29,7 @@ func (a *app) complete(root *cobra.Command) {
 	}
 	for flag, choices := range map[string]cobra.CompletionFunc{
 		"context":     a.contexts,
+		"contexts":    a.contexts,
 		"output":      a.formats,
 		"filename":    yamlFiles,
 		"plan":        yamlFiles,

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"io"
 
+	"k8s.io/cli-runtime/pkg/genericclioptions"
+
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/engine/fault"
@@ -135,16 +137,23 @@ func (a *app) tools(c *connection) migrations.Tools {
 }
 
 // connect to the cluster that the flags name.
-func (a *app) connect() (*connection, error) {
-	config, err := a.config.ToRESTConfig()
+func (a *app) connect() (*connection, error) { return a.connectBy(a.config) }
+
+func noCluster(err error) error {
+	return &fault.Hinted{Err: fmt.Errorf("no cluster: %w", err), Hint: "name one with --kubeconfig or --context"}
+}
+
+// connectBy connects to the cluster that some flags name.
+func (a *app) connectBy(flags *genericclioptions.ConfigFlags) (*connection, error) {
+	config, err := flags.ToRESTConfig()
 	if err != nil {
-		return nil, &fault.Hinted{Err: fmt.Errorf("no cluster: %w", err), Hint: "name one with --kubeconfig or --context"}
+		return nil, noCluster(err)
 	}
 	c, err := cluster.Connect(config)
 	if err != nil {
 		return nil, err
 	}
-	c.ContextName = a.contextName()
+	c.ContextName = contextOf(flags)
 	if config.Insecure {
 		fmt.Fprintln(a.err, "warning: the kubeconfig has no certificates verified (insecure-skip-tls-verify): "+
 			"who answers in the API server's place gets these credentials; single API servers get none, so their flags are not known")
@@ -152,12 +161,12 @@ func (a *app) connect() (*connection, error) {
 	return &connection{Cluster: c, inspector: apiserver.New(config)}, nil
 }
 
-// contextName is that of the context that the flags name; empty if there is none, as in a pod.
-func (a *app) contextName() string {
-	if a.config.Context != nil && *a.config.Context != "" {
-		return *a.config.Context
+// contextOf is the name of the context that some flags name; empty if there is none, as in a pod.
+func contextOf(flags *genericclioptions.ConfigFlags) string {
+	if flags.Context != nil && *flags.Context != "" {
+		return *flags.Context
 	}
-	kubeconfig, err := a.config.ToRawKubeConfigLoader().RawConfig()
+	kubeconfig, err := flags.ToRawKubeConfigLoader().RawConfig()
 	if err != nil { // that it is there was seen when it was connected to
 		return ""
 	}

@@ -48,8 +48,9 @@ func unusedByPods() map[string]string {
 	all := map[string]string{
 		"delete ipamhandles.crd.projectcalico.org":   leaked,
 		"patch ipreservations.crd.projectcalico.org": "nodes join or leave while the pools change",
-		"get jobs.batch":                   "the pods of Jobs that are evicted",
-		"patch services in replumb-system": "the Service that agents call moves, where Services do",
+		"list ciliumpodippools.cilium.io":            "replumb ranges",
+		"get jobs.batch":                             "the pods of Jobs that are evicted",
+		"patch services in replumb-system":           "the Service that agents call moves, where Services do",
 	}
 	maps.Copy(all, unusedAgents())
 	return all

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	proxyv1alpha1 "k8s.io/kube-proxy/config/v1alpha1"
 	"sigs.k8s.io/yaml"
 
@@ -102,14 +103,34 @@ func (i *Inspection) configMap(o *corev1.ConfigMap) {
 		}
 		i.Abrupt[o.Namespace] = name
 	}
-	if o.Namespace != "kube-system" {
-		return
+	i.Proxies = append(i.Proxies, ProxiesIn(o)...)
+}
+
+// ProxiesIn are the configurations of kube-proxy that a ConfigMap of kube-system has.
+func ProxiesIn(o *corev1.ConfigMap) (all []Proxy) {
+	if o.Namespace != metav1.NamespaceSystem {
+		return nil
 	}
 	for _, key := range slices.Sorted(maps.Keys(o.Data)) {
 		if strings.Contains(o.Data[key], "KubeProxyConfiguration") {
-			i.Proxies = append(i.Proxies, proxyFromFile(name, o.Data[key]))
+			all = append(all, proxyFromFile(references.Name("ConfigMap", o), o.Data[key]))
 		}
 	}
+	return all
+}
+
+// ProxiesOf are the kube-proxies that an object runs, as their flags have it.
+func ProxiesOf(object string, spec *corev1.PodSpec) (all []Proxy) {
+	for n := range spec.Containers {
+		if c := &spec.Containers[n]; isProxy(c) {
+			all = append(all, proxyFromFlags(object, commandLine(c)))
+		}
+	}
+	return all
+}
+
+func isProxy(c *corev1.Container) bool {
+	return c.Name == "kube-proxy" || runs(commandLine(c), "kube-proxy")
 }
 
 func proxyFromFile(object, text string) Proxy {
@@ -142,12 +163,12 @@ func (p *Proxy) setRanges(text string) {
 // workload recognises by their command lines those programs that handle Services and DNS on nodes.
 func (i *Inspection) workload(object string, spec *corev1.PodSpec) {
 	i.ovn(object)
+	i.Proxies = append(i.Proxies, ProxiesOf(object, spec)...)
 	for n := range spec.Containers {
 		c := &spec.Containers[n]
 		words := commandLine(c)
 		switch {
-		case c.Name == "kube-proxy" || runs(words, "kube-proxy"):
-			i.Proxies = append(i.Proxies, proxyFromFlags(object, words))
+		case isProxy(c):
 		case c.Name == "kube-router" || runs(words, "kube-router"):
 			if v, ok := flag(words, "run-service-proxy"); !ok || v != "false" { // it does by default
 				i.Replacements = append(i.Replacements, Replacement{Object: object, By: "kube-router (--run-service-proxy)"})

@@ -115,6 +115,11 @@ func List[T any](ctx context.Context, c client.Client, of client.ObjectList) ([]
 	return all, err
 }
 
+// Each reads a whole collection page by page, and hands out its objects one by one, so that none needs to be kept.
+func Each(ctx context.Context, c client.Client, of client.ObjectList, take func(client.Object), opts ...client.ListOption) error {
+	return eachPage(ctx, c, of, pageSize, take, opts...)
+}
+
 // eachPage reads a collection page by page and hands out its objects one by one. of says what to list; a fresh list is
 // made for every page, so that objects may be kept.
 func eachPage(

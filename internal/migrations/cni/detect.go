@@ -1,7 +1,6 @@
 package cni
 
 import (
-	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -173,18 +172,13 @@ func hasPrefix(prefix string, all ...map[string]string) bool {
 	})
 }
 
-// rangesOf is what a ConfigMap says that pods get their addresses from: flannel's (Documentation/configuration.md) or Cilium's.
+// rangesOf is what a ConfigMap says that pods get their addresses from.
 func rangesOf(cm *corev1.ConfigMap) string {
-	if text, ok := cm.Data["net-conf.json"]; ok {
-		var config struct{ Network, IPv6Network string }
-		if json.Unmarshal([]byte(text), &config) == nil {
-			return config.Network + "," + config.IPv6Network
-		}
+	var all []string
+	for _, c := range podnetwork.ConfiguredBy(cm) {
+		all = append(all, c.Range)
 	}
-	if cm.Name == "cilium-config" {
-		return cm.Data["cluster-pool-ipv4-cidr"] + "," + cm.Data["cluster-pool-ipv6-cidr"]
-	}
-	return ""
+	return strings.Join(all, ",")
 }
 
 // poolOf is the pool that calico-node makes if there is none.

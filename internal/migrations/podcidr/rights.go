@@ -11,6 +11,7 @@ import (
 	"github.com/replumb/replumb/internal/kube/rollout"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/migrations/podcidr/noderanges"
+	"github.com/replumb/replumb/internal/network/ranges/survey"
 	"github.com/replumb/replumb/internal/verify/connectivity"
 	"github.com/replumb/replumb/internal/verify/lossguard"
 )
@@ -88,6 +89,11 @@ func viewRules() []cluster.Rule {
 				cluster.Grant("networking.k8s.io", "servicecidrs", "", "list"),
 				cluster.Grant("operator.tigera.io", "installations", "", "list"),
 			),
+		},
+		{
+			Why:      "Cilium's pools, for replumb ranges, which reads all else with what is above.",
+			Optional: true,
+			Rights:   survey.CiliumRights(),
 		},
 	}
 }

@@ -10,7 +10,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/yaml"
 
 	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/kube/controlplane"
@@ -49,22 +48,14 @@ func configured(ctx context.Context, c *cluster.Cluster) (netip.Prefix, error) {
 		}
 	}
 	config := &corev1.ConfigMap{}
-	err = c.Get(ctx, client.ObjectKey{Namespace: metav1.NamespaceSystem, Name: "kubeadm-config"}, config)
+	err = c.Get(ctx, client.ObjectKey{Namespace: metav1.NamespaceSystem, Name: controlplane.KubeadmConfig}, config)
 	if apierrors.IsNotFound(err) || apierrors.IsForbidden(err) {
 		return netip.Prefix{}, nil
 	}
 	if err != nil {
 		return netip.Prefix{}, fmt.Errorf("configmap kube-system/kubeadm-config: %w", err)
 	}
-	var kubeadm struct {
-		Networking struct {
-			PodSubnet string `json:"podSubnet"`
-		} `json:"networking"`
-	}
-	if err := yaml.Unmarshal([]byte(config.Data["ClusterConfiguration"]), &kubeadm); err != nil {
-		return netip.Prefix{}, nil //nolint:nilerr // a configuration that cannot be read says nothing; nodes do
-	}
-	return nodeipam.Range(strings.Split(kubeadm.Networking.PodSubnet, ",")), nil
+	return nodeipam.Range(strings.Split(controlplane.PodSubnet(config), ",")), nil
 }
 
 // managers are the controller managers whose command line can be seen.

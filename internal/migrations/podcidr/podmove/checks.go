@@ -107,6 +107,15 @@ func rangeChecks() []findings.Check[Input] {
 			Why:   "hosts do not route such addresses, or give them a meaning of their own",
 			Fix:   "choose a private range, such as one in 10.0.0.0/8, 172.16.0.0/12 or 192.168.0.0/16",
 		},
+		{
+			Code:     "RP2105",
+			Severity: findings.Warning,
+			Run:      checkShared,
+			Claim:    "every target is clear of 100.64.0.0/10, shared address space (RFC 6598)",
+			Why: "Tailscale gives its machines addresses in it and drops other traffic from it, so that nodes that run it lose what pods send, and " +
+				"some clouds and providers use it inside",
+			Fix: "choose another target (replumb ranges proposes some), or make sure that none of these is in use in or near the cluster",
+		},
 	}
 }
 

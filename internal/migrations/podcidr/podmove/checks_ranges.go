@@ -5,6 +5,7 @@ import (
 
 	"github.com/replumb/replumb/internal/engine/findings"
 	"github.com/replumb/replumb/internal/migration"
+	"github.com/replumb/replumb/internal/network/ranges"
 )
 
 func checkRights(in Input) []findings.Result { return migration.Denied(in.Live.Access) }
@@ -52,6 +53,16 @@ func checkReserved(in Input) []findings.Result {
 			if to.Overlaps(netip.MustParsePrefix(text)) {
 				out = append(out, findings.Failed("", "target %s overlaps %s", to, text))
 			}
+		}
+	}
+	return out
+}
+
+func checkShared(in Input) []findings.Result {
+	var out []findings.Result
+	for _, to := range in.Survey.Spec.To {
+		if to.Overlaps(ranges.SharedSpace()) {
+			out = append(out, findings.Failed("", "target %s overlaps %s", to, ranges.SharedSpace()))
 		}
 	}
 	return out

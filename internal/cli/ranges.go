@@ -1,0 +1,266 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/dustin/go-humanize/english"
+	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
+
+	"github.com/replumb/replumb/internal/engine/fault"
+	"github.com/replumb/replumb/internal/network/cidr"
+	"github.com/replumb/replumb/internal/network/ranges"
+	"github.com/replumb/replumb/internal/network/ranges/survey"
+)
+
+// rangesFlags are those of ranges.
+type rangesFlags struct {
+	contexts, networks, serviceSizes, podSizes []string
+	count                                      int
+}
+
+// rangesAsked is what they mean.
+type rangesAsked struct {
+	networks []ranges.Range
+	sizes    ranges.Sizes
+	count    int
+}
+
+func (a *app) ranges() *cobra.Command {
+	var flags rangesFlags
+	var printing *genericclioptions.PrintFlags
+	cmd := &cobra.Command{
+		Use: "ranges", Short: "Show which address ranges clusters use, where they overlap, and which are free", Args: noArgs,
+		Long: `Show which address ranges one or several clusters use, where they overlap, and which are free for Services and pods. Nothing is
+written. Each range has its source, an object and its field.
+
+Ranges of Services are those of ServiceCIDRs, or the flag of API servers. Ranges of pods are those of Nodes, of Calico's IPPools, used or
+not, of Cilium's pools, and those that controller managers, kube-proxy, kubeadm and flannel are configured with. Of nodes the addresses are
+known, and not the network, so proposals stay clear of the /24, or the /64 of IPv6, around each. Networks that Migrations name are
+read too. No object of Kubernetes names the networks of a cloud, an office or a VPN: name them with --network.
+
+An overlap is two ranges that share addresses: in a cluster, between clusters, or with a network. Nodes may be in a network. A range
+in 100.64.0.0/10 (shared address space, RFC 6598) is a warning, since Tailscale and some clouds give machines addresses of it.
+
+Proposals are private addresses (RFC 1918, and fd00::/8 of IPv6) that overlap with nothing that was read, nor with each other. They
+are as wide as what the cluster has, unless you say.
+
+Exit code: 0 no overlap, 3 overlaps, or rights are missing to read everything, 1 a cluster could not be looked at; what the others have
+is shown.`,
+		Example: a.example(`
+  replumb ranges
+  replumb ranges --contexts prod,staging --network vpc=10.0.0.0/16 --network vpn=100.64.0.0/10
+  replumb ranges --service-size /20 --pod-size /14 --count 5
+  replumb ranges -o jsonpath='{.clusters[*].free[*].ranges}'`),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			asked, err := flags.asked()
+			if err != nil {
+				return err
+			}
+			contexts, err := a.contextsAsked(flags.contexts)
+			if err != nil {
+				return err
+			}
+			looks, err := a.lookAtRanges(cmd.Context(), contexts)
+			if err != nil {
+				return err
+			}
+			return a.showRanges(printing, newRangesPage(looks, asked))
+		},
+	}
+	cmd.Flags().StringSliceVar(&flags.contexts, "contexts", nil, "contexts of the kubeconfig, separated by commas (default the current one)")
+	cmd.Flags().StringArrayVar(&flags.networks, "network", nil, "NAME=CIDR of a network beside the clusters; may be repeated")
+	cmd.Flags().StringSliceVar(&flags.serviceSizes, "service-size", nil,
+		"prefix length of proposals for Services, such as /16; up to /32 it is for IPv4 (default that of the cluster)")
+	cmd.Flags().StringSliceVar(&flags.podSizes, "pod-size", nil, "the same for pods")
+	cmd.Flags().IntVar(&flags.count, "count", 3, "how many ranges to propose for each")
+	printing = a.documentFlag(cmd, "table", "json", "yaml")
+	return cmd
+}
+
+// asked reads the flags.
+func (f *rangesFlags) asked() (asked rangesAsked, err error) {
+	const most = 100
+	if asked.count = f.count; f.count < 1 || f.count > most {
+		return asked, &UsageError{Problem: fmt.Sprintf("--count is %d", f.count), Hint: fmt.Sprintf("use 1 to %d", most)}
+	}
+	if asked.sizes.Services, err = sizesOf("--service-size", f.serviceSizes); err != nil {
+		return asked, err
+	}
+	if asked.sizes.Pods, err = sizesOf("--pod-size", f.podSizes); err != nil {
+		return asked, err
+	}
+	for _, text := range f.networks {
+		network, err := networkOf(text)
+		if err != nil {
+			return asked, err
+		}
+		asked.networks = append(asked.networks, network)
+	}
+	return asked, nil
+}
+
+// sizesOf reads prefix lengths, with or without the slash: one of each family.
+func sizesOf(flag string, texts []string) (all []int, err error) {
+	hint := "use one of /9 to /30 for IPv4, and one of /33 to /126 for IPv6"
+	for _, text := range texts {
+		bits, err := strconv.Atoi(strings.TrimPrefix(text, "/"))
+		if err != nil || !ranges.ValidSize(bits) {
+			return nil, &UsageError{Problem: fmt.Sprintf("%s %q is no prefix length that can be proposed", flag, text), Hint: hint}
+		}
+		if slices.ContainsFunc(all, func(have int) bool { return ranges.IPv6Size(have) == ranges.IPv6Size(bits) }) {
+			return nil, &UsageError{Problem: flag + " has two prefix lengths of one family", Hint: hint}
+		}
+		all = append(all, bits)
+	}
+	return all, nil
+}
+
+// networkOf reads NAME=CIDR.
+func networkOf(text string) (ranges.Range, error) {
+	name, of, ok := strings.Cut(text, "=")
+	if !ok || name == "" {
+		return ranges.Range{}, &UsageError{
+			Problem: fmt.Sprintf("--network %q has no name", text), Hint: "write NAME=CIDR, such as --network vpn=10.8.0.0/16",
+		}
+	}
+	p, err := cidr.Parse(of)
+	if err != nil {
+		hint := "write a range such as 10.8.0.0/16"
+		if host, err := netip.ParsePrefix(of); err == nil {
+			hint = "write " + host.Masked().String()
+		}
+		return ranges.Range{}, &UsageError{Problem: fmt.Sprintf("--network %s: %v", name, err), Hint: hint}
+	}
+	return ranges.Range{Use: ranges.Network, Prefix: p, Source: "--network " + name}, nil
+}
+
+// contextsAsked are flags that lead to each context, by its name. Without any it is what the flags of all commands lead to.
+func (a *app) contextsAsked(names []string) ([]*genericclioptions.ConfigFlags, error) {
+	if len(names) == 0 {
+		return []*genericclioptions.ConfigFlags{a.config}, nil
+	}
+	if a.config.Context != nil && *a.config.Context != "" {
+		return nil, &UsageError{Problem: "--context and --contexts do not go together", Hint: "name all contexts with --contexts"}
+	}
+	kubeconfig, err := a.config.ToRawKubeConfigLoader().RawConfig()
+	if err != nil {
+		return nil, noCluster(err)
+	}
+	var all []*genericclioptions.ConfigFlags
+	for i, name := range names {
+		if _, known := kubeconfig.Contexts[name]; !known {
+			return nil, &UsageError{
+				Problem: fmt.Sprintf("context %q is not in the kubeconfig", name),
+				Hint:    "it has " + english.OxfordWordSeries(slices.Sorted(maps.Keys(kubeconfig.Contexts)), "and"),
+			}
+		}
+		if slices.Contains(names[:i], name) {
+			return nil, &UsageError{Problem: fmt.Sprintf("context %q is named twice", name), Hint: "name it once"}
+		}
+		all = append(all, a.flagsOf(name))
+	}
+	return all, nil
+}
+
+// flagsOf leads to a context as the flags say that are not about one cluster alone.
+func (a *app) flagsOf(context string) *genericclioptions.ConfigFlags {
+	flags := genericclioptions.NewConfigFlags(true)
+	flags.Context, flags.Namespace = &context, nil
+	flags.KubeConfig, flags.Timeout = a.config.KubeConfig, a.config.Timeout
+	flags.Impersonate, flags.ImpersonateUID = a.config.Impersonate, a.config.ImpersonateUID
+	flags.ImpersonateGroup, flags.ImpersonateUserExtra = a.config.ImpersonateGroup, a.config.ImpersonateUserExtra
+	return flags
+}
+
+// rangesLook is what was read of a cluster, or why nothing was.
+type rangesLook struct {
+	context string
+	of      *survey.Cluster
+	err     error
+}
+
+// lookAtRanges reads all clusters. One that cannot be read keeps none of the others from it.
+func (a *app) lookAtRanges(ctx context.Context, contexts []*genericclioptions.ConfigFlags) ([]rangesLook, error) {
+	const atOnce = 4
+	looks := make([]rangesLook, len(contexts))
+	var eg errgroup.Group
+	eg.SetLimit(atOnce)
+	for i, flags := range contexts {
+		look := &looks[i]
+		look.context = contextOf(flags)
+		c, err := a.connectBy(flags)
+		if err != nil {
+			look.err = err
+			continue
+		}
+		eg.Go(func() error {
+			look.of, look.err = survey.Read(ctx, c.Cluster)
+			return nil
+		})
+	}
+	if err := eg.Wait(); err != nil || ctx.Err() != nil {
+		return nil, ctx.Err()
+	}
+	return a.distinct(looks), nil
+}
+
+// distinct leaves out a context that leads to a cluster that another one has led to: it would overlap with itself.
+func (a *app) distinct(looks []rangesLook) []rangesLook {
+	var out []rangesLook
+	for _, look := range looks {
+		i := slices.IndexFunc(out, func(o rangesLook) bool { return look.of != nil && o.of != nil && o.of.Seed == look.of.Seed })
+		if i >= 0 {
+			fmt.Fprintf(a.err, "warning: context %s leads to the cluster of context %s, and is left out\n", look.context, out[i].context)
+			continue
+		}
+		out = append(out, look)
+	}
+	return out
+}
+
+// RangesError says what a look at ranges has found.
+type RangesError struct {
+	// Overlaps is how many there are, Unread how many clusters of Of were not read, and NotRead how much of the others.
+	Overlaps, Unread, Of, NotRead int
+}
+
+func (e *RangesError) Error() string {
+	var all []string
+	if e.Unread > 0 {
+		all = append(all, fmt.Sprintf("%d of %s could not be read", e.Unread, english.Plural(e.Of, "cluster", "")))
+	}
+	if e.Overlaps > 0 {
+		all = append(all, english.Plural(e.Overlaps, "overlap", ""))
+	}
+	if e.NotRead > 0 {
+		all = append(all, english.Plural(e.NotRead, "source of ranges", "sources of ranges")+" not read")
+	}
+	return strings.Join(all, "; ")
+}
+
+// Advice implements fault.Adviser.
+func (e *RangesError) Advice() string {
+	switch {
+	case e.Unread > 0:
+		return "what is shown as free may be in use where nothing was read"
+	case e.Overlaps > 0:
+		return "ranges that are shown as free are targets for spec.serviceCIDR.to and spec.podCIDR.to"
+	}
+	return "replumb rbac pods --for view --user NAME prints the role to read all of them"
+}
+
+// ExitCode implements fault.Coder.
+func (e *RangesError) ExitCode() int {
+	if e.Unread > 0 {
+		return fault.ExitError
+	}
+	return fault.ExitBlocked
+}

@@ -1,0 +1,35 @@
+package podnetwork
+
+import (
+	"encoding/json"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// Configured is a range of pods that a ConfigMap of a network names, and the key that has it.
+type Configured struct{ Key, Range string }
+
+// ConfiguredBy are the ranges that a ConfigMap says that pods get their addresses from: flannel's (Documentation/configuration.md) or Cilium's
+// (ipam.operator.clusterPoolIPv4PodCIDRList of its chart, which joins them by spaces).
+func ConfiguredBy(cm *corev1.ConfigMap) (all []Configured) {
+	add := func(key, text string) {
+		for _, one := range strings.FieldsFunc(text, func(r rune) bool { return r == ' ' || r == ',' }) {
+			all = append(all, Configured{Key: key, Range: one})
+		}
+	}
+	if text, ok := cm.Data["net-conf.json"]; ok {
+		var config struct{ Network, IPv6Network string }
+		if json.Unmarshal([]byte(text), &config) == nil {
+			add("net-conf.json Network", config.Network)
+			add("net-conf.json IPv6Network", config.IPv6Network)
+			return all
+		}
+	}
+	if cm.Name == "cilium-config" {
+		for _, key := range []string{"cluster-pool-ipv4-cidr", "cluster-pool-ipv6-cidr"} {
+			add(key, cm.Data[key])
+		}
+	}
+	return all
+}

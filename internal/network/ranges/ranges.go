@@ -1,0 +1,180 @@
+// Package ranges compares the address ranges of clusters with each other and with other networks, and proposes ranges that are free. It
+// asks nothing of a cluster: package survey reads what it works with.
+package ranges
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+
+	"go4.org/netipx"
+)
+
+// Use is what a range is for.
+type Use string
+
+// The uses, in the order in which people read of them.
+const (
+	Services Use = "Services"
+	Pods     Use = "pods"
+	Nodes    Use = "nodes"
+	// Network is one beside the cluster, which someone has named.
+	Network Use = "network"
+	// Planned is the target of a Migration: it is not in use for certain, and it is not free.
+	Planned Use = "planned"
+)
+
+// order of uses.
+func order(u Use) int { return slices.Index([]Use{Services, Pods, Nodes, Network, Planned}, u) }
+
+// Range is a range of addresses, and who says that it is in use.
+type Range struct {
+	// Cluster that has it; empty of a network that was given on the command line.
+	Cluster string       `json:"cluster,omitempty"`
+	Use     Use          `json:"use"`
+	Prefix  netip.Prefix `json:"range"`
+	// Source is the object and its field.
+	Source string `json:"source"`
+	// Addresses are those that were seen, where a range is no more than what holds them: of nodes, and of pods outside of every range.
+	Addresses []netip.Addr `json:"addresses,omitempty"`
+	// PerNode says that it is one node's part, or some of these, of a range that is not known.
+	PerNode bool `json:"perNode,omitempty"`
+}
+
+// seen reports whether all that is known of a range are addresses in it.
+func (r *Range) seen() bool { return len(r.Addresses) > 0 }
+
+// Sort orders ranges for people: by cluster, use and address.
+func Sort(all []Range) {
+	slices.SortStableFunc(all, func(a, b Range) int {
+		return cmp.Or(cmp.Compare(a.Cluster, b.Cluster), cmp.Compare(order(a.Use), order(b.Use)), a.Prefix.Compare(b.Prefix),
+			cmp.Compare(a.Source, b.Source))
+	})
+}
+
+// SharedSpace is shared address space (RFC 6598), for carrier-grade NAT: Tailscale and some clouds give their machines addresses of it.
+func SharedSpace() netip.Prefix { return netip.MustParsePrefix("100.64.0.0/10") }
+
+// InSharedSpace are the ranges of clusters that lie in shared address space, or reach into it.
+func InSharedSpace(all []Range) []Range {
+	var out []Range
+	for _, r := range outermost(all) {
+		if r.Cluster != "" && r.Use != Network && r.Use != Planned && covers(SharedSpace(), &r) {
+			out = append(out, r)
+		}
+	}
+	return out
+}
+
+// Overlap is two ranges that share addresses.
+type Overlap struct {
+	A Range `json:"a"`
+	B Range `json:"b"`
+}
+
+// Overlaps are the pairs of ranges that must not share addresses and do. What is one thing by design is none:
+//
+//   - ranges of one use in one cluster: the range of a node is part of that of the cluster;
+//   - nodes in a network that someone has named, in each other's, and in that of pods whose addresses are of it: they are machines of it;
+//   - two networks: they are for others to part;
+//   - a network that a Migration of one cluster names, and another cluster: it may be that cluster's;
+//   - targets of Migrations, which checks compare.
+func Overlaps(all []Range) []Overlap {
+	rest := outermost(all)
+	var out []Overlap
+	for i := range rest {
+		for j := i + 1; j < len(rest); j++ {
+			if conflict(&rest[i], &rest[j]) {
+				out = append(out, Overlap{A: rest[i], B: rest[j]})
+			}
+		}
+	}
+	return out
+}
+
+func conflict(a, b *Range) bool {
+	if !a.Prefix.Overlaps(b.Prefix) || a.Use == Planned || b.Use == Planned {
+		return false
+	}
+	same := a.Cluster == b.Cluster
+	switch networks := a.Use == Network || b.Use == Network; {
+	case same && a.Use == b.Use, a.Use == Network && b.Use == Network:
+		return false
+	case networks && (a.seen() || b.seen()), networks && !same && a.Cluster != "" && b.Cluster != "":
+		return false
+	case a.seen() && b.seen():
+		return !same && slices.ContainsFunc(a.Addresses, func(x netip.Addr) bool { return slices.Contains(b.Addresses, x) })
+	case a.seen():
+		return covers(b.Prefix, a)
+	}
+	return covers(a.Prefix, b)
+}
+
+// covers reports whether a range has an address of another one.
+func covers(p netip.Prefix, r *Range) bool {
+	if r.seen() {
+		return slices.ContainsFunc(r.Addresses, p.Contains)
+	}
+	return p.Overlaps(r.Prefix)
+}
+
+// outermost leaves out the ranges that lie in another one of the same cluster and use, so that each overlap is reported once.
+func outermost(all []Range) []Range {
+	var out []Range
+	for i := range all {
+		if !contained(all, i) {
+			out = append(out, all[i])
+		}
+	}
+	return out
+}
+
+func contained(all []Range, i int) bool {
+	r := &all[i]
+	if r.Use == Network {
+		return false // each has a name
+	}
+	for j := range all {
+		o := &all[j]
+		if i == j || o.Cluster != r.Cluster || o.Use != r.Use || o.seen() || !within(o.Prefix, r.Prefix) {
+			continue
+		}
+		if o.Prefix != r.Prefix || r.seen() || j < i { // of equal ones the first stays
+			return true
+		}
+	}
+	return false
+}
+
+// within reports whether one range lies in another.
+func within(outer, inner netip.Prefix) bool {
+	return outer.Bits() <= inner.Bits() && outer.Contains(inner.Addr())
+}
+
+// surroundings are how much around an address that was seen is taken for the network of its machine, whose size no object says.
+const surroundings4, surroundings6 = 24, 64
+
+// Taken are the addresses that no proposal may have.
+func Taken(all []Range) *netipx.IPSet {
+	var b netipx.IPSetBuilder
+	for i := range all {
+		b.AddPrefix(all[i].Prefix.Masked())
+		for _, a := range all[i].Addresses {
+			b.AddPrefix(Surroundings(a))
+		}
+	}
+	set, err := b.IPSet()
+	if err != nil { // only of invalid prefixes, which no range has
+		return &netipx.IPSet{}
+	}
+	return set
+}
+
+// Surroundings are the addresses around one that was seen that proposals stay clear of.
+func Surroundings(a netip.Addr) netip.Prefix {
+	bits := surroundings4
+	if a.Is6() {
+		bits = surroundings6
+	}
+	return netip.PrefixFrom(a, bits).Masked()
+}
