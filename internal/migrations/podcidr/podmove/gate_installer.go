@@ -11,11 +11,11 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/yaml"
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/controlplane"
 	"github.com/replumb/replumb/internal/migration"
 )
 
@@ -36,14 +36,14 @@ func (p *Planner) BeforeAdd(switched bool) []engine.Group {
 		return nil
 	}
 	guide := fmt.Sprintf(`compare kops get cluster -o yaml: spec.nonMasqueradeCIDR has to contain %s and what pods have now.
-If it does not, set it (kops edit cluster), then: kops update cluster --yes && kops rolling-update cluster --yes`, ranges(p.Survey.Spec.To))
+If it does not, set it (kops edit cluster), then: kops update cluster --yes && kops rolling-update cluster --yes`, rangeList(p.Survey.Spec.To))
 	return engine.InOrder(p.installerGate("installer", "Wait until nodes take addresses of the targets for pods'", guide, installerReady))
 }
 
 // BeforeFinal keeps the old range from being forgotten as long as the installer would bring it back with the next upgrade or node.
 func (p *Planner) BeforeFinal() []engine.Group {
 	o := p.Origin()
-	guide := movedGuide(o, ranges(p.Survey.Spec.To))
+	guide := movedGuide(o, rangeList(p.Survey.Spec.To))
 	if guide == "" {
 		return nil
 	}
@@ -100,31 +100,24 @@ func movedGuide(o cluster.Origin, to string) string {
 func podSubnetCovers(ctx context.Context, c *cluster.Cluster, to []netip.Prefix) error {
 	const name = "configmap kube-system/kubeadm-config"
 	config := &corev1.ConfigMap{}
-	err := c.Get(ctx, client.ObjectKey{Namespace: metav1.NamespaceSystem, Name: "kubeadm-config"}, config)
+	err := c.Get(ctx, client.ObjectKey{Namespace: metav1.NamespaceSystem, Name: controlplane.KubeadmConfig}, config)
 	if apierrors.IsNotFound(err) {
 		return nil
 	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", name, err)
 	}
-	var has struct {
-		Networking struct {
-			PodSubnet string `json:"podSubnet"`
-		} `json:"networking"`
-	}
-	if err := yaml.Unmarshal([]byte(config.Data["ClusterConfiguration"]), &has); err != nil {
-		return engine.NotYet("ClusterConfiguration in %s cannot be read: %v", name, err)
-	}
-	subnets := strings.Split(has.Networking.PodSubnet, ",")
+	has := controlplane.PodSubnet(config)
+	subnets := strings.Split(has, ",")
 	for _, r := range to {
-		if has.Networking.PodSubnet != "" && !slices.ContainsFunc(subnets, func(s string) bool { return covers(s, r) }) {
-			return engine.NotYet("networking.podSubnet in %s is %s", name, has.Networking.PodSubnet)
+		if has != "" && !slices.ContainsFunc(subnets, func(s string) bool { return covers(s, r) }) {
+			return engine.NotYet("networking.podSubnet in %s is %s", name, has)
 		}
 	}
 	return nil
 }
 
-func ranges(all []netip.Prefix) string {
+func rangeList(all []netip.Prefix) string {
 	var out []string
 	for _, r := range all {
 		out = append(out, r.String())
