@@ -84,6 +84,7 @@ func viewRules() []cluster.Rule {
 			Rights: slices.Concat(
 				cluster.Grant("", "configmaps", "", "list"),
 				cluster.Grant("", "services", "", "list"),
+				cluster.Grant("discovery.k8s.io", "endpointslices", "", "list"),
 				cluster.ReferenceRights(),
 				cluster.Grant("networking.k8s.io", "servicecidrs", "", "list"),
 				cluster.Grant("operator.tigera.io", "installations", "", "list"),

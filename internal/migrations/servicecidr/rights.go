@@ -90,7 +90,7 @@ func viewRules() []cluster.Rule {
 			Rights: slices.Concat(
 				cluster.Grant("", "configmaps", "", "list"),
 				cluster.ReferenceRights(),
-				cluster.RouteRights(),
+				cluster.NeighbourRights(),
 			),
 		},
 		{

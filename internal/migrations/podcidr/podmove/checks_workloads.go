@@ -102,14 +102,12 @@ func checkLocalData(in Input) []findings.Result {
 }
 
 func checkReferences(in Input) []findings.Result {
-	return in.references(func(r references.Reference) bool { return r.Kind() != kindPolicy || r.Covered })
+	return in.references(func(r references.Reference) bool { return !r.IsPolicy() || r.Covered })
 }
 
 func checkPolicies(in Input) []findings.Result {
-	return in.references(func(r references.Reference) bool { return r.Kind() == kindPolicy && !r.Covered })
+	return in.references(func(r references.Reference) bool { return r.IsPolicy() && !r.Covered })
 }
-
-const kindPolicy = "NetworkPolicy"
 
 // references are those of some kind.
 func (in Input) references(of func(references.Reference) bool) []findings.Result {
@@ -119,7 +117,7 @@ func (in Input) references(of func(references.Reference) bool) []findings.Result
 	var out []findings.Result
 	for _, r := range in.Live.Inspection.References {
 		if of(r) {
-			out = append(out, findings.Failed(r.Object, "%s: %s names %s", r.Object, r.Field, r.Value))
+			out = append(out, findings.Failed(r.Object, "%s: %s names %s", r.Object, r.Field, r.Names()))
 		}
 	}
 	return out
