@@ -145,7 +145,9 @@ func ranges(texts []string) (all []netip.Prefix) {
 }
 
 func (i *Inspection) advertise(a Advertiser) {
-	same := func(b Advertiser) bool { return a.Object == b.Object && a.By == b.By && slices.Equal(a.Ranges, b.Ranges) }
+	same := func(b Advertiser) bool {
+		return a.Object == b.Object && a.By == b.By && slices.Equal(a.Ranges, b.Ranges)
+	}
 	if !slices.ContainsFunc(i.Advertisers, same) {
 		i.Advertisers = append(i.Advertisers, a)
 	}

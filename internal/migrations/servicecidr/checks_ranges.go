@@ -336,4 +336,6 @@ func (in Input) unrouted() string {
 	return ""
 }
 
-func overlapsAny(p netip.Prefix, all []netip.Prefix) bool { return slices.ContainsFunc(all, p.Overlaps) }
+func overlapsAny(p netip.Prefix, all []netip.Prefix) bool {
+	return slices.ContainsFunc(all, p.Overlaps)
+}
