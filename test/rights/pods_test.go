@@ -53,5 +53,6 @@ func unusedByPods() map[string]string {
 		"patch services in replumb-system":           "the Service that agents call moves, where Services do",
 	}
 	maps.Copy(all, unusedAgents())
+	maps.Copy(all, unusedKinds(podcidr.Roles()))
 	return all
 }

@@ -121,5 +121,6 @@ func unusedByServices() map[string]string {
 		}
 	}
 	maps.Copy(all, unusedAgents())
+	maps.Copy(all, unusedKinds(servicecidr.Roles()))
 	return all
 }

@@ -93,3 +93,16 @@ func unusedAgents() map[string]string {
 		"patch nodereports/status.replumb.dev": agents,
 	}
 }
+
+// unusedKinds are the rights to list what others define, which is asked for where it is defined. Calico's are defined here.
+func unusedKinds(roles cluster.Roles) map[string]string {
+	all := map[string]string{}
+	for _, r := range roles.Of(cluster.View).Rights() {
+		switch r.Group {
+		case "cilium.io", "security.istio.io", "networking.istio.io", "traefik.io", "gateway.networking.k8s.io", "cert-manager.io",
+			"externaldns.k8s.io", "metallb.io", "tailscale.com":
+			all[r.String()] = "clusters in which it is defined"
+		}
+	}
+	return all
+}

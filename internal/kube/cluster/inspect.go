@@ -12,6 +12,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -19,6 +20,9 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/selection"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
@@ -31,6 +35,7 @@ const scans = 4
 // Pages of collections whose objects may be large (a ConfigMap up to 1 MiB) are shorter.
 const (
 	configMapPage = 100
+	secretPage    = 25
 	crdPage       = 25
 )
 
@@ -61,8 +66,11 @@ type Inspection struct {
 	Called []Called
 	// IngressClasses by name, and the controllers that serve them.
 	IngressClasses map[string]string
-	// Routes are what leads requests from outside to Services, once Cluster.Routes has looked.
+	// Routes are what leads requests from outside to Services.
 	Routes []Route
+	// Pools are ranges that pods get addresses of, and Advertisers who tells others of ClusterIPs, once Cluster.Neighbours has looked.
+	Pools       []Pool
+	Advertisers []Advertiser
 	// Egress are the namespaces in which NetworkPolicies say what pods may call.
 	Egress map[string]bool
 	// Migrations that the cluster has.
@@ -71,8 +79,8 @@ type Inspection struct {
 	Unread map[string]bool
 
 	calico bool
-	// defined are the custom resources of the cluster that were seen.
-	defined map[string]bool
+	// defined are the custom resources of the cluster that were seen, and the versions in which they are asked for.
+	defined map[string]string
 }
 
 // PodAddress is the address of a pod, given as namespace/name.
@@ -117,22 +125,33 @@ func (c *Cluster) References(ctx context.Context, scanner *references.Scanner) (
 	if err := c.felix(ctx, found); err != nil {
 		return nil, err
 	}
+	if err := c.secrets(ctx, scanner, found); err != nil {
+		return nil, err
+	}
+	err := c.eachCustom(ctx, slices.Concat(policyKinds(), settingKinds()), found, func(o *unstructured.Unstructured) { found.Take(scanner, o) })
+	if err != nil {
+		return nil, err
+	}
 	found.sort()
 	return found, nil
 }
 
-// ReferenceRights are what References needs, beside the rights to list ConfigMaps, pods, workloads, budgets and Migrations.
+// ReferenceRights are what References needs, beside the rights to list Services, EndpointSlices, ConfigMaps, pods, workloads, budgets and
+// Migrations. The right to list Secrets is not among them: they are read where the user has it by another role.
 func ReferenceRights() []Right {
 	return slices.Concat(
 		Grant("", "persistentvolumes", "", "list"),
 		Grant("batch", "cronjobs", "", "list"),
 		Grant("networking.k8s.io", "networkpolicies", "", "list"),
 		Grant("networking.k8s.io", "ingressclasses", "", "list"),
+		Grant("networking.k8s.io", "ingresses", "", "list"),
 		WebhookRights(),
 		Grant("apiregistration.k8s.io", "apiservices", "", "list"),
 		Grant("admissionregistration.k8s.io", "validatingadmissionpolicies", "", "list"),
 		Grant("apiextensions.k8s.io", "customresourcedefinitions", "", "list"),
-		Named(Grant("crd.projectcalico.org", "felixconfigurations", "", "get"), "default"),
+		Named(Grant(calicoGroup, "felixconfigurations", "", "get"), "default"),
+		listRights(policyKinds()),
+		listRights(settingKinds()),
 	)
 }
 
@@ -146,6 +165,27 @@ func (c *Cluster) felix(ctx context.Context, found *Inspection) error {
 		return found.unread("felixconfigurations", err)
 	}
 	return found.TakeFelix(body)
+}
+
+// secrets looks through Secrets, if the user may list them. It asks that first: a request that is refused would stand in the audit log of
+// others. Certificates, tokens and releases of Helm, which are compressed, are not asked for.
+func (c *Cluster) secrets(ctx context.Context, scanner *references.Scanner, found *Inspection) error {
+	answers, err := c.Access(ctx, Grant("", "secrets", "", "list"))
+	if err == nil && !answers[0].Allowed {
+		found.Unread["secrets"] = true
+		return nil
+	}
+	if err == nil {
+		err = eachPage(ctx, c, &corev1.SecretList{}, secretPage, func(o client.Object) { found.Take(scanner, o) }, client.MatchingFieldsSelector{
+			Selector: fields.AndSelectors(
+				fields.OneTermNotEqualSelector("type", string(corev1.SecretTypeTLS)),
+				fields.OneTermNotEqualSelector("type", string(corev1.SecretTypeServiceAccountToken)),
+				fields.OneTermNotEqualSelector("type", string(corev1.SecretTypeBootstrapToken)),
+				fields.OneTermNotEqualSelector("type", "helm.sh/release.v1"),
+			),
+		})
+	}
+	return found.unread("secrets", err)
 }
 
 // unread sorts errors: a resource that the cluster does not have holds nothing, one that the user may not read is
@@ -180,6 +220,9 @@ func sources() []source {
 		{resource: "jobs", list: &batchv1.JobList{}, page: pageSize},
 		{resource: "cronjobs", list: &batchv1.CronJobList{}, page: pageSize},
 		{resource: "networkpolicies", list: &networkingv1.NetworkPolicyList{}, page: pageSize},
+		{resource: "services", list: &corev1.ServiceList{}, page: pageSize},
+		{resource: "ingresses", list: &networkingv1.IngressList{}, page: pageSize},
+		{resource: "endpointslices", list: &discoveryv1.EndpointSliceList{}, page: pageSize, opts: []client.ListOption{handMade()}},
 		{resource: "ingressclasses", list: &networkingv1.IngressClassList{}, page: pageSize},
 		{resource: "poddisruptionbudgets", list: &policyv1.PodDisruptionBudgetList{}, page: pageSize},
 		{resource: "validatingwebhookconfigurations", list: &admissionv1.ValidatingWebhookConfigurationList{}, page: pageSize},
@@ -193,6 +236,18 @@ func sources() []source {
 	}
 }
 
+// handMade selects the EndpointSlices that are not made from pods.
+func handMade() client.MatchingLabelsSelector {
+	made, err := labels.NewRequirement(discoveryv1.LabelManagedBy, selection.NotIn, []string{fromPods})
+	if err != nil {
+		panic(err) // both are constants
+	}
+	return client.MatchingLabelsSelector{Selector: labels.NewSelector().Add(*made)}
+}
+
+// fromPods is who makes EndpointSlices from pods (k8s.io/kubernetes pkg/controller/endpointslice).
+const fromPods = "endpointslice-controller.k8s.io"
+
 // HasCalico reports whether the cluster has Calico's definitions.
 func (i *Inspection) HasCalico() bool { return i.calico }
 
@@ -200,14 +255,20 @@ func (i *Inspection) HasCalico() bool { return i.calico }
 func (i *Inspection) Take(scanner *references.Scanner, o client.Object) {
 	i.Called = append(i.Called, called(o)...)
 	i.meshed(o)
+	if u, custom := o.(*unstructured.Unstructured); custom { // or an APIService
+		i.takeCustom(scanner, u)
+		return
+	}
 	if i.takeWhole(o) {
 		return
 	}
 	switch o := o.(type) {
 	case *networkingv1.NetworkPolicy:
 		i.egress(o)
+	case *networkingv1.Ingress:
+		i.ingress(o)
 	case *apiextensionsv1.CustomResourceDefinition:
-		i.define(o.Name)
+		i.define(o)
 		i.calico = i.calico || o.Name == "felixconfigurations.crd.projectcalico.org"
 	case *corev1.ConfigMap:
 		i.configMap(o)
@@ -218,6 +279,7 @@ func (i *Inspection) Take(scanner *references.Scanner, o client.Object) {
 		return
 	}
 	i.References = append(i.References, scanner.Find(o)...)
+	i.advertisers(o)
 	if object, spec := template(o); spec != nil {
 		i.workload(object, spec)
 		i.planes(object, spec)
@@ -227,7 +289,6 @@ func (i *Inspection) Take(scanner *references.Scanner, o client.Object) {
 // takeWhole looks at an object that names no address, and reports whether it is one.
 func (i *Inspection) takeWhole(o client.Object) bool {
 	switch o := o.(type) {
-	case *unstructured.Unstructured: // an APIService
 	case *v1alpha1.Migration:
 		i.Migrations = append(i.Migrations, v1alpha1.Migration{
 			ObjectMeta: metav1.ObjectMeta{Name: o.Name}, Status: v1alpha1.MigrationStatus{Phase: o.Status.Phase},
@@ -242,19 +303,10 @@ func (i *Inspection) takeWhole(o client.Object) bool {
 		}
 	case *networkingv1.IngressClass:
 		i.ingressClass(o)
-	case *networkingv1.Ingress:
-		i.ingress(o)
 	default:
 		return false
 	}
 	return true
-}
-
-func (i *Inspection) define(resource string) {
-	if i.defined == nil {
-		i.defined = map[string]bool{}
-	}
-	i.defined[resource] = true
 }
 
 func (i *Inspection) ingressClass(o *networkingv1.IngressClass) {
@@ -284,6 +336,8 @@ func ours(o client.Object) bool {
 // repeats are the objects that only repeat the template of another one, and those that are over.
 func repeats(o client.Object) bool {
 	switch o := o.(type) {
+	case *discoveryv1.EndpointSlice:
+		return o.Labels[discoveryv1.LabelManagedBy] == fromPods
 	case *corev1.Pod:
 		over := o.Status.Phase == corev1.PodSucceeded || o.Status.Phase == corev1.PodFailed || !o.DeletionTimestamp.IsZero()
 		return over || madeFromTemplate(o)
@@ -349,6 +403,7 @@ func (i *Inspection) sort() {
 	sort.SliceStable(i.Called, func(a, b int) bool {
 		return i.Called[a].Service.String()+i.Called[a].By < i.Called[b].Service.String()+i.Called[b].By
 	})
+	sort.SliceStable(i.Advertisers, func(a, b int) bool { return i.Advertisers[a].Object < i.Advertisers[b].Object })
 	sort.SliceStable(i.InTarget, func(a, b int) bool { return i.InTarget[a].Pod < i.InTarget[b].Pod })
 	sort.SliceStable(i.Stuck, func(a, b int) bool { return i.Stuck[a].Name < i.Stuck[b].Name })
 	sort.SliceStable(i.Policies, func(a, b int) bool { return i.Policies[a].Name < i.Policies[b].Name })

@@ -16,7 +16,10 @@ import (
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -224,7 +227,10 @@ func TestReferencesNotesWhatMayNotBeRead(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, r := range []string{"configmaps", "pods", "persistentvolumes", "customresourcedefinitions", "migrations", "felixconfigurations"} {
+	for _, r := range []string{
+		"configmaps", "pods", "persistentvolumes", "customresourcedefinitions", "migrations", "felixconfigurations", "secrets", "services",
+		"ingresses", "endpointslices", "serviceentries.networking.istio.io", "networkpolicies.crd.projectcalico.org",
+	} {
 		if !found.Unread[r] {
 			t.Errorf("%s: not noted in %v", r, found.Unread)
 		}
@@ -242,20 +248,7 @@ func TestReferencesFailsWithoutAnAnswer(t *testing.T) {
 
 func TestReferencesAsksCalico(t *testing.T) {
 	server := setup(t)
-	preserve := true
-	create(t, server, &apiextensionsv1.CustomResourceDefinition{
-		ObjectMeta: metav1.ObjectMeta{Name: "felixconfigurations.crd.projectcalico.org"},
-		Spec: apiextensionsv1.CustomResourceDefinitionSpec{
-			Group: "crd.projectcalico.org", Scope: apiextensionsv1.ClusterScoped,
-			Names: apiextensionsv1.CustomResourceDefinitionNames{Kind: "FelixConfiguration", Plural: "felixconfigurations"},
-			Versions: []apiextensionsv1.CustomResourceDefinitionVersion{{
-				Name: "v1", Served: true, Storage: true,
-				Schema: &apiextensionsv1.CustomResourceValidation{
-					OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{Type: "object", XPreserveUnknownFields: &preserve},
-				},
-			}},
-		},
-	})
+	create(t, server, definition("crd.projectcalico.org", "v1", "felixconfigurations", "FelixConfiguration", apiextensionsv1.ClusterScoped))
 	look := func() []cluster.Replacement {
 		found, err := server.References(t.Context(), scanner(t))
 		if err != nil {
@@ -270,18 +263,203 @@ func TestReferencesAsksCalico(t *testing.T) {
 		"apiVersion": "crd.projectcalico.org/v1", "kind": "FelixConfiguration",
 		"metadata": map[string]any{"name": "default"}, "spec": map[string]any{"bpfEnabled": true},
 	}}
+	createCustom(t, server, felix)
+	if got := look(); len(got) != 1 || got[0].Object != "FelixConfiguration default" {
+		t.Errorf("got %v", got)
+	}
+}
+
+// definition is one of a kind whose objects may have any fields.
+func definition(group, version, plural, kind string, scope apiextensionsv1.ResourceScope) *apiextensionsv1.CustomResourceDefinition {
+	preserve := true
+	return &apiextensionsv1.CustomResourceDefinition{
+		ObjectMeta: metav1.ObjectMeta{Name: plural + "." + group},
+		Spec: apiextensionsv1.CustomResourceDefinitionSpec{
+			Group: group, Scope: scope,
+			Names: apiextensionsv1.CustomResourceDefinitionNames{Kind: kind, Plural: plural},
+			Versions: []apiextensionsv1.CustomResourceDefinitionVersion{{
+				Name: version, Served: true, Storage: true,
+				Schema: &apiextensionsv1.CustomResourceValidation{
+					OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{Type: "object", XPreserveUnknownFields: &preserve},
+				},
+			}},
+		},
+	}
+}
+
+// createCustom waits until the definitions are served. The objects go with them.
+func createCustom(t *testing.T, server *apitest.Server, all ...*unstructured.Unstructured) {
+	t.Helper()
 	others, err := client.New(server.Config, client.Options{}) // it discovers kinds that replumb has no mapping for
 	if err != nil {
 		t.Fatal(err)
 	}
-	err = wait.PollUntilContextTimeout(t.Context(), 20*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
-		return others.Create(ctx, felix) == nil, nil // until the definition is served
-	})
+	for _, o := range all {
+		err := wait.PollUntilContextTimeout(t.Context(), 20*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
+			return others.Create(ctx, o) == nil, nil
+		})
+		if err != nil {
+			t.Fatalf("%s %s: %v", o.GetKind(), o.GetName(), err)
+		}
+	}
+}
+
+func secret(name, key, value string, of corev1.SecretType) *corev1.Secret {
+	return &corev1.Secret{ObjectMeta: at(name), Type: of, Data: map[string][]byte{key: []byte(value)}}
+}
+
+// objectsOf are where references were found, but for volumes: no controller lets go of those that another test removed.
+func objectsOf(found *cluster.Inspection) (all []string) {
+	for _, r := range found.References {
+		if r.Kind() != "PersistentVolume" {
+			all = append(all, r.Object)
+		}
+	}
+	return slices.Compact(all)
+}
+
+// TestReferencesLooksIntoTrafficAndSecrets also shows which of them API servers are not asked for: Secrets of some types, EndpointSlices
+// made from pods.
+func TestReferencesLooksIntoTrafficAndSecrets(t *testing.T) {
+	server := setup(t)
+	slice := func(name string, labels map[string]string) *discoveryv1.EndpointSlice {
+		s := &discoveryv1.EndpointSlice{ObjectMeta: at(name), AddressType: discoveryv1.AddressTypeIPv4}
+		s.Labels, s.Endpoints = labels, []discoveryv1.Endpoint{{Addresses: []string{"10.96.3.7"}}}
+		return s
+	}
+	annotated := at("web")
+	annotated.Annotations = map[string]string{"nginx.ingress.kubernetes.io/auth-url": "http://10.96.3.7/"}
+	create(t, server,
+		secret("url", "url", "postgres://cart:hunter2@10.96.3.7/", corev1.SecretTypeOpaque),
+		secret("release", "release", "10.96.3.7", "helm.sh/release.v1"),
+		secret("other", "url", "10.96.3.70", corev1.SecretTypeOpaque),
+		&corev1.Service{ObjectMeta: at("out"), Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeExternalName, ExternalName: "10.96.3.7"}},
+		&networkingv1.Ingress{
+			ObjectMeta: annotated,
+			Spec: networkingv1.IngressSpec{DefaultBackend: &networkingv1.IngressBackend{
+				Service: &networkingv1.IngressServiceBackend{Name: "web", Port: networkingv1.ServiceBackendPort{Number: 80}},
+			}},
+		},
+		slice("by-hand", nil), slice("mirrored", map[string]string{
+			discoveryv1.LabelManagedBy: "endpointslicemirroring-controller.k8s.io", discoveryv1.LabelServiceName: "old",
+		}),
+		slice("from-pods", map[string]string{discoveryv1.LabelManagedBy: "endpointslice-controller.k8s.io"}),
+	)
+	found, err := server.References(t.Context(), scanner(t))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := look(); len(got) != 1 || got[0].Object != "FelixConfiguration default" {
-		t.Errorf("got %v", got)
+	want := []string{"EndpointSlice shop/by-hand", "Endpoints shop/old", "Ingress shop/web", "Secret shop/url", "Service shop/out"}
+	if got := objectsOf(found); !slices.Equal(got, want) || len(found.Unread) > 0 {
+		t.Errorf("found in %v, want %v; unread: %v", got, want, found.Unread)
+	}
+	if at := slices.IndexFunc(found.References, func(r references.Reference) bool { return r.Kind() == "Secret" }); at < 0 ||
+		found.References[at] != (references.Reference{Object: "Secret shop/url", Field: "data[url]"}) {
+		t.Errorf("of the Secret: %+v", found.References)
+	}
+	if len(found.Routes) != 1 || found.Routes[0].By != "Ingress shop/web" {
+		t.Errorf("routes: %+v", found.Routes)
+	}
+}
+
+// TestReferencesLeavesSecretsToWhoMayReadThem looks with what roles to view have, then with the right to list Secrets beside it.
+func TestReferencesLeavesSecretsToWhoMayReadThem(t *testing.T) {
+	server := setup(t)
+	create(t, server, secret("url", "url", "10.96.3.7", corev1.SecretTypeOpaque))
+	rights := slices.Concat(
+		cluster.ReferenceRights(), cluster.Grant("", "configmaps", "", "list"), cluster.Grant("", "pods", "", "list"),
+		cluster.Grant("", "services", "", "list"), cluster.Grant("discovery.k8s.io", "endpointslices", "", "list"),
+		cluster.Grant("apps", "deployments", "", "list"), cluster.Grant("apps", "statefulsets", "", "list"),
+		cluster.Grant("apps", "daemonsets", "", "list"), cluster.Grant("batch", "jobs", "", "list"),
+		cluster.Grant("policy", "poddisruptionbudgets", "", "list"), cluster.Grant("replumb.dev", "migrations", "", "list"),
+	)
+	look := func(user string, rights []cluster.Right) *cluster.Inspection {
+		t.Helper()
+		role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: user}}
+		for _, r := range rights {
+			role.Rules = append(role.Rules, rbacv1.PolicyRule{Verbs: []string{r.Verb}, APIGroups: []string{r.Group}, Resources: []string{r.Resource}})
+		}
+		create(t, server, role, &rbacv1.ClusterRoleBinding{
+			ObjectMeta: metav1.ObjectMeta{Name: user}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: user},
+			Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: user}},
+		})
+		config := rest.CopyConfig(server.Config)
+		config.Impersonate = rest.ImpersonationConfig{UserName: user}
+		c, err := cluster.Connect(config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		last := rights[len(rights)-1]
+		err = wait.PollUntilContextTimeout(t.Context(), 20*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
+			answers, err := c.Access(ctx, []cluster.Right{last}) // authorizers hear of roles a little later
+			return err == nil && answers[0].Allowed, err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		found, err := c.References(t.Context(), scanner(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return found
+	}
+	if found := look("viewer", rights); len(objectsOf(found)) > 0 || !found.Unread["secrets"] || len(found.Unread) > 1 {
+		t.Errorf("without the right: found %v; unread: %v", objectsOf(found), found.Unread)
+	}
+	found := look("reader", append(rights, cluster.Grant("", "secrets", "", "list")...))
+	if got := objectsOf(found); !slices.Equal(got, []string{"Secret shop/url"}) || len(found.Unread) > 0 {
+		t.Errorf("with the right: found in %v; unread: %v", got, found.Unread)
+	}
+}
+
+// TestReferencesLooksIntoCustomResources asks for kinds that are defined, in the version in which they are kept, page by page.
+func TestReferencesLooksIntoCustomResources(t *testing.T) {
+	server := setup(t)
+	const many = 510 // more than a page
+	create(t, server,
+		definition("networking.istio.io", "v1beta1", "serviceentries", "ServiceEntry", apiextensionsv1.NamespaceScoped),
+		definition("crd.projectcalico.org", "v1", "networkpolicies", "NetworkPolicy", apiextensionsv1.NamespaceScoped),
+		definition("crd.projectcalico.org", "v1", "ippools", "IPPool", apiextensionsv1.ClusterScoped),
+		definition("crd.projectcalico.org", "v1", "bgpconfigurations", "BGPConfiguration", apiextensionsv1.ClusterScoped),
+	)
+	custom := func(version, kind, namespace, name string, spec map[string]any) *unstructured.Unstructured {
+		o := &unstructured.Unstructured{Object: map[string]any{"apiVersion": version, "kind": kind, "spec": spec}}
+		o.SetNamespace(namespace)
+		o.SetName(name)
+		return o
+	}
+	nets := func(net string) map[string]any {
+		return map[string]any{"egress": []any{map[string]any{"destination": map[string]any{"nets": []any{net}}}}}
+	}
+	createCustom(t, server,
+		custom("crd.projectcalico.org/v1", "NetworkPolicy", "shop", "old", nets("10.96.0.0/16")),
+		custom("crd.projectcalico.org/v1", "NetworkPolicy", "shop", "both", nets("0.0.0.0/0")),
+		custom("crd.projectcalico.org/v1", "IPPool", "", "later", map[string]any{"cidr": "172.24.128.0/20"}),
+		custom("crd.projectcalico.org/v1", "BGPConfiguration", "", "default", map[string]any{
+			"serviceClusterIPs": []any{map[string]any{"cidr": "10.96.0.0/16"}},
+		}),
+	)
+	for i := range many {
+		createCustom(t, server, custom("networking.istio.io/v1beta1", "ServiceEntry", "shop", fmt.Sprintf("e%03d", i), map[string]any{
+			"addresses": []any{"10.96.3.7"},
+		}))
+	}
+	found, err := server.References(t.Context(), scanner(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := objectsOf(found)
+	if len(got) != many+1 || got[0] != "Calico NetworkPolicy shop/old" || got[many] != "ServiceEntry shop/e509" || len(found.Unread) > 0 {
+		t.Errorf("found in %d objects; unread: %v", len(got), found.Unread)
+	}
+	if err := server.Neighbours(t.Context(), found); err != nil {
+		t.Fatal(err)
+	}
+	if len(found.Pools) != 1 || found.Pools[0] != (cluster.Pool{Object: "IPPool later", Range: netip.MustParsePrefix("172.24.128.0/20")}) {
+		t.Errorf("pools: %+v", found.Pools)
+	}
+	if len(found.Advertisers) != 1 || found.Advertisers[0].Object != "BGPConfiguration default" {
+		t.Errorf("advertisers: %+v", found.Advertisers)
 	}
 }
 

@@ -1,15 +1,11 @@
 package cluster
 
 import (
-	"context"
-	"fmt"
 	"slices"
 
 	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/json"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
 // Route is an object by which an ingress controller or gateway leads requests to a Service.
@@ -19,70 +15,26 @@ type Route struct {
 	By, Class string
 }
 
-// routeKind is one of the resources in which routes are written down, beside Ingresses.
-type routeKind struct{ group, version, resource, kind string }
-
-func routeKinds() []routeKind {
-	const traefik, gateways = "traefik.io", "gateway.networking.k8s.io"
-	return []routeKind{
+// routeKinds are those in which routes are written down, beside Ingresses.
+func routeKinds() []customKind {
+	const traefik = "traefik.io"
+	return []customKind{
 		{traefik, "v1alpha1", "ingressroutes", "IngressRoute"},
 		{traefik, "v1alpha1", "ingressroutetcps", "IngressRouteTCP"},
 		{traefik, "v1alpha1", "traefikservices", "TraefikService"},
-		{gateways, "v1", "httproutes", "HTTPRoute"},
-		{gateways, "v1", "grpcroutes", "GRPCRoute"},
+		{gatewayGroup, "v1", "httproutes", "HTTPRoute"},
+		{gatewayGroup, "v1", "grpcroutes", "GRPCRoute"},
 	}
 }
 
-// RouteRights are what Routes needs.
-func RouteRights() []Right {
-	all := Grant("networking.k8s.io", "ingresses", "", "list")
-	for _, k := range routeKinds() {
-		all = append(all, Grant(k.group, k.resource, "", "list")...)
-	}
-	return all
-}
+// RouteResources are those in which routes are written down, as Inspection.Unread calls them.
+func RouteResources() []string { return append([]string{"ingresses"}, names(routeKinds())...) }
 
-// Routes looks which Services ingress controllers and gateways lead to, and adds that to what References has found. Where there is no such
-// resource, that the user may not list it says nothing.
-func (c *Cluster) Routes(ctx context.Context, found *Inspection) error {
-	err := eachPage(ctx, c, &networkingv1.IngressList{}, pageSize, func(o client.Object) {
-		if in, ok := o.(*networkingv1.Ingress); ok {
-			found.ingress(in)
-		}
-	})
-	if err := found.unread("ingresses", err); err != nil {
-		return err
+// takeRoute looks at one that others define.
+func (i *Inspection) takeRoute(o *unstructured.Unstructured) {
+	for _, svc := range backends(o.Object["spec"], o.GetNamespace()) {
+		i.route(Route{Service: svc, By: o.GetKind() + " " + o.GetNamespace() + "/" + o.GetName()})
 	}
-	for _, k := range routeKinds() {
-		body, err := c.GetRaw(ctx, fmt.Sprintf("/apis/%s/%s/%s", k.group, k.version, k.resource))
-		if err == nil {
-			err = found.TakeRoutes(k.kind, body)
-		}
-		if err := found.unread(k.resource, err); err != nil {
-			return err
-		}
-		if !found.defined[k.resource+"."+k.group] && !found.Unread["customresourcedefinitions"] {
-			delete(found.Unread, k.resource)
-		}
-	}
-	return nil
-}
-
-// TakeRoutes looks at a list of objects of a kind, as JSON.
-func (i *Inspection) TakeRoutes(kind string, body []byte) error {
-	var all struct {
-		Items []map[string]any `json:"items"`
-	}
-	if err := json.Unmarshal(body, &all); err != nil {
-		return fmt.Errorf("reading objects of kind %s: %w", kind, err)
-	}
-	for _, item := range all.Items {
-		o := unstructured.Unstructured{Object: item}
-		for _, svc := range backends(o.Object["spec"], o.GetNamespace()) {
-			i.route(Route{Service: svc, By: kind + " " + o.GetNamespace() + "/" + o.GetName()})
-		}
-	}
-	return nil
 }
 
 // ingress looks at one of the built-in kind.

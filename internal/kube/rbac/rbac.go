@@ -311,6 +311,20 @@ replumb-system and replumb-journal, which the files in deploy make, so that Role
 
 No role is for pull secrets (imagePullSecrets), which kubelets read. To those who may get Secrets in replumb-system, as who moves Services may, check shows
 which are missing; it asks for their metadata alone.
+
+Moves of Services and pods look for old addresses in Secrets (RP1407, RP2405) only where the user may list them in all namespaces by another role:
+no role to view has that right, since it is the right to read every Secret. check asks first whether it is there, and sends no request for
+Secrets where it is not: the outcome is unknown then, a warning that stops nothing. Who has it are administrators of the cluster and the
+operator, whose role has it for mirrors. A value is matched as it is read, 25 Secrets at a time, and neither shown nor kept: a finding
+names the Secret and the key. Certificates, tokens of ServiceAccounts and releases of Helm are not read. To grant the right for one look
+and take it back:
+
+` + "```sh" + `
+kubectl create clusterrole replumb-secrets-view --verb=list --resource=secrets
+kubectl create clusterrolebinding replumb-secrets-view --clusterrole=replumb-secrets-view --user=NAME
+replumb check -f FILE
+kubectl delete clusterrolebinding,clusterrole replumb-secrets-view
+` + "```" + `
 `
 }
 

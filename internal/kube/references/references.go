@@ -1,6 +1,6 @@
 // Package references finds addresses of a Service range where they are written down: in volumes, webhooks, ConfigMaps,
-// pod templates and network policies. It says which address or range stands where, and never quotes what stands around
-// it, because that may be secret.
+// Secrets, pod templates, Services, Ingresses, endpoints, network policies and custom resources. It says which address or
+// range stands where, and never quotes what stands around it, because that may be secret; of a Secret it says only where.
 package references
 
 import (
@@ -30,7 +30,7 @@ type Reference struct {
 	Object string
 	// Field of the object: "data[config.yaml]".
 	Field string
-	// Value is the address, range or reverse zone itself.
+	// Value is the address, range or reverse zone itself; empty in a Secret, of whose values nothing is kept.
 	Value string
 	// Bypass says that it stands in a container's list of what is reached without its proxy, and the new ranges do not: what goes there
 	// from now on goes to the proxy.
@@ -43,6 +43,23 @@ type Reference struct {
 func (r Reference) Kind() string {
 	kind, _, _ := strings.Cut(r.Object, " ")
 	return kind
+}
+
+// IsPolicy reports whether it stands in what allows or denies traffic.
+func (r Reference) IsPolicy() bool {
+	switch r.Kind() {
+	case "NetworkPolicy", calicoKinds, "CiliumNetworkPolicy", "CiliumClusterwideNetworkPolicy", "CiliumCIDRGroup", "AuthorizationPolicy":
+		return true
+	}
+	return false
+}
+
+// Names is what is written there, in words: the value, unless that stays secret.
+func (r Reference) Names() string {
+	if r.Value == "" {
+		return "an old address or range"
+	}
+	return r.Value
 }
 
 // IsZone reports whether the value is a reverse zone of DNS.
@@ -146,26 +163,29 @@ func (s *Scanner) Find(o client.Object) []Reference {
 		w.volume("PersistentVolume", o)
 	case *corev1.ConfigMap:
 		w.configMap(o)
+	case *corev1.Secret:
+		w.secret(o)
 	case *corev1.Pod:
 		w.object("Pod", o)
 		w.podSpec("spec", &o.Spec)
 	case *appsv1.Deployment:
 		w.object("Deployment", o)
-		w.podSpec("spec.template.spec", &o.Spec.Template.Spec)
+		w.template("spec.template", &o.Spec.Template)
 	case *appsv1.StatefulSet:
 		w.object("StatefulSet", o)
-		w.podSpec("spec.template.spec", &o.Spec.Template.Spec)
+		w.template("spec.template", &o.Spec.Template)
 	case *appsv1.DaemonSet:
 		w.object("DaemonSet", o)
-		w.podSpec("spec.template.spec", &o.Spec.Template.Spec)
+		w.template("spec.template", &o.Spec.Template)
 	case *batchv1.Job:
 		w.object("Job", o)
-		w.podSpec("spec.template.spec", &o.Spec.Template.Spec)
+		w.template("spec.template", &o.Spec.Template)
 	case *batchv1.CronJob:
 		w.object("CronJob", o)
-		w.podSpec("spec.jobTemplate.spec.template.spec", &o.Spec.JobTemplate.Spec.Template.Spec)
+		w.template("spec.jobTemplate.spec.template", &o.Spec.JobTemplate.Spec.Template)
 	default:
 		w.policies(o)
+		w.traffic(o)
 	}
 	return w.found
 }
@@ -223,6 +243,7 @@ func (w *walk) note(r Reference) {
 		}
 	}
 	if len(w.found) < perObject {
+		r.Value = strings.Clone(r.Value) // or it would keep all that it was cut from
 		w.found = append(w.found, r)
 	}
 }
@@ -262,6 +283,17 @@ func (w *walk) configMap(o *corev1.ConfigMap) {
 	}
 }
 
+// secret notes under which keys something is found, and nothing of what is there.
+func (w *walk) secret(o *corev1.Secret) {
+	w.object("Secret", o)
+	for _, key := range slices.Sorted(maps.Keys(o.Data)) {
+		text := string(o.Data[key])
+		if len(w.scanner.Values(text)) > 0 || len(w.scanner.Zones(text)) > 0 {
+			w.add(fmt.Sprintf("data[%s]", key), "")
+		}
+	}
+}
+
 func (w *walk) volume(kind string, o *corev1.PersistentVolume) {
 	w.object(kind, o)
 	src := &o.Spec.PersistentVolumeSource
@@ -286,6 +318,11 @@ func (w *walk) volume(kind string, o *corev1.PersistentVolume) {
 		w.values("spec.flexVolume.options", v.Options)
 	}
 	w.texts("spec.mountOptions", o.Spec.MountOptions)
+}
+
+func (w *walk) template(at string, t *corev1.PodTemplateSpec) {
+	w.annotations(at+".metadata.annotations", t.Annotations)
+	w.podSpec(at+".spec", &t.Spec)
 }
 
 func (w *walk) podSpec(at string, spec *corev1.PodSpec) {

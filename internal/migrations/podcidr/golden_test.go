@@ -14,6 +14,7 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	clientscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
@@ -95,6 +96,8 @@ func absentIn(t *testing.T, factsYAML []byte) migrationtest.Lacking {
 // facts are what only a running cluster can tell.
 type facts struct {
 	Denied []string `json:"denied"`
+	// Unread are resources that could not be looked through.
+	Unread []string `json:"unread"`
 	// Blind says that the cluster was not looked through.
 	Blind bool `json:"blind"`
 	// Unreservable says that Calico is of before v3.22.
@@ -141,6 +144,9 @@ func readCluster(t *testing.T, s Spec, manifests, factsYAML []byte) (podmove.Str
 		t.Fatal(err)
 	}
 	known.Live.Inspection = &cluster.Inspection{Unread: map[string]bool{}}
+	for _, resource := range f.Unread {
+		known.Live.Inspection.Unread[resource] = true
+	}
 	for _, o := range in.all {
 		known.Live.Inspection.Take(scanner, o)
 	}
@@ -204,6 +210,10 @@ func (r *manifestReader) read(doc []byte) {
 	}
 	decode := serializer.NewCodecFactory(clientscheme.Scheme, serializer.EnableStrict).UniversalDeserializer()
 	o, _, err := decode.Decode(doc, nil, nil)
+	if runtime.IsNotRegisteredError(err) { // of a kind that others define
+		r.all = append(r.all, u)
+		return
+	}
 	if err != nil {
 		r.Fatalf("%v in\n%s", err, doc)
 	}

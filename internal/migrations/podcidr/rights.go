@@ -25,7 +25,8 @@ func Roles() cluster.Roles {
 		{
 			Name: name + "view", File: file, Purpose: cluster.View, Rules: slices.Concat(migration.ViewRules(), viewRules()),
 			Danger: []string{
-				"It reads all ConfigMaps and the specs of all workloads, to find old ranges in them. Passwords that are in there, it reads.",
+				"It reads all ConfigMaps, custom resources of the kinds below and the specs of all workloads, to find old ranges in them. Passwords that",
+				"are in there, it reads.",
 			},
 		},
 		{
@@ -85,6 +86,7 @@ func viewRules() []cluster.Rule {
 			Rights: slices.Concat(
 				cluster.Grant("", "configmaps", "", "list"),
 				cluster.Grant("", "services", "", "list"),
+				cluster.Grant("discovery.k8s.io", "endpointslices", "", "list"),
 				cluster.ReferenceRights(),
 				cluster.Grant("networking.k8s.io", "servicecidrs", "", "list"),
 				cluster.Grant("operator.tigera.io", "installations", "", "list"),

@@ -51,6 +51,7 @@ func (in Input) found() *cluster.Inspection {
 
 // unread says which of the resources that a check is about could not be looked through.
 func (in Input) unread(resources ...string) []findings.Result {
+	const most = 6 // of resources that belong to Kubernetes; there are many more of others
 	if in.Live.Inspection == nil {
 		return []findings.Result{findings.NotKnown("", "the cluster was not looked through")}
 	}
@@ -62,6 +63,9 @@ func (in Input) unread(resources ...string) []findings.Result {
 	}
 	if len(missing) == 0 {
 		return nil
+	}
+	if len(missing) > most {
+		missing = few(missing)
 	}
 	return []findings.Result{findings.NotKnown("", "the user may not read %s", strings.Join(missing, ", "))}
 }

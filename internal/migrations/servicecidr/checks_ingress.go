@@ -28,11 +28,7 @@ func checkRoutes(in Input) []findings.Result {
 	if len(pending) == 0 {
 		return nil
 	}
-	var resources []string
-	for _, r := range cluster.RouteRights() {
-		resources = append(resources, r.Resource)
-	}
-	out := in.unread(resources...)
+	out := in.unread(cluster.RouteResources()...)
 	for _, e := range pending {
 		if !e.hops() {
 			continue

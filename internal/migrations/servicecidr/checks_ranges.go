@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/replumb/replumb/internal/engine/findings"
+	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/network/bridge"
 	"github.com/replumb/replumb/internal/network/cidr"
 )
@@ -13,7 +14,7 @@ import (
 const otherTarget = "choose another target in spec.serviceCIDR.to"
 
 func rangeChecks() []findings.Check[Input] {
-	return slices.Concat(targetChecks(), neighbourChecks(), familyChecks())
+	return slices.Concat(targetChecks(), neighbourChecks(), outsideChecks(), familyChecks())
 }
 
 // targetChecks compare the target with what the cluster itself uses.
@@ -98,7 +99,27 @@ func neighbourChecks() []findings.Check[Input] {
 			Why:   "network plugins with address pools of their own give pods addresses that are in no node's pod range",
 			Fix:   otherTarget,
 		},
+		{
+			Code: "RP1112", Severity: findings.Blocking, Run: checkPools,
+			Claim: "the target is clear of every pool of Calico's",
+			Why: "pods to come get addresses of a pool that none has one of yet, and a Service with such an address would take that pod's traffic; and " +
+				"what is in a pool, also in one that is disabled, passes for pods with Calico, which translates no source on the way there",
+			Fix: otherTarget + ", or delete the pool if nothing is to use it",
+		},
 	}
+}
+
+// outsideChecks are about machines outside the cluster that are led to ClusterIPs.
+func outsideChecks() []findings.Check[Input] {
+	return []findings.Check[Input]{{
+		Code: "RP1113", Severity: findings.Warning, Run: checkAdvertisers,
+		Claim: "clients outside the cluster reach Services by other ways than ClusterIPs",
+		Why: "from the moment a Service moves, its old address is its bridge's, which answers clients outside only on nodes with an endpoint " +
+			"(externalTrafficPolicy Local): on all others they are dropped. And where the old range alone is advertised, no route leads to new addresses",
+		Fix: "have the target advertised beside the old range before apply; before its Service moves, lead who calls it from outside to a load balancer, a " +
+			"node port or the Ingress; or pin it: kubectl annotate service -n NAMESPACE NAME replumb.dev/strategy=pin. Take the old range out of " +
+			"what is advertised after finish",
+	}}
 }
 
 func checkFamily(in Input) []findings.Result {
@@ -264,4 +285,57 @@ func checkPodAddresses(in Input) []findings.Result {
 		out = append(out, findings.Failed("Pod "+p.Pod, "pod %s has the address %s", p.Pod, p.Address))
 	}
 	return out
+}
+
+func checkPools(in Input) []findings.Result {
+	out := in.unread(cluster.PoolResources()...)
+	for _, p := range in.found().Pools {
+		for _, to := range in.spec().To {
+			if to.Overlaps(p.Range) {
+				out = append(out, findings.Failed(p.Object, "target %s overlaps the pool %s of %s", to, p.Range, p.Object))
+			}
+		}
+	}
+	return out
+}
+
+// checkAdvertisers leaves out who advertises what no Service moves from or to.
+func checkAdvertisers(in Input) []findings.Result {
+	if len(in.Survey.Moves) == 0 {
+		return nil
+	}
+	out := in.unread(cluster.AdvertiserResources()...)
+	for _, a := range in.found().Advertisers {
+		if len(a.Ranges) == 0 {
+			out = append(out, findings.Failed(a.Object, "%s advertises ClusterIPs outside the cluster, as %s shows", a.By, a.Object))
+			continue
+		}
+		for _, p := range a.Ranges {
+			if overlapsAny(p, in.spec().From) || overlapsAny(p, in.spec().To) {
+				out = append(out, findings.Failed(a.Object, "%s advertises %s outside the cluster, as %s shows%s", a.By, p, a.Object, in.unrouted()))
+			}
+		}
+	}
+	return out
+}
+
+// unrouted says which targets no one advertises, where old ranges are.
+func (in Input) unrouted() string {
+	var all []netip.Prefix
+	for _, a := range in.found().Advertisers {
+		if len(a.Ranges) == 0 { // by the addresses that Services have
+			return ""
+		}
+		all = append(all, a.Ranges...)
+	}
+	for _, to := range in.spec().To {
+		if !slices.ContainsFunc(all, func(p netip.Prefix) bool { return p.Bits() <= to.Bits() && p.Contains(to.Addr()) }) {
+			return ", and " + to.String() + " is advertised by none that can be seen"
+		}
+	}
+	return ""
+}
+
+func overlapsAny(p netip.Prefix, all []netip.Prefix) bool {
+	return slices.ContainsFunc(all, p.Overlaps)
 }

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/replumb/replumb/internal/engine/findings"
+	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/kube/references"
 )
 
@@ -21,6 +22,11 @@ func Scanner(s *Survey) (*references.Scanner, error) {
 }
 
 func referenceChecks() []findings.Check[Input] {
+	return slices.Concat(writtenChecks(), objectChecks())
+}
+
+// writtenChecks are about what has been looked for the longest.
+func writtenChecks() []findings.Check[Input] {
 	return []findings.Check[Input]{
 		{
 			Code: "RP1401", Severity: findings.Blocking, Run: checkVolumes,
@@ -67,7 +73,8 @@ func referenceChecks() []findings.Check[Input] {
 			Claim:    "network policies treat the old and the new range alike",
 			Why: "where the network plugin sees the Service's address, traffic that is allowed now would be denied after the move, or the " +
 				"other way round",
-			Fix: "add the target beside the old range in ipBlock.cidr or except before the migration, or select pods instead",
+			Fix: "add the target beside the old range (ipBlock.cidr or except, Calico's nets, Cilium's toCIDR, Istio's ipBlocks) before the " +
+				"migration, or select pods instead",
 		},
 		{
 			Code:     "RP1406",
@@ -83,12 +90,47 @@ func referenceChecks() []findings.Check[Input] {
 	}
 }
 
+// objectChecks are about Secrets, and about other objects that lead traffic.
+func objectChecks() []findings.Check[Input] {
+	return []findings.Check[Input]{
+		{
+			Code:     "RP1407",
+			Severity: findings.Warning,
+			Run:      checkSecrets,
+			Claim:    "every Secret is free of old addresses and ranges",
+			Why: "connection strings and kubeconfigs in Secrets go on leading to old addresses, which stop answering at finish. Values are matched and " +
+				"never shown. No role of replumb's may list Secrets: they are read where the user may by another role, and unknown where not",
+			Fix: "write the Service's name or its new address there, and restart what reads it, before finish. Where Secrets were not read, look " +
+				"yourself, or grant the right for one check (docs/rights.md)",
+		},
+		{
+			Code:     "RP1408",
+			Severity: findings.Warning,
+			Run:      checkTraffic,
+			Claim:    "Services, Ingresses and endpoints made by hand are free of old addresses and ranges",
+			Why: "endpoints and external names that lead to a Service's old address lead nowhere after finish; source ranges and annotations with the " +
+				"old range alone refuse clients with a new address, or send them elsewhere",
+			Fix: "write the new address there before finish, and the target beside the old range before apply; keep both until finish",
+		},
+		{
+			Code:     "RP1409",
+			Severity: findings.Warning,
+			Run:      checkCustom,
+			Claim:    "custom resources that replumb knows are free of old addresses and ranges",
+			Why: "meshes, gateways, certificates and DNS are set up by what stands there (Gateway API, Traefik, Istio, cert-manager, ExternalDNS, " +
+				"MetalLB), and go on using old addresses, which stop answering at finish",
+			Fix: "write the Service's name or its new address there, or add it beside the old one, before finish; other custom resources look through " +
+				"yourself",
+		},
+	}
+}
+
 // references are those of one sort, with what could not be looked through.
 func (in Input) references(resources []string, sort func(references.Reference) bool) []findings.Result {
 	out := in.unread(resources...)
 	for _, r := range in.found().References {
 		if sort(r) {
-			out = append(out, findings.Failed(r.Object, "%s names %s in %s", r.Object, r.Value, r.Field))
+			out = append(out, findings.Failed(r.Object, "%s names %s in %s", r.Object, r.Names(), r.Field))
 		}
 	}
 	return out
@@ -141,5 +183,29 @@ func checkBypasses(in Input) []findings.Result {
 }
 
 func checkIPBlocks(in Input) []findings.Result {
-	return in.references([]string{"networkpolicies"}, ofKind("NetworkPolicy"))
+	return in.references(append([]string{"networkpolicies"}, cluster.PolicyResources()...), references.Reference.IsPolicy)
+}
+
+func checkSecrets(in Input) []findings.Result {
+	return in.references([]string{"secrets"}, ofKind("Secret"))
+}
+
+// trafficKinds are kinds of Kubernetes' own that lead traffic.
+func trafficKinds() func(references.Reference) bool {
+	return ofKind("Service", "Ingress", "EndpointSlice", "Endpoints")
+}
+
+func checkTraffic(in Input) []findings.Result {
+	return in.references([]string{"services", "ingresses", "endpointslices"}, trafficKinds())
+}
+
+// checkCustom is about all that no other check is about.
+func checkCustom(in Input) []findings.Result {
+	builtin := ofKind(
+		"PersistentVolume", "ValidatingWebhookConfiguration", "MutatingWebhookConfiguration", "CustomResourceDefinition", "ConfigMap", "Secret",
+		"Deployment", "StatefulSet", "DaemonSet", "Job", "CronJob", "Pod",
+	)
+	return in.references(cluster.SettingResources(), func(r references.Reference) bool {
+		return !builtin(r) && !trafficKinds()(r) && !r.IsPolicy()
+	})
 }

@@ -37,12 +37,12 @@ func TestNotLookingIsNotPassing(t *testing.T) {
 		outcome[f.Code] = f.Outcome
 	}
 	for _, f := range findings.Run(slices.Concat(proxyChecks(), localChecks(), dataPlaneChecks(), dnsChecks(), workloadChecks(),
-		ownershipChecks(), neighbourChecks(), admissionChecks(), ingressChecks()), Input{Snapshot: snap, Survey: Look(snap, spec, nil)}) {
+		ownershipChecks(), neighbourChecks(), outsideChecks(), admissionChecks(), ingressChecks()), Input{Snapshot: snap, Survey: Look(snap, spec, nil)}) {
 		outcome[f.Code] = f.Outcome
 	}
 	for _, code := range []string{
-		"RP1015", "RP1111", "RP1201", "RP1204", "RP1205", "RP1210", "RP1211", "RP1212", "RP1213", "RP1302", "RP1303", "RP1401", "RP1402",
-		"RP1403", "RP1404", "RP1405", "RP1406", "RP1502", "RP1503", "RP1504", "RP1505", "RP1705", "RP1706", "RP1710",
+		"RP1015", "RP1111", "RP1112", "RP1113", "RP1201", "RP1204", "RP1205", "RP1210", "RP1211", "RP1212", "RP1213", "RP1302", "RP1303", "RP1401", "RP1402",
+		"RP1403", "RP1404", "RP1405", "RP1406", "RP1407", "RP1408", "RP1409", "RP1502", "RP1503", "RP1504", "RP1505", "RP1705", "RP1706", "RP1710",
 	} {
 		if outcome[code] != findings.Unknown {
 			t.Errorf("%s: %s, want unknown", code, outcome[code])

@@ -140,6 +140,8 @@ type facts struct {
 	Back   bool   `json:"back"`
 	// Kept says of Services that move by etcd why they cannot.
 	Kept map[string]string `json:"kept"`
+	// Unread are resources that no role lists, and the user may not either.
+	Unread []string `json:"unread"`
 	// Absent are Secrets that are not there.
 	Absent []string `json:"absent"`
 }
@@ -172,6 +174,7 @@ func readFixture(t *testing.T, spec Spec, manifests, factsYAML []byte) Input {
 	for _, a := range live.Access {
 		if !a.Allowed {
 			live.Inspection.Unread[a.Right.Resource] = true
+			live.Inspection.Unread[a.Right.Resource+"."+a.Right.Group] = true // as custom resources are called
 		}
 	}
 	for node, domain := range f.Domains {
@@ -217,6 +220,9 @@ func readFixture(t *testing.T, spec Spec, manifests, factsYAML []byte) Input {
 		in.Guard = errors.New(f.Guard)
 	}
 	in.Storage.Refused = map[types.NamespacedName]error{}
+	for _, resource := range f.Unread {
+		live.Inspection.Unread[resource] = true
+	}
 	for name, reason := range f.Kept {
 		in.Storage.Refused[types.NamespacedName{Namespace: "shop", Name: name}] = errors.New(reason)
 	}
@@ -319,6 +325,10 @@ func readObjects(t *testing.T, snap *cluster.Snapshot, found *cluster.Inspection
 			continue
 		}
 		o, _, err := decode.Decode(doc, nil, nil)
+		if runtime.IsNotRegisteredError(err) { // of a kind that others define
+			u := &unstructured.Unstructured{}
+			err, o = yaml.Unmarshal(doc, &u.Object), u
+		}
 		if err != nil {
 			t.Fatalf("%v in\n%s", err, doc)
 		}
@@ -328,6 +338,7 @@ func readObjects(t *testing.T, snap *cluster.Snapshot, found *cluster.Inspection
 				o.Spec.ClusterIPs = []string{o.Spec.ClusterIP}
 			}
 			snap.TakeService(o)
+			others = append(others, o)
 		case *corev1.Namespace:
 			snap.TakeNamespace(o)
 		case *corev1.Node:

@@ -357,7 +357,7 @@ func (j *Job) inspect(ctx context.Context, in *Input) error {
 		if err != nil {
 			return err
 		}
-		if err := j.Tools.Cluster.Routes(ctx, found); err != nil {
+		if err := j.Tools.Cluster.Neighbours(ctx, found); err != nil {
 			return err
 		}
 		j.inspection = found

@@ -26,7 +26,8 @@ func Roles() cluster.Roles {
 			Name: name + "view", File: file, Purpose: cluster.View,
 			Rules: slices.Concat(migration.ViewRules(), []cluster.Rule{migration.FreezeViewRule()}, viewRules()),
 			Danger: []string{
-				"It reads all ConfigMaps and the specs of all workloads, to find old addresses in them. Passwords that are in there, it reads.",
+				"It reads all ConfigMaps, custom resources of the kinds below and the specs of all workloads, to find old addresses in them. Passwords that",
+				"are in there, it reads.",
 			},
 		},
 		{
@@ -90,7 +91,7 @@ func viewRules() []cluster.Rule {
 			Rights: slices.Concat(
 				cluster.Grant("", "configmaps", "", "list"),
 				cluster.ReferenceRights(),
-				cluster.RouteRights(),
+				cluster.NeighbourRights(),
 			),
 		},
 		{

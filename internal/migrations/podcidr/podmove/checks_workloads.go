@@ -9,6 +9,7 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine/findings"
+	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/kube/references"
 	"github.com/replumb/replumb/internal/kube/rollout"
 )
@@ -102,14 +103,26 @@ func checkLocalData(in Input) []findings.Result {
 }
 
 func checkReferences(in Input) []findings.Result {
-	return in.references(func(r references.Reference) bool { return r.Kind() != kindPolicy || r.Covered })
+	return append(in.references(func(r references.Reference) bool { return !r.IsPolicy() || r.Covered }),
+		in.unread(slices.Concat([]string{"configmaps", "secrets", "services", "ingresses", "endpointslices"}, cluster.SettingResources()))...)
 }
 
 func checkPolicies(in Input) []findings.Result {
-	return in.references(func(r references.Reference) bool { return r.Kind() == kindPolicy && !r.Covered })
+	return append(in.references(func(r references.Reference) bool { return r.IsPolicy() && !r.Covered }),
+		in.unread(append([]string{"networkpolicies"}, cluster.PolicyResources()...))...)
 }
 
-const kindPolicy = "NetworkPolicy"
+// unread says which of the resources that a check is about could not be looked through.
+func (in Input) unread(resources []string) []findings.Result {
+	if in.Live.Inspection == nil {
+		return nil // references says so
+	}
+	missing := slices.DeleteFunc(resources, func(r string) bool { return !in.Live.Inspection.Unread[r] })
+	if len(missing) == 0 {
+		return nil
+	}
+	return []findings.Result{findings.NotKnown("", "the user may not read %s", strings.Join(missing, ", "))}
+}
 
 // references are those of some kind.
 func (in Input) references(of func(references.Reference) bool) []findings.Result {
@@ -119,7 +132,7 @@ func (in Input) references(of func(references.Reference) bool) []findings.Result
 	var out []findings.Result
 	for _, r := range in.Live.Inspection.References {
 		if of(r) {
-			out = append(out, findings.Failed(r.Object, "%s: %s names %s", r.Object, r.Field, r.Value))
+			out = append(out, findings.Failed(r.Object, "%s: %s names %s", r.Object, r.Field, r.Names()))
 		}
 	}
 	return out

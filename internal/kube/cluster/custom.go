@@ -1,0 +1,153 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/replumb/replumb/internal/kube/references"
+)
+
+// customKind is a resource that others define, which a cluster may have. version is the one that is asked for where its definition cannot
+// be read.
+type customKind struct{ group, version, resource, kind string }
+
+// name is that of the definition, and what it is called where the user may not read it.
+func (k customKind) name() string { return k.resource + "." + k.group }
+
+// Groups of kinds that others define.
+const (
+	gatewayGroup = "gateway.networking.k8s.io"
+	calicoGroup  = "crd.projectcalico.org"
+	ciliumGroup  = "cilium.io"
+	istioGroup   = "networking.istio.io"
+	certGroup    = "cert-manager.io"
+)
+
+// policyKinds allow and deny traffic.
+func policyKinds() []customKind {
+	return []customKind{
+		{calicoGroup, "v1", "networkpolicies", "NetworkPolicy"},
+		{calicoGroup, "v1", "globalnetworkpolicies", "GlobalNetworkPolicy"},
+		{calicoGroup, "v1", "networksets", "NetworkSet"},
+		{calicoGroup, "v1", "globalnetworksets", "GlobalNetworkSet"},
+		{ciliumGroup, "v2", "ciliumnetworkpolicies", "CiliumNetworkPolicy"},
+		{ciliumGroup, "v2", "ciliumclusterwidenetworkpolicies", "CiliumClusterwideNetworkPolicy"},
+		{ciliumGroup, "v2", "ciliumcidrgroups", "CiliumCIDRGroup"},
+		{"security.istio.io", "v1", "authorizationpolicies", "AuthorizationPolicy"},
+	}
+}
+
+// settingKinds are others that may name addresses.
+func settingKinds() []customKind {
+	return slices.Concat(routeKinds(), []customKind{
+		{gatewayGroup, "v1", "gateways", "Gateway"},
+		{gatewayGroup, "v1alpha2", "tcproutes", "TCPRoute"},
+		{gatewayGroup, "v1alpha2", "tlsroutes", "TLSRoute"},
+		{gatewayGroup, "v1alpha2", "udproutes", "UDPRoute"},
+		{istioGroup, "v1", "serviceentries", "ServiceEntry"},
+		{istioGroup, "v1", "workloadentries", "WorkloadEntry"},
+		{istioGroup, "v1", "destinationrules", "DestinationRule"},
+		{certGroup, "v1", "certificates", "Certificate"},
+		{certGroup, "v1", "issuers", "Issuer"},
+		{certGroup, "v1", "clusterissuers", "ClusterIssuer"},
+		{"externaldns.k8s.io", "v1alpha1", "dnsendpoints", "DNSEndpoint"},
+		{"metallb.io", "v1beta1", "ipaddresspools", "IPAddressPool"},
+	})
+}
+
+func listRights(kinds []customKind) (all []Right) {
+	for _, k := range kinds {
+		all = append(all, Grant(k.group, k.resource, "", "list")...)
+	}
+	return all
+}
+
+// names are what kinds are called in Inspection.Unread.
+func names(kinds []customKind) (all []string) {
+	for _, k := range kinds {
+		all = append(all, k.name())
+	}
+	return all
+}
+
+// PolicyResources are the custom resources that allow and deny traffic, as Inspection.Unread calls them.
+func PolicyResources() []string { return names(policyKinds()) }
+
+// SettingResources are the other custom resources that old addresses are looked for in.
+func SettingResources() []string { return names(settingKinds()) }
+
+// definitions are what custom resources are defined by.
+const definitions = "customresourcedefinitions"
+
+// eachCustom reads the objects of those kinds that the cluster has, page by page. Where definitions cannot be read it asks for all of them:
+// one that the user may not list may be there then.
+func (c *Cluster) eachCustom(ctx context.Context, kinds []customKind, found *Inspection, take func(*unstructured.Unstructured)) error {
+	for _, k := range kinds {
+		version, defined := found.defined[k.name()]
+		if !defined && !found.Unread[definitions] {
+			continue
+		}
+		if version != "" {
+			k.version = version
+		}
+		if err := found.unread(k.name(), c.eachOf(ctx, k, take)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// eachOf asks by the path, for which no kind has to be known to the client.
+func (c *Cluster) eachOf(ctx context.Context, k customKind, take func(*unstructured.Unstructured)) error {
+	token := ""
+	for {
+		body, err := c.raw.Get().AbsPath("/apis", k.group, k.version, k.resource).
+			Param("limit", strconv.Itoa(pageSize)).Param("continue", token).DoRaw(ctx)
+		if err != nil {
+			return fmt.Errorf("listing %s: %w", k.name(), err)
+		}
+		page := &unstructured.UnstructuredList{}
+		if err := page.UnmarshalJSON(body); err != nil {
+			return fmt.Errorf("listing %s: %w", k.name(), err)
+		}
+		for i := range page.Items {
+			take(&page.Items[i])
+		}
+		if token = page.GetContinue(); token == "" {
+			return nil
+		}
+	}
+}
+
+// define notes that there is a kind, and in which version its objects are asked for: that in which they are kept, if it is served.
+func (i *Inspection) define(o *apiextensionsv1.CustomResourceDefinition) {
+	if i.defined == nil {
+		i.defined = map[string]string{}
+	}
+	version := ""
+	for _, v := range o.Spec.Versions {
+		if v.Served && (version == "" || v.Storage) {
+			version = v.Name
+		}
+	}
+	i.defined[o.Name] = version
+}
+
+// takeCustom looks at an object of a kind that others define.
+func (i *Inspection) takeCustom(scanner *references.Scanner, o *unstructured.Unstructured) {
+	is := func(k customKind) bool { return k.group == o.GroupVersionKind().Group && k.kind == o.GetKind() }
+	if slices.ContainsFunc(routeKinds(), is) {
+		i.takeRoute(o)
+	}
+	if slices.ContainsFunc(policyKinds(), is) || slices.ContainsFunc(settingKinds(), is) {
+		i.References = append(i.References, scanner.Find(o)...)
+	}
+	if slices.ContainsFunc(neighbourKinds(), is) {
+		i.takeNeighbour(o)
+	}
+}

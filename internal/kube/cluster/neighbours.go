@@ -1,0 +1,196 @@
+package cluster
+
+import (
+	"context"
+	"net/netip"
+	"slices"
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/replumb/replumb/internal/kube/references"
+)
+
+// Pool is a range that a network plugin gives addresses of, whether or not anything has one yet.
+type Pool struct {
+	// Object that has it, as kind and name.
+	Object string
+	Range  netip.Prefix
+}
+
+// Advertiser tells machines outside the cluster that they reach ClusterIPs by way of its nodes.
+type Advertiser struct {
+	// Object that shows it, as kind and name.
+	Object string
+	// By names what does it, and how that is seen.
+	By string
+	// Ranges it advertises; empty, if it advertises the addresses that Services have, one by one.
+	Ranges []netip.Prefix
+}
+
+const (
+	ipPool     = "IPPool"
+	bgpConfig  = "BGPConfiguration"
+	bgpAdvert  = "CiliumBGPAdvertisement"
+	bgpPeering = "CiliumBGPPeeringPolicy"
+	connector  = "Connector"
+)
+
+// advertiserKinds say what of a cluster is advertised outside.
+func advertiserKinds() []customKind {
+	return []customKind{
+		{calicoGroup, "v1", "bgpconfigurations", bgpConfig},
+		{ciliumGroup, "v2", "ciliumbgpadvertisements", bgpAdvert},
+		{ciliumGroup, "v2alpha1", "ciliumbgppeeringpolicies", bgpPeering},
+		{"tailscale.com", "v1alpha1", "connectors", connector},
+	}
+}
+
+func poolKinds() []customKind {
+	return []customKind{{calicoGroup, "v1", "ippools", ipPool}}
+}
+
+func neighbourKinds() []customKind { return slices.Concat(poolKinds(), advertiserKinds()) }
+
+// NeighbourRights are what Neighbours needs.
+func NeighbourRights() []Right { return listRights(neighbourKinds()) }
+
+// PoolResources are those that pools are in, as Inspection.Unread calls them.
+func PoolResources() []string { return names(poolKinds()) }
+
+// AdvertiserResources are those that show who advertises ClusterIPs, as Inspection.Unread calls them.
+func AdvertiserResources() []string {
+	return append([]string{"pods", "deployments", "statefulsets", "daemonsets", "services"}, names(advertiserKinds())...)
+}
+
+// Neighbours looks for ranges that Services have to stay clear of, and for who advertises theirs, and adds that to what References has found.
+func (c *Cluster) Neighbours(ctx context.Context, found *Inspection) error {
+	return c.eachCustom(ctx, neighbourKinds(), found, found.takeNeighbour)
+}
+
+func (i *Inspection) takeNeighbour(o *unstructured.Unstructured) {
+	name := references.Name(o.GetKind(), o)
+	advertise := func(by string, ranges ...netip.Prefix) { i.advertise(Advertiser{Object: name, By: by, Ranges: ranges}) }
+	switch o.GetKind() {
+	case ipPool: // a disabled one as well: its addresses are pods' to Calico, which translates no source on the way to them
+		text, _, _ := unstructured.NestedString(o.Object, "spec", "cidr")
+		if p, err := netip.ParsePrefix(text); err == nil {
+			i.Pools = append(i.Pools, Pool{Object: name, Range: p})
+		}
+	case bgpConfig:
+		for _, p := range ranges(fieldsOf(o, "cidr", "spec", "serviceClusterIPs")) {
+			advertise("Calico by BGP (serviceClusterIPs)", p)
+		}
+	case bgpAdvert:
+		if ciliumAdvertises(o) {
+			advertise("Cilium by BGP (advertisementType: Service, ClusterIP)")
+		}
+	case bgpPeering:
+		if ciliumPeers(o) {
+			advertise("Cilium by BGP (serviceAdvertisements: ClusterIP)")
+		}
+	case connector:
+		routes, _, _ := unstructured.NestedStringSlice(o.Object, "spec", "subnetRouter", "advertiseRoutes")
+		if all := ranges(routes); len(all) > 0 {
+			advertise("Tailscale (subnetRouter)", all...)
+		}
+	}
+}
+
+// fieldsOf are the values of a field in each object of a list.
+func fieldsOf(o *unstructured.Unstructured, field string, list ...string) (all []string) {
+	each, _, _ := unstructured.NestedSlice(o.Object, list...)
+	for _, one := range each {
+		m, _ := one.(map[string]any)
+		if text, _ := m[field].(string); text != "" {
+			all = append(all, text)
+		}
+	}
+	return all
+}
+
+const clusterIP = "ClusterIP"
+
+// ciliumAdvertises follows cilium/cilium pkg/k8s/apis/cilium.io/v2, CiliumBGPAdvertisement.
+func ciliumAdvertises(o *unstructured.Unstructured) bool {
+	all, _, _ := unstructured.NestedSlice(o.Object, "spec", "advertisements")
+	return slices.ContainsFunc(all, func(one any) bool {
+		m, _ := one.(map[string]any)
+		kinds, _, _ := unstructured.NestedStringSlice(m, "service", "addresses")
+		return m["advertisementType"] == "Service" && slices.Contains(kinds, clusterIP)
+	})
+}
+
+// ciliumPeers follows pkg/k8s/apis/cilium.io/v2alpha1, CiliumBGPPeeringPolicy: without a selector no Service is advertised.
+func ciliumPeers(o *unstructured.Unstructured) bool {
+	all, _, _ := unstructured.NestedSlice(o.Object, "spec", "virtualRouters")
+	return slices.ContainsFunc(all, func(one any) bool {
+		m, _ := one.(map[string]any)
+		kinds, _, _ := unstructured.NestedStringSlice(m, "serviceAdvertisements")
+		return m["serviceSelector"] != nil && slices.Contains(kinds, clusterIP)
+	})
+}
+
+// ranges are those of the texts that are any.
+func ranges(texts []string) (all []netip.Prefix) {
+	for _, text := range texts {
+		if p, err := netip.ParsePrefix(strings.TrimSpace(text)); err == nil {
+			all = append(all, p.Masked())
+		}
+	}
+	return all
+}
+
+func (i *Inspection) advertise(a Advertiser) {
+	same := func(b Advertiser) bool {
+		return a.Object == b.Object && a.By == b.By && slices.Equal(a.Ranges, b.Ranges)
+	}
+	if !slices.ContainsFunc(i.Advertisers, same) {
+		i.Advertisers = append(i.Advertisers, a)
+	}
+}
+
+// advertisers recognises what advertises ClusterIPs by its command line and environment, or by the annotation of a Service.
+func (i *Inspection) advertisers(o client.Object) {
+	object, spec := template(o)
+	switch o := o.(type) {
+	case *corev1.Service:
+		if o.Annotations["kube-router.io/service.advertise.clusterip"] == "true" {
+			i.advertise(Advertiser{Object: references.Name("Service", o), By: "kube-router by BGP (its annotation)"})
+		}
+		return
+	case *appsv1.StatefulSet:
+		object, spec = references.Name("StatefulSet", o), &o.Spec.Template.Spec
+	}
+	if spec == nil {
+		return
+	}
+	for n := range spec.Containers {
+		c := &spec.Containers[n]
+		words := commandLine(c)
+		if v, ok := flag(words, "advertise-cluster-ip"); ok && v != "false" && (c.Name == "kube-router" || runs(words, "kube-router")) {
+			i.advertise(Advertiser{Object: object, By: "kube-router by BGP (--advertise-cluster-ip)"})
+		}
+		if all := tailscaleRoutes(c, words); len(all) > 0 {
+			i.advertise(Advertiser{Object: object, By: "Tailscale (a subnet router)", Ranges: all})
+		}
+	}
+}
+
+// tailscaleRoutes follows tailscale/tailscale cmd/containerboot and cmd/tailscale/cli.
+func tailscaleRoutes(c *corev1.Container, words []string) []netip.Prefix {
+	routes, _ := flag(words, "advertise-routes")
+	for _, e := range c.Env {
+		switch e.Name {
+		case "TS_ROUTES":
+			routes += "," + e.Value
+		case "TS_EXTRA_ARGS":
+			more, _ := flag(strings.Fields(e.Value), "advertise-routes")
+			routes += "," + more
+		}
+	}
+	return ranges(strings.Split(routes, ","))
+}
