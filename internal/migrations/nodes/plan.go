@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
@@ -175,9 +176,12 @@ func (p *Planner) switchPoliciesForReturn() []engine.Group {
 	return ingress{p.live()}.switchPolicies(p.Survey.toSwitchForReturn())
 }
 
-// restorePolicies restores what was switched, now or in an earlier run.
+// restorePolicies restores what was switched, now or in an earlier run, and could not be restored before.
 func (p *Planner) restorePolicies() []engine.Group {
-	return ingress{p.live()}.restorePolicies(append(p.Survey.switched(), p.Survey.toSwitch()...))
+	early := p.Survey.early()
+	return ingress{p.live()}.restorePolicies(slices.DeleteFunc(p.Survey.toRestore(), func(key types.NamespacedName) bool {
+		return slices.Contains(early, key)
+	}))
 }
 
 func (p *Planner) restorePoliciesAfterReturn() []engine.Group {
@@ -210,8 +214,8 @@ func (p *Planner) drainOldNodes() []engine.Group {
 	all := p.Survey.outstanding(p.terminatesEach())
 	size := max(1, p.Survey.Spec.parallel(len(p.Survey.OldNodes())))
 	d := newDrainer(p.live())
-	var groups []engine.Group
-	number := 0
+	groups := p.moveIngress(d)
+	number := min(len(groups), 1) // it is a batch of its own
 	for batch := range slices.Chunk(all, size) {
 		number++
 		groups = append(groups, p.batch(d, number, batch)...)
