@@ -26,7 +26,8 @@ func (s *Survey) toRestore() []types.NamespacedName {
 // early are the Services of ingress whose policy is restored before old nodes are empty: those of which all pods on old nodes go first.
 //
 // There are none where pods may come to other old nodes, since not everything has a place elsewhere from the start; and none while another
-// Service keeps its policy Local and its pods on old nodes, which load balancers then have to reach.
+// Service keeps its policy Local and its pods on old nodes, which load balancers then have to reach. Where releases move pods, they are
+// those that have been moved.
 func (s *Survey) early() []types.NamespacedName {
 	if s.Spec.Join.Room == v1alpha1.RoomPartial || len(s.outstanding(false)) == 0 {
 		return nil
@@ -40,12 +41,15 @@ func (s *Survey) early() []types.NamespacedName {
 			if local(svc) && s.hasPodsOnOldNodes(svc) {
 				return nil
 			}
-		case len(svc.Spec.Selector) > 0 && !slices.ContainsFunc(s.onOld(svc), func(p *corev1.Pod) bool { return !leaves(p) || !s.isFirst(p) }):
+		case len(svc.Spec.Selector) > 0 && !slices.ContainsFunc(s.onOld(svc), s.keepsBack):
 			all = append(all, key)
 		}
 	}
 	return all
 }
+
+// keepsBack reports whether a pod on an old node is one that does not leave it ahead of others.
+func (s *Survey) keepsBack(p *corev1.Pod) bool { return s.Spec.waits() || !leaves(p) || !s.isFirst(p) }
 
 // ahead are the old nodes with pods of some Services that have to leave, in the order of outstanding.
 func (s *Survey) ahead(services []types.NamespacedName) []OldNode {
