@@ -23,7 +23,9 @@ func (s *Spec) waits() bool { return s.Drain.Mode == v1alpha1.DrainWait }
 
 // Follows implements migration.Follower: in which order nodes become empty is for others to say, so each round of apply removes those that
 // are, and ends when there are more.
-func (p *Planner) Follows() bool { return p.Survey.Spec.waits() && len(p.Survey.outstanding(false)) > 0 }
+func (p *Planner) Follows() bool {
+	return p.Survey.Spec.waits() && len(p.Survey.outstanding(false)) > 0
+}
 
 // underWay reports whether an earlier round, or run, of a migration that waits has got to where nodes are closed: what phase join has proven by
 // then is not asked again with canaries for each node that becomes empty.
