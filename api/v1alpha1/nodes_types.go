@@ -169,7 +169,17 @@ const (
 )
 
 // NodeDrainSpec is how old nodes are emptied.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.mode) || self.mode != 'Wait' || !has(self.force) || size(self.force) == 0",message="names pods, and mode Wait deletes none; leave it out, or set mode: Evict",fieldPath=".force"
+// +kubebuilder:validation:XValidation:rule="!has(self.mode) || self.mode != 'Wait' || !has(self.barePods) || self.barePods != 'Evict'",message="is Evict, and mode Wait evicts nothing; leave it out, or set mode: Evict",fieldPath=".barePods"
 type NodeDrainSpec struct {
+	// Mode Evict evicts the pods of old nodes, node by node. Wait evicts nothing: old nodes take no new pods, and releases, or whatever
+	// else replaces pods, empty them in their own time and order. Each is ended as soon as it is empty. A rollback evicts in both modes.
+	// Default: Evict.
+	// +optional
+	// +kubebuilder:default=Evict
+	Mode NodeDrainMode `json:"mode,omitempty"`
+
 	// Parallel is how many nodes are emptied at once, as a number or as a percentage of all that leave. Default: 1.
 	// +optional
 	// +kubebuilder:validation:XIntOrString
@@ -214,6 +224,17 @@ type NodeDrainSpec struct {
 	// +kubebuilder:validation:items:XValidation:rule="self.matches('^[^/]+/[^/]+$')",message="is not namespace/name; write namespace/name, such as kube-system/coredns"
 	First []string `json:"first,omitempty"`
 }
+
+// NodeDrainMode says who empties old nodes.
+//
+// +kubebuilder:validation:Enum=Evict;Wait
+type NodeDrainMode string
+
+// The modes of draining nodes.
+const (
+	DrainEvict NodeDrainMode = "Evict"
+	DrainWait  NodeDrainMode = "Wait"
+)
 
 // TerminateSpec is how empty nodes end.
 type TerminateSpec struct {

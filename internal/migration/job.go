@@ -44,6 +44,12 @@ type (
 	Arrival interface {
 		Arrived(ctx context.Context) error
 	}
+	// Follower has apply go on, round by round, with what others do in their own time.
+	Follower interface {
+		// Follows reports whether the plan of apply ends where others have got further. Such rounds are not counted, and the last phase
+		// is not over.
+		Follows() bool
+	}
 	// Summarizer says itself what the status shows once a command is through.
 	Summarizer interface {
 		Summary(phase v1alpha1.Phase) (v1alpha1.Counts, []v1alpha1.TierStatus)
@@ -275,9 +281,12 @@ func (j *Job[P]) Apply(ctx context.Context, r *engine.Runner) (last P, err error
 
 // rounds runs plans, each of a new look, until nothing is left.
 func (j *Job[P]) rounds(ctx context.Context, r *engine.Runner, p P) (last P, err error) {
-	for range maxRounds {
-		plan, partial := p.Apply().Certain()
-		plan, stops := j.bounded(plan)
+	for left := maxRounds; left > 0; left-- {
+		certain, partial := p.Apply().Certain()
+		plan, stops := j.bounded(certain)
+		if partial && follows(p) && len(plan.Phases) == len(certain.Phases) {
+			left, stops = maxRounds, false
+		}
 		err := j.run(ctx, r, p, plan, v1alpha1.PhaseApplying)
 		if err != nil && !j.anotherRound(ctx, err) {
 			return last, err
@@ -297,6 +306,11 @@ func (j *Job[P]) rounds(ctx context.Context, r *engine.Runner, p P) (last P, err
 		}
 	}
 	return last, fmt.Errorf("apply did not converge after %d rounds: %s", maxRounds, p.Left())
+}
+
+func follows(p Plans) bool {
+	f, ok := p.(Follower)
+	return ok && f.Follows()
 }
 
 // again looks at the cluster in the middle of a command, as patiently as a step: an API server that is away for a moment ends nothing.

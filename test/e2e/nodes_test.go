@@ -52,7 +52,7 @@ func TestNodesMove(t *testing.T) {
 	file := o.file()
 
 	moved := s.during(t, "the move of all nodes", func() {
-		for _, at := range []string{"drain/", "learner/", "etcd/removed/"} {
+		for _, at := range []string{"ahead/", "drain/", "learner/", "etcd/removed/"} {
 			o.killed(file, at)
 		}
 		o.replumb("apply", "-f", file)
@@ -235,6 +235,7 @@ func (o *owner) act(ctx context.Context, r *nodes.Request) (any, error) {
 			}
 		}
 	case "worker/terminate":
+		o.requireLocal(ctx, "when "+r.Node.Name+" ends")
 		if slices.Contains(o.lab.NodeNames(), r.Node.Name) {
 			return nil, o.lab.Workers().Remove(ctx, r.Node.Name)
 		}
@@ -328,20 +329,26 @@ func (o *owner) requireMoved() {
 			t.Errorf("%s is %s, want %s", name, got, want)
 		}
 	}
-	svc, err := l.Client().CoreV1().Services(workload.IngressNamespace).Get(t.Context(), workload.IngressName, metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if svc.Spec.ExternalTrafficPolicy != corev1.ServiceExternalTrafficPolicyLocal ||
-		svc.Spec.HealthCheckNodePort != workload.IngressHealthPort {
-		t.Errorf("the ingress has the policy %s and the port %d", svc.Spec.ExternalTrafficPolicy, svc.Spec.HealthCheckNodePort)
-	}
+	o.requireLocal(t.Context(), "at the end")
 	all, err := l.Client().CoreV1().Nodes().List(t.Context(), metav1.ListOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if len(all.Items) != 2 {
 		t.Errorf("there are %d Nodes", len(all.Items))
+	}
+}
+
+// requireLocal fails the test unless the Service of the ingress is as it was: it is from when ingress has moved, before the first node is empty.
+func (o *owner) requireLocal(ctx context.Context, when string) {
+	svc, err := o.lab.Client().CoreV1().Services(workload.IngressNamespace).Get(ctx, workload.IngressName, metav1.GetOptions{})
+	if err != nil {
+		o.t.Error(err)
+		return
+	}
+	if svc.Spec.ExternalTrafficPolicy != corev1.ServiceExternalTrafficPolicyLocal ||
+		svc.Spec.HealthCheckNodePort != workload.IngressHealthPort {
+		o.t.Errorf("%s the ingress has the policy %s and the port %d", when, svc.Spec.ExternalTrafficPolicy, svc.Spec.HealthCheckNodePort)
 	}
 }
 

@@ -1,6 +1,7 @@
 package rollout
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -19,6 +20,8 @@ import (
 // Leaving says which pods are to leave a node, and how.
 type Leaving struct {
 	Node string
+	// Name and About are ID and title of the step, where a node has more than one.
+	Name, About string
 	// Taint that keeps pods away from the node. Pods of DaemonSets that tolerate it stay: they would be back at once.
 	Taint corev1.Taint
 	// Stays reports whether a pod may stay for another reason, such as an address that is not to change.
@@ -70,8 +73,10 @@ var (
 	_ engine.Noter     = (*drainStep)(nil)
 )
 
-func (s *drainStep) ID() string    { return "drain/" + s.leaving.Node }
-func (s *drainStep) Title() string { return "Move pods off node " + s.leaving.Node }
+func (s *drainStep) ID() string { return cmp.Or(s.leaving.Name, "drain/"+s.leaving.Node) }
+func (s *drainStep) Title() string {
+	return cmp.Or(s.leaving.About, "Move pods off node "+s.leaving.Node)
+}
 
 // Deadline implements engine.Timed.
 func (s *drainStep) Deadline() time.Duration { return drainLimit }

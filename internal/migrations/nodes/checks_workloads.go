@@ -80,6 +80,9 @@ func workloadChecks() []findings.Check[Input] {
 }
 
 func checkBudgets(in Input) []findings.Result {
+	if in.Survey.Spec.waits() { // nothing is evicted
+		return nil
+	}
 	var out []findings.Result
 	for i := range in.Survey.Workloads.Budgets {
 		b := &in.Survey.Workloads.Budgets[i]
@@ -120,6 +123,9 @@ func checkOpen(in Input) []findings.Result {
 }
 
 func checkSingles(in Input) []findings.Result {
+	if in.Survey.Spec.waits() { // nothing is evicted
+		return nil
+	}
 	var out []findings.Result
 	s := in.Survey
 	for i := range s.Workloads.StatefulSets {
@@ -193,6 +199,9 @@ func checkLocalData(in Input) []findings.Result {
 
 // checkUnready asks of every workload of old nodes whether all its pods are available.
 func checkUnready(in Input) []findings.Result {
+	if in.Survey.Spec.waits() { // nothing is evicted
+		return nil
+	}
 	var out []findings.Result
 	s := in.Survey
 	for key := range s.onOldNodes() {

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
@@ -39,7 +40,7 @@ func commands() migration.Commands[*Planner] {
 			{Name: "ingress", Title: "Switch externalTrafficPolicy to Cluster", Groups: (*Planner).switchPolicies, Recheck: true},
 			{Name: "taint", Title: "Keep new pods off old nodes", Groups: (*Planner).taint, Recheck: true},
 			{Name: "traffic", Title: "Point DNS records to the load balancers of the new network", Groups: (*Planner).moveRecords},
-			{Name: phaseDrain, Title: "Drain old nodes", Groups: (*Planner).drainOldNodes},
+			{Name: phaseDrain, Title: "Drain old nodes", Groups: (*Planner).drainOldNodes, Replan: (*Planner).Follows},
 			{Name: "restore", Title: "Restore externalTrafficPolicy", Groups: (*Planner).restorePolicies, Recheck: true},
 			{Name: "control-plane", Title: "Move the control plane, one node after the other", Groups: (*Planner).moveControlPlane},
 			verify,
@@ -87,7 +88,13 @@ type Planner struct {
 }
 
 // Apply implements migration.Plans.
-func (p *Planner) Apply() *engine.Plan { return commands().Apply.Plan(p, p.Migration, hook.Apply) }
+func (p *Planner) Apply() *engine.Plan {
+	plan := commands().Apply.Plan(p, p.Migration, hook.Apply)
+	if p.Follows() {
+		return withoutEnd(plan)
+	}
+	return plan
+}
 
 // Rollback implements migration.Plans.
 func (p *Planner) Rollback() *engine.Plan {
@@ -156,7 +163,7 @@ func (p *Planner) join() []engine.Group {
 		steps = append(steps, l.hasRoom())
 	}
 	steps = append(steps, l.fits())
-	if p.spec().Canary.Mode == v1alpha1.PodCanaryRun {
+	if p.spec().Canary.Mode == v1alpha1.PodCanaryRun && !p.underWay() {
 		steps = append(steps, &connectivityStep{l})
 	}
 	return engine.InOrder(steps...)
@@ -175,9 +182,12 @@ func (p *Planner) switchPoliciesForReturn() []engine.Group {
 	return ingress{p.live()}.switchPolicies(p.Survey.toSwitchForReturn())
 }
 
-// restorePolicies restores what was switched, now or in an earlier run.
+// restorePolicies restores what was switched, now or in an earlier run, and could not be restored before.
 func (p *Planner) restorePolicies() []engine.Group {
-	return ingress{p.live()}.restorePolicies(append(p.Survey.switched(), p.Survey.toSwitch()...))
+	early := p.Survey.early()
+	return ingress{p.live()}.restorePolicies(slices.DeleteFunc(p.Survey.toRestore(), func(key types.NamespacedName) bool {
+		return slices.Contains(early, key)
+	}))
 }
 
 func (p *Planner) restorePoliciesAfterReturn() []engine.Group {
@@ -205,18 +215,17 @@ func (p *Planner) terminatesEach() bool {
 	return p.spec().Terminate.When == v1alpha1.TerminateEach
 }
 
-// drainOldNodes drains them in batches, and terminates each when it is empty.
+// drainOldNodes drains them in batches, or waits until they are empty, and terminates each when it is.
 func (p *Planner) drainOldNodes() []engine.Group {
-	all := p.Survey.outstanding(p.terminatesEach())
 	size := max(1, p.Survey.Spec.parallel(len(p.Survey.OldNodes())))
 	d := newDrainer(p.live())
-	var groups []engine.Group
-	number := 0
-	for batch := range slices.Chunk(all, size) {
+	groups := p.moveIngress(d)
+	number := min(len(groups), 1) // it is a batch of its own
+	for batch := range slices.Chunk(p.toDrain(), size) {
 		number++
 		groups = append(groups, p.batch(d, number, batch)...)
 	}
-	return groups
+	return append(groups, p.vacancy(d)...)
 }
 
 // batch waits for a window and drains some nodes. What is done to a node, in this order:
@@ -242,7 +251,11 @@ func (p *Planner) batch(d *drainer, number int, batch []OldNode) []engine.Group 
 		add(func(n *OldNode) engine.Step { return d.closeNode(n.Name, corev1.TaintEffectNoSchedule) })
 	}
 	add(func(n *OldNode) engine.Step { return d.markDrained(n.Name) })
-	add(func(n *OldNode) engine.Step { return d.drain(n.Name) })
+	if p.Survey.Spec.waits() {
+		add(func(n *OldNode) engine.Step { return d.emptied(n.Name) })
+	} else {
+		add(func(n *OldNode) engine.Step { return d.drain(n.Name) })
+	}
 	add(func(n *OldNode) engine.Step { return d.settled(n.Name) })
 	if p.terminatesEach() {
 		groups = append(groups, p.end(title, batch)...)

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -152,10 +153,24 @@ func (i ingress) switchPolicies(all []types.NamespacedName) []engine.Group {
 // restorePolicies restores all Services that have a policy recorded. Which ones that are is known for certain when its turn comes;
 // known are those that it is expected to be.
 func (i ingress) restorePolicies(known []types.NamespacedName) []engine.Group {
-	steps := []engine.Step{&engine.Observed[[]types.NamespacedName]{
-		Name: "ingress-back", About: "Restore externalTrafficPolicy of Services",
+	all := func(types.NamespacedName) bool { return true }
+	steps := []engine.Step{i.restoreStep("ingress-back", "Restore externalTrafficPolicy of Services", known, all)}
+	if targets := i.spec.Ingress.Targets; len(targets) > 0 {
+		steps = append(steps, loadBalancersAnswer("restore", targets))
+	}
+	return engine.InOrder(steps...)
+}
+
+// restoreStep restores those of the Services with a recorded policy that are meant.
+func (i ingress) restoreStep(id, title string, known []types.NamespacedName, meant func(types.NamespacedName) bool) engine.Step {
+	switched := func(ctx context.Context) ([]types.NamespacedName, error) {
+		all, err := i.switched(ctx)
+		return slices.DeleteFunc(all, func(key types.NamespacedName) bool { return !meant(key) }), err
+	}
+	return &engine.Observed[[]types.NamespacedName]{
+		Name: id, About: title,
 		Look: func(ctx context.Context) (engine.State, []types.NamespacedName, error) {
-			all, err := i.switched(ctx)
+			all, err := switched(ctx)
 			switch {
 			case err != nil:
 				return engine.Unknown, nil, err
@@ -173,7 +188,7 @@ func (i ingress) restorePolicies(known []types.NamespacedName) []engine.Group {
 			return nil
 		},
 		Proof: func(ctx context.Context) error {
-			left, err := i.switched(ctx)
+			left, err := switched(ctx)
 			if err == nil && len(left) > 0 {
 				return notRestored(left[0])
 			}
@@ -189,11 +204,7 @@ func (i ingress) restorePolicies(known []types.NamespacedName) []engine.Group {
 			}
 			return all, nil
 		},
-	}}
-	if targets := i.spec.Ingress.Targets; len(targets) > 0 {
-		steps = append(steps, loadBalancersAnswer("restore", targets))
 	}
-	return engine.InOrder(steps...)
 }
 
 // switched are the Services whose policy has not been restored, as they are now.

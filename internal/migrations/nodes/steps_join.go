@@ -26,8 +26,18 @@ func (l live) join(want int) engine.Step {
 		id: "join", title: "Wait for " + about + " to join", wait: l.spec.GateWait, action: l.spec.Join.Provision, request: request,
 		guide: fmt.Sprintf("Create %s in the new network and join %s to the cluster. replumb goes on by itself.",
 			about, english.PluralWord(want, "it", "them")),
+		fill: l.tellGroups,
 		done: func(ctx context.Context) error { return l.joined(ctx, want) },
 	}.step()
+}
+
+// tellGroups tells who makes nodes which kinds there are now, and what has to find a place.
+func (l live) tellGroups(ctx context.Context, r *Request) error {
+	now, err := l.survey(ctx)
+	if err == nil {
+		r.Groups = now.Groups()
+	}
+	return err
 }
 
 // joined looks for new nodes. One that was chosen and is in another network will not get there by waiting.

@@ -74,9 +74,11 @@ func (p *Planner) known(title string) []engine.Group {
 
 // exclude keeps load balancers outside from leading clients to a node that is about to end. Controllers of clouds and of MetalLB go by that
 // label (k8s.io/cloud-provider controllers/service, nodeConditionPredicate).
-func (l live) exclude(name string) engine.Step {
+func (l live) exclude(name string) engine.Step { return l.excludeAs("exclude/"+name, name) }
+
+func (l live) excludeAs(id, name string) engine.Step {
 	return &engine.Write{
-		Name: "exclude/" + name, About: "Keep load balancers off node " + name,
+		Name: id, About: "Keep load balancers off node " + name,
 		Holds: func(ctx context.Context) error {
 			n, err := l.node(ctx, name)
 			if err != nil || n == nil {

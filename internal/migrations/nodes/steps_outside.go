@@ -23,6 +23,8 @@ type Request struct {
 	Role       v1alpha1.NodeRole `json:"role"`
 	// Count is how many nodes there have to be, of an action that creates them.
 	Count int `json:"count,omitempty"`
+	// Groups are the kinds of old nodes whose pods need a place, of an action that creates workers.
+	Groups []NodeGroup `json:"groups,omitempty"`
 	// Node is the one that is to be terminated or replaced.
 	Node *v1alpha1.NodeStatus `json:"node,omitempty"`
 }
@@ -105,6 +107,8 @@ type outside struct {
 	guide   string
 	action  *v1alpha1.Action
 	request Request
+	// fill, if set, adds to the request what is known only when the action is called: a plan must not change with every pod.
+	fill func(context.Context, *Request) error
 	// answer, if set, is what the action may answer.
 	answer any
 	// before comes ahead of everything that cannot be taken back, after has the cluster follow.
@@ -184,7 +188,13 @@ func (s *actionStep) Do(ctx context.Context) error {
 	if err := s.before.run(ctx); err != nil {
 		return err
 	}
-	if err := s.once.Call(ctx, &s.request, s.answer); err != nil && !errors.Is(err, callout.ErrNoAnswer) {
+	request := s.request
+	if s.fill != nil {
+		if err := s.fill(ctx, &request); err != nil {
+			return err
+		}
+	}
+	if err := s.once.Call(ctx, &request, s.answer); err != nil && !errors.Is(err, callout.ErrNoAnswer) {
 		return &hook.FailedError{Hook: s.request.Action, Cause: err}
 	}
 	return nil

@@ -150,7 +150,13 @@ func (d *drainer) empty(name string) []engine.Step {
 }
 
 // drain makes pods leave a node.
-func (d *drainer) drain(name string) engine.Step {
+func (d *drainer) drain(name string) engine.Step { return d.send(d.leaving(name)) }
+
+func (d *drainer) send(l rollout.Leaving) engine.Step {
+	return rollout.Tools{Client: d.Client(), Timeout: d.spec.Drain.Timeout.Duration, Now: d.Now}.Drain(l)
+}
+
+func (d *drainer) leaving(name string) rollout.Leaving {
 	leaving := rollout.Leaving{
 		Node: name, Taint: leavingTaint(d.spec.Name, corev1.TaintEffectNoSchedule),
 		Bare: d.spec.Drain.BarePods, Patience: d.spec.Drain.JobWait.Duration, Hosts: true, Turns: d.turns,
@@ -159,7 +165,7 @@ func (d *drainer) drain(name string) engine.Step {
 	if len(d.spec.Force) > 0 {
 		leaving.Forced = func(pod *corev1.Pod) bool { return slices.Contains(d.spec.Force, client.ObjectKeyFromObject(pod)) }
 	}
-	return rollout.Tools{Client: d.Client(), Timeout: d.spec.Drain.Timeout.Duration, Now: d.Now}.Drain(leaving)
+	return leaving
 }
 
 // settled waits until what replaces the pods of a node is ready, and what they had attached there is detached.

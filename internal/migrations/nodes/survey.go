@@ -236,7 +236,7 @@ func local(svc *corev1.Service) bool {
 	return svc.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal
 }
 
-// Ingress are the Services whose policy is to be switched: those that are named, or those with pods on old nodes.
+// Ingress are the Services whose policy is to be switched: those that are named and have not moved, or those with pods on old nodes.
 func (s *Survey) Ingress() []*corev1.Service {
 	if s.Spec.Ingress.Mode != v1alpha1.IngressSwitch {
 		return nil
@@ -244,7 +244,7 @@ func (s *Survey) Ingress() []*corev1.Service {
 	var all []*corev1.Service
 	for i := range s.Services {
 		svc := &s.Services[i]
-		named := slices.Contains(s.Spec.Services, client.ObjectKeyFromObject(svc))
+		named := slices.Contains(s.Spec.Services, client.ObjectKeyFromObject(svc)) && !s.hasMoved(svc)
 		if named || len(s.Spec.Services) == 0 && s.hasPodsOnOldNodes(svc) {
 			all = append(all, svc)
 		}

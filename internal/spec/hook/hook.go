@@ -152,6 +152,9 @@ var (
 // New makes the step that calls a hook.
 func New(h v1alpha1.Hook, o Occasion) *Step { return &Step{hook: h, on: o} }
 
+// Moment is when the hook is called.
+func (s *Step) Moment() v1alpha1.HookMoment { return s.on.Moment }
+
 // Role implements engine.Cast.
 func (*Step) Role() engine.Role { return engine.RoleHook }
 

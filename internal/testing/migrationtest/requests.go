@@ -50,6 +50,18 @@ func (q *Requests) Took(t testing.TB, roles cluster.Roles, unused map[string]str
 	}
 }
 
+// Made reports whether a request took a right, whatever the name of the object.
+func (q *Requests) Made(right cluster.Right) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for r := range q.taken {
+		if r.Name = right.Name; r == right {
+			return true
+		}
+	}
+	return false
+}
+
 func (q *Requests) covers(granted cluster.Right) bool {
 	for r := range q.taken {
 		if granted.Namespace == "" {
