@@ -38,7 +38,7 @@ which resumes as every other does: after an interruption or a repair, run the sa
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(
-		a.fleetCheck(), a.fleetPlan(), a.fleetStatus(),
+		a.fleetCheck(), a.fleetPlan(), a.fleetStatus(), a.fleetReport(),
 		a.fleetAct(fleet.Apply, &cobra.Command{
 			Use: "apply -f FILE", Short: "Apply the migration in one wave after the other",
 			Long: `Apply the migration in one wave after the other. Names clusters, servers and target ranges, and asks once.
@@ -298,19 +298,19 @@ func (a *app) fleetVoice() (tell func(fleet.Event), hear func(*fleet.Target, fle
 		return func(e fleet.Event) { voice.Tell(e) }, voice.Hear
 	}
 	var mu sync.Mutex
-	print := func(line string) {
+	printLine := func(line string) {
 		mu.Lock()
 		defer mu.Unlock()
 		fmt.Fprintln(verbatim{a.out}, line)
 	}
 	tell = func(e fleet.Event) {
 		if body, err := json.Marshal(e); err == nil {
-			print(string(body))
+			printLine(string(body))
 		}
 	}
 	return tell, func(t *fleet.Target, l fleet.Line) {
 		if line, ok := fleet.Tagged(t.Name, l.Text); l.Event && ok {
-			print(line)
+			printLine(line)
 		} else {
 			voice.Hear(t, fleet.Line{Text: l.Text})
 		}

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/dustin/go-humanize"
@@ -122,7 +123,7 @@ func checkRow(t *fleet.Target, printed []byte, end fleet.Outcome) fleetCheckRow 
 	blocking := found.Items.Objections()
 	row.Blocking = append(row.Blocking, blocking.Codes()...)
 	for _, code := range found.Items.Codes() {
-		if !contains(row.Blocking, code) {
+		if !slices.Contains(row.Blocking, code) {
 			row.Warnings = append(row.Warnings, code)
 		}
 	}
@@ -135,15 +136,6 @@ func checkRow(t *fleet.Target, printed []byte, end fleet.Outcome) fleetCheckRow 
 		row.Error = end.Error
 	}
 	return row
-}
-
-func contains(all []string, one string) bool {
-	for _, s := range all {
-		if s == one {
-			return true
-		}
-	}
-	return false
 }
 
 func (a *app) showFleetChecks(flags *genericclioptions.PrintFlags, rows []fleetCheckRow) error {

@@ -30,8 +30,8 @@ func (a Action) Order(waves []Wave) []Wave {
 	return all
 }
 
-// Spared says why there is nothing to do for a cluster; empty if there may be something. A replumb that is started for nothing does nothing,
-// so that this knows only what that would take for a mistake.
+// Spared says why there is nothing to do for a cluster; empty if there may be something. A replumb that is started for nothing does
+// nothing, so that this knows only what that would take for a mistake.
 func (a Action) Spared(s State) string {
 	switch {
 	case s.Error != "":
@@ -186,5 +186,6 @@ func (e *HaltedError) ExitCode() int {
 
 // Advice implements fault.Adviser.
 func (e *HaltedError) Advice() string {
-	return fmt.Sprintf("replumb fleet status -f FILE shows every cluster; after repair, replumb fleet %s -f FILE goes on where it was", e.Action)
+	return fmt.Sprintf(
+		"replumb fleet status -f FILE shows every cluster; after repair, replumb fleet %s -f FILE goes on where it was", e.Action)
 }

@@ -110,7 +110,8 @@ func TestRead(t *testing.T) {
 	if err := s.Read([]byte("\n")); err != nil || s.Phase != "" || Standing(s) != "not begun" {
 		t.Errorf("nothing: %+v, %v", s, err)
 	}
-	err := s.Read([]byte(`{"kind":"MigrationStatus","phase":"Applying","stage":"move","paused":true,"lastError":"no","counts":{"total":9,"moved":4},
+	err := s.Read([]byte(`{"kind":"MigrationStatus","phase":"Applying","stage":"move","paused":true,"lastError":"no",
+		"counts":{"total":9,"moved":4},
 		"proof":{"sent":120,"failed":1},"gates":[{"title":"restart"}],"settledAt":"2026-03-01T12:00:00Z","services":[{}]}`))
 	if err != nil || s.Moved != 4 || s.Total != 9 || s.Requests != 120 || s.Failed != 1 || s.Gates[0] != "restart" || s.SettledAt == nil ||
 		Standing(s) != "Applying (move), paused" {

@@ -3,6 +3,7 @@
 package fleet
 
 import (
+	"slices"
 	"time"
 
 	"github.com/replumb/replumb/api/v1alpha1"
@@ -85,14 +86,7 @@ func (f *Fleet) Pick(waves, clusters []string) *Fleet {
 	return &picked
 }
 
-func among(names []string, name string) bool {
-	for _, n := range names {
-		if n == name {
-			return true
-		}
-	}
-	return len(names) == 0
-}
+func among(names []string, name string) bool { return len(names) == 0 || slices.Contains(names, name) }
 
 // cluster by its name; nil if there is none.
 func (f *Fleet) cluster(name string) *Cluster {
@@ -107,10 +101,8 @@ func (f *Fleet) cluster(name string) *Cluster {
 // WaveOf is the name of the wave that a cluster is in.
 func (f *Fleet) WaveOf(cluster string) string {
 	for _, w := range f.Spec.Waves {
-		for _, name := range w.Clusters {
-			if name == cluster {
-				return w.Name
-			}
+		if slices.Contains(w.Clusters, cluster) {
+			return w.Name
 		}
 	}
 	return ""

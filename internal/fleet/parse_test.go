@@ -39,7 +39,8 @@ func TestParse(t *testing.T) {
 		f.Spec.Clusters[0].Kubeconfig != "" || f.Spec.Health.Exec.Command[0] != "/fleets/healthy.sh" {
 		t.Errorf("got %+v", f)
 	}
-	if w := f.Spec.Waves; w[0].soak.Minutes() != 30 || w[0].Parallel != 1 || w[1].Parallel != 2 || f.WaveOf("b") != "second" || f.WaveOf("c") != "" {
+	if w := f.Spec.Waves; w[0].soak.Minutes() != 30 || w[0].Parallel != 1 || w[1].Parallel != 2 ||
+		f.WaveOf("b") != "second" || f.WaveOf("c") != "" {
 		t.Errorf("got %+v", w)
 	}
 }

@@ -63,7 +63,8 @@ func TestProgramIsGivenTheMigration(t *testing.T) {
 		t.Errorf("%q, %q", events, said)
 	}
 	target.Kubeconfig = "/own"
-	if printed, of := p.Ask(t.Context(), target, "check"); of.Code != 0 || !strings.HasPrefix(string(printed), "--context ctx --kubeconfig /own") {
+	printed, of := p.Ask(t.Context(), target, "check")
+	if of.Code != 0 || !strings.HasPrefix(string(printed), "--context ctx --kubeconfig /own") {
 		t.Errorf("%s, %+v", printed, of)
 	}
 }
@@ -91,7 +92,11 @@ func TestProgramEnds(t *testing.T) {
 
 // TestProgramIsInterruptedOnce: it gets one SIGINT, and is waited for however long it takes.
 func TestProgramIsInterruptedOnce(t *testing.T) {
-	p, target := script(t, `trap 'n=$((n+1)); echo "INT $n"' INT; echo up; while [ -z "$n" ]; do sleep 0.05; done; sleep 0.3; echo "error: interrupted" >&2; exit 130`)
+	p, target := script(t, `
+		trap 'n=$((n+1)); echo "INT $n"' INT
+		echo up
+		while [ -z "$n" ]; do sleep 0.05; done
+		sleep 0.3; echo "error: interrupted" >&2; exit 130`)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	var got []string

@@ -22,9 +22,9 @@ type fake struct {
 	// meet is how many have to run at the same time before one goes on.
 	meet map[string]*sync.WaitGroup
 
-	mu       sync.Mutex
-	begun    []string
-	interred []string
+	mu          sync.Mutex
+	begun       []string
+	interrupted []string
 }
 
 func (f *fake) Look(_ context.Context, t *Target) State {
@@ -45,7 +45,7 @@ func (f *fake) Do(ctx context.Context, t *Target, _ Action) Outcome {
 		<-ctx.Done()
 		f.mu.Lock()
 		defer f.mu.Unlock()
-		f.interred = append(f.interred, t.Name)
+		f.interrupted = append(f.interrupted, t.Name)
 		return Outcome{Code: fault.ExitInterrupted, Error: "interrupted"}
 	}
 	return f.ends[t.Name]
@@ -111,8 +111,9 @@ func TestFirstLossHaltsTheFleet(t *testing.T) {
 		if code, _ := fault.ExitCode(err); !errors.As(err, &halted) || code != fault.ExitBudget {
 			t.Fatalf("got %v", err)
 		}
-		if !slices.Equal(f.begun, []string{"a", "b"}) || !slices.Equal(f.interred, []string{"b"}) || !slices.Equal(halted.Left, []string{"c", "d"}) {
-			t.Errorf("begun %v, interrupted %v, left %v", f.begun, f.interred, halted.Left)
+		if !slices.Equal(f.begun, []string{"a", "b"}) || !slices.Equal(f.interrupted, []string{"b"}) ||
+			!slices.Equal(halted.Left, []string{"c", "d"}) {
+			t.Errorf("begun %v, interrupted %v, left %v", f.begun, f.interrupted, halted.Left)
 		}
 		if slices.Contains(*events, "WaveDone one") || !slices.Contains(*events, "ClusterFailed one a") {
 			t.Errorf("%v", *events)
@@ -154,8 +155,8 @@ func TestInterrupted(t *testing.T) {
 	}()
 	r, _, _ := runnerOf(f, Apply, wave("one", 2, "a", "b"), wave("two", 1, "c"))
 	err := r.Run(ctx)
-	if !errors.Is(err, engine.ErrInterrupted) || len(f.begun) != 2 || len(f.interred) != 2 {
-		t.Errorf("%v; begun %v, interrupted %v", err, f.begun, f.interred)
+	if !errors.Is(err, engine.ErrInterrupted) || len(f.begun) != 2 || len(f.interrupted) != 2 {
+		t.Errorf("%v; begun %v, interrupted %v", err, f.begun, f.interrupted)
 	}
 	if err := r.Run(ctx); !errors.Is(err, engine.ErrInterrupted) || len(f.begun) != 2 {
 		t.Errorf("again: %v; %v", err, f.begun)

@@ -83,6 +83,7 @@ func TestTargets(t *testing.T) {
 func TestTargetsRefuses(t *testing.T) {
 	const pods = "with: {serviceCIDR: null, podCIDR: {to: [172.24.128.0/17], canary: {image: 'a/b:c'}}}"
 	const second = "with: {serviceCIDR: {to: [172.25.0.0/16]}}"
+	bound := strings.Replace(migration, "{name: move}", "{name: move, annotations: {replumb.dev/cluster: u}}", 1)
 	for name, tt := range map[string]struct {
 		old, by, migration, want string
 	}{
@@ -96,12 +97,12 @@ func TestTargetsRefuses(t *testing.T) {
 		"the same by the Migration": {
 			", " + second, "", strings.Replace(migration, "{networks", "{to: [172.24.0.0/16], networks", 1), "and so does cluster a",
 		},
-		"an unknown field":  {"{to: [172.25", "{brigde: Auto, to: [172.25", migration, `cluster b: spec.serviceCIDR.brigde: unknown field`},
-		"no target":         {", " + second, "", migration, "cluster b: spec.serviceCIDR.to: is empty"},
-		"bound":             {"", "", strings.Replace(migration, "{name: move}", "{name: move, annotations: {replumb.dev/cluster: u}}", 1), "binds it"},
-		"another kind":      {"", "", "kind: Pod\napiVersion: v1", "is not a Migration"},
-		"no object":         {"", "", "[]", "spec.migration: holds no object"},
-		"two Migrations":    {"", "", migration + "---\n" + migration, "spec.migration: file: holds 2 documents"},
+		"an unknown field": {"{to: [172.25", "{brigde: Auto, to: [172.25", migration, `cluster b: spec.serviceCIDR.brigde: unknown field`},
+		"no target":        {", " + second, "", migration, "cluster b: spec.serviceCIDR.to: is empty"},
+		"bound":            {"", "", bound, "binds it"},
+		"another kind":     {"", "", "kind: Pod\napiVersion: v1", "is not a Migration"},
+		"no object":        {"", "", "[]", "spec.migration: holds no object"},
+		"two Migrations":   {"", "", migration + "---\n" + migration, "spec.migration: file: holds 2 documents"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := targetsOf(strings.Replace(good, tt.old, tt.by, 1), tt.migration)

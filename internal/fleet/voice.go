@@ -23,7 +23,7 @@ type Voice struct {
 	of map[string]*part
 }
 
-// part is what one cluster has told.
+// part is what was said of one cluster.
 type part struct {
 	// phase is the one that was announced, waiting the steps whose waiting was.
 	phase   string
