@@ -144,7 +144,7 @@ func pairs(words []string) []string {
 
 // scriptTests are the tests of internal/cli by the folders that they run.
 var scriptTests = map[string]string{
-	"cluster": "TestCluster", "cni": "TestNetworks", "mirror": "TestMirror", "nodes": "TestNodes", "offline": "TestOffline",
+	"cluster": "TestCluster", "cni": "TestNetworks", "fleet": "TestFleet", "mirror": "TestMirror", "nodes": "TestNodes", "offline": "TestOffline",
 	"operator": "TestOperator", "pods": "TestPods", "ranges": "TestRanges",
 }
 

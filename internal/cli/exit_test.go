@@ -19,6 +19,7 @@ import (
 	"github.com/replumb/replumb/internal/engine/fault"
 	"github.com/replumb/replumb/internal/engine/findings"
 	"github.com/replumb/replumb/internal/engine/printable"
+	"github.com/replumb/replumb/internal/fleet"
 	"github.com/replumb/replumb/internal/installation"
 	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/migration"
@@ -86,9 +87,18 @@ func exits() map[string]exit {
 		"interrupted by a loss": {
 			fmt.Errorf("%w: %w", engine.ErrInterrupted, &lossguard.LossError{Migration: "move"}), fault.ExitBudget, "replumb rollback move",
 		},
-		"cancelled": {context.Canceled, fault.ExitInterrupted, "same command again"},
-		"paused":    {engine.ErrPaused, fault.ExitInterrupted, "replumb resume"},
-		"late":      {&engine.DeadlineError{Err: errors.New("no")}, fault.ExitError, "when the cause is removed"},
+		"a fleet that halted": {
+			&fleet.HaltedError{Fleet: "f", Action: fleet.Apply, Ended: []fleet.Result{{Cluster: "a", Outcome: fleet.Outcome{Code: 4}}}},
+			fault.ExitBudget, "replumb fleet apply",
+		},
+		"a fleet too early": {
+			fleet.Finish.Refusal([]fleet.State{{Cluster: "a"}}), fault.ExitBlocked, "replumb fleet apply",
+		},
+		"a cluster of a fleet": {&FleetError{Code: fault.ExitBlocked}, fault.ExitBlocked, "nothing was changed"},
+		"no such migration":    {noMigration("move"), fault.ExitError, "kubectl get migrations"},
+		"cancelled":            {context.Canceled, fault.ExitInterrupted, "same command again"},
+		"paused":               {engine.ErrPaused, fault.ExitInterrupted, "replumb resume"},
+		"late":                 {&engine.DeadlineError{Err: errors.New("no")}, fault.ExitError, "when the cause is removed"},
 		"late, and it is known why": {
 			&engine.StepError{Err: &engine.DeadlineError{Err: &dnsrecords.Error{Hint: "do"}}}, fault.ExitError, "do",
 		},

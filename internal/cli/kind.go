@@ -222,12 +222,15 @@ func (a *app) recorded(ctx context.Context, name string) (*v1alpha1.Migration, *
 	return m, c, nil
 }
 
-func noMigration(name string) error {
-	return &fault.Hinted{
-		Err:  fmt.Errorf("migration %s does not exist", name),
-		Hint: "kubectl get migrations.replumb.dev lists them",
-	}
-}
+// absentError says that a cluster has no migration of a name.
+type absentError struct{ name string }
+
+func (e *absentError) Error() string { return "migration " + e.name + " does not exist" }
+
+// Advice implements fault.Adviser.
+func (*absentError) Advice() string { return "kubectl get migrations.replumb.dev lists them" }
+
+func noMigration(name string) error { return &absentError{name} }
 
 // lookingJob is a job of the Migration that the cluster has, for looking alone: it calls nothing that stands in there.
 func (a *app) lookingJob(ctx context.Context, name string) (job, *connection, error) {

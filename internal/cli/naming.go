@@ -24,7 +24,7 @@ func calledAs(argv0 string) string {
 
 // spokenCommands finds commands of replumb in a text, whatever they are called there.
 func spokenCommands() *regexp.Regexp {
-	const commands = "apply|backup|canary|check|explain|finish|install|overlap|pause|plan|probe|ranges|rbac|report|resume|rollback|status|" +
+	const commands = "apply|backup|canary|check|explain|finish|fleet|install|overlap|pause|plan|probe|ranges|rbac|report|resume|rollback|status|" +
 		"tunnels|ui|unfreeze|version"
 	return regexp.MustCompile("(^|[\\s(\"'`])(?:kubectl )?replumb (" + commands + `)\b`)
 }

@@ -13,7 +13,7 @@ import (
 // bare finds commands that a user of the plugin could not type.
 func bare() *regexp.Regexp {
 	return regexp.MustCompile(
-		"(^|[^l] |[(\"'`])replumb (apply|backup|check|explain|finish|pause|plan|ranges|rbac|report|resume|rollback|status|unfreeze)\\b",
+		"(^|[^l] |[(\"'`])replumb (apply|backup|check|explain|finish|fleet|pause|plan|ranges|rbac|report|resume|rollback|status|unfreeze)\\b",
 	)
 }
 

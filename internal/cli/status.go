@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -10,6 +11,8 @@ import (
 
 	"github.com/spf13/cobra"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 
 	"github.com/replumb/replumb/api/v1alpha1"
@@ -31,6 +34,8 @@ type statusHead struct {
 	Counts     v1alpha1.Counts `json:"counts"`
 	Stage      string          `json:"stage,omitempty"`
 	Paused     bool            `json:"paused,omitempty"`
+	// SettledAt is since when the cluster is as the Migration wants it; nil if it is not.
+	SettledAt *metav1.Time `json:"settledAt,omitempty"`
 	// Proof is what agents have seen in the latest run.
 	Proof *v1alpha1.ProofStatus `json:"proof,omitempty"`
 	// Lock is who works on the cluster at the moment.
@@ -57,11 +62,15 @@ func (h *statusHead) headOf() *statusHead { return h }
 // headOf a job; pending says that apply has something left to do.
 func headOf(j job, pending bool, command string) statusHead {
 	m := j.about().migration
-	return statusHead{
+	head := statusHead{
 		objectHead: headed("MigrationStatus", m.Name),
 		Migration:  m.Name, Phase: m.Status.Phase, Final: m.Status.PointOfNoReturnPassed, LastError: m.Status.LastError,
 		Proof: m.Status.Proof, Stage: m.Status.Stage, Paused: m.Spec.Paused, Next: next(m, pending, command),
 	}
+	if ready := meta.FindStatusCondition(m.Status.Conditions, v1alpha1.ConditionReady); ready != nil && ready.Status == metav1.ConditionTrue {
+		head.SettledAt = &ready.LastTransitionTime
+	}
+	return head
 }
 
 // phase says where the migration stands, for people.
@@ -77,7 +86,7 @@ func (h *statusHead) phase() string {
 }
 
 func (a *app) status() *cobra.Command {
-	watch := false
+	watch, absent := false, false
 	var flags *genericclioptions.PrintFlags
 	cmd := &cobra.Command{
 		Use:   "status [NAME]",
@@ -104,12 +113,17 @@ with TERM=dumb, or where stdout is no terminal, pages follow one another, one fo
 			case watch:
 				return a.watchDocuments(cmd.Context(), flags, args)
 			}
-			return a.showAll(cmd.Context(), a.stdout(), flags, args)
+			err := a.showAll(cmd.Context(), a.stdout(), flags, args)
+			if absent && errors.As(err, new(*absentError)) {
+				return nil
+			}
+			return err
 		},
 	}
 	flags = a.documentFlag(cmd, "table", "wide", "json", "yaml", "name")
 	cmd.Flags().
 		BoolVarP(&watch, "watch", "w", false, "follow it on one page until the migration is over: what goes on, pace, losses, gates")
+	cmd.Flags().BoolVar(&absent, "ignore-not-found", false, "if there is no such migration, print nothing, and end with exit code 0")
 	return cmd
 }
 

@@ -3,6 +3,7 @@
 package spec
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"reflect"
@@ -41,12 +42,14 @@ func (*Error) ExitCode() int { return fault.ExitUsage }
 
 // Invalid is a Migration with more than one thing wrong in it.
 type Invalid struct {
+	// Of is what is wrong, if it is another than the Migration.
+	Of     string
 	Errors []*Error
 }
 
 // Error has a line for each.
 func (e *Invalid) Error() string {
-	lines := []string{fmt.Sprintf("the Migration has %d errors", len(e.Errors))}
+	lines := []string{fmt.Sprintf("the %s has %d errors", cmp.Or(e.Of, "Migration"), len(e.Errors))}
 	for _, one := range e.Errors {
 		lines = append(lines, "  "+one.Error())
 	}

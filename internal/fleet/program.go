@@ -1,0 +1,184 @@
+package fleet
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+
+	"github.com/replumb/replumb/internal/engine/fault"
+)
+
+// Program starts a replumb for each cluster: this one, so that a crash is that cluster's alone, and so that it resumes as every other does.
+// The Migration goes in on stdin, and the folder it works in is that of the Migration: nothing is written to disk.
+type Program struct {
+	// Path of the program, and the name that it is called by.
+	Path, Name string
+	// Flags that all get, such as --as.
+	Flags []string
+	// More are those of an action alone, such as --late.
+	More []string
+	// Kubeconfig for clusters that have none of their own; empty for that of the environment.
+	Kubeconfig string
+	// Hear learns each line of what a replumb prints while it acts.
+	Hear func(t *Target, l Line)
+}
+
+// Line is one that a replumb printed.
+type Line struct {
+	Text string
+	// Event is true of lines on stdout, which are JSON.
+	Event bool
+}
+
+// Look implements Replumb.
+func (p *Program) Look(ctx context.Context, t *Target) State {
+	printed, of := p.Ask(ctx, t, "status", t.Migration.Name, "--ignore-not-found", "-o", "json")
+	if of.Code != fault.ExitDone {
+		return Unknown(t, of)
+	}
+	s := State{Cluster: t.Name, Wave: t.Wave}
+	if err := s.Read(printed); err != nil {
+		return Unknown(t, Outcome{Code: fault.ExitError, Error: err.Error()})
+	}
+	return s
+}
+
+// Do implements Replumb.
+func (p *Program) Do(ctx context.Context, t *Target, a Action) Outcome {
+	args := []string{string(a), "-f", "-", "-o", "json"}
+	if a != Apply {
+		args = append(args, "--yes")
+	}
+	out := &lines{each: func(text string) { p.Hear(t, Line{Text: text, Event: true}) }}
+	err := &lines{each: func(text string) { p.Hear(t, Line{Text: text}) }}
+	return p.run(ctx, t, append(args, p.More...), out, err)
+}
+
+// Ask runs a command that only looks, and returns what it printed. The Migration is on its stdin.
+func (p *Program) Ask(ctx context.Context, t *Target, args ...string) ([]byte, Outcome) {
+	var printed bytes.Buffer
+	of := p.run(ctx, t, args, &printed, &lines{each: func(string) {}})
+	return printed.Bytes(), of
+}
+
+// run starts a replumb and waits for its end.
+func (p *Program) run(ctx context.Context, t *Target, args []string, out io.Writer, said *lines) Outcome {
+	args = append(args, "--context", t.Context)
+	if file := first(t.Kubeconfig, p.Kubeconfig); file != "" {
+		args = append(args, "--kubeconfig", file)
+	}
+	cmd := exec.CommandContext(ctx, p.Path, append(args, p.Flags...)...)
+	cmd.Args[0] = p.Name
+	cmd.Dir, cmd.Env = t.Dir, environment()
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(t.Manifest), out, said
+	// The second Ctrl-C would end it in the middle of a step: it gets one, whatever happens on the terminal.
+	cmd.Cancel = func() error { return interrupt(cmd) }
+	apart(cmd)
+	// What ends a program with the one that started it goes by the thread that did.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	err := cmd.Run()
+	for _, w := range []io.Writer{out, said} {
+		if l, ok := w.(*lines); ok {
+			l.flush()
+		}
+	}
+	var exit *exec.ExitError
+	switch {
+	case cmd.ProcessState == nil && ctx.Err() != nil:
+		return Outcome{Code: fault.ExitInterrupted, Error: "interrupted"}
+	case err == nil, cmd.ProcessState != nil && cmd.ProcessState.Success():
+		return Outcome{}
+	case errors.As(err, &exit) && exit.ExitCode() > 0:
+		return Outcome{Code: exit.ExitCode(), Error: said.err()}
+	}
+	return Outcome{Code: fault.ExitError, Error: first(said.err(), err.Error())}
+}
+
+func first(texts ...string) string {
+	for _, text := range texts {
+		if text != "" {
+			return text
+		}
+	}
+	return ""
+}
+
+// environment is that of this process, with the files of KUBECONFIG where they are for it: the program works in another folder.
+func environment() []string {
+	env := os.Environ()
+	files := filepath.SplitList(os.Getenv("KUBECONFIG"))
+	for i, file := range files {
+		if whole, err := filepath.Abs(file); err == nil && file != "" {
+			files[i] = whole
+		}
+	}
+	if len(files) > 0 {
+		env = append(env, "KUBECONFIG="+strings.Join(files, string(filepath.ListSeparator)))
+	}
+	return env
+}
+
+// lines passes on what is written to it line by line, and remembers the error that a replumb reports at its end.
+type lines struct {
+	each func(string)
+
+	mu    sync.Mutex
+	begun []byte
+	said  string
+	goes  bool
+}
+
+// longest is how much of a line is waited for.
+const longest = 1 << 20
+
+// Write implements io.Writer.
+func (l *lines) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.begun = append(l.begun, b...)
+	for {
+		advance, line, _ := bufio.ScanLines(l.begun, len(l.begun) > longest)
+		if advance == 0 {
+			return len(b), nil
+		}
+		l.line(string(line))
+		l.begun = l.begun[advance:]
+	}
+}
+
+// flush passes on what had no end of line.
+func (l *lines) flush() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.begun) > 0 {
+		l.line(string(l.begun))
+	}
+	l.begun = nil
+}
+
+func (l *lines) line(text string) {
+	if said, ok := strings.CutPrefix(text, "error: "); ok {
+		l.said, l.goes = said, true
+	} else if more, ok := strings.CutPrefix(text, "  "); ok && l.goes {
+		l.said += " " + more
+	} else {
+		l.goes = false
+	}
+	l.each(text)
+}
+
+// err is the error that was reported, on one line.
+func (l *lines) err() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.said
+}

@@ -1,0 +1,252 @@
+package fleet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/engine/fault"
+)
+
+// Outcome is how a replumb ended.
+type Outcome struct {
+	// Code is its exit code.
+	Code int
+	// Error is what it said of it.
+	Error string
+}
+
+// Replumb works on one cluster, through a replumb of its own.
+type Replumb interface {
+	// Look asks where the migration of the cluster stands.
+	Look(ctx context.Context, t *Target) State
+	// Do runs an action to its end. When ctx is cancelled it is interrupted, and ends where that is safe.
+	Do(ctx context.Context, t *Target, a Action) Outcome
+}
+
+// The kinds of events.
+const (
+	WaveStarted    = "WaveStarted"
+	ClusterStarted = "ClusterStarted"
+	ClusterSpared  = "ClusterSpared"
+	ClusterDone    = "ClusterDone"
+	ClusterFailed  = "ClusterFailed"
+	Soaking        = "Soaking"
+	Healthy        = "Healthy"
+	WaveDone       = "WaveDone"
+)
+
+// Event is one thing that happened to a fleet, beside the events of its clusters.
+type Event struct {
+	Time    time.Time `json:"time"`
+	Kind    string    `json:"kind"`
+	Fleet   string    `json:"fleet"`
+	Wave    string    `json:"wave"`
+	Cluster string    `json:"cluster,omitempty"`
+	// Message says why, in words for people.
+	Message string `json:"message,omitempty"`
+	// ExitCode is that of the cluster's replumb.
+	ExitCode int     `json:"exitCode,omitempty"`
+	Error    string  `json:"error,omitempty"`
+	Seconds  float64 `json:"seconds,omitempty"`
+}
+
+// Runner brings an action to all clusters of a fleet, wave by wave.
+type Runner struct {
+	Fleet   *Fleet
+	Targets []*Target
+	Action  Action
+	Replumb Replumb
+	// Health is called after each wave; nil if nothing is.
+	Health func(context.Context, HealthRequest) error
+	// Tell learns what happens.
+	Tell func(Event)
+	// Now and Wait are the clock.
+	Now  func() time.Time
+	Wait func(context.Context, time.Duration) error
+
+	telling sync.Mutex
+}
+
+// HealthRequest is what the health action gets.
+type HealthRequest struct {
+	APIVersion string `json:"apiVersion"`
+	Kind       string `json:"kind"`
+	Fleet      string `json:"fleet"`
+	Wave       string `json:"wave"`
+	Action     Action `json:"action"`
+	// Clusters are those of the wave, as they are now.
+	Clusters []State `json:"clusters"`
+}
+
+// Run runs the waves in the order of the action, and ends with a *HaltedError when one does not get through. Nothing begins after that.
+func (r *Runner) Run(ctx context.Context) error {
+	waves := r.Action.Order(r.Fleet.Spec.Waves)
+	for i, w := range waves {
+		if err := ctx.Err(); err != nil {
+			return fmt.Errorf("fleet %s before wave %s: %w", r.Fleet.Name, w.Name, engine.ErrInterrupted)
+		}
+		err := r.wave(ctx, w)
+		if err == nil {
+			continue
+		}
+		code, own := fault.ExitCode(err)
+		if ctx.Err() != nil && (!own || code == fault.ExitInterrupted) {
+			return fmt.Errorf("fleet %s in wave %s: %w", r.Fleet.Name, w.Name, engine.ErrInterrupted)
+		}
+		if halted := (*HaltedError)(nil); errors.As(err, &halted) {
+			for _, later := range waves[i+1:] {
+				halted.Left = append(halted.Left, later.Clusters...)
+			}
+		}
+		return err
+	}
+	return nil
+}
+
+// wave runs one wave, its soak, and the health action.
+func (r *Runner) wave(ctx context.Context, w Wave) error {
+	started := r.Now()
+	r.tell(Event{Kind: WaveStarted, Wave: w.Name})
+	halted := &HaltedError{Fleet: r.Fleet.Name, Wave: w.Name, Action: r.Action}
+	if halted.Ended, halted.Left = r.clusters(ctx, w); len(halted.Ended)+len(halted.Left) > 0 {
+		return halted
+	}
+	if halted.Health = r.settle(ctx, w); ctx.Err() != nil {
+		return ctx.Err()
+	}
+	if halted.Health != nil {
+		return halted
+	}
+	r.tell(Event{Kind: WaveDone, Wave: w.Name, Seconds: r.Now().Sub(started).Seconds()})
+	return nil
+}
+
+// clusters runs the action in those of a wave, so many at a time. The first that does not get through has the others interrupted, and no
+// further one begin.
+func (r *Runner) clusters(ctx context.Context, w Wave) (ended []Result, left []string) {
+	ctx, halt := context.WithCancel(ctx)
+	defer halt()
+	var mu sync.Mutex
+	var group errgroup.Group
+	group.SetLimit(w.Parallel)
+	for _, name := range w.Clusters {
+		group.Go(func() error {
+			if ctx.Err() != nil {
+				mu.Lock()
+				defer mu.Unlock()
+				left = append(left, name)
+				return nil
+			}
+			of := r.one(ctx, w, r.target(name))
+			if of.Code == fault.ExitDone {
+				return nil
+			}
+			halt()
+			mu.Lock()
+			defer mu.Unlock()
+			ended = append(ended, Result{Cluster: name, Outcome: of})
+			return nil
+		})
+	}
+	_ = group.Wait() // which has no error to give
+	return ended, left
+}
+
+// one runs the action in one cluster.
+func (r *Runner) one(ctx context.Context, w Wave, t *Target) Outcome {
+	if why := r.Action.Spared(r.Replumb.Look(ctx, t)); why != "" {
+		r.tell(Event{Kind: ClusterSpared, Wave: w.Name, Cluster: t.Name, Message: why})
+		return Outcome{}
+	}
+	started := r.Now()
+	r.tell(Event{Kind: ClusterStarted, Wave: w.Name, Cluster: t.Name})
+	of := r.Replumb.Do(ctx, t, r.Action)
+	e := Event{Kind: ClusterDone, Wave: w.Name, Cluster: t.Name, Seconds: r.Now().Sub(started).Seconds()}
+	if of.Code != fault.ExitDone {
+		e.Kind, e.ExitCode, e.Error = ClusterFailed, of.Code, of.Error
+	}
+	r.tell(e)
+	return of
+}
+
+// settle waits until a wave has soaked, and asks whether it is healthy. What of the soak is over is seen in the clusters.
+func (r *Runner) settle(ctx context.Context, w Wave) error {
+	if r.Action != Apply || w.soak == 0 && r.Health == nil {
+		return nil
+	}
+	states := r.states(ctx, w)
+	if left := SoakLeft(w.soak, states, r.Now()).Round(time.Second); left > 0 {
+		r.tell(Event{Kind: Soaking, Wave: w.Name, Message: left.String(), Seconds: left.Seconds()})
+		if err := r.Wait(ctx, left); err != nil {
+			return err
+		}
+		states = r.states(ctx, w)
+	}
+	if r.Health == nil {
+		return nil
+	}
+	err := r.Health(ctx, HealthRequest{
+		APIVersion: v1alpha1.GroupVersion.String(), Kind: "FleetHealthRequest", Fleet: r.Fleet.Name, Wave: w.Name, Action: r.Action,
+		Clusters: states,
+	})
+	if err == nil {
+		r.tell(Event{Kind: Healthy, Wave: w.Name})
+	}
+	return err
+}
+
+func (r *Runner) states(ctx context.Context, w Wave) []State {
+	var of []*Target
+	for _, name := range w.Clusters {
+		of = append(of, r.target(name))
+	}
+	return States(ctx, r.Replumb, of)
+}
+
+// looks is how many clusters are looked at at the same time.
+const looks = 4
+
+// States looks at clusters, and returns what was seen in the same order.
+func States(ctx context.Context, at Replumb, of []*Target) []State {
+	all := make([]State, len(of))
+	Each(of, func(i int, t *Target) { all[i] = at.Look(ctx, t) })
+	return all
+}
+
+// Each does something for all targets, few at a time, and waits for them.
+func Each(of []*Target, do func(i int, t *Target)) {
+	var group errgroup.Group
+	group.SetLimit(looks)
+	for i, t := range of {
+		group.Go(func() error {
+			do(i, t)
+			return nil
+		})
+	}
+	_ = group.Wait() // which has no error to give
+}
+
+// target of a cluster. Parse has seen that there is one.
+func (r *Runner) target(name string) *Target {
+	for _, t := range r.Targets {
+		if t.Name == name {
+			return t
+		}
+	}
+	return nil
+}
+
+// tell is called by several clusters.
+func (r *Runner) tell(e Event) {
+	r.telling.Lock()
+	defer r.telling.Unlock()
+	e.Time, e.Fleet = r.Now().UTC(), r.Fleet.Name
+	r.Tell(e)
+}

@@ -1,0 +1,93 @@
+package fleet
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+)
+
+// State is where a cluster's migration stands, as replumb status says. The zero Phase is that of a cluster without one, or of one that has
+// not begun.
+type State struct {
+	Cluster string         `json:"cluster"`
+	Wave    string         `json:"wave"`
+	Phase   v1alpha1.Phase `json:"phase,omitempty"`
+	// Final is true once the point of no return is passed.
+	Final    bool   `json:"pointOfNoReturnPassed,omitempty"`
+	Stage    string `json:"stage,omitempty"`
+	Paused   bool   `json:"paused,omitempty"`
+	Moved    int    `json:"moved"`
+	Total    int    `json:"total"`
+	Requests int64  `json:"requests"`
+	Failed   int64  `json:"failed"`
+	// Gates are what waits for people.
+	Gates     []string `json:"gates,omitempty"`
+	LastError string   `json:"lastError,omitempty"`
+	// SettledAt is since when the cluster is as was asked for.
+	SettledAt *time.Time `json:"settledAt,omitempty"`
+	// Error says why the rest is not known, and ExitCode how the look ended.
+	Error    string `json:"error,omitempty"`
+	ExitCode int    `json:"exitCode,omitempty"`
+}
+
+// status is what a State takes from a document of replumb status.
+type status struct {
+	Phase     v1alpha1.Phase        `json:"phase"`
+	Final     bool                  `json:"pointOfNoReturnPassed"`
+	LastError string                `json:"lastError"`
+	Counts    v1alpha1.Counts       `json:"counts"`
+	Stage     string                `json:"stage"`
+	Paused    bool                  `json:"paused"`
+	Proof     *v1alpha1.ProofStatus `json:"proof"`
+	SettledAt *time.Time            `json:"settledAt"`
+	Gates     []struct {
+		Title string `json:"title"`
+	} `json:"gates"`
+}
+
+// Read takes in what replumb status NAME -o json --ignore-not-found printed. Nothing means that there is no such migration.
+func (s *State) Read(printed []byte) error {
+	if strings.TrimSpace(string(printed)) == "" {
+		return nil
+	}
+	from := status{}
+	if err := json.Unmarshal(printed, &from); err != nil {
+		return fmt.Errorf("reading the status: %w", err)
+	}
+	s.Phase, s.Final, s.LastError, s.Stage, s.Paused = from.Phase, from.Final, from.LastError, from.Stage, from.Paused
+	s.Moved, s.Total, s.SettledAt = from.Counts.Moved, from.Counts.Total, from.SettledAt
+	if from.Proof != nil {
+		s.Requests, s.Failed = from.Proof.Sent, from.Proof.Failed
+	}
+	for _, g := range from.Gates {
+		s.Gates = append(s.Gates, g.Title)
+	}
+	return nil
+}
+
+// Unknown is the State of a cluster that could not be looked at.
+func Unknown(t *Target, of Outcome) State {
+	return State{Cluster: t.Name, Wave: t.Wave, Error: of.Error, ExitCode: of.Code}
+}
+
+// through reports whether everything has moved that apply moves.
+func (s *State) through() bool {
+	return s.Phase == v1alpha1.PhaseMoved || s.Phase == v1alpha1.PhaseFinished || s.Final
+}
+
+// SoakLeft is how much of a soak is left at a time, by when the last cluster got where it was to go. Of a cluster that does not say when,
+// all of it is.
+func SoakLeft(soak time.Duration, states []State, now time.Time) time.Duration {
+	var longest time.Duration
+	for _, s := range states {
+		left := soak
+		if s.SettledAt != nil {
+			left = min(soak, soak-now.Sub(*s.SettledAt)) // clocks may differ
+		}
+		longest = max(longest, left)
+	}
+	return longest
+}
