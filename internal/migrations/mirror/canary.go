@@ -192,7 +192,7 @@ func (s *canaryStep) Verify(ctx context.Context) error {
 	failed := &UnreachedError{}
 	for _, node := range s.on {
 		i := slices.IndexFunc(pods, func(p corev1.Pod) bool { return p.Spec.NodeName == node })
-		if i < 0 { // whoever deleted it; what it did not say is no yes
+		if i < 0 { // something has deleted it; what it did not say is no yes
 			return cmp.Or(s.Do(ctx), engine.NotYet("the canary on node %s of the target is gone", node))
 		}
 		text, bad, err := connectivity.Said(&pods[i])

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	admissionv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -113,4 +114,26 @@ func TestNamespaceOfOthersInTheTarget(t *testing.T) {
 		t.Errorf("a pod of others is gone: %v", err)
 	}
 	f.must(f.run(0, f.rollback))
+}
+
+// TestFreezeKindsAreServed: a kind that the source does not serve, or not in namespaces, is a finding; the others are in the policy.
+func TestFreezeKindsAreServed(t *testing.T) {
+	f := setup(t, func(m *v1alpha1.Migration) {
+		m.Spec.Mirror.FreezeKinds = []string{"poddisruptionbudgets.policy", "kafka.kafka.strimzi.io", "clusterroles.rbac.authorization.k8s.io"}
+	})
+	p, err := f.job.Look(t.Context())
+	f.must(err)
+	for kind, found := range map[string]bool{
+		"poddisruptionbudgets.policy": false, "kafka.kafka.strimzi.io": true, "clusterroles.rbac.authorization.k8s.io": true,
+	} {
+		if got := migrationtest.Says(p.Findings, "RP4008", "the source serves no "+kind+" in namespaces"); got != found {
+			t.Errorf("%s is found missing: %v, want %v", kind, got, found)
+		}
+	}
+	policy, _ := p.freezer().Policy()
+	if !slices.ContainsFunc(policy.Spec.MatchConstraints.ResourceRules, func(r admissionv1.NamedRuleWithOperations) bool {
+		return slices.Equal(r.APIGroups, []string{"policy"}) && slices.Equal(r.Resources, []string{"poddisruptionbudgets"})
+	}) {
+		t.Errorf("the policy is about %+v", policy.Spec.MatchConstraints.ResourceRules)
+	}
 }
