@@ -135,7 +135,8 @@ func always() []group {
 		{"networking.k8s.io", "v1", []string{"ingresses", "networkpolicies"}, []string{"Ingress", "NetworkPolicy"}},
 		{"argoproj.io", "*", []string{"rollouts"}, []string{"Rollout"}},
 		{
-			"gateway.networking.k8s.io", "*", []string{"grpcroutes", "httproutes", "tcproutes", "tlsroutes", "udproutes"},
+			"gateway.networking.k8s.io", "*",
+			[]string{"grpcroutes", "httproutes", "tcproutes", "tlsroutes", "udproutes"},
 			[]string{"GRPCRoute", "HTTPRoute", "TCPRoute", "TLSRoute", "UDPRoute"},
 		},
 	}

@@ -158,11 +158,27 @@ func TestCustomKindsAreFrozen(t *testing.T) {
 	}
 	const gateway = "gateway.networking.k8s.io"
 	kinds := []custom{
-		{"argoproj.io", "rollouts", "Rollout"}, {gateway, "httproutes", "HTTPRoute"}, {gateway, "grpcroutes", "GRPCRoute"},
-		{gateway, "tcproutes", "TCPRoute"}, {gateway, "tlsroutes", "TLSRoute"}, {gateway, "udproutes", "UDPRoute"},
+		{"argoproj.io", "rollouts", "Rollout"},
+		{gateway, "httproutes", "HTTPRoute"},
+		{gateway, "grpcroutes", "GRPCRoute"},
+		{gateway, "tcproutes", "TCPRoute"},
+		{gateway, "tlsroutes", "TLSRoute"},
+		{gateway, "udproutes", "UDPRoute"},
 		{"example.com", "kafkas", "Kafka"},
 	}
-	bare, free, late := custom{"example.com", "bares", "Bare"}, custom{"example.com", "others", "Other"}, custom{"example.com", "lates", "Late"}
+	bare, free, late := custom{
+		"example.com",
+		"bares",
+		"Bare",
+	}, custom{
+		"example.com",
+		"others",
+		"Other",
+	}, custom{
+		"example.com",
+		"lates",
+		"Late",
+	}
 	spec := map[string]any{"a": "b"}
 	for _, k := range append(slices.Clone(kinds), bare, free) {
 		k.define(t, c)
@@ -176,7 +192,9 @@ func TestCustomKindsAreFrozen(t *testing.T) {
 		})
 	}
 	step := &Deploys{Client: s, Migration: "to-mirror", More: []schema.GroupResource{
-		{Group: "example.com", Resource: "kafkas"}, {Group: "example.com", Resource: "bares"}, {Group: "example.com", Resource: "lates"},
+		{Group: "example.com", Resource: "kafkas"},
+		{Group: "example.com", Resource: "bares"},
+		{Group: "example.com", Resource: "lates"},
 		{Group: "example.com", Resource: "absent"},
 	}}
 	run(t, step)
@@ -186,7 +204,13 @@ func TestCustomKindsAreFrozen(t *testing.T) {
 		in := c.Resource(k.gvr()).Namespace("shop")
 		dry := []string{metav1.DryRunAll}
 		send := func(body string, sub ...string) error {
-			_, err := in.Patch(t.Context(), "cart", types.MergePatchType, []byte(body), metav1.PatchOptions{DryRun: dry, FieldManager: "helm"}, sub...)
+			_, err := in.Patch(
+				t.Context(),
+				"cart",
+				types.MergePatchType,
+				[]byte(body),
+				metav1.PatchOptions{DryRun: dry, FieldManager: "helm"},
+				sub...)
 			return err
 		}
 		_, create = in.Create(t.Context(), k.object("new", spec), metav1.CreateOptions{DryRun: dry})
@@ -212,7 +236,9 @@ func TestCustomKindsAreFrozen(t *testing.T) {
 	}
 	late.define(t, c)
 	eventually(t, "a definition that came late", func() bool {
-		_, err := c.Resource(late.gvr()).Namespace("shop").Create(t.Context(), late.object("new", spec), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		_, err := c.Resource(late.gvr()).
+			Namespace("shop").
+			Create(t.Context(), late.object("new", spec), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 		return denied(err, DeploysName)
 	})
 	run(t, step.Undo())
