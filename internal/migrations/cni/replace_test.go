@@ -96,7 +96,10 @@ func (f *fixture) moved(within string, nodes ...string) {
 		f.Errorf("%d pods are ready, want 4", len(all))
 	}
 	for _, p := range all {
-		if a := netip.MustParseAddr(p.Status.PodIP); !netip.MustParsePrefix(within).Contains(a) || !slices.Contains(nodes, p.Spec.NodeName) {
+		if a := netip.MustParseAddr(
+			p.Status.PodIP,
+		); !netip.MustParsePrefix(within).Contains(a) ||
+			!slices.Contains(nodes, p.Spec.NodeName) {
 			f.Errorf("pod %s has the address %s on node %s", p.Name, a, p.Spec.NodeName)
 		}
 	}
@@ -117,7 +120,8 @@ func TestNodesAreReplaced(t *testing.T) {
 	f.bare("tool") // on node a
 	f.Must(f.forward())
 	f.moved("10.245.0.0/16", "c", "d")
-	if len(c.asked) != 1 || c.asked[0].Action != "replace" || c.asked[0].Migration != "m" || !slices.Equal(c.asked[0].Nodes, []string{"a", "b"}) {
+	if len(c.asked) != 1 || c.asked[0].Action != "replace" || c.asked[0].Migration != "m" ||
+		!slices.Equal(c.asked[0].Nodes, []string{"a", "b"}) {
 		t.Errorf("the action was asked for %+v", c.asked)
 	}
 	for _, e := range f.Events {
@@ -164,7 +168,8 @@ func TestReplacedByHandAndBack(t *testing.T) {
 
 	f.Must(f.job.Rollback(t.Context(), f.runner))
 	f.moved("10.244.0.0/16", "c", "d")
-	if f.have("DaemonSet", "kube-flannel", "kube-flannel-ds", apps) == nil || f.have("DaemonSet", "kube-system", "calico-node", apps) != nil {
+	if f.have("DaemonSet", "kube-flannel", "kube-flannel-ds", apps) == nil ||
+		f.have("DaemonSet", "kube-system", "calico-node", apps) != nil {
 		t.Error("the old network is not back, or the new one is not gone")
 	}
 	if st := f.status(); st.Phase != v1alpha1.PhaseRolledBack || st.CNI != nil {

@@ -183,10 +183,12 @@ func nameChecks() []findings.Check[Input] {
 			Fix:   "make a key with tsig-keygen, have the server ask for it, and name it under provider.rfc2136.tsigSecret or tsigKeyFile",
 		},
 		{
-			Code: "RP4203", Severity: findings.Warning, Run: checkCovered,
-			Claim: "certificates are valid for the aliases of their names",
-			Why:   "by its alias the mirror is tried out before names lead there; a certificate that was issued elsewhere cannot be extended",
-			Fix:   "have it issued with the alias, or try the mirror out by its name: spec.mirror.redirect.probe does",
+			Code:     "RP4203",
+			Severity: findings.Warning,
+			Run:      checkCovered,
+			Claim:    "certificates are valid for the aliases of their names",
+			Why:      "by its alias the mirror is tried out before names lead there; a certificate that was issued elsewhere cannot be extended",
+			Fix:      "have it issued with the alias, or try the mirror out by its name: spec.mirror.redirect.probe does",
 		},
 		{
 			Code: "RP4204", Severity: findings.Warning, Run: checkUnprobed,

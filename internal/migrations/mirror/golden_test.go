@@ -65,7 +65,11 @@ func input(t *testing.T, in map[string][]byte) Input {
 		Image:          job.agents().Image().Name,
 		Nodes:          l.SourceNodes,
 	}
-	if out.AbsentSecrets, err = job.absentSecrets(t.Context(), migrationtest.Lacking(l.Absent), migrationtest.Lacking(l.AbsentInTarget)); err != nil {
+	if out.AbsentSecrets, err = job.absentSecrets(
+		t.Context(),
+		migrationtest.Lacking(l.Absent),
+		migrationtest.Lacking(l.AbsentInTarget),
+	); err != nil {
 		t.Fatal(err)
 	}
 	if l.Freeze != "" {

@@ -214,7 +214,10 @@ func (p *Planner) canaries() []engine.Group {
 		return nil
 	}
 	return engine.InOrder(&canaryStep{
-		target: p.target.Cluster, migration: p.spec().Name, image: p.Survey.Spec.canaryImage(p.Tools.Image), targets: p.spec().Canary.Targets,
+		target:    p.target.Cluster,
+		migration: p.spec().Name,
+		image:     p.Survey.Spec.canaryImage(p.Tools.Image),
+		targets:   p.spec().Canary.Targets,
 	})
 }
 

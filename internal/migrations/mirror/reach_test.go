@@ -68,7 +68,8 @@ func TestTargetsAreTriedFromTheMirror(t *testing.T) {
 	if !errors.As(err, &unreached) || len(unreached.From) != 1 {
 		t.Fatalf("got %v", err)
 	}
-	if !strings.Contains(err.Error(), "from node b: 192.0.2.10:5432 does not answer") || !strings.Contains(fault.Advice(err), "security groups") {
+	if !strings.Contains(err.Error(), "from node b: 192.0.2.10:5432 does not answer") ||
+		!strings.Contains(fault.Advice(err), "security groups") {
 		t.Errorf("it says %v; hint: %s", err, fault.Advice(err))
 	}
 	if !slices.Contains(f.asked, "--reach=192.0.2.10:5432,db.example.test:3306") {
@@ -99,7 +100,9 @@ func TestNamespaceOfOthersInTheTarget(t *testing.T) {
 	f.target.Namespace(t, v1alpha1.SystemNamespace)
 	other := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: v1alpha1.SystemNamespace, Name: "other", Labels: map[string]string{connectivity.Label: roleReach, v1alpha1.LabelMigration: "other"},
+			Namespace: v1alpha1.SystemNamespace,
+			Name:      "other",
+			Labels:    map[string]string{connectivity.Label: roleReach, v1alpha1.LabelMigration: "other"},
 		},
 		Spec: corev1.PodSpec{NodeName: "a", Containers: []corev1.Container{{Name: "c", Image: "c"}}},
 	}
@@ -119,7 +122,11 @@ func TestNamespaceOfOthersInTheTarget(t *testing.T) {
 // TestFreezeKindsAreServed: a kind that the source does not serve, or not in namespaces, is a finding; the others are in the policy.
 func TestFreezeKindsAreServed(t *testing.T) {
 	f := setup(t, func(m *v1alpha1.Migration) {
-		m.Spec.Mirror.FreezeKinds = []string{"poddisruptionbudgets.policy", "kafka.kafka.strimzi.io", "clusterroles.rbac.authorization.k8s.io"}
+		m.Spec.Mirror.FreezeKinds = []string{
+			"poddisruptionbudgets.policy",
+			"kafka.kafka.strimzi.io",
+			"clusterroles.rbac.authorization.k8s.io",
+		}
 	})
 	p, err := f.job.Look(t.Context())
 	f.must(err)
