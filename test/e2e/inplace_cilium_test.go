@@ -21,7 +21,12 @@ func TestInPlaceCilium(t *testing.T) {
 	t.Run("from flannel", func(t *testing.T) {
 		l := besideCilium(t, "e2e-inplace-fc")
 		s := nodesUnderTraffic(t, l, switchRates())
-		addMembers(t, l, s, traffic.Calls.SeenAsAny, workload.Policies(guardedNamespace)...) // which flannel does not enforce, and Cilium does from finish on
+		addMembers(
+			t,
+			l,
+			s,
+			traffic.Calls.SeenAsAny,
+			workload.Policies(guardedNamespace)...) // which flannel does not enforce, and Cilium does from finish on
 		file := writeSwitchIn(t, l, v1alpha1.Cilium, v1alpha1.CNIInPlace, newPods)
 
 		thereAndBack(t, l, s, file, toCilium(), newPods, oldPods)
@@ -72,7 +77,10 @@ func requirePoliciesBlock(t *testing.T, l *lab.Lab, file string) {
 	if code := cmd.ProcessState.ExitCode(); code != blocked || !strings.Contains(string(out), "RP5309") {
 		t.Errorf("with NetworkPolicies check ended with exit code %d:\n%s", code, out)
 	}
-	err := l.Client().NetworkingV1().NetworkPolicies(guardedNamespace).DeleteCollection(t.Context(), metav1.DeleteOptions{}, metav1.ListOptions{})
+	err := l.Client().
+		NetworkingV1().
+		NetworkPolicies(guardedNamespace).
+		DeleteCollection(t.Context(), metav1.DeleteOptions{}, metav1.ListOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}

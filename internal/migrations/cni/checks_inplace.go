@@ -61,8 +61,12 @@ func (s *Survey) checkCilium() []findings.Result {
 	o := s.Manifests.Objects[i]
 	var out []findings.Result
 	for _, rule := range []struct{ key, want, usual string }{
-		{"ipam", "cluster-pool", "cluster-pool"}, {"routing-mode", "tunnel", "tunnel"}, {"tunnel-protocol", "vxlan", "vxlan"},
-		{"kube-proxy-replacement", "false", "false"}, {"enable-bpf-masquerade", "false", "false"}, {"enable-ipv4-masquerade", "true", "true"},
+		{"ipam", "cluster-pool", "cluster-pool"},
+		{"routing-mode", "tunnel", "tunnel"},
+		{"tunnel-protocol", "vxlan", "vxlan"},
+		{"kube-proxy-replacement", "false", "false"},
+		{"enable-bpf-masquerade", "false", "false"},
+		{"enable-ipv4-masquerade", "true", "true"},
 	} {
 		have, _, _ := unstructured.NestedString(o.Object, "data", rule.key)
 		if have == "" {
