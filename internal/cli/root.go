@@ -121,7 +121,15 @@ Where only you can act, as on certificates, it prints what to do, waits, and ver
 	})
 	a.addConfigFlags(root.PersistentFlags())
 	a.settings.declare(root.PersistentFlags())
-	root.AddCommand(
+	root.AddCommand(a.commands()...)
+	a.complete(root)
+	a.govern(root)
+	return root
+}
+
+// commands are all of them, in the order in which help lists them.
+func (a *app) commands() []*cobra.Command {
+	return []*cobra.Command{
 		a.check(),
 		a.explainCode(),
 		a.plan(),
@@ -149,10 +157,7 @@ Where only you can act, as on certificates, it prints what to do, waits, and ver
 		a.install(),
 		a.uninstall(),
 		a.version(),
-	)
-	a.complete(root)
-	a.govern(root)
-	return root
+	}
 }
 
 // addConfigFlags takes kubectl's flags; those rarely used stay out of the help.

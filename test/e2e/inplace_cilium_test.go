@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -56,7 +57,7 @@ func besideCilium(t *testing.T, name string) *lab.Lab {
 	t.Helper()
 	topology := named(name)
 	topology.CNI, topology.Beside = lab.Flannel, lab.Cilium
-	topology.Nodes = append(lab.Default().Nodes[:1:1], lab.Default().Nodes[0], lab.Default().Nodes[0])
+	topology.Nodes = slices.Repeat(lab.Default().Nodes[:1], 3)
 	l := bringUp(t, topology)
 	if err := l.Workers().RestartProxies(t.Context(), netip.MustParsePrefix(bothPods)); err != nil {
 		t.Fatal(err)
