@@ -156,6 +156,11 @@ func (j *Job) surveyRecords(ctx context.Context, p *Planner) (problems map[strin
 		if p.APIRecords, err = l.recordMoves(ctx, j.Spec.ControlPlane.Records); err != nil {
 			return nil, err
 		}
+		for i, m := range p.APIRecords {
+			if m.Swaps() {
+				m.Answer = l.apiAnswers(j.Spec.ControlPlane.Records[i].Name)
+			}
+		}
 	}
 	problems = map[string]error{}
 	for _, m := range slices.Concat(p.Records, p.APIRecords) {
