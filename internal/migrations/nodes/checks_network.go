@@ -1,12 +1,16 @@
 package nodes
 
 import (
+	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
+	"strings"
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/internal/engine/findings"
+	"github.com/replumb/replumb/internal/kube/apiserver"
 	"github.com/replumb/replumb/internal/network/dnsrecords"
 )
 
@@ -68,6 +72,20 @@ func controlPlaneChecks() []findings.Check[Input] {
 			Why:   "with one or two members, the API is down when one fails, during the migration as at any other time",
 			Fix:   "run three or five control-plane nodes",
 		},
+		{
+			Code: "RP3403", Severity: findings.Blocking, Run: checkStores,
+			Claim: "every etcd on machines of the control plane moves with them",
+			Why: "API servers say by their flags which etcds they have, and where; a member of one that nothing moves is lost with its machine, and " +
+				"with most of them so is what they keep",
+			Fix: "describe it as it is: spec.nodes.controlPlane.etcd.external for an etcd with machines of its own, etcdEvents for a second one " +
+				"beside the first; move one for other resources by hand, or take it out of --etcd-servers-overrides",
+		},
+		{
+			Code: "RP3404", Severity: findings.Warning, Run: checkStays,
+			Claim: "no etcd stays where it is",
+			Why:   "what is elsewhere is not moved: the new API servers reach it from another network, where firewalls may not know them",
+			Fix:   "let the new network reach its client port, and have new control planes use its endpoints and certificates",
+		},
 	}
 }
 
@@ -123,8 +141,14 @@ func checkEtcd(in Input) []findings.Result {
 	case in.EtcdProblem != nil:
 		return []findings.Result{findings.Failed("", "%v", in.EtcdProblem)}
 	}
-	var exempt []string
+	if in.EventsProblem != nil {
+		return []findings.Result{findings.Failed("", "events etcd: %v", in.EventsProblem)}
+	}
+	var exempt, events []string
 	for _, c := range in.Survey.OldControlPlane() {
+		if c.Ended || c.Successor != nil {
+			events = append(events, in.Survey.eventsInTransition(&c)...)
+		}
 		if c.Ended {
 			exempt = append(exempt, c.Name)
 		}
@@ -135,10 +159,91 @@ func checkEtcd(in Input) []findings.Result {
 	if problem := in.Survey.Etcd.Complaint(exempt...); problem != "" {
 		return []findings.Result{findings.Failed("", "etcd: %s", problem)}
 	}
+	if in.Survey.Events != nil {
+		if problem := in.Survey.Events.Complaint(events...); problem != "" {
+			return []findings.Result{findings.Failed("", "events etcd: %s", problem)}
+		}
+	}
+	if len(in.Survey.OldControlPlane()) == 0 && in.Survey.Spec.external() {
+		return []findings.Result{findings.Failed("", "no Node of the control plane has an address in %v", in.Survey.Spec.Old.CIDRs)}
+	}
 	if len(in.Survey.OldControlPlane()) == 0 {
 		return []findings.Result{findings.Failed("", "no member of etcd has a peer URL in %v", in.Survey.Spec.Old.CIDRs)}
 	}
 	return nil
+}
+
+// stores are those of all API servers that tell, with the machines that they run on.
+func (s *Survey) stores() ([]apiserver.Stores, []netip.Addr) {
+	all := apiserver.StoresOf(s.Pods)
+	var hosts []netip.Addr
+	for _, a := range all {
+		hosts = append(hosts, a.Host)
+	}
+	return all, hosts
+}
+
+func checkStores(in Input) []findings.Result {
+	cp := in.Survey.Spec.ControlPlane
+	if cp == nil {
+		return nil
+	}
+	var out []findings.Result
+	all, hosts := in.Survey.stores()
+	for i := range all {
+		s := &all[i]
+		beside := s.Beside(s.Main, hosts...)
+		switch {
+		case beside && cp.Etcd.External:
+			out = append(out, findings.Failed("Pod "+s.Pod, "the API server of pod %s has its etcd beside it (%s), and etcd.external says that it "+
+				"is elsewhere", s.Pod, strings.Join(s.Main, ", ")))
+		case !beside && !cp.Etcd.External:
+			out = append(out, findings.Failed("Pod "+s.Pod, "the API server of pod %s has its etcd elsewhere (%s): write etcd.external: true",
+				s.Pod, strings.Join(s.Main, ", ")))
+		}
+		for _, resource := range s.Resources() {
+			urls := s.Others[resource]
+			switch {
+			case !s.Beside(urls, hosts...):
+			case resource != apiserver.Events:
+				out = append(out, findings.Failed("Pod "+s.Pod, "the API server of pod %s has an etcd for %s beside it (%s), and only one for "+
+					"events can be moved", s.Pod, resource, strings.Join(urls, ", ")))
+			case cp.EtcdEvents == nil:
+				out = append(out, findings.Failed("Pod "+s.Pod, "the API server of pod %s has an etcd for events beside it (%s), and "+
+					"controlPlane.etcdEvents does not say how its members are reached", s.Pod, strings.Join(urls, ", ")))
+			}
+		}
+	}
+	return out
+}
+
+// checkStays names every etcd that is left where it is, once.
+func checkStays(in Input) []findings.Result {
+	if in.Survey.Spec.ControlPlane == nil {
+		return nil
+	}
+	var out []findings.Result
+	seen := map[string]bool{}
+	note := func(of string, urls []string) {
+		text := fmt.Sprintf("the etcd for %s at %s stays where it is", of, strings.Join(urls, ", "))
+		if !seen[text] {
+			seen[text] = true
+			out = append(out, findings.Failed("", "%s", text))
+		}
+	}
+	all, hosts := in.Survey.stores()
+	for i := range all {
+		s := &all[i]
+		if !s.Beside(s.Main, hosts...) {
+			note("all else", s.Main)
+		}
+		for _, resource := range s.Resources() {
+			if urls := s.Others[resource]; !s.Beside(urls, hosts...) {
+				note(resource, urls)
+			}
+		}
+	}
+	return out
 }
 
 func checkQuorum(in Input) []findings.Result {

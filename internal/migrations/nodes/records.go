@@ -28,7 +28,7 @@ func (l live) recordMoves(ctx context.Context, all []v1alpha1.RecordSpec) ([]*dn
 	return out, err
 }
 
-// ports are those at which the API is reached: where its servers listen, and where replumb reaches it itself.
+// apiPorts are those at which the API is reached: where its servers listen, and where replumb reaches it itself.
 func (l live) apiPorts(ctx context.Context) ([]uint16, error) {
 	all, err := l.apiServers(ctx)
 	if err != nil {
@@ -52,7 +52,7 @@ func (l live) apiAnswers(name string) func(context.Context, []string) error {
 			return err
 		}
 		for _, v := range values {
-			if err := l.answersAt(ctx, strings.TrimSuffix(dnsrecords.Host(v), "."), ports, strings.TrimSuffix(name, ".")); err != nil {
+			if err := answersAt(ctx, apiserver.New(l.Cluster.RESTConfig()), strings.TrimSuffix(dnsrecords.Host(v), "."), ports, strings.TrimSuffix(name, ".")); err != nil {
 				return fmt.Errorf("before %s changes: %w", name, err)
 			}
 		}
@@ -61,10 +61,10 @@ func (l live) apiAnswers(name string) func(context.Context, []string) error {
 }
 
 // answersAt is content with one port. Of several errors it returns one that waiting does not change, if there is one.
-func (l live) answersAt(ctx context.Context, host string, ports []uint16, name string) error {
+func answersAt(ctx context.Context, servers *apiserver.Inspector, host string, ports []uint16, name string) error {
 	var worst error
 	for _, port := range ports {
-		err := apiserver.New(l.Cluster.RESTConfig()).Answers(ctx, net.JoinHostPort(host, strconv.Itoa(int(port))), name)
+		err := servers.Answers(ctx, net.JoinHostPort(host, strconv.Itoa(int(port))), name)
 		if err == nil {
 			return nil
 		}

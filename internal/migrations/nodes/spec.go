@@ -94,6 +94,9 @@ func validateRecords(path string, all []v1alpha1.RecordSpec) (bad field.ErrorLis
 	return bad
 }
 
+// external reports whether the control plane moves, and its etcd does not.
+func (s *Spec) external() bool { return s.ControlPlane != nil && s.ControlPlane.Etcd.External }
+
 // parallel is how many of so many nodes are emptied at once.
 func (s *Spec) parallel(all int) int {
 	n, _ := intstr.GetScaledValueFromIntOrPercent(s.Drain.Parallel, all, true) // validated
