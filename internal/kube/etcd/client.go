@@ -84,6 +84,9 @@ func Open(ctx context.Context, config Config) (*Client, error) {
 	return c, nil
 }
 
+// Labelled is a client of nothing, whose steps are called as those of an etcd with a label are: for plans that are only shown.
+func Labelled(label string) *Client { return &Client{config: Config{Label: label}} }
+
 // Close ends all connections.
 func (c *Client) Close() error { return c.whole.Close() }
 
