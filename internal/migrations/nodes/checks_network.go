@@ -225,7 +225,7 @@ func checkStays(in Input) []findings.Result {
 	var out []findings.Result
 	seen := map[string]bool{}
 	note := func(of string, urls []string) {
-		text := fmt.Sprintf("the etcd for %s at %s stays where it is", of, strings.Join(urls, ", "))
+		text := fmt.Sprintf("the etcd%s at %s stays where it is", of, strings.Join(urls, ", "))
 		if !seen[text] {
 			seen[text] = true
 			out = append(out, findings.Failed("", "%s", text))
@@ -235,11 +235,11 @@ func checkStays(in Input) []findings.Result {
 	for i := range all {
 		s := &all[i]
 		if !s.Beside(s.Main, hosts...) {
-			note("all else", s.Main)
+			note("", s.Main)
 		}
 		for _, resource := range s.Resources() {
 			if urls := s.Others[resource]; !s.Beside(urls, hosts...) {
-				note(resource, urls)
+				note(" for "+resource, urls)
 			}
 		}
 	}
