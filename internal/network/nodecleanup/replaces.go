@@ -21,6 +21,8 @@ type Agent struct {
 const (
 	// statusLimit is more than an agent has to say.
 	statusLimit = 8 << 20
+	// healthzTime is how long an agent that answers may take to say that it is well.
+	healthzTime = 3 * time.Second
 	// replacement begins what is found of an agent's kube-proxy replacement.
 	replacement = "kube-proxy-replacement "
 	// HealthzAnswers is found where Healthz does.
@@ -49,7 +51,12 @@ func (a Agent) Ask(ctx context.Context) (*Report, error) {
 		return r, nil //nolint:nilerr // it is a problem
 	}
 	r.Found = append(r.Found, replacement+mode)
-	if a.Healthz != "" && until(ctx, func() error { return dial(ctx, a.Healthz) }) == nil {
+	if a.Healthz == "" {
+		return r, nil
+	}
+	short, end := context.WithTimeout(ctx, healthzTime) // who asks has an agent start again that does not answer
+	defer end()
+	if until(short, func() error { return dial(short, a.Healthz) }) == nil {
 		r.Found = append(r.Found, HealthzAnswers)
 	}
 	return r, nil

@@ -50,18 +50,22 @@ func dial(ctx context.Context, address string) error {
 	return c.Close()
 }
 
-// until asks until there is no error, or the context ends; the last error tells why.
+// until asks until there is no error, or the context ends. The last error tells why, but for one that is only that time is up.
 func until(ctx context.Context, ask func() error) error {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
+	var last error
 	for {
 		err := ask()
 		if err == nil {
 			return nil
 		}
+		if last == nil || ctx.Err() == nil {
+			last = err
+		}
 		select {
 		case <-ctx.Done():
-			return err
+			return last
 		case <-tick.C:
 		}
 	}
