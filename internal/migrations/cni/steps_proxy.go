@@ -309,13 +309,13 @@ func (s *replaceStep) again(ctx context.Context, format string, args ...any) err
 	return engine.NotYet(format, args...)
 }
 
-// askedBefore reports whether the pod that asks is older than the agent: whom it asked is not known then.
+// askedBefore reports whether the pod that asks may be older than the agent, by times that are whole seconds: whom it asked is not known then.
 func (s *replaceStep) askedBefore(ctx context.Context, agent *corev1.Pod) (bool, error) {
 	asking, err := s.pods(ctx)
 	if err != nil || len(asking) == 0 {
 		return true, err
 	}
-	return asking[len(asking)-1].CreationTimestamp.Before(&agent.CreationTimestamp), nil
+	return !asking[len(asking)-1].CreationTimestamp.After(agent.CreationTimestamp.Time), nil
 }
 
 func (s *replaceStep) content(r *nodecleanup.Report) bool {
