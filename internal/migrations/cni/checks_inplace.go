@@ -59,7 +59,8 @@ func (s *Survey) checkCilium() []findings.Result {
 	var out []findings.Result
 	for _, rule := range []struct{ key, want, usual string }{
 		{"ipam", "cluster-pool", "cluster-pool"}, {"routing-mode", "tunnel", "tunnel"}, {"tunnel-protocol", "vxlan", "vxlan"},
-		{podnetwork.ReplacesProxyKey, strconv.FormatBool(s.Spec.ReplaceProxy), "false"}, {"enable-bpf-masquerade", "false", "false"}, {"enable-ipv4-masquerade", "true", "true"},
+		{podnetwork.ReplacesProxyKey, strconv.FormatBool(s.Spec.ReplaceProxy), "false"},
+		{"enable-bpf-masquerade", "false", "false"}, {"enable-ipv4-masquerade", "true", "true"},
 	} {
 		have, _, _ := unstructured.NestedString(o.Object, "data", rule.key)
 		if have == "" {
@@ -70,7 +71,8 @@ func (s *Survey) checkCilium() []findings.Result {
 			if rule.key == podnetwork.ReplacesProxyKey && s.Spec.ReplaceProxy {
 				why = "with spec.cni.kubeProxy: Replace"
 			}
-			out = append(out, findings.Failed(keyOf(o).String(), "%s sets %s to %q, and %s it must be %q", keyOf(o), rule.key, have, why, rule.want))
+			out = append(out, findings.Failed(keyOf(o).String(), "%s sets %s to %q, and %s it must be %q",
+				keyOf(o), rule.key, have, why, rule.want))
 		}
 	}
 	return out

@@ -37,8 +37,9 @@ func replaceChecks() []findings.Check[Input] {
 		{
 			Code: "RP5110", Severity: findings.Warning, Run: checkProcess,
 			Claim: "replumb takes kube-proxy off nodes itself",
-			Why:   "what is no DaemonSet it cannot stop: apply waits on each node until you have, for as long as spec.cni.gateWait, and rollback until you have started it",
-			Fix:   "have at hand what stops kube-proxy on one node and what starts it; see docs/runbooks/cni.md",
+			Why: "what is no DaemonSet it cannot stop: apply waits on each node until you have, for as long as spec.cni.gateWait, and rollback " +
+				"until you have started it",
+			Fix: "have at hand what stops kube-proxy on one node and what starts it; see docs/runbooks/cni.md",
 		},
 		{
 			Code: "RP5111", Severity: findings.Warning, Run: checkOpen,
@@ -55,7 +56,7 @@ func replaceChecks() []findings.Check[Input] {
 		},
 		{
 			Code: "RP5113", Severity: findings.Warning, Run: checkNodeLocal,
-			Claim: "nothing on nodes relies on how kube-proxy leads to Services",
+			Claim: "the cluster's DNS is answered on nodes as before",
 			Why:   "a NodeLocal DNSCache that has the address of the cluster's DNS is passed by: Cilium leads to that address before packets get there",
 			Fix:   "plan for DNS without it, or give Cilium a CiliumLocalRedirectPolicy for it after finish",
 		},

@@ -30,13 +30,13 @@ type Spec struct {
 	VouchQuiet []netip.Prefix
 	Nodes      v1alpha1.CNINodesSpec
 	// InPlace says how nodes are switched one by one; Serving, that they are: the cluster serves meanwhile.
-	InPlace  v1alpha1.CNIInPlaceSpec
-	Serving  bool
+	InPlace v1alpha1.CNIInPlaceSpec
+	Serving bool
 	// ReplaceProxy says that Cilium takes the place of kube-proxy.
 	ReplaceProxy bool
 	Policies     v1alpha1.PolicyLoss
-	Canary   v1alpha1.PodCanarySpec
-	GateWait time.Duration
+	Canary       v1alpha1.PodCanarySpec
+	GateWait     time.Duration
 	// Common is what all kinds of migrations have.
 	Common v1alpha1.MigrationSpec
 }

@@ -390,7 +390,7 @@ func (s *proofStep) Do(ctx context.Context) error {
 		return err
 	}
 	for _, o := range []client.Object{svc, slice} {
-		if svc.UID != "" { // it goes with the Service, whoever deletes that
+		if svc.UID != "" { // it goes when the Service goes
 			slice.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Service", Name: svc.Name, UID: svc.UID}}
 		}
 		err := s.tools.Cluster.Create(ctx, o, client.FieldOwner(v1alpha1.FieldManager))
