@@ -144,8 +144,15 @@ func pairs(words []string) []string {
 
 // scriptTests are the tests of internal/cli by the folders that they run.
 var scriptTests = map[string]string{
-	"cluster": "TestCluster", "cni": "TestNetworks", "fleet": "TestFleet", "mirror": "TestMirror", "nodes": "TestNodes", "offline": "TestOffline",
-	"operator": "TestOperator", "pods": "TestPods", "ranges": "TestRanges",
+	"cluster":  "TestCluster",
+	"cni":      "TestNetworks",
+	"fleet":    "TestFleet",
+	"mirror":   "TestMirror",
+	"nodes":    "TestNodes",
+	"offline":  "TestOffline",
+	"operator": "TestOperator",
+	"pods":     "TestPods",
+	"ranges":   "TestRanges",
 }
 
 // ran are the pairs that scripts run, by the names of their tests.

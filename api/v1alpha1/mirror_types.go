@@ -41,6 +41,22 @@ type MirrorSpec struct {
 	// +kubebuilder:default={}
 	Redirect RedirectSpec `json:"redirect,omitempty"`
 
+	// Canary has throw-away pods of the target, on at most eight of its nodes, connect to its targets before names are switched, such as
+	// to databases outside of both clusters. One that is not reached ends the run. Without targets there are no such pods.
+	// +optional
+	// +kubebuilder:default={}
+	Canary PodCanarySpec `json:"canary,omitempty"`
+
+	// FreezeKinds are further kinds of objects in namespaces that others may not deploy to the source, as resource.group such as
+	// kafkas.kafka.strimzi.io. Workloads, Services, Ingresses, NetworkPolicies, Rollouts of Argo and routes of the Gateway API are frozen as it is.
+	// +optional
+	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:items:MaxLength=317
+	// +kubebuilder:validation:items:XValidation:rule="self.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)+$')",message="is not resource.group; write it such as kafkas.kafka.strimzi.io"
+	// +kubebuilder:validation:items:XValidation:rule="!(self in ['leases.coordination.k8s.io', 'events.events.k8s.io', 'endpointslices.discovery.k8s.io'])",message="is what the cluster itself writes all the time, and would stand still without; take it out"
+	// +listType=set
+	FreezeKinds []string `json:"freezeKinds,omitempty"`
+
 	// GateWait is how long a run waits for what only the operator can do before it ends, to be run again. Default: 1h.
 	// +optional
 	// +kubebuilder:default="1h"

@@ -904,6 +904,12 @@ func (in *MirrorSpec) DeepCopyInto(out *MirrorSpec) {
 	}
 	in.Singletons.DeepCopyInto(&out.Singletons)
 	in.Redirect.DeepCopyInto(&out.Redirect)
+	in.Canary.DeepCopyInto(&out.Canary)
+	if in.FreezeKinds != nil {
+		in, out := &in.FreezeKinds, &out.FreezeKinds
+		*out = make([]string, len(*in))
+		copy(*out, *in)
+	}
 	if in.GateWait != nil {
 		in, out := &in.GateWait, &out.GateWait
 		*out = new(v1.Duration)

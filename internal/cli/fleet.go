@@ -53,7 +53,8 @@ Exit code: the worst of those of the clusters, 4 (requests were lost) before 1, 
   replumb fleet apply -f fleet.yaml --yes -o json   # each event with its cluster, one a line`),
 		}),
 		a.fleetAct(fleet.Rollback, &cobra.Command{
-			Use: "rollback -f FILE", Short: "Roll the migration back, the last wave first",
+			Use:   "rollback -f FILE",
+			Short: "Roll the migration back, the last wave first",
 			Long: `Roll the migration back, the last wave first. Clusters in which it has not begun, or is rolled back, are left alone. It does
 not begin in any cluster if one has passed the point of no return, or cannot be reached: --wave and --cluster leave it out.`,
 			Example: a.example(`
@@ -62,7 +63,8 @@ not begin in any cluster if one has passed the point of no return, or cannot be 
   replumb fleet rollback -f fleet.yaml --yes --late Move`),
 		}),
 		a.fleetAct(fleet.Finish, &cobra.Command{
-			Use: "finish -f FILE", Short: "Take old addresses away in all clusters, for good",
+			Use:   "finish -f FILE",
+			Short: "Take old addresses away in all clusters, for good",
 			Long: `Take old addresses away in all clusters, wave by wave. This passes the point of no return of each. It does not begin in any
 cluster as long as apply has something left to do in one, or one cannot be reached: --wave and --cluster leave it out.`,
 			Example: a.example(`
@@ -328,7 +330,9 @@ func (a *app) introduceFleet(run *fleetRun) error {
 		}
 		if other, ok := at[key]; ok {
 			return &spec.Error{
-				Field: "cluster " + t.Name, Problem: fmt.Sprintf("is at %s, and so is cluster %s", server, other), Hint: "list each cluster once",
+				Field:   "cluster " + t.Name,
+				Problem: fmt.Sprintf("is at %s, and so is cluster %s", server, other),
+				Hint:    "list each cluster once",
 			}
 		}
 		at[key] = t.Name

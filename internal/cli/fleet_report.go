@@ -22,7 +22,7 @@ import (
 
 // fleetReport is what happened in all clusters of a fleet.
 type fleetReport struct {
-	objectHead `                 json:",inline"`
+	objectHead `json:",inline"`
 	Fleet      string           `json:"fleet"`
 	Migration  string           `json:"migration"`
 	Made       time.Time        `json:"made"`
@@ -47,7 +47,8 @@ func (a *app) fleetReport() *cobra.Command {
 	f := &fleetFlags{}
 	var flags *genericclioptions.PrintFlags
 	cmd := &cobra.Command{
-		Use: "report -f FILE", Short: "Print what happened in all clusters, as one report",
+		Use:   "report -f FILE",
+		Short: "Print what happened in all clusters, as one report",
 		Long: `Print what happened in all clusters, as one report: a sentence for each, and how many requests were sent and lost in all. -o json
 and -o yaml have the whole report of each cluster, as replumb report does. A cluster that cannot be reached is a row with the reason.
 

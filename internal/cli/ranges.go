@@ -37,7 +37,9 @@ func (a *app) ranges() *cobra.Command {
 	var flags rangesFlags
 	var printing *genericclioptions.PrintFlags
 	cmd := &cobra.Command{
-		Use: "ranges", Short: "Show which address ranges clusters use, where they overlap, and which are free", Args: noArgs,
+		Use:   "ranges",
+		Short: "Show which address ranges clusters use, where they overlap, and which are free",
+		Args:  noArgs,
 		Long: `Show which address ranges one or several clusters use, where they overlap, and which are free for Services and pods. Nothing is
 written. Each range has its source, an object and its field.
 
@@ -75,7 +77,8 @@ is shown.`,
 			return a.showRanges(printing, newRangesPage(looks, asked))
 		},
 	}
-	cmd.Flags().StringSliceVar(&flags.contexts, "contexts", nil, "contexts of the kubeconfig, separated by commas (default the current one)")
+	cmd.Flags().
+		StringSliceVar(&flags.contexts, "contexts", nil, "contexts of the kubeconfig, separated by commas (default the current one)")
 	cmd.Flags().StringArrayVar(&flags.networks, "network", nil, "NAME=CIDR of a network beside the clusters; may be repeated")
 	cmd.Flags().StringSliceVar(&flags.serviceSizes, "service-size", nil,
 		"prefix length of proposals for Services, such as /16; up to /32 it is for IPv4 (default that of the cluster)")

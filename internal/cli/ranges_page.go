@@ -48,7 +48,12 @@ type freeRanges struct {
 }
 
 func newRangesPage(looks []rangesLook, asked rangesAsked) *rangesPage {
-	p := &rangesPage{APIVersion: headed("", "").APIVersion, Kind: "Ranges", Networks: append([]ranges.Range{}, asked.networks...), looks: looks}
+	p := &rangesPage{
+		APIVersion: headed("", "").APIVersion,
+		Kind:       "Ranges",
+		Networks:   append([]ranges.Range{}, asked.networks...),
+		looks:      looks,
+	}
 	all, certain := slices.Clone(asked.networks), true
 	var wishes []ranges.Wish
 	for _, look := range looks {
@@ -196,7 +201,12 @@ func (c *clusterRanges) table(w io.Writer) error {
 		fmt.Fprintln(w, "not read:", text)
 	}
 	if len(c.Tailscale) > 0 {
-		fmt.Fprintf(w, "Tailscale runs here, whose machines have addresses in %s: %s\n", ranges.SharedSpace(), strings.Join(c.Tailscale, ", "))
+		fmt.Fprintf(
+			w,
+			"Tailscale runs here, whose machines have addresses in %s: %s\n",
+			ranges.SharedSpace(),
+			strings.Join(c.Tailscale, ", "),
+		)
 	}
 	fmt.Fprintln(w)
 	return nil

@@ -121,15 +121,43 @@ Where only you can act, as on certificates, it prints what to do, waits, and ver
 	})
 	a.addConfigFlags(root.PersistentFlags())
 	a.settings.declare(root.PersistentFlags())
-	root.AddCommand(
-		a.check(), a.explainCode(), a.plan(), a.apply(), a.status(), a.pause(), a.resume(), a.rollback(), a.finish(),
-		a.fleet(), a.report(), a.ui(), a.ranges(), a.rbac(), a.unfreeze(), a.backup(), a.probe(), a.canary(), a.tunnels(), a.node(), a.agent(),
-		a.answer(),
-		a.overlap(), a.operator(), a.install(), a.uninstall(), a.version(),
-	)
+	root.AddCommand(a.commands()...)
 	a.complete(root)
 	a.govern(root)
 	return root
+}
+
+// commands are all of them, in the order in which help lists them.
+func (a *app) commands() []*cobra.Command {
+	return []*cobra.Command{
+		a.check(),
+		a.explainCode(),
+		a.plan(),
+		a.apply(),
+		a.status(),
+		a.pause(),
+		a.resume(),
+		a.rollback(),
+		a.finish(),
+		a.fleet(),
+		a.report(),
+		a.ui(),
+		a.ranges(),
+		a.rbac(),
+		a.unfreeze(),
+		a.backup(),
+		a.probe(),
+		a.canary(),
+		a.tunnels(),
+		a.node(),
+		a.agent(),
+		a.answer(),
+		a.overlap(),
+		a.operator(),
+		a.install(),
+		a.uninstall(),
+		a.version(),
+	}
 }
 
 // addConfigFlags takes kubectl's flags; those rarely used stay out of the help.

@@ -67,7 +67,11 @@ func headOf(j job, pending bool, command string) statusHead {
 		Migration:  m.Name, Phase: m.Status.Phase, Final: m.Status.PointOfNoReturnPassed, LastError: m.Status.LastError,
 		Proof: m.Status.Proof, Stage: m.Status.Stage, Paused: m.Spec.Paused, Next: next(m, pending, command),
 	}
-	if ready := meta.FindStatusCondition(m.Status.Conditions, v1alpha1.ConditionReady); ready != nil && ready.Status == metav1.ConditionTrue {
+	if ready := meta.FindStatusCondition(
+		m.Status.Conditions,
+		v1alpha1.ConditionReady,
+	); ready != nil &&
+		ready.Status == metav1.ConditionTrue {
 		head.SettledAt = &ready.LastTransitionTime
 	}
 	return head

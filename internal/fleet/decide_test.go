@@ -76,7 +76,10 @@ func TestRefusal(t *testing.T) {
 				}
 				return
 			}
-			if code, _ := fault.ExitCode(err); err == nil || code != tt.code || !strings.Contains(err.Error(), tt.want) || fault.Advice(err) == "" {
+			if code, _ := fault.ExitCode(
+				err,
+			); err == nil || code != tt.code || !strings.Contains(err.Error(), tt.want) ||
+				fault.Advice(err) == "" {
 				t.Errorf("got %v with exit code %d", err, code)
 			}
 		})

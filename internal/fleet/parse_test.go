@@ -51,7 +51,7 @@ func TestParseRefuses(t *testing.T) {
 		"another kind":       {"kind: Fleet", "kind: Migration", "apiVersion, kind", "is not a Fleet"},
 		"no name":            {"{name: prod}", "{}", "metadata.name", `"" is not a name`},
 		"no migration":       {"migration: move.yaml", "migration: ''", "spec.migration", "is empty"},
-		"an unknown field":   {"parallel: 2", "paralel: 2", "spec.waves[1].paralel", "unknown field"},
+		"an unknown field":   {"parallel: 2", "parallels: 2", "spec.waves[1].parallels", "unknown field"},
 		"twice a field":      {"soak: 30m", "soak: 30m, soak: 1h", "file", "already set"},
 		"another type":       {"soak: 30m", "soak: 30", "file", "number"},
 		"no duration":        {"soak: 30m", "soak: soon", "spec.waves[0].soak", `"soon" is not a duration`},

@@ -210,7 +210,7 @@ func (r *Runner) states(ctx context.Context, w Wave) []State {
 	return States(ctx, r.Replumb, of)
 }
 
-// looks is how many clusters are looked at at the same time.
+// looks is how many clusters are looked at in parallel.
 const looks = 4
 
 // States looks at clusters, and returns what was seen in the same order.

@@ -112,7 +112,7 @@ func reaches() []reach {
 		}
 		all = append(all, provides(records)...)
 	}
-	for _, image := range []string{"spec.proof", "spec.podCIDR.canary", "spec.nodes.canary", "spec.cni.canary"} {
+	for _, image := range []string{"spec.proof", "spec.podCIDR.canary", "spec.nodes.canary", "spec.cni.canary", "spec.mirror.canary"} {
 		all = append(all, reach{image + ".image", Deploys})
 	}
 	return append(all, provides("spec.mirror.redirect")...)

@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -21,7 +22,12 @@ func TestInPlaceCilium(t *testing.T) {
 	t.Run("from flannel", func(t *testing.T) {
 		l := besideCilium(t, "e2e-inplace-fc")
 		s := nodesUnderTraffic(t, l, switchRates())
-		addMembers(t, l, s, traffic.Calls.SeenAsAny, workload.Policies(guardedNamespace)...) // which flannel does not enforce, and Cilium does from finish on
+		addMembers(
+			t,
+			l,
+			s,
+			traffic.Calls.SeenAsAny,
+			workload.Policies(guardedNamespace)...) // which flannel does not enforce, and Cilium does from finish on
 		file := writeSwitchIn(t, l, v1alpha1.Cilium, v1alpha1.CNIInPlace, newPods)
 
 		thereAndBack(t, l, s, file, toCilium(), newPods, oldPods)
@@ -51,7 +57,7 @@ func besideCilium(t *testing.T, name string) *lab.Lab {
 	t.Helper()
 	topology := named(name)
 	topology.CNI, topology.Beside = lab.Flannel, lab.Cilium
-	topology.Nodes = append(lab.Default().Nodes[:1:1], lab.Default().Nodes[0], lab.Default().Nodes[0])
+	topology.Nodes = slices.Repeat(lab.Default().Nodes[:1], 3)
 	l := bringUp(t, topology)
 	if err := l.Workers().RestartProxies(t.Context(), netip.MustParsePrefix(bothPods)); err != nil {
 		t.Fatal(err)
@@ -72,7 +78,10 @@ func requirePoliciesBlock(t *testing.T, l *lab.Lab, file string) {
 	if code := cmd.ProcessState.ExitCode(); code != blocked || !strings.Contains(string(out), "RP5309") {
 		t.Errorf("with NetworkPolicies check ended with exit code %d:\n%s", code, out)
 	}
-	err := l.Client().NetworkingV1().NetworkPolicies(guardedNamespace).DeleteCollection(t.Context(), metav1.DeleteOptions{}, metav1.ListOptions{})
+	err := l.Client().
+		NetworkingV1().
+		NetworkPolicies(guardedNamespace).
+		DeleteCollection(t.Context(), metav1.DeleteOptions{}, metav1.ListOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -33,7 +34,7 @@ const (
 func TestInPlace(t *testing.T) {
 	topology := named("e2e-inplace")
 	topology.CNI = lab.Flannel
-	topology.Nodes = append(lab.Default().Nodes[:1:1], lab.Default().Nodes[0], lab.Default().Nodes[0])
+	topology.Nodes = slices.Repeat(lab.Default().Nodes[:1], 3)
 	l := bringUp(t, topology)
 	if err := l.Workers().RestartProxies(t.Context(), netip.MustParsePrefix(bothPods)); err != nil {
 		t.Fatal(err)

@@ -179,7 +179,10 @@ func (n *neighbourhood) errands() []*errand {
 		},
 	}
 	if n.has(lab.Flux) {
-		all = append(all, &errand{what: "Flux was looked at", every: time.Second, do: func(ctx context.Context, _ int) error { return n.ready(ctx) }})
+		all = append(
+			all,
+			&errand{what: "Flux was looked at", every: time.Second, do: func(ctx context.Context, _ int) error { return n.ready(ctx) }},
+		)
 	}
 	if n.has(lab.ArgoRollouts) {
 		all = append(

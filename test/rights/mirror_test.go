@@ -151,7 +151,7 @@ func (s *scene) reach(target *scene) {
 // others gives the users what they need in the cluster that is a mirror: the operator all of it, the viewer what reads.
 func (s *scene) others() (writes, reads cluster.Roles) {
 	s.Helper()
-	writes = mirror.TargetRoles()
+	writes = mirror.TargetRoles(false)
 	reads = cluster.Roles{{Purpose: cluster.View, Rules: []cluster.Rule{{Rights: cluster.Grant("*", "*", "", "get list")}}}}
 	for user, roles := range map[string]cluster.Roles{operator: writes, viewer: reads} {
 		role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "in-the-mirror-" + user}}

@@ -12,9 +12,9 @@ const (
 	ExitError = 1
 	// ExitUsage says that the command line or the Migration is not valid. Every error in the Migration has a line.
 	ExitUsage = 2
-	// ExitBlocked says that the command refused to begin, or to go on with another round, and wrote nothing from then on: of findings,
-	// overlapping ranges, missing rights, calls that no one agreed to, a plan or a cluster that is another than the one given, or a choice
-	// that rollback takes by --late.
+	// ExitBlocked says that the command refused to begin, or to go on with another round, and wrote nothing from then on. The reasons are
+	// findings, overlapping ranges, missing rights, calls that no one agreed to, a plan or a cluster that is another than the one given, and
+	// a choice that rollback takes by --late.
 	ExitBlocked = 3
 	// ExitBudget says that more requests were lost than the budget allows. The same command goes on after repair.
 	ExitBudget = 4

@@ -128,7 +128,12 @@ func (c *Cluster) References(ctx context.Context, scanner *references.Scanner) (
 	if err := c.secrets(ctx, scanner, found); err != nil {
 		return nil, err
 	}
-	err := c.eachCustom(ctx, slices.Concat(policyKinds(), settingKinds()), found, func(o *unstructured.Unstructured) { found.Take(scanner, o) })
+	err := c.eachCustom(
+		ctx,
+		slices.Concat(policyKinds(), settingKinds()),
+		found,
+		func(o *unstructured.Unstructured) { found.Take(scanner, o) },
+	)
 	if err != nil {
 		return nil, err
 	}
@@ -176,14 +181,21 @@ func (c *Cluster) secrets(ctx context.Context, scanner *references.Scanner, foun
 		return nil
 	}
 	if err == nil {
-		err = eachPage(ctx, c, &corev1.SecretList{}, secretPage, func(o client.Object) { found.Take(scanner, o) }, client.MatchingFieldsSelector{
-			Selector: fields.AndSelectors(
-				fields.OneTermNotEqualSelector("type", string(corev1.SecretTypeTLS)),
-				fields.OneTermNotEqualSelector("type", string(corev1.SecretTypeServiceAccountToken)),
-				fields.OneTermNotEqualSelector("type", string(corev1.SecretTypeBootstrapToken)),
-				fields.OneTermNotEqualSelector("type", "helm.sh/release.v1"),
-			),
-		})
+		err = eachPage(
+			ctx,
+			c,
+			&corev1.SecretList{},
+			secretPage,
+			func(o client.Object) { found.Take(scanner, o) },
+			client.MatchingFieldsSelector{
+				Selector: fields.AndSelectors(
+					fields.OneTermNotEqualSelector("type", string(corev1.SecretTypeTLS)),
+					fields.OneTermNotEqualSelector("type", string(corev1.SecretTypeServiceAccountToken)),
+					fields.OneTermNotEqualSelector("type", string(corev1.SecretTypeBootstrapToken)),
+					fields.OneTermNotEqualSelector("type", "helm.sh/release.v1"),
+				),
+			},
+		)
 	}
 	return found.unread("secrets", err)
 }

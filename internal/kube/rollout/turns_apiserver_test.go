@@ -52,7 +52,10 @@ func TestDrainsTakeTurns(t *testing.T) {
 	turns := NewTurns(limited.Client.(client.WithWatch))
 	ended := map[string]<-chan error{}
 	for _, node := range []string{"turn-a", "turn-b"} {
-		ended[node] = f.start(t.Context(), f.tools.Drain(Leaving{Node: node, Taint: closing(), Bare: v1alpha1.BarePodsReport, Turns: turns}))
+		ended[node] = f.start(
+			t.Context(),
+			f.tools.Drain(Leaving{Node: node, Taint: closing(), Bare: v1alpha1.BarePodsReport, Turns: turns}),
+		)
 	}
 	gone := f.leaving(first, second)
 	other := second

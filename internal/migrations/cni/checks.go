@@ -231,8 +231,10 @@ func workloadChecks() []findings.Check[Input] {
 			Fix:      "scale it, give it a rolling update with maxUnavailable 0, or do it in a window when it may pause",
 		},
 		{
-			Code: "RP5309", Severity: findings.Blocking, Run: checkHidden,
-			Claim: "every NetworkPolicy sees the pods that it names while both networks run",
+			Code:     "RP5309",
+			Severity: findings.Blocking,
+			Run:      checkHidden,
+			Claim:    "every NetworkPolicy sees the pods that it names while both networks run",
 			Why: "between another network and Cilium, packets carry the address of a node: a policy of the old network refuses pods that it lets in, " +
 				"and Cilium enforces none before finish",
 			Fix: "delete the policies for the time of the switch and keep their files, or replace the network of a drained cluster",

@@ -58,9 +58,12 @@ func (s *Survey) checkCilium() []findings.Result {
 	}
 	var out []findings.Result
 	for _, rule := range []struct{ key, want, usual string }{
-		{"ipam", "cluster-pool", "cluster-pool"}, {"routing-mode", "tunnel", "tunnel"}, {"tunnel-protocol", "vxlan", "vxlan"},
+		{"ipam", "cluster-pool", "cluster-pool"},
+		{"routing-mode", "tunnel", "tunnel"},
+		{"tunnel-protocol", "vxlan", "vxlan"},
 		{podnetwork.ReplacesProxyKey, strconv.FormatBool(s.Spec.ReplaceProxy), "false"},
-		{"enable-bpf-masquerade", "false", "false"}, {"enable-ipv4-masquerade", "true", "true"},
+		{"enable-bpf-masquerade", "false", "false"},
+		{"enable-ipv4-masquerade", "true", "true"},
 	} {
 		have, _, _ := unstructured.NestedString(o.Object, "data", rule.key)
 		if have == "" {

@@ -305,7 +305,9 @@ func (p *Planner) verifyServing() []engine.Group {
 	}
 	groups := engine.InOrder(awaitPods(occupancy{p.Tools, p.spec(), p.spec().To}, p.Survey.target()))
 	if p.tries() {
-		groups = append(groups, engine.InOrder(p.matrix("matrix", "Test connectivity with the new network", false, p.Survey.enforcedBeside()))...)
+		groups = append(
+			groups,
+			engine.InOrder(p.matrix("matrix", "Test connectivity with the new network", false, p.Survey.enforcedBeside()))...)
 	}
 	return groups
 }

@@ -178,9 +178,26 @@ func (a occupancy) replaceBare(ctx context.Context, pod *corev1.Pod, have barePo
 		}
 		return engine.NotYet("pod %s/%s is ending", have.Namespace, have.Name)
 	}
-	err := a.tools.Cluster.Create(ctx, again(pod), client.FieldOwner(v1alpha1.FieldManager))
+	fresh := again(pod)
+	if err := a.place(ctx, fresh); err != nil {
+		return err
+	}
+	err := a.tools.Cluster.Create(ctx, fresh, client.FieldOwner(v1alpha1.FieldManager))
 	if err != nil && !apierrors.IsAlreadyExists(err) {
 		return fmt.Errorf("pod %s/%s: %w", pod.Namespace, pod.Name, err)
+	}
+	return nil
+}
+
+// place leaves the node of a pod to the scheduler if there is none of that name any more: nodes may have been replaced, and what is bound to
+// one that is gone is taken for left over, and deleted.
+func (a occupancy) place(ctx context.Context, pod *corev1.Pod) error {
+	nodes, err := cluster.List[corev1.Node](ctx, a.tools.Cluster, &corev1.NodeList{})
+	if err != nil {
+		return err
+	}
+	if !slices.ContainsFunc(nodes, func(n corev1.Node) bool { return n.Name == pod.Spec.NodeName }) {
+		pod.Spec.NodeName = ""
 	}
 	return nil
 }

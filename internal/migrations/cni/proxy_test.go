@@ -94,7 +94,7 @@ type proxied struct {
 }
 
 // replacing is a cluster whose pods have Cilium's network already; beside it kube-proxy is a DaemonSet, or a program of each node.
-func replacing(t *testing.T, asSet bool) *proxied {
+func withCiliumForProxy(t *testing.T, asSet bool) *proxied {
 	t.Helper()
 	f := setup(t, func(m *v1alpha1.Migration) {
 		m.Spec.CNI.To, m.Spec.CNI.Mode, m.Spec.CNI.KubeProxy = v1alpha1.Cilium, v1alpha1.CNIInPlace, v1alpha1.KubeProxyReplace
@@ -256,7 +256,7 @@ func (p *proxied) configs() int {
 // TestProxyReplacedAndBack has kube-proxy leave node after node, each only when Cilium leads to Services there, cut off on the way; and back,
 // where Cilium lets go only when kube-proxy is there. Its DaemonSet is in the end what it was.
 func TestProxyReplacedAndBack(t *testing.T) {
-	p := replacing(t, true)
+	p := withCiliumForProxy(t, true)
 	before, err := p.job.Tools.readSet(t.Context(), client.ObjectKey{Namespace: "kube-system", Name: "kube-proxy"})
 	p.Must(err)
 
@@ -302,7 +302,7 @@ func TestProxyReplacedAndBack(t *testing.T) {
 // TestProxyIsAProgram waits on each node until the operator has stopped it, and on the way back until they have started it. The control is that
 // it does not go on before.
 func TestProxyIsAProgram(t *testing.T) {
-	p := replacing(t, false)
+	p := withCiliumForProxy(t, false)
 	planner := p.planner()
 	p.drive(planner.replaceProxy(), "services/a")
 	gate := planner.proof("a", forward)

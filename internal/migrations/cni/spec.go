@@ -54,10 +54,23 @@ func Validate(m *v1alpha1.Migration) (Spec, error) {
 		return Spec{}, &spec.Error{Field: "spec", Problem: "names another job", Hint: "set " + root + ".to and " + root + ".manifests"}
 	}
 	s := Spec{
-		Name: m.Name, From: j.From, To: j.To, Manifests: j.Manifests, Quiet: j.Traffic.Proof == v1alpha1.TrafficCounters && j.Mode != v1alpha1.CNIInPlace,
-		Window: j.Traffic.Window.Duration, Ignore: spec.Prefixes(j.Traffic.Ignore), Nodes: j.Nodes, Policies: j.Policies, Canary: j.Canary,
-		Vouch: j.Vouch, VouchQuiet: spec.Prefixes(j.Vouch.Quiet), GateWait: j.GateWait.Duration, Common: *m.Spec.DeepCopy(),
-		InPlace: j.InPlace, Serving: j.Mode == v1alpha1.CNIInPlace, ReplaceProxy: j.KubeProxy == v1alpha1.KubeProxyReplace,
+		Name:         m.Name,
+		From:         j.From,
+		To:           j.To,
+		Manifests:    j.Manifests,
+		Quiet:        j.Traffic.Proof == v1alpha1.TrafficCounters && j.Mode != v1alpha1.CNIInPlace,
+		Window:       j.Traffic.Window.Duration,
+		Ignore:       spec.Prefixes(j.Traffic.Ignore),
+		Nodes:        j.Nodes,
+		Policies:     j.Policies,
+		Canary:       j.Canary,
+		Vouch:        j.Vouch,
+		VouchQuiet:   spec.Prefixes(j.Vouch.Quiet),
+		GateWait:     j.GateWait.Duration,
+		Common:       *m.Spec.DeepCopy(),
+		InPlace:      j.InPlace,
+		Serving:      j.Mode == v1alpha1.CNIInPlace,
+		ReplaceProxy: j.KubeProxy == v1alpha1.KubeProxyReplace,
 	}
 	if j.PodCIDR != "" {
 		s.PodCIDR = spec.Prefixes([]string{j.PodCIDR})[0]

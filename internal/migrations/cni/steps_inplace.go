@@ -110,7 +110,10 @@ func (p *Planner) label(name string, d engine.Direction) engine.Step {
 // ready waits until a switched node is ready again, before anything is tried there and before the next node takes no more pods.
 func (p *Planner) ready(name string) engine.Step {
 	return &engine.Wait{
-		Name: "ready/" + name, About: "Wait until node " + name + " is ready with its network", Limit: p.spec().InPlace.Timeout.Duration, Again: true,
+		Name:  "ready/" + name,
+		About: "Wait until node " + name + " is ready with its network",
+		Limit: p.spec().InPlace.Timeout.Duration,
+		Again: true,
 		For: func(ctx context.Context) error {
 			n, err := cordon.Read(ctx, p.Tools.Cluster, name)
 			if err != nil || n == nil { // a node that is gone keeps no one waiting

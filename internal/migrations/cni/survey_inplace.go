@@ -97,7 +97,12 @@ func (s *Survey) leftServing() string {
 		return fmt.Sprintf("%s is not installed beside %s", s.Spec.To, s.from())
 	}
 	if nodes := s.unsettled(engine.Forward); len(nodes) > 0 {
-		return fmt.Sprintf("%s not switched to %s, the first is %s", english.Plural(len(nodes), "node is", "nodes are"), s.Spec.To, nodes[0])
+		return fmt.Sprintf(
+			"%s not switched to %s, the first is %s",
+			english.Plural(len(nodes), "node is", "nodes are"),
+			s.Spec.To,
+			nodes[0],
+		)
 	}
 	if nodes := s.proxied(engine.Forward); len(nodes) > 0 {
 		return fmt.Sprintf("kube-proxy is not replaced on %s, the first is %s", english.Plural(len(nodes), "node", ""), nodes[0])

@@ -35,7 +35,7 @@ func (j *Job) watchedBy(ctx context.Context, p *Planner, in *Input) (err error) 
 	if in.Nodes, err = cluster.List[corev1.Node](ctx, j.Tools.Cluster, &corev1.NodeList{}); err != nil {
 		return err
 	}
-	if in.AbsentSecrets, err = j.agents().AbsentSecrets(ctx, j.Tools.Cluster); err != nil {
+	if in.AbsentSecrets, err = j.absentSecrets(ctx, j.Tools.Cluster, j.to); err != nil {
 		return err
 	}
 	in.Image = j.agents().Image().Name

@@ -27,7 +27,7 @@ type Input struct {
 // Checks are the checks of this migration, in the order in which they are shown.
 func Checks() []findings.Check[Input] {
 	return slices.Concat(
-		findings.Group("Clusters", clusterChecks()...),
+		findings.Group("Clusters", append(clusterChecks(), freezeCheck())...),
 		findings.Group("Objects", objectChecks()...),
 		findings.Group("Names", nameChecks()...),
 		findings.Group("Agents", agentChecks()...),
@@ -83,6 +83,16 @@ func clusterChecks() []findings.Check[Input] {
 	}
 }
 
+// freezeCheck is about the kinds that the Migration names.
+func freezeCheck() findings.Check[Input] {
+	return findings.Check[Input]{
+		Code: "RP4008", Severity: findings.Blocking, Run: checkFreezeKinds,
+		Claim: "every kind of spec.mirror.freezeKinds is one of objects in namespaces that the source serves",
+		Why:   "a kind that is spelled otherwise freezes nothing, and deployments of it after the copy are missing in the target",
+		Fix:   "correct it: kubectl api-resources --namespaced -o name lists them; or take it out",
+	}
+}
+
 func objectChecks() []findings.Check[Input] {
 	return []findings.Check[Input]{
 		{
@@ -116,7 +126,8 @@ func objectChecks() []findings.Check[Input] {
 			Claim:    "everything that is copied works without cloud resources of this cluster",
 			Why: "load balancers, roles and security groups of the source do not know the target: its pods are refused by what trusts the source's " +
 				"roles, and its traffic by what lets the source's networks in",
-			Fix: "hand the list to those who own the infrastructure, and go on when the target has the same",
+			Fix: "hand the list to those who own the infrastructure, and go on when the target has the same; what pods have to reach, such as " +
+				"databases, is tried from pods of the target if spec.mirror.canary.targets names it",
 		},
 		{
 			Code:     "RP4105",
@@ -172,10 +183,12 @@ func nameChecks() []findings.Check[Input] {
 			Fix:   "make a key with tsig-keygen, have the server ask for it, and name it under provider.rfc2136.tsigSecret or tsigKeyFile",
 		},
 		{
-			Code: "RP4203", Severity: findings.Warning, Run: checkCovered,
-			Claim: "certificates are valid for the aliases of their names",
-			Why:   "by its alias the mirror is tried out before names lead there; a certificate that was issued elsewhere cannot be extended",
-			Fix:   "have it issued with the alias, or try the mirror out by its name: spec.mirror.redirect.probe does",
+			Code:     "RP4203",
+			Severity: findings.Warning,
+			Run:      checkCovered,
+			Claim:    "certificates are valid for the aliases of their names",
+			Why:      "by its alias the mirror is tried out before names lead there; a certificate that was issued elsewhere cannot be extended",
+			Fix:      "have it issued with the alias, or try the mirror out by its name: spec.mirror.redirect.probe does",
 		},
 		{
 			Code: "RP4204", Severity: findings.Warning, Run: checkUnprobed,

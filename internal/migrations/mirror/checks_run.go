@@ -80,6 +80,14 @@ func checkFreeze(in Input) []findings.Result {
 	return []findings.Result{findings.Failed("", "%v", in.FreezeProblem)}
 }
 
+func checkFreezeKinds(in Input) []findings.Result {
+	var out []findings.Result
+	for _, kind := range in.Survey.Unfreezable {
+		out = append(out, findings.Failed(kind, "the source serves no %s in namespaces", kind))
+	}
+	return out
+}
+
 func checkConflicts(in Input) []findings.Result {
 	if in.Survey.Spec.Copy.Existing != v1alpha1.ExistingRefuse {
 		return nil

@@ -37,6 +37,7 @@ import (
 	"github.com/replumb/replumb/internal/testing/dnstest"
 	"github.com/replumb/replumb/internal/testing/fakekubelet"
 	"github.com/replumb/replumb/internal/testing/migrationtest"
+	"github.com/replumb/replumb/internal/verify/connectivity"
 )
 
 // Two clusters with real controllers and played nodes, for all tests of this package.
@@ -72,6 +73,9 @@ type fixture struct {
 	runner   *engine.Runner
 	job      *Job
 	keyFile  string
+	// cut is a node of the target whose pods do not reach what canaries call, asked what canaries were told to do.
+	cut   string
+	asked []string
 	// ill is a name that the target's load balancer does not serve.
 	ill string
 	mu  sync.Mutex
@@ -119,7 +123,7 @@ func (f *fixture) must(err error) {
 func (f *fixture) play(s *apitest.Server) {
 	f.Helper()
 	clean(f.T, s)
-	fleet := &fakekubelet.Fleet{Client: s, Addresses: &fakekubelet.Counting{}}
+	fleet := &fakekubelet.Fleet{Client: s, Addresses: &fakekubelet.Counting{}, Phase: f.phaseOf, Message: f.lastWords}
 	f.must(client.IgnoreAlreadyExists(fleet.Node(f.Context(), "a", netip.MustParseAddr("192.0.2.1"))))
 	pool := calico.Empty("IPPool", "default")
 	pool.Object["spec"] = map[string]any{"cidr": "10.244.0.0/16", "blockSize": int64(26)}
@@ -128,6 +132,27 @@ func (f *fixture) play(s *apitest.Server) {
 	ended := make(chan struct{})
 	go func() { defer close(ended); fleet.Run(ctx) }()
 	f.Cleanup(func() { clean(f.T, s); stop(); <-ended })
+}
+
+// phaseOf plays canaries, which have called and end.
+func (f *fixture) phaseOf(pod *corev1.Pod) corev1.PodPhase {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if pod.Labels[connectivity.Label] != roleReach {
+		return corev1.PodRunning
+	}
+	f.asked = pod.Spec.Containers[0].Args
+	if pod.Spec.NodeName == f.cut {
+		return corev1.PodFailed
+	}
+	return corev1.PodSucceeded
+}
+
+func (f *fixture) lastWords(pod *corev1.Pod) string {
+	if f.phaseOf(pod) == corev1.PodFailed {
+		return "192.0.2.10:5432 does not answer: i/o timeout"
+	}
+	return "all answered"
 }
 
 // clean removes what tests make, namespaces last: nothing empties them here.

@@ -23,6 +23,8 @@ type looked struct {
 	// SourceNodes are those that agents are to be on, Absent are Secrets that are not there.
 	SourceNodes []corev1.Node
 	Absent      []string
+	// AbsentInTarget are those of canaries.
+	AbsentInTarget []string
 }
 
 // TestGolden reads a Migration and what a look at both clusters came to from testdata/golden/*.txtar, and compares what the checks find.
@@ -58,12 +60,16 @@ func input(t *testing.T, in map[string][]byte) Input {
 	out := Input{
 		Survey:         &l.Survey,
 		Access:         migrationtest.Access(t, Roles(Usual()), l.Denied...),
-		TargetAccess:   migrationtest.Access(t, TargetRoles(), l.DeniedInTarget...),
+		TargetAccess:   migrationtest.Access(t, TargetRoles(job.Spec.tries()), l.DeniedInTarget...),
 		RecordProblems: map[string]error{},
 		Image:          job.agents().Image().Name,
 		Nodes:          l.SourceNodes,
 	}
-	if out.AbsentSecrets, err = job.agents().AbsentSecrets(t.Context(), migrationtest.Lacking(l.Absent)); err != nil {
+	if out.AbsentSecrets, err = job.absentSecrets(
+		t.Context(),
+		migrationtest.Lacking(l.Absent),
+		migrationtest.Lacking(l.AbsentInTarget),
+	); err != nil {
 		t.Fatal(err)
 	}
 	if l.Freeze != "" {

@@ -106,7 +106,7 @@ func (j *Job) connect(ctx context.Context) (err error) {
 	if err := j.sameTarget(ctx); err != nil {
 		return err
 	}
-	if j.targetAccess, err = j.to.Authorize(ctx, TargetRoles(), toLook); err != nil {
+	if j.targetAccess, err = j.to.Authorize(ctx, TargetRoles(j.Spec.tries()), toLook); err != nil {
 		return &TargetError{Problem: "cannot be looked at: " + err.Error(), Hint: "bind cluster-admin to the user there", Err: err}
 	}
 	copier, err := j.copier(ctx)
@@ -202,7 +202,10 @@ func (j *Job) Examine(ctx context.Context) (*Planner, error) {
 		survey.Freeze = in.FreezeProblem == nil
 	}
 	p.Findings = findings.Run(Checks(), in)
-	return p, nil
+	if survey.Serving() != v1alpha1.ServingSource { // nothing is in the way of going back
+		return p, nil
+	}
+	return p, j.Spec.hasImage(j.Tools.Image)
 }
 
 // freezable says why deployments cannot be frozen; nil, if they can. Who may not freeze them does not try.

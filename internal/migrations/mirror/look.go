@@ -11,6 +11,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
@@ -35,7 +36,7 @@ func (j *Job) survey(ctx context.Context) (*Survey, error) {
 		return nil, err
 	}
 	for _, look := range []func(context.Context, *Survey) error{
-		j.lookAtSides, j.lookAtNetworks, j.lookAtRoom, j.lookAtWebhooks, j.lookAtNames, j.lookAtCertificates, j.lookAtObjects,
+		j.lookAtSides, j.lookAtFreeze, j.lookAtNetworks, j.lookAtRoom, j.lookAtWebhooks, j.lookAtNames, j.lookAtCertificates, j.lookAtObjects,
 	} {
 		if err := look(ctx, s); err != nil {
 			return nil, err
@@ -73,6 +74,23 @@ func (j *Job) lookAtSides(ctx context.Context, s *Survey) (err error) {
 		of.into.UID = of.side.uid
 		if of.into.Version, err = of.side.ServerVersion(ctx); err != nil {
 			return err
+		}
+	}
+	return nil
+}
+
+// lookAtFreeze finds kinds that are to be frozen and cannot be: a name that is spelled otherwise would freeze nothing, and say nothing.
+func (j *Job) lookAtFreeze(_ context.Context, s *Survey) error {
+	if !s.Freeze || len(s.Spec.FreezeKinds) == 0 {
+		return nil
+	}
+	served, err := j.from.served()
+	if err != nil {
+		return err
+	}
+	for _, kind := range s.Spec.FreezeKinds {
+		if !slices.ContainsFunc(served, func(r schema.GroupResource) bool { return r.String() == kind }) {
+			s.Unfreezable = append(s.Unfreezable, kind)
 		}
 	}
 	return nil

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/kube/objectsync"
@@ -83,6 +85,8 @@ func commands() migration.Commands[*Planner] {
 			{Name: "certificates", Title: "Add the mirror's names to certificates", Recheck: true, Groups: (*Planner).certificates},
 			// Where names lead in the target is known only once it has the objects that say so.
 			{Name: "copy", Title: "Copy objects to the target", Groups: (*Planner).copies, Replan: (*Planner).awaits},
+			// Before parity: workloads that do not reach their database never become ready, and say nothing of why.
+			{Name: "canary", Title: "Try targets out from pods of the target", Groups: (*Planner).canaries},
 			{Name: "lower", Title: "Lower the time to live of names", Groups: (*Planner).lower},
 			{Name: "parity", Title: "Compare source and target", Groups: (*Planner).parity},
 			{Name: "redirect", Title: "Switch names to the target", Groups: (*Planner).switchOver},
@@ -133,7 +137,11 @@ func (p *Planner) secure() []engine.Group {
 
 func (p *Planner) freezer() *freeze.Deploys {
 	n := p.spec().Copy.Namespaces
-	return &freeze.Deploys{Client: p.Tools.Client(), Migration: p.spec().Name, Include: n.Include, Exclude: n.Exclude}
+	d := &freeze.Deploys{Client: p.Tools.Client(), Migration: p.spec().Name, Include: n.Include, Exclude: n.Exclude}
+	for _, kind := range p.spec().FreezeKinds {
+		d.More = append(d.More, schema.ParseGroupResource(kind))
+	}
+	return d
 }
 
 func (p *Planner) freeze() []engine.Group {
@@ -199,6 +207,18 @@ func (p *Planner) awaitedNames() []v1alpha1.RedirectName {
 		out = append(out, v1alpha1.RedirectName{Name: n})
 	}
 	return out
+}
+
+func (p *Planner) canaries() []engine.Group {
+	if !p.Survey.Spec.tries() || p.Survey.Serving() == v1alpha1.ServingTarget {
+		return nil
+	}
+	return engine.InOrder(&canaryStep{
+		target:    p.target.Cluster,
+		migration: p.spec().Name,
+		image:     p.Survey.Spec.canaryImage(p.Tools.Image),
+		targets:   p.spec().Canary.Targets,
+	})
 }
 
 func (p *Planner) parity() []engine.Group {

@@ -11,6 +11,7 @@ import (
 	"github.com/replumb/replumb/internal/kube/objectsync"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/safety/freeze"
+	"github.com/replumb/replumb/internal/verify/connectivity"
 	"github.com/replumb/replumb/internal/verify/lossguard"
 )
 
@@ -129,15 +130,19 @@ func operateRules(kinds []schema.GroupResource) []cluster.Rule {
 }
 
 // TargetRoles are what a user needs in the target: objects of every kind are made there, roles and bindings among them, which may grant what
-// the user has no right to.
-func TargetRoles() cluster.Roles {
+// the user has no right to. canaries says whether there are to be throw-away pods.
+func TargetRoles(canaries bool) cluster.Roles {
 	const group = "rbac.authorization.k8s.io"
+	var more []cluster.Rule
+	if canaries {
+		more = []cluster.Rule{connectivity.Rule()}
+	}
 	return cluster.Roles{{
-		Purpose: cluster.Operate, Rules: []cluster.Rule{{Rights: slices.Concat(
+		Purpose: cluster.Operate, Rules: append(more, cluster.Rule{Rights: slices.Concat(
 			cluster.Grant("*", "*", "", "get list create patch delete"),
 			cluster.Grant(group, "roles", "", "escalate bind"),
 			cluster.Grant(group, "clusterroles", "", "escalate bind"),
-		)}},
+		)}),
 	}}
 }
 

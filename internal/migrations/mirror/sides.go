@@ -216,6 +216,27 @@ func (s *side) read(ctx context.Context, kinds []string) ([]unstructured.Unstruc
 	return all, nil
 }
 
+// served are the resources with objects in namespaces.
+func (s *side) served() ([]schema.GroupResource, error) {
+	asking, err := discovery.NewDiscoveryClientForConfig(s.RESTConfig())
+	if err != nil {
+		return nil, fmt.Errorf("creating a client: %w", err)
+	}
+	lists, err := asking.ServerPreferredNamespacedResources()
+	if err != nil && !discovery.IsGroupDiscoveryFailedError(err) {
+		return nil, fmt.Errorf("asking %s what it serves: %w", s.Host(), err)
+	}
+	gvrs, err := discovery.GroupVersionResources(lists)
+	if err != nil {
+		return nil, fmt.Errorf("asking %s what it serves: %w", s.Host(), err)
+	}
+	var out []schema.GroupResource
+	for gvr := range gvrs {
+		out = append(out, gvr.GroupResource())
+	}
+	return out, nil
+}
+
 // resources are what can be listed, each in the version that the cluster prefers.
 func (s *side) resources() ([]schema.GroupVersionResource, error) {
 	asking, err := discovery.NewDiscoveryClientForConfig(s.RESTConfig())

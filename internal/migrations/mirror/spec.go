@@ -19,7 +19,10 @@ type Spec struct {
 	Certificates v1alpha1.CertificateMode
 	Singletons   v1alpha1.SingletonSpec
 	Redirect     v1alpha1.RedirectSpec
-	GateWait     time.Duration
+	Canary       v1alpha1.PodCanarySpec
+	// FreezeKinds are frozen beside those that always are, as resource.group.
+	FreezeKinds []string
+	GateWait    time.Duration
 	// Common is what all kinds of migrations have.
 	Common v1alpha1.MigrationSpec
 }
@@ -40,6 +43,7 @@ func Validate(m *v1alpha1.Migration) (Spec, error) {
 	}
 	return Spec{
 		Name: m.Name, Target: j.Target, Copy: j.Copy, Hosts: j.Hosts, Certificates: j.Certificates, Singletons: j.Singletons,
-		Redirect: j.Redirect, GateWait: j.GateWait.Duration, Common: *m.Spec.DeepCopy(),
+		Redirect: j.Redirect, Canary: j.Canary, FreezeKinds: j.FreezeKinds, GateWait: j.GateWait.Duration,
+		Common: *m.Spec.DeepCopy(),
 	}, nil
 }

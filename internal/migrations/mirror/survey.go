@@ -41,6 +41,8 @@ type Survey struct {
 	Originals []client.Object
 	// Networks are those that give pods of the source their network, one line for each: they are not copied.
 	Networks []string
+	// Unfreezable are those of the kinds to freeze that the source does not serve, or not in namespaces.
+	Unfreezable []string
 	// Freeze says whether deployments are frozen.
 	Freeze bool
 	// Copies are how many objects of the target are copies.

@@ -124,8 +124,11 @@ func checkHostPorts(in Input) []findings.Result {
 	}
 	var out []findings.Result
 	for owner, all := range ports {
-		out = append(out, findings.Failed("DaemonSet "+owner, "daemonset %s has the host port %s on old nodes, and spec.nodes.records names nothing",
-			owner, strings.Join(all, ", ")))
+		out = append(
+			out,
+			findings.Failed("DaemonSet "+owner, "daemonset %s has the host port %s on old nodes, and spec.nodes.records names nothing",
+				owner, strings.Join(all, ", ")),
+		)
 	}
 	sortResults(out)
 	return out

@@ -21,7 +21,8 @@ func (f *fixture) requireLocal(svc *corev1.Service, when string) {
 	f.Helper()
 	now := &corev1.Service{}
 	f.Must(server.Get(f.Context(), client.ObjectKeyFromObject(svc), now))
-	if !local(now) || now.Spec.HealthCheckNodePort != svc.Spec.HealthCheckNodePort || now.Annotations[v1alpha1.AnnotationTrafficPolicy] != "" {
+	if !local(now) || now.Spec.HealthCheckNodePort != svc.Spec.HealthCheckNodePort ||
+		now.Annotations[v1alpha1.AnnotationTrafficPolicy] != "" {
 		f.Errorf("%s the Service has policy %s, health-check port %d (it had %d) and annotations %v", when, now.Spec.ExternalTrafficPolicy,
 			now.Spec.HealthCheckNodePort, svc.Spec.HealthCheckNodePort, now.Annotations)
 	}
@@ -107,7 +108,8 @@ func TestIngressKilledAnywhere(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
 		f.runner.Sink = func(e engine.Event) {
 			f.take(e)
-			if e.Kind == engine.StepDone && e.Phase == phaseDrain && !done[e.Step] && !strings.Contains(strings.Join(keys(done), " "), "drain/") {
+			if e.Kind == engine.StepDone && e.Phase == phaseDrain && !done[e.Step] &&
+				!strings.Contains(strings.Join(keys(done), " "), "drain/") {
 				done[e.Step] = true
 				stop()
 			}

@@ -65,7 +65,10 @@ func (p *Planner) leaveBalancers() []engine.Group {
 	groups := engine.AtOnce(parallel, moveOfIngress, steps...)
 	if settle := p.spec().Ingress.Settle.Duration; settle > 0 {
 		groups = append(groups, engine.AtOnce(1, moveOfIngress, &migration.PauseStep{
-			Name: "settle/" + moveOfIngress, About: fmt.Sprintf("Give load balancers %s to leave old nodes", settle), Length: settle, Now: p.Tools.Now,
+			Name:   "settle/" + moveOfIngress,
+			About:  fmt.Sprintf("Give load balancers %s to leave old nodes", settle),
+			Length: settle,
+			Now:    p.Tools.Now,
 		})...)
 	}
 	return groups
@@ -94,7 +97,9 @@ func (i ingress) comesBack(services []types.NamespacedName, unready map[types.UI
 // servedByNew waits until new nodes alone serve those of the Services with a recorded policy that are meant.
 func (i ingress) servedByNew(meant func(types.NamespacedName) bool, unready map[types.UID]bool) engine.Step {
 	return &engine.Wait{
-		Name: "ingress/served", About: "Wait until new nodes serve what pods of ingress did on old ones", Limit: i.spec.Drain.Timeout.Duration,
+		Name:  "ingress/served",
+		About: "Wait until new nodes serve what pods of ingress did on old ones",
+		Limit: i.spec.Drain.Timeout.Duration,
 		Again: true,
 		For: func(ctx context.Context) (err error) {
 			now := &Survey{Spec: i.spec}

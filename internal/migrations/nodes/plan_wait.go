@@ -47,7 +47,8 @@ func (p *Planner) toDrain() []OldNode {
 func (s *Survey) vacated(end bool) []OldNode {
 	return slices.DeleteFunc(s.outstanding(true), func(n OldNode) bool {
 		stage := n.Stage()
-		return len(n.Pods) > 0 || stage != StageEmpty && stage != StageEnding || !end && n.Node.Annotations[v1alpha1.AnnotationDrainedSince] != ""
+		return len(n.Pods) > 0 || stage != StageEmpty && stage != StageEnding ||
+			!end && n.Node.Annotations[v1alpha1.AnnotationDrainedSince] != ""
 	})
 }
 
@@ -165,7 +166,12 @@ func (s *Survey) remains(left map[string][]*corev1.Pod) string {
 	if more := len(names) - len(parts); more > 0 {
 		parts = append(parts, english.Plural(more, "node", "")+" more")
 	}
-	return fmt.Sprintf("%s left on %s: %s", english.Plural(all, "pod", ""), english.Plural(len(names), "old node", ""), strings.Join(parts, ", "))
+	return fmt.Sprintf(
+		"%s left on %s: %s",
+		english.Plural(all, "pod", ""),
+		english.Plural(len(names), "old node", ""),
+		strings.Join(parts, ", "),
+	)
 }
 
 // ownersOf are the workloads of pods, with how many each has, those with most first.

@@ -44,7 +44,13 @@ func TestVacated(t *testing.T) {
 	seen := closed(nodeAt("seen", "10.1.0.8"))
 	seen.Annotations = map[string]string{v1alpha1.AnnotationDrainedSince: "2026-01-01T00:00:00Z"}
 	s.Nodes = []corev1.Node{
-		closed(nodeAt("e", "10.1.0.1")), closed(nodeAt("other", "10.1.0.2")), nodeAt("open", "10.1.0.3"), seen, closed(nodeAt("ends", "10.1.0.9")),
+		closed(
+			nodeAt("e", "10.1.0.1"),
+		),
+		closed(nodeAt("other", "10.1.0.2")),
+		nodeAt("open", "10.1.0.3"),
+		seen,
+		closed(nodeAt("ends", "10.1.0.9")),
 	}
 	s.Recorded = []v1alpha1.NodeStatus{{Name: "ends", Role: v1alpha1.RoleWorker, Ended: true}}
 	for end, want := range map[bool][]string{true: {"e", "ends", "seen"}, false: {"e", "ends"}} {

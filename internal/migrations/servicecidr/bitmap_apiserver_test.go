@@ -107,7 +107,11 @@ func (f *flagged) eachKind() *flagged {
 	f.slice("outside", "192.0.2.7")
 	dns := &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "kube-dns"},
-		Spec:       corev1.ServiceSpec{ClusterIP: "10.96.0.10", Selector: map[string]string{"k8s-app": "kube-dns"}, Ports: []corev1.ServicePort{{Port: 53, Protocol: "UDP"}}},
+		Spec: corev1.ServiceSpec{
+			ClusterIP: "10.96.0.10",
+			Selector:  map[string]string{"k8s-app": "kube-dns"},
+			Ports:     []corev1.ServicePort{{Port: 53, Protocol: "UDP"}},
+		},
 	}
 	f.must(server.Create(f.Context(), dns))
 	return f
@@ -350,7 +354,8 @@ func TestBitmapReserves(t *testing.T) {
 	if err := f.thief("172.24.3.7"); !bridge.IsTaken(err) {
 		t.Errorf("an address that came into the range is asked for: %v", err)
 	}
-	if ip := (&networkingv1.IPAddress{}); server.Get(ctx, client.ObjectKey{Name: "172.24.3.7"}, ip) != nil || ip.Annotations[v1alpha1.AnnotationNoted] != "" {
+	if ip := (&networkingv1.IPAddress{}); server.Get(ctx, client.ObjectKey{Name: "172.24.3.7"}, ip) != nil ||
+		ip.Annotations[v1alpha1.AnnotationNoted] != "" {
 		t.Errorf("it is %+v", ip)
 	}
 	all := &networkingv1.IPAddressList{}
@@ -359,7 +364,10 @@ func TestBitmapReserves(t *testing.T) {
 		t.Errorf("reserved are %v", all.Items)
 	}
 	f.must(server.List(ctx, all))
-	if names := namesOfAddresses(all.Items); !slices.Contains(names, "10.96.3.8") || !slices.Contains(names, "10.96.0.1") || len(names) != 5 {
+	if names := namesOfAddresses(
+		all.Items,
+	); !slices.Contains(names, "10.96.3.8") || !slices.Contains(names, "10.96.0.1") ||
+		len(names) != 5 {
 		t.Errorf("given or reserved are %v", names)
 	}
 	f.must((&bridge.Hold{Migration: "m", Address: outside.Address, Bridge: key, UID: "another"}).Release(ctx, server))

@@ -25,15 +25,19 @@ const proveIt = "try it on a Service that matters little: pin all others (replum
 func dataPlaneChecks() []findings.Check[Input] {
 	return []findings.Check[Input]{
 		{
-			Code: "RP1210", Severity: findings.Blocking, Run: checkCilium,
-			Claim: "Services behind a Cilium beside kube-proxy move only if annotated replumb.dev/strategy=hop",
+			Code:     "RP1210",
+			Severity: findings.Blocking,
+			Run:      checkCilium,
+			Claim:    "Services behind a Cilium beside kube-proxy move only if annotated replumb.dev/strategy=hop",
 			Why: "also with kube-proxy-replacement off, Cilium translates what pods send to Services and judges their egress before kube-proxy does; " +
 				"what it makes of a bridge, which has one address together with a Service, depends on its version",
 			Fix: proveIt,
 		},
 		{
-			Code: "RP1211", Severity: findings.Blocking, Run: checkOVS,
-			Claim: "Services behind Antrea or Kube-OVN beside kube-proxy move only if annotated replumb.dev/strategy=hop",
+			Code:     "RP1211",
+			Severity: findings.Blocking,
+			Run:      checkOVS,
+			Claim:    "Services behind Antrea or Kube-OVN beside kube-proxy move only if annotated replumb.dev/strategy=hop",
 			Why: "Open vSwitch translates what pods send to Services before kube-proxy does, load balancers' addresses among them, or judges it by " +
 				"the address that it was sent to; what it makes of a bridge is not tried",
 			Fix: proveIt,
@@ -47,8 +51,10 @@ func dataPlaneChecks() []findings.Check[Input] {
 			Fix: proveIt,
 		},
 		{
-			Code: "RP1213", Severity: findings.Blocking, Run: checkMeshes,
-			Claim: "Services with TCP ports behind a service mesh move only if annotated replumb.dev/strategy=hop",
+			Code:     "RP1213",
+			Severity: findings.Blocking,
+			Run:      checkMeshes,
+			Claim:    "Services with TCP ports behind a service mesh move only if annotated replumb.dev/strategy=hop",
 			Why: "proxies of a mesh know Services by their ClusterIPs. When a Service gets another, they may close what is open at the old one, and " +
 				"send what still comes for it past the mesh: without its identity, which strict policies refuse, and without its routes",
 			Fix: proveIt,
@@ -174,8 +180,14 @@ func meshResult(m cluster.Mesh, all []*Entry) findings.Result {
 		object = "Namespace " + m.Namespaces[0]
 	}
 	if m.Pods == 0 && len(m.Namespaces) == 0 {
-		return findings.NotKnown(object, "%s %s is there, as %s shows, and which pods it carries cannot be seen; %s", m.Name, version, object,
-			waiting(all))
+		return findings.NotKnown(
+			object,
+			"%s %s is there, as %s shows, and which pods it carries cannot be seen; %s",
+			m.Name,
+			version,
+			object,
+			waiting(all),
+		)
 	}
 	where := english.OxfordWordSeries(few(m.Namespaces), "and")
 	if m.Pods == 0 {

@@ -83,7 +83,10 @@ func checkCalledBySix(in Input) []findings.Result {
 	seen := map[*Entry]bool{}
 	unread := in.calls(func(e *Entry, _ cluster.Called) {
 		if !seen[e] {
-			out = append(out, findings.Failed("Service "+e.Key().String(), "service %s is called by API servers, and leaves %s", e.Key(), e.Old))
+			out = append(
+				out,
+				findings.Failed("Service "+e.Key().String(), "service %s is called by API servers, and leaves %s", e.Key(), e.Old),
+			)
 		}
 		seen[e] = true
 	})

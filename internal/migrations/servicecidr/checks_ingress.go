@@ -12,15 +12,21 @@ import (
 
 // ingressChecks are about those who lead requests from outside to Services, and watch these.
 func ingressChecks() []findings.Check[Input] {
-	return []findings.Check[Input]{{
-		Code: "RP1710", Severity: findings.Warning, Run: checkRoutes,
-		Claim: "ingress controllers and gateways lead only to Services that keep their address",
-		Why: "they watch Services, and see one that moves as type ExternalName for some milliseconds. Such Services hop by themselves, at most " +
-			strconv.Itoa(bridge.Together) + " at once and every seven seconds, right after a harmless change that has Traefik (2 s) and ingress-nginx (3.3 s) " +
-			"gather what follows. Others may act on what is in between, and so do these where routes change all the time",
-		Fix: "name what goes through the ingress in spec.proof.probes, and move such Services in a tier and a window of their own; or pin them: " +
-			"kubectl annotate service -n NAMESPACE NAME replumb.dev/strategy=pin",
-	}}
+	return []findings.Check[Input]{
+		{
+			Code:     "RP1710",
+			Severity: findings.Warning,
+			Run:      checkRoutes,
+			Claim:    "ingress controllers and gateways lead only to Services that keep their address",
+			Why: "they watch Services, and see one that moves as type ExternalName for some milliseconds. Such Services hop by themselves, at most " +
+				strconv.Itoa(
+					bridge.Together,
+				) + " at once and every seven seconds, right after a harmless change that has Traefik (2 s) and ingress-nginx (3.3 s) " +
+				"gather what follows. Others may act on what is in between, and so do these where routes change all the time",
+			Fix: "name what goes through the ingress in spec.proof.probes, and move such Services in a tier and a window of their own; or pin them: " +
+				"kubectl annotate service -n NAMESPACE NAME replumb.dev/strategy=pin",
+		},
+	}
 }
 
 func checkRoutes(in Input) []findings.Result {
@@ -46,7 +52,10 @@ func checkRoutes(in Input) []findings.Result {
 		}
 		if len(by) > 0 {
 			slices.Sort(by)
-			out = append(out, findings.Failed("Service "+e.Key().String(), "service %s is led to by %s", e.Key(), listing(slices.Compact(by))))
+			out = append(
+				out,
+				findings.Failed("Service "+e.Key().String(), "service %s is led to by %s", e.Key(), listing(slices.Compact(by))),
+			)
 		}
 	}
 	return out

@@ -16,7 +16,9 @@ func TestServicesThatAreRoutedTo(t *testing.T) {
 	for service, outcome := range map[string]findings.Outcome{"cart": findings.Fail, "other": findings.Pass} {
 		found := &cluster.Inspection{
 			IngressClasses: map[string]string{"web": "traefik.io/ingress-controller"},
-			Routes:         []cluster.Route{{Service: types.NamespacedName{Namespace: "shop", Name: service}, By: "Ingress shop/in", Class: "web"}},
+			Routes: []cluster.Route{
+				{Service: types.NamespacedName{Namespace: "shop", Name: service}, By: "Ingress shop/in", Class: "web"},
+			},
 		}
 		for _, f := range findings.Run(ingressChecks(), Input{
 			Snapshot: snap, Survey: Look(snap, spec, nil), Live: cluster.Live{Inspection: found},

@@ -31,7 +31,16 @@ func checkKubeletRestarts(in Input) []findings.Result {
 		svc := &in.Snapshot.Services[i]
 		if node := soleNode(svc, ready[svc.Namespace]); forgetful[node] != "" && !replumbs(svc) {
 			key := client.ObjectKeyFromObject(svc).String()
-			out = append(out, findings.Failed("Service "+key, "all ready pods of service %s are on node %s, whose kubelet is %s", key, node, forgetful[node]))
+			out = append(
+				out,
+				findings.Failed(
+					"Service "+key,
+					"all ready pods of service %s are on node %s, whose kubelet is %s",
+					key,
+					node,
+					forgetful[node],
+				),
+			)
 		}
 	}
 	return out

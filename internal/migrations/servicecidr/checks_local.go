@@ -67,7 +67,9 @@ func checkOutside(in Input) []findings.Result {
 		switch p.DetectLocalMode {
 		case "", "ClusterCIDR":
 			if r, ok := in.firstOfFamily(p.ClusterCIDRs); ok {
-				out = append(out, strange(p, "clusterCIDR "+r.String(), in.strangers(func(string) (netip.Prefix, bool) { return r, true }))...)
+				out = append(
+					out,
+					strange(p, "clusterCIDR "+r.String(), in.strangers(func(string) (netip.Prefix, bool) { return r, true }))...)
 			}
 		case "NodeCIDR":
 			ranges := in.rangesOfNodes()
@@ -156,8 +158,16 @@ func checkInterfaces(in Input) []findings.Result {
 		case p.DetectLocalMode == "InterfaceNamePrefix" && in.found().HasCalico() &&
 			p.LocalInterface != "" && strings.HasPrefix("cali", p.LocalInterface): //nolint:gocritic // it may be shorter than interfaceprefix in felix/config/config_params.go
 		case p.DetectLocalMode == "InterfaceNamePrefix", p.DetectLocalMode == "BridgeInterface":
-			out = append(out, findings.NotKnown(p.Object, "kube-proxy knows pods by their interface (detectLocalMode %s, %q in %s), and no API shows those",
-				p.DetectLocalMode, p.LocalInterface, p.Object))
+			out = append(
+				out,
+				findings.NotKnown(
+					p.Object,
+					"kube-proxy knows pods by their interface (detectLocalMode %s, %q in %s), and no API shows those",
+					p.DetectLocalMode,
+					p.LocalInterface,
+					p.Object,
+				),
+			)
 		}
 	}
 	return out

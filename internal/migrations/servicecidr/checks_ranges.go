@@ -100,9 +100,11 @@ func neighbourChecks() []findings.Check[Input] {
 			Fix:   otherTarget,
 		},
 		{
-			Code: "RP1112", Severity: findings.Blocking, Run: checkPools,
-			Claim: "the target is clear of every pool of Calico's",
-			Why: "pods to come get addresses of a pool that none has one of yet, and a Service with such an address would take that pod's traffic; and " +
+			Code:     "RP1112",
+			Severity: findings.Blocking,
+			Run:      checkPools,
+			Claim:    "the target is clear of every pool of Calico's",
+			Why: "pods to come get addresses of a pool that none has one of yet, and a Service with such an address would take that pod's traffic. And " +
 				"what is in a pool, also in one that is disabled, passes for pods with Calico, which translates no source on the way there",
 			Fix: otherTarget + ", or delete the pool if nothing is to use it",
 		},
@@ -111,15 +113,19 @@ func neighbourChecks() []findings.Check[Input] {
 
 // outsideChecks are about machines outside the cluster that are led to ClusterIPs.
 func outsideChecks() []findings.Check[Input] {
-	return []findings.Check[Input]{{
-		Code: "RP1113", Severity: findings.Warning, Run: checkAdvertisers,
-		Claim: "clients outside the cluster reach Services by other ways than ClusterIPs",
-		Why: "from the moment a Service moves, its old address is its bridge's, which answers clients outside only on nodes with an endpoint " +
-			"(externalTrafficPolicy Local): on all others they are dropped. And where the old range alone is advertised, no route leads to new addresses",
-		Fix: "have the target advertised beside the old range before apply; before its Service moves, lead who calls it from outside to a load balancer, a " +
-			"node port or the Ingress; or pin it: kubectl annotate service -n NAMESPACE NAME replumb.dev/strategy=pin. Take the old range out of " +
-			"what is advertised after finish",
-	}}
+	return []findings.Check[Input]{
+		{
+			Code:     "RP1113",
+			Severity: findings.Warning,
+			Run:      checkAdvertisers,
+			Claim:    "clients outside the cluster reach Services by other ways than ClusterIPs",
+			Why: "from the moment a Service moves, its old address is its bridge's, which answers clients outside only on nodes with an endpoint " +
+				"(externalTrafficPolicy Local): on all others they are dropped. And where the old range alone is advertised, no route leads to new addresses",
+			Fix: "have the target advertised beside the old range before apply; before its Service moves, lead who calls it from outside to a load balancer, a " +
+				"node port or the Ingress; or pin it: kubectl annotate service -n NAMESPACE NAME replumb.dev/strategy=pin. Take the old range out of " +
+				"what is advertised after finish",
+		},
+	}
 }
 
 func checkFamily(in Input) []findings.Result {
@@ -312,7 +318,10 @@ func checkAdvertisers(in Input) []findings.Result {
 		}
 		for _, p := range a.Ranges {
 			if overlapsAny(p, in.spec().From) || overlapsAny(p, in.spec().To) {
-				out = append(out, findings.Failed(a.Object, "%s advertises %s outside the cluster, as %s shows%s", a.By, p, a.Object, in.unrouted()))
+				out = append(
+					out,
+					findings.Failed(a.Object, "%s advertises %s outside the cluster, as %s shows%s", a.By, p, a.Object, in.unrouted()),
+				)
 			}
 		}
 	}

@@ -202,8 +202,18 @@ func checkTraffic(in Input) []findings.Result {
 // checkCustom is about all that no other check is about.
 func checkCustom(in Input) []findings.Result {
 	builtin := ofKind(
-		"PersistentVolume", "ValidatingWebhookConfiguration", "MutatingWebhookConfiguration", "CustomResourceDefinition", "ConfigMap", "Secret",
-		"Deployment", "StatefulSet", "DaemonSet", "Job", "CronJob", "Pod",
+		"PersistentVolume",
+		"ValidatingWebhookConfiguration",
+		"MutatingWebhookConfiguration",
+		"CustomResourceDefinition",
+		"ConfigMap",
+		"Secret",
+		"Deployment",
+		"StatefulSet",
+		"DaemonSet",
+		"Job",
+		"CronJob",
+		"Pod",
 	)
 	return in.references(cluster.SettingResources(), func(r references.Reference) bool {
 		return !builtin(r) && !trafficKinds()(r) && !r.IsPolicy()

@@ -67,8 +67,10 @@ func workloadChecks() []findings.Check[Input] {
 				"you",
 		},
 		{
-			Code: "RP1506", Severity: findings.Warning, Run: checkKubeletRestarts,
-			Claim: "every Service keeps ready pods while a kubelet restarts",
+			Code:     "RP1506",
+			Severity: findings.Warning,
+			Run:      checkKubeletRestarts,
+			Claim:    "every Service keeps ready pods while a kubelet restarts",
 			Why: "gate kubelets asks for kubelets to be restarted; before Kubernetes 1.35 one that starts says of pods with a readiness probe that they are not ready, " +
 				"until it has probed them (kubernetes/kubernetes#100277): a Service without another pod refuses connections for as long",
 			Fix: "give it a second pod on another node for that time, and restart kubelets one after the other, each once the pods of the one before are ready again",

@@ -79,10 +79,16 @@ func TestProofOfFamilies(t *testing.T) {
 
 // TestCalledByIPv6 has RP1741 fire for a Service of IPv6 that API servers call, and not for one of IPv4.
 func TestCalledByIPv6(t *testing.T) {
-	called := &cluster.Inspection{Called: []cluster.Called{{Service: types.NamespacedName{Namespace: "shop", Name: "cart"}, By: "webhook a"}}}
+	called := &cluster.Inspection{
+		Called: []cluster.Called{{Service: types.NamespacedName{Namespace: "shop", Name: "cart"}, By: "webhook a"}},
+	}
 	for want, made := range map[findings.Outcome]func() (Spec, *cluster.Snapshot){findings.Fail: oneServiceOfSix, findings.Pass: oneService} {
 		spec, snap := made()
-		if got := outcomeOf(familyChecks(), "RP1741", Input{Snapshot: snap, Survey: Look(snap, spec, nil), Live: cluster.Live{Inspection: called}}); got != want {
+		if got := outcomeOf(
+			familyChecks(),
+			"RP1741",
+			Input{Snapshot: snap, Survey: Look(snap, spec, nil), Live: cluster.Live{Inspection: called}},
+		); got != want {
 			t.Errorf("to %s: %s, want %s", spec.To[0], got, want)
 		}
 	}

@@ -258,7 +258,11 @@ func thereToTheEnd(t *testing.T, on *apitest.Server, to, other, has, becomes str
 	w.killedAt(engine.StepDone, "keep/m"+keepOf+defaultRange, w.applying)
 	w.apply()
 	w.afterwards(to, other)
-	w.killedAt(engine.StepStarted, "hand-over/m"+keepOf+defaultRange, func(ctx context.Context) error { return w.job.Finish(ctx, w.runner) })
+	w.killedAt(
+		engine.StepStarted,
+		"hand-over/m"+keepOf+defaultRange,
+		func(ctx context.Context) error { return w.job.Finish(ctx, w.runner) },
+	)
 	w.must(w.finish())
 	w.requireThere(to)
 	w.requireRanges(becomes)
@@ -289,7 +293,11 @@ func TestAnyRangeOfBothFamilies(t *testing.T) {
 			}))
 			cart := &corev1.Service{
 				ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "cart"},
-				Spec:       corev1.ServiceSpec{ClusterIP: "172.31.3.7", ClusterIPs: []string{"172.31.3.7", "fd00:31::307"}, Ports: []corev1.ServicePort{{Port: 80}}},
+				Spec: corev1.ServiceSpec{
+					ClusterIP:  "172.31.3.7",
+					ClusterIPs: []string{"172.31.3.7", "fd00:31::307"},
+					Ports:      []corev1.ServicePort{{Port: 80}},
+				},
 			}
 			of(corev1.IPFamilyPolicyRequireDualStack, corev1.IPv4Protocol, corev1.IPv6Protocol)(cart)
 			f.eventually("an address of each", func() error { return server.Create(t.Context(), cart.DeepCopy()) })

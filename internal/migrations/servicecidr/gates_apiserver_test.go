@@ -94,8 +94,14 @@ func (f *observed) agent(node, uid string, lies ...v1alpha1.APIServerReport) (en
 	f.Helper()
 	inspector := apiserver.New(server.Config)
 	a := &agent.Agent{
-		Client: server, Origin: v1alpha1.FromHost, Migration: "m", Node: node, NodeIPs: []netip.Addr{netip.MustParseAddr("127.0.0.1")}, Instance: uid,
-		Interval: 100 * time.Millisecond, Ranges: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16")},
+		Client:    server,
+		Origin:    v1alpha1.FromHost,
+		Migration: "m",
+		Node:      node,
+		NodeIPs:   []netip.Addr{netip.MustParseAddr("127.0.0.1")},
+		Instance:  uid,
+		Interval:  100 * time.Millisecond,
+		Ranges:    []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16")},
 		Servers: func(ctx context.Context) []v1alpha1.APIServerReport {
 			if len(lies) > 0 {
 				return lies

@@ -215,7 +215,15 @@ func readFixture(t *testing.T, spec Spec, manifests, factsYAML []byte) Input {
 	}
 	survey.setApart(live.Inspection.Called)
 	survey.setRouted(live.Inspection.Routes)
-	in := Input{Snapshot: snap, Survey: survey, Live: live, Trials: trials, Workloads: running(snap, others), DualWrite: f.DualWrite, Back: f.Back}
+	in := Input{
+		Snapshot:  snap,
+		Survey:    survey,
+		Live:      live,
+		Trials:    trials,
+		Workloads: running(snap, others),
+		DualWrite: f.DualWrite,
+		Back:      f.Back,
+	}
 	if f.Guard != "" {
 		in.Guard = errors.New(f.Guard)
 	}

@@ -342,7 +342,15 @@ func (p *Planner) release(to engine.Direction) []engine.Group {
 }
 
 func (p *Planner) releaseOf(e *Entry, at netip.Addr, why string) engine.Step {
-	return release{client: p.Tools.Client(), migration: p.spec().Name, entry: e, at: at, domain: p.spec().Domain, strategies: p.spec().Strategies, why: why}.step()
+	return release{
+		client:     p.Tools.Client(),
+		migration:  p.spec().Name,
+		entry:      e,
+		at:         at,
+		domain:     p.spec().Domain,
+		strategies: p.spec().Strategies,
+		why:        why,
+	}.step()
 }
 
 // back returns every Service that can, and names the others.

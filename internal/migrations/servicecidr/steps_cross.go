@@ -364,10 +364,17 @@ func (h *hopStep) changes() ([]engine.Change, error) {
 	}
 	if h.routed() {
 		nudge := nudgeName(svc)
-		changes = append(changes, engine.Change{Verb: "create", Object: nudge}, engine.Change{Verb: "delete", Object: nudge + " (of an earlier attempt)"})
+		changes = append(
+			changes,
+			engine.Change{Verb: "create", Object: nudge},
+			engine.Change{Verb: "delete", Object: nudge + " (of an earlier attempt)"},
+		)
 	}
 	for _, c := range bridgeDeletion(h.entry.BridgeKey(), svc.Spec.Selector) {
-		changes = append(changes, engine.Change{Verb: c.Verb, Object: c.Object + " (instead, if the Service may not move any more by then)"})
+		changes = append(
+			changes,
+			engine.Change{Verb: c.Verb, Object: c.Object + " (instead, if the Service may not move any more by then)"},
+		)
 	}
 	memo := engine.Change{Verb: "create", Object: "IPAddress " + bridge.MemoAddress(svc.UID).String() + " (what is noted of the Service)"}
 	return append(changes, memo, released, h.patches(timeless(leave)), arrives(&svc.Spec), kept), nil

@@ -34,7 +34,10 @@ const repaired = 4 * time.Minute
 
 func (g givesOut) step() engine.Step {
 	return &engine.Observed[struct{}]{
-		Name: "gives/" + g.want.String(), About: fmt.Sprintf("Verify that Services are given addresses in %s", g.want), Limit: repaired, As: engine.RoleOwn,
+		Name:  "gives/" + g.want.String(),
+		About: fmt.Sprintf("Verify that Services are given addresses in %s", g.want),
+		Limit: repaired,
+		As:    engine.RoleOwn,
 		Look:  func(context.Context) (engine.State, struct{}, error) { return engine.Pending, struct{}{}, nil },
 		Write: func(ctx context.Context, _ struct{}) error { return g.try(ctx) },
 		Proof: func(context.Context) error { return nil },
@@ -60,7 +63,10 @@ func (g givesOut) build() *corev1.Service {
 			Namespace: v1alpha1.SystemNamespace, GenerateName: "given-",
 			Labels: map[string]string{v1alpha1.LabelMigration: g.migration, v1alpha1.LabelRole: v1alpha1.RoleNudge},
 		},
-		Spec: corev1.ServiceSpec{IPFamilies: []corev1.IPFamily{family}, Ports: []corev1.ServicePort{{Port: 9, Protocol: corev1.ProtocolTCP}}},
+		Spec: corev1.ServiceSpec{
+			IPFamilies: []corev1.IPFamily{family},
+			Ports:      []corev1.ServicePort{{Port: 9, Protocol: corev1.ProtocolTCP}},
+		},
 	}
 }
 
@@ -93,8 +99,11 @@ type settle struct {
 
 func (s settle) step() engine.Step {
 	return &engine.Observed[[]networkingv1.IPAddress]{
-		Name: "reserve/" + s.in.String(), About: fmt.Sprintf("Have API servers keep the addresses in %s that are reserved", s.in), As: engine.RoleOwn,
-		Look: s.look, Write: s.write,
+		Name:  "reserve/" + s.in.String(),
+		About: fmt.Sprintf("Have API servers keep the addresses in %s that are reserved", s.in),
+		As:    engine.RoleOwn,
+		Look:  s.look,
+		Write: s.write,
 		Proof: func(ctx context.Context) error {
 			left, err := s.noted(ctx)
 			if err == nil && len(left) > 0 {
@@ -108,7 +117,10 @@ func (s settle) step() engine.Step {
 				changes = append(changes, engine.Change{Verb: "update", Object: "IPAddress " + o.Address.String() + " (reserved)"})
 			}
 			if len(changes) == 0 { // what is reserved meanwhile
-				changes = append(changes, engine.Change{Verb: "update", Object: "IPAddress, if one in " + s.in.String() + " is reserved by then"})
+				changes = append(
+					changes,
+					engine.Change{Verb: "update", Object: "IPAddress, if one in " + s.in.String() + " is reserved by then"},
+				)
 			}
 			return changes, nil
 		},

@@ -57,8 +57,11 @@ func (p *Planner) recheck() []engine.Group {
 	}
 	if moves {
 		servers := ranges.look()
-		steps = append(steps, again("api-servers", fmt.Sprintf("Verify that every API server has %s as --service-cluster-ip-range", flagOf(to)),
-			apiServerGuide(p.Origin, to), ranges.onRange(servers, to, repointed, false), servers.remark))
+		steps = append(
+			steps,
+			again("api-servers", fmt.Sprintf("Verify that every API server has %s as --service-cluster-ip-range", flagOf(to)),
+				apiServerGuide(p.Origin, to), ranges.onRange(servers, to, repointed, false), servers.remark),
+		)
 	}
 	return engine.AtOnce(parallel, "", steps...)
 }

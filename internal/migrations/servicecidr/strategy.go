@@ -134,12 +134,24 @@ func (s *Survey) Lines() []Line {
 	all := make([]Line, 0, len(s.Moves)+len(s.Pins)+len(s.Stays))
 	for _, e := range s.Moves {
 		all = append(all, Line{
-			Service: e.Key().String(), Kind: e.kind(), Strategy: e.by(), From: text(e.Old), To: text(e.New), Risk: s.Spec.Strategies.risk(e),
+			Service: e.Key().
+				String(),
+			Kind:     e.kind(),
+			Strategy: e.by(),
+			From:     text(e.Old),
+			To:       text(e.New),
+			Risk:     s.Spec.Strategies.risk(e),
 		})
 	}
 	for _, e := range s.Pins {
 		all = append(all, Line{
-			Service: e.Key().String(), Kind: e.kind(), Strategy: v1alpha1.StrategyPin, From: text(e.Old), To: text(e.Old), Reason: e.Reason.String(),
+			Service: e.Key().
+				String(),
+			Kind:     e.kind(),
+			Strategy: v1alpha1.StrategyPin,
+			From:     text(e.Old),
+			To:       text(e.Old),
+			Reason:   e.Reason.String(),
 		})
 	}
 	for _, e := range s.Stays {

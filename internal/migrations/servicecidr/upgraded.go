@@ -20,7 +20,11 @@ func (e *UpgradedError) Error() string {
 	if e.More > 0 {
 		others = fmt.Sprintf(" and %d others", e.More)
 	}
-	return fmt.Sprintf("service %s%s: keeps an address as on a cluster without ServiceCIDRs, and the API server has ServiceCIDRs now", e.Service, others)
+	return fmt.Sprintf(
+		"service %s%s: keeps an address as on a cluster without ServiceCIDRs, and the API server has ServiceCIDRs now",
+		e.Service,
+		others,
+	)
 }
 
 // ExitCode implements fault.Coder.

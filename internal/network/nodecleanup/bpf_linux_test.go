@@ -12,7 +12,9 @@ func TestPins(t *testing.T) {
 	cilium, _ := Find("cilium")
 	others := []string{"sys/fs/bpf/tc/globals/cali_v4_routes", "sys/fs/bpf/other/x", "sys/fs/bpf/cilium-not"}
 	files := map[string]string{
-		"sys/fs/bpf/cilium/devices/eth0/links/cil_from_netdev": "", "sys/fs/bpf/cilium/x": "", "sys/fs/bpf/tc/globals/cilium_ipcache_v2": "",
+		"sys/fs/bpf/cilium/devices/eth0/links/cil_from_netdev": "",
+		"sys/fs/bpf/cilium/x":                     "",
+		"sys/fs/bpf/tc/globals/cilium_ipcache_v2": "",
 	}
 	for _, name := range others {
 		files[name] = ""

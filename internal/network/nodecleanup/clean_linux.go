@@ -28,8 +28,16 @@ func (h Host) parts(n Network) ([]part, error) {
 		return nil, err
 	}
 	return []part{
-		confPart{h, n}, nftPart{n}, legacyPart{h, n}, rulePart{n}, routePart{h, n}, filterPart{n}, linkPart{n, bridges}, setPart{n},
-		pinPart{h, n}, dirPart{h, n, nets},
+		confPart{h, n},
+		nftPart{n},
+		legacyPart{h, n},
+		rulePart{n},
+		routePart{h, n},
+		filterPart{n},
+		linkPart{n, bridges},
+		setPart{n},
+		pinPart{h, n},
+		dirPart{h, n, nets},
 	}, nil
 }
 

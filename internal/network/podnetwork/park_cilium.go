@@ -49,7 +49,12 @@ func parkConfig(o *unstructured.Unstructured) (*unstructured.Unstructured, error
 	}
 	at := data[conflistKey]
 	if path.Base(at) == "." || path.Base(at) == "/" {
-		return nil, fmt.Errorf("ConfigMap %s/%s does not say by %s where Cilium's configuration is written", o.GetNamespace(), o.GetName(), conflistKey)
+		return nil, fmt.Errorf(
+			"ConfigMap %s/%s does not say by %s where Cilium's configuration is written",
+			o.GetNamespace(),
+			o.GetName(),
+			conflistKey,
+		)
 	}
 	for key, value := range beside() {
 		data[key] = value

@@ -126,7 +126,7 @@ const attempts = 1000
 func (p *Proposal) local(taken *netipx.IPSet, n int) (netip.Prefix, bool) {
 	for try := range attempts {
 		text := p.Seed + "\x00" + string(p.Use)
-		sum := sha256.Sum256(binary.BigEndian.AppendUint64([]byte(text), uint64(n*attempts+try)))
+		sum := sha256.Sum256(binary.BigEndian.AppendUint64([]byte(text), uint64(n*attempts+try))) //nolint:gosec // neither is negative
 		var a [16]byte
 		a[0] = 0xfd
 		copy(a[1:site/8], sum[:])

@@ -35,7 +35,8 @@ func TestProposePrivate(t *testing.T) {
 		{"in another block", []string{"10.0.0.0/8"}, 16, 2, "[172.30.0.0/16 172.29.0.0/16]"},
 		{"in the last one", []string{"10.0.0.0/8", "172.16.0.0/12"}, 17, 3, "[192.168.128.0/17 192.168.0.0/17]"},
 		{
-			"what others take, last", []string{"10.0.0.0/8", "172.16.0.0/16", "172.18.0.0/15", "172.20.0.0/14", "172.24.0.0/13", "192.168.0.0/16"},
+			"what others take, last",
+			[]string{"10.0.0.0/8", "172.16.0.0/16", "172.18.0.0/15", "172.20.0.0/14", "172.24.0.0/13", "192.168.0.0/16"},
 			16, 3, "[172.17.0.0/16]",
 		},
 		{"none", []string{"10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16"}, 24, 3, "[]"},
@@ -64,7 +65,9 @@ func TestProposeInTurn(t *testing.T) {
 func TestProposeLocal(t *testing.T) {
 	nothing := setOf(t)
 	wishes := []Wish{
-		{Use: Services, Bits: 108, IPv6: true, Seed: "a"}, {Use: Pods, Bits: 56, IPv6: true, Seed: "a"}, {Use: Pods, Bits: 56, IPv6: true, Seed: "b"},
+		{Use: Services, Bits: 108, IPv6: true, Seed: "a"},
+		{Use: Pods, Bits: 56, IPv6: true, Seed: "a"},
+		{Use: Pods, Bits: 56, IPv6: true, Seed: "b"},
 		{Use: Pods, Bits: 40, IPv6: true, Seed: "b"},
 	}
 	got, again := Propose(nothing, wishes, 3), Propose(nothing, wishes, 3)
@@ -122,7 +125,8 @@ func FuzzPropose(f *testing.F) {
 		size := func(b byte) int { return widest4 + int(b)%(narrowest4-widest4+1) }
 		count := int(n)%5 + 1
 		got := Propose(taken, []Wish{
-			{Cluster: "a", Use: Services, Bits: size(first)}, {Cluster: "b", Use: Pods, Bits: size(second)},
+			{Cluster: "a", Use: Services, Bits: size(first)},
+			{Cluster: "b", Use: Pods, Bits: size(second)},
 			{Cluster: "b", Use: Pods, Bits: 56, IPv6: true, Seed: string(in)},
 		}, count)
 		disjoint(t, taken, got, count)
@@ -179,7 +183,13 @@ func TestSize(t *testing.T) {
 
 // TestTaken: the network of a machine is wider than its address.
 func TestTaken(t *testing.T) {
-	set := Taken([]Range{of(t, "a", "nodes 192.0.2.1/32 192.0.2.1"), of(t, "a", "nodes 2001:db8::1/128 2001:db8::1"), of(t, "", "network 10.0.0.0/8")})
+	set := Taken(
+		[]Range{
+			of(t, "a", "nodes 192.0.2.1/32 192.0.2.1"),
+			of(t, "a", "nodes 2001:db8::1/128 2001:db8::1"),
+			of(t, "", "network 10.0.0.0/8"),
+		},
+	)
 	if got := fmt.Sprint(set.Prefixes()); got != "[10.0.0.0/8 192.0.2.0/24 2001:db8::/64]" {
 		t.Errorf("got %s", got)
 	}

@@ -93,21 +93,29 @@ func Overlaps(all []Range) []Overlap {
 }
 
 func conflict(a, b *Range) bool {
-	if !a.Prefix.Overlaps(b.Prefix) || a.Use == Planned || b.Use == Planned {
+	if !a.Prefix.Overlaps(b.Prefix) || byDesign(a, b) {
 		return false
 	}
-	same := a.Cluster == b.Cluster
-	switch networks := a.Use == Network || b.Use == Network; {
-	case same && a.Use == b.Use, a.Use == Network && b.Use == Network:
-		return false
-	case networks && (a.seen() || b.seen()), networks && !same && a.Cluster != "" && b.Cluster != "":
-		return false
+	switch {
 	case a.seen() && b.seen():
-		return !same && slices.ContainsFunc(a.Addresses, func(x netip.Addr) bool { return slices.Contains(b.Addresses, x) })
+		return a.Cluster != b.Cluster &&
+			slices.ContainsFunc(a.Addresses, func(x netip.Addr) bool { return slices.Contains(b.Addresses, x) })
 	case a.seen():
 		return covers(b.Prefix, a)
 	}
 	return covers(a.Prefix, b)
+}
+
+// byDesign reports whether two ranges may share addresses: Overlaps says which.
+func byDesign(a, b *Range) bool {
+	if a.Use == Planned || b.Use == Planned {
+		return true
+	}
+	same := a.Cluster == b.Cluster
+	if a.Use != Network && b.Use != Network {
+		return same && a.Use == b.Use
+	}
+	return a.Use == b.Use || a.seen() || b.seen() || !same && a.Cluster != "" && b.Cluster != ""
 }
 
 // covers reports whether a range has an address of another one.

@@ -85,9 +85,19 @@ func TestOverlaps(t *testing.T) {
 
 func TestInSharedSpace(t *testing.T) {
 	all := []Range{
-		of(t, "a", "Services 100.64.0.0/13"), of(t, "a", "pods 100.96.0.0/11"), of(t, "a", "pods 100.96.1.0/24"), of(t, "b", "pods 10.244.0.0/16"),
-		of(t, "a", "nodes 100.0.0.0/8 100.1.0.1"), of(t, "a", "nodes 100.100.0.1/32 100.100.0.1"), of(t, "", "network 100.64.0.0/10"),
-		of(t, "b", "network 100.64.0.0/10"), of(t, "b", "planned 100.64.0.0/16"),
+		of(
+			t,
+			"a",
+			"Services 100.64.0.0/13",
+		),
+		of(t, "a", "pods 100.96.0.0/11"),
+		of(t, "a", "pods 100.96.1.0/24"),
+		of(t, "b", "pods 10.244.0.0/16"),
+		of(t, "a", "nodes 100.0.0.0/8 100.1.0.1"),
+		of(t, "a", "nodes 100.100.0.1/32 100.100.0.1"),
+		of(t, "", "network 100.64.0.0/10"),
+		of(t, "b", "network 100.64.0.0/10"),
+		of(t, "b", "planned 100.64.0.0/16"),
 	}
 	var got []string
 	for _, r := range InSharedSpace(all) {
@@ -100,7 +110,14 @@ func TestInSharedSpace(t *testing.T) {
 
 func TestSort(t *testing.T) {
 	all := []Range{
-		of(t, "b", "Services 10.0.0.0/16"), of(t, "a", "nodes 10.0.0.0/16"), of(t, "a", "Services 10.2.0.0/16"), of(t, "a", "Services 10.1.0.0/16"),
+		of(
+			t,
+			"b",
+			"Services 10.0.0.0/16",
+		),
+		of(t, "a", "nodes 10.0.0.0/16"),
+		of(t, "a", "Services 10.2.0.0/16"),
+		of(t, "a", "Services 10.1.0.0/16"),
 	}
 	Sort(all)
 	var got []string

@@ -14,11 +14,15 @@ func TestWishes(t *testing.T) {
 	}{
 		{"as it is", []string{"Services 10.96.0.0/16", "pods 10.244.0.0/14"}, Sizes{}, "Services/16 pods/14"},
 		{
-			"both families", []string{"Services 10.96.0.0/16", "Services fd00::/108", "pods 10.244.0.0/16", "pods fd01::/56"}, Sizes{},
+			"both families",
+			[]string{"Services 10.96.0.0/16", "Services fd00::/108", "pods 10.244.0.0/16", "pods fd01::/56"},
+			Sizes{},
 			"Services/16 Services/108 pods/16 pods/56",
 		},
 		{
-			"asked for", []string{"Services 10.96.0.0/16", "pods 10.244.0.0/16"}, Sizes{Services: []int{20}, Pods: []int{56, 12}},
+			"asked for",
+			[]string{"Services 10.96.0.0/16", "pods 10.244.0.0/16"},
+			Sizes{Services: []int{20}, Pods: []int{56, 12}},
 			"Services/20 pods/12 pods/56",
 		},
 		{"of no known size", []string{"Services 10.96.0.0/16", "pods 172.20.0.8/31 172.20.0.8"}, Sizes{}, "Services/16 pods/0"},

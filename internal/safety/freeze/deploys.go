@@ -36,7 +36,9 @@ const (
 	celOwn = `!(has(` + celSubject + `.metadata.ownerReferences) &&
   ` + celSubject + `.metadata.ownerReferences.exists(r, has(r.controller) && r.controller))`
 
-	celNewSpec = `request.operation != 'UPDATE' || object.spec != oldObject.spec || ` + celDeploysProbe
+	// Objects of custom kinds may have no spec: of those only creations and deletions are looked at.
+	celNewSpec = `request.operation != 'UPDATE' || ` + celDeploysProbe + ` ||
+has(object.spec) != has(oldObject.spec) || (has(object.spec) && object.spec != oldObject.spec)`
 
 	// celUnruled is true of all but the control plane, whose controllers may be any ServiceAccount of kube-system.
 	celUnruled = `!(request.userInfo.username in ['system:apiserver', 'system:kube-controller-manager'] ||
@@ -53,13 +55,16 @@ const (
 )
 
 // Deploys is a freeze of what people and their tools deploy: no one but replumb, the control plane and those who break the glass
-// creates, deletes or changes the spec of workloads, Services, Ingresses and NetworkPolicies. What programs write while they run goes
-// on, such as ConfigMaps, Secrets, Jobs, and replicas by the subresource scale.
+// creates, deletes or changes the spec of workloads, Services, Ingresses and NetworkPolicies, of Rollouts of Argo and routes of the Gateway
+// API, and of More. What programs write while they run goes on, such as ConfigMaps, Secrets, Jobs, and replicas by the subresource scale.
 type Deploys struct {
 	Client    client.Client
 	Migration string
 	// Include and Exclude choose namespaces by name. In both * stands for any part of a name. No include means all.
 	Include, Exclude []string
+	// More are further kinds of objects in namespaces. Kinds that are not served, here and of those that are always frozen, are no
+	// trouble: the API server asks no more of a rule than that it fits, and it holds once their definitions are there.
+	More []schema.GroupResource
 }
 
 var (
@@ -79,7 +84,7 @@ func (s *Deploys) Policy() (*admissionv1.ValidatingAdmissionPolicy, *admissionv1
 func (s *Deploys) spec() admissionv1.ValidatingAdmissionPolicySpec {
 	ignore, forbidden := admissionv1.Ignore, metav1.StatusReasonForbidden
 	return admissionv1.ValidatingAdmissionPolicySpec{
-		MatchConstraints: deployed(), FailurePolicy: &ignore,
+		MatchConstraints: s.deployed(), FailurePolicy: &ignore,
 		MatchConditions: []admissionv1.MatchCondition{
 			{Name: "changes", Expression: celNewSpec},
 			{Name: "chosen", Expression: celDeploysProbe + " || (" + s.chosen() + ")"},
@@ -116,25 +121,42 @@ func pattern(names []string) string {
 	return "^(" + strings.Join(all, "|") + ")$"
 }
 
-func deployed() *admissionv1.MatchResources {
+// group has kinds of one API group that are frozen, in all versions that matter.
+type group struct {
+	name, version    string
+	resources, kinds []string
+}
+
+func always() []group {
+	return []group{
+		{"", "v1", []string{"services"}, []string{"Service"}},
+		{"apps", "v1", []string{"daemonsets", "deployments", "statefulsets"}, []string{"DaemonSet", "Deployment", "StatefulSet"}},
+		{"batch", "v1", []string{"cronjobs"}, []string{"CronJob"}},
+		{"networking.k8s.io", "v1", []string{"ingresses", "networkpolicies"}, []string{"Ingress", "NetworkPolicy"}},
+		{"argoproj.io", "*", []string{"rollouts"}, []string{"Rollout"}},
+		{
+			"gateway.networking.k8s.io", "*",
+			[]string{"grpcroutes", "httproutes", "tcproutes", "tlsroutes", "udproutes"},
+			[]string{"GRPCRoute", "HTTPRoute", "TCPRoute", "TLSRoute", "UDPRoute"},
+		},
+	}
+}
+
+func (s *Deploys) deployed() *admissionv1.MatchResources {
 	equivalent, namespaced := admissionv1.Equivalent, admissionv1.NamespacedScope
 	m := &admissionv1.MatchResources{
 		NamespaceSelector: &metav1.LabelSelector{}, ObjectSelector: &metav1.LabelSelector{}, MatchPolicy: &equivalent,
 	}
-	for _, r := range []struct {
-		group     string
-		resources []string
-	}{
-		{"", []string{"services"}},
-		{"apps", []string{"daemonsets", "deployments", "statefulsets"}},
-		{"batch", []string{"cronjobs"}},
-		{"networking.k8s.io", []string{"ingresses", "networkpolicies"}},
-	} {
+	all := always()
+	for _, r := range s.More {
+		all = append(all, group{name: r.Group, version: "*", resources: []string{r.Resource}})
+	}
+	for _, r := range all {
 		m.ResourceRules = append(m.ResourceRules, admissionv1.NamedRuleWithOperations{RuleWithOperations: admissionv1.RuleWithOperations{
 			Operations: []admissionv1.OperationType{admissionv1.Create, admissionv1.Update, admissionv1.Delete},
 			Rule: admissionv1.Rule{
-				APIGroups:   []string{r.group},
-				APIVersions: []string{"v1"},
+				APIGroups:   []string{r.name},
+				APIVersions: []string{r.version},
 				Resources:   r.resources,
 				Scope:       &namespaced,
 			},
@@ -239,18 +261,9 @@ func DeploysInForce(ctx context.Context, c client.Reader) (bool, error) {
 	return policy.Labels[v1alpha1.LabelRole] == v1alpha1.RoleFreeze, nil
 }
 
-// Freezes reports whether a freeze of deployments is about objects of a kind.
+// Freezes reports whether every freeze of deployments is about objects of a kind.
 func Freezes(gk schema.GroupKind) bool {
-	frozen := []schema.GroupKind{
-		{Kind: "Service"},
-		{Group: "apps", Kind: "DaemonSet"},
-		{Group: "apps", Kind: "Deployment"},
-		{Group: "apps", Kind: "StatefulSet"},
-		{Group: "batch", Kind: "CronJob"},
-		{Group: "networking.k8s.io", Kind: "Ingress"},
-		{Group: "networking.k8s.io", Kind: "NetworkPolicy"},
-	}
-	return slices.Contains(frozen, gk)
+	return slices.ContainsFunc(always(), func(g group) bool { return g.name == gk.Group && slices.Contains(g.kinds, gk.Kind) })
 }
 
 // Exempt takes an object out of the freezes. Updates say who sends them and deletions do not, so that replumb's own would be refused

@@ -4,6 +4,8 @@ package freeze
 
 import (
 	"context"
+	"errors"
+	"slices"
 	"strings"
 	"testing"
 
@@ -11,6 +13,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -96,6 +102,148 @@ func TestDeploysAreFrozen(t *testing.T) {
 	run(t, step.Undo())
 	if err := scaled(s, "shop", "cart", "helm", nil); err != nil {
 		t.Errorf("after the freeze: %v", err)
+	}
+}
+
+// custom is a kind that is no one's of Kubernetes.
+type custom struct{ group, resource, kind string }
+
+func (k custom) gvr() schema.GroupVersionResource {
+	return schema.GroupVersionResource{Group: k.group, Version: "v1alpha1", Resource: k.resource}
+}
+
+// define has the API server serve a kind until the test ends.
+func (k custom) define(t *testing.T, c dynamic.Interface) {
+	t.Helper()
+	defined := c.Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"})
+	name := k.resource + "." + k.group
+	_, err := defined.Create(t.Context(), &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+		"metadata": map[string]any{
+			"name": name, "annotations": map[string]any{"api-approved.kubernetes.io": "unapproved, for a test"},
+		},
+		"spec": map[string]any{
+			"group": k.group, "scope": "Namespaced",
+			"names": map[string]any{"kind": k.kind, "plural": k.resource, "singular": strings.ToLower(k.kind), "listKind": k.kind + "List"},
+			"versions": []any{map[string]any{
+				"name": "v1alpha1", "served": true, "storage": true, "subresources": map[string]any{"status": map[string]any{}},
+				"schema": map[string]any{"openAPIV3Schema": map[string]any{"type": "object", "x-kubernetes-preserve-unknown-fields": true}},
+			}},
+		},
+	}}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = defined.Delete(context.Background(), name, metav1.DeleteOptions{}) })
+}
+
+func (k custom) object(name string, spec any) *unstructured.Unstructured {
+	o := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": k.gvr().GroupVersion().String(), "kind": k.kind, "metadata": map[string]any{"name": name, "namespace": "shop"},
+	}}
+	if spec != nil {
+		o.Object["spec"] = spec
+	}
+	return o
+}
+
+// TestCustomKindsAreFrozen: Rollouts, routes of the Gateway API and kinds that are named, also where their definitions come after the freeze;
+// what controllers write to them, and kinds that no one names, go on. Each is changed before the freeze, which is the control.
+func TestCustomKindsAreFrozen(t *testing.T) {
+	s := lazy.Get(t)
+	s.Namespace(t, "shop")
+	c, err := dynamic.NewForConfig(s.Config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const gateway = "gateway.networking.k8s.io"
+	kinds := []custom{
+		{"argoproj.io", "rollouts", "Rollout"},
+		{gateway, "httproutes", "HTTPRoute"},
+		{gateway, "grpcroutes", "GRPCRoute"},
+		{gateway, "tcproutes", "TCPRoute"},
+		{gateway, "tlsroutes", "TLSRoute"},
+		{gateway, "udproutes", "UDPRoute"},
+		{"example.com", "kafkas", "Kafka"},
+	}
+	bare, free, late := custom{
+		"example.com",
+		"bares",
+		"Bare",
+	}, custom{
+		"example.com",
+		"others",
+		"Other",
+	}, custom{
+		"example.com",
+		"lates",
+		"Late",
+	}
+	spec := map[string]any{"a": "b"}
+	for _, k := range append(slices.Clone(kinds), bare, free) {
+		k.define(t, c)
+		o := k.object("cart", spec)
+		if k == bare {
+			o = k.object("cart", nil)
+		}
+		eventually(t, k.kind+" is served, and not frozen", func() bool {
+			_, err := c.Resource(k.gvr()).Namespace("shop").Create(t.Context(), o, metav1.CreateOptions{})
+			return err == nil
+		})
+	}
+	step := &Deploys{Client: s, Migration: "to-mirror", More: []schema.GroupResource{
+		{Group: "example.com", Resource: "kafkas"},
+		{Group: "example.com", Resource: "bares"},
+		{Group: "example.com", Resource: "lates"},
+		{Group: "example.com", Resource: "absent"},
+	}}
+	run(t, step)
+	t.Cleanup(func() { _ = remove(context.Background(), s, DeploysName) })
+
+	do := func(k custom) (create, patch, remove, note, status error) {
+		in := c.Resource(k.gvr()).Namespace("shop")
+		dry := []string{metav1.DryRunAll}
+		send := func(body string, sub ...string) error {
+			_, err := in.Patch(
+				t.Context(),
+				"cart",
+				types.MergePatchType,
+				[]byte(body),
+				metav1.PatchOptions{DryRun: dry, FieldManager: "helm"},
+				sub...)
+			return err
+		}
+		_, create = in.Create(t.Context(), k.object("new", spec), metav1.CreateOptions{DryRun: dry})
+		patch, note = send(`{"spec":{"a":"c"}}`), send(`{"metadata":{"annotations":{"a":"b"}}}`)
+		remove = in.Delete(t.Context(), "cart", metav1.DeleteOptions{DryRun: dry})
+		return create, patch, remove, note, send(`{"status":{"a":"b"}}`, "status")
+	}
+	for _, k := range append(kinds, bare) {
+		t.Run(k.kind, func(t *testing.T) {
+			create, patch, remove, note, status := do(k)
+			for what, err := range map[string]error{"creation": create, "spec": patch, "deletion": remove} {
+				if !denied(err, DeploysName) || !strings.Contains(err.Error(), k.kind+" shop/") {
+					t.Errorf("%s: %v", what, err)
+				}
+			}
+			if note != nil || status != nil {
+				t.Errorf("metadata: %v; status: %v", note, status)
+			}
+		})
+	}
+	if create, patch, remove, note, status := do(free); errors.Join(create, patch, remove, note, status) != nil {
+		t.Errorf("a kind that is not named: %v", errors.Join(create, patch, remove, note, status))
+	}
+	late.define(t, c)
+	eventually(t, "a definition that came late", func() bool {
+		_, err := c.Resource(late.gvr()).
+			Namespace("shop").
+			Create(t.Context(), late.object("new", spec), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		return denied(err, DeploysName)
+	})
+	run(t, step.Undo())
+	if create, patch, remove, note, status := do(kinds[0]); errors.Join(create, patch, remove, note, status) != nil {
+		t.Errorf("after the freeze: %v", errors.Join(create, patch, remove, note, status))
 	}
 }
 

@@ -158,9 +158,15 @@ func (g *Guard) State(ctx context.Context) (engine.State, error) {
 // Do implements engine.Step.
 func (g *Guard) Do(ctx context.Context) error {
 	policy, binding := g.Policy()
-	return ensureBoth(ctx, g.Client, policy, binding, func(*admissionv1.ValidatingAdmissionPolicy) admissionv1.ValidatingAdmissionPolicySpec {
-		return g.spec()
-	})
+	return ensureBoth(
+		ctx,
+		g.Client,
+		policy,
+		binding,
+		func(*admissionv1.ValidatingAdmissionPolicy) admissionv1.ValidatingAdmissionPolicySpec {
+			return g.spec()
+		},
+	)
 }
 
 // enforced asks by the dry run of a Service that the guard refuses, whatever its address is.

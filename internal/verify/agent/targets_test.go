@@ -264,7 +264,14 @@ func TestWantedTargets(t *testing.T) {
 		m.Spec.Proof.Rate = 20
 		m.Spec.Proof.Probes = []v1alpha1.ProbeSpec{
 			{Name: "shop", Kind: v1alpha1.RequestHTTP, Address: "http://shop.example/a?b=c", ExpectStatus: 204},
-			{Name: "tls", Kind: v1alpha1.RequestHTTP, Address: "https://shop.example", Host: "other.example", Rate: 3, From: v1alpha1.FromHost},
+			{
+				Name:    "tls",
+				Kind:    v1alpha1.RequestHTTP,
+				Address: "https://shop.example",
+				Host:    "other.example",
+				Rate:    3,
+				From:    v1alpha1.FromHost,
+			},
 			{Name: "pods-only", Kind: v1alpha1.RequestTCP, Address: "db.shop:5432", From: v1alpha1.FromPod},
 			{Name: "echo", Kind: v1alpha1.RequestUDP, Address: "192.0.2.1:7", Timeout: &metav1.Duration{Duration: time.Second}},
 			{Name: "lines", Kind: v1alpha1.RequestStream, Address: "192.0.2.1:7", From: v1alpha1.FromBoth},
@@ -289,7 +296,8 @@ func TestWantedTargets(t *testing.T) {
 	if !slices.Equal(lines(got), want) {
 		t.Fatalf("got\n  %s", strings.Join(lines(got), "\n  "))
 	}
-	if got[1].Host != "other.example" || got[0].shown != "http://shop.example/a?b=c" || got[0].TLS || !got[1].TLS || got[2].Timeout != probe.Duration(time.Second) {
+	if got[1].Host != "other.example" || got[0].shown != "http://shop.example/a?b=c" || got[0].TLS || !got[1].TLS ||
+		got[2].Timeout != probe.Duration(time.Second) {
 		t.Errorf("targets %+v", got)
 	}
 	for i, name := range []string{"dns", "no-url", "secret", "no-port", "odd", "metadata", "mapped", "link", "kubelet", "flood"} {

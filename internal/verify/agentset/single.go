@@ -75,5 +75,7 @@ func (s *Set) answers([]string) ([]client.Object, error) {
 
 // singleRights are what the Deployment takes.
 func singleRights() []cluster.Right {
-	return cluster.In(v1alpha1.SystemNamespace, cluster.Named(cluster.Grant("apps", "deployments", "", "get create patch delete"), Single)...)
+	return cluster.In(
+		v1alpha1.SystemNamespace,
+		cluster.Named(cluster.Grant("apps", "deployments", "", "get create patch delete"), Single)...)
 }

@@ -103,8 +103,11 @@ func checkLocalData(in Input) []findings.Result {
 }
 
 func checkReferences(in Input) []findings.Result {
-	return append(in.references(func(r references.Reference) bool { return !r.IsPolicy() || r.Covered }),
-		in.unread(slices.Concat([]string{"configmaps", "secrets", "services", "ingresses", "endpointslices"}, cluster.SettingResources()))...)
+	return append(
+		in.references(func(r references.Reference) bool { return !r.IsPolicy() || r.Covered }),
+		in.unread(
+			slices.Concat([]string{"configmaps", "secrets", "services", "ingresses", "endpointslices"}, cluster.SettingResources()),
+		)...)
 }
 
 func checkPolicies(in Input) []findings.Result {

@@ -98,7 +98,7 @@ func movedGuide(o cluster.Origin, to string) string {
 
 // podSubnetCovers returns nil if kubeadm's configuration has all ranges, or there is none.
 func podSubnetCovers(ctx context.Context, c *cluster.Cluster, to []netip.Prefix) error {
-	const name = "configmap kube-system/kubeadm-config"
+	const name = "configmap " + metav1.NamespaceSystem + "/" + controlplane.KubeadmConfig
 	config := &corev1.ConfigMap{}
 	err := c.Get(ctx, client.ObjectKey{Namespace: metav1.NamespaceSystem, Name: controlplane.KubeadmConfig}, config)
 	if apierrors.IsNotFound(err) {

@@ -97,7 +97,10 @@ func TestConfigMaps(t *testing.T) {
 }
 
 func pod(namespace, name string, ips ...string) *corev1.Pod {
-	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c"}}}}
+	p := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
+		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "c"}}},
+	}
 	for _, ip := range ips {
 		p.Status.PodIPs = append(p.Status.PodIPs, corev1.PodIP{IP: ip})
 	}
@@ -156,11 +159,15 @@ func TestMigrationsAndPools(t *testing.T) {
 	r := newReader()
 	r.takeMigration(&v1alpha1.Migration{
 		ObjectMeta: metav1.ObjectMeta{Name: "m"},
-		Spec:       v1alpha1.MigrationSpec{ServiceCIDR: &v1alpha1.ServiceCIDRSpec{To: []string{"172.24.0.0/16"}, Networks: []string{"10.8.0.0/16"}}},
+		Spec: v1alpha1.MigrationSpec{
+			ServiceCIDR: &v1alpha1.ServiceCIDRSpec{To: []string{"172.24.0.0/16"}, Networks: []string{"10.8.0.0/16"}},
+		},
 	})
 	r.takeMigration(&v1alpha1.Migration{
 		ObjectMeta: metav1.ObjectMeta{Name: "n"},
-		Spec:       v1alpha1.MigrationSpec{PodCIDR: &v1alpha1.PodCIDRSpec{To: []string{"10.245.0.0/16"}, Networks: []string{"10.9.0.0/16"}}},
+		Spec: v1alpha1.MigrationSpec{
+			PodCIDR: &v1alpha1.PodCIDRSpec{To: []string{"10.245.0.0/16"}, Networks: []string{"10.9.0.0/16"}},
+		},
 	})
 	const pools = `{"items": [{"metadata": {"name": "default"}, "spec": {"ipv4": {"cidrs": ["10.1.0.0/16"]}, "ipv6": {"cidrs": ["fd00::/48"]}}}]}`
 	if err := r.takeCilium([]byte(pools)); err != nil {
