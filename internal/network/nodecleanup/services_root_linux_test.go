@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/replumb/replumb/internal/testing/ownnet"
 )
 
 // proxyRules are what kube-proxy has written in mode iptables.
@@ -64,7 +66,7 @@ add element ip kube-proxy service-ips { 10.96.0.20 . tcp . 80 : goto service-a }
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			alone(t)
+			ownnet.Enter(t)
 			write(t)
 			for address, want := range map[netip.Addr]bool{has: true, hasNot: false} {
 				if got, err := (Services{Host: host}).programmed(address); err != nil || got != want {
