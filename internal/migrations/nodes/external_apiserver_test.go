@@ -25,6 +25,9 @@ import (
 	"github.com/replumb/replumb/internal/testing/crash"
 )
 
+// farNetwork is where the control planes of these tests are: the real API server may have an address in oldNetwork.
+const farNetwork = "203.0.113.0/24"
+
 // apiAt is the endpoint of an API server, as one writes it itself.
 func apiAt(address string) *discoveryv1.EndpointSlice {
 	return &discoveryv1.EndpointSlice{
@@ -58,7 +61,7 @@ func (f *fixture) playControlPlanes(names map[string]string) {
 	config.Dial = func(ctx context.Context, network, address string) (net.Conn, error) {
 		host, _, err := net.SplitHostPort(address)
 		if a, parsed := netip.ParseAddr(host); err == nil && parsed == nil &&
-			(netip.MustParsePrefix(oldNetwork).Contains(a) || netip.MustParsePrefix(newNetwork).Contains(a)) {
+			(netip.MustParsePrefix(farNetwork).Contains(a) || netip.MustParsePrefix(newNetwork).Contains(a)) {
 			address = real
 		}
 		return new(net.Dialer).DialContext(ctx, network, address)
@@ -97,7 +100,7 @@ func shapeOf(t *testing.T, c *etcd.Client) string {
 // every write that was acknowledged meanwhile.
 func TestExternalEtcdStays(t *testing.T) {
 	f := setup(t, func(m *v1alpha1.Migration) {
-		m.Spec.Nodes.Canary.Mode = v1alpha1.PodCanaryDisabled
+		m.Spec.Nodes.Old.CIDRs, m.Spec.Nodes.Canary.Mode = []string{farNetwork}, v1alpha1.PodCanaryDisabled
 		m.Spec.Nodes.ControlPlane = &v1alpha1.ControlPlaneSpec{
 			Etcd: v1alpha1.EtcdSpec{
 				External: true, Endpoints: []string{"https://203.0.113.1:2379"}, CAFile: "/ca.crt", CertFile: "/client.crt", KeyFile: "/client.key",
@@ -105,7 +108,8 @@ func TestExternalEtcdStays(t *testing.T) {
 			Settle: &metav1.Duration{Duration: 100 * time.Millisecond},
 		}
 	})
-	old := map[string]string{"cp1": "192.0.2.11", "cp2": "192.0.2.12"}
+	f.node("w", "203.0.113.1")
+	old := map[string]string{"cp1": "203.0.113.11", "cp2": "203.0.113.12"}
 	f.playControlPlanes(old)
 	members, err := etcd.Open(t.Context(), etcd.Config{Endpoints: []string{server.Etcd}, Run: "m"})
 	f.Must(err)
