@@ -82,7 +82,7 @@ func controlPlaneChecks() []findings.Check[Input] {
 		},
 		{
 			Code: "RP3404", Severity: findings.Warning, Run: checkStays,
-			Claim: "no etcd stays where it is",
+			Claim: "every etcd is on machines that move",
 			Why:   "what is elsewhere is not moved: the new API servers reach it from another network, where firewalls may not know them",
 			Fix:   "let the new network reach its client port, and have new control planes use its endpoints and certificates",
 		},

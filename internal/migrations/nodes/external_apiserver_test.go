@@ -25,8 +25,8 @@ import (
 	"github.com/replumb/replumb/internal/testing/crash"
 )
 
-// farNetwork is where the control planes of these tests are: the real API server may have an address in oldNetwork.
-const farNetwork = "203.0.113.0/24"
+// farNetwork is where the control planes of these tests are, a part of oldNetwork: the real API server may have an address in the rest of it.
+const farNetwork = "192.0.2.128/25"
 
 // apiAt is the endpoint of an API server, as one writes it itself.
 func apiAt(address string) *discoveryv1.EndpointSlice {
@@ -108,8 +108,8 @@ func TestExternalEtcdStays(t *testing.T) {
 			Settle: &metav1.Duration{Duration: 100 * time.Millisecond},
 		}
 	})
-	f.node("w", "203.0.113.1")
-	old := map[string]string{"cp1": "203.0.113.11", "cp2": "203.0.113.12"}
+	f.node("w", "192.0.2.130")
+	old := map[string]string{"cp1": "192.0.2.131", "cp2": "192.0.2.132"}
 	f.playControlPlanes(old)
 	members, err := etcd.Open(t.Context(), etcd.Config{Endpoints: []string{server.Etcd}, Run: "m"})
 	f.Must(err)
