@@ -35,22 +35,28 @@ func TestStores(t *testing.T) {
 		{
 			"kubeadm, etcd elsewhere",
 			storePod("component", "10.1.0.11", "--etcd-servers=https://10.9.0.1:2379,https://10.9.0.2:2379"),
-			[]string{"https://10.9.0.1:2379", "https://10.9.0.2:2379"}, nil, false, false,
+			[]string{"https://10.9.0.1:2379", "https://10.9.0.2:2379"},
+			nil, false, false,
 		},
 		{
 			"kOps",
 			storePod("k8s-app", "10.1.0.11", "--etcd-servers-overrides=/events#https://127.0.0.1:4002", "--etcd-servers=https://127.0.0.1:4001"),
-			[]string{"https://127.0.0.1:4001"}, []string{"/events"}, true, true,
+			[]string{"https://127.0.0.1:4001"},
+			[]string{"/events"},
+			true, true,
 		},
 		{
 			"events elsewhere, of several servers",
 			storePod("k8s-app", "10.1.0.11", "--etcd-servers", "https://10.1.0.11:2379",
 				"--etcd-servers-overrides", "/events#https://10.9.0.1:2379;https://10.9.0.2:2379,apps/deployments#https://10.9.0.3:2379"),
-			[]string{"https://10.1.0.11:2379"}, []string{"/events", "apps/deployments"}, true, false,
+			[]string{"https://10.1.0.11:2379"},
+			[]string{"/events", "apps/deployments"},
+			true, false,
 		},
 		{
 			"that of another API server", storePod("component", "10.1.0.11", "--etcd-servers=https://10.1.0.12:2379"),
-			[]string{"https://10.1.0.12:2379"}, nil, true, false,
+			[]string{"https://10.1.0.12:2379"},
+			nil, true, false,
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

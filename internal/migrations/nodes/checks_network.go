@@ -73,8 +73,10 @@ func controlPlaneChecks() []findings.Check[Input] {
 			Fix:   "run three or five control-plane nodes",
 		},
 		{
-			Code: "RP3403", Severity: findings.Blocking, Run: checkStores,
-			Claim: "every etcd on machines of the control plane moves with them",
+			Code:     "RP3403",
+			Severity: findings.Blocking,
+			Run:      checkStores,
+			Claim:    "every etcd on machines of the control plane moves with them",
 			Why: "API servers say by their flags which etcds they have, and where; a member of one that nothing moves is lost with its machine, and " +
 				"with most of them so is what they keep",
 			Fix: "describe it as it is: spec.nodes.controlPlane.etcd.external for an etcd with machines of its own, etcdEvents for a second one " +
@@ -141,14 +143,8 @@ func checkEtcd(in Input) []findings.Result {
 	case in.EtcdProblem != nil:
 		return []findings.Result{findings.Failed("", "%v", in.EtcdProblem)}
 	}
-	if in.EventsProblem != nil {
-		return []findings.Result{findings.Failed("", "events etcd: %v", in.EventsProblem)}
-	}
-	var exempt, events []string
+	var exempt []string
 	for _, c := range in.Survey.OldControlPlane() {
-		if c.Ended || c.Successor != nil {
-			events = append(events, in.Survey.eventsInTransition(&c)...)
-		}
 		if c.Ended {
 			exempt = append(exempt, c.Name)
 		}
@@ -159,18 +155,33 @@ func checkEtcd(in Input) []findings.Result {
 	if problem := in.Survey.Etcd.Complaint(exempt...); problem != "" {
 		return []findings.Result{findings.Failed("", "etcd: %s", problem)}
 	}
-	if in.Survey.Events != nil {
-		if problem := in.Survey.Events.Complaint(events...); problem != "" {
-			return []findings.Result{findings.Failed("", "events etcd: %s", problem)}
-		}
+	if problem := in.eventsProblem(); problem != "" {
+		return []findings.Result{findings.Failed("", "events etcd: %s", problem)}
 	}
-	if len(in.Survey.OldControlPlane()) == 0 && in.Survey.Spec.external() {
+	if len(in.Survey.OldControlPlane()) > 0 {
+		return nil
+	}
+	if in.Survey.Spec.external() {
 		return []findings.Result{findings.Failed("", "no Node of the control plane has an address in %v", in.Survey.Spec.Old.CIDRs)}
 	}
-	if len(in.Survey.OldControlPlane()) == 0 {
-		return []findings.Result{findings.Failed("", "no member of etcd has a peer URL in %v", in.Survey.Spec.Old.CIDRs)}
+	return []findings.Result{findings.Failed("", "no member of etcd has a peer URL in %v", in.Survey.Spec.Old.CIDRs)}
+}
+
+// eventsProblem is what is the matter with the second etcd; nothing, if all is well or there is none that moves.
+func (in Input) eventsProblem() string {
+	switch {
+	case in.EventsProblem != nil:
+		return in.EventsProblem.Error()
+	case in.Survey.Events == nil:
+		return ""
 	}
-	return nil
+	var exempt []string
+	for _, c := range in.Survey.OldControlPlane() {
+		if c.Ended || c.Successor != nil {
+			exempt = append(exempt, in.Survey.eventsInTransition(&c)...)
+		}
+	}
+	return in.Survey.Events.Complaint(exempt...)
 }
 
 // stores are those of all API servers that tell, with the machines that they run on.
@@ -195,19 +206,28 @@ func checkStores(in Input) []findings.Result {
 		beside := s.Beside(s.Main, hosts...)
 		switch {
 		case beside && cp.Etcd.External:
-			out = append(out, findings.Failed("Pod "+s.Pod, "the API server of pod %s has its etcd beside it (%s), and etcd.external says that it "+
-				"is elsewhere", s.Pod, strings.Join(s.Main, ", ")))
+			out = append(
+				out,
+				findings.Failed("Pod "+s.Pod, "the API server of pod %s has its etcd beside it (%s), and etcd.external says that it "+
+					"is elsewhere", s.Pod, strings.Join(s.Main, ", ")),
+			)
 		case !beside && !cp.Etcd.External:
-			out = append(out, findings.Failed("Pod "+s.Pod, "the API server of pod %s has its etcd elsewhere (%s): write etcd.external: true",
-				s.Pod, strings.Join(s.Main, ", ")))
+			out = append(
+				out,
+				findings.Failed("Pod "+s.Pod, "the API server of pod %s has its etcd elsewhere (%s): write etcd.external: true",
+					s.Pod, strings.Join(s.Main, ", ")),
+			)
 		}
 		for _, resource := range s.Resources() {
 			urls := s.Others[resource]
 			switch {
 			case !s.Beside(urls, hosts...):
 			case resource != apiserver.Events:
-				out = append(out, findings.Failed("Pod "+s.Pod, "the API server of pod %s has an etcd for %s beside it (%s), and only one for "+
-					"events can be moved", s.Pod, resource, strings.Join(urls, ", ")))
+				out = append(
+					out,
+					findings.Failed("Pod "+s.Pod, "the API server of pod %s has an etcd for %s beside it (%s), and only one for "+
+						"events can be moved", s.Pod, resource, strings.Join(urls, ", ")),
+				)
 			case cp.EtcdEvents == nil:
 				out = append(out, findings.Failed("Pod "+s.Pod, "the API server of pod %s has an etcd for events beside it (%s), and "+
 					"controlPlane.etcdEvents does not say how its members are reached", s.Pod, strings.Join(urls, ", ")))

@@ -55,7 +55,7 @@ func (cp *controlPlane) recordSuccessor(ctx context.Context, name string, answer
 		return fmt.Errorf("control-plane node %s joined at %s, which is not in %v", answer.Name, answer.PeerURL, cp.spec.New.CIDRs)
 	}
 	return cp.record().updateNode(ctx, name, func(n *v1alpha1.NodeStatus) {
-		n.Successor, n.EventsSuccessor = answer.MemberStatus.DeepCopy(), answer.Events
+		n.Successor, n.EventsSuccessor = answer.DeepCopy(), answer.Events
 	})
 }
 

@@ -116,7 +116,7 @@ func TestSwapsSurviveKills(t *testing.T) {
 			if aliased(tt.from) {
 				ttl = AliasTTL
 			}
-			w := newWorld(t, seed+uint64(i)*100, tt.from, ttl) //nolint:gosec // it is small
+			w := newWorld(t, seed+uint64(i)*100, tt.from, ttl)
 			w.primary.Type, w.former, w.typ, w.to, w.client = tt.former, tt.former, tt.typ, tt.to, client
 			w.secondary = w.primary
 			w.tick(ttl)

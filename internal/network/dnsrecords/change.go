@@ -42,15 +42,11 @@ func (s *changeStep) ID() string { return s.move.id(s.stage, s.to) }
 
 func (s *changeStep) Title() string {
 	m := s.move
-	record := Title(m.name, m.typ)
-	if m.Changes() && (s.stage == lower) == (s.to == engine.Forward) {
-		record = Title(m.name, m.former)
+	if m.Changes() {
+		return s.swapTitle()
 	}
+	record := Title(m.name, m.typ)
 	switch {
-	case s.stage == narrow && m.Changes() && s.to == engine.Backward:
-		return fmt.Sprintf("Have %s be a %s again, in one change", m.name[:len(m.name)-1], m.former)
-	case s.stage == narrow && m.Changes():
-		return fmt.Sprintf("Replace %s by %s: %s, in one change", Title(m.name, m.former), m.typ, list(m.to))
 	case s.stage == lower:
 		return fmt.Sprintf("Lower the time to live of %s to %s", record, m.low)
 	case s.stage == restore:
@@ -66,6 +62,24 @@ func (s *changeStep) Title() string {
 		return fmt.Sprintf("Lead %s to %s", record, list(m.to))
 	}
 	return fmt.Sprintf("Leave only %s in %s", list(m.to), record)
+}
+
+// swapTitle is the title where the record changes its type.
+func (s *changeStep) swapTitle() string {
+	m := s.move
+	begins, ends := Title(m.name, m.former), Title(m.name, m.typ)
+	if s.to == engine.Backward {
+		begins, ends = ends, begins
+	}
+	switch {
+	case s.stage == lower:
+		return fmt.Sprintf("Lower the time to live of %s to %s", begins, m.low)
+	case s.stage == restore:
+		return fmt.Sprintf("Give %s the time to live that it had", ends)
+	case s.to == engine.Backward:
+		return fmt.Sprintf("Have %s be a %s again, in one change", m.name[:len(m.name)-1], m.former)
+	}
+	return fmt.Sprintf("Replace %s by %s: %s, in one change", begins, m.typ, list(m.to))
 }
 
 // Waits implements engine.Waiter.

@@ -59,8 +59,16 @@ func NewMove(spec v1alpha1.RecordSpec, provider Provider, client *Client, memory
 		return nil, fmt.Errorf("from of %s: %w", Title(spec.Name, former), err)
 	}
 	m := &Move{
-		name: to.Name, typ: spec.Type, former: former, to: to.Values, low: time.Duration(*spec.TTL) * time.Second, drain: spec.Drain.Duration,
-		resolvers: spec.Resolvers, provider: provider, client: client, memory: memory,
+		name:      to.Name,
+		typ:       spec.Type,
+		former:    former,
+		to:        to.Values,
+		low:       time.Duration(*spec.TTL) * time.Second,
+		drain:     spec.Drain.Duration,
+		resolvers: spec.Resolvers,
+		provider:  provider,
+		client:    client,
+		memory:    memory,
 	}
 	if spec.From != nil {
 		m.written = append([]string{}, from.Values...)

@@ -79,7 +79,12 @@ func ValidateAliases(path string, r *v1alpha1.RecordSpec) (bad field.ErrorList) 
 			if !IsAlias(v) {
 				continue
 			}
-			at, hint := fmt.Sprintf("%s%s[%d]", path, end.name, i), "write ALIAS, the CanonicalHostedZoneId of the load balancer, and its name"
+			at, hint := fmt.Sprintf(
+				"%s%s[%d]",
+				path,
+				end.name,
+				i,
+			), "write ALIAS, the CanonicalHostedZoneId of the load balancer, and its name"
 			switch a, err := ParseAlias(v); {
 			case err != nil:
 				bad = append(bad, spec.Wrong(at, err.Error(), hint))
