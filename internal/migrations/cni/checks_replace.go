@@ -37,7 +37,7 @@ func replaceChecks() []findings.Check[Input] {
 		{
 			Code: "RP5110", Severity: findings.Warning, Run: checkProcess,
 			Claim: "replumb takes kube-proxy off nodes itself",
-			Why: "what is no DaemonSet it cannot stop: apply waits on each node until you have, for as long as spec.cni.gateWait, and rollback " +
+			Why: "only you can stop a kube-proxy that is a program of the node: apply waits on each node until you have, for as long as spec.cni.gateWait, and rollback " +
 				"until you have started it",
 			Fix: "have at hand what stops kube-proxy on one node and what starts it; see docs/runbooks/cni.md",
 		},
