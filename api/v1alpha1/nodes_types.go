@@ -262,8 +262,10 @@ const (
 )
 
 // ControlPlaneSpec is how a control plane with an etcd member on each of its nodes moves, one node at a time. old.cidrs and
-// new.cidrs say which members are meant.
+// new.cidrs say which members are meant. With etcd.external only the API servers move.
 //
+// +kubebuilder:validation:XValidation:rule="!has(self.etcd.external) || !self.etcd.external || (self.mode != 'Replace' && !has(self.etcdEvents))",message="is true, and mode is Replace or there is etcdEvents; both are for an etcd that moves",fieldPath=".etcd.external"
+// +kubebuilder:validation:XValidation:rule="!has(self.etcdEvents) || !has(self.etcdEvents.external) || !self.etcdEvents.external",message="is true; leave etcdEvents out: what is elsewhere stays",fieldPath=".etcdEvents.external"
 // +kubebuilder:validation:XValidation:rule="self.mode != 'Replace' || has(self.provision)",message="is empty, and mode is Replace; name an action that answers where the control plane comes back: the others have to know before it does",fieldPath=".provision"
 // +kubebuilder:validation:XValidation:rule="has(self.records) == has(oldSelf.records) && (!has(self.records) || self.records.map(r, r.name + ' ' + r.type + ' ' + r.to.join(' ')) == oldSelf.records.map(r, r.name + ' ' + r.type + ' ' + r.to.join(' ')))",message="cannot lead other names, or elsewhere, once the migration is recorded; roll it back and give the new one another name",fieldPath=".records"
 type ControlPlaneSpec struct {
@@ -278,9 +280,15 @@ type ControlPlaneSpec struct {
 	// Etcd is how its members are reached from where replumb runs.
 	Etcd EtcdSpec `json:"etcd"`
 
+	// EtcdEvents is how the members of a second etcd are reached, in which API servers keep events (--etcd-servers-overrides with
+	// /events), as kOps has them beside those of the first one. They move with their machines, by the same rules.
+	// +optional
+	EtcdEvents *EtcdSpec `json:"etcdEvents,omitempty"`
+
 	// Provision makes a control plane in the new network; with mode Replace the one that was stopped, with its data. It may answer with the name and peer URL that its etcd is to have, as
-	// {"name": ..., "peerURL": ...}, and replumb makes it a member; or add it by itself, as kubeadm join does. Without it
-	// the run waits until there is one more member.
+	// {"name": ..., "peerURL": ...}, and replumb makes it a member; or add it by itself, as kubeadm join does. That of a second etcd
+	// is answered under events, as another one. Without it the run waits until there is one more member, or one more API server
+	// if etcd is elsewhere.
 	// +optional
 	Provision *Action `json:"provision,omitempty"`
 
@@ -321,8 +329,14 @@ const (
 
 // EtcdSpec is how the members of an etcd are reached.
 //
-// +kubebuilder:validation:XValidation:rule="has(self.snapshotUnencrypted) && self.snapshotUnencrypted",fieldPath=".snapshotUnencrypted",message="is not set: a snapshot holds all Secrets, and is not encrypted; name a snapshotFile in a safe folder, and set it to true"
+// +kubebuilder:validation:XValidation:rule="(has(self.snapshotUnencrypted) && self.snapshotUnencrypted) || (has(self.external) && self.external)",fieldPath=".snapshotUnencrypted",message="is not set: a snapshot holds all Secrets, and is not encrypted; name a snapshotFile in a safe folder, and set it to true"
 type EtcdSpec struct {
+	// External says that etcd has machines of its own, which stay as they are: its members are only asked how they are, and control
+	// planes are known by their Nodes instead. The new network has to reach it.
+	// +optional
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="cannot be changed once the migration is recorded; roll it back and give the new one another name"
+	External bool `json:"external,omitempty"`
+
 	// Endpoints are client URLs. One that answers is enough: the others are learned from it.
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=16
@@ -361,9 +375,12 @@ type NodeStatus struct {
 	// ProviderID it had.
 	// +optional
 	ProviderID string `json:"providerID,omitempty"`
-	// Successor is the etcd member that joins in the stead of a control plane.
+	// Successor is the etcd member that joins in the stead of a control plane or, where etcd is elsewhere, its API server.
 	// +optional
 	Successor *MemberStatus `json:"successor,omitempty"`
+	// EventsSuccessor is the member of the second etcd, if it was named.
+	// +optional
+	EventsSuccessor *MemberStatus `json:"eventsSuccessor,omitempty"`
 	// Ended says that its end has been asked for: from then on it cannot come back.
 	// +optional
 	Ended bool `json:"ended,omitempty"`
@@ -385,6 +402,7 @@ const (
 
 // MemberStatus is a member of etcd.
 type MemberStatus struct {
-	Name    string `json:"name"`
+	Name string `json:"name"`
+	// PeerURL at which other members reach it; of an API server without etcd the URL that it is reached at.
 	PeerURL string `json:"peerURL"`
 }

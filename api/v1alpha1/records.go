@@ -5,10 +5,19 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 // RecordSpec is one name in DNS whose values are replaced by others while clients keep asking for it. At every moment the
 // record has what is in from, in from and to, or in to. A record that has anything else is left alone.
 //
-// +kubebuilder:validation:XValidation:rule="self.type != 'CNAME' || (size(self.to) == 1 && (!has(self.from) || size(self.from) <= 1))",message="has more than one value; a CNAME has one",fieldPath=".to"
+// A value is an address, the name of a CNAME or, in Route 53, an alias of what AWS runs: "ALIAS", the hosted zone that this is in
+// (of a load balancer its CanonicalHostedZoneId), its name and, if its health counts, "health". An alias has no time to live of
+// its own, but the 60 seconds of what it leads to; it stands alone, so that the record goes from it and to it in one change.
+//
+// +kubebuilder:validation:XValidation:rule="self.type != 'CNAME' || size(self.to) == 1",message="has more than one value; a CNAME has one",fieldPath=".to"
+// +kubebuilder:validation:XValidation:rule="(has(self.fromType) ? self.fromType : self.type) != 'CNAME' || !has(self.from) || size(self.from) <= 1",message="has more than one value; a CNAME has one",fieldPath=".from"
+// +kubebuilder:validation:XValidation:rule="!has(self.fromType) || self.fromType == self.type || (self.fromType == 'CNAME') != (self.type == 'CNAME')",message="is of another family than type; A and AAAA can stand side by side, so write two records",fieldPath=".fromType"
+// +kubebuilder:validation:XValidation:rule="!has(self.fromType) || self.fromType == self.type || !has(self.from) || size(self.from) > 0",message="is empty, and the record changes its type; write what it has, or leave it out",fieldPath=".from"
 // +kubebuilder:validation:XValidation:rule="self.type != 'CNAME' || self.to.all(v, !isIP(v) && v.matches('^([a-zA-Z0-9_-]{1,63}[.])+[a-zA-Z0-9_-]{1,63}[.]?$'))",message="has something else than a name; a record of type CNAME has a name in full",fieldPath=".to"
-// +kubebuilder:validation:XValidation:rule="self.type == 'CNAME' || self.to.all(v, isIP(v) && ip(v).family() == (self.type == 'A' ? 4 : 6))",message="has something else than addresses of the type; a record of type A has IPv4 addresses, one of type AAAA IPv6 addresses",fieldPath=".to"
-// +kubebuilder:validation:XValidation:rule="self.type == 'CNAME' || !has(self.from) || self.from.all(v, isIP(v) && ip(v).family() == (self.type == 'A' ? 4 : 6))",message="has something else than addresses of the type; a record of type A has IPv4 addresses, one of type AAAA IPv6 addresses",fieldPath=".from"
+// +kubebuilder:validation:XValidation:rule="self.type == 'CNAME' || self.to.all(v, v.startsWith('ALIAS ') || (isIP(v) && ip(v).family() == (self.type == 'A' ? 4 : 6)))",message="has something else than addresses of the type; a record of type A has IPv4 addresses, one of type AAAA IPv6 addresses",fieldPath=".to"
+// +kubebuilder:validation:XValidation:rule="(has(self.fromType) ? self.fromType : self.type) == 'CNAME' || !has(self.from) || self.from.all(v, v.startsWith('ALIAS ') || (isIP(v) && ip(v).family() == ((has(self.fromType) ? self.fromType : self.type) == 'A' ? 4 : 6)))",message="has something else than addresses of the type; a record of type A has IPv4 addresses, one of type AAAA IPv6 addresses",fieldPath=".from"
+// +kubebuilder:validation:XValidation:rule="!self.to.exists(v, v.startsWith('ALIAS ')) || (size(self.to) == 1 && has(self.provider.route53))",message="has an alias; only Route 53 has such, and each is the one value of its record",fieldPath=".to"
+// +kubebuilder:validation:XValidation:rule="!has(self.from) || !self.from.exists(v, v.startsWith('ALIAS ')) || (size(self.from) == 1 && has(self.provider.route53))",message="has an alias; only Route 53 has such, and each is the one value of its record",fieldPath=".from"
 type RecordSpec struct {
 	// Name in full, such as api.example.com.
 	// +kubebuilder:validation:MaxLength=254
@@ -20,20 +29,26 @@ type RecordSpec struct {
 	// +kubebuilder:default=A
 	Type RecordType `json:"type,omitempty"`
 
+	// FromType is the type that the record has before, if it is to change it: from CNAME to A or AAAA, or from one of these to CNAME.
+	// A name cannot have both (RFC 1034, section 3.6.2), so the one goes and the other comes in one change. Default: type.
+	// +optional
+	FromType RecordType `json:"fromType,omitempty"`
+
 	// From is what the record has before. Default: what is there when the migration begins. An empty list says that there
 	// is no such record yet, and that it may be created.
 	// +optional
 	// +kubebuilder:validation:MaxItems=64
-	// +kubebuilder:validation:items:MaxLength=254
+	// +kubebuilder:validation:items:MaxLength=320
 	From []string `json:"from,omitzero"`
 
-	// To is what the record has afterwards: addresses, or the one name of a CNAME.
+	// To is what the record has afterwards: addresses, the one name of a CNAME, or the one alias.
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=64
-	// +kubebuilder:validation:items:MaxLength=254
+	// +kubebuilder:validation:items:MaxLength=320
 	To []string `json:"to"`
 
-	// TTL is the time to live, in seconds, for as long as the record moves. One that is shorter already stays. Default: 30.
+	// TTL is the time to live, in seconds, for as long as the record moves. One that is shorter already stays, and an alias has none.
+	// Default: 30.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=3600
@@ -148,7 +163,7 @@ type RecordStatus struct {
 	// +optional
 	TTL int32 `json:"ttl,omitempty"`
 
-	// Values as they were. Empty, if there was no record.
+	// Values as they were, which say of which type. Empty, if there was no record.
 	// +optional
 	Values []string `json:"values,omitempty"`
 

@@ -327,6 +327,11 @@ func (in *ConnectReport) DeepCopy() *ConnectReport {
 func (in *ControlPlaneSpec) DeepCopyInto(out *ControlPlaneSpec) {
 	*out = *in
 	in.Etcd.DeepCopyInto(&out.Etcd)
+	if in.EtcdEvents != nil {
+		in, out := &in.EtcdEvents, &out.EtcdEvents
+		*out = new(EtcdSpec)
+		(*in).DeepCopyInto(*out)
+	}
 	if in.Provision != nil {
 		in, out := &in.Provision, &out.Provision
 		*out = new(Action)
@@ -1192,6 +1197,11 @@ func (in *NodeStatus) DeepCopyInto(out *NodeStatus) {
 	}
 	if in.Successor != nil {
 		in, out := &in.Successor, &out.Successor
+		*out = new(MemberStatus)
+		**out = **in
+	}
+	if in.EventsSuccessor != nil {
+		in, out := &in.EventsSuccessor, &out.EventsSuccessor
 		*out = new(MemberStatus)
 		**out = **in
 	}

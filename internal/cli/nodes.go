@@ -86,11 +86,14 @@ func (j nodeJob) finishable(ctx context.Context) (prospect, error) {
 			finals = append(finals, "node "+l.Name+" is terminated")
 		}
 	}
-	if j.Spec.ControlPlane != nil {
+	if cp := j.Spec.ControlPlane; cp != nil && !cp.Etcd.External {
 		finals = append(
 			finals,
 			"all Secrets of the cluster stay, unencrypted, in "+j.Spec.SnapshotFile()+": delete it when it is not needed any more",
 		)
+		if cp.EtcdEvents != nil {
+			finals = append(finals, "so do its events, in "+j.Spec.EventsSnapshotFile())
+		}
 	}
 	return prospect{question: "What is left of the old nodes is terminated, and there is no way back. Finish?", finals: finals}, nil
 }

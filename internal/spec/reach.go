@@ -86,6 +86,11 @@ func reaches() []reach {
 		{"spec.nodes.controlPlane.etcd.certFile", Reads},
 		{"spec.nodes.controlPlane.etcd.keyFile", Reads},
 		{"spec.nodes.controlPlane.etcd.snapshotFile", Writes},
+		{"spec.nodes.controlPlane.etcdEvents.endpoints", Connects},
+		{"spec.nodes.controlPlane.etcdEvents.caFile", Reads},
+		{"spec.nodes.controlPlane.etcdEvents.certFile", Reads},
+		{"spec.nodes.controlPlane.etcdEvents.keyFile", Reads},
+		{"spec.nodes.controlPlane.etcdEvents.snapshotFile", Writes},
 		{"spec.cni.manifests", Reads},
 		{"spec.mirror.target.context", Connects},
 		{"spec.mirror.target.secret", Connects},
@@ -188,9 +193,13 @@ func Locate(m *v1alpha1.Migration, dir string) {
 		}
 	}
 	if n := m.Spec.Nodes; n != nil && n.ControlPlane != nil {
-		etcd := &n.ControlPlane.Etcd
-		for _, file := range []*string{&etcd.CAFile, &etcd.CertFile, &etcd.KeyFile, &etcd.SnapshotFile} {
-			from(file)
+		for _, etcd := range []*v1alpha1.EtcdSpec{&n.ControlPlane.Etcd, n.ControlPlane.EtcdEvents} {
+			if etcd == nil {
+				continue
+			}
+			for _, file := range []*string{&etcd.CAFile, &etcd.CertFile, &etcd.KeyFile, &etcd.SnapshotFile} {
+				from(file)
+			}
 		}
 	}
 }

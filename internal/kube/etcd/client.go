@@ -24,8 +24,26 @@ type Config struct {
 	TLS *tls.Config
 	// Timeout is how long one member may take to answer. Default: three seconds.
 	Timeout time.Duration
+	// Label tells a second etcd from the first one, in steps and errors: "events". Default: none.
+	Label string
 	// Run names the job that snapshots are taken for: they replace only those of the same.
 	Run string
+}
+
+// called is text about the first etcd, of the one that a client is for.
+func (c *Client) called(text string) string {
+	if c.config.Label == "" {
+		return text
+	}
+	return strings.Replace(text, "etcd", c.config.Label+" etcd", 1)
+}
+
+// stepID is the ID of a step, which the first etcd must not share with another.
+func (c *Client) stepID(id string) string {
+	if c.config.Label == "" {
+		return id
+	}
+	return strings.Replace(id, "etcd/", "etcd-"+c.config.Label+"/", 1)
 }
 
 // changeLimit is how long a change of members may take. etcd itself gives up on one after five seconds and two elections
@@ -65,6 +83,9 @@ func Open(ctx context.Context, config Config) (*Client, error) {
 	}
 	return c, nil
 }
+
+// Labelled is a client of nothing, whose steps are called as those of an etcd with a label are: for plans that are only shown.
+func Labelled(label string) *Client { return &Client{config: Config{Label: label}} }
 
 // Close ends all connections.
 func (c *Client) Close() error { return c.whole.Close() }

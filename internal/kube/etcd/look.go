@@ -51,8 +51,8 @@ func (c *Client) settled(ctx context.Context) (*Cluster, error) {
 		return nil, err
 	case cluster.Leader == 0 || cluster.Unsure != "":
 		all, healthy := cluster.Voters()
-		return nil, engine.NotYet("etcd: %s (of %d voters %d are healthy, and it takes %d)",
-			cluster.Complaint(), all, healthy, Quorum(all))
+		return nil, engine.NotYet("%s: %s (of %d voters %d are healthy, and it takes %d)",
+			c.called("etcd"), cluster.Complaint(), all, healthy, Quorum(all))
 	}
 	return cluster, nil
 }
@@ -69,7 +69,7 @@ func (c *Client) list(ctx context.Context) (*Cluster, error) {
 	if err != nil {
 		cluster.Unsure = brief(err).Error()
 		if answer, err = within(clientv3.WithSerializable()); err != nil {
-			return nil, failed(err, "asking etcd for its members")
+			return nil, failed(err, "%s", c.called("asking etcd for its members"))
 		}
 	}
 	cluster.ID = answer.Header.ClusterId

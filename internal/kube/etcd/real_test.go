@@ -34,6 +34,7 @@ type ensemble struct {
 	files  Files
 	flags  []string
 	subnet net.IP
+	label  string
 	last   atomic.Int32
 	mu     sync.Mutex
 	all    map[string]*process
@@ -225,7 +226,7 @@ func (e *ensemble) tls() *tls.Config {
 // open connects by way of some members, by name.
 func (e *ensemble) open(names ...string) *Client {
 	e.t.Helper()
-	config := Config{TLS: e.tls(), Run: "test"}
+	config := Config{TLS: e.tls(), Run: "test", Label: e.label}
 	for _, name := range names {
 		config.Endpoints = append(config.Endpoints, e.all[name].client)
 	}

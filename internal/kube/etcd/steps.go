@@ -3,6 +3,7 @@ package etcd
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -26,12 +27,18 @@ type step struct {
 	writes []engine.Change
 }
 
-func (s *step) ID() string              { return s.id }
-func (s *step) Title() string           { return s.title }
+func (s *step) ID() string              { return s.client.stepID(s.id) }
+func (s *step) Title() string           { return s.client.called(s.title) }
 func (s *step) Deadline() time.Duration { return s.limit }
 
 // Preview implements engine.Previewer.
-func (s *step) Preview() ([]engine.Change, error) { return s.writes, nil }
+func (s *step) Preview() ([]engine.Change, error) {
+	all := slices.Clone(s.writes)
+	for i := range all {
+		all[i].Object = s.client.called(all[i].Object)
+	}
+	return all, nil
+}
 
 // State tells what is there from what could not be found out: only the former is a reason to act.
 func (s *step) State(ctx context.Context) (engine.State, error) {
@@ -66,7 +73,7 @@ func (s *step) Verify(ctx context.Context) error {
 		return err
 	}
 	if missing := s.missing(cluster); missing != "" {
-		return engine.NotYet("etcd: %s", missing)
+		return engine.NotYet("%s: %s", s.client.called("etcd"), missing)
 	}
 	if s.settle != nil {
 		return s.settle(ctx)
@@ -204,9 +211,9 @@ type mayStopStep struct {
 	peerURLs []string
 }
 
-func (s *mayStopStep) ID() string { return "etcd/may-stop/" + s.who }
+func (s *mayStopStep) ID() string { return s.client.stepID("etcd/may-stop/" + s.who) }
 func (s *mayStopStep) Title() string {
-	return fmt.Sprintf("Make sure that the others agree without etcd member %s", s.who)
+	return s.client.called(fmt.Sprintf("Make sure that the others agree without etcd member %s", s.who))
 }
 func (*mayStopStep) Waits()                   {}
 func (*mayStopStep) Deadline() time.Duration  { return 5 * time.Minute }
@@ -255,8 +262,8 @@ type snapshotStep struct {
 // SnapshotStep saves a snapshot and verifies it. One that this run took earlier, and that still verifies, will do.
 func (c *Client) SnapshotStep(path string) engine.Step { return &snapshotStep{client: c, path: path} }
 
-func (s *snapshotStep) ID() string            { return "etcd/snapshot" }
-func (s *snapshotStep) Title() string         { return "Save a snapshot of etcd to " + s.path }
+func (s *snapshotStep) ID() string            { return s.client.stepID("etcd/snapshot") }
+func (s *snapshotStep) Title() string         { return s.client.called("Save a snapshot of etcd to ") + s.path }
 func (*snapshotStep) Deadline() time.Duration { return patient }
 
 func (s *snapshotStep) State(context.Context) (engine.State, error) {

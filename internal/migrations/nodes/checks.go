@@ -12,8 +12,8 @@ type Input struct {
 	Survey *Survey
 	Access []cluster.AccessAnswer
 	// EtcdProblem is why its members could not be asked, RecordProblems why names cannot be moved.
-	EtcdProblem    error
-	RecordProblems map[string]error
+	EtcdProblem, EventsProblem error
+	RecordProblems             map[string]error
 	// AbsentSecrets are the pull secrets of canaries and agents that are not there.
 	AbsentSecrets []findings.Result
 	// Image is what agents run; none, if there are to be none.

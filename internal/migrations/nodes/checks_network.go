@@ -1,12 +1,16 @@
 package nodes
 
 import (
+	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
+	"strings"
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/internal/engine/findings"
+	"github.com/replumb/replumb/internal/kube/apiserver"
 	"github.com/replumb/replumb/internal/network/dnsrecords"
 )
 
@@ -67,6 +71,22 @@ func controlPlaneChecks() []findings.Check[Input] {
 			Claim: "etcd survives the loss of a member",
 			Why:   "with one or two members, the API is down when one fails, during the migration as at any other time",
 			Fix:   "run three or five control-plane nodes",
+		},
+		{
+			Code:     "RP3403",
+			Severity: findings.Blocking,
+			Run:      checkStores,
+			Claim:    "every etcd on machines of the control plane moves with them",
+			Why: "API servers say by their flags which etcds they have, and where; a member of one that nothing moves is lost with its machine, and " +
+				"with most of them so is what they keep",
+			Fix: "describe it as it is: spec.nodes.controlPlane.etcd.external for an etcd with machines of its own, etcdEvents for a second one " +
+				"beside the first; move one for other resources by hand, or take it out of --etcd-servers-overrides",
+		},
+		{
+			Code: "RP3404", Severity: findings.Warning, Run: checkStays,
+			Claim: "every etcd is on machines that move",
+			Why:   "what is elsewhere is not moved: the new API servers reach it from another network, where firewalls may not know them",
+			Fix:   "let the new network reach its client port, and have new control planes use its endpoints and certificates",
 		},
 	}
 }
@@ -135,10 +155,115 @@ func checkEtcd(in Input) []findings.Result {
 	if problem := in.Survey.Etcd.Complaint(exempt...); problem != "" {
 		return []findings.Result{findings.Failed("", "etcd: %s", problem)}
 	}
-	if len(in.Survey.OldControlPlane()) == 0 {
-		return []findings.Result{findings.Failed("", "no member of etcd has a peer URL in %v", in.Survey.Spec.Old.CIDRs)}
+	if problem := in.eventsProblem(); problem != "" {
+		return []findings.Result{findings.Failed("", "events etcd: %s", problem)}
 	}
-	return nil
+	if len(in.Survey.OldControlPlane()) > 0 {
+		return nil
+	}
+	if in.Survey.Spec.external() {
+		return []findings.Result{findings.Failed("", "no Node of the control plane has an address in %v", in.Survey.Spec.Old.CIDRs)}
+	}
+	return []findings.Result{findings.Failed("", "no member of etcd has a peer URL in %v", in.Survey.Spec.Old.CIDRs)}
+}
+
+// eventsProblem is what is the matter with the second etcd; nothing, if all is well or there is none that moves.
+func (in Input) eventsProblem() string {
+	switch {
+	case in.EventsProblem != nil:
+		return in.EventsProblem.Error()
+	case in.Survey.Events == nil:
+		return ""
+	}
+	var exempt []string
+	for _, c := range in.Survey.OldControlPlane() {
+		if c.Ended || c.Successor != nil {
+			exempt = append(exempt, in.Survey.eventsInTransition(&c)...)
+		}
+	}
+	return in.Survey.Events.Complaint(exempt...)
+}
+
+// stores are those of all API servers that tell, with the machines that they run on.
+func (s *Survey) stores() ([]apiserver.Stores, []netip.Addr) {
+	all := apiserver.StoresOf(s.Pods)
+	var hosts []netip.Addr
+	for _, a := range all {
+		hosts = append(hosts, a.Host)
+	}
+	return all, hosts
+}
+
+func checkStores(in Input) []findings.Result {
+	cp := in.Survey.Spec.ControlPlane
+	if cp == nil {
+		return nil
+	}
+	var out []findings.Result
+	all, hosts := in.Survey.stores()
+	for i := range all {
+		s := &all[i]
+		beside := s.Beside(s.Main, hosts...)
+		switch {
+		case beside && cp.Etcd.External:
+			out = append(
+				out,
+				findings.Failed("Pod "+s.Pod, "the API server of pod %s has its etcd beside it (%s), and etcd.external says that it "+
+					"is elsewhere", s.Pod, strings.Join(s.Main, ", ")),
+			)
+		case !beside && !cp.Etcd.External:
+			out = append(
+				out,
+				findings.Failed("Pod "+s.Pod, "the API server of pod %s has its etcd elsewhere (%s): write etcd.external: true",
+					s.Pod, strings.Join(s.Main, ", ")),
+			)
+		}
+		for _, resource := range s.Resources() {
+			urls := s.Others[resource]
+			switch {
+			case !s.Beside(urls, hosts...):
+			case resource != apiserver.Events:
+				out = append(
+					out,
+					findings.Failed("Pod "+s.Pod, "the API server of pod %s has an etcd for %s beside it (%s), and only one for "+
+						"events can be moved", s.Pod, resource, strings.Join(urls, ", ")),
+				)
+			case cp.EtcdEvents == nil:
+				out = append(out, findings.Failed("Pod "+s.Pod, "the API server of pod %s has an etcd for events beside it (%s), and "+
+					"controlPlane.etcdEvents does not say how its members are reached", s.Pod, strings.Join(urls, ", ")))
+			}
+		}
+	}
+	return out
+}
+
+// checkStays names every etcd that is left where it is, once.
+func checkStays(in Input) []findings.Result {
+	if in.Survey.Spec.ControlPlane == nil {
+		return nil
+	}
+	var out []findings.Result
+	seen := map[string]bool{}
+	note := func(of string, urls []string) {
+		text := fmt.Sprintf("the etcd%s at %s stays where it is", of, strings.Join(urls, ", "))
+		if !seen[text] {
+			seen[text] = true
+			out = append(out, findings.Failed("", "%s", text))
+		}
+	}
+	all, hosts := in.Survey.stores()
+	for i := range all {
+		s := &all[i]
+		if !s.Beside(s.Main, hosts...) {
+			note("", s.Main)
+		}
+		for _, resource := range s.Resources() {
+			if urls := s.Others[resource]; !s.Beside(urls, hosts...) {
+				note(" for "+resource, urls)
+			}
+		}
+	}
+	return out
 }
 
 func checkQuorum(in Input) []findings.Result {

@@ -35,6 +35,8 @@ type facts struct {
 	Denied []string `json:"denied"`
 	// Etcd are its members, the first of which leads.
 	Etcd []etcd.Member `json:"etcd"`
+	// Events are those of the second etcd.
+	Events []etcd.Member `json:"events"`
 	// EtcdProblem is why they could not be asked.
 	EtcdProblem string `json:"etcdProblem"`
 	// Records says of names why they cannot be moved.
@@ -89,6 +91,9 @@ func planner(t *testing.T, in map[string][]byte) (*Planner, Input) {
 	if len(f.Etcd) > 0 {
 		s.Etcd = &etcd.Cluster{Members: f.Etcd, Leader: f.Etcd[0].ID}
 	}
+	if len(f.Events) > 0 {
+		s.Events = &etcd.Cluster{Members: f.Events, Leader: f.Events[0].ID}
+	}
 	if f.EtcdProblem != "" {
 		input.EtcdProblem = errors.New(f.EtcdProblem)
 	}
@@ -101,9 +106,16 @@ func planner(t *testing.T, in map[string][]byte) (*Planner, Input) {
 	}
 	job.Tools.Cluster = nowhere
 	return &Planner{
-		Base: migration.Base{Tools: migration.Tools{Cluster: nowhere}, Migration: job.Migration}, Survey: s, Etcd: clientOf(s),
+		Base: migration.Base{Tools: migration.Tools{Cluster: nowhere}, Migration: job.Migration}, Survey: s, Etcd: clientOf(s), Events: eventsOf(s),
 		Agents: job.newAgents(s),
 	}, input
+}
+
+func eventsOf(s *Survey) *etcd.Client {
+	if s.Events == nil {
+		return nil
+	}
+	return etcd.Labelled(eventsLabel)
 }
 
 // clientOf is one that is never used.

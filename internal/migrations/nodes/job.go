@@ -28,6 +28,7 @@ type Job struct {
 	Spec  Spec
 
 	etcd        *etcd.Client
+	events      *etcd.Client
 	agentConfig lossguard.AgentConfig
 }
 
@@ -84,6 +85,9 @@ func (j *Job) Examine(ctx context.Context) (*Planner, error) {
 	if p.Etcd, in.EtcdProblem = j.surveyEtcd(ctx, p.Survey); in.EtcdProblem != nil {
 		p.Survey.Etcd = nil
 	}
+	if p.Events, in.EventsProblem = j.surveyEvents(ctx, p.Survey); in.EventsProblem != nil {
+		p.Survey.Events = nil
+	}
 	if in.RecordProblems, err = j.surveyRecords(ctx, p); err != nil {
 		return nil, err
 	}
@@ -137,13 +141,29 @@ func (j *Job) surveyEtcd(ctx context.Context, s *Survey) (*etcd.Client, error) {
 	}
 	if j.etcd == nil {
 		var err error
-		if j.etcd, err = j.Spec.openEtcd(ctx, s.Recorded); err != nil {
+		if j.etcd, err = j.Spec.openEtcd(ctx, &j.Spec.ControlPlane.Etcd, "", s.Recorded); err != nil {
 			return nil, err
 		}
 	}
 	var err error
 	s.Etcd, err = j.etcd.Look(ctx)
 	return j.etcd, err
+}
+
+// surveyEvents asks those of the second etcd, if there is one that moves.
+func (j *Job) surveyEvents(ctx context.Context, s *Survey) (*etcd.Client, error) {
+	if j.Spec.ControlPlane == nil || j.Spec.ControlPlane.EtcdEvents == nil {
+		return nil, nil
+	}
+	if j.events == nil {
+		var err error
+		if j.events, err = j.Spec.openEtcd(ctx, j.Spec.ControlPlane.EtcdEvents, eventsLabel, s.Recorded); err != nil {
+			return nil, err
+		}
+	}
+	var err error
+	s.Events, err = j.events.Look(ctx)
+	return j.events, err
 }
 
 // surveyRecords asks for every DNS record whether it can be moved. Problems are by what the record is called.
@@ -155,6 +175,11 @@ func (j *Job) surveyRecords(ctx context.Context, p *Planner) (problems map[strin
 	if j.Spec.ControlPlane != nil {
 		if p.APIRecords, err = l.recordMoves(ctx, j.Spec.ControlPlane.Records); err != nil {
 			return nil, err
+		}
+		for i, m := range p.APIRecords {
+			if m.Swaps() {
+				m.Answer = l.apiAnswers(j.Spec.ControlPlane.Records[i].Name)
+			}
 		}
 	}
 	problems = map[string]error{}

@@ -81,6 +81,8 @@ type Planner struct {
 	Records, APIRecords []*dnsrecords.Move
 	// Etcd is nil if the control plane stays, or cannot be reached.
 	Etcd *etcd.Client
+	// Events is the second etcd; nil, if there is none that moves, or it cannot be reached.
+	Events *etcd.Client
 	// Agents prove on every node what goes on; nil if there are none.
 	Agents *lossguard.Agents
 	// Remains takes away what an earlier run has left of agents.
@@ -286,10 +288,13 @@ func (p *Planner) terminateOldNodes() []engine.Group {
 //
 // Without a look at etcd there is nothing to plan with; RP3401 has said so.
 func (p *Planner) moveControlPlane() []engine.Group {
-	if p.Etcd == nil || p.Survey.Etcd == nil {
+	if p.Etcd == nil || p.Survey.Etcd == nil || p.spec().ControlPlane.EtcdEvents != nil && p.Survey.Events == nil {
 		return nil
 	}
 	c := &controlPlane{drainer: newDrainer(p.live()), etcd: p.Etcd, survey: p.Survey}
+	if p.Survey.Events != nil {
+		c.events = p.Events
+	}
 	return append(p.dismiss(), c.groups(p.APIRecords)...)
 }
 
@@ -297,7 +302,7 @@ func (p *Planner) moveControlPlane() []engine.Group {
 func (p *Planner) verify() []engine.Group {
 	steps := []engine.Step{p.live().oldNodesEmpty()}
 	if p.Etcd != nil {
-		steps = append(steps, p.live().controlPlaneMoved(p.Etcd))
+		steps = append(steps, p.live().controlPlaneMoved(p.Etcd, p.Events))
 	}
 	return engine.InOrder(steps...)
 }

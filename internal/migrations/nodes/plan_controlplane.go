@@ -20,6 +20,8 @@ type controlPlane struct {
 	*drainer
 	etcd   *etcd.Client
 	survey *Survey
+	// events is the second etcd; nil, if there is none that moves.
+	events *etcd.Client
 }
 
 // groups moves one node after the other. The first one brings the names of the API with it.
@@ -45,8 +47,19 @@ func (cp *controlPlane) groups(records []*dnsrecords.Move) []engine.Group {
 	if len(groups) == 0 {
 		return nil
 	}
-	begin := engine.InOrder(cp.etcd.SnapshotStep(cp.spec.SnapshotFile()), cp.recordAll(all))
-	return append(begin, groups...)
+	return append(engine.InOrder(append(cp.snapshots(), cp.recordAll(all))...), groups...)
+}
+
+// snapshots are of each etcd whose members change.
+func (cp *controlPlane) snapshots() []engine.Step {
+	if cp.spec.external() {
+		return nil
+	}
+	steps := []engine.Step{cp.etcd.SnapshotStep(cp.spec.SnapshotFile())}
+	if cp.events != nil {
+		steps = append(steps, cp.events.SnapshotStep(cp.spec.EventsSnapshotFile()))
+	}
+	return steps
 }
 
 // SnapshotFile is where the snapshot of etcd is saved.
@@ -55,6 +68,14 @@ func (s *Spec) SnapshotFile() string {
 		return file
 	}
 	return s.Name + ".etcd.db"
+}
+
+// EventsSnapshotFile is where the snapshot of the second etcd is saved.
+func (s *Spec) EventsSnapshotFile() string {
+	if file := s.ControlPlane.EtcdEvents.SnapshotFile; file != "" {
+		return file
+	}
+	return s.Name + ".etcd-events.db"
 }
 
 // recordAll records the nodes that are to be replaced, before anything changes.
@@ -77,9 +98,28 @@ func (cp *controlPlane) names() []string {
 
 // add brings in the successor of a node, up to the point where its API server serves.
 func (cp *controlPlane) add(c *ControlPlaneNode) []engine.Step {
-	steps := []engine.Step{
-		cp.etcd.HealthyStep("before/"+c.Name, inTransition(c)...),
-		cp.provision(c),
+	steps := cp.healthy("before", c, inTransition(c)...)
+	steps = append(steps, cp.provision(c))
+	if !cp.spec.external() {
+		steps = append(steps, cp.vote(c)...)
+	}
+	steps = append(steps, cp.eventsVote(c)...)
+	steps = append(steps, cp.serves(c))
+	steps = append(steps, cp.healthyJoined(c)...)
+	if settle := cp.spec.ControlPlane.Settle.Duration; settle > 0 && c.Member {
+		steps = append(steps, &migration.PauseStep{
+			Name:   "settle/" + c.Name,
+			About:  fmt.Sprintf("Give load balancers %s to see the new API server", settle),
+			Length: settle,
+			Now:    cp.Now,
+		})
+	}
+	return steps
+}
+
+// vote makes the successor's etcd a member, and gives it its vote.
+func (cp *controlPlane) vote(c *ControlPlaneNode) []engine.Step {
+	return []engine.Step{
 		cp.memberStep(
 			"learner/"+c.Name,
 			"Add the etcd of "+c.Name+"'s successor without a vote",
@@ -91,18 +131,7 @@ func (cp *controlPlane) add(c *ControlPlaneNode) []engine.Step {
 		cp.memberStep("vote/"+c.Name, "Give it its vote once it has caught up", c, func(m *v1alpha1.MemberStatus) engine.Step {
 			return cp.etcd.PromotedStep(m.Name, m.PeerURL)
 		}),
-		cp.serves(c),
-		cp.etcd.HealthyStep("joined/"+c.Name, c.Name),
 	}
-	if settle := cp.spec.ControlPlane.Settle.Duration; settle > 0 && c.Member {
-		steps = append(steps, &migration.PauseStep{
-			Name:   "settle/" + c.Name,
-			About:  fmt.Sprintf("Give load balancers %s to see the new API server", settle),
-			Length: settle,
-			Now:    cp.Now,
-		})
-	}
-	return steps
 }
 
 // inTransition are the members that may be without a vote, or may have ended, when a run is taken up again.
@@ -115,13 +144,13 @@ func inTransition(c *ControlPlaneNode) []string {
 
 // remove takes a node out whose successor serves.
 func (cp *controlPlane) remove(c *ControlPlaneNode) []engine.Step {
-	return append(cp.emptied(c),
-		cp.retire(c),
-		cp.etcd.HandedOverStep(c.Name, cp.names()...),
-		cp.etcd.RemovedStep(c.Name, cp.survey.voters()),
-		cp.terminate(c),
-		cp.etcd.HealthyStep("after/"+c.Name),
-	)
+	steps := append(cp.emptied(c), cp.retire(c))
+	if !cp.spec.external() {
+		steps = append(steps, cp.etcd.HandedOverStep(c.Name, cp.names()...), cp.etcd.RemovedStep(c.Name, cp.survey.voters()))
+	}
+	steps = append(steps, cp.eventsRemoved(c)...)
+	steps = append(steps, cp.terminate(c))
+	return append(steps, cp.healthy("after", c)...)
 }
 
 // replace stops a node and has it come back in the new network, under its name and with its data.
@@ -130,20 +159,16 @@ func (cp *controlPlane) replace(c *ControlPlaneNode) []engine.Step {
 	if c.Successor != nil {
 		known = append(known, c.Successor.PeerURL)
 	}
-	steps := append([]engine.Step{cp.etcd.HealthyStep("before/"+c.Name, inTransition(c)...)}, cp.emptied(c)...)
-	return append(steps,
-		cp.retire(c),
-		cp.etcd.HandedOverStep(c.Name, cp.names()...),
-		cp.etcd.MayStopStep(c.Name, known...),
-		cp.stop(c),
-		cp.provision(c),
+	steps := append(cp.healthy("before", c, inTransition(c)...), cp.emptied(c)...)
+	steps = append(steps, cp.retire(c), cp.etcd.HandedOverStep(c.Name, cp.names()...), cp.etcd.MayStopStep(c.Name, known...))
+	steps = append(steps, cp.eventsMayStop(c)...)
+	steps = append(steps, cp.stop(c), cp.provision(c),
 		cp.memberStep("address/"+c.Name, "Change the peer URL of "+c.Name+"'s etcd to the one where it comes back", c,
-			func(m *v1alpha1.MemberStatus) engine.Step { return cp.etcd.ReaddressedStep(c.Name, m.PeerURL) }),
-		cp.serves(c),
-		cp.etcd.HealthyStep("after/"+c.Name),
-		cp.openNode(c.Name),
-		cp.record().returnStep(c.Name),
-	)
+			func(m *v1alpha1.MemberStatus) engine.Step { return cp.etcd.ReaddressedStep(c.Name, m.PeerURL) }))
+	steps = append(steps, cp.eventsReaddressed(c)...)
+	steps = append(steps, cp.serves(c))
+	steps = append(steps, cp.healthy("after", c)...)
+	return append(steps, cp.openNode(c.Name), cp.record().returnStep(c.Name))
 }
 
 // emptied has pods leave the Node, if there is one: cluster DNS, for instance, may be there.
@@ -167,13 +192,18 @@ func (cp *controlPlane) request(action string, c *ControlPlaneNode) Request {
 
 // provision has the successor of a node created, and records which member of etcd it is.
 func (cp *controlPlane) provision(c *ControlPlaneNode) engine.Step {
-	answer := &v1alpha1.MemberStatus{}
+	answer := &provisioned{}
+	guide := "Create a control-plane node in the new network and join it to the cluster, with its etcd. replumb goes on by itself."
+	if cp.spec.external() {
+		guide = "Create a control-plane node in the new network and join it to the cluster, with the etcd that there is. " +
+			"replumb goes on by itself."
+	}
 	request := cp.request(actionProvision, c)
 	request.Count = 1
 	return outside{
 		id: "provision/" + c.Name, title: "Wait for a control-plane node that replaces " + c.Name, wait: cp.spec.GateWait,
 		action: cp.spec.ControlPlane.Provision, request: request, answer: answer,
-		guide: "Create a control-plane node in the new network and join it to the cluster, with its etcd. replumb goes on by itself.",
+		guide: guide,
 		after: effect{
 			do: func(ctx context.Context) error { return cp.recordSuccessor(ctx, c.Name, answer) },
 			changes: func() ([]engine.Change, error) {
@@ -207,7 +237,7 @@ func (cp *controlPlane) terminate(c *ControlPlaneNode) engine.Step {
 	return outside{
 		id: "terminate/" + c.Name, title: "Terminate control-plane node " + c.Name, wait: cp.spec.GateWait,
 		action: action, request: cp.request(actionTerminate, c),
-		guide: fmt.Sprintf("Control-plane node %s has left etcd. Terminate its machine. replumb goes on by itself.", c.Name),
+		guide: fmt.Sprintf("Nothing needs control-plane node %s any more. Terminate its machine. replumb goes on by itself.", c.Name),
 		after: cp.deleteControlPlaneNode(c.Name, action != nil),
 		done:  func(ctx context.Context) error { return cp.record().isGone(ctx, c.Name) },
 	}.step()
@@ -228,7 +258,7 @@ func (cp *controlPlane) stop(c *ControlPlaneNode) engine.Step {
 			if m != nil && m.Healthy && !within(m.PeerURLs, cp.spec.New.CIDRs).IsValid() {
 				return engine.NotYet("the etcd of control-plane node %s still answers", c.Name)
 			}
-			return nil
+			return cp.eventsStopped(ctx, c)
 		},
 	}.step()
 }

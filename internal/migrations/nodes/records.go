@@ -2,10 +2,17 @@ package nodes
 
 import (
 	"context"
+	"fmt"
+	"net"
 	"slices"
+	"strconv"
+	"strings"
+
+	"k8s.io/client-go/rest"
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/kube/apiserver"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/network/dnsrecords"
 	"github.com/replumb/replumb/internal/network/dnsrecords/provider"
@@ -19,6 +26,53 @@ func (l live) recordMoves(ctx context.Context, all []v1alpha1.RecordSpec) ([]*dn
 		m.Patience, m.Now = l.spec.GateWait, l.Now
 	}
 	return out, err
+}
+
+// apiPorts are those at which the API is reached: where its servers listen, and where replumb reaches it itself.
+func (l live) apiPorts(ctx context.Context) ([]uint16, error) {
+	all, err := l.apiServers(ctx)
+	if err != nil {
+		return nil, err
+	}
+	ports := portsOf(all)
+	if host, _, err := rest.DefaultServerUrlFor(l.Cluster.RESTConfig()); err == nil {
+		if n, err := strconv.ParseUint(host.Port(), 10, 16); err == nil && !slices.Contains(ports, uint16(n)) {
+			ports = append(ports, uint16(n))
+		}
+	}
+	return ports, nil
+}
+
+// apiAnswers fails as long as one of the values of a record, an address or a load balancer, does not answer as the API does, with a
+// certificate for the record's name: a record that changes its type has both ends in use until no one remembers the former.
+func (l live) apiAnswers(name string) func(context.Context, []string) error {
+	return func(ctx context.Context, values []string) error {
+		ports, err := l.apiPorts(ctx)
+		if err != nil {
+			return err
+		}
+		for _, v := range values {
+			if err := answersAt(ctx, apiserver.New(l.Cluster.RESTConfig()), strings.TrimSuffix(dnsrecords.Host(v), "."), ports, strings.TrimSuffix(name, ".")); err != nil {
+				return fmt.Errorf("before %s changes: %w", name, err)
+			}
+		}
+		return nil
+	}
+}
+
+// answersAt is content with one port. Of several errors it returns one that waiting does not change, if there is one.
+func answersAt(ctx context.Context, servers *apiserver.Inspector, host string, ports []uint16, name string) error {
+	var worst error
+	for _, port := range ports {
+		err := servers.Answers(ctx, net.JoinHostPort(host, strconv.Itoa(int(port))), name)
+		if err == nil {
+			return nil
+		}
+		if worst == nil || !engine.Retryable(err) {
+			worst = err
+		}
+	}
+	return worst
 }
 
 // pointToNew takes records over to the values of the new network: all of them at once, each by way of both.

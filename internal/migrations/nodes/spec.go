@@ -87,10 +87,15 @@ func validateProviderIDs(j *v1alpha1.NodesSpec) (bad field.ErrorList) {
 // validateRecords sees that names are in the zones that are to be changed for them.
 func validateRecords(path string, all []v1alpha1.RecordSpec) (bad field.ErrorList) {
 	for i := range all {
-		bad = append(bad, dnsrecords.ValidateZone(fmt.Sprintf("%s[%d]", path, i), &all[i])...)
+		at := fmt.Sprintf("%s[%d]", path, i)
+		bad = append(bad, dnsrecords.ValidateZone(at, &all[i])...)
+		bad = append(bad, dnsrecords.ValidateAliases(at, &all[i])...)
 	}
 	return bad
 }
+
+// external reports whether the control plane moves, and its etcd does not.
+func (s *Spec) external() bool { return s.ControlPlane != nil && s.ControlPlane.Etcd.External }
 
 // parallel is how many of so many nodes are emptied at once.
 func (s *Spec) parallel(all int) int {

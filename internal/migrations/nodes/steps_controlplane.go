@@ -31,27 +31,47 @@ func (cp *controlPlane) deleteControlPlaneNode(name string, certain bool) effect
 	return node.then(gone).then(record)
 }
 
+// provisioned is what the action that makes a control plane may answer.
+type provisioned struct {
+	v1alpha1.MemberStatus
+	// Events is the member of the second etcd.
+	Events *v1alpha1.MemberStatus `json:"events,omitempty"`
+}
+
 // recordSuccessor records which member of etcd replaces a node: the one that the action has answered, or one that has joined by itself.
-func (cp *controlPlane) recordSuccessor(ctx context.Context, name string, answer *v1alpha1.MemberStatus) error {
+func (cp *controlPlane) recordSuccessor(ctx context.Context, name string, answer *provisioned) error {
 	all, err := cp.record().nodes(ctx)
 	if n := nodeRecord(all, name); err != nil || n != nil && n.Successor != nil {
 		return err
 	}
 	if answer.PeerURL == "" {
-		now := &Survey{Spec: cp.spec, Recorded: all}
-		if now.Etcd, err = cp.etcd.Look(ctx); err != nil {
+		joined, err := cp.joined(ctx, all)
+		if err != nil || len(joined) == 0 {
 			return err
 		}
-		joined := now.unassigned()
-		if len(joined) == 0 {
-			return nil
-		}
-		answer = &joined[0]
+		answer.MemberStatus = joined[0]
 	}
 	if !within([]string{answer.PeerURL}, cp.spec.New.CIDRs).IsValid() {
 		return fmt.Errorf("control-plane node %s joined at %s, which is not in %v", answer.Name, answer.PeerURL, cp.spec.New.CIDRs)
 	}
-	return cp.record().updateNode(ctx, name, func(n *v1alpha1.NodeStatus) { n.Successor = answer })
+	return cp.record().updateNode(ctx, name, func(n *v1alpha1.NodeStatus) {
+		n.Successor, n.EventsSuccessor = answer.DeepCopy(), answer.Events
+	})
+}
+
+// joined are those that have come by themselves: members of etcd, or API servers where etcd is elsewhere.
+func (cp *controlPlane) joined(ctx context.Context, recorded []v1alpha1.NodeStatus) ([]v1alpha1.MemberStatus, error) {
+	now := &Survey{Spec: cp.spec, Recorded: recorded}
+	var err error
+	if cp.spec.external() {
+		servers, err := cp.apiServers(ctx)
+		return now.newServers(servers), err
+	}
+	now.Etcd, err = cp.etcd.Look(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return now.unassigned(), nil
 }
 
 // successor is the member of etcd that replaces a node. That none is known is worth waiting for.
@@ -76,6 +96,7 @@ type memberStep struct {
 	live
 	id, title string
 	of        string
+	find      func(context.Context) (*v1alpha1.MemberStatus, error)
 	step      func(*v1alpha1.MemberStatus) engine.Step
 }
 
@@ -86,7 +107,9 @@ var (
 )
 
 func (cp *controlPlane) memberStep(id, title string, c *ControlPlaneNode, step func(*v1alpha1.MemberStatus) engine.Step) engine.Step {
-	return &memberStep{live: cp.live, id: id, title: title, of: c.Name, step: step}
+	return &memberStep{live: cp.live, id: id, title: title, of: c.Name, step: step, find: func(ctx context.Context) (*v1alpha1.MemberStatus, error) {
+		return cp.record().successor(ctx, c.Name)
+	}}
 }
 
 func (s *memberStep) ID() string    { return s.id }
@@ -99,7 +122,7 @@ func (s *memberStep) Deadline() time.Duration { return s.spec.GateWait }
 func (s *memberStep) Waits() {}
 
 func (s *memberStep) State(ctx context.Context) (engine.State, error) {
-	m, err := s.record().successor(ctx, s.of)
+	m, err := s.find(ctx)
 	if err != nil {
 		return engine.Unknown, err
 	}
@@ -107,7 +130,7 @@ func (s *memberStep) State(ctx context.Context) (engine.State, error) {
 }
 
 func (s *memberStep) Do(ctx context.Context) error {
-	m, err := s.record().successor(ctx, s.of)
+	m, err := s.find(ctx)
 	if err != nil {
 		return err
 	}
@@ -115,7 +138,7 @@ func (s *memberStep) Do(ctx context.Context) error {
 }
 
 func (s *memberStep) Verify(ctx context.Context) error {
-	m, err := s.record().successor(ctx, s.of)
+	m, err := s.find(ctx)
 	if err != nil {
 		return err
 	}
@@ -225,10 +248,10 @@ func silent(ctx context.Context, c *v1alpha1.NodeStatus, ports []uint16) error {
 }
 
 // endpoints are those that the Migration names and those of successors: at the end none of the former is left.
-func (s *Spec) endpoints(known []v1alpha1.NodeStatus) []string {
-	all := slices.Clone(s.ControlPlane.Etcd.Endpoints)
+func endpoints(e *v1alpha1.EtcdSpec, known []v1alpha1.NodeStatus) []string {
+	all := slices.Clone(e.Endpoints)
 	first, err := url.Parse(all[0])
-	if err != nil {
+	if err != nil || e.External {
 		return all
 	}
 	for _, n := range known {
@@ -243,12 +266,14 @@ func (s *Spec) endpoints(known []v1alpha1.NodeStatus) []string {
 	return all
 }
 
-// openEtcd connects to the members.
-func (s *Spec) openEtcd(ctx context.Context, known []v1alpha1.NodeStatus) (*etcd.Client, error) {
-	e := s.ControlPlane.Etcd
+// eventsLabel tells the second etcd from the first one.
+const eventsLabel = "events"
+
+// openEtcd connects to the members of the first etcd, or of another one by its label.
+func (s *Spec) openEtcd(ctx context.Context, e *v1alpha1.EtcdSpec, label string, known []v1alpha1.NodeStatus) (*etcd.Client, error) {
 	config, err := etcd.Files{CA: e.CAFile, Cert: e.CertFile, Key: e.KeyFile}.Load()
 	if err != nil {
 		return nil, err
 	}
-	return etcd.Open(ctx, etcd.Config{Endpoints: s.endpoints(known), TLS: config, Run: s.Name})
+	return etcd.Open(ctx, etcd.Config{Endpoints: endpoints(e, known), TLS: config, Run: s.Name, Label: label})
 }

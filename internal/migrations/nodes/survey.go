@@ -49,6 +49,8 @@ type Survey struct {
 	Tier func(*corev1.Pod) int
 	// Etcd are its members; nil, if the control plane stays.
 	Etcd *etcd.Cluster
+	// Events are the members of the second etcd; nil, if there is none that moves.
+	Events *etcd.Cluster
 	// Policies are the NetworkPolicies, CalicoPolicies those of Calico's own kinds.
 	Policies       []networkingv1.NetworkPolicy
 	CalicoPolicies []*unstructured.Unstructured

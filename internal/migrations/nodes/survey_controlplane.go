@@ -6,12 +6,13 @@ import (
 	"slices"
 
 	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/kube/etcd"
 )
 
-// ControlPlaneNode is one of the old network, known by its member of etcd.
+// ControlPlaneNode is one of the old network, known by its member of etcd, or by its Node where etcd is elsewhere.
 type ControlPlaneNode struct {
 	v1alpha1.NodeStatus
-	// Member says that its etcd is still one.
+	// Member says that its etcd is still one or, where etcd is elsewhere, that its Node is there.
 	Member bool
 }
 
@@ -33,6 +34,7 @@ func (c *ControlPlaneNode) Reversible() bool { return c.Member && !c.Ended }
 
 // OldControlPlane are the nodes of the control plane that are replaced: those whose members have peer URLs in the old network, and
 // those that had. They are in the order in which they go, the leader last. Without a look at etcd they are those that are recorded.
+// Where etcd is elsewhere they are the Nodes of the control plane with an address in the old network.
 func (s *Survey) OldControlPlane() []ControlPlaneNode {
 	byName := map[string]*ControlPlaneNode{}
 	var names []string
@@ -42,7 +44,10 @@ func (s *Survey) OldControlPlane() []ControlPlaneNode {
 			names = append(names, r.Name)
 		}
 	}
-	if s.Etcd != nil {
+	switch {
+	case s.Spec.external():
+		names = s.addNodes(byName, names)
+	case s.Etcd != nil:
 		names = s.addMembers(byName, names)
 		names = s.Etcd.LeaderLast(names)
 	}
@@ -69,6 +74,109 @@ func (s *Survey) addMembers(byName map[string]*ControlPlaneNode, names []string)
 		}
 	}
 	slices.Sort(names)
+	return names
+}
+
+// addNodes does the same by Nodes.
+func (s *Survey) addNodes(byName map[string]*ControlPlaneNode, names []string) []string {
+	for _, c := range byName {
+		c.Member = false
+	}
+	for i := range s.Nodes {
+		n := &s.Nodes[i]
+		if known := byName[n.Name]; known != nil {
+			known.Member = true
+			continue
+		}
+		status := statusOf(n, v1alpha1.RoleControlPlane)
+		if isControlPlane(n) && inside(status.Addresses, s.Spec.Old.CIDRs).IsValid() {
+			byName[n.Name] = &ControlPlaneNode{Member: true, NodeStatus: status}
+			names = append(names, n.Name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// inside is the first of some addresses that is in one of the ranges; invalid, if none is.
+func inside(addresses []string, ranges []netip.Prefix) netip.Addr {
+	for _, text := range addresses {
+		a, err := netip.ParseAddr(text)
+		if err == nil && slices.ContainsFunc(ranges, func(p netip.Prefix) bool { return p.Contains(a) }) {
+			return a
+		}
+	}
+	return netip.Addr{}
+}
+
+// newServers are API servers of the new network that are not recorded as successors yet.
+func (s *Survey) newServers(servers []netip.AddrPort) []v1alpha1.MemberStatus {
+	var out []v1alpha1.MemberStatus
+	for _, a := range servers {
+		at := "https://" + a.String()
+		new := slices.ContainsFunc(s.Spec.New.CIDRs, func(p netip.Prefix) bool { return p.Contains(a.Addr()) })
+		taken := slices.ContainsFunc(s.Recorded, func(r v1alpha1.NodeStatus) bool {
+			return r.Successor != nil && within([]string{r.Successor.PeerURL}, []netip.Prefix{netip.PrefixFrom(a.Addr(), a.Addr().BitLen())}).IsValid()
+		})
+		if new && !taken {
+			out = append(out, v1alpha1.MemberStatus{Name: a.Addr().String(), PeerURL: at})
+		}
+	}
+	return out
+}
+
+// eventsMember is the member of the second etcd on a node's machine; nil, if there is none.
+func (s *Survey) eventsMember(c *ControlPlaneNode) *etcd.Member {
+	if s.Events == nil {
+		return nil
+	}
+	for i := range s.Events.Members {
+		m := &s.Events.Members[i]
+		if at := within(m.PeerURLs, s.Spec.Old.CIDRs); at.IsValid() && slices.Contains(c.Addresses, at.String()) {
+			return m
+		}
+	}
+	return nil
+}
+
+// eventsSuccessor is the one on the machine of the node's successor; nil, if none has joined.
+func (s *Survey) eventsSuccessor(c *ControlPlaneNode) *etcd.Member {
+	if s.Events == nil || c.Successor == nil {
+		return nil
+	}
+	host := within([]string{c.Successor.PeerURL}, s.Spec.New.CIDRs)
+	return memberAt(s.Events, host, s.Spec.New.CIDRs)
+}
+
+// memberAt is the member whose peer URL has an address.
+func memberAt(all *etcd.Cluster, at netip.Addr, ranges []netip.Prefix) *etcd.Member {
+	for i := range all.Members {
+		if here := within(all.Members[i].PeerURLs, ranges); here.IsValid() && here == at {
+			return &all.Members[i]
+		}
+	}
+	return nil
+}
+
+// eventsVoters is voters of the second etcd.
+func (s *Survey) eventsVoters() int {
+	n := len(s.Events.Members)
+	for _, c := range s.OldControlPlane() {
+		if s.eventsMember(&c) != nil && s.eventsSuccessor(&c) != nil {
+			n--
+		}
+	}
+	return n
+}
+
+// eventsNames are the members of the second etcd that leave.
+func (s *Survey) eventsNames() []string {
+	var names []string
+	for _, c := range s.OldControlPlane() {
+		if m := s.eventsMember(&c); m != nil {
+			names = append(names, m.Called())
+		}
+	}
 	return names
 }
 

@@ -11,6 +11,8 @@ import (
 	"strings"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/replumb/replumb/internal/network/dnsrecords"
 )
 
 const (
@@ -259,6 +261,10 @@ func tidy(addresses []string) []string {
 	for _, a := range addresses {
 		if address, err := netip.ParseAddr(a); err == nil {
 			all = append(all, address.Unmap().String())
+			continue
+		}
+		if alias, err := dnsrecords.ParseAlias(a); err == nil {
+			all = append(all, alias.String())
 			continue
 		}
 		all = append(all, strings.ToLower(strings.TrimSuffix(a, ".")))

@@ -247,6 +247,9 @@ func probing(name string, own *v1alpha1.RedirectProbe, all v1alpha1.RedirectProb
 func typesOf(values []string) []v1alpha1.RecordType {
 	var all []v1alpha1.RecordType
 	for _, typ := range []v1alpha1.RecordType{v1alpha1.RecordA, v1alpha1.RecordAAAA, v1alpha1.RecordCNAME} {
+		if typ == v1alpha1.RecordAAAA && slices.ContainsFunc(values, dnsrecords.IsAlias) { // whether there is one more is not known
+			continue
+		}
 		if len(only(values, typ)) > 0 {
 			all = append(all, typ)
 		}
@@ -259,6 +262,9 @@ func only(values []string, typ v1alpha1.RecordType) []string {
 	var out []string
 	for _, v := range values {
 		is := v1alpha1.RecordCNAME
+		if dnsrecords.IsAlias(v) && typ != v1alpha1.RecordCNAME {
+			is = typ
+		}
 		if a, err := netip.ParseAddr(v); err == nil {
 			is = v1alpha1.RecordAAAA
 			if a.Is4() {

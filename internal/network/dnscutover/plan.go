@@ -196,7 +196,9 @@ func quiet(all []*Lead, o Options, to engine.Direction) *QuietStep {
 	for _, l := range byTitle(all) {
 		left, _ := l.ends(to)
 		r.Names = append(r.Names, l.Name.Name)
-		r.Addresses = append(r.Addresses, left...)
+		for _, v := range left {
+			r.Addresses = append(r.Addresses, dnsrecords.Host(v))
+		}
 	}
 	slices.Sort(r.Addresses)
 	r.Names, r.Addresses = slices.Compact(r.Names), slices.Compact(r.Addresses)

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/network/dnsrecords"
 )
 
 const (
@@ -169,6 +170,7 @@ func (p Probe) askEach(ctx context.Context, balancer, name string) ([]Answer, er
 }
 
 func (p Probe) resolve(ctx context.Context, balancer string) ([]netip.Addr, error) {
+	balancer = dnsrecords.Host(balancer)
 	if a, err := netip.ParseAddr(balancer); err == nil {
 		return []netip.Addr{a}, nil
 	}

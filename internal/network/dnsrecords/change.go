@@ -42,6 +42,9 @@ func (s *changeStep) ID() string { return s.move.id(s.stage, s.to) }
 
 func (s *changeStep) Title() string {
 	m := s.move
+	if m.Changes() {
+		return s.swapTitle()
+	}
 	record := Title(m.name, m.typ)
 	switch {
 	case s.stage == lower:
@@ -55,10 +58,28 @@ func (s *changeStep) Title() string {
 	case s.to == engine.Backward:
 		return fmt.Sprintf("Leave in %s what it had before", record)
 	}
-	if m.Straight {
+	if m.Straight || aliased(m.to) {
 		return fmt.Sprintf("Lead %s to %s", record, list(m.to))
 	}
 	return fmt.Sprintf("Leave only %s in %s", list(m.to), record)
+}
+
+// swapTitle is the title where the record changes its type.
+func (s *changeStep) swapTitle() string {
+	m := s.move
+	begins, ends := Title(m.name, m.former), Title(m.name, m.typ)
+	if s.to == engine.Backward {
+		begins, ends = ends, begins
+	}
+	switch {
+	case s.stage == lower:
+		return fmt.Sprintf("Lower the time to live of %s to %s", begins, m.low)
+	case s.stage == restore:
+		return fmt.Sprintf("Give %s the time to live that it had", ends)
+	case s.to == engine.Backward:
+		return fmt.Sprintf("Have %s be a %s again, in one change", m.name[:len(m.name)-1], m.former)
+	}
+	return fmt.Sprintf("Replace %s by %s: %s, in one change", begins, m.typ, list(m.to))
 }
 
 // Waits implements engine.Waiter.
@@ -104,6 +125,9 @@ func (s *changeStep) Do(ctx context.Context) error {
 		return err
 	}
 	want := seen.want(s.stage, s.to)
+	if err := s.answers(ctx, seen, want); err != nil {
+		return err
+	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), writeLimit)
 	defer cancel()
 	if err := s.remember(ctx, seen, want); err != nil {
@@ -116,6 +140,15 @@ func (s *changeStep) Do(ctx context.Context) error {
 		s.guide = g.Guide(seen.now, want)
 	}
 	return s.move.provider.Replace(ctx, seen.now, want)
+}
+
+// answers fails as long as what a record leads to now, or is to lead to, does not answer: until no one remembers the former, clients
+// need both.
+func (s *changeStep) answers(ctx context.Context, seen *scene, want Set) error {
+	if s.move.Answer == nil || s.stage != narrow || seen.joined() || seen.now.Same(want) {
+		return nil
+	}
+	return s.move.Answer(ctx, both(seen.now.Values, want.Values))
 }
 
 // look fails for a record that is not where this step takes it from: no stage is skipped, no matter who moved it.
@@ -151,7 +184,7 @@ func (s *changeStep) remember(ctx context.Context, seen *scene, want Set) error 
 	if !seen.now.Same(want) {
 		status.Seen = nil
 	}
-	if seen.now.TTL > seen.low && s.stage != restore {
+	if seen.now.TTL > seen.low && s.stage != restore && !aliased(seen.now.Values) {
 		status.LoweredAt = nil
 		if status.TTL > 0 { // it may have been raised since
 			status.TTL = max(status.TTL, wholeSeconds(seen.now.TTL))
@@ -227,6 +260,10 @@ func (s *changeStep) changes() []engine.Change {
 	// As it will be found: where the stage before has left it.
 	seen := *m.looked
 	seen.now.Values = seen.from
+	if m.Changes() && s.to == engine.Backward {
+		seen.now.Values = seen.to
+	}
+	seen.now.Type = kind(seen.now.Values, seen.own, seen.former)
 	if len(seen.from) == 0 {
 		seen.now.TTL = seen.low
 	}
@@ -239,6 +276,11 @@ func (s *changeStep) changes() []engine.Change {
 		return []engine.Change{{Verb: "delete", Object: want.String()}}
 	case len(seen.now.Values) == 0 && s.stage == widen && s.to == engine.Forward:
 		verb = "create"
+	case seen.now.Type != want.Type:
+		return []engine.Change{
+			{Verb: "delete", Object: seen.now.String(), Body: map[string]any{"ttl": seconds(seen.now.TTL), "values": seen.now.Values}},
+			{Verb: "create", Object: want.String(), Body: map[string]any{"ttl": seconds(want.TTL), "values": want.Values}},
+		}
 	}
 	return []engine.Change{{
 		Verb: verb, Object: want.String(), Body: map[string]any{"ttl": seconds(want.TTL), "values": want.Values},
@@ -250,7 +292,7 @@ func (s *scene) status() *v1alpha1.RecordStatus {
 	if s.memory != nil {
 		return s.memory.DeepCopy()
 	}
-	return &v1alpha1.RecordStatus{Name: s.now.Name, Type: s.now.Type, TTL: wholeSeconds(s.now.TTL), Values: s.from}
+	return &v1alpha1.RecordStatus{Name: s.now.Name, Type: s.own, TTL: wholeSeconds(s.now.TTL), Values: s.from}
 }
 
 func equal(a, b *v1alpha1.RecordStatus) bool {

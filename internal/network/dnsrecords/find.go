@@ -7,6 +7,8 @@ import (
 	"slices"
 
 	"github.com/miekg/dns"
+
+	"github.com/replumb/replumb/api/v1alpha1"
 )
 
 // Find returns the servers of the zone that a name is in, as recursive servers know them.
@@ -57,6 +59,31 @@ func (c *Client) Locate(ctx context.Context, hosts []string) ([]Server, error) {
 		if len(all) == before {
 			return nil, fmt.Errorf("name server %s has no address", host)
 		}
+	}
+	return all, nil
+}
+
+// Leads are all addresses that a name has, for its own servers and for recursive ones. Load balancers of AWS hand out some of theirs at
+// a time, so that no single answer tells.
+func (c *Client) Leads(ctx context.Context, name string, typ v1alpha1.RecordType, resolvers []string) ([]string, error) {
+	r, err := c.recurse(ctx, name, rrtype(typ))
+	if err != nil {
+		return nil, fmt.Errorf("finding the addresses of %s: %w", name, err)
+	}
+	all := addresses(r.Answer)
+	for _, resolver := range resolvers {
+		if r, err := c.query(ctx, resolver, name, rrtype(typ), true); err == nil {
+			all = append(all, addresses(r.Answer)...)
+		}
+	}
+	servers, err := c.Find(ctx, name)
+	if err == nil { // else the recursive ones have to do
+		for _, a := range c.Ask(ctx, servers, name, typ) {
+			all = append(all, a.Set.Values...)
+		}
+	}
+	if all = both(all, nil); len(all) == 0 {
+		return nil, fmt.Errorf("%s has no address, and nothing can lead there", Title(name, typ))
 	}
 	return all, nil
 }

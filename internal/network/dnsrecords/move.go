@@ -25,12 +25,16 @@ type Move struct {
 	// Straight has the record go from the ones to the others in one change, as a CNAME always does: for values that must not
 	// answer side by side.
 	Straight bool
+	// Answer, if set, is asked before a record that goes straight is led from some values to others, or back: it fails as long as
+	// one of them does not answer its clients.
+	Answer func(ctx context.Context, values []string) error
 	// Allowed, if set, is asked before anything is written, and fails if the record must not be changed, with an *Error.
 	Allowed func(ctx context.Context) error
 
 	name      string
 	typ       v1alpha1.RecordType
-	written   []string // nil, if from was left open
+	former    v1alpha1.RecordType // typ, unless it changes
+	written   []string            // nil, if from was left open
 	to        []string
 	low       time.Duration
 	drain     time.Duration
@@ -49,13 +53,22 @@ func NewMove(spec v1alpha1.RecordSpec, provider Provider, client *Client, memory
 	if err != nil {
 		return nil, fmt.Errorf("to of %s: %w", Title(spec.Name, spec.Type), err)
 	}
-	from, err := NewSet(spec.Name, spec.Type, 0, spec.From)
+	former := FormerType(&spec)
+	from, err := NewSet(spec.Name, former, 0, spec.From)
 	if err != nil {
-		return nil, fmt.Errorf("from of %s: %w", Title(spec.Name, spec.Type), err)
+		return nil, fmt.Errorf("from of %s: %w", Title(spec.Name, former), err)
 	}
 	m := &Move{
-		name: to.Name, typ: spec.Type, to: to.Values, low: time.Duration(*spec.TTL) * time.Second, drain: spec.Drain.Duration,
-		resolvers: spec.Resolvers, provider: provider, client: client, memory: memory,
+		name:      to.Name,
+		typ:       spec.Type,
+		former:    former,
+		to:        to.Values,
+		low:       time.Duration(*spec.TTL) * time.Second,
+		drain:     spec.Drain.Duration,
+		resolvers: spec.Resolvers,
+		provider:  provider,
+		client:    client,
+		memory:    memory,
 	}
 	if spec.From != nil {
 		m.written = append([]string{}, from.Values...)
@@ -83,8 +96,36 @@ func (m *Move) allowed(ctx context.Context) error {
 	return m.Allowed(ctx)
 }
 
-// direct reports whether there is nothing between the two ends.
-func (m *Move) direct() bool { return m.Straight || m.typ == v1alpha1.RecordCNAME }
+// direct reports whether there is nothing between the two ends, as far as the spec and the first look tell.
+func (m *Move) direct() bool {
+	return m.Straight || m.typ == v1alpha1.RecordCNAME || m.former != m.typ || aliased(m.to) || aliased(m.written) ||
+		m.looked != nil && aliased(m.looked.from)
+}
+
+// Changes reports whether the record is of another type afterwards.
+func (m *Move) Changes() bool { return m.former != m.typ }
+
+// Swaps reports whether the record is of another kind afterwards, of another type or an alias, by a change that shows nothing before
+// it is complete.
+func (m *Move) Swaps() bool {
+	return m.Changes() || m.direct() && m.typ != v1alpha1.RecordCNAME && !m.Straight
+}
+
+// get is the record as it is now, of whichever type. A name that is a CNAME has nothing else.
+func (m *Move) get(ctx context.Context) (Set, error) {
+	if m.former == m.typ {
+		return m.provider.Get(ctx, m.name, m.typ)
+	}
+	now, err := m.provider.Get(ctx, m.name, v1alpha1.RecordCNAME)
+	if err != nil || len(now.Values) > 0 {
+		return now, err
+	}
+	address := m.typ
+	if address == v1alpha1.RecordCNAME {
+		address = m.former
+	}
+	return m.provider.Get(ctx, m.name, address)
+}
 
 // Lower shortens the time to live, and waits until no one remembers the long one.
 func (m *Move) Lower() []engine.Step {
@@ -159,11 +200,11 @@ func (m *Move) look(ctx context.Context, d engine.Direction) (*scene, error) {
 	if err != nil {
 		return nil, fmt.Errorf("recalling %s: %w", Title(m.name, m.typ), err)
 	}
-	now, err := m.provider.Get(ctx, m.name, m.typ)
+	now, err := m.get(ctx)
 	if err != nil {
 		return nil, err
 	}
-	s := &scene{now: now, to: m.to, memory: memory, low: m.low, straight: m.Straight}
+	s := &scene{now: now, to: m.to, memory: memory, low: m.low, straight: m.Straight, own: m.typ, former: m.former}
 	if err := s.origin(m.written, d); err != nil {
 		return nil, err
 	}
@@ -185,19 +226,30 @@ func (m *Move) familiar(s *scene) error {
 
 // proof fails as long as someone does not answer with what is wanted.
 func (m *Move) proof(ctx context.Context, want Set, st stage) ([]Answer, error) {
-	authoritative, err := m.provider.Authoritative(ctx, m.name, m.typ)
+	authoritative, err := m.provider.Authoritative(ctx, m.name, want.Type)
 	if err != nil {
 		return nil, err
 	}
 	var resolvers []Answer
 	if st != lower && st != expire && st != restore {
-		resolvers = m.client.AskResolvers(ctx, m.resolvers, m.name, m.typ)
+		resolvers = m.client.AskResolvers(ctx, m.resolvers, m.name, want.Type)
 	}
 	if len(m.resolvers) == 0 && !slices.ContainsFunc(authoritative, func(a Answer) bool { return a.Server.Addr != "" }) {
 		return nil, &Error{
 			Record: want.String(), Problem: "the servers of its zone cannot be asked from here, so nothing can be proven",
 			Hint: "name the resolvers of its clients under resolvers",
 		}
+	}
+	if aliased(want.Values) {
+		alias, err := ParseAlias(want.Values[0])
+		if err != nil {
+			return nil, err
+		}
+		leads, err := m.client.Leads(ctx, alias.Name, want.Type, m.resolvers)
+		if err != nil {
+			return nil, engine.NotYet("%s: %w", want, err)
+		}
+		authoritative, resolvers = follow(authoritative, want.Values, leads), follow(resolvers, want.Values, leads)
 	}
 	if err := agreed(want, st, authoritative, resolvers); err != nil {
 		return nil, engine.NotYet("%s: %w", want, err)

@@ -40,6 +40,13 @@ func NewSet(name string, typ v1alpha1.RecordType, ttl time.Duration, values []st
 }
 
 func canonical(typ v1alpha1.RecordType, value string) (string, error) {
+	if IsAlias(value) {
+		a, err := ParseAlias(value)
+		if err == nil && typ == v1alpha1.RecordCNAME {
+			err = fmt.Errorf("%q is an alias, and a CNAME has a name", value)
+		}
+		return a.String(), err
+	}
 	if typ == v1alpha1.RecordCNAME {
 		if _, err := netip.ParseAddr(strings.TrimSuffix(value, ".")); err == nil {
 			return "", fmt.Errorf("%q is an address and no name", value)
@@ -102,6 +109,20 @@ func both(a, b []string) []string {
 	return slices.Compact(all)
 }
 
+// kind is the type of the record that has such values, of those that a name may have in turns: a name is the value of a CNAME.
+func kind(values []string, own, former v1alpha1.RecordType) v1alpha1.RecordType {
+	if own == former || len(values) == 0 {
+		return own
+	}
+	if strings.HasSuffix(values[0], ".") && !IsAlias(values[0]) {
+		return v1alpha1.RecordCNAME
+	}
+	if own == v1alpha1.RecordCNAME {
+		return former
+	}
+	return own
+}
+
 // without are the values that others does not have.
 func without(values []string, others ...string) []string {
 	return slices.DeleteFunc(slices.Clone(values), func(v string) bool { return slices.Contains(others, v) })
@@ -147,7 +168,7 @@ func setOf(name string, typ v1alpha1.RecordType, answer []dns.RR) (Set, error) {
 		if h.Rrtype == dns.TypeCNAME && typ != v1alpha1.RecordCNAME {
 			return Set{}, &Error{
 				Record: Title(name, typ), Problem: "the name is a CNAME of " + rr.(*dns.CNAME).Target,
-				Hint: "move the CNAME, or the name that it leads to",
+				Hint: "move the CNAME, or the name that it leads to; write fromType: CNAME to have it become a record of another type",
 			}
 		}
 		if h.Rrtype != rrtype(typ) {

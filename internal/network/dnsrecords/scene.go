@@ -35,6 +35,8 @@ type scene struct {
 	low time.Duration
 	// straight is true if both ends must not be there together.
 	straight bool
+	// own is the type that the record is to have, former the one that it has before. Mostly they are the same.
+	own, former v1alpha1.RecordType
 }
 
 // origin decides what the record had before: what is remembered, else what people wrote, else what is there.
@@ -51,6 +53,11 @@ func (s *scene) origin(written []string, d engine.Direction) error {
 		return &Error{
 			Record: s.now.String(), Problem: "there is no such record",
 			Hint: "correct name and type, or write from: [] to have it created",
+		}
+	case s.own != s.former && s.now.Type == s.own && !s.now.Same(s.set(s.to)):
+		return &Error{
+			Record: s.now.String(), Problem: fmt.Sprintf("it has %s, and should be a %s by fromType", list(s.now.Values), s.former),
+			Hint: "leave fromType out if its type is not to change",
 		}
 	case s.now.Same(s.set(s.to)) || len(without(s.now.Values, s.to...)) == len(s.now.Values):
 		s.from = s.now.Values
@@ -94,12 +101,17 @@ type halfError struct{ is *Error }
 func (e *halfError) Error() string { return e.is.Error() }
 
 func (s *scene) set(values []string) Set {
-	return Set{Name: s.now.Name, Type: s.now.Type, Values: values}
+	return Set{Name: s.now.Name, Type: kind(values, s.own, s.former), Values: values}
 }
 
-// together are both ends. A CNAME has one value, so there is nothing between its ends.
+// joined reports whether both ends may stand side by side: a CNAME has one value, and an alias stands alone.
+func (s *scene) joined() bool {
+	return !s.straight && s.own == s.former && s.own != v1alpha1.RecordCNAME && !aliased(s.from) && !aliased(s.to)
+}
+
+// together are both ends, or the one of them that is left directly.
 func (s *scene) together() []string {
-	if s.straight || s.now.Type == v1alpha1.RecordCNAME {
+	if !s.joined() {
 		return s.from
 	}
 	return both(s.from, s.to)
@@ -126,6 +138,9 @@ func (s *scene) past(st stage, d engine.Direction) bool {
 			return true
 		}
 	}
+	if st == expire && aliased(s.now.Values) { // nothing was lowered: what remembers it is waited for when it has gone
+		return true
+	}
 	return slices.Contains([]stage{lower, expire, widen, settle}, st) && s.now.Same(s.set(s.goal(d)))
 }
 
@@ -133,7 +148,7 @@ func (s *scene) past(st stage, d engine.Direction) bool {
 func (s *scene) want(st stage, d engine.Direction) Set {
 	w := s.now
 	w.TTL = min(s.now.TTL, s.low)
-	if len(s.now.Values) == 0 {
+	if len(s.now.Values) == 0 || aliased(s.now.Values) {
 		w.TTL = s.low
 	}
 	switch st {
@@ -151,8 +166,12 @@ func (s *scene) want(st stage, d engine.Direction) Set {
 			w.TTL = time.Duration(s.memory.TTL) * time.Second
 		}
 	}
-	if len(w.Values) == 0 {
+	w.Type = kind(w.Values, s.own, s.former)
+	switch {
+	case len(w.Values) == 0:
 		w.TTL = 0
+	case aliased(w.Values):
+		w.TTL = AliasTTL
 	}
 	return w
 }
@@ -175,6 +194,9 @@ func (s *scene) until(st stage, d engine.Direction, extra time.Duration) (time.T
 	if m.LoweredAt == nil { // it was not lowered, or someone has raised it since
 		remembered = max(remembered, m.TTL)
 	}
+	if aliased(s.from) || aliased(s.to) { // what was left may have been one, and its time to live cannot be lowered
+		remembered = max(remembered, wholeSeconds(AliasTTL))
+	}
 	end := m.Seen.At.Add(min(time.Duration(remembered)*time.Second, longest))
 	if st == drain {
 		end = end.Add(extra)
@@ -192,7 +214,7 @@ func agreed(want Set, st stage, authoritative, resolvers []Answer) error {
 		if err := says(want, a); err != nil {
 			return err
 		}
-		if len(want.Values) > 0 && (a.Set.TTL > want.TTL || st == restore && a.Set.TTL != want.TTL) {
+		if len(want.Values) > 0 && (a.Set.TTL > want.TTL || st == restore && a.Set.TTL != want.TTL && !aliased(want.Values)) {
 			return fmt.Errorf("%s still says a time to live of %s, not %s", a.Server, a.Set.TTL, want.TTL)
 		}
 	}

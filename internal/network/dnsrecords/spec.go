@@ -2,6 +2,7 @@ package dnsrecords
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/miekg/dns"
@@ -29,19 +30,27 @@ func Default(r *v1alpha1.RecordSpec) {
 // Validate says what is wrong with a record that was put together, by an error of spec.Refuse. path is where it is from, such as
 // spec.mirror.redirect.names[0].
 func Validate(path string, r *v1alpha1.RecordSpec) error {
-	bad := ValidateZone(path, r)
+	bad := append(ValidateZone(path, r), ValidateAliases(path, r)...)
 	if !hostname(r.Name) {
 		bad = append(
 			bad,
 			spec.Wrongf(path+".name", "write it with its domain, such as api.example.com", "%q is not a name in full", r.Name),
 		)
 	}
-	bad = append(bad, validateValues(path+".from", r.Type, r.From)...)
+	bad = append(bad, validateValues(path+".from", FormerType(r), r.From)...)
 	bad = append(bad, validateValues(path+".to", r.Type, r.To)...)
 	if len(r.To) == 0 {
 		bad = append(bad, spec.Wrong(path+".to", "is empty", "write what the record shall have afterwards"))
 	}
 	return spec.Refuse(bad)
+}
+
+// FormerType is the type that a record has before.
+func FormerType(r *v1alpha1.RecordSpec) v1alpha1.RecordType {
+	if r.FromType == "" {
+		return r.Type
+	}
+	return r.FromType
 }
 
 func validateValues(path string, typ v1alpha1.RecordType, values []string) (bad field.ErrorList) {
@@ -53,8 +62,38 @@ func validateValues(path string, typ v1alpha1.RecordType, values []string) (bad 
 			)
 		}
 	}
-	if typ == v1alpha1.RecordCNAME && len(values) > 1 {
-		bad = append(bad, spec.Wrong(path, "has more than one value", "a CNAME has one"))
+	if len(values) > 1 && (typ == v1alpha1.RecordCNAME || slices.ContainsFunc(values, IsAlias)) {
+		bad = append(bad, spec.Wrong(path, "has more than one value", "a CNAME has one, and an alias stands alone"))
+	}
+	return bad
+}
+
+// ValidateAliases refuses what is written as an alias and is none, and those that no provider but Route 53 has. A rule of the schema
+// would not say which part of it is wrong.
+func ValidateAliases(path string, r *v1alpha1.RecordSpec) (bad field.ErrorList) {
+	for _, end := range []struct {
+		name   string
+		values []string
+	}{{".from", r.From}, {".to", r.To}} {
+		for i, v := range end.values {
+			if !IsAlias(v) {
+				continue
+			}
+			at, hint := fmt.Sprintf(
+				"%s%s[%d]",
+				path,
+				end.name,
+				i,
+			), "write ALIAS, the CanonicalHostedZoneId of the load balancer, and its name"
+			switch a, err := ParseAlias(v); {
+			case err != nil:
+				bad = append(bad, spec.Wrong(at, err.Error(), hint))
+			case r.Provider.Route53 == nil:
+				bad = append(bad, spec.Wrong(at, "is an alias, which only Route 53 has", "write provider.route53, or addresses"))
+			case a.Zone == r.Provider.Route53.HostedZoneID:
+				bad = append(bad, spec.Wrong(at, "is an alias of a record in the same hosted zone", "move that record; "+hint))
+			}
+		}
 	}
 	return bad
 }

@@ -27,7 +27,9 @@ func validate(r *v1alpha1.RecordSpec) field.ErrorList {
 		Records: []v1alpha1.RecordSpec{*r},
 	}
 	spec.Default(m)
-	return append(spec.Validate(m, nil), ValidateZone("spec.nodes.records[0]", &m.Spec.Nodes.Records[0])...)
+	const path = "spec.nodes.records[0]"
+	bad := append(spec.Validate(m, nil), ValidateZone(path, &m.Spec.Nodes.Records[0])...)
+	return append(bad, ValidateAliases(path, &m.Spec.Nodes.Records[0])...)
 }
 
 func TestValidate(t *testing.T) {
@@ -36,6 +38,12 @@ func TestValidate(t *testing.T) {
 			p := &v1alpha1.RFC2136Provider{Server: "192.0.2.53:53", Zone: "example.com"}
 			change(p)
 			r.Provider = v1alpha1.RecordProvider{RFC2136: p}
+		}
+	}
+	route53 := func(change func(r *v1alpha1.RecordSpec)) func(r *v1alpha1.RecordSpec) {
+		return func(r *v1alpha1.RecordSpec) {
+			r.Provider = v1alpha1.RecordProvider{Route53: &v1alpha1.Route53Provider{HostedZoneID: "Z1"}}
+			change(r)
 		}
 	}
 	for _, tt := range []struct {
@@ -54,6 +62,30 @@ func TestValidate(t *testing.T) {
 		{"an alias", func(r *v1alpha1.RecordSpec) {
 			r.Type, r.To = v1alpha1.RecordCNAME, []string{"lb.example.net"}
 		}, ""},
+		{"an alias of Route 53", route53(func(r *v1alpha1.RecordSpec) { r.From, r.To = []string{oldAlias}, []string{newAlias} }), ""},
+		{"one in its own zone", route53(func(r *v1alpha1.RecordSpec) { r.To = []string{"ALIAS Z1 lb.example.com"} }), "r.to[0]"},
+		{"one of no zone", route53(func(r *v1alpha1.RecordSpec) { r.To = []string{"ALIAS z1 lb.example.com"} }), "r.to[0]"},
+		{"one beside an address", route53(func(r *v1alpha1.RecordSpec) { r.To = []string{newAlias, "192.0.2.1"} }), "r.to"},
+		{"one at the beginning, beside an address", route53(func(r *v1alpha1.RecordSpec) { r.From = []string{oldAlias, "192.0.2.1"} }), "r.from"},
+		{"one where there are none", func(r *v1alpha1.RecordSpec) { r.To = []string{newAlias} }, "r.to[0]"},
+		{"a type that changes", func(r *v1alpha1.RecordSpec) {
+			r.FromType, r.From = v1alpha1.RecordCNAME, []string{"lb.example.net"}
+		}, ""},
+		{"a type that becomes CNAME", func(r *v1alpha1.RecordSpec) {
+			r.FromType, r.Type, r.To = v1alpha1.RecordAAAA, v1alpha1.RecordCNAME, []string{"lb.example.net"}
+			r.From = []string{"2001:db8::1", "2001:db8::2"}
+		}, ""},
+		{"a type that changes, of other values", func(r *v1alpha1.RecordSpec) {
+			r.FromType, r.Type, r.To = v1alpha1.RecordA, v1alpha1.RecordCNAME, []string{"lb.example.net"}
+			r.From = []string{"2001:db8::1"}
+		}, "r.from"},
+		{"a type that changes, of two names", func(r *v1alpha1.RecordSpec) {
+			r.FromType, r.From = v1alpha1.RecordCNAME, []string{"a.example.net", "b.example.net"}
+		}, "r.from"},
+		{"a type that changes, of nothing", func(r *v1alpha1.RecordSpec) {
+			r.FromType, r.From = v1alpha1.RecordCNAME, []string{}
+		}, "r.from"},
+		{"types that can stand side by side", func(r *v1alpha1.RecordSpec) { r.FromType = v1alpha1.RecordAAAA }, "r.fromType"},
 		{"two aliases", func(r *v1alpha1.RecordSpec) {
 			r.Type, r.To = v1alpha1.RecordCNAME, []string{"a.example.net", "b.example.net"}
 		}, "r.to"},

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/miekg/dns"
@@ -83,6 +84,9 @@ func titleTXT(name string) string { return Title(name, "TXT") }
 // Replace implements Provider. That was is still there is a prerequisite of the update (RFC 2136, section 2.4.2), which
 // the server checks together with the change. Prerequisites don't cover the time to live.
 func (d *Dynamic) Replace(ctx context.Context, was, want Set) error {
+	if err := d.alone(ctx, was, want); err != nil {
+		return err
+	}
 	r, err := d.send(ctx, d.update(was, want))
 	if err == nil {
 		err = refusal(r)
@@ -101,10 +105,12 @@ func (d *Dynamic) Replace(ctx context.Context, was, want Set) error {
 }
 
 // update is the message. Whatever stands in the way of a new record has to be named by a prerequisite: a server silently
-// leaves out an address for a name that is a CNAME, and a CNAME for a name that has anything else (section 3.4.2.2).
+// leaves out an address for a name that is a CNAME, and a CNAME for a name that has anything else (section 3.4.2.2). All of a
+// message is done, or nothing (section 3.7): a name that changes its type is never without an answer.
 func (d *Dynamic) update(was, want Set) *dns.Msg {
 	m := new(dns.Msg).SetUpdate(dns.Fqdn(d.Zone))
 	nothing := &dns.ANY{Hdr: dns.RR_Header{Name: want.Name, Rrtype: want.rrtype()}}
+	former := &dns.ANY{Hdr: dns.RR_Header{Name: was.Name, Rrtype: was.rrtype()}}
 	alias := &dns.ANY{Hdr: dns.RR_Header{Name: want.Name, Rrtype: dns.TypeCNAME}}
 	switch {
 	case len(was.Values) > 0:
@@ -115,10 +121,52 @@ func (d *Dynamic) update(was, want Set) *dns.Msg {
 		m.RRsetNotUsed([]dns.RR{nothing, alias})
 	}
 	if len(was.Values) > 0 {
-		m.RemoveRRset([]dns.RR{nothing})
+		if was.Type != want.Type && want.Type == v1alpha1.RecordCNAME {
+			m.RRsetNotUsed(besides(was))
+		}
+		m.RemoveRRset([]dns.RR{former})
 	}
 	m.Insert(want.rrs())
 	return m
+}
+
+// besides are sets of usual types that a name may have beside one that is to become a CNAME.
+func besides(was Set) []dns.RR {
+	var all []dns.RR
+	for _, typ := range []uint16{
+		dns.TypeA, dns.TypeAAAA, dns.TypeTXT, dns.TypeMX, dns.TypeNS, dns.TypeSRV, dns.TypeCAA, dns.TypeHTTPS, dns.TypeSVCB, dns.TypeSSHFP,
+		dns.TypeTLSA, dns.TypeNAPTR, dns.TypePTR, dns.TypeLOC, dns.TypeSPF, dns.TypeDS,
+	} {
+		if typ != was.rrtype() {
+			all = append(all, &dns.ANY{Hdr: dns.RR_Header{Name: was.Name, Rrtype: typ}})
+		}
+	}
+	return all
+}
+
+// alone fails for a name that is to become a CNAME and has something else beside what it is to lose: the server would take the one
+// away and leave the other out, without a word. Types that besides does not know of are found here.
+func (d *Dynamic) alone(ctx context.Context, was, want Set) error {
+	if len(was.Values) == 0 || was.Type == want.Type || want.Type != v1alpha1.RecordCNAME {
+		return nil
+	}
+	r, err := d.ask(ctx, was.Name, dns.TypeANY)
+	if err != nil {
+		return d.explain(was.String(), err)
+	}
+	for _, rr := range r.Answer {
+		switch h := rr.Header(); {
+		case dns.CanonicalName(h.Name) != was.Name, h.Rrtype == was.rrtype():
+		case slices.Contains([]uint16{dns.TypeRRSIG, dns.TypeNSEC, dns.TypeNSEC3, dns.TypeKEY}, h.Rrtype): // RFC 4034, section 2.5
+		default:
+			return &Error{
+				Record: want.String(), Problem: fmt.Sprintf("the name has %s as well, beside which no CNAME can stand", Title(was.Name,
+					v1alpha1.RecordType(dns.TypeToString[h.Rrtype]))),
+				Hint: "delete it, or keep the type",
+			}
+		}
+	}
+	return nil
 }
 
 // Authoritative implements Provider: the primary, and each server that it names for the zone.

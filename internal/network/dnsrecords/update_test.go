@@ -45,6 +45,16 @@ func TestUpdateNamesWhatStandsInTheWay(t *testing.T) {
 			[]string{name + "0\tIN\tA\t192.0.2.1"},
 			[]string{name + "0\tANY\tA"},
 		},
+		{
+			"a CNAME becomes an address", cname("old.example.net.", time.Hour), record(newOnes[:1], time.Minute),
+			[]string{name + "0\tIN\tCNAME\told.example.net."},
+			[]string{name + "0\tANY\tCNAME", name + "60\tIN\tA\t198.51.100.1"},
+		},
+		{
+			"an address becomes a CNAME", record(oldOnes[:1], time.Hour), cname("new.example.net.", time.Minute),
+			append([]string{name + "0\tIN\tA\t192.0.2.1"}, noOthers(name)...),
+			[]string{name + "0\tANY\tA", name + "60\tIN\tCNAME\tnew.example.net."},
+		},
 	} {
 		m := d.update(tt.was, tt.want)
 		for _, section := range []struct {
@@ -69,6 +79,20 @@ func TestUpdateNamesWhatStandsInTheWay(t *testing.T) {
 			t.Errorf("%s cannot be sent: %v", tt.name, err)
 		}
 	}
+}
+
+// cname is the record of these tests as a CNAME.
+func cname(value string, ttl time.Duration) Set {
+	return Set{Name: "api.example.com.", Type: v1alpha1.RecordCNAME, TTL: ttl, Values: []string{value}}
+}
+
+// noOthers are prerequisites that there is nothing beside an address.
+func noOthers(name string) []string {
+	var all []string
+	for _, typ := range strings.Fields("AAAA TXT MX NS SRV CAA HTTPS SVCB SSHFP TLSA NAPTR PTR LOC SPF DS") {
+		all = append(all, name+"0\tNONE\t"+typ)
+	}
+	return all
 }
 
 // TestDynamicExplains is about primaries that do not do what they are asked to: what cannot pass ends a run, with advice;

@@ -40,6 +40,9 @@ type world struct {
 	// to is what moves lead to, straight if so asked.
 	to       []string
 	straight bool
+	// typ that the record is to have, if it is another one than it has at the beginning.
+	typ, former v1alpha1.RecordType
+	client      *Client
 }
 
 type cached struct {
@@ -50,7 +53,7 @@ type cached struct {
 func newWorld(t testing.TB, seed uint64, values []string, ttl time.Duration) *world {
 	w := &world{
 		t: t, random: rand.New(rand.NewPCG(seed, 0)), now: time.Date(2026, 11, 6, 12, 0, 0, 0, time.UTC),
-		primary: record(values, ttl), caches: make([]cached, 20), kill: -1, to: newOnes,
+		primary: record(values, ttl), caches: make([]cached, 20), kill: -1, to: newOnes, client: &Client{},
 	}
 	w.secondary = w.primary
 	w.memory.fails = w.death
@@ -95,7 +98,15 @@ func (w *world) remembered() []string {
 	return both(all, nil)
 }
 
-func (w *world) Get(context.Context, string, v1alpha1.RecordType) (Set, error) { return w.primary, nil }
+func (w *world) Get(_ context.Context, name string, typ v1alpha1.RecordType) (Set, error) {
+	switch {
+	case typ == w.primary.Type:
+		return w.primary, nil
+	case w.primary.Type == v1alpha1.RecordCNAME:
+		return Set{}, &Error{Record: Title(name, typ), Problem: "the name is a CNAME"}
+	}
+	return Set{Name: w.primary.Name, Type: typ}, nil
+}
 
 func (w *world) Replace(_ context.Context, was, want Set) error {
 	if w.strange != nil {
@@ -123,10 +134,13 @@ func (w *world) Authoritative(context.Context, string, v1alpha1.RecordType) ([]A
 
 func (w *world) move(from []string) *Move {
 	spec := v1alpha1.RecordSpec{
-		Name: "api.example.com", Type: w.primary.Type, From: from, To: w.to, TTL: ptr.To(int32(30)),
+		Name: "api.example.com", Type: w.primary.Type, FromType: w.former, From: from, To: w.to, TTL: ptr.To(int32(30)),
 		Drain: &metav1.Duration{Duration: 10 * time.Second},
 	}
-	m, err := NewMove(spec, w, &Client{}, &w.memory)
+	if w.typ != "" {
+		spec.Type = w.typ
+	}
+	m, err := NewMove(spec, w, w.client, &w.memory)
 	if err != nil {
 		w.t.Fatal(err)
 	}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -100,7 +101,7 @@ func (z *Zone) raw(ctx context.Context, name string, typ v1alpha1.RecordType) (*
 	for i := range out.ResourceRecordSets {
 		r := &out.ResourceRecordSets[i]
 		if spelled(r.Name) == dns.CanonicalName(name) && r.Type == types.RRType(typ) {
-			return r, plain(dnsrecords.Title(name, typ), r)
+			return r, z.plain(dnsrecords.Title(name, typ), r)
 		}
 	}
 	return nil, nil
@@ -112,12 +113,15 @@ func spelled(name *string) string {
 }
 
 // plain fails for records whose answer depends on more than what stands in them.
-func plain(record string, r *types.ResourceRecordSet) error {
+func (z *Zone) plain(record string, r *types.ResourceRecordSet) error {
 	var problem string
 	switch {
-	case r.AliasTarget != nil:
-		problem = "it is an alias of " + aws.ToString(r.AliasTarget.DNSName)
-	case r.SetIdentifier != nil:
+	case r.AliasTarget != nil && aws.ToString(r.AliasTarget.HostedZoneId) == z.id:
+		return &dnsrecords.Error{
+			Record: record, Problem: "it is an alias of " + aws.ToString(r.AliasTarget.DNSName) + ", a record of the same hosted zone",
+			Hint: "move that record: the alias follows it",
+		}
+	case r.SetIdentifier != nil: // weighted, latency and all others have one
 		problem = fmt.Sprintf("it has a routing policy (set identifier %q)", *r.SetIdentifier)
 	case r.TrafficPolicyInstanceId != nil:
 		problem = "it belongs to traffic policy instance " + *r.TrafficPolicyInstanceId
@@ -133,6 +137,12 @@ func set(name string, typ v1alpha1.RecordType, r *types.ResourceRecordSet) (dnsr
 	if r == nil {
 		return dnsrecords.NewSet(name, typ, 0, nil)
 	}
+	if a := r.AliasTarget; a != nil {
+		value := dnsrecords.Alias{
+			Zone: aws.ToString(a.HostedZoneId), Name: dns.CanonicalName(aws.ToString(a.DNSName)), Health: a.EvaluateTargetHealth,
+		}
+		return dnsrecords.NewSet(name, typ, dnsrecords.AliasTTL, []string{value.String()})
+	}
 	var values []string
 	for _, v := range r.ResourceRecords {
 		values = append(values, aws.ToString(v.Value))
@@ -140,7 +150,7 @@ func set(name string, typ v1alpha1.RecordType, r *types.ResourceRecordSet) (dnsr
 	return dnsrecords.NewSet(name, typ, time.Duration(aws.ToInt64(r.TTL))*time.Second, values)
 }
 
-// Replace implements records.Provider. Route 53 makes all changes of a batch or none, and deletes only what is exactly as
+// Replace implements records.Provider. The records may be of different types. Route 53 makes all changes of a batch or none, and deletes only what is exactly as
 // it is named, time to live included. So the deletion goes by its own spelling.
 func (z *Zone) Replace(ctx context.Context, was, want dnsrecords.Set) error {
 	raw, err := z.raw(ctx, was.Name, was.Type)
@@ -154,12 +164,16 @@ func (z *Zone) Replace(ctx context.Context, was, want dnsrecords.Set) error {
 	if !now.Same(was) || now.TTL != was.TTL {
 		return dnsrecords.Conflict(was, &now)
 	}
+	create, err := z.written(want)
+	if err != nil {
+		return err
+	}
 	batch := &types.ChangeBatch{Comment: aws.String("replumb")}
 	if raw != nil {
 		batch.Changes = append(batch.Changes, types.Change{Action: types.ChangeActionDelete, ResourceRecordSet: raw})
 	}
 	if len(want.Values) > 0 {
-		batch.Changes = append(batch.Changes, types.Change{Action: types.ChangeActionCreate, ResourceRecordSet: written(want)})
+		batch.Changes = append(batch.Changes, types.Change{Action: types.ChangeActionCreate, ResourceRecordSet: create})
 	}
 	if len(batch.Changes) == 0 {
 		return nil
@@ -168,7 +182,7 @@ func (z *Zone) Replace(ctx context.Context, was, want dnsrecords.Set) error {
 	var invalid *types.InvalidChangeBatch
 	switch {
 	case errors.As(err, &invalid):
-		return z.refused(ctx, was, invalid)
+		return z.refused(ctx, was, want, invalid)
 	case err != nil:
 		return z.explain(want.String(), "route53:ChangeResourceRecordSets", err)
 	}
@@ -178,18 +192,25 @@ func (z *Zone) Replace(ctx context.Context, was, want dnsrecords.Set) error {
 	return nil
 }
 
-func written(want dnsrecords.Set) *types.ResourceRecordSet {
-	r := &types.ResourceRecordSet{
-		Name: aws.String(want.Name), Type: types.RRType(want.Type), TTL: aws.Int64(int64(want.TTL / time.Second)),
-	}
+func (z *Zone) written(want dnsrecords.Set) (*types.ResourceRecordSet, error) {
+	r := &types.ResourceRecordSet{Name: aws.String(want.Name), Type: types.RRType(want.Type)}
 	for _, v := range want.Values {
-		r.ResourceRecords = append(r.ResourceRecords, types.ResourceRecord{Value: aws.String(v)})
+		if !dnsrecords.IsAlias(v) {
+			r.TTL = aws.Int64(int64(want.TTL / time.Second))
+			r.ResourceRecords = append(r.ResourceRecords, types.ResourceRecord{Value: aws.String(v)})
+			continue
+		}
+		a, err := dnsrecords.ParseAlias(v)
+		if err != nil {
+			return nil, err
+		}
+		r.AliasTarget = &types.AliasTarget{HostedZoneId: &a.Zone, DNSName: &a.Name, EvaluateTargetHealth: a.Health}
 	}
-	return r
+	return r, nil
 }
 
 // refused tells a record that someone else has changed from a batch that will never be taken.
-func (z *Zone) refused(ctx context.Context, was dnsrecords.Set, invalid *types.InvalidChangeBatch) error {
+func (z *Zone) refused(ctx context.Context, was, want dnsrecords.Set, invalid *types.InvalidChangeBatch) error {
 	now, err := z.Get(ctx, was.Name, was.Type)
 	if err != nil {
 		return dnsrecords.Conflict(was, nil)
@@ -201,9 +222,15 @@ func (z *Zone) refused(ctx context.Context, was dnsrecords.Set, invalid *types.I
 	if text == "" {
 		text = invalid.ErrorMessage()
 	}
+	hint := "is the name in that zone, and does no CNAME have it?"
+	switch {
+	case slices.ContainsFunc(want.Values, dnsrecords.IsAlias):
+		hint = "the hosted zone of an alias is the load balancer's own, its CanonicalHostedZoneId, not that of the record"
+	case want.Type == v1alpha1.RecordCNAME && was.Type != want.Type:
+		hint = "a name that is a CNAME has no other records: delete those of other types"
+	}
 	return &dnsrecords.Error{
-		Record: was.String(), Problem: fmt.Sprintf("hosted zone %s refused the change: %s", z.id, text), Err: invalid,
-		Hint: "is the name in that zone, and does no CNAME have it?",
+		Record: want.String(), Problem: fmt.Sprintf("hosted zone %s refused the change: %s", z.id, text), Err: invalid, Hint: hint,
 	}
 }
 

@@ -139,9 +139,13 @@ func TestRefusals(t *testing.T) {
 		{"too fast", &service{status: 400, code: "Throttling"}, true, "Throttling"},
 		{"busy", &service{status: 400, code: "PriorRequestNotComplete"}, true, "PriorRequestNotComplete"},
 		{"broken", &service{status: 503, code: "ServiceUnavailable"}, true, "ServiceUnavailable"},
-		{"an alias", &service{records: []rrset{{
-			Name: "api.example.test.", Type: "A", AliasTarget: &aliasTarget{HostedZoneID: "Z2", DNSName: "lb.example.net."},
-		}}}, false, "alias of lb.example.net."},
+		{"an alias within the zone", &service{records: []rrset{{
+			Name: "api.example.test.", Type: "A", AliasTarget: &aliasTarget{HostedZoneID: zoneID, DNSName: "lb.example.test."},
+		}}}, false, "alias of lb.example.test., a record of the same hosted zone"},
+		{"a weighted alias", &service{records: []rrset{{
+			Name: "api.example.test.", Type: "A", SetIdentifier: "blue", Weight: aws.Int64(10),
+			AliasTarget: &aliasTarget{HostedZoneID: "Z2", DNSName: "lb.example.net."},
+		}}}, false, `set identifier "blue"`},
 		{
 			"weighted",
 			&service{records: []rrset{{Name: "api.example.test.", Type: "A", TTL: 300, SetIdentifier: "blue", Records: plainOne.Records}}},

@@ -27,6 +27,10 @@ type service struct {
 	status int
 	code   string
 	calls  []string
+	// balancers are the hosted zones of load balancers, by their names.
+	balancers map[string]string
+	// batches counts those that were taken.
+	batches int
 	// before happens when a batch has arrived, before it is looked at.
 	before func()
 }
@@ -34,9 +38,35 @@ type service struct {
 type rrset struct {
 	Name, Type    string
 	SetIdentifier string       `xml:",omitempty"`
+	Weight        *int64       `xml:",omitempty"`
 	TTL           int64        `xml:",omitempty"`
 	Records       []value      `xml:"ResourceRecords>ResourceRecord,omitempty"`
 	AliasTarget   *aliasTarget `xml:",omitempty"`
+}
+
+// equal reports whether a deletion names a record as it is.
+func (r rrset) equal(other rrset) bool {
+	one, two := r.AliasTarget, other.AliasTarget
+	return slices.Equal(r.Records, other.Records) && r.TTL == other.TTL && r.SetIdentifier == other.SetIdentifier &&
+		(one == nil && two == nil || one != nil && two != nil && *one == *two)
+}
+
+// wrongAlias is what Route 53 says of an alias that it does not take.
+func (s *service) wrongAlias(r rrset) string {
+	a := r.AliasTarget
+	switch {
+	case a == nil:
+		return ""
+	case r.TTL != 0 || len(r.Records) > 0:
+		return "Invalid request: Expected exactly one of [AliasTarget, all of [TTL, and ResourceRecords], or TrafficPolicyInstanceId]"
+	case s.balancers[a.DNSName] == "":
+		return fmt.Sprintf("Tried to create an alias that targets %s, type %s in zone %s, but that target was not found",
+			a.DNSName, r.Type, a.HostedZoneID)
+	case s.balancers[a.DNSName] != a.HostedZoneID:
+		return fmt.Sprintf("Tried to create an alias that targets %s, type %s in zone %s, but the alias target name does not lie "+
+			"within the target zone", a.DNSName, r.Type, a.HostedZoneID)
+	}
+	return ""
 }
 
 type value struct{ Value string }
@@ -122,7 +152,7 @@ func (s *service) change(w http.ResponseWriter, r *http.Request) {
 		case c.Action == "DELETE" && at < 0:
 			invalid(w, "Tried to delete resource record set [name='%s', type='%s'] but it was not found", c.Record.Name, c.Record.Type)
 			return
-		case c.Action == "DELETE" && (!slices.Equal(after[at].Records, c.Record.Records) || after[at].TTL != c.Record.TTL):
+		case c.Action == "DELETE" && !after[at].equal(c.Record):
 			invalid(w, "Tried to delete resource record set [name='%s', type='%s'] but the values provided do not match the current values",
 				c.Record.Name, c.Record.Type)
 			return
@@ -130,6 +160,15 @@ func (s *service) change(w http.ResponseWriter, r *http.Request) {
 			after = slices.Delete(after, at, at+1)
 		case at >= 0:
 			invalid(w, "Tried to create resource record set [name='%s', type='%s'] but it already exists", c.Record.Name, c.Record.Type)
+			return
+		case s.wrongAlias(c.Record) != "":
+			invalid(w, "%s", s.wrongAlias(c.Record))
+			return
+		case slices.ContainsFunc(after, func(have rrset) bool {
+			return c.Record.Type == "CNAME" && dns.CanonicalName(have.Name) == dns.CanonicalName(c.Record.Name)
+		}):
+			invalid(w, "RRSet of type CNAME with DNS name %s is not permitted as it conflicts with other records with the same DNS name",
+				c.Record.Name)
 			return
 		case slices.ContainsFunc(after, func(have rrset) bool {
 			return have.Type == "CNAME" && dns.CanonicalName(have.Name) == dns.CanonicalName(c.Record.Name)
@@ -145,7 +184,7 @@ func (s *service) change(w http.ResponseWriter, r *http.Request) {
 			after = append(after, c.Record)
 		}
 	}
-	s.records = after
+	s.records, s.batches = after, s.batches+1
 	write(w, "ChangeResourceRecordSetsResponse", changeInfo{ID: "/change/C1", Status: "PENDING", SubmittedAt: "2026-11-06T12:00:00Z"})
 }
 

@@ -1,0 +1,88 @@
+package dnsrecords
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/miekg/dns"
+)
+
+// aliasWord begins a value that is an alias. No address and no name has a space.
+const aliasWord = "ALIAS "
+
+// AliasTTL is how long answers made from an alias may be remembered: it has no time to live of its own, and that of AWS' load
+// balancers is 60 seconds.
+const AliasTTL = time.Minute
+
+// Alias is a value of Route 53 that stands for whatever addresses a load balancer has at the moment.
+type Alias struct {
+	// Zone is the hosted zone of what it leads to, which is not the one that the record is in.
+	Zone string
+	// Name of what it leads to.
+	Name string
+	// Health says whether the health of what it leads to counts (EvaluateTargetHealth).
+	Health bool
+}
+
+// IsAlias reports whether a value is one.
+func IsAlias(value string) bool { return strings.HasPrefix(value, aliasWord) }
+
+// aliased reports whether a record is an alias. It has no other values then.
+func aliased(values []string) bool { return len(values) == 1 && IsAlias(values[0]) }
+
+// ParseAlias reads what String writes.
+func ParseAlias(value string) (Alias, error) {
+	words := strings.Fields(value)
+	if len(words) < 3 || len(words) > 4 || words[0]+" " != aliasWord || len(words) == 4 && words[3] != aliasHealth {
+		return Alias{}, fmt.Errorf("%q is no alias: write ALIAS, a hosted zone, a name and perhaps health", value)
+	}
+	a := Alias{Zone: words[1], Name: dns.CanonicalName(words[2]), Health: len(words) == 4}
+	switch {
+	case !hostedZone().MatchString(a.Zone):
+		return Alias{}, fmt.Errorf("%q is not the ID of a hosted zone, such as Z35SXDOTRQ7X7K", a.Zone)
+	case !hostname(a.Name):
+		return Alias{}, fmt.Errorf("%q is not a name in full", words[2])
+	}
+	return a, nil
+}
+
+const aliasHealth = "health"
+
+func hostedZone() *regexp.Regexp { return regexp.MustCompile(`^[A-Z0-9]{1,32}$`) }
+
+// String is the one way that it is written.
+func (a Alias) String() string {
+	if a == (Alias{}) {
+		return ""
+	}
+	text := aliasWord + a.Zone + " " + a.Name
+	if a.Health {
+		text += " " + aliasHealth
+	}
+	return text
+}
+
+// Host is what a value leads to: a name of a load balancer, or an address.
+func Host(value string) string {
+	if a, err := ParseAlias(value); err == nil {
+		return strings.TrimSuffix(a.Name, ".")
+	}
+	return value
+}
+
+// follow takes servers at their word that answer with addresses of what an alias leads to: of the alias itself they say nothing. One
+// that has no address of its own is an API, which knows.
+func follow(answers []Answer, alias, addresses []string) []Answer {
+	out := slices.Clone(answers)
+	for i := range out {
+		a := &out[i]
+		strange := slices.ContainsFunc(a.Set.Values, func(v string) bool { return !slices.Contains(addresses, v) })
+		if a.Server.Addr != "" && a.Err == nil && len(a.Set.Values) > 0 && !strange {
+			a.Set.Values = alias
+		}
+	}
+	return out
+}
