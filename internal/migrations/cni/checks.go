@@ -99,8 +99,8 @@ func networkChecks() []findings.Check[Input] {
 			Code: "RP5102", Severity: findings.Blocking, Run: checkPair,
 			Claim: "replumb can replace the one network by the other",
 			Why:   "what a network leaves on nodes is different for each, and half of it removed is worse than all of it there",
-			Fix: "replumb goes from flannel to Calico, from Calico to flannel and, with mode InPlace, from both to Cilium; for others, " +
-				"replace the nodes or the cluster",
+			Fix: "replumb goes from flannel to Calico, from Calico to flannel, with mode InPlace from both to Cilium, and with mode Drained from Weave " +
+				"to both; for others, replace the nodes or the cluster",
 		},
 		{
 			Code:     "RP5103",
@@ -237,6 +237,15 @@ func workloadChecks() []findings.Check[Input] {
 			Why: "between another network and Cilium, packets carry the address of a node: a policy of the old network refuses pods that it lets in, " +
 				"and Cilium enforces none before finish",
 			Fix: "delete the policies for the time of the switch and keep their files, or replace the network of a drained cluster",
+		},
+		{
+			Code:     "RP5310",
+			Severity: findings.Warning,
+			Run:      checkStaysAgain,
+			Claim:    "every pod can be recreated once more",
+			Why: "spec.cni.again recreates what an owner makes again: pods without one stay as they are, or end with their node where nodes are replaced, " +
+				"and those of Jobs go on, or start over",
+			Fix: "delete pods without an owner and make them again yourself, and wait for Jobs, if they had trouble with the network",
 		},
 	}
 }

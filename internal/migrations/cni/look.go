@@ -43,7 +43,7 @@ func (t Tools) look(ctx context.Context, s Spec) (*Survey, error) {
 		out.Status = *m.Status.CNI
 	}
 	for _, read := range []func(context.Context, *Survey) error{
-		t.occupants, t.networks, t.stored, t.manifests, t.bare, t.old, t.ranges, t.policies, t.webhooks, t.proxies, t.freeze,
+		t.occupants, t.networks, t.stored, t.manifests, t.bare, t.old, t.ranges, t.policies, t.webhooks, t.proxies, t.freeze, t.owners,
 	} {
 		if err := read(ctx, out); err != nil {
 			return nil, err
@@ -264,6 +264,9 @@ func (t Tools) currentRanges(ctx context.Context, s *Survey, add func(...string)
 		if o.GetKind() == "ConfigMap" && runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, cm) == nil {
 			add(rangesOf(cm))
 		}
+	}
+	if set := s.oldSet(); set != nil && s.from() == v1alpha1.Weave {
+		add(podnetwork.WeaveRange(set.Set).Range)
 	}
 	if s.from() != v1alpha1.Calico {
 		return nil

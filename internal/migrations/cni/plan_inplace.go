@@ -49,6 +49,7 @@ func commandsInPlace() migration.Commands[*Planner] {
 				Name: phaseNodes, Title: "Switch nodes to the new network, one after the other", Recheck: true,
 				Groups: func(p *Planner) []engine.Group { return p.switchNodes(forward) },
 			},
+			againPhase(),
 			{Name: "verify", Title: "Verify that every pod has the new network", Groups: (*Planner).verifyServing},
 		},
 		Rollback: phases{

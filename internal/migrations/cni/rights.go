@@ -39,14 +39,14 @@ func Roles() cluster.Roles {
 		{
 			Name: name + roleInPlace, File: file, Purpose: cluster.Operate, Rules: inPlaceRules(),
 			Danger: []string{
-				"Mode InPlace alone takes it. Who has it can empty nodes, and change workloads in all namespaces.",
+				"Mode InPlace and spec.cni.again take it. Who has it can empty nodes, and change workloads in all namespaces.",
 			},
 		},
 		lossguard.Role(name+"agents", file, false),
 	}
 }
 
-// roleInPlace ends the name of the role that mode InPlace takes beside the others.
+// roleInPlace ends the name of the role that mode InPlace, and recreating all pods once more, take beside the others.
 const roleInPlace = "in-place"
 
 // inPlaceRules are what it takes to switch nodes while they serve.
@@ -116,6 +116,8 @@ func viewRules() []cluster.Rule {
 				cluster.Grant("policy", "poddisruptionbudgets", "", "get"),
 				cluster.Grant("rbac.authorization.k8s.io", "clusterroles", "", "get"),
 				cluster.Grant("rbac.authorization.k8s.io", "clusterrolebindings", "", "get"),
+				cluster.Grant("rbac.authorization.k8s.io", "roles", "", "get"),
+				cluster.Grant("rbac.authorization.k8s.io", "rolebindings", "", "get"),
 				cluster.Grant("apiextensions.k8s.io", "customresourcedefinitions", "", "get"),
 			),
 		},
@@ -137,6 +139,8 @@ func operateRules() []cluster.Rule {
 				cluster.Grant("policy", "poddisruptionbudgets", "", "create update patch delete"),
 				cluster.Grant("rbac.authorization.k8s.io", "clusterroles", "", "create update patch delete"),
 				cluster.Grant("rbac.authorization.k8s.io", "clusterrolebindings", "", "create update patch delete"),
+				cluster.Grant("rbac.authorization.k8s.io", "roles", "", "create update patch delete"),
+				cluster.Grant("rbac.authorization.k8s.io", "rolebindings", "", "create update patch delete"),
 				cluster.Grant("apiextensions.k8s.io", "customresourcedefinitions", "", "create update patch delete"),
 				cluster.Grant(calicoGroup, "ippools", "", "create update patch delete"),
 			),
@@ -162,7 +166,7 @@ func (j *Job) Roles(context.Context) (cluster.Roles, error) { return j.roles(), 
 
 func (j *Job) roles() cluster.Roles {
 	return slices.DeleteFunc(Roles(), func(r cluster.Role) bool {
-		return r.Purpose == cluster.Agents && !j.agents().Runs() || strings.HasSuffix(r.Name, roleInPlace) && !j.Spec.Serving
+		return r.Purpose == cluster.Agents && !j.agents().Runs() || strings.HasSuffix(r.Name, roleInPlace) && !j.Spec.Serving && j.Spec.Again == 0
 	})
 }
 

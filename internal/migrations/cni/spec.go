@@ -35,6 +35,8 @@ type Spec struct {
 	Policies v1alpha1.PolicyLoss
 	Canary   v1alpha1.PodCanarySpec
 	GateWait time.Duration
+	// Again is how often all pods are recreated once more.
+	Again int32
 	// Common is what all kinds of migrations have.
 	Common v1alpha1.MigrationSpec
 }
@@ -68,6 +70,7 @@ func Validate(m *v1alpha1.Migration) (Spec, error) {
 		Common:     *m.Spec.DeepCopy(),
 		InPlace:    j.InPlace,
 		Serving:    j.Mode == v1alpha1.CNIInPlace,
+		Again:      j.Again,
 	}
 	if j.PodCIDR != "" {
 		s.PodCIDR = spec.Prefixes([]string{j.PodCIDR})[0]

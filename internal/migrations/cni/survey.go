@@ -51,6 +51,8 @@ type Survey struct {
 	Frozen bool
 	// Workloads are those that nodes are emptied of; none with mode Drained.
 	Workloads rollout.State
+	// Owners are what recreates pods, where all are to be recreated once more; nil otherwise.
+	Owners *rollout.State
 	// Operators are DaemonSets' owners that would not let go, such as Calico's operator.
 	Operators []string
 }
@@ -115,9 +117,10 @@ func (s *Survey) begun() bool { return s.Status.Begun != nil }
 // enforced reports whether NetworkPolicies hold with the new network.
 func (s *Survey) enforced() bool { return s.Manifests != nil && s.Manifests.Enforces }
 
-// enforcing reports whether policies hold with the old network.
+// enforcing reports whether policies hold with the old network. Weave's run in a container of their own.
 func (s *Survey) enforcing() bool {
-	return s.from() != v1alpha1.Flannel || s.oldSet() != nil &&
+	alone := s.from() == v1alpha1.Flannel || s.from() == v1alpha1.Weave
+	return !alone || s.oldSet() != nil &&
 		slices.ContainsFunc(s.oldSet().Set.Spec.Template.Spec.Containers, enforces)
 }
 
@@ -253,6 +256,14 @@ func (s *Survey) Counts() v1alpha1.Counts {
 
 // Left says what apply has not done yet; nothing, if it is through.
 func (s *Survey) Left() string {
+	if left := s.leftOfSwitch(); left != "" {
+		return left
+	}
+	return s.leftAgain()
+}
+
+// leftOfSwitch is Left of the switch itself.
+func (s *Survey) leftOfSwitch() string {
 	if s.Spec.Serving {
 		return s.leftServing()
 	}
