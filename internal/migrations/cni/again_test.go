@@ -20,12 +20,20 @@ import (
 	"github.com/replumb/replumb/internal/testing/migrationtest"
 )
 
+// rolling is setup with the rights that it takes to recreate all pods once more.
+func rolling(t *testing.T, change ...func(*v1alpha1.Migration)) *fixture {
+	t.Helper()
+	f := setup(t, change...)
+	f.operator, f.requests = migrationtest.Operator(t, server, (&Job{Spec: Spec{Again: 1}}).roles())
+	f.with(f.job.Migration)
+	return f
+}
+
 // onceMore asks for all pods to be recreated for the nth time, as an operator would: by the file, and apply.
 func (f *fixture) onceMore(n int32) {
 	f.Helper()
 	m := f.job.Migration.DeepCopy()
 	m.Spec.CNI.Again = n
-	f.operator, f.requests = migrationtest.Operator(f.T, server, (&Job{Spec: Spec{Again: n}}).roles())
 	f.with(m)
 	f.Events = nil
 }
@@ -46,7 +54,7 @@ func (f *fixture) uids(app string) []types.UID {
 // TestRolledOnceMore: every pod with an owner is made once more within its budget, the cluster is as whole as before, and nothing of the
 // switch is done again. The same number does nothing more, and the next one does.
 func TestRolledOnceMore(t *testing.T) {
-	f := setup(t)
+	f := rolling(t)
 	f.deployment("web", 3)
 	f.bare("tool")
 	two := intstr.FromInt32(2)
@@ -74,7 +82,7 @@ func TestRolledOnceMore(t *testing.T) {
 		if st.Phase != v1alpha1.PhaseMoved || st.CNI.Again == nil || st.CNI.Again.Number != n || st.LastError != "" {
 			t.Errorf("time %d: status %+v %+v", n, st, st.CNI)
 		}
-		if !f.did("restart/Deployment/shop/web") || !f.did("settled") || !f.did("matrix") {
+		if !f.did("restart/Deployment/shop/web") || !f.did("residue/a") || !f.did("matrix") {
 			t.Errorf("time %d: not restarted, or not verified", n)
 		}
 		for _, e := range f.Events {
@@ -99,7 +107,7 @@ func TestRolledOnceMore(t *testing.T) {
 // TestRollOnceMoreGoesOn: a run that is cut off after it began goes on with the pods of before that moment, and leaves those alone that have
 // been made since.
 func TestRollOnceMoreGoesOn(t *testing.T) {
-	f := setup(t)
+	f := rolling(t)
 	f.deployment("web", 2)
 	f.deployment("shop", 1)
 	f.Must(f.forward())
@@ -141,7 +149,7 @@ func TestRollOnceMoreGoesOn(t *testing.T) {
 // TestNodesAreReplacedOnceMore: the same action is asked for the nodes that there are by then.
 func TestNodesAreReplacedOnceMore(t *testing.T) {
 	c := &cloud{}
-	f := setup(t, replacing(patience, c.action(t, patience)))
+	f := rolling(t, replacing(patience, c.action(t, patience)))
 	bring := func(old, fresh []string) func(context.Context) error {
 		return func(ctx context.Context) error {
 			if err := f.join(ctx, fresh...); err != nil {
@@ -158,7 +166,6 @@ func TestNodesAreReplacedOnceMore(t *testing.T) {
 	tool := f.pods("shop", "tool")[0]
 	f.Must(server.Delete(t.Context(), &tool)) // it would end with its node
 	f.onceMore(1)
-	f.with(f.job.Migration)
 	p, err := f.job.Look(t.Context())
 	f.Must(err)
 	if migrationtest.Says(p.Findings, "RP5310", "") {

@@ -7,6 +7,7 @@ import (
 	"github.com/replumb/replumb/internal/engine/findings"
 	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/kube/pull"
+	"github.com/replumb/replumb/internal/kube/spare"
 	"github.com/replumb/replumb/internal/verify/agentset"
 )
 
@@ -247,5 +248,6 @@ func workloadChecks() []findings.Check[Input] {
 				"and those of Jobs go on, or start over",
 			Fix: "delete pods without an owner and make them again yourself, and wait for Jobs, if they had trouble with the network",
 		},
+		spare.Check("RP5311", root+".prepare", func(in Input) *spare.Found { return in.Survey.Spares }),
 	}
 }

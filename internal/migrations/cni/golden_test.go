@@ -12,6 +12,7 @@ import (
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
+	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -27,6 +28,7 @@ import (
 	"github.com/replumb/replumb/internal/kube/pull"
 	"github.com/replumb/replumb/internal/kube/references"
 	"github.com/replumb/replumb/internal/kube/rollout"
+	"github.com/replumb/replumb/internal/kube/spare"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/network/podnetwork"
 	"github.com/replumb/replumb/internal/spec"
@@ -122,7 +124,7 @@ func readCluster(t *testing.T, s *Survey, manifests []byte) {
 		t.Fatal(err)
 	}
 	var sets []appsv1.DaemonSet
-	owners := &rollout.State{}
+	owners, scene := &rollout.State{}, spare.Scene{}
 	inspection := &cluster.Inspection{}
 	scanner, err := references.New(nil, nil, nil)
 	if err != nil {
@@ -155,6 +157,14 @@ func readCluster(t *testing.T, s *Survey, manifests []byte) {
 			d := appsv1.Deployment{}
 			convert(o, &d)
 			owners.Deployments = append(owners.Deployments, d)
+		case "HorizontalPodAutoscaler":
+			h := autoscalingv2.HorizontalPodAutoscaler{}
+			convert(o, &h)
+			scene.Scalers = append(scene.Scalers, h)
+		case "Service":
+			svc := corev1.Service{}
+			convert(o, &svc)
+			scene.Services = append(scene.Services, svc)
 		case "ReplicaSet":
 			rs := metav1.PartialObjectMetadata{}
 			convert(o, &rs)
@@ -192,6 +202,10 @@ func readCluster(t *testing.T, s *Survey, manifests []byte) {
 	if s.Spec.Again > 0 {
 		owners.Pods, owners.DaemonSets = s.Pods, sets
 		s.Owners = owners
+	}
+	if s.Spec.Serving {
+		scene.Deployments, scene.Nodes = owners.Deployments, s.Nodes
+		s.Spares = spare.Find(s.Spec.Spares, scene)
 	}
 	s.Proxies = inspection.Proxies
 	s.Networks = detect(sets)

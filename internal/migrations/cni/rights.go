@@ -100,6 +100,11 @@ func viewRules() []cluster.Rule {
 			Optional: true,
 		},
 		{
+			Why:      "What stands behind webhooks and may not pause with mode InPlace: who decides how many pods it has.",
+			Rights:   cluster.Grant("autoscaling", "horizontalpodautoscalers", "", "list"),
+			Optional: true,
+		},
+		{
 			Why:      "Services, which report lists.",
 			Rights:   cluster.Grant("", "services", "", "list"),
 			Optional: true,

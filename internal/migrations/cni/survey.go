@@ -16,6 +16,7 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/kube/rollout"
+	"github.com/replumb/replumb/internal/kube/spare"
 	"github.com/replumb/replumb/internal/network/calico"
 	"github.com/replumb/replumb/internal/network/nodecleanup"
 	"github.com/replumb/replumb/internal/verify/connectivity"
@@ -51,6 +52,8 @@ type Survey struct {
 	Frozen bool
 	// Workloads are those that nodes are emptied of; none with mode Drained.
 	Workloads rollout.State
+	// Spares are the Deployments that get one more pod, with mode InPlace; nil, if no one has looked.
+	Spares *spare.Found
 	// Owners are what recreates pods, where all are to be recreated once more; nil otherwise.
 	Owners *rollout.State
 	// Operators are DaemonSets' owners that would not let go, such as Calico's operator.
