@@ -77,7 +77,7 @@ func workloadChecks() []findings.Check[Input] {
 			Fix: "have new nodes in the zones of the volumes; say so by labels such as topology.kubernetes.io/zone in spec.nodes.new.selector, and " +
 				"name their network in spec.nodes.new.cidrs",
 		},
-		spare.Check("RP3214", root+".prepare", func(in Input) *spare.Found { return in.Survey.Spares }),
+		spare.Check("RP3217", root+".prepare", func(in Input) *spare.Found { return in.Survey.Spares }),
 	}
 }
 
