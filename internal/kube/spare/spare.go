@@ -65,7 +65,9 @@ type Alone struct {
 }
 
 // Has reports whether a Deployment gets one more pod. Of nothing found none does.
-func (f *Found) Has(key types.NamespacedName) bool { return f != nil && slices.Contains(f.Critical, key) }
+func (f *Found) Has(key types.NamespacedName) bool {
+	return f != nil && slices.Contains(f.Critical, key)
+}
 
 // Look reads a cluster. What may not be read is left open, except for Deployments and nodes: without these there is nothing to migrate.
 func Look(ctx context.Context, c *cluster.Cluster, s Spec) (*Found, error) {

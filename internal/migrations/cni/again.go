@@ -51,7 +51,9 @@ func (s *Survey) wantsAgain() bool { return s.leftAgain() != "" }
 func (s *Survey) onlyAgain() bool { return s.wantsAgain() && s.leftOfSwitch() == "" }
 
 // begunAgain reports whether the last of these times has begun.
-func (s *Survey) begunAgain() bool { return s.Status.Again != nil && s.Status.Again.Number >= s.Spec.Again }
+func (s *Survey) begunAgain() bool {
+	return s.Status.Again != nil && s.Status.Again.Number >= s.Spec.Again
+}
 
 // leftAgain says what is left of recreating all pods once more; nothing, if it is over or no one wants it.
 func (s *Survey) leftAgain() string {
@@ -81,7 +83,7 @@ func firstOf(p rollout.Plan) string {
 }
 
 // renewals are what it takes to recreate the pods that were made before: rollouts where there is one, else evictions. Pods that no one would
-// make again, and those of Jobs, whose work would begin anew, stay.
+// make again, and those of Jobs, whose work would start over, stay.
 func (s *Survey) renewals(before time.Time) rollout.Plan {
 	if s.Owners == nil || s.Spec.Nodes.Mode == v1alpha1.CNINodesReplace {
 		return rollout.Plan{}
@@ -99,7 +101,9 @@ func (s *Survey) newSets() []client.ObjectKey {
 	return setsOf(s.Manifests.Objects)
 }
 
-func madeBefore(t time.Time) rollout.Changes { return rollout.Changes{MadeBefore: t.Truncate(time.Second)} }
+func madeBefore(t time.Time) rollout.Changes {
+	return rollout.Changes{MadeBefore: t.Truncate(time.Second)}
+}
 
 // stays reports whether a pod is left alone when all are recreated once more.
 func stays(p *corev1.Pod) bool {

@@ -168,7 +168,7 @@ func TestNodesAreReplacedOnceMore(t *testing.T) {
 	f.onceMore(1)
 	p, err := f.job.Look(t.Context())
 	f.Must(err)
-	if migrationtest.Says(p.Findings, "RP5310", "") {
+	if migrationtest.Says(p.Findings, "RP5310", "is not recreated") {
 		t.Errorf("findings: %+v", p.Findings)
 	}
 	c.do = bring([]string{"c", "d"}, []string{"e", "f"})

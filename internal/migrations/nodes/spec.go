@@ -33,7 +33,7 @@ type Spec struct {
 	// Spares says what gets one more pod before nodes are emptied.
 	Spares    spare.Spec
 	Terminate v1alpha1.TerminateSpec
-	Records      []v1alpha1.RecordSpec
+	Records   []v1alpha1.RecordSpec
 	// ControlPlane is nil if it stays.
 	ControlPlane *v1alpha1.ControlPlaneSpec
 	GateWait     time.Duration

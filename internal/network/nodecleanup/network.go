@@ -153,7 +153,9 @@ func (n Network) Describe() []string {
 }
 
 // ownChain reports whether a chain of that name is the network's.
-func (n Network) ownChain(name string) bool { return slices.Contains(n.Whole, name) || hasPrefix(n.Chains, name) }
+func (n Network) ownChain(name string) bool {
+	return slices.Contains(n.Whole, name) || hasPrefix(n.Chains, name)
+}
 
 func hasPrefix(prefixes []string, text string) bool {
 	return slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(text, p) })

@@ -199,7 +199,9 @@ func (k *kops) subnets(in *yaml.Node, old []netip.Prefix) {
 
 // place is where a range of one network is in another that is no smaller.
 func place(r netip.Prefix, of []netip.Prefix, in netip.Prefix) (moved netip.Prefix, ok bool) {
-	i := slices.IndexFunc(of, func(p netip.Prefix) bool { return p.Contains(r.Addr()) && p.Bits() <= r.Bits() && p.Bits() >= in.Bits() })
+	i := slices.IndexFunc(of, func(p netip.Prefix) bool {
+		return p.Contains(r.Addr()) && p.Bits() <= r.Bits() && p.Bits() >= in.Bits()
+	})
 	if i < 0 || !r.Addr().Is4() || !in.Addr().Is4() {
 		return moved, false
 	}

@@ -275,4 +275,6 @@ func kubeletFields() []string {
 }
 
 // proxyFields are what decides how Services are reached.
-func proxyFields() []string { return []string{"mode", "featureGates", "ipvs", "iptables", "nftables", "conntrack"} }
+func proxyFields() []string {
+	return []string{"mode", "featureGates", "ipvs", "iptables", "nftables", "conntrack"}
+}
