@@ -207,8 +207,8 @@ func readCluster(t *testing.T, s *Survey, manifests []byte) {
 		scene.Deployments, scene.Nodes = owners.Deployments, s.Nodes
 		s.Spares = spare.Find(s.Spec.Spares, scene)
 	}
-	s.Proxies = inspection.Proxies
-	s.Networks = detect(sets)
+	s.Proxies, s.NodeLocal = inspection.Proxies, inspection.NodeLocal
+	s.Networks, s.ProxySets = detect(sets), proxySets(sets)
 	if set := s.oldSet(); set != nil && s.from() == v1alpha1.Weave {
 		m := &Manifests{Ranges: s.Ranges}
 		m.ranges(podnetwork.WeaveRange(set.Set).Range)
