@@ -136,6 +136,7 @@ func newMapper() meta.RESTMapper {
 			namespaced: {"Service", "ServiceAccount", "Pod", "ConfigMap", "Secret", "Event", "PersistentVolumeClaim", "ResourceQuota"}, root: {"Namespace", "Node", "PersistentVolume"},
 		},
 		appsv1.SchemeGroupVersion:            {namespaced: {"Deployment", "ReplicaSet", "StatefulSet", "DaemonSet"}},
+		autoscalingv2.SchemeGroupVersion:     {namespaced: {"HorizontalPodAutoscaler"}},
 		batchv1.SchemeGroupVersion:           {namespaced: {"Job", "CronJob"}},
 		policyv1.SchemeGroupVersion:          {namespaced: {"PodDisruptionBudget"}},
 		discoveryv1.SchemeGroupVersion:       {namespaced: {"EndpointSlice"}},

@@ -260,7 +260,7 @@ func TestCalicoRoutes(t *testing.T) {
 func TestWeaveOnANode(t *testing.T) {
 	for _, tables := range []string{"nft", "legacy"} {
 		t.Run(tables, func(t *testing.T) {
-			alone(t)
+			ownnet.Enter(t)
 			n, _ := Find("weave")
 			run(t, foreign, "iptables-"+tables+"-restore")
 			run(t, "*filter\n-A INPUT -i weave -p tcp -m comment --comment \"by hand\" -j ACCEPT\nCOMMIT\n", "iptables-"+tables+"-restore", "--noflush")
