@@ -72,6 +72,19 @@ type CNISpec struct {
 	// +kubebuilder:default={}
 	Canary PodCanarySpec `json:"canary,omitempty"`
 
+	// Prepare is what is scaled up before any node is emptied, with mode InPlace.
+	// +optional
+	// +kubebuilder:default={}
+	Prepare PrepareSpec `json:"prepare,omitempty"`
+
+	// Again is how often all pods are recreated once more after the switch, for a network that is not stable yet. Raise it by one, and apply
+	// again: every pod that is older than that is recreated within PodDisruptionBudgets, with nodes.mode Replace on nodes that replace all
+	// others, and everything is verified as after the switch. What has been done up to that number is not done again. Default: 0.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=1000
+	Again int32 `json:"again,omitempty"`
+
 	// Vouch is the operator's word for what cannot be seen.
 	// +optional
 	Vouch CNIVouchSpec `json:"vouch,omitempty"`
@@ -150,7 +163,7 @@ type CNIVouchSpec struct {
 
 // CNIName is a network for pods.
 //
-// +kubebuilder:validation:Enum=flannel;calico;canal;cilium
+// +kubebuilder:validation:Enum=flannel;calico;canal;cilium;weave
 type CNIName string
 
 // The networks that replumb can tell apart. Which it can switch between is another question; its checks say.
@@ -159,6 +172,7 @@ const (
 	Calico  CNIName = "calico"
 	Canal   CNIName = "canal"
 	Cilium  CNIName = "cilium"
+	Weave   CNIName = "weave"
 )
 
 // CNIMode is how a network is replaced.
@@ -291,4 +305,19 @@ type CNIStatus struct {
 	// Since is when Network was there on every node.
 	// +optional
 	Since *metav1.Time `json:"since,omitempty"`
+	// Again is the last time that all pods have been or are being recreated once more.
+	// +optional
+	Again *CNIAgainStatus `json:"again,omitempty"`
+}
+
+// CNIAgainStatus is one time that all pods are recreated once more.
+type CNIAgainStatus struct {
+	// Number is that of spec.cni.again.
+	Number int32 `json:"number"`
+	// Since is when it began: pods made before are recreated.
+	Since metav1.Time `json:"since"`
+	// Nodes that are replaced, by name, with nodes.mode Replace.
+	// +optional
+	// +kubebuilder:validation:MaxItems=5000
+	Nodes []string `json:"nodes,omitempty"`
 }

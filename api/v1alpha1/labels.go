@@ -112,7 +112,7 @@ const (
 	// AnnotationReplicas, on a Deployment or StatefulSet that has no pods as long as it must not run in this cluster, is how many it has
 	// when it runs.
 	AnnotationReplicas = "replumb.dev/original-replicas"
-	// AnnotationOneMore, on a Deployment that a migration of pods gave one more pod, is the name of the migration, a slash, and how many it
+	// AnnotationOneMore, on a Deployment that a migration gave one more pod, is the name of the migration, a slash, and how many it
 	// had.
 	AnnotationOneMore = "replumb.dev/one-more"
 

@@ -37,6 +37,11 @@ type NodesSpec struct {
 	// +kubebuilder:default={}
 	Ingress IngressSpec `json:"ingress,omitempty"`
 
+	// Prepare is what is scaled up before any node is emptied.
+	// +optional
+	// +kubebuilder:default={}
+	Prepare PrepareSpec `json:"prepare,omitempty"`
+
 	// Drain is how old nodes are emptied.
 	// +optional
 	// +kubebuilder:default={}

@@ -99,10 +99,10 @@ type NodeRangesSpec struct {
 	GateWait *metav1.Duration `json:"gateWait,omitempty"`
 }
 
-// PrepareSpec is what has to have a second pod before the first one is restarted.
+// PrepareSpec is what gets one more pod before the first one is disturbed.
 type PrepareSpec struct {
 	// Deployments, as namespace/name, get one more pod than they have. Those of cluster DNS and of admission webhooks
-	// with a single pod are found.
+	// with fewer than three pods are found.
 	// +optional
 	// +kubebuilder:validation:MaxItems=64
 	// +kubebuilder:validation:items:MaxLength=317

@@ -143,6 +143,7 @@ func (a *app) commands() []*cobra.Command {
 		a.report(),
 		a.ui(),
 		a.ranges(),
+		a.mirror(),
 		a.rbac(),
 		a.unfreeze(),
 		a.backup(),

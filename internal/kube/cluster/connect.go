@@ -16,6 +16,7 @@ import (
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
+	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	batchv1 "k8s.io/api/batch/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -115,6 +116,7 @@ func newScheme() (*runtime.Scheme, error) {
 		corev1.AddToScheme, networkingv1.AddToScheme, networkingv1beta1.AddToScheme, discoveryv1.AddToScheme, authorizationv1.AddToScheme,
 		apiextensionsv1.AddToScheme, v1alpha1.AddToScheme, coordinationv1.AddToScheme, admissionv1.AddToScheme,
 		appsv1.AddToScheme, batchv1.AddToScheme, policyv1.AddToScheme, storagev1.AddToScheme, rbacv1.AddToScheme,
+		autoscalingv2.AddToScheme,
 	} {
 		if err := add(s); err != nil {
 			return nil, fmt.Errorf("building the scheme: %w", err)
@@ -134,6 +136,7 @@ func newMapper() meta.RESTMapper {
 			namespaced: {"Service", "ServiceAccount", "Pod", "ConfigMap", "Secret", "Event", "PersistentVolumeClaim", "ResourceQuota"}, root: {"Namespace", "Node", "PersistentVolume"},
 		},
 		appsv1.SchemeGroupVersion:            {namespaced: {"Deployment", "ReplicaSet", "StatefulSet", "DaemonSet"}},
+		autoscalingv2.SchemeGroupVersion:     {namespaced: {"HorizontalPodAutoscaler"}},
 		batchv1.SchemeGroupVersion:           {namespaced: {"Job", "CronJob"}},
 		policyv1.SchemeGroupVersion:          {namespaced: {"PodDisruptionBudget"}},
 		discoveryv1.SchemeGroupVersion:       {namespaced: {"EndpointSlice"}},

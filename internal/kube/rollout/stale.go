@@ -27,6 +27,8 @@ type Changes struct {
 	AddressesUntil time.Time
 	// Leave is a node that pods shall leave.
 	Leave string
+	// MadeBefore is a moment, in whole seconds: pods with a network of their own that were made before are made once more, whatever they carry.
+	MadeBefore time.Time
 	// Migration is the one whose pods are brought to their end that an earlier run of it has taken from Deployments; empty for none.
 	Migration string
 	// Since is when the addresses that pods shall not carry came up first: pods whose containers were all started before
@@ -68,6 +70,9 @@ func (s Span) covers(start time.Time, slack time.Duration) bool {
 
 // what describes the addresses that pods shall not have.
 func (c *Changes) what() string {
+	if !c.MadeBefore.IsZero() {
+		return CarriesAge
+	}
 	if len(c.Addresses) == 0 {
 		return "old addresses"
 	}
@@ -81,6 +86,7 @@ const (
 	CarriesDNS        = "the old address of the cluster DNS in its resolv.conf"
 	CarriesAddress    = "an address of the old range"
 	CarriesNode       = "a place on a node that is emptied"
+	CarriesAge        = "an earlier start"
 )
 
 // staleReference is something old that a pod carries, and until when pods were given it.
@@ -130,6 +136,9 @@ func staleReferences(pod *corev1.Pod, c Changes) []staleReference {
 	}
 	if pod.Namespace == v1alpha1.SystemNamespace {
 		return all
+	}
+	if !pod.Spec.HostNetwork && pod.CreationTimestamp.Time.Before(c.MadeBefore) {
+		all = append(all, staleReference{text: CarriesAge, until: c.MadeBefore})
 	}
 	weigh(CarriesKubernetes, oldestContainer(pod), c.KubernetesMovedAt)
 	if until := c.servicesUntil(pod); !until.IsZero() {
@@ -232,7 +241,7 @@ func podReady(pod *corev1.Pod) bool {
 
 // touched reports whether something at this time, in this namespace, can be an answer to one of the changes.
 func (c Changes) touched(namespace string, at time.Time) bool {
-	changes := []time.Time{c.KubernetesMovedAt, c.DNSSince, c.AddressesUntil}
+	changes := []time.Time{c.KubernetesMovedAt, c.DNSSince, c.AddressesUntil, c.MadeBefore}
 	for _, span := range c.Services[namespace] {
 		changes = append(changes, span.Until)
 	}

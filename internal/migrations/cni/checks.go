@@ -7,6 +7,7 @@ import (
 	"github.com/replumb/replumb/internal/engine/findings"
 	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/kube/pull"
+	"github.com/replumb/replumb/internal/kube/spare"
 	"github.com/replumb/replumb/internal/verify/agentset"
 )
 
@@ -100,8 +101,8 @@ func networkChecks() []findings.Check[Input] {
 			Code: "RP5102", Severity: findings.Blocking, Run: checkPair,
 			Claim: "replumb can replace the one network by the other",
 			Why:   "what a network leaves on nodes is different for each, and half of it removed is worse than all of it there",
-			Fix: "replumb goes from flannel to Calico, from Calico to flannel and, with mode InPlace, from both to Cilium; for others, " +
-				"replace the nodes or the cluster",
+			Fix: "replumb goes from flannel to Calico, from Calico to flannel, with mode InPlace from both to Cilium, and with mode Drained from Weave " +
+				"to both; for others, replace the nodes or the cluster",
 		},
 		{
 			Code:     "RP5103",
@@ -239,5 +240,15 @@ func workloadChecks() []findings.Check[Input] {
 				"and Cilium enforces none before finish",
 			Fix: "delete the policies for the time of the switch and keep their files, or replace the network of a drained cluster",
 		},
+		{
+			Code:     "RP5310",
+			Severity: findings.Warning,
+			Run:      checkStaysAgain,
+			Claim:    "every pod can be recreated once more",
+			Why: "spec.cni.again recreates what an owner makes again: pods without one stay as they are, or end with their node where nodes are replaced, " +
+				"and those of Jobs go on, or start over",
+			Fix: "delete pods without an owner and make them again yourself, and wait for Jobs, if they had trouble with the network",
+		},
+		spare.Check("RP5311", root+".prepare", func(in Input) *spare.Found { return in.Survey.Spares }),
 	}
 }

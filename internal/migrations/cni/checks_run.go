@@ -106,10 +106,18 @@ func checkPair(in Input) []findings.Result {
 	from, to := in.Survey.from(), in.Survey.Spec.To
 	able := func(n v1alpha1.CNIName) bool { return n == v1alpha1.Flannel || n == v1alpha1.Calico }
 	toCilium := to == v1alpha1.Cilium && in.Survey.Spec.Serving
-	if from == "" || able(from) && (able(to) || toCilium) && from != to {
+	fromWeave := from == v1alpha1.Weave && able(to) && !in.Survey.Spec.Serving
+	if from == "" || able(from) && (able(to) || toCilium) && from != to || fromWeave {
 		return nil
 	}
-	return []findings.Result{findings.Failed("", "from %s to %s is an unsupported combination", from, to)}
+	why := ""
+	switch {
+	case from == v1alpha1.Canal:
+		why = ": Canal is Calico's policies over flannel's network, and what it leaves on nodes is of both"
+	case from == v1alpha1.Weave && able(to):
+		why = " with mode InPlace: Weave cannot be kept beside another network; drain the cluster, and set mode: Drained"
+	}
+	return []findings.Result{findings.Failed("", "from %s to %s is an unsupported combination%s", from, to, why)}
 }
 
 // keepers calls take for every object of the old network that someone holds on to.
@@ -309,7 +317,7 @@ func checkGained(in Input) []findings.Result {
 }
 
 func checkBare(in Input) []findings.Result {
-	if in.Survey.Spec.Serving { // RP5307 says what becomes of them
+	if in.Survey.Spec.Serving || in.Survey.onlyAgain() { // RP5307 and RP5310 say what becomes of them
 		return nil
 	}
 	var out []findings.Result
@@ -321,7 +329,7 @@ func checkBare(in Input) []findings.Result {
 }
 
 func checkJobs(in Input) []findings.Result {
-	if in.Survey.Spec.Serving {
+	if in.Survey.Spec.Serving || in.Survey.onlyAgain() {
 		return nil
 	}
 	var out []findings.Result

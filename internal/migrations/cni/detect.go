@@ -18,7 +18,7 @@ const calicoGroup = "crd.projectcalico.org"
 // enforces reports whether a container makes NetworkPolicies hold.
 func enforces(c corev1.Container) bool {
 	return slices.ContainsFunc(
-		[]string{"calico/node", "calico-node", "cilium/cilium", "cilium-agent", "kube-network-policies", "kube-router"},
+		[]string{"calico/node", "calico-node", "cilium/cilium", "cilium-agent", "kube-network-policies", "kube-router", "weave-npc"},
 		func(part string) bool {
 			return strings.Contains(c.Image, part) || strings.Contains(c.Name, part)
 		},

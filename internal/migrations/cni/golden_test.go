@@ -12,8 +12,10 @@ import (
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
+	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
@@ -25,6 +27,8 @@ import (
 	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/kube/pull"
 	"github.com/replumb/replumb/internal/kube/references"
+	"github.com/replumb/replumb/internal/kube/rollout"
+	"github.com/replumb/replumb/internal/kube/spare"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/network/podnetwork"
 	"github.com/replumb/replumb/internal/spec"
@@ -120,6 +124,7 @@ func readCluster(t *testing.T, s *Survey, manifests []byte) {
 		t.Fatal(err)
 	}
 	var sets []appsv1.DaemonSet
+	owners, scene := &rollout.State{}, spare.Scene{}
 	inspection := &cluster.Inspection{}
 	scanner, err := references.New(nil, nil, nil)
 	if err != nil {
@@ -148,10 +153,27 @@ func readCluster(t *testing.T, s *Survey, manifests []byte) {
 			convert(o, &ds)
 			sets = append(sets, ds)
 			inspection.Take(scanner, &ds)
+		case "Deployment":
+			d := appsv1.Deployment{}
+			convert(o, &d)
+			owners.Deployments = append(owners.Deployments, d)
+		case "HorizontalPodAutoscaler":
+			h := autoscalingv2.HorizontalPodAutoscaler{}
+			convert(o, &h)
+			scene.Scalers = append(scene.Scalers, h)
+		case "Service":
+			svc := corev1.Service{}
+			convert(o, &svc)
+			scene.Services = append(scene.Services, svc)
+		case "ReplicaSet":
+			rs := metav1.PartialObjectMetadata{}
+			convert(o, &rs)
+			owners.ReplicaSets = append(owners.ReplicaSets, rs)
 		case "StatefulSet":
 			set := appsv1.StatefulSet{}
 			convert(o, &set)
 			s.Workloads.StatefulSets = append(s.Workloads.StatefulSets, set)
+			owners.StatefulSets = append(owners.StatefulSets, set)
 		case "NetworkPolicy":
 			if o.GroupVersionKind().Group == calicoGroup {
 				s.Policies.Own = append(s.Policies.Own, o)
@@ -177,10 +199,24 @@ func readCluster(t *testing.T, s *Survey, manifests []byte) {
 			}
 		}
 	}
+	if s.Spec.Again > 0 {
+		owners.Pods, owners.DaemonSets = s.Pods, sets
+		s.Owners = owners
+	}
+	if s.Spec.Serving {
+		scene.Deployments, scene.Nodes = owners.Deployments, s.Nodes
+		s.Spares = spare.Find(s.Spec.Spares, scene)
+	}
 	s.Proxies, s.NodeLocal = inspection.Proxies, inspection.NodeLocal
 	s.Networks, s.ProxySets = detect(sets), proxySets(sets)
+	if set := s.oldSet(); set != nil && s.from() == v1alpha1.Weave {
+		m := &Manifests{Ranges: s.Ranges}
+		m.ranges(podnetwork.WeaveRange(set.Set).Range)
+		s.Ranges = m.Ranges
+	}
+	old := "kube-flannel"
 	for _, o := range objects {
-		known := slices.ContainsFunc(podnetwork.Remnants(s.from(), "kube-flannel"), func(r podnetwork.Remnant) bool {
+		known := slices.ContainsFunc(podnetwork.Remnants(s.from(), old), func(r podnetwork.Remnant) bool {
 			return r.Kind == o.GetKind() && r.Name == o.GetName()
 		})
 		set := s.oldSet()
@@ -196,8 +232,8 @@ func readCluster(t *testing.T, s *Survey, manifests []byte) {
 func TestSpecRefuses(t *testing.T) {
 	for _, tt := range []struct{ name, cni, field, says string }{
 		{"same", "{from: calico, to: calico, manifests: [a]}", "spec.cni.to", "is what spec.cni.from has"},
-		{"unknown", "{to: weave, manifests: [a]}", "spec.cni.to", `"weave" is not known`},
-		{"unknown from", "{from: weave, to: calico, manifests: [a]}", "spec.cni.from", `"weave" is not known`},
+		{"unknown", "{to: antrea, manifests: [a]}", "spec.cni.to", `"antrea" is not known`},
+		{"unknown from", "{from: antrea, to: calico, manifests: [a]}", "spec.cni.from", `"antrea" is not known`},
 		{"no manifests", "{to: calico, manifests: []}", "spec.cni.manifests", "is empty"},
 		{"live", "{to: calico, manifests: [a], mode: Live}", "spec.cni.mode", `"Live" is not known`},
 		{"range", "{to: calico, manifests: [a], podCIDR: x}", "spec.cni.podCIDR", ""},

@@ -25,6 +25,7 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/kube/references"
+	"github.com/replumb/replumb/internal/kube/spare"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/network/calico"
 	"github.com/replumb/replumb/internal/network/podnetwork"
@@ -43,7 +44,7 @@ func (t Tools) look(ctx context.Context, s Spec) (*Survey, error) {
 		out.Status = *m.Status.CNI
 	}
 	for _, read := range []func(context.Context, *Survey) error{
-		t.occupants, t.networks, t.stored, t.manifests, t.bare, t.old, t.ranges, t.policies, t.webhooks, t.proxies, t.freeze,
+		t.occupants, t.networks, t.stored, t.manifests, t.bare, t.old, t.ranges, t.policies, t.webhooks, t.proxies, t.freeze, t.owners, t.spares,
 	} {
 		if err := read(ctx, out); err != nil {
 			return nil, err
@@ -265,6 +266,9 @@ func (t Tools) currentRanges(ctx context.Context, s *Survey, add func(...string)
 			add(rangesOf(cm))
 		}
 	}
+	if set := s.oldSet(); set != nil && s.from() == v1alpha1.Weave {
+		add(podnetwork.WeaveRange(set.Set).Range)
+	}
 	if s.from() != v1alpha1.Calico {
 		return nil
 	}
@@ -360,6 +364,14 @@ func (t Tools) webhooks(ctx context.Context, s *Survey) error {
 
 func (t Tools) freeze(ctx context.Context, s *Survey) (err error) {
 	s.Frozen, err = freeze.DeploysInForce(ctx, t.Cluster)
+	return err
+}
+
+// spares are looked for where nodes are emptied one by one: a cluster that is drained has no one to serve.
+func (t Tools) spares(ctx context.Context, s *Survey) (err error) {
+	if s.Spec.Serving {
+		s.Spares, err = spare.Look(ctx, t.Cluster, s.Spec.Spares)
+	}
 	return err
 }
 

@@ -66,6 +66,7 @@ func commands() migration.Commands[*Planner] {
 			{Name: phaseRemove, Title: "Remove the old network", Recheck: true, Groups: (*Planner).remove},
 			{Name: "install", Title: "Install the new network", Recheck: true, Groups: (*Planner).install},
 			{Name: "pods", Title: "Recreate all pods", Groups: func(p *Planner) []engine.Group { return p.pods(p.spec().To) }},
+			againPhase(),
 			{
 				Name: "verify", Title: "Verify that every pod has the new network, and every node is clean of the old one",
 				Groups: (*Planner).verify,
@@ -139,6 +140,12 @@ func (p *Planner) image() pull.Image {
 // over reports whether apply went through, and nothing has come up since.
 func (p *Planner) over() bool {
 	return p.Migration.Status.Phase == v1alpha1.PhaseMoved && p.Survey.Left() == ""
+}
+
+// switched reports whether the switch itself went through, and nothing of it has come up since.
+func (p *Planner) switched() bool {
+	was := p.Migration.Status.Phase == v1alpha1.PhaseMoved || p.Survey.Status.Again != nil
+	return was && p.Survey.leftOfSwitch() == ""
 }
 
 func (p *Planner) secure() []engine.Group {
@@ -294,7 +301,7 @@ func setsOf(objects []*unstructured.Unstructured) []client.ObjectKey {
 
 // pods recreates the cluster's DNS first: all others ask it as they start.
 func (p *Planner) pods(network v1alpha1.CNIName) []engine.Group {
-	if network == p.spec().To && p.over() {
+	if network == p.spec().To && p.switched() {
 		return nil
 	}
 	of := occupancy{tools: p.Tools, spec: p.spec(), network: network}
@@ -405,7 +412,7 @@ func (p *Planner) verifyBack() []engine.Group {
 	groups := engine.InOrder(awaitPods(occupancy{p.Tools, p.spec(), p.Survey.from()}, p.Survey.Ranges))
 	groups = append(groups, p.residues(p.spec().To)...)
 	if p.tries() {
-		groups = append(groups, engine.InOrder(p.matrix("matrix", "Test connectivity", false, p.Survey.from() != v1alpha1.Flannel))...)
+		groups = append(groups, engine.InOrder(p.matrix("matrix", "Test connectivity", false, p.Survey.enforcing()))...)
 	}
 	return groups
 }
@@ -422,7 +429,7 @@ func (p *Planner) tidy(reset bool) []engine.Group {
 // Details say what is removed from every node, and what stays.
 func (p *Planner) Details() []string {
 	from := p.Survey.from()
-	if from == "" || p.over() {
+	if from == "" || p.over() || p.switched() {
 		return nil
 	}
 	var out []string
@@ -436,7 +443,11 @@ func (p *Planner) Details() []string {
 			out = append(out, "removed from every node by finish, of kube-proxy: "+line)
 		}
 	}
-	return append(out, p.Stays()...)
+	out = append(out, p.Stays()...)
+	if p.Survey.wantsAgain() && p.Survey.leftOfSwitch() != "" { // the steps show once there are pods to recreate
+		out = append(out, fmt.Sprintf("when all that is done: %s", p.Survey.leftAgain()))
+	}
+	return out
 }
 
 // Stays says what of the old network the migration leaves where it is.

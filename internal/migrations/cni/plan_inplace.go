@@ -13,6 +13,7 @@ import (
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/kube/cordon"
 	"github.com/replumb/replumb/internal/kube/rollout"
+	"github.com/replumb/replumb/internal/kube/spare"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/network/podnetwork"
 	"github.com/replumb/replumb/internal/spec/hook"
@@ -46,6 +47,7 @@ func commandsInPlace() migration.Commands[*Planner] {
 			{Name: agentset.Phase, Title: "Watch from every node", Groups: (*Planner).watch},
 			{Name: "baseline", Title: "Test connectivity with the old network", Recheck: true, Groups: (*Planner).baseline},
 			{Name: "install", Title: "Install the new network beside the old one", Recheck: true, Groups: (*Planner).park},
+			{Name: "prepare", Title: "Add one pod to workloads that must keep serving", Recheck: true, Groups: (*Planner).prepare},
 			{
 				Name: phaseNodes, Title: "Switch nodes to the new network, one after the other", Recheck: true,
 				Groups: func(p *Planner) []engine.Group { return p.switchNodes(forward) },
@@ -54,6 +56,7 @@ func commandsInPlace() migration.Commands[*Planner] {
 				Name: phaseProxy, Title: "Have Cilium lead to Services in place of kube-proxy, one node after the other", Recheck: true,
 				Groups: (*Planner).replaceProxy,
 			},
+			againPhase(),
 			{Name: "verify", Title: "Verify that every pod has the new network", Groups: (*Planner).verifyServing},
 		},
 		Rollback: phases{
@@ -160,6 +163,18 @@ func (p *Planner) park() []engine.Group {
 		ready = append(ready, p.standing(node))
 	}
 	return append(groups, engine.AtOnce(parallel, "Nodes", ready...)...)
+}
+
+// prepare gives what must not pause one more pod, as long as nodes have to be emptied.
+func (p *Planner) prepare() []engine.Group {
+	if len(p.Survey.unsettled(forward)) == 0 {
+		return nil
+	}
+	return engine.AtOnce(parallel, "", p.Survey.Spares.Up(p.Tools.Client())...)
+}
+
+func (p *Planner) scaleBack() []engine.Group {
+	return engine.InOrder(spare.Back(p.Tools.Client(), p.spec().Name))
 }
 
 // switchNodes switches the nodes that are not where a direction goes: the first one alone, the others so many at once.
@@ -323,7 +338,7 @@ func (p *Planner) withdrawServing() []engine.Group {
 }
 
 func (p *Planner) tidyBack() []engine.Group {
-	return slices.Concat(p.Agents.Dismiss(), p.Remains, p.tidy(true))
+	return slices.Concat(p.scaleBack(), p.Agents.Dismiss(), p.Remains, p.tidy(true))
 }
 
 // adopt has the new network run as its manifests say: it writes its configuration where runtimes read it. The nodes go by replumb's copy
@@ -359,5 +374,5 @@ func (p *Planner) removeServing() []engine.Group {
 }
 
 func (p *Planner) tidyFinished() []engine.Group {
-	return slices.Concat(p.Agents.Dismiss(), p.Remains, p.tidy(false))
+	return slices.Concat(p.scaleBack(), p.Agents.Dismiss(), p.Remains, p.tidy(false))
 }

@@ -39,7 +39,7 @@ func Roles() cluster.Roles {
 		{
 			Name: name + roleInPlace, File: file, Purpose: cluster.Operate, Rules: inPlaceRules(),
 			Danger: []string{
-				"Mode InPlace alone takes it. Who has it can empty nodes, and change workloads in all namespaces.",
+				"Mode InPlace and spec.cni.again take it. Who has it can empty nodes, and change workloads in all namespaces.",
 			},
 		},
 		{
@@ -52,7 +52,7 @@ func Roles() cluster.Roles {
 	}
 }
 
-// What ends the names of roles that are not of every migration: of mode InPlace, and of one that replaces kube-proxy.
+// What ends the names of roles that are not of every migration: of mode InPlace and of recreating all pods once more, and of one that replaces kube-proxy.
 const (
 	roleInPlace = "in-place"
 	roleProxy   = "kube-proxy"
@@ -127,6 +127,11 @@ func viewRules() []cluster.Rule {
 			Optional: true,
 		},
 		{
+			Why:      "What stands behind webhooks and may not pause with mode InPlace: who decides how many pods it has.",
+			Rights:   cluster.Grant("autoscaling", "horizontalpodautoscalers", "", "list"),
+			Optional: true,
+		},
+		{
 			Why:      "Services, which report lists.",
 			Rights:   cluster.Grant("", "services", "", "list"),
 			Optional: true,
@@ -143,6 +148,8 @@ func viewRules() []cluster.Rule {
 				cluster.Grant("policy", "poddisruptionbudgets", "", "get"),
 				cluster.Grant("rbac.authorization.k8s.io", "clusterroles", "", "get"),
 				cluster.Grant("rbac.authorization.k8s.io", "clusterrolebindings", "", "get"),
+				cluster.Grant("rbac.authorization.k8s.io", "roles", "", "get"),
+				cluster.Grant("rbac.authorization.k8s.io", "rolebindings", "", "get"),
 				cluster.Grant("apiextensions.k8s.io", "customresourcedefinitions", "", "get"),
 			),
 		},
@@ -164,6 +171,8 @@ func operateRules() []cluster.Rule {
 				cluster.Grant("policy", "poddisruptionbudgets", "", "create update patch delete"),
 				cluster.Grant("rbac.authorization.k8s.io", "clusterroles", "", "create update patch delete"),
 				cluster.Grant("rbac.authorization.k8s.io", "clusterrolebindings", "", "create update patch delete"),
+				cluster.Grant("rbac.authorization.k8s.io", "roles", "", "create update patch delete"),
+				cluster.Grant("rbac.authorization.k8s.io", "rolebindings", "", "create update patch delete"),
 				cluster.Grant("apiextensions.k8s.io", "customresourcedefinitions", "", "create update patch delete"),
 				cluster.Grant(calicoGroup, "ippools", "", "create update patch delete"),
 			),
@@ -189,7 +198,7 @@ func (j *Job) Roles(context.Context) (cluster.Roles, error) { return j.roles(), 
 
 func (j *Job) roles() cluster.Roles {
 	return slices.DeleteFunc(Roles(), func(r cluster.Role) bool {
-		return r.Purpose == cluster.Agents && !j.agents().Runs() || strings.HasSuffix(r.Name, roleInPlace) && !j.Spec.Serving ||
+		return r.Purpose == cluster.Agents && !j.agents().Runs() || strings.HasSuffix(r.Name, roleInPlace) && !j.Spec.Serving && j.Spec.Again == 0 ||
 			strings.HasSuffix(r.Name, roleProxy) && !j.Spec.ReplaceProxy
 	})
 }

@@ -120,10 +120,27 @@ type Request struct {
 	Nodes []string `json:"nodes"`
 }
 
+// leavers are the nodes, by name, that have to be replaced, as a Migration remembers them.
+type leavers func(v1alpha1.CNIStatus) []string
+
 // replaceNodes waits for the operator to replace every node, or calls the action that does, and goes on once they are replaced.
 func replaceNodes(tools Tools, spec Spec) engine.Step {
-	replaced := func(ctx context.Context) error { return replaced(ctx, tools, spec.Name) }
-	wait := engine.Wait{Name: "replace", About: "Replace every node", Limit: spec.GateWait, For: replaced}
+	return replace(tools, spec, "replace", "Replace every node", func(st v1alpha1.CNIStatus) []string { return st.Nodes })
+}
+
+// replaceNodesAgain does that once more, with the nodes that there were when that began.
+func replaceNodesAgain(tools Tools, spec Spec) engine.Step {
+	return replace(tools, spec, "again/replace", "Replace every node once more", func(st v1alpha1.CNIStatus) []string {
+		if st.Again == nil {
+			return nil
+		}
+		return st.Again.Nodes
+	})
+}
+
+func replace(tools Tools, spec Spec, id, about string, of leavers) engine.Step {
+	replaced := func(ctx context.Context) error { return replaced(ctx, tools, spec.Name, of) }
+	wait := engine.Wait{Name: id, About: about, Limit: spec.GateWait, For: replaced}
 	action := spec.Nodes.Replace
 	if action == nil {
 		return &engine.Gate{Wait: wait, Instructions: func() string {
@@ -134,7 +151,7 @@ func replaceNodes(tools Tools, spec Spec) engine.Step {
 	return engine.Interruptible{Write: &engine.Write{
 		Name: wait.Name, About: wait.About, As: engine.RoleCall, Limit: spec.GateWait + action.Timeout.Duration, Holds: replaced,
 		Write: func(ctx context.Context) (err error) {
-			once.Do(func() { err = callReplace(ctx, tools, spec) })
+			once.Do(func() { err = callReplace(ctx, tools, spec, of) })
 			return err
 		},
 		Changes: func() ([]engine.Change, error) {
@@ -144,7 +161,7 @@ func replaceNodes(tools Tools, spec Spec) engine.Step {
 }
 
 // callReplace calls the action that replaces nodes.
-func callReplace(ctx context.Context, tools Tools, spec Spec) error {
+func callReplace(ctx context.Context, tools Tools, spec Spec, of leavers) error {
 	st, err := tools.remembers(ctx, spec.Name)
 	if err != nil {
 		return err
@@ -155,7 +172,7 @@ func callReplace(ctx context.Context, tools Tools, spec Spec) error {
 		Migration:  spec.Name,
 		Run:        hook.Apply,
 		Action:     "replace",
-		Nodes:      st.Nodes,
+		Nodes:      of(st),
 	}
 	// Not cut off with the run: half a terraform apply is worse than a late Ctrl-C.
 	if err := callout.Call(context.WithoutCancel(ctx), *spec.Nodes.Replace, &r, nil); err != nil {
@@ -165,7 +182,7 @@ func callReplace(ctx context.Context, tools Tools, spec Spec) error {
 }
 
 // replaced returns nil once no node is left that the Migration remembers, and as many others are ready.
-func replaced(ctx context.Context, tools Tools, name string) error {
+func replaced(ctx context.Context, tools Tools, name string, of leavers) error {
 	st, err := tools.remembers(ctx, name)
 	if err != nil {
 		return err
@@ -174,17 +191,17 @@ func replaced(ctx context.Context, tools Tools, name string) error {
 	if err != nil {
 		return err
 	}
-	fresh := 0
+	fresh, old := 0, of(st)
 	for i := range nodes {
-		if slices.Contains(st.Nodes, nodes[i].Name) {
+		if slices.Contains(old, nodes[i].Name) {
 			return engine.NotYet("node %s is still there", nodes[i].Name)
 		}
 		if cluster.NodeReady(&nodes[i]) {
 			fresh++
 		}
 	}
-	if fresh < len(st.Nodes) {
-		return engine.NotYet("%d of %s ready", fresh, english.Plural(len(st.Nodes), "new node is", "new nodes are"))
+	if fresh < len(old) {
+		return engine.NotYet("%d of %s ready", fresh, english.Plural(len(old), "new node is", "new nodes are"))
 	}
 	return nil
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/kube/spare"
 	"github.com/replumb/replumb/internal/spec"
 )
 
@@ -37,6 +38,10 @@ type Spec struct {
 	Policies     v1alpha1.PolicyLoss
 	Canary       v1alpha1.PodCanarySpec
 	GateWait     time.Duration
+	// Spares says what gets one more pod before nodes are emptied.
+	Spares spare.Spec
+	// Again is how often all pods are recreated once more.
+	Again int32
 	// Common is what all kinds of migrations have.
 	Common v1alpha1.MigrationSpec
 }
@@ -71,6 +76,8 @@ func Validate(m *v1alpha1.Migration) (Spec, error) {
 		InPlace:      j.InPlace,
 		Serving:      j.Mode == v1alpha1.CNIInPlace,
 		ReplaceProxy: j.KubeProxy == v1alpha1.KubeProxyReplace,
+		Again:        j.Again,
+		Spares:       spare.Spec{Migration: m.Name, Mode: j.Prepare.Mode, Deployments: spec.Names(j.Prepare.Deployments)},
 	}
 	if j.PodCIDR != "" {
 		s.PodCIDR = spec.Prefixes([]string{j.PodCIDR})[0]

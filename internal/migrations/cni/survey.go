@@ -17,6 +17,7 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/kube/rollout"
+	"github.com/replumb/replumb/internal/kube/spare"
 	"github.com/replumb/replumb/internal/network/calico"
 	"github.com/replumb/replumb/internal/network/nodecleanup"
 	"github.com/replumb/replumb/internal/verify/connectivity"
@@ -55,6 +56,10 @@ type Survey struct {
 	Frozen bool
 	// Workloads are those that nodes are emptied of; none with mode Drained.
 	Workloads rollout.State
+	// Spares are the Deployments that get one more pod, with mode InPlace; nil, if no one has looked.
+	Spares *spare.Found
+	// Owners are what recreates pods, where all are to be recreated once more; nil otherwise.
+	Owners *rollout.State
 	// Operators are DaemonSets' owners that would not let go, such as Calico's operator.
 	Operators []string
 }
@@ -119,9 +124,10 @@ func (s *Survey) begun() bool { return s.Status.Begun != nil }
 // enforced reports whether NetworkPolicies hold with the new network.
 func (s *Survey) enforced() bool { return s.Manifests != nil && s.Manifests.Enforces }
 
-// enforcing reports whether policies hold with the old network.
+// enforcing reports whether policies hold with the old network. Weave's run in a container of their own.
 func (s *Survey) enforcing() bool {
-	return s.from() != v1alpha1.Flannel || s.oldSet() != nil &&
+	alone := s.from() == v1alpha1.Flannel || s.from() == v1alpha1.Weave
+	return !alone || s.oldSet() != nil &&
 		slices.ContainsFunc(s.oldSet().Set.Spec.Template.Spec.Containers, enforces)
 }
 
@@ -257,6 +263,14 @@ func (s *Survey) Counts() v1alpha1.Counts {
 
 // Left says what apply has not done yet; nothing, if it is through.
 func (s *Survey) Left() string {
+	if left := s.leftOfSwitch(); left != "" {
+		return left
+	}
+	return s.leftAgain()
+}
+
+// leftOfSwitch is Left of the switch itself.
+func (s *Survey) leftOfSwitch() string {
 	if s.Spec.Serving {
 		return s.leftServing()
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/replumb/replumb/internal/engine/findings"
 	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/spare"
 )
 
 func workloadChecks() []findings.Check[Input] {
@@ -76,6 +77,7 @@ func workloadChecks() []findings.Check[Input] {
 			Fix: "have new nodes in the zones of the volumes; say so by labels such as topology.kubernetes.io/zone in spec.nodes.new.selector, and " +
 				"name their network in spec.nodes.new.cidrs",
 		},
+		spare.Check("RP3217", root+".prepare", func(in Input) *spare.Found { return in.Survey.Spares }),
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	appsv1 "k8s.io/api/apps/v1"
+	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
@@ -24,6 +25,7 @@ import (
 	"github.com/replumb/replumb/internal/kube/etcd"
 	"github.com/replumb/replumb/internal/kube/pull"
 	"github.com/replumb/replumb/internal/kube/rollout"
+	"github.com/replumb/replumb/internal/kube/spare"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/spec"
 	"github.com/replumb/replumb/internal/testing/golden"
@@ -133,6 +135,7 @@ func readSurvey(t *testing.T, s Spec, manifests []byte) *Survey {
 		Spec: s, Workloads: &rollout.State{}, Volumes: map[string]*corev1.PersistentVolume{},
 		Claims: map[types.NamespacedName]*corev1.PersistentVolumeClaim{},
 	}
+	scene := spare.Scene{}
 	for doc := range bytes.SplitSeq(manifests, []byte("---\n")) {
 		if len(bytes.TrimSpace(doc)) == 0 {
 			continue
@@ -146,7 +149,12 @@ func readSurvey(t *testing.T, s Spec, manifests []byte) *Survey {
 			out.Nodes = append(out.Nodes, *o)
 		case *corev1.Pod:
 			out.Pods = append(out.Pods, *o)
+		case *autoscalingv2.HorizontalPodAutoscaler:
+			scene.Scalers = append(scene.Scalers, *o)
 		case *corev1.Service:
+			if o.Namespace == metav1.NamespaceSystem && o.Name == "kube-dns" {
+				scene.Services = append(scene.Services, *o)
+			}
 			out.sortServices([]corev1.Service{*o})
 		case *appsv1.Deployment:
 			out.Workloads.Deployments = append(out.Workloads.Deployments, *o)
@@ -169,6 +177,8 @@ func readSurvey(t *testing.T, s Spec, manifests []byte) *Survey {
 		}
 	}
 	out.findAutoscalers()
+	scene.Deployments, scene.Nodes = out.Workloads.Deployments, out.Nodes
+	out.Spares = spare.Find(s.Spares, scene)
 	return out
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine/findings"
 	"github.com/replumb/replumb/internal/kube/etcd"
+	"github.com/replumb/replumb/internal/kube/spare"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/spec"
 	"github.com/replumb/replumb/internal/spec/tier"
@@ -75,6 +76,9 @@ func (j *Job) Examine(ctx context.Context) (*Planner, error) {
 		return nil, err
 	}
 	if err := j.sortIntoTiers(p.Survey); err != nil {
+		return nil, err
+	}
+	if p.Survey.Spares, err = spare.Look(ctx, j.Tools.Cluster, j.Spec.Spares); err != nil {
 		return nil, err
 	}
 	p.Agents = j.newAgents(p.Survey)

@@ -12,6 +12,7 @@ import (
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/kube/etcd"
 	"github.com/replumb/replumb/internal/kube/pull"
+	"github.com/replumb/replumb/internal/kube/spare"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/network/dnsrecords"
 	"github.com/replumb/replumb/internal/spec/hook"
@@ -39,6 +40,7 @@ func commands() migration.Commands[*Planner] {
 			{Name: "join", Title: "Wait for new nodes, and test them", Groups: (*Planner).join},
 			{Name: "ingress", Title: "Switch externalTrafficPolicy to Cluster", Groups: (*Planner).switchPolicies, Recheck: true},
 			{Name: "taint", Title: "Keep new pods off old nodes", Groups: (*Planner).taint, Recheck: true},
+			{Name: "prepare", Title: "Add one pod to workloads that must keep serving", Recheck: true, Groups: (*Planner).prepare},
 			{Name: "traffic", Title: "Point DNS records to the load balancers of the new network", Groups: (*Planner).moveRecords},
 			{Name: phaseDrain, Title: "Drain old nodes", Groups: (*Planner).drainOldNodes, Replan: (*Planner).Follows},
 			{Name: "restore", Title: "Restore externalTrafficPolicy", Groups: (*Planner).restorePolicies, Recheck: true},
@@ -213,6 +215,14 @@ func (p *Planner) taint() []engine.Group {
 	return engine.AtOnce(parallel, "", steps...)
 }
 
+// prepare gives what must not pause one more pod, on new nodes by then, unless no old node has to be emptied any more.
+func (p *Planner) prepare() []engine.Group {
+	if len(p.Survey.outstanding(false)) == 0 {
+		return nil
+	}
+	return engine.AtOnce(parallel, "", p.Survey.Spares.Up(p.Tools.Cluster)...)
+}
+
 func (p *Planner) terminatesEach() bool {
 	return p.spec().Terminate.When == v1alpha1.TerminateEach
 }
@@ -343,7 +353,8 @@ func (p *Planner) drainNewNodes() []engine.Group {
 }
 
 func (p *Planner) tidy() []engine.Group {
-	return slices.Concat(p.restoreTTL(), p.Agents.Dismiss(), p.Remains, engine.InOrder(p.Forget(migration.Sweep{})...))
+	back := engine.InOrder(spare.Back(p.Tools.Cluster, p.Migration.Name))
+	return slices.Concat(p.restoreTTL(), back, p.Agents.Dismiss(), p.Remains, engine.InOrder(p.Forget(migration.Sweep{})...))
 }
 
 // image of replumb, for pods that it runs.

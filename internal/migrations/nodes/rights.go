@@ -6,6 +6,7 @@ import (
 
 	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/kube/rollout"
+	"github.com/replumb/replumb/internal/kube/spare"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/verify/connectivity"
 	"github.com/replumb/replumb/internal/verify/lossguard"
@@ -55,6 +56,11 @@ func viewRules() []cluster.Rule {
 				cluster.Grant("crd.projectcalico.org", "networkpolicies", "", "list"),
 				cluster.Grant("crd.projectcalico.org", "globalnetworkpolicies", "", "list"),
 			),
+		},
+		{
+			Why:      "What stands behind admission webhooks and may not pause, and who decides how many pods it has.",
+			Optional: true,
+			Rights:   spare.Rights(),
 		},
 		{
 			Why:    "Which API servers serve.",

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/kube/spare"
 	"github.com/replumb/replumb/internal/network/dnsrecords"
 	"github.com/replumb/replumb/internal/spec"
 )
@@ -29,8 +30,10 @@ type Spec struct {
 	Drain    v1alpha1.NodeDrainSpec
 	// Force and First are those of Drain by name.
 	Force, First []types.NamespacedName
-	Terminate    v1alpha1.TerminateSpec
-	Records      []v1alpha1.RecordSpec
+	// Spares says what gets one more pod before nodes are emptied.
+	Spares    spare.Spec
+	Terminate v1alpha1.TerminateSpec
+	Records   []v1alpha1.RecordSpec
 	// ControlPlane is nil if it stays.
 	ControlPlane *v1alpha1.ControlPlaneSpec
 	GateWait     time.Duration
@@ -63,6 +66,7 @@ func Validate(m *v1alpha1.Migration) (Spec, error) {
 	return Spec{
 		Name: m.Name, Old: old, New: to, Join: j.Join, Canary: j.Canary, Ingress: j.Ingress, Services: spec.Names(j.Ingress.Services),
 		Drain: j.Drain, Force: spec.Names(j.Drain.Force), First: spec.Names(j.Drain.First), Terminate: j.Terminate, Records: j.Records,
+		Spares:       spare.Spec{Migration: m.Name, Mode: j.Prepare.Mode, Deployments: spec.Names(j.Prepare.Deployments)},
 		ControlPlane: j.ControlPlane, GateWait: j.GateWait.Duration, Common: *m.Spec.DeepCopy(),
 	}, nil
 }

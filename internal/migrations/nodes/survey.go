@@ -19,6 +19,7 @@ import (
 	"github.com/replumb/replumb/internal/kube/etcd"
 	"github.com/replumb/replumb/internal/kube/leaving"
 	"github.com/replumb/replumb/internal/kube/rollout"
+	"github.com/replumb/replumb/internal/kube/spare"
 	"github.com/replumb/replumb/internal/verify/connectivity"
 )
 
@@ -33,6 +34,8 @@ type Survey struct {
 	Pods  []corev1.Pod
 	// Workloads are what owns them.
 	Workloads *rollout.State
+	// Spares are the Deployments that get one more pod; nil, if no one has looked.
+	Spares *spare.Found
 	// Services with externalTrafficPolicy Local, or that had it before the migration.
 	Services []corev1.Service
 	// Selecting are all Services that choose their pods by labels, Balanced says that load balancers outside lead to one.

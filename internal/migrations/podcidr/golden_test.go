@@ -9,6 +9,7 @@ import (
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
+	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
@@ -26,6 +27,7 @@ import (
 	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/kube/references"
 	"github.com/replumb/replumb/internal/kube/rollout"
+	"github.com/replumb/replumb/internal/kube/spare"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/migrations/podcidr/noderanges"
 	"github.com/replumb/replumb/internal/migrations/podcidr/podmove"
@@ -134,6 +136,8 @@ func readCluster(t *testing.T, s Spec, manifests, factsYAML []byte) (podmove.Str
 			in.read(doc)
 		}
 	}
+	in.scene.Deployments, in.scene.Nodes = in.shared.Workloads.Deployments, in.shared.Nodes
+	in.shared.Spares = spare.Find(s.Spares(), in.scene)
 	strategy := in.strategy()
 	if f.Blind {
 		return strategy, *known
@@ -177,6 +181,7 @@ type manifestReader struct {
 	shared *podmove.Survey
 	around pools.Surroundings
 	all    []client.Object
+	scene  spare.Scene
 }
 
 func (r *manifestReader) read(doc []byte) {
@@ -230,7 +235,9 @@ func (r *manifestReader) take(o client.Object) {
 	case *corev1.ConfigMap:
 		r.shared.Configs[o.Namespace+"/"+o.Name] = o.Data
 	case *corev1.Service:
-		r.shared.CriticalServices = append(r.shared.CriticalServices, *o)
+		r.scene.Services = append(r.scene.Services, *o)
+	case *autoscalingv2.HorizontalPodAutoscaler:
+		r.scene.Scalers = append(r.scene.Scalers, *o)
 	case *networkingv1.ServiceCIDR:
 		r.facts.ServiceCIDRs = append(r.facts.ServiceCIDRs, *o)
 	case *corev1.Pod:

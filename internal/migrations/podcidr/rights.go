@@ -9,6 +9,7 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/kube/rollout"
+	"github.com/replumb/replumb/internal/kube/spare"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/migrations/podcidr/noderanges"
 	"github.com/replumb/replumb/internal/network/ranges/survey"
@@ -91,6 +92,11 @@ func viewRules() []cluster.Rule {
 				cluster.Grant("networking.k8s.io", "servicecidrs", "", "list"),
 				cluster.Grant("operator.tigera.io", "installations", "", "list"),
 			),
+		},
+		{
+			Why:      "What stands behind admission webhooks and may not pause, and who decides how many pods it has.",
+			Optional: true,
+			Rights:   spare.Rights(),
 		},
 		{
 			Why:      "Cilium's pools, for replumb ranges, which reads all else with what is above.",

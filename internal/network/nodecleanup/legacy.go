@@ -2,6 +2,7 @@ package nodecleanup
 
 import (
 	"bufio"
+	"slices"
 	"strings"
 )
 
@@ -19,13 +20,13 @@ func legacyFinds(n Network, save string) (found []string, restore string) {
 		case strings.HasPrefix(line, "*"):
 			table, rules, chains = line[1:], nil, nil
 		case strings.HasPrefix(line, ":"):
-			if name, _, _ := strings.Cut(line[1:], " "); hasPrefix(n.Chains, name) {
+			if name, _, _ := strings.Cut(line[1:], " "); n.ownChain(name) {
 				chains = append(chains, name)
 				found = append(found, "chain "+table+" "+name+" (legacy)")
 			}
 		case strings.HasPrefix(line, "-A "):
 			chain, rest, _ := strings.Cut(line[3:], " ")
-			if !hasPrefix(n.Chains, chain) && n.ownRule(rest) {
+			if !n.ownChain(chain) && n.ownRule(rest) {
 				rules = append(rules, "-D "+line[3:])
 				found = append(found, "rule in chain "+table+" "+chain+" (legacy)")
 			}
@@ -49,15 +50,22 @@ func write(out *strings.Builder, table string, rules, chains []string) {
 	out.WriteString("COMMIT\n")
 }
 
-// ownRule reports whether a rule, as iptables-save writes it, leads to a chain of the network or has a comment of its own.
+// ownRule reports whether a rule, as iptables-save writes it, leads to a chain of the network, has a comment of its own, or has none and names
+// an interface that it lets packets through.
 func (n Network) ownRule(rule string) bool {
-	for _, mark := range []string{"-j ", "-g "} {
-		for part := range strings.SplitSeq(" "+rule, " "+mark) {
-			if part != " "+rule && hasPrefix(n.Chains, part) {
+	rule = " " + rule
+	for _, mark := range []string{" -j ", " -g "} {
+		for part := range strings.SplitSeq(rule, mark) {
+			if name, _, _ := strings.Cut(part, " "); part != rule && n.ownChain(name) {
 				return true
 			}
 		}
 	}
-	_, text, ok := strings.Cut(" "+rule, " --comment ")
-	return ok && hasPrefix(n.Comments, strings.TrimPrefix(text, `"`))
+	_, text, commented := strings.Cut(rule, " --comment ")
+	if commented {
+		return hasPrefix(n.Comments, strings.TrimPrefix(text, `"`))
+	}
+	return slices.ContainsFunc(n.Crossed, func(link string) bool {
+		return strings.Contains(rule+" ", " -i "+link+" ") || strings.Contains(rule+" ", " -o "+link+" ")
+	})
 }

@@ -254,3 +254,62 @@ func TestCalicoRoutes(t *testing.T) {
 		t.Errorf("left: %v, %v", left, err)
 	}
 }
+
+// TestWeaveOnANode has what Weave leaves, by its published names, beside what others have. The datapath is played by a dummy interface: that of
+// Open vSwitch the kernel does not let go.
+func TestWeaveOnANode(t *testing.T) {
+	for _, tables := range []string{"nft", "legacy"} {
+		t.Run(tables, func(t *testing.T) {
+			ownnet.Enter(t)
+			n, _ := Find("weave")
+			run(t, foreign, "iptables-"+tables+"-restore")
+			run(t, "*filter\n-A INPUT -i weave -p tcp -m comment --comment \"by hand\" -j ACCEPT\nCOMMIT\n", "iptables-"+tables+"-restore", "--noflush")
+			run(t, "*mangle\n:FORWARD ACCEPT [0:0]\nCOMMIT\n", "iptables-"+tables+"-restore", "--noflush")
+			must(t, netlink.IpsetCreate("weave-local-pods", "hash:ip", netlink.IpsetCreateOptions{}))
+			must(t, netlink.IpsetCreate("blocked", "hash:net", netlink.IpsetCreateOptions{}))
+			before := rules(run(t, "", "iptables-"+tables+"-save"))
+			run(t, weaveRules, "iptables-"+tables+"-restore", "--noflush")
+
+			links := linkNames(t)
+			bridge := addLink(t, &netlink.Bridge{LinkAttrs: attrs("weave")})
+			addLink(t, &netlink.Veth{LinkAttrs: attrs("vethwe-bridge"), PeerName: "vethwe-datapath"})
+			pod := attrs("vethwepl551c56d")
+			pod.MasterIndex = bridge.Attrs().Index
+			addLink(t, &netlink.Veth{LinkAttrs: pod, PeerName: "eth0p"})
+			addLink(t, &netlink.Vxlan{LinkAttrs: attrs("vxlan-6784"), VxlanId: 1, Port: 6784})
+			datapath := addLink(t, &netlink.Dummy{LinkAttrs: attrs("datapath")})
+			must(t, netlink.LinkSetUp(datapath))
+			addLink(t, &netlink.Bridge{LinkAttrs: attrs("docker0")})
+
+			var filter part = nftPart{n}
+			if tables == "legacy" {
+				filter = legacyPart{Host{Root: "/"}, n}
+			}
+			for _, p := range []part{filter, linkPart{n, []string{"weave"}}, setPart{n}} {
+				found, err := p.find()
+				must(t, err)
+				if len(found) == 0 {
+					t.Errorf("%T found nothing", p)
+				}
+				must(t, p.remove())
+				if left, err := p.find(); err != nil || len(left) > 0 {
+					t.Errorf("%T left %v, %v", p, left, err)
+				}
+				must(t, p.remove()) // a second time there is nothing
+			}
+			if after := rules(run(t, "", "iptables-"+tables+"-save")); after != before {
+				t.Errorf("rules of others changed:\n%s\nwant:\n%s", after, before)
+			}
+			want := append(links, "datapath", "docker0")
+			slices.Sort(want)
+			if got := linkNames(t); !slices.Equal(got, want) {
+				t.Errorf("interfaces are %v, want %v", got, want)
+			}
+			all, err := netlink.IpsetListAll()
+			must(t, err)
+			if len(all) != 1 || all[0].SetName != "blocked" {
+				t.Errorf("ipsets: %+v", all)
+			}
+		})
+	}
+}

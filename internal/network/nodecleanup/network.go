@@ -24,10 +24,14 @@ type Network struct {
 	Links []string
 	// Kept are those of them that the kernel does not let go: they lose addresses and go down.
 	Kept []string
-	// Chains and Sets are prefixes, Tables names: chains of iptables, ipsets, tables of nftables.
+	// Chains and Sets are prefixes, Tables names: chains of iptables, ipsets, tables of nftables. Whole are chains by their whole name.
 	Chains []string
+	Whole  []string
 	Sets   []string
 	Tables []string
+	// Crossed are interfaces whose packets it lets through by rules that neither lead to a chain of it nor have a comment: such a rule that
+	// names one is its own. Rules of others that name one have a comment that says whose they are.
+	Crossed []string
 	// Comments are prefixes of the comments of rules that it adds to chains of others.
 	Comments []string
 	// Protocols mark its routes wherever they lead (rtnetlink(7), rtm_protocol).
@@ -50,7 +54,8 @@ type Network struct {
 // host-local, which keep addresses under the name of the network. Calico: felix/rules/rule_defs.go, felix/dataplane/linux and
 // felix/nftables of github.com/projectcalico/calico; 80 is the default of RouteTableRange's protocol (DeviceRouteProtocol), and 12
 // that of BIRD. Cilium: cilium-dbg/cmd/post_uninstall_cleanup.go, pkg/datapath/iptables and pkg/datapath/linux (NodeEnsureLocalRoutingRule)
-// of github.com/cilium/cilium. What is pinned of its links goes before its maps: a program without the maps of its tail calls drops packets.
+// of github.com/cilium/cilium. Weave: net/bridge.go, net/veth.go, npc/constants.go and prog/weave-kube of github.com/weaveworks/weave; datapath is
+// one of Open vSwitch, which the kernel does not let go as an interface. What is pinned of its links goes before its maps: a program without the maps of its tail calls drops packets.
 func Find(name string) (Network, bool) {
 	all := []Network{
 		{
@@ -92,6 +97,12 @@ func Find(name string) (Network, bool) {
 			},
 			RouteTables: []int{2004, 2005}, LocalRule: 100,
 		},
+		{
+			Name: "weave", Plugins: []string{"weave-net"}, Nets: []string{"weave"}, Bridge: "weave",
+			Dirs:  []string{"/var/lib/weave", "/run/weave", "/var/run/weave"},
+			Links: []string{"vethwe*", "vxlan-6784", "datapath"}, Kept: []string{"datapath"},
+			Chains: []string{"WEAVE-"}, Whole: []string{"WEAVE"}, Sets: []string{"weave-"}, Crossed: []string{"weave"},
+		},
 		kubeProxy(),
 	}
 	i := slices.IndexFunc(all, func(n Network) bool { return n.Name == name })
@@ -127,7 +138,7 @@ const (
 func (n Network) rulesOnly() bool { return len(n.Plugins) == 0 }
 
 // Names are those that Find knows, of networks.
-func Names() []string { return []string{"flannel", "calico", "cilium"} }
+func Names() []string { return []string{"flannel", "calico", "cilium", "weave"} }
 
 const (
 	// bpfDir is where the file system of BPF is mounted.
@@ -150,7 +161,11 @@ func (n Network) Describe() []string {
 	if n.Bridge != "" {
 		links = append(slices.Clone(links), n.Bridge+" and what hangs on it")
 	}
-	out = append(out, "interfaces "+strings.Join(links, ", "), "chains and rules of iptables: "+strings.Join(n.Chains, ", ")+"*")
+	chains := append(slices.Clone(n.Whole), strings.Join(n.Chains, ", ")+"*")
+	out = append(out, "interfaces "+strings.Join(links, ", "), "chains and rules of iptables: "+strings.Join(chains, ", "))
+	if len(n.Crossed) > 0 {
+		out = append(out, "rules of iptables without a comment for packets through "+strings.Join(n.Crossed, ", "))
+	}
 	if len(n.Tables) > 0 {
 		out = append(out, "tables of nftables: "+strings.Join(n.Tables, ", "))
 	}
@@ -164,6 +179,11 @@ func (n Network) Describe() []string {
 		out = append(out, fmt.Sprintf("rules for routing tables %v, and these", n.RouteTables))
 	}
 	return append(out, "directories "+strings.Join(n.Dirs, ", ")+", and the addresses that were given out")
+}
+
+// ownChain reports whether a chain of that name is the network's.
+func (n Network) ownChain(name string) bool {
+	return slices.Contains(n.Whole, name) || hasPrefix(n.Chains, name)
 }
 
 func hasPrefix(prefixes []string, text string) bool {

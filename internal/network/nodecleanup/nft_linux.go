@@ -45,7 +45,7 @@ func (p nftPart) look(c *nftables.Conn) (*nftFinds, error) {
 	for _, ch := range chains {
 		switch {
 		case slices.Contains(p.Tables, ch.Table.Name):
-		case hasPrefix(p.Chains, ch.Name):
+		case p.ownChain(ch.Name):
 			out.chains = append(out.chains, ch)
 		default:
 			rules, err := p.rules(c, ch)
@@ -82,16 +82,41 @@ func (p nftPart) own(r *nftables.Rule) bool {
 	if hasPrefix(p.Comments, comment(r.UserData)) {
 		return true
 	}
+	if p.crosses(r) {
+		return true
+	}
 	return slices.ContainsFunc(r.Exprs, func(e expr.Any) bool {
 		switch e := e.(type) {
 		case *expr.Verdict:
-			return e.Chain != "" && hasPrefix(p.Chains, e.Chain)
+			return e.Chain != "" && p.ownChain(e.Chain)
 		case *expr.Match: // as some versions of iptables keep comments
 			c, ok := e.Info.(*xt.Comment)
 			return ok && e.Name == "comment" && hasPrefix(p.Comments, string(*c))
 		}
 		return false
 	})
+}
+
+// crosses reports whether a rule without a comment names an interface that the network lets packets through.
+func (p nftPart) crosses(r *nftables.Rule) bool {
+	if len(p.Crossed) == 0 || comment(r.UserData) != "" {
+		return false
+	}
+	names, crosses := false, false
+	for _, e := range r.Exprs {
+		switch e := e.(type) {
+		case *expr.Match:
+			if e.Name == "comment" {
+				return false
+			}
+		case *expr.Meta:
+			names = e.Key == expr.MetaKeyIIFNAME || e.Key == expr.MetaKeyOIFNAME
+		case *expr.Cmp:
+			crosses = crosses || names && slices.Contains(p.Crossed, string(trimZero(e.Data)))
+			names = false
+		}
+	}
+	return crosses
 }
 
 // comment that iptables and nft keep with a rule: type, length, text (libnftnl/include/libnftnl/udata.h).

@@ -66,6 +66,79 @@ func FuzzLegacy(f *testing.F) {
 	})
 }
 
+// weaveRules are those that Weave writes (net/bridge.go and npc/controller.go in github.com/weaveworks/weave), as iptables-save prints them.
+const weaveRules = `*mangle
+:WEAVE-CANARY - [0:0]
+COMMIT
+*nat
+:WEAVE - [0:0]
+:WEAVE-CANARY - [0:0]
+-A POSTROUTING -j WEAVE
+-A WEAVE -s 10.32.0.0/12 -d 224.0.0.0/4 -j RETURN
+-A WEAVE ! -s 10.32.0.0/12 -d 10.32.0.0/12 -j MASQUERADE
+-A WEAVE -s 10.32.0.0/12 ! -d 10.32.0.0/12 -j MASQUERADE
+COMMIT
+*filter
+:WEAVE-NPC - [0:0]
+:WEAVE-NPC-DEFAULT - [0:0]
+:WEAVE-NPC-EGRESS - [0:0]
+-A INPUT -i weave -j WEAVE-NPC-EGRESS
+-A FORWARD -i weave -m comment --comment "NOTE: this must go before '-j KUBE-FORWARD'" -j WEAVE-NPC-EGRESS
+-A FORWARD -o weave -m comment --comment "NOTE: this must go before '-j KUBE-FORWARD'" -j WEAVE-NPC
+-A FORWARD -o weave -m state --state NEW -j NFLOG --nflog-group 86
+-A FORWARD -o weave -j DROP
+-A FORWARD -i weave ! -o weave -j ACCEPT
+-A FORWARD -o weave -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT
+-A WEAVE-NPC -m state --state NEW -j WEAVE-NPC-DEFAULT
+-A WEAVE-NPC-DEFAULT -m set --match-set weave-local-pods dst -j ACCEPT
+COMMIT
+`
+
+// TestWeaveRules: all that Weave writes is found, and nothing of others, whose chains and interfaces have names like its own.
+func TestWeaveRules(t *testing.T) {
+	const others = `*filter
+:INPUT DROP [0:0]
+:FORWARD DROP [0:0]
+:WEAVER - [0:0]
+-A INPUT -i weave0 -j ACCEPT
+-A INPUT -i weave -p tcp -m tcp --dport 9100 -m comment --comment "by hand" -j ACCEPT
+-A FORWARD -j WEAVER
+-A FORWARD -i eth0 -o eth1 -j ACCEPT
+COMMIT
+`
+	n, ok := Find("weave")
+	if !ok || !slices.Contains(Names(), "weave") {
+		t.Fatal("weave is not known")
+	}
+	if found, restore := legacyFinds(n, others); len(found) > 0 || restore != "" {
+		t.Errorf("found %v of others, and would\n%s", found, restore)
+	}
+	found, restore := legacyFinds(n, weaveRules)
+	if want := strings.Count(weaveRules, "\n:") + strings.Count(weaveRules, "\n-A ") - strings.Count(weaveRules, "\n-A WEAVE"); len(found) != want {
+		t.Errorf("found %d, want %d: %v", len(found), want, found)
+	}
+	for _, line := range []string{
+		"-D POSTROUTING -j WEAVE", "-D FORWARD -o weave -j DROP", "-D FORWARD -i weave ! -o weave -j ACCEPT", "-F WEAVE", "-X WEAVE-NPC", "-X WEAVE-CANARY",
+	} {
+		if !strings.Contains(restore, line+"\n") {
+			t.Errorf("%q is left:\n%s", line, restore)
+		}
+	}
+}
+
+// TestWeaveLinks are the names of its interfaces, and not those of others.
+func TestWeaveLinks(t *testing.T) {
+	n, _ := Find("weave")
+	for name, own := range map[string]bool{
+		"vethwe-bridge": true, "vethwe-datapath": true, "vethwe-pcap": true, "vethwepl551c56d": true, "vxlan-6784": true, "datapath": true,
+		"vethpod": false, "vxlan.calico": false, "ovs-system": false, "weave0": false, "datapath1": false,
+	} {
+		if matches(n.Links, name) != own {
+			t.Errorf("%s is its own: %t", name, !own)
+		}
+	}
+}
+
 func TestWhoIsAClient(t *testing.T) {
 	prefix := netip.MustParsePrefix
 	w := &Watcher{

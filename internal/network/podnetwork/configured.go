@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"strings"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 )
 
@@ -32,4 +33,19 @@ func ConfiguredBy(cm *corev1.ConfigMap) (all []Configured) {
 		}
 	}
 	return all
+}
+
+// weaveRange is what Weave gives addresses of if no one says otherwise (prog/weave-kube/launch.sh in github.com/weaveworks/weave).
+const weaveRange = "10.32.0.0/12"
+
+// WeaveRange is the range of pods that Weave's DaemonSet names, or that it takes if it names none.
+func WeaveRange(ds *appsv1.DaemonSet) Configured {
+	for _, c := range ds.Spec.Template.Spec.Containers {
+		for _, e := range c.Env {
+			if e.Name == "IPALLOC_RANGE" && e.Value != "" {
+				return Configured{Key: e.Name, Range: e.Value}
+			}
+		}
+	}
+	return Configured{Key: "IPALLOC_RANGE", Range: weaveRange}
 }

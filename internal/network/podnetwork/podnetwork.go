@@ -74,6 +74,8 @@ func Program(ds *appsv1.DaemonSet) v1alpha1.CNIName {
 		return v1alpha1.Calico
 	case named("cilium", "cilium-agent") || runs("/cilium/cilium"):
 		return v1alpha1.Cilium
+	case named("weave-net") || runs("/weave-kube:", "/weave-kube@"):
+		return v1alpha1.Weave
 	}
 	return ""
 }
@@ -84,7 +86,7 @@ func Name(ds *appsv1.DaemonSet) string {
 		return string(known)
 	}
 	for image, name := range map[string]string{
-		"/weave-kube": "weave", "/antrea-agent": "antrea", "/antrea-ubuntu": "antrea", "/kube-router": "kube-router", "/kube-ovn": "kube-ovn",
+		"/antrea-agent": "antrea", "/antrea-ubuntu": "antrea", "/kube-router": "kube-router", "/kube-ovn": "kube-ovn",
 		"/ovn-kube": "ovn-kubernetes", "/amazon-k8s-cni": "aws-vpc-cni", "/azure-cns": "azure-cni",
 	} {
 		for i := range ds.Spec.Template.Spec.Containers {
@@ -116,6 +118,8 @@ func Remnants(network v1alpha1.CNIName, namespace string) []Remnant {
 		"ConfigMap": {Version: "v1", Kind: "ConfigMap"}, "ServiceAccount": {Version: "v1", Kind: "ServiceAccount"},
 		"ClusterRole":        {Group: "rbac.authorization.k8s.io", Version: "v1", Kind: "ClusterRole"},
 		"ClusterRoleBinding": {Group: "rbac.authorization.k8s.io", Version: "v1", Kind: "ClusterRoleBinding"},
+		"Role":               {Group: "rbac.authorization.k8s.io", Version: "v1", Kind: "Role"},
+		"RoleBinding":        {Group: "rbac.authorization.k8s.io", Version: "v1", Kind: "RoleBinding"},
 	}
 	var names []string
 	switch network {
@@ -127,6 +131,11 @@ func Remnants(network v1alpha1.CNIName, namespace string) []Remnant {
 		names = []string{
 			"Deployment/cilium-operator", "ConfigMap/cilium-config", "ServiceAccount/cilium", "ServiceAccount/cilium-operator",
 			"ClusterRoleBinding//cilium", "ClusterRoleBinding//cilium-operator", "ClusterRole//cilium", "ClusterRole//cilium-operator",
+		}
+	case v1alpha1.Weave: // prog/weave-kube/weave-daemonset-k8s-1.11.yaml in github.com/weaveworks/weave; its daemons keep the ConfigMap themselves
+		names = []string{
+			"ConfigMap/weave-net", "ServiceAccount/weave-net", "RoleBinding/weave-net", "Role/weave-net", "ClusterRoleBinding//weave-net",
+			"ClusterRole//weave-net",
 		}
 	case v1alpha1.Calico:
 		names = []string{

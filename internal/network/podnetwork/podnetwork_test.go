@@ -60,6 +60,16 @@ func TestOf(t *testing.T) {
 				spec: {template: {spec: {containers: [{name: kube-flannel, image: "ghcr.io/flannel-io/flannel:v0.27.4"}]}}}}`,
 		},
 		{
+			name: "Weave, prog/weave-kube/weave-daemonset-k8s-1.11.yaml of weaveworks/weave", want: v1alpha1.Weave, program: v1alpha1.Weave,
+			set: `{metadata: {name: weave-net, namespace: kube-system, labels: {name: weave-net}}, spec: {template: {metadata: {labels: {name: weave-net}},
+				spec: {containers: [{name: weave, image: "weaveworks/weave-kube:2.8.1", env: [{name: INIT_CONTAINER, value: "true"}]},
+				{name: weave-npc, image: "weaveworks/weave-npc:2.8.1"}]}}}}`,
+		},
+		{
+			name: "Weave by its image alone", want: v1alpha1.Weave, program: v1alpha1.Weave,
+			set: `{metadata: {name: net}, spec: {template: {spec: {containers: [{name: weave, image: "e.com/mirror/weave-kube@sha256:0"}]}}}}`,
+		},
+		{
 			name: "the VPC CNI, config/master/aws-k8s-cni.yaml of aws/amazon-vpc-cni-k8s",
 			set:  `{metadata: {name: aws-node}, spec: {template: {spec: {containers: [{name: aws-node, image: "e.com/amazon-k8s-cni:v1.20.4"}]}}}}`,
 		},
@@ -79,5 +89,21 @@ func TestOf(t *testing.T) {
 				t.Error("a mirror takes it for an application")
 			}
 		})
+	}
+}
+
+// TestWeaveRange: what the DaemonSet says, or the range of Weave itself.
+func TestWeaveRange(t *testing.T) {
+	for env, want := range map[string]string{
+		"[]": "10.32.0.0/12", "[{name: IPALLOC_RANGE, value: 100.96.0.0/11}]": "100.96.0.0/11", "[{name: IPALLOC_RANGE}]": "10.32.0.0/12",
+	} {
+		ds := &appsv1.DaemonSet{}
+		set := `{spec: {template: {spec: {containers: [{name: weave, env: ` + env + `}, {name: weave-npc}]}}}}`
+		if err := yaml.UnmarshalStrict([]byte(set), ds); err != nil {
+			t.Fatal(err)
+		}
+		if got := WeaveRange(ds).Range; got != want {
+			t.Errorf("%s: %s, want %s", env, got, want)
+		}
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/replumb/replumb/internal/engine/findings"
 	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/kube/pull"
+	"github.com/replumb/replumb/internal/kube/spare"
 )
 
 // Facts are what checks look at beside the survey.
@@ -169,6 +170,7 @@ func workloadChecks() []findings.Check[Input] {
 			Fix: "give it a second pod for the time of the migration (name Deployments in spec.podCIDR.prepare.deployments), or a strategy " +
 				"that starts the new pod first",
 		},
+		spare.Check("RP2408", Field+".prepare", func(in Input) *spare.Found { return in.Survey.Spares }),
 		{
 			Code: "RP2404", Severity: findings.Warning, Run: checkUnready,
 			Claim: "every workload that is restarted has all its pods now",

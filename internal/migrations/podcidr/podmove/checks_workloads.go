@@ -30,11 +30,8 @@ func checkBudgets(in Input) []findings.Result {
 
 func checkSingles(in Input) []findings.Result {
 	var out []findings.Result
-	critical := in.Survey.Critical()
 	for _, w := range in.Fates.Restarts {
-		scaled := slices.ContainsFunc(critical, func(k client.ObjectKey) bool {
-			return w.Kind == rollout.KindDeployment && k.Namespace == w.Namespace && k.Name == w.Name
-		})
+		scaled := w.Kind == rollout.KindDeployment && in.Survey.Spares.Has(client.ObjectKey{Namespace: w.Namespace, Name: w.Name})
 		if gap := in.Survey.Workloads.Gap(&w); gap != "" && (!scaled || w.AllAtOnce) {
 			out = append(out, findings.Failed(w.String(), "%s %s", w, gap))
 		}
@@ -54,7 +51,7 @@ func checkUnready(in Input) []findings.Result {
 	}
 	w := in.Survey.Workloads
 	for i := range w.Deployments {
-		short(rollout.KindDeployment, &w.Deployments[i], w.Deployments[i].Status.AvailableReplicas, replicas(&w.Deployments[i]))
+		short(rollout.KindDeployment, &w.Deployments[i], w.Deployments[i].Status.AvailableReplicas, ptr.Deref(w.Deployments[i].Spec.Replicas, 1))
 	}
 	for i := range w.StatefulSets {
 		short(

@@ -12,6 +12,7 @@ import (
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/kube/pull"
 	"github.com/replumb/replumb/internal/kube/rollout"
+	"github.com/replumb/replumb/internal/kube/spare"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/spec/tier"
 	"github.com/replumb/replumb/internal/verify/agentset"
@@ -89,15 +90,14 @@ func (p *Planner) Steady(d engine.Direction, after string) []engine.Group {
 
 // Prepare gives what must not pause one more pod, unless there is nothing left to restart.
 func (p *Planner) Prepare(switched bool) []engine.Group {
-	if p.Survey.Spec.Prepare != v1alpha1.PrepareScale || p.Arrived(switched) {
+	if p.Arrived(switched) {
 		return nil
 	}
-	var steps []engine.Step
-	for _, key := range p.Survey.Critical() {
-		steps = append(steps, scaleUp(p.Tools.Cluster, p.Survey.Spec.Name, key))
-	}
-	return engine.AtOnce(Parallel, "", steps...)
+	return engine.AtOnce(Parallel, "", p.Survey.Spares.Up(p.Tools.Cluster)...)
 }
+
+// ScaleBack gives every Deployment back how many pods it had.
+func (p *Planner) ScaleBack() engine.Step { return spare.Back(p.Tools.Cluster, p.Survey.Spec.Name) }
 
 // Arrived reports whether no pod has an old address, and none gets one.
 func (p *Planner) Arrived(switched bool) bool {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/kube/spare"
 )
 
 // Field of a Migration that has the job.
@@ -45,4 +46,9 @@ func (s *Spec) Left(d engine.Direction) []netip.Prefix {
 		return s.To
 	}
 	return s.From
+}
+
+// Spares says what gets one more pod.
+func (s *Spec) Spares() spare.Spec {
+	return spare.Spec{Migration: s.Name, Mode: s.Prepare, Deployments: s.Scale}
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/kube/rollout"
+	"github.com/replumb/replumb/internal/kube/spare"
 	"github.com/replumb/replumb/internal/network/calico"
 	"github.com/replumb/replumb/internal/network/nodeipam"
 )
@@ -32,8 +33,8 @@ type Survey struct {
 	// Workloads is what runs and who owns it, Nodes the nodes.
 	Workloads *rollout.State
 	Nodes     []corev1.Node
-	// CriticalServices are those that the cluster itself cannot do without: its DNS, and those behind admission webhooks.
-	CriticalServices []corev1.Service
+	// Spares are the Deployments that get one more pod; nil, if no one has looked.
+	Spares *spare.Found
 	// Configs are, by namespace/name, the data of ConfigMaps that say how pods are connected.
 	Configs map[string]map[string]string
 }
@@ -58,7 +59,7 @@ func Look(ctx context.Context, c *cluster.Cluster, s Spec) (*Survey, error) {
 	if err != nil {
 		return nil, err
 	}
-	if survey.CriticalServices, err = criticalServices(ctx, c); err != nil {
+	if survey.Spares, err = spare.Look(ctx, c, s.Spares()); err != nil {
 		return nil, err
 	}
 	survey.Configs, err = configs(ctx, c)
@@ -84,28 +85,6 @@ func configs(ctx context.Context, c *cluster.Cluster) (map[string]map[string]str
 			return nil, fmt.Errorf("configmap %s: %w", key, err)
 		}
 		all[key.String()] = found.Data
-	}
-	return all, nil
-}
-
-// criticalServices are the Services that the cluster itself cannot do without.
-func criticalServices(ctx context.Context, c *cluster.Cluster) ([]corev1.Service, error) {
-	keys := []types.NamespacedName{{Namespace: metav1.NamespaceSystem, Name: "kube-dns"}}
-	hooks, err := c.WebhookServices(ctx)
-	if err != nil && !apierrors.IsForbidden(err) {
-		return nil, err
-	}
-	var all []corev1.Service
-	for _, key := range append(keys, hooks...) {
-		svc := &corev1.Service{}
-		err := c.Get(ctx, key, svc)
-		if apierrors.IsNotFound(err) {
-			continue
-		}
-		if err != nil {
-			return nil, fmt.Errorf("service %s: %w", key, err)
-		}
-		all = append(all, *svc)
 	}
 	return all, nil
 }

@@ -1,4 +1,4 @@
-package podmove
+package spare
 
 import (
 	"context"
@@ -9,19 +9,29 @@ import (
 	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
-	"github.com/replumb/replumb/internal/kube/cluster"
 )
 
-// scaleUp gives a Deployment one more pod, and remembers on it how many it had. One that is gone needs none.
-func scaleUp(c *cluster.Cluster, migration string, key types.NamespacedName) *engine.Observed[*appsv1.Deployment] {
+// Up are steps that give each critical Deployment one more pod, and wait until it serves.
+func (f *Found) Up(c client.Client) []engine.Step {
+	if f == nil {
+		return nil
+	}
+	var steps []engine.Step
+	for _, key := range f.Critical {
+		steps = append(steps, up(c, f.Spec.Migration, key))
+	}
+	return steps
+}
+
+// up gives a Deployment one more pod, and remembers on it how many it had. One that is gone needs none.
+func up(c client.Client, migration string, key types.NamespacedName) *engine.Observed[*appsv1.Deployment] {
 	read := func(ctx context.Context) (*appsv1.Deployment, error) {
 		d, err := readDeployment(ctx, c, key)
 		switch {
@@ -42,11 +52,11 @@ func scaleUp(c *cluster.Cluster, migration string, key types.NamespacedName) *en
 				return nil
 			}
 			n := replicas(unscaled)
-			return patchReplicas(ctx, c, unscaled, scalePatch(migration, strconv.Itoa(int(n)), n+1))
+			return patchReplicas(ctx, c, unscaled, patch(migration, strconv.Itoa(int(n)), n+1))
 		},
 		Changes: func() ([]engine.Change, error) {
 			return []engine.Change{{
-				Verb: "patch", Object: "Deployment " + key.String(), Body: scalePatch(migration, "how many it has", "one more"),
+				Verb: "patch", Object: "Deployment " + key.String(), Body: patch(migration, "how many it has", "one more"),
 			}}, nil
 		},
 	}
@@ -61,16 +71,15 @@ func had(d *appsv1.Deployment, migration string) string {
 	return n
 }
 
-func scalePatch(migration, had string, wanted any) map[string]any {
+func patch(migration, had string, wanted any) map[string]any {
 	return map[string]any{
 		"metadata": map[string]any{"annotations": map[string]any{v1alpha1.AnnotationOneMore: migration + "/" + had}},
 		"spec":     map[string]any{"replicas": wanted},
 	}
 }
 
-// ScaleBack gives every Deployment back how many pods it had. One that has been scaled by others since is left alone.
-func (p *Planner) ScaleBack() engine.Step {
-	c, migration := p.Tools.Cluster, p.Survey.Spec.Name
+// Back gives every Deployment back how many pods it had. One that has been scaled by others since is left alone.
+func Back(c client.Client, migration string) engine.Step {
 	read := func(ctx context.Context) ([]appsv1.Deployment, error) {
 		all := &appsv1.DeploymentList{}
 		if err := c.List(ctx, all); err != nil {
@@ -87,7 +96,7 @@ func (p *Planner) ScaleBack() engine.Step {
 		Look: engine.LookOf(read), Proof: engine.ProofOf(read),
 		Write: func(ctx context.Context, scaled []appsv1.Deployment) error {
 			for i := range scaled {
-				if err := patchReplicas(ctx, c, &scaled[i], scaleBackPatch(&scaled[i], migration)); err != nil {
+				if err := patchReplicas(ctx, c, &scaled[i], backPatch(&scaled[i], migration)); err != nil {
 					return err
 				}
 			}
@@ -104,7 +113,7 @@ func (p *Planner) ScaleBack() engine.Step {
 	}
 }
 
-func scaleBackPatch(d *appsv1.Deployment, migration string) map[string]any {
+func backPatch(d *appsv1.Deployment, migration string) map[string]any {
 	patch := map[string]any{"metadata": map[string]any{"annotations": map[string]any{v1alpha1.AnnotationOneMore: nil}}}
 	n, err := strconv.ParseInt(had(d, migration), 10, 32)
 	if err == nil && int64(replicas(d)) == n+1 {
@@ -113,7 +122,7 @@ func scaleBackPatch(d *appsv1.Deployment, migration string) map[string]any {
 	return patch
 }
 
-func readDeployment(ctx context.Context, c *cluster.Cluster, key types.NamespacedName) (*appsv1.Deployment, error) {
+func readDeployment(ctx context.Context, c client.Client, key types.NamespacedName) (*appsv1.Deployment, error) {
 	d := &appsv1.Deployment{}
 	err := c.Get(ctx, key, d)
 	if apierrors.IsNotFound(err) {
@@ -126,7 +135,7 @@ func readDeployment(ctx context.Context, c *cluster.Cluster, key types.Namespace
 }
 
 // patchReplicas carries the version that was looked at.
-func patchReplicas(ctx context.Context, c *cluster.Cluster, d *appsv1.Deployment, patch map[string]any) error {
+func patchReplicas(ctx context.Context, c client.Client, d *appsv1.Deployment, patch map[string]any) error {
 	patch["metadata"].(map[string]any)["resourceVersion"] = d.ResourceVersion
 	body, err := json.Marshal(patch)
 	if err != nil {
@@ -139,33 +148,4 @@ func patchReplicas(ctx context.Context, c *cluster.Cluster, d *appsv1.Deployment
 	return nil
 }
 
-func replicas(d *appsv1.Deployment) int32 { return ptr.Deref(d.Spec.Replicas, 1) }
-
-// Critical are the Deployments that must not be without a pod for a moment and have but one: those behind the cluster's
-// DNS and behind admission webhooks, and those that the Migration names, however many pods they have.
-func (s *Survey) Critical() []types.NamespacedName {
-	wanted := slices.Clone(s.Spec.Scale)
-	for i := range s.Workloads.Deployments {
-		d := &s.Workloads.Deployments[i]
-		key := client.ObjectKeyFromObject(d)
-		if !slices.Contains(wanted, key) && replicas(d) == 1 && s.backs(d) {
-			wanted = append(wanted, key)
-		}
-	}
-	return wanted
-}
-
-// backs reports whether a critical Service leads to a Deployment's pods.
-func (s *Survey) backs(d *appsv1.Deployment) bool {
-	return slices.ContainsFunc(s.CriticalServices, func(svc corev1.Service) bool {
-		if svc.Namespace != d.Namespace || len(svc.Spec.Selector) == 0 {
-			return false
-		}
-		for k, v := range svc.Spec.Selector {
-			if d.Spec.Template.Labels[k] != v {
-				return false
-			}
-		}
-		return true
-	})
-}
+func labelsOf(d *appsv1.Deployment) labels.Set { return d.Spec.Template.Labels }
