@@ -338,7 +338,7 @@ func (p *Planner) drainNewNodes() []engine.Group {
 }
 
 func (p *Planner) tidy() []engine.Group {
-	return slices.Concat(p.restoreTTL(), p.Agents.Dismiss(), p.Remains, engine.InOrder(p.Forget(migration.Sweep{})...))
+	return slices.Concat(p.restoreTTL(), p.Agents.Dismiss(), p.Remains, engine.InOrder(append(p.Thaw(), p.Forget(migration.Sweep{})...)...))
 }
 
 // image of replumb, for pods that it runs.
