@@ -45,7 +45,9 @@ func (d *Deployments) freezes() bool {
 }
 
 // suspends reports whether GitOps is to be suspended.
-func (d *Deployments) suspends() bool { return d.Spec != nil && d.Spec.GitOps == v1alpha1.GitOpsSuspend }
+func (d *Deployments) suspends() bool {
+	return d.Spec != nil && d.Spec.GitOps == v1alpha1.GitOpsSuspend
+}
 
 // lookAtDeployments finds what the freeze of deployments depends on. Nothing is read where none is asked for, and none was.
 func (s *Subject) lookAtDeployments(ctx context.Context, c *cluster.Cluster) (d Deployments, err error) {
@@ -211,7 +213,10 @@ func (b *Base) Thaw() []engine.Step {
 }
 
 // Freezes reports whether deployments are frozen by now, or will be, by this migration.
-func (b *Base) Freezes() bool { d := &b.Deployments; return d.Frozen || d.freezes() && d.Problem == nil }
+func (b *Base) Freezes() bool {
+	d := &b.Deployments
+	return d.Frozen || d.freezes() && d.Problem == nil
+}
 
 // deploymentsFound are the findings about the freeze, where one is asked for.
 func (s *Subject) deploymentsFound(d Deployments) findings.Findings {

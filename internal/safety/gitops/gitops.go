@@ -189,7 +189,9 @@ func (e Entry) Resumed(o *unstructured.Unstructured) (back *unstructured.Unstruc
 	}
 	back = o.DeepCopy()
 	notes := back.GetAnnotations()
-	delete(notes, v1alpha1.AnnotationSuspended)
+	if delete(notes, v1alpha1.AnnotationSuspended); len(notes) == 0 {
+		notes = nil // so that the map goes as well, which may not have been there
+	}
 	back.SetAnnotations(notes)
 	if !equality.Semantic.DeepEqual(value, r.off) {
 		return back, "it was changed meanwhile", nil
