@@ -246,8 +246,8 @@ func DeploymentChecks() []findings.Check[Deployments] {
 			Code: "RP0103", Severity: findings.Warning, Run: checkReverting,
 			Claim: "what is suspended of Argo CD stays suspended",
 			Why:   "an ApplicationSet writes the sync policy of its Applications again within minutes, and replumb suspends them only once",
-			Fix: "have it leave them alone: spec.ignoreApplicationDifferences with jsonPointers: [/spec/syncPolicy], or " +
-				"spec.syncPolicy.applicationsSync: create-only",
+			Fix: "have it leave them alone: its ignoreApplicationDifferences with jsonPointers: [/spec/syncPolicy], or its " +
+				"syncPolicy.applicationsSync: create-only",
 		},
 	}...)
 }
