@@ -23,7 +23,7 @@ var update = flag.Bool("update", false, "write findings.md, rights.md, and the r
 // TestFindingsPageIsUpToDate generates the page of all kinds of migrations.
 func TestFindingsPageIsUpToDate(t *testing.T) {
 	want := findings.Reference("Findings")
-	for _, kind := range migrations.All() {
+	for _, kind := range append(migrations.All(), migrations.Shared()) {
 		want += findings.Section(kind.Title, kind.Checks)
 	}
 	same(t, "findings.md", page.Wrapped(want))
@@ -32,7 +32,7 @@ func TestFindingsPageIsUpToDate(t *testing.T) {
 // TestCodesAreUnique: a code means one thing, whichever migration finds it.
 func TestCodesAreUnique(t *testing.T) {
 	seen := map[string]bool{}
-	for _, kind := range migrations.All() {
+	for _, kind := range append(migrations.All(), migrations.Shared()) {
 		for _, c := range kind.Checks {
 			if seen[c.Code] {
 				t.Errorf("code %s is used twice", c.Code)
@@ -48,7 +48,7 @@ var negation = regexp.MustCompile(`(?i)^(no|no one|nothing|never|not|none) |\bno
 // TestClaimsArePositive: who is paged reads what holds, not what is absent.
 func TestClaimsArePositive(t *testing.T) {
 	const longest = 100 // characters, which is one line beside a code
-	for _, kind := range migrations.All() {
+	for _, kind := range append(migrations.All(), migrations.Shared()) {
 		for _, c := range kind.Checks {
 			if negation.MatchString(c.Claim) {
 				t.Errorf("%s claims what is absent: %s", c.Code, c.Claim)
@@ -68,7 +68,7 @@ func TestClaimsArePositive(t *testing.T) {
 // TestRolesAreUpToDate generates the roles in deploy, and the page that has them as tables, from the lists in the code.
 func TestRolesAreUpToDate(t *testing.T) {
 	rights := rbac.Page()
-	for _, kind := range migrations.All() {
+	for _, kind := range append(migrations.All(), migrations.Shared()) {
 		rights += rbac.Section(kind.Does, kind.Roles)
 		files := map[string]cluster.Roles{}
 		for _, role := range kind.Roles {
@@ -138,7 +138,7 @@ func same(t *testing.T, file, want string) {
 
 // TestRolesGrantExactlyTheRights reads what was generated as Kubernetes does.
 func TestRolesGrantExactlyTheRights(t *testing.T) {
-	kinds := append(migrations.All(), migrations.Kind{Roles: cluster.Roles{migrations.OperatorRole(), migrations.OperatorLeaseRole()}})
+	kinds := append(migrations.All(), migrations.Shared(), migrations.Kind{Roles: cluster.Roles{migrations.OperatorRole(), migrations.OperatorLeaseRole()}})
 	for _, kind := range kinds {
 		for _, role := range kind.Roles {
 			granted := map[cluster.Right]bool{}

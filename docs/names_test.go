@@ -112,7 +112,7 @@ func metricNames(t *testing.T) names {
 
 func findingCodes() names {
 	n := names{sort: "finding", found: code}
-	for _, kind := range migrations.All() {
+	for _, kind := range append(migrations.All(), migrations.Shared()) {
 		for _, c := range kind.Checks {
 			n.all = append(n.all, c.Code)
 		}

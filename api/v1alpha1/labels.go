@@ -49,6 +49,10 @@ const (
 	RoleArchive = "archive"
 	// RoleFreeze marks the ValidatingAdmissionPolicy, its binding, and the list of what is in flight.
 	RoleFreeze = "freeze"
+	// RoleGitOps marks the ConfigMap that keeps how what Argo CD and Flux reconcile was before it was suspended.
+	RoleGitOps = "gitops"
+	// AnnotationSuspended, on an Application of Argo CD, a Kustomization or a HelmRelease, is the migration that has suspended it.
+	AnnotationSuspended = "replumb.dev/suspended"
 	// RoleBackup marks a backup.
 	RoleBackup = "backup"
 

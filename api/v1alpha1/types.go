@@ -7,7 +7,7 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:scope=Cluster,shortName=mig,categories=replumb
-// +kubebuilder:metadata:annotations="replumb.dev/schema-revision=20"
+// +kubebuilder:metadata:annotations="replumb.dev/schema-revision=21"
 // +kubebuilder:printcolumn:name="Type",type=string,JSONPath=`.status.type`
 // +kubebuilder:printcolumn:name="Desired",type=string,JSONPath=`.spec.desired`
 // +kubebuilder:printcolumn:name="Phase",type=string,JSONPath=`.status.phase`
@@ -115,6 +115,12 @@ type MigrationSpec struct {
 	// +kubebuilder:default=Enforce
 	Freeze FreezeMode `json:"freeze,omitempty"`
 
+	// DeploymentFreeze keeps others from deploying for as long as the migration is in flight: from the first change to the end of finish or of
+	// rollback. Default: they may deploy. A mirror freezes deployments by spec.freeze, in the namespaces that it copies; of this it takes
+	// kinds, selector, allow and gitOps.
+	// +optional
+	DeploymentFreeze *DeploymentFreezeSpec `json:"deploymentFreeze,omitempty"`
+
 	// Backups says what becomes of the backups when the migration is over. Default: Remove.
 	// +optional
 	// +kubebuilder:default=Remove
@@ -171,6 +177,59 @@ const (
 	FreezeEnforce    FreezeMode = "Enforce"
 	FreezeIfPossible FreezeMode = "IfPossible"
 	FreezeDisabled   FreezeMode = "Disabled"
+)
+
+// DeploymentFreezeSpec says which deployments are frozen, and for whom. What programs write while they run goes on: status, ConfigMaps,
+// Secrets, Jobs, pods, and replicas by the subresource scale.
+type DeploymentFreezeSpec struct {
+	// Mode says what happens where nothing can be frozen: Enforce refuses to begin, IfPossible goes on. Disabled freezes nothing, for gitOps
+	// alone. Default: Enforce.
+	// +optional
+	// +kubebuilder:default=Enforce
+	Mode FreezeMode `json:"mode,omitempty"`
+
+	// Namespaces that are frozen. Default: all but replumb's own.
+	// +optional
+	Namespaces NameFilter `json:"namespaces,omitempty,omitzero"`
+
+	// Selector, if set, chooses the objects that are frozen by their labels. An expression with NotIn or DoesNotExist leaves some out.
+	// +optional
+	Selector *metav1.LabelSelector `json:"selector,omitempty"`
+
+	// Kinds are further kinds of objects in namespaces that are frozen, as resource.group such as kafkas.kafka.strimzi.io. Workloads, Services,
+	// Ingresses, NetworkPolicies, Rollouts of Argo and routes of the Gateway API are frozen as it is.
+	// +optional
+	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:items:MaxLength=317
+	// +kubebuilder:validation:items:XValidation:rule="self.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)+$')",message="is not resource.group; write it such as kafkas.kafka.strimzi.io"
+	// +kubebuilder:validation:items:XValidation:rule="!(self in ['leases.coordination.k8s.io', 'events.events.k8s.io', 'endpointslices.discovery.k8s.io'])",message="is what the cluster itself writes all the time, and would stand still without; take it out"
+	// +listType=set
+	Kinds []string `json:"kinds,omitempty"`
+
+	// Allow are users that may deploy all the same, such as system:serviceaccount:NAMESPACE:NAME.
+	// +optional
+	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=317
+	// +listType=set
+	Allow []string `json:"allow,omitempty"`
+
+	// GitOps says what becomes of Argo CD and Flux meanwhile. Default: Keep.
+	// +optional
+	// +kubebuilder:default=Keep
+	GitOps GitOpsMode `json:"gitOps,omitempty"`
+}
+
+// GitOpsMode is what becomes of what Argo CD and Flux reconcile by themselves while deployments are frozen. Suspend turns automated syncs of
+// Applications off and suspends Kustomizations and HelmReleases, and puts them back as they were; Keep leaves them alone.
+//
+// +kubebuilder:validation:Enum=Suspend;Keep
+type GitOpsMode string
+
+// The modes.
+const (
+	GitOpsSuspend GitOpsMode = "Suspend"
+	GitOpsKeep    GitOpsMode = "Keep"
 )
 
 // BackupPolicy is what becomes of backups when the migration is over.

@@ -59,7 +59,7 @@ func codes() string { return strings.Join(slices.Sorted(maps.Keys(explanations()
 // explanations of all kinds of migrations, by code.
 func explanations() map[string]findings.Description {
 	all := map[string]findings.Description{}
-	for _, kind := range migrations.All() {
+	for _, kind := range append(migrations.All(), migrations.Shared()) {
 		for _, c := range kind.Checks {
 			all[c.Code] = c
 		}

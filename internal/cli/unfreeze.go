@@ -5,23 +5,31 @@ import (
 
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/safety/freeze"
+	"github.com/replumb/replumb/internal/safety/gitops"
 )
 
 func (a *app) unfreeze() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "unfreeze", Short: "Lift the freeze of Services in flight, and of deployments", Args: noArgs,
-		Long: `Remove the policies that keep others from changing Services in flight, and from deploying to a cluster that is
-being copied.
+		Use: "unfreeze", Short: "Lift the freeze of Services in flight and of deployments, and resume Argo CD and Flux", Args: noArgs,
+		Long: `Remove the policies that keep others from changing Services in flight, and from deploying while a migration is in
+flight, and resume what it has suspended of Argo CD and Flux, as it was before. What its owner has changed since is left
+as it is, and named.
 
 The migration itself can go on: it follows changes by others where it can, and else stops and says so. The next apply
-freezes again, unless the Migration says spec.freeze: Disabled.`,
+freezes again, unless the Migration says spec.freeze: Disabled, or has no spec.deploymentFreeze.`,
 		Example: a.example("  replumb unfreeze"),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := a.reach(cmd.Context())
 			if err != nil {
 				return err
 			}
-			lift := []engine.Step{(&freeze.Step{Client: c.Cluster}).Undo(), (&freeze.Deploys{Client: c.Cluster}).Undo()}
+			anything, err := c.Cluster.Any()
+			if err != nil {
+				return err
+			}
+			lift := []engine.Step{
+				(&freeze.Step{Client: c.Cluster}).Undo(), (&freeze.Deploys{Client: c.Cluster}).Undo(), &gitops.Resume{Client: anything},
+			}
 			plan := &engine.Plan{Name: "unfreeze", Phases: []engine.Phase{{
 				Name: "unfreeze", Title: lift[0].Title(), Groups: []engine.Group{{Parallel: 1, Steps: lift}},
 			}}}

@@ -18,6 +18,7 @@ import (
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/operator/overlapset"
 	"github.com/replumb/replumb/internal/safety/freeze"
+	"github.com/replumb/replumb/internal/safety/gitops"
 )
 
 // StandingError says what in the cluster still needs replumb.
@@ -125,6 +126,9 @@ func (r *Remover) freezes(ctx context.Context) (string, error) {
 		if there {
 			return fmt.Sprintf("validatingadmissionpolicy %s keeps others from what a migration needs", name), nil
 		}
+	}
+	if of, err := gitops.Holder(ctx, r.Cluster); err != nil || of != "" {
+		return fmt.Sprintf("migration %s has suspended what Argo CD and Flux reconcile", of), err
 	}
 	return "", nil
 }

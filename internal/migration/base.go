@@ -1,6 +1,7 @@
 package migration
 
 import (
+	"slices"
 	"time"
 
 	"github.com/dustin/go-humanize/english"
@@ -60,6 +61,8 @@ type Base struct {
 	Recorded bool
 	// Changes are the settings that differ from what is recorded.
 	Changes []spec.Change
+	// Deployments is what there is to say of the freeze of deployments.
+	Deployments Deployments
 	// Identity is the cluster's. It has no UID if the user may not ask for it.
 	Identity engine.Identity
 }
@@ -102,7 +105,7 @@ type Securing struct {
 	Then []engine.Step
 }
 
-// Secure records the migration and backs up what it changes.
+// Secure records the migration, backs up what it changes, and keeps others from deploying if that is asked for.
 func (b *Base) Secure(s Securing) []engine.Group {
 	want := b.Migration.DeepCopy()
 	want.Spec.Desired, want.Status = v1alpha1.DesiredApplied, v1alpha1.MigrationStatus{} // the status is written by itself
@@ -125,7 +128,7 @@ func (b *Base) Secure(s Securing) []engine.Group {
 		}
 		steps = append(steps, backup.NewStep(b.Tools.Client(), want, "secure/backup", title, s.Originals))
 	}
-	return engine.InOrder(append(steps, s.Then...)...)
+	return engine.InOrder(slices.Concat(steps, s.Then, b.freezeDeployments())...)
 }
 
 func (b *Base) privilege() *PrivilegeStep {

@@ -84,7 +84,12 @@ func (s *Subject) Base(ctx context.Context, tools Tools) (Base, error) {
 	if err != nil && !apierrors.IsForbidden(err) && !apierrors.IsNotFound(err) { // apply itself insists on it
 		return Base{}, err
 	}
+	deployments, err := s.lookAtDeployments(ctx, tools.Cluster)
+	if err != nil {
+		return Base{}, err
+	}
 	return Base{
+		Findings: s.deploymentsFound(deployments), Deployments: deployments,
 		Tools: tools, Migration: s.Migration.DeepCopy(), HasCRD: crd != nil, Recorded: s.Recorded != nil, Changes: s.Changes,
 		Identity: identity,
 	}, nil

@@ -32,6 +32,14 @@ type Kind struct {
 	Examples string
 }
 
+// Shared are the checks and roles of what every kind can be asked for. It is no kind.
+func Shared() Kind {
+	return Kind{
+		Title: "All kinds", Checks: findings.Describe(migration.DeploymentChecks()),
+		Command: "freeze", Does: "keeps others from deploying (spec.deploymentFreeze), beside those of a kind", Roles: migration.DeploymentRoles(),
+	}
+}
+
 // All lists the kinds, in the order in which people read of them.
 func All() []Kind {
 	return []Kind{

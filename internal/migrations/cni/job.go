@@ -107,6 +107,7 @@ func (j *Job) Examine(ctx context.Context) (*Planner, error) {
 	if err != nil {
 		return nil, err
 	}
+	survey.Frozen = survey.Frozen || base.Freezes() // before its first step, by the plan
 	p := &Planner{Base: base, Tools: j.Tools, Survey: survey, Agents: j.newAgents(survey)}
 	if p.Remains, err = j.agents().Left(ctx); err != nil {
 		return nil, err
@@ -129,7 +130,7 @@ func (j *Job) Examine(ctx context.Context) (*Planner, error) {
 		return nil, err
 	}
 	in.AbsentSecrets = append(in.AbsentSecrets, forAgents...)
-	p.Findings = findings.Run(Checks(), in)
+	p.Findings = append(findings.Run(Checks(), in), p.Findings...)
 	return p, nil
 }
 

@@ -419,11 +419,12 @@ func (p *Planner) verifyBack() []engine.Group {
 
 // tidy removes backups and, if the migration may begin again, what the Migration remembers of the cluster.
 func (p *Planner) tidy(reset bool) []engine.Group {
+	steps := append(p.Thaw(), p.Unprivilege())
 	if !reset {
-		return engine.InOrder(append([]engine.Step{p.Unprivilege()}, p.Forget(p.sweep())...)...)
+		return engine.InOrder(append(steps, p.Forget(p.sweep())...)...)
 	}
 	// What was backed up is in the cluster again.
-	return engine.InOrder(append(append([]engine.Step{p.Unprivilege()}, p.ForgetAll(p.sweep())...), p.status().reset())...)
+	return engine.InOrder(append(append(steps, p.ForgetAll(p.sweep())...), p.status().reset())...)
 }
 
 // Details say what is removed from every node, and what stays.

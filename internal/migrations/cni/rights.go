@@ -197,10 +197,11 @@ func operateRules() []cluster.Rule {
 func (j *Job) Roles(context.Context) (cluster.Roles, error) { return j.roles(), nil }
 
 func (j *Job) roles() cluster.Roles {
-	return slices.DeleteFunc(Roles(), func(r cluster.Role) bool {
+	own := slices.DeleteFunc(Roles(), func(r cluster.Role) bool {
 		return r.Purpose == cluster.Agents && !j.agents().Runs() || strings.HasSuffix(r.Name, roleInPlace) && !j.Spec.Serving && j.Spec.Again == 0 ||
 			strings.HasSuffix(r.Name, roleProxy) && !j.Spec.ReplaceProxy
 	})
+	return append(own, migration.RolesFor(j.Migration)...)
 }
 
 // toLook reports whether a right is needed to look at all: without it there is nothing to check.

@@ -201,7 +201,7 @@ func (j *Job) Examine(ctx context.Context) (*Planner, error) {
 		in.FreezeProblem = j.freezable(ctx)
 		survey.Freeze = in.FreezeProblem == nil
 	}
-	p.Findings = findings.Run(Checks(), in)
+	p.Findings = append(findings.Run(Checks(), in), p.Findings...)
 	if survey.Serving() != v1alpha1.ServingSource { // nothing is in the way of going back
 		return p, nil
 	}

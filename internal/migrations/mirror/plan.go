@@ -137,18 +137,20 @@ func (p *Planner) secure() []engine.Group {
 
 func (p *Planner) freezer() *freeze.Deploys {
 	n := p.spec().Copy.Namespaces
-	d := &freeze.Deploys{Client: p.Tools.Client(), Migration: p.spec().Name, Include: n.Include, Exclude: n.Exclude}
+	d := &freeze.Deploys{Client: p.Tools.Client(), Migration: p.spec().Name, Copies: true, Include: n.Include, Exclude: n.Exclude}
 	for _, kind := range p.spec().FreezeKinds {
 		d.More = append(d.More, schema.ParseGroupResource(kind))
 	}
+	p.Except(d)
 	return d
 }
 
 func (p *Planner) freeze() []engine.Group {
-	if !p.Survey.Freeze {
-		return nil
+	steps := p.SuspendGitOps()
+	if p.Survey.Freeze {
+		steps = append(steps, p.freezer())
 	}
-	return engine.InOrder(p.freezer())
+	return engine.InOrder(steps...)
 }
 
 func (p *Planner) certificates() []engine.Group {
@@ -321,6 +323,6 @@ func (p *Planner) tidy() []engine.Group {
 		steps = append(steps, restoreCertificate(p.Tools.Client(), c))
 	}
 	groups = append(groups, engine.AtOnce(parallel, "", steps...)...)
-	groups = append(groups, engine.InOrder(p.freezer().Undo())...)
+	groups = append(groups, engine.InOrder(append([]engine.Step{p.freezer().Undo()}, p.ResumeGitOps()...)...)...)
 	return append(groups, engine.InOrder(p.Forget(migration.Sweep{})...)...)
 }

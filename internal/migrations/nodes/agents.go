@@ -117,5 +117,5 @@ func (j *Job) roles() cluster.Roles {
 	if j.agents().Runs() {
 		purposes = append(purposes, cluster.Agents)
 	}
-	return Roles().Of(purposes...)
+	return append(Roles().Of(purposes...), migration.RolesFor(j.Migration)...)
 }

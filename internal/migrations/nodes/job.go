@@ -98,7 +98,7 @@ func (j *Job) Examine(ctx context.Context) (*Planner, error) {
 	if in.AbsentSecrets, err = j.absentSecrets(ctx, j.Tools.Cluster); err != nil {
 		return nil, err
 	}
-	p.Findings = findings.Run(Checks(), in)
+	p.Findings = append(findings.Run(Checks(), in), p.Findings...)
 	return p, j.hasImage()
 }
 

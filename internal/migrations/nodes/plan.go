@@ -354,7 +354,8 @@ func (p *Planner) drainNewNodes() []engine.Group {
 
 func (p *Planner) tidy() []engine.Group {
 	back := engine.InOrder(spare.Back(p.Tools.Cluster, p.Migration.Name))
-	return slices.Concat(p.restoreTTL(), back, p.Agents.Dismiss(), p.Remains, engine.InOrder(p.Forget(migration.Sweep{})...))
+	return slices.Concat(p.restoreTTL(), back, p.Agents.Dismiss(), p.Remains,
+		engine.InOrder(append(p.Thaw(), p.Forget(migration.Sweep{})...)...))
 }
 
 // image of replumb, for pods that it runs.

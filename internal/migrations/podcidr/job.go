@@ -90,7 +90,7 @@ func (j *Job) Examine(ctx context.Context) (Plans, error) {
 	if facts.AbsentSecrets, err = j.absentSecrets(ctx, j.Tools.Cluster, p, strategy); err != nil {
 		return nil, err
 	}
-	p.Findings = strategy.Check(facts)
+	p.Findings = append(strategy.Check(facts), p.Findings...)
 	return strategy.Plans(p), nil
 }
 

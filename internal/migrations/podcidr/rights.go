@@ -151,7 +151,7 @@ func (j *Job) roles() cluster.Roles {
 	if j.agents().Runs() {
 		purposes = append(purposes, cluster.Agents)
 	}
-	return common().Of(purposes...)
+	return append(common().Of(purposes...), migration.RolesFor(j.Migration)...)
 }
 
 // authorize asks for the user's rights once.

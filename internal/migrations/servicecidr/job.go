@@ -226,7 +226,7 @@ func (j *Job) planner(ctx context.Context, in Input) (*Planner, error) {
 	if err != nil {
 		return nil, err
 	}
-	base.Findings = findings.Run(Checks(), in)
+	base.Findings = append(findings.Run(Checks(), in), base.Findings...)
 	j.settle(base.Migration.Spec.ServiceCIDR, in.Survey.Spec)
 	p := &Planner{
 		Base: base, Probe: j.Tools.Probe, Inspector: j.Tools.Inspector, Survey: in.Survey, Observer: j.observer,

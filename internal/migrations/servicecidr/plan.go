@@ -409,7 +409,7 @@ func (p *Planner) tidy(to engine.Direction) []engine.Group {
 // leave removes what replumb keeps for itself, and looks that nothing is left. On the way back the target ranges go last: what replumb keeps
 // for itself is in them.
 func (p *Planner) leave(to engine.Direction) []engine.Group {
-	steps := []engine.Step{p.freeze().Undo()}
+	steps := append([]engine.Step{p.freeze().Undo()}, p.Thaw()...)
 	if p.Survey.Bitmap {
 		steps = append(steps, p.ranges().guard("end", nil).Undo())
 	}

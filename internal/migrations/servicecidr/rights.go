@@ -178,7 +178,7 @@ func (j *Job) roles() cluster.Roles {
 	if asksNodes && j.Spec.Mode != v1alpha1.ModeExtend {
 		purposes = append(purposes, cluster.WithoutAgents)
 	}
-	return Roles().Of(purposes...)
+	return append(Roles().Of(purposes...), migration.RolesFor(j.Migration)...)
 }
 
 // toLook reports whether a right is needed to look at all: backups say where Services came from.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -49,22 +50,32 @@ has(object.spec) != has(oldObject.spec) || (has(object.spec) && object.spec != o
 	celSubjectGlass = `!(has(` + celSubject + `.metadata.labels) && '` + v1alpha1.LabelBreakGlass + `' in ` + celSubject + `.metadata.labels) &&
 !(request.operation == 'UPDATE' && has(object.metadata.labels) && '` + v1alpha1.LabelBreakGlass + `' in object.metadata.labels)`
 
-	celDeploysMessage = ` + request.kind.kind + ' ' + request.namespace + '/' + request.name +
-' stays as it is, because what is copied must not change; to change it all the same, give it the label ` + v1alpha1.LabelBreakGlass +
-		`=true; to lift the freeze: replumb unfreeze'`
+	// celOthers is true of all but what replumb has made, such as bridges: it deletes them again, and deletions do not say who sends them.
+	celOthers = `!(has(` + celSubject + `.metadata.labels) && '` + v1alpha1.LabelRole + `' in ` + celSubject + `.metadata.labels)`
+
+	celDeploysObject = ` + request.kind.kind + ' ' + request.namespace + '/' + request.name + `
+
+	celDeploysAdvice = `; to change it all the same, give it the label ` + v1alpha1.LabelBreakGlass + `=true; to lift the freeze: replumb unfreeze`
 )
 
-// Deploys is a freeze of what people and their tools deploy: no one but replumb, the control plane and those who break the glass
-// creates, deletes or changes the spec of workloads, Services, Ingresses and NetworkPolicies, of Rollouts of Argo and routes of the Gateway
-// API, and of More. What programs write while they run goes on, such as ConfigMaps, Secrets, Jobs, and replicas by the subresource scale.
+// Deploys is a freeze of what people and their tools deploy: no one but replumb, the control plane, those who are allowed to and those who
+// break the glass creates, deletes or changes the spec of workloads, Services, Ingresses and NetworkPolicies, of Rollouts of Argo and routes
+// of the Gateway API, and of More. What programs write while they run goes on, such as ConfigMaps, Secrets, Jobs, and replicas by the
+// subresource scale.
 type Deploys struct {
 	Client    client.Client
 	Migration string
+	// Copies says that the cluster is copied to another, and not that its network changes. Those who are refused are told.
+	Copies bool
 	// Include and Exclude choose namespaces by name. In both * stands for any part of a name. No include means all.
 	Include, Exclude []string
 	// More are further kinds of objects in namespaces. Kinds that are not served, here and of those that are always frozen, are no
 	// trouble: the API server asks no more of a rule than that it fits, and it holds once their definitions are there.
 	More []schema.GroupResource
+	// Selector chooses objects by their labels. Nil means all.
+	Selector *metav1.LabelSelector
+	// Allow are the names of users that may deploy.
+	Allow []string
 }
 
 var (
@@ -90,14 +101,25 @@ func (s *Deploys) spec() admissionv1.ValidatingAdmissionPolicySpec {
 			{Name: "chosen", Expression: celDeploysProbe + " || (" + s.chosen() + ")"},
 			{Name: "not-replumb", Expression: celManager + ` != '` + v1alpha1.FieldManager + `'`},
 			{Name: "not-the-control-plane", Expression: celDeploysProbe + " || " + celUnruled},
+			{Name: "not-allowed", Expression: celDeploysProbe + " || !(request.userInfo.username in " + quotes(s.Allow) + ")"},
 			{Name: "not-made-by-a-controller", Expression: celOwn},
+			{Name: "not-made-by-replumb", Expression: celOthers},
 			{Name: "glass-not-broken", Expression: celSubjectGlass},
 		},
 		Validations: []admissionv1.Validation{{
-			Expression: "false", Reason: &forbidden, Message: "the cluster is being copied; see: replumb status",
-			MessageExpression: quote("migration "+s.Migration+" is copying this cluster to another: ") + celDeploysMessage,
+			Expression: "false", Reason: &forbidden, Message: "deployments are frozen; see: replumb status", MessageExpression: s.message(),
 		}},
 	}
+}
+
+// message tells in CEL those who are refused why, until when, and what to do.
+func (s *Deploys) message() string {
+	if s.Copies {
+		return quote("migration "+s.Migration+" is copying this cluster to another: ") + celDeploysObject +
+			quote(" stays as it is, because what is copied must not change"+celDeploysAdvice)
+	}
+	return quote("migration "+s.Migration+" is changing the network of this cluster: ") + celDeploysObject +
+		quote(" stays as it is until replumb finish or rollback "+s.Migration+" has ended; how far it is: replumb status "+s.Migration+celDeploysAdvice)
 }
 
 // chosen says in CEL whether a request is about a namespace that is meant. What replumb runs comes and goes.
@@ -109,7 +131,44 @@ func (s *Deploys) chosen() string {
 	if len(s.Exclude) > 0 {
 		expression += " && !request.namespace.matches(" + quote(pattern(s.Exclude)) + ")"
 	}
+	if s.Selector != nil {
+		expression += " && " + selects(s.Selector)
+	}
 	return expression
+}
+
+// selects says in CEL whether the labels of an object are as a selector wants them. The selector of the policy itself would leave out the
+// object by which it is proven that the freeze is enforced.
+func selects(selector *metav1.LabelSelector) string {
+	const labels = "(has(" + celSubject + ".metadata.labels) ? " + celSubject + ".metadata.labels : {})"
+	all := []string{"true"}
+	for _, key := range slices.Sorted(maps.Keys(selector.MatchLabels)) {
+		all = append(all, fmt.Sprintf("%[1]s.exists(k, k == %[2]s && %[1]s[k] == %[3]s)", labels, quote(key), quote(selector.MatchLabels[key])))
+	}
+	for _, r := range selector.MatchExpressions {
+		has := labels + ".exists(k, k == " + quote(r.Key) + ")"
+		in := fmt.Sprintf("%[1]s.exists(k, k == %[2]s && %[1]s[k] in %[3]s)", labels, quote(r.Key), quotes(r.Values))
+		switch r.Operator {
+		case metav1.LabelSelectorOpExists:
+			all = append(all, has)
+		case metav1.LabelSelectorOpDoesNotExist:
+			all = append(all, "!"+has)
+		case metav1.LabelSelectorOpIn:
+			all = append(all, in)
+		case metav1.LabelSelectorOpNotIn:
+			all = append(all, "!"+in)
+		}
+	}
+	return "(" + strings.Join(all, " && ") + ")"
+}
+
+// quotes makes a list of strings of CEL.
+func quotes(all []string) string {
+	quoted := make([]string, len(all))
+	for i, s := range all {
+		quoted[i] = quote(s)
+	}
+	return "[" + strings.Join(quoted, ", ") + "]"
 }
 
 // pattern is a regular expression (RE2, as CEL has them) for any of the names.
@@ -220,10 +279,11 @@ func (s *Deploys) Verify(ctx context.Context) error {
 	return err
 }
 
-// Undo implements engine.Undoer.
+// Undo implements engine.Undoer. It lifts the freeze of this migration, or of whichever has one if none is named.
 func (s *Deploys) Undo() engine.Step {
 	return &liftStep{
-		client: s.Client, name: DeploysName, prober: deploysProber, id: "tidy/freeze-deploys", title: "Allow others to deploy again",
+		client: s.Client, name: DeploysName, migration: s.Migration, prober: deploysProber,
+		id: "tidy/freeze-deploys", title: "Allow others to deploy again",
 	}
 }
 
@@ -250,15 +310,21 @@ func DeploysPossible(ctx context.Context, c client.Client, migration string) err
 
 // DeploysInForce reports whether deployments are frozen. It reads the policy and nothing else.
 func DeploysInForce(ctx context.Context, c client.Reader) (bool, error) {
+	_, frozen, err := DeploysOf(ctx, c)
+	return frozen, err
+}
+
+// DeploysOf is the migration that freezes deployments, if one does. It reads the policy and nothing else.
+func DeploysOf(ctx context.Context, c client.Reader) (migration string, frozen bool, err error) {
 	policy := &admissionv1.ValidatingAdmissionPolicy{}
-	err := c.Get(ctx, client.ObjectKey{Name: DeploysName}, policy)
+	err = c.Get(ctx, client.ObjectKey{Name: DeploysName}, policy)
 	if apierrors.IsNotFound(err) {
-		return false, nil
+		return "", false, nil
 	}
 	if err != nil {
-		return false, fmt.Errorf("validatingadmissionpolicy %s: %w", DeploysName, err)
+		return "", false, fmt.Errorf("validatingadmissionpolicy %s: %w", DeploysName, err)
 	}
-	return policy.Labels[v1alpha1.LabelRole] == v1alpha1.RoleFreeze, nil
+	return policy.Labels[v1alpha1.LabelMigration], policy.Labels[v1alpha1.LabelRole] == v1alpha1.RoleFreeze, nil
 }
 
 // Freezes reports whether every freeze of deployments is about objects of a kind.

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	appsv1 "k8s.io/api/apps/v1"
+	autoscalingv1 "k8s.io/api/autoscaling/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -58,7 +59,7 @@ func TestDeploysAreFrozen(t *testing.T) {
 		}
 		made = append(made, d)
 	}
-	step := &Deploys{Client: s, Migration: "to-mirror", Include: []string{"sh*", "kube-system"}, Exclude: []string{"kube-*"}}
+	step := &Deploys{Client: s, Migration: "to-mirror", Copies: true, Include: []string{"sh*", "kube-system"}, Exclude: []string{"kube-*"}}
 	run(t, step)
 	t.Cleanup(func() { _ = remove(context.Background(), s, DeploysName) })
 
@@ -102,6 +103,95 @@ func TestDeploysAreFrozen(t *testing.T) {
 	run(t, step.Undo())
 	if err := scaled(s, "shop", "cart", "helm", nil); err != nil {
 		t.Errorf("after the freeze: %v", err)
+	}
+}
+
+// TestDeploysWhileTheNetworkChanges: a stranger's change is refused and says until when, what autoscalers do passes, and so do those that are
+// allowed, objects that are left out, and what replumb has made itself. Each is admitted before the freeze, which is the control.
+func TestDeploysWhileTheNetworkChanges(t *testing.T) {
+	s := lazy.Get(t)
+	s.Namespace(t, "shop")
+	bridge := &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "bridge", Labels: map[string]string{v1alpha1.LabelRole: v1alpha1.RoleBridge}},
+		Spec:       corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}},
+	}
+	free := deployment("shop", "free")
+	free.Labels["team"] = "ops"
+	for _, o := range []client.Object{deployment("shop", "web"), free, bridge} {
+		if err := s.Create(t.Context(), o); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = s.Delete(context.Background(), o) })
+	}
+	config := rest.CopyConfig(s.Config)
+	config.Impersonate = rest.ImpersonationConfig{UserName: "deployer", Groups: []string{"system:masters"}}
+	deployer, err := cluster.Connect(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	image := func(c client.Client, name string) error {
+		d := deployment("shop", name)
+		d.Spec.Template.Spec.Containers[0].Image = "example.com/app:2"
+		d.Labels = map[string]string{}
+		if name == "free" {
+			d.Labels["team"] = "ops"
+		}
+		return c.Update(t.Context(), d, client.DryRunAll, client.FieldOwner("kubectl-client-side-apply"))
+	}
+	scale := func() error {
+		to := &autoscalingv1.Scale{Spec: autoscalingv1.ScaleSpec{Replicas: 3}}
+		return s.SubResource("scale").Update(t.Context(), deployment("shop", "web"), client.WithSubResourceBody(to))
+	}
+	all := map[string]struct {
+		do     func() error
+		denied bool
+	}{
+		"stranger":  {func() error { return image(s, "web") }, true},
+		"scale":     {scale, false},
+		"allowed":   {func() error { return image(deployer, "web") }, false},
+		"left out":  {func() error { return image(s, "free") }, false},
+		"a bridge":  {func() error { return s.Delete(t.Context(), bridge.DeepCopy(), client.DryRunAll) }, false},
+		"a Service": {func() error { return s.Create(t.Context(), newService("shop", "new"), client.DryRunAll) }, true},
+	}
+	for name, test := range all {
+		if err := test.do(); err != nil {
+			t.Errorf("%s, before the freeze: %v", name, err)
+		}
+	}
+	step := &Deploys{
+		Client: s, Migration: "move", Allow: []string{"deployer"},
+		Selector: &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{
+			{Key: "team", Operator: metav1.LabelSelectorOpNotIn, Values: []string{"ops"}},
+		}},
+	}
+	run(t, step)
+	t.Cleanup(func() { _ = remove(context.Background(), s, DeploysName) })
+	for name, test := range all {
+		err := test.do()
+		if denied(err, DeploysName) != test.denied || err != nil && !test.denied {
+			t.Errorf("%s: denied is %v, want %v: %v", name, denied(err, DeploysName), test.denied, err)
+		}
+		if says := "migration move is changing the network of this cluster"; test.denied &&
+			(!strings.Contains(err.Error(), says) || !strings.Contains(err.Error(), "until replumb finish or rollback move has ended")) {
+			t.Errorf("%s: it says %v", name, err)
+		}
+	}
+	other := (&Deploys{Client: s, Migration: "other"}).Undo()
+	if err := other.Do(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if of, frozen, err := DeploysOf(t.Context(), s); of != "move" || !frozen || err != nil {
+		t.Errorf("after another migration: frozen is %v, by %q, %v", frozen, of, err)
+	}
+	run(t, step.Undo())
+	if err := image(s, "web"); err != nil {
+		t.Errorf("after the freeze: %v", err)
+	}
+}
+
+func newService(namespace, name string) *corev1.Service {
+	return &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}},
 	}
 }
 

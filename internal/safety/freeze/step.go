@@ -8,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
 )
 
@@ -101,6 +102,8 @@ type liftStep struct {
 	client       client.Client
 	name, prober string
 	id, title    string
+	// migration, if set, is the only one whose freeze is lifted.
+	migration string
 }
 
 var _ engine.Previewer = (*liftStep)(nil)
@@ -110,7 +113,7 @@ func (*liftStep) Role() engine.Role { return engine.RoleOwn }
 func (s *liftStep) Title() string   { return s.title }
 
 func (s *liftStep) State(ctx context.Context) (engine.State, error) {
-	found, err := present(ctx, s.client, s.name)
+	found, err := s.present(ctx)
 	var foreign *ForeignError
 	switch {
 	case errors.As(err, &foreign):
@@ -123,11 +126,33 @@ func (s *liftStep) State(ctx context.Context) (engine.State, error) {
 	return engine.Done, nil
 }
 
-func (s *liftStep) Do(ctx context.Context) error { return remove(ctx, s.client, s.name) }
+// present looks for the parts of a freeze that is to be lifted. That of another migration is not.
+func (s *liftStep) present(ctx context.Context) (parts, error) {
+	found, err := present(ctx, s.client, s.name)
+	if err != nil || s.migration == "" || !found.policy {
+		return found, err
+	}
+	policy := &admissionv1.ValidatingAdmissionPolicy{}
+	if err := s.client.Get(ctx, client.ObjectKey{Name: s.name}, policy); err != nil {
+		return parts{}, err
+	}
+	if of := policy.Labels[v1alpha1.LabelMigration]; of != "" && of != s.migration {
+		return parts{}, nil
+	}
+	return found, nil
+}
+
+func (s *liftStep) Do(ctx context.Context) error {
+	found, err := s.present(ctx)
+	if err != nil || !found.policy && !found.binding {
+		return err
+	}
+	return remove(ctx, s.client, s.name)
+}
 
 // Verify does not take a freeze as lifted that the API server still enforces.
 func (s *liftStep) Verify(ctx context.Context) error {
-	found, err := present(ctx, s.client, s.name)
+	found, err := s.present(ctx)
 	if err != nil {
 		return err
 	}

@@ -161,5 +161,5 @@ func (p *Planner) Note(after string) engine.Step {
 
 // Tidy removes agents, further leavings of the strategy, and what replumb keeps for itself.
 func (p *Planner) Tidy(further ...engine.Step) []engine.Group {
-	return slices.Concat(p.Agents.Dismiss(), p.Remains, engine.InOrder(slices.Concat(further, p.Forget(migration.Sweep{}))...))
+	return slices.Concat(p.Agents.Dismiss(), p.Remains, engine.InOrder(slices.Concat(further, p.Thaw(), p.Forget(migration.Sweep{}))...))
 }

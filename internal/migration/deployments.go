@@ -1,0 +1,373 @@
+package migration
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/engine/findings"
+	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/safety/freeze"
+	"github.com/replumb/replumb/internal/safety/gitops"
+)
+
+// Deployments is what one look has found about the freeze of deployments, of the kinds that freeze them only when they are asked to. The zero
+// value freezes nothing.
+type Deployments struct {
+	// Spec is nil if no freeze is asked for.
+	Spec *v1alpha1.DeploymentFreezeSpec
+	// Problem is why deployments cannot be frozen. Unserved are kinds to freeze that the cluster does not serve.
+	Problem  error
+	Unserved []string
+	// Other is another migration that is under way and freezes deployments, or has suspended something.
+	Other string
+	// GitOps is what there is of Argo CD and Flux, Unread why that could not be seen.
+	GitOps gitops.Found
+	Unread error
+	// Frozen and Suspended say that this migration has done so by now, also where it is not asked to any more.
+	Frozen, Suspended bool
+
+	// any knows kinds as they come; nil where no GitOps is looked at.
+	any client.Client
+}
+
+// freezes reports whether deployments are to be frozen, which a mirror does itself.
+func (d *Deployments) freezes() bool {
+	return d.Spec != nil && d.Spec.Mode != v1alpha1.FreezeDisabled
+}
+
+// suspends reports whether GitOps is to be suspended.
+func (d *Deployments) suspends() bool {
+	return d.Spec != nil && d.Spec.GitOps == v1alpha1.GitOpsSuspend
+}
+
+// lookAtDeployments finds what the freeze of deployments depends on. Nothing is read where none is asked for, and none was.
+func (s *Subject) lookAtDeployments(ctx context.Context, c *cluster.Cluster) (d Deployments, err error) {
+	d.Spec = s.Migration.Spec.DeploymentFreeze
+	if d.Spec == nil && (s.Recorded == nil || s.Recorded.Spec.DeploymentFreeze == nil) {
+		return d, nil
+	}
+	if err := s.lookAtHolders(ctx, c, &d); err != nil || d.Spec == nil && !d.Suspended {
+		return d, err
+	}
+	if d.any, err = c.Any(); err != nil {
+		return d, err
+	}
+	if d.Spec == nil {
+		return d, nil
+	}
+	if d.freezes() && s.Migration.Spec.Mirror == nil {
+		if err := s.lookAtFreeze(ctx, c, &d); err != nil {
+			return d, err
+		}
+	}
+	if d.GitOps, err = gitops.Look(ctx, d.any); apierrors.IsForbidden(err) {
+		d.Unread, err = err, nil
+	}
+	return d, err
+}
+
+// lookAtHolders finds out which migration has frozen and suspended what.
+func (s *Subject) lookAtHolders(ctx context.Context, c *cluster.Cluster, d *Deployments) error {
+	of, frozen, err := freeze.DeploysOf(ctx, c)
+	if err != nil && !passable(err) {
+		return err
+	}
+	suspender, err := gitops.Holder(ctx, c)
+	if err != nil && !passable(err) {
+		return err
+	}
+	name := s.Migration.Name
+	d.Frozen, d.Suspended = frozen && of == name && s.Migration.Spec.Mirror == nil, suspender == name
+	if of == name {
+		of = ""
+	}
+	if suspender == name {
+		suspender = ""
+	}
+	if d.Spec == nil || of == "" && suspender == "" {
+		return nil
+	}
+	all, err := List(ctx, c)
+	if err != nil {
+		return err
+	}
+	for i := range all {
+		if m := &all[i]; underWay(m) && (d.freezes() && m.Name == of || d.suspends() && m.Name == suspender) {
+			d.Other = m.Name
+		}
+	}
+	return nil
+}
+
+// passable are errors of looks that a right is missing for, which a check says where it is needed, or that an older cluster has no kind for.
+func passable(err error) bool {
+	return apierrors.IsForbidden(err) || apierrors.IsNotFound(err) || meta.IsNoMatchError(err)
+}
+
+// lookAtFreeze asks whether deployments can be frozen. Who may not freeze them does not try.
+func (s *Subject) lookAtFreeze(ctx context.Context, c *cluster.Cluster, d *Deployments) error {
+	for _, resource := range []string{policies, bindings} {
+		if !s.May("create", admissionGroup, resource) {
+			d.Problem = &freeze.UnavailableError{Err: errors.New("the user may not create " + resource)}
+			return nil
+		}
+	}
+	err := freeze.DeploysPossible(ctx, c, s.Migration.Name)
+	var unavailable *freeze.UnavailableError
+	var foreign *freeze.ForeignError
+	switch {
+	case errors.As(err, &unavailable), errors.As(err, &foreign):
+		d.Problem = err
+	case err != nil:
+		return err
+	}
+	for _, kind := range d.Spec.Kinds {
+		_, err := d.any.RESTMapper().ResourceFor(schema.ParseGroupResource(kind).WithVersion(""))
+		if meta.IsNoMatchError(err) {
+			d.Unserved = append(d.Unserved, kind)
+		} else if err != nil {
+			return fmt.Errorf("asking for the versions of %s: %w", kind, err)
+		}
+	}
+	return nil
+}
+
+// frozen is the freeze of this migration.
+func (b *Base) frozen() *freeze.Deploys {
+	d := &freeze.Deploys{Client: b.Tools.Client(), Migration: b.Migration.Name}
+	if spec := b.Deployments.Spec; spec != nil {
+		d.Include, d.Exclude = spec.Namespaces.Include, spec.Namespaces.Exclude
+		b.Except(d)
+	}
+	return d
+}
+
+// Except has a freeze be about further kinds, and leave out objects and users, as it is asked for.
+func (b *Base) Except(d *freeze.Deploys) {
+	spec := b.Deployments.Spec
+	if spec == nil {
+		return
+	}
+	d.Selector, d.Allow = spec.Selector, spec.Allow
+	for _, kind := range spec.Kinds {
+		d.More = append(d.More, schema.ParseGroupResource(kind))
+	}
+}
+
+// suspend is the step that suspends GitOps.
+func (b *Base) suspend() *gitops.Suspend {
+	return &gitops.Suspend{Client: b.Deployments.any, Migration: b.Migration.Name, Found: b.Deployments.GitOps}
+}
+
+// SuspendGitOps suspends what Argo CD and Flux reconcile, if that is asked for, and resumes it if it is not any more.
+func (b *Base) SuspendGitOps() []engine.Step {
+	switch d := &b.Deployments; {
+	case d.suspends():
+		return []engine.Step{b.suspend()}
+	case d.Suspended:
+		return []engine.Step{b.suspend().Undo()}
+	}
+	return nil
+}
+
+// ResumeGitOps resumes what was suspended.
+func (b *Base) ResumeGitOps() []engine.Step {
+	if d := &b.Deployments; d.suspends() || d.Suspended {
+		return []engine.Step{b.suspend().Undo()}
+	}
+	return nil
+}
+
+// freezeDeployments keeps others from deploying. What would change everything back in vain is suspended before. A mirror has a phase of its own
+// for it.
+func (b *Base) freezeDeployments() []engine.Step {
+	if b.Migration.Spec.Mirror != nil {
+		return nil
+	}
+	steps, d := b.SuspendGitOps(), &b.Deployments
+	switch {
+	case d.freezes() && d.Problem == nil:
+		steps = append(steps, b.frozen())
+	case d.Frozen:
+		steps = append(steps, b.frozen().Undo())
+	}
+	return steps
+}
+
+// Thaw lets others deploy again, and what was suspended go on.
+func (b *Base) Thaw() []engine.Step {
+	var steps []engine.Step
+	if d := &b.Deployments; b.Migration.Spec.Mirror == nil && (d.freezes() || d.Frozen) {
+		steps = append(steps, b.frozen().Undo())
+	}
+	return append(steps, b.ResumeGitOps()...)
+}
+
+// Freezes reports whether deployments are frozen by now, or will be, by this migration.
+func (b *Base) Freezes() bool {
+	d := &b.Deployments
+	return d.Frozen || d.freezes() && d.Problem == nil
+}
+
+// deploymentsFound are the findings about the freeze, where one is asked for.
+func (s *Subject) deploymentsFound(d Deployments) findings.Findings {
+	if d.Spec == nil {
+		return nil
+	}
+	return findings.Run(DeploymentChecks(), d)
+}
+
+// DeploymentChecks are about the freeze of deployments, for all kinds of migrations that are asked for one.
+func DeploymentChecks() []findings.Check[Deployments] {
+	return findings.Group("Deployments", []findings.Check[Deployments]{
+		{
+			Code: "RP0101", Severity: findings.Blocking, Run: checkFreezable,
+			Claim: "deployments by others can be frozen as spec.deploymentFreeze says",
+			Why:   "a deployment that is taken for frozen and is not changes what the migration works with",
+			Fix: "grant the rights in deploy/rbac-freeze.yaml, correct kinds (kubectl api-resources --namespaced -o name lists them), end the other " +
+				"migration first, or set mode: IfPossible",
+		},
+		{
+			Code: "RP0102", Severity: findings.Warning, Run: checkReconciling,
+			Claim: "everything that Argo CD and Flux reconcile is suspended while deployments are frozen",
+			Why:   "their syncs are refused by the freeze, and alert, and go on with what was pending as soon as it ends",
+			Fix:   "set spec.deploymentFreeze.gitOps: Suspend, which puts everything back as it was, or accept that they fail meanwhile",
+		},
+		{
+			Code: "RP0103", Severity: findings.Warning, Run: checkReverting,
+			Claim: "what is suspended of Argo CD stays suspended",
+			Why:   "an ApplicationSet writes the sync policy of its Applications again within minutes, and replumb suspends them only once",
+			Fix: "have it leave them alone: its ignoreApplicationDifferences with jsonPointers: [/spec/syncPolicy], or its " +
+				"syncPolicy.applicationsSync: create-only",
+		},
+	}...)
+}
+
+func checkFreezable(d Deployments) (out []findings.Result) {
+	if d.Problem != nil && d.Spec.Mode == v1alpha1.FreezeEnforce {
+		out = append(out, findings.Failed("", "%v", d.Problem))
+	}
+	if d.Other != "" {
+		out = append(out, findings.Failed("Migration "+d.Other, "migration %s keeps others from deploying already", d.Other))
+	}
+	for _, kind := range d.Unserved {
+		out = append(out, findings.Failed("", "the cluster serves no %s in namespaces", kind))
+	}
+	return out
+}
+
+func checkReconciling(d Deployments) (out []findings.Result) {
+	if d.suspends() || !d.freezes() {
+		return nil
+	}
+	if d.Unread != nil {
+		return []findings.Result{findings.NotKnown("", "%v", d.Unread)}
+	}
+	for _, o := range d.GitOps.Reconciling() {
+		out = append(out, findings.Failed(gitops.Title(o), "%s is reconciled all the time", gitops.Title(o)))
+	}
+	return out
+}
+
+func checkReverting(d Deployments) (out []findings.Result) {
+	if !d.suspends() {
+		return nil
+	}
+	if d.Unread != nil {
+		return []findings.Result{findings.NotKnown("", "%v", d.Unread)}
+	}
+	for _, set := range gitops.Reverting(d.GitOps.Objects, d.GitOps.Sets) {
+		out = append(out, findings.Failed("ApplicationSet "+set, "applicationset %s would turn automated syncs of its Applications on again", set))
+	}
+	return out
+}
+
+// RoleFileFreeze is the file in deploy that has the roles for a freeze of deployments.
+const RoleFileFreeze = "rbac-freeze.yaml"
+
+// DeploymentRoles are what a freeze of deployments takes beside what a migration takes.
+func DeploymentRoles() cluster.Roles {
+	const name = "replumb-freeze-"
+	reads := slices.Concat(
+		cluster.Grant("argoproj.io", "applications", "", "list"),
+		cluster.Grant("argoproj.io", "applicationsets", "", "list"),
+		cluster.Grant("kustomize.toolkit.fluxcd.io", "kustomizations", "", "list"),
+		cluster.Grant("helm.toolkit.fluxcd.io", "helmreleases", "", "list"),
+	)
+	return cluster.Roles{
+		{
+			Name: name + "view", File: RoleFileFreeze, Purpose: cluster.View,
+			Rules: []cluster.Rule{
+				FreezeViewRule(),
+				{Why: "What Argo CD and Flux reconcile by themselves.", Rights: reads, Optional: true},
+			},
+		},
+		{
+			Name: name + "operate", File: RoleFileFreeze, Purpose: cluster.Operate,
+			Rules: []cluster.Rule{
+				FreezeRule(freeze.DeploysName),
+				{
+					Why:    "Whether the freeze is enforced is asked by a change that is only tried.",
+					Rights: cluster.In("default", cluster.Named(cluster.Grant("", "services", "", "patch"), "kubernetes")...),
+				},
+			},
+			Danger: []string{"With create of policies, who has it can refuse any request to the cluster."},
+		},
+		suspendRole(),
+	}
+}
+
+// suspendRole is what gitOps: Suspend takes.
+func suspendRole() cluster.Role {
+	return cluster.Role{
+		Name: "replumb-freeze-gitops", File: RoleFileFreeze, Purpose: cluster.Operate,
+		Rules: []cluster.Rule{
+			{
+				Why: "gitOps: Suspend turns automated syncs off, suspends Kustomizations and HelmReleases, and puts them back.",
+				Rights: slices.Concat(
+					cluster.Grant("argoproj.io", "applications", "", "get list patch"),
+					cluster.Grant("argoproj.io", "applicationsets", "", "list"),
+					cluster.Grant("kustomize.toolkit.fluxcd.io", "kustomizations", "", "get list patch"),
+					cluster.Grant("helm.toolkit.fluxcd.io", "helmreleases", "", "get list patch"),
+				),
+			},
+			{
+				Why: "How they were before.",
+				Rights: cluster.In(v1alpha1.SystemNamespace, slices.Concat(
+					cluster.Grant("", "configmaps", "", "create"),
+					cluster.Named(cluster.Grant("", "configmaps", "", "update delete"), gitops.RecordName),
+				)...),
+			},
+		},
+		Danger: []string{
+			"Who has it can have Argo CD and Flux deploy from any source, with their rights. Bind it only where gitOps is Suspend, for as long as a",
+			"migration lasts.",
+		},
+	}
+}
+
+// RolesFor are the roles of those that a Migration takes for its freeze of deployments: none, if it asks for none.
+func RolesFor(m *v1alpha1.Migration) cluster.Roles {
+	spec := m.Spec.DeploymentFreeze
+	if spec == nil {
+		return nil
+	}
+	return slices.DeleteFunc(DeploymentRoles(), func(r cluster.Role) bool {
+		switch {
+		case r.Name == suspendRole().Name:
+			return spec.GitOps != v1alpha1.GitOpsSuspend
+		case r.Purpose == cluster.Operate:
+			return spec.Mode != v1alpha1.FreezeEnforce || m.Spec.Mirror != nil
+		}
+		return false
+	})
+}

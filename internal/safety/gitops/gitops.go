@@ -1,0 +1,241 @@
+// Package gitops keeps Argo CD and Flux from reconciling while deployments are frozen, and has them go on exactly as they did.
+package gitops
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+)
+
+// The API groups.
+const (
+	argoGroup      = "argoproj.io"
+	kustomizeGroup = "kustomize.toolkit.fluxcd.io"
+	helmGroup      = "helm.toolkit.fluxcd.io"
+)
+
+// resource is a kind of objects that a controller reconciles by itself, and the field that says whether it does.
+type resource struct {
+	group, kind, plural string
+	// field of the object, and its value when the object is suspended; nil if it is absent then.
+	field []string
+	off   any
+}
+
+// resources are all such kinds.
+//
+// Of an Application it is the automated sync that is turned off. A sync window of its AppProject would do the same for many at once, but it is an
+// entry of a list that others write too, it ends by the clock, and it refuses the syncs of people as well: one field of one object can be put
+// back exactly.
+func resources() []resource {
+	return []resource{
+		{argoGroup, "Application", "applications", []string{"spec", "syncPolicy", "automated"}, nil},
+		{kustomizeGroup, "Kustomization", "kustomizations", []string{"spec", "suspend"}, true},
+		{helmGroup, "HelmRelease", "helmreleases", []string{"spec", "suspend"}, true},
+	}
+}
+
+func resourceOf(gk schema.GroupKind) (resource, bool) {
+	all := resources()
+	i := slices.IndexFunc(all, func(r resource) bool { return r.group == gk.Group && r.kind == gk.Kind })
+	if i < 0 {
+		return resource{}, false
+	}
+	return all[i], true
+}
+
+// value is that of the field; nil if there is none.
+func (r resource) value(o *unstructured.Unstructured) any {
+	v, _, err := unstructured.NestedFieldNoCopy(o.Object, r.field...)
+	if err != nil { // something on the way is no map: the field is not there
+		return nil
+	}
+	return v
+}
+
+// reconciles reports whether a controller reconciles an object by itself.
+func (r resource) reconciles(o *unstructured.Unstructured) bool {
+	v := r.value(o)
+	if r.off != nil {
+		return v != r.off
+	}
+	automated, is := v.(map[string]any)
+	enabled, said := automated["enabled"].(bool) // from Argo CD 3.1
+	return is && (!said || enabled)
+}
+
+// Reconciles reports whether a controller of Argo CD or Flux reconciles an object by itself.
+func Reconciles(o *unstructured.Unstructured) bool {
+	r, ok := resourceOf(o.GroupVersionKind().GroupKind())
+	return ok && r.reconciles(o)
+}
+
+// Title is what people call an object, such as "Kustomization flux-system/apps".
+func Title(o *unstructured.Unstructured) string {
+	return o.GetKind() + " " + o.GetNamespace() + "/" + o.GetName()
+}
+
+// Entry is how an object was before it was suspended.
+type Entry struct {
+	Group     string    `json:"group"`
+	Kind      string    `json:"kind"`
+	Namespace string    `json:"namespace"`
+	Name      string    `json:"name"`
+	UID       types.UID `json:"uid"`
+	// Was is the value of the field as JSON; empty if it was absent.
+	Was json.RawMessage `json:"was,omitempty"`
+}
+
+// String is Title of the object.
+func (e Entry) String() string { return e.Kind + " " + e.Namespace + "/" + e.Name }
+
+func (e Entry) is(o *unstructured.Unstructured) bool {
+	gk := o.GroupVersionKind().GroupKind()
+	return e.Group == gk.Group && e.Kind == gk.Kind && e.Namespace == o.GetNamespace() && e.Name == o.GetName()
+}
+
+// was is the value of the field; nil if it was absent.
+func (e Entry) was() (any, error) {
+	if len(e.Was) == 0 {
+		return nil, nil
+	}
+	var v any
+	if err := json.Unmarshal(e.Was, &v); err != nil {
+		return nil, fmt.Errorf("what is recorded of %s: %w", e, err)
+	}
+	return v, nil
+}
+
+// Record is everything that is suspended, or about to be.
+type Record []Entry
+
+// With is the record with objects as they are before they are suspended. What was recorded of one that reconciles is replaced: a run that was
+// cut off may have recorded it and not suspended it, and its owner may have changed it since. Those that do not reconcile are not recorded: if
+// they are not replumb's already, their owner has suspended them.
+func (r Record) With(objects []*unstructured.Unstructured) (Record, error) {
+	all := slices.Clone(r)
+	for _, o := range objects {
+		kind, ok := resourceOf(o.GroupVersionKind().GroupKind())
+		if !ok || !kind.reconciles(o) {
+			continue
+		}
+		e := Entry{Group: kind.group, Kind: kind.kind, Namespace: o.GetNamespace(), Name: o.GetName(), UID: o.GetUID()}
+		if v := kind.value(o); v != nil {
+			body, err := json.Marshal(v)
+			if err != nil {
+				return nil, fmt.Errorf("recording %s: %w", e, err)
+			}
+			e.Was = body
+		}
+		all = append(slices.DeleteFunc(all, func(have Entry) bool { return have.is(o) }), e)
+	}
+	slices.SortFunc(all, func(a, b Entry) int { return strings.Compare(a.String(), b.String()) })
+	return all, nil
+}
+
+// Suspended is an object as it is to be for as long as deployments are frozen; nil if it stays as it is.
+func Suspended(o *unstructured.Unstructured, migration string) *unstructured.Unstructured {
+	r, ok := resourceOf(o.GroupVersionKind().GroupKind())
+	if !ok || !r.reconciles(o) {
+		return nil
+	}
+	out := o.DeepCopy()
+	r.set(out, r.off)
+	notes := out.GetAnnotations()
+	if notes == nil {
+		notes = map[string]string{}
+	}
+	notes[v1alpha1.AnnotationSuspended] = migration
+	out.SetAnnotations(notes)
+	return out
+}
+
+// set gives the field a value, or takes it away. What is on the way to it stays.
+func (r resource) set(o *unstructured.Unstructured, value any) {
+	if value == nil {
+		unstructured.RemoveNestedField(o.Object, r.field...)
+		return
+	}
+	_ = unstructured.SetNestedField(o.Object, value, r.field...) // where it was read from, and it is made of JSON
+}
+
+// Resumed is an object as it was before; nil if it stays as it is, and then why tells what its owner should know, if there is something.
+func (e Entry) Resumed(o *unstructured.Unstructured) (back *unstructured.Unstructured, why string, err error) {
+	r, ok := resourceOf(schema.GroupKind{Group: e.Group, Kind: e.Kind})
+	if !ok {
+		return nil, "", fmt.Errorf("%s is recorded as suspended, and this replumb knows no such kind", e)
+	}
+	was, err := e.was()
+	if err != nil {
+		return nil, "", err
+	}
+	value := r.value(o)
+	_, ours := o.GetAnnotations()[v1alpha1.AnnotationSuspended]
+	switch {
+	case o.GetUID() != e.UID:
+		return nil, "it was created again meanwhile", nil
+	case !ours && equality.Semantic.DeepEqual(value, was): // it was never suspended, or is resumed already
+		return nil, "", nil
+	case !ours:
+		return nil, "it was changed meanwhile", nil
+	}
+	back = o.DeepCopy()
+	notes := back.GetAnnotations()
+	if delete(notes, v1alpha1.AnnotationSuspended); len(notes) == 0 {
+		notes = nil // so that the map goes as well, which may not have been there
+	}
+	back.SetAnnotations(notes)
+	if !equality.Semantic.DeepEqual(value, r.off) {
+		return back, "it was changed meanwhile", nil
+	}
+	r.set(back, was)
+	return back, "", nil
+}
+
+// Reverting are ApplicationSets that would put automated syncs of their Applications back: names, each once.
+func Reverting(applications, sets []*unstructured.Unstructured) []string {
+	var all []string
+	for _, o := range applications {
+		for _, owner := range o.GetOwnerReferences() {
+			name := o.GetNamespace() + "/" + owner.Name
+			if owner.Kind != "ApplicationSet" || !Reconciles(o) || slices.Contains(all, name) {
+				continue
+			}
+			i := slices.IndexFunc(sets, func(s *unstructured.Unstructured) bool {
+				return s.GetNamespace() == o.GetNamespace() && s.GetName() == owner.Name
+			})
+			if i < 0 || !leaves(sets[i]) {
+				all = append(all, name)
+			}
+		}
+	}
+	slices.Sort(all)
+	return all
+}
+
+// leaves reports whether an ApplicationSet leaves the sync policies of its Applications alone.
+func leaves(set *unstructured.Unstructured) bool {
+	if policy, _, _ := unstructured.NestedString(set.Object, "spec", "syncPolicy", "applicationsSync"); strings.HasPrefix(policy, "create-") &&
+		policy != "create-update" {
+		return true
+	}
+	ignored, _, _ := unstructured.NestedSlice(set.Object, "spec", "ignoreApplicationDifferences")
+	for _, item := range ignored {
+		of, _ := item.(map[string]any)
+		pointers, _, _ := unstructured.NestedStringSlice(of, "jsonPointers")
+		paths, _, _ := unstructured.NestedStringSlice(of, "jqPathExpressions")
+		if of["name"] == nil && (slices.ContainsFunc(pointers, func(p string) bool { return p == "/spec/syncPolicy" || p == "/spec/syncPolicy/automated" }) ||
+			slices.ContainsFunc(paths, func(p string) bool { return p == ".spec.syncPolicy" || p == ".spec.syncPolicy.automated" })) {
+			return true
+		}
+	}
+	return false
+}
