@@ -23,7 +23,7 @@ import (
 func (a *app) report() *cobra.Command {
 	var to reportFlags
 	cmd := &cobra.Command{
-		Use: "report NAME", Short: "Write what happened in a migration, for people", Args: oneName,
+		Use: "report NAME", Short: "Write what happened in a migration, for people", Args: a.nameOrFile,
 		Long: `Write what happened in a migration as one file of HTML, which opens in a browser without a network: a summary, a timeline of
 phases and batches above availability and latency, every loss, every Service, gates, findings, and who still uses old
 addresses. It can be made while the migration goes on, and afterwards. Of a Migration that was deleted, the report is there as it was when the
@@ -36,7 +36,14 @@ templates print the same as a document for programs. -o FILE.html is --file FILE
   replumb report services-to-172-24 --file /tmp/move.html
   replumb report services-to-172-24 -o json | jq .requests`),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			doc, err := a.reportOf(cmd.Context(), args[0])
+			name, s, err := a.nameOrSet(args)
+			if err != nil {
+				return err
+			}
+			if s != nil {
+				return a.reportSet(cmd.Context(), &to, s)
+			}
+			doc, err := a.reportOf(cmd.Context(), name)
 			switch {
 			case err != nil:
 				return err
@@ -45,7 +52,7 @@ templates print the same as a document for programs. -o FILE.html is --file FILE
 			case to.file == stdout:
 				return doc.HTML(verbatim{a.out})
 			}
-			file := cmp.Or(to.file, args[0]+".html")
+			file := cmp.Or(to.file, name+".html")
 			if err := writeReport(file, doc); err != nil {
 				return err
 			}
@@ -54,6 +61,7 @@ templates print the same as a document for programs. -o FILE.html is --file FILE
 		},
 	}
 	to.documents = a.documentFlag(cmd, "html", "json", "yaml")
+	a.sourceFlag(cmd)
 	cmd.Flags().StringVar(&to.file, "file", "", "file to write the HTML to, - for stdout (default NAME.html)")
 	known := cmd.PreRunE
 	cmd.PreRunE = func(cmd *cobra.Command, args []string) error {
