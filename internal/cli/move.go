@@ -27,11 +27,12 @@ func (a *app) check() *cobra.Command {
 	var flags *genericclioptions.PrintFlags
 	cmd := &cobra.Command{
 		Use: "check -f FILE", Short: "Check whether the cluster is fit for a migration", Args: noArgs,
-		Long: `Check whether the cluster is fit for a migration. Nothing is written.
+		Long: `Check whether the cluster is fit for a migration, or for several of one set, and what is between these. Nothing is written.
 
 Exit code: 0 nothing blocks, 3 something blocks, 1 could not look.`,
 		Example: a.example(`
   replumb check -f move.yaml
+  replumb check -f both.yaml            # several Migrations in one file: docs/howto/together.md
   replumb check -f move.yaml -o wide    # a line for every object
   replumb check -f move.yaml -o json
   replumb check -f move.yaml -o name    # codes alone, of what did not pass
@@ -121,11 +122,13 @@ func (a *app) plan() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "plan -f FILE", Short: "Print what a migration would do, in order", Args: noArgs,
 		Long: `Print every write a migration would make, in order, how each Service moves and at what risk, and every one that
-stays. Nothing is written. Of a migration that is under way it prints what is left.
+stays. Nothing is written. Of a migration that is under way it prints what is left. Several Migrations in one file are one plan, in the
+order in which they move, whatever their order in the file.
 
 Exit code: 0 nothing blocks, 3 something blocks, 1 could not look.`,
 		Example: a.example(`
   replumb plan -f move.yaml
+  replumb plan -f both.yaml                   # of several Migrations, in the order in which they move
   replumb plan -f move.yaml -o yaml           # with every object and patch in full
   replumb plan -f move.yaml -o markdown       # as the text of a change ticket
   replumb plan -f move.yaml -o json > plan.json && replumb apply -f move.yaml --plan plan.json
@@ -239,6 +242,9 @@ servers with another flag, it says what, waits, and goes on by itself when it se
 
 Run again it carries on where it was, and does nothing when there is nothing to do.
 
+Several Migrations of one cluster in one file move one after the other: Services, then pods, then nodes. Nothing is begun as long as
+something blocks one of them, and what stops one keeps the later ones from being begun (docs/howto/together.md).
+
 While Services, pods or nodes move, agents on every node probe what clients see (spec.proof). More failed requests than the budget allows,
 none by default, stop the run before anything else is changed; after repair the same command goes on.
 
@@ -248,6 +254,7 @@ Exit code: 0 done, 1 error, 2 wrong command line or Migration, 3 blocked, 4 stop
 the cluster, 130 interrupted or paused.`,
 		Example: a.example(`
   replumb apply -f move.yaml
+  replumb apply -f both.yaml                        # Services and pods as one set
   replumb apply -f move.yaml --until move           # stop after a phase; run again without it to go on
   replumb plan -f move.yaml -o json > plan.json
   replumb apply -f move.yaml --plan plan.json       # only what that plan said, or nothing
@@ -413,9 +420,11 @@ func (a *app) finish() *cobra.Command {
 		Long: `Take bridges and old addresses away, or the old range of pods; of a mirror: lead names back for good. This passes the point of no return: afterwards there is no rollback.
 
 It refuses as long as apply has something left to do, says what becomes final, and asks. Run again it carries on. With -f it goes by the
-settings in the file, such as gateWait or notify, and records them.`,
+settings in the file, such as gateWait or notify, and records them. With a file of several Migrations it begins when all have moved, and
+finishes them in the order in which they did; a name chooses one of them.`,
 		Example: a.example(`
   replumb finish services-to-172-24
+  replumb finish -f both.yaml
   replumb finish services-to-172-24 --yes
   replumb finish services-to-172-24 --leave-clients   # those who still use an old address lose it`),
 		RunE: func(cmd *cobra.Command, args []string) error {

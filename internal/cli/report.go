@@ -30,9 +30,12 @@ addresses. It can be made while the migration goes on, and afterwards. Of a Migr
 last command that ran it ended: the cluster keeps those of the last 20 migrations, in namespace replumb-journal.
 
 Without flags it is written to NAME.html. --file names another file; one that is there is replaced; - is stdout. -o json, -o yaml and
-templates print the same as a document for programs. -o FILE.html is --file FILE.html.`,
+templates print the same as a document for programs. -o FILE.html is --file FILE.html.
+
+With -f and several Migrations it prints what happened in each, and how many requests were sent and lost in all, and writes a file for each.`,
 		Example: a.example(`
   replumb report services-to-172-24                  # writes services-to-172-24.html
+  replumb report -f both.yaml                        # of several Migrations, as one report
   replumb report services-to-172-24 --file /tmp/move.html
   replumb report services-to-172-24 -o json | jq .requests`),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -28,12 +28,14 @@ Services that were made in the new range since the migration began are listed fi
 the old range, or stay, and the new range with them; without it you are asked. A rollback that goes on by itself keeps them.
 
 It works from every point before finish has passed the point of no return, and carries on when run again. With -f it goes by the
-settings in the file, such as gateWait or notify, and records them.`,
+settings in the file, such as gateWait or notify, and records them. Of a file with several Migrations it takes back the last one first; a
+name chooses one of them.`,
 		Example: a.example(`
   replumb rollback services-to-172-24
   replumb rollback services-to-172-24 --yes   # where there is no terminal to ask on
   replumb rollback services-to-172-24 --yes --late Move   # also of Services made in the new range meanwhile
-  replumb rollback -f move.yaml               # with the settings of the file`),
+  replumb rollback -f move.yaml               # with the settings of the file
+  replumb rollback -f both.yaml               # several migrations, the last one first`),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			s, of, err := a.setOr(args)
 			if err != nil {

@@ -107,6 +107,7 @@ themselves. What is not at its end comes first; -o wide lists everything.
 with TERM=dumb, or where stdout is no terminal, pages follow one another, one for each thing that happens.`,
 		Example: a.example(`
   replumb status
+  replumb status -f both.yaml                 # of several Migrations in one file, in their order
   replumb status services-to-172-24 --watch
   replumb status services-to-172-24 -o json
   replumb status services-to-172-24 -o jsonpath='{.phase}'`),
