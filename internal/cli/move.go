@@ -400,7 +400,7 @@ func (a *app) runApply(ctx context.Context, c *connection, j job) error {
 		fmt.Fprintln(a.out, "nothing to do")
 	}
 	at.tell(a.out)
-	if at.hint != "" {
+	if at.hint != "" && a.input.chosen == nil { // of a set, all are finished together
 		a.hint("%s", at.hint)
 	}
 	return nil

@@ -128,6 +128,7 @@ func (s *set) reach(ctx context.Context) (err error) {
 		of.have, of.stand = have, together.Standing{Name: of.m.Name}
 		if have != nil {
 			of.stand.Phase, of.stand.Final = have.Status.Phase, have.Status.PointOfNoReturnPassed
+			of.stand.Applied = have.Spec.Desired == v1alpha1.DesiredApplied
 		}
 	}
 	return nil
@@ -215,13 +216,20 @@ func unnamed(all []setFinding) (out findings.Findings) {
 func (s *set) introduceSet(w io.Writer) error {
 	rows := [][]string{{"ORDER", "MIGRATION", "MOVES", "STANDS"}}
 	for i, m := range s.members {
-		phase := string(m.stand.Phase)
-		if phase == "" {
-			phase = "not begun"
-		}
-		rows = append(rows, []string{fmt.Sprint(i + 1), m.m.Name, together.Moves(m.m), phase})
+		rows = append(rows, []string{fmt.Sprint(i + 1), m.m.Name, together.Moves(m.m), m.stands()})
 	}
 	return terminal.Table(w, rows)
+}
+
+// stands is where a Migration stands, for people.
+func (m member) stands() string {
+	switch {
+	case m.stand.Phase != "":
+		return string(m.stand.Phase)
+	case m.stand.Begun():
+		return "begun"
+	}
+	return "not begun"
 }
 
 // SetError says at which Migration a set stopped.
@@ -403,10 +411,8 @@ func (a *app) finishSet(ctx context.Context, s *set, leaveClients bool) error {
 		case of.stand.Phase == v1alpha1.PhaseFinished:
 		case of.stand.Phase == v1alpha1.PhaseMoved, of.stand.Final:
 			order = append(order, of)
-		case of.stand.Phase == "":
-			refused.Why = append(refused.Why, fmt.Sprintf("migration %s has not begun", of.m.Name))
 		default:
-			refused.Why = append(refused.Why, fmt.Sprintf("migration %s is %s", of.m.Name, of.stand.Phase))
+			refused.Why = append(refused.Why, fmt.Sprintf("migration %s is %s", of.m.Name, of.stands()))
 		}
 	}
 	if len(refused.Why) > 0 {

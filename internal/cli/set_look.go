@@ -227,7 +227,7 @@ func (a *app) reportSet(ctx context.Context, to *reportFlags, s *set) error {
 	var files []string
 	for _, of := range s.members {
 		row := setReportRow{Migration: of.m.Name}
-		if of.stand.Phase != "" {
+		if of.have != nil {
 			page, err := a.reportOf(ctx, of.m.Name)
 			if err != nil {
 				return err

@@ -100,12 +100,16 @@ func alone(m *v1alpha1.Migration) string {
 type Standing struct {
 	Name  string
 	Phase v1alpha1.Phase
+	// Applied says that a run was asked to apply it: before its first plan is through, it has no phase.
+	Applied bool
 	// Final is true once the point of no return is passed.
 	Final bool
 }
 
 // Begun reports whether a Migration has changed something that is not undone.
-func (s Standing) Begun() bool { return s.Phase != "" && s.Phase != v1alpha1.PhaseRolledBack }
+func (s Standing) Begun() bool {
+	return (s.Phase != "" || s.Applied) && s.Phase != v1alpha1.PhaseRolledBack
+}
 
 // Spared says why apply leaves the i-th of a set alone; empty if it has something to do. One that has moved is looked at again only until
 // the next has begun: from then on the two would be in each other's way, and what the earlier one was to move has moved.

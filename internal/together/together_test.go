@@ -78,6 +78,7 @@ func TestSpared(t *testing.T) {
 		"the first goes on":    {"Applying - -", ""},
 		"the first has moved":  {"Moved - -", ""},
 		"the second goes on":   {"Moved Applying -", "a"},
+		"the second is new":    {"Moved Recorded -", "a"},
 		"the second is back":   {"Moved RolledBack -", ""},
 		"all have moved":       {"Moved Moved Moved", "ab"},
 		"the first is over":    {"Finished Moved -", "a"},
@@ -87,7 +88,11 @@ func TestSpared(t *testing.T) {
 	} {
 		var all []Standing
 		for i, phase := range strings.Fields(tt.phases) {
-			all = append(all, Standing{Name: string(rune('a' + i)), Phase: v1alpha1.Phase(strings.TrimPrefix(phase, "-"))})
+			s := Standing{Name: string(rune('a' + i)), Phase: v1alpha1.Phase(strings.TrimPrefix(phase, "-"))}
+			if phase == "Recorded" { // and not through with its first plan
+				s.Phase, s.Applied = "", true
+			}
+			all = append(all, s)
 		}
 		got := ""
 		for i := range all {
