@@ -112,8 +112,8 @@ func metricNames(t *testing.T) names {
 
 func findingCodes() names {
 	n := names{sort: "finding", found: code}
-	for _, kind := range migrations.All() {
-		for _, c := range kind.Checks {
+	for _, checks := range everyCheck() {
+		for _, c := range checks {
 			n.all = append(n.all, c.Code)
 		}
 	}

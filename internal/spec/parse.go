@@ -70,7 +70,7 @@ type Given struct {
 	Err error
 }
 
-// ReadAll takes all Migrations that the sources hold, in their order. It fails where what is there cannot be told.
+// ReadAll takes all Migrations that the sources hold, in their order. It fails where something else is among them.
 func ReadAll(sources ...Source) ([]Given, error) {
 	found, err := found(sources)
 	if err != nil {
