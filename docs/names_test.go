@@ -9,7 +9,6 @@ import (
 	"testing"
 
 	"github.com/replumb/replumb/api/v1alpha1"
-	"github.com/replumb/replumb/internal/migrations"
 	"github.com/replumb/replumb/internal/reporting/metrics"
 )
 
