@@ -119,7 +119,7 @@ test-race: lab-api apipool $(GOTESTSUM) ## All tests of test-api, looking for ra
 	@$(ASSETS) CGO_ENABLED=1 $(POOL) hack/gotest.sh . -race -tags apiserver,programs -p 3 -timeout 60m ./...
 
 .PHONY: test-long
-test-long: test-race test-rights test-kill test-calico test-edge test-proof test-outside test-nodeports test-planes test-overlap test-neighbours test-stored test-restarts test-conformance test-operator test-fleet test-gitops test-released test-pods test-cilium test-cni test-nodes test-mirror test-whole test-families test-versions test-matrix test-lab-endurance ## All that make test leaves out, one after the other (root; hours)
+test-long: test-race test-rights test-kill test-calico test-edge test-proof test-outside test-nodeports test-planes test-overlap test-neighbours test-stored test-restarts test-conformance test-operator test-fleet test-together test-gitops test-released test-pods test-cilium test-cni test-nodes test-mirror test-whole test-families test-versions test-matrix test-lab-endurance ## All that make test leaves out, one after the other (root; hours)
 
 .PHONY: test-root
 test-root: $(GOTESTSUM) ## Tests of the machine's own network, each in a network namespace of its own (root)
@@ -176,6 +176,10 @@ test-operator: lab-basic ## Fifty Services moved by replumb install and kubectl 
 .PHONY: test-fleet
 test-fleet: lab-basic ## Two clusters of a fleet, in waves: a loss in the first halts it, and after repair both move and finish (root; about 5 min)
 	$(E2E) -run '^TestFleet$$' ./e2e
+
+.PHONY: test-together
+test-together: lab-basic ## Services and pods of one cluster as one set: a loss stops it, killed in both halves it goes on, there and back and for good (root; about 20 min)
+	$(E2E) -run '^TestTogether$$' ./e2e
 
 .PHONY: test-gitops
 test-gitops: lab-basic ## The chart by Helm, and a repository of artifacts by Flux: each installs replumb and moves Services (root; about 10 min, and as long for components the first time)

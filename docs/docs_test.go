@@ -16,6 +16,7 @@ import (
 	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/kube/rbac"
 	"github.com/replumb/replumb/internal/migrations"
+	"github.com/replumb/replumb/internal/together"
 )
 
 var update = flag.Bool("update", false, "write findings.md, rights.md, and the roles in deploy")
@@ -26,14 +27,23 @@ func TestFindingsPageIsUpToDate(t *testing.T) {
 	for _, kind := range append(migrations.All(), migrations.Shared()) {
 		want += findings.Section(kind.Title, kind.Checks)
 	}
+	want += findings.Section("Several migrations", findings.Describe(together.Checks()))
 	same(t, "findings.md", page.Wrapped(want))
+}
+
+// everyCheck lists those of each kind of migrations, and those between migrations.
+func everyCheck() (all [][]findings.Description) {
+	for _, kind := range append(migrations.All(), migrations.Shared()) {
+		all = append(all, kind.Checks)
+	}
+	return append(all, findings.Describe(together.Checks()))
 }
 
 // TestCodesAreUnique: a code means one thing, whichever migration finds it.
 func TestCodesAreUnique(t *testing.T) {
 	seen := map[string]bool{}
-	for _, kind := range append(migrations.All(), migrations.Shared()) {
-		for _, c := range kind.Checks {
+	for _, checks := range everyCheck() {
+		for _, c := range checks {
 			if seen[c.Code] {
 				t.Errorf("code %s is used twice", c.Code)
 			}
@@ -48,8 +58,8 @@ var negation = regexp.MustCompile(`(?i)^(no|no one|nothing|never|not|none) |\bno
 // TestClaimsArePositive: who is paged reads what holds, not what is absent.
 func TestClaimsArePositive(t *testing.T) {
 	const longest = 100 // characters, which is one line beside a code
-	for _, kind := range append(migrations.All(), migrations.Shared()) {
-		for _, c := range kind.Checks {
+	for _, checks := range everyCheck() {
+		for _, c := range checks {
 			if negation.MatchString(c.Claim) {
 				t.Errorf("%s claims what is absent: %s", c.Code, c.Claim)
 			}

@@ -9,7 +9,6 @@ import (
 	"testing"
 
 	"github.com/replumb/replumb/api/v1alpha1"
-	"github.com/replumb/replumb/internal/migrations"
 	"github.com/replumb/replumb/internal/reporting/metrics"
 )
 
@@ -112,8 +111,8 @@ func metricNames(t *testing.T) names {
 
 func findingCodes() names {
 	n := names{sort: "finding", found: code}
-	for _, kind := range append(migrations.All(), migrations.Shared()) {
-		for _, c := range kind.Checks {
+	for _, checks := range everyCheck() {
+		for _, c := range checks {
 			n.all = append(n.all, c.Code)
 		}
 	}

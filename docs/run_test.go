@@ -153,6 +153,7 @@ var scriptTests = map[string]string{
 	"operator": "TestOperator",
 	"pods":     "TestPods",
 	"ranges":   "TestRanges",
+	"together": "TestTogether",
 }
 
 // ran are the pairs that scripts run, by the names of their tests.

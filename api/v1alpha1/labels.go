@@ -63,6 +63,9 @@ const (
 	// AnnotationCluster, on a Migration, is the cluster that it was recorded in: the UID of its namespace kube-system. Commands refuse a
 	// Migration that has come from another one, such as by a restore.
 	AnnotationCluster = "replumb.dev/cluster"
+	// AnnotationSet, on a Migration, names the Migrations that move as one set with it, and itself, in their order, separated by commas. One
+	// of them that has moved is no obstacle to the others.
+	AnnotationSet = "replumb.dev/set"
 
 	// AnnotationApprove, set by users on a Migration, is what they approve, separated by spaces or commas: plan:HASH, finish,
 	// gate:NAME=ANSWER and losses:TOKEN. The operator asks for it where the command line asks on a terminal.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/replumb/replumb/internal/engine/findings"
 	"github.com/replumb/replumb/internal/migrations"
+	"github.com/replumb/replumb/internal/together"
 )
 
 func (a *app) explainCode() *cobra.Command {
@@ -63,6 +64,9 @@ func explanations() map[string]findings.Description {
 		for _, c := range kind.Checks {
 			all[c.Code] = c
 		}
+	}
+	for _, c := range findings.Describe(together.Checks()) {
+		all[c.Code] = c
 	}
 	return all
 }

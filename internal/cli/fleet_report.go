@@ -32,9 +32,14 @@ type fleetReport struct {
 
 // fleetReportRow is one cluster of it.
 type fleetReportRow struct {
-	Cluster string `json:"cluster"`
-	Wave    string `json:"wave"`
-	// Summary is one sentence, and Report all that replumb report says of the cluster; neither is there before the migration began.
+	Cluster    string `json:"cluster"`
+	Wave       string `json:"wave"`
+	reportPart `json:",inline"`
+}
+
+// reportPart is what one cluster, or one migration, has in a report of several.
+type reportPart struct {
+	// Summary is one sentence, and Report all that replumb report says; neither is there before the migration began.
 	Summary  string          `json:"summary,omitempty"`
 	Report   json.RawMessage `json:"report,omitempty"`
 	Error    string          `json:"error,omitempty"`
@@ -69,7 +74,9 @@ Exit code: 0 all clusters were looked at, else the worst of those of the cluster
 			fleet.Each(run.targets, func(i int, t *fleet.Target) {
 				state := run.program.Look(cmd.Context(), t)
 				if state.Error != "" || state.Phase == "" {
-					doc.Clusters[i] = fleetReportRow{Cluster: t.Name, Wave: t.Wave, Error: state.Error, ExitCode: state.ExitCode}
+					doc.Clusters[i] = fleetReportRow{
+						Cluster: t.Name, Wave: t.Wave, reportPart: reportPart{Error: state.Error, ExitCode: state.ExitCode},
+					}
 					return
 				}
 				printed, end := run.program.Ask(cmd.Context(), t, "report", t.Migration.Name, "-o", "json")
@@ -94,7 +101,7 @@ Exit code: 0 all clusters were looked at, else the worst of those of the cluster
 
 // reportRow reads what replumb report printed.
 func reportRow(t *fleet.Target, printed []byte, end fleet.Outcome) fleetReportRow {
-	row := fleetReportRow{Cluster: t.Name, Wave: t.Wave, Error: end.Error, ExitCode: end.Code}
+	row := fleetReportRow{Cluster: t.Name, Wave: t.Wave, reportPart: reportPart{Error: end.Error, ExitCode: end.Code}}
 	if end.Code != fault.ExitDone {
 		return row
 	}
@@ -118,9 +125,18 @@ func reportRow(t *fleet.Target, printed []byte, end fleet.Outcome) fleetReportRo
 
 // summarize is the report in one sentence.
 func (r *fleetReport) summarize() string {
+	var parts []reportPart
+	for _, row := range r.Clusters {
+		parts = append(parts, row.reportPart)
+	}
+	return summarize(parts, "cluster")
+}
+
+// summarize says in one sentence in how many of them something has begun, and how many requests were sent and lost.
+func summarize(parts []reportPart, of string) string {
 	var sent, failed int64
 	begun, unknown := 0, 0
-	for _, row := range r.Clusters {
+	for _, row := range parts {
 		sent, failed = sent+row.sent, failed+row.failed
 		if row.Summary != "" {
 			begun++
@@ -129,7 +145,7 @@ func (r *fleetReport) summarize() string {
 			unknown++
 		}
 	}
-	text := fmt.Sprintf("begun in %d of %s", begun, english.Plural(len(r.Clusters), "cluster", ""))
+	text := fmt.Sprintf("begun in %d of %s", begun, english.Plural(len(parts), of, ""))
 	if unknown > 0 {
 		text += fmt.Sprintf(", not known of %d", unknown)
 	}

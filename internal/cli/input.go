@@ -27,40 +27,66 @@ type input struct {
 	kustomization string
 	// recursive takes the folders in folders as well.
 	recursive bool
+	// read are the sources once they were read: stdin can be read once.
+	read []spec.Source
+	// chosen is the one of several Migrations that a command is about.
+	chosen *spec.Given
 }
 
 // given reports whether anything was named.
 func (i *input) given() bool { return len(i.files) > 0 || i.kustomization != "" }
 
 func (a *app) fileFlag(cmd *cobra.Command) {
-	cmd.Flags().StringArrayVarP(&a.input.files, "filename", "f", nil, "file or folder with the Migration, or - for stdin")
-	cmd.Flags().StringVarP(&a.input.kustomization, "kustomize", "k", "", "folder with a kustomization that has the Migration")
-	cmd.Flags().BoolVarP(&a.input.recursive, "recursive", "R", false, "take the folders in the folders of -f as well")
+	a.sourceFlag(cmd)
 	cmd.Flags().StringArrayVar(&a.passEnv, "pass-env", nil,
 		"name of an environment variable that programs of the file get, beside those that all get (docs/hooks.md)")
 	cmd.Flags().BoolVar(&a.insecureTarget, "insecure-target-kubeconfig", false,
 		"take the kubeconfig in the Secret of spec.mirror.target as it is: it may run programs and read files on this machine")
 }
 
+// sourceFlag is for commands that take from files only which Migrations they are about.
+func (a *app) sourceFlag(cmd *cobra.Command) {
+	cmd.Flags().StringArrayVarP(&a.input.files, "filename", "f", nil, "file or folder with the Migration, or - for stdin")
+	cmd.Flags().StringVarP(&a.input.kustomization, "kustomize", "k", "", "folder with a kustomization that has the Migration")
+	cmd.Flags().BoolVarP(&a.input.recursive, "recursive", "R", false, "take the folders in the folders of -f as well")
+}
+
 // read takes the one Migration that the files hold. Errors are as those of spec.Parse.
 func (a *app) read() (*v1alpha1.Migration, error) {
+	if of := a.input.chosen; of != nil {
+		a.dir = of.Source.Dir
+		return of.Migration.DeepCopy(), of.Err
+	}
 	sources, err := a.sources()
 	if err != nil {
 		return nil, err
 	}
 	m, source, err := spec.ReadFrom(sources...)
 	a.dir = source.Dir
-	if m != nil {
-		spec.PassEnv(m, a.passEnv)
+	a.override(m)
+	return m, err
+}
+
+// override has flags outweigh what a Migration says; nil is none.
+func (a *app) override(m *v1alpha1.Migration) {
+	if m == nil {
+		return
 	}
-	if m != nil && a.withoutAgent {
+	spec.PassEnv(m, a.passEnv)
+	if a.withoutAgent {
 		m.Spec.Proof.Agents = v1alpha1.AgentsDisabled
 	}
-	return m, err
 }
 
 // sources are what -f or -k names.
 func (a *app) sources() (all []spec.Source, err error) {
+	if len(a.input.read) == 0 {
+		a.input.read, err = a.open()
+	}
+	return a.input.read, err
+}
+
+func (a *app) open() (all []spec.Source, err error) {
 	in := &a.input
 	switch {
 	case !in.given():
@@ -162,4 +188,24 @@ func (a *app) nameOrFile(cmd *cobra.Command, args []string) error {
 		return nil
 	}
 	return oneName(cmd, args)
+}
+
+// nameOrSet is the name of the one Migration that a command is about, or the set in the files.
+func (a *app) nameOrSet(args []string) (string, *set, error) {
+	if !a.input.given() {
+		return args[0], nil, nil
+	}
+	s, of, err := a.setOr(args)
+	if err != nil || s != nil {
+		return "", s, err
+	}
+	name := ""
+	if len(args) == 1 {
+		name = args[0]
+	}
+	m, err := of.ofFile(name)
+	if err != nil {
+		return "", nil, err
+	}
+	return m.Name, nil, nil
 }

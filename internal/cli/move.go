@@ -27,16 +27,22 @@ func (a *app) check() *cobra.Command {
 	var flags *genericclioptions.PrintFlags
 	cmd := &cobra.Command{
 		Use: "check -f FILE", Short: "Check whether the cluster is fit for a migration", Args: noArgs,
-		Long: `Check whether the cluster is fit for a migration. Nothing is written.
+		Long: `Check whether the cluster is fit for a migration, or for several of one set, and what is between these. Nothing is written.
 
 Exit code: 0 nothing blocks, 3 something blocks, 1 could not look.`,
 		Example: a.example(`
   replumb check -f move.yaml
+  replumb check -f both.yaml            # several Migrations in one file: docs/howto/together.md
   replumb check -f move.yaml -o wide    # a line for every object
   replumb check -f move.yaml -o json
   replumb check -f move.yaml -o name    # codes alone, of what did not pass
   replumb check -f move.yaml -o custom-columns=CODE:.code,OBJECT:.object`),
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if s, err := a.set(); err != nil {
+				return err
+			} else if s != nil {
+				return a.checkSet(cmd.Context(), flags, s)
+			}
 			j, _, err := a.jobFromFile(cmd.Context())
 			if err != nil {
 				return err
@@ -116,16 +122,23 @@ func (a *app) plan() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "plan -f FILE", Short: "Print what a migration would do, in order", Args: noArgs,
 		Long: `Print every write a migration would make, in order, how each Service moves and at what risk, and every one that
-stays. Nothing is written. Of a migration that is under way it prints what is left.
+stays. Nothing is written. Of a migration that is under way it prints what is left. Several Migrations in one file are one plan, in the
+order in which they move, whatever their order in the file.
 
 Exit code: 0 nothing blocks, 3 something blocks, 1 could not look.`,
 		Example: a.example(`
   replumb plan -f move.yaml
+  replumb plan -f both.yaml                   # of several Migrations, in the order in which they move
   replumb plan -f move.yaml -o yaml           # with every object and patch in full
   replumb plan -f move.yaml -o markdown       # as the text of a change ticket
   replumb plan -f move.yaml -o json > plan.json && replumb apply -f move.yaml --plan plan.json
   replumb plan -f mirror.yaml --to-dir manifests/   # what would be copied, as files`),
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if s, err := a.set(); err != nil {
+				return err
+			} else if s != nil {
+				return a.planSet(cmd.Context(), flags, s, to)
+			}
 			j, c, err := a.jobFromFile(cmd.Context(), to.fit)
 			if err != nil {
 				return err
@@ -178,14 +191,9 @@ func (a *app) showPlan(ctx context.Context, flags *genericclioptions.PrintFlags,
 			return err
 		}
 	default:
-		of, err := c.Identity(ctx)
+		doc, err := a.planOf(ctx, c, look)
 		if err != nil {
 			return err
-		}
-		doc := planDocument{
-			objectHead: headed("Plan", look.whole.Name), Migration: look.whole.Name,
-			Cluster: of, Time: time.Now().UTC().Truncate(time.Second), Hash: hash,
-			Findings: look.findings, Phases: phases, Services: look.services, Stays: look.stays, Late: look.late,
 		}
 		if err := printDocument(verbatim{a.out}, a.output, flags, doc); err != nil {
 			return err
@@ -197,8 +205,32 @@ func (a *app) showPlan(ctx context.Context, flags *genericclioptions.PrintFlags,
 	return nil
 }
 
+// planOf is a plan for programs.
+func (a *app) planOf(ctx context.Context, c *connection, look outlook) (doc planDocument, err error) {
+	phases, err := terminal.PlanPhases(look.outstanding)
+	if err != nil {
+		return doc, err
+	}
+	hash, err := look.whole.Hash()
+	if err != nil {
+		return doc, err
+	}
+	of, err := c.Identity(ctx)
+	return planDocument{
+		objectHead: headed("Plan", look.whole.Name), Migration: look.whole.Name,
+		Cluster: of, Time: time.Now().UTC().Truncate(time.Second), Hash: hash,
+		Findings: look.findings, Phases: phases, Services: look.services, Stays: look.stays, Late: look.late,
+	}, err
+}
+
+// applyFlags are those of apply that are about one Migration.
+type applyFlags struct {
+	// until is the phase to stop after, plan the file with the plan to keep to.
+	until, plan string
+}
+
 func (a *app) apply() *cobra.Command {
-	var until, plan string
+	var f applyFlags
 	cmd := &cobra.Command{
 		Use: "apply -f FILE", Short: "Move Services or pods; old addresses stay valid", Args: noArgs,
 		Long: `Do what the Migration says, up to the point of no return. spec.serviceCIDR moves Services, tier by tier and batch by
@@ -210,6 +242,9 @@ it says what, waits, and goes on by itself when it sees it done.
 
 Run again it carries on where it was, and does nothing when there is nothing to do.
 
+Several Migrations of one cluster in one file move one after the other: Services, then pods, then nodes. Nothing is begun as long as
+something blocks one of them, and what stops one keeps the later ones from being begun (docs/howto/together.md).
+
 While Services, pods or nodes move, agents on every node probe what clients see (spec.proof). More failed requests than the budget allows,
 none by default, stop the run before anything else is changed; after repair the same command goes on.
 
@@ -219,51 +254,65 @@ Exit code: 0 done, 1 error, 2 wrong command line or Migration, 3 blocked, 4 stop
 the cluster, 130 interrupted or paused.`,
 		Example: a.example(`
   replumb apply -f move.yaml
+  replumb apply -f both.yaml                        # Services and pods as one set
   replumb apply -f move.yaml --until move           # stop after a phase; run again without it to go on
   replumb plan -f move.yaml -o json > plan.json
   replumb apply -f move.yaml --plan plan.json       # only what that plan said, or nothing
   replumb apply -f move.yaml -o json                # one event a line on stdout`),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			var expected *migration.Expectation
-			var of engine.Identity
-			if plan != "" {
-				var err error
-				if expected, of, err = readPlan(plan); err != nil {
+			if s, err := a.set(); err != nil {
+				return err
+			} else if s != nil {
+				if err := oneOnly(only(f.until != "", "--until"), only(f.plan != "", "--plan")); err != nil {
 					return err
 				}
+				return a.applySet(cmd.Context(), s)
 			}
-			j, c, err := a.jobFromFile(cmd.Context(), hasPhase(until), a.mayAcceptDowntime, canCall)
-			if err != nil {
-				return err
-			}
-			if expected != nil {
-				if err := ofCluster(cmd.Context(), c, plan, of); err != nil {
-					return err
-				}
-			}
-			if err := a.beginApply(cmd.Context(), c, j); err != nil {
-				return err
-			}
-			if operated, err := a.operated(cmd.Context(), c); err != nil {
-				return err
-			} else if operated {
-				return a.handOverApply(cmd.Context(), c, j, until, expected)
-			}
-			j.restrict(until, expected)
-			return a.runApply(cmd.Context(), c, j)
+			return a.applyOne(cmd.Context(), f)
 		},
 	}
 	a.fileFlag(cmd)
-	cmd.Flags().StringVar(&until, "until", "", "stop after this phase")
+	cmd.Flags().StringVar(&f.until, "until", "", "stop after this phase")
 	cmd.Flags().BoolVar(&a.acceptDowntime, "accept-downtime", false,
 		"go on although clients may be connected; they are cut off (spec.cni)")
 	a.withoutAgentFlag(cmd)
 	a.localFlag(cmd)
-	cmd.Flags().StringVar(&plan, "plan", "", "refuse to do more than this plan says: a file written by plan -o json or yaml")
+	cmd.Flags().StringVar(&f.plan, "plan", "", "refuse to do more than this plan says: a file written by plan -o json or yaml")
 	a.outputFlag(cmd, "table", "json")
 	a.yesFlag(cmd)
 	a.metricsFlag(cmd)
 	return cmd
+}
+
+// applyOne applies the one Migration that the files hold, or that was chosen.
+func (a *app) applyOne(ctx context.Context, f applyFlags) error {
+	var expected *migration.Expectation
+	var of engine.Identity
+	if f.plan != "" {
+		var err error
+		if expected, of, err = readPlan(f.plan); err != nil {
+			return err
+		}
+	}
+	j, c, err := a.jobFromFile(ctx, hasPhase(f.until), a.mayAcceptDowntime, canCall)
+	if err != nil {
+		return err
+	}
+	if expected != nil {
+		if err := ofCluster(ctx, c, f.plan, of); err != nil {
+			return err
+		}
+	}
+	if err := a.beginApply(ctx, c, j); err != nil {
+		return err
+	}
+	if operated, err := a.operated(ctx, c); err != nil {
+		return err
+	} else if operated {
+		return a.handOverApply(ctx, c, j, f.until, expected)
+	}
+	j.restrict(f.until, expected)
+	return a.runApply(ctx, c, j)
 }
 
 // mayAcceptDowntime refuses the flag where there is no downtime to accept.
@@ -351,7 +400,7 @@ func (a *app) runApply(ctx context.Context, c *connection, j job) error {
 		fmt.Fprintln(a.out, "nothing to do")
 	}
 	at.tell(a.out)
-	if at.hint != "" {
+	if at.hint != "" && a.input.chosen == nil { // of a set, all are finished together
 		a.hint("%s", at.hint)
 	}
 	return nil
@@ -371,45 +420,22 @@ func (a *app) finish() *cobra.Command {
 		Long: `Take bridges and old addresses away, or the old range of pods; of a mirror: lead names back for good. This passes the point of no return: afterwards there is no rollback.
 
 It refuses as long as apply has something left to do, says what becomes final, and asks. Run again it carries on. With -f it goes by the
-settings in the file, such as gateWait or notify, and records them.`,
+settings in the file, such as gateWait or notify, and records them. With a file of several Migrations it begins when all have moved, and
+finishes them in the order in which they did; a name chooses one of them.`,
 		Example: a.example(`
   replumb finish services-to-172-24
+  replumb finish -f both.yaml
   replumb finish services-to-172-24 --yes
   replumb finish services-to-172-24 --leave-clients   # those who still use an old address lose it`),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			t, err := a.aim(cmd.Context(), args)
+			s, of, err := a.setOr(args)
 			if err != nil {
 				return err
 			}
-			if leaveClients {
-				if err := leave(t.job); err != nil {
-					return err
-				}
+			if s != nil {
+				return a.finishSet(cmd.Context(), s, leaveClients)
 			}
-			ahead, err := t.finishable(cmd.Context())
-			if err != nil {
-				return ofJob(t.job, err)
-			}
-			if a.output != "json" {
-				for _, line := range ahead.finals {
-					fmt.Fprintln(a.err, line)
-				}
-			}
-			if err := a.confirm(ahead.question); err != nil {
-				return err
-			}
-			if err := t.begin(cmd.Context(), a); err != nil {
-				return err
-			}
-			if operated, err := a.operated(cmd.Context(), t.c); err != nil {
-				return err
-			} else if operated {
-				return a.handOverTo(cmd.Context(), t, v1alpha1.DesiredFinished, only(leaveClients, "--leave-clients"), "finish")
-			}
-			if err := a.run(cmd.Context(), t.c, t.job, "finish", t.Finish); err != nil {
-				return err
-			}
-			return a.done(t.about().finished)
+			return of.finishOne(cmd.Context(), args, leaveClients)
 		},
 	}
 	a.callsFlag(cmd)
@@ -420,6 +446,43 @@ settings in the file, such as gateWait or notify, and records them.`,
 	a.yesFlag(cmd)
 	a.metricsFlag(cmd)
 	return cmd
+}
+
+// finishOne finishes one Migration.
+func (a *app) finishOne(ctx context.Context, args []string, leaveClients bool) error {
+	t, err := a.aim(ctx, args)
+	if err != nil {
+		return err
+	}
+	if leaveClients {
+		if err := leave(t.job); err != nil {
+			return err
+		}
+	}
+	ahead, err := t.finishable(ctx)
+	if err != nil {
+		return ofJob(t.job, err)
+	}
+	if a.output != "json" {
+		for _, line := range ahead.finals {
+			fmt.Fprintln(a.err, line)
+		}
+	}
+	if err := a.confirm(ahead.question); err != nil {
+		return err
+	}
+	if err := t.begin(ctx, a); err != nil {
+		return err
+	}
+	if operated, err := a.operated(ctx, t.c); err != nil {
+		return err
+	} else if operated {
+		return a.handOverTo(ctx, t, v1alpha1.DesiredFinished, only(leaveClients, "--leave-clients"), "finish")
+	}
+	if err := a.run(ctx, t.c, t.job, "finish", t.Finish); err != nil {
+		return err
+	}
+	return a.done(t.about().finished)
 }
 
 func (a *app) done(message string) error {

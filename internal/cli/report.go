@@ -23,20 +23,30 @@ import (
 func (a *app) report() *cobra.Command {
 	var to reportFlags
 	cmd := &cobra.Command{
-		Use: "report NAME", Short: "Write what happened in a migration, for people", Args: oneName,
+		Use: "report NAME", Short: "Write what happened in a migration, for people", Args: a.nameOrFile,
 		Long: `Write what happened in a migration as one file of HTML, which opens in a browser without a network: a summary, a timeline of
 phases and batches above availability and latency, every loss, every Service, gates, findings, and who still uses old
 addresses. It can be made while the migration goes on, and afterwards. Of a Migration that was deleted, the report is there as it was when the
 last command that ran it ended: the cluster keeps those of the last 20 migrations, in namespace replumb-journal.
 
 Without flags it is written to NAME.html. --file names another file; one that is there is replaced; - is stdout. -o json, -o yaml and
-templates print the same as a document for programs. -o FILE.html is --file FILE.html.`,
+templates print the same as a document for programs. -o FILE.html is --file FILE.html.
+
+With -f and several Migrations it prints what happened in each, and how many requests were sent and lost in all, and writes a file for each.`,
 		Example: a.example(`
   replumb report services-to-172-24                  # writes services-to-172-24.html
+  replumb report -f both.yaml                        # of several Migrations, as one report
   replumb report services-to-172-24 --file /tmp/move.html
   replumb report services-to-172-24 -o json | jq .requests`),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			doc, err := a.reportOf(cmd.Context(), args[0])
+			name, s, err := a.nameOrSet(args)
+			if err != nil {
+				return err
+			}
+			if s != nil {
+				return a.reportSet(cmd.Context(), &to, s)
+			}
+			doc, err := a.reportOf(cmd.Context(), name)
 			switch {
 			case err != nil:
 				return err
@@ -45,7 +55,7 @@ templates print the same as a document for programs. -o FILE.html is --file FILE
 			case to.file == stdout:
 				return doc.HTML(verbatim{a.out})
 			}
-			file := cmp.Or(to.file, args[0]+".html")
+			file := cmp.Or(to.file, name+".html")
 			if err := writeReport(file, doc); err != nil {
 				return err
 			}
@@ -54,6 +64,7 @@ templates print the same as a document for programs. -o FILE.html is --file FILE
 		},
 	}
 	to.documents = a.documentFlag(cmd, "html", "json", "yaml")
+	a.sourceFlag(cmd)
 	cmd.Flags().StringVar(&to.file, "file", "", "file to write the HTML to, - for stdout (default NAME.html)")
 	known := cmd.PreRunE
 	cmd.PreRunE = func(cmd *cobra.Command, args []string) error {

@@ -28,38 +28,23 @@ Services that were made in the new range since the migration began are listed fi
 the old range, or stay, and the new range with them; without it you are asked. A rollback that goes on by itself keeps them.
 
 It works from every point before finish has passed the point of no return, and carries on when run again. With -f it goes by the
-settings in the file, such as gateWait or notify, and records them.`,
+settings in the file, such as gateWait or notify, and records them. Of a file with several Migrations it takes back the last one first; a
+name chooses one of them.`,
 		Example: a.example(`
   replumb rollback services-to-172-24
   replumb rollback services-to-172-24 --yes   # where there is no terminal to ask on
   replumb rollback services-to-172-24 --yes --late Move   # also of Services made in the new range meanwhile
-  replumb rollback -f move.yaml               # with the settings of the file`),
+  replumb rollback -f move.yaml               # with the settings of the file
+  replumb rollback -f both.yaml               # several migrations, the last one first`),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			t, err := a.aim(cmd.Context(), args)
+			s, of, err := a.setOr(args)
 			if err != nil {
 				return err
 			}
-			if t.about().migration.Status.PointOfNoReturnPassed {
-				return t.Rollback(cmd.Context(), a.runner()) // which refuses
+			if s != nil {
+				return a.rollbackSet(cmd.Context(), s, late)
 			}
-			if err := a.settleLate(cmd.Context(), t.job, late); err != nil {
-				return err
-			}
-			if err := a.confirm(t.about().goBack); err != nil {
-				return err
-			}
-			if err := t.begin(cmd.Context(), a); err != nil {
-				return err
-			}
-			if operated, err := a.operated(cmd.Context(), t.c); err != nil {
-				return err
-			} else if operated {
-				return a.handOverTo(cmd.Context(), t, v1alpha1.DesiredRolledBack, only(movesLate(t.job), "--late Move"))
-			}
-			if err := a.run(cmd.Context(), t.c, t.job, "rollback", t.Rollback); err != nil {
-				return err
-			}
-			return a.done(t.about().wentBack)
+			return of.rollbackOne(cmd.Context(), args, late)
 		},
 	}
 	a.callsFlag(cmd)
@@ -70,6 +55,35 @@ settings in the file, such as gateWait or notify, and records them.`,
 	a.yesFlag(cmd)
 	a.metricsFlag(cmd)
 	return cmd
+}
+
+// rollbackOne takes one Migration back.
+func (a *app) rollbackOne(ctx context.Context, args []string, late string) error {
+	t, err := a.aim(ctx, args)
+	if err != nil {
+		return err
+	}
+	if t.about().migration.Status.PointOfNoReturnPassed {
+		return t.Rollback(ctx, a.runner()) // which refuses
+	}
+	if err := a.settleLate(ctx, t.job, late); err != nil {
+		return err
+	}
+	if err := a.confirm(t.about().goBack); err != nil {
+		return err
+	}
+	if err := t.begin(ctx, a); err != nil {
+		return err
+	}
+	if operated, err := a.operated(ctx, t.c); err != nil {
+		return err
+	} else if operated {
+		return a.handOverTo(ctx, t, v1alpha1.DesiredRolledBack, only(movesLate(t.job), "--late Move"))
+	}
+	if err := a.run(ctx, t.c, t.job, "rollback", t.Rollback); err != nil {
+		return err
+	}
+	return a.done(t.about().wentBack)
 }
 
 // LateError says that a rollback has to be given a choice.

@@ -106,10 +106,24 @@ and ends when the migration is where it was asked to go. NO_COLOR=1 takes colour
 with TERM=dumb, or where stdout is no terminal, pages follow one another, one for each thing that happens.`,
 		Example: a.example(`
   replumb status
+  replumb status -f both.yaml                 # of several Migrations in one file, in their order
   replumb status services-to-172-24 --watch
   replumb status services-to-172-24 -o json
   replumb status services-to-172-24 -o jsonpath='{.phase}'`),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if a.input.given() {
+				name, s, err := a.nameOrSet(args)
+				if err != nil {
+					return err
+				}
+				if s != nil {
+					if err := oneOnly(only(watch, "--watch")); err != nil {
+						return err
+					}
+					return a.statusSet(cmd.Context(), a.stdout(), flags, s)
+				}
+				args = []string{name}
+			}
 			switch {
 			case watch && a.output == "table":
 				return a.watchStatus(cmd.Context(), args)
@@ -123,6 +137,7 @@ with TERM=dumb, or where stdout is no terminal, pages follow one another, one fo
 			return err
 		},
 	}
+	a.sourceFlag(cmd)
 	flags = a.documentFlag(cmd, "table", "wide", "json", "yaml", "name")
 	cmd.Flags().
 		BoolVarP(&watch, "watch", "w", false, "follow it on one page until the migration is over: what goes on, pace, losses, gates")

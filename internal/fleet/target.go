@@ -2,7 +2,6 @@ package fleet
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/netip"
 	"os"
@@ -42,7 +41,7 @@ func (f *Fleet) Targets() ([]*Target, error) {
 func (f *Fleet) targets(s spec.Source) ([]*Target, error) {
 	body, err := single(s, "Migration")
 	if err != nil {
-		return nil, about("spec.migration", err)
+		return nil, spec.About("spec.migration", err)
 	}
 	base := map[string]any{}
 	if err := utiljson.Unmarshal(body, &base); err != nil {
@@ -52,7 +51,7 @@ func (f *Fleet) targets(s spec.Source) ([]*Target, error) {
 	for _, c := range f.Spec.Clusters {
 		t, err := f.target(c, base, s.Dir)
 		if err != nil {
-			return nil, about("cluster "+c.Name, err)
+			return nil, spec.About("cluster "+c.Name, err)
 		}
 		all = append(all, t)
 	}
@@ -114,23 +113,6 @@ func merge(into, patch any) any {
 		out[key] = merge(out[key], value)
 	}
 	return out
-}
-
-// about says of errors of a Migration which file or cluster they are about.
-func about(what string, err error) error {
-	var many *spec.Invalid
-	var one *spec.Error
-	switch {
-	case errors.As(err, &many):
-		all := &spec.Invalid{Of: "Migration for " + what}
-		for _, e := range many.Errors {
-			all.Errors = append(all.Errors, &spec.Error{Field: e.Field, Problem: e.Problem, Hint: e.Hint})
-		}
-		return all
-	case errors.As(err, &one):
-		return &spec.Error{Field: what + ": " + one.Field, Problem: one.Problem, Hint: one.Hint}
-	}
-	return fmt.Errorf("%s: %w", what, err)
 }
 
 // ranges that a Migration takes for Services and pods.

@@ -3,6 +3,8 @@ package migration
 import (
 	"context"
 	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
@@ -56,6 +58,29 @@ func Bind(m *v1alpha1.Migration, uid string) {
 func boundAs(a, b *v1alpha1.Migration) bool {
 	want := b.Annotations[v1alpha1.AnnotationCluster]
 	return want == "" || a.Annotations[v1alpha1.AnnotationCluster] == want
+}
+
+// Join has a Migration be one of a set, whose names are in the order in which they are applied.
+func Join(m *v1alpha1.Migration, names string) {
+	if names == "" {
+		return
+	}
+	if m.Annotations == nil {
+		m.Annotations = map[string]string{}
+	}
+	m.Annotations[v1alpha1.AnnotationSet] = names
+}
+
+func joinedAs(a, b *v1alpha1.Migration) bool {
+	want := b.Annotations[v1alpha1.AnnotationSet]
+	return want == "" || a.Annotations[v1alpha1.AnnotationSet] == want
+}
+
+// Beside reports whether a Migration has moved, and moves as one set with another: until that one is over both of its addresses answer, and
+// it changes nothing.
+func Beside(m *v1alpha1.Migration, other string) bool {
+	return m.Status.Phase == v1alpha1.PhaseMoved && m.Name != other &&
+		slices.Contains(strings.Split(m.Annotations[v1alpha1.AnnotationSet], ","), other)
 }
 
 // Bound fails with a *ForeignError if a Migration belongs to another cluster. One that belongs to none yet, since it was made by

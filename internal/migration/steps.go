@@ -299,7 +299,7 @@ func (s *RecordStep) State(ctx context.Context) (engine.State, error) {
 	if err != nil {
 		return engine.Unknown, err
 	}
-	if have == nil || !equality.Semantic.DeepEqual(have.Spec, s.wanted(have)) || !boundAs(have, s.Want) {
+	if have == nil || !equality.Semantic.DeepEqual(have.Spec, s.wanted(have)) || !boundAs(have, s.Want) || !joinedAs(have, s.Want) {
 		return engine.Pending, nil
 	}
 	return engine.Done, nil
@@ -326,6 +326,7 @@ func (s *RecordStep) Do(ctx context.Context) error {
 	} else {
 		have.Spec = s.wanted(have)
 		Bind(have, s.Want.Annotations[v1alpha1.AnnotationCluster])
+		Join(have, s.Want.Annotations[v1alpha1.AnnotationSet])
 		err = s.Cluster.Update(ctx, have, client.FieldOwner(v1alpha1.FieldManager))
 	}
 	if apierrors.IsNotFound(err) {
@@ -353,6 +354,7 @@ func (s *RecordStep) Preview() ([]engine.Change, error) {
 	body.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind("Migration"))
 	body.Name, body.Spec.Paused = s.Want.Name, false
 	Bind(body, s.Want.Annotations[v1alpha1.AnnotationCluster])
+	Join(body, s.Want.Annotations[v1alpha1.AnnotationSet])
 	all := []engine.Change{{Verb: createOr(s.Recorded), Object: "Migration " + s.Want.Name, Body: body}}
 	for _, c := range s.Changes {
 		all = append(all, engine.Change{Verb: "change", Object: c.String()})

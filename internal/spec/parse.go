@@ -3,6 +3,7 @@ package spec
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -43,20 +44,13 @@ func Read(sources ...Source) (*v1alpha1.Migration, error) {
 
 // ReadFrom is Read, and the source that the Migration was found in.
 func ReadFrom(sources ...Source) (*v1alpha1.Migration, Source, error) {
-	var found []document
-	for _, s := range sources {
-		all, err := documents(s)
-		if err != nil {
-			return nil, Source{}, err
-		}
-		found = append(found, all...)
+	found, err := found(sources)
+	if err != nil {
+		return nil, Source{}, err
 	}
 	if len(found) == 1 {
 		m, err := found[0].migration()
 		return m, found[0].source, err
-	}
-	if len(found) == 0 {
-		return nil, Source{}, &Error{Field: "file", Problem: "holds no Migration", Hint: "write one in YAML or JSON: " + somewhere}
 	}
 	var names []string
 	for _, d := range found {
@@ -64,8 +58,67 @@ func ReadFrom(sources ...Source) (*v1alpha1.Migration, Source, error) {
 	}
 	return nil, Source{}, &Error{
 		Field: "file", Problem: fmt.Sprintf("holds %d Migrations: %s", len(found), strings.Join(names, ", ")),
-		Hint: "a command takes one Migration: give each a file, and run the command for one",
+		Hint: "this command takes one Migration: give each a file, and run the command for one",
 	}
+}
+
+// Given is a Migration, and the source that it was found in.
+type Given struct {
+	Migration *v1alpha1.Migration
+	Source    Source
+	// Err is what is wrong in it, as Parse has it. Then the Migration may be nil.
+	Err error
+}
+
+// ReadAll takes all Migrations that the sources hold, in their order. It fails where something else is among them.
+func ReadAll(sources ...Source) ([]Given, error) {
+	found, err := found(sources)
+	if err != nil {
+		return nil, err
+	}
+	var all []Given
+	for _, d := range found {
+		m, err := d.migration()
+		if len(found) > 1 {
+			err = About(cmp.Or(d.name(), "without a name"), err)
+		}
+		all = append(all, Given{Migration: m, Source: d.source, Err: err})
+	}
+	return all, nil
+}
+
+// found are the Migrations in the sources; there is at least one.
+func found(sources []Source) (all []document, err error) {
+	for _, s := range sources {
+		more, err := documents(s)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, more...)
+	}
+	if len(all) == 0 {
+		return nil, &Error{Field: "file", Problem: "holds no Migration", Hint: "write one in YAML or JSON: " + somewhere}
+	}
+	return all, nil
+}
+
+// About says of errors of a Migration which of several they are about.
+func About(what string, err error) error {
+	var many *Invalid
+	var one *Error
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &many):
+		all := &Invalid{Of: "Migration for " + what}
+		for _, e := range many.Errors {
+			all.Errors = append(all.Errors, &Error{Field: e.Field, Problem: e.Problem, Hint: e.Hint})
+		}
+		return all
+	case errors.As(err, &one):
+		return &Error{Field: what + ": " + one.Field, Problem: one.Problem, Hint: one.Hint}
+	}
+	return fmt.Errorf("%s: %w", what, err)
 }
 
 // document is one object, as JSON and as a tree.

@@ -225,6 +225,7 @@ func NameOf(o client.Object) string {
 }
 
 // Free fails as long as an object belongs to another migration that goes on: there is one of it for all. without says how to do without it.
+// One of the same set that has moved lends it, and takes it back when it goes on.
 func Free(ctx context.Context, c client.Client, migrating, owner, object, without string) error {
 	if owner == migrating || owner == "" {
 		return nil
@@ -232,6 +233,9 @@ func Free(ctx context.Context, c client.Client, migrating, owner, object, withou
 	m, err := migration.Get(ctx, c, owner)
 	if err != nil || m == nil || m.Status.Phase == v1alpha1.PhaseFinished || m.Status.Phase == v1alpha1.PhaseRolledBack {
 		return err
+	}
+	if migration.Beside(m, migrating) {
+		return nil
 	}
 	return &migration.StateError{
 		Name: owner, Problem: fmt.Sprintf("is under way, and %s is its own", object),

@@ -398,8 +398,9 @@ func (p *Planner) orphans() []engine.Group {
 
 // tidy removes what the migration leaves behind in a direction.
 func (p *Planner) tidy(to engine.Direction) []engine.Group {
-	// What keeps bridges in step stays as long as there is one.
-	groups := slices.Concat(p.Agents.Dismiss(), p.orphans(), p.Overlap.Remove(), p.Remains)
+	// What keeps bridges in step stays as long as there is one. Orphans go before agents, which stay as long as what they call has a bridge:
+	// another migration of a set that had them meanwhile has made it again, and the bridge of the former one is an orphan.
+	groups := slices.Concat(p.orphans(), p.Agents.Dismiss(), p.Overlap.Remove(), p.Remains)
 	if to == engine.Forward {
 		groups = append(groups, p.changes().handOver()...)
 	}

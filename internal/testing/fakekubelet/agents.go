@@ -83,9 +83,14 @@ func (a *Agents) speak(ctx context.Context, pod *corev1.Pod) {
 	}
 	r := &v1alpha1.NodeReport{}
 	r.Name, r.Labels = pod.Spec.NodeName, map[string]string{v1alpha1.LabelMigration: pod.Labels[v1alpha1.LabelMigration]}
+	its := r.Labels
 	err := a.Client.Get(ctx, client.ObjectKeyFromObject(r), r)
-	if apierrors.IsNotFound(err) {
+	switch {
+	case apierrors.IsNotFound(err):
 		err = a.Client.Create(ctx, r)
+	case err == nil && r.Labels[v1alpha1.LabelMigration] != its[v1alpha1.LabelMigration]: // it belongs to the migration from now on
+		r.Labels = its
+		err = a.Client.Update(ctx, r)
 	}
 	if err != nil {
 		return

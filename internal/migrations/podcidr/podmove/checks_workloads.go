@@ -12,6 +12,7 @@ import (
 	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/kube/references"
 	"github.com/replumb/replumb/internal/kube/rollout"
+	"github.com/replumb/replumb/internal/migration"
 )
 
 func checkBudgets(in Input) []findings.Result {
@@ -138,14 +139,15 @@ func (in Input) references(of func(references.Reference) bool) []findings.Result
 	return out
 }
 
-// checkOthers allows a mirror: it serves the cluster's clients meanwhile.
+// checkOthers allows a mirror: it serves the cluster's clients meanwhile. One of the same set that has moved changes nothing before it is
+// finished or rolled back, which comes after this one has moved as well, or has gone back.
 func checkOthers(in Input) []findings.Result {
 	var out []findings.Result
 	for i := range in.Others {
 		m := &in.Others[i]
 		under := m.Status.Phase == v1alpha1.PhaseApplying || m.Status.Phase == v1alpha1.PhaseMoved ||
 			m.Status.Phase == v1alpha1.PhaseRollingBack || m.Status.Phase == v1alpha1.PhaseFinishing
-		if m.Name != in.Survey.Spec.Name && under && m.Spec.Mirror == nil {
+		if m.Name != in.Survey.Spec.Name && under && m.Spec.Mirror == nil && !migration.Beside(m, in.Survey.Spec.Name) {
 			out = append(out, findings.Failed("Migration "+m.Name, "migration %s is %s", m.Name, m.Status.Phase))
 		}
 	}
