@@ -23,7 +23,7 @@ import (
 // rangesFlags are those of ranges.
 type rangesFlags struct {
 	contexts, from, networks, serviceSizes, podSizes []string
-	count                                      int
+	count                                            int
 }
 
 // rangesAsked is what they mean.

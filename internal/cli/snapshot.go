@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -53,37 +52,25 @@ that kind (replumb rbac services --for view).`,
 	return cmd
 }
 
-// takeSnapshot writes a file that is whole, or none.
-func (a *app) takeSnapshot(ctx context.Context, file string) (err error) {
-	if _, err := os.Lstat(file); err == nil {
-		return &UsageError{Problem: file + " is there already", Hint: "name another file, or remove it"}
-	}
+// takeSnapshot writes a file that is whole, or none. A process that is killed leaves one that is refused later.
+func (a *app) takeSnapshot(ctx context.Context, file string) error {
 	c, err := a.reach(ctx)
 	if err != nil {
 		return err
 	}
-	part, err := os.CreateTemp(filepath.Dir(file), filepath.Base(file)+".*.part") // with mode 0600
+	to, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, onlyMine)
+	if errors.Is(err, fs.ErrExist) {
+		return &UsageError{Problem: file + " is there already", Hint: "name another file, or remove it"}
+	}
 	if err != nil {
 		return &UsageError{Problem: err.Error(), Hint: "name a file in a folder that you can write to"}
 	}
-	defer func() {
-		_ = part.Close() // which it is, if all went well
-		if gone := os.Remove(part.Name()); gone != nil && !errors.Is(gone, fs.ErrNotExist) {
-			err = errors.Join(err, gone)
-		}
-	}()
 	taker := &archive.Taker{
 		Cluster: c.Cluster, Inspector: c.inspector, Rights: readable(), Replumb: versionText(), Now: time.Now,
 	}
-	head, m, err := taker.Take(ctx, part)
-	if err != nil {
-		return err
-	}
-	if err := errors.Join(part.Chmod(onlyMine), part.Sync(), part.Close()); err != nil {
-		return fmt.Errorf("writing %s: %w", file, err)
-	}
-	if err := os.Link(part.Name(), file); err != nil { // which never takes the place of another
-		return fmt.Errorf("writing %s: %w", file, err)
+	head, m, err := taker.Take(ctx, to)
+	if err = errors.Join(err, to.Sync(), to.Close()); err != nil {
+		return errors.Join(fmt.Errorf("writing %s: %w", file, err), os.Remove(file))
 	}
 	a.tellSnapshot(file, head, m)
 	return nil

@@ -49,7 +49,8 @@ func Read(from io.Reader) (*Archive, error) {
 	if err != nil {
 		return nil, foreign("%v", err)
 	}
-	r := &reader{tar: tar.NewReader(&bounded{from: zip, left: maxTotal}), sum: sha256.New()}
+	packed := &bounded{from: zip, left: maxTotal}
+	r := &reader{tar: tar.NewReader(packed), packed: packed, sum: sha256.New()}
 	a := &Archive{objects: newObjects()}
 	if err := r.head(&a.Head); err != nil {
 		return nil, err
@@ -96,7 +97,9 @@ func (a *Archive) take(name string, body []byte) error {
 }
 
 type reader struct {
-	tar  *tar.Reader
+	tar *tar.Reader
+	// packed is what tar reads.
+	packed io.Reader
 	sum  hash.Hash
 	seen int
 }
@@ -149,6 +152,12 @@ func (r *reader) head(into *Head) error {
 
 // end compares what was read with what was written.
 func (r *reader) end(body []byte, a *Archive) error {
+	if _, err := r.tar.Next(); !errors.Is(err, io.EOF) {
+		return damaged("there is something behind its end, or less than it: %v", err)
+	}
+	if _, err := io.Copy(io.Discard, r.packed); err != nil { // which compares the checksum of gzip
+		return damaged("%v", err)
+	}
 	m := &a.Manifest
 	if err := json.Unmarshal(body, m); err != nil {
 		return damaged("%s: %v", manifestName, err)
