@@ -5,6 +5,7 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 // CNISpec is the job of replacing what gives pods their network by something else.
 //
 // +kubebuilder:validation:XValidation:rule="!(has(self.mode) && self.mode == 'InPlace' && has(self.nodes) && has(self.nodes.mode) && self.nodes.mode == 'Replace')",message="is Replace, and spec.cni.mode InPlace keeps nodes; leave it out",fieldPath=".nodes"
+// +kubebuilder:validation:XValidation:rule="!(has(self.kubeProxy) && self.kubeProxy == 'Replace') || (self.to == 'cilium' && has(self.mode) && self.mode == 'InPlace')",message="is Replace, which takes spec.cni.to: cilium and spec.cni.mode: InPlace; leave it out",fieldPath=".kubeProxy"
 // +kubebuilder:validation:XValidation:rule="!has(self.from) || self.from != self.to",message="is what spec.cni.from has; name another network",fieldPath=".to"
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.from) || (has(self.from) && self.from == oldSelf.from)",message="cannot be changed once the migration is recorded; roll it back and give the new one another name",fieldPath=".from"
 // +kubebuilder:validation:XValidation:rule="has(self.podCIDR) == has(oldSelf.podCIDR) && (!has(self.podCIDR) || self.podCIDR == oldSelf.podCIDR)",message="cannot be changed once the migration is recorded; roll it back and give the new one another name",fieldPath=".podCIDR"
@@ -52,6 +53,13 @@ type CNISpec struct {
 	// +optional
 	// +kubebuilder:default={}
 	InPlace CNIInPlaceSpec `json:"inPlace,omitempty,omitzero"`
+
+	// KubeProxy says what becomes of kube-proxy. Replace, for Cilium in mode InPlace, has Cilium do its work, one node after the other, once
+	// every pod has Cilium's network; finish removes kube-proxy and its rules. Default: Keep.
+	// +optional
+	// +kubebuilder:default=Keep
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="cannot be changed once the migration is recorded; roll it back and give the new one another name"
+	KubeProxy KubeProxyFate `json:"kubeProxy,omitempty"`
 
 	// Policies says what to do about policies of the old network's own kinds that do not translate. Default: Refuse.
 	// +optional
@@ -162,6 +170,17 @@ type CNIMode string
 const (
 	CNIDrained CNIMode = "Drained"
 	CNIInPlace CNIMode = "InPlace"
+)
+
+// KubeProxyFate is what becomes of kube-proxy.
+//
+// +kubebuilder:validation:Enum=Keep;Replace
+type KubeProxyFate string
+
+// What becomes of it.
+const (
+	KubeProxyKeep    KubeProxyFate = "Keep"
+	KubeProxyReplace KubeProxyFate = "Replace"
 )
 
 // TrafficSpec is how it is made sure that a cluster serves no one.

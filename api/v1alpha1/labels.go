@@ -146,6 +146,17 @@ const (
 	// AnnotationBeside, on a pod template of a network's programs, is that they run beside another network (spec.cni, mode InPlace). Without
 	// it they start again, as their manifests say.
 	AnnotationBeside = "replumb.dev/beside"
+	// LabelKubeProxy, on a Node on which Cilium takes the place of kube-proxy (spec.cni.kubeProxy: Replace), says how far that is: beside,
+	// leaving or replaced. Cilium's configuration and kube-proxy's DaemonSet go by it. No kubelet may set it on its own Node.
+	LabelKubeProxy = "replumb.dev.node-restriction.kubernetes.io/kube-proxy"
+	// ProxyBeside is a node on which both lead to Services.
+	ProxyBeside = "beside"
+	// ProxyLeaving is a node that kube-proxy has to leave.
+	ProxyLeaving = "leaving"
+	// ProxyReplaced is a node that is proven to be without kube-proxy.
+	ProxyReplaced = "replaced"
+	// AnnotationAffinity, on the DaemonSet of kube-proxy, is the affinity that its pods had before replumb kept them off nodes, as JSON.
+	AnnotationAffinity = "replumb.dev/original-affinity"
 	// TaintLeaving, on a Node, keeps pods off it: it leaves the cluster, or a migration that is taken back no longer needs it. Its value is
 	// the Migration.
 	TaintLeaving = "replumb.dev/leaving"

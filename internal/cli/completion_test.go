@@ -72,3 +72,22 @@ func TestEveryFormatCompletes(t *testing.T) {
 	}
 	visit(NewCommand("replumb", strings.NewReader(""), &bytes.Buffer{}, &bytes.Buffer{}))
 }
+
+// TestHelpIsProse: the texts of all commands are whole, without the seams of a program's source.
+func TestHelpIsProse(t *testing.T) {
+	var visit func(cmd *cobra.Command)
+	visit = func(cmd *cobra.Command) {
+		for _, sub := range cmd.Commands() {
+			visit(sub)
+		}
+		for _, text := range []string{cmd.Short, cmd.Long, cmd.Example} {
+			for line := range strings.Lines(text) {
+				line = strings.TrimSpace(line)
+				if strings.HasSuffix(line, "+") || strings.HasPrefix(line, `"`) && strings.Count(line, `"`)%2 > 0 {
+					t.Errorf("%s: %s", cmd.CommandPath(), line)
+				}
+			}
+		}
+	}
+	visit(NewCommand("replumb", strings.NewReader(""), &bytes.Buffer{}, &bytes.Buffer{}))
+}

@@ -207,12 +207,12 @@ func (a *app) apply() *cobra.Command {
 	var until, plan string
 	cmd := &cobra.Command{
 		Use: "apply -f FILE", Short: "Move Services or pods; old addresses stay valid", Args: noArgs,
-		Long: `Do what the Migration says, up to the point of no return. spec.serviceCIDR moves Services, tier by " +
-			"tier and batch by batch, restarts what carries old addresses, and retires the old range. " +
-			"spec.podCIDR adds a range for pods, tests it on every node, and restarts pods into it, tier by tier. " +
-			"spec.nodes moves pods and control planes to other nodes. spec.mirror has a second cluster serve. " +
-			"spec.cni replaces the pod network of a cluster that serves no clients. Where only you can do something, such as restarting API
-servers with another flag, it says what, waits, and goes on by itself when it sees it done.
+		Long: `Do what the Migration says, up to the point of no return. spec.serviceCIDR moves Services, tier by tier and batch by
+batch, restarts what carries old addresses, and retires the old range. spec.podCIDR adds a range for pods, tests it on
+every node, and restarts pods into it, tier by tier. spec.nodes moves pods and control planes to other nodes.
+spec.mirror has a second cluster serve. spec.cni replaces the pod network, node by node while the cluster serves, or all
+at once where it serves no clients. Where only you can do something, such as restarting API servers with another flag,
+it says what, waits, and goes on by itself when it sees it done.
 
 Run again it carries on where it was, and does nothing when there is nothing to do.
 

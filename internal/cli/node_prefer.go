@@ -23,6 +23,8 @@ func (a *app) nodeInPlace() []*cobra.Command {
 		a.nodeCross(),
 		a.nodeCrossed(),
 		a.nodeUncross(),
+		a.nodeServices(),
+		a.nodeCilium(),
 	}
 }
 

@@ -289,7 +289,7 @@ func (k *Keeper) Run(ctx context.Context, r *engine.Runner, plan *engine.Plan, p
 	}
 	this := *r
 	this.Hold = k.MayRun
-	this.Sink = k.staged(ctx, plan, r.Sink)
+	this.Sink = k.staged(ctx, plan, phase, r.Sink)
 	ticker := time.NewTicker(pauseEvery)
 	defer ticker.Stop()
 	heeding, stop := heed(ctx, k.MayRun, ticker.C)
@@ -304,9 +304,9 @@ func (k *Keeper) Run(ctx context.Context, r *engine.Runner, plan *engine.Plan, p
 	}))
 }
 
-// staged writes to the status which phase a run is in, and what it waits for people to do. It is a courtesy: a write that fails is made up
-// for by the next.
-func (k *Keeper) staged(ctx context.Context, plan *engine.Plan, sink func(engine.Event)) func(engine.Event) {
+// staged writes to the status where the migration stands, which phase of the plan a run is in, and what it waits for people to do: status and
+// the checks of other migrations go by it, also after a run that was killed. A write that fails is made up for by the next.
+func (k *Keeper) staged(ctx context.Context, plan *engine.Plan, now v1alpha1.Phase, sink func(engine.Event)) func(engine.Event) {
 	own, waiting := map[string]bool{}, &gates{}
 	for _, phase := range plan.Phases {
 		own[phase.Name] = phase.Own
@@ -317,7 +317,8 @@ func (k *Keeper) staged(ctx context.Context, plan *engine.Plan, sink func(engine
 		}
 		if e.Kind == engine.PhaseStarted && e.Total > 0 && !own[e.Phase] {
 			_ = k.Status(ctx, func(st *v1alpha1.MigrationStatus) {
-				if st.Stage = e.Phase; meta.IsStatusConditionTrue(st.Conditions, v1alpha1.ConditionStalled) {
+				st.Phase, st.Stage = now, e.Phase
+				if meta.IsStatusConditionTrue(st.Conditions, v1alpha1.ConditionStalled) {
 					UnderWay.Say(st, v1alpha1.ReasonInProgress, "a run is in phase "+e.Phase)
 				}
 			})

@@ -34,7 +34,7 @@ var ciliumTemplate string
 // installCilium gives the cluster Cilium's rights, configuration, agents and operator. The operator makes its definitions, and agents that have
 // found these make nodes ready.
 func (l Addons) installCilium(ctx context.Context) error {
-	manifests, err := l.ciliumManifests(l.Topology.PodCIDR)
+	manifests, err := l.ciliumManifests(l.Topology.PodCIDR, l.Topology.withoutProxies())
 	if err != nil {
 		return err
 	}
@@ -48,6 +48,16 @@ func (l Addons) installCilium(ctx context.Context) error {
 // the operator, which makes its definitions. Its tunnels have another UDP port than flannel's, which is Cilium's usual one too. Nodes can run it
 // in labs with it beside their own network; it is an *InvalidError for others.
 func CiliumManifests(l *Lab, podCIDR netip.Prefix) ([]byte, error) {
+	return besideManifests(l, podCIDR, false)
+}
+
+// CiliumManifestsInPlaceOfProxies are as CiliumManifests, and have Cilium do the work of kube-proxy too. Packets of pods are led one by one, so that
+// connections to Services that are open stay so, and agents say that they are well where kube-proxy does.
+func CiliumManifestsInPlaceOfProxies(l *Lab, podCIDR netip.Prefix) ([]byte, error) {
+	return besideManifests(l, podCIDR, true)
+}
+
+func besideManifests(l *Lab, podCIDR netip.Prefix, replaces bool) ([]byte, error) {
 	if l.Topology.Beside != Cilium {
 		return nil, &InvalidError{
 			"cni", fmt.Sprintf("the nodes of lab %s cannot run Cilium", l.Topology.Name), "use a lab with --cni flannel --beside cilium",
@@ -56,16 +66,16 @@ func CiliumManifests(l *Lab, podCIDR netip.Prefix) ([]byte, error) {
 	if !podCIDR.Addr().Is4() || podCIDR != podCIDR.Masked() {
 		return nil, &InvalidError{"pod-cidr", podCIDR.String() + " is not an IPv4 range", "write it like 10.246.0.0/16"}
 	}
-	return l.Addons().ciliumManifests(podCIDR)
+	return l.Addons().ciliumManifests(podCIDR, replaces)
 }
 
-func (l Addons) ciliumManifests(podCIDR netip.Prefix) ([]byte, error) {
+func (l Addons) ciliumManifests(podCIDR netip.Prefix, replaces bool) ([]byte, error) {
 	values := map[string]any{
 		"Image": ciliumImage, "Operator": operatorImage, "Path": "/bin:" + clangDir + ":" + systemPath,
-		"PodCIDR": podCIDR, "NodeBits": nodeBits, "Groups": ciliumGroups, "ReplacesProxy": l.Topology.withoutProxies(),
+		"PodCIDR": podCIDR, "NodeBits": nodeBits, "Groups": ciliumGroups, "ReplacesProxy": replaces,
 		"Beside": l.Topology.Beside == Cilium,
 	}
-	if l.Topology.withoutProxies() { // nothing else leads agents to the API before they do so themselves
+	if replaces { // nothing else leads agents to the API before they do so themselves
 		api, err := url.Parse(l.Balancers().server())
 		if err != nil {
 			return nil, fmt.Errorf("address of the API: %w", err)

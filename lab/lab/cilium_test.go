@@ -24,7 +24,7 @@ func ciliumLab(modes ...ProxyMode) *Lab {
 }
 
 func TestCiliumManifests(t *testing.T) {
-	manifests, err := ciliumLab(IPTables, NFTables).Addons().ciliumManifests(Default().PodCIDR)
+	manifests, err := ciliumLab(IPTables, NFTables).Addons().ciliumManifests(Default().PodCIDR, false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -44,7 +44,7 @@ func TestCiliumManifests(t *testing.T) {
 
 // TestCiliumWritesNoKernelSettings looks at what stands between agents and settings that are the host's: no privileges, and a read-only mount.
 func TestCiliumWritesNoKernelSettings(t *testing.T) {
-	manifests, err := ciliumLab(NoProxy).Addons().ciliumManifests(Default().PodCIDR)
+	manifests, err := ciliumLab(NoProxy).Addons().ciliumManifests(Default().PodCIDR, true)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -76,7 +76,7 @@ func TestCiliumInPlaceOfKubeProxy(t *testing.T) {
 		{[]ProxyMode{NoProxy, NoProxy}, "true", "172.30.0.10"},
 	} {
 		l := ciliumLab(tt.modes...)
-		manifests, err := l.Addons().ciliumManifests(Default().PodCIDR)
+		manifests, err := l.Addons().ciliumManifests(Default().PodCIDR, l.Topology.withoutProxies())
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -103,3 +103,21 @@ func (l Workers) restartProxy(ctx context.Context, node string, clusterCIDRs []n
 	}
 	return m.Run(ctx, p)
 }
+
+// StopProxy ends the kube-proxy of a node for good. Its rules stay in place.
+func (l Workers) StopProxy(ctx context.Context, node string) error {
+	m, err := l.Machine(node)
+	if err != nil {
+		return err
+	}
+	return m.Stop(ctx, proxyProgram)
+}
+
+// StartProxy starts the kube-proxy of a node again, with the configuration that it had.
+func (l Workers) StartProxy(ctx context.Context, node string) error {
+	m, err := l.Machine(node)
+	if err != nil {
+		return err
+	}
+	return m.Run(ctx, kubeProxy(l.Binaries))
+}

@@ -83,6 +83,19 @@ func (e Echo) EachNode() []runtime.Object {
 	return []runtime.Object{e.daemonSet(appsv1.RollingUpdateDaemonSetStrategyType), e.Service()}
 }
 
+// Stateful is a StatefulSet with a Service in front of it, one without an address of its own, and a budget: one of its pods may be away.
+func (e Echo) Stateful() []runtime.Object {
+	headless := e.Service()
+	headless.Name, headless.Labels, headless.Spec.ClusterIP = Headless(e.Name), nil, corev1.ClusterIPNone
+	return []runtime.Object{
+		e.statefulSet(appsv1.RollingUpdateStatefulSetStrategyType), e.Service(), headless,
+		e.budget(policyv1.PodDisruptionBudgetSpec{MaxUnavailable: ptr.To(intstr.FromInt32(1))}),
+	}
+}
+
+// Headless is the name of the Service without an address that Stateful has.
+func Headless(name string) string { return name + "-pods" }
+
 func (e Echo) replicaSet() *appsv1.ReplicaSet {
 	return &appsv1.ReplicaSet{ObjectMeta: e.meta(), Spec: appsv1.ReplicaSetSpec{
 		Replicas: &e.Replicas, Selector: e.selector(), Template: e.template(),

@@ -21,13 +21,8 @@ import (
 func TestInPlaceCilium(t *testing.T) {
 	t.Run("from flannel", func(t *testing.T) {
 		l := besideCilium(t, "e2e-inplace-fc")
-		s := nodesUnderTraffic(t, l, switchRates())
-		addMembers(
-			t,
-			l,
-			s,
-			traffic.Calls.SeenAsAny,
-			workload.Policies(guardedNamespace)...) // which flannel does not enforce, and Cilium does from finish on
+		// Flannel does not enforce the policies, and Cilium does from finish on.
+		s := servingAllKinds(t, l, traffic.Calls.SeenAsAny, workload.Policies(guardedNamespace)...)
 		file := writeSwitchIn(t, l, v1alpha1.Cilium, v1alpha1.CNIInPlace, newPods)
 
 		thereAndBack(t, l, s, file, toCilium(), newPods, oldPods)
@@ -39,8 +34,7 @@ func TestInPlaceCilium(t *testing.T) {
 		l := besideCilium(t, "e2e-inplace-cc")
 		shown(t, l, "apply", "-f", writeSwitch(t, l, v1alpha1.Calico), "--yes")
 		shown(t, l, "finish", toCalico, "--yes")
-		s := nodesUnderTraffic(t, l, switchRates())
-		addMembers(t, l, s, traffic.Calls.SeenAsAny)
+		s := servingAllKinds(t, l, traffic.Calls.SeenAsAny)
 		file := writeSwitchIn(t, l, v1alpha1.Cilium, v1alpha1.CNIInPlace, oldPods)
 
 		requirePoliciesBlock(t, l, file)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/verify/probe"
 	"github.com/replumb/replumb/lab/lab"
 	"github.com/replumb/replumb/lab/traffic"
 	"github.com/replumb/replumb/lab/workload"
@@ -39,8 +40,7 @@ func TestInPlace(t *testing.T) {
 	if err := l.Workers().RestartProxies(t.Context(), netip.MustParsePrefix(bothPods)); err != nil {
 		t.Fatal(err)
 	}
-	s := nodesUnderTraffic(t, l, switchRates())
-	addMembers(t, l, s, asThemselves, workload.Policies(guardedNamespace)...)
+	s := servingAllKinds(t, l, asThemselves, workload.Policies(guardedNamespace)...)
 
 	thereAndBack(t, l, s, writeSwitch(t, l, v1alpha1.Calico), toCalico, newPods, oldPods).requireEnough(t, l.NodeNames())
 	requireUncrossedLoses(t, l, s)
@@ -52,9 +52,23 @@ func TestInPlace(t *testing.T) {
 	requireDrainedLoses(t, l, s)
 }
 
-// switchRates leave two cores the time to empty one of three nodes after the other: with 10 requests a second, names were late for seconds
-// whenever a node was emptied.
-func switchRates() traffic.Rates { return traffic.Rates{Request: 2, LookUp: 1} }
+// servingAllKinds is a cluster that serves clients of all kinds: on the nodes' own network, in pods that move, of node ports from another machine,
+// and of name servers.
+func servingAllKinds(t *testing.T, l *lab.Lab, seen func(traffic.Calls) traffic.Calls, policies ...runtime.Object) *shop {
+	t.Helper()
+	s := nodesUnderTraffic(t, l, switchRates())
+	addMembers(t, l, s, seen, policies...)
+	addAskers(t, l, s)
+	s.gate = openGate(t, l)
+	return s
+}
+
+// switchRates are those of each client for each Service and way.
+func switchRates() traffic.Rates { return traffic.Rates{Request: 10, LookUp: 1} }
+
+// dnsRate is how many look-ups a second all nodes have together of one name. They ask again as resolvers do: on two cores, a name server that
+// does not run for a second drops what its receive buffer does not hold, whatever the network does.
+const dnsRate = 200
 
 // asThemselves fails requests at which a caller is seen to have another address than its own.
 func asThemselves(c traffic.Calls) traffic.Calls { return c }
@@ -65,8 +79,10 @@ func addMembers(t *testing.T, l *lab.Lab, s *shop, seen func(traffic.Calls) traf
 	const namespace = guardedNamespace
 	front := workload.Echo{Namespace: namespace, Name: workload.GuestsMay, PartOf: workload.PartOfVariety, Replicas: 2}
 	cart := workload.Echo{Namespace: namespace, Name: "cart", PartOf: workload.PartOfVariety, Replicas: 2}
-	objects := append([]runtime.Object{workload.Namespace(namespace)}, front.Objects()...)
-	callees, err := start(t.Context(), l, namespace, append(append(objects, cart.Objects()...), policies...))
+	objects := slices.Concat(
+		[]runtime.Object{workload.Namespace(namespace)}, front.Objects(), cart.Objects(), ledger().Stateful(), policies,
+	)
+	callees, err := start(t.Context(), l, namespace, objects)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -74,6 +90,31 @@ func addMembers(t *testing.T, l *lab.Lab, s *shop, seen func(traffic.Calls) traf
 	members = seen(members)
 	members.Client = "member"
 	if err := s.watch.AddRoving(t.Context(), l.Client(), l.NodeNames(), members); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.watch.Await(t.Context(), settled, "a second without failures", traffic.All, traffic.Steady); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// ledger is the StatefulSet of the guarded namespace.
+func ledger() workload.Echo {
+	return workload.Echo{Namespace: guardedNamespace, Name: "ledger", PartOf: workload.PartOfVariety, Replicas: 2}
+}
+
+// addAskers has all nodes ask for the pods of the StatefulSet, which have no common address.
+func addAskers(t *testing.T, l *lab.Lab, s *shop) {
+	t.Helper()
+	name := workload.Headless(ledger().Name)
+	calls := traffic.Calls{Namespace: shopNamespace, Client: "asker", Targets: map[traffic.Via][]probe.Target{traffic.ByLookUp: {
+		{
+			Name:    name,
+			Kind:    probe.DNS,
+			Address: name + "." + guardedNamespace + ".svc.cluster.local.",
+			Rate:    dnsRate / float64(len(l.NodeNames())),
+		},
+	}}}
+	if err := s.watch.Add(t.Context(), l.Client(), l.NodeNames(), calls.FromHost()); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.watch.Await(t.Context(), settled, "a second without failures", traffic.All, traffic.Steady); err != nil {

@@ -37,6 +37,8 @@ func naiveRates() traffic.Rates { return traffic.Rates{Request: 36} }
 // shop is the example application in the shared lab, with clients on every node that never stop calling.
 type shop struct {
 	watch *traffic.Watch
+	// gate is a node port that is connected to meanwhile; nil if none is.
+	gate *gate
 }
 
 // shopUnderTraffic starts the shop for the first test that asks, with clients that call until the test of its lab ends. Later ones find it
@@ -100,14 +102,23 @@ type span struct {
 	what     string
 	from, to time.Time
 	heard    map[traffic.Source]probe.Series
+	// gate is what was seen of a node port, by node.
+	gate map[string]knocks
 }
 
 // during runs do and returns what clients lived through meanwhile, and for two seconds more.
 func (s *shop) during(t *testing.T, what string, do func()) span {
 	t.Helper()
 	from := time.Now().Truncate(time.Second)
+	if s.gate == nil {
+		do()
+		return s.since(t, what, from)
+	}
+	s.gate.open()
 	do()
-	return s.since(t, what, from)
+	lived := s.since(t, what, from)
+	lived.gate = s.gate.seen()
+	return lived
 }
 
 func (s *shop) since(t *testing.T, what string, from time.Time) span {
@@ -145,6 +156,14 @@ func (sp span) requireNothingLost(t *testing.T, chosen func(traffic.Source) bool
 		for _, loss := range series.Between(sp.from, sp.to).Losses() {
 			t.Errorf("%s: %s lost %d from %s to %s: %s, such as %s", sp.what, from, loss.Failed,
 				loss.Start.Format(time.StampMilli), loss.End.Format(time.StampMilli), probe.FormatErrors(loss.Errors), loss.Example)
+		}
+	}
+	for node, knocks := range sp.gate {
+		if knocks.Failed() > 0 || knocks.Tried == 0 {
+			t.Errorf("%s: the node port at %s: %s, from %s to %s", sp.what, node, knocks,
+				knocks.First.Format(time.StampMilli), knocks.Last.Format(time.StampMilli))
+		} else {
+			t.Logf("%s: the node port at %s: %s", sp.what, node, knocks)
 		}
 	}
 	if broken := sp.reconnects(chosen); broken > 0 {

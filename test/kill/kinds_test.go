@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
 )
 
@@ -19,6 +20,8 @@ type world interface {
 	// whole and killed are a target's.
 	whole(t *testing.T, args ...string) []moment
 	killed(t *testing.T, at moment, args ...string) bool
+	// phase is where the Migration says that it stands.
+	phase(t *testing.T) v1alpha1.Phase
 }
 
 // kind is a kind of migration whose commands are killed.
@@ -127,6 +130,16 @@ func (r trial) survive(t *testing.T, w world, at moment, control bool) {
 	if control && len(differences(r.want, w.look(t))) == 0 {
 		t.Error("killed and not run again, the cluster looks as if nothing had happened: the comparison proves nothing")
 	}
+	if got := w.phase(t); control && got != underWay()[r.command] {
+		t.Errorf("killed in the middle of %s, the Migration says %q: other migrations would begin", r.command, got)
+	}
 	w.whole(t, args...)
 	same(t, r.want, "after "+r.command, w.look)
+}
+
+// underWay is what a Migration says in the middle of each command.
+func underWay() map[string]v1alpha1.Phase {
+	return map[string]v1alpha1.Phase{
+		"apply": v1alpha1.PhaseApplying, "rollback": v1alpha1.PhaseRollingBack, "finish": v1alpha1.PhaseFinishing,
+	}
 }

@@ -14,7 +14,12 @@ import (
 	"testing"
 	"time"
 
+	"k8s.io/client-go/tools/clientcmd"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
+	kube "github.com/replumb/replumb/internal/kube/cluster"
 )
 
 // moment is an event of a run by what it is about, and how many such there were before: the order of steps that run beside
@@ -141,4 +146,16 @@ func (k target) killed(t *testing.T, at moment, args ...string) bool {
 	}
 	p.end(t, events)
 	return false
+}
+
+// phase is where the Migration says that it stands; nothing, if there is none.
+func (k target) phase(t *testing.T) v1alpha1.Phase {
+	t.Helper()
+	config, err := clientcmd.BuildConfigFromFlags("", string(k))
+	must(t, err)
+	c, err := kube.Connect(config)
+	must(t, err)
+	m := &v1alpha1.Migration{}
+	must(t, client.IgnoreNotFound(c.Get(t.Context(), client.ObjectKey{Name: "move"}, m)))
+	return m.Status.Phase
 }

@@ -115,6 +115,9 @@ const (
 	verbAdopt    = "adopt"
 	verbCross    = "cross"
 	verbUncross  = "uncross"
+	// Those of kube-proxy's replacement: cilium asks the agent of that name, services looks who leads to Services.
+	verbCilium   = "cilium"
+	verbServices = "services"
 )
 
 // confDir is where runtimes read CNI configurations.
@@ -156,6 +159,11 @@ func (a *agent) host() (volumes []corev1.Volume, mounts []corev1.VolumeMount) {
 		}})
 		mounts = append(mounts, corev1.VolumeMount{Name: name, MountPath: strings.TrimSuffix(hostRoot+path, "/")})
 	}
+	if a.verb == verbCilium { // its socket is there, and nothing else is asked
+		add("cilium", "/run/cilium", corev1.HostPathDirectory)
+		mounts[0].ReadOnly = true
+		return volumes, mounts
+	}
 	add("host", "/", corev1.HostPathUnset)
 	mounts[0].ReadOnly = true
 	switch a.verb {
@@ -186,6 +194,10 @@ func (a *agent) security() *corev1.SecurityContext {
 	}
 	switch a.verb {
 	case verbTraffic, verbUncross:
+		return all
+	case verbCilium: // a socket of root's
+		all.Capabilities.Add = nil
+		all.SELinuxOptions = &corev1.SELinuxOptions{Type: "spc_t", Level: "s0"}
 		return all
 	case verbPrefer, verbUnprefer, verbAdopt: // files of any owner, and nothing of the network
 		all.Capabilities.Add = []corev1.Capability{"DAC_OVERRIDE"}
@@ -282,9 +294,9 @@ func (s *cleanStep) Preview() ([]engine.Change, error) {
 	return append(runs, engine.Change{Verb: "clean", Object: "Node " + s.node, Body: map[string]any{"remove": n.Describe()}}), err
 }
 
-func (p *Planner) residue(network v1alpha1.CNIName, node string) engine.Step {
+func (p *Planner) residue(network v1alpha1.CNIName, id, node string) engine.Step {
 	return looker{&agentStep{
-		agent: p.agent(verbResidue, node, p.about(network)...), id: "residue/" + node, time: agentTime,
+		agent: p.agent(verbResidue, node, p.about(network)...), id: id + "/" + node, time: agentTime,
 		title: fmt.Sprintf("Verify that node %[2]s is clean of %[1]s", network, node),
 		judge: func(r *nodecleanup.Report) error {
 			if r.Empty() {

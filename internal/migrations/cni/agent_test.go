@@ -1,6 +1,7 @@
 package cni
 
 import (
+	"cmp"
 	"slices"
 	"testing"
 
@@ -23,6 +24,8 @@ func TestNoneIsPrivileged(t *testing.T) {
 		verbClean: {[]corev1.Capability{"NET_ADMIN", "NET_RAW", "SYS_CHROOT", "DAC_OVERRIDE"}, []string{
 			"/host (read-only)", "/host/etc/cni/net.d", "/host/var/lib/cni", "/host/run/calico", "/host/var/lib/calico", "/host/run/xtables.lock",
 		}},
+		verbCilium:   {nil, []string{"/host/run/cilium (read-only)"}},
+		verbServices: {[]corev1.Capability{"NET_ADMIN", "NET_RAW", "SYS_CHROOT"}, []string{"/host (read-only)"}},
 	} {
 		p := (&agent{verb: verb, node: "a", args: []string{"calico"}}).pod()
 		c := p.Spec.Containers[0]
@@ -37,7 +40,7 @@ func TestNoneIsPrivileged(t *testing.T) {
 			if m.ReadOnly {
 				text += " (read-only)"
 			}
-			if host := p.Spec.Volumes[i]; host.Name != m.Name || host.HostPath.Path != m.MountPath[len("/host"):] && i > 0 {
+			if host := p.Spec.Volumes[i]; host.Name != m.Name || host.HostPath.Path != cmp.Or(m.MountPath[len("/host"):], "/") {
 				t.Errorf("%s: %s is %+v", verb, text, host)
 			}
 			mounts = append(mounts, text)

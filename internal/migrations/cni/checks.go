@@ -27,6 +27,7 @@ func Checks() []findings.Check[Input] {
 	return slices.Concat(
 		findings.Group("Cluster", clusterChecks()...),
 		findings.Group("Networks", networkChecks()...),
+		findings.Group("kube-proxy", replaceChecks()...),
 		findings.Group("Ranges", rangeChecks()...),
 		findings.Group("Workloads", workloadChecks()...),
 	)

@@ -52,19 +52,16 @@ func (s *Survey) checkCilium() []findings.Result {
 	if s.Spec.To != v1alpha1.Cilium {
 		return nil
 	}
-	i := slices.IndexFunc(s.Manifests.Objects, func(o *unstructured.Unstructured) bool {
-		return o.GetKind() == "ConfigMap" && o.GetName() == podnetwork.CiliumConfig
-	})
-	if i < 0 {
+	o := s.Manifests.cilium()
+	if o == nil {
 		return []findings.Result{findings.Failed("", "the manifests have no ConfigMap %s", podnetwork.CiliumConfig)}
 	}
-	o := s.Manifests.Objects[i]
 	var out []findings.Result
 	for _, rule := range []struct{ key, want, usual string }{
 		{"ipam", "cluster-pool", "cluster-pool"},
 		{"routing-mode", "tunnel", "tunnel"},
 		{"tunnel-protocol", "vxlan", "vxlan"},
-		{"kube-proxy-replacement", "false", "false"},
+		{podnetwork.ReplacesProxyKey, strconv.FormatBool(s.Spec.ReplaceProxy), "false"},
 		{"enable-bpf-masquerade", "false", "false"},
 		{"enable-ipv4-masquerade", "true", "true"},
 	} {
@@ -73,8 +70,12 @@ func (s *Survey) checkCilium() []findings.Result {
 			have = rule.usual
 		}
 		if have != rule.want {
-			out = append(out, findings.Failed(keyOf(o).String(), "%s sets %s to %q, and beside another network it must be %q",
-				keyOf(o), rule.key, have, rule.want))
+			why := "beside another network"
+			if rule.key == podnetwork.ReplacesProxyKey && s.Spec.ReplaceProxy {
+				why = "with spec.cni.kubeProxy: Replace"
+			}
+			out = append(out, findings.Failed(keyOf(o).String(), "%s sets %s to %q, and %s it must be %q",
+				keyOf(o), rule.key, have, why, rule.want))
 		}
 	}
 	return out

@@ -67,6 +67,8 @@ type fixture struct {
 	// mute says that pods do not reach each other, masked that kube-proxy gives what goes by Services to other nodes the address of
 	// a node.
 	mute, masked bool
+	// says, if set, is asked first what replumb would find on a node; nil is nothing to it.
+	says func(*corev1.Pod) *nodecleanup.Report
 }
 
 func sample(dir string) *v1alpha1.Migration {
@@ -175,7 +177,9 @@ func setup(t *testing.T, change ...func(*v1alpha1.Migration)) *fixture {
 	for _, c := range change {
 		c(m)
 	}
-	f.operator, f.requests = migrationtest.Operator(t, server, drained())
+	job, err := NewJob(Tools{}, m)
+	f.Must(err)
+	f.operator, f.requests = migrationtest.Operator(t, server, job.roles())
 	f.with(m)
 	f.apply(flannelObjects)
 	f.Must(os.WriteFile(filepath.Join(f.dir, "calico.yaml"), []byte(calicoObjects), 0o600))
@@ -214,6 +218,11 @@ func phaseOf(pod *corev1.Pod) corev1.PodPhase {
 func (f *fixture) message(pod *corev1.Pod) string {
 	f.Mu.Lock()
 	defer f.Mu.Unlock()
+	if f.says != nil {
+		if r := f.says(pod); r != nil {
+			return marshalled(r)
+		}
+	}
 	r := &nodecleanup.Report{}
 	switch node := pod.Spec.NodeName; pod.Labels[agentLabel] {
 	case "clean":
@@ -229,6 +238,10 @@ func (f *fixture) message(pod *corev1.Pod) string {
 	default:
 		return f.answers(pod)
 	}
+	return marshalled(r)
+}
+
+func marshalled(r *nodecleanup.Report) string {
 	body, err := r.Marshal()
 	if err != nil {
 		return err.Error()

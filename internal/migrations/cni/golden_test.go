@@ -177,8 +177,8 @@ func readCluster(t *testing.T, s *Survey, manifests []byte) {
 			}
 		}
 	}
-	s.Proxies = inspection.Proxies
-	s.Networks = detect(sets)
+	s.Proxies, s.NodeLocal = inspection.Proxies, inspection.NodeLocal
+	s.Networks, s.ProxySets = detect(sets), proxySets(sets)
 	for _, o := range objects {
 		known := slices.ContainsFunc(podnetwork.Remnants(s.from(), "kube-flannel"), func(r podnetwork.Remnant) bool {
 			return r.Kind == o.GetKind() && r.Name == o.GetName()

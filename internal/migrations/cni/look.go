@@ -65,7 +65,7 @@ func (t Tools) networks(ctx context.Context, s *Survey) error {
 	if err != nil {
 		return err
 	}
-	s.Networks = detect(sets)
+	s.Networks, s.ProxySets = detect(sets), proxySets(sets)
 	deployments, err := cluster.List[appsv1.Deployment](ctx, t.Cluster, &appsv1.DeploymentList{})
 	if s.Spec.Serving && err == nil {
 		s.Workloads.DaemonSets, s.Workloads.Deployments = sets, deployments
@@ -389,6 +389,6 @@ func (t Tools) proxies(ctx context.Context, s *Survey) error {
 		found.Take(scanner, &s.Pods[i])
 	}
 	slices.SortStableFunc(found.Proxies, func(a, b cluster.Proxy) int { return strings.Compare(a.Object, b.Object) })
-	s.Proxies = found.Proxies
+	s.Proxies, s.NodeLocal = found.Proxies, found.NodeLocal
 	return nil
 }

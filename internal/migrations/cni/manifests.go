@@ -250,6 +250,27 @@ func (m *Manifests) set() *appsv1.DaemonSet {
 	return nil
 }
 
+// cilium is the configuration of Cilium; nil, if there is none.
+func (m *Manifests) cilium() *unstructured.Unstructured {
+	i := slices.IndexFunc(m.Objects, func(o *unstructured.Unstructured) bool {
+		return o.GetKind() == "ConfigMap" && o.GetName() == podnetwork.CiliumConfig
+	})
+	if i < 0 {
+		return nil
+	}
+	return m.Objects[i]
+}
+
+// setting of Cilium's configuration; empty, if it does not say.
+func (m *Manifests) setting(key string) string {
+	o := m.cilium()
+	if o == nil {
+		return ""
+	}
+	value, _, _ := unstructured.NestedString(o.Object, "data", key)
+	return value
+}
+
 // key of an object of any kind.
 type key struct {
 	schema.GroupKind

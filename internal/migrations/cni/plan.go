@@ -12,6 +12,7 @@ import (
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/kube/pull"
 	"github.com/replumb/replumb/internal/migration"
+	"github.com/replumb/replumb/internal/network/nodecleanup"
 	"github.com/replumb/replumb/internal/spec/hook"
 	"github.com/replumb/replumb/internal/spec/window"
 	"github.com/replumb/replumb/internal/verify/lossguard"
@@ -322,7 +323,7 @@ func (p *Planner) verify() []engine.Group {
 func (p *Planner) residues(network v1alpha1.CNIName) []engine.Group {
 	var steps []engine.Step
 	for _, node := range p.Survey.NodeNames() {
-		steps = append(steps, p.residue(network, node))
+		steps = append(steps, p.residue(network, "residue", node))
 	}
 	return engine.AtOnce(parallel, "Nodes", steps...)
 }
@@ -428,6 +429,11 @@ func (p *Planner) Details() []string {
 	if p.spec().Nodes.Mode == v1alpha1.CNINodesInPlace {
 		for _, line := range leftover(from).Describe() {
 			out = append(out, "removed from every node: "+line)
+		}
+	}
+	if p.spec().ReplaceProxy {
+		for _, line := range leftover(nodecleanup.KubeProxy).Describe() {
+			out = append(out, "removed from every node by finish, of kube-proxy: "+line)
 		}
 	}
 	return append(out, p.Stays()...)

@@ -27,6 +27,7 @@ const (
 	backward = engine.Backward
 
 	phaseNodes = "nodes"
+	phaseProxy = "kube-proxy"
 )
 
 // commandsInPlace are the phases of a switch of the network under traffic, in order.
@@ -49,10 +50,15 @@ func commandsInPlace() migration.Commands[*Planner] {
 				Name: phaseNodes, Title: "Switch nodes to the new network, one after the other", Recheck: true,
 				Groups: func(p *Planner) []engine.Group { return p.switchNodes(forward) },
 			},
+			{
+				Name: phaseProxy, Title: "Have Cilium lead to Services in place of kube-proxy, one node after the other", Recheck: true,
+				Groups: (*Planner).replaceProxy,
+			},
 			{Name: "verify", Title: "Verify that every pod has the new network", Groups: (*Planner).verifyServing},
 		},
 		Rollback: phases{
 			{Name: agentset.Phase, Title: "Watch from every node", Groups: (*Planner).watchBack},
+			{Name: phaseProxy, Title: "Have kube-proxy lead to Services again, one node after the other", Groups: (*Planner).restoreProxy},
 			{
 				Name: phaseNodes, Title: "Switch nodes back to the old network, one after the other",
 				Groups: func(p *Planner) []engine.Group { return p.switchNodes(backward) },
@@ -65,6 +71,7 @@ func commandsInPlace() migration.Commands[*Planner] {
 			{Name: agentset.Phase, Title: "Watch from every node", Groups: (*Planner).watchFinish},
 			migration.FinalPhase[*Planner](),
 			{Name: "adopt", Title: "Have the new network run as its manifests say", Groups: (*Planner).adopt},
+			{Name: phaseProxy, Title: "Remove kube-proxy", Groups: (*Planner).removeProxy},
 			{Name: phaseRemove, Title: "Remove the old network", Groups: (*Planner).removeServing},
 			{Name: "tidy", Title: "Clean up", Groups: (*Planner).tidyFinished},
 		},

@@ -42,12 +42,39 @@ func Roles() cluster.Roles {
 				"Mode InPlace alone takes it. Who has it can empty nodes, and change workloads in all namespaces.",
 			},
 		},
+		{
+			Name: name + roleProxy, File: file, Purpose: cluster.Operate, Rules: proxyRules(),
+			Danger: []string{
+				"Only spec.cni.kubeProxy: Replace takes it. Who has it can change what Cilium's agents do on single nodes.",
+			},
+		},
 		lossguard.Role(name+"agents", file, false),
 	}
 }
 
-// roleInPlace ends the name of the role that mode InPlace takes beside the others.
-const roleInPlace = "in-place"
+// What ends the names of roles that are not of every migration: of mode InPlace, and of one that replaces kube-proxy.
+const (
+	roleInPlace = "in-place"
+	roleProxy   = "kube-proxy"
+)
+
+// proxyRules are what it takes beside those to have Cilium take the place of kube-proxy.
+func proxyRules() []cluster.Rule {
+	return []cluster.Rule{
+		{
+			Why:    "What has Cilium's agents of single nodes take the place of kube-proxy.",
+			Rights: cluster.In(metav1.NamespaceSystem, cluster.Grant("cilium.io", "ciliumnodeconfigs", "", "get create patch delete")...),
+		},
+		{
+			Why: "The Service that nodes are asked for, in front of the API servers.",
+			Rights: slices.Concat(
+				cluster.In(v1alpha1.SystemNamespace, cluster.Grant("", "services", "", "create delete")...),
+				cluster.In(v1alpha1.SystemNamespace, cluster.Grant("discovery.k8s.io", "endpointslices", "", "create delete")...),
+				migration.APIServerRights(),
+			),
+		},
+	}
+}
 
 // inPlaceRules are what it takes to switch nodes while they serve.
 func inPlaceRules() []cluster.Rule {
@@ -162,7 +189,8 @@ func (j *Job) Roles(context.Context) (cluster.Roles, error) { return j.roles(), 
 
 func (j *Job) roles() cluster.Roles {
 	return slices.DeleteFunc(Roles(), func(r cluster.Role) bool {
-		return r.Purpose == cluster.Agents && !j.agents().Runs() || strings.HasSuffix(r.Name, roleInPlace) && !j.Spec.Serving
+		return r.Purpose == cluster.Agents && !j.agents().Runs() || strings.HasSuffix(r.Name, roleInPlace) && !j.Spec.Serving ||
+			strings.HasSuffix(r.Name, roleProxy) && !j.Spec.ReplaceProxy
 	})
 }
 

@@ -30,11 +30,13 @@ type Spec struct {
 	VouchQuiet []netip.Prefix
 	Nodes      v1alpha1.CNINodesSpec
 	// InPlace says how nodes are switched one by one; Serving, that they are: the cluster serves meanwhile.
-	InPlace  v1alpha1.CNIInPlaceSpec
-	Serving  bool
-	Policies v1alpha1.PolicyLoss
-	Canary   v1alpha1.PodCanarySpec
-	GateWait time.Duration
+	InPlace v1alpha1.CNIInPlaceSpec
+	Serving bool
+	// ReplaceProxy says that Cilium takes the place of kube-proxy.
+	ReplaceProxy bool
+	Policies     v1alpha1.PolicyLoss
+	Canary       v1alpha1.PodCanarySpec
+	GateWait     time.Duration
 	// Common is what all kinds of migrations have.
 	Common v1alpha1.MigrationSpec
 }
@@ -52,22 +54,23 @@ func Validate(m *v1alpha1.Migration) (Spec, error) {
 		return Spec{}, &spec.Error{Field: "spec", Problem: "names another job", Hint: "set " + root + ".to and " + root + ".manifests"}
 	}
 	s := Spec{
-		Name:       m.Name,
-		From:       j.From,
-		To:         j.To,
-		Manifests:  j.Manifests,
-		Quiet:      j.Traffic.Proof == v1alpha1.TrafficCounters && j.Mode != v1alpha1.CNIInPlace,
-		Window:     j.Traffic.Window.Duration,
-		Ignore:     spec.Prefixes(j.Traffic.Ignore),
-		Nodes:      j.Nodes,
-		Policies:   j.Policies,
-		Canary:     j.Canary,
-		Vouch:      j.Vouch,
-		VouchQuiet: spec.Prefixes(j.Vouch.Quiet),
-		GateWait:   j.GateWait.Duration,
-		Common:     *m.Spec.DeepCopy(),
-		InPlace:    j.InPlace,
-		Serving:    j.Mode == v1alpha1.CNIInPlace,
+		Name:         m.Name,
+		From:         j.From,
+		To:           j.To,
+		Manifests:    j.Manifests,
+		Quiet:        j.Traffic.Proof == v1alpha1.TrafficCounters && j.Mode != v1alpha1.CNIInPlace,
+		Window:       j.Traffic.Window.Duration,
+		Ignore:       spec.Prefixes(j.Traffic.Ignore),
+		Nodes:        j.Nodes,
+		Policies:     j.Policies,
+		Canary:       j.Canary,
+		Vouch:        j.Vouch,
+		VouchQuiet:   spec.Prefixes(j.Vouch.Quiet),
+		GateWait:     j.GateWait.Duration,
+		Common:       *m.Spec.DeepCopy(),
+		InPlace:      j.InPlace,
+		Serving:      j.Mode == v1alpha1.CNIInPlace,
+		ReplaceProxy: j.KubeProxy == v1alpha1.KubeProxyReplace,
 	}
 	if j.PodCIDR != "" {
 		s.PodCIDR = spec.Prefixes([]string{j.PodCIDR})[0]

@@ -8,6 +8,7 @@ import (
 
 	"github.com/dustin/go-humanize/english"
 	admissionv1 "k8s.io/api/admissionregistration/v1"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -42,6 +43,9 @@ type Survey struct {
 	Present map[string]*unstructured.Unstructured
 	// Bare are pods that no one recreates, as they were.
 	Bare []corev1.Pod
+	// ProxySets are the DaemonSets that run kube-proxy, and NodeLocal what answers for the cluster's DNS on its nodes.
+	ProxySets []appsv1.DaemonSet
+	NodeLocal []cluster.NodeLocal
 	// Stored are the objects that were there before the migration changed them, as they were.
 	Stored   []*unstructured.Unstructured
 	Policies Policies

@@ -50,8 +50,7 @@ func (s *Survey) strangers(network v1alpha1.CNIName) []corev1.Pod {
 	return out
 }
 
-// unsettled are the nodes that are not where a direction goes, by name: those that were named to go first lead, and on the way back they
-// are last.
+// unsettled are the nodes that are not where a direction goes.
 func (s *Survey) unsettled(d engine.Direction) []string {
 	network, label := s.Spec.To, string(s.Spec.To)
 	if d == engine.Backward {
@@ -61,10 +60,16 @@ func (s *Survey) unsettled(d engine.Direction) []string {
 	for _, p := range s.strangers(network) {
 		crowded[p.Spec.NodeName] = true
 	}
+	return s.ordered(d, func(n *corev1.Node) bool {
+		return n.Annotations[v1alpha1.AnnotationPodNetwork] != label || cordon.Closed(n) || crowded[n.Name]
+	})
+}
+
+// ordered are the nodes that a condition holds for, by name: those that were named to go first lead, and on the way back they are last.
+func (s *Survey) ordered(d engine.Direction, holds func(*corev1.Node) bool) []string {
 	var all []string
 	for i := range s.Nodes {
-		n := &s.Nodes[i]
-		if n.Annotations[v1alpha1.AnnotationPodNetwork] != label || cordon.Closed(n) || crowded[n.Name] {
+		if n := &s.Nodes[i]; holds(n) {
 			all = append(all, n.Name)
 		}
 	}
@@ -98,6 +103,9 @@ func (s *Survey) leftServing() string {
 			s.Spec.To,
 			nodes[0],
 		)
+	}
+	if nodes := s.proxied(engine.Forward); len(nodes) > 0 {
+		return fmt.Sprintf("kube-proxy is not replaced on %s, the first is %s", english.Plural(len(nodes), "node", ""), nodes[0])
 	}
 	return ""
 }

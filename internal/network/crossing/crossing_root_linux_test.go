@@ -17,6 +17,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
+
+	"github.com/replumb/replumb/internal/testing/ownnet"
 )
 
 func must(t *testing.T, err error) {
@@ -24,23 +26,6 @@ func must(t *testing.T, err error) {
 	if err != nil {
 		t.Fatal(err)
 	}
-}
-
-// alone runs the rest of the test in a network namespace of its own. It needs root.
-func alone(t *testing.T) netns.NsHandle {
-	t.Helper()
-	runtime.LockOSThread()
-	was, err := netns.Get()
-	must(t, err)
-	own, err := netns.New()
-	must(t, err)
-	t.Cleanup(func() {
-		must(t, netns.Set(was))
-		must(t, own.Close())
-		must(t, was.Close())
-		runtime.UnlockOSThread()
-	})
-	return own
 }
 
 // run a program of the machine, in the namespace of this thread, and never in the machine's own: a subtest has another thread than its
@@ -78,7 +63,7 @@ const (
 
 func aWorld(t *testing.T) *world {
 	t.Helper()
-	w := &world{node: alone(t)}
+	w := &world{node: ownnet.Enter(t)}
 	w.old = w.pod(t, "old", "10.244.1.", "fd00:1::")
 	w.fresh = w.pod(t, "fresh", "192.168.1.", "fd00:2::")
 	for _, name := range []string{"ipv4/ip_forward", "ipv6/conf/all/forwarding"} {
@@ -284,7 +269,7 @@ func TestPut(t *testing.T) {
 			"add table ip replumb-crossing; add chain ip replumb-crossing postrouting { type nat hook postrouting priority 110; }",
 	} {
 		t.Run(name, func(t *testing.T) {
-			alone(t)
+			ownnet.Enter(t)
 			pairs := testPairs(t)
 			run(t, firewall, "nft", "-f", "-")
 			missing := (*MissingError)(nil)
@@ -317,7 +302,7 @@ func requirePut(t *testing.T, pairs []Pair) {
 
 // TestRemove: of other ranges nothing is left, and of others everything.
 func TestRemove(t *testing.T) {
-	alone(t)
+	ownnet.Enter(t)
 	must(t, Remove()) // of nothing
 	run(t, firewall, "nft", "-f", "-")
 	requirePut(t, testPairs(t))
@@ -337,7 +322,7 @@ func TestRemove(t *testing.T) {
 
 // TestAsNftWritesIt: people who look at a node read what is meant.
 func TestAsNftWritesIt(t *testing.T) {
-	alone(t)
+	ownnet.Enter(t)
 	_, err := Put(testPairs(t))
 	must(t, err)
 	out := run(t, "", "nft", "list", "ruleset")
@@ -354,7 +339,7 @@ func TestAsNftWritesIt(t *testing.T) {
 
 // TestKeep: what someone flushes comes back, and an end leaves it.
 func TestKeep(t *testing.T) {
-	own := alone(t)
+	own := ownnet.Enter(t)
 	pairs := testPairs(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	said, ended := make(chan error, 10), make(chan error)

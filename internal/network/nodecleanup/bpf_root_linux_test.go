@@ -6,12 +6,14 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/replumb/replumb/internal/testing/ownnet"
 )
 
 // TestRulesOfRouting has the kernel's rule for local addresses where Cilium moves it, and rules and routes of tables of its own: they go, the
 // node knows its own addresses all the time, and rules of others stay.
 func TestRulesOfRouting(t *testing.T) {
-	alone(t)
+	ownnet.Enter(t)
 	run(t, "", "ip", "link", "set", "lo", "up")
 	before := run(t, "", "ip", "rule")
 	for _, words := range []string{

@@ -16,6 +16,9 @@ type part interface {
 // parts in the order in which they are removed: first what makes new pods, then what filters and leads packets, what carries
 // them, and last what is remembered of them.
 func (h Host) parts(n Network) ([]part, error) {
+	if n.rulesOnly() {
+		return []part{nftPart{n}, legacyPart{h, n}}, nil
+	}
 	nets, err := h.names(n)
 	if err != nil {
 		return nil, err

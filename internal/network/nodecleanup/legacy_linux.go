@@ -60,6 +60,21 @@ func (p legacyPart) remove() error {
 
 // each looks at every family whose tables are in use.
 func (p legacyPart) each(take func(f legacyFamily, found []string, restore string) error) error {
+	return p.saved(func(f legacyFamily, save string) error {
+		found, restore := legacyFinds(p.Network, save)
+		return take(f, found, restore)
+	})
+}
+
+// saves are what iptables prints of every family.
+func (p legacyPart) saves(take func(save string)) error {
+	return p.saved(func(_ legacyFamily, save string) error {
+		take(save)
+		return nil
+	})
+}
+
+func (p legacyPart) saved(take func(f legacyFamily, save string) error) error {
 	for _, f := range legacyFamilies() {
 		if !inUse(f.list) {
 			continue
@@ -74,8 +89,7 @@ func (p legacyPart) each(take func(f legacyFamily, found []string, restore strin
 		if err != nil {
 			return err
 		}
-		found, restore := legacyFinds(p.Network, save)
-		if err := take(f, found, restore); err != nil {
+		if err := take(f, save); err != nil {
 			return err
 		}
 	}

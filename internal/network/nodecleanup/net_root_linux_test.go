@@ -5,30 +5,14 @@ package nodecleanup
 import (
 	"net/netip"
 	"os/exec"
-	"runtime"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netns"
-)
 
-// alone runs the rest of the test in a network namespace of its own. It needs root.
-func alone(t *testing.T) {
-	t.Helper()
-	runtime.LockOSThread()
-	was, err := netns.Get()
-	must(t, err)
-	own, err := netns.New()
-	must(t, err)
-	t.Cleanup(func() {
-		must(t, netns.Set(was))
-		must(t, own.Close())
-		must(t, was.Close())
-		runtime.UnlockOSThread()
-	})
-}
+	"github.com/replumb/replumb/internal/testing/ownnet"
+)
 
 // run a program of the machine, in the namespace of this thread.
 func run(t *testing.T, in string, words ...string) string {
@@ -114,7 +98,7 @@ func TestRulesOfOthersStay(t *testing.T) {
 	for _, tables := range []string{"nft", "legacy"} {
 		for name, ours := range map[string]string{"flannel": flannelRules, "calico": calicoRules} {
 			t.Run(tables+" "+name, func(t *testing.T) {
-				alone(t)
+				ownnet.Enter(t)
 				n, _ := Find(name)
 				must(t, netlink.IpsetCreate("cali40all-ipam-pools", "hash:net", netlink.IpsetCreateOptions{}))
 				must(t, netlink.IpsetCreate("blocked", "hash:net", netlink.IpsetCreateOptions{}))
@@ -151,7 +135,7 @@ func TestRulesOfOthersStay(t *testing.T) {
 
 // TestTables has a network whose rules are in a table of nftables of its own.
 func TestTables(t *testing.T) {
-	alone(t)
+	ownnet.Enter(t)
 	run(t, `
 table ip flannel-ipv4 { chain postrtg { type nat hook postrouting priority srcnat; ip saddr 10.244.0.0/16 masquerade; }; }
 table ip6 flannel-ipv6 { chain forward { type filter hook forward priority filter; accept; }; }
@@ -201,7 +185,7 @@ func linkNames(t *testing.T) []string {
 
 // TestInterfacesAndRoutes has those of a network beside those of the host.
 func TestInterfacesAndRoutes(t *testing.T) {
-	alone(t)
+	ownnet.Enter(t)
 	before := linkNames(t)
 	addLink(t, &netlink.Vxlan{LinkAttrs: attrs("flannel.1"), VxlanId: 1, Port: 8472})
 	bridge := addLink(t, &netlink.Bridge{LinkAttrs: attrs("cni0")})
@@ -248,7 +232,7 @@ func TestInterfacesAndRoutes(t *testing.T) {
 }
 
 func TestCalicoRoutes(t *testing.T) {
-	alone(t)
+	ownnet.Enter(t)
 	eth := addLink(t, &netlink.Veth{LinkAttrs: attrs("eth0"), PeerName: "eth0p"})
 	must(t, netlink.LinkSetUp(eth))
 	run(t, "", "ip", "address", "add", "192.0.2.1/24", "dev", "eth0")

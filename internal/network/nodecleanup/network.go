@@ -92,6 +92,7 @@ func Find(name string) (Network, bool) {
 			},
 			RouteTables: []int{2004, 2005}, LocalRule: 100,
 		},
+		kubeProxy(),
 	}
 	i := slices.IndexFunc(all, func(n Network) bool { return n.Name == name })
 	if i < 0 {
@@ -100,7 +101,32 @@ func Find(name string) (Network, bool) {
 	return all[i], true
 }
 
-// Names are those that Find knows.
+// KubeProxy is the name by which Find knows what kube-proxy has left, which is no network but is removed as they are.
+const KubeProxy = "kube-proxy"
+
+// kubeProxy has rules alone, those that `kube-proxy --cleanup` removes (pkg/proxy/iptables and pkg/proxy/nftables of k8s.io/kubernetes), and the
+// chains that earlier versions had. Others that begin with KUBE- are the kubelet's, and stay. Connections that are translated already go by what
+// connection tracking has, which is left as it is.
+func kubeProxy() Network {
+	return Network{
+		Name: KubeProxy, Tables: []string{proxyTable},
+		Chains: []string{
+			"KUBE-SERVICES", "KUBE-EXTERNAL-SERVICES", "KUBE-NODEPORTS", "KUBE-POSTROUTING", "KUBE-MARK-MASQ", "KUBE-FORWARD",
+			"KUBE-PROXY-FIREWALL", "KUBE-PROXY-CANARY", "KUBE-SVC-", "KUBE-SVL-", "KUBE-SEP-", "KUBE-FW-", "KUBE-EXT-", "KUBE-XLB-",
+		},
+	}
+}
+
+const (
+	// proxyTable is kube-proxy's own in nftables, and proxyChain the one of iptables that leads from the addresses of Services.
+	proxyTable = "kube-proxy"
+	proxyChain = "KUBE-SERVICES"
+)
+
+// rulesOnly reports whether nothing is on nodes but rules.
+func (n Network) rulesOnly() bool { return len(n.Plugins) == 0 }
+
+// Names are those that Find knows, of networks.
 func Names() []string { return []string{"flannel", "calico", "cilium"} }
 
 const (
@@ -113,6 +139,9 @@ const (
 
 // Describe says in words what is removed from every node.
 func (n Network) Describe() []string {
+	if n.rulesOnly() {
+		return []string{"chains and rules of iptables: " + strings.Join(n.Chains, ", "), "tables of nftables: " + strings.Join(n.Tables, ", ")}
+	}
 	out := []string{"files in /etc/cni/net.d whose plugins are " + strings.Join(n.Plugins, ", ")}
 	if len(n.Beside) > 0 {
 		out[0] += "; " + strings.Join(n.Beside, ", ")
@@ -150,6 +179,9 @@ func matches(patterns []string, name string) bool {
 
 // Writable are the directories of the node that cleaning up after a network writes to; the rest it only reads.
 func (n Network) Writable() []string {
+	if n.rulesOnly() {
+		return nil
+	}
 	all := []string{"/etc/cni/net.d", "/var/lib/cni"}
 	for _, dir := range n.Dirs {
 		dir = strings.Replace(dir, "/var/run/", "/run/", 1)

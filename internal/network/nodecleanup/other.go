@@ -30,3 +30,6 @@ func (h Host) Standing(Network) (*Report, error) { return nil, errors.ErrUnsuppo
 
 // Adopt works on Linux only.
 func (h Host) Adopt(Network) error { return errors.ErrUnsupported }
+
+// Check works on Linux only.
+func (s Services) Check(context.Context) (*Report, error) { return nil, errors.ErrUnsupported }

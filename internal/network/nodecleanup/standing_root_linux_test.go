@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/vishvananda/netlink"
+
+	"github.com/replumb/replumb/internal/testing/ownnet"
 )
 
 const sizedList = `{"name": "k8s-pod-network", "plugins": [{"type": "calico", "mtu": 1450}]}`
@@ -35,7 +37,7 @@ func TestStanding(t *testing.T) {
 		"wider": {mtu: 1500},
 	} {
 		t.Run(name, func(t *testing.T) {
-			alone(t)
+			ownnet.Enter(t)
 			h := aNode(t, map[string]string{netd + "10-calico.conflist.replumb": sizedList})
 			up(t, &netlink.Vxlan{LinkAttrs: attrs("flannel.1"), VxlanId: 1, Port: 8472}, 1000)
 			up(t, &netlink.Vxlan{LinkAttrs: attrs("vxlan.calico"), VxlanId: 4096, Port: 4789}, tt.mtu)
@@ -62,7 +64,7 @@ func TestStanding(t *testing.T) {
 
 // TestStandingDown: a tunnel that is down carries nothing, such as the one that the kernel's module makes.
 func TestStandingDown(t *testing.T) {
-	alone(t)
+	ownnet.Enter(t)
 	calico, _ := Find("calico")
 	h := aNode(t, map[string]string{netd + "10-calico.conflist.replumb": calicoList})
 	must(t, netlink.LinkAdd(&netlink.Vxlan{LinkAttrs: attrs("vxlan.calico"), VxlanId: 4096, Port: 4789}))

@@ -18,8 +18,8 @@ const CiliumConfig = "cilium-config"
 // routes. It does not keep pods from nodes whose agent starts: they have their network from the other.
 func beside() map[string]string {
 	return map[string]string{
-		"cni-exclusive": "false", "unmanaged-pod-watcher-interval": "0", "enable-policy": "never", "enable-host-legacy-routing": "true",
-		"set-cilium-node-taints": "false",
+		"cni-exclusive": off, "unmanaged-pod-watcher-interval": "0", "enable-policy": "never", "enable-host-legacy-routing": on,
+		"set-cilium-node-taints": off,
 	}
 }
 
@@ -36,7 +36,7 @@ func ParkCilium(o *unstructured.Unstructured) (*unstructured.Unstructured, error
 	case o.GetKind() == "DaemonSet" || o.GetKind() == "Deployment":
 		marked := o.DeepCopy()
 		return marked, unstructured.SetNestedField(
-			marked.Object, "true", "spec", "template", "metadata", "annotations", v1alpha1.AnnotationBeside,
+			marked.Object, on, "spec", "template", "metadata", "annotations", v1alpha1.AnnotationBeside,
 		)
 	}
 	return o, nil
@@ -58,6 +58,9 @@ func parkConfig(o *unstructured.Unstructured) (*unstructured.Unstructured, error
 	}
 	for key, value := range beside() {
 		data[key] = value
+	}
+	if data[ReplacesProxyKey] == on { // later, and node by node: see ReplaceProxy
+		data[ReplacesProxyKey] = off
 	}
 	data[conflistKey] = path.Join(path.Dir(at), parkedName(path.Base(at)))
 	return o, unstructured.SetNestedStringMap(o.Object, data, "data")

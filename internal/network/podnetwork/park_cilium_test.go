@@ -26,6 +26,10 @@ func TestParkCilium(t *testing.T) {
 			"its ConfigMap", config + `ipam: cluster-pool, cni-exclusive: "true", write-cni-conf-when-ready: /host/etc/cni/net.d/05-cilium.conflist}}`,
 			config + "ipam: cluster-pool, " + parked + "}}",
 		},
+		{
+			"in place of kube-proxy", config + `write-cni-conf-when-ready: /host/etc/cni/net.d/05-cilium.conflist, kube-proxy-replacement: "true"}}`,
+			config + parked + `, kube-proxy-replacement: "false"}}`,
+		},
 		{"parked already", config + parked + "}}", config + parked + "}}"},
 		{"nowhere to write", config + "ipam: cluster-pool}}", ""},
 		{"a directory", config + "write-cni-conf-when-ready: /}}", ""},

@@ -7,14 +7,14 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"runtime"
 	"slices"
 	"testing"
 	"time"
 
 	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
+
+	"github.com/replumb/replumb/internal/testing/ownnet"
 )
 
 var oldRange = []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}
@@ -22,17 +22,7 @@ var oldRange = []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}
 // alone runs the rest of the test in a network namespace of its own, with a loopback interface that is up. It needs root.
 func alone(t *testing.T) {
 	t.Helper()
-	runtime.LockOSThread()
-	was, err := netns.Get()
-	must(t, err)
-	own, err := netns.New()
-	must(t, err)
-	t.Cleanup(func() {
-		must(t, netns.Set(was))
-		must(t, own.Close())
-		must(t, was.Close())
-		runtime.UnlockOSThread()
-	})
+	ownnet.Enter(t)
 	must(t, netlink.LinkSetUp(link(t, loopback)))
 }
 

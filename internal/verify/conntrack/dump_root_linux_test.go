@@ -20,6 +20,8 @@ import (
 	"github.com/vishvananda/netlink/nl"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
+
+	"github.com/replumb/replumb/internal/testing/ownnet"
 )
 
 func must(t testing.TB, err error) {
@@ -27,23 +29,6 @@ func must(t testing.TB, err error) {
 	if err != nil {
 		t.Fatal(err)
 	}
-}
-
-// alone runs the rest of the test in a network namespace of its own. It needs root.
-func alone(t testing.TB) netns.NsHandle {
-	t.Helper()
-	runtime.LockOSThread()
-	was, err := netns.Get()
-	must(t, err)
-	own, err := netns.New()
-	must(t, err)
-	t.Cleanup(func() {
-		must(t, netns.Set(was))
-		must(t, own.Close())
-		must(t, was.Close())
-		runtime.UnlockOSThread()
-	})
-	return own
 }
 
 // run a program of the machine, in the namespace of this thread.
@@ -77,7 +62,7 @@ table inet services {
 
 func newFabric(t *testing.T) *fabric {
 	t.Helper()
-	f := &fabric{node: alone(t)}
+	f := &fabric{node: ownnet.Enter(t)}
 	var err error
 	f.pod, err = netns.New()
 	must(t, err)
@@ -269,7 +254,7 @@ func fill(t testing.TB, n int) {
 
 // TestManyFlows reads more entries than come in one message.
 func TestManyFlows(t *testing.T) {
-	alone(t)
+	ownnet.Enter(t)
 	const n = 3000
 	fill(t, n)
 	seen, old := map[endpoints]bool{}, 0
@@ -289,7 +274,7 @@ func TestManyFlows(t *testing.T) {
 
 // BenchmarkClients looks at a table of 50,000 entries, and for comparison lets vishvananda/netlink list them.
 func BenchmarkClients(b *testing.B) {
-	alone(b)
+	ownnet.Enter(b)
 	fill(b, 50000)
 	b.ReportAllocs()
 	moved := map[netip.Addr]string{netip.MustParseAddr("10.96.0.5"): "shop/cart"}

@@ -1,0 +1,533 @@
+package cni
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strconv"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/cordon"
+	"github.com/replumb/replumb/internal/migration/incluster"
+	"github.com/replumb/replumb/internal/network/nodecleanup"
+	"github.com/replumb/replumb/internal/network/podnetwork"
+	"github.com/replumb/replumb/internal/verify/connectivity"
+)
+
+// mark writes on a Node who leads to Services there; nothing is kube-proxy alone, as it was. It is part of the ID on which way it is written.
+func (p *Planner) mark(name, value string, d engine.Direction) engine.Step {
+	about := map[string]string{
+		v1alpha1.ProxyBeside:   "Have Cilium and kube-proxy lead to Services on node " + name,
+		v1alpha1.ProxyLeaving:  "Keep kube-proxy off node " + name,
+		v1alpha1.ProxyReplaced: "Record that Cilium alone leads to Services on node " + name,
+		"":                     "Remove the mark of who leads to Services from node " + name,
+	}[value]
+	read := func(ctx context.Context) (*corev1.Node, error) {
+		n, err := cordon.Read(ctx, p.Tools.Cluster, name)
+		if err != nil || n == nil {
+			return n, err
+		}
+		have := n.Labels[v1alpha1.LabelKubeProxy]
+		if have == value || d == forward && value == v1alpha1.ProxyBeside && have == v1alpha1.ProxyLeaving { // an earlier run got further
+			return n, nil
+		}
+		return n, engine.NotYet("node %s has %s: %q", name, v1alpha1.LabelKubeProxy, have)
+	}
+	var shown any = value
+	id := value
+	if value == "" {
+		shown, id = nil, "none"
+	}
+	return &engine.Observed[*corev1.Node]{
+		Name: "mark/" + id + "/" + name, About: about, Look: engine.LookOf(read), Proof: engine.ProofOf(read),
+		Write: func(ctx context.Context, n *corev1.Node) error {
+			return cordon.Patch(ctx, p.Tools.Cluster, n, func(n *corev1.Node) {
+				delete(n.Labels, v1alpha1.LabelKubeProxy)
+				if value != "" {
+					metav1.SetMetaDataLabel(&n.ObjectMeta, v1alpha1.LabelKubeProxy, value)
+				}
+			})
+		},
+		Changes: func() ([]engine.Change, error) {
+			body := map[string]any{"metadata": map[string]any{"labels": map[string]any{v1alpha1.LabelKubeProxy: shown}}}
+			return []engine.Change{{Verb: "patch", Object: "Node " + name, Body: body}}, nil
+		},
+	}
+}
+
+// readSet reads a DaemonSet; nil, if it is gone.
+func (t Tools) readSet(ctx context.Context, key client.ObjectKey) (*appsv1.DaemonSet, error) {
+	ds := &appsv1.DaemonSet{}
+	err := t.Cluster.Get(ctx, key, ds)
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("daemonset %s: %w", key, err)
+	}
+	return ds, nil
+}
+
+// patchSet changes a DaemonSet as it was read.
+func (t Tools) patchSet(ctx context.Context, ds *appsv1.DaemonSet, change func(*appsv1.DaemonSet)) error {
+	was := ds.DeepCopy()
+	change(ds)
+	patch := client.MergeFromWithOptions(was, client.MergeFromWithOptimisticLock{})
+	if err := t.Cluster.Patch(ctx, ds, patch, client.FieldOwner(v1alpha1.FieldManager)); err != nil {
+		return fmt.Errorf("%s: %w", nameOf(ds), err)
+	}
+	return nil
+}
+
+// keepOff keeps kube-proxy off the nodes that are marked, and remembers on its DaemonSet where it was let on before.
+func (p *Planner) keepOff(set *appsv1.DaemonSet) engine.Step {
+	return p.affinity(set, "keep-off/", "Have kube-proxy leave nodes where it is replaced: "+nameOf(set), func(ds *appsv1.DaemonSet) (func(), error) {
+		if ds.Annotations[v1alpha1.AnnotationAffinity] != "" {
+			return nil, nil
+		}
+		was, err := podnetwork.Remembered(ds.Spec.Template.Spec.Affinity)
+		return func() {
+			metav1.SetMetaDataAnnotation(&ds.ObjectMeta, v1alpha1.AnnotationAffinity, was)
+			ds.Spec.Template.Spec.Affinity = podnetwork.KeepOff(ds.Spec.Template.Spec.Affinity)
+		}, err
+	})
+}
+
+// letOn lets kube-proxy on every node that it was let on before.
+func (p *Planner) letOn(set *appsv1.DaemonSet) engine.Step {
+	return p.affinity(set, "let-on/", "Let kube-proxy on nodes as before: "+nameOf(set), func(ds *appsv1.DaemonSet) (func(), error) {
+		text := ds.Annotations[v1alpha1.AnnotationAffinity]
+		if text == "" {
+			return nil, nil
+		}
+		was, err := podnetwork.Recall(text)
+		return func() {
+			delete(ds.Annotations, v1alpha1.AnnotationAffinity)
+			ds.Spec.Template.Spec.Affinity = was
+		}, err
+	})
+}
+
+// affinity is a step that changes a DaemonSet by what change returns; nothing is to do where that is nil.
+func (p *Planner) affinity(set *appsv1.DaemonSet, id, about string, change func(*appsv1.DaemonSet) (func(), error)) engine.Step {
+	key := client.ObjectKeyFromObject(set)
+	read := func(ctx context.Context) (*appsv1.DaemonSet, error) {
+		ds, err := p.Tools.readSet(ctx, key)
+		if err != nil || ds == nil {
+			return ds, err
+		}
+		write, err := change(ds)
+		if err == nil && write != nil {
+			err = engine.NotYet("%s is not changed", nameOf(ds))
+		}
+		return ds, err
+	}
+	return &engine.Observed[*appsv1.DaemonSet]{
+		Name: id + key.Namespace + "/" + key.Name, About: about, Look: engine.LookOf(read), Proof: engine.ProofOf(read),
+		Write: func(ctx context.Context, ds *appsv1.DaemonSet) error {
+			write, err := change(ds)
+			if err != nil || write == nil {
+				return err
+			}
+			return p.Tools.patchSet(ctx, ds, func(*appsv1.DaemonSet) { write() })
+		},
+		Changes: func() ([]engine.Change, error) {
+			ds := set.DeepCopy()
+			write, err := change(ds)
+			if err != nil {
+				return nil, err
+			}
+			if write != nil {
+				write()
+			}
+			body := map[string]any{
+				"metadata": map[string]any{"annotations": map[string]any{v1alpha1.AnnotationAffinity: ds.Annotations[v1alpha1.AnnotationAffinity]}},
+				"spec":     map[string]any{"template": map[string]any{"spec": map[string]any{"affinity": ds.Spec.Template.Spec.Affinity}}},
+			}
+			return []engine.Change{{Verb: "patch", Object: nameOf(set), Body: body}}, nil
+		},
+	}
+}
+
+// settled waits until kube-proxy, whose pods are replaced where its template changes, is ready wherever it is to be.
+func (p *Planner) settled(set *appsv1.DaemonSet) engine.Step {
+	key := client.ObjectKeyFromObject(set)
+	return &engine.Wait{
+		Name: "settled/" + key.Namespace + "/" + key.Name, About: "Wait until kube-proxy is ready: " + nameOf(set), Limit: rolloutTime, Again: true,
+		For: func(ctx context.Context) error {
+			ds, err := p.Tools.readSet(ctx, key)
+			if err != nil || ds == nil {
+				return err
+			}
+			st := &ds.Status
+			onDelete := ds.Spec.UpdateStrategy.Type == appsv1.OnDeleteDaemonSetStrategyType
+			switch {
+			case st.ObservedGeneration < ds.Generation:
+				return engine.NotYet("%s has not been looked at yet", nameOf(ds))
+			case st.NumberReady < st.DesiredNumberScheduled || !onDelete && st.UpdatedNumberScheduled < st.DesiredNumberScheduled:
+				return engine.NotYet("%s is ready on %d of %d nodes", nameOf(ds), st.NumberReady, st.DesiredNumberScheduled)
+			}
+			return nil
+		},
+	}
+}
+
+// setPods are the pods of DaemonSets on a node, those that are ending too.
+func (t Tools) setPods(ctx context.Context, node string, sets ...appsv1.DaemonSet) ([]corev1.Pod, error) {
+	var out []corev1.Pod
+	for i := range sets {
+		selector, err := metav1.LabelSelectorAsSelector(sets[i].Spec.Selector)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", nameOf(&sets[i]), err)
+		}
+		pods := &corev1.PodList{}
+		if err := t.Cluster.List(ctx, pods, client.InNamespace(sets[i].Namespace), client.MatchingLabelsSelector{Selector: selector}); err != nil {
+			return nil, fmt.Errorf("pods of %s: %w", nameOf(&sets[i]), err)
+		}
+		for _, pod := range pods.Items {
+			if pod.Spec.NodeName == node {
+				out = append(out, pod)
+			}
+		}
+	}
+	return out, nil
+}
+
+// proxyGone waits until kube-proxy has ended on a node.
+func (p *Planner) proxyGone(node string) engine.Step {
+	return &engine.Wait{
+		Name: "proxy-gone/" + node, About: "Wait until kube-proxy has left node " + node, Limit: agentTime,
+		For: func(ctx context.Context) error {
+			pods, err := p.Tools.setPods(ctx, node, p.Survey.ProxySets...)
+			if err == nil && len(pods) > 0 {
+				return engine.NotYet("pod %s/%s is on node %s", pods[0].Namespace, pods[0].Name, node)
+			}
+			return err
+		},
+	}
+}
+
+// proxyThere waits until kube-proxy runs on a node again.
+func (p *Planner) proxyThere(node string) engine.Step {
+	return &engine.Wait{
+		Name: "proxy-there/" + node, About: "Wait until kube-proxy is back on node " + node, Limit: agentTime,
+		For: func(ctx context.Context) error {
+			pods, err := p.Tools.setPods(ctx, node, p.Survey.ProxySets...)
+			if err == nil && !slices.ContainsFunc(pods, func(p corev1.Pod) bool { return p.DeletionTimestamp.IsZero() && connectivity.Ready(&p) }) {
+				return engine.NotYet("node %s has no pod of kube-proxy that is ready", node)
+			}
+			return err
+		},
+	}
+}
+
+// agentReplaces has Cilium's agent of a node start again, unless it does the work of kube-proxy already, or does not, as is wanted. health is where
+// it has to say that it is well, in place of kube-proxy; empty is nowhere.
+func (p *Planner) agentReplaces(node string, does bool, health string) engine.Step {
+	args := []string{"--socket=" + hostRoot + "/run/cilium/cilium.sock"}
+	id, title := "replace/"+node, "Have Cilium's agent on node "+node+" do the work of kube-proxy"
+	switch {
+	case health != "":
+		_, port, _ := net.SplitHostPort(health)
+		args = append(args, "--healthz="+net.JoinHostPort("localhost", port))
+		id, title = "health/"+node, "Have Cilium's agent on node "+node+" say that it is well at "+health
+	case !does:
+		id, title = "release/"+node, "Have Cilium's agent on node "+node+" leave Services to kube-proxy"
+	}
+	s := &replaceStep{agentStep: &agentStep{agent: p.agent(verbCilium, node, args...), id: id, title: title, time: rolloutTime}, does: does, health: health}
+	if set := p.Survey.Manifests.set(); set != nil {
+		s.set = *set
+	}
+	return s
+}
+
+// replaceStep asks Cilium's agent of a node, and ends its pod where the answer is not what is wanted: the next one has read its configuration
+// as it is by then.
+type replaceStep struct {
+	*agentStep
+	set    appsv1.DaemonSet
+	does   bool
+	health string
+	// ended is the pod that this run has ended: one that came after it and says the same as it is not ended as well.
+	ended string
+}
+
+// Verify implements engine.Step.
+func (s *replaceStep) Verify(ctx context.Context) error {
+	r, err := s.outcome(ctx)
+	if err != nil {
+		return err
+	}
+	agents, err := s.tools.setPods(ctx, s.node, s.set)
+	if err != nil {
+		return err
+	}
+	if len(agents) != 1 || !agents[0].DeletionTimestamp.IsZero() || !connectivity.Ready(&agents[0]) {
+		return s.again(ctx, "node %s has no agent of Cilium that is ready", s.node)
+	}
+	older, err := s.askedBefore(ctx, &agents[0])
+	if err != nil {
+		return err
+	}
+	switch name := agents[0].Name; {
+	case older:
+		return s.again(ctx, "agent %s on node %s was not asked yet", name, s.node)
+	case s.content(r):
+		return s.end(ctx)
+	case len(r.Problems) > 0:
+		return s.again(ctx, "agent %s on node %s: %s", name, s.node, r)
+	case s.ended != "" && s.ended != name:
+		return fmt.Errorf("agent %s on node %s has started again, and says: %s", name, s.node, r)
+	}
+	s.ended = agents[0].Name
+	uid := agents[0].UID
+	if err := s.tools.Cluster.Delete(ctx, &agents[0], client.Preconditions{UID: &uid}); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("ending pod %s: %w", s.ended, err)
+	}
+	return s.again(ctx, "agent %s on node %s starts again", s.ended, s.node)
+}
+
+// again asks later: the answer that there is, is not about the agent that is meant.
+func (s *replaceStep) again(ctx context.Context, format string, args ...any) error {
+	if err := s.start(ctx); err != nil {
+		return err
+	}
+	return engine.NotYet(format, args...)
+}
+
+// askedBefore reports whether the pod that asks may be older than the agent, by times that are whole seconds: whom it asked is not known then.
+func (s *replaceStep) askedBefore(ctx context.Context, agent *corev1.Pod) (bool, error) {
+	asking, err := s.pods(ctx)
+	if err != nil || len(asking) == 0 {
+		return true, err
+	}
+	return !asking[len(asking)-1].CreationTimestamp.After(agent.CreationTimestamp.Time), nil
+}
+
+func (s *replaceStep) content(r *nodecleanup.Report) bool {
+	return slices.Contains(r.Found, nodecleanup.Replaces(s.does)) && (s.health == "" || slices.Contains(r.Found, nodecleanup.HealthzAnswers))
+}
+
+// Preview implements engine.Previewer.
+func (s *replaceStep) Preview() ([]engine.Change, error) {
+	runs, err := s.agentStep.Preview()
+	return append(runs, engine.Change{Verb: "delete", Object: fmt.Sprintf("Pod %s/%s-* on Node %s", s.set.Namespace, s.set.Name, s.node)}), err
+}
+
+// trialName is that of the Service that is asked for.
+const trialName = "kube-proxy-trial"
+
+// The times of a proof. A kube-proxy that runs writes rules for a new Service within its minSyncPeriod, a second by default.
+const (
+	proofReach = 90 * time.Second
+	proofQuiet = 20 * time.Second
+)
+
+// proofStep makes a Service that no node has heard of, and looks on one node who leads to it: of rules that are there it says nothing, as they
+// may be left over. On the way to Cilium the node has to reach it, by its address and at the node's own port, and kube-proxy must not have
+// written rules for it; on the way back kube-proxy must have. Where no DaemonSet runs kube-proxy it is a gate.
+type proofStep struct {
+	*agentStep
+	direction engine.Direction
+	guide     string
+}
+
+func (p *Planner) proof(node string, d engine.Direction) engine.Step {
+	s := &proofStep{agentStep: &agentStep{agent: p.agent(verbServices, node), id: "services/" + node, time: agentTime}, direction: d}
+	s.title = "Verify that Cilium alone leads to Services on node " + node
+	if d == backward {
+		s.id, s.title = "services-back/"+node, "Verify that kube-proxy leads to Services on node "+node
+	}
+	if len(p.Survey.ProxySets) > 0 {
+		return s
+	}
+	s.time = p.spec().GateWait
+	s.guide = fmt.Sprintf("Stop kube-proxy on node %s so that it does not start again, and leave its rules as they are (no --cleanup). "+
+		"replumb goes on by itself.", node)
+	if d == backward {
+		s.guide = fmt.Sprintf("Start kube-proxy on node %s again. replumb goes on by itself.", node)
+	}
+	return gatedProof{s}
+}
+
+// gatedProof waits for the operator.
+type gatedProof struct{ *proofStep }
+
+// Role implements engine.Cast.
+func (gatedProof) Role() engine.Role { return engine.RoleGate }
+
+// Guide implements engine.Guide.
+func (g gatedProof) Guide() string { return g.guide }
+
+// Waits implements engine.Waiter.
+func (*proofStep) Waits() {}
+
+// Do makes the Service and asks the node.
+func (s *proofStep) Do(ctx context.Context) error {
+	if err := s.Abandon(ctx); err != nil {
+		return err
+	}
+	servers, err := incluster.APIServers(ctx, s.tools.Cluster)
+	if err != nil {
+		return err
+	}
+	svc, slice, err := trial(s.migration, servers)
+	if err != nil {
+		return err
+	}
+	for _, o := range []client.Object{svc, slice} {
+		if svc.UID != "" { // it goes when the Service goes
+			slice.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Service", Name: svc.Name, UID: svc.UID}}
+		}
+		err := s.tools.Cluster.Create(ctx, o, client.FieldOwner(v1alpha1.FieldManager))
+		if apierrors.IsAlreadyExists(err) {
+			return engine.NotYet("%s of an earlier try is still ending", o.GetName())
+		}
+		if err != nil {
+			return fmt.Errorf("trying out Services: %w", err)
+		}
+	}
+	n, err := cordon.Read(ctx, s.tools.Cluster, s.node)
+	if err != nil || n == nil {
+		return err
+	}
+	s.args = s.asked(svc, cluster.InternalIP(n))
+	return s.start(ctx)
+}
+
+// asked are the arguments that ask for a Service.
+func (s *proofStep) asked(svc *corev1.Service, address string) []string {
+	args := []string{"--root=" + hostRoot, "--timeout=" + proofReach.String(), "--quiet=" + proofQuiet.String()}
+	if s.direction == backward {
+		return append(args, "--programmed="+svc.Spec.ClusterIP)
+	}
+	port := svc.Spec.Ports[0]
+	reach := net.JoinHostPort(svc.Spec.ClusterIP, strconv.Itoa(int(port.Port)))
+	if address != "" && port.NodePort != 0 {
+		reach += "," + net.JoinHostPort(address, strconv.Itoa(int(port.NodePort)))
+	}
+	return append(args, "--reach="+reach, "--unprogrammed="+svc.Spec.ClusterIP)
+}
+
+// trial is a Service without pods, in front of what always answers: the API servers.
+func trial(migration string, servers []string) (*corev1.Service, *discoveryv1.EndpointSlice, error) {
+	meta := func() metav1.ObjectMeta {
+		return metav1.ObjectMeta{
+			Namespace: v1alpha1.SystemNamespace, Name: trialName, Labels: map[string]string{v1alpha1.LabelMigration: migration},
+		}
+	}
+	const https = 443
+	svc := &corev1.Service{ObjectMeta: meta(), Spec: corev1.ServiceSpec{
+		Type: corev1.ServiceTypeNodePort, Ports: []corev1.ServicePort{{Name: "https", Port: https}},
+	}}
+	first, err := netip.ParseAddrPort(servers[0])
+	if err != nil {
+		return nil, nil, fmt.Errorf("address of an API server: %w", err)
+	}
+	slice := &discoveryv1.EndpointSlice{
+		ObjectMeta: meta(), AddressType: discoveryv1.AddressTypeIPv4,
+		Ports: []discoveryv1.EndpointPort{{
+			Name: ptr.To("https"), Port: ptr.To(int32(first.Port())), Protocol: ptr.To(corev1.ProtocolTCP),
+		}},
+	}
+	if first.Addr().Is6() {
+		slice.AddressType = discoveryv1.AddressTypeIPv6
+	}
+	slice.Labels[discoveryv1.LabelServiceName] = trialName
+	slice.Labels[discoveryv1.LabelManagedBy] = v1alpha1.FieldManager
+	for _, text := range servers {
+		if s, err := netip.ParseAddrPort(text); err == nil && s.Port() == first.Port() && s.Addr().Is4() == first.Addr().Is4() {
+			slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{
+				Addresses: []string{s.Addr().String()}, Conditions: discoveryv1.EndpointConditions{Ready: ptr.To(true)},
+			})
+		}
+	}
+	return svc, slice, nil
+}
+
+// Verify implements engine.Step. What does not hold is asked about another Service.
+func (s *proofStep) Verify(ctx context.Context) error {
+	r, err := s.outcome(ctx)
+	if err != nil {
+		return err
+	}
+	if len(r.Problems) == 0 {
+		return s.Abandon(ctx)
+	}
+	if err := s.Do(ctx); err != nil {
+		return err
+	}
+	return engine.NotYet("node %s: %s", s.node, r)
+}
+
+// Abandon implements engine.Abandoner.
+func (s *proofStep) Abandon(ctx context.Context) error {
+	if err := s.end(ctx); err != nil {
+		return err
+	}
+	meta := metav1.ObjectMeta{Namespace: v1alpha1.SystemNamespace, Name: trialName}
+	for _, o := range []client.Object{&discoveryv1.EndpointSlice{ObjectMeta: meta}, &corev1.Service{ObjectMeta: meta}} {
+		if err := s.tools.Cluster.Delete(ctx, o); client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("removing what Services were tried out with: %w", err)
+		}
+	}
+	return nil
+}
+
+// Preview implements engine.Previewer.
+func (s *proofStep) Preview() ([]engine.Change, error) {
+	name := v1alpha1.SystemNamespace + "/" + trialName
+	runs, err := s.agentStep.Preview()
+	return append([]engine.Change{{Verb: "create", Object: "Service " + name}, {Verb: "create", Object: "EndpointSlice " + name}}, runs...), err
+}
+
+// forgetConfig removes a CiliumNodeConfig. Agents have read theirs, and go by it until they start again.
+func (p *Planner) forgetConfig(o *unstructured.Unstructured) engine.Step {
+	have := func(ctx context.Context) (*unstructured.Unstructured, error) {
+		return p.Tools.get(ctx, o.GroupVersionKind(), client.ObjectKeyFromObject(o))
+	}
+	return &engine.Write{
+		Name: "forget/" + keyOf(o).slug(), About: "Delete " + keyOf(o).String(),
+		Holds: func(ctx context.Context) error {
+			found, err := have(ctx)
+			if err == nil && found != nil {
+				return engine.NotYet("%s is still there", keyOf(o))
+			}
+			return err
+		},
+		Write: func(ctx context.Context) error {
+			found, err := have(ctx)
+			if err != nil || found == nil {
+				return err
+			}
+			return client.IgnoreNotFound(p.Tools.Any.Delete(ctx, found))
+		},
+		Changes: func() ([]engine.Change, error) {
+			return []engine.Change{{Verb: "delete", Object: keyOf(o).String()}}, nil
+		},
+	}
+}
+
+// asObject is a DaemonSet as steps take objects of all kinds.
+func asObject(ds *appsv1.DaemonSet) *unstructured.Unstructured {
+	o := &unstructured.Unstructured{}
+	o.SetGroupVersionKind(appsv1.SchemeGroupVersion.WithKind("DaemonSet"))
+	o.SetNamespace(ds.Namespace)
+	o.SetName(ds.Name)
+	o.SetUID(ds.UID)
+	return o
+}

@@ -1,0 +1,100 @@
+package podnetwork
+
+import (
+	"encoding/json"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+)
+
+// Keys of cilium-config that say what is to become of kube-proxy.
+const (
+	// ReplacesProxyKey has agents do the work of kube-proxy.
+	ReplacesProxyKey = "kube-proxy-replacement"
+	// ProxyHealthKey is where an agent that does says that it is well, as kube-proxy does. It asks for the address once, as it starts: a
+	// kube-proxy that has it keeps it from it for good (registerKubeProxyHealthzHTTPService in daemon/healthz).
+	ProxyHealthKey = "kube-proxy-replacement-healthz-bind-address"
+	// HostOnlyKey has packets of pods be led to Services one by one, and not the sockets of pods as they connect: connections to Services that
+	// pods have open are led so, and nothing leads them any more where it is not on (ENABLE_PER_PACKET_LB in bpf/bpf_lxc.c).
+	HostOnlyKey = "bpf-lb-sock-hostns-only"
+
+	on, off = "true", "false"
+)
+
+// Names of the CiliumNodeConfigs, of which a later one by name counts.
+const (
+	proxyConfig       = "replumb-kube-proxy"
+	proxyHealthConfig = "replumb-kube-proxy-healthz"
+)
+
+// ReplaceProxy are the CiliumNodeConfigs that have agents do the work of kube-proxy, on nodes that are marked for that
+// (Documentation/configuration/per-node-config.rst). health is the address that they say that they are well at; as long as kube-proxy is on the
+// node it is kube-proxy's. Agents read them when they start.
+func ReplaceProxy(namespace, health string) []*unstructured.Unstructured {
+	all := []*unstructured.Unstructured{
+		nodeConfig(namespace, proxyConfig, map[string]any{ReplacesProxyKey: on, ProxyHealthKey: ""},
+			v1alpha1.ProxyBeside, v1alpha1.ProxyLeaving, v1alpha1.ProxyReplaced),
+	}
+	if health != "" {
+		all = append(all, nodeConfig(namespace, proxyHealthConfig, map[string]any{ProxyHealthKey: health}, v1alpha1.ProxyLeaving, v1alpha1.ProxyReplaced))
+	}
+	return all
+}
+
+func nodeConfig(namespace, name string, defaults map[string]any, marks ...any) *unstructured.Unstructured {
+	return &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "cilium.io/v2", "kind": "CiliumNodeConfig",
+		"metadata": map[string]any{"namespace": namespace, "name": name},
+		"spec": map[string]any{
+			"defaults": defaults,
+			"nodeSelector": map[string]any{"matchExpressions": []any{
+				map[string]any{"key": v1alpha1.LabelKubeProxy, "operator": "In", "values": marks},
+			}},
+		},
+	}}
+}
+
+// KeepOff is an affinity that keeps pods off nodes that kube-proxy has to leave, and lets them on all others that it let them on before. Of
+// several terms one is enough for a node, so each of them gets the condition.
+func KeepOff(was *corev1.Affinity) *corev1.Affinity {
+	out := was.DeepCopy()
+	if out == nil {
+		out = &corev1.Affinity{}
+	}
+	if out.NodeAffinity == nil {
+		out.NodeAffinity = &corev1.NodeAffinity{}
+	}
+	required := out.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution
+	if required == nil || len(required.NodeSelectorTerms) == 0 {
+		required = &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{}}}
+	}
+	for i := range required.NodeSelectorTerms {
+		t := &required.NodeSelectorTerms[i]
+		t.MatchExpressions = append(t.MatchExpressions, corev1.NodeSelectorRequirement{
+			Key: v1alpha1.LabelKubeProxy, Operator: corev1.NodeSelectorOpNotIn, Values: []string{v1alpha1.ProxyLeaving, v1alpha1.ProxyReplaced},
+		})
+	}
+	out.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution = required
+	return out
+}
+
+// Remembered is an affinity as AnnotationAffinity has it.
+func Remembered(a *corev1.Affinity) (string, error) {
+	body, err := json.Marshal(a)
+	if err != nil {
+		return "", fmt.Errorf("an affinity: %w", err)
+	}
+	return string(body), nil
+}
+
+// Recall reads AnnotationAffinity. None is nil.
+func Recall(text string) (*corev1.Affinity, error) {
+	var a *corev1.Affinity
+	if err := json.Unmarshal([]byte(text), &a); err != nil {
+		return nil, fmt.Errorf("annotation %s: %w", v1alpha1.AnnotationAffinity, err)
+	}
+	return a, nil
+}
