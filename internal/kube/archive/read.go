@@ -35,7 +35,7 @@ func Open(file string) (*Archive, error) {
 	if err != nil {
 		return nil, &Error{Problem: err.Error(), Hint: "replumb snapshot -o FILE writes a snapshot"}
 	}
-	defer f.Close() // it was only read
+	defer func() { _ = f.Close() }() // it was only read
 	a, err := Read(f)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", file, err)
@@ -100,8 +100,8 @@ type reader struct {
 	tar *tar.Reader
 	// packed is what tar reads.
 	packed io.Reader
-	sum  hash.Hash
-	seen int
+	sum    hash.Hash
+	seen   int
 }
 
 // next reads an entry.
@@ -142,8 +142,9 @@ func (r *reader) head(into *Head) error {
 	}
 	if into.Format > Format {
 		return &Error{
-			Problem: fmt.Sprintf("the snapshot has format %d, written by replumb %s, and this replumb reads up to %d", into.Format, into.Replumb, Format),
-			Hint:    "use that version of replumb, or a later one",
+			Problem: fmt.Sprintf("the snapshot has format %d, written by replumb %s, and this replumb reads up to %d",
+				into.Format, into.Replumb, Format),
+			Hint: "use that version of replumb, or a later one",
 		}
 	}
 	add(r.sum, name, body)

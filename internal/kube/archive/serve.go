@@ -92,7 +92,7 @@ func (s *Server) Untried() []string {
 // RoundTrip implements http.RoundTripper.
 func (s *Server) RoundTrip(r *http.Request) (*http.Response, error) {
 	if r.Body != nil {
-		defer r.Body.Close() // it is in memory
+		defer func() { _ = r.Body.Close() }() // it is in memory
 	}
 	if err := r.Context().Err(); err != nil {
 		return nil, err

@@ -36,7 +36,7 @@ type Taker struct {
 	Now     func() time.Time
 }
 
-// pageSizes are those of collections whose objects may be large: a page is in memory at once. Others have pages of 500.
+// pageSize is that of collections whose objects may be large: a page is in memory at once. Others have pages of 500.
 func pageSize(resource string) int {
 	switch resource {
 	case "secrets", "customresourcedefinitions":
@@ -209,7 +209,8 @@ func (t *Taker) access(ctx context.Context, a *answers) error {
 // servers looks at every API server, as steps do.
 func (t *Taker) servers(ctx context.Context, a *answers) error {
 	found := &discoveryv1.EndpointSliceList{}
-	err := t.Cluster.List(ctx, found, client.InNamespace(metav1.NamespaceDefault), client.MatchingLabels{discoveryv1.LabelServiceName: "kubernetes"})
+	ofKubernetes := client.MatchingLabels{discoveryv1.LabelServiceName: "kubernetes"}
+	err := t.Cluster.List(ctx, found, client.InNamespace(metav1.NamespaceDefault), ofKubernetes)
 	if err != nil && !apierrors.IsForbidden(err) {
 		return fmt.Errorf("looking for API servers: %w", err)
 	}
@@ -276,7 +277,21 @@ func (t *Taker) resources(a *answers) []resource {
 			wanted[schema.GroupResource{Group: r.Group, Resource: r.Resource}] = true
 		}
 	}
-	var all []resource
+	all := slices.DeleteFunc(a.served(), func(r resource) bool {
+		versions, has := known[r.GroupResource()]
+		if has {
+			return !slices.Contains(versions, r.Version)
+		}
+		return !wanted[r.GroupResource()] || r.Resource == "events"
+	})
+	slices.SortFunc(all, func(x, y resource) int {
+		return cmp.Or(strings.Compare(x.Group, y.Group), strings.Compare(x.Resource, y.Resource), strings.Compare(x.Version, y.Version))
+	})
+	return all
+}
+
+// served are the resources that the API server lists objects of.
+func (a *answers) served() (all []resource) {
 	for path, said := range a.Paths {
 		list := &metav1.APIResourceList{}
 		if said.Code != http.StatusOK || json.Unmarshal([]byte(said.Body), list) != nil || list.GroupVersion == "" {
@@ -287,17 +302,11 @@ func (t *Taker) resources(a *answers) []resource {
 			continue
 		}
 		for _, r := range list.APIResources {
-			of := gv.WithResource(r.Name)
-			versions, has := known[of.GroupResource()]
-			if has && !slices.Contains(versions, gv.Version) || !has && !wanted[of.GroupResource()] || !slices.Contains(r.Verbs, "list") || of.Resource == "events" {
-				continue
+			if slices.Contains(r.Verbs, "list") {
+				all = append(all, resource{GroupVersionResource: gv.WithResource(r.Name), kind: r.Kind, namespaced: r.Namespaced})
 			}
-			all = append(all, resource{GroupVersionResource: of, kind: r.Kind, namespaced: r.Namespaced})
 		}
 	}
-	slices.SortFunc(all, func(x, y resource) int {
-		return cmp.Or(strings.Compare(x.Group, y.Group), strings.Compare(x.Resource, y.Resource), strings.Compare(x.Version, y.Version))
-	})
 	return all
 }
 
@@ -307,15 +316,13 @@ func (t *Taker) collect(ctx context.Context, w *writer, a *answers, r resource, 
 	if err != nil || !refused {
 		return err
 	}
-	var done []string
+	done := map[cluster.Right]bool{}
 	for _, right := range t.Rights {
-		if right.Group != r.Group || right.Resource != r.Resource || right.Subresource != "" || right.URL != "" {
+		if !r.concerns(right) || done[right] {
 			continue
 		}
-		where := right.Namespace + "/" + right.Name
+		done[right] = true
 		switch {
-		case slices.Contains(done, right.Verb+where):
-			continue
 		case right.Verb == "list" && right.Namespace != "" && r.namespaced:
 			_, err = t.collection(ctx, w, a, r, right.Namespace, count)
 		case right.Verb == "get" && right.Name != "" && r.namespaced == (right.Namespace != ""):
@@ -324,9 +331,13 @@ func (t *Taker) collect(ctx context.Context, w *writer, a *answers, r resource, 
 		if err != nil {
 			return err
 		}
-		done = append(done, right.Verb+where)
 	}
 	return nil
+}
+
+// concerns reports whether a right is about these objects.
+func (r *resource) concerns(right cluster.Right) bool {
+	return right.Group == r.Group && right.Resource == r.Resource && right.Subresource == "" && right.URL == ""
 }
 
 func (r *resource) path(namespace string) string {
@@ -346,12 +357,13 @@ func (r *resource) page(namespace, name string) *page {
 
 // collection reads one page by page, and reports whether the API server refused.
 func (t *Taker) collection(ctx context.Context, w *writer, a *answers, r resource, namespace string, count bool) (refused bool, err error) {
-	if r.Group == "" && r.Resource == "secrets" && !a.allowed(cluster.Right{Verb: "list", Resource: "secrets", Namespace: namespace}) {
-		// A request that is refused would stand in the audit log of others.
-		return true, w.page(r.refused(namespace, refusal(apierrors.NewForbidden(r.GroupResource(), "", errors.New("the user may not list them")))), count)
-	}
 	params := map[string]string{"limit": strconv.Itoa(pageSize(r.Resource))}
 	if r.Group == "" && r.Resource == "secrets" {
+		if !a.allowed(cluster.Right{Verb: "list", Resource: "secrets", Namespace: namespace}) {
+			// A request that is refused would stand in the audit log of others.
+			no := refusal(apierrors.NewForbidden(r.GroupResource(), "", errors.New("the user may not list them")))
+			return true, w.page(r.refused(namespace, no), count)
+		}
 		params["fieldSelector"] = "type!=" + string(helmRelease) // large, compressed, and not looked into
 	}
 	for {
@@ -359,13 +371,8 @@ func (t *Taker) collection(ctx context.Context, w *writer, a *answers, r resourc
 		if err != nil {
 			return false, err
 		}
-		switch {
-		case said.Code == http.StatusNotFound || said.Code == http.StatusMethodNotAllowed: // it went, or is a part of another
-			return false, nil
-		case said.Code != http.StatusOK && params["continue"] != "":
-			return false, fmt.Errorf("reading %s: %s", resourceName(r.Group, r.Resource), said.Body)
-		case said.Code != http.StatusOK:
-			return true, w.page(r.refused(namespace, said), count)
+		if said.Code != http.StatusOK {
+			return t.unread(w, r, namespace, said, params["continue"] == "", count)
 		}
 		p := r.page(namespace, "")
 		next, err := p.fill(said.Body)
@@ -380,6 +387,18 @@ func (t *Taker) collection(ctx context.Context, w *writer, a *answers, r resourc
 		}
 		params["continue"] = next
 	}
+}
+
+// unread keeps why a collection was not read. One that went, or that is no collection of its own, is none; one that ends in the middle is no
+// answer.
+func (t *Taker) unread(w *writer, r resource, namespace string, said *answer, first, count bool) (refused bool, err error) {
+	switch {
+	case !first:
+		return false, fmt.Errorf("reading %s: %s", resourceName(r.Group, r.Resource), said.Body)
+	case said.Code == http.StatusNotFound || said.Code == http.StatusMethodNotAllowed:
+		return false, nil
+	}
+	return true, w.page(r.refused(namespace, said), count)
 }
 
 func (r *resource) refused(namespace string, said *answer) *page {
