@@ -154,7 +154,8 @@ func TestRead(t *testing.T) {
 				return
 			}
 			var wrong *Error
-			if !errors.As(err, &wrong) || !strings.Contains(err.Error(), tt.want) || strings.Contains(err.Error(), "\n") || wrong.Advice() == "" {
+			if !errors.As(err, &wrong) || !strings.Contains(err.Error(), tt.want) || strings.Contains(err.Error(), "\n") ||
+				wrong.Advice() == "" {
 				t.Errorf("got %v, want %q in one line, with a hint", err, tt.want)
 			}
 		})
@@ -193,7 +194,10 @@ func FuzzRead(f *testing.F) {
 func FuzzTake(f *testing.F) {
 	f.Add(objectsDir+"1.json", []byte(`{"version":"v1","resource":"pods","kind":"Pod","items":[{"metadata":{"name":"a"}}]}`))
 	f.Add(answersName, []byte(`{"paths":{"/version":{"code":200,"body":"{}"}}}`))
-	f.Add(answersName, []byte(`{"access":[{"spec":{},"allowed":true}],"servers":[{"address":"a:1","sans":["10.0.0.1"],"ranges":["10.0.0.0/8"]}]}`))
+	f.Add(
+		answersName,
+		[]byte(`{"access":[{"spec":{},"allowed":true}],"servers":[{"address":"a:1","sans":["10.0.0.1"],"ranges":["10.0.0.0/8"]}]}`),
+	)
 	f.Fuzz(func(t *testing.T, name string, body []byte) {
 		a := &Archive{Head: Head{Server: "h:1"}, objects: newObjects()}
 		if err := a.take(name, body); err != nil {
@@ -214,8 +218,12 @@ func FuzzTake(f *testing.F) {
 func TestSecretsKeepTokensAlone(t *testing.T) {
 	value := "postgres://admin:hunter2@10.96.3.7:5432/db?via=10.97.0.0/16,[fd00::7]:80 # see 96.10.in-addr.arpa."
 	secret := `{"metadata":{"namespace":"shop","name":"db","labels":{"app":"db"},"annotations":{"kubectl.kubernetes.io/last-applied-configuration":` +
-		`"hunter2"},"managedFields":[{"manager":"hunter2"}]},"type":"Opaque","stringData":{"x":"hunter2"},"data":{"url":"` + base64.StdEncoding.EncodeToString([]byte(value)) + `","plain":"` +
-		base64.StdEncoding.EncodeToString([]byte("hunter2")) + `"}}`
+		`"hunter2"},"managedFields":[{"manager":"hunter2"}]},"type":"Opaque","stringData":{"x":"hunter2"},"data":{"url":"` + base64.StdEncoding.EncodeToString(
+		[]byte(value),
+	) + `","plain":"` +
+		base64.StdEncoding.EncodeToString(
+			[]byte("hunter2"),
+		) + `"}}`
 	out, err := lean("", "secrets", json.RawMessage(secret))
 	if err != nil {
 		t.Fatal(err)
@@ -241,7 +249,11 @@ func TestSecretsKeepTokensAlone(t *testing.T) {
 			t.Errorf("%q is in %s", secret, out)
 		}
 	}
-	certificate, err := lean("", "secrets", json.RawMessage(`{"metadata":{"name":"tls"},"type":"kubernetes.io/tls","data":{"tls.key":"MTAuMC4wLjE="}}`))
+	certificate, err := lean(
+		"",
+		"secrets",
+		json.RawMessage(`{"metadata":{"name":"tls"},"type":"kubernetes.io/tls","data":{"tls.key":"MTAuMC4wLjE="}}`),
+	)
 	if err != nil || !bytes.Contains(certificate, []byte(`"tls.key":`)) || bytes.Contains(certificate, []byte("MTAuMC4wLjE")) {
 		t.Errorf("%s, %v", certificate, err)
 	}

@@ -100,7 +100,11 @@ func TestAnswers(t *testing.T) {
 	if err := c.List(t.Context(), &corev1.ServiceList{}); !apierrors.IsNotFound(err) {
 		t.Errorf("a resource that the API server did not have: %v", err)
 	}
-	if err := c.List(t.Context(), &corev1.EventList{}); err == nil || apierrors.IsNotFound(err) || !strings.Contains(err.Error(), "the snapshot does not tell") {
+	if err := c.List(
+		t.Context(),
+		&corev1.EventList{},
+	); err == nil || apierrors.IsNotFound(err) ||
+		!strings.Contains(err.Error(), "the snapshot does not tell") {
 		t.Errorf("a resource that was not read: %v", err)
 	}
 	if _, err := c.GetRaw(t.Context(), "/api/v1/nodes/one:10256/proxy/"); err == nil || apierrors.IsNotFound(err) {
@@ -145,7 +149,10 @@ func TestWritesAreRefused(t *testing.T) {
 	if err := c.Patch(t.Context(), would, patch, client.DryRunAll); err != nil || would.Labels["x"] != "y" || would.Labels["app"] != "b" {
 		t.Errorf("the dry run of a patch: %v, %v", err, would.Labels)
 	}
-	want := []string{"dry run not made, and taken for accepted: create pods (1)", "dry run not made, and taken for accepted: patch pods (1)"}
+	want := []string{
+		"dry run not made, and taken for accepted: create pods (1)",
+		"dry run not made, and taken for accepted: patch pods (1)",
+	}
 	if got := s.Untried(); !slices.Equal(got, want) {
 		t.Errorf("untried %q, want %q", got, want)
 	}

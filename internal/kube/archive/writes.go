@@ -89,7 +89,14 @@ func rightOf(spec *authorizationv1.SelfSubjectAccessReviewSpec) cluster.Right {
 	if a == nil {
 		return cluster.Right{}
 	}
-	return cluster.Right{Verb: a.Verb, Group: a.Group, Resource: a.Resource, Subresource: a.Subresource, Namespace: a.Namespace, Name: a.Name}
+	return cluster.Right{
+		Verb:        a.Verb,
+		Group:       a.Group,
+		Resource:    a.Resource,
+		Subresource: a.Subresource,
+		Namespace:   a.Namespace,
+		Name:        a.Name,
+	}
 }
 
 // everything is all rights on objects, and those to all paths beside them.
