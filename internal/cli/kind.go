@@ -12,6 +12,7 @@ import (
 	"github.com/replumb/replumb/internal/engine/fault"
 	"github.com/replumb/replumb/internal/engine/findings"
 	"github.com/replumb/replumb/internal/kube/apiserver"
+	"github.com/replumb/replumb/internal/kube/archive"
 	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/kube/pull"
 	"github.com/replumb/replumb/internal/migration"
@@ -116,6 +117,8 @@ func (a *app) newJob(c *connection, m *v1alpha1.Migration) (job, error) {
 type connection struct {
 	*cluster.Cluster
 	inspector *apiserver.Inspector
+	// snapshot answers in place of the cluster; nil, if that does.
+	snapshot *archive.Server
 }
 
 // identity is the cluster's, as far as the user may ask for it.
@@ -136,8 +139,13 @@ func (a *app) tools(c *connection) migrations.Tools {
 	return t
 }
 
-// connect to the cluster that the flags name.
-func (a *app) connect() (*connection, error) { return a.connectBy(a.config) }
+// connect to the cluster that the flags name, or to a snapshot of one.
+func (a *app) connect() (*connection, error) {
+	if a.from != "" {
+		return a.connectTo(a.from)
+	}
+	return a.connectBy(a.config)
+}
 
 func noCluster(err error) error {
 	return &fault.Hinted{Err: fmt.Errorf("no cluster: %w", err), Hint: "name one with --kubeconfig or --context"}
@@ -191,6 +199,9 @@ type fit func(m *v1alpha1.Migration, j job) error
 func (a *app) jobFromFile(ctx context.Context, fits ...fit) (job, *connection, error) {
 	m, j, err := a.given()
 	if err != nil {
+		return nil, nil, err
+	}
+	if err := a.fitsSnapshot(m); err != nil {
 		return nil, nil, err
 	}
 	for _, fit := range fits {

@@ -36,14 +36,15 @@ Exit code: 0 nothing blocks, 3 something blocks, 1 could not look.`,
   replumb check -f move.yaml -o wide    # a line for every object
   replumb check -f move.yaml -o json
   replumb check -f move.yaml -o name    # codes alone, of what did not pass
-  replumb check -f move.yaml -o custom-columns=CODE:.code,OBJECT:.object`),
+  replumb check -f move.yaml -o custom-columns=CODE:.code,OBJECT:.object
+  replumb check -f move.yaml --from cluster.tar.gz   # of a snapshot, without the cluster`),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if s, err := a.set(); err != nil {
 				return err
 			} else if s != nil {
 				return a.checkSet(cmd.Context(), flags, s)
 			}
-			j, _, err := a.jobFromFile(cmd.Context())
+			j, c, err := a.jobFromFile(cmd.Context())
 			if err != nil {
 				return err
 			}
@@ -51,10 +52,12 @@ Exit code: 0 nothing blocks, 3 something blocks, 1 could not look.`,
 			if err != nil {
 				return ofJob(j, err)
 			}
+			a.tellUntried(c)
 			return a.showFindings(flags, look.findings)
 		},
 	}
 	a.fileFlag(cmd)
+	a.fromFlag(cmd)
 	a.withoutAgentFlag(cmd)
 	flags = a.documentFlag(cmd, "table", "wide", "json", "yaml", "name")
 	return cmd
@@ -132,7 +135,8 @@ Exit code: 0 nothing blocks, 3 something blocks, 1 could not look.`,
   replumb plan -f move.yaml -o yaml           # with every object and patch in full
   replumb plan -f move.yaml -o markdown       # as the text of a change ticket
   replumb plan -f move.yaml -o json > plan.json && replumb apply -f move.yaml --plan plan.json
-  replumb plan -f mirror.yaml --to-dir manifests/   # what would be copied, as files`),
+  replumb plan -f mirror.yaml --to-dir manifests/   # what would be copied, as files
+  replumb plan -f move.yaml --from cluster.tar.gz   # of a snapshot, without the cluster`),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if s, err := a.set(); err != nil {
 				return err
@@ -150,10 +154,12 @@ Exit code: 0 nothing blocks, 3 something blocks, 1 could not look.`,
 			if err != nil {
 				return ofJob(j, err)
 			}
+			a.tellUntried(c)
 			return a.showPlan(cmd.Context(), flags, c, j, look)
 		},
 	}
 	a.fileFlag(cmd)
+	a.fromFlag(cmd)
 	a.withoutAgentFlag(cmd)
 	flags = a.documentFlag(cmd, "table", "wide", "json", "yaml", "name", "markdown")
 	to.declare(cmd)

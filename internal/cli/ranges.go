@@ -22,8 +22,8 @@ import (
 
 // rangesFlags are those of ranges.
 type rangesFlags struct {
-	contexts, networks, serviceSizes, podSizes []string
-	count                                      int
+	contexts, from, networks, serviceSizes, podSizes []string
+	count                                            int
 }
 
 // rangesAsked is what they mean.
@@ -60,17 +60,18 @@ is shown.`,
   replumb ranges
   replumb ranges --contexts prod,staging --network vpc=10.0.0.0/16 --network vpn=100.64.0.0/10
   replumb ranges --service-size /20 --pod-size /14 --count 5
+  replumb ranges --from prod.tar.gz --from staging.tar.gz   # of snapshots, without the clusters
   replumb ranges -o jsonpath='{.clusters[*].free[*].ranges}'`),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			asked, err := flags.asked()
 			if err != nil {
 				return err
 			}
-			contexts, err := a.contextsAsked(flags.contexts)
+			sides, err := a.sidesAsked(flags)
 			if err != nil {
 				return err
 			}
-			looks, err := a.lookAtRanges(cmd.Context(), contexts)
+			looks, err := a.lookAtRanges(cmd.Context(), sides)
 			if err != nil {
 				return err
 			}
@@ -79,6 +80,7 @@ is shown.`,
 	}
 	cmd.Flags().
 		StringSliceVar(&flags.contexts, "contexts", nil, "contexts of the kubeconfig, separated by commas (default the current one)")
+	cmd.Flags().StringArrayVar(&flags.from, "from", nil, "snapshot to read in place of a cluster, a file of the command snapshot; may be repeated")
 	cmd.Flags().StringArrayVar(&flags.networks, "network", nil, "NAME=CIDR of a network beside the clusters; may be repeated")
 	cmd.Flags().StringSliceVar(&flags.serviceSizes, "service-size", nil,
 		"prefix length of proposals for Services, such as /16; up to /32 it is for IPv4 (default that of the cluster)")
@@ -190,16 +192,41 @@ type rangesLook struct {
 	err     error
 }
 
+// rangesSide is a cluster to look at, or a snapshot of one.
+type rangesSide struct {
+	name    string
+	connect func() (*connection, error)
+}
+
+// sidesAsked are the clusters that contexts lead to, and the snapshots. With a snapshot, the current context is not meant.
+func (a *app) sidesAsked(flags rangesFlags) ([]rangesSide, error) {
+	var sides []rangesSide
+	for _, file := range flags.from {
+		sides = append(sides, rangesSide{file, func() (*connection, error) { return a.connectTo(file) }})
+	}
+	if len(sides) > 0 && len(flags.contexts) == 0 {
+		return sides, a.noContext()
+	}
+	contexts, err := a.contextsAsked(flags.contexts)
+	if err != nil {
+		return nil, err
+	}
+	for _, of := range contexts {
+		sides = append(sides, rangesSide{contextOf(of), func() (*connection, error) { return a.connectBy(of) }})
+	}
+	return sides, nil
+}
+
 // lookAtRanges reads all clusters. One that cannot be read keeps none of the others from it.
-func (a *app) lookAtRanges(ctx context.Context, contexts []*genericclioptions.ConfigFlags) ([]rangesLook, error) {
+func (a *app) lookAtRanges(ctx context.Context, sides []rangesSide) ([]rangesLook, error) {
 	const atOnce = 4
-	looks := make([]rangesLook, len(contexts))
+	looks := make([]rangesLook, len(sides))
 	var eg errgroup.Group
 	eg.SetLimit(atOnce)
-	for i, flags := range contexts {
+	for i, side := range sides {
 		look := &looks[i]
-		look.context = contextOf(flags)
-		c, err := a.connectBy(flags)
+		look.context = side.name
+		c, err := side.connect()
 		if err != nil {
 			look.err = err
 			continue

@@ -57,6 +57,8 @@ type app struct {
 	config *genericclioptions.ConfigFlags
 	output string
 	input  input
+	// from is the file with the snapshot that is read in place of a cluster; empty for none.
+	from string
 	// dir is the folder of the file with the Migration.
 	dir string
 	yes bool
@@ -144,6 +146,7 @@ func (a *app) commands() []*cobra.Command {
 		a.ui(),
 		a.ranges(),
 		a.mirror(),
+		a.snapshot(),
 		a.rbac(),
 		a.unfreeze(),
 		a.backup(),

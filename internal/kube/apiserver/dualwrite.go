@@ -37,7 +37,7 @@ func SeeDualWrite(ctx context.Context, c *cluster.Cluster, v *version.Info) (Dua
 	if minorOf(v) >= dualWriteGoneIn {
 		return DualWriteOff, nil
 	}
-	body, kind, err := c.GetAs(ctx, "/flagz", accept)
+	body, kind, err := Flags(ctx, c)
 	if err == nil {
 		if value, found, err := flagIn(kind, body, gatesFlag); err == nil && found {
 			return dualWrite(v, []string{value}), nil

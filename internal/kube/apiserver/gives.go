@@ -22,6 +22,9 @@ var ErrNoRange = errors.New("it did not name its Service range when it was asked
 // Gives asks the API server at address (host:port), where there are no ServiceCIDRs, which range of a family it gives addresses from: by the dry
 // run of a Service that it refuses for its address, and says why.
 func (i *Inspector) Gives(ctx context.Context, address string, family corev1.IPFamily) (r netip.Prefix, err error) {
+	if i.recorded != nil {
+		return i.recorded.gives(address, family)
+	}
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	leaf, err := i.certificate(ctx, address)

@@ -50,6 +50,8 @@ type Server struct {
 // Inspector asks API servers one by one, whichever of them the kubeconfig leads to.
 type Inspector struct {
 	config *rest.Config
+	// recorded answers in place of servers, if it is not nil.
+	recorded recording
 }
 
 // New makes an Inspector that has the CA and the credentials of config.
@@ -84,6 +86,9 @@ func (i *Inspector) InspectAll(ctx context.Context, addresses []string) []Server
 //
 // The certificate must come from the cluster's CA, but it need not name address: that may be a forward.
 func (i *Inspector) Inspect(ctx context.Context, address string) Server {
+	if i.recorded != nil {
+		return i.recorded.inspect(address)
+	}
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	s := Server{Address: address}
@@ -112,6 +117,9 @@ func (i *Inspector) Inspect(ctx context.Context, address string) Server {
 // Answers fails unless who answers at address (host:port) shows a certificate of the cluster's CA that is good for all names. It sends no
 // credentials. No answer is an engine.NotYet.
 func (i *Inspector) Answers(ctx context.Context, address string, names ...string) error {
+	if i.recorded != nil {
+		return ErrNotRecorded
+	}
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	leaf, err := i.certificate(ctx, address)

@@ -39,10 +39,15 @@ func (n NodePorts) String() string {
 	return fmt.Sprintf("the %d node ports %s", n.Range.Size, n.Range.String())
 }
 
+// Flags asks the API server that answers for its flags. kind is the media type of the body.
+func Flags(ctx context.Context, c *cluster.Cluster) (body []byte, kind string, err error) {
+	return c.GetAs(ctx, "/flagz", accept)
+}
+
 // SeeNodePorts asks the API server that answers for its --service-node-port-range, and, if it does not tell, looks at the command lines of
 // API servers that run as pods: the smallest range counts.
 func SeeNodePorts(ctx context.Context, c *cluster.Cluster) (NodePorts, error) {
-	body, kind, err := c.GetAs(ctx, "/flagz", accept)
+	body, kind, err := Flags(ctx, c)
 	if err == nil {
 		if value, found, err := flagIn(kind, body, nodePortFlag); err == nil && found {
 			return nodePorts(value)

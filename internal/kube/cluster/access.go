@@ -175,7 +175,7 @@ func (c *Cluster) Access(ctx context.Context, rights []Right) ([]AccessAnswer, e
 	eg.SetLimit(8)
 	for i, r := range rights {
 		eg.Go(func() error {
-			review := &authorizationv1.SelfSubjectAccessReview{Spec: r.question()}
+			review := &authorizationv1.SelfSubjectAccessReview{Spec: r.Question()}
 			if err := c.Create(ctx, review); err != nil {
 				return fmt.Errorf("asking for the right to %s: %w", r, err)
 			}
@@ -189,8 +189,8 @@ func (c *Cluster) Access(ctx context.Context, rights []Right) ([]AccessAnswer, e
 	return answers, nil
 }
 
-// question is the right as an authorizer is asked for it.
-func (r Right) question() authorizationv1.SelfSubjectAccessReviewSpec {
+// Question is the right as an authorizer is asked for it.
+func (r Right) Question() authorizationv1.SelfSubjectAccessReviewSpec {
 	if r.URL != "" {
 		return authorizationv1.SelfSubjectAccessReviewSpec{
 			NonResourceAttributes: &authorizationv1.NonResourceAttributes{Path: r.URL, Verb: r.Verb},

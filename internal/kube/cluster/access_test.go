@@ -20,11 +20,11 @@ func TestRights(t *testing.T) {
 	if got := Texts(rights); !slices.Equal(got, want) {
 		t.Errorf("got %q", got)
 	}
-	q := rights[2].question().ResourceAttributes
+	q := rights[2].Question().ResourceAttributes
 	if q.Verb != "update" || q.Namespace != "kube-system" || q.Name != "replumb" || q.Group != "coordination.k8s.io" {
 		t.Errorf("asked for %+v", q)
 	}
-	if q := rights[4].question(); q.ResourceAttributes != nil || q.NonResourceAttributes.Path != "/flagz" {
+	if q := rights[4].Question(); q.ResourceAttributes != nil || q.NonResourceAttributes.Path != "/flagz" {
 		t.Errorf("asked for %+v", q)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"sync/atomic"
 
@@ -125,54 +126,91 @@ func newScheme() (*runtime.Scheme, error) {
 	return s, nil
 }
 
+// scoped are kinds of one version of a group, by whether they are in namespaces.
+type scoped struct{ namespaced, root []string }
+
+// known are the kinds that replumb has clients for.
+func known() map[schema.GroupVersion]scoped {
+	return map[schema.GroupVersion]scoped{
+		corev1.SchemeGroupVersion: {
+			namespaced: []string{
+				"Service", "ServiceAccount", "Pod", "ConfigMap", "Secret", "Event", "PersistentVolumeClaim", "ResourceQuota",
+			},
+			root: []string{"Namespace", "Node", "PersistentVolume"},
+		},
+		appsv1.SchemeGroupVersion:         {namespaced: []string{"Deployment", "ReplicaSet", "StatefulSet", "DaemonSet"}},
+		autoscalingv2.SchemeGroupVersion:  {namespaced: []string{"HorizontalPodAutoscaler"}},
+		batchv1.SchemeGroupVersion:        {namespaced: []string{"Job", "CronJob"}},
+		policyv1.SchemeGroupVersion:       {namespaced: []string{"PodDisruptionBudget"}},
+		discoveryv1.SchemeGroupVersion:    {namespaced: []string{"EndpointSlice"}},
+		coordinationv1.SchemeGroupVersion: {namespaced: []string{"Lease"}},
+		networkingv1.SchemeGroupVersion: {
+			namespaced: []string{"NetworkPolicy", "Ingress"}, root: []string{"ServiceCIDR", "IPAddress", "IngressClass"},
+		},
+		networkingv1beta1.SchemeGroupVersion: {root: []string{"ServiceCIDR", "IPAddress"}},
+		storagev1.SchemeGroupVersion:         {root: []string{"CSINode", "VolumeAttachment", "StorageClass"}},
+		authorizationv1.SchemeGroupVersion:   {root: []string{"SelfSubjectAccessReview"}},
+		apiextensionsv1.SchemeGroupVersion:   {root: []string{"CustomResourceDefinition"}},
+		rbacv1.SchemeGroupVersion: {
+			namespaced: []string{"Role", "RoleBinding"}, root: []string{"ClusterRole", "ClusterRoleBinding"},
+		},
+		v1alpha1.GroupVersion: {root: []string{"Migration", "NodeReport"}},
+		{Group: calicoGroup, Version: "v1"}: {
+			root: []string{"IPPool", "IPAMBlock", "BlockAffinity", "IPAMHandle", "ClusterInformation", "IPReservation"},
+		},
+		{Group: "operator.tigera.io", Version: "v1"}:     {root: []string{"Installation"}},
+		{Group: certGroup, Version: "v1"}:                {namespaced: []string{"Certificate"}},
+		{Group: "apiregistration.k8s.io", Version: "v1"}: {root: []string{"APIService"}},
+		admissionv1.SchemeGroupVersion: {root: []string{
+			"ValidatingWebhookConfiguration", "MutatingWebhookConfiguration", "ValidatingAdmissionPolicy",
+			"ValidatingAdmissionPolicyBinding",
+		}},
+	}
+}
+
+// resourceOf is what a kind is called in paths.
+func resourceOf(gvk schema.GroupVersionKind) (plural, singular schema.GroupVersionResource) {
+	plural, singular = meta.UnsafeGuessKindToResource(gvk)
+	switch gvk.Kind {
+	case "IPAddress":
+		plural = gvk.GroupVersion().WithResource("ipaddresses")
+	case "ValidatingAdmissionPolicy":
+		plural = gvk.GroupVersion().WithResource("validatingadmissionpolicies")
+	}
+	return plural, singular
+}
+
 // newMapper names the resources replumb uses. Knowing them here saves discovery, and it works before the Migration CRD
 // is installed.
 func newMapper() meta.RESTMapper {
 	m := meta.NewDefaultRESTMapper(nil)
-	const namespaced, root = "namespaced", "root"
-	scopes := map[string]meta.RESTScope{namespaced: meta.RESTScopeNamespace, root: meta.RESTScopeRoot}
-	for gv, kinds := range map[schema.GroupVersion]map[string][]string{
-		corev1.SchemeGroupVersion: {
-			namespaced: {"Service", "ServiceAccount", "Pod", "ConfigMap", "Secret", "Event", "PersistentVolumeClaim", "ResourceQuota"}, root: {"Namespace", "Node", "PersistentVolume"},
-		},
-		appsv1.SchemeGroupVersion:            {namespaced: {"Deployment", "ReplicaSet", "StatefulSet", "DaemonSet"}},
-		autoscalingv2.SchemeGroupVersion:     {namespaced: {"HorizontalPodAutoscaler"}},
-		batchv1.SchemeGroupVersion:           {namespaced: {"Job", "CronJob"}},
-		policyv1.SchemeGroupVersion:          {namespaced: {"PodDisruptionBudget"}},
-		discoveryv1.SchemeGroupVersion:       {namespaced: {"EndpointSlice"}},
-		coordinationv1.SchemeGroupVersion:    {namespaced: {"Lease"}},
-		networkingv1.SchemeGroupVersion:      {namespaced: {"NetworkPolicy", "Ingress"}, root: {"ServiceCIDR", "IPAddress", "IngressClass"}},
-		networkingv1beta1.SchemeGroupVersion: {root: {"ServiceCIDR", "IPAddress"}},
-		storagev1.SchemeGroupVersion:         {root: {"CSINode", "VolumeAttachment", "StorageClass"}},
-		authorizationv1.SchemeGroupVersion:   {root: {"SelfSubjectAccessReview"}},
-		apiextensionsv1.SchemeGroupVersion:   {root: {"CustomResourceDefinition"}},
-		rbacv1.SchemeGroupVersion:            {namespaced: {"Role", "RoleBinding"}, root: {"ClusterRole", "ClusterRoleBinding"}},
-		v1alpha1.GroupVersion:                {root: {"Migration", "NodeReport"}},
-		{Group: "crd.projectcalico.org", Version: "v1"}: {
-			root: {"IPPool", "IPAMBlock", "BlockAffinity", "IPAMHandle", "ClusterInformation", "IPReservation"},
-		},
-		{Group: "operator.tigera.io", Version: "v1"}:     {root: {"Installation"}},
-		{Group: "cert-manager.io", Version: "v1"}:        {namespaced: {"Certificate"}},
-		{Group: "apiregistration.k8s.io", Version: "v1"}: {root: {"APIService"}},
-		admissionv1.SchemeGroupVersion: {root: {
-			"ValidatingWebhookConfiguration", "MutatingWebhookConfiguration", "ValidatingAdmissionPolicy",
-			"ValidatingAdmissionPolicyBinding",
-		}},
-	} {
-		for scope, names := range kinds {
-			for _, kind := range names {
-				plural, singular := meta.UnsafeGuessKindToResource(gv.WithKind(kind))
-				switch kind {
-				case "IPAddress":
-					plural = gv.WithResource("ipaddresses")
-				case "ValidatingAdmissionPolicy":
-					plural = gv.WithResource("validatingadmissionpolicies")
-				}
-				m.AddSpecific(gv.WithKind(kind), plural, singular, scopes[scope])
+	for gv, kinds := range known() {
+		add := func(scope meta.RESTScope, kinds []string) {
+			for _, kind := range kinds {
+				plural, singular := resourceOf(gv.WithKind(kind))
+				m.AddSpecific(gv.WithKind(kind), plural, singular, scope)
 			}
 		}
+		add(meta.RESTScopeNamespace, kinds.namespaced)
+		add(meta.RESTScopeRoot, kinds.root)
 	}
 	return m
+}
+
+// Resources are those that replumb has clients for and that a cluster keeps objects of, in the versions that it asks for.
+func Resources() []schema.GroupVersionResource {
+	var all []schema.GroupVersionResource
+	for gv, kinds := range known() {
+		for _, kind := range slices.Concat(kinds.namespaced, kinds.root) {
+			if kind == "SelfSubjectAccessReview" || kind == "Event" {
+				continue
+			}
+			plural, _ := resourceOf(gv.WithKind(kind))
+			all = append(all, plural)
+		}
+	}
+	slices.SortFunc(all, func(a, b schema.GroupVersionResource) int { return strings.Compare(a.String(), b.String()) })
+	return all
 }
 
 // RESTConfig is what the clients were made from, for clients of other kinds.
@@ -193,6 +231,19 @@ func (c *Cluster) Host() string {
 // GetRaw reads a path of the API server's own, such as /version.
 func (c *Cluster) GetRaw(ctx context.Context, path string) ([]byte, error) {
 	body, err := c.raw.Get().AbsPath(path).DoRaw(ctx)
+	if err != nil {
+		return body, fmt.Errorf("reading %s: %w", path, err)
+	}
+	return body, nil
+}
+
+// GetQuery is GetRaw for a path with parameters, such as the limit of a list.
+func (c *Cluster) GetQuery(ctx context.Context, path string, params map[string]string) ([]byte, error) {
+	request := c.raw.Get().AbsPath(path)
+	for name, value := range params {
+		request.Param(name, value)
+	}
+	body, err := request.DoRaw(ctx)
 	if err != nil {
 		return body, fmt.Errorf("reading %s: %w", path, err)
 	}

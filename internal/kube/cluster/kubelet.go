@@ -28,9 +28,12 @@ type KubeletAnswer struct {
 	Err error
 }
 
-// kubelets asks every ready node for the cluster DNS it gives to pods. The answers are by node; one that does not answer
+// KubeletPath is where an API server leads to the configuration of a node's kubelet.
+func KubeletPath(node string) string { return "/api/v1/nodes/" + node + "/proxy/configz" }
+
+// Kubelets asks every ready node for the cluster DNS it gives to pods. The answers are by node; one that does not answer
 // has an error in its answer.
-func (c *Cluster) kubelets(ctx context.Context, nodes []corev1.Node) map[string]KubeletAnswer {
+func (c *Cluster) Kubelets(ctx context.Context, nodes []corev1.Node) map[string]KubeletAnswer {
 	answers := make([]KubeletAnswer, len(nodes))
 	var eg errgroup.Group
 	eg.SetLimit(kubeletsAtOnce)
@@ -58,7 +61,7 @@ func (c *Cluster) kubelets(ctx context.Context, nodes []corev1.Node) map[string]
 // Kubelet asks a node's kubelet for its configuration, through the API server
 // (k8s.io/kubernetes pkg/kubelet/server, /configz).
 func (c *Cluster) Kubelet(ctx context.Context, node string) KubeletAnswer {
-	body, err := c.GetRaw(ctx, "/api/v1/nodes/"+node+"/proxy/configz")
+	body, err := c.GetRaw(ctx, KubeletPath(node))
 	if err != nil {
 		return KubeletAnswer{Err: err}
 	}

@@ -77,7 +77,7 @@ func (c *Cluster) Load(ctx context.Context) (*Snapshot, error) {
 	if err := c.namespaces(ctx, s); err != nil {
 		return nil, err
 	}
-	s.Kubelets = c.kubelets(ctx, s.Nodes)
+	s.Kubelets = c.Kubelets(ctx, s.Nodes)
 	return s, nil
 }
 

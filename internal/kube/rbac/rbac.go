@@ -300,7 +300,7 @@ What users need, by purpose, generated from the lists in the code, as the roles 
 A test holds them against the audit log of an API server: whole migrations run with these roles and nothing else, and use what is in
 them.
 
-- **view**: check, plan, status and report. It writes nothing. Findings name what is missing to operate.
+- **view**: check, plan, snapshot, status and report. It writes nothing. Findings name what is missing to operate.
 - **operate**: apply, rollback, finish and all others. Who has it needs view as well.
 - **agents**: what it takes to have agents run. Without it, set spec.proof.agents: Disabled, or run with --without-agent.
 - **overlap**: what it takes to keep bridges in step between commands. Services alone have it. Without it, set spec.serviceCIDR.follower: Disabled.

@@ -73,6 +73,8 @@ type Scanner struct {
 	from, to  []netip.Prefix
 	fromSet   *netipx.IPSet
 	toSet     *netipx.IPSet
+	// every takes all addresses and ranges for what is looked for.
+	every bool
 }
 
 // New makes a Scanner for addresses, and for ranges that reach into from without covering to as well: a range that

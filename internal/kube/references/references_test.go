@@ -185,3 +185,51 @@ func TestBypass(t *testing.T) {
 		}
 	}
 }
+
+// TestTokens: a Scanner finds something in the tokens of a text if, and only if, it finds something in the text.
+func TestTokens(t *testing.T) {
+	s, err := New([]netip.Prefix{netip.MustParsePrefix("10.96.0.0/16"), netip.MustParsePrefix("fd00:1::/112")},
+		[]netip.Prefix{netip.MustParsePrefix("172.24.0.0/16"), netip.MustParsePrefix("fd00:2::/112")},
+		[]netip.Addr{netip.MustParseAddr("10.96.3.7"), netip.MustParseAddr("10.96.0.0"), netip.MustParseAddr("fd00:1::7")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for text, want := range map[string]string{
+		"": "", "hunter2": "", "v10.96.3.7": "", "110.96.3.7": "110.96.3.7", "10.96.3.7.nip.io": "", "http://10.96.3.7:80/x": "10.96.3.7",
+		"a,10.96.3.7;b": "10.96.3.7", "10.96.3.7.": "10.96.3.7", "10.96.3.7/32": "10.96.3.7/32", "10.96.0.0/16": "10.96.0.0/16",
+		"10.96.0.5/16": "10.96.0.5", "10.96.0.0/99": "10.96.0.0", "10.0.0.0/8": "10.0.0.0/8", "10.96.3.7 10.96.3.7 10.1.1.1": "10.96.3.7 10.1.1.1",
+		"[fd00:1::7]:443": "fd00:1::7", "fd00:1::/112": "fd00:1::/112", "key: fd00:1::7:": "fd00:1::7", "::ffff:10.96.3.7": "::ffff:10.96.3.7",
+		"zone 96.10.in-addr.arpa.": "96.10.in-addr.arpa", "10.IN-ADDR.ARPA": "10.in-addr.arpa", "9.9.9.in-addr.arpa": "9.9.9.in-addr.arpa",
+	} {
+		got := Tokens(text)
+		if strings.Join(got, " ") != want {
+			t.Errorf("%q has %q, want %q", text, got, want)
+		}
+		kept := strings.Join(got, "\n")
+		if again := Tokens(kept); !slices.Equal(again, got) {
+			t.Errorf("%q has %q, and these have %q", text, got, again)
+		}
+		found := func(text string) bool { return len(s.Values(text)) > 0 || len(s.Zones(text)) > 0 }
+		if found(text) != found(kept) {
+			t.Errorf("%q: found %v, and in %q %v", text, found(text), kept, found(kept))
+		}
+	}
+}
+
+func FuzzTokens(f *testing.F) {
+	s, err := New([]netip.Prefix{netip.MustParsePrefix("10.96.0.0/16")}, []netip.Prefix{netip.MustParsePrefix("172.24.0.0/16")},
+		[]netip.Addr{netip.MustParseAddr("10.96.3.7"), netip.MustParseAddr("fd00::7")})
+	if err != nil {
+		f.Fatal(err)
+	}
+	for _, text := range []string{"10.96.3.7/32.", "a:10.96.3.7:b", "10.96.0.0/16", "96.10.in-addr.arpa", "[fd00::7]:1", "10.96.3.7/999"} {
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		kept := strings.Join(Tokens(text), "\n")
+		found := func(text string) bool { return len(s.Values(text)) > 0 || len(s.Zones(text)) > 0 }
+		if found(text) != found(kept) {
+			t.Errorf("%q: found %v, and in %q %v", text, found(text), kept, found(kept))
+		}
+	})
+}

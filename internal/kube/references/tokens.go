@@ -26,6 +26,12 @@ func (s *Scanner) Values(text string) []string {
 			all = append(all, value)
 		}
 	}
+	s.each(text, note)
+	return all
+}
+
+// each hands out every value that is looked for.
+func (s *Scanner) each(text string, note func(string)) {
 	for at := 0; at < len(text); {
 		if !inWord(text[at]) {
 			at++
@@ -41,7 +47,6 @@ func (s *Scanner) Values(text string) []string {
 		}
 		at = end
 	}
-	return all
 }
 
 // inWord are the characters that stand on either side of an address only if it is not the whole word, and the colon,
@@ -77,16 +82,18 @@ func (s *Scanner) literal(text, rest string, note func(string)) bool {
 	if bits, length := prefixLength(rest); length > 0 && written == text {
 		p, err := a.Prefix(bits)
 		whole := bits == a.BitLen() // a range of one address is that address
-		if err == nil && (whole && s.addresses[a] || !whole && p.Addr() == a && s.concerns(p)) {
+		if err == nil && (whole && s.has(a) || !whole && p.Addr() == a && (s.every || s.concerns(p))) {
 			note(text + rest[:length])
 			return true
 		}
 	}
-	if s.addresses[a] {
+	if s.has(a) {
 		note(written)
 	}
 	return true
 }
+
+func (s *Scanner) has(a netip.Addr) bool { return s.every || s.addresses[a] }
 
 // parse reads an address. The dot that ends a sentence and the colon behind a key are not part of what is written.
 func parse(text string) (a netip.Addr, written string, ok bool) {
@@ -149,15 +156,24 @@ func endsSentence(text string) bool {
 // new ones as well.
 func (s *Scanner) Zones(text string) []string {
 	var all []string
+	eachZone(text, func(word string, p netip.Prefix) {
+		if s.concerns(p) && len(all) < perObject {
+			all = append(all, word)
+		}
+	})
+	return all
+}
+
+// eachZone hands out the reverse zones in a text, and the ranges that they are of.
+func eachZone(text string, take func(word string, of netip.Prefix)) {
 	for _, word := range strings.FieldsFunc(text, func(r rune) bool {
 		return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && r != '.' && r != '-'
 	}) {
 		word = strings.ToLower(strings.TrimSuffix(word, "."))
-		if p, ok := zone(word); ok && s.concerns(p) && len(all) < perObject {
-			all = append(all, word)
+		if p, ok := zone(word); ok {
+			take(word, p)
 		}
 	}
-	return all
 }
 
 // zone is the range of a reverse zone (RFC 1035 section 3.5, RFC 3596 section 2.5).
@@ -208,4 +224,20 @@ func reverse(text string, most, bitsEach int, join func([]string) string) (netip
 		return netip.Prefix{}, false
 	}
 	return netip.PrefixFrom(a, bits), true
+}
+
+// Tokens lists all addresses, ranges and reverse zones in a text, whosever they are, each once, in the order in which they stand. A Scanner
+// finds something in what they are, one a line, if it finds something in the text.
+func Tokens(text string) []string {
+	var all []string
+	seen := map[string]bool{}
+	note := func(value string) {
+		if !seen[value] {
+			seen[value] = true
+			all = append(all, value)
+		}
+	}
+	(&Scanner{every: true}).each(text, note)
+	eachZone(text, func(word string, _ netip.Prefix) { note(word) })
+	return all
 }
