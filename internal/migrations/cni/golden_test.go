@@ -178,7 +178,10 @@ func readCluster(t *testing.T, s *Survey, manifests []byte) {
 		}
 	}
 	s.Proxies, s.NodeLocal = inspection.Proxies, inspection.NodeLocal
-	s.Networks, s.ProxySets = detect(sets), proxySets(sets)
+	s.Networks, s.ProxySets, s.Strangers = detect(sets), proxySets(sets), strangers(sets)
+	if s.from() == v1alpha1.HostLocal {
+		s.Ranges = ofNodes(s.Nodes, nil)
+	}
 	for _, o := range objects {
 		known := slices.ContainsFunc(podnetwork.Remnants(s.from(), "kube-flannel"), func(r podnetwork.Remnant) bool {
 			return r.Kind == o.GetKind() && r.Name == o.GetName()

@@ -55,6 +55,8 @@ type Survey struct {
 	Frozen bool
 	// Workloads are those that nodes are emptied of; none with mode Drained.
 	Workloads rollout.State
+	// Strangers are DaemonSets that are a network, or make policies hold on one, and none of Networks, as sentences.
+	Strangers []string
 	// Operators are DaemonSets' owners that would not let go, such as Calico's operator.
 	Operators []string
 }
@@ -121,6 +123,9 @@ func (s *Survey) enforced() bool { return s.Manifests != nil && s.Manifests.Enfo
 
 // enforcing reports whether policies hold with the old network.
 func (s *Survey) enforcing() bool {
+	if s.from() == v1alpha1.HostLocal { // what would enforce them on it is refused
+		return false
+	}
 	return s.from() != v1alpha1.Flannel || s.oldSet() != nil &&
 		slices.ContainsFunc(s.oldSet().Set.Spec.Template.Spec.Containers, enforces)
 }

@@ -2,6 +2,7 @@ package nodecleanup
 
 import (
 	"bufio"
+	"slices"
 	"strings"
 )
 
@@ -28,6 +29,10 @@ func legacyFinds(n Network, save string) (found []string, restore string) {
 			if !hasPrefix(n.Chains, chain) && n.ownRule(rest) {
 				rules = append(rules, "-D "+line[3:])
 				found = append(found, "rule in chain "+table+" "+chain+" (legacy)")
+				if to := n.ledTo(rest); to != "" && !slices.Contains(chains, to) {
+					chains = append(chains, to)
+					found = append(found, "chain "+table+" "+to+" (legacy)")
+				}
 			}
 		case line == "COMMIT" && len(rules)+len(chains) > 0:
 			write(&out, table, rules, chains)
@@ -59,5 +64,5 @@ func (n Network) ownRule(rule string) bool {
 		}
 	}
 	_, text, ok := strings.Cut(" "+rule, " --comment ")
-	return ok && hasPrefix(n.Comments, strings.TrimPrefix(text, `"`))
+	return ok && hasPrefix(n.Comments, strings.ReplaceAll(strings.TrimPrefix(text, `"`), `\"`, `"`))
 }
