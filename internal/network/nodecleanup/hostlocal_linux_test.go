@@ -12,7 +12,8 @@ import (
 const (
 	ptpList    = `{"name": "lab", "plugins": [{"type": "ptp", "ipam": {"type": "host-local", "ranges": [[{"subnet": "10.244.1.0/24"}]]}}, {"type": "portmap"}]}`
 	bridgeConf = `{"name": "kubenet", "type": "bridge", "bridge": "cbr0", "ipMasq": true, "ipam": {"type": "host-local", "subnet": "10.244.1.0/24"}}`
-	podmanList = `{"name": "podman", "plugins": [{"type": "bridge", "bridge": "cni-podman0", "ipam": {"type": "host-local", "ranges": [[{"subnet": "10.88.0.0/16"}]]}}]}`
+	podmanList = `{"name": "podman", "plugins": [{"type": "bridge", "bridge": "cni-podman0",
+		"ipam": {"type": "host-local", "ranges": [[{"subnet": "10.88.0.0/16"}]]}}]}`
 )
 
 func ofNode(h Host) Host {
