@@ -115,7 +115,7 @@ func TestHostLocalNodeJoins(t *testing.T) {
 	ranges := func() string {
 		p, err := f.job.Examine(t.Context())
 		f.Must(err)
-		f.Must(engine.Drive(t.Context(), p.crossing().start()))
+		f.Must(p.crossing().start().(*engine.Write).Write(t.Context())) // the fleet has pods of replumb end, so it would never be ready
 		set := &appsv1.DaemonSet{}
 		f.Must(server.Get(t.Context(), p.crossing().key(), set))
 		return set.Spec.Template.Spec.Containers[0].Args[2]
