@@ -14,7 +14,7 @@ LINT        := $(BIN)/golangci-lint
 GOTESTSUM   := $(BIN)/gotestsum
 VALE        := $(BIN)/vale
 # API servers that packages share instead of each booting one. They live briefly and need not be thrifty with memory.
-POOL        := GOGC=400 $(BIN)/apipool -plain 2 -full 2 --
+POOL        := GOGC=400 $(BIN)/apipool -plain 3 -full 2 --
 # The product, the lab and the tests of both are modules of their own, so that the product depends on nothing of the others.
 MODULES     := . lab test hack/helm
 # The packages with tests that need an API server or programs, those that take longest first: check has run all others, and vet.
@@ -95,7 +95,7 @@ test: check test-api test-crash test-hostile test-root lab-basic ## check, and t
 
 .PHONY: test-api
 test-api: lab-api apipool $(GOTESTSUM) ## Tests against a real etcd and API server, and beside programs of Debian
-	@$(ASSETS) $(POOL) hack/gotest.sh . -short -vet=off -tags apiserver,programs -p 3 -timeout 60m $(NEEDY) # packages that wait leave room for another
+	@$(ASSETS) $(POOL) hack/apitests.sh ./internal/migrations/servicecidr $(NEEDY) -- -short -vet=off -tags apiserver,programs -timeout 60m
 	@$(ASSETS) hack/gotest.sh lab -tags apiserver,programs -timeout 10m ./...
 
 .PHONY: test-crash

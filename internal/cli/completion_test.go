@@ -82,7 +82,8 @@ func TestHelpIsProse(t *testing.T) {
 		}
 		for _, text := range []string{cmd.Short, cmd.Long, cmd.Example} {
 			for line := range strings.Lines(text) {
-				if line = strings.TrimSpace(line); strings.HasSuffix(line, "+") || strings.HasPrefix(line, `"`) && strings.Count(line, `"`)%2 > 0 {
+				line = strings.TrimSpace(line)
+				if strings.HasSuffix(line, "+") || strings.HasPrefix(line, `"`) && strings.Count(line, `"`)%2 > 0 {
 					t.Errorf("%s: %s", cmd.CommandPath(), line)
 				}
 			}

@@ -22,7 +22,10 @@ func (a *app) nodeServices() *cobra.Command {
 					continue
 				}
 				if *into, err = netip.ParseAddr(text); err != nil {
-					return &UsageError{Problem: fmt.Sprintf("%q is not an address", text), Hint: "it takes that of a Service, such as 10.96.0.10"}
+					return &UsageError{
+						Problem: fmt.Sprintf("%q is not an address", text),
+						Hint:    "it takes that of a Service, such as 10.96.0.10",
+					}
 				}
 			}
 			r, err := ask.Check(cmd.Context())

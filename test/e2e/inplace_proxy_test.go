@@ -57,7 +57,11 @@ func TestInPlaceProxy(t *testing.T) {
 	back.requireNothingLost(t, traffic.Permitted)
 	requireProxies(t, l, true)
 
-	again := s.during(t, "kube-proxy being replaced again", func() { requireDone(t, attendProxies(t, l, nil, "apply", "-f", file, "--yes")) })
+	again := s.during(
+		t,
+		"kube-proxy being replaced again",
+		func() { requireDone(t, attendProxies(t, l, nil, "apply", "-f", file, "--yes")) },
+	)
 	again.requireNothingLost(t, traffic.Permitted)
 	finish := s.during(t, "finish", func() { shown(t, l, "finish", toCiliumAlone, "--yes") })
 	finish.requireNothingLost(t, traffic.Permitted)
@@ -123,7 +127,11 @@ func requireNoProxyLoses(t *testing.T, l *lab.Lab, s *shop, node string) {
 	if stats.Failed == 0 {
 		t.Errorf("none of %d requests was lost without kube-proxy: the test proves nothing", stats.Sent)
 	}
-	t.Logf("control: with kube-proxy gone from a node before Cilium leads to Services, %d of %d requests were lost", stats.Failed, stats.Sent)
+	t.Logf(
+		"control: with kube-proxy gone from a node before Cilium leads to Services, %d of %d requests were lost",
+		stats.Failed,
+		stats.Sent,
+	)
 	if err := s.watch.Await(t.Context(), settled, "a second without failures", traffic.All, traffic.Steady); err != nil {
 		t.Fatal(err)
 	}

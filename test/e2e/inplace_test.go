@@ -106,9 +106,14 @@ func ledger() workload.Echo {
 func addAskers(t *testing.T, l *lab.Lab, s *shop) {
 	t.Helper()
 	name := workload.Headless(ledger().Name)
-	calls := traffic.Calls{Namespace: shopNamespace, Client: "asker", Targets: map[traffic.Via][]probe.Target{traffic.ByLookUp: {{
-		Name: name, Kind: probe.DNS, Address: name + "." + guardedNamespace + ".svc.cluster.local.", Rate: dnsRate / float64(len(l.NodeNames())),
-	}}}}
+	calls := traffic.Calls{Namespace: shopNamespace, Client: "asker", Targets: map[traffic.Via][]probe.Target{traffic.ByLookUp: {
+		{
+			Name:    name,
+			Kind:    probe.DNS,
+			Address: name + "." + guardedNamespace + ".svc.cluster.local.",
+			Rate:    dnsRate / float64(len(l.NodeNames())),
+		},
+	}}}
 	if err := s.watch.Add(t.Context(), l.Client(), l.NodeNames(), calls.FromHost()); err != nil {
 		t.Fatal(err)
 	}

@@ -20,30 +20,38 @@ import (
 func replaceChecks() []findings.Check[Input] {
 	return []findings.Check[Input]{
 		{
-			Code: "RP5108", Severity: findings.Blocking, Run: checkSelfReliant,
-			Claim: "Cilium finds the API server without kube-proxy",
+			Code:     "RP5108",
+			Severity: findings.Blocking,
+			Run:      checkSelfReliant,
+			Claim:    "Cilium finds the API server without kube-proxy",
 			Why: "the address of the Service kubernetes is one that kube-proxy leads to, and after it Cilium itself: an agent that starts on a node " +
 				"with neither reaches no API server",
 			Fix: "render the chart with k8sServiceHost and k8sServicePort, an address of the API servers that every node reaches by itself; from Cilium " +
 				"1.16 on",
 		},
 		{
-			Code: "RP5109", Severity: findings.Blocking, Run: checkTakable,
-			Claim: "kube-proxy can be taken off nodes, and nothing brings it back",
+			Code:     "RP5109",
+			Severity: findings.Blocking,
+			Run:      checkTakable,
+			Claim:    "kube-proxy can be taken off nodes, and nothing brings it back",
 			Why: "two that lead to the same Services on one node is what a node has for a moment; mode ipvs binds addresses of Services to the node, " +
 				"which replumb does not take off",
 			Fix: "change kube-proxy to mode iptables or nftables first; take its DaemonSet out of the hands that hold it, without deleting it",
 		},
 		{
-			Code: "RP5110", Severity: findings.Warning, Run: checkProcess,
-			Claim: "replumb takes kube-proxy off nodes itself",
-			Why: "what is no DaemonSet it cannot stop: apply waits on each node until you have, for as long as spec.cni.gateWait, and rollback " +
+			Code:     "RP5110",
+			Severity: findings.Warning,
+			Run:      checkProcess,
+			Claim:    "replumb takes kube-proxy off nodes itself",
+			Why: "only you can stop a kube-proxy that is a program of the node: apply waits on each node until you have, for as long as spec.cni.gateWait, and rollback " +
 				"until you have started it",
 			Fix: "have at hand what stops kube-proxy on one node and what starts it; see docs/runbooks/cni.md",
 		},
 		{
-			Code: "RP5111", Severity: findings.Warning, Run: checkOpen,
-			Claim: "connections that pods have open to Services stay open",
+			Code:     "RP5111",
+			Severity: findings.Warning,
+			Run:      checkOpen,
+			Claim:    "connections that pods have open to Services stay open",
 			Why: "Cilium leads packets of pods one by one as long as kube-proxy is there, and afterwards their sockets as they connect: a connection " +
 				"that was open before is led nowhere, and ends. Meshes in pods need it too",
 			Fix: "render the chart with socketLB.hostNamespaceOnly=true; or replace kube-proxy when clients may connect again",
@@ -55,10 +63,12 @@ func replaceChecks() []findings.Check[Input] {
 			Fix:   "render the chart with kubeProxyReplacementHealthzBindAddr=0.0.0.0:10256, unless no balancer asks there",
 		},
 		{
-			Code: "RP5113", Severity: findings.Warning, Run: checkNodeLocal,
-			Claim: "the cluster's DNS is answered on nodes as before",
-			Why:   "a NodeLocal DNSCache that has the address of the cluster's DNS is passed by: Cilium leads to that address before packets get there",
-			Fix:   "plan for DNS without it, or give Cilium a CiliumLocalRedirectPolicy for it after finish",
+			Code:     "RP5113",
+			Severity: findings.Warning,
+			Run:      checkNodeLocal,
+			Claim:    "the cluster's DNS is answered on nodes as before",
+			Why:      "a NodeLocal DNSCache that has the address of the cluster's DNS is passed by: Cilium leads to that address before packets get there",
+			Fix:      "plan for DNS without it, or give Cilium a CiliumLocalRedirectPolicy for it after finish",
 		},
 	}
 }
@@ -180,7 +190,9 @@ func checkOpen(in Input) []findings.Result {
 	if !s.replaces() || s.Manifests.setting(podnetwork.HostOnlyKey) == "true" {
 		return nil
 	}
-	return []findings.Result{findings.Failed("", "ConfigMap %s does not set %s to \"true\"", podnetwork.CiliumConfig, podnetwork.HostOnlyKey)}
+	return []findings.Result{
+		findings.Failed("", "ConfigMap %s does not set %s to \"true\"", podnetwork.CiliumConfig, podnetwork.HostOnlyKey),
+	}
 }
 
 func checkHealthz(in Input) []findings.Result {
