@@ -91,9 +91,11 @@ func clusterChecks() []findings.Check[Input] {
 func networkChecks() []findings.Check[Input] {
 	return []findings.Check[Input]{
 		{
-			Code: "RP5101", Severity: findings.Blocking, Run: checkFrom,
-			Claim: "the cluster has one network for pods, the one that is to go",
-			Why:   "what is not known cannot be removed, and two networks on one cluster are in someone else's hands",
+			Code:     "RP5101",
+			Severity: findings.Blocking,
+			Run:      checkFrom,
+			Claim:    "the cluster has one network for pods, the one that is to go",
+			Why:      "what is not known cannot be removed, and two networks on one cluster are in someone else's hands",
 			Fix: "see which DaemonSets there are; name the old network in spec.cni.from, also where only files on nodes give pods addresses of their " +
 				"Node's podCIDR (host-local)",
 		},
@@ -168,8 +170,10 @@ func rangeChecks() []findings.Check[Input] {
 				"show its configuration, look at it on every node, and say so by spec.cni.vouch.kubeProxy: true",
 		},
 		{
-			Code: "RP5204", Severity: findings.Blocking, Run: checkNodeRanges,
-			Claim: "every node has a range of its own, where pods get their addresses from that",
+			Code:     "RP5204",
+			Severity: findings.Blocking,
+			Run:      checkNodeRanges,
+			Claim:    "every node has a range of its own, where pods get their addresses from that",
 			Why: "flannel and host-local give out what spec.podCIDR of the node says; flannel stops if there is none or it lies outside of its network, and " +
 				"what host-local gave out cannot be told from other addresses without it",
 			Fix: "run the controller manager with --allocate-node-cidrs, and for flannel with --cluster-cidr as in its net-conf.json; delete a node that " +

@@ -126,8 +126,13 @@ func (s *Survey) checkFromHostLocal() []findings.Result {
 	case to != v1alpha1.Calico && to != v1alpha1.Cilium:
 		return []findings.Result{findings.Failed("", "from host-local to %s is an unsupported combination", to)}
 	case !s.Spec.Serving:
-		return []findings.Result{findings.Failed("",
-			"from host-local to %s is for mode InPlace: mode Drained removes the files of nodes first, and no object of the cluster could bring them back", to)}
+		return []findings.Result{
+			findings.Failed(
+				"",
+				"from host-local to %s is for mode InPlace: mode Drained removes the files of nodes first, and no object of the cluster could bring them back",
+				to,
+			),
+		}
 	}
 	return nil
 }
@@ -141,7 +146,15 @@ func (s *Survey) checkOwnRanges() []findings.Result {
 		}
 	}
 	if len(s.Ranges) > rangesLimit {
-		out = append(out, findings.Failed("", "the ranges of nodes are %d that do not join, and at most %d can be told apart", len(s.Ranges), rangesLimit))
+		out = append(
+			out,
+			findings.Failed(
+				"",
+				"the ranges of nodes are %d that do not join, and at most %d can be told apart",
+				len(s.Ranges),
+				rangesLimit,
+			),
+		)
 	}
 	return out
 }
