@@ -10,7 +10,8 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.from) || (has(self.from) && self.from == oldSelf.from)",message="cannot be changed once the migration is recorded; roll it back and give the new one another name",fieldPath=".from"
 // +kubebuilder:validation:XValidation:rule="has(self.podCIDR) == has(oldSelf.podCIDR) && (!has(self.podCIDR) || self.podCIDR == oldSelf.podCIDR)",message="cannot be changed once the migration is recorded; roll it back and give the new one another name",fieldPath=".podCIDR"
 type CNISpec struct {
-	// From is what the cluster has. Default: what is found.
+	// From is what the cluster has. Default: what is found. host-local has to be said, as nothing in the cluster tells of it: the plugins bridge or
+	// ptp, with host-local over the podCIDR of each Node.
 	// +optional
 	From CNIName `json:"from,omitempty"`
 
@@ -163,7 +164,7 @@ type CNIVouchSpec struct {
 
 // CNIName is a network for pods.
 //
-// +kubebuilder:validation:Enum=flannel;calico;canal;cilium;weave
+// +kubebuilder:validation:Enum=flannel;calico;canal;cilium;weave;host-local
 type CNIName string
 
 // The networks that replumb can tell apart. Which it can switch between is another question; its checks say.
@@ -173,6 +174,8 @@ const (
 	Canal   CNIName = "canal"
 	Cilium  CNIName = "cilium"
 	Weave   CNIName = "weave"
+	// HostLocal is a file on each node and nothing in the cluster.
+	HostLocal CNIName = "host-local"
 )
 
 // CNIMode is how a network is replaced.

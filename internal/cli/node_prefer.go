@@ -17,6 +17,11 @@ func (a *app) nodeInPlace() []*cobra.Command {
 			"Find what keeps the node from having two networks, and from being switched to this one",
 			nodecleanup.Host.Standing,
 		),
+		a.nodeLeft(
+			"origin",
+			"Find whether pods of the node have their network from files alone, and what keeps it from leaving that",
+			nodecleanup.Host.Origin,
+		),
 		a.nodeLeft("adopt", "Have the node go by the configuration that a network itself writes", adopt),
 		a.nodeLeft("prefer", "Give new pods of the node the network whose configuration lies ready", prefer),
 		a.nodeUnprefer(),

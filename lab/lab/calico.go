@@ -51,6 +51,17 @@ func (c CNI) needs(component string) bool {
 	}
 }
 
+// besides are the networks that the cluster of a lab with this one can be made to be given.
+func (c CNI) besides() []CNI {
+	switch c {
+	case Flannel:
+		return []CNI{Cilium}
+	case HostLocal:
+		return []CNI{Calico, Cilium}
+	}
+	return nil
+}
+
 func (c CNI) isCalico() bool { return c == Calico || c == CalicoCrossSubnet }
 
 const (

@@ -16,9 +16,9 @@ var calicoNodeTemplate string
 // rights, a DaemonSet, and a pool of that range. The image is on the nodes of labs with flannel; it is an *InvalidError for
 // others. Resources of Calico's own kinds are last; until the definitions before them are known, the API server takes none.
 func CalicoManifests(l *Lab, podCIDR netip.Prefix) ([]byte, error) {
-	if l.Topology.CNI != Flannel {
+	if l.Topology.CNI != Flannel && l.Topology.Beside != Calico {
 		return nil, &InvalidError{
-			"cni", fmt.Sprintf("the nodes of lab %s have no image of Calico", l.Topology.Name), "use a lab with --cni flannel",
+			"cni", fmt.Sprintf("the nodes of lab %s have no image of Calico", l.Topology.Name), "use a lab with --cni flannel, or with --cni host-local --beside calico",
 		}
 	}
 	if !podCIDR.Addr().Is4() || podCIDR != podCIDR.Masked() {

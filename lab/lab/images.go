@@ -39,6 +39,9 @@ func (t Topology) networkImages(b binaries) (set string, all []image.Image, err 
 		if err != nil {
 			return "", nil, err
 		}
+		if cni == Calico && cni == t.Beside {
+			images = []image.Image{calicoImage(b)}
+		}
 		if len(images) > 0 {
 			set += string(cni) + "-"
 		}
@@ -61,21 +64,25 @@ func networkImages(cni CNI, b binaries) ([]image.Image, error) {
 
 // flannelImages are flannel's, and Calico's, which the cluster may be given in its place.
 func flannelImages(b binaries) []image.Image {
-	var links []string
-	for _, name := range []string{"startup", "felix", "allocate-tunnel-addrs", "monitor-token"} {
-		links = append(links, "bin/calico-"+name)
-	}
 	return []image.Image{
 		{
 			Ref: imageRef("flannel"), Binary: filepath.Join(b.flannel, "flannel"), Name: "flannel",
 			Links: []string{"opt/bin/flanneld"},
 		},
-		// Everything in its folder of plugins is installed on the nodes.
-		{
-			Ref: imageRef("calico"), Binary: filepath.Join(b.calico, "calico"), Name: "opt/cni/bin/calico",
-			Links: append(links, "opt/cni/bin/calico-ipam", "opt/cni/bin/install"),
-			More:  map[string]string{"opt/cni/bin/portmap": filepath.Join(b.cni, "portmap")},
-		},
+		calicoImage(b),
+	}
+}
+
+// calicoImage is Calico's, for clusters that are given it in place of another network. Everything in its folder of plugins is installed on the nodes.
+func calicoImage(b binaries) image.Image {
+	var links []string
+	for _, name := range []string{"startup", "felix", "allocate-tunnel-addrs", "monitor-token"} {
+		links = append(links, "bin/calico-"+name)
+	}
+	return image.Image{
+		Ref: imageRef("calico"), Binary: filepath.Join(b.calico, "calico"), Name: "opt/cni/bin/calico",
+		Links: append(links, "opt/cni/bin/calico-ipam", "opt/cni/bin/install"),
+		More:  map[string]string{"opt/cni/bin/portmap": filepath.Join(b.cni, "portmap")},
 	}
 }
 

@@ -185,10 +185,10 @@ func (t Topology) Validate() error {
 			"cni", fmt.Sprintf("%q is not a network of a lab", t.CNI), "use host-local, calico, calico-cross-subnet, flannel or cilium",
 		}
 	}
-	if t.Beside != "" && (t.Beside != Cilium || t.CNI != Flannel) {
+	if t.Beside != "" && !slices.Contains(t.CNI.besides(), t.Beside) {
 		return &InvalidError{
 			"beside", fmt.Sprintf("a lab with %s cannot be given %s", t.CNI, t.Beside),
-			"use --cni flannel --beside cilium; Calico needs no flag with --cni flannel",
+			"use --cni flannel --beside cilium, or --cni host-local --beside calico or cilium; Calico needs no flag with --cni flannel",
 		}
 	}
 	if err := t.validateProxies(); err != nil {

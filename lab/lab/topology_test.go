@@ -29,6 +29,9 @@ func TestValidate(t *testing.T) {
 		{"name is a path", func(t *Topology) { t.Name = "../x" }, "name", "not a valid lab name"},
 		{"unknown proxy", func(t *Topology) { t.Nodes = []ProxyMode{"ipvs"} }, "proxy", `"ipvs" is not a proxy mode`},
 		{name: "Cilium beside kube-proxy", edit: func(t *Topology) { t.CNI = Cilium }},
+		{name: "Calico later", edit: func(t *Topology) { t.Beside = Calico }},
+		{name: "Cilium later", edit: func(t *Topology) { t.Beside = Cilium }},
+		{"flannel later", func(t *Topology) { t.Beside = Flannel }, "beside", "with host-local cannot be given flannel"},
 		{name: "Cilium in place of kube-proxy", edit: withCilium(NoProxy, NoProxy)},
 		{
 			"no kube-proxy without Cilium",

@@ -232,6 +232,9 @@ func (a *agent) configure(ranges []netip.Prefix) error {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
+	if err != nil && a.left() {
+		return nil
+	}
 	if err := os.MkdirAll(filepath.Dir(a.config), 0o755); err != nil {
 		return err
 	}
@@ -245,6 +248,12 @@ func (a *agent) configure(ranges []netip.Prefix) error {
 	}
 	a.log.Info("pods get addresses", "of", ranges)
 	return nil
+}
+
+// left reports whether the node has another network's configuration: where its own is not there, it has been removed, and is not written again.
+func (a *agent) left() bool {
+	others, err := filepath.Glob(filepath.Join(filepath.Dir(a.config), "*.conflist"))
+	return err == nil && len(others) > 0
 }
 
 // cniConfig gives pods an address of each range, on a link of its own to the node: unlike with a bridge, traffic

@@ -78,3 +78,34 @@ func TestNodeIsRecreatedWithAnotherRange(t *testing.T) {
 		t.Errorf("when nothing has an old address: routes %v", routes)
 	}
 }
+
+// TestLeftForAnotherNetwork: what was removed from a node that has another network does not come back; what was never there is written.
+func TestLeftForAnotherNetwork(t *testing.T) {
+	dir := t.TempDir()
+	a := &agent{config: filepath.Join(dir, "10-lab.conflist"), log: slog.New(slog.DiscardHandler)}
+	other := filepath.Join(dir, "10-calico.conflist")
+	ranges := []netip.Prefix{netip.MustParsePrefix("10.1.0.0/24")}
+	written := func() bool {
+		t.Helper()
+		if err := a.configure(ranges); err != nil {
+			t.Fatal(err)
+		}
+		_, err := os.Stat(a.config)
+		return err == nil
+	}
+	if !written() {
+		t.Error("nothing was written to an empty folder")
+	}
+	if err := os.WriteFile(other, []byte("{}"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if !written() {
+		t.Error("the configuration went when another came")
+	}
+	if err := os.Remove(a.config); err != nil {
+		t.Fatal(err)
+	}
+	if written() {
+		t.Error("it was written again beside another")
+	}
+}

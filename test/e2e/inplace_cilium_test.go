@@ -5,7 +5,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -94,10 +93,7 @@ func requireRemovalLoses(t *testing.T, l *lab.Lab, s *shop) {
 				t.Fatalf("%v: %s", err, out)
 			}
 		}
-		reported := traffic.Until(time.Now().Add(10 * time.Second))
-		if err := s.watch.Await(t.Context(), settled, "ten seconds of reports", traffic.All, reported); err != nil {
-			t.Fatal(err)
-		}
+		awaitReports(t, s)
 	})
 	stats := lost.stats(t, traffic.All)
 	if stats.Failed == 0 {

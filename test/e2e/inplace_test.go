@@ -43,7 +43,7 @@ func TestInPlace(t *testing.T) {
 	s := servingAllKinds(t, l, asThemselves, workload.Policies(guardedNamespace)...)
 
 	thereAndBack(t, l, s, writeSwitch(t, l, v1alpha1.Calico), toCalico, newPods, oldPods).requireEnough(t, l.NodeNames())
-	requireUncrossedLoses(t, l, s)
+	requireUncrossedLoses(t, l, s, writeSwitch(t, l, v1alpha1.Calico))
 	switchForGood(t, l, s, writeSwitch(t, l, v1alpha1.Calico), toCalico, newPods, "flannel")
 	requirePoliciesHold(t, l, s)
 	if !testing.Short() {
@@ -209,9 +209,8 @@ func switchForGood(t *testing.T, l *lab.Lab, s *shop, file, name, pods, gone str
 
 // requireUncrossedLoses is the control for policies: in the middle of a switch, without what keeps pods' addresses between both networks, a
 // policy refuses pods that it lets in, since it sees a node.
-func requireUncrossedLoses(t *testing.T, l *lab.Lab, s *shop) {
+func requireUncrossedLoses(t *testing.T, l *lab.Lab, s *shop, file string) {
 	t.Helper()
-	file := writeSwitch(t, l, v1alpha1.Calico)
 	o := operator{lab: l, killAt: eventOf(engine.StepStarted, "cordon/node3")}
 	if _, code, _ := o.attend(
 		t, command(t, "replumb", "apply", "-f", file, "--yes", "-o", "json", "--kubeconfig", l.Kubeconfig()),
@@ -237,10 +236,7 @@ func requireUncrossedLoses(t *testing.T, l *lab.Lab, s *shop) {
 				t.Fatalf("%v: %s", err, out)
 			}
 		}
-		reported := traffic.Until(time.Now().Add(10 * time.Second))
-		if err := s.watch.Await(t.Context(), settled, "ten seconds of reports", traffic.All, reported); err != nil {
-			t.Fatal(err)
-		}
+		awaitReports(t, s)
 	})
 	stats := lost.stats(t, traffic.All)
 	if stats.Failed == 0 {
@@ -323,4 +319,13 @@ spec:
 		}
 	}
 	return filepath.Join(dir, "cni.yaml")
+}
+
+// awaitReports waits until all clients have said what ten seconds from now on were like.
+func awaitReports(t *testing.T, s *shop) {
+	t.Helper()
+	reported := traffic.Until(time.Now().Add(10 * time.Second))
+	if err := s.watch.Await(t.Context(), settled, "ten seconds of reports", traffic.All, reported); err != nil {
+		t.Fatal(err)
+	}
 }

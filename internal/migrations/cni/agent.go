@@ -108,8 +108,9 @@ const (
 	verbResidue = "residue"
 	verbClean   = "clean"
 	// Those of mode InPlace: standing looks whether a node can have both networks, prefer and unprefer switch it, adopt has it go by the new
-	// network's own file, cross keeps pods' addresses between both, and uncross no longer.
+	// network's own file, origin looks what it goes by before, cross keeps pods' addresses between both, and uncross no longer.
 	verbStanding = "standing"
+	verbOrigin   = "origin"
 	verbPrefer   = "prefer"
 	verbUnprefer = "unprefer"
 	verbAdopt    = "adopt"
@@ -199,6 +200,10 @@ func (a *agent) security() *corev1.SecurityContext {
 		all.Capabilities.Add = nil
 		all.SELinuxOptions = &corev1.SELinuxOptions{Type: "spc_t", Level: "s0"}
 		return all
+	case verbOrigin: // files of root's, and nothing is changed
+		all.Capabilities.Add = nil
+		all.SELinuxOptions = &corev1.SELinuxOptions{Type: "spc_t", Level: "s0"}
+		return all
 	case verbPrefer, verbUnprefer, verbAdopt: // files of any owner, and nothing of the network
 		all.Capabilities.Add = []corev1.Capability{"DAC_OVERRIDE"}
 		all.SELinuxOptions = &corev1.SELinuxOptions{Type: "spc_t", Level: "s0"}
@@ -260,11 +265,14 @@ func (p *Planner) agent(verb, node string, args ...string) agent {
 	return agent{tools: p.Tools, migration: p.spec().Name, image: p.image(), verb: verb, node: node, args: args}
 }
 
-// about are the arguments of commands about what a network left.
-func (p *Planner) about(network v1alpha1.CNIName) []string {
+// about are the arguments of commands about what a network left on a node.
+func (p *Planner) about(network v1alpha1.CNIName, node string) []string {
 	ranges := p.Survey.Ranges
-	if network == p.spec().To {
+	switch network {
+	case p.spec().To:
 		ranges = p.Survey.target()
+	case v1alpha1.HostLocal: // files of others are told from its own by them
+		ranges = p.Survey.ownRanges(node)
 	}
 	return []string{string(network), "--root=" + hostRoot, "--pods=" + join(ranges)}
 }
@@ -279,7 +287,7 @@ func join(ranges []netip.Prefix) string {
 
 func (p *Planner) cleaner(network v1alpha1.CNIName, id, node string) engine.Step {
 	return &cleanStep{&agentStep{
-		agent: p.agent(verbClean, node, p.about(network)...), id: id + "/" + node, time: agentTime,
+		agent: p.agent(verbClean, node, p.about(network, node)...), id: id + "/" + node, time: agentTime,
 		title: fmt.Sprintf("Remove what %s has left on node %s", network, node),
 	}}
 }
@@ -296,7 +304,7 @@ func (s *cleanStep) Preview() ([]engine.Change, error) {
 
 func (p *Planner) residue(network v1alpha1.CNIName, id, node string) engine.Step {
 	return looker{&agentStep{
-		agent: p.agent(verbResidue, node, p.about(network)...), id: id + "/" + node, time: agentTime,
+		agent: p.agent(verbResidue, node, p.about(network, node)...), id: id + "/" + node, time: agentTime,
 		title: fmt.Sprintf("Verify that node %[2]s is clean of %[1]s", network, node),
 		judge: func(r *nodecleanup.Report) error {
 			if r.Empty() {

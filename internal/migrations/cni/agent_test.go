@@ -24,6 +24,7 @@ func TestNoneIsPrivileged(t *testing.T) {
 		verbClean: {[]corev1.Capability{"NET_ADMIN", "NET_RAW", "SYS_CHROOT", "DAC_OVERRIDE"}, []string{
 			"/host (read-only)", "/host/etc/cni/net.d", "/host/var/lib/cni", "/host/run/calico", "/host/var/lib/calico", "/host/run/xtables.lock",
 		}},
+		verbOrigin:   {nil, []string{"/host (read-only)"}},
 		verbCilium:   {nil, []string{"/host/run/cilium (read-only)"}},
 		verbServices: {[]corev1.Capability{"NET_ADMIN", "NET_RAW", "SYS_CHROOT"}, []string{"/host (read-only)"}},
 	} {

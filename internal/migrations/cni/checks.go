@@ -92,17 +92,20 @@ func clusterChecks() []findings.Check[Input] {
 func networkChecks() []findings.Check[Input] {
 	return []findings.Check[Input]{
 		{
-			Code: "RP5101", Severity: findings.Blocking, Run: checkFrom,
-			Claim: "the cluster has one network for pods, the one that is to go",
-			Why:   "what is not known cannot be removed, and two networks on one cluster are in someone else's hands",
-			Fix:   "see which DaemonSets there are; name the old network in spec.cni.from",
+			Code:     "RP5101",
+			Severity: findings.Blocking,
+			Run:      checkFrom,
+			Claim:    "the cluster has one network for pods, the one that is to go",
+			Why:      "what is not known cannot be removed, and two networks on one cluster are in someone else's hands",
+			Fix: "see which DaemonSets there are; name the old network in spec.cni.from, also where only files on nodes give pods addresses of their " +
+				"Node's podCIDR (host-local)",
 		},
 		{
 			Code: "RP5102", Severity: findings.Blocking, Run: checkPair,
 			Claim: "replumb can replace the one network by the other",
 			Why:   "what a network leaves on nodes is different for each, and half of it removed is worse than all of it there",
-			Fix: "replumb goes from flannel to Calico, from Calico to flannel, with mode InPlace from both to Cilium, and with mode Drained from Weave " +
-				"to both; for others, replace the nodes or the cluster",
+			Fix: "replumb goes from flannel to Calico, from Calico to flannel, with mode InPlace from both to Cilium and from host-local to Calico and " +
+				"Cilium, and with mode Drained from Weave to Calico and flannel; for others, replace the nodes or the cluster",
 		},
 		{
 			Code:     "RP5103",
@@ -168,10 +171,14 @@ func rangeChecks() []findings.Check[Input] {
 				"show its configuration, look at it on every node, and say so by spec.cni.vouch.kubeProxy: true",
 		},
 		{
-			Code: "RP5204", Severity: findings.Blocking, Run: checkNodeRanges,
-			Claim: "every node has a range for flannel to give addresses from",
-			Why:   "flannel gives out what spec.podCIDR of the node says, and stops if there is none or it lies outside of its network",
-			Fix:   "run the controller manager with --allocate-node-cidrs and --cluster-cidr as in flannel's net-conf.json",
+			Code:     "RP5204",
+			Severity: findings.Blocking,
+			Run:      checkNodeRanges,
+			Claim:    "every node has a range of its own, where pods get their addresses from that",
+			Why: "flannel and host-local give out what spec.podCIDR of the node says; flannel stops if there is none or it lies outside of its network, and " +
+				"what host-local gave out cannot be told from other addresses without it",
+			Fix: "run the controller manager with --allocate-node-cidrs, and for flannel with --cluster-cidr as in its net-conf.json; delete a node that " +
+				"is to have another range, and have it join again",
 		},
 	}
 }

@@ -92,6 +92,10 @@ func checkFrom(in Input) []findings.Result {
 		found = append(found, fmt.Sprintf("%s (DaemonSet %s/%s)", n.Name, n.Set.Namespace, n.Set.Name))
 	}
 	switch {
+	case s.from() == v1alpha1.HostLocal && len(found) == 0:
+		return s.checkHostLocal()
+	case len(found) == 0 && len(s.Strangers) > 0:
+		return []findings.Result{findings.Failed("", "no DaemonSet is a network that replumb knows: %s", strings.Join(s.Strangers, ", "))}
 	case len(found) == 0:
 		return []findings.Result{findings.Failed("", "no DaemonSet is a network that replumb knows")}
 	case len(found) > 1:
@@ -104,6 +108,9 @@ func checkFrom(in Input) []findings.Result {
 
 func checkPair(in Input) []findings.Result {
 	from, to := in.Survey.from(), in.Survey.Spec.To
+	if from == v1alpha1.HostLocal {
+		return in.Survey.checkFromHostLocal()
+	}
 	able := func(n v1alpha1.CNIName) bool { return n == v1alpha1.Flannel || n == v1alpha1.Calico }
 	toCilium := to == v1alpha1.Cilium && in.Survey.Spec.Serving
 	fromWeave := from == v1alpha1.Weave && able(to) && !in.Survey.Spec.Serving
@@ -266,6 +273,9 @@ func checkOverlaps(in Input) []findings.Result {
 }
 
 func checkNodeRanges(in Input) []findings.Result {
+	if in.Survey.from() == v1alpha1.HostLocal {
+		return in.Survey.checkOwnRanges()
+	}
 	if in.Survey.Spec.To != v1alpha1.Flannel {
 		return nil
 	}

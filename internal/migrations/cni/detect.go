@@ -49,6 +49,28 @@ func detect(sets []appsv1.DaemonSet) []Network {
 	return append(out, beside...)
 }
 
+// strangers are DaemonSets that cannot be beside a network which has none: they are one themselves, or make policies hold on it.
+func strangers(sets []appsv1.DaemonSet) []string {
+	var out []string
+	for i := range sets {
+		ds := &sets[i]
+		is := podnetwork.Name(ds)
+		containers := ds.Spec.Template.Spec.Containers
+		switch {
+		case podnetwork.Of(ds) != "":
+			continue
+		case slices.ContainsFunc(containers, enforces):
+			is = "what makes NetworkPolicies hold"
+		case slices.ContainsFunc(containers, func(c corev1.Container) bool { return strings.Contains("/"+c.Image, "/kindnetd") }):
+			is = "kindnet, which writes a file with host-local itself"
+		case is == "":
+			continue
+		}
+		out = append(out, fmt.Sprintf("DaemonSet %s/%s is %s", ds.Namespace, ds.Name, is))
+	}
+	return out
+}
+
 // keeper says who would bring an object back that is deleted, how that is seen and, where it is not for RP5103 to say, what the way out is;
 // nothing, if no one. comesBack says that this needs no one's doing.
 func keeper(o metav1.Object) (by string, comesBack bool) {

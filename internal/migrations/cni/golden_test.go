@@ -208,7 +208,10 @@ func readCluster(t *testing.T, s *Survey, manifests []byte) {
 		s.Spares = spare.Find(s.Spec.Spares, scene)
 	}
 	s.Proxies, s.NodeLocal = inspection.Proxies, inspection.NodeLocal
-	s.Networks, s.ProxySets = detect(sets), proxySets(sets)
+	s.Networks, s.ProxySets, s.Strangers = detect(sets), proxySets(sets), strangers(sets)
+	if s.from() == v1alpha1.HostLocal {
+		s.Ranges = ofNodes(s.Nodes, nil)
+	}
 	if set := s.oldSet(); set != nil && s.from() == v1alpha1.Weave {
 		m := &Manifests{Ranges: s.Ranges}
 		m.ranges(podnetwork.WeaveRange(set.Set).Range)

@@ -66,7 +66,7 @@ func (t Tools) networks(ctx context.Context, s *Survey) error {
 	if err != nil {
 		return err
 	}
-	s.Networks, s.ProxySets = detect(sets), proxySets(sets)
+	s.Networks, s.ProxySets, s.Strangers = detect(sets), proxySets(sets), strangers(sets)
 	deployments, err := cluster.List[appsv1.Deployment](ctx, t.Cluster, &appsv1.DeploymentList{})
 	if s.Spec.Serving && err == nil {
 		s.Workloads.DaemonSets, s.Workloads.Deployments = sets, deployments
@@ -234,6 +234,9 @@ func (t Tools) ranges(ctx context.Context, s *Survey) error {
 		if err := t.currentRanges(ctx, s, add); err != nil {
 			return err
 		}
+	}
+	if s.from() == v1alpha1.HostLocal { // Nodes that have joined meanwhile have theirs too
+		s.Ranges = ofNodes(s.Nodes, s.Ranges)
 	}
 	if len(s.Ranges) == 0 {
 		for i := range s.Nodes {

@@ -204,10 +204,14 @@ func (p *Planner) matrix(id, title string, keep bool, holds bool) engine.Step {
 func (p *Planner) tries() bool { return p.spec().Canary.Mode == v1alpha1.PodCanaryRun }
 
 func (p *Planner) baseline() []engine.Group {
-	if p.Survey.begun() || !p.tries() {
+	if p.Survey.begun() {
 		return nil
 	}
-	return engine.InOrder(p.matrix("baseline", "Test connectivity with the old network", true, false))
+	groups := p.origins()
+	if p.tries() {
+		groups = append(groups, engine.InOrder(p.matrix("baseline", "Test connectivity with the old network", true, false))...)
+	}
+	return groups
 }
 
 func (p *Planner) quiet() []engine.Group {
@@ -454,6 +458,9 @@ func (p *Planner) Details() []string {
 // Stays says what of the old network the migration leaves where it is.
 func (p *Planner) Stays() []string {
 	from := p.Survey.from()
+	if from == v1alpha1.HostLocal {
+		return staysOfHostLocal()
+	}
 	out := []string{
 		fmt.Sprintf("stays on every node: the plugins of %s in /opt/cni/bin, which are never called without configuration", from),
 	}

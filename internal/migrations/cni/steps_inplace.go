@@ -3,6 +3,7 @@ package cni
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -39,7 +40,7 @@ func (*StandingError) Advice() string {
 // standing has a node looked at before any pod leaves it.
 func (p *Planner) standing(node string) engine.Step {
 	return looker{&agentStep{
-		agent: p.agent(verbStanding, node, p.about(p.spec().To)...), id: "standing/" + node, time: agentTime,
+		agent: p.agent(verbStanding, node, p.about(p.spec().To, node)...), id: "standing/" + node, time: agentTime,
 		title: "Verify that node " + node + " can have both networks",
 		judge: func(r *nodecleanup.Report) error {
 			if len(r.Problems) == 0 {
@@ -223,9 +224,15 @@ func (c crossing) start() engine.Step {
 			if err != nil {
 				return fmt.Errorf("daemonset %s: %w", c.key(), err)
 			}
+			if !c.keeps(have) {
+				return engine.NotYet("DaemonSet %s is of other ranges", c.key())
+			}
 			return spread{tools: c.tools}.ready(ctx, have, 0)
 		},
 		Write: func(ctx context.Context) error {
+			if err := c.outdated(ctx); err != nil {
+				return err
+			}
 			err := c.tools.Cluster.Create(ctx, c.set(), client.FieldOwner(v1alpha1.FieldManager))
 			if err != nil && !apierrors.IsAlreadyExists(err) {
 				return fmt.Errorf("daemonset %s: %w", c.key(), err)
@@ -236,6 +243,26 @@ func (c crossing) start() engine.Step {
 			return []engine.Change{{Verb: "create", Object: "DaemonSet " + c.key().String(), Body: c.set()}}, nil
 		},
 	}
+}
+
+// keeps reports whether a DaemonSet is about these ranges.
+func (c crossing) keeps(have *appsv1.DaemonSet) bool {
+	containers := have.Spec.Template.Spec.Containers
+	return len(containers) == 1 && slices.Equal(containers[0].Args, c.set().Spec.Template.Spec.Containers[0].Args)
+}
+
+// outdated deletes one of other ranges, such as of before a node joined. What it has set on nodes stays until the next one changes it.
+func (c crossing) outdated(ctx context.Context) error {
+	have := &appsv1.DaemonSet{}
+	err := c.tools.Cluster.Get(ctx, c.key(), have)
+	if err == nil && !c.keeps(have) {
+		uid := have.UID
+		err = c.tools.Cluster.Delete(ctx, have, client.Preconditions{UID: &uid}, client.PropagationPolicy(metav1.DeletePropagationBackground))
+	}
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("daemonset %s: %w", c.key(), err)
+	}
+	return nil
 }
 
 // end takes it away.

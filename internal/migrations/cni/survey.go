@@ -60,6 +60,8 @@ type Survey struct {
 	Spares *spare.Found
 	// Owners are what recreates pods, where all are to be recreated once more; nil otherwise.
 	Owners *rollout.State
+	// Strangers are DaemonSets that are a network, or make policies hold on one, and none of Networks, as sentences.
+	Strangers []string
 	// Operators are DaemonSets' owners that would not let go, such as Calico's operator.
 	Operators []string
 }
@@ -126,6 +128,9 @@ func (s *Survey) enforced() bool { return s.Manifests != nil && s.Manifests.Enfo
 
 // enforcing reports whether policies hold with the old network. Weave's run in a container of their own.
 func (s *Survey) enforcing() bool {
+	if s.from() == v1alpha1.HostLocal { // what would enforce them on it is refused
+		return false
+	}
 	alone := s.from() == v1alpha1.Flannel || s.from() == v1alpha1.Weave
 	return !alone || s.oldSet() != nil &&
 		slices.ContainsFunc(s.oldSet().Set.Spec.Template.Spec.Containers, enforces)

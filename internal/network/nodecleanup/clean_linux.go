@@ -19,6 +19,7 @@ func (h Host) parts(n Network) ([]part, error) {
 	if n.rulesOnly() {
 		return []part{nftPart{n}, legacyPart{h, n}}, nil
 	}
+	n = h.narrow(n)
 	nets, err := h.names(n)
 	if err != nil {
 		return nil, err
@@ -26,6 +27,10 @@ func (h Host) parts(n Network) ([]part, error) {
 	bridges, err := h.bridges(n)
 	if err != nil {
 		return nil, err
+	}
+	if n.fileOnly() { // the files go last: without them no one would know the rest, and nodes have another network when this is done
+		n = n.ofPods(nets)
+		return []part{nftPart{n}, legacyPart{h, n}, linkPart{n, bridges}, dirPart{h, n, nets}, confPart{h, n}}, nil
 	}
 	return []part{
 		confPart{h, n},

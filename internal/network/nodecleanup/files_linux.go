@@ -32,6 +32,8 @@ type plugin struct {
 	Type     string  `json:"type"`
 	Bridge   string  `json:"bridge"`
 	Delegate *plugin `json:"delegate"`
+	// IPAM is what each of its types takes.
+	IPAM json.RawMessage `json:"ipam"`
 }
 
 func (c *conf) all() []plugin {
@@ -119,12 +121,18 @@ func (h Host) configurations(endings ...string) (map[string]*conf, error) {
 }
 
 func (c *conf) of(n Network) bool {
-	return slices.ContainsFunc(c.all(), func(p plugin) bool { return slices.Contains(n.Plugins, p.Type) })
+	return slices.ContainsFunc(c.all(), func(p plugin) bool {
+		return slices.Contains(n.Plugins, p.Type) && (!n.fileOnly() || n.gives(p.IPAM))
+	})
 }
 
 // bridges are those of the network, and never one that another configuration names.
 func (h Host) bridges(n Network) ([]string, error) {
-	confs, err := h.confs()
+	read := h.confs
+	if n.fileOnly() { // it may have been put aside
+		read = h.known
+	}
+	confs, err := read()
 	if err != nil {
 		return nil, err
 	}

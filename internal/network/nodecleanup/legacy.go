@@ -29,6 +29,10 @@ func legacyFinds(n Network, save string) (found []string, restore string) {
 			if !n.ownChain(chain) && n.ownRule(rest) {
 				rules = append(rules, "-D "+line[3:])
 				found = append(found, "rule in chain "+table+" "+chain+" (legacy)")
+				if to := n.ledTo(rest); to != "" && !slices.Contains(chains, to) {
+					chains = append(chains, to)
+					found = append(found, "chain "+table+" "+to+" (legacy)")
+				}
 			}
 		case line == "COMMIT" && len(rules)+len(chains) > 0:
 			write(&out, table, rules, chains)
@@ -61,9 +65,9 @@ func (n Network) ownRule(rule string) bool {
 			}
 		}
 	}
-	_, text, commented := strings.Cut(rule, " --comment ")
+	_, text, commented := strings.Cut(" "+rule, " --comment ")
 	if commented {
-		return hasPrefix(n.Comments, strings.TrimPrefix(text, `"`))
+		return hasPrefix(n.Comments, strings.ReplaceAll(strings.TrimPrefix(text, `"`), `\"`, `"`))
 	}
 	return slices.ContainsFunc(n.Crossed, func(link string) bool {
 		return strings.Contains(rule+" ", " -i "+link+" ") || strings.Contains(rule+" ", " -o "+link+" ")

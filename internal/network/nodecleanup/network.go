@@ -2,6 +2,7 @@ package nodecleanup
 
 import (
 	"fmt"
+	"net/netip"
 	"path"
 	"slices"
 	"strings"
@@ -12,6 +13,10 @@ type Network struct {
 	Name string
 	// Plugins are the types in a CNI configuration that make it this network's.
 	Plugins []string
+	// IPAM, if set, is what gives out the addresses of such a plugin, and all of them have to be Within these ranges: programs such as podman have
+	// files with the same plugins.
+	IPAM   string
+	Within []netip.Prefix
 	// Beside are files of /etc/cni/net.d that go with the configuration.
 	Beside []string
 	// Dirs are directories that only this network uses.
@@ -103,6 +108,7 @@ func Find(name string) (Network, bool) {
 			Links: []string{"vethwe*", "vxlan-6784", "datapath"}, Kept: []string{"datapath"},
 			Chains: []string{"WEAVE-"}, Whole: []string{"WEAVE"}, Sets: []string{"weave-"}, Crossed: []string{"weave"},
 		},
+		{Name: HostLocal, Plugins: []string{"bridge", "ptp"}, IPAM: HostLocal},
 		kubeProxy(),
 	}
 	i := slices.IndexFunc(all, func(n Network) bool { return n.Name == name })
@@ -111,6 +117,10 @@ func Find(name string) (Network, bool) {
 	}
 	return all[i], true
 }
+
+// HostLocal is the name by which Find knows a network that has no programs: the plugins bridge or ptp, to which host-local gives addresses of the
+// range of their Node. Files, and what they name, are all that there is of it; routes to other nodes are someone else's.
+const HostLocal = "host-local"
 
 // KubeProxy is the name by which Find knows what kube-proxy has left, which is no network but is removed as they are.
 const KubeProxy = "kube-proxy"
@@ -137,8 +147,11 @@ const (
 // rulesOnly reports whether nothing is on nodes but rules.
 func (n Network) rulesOnly() bool { return len(n.Plugins) == 0 }
 
+// fileOnly reports whether only files tell the network from others.
+func (n Network) fileOnly() bool { return n.IPAM != "" }
+
 // Names are those that Find knows, of networks.
-func Names() []string { return []string{"flannel", "calico", "cilium", "weave"} }
+func Names() []string { return []string{"flannel", "calico", "cilium", "weave", HostLocal} }
 
 const (
 	// bpfDir is where the file system of BPF is mounted.
@@ -152,6 +165,14 @@ const (
 func (n Network) Describe() []string {
 	if n.rulesOnly() {
 		return []string{"chains and rules of iptables: " + strings.Join(n.Chains, ", "), "tables of nftables: " + strings.Join(n.Tables, ", ")}
+	}
+	if n.fileOnly() {
+		return []string{
+			"files in /etc/cni/net.d by which host-local gives out addresses of the node's own podCIDR",
+			"the bridge that they name, and what hangs on it",
+			"rules of iptables that the plugins have made for pods of these networks, and the chains that those lead to",
+			"the addresses that were given out",
+		}
 	}
 	out := []string{"files in /etc/cni/net.d whose plugins are " + strings.Join(n.Plugins, ", ")}
 	if len(n.Beside) > 0 {

@@ -55,7 +55,25 @@ func (p nftPart) look(c *nftables.Conn) (*nftFinds, error) {
 			out.rules = append(out.rules, rules...)
 		}
 	}
+	if p.fileOnly() {
+		out.take(chains)
+	}
 	return out, nil
+}
+
+// take adds the chains of pods that rules lead to, which have no name of their own.
+func (f *nftFinds) take(chains []*nftables.Chain) {
+	for _, ch := range chains {
+		led := slices.ContainsFunc(f.rules, func(r *nftables.Rule) bool {
+			return r.Table.Name == ch.Table.Name && r.Table.Family == ch.Table.Family && slices.ContainsFunc(r.Exprs, func(e expr.Any) bool {
+				v, ok := e.(*expr.Verdict)
+				return ok && v.Chain == ch.Name && podChain.MatchString(v.Chain)
+			})
+		})
+		if led {
+			f.chains = append(f.chains, ch)
+		}
+	}
 }
 
 func noNetfilter(err error) bool {

@@ -28,6 +28,9 @@ func (h Host) Unprefer() error { return errors.ErrUnsupported }
 // Standing works on Linux only.
 func (h Host) Standing(Network) (*Report, error) { return nil, errors.ErrUnsupported }
 
+// Origin works on Linux only.
+func (h Host) Origin(Network) (*Report, error) { return nil, errors.ErrUnsupported }
+
 // Adopt works on Linux only.
 func (h Host) Adopt(Network) error { return errors.ErrUnsupported }
 

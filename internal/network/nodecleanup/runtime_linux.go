@@ -40,6 +40,8 @@ type criPlugin struct {
 	CNI struct {
 		Dir string `toml:"conf_dir"`
 		Max *int   `toml:"max_conf_num"`
+		// Template is what containerd writes a configuration by.
+		Template string `toml:"conf_template"`
 	} `toml:"cni"`
 	Containerd struct {
 		// Runtimes may have networks of their own.

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"net"
 	"os"
 	"path"
@@ -121,23 +120,12 @@ func strict(*os.Root, Network) ([]string, error) {
 		if !matches(tunnels(), name) || l.Attrs().Flags&net.FlagUp == 0 {
 			continue
 		}
-		all, err := reverse("all")
+		strict, err := isStrict(name)
 		if err != nil {
 			return nil, err
 		}
-		own, err := reverse(name)
-		if errors.Is(err, fs.ErrNotExist) {
-			continue // it has gone meanwhile
-		}
-		if err != nil {
-			return nil, err
-		}
-		if max(all, own) == 1 { // the larger one counts
-			out = append(out, fmt.Sprintf(
-				"reverse path filtering is strict on %s: packets from pods of the other network would be dropped; write 2 to %s/%[1]s/rp_filter",
-				name,
-				sysctls,
-			))
+		if strict {
+			out = append(out, strictOn(name))
 		}
 	}
 	return out, nil

@@ -1,0 +1,74 @@
+package nodecleanup
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// narrow is a network as it can be told from others on this node: by the ranges of its pods, if only files are of it.
+func (h Host) narrow(n Network) Network {
+	if n.fileOnly() {
+		n.Within = h.Pods
+	}
+	return n
+}
+
+// gives reports whether what gives a plugin its addresses is that of the network, and all of these are within its ranges. One that names no
+// range is not known (plugins/ipam/host-local in github.com/containernetworking/plugins).
+func (n Network) gives(ipam json.RawMessage) bool {
+	var one struct {
+		Type   string
+		Subnet string
+		Ranges [][]struct{ Subnet string }
+	}
+	if len(ipam) == 0 || json.Unmarshal(ipam, &one) != nil || one.Type != n.IPAM {
+		return false
+	}
+	var all []string
+	if one.Subnet != "" {
+		all = append(all, one.Subnet)
+	}
+	for _, set := range one.Ranges {
+		for _, r := range set {
+			all = append(all, r.Subnet)
+		}
+	}
+	return len(all) > 0 && !slices.ContainsFunc(all, func(text string) bool { return !n.within(text) })
+}
+
+func (n Network) within(text string) bool {
+	r, err := netip.ParsePrefix(text)
+	return err == nil && slices.ContainsFunc(n.Within, func(pods netip.Prefix) bool {
+		return pods.Bits() <= r.Bits() && pods.Contains(r.Addr())
+	})
+}
+
+// ofPods is the network with the marks of rules that its plugins make for pods: ipMasq and portmap write the name of the configuration and the
+// pod's own in a comment (FormatComment in pkg/utils and plugins/meta/portmap of github.com/containernetworking/plugins).
+func (n Network) ofPods(nets []string) Network {
+	n.Comments = nil
+	for _, net := range nets {
+		n.Comments = append(n.Comments, fmt.Sprintf("name: %q id: ", net), fmt.Sprintf("dnat name: %q id: ", net))
+	}
+	return n
+}
+
+// podChain is the name of a chain for one pod (FormatChainName in pkg/utils/utils.go, same place). What portmap has for all is none.
+var podChain = regexp.MustCompile(`^CNI-(DN-)?[0-9a-f]{16,}$`)
+
+// ledTo is the chain of a pod that a rule leads to, as iptables-save writes it; empty, if to none.
+func (n Network) ledTo(rule string) string {
+	if !n.fileOnly() {
+		return ""
+	}
+	words := strings.Fields(rule)
+	i := slices.Index(words, "-j")
+	if i < 0 || i+1 >= len(words) || !podChain.MatchString(words[i+1]) {
+		return ""
+	}
+	return words[i+1]
+}
