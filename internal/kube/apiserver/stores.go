@@ -12,7 +12,7 @@ import (
 	"github.com/replumb/replumb/internal/kube/controlplane"
 )
 
-// The flags that say where an API server keeps what it is told.
+// The flags that say where an API server keeps its objects.
 const (
 	storeFlag     = "etcd-servers"
 	overridesFlag = "etcd-servers-overrides"
@@ -21,7 +21,7 @@ const (
 // Events is how flags name what a second etcd is mostly for. kOps runs one (k8s.io/kops nodeup/pkg/model, kube_apiserver.go).
 const Events = "/events"
 
-// Stores says in which etcds the API server of a host keeps what it is told, by its command line.
+// Stores says in which etcds the API server of a host keeps its objects, by its command line.
 type Stores struct {
 	// Pod is its pod, as namespace/name.
 	Pod string

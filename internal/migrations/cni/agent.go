@@ -271,7 +271,7 @@ func (p *Planner) about(network v1alpha1.CNIName, node string) []string {
 	switch network {
 	case p.spec().To:
 		ranges = p.Survey.target()
-	case v1alpha1.HostLocal: // files of others are told from its own by them
+	case v1alpha1.HostLocal: // they tell its own files from those of others
 		ranges = p.Survey.ownRanges(node)
 	}
 	return []string{string(network), "--root=" + hostRoot, "--pods=" + join(ranges)}

@@ -176,7 +176,7 @@ func rangeChecks() []findings.Check[Input] {
 			Run:      checkNodeRanges,
 			Claim:    "every node has a range of its own, where pods get their addresses from that",
 			Why: "flannel and host-local give out what spec.podCIDR of the node says; flannel stops if there is none or it lies outside of its network, and " +
-				"what host-local gave out cannot be told from other addresses without it",
+				"what host-local gave out cannot be distinguished from other addresses without it",
 			Fix: "run the controller manager with --allocate-node-cidrs, and for flannel with --cluster-cidr as in its net-conf.json; delete a node that " +
 				"is to have another range, and have it join again",
 		},

@@ -150,7 +150,7 @@ func (s *Survey) checkOwnRanges() []findings.Result {
 			out,
 			findings.Failed(
 				"",
-				"the ranges of nodes are %d that do not join, and at most %d can be told apart",
+				"the ranges of nodes are %d that do not join, and at most %d can be distinguished",
 				len(s.Ranges),
 				rangesLimit,
 			),

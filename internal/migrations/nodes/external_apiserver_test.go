@@ -40,7 +40,7 @@ func apiAt(address string) *discoveryv1.EndpointSlice {
 	}
 }
 
-// playControlPlanes gives the cluster Nodes of the control plane with API servers: whoever calls one of them at the address of its node
+// playControlPlanes gives the cluster Nodes of the control plane with API servers: a client that calls one of them at the address of its node
 // reaches the real API server, with its real etcd.
 func (f *fixture) playControlPlanes(names map[string]string) {
 	f.Helper()

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// narrow is a network as it can be told from others on this node: by the ranges of its pods, if only files are of it.
+// narrow is a network as it can be distinguished from others on this node: by the ranges of its pods, if only files are of it.
 func (h Host) narrow(n Network) Network {
 	if n.fileOnly() {
 		n.Within = h.Pods

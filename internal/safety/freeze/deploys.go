@@ -65,7 +65,7 @@ has(object.spec) != has(oldObject.spec) || (has(object.spec) && object.spec != o
 type Deploys struct {
 	Client    client.Client
 	Migration string
-	// Copies says that the cluster is copied to another, and not that its network changes. Those who are refused are told.
+	// Copies says that the cluster is copied to another, and not that its network changes. A refusal says it.
 	Copies bool
 	// Include and Exclude choose namespaces by name. In both * stands for any part of a name. No include means all.
 	Include, Exclude []string
