@@ -93,12 +93,12 @@ metadata: {name: services}
 spec:
   serviceCIDR:
     to: [%[3]s]
-    drain: %[5]s
+    drain: %[5]s # as long as name servers remember an address, and more
     clusterServices: Stay
     refresh: {mode: Report}
   batch: {size: 4, settle: 1s}
   proof: {agents: Enabled, image: %[4]s, soak: 5s, wait: 1m}
-`, oldPods, newPods, newRange, workload.ReplumbImage, shortDrain)
+`, oldPods, newPods, newRange, workload.ReplumbImage, "45s")
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
