@@ -277,7 +277,7 @@ func TestWeaveOnANode(t *testing.T) {
 			pod.MasterIndex = bridge.Attrs().Index
 			addLink(t, &netlink.Veth{LinkAttrs: pod, PeerName: "eth0p"})
 			addLink(t, &netlink.Vxlan{LinkAttrs: attrs("vxlan-6784"), VxlanId: 1, Port: 6784})
-			datapath := addLink(t, &netlink.Dummy{LinkAttrs: attrs("datapath")})
+			datapath := addLink(t, &netlink.Bridge{LinkAttrs: attrs("datapath")}) // Open vSwitch makes it, which kernels have seldom
 			must(t, netlink.LinkSetUp(datapath))
 			addLink(t, &netlink.Bridge{LinkAttrs: attrs("docker0")})
 
