@@ -148,7 +148,11 @@ func same(t *testing.T, file, want string) {
 
 // TestRolesGrantExactlyTheRights reads what was generated as Kubernetes does.
 func TestRolesGrantExactlyTheRights(t *testing.T) {
-	kinds := append(migrations.All(), migrations.Shared(), migrations.Kind{Roles: cluster.Roles{migrations.OperatorRole(), migrations.OperatorLeaseRole()}})
+	kinds := append(
+		migrations.All(),
+		migrations.Shared(),
+		migrations.Kind{Roles: cluster.Roles{migrations.OperatorRole(), migrations.OperatorLeaseRole()}},
+	)
 	for _, kind := range kinds {
 		for _, role := range kind.Roles {
 			granted := map[cluster.Right]bool{}

@@ -7,7 +7,8 @@ shift
 gotestsum=$(cd "$(dirname "$0")/.." && pwd)/bin/gotestsum
 events=$(mktemp)
 trap 'rm -f "$events"' EXIT
-echo "go test $* ($folder)"
+args=$*
+echo "go test ${args:0:200} ($folder)" # lists of tests are long
 code=0
 (cd "$folder" && "$gotestsum" --format standard-quiet --jsonfile "$events" -- "$@") || code=$?
 echo "slowest packages:"

@@ -23,7 +23,7 @@ freezes again, unless the Migration says spec.freeze: Disabled, or has no spec.d
 			if err != nil {
 				return err
 			}
-			anything, err := c.Cluster.Any()
+			anything, err := c.Any()
 			if err != nil {
 				return err
 			}

@@ -77,7 +77,7 @@ func (s *Subject) lookAtDeployments(ctx context.Context, c *cluster.Cluster) (d 
 
 // lookAtHolders finds out which migration has frozen and suspended what.
 func (s *Subject) lookAtHolders(ctx context.Context, c *cluster.Cluster, d *Deployments) error {
-	of, frozen, err := freeze.DeploysOf(ctx, c)
+	freezer, frozen, err := freeze.DeploysOf(ctx, c)
 	if err != nil && !passable(err) {
 		return err
 	}
@@ -86,26 +86,33 @@ func (s *Subject) lookAtHolders(ctx context.Context, c *cluster.Cluster, d *Depl
 		return err
 	}
 	name := s.Migration.Name
-	d.Frozen, d.Suspended = frozen && of == name && s.Migration.Spec.Mirror == nil, suspender == name
-	if of == name {
-		of = ""
+	d.Frozen, d.Suspended = frozen && freezer == name && s.Migration.Spec.Mirror == nil, suspender == name
+	var others []string
+	if d.Spec != nil && d.freezes() {
+		others = append(others, freezer)
 	}
-	if suspender == name {
-		suspender = ""
+	if d.Spec != nil && d.suspends() {
+		others = append(others, suspender)
 	}
-	if d.Spec == nil || of == "" && suspender == "" {
-		return nil
+	d.Other, err = firstUnderWay(ctx, c, slices.DeleteFunc(others, func(other string) bool { return other == "" || other == name }))
+	return err
+}
+
+// firstUnderWay is the first of some migrations that is under way; empty, if none is.
+func firstUnderWay(ctx context.Context, c *cluster.Cluster, names []string) (string, error) {
+	if len(names) == 0 {
+		return "", nil
 	}
 	all, err := List(ctx, c)
 	if err != nil {
-		return err
+		return "", err
 	}
 	for i := range all {
-		if m := &all[i]; underWay(m) && (d.freezes() && m.Name == of || d.suspends() && m.Name == suspender) {
-			d.Other = m.Name
+		if underWay(&all[i]) && slices.Contains(names, all[i].Name) {
+			return all[i].Name, nil
 		}
 	}
-	return nil
+	return "", nil
 }
 
 // passable are errors of looks that a right is missing for, which a check says where it is needed, or that an older cluster has no kind for.
@@ -230,9 +237,11 @@ func (s *Subject) deploymentsFound(d Deployments) findings.Findings {
 func DeploymentChecks() []findings.Check[Deployments] {
 	return findings.Group("Deployments", []findings.Check[Deployments]{
 		{
-			Code: "RP0101", Severity: findings.Blocking, Run: checkFreezable,
-			Claim: "deployments by others can be frozen as spec.deploymentFreeze says",
-			Why:   "a deployment that is taken for frozen and is not changes what the migration works with",
+			Code:     "RP0101",
+			Severity: findings.Blocking,
+			Run:      checkFreezable,
+			Claim:    "deployments by others can be frozen as spec.deploymentFreeze says",
+			Why:      "a deployment that is taken for frozen and is not changes what the migration works with",
 			Fix: "grant the rights in deploy/rbac-freeze.yaml, correct kinds (kubectl api-resources --namespaced -o name lists them), end the other " +
 				"migration first, or set mode: IfPossible",
 		},
@@ -286,7 +295,10 @@ func checkReverting(d Deployments) (out []findings.Result) {
 		return []findings.Result{findings.NotKnown("", "%v", d.Unread)}
 	}
 	for _, set := range gitops.Reverting(d.GitOps.Objects, d.GitOps.Sets) {
-		out = append(out, findings.Failed("ApplicationSet "+set, "applicationset %s would turn automated syncs of its Applications on again", set))
+		out = append(
+			out,
+			findings.Failed("ApplicationSet "+set, "applicationset %s would turn automated syncs of its Applications on again", set),
+		)
 	}
 	return out
 }

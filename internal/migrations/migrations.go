@@ -35,8 +35,11 @@ type Kind struct {
 // Shared are the checks and roles of what every kind can be asked for. It is no kind.
 func Shared() Kind {
 	return Kind{
-		Title: "All kinds", Checks: findings.Describe(migration.DeploymentChecks()),
-		Command: "freeze", Does: "keeps others from deploying (spec.deploymentFreeze), beside those of a kind", Roles: migration.DeploymentRoles(),
+		Title:   "All kinds",
+		Checks:  findings.Describe(migration.DeploymentChecks()),
+		Command: "freeze",
+		Does:    "keeps others from deploying (spec.deploymentFreeze), beside those of a kind",
+		Roles:   migration.DeploymentRoles(),
 	}
 }
 

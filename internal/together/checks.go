@@ -23,15 +23,19 @@ type Member struct {
 func Checks() []findings.Check[[]Member] {
 	return findings.Group("Between",
 		findings.Check[[]Member]{
-			Code: "RP6001", Severity: findings.Blocking, Run: checkRanges,
-			Claim: "the new ranges of the set have no address in common",
-			Why:   "an address that two things have answers for one of them only; each migration sees what is in use, and not what comes after it",
-			Fix:   "choose ranges that have no address in common: replumb ranges proposes some",
+			Code:     "RP6001",
+			Severity: findings.Blocking,
+			Run:      checkRanges,
+			Claim:    "the new ranges of the set have no address in common",
+			Why:      "an address that two things have answers for one of them only; each migration sees what is in use, and not what comes after it",
+			Fix:      "choose ranges that have no address in common: replumb ranges proposes some",
 		},
 		findings.Check[[]Member]{
-			Code: "RP6002", Severity: findings.Warning, Run: checkTwice,
-			Claim: "every object is changed by one migration of the set",
-			Why:   "what two of them restart or change is disturbed twice",
+			Code:     "RP6002",
+			Severity: findings.Warning,
+			Run:      checkTwice,
+			Claim:    "every object is changed by one migration of the set",
+			Why:      "what two of them restart or change is disturbed twice",
 			Fix: "if you restart what has old Service addresses by moving pods alone, set spec.serviceCIDR.refresh.mode: Report: pods on the nodes' " +
 				"network, and Jobs, then keep them until you end them; else nothing is to do",
 		},
@@ -93,7 +97,10 @@ func checkTwice(all []Member) (out []findings.Result) {
 		}
 		objects, err := changed(m.Plan)
 		if err != nil {
-			out = append(out, findings.NotKnown("Migration "+m.Migration.Name, "the plan of migration %s cannot be shown: %v", m.Migration.Name, err))
+			out = append(
+				out,
+				findings.NotKnown("Migration "+m.Migration.Name, "the plan of migration %s cannot be shown: %v", m.Migration.Name, err),
+			)
 		}
 		for _, o := range objects {
 			by[o] = append(by[o], m.Migration.Name)

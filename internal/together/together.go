@@ -74,7 +74,10 @@ func refusal(all []*v1alpha1.Migration) error {
 		for _, other := range all[:i] {
 			switch {
 			case other.Name == m.Name:
-				bad = append(bad, spec.Wrongf(m.Name+": metadata.name", "give each Migration a name of its own", "is that of another one too"))
+				bad = append(
+					bad,
+					spec.Wrongf(m.Name+": metadata.name", "give each Migration a name of its own", "is that of another one too"),
+				)
 			case other.Spec.Type() == m.Spec.Type() && rank(m) >= 0:
 				bad = append(bad, spec.Wrongf(path, "put all into one Migration, or run the second file when the first is finished",
 					"moves %s, as %s does", Moves(m), other.Name))

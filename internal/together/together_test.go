@@ -17,7 +17,9 @@ func read(t testing.TB, texts ...string) (all []*v1alpha1.Migration) {
 	t.Helper()
 	for _, text := range texts {
 		name, of, _ := strings.Cut(text, ": ")
-		m, err := spec.Parse([]byte("apiVersion: replumb.dev/v1alpha1\nkind: Migration\nmetadata: {name: " + name + "}\nspec: " + of + "\n"))
+		m, err := spec.Parse(
+			[]byte("apiVersion: replumb.dev/v1alpha1\nkind: Migration\nmetadata: {name: " + name + "}\nspec: " + of + "\n"),
+		)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -53,7 +55,10 @@ func TestOrder(t *testing.T) {
 		given := read(t, tt.given...)
 		got, err := Order(given)
 		if err != nil {
-			if code, _ := fault.ExitCode(err); code != fault.ExitUsage || fault.Advice(err) == "" || !strings.Contains(err.Error(), tt.want) {
+			if code, _ := fault.ExitCode(
+				err,
+			); code != fault.ExitUsage || fault.Advice(err) == "" ||
+				!strings.Contains(err.Error(), tt.want) {
 				t.Errorf("%s: %v (exit %d, hint %q), want %q", name, err, code, fault.Advice(err), tt.want)
 			}
 			continue
@@ -80,9 +85,9 @@ func TestSpared(t *testing.T) {
 		"the second goes on":   {"Moved Applying -", "a"},
 		"the second is new":    {"Moved Recorded -", "a"},
 		"the second is back":   {"Moved RolledBack -", ""},
-		"all have moved":       {"Moved Moved Moved", "ab"},
+		"all have moved":       {"Moved Moved Moved", "ab"}, //nolint:dupword // one for each of three
 		"the first is over":    {"Finished Moved -", "a"},
-		"all are over":         {"Finished Finished Finished", "abc"},
+		"all are over":         {"Finished Finished Finished", "abc"}, //nolint:dupword // one for each of three
 		"the first never was":  {"- Moved -", ""},
 		"the first stands now": {"Applying Moved -", ""},
 	} {
@@ -110,7 +115,10 @@ func TestSpared(t *testing.T) {
 func TestEveryCheckFiresAndPasses(t *testing.T) {
 	write := func(object, verb string) *engine.Plan {
 		return &engine.Plan{Name: "p", Phases: []engine.Phase{{Name: "move", Groups: []engine.Group{{Parallel: 1, Steps: []engine.Step{
-			&engine.Write{Name: "w", Changes: func() ([]engine.Change, error) { return []engine.Change{{Verb: verb, Object: object}}, nil }},
+			&engine.Write{
+				Name:    "w",
+				Changes: func() ([]engine.Change, error) { return []engine.Change{{Verb: verb, Object: object}}, nil },
+			},
 		}}}}}}
 	}
 	broken := &engine.Plan{Name: "p", Phases: []engine.Phase{{Name: "move", Groups: []engine.Group{{Parallel: 1, Steps: []engine.Step{

@@ -90,7 +90,14 @@ func requireToldHostLocal(t *testing.T, l *lab.Lab) {
 func requireLeftHostLocal(t *testing.T, l *lab.Lab) {
 	t.Helper()
 	for _, node := range l.NodeNames() {
-		if out, err := l.Exec(t.Context(), node, "/bin/sh", "-c", "ls /var/lib/cni/networks/lab 2>/dev/null || true"); err != nil || len(out) > 0 {
+		if out, err := l.Exec(
+			t.Context(),
+			node,
+			"/bin/sh",
+			"-c",
+			"ls /var/lib/cni/networks/lab 2>/dev/null || true",
+		); err != nil ||
+			len(out) > 0 {
 			t.Errorf("%s still keeps addresses of host-local (%v): %s", node, err, out)
 		}
 		routes, err := l.Exec(t.Context(), node, "ip", "route", "show", "root", oldPods)

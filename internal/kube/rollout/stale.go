@@ -137,7 +137,7 @@ func staleReferences(pod *corev1.Pod, c Changes) []staleReference {
 	if pod.Namespace == v1alpha1.SystemNamespace {
 		return all
 	}
-	if !pod.Spec.HostNetwork && pod.CreationTimestamp.Time.Before(c.MadeBefore) {
+	if c.outlived(pod) {
 		all = append(all, staleReference{text: CarriesAge, until: c.MadeBefore})
 	}
 	weigh(CarriesKubernetes, oldestContainer(pod), c.KubernetesMovedAt)
@@ -148,6 +148,11 @@ func staleReferences(pod *corev1.Pod, c Changes) []staleReference {
 		weigh(CarriesDNS, pod.Status.StartTime.Time, c.DNSSince)
 	}
 	return all
+}
+
+// outlived reports whether a pod of the pod network is older than all may be.
+func (c *Changes) outlived(pod *corev1.Pod) bool {
+	return !pod.Spec.HostNetwork && pod.CreationTimestamp.Time.Before(c.MadeBefore)
 }
 
 // servicesUntil is when the last of the addresses in the environment of a pod was left that Services of its namespace have left;

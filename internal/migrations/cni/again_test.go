@@ -39,7 +39,7 @@ func (f *fixture) onceMore(n int32) {
 }
 
 // tick has the API server's clock move on, whose times have whole seconds: what is made from now on is younger than what is there.
-func tick() { time.Sleep(1100 * time.Millisecond) }
+func tick() { <-time.After(time.Until(time.Now().Truncate(time.Second).Add(1100 * time.Millisecond))) }
 
 func (f *fixture) uids(app string) []types.UID {
 	f.Helper()

@@ -30,7 +30,7 @@ func Checks() []findings.Check[Input] {
 		findings.Group("Networks", networkChecks()...),
 		findings.Group("kube-proxy", replaceChecks()...),
 		findings.Group("Ranges", rangeChecks()...),
-		findings.Group("Workloads", workloadChecks()...),
+		findings.Group("Workloads", slices.Concat(workloadChecks(), againChecks())...),
 	)
 }
 
@@ -101,9 +101,11 @@ func networkChecks() []findings.Check[Input] {
 				"Node's podCIDR (host-local)",
 		},
 		{
-			Code: "RP5102", Severity: findings.Blocking, Run: checkPair,
-			Claim: "replumb can replace the one network by the other",
-			Why:   "what a network leaves on nodes is different for each, and half of it removed is worse than all of it there",
+			Code:     "RP5102",
+			Severity: findings.Blocking,
+			Run:      checkPair,
+			Claim:    "replumb can replace the one network by the other",
+			Why:      "what a network leaves on nodes is different for each, and half of it removed is worse than all of it there",
 			Fix: "replumb goes from flannel to Calico, from Calico to flannel, with mode InPlace from both to Cilium and from host-local to Calico and " +
 				"Cilium, and with mode Drained from Weave to Calico and flannel; for others, replace the nodes or the cluster",
 		},
@@ -247,6 +249,12 @@ func workloadChecks() []findings.Check[Input] {
 				"and Cilium enforces none before finish",
 			Fix: "delete the policies for the time of the switch and keep their files, or replace the network of a drained cluster",
 		},
+	}
+}
+
+// againChecks are about pods that are made once more.
+func againChecks() []findings.Check[Input] {
+	return []findings.Check[Input]{
 		{
 			Code:     "RP5310",
 			Severity: findings.Warning,

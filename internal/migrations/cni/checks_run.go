@@ -106,22 +106,33 @@ func checkFrom(in Input) []findings.Result {
 	return nil
 }
 
+// overlay reports whether a network can be on either side.
+func overlay(n v1alpha1.CNIName) bool { return n == v1alpha1.Flannel || n == v1alpha1.Calico }
+
+// supported reports whether a network that has a DaemonSet can be replaced by another, in a cluster that serves or in a drained one.
+func supported(from, to v1alpha1.CNIName, serving bool) bool {
+	switch {
+	case from == v1alpha1.Weave:
+		return overlay(to) && !serving
+	case to == v1alpha1.Cilium:
+		return overlay(from) && serving
+	}
+	return overlay(from) && overlay(to) && from != to
+}
+
 func checkPair(in Input) []findings.Result {
 	from, to := in.Survey.from(), in.Survey.Spec.To
 	if from == v1alpha1.HostLocal {
 		return in.Survey.checkFromHostLocal()
 	}
-	able := func(n v1alpha1.CNIName) bool { return n == v1alpha1.Flannel || n == v1alpha1.Calico }
-	toCilium := to == v1alpha1.Cilium && in.Survey.Spec.Serving
-	fromWeave := from == v1alpha1.Weave && able(to) && !in.Survey.Spec.Serving
-	if from == "" || able(from) && (able(to) || toCilium) && from != to || fromWeave {
+	if from == "" || supported(from, to, in.Survey.Spec.Serving) {
 		return nil
 	}
 	why := ""
 	switch {
 	case from == v1alpha1.Canal:
 		why = ": Canal is Calico's policies over flannel's network, and what it leaves on nodes is of both"
-	case from == v1alpha1.Weave && able(to):
+	case from == v1alpha1.Weave && overlay(to):
 		why = " with mode InPlace: Weave cannot be kept beside another network; drain the cluster, and set mode: Drained"
 	}
 	return []findings.Result{findings.Failed("", "from %s to %s is an unsupported combination%s", from, to, why)}

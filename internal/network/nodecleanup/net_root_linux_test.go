@@ -300,7 +300,7 @@ func TestWeaveOnANode(t *testing.T) {
 			if after := rules(run(t, "", "iptables-"+tables+"-save")); after != before {
 				t.Errorf("rules of others changed:\n%s\nwant:\n%s", after, before)
 			}
-			want := append(links, "datapath", "docker0")
+			want := slices.Concat(links, []string{"datapath", "docker0"})
 			slices.Sort(want)
 			if got := linkNames(t); !slices.Equal(got, want) {
 				t.Errorf("interfaces are %v, want %v", got, want)

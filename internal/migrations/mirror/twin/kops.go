@@ -23,33 +23,14 @@ func KOps(body []byte, w Wanted) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	const hint = "kops get --name NAME -o yaml prints it: the Cluster, and its InstanceGroups"
-	var cluster *yaml.Node
-	groups := 0
-	for _, n := range all {
-		if !strings.HasPrefix(text(n, "apiVersion"), kopsGroup) {
-			return nil, bad(hint, "line %d: %s %q is none of kOps", n.Line, text(n, "kind"), text(n, "apiVersion"))
-		}
-		if aliased(n) {
-			return nil, bad("write them out", "it has anchors or aliases")
-		}
-		plain(n)
-		switch text(n, "kind") {
-		case "Cluster":
-			if cluster != nil {
-				return nil, bad("name one with kops get --name NAME -o yaml", "it has more than one Cluster")
-			}
-			cluster = n
-		case "InstanceGroup":
-			groups++
-		default:
-			return nil, bad(hint, "line %d: replumb knows no %s of kOps", n.Line, text(n, "kind"))
-		}
+	cluster, groups, err := kopsParts(all)
+	if err != nil {
+		return nil, err
 	}
 	was := text(cluster, "metadata", "name")
 	switch {
 	case cluster == nil || get(cluster, "spec") == nil || was == "":
-		return nil, bad(hint, "it has no Cluster with a name and a spec")
+		return nil, bad(kopsHint, "it has no Cluster with a name and a spec")
 	case was == w.Name:
 		return nil, bad("choose another one", "%s is the name of the source", w.Name)
 	}
@@ -70,6 +51,33 @@ kops update cluster --name %[4]s --yes`, was, strings.TrimSuffix(fillIn, " "), s
 		top += "\n" + fillIn + "InstanceGroups: the file that was read has none."
 	}
 	return write(top, all)
+}
+
+const kopsHint = "kops get --name NAME -o yaml prints it: the Cluster, and its InstanceGroups"
+
+// kopsParts are the one Cluster among documents of kOps, nil if there is none, and how many InstanceGroups there are.
+func kopsParts(all []*yaml.Node) (cluster *yaml.Node, groups int, err error) {
+	for _, n := range all {
+		if !strings.HasPrefix(text(n, "apiVersion"), kopsGroup) {
+			return nil, 0, bad(kopsHint, "line %d: %s %q is none of kOps", n.Line, text(n, "kind"), text(n, "apiVersion"))
+		}
+		if aliased(n) {
+			return nil, 0, bad("write them out", "it has anchors or aliases")
+		}
+		plain(n)
+		switch text(n, "kind") {
+		case "Cluster":
+			if cluster != nil {
+				return nil, 0, bad("name one with kops get --name NAME -o yaml", "it has more than one Cluster")
+			}
+			cluster = n
+		case "InstanceGroup":
+			groups++
+		default:
+			return nil, 0, bad(kopsHint, "line %d: replumb knows no %s of kOps", n.Line, text(n, "kind"))
+		}
+	}
+	return cluster, groups, nil
 }
 
 // kops is one that is made from another.
@@ -263,43 +271,59 @@ var (
 func (k *kops) walk(n *yaml.Node, in string) {
 	switch n.Kind {
 	case yaml.MappingNode:
-		for i := 0; i < len(n.Content); i += 2 {
-			key, value := n.Content[i].Value, n.Content[i+1]
-			why := k.out(in, key, value)
-			switch {
-			case isNote(n, i):
-			case why != "":
-				drop(n, key, "%s", why)
-			case strings.Contains(key, k.was):
-				drop(n, key, "it bears the source's name")
-			case value.Kind == yaml.ScalarNode:
-				k.rename(n, key)
-				if why, _ := flag(dashed(key), value.Value); flagsOf(in) && why != "" {
-					remark(n, key, "%s", why)
-				}
-			default:
-				k.walk(value, key)
-			}
-		}
+		k.walkFields(n, in)
 	case yaml.SequenceNode:
-		for i, item := range n.Content {
-			switch {
-			case isNote(n, i):
-			case item.Kind != yaml.ScalarNode:
-				k.walk(item, in)
-			case ofCloud.MatchString(item.Value), arn.MatchString(item.Value):
-				dropItem(n, i, in, fillIn+"one of the mirror; the source has "+item.Value)
-			case strings.Contains(item.Value, k.was):
-				item.SetString(strings.ReplaceAll(item.Value, k.was, k.Name))
-				item.LineComment = "# " + check + "it had the source's name"
+		k.walkItems(n, in)
+	}
+}
+
+func (k *kops) walkFields(n *yaml.Node, in string) {
+	for i := 0; i < len(n.Content); i += 2 {
+		key, value := n.Content[i].Value, n.Content[i+1]
+		why := k.out(in, key, value)
+		switch {
+		case isNote(n, i):
+		case why != "":
+			drop(n, key, "%s", why)
+		case strings.Contains(key, k.was):
+			drop(n, key, "it bears the source's name")
+		case value.Kind == yaml.ScalarNode:
+			k.rename(n, key)
+			if why, _ := flag(dashed(key), value.Value); flagsOf(in) && why != "" {
+				remark(n, key, "%s", why)
 			}
+		default:
+			k.walk(value, key)
 		}
 	}
 }
 
+func (k *kops) walkItems(n *yaml.Node, in string) {
+	for i, item := range n.Content {
+		switch {
+		case isNote(n, i):
+		case item.Kind != yaml.ScalarNode:
+			k.walk(item, in)
+		case cloudsOwn(item):
+			dropItem(n, i, in, fillIn+"one of the mirror; the source has "+item.Value)
+		case strings.Contains(item.Value, k.was):
+			item.SetString(strings.ReplaceAll(item.Value, k.was, k.Name))
+			item.LineComment = "# " + check + "it had the source's name"
+		}
+	}
+}
+
+// cloudsOwn reports whether a value is what a cloud calls one of its things.
+func cloudsOwn(value *yaml.Node) bool {
+	return value.Kind == yaml.ScalarNode && (ofCloud.MatchString(value.Value) || arn.MatchString(value.Value))
+}
+
 // flagsOf reports whether the fields of a part of a Cluster are flags of a component.
 func flagsOf(in string) bool {
-	return slices.Contains([]string{"kubeAPIServer", "kubeControllerManager", "kubeScheduler", "kubelet", "masterKubelet", "controlPlaneKubelet"}, in)
+	return slices.Contains(
+		[]string{"kubeAPIServer", "kubeControllerManager", "kubeScheduler", "kubelet", "masterKubelet", "controlPlaneKubelet"},
+		in,
+	)
 }
 
 // out says why a field is left out; nothing, if it is not.
@@ -319,7 +343,7 @@ func (k *kops) out(in, key string, value *yaml.Node) string {
 	switch {
 	case secretive(key) && holds:
 		return fillIn + "it may hold a secret of the source, or lead to one"
-	case value.Kind == yaml.ScalarNode && ofCloud.MatchString(value.Value), value.Kind == yaml.ScalarNode && arn.MatchString(value.Value):
+	case cloudsOwn(value):
 		return fillIn + "one of the mirror; the source has " + value.Value
 	case value.Kind == yaml.ScalarNode && strings.Contains(value.Value, "://") && strings.Contains(value.Value, "@"):
 		return fillIn + "it may hold a password"

@@ -52,7 +52,12 @@ func checkUnready(in Input) []findings.Result {
 	}
 	w := in.Survey.Workloads
 	for i := range w.Deployments {
-		short(rollout.KindDeployment, &w.Deployments[i], w.Deployments[i].Status.AvailableReplicas, ptr.Deref(w.Deployments[i].Spec.Replicas, 1))
+		short(
+			rollout.KindDeployment,
+			&w.Deployments[i],
+			w.Deployments[i].Status.AvailableReplicas,
+			ptr.Deref(w.Deployments[i].Spec.Replicas, 1),
+		)
 	}
 	for i := range w.StatefulSets {
 		short(
