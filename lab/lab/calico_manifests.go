@@ -18,7 +18,9 @@ var calicoNodeTemplate string
 func CalicoManifests(l *Lab, podCIDR netip.Prefix) ([]byte, error) {
 	if l.Topology.CNI != Flannel && l.Topology.Beside != Calico {
 		return nil, &InvalidError{
-			"cni", fmt.Sprintf("the nodes of lab %s have no image of Calico", l.Topology.Name), "use a lab with --cni flannel, or with --cni host-local --beside calico",
+			"cni",
+			fmt.Sprintf("the nodes of lab %s have no image of Calico", l.Topology.Name),
+			"use a lab with --cni flannel, or with --cni host-local --beside calico",
 		}
 	}
 	if !podCIDR.Addr().Is4() || podCIDR != podCIDR.Masked() {

@@ -60,7 +60,9 @@ func CiliumManifestsInPlaceOfProxies(l *Lab, podCIDR netip.Prefix) ([]byte, erro
 func besideManifests(l *Lab, podCIDR netip.Prefix, replaces bool) ([]byte, error) {
 	if l.Topology.Beside != Cilium {
 		return nil, &InvalidError{
-			"cni", fmt.Sprintf("the nodes of lab %s cannot run Cilium", l.Topology.Name), "use a lab with --cni flannel or host-local, and --beside cilium",
+			"cni",
+			fmt.Sprintf("the nodes of lab %s cannot run Cilium", l.Topology.Name),
+			"use a lab with --cni flannel or host-local, and --beside cilium",
 		}
 	}
 	if !podCIDR.Addr().Is4() || podCIDR != podCIDR.Masked() {

@@ -39,7 +39,7 @@ func (t Topology) networkImages(b binaries) (set string, all []image.Image, err 
 		if err != nil {
 			return "", nil, err
 		}
-		if cni == Calico && cni == t.Beside {
+		if cni == Calico && t.Beside == Calico {
 			images = []image.Image{calicoImage(b)}
 		}
 		if len(images) > 0 {

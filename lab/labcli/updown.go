@@ -136,7 +136,8 @@ func (f *upFlags) declare(cmd *cobra.Command) {
 			"(default a=172.30.0.0/24; with both families a=172.30.0.0/24+fd00:172:30::/64)")
 	cmd.Flags().
 		StringVar(&f.cni, "cni", string(d.CNI), "network of pods: host-local, calico (VXLAN), calico-cross-subnet, flannel (VXLAN), cilium (VXLAN)")
-	cmd.Flags().StringVar(&f.beside, "beside", "", "network that the cluster can be given later: cilium, with --cni flannel or host-local, or calico, with --cni host-local")
+	cmd.Flags().
+		StringVar(&f.beside, "beside", "", "network that the cluster can be given later: cilium, with --cni flannel or host-local, or calico, with --cni host-local")
 	cmd.Flags().StringVar(&f.kubernetes, "kubernetes", d.Kubernetes, "version of Kubernetes: "+strings.Join(lab.Releases(), ", "))
 	cmd.Flags().StringVar(&f.gates, "feature-gates", "", "feature gates of the API servers and controller managers")
 	cmd.Flags().StringVar(&f.served, "runtime-config", "", "APIs that API servers serve beside those they serve by default")
