@@ -24,7 +24,9 @@ import (
 func rolling(t *testing.T, change ...func(*v1alpha1.Migration)) *fixture {
 	t.Helper()
 	f := setup(t, change...)
-	f.operator, f.requests = migrationtest.Operator(t, server, (&Job{Spec: Spec{Again: 1}}).roles())
+	once := *f.job
+	once.Spec.Again = 1
+	f.operator, f.requests = migrationtest.Operator(t, server, once.roles())
 	f.with(f.job.Migration)
 	return f
 }
