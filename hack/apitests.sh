@@ -18,7 +18,7 @@ running=()
 trap 'kill "${running[@]}" 2>/dev/null || true' EXIT
 "$here/gotest.sh" . "$@" -run "^($half)\$" "$longest" & running+=($!)
 "$here/gotest.sh" . "$@" -skip "^($half)\$" "$longest" & running+=($!)
-"$here/gotest.sh" . "$@" -p 2 "${others[@]}" & running+=($!) # packages that wait leave room for another
+"$here/gotest.sh" . "$@" -p 3 "${others[@]}" & running+=($!) # packages that wait leave room for another
 code=0
 for each in "${running[@]}"; do wait "$each" || code=$?; done
 running=()
