@@ -31,7 +31,11 @@ func (f *Found) Up(c client.Client) []engine.Step {
 }
 
 // up gives a Deployment one more pod, and remembers on it how many it had. One that is gone needs none.
+//
+// Where an earlier run has given it, as many pods as before have to serve, and not all: a node may be drained by now, and its pod without room
+// elsewhere.
 func up(c client.Client, migration string, key types.NamespacedName) *engine.Observed[*appsv1.Deployment] {
+	given := false
 	read := func(ctx context.Context) (*appsv1.Deployment, error) {
 		d, err := readDeployment(ctx, c, key)
 		switch {
@@ -39,8 +43,8 @@ func up(c client.Client, migration string, key types.NamespacedName) *engine.Obs
 			return nil, err
 		case had(d, migration) == "":
 			return d, engine.NotYet("deployment %s has not been scaled", key)
-		case d.Status.ObservedGeneration < d.Generation || d.Status.AvailableReplicas < replicas(d):
-			return nil, engine.NotYet("deployment %s has %d of %d pods available", key, d.Status.AvailableReplicas, replicas(d))
+		case d.Status.ObservedGeneration < d.Generation || d.Status.AvailableReplicas < wanted(d, migration, given):
+			return nil, engine.NotYet("deployment %s has %d of %d pods available", key, d.Status.AvailableReplicas, wanted(d, migration, given))
 		}
 		return nil, nil
 	}
@@ -51,6 +55,7 @@ func up(c client.Client, migration string, key types.NamespacedName) *engine.Obs
 			if unscaled == nil {
 				return nil
 			}
+			given = true
 			n := replicas(unscaled)
 			return patchReplicas(ctx, c, unscaled, patch(migration, strconv.Itoa(int(n)), n+1))
 		},
@@ -60,6 +65,16 @@ func up(c client.Client, migration string, key types.NamespacedName) *engine.Obs
 			}}, nil
 		},
 	}
+}
+
+// wanted is how many pods of a Deployment have to serve: all where this run has given it one more, and where an earlier one has, as many as
+// before.
+func wanted(d *appsv1.Deployment, migration string, given bool) int32 {
+	before, err := strconv.ParseInt(had(d, migration), 10, 32)
+	if given || err != nil {
+		return replicas(d)
+	}
+	return min(int32(before), replicas(d))
 }
 
 // had is how many pods a Deployment had before this migration gave it one more; nothing, if it did not. What others remember on it is theirs.
