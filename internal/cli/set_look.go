@@ -237,7 +237,7 @@ func (a *app) reportSet(ctx context.Context, to *reportFlags, s *set) error {
 				return err
 			}
 			if page.Requests != nil {
-				row.sent, row.failed = int64(page.Requests.Sent), int64(page.Requests.Failed)
+				row.sent, row.failed = page.Requests.Sent, page.Requests.Failed
 			}
 			if a.output == "html" {
 				if err := writeReport(of.m.Name+".html", page); err != nil {

@@ -142,7 +142,7 @@ func Find(s Spec, scene Scene) *Found {
 		switch {
 		case had(d, s.Migration) != "":
 			out.Critical = append(out.Critical, key)
-		case !slices.Contains(s.Deployments, key) && !(scene.backs(d) && replicas(d) < enough && replicas(d) > 0):
+		case !slices.Contains(s.Deployments, key) && (!scene.backs(d) || replicas(d) >= enough || replicas(d) == 0):
 		default:
 			if why := scene.stays(d); why != "" {
 				out.Alone = append(out.Alone, Alone{NamespacedName: key, Why: why})

@@ -17,6 +17,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -408,6 +409,7 @@ func clean(t *testing.T) {
 	}
 	everywhere = append([]client.ObjectList{
 		&appsv1.DeploymentList{}, &appsv1.DaemonSetList{}, &appsv1.ReplicaSetList{}, &corev1.PodList{}, &networkingv1.NetworkPolicyList{},
+		&policyv1.PodDisruptionBudgetList{},
 	}, append(everywhere, &corev1.NodeList{})...)
 	everything, err := server.Any()
 	if err != nil {

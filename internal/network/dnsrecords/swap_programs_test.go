@@ -78,12 +78,22 @@ func (b *bind) put(t *testing.T, name string, typ v1alpha1.RecordType, ttl time.
 }
 
 func (b *bind) swapThereAndBack(t *testing.T) {
-	m := b.move(t, v1alpha1.RecordSpec{Name: swapName, Type: v1alpha1.RecordA, FromType: v1alpha1.RecordCNAME, To: []string{"198.51.100.1"}})
+	m := b.move(
+		t,
+		v1alpha1.RecordSpec{Name: swapName, Type: v1alpha1.RecordA, FromType: v1alpha1.RecordCNAME, To: []string{"198.51.100.1"}},
+	)
 	if _, err := m.Look(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	all := []*pester{
-		startPester(t, b.Primary, swapName, false), startPester(t, b.Secondary, swapName, false), startPester(t, b.Resolver, swapName, true),
+		startPester(
+			t,
+			b.Primary,
+			swapName,
+			false,
+		),
+		startPester(t, b.Secondary, swapName, false),
+		startPester(t, b.Resolver, swapName, true),
 	}
 	run(t, m.Lower(), m.Widen(), m.Narrow())
 	b.check(t, swapName, v1alpha1.RecordA, time.Second, "198.51.100.1")

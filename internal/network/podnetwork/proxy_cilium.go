@@ -39,7 +39,10 @@ func ReplaceProxy(namespace, health string) []*unstructured.Unstructured {
 			v1alpha1.ProxyBeside, v1alpha1.ProxyLeaving, v1alpha1.ProxyReplaced),
 	}
 	if health != "" {
-		all = append(all, nodeConfig(namespace, proxyHealthConfig, map[string]any{ProxyHealthKey: health}, v1alpha1.ProxyLeaving, v1alpha1.ProxyReplaced))
+		all = append(
+			all,
+			nodeConfig(namespace, proxyHealthConfig, map[string]any{ProxyHealthKey: health}, v1alpha1.ProxyLeaving, v1alpha1.ProxyReplaced),
+		)
 	}
 	return all
 }
@@ -74,7 +77,9 @@ func KeepOff(was *corev1.Affinity) *corev1.Affinity {
 	for i := range required.NodeSelectorTerms {
 		t := &required.NodeSelectorTerms[i]
 		t.MatchExpressions = append(t.MatchExpressions, corev1.NodeSelectorRequirement{
-			Key: v1alpha1.LabelKubeProxy, Operator: corev1.NodeSelectorOpNotIn, Values: []string{v1alpha1.ProxyLeaving, v1alpha1.ProxyReplaced},
+			Key:      v1alpha1.LabelKubeProxy,
+			Operator: corev1.NodeSelectorOpNotIn,
+			Values:   []string{v1alpha1.ProxyLeaving, v1alpha1.ProxyReplaced},
 		})
 	}
 	out.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution = required

@@ -223,7 +223,15 @@ func Reverting(applications, sets []*unstructured.Unstructured) []string {
 
 // leaves reports whether an ApplicationSet leaves the sync policies of its Applications alone.
 func leaves(set *unstructured.Unstructured) bool {
-	if policy, _, _ := unstructured.NestedString(set.Object, "spec", "syncPolicy", "applicationsSync"); strings.HasPrefix(policy, "create-") &&
+	if policy, _, _ := unstructured.NestedString(
+		set.Object,
+		"spec",
+		"syncPolicy",
+		"applicationsSync",
+	); strings.HasPrefix(
+		policy,
+		"create-",
+	) &&
 		policy != "create-update" {
 		return true
 	}
@@ -232,8 +240,9 @@ func leaves(set *unstructured.Unstructured) bool {
 		of, _ := item.(map[string]any)
 		pointers, _, _ := unstructured.NestedStringSlice(of, "jsonPointers")
 		paths, _, _ := unstructured.NestedStringSlice(of, "jqPathExpressions")
-		if of["name"] == nil && (slices.ContainsFunc(pointers, func(p string) bool { return p == "/spec/syncPolicy" || p == "/spec/syncPolicy/automated" }) ||
-			slices.ContainsFunc(paths, func(p string) bool { return p == ".spec.syncPolicy" || p == ".spec.syncPolicy.automated" })) {
+		if of["name"] == nil &&
+			(slices.ContainsFunc(pointers, func(p string) bool { return p == "/spec/syncPolicy" || p == "/spec/syncPolicy/automated" }) ||
+				slices.ContainsFunc(paths, func(p string) bool { return p == ".spec.syncPolicy" || p == ".spec.syncPolicy.automated" })) {
 			return true
 		}
 	}
