@@ -85,7 +85,11 @@ func sample(dir string) *v1alpha1.Migration {
 }
 
 // drained are the roles that mode Drained takes: those of agents, and the one of mode InPlace, are for the other mode.
-func drained() cluster.Roles { return (&Job{}).roles() }
+func drained() cluster.Roles {
+	j := &Job{}
+	j.Migration = &v1alpha1.Migration{}
+	return j.roles()
+}
 
 const flannelObjects = `
 apiVersion: v1
