@@ -119,7 +119,9 @@ func (s *Deploys) message() string {
 			quote(" stays as it is, because what is copied must not change"+celDeploysAdvice)
 	}
 	return quote("migration "+s.Migration+" is changing the network of this cluster: ") + celDeploysObject +
-		quote(" stays as it is until replumb finish or rollback "+s.Migration+" has ended; how far it is: replumb status "+s.Migration+celDeploysAdvice)
+		quote(
+			" stays as it is until replumb finish or rollback "+s.Migration+" has ended; how far it is: replumb status "+s.Migration+celDeploysAdvice,
+		)
 }
 
 // chosen says in CEL whether a request is about a namespace that is meant. What replumb runs comes and goes.
@@ -143,7 +145,10 @@ func selects(selector *metav1.LabelSelector) string {
 	const labels = "(has(" + celSubject + ".metadata.labels) ? " + celSubject + ".metadata.labels : {})"
 	all := []string{"true"}
 	for _, key := range slices.Sorted(maps.Keys(selector.MatchLabels)) {
-		all = append(all, fmt.Sprintf("%[1]s.exists(k, k == %[2]s && %[1]s[k] == %[3]s)", labels, quote(key), quote(selector.MatchLabels[key])))
+		all = append(
+			all,
+			fmt.Sprintf("%[1]s.exists(k, k == %[2]s && %[1]s[k] == %[3]s)", labels, quote(key), quote(selector.MatchLabels[key])),
+		)
 	}
 	for _, r := range selector.MatchExpressions {
 		has := labels + ".exists(k, k == " + quote(r.Key) + ")"

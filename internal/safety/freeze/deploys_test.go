@@ -112,8 +112,12 @@ func TestDeploysWhileTheNetworkChanges(t *testing.T) {
 	s := lazy.Get(t)
 	s.Namespace(t, "shop")
 	bridge := &corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "bridge", Labels: map[string]string{v1alpha1.LabelRole: v1alpha1.RoleBridge}},
-		Spec:       corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}},
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "shop",
+			Name:      "bridge",
+			Labels:    map[string]string{v1alpha1.LabelRole: v1alpha1.RoleBridge},
+		},
+		Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}},
 	}
 	free := deployment("shop", "free")
 	free.Labels["team"] = "ops"

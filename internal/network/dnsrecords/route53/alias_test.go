@@ -276,7 +276,8 @@ func TestAliasRefusals(t *testing.T) {
 			was := api("A", dnsrecords.AliasTTL, oldAlias)
 			err := z.Replace(t.Context(), was, api("A", dnsrecords.AliasTTL, tt.to))
 			var whole *dnsrecords.Error
-			if !errors.As(err, &whole) || !strings.Contains(whole.Hint, "CanonicalHostedZoneId") || !strings.Contains(err.Error(), tt.problem) ||
+			if !errors.As(err, &whole) || !strings.Contains(whole.Hint, "CanonicalHostedZoneId") ||
+				!strings.Contains(err.Error(), tt.problem) ||
 				strings.Contains(err.Error(), "\n") {
 				t.Errorf("got %v", err)
 			}
