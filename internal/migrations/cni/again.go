@@ -184,7 +184,10 @@ func (p *Planner) renewBatch(number int, batch []renewal) []engine.Group {
 	groups = append(groups, engine.AtOnce(max(1, p.spec().InPlace.Workloads), title, steps...)...)
 	if settle := p.spec().Common.Batch.Settle; settle != nil && settle.Duration > 0 {
 		groups = append(groups, engine.AtOnce(1, title, &migration.PauseStep{
-			Name: "settle/" + title, About: fmt.Sprintf("Let %s settle for %s", title, settle.Duration), Length: settle.Duration, Now: p.Tools.Now,
+			Name:   "settle/" + title,
+			About:  fmt.Sprintf("Let %s settle for %s", title, settle.Duration),
+			Length: settle.Duration,
+			Now:    p.Tools.Now,
 		})...)
 	}
 	groups = append(groups, p.Agents.Steady(title)...)

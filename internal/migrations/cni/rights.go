@@ -198,7 +198,8 @@ func (j *Job) Roles(context.Context) (cluster.Roles, error) { return j.roles(), 
 
 func (j *Job) roles() cluster.Roles {
 	own := slices.DeleteFunc(Roles(), func(r cluster.Role) bool {
-		return r.Purpose == cluster.Agents && !j.agents().Runs() || strings.HasSuffix(r.Name, roleInPlace) && !j.Spec.Serving && j.Spec.Again == 0 ||
+		return r.Purpose == cluster.Agents && !j.agents().Runs() ||
+			strings.HasSuffix(r.Name, roleInPlace) && !j.Spec.Serving && j.Spec.Again == 0 ||
 			strings.HasSuffix(r.Name, roleProxy) && !j.Spec.ReplaceProxy
 	})
 	return append(own, migration.RolesFor(j.Migration)...)

@@ -257,7 +257,12 @@ func (c crossing) outdated(ctx context.Context) error {
 	err := c.tools.Cluster.Get(ctx, c.key(), have)
 	if err == nil && !c.keeps(have) {
 		uid := have.UID
-		err = c.tools.Cluster.Delete(ctx, have, client.Preconditions{UID: &uid}, client.PropagationPolicy(metav1.DeletePropagationBackground))
+		err = c.tools.Cluster.Delete(
+			ctx,
+			have,
+			client.Preconditions{UID: &uid},
+			client.PropagationPolicy(metav1.DeletePropagationBackground),
+		)
 	}
 	if client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("daemonset %s: %w", c.key(), err)

@@ -107,9 +107,16 @@ var (
 )
 
 func (cp *controlPlane) memberStep(id, title string, c *ControlPlaneNode, step func(*v1alpha1.MemberStatus) engine.Step) engine.Step {
-	return &memberStep{live: cp.live, id: id, title: title, of: c.Name, step: step, find: func(ctx context.Context) (*v1alpha1.MemberStatus, error) {
-		return cp.record().successor(ctx, c.Name)
-	}}
+	return &memberStep{
+		live:  cp.live,
+		id:    id,
+		title: title,
+		of:    c.Name,
+		step:  step,
+		find: func(ctx context.Context) (*v1alpha1.MemberStatus, error) {
+			return cp.record().successor(ctx, c.Name)
+		},
+	}
 }
 
 func (s *memberStep) ID() string    { return s.id }

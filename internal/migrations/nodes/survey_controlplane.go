@@ -116,7 +116,8 @@ func (s *Survey) newServers(servers []netip.AddrPort) []v1alpha1.MemberStatus {
 		at := "https://" + a.String()
 		new := slices.ContainsFunc(s.Spec.New.CIDRs, func(p netip.Prefix) bool { return p.Contains(a.Addr()) })
 		taken := slices.ContainsFunc(s.Recorded, func(r v1alpha1.NodeStatus) bool {
-			return r.Successor != nil && within([]string{r.Successor.PeerURL}, []netip.Prefix{netip.PrefixFrom(a.Addr(), a.Addr().BitLen())}).IsValid()
+			return r.Successor != nil &&
+				within([]string{r.Successor.PeerURL}, []netip.Prefix{netip.PrefixFrom(a.Addr(), a.Addr().BitLen())}).IsValid()
 		})
 		if new && !taken {
 			out = append(out, v1alpha1.MemberStatus{Name: a.Addr().String(), PeerURL: at})
