@@ -22,7 +22,7 @@ func TestExamplesAreValid(t *testing.T) {
 		if !bytes.Contains(body, []byte("kind: Migration\n")) {
 			continue
 		}
-		if _, err := Parse(body); err != nil {
+		if _, err := ReadAll(Source{Name: file, Body: body}); err != nil {
 			t.Errorf("%s: %v", file, err)
 		}
 		valid++
