@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"testing"
 	"time"
 
@@ -171,7 +169,6 @@ func writeProxySwitch(t *testing.T, l *lab.Lab) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir := t.TempDir()
 	text := fmt.Sprintf(`apiVersion: replumb.dev/v1alpha1
 kind: Migration
 metadata: {name: %s}
@@ -188,10 +185,5 @@ spec:
     vouch: {kubeProxy: true}
     inPlace: {timeout: 3m, workloads: 2}
 `, toCiliumAlone, newPods, workload.ReplumbImage)
-	for name, content := range map[string][]byte{"network.yaml": body, "cni.yaml": []byte(text)} {
-		if err := os.WriteFile(filepath.Join(dir, name), content, 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return filepath.Join(dir, "cni.yaml")
+	return writeWithManifests(t, body, text)
 }

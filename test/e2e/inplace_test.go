@@ -298,7 +298,6 @@ func writeSwitchIn(t *testing.T, l *lab.Lab, to v1alpha1.CNIName, mode v1alpha1.
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir := t.TempDir()
 	text := fmt.Sprintf(`apiVersion: replumb.dev/v1alpha1
 kind: Migration
 metadata: {name: %s}
@@ -313,7 +312,14 @@ spec:
     vouch: {kubeProxy: true}
     inPlace: {timeout: 3m, workloads: 2}
 `, switchName(to, mode), to, mode, pods, workload.ReplumbImage)
-	for name, content := range map[string][]byte{"network.yaml": body, "cni.yaml": []byte(text)} {
+	return writeWithManifests(t, body, text)
+}
+
+// writeWithManifests writes a Migration, and beside it what it names network.yaml.
+func writeWithManifests(t *testing.T, manifests []byte, migration string) string {
+	t.Helper()
+	dir := t.TempDir()
+	for name, content := range map[string][]byte{"network.yaml": manifests, "cni.yaml": []byte(migration)} {
 		if err := os.WriteFile(filepath.Join(dir, name), content, 0o600); err != nil {
 			t.Fatal(err)
 		}

@@ -1,0 +1,180 @@
+package cni
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"strconv"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/cordon"
+	"github.com/replumb/replumb/internal/migration/incluster"
+)
+
+// proofStep makes a Service that no node has heard of, and looks on one node who leads to it: of rules that are there it says nothing, as they
+// may be left over. On the way to Cilium the node has to reach it, by its address and at the node's own port, and kube-proxy must not have
+// written rules for it; on the way back kube-proxy must have. Where no DaemonSet runs kube-proxy it is a gate.
+type proofStep struct {
+	*agentStep
+	direction engine.Direction
+	guide     string
+}
+
+func (p *Planner) proof(node string, d engine.Direction) engine.Step {
+	s := &proofStep{agentStep: &agentStep{agent: p.agent(verbServices, node), id: "services/" + node, time: agentTime}, direction: d}
+	s.title = "Verify that Cilium alone leads to Services on node " + node
+	if d == backward {
+		s.id, s.title = "services-back/"+node, "Verify that kube-proxy leads to Services on node "+node
+	}
+	if len(p.Survey.ProxySets) > 0 {
+		return s
+	}
+	s.time = p.spec().GateWait
+	s.guide = fmt.Sprintf("Stop kube-proxy on node %s so that it does not start again, and leave its rules as they are (no --cleanup). "+
+		"replumb goes on by itself.", node)
+	if d == backward {
+		s.guide = fmt.Sprintf("Start kube-proxy on node %s again. replumb goes on by itself.", node)
+	}
+	return gatedProof{s}
+}
+
+// gatedProof waits for the operator.
+type gatedProof struct{ *proofStep }
+
+// Role implements engine.Cast.
+func (gatedProof) Role() engine.Role { return engine.RoleGate }
+
+// Guide implements engine.Guide.
+func (g gatedProof) Guide() string { return g.guide }
+
+// Waits implements engine.Waiter.
+func (*proofStep) Waits() {}
+
+// Do makes the Service and asks the node.
+func (s *proofStep) Do(ctx context.Context) error {
+	if err := s.Abandon(ctx); err != nil {
+		return err
+	}
+	servers, err := incluster.APIServers(ctx, s.tools.Cluster)
+	if err != nil {
+		return err
+	}
+	svc, slice, err := trial(s.migration, servers)
+	if err != nil {
+		return err
+	}
+	for _, o := range []client.Object{svc, slice} {
+		if svc.UID != "" { // it goes when the Service goes
+			slice.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Service", Name: svc.Name, UID: svc.UID}}
+		}
+		err := s.tools.Cluster.Create(ctx, o, client.FieldOwner(v1alpha1.FieldManager))
+		if apierrors.IsAlreadyExists(err) {
+			return engine.NotYet("%s of an earlier try is still ending", o.GetName())
+		}
+		if err != nil {
+			return fmt.Errorf("trying out Services: %w", err)
+		}
+	}
+	n, err := cordon.Read(ctx, s.tools.Cluster, s.node)
+	if err != nil || n == nil {
+		return err
+	}
+	s.args = s.asked(svc, cluster.InternalIP(n))
+	return s.start(ctx)
+}
+
+// asked are the arguments that ask for a Service.
+func (s *proofStep) asked(svc *corev1.Service, address string) []string {
+	args := []string{"--root=" + hostRoot, "--timeout=" + proofReach.String(), "--quiet=" + proofQuiet.String()}
+	if s.direction == backward {
+		return append(args, "--programmed="+svc.Spec.ClusterIP)
+	}
+	port := svc.Spec.Ports[0]
+	reach := net.JoinHostPort(svc.Spec.ClusterIP, strconv.Itoa(int(port.Port)))
+	if address != "" && port.NodePort != 0 {
+		reach += "," + net.JoinHostPort(address, strconv.Itoa(int(port.NodePort)))
+	}
+	return append(args, "--reach="+reach, "--unprogrammed="+svc.Spec.ClusterIP)
+}
+
+// trial is a Service without pods, in front of what always answers: the API servers.
+func trial(migration string, servers []string) (*corev1.Service, *discoveryv1.EndpointSlice, error) {
+	meta := func() metav1.ObjectMeta {
+		return metav1.ObjectMeta{
+			Namespace: v1alpha1.SystemNamespace, Name: trialName, Labels: map[string]string{v1alpha1.LabelMigration: migration},
+		}
+	}
+	const https = 443
+	svc := &corev1.Service{ObjectMeta: meta(), Spec: corev1.ServiceSpec{
+		Type: corev1.ServiceTypeNodePort, Ports: []corev1.ServicePort{{Name: "https", Port: https}},
+	}}
+	first, err := netip.ParseAddrPort(servers[0])
+	if err != nil {
+		return nil, nil, fmt.Errorf("address of an API server: %w", err)
+	}
+	slice := &discoveryv1.EndpointSlice{
+		ObjectMeta: meta(), AddressType: discoveryv1.AddressTypeIPv4,
+		Ports: []discoveryv1.EndpointPort{{
+			Name: ptr.To("https"), Port: ptr.To(int32(first.Port())), Protocol: ptr.To(corev1.ProtocolTCP),
+		}},
+	}
+	if first.Addr().Is6() {
+		slice.AddressType = discoveryv1.AddressTypeIPv6
+	}
+	slice.Labels[discoveryv1.LabelServiceName] = trialName
+	slice.Labels[discoveryv1.LabelManagedBy] = v1alpha1.FieldManager
+	for _, text := range servers {
+		if s, err := netip.ParseAddrPort(text); err == nil && s.Port() == first.Port() && s.Addr().Is4() == first.Addr().Is4() {
+			slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{
+				Addresses: []string{s.Addr().String()}, Conditions: discoveryv1.EndpointConditions{Ready: ptr.To(true)},
+			})
+		}
+	}
+	return svc, slice, nil
+}
+
+// Verify implements engine.Step. What does not hold is asked about another Service.
+func (s *proofStep) Verify(ctx context.Context) error {
+	r, err := s.outcome(ctx)
+	if err != nil {
+		return err
+	}
+	if len(r.Problems) == 0 {
+		return s.Abandon(ctx)
+	}
+	if err := s.Do(ctx); err != nil {
+		return err
+	}
+	return engine.NotYet("node %s: %s", s.node, r)
+}
+
+// Abandon implements engine.Abandoner.
+func (s *proofStep) Abandon(ctx context.Context) error {
+	if err := s.end(ctx); err != nil {
+		return err
+	}
+	meta := metav1.ObjectMeta{Namespace: v1alpha1.SystemNamespace, Name: trialName}
+	for _, o := range []client.Object{&discoveryv1.EndpointSlice{ObjectMeta: meta}, &corev1.Service{ObjectMeta: meta}} {
+		if err := s.tools.Cluster.Delete(ctx, o); client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("removing what Services were tried out with: %w", err)
+		}
+	}
+	return nil
+}
+
+// Preview implements engine.Previewer.
+func (s *proofStep) Preview() ([]engine.Change, error) {
+	name := v1alpha1.SystemNamespace + "/" + trialName
+	runs, err := s.agentStep.Preview()
+	return append([]engine.Change{{Verb: "create", Object: "Service " + name}, {Verb: "create", Object: "EndpointSlice " + name}}, runs...), err
+}
