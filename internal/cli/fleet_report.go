@@ -34,7 +34,7 @@ type fleetReport struct {
 type fleetReportRow struct {
 	Cluster    string `json:"cluster"`
 	Wave       string `json:"wave"`
-	reportPart `json:",inline"`
+	reportPart `       json:",inline"`
 }
 
 // reportPart is what one cluster, or one migration, has in a report of several.

@@ -80,7 +80,8 @@ is shown.`,
 	}
 	cmd.Flags().
 		StringSliceVar(&flags.contexts, "contexts", nil, "contexts of the kubeconfig, separated by commas (default the current one)")
-	cmd.Flags().StringArrayVar(&flags.from, "from", nil, "snapshot to read in place of a cluster, a file of the command snapshot; may be repeated")
+	cmd.Flags().
+		StringArrayVar(&flags.from, "from", nil, "snapshot to read in place of a cluster, a file of the command snapshot; may be repeated")
 	cmd.Flags().StringArrayVar(&flags.networks, "network", nil, "NAME=CIDR of a network beside the clusters; may be repeated")
 	cmd.Flags().StringSliceVar(&flags.serviceSizes, "service-size", nil,
 		"prefix length of proposals for Services, such as /16; up to /32 it is for IPv4 (default that of the cluster)")

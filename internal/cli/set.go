@@ -82,7 +82,11 @@ func (a *app) setOr(args []string) (*set, *app, error) {
 		}
 	}
 	return nil, nil, &UsageError{
-		Problem: fmt.Sprintf("the file has no migration %s", args[0]), Hint: "it has " + strings.Join(s.names(), ", ") + ": name one, or none for all",
+		Problem: fmt.Sprintf(
+			"the file has no migration %s",
+			args[0],
+		),
+		Hint: "it has " + strings.Join(s.names(), ", ") + ": name one, or none for all",
 	}
 }
 
@@ -243,7 +247,11 @@ type SetError struct {
 func (e *SetError) Error() string {
 	text := fmt.Sprintf("the set stopped at migration %s: %v", e.Name, e.Err)
 	if len(e.Left) > 0 {
-		text += fmt.Sprintf("; %s left as before: %s", english.PluralWord(len(e.Left), "this one is", "these are"), strings.Join(e.Left, ", "))
+		text += fmt.Sprintf(
+			"; %s left as before: %s",
+			english.PluralWord(len(e.Left), "this one is", "these are"),
+			strings.Join(e.Left, ", "),
+		)
 	}
 	return text
 }

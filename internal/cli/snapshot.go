@@ -26,7 +26,9 @@ const onlyMine = 0o600
 func (a *app) snapshot() *cobra.Command {
 	var file string
 	cmd := &cobra.Command{
-		Use: "snapshot -o FILE", Short: "Keep what check, plan and ranges read of a cluster in a file", Args: noArgs,
+		Use:   "snapshot -o FILE",
+		Short: "Keep what check, plan and ranges read of a cluster in a file",
+		Args:  noArgs,
 		Long: `Read a cluster with your own rights, and keep in one file what check, plan and ranges read of it. Nothing is written to the cluster.
 check, plan and ranges answer from the file with --from, without the cluster.
 

@@ -88,7 +88,8 @@ func TestRolledOnceMore(t *testing.T) {
 			t.Errorf("time %d: not restarted, or not verified", n)
 		}
 		for _, e := range f.Events {
-			if e.Kind == engine.StepDone && (strings.HasPrefix(e.Step, "clean/") || strings.HasPrefix(e.Step, "remove/") || e.Step == "begin") {
+			if e.Kind == engine.StepDone &&
+				(strings.HasPrefix(e.Step, "clean/") || strings.HasPrefix(e.Step, "remove/") || e.Step == "begin") {
 				t.Errorf("time %d: step %s", n, e.Step)
 			}
 		}

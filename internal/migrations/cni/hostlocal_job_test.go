@@ -94,7 +94,8 @@ func TestHostLocalIsLookedAtFirst(t *testing.T) {
 	if f.have("DaemonSet", "kube-system", "calico-node", "apps/v1") != nil {
 		t.Error("Calico was installed")
 	}
-	if st := f.status().CNI; st == nil || st.Begun != nil || st.From != v1alpha1.HostLocal || !slices.Equal(st.Ranges, []string{"10.244.0.0/23"}) {
+	if st := f.status().CNI; st == nil || st.Begun != nil || st.From != v1alpha1.HostLocal ||
+		!slices.Equal(st.Ranges, []string{"10.244.0.0/23"}) {
 		t.Errorf("the Migration remembers %+v", st)
 	}
 	f.Mu.Lock()

@@ -176,5 +176,7 @@ func (s *proofStep) Abandon(ctx context.Context) error {
 func (s *proofStep) Preview() ([]engine.Change, error) {
 	name := v1alpha1.SystemNamespace + "/" + trialName
 	runs, err := s.agentStep.Preview()
-	return append([]engine.Change{{Verb: "create", Object: "Service " + name}, {Verb: "create", Object: "EndpointSlice " + name}}, runs...), err
+	return append(
+		[]engine.Change{{Verb: "create", Object: "Service " + name}, {Verb: "create", Object: "EndpointSlice " + name}},
+		runs...), err
 }

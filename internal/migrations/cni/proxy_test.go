@@ -100,7 +100,13 @@ func withCiliumForProxy(t *testing.T, asSet bool) *proxied {
 		m.Spec.CNI.To, m.Spec.CNI.Mode, m.Spec.CNI.KubeProxy = v1alpha1.Cilium, v1alpha1.CNIInPlace, v1alpha1.KubeProxyReplace
 		m.Spec.Proof.Agents = v1alpha1.AgentsDisabled // the fleet plays none
 	})
-	p := &proxied{fixture: f, programmed: !asSet, programs: map[string]bool{"a": !asSet, "b": !asSet}, replaces: map[types.UID]bool{}, well: map[types.UID]bool{}}
+	p := &proxied{
+		fixture:    f,
+		programmed: !asSet,
+		programs:   map[string]bool{"a": !asSet, "b": !asSet},
+		replaces:   map[types.UID]bool{},
+		well:       map[types.UID]bool{},
+	}
 	f.Must(os.WriteFile(filepath.Join(f.dir, "calico.yaml"), []byte(ciliumObjects), 0o600))
 	f.Must(server.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.SystemNamespace}}))
 	objects := ciliumObjects + "---" + nodeConfigs
@@ -196,7 +202,10 @@ func (p *proxied) led(after string) {
 	p.Helper()
 	for i, mark := range p.marks() {
 		node := []string{"a", "b"}[i]
-		if replaces, _ := p.agent(node); !replaces && (mark == v1alpha1.ProxyLeaving || mark == v1alpha1.ProxyReplaced || p.programmed && !p.proxy(node)) {
+		if replaces, _ := p.agent(
+			node,
+		); !replaces &&
+			(mark == v1alpha1.ProxyLeaving || mark == v1alpha1.ProxyReplaced || p.programmed && !p.proxy(node)) {
 			p.Errorf("after %s no one leads to Services on node %s", after, node)
 		}
 	}
@@ -268,8 +277,14 @@ func TestProxyReplacedAndBack(t *testing.T) {
 	if slices.Contains(done, "services/a") || !slices.Contains(done, "services/b") || !slices.Contains(done, "health/b") {
 		t.Errorf("the second run did %v", done)
 	}
-	if got := p.marks(); !slices.Equal(got, []string{"replaced", "replaced"}) || len(p.pods("kube-system", "kube-proxy")) > 0 || p.configs() != 2 {
-		t.Errorf("nodes are marked %q, with %d pods of kube-proxy and %d configurations", got, len(p.pods("kube-system", "kube-proxy")), p.configs())
+	if got := p.marks(); !slices.Equal(got, []string{"replaced", "replaced"}) || len(p.pods("kube-system", "kube-proxy")) > 0 ||
+		p.configs() != 2 {
+		t.Errorf(
+			"nodes are marked %q, with %d pods of kube-proxy and %d configurations",
+			got,
+			len(p.pods("kube-system", "kube-proxy")),
+			p.configs(),
+		)
 	}
 	for _, node := range []string{"a", "b"} {
 		if replaces, well := p.agent(node); !replaces || !well {
@@ -287,7 +302,12 @@ func TestProxyReplacedAndBack(t *testing.T) {
 		t.Errorf("kube-proxy's DaemonSet is\n%+v, was\n%+v", after.Spec, before.Spec)
 	}
 	if got := p.marks(); !slices.Equal(got, []string{"", ""}) || len(p.pods("kube-system", "kube-proxy")) != 2 || p.configs() != 0 {
-		t.Errorf("back, nodes are marked %q, with %d pods of kube-proxy and %d configurations", got, len(p.pods("kube-system", "kube-proxy")), p.configs())
+		t.Errorf(
+			"back, nodes are marked %q, with %d pods of kube-proxy and %d configurations",
+			got,
+			len(p.pods("kube-system", "kube-proxy")),
+			p.configs(),
+		)
 	}
 	for _, node := range []string{"a", "b"} {
 		if replaces, _ := p.agent(node); replaces {

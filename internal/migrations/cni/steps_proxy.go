@@ -89,16 +89,21 @@ func (t Tools) patchSet(ctx context.Context, ds *appsv1.DaemonSet, change func(*
 
 // keepOff keeps kube-proxy off the nodes that are marked, and remembers on its DaemonSet where it was let on before.
 func (p *Planner) keepOff(set *appsv1.DaemonSet) engine.Step {
-	return p.affinity(set, "keep-off/", "Have kube-proxy leave nodes where it is replaced: "+nameOf(set), func(ds *appsv1.DaemonSet) (func(), error) {
-		if ds.Annotations[v1alpha1.AnnotationAffinity] != "" {
-			return nil, nil
-		}
-		was, err := podnetwork.Remembered(ds.Spec.Template.Spec.Affinity)
-		return func() {
-			metav1.SetMetaDataAnnotation(&ds.ObjectMeta, v1alpha1.AnnotationAffinity, was)
-			ds.Spec.Template.Spec.Affinity = podnetwork.KeepOff(ds.Spec.Template.Spec.Affinity)
-		}, err
-	})
+	return p.affinity(
+		set,
+		"keep-off/",
+		"Have kube-proxy leave nodes where it is replaced: "+nameOf(set),
+		func(ds *appsv1.DaemonSet) (func(), error) {
+			if ds.Annotations[v1alpha1.AnnotationAffinity] != "" {
+				return nil, nil
+			}
+			was, err := podnetwork.Remembered(ds.Spec.Template.Spec.Affinity)
+			return func() {
+				metav1.SetMetaDataAnnotation(&ds.ObjectMeta, v1alpha1.AnnotationAffinity, was)
+				ds.Spec.Template.Spec.Affinity = podnetwork.KeepOff(ds.Spec.Template.Spec.Affinity)
+			}, err
+		},
+	)
 }
 
 // letOn lets kube-proxy on every node that it was let on before.
@@ -149,8 +154,10 @@ func (p *Planner) affinity(set *appsv1.DaemonSet, id, about string, change func(
 				write()
 			}
 			body := map[string]any{
-				"metadata": map[string]any{"annotations": map[string]any{v1alpha1.AnnotationAffinity: ds.Annotations[v1alpha1.AnnotationAffinity]}},
-				"spec":     map[string]any{"template": map[string]any{"spec": map[string]any{"affinity": ds.Spec.Template.Spec.Affinity}}},
+				"metadata": map[string]any{
+					"annotations": map[string]any{v1alpha1.AnnotationAffinity: ds.Annotations[v1alpha1.AnnotationAffinity]},
+				},
+				"spec": map[string]any{"template": map[string]any{"spec": map[string]any{"affinity": ds.Spec.Template.Spec.Affinity}}},
 			}
 			return []engine.Change{{Verb: "patch", Object: nameOf(set), Body: body}}, nil
 		},
@@ -161,7 +168,10 @@ func (p *Planner) affinity(set *appsv1.DaemonSet, id, about string, change func(
 func (p *Planner) settled(set *appsv1.DaemonSet) engine.Step {
 	key := client.ObjectKeyFromObject(set)
 	return &engine.Wait{
-		Name: "settled/" + key.Namespace + "/" + key.Name, About: "Wait until kube-proxy is ready: " + nameOf(set), Limit: rolloutTime, Again: true,
+		Name:  "settled/" + key.Namespace + "/" + key.Name,
+		About: "Wait until kube-proxy is ready: " + nameOf(set),
+		Limit: rolloutTime,
+		Again: true,
 		For: func(ctx context.Context) error {
 			ds, err := p.Tools.readSet(ctx, key)
 			if err != nil || ds == nil {
@@ -189,7 +199,12 @@ func (t Tools) setPods(ctx context.Context, node string, sets ...appsv1.DaemonSe
 			return nil, fmt.Errorf("%s: %w", nameOf(&sets[i]), err)
 		}
 		pods := &corev1.PodList{}
-		if err := t.Cluster.List(ctx, pods, client.InNamespace(sets[i].Namespace), client.MatchingLabelsSelector{Selector: selector}); err != nil {
+		if err := t.Cluster.List(
+			ctx,
+			pods,
+			client.InNamespace(sets[i].Namespace),
+			client.MatchingLabelsSelector{Selector: selector},
+		); err != nil {
 			return nil, fmt.Errorf("pods of %s: %w", nameOf(&sets[i]), err)
 		}
 		for _, pod := range pods.Items {
@@ -221,7 +236,8 @@ func (p *Planner) proxyThere(node string) engine.Step {
 		Name: "proxy-there/" + node, About: "Wait until kube-proxy is back on node " + node, Limit: agentTime,
 		For: func(ctx context.Context) error {
 			pods, err := p.Tools.setPods(ctx, node, p.Survey.ProxySets...)
-			if err == nil && !slices.ContainsFunc(pods, func(p corev1.Pod) bool { return p.DeletionTimestamp.IsZero() && connectivity.Ready(&p) }) {
+			if err == nil &&
+				!slices.ContainsFunc(pods, func(p corev1.Pod) bool { return p.DeletionTimestamp.IsZero() && connectivity.Ready(&p) }) {
 				return engine.NotYet("node %s has no pod of kube-proxy that is ready", node)
 			}
 			return err
@@ -242,7 +258,11 @@ func (p *Planner) agentReplaces(node string, does bool, health string) engine.St
 	case !does:
 		id, title = "release/"+node, "Have Cilium's agent on node "+node+" leave Services to kube-proxy"
 	}
-	s := &replaceStep{agentStep: &agentStep{agent: p.agent(verbCilium, node, args...), id: id, title: title, time: rolloutTime}, does: does, health: health}
+	s := &replaceStep{
+		agentStep: &agentStep{agent: p.agent(verbCilium, node, args...), id: id, title: title, time: rolloutTime},
+		does:      does,
+		health:    health,
+	}
 	if set := p.Survey.Manifests.set(); set != nil {
 		s.set = *set
 	}
@@ -313,13 +333,17 @@ func (s *replaceStep) askedBefore(ctx context.Context, agent *corev1.Pod) (bool,
 }
 
 func (s *replaceStep) content(r *nodecleanup.Report) bool {
-	return slices.Contains(r.Found, nodecleanup.Replaces(s.does)) && (s.health == "" || slices.Contains(r.Found, nodecleanup.HealthzAnswers))
+	return slices.Contains(r.Found, nodecleanup.Replaces(s.does)) &&
+		(s.health == "" || slices.Contains(r.Found, nodecleanup.HealthzAnswers))
 }
 
 // Preview implements engine.Previewer.
 func (s *replaceStep) Preview() ([]engine.Change, error) {
 	runs, err := s.agentStep.Preview()
-	return append(runs, engine.Change{Verb: "delete", Object: fmt.Sprintf("Pod %s/%s-* on Node %s", s.set.Namespace, s.set.Name, s.node)}), err
+	return append(
+		runs,
+		engine.Change{Verb: "delete", Object: fmt.Sprintf("Pod %s/%s-* on Node %s", s.set.Namespace, s.set.Name, s.node)},
+	), err
 }
 
 // trialName is that of the Service that is asked for.
