@@ -42,7 +42,8 @@ type twinFlags struct {
 func (a *app) mirrorConfig() *cobra.Command {
 	var flags twinFlags
 	cmd := &cobra.Command{
-		Use: "config --name NAME", Args: noArgs,
+		Use:   "config --name NAME",
+		Args:  noArgs,
 		Short: "Make the configuration of a cluster's mirror from the cluster's own",
 		Long: `Print the configuration of a cluster's mirror, made from that of the cluster. Nothing is written anywhere, and no cluster is made.
 
@@ -76,7 +77,8 @@ Exit code: 0 printed, 1 the source could not be read, or is not what kubeadm or 
 	cmd.Flags().StringVar(&flags.name, "name", "", "name of the mirror: with kOps, one in DNS")
 	cmd.Flags().StringVar(&flags.endpoint, "endpoint", "", "host:port of the mirror's API, with kubeadm")
 	cmd.Flags().StringVar(&flags.kops, "kops-cluster", "", "file that kops get -o yaml prints, or - for stdin")
-	cmd.Flags().StringSliceVar(&flags.services, "service-cidr", nil, "range of the mirror's Services, one of each family (default that of the source)")
+	cmd.Flags().
+		StringSliceVar(&flags.services, "service-cidr", nil, "range of the mirror's Services, one of each family (default that of the source)")
 	cmd.Flags().StringSliceVar(&flags.pods, "pod-cidr", nil, "the same for pods")
 	cmd.Flags().StringSliceVar(&flags.nodes, "node-cidr", nil, "the same for the network of nodes, with kOps")
 	cmd.Flags().StringArrayVarP(&a.input.files, "filename", "f", nil, "Migration that names ranges, if flags do not")
@@ -208,7 +210,9 @@ func kubeadmOf(ctx context.Context, c client.Reader) (has twin.Kubeadm, err erro
 		}
 		if *part.to = strings.TrimSpace(config.Data[part.key]); part.must && *part.to == "" {
 			return has, &fault.Hinted{
-				Err:  errors.New("the cluster has no ConfigMap kube-system/kubeadm-config with a ClusterConfiguration: kubeadm did not make it"),
+				Err: errors.New(
+					"the cluster has no ConfigMap kube-system/kubeadm-config with a ClusterConfiguration: kubeadm did not make it",
+				),
 				Hint: "of a cluster of kOps, name what kops get -o yaml prints with --kops-cluster; other installers keep their configuration elsewhere",
 			}
 		}

@@ -231,10 +231,13 @@ func alone(d *appsv1.Deployment) bool {
 	if ports || spec.Affinity == nil || spec.Affinity.PodAntiAffinity == nil {
 		return ports
 	}
-	return slices.ContainsFunc(spec.Affinity.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution, func(t corev1.PodAffinityTerm) bool {
-		selector, err := metav1.LabelSelectorAsSelector(t.LabelSelector)
-		return err == nil && t.TopologyKey == corev1.LabelHostname && selector.Matches(labelsOf(d))
-	})
+	return slices.ContainsFunc(
+		spec.Affinity.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution,
+		func(t corev1.PodAffinityTerm) bool {
+			selector, err := metav1.LabelSelectorAsSelector(t.LabelSelector)
+			return err == nil && t.TopologyKey == corev1.LabelHostname && selector.Matches(labelsOf(d))
+		},
+	)
 }
 
 // places is how many nodes take a Deployment's pods now.

@@ -98,7 +98,10 @@ func TestFind(t *testing.T) {
 				},
 			}
 			for _, taint := range []string{"[]", "[]", "[{key: full, effect: NoSchedule}]"} {
-				scene.Nodes = append(scene.Nodes, read[corev1.Node](t, "{spec: {taints: "+taint+"}, status: {conditions: [{type: Ready, status: 'True'}]}}"))
+				scene.Nodes = append(
+					scene.Nodes,
+					read[corev1.Node](t, "{spec: {taints: "+taint+"}, status: {conditions: [{type: Ready, status: 'True'}]}}"),
+				)
 			}
 			if tt.beside != "" {
 				scene.Deployments = append(scene.Deployments, read[appsv1.Deployment](t, tt.beside))

@@ -103,7 +103,11 @@ func TestExternalEtcdStays(t *testing.T) {
 		m.Spec.Nodes.Old.CIDRs, m.Spec.Nodes.Canary.Mode = []string{farNetwork}, v1alpha1.PodCanaryDisabled
 		m.Spec.Nodes.ControlPlane = &v1alpha1.ControlPlaneSpec{
 			Etcd: v1alpha1.EtcdSpec{
-				External: true, Endpoints: []string{"https://203.0.113.1:2379"}, CAFile: "/ca.crt", CertFile: "/client.crt", KeyFile: "/client.key",
+				External:  true,
+				Endpoints: []string{"https://203.0.113.1:2379"},
+				CAFile:    "/ca.crt",
+				CertFile:  "/client.crt",
+				KeyFile:   "/client.key",
 			},
 			Settle: &metav1.Duration{Duration: 100 * time.Millisecond},
 		}
@@ -176,7 +180,8 @@ func TestExternalEtcdStays(t *testing.T) {
 		t.Errorf("the nodes are %s", got)
 	}
 	for _, n := range f.again().Nodes {
-		if n.Role == v1alpha1.RoleControlPlane && (!n.Gone || n.Successor == nil || n.Successor.PeerURL != "https://198.51.100.1"+n.Name[2:]+":6443") {
+		if n.Role == v1alpha1.RoleControlPlane &&
+			(!n.Gone || n.Successor == nil || n.Successor.PeerURL != "https://198.51.100.1"+n.Name[2:]+":6443") {
 			t.Errorf("recorded is %+v", n)
 		}
 	}

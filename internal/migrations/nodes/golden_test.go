@@ -108,7 +108,13 @@ func planner(t *testing.T, in map[string][]byte) (*Planner, Input) {
 	}
 	job.Tools.Cluster = nowhere
 	return &Planner{
-		Base: migration.Base{Tools: migration.Tools{Cluster: nowhere}, Migration: job.Migration}, Survey: s, Etcd: clientOf(s), Events: eventsOf(s),
+		Base: migration.Base{
+			Tools:     migration.Tools{Cluster: nowhere},
+			Migration: job.Migration,
+		},
+		Survey: s,
+		Etcd:   clientOf(s),
+		Events: eventsOf(s),
 		Agents: job.newAgents(s),
 	}, input
 }

@@ -28,7 +28,8 @@ func TestSparesAreGivenAndTakenBack(t *testing.T) {
 	f.Must(server.Create(t.Context(), &autoscalingv2.HorizontalPodAutoscaler{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "scaled"},
 		Spec: autoscalingv2.HorizontalPodAutoscalerSpec{
-			MaxReplicas: 3, ScaleTargetRef: autoscalingv2.CrossVersionObjectReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "scaled"},
+			MaxReplicas:    3,
+			ScaleTargetRef: autoscalingv2.CrossVersionObjectReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "scaled"},
 		},
 	}))
 	t.Cleanup(func() {

@@ -103,7 +103,10 @@ func TestWeaveFiles(t *testing.T) {
 	r, err := found(n, parts)
 	must(t, err)
 	want := []string{
-		"file /etc/cni/net.d/10-weave.conflist", "directory /var/lib/weave", "directory /run/weave", "file /var/lib/cni/results/weave-abc-eth0",
+		"file /etc/cni/net.d/10-weave.conflist",
+		"directory /var/lib/weave",
+		"directory /run/weave",
+		"file /var/lib/cni/results/weave-abc-eth0",
 	}
 	if !slices.Equal(r.Found, want) {
 		t.Errorf("found %v, want %v", r.Found, want)

@@ -263,7 +263,12 @@ func TestWeaveOnANode(t *testing.T) {
 			ownnet.Enter(t)
 			n, _ := Find("weave")
 			run(t, foreign, "iptables-"+tables+"-restore")
-			run(t, "*filter\n-A INPUT -i weave -p tcp -m comment --comment \"by hand\" -j ACCEPT\nCOMMIT\n", "iptables-"+tables+"-restore", "--noflush")
+			run(
+				t,
+				"*filter\n-A INPUT -i weave -p tcp -m comment --comment \"by hand\" -j ACCEPT\nCOMMIT\n",
+				"iptables-"+tables+"-restore",
+				"--noflush",
+			)
 			run(t, "*mangle\n:FORWARD ACCEPT [0:0]\nCOMMIT\n", "iptables-"+tables+"-restore", "--noflush")
 			must(t, netlink.IpsetCreate("weave-local-pods", "hash:ip", netlink.IpsetCreateOptions{}))
 			must(t, netlink.IpsetCreate("blocked", "hash:net", netlink.IpsetCreateOptions{}))

@@ -164,7 +164,10 @@ const (
 // Describe says in words what is removed from every node.
 func (n Network) Describe() []string {
 	if n.rulesOnly() {
-		return []string{"chains and rules of iptables: " + strings.Join(n.Chains, ", "), "tables of nftables: " + strings.Join(n.Tables, ", ")}
+		return []string{
+			"chains and rules of iptables: " + strings.Join(n.Chains, ", "),
+			"tables of nftables: " + strings.Join(n.Tables, ", "),
+		}
 	}
 	if n.fileOnly() {
 		return []string{

@@ -65,10 +65,11 @@ func (p nftPart) look(c *nftables.Conn) (*nftFinds, error) {
 func (f *nftFinds) take(chains []*nftables.Chain) {
 	for _, ch := range chains {
 		led := slices.ContainsFunc(f.rules, func(r *nftables.Rule) bool {
-			return r.Table.Name == ch.Table.Name && r.Table.Family == ch.Table.Family && slices.ContainsFunc(r.Exprs, func(e expr.Any) bool {
-				v, ok := e.(*expr.Verdict)
-				return ok && v.Chain == ch.Name && podChain.MatchString(v.Chain)
-			})
+			return r.Table.Name == ch.Table.Name && r.Table.Family == ch.Table.Family &&
+				slices.ContainsFunc(r.Exprs, func(e expr.Any) bool {
+					v, ok := e.(*expr.Verdict)
+					return ok && v.Chain == ch.Name && podChain.MatchString(v.Chain)
+				})
 		})
 		if led {
 			f.chains = append(f.chains, ch)

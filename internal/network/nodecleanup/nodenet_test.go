@@ -114,7 +114,18 @@ COMMIT
 		t.Errorf("found %v of others, and would\n%s", found, restore)
 	}
 	found, restore := legacyFinds(n, weaveRules)
-	if want := strings.Count(weaveRules, "\n:") + strings.Count(weaveRules, "\n-A ") - strings.Count(weaveRules, "\n-A WEAVE"); len(found) != want {
+	if want := strings.Count(
+		weaveRules,
+		"\n:",
+	) + strings.Count(
+		weaveRules,
+		"\n-A ",
+	) - strings.Count(
+		weaveRules,
+		"\n-A WEAVE",
+	); len(
+		found,
+	) != want {
 		t.Errorf("found %d, want %d: %v", len(found), want, found)
 	}
 	for _, line := range []string{

@@ -30,7 +30,10 @@ func (s Services) Check(ctx context.Context) (*Report, error) {
 			return nil, err
 		}
 		if has {
-			r.Problems = append(r.Problems, fmt.Sprintf("kube-proxy still runs: it has written a rule for %s, which is new", s.Unprogrammed))
+			r.Problems = append(
+				r.Problems,
+				fmt.Sprintf("kube-proxy still runs: it has written a rule for %s, which is new", s.Unprogrammed),
+			)
 		}
 	}
 	return r, nil

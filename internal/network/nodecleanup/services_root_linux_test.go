@@ -73,7 +73,15 @@ add element ip kube-proxy service-ips { 10.96.0.20 . tcp . 80 : goto service-a }
 					t.Errorf("%s: %v, %v", address, got, err)
 				}
 			}
-			r, err := Services{Host: host, Programmed: hasNot, Unprogrammed: has, Timeout: time.Second, Quiet: time.Second}.Check(t.Context())
+			r, err := Services{
+				Host:         host,
+				Programmed:   hasNot,
+				Unprogrammed: has,
+				Timeout:      time.Second,
+				Quiet:        time.Second,
+			}.Check(
+				t.Context(),
+			)
 			if err != nil || len(r.Problems) != 2 {
 				t.Errorf("%+v, %v", r, err)
 			}

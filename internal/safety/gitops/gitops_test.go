@@ -140,7 +140,12 @@ func TestRecordOfACutOffRun(t *testing.T) {
 
 func TestReverting(t *testing.T) {
 	app := object(t, application+"{syncPolicy: {automated: {}}}")
-	_ = unstructured.SetNestedSlice(app.Object, []any{map[string]any{"kind": "ApplicationSet", "name": "all"}}, "metadata", "ownerReferences")
+	_ = unstructured.SetNestedSlice(
+		app.Object,
+		[]any{map[string]any{"kind": "ApplicationSet", "name": "all"}},
+		"metadata",
+		"ownerReferences",
+	)
 	const set = "apiVersion: argoproj.io/v1alpha1\nkind: ApplicationSet\nmetadata: {namespace: argocd, name: all}\nspec: "
 	for spec, want := range map[string]bool{
 		"{}": true,

@@ -138,7 +138,11 @@ func TestSuspendedAndResumed(t *testing.T) {
 		t.Errorf("suspended by %q, %v", of, err)
 	}
 	resumed := theirs.DeepCopy()
-	if err := c.Patch(t.Context(), resumed, client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"suspend":false}}`))); err != nil {
+	if err := c.Patch(
+		t.Context(),
+		resumed,
+		client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"suspend":false}}`)),
+	); err != nil {
 		t.Fatal(err)
 	}
 	other := &Resume{Client: c, Migration: "other"}
