@@ -9,6 +9,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -58,7 +59,32 @@ func (h *hop) arrive() {
 	s, patch := &h.svc.Spec, client.MergeFrom(h.svc.DeepCopy())
 	h.svc.Annotations[v1alpha1.AnnotationMovedAt] = time.Now().UTC().Format(time.RFC3339Nano)
 	s.Type, s.ExternalName, s.ClusterIP, s.ClusterIPs = corev1.ServiceTypeClusterIP, "", h.new, []string{h.new}
-	h.must(h.Patch(h.Context(), h.svc, patch))
+	h.until("the new address is free", func() bool {
+		err := h.Patch(h.Context(), h.svc, patch)
+		if bridge.IsTaken(err) {
+			h.free(h.new)
+			return false
+		}
+		h.must(err)
+		return true
+	})
+}
+
+// free removes what the API server's allocator keeps of an address that no Service has: it may have reserved it for an update that it then had
+// to begin again (GuaranteedUpdate in k8s.io/apiserver pkg/storage/etcd3/store.go).
+func (h *hop) free(address string) {
+	h.Helper()
+	have := &networkingv1.IPAddress{}
+	if err := h.Get(h.Context(), client.ObjectKey{Name: address}, have); err != nil {
+		h.must(client.IgnoreNotFound(err))
+		return
+	}
+	parent := have.Spec.ParentRef
+	h.Logf("address %s is kept for %+v since %s", address, parent, have.CreationTimestamp)
+	if parent == nil || parent.Name != h.svc.Name {
+		h.Fatalf("address %s is of %+v", address, parent)
+	}
+	h.must(client.IgnoreNotFound(h.Delete(h.Context(), have)))
 }
 
 // hold reserves the old address for the bridge, as no tenant can.
