@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"log"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -259,7 +260,9 @@ func (s *site) serveFront() {
 		r.Body = io.NopCloser(bytes.NewReader(bytes.ReplaceAll(body, []byte(s.foreign(own)), []byte(own))))
 		return nil
 	}
+	proxy.ErrorLog = log.New(io.Discard, "", 0) // processes that are killed cancel what they asked
 	front := httptest.NewUnstartedServer(proxy)
+	front.Config.ErrorLog = proxy.ErrorLog
 	front.TLS = &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12}
 	front.StartTLS()
 	s.Cleanup(front.Close)
