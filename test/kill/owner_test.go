@@ -67,7 +67,12 @@ func (s *site) act(r *nodes.Request) (any, error) {
 		s.shut(m)
 		return nil, nil
 	case r.Action == "terminate" && s.replaces:
-		s.later(lag, func() { s.stopMachine(m) })
+		at := m.at
+		s.later(lag, func() {
+			if m.at.Equal(at) { // else it has been stopped and is another by now
+				s.stopMachine(m)
+			}
+		})
 		return nil, nil
 	case r.Action == "terminate":
 		return nil, s.end(m)
@@ -75,8 +80,8 @@ func (s *site) act(r *nodes.Request) (any, error) {
 	return nil, errors.New("that is not done here")
 }
 
-// join makes the control plane that takes over from one. Its members start as soon as the others know them. If etcd is external, it has the
-// others know by itself, and answers nothing, as those do who run kubeadm join.
+// join makes the control plane that takes over from one. Its members start as soon as the others know them. If it has none there is nothing
+// to answer.
 func (s *site) join(replaces string) (any, error) {
 	name := "new-" + replaces
 	m := s.machines[name]
@@ -125,12 +130,6 @@ func (s *site) known(st *store, m *etcdtest.Member) (initial string, err error) 
 	}
 	knows := func(other *etcdserverpb.Member) bool { return slices.Contains(other.PeerURLs, m.Peer) }
 	if !slices.ContainsFunc(all, knows) {
-		if s.external {
-			ctx, cancel := context.WithTimeout(s.Context(), answerWithin)
-			defer cancel()
-			_, err := st.client.MemberAddAsLearner(ctx, []string{m.Peer})
-			return "", errors.Join(errors.New("it was not known yet"), err)
-		}
 		return "", errors.New("it is not known yet")
 	}
 	var parts []*etcdtest.Member

@@ -56,7 +56,7 @@ type site struct {
 	subnet net.IP
 	// owner is the URL that actions call.
 	owner string
-	// main and events are both etcds. Those of main are on machines of their own if it is external.
+	// main and events are both etcds. If main is external it has machines of its own, and there is no other.
 	main, events *store
 	external     bool
 	// replaces says that machines come back with their data; else others join first.
@@ -102,27 +102,28 @@ func newSite(t *testing.T, external, replaces bool) *site {
 	owner := httptest.NewServer(http.HandlerFunc(s.serve))
 	s.owner = owner.URL
 	t.Cleanup(func() { owner.Close(); s.work.Wait() })
-	s.main, s.events = newStore(t, "etcd", "2380", "2379"), newStore(t, "events etcd", "2382", "2381")
+	s.main = newStore(t, "etcd", "2380", "2379")
+	if !external {
+		s.events = newStore(t, "events etcd", "2382", "2381")
+	}
 	t.Cleanup(s.off)
 	for name, place := range map[string]int{"old1": inOld, "new1": inNew} {
 		must(t, s.fleet.Node(t.Context(), name, netip.MustParseAddr(s.address(place).String())))
 	}
 	first := map[*store][]*etcdtest.Member{}
+	var everywhere []net.IP
 	for i := range voters {
-		name := fmt.Sprintf("cp%d", i+1)
-		m := s.machine(name, inOld)
+		m := s.machine(fmt.Sprintf("cp%d", i+1), inOld)
 		s.node(m)
 		s.open(m)
 		for st, member := range m.members {
 			first[st] = append(first[st], member)
 		}
-		if external {
-			first[s.main] = append(first[s.main], s.main.place(t, fmt.Sprintf("etcd%d", i+1), s.address(elsewhere+i+1)))
-			t.Cleanup(first[s.main][i].Kill)
+		for _, st := range s.elsewhere() {
+			member := st.place(t, fmt.Sprintf("etcd%d", i+1), s.address(elsewhere+i+1))
+			first[st] = append(first[st], member)
+			t.Cleanup(member.Kill)
 		}
-	}
-	var everywhere []net.IP
-	for i := range voters {
 		everywhere = append(everywhere, s.address(inOld+i+1), s.address(inNew+i+1), s.address(elsewhere+i+1))
 	}
 	for _, st := range s.stores() {
@@ -131,14 +132,21 @@ func newSite(t *testing.T, external, replaces bool) *site {
 	return s
 }
 
-func (s *site) stores() []*store { return []*store{s.main, s.events} }
+func (s *site) stores() []*store { return append(s.moving(), s.elsewhere()...) }
 
-// moving are the etcds whose members are on control planes.
+// moving are the etcds whose members are on control planes, elsewhere is the one that has machines of its own.
 func (s *site) moving() []*store {
 	if s.external {
-		return []*store{s.events}
+		return nil
 	}
-	return s.stores()
+	return []*store{s.main, s.events}
+}
+
+func (s *site) elsewhere() []*store {
+	if s.external {
+		return []*store{s.main}
+	}
+	return nil
 }
 
 func (s *site) address(place int) net.IP {
@@ -297,8 +305,10 @@ spec:
       mode: %s
       settle: 0s
       etcd: %s
-      etcdEvents: %s
-`, s.network(inOld), s.network(inNew), mode, s.reach(s.main, s.external), s.reach(s.events, false))
+`, s.network(inOld), s.network(inNew), mode, s.reach(s.main, s.external))
+	if s.events != nil {
+		text += fmt.Sprintf("      etcdEvents: %s\n", s.reach(s.events, false))
+	}
 	for _, action := range []string{"provision", "retire", "terminate"} {
 		text += fmt.Sprintf("      %s: {http: {url: %s}, timeout: 1m}\n", action, s.owner)
 	}
