@@ -8,7 +8,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 
@@ -59,15 +58,11 @@ func (s *site) trip(wants func(moment string) bool) {
 	file, k := s.note(), &strikes{wants: wants}
 	s.heard = k.at
 	for {
-		began := time.Now()
 		p := s.replumb(s.T, "apply", "-f", file)
 		k.begin(p)
 		var events []engine.Event
 		for e, ok := p.next(s.T); ok; e, ok = p.next(s.T) {
 			events = append(events, e)
-			if os.Getenv("XTIME") != "" {
-				s.Logf("%s %s %s %s %.1f %s", time.Now().Format(time.TimeOnly), e.Kind, e.Phase, e.Step, time.Since(began).Seconds(), e.Error)
-			}
 			if e.Kind == engine.StepStarted && (e.Phase == "control-plane" || e.Phase == "verify") {
 				k.at(e.Step)
 			}
