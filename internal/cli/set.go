@@ -176,7 +176,7 @@ func (s *set) look(ctx context.Context) (looks []*outlook, jobs []job, err error
 			looks = append(looks, nil)
 			continue
 		}
-		look, err := j.examine(ctx)
+		look, err := of.examined(ctx, s.c, j)
 		if err != nil {
 			return nil, nil, fmt.Errorf("migration %s: %w", of.m.Name, ofJob(j, err))
 		}

@@ -219,6 +219,15 @@ func (b *Base) Thaw() []engine.Step {
 	return append(steps, b.ResumeGitOps()...)
 }
 
+// Lift lifts every freeze, whichever migration has it, and has everything go on that was suspended.
+func Lift(c *cluster.Cluster) ([]engine.Step, error) {
+	anything, err := c.Any()
+	if err != nil {
+		return nil, err
+	}
+	return []engine.Step{(&freeze.Step{Client: c}).Undo(), (&freeze.Deploys{Client: c}).Undo(), &gitops.Resume{Client: anything}}, nil
+}
+
 // Freezes reports whether deployments are frozen by now, or will be, by this migration.
 func (b *Base) Freezes() bool {
 	d := &b.Deployments
