@@ -3,7 +3,14 @@
 package cni
 
 import (
+	"context"
+	"os"
+	"path/filepath"
 	"testing"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/migration"
@@ -11,13 +18,33 @@ import (
 )
 
 func freezes(m *v1alpha1.Migration) {
-	m.Spec.DeploymentFreeze = &v1alpha1.DeploymentFreezeSpec{Mode: v1alpha1.FreezeEnforce, GitOps: v1alpha1.GitOpsSuspend}
+	m.Spec.DeploymentFreeze = &v1alpha1.DeploymentFreezeSpec{
+		Mode: v1alpha1.FreezeEnforce, GitOps: v1alpha1.GitOpsSuspend,
+		Kinds: []string{"applications.argoproj.io", "rolebindings.rbac.authorization.k8s.io"}, // which replumb suspends, and deletes
+	}
 }
+
+// bound is an object of a kind that the freeze names itself. It comes with the new network, and goes with it.
+const bound = `
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata: {name: calico-node, namespace: kube-system}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: view}
+subjects: [{kind: ServiceAccount, name: calico-node, namespace: kube-system}]
+`
 
 // frozen is a run that freezes deployments.
 func frozen(t *testing.T) (*fixture, *migrationtest.FrozenRun) {
 	t.Helper()
 	f := setup(t, freezes)
+	f.Must(os.WriteFile(filepath.Join(f.dir, "calico.yaml"), []byte(calicoObjects+bound), 0o600))
+	t.Cleanup(func() {
+		binding := &rbacv1.RoleBinding{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "calico-node"}}
+		if err := client.IgnoreNotFound(server.Delete(context.Background(), binding)); err != nil {
+			t.Error(err)
+		}
+	})
 	lift, err := migration.Lift(server.Cluster)
 	f.Must(err)
 	r := &migrationtest.FrozenRun{
@@ -69,6 +96,9 @@ func TestFrozenThereAndBack(t *testing.T) {
 	f, r := frozen(t)
 	r.ThereAndBack()
 	f.runs([2]string{"kube-flannel", "kube-flannel-ds"}, [2]string{"kube-system", "calico-node"})
+	if f.have("RoleBinding", "kube-system", "calico-node", "rbac.authorization.k8s.io/v1") != nil {
+		t.Error("what came with the new network is left")
+	}
 	if set := f.have("DaemonSet", "kube-flannel", "kube-flannel-ds", apps); set.GetLabels()[v1alpha1.LabelBreakGlass] != "" {
 		t.Errorf("it is left out of freezes: %v", set.GetLabels())
 	}

@@ -1,6 +1,10 @@
 package migrationtest
 
 import (
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
 )
 
@@ -61,6 +65,18 @@ func (r *FrozenRun) unfreeze() {
 	r.stands(false)
 }
 
+// ask changes what the Migration in the cluster says of the freeze.
+func (r *FrozenRun) ask(freeze string) {
+	o := r.Others
+	o.Helper()
+	all := &v1alpha1.MigrationList{}
+	o.Must(o.server.List(o.Context(), all))
+	for i := range all.Items {
+		patch := client.RawPatch(types.MergePatchType, []byte(`{"spec":{"deploymentFreeze":`+freeze+`}}`))
+		o.Must(o.server.Patch(o.Context(), &all.Items[i], patch))
+	}
+}
+
 // ThereAndFinished takes it to the end: killed while it suspends, freezes, moves, lifts and resumes, and with unfreeze in between.
 func (r *FrozenRun) ThereAndFinished() {
 	o := r.Others
@@ -100,6 +116,7 @@ func (r *FrozenRun) ThereAndBack() {
 	r.stands(false)
 	o.Must(r.through())
 	r.stands(true)
+	r.ask(`null`) // as by an edit of the Migration in the cluster, which says nothing of a freeze then
 	r.cut(r.MovesBack, 1, r.Rollback)
 	r.stands(true)
 	r.cut(unbinds, 1, r.Rollback)
