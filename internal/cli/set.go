@@ -138,7 +138,7 @@ func (s *set) reach(ctx context.Context) (err error) {
 	return nil
 }
 
-// local fails where an operator would run the Migrations, which knows no sets.
+// local fails where an operator would run the Migrations: it is given a set by kubectl, and goes through it with no one waiting.
 func (s *set) local(ctx context.Context) error {
 	operated, err := s.operated(ctx, s.c)
 	if err == nil && operated {

@@ -134,9 +134,7 @@ func (s *Stage) Others(server *apitest.Server) *Others {
 	o.tenant = o.as("tenant", "tenants")
 	o.system = o.as("system:serviceaccount:kube-system:network-operator", "system:serviceaccounts", "system:serviceaccounts:kube-system")
 	for doc := range strings.SplitSeq(synced, "---\n") {
-		one := decoded(s, doc)
-		s.Until(one.GetName()+" to be taken", func() bool { return o.all.Create(s.Context(), one) == nil }) // once its definition is served
-		o.synced = append(o.synced, one)
+		o.synced = append(o.synced, o.taken(decoded(s, doc)))
 	}
 	s.Cleanup(func() {
 		if err := engine.Drive(context.Background(), (&freeze.Deploys{Client: server}).Undo()); err != nil {
@@ -144,6 +142,24 @@ func (s *Stage) Others(server *apitest.Server) *Others {
 		}
 	})
 	return o
+}
+
+// taken makes an object of a kind that the API server serves soon.
+func (o *Others) taken(of *unstructured.Unstructured) *unstructured.Unstructured {
+	o.Helper()
+	var one *unstructured.Unstructured
+	var last error
+	err := wait.PollUntilContextTimeout(o.Context(), 50*time.Millisecond, 2*Patience, true, func(ctx context.Context) (bool, error) {
+		one = of.DeepCopy()
+		if err := o.all.Create(ctx, one); ctx.Err() == nil {
+			last = err
+		}
+		return last == nil, nil
+	})
+	if err != nil {
+		o.Fatalf("%s %s is not taken: %v", of.GetKind(), of.GetName(), last)
+	}
+	return one
 }
 
 // as is a cluster as an administrator of a name sees it.
