@@ -238,7 +238,13 @@ spec:
 // shopServices are the Services of the shop by name.
 func shopServices(t *testing.T, l *lab.Lab) map[string]corev1.Service {
 	t.Helper()
-	list, err := l.Client().CoreV1().Services(shopNamespace).List(t.Context(), metav1.ListOptions{})
+	return servicesOf(t, l, shopNamespace)
+}
+
+// servicesOf are the Services of a namespace by name.
+func servicesOf(t *testing.T, l *lab.Lab, namespace string) map[string]corev1.Service {
+	t.Helper()
+	list, err := l.Client().CoreV1().Services(namespace).List(t.Context(), metav1.ListOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -252,8 +258,14 @@ func shopServices(t *testing.T, l *lab.Lab) map[string]corev1.Service {
 // requireAllIn fails the test unless every Service of the shop, bridges aside, has its address in the range.
 func requireAllIn(t *testing.T, l *lab.Lab, cidr string) {
 	t.Helper()
+	requireServicesIn(t, shopServices(t, l), cidr)
+}
+
+// requireServicesIn fails the test for each of the Services, bridges aside, that has its address elsewhere.
+func requireServicesIn(t *testing.T, services map[string]corev1.Service, cidr string) {
+	t.Helper()
 	to := netip.MustParsePrefix(cidr)
-	for name, s := range shopServices(t, l) {
+	for name, s := range services {
 		if s.Labels[v1alpha1.LabelRole] == v1alpha1.RoleBridge {
 			continue
 		}

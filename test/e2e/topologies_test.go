@@ -36,6 +36,7 @@ func TestCalico(t *testing.T) {
 	topology.ControlPlanes = 3
 	l := bringUp(t, topology)
 	t.Run("PodCIDR", func(t *testing.T) { testPodCIDR(t, l) })
+	t.Run("GuardedServices", func(t *testing.T) { testGuardedServices(t, l) })
 	t.Run("WholeRange", func(t *testing.T) { testWholeRange(t, l) })
 }
 

@@ -258,6 +258,15 @@ func (p *Planner) going(d engine.Direction) (going, leaving []netip.Prefix) {
 	return p.Survey.target(), p.Survey.Ranges
 }
 
+// home are the ranges that new pods on a node get addresses of where a direction goes.
+func (p *Planner) home(node string, d engine.Direction) []netip.Prefix {
+	if d == backward && p.Survey.from() == v1alpha1.HostLocal {
+		return p.Survey.ownRanges(node)
+	}
+	going, _ := p.going(d)
+	return going
+}
+
 func (p *Planner) rollout() rollout.Tools {
 	return rollout.Tools{Client: p.Tools.Client(), Timeout: p.spec().InPlace.Timeout.Duration, Now: p.Tools.Now}
 }
@@ -287,20 +296,17 @@ const witnessesBeside = 3
 // trial has pods on the nodes of a round, and on others of both networks, reach each other. It is the first thing that runs on a switched
 // node beside DaemonSets.
 func (p *Planner) trial(round []string, d engine.Direction) engine.Step {
-	going, _ := p.going(d)
 	title := fmt.Sprintf("Verify that pods on node %s have the other network and reach both", round[0])
 	if len(round) > 1 {
 		title = fmt.Sprintf("Verify that pods on node %s and %d more have the other network and reach both", round[0], len(round)-1)
 	}
 	step := &connectivity.Step{
 		Cluster: p.Tools.Cluster, Migration: p.spec().Name, Name: "canary/" + round[0], About: title, Image: p.image(),
-		Targets: p.spec().Canary.Targets, Only: slices.Clone(round), Home: map[string]netip.Prefix{}, Unfenced: true,
+		Targets: p.spec().Canary.Targets, Only: slices.Clone(round), Home: map[string][]netip.Prefix{}, Unfenced: true,
 		Anyone: p.Survey.hides(),
 	}
-	if len(going) > 0 {
-		for _, name := range round {
-			step.Home[name] = going[0]
-		}
+	for _, name := range round {
+		step.Home[name] = p.home(name, d)
 	}
 	if d == forward && p.Survey.enforcedBeside() { // where policies hold, they do on switched nodes
 		step.FencedOn = slices.Clone(round)

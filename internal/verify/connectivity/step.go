@@ -45,7 +45,7 @@ type Step struct {
 	Pools []string
 	// Within are the ranges that addresses must come from; any, if there are none. Home says so of single nodes.
 	Within []netip.Prefix
-	Home   map[string]netip.Prefix
+	Home   map[string][]netip.Prefix
 	// Targets are further addresses, as host:port over TCP, that pods must reach.
 	Targets []string
 	// Only, if set, names the nodes that answer; one other one calls them too.
@@ -144,9 +144,8 @@ func (s *Step) address(pod *corev1.Pod) (netip.Addr, error) {
 	if err != nil {
 		return a, err
 	}
-	if home, ok := s.Home[pod.Spec.NodeName]; ok && !home.Contains(a) {
-		return netip.Addr{}, &strayError{fmt.Sprintf("node %s gave a new pod the address %s, which is not in its range %s",
-			pod.Spec.NodeName, a, home)}
+	if home := s.Home[pod.Spec.NodeName]; len(home) > 0 && !within(home, a) {
+		return netip.Addr{}, &strayError{fmt.Sprintf("node %s gave a new pod the address %s, which is not in %v", pod.Spec.NodeName, a, home)}
 	}
 	if len(s.Home) == 0 && len(s.Within) > 0 && !within(s.Within, a) {
 		return netip.Addr{}, fmt.Errorf("node %s gave a new pod the address %s, which is not in %v: something pins its pool",
