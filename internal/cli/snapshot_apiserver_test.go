@@ -29,7 +29,8 @@ func alike(ts *testscript.TestScript, _ bool, args []string) {
 			from := said(ts, append(slices.Clone(run), "--from", snapshot)...)
 			ts.Setenv("KUBECONFIG", kubeconfig)
 			if live.failed != from.failed || !slices.Equal(live.errors(), from.errors()) {
-				ts.Fatalf("%s -o %s: live %v %q, from the snapshot %v %q", command, format, live.failed, live.errors(), from.failed, from.errors())
+				ts.Fatalf("%s -o %s: live %v %q, from the snapshot %v %q",
+					command, format, live.failed, live.errors(), from.failed, from.errors())
 			}
 			if live.stdout == "" && from.stdout == "" { // neither could look
 				continue

@@ -203,7 +203,9 @@ func TestRead(t *testing.T) {
 		{"a size of no entry", oversized(t, tar.TypeReg, 1<<40), "has more than"},
 		{"a large header", oversized(t, tar.TypeXHeader, 4<<20), "header field too long"},
 		{"a long name of GNU's", oversized(t, tar.TypeGNULongName, 4<<20), "header field too long"},
-		{"something else that is large", rewritten(t, whole, func(_, _ string) (string, string) { return "disk.img", strings.Repeat("x", 4<<20) }), "begins with"},
+		{"something else that is large", rewritten(t, whole, func(_, _ string) (string, string) {
+			return "disk.img", strings.Repeat("x", 4<<20)
+		}), "begins with"},
 		{"a head that is too large", rewritten(t, whole, func(n, b string) (string, string) {
 			return n, strings.TrimSuffix(b, "}") + strings.Repeat(" ", 2<<20) + "}"
 		}), "it begins with"},

@@ -90,7 +90,9 @@ func TestUntold(t *testing.T) {
 		"/api/v1": {Code: 200}, "/apis": {Code: 200}, "/apis/a.example/v1": {Code: 503}, "/apis/b.example/v1": {Code: 503},
 		"/apis/apps/v1": {Code: 200},
 	}}
-	taker := &Taker{Rights: []cluster.Right{{Verb: "list", Group: "a.example", Resource: "things"}, {Verb: "list", Group: "apps", Resource: "x"}}}
+	taker := &Taker{Rights: []cluster.Right{
+		{Verb: "list", Group: "a.example", Resource: "things"}, {Verb: "list", Group: "apps", Resource: "x"},
+	}}
 	if got := strings.Join(taker.untold(a), " "); got != "all of a.example/v1" {
 		t.Errorf("untold: %q", got)
 	}

@@ -58,41 +58,59 @@ func (c crew) wrong() string {
 		return err.Error()
 	}
 	if want := together.Names(ordered); !slices.Equal(names, want) {
-		return fmt.Sprintf("%s lists %s, and their order is %s", v1alpha1.AnnotationSet, strings.Join(names, ", "), strings.Join(want, ", "))
+		return fmt.Sprintf("%s lists %s, and their order is %s",
+			v1alpha1.AnnotationSet, strings.Join(names, ", "), strings.Join(want, ", "))
 	}
 	return ""
 }
-
-// earlier and later are those before and behind the Migration.
-func (c crew) earlier() []*v1alpha1.Migration { return c.all[:c.at] }
-func (c crew) later() []*v1alpha1.Migration   { return c.all[c.at+1:] }
 
 // moved reports whether a Migration has moved what it moves, and nothing goes on with it.
 func moved(m *v1alpha1.Migration) bool {
 	return m != nil && (over(m) || m.Status.Phase == v1alpha1.PhaseMoved && !midway(m))
 }
 
+// standing reports whether something of what a Migration has changed is there, and final whether it stays.
+func standing(m *v1alpha1.Migration) bool { return m != nil && (begun(m) || midway(m)) }
+func final(m *v1alpha1.Migration) bool    { return m != nil && m.Status.PointOfNoReturnPassed }
+
 // before is what has to happen with others of the set before an act; empty if its turn has come.
 func (c crew) before(act Act) string {
 	switch act {
 	case Apply:
-		if i := slices.IndexFunc(c.earlier(), func(m *v1alpha1.Migration) bool { return !moved(m) }); i >= 0 {
+		return c.beforeApply()
+	case Rollback:
+		return c.beforeRollback()
+	case Finish:
+		return c.beforeFinish()
+	}
+	return ""
+}
+
+func (c crew) beforeApply() string {
+	for i, m := range c.all[:c.at] {
+		if !moved(m) {
 			return c.awaits(i, "has to move before this one")
 		}
-	case Rollback:
-		for i, m := range slices.Backward(c.all) {
-			if i > c.at && m != nil && (begun(m) || midway(m)) {
-				return c.awaits(i, "moved after this one and goes back before it")
-			}
+	}
+	return ""
+}
+
+func (c crew) beforeRollback() string {
+	for i, m := range slices.Backward(c.all) {
+		if i > c.at && standing(m) {
+			return c.awaits(i, "moved after this one and goes back before it")
 		}
-	case Finish:
-		for i, m := range c.all {
-			switch {
-			case i < c.at && (m == nil || !over(m)):
-				return c.awaits(i, "is finished before this one")
-			case i > c.at && !moved(m) && !(m != nil && m.Status.PointOfNoReturnPassed):
-				return c.awaits(i, "has to move before any of them is finished")
-			}
+	}
+	return ""
+}
+
+func (c crew) beforeFinish() string {
+	for i, m := range c.all {
+		switch {
+		case i < c.at && (m == nil || !over(m)):
+			return c.awaits(i, "is finished before this one")
+		case i > c.at && !moved(m) && !final(m):
+			return c.awaits(i, "has to move before any of them is finished")
 		}
 	}
 	return ""
@@ -128,18 +146,8 @@ func ordered(s Scene, d Decision, _ migration.Approvals) (Decision, bool) {
 	if wrong := c.wrong(); wrong != "" {
 		return stalled(v1alpha1.ReasonInvalid, wrong+"\nhint: "+correct(s.Migration)), true
 	}
-	if final := slices.IndexFunc(c.all, func(m *v1alpha1.Migration) bool { return m != nil && m.Status.PointOfNoReturnPassed }); d.Act == Rollback &&
-		final >= 0 {
-		return stalled(v1alpha1.ReasonNotPossible, fmt.Sprintf(
-			"migration %s of its set has passed the point of no return\nhint: set spec.desired to Finished", c.names[final])), true
-	}
-	if d.Act == Apply && s.Migration.Status.Phase == v1alpha1.PhaseMoved {
-		if i := slices.IndexFunc(c.later(), func(m *v1alpha1.Migration) bool { return m != nil && (begun(m) || midway(m)) }); i >= 0 {
-			return Decision{
-				Act: Rest, Standing: migration.AsDesired, Reason: v1alpha1.ReasonAsDesired,
-				Message: fmt.Sprintf("it has moved, and migration %s of its set has begun after it", c.names[c.at+1+i]),
-			}, true
-		}
+	if d, settled := c.settled(d.Act); settled {
+		return d, true
 	}
 	if message := c.before(d.Act); message != "" {
 		return Decision{Act: Rest, Standing: migration.UnderWay, Reason: v1alpha1.ReasonWaitingForMigration, Message: message}, true
@@ -147,9 +155,26 @@ func ordered(s Scene, d Decision, _ migration.Approvals) (Decision, bool) {
 	return Decision{}, false
 }
 
+// settled leaves the Migration where it is for good: the way back is closed, or it has moved and others have gone on from there.
+func (c crew) settled(act Act) (Decision, bool) {
+	if i := slices.IndexFunc(c.all, final); act == Rollback && i >= 0 {
+		return stalled(v1alpha1.ReasonNotPossible, fmt.Sprintf(
+			"migration %s of its set has passed the point of no return\nhint: set spec.desired to Finished", c.names[i])), true
+	}
+	i := slices.IndexFunc(c.all[c.at+1:], standing)
+	if act != Apply || c.all[c.at].Status.Phase != v1alpha1.PhaseMoved || i < 0 {
+		return Decision{}, false
+	}
+	return Decision{
+		Act: Rest, Standing: migration.AsDesired, Reason: v1alpha1.ReasonAsDesired,
+		Message: fmt.Sprintf("it has moved, and migration %s of its set has begun after it", c.names[c.at+1+i]),
+	}, true
+}
+
 // correct is the command that takes a Migration out of its set.
 func correct(m *v1alpha1.Migration) string {
-	return fmt.Sprintf("correct it, or take this one out of the set: kubectl annotate migrations.replumb.dev %s %s-", m.Name, v1alpha1.AnnotationSet)
+	return fmt.Sprintf("correct it, or take this one out of the set: kubectl annotate migrations.replumb.dev %s %s-",
+		m.Name, v1alpha1.AnnotationSet)
 }
 
 // waits reports whether another Migration has a turn to wait for: until then it is in no one's way.

@@ -71,15 +71,18 @@ func TestDecideInSets(t *testing.T) {
 			"the phase is RolledBack",
 		},
 		"the first stays as it is once the second has begun": {
-			one(services, applied, in(v1alpha1.PhaseMoved)), one("pods", applied, in(v1alpha1.PhaseApplying)), Rest, v1alpha1.ReasonAsDesired,
+			one(services, applied, in(v1alpha1.PhaseMoved)), one("pods", applied, in(v1alpha1.PhaseApplying)), Rest,
+			v1alpha1.ReasonAsDesired,
 			"it has moved, and migration pods of its set has begun after it",
 		},
 		"the last one goes back first": {
-			one(services, back, in(v1alpha1.PhaseMoved)), one("pods", back, in(v1alpha1.PhaseMoved)), Rest, v1alpha1.ReasonWaitingForMigration,
+			one(services, back, in(v1alpha1.PhaseMoved)), one("pods", back, in(v1alpha1.PhaseMoved)), Rest,
+			v1alpha1.ReasonWaitingForMigration,
 			"it moved after this one and goes back before it",
 		},
 		"at once": {
-			one("pods", back, in(v1alpha1.PhaseMoved)), one(services, back, in(v1alpha1.PhaseMoved)), Rollback, v1alpha1.ReasonRollingBack, "",
+			one("pods", back, in(v1alpha1.PhaseMoved)), one(services, back, in(v1alpha1.PhaseMoved)), Rollback,
+			v1alpha1.ReasonRollingBack, "",
 		},
 		"and then the first": {
 			one(services, back, in(v1alpha1.PhaseMoved)), one("pods", back, in(v1alpha1.PhaseRolledBack), done), Rollback,
@@ -94,7 +97,8 @@ func TestDecideInSets(t *testing.T) {
 			v1alpha1.ReasonWaitingForMigration, "it has to move before any of them is finished",
 		},
 		"the first is finished first": {
-			one("pods", finished, in(v1alpha1.PhaseMoved), approves("finish"), inSet(both)), one(services, finished, in(v1alpha1.PhaseMoved)), Rest,
+			one("pods", finished, in(v1alpha1.PhaseMoved), approves("finish"), inSet(both)),
+			one(services, finished, in(v1alpha1.PhaseMoved)), Rest,
 			v1alpha1.ReasonWaitingForMigration, "it is finished before this one",
 		},
 		"and then the second": {
@@ -111,7 +115,8 @@ func TestDecideInSets(t *testing.T) {
 			"replumb.dev/set lists pods, services, and their order is services, pods",
 		},
 		"a set that cannot be one": {
-			one("else", applied, inSet("services,else")), one(services, applied), Rest, v1alpha1.ReasonInvalid, "moves Services, as services does",
+			one("else", applied, inSet("services,else")), one(services, applied), Rest, v1alpha1.ReasonInvalid,
+			"moves Services, as services does",
 		},
 		"one of no set": {
 			one("pods", applied, func(m *v1alpha1.Migration) { m.Annotations = nil }), one(services, v1alpha1.DesiredPlanned), Apply,

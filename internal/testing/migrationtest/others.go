@@ -247,18 +247,19 @@ func (o *Others) work() map[string]error {
 	meta := metav1.ObjectMeta{Namespace: Namespace, Name: "theirs"}
 	scaled := d.DeepCopy()
 	scaled.Status.ObservedGeneration++
-	merge := func(body string) client.Patch { return client.RawPatch(types.MergePatchType, []byte(body)) }
+	merge := func(body string, opts ...client.PatchOption) error {
+		return o.tenant.Patch(ctx, d.DeepCopy(), client.RawPatch(types.MergePatchType, []byte(body)), append(opts, client.DryRunAll)...)
+	}
 	out := map[string]error{
-		"annotate a deployment": o.tenant.Patch(ctx, d.DeepCopy(), merge(`{"metadata":{"annotations":{"note":"a"}}}`), client.DryRunAll),
-		"break the glass": o.tenant.Patch(ctx, d.DeepCopy(),
-			merge(`{"metadata":{"labels":{"`+v1alpha1.LabelBreakGlass+`":"true"}},"spec":{"paused":true}}`), client.DryRunAll),
+		"annotate a deployment":         merge(`{"metadata":{"annotations":{"note":"a"}}}`),
+		"break the glass":               merge(`{"metadata":{"labels":{"` + v1alpha1.LabelBreakGlass + `":"true"}},"spec":{"paused":true}}`),
+		"change as replumb":             merge(`{"spec":{"paused":true}}`, client.FieldOwner(v1alpha1.FieldManager)),
 		"scale a deployment":            o.scale(ctx, d),
 		"write a status":                o.tenant.Status().Update(ctx, scaled, client.DryRunAll),
 		"create what a controller owns": o.tenant.Create(ctx, owned, client.DryRunAll),
 		"create a config map":           o.tenant.Create(ctx, &corev1.ConfigMap{ObjectMeta: meta}, client.DryRunAll),
 		"create a pod":                  o.tenant.Create(ctx, &corev1.Pod{ObjectMeta: meta, Spec: t.Spec}, client.DryRunAll),
 		"deploy to the system's own":    o.inSystem(ctx),
-		"change as replumb":             o.tenant.Patch(ctx, d.DeepCopy(), merge(`{"spec":{"paused":true}}`), client.DryRunAll, client.FieldOwner(v1alpha1.FieldManager)),
 	}
 	maps.Copy(out, o.deployments(o.system))
 	return out
@@ -266,7 +267,7 @@ func (o *Others) work() map[string]error {
 
 // scale changes the number of pods as autoscalers do.
 func (o *Others) scale(ctx context.Context, d *appsv1.Deployment) error {
-	any, err := o.tenant.Any()
+	all, err := o.tenant.Any()
 	if err != nil {
 		return err
 	}
@@ -274,7 +275,8 @@ func (o *Others) scale(ctx context.Context, d *appsv1.Deployment) error {
 	u.SetGroupVersionKind(appsv1.SchemeGroupVersion.WithKind("Deployment"))
 	u.SetNamespace(d.Namespace)
 	u.SetName(d.Name)
-	return any.SubResource("scale").Patch(ctx, u, client.RawPatch(types.MergePatchType, []byte(`{"spec":{"replicas":1}}`)), client.DryRunAll)
+	patch := client.RawPatch(types.MergePatchType, []byte(`{"spec":{"replicas":1}}`))
+	return all.SubResource("scale").Patch(ctx, u, patch, client.DryRunAll)
 }
 
 // inSystem deploys to replumb's own namespace, which comes and goes.
