@@ -98,7 +98,7 @@ type RecordEnd struct {
 
 	// To is what it has: addresses, the one name of a CNAME, or the one alias.
 	// +kubebuilder:validation:MinItems=1
-	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:MaxItems=16
 	// +kubebuilder:validation:items:MaxLength=320
 	To []string `json:"to"`
 }

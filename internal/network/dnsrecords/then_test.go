@@ -54,7 +54,7 @@ func (e ends) world(t *testing.T, seed uint64, client *Client, ttl time.Duration
 func TestThenSurvivesKills(t *testing.T) {
 	client := balancers(t)
 	for i, e := range journeys() {
-		for seed := range uint64(60) {
+		for seed := range uint64(20) {
 			ttl := []time.Duration{10 * time.Second, 5 * time.Minute, time.Hour}[seed%3]
 			w := e.world(t, seed+uint64(i)*100, client, ttl)
 			e.survive(t, w, fmt.Sprintf("%s, seed %d", e.name, seed))
