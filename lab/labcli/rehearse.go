@@ -9,7 +9,9 @@ import (
 	"os/exec"
 	"path/filepath"
 
+	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/replumb/replumb/internal/engine/fault"
 	"github.com/replumb/replumb/lab/component"
@@ -59,6 +61,7 @@ func (f rehearseFlags) rehearse(ctx context.Context, snapshot string, s streams)
 	if err != nil {
 		return err
 	}
+	log.SetLogger(logr.Discard()) // what the clients of the API server note is in the report, if it matters
 	say := progress(s.err)
 	report, err := rehearsal.Run(ctx, rehearsal.Options{
 		Snapshot: snapshot, Migration: f.migration, Replumb: program, Progress: say,

@@ -37,8 +37,7 @@ func (p program) command(ctx context.Context, args ...string) *exec.Cmd {
 	cmd.Env = append(os.Environ(), "KUBECONFIG="+os.DevNull, "XDG_CONFIG_HOME="+p.dir)
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // it gives its lock back
 	cmd.WaitDelay = time.Minute
-	// A Ctrl-C is passed on once.
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // a Ctrl-C is passed on once
 	return cmd
 }
 

@@ -26,18 +26,18 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
-	"github.com/replumb/replumb/internal/kube/archive"
 	"github.com/replumb/replumb/internal/testing/apitest"
 )
 
 // front is what replumb connects to: it passes requests on to the API server, and plays the nodes that an API server would ask. Nothing else of
 // nodes, pods and Services is led to them: what has their addresses may be a cluster that is in use.
 type front struct {
-	server  *httptest.Server
-	proxy   *httputil.ReverseProxy
-	token   string
-	api     *apitest.Server
-	archive *archive.Archive
+	server *httptest.Server
+	proxy  *httputil.ReverseProxy
+	token  string
+	api    *apitest.Server
+	// said is what the kubelet of a node says of its configuration; nothing, if that is not known.
+	said func(node string) json.RawMessage
 
 	// open is held for writing while the API server restarts.
 	open sync.RWMutex
@@ -50,7 +50,7 @@ type front struct {
 	read  time.Time
 }
 
-func newFront(s *apitest.Server, a *archive.Archive) (*front, error) {
+func newFront(s *apitest.Server, said func(node string) json.RawMessage) (*front, error) {
 	pair, err := tls.LoadX509KeyPair(s.CertFile, s.KeyFile)
 	if err != nil {
 		return nil, err
@@ -63,7 +63,7 @@ func newFront(s *apitest.Server, a *archive.Archive) (*front, error) {
 	if err != nil {
 		return nil, err
 	}
-	f := &front{api: s, archive: a, token: rand.Text()}
+	f := &front{api: s, said: said, token: rand.Text()}
 	f.proxy = &httputil.ReverseProxy{
 		Rewrite: func(r *httputil.ProxyRequest) {
 			r.SetURL(to)
@@ -181,7 +181,7 @@ func (f *front) kubeProxy(ctx context.Context, port int32) ([]byte, error) {
 
 // kubelet is its configuration as the snapshot has it, with the addresses of cluster DNS that it got since.
 func (f *front) kubelet(node string) ([]byte, error) {
-	said := f.archive.Kubelet(node)
+	said := f.said(node)
 	if said == nil {
 		return nil, fmt.Errorf("the snapshot does not tell what the kubelet of node %s says", node)
 	}

@@ -74,8 +74,8 @@ func TestFit(t *testing.T) {
 			[]string{`"group":"x"`}, []string{"Webhook", "storedVersions"},
 		},
 		{
-			"a pod is made without ephemeral containers", "", "pods", `{kind: Pod, spec: {nodeName: n, ephemeralContainers: [{name: debug}]}}`, middle,
-			[]string{`"nodeName":"n"`}, []string{"debug"},
+			"a pod is made without ephemeral containers", "", "pods", `{kind: Pod, spec: {nodeName: node1, ephemeralContainers: [{name: debug}]}}`, middle,
+			[]string{`"nodeName":"node1"`}, []string{"debug"},
 		},
 		{"a job keeps its selector", "batch", "jobs", `{kind: Job, spec: {}}`, middle, []string{`"manualSelector":true`}, nil},
 		{
@@ -141,7 +141,7 @@ func TestGroups(t *testing.T) {
 		owned("apps", "replicasets", "ReplicaSet", "rs", "rs", "d"),
 		owned("apps", "deployments", "Deployment", "d", "d", "gone"),
 		owned("networking.k8s.io", "servicecidrs", "ServiceCIDR", "more", "c", ""),
-		owned("", "nodes", "Node", "n", "n", ""),
+		owned("", "nodes", "Node", "node1", "uid-node1", ""),
 		owned("", "namespaces", "Namespace", "shop", "ns", ""),
 		owned("x", "circles", "Circle", "a", "ca", "cb"),
 		owned("x", "circles", "Circle", "b", "cb", "ca"),
@@ -153,7 +153,7 @@ func TestGroups(t *testing.T) {
 			at[o.GetName()] = i
 		}
 	}
-	for _, pair := range [][2]string{{"shop", "more"}, {"more", "n"}, {"n", "d"}, {"d", "rs"}, {"rs", "p"}, {"p", "q"}, {"a", "q"}, {"b", "q"}} {
+	for _, pair := range [][2]string{{"shop", "more"}, {"more", "node1"}, {"node1", "d"}, {"d", "rs"}, {"rs", "p"}, {"p", "q"}, {"a", "q"}, {"b", "q"}} {
 		if at[pair[0]] >= at[pair[1]] {
 			t.Errorf("%s is made in group %d, and %s in group %d", pair[0], at[pair[0]], pair[1], at[pair[1]])
 		}

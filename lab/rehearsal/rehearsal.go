@@ -25,6 +25,7 @@ import (
 	"github.com/replumb/replumb/internal/engine/findings"
 	"github.com/replumb/replumb/internal/kube/archive"
 	"github.com/replumb/replumb/internal/spec"
+	"github.com/replumb/replumb/internal/testing/apitest"
 )
 
 // Options are what a rehearsal is of.
@@ -52,13 +53,20 @@ type rehearsal struct {
 	ranges, to []netip.Prefix
 	// dns are the Services at the addresses that kubelets name as cluster DNS.
 	dns map[string]client.ObjectKey
-	dir string
+	// kubelets is what those of the nodes said of their configuration.
+	kubelets map[string]json.RawMessage
+	dir      string
+	// inspect, if set, looks at the cluster at the end.
+	inspect func(context.Context, client.Client) error
 }
 
 // Run rehearses. Its error is of what kept it from doing so; what became of the migration is in the report.
-func Run(ctx context.Context, o Options) (r *Report, err error) {
+func Run(ctx context.Context, o Options) (*Report, error) {
+	return (&rehearsal{Options: o}).run(ctx)
+}
+
+func (m *rehearsal) run(ctx context.Context) (r *Report, err error) {
 	begun := time.Now()
-	m := &rehearsal{Options: o}
 	if err := m.read(); err != nil {
 		return nil, err
 	}
@@ -66,8 +74,8 @@ func Run(ctx context.Context, o Options) (r *Report, err error) {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(m.dir)) }()
-	m.program = program{file: o.Replumb, dir: m.dir}
-	assets, err := o.Assets(ctx)
+	m.program = program{file: m.Replumb, dir: m.dir}
+	assets, err := m.Assets(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -76,32 +84,44 @@ func Run(ctx context.Context, o Options) (r *Report, err error) {
 	if err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, server.Stop()) }()
-	if m.settings, err = Tame(m.settings.Given, server.Etcd); err != nil {
-		return nil, err
-	}
-	m.report.LeftOut = m.settings.LeftOut
-	version, err := server.ServerVersion(ctx)
-	if err != nil {
-		return nil, err
-	}
-	m.report.Kubernetes = version.GitVersion
-	restored, err := newRestorer(server.Config, o.Progress)
-	if err != nil {
-		return nil, err
-	}
-	if err := m.restore(ctx, restored); err != nil {
-		return nil, err
-	}
-	if m.cluster, err = open(ctx, server, m.archive); err != nil {
-		return nil, err
-	}
-	defer m.cluster.stop()
-	if err := m.rehearse(ctx); err != nil {
+	defer func() {
+		if err := server.Stop(); err != nil { // one that does not end at once is killed, which is as good
+			m.Progress("%v; it was killed", err)
+		}
+	}()
+	if err := m.on(ctx, server); err != nil {
 		return nil, err
 	}
 	m.report.Seconds = time.Since(begun).Seconds()
 	return m.report, nil
+}
+
+// on rehearses with an API server that has nothing yet.
+func (m *rehearsal) on(ctx context.Context, server *apitest.Server) (err error) {
+	if m.settings, err = Tame(m.settings.Given, server.Etcd); err != nil {
+		return err
+	}
+	m.report.LeftOut = m.settings.LeftOut
+	version, err := server.ServerVersion(ctx)
+	if err != nil {
+		return err
+	}
+	m.report.Kubernetes = version.GitVersion
+	restored, err := newRestorer(server.Config, m.Progress)
+	if err != nil {
+		return err
+	}
+	if err := m.restore(ctx, restored); err != nil {
+		return err
+	}
+	if m.cluster, err = open(ctx, server, m.kubelets); err != nil {
+		return err
+	}
+	defer m.cluster.stop()
+	if err := m.rehearse(ctx); err != nil || m.inspect == nil {
+		return err
+	}
+	return m.inspect(ctx, server)
 }
 
 // read reads the files, and refuses what cannot be rehearsed before anything is started.
@@ -136,7 +156,9 @@ func (m *rehearsal) read() (err error) {
 	if m.stock, err = take(m.archive); err != nil {
 		return err
 	}
-	m.dns = m.dnsServices()
+	m.dns = m.askedOfNodes()
+	m.report.Objects.NotRead = m.archive.Manifest.NotRead
+	m.archive = nil // it may be large, and everything of it that is needed is elsewhere
 	return nil
 }
 
@@ -156,24 +178,21 @@ func (m *rehearsal) restore(ctx context.Context, r *restorer) error {
 	if err := r.restore(ctx, m.stock); err != nil {
 		return err
 	}
-	m.report.Objects = Objects{
-		Made: r.made, Seconds: time.Since(begun).Seconds(), Skipped: m.stock.skipped, Lacking: r.lacking, Refused: r.refused,
-	}
+	o := &m.report.Objects
+	o.Made, o.Seconds, o.Skipped, o.Lacking, o.Refused = r.made, time.Since(begun).Seconds(), m.stock.skipped, r.lacking, r.refused
 	m.Progress("made %d objects, %d were refused", r.made, r.lacking)
 	m.stock.objects = nil // the cluster has them
 	return nil
 }
 
-// dnsServices finds the Services behind the addresses that kubelets name as cluster DNS.
-func (m *rehearsal) dnsServices() map[string]client.ObjectKey {
-	named := map[string]bool{}
+// askedOfNodes keeps what kubelets said, and finds the Services behind the addresses that they name as cluster DNS.
+func (m *rehearsal) askedOfNodes() map[string]client.ObjectKey {
+	m.kubelets = map[string]json.RawMessage{}
 	at := map[string]client.ObjectKey{}
 	for _, o := range m.stock.objects {
 		switch o.GroupResource() {
 		case schema.GroupResource{Resource: "nodes"}:
-			for _, a := range clusterDNS(m.archive.Kubelet(o.GetName())) {
-				named[a] = true
-			}
+			m.kubelets[o.GetName()] = m.archive.Kubelet(o.GetName())
 		case schema.GroupResource{Resource: "services"}:
 			for _, a := range clusterIPs(o) {
 				at[a] = client.ObjectKeyFromObject(o)
@@ -181,9 +200,11 @@ func (m *rehearsal) dnsServices() map[string]client.ObjectKey {
 		}
 	}
 	found := map[string]client.ObjectKey{}
-	for a := range named {
-		if key, is := at[a]; is {
-			found[a] = key
+	for _, said := range m.kubelets {
+		for _, a := range clusterDNS(said) {
+			if key, is := at[a]; is {
+				found[a] = key
+			}
 		}
 	}
 	return found
@@ -349,13 +370,10 @@ func (m *rehearsal) apply(ctx context.Context, file, kubeconfig string) error {
 		g := &gates{rehearsal: m}
 		s, err := m.program.events(ctx, func(e engine.Event, stop func()) { g.hear(ctx, e, stop) },
 			"apply", "-f", file, "--kubeconfig", kubeconfig, "--local", "-o", "json")
-		if err != nil {
-			return err
-		}
-		if err := ctx.Err(); err != nil {
-			return err
-		}
 		g.done()
+		if err := errors.Join(err, ctx.Err()); err != nil {
+			return err
+		}
 		m.report.Errors = append(m.report.Errors, g.errors...)
 		switch {
 		case s.code == codeDone:

@@ -64,6 +64,8 @@ type Objects struct {
 	Seconds float64 `json:"seconds"`
 	// Skipped counts those that are of no use in a rehearsal, by the reason.
 	Skipped map[string]int `json:"skipped,omitempty"`
+	// NotRead are the resources that the snapshot has nothing of, for lack of rights.
+	NotRead []string `json:"notRead,omitempty"`
 	// Lacking is how many could not be made, Refused the first of them.
 	Lacking int       `json:"lacking"`
 	Refused []Refused `json:"refused,omitempty"`
@@ -180,6 +182,9 @@ func (r *Report) Text(w io.Writer) error {
 	p("\nOBJECTS\t\n  made\t%d, in %s\n", r.Objects.Made, seconds(r.Objects.Seconds))
 	for _, why := range slices.Sorted(maps.Keys(r.Objects.Skipped)) {
 		p("  left out\t%d: %s\n", r.Objects.Skipped[why], why)
+	}
+	if len(r.Objects.NotRead) > 0 {
+		p("  not in the snapshot\t%s\n", strings.Join(r.Objects.NotRead, ", "))
 	}
 	if r.Objects.Lacking > 0 {
 		p("  not made\t%d\n", r.Objects.Lacking)

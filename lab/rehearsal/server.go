@@ -129,8 +129,8 @@ type cluster struct {
 }
 
 // open puts a front before the API server, and plays endpoints from now on.
-func open(ctx context.Context, s *apitest.Server, a *archive.Archive) (*cluster, error) {
-	f, err := newFront(s, a)
+func open(ctx context.Context, s *apitest.Server, kubelets map[string]json.RawMessage) (*cluster, error) {
+	f, err := newFront(s, func(node string) json.RawMessage { return kubelets[node] })
 	if err != nil {
 		return nil, err
 	}

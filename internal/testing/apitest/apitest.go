@@ -188,7 +188,7 @@ func Run(serviceRange string, opts ...Option) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{env: &envtest.Environment{
-		BinaryAssetsDirectory: assets, ControlPlaneStartTimeout: time.Minute, // a busy machine needs more than the usual 20 s
+		BinaryAssetsDirectory: assets, ControlPlaneStartTimeout: 5 * time.Minute, // a busy machine needs much more than the usual 20 s
 		ControlPlaneStopTimeout: o.stopWithin,
 	}, dir: dir, done: make(chan struct{})}
 	if o.calico {
