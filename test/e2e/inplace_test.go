@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
@@ -161,7 +162,9 @@ func requirePoliciesHold(t *testing.T, l *lab.Lab, s *shop) {
 	}
 	var callees []traffic.Callee
 	for i := range services.Items {
-		callees = append(callees, traffic.Callee{Name: services.Items[i].Name, Address: services.Items[i].Spec.ClusterIP})
+		if at := services.Items[i].Spec.ClusterIP; at != corev1.ClusterIPNone {
+			callees = append(callees, traffic.Callee{Name: services.Items[i].Name, Address: at})
+		}
 	}
 	for _, calls := range callsOf(guardedNamespace, callees, traffic.Rates{Request: 1, Forbidden: 1}) {
 		if calls.Client != "guest" {
