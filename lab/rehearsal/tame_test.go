@@ -74,7 +74,9 @@ func TestReachesNoOne(t *testing.T) {
 	if s.Settle != 30*time.Second || s.Pauses != 30*time.Minute {
 		t.Errorf("waits %s and %s", s.Settle, s.Pauses)
 	}
-	for _, said := range []string{"hooks:", "notify:", "tierLookup:", "actions", "etcd:", "windows:", "batch.settle", "pauses", "agents", "restarts:", "apiServers:"} {
+	for _, said := range []string{
+		"hooks:", "notify:", "tierLookup:", "actions", "etcd:", "windows:", "batch.settle", "pauses", "agents", "restarts:", "apiServers:",
+	} {
 		if !slices.ContainsFunc(s.LeftOut, func(l string) bool { return strings.HasPrefix(l, said) }) {
 			t.Errorf("%q is not said in %q", said, s.LeftOut)
 		}
