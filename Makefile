@@ -108,7 +108,7 @@ test-hostile: lab-api $(GOTESTSUM) ## A tenant, a node and others who may write 
 
 .PHONY: test-rights
 test-rights: lab-api $(GOTESTSUM) ## Whole migrations with the roles and nothing else, held against the API server's audit log
-	@$(ASSETS) hack/gotest.sh test -short -count=1 -timeout 20m ./rights
+	@$(ASSETS) hack/gotest.sh test -short -count=1 -timeout 40m ./rights
 
 .PHONY: test-kill
 test-kill: lab-api $(GOTESTSUM) ## The process killed with SIGKILL at every event of a full run, on API servers without nodes (about 40 min)
