@@ -108,7 +108,7 @@ test-hostile: lab-api $(GOTESTSUM) ## A tenant, a node and others who may write 
 
 .PHONY: test-rights
 test-rights: lab-api $(GOTESTSUM) ## Whole migrations with the roles and nothing else, held against the API server's audit log
-	@$(ASSETS) hack/gotest.sh test -short -count=1 -timeout 20m ./rights
+	@$(ASSETS) hack/gotest.sh test -short -count=1 -timeout 40m ./rights
 
 .PHONY: test-kill
 test-kill: lab-api $(GOTESTSUM) ## The process killed with SIGKILL at every event of a full run, on API servers without nodes (about 40 min)
@@ -212,8 +212,8 @@ test-cilium: lab-cilium ## A lab with Cilium, beside kube-proxy and in its place
 	$(E2E) -run '^TestCiliumLab$$' ./e2e
 
 .PHONY: test-nodes
-test-nodes: lab-basic ## Nodes and control planes moved to another network, and a node with a DaemonSet removed (root; about 11 min)
-	$(E2E) -run '^TestNode(sMove|Removal)$$' ./e2e
+test-nodes: lab-basic ## Nodes and control planes moved to another network, by others that join and with their data, and a node with a DaemonSet removed (root; about 18 min)
+	$(E2E) -run '^TestNode(sMove|sReplace|Removal)$$' ./e2e
 
 .PHONY: test-mirror
 test-mirror: lab ## A second cluster serves while the first one's CNI is replaced (root; about 8 min)

@@ -48,7 +48,7 @@ data: {net-conf.json: '{"Network": "10.244.0.0/16", "Backend": {"Type": "vxlan"}
 ---
 `
 
-// calicoNode is the new network, and pools that both networks give addresses of.
+// calicoNode is the new network, which writes its configuration to each node.
 const calicoNode = `apiVersion: apps/v1
 kind: DaemonSet
 metadata: {name: calico-node, namespace: kube-system, labels: {k8s-app: calico-node}}
@@ -59,9 +59,13 @@ spec:
     spec:
       hostNetwork: true
       tolerations: [{operator: Exists}]
+      initContainers: [{name: install-cni, image: calico, env: [{name: CNI_CONF_NAME, value: 10-calico.conflist}]}]
       containers: [{name: calico-node, image: calico}]
 ---
-apiVersion: crd.projectcalico.org/v1
+`
+
+// bothPools are pools that both networks give addresses of.
+const bothPools = `apiVersion: crd.projectcalico.org/v1
 kind: IPPool
 metadata: {name: default}
 spec: {cidr: 10.244.0.0/24, blockSize: 28, vxlanMode: CrossSubnet, natOutgoing: true}
@@ -128,6 +132,17 @@ metadata: {name: NAME}
 roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: NAME}
 subjects: [{kind: ServiceAccount, namespace: kube-system, name: NAME}]
 ---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: Role
+metadata: {name: NAME, namespace: kube-system}
+rules: [{apiGroups: [""], resources: [configmaps], verbs: [get]}]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata: {name: NAME, namespace: kube-system}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: NAME}
+subjects: [{kind: ServiceAccount, namespace: kube-system, name: NAME}]
+---
 apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition
 metadata: {name: NAMEs.example.com}
@@ -168,17 +183,27 @@ metadata: {name: tool, namespace: shop, labels: {app: tool}}
 spec: {terminationGracePeriodSeconds: 1, containers: [{name: c, image: c}]}
 `
 
-// TestCNI: the roles are enough for whole switches of the network, and all of them is needed. Of every kind the manifests have an object
-// that is new, and one that was there before, which a way back restores.
+// TestCNI: the roles are enough for whole switches of the network in every mode, and all of them is needed.
 func TestCNI(t *testing.T) {
+	since := shared.size(t)
+	t.Run("Drained", switchDrained)
+	t.Run("InPlace", switchInPlace)
+	t.Run("KubeProxy", replaceProxy)
+	shared.audited(t, since, cni.Roles(), unusedByNetworks())
+}
+
+// named are parts that have a name.
+func named(name string) string { return strings.ReplaceAll(parts, "NAME", name) }
+
+// switchDrained: of every kind the manifests have an object that is new, and one that was there before, which a way back restores.
+func switchDrained(t *testing.T) {
 	s := begin(t, "networks", networkMove)
-	named := func(name string) string { return strings.ReplaceAll(parts, "NAME", name) }
-	s.beside("calico.yaml", calicoNode+named("fresh")+named("kept"))
-	before := flannel + flannelAgent("kube-flannel")
-	s.beside("flannel.yaml", before)
+	s.beside("calico.yaml", calicoNode+bothPools+named("fresh")+named("kept"))
+	was := flannel + flannelAgent("kube-flannel")
+	s.beside("flannel.yaml", was)
 	back := s.beside("back.yaml", wayBack)
 	s.Namespace(t, "kube-flannel")
-	s.manifests(named("kept") + before + "---\n" + beyond)
+	s.manifests(named("kept") + was + "---\n" + beyond)
 	s.workloads("web")
 	s.running("tool")
 	s.expect(
@@ -197,7 +222,6 @@ func TestCNI(t *testing.T) {
 	s.expect(0, operator, []string{"finish", "networks", "--yes"})
 	s.seen("networks")
 	s.expect(3, viewer, []string{"check", "-f", back}, "RP5001")
-	s.audited(cni.Roles(), unusedByNetworks())
 }
 
 // unusedByNetworks are the rights that no request takes here, with what would.
@@ -206,6 +230,7 @@ func unusedByNetworks() map[string]string {
 		"deletecollection services in replumb-system": "a namespace that replumb has made itself, which it sweeps before it goes",
 	}
 	maps.Copy(all, unusedAround())
+	maps.Copy(all, unusedAgents())
 	return all
 }
 

@@ -13,10 +13,13 @@ import (
 // onNode is on pods that replumb runs on a node to look there, or to clean it.
 const onNode = "replumb.dev/on-node"
 
+// crossing is what those of them do that stay, for as long as a cluster has two networks.
+const crossing = "cross"
+
 // phase of a pod once it runs: those of replumb's that ask, or do something on a node, have done so.
 func phase(pod *corev1.Pod) corev1.PodPhase {
-	role := pod.Labels[connectivity.Label]
-	if role != "" && role != connectivity.RoleAnswer || pod.Labels[onNode] != "" {
+	role, does := pod.Labels[connectivity.Label], pod.Labels[onNode]
+	if role != "" && role != connectivity.RoleAnswer || does != "" && does != crossing {
 		return corev1.PodSucceeded
 	}
 	return corev1.PodRunning
@@ -25,11 +28,7 @@ func phase(pod *corev1.Pod) corev1.PodPhase {
 // message is what a pod says that has ended. Those on nodes have found nothing; those that ask were answered where they had to be.
 func message(pod *corev1.Pod) string {
 	if pod.Labels[onNode] != "" {
-		body, err := (&nodecleanup.Report{}).Marshal()
-		if err != nil {
-			return err.Error()
-		}
-		return string(body)
+		return marshalled(&nodecleanup.Report{})
 	}
 	var answers strings.Builder
 	for _, arg := range pod.Spec.Containers[0].Args {
@@ -41,4 +40,12 @@ func message(pod *corev1.Pod) string {
 		}
 	}
 	return answers.String()
+}
+
+func marshalled(r *nodecleanup.Report) string {
+	body, err := r.Marshal()
+	if err != nil {
+		return err.Error()
+	}
+	return string(body)
 }

@@ -4,6 +4,11 @@ import (
 	"maps"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
 	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/migrations/podcidr"
 	"github.com/replumb/replumb/internal/migrations/podcidr/noderanges"
@@ -18,9 +23,18 @@ spec:
   proof: {image: replumb}
 `
 
-// TestPods: the roles are enough for whole migrations of pods between Calico's pools, and all of them is needed.
+// kubeadm is its configuration, which says of which range pods are, and which the operator changes before the old one is given up.
+func kubeadm(pods string) *corev1.ConfigMap {
+	return &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: "kubeadm-config"},
+		Data:       map[string]string{"ClusterConfiguration": "networking: {podSubnet: " + pods + "}\n"},
+	}
+}
+
+// TestPods: the roles are enough for whole migrations of pods between Calico's pools, and all of them is needed. The cluster is one of kubeadm.
 func TestPods(t *testing.T) {
 	s := begin(t, "pods", podMove)
+	s.madeByKubeadm("10.244.0.0/24")
 	s.workloads("web")
 	s.expect(3, viewer, []string{"check", "-f", s.file},
 		"missing permission: create,patch,delete ippools.crd.projectcalico.org (role replumb-pods-operate in deploy/rbac-pod-cidr.yaml)")
@@ -30,6 +44,7 @@ func TestPods(t *testing.T) {
 	s.seen("pods")
 	s.expect(0, operator, []string{"rollback", "pods", "--yes"})
 	s.expect(0, operator, []string{"apply", "-f", s.file})
+	s.must(s.Update(t.Context(), kubeadm("10.245.0.0/24")))
 	s.expect(0, operator, []string{"finish", "pods", "--yes"})
 	s.seen("pods")
 
@@ -40,6 +55,18 @@ func TestPods(t *testing.T) {
 		}
 	}
 	s.audited(roles, unusedByPods())
+}
+
+// madeByKubeadm has the cluster look as kubeadm leaves it.
+func (s *scene) madeByKubeadm(pods string) {
+	s.Helper()
+	all := &corev1.NodeList{}
+	s.must(s.List(s.Context(), all))
+	for i := range all.Items {
+		body := []byte(`{"metadata":{"annotations":{"kubeadm.alpha.kubernetes.io/cri-socket":"unix:///run/containerd/containerd.sock"}}}`)
+		s.must(s.Patch(s.Context(), &all.Items[i], client.RawPatch(types.MergePatchType, body)))
+	}
+	s.eventually(func() error { return s.Create(s.Context(), kubeadm(pods)) }) // the API server makes the namespace a while after its start
 }
 
 // unusedByPods are the rights that no request takes here, with what would.

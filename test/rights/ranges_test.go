@@ -37,7 +37,7 @@ spec:
 // needed of what every migration of pods takes, TestPods shows.
 func TestNodeRanges(t *testing.T) {
 	s := empty(t, shared)
-	s.play(&fakekubelet.HostLocal{Client: s})
+	s.play(&fakekubelet.HostLocal{Client: s}, message)
 	for i, name := range []string{"node1", "node2"} {
 		s.node(name, fmt.Sprintf("192.0.2.%d", i+1))
 		s.must(s.give(t.Context(), name, fmt.Sprintf("10.244.%d.0/24", i)))

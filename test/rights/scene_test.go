@@ -55,16 +55,22 @@ func begin(t *testing.T, kind, migration string) *scene {
 func open(t *testing.T, on stage) *scene {
 	t.Helper()
 	s := empty(t, on)
-	s.play(&fakekubelet.Blocks{Client: s})
+	s.play(&fakekubelet.Blocks{Client: s}, message)
+	s.furnish()
+	return s
+}
+
+// furnish gives it two nodes, and a pool that pods get addresses of.
+func (s *scene) furnish() {
+	s.Helper()
 	s.node("node1", "192.0.2.1")
 	s.node("node2", "192.0.2.2")
 	information := calico.Empty("ClusterInformation", "default")
 	information.Object["spec"] = map[string]any{"datastoreReady": true}
-	s.must(s.Create(t.Context(), information))
+	s.must(s.Create(s.Context(), information))
 	pool := calico.Empty("IPPool", "default")
 	pool.Object["spec"] = map[string]any{"cidr": "10.244.0.0/24", "blockSize": int64(28), "vxlanMode": "CrossSubnet", "natOutgoing": true}
-	s.must(s.Create(t.Context(), pool))
-	return s
+	s.must(s.Create(s.Context(), pool))
 }
 
 // empty has nothing but what API servers make.
@@ -95,11 +101,11 @@ func (s *scene) bind(of ...string) {
 	s.since = s.stage.size(s.T)
 }
 
-// play has kubelets and agents played until the test ends.
-func (s *scene) play(addresses fakekubelet.Addresses) {
+// play has kubelets and agents played until the test ends. Pods that have ended say what say does.
+func (s *scene) play(addresses fakekubelet.Addresses, say func(*corev1.Pod) string) {
 	s.Helper()
 	ctx, stop := context.WithCancel(context.Background())
-	s.fleet = &fakekubelet.Fleet{Client: s, Addresses: addresses, Phase: phase, Message: message}
+	s.fleet = &fakekubelet.Fleet{Client: s, Addresses: addresses, Phase: phase, Message: say}
 	agents := &fakekubelet.Agents{Client: s}
 	var playing sync.WaitGroup
 	playing.Go(func() { s.fleet.Run(ctx) })

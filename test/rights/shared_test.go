@@ -2,6 +2,7 @@ package rights
 
 import (
 	"fmt"
+	"testing"
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/kube/cluster"
@@ -51,16 +52,22 @@ func (s *scene) workloads(deployment string) {
 // unused are the rights that no request takes, with what would.
 func (s *scene) audited(roles cluster.Roles, unused map[string]string, denied ...cluster.Right) audit {
 	s.Helper()
+	return s.stage.audited(s.T, s.since, roles, unused, denied...)
+}
+
+// audited is that of all scenes on a stage since its log was so long.
+func (s stage) audited(t *testing.T, since int64, roles cluster.Roles, unused map[string]string, denied ...cluster.Right) audit {
+	t.Helper()
 	// Neither Services nor pools have Secrets that are backed up: they do without the right to list them.
 	denied = append(denied, cluster.Right{Verb: "list", Resource: "secrets", Namespace: "replumb-system"})
 	// Whether an operator is alive: where one is installed, everyone may see that.
 	denied = append(denied, cluster.Named(
 		cluster.In(v1alpha1.SystemNamespace, cluster.Grant("coordination.k8s.io", "leases", "", "get")...), migrations.OperatorLease)...)
-	views, all := s.stage.read(s.T, s.since, viewer), s.stage.read(s.T, s.since, viewer, operator)
-	views.onlyReads(s.T)
-	views.allowed(s.T, denied...)
-	all.allowed(s.T, denied...)
-	all.used(s.T, roles, unused)
+	views, all := s.read(t, since, viewer), s.read(t, since, viewer, operator)
+	views.onlyReads(t)
+	views.allowed(t, denied...)
+	all.allowed(t, denied...)
+	all.used(t, roles, unused)
 	return all
 }
 

@@ -134,6 +134,7 @@ func unused() map[string]string {
 		"create customresourcedefinitions.apiextensions.k8s.io": "manifests with definitions",
 		"list services": "report",
 		"list horizontalpodautoscalers.autoscaling": "mode InPlace, whose nodes are emptied",
+		"list statefulsets.apps":                    "mode InPlace, whose nodes are emptied",
 	}
 	for _, role := range Roles() {
 		for _, rule := range role.Rules {

@@ -102,6 +102,7 @@ func viewRules() []cluster.Rule {
 				cluster.Grant("", "pods", "", "list"),
 				cluster.Grant("apps", "daemonsets", "", "get list"),
 				cluster.Grant("apps", "deployments", "", "list"),
+				cluster.Grant("apps", "statefulsets", "", "list"), // with mode InPlace
 			),
 		},
 		{
