@@ -352,7 +352,7 @@ func (m *rehearsal) plan(ctx context.Context, file string) error {
 			switch {
 			case phase.Name == "move" && step.Role == engine.RoleBarrier:
 				batches++
-			case phase.Name == "refresh" && step.Role != engine.RoleWait:
+			case phase.Name == "refresh" && slices.Contains([]engine.Role{engine.RoleWait, engine.RoleMove, engine.RoleWrite}, step.Role):
 				m.report.Restarts = append(m.report.Restarts, step.Title)
 			}
 		}
@@ -385,16 +385,17 @@ func (m *rehearsal) apply(ctx context.Context, file, kubeconfig string) error {
 		case s.code == fault.ExitUsage:
 			return failure("apply", s)
 		}
-		m.report.Errors = append(m.report.Errors, complaint(s.stderr))
-		if s.code == codeBlocked {
+		why := complaint(s.stderr)
+		if s.code != codeBlocked && g.restarted && n < tries {
+			m.report.Again = append(m.report.Again, why)
+			m.Progress("apply ended while the API server restarted; running it again")
+			continue
+		}
+		m.report.Errors = append(m.report.Errors, why)
+		if m.report.Outcome = Failed; s.code == codeBlocked {
 			m.report.Outcome = Blocked
-			return nil
 		}
-		if !g.restarted || n == tries {
-			m.report.Outcome = Failed
-			return nil
-		}
-		m.Progress("apply ended while the API server restarted; running it again")
+		return nil
 	}
 }
 

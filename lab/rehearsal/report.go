@@ -50,6 +50,8 @@ type Report struct {
 	Only  findings.Findings `json:"only"`
 	// Errors are what went wrong, in the words of replumb.
 	Errors []string `json:"errors"`
+	// Again is why apply was run again: the one API server of the rehearsal restarted at a gate.
+	Again []string `json:"again,omitempty"`
 	// WaitsLeftOut is how long the Migration would have waited after batches and tiers.
 	WaitsLeftOut float64 `json:"waitsLeftOutSeconds"`
 	// Played says what was not real, LeftOut what of the Migration was not done, and NotProven what no rehearsal without nodes tells.
@@ -207,6 +209,7 @@ func (r *Report) Text(w io.Writer) error {
 	list(p, "RISKS, by the snapshot", texts(r.Risks))
 	list(p, "FINDINGS of the rehearsal alone", texts(r.Only))
 	list(p, "ERRORS", r.Errors)
+	list(p, "RUN AGAIN, after the API server of the rehearsal restarted", r.Again)
 	list(p, "PLAYED", r.Played)
 	list(p, "LEFT OUT of the Migration", r.LeftOut)
 	list(p, "NOT PROVEN", r.NotProven)
