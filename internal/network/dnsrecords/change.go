@@ -139,7 +139,6 @@ func (s *changeStep) Do(ctx context.Context) error {
 	if err := s.answers(ctx, seen, want); err != nil {
 		return err
 	}
-	s.guide = ""
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), writeLimit)
 	defer cancel()
 	if err := s.remember(ctx, seen, want); err != nil {
@@ -162,6 +161,9 @@ func (s *changeStep) answers(ctx context.Context, seen *scene, want Set) error {
 		return nil
 	}
 	err := s.move.Answer(ctx, both(seen.now.Values, want.Values))
+	if err == nil { // what it asked for is there
+		s.guide = ""
+	}
 	if s.stage == turn && engine.Retryable(err) {
 		s.guide = fmt.Sprintf("Have %s answer, with a certificate that is good for %s. replumb goes on by itself.",
 			list(want.Values), s.move.name[:len(s.move.name)-1])

@@ -80,7 +80,7 @@ func (s *scene) origin(written []string, d engine.Direction) error {
 	if s.known && s.then != nil && slices.Equal(s.from, s.then) {
 		return &Error{
 			Record: s.now.String(), Problem: fmt.Sprintf("%s is what it had before, and what it is to have by then", list(s.then)),
-			Hint: "lead then to something else: the record cannot be told at its beginning from at its end",
+			Hint: "lead then to something else: at its end the record has to look different than at its beginning",
 		}
 	}
 	return nil
