@@ -206,7 +206,7 @@ func (s *changeStep) remember(ctx context.Context, seen *scene, want Set) error 
 	if !seen.now.Same(want) {
 		status.Seen = nil
 	}
-	if seen.now.TTL > seen.low && s.stage != restore && s.stage != leave && !aliased(seen.now.Values) {
+	if seen.now.TTL > seen.low && s.lowers(seen) {
 		status.LoweredAt = nil
 		if status.TTL > 0 { // it may have been raised since
 			status.TTL = max(status.TTL, wholeSeconds(seen.now.TTL))
@@ -226,6 +226,11 @@ func (s *changeStep) remember(ctx context.Context, seen *scene, want Set) error 
 		return fmt.Errorf("remembering %s: %w", seen.now, err)
 	}
 	return nil
+}
+
+// lowers reports whether the record has the low time to live from this step on: an alias has none of its own.
+func (s *changeStep) lowers(seen *scene) bool {
+	return s.stage != restore && s.stage != leave && !aliased(seen.now.Values)
 }
 
 // Verify implements engine.Step. It comes after a write, which is seen at once where it was made.

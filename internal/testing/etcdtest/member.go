@@ -34,7 +34,9 @@ type Member struct {
 func Binary() (string, error) {
 	assets := os.Getenv("KUBEBUILDER_ASSETS")
 	if assets == "" {
-		return "", errors.New("KUBEBUILDER_ASSETS does not name a directory with etcd and kube-apiserver\nhint: run the tests with: make test")
+		return "", errors.New(
+			"KUBEBUILDER_ASSETS does not name a directory with etcd and kube-apiserver\nhint: run the tests with: make test",
+		)
 	}
 	return filepath.Join(assets, "etcd"), nil
 }
