@@ -133,6 +133,14 @@ func viewRules() []cluster.Rule {
 			Optional: true,
 		},
 		{
+			Why: "What a plan with mode InPlace asks single nodes: which network their pods have, and who leads to Services there.",
+			Rights: slices.Concat(
+				cluster.Grant("", "nodes", "", "get"),
+				cluster.In(metav1.NamespaceSystem, cluster.Grant("cilium.io", "ciliumnodeconfigs", "", "get")...),
+			),
+			Optional: true,
+		},
+		{
 			Why:      "Services, which report lists.",
 			Rights:   cluster.Grant("", "services", "", "list"),
 			Optional: true,
