@@ -212,8 +212,8 @@ test-cilium: lab-cilium ## A lab with Cilium, beside kube-proxy and in its place
 	$(E2E) -run '^TestCiliumLab$$' ./e2e
 
 .PHONY: test-nodes
-test-nodes: lab-basic ## Nodes and control planes moved to another network, and a node with a DaemonSet removed (root; about 11 min)
-	$(E2E) -run '^TestNode(sMove|Removal)$$' ./e2e
+test-nodes: lab-basic ## Nodes and control planes moved to another network, by others that join and with their data, and a node with a DaemonSet removed (root; about 18 min)
+	$(E2E) -run '^TestNode(sMove|sReplace|Removal)$$' ./e2e
 
 .PHONY: test-mirror
 test-mirror: lab ## A second cluster serves while the first one's CNI is replaced (root; about 8 min)

@@ -153,6 +153,9 @@ const (
 	// AnnotationBeside, on a pod template of a network's programs, is that they run beside another network (spec.cni, mode InPlace). Without
 	// it they start again, as their manifests say.
 	AnnotationBeside = "replumb.dev/beside"
+	// LabelBeside, on a Node, lets the programs of a network that comes beside another one start there (spec.cni, mode InPlace): replumb starts
+	// them on one node after the other. Its value is the network. No kubelet may set it on its own Node.
+	LabelBeside = "replumb.dev.node-restriction.kubernetes.io/network-beside"
 	// LabelKubeProxy, on a Node on which Cilium takes the place of kube-proxy (spec.cni.kubeProxy: Replace), says how far that is: beside,
 	// leaving or replaced. Cilium's configuration and kube-proxy's DaemonSet go by it. No kubelet may set it on its own Node.
 	LabelKubeProxy = "replumb.dev.node-restriction.kubernetes.io/kube-proxy"

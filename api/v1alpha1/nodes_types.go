@@ -13,6 +13,7 @@ import (
 // +kubebuilder:validation:XValidation:rule="!has(self.controlPlane) || (has(self.old.cidrs) && size(self.old.cidrs) > 0)",message="is empty; the control plane moves only with it",fieldPath=".old.cidrs"
 // +kubebuilder:validation:XValidation:rule="!has(self.controlPlane) || (has(self.new.cidrs) && size(self.new.cidrs) > 0)",message="is empty; the control plane moves only with it",fieldPath=".new.cidrs"
 // +kubebuilder:validation:XValidation:rule="has(self.records) == has(oldSelf.records) && (!has(self.records) || self.records.map(r, r.name + ' ' + r.type + ' ' + r.to.join(' ')) == oldSelf.records.map(r, r.name + ' ' + r.type + ' ' + r.to.join(' ')))",message="cannot lead other names, or elsewhere, once the migration is recorded; roll it back and give the new one another name",fieldPath=".records"
+// +kubebuilder:validation:XValidation:rule="!has(self.records) || self.records.all(r, !has(r.then))",message="has a name with then, which only names of the API have; write it in spec.nodes.controlPlane.records, or leave then out",fieldPath=".records"
 type NodesSpec struct {
 	// Old are the nodes that leave.
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="cannot be changed once the migration is recorded; roll it back and give the new one another name"
@@ -307,7 +308,8 @@ type ControlPlaneSpec struct {
 	// +optional
 	Terminate *Action `json:"terminate,omitempty"`
 
-	// Records are names in DNS that clients of the API use. They change once the first new API server serves.
+	// Records are names in DNS that clients of the API use. They change once the first new API server serves, and those with then once
+	// more when all have moved.
 	// +optional
 	// +kubebuilder:validation:MaxItems=16
 	Records []RecordSpec `json:"records,omitempty"`

@@ -18,6 +18,10 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 // +kubebuilder:validation:XValidation:rule="(has(self.fromType) ? self.fromType : self.type) == 'CNAME' || !has(self.from) || self.from.all(v, v.startsWith('ALIAS ') || (isIP(v) && ip(v).family() == ((has(self.fromType) ? self.fromType : self.type) == 'A' ? 4 : 6)))",message="has something else than addresses of the type; a record of type A has IPv4 addresses, one of type AAAA IPv6 addresses",fieldPath=".from"
 // +kubebuilder:validation:XValidation:rule="!self.to.exists(v, v.startsWith('ALIAS ')) || (size(self.to) == 1 && has(self.provider.route53))",message="has an alias; only Route 53 has such, and each is the one value of its record",fieldPath=".to"
 // +kubebuilder:validation:XValidation:rule="!has(self.from) || !self.from.exists(v, v.startsWith('ALIAS ')) || (size(self.from) == 1 && has(self.provider.route53))",message="has an alias; only Route 53 has such, and each is the one value of its record",fieldPath=".from"
+// +kubebuilder:validation:XValidation:rule="!has(self.then) || self.then.type == 'CNAME' || ((self.type == 'CNAME' || self.type == self.then.type) && (!has(self.fromType) || self.fromType == 'CNAME' || self.fromType == self.then.type))",message="has addresses of another family than the record had; A and AAAA can stand side by side, so write two records",fieldPath=".then.type"
+// +kubebuilder:validation:XValidation:rule="!has(self.then) || self.then.type != self.type || self.then.to != self.to",message="is what the record has already by to; leave it out",fieldPath=".then"
+// +kubebuilder:validation:XValidation:rule="!has(self.then) || !has(self.from) || (size(self.from) > 0 && self.then.to != self.from)",message="is empty, or is what then leads to; with then the record has to be told at its beginning from at its end",fieldPath=".from"
+// +kubebuilder:validation:XValidation:rule="!has(self.then) || !self.then.to.exists(v, v.startsWith('ALIAS ')) || has(self.provider.route53)",message="has an alias; only Route 53 has such",fieldPath=".then.to"
 type RecordSpec struct {
 	// Name in full, such as api.example.com.
 	// +kubebuilder:validation:MaxLength=254
@@ -47,6 +51,13 @@ type RecordSpec struct {
 	// +kubebuilder:validation:items:MaxLength=320
 	To []string `json:"to"`
 
+	// Then is what the record has at last, if to is for the time between: the address of the first new API server, say, until there is
+	// a new load balancer. It is for names of the API only. The record goes there in one change once all control planes have moved, both
+	// ends answer and the new one is good for the name. It may be written, and corrected, while the migration runs: a load balancer may
+	// get its name late.
+	// +optional
+	Then *RecordEnd `json:"then,omitempty"`
+
 	// TTL is the time to live, in seconds, for as long as the record moves. One that is shorter already stays, and an alias has none.
 	// Default: 30.
 	// +optional
@@ -74,6 +85,22 @@ type RecordSpec struct {
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('0s')",message="is negative; write a duration such as 60s"
 	Drain *metav1.Duration `json:"drain,omitempty"`
+}
+
+// RecordEnd is what a record has, and its type.
+//
+// +kubebuilder:validation:XValidation:rule="self.type != 'CNAME' || (size(self.to) == 1 && self.to.all(v, !isIP(v) && v.matches('^([a-zA-Z0-9_-]{1,63}[.])+[a-zA-Z0-9_-]{1,63}[.]?$')))",message="has something else than one name; a record of type CNAME has one name in full",fieldPath=".to"
+// +kubebuilder:validation:XValidation:rule="self.type == 'CNAME' || self.to.all(v, v.startsWith('ALIAS ') || (isIP(v) && ip(v).family() == (self.type == 'A' ? 4 : 6)))",message="has something else than addresses of the type; a record of type A has IPv4 addresses, one of type AAAA IPv6 addresses",fieldPath=".to"
+// +kubebuilder:validation:XValidation:rule="!self.to.exists(v, v.startsWith('ALIAS ')) || size(self.to) == 1",message="has an alias and more; an alias is the one value of its record",fieldPath=".to"
+type RecordEnd struct {
+	// Type of the record.
+	Type RecordType `json:"type"`
+
+	// To is what it has: addresses, the one name of a CNAME, or the one alias.
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=16
+	// +kubebuilder:validation:items:MaxLength=320
+	To []string `json:"to"`
 }
 
 // RecordType is a type of records.

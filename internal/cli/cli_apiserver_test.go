@@ -55,8 +55,13 @@ func inCluster(t *testing.T, dir string) {
 			env.Setenv("PATH", assets+string(filepath.ListSeparator)+env.Getenv("PATH"))
 			return nil
 		},
-		Cmds: map[string]func(*testscript.TestScript, bool, []string){"refused": refused},
+		Cmds: ownCommands(),
 	})
+}
+
+// ownCommands are those that scripts have beside programs.
+func ownCommands() map[string]func(*testscript.TestScript, bool, []string) {
+	return map[string]func(*testscript.TestScript, bool, []string){"refused": refused, "alike": alike}
 }
 
 // refused runs a command that must fail until its stderr has a pattern: an API server hears of a change to a policy's parameters some

@@ -46,11 +46,10 @@ Exit code: 0 nothing blocks, 3 something blocks, 1 could not look.`,
 			if err != nil {
 				return err
 			}
-			look, err := j.examine(cmd.Context())
+			look, err := a.examined(cmd.Context(), c, j)
 			if err != nil {
 				return ofJob(j, err)
 			}
-			a.tellUntried(c)
 			return a.showFindings(flags, look.findings)
 		},
 	}

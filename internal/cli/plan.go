@@ -68,11 +68,10 @@ Exit code: 0 nothing blocks, 3 something blocks, 1 could not look.`,
 			if to.dir != "" {
 				return a.writeDir(cmd.Context(), j, to)
 			}
-			look, err := j.examine(cmd.Context())
+			look, err := a.examined(cmd.Context(), c, j)
 			if err != nil {
 				return ofJob(j, err)
 			}
-			a.tellUntried(c)
 			return a.showPlan(cmd.Context(), flags, c, j, look)
 		},
 	}

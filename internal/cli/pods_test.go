@@ -39,7 +39,7 @@ func played(t *testing.T, dir string, nodes map[string]string) {
 		t.Fatal(err)
 	}
 	testscript.RunT(serial{t}, testscript.Params{
-		Dir: dir, UpdateScripts: *update,
+		Dir: dir, UpdateScripts: *update, Cmds: ownCommands(),
 		Setup: func(env *testscript.Env) error {
 			env.Setenv("XDG_CONFIG_HOME", env.WorkDir)
 			server := full.Get(t)

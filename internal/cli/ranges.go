@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/dustin/go-humanize/english"
 	"github.com/spf13/cobra"
@@ -191,6 +192,8 @@ type rangesLook struct {
 	context string
 	of      *survey.Cluster
 	err     error
+	// taken is when the snapshot was that was read in place of the cluster; zero for the cluster itself.
+	taken time.Time
 }
 
 // rangesSide is a cluster to look at, or a snapshot of one.
@@ -231,6 +234,9 @@ func (a *app) lookAtRanges(ctx context.Context, sides []rangesSide) ([]rangesLoo
 		if err != nil {
 			look.err = err
 			continue
+		}
+		if c.snapshot != nil {
+			look.taken = c.snapshot.Taken()
 		}
 		eg.Go(func() error {
 			look.of, look.err = survey.Read(ctx, c.Cluster)

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 
@@ -30,8 +31,10 @@ type rangesPage struct {
 
 // clusterRanges is the part of a cluster. Error says why there is nothing else.
 type clusterRanges struct {
-	Name      string         `json:"name"`
-	Server    string         `json:"server,omitempty"`
+	Name   string `json:"name"`
+	Server string `json:"server,omitempty"`
+	// Snapshot is when the snapshot was taken that this is of; nil, if it is of the cluster itself.
+	Snapshot  *time.Time     `json:"snapshot,omitempty"`
 	Error     string         `json:"error,omitempty"`
 	Ranges    []ranges.Range `json:"ranges"`
 	NotRead   []string       `json:"notRead"`
@@ -74,6 +77,9 @@ func newRangesPage(looks []rangesLook, asked rangesAsked) *rangesPage {
 
 func (l rangesLook) part(proposals []ranges.Proposal, certain bool) clusterRanges {
 	c := clusterRanges{Name: l.context, Ranges: []ranges.Range{}, NotRead: []string{}, Tailscale: []string{}, Free: []freeRanges{}}
+	if !l.taken.IsZero() {
+		c.Snapshot = &l.taken
+	}
 	if l.err != nil {
 		c.Error = l.err.Error()
 		return c
@@ -190,6 +196,9 @@ func (c *clusterRanges) table(w io.Writer) error {
 		return err
 	}
 	fmt.Fprintf(w, "cluster %s (%s)\n", c.Name, c.Server)
+	if c.Snapshot != nil {
+		fmt.Fprintf(w, "this is of a snapshot, taken at %s\n", c.Snapshot.UTC().Format(time.RFC3339))
+	}
 	rows := [][]string{{"USE", "RANGE", "SOURCE"}}
 	for _, r := range c.Ranges {
 		rows = append(rows, []string{string(r.Use), r.Prefix.String(), r.Source})

@@ -138,7 +138,7 @@ func (s *set) reach(ctx context.Context) (err error) {
 	return nil
 }
 
-// local fails where an operator would run the Migrations, which knows no sets.
+// local fails where an operator would run the Migrations: it is given a set by kubectl, and goes through it with no one waiting.
 func (s *set) local(ctx context.Context) error {
 	operated, err := s.operated(ctx, s.c)
 	if err == nil && operated {
@@ -176,7 +176,7 @@ func (s *set) look(ctx context.Context) (looks []*outlook, jobs []job, err error
 			looks = append(looks, nil)
 			continue
 		}
-		look, err := j.examine(ctx)
+		look, err := of.examined(ctx, s.c, j)
 		if err != nil {
 			return nil, nil, fmt.Errorf("migration %s: %w", of.m.Name, ofJob(j, err))
 		}

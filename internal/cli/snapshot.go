@@ -132,14 +132,18 @@ func (a *app) connectTo(file string) (*connection, error) {
 	return &connection{Cluster: c, inspector: server.Inspector(), snapshot: server}, nil
 }
 
-// tellUntried says what could not be found out from a snapshot.
-func (a *app) tellUntried(c *connection) {
-	if c.snapshot == nil {
-		return
+// examined looks at the cluster, or at a snapshot of one: then what is found begins with that, and with what it does not tell.
+func (a *app) examined(ctx context.Context, c *connection, j job) (outlook, error) {
+	look, err := j.examine(ctx)
+	if err != nil || c.snapshot == nil {
+		return look, err
 	}
-	for _, line := range c.snapshot.Untried() {
+	r := c.snapshot.Reading()
+	look.findings = append(r.Found(), look.findings...)
+	for _, line := range r.Warnings() {
 		fmt.Fprintln(a.err, "warning: from a snapshot:", line)
 	}
+	return look, nil
 }
 
 // fitsSnapshot refuses Migrations that a snapshot cannot tell of.

@@ -4,8 +4,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/replumb/replumb/internal/engine"
-	"github.com/replumb/replumb/internal/safety/freeze"
-	"github.com/replumb/replumb/internal/safety/gitops"
+	"github.com/replumb/replumb/internal/migration"
 )
 
 func (a *app) unfreeze() *cobra.Command {
@@ -23,12 +22,9 @@ freezes again, unless the Migration says spec.freeze: Disabled, or has no spec.d
 			if err != nil {
 				return err
 			}
-			anything, err := c.Any()
+			lift, err := migration.Lift(c.Cluster)
 			if err != nil {
 				return err
-			}
-			lift := []engine.Step{
-				(&freeze.Step{Client: c.Cluster}).Undo(), (&freeze.Deploys{Client: c.Cluster}).Undo(), &gitops.Resume{Client: anything},
 			}
 			plan := &engine.Plan{Name: "unfreeze", Phases: []engine.Phase{{
 				Name: "unfreeze", Title: lift[0].Title(), Groups: []engine.Group{{Parallel: 1, Steps: lift}},

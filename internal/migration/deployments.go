@@ -49,12 +49,10 @@ func (d *Deployments) suspends() bool {
 	return d.Spec != nil && d.Spec.GitOps == v1alpha1.GitOpsSuspend
 }
 
-// lookAtDeployments finds what the freeze of deployments depends on. Nothing is read where none is asked for, and none was.
+// lookAtDeployments finds what the freeze of deployments depends on, and what this migration has frozen and suspended whether it is asked to by
+// now or not: who edits the Migration in the cluster leaves no trace of what it said.
 func (s *Subject) lookAtDeployments(ctx context.Context, c *cluster.Cluster) (d Deployments, err error) {
 	d.Spec = s.Migration.Spec.DeploymentFreeze
-	if d.Spec == nil && (s.Recorded == nil || s.Recorded.Spec.DeploymentFreeze == nil) {
-		return d, nil
-	}
 	if err := s.lookAtHolders(ctx, c, &d); err != nil || d.Spec == nil && !d.Suspended {
 		return d, err
 	}
@@ -217,6 +215,15 @@ func (b *Base) Thaw() []engine.Step {
 		steps = append(steps, b.frozen().Undo())
 	}
 	return append(steps, b.ResumeGitOps()...)
+}
+
+// Lift lifts every freeze, whichever migration has it, and has everything go on that was suspended.
+func Lift(c *cluster.Cluster) ([]engine.Step, error) {
+	anything, err := c.Any()
+	if err != nil {
+		return nil, err
+	}
+	return []engine.Step{(&freeze.Step{Client: c}).Undo(), (&freeze.Deploys{Client: c}).Undo(), &gitops.Resume{Client: anything}}, nil
 }
 
 // Freezes reports whether deployments are frozen by now, or will be, by this migration.

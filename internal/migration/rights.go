@@ -108,6 +108,15 @@ func FreezeViewRule() cluster.Rule {
 	}
 }
 
+// FrozenRule is what it takes to see that deployments are frozen, for kinds that look for no other freeze.
+func FrozenRule() cluster.Rule {
+	return cluster.Rule{
+		Why:      "Whether the migration keeps others from deploying, also where it is not asked to any more.",
+		Rights:   cluster.Named(policyRights("get"), freeze.DeploysName),
+		Optional: true,
+	}
+}
+
 // FreezeRule is what a freeze of that name takes, beside the right to try a change that it refuses, and unfreeze.
 func FreezeRule(name string) cluster.Rule {
 	rights := slices.Concat(

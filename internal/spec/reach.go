@@ -112,7 +112,7 @@ func reaches() []reach {
 		all = append(all, reach{action + ".exec", Runs}, reach{action + ".http.url", Connects}, reach{action + ".http.urlFromEnv", Reads})
 	}
 	for _, records := range []string{"spec.nodes.records[]", "spec.nodes.controlPlane.records[]"} {
-		for _, part := range []string{"name", "type", "from", "to"} {
+		for _, part := range []string{"name", "type", "from", "to", "then"} {
 			all = append(all, reach{records + "." + part, Leads})
 		}
 		all = append(all, provides(records)...)

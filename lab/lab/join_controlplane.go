@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -192,23 +194,87 @@ func (l ControlPlaneNodes) servedBy(ctx context.Context, model *machine.Handle) 
 	return services, nil
 }
 
+// Stop ends a control plane's programs, the API server gracefully and then etcd, and its machine. The data of its etcd is kept, as on a
+// volume of a cloud, for a machine of the same name: see ComeBack. Its etcd stays a member that does not answer. It fails with an
+// *InvalidError if there is no such control plane, or no other.
+func (l ControlPlaneNodes) Stop(ctx context.Context, name string) error {
+	return l.changed(func() error {
+		if err := l.mayLeave(name); err != nil {
+			return err
+		}
+		ctx, cancel := context.WithTimeout(ctx, leaveDeadline)
+		defer cancel()
+		if err := l.end(ctx, l.member(name)); err != nil {
+			return err
+		}
+		if err := os.Rename(l.dir(name, etcdDataDir), l.volume(name)); err != nil {
+			return fmt.Errorf("keeping the data of %s: %w", name, err)
+		}
+		if err := l.machines().unplug(ctx, name); err != nil {
+			return err
+		}
+		return l.Balancers().rebalance(ctx)
+	})
+}
+
+// volume is where the data of a control plane's etcd is kept that is stopped.
+func (l ControlPlaneNodes) volume(name string) string { return l.dir("volume-" + name) }
+
+// ComeBack starts a control plane that was stopped in a network, under its name and with the data of its etcd, and returns when its machine
+// runs. Where it is by now the other members have to be told: by its PeerURL.
+func (l ControlPlaneNodes) ComeBack(ctx context.Context, name, network string) (*Member, error) {
+	var back *Member
+	err := l.changed(func() error {
+		in, err := l.place(network)
+		if err != nil {
+			return err
+		}
+		ctx, cancel := context.WithTimeout(ctx, joinDeadline)
+		defer cancel()
+		if err := component.BuildMain(ctx, component.Lab, "./etcdjoin", l.dir("bin", etcdJoinProgram)); err != nil {
+			return err
+		}
+		if err := os.MkdirAll(filepath.Dir(l.dir(name, etcdDataDir)), 0o755); err != nil {
+			return err
+		}
+		if err := os.Rename(l.volume(name), l.dir(name, etcdDataDir)); err != nil {
+			return fmt.Errorf("giving %s its data: %w", name, err)
+		}
+		back = l.addMember(ControlPlane, in, "")
+		back.Name = name
+		if err := l.join(ctx, back); err != nil {
+			return l.machines().undoJoin(ctx, back, err)
+		}
+		return l.Balancers().rebalance(ctx)
+	})
+	return back, err
+}
+
+// mayLeave fails with an *InvalidError if there is no such control plane, or no other.
+func (l ControlPlaneNodes) mayLeave(name string) error {
+	switch m := l.member(name); {
+	case m == nil || m.Role != ControlPlane:
+		return &InvalidError{
+			"control-plane", fmt.Sprintf("lab %s has no control plane %q", l.Topology.Name, name),
+			"it has " + strings.Join(l.ControlPlanes(), ", "),
+		}
+	case len(l.ControlPlanes()) == 1:
+		return &InvalidError{
+			"control-plane",
+			name + " is the last one",
+			"add another first, or take the lab down: replumb-lab down --name " + l.Topology.Name,
+		}
+	}
+	return nil
+}
+
 // Remove ends a control plane's programs, the API server gracefully and then etcd, and its machine for good.
 // Whether that etcd is a member of the cluster's is not asked: if it is, it stays one that does not answer. It fails with an *InvalidError if there is no such control
 // plane, or no other.
 func (l ControlPlaneNodes) Remove(ctx context.Context, name string) error {
 	return l.changed(func() error {
-		switch m := l.member(name); {
-		case m == nil || m.Role != ControlPlane:
-			return &InvalidError{
-				"control-plane", fmt.Sprintf("lab %s has no control plane %q", l.Topology.Name, name),
-				"it has " + strings.Join(l.ControlPlanes(), ", "),
-			}
-		case len(l.ControlPlanes()) == 1:
-			return &InvalidError{
-				"control-plane",
-				name + " is the last one",
-				"add another first, or take the lab down: replumb-lab down --name " + l.Topology.Name,
-			}
+		if err := l.mayLeave(name); err != nil {
+			return err
 		}
 		ctx, cancel := context.WithTimeout(ctx, leaveDeadline)
 		defer cancel()

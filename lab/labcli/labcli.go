@@ -13,13 +13,13 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/replumb/replumb/internal/engine/fault"
 	"github.com/replumb/replumb/lab/lab"
 )
 
 // Exit codes, the same as replumb's.
 const (
 	exitOK          = 0
-	exitError       = 1
 	exitUsage       = 2
 	exitInterrupted = 130
 )
@@ -55,13 +55,17 @@ func Main(args []string, in io.Reader, out, errOut io.Writer) int {
 		return inside.ExitCode()
 	}
 	_, _ = fmt.Fprintln(errOut, "error:", err)
+	if hint := fault.Advice(err); hint != "" {
+		_, _ = fmt.Fprintln(errOut, "hint:", hint)
+	}
+	code, _ := fault.ExitCode(err)
 	switch invalid := (*lab.InvalidError)(nil); {
 	case ctx.Err() != nil:
 		return exitInterrupted
 	case errors.As(err, &invalid), errors.As(err, &usageError{}):
 		return exitUsage
 	default:
-		return exitError
+		return code
 	}
 }
 
@@ -81,7 +85,7 @@ container engine, registry or virtual machine. The components are built once, fr
 	})
 	root.AddCommand(
 		newUp(s), newDown(s), newStatus(s), newKubeconfig(s), newLoad(s), newExec(s), newBuild(s), newDemo(s), newRestart(s), newNode(s),
-		newNetwork(s), newManifests(s), newRegistry(s), newPush(s),
+		newNetwork(s), newManifests(s), newRegistry(s), newPush(s), newRehearse(s),
 	)
 	return root
 }

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"net/netip"
@@ -42,10 +43,7 @@ const minOutside = 20_000
 // outside call the ingress and the API by name, and clients inside a Service by name and the API. Then the old network is taken
 // away. Nothing may be lost, and etcd must have everything it had.
 func TestNodesMove(t *testing.T) {
-	topology := highlyAvailable("e2e-vpc")
-	topology.CNI, topology.Edge = lab.Calico, true
-	topology.Networks = append(topology.Networks, lab.Network{Name: "b", CIDR: netip.MustParsePrefix("172.31.0.0/24")})
-	l := bringUp(t, topology)
+	l := bringUp(t, twoNetworks("e2e-vpc"))
 	s := fromOutside(t, l)
 	fromInside(t, l, s)
 	o := &owner{t: t, lab: l}
@@ -69,6 +67,52 @@ func TestNodesMove(t *testing.T) {
 	o.requireEverything()
 	s.watch.Stop() // what clients on a deleted node saw can no longer be read
 	requireDeletedNodeLoses(t, l, fromOutside(t, l))
+}
+
+// TestNodesReplace moves two workers, and three control planes that are stopped and come back with the data of their etcd: one volume, one
+// writer. The process is killed where a control plane is about to stop, to come back, and when it is back and the others don't know where.
+func TestNodesReplace(t *testing.T) {
+	l := bringUp(t, twoNetworks("e2e-replace"))
+	s := fromOutside(t, l)
+	o := &owner{t: t, lab: l, replaces: true}
+	file := o.file()
+	members := o.members()
+
+	moved := s.during(t, "the move of all nodes, and of control planes with their data", func() {
+		for _, at := range []string{"terminate/cp", "provision/cp", "address/cp"} {
+			o.killed(file, at)
+		}
+		o.replumb("apply", "-f", file)
+		o.replumb("finish", "vpc", "--yes")
+	})
+	moved.requireNothingLost(t, traffic.All)
+	o.requireMoved()
+	o.requireEverything()
+	if now := o.members(); !maps.Equal(members, now) {
+		t.Errorf("the members of etcd were %x, and are %x", members, now)
+	}
+}
+
+// twoNetworks has three control planes with people outside, and a network without nodes.
+func twoNetworks(name string) lab.Topology {
+	topology := highlyAvailable(name)
+	topology.CNI, topology.Edge = lab.Calico, true
+	topology.Networks = append(topology.Networks, lab.Network{Name: "b", CIDR: netip.MustParsePrefix("172.31.0.0/24")})
+	return topology
+}
+
+// members of etcd by name, with their IDs.
+func (o *owner) members() map[string]uint64 {
+	o.t.Helper()
+	answer, err := etcdOf(o.t, o.lab).MemberList(o.t.Context())
+	if err != nil {
+		o.t.Fatal(err)
+	}
+	all := map[string]uint64{}
+	for _, m := range answer.Members {
+		all[m.Name] = m.ID
+	}
+	return all
 }
 
 // fromInside has clients on all nodes, which move with them, call a Service and the API.
@@ -99,6 +143,8 @@ func fromInside(t *testing.T, l *lab.Lab, s *shop) {
 type owner struct {
 	t   *testing.T
 	lab *lab.Lab
+	// replaces says that control planes come back with their data, instead of others that join first.
+	replaces bool
 	// had is what etcd had when the last control plane was about to join, at a revision that it still has at the end.
 	had contents
 }
@@ -184,6 +230,9 @@ func (o *owner) fill(m *v1alpha1.Migration, dir string, action *v1alpha1.Action)
 		c.Etcd.Endpoints = append(c.Etcd.Endpoints, "https://"+netip.AddrPortFrom(m.Address, 2379).String())
 	}
 	n.Canary.Image = workload.ReplumbImage
+	if o.replaces {
+		c.Mode = v1alpha1.ControlPlaneReplace
+	}
 }
 
 // keys are those of a client of etcd.
@@ -244,7 +293,7 @@ func (o *owner) act(ctx context.Context, r *nodes.Request) (any, error) {
 		if o.had, err = contentsAt(ctx, etcdOf(o.t, o.lab), 0); err != nil {
 			return nil, err
 		}
-		m, err := o.lab.ControlPlaneNodes().Add(ctx, "b")
+		m, err := o.controlPlane(ctx, r.Node.Name)
 		if err != nil {
 			return nil, err
 		}
@@ -256,13 +305,30 @@ func (o *owner) act(ctx context.Context, r *nodes.Request) (any, error) {
 		}
 		return nil, m.Stop(ctx, "kube-apiserver")
 	case "control-plane/terminate":
-		if slices.Contains(o.lab.ControlPlanes(), r.Node.Name) {
+		switch {
+		case !slices.Contains(o.lab.ControlPlanes(), r.Node.Name):
+		case o.replaces:
+			return nil, o.lab.ControlPlaneNodes().Stop(ctx, r.Node.Name)
+		default:
 			return nil, o.lab.ControlPlaneNodes().Remove(ctx, r.Node.Name)
 		}
 	default:
 		return nil, errors.New("that is not done here")
 	}
 	return nil, nil
+}
+
+// controlPlane is one that joins in the new network in the stead of another, or that one, once it was stopped.
+func (o *owner) controlPlane(ctx context.Context, replaces string) (*lab.Member, error) {
+	if !o.replaces {
+		return o.lab.ControlPlaneNodes().Add(ctx, "b")
+	}
+	for _, m := range inNetwork(o.lab, lab.ControlPlane, "b") {
+		if m.Name == replaces {
+			return &m, nil
+		}
+	}
+	return o.lab.ControlPlaneNodes().ComeBack(ctx, replaces, "b")
 }
 
 func nameOf(n *v1alpha1.NodeStatus) string {

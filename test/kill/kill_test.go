@@ -51,8 +51,8 @@ func (c *cluster) undisturbed(t *testing.T, s scenario) *undisturbed {
 // borrow gives the test a cluster of its own.
 func borrow(t *testing.T) *cluster {
 	t.Helper()
-	c := <-free
-	t.Cleanup(func() { free <- c })
+	c := shared.get(t)
+	t.Cleanup(func() { shared.free <- c })
 	return c
 }
 

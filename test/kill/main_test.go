@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"sync"
 	"testing"
 
 	"github.com/replumb/replumb/internal/cli"
@@ -18,8 +19,16 @@ const asMain = "REPLUMB_AS_MAIN"
 // clusters is how many of them there are: a run waits more than it computes.
 const clusters = 3
 
-// free are the clusters that no case uses.
-var free = make(chan *cluster, clusters)
+// shared are the clusters of tests that borrow one. They start when the first of them does.
+var shared stock
+
+// stock is clusters, and those of them that no case uses.
+type stock struct {
+	once sync.Once
+	all  []*cluster
+	free chan *cluster
+	err  error
+}
 
 func TestMain(m *testing.M) {
 	if os.Getenv(asMain) != "" {
@@ -31,32 +40,42 @@ func TestMain(m *testing.M) {
 	os.Exit(run(m))
 }
 
-func run(m *testing.M) (code int) {
-	started := make(chan *cluster, clusters)
-	failed := make(chan error, clusters)
-	for range clusters {
-		go func() {
-			c, err := start()
-			failed <- err
-			started <- c
-		}()
-	}
-	var errs []error
-	for range clusters {
-		errs = append(errs, <-failed)
-		if c := <-started; c != nil {
-			defer func() {
-				if err := c.stop(); err != nil {
-					fmt.Fprintln(os.Stderr, err)
-					code = max(code, 1)
-				}
-			}()
-			free <- c
+func run(m *testing.M) int {
+	code := m.Run()
+	for _, c := range shared.all {
+		if err := c.stop(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			code = max(code, 1)
 		}
 	}
-	if err := errors.Join(errs...); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
+	return code
+}
+
+// get is for one case after the other: each gives its cluster back.
+func (p *stock) get(t *testing.T) *cluster {
+	t.Helper()
+	p.once.Do(p.start)
+	if p.err != nil {
+		t.Fatal(p.err)
 	}
-	return m.Run()
+	return <-p.free
+}
+
+// start starts all clusters at once.
+func (p *stock) start() {
+	p.free = make(chan *cluster, clusters)
+	started := make([]*cluster, clusters)
+	failed := make([]error, clusters)
+	var all sync.WaitGroup
+	for i := range clusters {
+		all.Go(func() { started[i], failed[i] = start() })
+	}
+	all.Wait()
+	p.err = errors.Join(failed...)
+	for _, c := range started {
+		if c != nil {
+			p.all = append(p.all, c)
+			p.free <- c
+		}
+	}
 }

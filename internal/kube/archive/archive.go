@@ -51,7 +51,7 @@ type Manifest struct {
 	// Counts are the numbers of objects, by their resource, such as pods or ippools.crd.projectcalico.org. Resources that have objects in
 	// several versions are counted once.
 	Counts map[string]int `json:"counts"`
-	// NotRead are the resources that the user may not list.
+	// NotRead are the resources that the user may not list, and groups of which the API server did not tell what it serves.
 	NotRead []string `json:"notRead,omitempty"`
 	// Entries is how many there are before this one, and SHA256 the checksum of their names and contents.
 	Entries int    `json:"entries"`

@@ -7,12 +7,18 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/replumb/replumb/internal/kube/cluster"
 )
 
 // written is an archive with a Service, two pods and a Secret.
@@ -104,6 +110,68 @@ func rewritten(t *testing.T, from []byte, change func(name, body string) (string
 	return to.Bytes()
 }
 
+// withEntry is an archive, with the checksum it takes, that has one more entry.
+func withEntry(t testing.TB, head *tar.Header, body string) []byte {
+	t.Helper()
+	var to bytes.Buffer
+	w, err := newWriter(&to, &Head{Kind: kindOfFile, Format: Format, Replumb: "v1", Server: "192.0.2.1:6443", Context: "prod"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 5 {
+		one := fmt.Sprintf(`{"metadata":{"namespace":"shop","name":"p%d"}}`, i)
+		if err := w.page(&page{Version: "v1", Resource: "pods", Kind: "Pod", Items: items(one)}, true); err != nil {
+			t.Fatal(err)
+		}
+	}
+	head.Mode, head.Size = 0o600, int64(len(body))
+	if err := w.tar.WriteHeader(head); err != nil {
+		return nil // no archive can have that
+	}
+	if _, err := w.tar.Write([]byte(body)); err != nil {
+		return nil
+	}
+	add(w.sum, head.Name, []byte(body))
+	w.done.Entries++
+	if _, err := w.close(); err != nil {
+		t.Fatal(err)
+	}
+	return to.Bytes()
+}
+
+// oversized is an archive with an entry of a kind and of a size, of which no more than a part is there.
+func oversized(t testing.TB, kind byte, size int64) []byte {
+	t.Helper()
+	var entry bytes.Buffer
+	if err := tar.NewWriter(&entry).WriteHeader(&tar.Header{Name: objectsDir + "000001.json", Size: size, Format: tar.FormatGNU}); err != nil {
+		t.Fatal(err)
+	}
+	const kindAt, sumAt, sumEnd = 156, 148, 156 // of a header (archive/tar format.go)
+	head := entry.Bytes()
+	head[kindAt] = kind
+	copy(head[sumAt:sumEnd], "        ")
+	sum := 0
+	for _, b := range head {
+		sum += int(b)
+	}
+	copy(head[sumAt:sumEnd], fmt.Sprintf("%06o\x00 ", sum))
+	var to bytes.Buffer
+	w, err := newWriter(&to, &Head{Kind: kindOfFile, Format: Format})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := w.tar.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.zip.Write(append(head, make([]byte, min(size/2, 2<<20))...)); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.zip.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return to.Bytes()
+}
+
 func same(name, body string) (string, string) { return name, body }
 
 func TestRead(t *testing.T) {
@@ -123,13 +191,30 @@ func TestRead(t *testing.T) {
 	}{
 		{"whole", whole, ""},
 		{"whole, packed again", rewritten(t, whole, same), ""},
-		{"an entry more of a later version", rewritten(t, written(t, nil), same), ""},
+		{"an entry more of a later version", withEntry(t, &tar.Header{Name: "later/1.json"}, "{}"), ""},
+		{"a large entry of a later version", withEntry(t, &tar.Header{Name: "later/1.json"}, strings.Repeat("x", 1<<20)), ""},
+		{"a name that leads elsewhere", withEntry(t, &tar.Header{Name: "objects/../../../etc/passwd"}, "{}"), "is no name of an entry"},
+		{"a name from the root", withEntry(t, &tar.Header{Name: "/etc/passwd"}, "{}"), "is no name of an entry"},
+		{"a name of Windows", withEntry(t, &tar.Header{Name: `objects\..\..\x`}, "{}"), "is no name of an entry"},
+		{"a long name", withEntry(t, &tar.Header{Name: objectsDir + strings.Repeat("x", 1<<16)}, "{}"), "is no name of an entry"},
+		{"a link", withEntry(t, &tar.Header{Name: "later", Typeflag: tar.TypeSymlink, Linkname: "/etc/passwd"}, ""), "is no file"},
+		{"a folder", withEntry(t, &tar.Header{Name: "objects/", Typeflag: tar.TypeDir}, ""), "is no file"},
+		{"a size that is not there", oversized(t, tar.TypeReg, 1<<20), "unexpected EOF"},
+		{"a size of no entry", oversized(t, tar.TypeReg, 1<<40), "has more than"},
+		{"a large header", oversized(t, tar.TypeXHeader, 4<<20), "header field too long"},
+		{"a long name of GNU's", oversized(t, tar.TypeGNULongName, 4<<20), "header field too long"},
+		{"something else that is large", rewritten(t, whole, func(_, _ string) (string, string) {
+			return "disk.img", strings.Repeat("x", 4<<20)
+		}), "begins with"},
+		{"a head that is too large", rewritten(t, whole, func(n, b string) (string, string) {
+			return n, strings.TrimSuffix(b, "}") + strings.Repeat(" ", 2<<20) + "}"
+		}), "it begins with"},
 		{"empty", nil, "no snapshot of replumb's"},
 		{"text", []byte("apiVersion: v1"), "no snapshot of replumb's"},
 		{"other gzip", otherTar.Bytes(), "no snapshot of replumb's"},
 		{"other tar", rewritten(t, whole, func(n, b string) (string, string) { return "x" + n, b }), `it begins with "xsnapshot.json"`},
 		{"other kind", written(t, func(h *Head) { h.Kind = "else" }), "no snapshot of replumb's"},
-		{"newer", written(t, func(h *Head) { h.Format, h.Replumb = Format+1, "v9.9" }), "has format 2, written by replumb v9.9"},
+		{"newer", written(t, func(h *Head) { h.Format, h.Replumb = Format+1, "v9.9" }), "has format 2, written by replumb \"v9.9\""},
 		{"cut off", whole[:len(whole)/2], "cut off or damaged"},
 		{"cut off near the end", whole[:len(whole)-9], "cut off or damaged"},
 		{"without its end", rewritten(t, whole, func(n, b string) (string, string) {
@@ -187,6 +272,46 @@ func FuzzRead(f *testing.F) {
 		if err == nil && a.Head.Kind != kindOfFile {
 			t.Fatal("something else was read")
 		}
+	})
+}
+
+// FuzzEntry reads archives that are whole but for one entry, and asks those that pass for what that may be.
+func FuzzEntry(f *testing.F) {
+	pods := `{"version":"v1","resource":"pods","kind":"Pod","items":[{"metadata":{"namespace":"shop","name":"a"}}]}`
+	for _, name := range []string{objectsDir + "9.json", answersName, manifestName, headName, "later", "../x", "/x", `a\b`} {
+		f.Add(name, []byte(pods), byte(tar.TypeReg), uint32(0))
+	}
+	f.Add(objectsDir+"9.json", []byte(`{"version":"v1","resource":"pods","refused":{"code":403},"code":403}`), byte(tar.TypeReg), uint32(0))
+	f.Add(answersName, []byte(`{"paths":{"/api/v1":{"code":99,"body":"{"}}}`), byte(tar.TypeReg), uint32(0))
+	f.Add("later", []byte("x"), byte(tar.TypeSymlink), uint32(0))
+	f.Add("later", []byte("x"), byte(tar.TypeReg), uint32(100))
+	f.Fuzz(func(t *testing.T, name string, body []byte, kind byte, cut uint32) {
+		file := withEntry(t, &tar.Header{Name: name, Typeflag: kind}, string(body))
+		if file == nil {
+			return
+		}
+		cut %= uint32(len(file))
+		a, err := Read(bytes.NewReader(file[:len(file)-int(cut)]))
+		var wrong *Error
+		switch {
+		case err != nil && !errors.As(err, &wrong):
+			t.Fatalf("%v is no *Error", err)
+		case err != nil:
+			return
+		case cut > 0 || !filepath.IsLocal(name):
+			t.Fatalf("%q, without its last %d bytes, was read", name, cut)
+		}
+		s := Serve(a)
+		c, err := s.Connect()
+		if err != nil {
+			return // of another server
+		}
+		for _, list := range []client.ObjectList{&corev1.PodList{}, &corev1.NodeList{}} {
+			_ = c.List(t.Context(), list, client.InNamespace("shop"), client.MatchingLabels{"a": "b"})
+		}
+		_ = c.Get(t.Context(), client.ObjectKey{Namespace: "shop", Name: "a"}, &corev1.Pod{})
+		_, _ = c.Access(t.Context(), []cluster.Right{{Verb: "list", Resource: "pods"}})
+		s.Reading().Found()
 	})
 }
 

@@ -11,6 +11,7 @@ import (
 	"hash"
 	"io"
 	"os"
+	"path/filepath"
 	"strings"
 )
 
@@ -19,6 +20,8 @@ const (
 	maxEntry = 1 << 30
 	maxTotal = 16 << 30
 	maxPages = 1 << 20
+	maxHead  = 1 << 20
+	maxName  = 255
 )
 
 // Archive is one that was read.
@@ -56,28 +59,55 @@ func Read(from io.Reader) (*Archive, error) {
 		return nil, err
 	}
 	for r.seen = 1; ; r.seen++ {
-		name, body, err := r.next()
-		if err != nil {
-			return nil, damaged("%v", err)
-		}
-		if name == manifestName {
-			if err := r.end(body, a); err != nil {
-				return nil, err
-			}
+		ended, err := r.entry(a)
+		switch {
+		case err != nil:
+			return nil, err
+		case ended:
 			a.objects.sort()
 			return a, nil
-		}
-		add(r.sum, name, body)
-		if err := a.take(name, body); err != nil {
-			return nil, err
-		}
-		if r.seen > maxPages {
+		case r.seen > maxPages:
 			return nil, damaged("it has more than %d entries", maxPages)
 		}
 	}
 }
 
-// take keeps an entry. One of another name is of a later version of the same format, which may be passed over.
+// entry reads the next one, and reports whether it is the last.
+func (r *reader) entry(a *Archive) (ended bool, err error) {
+	h, err := r.next()
+	if err != nil {
+		return false, damaged("%v", err)
+	}
+	if !known(h.Name) {
+		if err := r.pass(h); err != nil {
+			return false, damaged("%v", err)
+		}
+		return false, nil
+	}
+	body, err := r.body(h)
+	if err != nil {
+		return false, damaged("%v", err)
+	}
+	if h.Name == manifestName {
+		return true, r.end(body, a)
+	}
+	add(r.sum, h.Name, body)
+	return false, a.take(h.Name, body)
+}
+
+// known reports whether this version has entries of a name. One of another is of a later version of the same format, which may be passed over.
+func known(name string) bool {
+	return name == answersName || name == manifestName || strings.HasPrefix(name, objectsDir)
+}
+
+// pass passes over an entry, whatever its size, but for the checksum.
+func (r *reader) pass(h *tar.Header) error {
+	begin(r.sum, h.Name, h.Size)
+	_, err := io.Copy(r.sum, r.tar)
+	return err
+}
+
+// take keeps an entry.
 func (a *Archive) take(name string, body []byte) error {
 	switch {
 	case name == answersName:
@@ -104,50 +134,63 @@ type reader struct {
 	seen   int
 }
 
-// next reads an entry.
-func (r *reader) next() (name string, body []byte, err error) {
+// next is where an entry begins. An archive has files alone, whose names lead nowhere else: whoever unpacks one of others' must not be harmed.
+func (r *reader) next() (*tar.Header, error) {
 	h, err := r.tar.Next()
-	if errors.Is(err, io.EOF) {
-		return "", nil, errors.New("its end is missing")
+	switch {
+	case errors.Is(err, io.EOF):
+		return nil, errors.New("its end is missing")
+	case err != nil:
+		return nil, err
+	case h.Typeflag != tar.TypeReg:
+		return nil, fmt.Errorf("%.100q is no file", h.Name)
+	case !filepath.IsLocal(h.Name) || len(h.Name) > maxName || strings.Contains(h.Name, `\`):
+		return nil, fmt.Errorf("%.100q is no name of an entry", h.Name)
+	case h.Size > maxEntry:
+		return nil, fmt.Errorf("%q has more than %d bytes", h.Name, maxEntry)
 	}
-	if err != nil {
-		return "", nil, err
-	}
-	if h.Size > maxEntry {
-		return "", nil, fmt.Errorf("%q has more than %d bytes", h.Name, maxEntry)
-	}
-	body, err = io.ReadAll(io.LimitReader(r.tar, maxEntry))
+	return h, nil
+}
+
+// body reads the entry that begins here.
+func (r *reader) body(h *tar.Header) ([]byte, error) {
+	body, err := io.ReadAll(io.LimitReader(r.tar, maxEntry))
 	if err == nil && int64(len(body)) != h.Size {
 		err = fmt.Errorf("%q has %d bytes and not %d", h.Name, len(body), h.Size)
 	}
-	return h.Name, body, err
+	return body, err
 }
 
-// head reads the first entry, and refuses what is of another version or something else.
+// head reads the first entry, and refuses what is of another version or something else. Of what is something else it reads no more than it takes
+// to know that.
 func (r *reader) head(into *Head) error {
-	name, body, err := r.next()
+	h, err := r.tar.Next()
 	switch {
 	case errors.Is(err, io.ErrUnexpectedEOF):
 		return damaged("%v", err)
 	case err != nil:
 		return foreign("%v", err)
-	case name != headName:
-		return foreign("it begins with %q", name)
+	case h.Name != headName || h.Typeflag != tar.TypeReg || h.Size > maxHead:
+		return foreign("it begins with %.100q", h.Name)
+	}
+	body, err := r.body(h)
+	if err != nil {
+		return damaged("%v", err)
 	}
 	if err := json.Unmarshal(body, into); err != nil {
-		return foreign("%s: %v", name, err)
+		return foreign("%s: %v", h.Name, err)
 	}
 	if into.Kind != kindOfFile || into.Format < 1 {
-		return foreign("its kind is %q", into.Kind)
+		return foreign("its kind is %.100q", into.Kind)
 	}
 	if into.Format > Format {
 		return &Error{
-			Problem: fmt.Sprintf("the snapshot has format %d, written by replumb %s, and this replumb reads up to %d",
+			Problem: fmt.Sprintf("the snapshot has format %d, written by replumb %.100q, and this replumb reads up to %d",
 				into.Format, into.Replumb, Format),
 			Hint: "use that version of replumb, or a later one",
 		}
 	}
-	add(r.sum, name, body)
+	add(r.sum, h.Name, body)
 	return nil
 }
 

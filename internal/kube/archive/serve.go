@@ -72,14 +72,16 @@ func (s *Server) Inspector() *apiserver.Inspector {
 	return apiserver.NewRecorded(s.archive.answers.Servers)
 }
 
-// Untried says what could not be found out from the archive, a line each: writes that count as accepted, rights that count as missing.
-func (s *Server) Untried() []string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	var all []string
+// accepted are the writes that count as accepted, a line each.
+func (s *Server) accepted() (all []string) {
 	for _, what := range slices.Sorted(maps.Keys(s.untried)) {
 		all = append(all, fmt.Sprintf("dry run not made, and taken for accepted: %s (%d)", what, s.untried[what]))
 	}
+	return all
+}
+
+// missing are the rights that count as missing and the objects that may be there, a line each.
+func (s *Server) missing() (all []string) {
 	for _, right := range slices.Sorted(maps.Keys(s.unknown)) {
 		all = append(all, "right not known, and taken for missing: "+right)
 	}

@@ -131,7 +131,7 @@ func TestWritesAreRefused(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if left := s.Untried(); len(left) > 0 {
+	if left := s.Reading().Warnings(); len(left) > 0 {
 		t.Errorf("untried: %q", left)
 	}
 
@@ -153,7 +153,7 @@ func TestWritesAreRefused(t *testing.T) {
 		"dry run not made, and taken for accepted: create pods (1)",
 		"dry run not made, and taken for accepted: patch pods (1)",
 	}
-	if got := s.Untried(); !slices.Equal(got, want) {
+	if got := s.Reading().Warnings(); !slices.Equal(got, want) {
 		t.Errorf("untried %q, want %q", got, want)
 	}
 }
@@ -191,7 +191,7 @@ func TestRights(t *testing.T) {
 	if err != nil || answers[0].Allowed {
 		t.Errorf("%+v, %v", answers, err)
 	}
-	if got := s.Untried(); len(got) != 1 || !strings.Contains(got[0], "right not known, and taken for missing: list pods") {
+	if got := s.Reading().Warnings(); len(got) != 1 || !strings.Contains(got[0], "right not known, and taken for missing: list pods") {
 		t.Errorf("untried %q", got)
 	}
 }

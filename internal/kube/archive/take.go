@@ -71,6 +71,9 @@ func (t *Taker) Take(ctx context.Context, to io.Writer) (*Head, *Manifest, error
 	if err := w.entry(answersName, said); err != nil {
 		return nil, nil, err
 	}
+	for _, name := range t.untold(said) {
+		w.unread(name)
+	}
 	counted := map[schema.GroupResource]bool{}
 	for _, r := range t.resources(said) {
 		first := !counted[r.GroupResource()]
@@ -305,6 +308,20 @@ func (a *answers) served() (all []resource) {
 			if slices.Contains(r.Verbs, "list") {
 				all = append(all, resource{GroupVersionResource: gv.WithResource(r.Name), kind: r.Kind, namespaced: r.Namespaced})
 			}
+		}
+	}
+	return all
+}
+
+// untold are groups of which the API server did not tell what it serves, though rights are about them: an API server of others behind it that is
+// away. What they have is not read.
+func (t *Taker) untold(a *answers) (all []string) {
+	for path, said := range a.Paths {
+		version, is := strings.CutPrefix(path, "/apis/")
+		group, _, _ := strings.Cut(version, "/")
+		about := slices.ContainsFunc(t.Rights, func(r cluster.Right) bool { return r.Group == group && r.URL == "" })
+		if is && about && said.Code != http.StatusOK {
+			all = append(all, "all of "+version)
 		}
 	}
 	return all

@@ -30,14 +30,21 @@ func newWriter(to io.Writer, head *Head) (*writer, error) {
 	return w, w.entry(headName, head)
 }
 
+// unread notes a resource of which not all is read.
+func (w *writer) unread(name string) {
+	if !slices.Contains(w.done.NotRead, name) {
+		w.done.NotRead = append(w.done.NotRead, name)
+	}
+}
+
 // page writes objects. Those of a version that is not the first one of its resource are not counted.
 func (w *writer) page(p *page, count bool) error {
 	name := resourceName(p.Group, p.Resource)
 	if count {
 		w.done.Counts[name] += len(p.Items)
 	}
-	if p.Refused != nil && p.Name == "" && !slices.Contains(w.done.NotRead, name) {
-		w.done.NotRead = append(w.done.NotRead, name)
+	if p.Refused != nil && p.Name == "" {
+		w.unread(name)
 	}
 	w.pages++
 	return w.entry(fmt.Sprintf("%s%06d.json", objectsDir, w.pages), p)
@@ -85,9 +92,12 @@ func (w *writer) close() (*Manifest, error) {
 
 // add has a checksum take an entry, with its length, so that no bytes can go from one to the next.
 func add(sum hash.Hash, name string, body []byte) {
-	fmt.Fprintf(sum, "%s %d\n", name, len(body))
+	begin(sum, name, int64(len(body)))
 	_, _ = sum.Write(body) // a hash takes everything
 }
+
+// begin has a checksum take the beginning of an entry.
+func begin(sum hash.Hash, name string, size int64) { fmt.Fprintf(sum, "%s %d\n", name, size) }
 
 // resourceName is how people name a resource.
 func resourceName(group, resource string) string {

@@ -159,10 +159,10 @@ func (e *ensemble) replaceFirst(c *Client, leaves, arrives string, leaving []str
 	t := e.t
 	t.Helper()
 	p := e.all[arrives]
-	drive(t, c.HealthyStep("before-"+leaves), c.LearnerStep(arrives, p.peer))
-	p.initialCluster = look(t, c).InitialCluster(arrives, p.peer)
+	drive(t, c.HealthyStep("before-"+leaves), c.LearnerStep(arrives, p.Peer))
+	p.InitialCluster = look(t, c).InitialCluster(arrives, p.Peer)
 	e.start(arrives, "--initial-cluster-state=existing")
-	drive(t, c.PromotedStep(arrives, p.peer), c.HealthyStep("between-"+leaves), c.HandedOverStep(leaves, leaving...))
+	drive(t, c.PromotedStep(arrives, p.Peer), c.HealthyStep("between-"+leaves), c.HandedOverStep(leaves, leaving...))
 	if leads := look(t, c).Leading(); leads == nil || leads.Name == leaves {
 		t.Fatalf("%+v leads", leads)
 	}
@@ -170,7 +170,7 @@ func (e *ensemble) replaceFirst(c *Client, leaves, arrives string, leaving []str
 	e.awaitEnd(leaves) // etcd ends by itself when it is removed
 	drive(t, c.HealthyStep("after-"+leaves))
 	for _, again := range []func() error{
-		func() error { return c.AddLearner(t.Context(), arrives, p.peer) },
+		func() error { return c.AddLearner(t.Context(), arrives, p.Peer) },
 		func() error { return c.Promote(t.Context(), arrives) },
 		func() error { return c.MoveLeaderFrom(t.Context(), leaves) },
 		func() error { return c.Remove(t.Context(), leaves) },

@@ -71,14 +71,14 @@ func refused(t *testing.T, c *Client, what string, change func(context.Context) 
 
 func testNeverStarts(t *testing.T, e *ensemble, c *Client) {
 	p := e.place("m4")
-	learner := c.LearnerStep("m4", p.peer)
+	learner := c.LearnerStep("m4", p.Peer)
 	drive(t, learner)
 	for range 2 {
-		if err := c.AddLearner(t.Context(), "m4", p.peer); err != nil {
+		if err := c.AddLearner(t.Context(), "m4", p.Peer); err != nil {
 			t.Error(err)
 		}
 	}
-	promoted := c.PromotedStep("m4", p.peer).(*step)
+	promoted := c.PromotedStep("m4", p.Peer).(*step)
 	promoted.limit = 3 * time.Second
 	var late *engine.DeadlineError
 	if err := engine.Drive(t.Context(), promoted); !errors.As(err, &late) || !strings.Contains(err.Error(), "it has not started") {
@@ -86,14 +86,14 @@ func testNeverStarts(t *testing.T, e *ensemble, c *Client) {
 	}
 	refused(t, c, "another learner", func(ctx context.Context) error { return c.AddLearner(ctx, "m5", "https://127.0.0.1:1") },
 		"it has not started (of 3 voters 3 would be left to agree, of 3, and it takes 2)")
-	refused(t, c, "its address for another", func(ctx context.Context) error { return c.AddLearner(ctx, "m5", e.all["m1"].peer) },
+	refused(t, c, "its address for another", func(ctx context.Context) error { return c.AddLearner(ctx, "m5", e.all["m1"].Peer) },
 		"its peer URL is that of member m1")
 	refused(t, c, "removal of a voter", func(ctx context.Context) error { return c.Remove(ctx, "m1") }, "it has not started")
 	refused(t, c, "stopping a voter", func(ctx context.Context) error { return c.MayStop(ctx, "m1") }, "it has not started")
 	if healthy, err := c.HealthyStep("x").State(t.Context()); healthy != engine.Pending || err != nil {
 		t.Errorf("with a learner that never starts it is %s: %v", healthy, err)
 	}
-	drive(t, c.HealthyStep("but-that-one", p.peer))
+	drive(t, c.HealthyStep("but-that-one", p.Peer))
 	drive(t, learner.(engine.Undoer).Undo(), c.HealthyStep("after"))
 }
 
@@ -206,7 +206,7 @@ func testOpen(t *testing.T, e *ensemble, _ *Client) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	here := []string{e.all["m1"].client}
+	here := []string{e.all["m1"].Client}
 	for _, tt := range []struct {
 		config Config
 		words  string

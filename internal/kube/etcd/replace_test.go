@@ -29,13 +29,13 @@ func TestReplace(t *testing.T) {
 	}
 	for _, name := range look(t, c).LeaderLast([]string{"m1", "m2", "m3"}) {
 		e.moveWithData(c, name)
-		plain.SetEndpoints(e.all["m1"].client, e.all["m2"].client, e.all["m3"].client)
+		plain.SetEndpoints(e.all["m1"].Client, e.all["m2"].Client, e.all["m3"].Client)
 	}
 	w.end()
 
 	cluster := look(t, c)
 	for _, m := range cluster.Members {
-		if ids[m.ID] != m.Name || len(m.PeerURLs) != 1 || m.PeerURLs[0] != e.all[m.Name].peer {
+		if ids[m.ID] != m.Name || len(m.PeerURLs) != 1 || m.PeerURLs[0] != e.all[m.Name].Peer {
 			t.Errorf("member %+v", m)
 		}
 	}
@@ -65,9 +65,9 @@ func (e *ensemble) moveWithData(c *Client, name string) {
 	old := e.all[name]
 	moved := e.place(name)
 	e.all[name] = old // until it is stopped
-	drive(t, c.HealthyStep("before-"+name), c.HandedOverStep(name), c.MayStopStep(name, moved.peer))
+	drive(t, c.HealthyStep("before-"+name), c.HandedOverStep(name), c.MayStopStep(name, moved.Peer))
 	e.stop(name)
-	if state, err := c.MayStopStep(name, moved.peer).State(t.Context()); state != engine.Done || err != nil {
+	if state, err := c.MayStopStep(name, moved.Peer).State(t.Context()); state != engine.Done || err != nil {
 		t.Errorf("whether %s may stop, once it has: %s, %v", name, state, err)
 	}
 	for _, other := range without([]string{"m1", "m2", "m3"}, name) {
@@ -75,17 +75,17 @@ func (e *ensemble) moveWithData(c *Client, name string) {
 			"of 3 voters 1 would be left to agree, of 3, and it takes 2")
 	}
 	refused(t, c, "the address of another", func(ctx context.Context) error {
-		return c.SetPeerURLs(ctx, name, e.all[without([]string{"m1", "m2", "m3"}, name)[0]].peer)
+		return c.SetPeerURLs(ctx, name, e.all[without([]string{"m1", "m2", "m3"}, name)[0]].Peer)
 	}, "its peer URL is that of member")
-	again := []engine.Step{c.HealthyStep("before-"+name, name), c.HandedOverStep(name), c.MayStopStep(name, moved.peer)}
+	again := []engine.Step{c.HealthyStep("before-"+name, name), c.HandedOverStep(name), c.MayStopStep(name, moved.Peer)}
 	drive(t, again...) // killed now, a run goes through all of it again
-	drive(t, c.ReaddressedStep(name, moved.peer))
+	drive(t, c.ReaddressedStep(name, moved.Peer))
 	drive(t, again...)
-	if err := os.Rename(old.dir, old.dir+"-moved"); err != nil {
+	if err := os.Rename(old.Dir, old.Dir+"-moved"); err != nil {
 		t.Fatal(err)
 	}
-	moved.dir = old.dir + "-moved"
+	moved.Dir = old.Dir + "-moved"
 	e.all[name] = moved
 	e.start(name)
-	drive(t, c.HealthyStep("after-"+name), c.MayStopStep(name, moved.peer), c.ReaddressedStep(name, moved.peer))
+	drive(t, c.HealthyStep("after-"+name), c.MayStopStep(name, moved.Peer), c.ReaddressedStep(name, moved.Peer))
 }

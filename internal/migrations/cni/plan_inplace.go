@@ -8,6 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
@@ -107,11 +108,15 @@ func (s *Survey) parked() ([]*unstructured.Unstructured, error) {
 	set := s.Manifests.set()
 	for i, o := range objects {
 		var err error
+		main := set != nil && o.GetKind() == "DaemonSet" && o.GetNamespace() == set.Namespace && o.GetName() == set.Name
 		switch {
 		case s.Spec.To == v1alpha1.Cilium:
 			objects[i], err = podnetwork.ParkCilium(o)
-		case set != nil && o.GetKind() == "DaemonSet" && o.GetNamespace() == set.Namespace && o.GetName() == set.Name:
+		case main:
 			objects[i], _, err = podnetwork.Park(o, s.Spec.To)
+		}
+		if err == nil && main {
+			objects[i], err = podnetwork.WhereMarked(objects[i])
 		}
 		if err != nil {
 			return nil, err
@@ -154,9 +159,9 @@ func (p *Planner) park() []engine.Group {
 	}
 	groups = append(groups, engine.InOrder(p.status().begin("Record that the new network is installed beside the old one"))...)
 	groups = append(groups, p.applyAll(objects)...)
-	groups = append(groups, engine.InOrder(
-		awaitRollout(p.Tools, "rollout", p.spec().To, setsOf(objects)),
-	)...)
+	for _, round := range p.rounds(p.Survey.ordered(forward, func(*corev1.Node) bool { return true })) {
+		groups = append(groups, p.startRound(round, setsOf(objects))...)
+	}
 	groups = append(groups, p.cross()...)
 	var ready []engine.Step
 	for _, node := range p.Survey.NodeNames() {
@@ -190,15 +195,40 @@ func (p *Planner) switchNodes(d engine.Direction) []engine.Group {
 	if d == backward { // the way back goes through the same mixture of networks
 		groups = p.cross()
 	}
-	var rounds [][]string
-	if d == forward && len(nodes) == len(p.Survey.Nodes) {
-		rounds, nodes = [][]string{nodes[:1]}, nodes[1:]
+	rounds := slices.Collect(slices.Chunk(nodes, p.parallel()))
+	if d == forward {
+		rounds = p.rounds(nodes)
 	}
-	rounds = slices.AppendSeq(rounds, slices.Chunk(nodes, max(1, p.spec().InPlace.Parallel)))
 	for i, round := range rounds {
 		groups = append(groups, p.switchRound(i+1, round, d)...)
 	}
 	return groups
+}
+
+func (p *Planner) parallel() int { return max(1, p.spec().InPlace.Parallel) }
+
+// rounds are nodes as they are taken, so many at once. The first of a cluster is alone.
+func (p *Planner) rounds(nodes []string) [][]string {
+	var rounds [][]string
+	if len(nodes) > 0 && len(nodes) == len(p.Survey.Nodes) {
+		rounds, nodes = [][]string{nodes[:1]}, nodes[1:]
+	}
+	return slices.AppendSeq(rounds, slices.Chunk(nodes, p.parallel()))
+}
+
+// startRound has the programs of the new network start on some nodes, and a loss that they cause end the run before they start on others.
+func (p *Planner) startRound(round []string, sets []client.ObjectKey) []engine.Group {
+	title := "the new network's start on " + round[0]
+	if len(round) > 1 {
+		title = fmt.Sprintf("%s and %d more", title, len(round)-1)
+	}
+	var marks []engine.Step
+	for _, name := range round {
+		marks = append(marks, p.beside(name, forward))
+	}
+	groups := engine.AtOnce(len(round), title, marks...)
+	groups = append(groups, engine.AtOnce(1, title, p.started(round, sets))...)
+	return append(groups, p.Agents.Steady(title)...)
 }
 
 // switchRound is what is done to the nodes of one round, in this order.
@@ -340,7 +370,17 @@ func (p *Planner) withdrawServing() []engine.Group {
 	}
 	groups := append(p.unapply(), p.restoreAll()...)
 	groups = append(groups, p.uncross()...)
-	return append(groups, p.clean(p.spec().To, "withdraw/clean")...)
+	groups = append(groups, p.clean(p.spec().To, "withdraw/clean")...)
+	return append(groups, p.unmarked()...)
+}
+
+// unmarked are the nodes without what let the new network start on them.
+func (p *Planner) unmarked() []engine.Group {
+	var steps []engine.Step
+	for _, node := range p.Survey.NodeNames() {
+		steps = append(steps, p.beside(node, backward))
+	}
+	return engine.AtOnce(parallel, "Nodes", steps...)
 }
 
 func (p *Planner) tidyBack() []engine.Group {
@@ -376,7 +416,8 @@ func (p *Planner) removeServing() []engine.Group {
 	for _, node := range p.Survey.NodeNames() {
 		plain = append(plain, p.label(node, backward))
 	}
-	return append(groups, engine.AtOnce(parallel, "Nodes", plain...)...)
+	groups = append(groups, engine.AtOnce(parallel, "Nodes", plain...)...)
+	return append(groups, p.unmarked()...)
 }
 
 func (p *Planner) tidyFinished() []engine.Group {

@@ -45,6 +45,27 @@ func (s spread) complete(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if err := s.setsReady(ctx, len(nodes)); err != nil {
+		return err
+	}
+	return well(nodes)
+}
+
+// onMarked is complete for the nodes that are marked, of which some are asked whether they are well.
+func (s spread) onMarked(ctx context.Context, round []string) error {
+	nodes, err := cluster.List[corev1.Node](ctx, s.tools.Cluster, &corev1.NodeList{})
+	if err != nil {
+		return err
+	}
+	marked := slices.DeleteFunc(nodes, func(n corev1.Node) bool { return n.Labels[v1alpha1.LabelBeside] == "" })
+	if err := s.setsReady(ctx, len(marked)); err != nil {
+		return err
+	}
+	return well(slices.DeleteFunc(marked, func(n corev1.Node) bool { return !slices.Contains(round, n.Name) }))
+}
+
+// setsReady waits for DaemonSets that come to at least so many nodes.
+func (s spread) setsReady(ctx context.Context, nodes int) error {
 	for _, key := range s.sets {
 		ds := &appsv1.DaemonSet{}
 		err := s.tools.Cluster.Get(ctx, key, ds)
@@ -54,10 +75,15 @@ func (s spread) complete(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("daemonset %s: %w", key, err)
 		}
-		if err := s.ready(ctx, ds, len(nodes)); err != nil {
+		if err := s.ready(ctx, ds, nodes); err != nil {
 			return err
 		}
 	}
+	return nil
+}
+
+// well says which of the nodes takes no pods that need a network.
+func well(nodes []corev1.Node) error {
 	for i := range nodes {
 		if why := unfit(&nodes[i]); why != "" {
 			return engine.NotYet("node %s: %s", nodes[i].Name, why)

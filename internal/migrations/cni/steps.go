@@ -162,9 +162,13 @@ func (t Tools) remove(o *unstructured.Unstructured, prefix string, frozen bool) 
 					return fmt.Errorf("%s: %w", keyOf(o), err)
 				}
 			}
-			uid := o.GetUID()
-			err := t.Any.Delete(ctx, o.DeepCopy(), client.Preconditions{UID: &uid},
-				client.PropagationPolicy(metav1.DeletePropagationForeground))
+			err := t.removeNow(ctx, o)
+			if freeze.Refused(err) { // of a kind that a freeze names itself, or since lately
+				err = freeze.Exempt(ctx, t.Any, o.DeepCopy())
+				if err == nil {
+					err = t.removeNow(ctx, o)
+				}
+			}
 			if err != nil && !apierrors.IsNotFound(err) {
 				return fmt.Errorf("%s: %w", keyOf(o), err)
 			}
@@ -189,6 +193,12 @@ func (t Tools) remove(o *unstructured.Unstructured, prefix string, frozen bool) 
 			return changes, nil
 		},
 	}
+}
+
+// removeNow deletes an object of this UID with all that it owns.
+func (t Tools) removeNow(ctx context.Context, o *unstructured.Unstructured) error {
+	uid := o.GetUID()
+	return t.Any.Delete(ctx, o.DeepCopy(), client.Preconditions{UID: &uid}, client.PropagationPolicy(metav1.DeletePropagationForeground))
 }
 
 // slug is a key as part of an ID.

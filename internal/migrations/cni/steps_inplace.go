@@ -108,6 +108,52 @@ func (p *Planner) label(name string, d engine.Direction) engine.Step {
 	}
 }
 
+// beside lets the programs of the new network start on a node. On the way back, and at the end, that is nothing, as it was.
+func (p *Planner) beside(name string, d engine.Direction) engine.Step {
+	want, id, about := string(p.spec().To), "beside/"+name, fmt.Sprintf("Let %s start on node %s", p.spec().To, name)
+	if d == backward {
+		want, id, about = "", "unmark/"+name, "Remove the mark of the new network from node "+name
+	}
+	read := func(ctx context.Context) (*corev1.Node, error) {
+		n, err := cordon.Read(ctx, p.Tools.Cluster, name)
+		if err == nil && n != nil && n.Labels[v1alpha1.LabelBeside] != want {
+			return n, engine.NotYet("node %s has %s: %q", name, v1alpha1.LabelBeside, n.Labels[v1alpha1.LabelBeside])
+		}
+		return n, err
+	}
+	var shown any = want
+	if want == "" {
+		shown = nil
+	}
+	return &engine.Observed[*corev1.Node]{
+		Name: id, About: about, Look: engine.LookOf(read), Proof: engine.ProofOf(read),
+		Write: func(ctx context.Context, n *corev1.Node) error {
+			return cordon.Patch(ctx, p.Tools.Cluster, n, func(n *corev1.Node) {
+				delete(n.Labels, v1alpha1.LabelBeside)
+				if want != "" {
+					metav1.SetMetaDataLabel(&n.ObjectMeta, v1alpha1.LabelBeside, want)
+				}
+			})
+		},
+		Changes: func() ([]engine.Change, error) {
+			body := map[string]any{"metadata": map[string]any{"labels": map[string]any{v1alpha1.LabelBeside: shown}}}
+			return []engine.Change{{Verb: "patch", Object: "Node " + name, Body: body}}, nil
+		},
+	}
+}
+
+// started waits until the DaemonSets of the new network are ready on every node that is marked by now, and the nodes of a round are well.
+func (p *Planner) started(round []string, sets []client.ObjectKey) engine.Step {
+	about := fmt.Sprintf("Wait for %s on node %s", p.spec().To, round[0])
+	if len(round) > 1 {
+		about = fmt.Sprintf("%s and %d more", about, len(round)-1)
+	}
+	s := spread{tools: p.Tools, network: p.spec().To, sets: sets}
+	return &engine.Wait{Name: "started/" + round[0], About: about, Limit: rolloutTime, For: func(ctx context.Context) error {
+		return s.onMarked(ctx, round)
+	}}
+}
+
 // ready waits until a switched node is ready again, before anything is tried there and before the next node takes no more pods.
 func (p *Planner) ready(name string) engine.Step {
 	return &engine.Wait{

@@ -14,6 +14,8 @@ type Input struct {
 	// EtcdProblem is why its members could not be asked, RecordProblems why names cannot be moved.
 	EtcdProblem, EventsProblem error
 	RecordProblems             map[string]error
+	// EndProblems are why names of the API cannot go yet to what they are to have at last.
+	EndProblems map[string]error
 	// AbsentSecrets are the pull secrets of canaries and agents that are not there.
 	AbsentSecrets []findings.Result
 	// Image is what agents run; none, if there are to be none.

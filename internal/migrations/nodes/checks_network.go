@@ -38,6 +38,14 @@ func ingressChecks() []findings.Check[Input] {
 			Why:   "a server that takes updates without a signature takes them from anyone who can send it one",
 			Fix:   "make a key with tsig-keygen, have the server ask for it, and name it under provider.rfc2136.tsigSecret or tsigKeyFile",
 		},
+		{
+			Code: "RP3305", Severity: findings.Warning, Run: checkEnds,
+			Claim: "what names of the API have at last answers already",
+			Why: "apply leads such a name there once all control planes have moved, and waits for it before it does; a certificate that is " +
+				"not good for the name ends the run",
+			Fix: "nothing, if the load balancer is to be made by then; else have it lead to API servers, and correct then of the record, " +
+				"which may change while the migration runs",
+		},
 	}
 }
 
@@ -113,10 +121,14 @@ func checkPolicies(in Input) []findings.Result {
 	return out
 }
 
-func checkRecords(in Input) []findings.Result {
+func checkRecords(in Input) []findings.Result { return ofRecords(in.RecordProblems) }
+
+func checkEnds(in Input) []findings.Result { return ofRecords(in.EndProblems) }
+
+func ofRecords(problems map[string]error) []findings.Result {
 	var out []findings.Result
-	for _, name := range slices.Sorted(maps.Keys(in.RecordProblems)) {
-		out = append(out, findings.Failed("Record "+name, "%v", in.RecordProblems[name]))
+	for _, name := range slices.Sorted(maps.Keys(problems)) {
+		out = append(out, findings.Failed("Record "+name, "%v", problems[name]))
 	}
 	return out
 }

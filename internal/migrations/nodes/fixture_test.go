@@ -98,7 +98,7 @@ func setup(t *testing.T, change ...func(*v1alpha1.Migration)) *fixture {
 	for _, c := range change {
 		c(m)
 	}
-	f.operator, f.requests = migrationtest.Operator(t, server, Roles())
+	f.operator, f.requests = migrationtest.Operator(t, server, append(Roles(), migration.RolesFor(m)...))
 	f.with(m)
 	f.runner = &engine.Runner{Sink: f.take, Deadline: patience}
 	return f

@@ -45,13 +45,6 @@ func gates(t *testing.T, migration string) map[string]engine.Step {
 		"migration.yaml": []byte(migration), "cluster.yaml": []byte(oneOfEach),
 		"facts.yaml": []byte(`etcd: [{ID: 11, Name: cp1, PeerURLs: ["https://10.1.0.11:2380"], Healthy: true}]`),
 	})
-	var err error
-	if p.Records, err = p.live().recordMoves(t.Context(), p.spec().Records); err != nil {
-		t.Fatal(err)
-	}
-	if p.APIRecords, err = p.live().recordMoves(t.Context(), p.spec().ControlPlane.Records); err != nil {
-		t.Fatal(err)
-	}
 	all := map[string]engine.Step{}
 	for _, plan := range []*engine.Plan{p.Apply(), p.Rollback(), p.Finish()} {
 		for _, s := range plan.Steps() {

@@ -27,6 +27,7 @@ import (
 	"github.com/replumb/replumb/internal/kube/rollout"
 	"github.com/replumb/replumb/internal/kube/spare"
 	"github.com/replumb/replumb/internal/migration"
+	"github.com/replumb/replumb/internal/network/dnsrecords"
 	"github.com/replumb/replumb/internal/spec"
 	"github.com/replumb/replumb/internal/testing/golden"
 	"github.com/replumb/replumb/internal/testing/migrationtest"
@@ -43,6 +44,8 @@ type facts struct {
 	EtcdProblem string `json:"etcdProblem"`
 	// Records says of names why they cannot be moved.
 	Records map[string]string `json:"records"`
+	// Ends says of names of the API why what they are to have at last does not answer.
+	Ends map[string]string `json:"ends"`
 	// Recorded is what the Migration says of nodes.
 	Recorded []v1alpha1.NodeStatus `json:"recorded"`
 	// Absent are Secrets that are not there.
@@ -90,6 +93,10 @@ func planner(t *testing.T, in map[string][]byte) (*Planner, Input) {
 	for name, problem := range f.Records {
 		input.RecordProblems[name] = errors.New(problem)
 	}
+	input.EndProblems = map[string]error{}
+	for name, problem := range f.Ends {
+		input.EndProblems[name] = errors.New(problem)
+	}
 	if len(f.Etcd) > 0 {
 		s.Etcd = &etcd.Cluster{Members: f.Etcd, Leader: f.Etcd[0].ID}
 	}
@@ -107,7 +114,13 @@ func planner(t *testing.T, in map[string][]byte) (*Planner, Input) {
 		t.Fatal(err)
 	}
 	job.Tools.Cluster = nowhere
+	l := live{job.Tools, job.Spec}
+	records, apiRecords := movesOf(t, l, job.Spec.Records), movesOf(t, l, nil)
+	if cp := job.Spec.ControlPlane; cp != nil {
+		apiRecords = movesOf(t, l, cp.Records)
+	}
 	return &Planner{
+		Records: records, APIRecords: apiRecords,
 		Base: migration.Base{
 			Tools:     migration.Tools{Cluster: nowhere},
 			Migration: job.Migration,
@@ -117,6 +130,16 @@ func planner(t *testing.T, in map[string][]byte) (*Planner, Input) {
 		Events: eventsOf(s),
 		Agents: job.newAgents(s),
 	}, input
+}
+
+// movesOf are those of records that no one has looked at.
+func movesOf(t *testing.T, l live, all []v1alpha1.RecordSpec) []*dnsrecords.Move {
+	t.Helper()
+	moves, err := l.recordMoves(t.Context(), all)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return moves
 }
 
 func eventsOf(s *Survey) *etcd.Client {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/dustin/go-humanize/english"
 	corev1 "k8s.io/api/core/v1"
@@ -15,6 +16,7 @@ import (
 	"github.com/replumb/replumb/internal/kube/etcd"
 	"github.com/replumb/replumb/internal/kube/spare"
 	"github.com/replumb/replumb/internal/migration"
+	"github.com/replumb/replumb/internal/network/dnsrecords"
 	"github.com/replumb/replumb/internal/spec"
 	"github.com/replumb/replumb/internal/spec/tier"
 	"github.com/replumb/replumb/internal/verify/lossguard"
@@ -95,6 +97,7 @@ func (j *Job) Examine(ctx context.Context) (*Planner, error) {
 	if in.RecordProblems, err = j.surveyRecords(ctx, p); err != nil {
 		return nil, err
 	}
+	in.EndProblems = endProblems(ctx, p.APIRecords)
 	if in.AbsentSecrets, err = j.absentSecrets(ctx, j.Tools.Cluster); err != nil {
 		return nil, err
 	}
@@ -181,7 +184,7 @@ func (j *Job) surveyRecords(ctx context.Context, p *Planner) (problems map[strin
 			return nil, err
 		}
 		for i, m := range p.APIRecords {
-			if m.Swaps() {
+			if m.Swaps() || m.Ends() {
 				m.Answer = l.apiAnswers(j.Spec.ControlPlane.Records[i].Name)
 			}
 		}
@@ -193,6 +196,20 @@ func (j *Job) surveyRecords(ctx context.Context, p *Planner) (problems map[strin
 		}
 	}
 	return problems, nil
+}
+
+// endProblems says of names of the API that go on after to why what they are to have at last does not answer yet.
+func endProblems(ctx context.Context, all []*dnsrecords.Move) map[string]error {
+	problems := map[string]error{}
+	for _, m := range all {
+		if m.Ended() {
+			continue
+		}
+		if err := m.Answer(ctx, m.Last()); err != nil {
+			problems[m.Title()] = err
+		}
+	}
+	return problems
 }
 
 // Counts implements migration.Plans.
@@ -209,6 +226,11 @@ func (p *Planner) Early() string {
 	for _, c := range p.Survey.OldControlPlane() {
 		if c.Stage() != StageGone {
 			return "control-plane node " + c.Name + " has not been terminated"
+		}
+	}
+	for _, m := range p.APIRecords {
+		if !m.Ended() {
+			return m.Title() + " is not seen to have " + strings.Join(m.Last(), ", ") + ", as then asks for"
 		}
 	}
 	return ""

@@ -24,7 +24,6 @@ import (
 func commands() migration.Commands[*Planner] {
 	type phases = migration.Phases[*Planner]
 	verify := migration.Phase[*Planner]{Name: "verify", Title: "Verify that old nodes are empty", Groups: (*Planner).verify}
-	tidy := migration.Phase[*Planner]{Name: "tidy", Title: "Clean up", Groups: (*Planner).tidy}
 	return migration.Commands[*Planner]{
 		// Apply goes to the point where nothing runs on old nodes.
 		Apply: phases{
@@ -45,6 +44,7 @@ func commands() migration.Commands[*Planner] {
 			{Name: phaseDrain, Title: "Drain old nodes", Groups: (*Planner).drainOldNodes, Replan: (*Planner).Follows},
 			{Name: "restore", Title: "Restore externalTrafficPolicy", Groups: (*Planner).restorePolicies, Recheck: true},
 			{Name: "control-plane", Title: "Move the control plane, one node after the other", Groups: (*Planner).moveControlPlane},
+			{Name: "names", Title: "Lead names of the API to what they have at last", Groups: (*Planner).endRecords},
 			verify,
 		},
 		// Rollback brings pods back to those old nodes that are still there.
@@ -55,7 +55,7 @@ func commands() migration.Commands[*Planner] {
 			{Name: "traffic", Title: "Point DNS records back to the load balancers of the old network", Groups: (*Planner).moveRecordsBack},
 			{Name: phaseDrain, Title: "Drain new nodes", Groups: (*Planner).drainNewNodes},
 			{Name: "restore", Title: "Restore externalTrafficPolicy", Groups: (*Planner).restorePoliciesAfterReturn},
-			tidy,
+			{Name: "tidy", Title: "Clean up", Groups: (*Planner).tidyBack},
 		},
 		// Finish terminates what is left of old nodes.
 		Finish: phases{
@@ -63,7 +63,7 @@ func commands() migration.Commands[*Planner] {
 			agentsPhase((*Planner).watchFinish),
 			migration.FinalPhase[*Planner](),
 			{Name: "terminate", Title: "Terminate old nodes", Groups: (*Planner).terminateOldNodes},
-			tidy,
+			{Name: "tidy", Title: "Clean up", Groups: (*Planner).tidy},
 		},
 	}
 }
@@ -298,7 +298,7 @@ func (p *Planner) terminateOldNodes() []engine.Group {
 //
 // Without a look at etcd there is nothing to plan with; RP3401 has said so.
 func (p *Planner) moveControlPlane() []engine.Group {
-	if p.Etcd == nil || p.Survey.Etcd == nil || p.spec().ControlPlane.EtcdEvents != nil && p.Survey.Events == nil {
+	if p.blind() {
 		return nil
 	}
 	c := &controlPlane{drainer: newDrainer(p.live()), etcd: p.Etcd, survey: p.Survey}
@@ -306,6 +306,11 @@ func (p *Planner) moveControlPlane() []engine.Group {
 		c.events = p.Events
 	}
 	return append(p.dismiss(), c.groups(p.APIRecords)...)
+}
+
+// blind reports whether the control plane stays, or an etcd that moves could not be looked at.
+func (p *Planner) blind() bool {
+	return p.Etcd == nil || p.Survey.Etcd == nil || p.spec().ControlPlane.EtcdEvents != nil && p.Survey.Events == nil
 }
 
 // verify is what apply ends with, and finish begins with.
@@ -319,10 +324,12 @@ func (p *Planner) verify() []engine.Group {
 
 // Whole reports whether every old node is still there to go back to.
 func (p *Planner) Whole() bool {
-	if slices.ContainsFunc(p.Survey.OldControlPlane(), func(c ControlPlaneNode) bool { return !c.Reversible() }) {
-		return false
-	}
-	return !slices.ContainsFunc(p.Survey.OldNodes(), func(n OldNode) bool { return !n.Reversible() })
+	return p.controlPlaneWhole() && !slices.ContainsFunc(p.Survey.OldNodes(), func(n OldNode) bool { return !n.Reversible() })
+}
+
+// controlPlaneWhole reports the same of control planes.
+func (p *Planner) controlPlaneWhole() bool {
+	return !slices.ContainsFunc(p.Survey.OldControlPlane(), func(c ControlPlaneNode) bool { return !c.Reversible() })
 }
 
 // reopen lets pods onto the old nodes that are still there, and those that had left their Services be found again.
@@ -352,9 +359,13 @@ func (p *Planner) drainNewNodes() []engine.Group {
 	return groups
 }
 
-func (p *Planner) tidy() []engine.Group {
+func (p *Planner) tidy() []engine.Group { return append(p.restoreTTL(), p.cleanUp()...) }
+
+func (p *Planner) tidyBack() []engine.Group { return append(p.leaveRecords(), p.cleanUp()...) }
+
+func (p *Planner) cleanUp() []engine.Group {
 	back := engine.InOrder(spare.Back(p.Tools.Cluster, p.Migration.Name))
-	return slices.Concat(p.restoreTTL(), back, p.Agents.Dismiss(), p.Remains,
+	return slices.Concat(back, p.Agents.Dismiss(), p.Remains,
 		engine.InOrder(append(p.Thaw(), p.Forget(migration.Sweep{})...)...))
 }
 

@@ -250,6 +250,11 @@ func (cp *controlPlane) stop(c *ControlPlaneNode) engine.Step {
 		action: cp.spec.ControlPlane.Terminate, request: cp.request(actionTerminate, c),
 		guide: "Stop the machine of control-plane node " + c.Name + ", and keep the data of its etcd. replumb goes on by itself.",
 		done: func(ctx context.Context) error {
+			// It has stopped, and may run again: where it has come back. The others do not know that yet, and by their word its etcd would
+			// have to stop once more; nothing would bring it back a second time.
+			if _, err := cp.record().successor(ctx, c.Name); err == nil {
+				return nil
+			}
 			now, err := cp.etcd.Look(ctx)
 			if err != nil {
 				return err

@@ -92,15 +92,40 @@ func pointToNew(all []*dnsrecords.Move) []engine.Group {
 
 func (p *Planner) moveRecords() []engine.Group { return pointToNew(p.Records) }
 
-// moveRecordsBack gives records the values that they had.
-func (p *Planner) moveRecordsBack() []engine.Group {
-	if !p.Whole() {
+// endRecords leads names of the API to what they have at last: by then no control plane is left that the old load balancers know.
+func (p *Planner) endRecords() []engine.Group {
+	if p.blind() {
 		return nil
 	}
-	return dnsrecords.Together("back", parallel, slices.Concat(p.Records, p.APIRecords), (*dnsrecords.Move).Back)
+	return dnsrecords.Together("last", parallel, p.APIRecords, (*dnsrecords.Move).End)
 }
 
-// restoreTTL gives records their time to live back.
+// returning are the records that a rollback gives the values that they had, and those that stay where they are: what the former lead
+// to is still there. Names of the API lead to control planes, whatever has become of workers.
+func (p *Planner) returning() (back, stay []*dnsrecords.Move) {
+	back, stay = nil, p.Records
+	if p.Whole() {
+		back, stay = p.Records, nil
+	}
+	if p.controlPlaneWhole() {
+		return slices.Concat(back, p.APIRecords), stay
+	}
+	return back, slices.Concat(stay, p.APIRecords)
+}
+
+// moveRecordsBack gives records the values that they had, and their time to live.
+func (p *Planner) moveRecordsBack() []engine.Group {
+	back, _ := p.returning()
+	return dnsrecords.Together("back", parallel, back, (*dnsrecords.Move).Back)
+}
+
+// leaveRecords gives those that do not go back their time to live.
+func (p *Planner) leaveRecords() []engine.Group {
+	_, stay := p.returning()
+	return dnsrecords.Together("time to live", parallel, stay, (*dnsrecords.Move).Leave)
+}
+
+// restoreTTL gives records, which have arrived, their time to live back.
 func (p *Planner) restoreTTL() []engine.Group {
 	return dnsrecords.Together("time to live", parallel, slices.Concat(p.Records, p.APIRecords), (*dnsrecords.Move).Restore)
 }

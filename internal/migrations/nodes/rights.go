@@ -16,7 +16,10 @@ import (
 func Roles() cluster.Roles {
 	const file, name = "rbac-nodes.yaml", "replumb-nodes-"
 	return cluster.Roles{
-		{Name: name + "view", File: file, Purpose: cluster.View, Rules: slices.Concat(migration.ViewRules(), viewRules())},
+		{
+			Name: name + "view", File: file, Purpose: cluster.View,
+			Rules: slices.Concat(migration.ViewRules(), []cluster.Rule{migration.FrozenRule()}, viewRules()),
+		},
 		{
 			Name: name + "operate", File: file, Purpose: cluster.Operate, Rules: slices.Concat(migration.OperateRules(), operateRules()),
 			Danger: []string{

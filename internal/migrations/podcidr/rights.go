@@ -24,7 +24,8 @@ func Roles() cluster.Roles {
 	const file, name = "rbac-pod-cidr.yaml", "replumb-pods-"
 	return append(cluster.Roles{
 		{
-			Name: name + "view", File: file, Purpose: cluster.View, Rules: slices.Concat(migration.ViewRules(), viewRules()),
+			Name: name + "view", File: file, Purpose: cluster.View,
+			Rules: slices.Concat(migration.ViewRules(), []cluster.Rule{migration.FrozenRule()}, viewRules()),
 			Danger: []string{
 				"It reads all ConfigMaps, custom resources of the kinds below and the specs of all workloads, to find old ranges in them. Passwords that",
 				"are in there, it reads.",

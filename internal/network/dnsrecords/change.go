@@ -42,14 +42,17 @@ func (s *changeStep) ID() string { return s.move.id(s.stage, s.to) }
 
 func (s *changeStep) Title() string {
 	m := s.move
-	if m.Changes() {
+	switch {
+	case s.stage == turn:
+		return m.lead(m.typ, m.last, m.then)
+	case m.Changes():
 		return s.swapTitle()
 	}
 	record := Title(m.name, m.typ)
 	switch {
 	case s.stage == lower:
 		return fmt.Sprintf("Lower the time to live of %s to %s", record, m.low)
-	case s.stage == restore:
+	case s.stage == restore || s.stage == leave:
 		return fmt.Sprintf("Give %s the time to live that it had", record)
 	case s.stage == widen && s.to == engine.Backward:
 		return fmt.Sprintf("Put what %s had back beside %s", record, list(m.to))
@@ -64,22 +67,30 @@ func (s *changeStep) Title() string {
 	return fmt.Sprintf("Leave only %s in %s", list(m.to), record)
 }
 
+// lead is the title where the record gets other values in one change, perhaps of another type.
+func (m *Move) lead(was, typ v1alpha1.RecordType, values []string) string {
+	if was == typ {
+		return fmt.Sprintf("Lead %s to %s, in one change", Title(m.name, typ), list(values))
+	}
+	return fmt.Sprintf("Replace %s by %s: %s, in one change", Title(m.name, was), typ, list(values))
+}
+
 // swapTitle is the title where the record changes its type.
 func (s *changeStep) swapTitle() string {
 	m := s.move
-	begins, ends := Title(m.name, m.former), Title(m.name, m.typ)
+	begins, ends := Title(m.name, m.former), Title(m.name, m.last)
 	if s.to == engine.Backward {
 		begins, ends = ends, begins
 	}
 	switch {
 	case s.stage == lower:
 		return fmt.Sprintf("Lower the time to live of %s to %s", begins, m.low)
-	case s.stage == restore:
+	case s.stage == restore || s.stage == leave:
 		return fmt.Sprintf("Give %s the time to live that it had", ends)
 	case s.to == engine.Backward:
 		return fmt.Sprintf("Have %s be a %s again, in one change", m.name[:len(m.name)-1], m.former)
 	}
-	return fmt.Sprintf("Replace %s by %s: %s, in one change", begins, m.typ, list(m.to))
+	return m.lead(m.former, m.typ, m.to)
 }
 
 // Waits implements engine.Waiter.
@@ -93,8 +104,8 @@ func (s *changeStep) Guide() string { return s.guide }
 
 // Undo implements engine.Undoer.
 func (s *changeStep) Undo() engine.Step {
-	opposite := map[stage]stage{lower: restore, widen: narrow, narrow: widen, restore: lower}
-	if s.stage == narrow && s.move.direct() {
+	opposite := map[stage]stage{lower: restore, widen: narrow, narrow: widen, restore: lower, leave: lower}
+	if s.stage == turn || s.stage == narrow && s.move.direct() {
 		return s.move.change(narrow, s.to.Opposite())
 	}
 	return s.move.change(opposite[s.stage], s.to.Opposite())
@@ -128,6 +139,7 @@ func (s *changeStep) Do(ctx context.Context) error {
 	if err := s.answers(ctx, seen, want); err != nil {
 		return err
 	}
+	s.guide = ""
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), writeLimit)
 	defer cancel()
 	if err := s.remember(ctx, seen, want); err != nil {
@@ -145,10 +157,16 @@ func (s *changeStep) Do(ctx context.Context) error {
 // answers fails as long as what a record leads to now, or is to lead to, does not answer: until no one remembers the former, clients
 // need both.
 func (s *changeStep) answers(ctx context.Context, seen *scene, want Set) error {
-	if s.move.Answer == nil || s.stage != narrow || seen.joined() || seen.now.Same(want) {
+	inOne := s.stage == turn || s.stage == narrow && (seen.beyond() || !seen.joined())
+	if s.move.Answer == nil || !inOne || seen.now.Same(want) {
 		return nil
 	}
-	return s.move.Answer(ctx, both(seen.now.Values, want.Values))
+	err := s.move.Answer(ctx, both(seen.now.Values, want.Values))
+	if s.stage == turn && engine.Retryable(err) {
+		s.guide = fmt.Sprintf("Have %s answer, with a certificate that is good for %s. replumb goes on by itself.",
+			list(want.Values), s.move.name[:len(s.move.name)-1])
+	}
+	return err
 }
 
 // look fails for a record that is not where this step takes it from: no stage is skipped, no matter who moved it.
@@ -157,13 +175,15 @@ func (s *changeStep) look(ctx context.Context) (*scene, error) {
 	if err != nil || seen.past(s.stage, s.to) {
 		return seen, err
 	}
-	goal := seen.set(seen.goal(s.to))
+	goal := seen.set(seen.goal(s.stage, s.to))
 	ready := true
 	switch {
 	case s.stage == restore:
 		ready = seen.now.Same(goal)
+	case s.stage == turn:
+		ready = seen.now.Same(goal) || seen.now.Same(seen.set(seen.to))
 	case s.stage == narrow && !s.move.direct():
-		start := seen.set(seen.goal(s.to.Opposite()))
+		start := seen.set(seen.goal(s.stage, s.to.Opposite()))
 		ready = seen.now.Same(goal) || !seen.now.Same(start) || start.Same(seen.set(seen.together()))
 	}
 	if !ready {
@@ -184,7 +204,7 @@ func (s *changeStep) remember(ctx context.Context, seen *scene, want Set) error 
 	if !seen.now.Same(want) {
 		status.Seen = nil
 	}
-	if seen.now.TTL > seen.low && s.stage != restore && !aliased(seen.now.Values) {
+	if seen.now.TTL > seen.low && s.stage != restore && s.stage != leave && !aliased(seen.now.Values) {
 		status.LoweredAt = nil
 		if status.TTL > 0 { // it may have been raised since
 			status.TTL = max(status.TTL, wholeSeconds(seen.now.TTL))
@@ -254,16 +274,13 @@ func (s *changeStep) Preview() ([]engine.Change, error) {
 // changes of the record itself.
 func (s *changeStep) changes() []engine.Change {
 	m := s.move
-	if m.looked == nil || !m.looked.known {
+	switch {
+	case (m.looked == nil || !m.looked.known) && s.stage == turn:
+		return []engine.Change{{Verb: "update", Object: Title(m.name, m.last), Body: map[string]any{"to": m.then}}}
+	case m.looked == nil || !m.looked.known:
 		return []engine.Change{{Verb: "update", Object: Title(m.name, m.typ), Body: map[string]any{"to": m.to}}}
 	}
-	// As it will be found: where the stage before has left it.
-	seen := *m.looked
-	seen.now.Values = seen.from
-	if m.Changes() && s.to == engine.Backward {
-		seen.now.Values = seen.to
-	}
-	seen.now.Type = kind(seen.now.Values, seen.own, seen.former)
+	seen := s.found(*m.looked)
 	if len(seen.from) == 0 {
 		seen.now.TTL = seen.low
 	}
@@ -285,6 +302,20 @@ func (s *changeStep) changes() []engine.Change {
 	return []engine.Change{{
 		Verb: verb, Object: want.String(), Body: map[string]any{"ttl": seconds(want.TTL), "values": want.Values},
 	}}
+}
+
+// found is how the record will be found: where the stage before has left it.
+func (s *changeStep) found(seen scene) *scene {
+	m := s.move
+	switch {
+	case s.stage == leave, s.to == engine.Backward && seen.beyond():
+	case s.stage == turn, m.Changes() && s.to == engine.Backward:
+		seen.now.Values = seen.to
+	default:
+		seen.now.Values = seen.from
+	}
+	seen.now.Type = seen.kind(seen.now.Values)
+	return &seen
 }
 
 // status is what is remembered, or what has to be.

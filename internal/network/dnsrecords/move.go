@@ -25,8 +25,8 @@ type Move struct {
 	// Straight has the record go from the ones to the others in one change, as a CNAME always does: for values that must not
 	// answer side by side.
 	Straight bool
-	// Answer, if set, is asked before a record that goes straight is led from some values to others, or back: it fails as long as
-	// one of them does not answer its clients.
+	// Answer, if set, is asked before a record is led from some values to others in one change, or back: it fails as long as one of
+	// them does not answer its clients.
 	Answer func(ctx context.Context, values []string) error
 	// Allowed, if set, is asked before anything is written, and fails if the record must not be changed, with an *Error.
 	Allowed func(ctx context.Context) error
@@ -36,6 +36,8 @@ type Move struct {
 	former    v1alpha1.RecordType // typ, unless it changes
 	written   []string            // nil, if from was left open
 	to        []string
+	then      []string            // nil, if to is the end
+	last      v1alpha1.RecordType // typ, unless then is of another one
 	low       time.Duration
 	drain     time.Duration
 	resolvers []string
@@ -61,6 +63,7 @@ func NewMove(spec v1alpha1.RecordSpec, provider Provider, client *Client, memory
 	m := &Move{
 		name:      to.Name,
 		typ:       spec.Type,
+		last:      spec.Type,
 		former:    former,
 		to:        to.Values,
 		low:       time.Duration(*spec.TTL) * time.Second,
@@ -72,6 +75,13 @@ func NewMove(spec v1alpha1.RecordSpec, provider Provider, client *Client, memory
 	}
 	if spec.From != nil {
 		m.written = append([]string{}, from.Values...)
+	}
+	if then := spec.Then; then != nil {
+		end, err := NewSet(spec.Name, then.Type, 0, then.To)
+		if err != nil {
+			return nil, fmt.Errorf("then of %s: %w", Title(spec.Name, then.Type), err)
+		}
+		m.then, m.last = end.Values, then.Type
 	}
 	return m, nil
 }
@@ -111,9 +121,18 @@ func (m *Move) Swaps() bool {
 	return m.Changes() || m.direct() && m.typ != v1alpha1.RecordCNAME && !m.Straight
 }
 
+// Ends reports whether the record goes on to what it has at last.
+func (m *Move) Ends() bool { return m.then != nil }
+
+// Last is what the record has at last, if it goes on.
+func (m *Move) Last() []string { return m.then }
+
+// Ended reports whether the record was where it is at last when it was looked at. One that does not go on is.
+func (m *Move) Ended() bool { return !m.Ends() || m.looked != nil && m.looked.beyond() }
+
 // get is the record as it is now, of whichever type. A name that is a CNAME has nothing else.
 func (m *Move) get(ctx context.Context) (Set, error) {
-	if m.former == m.typ {
+	if m.former == m.typ && m.last == m.typ {
 		return m.provider.Get(ctx, m.name, m.typ)
 	}
 	now, err := m.provider.Get(ctx, m.name, v1alpha1.RecordCNAME)
@@ -121,8 +140,10 @@ func (m *Move) get(ctx context.Context) (Set, error) {
 		return now, err
 	}
 	address := m.typ
-	if address == v1alpha1.RecordCNAME {
-		address = m.former
+	for _, typ := range []v1alpha1.RecordType{m.former, m.last} {
+		if address == v1alpha1.RecordCNAME {
+			address = typ
+		}
 	}
 	return m.provider.Get(ctx, m.name, address)
 }
@@ -146,10 +167,22 @@ func (m *Move) Narrow() []engine.Step {
 	return []engine.Step{m.change(narrow, engine.Forward), m.wait(drain, engine.Forward)}
 }
 
-// Restore gives the record its time to live back.
+// End leads the record from its new values to what it has at last, in one change once both answer, and waits until no one remembers
+// the former. There is nothing to do unless it goes on.
+func (m *Move) End() []engine.Step {
+	if !m.Ends() {
+		return nil
+	}
+	return []engine.Step{m.change(turn, engine.Forward), m.wait(forget, engine.Forward)}
+}
+
+// Restore gives the record, which is where it is at last, its time to live back.
 func (m *Move) Restore() []engine.Step { return []engine.Step{m.change(restore, engine.Forward)} }
 
-// Back takes the record back to what it was, from wherever it is, the same careful way. There is nothing to do if nothing
+// Leave gives the record its time to live back wherever it is, for a move that goes neither on nor back.
+func (m *Move) Leave() []engine.Step { return []engine.Step{m.change(leave, engine.Forward)} }
+
+// Back takes the record back to what it was, from wherever it is, the same careful way. From what it has at last it goes in one change. There is nothing to do if nothing
 // was ever written. Undoing steps one by one leaves the waits out.
 func (m *Move) Back() []engine.Step {
 	return slices.Concat(m.SwitchBack(), m.RestoreBack())
@@ -186,7 +219,7 @@ func (m *Move) Where(ctx context.Context) (Place, error) {
 	switch {
 	case err != nil:
 		return "", err
-	case s.now.Same(s.set(s.to)):
+	case s.now.Same(s.set(s.to)), s.beyond():
 		return AtNew, nil
 	case !s.known, s.now.Same(s.set(s.from)):
 		return AtOld, nil
@@ -204,7 +237,9 @@ func (m *Move) look(ctx context.Context, d engine.Direction) (*scene, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &scene{now: now, to: m.to, memory: memory, low: m.low, straight: m.Straight, own: m.typ, former: m.former}
+	s := &scene{
+		now: now, to: m.to, then: m.then, memory: memory, low: m.low, straight: m.Straight, own: m.typ, former: m.former, last: m.last,
+	}
 	if err := s.origin(m.written, d); err != nil {
 		return nil, err
 	}
@@ -231,7 +266,7 @@ func (m *Move) proof(ctx context.Context, want Set, st stage) ([]Answer, error) 
 		return nil, err
 	}
 	var resolvers []Answer
-	if st != lower && st != expire && st != restore {
+	if !slices.Contains([]stage{lower, expire, restore, leave}, st) {
 		resolvers = m.client.AskResolvers(ctx, m.resolvers, m.name, want.Type)
 	}
 	if len(m.resolvers) == 0 && !slices.ContainsFunc(authoritative, func(a Answer) bool { return a.Server.Addr != "" }) {

@@ -29,7 +29,9 @@ www 60 IN CNAME api
 locked 60 IN A 192.0.2.1
 alias.sub 3 IN CNAME old.example.net.
 lb-old.sub 3 IN A 192.0.2.1
+lb-new.sub 3 IN A 198.51.100.2
 swap.sub 3 IN CNAME lb-old.sub
+twice.sub 3 IN CNAME lb-old.sub
 `,
 		Policy: `grant replumb name api.example.test. A; grant replumb name naive.example.test. A;
 			grant replumb name www.example.test. A CNAME;

@@ -109,16 +109,17 @@ func both(a, b []string) []string {
 	return slices.Compact(all)
 }
 
-// kind is the type of the record that has such values, of those that a name may have in turns: a name is the value of a CNAME.
-func kind(values []string, own, former v1alpha1.RecordType) v1alpha1.RecordType {
-	if own == former || len(values) == 0 {
+// kind is the type of the record that has such values, of those that a name may have in turns: a name is the value of a CNAME, and
+// only one of the types has addresses.
+func kind(values []string, own v1alpha1.RecordType, others ...v1alpha1.RecordType) v1alpha1.RecordType {
+	if len(values) == 0 {
 		return own
 	}
-	if strings.HasSuffix(values[0], ".") && !IsAlias(values[0]) {
-		return v1alpha1.RecordCNAME
-	}
-	if own == v1alpha1.RecordCNAME {
-		return former
+	name := strings.HasSuffix(values[0], ".") && !IsAlias(values[0])
+	for _, typ := range append([]v1alpha1.RecordType{own}, others...) {
+		if name == (typ == v1alpha1.RecordCNAME) {
+			return typ
+		}
 	}
 	return own
 }

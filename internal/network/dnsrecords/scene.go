@@ -12,7 +12,7 @@ import (
 // stage is how far a record is to be brought.
 type stage string
 
-// The stages, in their order. Each but the last has something that is written and something that is waited for.
+// The stages, in their order. Each but the last two has something that is written and something that is waited for.
 const (
 	lower   stage = "lower"   // the time to live is short,
 	expire  stage = "expire"  // and no one remembers the long one
@@ -20,7 +20,10 @@ const (
 	settle  stage = "settle"  // and no one remembers a time without them
 	narrow  stage = "narrow"  // the old values are gone,
 	drain   stage = "drain"   // and no one remembers them
+	turn    stage = "then"    // what it has at last is there instead
+	forget  stage = "forget"  // and no one remembers what it had between
 	restore stage = "restore" // the time to live is what it was
+	leave   stage = "leave"   // the same, wherever a move has ended that goes no further
 )
 
 // scene is all that a decision depends on.
@@ -29,14 +32,16 @@ type scene struct {
 	// from and to are the two ends. known is false if there is no telling from: then nothing was ever written.
 	from, to []string
 	known    bool
+	// then is what the record has at last; nil, if that is to.
+	then []string
 	// memory is what is remembered; nil, if nothing is.
 	memory *v1alpha1.RecordStatus
 	// low is the time to live while it moves.
 	low time.Duration
 	// straight is true if both ends must not be there together.
 	straight bool
-	// own is the type that the record is to have, former the one that it has before. Mostly they are the same.
-	own, former v1alpha1.RecordType
+	// own is the type that the record is to have, former the one that it has before, last that of then. Mostly they are the same.
+	own, former, last v1alpha1.RecordType
 }
 
 // origin decides what the record had before: what is remembered, else what people wrote, else what is there.
@@ -54,10 +59,15 @@ func (s *scene) origin(written []string, d engine.Direction) error {
 			Record: s.now.String(), Problem: "there is no such record",
 			Hint: "correct name and type, or write from: [] to have it created",
 		}
-	case s.own != s.former && s.now.Type == s.own && !s.now.Same(s.set(s.to)):
+	case s.beyond():
+		return &Error{
+			Record: s.now.String(), Problem: fmt.Sprintf("it has %s already, and nothing is remembered of a move", list(s.now.Values)),
+			Hint: "write into from what it had before, or leave it alone: it is where then leads it",
+		}
+	case s.swaps() && s.now.Type != s.former && !s.now.Same(s.set(s.to)):
 		return &Error{
 			Record: s.now.String(), Problem: fmt.Sprintf("it has %s, and should be a %s by fromType", list(s.now.Values), s.former),
-			Hint: "leave fromType out if its type is not to change",
+			Hint: "write into fromType which type it has before, or leave it out if that is not to change",
 		}
 	case s.now.Same(s.set(s.to)) || len(without(s.now.Values, s.to...)) == len(s.now.Values):
 		s.from = s.now.Values
@@ -67,16 +77,31 @@ func (s *scene) origin(written []string, d engine.Direction) error {
 			Hint: "write into from what it had before",
 		}
 	}
+	if s.known && s.then != nil && slices.Equal(s.from, s.then) {
+		return &Error{
+			Record: s.now.String(), Problem: fmt.Sprintf("%s is what it had before, and what it is to have by then", list(s.then)),
+			Hint: "lead then to something else: the record cannot be told at its beginning from at its end",
+		}
+	}
 	return nil
 }
 
-// familiar fails for a record that is not in one of the three states in which a move leaves it: values of others are not
+// swaps reports whether the record is of more than one type in turns.
+func (s *scene) swaps() bool { return s.own != s.former || s.own != s.last }
+
+// beyond reports whether the record is where it is at last, and was at to before.
+func (s *scene) beyond() bool { return s.then != nil && s.now.Same(s.set(s.then)) }
+
+// familiar fails for a record that is not in one of the states in which a move leaves it: values of others are not
 // thrown away, and what others have taken out is not put back.
 func (s *scene) familiar() error {
 	if !s.known {
 		return nil
 	}
-	if foreign := without(s.now.Values, both(s.from, s.to)...); len(foreign) > 0 {
+	if s.beyond() {
+		return nil
+	}
+	if foreign := without(s.now.Values, slices.Concat(s.from, s.to, s.then)...); len(foreign) > 0 {
 		return &Error{
 			Record: s.now.String(), Problem: fmt.Sprintf("it has %s, which is in neither from nor to", list(foreign)),
 			Hint: "someone else changes it: make sure that they have stopped, and take out or write down what they added",
@@ -101,7 +126,11 @@ type halfError struct{ is *Error }
 func (e *halfError) Error() string { return e.is.Error() }
 
 func (s *scene) set(values []string) Set {
-	return Set{Name: s.now.Name, Type: kind(values, s.own, s.former), Values: values}
+	return Set{Name: s.now.Name, Type: s.kind(values), Values: values}
+}
+
+func (s *scene) kind(values []string) v1alpha1.RecordType {
+	return kind(values, s.own, s.former, s.last)
 }
 
 // joined reports whether both ends may stand side by side: a CNAME has one value, and an alias stands alone.
@@ -117,10 +146,13 @@ func (s *scene) together() []string {
 	return both(s.from, s.to)
 }
 
-// goal is the end that a direction leads to.
-func (s *scene) goal(d engine.Direction) []string {
-	if d == engine.Backward {
+// goal is the end that a stage leads to in a direction.
+func (s *scene) goal(st stage, d engine.Direction) []string {
+	switch {
+	case d == engine.Backward:
 		return s.from
+	case s.then != nil && slices.Contains([]stage{turn, forget, restore}, st):
+		return s.then
 	}
 	return s.to
 }
@@ -128,6 +160,9 @@ func (s *scene) goal(d engine.Direction) []string {
 // past reports whether a stage is behind: who has arrived needs none of those before. Nor is there a way back for what
 // never left.
 func (s *scene) past(st stage, d engine.Direction) bool {
+	if st == leave {
+		return s.memory == nil
+	}
 	if d == engine.Backward {
 		switch {
 		case !s.known:
@@ -138,10 +173,14 @@ func (s *scene) past(st stage, d engine.Direction) bool {
 			return true
 		}
 	}
+	if s.beyond() { // from there it goes back in one change, and forward there is only what comes after
+		return slices.Contains([]stage{lower, expire, widen, settle}, st) ||
+			d == engine.Forward && slices.Contains([]stage{narrow, drain}, st)
+	}
 	if st == expire && aliased(s.now.Values) { // nothing was lowered: what remembers it is waited for when it has gone
 		return true
 	}
-	return slices.Contains([]stage{lower, expire, widen, settle}, st) && s.now.Same(s.set(s.goal(d)))
+	return slices.Contains([]stage{lower, expire, widen, settle}, st) && s.now.Same(s.set(s.goal(st, d)))
 }
 
 // want is what the record has to be at a stage.
@@ -155,18 +194,21 @@ func (s *scene) want(st stage, d engine.Direction) Set {
 	case lower, expire:
 	case widen, settle:
 		w.Values = s.together()
-	case narrow, drain:
-		w.Values = s.goal(d)
+	case narrow, drain, turn, forget:
+		w.Values = s.goal(st, d)
 		if s.now.Same(w) { // the time to live may be what it was again
 			w.TTL = s.now.TTL
 		}
-	case restore:
-		w.Values, w.TTL = s.goal(d), s.now.TTL
+	case restore, leave:
+		w.TTL = s.now.TTL
+		if st == restore {
+			w.Values = s.goal(st, d)
+		}
 		if s.memory != nil && s.memory.TTL > 0 {
 			w.TTL = time.Duration(s.memory.TTL) * time.Second
 		}
 	}
-	w.Type = kind(w.Values, s.own, s.former)
+	w.Type = s.kind(w.Values)
 	switch {
 	case len(w.Values) == 0:
 		w.TTL = 0
@@ -194,11 +236,11 @@ func (s *scene) until(st stage, d engine.Direction, extra time.Duration) (time.T
 	if m.LoweredAt == nil { // it was not lowered, or someone has raised it since
 		remembered = max(remembered, m.TTL)
 	}
-	if aliased(s.from) || aliased(s.to) { // what was left may have been one, and its time to live cannot be lowered
+	if aliased(s.from) || aliased(s.to) || aliased(s.then) { // what was left may have been one, and its time to live cannot be lowered
 		remembered = max(remembered, wholeSeconds(AliasTTL))
 	}
 	end := m.Seen.At.Add(min(time.Duration(remembered)*time.Second, longest))
-	if st == drain {
+	if st == drain || st == forget {
 		end = end.Add(extra)
 	}
 	return end, true
@@ -210,11 +252,12 @@ const longest = 7 * 24 * time.Hour
 // agreed fails with the first of those who do not say what they should. The time to live of resolvers is what is left of
 // it, so it tells nothing.
 func agreed(want Set, st stage, authoritative, resolvers []Answer) error {
+	whole := st == restore || st == leave
 	for _, a := range authoritative {
 		if err := says(want, a); err != nil {
 			return err
 		}
-		if len(want.Values) > 0 && (a.Set.TTL > want.TTL || st == restore && a.Set.TTL != want.TTL && !aliased(want.Values)) {
+		if len(want.Values) > 0 && (a.Set.TTL > want.TTL || whole && a.Set.TTL != want.TTL && !aliased(want.Values)) {
 			return fmt.Errorf("%s still says a time to live of %s, not %s", a.Server, a.Set.TTL, want.TTL)
 		}
 	}

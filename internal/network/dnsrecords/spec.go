@@ -71,10 +71,14 @@ func validateValues(path string, typ v1alpha1.RecordType, values []string) (bad 
 // ValidateAliases refuses what is written as an alias and is none, and those that no provider but Route 53 has. A rule of the schema
 // would not say which part of it is wrong.
 func ValidateAliases(path string, r *v1alpha1.RecordSpec) (bad field.ErrorList) {
+	var then []string
+	if r.Then != nil {
+		then = r.Then.To
+	}
 	for _, end := range []struct {
 		name   string
 		values []string
-	}{{".from", r.From}, {".to", r.To}} {
+	}{{".from", r.From}, {".to", r.To}, {".then.to", then}} {
 		for i, v := range end.values {
 			if !IsAlias(v) {
 				continue

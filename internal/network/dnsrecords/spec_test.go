@@ -155,3 +155,84 @@ func TestEmptyFromIsKept(t *testing.T) {
 		}
 	}
 }
+
+// TestThenIsValidated looks at records as those of the API.
+func TestThenIsValidated(t *testing.T) {
+	const a, aaaa, name = v1alpha1.RecordA, v1alpha1.RecordAAAA, v1alpha1.RecordCNAME
+	then := func(typ v1alpha1.RecordType, to ...string) v1alpha1.RecordSpec {
+		return v1alpha1.RecordSpec{To: []string{"192.0.2.1"}, Then: &v1alpha1.RecordEnd{Type: typ, To: to}}
+	}
+	with := func(r v1alpha1.RecordSpec, change func(r *v1alpha1.RecordSpec)) v1alpha1.RecordSpec {
+		change(&r)
+		return r
+	}
+	route53 := func(r *v1alpha1.RecordSpec) {
+		r.Provider = v1alpha1.RecordProvider{Route53: &v1alpha1.Route53Provider{HostedZoneID: "Z1"}}
+	}
+	from := func(typ v1alpha1.RecordType, values ...string) func(r *v1alpha1.RecordSpec) {
+		return func(r *v1alpha1.RecordSpec) { r.FromType, r.From = typ, append([]string{}, values...) }
+	}
+	for _, tt := range []struct {
+		name   string
+		record v1alpha1.RecordSpec
+		field  string
+	}{
+		{"a name at last", with(then(name, "new.example.net"), from(name, "old.example.net")), ""},
+		{"addresses all along", then(a, "192.0.2.2", "192.0.2.3"), ""},
+		{"an alias at last", with(then(a, newAlias), route53), ""},
+		{"no type", then("", "new.example.net"), ".then.type"},
+		{"nothing", then(name), ".then.to"},
+		{"two names", then(name, "new.example.net", "other.example.net"), ".then.to"},
+		{"an address as a name", then(name, "192.0.2.2"), ".then.to"},
+		{"a name as an address", then(a, "new.example.net"), ".then.to"},
+		{"an address of the other family", then(aaaa, "2001:db8::1"), ".then.type"},
+		{"the other family again", with(then(aaaa, "2001:db8::1"), func(r *v1alpha1.RecordSpec) {
+			r.FromType, r.Type, r.To = a, name, []string{"between.example.net"}
+		}), ".then.type"},
+		{"the wrong family in it", then(a, "2001:db8::1"), ".then.to"},
+		{"what it has by to", then(a, "192.0.2.1"), ".then"},
+		{"what it had", with(then(name, "old.example.net"), from(name, "old.example.net")), ".from"},
+		{"of a record that is not there", with(then(name, "new.example.net"), from(a)), ".from"},
+		{"an alias where there are none", then(a, newAlias), ".then.to"},
+		{"an alias in its own zone", with(then(a, "ALIAS Z1 lb.example.com"), route53), ".then.to[0]"},
+		{"an alias of no zone", with(then(a, "ALIAS z1 lb.example.com"), route53), ".then.to[0]"},
+		{"an alias and more", with(then(a, newAlias, "192.0.2.2"), route53), ".then.to"},
+	} {
+		r := tt.record
+		r.Name = "api.example.com"
+		if r.Provider.Route53 == nil {
+			r.Provider.Manual = &v1alpha1.ManualProvider{}
+		}
+		err := spec.Refuse(validateAPI(&r))
+		named := slices.ContainsFunc(errorsOf(err), func(e *spec.Error) bool {
+			return e.Field == "spec.nodes.controlPlane.records[0]"+tt.field && e.Hint != ""
+		})
+		if tt.field == "" && err != nil || tt.field != "" && !named {
+			t.Errorf("%s: got %v", tt.name, err)
+		}
+	}
+	r := then(name, "new.example.net")
+	r.Name, r.Provider.Manual = "www.example.com", &v1alpha1.ManualProvider{}
+	err := spec.Refuse(validate(&r))
+	if !slices.ContainsFunc(errorsOf(err), func(e *spec.Error) bool { return e.Field == "spec.nodes.records" }) {
+		t.Errorf("of a name that is not the API's: %v", err)
+	}
+}
+
+// validateAPI looks at a record as that of an API.
+func validateAPI(r *v1alpha1.RecordSpec) field.ErrorList {
+	m := &v1alpha1.Migration{}
+	m.APIVersion, m.Kind, m.Name = v1alpha1.GroupVersion.String(), "Migration", "m"
+	m.Spec.Nodes = &v1alpha1.NodesSpec{
+		Old: v1alpha1.NodeSet{CIDRs: []string{"10.1.0.0/16"}}, New: v1alpha1.NodeSet{CIDRs: []string{"10.2.0.0/16"}},
+		ControlPlane: &v1alpha1.ControlPlaneSpec{
+			Etcd: v1alpha1.EtcdSpec{
+				Endpoints: []string{"https://10.1.0.1:2379"}, CAFile: "/a", CertFile: "/b", KeyFile: "/c", SnapshotUnencrypted: true,
+			},
+			Records: []v1alpha1.RecordSpec{*r},
+		},
+	}
+	spec.Default(m)
+	const path = "spec.nodes.controlPlane.records[0]"
+	return append(spec.Validate(m, nil), ValidateAliases(path, &m.Spec.Nodes.ControlPlane.Records[0])...)
+}

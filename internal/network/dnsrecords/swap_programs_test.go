@@ -14,6 +14,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine"
 )
 
 // pester asks a server for the address of a name, as often as it can, and counts answers without one.
@@ -54,6 +55,7 @@ func startPester(t *testing.T, at, name string, recursive bool) *pester {
 func TestBindChangesType(t *testing.T) {
 	b := startBind(t)
 	t.Run("there and back", b.swapThereAndBack)
+	t.Run("and on to another name", b.swapsOn)
 	t.Run("each update at once", b.swapsAtOnce)
 	t.Run("the naive way", b.swapsNaively)
 	t.Run("what stands in the way", b.swapsRefused)
@@ -104,6 +106,41 @@ func (b *bind) swapThereAndBack(t *testing.T) {
 	b.check(t, swapName, v1alpha1.RecordA, 3*time.Second, "198.51.100.1")
 	run(t, m.Back())
 	b.check(t, swapName, v1alpha1.RecordCNAME, 3*time.Second, oldBalancer)
+	for i, p := range all {
+		p.stop()
+		if p.lost.Load() > 0 || p.asked.Load() < 100 {
+			t.Errorf("server %d: %d of %d answers had no address", i, p.lost.Load(), p.asked.Load())
+		}
+	}
+}
+
+// swapsOn has a name be a CNAME, an address, and a CNAME of another load balancer, in one move; and back from there to what it was.
+func (b *bind) swapsOn(t *testing.T) {
+	const at, newBalancer = "twice.sub.example.test", "lb-new.sub.example.test."
+	m := b.move(t, v1alpha1.RecordSpec{
+		Name: at, Type: v1alpha1.RecordA, FromType: v1alpha1.RecordCNAME, To: []string{"198.51.100.1"},
+		Then: &v1alpha1.RecordEnd{Type: v1alpha1.RecordCNAME, To: []string{newBalancer}},
+	})
+	if _, err := m.Look(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	all := []*pester{
+		startPester(t, b.Primary, at, false), startPester(t, b.Secondary, at, false), startPester(t, b.Resolver, at, true),
+	}
+	run(t, m.Lower(), m.Switch())
+	b.check(t, at, v1alpha1.RecordA, time.Second, "198.51.100.1")
+	run(t, m.End())
+	b.check(t, at, v1alpha1.RecordCNAME, time.Second, newBalancer)
+	if place, err := m.Where(t.Context()); err != nil || place != AtNew {
+		t.Errorf("it is said to be at %s, %v", place, err)
+	}
+	run(t, m.Restore())
+	b.check(t, at, v1alpha1.RecordCNAME, 3*time.Second, newBalancer)
+	if kinds := run(t, m.Lower(), m.Switch(), m.End(), m.Restore()); slices.Contains(kinds, engine.StepDone) {
+		t.Errorf("another run did something: %v", kinds)
+	}
+	run(t, m.Back())
+	b.check(t, at, v1alpha1.RecordCNAME, 3*time.Second, oldBalancer)
 	for i, p := range all {
 		p.stop()
 		if p.lost.Load() > 0 || p.asked.Load() < 100 {

@@ -42,7 +42,9 @@ type world struct {
 	straight bool
 	// typ that the record is to have, if it is another one than it has at the beginning.
 	typ, former v1alpha1.RecordType
-	client      *Client
+	// then is what it is to have at last, if to is not that.
+	then   *v1alpha1.RecordEnd
+	client *Client
 }
 
 type cached struct {
@@ -134,7 +136,7 @@ func (w *world) Authoritative(context.Context, string, v1alpha1.RecordType) ([]A
 
 func (w *world) move(from []string) *Move {
 	spec := v1alpha1.RecordSpec{
-		Name: "api.example.com", Type: w.primary.Type, FromType: w.former, From: from, To: w.to, TTL: ptr.To(int32(30)),
+		Name: "api.example.com", Type: w.primary.Type, FromType: w.former, From: from, To: w.to, Then: w.then, TTL: ptr.To(int32(30)),
 		Drain: &metav1.Duration{Duration: 10 * time.Second},
 	}
 	if w.typ != "" {

@@ -6,7 +6,9 @@ import (
 	"slices"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/replumb/replumb/api/v1alpha1"
 )
@@ -132,3 +134,24 @@ func (i installer) parkVariable(name string, container map[string]any) (Parking,
 }
 
 func parkedName(name string) string { return strings.TrimSuffix(name, ParkedSuffix) + ParkedSuffix }
+
+// WhereMarked lets the pods of a network's DaemonSet on those nodes alone that have LabelBeside, of those that they were let on before. The
+// DaemonSet that is given stays as it is.
+func WhereMarked(set *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+	marked := set.DeepCopy()
+	at := []string{"spec", "template", "spec", "affinity"}
+	was := &corev1.Affinity{}
+	have, _, err := unstructured.NestedMap(marked.Object, at...)
+	if err == nil {
+		err = runtime.DefaultUnstructuredConverter.FromUnstructured(have, was)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s %s/%s: %w", set.GetKind(), set.GetNamespace(), set.GetName(), err)
+	}
+	affinity, err := runtime.DefaultUnstructuredConverter.ToUnstructured(
+		alsoRequired(was, corev1.NodeSelectorRequirement{Key: v1alpha1.LabelBeside, Operator: corev1.NodeSelectorOpExists}))
+	if err != nil {
+		return nil, fmt.Errorf("%s %s/%s: %w", set.GetKind(), set.GetNamespace(), set.GetName(), err)
+	}
+	return marked, unstructured.SetNestedMap(marked.Object, affinity, at...)
+}

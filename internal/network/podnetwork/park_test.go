@@ -1,6 +1,7 @@
 package podnetwork
 
 import (
+	"encoding/json"
 	"path"
 	"reflect"
 	"slices"
@@ -85,6 +86,54 @@ func TestPark(t *testing.T) {
 			}
 			if slices.Contains([]string{".conf", ".conflist", ".json"}, path.Ext(got.To)) {
 				t.Errorf("runtimes load %s", got.To)
+			}
+		})
+	}
+}
+
+// TestWhereMarked: a network's programs come to marked nodes alone, of those that they were let on before.
+func TestWhereMarked(t *testing.T) {
+	const marked = `{"key":"replumb.dev.node-restriction.kubernetes.io/network-beside","operator":"Exists"}`
+	for _, tt := range []struct{ name, affinity, want string }{
+		{
+			"none", "",
+			`{"nodeAffinity":{"requiredDuringSchedulingIgnoredDuringExecution":{"nodeSelectorTerms":[{"matchExpressions":[` + marked + `]}]}}}`,
+		},
+		{
+			"two terms, of which one is enough",
+			`{"nodeAffinity":{"requiredDuringSchedulingIgnoredDuringExecution":{"nodeSelectorTerms":[` +
+				`{"matchExpressions":[{"key":"a","operator":"Exists"}]},{"matchExpressions":[{"key":"b","operator":"Exists"}]}]}}}`,
+			`{"nodeAffinity":{"requiredDuringSchedulingIgnoredDuringExecution":{"nodeSelectorTerms":[` +
+				`{"matchExpressions":[{"key":"a","operator":"Exists"},` + marked + `]},` +
+				`{"matchExpressions":[{"key":"b","operator":"Exists"},` + marked + `]}]}}}`,
+		},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			set := &unstructured.Unstructured{Object: map[string]any{"kind": "DaemonSet", "spec": map[string]any{"template": map[string]any{
+				"spec": map[string]any{},
+			}}}}
+			if tt.affinity != "" {
+				var have map[string]any
+				if err := json.Unmarshal([]byte(tt.affinity), &have); err != nil {
+					t.Fatal(err)
+				}
+				set.Object["spec"].(map[string]any)["template"].(map[string]any)["spec"].(map[string]any)["affinity"] = have
+			}
+			was := set.DeepCopy()
+			out, err := WhereMarked(set)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !reflect.DeepEqual(set, was) {
+				t.Errorf("the DaemonSet that was given is %v now", set.Object)
+			}
+			got, _, _ := unstructured.NestedMap(out.Object, "spec", "template", "spec", "affinity")
+			body, err := json.Marshal(got)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if string(body) != tt.want {
+				t.Errorf("the affinity is %s, want %s", body, tt.want)
 			}
 		})
 	}

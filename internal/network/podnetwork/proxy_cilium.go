@@ -60,9 +60,17 @@ func nodeConfig(namespace, name string, defaults map[string]any, marks ...any) *
 	}}
 }
 
-// KeepOff is an affinity that keeps pods off nodes that kube-proxy has to leave, and lets them on all others that it let them on before. Of
-// several terms one is enough for a node, so each of them gets the condition.
+// KeepOff is an affinity that keeps pods off nodes that kube-proxy has to leave, and lets them on all others that it let them on before.
 func KeepOff(was *corev1.Affinity) *corev1.Affinity {
+	return alsoRequired(was, corev1.NodeSelectorRequirement{
+		Key:      v1alpha1.LabelKubeProxy,
+		Operator: corev1.NodeSelectorOpNotIn,
+		Values:   []string{v1alpha1.ProxyLeaving, v1alpha1.ProxyReplaced},
+	})
+}
+
+// alsoRequired is an affinity with one more condition for nodes. Of several terms one is enough for a node, so each of them gets it.
+func alsoRequired(was *corev1.Affinity, condition corev1.NodeSelectorRequirement) *corev1.Affinity {
 	out := was.DeepCopy()
 	if out == nil {
 		out = &corev1.Affinity{}
@@ -76,11 +84,7 @@ func KeepOff(was *corev1.Affinity) *corev1.Affinity {
 	}
 	for i := range required.NodeSelectorTerms {
 		t := &required.NodeSelectorTerms[i]
-		t.MatchExpressions = append(t.MatchExpressions, corev1.NodeSelectorRequirement{
-			Key:      v1alpha1.LabelKubeProxy,
-			Operator: corev1.NodeSelectorOpNotIn,
-			Values:   []string{v1alpha1.ProxyLeaving, v1alpha1.ProxyReplaced},
-		})
+		t.MatchExpressions = append(t.MatchExpressions, condition)
 	}
 	out.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution = required
 	return out

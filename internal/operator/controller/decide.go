@@ -97,7 +97,7 @@ func decide(s Scene) Decision {
 		return stalled(v1alpha1.ReasonInvalid, withAdvice(err))
 	}
 	for _, step := range []func(Scene, Decision, migration.Approvals) (Decision, bool){
-		lossy, paused, uncalled, failed, second, unplanned, unapproved,
+		lossy, paused, uncalled, failed, ordered, second, unplanned, unapproved,
 	} {
 		if held, holds := step(s, d, approved); holds {
 			return held
@@ -264,7 +264,7 @@ func failed(s Scene, _ Decision, _ migration.Approvals) (Decision, bool) {
 // again reports whether what failed last is still all that is asked for.
 func (s Scene) again() bool { return s.Last != nil && s.Last.Of == Fingerprint(s.Migration) }
 
-// second has a Migration wait for another that comes first: there is one lock.
+// second has a Migration wait for another that comes first, whatever set that is of: there is one lock.
 func second(s Scene, d Decision, _ migration.Approvals) (Decision, bool) {
 	first := ahead(s.Migration, s.Others)
 	if first == nil || d.Act == Plan {

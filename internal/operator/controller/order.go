@@ -69,7 +69,7 @@ func contends(m *v1alpha1.Migration) bool {
 func ahead(m *v1alpha1.Migration, others []v1alpha1.Migration) *v1alpha1.Migration {
 	first := m
 	for i := range others {
-		if o := &others[i]; o.Name != m.Name && contends(o) && precedes(o, first) {
+		if o := &others[i]; o.Name != m.Name && contends(o) && precedes(o, first) && (midway(o) || !waits(o, with(m, others))) {
 			first = o
 		}
 	}
@@ -77,6 +77,11 @@ func ahead(m *v1alpha1.Migration, others []v1alpha1.Migration) *v1alpha1.Migrati
 		return nil
 	}
 	return first
+}
+
+// with is all Migrations: some are told of all others but the one that is decided about.
+func with(m *v1alpha1.Migration, others []v1alpha1.Migration) []v1alpha1.Migration {
+	return append([]v1alpha1.Migration{*m}, others...)
 }
 
 func precedes(a, b *v1alpha1.Migration) bool {

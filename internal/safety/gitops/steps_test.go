@@ -13,11 +13,11 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/yaml"
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/testing/apitest"
+	"github.com/replumb/replumb/internal/testing/migrationtest"
 )
 
 var lazy = &apitest.Lazy{Range: "10.96.0.0/16"}
@@ -31,28 +31,7 @@ func gitOps(t *testing.T) client.Client {
 	for _, ns := range []string{"argocd", "flux-system", "shop", v1alpha1.SystemNamespace} {
 		s.Namespace(t, ns)
 	}
-	c, err := s.Any()
-	if err != nil {
-		t.Fatal(err)
-	}
-	body, err := os.ReadFile("testdata/crds.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for doc := range strings.SplitSeq(string(body), "---\n") {
-		o := &unstructured.Unstructured{}
-		if err := yaml.Unmarshal([]byte(doc), &o.Object); err != nil {
-			t.Fatal(err)
-		}
-		if o.Object == nil {
-			continue
-		}
-		if err := c.Create(t.Context(), o); err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = c.Delete(context.Background(), o) })
-	}
-	return c
+	return migrationtest.GitOps(t, s)
 }
 
 func create(t *testing.T, c client.Client, body string) *unstructured.Unstructured {

@@ -3,6 +3,7 @@
 package apitest
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -130,6 +131,8 @@ type options struct {
 	stopWithin time.Duration
 	// programs run beside the API server, with the flags they get.
 	programs map[string][]string
+	// assets is the directory of the programs. Default: that of KUBEBUILDER_ASSETS.
+	assets string
 }
 
 // Names adds addresses to the certificate of the API server, beside the one it listens on.
@@ -140,6 +143,11 @@ func Names(names ...net.IP) Option {
 // Flag sets a flag of the API server, named without its dashes.
 func Flag(name, value string) Option {
 	return func(o *options) { o.flags[name] = value }
+}
+
+// Assets names the directory that etcd and kube-apiserver are in, in place of KUBEBUILDER_ASSETS.
+func Assets(dir string) Option {
+	return func(o *options) { o.assets = dir }
 }
 
 // WithoutEndpoints starts a stand-in that makes no EndpointSlices. The usual one reads every Service over and over, which
@@ -169,7 +177,7 @@ func Run(serviceRange string, opts ...Option) (*Server, error) {
 	if err := o.fromEnvironment(); err != nil {
 		return nil, err
 	}
-	assets := os.Getenv("KUBEBUILDER_ASSETS")
+	assets := cmp.Or(o.assets, os.Getenv("KUBEBUILDER_ASSETS"))
 	if assets == "" {
 		return nil, errors.New(
 			"KUBEBUILDER_ASSETS does not name a directory with etcd and kube-apiserver\nhint: run the tests with: make test",
@@ -180,7 +188,7 @@ func Run(serviceRange string, opts ...Option) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{env: &envtest.Environment{
-		BinaryAssetsDirectory: assets, ControlPlaneStartTimeout: time.Minute, // a busy machine needs more than the usual 20 s
+		BinaryAssetsDirectory: assets, ControlPlaneStartTimeout: 5 * time.Minute, // a busy machine needs much more than the usual 20 s
 		ControlPlaneStopTimeout: o.stopWithin,
 	}, dir: dir, done: make(chan struct{})}
 	if o.calico {

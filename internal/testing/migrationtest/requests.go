@@ -17,6 +17,48 @@ type Requests struct {
 	mu     sync.Mutex
 	taken  map[cluster.Right]bool
 	denied map[string]bool
+	// at says with which request the process is killed; nil is with none.
+	at     func(cluster.Right) bool
+	killed bool
+}
+
+// Kill kills the process that makes the requests just before the n-th, from 1, that takes a right, given as its text without a name or
+// namespace: that one and all later ones are never heard of, until Revive.
+func (q *Requests) Kill(right string, n int) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.killed = false
+	q.at = func(r cluster.Right) bool {
+		if r.Name, r.Namespace = "", ""; r.String() == right {
+			n--
+		}
+		return n == 0
+	}
+}
+
+// Revive starts the process again, and reports whether it was killed.
+func (q *Requests) Revive() (killed bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	killed, q.killed, q.at = q.killed, false, nil
+	return killed
+}
+
+// dead reports whether the process is, by the time it would make a request. What is only tried is not counted.
+func (q *Requests) dead(r cluster.Right, tried bool) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.killed = q.killed || !tried && q.at != nil && q.at(r)
+	return q.killed
+}
+
+// killed answers what a process that is killed does not get to: with an error that is not worth another try.
+func killed(q *http.Request) *http.Response {
+	const status = `{"apiVersion":"v1","kind":"Status","status":"Failure","message":"killed","reason":"BadRequest","code":400}`
+	return &http.Response{
+		Status: "400 Bad Request", StatusCode: http.StatusBadRequest, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, Request: q,
+		Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(strings.NewReader(status)),
+	}
 }
 
 // byCommands are rights that commands take around a job: the journal, Events, reports of agents, a lock that is kept for longer than tests
@@ -86,11 +128,17 @@ type recorder struct {
 
 // RoundTrip implements http.RoundTripper.
 func (c *recorder) RoundTrip(q *http.Request) (*http.Response, error) {
+	r := rightOf(q)
+	if c.seen.dead(r, q.URL.Query().Has("dryRun")) {
+		if q.Body != nil {
+			_ = q.Body.Close() // as a transport does
+		}
+		return killed(q), nil
+	}
 	answer, err := c.next.RoundTrip(q)
 	if err != nil {
 		return answer, err
 	}
-	r := rightOf(q)
 	c.seen.mu.Lock()
 	defer c.seen.mu.Unlock()
 	if answer.StatusCode == http.StatusForbidden {

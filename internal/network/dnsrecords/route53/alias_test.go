@@ -288,6 +288,48 @@ func TestAliasRefusals(t *testing.T) {
 	}
 }
 
+// TestTypeChangesTwice: a CNAME becomes an address and then a CNAME or an alias of another load balancer, each in one batch, and goes back
+// from there to exactly what it was.
+func TestTypeChangesTwice(t *testing.T) {
+	have := rrset{Name: "api.example.test.", Type: "CNAME", TTL: 30, Records: values("old.elb.test.")}
+	for _, tt := range []struct {
+		name string
+		then v1alpha1.RecordEnd
+		want rrset
+	}{
+		{
+			"a CNAME", v1alpha1.RecordEnd{Type: v1alpha1.RecordCNAME, To: []string{"new.elb.test"}},
+			rrset{Name: "api.example.test.", Type: "CNAME", TTL: 30, Records: values("new.elb.test.")},
+		},
+		{"an alias", v1alpha1.RecordEnd{Type: v1alpha1.RecordA, To: []string{newAlias}}, alias("dualstack.new.elb.test.", false)},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			s := &service{records: []rrset{have}, balancers: balancerZones(), pending: 2}
+			z := open(t, s, resolvers(t, s))
+			now := time.Date(2026, 11, 26, 12, 0, 0, 0, time.UTC)
+			m, err := dnsrecords.NewMove(v1alpha1.RecordSpec{
+				Name: "api.example.test", Type: v1alpha1.RecordA, FromType: v1alpha1.RecordCNAME, To: []string{"203.0.113.7"}, Then: &tt.then,
+				TTL: ptr.To(int32(30)), Drain: &metav1.Duration{Duration: 10 * time.Second},
+			}, z, z.client, notes{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			m.Now = func() time.Time { return now }
+			drive(t, &now, append(m.Lower(), m.Switch()...)...)
+			if took := drive(t, &now, m.End()...); took < 40*time.Second {
+				t.Errorf("it was waited for only %s", took)
+			}
+			if !slices.EqualFunc(s.records, []rrset{tt.want}, rrset.equal) || s.batches != 2 {
+				t.Errorf("after %d batches it is %s", s.batches, text(t, s.records))
+			}
+			drive(t, &now, m.Back()...)
+			if !slices.EqualFunc(s.records, []rrset{have}, rrset.equal) || s.batches != 3 {
+				t.Errorf("back, after %d batches, it is %s", s.batches, text(t, s.records))
+			}
+		})
+	}
+}
+
 // TestTypeChangesInOneBatch: from a CNAME to an address and back, and not at all beside something else.
 func TestTypeChangesInOneBatch(t *testing.T) {
 	s := &service{records: []rrset{{Name: "api.example.test.", Type: "CNAME", TTL: 30, Records: values("lb.example.net")}}}

@@ -1,0 +1,62 @@
+//go:build apiserver
+
+package podcidr
+
+import (
+	"testing"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/migration"
+	"github.com/replumb/replumb/internal/testing/migrationtest"
+)
+
+func freezes(m *v1alpha1.Migration) {
+	m.Spec.DeploymentFreeze = &v1alpha1.DeploymentFreezeSpec{Mode: v1alpha1.FreezeEnforce, GitOps: v1alpha1.GitOpsSuspend}
+}
+
+// frozen is a run that freezes deployments.
+func frozen(t *testing.T) (*fixture, *migrationtest.FrozenRun) {
+	t.Helper()
+	f := setup(t, freezes)
+	lift, err := migration.Lift(server.Cluster)
+	f.Must(err)
+	r := &migrationtest.FrozenRun{
+		Others: f.Others(server), Requests: f.requests, Lift: lift, Moves: "patch deployments.apps", MovesBack: "patch deployments.apps",
+		Apply: func(until string) error {
+			m := sample()
+			freezes(m)
+			f.with(m)
+			f.job.Until = until
+			return f.apply()
+		},
+		Rollback: f.rollback, Finish: f.finish,
+	}
+	f.populate()
+	return f, r
+}
+
+// TestFrozenThereAndFinished: others deploy until apply has secured the cluster, and again when finish is through.
+func TestFrozenThereAndFinished(t *testing.T) {
+	f, r := frozen(t)
+	r.ThereAndFinished()
+	f.allIn(newRange)
+	f.onlyPool(newRange)
+}
+
+// TestFrozenThereAndBack: the same on the way back.
+func TestFrozenThereAndBack(t *testing.T) {
+	f, r := frozen(t)
+	r.ThereAndBack()
+	f.allIn(oldRange)
+	f.onlyPool(oldRange)
+}
+
+// TestNotFrozen is the control: a migration that is not asked to leaves others alone.
+func TestNotFrozen(t *testing.T) {
+	f := setup(t)
+	others := f.Others(server)
+	f.populate()
+	f.Must(f.apply())
+	others.Free()
+	others.AsBefore()
+}

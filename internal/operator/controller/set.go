@@ -1,0 +1,184 @@
+package controller
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/migration"
+	"github.com/replumb/replumb/internal/together"
+)
+
+// crew is the set of a Migration, in its order. Those that the cluster does not have are nil.
+type crew struct {
+	names []string
+	all   []*v1alpha1.Migration
+	// at is where the Migration itself is.
+	at int
+}
+
+// crewOf is the set that a Migration says it is in; none, if it says so of none.
+func crewOf(m *v1alpha1.Migration, others []v1alpha1.Migration) (c crew, in bool) {
+	if m.Annotations[v1alpha1.AnnotationSet] == "" {
+		return c, false
+	}
+	c.names = strings.Split(m.Annotations[v1alpha1.AnnotationSet], ",")
+	for _, name := range c.names {
+		c.all = append(c.all, named(name, m, others))
+	}
+	c.at = slices.Index(c.names, m.Name)
+	return c, true
+}
+
+func named(name string, m *v1alpha1.Migration, others []v1alpha1.Migration) *v1alpha1.Migration {
+	if m.Name == name {
+		return m
+	}
+	if i := slices.IndexFunc(others, func(o v1alpha1.Migration) bool { return o.Name == name }); i >= 0 {
+		return &others[i]
+	}
+	return nil
+}
+
+// wrong says why a set cannot be one; empty if it can, as far as its Migrations are there.
+func (c crew) wrong() string {
+	if c.at < 0 {
+		return fmt.Sprintf("%s lists %s, and not this Migration", v1alpha1.AnnotationSet, strings.Join(c.names, ", "))
+	}
+	var there []*v1alpha1.Migration
+	var names []string
+	for i, m := range c.all {
+		if m != nil {
+			there, names = append(there, m.DeepCopy()), append(names, c.names[i])
+		}
+	}
+	ordered, err := together.Order(there)
+	if err != nil {
+		return err.Error()
+	}
+	if want := together.Names(ordered); !slices.Equal(names, want) {
+		return fmt.Sprintf("%s lists %s, and their order is %s",
+			v1alpha1.AnnotationSet, strings.Join(names, ", "), strings.Join(want, ", "))
+	}
+	return ""
+}
+
+// moved reports whether a Migration has moved what it moves, and nothing goes on with it.
+func moved(m *v1alpha1.Migration) bool {
+	return m != nil && (over(m) || m.Status.Phase == v1alpha1.PhaseMoved && !midway(m))
+}
+
+// standing reports whether something of what a Migration has changed is there, and final whether it stays.
+func standing(m *v1alpha1.Migration) bool { return m != nil && (begun(m) || midway(m)) }
+func final(m *v1alpha1.Migration) bool    { return m != nil && m.Status.PointOfNoReturnPassed }
+
+// before is what has to happen with others of the set before an act; empty if its turn has come.
+func (c crew) before(act Act) string {
+	switch act {
+	case Apply:
+		return c.beforeApply()
+	case Rollback:
+		return c.beforeRollback()
+	case Finish:
+		return c.beforeFinish()
+	}
+	return ""
+}
+
+func (c crew) beforeApply() string {
+	for i, m := range c.all[:c.at] {
+		if !moved(m) {
+			return c.awaits(i, "has to move before this one")
+		}
+	}
+	return ""
+}
+
+func (c crew) beforeRollback() string {
+	for i, m := range slices.Backward(c.all) {
+		if i > c.at && standing(m) {
+			return c.awaits(i, "moved after this one and goes back before it")
+		}
+	}
+	return ""
+}
+
+func (c crew) beforeFinish() string {
+	for i, m := range c.all {
+		switch {
+		case i < c.at && (m == nil || !over(m)):
+			return c.awaits(i, "is finished before this one")
+		case i > c.at && !moved(m) && !final(m):
+			return c.awaits(i, "has to move before any of them is finished")
+		}
+	}
+	return ""
+}
+
+// awaits says for which of the set one waits, and where that one stands.
+func (c crew) awaits(i int, why string) string {
+	m := c.all[i]
+	stands := "which is not in the cluster"
+	if m != nil {
+		stands = "where spec.desired is " + string(desired(m))
+		if m.Status.Phase != "" {
+			stands += " and the phase is " + string(m.Status.Phase)
+		}
+	}
+	return fmt.Sprintf("waits for migration %s of its set, %s: it %s", c.names[i], stands, why)
+}
+
+func desired(m *v1alpha1.Migration) v1alpha1.DesiredState {
+	if m.Spec.Desired == "" {
+		return v1alpha1.DesiredPlanned
+	}
+	return m.Spec.Desired
+}
+
+// ordered has a Migration of a set wait for its turn, as the command line has with a file of several: what each moves is proven by what moved
+// before it.
+func ordered(s Scene, d Decision, _ migration.Approvals) (Decision, bool) {
+	c, in := crewOf(s.Migration, s.Others)
+	if !in || d.Act == Plan {
+		return Decision{}, false
+	}
+	if wrong := c.wrong(); wrong != "" {
+		return stalled(v1alpha1.ReasonInvalid, wrong+"\nhint: "+correct(s.Migration)), true
+	}
+	if d, settled := c.settled(d.Act); settled {
+		return d, true
+	}
+	if message := c.before(d.Act); message != "" {
+		return Decision{Act: Rest, Standing: migration.UnderWay, Reason: v1alpha1.ReasonWaitingForMigration, Message: message}, true
+	}
+	return Decision{}, false
+}
+
+// settled leaves the Migration where it is for good: the way back is closed, or it has moved and others have gone on from there.
+func (c crew) settled(act Act) (Decision, bool) {
+	if i := slices.IndexFunc(c.all, final); act == Rollback && i >= 0 {
+		return stalled(v1alpha1.ReasonNotPossible, fmt.Sprintf(
+			"migration %s of its set has passed the point of no return\nhint: set spec.desired to Finished", c.names[i])), true
+	}
+	i := slices.IndexFunc(c.all[c.at+1:], standing)
+	if act != Apply || c.all[c.at].Status.Phase != v1alpha1.PhaseMoved || i < 0 {
+		return Decision{}, false
+	}
+	return Decision{
+		Act: Rest, Standing: migration.AsDesired, Reason: v1alpha1.ReasonAsDesired,
+		Message: fmt.Sprintf("it has moved, and migration %s of its set has begun after it", c.names[c.at+1+i]),
+	}, true
+}
+
+// correct is the command that takes a Migration out of its set.
+func correct(m *v1alpha1.Migration) string {
+	return fmt.Sprintf("correct it, or take this one out of the set: kubectl annotate migrations.replumb.dev %s %s-",
+		m.Name, v1alpha1.AnnotationSet)
+}
+
+// waits reports whether another Migration has a turn to wait for: until then it is in no one's way.
+func waits(m *v1alpha1.Migration, others []v1alpha1.Migration) bool {
+	_, held := ordered(Scene{Migration: m, Others: others}, course(m), migration.Approvals{})
+	return held
+}

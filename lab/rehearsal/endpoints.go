@@ -1,0 +1,193 @@
+package rehearsal
+
+import (
+	"context"
+	"net/netip"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/apimachinery/pkg/watch"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// endpoints plays the controller of EndpointSlices for Services that are made from when it begins, such as bridges. Those of the snapshot came
+// with theirs. No pod comes or goes meanwhile.
+type endpoints struct {
+	client client.WithWatch
+
+	mu    sync.Mutex
+	known map[types.UID]client.ObjectKey
+	// pods that are ready, by namespace.
+	pods map[string][]*corev1.Pod
+	work sync.WaitGroup
+}
+
+// endpointsPerSlice is the most that a slice takes.
+const endpointsPerSlice = 1000
+
+// begin reads what is there.
+func (e *endpoints) begin(ctx context.Context) error {
+	services, pods := &corev1.ServiceList{}, &corev1.PodList{}
+	if err := e.client.List(ctx, services); err != nil {
+		return err
+	}
+	if err := e.client.List(ctx, pods); err != nil {
+		return err
+	}
+	e.known, e.pods = map[types.UID]client.ObjectKey{}, map[string][]*corev1.Pod{}
+	for i := range services.Items {
+		e.known[services.Items[i].UID] = client.ObjectKeyFromObject(&services.Items[i])
+	}
+	for i := range pods.Items {
+		if p := &pods.Items[i]; ready(p) {
+			e.pods[p.Namespace] = append(e.pods[p.Namespace], p)
+		}
+	}
+	return nil
+}
+
+func ready(p *corev1.Pod) bool {
+	for _, c := range p.Status.Conditions {
+		if c.Type == corev1.PodReady {
+			return c.Status == corev1.ConditionTrue
+		}
+	}
+	return false
+}
+
+// play goes on until ctx ends.
+func (e *endpoints) play(ctx context.Context) {
+	wait.UntilWithContext(ctx, e.follow, 100*time.Millisecond)
+	e.work.Wait()
+}
+
+// follow looks at all Services, and at every change until the watch ends.
+func (e *endpoints) follow(ctx context.Context) {
+	all := &corev1.ServiceList{}
+	if e.client.List(ctx, all) != nil {
+		return // the next round looks again
+	}
+	for i := range all.Items {
+		e.see(ctx, watch.Added, &all.Items[i])
+	}
+	from := &client.ListOptions{Raw: &metav1.ListOptions{ResourceVersion: all.ResourceVersion}}
+	w, err := e.client.Watch(ctx, &corev1.ServiceList{}, from)
+	if err != nil {
+		return
+	}
+	defer w.Stop()
+	for event := range w.ResultChan() {
+		if svc, is := event.Object.(*corev1.Service); is {
+			e.see(ctx, event.Type, svc)
+		}
+	}
+}
+
+func (e *endpoints) see(ctx context.Context, kind watch.EventType, svc *corev1.Service) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	_, known := e.known[svc.UID]
+	switch {
+	case kind == watch.Deleted:
+		delete(e.known, svc.UID)
+		e.later(ctx, func(ctx context.Context) error { return e.remove(ctx, svc) })
+	case !known && len(svc.Spec.Selector) > 0 && svc.Spec.Type != corev1.ServiceTypeExternalName:
+		e.known[svc.UID] = client.ObjectKeyFromObject(svc)
+		e.later(ctx, func(ctx context.Context) error { return e.make(ctx, svc) })
+	}
+}
+
+// later does something until it works.
+func (e *endpoints) later(ctx context.Context, do func(context.Context) error) {
+	e.work.Go(func() {
+		_ = wait.PollUntilContextCancel(ctx, 100*time.Millisecond, true, func(ctx context.Context) (bool, error) {
+			return client.IgnoreNotFound(client.IgnoreAlreadyExists(do(ctx))) == nil, nil
+		})
+	})
+}
+
+func (e *endpoints) make(ctx context.Context, svc *corev1.Service) error {
+	for _, family := range svc.Spec.IPFamilies {
+		slice := sliceOf(svc, family, e.pods[svc.Namespace])
+		if err := e.client.Create(ctx, slice); client.IgnoreAlreadyExists(err) != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// remove plays the garbage collector: the slices that a Service owned go with it.
+func (e *endpoints) remove(ctx context.Context, svc *corev1.Service) error {
+	all := &discoveryv1.EndpointSliceList{}
+	of := client.MatchingLabels{discoveryv1.LabelServiceName: svc.Name}
+	if err := e.client.List(ctx, all, client.InNamespace(svc.Namespace), of); err != nil {
+		return err
+	}
+	for i := range all.Items {
+		s := &all.Items[i]
+		for _, ref := range s.OwnerReferences {
+			if ref.UID != svc.UID {
+				continue
+			}
+			if err := client.IgnoreNotFound(e.client.Delete(ctx, s)); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// sliceOf is what the controller would make for a Service and its pods.
+func sliceOf(svc *corev1.Service, family corev1.IPFamily, pods []*corev1.Pod) *discoveryv1.EndpointSlice {
+	slice := &discoveryv1.EndpointSlice{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: svc.Namespace, GenerateName: svc.Name + "-",
+			Labels: map[string]string{
+				discoveryv1.LabelServiceName: svc.Name, discoveryv1.LabelManagedBy: "endpointslice-controller.k8s.io",
+			},
+			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(svc, corev1.SchemeGroupVersion.WithKind("Service"))},
+		},
+		AddressType: discoveryv1.AddressType(family),
+	}
+	for i := range svc.Spec.Ports {
+		p := &svc.Spec.Ports[i]
+		port := p.TargetPort.IntVal // a port by name is another in every pod, and no one connects
+		if port == 0 {
+			port = p.Port
+		}
+		slice.Ports = append(slice.Ports, discoveryv1.EndpointPort{Name: &p.Name, Protocol: &p.Protocol, Port: &port})
+	}
+	chosen := labels.SelectorFromSet(svc.Spec.Selector)
+	for _, p := range pods {
+		address := addressOf(p, family)
+		if address == "" || !chosen.Matches(labels.Set(p.Labels)) || len(slice.Endpoints) == endpointsPerSlice {
+			continue
+		}
+		yes := true
+		endpoint := discoveryv1.Endpoint{
+			Addresses: []string{address}, Conditions: discoveryv1.EndpointConditions{Ready: &yes},
+			TargetRef: &corev1.ObjectReference{Kind: "Pod", Namespace: p.Namespace, Name: p.Name, UID: p.UID},
+		}
+		if p.Spec.NodeName != "" {
+			endpoint.NodeName = &p.Spec.NodeName
+		}
+		slice.Endpoints = append(slice.Endpoints, endpoint)
+	}
+	return slice
+}
+
+// addressOf is that of a pod in a family.
+func addressOf(p *corev1.Pod, family corev1.IPFamily) string {
+	for _, ip := range p.Status.PodIPs {
+		if a, err := netip.ParseAddr(ip.IP); err == nil && a.Is6() == (family == corev1.IPv6Protocol) {
+			return ip.IP
+		}
+	}
+	return ""
+}

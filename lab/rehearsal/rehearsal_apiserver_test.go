@@ -1,0 +1,347 @@
+//go:build apiserver
+
+package rehearsal
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/replumb/replumb/internal/testing/apitest"
+)
+
+const (
+	oldRange, newRange = "10.96.0.0/16", "172.24.0.0/16"
+	shop               = "shop"
+)
+
+// source is a cluster that snapshots are taken of.
+type source struct {
+	*testing.T
+	*apitest.Server
+	kubeconfig, replumb, dir string
+}
+
+// newSource starts one with three nodes, whose kubelets are played.
+func newSource(t *testing.T) *source {
+	t.Helper()
+	replumb, err := filepath.Abs("../../bin/replumb")
+	if err == nil {
+		_, err = os.Stat(replumb)
+	}
+	if err != nil {
+		t.Fatalf("%v\nhint: make build", err)
+	}
+	s := &source{T: t, Server: apitest.Start(t, oldRange), replumb: replumb, dir: t.TempDir()}
+	f, err := newFront(s.Server, func(string) json.RawMessage {
+		return json.RawMessage(`{"kubeletconfig":{"clusterDNS":["10.96.0.10"],"clusterDomain":"cluster.local"}}`)
+	})
+	s.must(err)
+	t.Cleanup(f.close)
+	s.kubeconfig = filepath.Join(s.dir, "kubeconfig")
+	s.must(f.kubeconfig(s.kubeconfig))
+	s.Namespace(t, shop)
+	for i := range 3 {
+		s.node(i)
+	}
+	s.add(service(metav1.NamespaceSystem, "kube-dns", "10.96.0.10"))
+	return s
+}
+
+func (s *source) must(err error) {
+	s.Helper()
+	if err != nil {
+		s.Fatal(err)
+	}
+}
+
+func (s *source) add(o client.Object) {
+	s.Helper()
+	s.must(s.Create(s.Context(), o))
+}
+
+func (s *source) node(i int) {
+	s.Helper()
+	n := &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("node%d", i)},
+		Spec:       corev1.NodeSpec{PodCIDR: fmt.Sprintf("10.244.%d.0/24", i), PodCIDRs: []string{fmt.Sprintf("10.244.%d.0/24", i)}},
+	}
+	s.add(n)
+	n.Status = corev1.NodeStatus{
+		Addresses:  []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: fmt.Sprintf("192.0.2.%d", i+1)}},
+		Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "Played"}},
+		NodeInfo:   corev1.NodeSystemInfo{KubeletVersion: "v1.36.3", OSImage: "Debian"},
+	}
+	s.must(s.Status().Update(s.Context(), n))
+	n.Spec.Taints = nil // no controller takes away the one that nodes get
+	s.must(s.Update(s.Context(), n))
+}
+
+func service(namespace, name, ip string) *corev1.Service {
+	return &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{"k8s-app": name}},
+		Spec: corev1.ServiceSpec{
+			ClusterIP: ip, Selector: map[string]string{"app": name},
+			Ports: []corev1.ServicePort{{Name: "http", Port: 80, TargetPort: intstr.FromInt32(8080)}},
+		},
+	}
+}
+
+// deployment makes one with a ReplicaSet and pods that run.
+func (s *source) deployment(name string, pods int) {
+	s.Helper()
+	labels := map[string]string{"app": name}
+	template := corev1.PodTemplateSpec{
+		ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "c"}}},
+	}
+	d := &appsv1.Deployment{
+		ObjectMeta: metav1.ObjectMeta{Namespace: shop, Name: name},
+		Spec:       appsv1.DeploymentSpec{Selector: &metav1.LabelSelector{MatchLabels: labels}, Template: template},
+	}
+	replicas := int32(pods) //nolint:gosec // a few
+	d.Spec.Replicas = &replicas
+	s.add(d)
+	hash := map[string]string{"app": name, appsv1.DefaultDeploymentUniqueLabelKey: "h"}
+	template.Labels = hash
+	rs := &appsv1.ReplicaSet{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: shop, Name: name + "-h", Labels: hash,
+			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(d, appsv1.SchemeGroupVersion.WithKind("Deployment"))},
+		},
+		Spec: appsv1.ReplicaSetSpec{Replicas: &replicas, Selector: &metav1.LabelSelector{MatchLabels: hash}, Template: template},
+	}
+	s.add(rs)
+	for i := range pods {
+		s.pod(rs, fmt.Sprintf("%s-h-%d", name, i), hash, i)
+	}
+	d.Status = appsv1.DeploymentStatus{
+		ObservedGeneration: d.Generation, Replicas: replicas, UpdatedReplicas: replicas, ReadyReplicas: replicas, AvailableReplicas: replicas,
+		Conditions: []appsv1.DeploymentCondition{
+			{Type: appsv1.DeploymentAvailable, Status: corev1.ConditionTrue},
+			{Type: appsv1.DeploymentProgressing, Status: corev1.ConditionTrue, Reason: "NewReplicaSetAvailable"},
+		},
+	}
+	s.must(s.Status().Update(s.Context(), d))
+}
+
+func (s *source) pod(of *appsv1.ReplicaSet, name string, labels map[string]string, i int) {
+	s.Helper()
+	p := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: of.Namespace, Name: name, Labels: labels,
+			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(of, appsv1.SchemeGroupVersion.WithKind("ReplicaSet"))},
+		},
+		Spec: of.Spec.Template.Spec,
+	}
+	p.Spec.NodeName = fmt.Sprintf("node%d", i%3)
+	s.add(p)
+	since, ip := metav1.Now(), fmt.Sprintf("10.244.%d.%d", i%3, 2+i/3%250)
+	p.Status = corev1.PodStatus{
+		Phase: corev1.PodRunning, PodIP: ip, PodIPs: []corev1.PodIP{{IP: ip}}, StartTime: &since,
+		Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}},
+		ContainerStatuses: []corev1.ContainerStatus{{
+			Name: "c", Image: "c", Ready: true, State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: since}},
+		}},
+	}
+	s.must(s.Status().Update(s.Context(), p))
+}
+
+// slice makes the endpoints of a Service as the controller does.
+func (s *source) slice(svc *corev1.Service) {
+	s.Helper()
+	pods := &corev1.PodList{}
+	s.must(s.List(s.Context(), pods, client.InNamespace(svc.Namespace), client.MatchingLabels(svc.Spec.Selector)))
+	var all []*corev1.Pod
+	for i := range pods.Items {
+		all = append(all, &pods.Items[i])
+	}
+	s.add(sliceOf(svc, corev1.IPv4Protocol, all))
+}
+
+// snapshot takes one with replumb.
+func (s *source) snapshot() string {
+	s.Helper()
+	file := filepath.Join(s.dir, fmt.Sprintf("cluster-%d.tar.gz", time.Now().UnixNano()))
+	out, err := exec.CommandContext(s.Context(), s.replumb, "snapshot", "-o", file, "--kubeconfig", s.kubeconfig).CombinedOutput()
+	if err != nil {
+		s.Fatalf("%v: %s", err, out)
+	}
+	s.Logf("%s", out)
+	return file
+}
+
+// rehearse rehearses a move.
+func (s *source) rehearse(file string, inspect func(context.Context, client.Client) error) *Report {
+	s.Helper()
+	move := filepath.Join(s.dir, "move.yaml")
+	s.must(os.WriteFile(move, []byte(`apiVersion: replumb.dev/v1alpha1
+kind: Migration
+metadata: {name: move}
+spec:
+  serviceCIDR: {to: [`+newRange+`], apiServers: ["192.0.2.11:6443"]}
+  notify: [{urlFromEnv: NOWHERE_URL}]
+`), 0o600))
+	begun := time.Now()
+	m := &rehearsal{inspect: inspect, Options: Options{
+		Snapshot: file, Migration: move, Replumb: s.replumb,
+		Assets:   func(context.Context) (string, error) { return os.Getenv("KUBEBUILDER_ASSETS"), nil },
+		Progress: func(f string, args ...any) { s.Logf("%5.1fs %s", time.Since(begun).Seconds(), fmt.Sprintf(f, args...)) },
+	}}
+	r, err := m.run(s.Context())
+	s.must(err)
+	var text strings.Builder
+	s.must(r.Text(&text))
+	s.Log(text.String())
+	return r
+}
+
+func (r *Report) phase(name string) Phase {
+	at := slices.IndexFunc(r.Phases, func(p Phase) bool { return p.Name == name })
+	if at < 0 {
+		return Phase{}
+	}
+	return r.Phases[at]
+}
+
+// TestRehearse takes a snapshot of a cluster and has its Services moved in another one. The control is a Service that replumb refuses to
+// begin with.
+func TestRehearse(t *testing.T) {
+	s := newSource(t)
+	cart := service(shop, "cart", "10.96.3.7")
+	nodes := service(shop, "at-nodes", "10.96.3.8")
+	nodes.Spec.Type, nodes.Spec.Ports[0].NodePort = corev1.ServiceTypeNodePort, 30080
+	none := service(shop, "headless", corev1.ClusterIPNone)
+	for _, svc := range []*corev1.Service{cart, nodes, none} {
+		s.add(svc)
+	}
+	s.deployment("cart", 2)
+	s.slice(cart)
+	s.add(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: shop, Name: "pull"}, Type: corev1.SecretTypeDockerConfigJson, Data: map[string][]byte{
+		corev1.DockerConfigJsonKey: []byte(`{"auths":{}}`),
+	}})
+
+	var before, after corev1.Service
+	s.must(s.Get(t.Context(), client.ObjectKeyFromObject(cart), &before))
+	r := s.rehearse(s.snapshot(), moved)
+	if r.Outcome != Done || len(r.Errors) > 0 || r.Objects.Lacking > 0 {
+		t.Errorf("%s, with errors %q; not made: %v", r.Outcome, r.Errors, r.Objects.Refused)
+	}
+	for _, phase := range []string{"extend", "canary", "move"} {
+		if p := r.phase(phase); p.Done == 0 {
+			t.Errorf("phase %s did nothing: %+v", phase, p)
+		}
+	}
+	if r.Services.Move < 3 {
+		t.Errorf("%d Services move", r.Services.Move)
+	}
+	for _, step := range []string{"gate/certificates", "gate/kubelets", "gate/api-servers"} {
+		if !slices.ContainsFunc(r.Gates, func(g Gate) bool { return g.Step == step && g.Passed }) {
+			t.Errorf("%s was not passed: %+v", step, r.Gates)
+		}
+	}
+	if !slices.ContainsFunc(r.Restarts, func(title string) bool { return strings.Contains(title, "shop/cart") }) {
+		t.Errorf("Deployment shop/cart carries old addresses, and its restart is not planned: %q", r.Restarts)
+	}
+	s.must(s.Get(t.Context(), client.ObjectKeyFromObject(cart), &after))
+	if after.ResourceVersion != before.ResourceVersion || after.Spec.ClusterIP != "10.96.3.7" {
+		t.Errorf("the rehearsal has changed the cluster of the snapshot: %+v", after.Spec)
+	}
+
+	t.Run("control", func(t *testing.T) {
+		outside := service(shop, "outside", "10.96.3.9")
+		outside.Spec.ExternalIPs = []string{"192.0.2.77"}
+		s.add(outside)
+		r := s.rehearse(s.snapshot(), func(ctx context.Context, c client.Client) error {
+			svc := &corev1.Service{}
+			if err := c.Get(ctx, client.ObjectKeyFromObject(cart), svc); err != nil {
+				return err
+			}
+			if svc.Spec.ClusterIP != "10.96.3.7" {
+				return errors.New("service cart was moved although something blocks")
+			}
+			return nil
+		})
+		if r.Outcome != Blocked || len(r.Risks.Objections()) == 0 || r.phase("move").Done > 0 {
+			t.Errorf("%s, %+v", r.Outcome, r.Risks)
+		}
+	})
+}
+
+// moved holds once every Service of the rehearsal is in the new range, and every pod and Node is as it was.
+func moved(ctx context.Context, c client.Client) error {
+	services, pods, nodes := &corev1.ServiceList{}, &corev1.PodList{}, &corev1.NodeList{}
+	if err := errors.Join(c.List(ctx, services), c.List(ctx, pods, client.InNamespace(shop)), c.List(ctx, nodes)); err != nil {
+		return err
+	}
+	to := netip.MustParsePrefix(newRange)
+	for i := range services.Items {
+		svc := &services.Items[i]
+		a, err := netip.ParseAddr(svc.Spec.ClusterIP)
+		if err == nil && !to.Contains(a) {
+			return fmt.Errorf("service %s/%s is at %s", svc.Namespace, svc.Name, a)
+		}
+	}
+	for i := range pods.Items {
+		if p := &pods.Items[i]; p.Status.Phase != corev1.PodRunning || p.Status.PodIP == "" || len(p.OwnerReferences) == 0 {
+			return fmt.Errorf("pod %s does not run as it did: %+v", p.Name, p.Status)
+		}
+	}
+	for i := range nodes.Items {
+		if n := &nodes.Items[i]; n.Spec.PodCIDR == "" || len(n.Status.Addresses) != 1 {
+			return fmt.Errorf("node %s is not as it was: %+v", n.Name, n.Spec)
+		}
+	}
+	if len(nodes.Items) != 3 || len(pods.Items) < 2 {
+		return fmt.Errorf("%d nodes and %d pods", len(nodes.Items), len(pods.Items))
+	}
+	found := &discoveryv1.EndpointSliceList{}
+	if err := c.List(ctx, found, client.InNamespace(shop), client.MatchingLabels{discoveryv1.LabelServiceName: "cart"}); err != nil {
+		return err
+	}
+	if len(found.Items) == 0 || len(found.Items[0].Endpoints) == 0 {
+		return errors.New("service cart has no endpoints")
+	}
+	return nil
+}
+
+// TestRehearseMany measures how long it takes with a thousand Services and five thousand pods.
+func TestRehearseMany(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it takes minutes")
+	}
+	s := newSource(t)
+	const services, podsOfEach = 1000, 5
+	var eg errgroup.Group
+	eg.SetLimit(atOnce)
+	for i := range services {
+		eg.Go(func() error {
+			svc := service(shop, fmt.Sprintf("s%d", i), fmt.Sprintf("10.96.%d.%d", 10+i/250, 1+i%250))
+			s.add(svc)
+			s.deployment(svc.Name, podsOfEach)
+			s.slice(svc)
+			return nil
+		})
+	}
+	s.must(eg.Wait())
+	r := s.rehearse(s.snapshot(), nil)
+	if r.Outcome != Done || r.Objects.Lacking > 0 {
+		t.Errorf("%s, with errors %q; %d objects not made: %v", r.Outcome, r.Errors, r.Objects.Lacking, r.Objects.Refused)
+	}
+}
