@@ -134,6 +134,7 @@ func unused() map[string]string {
 		"create customresourcedefinitions.apiextensions.k8s.io": "manifests with definitions",
 		"list services": "report",
 		"list horizontalpodautoscalers.autoscaling":      "mode InPlace, whose nodes are emptied",
+		"list replicasets.apps":                          "spec.cni.again",
 		"list statefulsets.apps":                         "mode InPlace, whose nodes are emptied",
 		"get nodes":                                      "mode InPlace, whose nodes are marked",
 		"get ciliumnodeconfigs.cilium.io in kube-system": "mode InPlace, with spec.cni.kubeProxy: Replace",

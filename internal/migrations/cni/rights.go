@@ -133,6 +133,11 @@ func viewRules() []cluster.Rule {
 			Optional: true,
 		},
 		{
+			Why:      "Who makes pods again, where spec.cni.again has all of them made once more.",
+			Rights:   cluster.Grant("apps", "replicasets", "", "list"),
+			Optional: true,
+		},
+		{
 			Why: "What a plan with mode InPlace asks single nodes: which network their pods have, and who leads to Services there.",
 			Rights: slices.Concat(
 				cluster.Grant("", "nodes", "", "get"),
