@@ -158,7 +158,7 @@ func replaceProxy(t *testing.T) {
 	s.manifests(flannel + flannelAgent("kube-flannel") + kubeProxy + nodeConfigs + ownPool)
 	s.manifests(workload("Deployment", "web", ""))
 	s.running("web")
-	s.expect(3, viewer, []string{"check", "-f", s.file},
+	s.expect(3, viewer, []string{"check", "-f", s.file, "-o", "json"},
 		"ciliumnodeconfigs.cilium.io in kube-system (role replumb-networks-kube-proxy in deploy/rbac-cni.yaml)")
 	s.expect(3, viewer, []string{"plan", "-f", s.file})
 	s.expect(0, operator, []string{"check", "-f", s.file})

@@ -133,8 +133,11 @@ func unused() map[string]string {
 		"delete secrets in replumb-system":                      "manifests with Secrets",
 		"create customresourcedefinitions.apiextensions.k8s.io": "manifests with definitions",
 		"list services": "report",
-		"list horizontalpodautoscalers.autoscaling": "mode InPlace, whose nodes are emptied",
-		"list statefulsets.apps":                    "mode InPlace, whose nodes are emptied",
+		"list horizontalpodautoscalers.autoscaling":      "mode InPlace, whose nodes are emptied",
+		"list replicasets.apps":                          "spec.cni.again",
+		"list statefulsets.apps":                         "mode InPlace, whose nodes are emptied",
+		"get nodes":                                      "mode InPlace, whose nodes are marked",
+		"get ciliumnodeconfigs.cilium.io in kube-system": "mode InPlace, with spec.cni.kubeProxy: Replace",
 	}
 	for _, role := range Roles() {
 		for _, rule := range role.Rules {

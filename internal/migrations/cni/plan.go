@@ -273,9 +273,17 @@ func (p *Planner) restoreAll() []engine.Group {
 	return groups
 }
 
+// dismisses reports whether agents are taken away, which restores Pod Security as well.
+func (p *Planner) dismisses() bool {
+	return p.spec().Serving && (p.Agents != nil || len(p.Remains) > 0)
+}
+
 // tidy removes backups and, if the migration may begin again, what the Migration remembers of the cluster.
 func (p *Planner) tidy(reset bool) []engine.Group {
-	steps := append(p.Thaw(), p.Unprivilege())
+	steps := p.Thaw()
+	if !p.dismisses() {
+		steps = append(steps, p.Unprivilege())
+	}
 	if !reset {
 		return engine.InOrder(append(steps, p.Forget(p.sweep())...)...)
 	}

@@ -133,6 +133,19 @@ func viewRules() []cluster.Rule {
 			Optional: true,
 		},
 		{
+			Why:      "Who makes pods again, where spec.cni.again has all of them made once more.",
+			Rights:   cluster.Grant("apps", "replicasets", "", "list"),
+			Optional: true,
+		},
+		{
+			Why: "What a plan with mode InPlace asks single nodes: which network their pods have, and who leads to Services there.",
+			Rights: slices.Concat(
+				cluster.Grant("", "nodes", "", "get"),
+				cluster.In(metav1.NamespaceSystem, cluster.Grant("cilium.io", "ciliumnodeconfigs", "", "get")...),
+			),
+			Optional: true,
+		},
+		{
 			Why:      "Services, which report lists.",
 			Rights:   cluster.Grant("", "services", "", "list"),
 			Optional: true,
