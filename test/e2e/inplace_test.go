@@ -127,7 +127,7 @@ func addAskers(t *testing.T, l *lab.Lab, s *shop) {
 func killedOnTheWay(t *testing.T, l *lab.Lab, file string) {
 	t.Helper()
 	for _, moment := range []func(engine.Event) bool{
-		eventOf(engine.StepStarted, "rollout"), eventOf(engine.StepStarted, "drain/node1"), eventOf(engine.StepStarted, "switch/node1"),
+		eventOf(engine.StepStarted, "started/node1"), eventOf(engine.StepStarted, "drain/node1"), eventOf(engine.StepStarted, "switch/node1"),
 		eventOf(engine.StepStarted, "canary/node2"), eventOf(engine.StepStarted, "uncordon/node2"),
 	} {
 		o := operator{lab: l, killAt: moment}
