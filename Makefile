@@ -96,7 +96,7 @@ test: check test-api test-crash test-hostile test-root lab-basic ## check, and t
 .PHONY: test-api
 test-api: lab-api apipool $(GOTESTSUM) ## Tests against a real etcd and API server, and beside programs of Debian
 	@$(ASSETS) $(POOL) hack/apitests.sh ./internal/migrations/servicecidr $(NEEDY) -- -short -vet=off -tags apiserver,programs -timeout 60m
-	@$(ASSETS) hack/gotest.sh lab -tags apiserver,programs -timeout 10m ./...
+	@$(ASSETS) hack/gotest.sh lab -short -tags apiserver,programs -timeout 10m ./...
 
 .PHONY: test-crash
 test-crash: lab-api $(GOTESTSUM) ## The process killed with SIGKILL where every command of every kind is far from done, on API servers without nodes

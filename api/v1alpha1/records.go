@@ -20,7 +20,7 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 // +kubebuilder:validation:XValidation:rule="!has(self.from) || !self.from.exists(v, v.startsWith('ALIAS ')) || (size(self.from) == 1 && has(self.provider.route53))",message="has an alias; only Route 53 has such, and each is the one value of its record",fieldPath=".from"
 // +kubebuilder:validation:XValidation:rule="!has(self.then) || self.then.type == 'CNAME' || ((self.type == 'CNAME' || self.type == self.then.type) && (!has(self.fromType) || self.fromType == 'CNAME' || self.fromType == self.then.type))",message="has addresses of another family than the record had; A and AAAA can stand side by side, so write two records",fieldPath=".then.type"
 // +kubebuilder:validation:XValidation:rule="!has(self.then) || self.then.type != self.type || self.then.to != self.to",message="is what the record has already by to; leave it out",fieldPath=".then"
-// +kubebuilder:validation:XValidation:rule="!has(self.then) || !has(self.from) || (size(self.from) > 0 && self.then.to != self.from)",message="is empty, or is what then leads to; with then the record has to be told at its beginning from at its end",fieldPath=".from"
+// +kubebuilder:validation:XValidation:rule="!has(self.then) || !has(self.from) || (size(self.from) > 0 && self.then.to != self.from)",message="is empty, or is what then leads to; with then the record has to look different at its end than at its beginning",fieldPath=".from"
 // +kubebuilder:validation:XValidation:rule="!has(self.then) || !self.then.to.exists(v, v.startsWith('ALIAS ')) || has(self.provider.route53)",message="has an alias; only Route 53 has such",fieldPath=".then.to"
 type RecordSpec struct {
 	// Name in full, such as api.example.com.

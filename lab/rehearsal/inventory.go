@@ -71,7 +71,11 @@ func take(a *archive.Archive) (*inventory, error) {
 			if err := utiljson.Unmarshal(body, &content); err != nil {
 				return nil, fmt.Errorf("reading one of %s: %w", c.Resource, err)
 			}
-			o := &object{GroupVersionResource: c.GroupVersionResource, Unstructured: &unstructured.Unstructured{Object: content}, stage: middle}
+			o := &object{
+				GroupVersionResource: c.GroupVersionResource,
+				Unstructured:         &unstructured.Unstructured{Object: content},
+				stage:                middle,
+			}
 			o.SetAPIVersion(c.GroupVersion().String())
 			o.SetKind(c.Kind)
 			if why := skip(o); why != "" {

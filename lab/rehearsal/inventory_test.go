@@ -61,31 +61,38 @@ func TestFit(t *testing.T) {
 	}{
 		{
 			"what a server fills in goes", "", "configmaps", `kind: ConfigMap`, middle,
-			[]string{`"uid":"u"`, `"app":"a"`, `"ownerReferences"`}, []string{"resourceVersion", "creationTimestamp", "generation", "managedFields"},
+			[]string{`"uid":"u"`, `"app":"a"`, `"ownerReferences"`},
+			[]string{"resourceVersion", "creationTimestamp", "generation", "managedFields"},
 		},
 		{
 			"no webhook is called", "admissionregistration.k8s.io", "validatingwebhookconfigurations",
 			`{kind: ValidatingWebhookConfiguration, webhooks: [{name: x, matchConditions: [{name: a, expression: "true"}]}, {name: y}]}`, late,
-			[]string{`"expression":"false"`}, []string{`"expression":"true"`},
+			[]string{`"expression":"false"`},
+			[]string{`"expression":"true"`},
 		},
 		{
 			"no definition converts by a webhook", "apiextensions.k8s.io", "customresourcedefinitions",
 			`{kind: CustomResourceDefinition, spec: {group: x, conversion: {strategy: Webhook}}, status: {storedVersions: [v1]}}`, early,
-			[]string{`"group":"x"`}, []string{"Webhook", "storedVersions"},
+			[]string{`"group":"x"`},
+			[]string{"Webhook", "storedVersions"},
 		},
 		{
 			"a pod is made without ephemeral containers", "", "pods", `{kind: Pod, spec: {nodeName: node1, ephemeralContainers: [{name: debug}]}}`, middle,
-			[]string{`"nodeName":"node1"`}, []string{"debug"},
+			[]string{`"nodeName":"node1"`},
+			[]string{"debug"},
 		},
 		{"a job keeps its selector", "batch", "jobs", `{kind: Job, spec: {}}`, middle, []string{`"manualSelector":true`}, nil},
 		{
 			"a pull secret is valid", "", "secrets", `{kind: Secret, type: kubernetes.io/dockerconfigjson, data: {.dockerconfigjson: ""}}`, middle,
-			[]string{`"e30="`}, nil,
+			[]string{`"e30="`},
+			nil,
 		},
 		{
 			"the API server finds no kubelet", "", "nodes",
 			`{kind: Node, spec: {podCIDR: 10.244.1.0/24}, status: {addresses: [{type: InternalIP, address: 192.0.2.1}, {type: ExternalDNS, address: a.example}]}}`,
-			middle, []string{"192.0.2.1", "10.244.1.0/24"}, []string{"a.example"},
+			middle,
+			[]string{"192.0.2.1", "10.244.1.0/24"},
+			[]string{"a.example"},
 		},
 		{"quotas come last", "", "resourcequotas", `{kind: ResourceQuota, spec: {}}`, late, nil, nil},
 		{"namespaces come first", "", "namespaces", `{kind: Namespace}`, early, nil, nil},
@@ -130,7 +137,12 @@ func TestGroups(t *testing.T) {
 	owned := func(group, resource, kind, name, uid, owner string) *object {
 		o := objectOf(t, group, "v1", resource, `{kind: `+kind+`, metadata: {name: `+name+`, uid: `+uid+`}}`)
 		if owner != "" {
-			_ = unstructured.SetNestedSlice(o.Object, []any{map[string]any{"apiVersion": "v1", "kind": "X", "name": "x", "uid": owner}}, "metadata", "ownerReferences")
+			_ = unstructured.SetNestedSlice(
+				o.Object,
+				[]any{map[string]any{"apiVersion": "v1", "kind": "X", "name": "x", "uid": owner}},
+				"metadata",
+				"ownerReferences",
+			)
 		}
 		fit(o)
 		return o
@@ -165,7 +177,13 @@ func TestGroups(t *testing.T) {
 
 func TestNodePorts(t *testing.T) {
 	in := &inventory{objects: []*object{
-		objectOf(t, "", "v1", "services", `{kind: Service, metadata: {name: a}, spec: {ports: [{nodePort: 30080}, {nodePort: 20000}, {port: 80}]}}`),
+		objectOf(
+			t,
+			"",
+			"v1",
+			"services",
+			`{kind: Service, metadata: {name: a}, spec: {ports: [{nodePort: 30080}, {nodePort: 20000}, {port: 80}]}}`,
+		),
 		objectOf(t, "", "v1", "services", `{kind: Service, metadata: {name: b}, spec: {healthCheckNodePort: 31000}}`),
 		objectOf(t, "", "v1", "pods", `{kind: Pod, metadata: {name: c}}`),
 	}}

@@ -323,42 +323,57 @@ func (m *rehearsal) plan(ctx context.Context, file string) error {
 	if s.code != codeDone && s.code != codeBlocked {
 		return failure("plan", s)
 	}
-	var plan struct {
-		Services []struct{ Strategy, Risk string }
-		Phases   []struct {
-			Name  string
-			Steps []struct {
-				ID, Title string
-				Role      engine.Role
-			}
-		}
-	}
-	if err := json.Unmarshal(s.stdout, &plan); err != nil {
+	var planned planned
+	if err := json.Unmarshal(s.stdout, &planned); err != nil {
 		return fmt.Errorf("reading what replumb plan says: %w", err)
 	}
-	for _, svc := range plan.Services {
-		if svc.Strategy == "pin" || svc.Strategy == "stay" {
-			m.report.Services.Stay++
-			continue
-		}
-		m.report.Services.Move++
-		if svc.Risk != "" {
-			m.report.Services.AtRisk++
+	planned.services(&m.report.Services)
+	batches, restarts := planned.steps()
+	m.report.Restarts = append(m.report.Restarts, restarts...)
+	m.report.WaitsLeftOut = (time.Duration(batches)*m.settings.Settle + m.settings.Pauses).Seconds()
+	return nil
+}
+
+// planned is what a rehearsal reads of the output of replumb plan.
+type planned struct {
+	Services []struct{ Strategy, Risk string }
+	Phases   []struct {
+		Name  string
+		Steps []struct {
+			ID, Title string
+			Role      engine.Role
 		}
 	}
-	batches := 0
-	for _, phase := range plan.Phases {
+}
+
+// services counts the Services of a plan.
+func (p *planned) services(into *Fates) {
+	for _, svc := range p.Services {
+		if svc.Strategy == "pin" || svc.Strategy == "stay" {
+			into.Stay++
+			continue
+		}
+		into.Move++
+		if svc.Risk != "" {
+			into.AtRisk++
+		}
+	}
+}
+
+// steps are the number of batches of a plan, each of which ends with a wait, and the titles of its restarts.
+func (p *planned) steps() (batches int, restarts []string) {
+	restarting := []engine.Role{engine.RoleWait, engine.RoleMove, engine.RoleWrite}
+	for _, phase := range p.Phases {
 		for _, step := range phase.Steps {
 			switch {
 			case phase.Name == "move" && step.Role == engine.RoleBarrier:
 				batches++
-			case phase.Name == "refresh" && slices.Contains([]engine.Role{engine.RoleWait, engine.RoleMove, engine.RoleWrite}, step.Role):
-				m.report.Restarts = append(m.report.Restarts, step.Title)
+			case phase.Name == "refresh" && slices.Contains(restarting, step.Role):
+				restarts = append(restarts, step.Title)
 			}
 		}
 	}
-	m.report.WaitsLeftOut = (time.Duration(batches)*m.settings.Settle + m.settings.Pauses).Seconds()
-	return nil
+	return batches, restarts
 }
 
 // tries is how often apply is run: an API server that restarts at a gate may end a run, and the same command carries on.

@@ -115,7 +115,7 @@ func (s *source) deployment(name string, pods int) {
 		ObjectMeta: metav1.ObjectMeta{Namespace: shop, Name: name},
 		Spec:       appsv1.DeploymentSpec{Selector: &metav1.LabelSelector{MatchLabels: labels}, Template: template},
 	}
-	replicas := int32(pods) //nolint:gosec // a few
+	replicas := int32(pods)
 	d.Spec.Replicas = &replicas
 	s.add(d)
 	hash := map[string]string{"app": name, appsv1.DefaultDeploymentUniqueLabelKey: "h"}
@@ -132,7 +132,11 @@ func (s *source) deployment(name string, pods int) {
 		s.pod(rs, fmt.Sprintf("%s-h-%d", name, i), hash, i)
 	}
 	d.Status = appsv1.DeploymentStatus{
-		ObservedGeneration: d.Generation, Replicas: replicas, UpdatedReplicas: replicas, ReadyReplicas: replicas, AvailableReplicas: replicas,
+		ObservedGeneration: d.Generation,
+		Replicas:           replicas,
+		UpdatedReplicas:    replicas,
+		ReadyReplicas:      replicas,
+		AvailableReplicas:  replicas,
 		Conditions: []appsv1.DeploymentCondition{
 			{Type: appsv1.DeploymentAvailable, Status: corev1.ConditionTrue},
 			{Type: appsv1.DeploymentProgressing, Status: corev1.ConditionTrue, Reason: "NewReplicaSetAvailable"},
@@ -233,9 +237,15 @@ func TestRehearse(t *testing.T) {
 	}
 	s.deployment("cart", 2)
 	s.slice(cart)
-	s.add(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: shop, Name: "pull"}, Type: corev1.SecretTypeDockerConfigJson, Data: map[string][]byte{
-		corev1.DockerConfigJsonKey: []byte(`{"auths":{}}`),
-	}})
+	s.add(
+		&corev1.Secret{
+			ObjectMeta: metav1.ObjectMeta{Namespace: shop, Name: "pull"},
+			Type:       corev1.SecretTypeDockerConfigJson,
+			Data: map[string][]byte{
+				corev1.DockerConfigJsonKey: []byte(`{"auths":{}}`),
+			},
+		},
+	)
 
 	var before, after corev1.Service
 	s.must(s.Get(t.Context(), client.ObjectKeyFromObject(cart), &before))

@@ -65,10 +65,12 @@ func TestReachesNoOne(t *testing.T) {
 	job := s.Rehearsed.Spec
 	if job.ServiceCIDR.APIServers != nil || job.Windows != nil || job.Batch.Settle.Duration != 0 || job.Batch.Size != 5 || job.Tiers[0].Pause != nil ||
 		job.Proof.Agents != v1alpha1.AgentsDisabled || job.Proof.Probes != nil || job.ServiceCIDR.Follower != v1alpha1.FollowerDisabled ||
-		job.ServiceCIDR.Barrier.Mode != v1alpha1.BarrierHealthCheck || job.ServiceCIDR.Refresh.Mode != v1alpha1.RefreshReport {
+		job.ServiceCIDR.Barrier.Mode != v1alpha1.BarrierHealthCheck ||
+		job.ServiceCIDR.Refresh.Mode != v1alpha1.RefreshReport {
 		t.Errorf("rehearsed: %+v", job)
 	}
-	if s.Given.Spec.Batch.Settle.Duration != 30*time.Second || len(s.Given.Spec.Windows) != 1 || s.Given.Spec.ServiceCIDR.Refresh.Mode != "" {
+	if s.Given.Spec.Batch.Settle.Duration != 30*time.Second || len(s.Given.Spec.Windows) != 1 ||
+		s.Given.Spec.ServiceCIDR.Refresh.Mode != "" {
 		t.Errorf("the plan of the snapshot has lost its pace: %+v", s.Given.Spec)
 	}
 	if s.Settle != 30*time.Second || s.Pauses != 30*time.Minute {

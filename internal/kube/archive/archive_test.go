@@ -143,7 +143,8 @@ func withEntry(t testing.TB, head *tar.Header, body string) []byte {
 func oversized(t testing.TB, kind byte, size int64) []byte {
 	t.Helper()
 	var entry bytes.Buffer
-	if err := tar.NewWriter(&entry).WriteHeader(&tar.Header{Name: objectsDir + "000001.json", Size: size, Format: tar.FormatGNU}); err != nil {
+	if err := tar.NewWriter(&entry).
+		WriteHeader(&tar.Header{Name: objectsDir + "000001.json", Size: size, Format: tar.FormatGNU}); err != nil {
 		t.Fatal(err)
 	}
 	const kindAt, sumAt, sumEnd = 156, 148, 156 // of a header (archive/tar format.go)

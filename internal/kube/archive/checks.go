@@ -47,23 +47,29 @@ func (r *Reading) Found() findings.Findings { return findings.Run(Checks(), r) }
 func Checks() []findings.Check[*Reading] {
 	return findings.Group("Snapshot", []findings.Check[*Reading]{
 		{
-			Code: "RP0001", Severity: findings.Warning, Run: checkLive,
-			Claim: "the cluster itself was asked, as it is now",
+			Code:     "RP0001",
+			Severity: findings.Warning,
+			Run:      checkLive,
+			Claim:    "the cluster itself was asked, as it is now",
 			Why: "a snapshot shows a cluster as it was when it was taken, to the one who took it: what has changed since, and what others may do, " +
 				"is not in it",
 			Fix: "run the same command on the cluster, without --from, before apply",
 		},
 		{
-			Code: "RP0002", Severity: findings.Warning, Run: checkTried,
-			Claim: "the API server was asked whether it accepts what checks try",
+			Code:     "RP0002",
+			Severity: findings.Warning,
+			Run:      checkTried,
+			Claim:    "the API server was asked whether it accepts what checks try",
 			Why: "from a snapshot no dry run is made, and each counts as accepted: webhooks, quotas and policies that would refuse it are found on " +
 				"the cluster alone",
 			Fix: "run replumb check on the cluster, without --from, before apply",
 		},
 		{
-			Code: "RP0003", Severity: findings.Warning, Run: checkRead,
-			Claim: "all that checks look at could be read",
-			Why:   "checks know nothing of what the one who took the snapshot may not read, and say so only where it is all that they look at",
+			Code:     "RP0003",
+			Severity: findings.Warning,
+			Run:      checkRead,
+			Claim:    "all that checks look at could be read",
+			Why:      "checks know nothing of what the one who took the snapshot may not read, and say so only where it is all that they look at",
 			Fix: "take the snapshot again with the roles to view: replumb rbac KIND --for view prints them; what was not asked for then is found on the " +
 				"cluster alone",
 		},

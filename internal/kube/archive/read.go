@@ -134,7 +134,7 @@ type reader struct {
 	seen   int
 }
 
-// next is where an entry begins. An archive has files alone, whose names lead nowhere else: whoever unpacks one of others' must not be harmed.
+// next is where an entry begins. An archive has files alone, whose names lead nowhere else: unpacking one of others' must not do harm.
 func (r *reader) next() (*tar.Header, error) {
 	h, err := r.tar.Next()
 	switch {

@@ -68,8 +68,10 @@ func TestWhereNewPodsBelong(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			s := &Survey{
-				Nodes: nodes, Ranges: ofNodes(nodes, nil), Manifests: &Manifests{Ranges: []netip.Prefix{netip.MustParsePrefix("10.200.0.0/16")}},
-				Spec: Spec{From: tt.from},
+				Nodes:     nodes,
+				Ranges:    ofNodes(nodes, nil),
+				Manifests: &Manifests{Ranges: []netip.Prefix{netip.MustParsePrefix("10.200.0.0/16")}},
+				Spec:      Spec{From: tt.from},
 			}
 			p := &Planner{Survey: s}
 			if got := fmt.Sprint(p.trial([]string{"node3"}, tt.direction).(*connectivity.Step).Home["node3"]); got != tt.want {

@@ -39,8 +39,10 @@ func ingressChecks() []findings.Check[Input] {
 			Fix:   "make a key with tsig-keygen, have the server ask for it, and name it under provider.rfc2136.tsigSecret or tsigKeyFile",
 		},
 		{
-			Code: "RP3305", Severity: findings.Warning, Run: checkEnds,
-			Claim: "what names of the API have at last answers already",
+			Code:     "RP3305",
+			Severity: findings.Warning,
+			Run:      checkEnds,
+			Claim:    "what names of the API have at last answers already",
 			Why: "apply leads such a name there once all control planes have moved, and waits for it before it does; a certificate that is " +
 				"not good for the name ends the run",
 			Fix: "nothing, if the load balancer is to be made by then; else have it lead to API servers, and correct then of the record, " +

@@ -139,7 +139,6 @@ func (s *changeStep) Do(ctx context.Context) error {
 	if err := s.answers(ctx, seen, want); err != nil {
 		return err
 	}
-	s.guide = ""
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), writeLimit)
 	defer cancel()
 	if err := s.remember(ctx, seen, want); err != nil {
@@ -162,6 +161,9 @@ func (s *changeStep) answers(ctx context.Context, seen *scene, want Set) error {
 		return nil
 	}
 	err := s.move.Answer(ctx, both(seen.now.Values, want.Values))
+	if err == nil { // what it asked for is there
+		s.guide = ""
+	}
 	if s.stage == turn && engine.Retryable(err) {
 		s.guide = fmt.Sprintf("Have %s answer, with a certificate that is good for %s. replumb goes on by itself.",
 			list(want.Values), s.move.name[:len(s.move.name)-1])
@@ -204,7 +206,7 @@ func (s *changeStep) remember(ctx context.Context, seen *scene, want Set) error 
 	if !seen.now.Same(want) {
 		status.Seen = nil
 	}
-	if seen.now.TTL > seen.low && s.stage != restore && s.stage != leave && !aliased(seen.now.Values) {
+	if seen.now.TTL > seen.low && s.lowers(seen) {
 		status.LoweredAt = nil
 		if status.TTL > 0 { // it may have been raised since
 			status.TTL = max(status.TTL, wholeSeconds(seen.now.TTL))
@@ -224,6 +226,11 @@ func (s *changeStep) remember(ctx context.Context, seen *scene, want Set) error 
 		return fmt.Errorf("remembering %s: %w", seen.now, err)
 	}
 	return nil
+}
+
+// lowers reports whether the record has the low time to live from this step on: an alias has none of its own.
+func (s *changeStep) lowers(seen *scene) bool {
+	return s.stage != restore && s.stage != leave && !aliased(seen.now.Values)
 }
 
 // Verify implements engine.Step. It comes after a write, which is seen at once where it was made.

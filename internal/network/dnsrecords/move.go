@@ -182,8 +182,8 @@ func (m *Move) Restore() []engine.Step { return []engine.Step{m.change(restore, 
 // Leave gives the record its time to live back wherever it is, for a move that goes neither on nor back.
 func (m *Move) Leave() []engine.Step { return []engine.Step{m.change(leave, engine.Forward)} }
 
-// Back takes the record back to what it was, from wherever it is, the same careful way. From what it has at last it goes in one change. There is nothing to do if nothing
-// was ever written. Undoing steps one by one leaves the waits out.
+// Back takes the record back to what it was, from wherever it is, the same careful way. From what it has at last it goes in one change. There
+// is nothing to do if nothing was ever written. Undoing steps one by one leaves the waits out.
 func (m *Move) Back() []engine.Step {
 	return slices.Concat(m.SwitchBack(), m.RestoreBack())
 }

@@ -77,13 +77,18 @@ func (s *scene) origin(written []string, d engine.Direction) error {
 			Hint: "write into from what it had before",
 		}
 	}
-	if s.known && s.then != nil && slices.Equal(s.from, s.then) {
-		return &Error{
-			Record: s.now.String(), Problem: fmt.Sprintf("%s is what it had before, and what it is to have by then", list(s.then)),
-			Hint: "lead then to something else: the record cannot be told at its beginning from at its end",
-		}
+	return s.roundTrip()
+}
+
+// roundTrip refuses a record that is to have at last what it had before: it could not be known whether it is to move or has moved.
+func (s *scene) roundTrip() error {
+	if !s.known || s.then == nil || !slices.Equal(s.from, s.then) {
+		return nil
 	}
-	return nil
+	return &Error{
+		Record: s.now.String(), Problem: fmt.Sprintf("%s is what it had before, and what it is to have by then", list(s.then)),
+		Hint: "lead then to something else: at its end the record has to look different than at its beginning",
+	}
 }
 
 // swaps reports whether the record is of more than one type in turns.
@@ -163,15 +168,8 @@ func (s *scene) past(st stage, d engine.Direction) bool {
 	if st == leave {
 		return s.memory == nil
 	}
-	if d == engine.Backward {
-		switch {
-		case !s.known:
-			return true
-		case s.memory == nil && s.now.Same(s.set(s.from)):
-			return true
-		case st == drain && s.memory != nil && s.memory.PublishedAt == nil:
-			return true
-		}
+	if d == engine.Backward && s.neverLeft(st) {
+		return true
 	}
 	if s.beyond() { // from there it goes back in one change, and forward there is only what comes after
 		return slices.Contains([]stage{lower, expire, widen, settle}, st) ||
@@ -181,6 +179,11 @@ func (s *scene) past(st stage, d engine.Direction) bool {
 		return true
 	}
 	return slices.Contains([]stage{lower, expire, widen, settle}, st) && s.now.Same(s.set(s.goal(st, d)))
+}
+
+// neverLeft reports whether there is nothing to take back at a stage.
+func (s *scene) neverLeft(st stage) bool {
+	return !s.known || s.memory == nil && s.now.Same(s.set(s.from)) || st == drain && s.memory != nil && s.memory.PublishedAt == nil
 }
 
 // want is what the record has to be at a stage.

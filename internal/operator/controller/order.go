@@ -79,7 +79,7 @@ func ahead(m *v1alpha1.Migration, others []v1alpha1.Migration) *v1alpha1.Migrati
 	return first
 }
 
-// with is all Migrations: some are told of all others but the one that is decided about.
+// with is all Migrations: some have all others but the one that is decided about.
 func with(m *v1alpha1.Migration, others []v1alpha1.Migration) []v1alpha1.Migration {
 	return append([]v1alpha1.Migration{*m}, others...)
 }

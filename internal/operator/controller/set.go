@@ -10,16 +10,16 @@ import (
 	"github.com/replumb/replumb/internal/together"
 )
 
-// crew is the set of a Migration, in its order. Those that the cluster does not have are nil.
-type crew struct {
+// members are those of the set of a Migration, in its order. Those that the cluster does not have are nil.
+type members struct {
 	names []string
 	all   []*v1alpha1.Migration
 	// at is where the Migration itself is.
 	at int
 }
 
-// crewOf is the set that a Migration says it is in; none, if it says so of none.
-func crewOf(m *v1alpha1.Migration, others []v1alpha1.Migration) (c crew, in bool) {
+// membersOf is the set that a Migration says it is in; none, if it says so of none.
+func membersOf(m *v1alpha1.Migration, others []v1alpha1.Migration) (c members, in bool) {
 	if m.Annotations[v1alpha1.AnnotationSet] == "" {
 		return c, false
 	}
@@ -42,7 +42,7 @@ func named(name string, m *v1alpha1.Migration, others []v1alpha1.Migration) *v1a
 }
 
 // wrong says why a set cannot be one; empty if it can, as far as its Migrations are there.
-func (c crew) wrong() string {
+func (c members) wrong() string {
 	if c.at < 0 {
 		return fmt.Sprintf("%s lists %s, and not this Migration", v1alpha1.AnnotationSet, strings.Join(c.names, ", "))
 	}
@@ -74,7 +74,7 @@ func standing(m *v1alpha1.Migration) bool { return m != nil && (begun(m) || midw
 func final(m *v1alpha1.Migration) bool    { return m != nil && m.Status.PointOfNoReturnPassed }
 
 // before is what has to happen with others of the set before an act; empty if its turn has come.
-func (c crew) before(act Act) string {
+func (c members) before(act Act) string {
 	switch act {
 	case Apply:
 		return c.beforeApply()
@@ -86,7 +86,7 @@ func (c crew) before(act Act) string {
 	return ""
 }
 
-func (c crew) beforeApply() string {
+func (c members) beforeApply() string {
 	for i, m := range c.all[:c.at] {
 		if !moved(m) {
 			return c.awaits(i, "has to move before this one")
@@ -95,7 +95,7 @@ func (c crew) beforeApply() string {
 	return ""
 }
 
-func (c crew) beforeRollback() string {
+func (c members) beforeRollback() string {
 	for i, m := range slices.Backward(c.all) {
 		if i > c.at && standing(m) {
 			return c.awaits(i, "moved after this one and goes back before it")
@@ -104,7 +104,7 @@ func (c crew) beforeRollback() string {
 	return ""
 }
 
-func (c crew) beforeFinish() string {
+func (c members) beforeFinish() string {
 	for i, m := range c.all {
 		switch {
 		case i < c.at && (m == nil || !over(m)):
@@ -117,7 +117,7 @@ func (c crew) beforeFinish() string {
 }
 
 // awaits says for which of the set one waits, and where that one stands.
-func (c crew) awaits(i int, why string) string {
+func (c members) awaits(i int, why string) string {
 	m := c.all[i]
 	stands := "which is not in the cluster"
 	if m != nil {
@@ -139,7 +139,7 @@ func desired(m *v1alpha1.Migration) v1alpha1.DesiredState {
 // ordered has a Migration of a set wait for its turn, as the command line has with a file of several: what each moves is proven by what moved
 // before it.
 func ordered(s Scene, d Decision, _ migration.Approvals) (Decision, bool) {
-	c, in := crewOf(s.Migration, s.Others)
+	c, in := membersOf(s.Migration, s.Others)
 	if !in || d.Act == Plan {
 		return Decision{}, false
 	}
@@ -156,7 +156,7 @@ func ordered(s Scene, d Decision, _ migration.Approvals) (Decision, bool) {
 }
 
 // settled leaves the Migration where it is for good: the way back is closed, or it has moved and others have gone on from there.
-func (c crew) settled(act Act) (Decision, bool) {
+func (c members) settled(act Act) (Decision, bool) {
 	if i := slices.IndexFunc(c.all, final); act == Rollback && i >= 0 {
 		return stalled(v1alpha1.ReasonNotPossible, fmt.Sprintf(
 			"migration %s of its set has passed the point of no return\nhint: set spec.desired to Finished", c.names[i])), true

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// endWithin is how long a member may take to end that was told to. Then it is killed.
+// endWithin is how long a member may take to end once it was asked to. Then it is killed.
 const endWithin = 20 * time.Second
 
 // Member is one of an etcd: where it is, and whether it runs.
@@ -34,7 +34,9 @@ type Member struct {
 func Binary() (string, error) {
 	assets := os.Getenv("KUBEBUILDER_ASSETS")
 	if assets == "" {
-		return "", errors.New("KUBEBUILDER_ASSETS does not name a directory with etcd and kube-apiserver\nhint: run the tests with: make test")
+		return "", errors.New(
+			"KUBEBUILDER_ASSETS does not name a directory with etcd and kube-apiserver\nhint: run the tests with: make test",
+		)
 	}
 	return filepath.Join(assets, "etcd"), nil
 }
@@ -50,7 +52,7 @@ func (m *Member) Start(flags ...string) error {
 	if err != nil {
 		return err
 	}
-	cmd := exec.Command(binary, append(m.flags(), flags...)...) //nolint:noctx // it ends when it is told to, and with this process
+	cmd := exec.Command(binary, append(m.flags(), flags...)...) //nolint:noctx // it ends when it is asked to, and with this process
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	ended, started := make(chan struct{}), make(chan error)

@@ -251,8 +251,10 @@ func (o *Others) work() map[string]error {
 		return o.tenant.Patch(ctx, d.DeepCopy(), client.RawPatch(types.MergePatchType, []byte(body)), append(opts, client.DryRunAll)...)
 	}
 	out := map[string]error{
-		"annotate a deployment":         merge(`{"metadata":{"annotations":{"note":"a"}}}`),
-		"break the glass":               merge(`{"metadata":{"labels":{"` + v1alpha1.LabelBreakGlass + `":"true"}},"spec":{"paused":true}}`),
+		"annotate a deployment": merge(`{"metadata":{"annotations":{"note":"a"}}}`),
+		"break the glass": merge(
+			`{"metadata":{"labels":{"` + v1alpha1.LabelBreakGlass + `":"true"}},"spec":{"paused":true}}`,
+		),
 		"change as replumb":             merge(`{"spec":{"paused":true}}`, client.FieldOwner(v1alpha1.FieldManager)),
 		"scale a deployment":            o.scale(ctx, d),
 		"write a status":                o.tenant.Status().Update(ctx, scaled, client.DryRunAll),
@@ -350,7 +352,7 @@ func (o *Others) Suspended() {
 		switch theirOwn := slices.Contains([]string{"own", "by-hand"}, of.GetName()); {
 		case theirOwn && text(o, have.Object) != text(o, written(of)):
 			o.Errorf("%s %s is %s, was %s", of.GetKind(), of.GetName(), text(o, have.Object), text(o, written(of)))
-		case !theirOwn && !(off && noted):
+		case !theirOwn && (!off || !noted):
 			o.Errorf("%s %s is not suspended: %s", of.GetKind(), of.GetName(), text(o, have.Object))
 		}
 	}

@@ -145,7 +145,9 @@ func (s *Step) address(pod *corev1.Pod) (netip.Addr, error) {
 		return a, err
 	}
 	if home := s.Home[pod.Spec.NodeName]; len(home) > 0 && !within(home, a) {
-		return netip.Addr{}, &strayError{fmt.Sprintf("node %s gave a new pod the address %s, which is not in %v", pod.Spec.NodeName, a, home)}
+		return netip.Addr{}, &strayError{
+			fmt.Sprintf("node %s gave a new pod the address %s, which is not in %v", pod.Spec.NodeName, a, home),
+		}
 	}
 	if len(s.Home) == 0 && len(s.Within) > 0 && !within(s.Within, a) {
 		return netip.Addr{}, fmt.Errorf("node %s gave a new pod the address %s, which is not in %v: something pins its pool",

@@ -298,7 +298,8 @@ func TestTypeChangesTwice(t *testing.T) {
 		want rrset
 	}{
 		{
-			"a CNAME", v1alpha1.RecordEnd{Type: v1alpha1.RecordCNAME, To: []string{"new.elb.test"}},
+			"a CNAME",
+			v1alpha1.RecordEnd{Type: v1alpha1.RecordCNAME, To: []string{"new.elb.test"}},
 			rrset{Name: "api.example.test.", Type: "CNAME", TTL: 30, Records: values("new.elb.test.")},
 		},
 		{"an alias", v1alpha1.RecordEnd{Type: v1alpha1.RecordA, To: []string{newAlias}}, alias("dualstack.new.elb.test.", false)},
@@ -308,8 +309,13 @@ func TestTypeChangesTwice(t *testing.T) {
 			z := open(t, s, resolvers(t, s))
 			now := time.Date(2026, 11, 26, 12, 0, 0, 0, time.UTC)
 			m, err := dnsrecords.NewMove(v1alpha1.RecordSpec{
-				Name: "api.example.test", Type: v1alpha1.RecordA, FromType: v1alpha1.RecordCNAME, To: []string{"203.0.113.7"}, Then: &tt.then,
-				TTL: ptr.To(int32(30)), Drain: &metav1.Duration{Duration: 10 * time.Second},
+				Name:     "api.example.test",
+				Type:     v1alpha1.RecordA,
+				FromType: v1alpha1.RecordCNAME,
+				To:       []string{"203.0.113.7"},
+				Then:     &tt.then,
+				TTL:      ptr.To(int32(30)),
+				Drain:    &metav1.Duration{Duration: 10 * time.Second},
 			}, z, z.client, notes{})
 			if err != nil {
 				t.Fatal(err)
