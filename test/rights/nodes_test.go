@@ -110,9 +110,10 @@ func TestNodes(t *testing.T) {
 // unusedByNodes are the rights that no request takes here, with what would.
 func unusedByNodes() map[string]string {
 	all := map[string]string{
-		"list endpointslices.discovery.k8s.io in default":  "a control plane that moves",
-		"list networkpolicies.crd.projectcalico.org":       "clusters that have policies of Calico",
-		"list globalnetworkpolicies.crd.projectcalico.org": "clusters that have policies of Calico",
+		"get validatingadmissionpolicybindings.admissionregistration.k8s.io replumb-freeze-deploys": lifted,
+		"list endpointslices.discovery.k8s.io in default":                                           "a control plane that moves",
+		"list networkpolicies.crd.projectcalico.org":                                                "clusters that have policies of Calico",
+		"list globalnetworkpolicies.crd.projectcalico.org":                                          "clusters that have policies of Calico",
 	}
 	all["patch services in replumb-system"] = "the Service of agents is there already"
 	maps.Copy(all, unusedAround())

@@ -73,11 +73,12 @@ func (s *scene) madeByKubeadm(pods string) {
 func unusedByPods() map[string]string {
 	const leaked = "an address that no pod has any more is taken back"
 	all := map[string]string{
-		"delete ipamhandles.crd.projectcalico.org":   leaked,
-		"patch ipreservations.crd.projectcalico.org": "nodes join or leave while the pools change",
-		"list ciliumpodippools.cilium.io":            "replumb ranges",
-		"get jobs.batch":                             "the pods of Jobs that are evicted",
-		"patch services in replumb-system":           "the Service that agents call moves, where Services do",
+		"get validatingadmissionpolicybindings.admissionregistration.k8s.io replumb-freeze-deploys": lifted,
+		"delete ipamhandles.crd.projectcalico.org":                                                  leaked,
+		"patch ipreservations.crd.projectcalico.org":                                                "nodes join or leave while the pools change",
+		"list ciliumpodippools.cilium.io":                                                           "replumb ranges",
+		"get jobs.batch":                                                                            "the pods of Jobs that are evicted",
+		"patch services in replumb-system":                                                          "the Service that agents call moves, where Services do",
 	}
 	maps.Copy(all, unusedAgents())
 	maps.Copy(all, unusedKinds(podcidr.Roles()))

@@ -77,6 +77,9 @@ const agents = "what agents may do themselves, which users can only give them if
 // older is why users may change definitions.
 const older = "the definition is one of an older replumb"
 
+// lifted is why users may look at the binding of a freeze of deployments.
+const lifted = "a freeze of deployments that the Migration no longer asks for"
+
 // unusedAround are what no request takes of the rights that every kind has around its own steps.
 func unusedAround() map[string]string {
 	return map[string]string{

@@ -135,6 +135,7 @@ func unused() map[string]string {
 		"list services": "report",
 		"list horizontalpodautoscalers.autoscaling":      "mode InPlace, whose nodes are emptied",
 		"list replicasets.apps":                          "spec.cni.again",
+		"list poddisruptionbudgets.policy":               "spec.cni.again",
 		"list statefulsets.apps":                         "mode InPlace, whose nodes are emptied",
 		"get nodes":                                      "mode InPlace, whose nodes are marked",
 		"get ciliumnodeconfigs.cilium.io in kube-system": "mode InPlace, with spec.cni.kubeProxy: Replace",

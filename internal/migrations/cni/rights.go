@@ -133,8 +133,10 @@ func viewRules() []cluster.Rule {
 			Optional: true,
 		},
 		{
-			Why:      "Who makes pods again, where spec.cni.again has all of them made once more.",
-			Rights:   cluster.Grant("apps", "replicasets", "", "list"),
+			Why: "Who makes pods again, and how many have to be there, where spec.cni.again has all of them made once more.",
+			Rights: slices.Concat(
+				cluster.Grant("apps", "replicasets", "", "list"), cluster.Grant("policy", "poddisruptionbudgets", "", "list"),
+			),
 			Optional: true,
 		},
 		{
