@@ -72,7 +72,9 @@ func (s *site) shut(m *machine) {
 func (s *site) endpoint(m *machine) *discoveryv1.EndpointSlice {
 	return &discoveryv1.EndpointSlice{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: metav1.NamespaceDefault, Name: "api-" + m.name, Labels: map[string]string{discoveryv1.LabelServiceName: "kubernetes"},
+			Namespace: metav1.NamespaceDefault,
+			Name:      "api-" + m.name,
+			Labels:    map[string]string{discoveryv1.LabelServiceName: "kubernetes"},
 		},
 		AddressType: discoveryv1.AddressTypeIPv4, Endpoints: []discoveryv1.Endpoint{{Addresses: []string{s.foreign(m.at.String())}}},
 		Ports: []discoveryv1.EndpointPort{{Name: ptr.To("https"), Port: ptr.To[int32](apiPort)}},

@@ -23,7 +23,12 @@ func TestPlansWithAgents(t *testing.T) {
 	for name, agents := range map[string]v1alpha1.AgentMode{"with agents": v1alpha1.AgentsEnabled, "without": v1alpha1.AgentsDisabled} {
 		t.Run(name, func(t *testing.T) {
 			p, _ := planner(t, in)
-			config := &lossguard.AgentConfig{Cluster: p.Tools.Cluster, Migration: "m", Own: p.Tools.Image, Spec: v1alpha1.ProofSpec{Agents: agents}}
+			config := &lossguard.AgentConfig{
+				Cluster:   p.Tools.Cluster,
+				Migration: "m",
+				Own:       p.Tools.Image,
+				Spec:      v1alpha1.ProofSpec{Agents: agents},
+			}
 			p.Agents = config.New(len(p.Survey.Nodes))
 			for _, plan := range []*engine.Plan{p.Apply(), p.Rollback(), p.Finish()} {
 				if err := plan.Validate(); err != nil {

@@ -94,7 +94,7 @@ func inPlaceRules() []cluster.Rule {
 
 // viewRules are what checks, plans and status look at.
 func viewRules() []cluster.Rule {
-	return []cluster.Rule{
+	rules := []cluster.Rule{
 		{
 			Why: "Nodes, and what runs on them.",
 			Rights: slices.Concat(
@@ -127,6 +127,13 @@ func viewRules() []cluster.Rule {
 			Rights:   cluster.Grant("networking.k8s.io", "servicecidrs", "", "list"),
 			Optional: true,
 		},
+	}
+	return slices.Concat(rules, viewInPlace(), viewManifests())
+}
+
+// viewInPlace is what mode InPlace and spec.cni.again look at besides.
+func viewInPlace() []cluster.Rule {
+	return []cluster.Rule{
 		{
 			Why:      "What stands behind webhooks and may not pause with mode InPlace: who decides how many pods it has.",
 			Rights:   cluster.Grant("autoscaling", "horizontalpodautoscalers", "", "list"),
@@ -147,6 +154,12 @@ func viewRules() []cluster.Rule {
 			),
 			Optional: true,
 		},
+	}
+}
+
+// viewManifests is what manifests of networks are compared with, and what report lists.
+func viewManifests() []cluster.Rule {
+	return []cluster.Rule{
 		{
 			Why:      "Services, which report lists.",
 			Rights:   cluster.Grant("", "services", "", "list"),
