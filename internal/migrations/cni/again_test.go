@@ -168,6 +168,7 @@ func TestNodesAreReplacedOnceMore(t *testing.T) {
 	tick()
 	tool := f.pods("shop", "tool")[0]
 	f.Must(server.Delete(t.Context(), &tool)) // it would end with its node
+	f.Until("it has ended", func() bool { return len(f.pods("shop", "tool")) == 0 })
 	f.onceMore(1)
 	p, err := f.job.Look(t.Context())
 	f.Must(err)
