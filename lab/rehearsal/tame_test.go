@@ -64,7 +64,9 @@ func TestReachesNoOne(t *testing.T) {
 	}
 	job := s.Rehearsed.Spec
 	if job.ServiceCIDR.APIServers != nil || job.Windows != nil || job.Batch.Settle.Duration != 0 || job.Batch.Size != 5 || job.Tiers[0].Pause != nil ||
-		job.Proof.Agents != v1alpha1.AgentsDisabled || job.Proof.Probes != nil || job.ServiceCIDR.Follower != v1alpha1.FollowerDisabled ||
+		job.Proof.Agents != v1alpha1.AgentsDisabled ||
+		job.Proof.Probes != nil ||
+		job.ServiceCIDR.Follower != v1alpha1.FollowerDisabled ||
 		job.ServiceCIDR.Barrier.Mode != v1alpha1.BarrierHealthCheck ||
 		job.ServiceCIDR.Refresh.Mode != v1alpha1.RefreshReport {
 		t.Errorf("rehearsed: %+v", job)
