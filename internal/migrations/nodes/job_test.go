@@ -102,6 +102,7 @@ func TestApplyRollbackApply(t *testing.T) {
 	const leave = "DaemonSets behind Services: TestDaemonSetsLeaveTheirServices"
 	// What agents take, TestWatched needs.
 	f.requests.Took(t, Roles().Of(cluster.View, cluster.Operate), map[string]string{
+		"get validatingadmissionpolicybindings.admissionregistration.k8s.io replumb-freeze-deploys": "a freeze that is there: TestFrozenThereAndBack",
 		"patch pods":                                       leave,
 		"list endpointslices.discovery.k8s.io":             leave,
 		"create endpointslices.discovery.k8s.io":           leave,
