@@ -223,7 +223,8 @@ func checkStaysAgain(in Input) []findings.Result {
 	for i := range s.Pods {
 		p := &s.Pods[i]
 		fresh := s.begunAgain() && !p.CreationTimestamp.Before(&s.Status.Again.Since)
-		if concerned(p) && stays(p) && !fresh && p.Namespace != v1alpha1.SystemNamespace {
+		ends := p.DeletionTimestamp != nil // and need not be recreated
+		if concerned(p) && stays(p) && !fresh && !ends && p.Namespace != v1alpha1.SystemNamespace {
 			name := p.Namespace + "/" + p.Name
 			out = append(out, findings.Failed("Pod "+name, "pod %s, of %s, is not recreated", name, ownerIn(p)))
 		}

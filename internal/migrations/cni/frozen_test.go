@@ -18,10 +18,8 @@ import (
 )
 
 func freezes(m *v1alpha1.Migration) {
-	m.Spec.DeploymentFreeze = &v1alpha1.DeploymentFreezeSpec{
-		Mode: v1alpha1.FreezeEnforce, GitOps: v1alpha1.GitOpsSuspend,
-		Kinds: []string{"applications.argoproj.io", "rolebindings.rbac.authorization.k8s.io"}, // which replumb suspends, and deletes
-	}
+	migrationtest.Freezes(m)
+	m.Spec.DeploymentFreeze.Kinds = []string{"applications.argoproj.io", "rolebindings.rbac.authorization.k8s.io"} // which replumb suspends, and deletes
 }
 
 // bound is an object of a kind that the freeze names itself. It comes with the new network, and goes with it.

@@ -75,71 +75,26 @@ func (p *Planner) adoptNode(node string) engine.Step {
 
 // label writes on a Node which network its new pods have. On the way back that is nothing, as it was.
 func (p *Planner) label(name string, d engine.Direction) engine.Step {
-	want, id := string(p.spec().To), "label/"+name
+	m := nodeMark{
+		id: "label/" + name, about: "Record which network new pods on node " + name + " have", node: name,
+		annotation: true, key: v1alpha1.AnnotationPodNetwork, value: string(p.spec().To),
+	}
 	if d == backward {
-		want, id = "", "unlabel/"+name
+		m.id, m.value = "unlabel/"+name, ""
 	}
-	read := func(ctx context.Context) (*corev1.Node, error) {
-		n, err := cordon.Read(ctx, p.Tools.Cluster, name)
-		if err == nil && n != nil && n.Annotations[v1alpha1.AnnotationPodNetwork] != want {
-			return n, engine.NotYet("node %s has %s: %q", name, v1alpha1.AnnotationPodNetwork, n.Annotations[v1alpha1.AnnotationPodNetwork])
-		}
-		return n, err
-	}
-	var shown any = want
-	if want == "" {
-		shown = nil
-	}
-	return &engine.Observed[*corev1.Node]{
-		Name: id, About: "Record which network new pods on node " + name + " have",
-		Look: engine.LookOf(read), Proof: engine.ProofOf(read),
-		Write: func(ctx context.Context, n *corev1.Node) error {
-			return cordon.Patch(ctx, p.Tools.Cluster, n, func(n *corev1.Node) {
-				delete(n.Annotations, v1alpha1.AnnotationPodNetwork)
-				if want != "" {
-					metav1.SetMetaDataAnnotation(&n.ObjectMeta, v1alpha1.AnnotationPodNetwork, want)
-				}
-			})
-		},
-		Changes: func() ([]engine.Change, error) {
-			body := map[string]any{"metadata": map[string]any{"annotations": map[string]any{v1alpha1.AnnotationPodNetwork: shown}}}
-			return []engine.Change{{Verb: "patch", Object: "Node " + name, Body: body}}, nil
-		},
-	}
+	return m.step(p.Tools.Cluster)
 }
 
 // beside lets the programs of the new network start on a node. On the way back, and at the end, that is nothing, as it was.
 func (p *Planner) beside(name string, d engine.Direction) engine.Step {
-	want, id, about := string(p.spec().To), "beside/"+name, fmt.Sprintf("Let %s start on node %s", p.spec().To, name)
+	m := nodeMark{
+		id: "beside/" + name, about: fmt.Sprintf("Let %s start on node %s", p.spec().To, name), node: name,
+		key: v1alpha1.LabelBeside, value: string(p.spec().To),
+	}
 	if d == backward {
-		want, id, about = "", "unmark/"+name, "Remove the mark of the new network from node "+name
+		m.id, m.about, m.value = "unmark/"+name, "Remove the mark of the new network from node "+name, ""
 	}
-	read := func(ctx context.Context) (*corev1.Node, error) {
-		n, err := cordon.Read(ctx, p.Tools.Cluster, name)
-		if err == nil && n != nil && n.Labels[v1alpha1.LabelBeside] != want {
-			return n, engine.NotYet("node %s has %s: %q", name, v1alpha1.LabelBeside, n.Labels[v1alpha1.LabelBeside])
-		}
-		return n, err
-	}
-	var shown any = want
-	if want == "" {
-		shown = nil
-	}
-	return &engine.Observed[*corev1.Node]{
-		Name: id, About: about, Look: engine.LookOf(read), Proof: engine.ProofOf(read),
-		Write: func(ctx context.Context, n *corev1.Node) error {
-			return cordon.Patch(ctx, p.Tools.Cluster, n, func(n *corev1.Node) {
-				delete(n.Labels, v1alpha1.LabelBeside)
-				if want != "" {
-					metav1.SetMetaDataLabel(&n.ObjectMeta, v1alpha1.LabelBeside, want)
-				}
-			})
-		},
-		Changes: func() ([]engine.Change, error) {
-			body := map[string]any{"metadata": map[string]any{"labels": map[string]any{v1alpha1.LabelBeside: shown}}}
-			return []engine.Change{{Verb: "patch", Object: "Node " + name, Body: body}}, nil
-		},
-	}
+	return m.step(p.Tools.Cluster)
 }
 
 // started waits until the DaemonSets of the new network are ready on every node that is marked by now, and the nodes of a round are well.

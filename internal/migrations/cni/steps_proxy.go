@@ -16,7 +16,6 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
-	"github.com/replumb/replumb/internal/kube/cordon"
 	"github.com/replumb/replumb/internal/network/nodecleanup"
 	"github.com/replumb/replumb/internal/network/podnetwork"
 	"github.com/replumb/replumb/internal/verify/connectivity"
@@ -30,37 +29,16 @@ func (p *Planner) mark(name, value string, d engine.Direction) engine.Step {
 		v1alpha1.ProxyReplaced: "Record that Cilium alone leads to Services on node " + name,
 		"":                     "Remove the mark of who leads to Services from node " + name,
 	}[value]
-	read := func(ctx context.Context) (*corev1.Node, error) {
-		n, err := cordon.Read(ctx, p.Tools.Cluster, name)
-		if err != nil || n == nil {
-			return n, err
-		}
-		have := n.Labels[v1alpha1.LabelKubeProxy]
-		if have == value || d == forward && value == v1alpha1.ProxyBeside && have == v1alpha1.ProxyLeaving { // an earlier run got further
-			return n, nil
-		}
-		return n, engine.NotYet("node %s has %s: %q", name, v1alpha1.LabelKubeProxy, have)
-	}
-	var shown any = value
 	id := value
 	if value == "" {
-		shown, id = nil, "none"
+		id = "none"
 	}
-	return &engine.Observed[*corev1.Node]{
-		Name: "mark/" + id + "/" + name, About: about, Look: engine.LookOf(read), Proof: engine.ProofOf(read),
-		Write: func(ctx context.Context, n *corev1.Node) error {
-			return cordon.Patch(ctx, p.Tools.Cluster, n, func(n *corev1.Node) {
-				delete(n.Labels, v1alpha1.LabelKubeProxy)
-				if value != "" {
-					metav1.SetMetaDataLabel(&n.ObjectMeta, v1alpha1.LabelKubeProxy, value)
-				}
-			})
+	return nodeMark{
+		id: "mark/" + id + "/" + name, about: about, node: name, key: v1alpha1.LabelKubeProxy, value: value,
+		further: func(have string) bool { // an earlier run got further
+			return d == forward && value == v1alpha1.ProxyBeside && have == v1alpha1.ProxyLeaving
 		},
-		Changes: func() ([]engine.Change, error) {
-			body := map[string]any{"metadata": map[string]any{"labels": map[string]any{v1alpha1.LabelKubeProxy: shown}}}
-			return []engine.Change{{Verb: "patch", Object: "Node " + name, Body: body}}, nil
-		},
-	}
+	}.step(p.Tools.Cluster)
 }
 
 // readSet reads a DaemonSet; nil, if it is gone.
