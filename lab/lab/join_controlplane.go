@@ -27,6 +27,11 @@ const leaveDeadline = time.Minute
 // runs. Its etcd is not made a member of the cluster's: until it is, by its PeerURL, its etcd and API server end and
 // are started again. Balancers ask it whether it is ready from now on. It fails with an *InvalidError if there cannot be one.
 func (l ControlPlaneNodes) Add(ctx context.Context, network string) (*Member, error) {
+	return l.enter(ctx, network, func(*Member) error { return nil })
+}
+
+// enter starts a control plane in a network, once it is prepared.
+func (l ControlPlaneNodes) enter(ctx context.Context, network string, prepare func(*Member) error) (*Member, error) {
 	var joined *Member
 	err := l.changed(func() error {
 		in, err := l.place(network)
@@ -39,6 +44,9 @@ func (l ControlPlaneNodes) Add(ctx context.Context, network string) (*Member, er
 			return err
 		}
 		joined = l.addMember(ControlPlane, in, "")
+		if err := prepare(joined); err != nil {
+			return err
+		}
 		if err := l.join(ctx, joined); err != nil {
 			return l.machines().undoJoin(ctx, joined, err)
 		}
@@ -223,31 +231,16 @@ func (l ControlPlaneNodes) volume(name string) string { return l.dir("volume-" +
 // ComeBack starts a control plane that was stopped in a network, under its name and with the data of its etcd, and returns when its machine
 // runs. Where it is by now the other members have to be told: by its PeerURL.
 func (l ControlPlaneNodes) ComeBack(ctx context.Context, name, network string) (*Member, error) {
-	var back *Member
-	err := l.changed(func() error {
-		in, err := l.place(network)
-		if err != nil {
-			return err
-		}
-		ctx, cancel := context.WithTimeout(ctx, joinDeadline)
-		defer cancel()
-		if err := component.BuildMain(ctx, component.Lab, "./etcdjoin", l.dir("bin", etcdJoinProgram)); err != nil {
-			return err
-		}
+	return l.enter(ctx, network, func(back *Member) error {
+		back.Name = name
 		if err := os.MkdirAll(filepath.Dir(l.dir(name, etcdDataDir)), 0o755); err != nil {
 			return err
 		}
 		if err := os.Rename(l.volume(name), l.dir(name, etcdDataDir)); err != nil {
 			return fmt.Errorf("giving %s its data: %w", name, err)
 		}
-		back = l.addMember(ControlPlane, in, "")
-		back.Name = name
-		if err := l.join(ctx, back); err != nil {
-			return l.machines().undoJoin(ctx, back, err)
-		}
-		return l.Balancers().rebalance(ctx)
+		return nil
 	})
-	return back, err
 }
 
 // mayLeave fails with an *InvalidError if there is no such control plane, or no other.
