@@ -5,19 +5,14 @@ package nodes
 import (
 	"testing"
 
-	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/testing/migrationtest"
 )
 
-func freezes(m *v1alpha1.Migration) {
-	m.Spec.DeploymentFreeze = &v1alpha1.DeploymentFreezeSpec{Mode: v1alpha1.FreezeEnforce, GitOps: v1alpha1.GitOpsSuspend}
-}
-
 // frozen is a run that freezes deployments.
 func frozen(t *testing.T) (*fixture, *migrationtest.FrozenRun) {
 	t.Helper()
-	f := setup(t, atFinish, freezes)
+	f := setup(t, atFinish, migrationtest.Freezes)
 	lift, err := migration.Lift(server.Cluster)
 	f.Must(err)
 	r := &migrationtest.FrozenRun{
@@ -25,7 +20,7 @@ func frozen(t *testing.T) (*fixture, *migrationtest.FrozenRun) {
 		Apply: func(until string) error {
 			m := sample()
 			atFinish(m)
-			freezes(m)
+			migrationtest.Freezes(m)
 			f.with(m)
 			f.job.Until = until
 			return f.apply()

@@ -5,26 +5,21 @@ package podcidr
 import (
 	"testing"
 
-	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/testing/migrationtest"
 )
 
-func freezes(m *v1alpha1.Migration) {
-	m.Spec.DeploymentFreeze = &v1alpha1.DeploymentFreezeSpec{Mode: v1alpha1.FreezeEnforce, GitOps: v1alpha1.GitOpsSuspend}
-}
-
 // frozen is a run that freezes deployments.
 func frozen(t *testing.T) (*fixture, *migrationtest.FrozenRun) {
 	t.Helper()
-	f := setup(t, freezes)
+	f := setup(t, migrationtest.Freezes)
 	lift, err := migration.Lift(server.Cluster)
 	f.Must(err)
 	r := &migrationtest.FrozenRun{
 		Others: f.Others(server), Requests: f.requests, Lift: lift, Moves: "patch deployments.apps", MovesBack: "patch deployments.apps",
 		Apply: func(until string) error {
 			m := sample()
-			freezes(m)
+			migrationtest.Freezes(m)
 			f.with(m)
 			f.job.Until = until
 			return f.apply()

@@ -17,6 +17,11 @@ const (
 	forgets  = "delete configmaps"
 )
 
+// Freezes has a Migration freeze deployments, and suspend Argo CD and Flux.
+func Freezes(m *v1alpha1.Migration) {
+	m.Spec.DeploymentFreeze = &v1alpha1.DeploymentFreezeSpec{Mode: v1alpha1.FreezeEnforce, GitOps: v1alpha1.GitOpsSuspend}
+}
+
 // FrozenRun is a migration with a freeze of deployments and a suspension of Argo CD and Flux, whose commands are run as by a new process each time.
 type FrozenRun struct {
 	Others   *Others
