@@ -269,6 +269,10 @@ bench-mirror: lab ## Measure copying 31,000 Secrets and 10,000 other objects, be
 	go -C test build -o $(BIN)/bench-mirror ./bench/mirror
 	$(ASSETS) $(BIN)/bench-mirror $(ARGS)
 
+.PHONY: bench-rehearse
+bench-rehearse: lab-api build ## Measure the rehearsal of 1,000 Services and 5,000 pods (about 10 min)
+	@$(ASSETS) go -C lab test -count=1 -tags apiserver -timeout 40m -v -run '^TestRehearseMany$$' ./rehearsal
+
 .PHONY: bench-moves
 bench-moves: lab ## Measure what is lost in 30 whole moves in a row, beside the naive way, and how long barriers take (root; about 80 min; ARGS="-moves 4" for less)
 	go -C test build -o $(BIN)/bench-moves ./bench/moves

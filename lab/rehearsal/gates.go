@@ -14,13 +14,16 @@ type gates struct {
 	*rehearsal
 	acting sync.WaitGroup
 
+	// restarted is true after a gate for which the API server was restarted.
+	restarted bool
+
 	mu     sync.Mutex
 	errors []string
-	// stuck is true after a gate that cannot be answered, restarted after one for which the API server was restarted.
-	stuck, restarted bool
+	// stuck is true after a gate that cannot be answered.
+	stuck bool
 }
 
-// hear takes events into the report. At the first wait of a gate it does what the gate asks for.
+// hear takes events into the report. A gate says once in a run what it asks for, and that is done.
 func (g *gates) hear(ctx context.Context, e engine.Event, stop func()) {
 	g.progressOf(e)
 	g.report.hear(e)
@@ -31,8 +34,7 @@ func (g *gates) hear(ctx context.Context, e engine.Event, stop func()) {
 	act, known := map[string]func(context.Context) error{"gate/kubelets": g.kubelets, "gate/api-servers": g.apiServers}[e.Step]
 	if at.Answer = answers()[e.Step]; !known {
 		at.Answer = "none: " + e.Error
-		g.fail("%s cannot be answered in a rehearsal: %s", e.Step, e.Error)
-		g.stuck = true
+		g.giveUp("%s cannot be answered in a rehearsal: %s", e.Step, e.Error)
 		stop()
 	}
 	if !slices.ContainsFunc(g.report.Gates, func(have Gate) bool { return have.Step == e.Step }) {
@@ -44,10 +46,7 @@ func (g *gates) hear(ctx context.Context, e engine.Event, stop func()) {
 	g.restarted = g.restarted || e.Step == "gate/api-servers"
 	g.acting.Go(func() {
 		if err := act(ctx); err != nil {
-			g.fail("%s: %v", e.Step, err)
-			g.mu.Lock()
-			g.stuck = true
-			g.mu.Unlock()
+			g.giveUp("%s: %v", e.Step, err)
 			stop()
 		}
 	})
@@ -71,9 +70,11 @@ func (g *gates) apiServers(context.Context) error {
 	return g.cluster.restart(to)
 }
 
-func (g *gates) fail(format string, args ...any) {
+// giveUp is the end of a rehearsal at a gate. Gates are answered beside the run, several at once.
+func (g *gates) giveUp(format string, args ...any) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	g.stuck = true
 	g.errors = append(g.errors, fmt.Sprintf(format, args...))
 }
 

@@ -160,13 +160,10 @@ const defaultRange = "kubernetes"
 
 // fit makes an object one that an API server takes, and that leads nowhere out of the rehearsal.
 func fit(o *object) {
-	for _, field := range []string{
-		"uid", "resourceVersion", "creationTimestamp", "generation", "managedFields", "selfLink", "deletionTimestamp", "deletionGracePeriodSeconds",
+	for _, field := range []string{ // the UID is needed by what it owns, and goes when it is made
+		"resourceVersion", "creationTimestamp", "generation", "managedFields", "selfLink", "deletionTimestamp", "deletionGracePeriodSeconds",
 	} {
-		// The UID is needed by what it owns, and goes when it is made.
-		if field != "uid" {
-			unstructured.RemoveNestedField(o.Object, "metadata", field)
-		}
+		unstructured.RemoveNestedField(o.Object, "metadata", field)
 	}
 	switch o.GroupResource().String() {
 	case "namespaces", "servicecidrs.networking.k8s.io":

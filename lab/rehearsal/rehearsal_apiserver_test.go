@@ -334,7 +334,7 @@ func moved(ctx context.Context, c client.Client) error {
 // TestRehearseMany measures how long it takes with a thousand Services and five thousand pods.
 func TestRehearseMany(t *testing.T) {
 	if testing.Short() {
-		t.Skip("it takes minutes")
+		t.Skip("it takes minutes: make bench-rehearse")
 	}
 	s := newSource(t)
 	const services, podsOfEach = 1000, 5
