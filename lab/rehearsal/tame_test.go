@@ -63,13 +63,21 @@ func TestReachesNoOne(t *testing.T) {
 		}
 	}
 	job := s.Rehearsed.Spec
-	if job.ServiceCIDR.APIServers != nil || job.Windows != nil || job.Batch.Settle.Duration != 0 || job.Batch.Size != 5 || job.Tiers[0].Pause != nil ||
-		job.Proof.Agents != v1alpha1.AgentsDisabled ||
-		job.Proof.Probes != nil ||
-		job.ServiceCIDR.Follower != v1alpha1.FollowerDisabled ||
-		job.ServiceCIDR.Barrier.Mode != v1alpha1.BarrierHealthCheck ||
-		job.ServiceCIDR.Refresh.Mode != v1alpha1.RefreshReport {
-		t.Errorf("rehearsed: %+v", job)
+	for what, wrong := range map[string]bool{
+		"API servers to ask":      job.ServiceCIDR.APIServers != nil,
+		"windows":                 job.Windows != nil,
+		"a time to settle":        job.Batch.Settle.Duration != 0,
+		"another size of batches": job.Batch.Size != 5,
+		"a pause between tiers":   job.Tiers[0].Pause != nil,
+		"agents":                  job.Proof.Agents != v1alpha1.AgentsDisabled,
+		"probes":                  job.Proof.Probes != nil,
+		"a follower":              job.ServiceCIDR.Follower != v1alpha1.FollowerDisabled,
+		"another barrier":         job.ServiceCIDR.Barrier.Mode != v1alpha1.BarrierHealthCheck,
+		"pods to refresh":         job.ServiceCIDR.Refresh.Mode != v1alpha1.RefreshReport,
+	} {
+		if wrong {
+			t.Errorf("what is rehearsed has %s: %+v", what, job)
+		}
 	}
 	if s.Given.Spec.Batch.Settle.Duration != 30*time.Second || len(s.Given.Spec.Windows) != 1 ||
 		s.Given.Spec.ServiceCIDR.Refresh.Mode != "" {

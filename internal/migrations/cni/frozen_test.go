@@ -19,7 +19,8 @@ import (
 
 func freezes(m *v1alpha1.Migration) {
 	migrationtest.Freezes(m)
-	m.Spec.DeploymentFreeze.Kinds = []string{"applications.argoproj.io", "rolebindings.rbac.authorization.k8s.io"} // which replumb suspends, and deletes
+	// What replumb suspends, and what it deletes.
+	m.Spec.DeploymentFreeze.Kinds = []string{"applications.argoproj.io", "rolebindings.rbac.authorization.k8s.io"}
 }
 
 // bound is an object of a kind that the freeze names itself. It comes with the new network, and goes with it.
