@@ -289,17 +289,8 @@ func (l Workers) restartKubelet(ctx context.Context, node string, dns netip.Addr
 func (l Workers) waitKubelet(ctx context.Context, name string, since time.Time, dns []string) error {
 	client := l.Client()
 	return until(ctx, "its node", func(ctx context.Context) error {
-		node, err := client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
-		if err != nil {
+		if err := reported(ctx, client, name, since); err != nil {
 			return err
-		}
-		if err := nodeReady(node); err != nil {
-			return err
-		}
-		for _, c := range node.Status.Conditions {
-			if c.LastHeartbeatTime.Time.Before(since) {
-				return errors.New("node has not reported since the restart")
-			}
 		}
 		shown, err := kubeletDNS(ctx, client.CoreV1().RESTClient(), name)
 		if err == nil && !slices.Equal(shown, dns) {
@@ -307,6 +298,20 @@ func (l Workers) waitKubelet(ctx context.Context, name string, since time.Time, 
 		}
 		return err
 	})
+}
+
+// reported fails unless a node is Ready, and has said so at some time after since.
+func reported(ctx context.Context, client kubernetes.Interface, name string, since time.Time) error {
+	node, err := client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return err
+	}
+	for _, c := range node.Status.Conditions {
+		if c.LastHeartbeatTime.Time.Before(since) {
+			return errors.New("node has not reported since the restart")
+		}
+	}
+	return nodeReady(node)
 }
 
 // kubeletDNS is the clusterDNS that a node's kubelet runs with.

@@ -335,12 +335,17 @@ func (l machines) writeKubeconfig(creds *credentials) error {
 	return os.WriteFile(l.Kubeconfig(), kubeconfig, 0o600)
 }
 
-func (l Workers) start(ctx context.Context, fabric *namespace, creds *credentials, m *Member) error {
+// spec is that of a worker's machine.
+func (l Workers) spec(m *Member) machine.Spec {
 	spec := l.machineSpec(m.Name)
 	spec.Sysctls = nodeSysctls()
 	if l.Topology.runsCilium() {
 		spec.BPF = ciliumGroups
 	}
+	return spec
+}
+
+func (l Workers) start(ctx context.Context, fabric *namespace, creds *credentials, m *Member) error {
 	content, err := l.files(m, creds)
 	if err != nil {
 		return err
@@ -351,7 +356,15 @@ func (l Workers) start(ctx context.Context, fabric *namespace, creds *credential
 	}
 	maps.Copy(content, config)
 	maps.Copy(content, l.Addons().registryHosts())
-	if err := l.machines().startOn(ctx, fabric, spec, nil, m, content); err != nil || l.Topology.CNI != HostLocal {
+	return l.machine(ctx, fabric, m, content)
+}
+
+// machine starts a worker's machine with some files, and without programs.
+func (l Workers) machine(ctx context.Context, fabric *namespace, m *Member, content map[string][]byte) error {
+	if content == nil {
+		content = map[string][]byte{}
+	}
+	if err := l.machines().startOn(ctx, fabric, l.spec(m), nil, m, content); err != nil || l.Topology.CNI != HostLocal {
 		return err
 	}
 	return l.machines().masquerade(ctx, m)

@@ -13,11 +13,11 @@ import (
 func newNode(s streams) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "node",
-		Short: "Add machines to a lab and take them away, as a cloud does",
+		Short: "Add machines to a lab, reboot them and take them away, as a cloud does",
 		Args:  args(cobra.NoArgs),
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(newNodeAdd(s), newNodeRemove(s))
+	cmd.AddCommand(newNodeAdd(s), newNodeReboot(s), newNodeRemove(s))
 	return cmd
 }
 
@@ -73,6 +73,33 @@ func addNode(ctx context.Context, s streams, l *lab.Lab, role lab.Role, j lab.Jo
 		}
 	}
 	return nil
+}
+
+func newNodeReboot(s streams) *cobra.Command {
+	var name string
+	cmd := &cobra.Command{
+		Use:   "reboot NODE...",
+		Short: "End all that runs on workers, at once, and start them again, one after the other",
+		Long: `End all that runs on a worker at once, as a loss of power does, and start it again with its files. What is only in the kernel or in /run is
+lost: interfaces, rules, routes, mounts. Ends when the node is Ready again.`,
+		Example: `  replumb-lab node reboot node2`,
+		Args:    args(cobra.MinimumNArgs(1)),
+		RunE: func(cmd *cobra.Command, nodes []string) error {
+			l, err := lab.Open(name)
+			if err != nil {
+				return err
+			}
+			for _, node := range nodes {
+				if err := l.Workers().Reboot(cmd.Context(), node); err != nil {
+					return err
+				}
+				_, _ = fmt.Fprintf(s.err, "%s is Ready again\n", node)
+			}
+			return nil
+		},
+	}
+	nameFlag(cmd, &name)
+	return cmd
 }
 
 func newNodeRemove(s streams) *cobra.Command {
