@@ -31,7 +31,7 @@ const (
 
 // TestInPlace replaces the network of a cluster that serves, node by node, under traffic of clients on the nodes' own network and of
 // pods that move like all others and that NetworkPolicies let in: from flannel to Calico, with replumb killed on the way, back, there
-// again and for good; and from Calico to flannel the same way. No request is lost. Two controls lose: without what keeps pods' addresses
+// again and for good, with agents on every node; and from Calico to flannel the same way, without. No request is lost, and agents see none lost. Two controls lose: without what keeps pods' addresses
 // between both networks, policies refuse pods that they let in; and with the old network removed before the new one comes.
 func TestInPlace(t *testing.T) {
 	topology := named("e2e-inplace")
@@ -43,9 +43,11 @@ func TestInPlace(t *testing.T) {
 	}
 	s := servingAllKinds(t, l, asThemselves, workload.Policies(guardedNamespace)...)
 
-	thereAndBack(t, l, s, writeSwitch(t, l, v1alpha1.Calico), toCalico, newPods, oldPods).requireEnough(t, l.NodeNames())
+	thereAndBack(t, l, s, watchedBy(t, writeSwitch(t, l, v1alpha1.Calico)), toCalico, newPods, oldPods).requireEnough(t, l.NodeNames())
+	requireNothingLostBy(t, l, toCalico)
 	requireUncrossedLoses(t, l, s, writeSwitch(t, l, v1alpha1.Calico))
-	switchForGood(t, l, s, writeSwitch(t, l, v1alpha1.Calico), toCalico, newPods, "flannel")
+	switchForGood(t, l, s, watchedBy(t, writeSwitch(t, l, v1alpha1.Calico)), toCalico, newPods, "flannel")
+	requireNothingLostBy(t, l, toCalico)
 	requirePoliciesHold(t, l, s)
 	if !testing.Short() {
 		switchForGood(t, l, s, writeSwitch(t, l, v1alpha1.Flannel), switchName(v1alpha1.Flannel, v1alpha1.CNIInPlace), oldPods, "cali")
@@ -316,6 +318,20 @@ spec:
     inPlace: {timeout: 3m, workloads: 2}
 `, switchName(to, mode), to, mode, pods, workload.ReplumbImage)
 	return writeWithManifests(t, body, text)
+}
+
+// watchedBy has agents on every node watch a Migration that a file has, which a loss ends at once.
+func watchedBy(t *testing.T, file string) string {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	watched := fmt.Sprintf("%s  proof: {agents: Enabled, image: %q, wait: 1m, soak: 5s}\n", text, workload.ReplumbImage)
+	if err := os.WriteFile(file, []byte(watched), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return file
 }
 
 // writeWithManifests writes a Migration, and beside it what it names network.yaml.

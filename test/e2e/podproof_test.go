@@ -31,7 +31,7 @@ func TestPodsWatched(t *testing.T) {
 	watched := func(args ...string) {
 		t.Helper()
 		shown(t, l, args...)
-		requireNothingLostBy(t, l)
+		requireNothingLostBy(t, l, watchedName)
 	}
 	watched("apply", "-f", file)
 	watched("rollback", watchedName, "--yes")
@@ -39,7 +39,7 @@ func TestPodsWatched(t *testing.T) {
 	apply := command(t, "replumb", "apply", "-f", file, "-o", "json", "--kubeconfig", l.Kubeconfig())
 	_, exit, stderr := runWatching(t, apply, func(e engine.Event) {
 		if proxy.resume == nil && e.Kind == engine.StepStarted && strings.HasPrefix(e.Step, "restart/Deployment/") {
-			requireNothingLostBy(t, l)
+			requireNothingLostBy(t, l, watchedName)
 			proxy.shatter()
 		}
 	})
@@ -72,7 +72,7 @@ func TestNodesWatched(t *testing.T) {
 	} {
 		lived := s.during(t, run.args[0], func() { attendNodes(t, l, run.to, run.args...) })
 		lived.requireNothingLost(t, traffic.All)
-		requireNothingLostBy(t, l)
+		requireNothingLostBy(t, l, watchedName)
 	}
 	requireNodesIn(t, l, newPods)
 	requireNoTrace(t, l)
@@ -99,7 +99,7 @@ func (p *brokenProxy) ruled() {
 }
 
 // requireNothingLostBy fails the test if the agents have lost a request in the latest run, or have hardly sent any.
-func requireNothingLostBy(t *testing.T, l *lab.Lab) {
+func requireNothingLostBy(t *testing.T, l *lab.Lab, name string) {
 	t.Helper()
 	var page struct {
 		Proof struct {
@@ -110,7 +110,7 @@ func requireNothingLostBy(t *testing.T, l *lab.Lab) {
 			Losses []any    `json:"losses"`
 		} `json:"proof"`
 	}
-	if err := json.Unmarshal([]byte(replumb(t, l, "status", watchedName, "-o", "json")), &page); err != nil {
+	if err := json.Unmarshal([]byte(replumb(t, l, "status", name, "-o", "json")), &page); err != nil {
 		t.Fatal(err)
 	}
 	t.Logf("agents on %d nodes have sent %d requests, and lost %d", page.Proof.Nodes, page.Proof.Sent, page.Proof.Failed)

@@ -2,6 +2,7 @@ package cni
 
 import (
 	"context"
+	"errors"
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -87,6 +88,9 @@ func (j *Job) Adopt(have *v1alpha1.Migration) (err error) {
 	j.Spec, err = Validate(j.Migration)
 	return err
 }
+
+// AnotherRound implements migration.Retrier: nodes that joined on the way are switched, too.
+func (*Job) AnotherRound(_ context.Context, err error) bool { return errors.As(err, new(*JoinedError)) }
 
 // Survey looks at the cluster as it is now.
 func (j *Job) Survey(ctx context.Context) (*Survey, error) { return j.Tools.look(ctx, j.Spec) }

@@ -354,7 +354,7 @@ func (p *Planner) verifyServing() []engine.Group {
 	if p.over() {
 		return nil
 	}
-	groups := engine.InOrder(awaitPods(occupancy{p.Tools, p.spec(), p.spec().To}, p.Survey.target()))
+	groups := engine.InOrder(p.everyNode(), awaitPods(occupancy{p.Tools, p.spec(), p.spec().To}, p.Survey.target()))
 	if p.tries() {
 		groups = append(
 			groups,

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/dustin/go-humanize/english"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -48,6 +49,34 @@ func (p *Planner) standing(node string) engine.Step {
 			}
 			return &StandingError{Node: node, Problems: r.Problems}
 		},
+	}}
+}
+
+// JoinedError says that nodes have joined while others were switched: the network that they give their pods is the old one.
+type JoinedError struct {
+	Nodes []string
+	To    v1alpha1.CNIName
+}
+
+func (e *JoinedError) Error() string {
+	return fmt.Sprintf("%s joined and not switched to %s: %s", english.Plural(len(e.Nodes), "node has", "nodes have"), e.To, strings.Join(e.Nodes, ", "))
+}
+
+// Advice implements fault.Adviser.
+func (*JoinedError) Advice() string { return "run apply again: it switches them" }
+
+// everyNode fails with a *JoinedError if a node is there that was not when nodes were planned, or that another run has left.
+func (p *Planner) everyNode() engine.Step {
+	of := occupancy{p.Tools, p.spec(), p.spec().To}
+	return &engine.Wait{Name: "nodes", About: "Verify that every node is switched", Again: true, For: func(ctx context.Context) error {
+		now, err := of.look(ctx)
+		if err != nil {
+			return err
+		}
+		if names := now.unswitched(); len(names) > 0 {
+			return &JoinedError{Nodes: names, To: p.spec().To}
+		}
+		return nil
 	}}
 }
 

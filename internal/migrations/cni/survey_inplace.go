@@ -65,6 +65,11 @@ func (s *Survey) unsettled(d engine.Direction) []string {
 	})
 }
 
+// unswitched are the nodes that give new pods the old network.
+func (s *Survey) unswitched() []string {
+	return s.ordered(engine.Forward, func(n *corev1.Node) bool { return n.Annotations[v1alpha1.AnnotationPodNetwork] != string(s.Spec.To) })
+}
+
 // ordered are the nodes that a condition holds for, by name: those that were named to go first lead, and on the way back they are last.
 func (s *Survey) ordered(d engine.Direction, holds func(*corev1.Node) bool) []string {
 	var all []string
