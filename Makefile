@@ -119,7 +119,7 @@ test-race: lab-api apipool $(GOTESTSUM) ## All tests of test-api, looking for ra
 	@$(ASSETS) CGO_ENABLED=1 $(POOL) hack/gotest.sh . -race -tags apiserver,programs -p 3 -timeout 60m ./...
 
 .PHONY: test-long
-test-long: test-race test-rights test-kill test-calico test-edge test-proof test-outside test-nodeports test-planes test-overlap test-neighbours test-stored test-restarts test-conformance test-operator test-fleet test-together test-gitops test-released test-pods test-cilium test-cni test-nodes test-mirror test-whole test-families test-versions test-matrix test-lab-endurance ## All that make test leaves out, one after the other (root; hours)
+test-long: test-race test-rights test-kill test-calico test-edge test-proof test-outside test-nodeports test-planes test-overlap test-neighbours test-stored test-restarts test-rehearsal test-conformance test-operator test-fleet test-together test-gitops test-released test-pods test-cilium test-cni test-nodes test-mirror test-whole test-families test-versions test-matrix test-lab-endurance ## All that make test leaves out, one after the other (root; hours)
 
 .PHONY: test-root
 test-root: $(GOTESTSUM) ## Tests of the machine's own network, each in a network namespace of its own (root)
@@ -160,6 +160,10 @@ test-planes: lab-basic ## Three control planes, of which one is killed, without 
 .PHONY: test-overlap
 test-overlap: lab-basic ## Between commands: API servers restarted and killed one by one, endpoints switched, a replica lost; without replicas, and without any migration; session affinity (root; about 10 min)
 	$(E2E) -run '^(TestOverlap|TestOneOwner)$$' ./e2e
+
+.PHONY: test-rehearsal
+test-rehearsal: lab-basic ## A cluster's Services moved from its snapshot alone: on an API server without nodes, and a sample of them with packets (root; about 8 min)
+	$(E2E) -run '^TestRehearsal$$' ./e2e
 
 .PHONY: test-neighbours
 test-neighbours: lab-neighbours ## Beside Traefik, MetalLB, metrics-server, Argo Rollouts, Flux and a webhook, which do what they are there for: all Services moved and moved back, by hops and in etcd (root; about 19 min, and 15 more the first time)
@@ -270,8 +274,8 @@ bench-mirror: lab ## Measure copying 31,000 Secrets and 10,000 other objects, be
 	$(ASSETS) $(BIN)/bench-mirror $(ARGS)
 
 .PHONY: bench-rehearse
-bench-rehearse: lab-api build ## Measure the rehearsal of 1,000 Services and 5,000 pods (about 10 min)
-	@$(ASSETS) go -C lab test -count=1 -tags apiserver -timeout 40m -v -run '^TestRehearseMany$$' ./rehearsal
+bench-rehearse: lab-api build ## Measure the rehearsal of 1,000 Services and 5,000 pods (about 5 min; REHEARSE_SERVICES=10000 for others, with five pods each)
+	@$(ASSETS) go -C lab test -count=1 -tags apiserver -timeout 90m -v -run '^TestRehearseMany$$' ./rehearsal
 
 .PHONY: bench-moves
 bench-moves: lab ## Measure what is lost in 30 whole moves in a row, beside the naive way, and how long barriers take (root; about 80 min; ARGS="-moves 4" for less)

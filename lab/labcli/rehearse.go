@@ -18,7 +18,11 @@ import (
 	"github.com/replumb/replumb/lab/rehearsal"
 )
 
-type rehearseFlags struct{ migration, replumb, output string }
+type rehearseFlags struct {
+	migration, replumb, output string
+	back                       bool
+	packets                    int
+}
 
 // assetsVariable names a folder with etcd and kube-apiserver, in place of those that the lab builds.
 const assetsVariable = "KUBEBUILDER_ASSETS"
@@ -29,14 +33,19 @@ func newRehearse(s streams) *cobra.Command {
 		Use:   "rehearse SNAPSHOT -f FILE",
 		Short: "Rehearse a move of Services with the objects of a snapshot",
 		Long: `Start an API server without nodes on this machine, make the objects of a snapshot in it (replumb snapshot), and move their Services with
-replumb itself. Gates are answered. Ends with a report: how long each phase took, gates, restarts that are planned, risks, errors, and what was
-played. It needs no root, and reaches neither the cluster of the snapshot nor anything else that the Migration names.
+replumb itself: apply and finish, and with --rollback apply, rollback, apply and finish. Gates are answered. Ends with a report: how long each
+phase took, gates, restarts that are planned, risks, errors, and what was played. It needs no root, and reaches neither the cluster of the
+snapshot nor anything else that the Migration names.
 
-No packet is sent: whether a request is lost it cannot tell. Migrations of Services alone can be rehearsed; for other kinds bring a lab up.
+That sends no packet: whether a request is lost it cannot tell. With --packets N it also brings up a lab with two nodes (root), with N Services
+of different shapes and echo servers behind them, moves these under traffic, and counts what is lost. Migrations of Services alone can be
+rehearsed; for other kinds bring a lab up.
 
 Exit code: 0 rehearsed to the end, 3 something blocks, 1 an error or a gate that could not be answered, 2 wrong command line, Migration or kind.`,
 		Example: `  replumb snapshot -o cluster.tar.gz
   replumb-lab rehearse cluster.tar.gz -f move.yaml
+  replumb-lab rehearse cluster.tar.gz -f move.yaml --rollback
+  replumb-lab rehearse cluster.tar.gz -f move.yaml --packets 12
   replumb-lab rehearse cluster.tar.gz -f move.yaml -o json > rehearsal.json
   replumb-lab rehearse cluster.tar.gz -f move.yaml --replumb ./bin/replumb`,
 		Args: args(cobra.ExactArgs(1)),
@@ -45,6 +54,8 @@ Exit code: 0 rehearsed to the end, 3 something blocks, 1 an error or a gate that
 		},
 	}
 	cmd.Flags().StringVarP(&f.migration, "filename", "f", "", "file with the Migration")
+	cmd.Flags().BoolVar(&f.back, "rollback", false, "rehearse the way back as well: apply, rollback, apply, finish")
+	cmd.Flags().IntVar(&f.packets, "packets", 0, "Services that are moved in a lab as well, with nodes and under traffic (root)")
 	cmd.Flags().StringVar(&f.replumb, "replumb", "", "program to rehearse with (default: replumb beside this one, or on the PATH)")
 	cmd.Flags().StringVarP(&f.output, "output", "o", "table", "format of the report: table or json")
 	return cmd
@@ -54,6 +65,8 @@ func (f rehearseFlags) rehearse(ctx context.Context, snapshot string, s streams)
 	switch {
 	case f.migration == "":
 		return usageError{errors.New("name the Migration\nhint: replumb-lab rehearse " + snapshot + " -f move.yaml")}
+	case f.packets < 0:
+		return usageError{fmt.Errorf("--packets %d is no number of Services\nhint: name how many are to be moved in a lab, such as 12", f.packets)}
 	case f.output != "table" && f.output != "json":
 		return usageError{fmt.Errorf("-o %s is no format of reports\nhint: use table or json", f.output)}
 	}
@@ -64,7 +77,7 @@ func (f rehearseFlags) rehearse(ctx context.Context, snapshot string, s streams)
 	log.SetLogger(logr.Discard()) // what the clients of the API server note is in the report, if it matters
 	say := progress(s.err)
 	report, err := rehearsal.Run(ctx, rehearsal.Options{
-		Snapshot: snapshot, Migration: f.migration, Replumb: program, Progress: say,
+		Snapshot: snapshot, Migration: f.migration, Replumb: program, Back: f.back, Packets: f.packets, Progress: say,
 		Assets: func(ctx context.Context) (string, error) { return assets(ctx, say) },
 	})
 	if err != nil {

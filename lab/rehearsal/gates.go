@@ -12,7 +12,8 @@ import (
 // gates are answered as the operator of the cluster would, beside the run.
 type gates struct {
 	*rehearsal
-	acting sync.WaitGroup
+	command *Command
+	acting  sync.WaitGroup
 
 	// restarted is true after a gate for which the API server was restarted.
 	restarted bool
@@ -26,7 +27,7 @@ type gates struct {
 // hear takes events into the report. A gate says once in a run what it asks for, and that is done.
 func (g *gates) hear(ctx context.Context, e engine.Event, stop func()) {
 	g.progressOf(e)
-	g.report.hear(e)
+	g.command.hear(e)
 	if e.Kind != engine.StepWaiting || e.Guide == "" {
 		return
 	}
@@ -37,8 +38,8 @@ func (g *gates) hear(ctx context.Context, e engine.Event, stop func()) {
 		g.giveUp("%s cannot be answered in a rehearsal: %s", e.Step, e.Error)
 		stop()
 	}
-	if !slices.ContainsFunc(g.report.Gates, func(have Gate) bool { return have.Step == e.Step }) {
-		g.report.Gates = append(g.report.Gates, at)
+	if !slices.ContainsFunc(g.command.Gates, func(have Gate) bool { return have.Step == e.Step }) {
+		g.command.Gates = append(g.command.Gates, at)
 	}
 	if !known {
 		return
@@ -55,14 +56,17 @@ func (g *gates) hear(ctx context.Context, e engine.Event, stop func()) {
 // answers are what the rehearsal does at each gate.
 func answers() map[string]string {
 	return map[string]string{
-		"gate/kubelets":    "all kubelets, which are played, name the new address of cluster DNS",
-		"gate/api-servers": "the API server was restarted with the new range",
+		"gate/kubelets":    "all kubelets, which are played, name the address that cluster DNS has now",
+		"gate/api-servers": "the API server was restarted with the range that was asked for",
 	}
 }
 
 func (g *gates) kubelets(ctx context.Context) error { return g.cluster.front.repoint(ctx, g.dns) }
 
 func (g *gates) apiServers(context.Context) error {
+	if g.command.Command == rollback {
+		return g.cluster.restart(g.ranges)
+	}
 	to, err := g.restartsTo()
 	if err != nil {
 		return err

@@ -34,6 +34,10 @@ type Options struct {
 	Snapshot, Migration string
 	// Replumb is the program.
 	Replumb string
+	// Packets is how many Services are moved in a lab as well, with nodes and under traffic; none, if it is 0.
+	Packets int
+	// Back rehearses the way back as well, before the one there is gone once more.
+	Back bool
 	// Assets returns the folder that etcd and kube-apiserver are in.
 	Assets func(context.Context) (string, error)
 	// Progress says what goes on.
@@ -53,6 +57,8 @@ type rehearsal struct {
 	ranges, to []netip.Prefix
 	// dns are the Services at the addresses that kubelets name as cluster DNS.
 	dns map[string]client.ObjectKey
+	// services are those of the snapshot, for a sample.
+	services []corev1.Service
 	// kubelets is what those of the nodes said of their configuration.
 	kubelets map[string]json.RawMessage
 	dir      string
@@ -91,6 +97,11 @@ func (m *rehearsal) run(ctx context.Context) (r *Report, err error) {
 	}()
 	if err := m.on(ctx, server); err != nil {
 		return nil, err
+	}
+	if m.Packets > 0 && m.report.Outcome == Done {
+		if err := m.packets(ctx); err != nil {
+			return nil, err
+		}
 	}
 	m.report.Seconds = time.Since(begun).Seconds()
 	return m.report, nil
@@ -150,13 +161,16 @@ func (m *rehearsal) read() (err error) {
 		return err
 	}
 	m.report = &Report{
-		Kind: "Rehearsal", Migration: given.Name, Snapshot: m.archive.Head, Played: played(), NotProven: notProven(),
-		Phases: []Phase{}, Gates: []Gate{}, Restarts: []string{}, Errors: []string{}, Risks: findings.Findings{}, Only: findings.Findings{},
+		Kind: "Rehearsal", Migration: given.Name, Snapshot: m.archive.Head, Played: played(), NotProven: notProven(m.Packets > 0),
+		Commands: []*Command{}, Restarts: []string{}, Errors: []string{}, Risks: findings.Findings{}, Only: findings.Findings{},
 	}
 	if m.stock, err = take(m.archive); err != nil {
 		return err
 	}
 	m.dns = m.askedOfNodes()
+	if err := m.sampled(); err != nil {
+		return err
+	}
 	m.report.Objects.NotRead = m.archive.Manifest.NotRead
 	m.archive = nil // it may be large, and everything of it that is needed is elsewhere
 	return nil
@@ -271,8 +285,33 @@ func (m *rehearsal) rehearse(ctx context.Context) error {
 		return err
 	}
 	m.report.Only = beside(found, m.report.Risks)
-	m.Progress("applying")
-	return m.apply(ctx, rehearsed, kubeconfig)
+	access := []string{"--kubeconfig", kubeconfig, "--local", "-o", "json"}
+	for _, name := range m.course() {
+		of := []string{"-f", rehearsed}
+		if name != apply {
+			of = []string{m.settings.Rehearsed.Name, "--yes"}
+		}
+		m.Progress("%s", name)
+		if err := m.command(ctx, name, slices.Concat([]string{name}, of, access)); err != nil || m.report.Outcome != Done {
+			return err
+		}
+	}
+	return nil
+}
+
+// The commands that are rehearsed.
+const (
+	apply    = "apply"
+	rollback = "rollback"
+	finish   = "finish"
+)
+
+// course is what is rehearsed, in order.
+func (o Options) course() []string {
+	if o.Back {
+		return []string{apply, rollback, apply, finish}
+	}
+	return []string{apply, finish}
 }
 
 // Exit codes of replumb that are results.
@@ -314,15 +353,17 @@ func failure(command string, s *said) error {
 	return &failed{fmt.Errorf("replumb %s ended with exit code %d: %s", command, s.code, complaint(s.stderr)), code}
 }
 
-// tries is how often apply is run: an API server that restarts at a gate may end a run, and the same command carries on.
+// tries is how often a command is run: an API server that restarts at a gate may end a run, and the same command carries on.
 const tries = 4
 
-// apply moves, and answers gates.
-func (m *rehearsal) apply(ctx context.Context, file, kubeconfig string) error {
+// command runs one to its end, and answers gates.
+func (m *rehearsal) command(ctx context.Context, name string, args []string) error {
+	c, begun := &Command{Command: name, Phases: []Phase{}, Gates: []Gate{}}, time.Now()
+	m.report.Commands = append(m.report.Commands, c)
+	defer func() { c.Seconds = time.Since(begun).Seconds() }()
 	for n := 1; ; n++ {
-		g := &gates{rehearsal: m}
-		s, err := m.program.events(ctx, func(e engine.Event, stop func()) { g.hear(ctx, e, stop) },
-			"apply", "-f", file, "--kubeconfig", kubeconfig, "--local", "-o", "json")
+		g := &gates{rehearsal: m, command: c}
+		s, err := m.program.events(ctx, func(e engine.Event, stop func()) { g.hear(ctx, e, stop) }, args...)
 		g.done()
 		if err := errors.Join(err, ctx.Err()); err != nil {
 			return err
@@ -336,12 +377,12 @@ func (m *rehearsal) apply(ctx context.Context, file, kubeconfig string) error {
 			m.report.Outcome = Open
 			return nil
 		case s.code == fault.ExitUsage:
-			return failure("apply", s)
+			return failure(name, s)
 		}
 		why := complaint(s.stderr)
 		if s.code != codeBlocked && g.restarted && n < tries {
-			m.report.Again = append(m.report.Again, why)
-			m.Progress("apply ended while the API server restarted; running it again")
+			c.Again = append(c.Again, why)
+			m.Progress("%s ended while the API server restarted; running it again", name)
 			continue
 		}
 		m.report.Errors = append(m.report.Errors, why)

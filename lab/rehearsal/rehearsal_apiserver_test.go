@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -24,6 +25,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/testing/apitest"
 )
 
@@ -105,8 +107,9 @@ func service(namespace, name, ip string) *corev1.Service {
 }
 
 // deployment makes one with a ReplicaSet and pods that run.
-func (s *source) deployment(name string, pods int) {
+func (s *source) deployment(name string, pods int) []*corev1.Pod {
 	s.Helper()
+	var made []*corev1.Pod
 	labels := map[string]string{"app": name}
 	template := corev1.PodTemplateSpec{
 		ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "c"}}},
@@ -129,7 +132,7 @@ func (s *source) deployment(name string, pods int) {
 	}
 	s.add(rs)
 	for i := range pods {
-		s.pod(rs, fmt.Sprintf("%s-h-%d", name, i), hash, i)
+		made = append(made, s.pod(rs, fmt.Sprintf("%s-h-%d", name, i), hash, i))
 	}
 	d.Status = appsv1.DeploymentStatus{
 		ObservedGeneration: d.Generation,
@@ -143,9 +146,10 @@ func (s *source) deployment(name string, pods int) {
 		},
 	}
 	s.must(s.Status().Update(s.Context(), d))
+	return made
 }
 
-func (s *source) pod(of *appsv1.ReplicaSet, name string, labels map[string]string, i int) {
+func (s *source) pod(of *appsv1.ReplicaSet, name string, labels map[string]string, i int) *corev1.Pod {
 	s.Helper()
 	p := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
@@ -165,18 +169,7 @@ func (s *source) pod(of *appsv1.ReplicaSet, name string, labels map[string]strin
 		}},
 	}
 	s.must(s.Status().Update(s.Context(), p))
-}
-
-// slice makes the endpoints of a Service as the controller does.
-func (s *source) slice(svc *corev1.Service) {
-	s.Helper()
-	pods := &corev1.PodList{}
-	s.must(s.List(s.Context(), pods, client.InNamespace(svc.Namespace), client.MatchingLabels(svc.Spec.Selector)))
-	var all []*corev1.Pod
-	for i := range pods.Items {
-		all = append(all, &pods.Items[i])
-	}
-	s.add(sliceOf(svc, corev1.IPv4Protocol, all))
+	return p
 }
 
 // snapshot takes one with replumb.
@@ -191,8 +184,8 @@ func (s *source) snapshot() string {
 	return file
 }
 
-// rehearse rehearses a move.
-func (s *source) rehearse(file string, inspect func(context.Context, client.Client) error) *Report {
+// rehearse rehearses a move, with the way back if that is asked for.
+func (s *source) rehearse(file string, back bool, inspect func(context.Context, client.Client) error) *Report {
 	s.Helper()
 	move := filepath.Join(s.dir, "move.yaml")
 	s.must(os.WriteFile(move, []byte(`apiVersion: replumb.dev/v1alpha1
@@ -204,7 +197,7 @@ spec:
 `), 0o600))
 	begun := time.Now()
 	m := &rehearsal{inspect: inspect, Options: Options{
-		Snapshot: file, Migration: move, Replumb: s.replumb,
+		Snapshot: file, Migration: move, Replumb: s.replumb, Back: back,
 		Assets:   func(context.Context) (string, error) { return os.Getenv("KUBEBUILDER_ASSETS"), nil },
 		Progress: func(f string, args ...any) { s.Logf("%5.1fs %s", time.Since(begun).Seconds(), fmt.Sprintf(f, args...)) },
 	}}
@@ -216,12 +209,12 @@ spec:
 	return r
 }
 
-func (r *Report) phase(name string) Phase {
-	at := slices.IndexFunc(r.Phases, func(p Phase) bool { return p.Name == name })
+func (c *Command) phase(name string) Phase {
+	at := slices.IndexFunc(c.Phases, func(p Phase) bool { return p.Name == name })
 	if at < 0 {
 		return Phase{}
 	}
-	return r.Phases[at]
+	return c.Phases[at]
 }
 
 // TestRehearse takes a snapshot of a cluster and has its Services moved in another one. The control is a Service that replumb refuses to
@@ -235,8 +228,7 @@ func TestRehearse(t *testing.T) {
 	for _, svc := range []*corev1.Service{cart, nodes, none} {
 		s.add(svc)
 	}
-	s.deployment("cart", 2)
-	s.slice(cart)
+	s.add(sliceOf(cart, corev1.IPv4Protocol, s.deployment("cart", 2)))
 	s.add(
 		&corev1.Secret{
 			ObjectMeta: metav1.ObjectMeta{Namespace: shop, Name: "pull"},
@@ -249,23 +241,14 @@ func TestRehearse(t *testing.T) {
 
 	var before, after corev1.Service
 	s.must(s.Get(t.Context(), client.ObjectKeyFromObject(cart), &before))
-	r := s.rehearse(s.snapshot(), moved)
+	r := s.rehearse(s.snapshot(), true, moved)
 	if r.Outcome != Done || len(r.Errors) > 0 || r.Objects.Lacking > 0 {
 		t.Errorf("%s, with errors %q; not made: %v", r.Outcome, r.Errors, r.Objects.Refused)
-	}
-	for _, phase := range []string{"extend", "canary", "move"} {
-		if p := r.phase(phase); p.Done == 0 {
-			t.Errorf("phase %s did nothing: %+v", phase, p)
-		}
 	}
 	if r.Services.Move < 3 {
 		t.Errorf("%d Services move", r.Services.Move)
 	}
-	for _, step := range []string{"gate/certificates", "gate/kubelets", "gate/api-servers"} {
-		if !slices.ContainsFunc(r.Gates, func(g Gate) bool { return g.Step == step && g.Passed }) {
-			t.Errorf("%s was not passed: %+v", step, r.Gates)
-		}
-	}
+	requireCourse(t, r)
 	if !slices.ContainsFunc(r.Restarts, func(title string) bool { return strings.Contains(title, "shop/cart") }) {
 		t.Errorf("Deployment shop/cart carries old addresses, and its restart is not planned: %q", r.Restarts)
 	}
@@ -278,7 +261,7 @@ func TestRehearse(t *testing.T) {
 		outside := service(shop, "outside", "10.96.3.9")
 		outside.Spec.ExternalIPs = []string{"192.0.2.77"}
 		s.add(outside)
-		r := s.rehearse(s.snapshot(), func(ctx context.Context, c client.Client) error {
+		r := s.rehearse(s.snapshot(), false, func(ctx context.Context, c client.Client) error {
 			svc := &corev1.Service{}
 			if err := c.Get(ctx, client.ObjectKeyFromObject(cart), svc); err != nil {
 				return err
@@ -288,13 +271,46 @@ func TestRehearse(t *testing.T) {
 			}
 			return nil
 		})
-		if r.Outcome != Blocked || len(r.Risks.Objections()) == 0 || r.phase("move").Done > 0 {
+		if r.Outcome != Blocked || len(r.Risks.Objections()) == 0 || len(r.Commands) != 1 || r.Commands[0].phase("move").Done > 0 {
 			t.Errorf("%s, %+v", r.Outcome, r.Risks)
 		}
 	})
 }
 
-// moved holds once every Service of the rehearsal is in the new range, and every pod and Node is as it was.
+// requireCourse fails the test unless Services moved, came back, moved again and left their old addresses, with every gate on the way.
+func requireCourse(t *testing.T, r *Report) {
+	t.Helper()
+	want := []struct {
+		command       string
+		phases, gates []string
+	}{
+		{apply, []string{"extend", "canary", "move"}, []string{"gate/certificates", "gate/kubelets", "gate/api-servers"}},
+		{rollback, []string{"return", "restore", "release"}, []string{"gate/kubelets", "gate/api-servers"}},
+		{apply, []string{"extend", "move"}, []string{"gate/kubelets", "gate/api-servers"}},
+		{finish, []string{"release", "tidy"}, nil},
+	}
+	if len(r.Commands) != len(want) {
+		t.Fatalf("%d commands: %+v", len(r.Commands), r.Commands)
+	}
+	for i, w := range want {
+		c := r.Commands[i]
+		if c.Command != w.command || c.Seconds <= 0 {
+			t.Errorf("%s in place of %s, in %g s", c.Command, w.command, c.Seconds)
+		}
+		for _, phase := range w.phases {
+			if p := c.phase(phase); p.Done == 0 {
+				t.Errorf("%s: phase %s did nothing: %+v", w.command, phase, p)
+			}
+		}
+		for _, step := range w.gates {
+			if !slices.ContainsFunc(c.Gates, func(g Gate) bool { return g.Step == step && g.Passed }) {
+				t.Errorf("%s: %s was not passed: %+v", w.command, step, c.Gates)
+			}
+		}
+	}
+}
+
+// moved holds once every Service of the rehearsal is in the new range alone, and every pod and Node is as it was.
 func moved(ctx context.Context, c client.Client) error {
 	services, pods, nodes := &corev1.ServiceList{}, &corev1.PodList{}, &corev1.NodeList{}
 	if err := errors.Join(c.List(ctx, services), c.List(ctx, pods, client.InNamespace(shop)), c.List(ctx, nodes)); err != nil {
@@ -303,6 +319,9 @@ func moved(ctx context.Context, c client.Client) error {
 	to := netip.MustParsePrefix(newRange)
 	for i := range services.Items {
 		svc := &services.Items[i]
+		if svc.Labels[v1alpha1.LabelRole] != "" {
+			return fmt.Errorf("bridge %s/%s is left", svc.Namespace, svc.Name)
+		}
 		a, err := netip.ParseAddr(svc.Spec.ClusterIP)
 		if err == nil && !to.Contains(a) {
 			return fmt.Errorf("service %s/%s is at %s", svc.Namespace, svc.Name, a)
@@ -331,26 +350,37 @@ func moved(ctx context.Context, c client.Client) error {
 	return nil
 }
 
-// TestRehearseMany measures how long it takes with a thousand Services and five thousand pods.
+const (
+	// manyVariable is how many Services TestRehearseMany rehearses. Default: 1000.
+	manyVariable = "REHEARSE_SERVICES"
+	podsOfEach   = 5
+)
+
+// TestRehearseMany measures how long it takes with thousands of Services and five times as many pods.
 func TestRehearseMany(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it takes minutes: make bench-rehearse")
 	}
+	services := 1000
+	if text := os.Getenv(manyVariable); text != "" {
+		var err error
+		if services, err = strconv.Atoi(text); err != nil {
+			t.Fatalf("%s: %v", manyVariable, err)
+		}
+	}
 	s := newSource(t)
-	const services, podsOfEach = 1000, 5
 	var eg errgroup.Group
 	eg.SetLimit(atOnce)
 	for i := range services {
 		eg.Go(func() error {
 			svc := service(shop, fmt.Sprintf("s%d", i), fmt.Sprintf("10.96.%d.%d", 10+i/250, 1+i%250))
 			s.add(svc)
-			s.deployment(svc.Name, podsOfEach)
-			s.slice(svc)
+			s.add(sliceOf(svc, corev1.IPv4Protocol, s.deployment(svc.Name, podsOfEach)))
 			return nil
 		})
 	}
 	s.must(eg.Wait())
-	r := s.rehearse(s.snapshot(), nil)
+	r := s.rehearse(s.snapshot(), false, nil)
 	if r.Outcome != Done || r.Objects.Lacking > 0 {
 		t.Errorf("%s, with errors %q; %d objects not made: %v", r.Outcome, r.Errors, r.Objects.Lacking, r.Objects.Refused)
 	}

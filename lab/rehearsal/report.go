@@ -13,6 +13,7 @@ import (
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/engine/findings"
 	"github.com/replumb/replumb/internal/kube/archive"
+	"github.com/replumb/replumb/lab/sample"
 )
 
 // Outcome is what a rehearsal came to.
@@ -20,7 +21,7 @@ type Outcome string
 
 // The outcomes.
 const (
-	// Done says that apply came to its end.
+	// Done says that every command came to its end.
 	Done Outcome = "Done"
 	// Blocked says that a check refused to let it begin, or go on.
 	Blocked Outcome = "Blocked"
@@ -41,8 +42,10 @@ type Report struct {
 	Seconds    float64 `json:"seconds"`
 	Objects    Objects `json:"objects"`
 	Services   Fates   `json:"services"`
-	Phases     []Phase `json:"phases"`
-	Gates      []Gate  `json:"gates"`
+	// Commands are those that were rehearsed, in this order.
+	Commands []*Command `json:"commands"`
+	// Packets is what became of a sample of the Services in a lab, if one was asked for.
+	Packets *sample.Result `json:"packets,omitempty"`
 	// Restarts are the steps by which apply would renew what carries old addresses, as the plan of the snapshot has them.
 	Restarts []string `json:"restarts"`
 	// Risks are the findings of the snapshot that did not pass, Only those that the cluster of the rehearsal has beside them.
@@ -50,8 +53,6 @@ type Report struct {
 	Only  findings.Findings `json:"only"`
 	// Errors are what went wrong, in the words of replumb.
 	Errors []string `json:"errors"`
-	// Again is why apply was run again: the one API server of the rehearsal restarted at a gate.
-	Again []string `json:"again,omitempty"`
 	// WaitsLeftOut is how long the Migration would have waited after batches and tiers.
 	WaitsLeftOut float64 `json:"waitsLeftOutSeconds"`
 	// Played says what was not real, LeftOut what of the Migration was not done, and NotProven what no rehearsal without nodes tells.
@@ -80,7 +81,18 @@ type Fates struct {
 	AtRisk int `json:"atRisk"`
 }
 
-// Phase is one that apply went through.
+// Command is one of replumb, from its beginning to its end.
+type Command struct {
+	// Command is apply, rollback or finish.
+	Command string  `json:"command"`
+	Seconds float64 `json:"seconds"`
+	Phases  []Phase `json:"phases"`
+	Gates   []Gate  `json:"gates"`
+	// Again is why it was run again: the one API server of the rehearsal restarted at a gate.
+	Again []string `json:"again,omitempty"`
+}
+
+// Phase is one that a command went through.
 type Phase struct {
 	Name    string  `json:"name"`
 	Seconds float64 `json:"seconds"`
@@ -90,13 +102,13 @@ type Phase struct {
 	Retried   int `json:"retried"`
 }
 
-// Gate is one that apply waits at for people.
+// Gate is one that a command waits at for people.
 type Gate struct {
 	Step  string `json:"step"`
 	Title string `json:"title"`
 	// Answer is what the rehearsal did.
 	Answer string `json:"answer"`
-	// Passed reports whether apply went on, Seconds how long it stood there.
+	// Passed reports whether the command went on, Seconds how long it stood there.
 	Passed  bool    `json:"passed"`
 	Seconds float64 `json:"seconds"`
 }
@@ -111,27 +123,31 @@ func played() []string {
 	}
 }
 
-func notProven() []string {
+// notProven is what a rehearsal does not tell, with packets in a lab or without.
+func notProven(packets bool) []string {
+	lost := "whether a request is lost: no packet was sent"
+	if packets {
+		lost = "whether a request is lost in this cluster: packets were sent in a lab, to a sample of its Services"
+	}
 	return []string{
-		"whether a request is lost: no packet was sent",
+		lost,
 		"whether kube-proxies and CNIs of this cluster answer on both addresses, and how fast",
 		"what webhooks, mutating ones above all, do to replumb's objects",
 		"how long restarts take, and people at gates",
-		"finish and rollback: apply alone was rehearsed",
 	}
 }
 
 // hear takes an event into account.
-func (r *Report) hear(e engine.Event) {
+func (c *Command) hear(e engine.Event) {
 	if e.Phase == "" {
 		return
 	}
-	at := slices.IndexFunc(r.Phases, func(p Phase) bool { return p.Name == e.Phase })
+	at := slices.IndexFunc(c.Phases, func(p Phase) bool { return p.Name == e.Phase })
 	if at < 0 {
-		r.Phases = append(r.Phases, Phase{Name: e.Phase})
-		at = len(r.Phases) - 1
+		c.Phases = append(c.Phases, Phase{Name: e.Phase})
+		at = len(c.Phases) - 1
 	}
-	p := &r.Phases[at]
+	p := &c.Phases[at]
 	switch e.Kind {
 	case engine.StepDone:
 		p.Done++
@@ -143,11 +159,11 @@ func (r *Report) hear(e engine.Event) {
 		p.Seconds += e.Seconds
 	}
 	if e.Kind == engine.StepDone || e.Kind == engine.StepUnchanged {
-		if g := slices.IndexFunc(r.Gates, func(g Gate) bool { return g.Step == e.Step }); g >= 0 {
-			r.Gates[g].Passed = true
-			r.Gates[g].Seconds += e.Seconds
+		if g := slices.IndexFunc(c.Gates, func(g Gate) bool { return g.Step == e.Step }); g >= 0 {
+			c.Gates[g].Passed = true
+			c.Gates[g].Seconds += e.Seconds
 		} else if e.Role == engine.RoleGate {
-			r.Gates = append(r.Gates, Gate{Step: e.Step, Title: e.Message, Answer: "it held from the beginning", Passed: true})
+			c.Gates = append(c.Gates, Gate{Step: e.Step, Title: e.Message, Answer: "it held from the beginning", Passed: true})
 		}
 	}
 }
@@ -195,39 +211,62 @@ func (r *Report) Text(w io.Writer) error {
 		p("    %s\t%s\n", refused.Object, line(refused.Error))
 	}
 	p("\nSERVICES\t\n  move\t%d\n  stay\t%d\n  at risk\t%d\n", r.Services.Move, r.Services.Stay, r.Services.AtRisk)
-	if len(r.Phases) > 0 {
-		p("\nPHASE\tTOOK\tSTEPS\tUNCHANGED\tRETRIED\n")
+	for _, c := range r.Commands {
+		c.text(p)
 	}
-	for _, phase := range r.Phases {
-		p("%s\t%s\t%d\t%d\t%d\n", phase.Name, seconds(phase.Seconds), phase.Done, phase.Unchanged, phase.Retried)
-	}
+	r.packets(p)
 	if r.WaitsLeftOut > 0 {
-		p("waits after batches and tiers, left out\t%s\n", seconds(r.WaitsLeftOut))
+		p("\nwaits after batches and tiers, left out\t%s\n", seconds(r.WaitsLeftOut))
 	}
-	r.gates(p)
 	list(p, fmt.Sprintf("RESTARTS PLANNED: %d", len(r.Restarts)), r.Restarts)
 	list(p, "RISKS, by the snapshot", texts(r.Risks))
 	list(p, "FINDINGS of the rehearsal alone", texts(r.Only))
 	list(p, "ERRORS", r.Errors)
-	list(p, "RUN AGAIN, after the API server of the rehearsal restarted", r.Again)
 	list(p, "PLAYED", r.Played)
 	list(p, "LEFT OUT of the Migration", r.LeftOut)
 	list(p, "NOT PROVEN", r.NotProven)
 	return t.Flush()
 }
 
-func (r *Report) gates(p func(string, ...any)) {
-	if len(r.Gates) == 0 {
+// packets writes what became of the sample, for people.
+func (r *Report) packets(p func(string, ...any)) {
+	if r.Packets == nil {
 		return
 	}
-	p("\nGATE\tPASSED\tSTOOD\tANSWER\n")
-	for _, g := range r.Gates {
+	p("\nPACKETS, in a lab of %d nodes, in %s\n  SERVICE\tSHAPE\n", r.Packets.Nodes, seconds(r.Packets.Seconds))
+	for _, s := range r.Packets.Services {
+		p("  %s\t%s\n", s.Service, s.Shape)
+	}
+	for _, why := range slices.Sorted(maps.Keys(r.Packets.LeftOut)) {
+		p("  %d cannot be in a sample\t%s\n", r.Packets.LeftOut[why], why)
+	}
+	p("\n  COMMAND\tREQUESTS\tLOST\n")
+	for _, c := range r.Packets.Commands {
+		p("  %s\t%d\t%d\n", c.Command, c.Sent, c.Lost)
+	}
+	list(p, "  LOST", r.Packets.Losses)
+}
+
+// text writes what a command did, for people.
+func (c *Command) text(p func(string, ...any)) {
+	p("\n%s, in %s\n", strings.ToUpper(c.Command), seconds(c.Seconds))
+	if len(c.Phases) > 0 {
+		p("  PHASE\tTOOK\tSTEPS\tUNCHANGED\tRETRIED\n")
+	}
+	for _, phase := range c.Phases {
+		p("  %s\t%s\t%d\t%d\t%d\n", phase.Name, seconds(phase.Seconds), phase.Done, phase.Unchanged, phase.Retried)
+	}
+	if len(c.Gates) > 0 {
+		p("\n  GATE\tPASSED\tSTOOD\tANSWER\n")
+	}
+	for _, g := range c.Gates {
 		passed := "no"
 		if g.Passed {
 			passed = "yes"
 		}
-		p("%s\t%s\t%s\t%s\n", g.Step, passed, seconds(g.Seconds), g.Answer)
+		p("  %s\t%s\t%s\t%s\n", g.Step, passed, seconds(g.Seconds), g.Answer)
 	}
+	list(p, "  RUN AGAIN, after the API server of the rehearsal restarted", c.Again)
 }
 
 // shown bounds the lists of the text; JSON has all.

@@ -3,6 +3,7 @@ package rehearsal
 import (
 	"bytes"
 	"encoding/json"
+	"slices"
 	"strings"
 	"testing"
 
@@ -11,8 +12,10 @@ import (
 )
 
 func reported() *Report {
-	r := &Report{Kind: "Rehearsal", Outcome: Done, Migration: "move", Played: played(), NotProven: notProven()}
-	r.Gates = []Gate{{Step: "gate/kubelets", Answer: "played"}}
+	c := &Command{Command: apply, Gates: []Gate{{Step: "gate/kubelets", Answer: "played"}}}
+	r := &Report{
+		Kind: "Rehearsal", Outcome: Done, Migration: "move", Commands: []*Command{c, {Command: finish}}, Played: played(), NotProven: notProven(false),
+	}
 	for _, e := range []engine.Event{
 		{Kind: engine.RunStarted},
 		{Kind: engine.PhaseStarted, Phase: "move"},
@@ -27,19 +30,19 @@ func reported() *Report {
 		{Kind: engine.StepUnchanged, Phase: "move", Step: "hop/a"},
 		{Kind: engine.PhaseDone, Phase: "move", Seconds: 1},
 	} {
-		r.hear(e)
+		c.hear(e)
 	}
 	return r
 }
 
 func TestHear(t *testing.T) {
-	r := reported()
+	c := reported().Commands[0]
 	want := []Phase{{Name: "move", Seconds: 3, Done: 2, Unchanged: 2, Retried: 1}, {Name: "kubelets", Seconds: 4, Done: 1}}
-	if len(r.Phases) != 2 || r.Phases[0] != want[0] || r.Phases[1] != want[1] {
-		t.Errorf("%+v", r.Phases)
+	if !slices.Equal(c.Phases, want) {
+		t.Errorf("%+v", c.Phases)
 	}
-	if len(r.Gates) != 2 || !r.Gates[0].Passed || r.Gates[0].Seconds != 3 || r.Gates[1].Step != "gate/certificates" || !r.Gates[1].Passed {
-		t.Errorf("%+v", r.Gates)
+	if len(c.Gates) != 2 || !c.Gates[0].Passed || c.Gates[0].Seconds != 3 || c.Gates[1].Step != "gate/certificates" || !c.Gates[1].Passed {
+		t.Errorf("%+v", c.Gates)
 	}
 }
 
@@ -59,7 +62,7 @@ func TestTells(t *testing.T) {
 	}
 	for _, said := range []string{
 		"rehearsal of move: Done", "PLAYED", "NOT PROVEN", "no packet was sent", "RESTARTS PLANNED: 25", "and 5 more",
-		"RP1001 warning fail: a; b", "gate/kubelets",
+		"RP1001 warning fail: a; b", "gate/kubelets", "APPLY", "FINISH",
 	} {
 		if !strings.Contains(text.String(), said) {
 			t.Errorf("%q is missing in:\n%s", said, &text)

@@ -23,8 +23,8 @@ type Settings struct {
 	Rehearsed *v1alpha1.Migration
 	// LeftOut says what of the Migration the rehearsal leaves out, a line each.
 	LeftOut []string
-	// Settle is how long the Migration waits after each batch, and Pauses how long after its tiers in all.
-	Settle, Pauses time.Duration
+	// Settle is how long the Migration waits after each batch, Pauses how long after its tiers in all, and Drain before it takes addresses away.
+	Settle, Pauses, Drain time.Duration
 }
 
 // refusal of what cannot be rehearsed.
@@ -52,7 +52,7 @@ func Tame(m *v1alpha1.Migration, etcd string) (*Settings, error) {
 	}
 	whole := m.DeepCopy()
 	spec.Default(whole)
-	s := &Settings{Settle: duration(whole.Spec.Batch.Settle)}
+	s := &Settings{Settle: duration(whole.Spec.Batch.Settle), Drain: duration(whole.Spec.ServiceCIDR.Drain)}
 	for i := range whole.Spec.Tiers {
 		s.Pauses += duration(whole.Spec.Tiers[i].Pause)
 	}
@@ -103,6 +103,8 @@ func (s *Settings) waitForNothing() {
 		m.Tiers[i].Pause = nil
 	}
 	m.Paused, m.Desired = false, ""
+	s.leave(s.Drain > 0, "drain: no wait of %s before addresses were taken away", s.Drain)
+	m.ServiceCIDR.Drain = &metav1.Duration{}
 	m.ServiceCIDR.GateWait = &metav1.Duration{Duration: gateWait}
 }
 

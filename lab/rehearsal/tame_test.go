@@ -67,6 +67,7 @@ func TestReachesNoOne(t *testing.T) {
 		"API servers to ask":      job.ServiceCIDR.APIServers != nil,
 		"windows":                 job.Windows != nil,
 		"a time to settle":        job.Batch.Settle.Duration != 0,
+		"a time to drain":         job.ServiceCIDR.Drain.Duration != 0,
 		"another size of batches": job.Batch.Size != 5,
 		"a pause between tiers":   job.Tiers[0].Pause != nil,
 		"agents":                  job.Proof.Agents != v1alpha1.AgentsDisabled,
@@ -87,7 +88,7 @@ func TestReachesNoOne(t *testing.T) {
 		t.Errorf("waits %s and %s", s.Settle, s.Pauses)
 	}
 	for _, said := range []string{
-		"hooks:", "notify:", "tierLookup:", "actions", "etcd:", "windows:", "batch.settle", "pauses", "agents", "restarts:", "apiServers:",
+		"hooks:", "notify:", "tierLookup:", "actions", "etcd:", "windows:", "batch.settle", "drain", "pauses", "agents", "restarts:", "apiServers:",
 	} {
 		if !slices.ContainsFunc(s.LeftOut, func(l string) bool { return strings.HasPrefix(l, said) }) {
 			t.Errorf("%q is not said in %q", said, s.LeftOut)
@@ -100,7 +101,7 @@ func TestSaysNothingOfWhatIsNotThere(t *testing.T) {
 	s, err := Tame(migrationOf(t, `
 metadata: {name: move}
 spec:
-  serviceCIDR: {to: [172.24.0.0/16], refresh: {mode: Report}, follower: Disabled}
+  serviceCIDR: {to: [172.24.0.0/16], refresh: {mode: Report}, follower: Disabled, drain: 0s}
   batch: {settle: 0s}
   proof: {agents: Disabled}
 `), "")
