@@ -107,13 +107,21 @@ func checkClaims(in Input) []findings.Result {
 
 func checkCilium(in Input) []findings.Result {
 	var out []findings.Result
-	for i := range in.Survey.Workloads.DaemonSets {
-		if ds := &in.Survey.Workloads.DaemonSets[i]; podnetwork.Of(ds) == v1alpha1.Cilium {
-			name := ds.Namespace + "/" + ds.Name
-			out = append(out, findings.Failed("DaemonSet "+name, "daemonset %s is Cilium", name))
-		}
+	for _, name := range ciliumOf(in.Survey) {
+		out = append(out, findings.Failed("DaemonSet "+name, "daemonset %s is Cilium", name))
 	}
 	return out
+}
+
+// ciliumOf are the DaemonSets by which Cilium runs.
+func ciliumOf(s *podmove.Survey) []string {
+	var names []string
+	for i := range s.Workloads.DaemonSets {
+		if ds := &s.Workloads.DaemonSets[i]; podnetwork.Of(ds) == v1alpha1.Cilium {
+			names = append(names, ds.Namespace+"/"+ds.Name)
+		}
+	}
+	return names
 }
 
 func checkFinalizers(in Input) []findings.Result {

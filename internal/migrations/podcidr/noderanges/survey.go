@@ -87,11 +87,48 @@ type Sources struct {
 // New pairs the ranges of Nodes with those they are to get. It fails with a *spec.Error if that cannot be done.
 func New(shared *podmove.Survey, from Sources) (*Survey, error) {
 	s := &Survey{Survey: *shared}
+	if err := s.ownPools(); err != nil {
+		return nil, err
+	}
 	var err error
 	if s.NodeRanges, s.Spec.From, err = resolve(s.Nodes, s.Spec, from); err != nil {
 		return nil, err
 	}
 	return s, s.strays()
+}
+
+// ownPools fails where Cilium gives pods addresses that are not of their Node: it has pools of its own, which are not to be changed.
+// https://docs.cilium.io/en/stable/network/concepts/ipam/cluster-pool/
+func (s *Survey) ownPools() error {
+	cilium := ciliumOf(&s.Survey)
+	if len(cilium) == 0 {
+		return nil
+	}
+	ofNode := map[string]netip.Prefix{}
+	for i := range s.Nodes {
+		ofNode[s.Nodes[i].Name] = nodeipam.Range(nodeipam.PodCIDRs(&s.Nodes[i]))
+	}
+	for i := range s.Workloads.Pods {
+		pod := &s.Workloads.Pods[i]
+		for _, a := range calico.PodAddresses(pod) {
+			if has := ofNode[pod.Spec.NodeName]; a.Is4() && !has.Contains(a) {
+				return &spec.Error{
+					Field: podmove.Field,
+					Problem: fmt.Sprintf("cannot be done here: Cilium (daemonset %s) gives pods addresses from pools of its own: pod %s/%s has %s, and node %s %s",
+						cilium[0], pod.Namespace, pod.Name, a, pod.Spec.NodeName, rangeText(has)),
+					Hint: "Cilium advises against changing the ranges of its pools; make another cluster, and mirror to it (spec.mirror)",
+				}
+			}
+		}
+	}
+	return nil
+}
+
+func rangeText(p netip.Prefix) string {
+	if !p.IsValid() {
+		return "has no range"
+	}
+	return "has " + p.String()
 }
 
 // strays says which pod has an address that is not of its Node's range: then something else gives addresses.
