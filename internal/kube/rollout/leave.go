@@ -194,13 +194,17 @@ func unfit(a adapter) string {
 	return ""
 }
 
-// Unfit says why the pods of a workload cannot leave their Services before they end, as far as its own specification tells; empty, if they can.
-func (s *State) Unfit(w *Workload) string {
-	a := s.owners().adapterOf(w.UID)
-	if a == nil {
-		return "it is gone"
+// Unfit returns what says, for many workloads, why the pods of one cannot leave their Services before they end, as far as its own specification
+// tells; empty, if they can.
+func (s *State) Unfit() func(w *Workload) string {
+	o := s.owners()
+	return func(w *Workload) string {
+		a := o.adapterOf(w.UID)
+		if a == nil {
+			return "it is gone"
+		}
+		return unfit(a)
 	}
-	return unfit(a)
 }
 
 func noSurge(d *appsv1.Deployment) bool {

@@ -24,7 +24,7 @@ func checkBeside(in Input) []findings.Result {
 		return nil
 	}
 	var out []findings.Result
-	if _, err := s.parked(); err != nil {
+	if _, err := s.parked(false); err != nil {
 		out = append(out, findings.Failed("", "%v", err))
 	}
 	for _, to := range s.target() {

@@ -212,8 +212,13 @@ func (k key) slug() string {
 
 // apply applies an object of the manifests, by server-side apply, and takes over fields that others have set.
 func (t Tools) apply(name string, o *unstructured.Unstructured, exists bool) engine.Step {
+	return t.applyAs("install/"+keyOf(o).Group+"/"+keyOf(o).slug(), "Apply "+keyOf(o).String(), name, o, exists)
+}
+
+// applyAs does so in a step of another id and title.
+func (t Tools) applyAs(id, about, name string, o *unstructured.Unstructured, exists bool) engine.Step {
 	return &engine.Write{
-		Name: "install/" + keyOf(o).Group + "/" + keyOf(o).slug(), About: "Apply " + keyOf(o).String(),
+		Name: id, About: about,
 		Write: func(ctx context.Context) error {
 			want, err := marked(name, o)
 			if err != nil {

@@ -112,9 +112,13 @@ const dnsSettle = 5 * time.Second
 
 func checkDNSRestart(in Input) []findings.Result {
 	out := in.unseen()
+	if len(in.Restarts) == 0 {
+		return out
+	}
+	before := in.Survey.before(in.Workloads)
 	for i := range in.Restarts {
 		w := &in.Restarts[i]
-		if !in.Survey.servesDNS(w) || in.Survey.leavesFirst(w, in.Workloads) {
+		if !before.servesDNS(w) || before.leavesFirst(w) {
 			continue
 		}
 		if gap := in.Workloads.Gap(w); gap != "" {

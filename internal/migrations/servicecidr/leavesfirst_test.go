@@ -42,7 +42,7 @@ func TestLeavesFirst(t *testing.T) {
 			ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "dns", UID: "uid"}, Spec: appsv1.DeploymentSpec{Strategy: tt.strategy},
 		}}}
 		w := &rollout.Workload{Kind: rollout.KindDeployment, Namespace: "shop", Name: "dns", UID: "uid", PodLabels: app}
-		if got := s.leavesFirst(w, state); got != tt.want {
+		if got := s.before(state).leavesFirst(w); got != tt.want {
 			t.Errorf("%s: %v", name, got)
 		}
 	}

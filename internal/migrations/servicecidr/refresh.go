@@ -7,8 +7,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
@@ -136,8 +136,9 @@ type refresher struct {
 	of        *v1alpha1.Migration
 	to        engine.Direction
 	workloads *rollout.State
-	// departure is how pods leave their Services.
+	// departure is how pods leave their Services, before which of these are before workloads.
 	departure *rollout.Departure
+	before    *before
 }
 
 // plan says what becomes of the pods that carry addresses of before. What is not complete, and not by replumb, is not due: apply waits
@@ -154,6 +155,7 @@ func (r refresher) plan() (Refresh, rollout.Plan) {
 		return out, rollout.Plan{}
 	}
 	plan := r.workloads.Plan(c, spec.BarePods)
+	r.before = r.survey.before(r.workloads)
 	out.Left = slices.Concat(plan.Reported, plan.Unfinished(c, r.workloads))
 	out.due = r.due(now)
 	tools := rollout.Tools{Client: r.tools.Client(), Timeout: spec.Timeout.Duration, Patience: patience, Now: r.tools.Now}
@@ -195,7 +197,7 @@ func (r refresher) tiers(tools rollout.Tools, plan rollout.Plan, c rollout.Chang
 	for i := range plan.Restarts {
 		w := &plan.Restarts[i]
 		t := r.tierOf(w.Namespace, w.Name, w.PodLabels)
-		if r.survey.servesDNS(w) { // what is restarted beside it would ask it for names
+		if r.before.servesDNS(w) { // what is restarted beside it would ask it for names
 			alone[t] = append(alone[t], r.renew(tools, w, c))
 			continue
 		}
@@ -229,15 +231,6 @@ func (r refresher) tiers(tools rollout.Tools, plan rollout.Plan, c rollout.Chang
 	return all
 }
 
-// servesDNS reports whether a workload is behind cluster DNS.
-func (s *Survey) servesDNS(w *rollout.Workload) bool {
-	return slices.ContainsFunc(slices.Concat(s.Moves, s.Pins, s.Stays), func(e *Entry) bool {
-		selector := e.Service.Spec.Selector
-		return s.DNS[e.Key()] && e.Service.Namespace == w.Namespace && len(selector) > 0 &&
-			labels.SelectorFromSet(selector).Matches(labels.Set(w.PodLabels))
-	})
-}
-
 // tierOf sorts a workload as a Service of the same namespace and labels would be.
 func (r refresher) tierOf(namespace, name string, pods map[string]string) string {
 	as := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: pods}}
@@ -248,9 +241,11 @@ func (r refresher) tierOf(namespace, name string, pods map[string]string) string
 // workloads are the objects that restarts change.
 func workloads(state *rollout.State, restarts []rollout.Workload) []client.Object {
 	var all []client.Object
-	wanted := func(o client.Object) bool {
-		return slices.ContainsFunc(restarts, func(w rollout.Workload) bool { return w.UID == o.GetUID() })
+	of := sets.Set[types.UID]{}
+	for i := range restarts {
+		of.Insert(restarts[i].UID)
 	}
+	wanted := func(o client.Object) bool { return of.Has(o.GetUID()) }
 	for i := range state.Deployments {
 		if o := &state.Deployments[i]; wanted(o) {
 			all = append(all, o)

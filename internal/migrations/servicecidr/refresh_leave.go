@@ -26,31 +26,47 @@ const restFor = 30 * time.Second
 
 // renew restarts a workload: by rollout, or pod by pod, each of which leaves its Services first.
 func (r refresher) renew(tools rollout.Tools, w *rollout.Workload, c rollout.Changes) engine.Step {
-	if w.Leaving || r.survey.leavesFirst(w, r.workloads) {
+	if w.Leaving || r.before.leavesFirst(w) {
 		return tools.Relieve(*w, c, r.departure)
 	}
 	return tools.Restart(*w, c)
 }
 
-// leavesFirst reports whether the pods of a workload shall leave their Services before they end, and can. Of a datagram that is lost its
-// client hears nothing.
-func (s *Survey) leavesFirst(w *rollout.Workload, state *rollout.State) bool {
-	if s.Spec.Refresh.LeaveFirst == v1alpha1.LeaveFirstNone || state.Unfit(w) != "" {
-		return false
-	}
-	services := leaving.Selecting(s.in(w.Namespace), w.PodLabels)
-	return leaving.UDP(services) || s.Spec.Refresh.LeaveFirst == v1alpha1.LeaveFirstAll && len(services) > 0
+// before says which Services are before workloads, for many of these.
+type before struct {
+	policy v1alpha1.LeaveFirstPolicy
+	unfit  func(*rollout.Workload) string
+	// services are all, dns those of cluster DNS.
+	services, dns leaving.Index
 }
 
-// in are the Services of a namespace.
-func (s *Survey) in(namespace string) []corev1.Service {
-	var all []corev1.Service
+// before looks at the Services once. Nothing that it says is of a later survey.
+func (s *Survey) before(state *rollout.State) *before {
+	var all, dns []corev1.Service
 	for _, e := range slices.Concat(s.Moves, s.Pins, s.Stays) {
-		if e.Service.Namespace == namespace {
-			all = append(all, *e.Service)
+		all = append(all, *e.Service)
+		if s.DNS[e.Key()] {
+			dns = append(dns, *e.Service)
 		}
 	}
-	return all
+	return &before{
+		policy: s.Spec.Refresh.LeaveFirst, unfit: state.Unfit(), services: leaving.NewIndex(all), dns: leaving.NewIndex(dns),
+	}
+}
+
+// leavesFirst reports whether the pods of a workload shall leave their Services before they end, and can. Of a datagram that is lost its
+// client hears nothing.
+func (b *before) leavesFirst(w *rollout.Workload) bool {
+	if b.policy == v1alpha1.LeaveFirstNone || b.unfit(w) != "" {
+		return false
+	}
+	services := b.services.Selecting(w.Namespace, w.PodLabels)
+	return leaving.UDP(services) || b.policy == v1alpha1.LeaveFirstAll && len(services) > 0
+}
+
+// servesDNS reports whether a workload is behind cluster DNS.
+func (b *before) servesDNS(w *rollout.Workload) bool {
+	return len(b.dns.Selecting(w.Namespace, w.PodLabels)) > 0
 }
 
 // departure has pods leave their Services, and end once every node has confirmed that. The barriers are those that a planner makes.

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -134,6 +135,26 @@ func (i installer) parkVariable(name string, container map[string]any) (Parking,
 }
 
 func parkedName(name string) string { return strings.TrimSuffix(name, ParkedSuffix) + ParkedSuffix }
+
+// KeepPods has a DaemonSet leave the pods that it has as they are when its template changes. The DaemonSet that is given stays as it is.
+func KeepPods(set *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+	kept := set.DeepCopy()
+	return kept, unstructured.SetNestedMap(kept.Object, map[string]any{"type": string(appsv1.OnDeleteDaemonSetStrategyType)}, "spec", "updateStrategy")
+}
+
+// Marked reports whether the pods of a DaemonSet are let on nodes alone that have LabelBeside.
+func Marked(set *unstructured.Unstructured) bool {
+	have, _, err := unstructured.NestedMap(set.Object, "spec", "template", "spec", "affinity")
+	affinity := &corev1.Affinity{}
+	if err != nil || runtime.DefaultUnstructuredConverter.FromUnstructured(have, affinity) != nil ||
+		affinity.NodeAffinity == nil || affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution == nil {
+		return false
+	}
+	terms := affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms
+	return slices.ContainsFunc(terms, func(t corev1.NodeSelectorTerm) bool {
+		return slices.ContainsFunc(t.MatchExpressions, func(r corev1.NodeSelectorRequirement) bool { return r.Key == v1alpha1.LabelBeside })
+	})
+}
 
 // WhereMarked lets the pods of a network's DaemonSet on those nodes alone that have LabelBeside, of those that they were let on before. The
 // DaemonSet that is given stays as it is.

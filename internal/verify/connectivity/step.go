@@ -48,8 +48,8 @@ type Step struct {
 	Home   map[string][]netip.Prefix
 	// Targets are further addresses, as host:port over TCP, that pods must reach.
 	Targets []string
-	// Only, if set, names the nodes that answer; one other one calls them too.
-	Only []string
+	// Only, if set, names the nodes that answer; one other one calls them too, of Others if that is set.
+	Only, Others []string
 	// Unfenced says that nothing in the cluster may enforce NetworkPolicies, except on the nodes of FencedOn.
 	Unfenced bool
 	FencedOn []string
@@ -194,7 +194,9 @@ func (s *Step) callers(ctx context.Context, answering []corev1.Pod) ([]string, e
 	if err != nil {
 		return nil, err
 	}
-	i := slices.IndexFunc(nodes, func(n corev1.Node) bool { return !s.answers(n.Name) })
+	i := slices.IndexFunc(nodes, func(n corev1.Node) bool {
+		return !s.answers(n.Name) && (s.Others == nil || slices.Contains(s.Others, n.Name))
+	})
 	if i >= 0 {
 		from = append(from, nodes[i].Name)
 	}
