@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -138,6 +139,19 @@ func (n *namespace) plug(machine *namespace, m *Member, network Network, name st
 		}
 	}
 	return nil
+}
+
+// awaitUnplugged waits until a member's link is gone. The kernel takes it back a moment after the last process on the member's machine has ended.
+func (n *namespace) awaitUnplugged(ctx context.Context, name string) error {
+	return until(ctx, "link "+name+" to go", func(context.Context) error {
+		switch _, err := n.LinkByName(name); {
+		case errors.As(err, new(netlink.LinkNotFoundError)):
+			return nil
+		case err != nil:
+			return err
+		}
+		return errors.New("it is still there")
+	})
 }
 
 func (n *namespace) setAddress(link string, addr netip.Prefix) error {

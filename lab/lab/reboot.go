@@ -70,6 +70,9 @@ func (l Workers) powerCycle(ctx context.Context, m *Member) error {
 		return err
 	}
 	defer fabric.Close()
+	if err := fabric.awaitUnplugged(ctx, l.Fabrics().linkOf(m)); err != nil {
+		return err
+	}
 	return l.machine(ctx, fabric, m, nil)
 }
 

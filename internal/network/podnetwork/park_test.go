@@ -138,3 +138,28 @@ func TestWhereMarked(t *testing.T) {
 		})
 	}
 }
+
+// TestOpened: a network that starts on every node is told from one that starts on marked nodes, and to become one restarts nothing.
+func TestOpened(t *testing.T) {
+	set := &unstructured.Unstructured{Object: map[string]any{"kind": "DaemonSet", "spec": map[string]any{
+		"updateStrategy": map[string]any{"type": "RollingUpdate", "rollingUpdate": map[string]any{"maxUnavailable": int64(1)}},
+		"template":       map[string]any{"spec": map[string]any{}},
+	}}}
+	open, err := KeepPods(set)
+	if err != nil {
+		t.Fatal(err)
+	}
+	closed, err := WhereMarked(open)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if Marked(set) || Marked(open) || !Marked(closed) {
+		t.Errorf("where marked: as it was %v, open %v, closed %v", Marked(set), Marked(open), Marked(closed))
+	}
+	for name, s := range map[string]*unstructured.Unstructured{"open": open, "closed": closed} {
+		got, _, _ := unstructured.NestedMap(s.Object, "spec", "updateStrategy")
+		if want := map[string]any{"type": "OnDelete"}; !reflect.DeepEqual(got, want) {
+			t.Errorf("%s: it is updated by %v", name, got)
+		}
+	}
+}
