@@ -83,6 +83,9 @@ func addNode(t *testing.T, l *lab.Lab) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if err := l.Workers().RestartProxies(t.Context(), netip.MustParsePrefix(bothPods)); err != nil {
+		t.Fatal(err)
+	}
 	t.Logf("%s has joined", m.Name)
 }
 
@@ -91,8 +94,10 @@ func joinedBy(t *testing.T, l *lab.Lab, file string) string {
 	t.Helper()
 	dir := filepath.Dir(file)
 	once := filepath.Join(dir, "joined")
-	script := fmt.Sprintf("#!/bin/sh\n[ -e %[1]s ] && exit 0\ntouch %[1]s\nexec %[2]s node add --name %[3]s\n",
-		once, filepath.Join(binaries(t), "replumb-lab"), l.Topology.Name)
+	// As on every other node, kube-proxy has to know both ranges there.
+	script := fmt.Sprintf("#!/bin/sh -e\n[ -e %[1]s ] && exit 0\ntouch %[1]s\n%[2]s node add --name %[3]s\n"+
+		"%[2]s restart kube-proxy --name %[3]s --cluster-cidr %[4]s\n",
+		once, filepath.Join(binaries(t), "replumb-lab"), l.Topology.Name, bothPods)
 	if err := os.WriteFile(filepath.Join(dir, "join.sh"), []byte(script), 0o700); err != nil {
 		t.Fatal(err)
 	}
