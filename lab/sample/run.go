@@ -1,6 +1,7 @@
 package sample
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -83,7 +84,7 @@ func (r *Result) Lost() (n int) {
 	return n
 }
 
-// Validate refuses what cannot be moved in a lab.
+// Validate refuses what cannot be moved in a lab, or not on this machine.
 func (o Options) Validate() error {
 	switch {
 	case o.Size < 1:
@@ -91,8 +92,8 @@ func (o Options) Validate() error {
 	case o.Migration.Spec.ServiceCIDR.Etcd != nil:
 		return errors.New("spec.serviceCIDR.etcd moves Services in etcd, and a sample moves by hops")
 	}
-	_, err := o.topology()
-	return err
+	t, err := o.topology()
+	return cmp.Or(err, lab.Preflight(t))
 }
 
 // topology is a lab with the Service range of the cluster, and with networks that are apart from it and from where Services go.

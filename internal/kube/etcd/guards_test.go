@@ -175,7 +175,7 @@ func testNoSpace(t *testing.T, e *ensemble, c *Client) {
 		t.Fatal("there is room for more than the quota")
 	}
 	eventually(t, time.Minute, func() error {
-		if complaint := look(t, c).Complaint(); !strings.Contains(complaint, "has raised NOSPACE") {
+		if complaint := look(t, c).Problem(); !strings.Contains(complaint, "has raised NOSPACE") {
 			return fmt.Errorf("complaint: %q", complaint)
 		}
 		return nil
@@ -225,7 +225,7 @@ func testOpen(t *testing.T, e *ensemble, _ *Client) {
 	if err != nil {
 		t.Fatalf("with one of two that answers: %v", err)
 	}
-	if complaint := look(t, c).Complaint(); complaint != "" {
+	if complaint := look(t, c).Problem(); complaint != "" {
 		t.Error(complaint)
 	}
 	if err := c.Close(); err != nil {

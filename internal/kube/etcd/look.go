@@ -52,7 +52,7 @@ func (c *Client) settled(ctx context.Context) (*Cluster, error) {
 	case cluster.Leader == 0 || cluster.Unsure != "":
 		all, healthy := cluster.Voters()
 		return nil, engine.NotYet("%s: %s (of %d voters %d are healthy, and it takes %d)",
-			c.called("etcd"), cluster.Complaint(), all, healthy, Quorum(all))
+			c.called("etcd"), cluster.Problem(), all, healthy, Quorum(all))
 	}
 	return cluster, nil
 }

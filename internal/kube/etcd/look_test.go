@@ -48,8 +48,8 @@ func TestHear(t *testing.T) {
 	} {
 		c := &Cluster{ID: 7, Members: []Member{{ID: 1, Name: "a"}, {ID: 2, Name: "b"}, {ID: 3, Name: "c"}}}
 		c.hear(tt.answers)
-		if c.Leader != tt.leader || c.Complaint() != tt.complaint {
-			t.Errorf("%s: %d leads, %q", name, c.Leader, c.Complaint())
+		if c.Leader != tt.leader || c.Problem() != tt.complaint {
+			t.Errorf("%s: %d leads, %q", name, c.Leader, c.Problem())
 		}
 	}
 }

@@ -178,9 +178,9 @@ func (m *Member) defect() string {
 	return ""
 }
 
-// Complaint is the first thing that is the matter with the cluster: no leader, or a member that is not healthy, has raised
+// Problem is the first thing that is the matter with the cluster: no leader, or a member that is not healthy, has raised
 // an alarm or has no vote. It is empty if nothing is. What is the matter with some members may be left out.
-func (c *Cluster) Complaint(but ...string) string {
+func (c *Cluster) Problem(but ...string) string {
 	switch {
 	case c.Leader == 0:
 		return "there is no leader"

@@ -94,7 +94,7 @@ func (waitStep) Waits() {}
 func (c *Client) HealthyStep(when string, but ...string) engine.Step {
 	return waitStep{&step{
 		client: c, id: "etcd/healthy/" + when, title: "Wait until every member of etcd is healthy", limit: 5 * time.Minute,
-		missing: func(cluster *Cluster) string { return cluster.Complaint(but...) },
+		missing: func(cluster *Cluster) string { return cluster.Problem(but...) },
 		settle:  func(ctx context.Context) error { return c.allCaughtUp(ctx, but) },
 		do:      func(context.Context) error { return nil },
 	}}

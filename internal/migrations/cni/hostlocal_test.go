@@ -74,7 +74,7 @@ func TestWhereNewPodsBelong(t *testing.T) {
 				Spec:      Spec{From: tt.from},
 			}
 			p := &Planner{Survey: s}
-			if got := fmt.Sprint(p.trial([]string{"node3"}, tt.direction).(*connectivity.Step).Home["node3"]); got != tt.want {
+			if got := fmt.Sprint(p.trial([]string{"node3"}, tt.direction).(*connectivity.Step).WithinOn["node3"]); got != tt.want {
 				t.Errorf("a pod on node3 belongs to %s, want %s", got, tt.want)
 			}
 		})

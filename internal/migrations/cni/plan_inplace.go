@@ -365,11 +365,11 @@ func (p *Planner) trial(round []string, d engine.Direction) engine.Step {
 	}
 	step := &connectivity.Step{
 		Cluster: p.Tools.Cluster, Migration: p.spec().Name, Name: "canary/" + round[0], About: title, Image: p.image(),
-		Targets: p.spec().Canary.Targets, Only: slices.Clone(round), Others: p.Survey.NodeNames(), Home: map[string][]netip.Prefix{}, Unfenced: true,
+		Targets: p.spec().Canary.Targets, Only: slices.Clone(round), Others: p.Survey.NodeNames(), WithinOn: map[string][]netip.Prefix{}, Unfenced: true,
 		Anyone: p.Survey.hides(),
 	}
 	for _, name := range round {
-		step.Home[name] = p.home(name, d)
+		step.WithinOn[name] = p.home(name, d)
 	}
 	if d == forward && p.Survey.enforcedBeside() { // where policies hold, they do on switched nodes
 		step.FencedOn = slices.Clone(round)

@@ -278,7 +278,7 @@ func (p *Planner) switchBack() []engine.Group {
 	if p.Survey.Serving() == v1alpha1.ServingSource {
 		return nil
 	}
-	return append(engine.InOrder(p.serving("return/begin", v1alpha1.ServingBoth)), dnscutover.Home(p.Cutovers, p.options())...)
+	return append(engine.InOrder(p.serving("return/begin", v1alpha1.ServingBoth)), dnscutover.LeadBack(p.Cutovers, p.options())...)
 }
 
 // ready sees to it that the source can serve again, if it has to.

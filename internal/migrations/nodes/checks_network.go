@@ -166,7 +166,7 @@ func checkEtcd(in Input) []findings.Result {
 			exempt = append(exempt, c.Successor.Name, c.Successor.PeerURL)
 		}
 	}
-	if problem := in.Survey.Etcd.Complaint(exempt...); problem != "" {
+	if problem := in.Survey.Etcd.Problem(exempt...); problem != "" {
 		return []findings.Result{findings.Failed("", "etcd: %s", problem)}
 	}
 	if problem := in.eventsProblem(); problem != "" {
@@ -195,7 +195,7 @@ func (in Input) eventsProblem() string {
 			exempt = append(exempt, in.Survey.eventsInTransition(&c)...)
 		}
 	}
-	return in.Survey.Events.Complaint(exempt...)
+	return in.Survey.Events.Problem(exempt...)
 }
 
 // stores are those of all API servers that tell, with the machines that they run on.

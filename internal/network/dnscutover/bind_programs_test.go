@@ -223,7 +223,7 @@ func (s *stage) round(all []string, o Options) {
 	}
 	s.check(targetAt, time.Second, all...)
 	s.serving(v1alpha1.ServingTarget, all...)
-	if err := s.run(Home(s.open(all...), o), 0); err != nil {
+	if err := s.run(LeadBack(s.open(all...), o), 0); err != nil {
 		s.t.Fatal(err)
 	}
 	s.check(sourceAt, time.Second, all...)
@@ -247,10 +247,10 @@ func (s *stage) killed(all []string, o Options) {
 			}
 			s.check(targetAt, time.Second, all...)
 		}
-		if err := s.run(Home(s.open(all...), o), kill); err != nil && !errors.Is(err, engine.ErrInterrupted) {
+		if err := s.run(LeadBack(s.open(all...), o), kill); err != nil && !errors.Is(err, engine.ErrInterrupted) {
 			s.t.Fatalf("home, after %d events: %v", kill, err)
 		}
-		if err := s.run(append(Home(s.open(all...), o), Restore(s.open(all...))...), 0); err != nil {
+		if err := s.run(append(LeadBack(s.open(all...), o), Restore(s.open(all...))...), 0); err != nil {
 			s.t.Fatal(err)
 		}
 		s.check(sourceAt, 3*time.Second, all...)
@@ -318,7 +318,7 @@ func TestALaggingServer(t *testing.T) {
 	s.check(targetAt, time.Second, "low.sub")
 	s.check(sourceAt, time.Second, "next.sub")
 	s.gateWait = time.Minute
-	if err := s.run(Home(s.open("low.sub", "next.sub"), o), 0); err != nil {
+	if err := s.run(LeadBack(s.open("low.sub", "next.sub"), o), 0); err != nil {
 		t.Fatal(err)
 	}
 	s.check(sourceAt, time.Second, "low.sub", "next.sub")

@@ -73,7 +73,7 @@ func TestQuiet(t *testing.T) {
 // TestNothingToLead makes no steps, and asks no server.
 func TestNothingToLead(t *testing.T) {
 	o := Options{Quiet: &v1alpha1.Action{}}
-	if groups := slices.Concat(There(nil, o), Home(nil, o), Restore(nil)); len(groups) > 0 {
+	if groups := slices.Concat(There(nil, o), LeadBack(nil, o), Restore(nil)); len(groups) > 0 {
 		t.Errorf("%d groups", len(groups))
 	}
 }

@@ -153,8 +153,8 @@ func There(all []*Lead, o Options) []engine.Group {
 	return travel(all, o, engine.Forward, "to the target", (*dnsrecords.Move).Switch)
 }
 
-// Home leads names back to the source by the same code. Times to live stay low: the names may move again.
-func Home(all []*Lead, o Options) []engine.Group {
+// LeadBack leads names back to the source by the same code. Times to live stay low: the names may move again.
+func LeadBack(all []*Lead, o Options) []engine.Group {
 	return travel(all, o, engine.Backward, "back to the source", (*dnsrecords.Move).SwitchBack)
 }
 

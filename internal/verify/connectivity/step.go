@@ -43,9 +43,9 @@ type Step struct {
 	Image pull.Image
 	// Pools of Calico to ask for addresses of; none takes the addresses as they come.
 	Pools []string
-	// Within are the ranges that addresses must come from; any, if there are none. Home says so of single nodes.
-	Within []netip.Prefix
-	Home   map[string][]netip.Prefix
+	// Within are the ranges that addresses must come from; any, if there are none. WithinOn says so of single nodes.
+	Within   []netip.Prefix
+	WithinOn map[string][]netip.Prefix
 	// Targets are further addresses, as host:port over TCP, that pods must reach.
 	Targets []string
 	// Only, if set, names the nodes that answer; one other one calls them too, of Others if that is set.
@@ -144,12 +144,12 @@ func (s *Step) address(pod *corev1.Pod) (netip.Addr, error) {
 	if err != nil {
 		return a, err
 	}
-	if home := s.Home[pod.Spec.NodeName]; len(home) > 0 && !within(home, a) {
+	if home := s.WithinOn[pod.Spec.NodeName]; len(home) > 0 && !within(home, a) {
 		return netip.Addr{}, &strayError{
 			fmt.Sprintf("node %s gave a new pod the address %s, which is not in %v", pod.Spec.NodeName, a, home),
 		}
 	}
-	if len(s.Home) == 0 && len(s.Within) > 0 && !within(s.Within, a) {
+	if len(s.WithinOn) == 0 && len(s.Within) > 0 && !within(s.Within, a) {
 		return netip.Addr{}, fmt.Errorf("node %s gave a new pod the address %s, which is not in %v: something pins its pool",
 			pod.Spec.NodeName, a, s.Within)
 	}

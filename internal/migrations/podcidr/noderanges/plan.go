@@ -268,10 +268,10 @@ func (p *Planner) trial(round []*NodeRange, d engine.Direction) engine.Step {
 	if len(round) > 1 {
 		step.About = fmt.Sprintf("Verify that pods on node %s and %d more get new addresses and reach others", name, len(round)-1)
 	}
-	step.Unfenced, step.Home = true, map[string][]netip.Prefix{}
+	step.Unfenced, step.WithinOn = true, map[string][]netip.Prefix{}
 	for _, r := range round {
 		step.Only = append(step.Only, r.Node.Name)
-		step.Home[r.Node.Name] = []netip.Prefix{nodeipam.Range(r.at(d))}
+		step.WithinOn[r.Node.Name] = []netip.Prefix{nodeipam.Range(r.at(d))}
 	}
 	return step
 }
