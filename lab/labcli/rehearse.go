@@ -66,7 +66,9 @@ func (f rehearseFlags) rehearse(ctx context.Context, snapshot string, s streams)
 	case f.migration == "":
 		return usageError{errors.New("name the Migration\nhint: replumb-lab rehearse " + snapshot + " -f move.yaml")}
 	case f.packets < 0:
-		return usageError{fmt.Errorf("--packets %d is no number of Services\nhint: name how many are to be moved in a lab, such as 12", f.packets)}
+		return usageError{
+			fmt.Errorf("--packets %d is no number of Services\nhint: name how many are to be moved in a lab, such as 12", f.packets),
+		}
 	case f.output != "table" && f.output != "json":
 		return usageError{fmt.Errorf("-o %s is no format of reports\nhint: use table or json", f.output)}
 	}

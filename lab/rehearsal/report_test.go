@@ -14,7 +14,12 @@ import (
 func reported() *Report {
 	c := &Command{Command: apply, Gates: []Gate{{Step: "gate/kubelets", Answer: "played"}}}
 	r := &Report{
-		Kind: "Rehearsal", Outcome: Done, Migration: "move", Commands: []*Command{c, {Command: finish}}, Played: played(), NotProven: notProven(false),
+		Kind:      "Rehearsal",
+		Outcome:   Done,
+		Migration: "move",
+		Commands:  []*Command{c, {Command: finish}},
+		Played:    played(),
+		NotProven: notProven(false),
 	}
 	for _, e := range []engine.Event{
 		{Kind: engine.RunStarted},

@@ -364,9 +364,17 @@ func (p *Planner) trial(round []string, d engine.Direction) engine.Step {
 		title = fmt.Sprintf("Verify that pods on node %s and %d more have the other network and reach both", round[0], len(round)-1)
 	}
 	step := &connectivity.Step{
-		Cluster: p.Tools.Cluster, Migration: p.spec().Name, Name: "canary/" + round[0], About: title, Image: p.image(),
-		Targets: p.spec().Canary.Targets, Only: slices.Clone(round), Others: p.Survey.NodeNames(), WithinOn: map[string][]netip.Prefix{}, Unfenced: true,
-		Anyone: p.Survey.hides(),
+		Cluster:   p.Tools.Cluster,
+		Migration: p.spec().Name,
+		Name:      "canary/" + round[0],
+		About:     title,
+		Image:     p.image(),
+		Targets:   p.spec().Canary.Targets,
+		Only:      slices.Clone(round),
+		Others:    p.Survey.NodeNames(),
+		WithinOn:  map[string][]netip.Prefix{},
+		Unfenced:  true,
+		Anyone:    p.Survey.hides(),
 	}
 	for _, name := range round {
 		step.WithinOn[name] = p.home(name, d)

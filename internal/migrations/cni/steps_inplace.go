@@ -59,7 +59,12 @@ type JoinedError struct {
 }
 
 func (e *JoinedError) Error() string {
-	return fmt.Sprintf("%s joined and not switched to %s: %s", english.Plural(len(e.Nodes), "node has", "nodes have"), e.To, strings.Join(e.Nodes, ", "))
+	return fmt.Sprintf(
+		"%s joined and not switched to %s: %s",
+		english.Plural(len(e.Nodes), "node has", "nodes have"),
+		e.To,
+		strings.Join(e.Nodes, ", "),
+	)
 }
 
 // Advice implements fault.Adviser.

@@ -139,7 +139,12 @@ func parkedName(name string) string { return strings.TrimSuffix(name, ParkedSuff
 // KeepPods has a DaemonSet leave the pods that it has as they are when its template changes. The DaemonSet that is given stays as it is.
 func KeepPods(set *unstructured.Unstructured) (*unstructured.Unstructured, error) {
 	kept := set.DeepCopy()
-	return kept, unstructured.SetNestedMap(kept.Object, map[string]any{"type": string(appsv1.OnDeleteDaemonSetStrategyType)}, "spec", "updateStrategy")
+	return kept, unstructured.SetNestedMap(
+		kept.Object,
+		map[string]any{"type": string(appsv1.OnDeleteDaemonSetStrategyType)},
+		"spec",
+		"updateStrategy",
+	)
 }
 
 // Marked reports whether the pods of a DaemonSet are let on nodes alone that have LabelBeside.

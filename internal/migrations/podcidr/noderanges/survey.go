@@ -114,8 +114,15 @@ func (s *Survey) ownPools() error {
 			if has := ofNode[pod.Spec.NodeName]; a.Is4() && !has.Contains(a) {
 				return &spec.Error{
 					Field: podmove.Field,
-					Problem: fmt.Sprintf("cannot be done here: Cilium (daemonset %s) gives pods addresses from pools of its own: pod %s/%s has %s, and node %s %s",
-						cilium[0], pod.Namespace, pod.Name, a, pod.Spec.NodeName, rangeText(has)),
+					Problem: fmt.Sprintf(
+						"cannot be done here: Cilium (daemonset %s) gives pods addresses from pools of its own: pod %s/%s has %s, and node %s %s",
+						cilium[0],
+						pod.Namespace,
+						pod.Name,
+						a,
+						pod.Spec.NodeName,
+						rangeText(has),
+					),
 					Hint: "Cilium advises against changing the ranges of its pools; make another cluster, and mirror to it (spec.mirror)",
 				}
 			}
