@@ -155,15 +155,12 @@ func sliceOf(svc *corev1.Service, family corev1.IPFamily, pods []*corev1.Pod) *d
 		},
 		AddressType: discoveryv1.AddressType(family),
 	}
+	chosen := labels.SelectorFromSet(svc.Spec.Selector)
 	for i := range svc.Spec.Ports {
 		p := &svc.Spec.Ports[i]
-		port := p.TargetPort.IntVal // a port by name is another in every pod, and no one connects
-		if port == 0 {
-			port = p.Port
-		}
+		port := targetPort(p, pods, chosen)
 		slice.Ports = append(slice.Ports, discoveryv1.EndpointPort{Name: &p.Name, Protocol: &p.Protocol, Port: &port})
 	}
-	chosen := labels.SelectorFromSet(svc.Spec.Selector)
 	for _, p := range pods {
 		address := addressOf(p, family)
 		if address == "" || !chosen.Matches(labels.Set(p.Labels)) || len(slice.Endpoints) == endpointsPerSlice {
@@ -180,6 +177,26 @@ func sliceOf(svc *corev1.Service, family corev1.IPFamily, pods []*corev1.Pod) *d
 		slice.Endpoints = append(slice.Endpoints, endpoint)
 	}
 	return slice
+}
+
+// targetPort is the one that pods listen at. A port by name is that of the first pod which has it: bridges and Services are given the same.
+func targetPort(p *corev1.ServicePort, pods []*corev1.Pod, chosen labels.Selector) int32 {
+	if p.TargetPort.IntVal != 0 {
+		return p.TargetPort.IntVal
+	}
+	for _, pod := range pods {
+		if !chosen.Matches(labels.Set(pod.Labels)) {
+			continue
+		}
+		for i := range pod.Spec.Containers {
+			for _, c := range pod.Spec.Containers[i].Ports {
+				if c.Name == p.TargetPort.StrVal && c.Name != "" {
+					return c.ContainerPort
+				}
+			}
+		}
+	}
+	return p.Port
 }
 
 // addressOf is that of a pod in a family.
