@@ -27,3 +27,16 @@ func TestTargetPort(t *testing.T) {
 		}
 	}
 }
+
+// TestForgetKeys: what the API server made of the keys stays.
+func TestForgetKeys(t *testing.T) {
+	spread := map[string]any{"matchLabelKeys": []any{"hash"}, "labelSelector": map[string]any{"matchLabels": map[string]any{"hash": "1"}}}
+	near := map[string]any{"labelSelector": map[string]any{}, "mismatchLabelKeys": []any{"hash"}}
+	forgetKeys(map[string]any{
+		"topologySpreadConstraints": []any{spread},
+		"affinity":                  map[string]any{"podAffinity": map[string]any{"requiredDuringSchedulingIgnoredDuringExecution": []any{near}}},
+	})
+	if len(spread) != 1 || len(near) != 1 || spread["labelSelector"] == nil {
+		t.Errorf("%v, %v", spread, near)
+	}
+}

@@ -181,6 +181,7 @@ func fit(o *object) {
 		o.stage = late
 	case "pods":
 		unstructured.RemoveNestedField(o.Object, "spec", "ephemeralContainers") // one cannot be made with them
+		forgetKeys(o.Object["spec"])
 	case "jobs.batch":
 		o.set(true, "spec", "manualSelector") // it has one already
 	case "secrets":
@@ -193,6 +194,23 @@ func fit(o *object) {
 // set changes a field. The objects are ours, and all that is between is made.
 func (o *object) set(value any, path ...string) {
 	_ = unstructured.SetNestedField(o.Object, value, path...) // fails only where what is on the way is no map, which is refused later
+}
+
+// forgetKeys takes the keys of labels away by which a pod is spread, or kept near others: the API server made a selector of them when the pod was
+// made first, and takes no pod with both (pkg/apis/core/validation in k8s.io/kubernetes).
+func forgetKeys(spec any) {
+	switch value := spec.(type) {
+	case map[string]any:
+		delete(value, "matchLabelKeys")
+		delete(value, "mismatchLabelKeys")
+		for _, field := range value {
+			forgetKeys(field)
+		}
+	case []any:
+		for _, item := range value {
+			forgetKeys(item)
+		}
+	}
 }
 
 // silence has the API server keep webhooks without ever calling one.
