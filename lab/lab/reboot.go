@@ -73,7 +73,7 @@ func (l Workers) powerCycle(ctx context.Context, m *Member) error {
 	if err := fabric.awaitUnplugged(ctx, l.Fabrics().linkOf(m)); err != nil {
 		return err
 	}
-	return l.machine(ctx, fabric, m, nil)
+	return l.startMachine(ctx, fabric, m, nil)
 }
 
 // waitReported waits until the node's kubelet has said, at some time after since, that it is Ready.

@@ -356,11 +356,11 @@ func (l Workers) start(ctx context.Context, fabric *namespace, creds *credential
 	}
 	maps.Copy(content, config)
 	maps.Copy(content, l.Addons().registryHosts())
-	return l.machine(ctx, fabric, m, content)
+	return l.startMachine(ctx, fabric, m, content)
 }
 
-// machine starts a worker's machine with some files, and without programs.
-func (l Workers) machine(ctx context.Context, fabric *namespace, m *Member, content map[string][]byte) error {
+// startMachine starts a worker's machine with some files, and without programs.
+func (l Workers) startMachine(ctx context.Context, fabric *namespace, m *Member, content map[string][]byte) error {
 	if content == nil {
 		content = map[string][]byte{}
 	}

@@ -95,16 +95,21 @@ func well(nodes []corev1.Node) error {
 func (s spread) ready(ctx context.Context, ds *appsv1.DaemonSet, nodes int) error {
 	st := &ds.Status
 	name := ds.Namespace + "/" + ds.Name
-	old := ds.Spec.UpdateStrategy.Type != appsv1.OnDeleteDaemonSetStrategyType && st.UpdatedNumberScheduled < st.DesiredNumberScheduled
 	switch everywhere := podnetwork.Of(ds) == s.network; {
 	case st.ObservedGeneration < ds.Generation:
 		return engine.NotYet("DaemonSet %s has not been looked at yet", name)
 	case everywhere && int(st.DesiredNumberScheduled) < nodes:
 		return engine.NotYet("DaemonSet %s is for %d of %d nodes", name, st.DesiredNumberScheduled, nodes)
-	case st.NumberReady < st.DesiredNumberScheduled || old:
+	case st.NumberReady < st.DesiredNumberScheduled || updating(ds):
 		return engine.NotYet("DaemonSet %s is ready on %d of %d nodes%s", name, st.NumberReady, st.DesiredNumberScheduled, s.why(ctx, ds))
 	}
 	return nil
+}
+
+// updating reports whether a DaemonSet replaces pods by itself, and has not replaced all.
+func updating(ds *appsv1.DaemonSet) bool {
+	return ds.Spec.UpdateStrategy.Type != appsv1.OnDeleteDaemonSetStrategyType &&
+		ds.Status.UpdatedNumberScheduled < ds.Status.DesiredNumberScheduled
 }
 
 // why names a pod that is not ready.

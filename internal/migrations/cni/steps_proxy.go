@@ -156,11 +156,10 @@ func (p *Planner) settled(set *appsv1.DaemonSet) engine.Step {
 				return err
 			}
 			st := &ds.Status
-			onDelete := ds.Spec.UpdateStrategy.Type == appsv1.OnDeleteDaemonSetStrategyType
 			switch {
 			case st.ObservedGeneration < ds.Generation:
 				return engine.NotYet("%s has not been looked at yet", nameOf(ds))
-			case st.NumberReady < st.DesiredNumberScheduled || !onDelete && st.UpdatedNumberScheduled < st.DesiredNumberScheduled:
+			case st.NumberReady < st.DesiredNumberScheduled || updating(ds):
 				return engine.NotYet("%s is ready on %d of %d nodes", nameOf(ds), st.NumberReady, st.DesiredNumberScheduled)
 			}
 			return nil
