@@ -239,7 +239,7 @@ func TestKeptAddressIsTaken(t *testing.T) {
 	kept := was[0].Spec.ClusterIPs[1]
 	robbed := *f.job.Tools.Cluster
 	robbed.WithWatch = &familyThief{WithWatch: server.WithWatch, name: "cart", address: kept}
-	f.runner.Deadline = 3 * time.Second
+	f.on(engine.StepStarted, "hop/shop/cart", func() { f.runner.Deadline = 3 * time.Second }) // of that step alone
 	f.through(&robbed, func() {
 		_, err := f.job.Apply(t.Context(), f.runner)
 		if err == nil || !strings.Contains(err.Error(), "cannot keep its address "+kept) || !strings.Contains(err.Error(), "shop/thief") {
