@@ -14,6 +14,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"golang.org/x/net/dns/dnsmessage"
 )
 
 func allGood(w Window) bool { return w.OK > 0 && w.Failed == 0 }
@@ -121,6 +123,40 @@ func TestLookupFailures(t *testing.T) {
 				Timeout: Duration(300 * time.Millisecond),
 			}
 			wantClass(t, doOnce(t, target), tt.want)
+		})
+	}
+}
+
+// TestNotFoundIsNotUnanswered: of a question without an answer, Go's resolver says that there is no such name if the one beside it was answered
+// first. When it gives up is up to resolv.conf.
+func TestNotFoundIsNotUnanswered(t *testing.T) {
+	for name, tt := range map[string]struct {
+		server string
+		want   Class
+	}{
+		"answered": {dnsServer(t), DNSNotFound},
+		"silent":   {udpServer(t, func([]byte) [][]byte { return nil }), DNSTimeout},
+		"refused":  {closedAddress(t), DNSServFail},
+	} {
+		t.Run(name, func(t *testing.T) {
+			conn, err := net.Dial("udp", tt.server)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			var failures serverFailures
+			watched := failures.watch(conn)
+			question := dnsmessage.Message{Questions: []dnsmessage.Question{{
+				Name: dnsmessage.MustNewName("good.test."), Type: dnsmessage.TypeAAAA, Class: dnsmessage.ClassINET,
+			}}}
+			sent, err := question.Pack()
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, _ = watched.Write(sent)
+			_ = watched.SetReadDeadline(time.Now().Add(300 * time.Millisecond))
+			_, _ = watched.Read(make([]byte, 512))
+			wantClass(t, failures.explain(&net.DNSError{Err: "no such host", Name: "good.test.", IsNotFound: true}), tt.want)
 		})
 	}
 }
