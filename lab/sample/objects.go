@@ -20,6 +20,8 @@ import (
 const (
 	// labelSample is what the pods behind one Service have, and no others.
 	labelSample = "replumb.local/sample"
+	// labelLeaving is of the clients that go by addresses, and so end before a command.
+	labelLeaving = "replumb.local/leaves-before"
 	// callers is the namespace that clients are in.
 	callers = "replumb-sample"
 	// podsOfEach is how many pods each Service has: one on each node.
@@ -85,19 +87,23 @@ func fit(s *corev1.Service, reserved []netip.Addr) *corev1.Service {
 	return out
 }
 
-// calls are what the clients of each node ask: each Service by its name and at its address.
-func calls(services []corev1.Service) traffic.Calls {
-	all := traffic.Calls{Namespace: callers, Targets: map[traffic.Via][]probe.Target{}}
+// calls are what the clients of each node ask: each Service by its name, and others of them at the address that it has. Those are labelLeaving,
+// for they have to go before old addresses may.
+func calls(services []corev1.Service) (named, fixed traffic.Calls) {
+	named = traffic.Calls{Namespace: callers, Client: "by-name", Targets: map[traffic.Via][]probe.Target{}}
+	fixed = traffic.Calls{Namespace: callers, Client: "by-address", Targets: map[traffic.Via][]probe.Target{}}
 	for i := range services {
 		s := &services[i]
 		port, kind := answering(s)
-		for via, host := range map[traffic.Via]string{traffic.ByName: s.Name + "." + s.Namespace, traffic.ByOldAddress: s.Spec.ClusterIP} {
-			all.Targets[via] = append(all.Targets[via], probe.Target{
+		ask := func(c traffic.Calls, via traffic.Via, host string) {
+			c.Targets[via] = append(c.Targets[via], probe.Target{
 				Name: nameOf(s), Kind: kind, Address: net.JoinHostPort(host, strconv.Itoa(int(port))), Rate: rate,
 			})
 		}
+		ask(named, traffic.ByName, s.Name+"."+s.Namespace)
+		ask(fixed, traffic.ByOldAddress, s.Spec.ClusterIP)
 	}
-	return all
+	return named, fixed.As(map[string]string{labelLeaving: "finish"}, nil)
 }
 
 // answering is the port that is asked, and how: the first of TCP, or else of UDP.

@@ -51,10 +51,13 @@ func TestServicesHavePods(t *testing.T) {
 }
 
 func TestCalls(t *testing.T) {
-	all := calls([]corev1.Service{service("a"), service("b", udp)})
-	named, at := all.Targets[traffic.ByName], all.Targets[traffic.ByOldAddress]
+	byName, byAddress := calls([]corev1.Service{service("a"), service("b", udp)})
+	if byName.Labels[labelLeaving] != "" || byAddress.Labels[labelLeaving] == "" {
+		t.Fatalf("%v and %v", byName.Labels, byAddress.Labels)
+	}
+	named, at := byName.Targets[traffic.ByName], byAddress.Targets[traffic.ByOldAddress]
 	if len(named) != 2 || len(at) != 2 {
-		t.Fatalf("%+v", all.Targets)
+		t.Fatalf("%+v, %+v", named, at)
 	}
 	if named[0].Address != "a.shop:5432" || named[0].Kind != probe.HTTP || at[1].Address != "10.96.3.7:5432" || at[1].Kind != probe.UDP {
 		t.Errorf("%+v, %+v", named, at)

@@ -12,6 +12,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/replumb/replumb/api/v1alpha1"
@@ -31,6 +32,8 @@ const (
 	reportedWithin = time.Minute
 	// forget is longer than the lab's cluster DNS remembers a name (30 s).
 	forget = 45 * time.Second
+	// unattended is how long a command waits for people, of whom none is there: the clients that leave are gone before it begins.
+	unattended = 5 * time.Minute
 	// shownLosses bounds how many losses are named.
 	shownLosses = 20
 )
@@ -144,18 +147,26 @@ func Run(ctx context.Context, o Options) (r *Result, err error) {
 		_, downErr := lab.Down(context.WithoutCancel(ctx), topology.Name)
 		err = errors.Join(err, downErr)
 	}()
-	watch, err := serve(ctx, l, chosen)
+	c, err := serve(ctx, l, chosen)
 	if err != nil {
 		return nil, err
 	}
-	defer watch.Stop()
-	err = o.move(ctx, l, watch, r)
+	defer c.stop()
+	err = o.move(ctx, l, c, r)
 	r.Seconds = time.Since(begun).Seconds()
 	return r, err
 }
 
+// clients of the Services: those that look names up, and those that go by the addresses that Services had.
+type clients struct{ named, fixed *traffic.Watch }
+
+func (c *clients) stop() {
+	c.named.Stop()
+	c.fixed.Stop()
+}
+
 // serve has the Services answer, and clients on every node ask them.
-func serve(ctx context.Context, l *lab.Lab, chosen []corev1.Service) (*traffic.Watch, error) {
+func serve(ctx context.Context, l *lab.Lab, chosen []corev1.Service) (*clients, error) {
 	client, err := kubernetes.NewForConfig(l.RESTConfig())
 	if err != nil {
 		return nil, err
@@ -184,11 +195,30 @@ func serve(ctx context.Context, l *lab.Lab, chosen []corev1.Service) (*traffic.W
 		}
 		services[i] = *now
 	}
-	watch, err := traffic.Start(ctx, client, l.NodeNames(), calls(services))
+	byName, byAddress := calls(services)
+	named, err := watched(ctx, client, l, byName)
 	if err != nil {
 		return nil, err
 	}
-	return watch, watch.Await(ctx, reportedWithin, "a second without failures", traffic.All, traffic.Steady)
+	fixed, err := watched(ctx, client, l, byAddress)
+	if err != nil {
+		named.Stop()
+		return nil, err
+	}
+	return &clients{named: named, fixed: fixed}, nil
+}
+
+// watched starts clients, and returns when all of them are answered.
+func watched(ctx context.Context, client kubernetes.Interface, l *lab.Lab, calls traffic.Calls) (*traffic.Watch, error) {
+	w, err := traffic.Start(ctx, client, l.NodeNames(), calls)
+	if err != nil {
+		return nil, err
+	}
+	if err := w.Await(ctx, reportedWithin, "a second without failures", traffic.All, traffic.Steady); err != nil {
+		w.Stop()
+		return nil, err
+	}
+	return w, nil
 }
 
 // migration is what is applied in the lab.
@@ -199,6 +229,7 @@ func (o Options) migration() *v1alpha1.Migration {
 	job.From, job.To = ofIPv4(job.From), ofIPv4(job.To) // the lab has no other family
 	job.ClusterServices = v1alpha1.ClusterServicesStay  // those are the lab's, and what gates ask for was played before
 	job.Drain = &metav1.Duration{Duration: forget}
+	job.GateWait = &metav1.Duration{Duration: unattended}
 	return m
 }
 
@@ -208,38 +239,51 @@ func ofIPv4(ranges []string) []string {
 }
 
 // move runs the commands, and counts what clients see meanwhile.
-func (o Options) move(ctx context.Context, l *lab.Lab, watch *traffic.Watch, r *Result) error {
+func (o Options) move(ctx context.Context, l *lab.Lab, c *clients, r *Result) error {
 	m := o.migration()
 	for _, name := range o.Commands {
+		answered := []*traffic.Watch{c.named, c.fixed}
+		if name == "finish" { // which waits until no client uses old addresses
+			c.fixed.Stop()
+			if err := leave(ctx, l.Client()); err != nil {
+				return err
+			}
+			answered = answered[:1]
+		}
 		o.Progress("%s in the lab", name)
 		from := time.Now().Truncate(time.Second)
 		if err := o.Command(ctx, name, m, l.Kubeconfig()); err != nil {
 			return err
 		}
 		to := time.Now().Truncate(time.Second).Add(2 * time.Second)
-		answering := traffic.All
-		if name == "finish" { // which takes old addresses away
-			answering = func(s traffic.Source) bool { return s.Via == traffic.ByName }
+		counted := Counted{Command: name}
+		for _, w := range answered {
+			if err := w.Await(ctx, reportedWithin, "what clients saw", traffic.All, traffic.Until(to)); err != nil {
+				return err
+			}
+			losses := counted.add(w.Snapshot(), from, to)
+			r.Losses = append(r.Losses, losses[:min(len(losses), shownLosses-len(r.Losses))]...)
 		}
-		if err := watch.Await(ctx, reportedWithin, "what clients saw", answering, traffic.Until(to)); err != nil {
-			return err
-		}
-		c, losses := count(watch.Snapshot(), answering, from, to)
-		c.Command = name
-		r.Commands = append(r.Commands, c)
-		r.Losses = append(r.Losses, losses[:min(len(losses), shownLosses-len(r.Losses))]...)
+		r.Commands = append(r.Commands, counted)
 	}
 	return nil
 }
 
-// count adds up what chosen clients saw in a stretch of time.
-func count(
-	heard map[traffic.Source]probe.Series, chosen func(traffic.Source) bool, from, to time.Time,
-) (c Counted, losses []string) {
+// leave ends the clients that go by addresses, as their owners would.
+func leave(ctx context.Context, client kubernetes.Interface) error {
+	at := metav1.ListOptions{LabelSelector: labelLeaving}
+	if err := client.CoreV1().Pods(callers).DeleteCollection(ctx, metav1.DeleteOptions{}, at); err != nil {
+		return fmt.Errorf("ending the clients of old addresses: %w", err)
+	}
+	return wait.PollUntilContextTimeout(ctx, time.Second, readyTimeout, true, func(ctx context.Context) (bool, error) {
+		left, err := client.CoreV1().Pods(callers).List(ctx, at)
+		return err == nil && len(left.Items) == 0, nil
+	})
+}
+
+// add counts what clients saw in a stretch of time, and says what they lost.
+func (c *Counted) add(heard map[traffic.Source]probe.Series, from, to time.Time) (losses []string) {
 	for source, series := range heard {
-		if !chosen(source) {
-			continue
-		}
 		seen := series.Between(from, to)
 		for _, w := range seen {
 			c.Sent += w.Sent
@@ -251,5 +295,5 @@ func count(
 		}
 	}
 	slices.Sort(losses)
-	return c, losses
+	return losses
 }
