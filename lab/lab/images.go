@@ -47,6 +47,9 @@ func (t Topology) networkImages(b binaries) (set string, all []image.Image, err 
 		}
 		all = append(all, images...)
 	}
+	if t.ProxyPods {
+		set, all = set+"kube-proxy-", append(all, kubeProxyImage(b))
+	}
 	return set, all, nil
 }
 

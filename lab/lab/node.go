@@ -29,8 +29,8 @@ const (
 	resolvConfPath       = "/etc/replumb-lab/resolv.conf"
 )
 
-// nodePrograms are what runs on every worker node.
-func nodePrograms(b binaries, m *Member) []machine.Program {
+// nodePrograms are what runs on a worker node.
+func nodePrograms(t Topology, b binaries, m *Member) []machine.Program {
 	programs := []machine.Program{
 		{
 			Name: "containerd",
@@ -46,7 +46,7 @@ func nodePrograms(b binaries, m *Member) []machine.Program {
 			"--node-ip=" + commas(m.addresses()),
 		}},
 	}
-	if m.Proxy == NoProxy {
+	if m.Proxy == NoProxy || t.ProxyPods {
 		return programs
 	}
 	return append(programs, kubeProxy(b))
@@ -68,7 +68,7 @@ func nodeConfig(t Topology, b binaries, name, podCGroup string, mode ProxyMode, 
 		// Pods with dnsPolicy Default get this, and cluster DNS asks it about names outside the cluster.
 		resolvConfPath: resolvConf,
 	}
-	if mode == NoProxy {
+	if mode == NoProxy || t.ProxyPods {
 		return config, nil
 	}
 	config[proxyConfigPath], err = yaml.Marshal(proxyConfig(t, name, mode))

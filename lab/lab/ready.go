@@ -69,6 +69,11 @@ func (l Addons) configureCluster(ctx context.Context, o Options) error {
 	if err != nil {
 		return err
 	}
+	if l.Topology.ProxyPods {
+		if err := l.installProxies(ctx, commas(l.Topology.PodCIDRs())); err != nil {
+			return err
+		}
+	}
 	switch l.Topology.CNI {
 	case Calico, CalicoCrossSubnet:
 		return l.installCalico(ctx, client)

@@ -69,6 +69,9 @@ func (l ControlPlaneNodes) waitLeader(ctx context.Context, since time.Time) erro
 
 // RestartProxies gives every kube-proxy other ranges of pods, one for each family, and restarts it. Rules stay in place meanwhile.
 func (l Workers) RestartProxies(ctx context.Context, clusterCIDRs ...netip.Prefix) error {
+	if l.Topology.ProxyPods {
+		return l.restartProxyPods(ctx, clusterCIDRs)
+	}
 	for _, name := range l.NodeNames() {
 		if err := l.restartProxy(ctx, name, clusterCIDRs); err != nil {
 			return fmt.Errorf("kube-proxy on %s: %w", name, err)

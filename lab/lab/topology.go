@@ -26,6 +26,8 @@ const (
 type Topology struct {
 	Name  string      `json:"name"`
 	Nodes []ProxyMode `json:"nodes"` // one worker node each
+	// ProxyPods has kube-proxy in the pods of a DaemonSet, as kubeadm does, and not as a program of each node. All have one mode then.
+	ProxyPods bool `json:"proxyPods,omitempty"`
 	// ControlPlanes is how many machines run etcd, API server, controller manager and scheduler: 1 or 3.
 	ControlPlanes int          `json:"controlPlanes"`
 	ServiceCIDR   netip.Prefix `json:"serviceCIDR"` // what the lab is born with; see Lab.RestartAPIServers
@@ -227,6 +229,8 @@ func (t Topology) validateProxies() error {
 			}
 		case mode != t.Nodes[0] && (mode == NoProxy || t.Nodes[0] == NoProxy):
 			return &InvalidError{"proxy", "kube-proxy would run on some nodes only", "use none alone, or iptables and nftables"}
+		case t.ProxyPods && (mode == NoProxy || mode != t.Nodes[0]):
+			return &InvalidError{"proxy-pods", "the pods of one DaemonSet have one mode", "use --proxy iptables, or nftables"}
 		}
 	}
 	return nil

@@ -249,7 +249,7 @@ func TestFlagsOfFamilies(t *testing.T) {
 	for got, want := range map[string]string{
 		flag(both.ControlPlaneNodes().apiServer(both.with(ControlPlane)[0]).Argv, "--service-cluster-ip-range"): "10.96.0.0/16,fd00:10:96::/112",
 		flag(controllerManager(both.Topology, "").Argv, "--cluster-cidr"):                                       "10.244.0.0/16,fd00:10:244::/56",
-		flag(nodePrograms(binaries{}, node)[1].Argv, "--node-ip"):                                               "172.30.0.11,fd00:172:30::b",
+		flag(nodePrograms(Topology{}, binaries{}, node)[1].Argv, "--node-ip"):                                   "172.30.0.11,fd00:172:30::b",
 	} {
 		if got != want {
 			t.Errorf("got %s, want %s", got, want)

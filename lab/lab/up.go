@@ -431,7 +431,7 @@ func (l machines) programs(m *Member) []machine.Program {
 	case Bastion, Forwarder:
 		return nil
 	default:
-		return slices.Concat(nodePrograms(l.Binaries, m), podnet(l.Binaries, m.Name))
+		return slices.Concat(nodePrograms(l.Topology, l.Binaries, m), podnet(l.Binaries, m.Name))
 	}
 }
 

@@ -22,6 +22,7 @@ type upFlags struct {
 	serviceCIDR, podCIDR    string
 	networks                []string
 	kubeconfig, cni, beside string
+	proxyPods               bool
 	fabric                  string
 	keep, edge              bool
 	registry                string
@@ -125,6 +126,7 @@ func (f *upFlags) declare(cmd *cobra.Command) {
 		"number of control planes, 1 or 3; with 3 the cluster survives the restart of any one")
 	cmd.Flags().
 		StringVar(&f.proxy, "proxy", "iptables,nftables", "kube-proxy mode of each node in turn: iptables, nftables; or none, with --cni cilium")
+	cmd.Flags().BoolVar(&f.proxyPods, "proxy-pods", false, "kube-proxy in the pods of a DaemonSet, as kubeadm has it; with one mode of --proxy")
 	cmd.Flags().StringVar(&f.families, "ip-families", string(lab.IPv4),
 		"families of addresses: IPv4, IPv6, or both, as IPv4,IPv6 or IPv6,IPv4; the first is that of nodes and API servers")
 	cmd.Flags().StringVar(&f.serviceCIDR, "service-cidr", "",
@@ -169,7 +171,7 @@ func (f upFlags) topology() (lab.Topology, error) {
 		return lab.Topology{}, &lab.InvalidError{Field: "control-planes", Problem: "there must be one", Hint: "use 1 or 3"}
 	}
 	t := lab.Topology{Name: f.name, Nodes: modes, ControlPlanes: f.controlPlanes, CNI: lab.CNI(f.cni), Edge: f.edge, Fabric: f.fabric}
-	t.Beside = lab.CNI(f.beside)
+	t.Beside, t.ProxyPods = lab.CNI(f.beside), f.proxyPods
 	t.Registry, t.With = f.registry, f.addons()
 	t.Kubernetes, t.FeatureGates, t.RuntimeConfig = f.kubernetes, f.gates, f.served
 	err = f.ranges(&t)
