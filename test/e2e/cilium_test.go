@@ -1,13 +1,16 @@
 package e2e
 
 import (
+	"encoding/json"
 	"fmt"
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/verify/connectivity"
 	"github.com/replumb/replumb/lab/lab"
 	"github.com/replumb/replumb/lab/labtest"
@@ -48,6 +51,51 @@ func TestCiliumLab(t *testing.T) {
 		labtest.RequireNothingLeft(t, topology.Name)
 	}
 	labtest.RequireUnchanged(t, before)
+}
+
+// TestPastCilium measures what becomes of Services that move behind a Cilium beside kube-proxy, by either form of bridge. Nothing moves unless each
+// says that it may (RP1210). Clients on every node, members and guests of a namespace with policies, call what they may and what they may not.
+func TestPastCilium(t *testing.T) {
+	l := bringUp(t, withCilium("e2e-past-cilium", lab.IPTables, lab.NFTables))
+	for name, form := range map[string]string{"by-balancer": "", "by-external": "bridge: ExternalIPs"} {
+		t.Run(name, func(t *testing.T) {
+			s := guarded(t, l, name)
+			defer removeNamespaces(t, l, name)
+			file := writeMigration(t, name, newRange, form, drain)
+			requireBlocked(t, l, file, "RP1210")
+			for service := range servicesOf(t, l, name) {
+				annotate(t, l, name, service, v1alpha1.AnnotationStrategy, v1alpha1.StrategyHop)
+			}
+			s.moveAndReturn(t, l, name, file)
+		})
+	}
+	requireNoTrace(t, l)
+	requireNaiveLoses(t, l)
+}
+
+// requireBlocked fails the test unless check ends with the exit code of blockers, and names one.
+func requireBlocked(t *testing.T, l *lab.Lab, file, finding string) {
+	t.Helper()
+	const blocked = 3 // docs/exit-codes.md
+	cmd := command(t, "replumb", "check", "-f", file, "--kubeconfig", l.Kubeconfig())
+	out, _ := cmd.CombinedOutput()
+	if code := cmd.ProcessState.ExitCode(); code != blocked || !strings.Contains(string(out), finding) {
+		t.Errorf("check ended with exit code %d, without %s or without being blocked:\n%s", code, finding, out)
+	}
+}
+
+// annotate adds an annotation to a Service.
+func annotate(t *testing.T, l *lab.Lab, namespace, service, key, value string) {
+	t.Helper()
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]string{key: value}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := l.Client().CoreV1().Services(namespace).Patch(
+		t.Context(), service, types.MergePatchType, patch, metav1.PatchOptions{},
+	); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // callTheAPI has pods of both nodes call the API by its Service from now on, and returns when they are answered.

@@ -15,17 +15,23 @@ func testGuardedServices(t *testing.T, l *lab.Lab) {
 	const namespace = "guarded-services"
 	s := guarded(t, l, namespace)
 	t.Cleanup(func() { removeNamespaces(t, l, namespace) })
-	names := triedByName(t, l, namespace)
-	file := writeMigration(t, "guarded", newRange, "", drain)
-	before := servicesOf(t, l, namespace)
+	s.moveAndReturn(t, l, namespace, writeMigration(t, namespace, newRange, "", drain))
+	requireNoTrace(t, l)
+	requireVerdictsAreThePolicies(t, l, s, namespace)
+}
 
+// moveAndReturn moves the Services of a namespace that policies guard by a migration of its name, and takes them back.
+func (s *shop) moveAndReturn(t *testing.T, l *lab.Lab, namespace, file string) {
+	t.Helper()
+	names := triedByName(t, l, namespace)
+	before := servicesOf(t, l, namespace)
 	for _, way := range []struct {
 		what string
 		args []string
 		to   string
 	}{
 		{"the move of guarded Services", []string{"apply", "-f", file}, newRange},
-		{"the way back of guarded Services", []string{"rollback", "guarded", "--yes"}, oldRange},
+		{"the way back of guarded Services", []string{"rollback", namespace, "--yes"}, oldRange},
 	} {
 		followed := names.during(t, way.what+", by name", func() {
 			moved := s.during(t, way.what, func() { replumb(t, l, way.args...) })
@@ -37,8 +43,6 @@ func testGuardedServices(t *testing.T, l *lab.Lab) {
 		requireServicesIn(t, servicesOf(t, l, namespace), way.to)
 	}
 	requireSame(t, before, servicesOf(t, l, namespace))
-	requireNoTrace(t, l)
-	requireVerdictsAreThePolicies(t, l, s, namespace)
 }
 
 // triedByName starts guests on every node that call by name what they may call, and what they may not: they follow a Service to its new address.

@@ -1,9 +1,7 @@
 package e2e
 
 import (
-	"net/netip"
 	"slices"
-	"strings"
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -51,10 +49,7 @@ func besideCilium(t *testing.T, name string) *lab.Lab {
 	topology := named(name)
 	topology.CNI, topology.Beside = lab.Flannel, lab.Cilium
 	topology.Nodes = slices.Repeat(lab.Default().Nodes[:1], 3)
-	l := bringUp(t, topology)
-	if err := l.Workers().RestartProxies(t.Context(), netip.MustParsePrefix(bothPods)); err != nil {
-		t.Fatal(err)
-	}
+	l := bringUpForBoth(t, topology)
 	return l
 }
 
@@ -65,12 +60,7 @@ func requirePoliciesBlock(t *testing.T, l *lab.Lab, file string) {
 	if err := workload.Ensure(t.Context(), l.Client(), policies...); err != nil {
 		t.Fatal(err)
 	}
-	const blocked = 3 // docs/exit-codes.md
-	cmd := command(t, "replumb", "check", "-f", file, "--kubeconfig", l.Kubeconfig())
-	out, _ := cmd.CombinedOutput()
-	if code := cmd.ProcessState.ExitCode(); code != blocked || !strings.Contains(string(out), "RP5309") {
-		t.Errorf("with NetworkPolicies check ended with exit code %d:\n%s", code, out)
-	}
+	requireBlocked(t, l, file, "RP5309")
 	err := l.Client().
 		NetworkingV1().
 		NetworkPolicies(guardedNamespace).

@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"net/netip"
 	"os"
 	"slices"
 	"strings"
@@ -54,10 +53,7 @@ func fromHostLocal(t *testing.T, name string, beside lab.CNI) *lab.Lab {
 	topology := named(name)
 	topology.CNI, topology.Beside = lab.HostLocal, beside
 	topology.Nodes = slices.Repeat(lab.Default().Nodes[:1], 3)
-	l := bringUp(t, topology)
-	if err := l.Workers().RestartProxies(t.Context(), netip.MustParsePrefix(bothPods)); err != nil {
-		t.Fatal(err)
-	}
+	l := bringUpForBoth(t, topology)
 	return l
 }
 
@@ -78,12 +74,7 @@ func leaving(t *testing.T, file string) string {
 // requireToldHostLocal: a Migration that does not say which network the cluster has is refused, and told how to.
 func requireToldHostLocal(t *testing.T, l *lab.Lab) {
 	t.Helper()
-	const blocked = 3 // docs/exit-codes.md
-	cmd := command(t, "replumb", "check", "-f", writeSwitch(t, l, v1alpha1.Calico), "--kubeconfig", l.Kubeconfig())
-	out, _ := cmd.CombinedOutput()
-	if code := cmd.ProcessState.ExitCode(); code != blocked || !strings.Contains(string(out), "RP5101") {
-		t.Errorf("without spec.cni.from check ended with exit code %d:\n%s", code, out)
-	}
+	requireBlocked(t, l, writeSwitch(t, l, v1alpha1.Calico), "RP5101")
 }
 
 // requireLeftHostLocal: addresses that were given out are gone, and routes to the old ranges stay, since they are the lab's own.

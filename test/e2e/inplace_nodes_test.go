@@ -27,10 +27,7 @@ const restless = "restless"
 func TestInPlaceNodes(t *testing.T) {
 	topology := named("e2e-inplace-nodes")
 	topology.CNI = lab.Flannel
-	l := bringUp(t, topology)
-	if err := l.Workers().RestartProxies(t.Context(), netip.MustParsePrefix(bothPods)); err != nil {
-		t.Fatal(err)
-	}
+	l := bringUpForBoth(t, topology)
 	app := workload.Echo{Namespace: restless, Name: "web", PartOf: restless, Replicas: 4}
 	each := workload.Echo{Namespace: restless, Name: "each", PartOf: restless}
 	objects := slices.Concat([]runtime.Object{workload.Namespace(restless)}, app.Objects(), each.EachNode())

@@ -37,10 +37,7 @@ func TestInPlace(t *testing.T) {
 	topology := named("e2e-inplace")
 	topology.CNI = lab.Flannel
 	topology.Nodes = slices.Repeat(lab.Default().Nodes[:1], 3)
-	l := bringUp(t, topology)
-	if err := l.Workers().RestartProxies(t.Context(), netip.MustParsePrefix(bothPods)); err != nil {
-		t.Fatal(err)
-	}
+	l := bringUpForBoth(t, topology)
 	s := servingAllKinds(t, l, asThemselves, workload.Policies(guardedNamespace)...)
 
 	thereAndBack(t, l, s, watchedBy(t, writeSwitch(t, l, v1alpha1.Calico)), toCalico, newPods, oldPods).requireEnough(t, l.NodeNames())
@@ -53,6 +50,18 @@ func TestInPlace(t *testing.T) {
 		switchForGood(t, l, s, writeSwitch(t, l, v1alpha1.Flannel), switchName(v1alpha1.Flannel, v1alpha1.CNIInPlace), oldPods, "cali")
 	}
 	requireDrainedLoses(t, l, s)
+}
+
+// bringUpForBoth brings up a lab whose kube-proxies know the pods of both networks. Its name servers have room for seconds of questions: as all pods
+// of a node start, a hundred processes wait for two processors, and a datagram that is dropped is a loss to agents, who ask once.
+func bringUpForBoth(t *testing.T, topology lab.Topology) *lab.Lab {
+	t.Helper()
+	roomForQuestions(t)
+	l := bringUp(t, topology)
+	if err := l.Workers().RestartProxies(t.Context(), netip.MustParsePrefix(bothPods)); err != nil {
+		t.Fatal(err)
+	}
+	return l
 }
 
 // servingAllKinds is a cluster that serves clients of all kinds: on the nodes' own network, in pods that move, of node ports from another machine,
