@@ -45,7 +45,7 @@ type serviceLine struct {
 	Reason  string            `json:"reason,omitempty"`
 }
 
-// inTarget is the state of a Service in the target range of a finished migration, whether it moved there or was made there.
+// inTarget is the state of a Service in the target range of a migration past its point of no return, whether it moved there or was made there.
 const inTarget servicecidr.Place = "in-target"
 
 func (j serviceJob) status(ctx context.Context) (page, error) {
@@ -57,12 +57,16 @@ func (j serviceJob) status(ctx context.Context) (page, error) {
 	doc := &servicePage{statusHead: headOf(j, len(survey.Pending()) > 0, j.command), Services: []serviceLine{}, command: j.command}
 	doc.Counts = survey.Counts()
 	finished := st.Phase == v1alpha1.PhaseFinished
-	if finished {
+	past := finished || st.PointOfNoReturnPassed
+	if past {
 		// Which Services had moved can no longer be seen on them; how many was written down.
-		doc.Counts.Moved, doc.Counts.Total = st.Counts.Moved, st.Counts.Moved+len(survey.Moves)
+		doc.Counts.Moved, doc.Counts.Total = st.Counts.Moved, st.Counts.Moved+len(survey.Pending())
 	}
 	if !finished && st.Phase != v1alpha1.PhaseRolledBack {
-		doc.Holds, doc.Late = survey.Holds(), survey.Late()
+		doc.Holds = survey.Holds()
+		if !past {
+			doc.Late = survey.Late() // what a rollback could take back
+		}
 		if len(survey.Tiers) > 2 { // more than the default and the cluster's own
 			doc.Tiers = survey.TierCounts(nil)
 		}
@@ -74,7 +78,7 @@ func (j serviceJob) status(ctx context.Context) (page, error) {
 		}
 	}
 	for _, e := range slices.Concat(survey.Moves, survey.Pins, survey.Stays) {
-		if finished && e.InTarget() {
+		if past && e.InTarget() {
 			doc.Counts.Stays--
 			doc.Services = append(doc.Services, serviceLine{Service: e.Key().String(), New: e.Old.String(), State: inTarget})
 			continue
