@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -52,12 +53,22 @@ func TestInPlace(t *testing.T) {
 	requireDrainedLoses(t, l, s)
 }
 
-// bringUpForBoth brings up a lab whose kube-proxies know the pods of both networks. Its name servers have room for seconds of questions: as all pods
-// of a node start, a hundred processes wait for two processors, and a datagram that is dropped is a loss to agents, who ask once.
+// bringUpForBoth brings up a lab whose kube-proxies know the pods of both networks. Its name servers have room for seconds of questions, and come
+// before other pods: as all pods of a node start, a hundred processes wait for two processors, which control planes have for themselves elsewhere.
+// A question without an answer is a loss to agents, who ask once.
 func bringUpForBoth(t *testing.T, topology lab.Topology) *lab.Lab {
 	t.Helper()
 	roomForQuestions(t)
 	l := bringUp(t, topology)
+	for _, line := range []string{
+		"set resources deployment/coredns --requests=cpu=500m,memory=70Mi -n kube-system",
+		"rollout status deployment/coredns --timeout=2m -n kube-system",
+	} {
+		args := append(strings.Fields(line), "--kubeconfig", l.Kubeconfig())
+		if out, err := exec.CommandContext(t.Context(), l.Kubectl(), args...).CombinedOutput(); err != nil {
+			t.Fatalf("kubectl %s: %v\n%s", line, err, out)
+		}
+	}
 	if err := l.Workers().RestartProxies(t.Context(), netip.MustParsePrefix(bothPods)); err != nil {
 		t.Fatal(err)
 	}

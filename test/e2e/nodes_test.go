@@ -70,7 +70,8 @@ func TestNodesMove(t *testing.T) {
 }
 
 // TestNodesReplace moves two workers, and three control planes that are stopped and come back with the data of their etcd: one volume, one
-// writer. The process is killed where a control plane is about to stop, to come back, and when it is back and the others don't know where.
+// writer. The process is killed where a control plane is about to stop, to come back, and when it is back and the others don't know where. Then the
+// old network is taken away.
 func TestNodesReplace(t *testing.T) {
 	l := bringUp(t, twoNetworks("e2e-replace"))
 	s := fromOutside(t, l)
@@ -84,6 +85,9 @@ func TestNodesReplace(t *testing.T) {
 		}
 		o.replumb("apply", "-f", file)
 		o.replumb("finish", "vpc", "--yes")
+		if err := l.Fabrics().RemoveNetwork(t.Context(), "a"); err != nil {
+			t.Fatal(err)
+		}
 	})
 	moved.requireNothingLost(t, traffic.All)
 	o.requireMoved()

@@ -208,7 +208,7 @@ func (p *Planner) applyAll(objects []*unstructured.Unstructured) []engine.Group 
 				steps = append(steps, p.Tools.apply(p.spec().Name, o, p.Survey.Present[keyOf(o).full()] != nil))
 			}
 		}
-		groups = append(groups, engine.AtOnce(parallel, r.String(), steps...)...)
+		groups = append(groups, engine.AtOnce(r.atOnce(), r.String(), steps...)...)
 	}
 	return groups
 }
@@ -244,7 +244,7 @@ func (p *Planner) unapply() []engine.Group {
 				steps = append(steps, p.Tools.remove(have, "withdraw", p.Survey.Frozen))
 			}
 		}
-		groups = append(groups, engine.AtOnce(parallel, r.String(), steps...)...)
+		groups = append(groups, engine.AtOnce(r.atOnce(), r.String(), steps...)...)
 	}
 	return groups
 }
@@ -268,7 +268,7 @@ func (p *Planner) restoreAll() []engine.Group {
 				steps = append(steps, p.Tools.restore(p.spec().Name, o))
 			}
 		}
-		groups = append(groups, engine.AtOnce(parallel, r.String(), steps...)...)
+		groups = append(groups, engine.AtOnce(r.atOnce(), r.String(), steps...)...)
 	}
 	return groups
 }

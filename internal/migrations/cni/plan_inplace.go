@@ -340,7 +340,7 @@ func (p *Planner) adopt() []engine.Group {
 
 // removeServing removes the old network from the cluster and from every node, while pods have the new one.
 func (p *Planner) removeServing() []engine.Group {
-	groups := append(p.removeOld(), p.clean(p.Survey.from(), "clean")...)
+	groups := append(p.removeOld(), p.cleanServing(p.Survey.from(), "clean")...)
 	var own []engine.Step
 	for _, node := range p.Survey.NodeNames() {
 		own = append(own, p.adoptNode(node))
@@ -359,6 +359,21 @@ func (p *Planner) removeServing() []engine.Group {
 	}
 	groups = append(groups, engine.AtOnce(parallel, "Nodes", plain...)...)
 	return append(groups, p.unmarked()...)
+}
+
+// cleanServing removes from nodes what a network, or kube-proxy, has left there: as many nodes at once as are switched at once, the first one
+// alone. A loss that it causes ends the run before it is done to others.
+func (p *Planner) cleanServing(what v1alpha1.CNIName, id string) []engine.Group {
+	var groups []engine.Group
+	for _, round := range p.rounds(p.Survey.NodeNames()) {
+		var steps []engine.Step
+		for _, name := range round {
+			steps = append(steps, p.cleaner(what, id, name))
+		}
+		groups = append(groups, engine.AtOnce(len(round), "Nodes", steps...)...)
+		groups = append(groups, p.Agents.Steady(fmt.Sprintf("%s being gone from %s", what, round[0]))...)
+	}
+	return groups
 }
 
 func (p *Planner) tidyFinished() []engine.Group {

@@ -153,17 +153,16 @@ func (p *Planner) removeProxy() []engine.Group {
 	if !p.Survey.Spec.ReplaceProxy {
 		return nil
 	}
-	var first, rules, clean, plain []engine.Step
+	var first, clean, plain []engine.Step
 	for i := range p.Survey.ProxySets {
 		first = append(first, p.Tools.remove(asObject(&p.Survey.ProxySets[i]), phaseProxy, p.Survey.Frozen))
 	}
 	for _, name := range p.Survey.NodeNames() {
-		rules = append(rules, p.cleaner(nodecleanup.KubeProxy, phaseProxy+"/clean", name))
 		clean = append(clean, p.residue(nodecleanup.KubeProxy, phaseProxy+"/residue", name))
 		plain = append(plain, p.mark(name, "", forward))
 	}
 	return slices.Concat(
-		engine.AtOnce(parallel, "Programs", first...), p.withoutConfigs(), engine.AtOnce(parallel, "Nodes", rules...),
+		engine.AtOnce(parallel, "Programs", first...), p.withoutConfigs(), p.cleanServing(nodecleanup.KubeProxy, phaseProxy+"/clean"),
 		engine.AtOnce(parallel, "Nodes", clean...), engine.AtOnce(parallel, "Nodes", plain...),
 	)
 }

@@ -28,10 +28,12 @@ func dataPlaneChecks() []findings.Check[Input] {
 			Code:     "RP1210",
 			Severity: findings.Blocking,
 			Run:      checkCilium,
-			Claim:    "Services behind a Cilium beside kube-proxy move only if annotated replumb.dev/strategy=hop",
-			Why: "also with kube-proxy-replacement off, Cilium translates what pods send to Services and judges their egress before kube-proxy does; " +
-				"what it makes of a bridge, which has one address together with a Service, depends on its version",
-			Fix: proveIt,
+			Claim:    "Services behind a Cilium beside kube-proxy move only before Cilium 1.19, and only if annotated replumb.dev/strategy=hop",
+			Why: "also with kube-proxy-replacement off, Cilium translates what pods send to Services and judges their egress before kube-proxy does. " +
+				"From 1.19 on it also serves the addresses of load balancers and externalIPs, which bridges have, and drops what pods send there: with " +
+				"1.20.2 more than half of all requests to old addresses were lost; an annotation does not change that",
+			Fix: "from Cilium 1.19 on leave the Services where they are (spec.serviceCIDR.mode: Extend adds a range for new ones), or pin them " +
+				"(replumb.dev/strategy=pin). Before, " + proveIt,
 		},
 		{
 			Code:     "RP1211",
@@ -62,10 +64,15 @@ func dataPlaneChecks() []findings.Check[Input] {
 	}
 }
 
-// untried are Services that wait to be moved and do not say that they may be moved past a data plane that replumb was not tried with.
+// waiting are Services that wait to be moved.
+func (in Input) waiting() []*Entry {
+	return slices.DeleteFunc(slices.Clone(in.Survey.Moves), func(e *Entry) bool { return e.Place != Waiting })
+}
+
+// untried are those that do not say that they may be moved past a data plane that replumb was not tried with.
 func (in Input) untried(concerned func(*corev1.Service) bool) []*Entry {
-	return slices.DeleteFunc(slices.Clone(in.Survey.Moves), func(e *Entry) bool {
-		return e.Place != Waiting || e.Service.Annotations[v1alpha1.AnnotationStrategy] == v1alpha1.StrategyHop || !concerned(e.Service)
+	return slices.DeleteFunc(in.waiting(), func(e *Entry) bool {
+		return e.Service.Annotations[v1alpha1.AnnotationStrategy] == v1alpha1.StrategyHop || !concerned(e.Service)
 	})
 }
 
@@ -78,7 +85,7 @@ func overTCP(svc *corev1.Service) bool {
 	})
 }
 
-func waiting(all []*Entry) string {
+func wouldMove(all []*Entry) string {
 	return fmt.Sprintf("%s would move, such as %s", english.Plural(len(all), "Service", ""), all[0].Key())
 }
 
@@ -89,16 +96,28 @@ func (in Input) behind(what func(cluster.DataPlane) string, kinds ...cluster.Pla
 		return nil
 	}
 	out := in.unread("daemonsets", "pods")
-	for _, p := range in.found().Planes {
-		if !slices.Contains(kinds, p.Plane) {
-			continue
-		}
+	for _, p := range in.planes(kinds...) {
 		if does := what(p); does != "" {
-			out = append(out, findings.Failed(p.Object, "%s of %s, as %s shows, %s; %s", cmp.Or(p.Version, "an unknown version"), p.Plane,
-				p.Object, does, waiting(all)))
+			out = append(out, beside(p, does, all))
 		}
 	}
 	return out
+}
+
+// planes are the data planes of some kinds.
+func (in Input) planes(kinds ...cluster.Plane) (out []cluster.DataPlane) {
+	for _, p := range in.found().Planes {
+		if slices.Contains(kinds, p.Plane) {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+// beside says what a data plane does to bridges.
+func beside(p cluster.DataPlane, does string, concerned []*Entry) findings.Result {
+	return findings.Failed(p.Object, "%s of %s, as %s shows, %s; %s", cmp.Or(p.Version, "an unknown version"), p.Plane, p.Object, does,
+		wouldMove(concerned))
 }
 
 func checkCilium(in Input) []findings.Result {
@@ -109,26 +128,45 @@ func checkCilium(in Input) []findings.Result {
 		}
 		mode = "with kube-proxy-replacement: " + m.Value
 	}
-	return in.behind(func(p cluster.DataPlane) string { return mode + ", " + ciliumDoes(p.Version) }, cluster.PlaneCilium)
+	out := in.behind(func(p cluster.DataPlane) string {
+		if servesBalancers(p.Version) {
+			return ""
+		}
+		return mode + ", " + ciliumDoes(p.Version)
+	}, cluster.PlaneCilium)
+	all := in.waiting()
+	if len(all) == 0 {
+		return out
+	}
+	for _, p := range in.planes(cluster.PlaneCilium) {
+		if servesBalancers(p.Version) {
+			out = append(out, beside(p, mode+", drops what pods send to the addresses of bridges, whatever Services are annotated with", all))
+		}
+	}
+	return out
 }
 
-// ciliumDoes follows cilium/cilium#10651, #45252 and #48455, and kubermatic/kubermatic#15939.
+// servesBalancers tells whether a Cilium is known to serve load balancers' addresses itself (cilium/cilium#45252, #48455; TestPastCilium).
+func servesBalancers(version string) bool {
+	major, minor, known := cluster.Minor(version)
+	return known && (major > 1 || minor >= 19)
+}
+
+// ciliumDoes follows cilium/cilium#10651, and kubermatic/kubermatic#15939.
 func ciliumDoes(version string) string {
 	const (
 		policy = "judges egress before kube-proxy translates it, by an old address that is no Service's to it"
 		owner  = "refuses the second owner of an address, which is the moved Service as long as its bridge has the new one"
-		local  = "may drop what pods send to a bridge on nodes without an endpoint of it (externalTrafficPolicy Local)"
+		local  = "drops what pods send to the addresses of bridges"
 	)
-	major, minor, known := cluster.Minor(version)
+	_, minor, known := cluster.Minor(version)
 	switch {
 	case !known:
-		return strings.Join([]string{policy + " (1.18 and before)", owner + " (1.18 and later)", local + " (1.19 and later)"}, ", ")
-	case major == 1 && minor <= 17:
+		return strings.Join([]string{policy + " (1.18 and before)", owner + " (1.18)", local + " (1.19 and later)"}, ", ")
+	case minor <= 17:
 		return policy
-	case major == 1 && minor == 18:
-		return policy + ", and " + owner
 	}
-	return owner + ", and " + local
+	return policy + ", and " + owner
 }
 
 func checkOVS(in Input) []findings.Result {
@@ -186,15 +224,15 @@ func meshResult(m cluster.Mesh, all []*Entry) findings.Result {
 			m.Name,
 			version,
 			object,
-			waiting(all),
+			wouldMove(all),
 		)
 	}
 	where := english.OxfordWordSeries(few(m.Namespaces), "and")
 	if m.Pods == 0 {
-		return findings.Failed(object, "%s %s takes in pods of %s, as %s shows; %s", m.Name, version, where, object, waiting(all))
+		return findings.Failed(object, "%s %s takes in pods of %s, as %s shows; %s", m.Name, version, where, object, wouldMove(all))
 	}
 	return findings.Failed(object, "%s %s carries what %s of %s send, as %s shows; %s", m.Name, version, english.Plural(m.Pods, "pod", ""),
-		where, object, waiting(all))
+		where, object, wouldMove(all))
 }
 
 // few shortens a list to what a person reads.
