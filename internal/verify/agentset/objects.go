@@ -169,11 +169,18 @@ func (s *Set) pod(c corev1.Container, o v1alpha1.ProbeOrigin) corev1.PodSpec {
 		Containers: []corev1.Container{c}, ImagePullSecrets: s.Image.References(),
 	}
 	if s.Roll {
-		pod.DNSConfig = &corev1.PodDNSConfig{Options: []corev1.PodDNSConfigOption{
-			{Name: "timeout", Value: ptr.To("1")},
-		}}
+		pod.DNSConfig = askAgain()
 	}
 	return pod
+}
+
+// askAgain is for migrations that move pods, those of name servers among them. A datagram to a name server that has just ended is lost: kube-proxy
+// hears of its end a moment later. Resolvers send it again, after five seconds by default; here after one, and for as long as the kernel sends a
+// lost packet of TCP again within the five seconds that a probe has. It shows as latency.
+func askAgain() *corev1.PodDNSConfig {
+	return &corev1.PodDNSConfig{Options: []corev1.PodDNSConfigOption{
+		{Name: "timeout", Value: ptr.To("1")}, {Name: "attempts", Value: ptr.To("4")},
+	}}
 }
 
 // daemonSet selects pods by their role alone, so that what a migration has left can be taken over: a selector cannot be changed.
