@@ -271,6 +271,7 @@ func (o *owner) serve(w http.ResponseWriter, r *http.Request) {
 		answer, err = o.act(context.WithoutCancel(r.Context()), &request)
 	}
 	if err != nil {
+		o.t.Logf("%s failed: %v", request.Action, err)
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return
 	}
