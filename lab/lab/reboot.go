@@ -70,9 +70,6 @@ func (l Workers) powerCycle(ctx context.Context, m *Member) error {
 		return err
 	}
 	defer fabric.Close()
-	if err := fabric.awaitUnplugged(ctx, l.Fabrics().linkOf(m)); err != nil {
-		return err
-	}
 	return l.startMachine(ctx, fabric, m, nil)
 }
 

@@ -383,7 +383,11 @@ func (l machines) startOn(
 		return err
 	}
 	defer ns.Close()
-	if err := fabric.plug(ns, member, l.Fabrics().networkOf(member), l.Fabrics().linkOf(member)); err != nil {
+	link := l.Fabrics().linkOf(member)
+	if err := fabric.awaitUnplugged(ctx, link); err != nil { // a machine of this name may have been there until just now
+		return err
+	}
+	if err := fabric.plug(ns, member, l.Fabrics().networkOf(member), link); err != nil {
 		return err
 	}
 	if l.Topology.Edge {
