@@ -28,7 +28,7 @@ func dataPlaneChecks() []findings.Check[Input] {
 			Code:     "RP1210",
 			Severity: findings.Blocking,
 			Run:      checkCilium,
-			Claim:    "Services behind a Cilium beside kube-proxy move only before Cilium 1.19, and only if annotated replumb.dev/strategy=hop",
+			Claim:    "Services behind a Cilium beside kube-proxy move only before 1.19, and only if annotated",
 			Why: "also with kube-proxy-replacement off, Cilium translates what pods send to Services and judges their egress before kube-proxy does. " +
 				"From 1.19 on it also serves the addresses of load balancers and externalIPs, which bridges have, and drops what pods send there: with " +
 				"1.20.2 more than half of all requests to old addresses were lost; an annotation does not change that",
