@@ -77,10 +77,17 @@ func (j serviceJob) status(ctx context.Context) (page, error) {
 			return nil, err
 		}
 	}
+	doc.list(survey, past)
+	doc.summary = doc.summarize()
+	return doc, nil
+}
+
+// list has a line for each Service. Those in the target range count as moved, once the migration is past its point of no return.
+func (d *servicePage) list(survey *servicecidr.Survey, past bool) {
 	for _, e := range slices.Concat(survey.Moves, survey.Pins, survey.Stays) {
 		if past && e.InTarget() {
-			doc.Counts.Stays--
-			doc.Services = append(doc.Services, serviceLine{Service: e.Key().String(), New: e.Old.String(), State: inTarget})
+			d.Counts.Stays--
+			d.Services = append(d.Services, serviceLine{Service: e.Key().String(), New: e.Old.String(), State: inTarget})
 			continue
 		}
 		line := serviceLine{Service: e.Key().String(), State: e.Place, Reason: e.Reason.String()}
@@ -90,10 +97,8 @@ func (j serviceJob) status(ctx context.Context) (page, error) {
 		if e.New.IsValid() {
 			line.New = e.New.String()
 		}
-		doc.Services = append(doc.Services, line)
+		d.Services = append(d.Services, line)
 	}
-	doc.summary = doc.summarize()
-	return doc, nil
 }
 
 func (d *servicePage) summarize() string {

@@ -140,7 +140,8 @@ func checkCilium(in Input) []findings.Result {
 	}
 	for _, p := range in.planes(cluster.PlaneCilium) {
 		if servesBalancers(p.Version) {
-			out = append(out, beside(p, mode+", drops what pods send to the addresses of bridges, whatever Services are annotated with", all))
+			does := mode + ", drops what pods send to the addresses of bridges, whatever Services are annotated with"
+			out = append(out, beside(p, does, all))
 		}
 	}
 	return out

@@ -143,7 +143,7 @@ func TestNotFoundIsNotUnanswered(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			defer conn.Close()
+			defer func() { _ = conn.Close() }()
 			var failures serverFailures
 			watched := failures.watch(conn)
 			question := dnsmessage.Message{Questions: []dnsmessage.Question{{
