@@ -71,5 +71,6 @@ func (l Workers) restartProxyPods(ctx context.Context, clusterCIDRs []netip.Pref
 // rolledOut tells whether every node has the pod of a DaemonSet that it is to have.
 func rolledOut(ds *appsv1.DaemonSet) bool {
 	s := ds.Status
-	return s.ObservedGeneration == ds.Generation && s.UpdatedNumberScheduled == s.DesiredNumberScheduled && s.NumberAvailable == s.DesiredNumberScheduled
+	return s.ObservedGeneration == ds.Generation && s.UpdatedNumberScheduled == s.DesiredNumberScheduled &&
+		s.NumberAvailable == s.DesiredNumberScheduled
 }

@@ -126,7 +126,8 @@ func (f *upFlags) declare(cmd *cobra.Command) {
 		"number of control planes, 1 or 3; with 3 the cluster survives the restart of any one")
 	cmd.Flags().
 		StringVar(&f.proxy, "proxy", "iptables,nftables", "kube-proxy mode of each node in turn: iptables, nftables; or none, with --cni cilium")
-	cmd.Flags().BoolVar(&f.proxyPods, "proxy-pods", false, "kube-proxy in the pods of a DaemonSet, as kubeadm has it; with one mode of --proxy")
+	cmd.Flags().
+		BoolVar(&f.proxyPods, "proxy-pods", false, "kube-proxy in the pods of a DaemonSet, as kubeadm has it; with one mode of --proxy")
 	cmd.Flags().StringVar(&f.families, "ip-families", string(lab.IPv4),
 		"families of addresses: IPv4, IPv6, or both, as IPv4,IPv6 or IPv6,IPv4; the first is that of nodes and API servers")
 	cmd.Flags().StringVar(&f.serviceCIDR, "service-cidr", "",

@@ -14,7 +14,9 @@ func TestTargetPort(t *testing.T) {
 	pod := func(app string, port int32) *corev1.Pod {
 		return &corev1.Pod{
 			ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app": app}},
-			Spec:       corev1.PodSpec{Containers: []corev1.Container{{Ports: []corev1.ContainerPort{{Name: "http", ContainerPort: port}}}}},
+			Spec: corev1.PodSpec{
+				Containers: []corev1.Container{{Ports: []corev1.ContainerPort{{Name: "http", ContainerPort: port}}}},
+			},
 		}
 	}
 	pods := []*corev1.Pod{pod("other", 9090), pod("web", 8080)}
@@ -34,7 +36,9 @@ func TestForgetKeys(t *testing.T) {
 	near := map[string]any{"labelSelector": map[string]any{}, "mismatchLabelKeys": []any{"hash"}}
 	forgetKeys(map[string]any{
 		"topologySpreadConstraints": []any{spread},
-		"affinity":                  map[string]any{"podAffinity": map[string]any{"requiredDuringSchedulingIgnoredDuringExecution": []any{near}}},
+		"affinity": map[string]any{
+			"podAffinity": map[string]any{"requiredDuringSchedulingIgnoredDuringExecution": []any{near}},
+		},
 	})
 	if len(spread) != 1 || len(near) != 1 || spread["labelSelector"] == nil {
 		t.Errorf("%v, %v", spread, near)
