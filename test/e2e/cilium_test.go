@@ -94,8 +94,13 @@ func giveAway(t *testing.T, l *lab.Lab, namespace, name string) {
 	if _, err := services.Create(t.Context(), other, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	patch := fmt.Appendf(nil, `{"spec":{"type":"ExternalName","externalName":"%s-other.%s.svc.cluster.local","clusterIP":null,"clusterIPs":null,
-		"ipFamilies":null,"ipFamilyPolicy":null,"internalTrafficPolicy":null}}`, name, namespace)
+	patch := fmt.Appendf(
+		nil,
+		`{"spec":{"type":"ExternalName","externalName":"%s-other.%s.svc.cluster.local","clusterIP":null,"clusterIPs":null,
+		"ipFamilies":null,"ipFamilyPolicy":null,"internalTrafficPolicy":null}}`,
+		name,
+		namespace,
+	)
 	if _, err := services.Patch(t.Context(), name, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
