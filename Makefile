@@ -212,7 +212,7 @@ test-cni: lab lab-cilium ## Networks replaced in place, node by node, under traf
 	$(E2E) -timeout 200m -run '^TestInPlace' ./e2e
 
 .PHONY: test-cilium
-test-cilium: lab-cilium ## A lab with Cilium, beside kube-proxy and in its place: pods, Services, node ports, NetworkPolicies, agents replaced, and Services moved past it (root; about 20 min, and 15 more the first time)
+test-cilium: lab-cilium ## A lab with Cilium, beside kube-proxy and in its place: pods, Services, node ports, NetworkPolicies, agents replaced, and why Services do not move beside it (root; about 15 min, and 15 more the first time)
 	$(E2E) -run '^Test(CiliumLab|PastCilium)$$' ./e2e
 
 .PHONY: test-nodes

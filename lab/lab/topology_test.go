@@ -39,6 +39,11 @@ func TestValidate(t *testing.T) {
 			"proxy",
 			"nothing leads to Services with host-local",
 		},
+		{
+			"kube-proxy in pods, of two modes",
+			func(t *Topology) { t.ProxyPods = true },
+			"proxy-pods", "have one mode",
+		},
 		{"no kube-proxy on one node", withCilium(NoProxy, IPTables), "proxy", "on some nodes only"},
 		{"no kube-proxy on the other node", withCilium(IPTables, NoProxy), "proxy", "on some nodes only"},
 		{"Cilium with IPv6", func(t *Topology) { inFamilies(IPv6)(t); t.CNI = Cilium }, "cni", "do not do that with IPv6"},

@@ -20,7 +20,7 @@ import (
 const (
 	// labelSample is what the pods behind one Service have, and no others.
 	labelSample = "replumb.local/sample"
-	// labelLeaving is of the clients that go by addresses, and so end before a command.
+	// labelLeaving is of the clients that go by addresses, and so end before the command that it names.
 	labelLeaving = "replumb.local/leaves-before"
 	// callers is the namespace that clients are in.
 	callers = "replumb-sample"

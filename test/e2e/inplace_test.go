@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -53,20 +52,13 @@ func TestInPlace(t *testing.T) {
 
 // bringUpForBoth brings up a lab whose kube-proxies know the pods of both networks. Its name servers have room for seconds of questions, and come
 // before other pods: as all pods of a node start, a hundred processes wait for two processors, which control planes have for themselves elsewhere.
-// A question without an answer is a loss to agents, who ask once.
+// A question without an answer in time is a loss to agents.
 func bringUpForBoth(t *testing.T, topology lab.Topology) *lab.Lab {
 	t.Helper()
 	roomForQuestions(t)
 	l := bringUp(t, topology)
-	for _, line := range []string{
-		"set resources deployment/coredns --requests=cpu=500m,memory=70Mi -n kube-system",
-		"rollout status deployment/coredns --timeout=2m -n kube-system",
-	} {
-		args := append(strings.Fields(line), "--kubeconfig", l.Kubeconfig())
-		if out, err := exec.CommandContext(t.Context(), l.Kubectl(), args...).CombinedOutput(); err != nil {
-			t.Fatalf("kubectl %s: %v\n%s", line, err, out)
-		}
-	}
+	favourNameServers(t, l)
+	kubectl(t, l, "rollout status deployment/coredns --timeout=2m -n kube-system")
 	if err := l.Workers().RestartProxies(t.Context(), netip.MustParsePrefix(bothPods)); err != nil {
 		t.Fatal(err)
 	}

@@ -115,7 +115,7 @@ spec:
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.kubectl("set resources deployment/coredns --requests=cpu=500m,memory=70Mi -n kube-system")
+	favourNameServers(t, l)
 	r.rollOut()
 	calls := traffic.Calls{Namespace: restartsNamespace, Once: true, Targets: map[traffic.Via][]probe.Target{
 		traffic.ByOldServer: {{
@@ -159,16 +159,23 @@ func roomForQuestions(t *testing.T) {
 // rollOut restarts CoreDNS as people do, and waits until it is through.
 func (r *restarts) rollOut() {
 	r.Helper()
-	r.kubectl("rollout restart deployment/coredns -n kube-system")
-	r.kubectl("rollout status deployment/coredns -n kube-system --timeout=2m")
+	kubectl(r.T, r.l, "rollout restart deployment/coredns -n kube-system")
+	kubectl(r.T, r.l, "rollout status deployment/coredns -n kube-system --timeout=2m")
 	r.awaitEnds()
 }
 
-func (r *restarts) kubectl(line string) {
-	r.Helper()
-	args := append(strings.Fields(line), "--kubeconfig", r.l.Kubeconfig())
-	if out, err := exec.CommandContext(r.Context(), r.l.Kubectl(), args...).CombinedOutput(); err != nil {
-		r.Fatalf("kubectl %s: %v\n%s", line, err, out)
+// favourNameServers has CoreDNS restarted with a share of the processors that comes before that of other pods.
+func favourNameServers(t *testing.T, l *lab.Lab) {
+	t.Helper()
+	kubectl(t, l, "set resources deployment/coredns --requests=cpu=500m,memory=70Mi -n kube-system")
+}
+
+// kubectl runs a command line, without what it begins with.
+func kubectl(t *testing.T, l *lab.Lab, line string) {
+	t.Helper()
+	args := append(strings.Fields(line), "--kubeconfig", l.Kubeconfig())
+	if out, err := exec.CommandContext(t.Context(), l.Kubectl(), args...).CombinedOutput(); err != nil {
+		t.Fatalf("kubectl %s: %v\n%s", line, err, out)
 	}
 }
 

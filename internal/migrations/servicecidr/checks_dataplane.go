@@ -31,7 +31,7 @@ func dataPlaneChecks() []findings.Check[Input] {
 			Claim:    "Services behind a Cilium beside kube-proxy move only before 1.19, and only if annotated",
 			Why: "also with kube-proxy-replacement off, Cilium translates what pods send to Services and judges their egress before kube-proxy does. " +
 				"From 1.19 on it also serves the addresses of load balancers and externalIPs, which bridges have, and drops what pods send there: with " +
-				"1.20.2 more than half of all requests to old addresses were lost; an annotation does not change that",
+				"1.20.2 up to 58% of requests to old addresses were lost; an annotation does not change that",
 			Fix: "from Cilium 1.19 on leave the Services where they are (spec.serviceCIDR.mode: Extend adds a range for new ones), or pin them " +
 				"(replumb.dev/strategy=pin). Before, " + proveIt,
 		},
