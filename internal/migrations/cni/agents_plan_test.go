@@ -10,8 +10,9 @@ import (
 	"github.com/replumb/replumb/internal/verify/lossguard"
 )
 
-// TestPlansWithAgents have no step twice: what takes agents away restores Pod Security, as the migration does for its own pods.
-func TestPlansWithAgents(t *testing.T) {
+// halfWay is in the middle of a switch in place, with agents or without.
+func halfWay(t *testing.T, agents v1alpha1.AgentMode) *Planner {
+	t.Helper()
 	archive, err := txtar.ParseFile("testdata/golden/in-place-half.txtar")
 	if err != nil {
 		t.Fatal(err)
@@ -20,16 +21,34 @@ func TestPlansWithAgents(t *testing.T) {
 	for _, f := range archive.Files {
 		in[f.Name] = f.Data
 	}
+	p, _ := planner(t, in)
+	config := &lossguard.AgentConfig{
+		Cluster: p.Tools.Cluster, Migration: "m", Own: p.Tools.Image, Spec: v1alpha1.ProofSpec{Agents: agents},
+	}
+	p.Agents = config.New(len(p.Survey.Nodes))
+	return p
+}
+
+// TestFirstNodeIsCleanedAlone: what finish removes from the first node is watched before it removes anything from another.
+func TestFirstNodeIsCleanedAlone(t *testing.T) {
+	p := halfWay(t, v1alpha1.AgentsEnabled)
+	if len(p.Survey.Nodes) < 2 {
+		t.Fatalf("%d nodes prove nothing", len(p.Survey.Nodes))
+	}
+	groups := p.cleanServing(p.Survey.from(), "clean")
+	if len(groups) < 4 || len(groups[0].Steps) != 1 {
+		t.Fatalf("%d groups, the first of %d steps", len(groups), len(groups[0].Steps))
+	}
+	if _, watched := groups[1].Steps[0].(*lossguard.Steady); !watched {
+		t.Errorf("%s follows the first node", groups[1].Steps[0].ID())
+	}
+}
+
+// TestPlansWithAgents have no step twice: what takes agents away restores Pod Security, as the migration does for its own pods.
+func TestPlansWithAgents(t *testing.T) {
 	for name, agents := range map[string]v1alpha1.AgentMode{"with agents": v1alpha1.AgentsEnabled, "without": v1alpha1.AgentsDisabled} {
 		t.Run(name, func(t *testing.T) {
-			p, _ := planner(t, in)
-			config := &lossguard.AgentConfig{
-				Cluster:   p.Tools.Cluster,
-				Migration: "m",
-				Own:       p.Tools.Image,
-				Spec:      v1alpha1.ProofSpec{Agents: agents},
-			}
-			p.Agents = config.New(len(p.Survey.Nodes))
+			p := halfWay(t, agents)
 			for _, plan := range []*engine.Plan{p.Apply(), p.Rollback(), p.Finish()} {
 				if err := plan.Validate(); err != nil {
 					t.Error(err)
