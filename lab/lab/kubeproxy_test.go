@@ -25,7 +25,8 @@ func TestProxyPods(t *testing.T) {
 		t.Error("kube-proxy is no program of a node")
 	}
 	config := proxyConfig(l.Topology, "", NFTables)
-	if config.HostnameOverride != "" || string(config.Mode) != "nftables" || !strings.Contains(kubeProxyTemplate, "--hostname-override=$(NODE_NAME)") {
+	if config.HostnameOverride != "" || string(config.Mode) != "nftables" ||
+		!strings.Contains(kubeProxyTemplate, "--hostname-override=$(NODE_NAME)") {
 		t.Errorf("%+v", config)
 	}
 }
