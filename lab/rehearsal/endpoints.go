@@ -21,11 +21,37 @@ import (
 type endpoints struct {
 	client client.WithWatch
 
+	pods podIndex
+
 	mu    sync.Mutex
 	known map[types.UID]client.ObjectKey
-	// pods that are ready, by namespace.
-	pods map[string][]*corev1.Pod
+	// made are the slices that this one made, by Service.
+	made map[types.UID][]*discoveryv1.EndpointSlice
 	work sync.WaitGroup
+}
+
+// podIndex holds the pods that are ready by each of their labels: of tens of thousands in a namespace, a Service selects a few.
+type podIndex map[podKey][]*corev1.Pod
+
+type podKey struct{ namespace, label, value string }
+
+func (x podIndex) add(p *corev1.Pod) {
+	for label, value := range p.Labels {
+		k := podKey{p.Namespace, label, value}
+		x[k] = append(x[k], p)
+	}
+}
+
+// near are pods among which are all that a Service selects.
+func (x podIndex) near(svc *corev1.Service) []*corev1.Pod {
+	var fewest []*corev1.Pod
+	first := true
+	for label, value := range svc.Spec.Selector {
+		if have := x[podKey{svc.Namespace, label, value}]; first || len(have) < len(fewest) {
+			fewest, first = have, false
+		}
+	}
+	return fewest
 }
 
 // endpointsPerSlice is the most that a slice takes.
@@ -40,13 +66,13 @@ func (e *endpoints) begin(ctx context.Context) error {
 	if err := e.client.List(ctx, pods); err != nil {
 		return err
 	}
-	e.known, e.pods = map[types.UID]client.ObjectKey{}, map[string][]*corev1.Pod{}
+	e.known, e.made, e.pods = map[types.UID]client.ObjectKey{}, map[types.UID][]*discoveryv1.EndpointSlice{}, podIndex{}
 	for i := range services.Items {
 		e.known[services.Items[i].UID] = client.ObjectKeyFromObject(&services.Items[i])
 	}
 	for i := range pods.Items {
 		if p := &pods.Items[i]; ready(p) {
-			e.pods[p.Namespace] = append(e.pods[p.Namespace], p)
+			e.pods.add(p)
 		}
 	}
 	return nil
@@ -112,34 +138,50 @@ func (e *endpoints) later(ctx context.Context, do func(context.Context) error) {
 	})
 }
 
+// make gives a Service a slice for each of its families. It goes on after those that it has made before.
 func (e *endpoints) make(ctx context.Context, svc *corev1.Service) error {
-	for _, family := range svc.Spec.IPFamilies {
-		slice := sliceOf(svc, family, e.pods[svc.Namespace])
-		if err := e.client.Create(ctx, slice); client.IgnoreAlreadyExists(err) != nil {
+	for _, family := range svc.Spec.IPFamilies[len(e.of(svc)):] {
+		slice := sliceOf(svc, family, e.pods.near(svc))
+		if err := e.client.Create(ctx, slice); err != nil {
 			return err
 		}
+		e.mu.Lock()
+		e.made[svc.UID] = append(e.made[svc.UID], slice)
+		e.mu.Unlock()
 	}
 	return nil
 }
 
-// remove plays the garbage collector: the slices that a Service owned go with it.
+// of are the slices that it made for a Service.
+func (e *endpoints) of(svc *corev1.Service) []*discoveryv1.EndpointSlice {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.made[svc.UID]
+}
+
+// remove plays the garbage collector: the slices that a Service owned go with it. Those that came with the snapshot are looked for.
 func (e *endpoints) remove(ctx context.Context, svc *corev1.Service) error {
-	all := &discoveryv1.EndpointSliceList{}
-	of := client.MatchingLabels{discoveryv1.LabelServiceName: svc.Name}
-	if err := e.client.List(ctx, all, client.InNamespace(svc.Namespace), of); err != nil {
-		return err
-	}
-	for i := range all.Items {
-		s := &all.Items[i]
-		for _, ref := range s.OwnerReferences {
-			if ref.UID != svc.UID {
-				continue
-			}
-			if err := client.IgnoreNotFound(e.client.Delete(ctx, s)); err != nil {
-				return err
+	owned := e.of(svc)
+	if len(owned) == 0 {
+		all := &discoveryv1.EndpointSliceList{}
+		named := client.MatchingLabels{discoveryv1.LabelServiceName: svc.Name}
+		if err := e.client.List(ctx, all, client.InNamespace(svc.Namespace), named); err != nil {
+			return err
+		}
+		for i := range all.Items {
+			if s := &all.Items[i]; metav1.IsControlledBy(s, svc) {
+				owned = append(owned, s)
 			}
 		}
 	}
+	for _, s := range owned {
+		if err := e.client.Delete(ctx, s); client.IgnoreNotFound(err) != nil {
+			return err
+		}
+	}
+	e.mu.Lock()
+	delete(e.made, svc.UID)
+	e.mu.Unlock()
 	return nil
 }
 

@@ -1,6 +1,7 @@
 package rehearsal
 
 import (
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -30,17 +31,32 @@ func TestTargetPort(t *testing.T) {
 	}
 }
 
-// TestForgetKeys: what the API server made of the keys stays.
-func TestForgetKeys(t *testing.T) {
-	spread := map[string]any{"matchLabelKeys": []any{"hash"}, "labelSelector": map[string]any{"matchLabels": map[string]any{"hash": "1"}}}
-	near := map[string]any{"labelSelector": map[string]any{}, "mismatchLabelKeys": []any{"hash"}}
-	forgetKeys(map[string]any{
-		"topologySpreadConstraints": []any{spread},
-		"affinity": map[string]any{
-			"podAffinity": map[string]any{"requiredDuringSchedulingIgnoredDuringExecution": []any{near}},
-		},
-	})
-	if len(spread) != 1 || len(near) != 1 || spread["labelSelector"] == nil {
-		t.Errorf("%v, %v", spread, near)
+// TestNear: no pod that a Service selects is overlooked, and few others are looked at.
+func TestNear(t *testing.T) {
+	x := podIndex{}
+	for _, p := range []struct{ namespace, name, app, track string }{
+		{"shop", "web-1", "web", "stable"}, {"shop", "web-2", "web", "canary"}, {"shop", "db-1", "db", "stable"}, {"other", "web-1", "web", "stable"},
+	} {
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: p.namespace, Name: p.name}}
+		pod.Labels = map[string]string{"app": p.app, "track": p.track}
+		x.add(pod)
+	}
+	for _, c := range []struct {
+		selector map[string]string
+		want     string
+	}{
+		{map[string]string{"app": "web"}, "web-1 web-2"},
+		{map[string]string{"app": "web", "track": "canary"}, "web-2"},
+		{map[string]string{"app": "none", "track": "stable"}, ""},
+		{nil, ""},
+	} {
+		svc := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "shop"}, Spec: corev1.ServiceSpec{Selector: c.selector}}
+		var names []string
+		for _, p := range x.near(svc) {
+			names = append(names, p.Name)
+		}
+		if got := strings.Join(names, " "); got != c.want {
+			t.Errorf("%v: %q, want %q", c.selector, got, c.want)
+		}
 	}
 }

@@ -160,9 +160,11 @@ const defaultRange = "kubernetes"
 
 // fit makes an object one that an API server takes, and that leads nowhere out of the rehearsal.
 func fit(o *object) {
-	for _, field := range []string{ // the UID is needed by what it owns, and goes when it is made
-		"resourceVersion", "creationTimestamp", "generation", "managedFields", "selfLink", "deletionTimestamp", "deletionGracePeriodSeconds",
-	} {
+	foreign := []string{"resourceVersion", "managedFields", "selfLink"}
+	if !numerous(o.GroupVersionResource) { // the UID is needed by what it owns, and goes when it is made
+		foreign = append(foreign, "creationTimestamp", "generation")
+	}
+	for _, field := range foreign {
 		unstructured.RemoveNestedField(o.Object, "metadata", field)
 	}
 	switch o.GroupResource().String() {
@@ -179,13 +181,8 @@ func fit(o *object) {
 		silence(o)
 	case "validatingadmissionpolicies.admissionregistration.k8s.io", "validatingadmissionpolicybindings.admissionregistration.k8s.io":
 		o.stage = late
-	case "pods":
-		unstructured.RemoveNestedField(o.Object, "spec", "ephemeralContainers") // one cannot be made with them
-		forgetKeys(o.Object["spec"])
 	case "jobs.batch":
 		o.set(true, "spec", "manualSelector") // it has one already
-	case "secrets":
-		fitSecret(o)
 	case "nodes":
 		fitNode(o)
 	}
@@ -194,23 +191,6 @@ func fit(o *object) {
 // set changes a field. The objects are ours, and all that is between is made.
 func (o *object) set(value any, path ...string) {
 	_ = unstructured.SetNestedField(o.Object, value, path...) // fails only where what is on the way is no map, which is refused later
-}
-
-// forgetKeys takes the keys of labels away by which a pod is spread, or kept near others: the API server made a selector of them when the pod was
-// made first, and takes no pod with both (pkg/apis/core/validation in k8s.io/kubernetes).
-func forgetKeys(spec any) {
-	switch value := spec.(type) {
-	case map[string]any:
-		delete(value, "matchLabelKeys")
-		delete(value, "mismatchLabelKeys")
-		for _, field := range value {
-			forgetKeys(field)
-		}
-	case []any:
-		for _, item := range value {
-			forgetKeys(item)
-		}
-	}
 }
 
 // silence has the API server keep webhooks without ever calling one.
@@ -222,18 +202,6 @@ func silence(o *object) {
 		}
 	}
 	o.set(hooks, "webhooks")
-}
-
-// fitSecret gives a Secret what its type asks for: it has no values.
-func fitSecret(o *object) {
-	kind, _, _ := unstructured.NestedString(o.Object, "type")
-	for secret, key := range map[corev1.SecretType]string{
-		corev1.SecretTypeDockerConfigJson: corev1.DockerConfigJsonKey, corev1.SecretTypeDockercfg: corev1.DockerConfigKey,
-	} {
-		if kind == string(secret) {
-			o.set("e30=", "data", key) // {}
-		}
-	}
 }
 
 // fitNode takes away the addresses by which an API server of the rehearsal would look for the kubelet.

@@ -118,7 +118,12 @@ func (m *rehearsal) on(ctx context.Context, server *apitest.Server) (err error) 
 		return err
 	}
 	m.report.Kubernetes = version.GitVersion
-	restored, err := newRestorer(server.Config, m.Progress)
+	store, err := openStore(server.Etcd)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, store.close()) }()
+	restored, err := newRestorer(server.Config, store, m.Progress)
 	if err != nil {
 		return err
 	}

@@ -22,7 +22,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/apimachinery/pkg/util/uuid"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
@@ -38,6 +42,7 @@ const (
 type source struct {
 	*testing.T
 	*apitest.Server
+	store                    *store
 	kubeconfig, replumb, dir string
 }
 
@@ -51,7 +56,13 @@ func newSource(t *testing.T) *source {
 	if err != nil {
 		t.Fatalf("%v\nhint: make build", err)
 	}
-	s := &source{T: t, Server: apitest.Start(t, oldRange), replumb: replumb, dir: t.TempDir()}
+	s := &source{T: t, replumb: replumb, dir: t.TempDir()}
+	s.Server, err = apitest.Run(oldRange, apitest.WithoutEndpoints())
+	s.must(err)
+	t.Cleanup(func() { s.must(s.Stop()) })
+	s.store, err = openStore(s.Etcd)
+	s.must(err)
+	t.Cleanup(func() { s.must(s.store.close()) })
 	f, err := newFront(s.Server, func(string) json.RawMessage {
 		return json.RawMessage(`{"kubeletconfig":{"clusterDNS":["10.96.0.10"],"clusterDomain":"cluster.local"}}`)
 	})
@@ -106,70 +117,80 @@ func service(namespace, name, ip string) *corev1.Service {
 	}
 }
 
-// deployment makes one with a ReplicaSet and pods that run.
+// deployment makes one with a ReplicaSet and pods that run, written where API servers keep them.
 func (s *source) deployment(name string, pods int) []*corev1.Pod {
 	s.Helper()
-	var made []*corev1.Pod
-	labels := map[string]string{"app": name}
+	labels, hash := map[string]string{"app": name}, map[string]string{"app": name, appsv1.DefaultDeploymentUniqueLabelKey: "h"}
 	template := corev1.PodTemplateSpec{
 		ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "c"}}},
 	}
-	d := &appsv1.Deployment{
-		ObjectMeta: metav1.ObjectMeta{Namespace: shop, Name: name},
-		Spec:       appsv1.DeploymentSpec{Selector: &metav1.LabelSelector{MatchLabels: labels}, Template: template},
-	}
 	replicas := int32(pods)
-	d.Spec.Replicas = &replicas
-	s.add(d)
-	hash := map[string]string{"app": name, appsv1.DefaultDeploymentUniqueLabelKey: "h"}
+	d := &appsv1.Deployment{
+		TypeMeta:   metav1.TypeMeta{APIVersion: appsv1.SchemeGroupVersion.String(), Kind: "Deployment"},
+		ObjectMeta: meta(name, labels, nil),
+		Spec:       appsv1.DeploymentSpec{Replicas: &replicas, Selector: &metav1.LabelSelector{MatchLabels: labels}, Template: template},
+		Status: appsv1.DeploymentStatus{
+			ObservedGeneration: 1, Replicas: replicas, UpdatedReplicas: replicas, ReadyReplicas: replicas, AvailableReplicas: replicas,
+			Conditions: []appsv1.DeploymentCondition{
+				{Type: appsv1.DeploymentAvailable, Status: corev1.ConditionTrue},
+				{Type: appsv1.DeploymentProgressing, Status: corev1.ConditionTrue, Reason: "NewReplicaSetAvailable"},
+			},
+		},
+	}
 	template.Labels = hash
 	rs := &appsv1.ReplicaSet{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: shop, Name: name + "-h", Labels: hash,
-			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(d, appsv1.SchemeGroupVersion.WithKind("Deployment"))},
-		},
-		Spec: appsv1.ReplicaSetSpec{Replicas: &replicas, Selector: &metav1.LabelSelector{MatchLabels: hash}, Template: template},
+		TypeMeta:   metav1.TypeMeta{APIVersion: appsv1.SchemeGroupVersion.String(), Kind: "ReplicaSet"},
+		ObjectMeta: meta(name+"-h", hash, metav1.NewControllerRef(d, appsv1.SchemeGroupVersion.WithKind("Deployment"))),
+		Spec:       appsv1.ReplicaSetSpec{Replicas: &replicas, Selector: &metav1.LabelSelector{MatchLabels: hash}, Template: template},
 	}
-	s.add(rs)
+	s.keep(schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "deployments"}, d)
+	s.keep(schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "replicasets"}, rs)
+	var made []*corev1.Pod
 	for i := range pods {
-		made = append(made, s.pod(rs, fmt.Sprintf("%s-h-%d", name, i), hash, i))
+		p := podOf(rs, i)
+		s.keep(schema.GroupVersionResource{Version: "v1", Resource: "pods"}, p)
+		made = append(made, p)
 	}
-	d.Status = appsv1.DeploymentStatus{
-		ObservedGeneration: d.Generation,
-		Replicas:           replicas,
-		UpdatedReplicas:    replicas,
-		ReadyReplicas:      replicas,
-		AvailableReplicas:  replicas,
-		Conditions: []appsv1.DeploymentCondition{
-			{Type: appsv1.DeploymentAvailable, Status: corev1.ConditionTrue},
-			{Type: appsv1.DeploymentProgressing, Status: corev1.ConditionTrue, Reason: "NewReplicaSetAvailable"},
-		},
-	}
-	s.must(s.Status().Update(s.Context(), d))
 	return made
 }
 
-func (s *source) pod(of *appsv1.ReplicaSet, name string, labels map[string]string, i int) *corev1.Pod {
-	s.Helper()
+func meta(name string, labels map[string]string, owner *metav1.OwnerReference) metav1.ObjectMeta {
+	m := metav1.ObjectMeta{
+		Namespace: shop, Name: name, Labels: labels, UID: uuid.NewUUID(), Generation: 1, CreationTimestamp: metav1.Now().Rfc3339Copy(),
+	}
+	if owner != nil {
+		m.OwnerReferences = []metav1.OwnerReference{*owner}
+	}
+	return m
+}
+
+func podOf(rs *appsv1.ReplicaSet, i int) *corev1.Pod {
+	since, ip := metav1.Now().Rfc3339Copy(), fmt.Sprintf("10.244.%d.%d", i%3, 2+i/3%250)
 	p := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: of.Namespace, Name: name, Labels: labels,
-			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(of, appsv1.SchemeGroupVersion.WithKind("ReplicaSet"))},
+		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
+		ObjectMeta: meta(
+			fmt.Sprintf("%s-%d", rs.Name, i), rs.Labels, metav1.NewControllerRef(rs, appsv1.SchemeGroupVersion.WithKind("ReplicaSet")),
+		),
+		Spec: rs.Spec.Template.Spec,
+		Status: corev1.PodStatus{
+			Phase: corev1.PodRunning, PodIP: ip, PodIPs: []corev1.PodIP{{IP: ip}}, StartTime: &since,
+			Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}},
+			ContainerStatuses: []corev1.ContainerStatus{{
+				Name: "c", Image: "c", Ready: true, State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: since}},
+			}},
 		},
-		Spec: of.Spec.Template.Spec,
 	}
 	p.Spec.NodeName = fmt.Sprintf("node%d", i%3)
-	s.add(p)
-	since, ip := metav1.Now(), fmt.Sprintf("10.244.%d.%d", i%3, 2+i/3%250)
-	p.Status = corev1.PodStatus{
-		Phase: corev1.PodRunning, PodIP: ip, PodIPs: []corev1.PodIP{{IP: ip}}, StartTime: &since,
-		Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}},
-		ContainerStatuses: []corev1.ContainerStatus{{
-			Name: "c", Image: "c", Ready: true, State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: since}},
-		}},
-	}
-	s.must(s.Status().Update(s.Context(), p))
 	return p
+}
+
+// keep writes an object into etcd.
+func (s *source) keep(of schema.GroupVersionResource, o client.Object) {
+	s.Helper()
+	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(o)
+	s.must(err)
+	whole := &object{GroupVersionResource: of, Unstructured: &unstructured.Unstructured{Object: content}}
+	s.store.put(s.Context(), []*object{whole}, func(_ *object, err error) { s.must(err) })
 }
 
 // snapshot takes one with replumb.

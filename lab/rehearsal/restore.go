@@ -30,6 +30,7 @@ const (
 // restorer makes the objects of a snapshot.
 type restorer struct {
 	client dynamic.Interface
+	store  *store
 	say    func(format string, args ...any)
 
 	mu sync.Mutex
@@ -46,7 +47,7 @@ type Refused struct {
 	Error  string `json:"error"`
 }
 
-func newRestorer(config *rest.Config, say func(format string, args ...any)) (*restorer, error) {
+func newRestorer(config *rest.Config, s *store, say func(format string, args ...any)) (*restorer, error) {
 	config = rest.CopyConfig(config)
 	config.QPS = -1 // the API server is our own
 	config.WarningHandler = rest.NoWarnings{}
@@ -55,29 +56,23 @@ func newRestorer(config *rest.Config, say func(format string, args ...any)) (*re
 	if err != nil {
 		return nil, err
 	}
-	return &restorer{client: c, say: say, uids: map[types.UID]types.UID{}}, nil
+	return &restorer{client: c, store: s, say: say, uids: map[types.UID]types.UID{}}, nil
 }
 
 // restore makes everything. What the API server refuses is counted, and does not stop it.
 func (r *restorer) restore(ctx context.Context, in *inventory) error {
-	said := time.Now()
 	for _, group := range in.groups() {
-		var eg errgroup.Group
-		eg.SetLimit(atOnce)
+		var direct, created []*object
 		for _, o := range group {
-			if ctx.Err() != nil {
-				break
-			}
-			eg.Go(func() error {
-				r.keep(o, r.make(ctx, o))
-				return nil
-			})
-			if time.Since(said) > 15*time.Second {
-				said = time.Now()
-				r.say("%d of %d objects are made", r.count(), len(in.objects))
+			if numerous(o.GroupVersionResource) {
+				r.own(o)
+				direct = append(direct, o)
+			} else {
+				created = append(created, o)
 			}
 		}
-		_ = eg.Wait() // errors are kept
+		r.store.put(ctx, direct, r.keep)
+		r.create(ctx, created, len(in.objects))
 		if err := ctx.Err(); err != nil {
 			return err
 		}
@@ -90,6 +85,27 @@ func (r *restorer) restore(ctx context.Context, in *inventory) error {
 	return nil
 }
 
+// create makes objects by the API server. of is how many there are of all.
+func (r *restorer) create(ctx context.Context, objects []*object, of int) {
+	var eg errgroup.Group
+	eg.SetLimit(atOnce)
+	said := time.Now()
+	for _, o := range objects {
+		if ctx.Err() != nil {
+			break
+		}
+		eg.Go(func() error {
+			r.keep(o, r.make(ctx, o))
+			return nil
+		})
+		if time.Since(said) > 15*time.Second {
+			said = time.Now()
+			r.say("%d of %d objects are made", r.count(), of)
+		}
+	}
+	_ = eg.Wait() // errors are kept
+}
+
 func (r *restorer) count() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -100,6 +116,9 @@ func (r *restorer) keep(o *object, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if err == nil {
+		if uid := o.GetUID(); uid != "" {
+			r.uids[uid] = uid
+		}
 		r.made++
 		return
 	}
