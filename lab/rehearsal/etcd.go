@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"path"
 	"slices"
 	"time"
@@ -12,8 +13,12 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
+	"k8s.io/apimachinery/pkg/util/uuid"
 	"k8s.io/client-go/kubernetes/scheme"
 )
 
@@ -28,18 +33,68 @@ const (
 	putWithin = time.Minute
 )
 
-// numerous are the resources that clusters have tens of thousands of, in the version that API servers keep them in. They are written where API
-// servers keep them, as the snapshot has them: an API server has admitted them once, and to have another do so takes most of a rehearsal. All of
-// them are under their own name there (k8s.io/kubernetes pkg/kubeapiserver/default_storage_factory_builder.go has those that are not).
-func numerous(r schema.GroupVersionResource) bool {
-	return slices.Contains([]schema.GroupVersionResource{
-		{Version: "v1", Resource: "pods"},
-		{Version: "v1", Resource: "configmaps"},
-		{Version: "v1", Resource: "secrets"},
-		{Group: "apps", Version: "v1", Resource: "deployments"},
-		{Group: "apps", Version: "v1", Resource: "replicasets"},
-		{Group: "discovery.k8s.io", Version: "v1", Resource: "endpointslices"},
-	}, r)
+// numerous are the resources that clusters have thousands of, by the version that API servers keep them in, with where that is
+// (k8s.io/kubernetes pkg/kubeapiserver/default_storage_factory_builder.go).
+func numerous(r schema.GroupVersionResource) (at string, yes bool) {
+	at, yes = map[schema.GroupVersionResource]string{
+		{Version: "v1", Resource: "pods"}:                                      "pods",
+		{Version: "v1", Resource: "configmaps"}:                                "configmaps",
+		{Version: "v1", Resource: "secrets"}:                                   "secrets",
+		{Version: "v1", Resource: "services"}:                                  "services/specs",
+		{Group: "apps", Version: "v1", Resource: "deployments"}:                "deployments",
+		{Group: "apps", Version: "v1", Resource: "replicasets"}:                "replicasets",
+		{Group: "discovery.k8s.io", Version: "v1", Resource: "endpointslices"}: "endpointslices",
+		ipAddresses: "ipaddresses",
+	}[r]
+	return at, yes
+}
+
+var ipAddresses = networkingv1.SchemeGroupVersion.WithResource("ipaddresses")
+
+// direct reports whether an object is written where API servers keep it, as the snapshot has it: an API server has admitted it once, and to have
+// another do so takes most of a rehearsal. Services with node ports are not: API servers give those out by a list of their own.
+func (o *object) direct() bool {
+	if _, yes := numerous(o.GroupVersionResource); !yes {
+		return false
+	}
+	switch o.Resource {
+	case "services":
+		least, _ := nodePorts(o)
+		return least == 0
+	case ipAddresses.Resource:
+		return o.GetLabels()[networkingv1.LabelManagedBy] == allocator
+	}
+	return true
+}
+
+// allocator is what API servers say that gives addresses to Services (k8s.io/kubernetes pkg/registry/core/service/ipallocator).
+const allocator = "ipallocator.k8s.io"
+
+// allocated are the IPAddresses that an API server would make for a Service.
+func allocated(svc *object) []*object {
+	var all []*object
+	for _, ip := range slices.Compact(slices.Sorted(slices.Values(clusterIPs(svc)))) {
+		a, err := netip.ParseAddr(ip)
+		if err != nil { // it has none
+			continue
+		}
+		family := corev1.IPv4Protocol
+		if a.Is6() {
+			family = corev1.IPv6Protocol
+		}
+		o := &object{GroupVersionResource: ipAddresses, stage: middle, Unstructured: &unstructured.Unstructured{Object: map[string]any{
+			"apiVersion": networkingv1.SchemeGroupVersion.String(), "kind": "IPAddress",
+			"spec": map[string]any{"parentRef": map[string]any{
+				"group": "", "resource": "services", "namespace": svc.GetNamespace(), "name": svc.GetName(),
+			}},
+		}}}
+		o.SetName(a.String())
+		o.SetUID(uuid.NewUUID())
+		o.SetCreationTimestamp(svc.GetCreationTimestamp())
+		o.SetLabels(map[string]string{networkingv1.LabelManagedBy: allocator, networkingv1.LabelIPAddressFamily: string(family)})
+		all = append(all, o)
+	}
+	return all
 }
 
 // store is the etcd of the rehearsal's API server.
@@ -80,7 +135,8 @@ func (s *store) putPart(ctx context.Context, objects []*object, kept func(*objec
 			continue
 		}
 		sound = append(sound, o)
-		ops = append(ops, clientv3.OpPut(path.Join(prefix, o.Resource, o.GetNamespace(), o.GetName()), string(value)))
+		at, _ := numerous(o.GroupVersionResource)
+		ops = append(ops, clientv3.OpPut(path.Join(prefix, at, o.GetNamespace(), o.GetName()), string(value)))
 	}
 	if len(ops) == 0 {
 		return

@@ -84,6 +84,9 @@ func take(a *archive.Archive) (*inventory, error) {
 			}
 			fit(o)
 			in.objects = append(in.objects, o)
+			if o.Resource == "services" && o.direct() {
+				in.objects = append(in.objects, allocated(o)...)
+			}
 		}
 	}
 	in.sort()
@@ -141,7 +144,7 @@ func skip(o *object) string {
 			return madeByServer
 		}
 	case "ipaddresses.networking.k8s.io":
-		if o.GetLabels()[networkingv1.LabelManagedBy] == "ipallocator.k8s.io" {
+		if o.GetLabels()[networkingv1.LabelManagedBy] == allocator {
 			return madeByServer
 		}
 	case "secrets":
@@ -161,7 +164,7 @@ const defaultRange = "kubernetes"
 // fit makes an object one that an API server takes, and that leads nowhere out of the rehearsal.
 func fit(o *object) {
 	foreign := []string{"resourceVersion", "managedFields", "selfLink"}
-	if !numerous(o.GroupVersionResource) { // the UID is needed by what it owns, and goes when it is made
+	if !o.direct() { // the UID is needed by what it owns, and goes when it is made
 		foreign = append(foreign, "creationTimestamp", "generation")
 	}
 	for _, field := range foreign {
@@ -274,25 +277,35 @@ func (in *inventory) groups() [][]*object {
 
 // nodePorts are the least and the greatest node port that Services have; zero, if none has any.
 func (in *inventory) nodePorts() (least, greatest int64) {
+	for _, o := range in.objects {
+		if o.Resource != "services" || o.Group != "" {
+			continue
+		}
+		low, high := nodePorts(o)
+		if low > 0 && (least == 0 || low < least) {
+			least = low
+		}
+		greatest = max(greatest, high)
+	}
+	return least, greatest
+}
+
+// nodePorts are the least and the greatest node port of a Service, that of health checks included; zero, if it has none.
+func nodePorts(svc *object) (least, greatest int64) {
 	see := func(port int64) {
 		if port > 0 && (least == 0 || port < least) {
 			least = port
 		}
 		greatest = max(greatest, port)
 	}
-	for _, o := range in.objects {
-		if o.Resource != "services" || o.Group != "" {
-			continue
-		}
-		if port, has, _ := unstructured.NestedInt64(o.Object, "spec", "healthCheckNodePort"); has {
-			see(port)
-		}
-		ports, _, _ := unstructured.NestedSlice(o.Object, "spec", "ports")
-		for _, p := range ports {
-			if port, is := p.(map[string]any); is {
-				n, _ := port["nodePort"].(int64)
-				see(n)
-			}
+	if port, has, _ := unstructured.NestedInt64(svc.Object, "spec", "healthCheckNodePort"); has {
+		see(port)
+	}
+	ports, _, _ := unstructured.NestedSlice(svc.Object, "spec", "ports")
+	for _, p := range ports {
+		if port, is := p.(map[string]any); is {
+			n, _ := port["nodePort"].(int64)
+			see(n)
 		}
 	}
 	return least, greatest

@@ -184,13 +184,30 @@ func podOf(rs *appsv1.ReplicaSet, i int) *corev1.Pod {
 	return p
 }
 
-// keep writes an object into etcd.
+// keep writes an object into etcd, and the address of a Service.
 func (s *source) keep(of schema.GroupVersionResource, o client.Object) {
 	s.Helper()
 	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(o)
 	s.must(err)
 	whole := &object{GroupVersionResource: of, Unstructured: &unstructured.Unstructured{Object: content}}
-	s.store.put(s.Context(), []*object{whole}, func(_ *object, err error) { s.must(err) })
+	all := []*object{whole}
+	if of.Resource == "services" {
+		all = append(all, allocated(whole)...)
+	}
+	s.store.put(s.Context(), all, func(_ *object, err error) { s.must(err) })
+}
+
+// keptService is a Service as API servers keep it.
+func keptService(name, ip string) *corev1.Service {
+	svc := service(shop, name, ip)
+	svc.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Service"}
+	svc.ObjectMeta = meta(name, svc.Labels, nil)
+	single, everywhere := corev1.IPFamilyPolicySingleStack, corev1.ServiceInternalTrafficPolicyCluster
+	svc.Spec.Type, svc.Spec.SessionAffinity = corev1.ServiceTypeClusterIP, corev1.ServiceAffinityNone
+	svc.Spec.ClusterIPs, svc.Spec.IPFamilies = []string{ip}, []corev1.IPFamily{corev1.IPv4Protocol}
+	svc.Spec.IPFamilyPolicy, svc.Spec.InternalTrafficPolicy = &single, &everywhere
+	svc.Spec.Ports[0].Protocol = corev1.ProtocolTCP
+	return svc
 }
 
 // snapshot takes one with replumb.
@@ -394,8 +411,8 @@ func TestRehearseMany(t *testing.T) {
 	eg.SetLimit(atOnce)
 	for i := range services {
 		eg.Go(func() error {
-			svc := service(shop, fmt.Sprintf("s%d", i), fmt.Sprintf("10.96.%d.%d", 10+i/250, 1+i%250))
-			s.add(svc)
+			svc := keptService(fmt.Sprintf("s%d", i), fmt.Sprintf("10.96.%d.%d", 10+i/250, 1+i%250))
+			s.keep(schema.GroupVersionResource{Version: "v1", Resource: "services"}, svc)
 			s.add(sliceOf(svc, corev1.IPv4Protocol, s.deployment(svc.Name, podsOfEach)))
 			return nil
 		})

@@ -118,7 +118,8 @@ func played() []string {
 		"kubelets: nodes and pods have the status that they had, and name cluster DNS as they did, until the gate for it",
 		"kube-proxies: each said at once that it knows what a barrier asks for",
 		"the controllers of ServiceCIDRs, namespaces and EndpointSlices; no other controller ran",
-		"pods, Deployments, ReplicaSets, EndpointSlices, ConfigMaps and Secrets: written into etcd as they were, past admission",
+		"admission of Services without node ports, EndpointSlices, pods, Deployments, ReplicaSets, ConfigMaps and Secrets:" +
+			" they were written into etcd as they were",
 		"webhooks and aggregated APIs: none was called",
 		"one API server, whose certificate had the new address from the beginning",
 	}

@@ -64,7 +64,7 @@ func (r *restorer) restore(ctx context.Context, in *inventory) error {
 	for _, group := range in.groups() {
 		var direct, created []*object
 		for _, o := range group {
-			if numerous(o.GroupVersionResource) {
+			if o.direct() {
 				r.own(o)
 				direct = append(direct, o)
 			} else {
