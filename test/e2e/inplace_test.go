@@ -95,8 +95,27 @@ func servingAllKinds(t *testing.T, l *lab.Lab, seen func(traffic.Calls) traffic.
 	addMembers(t, l, s, seen, policies...)
 	addAskers(t, l, s)
 	s.gate = openGate(t, l)
+	requireCarried(t, s)
 	return s
 }
+
+// requireCarried ends the test unless nothing is lost for a while in which nothing is changed. What a machine loses that does not carry the
+// clients says nothing of a switch, and goes on for an hour.
+func requireCarried(t *testing.T, s *shop) {
+	t.Helper()
+	quiet := s.during(t, "before anything is changed", func() {
+		enough := time.Now().Add(quietFor)
+		if err := s.watch.Await(t.Context(), settled, "traffic on a quiet cluster", traffic.All, traffic.Until(enough)); err != nil {
+			t.Fatal(err)
+		}
+	})
+	if quiet.requireNothingLost(t, traffic.Permitted); t.Failed() {
+		t.Fatal("this machine does not carry the test's clients\nhint: end what runs beside, or take one with faster processors")
+	}
+}
+
+// quietFor is how long clients call before anything is changed.
+const quietFor = 15 * time.Second
 
 // switchRates are those of each client for each Service and way.
 func switchRates() traffic.Rates { return traffic.Rates{Request: 10, LookUp: 1} }
