@@ -44,12 +44,15 @@ func numerous(r schema.GroupVersionResource) (at string, yes bool) {
 		{Group: "apps", Version: "v1", Resource: "deployments"}:                "deployments",
 		{Group: "apps", Version: "v1", Resource: "replicasets"}:                "replicasets",
 		{Group: "discovery.k8s.io", Version: "v1", Resource: "endpointslices"}: "endpointslices",
-		ipAddresses: "ipaddresses",
+		ipAddresses(): "ipaddresses",
 	}[r]
 	return at, yes
 }
 
-var ipAddresses = networkingv1.SchemeGroupVersion.WithResource("ipaddresses")
+// ipAddresses are what API servers keep of each address that a Service has.
+func ipAddresses() schema.GroupVersionResource {
+	return networkingv1.SchemeGroupVersion.WithResource("ipaddresses")
+}
 
 // direct reports whether an object is written where API servers keep it, as the snapshot has it: an API server has admitted it once, and to have
 // another do so takes most of a rehearsal. Services with node ports are not: API servers give those out by a list of their own.
@@ -61,7 +64,7 @@ func (o *object) direct() bool {
 	case "services":
 		least, _ := nodePorts(o)
 		return least == 0
-	case ipAddresses.Resource:
+	case ipAddresses().Resource:
 		return o.GetLabels()[networkingv1.LabelManagedBy] == allocator
 	}
 	return true
@@ -82,7 +85,7 @@ func allocated(svc *object) []*object {
 		if a.Is6() {
 			family = corev1.IPv6Protocol
 		}
-		o := &object{GroupVersionResource: ipAddresses, stage: middle, Unstructured: &unstructured.Unstructured{Object: map[string]any{
+		o := &object{GroupVersionResource: ipAddresses(), stage: middle, Unstructured: &unstructured.Unstructured{Object: map[string]any{
 			"apiVersion": networkingv1.SchemeGroupVersion.String(), "kind": "IPAddress",
 			"spec": map[string]any{"parentRef": map[string]any{
 				"group": "", "resource": "services", "namespace": svc.GetNamespace(), "name": svc.GetName(),
