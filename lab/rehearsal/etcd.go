@@ -113,7 +113,7 @@ func openStore(endpoint string) (*store, error) {
 
 func (s *store) close() error { return s.client.Close() }
 
-// put writes objects, and reports each by kept. The API server sees them as it sees what another one writes.
+// put writes objects that are not there yet, and reports each by kept. The API server sees them as it sees what another one writes.
 func (s *store) put(ctx context.Context, objects []*object, kept func(*object, error)) {
 	var eg errgroup.Group
 	eg.SetLimit(transactions)
@@ -139,7 +139,9 @@ func (s *store) putPart(ctx context.Context, objects []*object, kept func(*objec
 		}
 		sound = append(sound, o)
 		at, _ := numerous(o.GroupVersionResource)
-		ops = append(ops, clientv3.OpPut(path.Join(prefix, at, o.GetNamespace(), o.GetName()), string(value)))
+		key := path.Join(prefix, at, o.GetNamespace(), o.GetName())
+		missing := clientv3.Compare(clientv3.CreateRevision(key), "=", 0) // what the API server made first stays as it made it
+		ops = append(ops, clientv3.OpTxn([]clientv3.Cmp{missing}, []clientv3.Op{clientv3.OpPut(key, string(value))}, nil))
 	}
 	if len(ops) == 0 {
 		return
