@@ -19,16 +19,17 @@ POOL        := GOGC=400 $(BIN)/apipool -plain 3 -full 2 --
 MODULES     := . lab test hack/helm
 # The packages with tests that need an API server or programs, those that take longest first: check has run all others, and vet.
 NEEDY        = $$(grep -rlE '^//go:build (apiserver|programs)' --include='*_test.go' internal/cli internal/migrations internal hack/pictures | sed 's,/[^/]*$$,,; s,^,./,' | awk '!seen[$$0]++')
+API_TESTS    = ./internal/migrations/servicecidr $(NEEDY) -- -short -vet=off -tags apiserver,programs -timeout 60m
 # What tests need beside Go: an API server, programs that hack/deps.sh installs, root. All code is compiled for the checks.
 TAGS        := apiserver,programs,root
 # What tests against an API server need: etcd, the API server and its controllers, and Calico's definitions.
-ASSETS       = KUBEBUILDER_ASSETS=$$($(LAB) build kubernetes | sed -n 's/^kubernetes\t//p') REPLUMB_CALICO_CRDS=$$($(LAB) build calico | sed -n 's/^calico\t//p')/crd
+ASSETS       = KUBEBUILDER_ASSETS=$$($(LAB) build kubernetes | sed -n 's/^kubernetes\t//p') REPLUMB_CALICO_CRDS=$$($(LAB) build calico-crds | sed -n 's/^calico-crds\t//p')/crd
 export GOWORK := off
 # Tests, vet and binaries are compiled alike, so that the Kubernetes libraries, which take minutes, are compiled once.
 export GOFLAGS := $(shell go env GOFLAGS) -trimpath
 export CGO_ENABLED := 0
 # Compilers live briefly and need not be thrifty with memory.
-check build lab-api lab-basic: export GOGC := 400
+check build lab-api lab-plain lab-basic: export GOGC := 400
 
 .DEFAULT_GOAL := help
 
@@ -59,8 +60,12 @@ else
 endif
 
 .PHONY: lab-api
-lab-api: deps build ## Build the components that API servers without nodes need: Kubernetes, and Calico for its definitions
-	@$(LAB) build kubernetes calico > /dev/null
+lab-api: deps build ## Build the components that API servers without nodes need: Kubernetes, and Calico's definitions
+	@$(LAB) build kubernetes calico-crds > /dev/null
+
+.PHONY: lab-plain
+lab-plain: deps build ## Build the components of labs without Calico: Kubernetes, containerd, CoreDNS, CNI
+	@$(LAB) build kubernetes containerd coredns cni > /dev/null
 
 .PHONY: lab-basic
 lab-basic: deps build ## Build the components that most labs run: Kubernetes, containerd, CoreDNS, CNI, Calico
@@ -90,12 +95,17 @@ check: $(GOTESTSUM) ## Vet, and all tests that need nothing but Go: no root, no 
 	@hack/gotest.sh hack/helm -vet=off -timeout 5m ./... # the chart
 
 .PHONY: test
-test: check test-api test-crash test-hostile test-root lab-basic ## check, and tests with a real API server, processes that are killed, and real packets (root)
+test: check test-api-short test-crash test-hostile test-root lab-plain ## check, and tests with a real API server, processes that are killed, and real packets (root)
 	@$(MAKE) --no-print-directory test-lab # by itself: what measures losses needs the processors
 
 .PHONY: test-api
 test-api: lab-api apipool $(GOTESTSUM) ## Tests against a real etcd and API server, and beside programs of Debian
-	@$(ASSETS) $(POOL) hack/apitests.sh ./internal/migrations/servicecidr $(NEEDY) -- -short -vet=off -tags apiserver,programs -timeout 60m
+	@$(ASSETS) $(POOL) hack/apitests.sh $(API_TESTS)
+	@$(ASSETS) hack/gotest.sh lab -short -tags apiserver,programs -timeout 10m ./...
+
+.PHONY: test-api-short
+test-api-short: lab-api apipool $(GOTESTSUM) ## test-api without the tests that take longest, which hack/apitests-long.txt names
+	@$(ASSETS) $(POOL) hack/apitests.sh -without hack/apitests-long.txt $(API_TESTS)
 	@$(ASSETS) hack/gotest.sh lab -short -tags apiserver,programs -timeout 10m ./...
 
 .PHONY: test-crash
@@ -119,7 +129,7 @@ test-race: lab-api apipool $(GOTESTSUM) ## All tests of test-api, looking for ra
 	@$(ASSETS) CGO_ENABLED=1 $(POOL) hack/gotest.sh . -race -tags apiserver,programs -p 3 -timeout 60m ./...
 
 .PHONY: test-long
-test-long: test-race test-rights test-kill test-calico test-edge test-proof test-outside test-nodeports test-planes test-overlap test-neighbours test-stored test-restarts test-rehearsal test-conformance test-operator test-fleet test-together test-gitops test-released test-pods test-cilium test-cni test-nodes test-mirror test-whole test-families test-versions test-matrix test-lab-endurance ## All that make test leaves out, one after the other (root; hours)
+test-long: test-api test-race test-rights test-kill test-calico test-edge test-proof test-outside test-nodeports test-planes test-overlap test-neighbours test-stored test-restarts test-rehearsal test-conformance test-operator test-fleet test-together test-gitops test-released test-pods test-cilium test-cni test-nodes test-mirror test-whole test-families test-versions test-matrix test-lab-endurance ## All that make test leaves out, one after the other (root; hours)
 
 .PHONY: test-root
 test-root: $(GOTESTSUM) ## Tests of the machine's own network, each in a network namespace of its own (root)
@@ -130,7 +140,7 @@ test-root: $(GOTESTSUM) ## Tests of the machine's own network, each in a network
 E2E          = go -C test test -v -count=1 -timeout 60m
 
 .PHONY: test-lab
-test-lab: lab-basic ## Tests with real packets between real nodes (root; about 8 min)
+test-lab: lab-plain ## Tests with real packets between real nodes (root; about 8 min)
 	$(E2E) -short -run '^(TestTwoNodes|TestUpKilled)$$' ./e2e
 
 .PHONY: test-calico
@@ -142,8 +152,8 @@ test-edge: lab ## Tests of the lab itself: killed, doubled, with load balancers,
 	$(E2E) -run '^(TestUp.*|TestTwoLabs|TestCalicoLab|TestNodesJoinAndLeave|TestEdge|TestNeighbours|TestRegistryAndCertificates)$$' ./e2e
 
 .PHONY: test-proof
-test-proof: lab-basic ## Tests of agents at length: what holds up a barrier, who uses old addresses, rollback on loss; they do not come up, stand still, are killed, lose their rights; nodes join, and are not ready (root; about 20 min)
-	$(E2E) -run '^TestProofLong$$' ./e2e
+test-proof: lab-basic ## Agents that stop a move in time, and at length: what holds up a barrier, who uses old addresses, rollback on loss; they do not come up, stand still, are killed, lose their rights; nodes join, and are not ready (root; about 25 min)
+	$(E2E) -run '^(TestProof|TestProofLong)$$' ./e2e
 
 .PHONY: test-outside
 test-outside: lab-basic ## Pods that kube-proxy takes for clients from outside: check names them, and agents stop the move (root; about 3 min)

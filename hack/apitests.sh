@@ -1,9 +1,31 @@
 #!/usr/bin/env bash
-# Runs the tests that need an API server: hack/apitests.sh LONGEST PACKAGE... -- ARGUMENT...
+# Runs the tests that need an API server: hack/apitests.sh [-without LIST] LONGEST PACKAGE... -- ARGUMENT...
 # The tests of a package run one after the other, and those of the LONGEST take as long as all others together: they run in two halves, beside
 # the others. A test is in the one half or the other by its place in the list, so that a new one needs no entry anywhere.
+# LIST is a file of tests that are left out.
 set -euo pipefail
 here=$(dirname "$0")
+
+# pattern prints the expression for go test's -skip that fits the tests of a list, and fails if one of them is not there.
+pattern() {
+	local name all
+	all=$(grep -rhoE '^func Test[A-Za-z0-9_]+' --include='*_test.go' "$here/../internal" | cut -d' ' -f2)
+	while read -r name; do
+		case $name in
+		*/*) compgen -G "$here/../internal/cli/testdata/*/${name#*/}.txtar" > /dev/null ;;
+		*) grep -qx "$name" <<< "$all" ;;
+		esac || { echo "error: $1 names $name, which is no test" >&2; return 1; }
+		printf '^%s$|' "${name/\//\$/^}"
+	done < <(grep -v '^#' "$1")
+}
+
+without=
+if [ "$1" = -without ]; then
+	without=$(pattern "$2")
+	without=${without%|}
+	echo "without the $(grep -vc '^#' "$2") tests of $2, which make test-api runs as well"
+	shift 2
+fi
 longest=$1
 shift
 others=()
@@ -12,13 +34,13 @@ while [ "$1" != -- ]; do
 	shift
 done
 shift
-half=$(go test "$@" -list . "$longest" | grep '^Test' | awk 'NR % 2' | paste -sd '|')
+half=$(go test "$@" -list . "$longest" | { grep '^Test' || true; } | { grep -vE "${without:-^$}" || true; } | awk 'NR % 2' | paste -sd '|')
 [ -n "$half" ] || { echo "error: $longest has no tests" >&2; exit 1; }
 running=()
 trap 'kill "${running[@]}" 2>/dev/null || true' EXIT
-"$here/gotest.sh" . "$@" -run "^($half)\$" "$longest" & running+=($!)
-"$here/gotest.sh" . "$@" -skip "^($half)\$" "$longest" & running+=($!)
-"$here/gotest.sh" . "$@" -p 3 "${others[@]}" & running+=($!) # packages that wait leave room for another
+"$here/gotest.sh" . "$@" -run "^($half)\$" ${without:+-skip "$without"} "$longest" & running+=($!)
+"$here/gotest.sh" . "$@" -skip "^($half)\$${without:+|$without}" "$longest" & running+=($!)
+"$here/gotest.sh" . "$@" -p 3 ${without:+-skip "$without"} "${others[@]}" & running+=($!) # packages that wait leave room for another
 code=0
 for each in "${running[@]}"; do wait "$each" || code=$?; done
 running=()

@@ -3,7 +3,7 @@
 # 1.36.
 set -eu
 lab=$1
-export REPLUMB_CALICO_CRDS="$($lab build calico | sed -n 's/^calico\t//p')/crd"
+export REPLUMB_CALICO_CRDS="$($lab build calico-crds | sed -n 's/^calico-crds\t//p')/crd"
 
 api() { # component, flags of API servers, tests
 	echo "== $1 $2: $3"

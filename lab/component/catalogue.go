@@ -36,6 +36,10 @@ func All() []Component {
 			Aliases: []string{"calico-ipam", "calico-felix", "calico-allocate-tunnel-addrs"},
 			Assets:  "libcalico-go/config/crd", Cold: "3 min",
 		},
+		{ // all that API servers without nodes need of Calico
+			Name: "calico-crds", From: "calico", Module: "github.com/projectcalico/calico", OnDemand: true,
+			Assets: "libcalico-go/config/crd", Cold: "1 min",
+		},
 		{
 			Name: "registry", Module: "github.com/distribution/distribution/v3",
 			Packages: []string{"github.com/distribution/distribution/v3/cmd/registry"}, Cold: "2 min",

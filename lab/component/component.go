@@ -7,9 +7,11 @@
 package component
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -29,7 +31,8 @@ import (
 
 // Component is one module under lab/components and how to build it.
 type Component struct {
-	Name     string   // folder under lab/components
+	Name     string   // of its builds, and its folder under lab/components
+	From     string   // the component whose folder it shares, if it has none of its own
 	Module   string   // the module whose version is the component's version
 	Packages []string // main packages to build, "." for the module's own; one binary each, named after its package
 	Tests    []string // packages whose tests to build; one binary each, named after its package, with .test
@@ -113,7 +116,7 @@ func SourceRoot() (string, error) {
 // Dir returns the folder of the component's binaries, building them first if the cache has none for the current
 // sources.
 func (b *Builder) Dir(ctx context.Context, c Component) (string, error) {
-	src := filepath.Join(b.Source, c.Name)
+	src := filepath.Join(b.Source, c.folder())
 	version, err := moduleVersion(src, c.Module)
 	if err != nil {
 		return "", fmt.Errorf("component %s: %w", c.Name, err)
@@ -176,15 +179,21 @@ func (b *Builder) build(ctx context.Context, c Component, src, version, dir stri
 	return nil
 }
 
-// copyAssets copies files of the component's module.
+// copyAssets copies files of the component's module, which it downloads if no build has done so.
 func (c Component) copyAssets(ctx context.Context, src, to string) error {
-	cmd := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", c.Module)
+	cmd := exec.CommandContext(ctx, "go", "mod", "download", "-json", c.Module)
 	cmd.Dir, cmd.Env = src, append(os.Environ(), "GOWORK=off")
-	dir, err := cmd.Output()
+	output, err := cmd.Output()
 	if err != nil {
-		return fmt.Errorf("go list -m %s: %w", c.Module, err)
+		return fmt.Errorf("go mod download %s: %w", c.Module, err)
 	}
-	return os.CopyFS(to, os.DirFS(filepath.Join(strings.TrimSpace(string(dir)), c.Assets)))
+	var module struct {
+		Dir string // folder of the module's files
+	}
+	if err := json.Unmarshal(output, &module); err != nil || module.Dir == "" {
+		return fmt.Errorf("go mod download %s does not say where the module is: %s", c.Module, output)
+	}
+	return os.CopyFS(to, os.DirFS(filepath.Join(module.Dir, c.Assets)))
 }
 
 func (b *Builder) say(format string, args ...any) {
@@ -192,6 +201,9 @@ func (b *Builder) say(format string, args ...any) {
 		b.Progress(format, args...)
 	}
 }
+
+// folder under lab/components, which has the module that the component is built from.
+func (c Component) folder() string { return cmp.Or(c.From, c.Name) }
 
 func (c Component) flags(version string) []string {
 	ld := []string{"-s", "-w"}

@@ -15,7 +15,7 @@ func TestComponentsExist(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, c := range All() {
-		src := filepath.Join(root, "lab", "components", c.Name)
+		src := filepath.Join(root, "lab", "components", c.folder())
 		version, err := moduleVersion(src, c.Module)
 		if err != nil {
 			t.Errorf("%s: %v", c.Name, err)

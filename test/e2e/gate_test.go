@@ -18,6 +18,7 @@ const gateRate = 20
 // gate is a node port of the shop, at which another machine makes connections, at every node.
 type gate struct {
 	k     *knocker
+	rate  int // new connections a second at each node
 	doors map[string]netip.AddrPort
 }
 
@@ -36,7 +37,7 @@ func openGate(t *testing.T, l *lab.Lab) *gate {
 	if err != nil {
 		t.Fatal(err)
 	}
-	g := &gate{k: knock(t, fabric), doors: map[string]netip.AddrPort{}}
+	g := &gate{k: knock(t, fabric), rate: max(1, int(gateRate*share(t))), doors: map[string]netip.AddrPort{}}
 	nodes, err := l.Client().CoreV1().Nodes().List(t.Context(), metav1.ListOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -55,7 +56,7 @@ func openGate(t *testing.T, l *lab.Lab) *gate {
 // open has connections made from now on. What was counted before is forgotten.
 func (g *gate) open() {
 	for node, at := range g.doors {
-		g.k.open(node, at, gateRate)
+		g.k.open(node, at, g.rate)
 	}
 }
 
@@ -78,7 +79,7 @@ func (g *gate) await(t *testing.T) {
 			case knocks.Failed() > 0:
 				g.open()
 				return fmt.Errorf("the node port at %s: %s", node, knocks)
-			case knocks.Tried < gateRate:
+			case knocks.Tried < g.rate:
 				return fmt.Errorf("%d connections were made to the node port at %s", knocks.Tried, node)
 			}
 		}

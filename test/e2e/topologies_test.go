@@ -25,7 +25,6 @@ func TestTwoNodes(t *testing.T) {
 	t.Run("KubectlReachesPods", func(t *testing.T) { testKubectlReachesPods(t, l) })
 	t.Run("Supervisor", func(t *testing.T) { testSupervisor(t, l) })
 	t.Run("LabRefusals", func(t *testing.T) { testLabRefusals(t, l) })
-	t.Run("Proof", func(t *testing.T) { testProof(t, l) }) // with fewer clients, which go when it ends
 	t.Run("KilledAndFinished", func(t *testing.T) { testKilledAndFinished(t, l, under(t)) })
 	t.Run("Barrier", func(t *testing.T) { testBarrier(t, l, under(t)) }) // whose control leaves traces in connection tracking
 }
@@ -38,6 +37,13 @@ func TestCalico(t *testing.T) {
 	t.Run("PodCIDR", func(t *testing.T) { testPodCIDR(t, l) })
 	t.Run("GuardedServices", func(t *testing.T) { testGuardedServices(t, l) })
 	t.Run("WholeRange", func(t *testing.T) { testWholeRange(t, l) })
+}
+
+// TestProof has agents stop a move that loses requests in time, in a cluster like that of TestTwoNodes.
+func TestProof(t *testing.T) {
+	l := bringUp(t, named("e2e-agents"))
+	forgetNamesSoon(t, l)
+	testProof(t, l)
 }
 
 // TestProofLong has agents at length, in a cluster like that of TestTwoNodes.
