@@ -14,12 +14,12 @@ LINT        := $(BIN)/golangci-lint
 GOTESTSUM   := $(BIN)/gotestsum
 VALE        := $(BIN)/vale
 # API servers that packages share instead of each booting one. They live briefly and need not be thrifty with memory.
-POOL        := GOGC=400 $(BIN)/apipool -plain 3 -full 2 --
+POOL        := GOGC=400 $(BIN)/apipool -plain 4 -full 2 --
 # The product, the lab and the tests of both are modules of their own, so that the product depends on nothing of the others.
 MODULES     := . lab test hack/helm
 # The packages with tests that need an API server or programs, those that take longest first: check has run all others, and vet.
 NEEDY        = $$(grep -rlE '^//go:build (apiserver|programs)' --include='*_test.go' internal/cli internal/migrations internal hack/pictures | sed 's,/[^/]*$$,,; s,^,./,' | awk '!seen[$$0]++')
-API_TESTS    = ./internal/migrations/servicecidr $(NEEDY) -- -short -vet=off -tags apiserver,programs -timeout 60m
+API_TESTS    = ./internal/migrations/servicecidr,./internal/cli $(NEEDY) -- -short -vet=off -tags apiserver,programs -timeout 60m
 # What tests need beside Go: an API server, programs that hack/deps.sh installs, root. All code is compiled for the checks.
 TAGS        := apiserver,programs,root
 # What tests against an API server need: etcd, the API server and its controllers, and Calico's definitions.

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs the tests that need an API server: hack/apitests.sh [-without LIST] LONGEST PACKAGE... -- ARGUMENT...
-# The tests of a package run one after the other, and those of the LONGEST take as long as all others together: they run in two halves, beside
+# Runs the tests that need an API server: hack/apitests.sh [-without LIST] LONGEST[,LONGEST...] PACKAGE... -- ARGUMENT...
+# The tests of a package run one after the other, and those of the LONGEST take as long as many others together: they run in two halves, beside
 # the others. A test is in the one half or the other by its place in the list, so that a new one needs no entry anywhere.
 # LIST is a file of tests that are left out.
 set -euo pipefail
@@ -26,20 +26,22 @@ if [ "$1" = -without ]; then
 	echo "without the $(grep -vc '^#' "$2") tests of $2, which make test-api runs as well"
 	shift 2
 fi
-longest=$1
+IFS=, read -ra longest <<< "$1"
 shift
 others=()
 while [ "$1" != -- ]; do
-	[ "$1" = "$longest" ] || others+=("$1")
+	[[ " ${longest[*]} " = *" $1 "* ]] || others+=("$1")
 	shift
 done
 shift
-half=$(go test "$@" -list . "$longest" | { grep '^Test' || true; } | { grep -vE "${without:-^$}" || true; } | awk 'NR % 2' | paste -sd '|')
-[ -n "$half" ] || { echo "error: $longest has no tests" >&2; exit 1; }
 running=()
 trap 'kill "${running[@]}" 2>/dev/null || true' EXIT
-"$here/gotest.sh" . "$@" -run "^($half)\$" ${without:+-skip "$without"} "$longest" & running+=($!)
-"$here/gotest.sh" . "$@" -skip "^($half)\$${without:+|$without}" "$longest" & running+=($!)
+for each in "${longest[@]}"; do
+	half=$(go test "$@" -list . "$each" | { grep '^Test' || true; } | { grep -vE "${without:-^$}" || true; } | awk 'NR % 2' | paste -sd '|')
+	[ -n "$half" ] || { echo "error: $each has no tests" >&2; exit 1; }
+	"$here/gotest.sh" . "$@" -run "^($half)\$" ${without:+-skip "$without"} "$each" & running+=($!)
+	"$here/gotest.sh" . "$@" -skip "^($half)\$${without:+|$without}" "$each" & running+=($!)
+done
 "$here/gotest.sh" . "$@" -p 3 ${without:+-skip "$without"} "${others[@]}" & running+=($!) # packages that wait leave room for another
 code=0
 for each in "${running[@]}"; do wait "$each" || code=$?; done
