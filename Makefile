@@ -19,6 +19,7 @@ POOL        := GOGC=400 $(BIN)/apipool -plain 4 -full 2 --
 MODULES     := . lab test hack/helm
 # The packages with tests that need an API server or programs, those that take longest first: check has run all others, and vet.
 NEEDY        = $$(grep -rlE '^//go:build (apiserver|programs)' --include='*_test.go' internal/cli internal/migrations internal hack/pictures | sed 's,/[^/]*$$,,; s,^,./,' | awk '!seen[$$0]++')
+# What hack/apitests.sh is called with: the packages that it runs in halves, all of them, and the arguments of go test.
 API_TESTS    = ./internal/migrations/servicecidr,./internal/cli $(NEEDY) -- -short -vet=off -tags apiserver,programs -timeout 60m
 # What tests need beside Go: an API server, programs that hack/deps.sh installs, root. All code is compiled for the checks.
 TAGS        := apiserver,programs,root
@@ -68,8 +69,8 @@ lab-plain: deps build ## Build the components of labs without Calico: Kubernetes
 	@$(LAB) build kubernetes containerd coredns cni > /dev/null
 
 .PHONY: lab-basic
-lab-basic: deps build ## Build the components that most labs run: Kubernetes, containerd, CoreDNS, CNI, Calico
-	@$(LAB) build kubernetes containerd coredns cni calico > /dev/null
+lab-basic: lab-plain ## Build the components that most labs run: those, and Calico
+	@$(LAB) build calico > /dev/null
 
 .PHONY: lab-neighbours
 lab-neighbours: lab-basic ## Build what labs have of software that watches Services as well: Traefik, MetalLB, metrics-server, Argo Rollouts, Flux, an image registry
@@ -81,7 +82,7 @@ lab-cilium: lab-basic ## Build Cilium for labs as well, and install clang, with 
 	@$(LAB) build cilium > /dev/null
 
 .PHONY: lab
-lab: deps build ## Build all components of labs: those two, flannel, cert-manager (about 45 min the first time, then cached)
+lab: deps build ## Build all components of labs: those, flannel, cert-manager (about 45 min the first time, then cached)
 	@$(LAB) build > /dev/null
 
 ##@ Check
@@ -140,7 +141,7 @@ test-root: $(GOTESTSUM) ## Tests of the machine's own network, each in a network
 E2E          = go -C test test -v -count=1 -timeout 60m
 
 .PHONY: test-lab
-test-lab: lab-plain ## Tests with real packets between real nodes (root; about 8 min)
+test-lab: lab-plain ## Tests with real packets between real nodes (root; about 6 min)
 	$(E2E) -short -run '^(TestTwoNodes|TestUpKilled)$$' ./e2e
 
 .PHONY: test-calico

@@ -114,20 +114,21 @@ func requireCarried(t *testing.T, s *shop) {
 		t.Fatal("this machine does not carry the test's clients\nhint: end what runs beside, take one with faster processors, " +
 			"or have them call less often, with REPLUMB_TEST_SHARE=0.25")
 	}
-	t.Logf("clients call at %v of their rates", share(t))
+	t.Logf("clients of nodes, askers and the node port are at %v of their rates", share(t))
 }
 
 // quietFor is how long clients call before anything is changed.
 const quietFor = 15 * time.Second
 
-// switchRates are those of each client for each Service and way.
+// switchRates are those of each client for each Service and way. Look-ups are as many at any share: what waits for answers expects one a second.
 func switchRates(t *testing.T) traffic.Rates {
 	t.Helper()
 	return traffic.Rates{Request: 10 * share(t), LookUp: 1}
 }
 
-// share is the part of their rates that clients call at while networks switch, from REPLUMB_TEST_SHARE: all of them, unless it is set. At rates
-// that a machine does not carry, requests are lost whatever is done; at lower ones something can be said of the switch, and of these rates alone.
+// share is the part of their rates that clients of nodes, askers and the node port have while networks switch, from REPLUMB_TEST_SHARE: 1 unless it
+// is set. At rates that a machine does not carry, requests are lost whatever is done; at lower ones something can be said of the switch, and of
+// these rates alone.
 func share(t *testing.T) float64 {
 	t.Helper()
 	set := os.Getenv("REPLUMB_TEST_SHARE")
