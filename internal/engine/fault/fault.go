@@ -20,6 +20,8 @@ const (
 	ExitBudget = 4
 	// ExitLocked says that another replumb works on the cluster.
 	ExitLocked = 5
+	// ExitNotMeasured says that nothing can be said of losses: the machine that requests come from is too busy or too slow.
+	ExitNotMeasured = 6
 	// ExitInterrupted says that the command was interrupted or paused. It is safe to run it again: it carries on.
 	ExitInterrupted = 130
 )

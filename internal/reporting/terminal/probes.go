@@ -53,7 +53,7 @@ func (p *Probes) Window(w probe.Window) {
 	defer p.mu.Unlock()
 	p.sent, p.failed = p.sent+w.Sent, p.failed+w.Failed
 	for _, stall := range w.Stalls {
-		p.tell(stall.StartTime(), w.Target, "nothing answered for "+short(stall.Duration())+ownLateness(stall.LateBy()))
+		p.tell(stall.StartTime(), w.Target, "nothing answered for "+short(stall.Duration())+ownDelay(stall.BehindFor()))
 	}
 	loss := p.lossy[w.Target]
 	switch {
@@ -104,8 +104,8 @@ func short(d time.Duration) string {
 	return d.Round(time.Millisecond).String()
 }
 
-// ownLateness says how much of something may be the fault of this machine, if it is much.
-func ownLateness(late time.Duration) string {
+// ownDelay says how much of something may be the fault of this machine, if it is much.
+func ownDelay(late time.Duration) string {
 	if late == 0 {
 		return ""
 	}
@@ -117,10 +117,10 @@ const shownStretches = 20
 
 // ProbeSummary shows what probing has come to.
 func ProbeSummary(w io.Writer, s probe.Summary) error {
-	rows := [][]string{{"TARGET", "SENT", "FAILED", "P50", "P90", "P99", "MAX", "LONGEST GAP", "LONGEST STALL"}}
+	rows := [][]string{{"TARGET", "SENT", "FAILED", "LATE", "NOT MEASURED", "P50", "P90", "P99", "MAX", "LONGEST GAP", "LONGEST STALL"}}
 	for _, t := range s.Targets {
 		rows = append(rows, []string{
-			t.Target, strconv.Itoa(t.Sent), strconv.Itoa(t.Failed),
+			t.Target, strconv.Itoa(t.Sent), strconv.Itoa(t.Failed), strconv.Itoa(t.Late), strconv.Itoa(t.NotMeasured),
 			latency(t, t.P50), latency(t, t.P90), latency(t, t.P99), latency(t, t.Max),
 			short(t.LongestGap.Duration()), none(t.LongestStall),
 		})
@@ -152,7 +152,7 @@ func probeStalls(w io.Writer, t probe.TargetSummary) {
 		fmt.Fprintf(w, "\nstalled: %s\n", t.Target)
 	}
 	for _, l := range shown {
-		fmt.Fprintf(w, "  from %s for %s%s\n", clock(l.Start), short(l.Length.Duration()), ownLateness(l.Late.Duration()))
+		fmt.Fprintf(w, "  from %s for %s%s\n", clock(l.Start), short(l.Length.Duration()), ownDelay(l.Behind.Duration()))
 	}
 	if more := len(t.Stalls) - len(shown) + t.MoreStalls; more > 0 {
 		fmt.Fprintf(w, "  %d more times\n", more)

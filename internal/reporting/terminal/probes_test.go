@@ -28,7 +28,7 @@ func TestProbesTellsWhereLossesBeginAndEnd(t *testing.T) {
 	p.Failure("tcp://a:1", at(6100), refused)
 	p.Window(window(5, 5, 0)) // the second before that of the failure
 	stalled := window(6, 4, 1)
-	stalled.Stalls = []probe.Stall{{Start: at(6100).UnixMicro(), Length: 120_000, Late: 90_000}}
+	stalled.Stalls = []probe.Stall{{Start: at(6100).UnixMicro(), Length: 120_000, Behind: 90_000}}
 	p.Window(stalled)
 	p.Close()
 	clock := func(ms int) string { return at(ms).Format("15:04:05.000") }
