@@ -18,17 +18,18 @@ type Seconds struct {
 	Control []Second `json:"control"`
 }
 
-// Second is what became of the requests that were due in one second.
+// Second is what became of the requests that were due in one second. Late ones were answered.
 type Second struct {
 	Answered int `json:"answered"`
+	Late     int `json:"late"`
 	Lost     int `json:"lost"`
 }
 
 // secondsOf has the same requests as the two sides have, from the baseline on.
 func secondsOf(counted map[traffic.Source]probe.Series, t timeline) Seconds {
 	return Seconds{
-		Start: t.baseline.Unix(), MoveBegan: t.moveBegan.Unix(), MoveEnded: t.moveEnded.Unix(),
-		Replumb: perSecond(counted, t.baseline, replumbRequests), Control: perSecond(counted, t.baseline, controlRequests),
+		Start: t.load.From.Unix(), MoveBegan: t.moveBegan.Unix(), MoveEnded: t.moveEnded.Unix(),
+		Replumb: perSecond(counted, t.load.From, replumbRequests), Control: perSecond(counted, t.load.From, controlRequests),
 	}
 }
 
@@ -44,6 +45,7 @@ func perSecond(counted map[traffic.Source]probe.Series, since time.Time, chosen 
 				all = append(all, Second{})
 			}
 			all[at].Answered += w.OK
+			all[at].Late += w.Late
 			all[at].Lost += w.Failed
 		}
 	}
