@@ -29,7 +29,9 @@ type Second struct {
 func secondsOf(counted map[traffic.Source]probe.Series, t timeline) Seconds {
 	return Seconds{
 		Start: t.load.From.Unix(), MoveBegan: t.moveBegan.Unix(), MoveEnded: t.moveEnded.Unix(),
-		Replumb: perSecond(counted, t.load.From, replumbRequests), Control: perSecond(counted, t.load.From, controlRequests),
+		Replumb: perSecond(counted, t.load.From, replumbRequests),
+		// Requests to its old address are given up late: the seconds end where not all of them are known.
+		Control: untilAllEnd(perSecond(counted, t.load.From, controlRequests), counted, t.load.From, controlRequests),
 	}
 }
 
@@ -50,6 +52,16 @@ func perSecond(counted map[traffic.Source]probe.Series, since time.Time, chosen 
 		}
 	}
 	return all
+}
+
+// untilAllEnd leaves out the seconds that not all of the chosen sources have reported on.
+func untilAllEnd(seconds []Second, counted map[traffic.Source]probe.Series, since time.Time, chosen func(traffic.Source) bool) []Second {
+	for from, s := range counted {
+		if chosen(from) {
+			seconds = seconds[:min(len(seconds), max(0, int(s.End().Unix()-since.Unix())))]
+		}
+	}
+	return seconds
 }
 
 // forever is after everything.
