@@ -3,6 +3,7 @@ package traffic
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -26,7 +27,7 @@ type Load struct {
 }
 
 func (l Load) String() string {
-	return fmt.Sprintf("%s; clients call at %.2g of their rates: %s", l.Machine, l.Share, baselineText(l.Baseline))
+	return fmt.Sprintf("%s; clients call at %.0f %% of their rates: %s", l.Machine, 100*l.Share, baselineText(l.Baseline))
 }
 
 func baselineText(s probe.Stats) string {
@@ -76,7 +77,7 @@ func Start(ctx context.Context, client kubernetes.Interface, nodes []string, cal
 	load := Load{Machine: machine, Share: machine.Share(perSecond(len(nodes), calls))}
 	for {
 		w, err := begin(ctx, client, nodes, load, calls)
-		if err != nil || len(calls) == 0 || w.load.carries() {
+		if err != nil || !permitsAny(calls) || w.load.carries() {
 			return w, err
 		}
 		load = w.load
@@ -121,7 +122,7 @@ func begin(ctx context.Context, client kubernetes.Interface, nodes []string, loa
 			return nil, err
 		}
 	}
-	if len(calls) == 0 {
+	if !permitsAny(calls) { // there is nothing to be answered
 		return w, nil
 	}
 	if err := w.takeBaseline(ctx); err != nil {
@@ -161,6 +162,18 @@ func statsOf(heard map[Source]probe.Series, chosen func(Source) bool, from, to t
 
 // Load is what the clients ask of the machine, and how it answered before anything was changed.
 func (w *Watch) Load() Load { return w.load }
+
+// permitsAny reports whether any of the calls is one that has to be answered.
+func permitsAny(calls []Calls) bool {
+	return slices.ContainsFunc(calls, func(c Calls) bool {
+		for v, targets := range c.Targets {
+			if v != ByForbidden && len(targets) > 0 {
+				return true
+			}
+		}
+		return false
+	})
+}
 
 // perSecond is how many requests a second clients on so many nodes send.
 func perSecond(nodes int, calls []Calls) (sum float64) {

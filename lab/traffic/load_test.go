@@ -60,6 +60,14 @@ func TestThinned(t *testing.T) {
 	}
 }
 
+// TestPermitsAny: calls that must not be answered have no baseline.
+func TestPermitsAny(t *testing.T) {
+	forbidden := Calls{Targets: map[Via][]probe.Target{}}.AndTry([]Callee{{Name: "cart", Address: "10.96.0.7"}}, Rates{Forbidden: 1})
+	if permitsAny([]Calls{forbidden}) || permitsAny(nil) || !permitsAny([]Calls{forbidden, shopCalls()}) {
+		t.Error("what is permitted is not told from what is not")
+	}
+}
+
 // TestWaitingForResolvers: a name takes as long as a resolver's second try, and an address does not.
 func TestWaitingForResolvers(t *testing.T) {
 	config, sources := shopCalls().config("node1")

@@ -228,7 +228,7 @@ func requirePoliciesHold(t *testing.T, l *lab.Lab, s *shop) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		guests := &shop{watch: watch, prompt: ofPods()}
+		guests := &shop{watch: watch, prompt: traffic.OfPods()}
 		guests.awaitVerdicts(t)
 		watch.Stop()
 		for _, node := range l.NodeNames() { // nothing would replace them: the next switch would wait for their end

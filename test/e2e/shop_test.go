@@ -39,7 +39,7 @@ type shop struct {
 	// gate is a node port that is connected to meanwhile; nil if none is.
 	gate *gate
 	// prompt is how answers may differ from those before anything was changed; as of a move of Services if it is zero.
-	prompt promptness
+	prompt traffic.Promptness
 }
 
 // shopUnderTraffic starts the shop for the first test that asks, with clients that call until the test of its lab ends. Later ones find it
@@ -105,7 +105,7 @@ type span struct {
 	from, to time.Time
 	heard    map[traffic.Source]probe.Series
 	load     traffic.Load
-	prompt   promptness
+	prompt   traffic.Promptness
 	// gate is what was seen of a node port, by node.
 	gate map[string]knocks
 }
@@ -203,43 +203,30 @@ func (sp span) requireMeasured(t *testing.T, chosen func(traffic.Source) bool) {
 	}
 }
 
-// promptness is by how much answers may be worse than those of the baseline.
-type promptness struct {
-	// gap is how much longer no request may be answered.
-	gap time.Duration
-	// late is the part of all requests that may be answered late.
-	late float64
-}
-
-// ofServices is that of moves of Services: nothing is restarted, and a packet that is dropped would be sent again after one second, and then
-// after three.
-func ofServices() promptness { return promptness{gap: 1500 * time.Millisecond, late: 0.001} }
-
-// ofPods is that of moves in which name servers and tunnels are replaced, which lose datagrams: resolvers wait five seconds for each.
-func ofPods() promptness { return promptness{gap: 12 * time.Second, late: 0.01} }
-
-// requirePrompt fails the test if Services did not answer as soon as they did before anything was changed. API servers are restarted by tests
-// themselves and have their own patience.
+// requirePrompt fails the test if Services did not answer as soon as they did before anything was changed.
 func (sp span) requirePrompt(t *testing.T, chosen func(traffic.Source) bool) {
 	t.Helper()
-	may := sp.prompt
-	if may == (promptness{}) {
-		may = ofServices()
+	for v, err := range sp.unprompt(t, chosen) {
+		t.Errorf("%s, %s: %v", sp.what, v, err)
 	}
-	base := sp.load.Baseline
+}
+
+// unprompt says of which ways the answers were worse than before. API servers are restarted by tests themselves, and their clients have their
+// own patience.
+func (sp span) unprompt(t *testing.T, chosen func(traffic.Source) bool) map[traffic.Via]error {
+	t.Helper()
+	may := sp.prompt
+	if may == (traffic.Promptness{}) {
+		may = traffic.OfServices()
+	}
+	worse := map[traffic.Via]error{}
 	for _, v := range append(traffic.Ways(), traffic.ByNewAddress) {
 		way := sp.stats(t, func(s traffic.Source) bool { return s.Via == v && chosen(s) })
-		if base.Sent == 0 || way.Sent == 0 {
-			continue
-		}
-		if limit := base.LongestGap + way.Behind + may.gap; way.LongestGap > limit {
-			t.Errorf("%s, %s: nothing was answered for %s, where it was %s before; it may be %s", sp.what, v, way.LongestGap.Round(time.Millisecond),
-				base.LongestGap.Round(time.Millisecond), limit.Round(time.Millisecond))
-		}
-		if limit := (float64(base.Late)/float64(base.Sent) + may.late) * float64(way.Sent); float64(way.Late) > max(1, limit) {
-			t.Errorf("%s, %s: %d of %d answers were late, where %d of %d were before; %.0f may be", sp.what, v, way.Late, way.Sent, base.Late, base.Sent, limit)
+		if err := may.Check(sp.load.Baseline, way); err != nil {
+			worse[v] = err
 		}
 	}
+	return worse
 }
 
 // reconnects is how many long-lived connections of the chosen sources broke.
@@ -293,6 +280,9 @@ func requireNaiveLoses(t *testing.T, l *lab.Lab) {
 	total := lived.stats(t, traffic.All)
 	if total.Failed == 0 {
 		t.Errorf("the naive way lost none of %d requests: the probes see no loss", total.Sent)
+	}
+	if len(lived.unprompt(t, traffic.All)) == 0 {
+		t.Error("the naive way was as prompt as before it began: the probes see no gap")
 	}
 	t.Logf("control: the naive way lost %d of %d requests", total.Failed, total.Sent)
 }
