@@ -111,6 +111,12 @@ func (u *undisturbed) commands(c *cluster, t *testing.T) (apply, finish, rollbac
 	return apply, finish, rollback
 }
 
+// same fails the test unless the cluster looks as it should, as soon as the controllers have caught up.
+func (c *cluster) same(t *testing.T, want picture, when string) {
+	t.Helper()
+	same(t, want, when, c.take)
+}
+
 // survive runs a command, kills it at a moment, runs it again, and compares.
 func (c *cluster) survive(t *testing.T, cmd command, at moment) {
 	t.Run(cmd.name+" "+at.String(), func(t *testing.T) {
