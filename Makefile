@@ -15,6 +15,7 @@ GOTESTSUM   := $(BIN)/gotestsum
 VALE        := $(BIN)/vale
 # API servers that packages share instead of each booting one. They live briefly and need not be thrifty with memory.
 POOL        := GOGC=400 $(BIN)/apipool -plain 4 -full 2 --
+FEW         := GOGC=400 $(BIN)/apipool -plain 3 -full 2 --
 # The product, the lab and the tests of both are modules of their own, so that the product depends on nothing of the others.
 MODULES     := . lab test hack/helm
 # What tests need beside Go: an API server, programs that hack/deps.sh installs, root, or a long time. All code is compiled for the checks.
@@ -103,7 +104,7 @@ test-api: lab-api apipool $(GOTESTSUM) ## Tests against a real etcd and API serv
 
 .PHONY: test-api-short
 test-api-short: lab-api apipool $(GOTESTSUM) ## What test-api has without the tag long: each promise of each kind of migration once
-	@$(ASSETS) $(POOL) hack/apitests.sh
+	@$(ASSETS) $(FEW) hack/apitests.sh
 
 .PHONY: test-once
 test-once: lab-api $(GOTESTSUM) ## What test-crash and test-hostile have without the tag long: a command of each kind killed once, and an attack on it
@@ -160,7 +161,7 @@ test-nodes: lab-api apipool $(GOTESTSUM) ## All tests of moves of nodes and cont
 
 .PHONY: test-cni
 test-cni: lab-api apipool $(GOTESTSUM) ## All tests of networks replaced in place (root; about 3 h)
-	$(call whole,./internal/migrations/cni/... ./internal/network/crossing/... ./internal/network/nodecleanup/... ./internal/network/podnetwork/...,TestNetworks(Long)?,none,TestNetworkNamedAfterARoot,TestCNI)
+	$(call whole,./internal/migrations/cni/... ./internal/network/crossing/... ./internal/network/nodecleanup/... ./internal/network/podnetwork/...,TestNetworks,none,TestNetworkNamedAfterARoot,TestCNI)
 	@$(MAKE) --no-print-directory test-cilium packets-cni
 
 .PHONY: test-mirror

@@ -147,7 +147,6 @@ var scriptTests = map[string]string{
 	"cluster":       "TestCluster",
 	"cluster-long":  "TestClusterLong",
 	"cni":           "TestNetworks",
-	"cni-long":      "TestNetworksLong",
 	"fleet":         "TestFleet",
 	"fleet-long":    "TestFleetLong",
 	"mirror":        "TestMirror",

@@ -52,8 +52,3 @@ func bothClusters(env *testscript.Env, kubeconfig string, source, target *apites
 }
 
 func oneNode() map[string]string { return map[string]string{"node1": "192.0.2.1"} }
-
-// TestNetworks runs scripts about the network of pods on a cluster whose nodes are played.
-func TestNetworks(t *testing.T) {
-	played(t, "testdata/cni", oneNode())
-}

@@ -24,7 +24,9 @@ func TestPods(t *testing.T) {
 	played(t, "testdata/pods", twoNodes())
 }
 
-func twoNodes() map[string]string { return map[string]string{"node1": "192.0.2.1", "node2": "192.0.2.2"} }
+func twoNodes() map[string]string {
+	return map[string]string{"node1": "192.0.2.1", "node2": "192.0.2.2"}
+}
 
 // TestNodes runs scripts that move nodes, in the same way: two of the four have addresses of another network.
 func TestNodes(t *testing.T) {

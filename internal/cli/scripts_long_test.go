@@ -4,7 +4,7 @@ package cli
 
 import "testing"
 
-// Each runs the scripts of a folder that takes long, as the test of the same name without Long runs the first that its subject has.
+// The tests with Long in their names run further scripts of their subjects, each in the way of the test without it.
 
 func TestClusterLong(t *testing.T)  { inCluster(t, "testdata/cluster-long") }
 func TestOperatorLong(t *testing.T) { inCluster(t, "testdata/operator-long") }
@@ -12,4 +12,6 @@ func TestFleetLong(t *testing.T)    { inFleet(t, "testdata/fleet-long") }
 func TestPodsLong(t *testing.T)     { played(t, "testdata/pods-long", twoNodes()) }
 func TestTogetherLong(t *testing.T) { played(t, "testdata/together-long", twoNodes()) }
 func TestNodesLong(t *testing.T)    { played(t, "testdata/nodes-long", twoNetworks()) }
-func TestNetworksLong(t *testing.T) { played(t, "testdata/cni-long", oneNode()) }
+
+// TestNetworks runs scripts about the network of pods on a cluster whose nodes are played.
+func TestNetworks(t *testing.T) { played(t, "testdata/cni", oneNode()) }

@@ -3,6 +3,7 @@
 package nodes
 
 import (
+	"context"
 	"path/filepath"
 	"testing"
 	"time"
@@ -12,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine"
 )
 
 func TestTooFewNewNodes(t *testing.T) {
@@ -51,6 +53,25 @@ func TestForcedByName(t *testing.T) {
 	f.StatefulSet("db", 1)
 	f.Must(f.apply())
 	f.on("c d", "db", 1)
+}
+
+// TestInterruptedAndTakenUp ends a run in the middle of a drain, and another one goes on.
+func TestInterruptedAndTakenUp(t *testing.T) {
+	f := setup(t, atFinish)
+	f.populate()
+	ctx, stop := context.WithCancel(t.Context())
+	sink := f.runner.Sink
+	f.runner.Sink = func(e engine.Event) {
+		sink(e)
+		if e.Step == "settled/a" && e.Kind == engine.StepStarted {
+			stop()
+		}
+	}
+	_, err := f.job.Apply(ctx, f.runner)
+	f.Fails(err, "interrupted")
+	f.runner.Sink = sink
+	f.Must(f.apply())
+	f.allOn("c d")
 }
 
 // TestPartialRoom: old nodes are emptied although not everything has a place from the start.

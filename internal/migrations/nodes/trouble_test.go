@@ -3,7 +3,6 @@
 package nodes
 
 import (
-	"context"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -12,7 +11,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
-	"github.com/replumb/replumb/internal/engine"
 )
 
 // applying starts a run of its own.
@@ -57,23 +55,4 @@ func TestNoRoom(t *testing.T) {
 	f.Fails(err, "there is no place for pod shop/web-", "2 nodes with the taint gpu", "and 1 pods more")
 	f.on("a b", "web", 2)
 	f.Fails(f.apply(), "RP3106")
-}
-
-// TestInterruptedAndTakenUp ends a run in the middle of a drain, and another one goes on.
-func TestInterruptedAndTakenUp(t *testing.T) {
-	f := setup(t, atFinish)
-	f.populate()
-	ctx, stop := context.WithCancel(t.Context())
-	sink := f.runner.Sink
-	f.runner.Sink = func(e engine.Event) {
-		sink(e)
-		if e.Step == "settled/a" && e.Kind == engine.StepStarted {
-			stop()
-		}
-	}
-	_, err := f.job.Apply(ctx, f.runner)
-	f.Fails(err, "interrupted")
-	f.runner.Sink = sink
-	f.Must(f.apply())
-	f.allOn("c d")
 }

@@ -162,13 +162,6 @@ func (f *fixture) in(cidr, app string, n int) {
 	}
 }
 
-// applying starts a run of its own.
-func (f *fixture) applying() <-chan error {
-	ended := make(chan error, 1)
-	go func() { ended <- f.apply() }()
-	return ended
-}
-
 func (f *fixture) apply() error {
 	_, err := f.job.Apply(f.Context(), f.runner)
 	return err

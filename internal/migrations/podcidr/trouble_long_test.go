@@ -20,7 +20,6 @@ import (
 	"github.com/replumb/replumb/internal/engine/findings"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/network/calico"
-	"github.com/replumb/replumb/internal/testing/migrationtest"
 )
 
 // hasty gives workloads little time, so that what is stuck shows soon.
@@ -189,12 +188,6 @@ func TestNodesComeAndGoMeanwhile(t *testing.T) {
 			t.Errorf("block %s is left", state.Blocks[i].CIDR)
 		}
 	}
-}
-
-func (f *fixture) barePod(name string) {
-	f.Helper()
-	t := migrationtest.Template(name)
-	f.Create(&corev1.Pod{ObjectMeta: migrationtest.Named(name), Spec: t.Spec}, 1)
 }
 
 func TestBarePods(t *testing.T) {
