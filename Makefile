@@ -131,7 +131,7 @@ test-race: lab-api apipool $(GOTESTSUM) ## All tests of test-api, looking for ra
 	@$(ASSETS) CGO_ENABLED=1 $(POOL) hack/gotest.sh . -race -tags apiserver,programs,long -p 3 -timeout 60m ./...
 
 .PHONY: test-long
-test-long: test-api test-race test-crash test-hostile test-rights test-kill test-calico test-edge test-proof test-outside test-nodeports test-planes test-overlap test-neighbours test-stored test-restarts test-rehearsal test-conformance test-operator test-fleet test-together test-gitops test-released packets-pods test-cilium packets-cni packets-nodes packets-mirror test-whole test-families test-versions test-matrix test-lab-endurance ## All that make test leaves out, one after the other, and the rest of what it has a part of (root; hours)
+test-long: check test-root test-api test-race test-crash test-hostile test-rights test-kill test-lab test-calico test-edge test-proof test-outside test-nodeports test-planes test-overlap test-neighbours test-stored test-restarts test-rehearsal test-conformance test-operator test-fleet test-together test-gitops test-released packets-pods test-cilium packets-cni packets-nodes packets-mirror test-whole test-families test-versions test-matrix test-lab-endurance ## All tests, one after the other (root; many hours)
 
 # All tests of one kind of migration, for a change of it: those of its packages and commands, of processes killed at every command, of attacks
 # and of roles, and then those with packets. What several kinds stand on (internal/kube, internal/safety, internal/verify and others) is in

@@ -76,6 +76,16 @@ func cutOff(t *testing.T, n int, run func(int) (*fixture, *crash.Client, error),
 	return true
 }
 
+// moved is a cluster on which apply went through.
+func moved(t *testing.T) (*fixture, *corev1.Service) {
+	f := setup(t)
+	f.node("a", "192.0.2.1")
+	was := f.service("cart", at("10.96.3.7"))
+	f.pod("cart-1", "cart", "10.244.0.4")
+	f.apply()
+	return f, was
+}
+
 func TestApplyKilledAfterEveryWrite(t *testing.T) {
 	var was *corev1.Service
 	begin := func() *fixture {

@@ -4,20 +4,21 @@ package servicecidr
 
 import (
 	"context"
-	"github.com/replumb/replumb/api/v1alpha1"
-	"github.com/replumb/replumb/internal/migration"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"slices"
-	"strings"
-	"testing"
-	"time"
 
+	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/migration"
 )
 
 func (f *fixture) eventually(what string, try func() error) {
@@ -55,16 +56,6 @@ func (f *fixture) again() *v1alpha1.Migration {
 		f.job.Migration = m
 	}
 	return m
-}
-
-// moved is a cluster on which apply went through.
-func moved(t *testing.T) (*fixture, *corev1.Service) {
-	f := setup(t)
-	f.node("a", "192.0.2.1")
-	was := f.service("cart", at("10.96.3.7"))
-	f.pod("cart-1", "cart", "10.244.0.4")
-	f.apply()
-	return f, was
 }
 
 // rolledBack fails if a rollback left anything other than what was there before apply.
