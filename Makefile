@@ -131,7 +131,7 @@ test-race: lab-api apipool $(GOTESTSUM) ## All tests of test-api, looking for ra
 	@$(ASSETS) CGO_ENABLED=1 $(POOL) hack/gotest.sh . -race -tags apiserver,programs,long -p 3 -timeout 60m ./...
 
 .PHONY: test-long
-test-long: check test-root test-api test-race test-crash test-hostile test-rights test-kill test-lab test-calico test-edge test-proof test-outside test-nodeports test-planes test-overlap test-neighbours test-stored test-restarts test-rehearsal test-conformance test-operator test-fleet test-together test-gitops test-released packets-pods test-cilium packets-cni packets-nodes packets-mirror test-whole test-families test-versions test-matrix test-lab-endurance ## All tests, one after the other (root; many hours)
+test-long: check test-root test-api test-race test-crash test-hostile test-rights test-kill test-lab test-demo test-calico test-edge test-proof test-outside test-nodeports test-planes test-overlap test-neighbours test-stored test-restarts test-rehearsal test-conformance test-operator test-fleet test-together test-gitops test-released packets-pods test-cilium packets-cni packets-nodes packets-mirror test-whole test-families test-versions test-matrix test-lab-endurance ## All tests, one after the other (root; many hours)
 
 # All tests of one kind of migration, for a change of it: those of its packages and commands, of processes killed at every command, of attacks
 # and of roles, and then those with packets. What several kinds stand on (internal/kube, internal/safety, internal/verify and others) is in
@@ -180,6 +180,10 @@ E2E          = go -C test test -v -count=1 -timeout 60m
 .PHONY: test-lab
 test-lab: lab-plain ## Tests with real packets between real nodes (root; about 6 min)
 	$(E2E) -short -run '^(TestTwoNodes|TestUpKilled)$$' ./e2e
+
+.PHONY: test-demo
+test-demo: lab-plain ## The demo with a node that leads to pods which have ended, and with clients that are stopped: it tells the one from the other (root; about 4 min)
+	$(E2E) -run '^TestDemo$$' ./e2e
 
 .PHONY: test-calico
 test-calico: lab-basic ## All pods and then all Services of a cluster with Calico and three control planes moved under traffic, killed on the way (root; about 12 min)
