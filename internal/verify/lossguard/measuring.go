@@ -35,7 +35,9 @@ type measured struct {
 	sent, notMeasured int64
 }
 
-func (m *measured) add(o measured) { m.sent, m.notMeasured = m.sent+o.sent, m.notMeasured+o.notMeasured }
+func (m *measured) add(o measured) {
+	m.sent, m.notMeasured = m.sent+o.sent, m.notMeasured+o.notMeasured
+}
 
 // take adds what is new of one probe.
 func (m *measuring) take(fresh counter) {
@@ -61,7 +63,9 @@ func (m *measuring) close(at time.Time, armed bool) {
 }
 
 // well reports whether the agent can measure.
-func (m *measuring) well() bool { return probe.Measured(int(m.sum.sent), int(m.sum.notMeasured)) == nil }
+func (m *measuring) well() bool {
+	return probe.Measured(int(m.sum.sent), int(m.sum.notMeasured)) == nil
+}
 
 // Unmeasuring names those of the agents that cannot measure what is lost: what they say of losses is as good as silence.
 func (t *Tally) Unmeasuring(agents []Agent) []string {
@@ -181,4 +185,3 @@ func (w *watchedNodes) unable(t *Tally, now time.Time, patience time.Duration) (
 	}
 	return a, 0
 }
-

@@ -24,9 +24,9 @@ type script struct {
 	missed   int64
 	window   int64
 	// late is how many answers of the next report are late, lates those of all.
-	late  int
-	lates int64
-	report   *v1alpha1.NodeReport
+	late   int
+	lates  int64
+	report *v1alpha1.NodeReport
 }
 
 func newScript(t *testing.T) *script {
