@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/dustin/go-humanize"
+	"github.com/dustin/go-humanize/english"
 
 	"github.com/replumb/replumb/internal/verify/lossguard"
 	"github.com/replumb/replumb/internal/verify/probe"
@@ -166,7 +167,7 @@ func (v View) proof() Fact {
 		text += fmt.Sprintf("; %s not measured", humanize.Comma(p.NotMeasured))
 	}
 	if len(p.Silent) > 0 {
-		text += fmt.Sprintf("; %d nodes are not probed, or not measured", len(p.Silent))
+		text += "; " + english.Plural(len(p.Silent), "node is", "nodes are") + " not probed, or not measured"
 	}
 	return Fact{labelLost, text, tone}
 }

@@ -287,7 +287,7 @@ func TestProofTellsApart(t *testing.T) {
 			labelLost, "nothing of 2,000 requests, from 3 nodes; 7 late; 1 not measured", Good,
 		}},
 		{v1alpha1.ProofStatus{Nodes: 2, Sent: 2000, NotMeasured: 9, Silent: []string{"a"}}, Fact{
-			labelLost, "not known of 2,000 requests, from 2 nodes; 9 not measured; 1 nodes are not probed, or not measured", Attention,
+			labelLost, "not known of 2,000 requests, from 2 nodes; 9 not measured; 1 node is not probed, or not measured", Attention,
 		}},
 		{v1alpha1.ProofStatus{Nodes: 3, Sent: 2000, Failed: 2, NotMeasured: 9}, Fact{
 			labelLost, "2 of 2,000 requests, from 3 nodes; 9 not measured", Bad,
