@@ -79,7 +79,10 @@ func (t *Tally) Unmeasuring(agents []Agent) []string {
 	return all
 }
 
-func requests(m measured) string { return english.Plural(int(m.sent+m.notMeasured), "request", "") }
+func requests(m measured) string {
+	n := m.sent + m.notMeasured
+	return humanize.Comma(n) + " " + english.PluralWord(int(n), "request", "")
+}
 
 // Unable is for how long an agent that reports has not been able to measure, at the least since a time; none, if it is.
 func (t *Tally) Unable(a Agent, since, now time.Time) time.Duration {
