@@ -87,9 +87,18 @@ func (r *run) hold(ctx context.Context) error {
 	case r.Hold == nil:
 		return nil
 	}
-	return Drive(ctx, &Wait{
-		Name: "hold", About: "Ask whether the run may go on", For: r.Hold, Limit: r.deadline(nil), Again: true,
-	})
+	start, waited := r.now(), false
+	s := &Wait{Name: "hold", About: "Ask whether the run may go on", Limit: r.deadline(nil), Again: true}
+	s.For = func(ctx context.Context) error {
+		err := r.Hold(ctx)
+		waited = waited || err != nil
+		return err
+	}
+	_, err := r.drive(ctx, s)
+	if err == nil && waited { // what shows that it waits learns that it is over
+		r.emit(Event{Kind: StepDone, Step: s.ID(), Role: RoleOf(s), Message: s.Title(), Seconds: r.now().Sub(start).Seconds()})
+	}
+	return err
 }
 
 // runGroup runs the steps of a group. The first failure keeps further steps from starting; those in hand are finished.

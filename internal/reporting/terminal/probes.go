@@ -20,8 +20,9 @@ type Probes struct {
 	begin time.Time
 	lossy map[string]*openLoss
 
-	sent, failed int
-	second       int64
+	sent, failed, late, notMeasured int
+
+	second int64
 }
 
 // openLoss is a loss that is not over yet.
@@ -52,6 +53,7 @@ func (p *Probes) Window(w probe.Window) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.sent, p.failed = p.sent+w.Sent, p.failed+w.Failed
+	p.late, p.notMeasured = p.late+w.Late, p.notMeasured+w.NotMeasured
 	for _, stall := range w.Stalls {
 		p.tell(stall.StartTime(), w.Target, "nothing answered for "+short(stall.Duration())+ownDelay(stall.BehindFor()))
 	}
@@ -67,8 +69,19 @@ func (p *Probes) Window(w probe.Window) {
 	if p.line != nil && w.Start > p.second {
 		p.second = w.Start
 		since := time.Since(p.begin).Round(time.Second)
-		p.line.draw(fmt.Sprintf("%s: %d sent, %d failed; Ctrl-C ends it", since, p.sent, p.failed))
+		p.line.draw(fmt.Sprintf("%s: %d sent, %d failed%s; Ctrl-C ends it", since, p.sent, p.failed, p.beside()))
 	}
+}
+
+// beside counts what is neither lost nor as it should be; nothing, if there is none.
+func (p *Probes) beside() (text string) {
+	if p.late > 0 {
+		text += fmt.Sprintf(", %d late", p.late)
+	}
+	if p.notMeasured > 0 {
+		text += fmt.Sprintf(", %d not measured", p.notMeasured)
+	}
+	return text
 }
 
 // Close takes the progress away.
@@ -105,11 +118,11 @@ func short(d time.Duration) string {
 }
 
 // ownDelay says how much of something may be the fault of this machine, if it is much.
-func ownDelay(late time.Duration) string {
-	if late == 0 {
+func ownDelay(behind time.Duration) string {
+	if behind == 0 {
 		return ""
 	}
-	return ", while this machine itself was late for " + short(late)
+	return ", while this machine itself was behind for " + short(behind)
 }
 
 // shownStretches bounds how many losses, and how many stalls, are printed of a target; JSON has more.

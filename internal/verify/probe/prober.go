@@ -200,7 +200,7 @@ func withTry(ctx context.Context) (context.Context, *try) {
 	return context.WithValue(ctx, tryKey{}, t), t
 }
 
-// tryOf is that of the request which a context belongs to; one that nobody reads, if it belongs to none.
+// tryOf is that of the request which a context belongs to; a new one, if it belongs to none.
 func tryOf(ctx context.Context) *try {
 	if t, ok := ctx.Value(tryKey{}).(*try); ok {
 		return t

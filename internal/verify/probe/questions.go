@@ -11,8 +11,8 @@ import (
 
 // questions are those of one look-up, and what became of them. Go's resolver asks for IPv4 and IPv6 addresses at once and returns the error
 // that came first: of a name that has IPv4 addresses alone it says "no such host" when IPv6 was answered first, whatever became of the
-// question for IPv4 (net/dnsclient_unix.go, goLookupIPCNAMEOrder). Whoever is paged would look for a Service that is missing, where it is
-// the name server, or the way there, that is in trouble.
+// question for IPv4 (net/dnsclient_unix.go, goLookupIPCNAMEOrder). The person who is paged would look for a Service that is missing, where it
+// is the name server, or the way there, that is in trouble.
 type questions struct {
 	mu sync.Mutex
 	// failed is why the last question for each kind of record has no answer.

@@ -35,10 +35,10 @@ func (l *Ledger) Add(w Window) error {
 
 // Summary is what probing has come to.
 type Summary struct {
-	Start   time.Time       `json:"start"`
-	End     time.Time       `json:"end"`
-	Sent    int             `json:"sent"`
-	Failed  int             `json:"failed"`
+	Start  time.Time `json:"start"`
+	End    time.Time `json:"end"`
+	Sent   int       `json:"sent"`
+	Failed int       `json:"failed"`
 	// Late and NotMeasured are those of all targets.
 	Late        int `json:"late"`
 	NotMeasured int `json:"notMeasured"`
@@ -49,19 +49,19 @@ type Summary struct {
 
 // TargetSummary is what the requests to one target met with. Latencies are of good answers, from when they were due.
 type TargetSummary struct {
-	Target     string        `json:"target"`
-	Sent       int           `json:"sent"`
-	OK         int           `json:"ok"`
-	Failed     int           `json:"failed"`
+	Target string `json:"target"`
+	Sent   int    `json:"sent"`
+	OK     int    `json:"ok"`
+	Failed int    `json:"failed"`
 	// Late answers were good, but took longer than LateAfter or a second try of a name server. NotMeasured requests say nothing of the target.
 	Late        int           `json:"late"`
 	NotMeasured int           `json:"notMeasured"`
-	Reconnects int           `json:"reconnects,omitempty"`
-	Errors     map[Class]int `json:"errors,omitempty"`
-	P50        Milliseconds  `json:"p50Ms"`
-	P90        Milliseconds  `json:"p90Ms"`
-	P99        Milliseconds  `json:"p99Ms"`
-	Max        Milliseconds  `json:"maxMs"`
+	Reconnects  int           `json:"reconnects,omitempty"`
+	Errors      map[Class]int `json:"errors,omitempty"`
+	P50         Milliseconds  `json:"p50Ms"`
+	P90         Milliseconds  `json:"p90Ms"`
+	P99         Milliseconds  `json:"p99Ms"`
+	Max         Milliseconds  `json:"maxMs"`
 	// LongestGap is the longest time without a good answer; it contains the time between two requests.
 	LongestGap Milliseconds `json:"longestGapMs"`
 	// LongestStall is that of Stalls; Behind is how far the prober itself was behind its schedule at most.
