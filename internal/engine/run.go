@@ -21,6 +21,8 @@ type Runner struct {
 	Now func() time.Time
 	// Hold, if set, is asked before each group of steps. An error ends the run there.
 	Hold func(ctx context.Context) error
+	// HoldLimit is for how long it may say NotYet, if that is longer than Deadline.
+	HoldLimit time.Duration
 }
 
 // run is one pass over one plan.
@@ -88,7 +90,7 @@ func (r *run) hold(ctx context.Context) error {
 		return nil
 	}
 	start, waited := r.now(), false
-	s := &Wait{Name: "hold", About: "Ask whether the run may go on", Limit: r.deadline(nil), Again: true}
+	s := &Wait{Name: "hold", About: "Ask whether the run may go on", Limit: max(r.deadline(nil), r.HoldLimit), Again: true}
 	s.For = func(ctx context.Context) error {
 		err := r.Hold(ctx)
 		waited = waited || err != nil

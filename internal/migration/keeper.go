@@ -200,6 +200,8 @@ type Guard interface {
 	Start(ctx context.Context) (guarded context.Context, stop func())
 	// Hold is asked before each group of steps, and says engine.NotYet as long as none may begin.
 	Hold(ctx context.Context) error
+	// HoldLimit is for how long it may say so. It ends the run itself before.
+	HoldLimit() time.Duration
 }
 
 // Status changes the status of the Migration, looking again on conflict.
@@ -299,6 +301,9 @@ func (k *Keeper) Run(ctx context.Context, r *engine.Runner, plan *engine.Plan, p
 	}
 	this := *r
 	this.Hold = k.mayGoOn
+	if k.Guard != nil {
+		this.HoldLimit = k.Guard.HoldLimit()
+	}
 	this.Sink = k.staged(ctx, plan, phase, r.Sink)
 	ticker := time.NewTicker(pauseEvery)
 	defer ticker.Stop()

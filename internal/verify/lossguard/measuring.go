@@ -148,6 +148,9 @@ func (w *Watch) Hold(context.Context) error {
 	return w.measuring()
 }
 
+// HoldLimit implements migration.Guard: measure ends the run before.
+func (w *Watch) HoldLimit() time.Duration { return w.Patience + lately + 5*lookEvery }
+
 // measuring is an engine.NotYet as long as agents cannot measure.
 func (w *Watch) measuring() error {
 	var all []string

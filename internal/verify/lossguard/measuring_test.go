@@ -166,7 +166,7 @@ func runOne(ctx context.Context, w *Watch) error {
 	step := &engine.Wait{Name: "next", About: "Do what is next", For: func(context.Context) error { return nil }, Again: true}
 	plan := &engine.Plan{Name: "p", Phases: []engine.Phase{{Name: "one", Title: "One", Groups: []engine.Group{{Steps: []engine.Step{step}}}}}}
 	began := false
-	r := &engine.Runner{Hold: w.Hold, Deadline: 10 * time.Minute, Sink: func(e engine.Event) { began = began || e.Step == "next" }}
+	r := &engine.Runner{Hold: w.Hold, HoldLimit: w.HoldLimit(), Sink: func(e engine.Event) { began = began || e.Step == "next" }}
 	err := r.Run(ctx, plan)
 	if err != nil && began {
 		return errors.New("something was begun")
