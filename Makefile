@@ -269,7 +269,7 @@ test-matrix: lab-basic ## Rollback from every phase under traffic (root; about 2
 	$(E2E) -run '^TestMatrix' ./e2e
 
 .PHONY: test-lab-endurance
-test-lab-endurance: lab ## A lab up and down twenty times in a row, looking for anything left behind (root; about 6 min)
+test-lab-endurance: lab-plain ## A lab up and down twenty times in a row, looking for anything left behind (root; about 6 min)
 	go -C test test -v -count=1 -timeout 30m ./endurance/...
 
 .PHONY: test-soak
@@ -282,7 +282,7 @@ fuzz: ## Fuzz the parsers for half a minute each
 	hack/fuzz.sh 30s
 
 .PHONY: bench
-bench: lab ## Measure what docs/benchmarks.md records (root; about 10 min, and 25 more with COLD=1)
+bench: lab-plain ## Measure what docs/benchmarks.md records (root; about 10 min, and 25 more with COLD=1)
 	go -C test build -o $(BIN)/bench ./bench/lab && $(BIN)/bench -bin $(BIN) $(if $(COLD),-cold)
 
 .PHONY: bench-servicecidr
