@@ -23,19 +23,35 @@ TAGS        := apiserver,programs,root,long
 # What tests against an API server need: etcd, the API server and its controllers, and Calico's definitions.
 ASSETS       = KUBEBUILDER_ASSETS=$$($(LAB) build kubernetes | sed -n 's/^kubernetes\t//p') REPLUMB_CALICO_CRDS=$$($(LAB) build calico-crds | sed -n 's/^calico-crds\t//p')/crd
 export GOWORK := off
-# Tests, vet and binaries are compiled alike, so that the Kubernetes libraries, which take minutes, are compiled once.
-export GOFLAGS := $(shell go env GOFLAGS) -trimpath
+# Tests, vet, binaries and the lab's components are compiled alike, so that what they share, which takes minutes, is compiled once. lab/component has the
+# same flags. Nothing is linked with symbols for debuggers: GOFLAGS=-gcflags=all=-dwarf=true has them.
+export GOFLAGS := -trimpath -gcflags=all=-dwarf=false $(shell go env GOFLAGS)
 export CGO_ENABLED := 0
 # Compilers live briefly and need not be thrifty with memory.
-check build lab-api lab-plain lab-basic: export GOGC := 400
+check: export GOGC := 400
+build: export GOGC := off
+build: export GOMEMLIMIT := 2GiB
 
 .DEFAULT_GOAL := help
 
 ##@ Use
 
+# What make demo builds first; its modules arrive while replumb is compiled.
+DEMO         := kubernetes containerd coredns cni
+
 .PHONY: demo
-demo: deps build ## Watch a real cluster's Service range move under traffic, beside the naive way (root; about 2 min, and 9 more the first time)
+demo: demo-outline deps demo-modules build ## Watch a real cluster's Service range move under traffic, beside the naive way (root; about 2 min, and 9 more the first time)
 	$(LAB) demo --replumb $(BIN)/replumb --result build/demo/result.json
+
+.PHONY: demo-outline
+demo-outline:
+	@echo "1. Debian packages, replumb and the programs of a cluster - Kubernetes, containerd, CoreDNS, CNI plugins - unless they are there:"
+	@echo "   downloaded and built, about 4 min on two processors"
+	@echo "2. A cluster of 2 nodes, its Service range moved under traffic, and taken down: about 2 min"
+
+.PHONY: demo-modules
+demo-modules:
+	@hack/modules.sh $(DEMO) > /dev/null 2>&1 & # building says what cannot be downloaded
 
 .PHONY: build
 build: ## Build bin/replumb, bin/kubectl-replumb and bin/replumb-lab
@@ -294,7 +310,7 @@ test-matrix: lab-basic ## Rollback from every phase under traffic (root; about 2
 	$(E2E) -run '^TestMatrix' ./e2e
 
 .PHONY: test-lab-endurance
-test-lab-endurance: lab ## A lab up and down twenty times in a row, looking for anything left behind (root; about 6 min)
+test-lab-endurance: lab-plain ## A lab up and down twenty times in a row, looking for anything left behind (root; about 6 min)
 	go -C test test -v -count=1 -timeout 30m ./endurance/...
 
 .PHONY: test-soak
@@ -307,35 +323,35 @@ fuzz: ## Fuzz the parsers for half a minute each
 	hack/fuzz.sh 30s
 
 .PHONY: bench
-bench: lab ## Measure what docs/benchmarks.md records (root; about 10 min, and 25 more with COLD=1)
+bench: lab-plain ## Measure what docs/benchmarks.md records (root; about 10 min, and 25 more with COLD=1)
 	go -C test build -o $(BIN)/bench ./bench/lab && $(BIN)/bench -bin $(BIN) $(if $(COLD),-cold)
 
 .PHONY: bench-servicecidr
-bench-servicecidr: lab ## Measure moving 5,000 and 10,000 Services against the bare writes, without nodes (about 1 h; ARGS="-services 600" for less)
+bench-servicecidr: lab-api ## Measure moving 5,000 and 10,000 Services against the bare writes, without nodes (about 1 h; ARGS="-services 600" for less)
 	go -C test build -o $(BIN)/bench-servicecidr ./bench/servicecidr
 	$(ASSETS) $(BIN)/bench-servicecidr -replumb $(BIN)/replumb $(ARGS)
 
 .PHONY: bench-podcidr
-bench-podcidr: lab ## Measure the roll of 2,000 pods on 100 nodes that are played (about 5 min; ARGS="-deployments 20 -nodes 10" for less)
+bench-podcidr: lab-api ## Measure the roll of 2,000 pods on 100 nodes that are played (about 5 min; ARGS="-deployments 20 -nodes 10" for less)
 	go -C test build -o $(BIN)/bench-podcidr ./bench/podcidr
 	$(ASSETS) $(BIN)/bench-podcidr $(ARGS)
 
 .PHONY: bench-mirror
-bench-mirror: lab ## Measure copying 31,000 Secrets and 10,000 other objects, beside bare clients, without nodes (about 10 min; ARGS="-secrets 2000 -mixed 1000" for less)
+bench-mirror: lab-api ## Measure copying 31,000 Secrets and 10,000 other objects, beside bare clients, without nodes (about 10 min; ARGS="-secrets 2000 -mixed 1000" for less)
 	go -C test build -o $(BIN)/bench-mirror ./bench/mirror
 	$(ASSETS) $(BIN)/bench-mirror $(ARGS)
 
 .PHONY: bench-rehearse
-bench-rehearse: lab-api build ## Measure the rehearsal of 1,000 Services and 5,000 pods (about 5 min; REHEARSE_SERVICES=10000 for others, with five pods each)
+bench-rehearse: lab-api ## Measure the rehearsal of 1,000 Services and 5,000 pods (about 5 min; REHEARSE_SERVICES=10000 for others, with five pods each)
 	@$(ASSETS) go -C lab test -count=1 -tags apiserver -timeout 90m -v -run '^TestRehearseMany$$' ./rehearsal
 
 .PHONY: bench-moves
-bench-moves: lab ## Measure what is lost in 30 whole moves in a row, beside the naive way, and how long barriers take (root; about 80 min; ARGS="-moves 4" for less)
+bench-moves: lab-plain ## Measure what is lost in 30 whole moves in a row, beside the naive way, and how long barriers take (root; about 80 min; ARGS="-moves 4" for less)
 	go -C test build -o $(BIN)/bench-moves ./bench/moves
 	$(BIN)/bench-moves $(ARGS)
 
 .PHONY: bench-nodes
-bench-nodes: lab ## Measure emptying 100 nodes of 30 pods each, beside kubectl drain; nodes are played (about 8 min; ARGS="-nodes 20 -deployments 20" for less)
+bench-nodes: lab-api ## Measure emptying 100 nodes of 30 pods each, beside kubectl drain; nodes are played (about 8 min; ARGS="-nodes 20 -deployments 20" for less)
 	go -C test build -o $(BIN)/bench-nodes ./bench/nodes
 	$(ASSETS) $(BIN)/bench-nodes $(ARGS)
 

@@ -4,22 +4,14 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 )
 
 // All returns the components of a lab in the order they are built.
 func All() []Component {
 	return []Component{
-		kubernetes("kubernetes", "8 min"),
-		{
-			Name: "containerd", Module: "github.com/containerd/containerd/v2",
-			Packages: []string{
-				"github.com/containerd/containerd/v2/cmd/containerd",
-				"github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2",
-				"github.com/containerd/containerd/v2/cmd/ctr",
-			},
-			Tags: []string{"no_btrfs", "no_devmapper", "no_zfs", "no_aufs"}, Cold: "2 min",
-		},
-		{Name: "coredns", Module: "github.com/coredns/coredns", Packages: []string{"."}, Cold: "1 min"},
+		kubernetes("kubernetes", 240*time.Second),
+		{Name: "coredns", Module: "github.com/coredns/coredns", Packages: []string{"."}, Cold: 30 * time.Second},
 		{
 			Name: "cni", Module: "github.com/containernetworking/plugins",
 			Packages: []string{
@@ -29,45 +21,54 @@ func All() []Component {
 				"github.com/containernetworking/plugins/plugins/main/ptp",
 				"github.com/containernetworking/plugins/plugins/meta/portmap",
 			},
-			Cold: "1 min",
+			Cold: 30 * time.Second,
+		},
+		{
+			Name: "containerd", Module: "github.com/containerd/containerd/v2",
+			Packages: []string{
+				"github.com/containerd/containerd/v2/cmd/containerd",
+				"github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2",
+				"github.com/containerd/containerd/v2/cmd/ctr",
+			},
+			Tags: []string{"no_btrfs", "no_devmapper", "no_zfs", "no_tracing"}, Cold: 60 * time.Second,
 		},
 		{
 			Name: "calico", Module: "github.com/projectcalico/calico", Packages: []string{"."},
 			Aliases: []string{"calico-ipam", "calico-felix", "calico-allocate-tunnel-addrs"},
-			Assets:  "libcalico-go/config/crd", Cold: "3 min",
+			Assets:  "libcalico-go/config/crd", Cold: 90 * time.Second,
 		},
 		{ // all that API servers without nodes need of Calico
 			Name: "calico-crds", From: "calico", Module: "github.com/projectcalico/calico", OnDemand: true,
-			Assets: "libcalico-go/config/crd", Cold: "1 min",
+			Assets: "libcalico-go/config/crd", Cold: 30 * time.Second,
 		},
 		{
 			Name: "registry", Module: "github.com/distribution/distribution/v3",
-			Packages: []string{"github.com/distribution/distribution/v3/cmd/registry"}, Cold: "2 min",
+			Packages: []string{"github.com/distribution/distribution/v3/cmd/registry"}, Cold: 60 * time.Second,
 		},
 		{
 			Name: "certmanager", Module: "github.com/cert-manager/cert-manager", Packages: []string{"."},
-			Assets: "deploy/crds", Cold: "2 min",
+			Assets: "deploy/crds", Cold: 60 * time.Second,
 		},
-		flux("source-controller", "5 min"),
-		flux("kustomize-controller", "3 min"),
+		flux("source-controller", 150*time.Second),
+		flux("kustomize-controller", 90*time.Second),
 		{
 			Name: "traefik", Module: "github.com/traefik/traefik/v3", Packages: []string{"github.com/traefik/traefik/v3/cmd/traefik"},
-			Assets: "integration/fixtures/k8s", Cold: "5 min",
+			Assets: "integration/fixtures/k8s", Cold: 150 * time.Second,
 		},
 		{
 			Name: "metrics-server", Module: "sigs.k8s.io/metrics-server",
-			Packages: []string{"sigs.k8s.io/metrics-server/cmd/metrics-server"}, Cold: "2 min",
+			Packages: []string{"sigs.k8s.io/metrics-server/cmd/metrics-server"}, Cold: 60 * time.Second,
 		},
 		{
 			Name: "metallb", Module: "go.universe.tf/metallb",
 			Packages: []string{"go.universe.tf/metallb/controller", "go.universe.tf/metallb/speaker"},
-			Assets:   "config/crd/bases", Cold: "2 min",
+			Assets:   "config/crd/bases", Cold: 60 * time.Second,
 		},
 		{
 			Name: "argo-rollouts", Module: "github.com/argoproj/argo-rollouts",
-			Packages: []string{"github.com/argoproj/argo-rollouts/cmd/rollouts-controller"}, Assets: "manifests/crds", Cold: "3 min",
+			Packages: []string{"github.com/argoproj/argo-rollouts/cmd/rollouts-controller"}, Assets: "manifests/crds", Cold: 90 * time.Second,
 		},
-		{Name: "flannel", Module: "github.com/flannel-io/flannel", Packages: []string{"."}, Cold: "2 min"},
+		{Name: "flannel", Module: "github.com/flannel-io/flannel", Packages: []string{"."}, Cold: 60 * time.Second},
 		{ // Kubernetes' own tests, and what they run in pods
 			Name: "e2e", Module: "k8s.io/kubernetes", OnDemand: true, Tests: []string{"k8s.io/kubernetes/test/e2e"},
 			Packages: []string{
@@ -75,11 +76,11 @@ func All() []Component {
 				"k8s.io/kubernetes/test/images/regression-issue-74839",
 			},
 			Assets:  "test/images/agnhost/porter", // for its certificate
-			LDFlags: kubernetesVersionFlags, Cold: "6 min",
+			LDFlags: kubernetesVersionFlags, Cold: 180 * time.Second,
 		},
 		cilium(),
-		onDemand(kubernetes("kubernetes-v1.33", "8 min")),
-		onDemand(kubernetes("kubernetes-v1.31", "6 min")),
+		onDemand(kubernetes("kubernetes-v1.33", 240*time.Second)),
+		onDemand(kubernetes("kubernetes-v1.31", 180*time.Second)),
 	}
 }
 
@@ -92,7 +93,7 @@ func cilium() Component {
 			ciliumModule + "/daemon", ciliumModule + "/operator", ciliumModule + "/plugins/cilium-cni", ciliumModule + "/cilium-dbg",
 			ciliumModule + "/cilium-health/responder",
 		},
-		Tags: []string{"osusergo", "ipam_provider_operator"}, LDFlags: ciliumVersionFlags, Assets: "bpf", Cold: "12 min",
+		Tags: []string{"osusergo", "ipam_provider_operator"}, LDFlags: ciliumVersionFlags, Assets: "bpf", Cold: 360 * time.Second,
 	}
 }
 
@@ -105,7 +106,7 @@ func ciliumVersionFlags(version string) []string {
 }
 
 // kubernetes is one release of Kubernetes with its etcd.
-func kubernetes(name, cold string) Component {
+func kubernetes(name string, cold time.Duration) Component {
 	return Component{
 		Name: name, Module: "k8s.io/kubernetes", Packages: []string{"."},
 		Aliases: []string{
@@ -121,7 +122,7 @@ func onDemand(c Component) Component {
 }
 
 // flux is one of Flux' controllers, with its definitions.
-func flux(name, cold string) Component {
+func flux(name string, cold time.Duration) Component {
 	module := "github.com/fluxcd/" + name
 	return Component{Name: name, Module: module, Packages: []string{module}, Assets: "config/crd/bases", Cold: cold}
 }

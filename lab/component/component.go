@@ -24,6 +24,7 @@ import (
 	"time"
 
 	"golang.org/x/mod/modfile"
+	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
 	"github.com/replumb/replumb/lab/source"
@@ -40,8 +41,8 @@ type Component struct {
 	Aliases  []string // other names for the module's own binary, as symlinks
 	Tags     []string // build tags
 	LDFlags  func(version string) []string
-	Assets   string // folder of the module whose files are copied into the folder crd of the build: definitions, as a rule
-	Cold     string // how long a first build takes on two cores, as a person would say it
+	Assets   string        // folder of the module whose files are copied into the folder crd of the build: definitions, as a rule
+	Cold     time.Duration // processor time that a first build takes, once replumb and the components before it are built
 }
 
 // Builder builds components of one source tree into one cache.
@@ -49,6 +50,7 @@ type Builder struct {
 	Source   string                           // folder lab/components of a replumb checkout
 	Cache    string                           // folder of the finished builds
 	Progress func(format string, args ...any) // reports what is being built and how long it takes; may be nil
+	Line     func(line string)                // draws one line in place of the last, on terminals; may be nil
 }
 
 // NewBuilder returns a Builder for the checkout that holds the working directory, or else for the sources that this program carries, with the user's cache folder.
@@ -116,66 +118,136 @@ func SourceRoot() (string, error) {
 // Dir returns the folder of the component's binaries, building them first if the cache has none for the current
 // sources.
 func (b *Builder) Dir(ctx context.Context, c Component) (string, error) {
+	dirs, err := b.Build(ctx, c)
+	return dirs[c.Name], err
+}
+
+// Build returns the folders of the components' binaries by the components' names, building first what the cache has none of.
+func (b *Builder) Build(ctx context.Context, components ...Component) (map[string]string, error) {
+	dirs := map[string]string{}
+	var missing []build
+	for _, c := range components {
+		one, err := b.find(c)
+		if err != nil {
+			return nil, fmt.Errorf("component %s: %w", c.Name, err)
+		}
+		dirs[c.Name] = one.dir
+		if !one.there() {
+			missing = append(missing, one)
+		}
+	}
+	if len(missing) == 0 {
+		return dirs, nil
+	}
+	return dirs, b.buildAll(ctx, missing)
+}
+
+// build is a component in the state that its sources are in, and where its binaries belong.
+type build struct {
+	Component
+	src, version, dir string
+}
+
+func (b *Builder) find(c Component) (build, error) {
 	src := filepath.Join(b.Source, c.folder())
 	version, err := moduleVersion(src, c.Module)
 	if err != nil {
-		return "", fmt.Errorf("component %s: %w", c.Name, err)
+		return build{}, err
 	}
 	key, err := c.key(src, version)
 	if err != nil {
-		return "", fmt.Errorf("component %s: %w", c.Name, err)
+		return build{}, err
 	}
-	dir := filepath.Join(b.Cache, fmt.Sprintf("%s-%s-%s", c.Name, strings.TrimPrefix(version, "v"), key))
-	if _, err := os.Stat(dir); err == nil {
-		return dir, nil
-	}
-	unlock, err := lock(filepath.Join(b.Cache, ".lock-"+filepath.Base(dir)))
-	if err != nil {
-		return "", err
-	}
-	defer unlock()
-	if _, err := os.Stat(dir); err == nil { // another process built it while we waited for the lock
-		return dir, nil
-	}
-	return dir, b.build(ctx, c, src, version, dir)
+	dir := fmt.Sprintf("%s-%s-%s", c.Name, strings.TrimPrefix(version, "v"), key)
+	return build{Component: c, src: src, version: version, dir: filepath.Join(b.Cache, dir)}, nil
 }
 
-func (b *Builder) build(ctx context.Context, c Component, src, version, dir string) error {
-	b.say("building %s %s, about %s the first time", c.Name, strings.TrimPrefix(version, "v"), c.Cold)
+func (o build) there() bool {
+	_, err := os.Stat(o.dir)
+	return err == nil
+}
+
+// atOnce is how many components are built at once: one compiles while another loads packages or is linked, which takes one processor. More
+// would compile the same packages side by side.
+const atOnce = 2
+
+func (b *Builder) buildAll(ctx context.Context, missing []build) error {
+	f := newForecast(missing)
+	b.say("building %s: %s", f.open(), f.left())
+	stop := b.report(f)
+	defer stop()
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(atOnce)
+	for _, one := range missing {
+		g.Go(func() error { return b.ensure(ctx, one, f) })
+	}
+	return g.Wait()
+}
+
+// ensure builds a component, unless another process does so meanwhile.
+func (b *Builder) ensure(ctx context.Context, one build, f *forecast) error {
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	unlock, err := lock(filepath.Join(b.Cache, ".lock-"+filepath.Base(one.dir)))
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if one.there() { // another process built it while we waited for the lock
+		f.end(one.Name, 0)
+		return nil
+	}
 	start := time.Now()
-	tmp, err := os.MkdirTemp(b.Cache, ".build-"+c.Name+"-")
+	if err := b.build(ctx, one, f); err != nil {
+		return err
+	}
+	b.say("built %s %s in %s", one.Name, strings.TrimPrefix(one.version, "v"), time.Since(start).Round(time.Second))
+	return nil
+}
+
+func (b *Builder) build(ctx context.Context, one build, f *forecast) error {
+	tmp, err := os.MkdirTemp(b.Cache, ".build-"+one.Name+"-")
 	if err != nil {
 		return err
 	}
 	defer func() { _ = os.RemoveAll(tmp) }()
-
-	for _, pkg := range c.Packages {
-		if err := goBuild(ctx, src, filepath.Join(tmp, binaryName(c, pkg)), pkg, c.flags(version)); err != nil {
-			return fmt.Errorf("building component %s: %w", c.Name, err)
-		}
+	if err := one.compile(ctx, tmp, f); err != nil {
+		return fmt.Errorf("building component %s: %w", one.Name, err)
 	}
-	for _, pkg := range c.Tests {
-		if err := goTestBuild(ctx, src, filepath.Join(tmp, binaryName(c, pkg)+".test"), pkg, c.flags(version)); err != nil {
-			return fmt.Errorf("building component %s: %w", c.Name, err)
-		}
-	}
-	for _, alias := range c.Aliases {
-		if err := os.Symlink(c.Name, filepath.Join(tmp, alias)); err != nil {
+	for _, alias := range one.Aliases {
+		if err := os.Symlink(one.Name, filepath.Join(tmp, alias)); err != nil {
 			return err
 		}
 	}
-	if c.Assets != "" {
-		if err := c.copyAssets(ctx, src, filepath.Join(tmp, "crd")); err != nil {
-			return fmt.Errorf("component %s: %w", c.Name, err)
+	if one.Assets != "" {
+		if err := one.copyAssets(ctx, one.src, filepath.Join(tmp, "crd")); err != nil {
+			return fmt.Errorf("component %s: %w", one.Name, err)
 		}
 	}
 	if err := os.Chmod(tmp, 0o755); err != nil {
 		return err
 	}
-	if err := os.Rename(tmp, dir); err != nil {
-		return err
+	return os.Rename(tmp, one.dir)
+}
+
+// compile builds all programs of a component at once, and then those of its tests.
+func (o build) compile(ctx context.Context, out string, f *forecast) error {
+	started := func(pid int) { f.start(o.Name, pid) }
+	var used time.Duration
+	defer func() { f.end(o.Name, used) }()
+	if len(o.Packages) > 0 {
+		took, err := goBuild(ctx, o.src, out+string(filepath.Separator), o.Packages, o.flags(o.version), started)
+		if used += took; err != nil {
+			return err
+		}
 	}
-	b.say("built %s in %s", c.Name, time.Since(start).Round(time.Second))
+	for _, pkg := range o.Tests {
+		took, err := goTestBuild(ctx, o.src, filepath.Join(out, filepath.Base(pkg)+".test"), pkg, o.flags(o.version), started)
+		if used += took; err != nil {
+			return err
+		}
+	}
 	return nil
 }
 
@@ -210,7 +282,7 @@ func (c Component) flags(version string) []string {
 	if c.LDFlags != nil {
 		ld = append(ld, c.LDFlags(version)...)
 	}
-	flags := []string{"-trimpath", "-ldflags", strings.Join(ld, " ")}
+	flags := append(compilerFlags(), "-ldflags", strings.Join(ld, " "))
 	if len(c.Tags) > 0 {
 		flags = append(flags, "-tags", strings.Join(c.Tags, ","))
 	}
@@ -245,13 +317,6 @@ func (c Component) key(src, version string) (string, error) {
 		_, _ = fmt.Fprintln(h, c.Assets)
 	}
 	return hex.EncodeToString(h.Sum(nil))[:12], nil
-}
-
-func binaryName(c Component, pkg string) string {
-	if pkg == "." {
-		return c.Name
-	}
-	return filepath.Base(pkg)
 }
 
 func moduleVersion(src, module string) (string, error) {

@@ -26,6 +26,8 @@ import (
 type Options struct {
 	// Progress gets what is being done, a line at a time. It may be nil.
 	Progress func(format string, args ...any)
+	// Line draws one line in place of the last while components are built, on terminals. It may be nil.
+	Line func(line string)
 	// KeepOnFailure leaves a lab that did not come up as it is, to be looked at.
 	KeepOnFailure bool
 }
@@ -167,14 +169,11 @@ func (l images) build(ctx context.Context, o Options) (images string, err error)
 	if err != nil {
 		return "", err
 	}
-	dirs := map[string]string{}
-	for _, c := range component.All() {
-		if !l.Topology.runs(c) {
-			continue
-		}
-		if dirs[c.Name], err = b.Dir(ctx, c); err != nil {
-			return "", err
-		}
+	b.Line = o.Line
+	needed := slices.DeleteFunc(component.All(), func(c component.Component) bool { return !l.Topology.runs(c) })
+	dirs, err := b.Build(ctx, needed...)
+	if err != nil {
+		return "", err
 	}
 	l.Binaries = binaries{
 		kubernetes: l.Topology.kubernetesIn(

@@ -28,7 +28,8 @@ replumb lost nothing and the naive way lost something. The lab is taken down at 
 			if err != nil {
 				return err
 			}
-			l, err := lab.Up(cmd.Context(), topology, lab.Options{Progress: progress(s.err)})
+			r := newReporter(s.err)
+			l, err := lab.Up(cmd.Context(), topology, lab.Options{Progress: r.say, Line: r.liner()})
 			if err != nil {
 				return err
 			}

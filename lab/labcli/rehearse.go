@@ -77,7 +77,7 @@ func (f rehearseFlags) rehearse(ctx context.Context, snapshot string, s streams)
 		return err
 	}
 	log.SetLogger(logr.Discard()) // what the clients of the API server note is in the report, if it matters
-	say := progress(s.err)
+	say := newReporter(s.err).say
 	report, err := rehearsal.Run(ctx, rehearsal.Options{
 		Snapshot: snapshot, Migration: f.migration, Replumb: program, Back: f.back, Packets: f.packets, Progress: say,
 		Assets: func(ctx context.Context) (string, error) { return assets(ctx, say) },

@@ -2,7 +2,6 @@ package labcli
 
 import (
 	"fmt"
-	"io"
 	"net/netip"
 	"os"
 	"slices"
@@ -101,7 +100,8 @@ up in about 20 seconds. A lab that does not come up is taken down again.`,
 				return err
 			}
 			start := time.Now()
-			l, err := lab.Up(cmd.Context(), t, lab.Options{Progress: progress(s.err), KeepOnFailure: f.keep})
+			r := newReporter(s.err)
+			l, err := lab.Up(cmd.Context(), t, lab.Options{Progress: r.say, Line: r.liner(), KeepOnFailure: f.keep})
 			if err != nil {
 				return err
 			}
@@ -310,26 +310,20 @@ func newBuild(s streams) *cobra.Command {
 			if err != nil {
 				return usageError{err}
 			}
-			b, err := component.NewBuilder(progress(s.err))
+			r := newReporter(s.err)
+			b, err := component.NewBuilder(r.say)
+			if err != nil {
+				return err
+			}
+			b.Line = r.liner()
+			dirs, err := b.Build(cmd.Context(), components...)
 			if err != nil {
 				return err
 			}
 			for _, c := range components {
-				dir, err := b.Dir(cmd.Context(), c)
-				if err != nil {
-					return err
-				}
-				_, _ = fmt.Fprintf(s.out, "%s\t%s\n", c.Name, dir)
+				_, _ = fmt.Fprintf(s.out, "%s\t%s\n", c.Name, dirs[c.Name])
 			}
 			return nil
 		},
-	}
-}
-
-// progress prints a line per event, with the time since the start.
-func progress(w io.Writer) func(format string, args ...any) {
-	start := time.Now()
-	return func(format string, args ...any) {
-		_, _ = fmt.Fprintf(w, "%6.1fs  %s\n", time.Since(start).Seconds(), fmt.Sprintf(format, args...))
 	}
 }

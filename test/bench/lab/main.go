@@ -171,7 +171,7 @@ func help(ctx context.Context, bin string, runs int) ([]row, error) {
 }
 
 func kubectlPath(ctx context.Context, bin string) (string, error) {
-	out, err := exec.CommandContext(ctx, filepath.Join(bin, "replumb-lab"), "build").Output()
+	out, err := exec.CommandContext(ctx, filepath.Join(bin, "replumb-lab"), "build", "kubernetes").Output()
 	if err != nil {
 		return "", err
 	}
