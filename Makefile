@@ -30,7 +30,7 @@ export CGO_ENABLED := 0
 # Compilers live briefly and need not be thrifty with memory.
 check: export GOGC := 400
 build: export GOGC := off
-build: export GOMEMLIMIT := 2GiB
+build: export GOMEMLIMIT := 1GiB
 
 .DEFAULT_GOAL := help
 
