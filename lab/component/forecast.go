@@ -87,20 +87,21 @@ func (f *forecast) left() string {
 // settled is the processor time from which on the rate at which it is had is known well enough.
 const settled = 10 * time.Second
 
+// trust is the processor time that the catalogue's word counts for beside what was measured, which small builds tell little about.
+const trust = time.Minute
+
 // remaining is how long builds still take if the rest goes on as what was done: as much slower or faster than the catalogue has it, with as
 // much of the processors. A build that took longer than it should is taken to be about to end.
 func remaining(shares []share, elapsed time.Duration, processors int) time.Duration {
-	var expected, taken, used time.Duration // of those that are done, by the catalogue and here; of all
+	expected, taken := trust, trust // of those that are done, by the catalogue and here
+	var used time.Duration          // by all
 	for _, s := range shares {
 		used += s.used
 		if s.done && s.used > 0 {
 			expected, taken = expected+s.cold, taken+s.used
 		}
 	}
-	pace, rate := 1.0, float64(processors)
-	if expected > 0 {
-		pace = float64(taken) / float64(expected)
-	}
+	pace, rate := float64(taken)/float64(expected), float64(processors)
 	if used > settled {
 		rate = float64(used) / float64(elapsed)
 	}

@@ -24,8 +24,8 @@ func TestRemaining(t *testing.T) {
 			elapsed: 100 * time.Second, want: 140 * time.Second,
 		},
 		"processors are half as fast": {
-			shares:  []share{{cold: 20 * time.Second, used: 40 * time.Second, done: true}, {cold: 100 * time.Second}},
-			elapsed: 20 * time.Second, want: 100 * time.Second,
+			shares:  []share{{cold: 60 * time.Second, used: 180 * time.Second, done: true}, {cold: 100 * time.Second}},
+			elapsed: 90 * time.Second, want: 100 * time.Second,
 		},
 		"another process built one": {shares: []share{{cold: 100 * time.Second, done: true}, {cold: 20 * time.Second}}, want: 10 * time.Second},
 		"one takes longer than it should": {
