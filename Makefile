@@ -15,14 +15,11 @@ GOTESTSUM   := $(BIN)/gotestsum
 VALE        := $(BIN)/vale
 # API servers that packages share instead of each booting one. They live briefly and need not be thrifty with memory.
 POOL        := GOGC=400 $(BIN)/apipool -plain 4 -full 2 --
+FEW         := GOGC=400 $(BIN)/apipool -plain 3 -full 2 --
 # The product, the lab and the tests of both are modules of their own, so that the product depends on nothing of the others.
 MODULES     := . lab test hack/helm
-# The packages with tests that need an API server or programs, those that take longest first: check has run all others, and vet.
-NEEDY        = $$(grep -rlE '^//go:build (apiserver|programs)' --include='*_test.go' internal/cli internal/migrations internal hack/pictures | sed 's,/[^/]*$$,,; s,^,./,' | awk '!seen[$$0]++')
-# What hack/apitests.sh is called with: the packages that it runs in halves, all of them, and the arguments of go test.
-API_TESTS    = ./internal/migrations/servicecidr,./internal/cli $(NEEDY) -- -short -vet=off -tags apiserver,programs -timeout 60m
-# What tests need beside Go: an API server, programs that hack/deps.sh installs, root. All code is compiled for the checks.
-TAGS        := apiserver,programs,root
+# What tests need beside Go: an API server, programs that hack/deps.sh installs, root, or a long time. All code is compiled for the checks.
+TAGS        := apiserver,programs,root,long
 # What tests against an API server need: etcd, the API server and its controllers, and Calico's definitions.
 ASSETS       = KUBEBUILDER_ASSETS=$$($(LAB) build kubernetes | sed -n 's/^kubernetes\t//p') REPLUMB_CALICO_CRDS=$$($(LAB) build calico-crds | sed -n 's/^calico-crds\t//p')/crd
 export GOWORK := off
@@ -33,7 +30,7 @@ export CGO_ENABLED := 0
 # Compilers live briefly and need not be thrifty with memory.
 check: export GOGC := 400
 build: export GOGC := off
-build: export GOMEMLIMIT := 2GiB
+build: export GOMEMLIMIT := 1GiB
 
 .DEFAULT_GOAL := help
 
@@ -116,26 +113,30 @@ check: $(GOTESTSUM) ## Vet, and all tests that need nothing but Go: no root, no 
 	@hack/gotest.sh hack/helm -vet=off -timeout 5m ./... # the chart
 
 .PHONY: test
-test: check test-api-short test-crash test-hostile test-root lab-plain ## check, and tests with a real API server, processes that are killed, and real packets (root)
+test: check test-api-short test-once test-root lab-plain ## check, and of each kind of migration: its promises on a real API server, a process that is killed, an attack; and real packets, for Services (root)
 	@$(MAKE) --no-print-directory test-lab # by itself: what measures losses needs the processors
 
 .PHONY: test-api
 test-api: lab-api apipool $(GOTESTSUM) ## Tests against a real etcd and API server, and beside programs of Debian
-	@$(ASSETS) $(POOL) hack/apitests.sh $(API_TESTS)
-	@$(ASSETS) hack/gotest.sh lab -short -tags apiserver,programs -timeout 10m ./...
+	@$(ASSETS) $(POOL) hack/apitests.sh long
+	@$(ASSETS) hack/gotest.sh lab -short -tags apiserver,programs,long -timeout 10m ./...
+	@$(ASSETS) hack/gotest.sh test -short -tags apiserver,programs,long -timeout 10m ./soak
 
 .PHONY: test-api-short
-test-api-short: lab-api apipool $(GOTESTSUM) ## test-api without the tests that take longest, which hack/apitests-long.txt names
-	@$(ASSETS) $(POOL) hack/apitests.sh -without hack/apitests-long.txt $(API_TESTS)
-	@$(ASSETS) hack/gotest.sh lab -short -tags apiserver,programs -timeout 10m ./...
+test-api-short: lab-api apipool $(GOTESTSUM) ## What test-api has without the tag long: each promise of each kind of migration once
+	@$(ASSETS) $(FEW) hack/apitests.sh
+
+.PHONY: test-once
+test-once: lab-api $(GOTESTSUM) ## What test-crash and test-hostile have without the tag long: a command of each kind killed once, and an attack on it
+	@$(ASSETS) hack/gotest.sh test -count=1 -parallel 3 -timeout 10m ./kill ./hostile
 
 .PHONY: test-crash
 test-crash: lab-api $(GOTESTSUM) ## The process killed with SIGKILL where every command of every kind is far from done, on API servers without nodes
-	@$(ASSETS) hack/gotest.sh test -short -count=1 -parallel 3 -timeout 30m ./kill
+	@$(ASSETS) hack/gotest.sh test -short -count=1 -tags long -parallel 3 -timeout 30m ./kill
 
 .PHONY: test-hostile
 test-hostile: lab-api $(GOTESTSUM) ## A tenant, a node and others who may write what replumb reads attack migrations, on an API server without nodes
-	@$(ASSETS) hack/gotest.sh test -short -count=1 -p 1 -timeout 20m ./hostile
+	@$(ASSETS) hack/gotest.sh test -count=1 -tags long -timeout 20m ./hostile
 
 .PHONY: test-rights
 test-rights: lab-api $(GOTESTSUM) ## Whole migrations with the roles and nothing else, held against the API server's audit log
@@ -143,14 +144,50 @@ test-rights: lab-api $(GOTESTSUM) ## Whole migrations with the roles and nothing
 
 .PHONY: test-kill
 test-kill: lab-api $(GOTESTSUM) ## The process killed with SIGKILL at every event of a full run, on API servers without nodes (about 40 min)
-	@$(ASSETS) hack/gotest.sh test -count=1 -parallel 3 -timeout 80m ./kill
+	@$(ASSETS) hack/gotest.sh test -count=1 -tags long -parallel 3 -timeout 80m ./kill
 
 .PHONY: test-race
 test-race: lab-api apipool $(GOTESTSUM) ## All tests of test-api, looking for races
-	@$(ASSETS) CGO_ENABLED=1 $(POOL) hack/gotest.sh . -race -tags apiserver,programs -p 3 -timeout 60m ./...
+	@$(ASSETS) CGO_ENABLED=1 $(POOL) hack/gotest.sh . -race -tags apiserver,programs,long -p 3 -timeout 60m ./...
 
 .PHONY: test-long
-test-long: test-api test-race test-rights test-kill test-calico test-edge test-proof test-outside test-nodeports test-planes test-overlap test-neighbours test-stored test-restarts test-rehearsal test-conformance test-operator test-fleet test-together test-gitops test-released test-pods test-cilium test-cni test-nodes test-mirror test-whole test-families test-versions test-matrix test-lab-endurance ## All that make test leaves out, one after the other (root; hours)
+test-long: check test-root test-api test-race test-crash test-hostile test-rights test-kill test-lab test-demo test-calico test-edge test-proof test-outside test-nodeports test-planes test-overlap test-neighbours test-stored test-restarts test-rehearsal test-conformance test-operator test-fleet test-together test-gitops test-released packets-pods test-cilium packets-cni packets-nodes packets-mirror test-whole test-families test-versions test-matrix test-lab-endurance ## All tests, one after the other (root; many hours)
+
+# All tests of one kind of migration, for a change of it: those of its packages and commands, of processes killed at every command, of attacks
+# and of roles, and then those with packets. What several kinds stand on (internal/kube, internal/safety, internal/verify and others) is in
+# check and test-api. Arguments: packages, tests of internal/cli, of test/kill, of test/hostile, of test/rights; none is written none.
+define whole
+	@$(ASSETS) $(POOL) hack/gotest.sh . -short -vet=off -tags $(TAGS) -timeout 60m $(1)
+	@$(ASSETS) $(POOL) hack/gotest.sh . -short -vet=off -tags $(TAGS) -timeout 60m -run '^($(2))$$' ./internal/cli
+	@[ '$(3)' = none ] || $(ASSETS) hack/gotest.sh test -short -count=1 -tags long -parallel 3 -timeout 30m -run '^($(3))$$' ./kill
+	@$(ASSETS) hack/gotest.sh test -count=1 -tags long -timeout 20m -run '^($(4))$$' ./hostile
+	@$(ASSETS) hack/gotest.sh test -short -count=1 -timeout 40m -run '^($(5))$$' ./rights
+endef
+
+.PHONY: test-services
+test-services: lab-api apipool $(GOTESTSUM) ## All tests of moves of Services (root; hours)
+	$(call whole,./internal/migrations/servicecidr/... ./internal/kube/stored ./internal/network/bridge/... ./internal/operator/...,Test(Cluster|Operator|Fleet|Ranges|Together)(Long)?,TestKillAnywhere,Test.*,TestServices)
+	@$(MAKE) --no-print-directory test-lab test-calico test-proof test-outside test-nodeports test-planes test-overlap test-rehearsal test-neighbours test-stored test-restarts test-operator test-fleet test-together test-gitops test-released test-conformance test-whole test-families test-versions test-matrix
+
+.PHONY: test-pods
+test-pods: lab-api apipool $(GOTESTSUM) ## All tests of moves of pods (root; about 90 min)
+	$(call whole,./internal/migrations/podcidr/... ./internal/network/calico/... ./internal/network/nodeipam/... ./internal/network/tunneladdr/...,Test(Pods|Together)(Long)?,TestKillPodsAnywhere,Test(Agent|Speaks|Kubelet|Loop|Echo).*,Test(Pods|NodeRanges))
+	@$(MAKE) --no-print-directory test-calico packets-pods test-together
+
+.PHONY: test-nodes
+test-nodes: lab-api apipool $(GOTESTSUM) ## All tests of moves of nodes and control planes (root; about 45 min)
+	$(call whole,./internal/migrations/nodes/... ./internal/kube/etcd/... ./internal/kube/controlplane/... ./internal/kube/rollout/... ./internal/kube/leaving/...,TestNodes(Long)?,Test(Kill(Nodes|TwoEtcds|ExternalEtcd|Replace).*|NaiveEtcd),Test(FilesFromTheCluster|KubeletTakesItsNodeOutOfTheProof),TestNodes)
+	@$(MAKE) --no-print-directory packets-nodes
+
+.PHONY: test-cni
+test-cni: lab-api apipool $(GOTESTSUM) ## All tests of networks replaced in place (root; about 3 h)
+	$(call whole,./internal/migrations/cni/... ./internal/network/crossing/... ./internal/network/nodecleanup/... ./internal/network/podnetwork/...,TestNetworks,none,TestNetworkNamedAfterARoot,TestCNI)
+	@$(MAKE) --no-print-directory test-cilium packets-cni
+
+.PHONY: test-mirror
+test-mirror: lab-api apipool $(GOTESTSUM) ## All tests of mirrors (root; about 30 min)
+	$(call whole,./internal/migrations/mirror/... ./internal/kube/objectsync/... ./internal/network/dnscutover/... ./internal/network/dnsrecords/...,TestMirror,TestKillMirrorAnywhere,Test(KubeconfigFromASecret|SwappedTarget|StatusOfAMirrorOpensNothing),TestMirror)
+	@$(MAKE) --no-print-directory packets-mirror
 
 .PHONY: test-root
 test-root: $(GOTESTSUM) ## Tests of the machine's own network, each in a network namespace of its own (root)
@@ -163,6 +200,10 @@ E2E          = go -C test test -v -count=1 -timeout 60m
 .PHONY: test-lab
 test-lab: lab-plain ## Tests with real packets between real nodes (root; about 6 min)
 	$(E2E) -short -run '^(TestTwoNodes|TestUpKilled)$$' ./e2e
+
+.PHONY: test-demo
+test-demo: lab-plain ## The demo with a node that leads to pods which have ended, and with clients that are stopped: it tells the one from the other (root; about 4 min)
+	$(E2E) -run '^TestDemo$$' ./e2e
 
 .PHONY: test-calico
 test-calico: lab-basic ## All pods and then all Services of a cluster with Calico and three control planes moved under traffic, killed on the way (root; about 12 min)
@@ -234,24 +275,24 @@ test-conformance: lab-basic ## Kubernetes' own tests of the network before a mov
 test-restarts: lab-basic ## Restarts of cluster DNS, and of what else takes datagrams, under a thousand look-ups a second, each asked once (root; about 6 min)
 	$(E2E) -run '^TestRestarts$$' ./e2e
 
-.PHONY: test-pods
-test-pods: lab-basic ## Tests of pods at length: moved to another range, back, and there for good, by pools and by Nodes, with and without agents (root; about 30 min)
+.PHONY: packets-pods
+packets-pods: lab-basic ## Tests of pods at length: moved to another range, back, and there for good, by pools and by Nodes, with and without agents (root; about 30 min)
 	$(E2E) -run '^(TestPodCIDR|TestTunnels|TestNodesCarryRanges|TestPodsWatched|TestNodesWatched)$$' ./e2e
 
-.PHONY: test-cni
-test-cni: lab lab-cilium ## Networks replaced in place, node by node, under traffic, there, back and there for good: flannel, Calico and host-local, by each other and by Cilium; kube-proxy by Cilium (root; about 150 min, and 15 more the first time)
+.PHONY: packets-cni
+packets-cni: lab lab-cilium ## Networks replaced in place, node by node, under traffic, there, back and there for good: flannel, Calico and host-local, by each other and by Cilium; kube-proxy by Cilium (root; about 150 min, and 15 more the first time)
 	$(E2E) -timeout 200m -run '^TestInPlace' ./e2e
 
 .PHONY: test-cilium
 test-cilium: lab-cilium ## A lab with Cilium, beside kube-proxy and in its place: pods, Services, node ports, NetworkPolicies, agents replaced, and why Services do not move beside it (root; about 15 min, and 15 more the first time)
 	$(E2E) -run '^Test(CiliumLab|PastCilium)$$' ./e2e
 
-.PHONY: test-nodes
-test-nodes: lab-basic ## Nodes and control planes moved to another network, by others that join and with their data, and a node with a DaemonSet removed (root; about 18 min)
+.PHONY: packets-nodes
+packets-nodes: lab-basic ## Nodes and control planes moved to another network, by others that join and with their data, and a node with a DaemonSet removed (root; about 18 min)
 	$(E2E) -run '^TestNode(sMove|sReplace|Removal)$$' ./e2e
 
-.PHONY: test-mirror
-test-mirror: lab ## A second cluster serves while the first one's CNI is replaced (root; about 8 min)
+.PHONY: packets-mirror
+packets-mirror: lab ## A second cluster serves while the first one's CNI is replaced (root; about 8 min)
 	$(E2E) -run '^TestMirror$$' ./e2e
 
 .PHONY: test-families

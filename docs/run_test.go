@@ -144,16 +144,22 @@ func pairs(words []string) []string {
 
 // scriptTests are the tests of internal/cli by the folders that they run.
 var scriptTests = map[string]string{
-	"cluster":  "TestCluster",
-	"cni":      "TestNetworks",
-	"fleet":    "TestFleet",
-	"mirror":   "TestMirror",
-	"nodes":    "TestNodes",
-	"offline":  "TestOffline",
-	"operator": "TestOperator",
-	"pods":     "TestPods",
-	"ranges":   "TestRanges",
-	"together": "TestTogether",
+	"cluster":       "TestCluster",
+	"cluster-long":  "TestClusterLong",
+	"cni":           "TestNetworks",
+	"fleet":         "TestFleet",
+	"fleet-long":    "TestFleetLong",
+	"mirror":        "TestMirror",
+	"nodes":         "TestNodes",
+	"nodes-long":    "TestNodesLong",
+	"offline":       "TestOffline",
+	"operator":      "TestOperator",
+	"operator-long": "TestOperatorLong",
+	"pods":          "TestPods",
+	"pods-long":     "TestPodsLong",
+	"ranges":        "TestRanges",
+	"together":      "TestTogether",
+	"together-long": "TestTogetherLong",
 }
 
 // ran are the pairs that scripts run, by the names of their tests.

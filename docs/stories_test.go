@@ -265,7 +265,7 @@ func TestRefuted(t *testing.T) {
 	s := suiteOf(t)
 	for proof, ok := range map[string]bool{
 		"`e2e.TestTwoNodes/Barrier` (`test-lab`)":              true,
-		"`cli.TestCluster/extend` (`test-api`)":                true,
+		"`cli.TestClusterLong/extend` (`test-api`)":            true,
 		"`docs.TestNames` (`check`)":                           true,
 		"`kill.TestKillAnywhere` (`test-kill`)":                true,
 		"`servicecidr.TestBitmapKilled` (`test-versions`)":     true,

@@ -8,7 +8,7 @@ export REPLUMB_CALICO_CRDS="$($lab build calico-crds | sed -n 's/^calico-crds\t/
 api() { # component, flags of API servers, tests
 	echo "== $1 $2: $3"
 	KUBEBUILDER_ASSETS=$($lab build "$1" | sed -n "s/^$1\t//p") REPLUMB_TEST_APISERVER_FLAGS=$2 \
-		go test -short -count=1 -vet=off -tags apiserver,programs -timeout 40m -run "$3" ./internal/migrations/servicecidr
+		go test -short -count=1 -vet=off -tags apiserver,programs,long -timeout 40m -run "$3" ./internal/migrations/servicecidr
 }
 
 versions='^(TestVersionIsTold|TestAddressesAreWrittenTwice)$'

@@ -49,7 +49,14 @@ type ProofSpec struct {
 	// +kubebuilder:validation:Maximum=1073741824
 	Budget int `json:"budget,omitempty"`
 
-	// OnLoss is what follows when more is lost than the budget allows: Pause ends the run, Rollback goes back to where the
+	// LateBudget is how many late answers a run tolerates: those that took more than a second, or a second question to a name server, so that
+	// something may have been lost on the way and sent again. They are no losses. Default: no limit; they are counted and shown.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=1073741824
+	LateBudget *int `json:"lateBudget,omitempty"`
+
+	// OnLoss is what follows when more is lost, or late, than its budget allows: Pause ends the run, Rollback goes back to where the
 	// migration began. Default: Pause.
 	// +optional
 	OnLoss LossPolicy `json:"onLoss,omitempty"`
@@ -192,7 +199,7 @@ func OwnProbes() []string {
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:scope=Cluster,categories=replumb
-// +kubebuilder:metadata:annotations="replumb.dev/schema-revision=5"
+// +kubebuilder:metadata:annotations="replumb.dev/schema-revision=6"
 // +kubebuilder:subresource:status
 // +kubebuilder:printcolumn:name="Migration",type=string,JSONPath=`.metadata.labels.replumb\.dev/migration`
 // +kubebuilder:printcolumn:name="Reported",type=date,JSONPath=`.status.agents[0].reportedAt`
@@ -349,12 +356,19 @@ type ProbeReport struct {
 	Kind RequestKind `json:"kind"`
 	// Address is whom requests go to.
 	Address string `json:"address"`
-	// Instance is the UID of the agent's pod: sent and failed count from when it began.
+	// Instance is the UID of the agent's pod: all requests count from when it began.
 	Instance string `json:"instance"`
 	// Sent and Failed count requests that are over. Since is when the first was due.
 	Since  metav1.MicroTime `json:"since"`
 	Sent   int64            `json:"sent"`
 	Failed int64            `json:"failed"`
+	// Late is how many of those that were answered took more than a second, or a second question to a name server.
+	// +optional
+	Late int64 `json:"late,omitempty"`
+	// NotMeasured counts further requests that say nothing of the target: the agent could not send them in time, had no room for them, or stood
+	// still while their answer was due.
+	// +optional
+	NotMeasured int64 `json:"notMeasured,omitempty"`
 	// Recent are the latest stretches of time, oldest first, without holes: from one report to the next.
 	// +optional
 	// +kubebuilder:validation:MaxItems=16
@@ -370,9 +384,11 @@ type ProbeWindow struct {
 	// Start and End in seconds since the Unix epoch, by the clock of the node.
 	Start int64 `json:"start"`
 	End   int64 `json:"end"`
-	// Sent and Failed are requests that were due in it.
-	Sent   int `json:"sent"`
-	Failed int `json:"failed,omitempty"`
+	// Sent, Failed, Late and NotMeasured are requests that were due in it.
+	Sent        int `json:"sent"`
+	Failed      int `json:"failed,omitempty"`
+	Late        int `json:"late,omitempty"`
+	NotMeasured int `json:"notMeasured,omitempty"`
 	// Latency is an HdrHistogram (V2, compressed, base64) of the successes, in microseconds from the scheduled time.
 	// +optional
 	Latency string `json:"latency,omitempty"`
@@ -422,7 +438,7 @@ type ProofStatus struct {
 	// Nodes is how many nodes have agents that report.
 	// +optional
 	Nodes int `json:"nodes,omitempty"`
-	// Silent are nodes without one, with the reason.
+	// Silent are nodes without one, and those whose agents could not measure more than one in a thousand requests, with the reason.
 	// +optional
 	// +kubebuilder:validation:MaxItems=64
 	Silent []string `json:"silent,omitempty"`
@@ -431,6 +447,12 @@ type ProofStatus struct {
 	Sent int64 `json:"sent,omitempty"`
 	// +optional
 	Failed int64 `json:"failed,omitempty"`
+	// Late answers are no losses: they took more than a second, or a second question to a name server.
+	// +optional
+	Late int64 `json:"late,omitempty"`
+	// NotMeasured counts further requests, of which nothing is known: an agent could not send them in time, or stood still.
+	// +optional
+	NotMeasured int64 `json:"notMeasured,omitempty"`
 	// Losses are the latest ones.
 	// +optional
 	// +kubebuilder:validation:MaxItems=32

@@ -166,6 +166,10 @@ const (
 	ReasonPlanChanged = "PlanChanged"
 	// ReasonLossBudgetExceeded says that a run was stopped since requests were lost.
 	ReasonLossBudgetExceeded = "LossBudgetExceeded"
+	// ReasonLateBudgetExceeded says that a run was stopped since answers were late. None of them was lost.
+	ReasonLateBudgetExceeded = "LateBudgetExceeded"
+	// ReasonNotMeasured says that runs have ended since agents could not measure what is lost.
+	ReasonNotMeasured = "NotMeasured"
 	// ReasonForeignCluster says that the Migration was recorded in another cluster.
 	ReasonForeignCluster = "ForeignCluster"
 )

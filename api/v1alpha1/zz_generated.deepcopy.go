@@ -1529,6 +1529,11 @@ func (in *ProofSpec) DeepCopyInto(out *ProofSpec) {
 			(*in)[i].DeepCopyInto(&(*out)[i])
 		}
 	}
+	if in.LateBudget != nil {
+		in, out := &in.LateBudget, &out.LateBudget
+		*out = new(int)
+		**out = **in
+	}
 	if in.Soak != nil {
 		in, out := &in.Soak, &out.Soak
 		*out = new(v1.Duration)

@@ -36,12 +36,13 @@ type second struct {
 	Lost     int `json:"lost"`
 }
 
-// chart is one side: for each second since the start, all requests, and those that were lost.
+// chart is one side: for each second since the start, the percentage of its requests that were answered, and of those that were lost. Both
+// sides have one scale by that, and fewer requests do not look like an outage.
 type chart struct {
-	Title string `json:"title"`
-	X     []int  `json:"x"`
-	All   []int  `json:"all"`
-	Lost  []int  `json:"lost"`
+	Title string     `json:"title"`
+	X     []int      `json:"x"`
+	All   []int      `json:"all"`
+	Lost  []float64 `json:"lost"`
 }
 
 // movePage is a page with a chart for each side of a demo's result.
@@ -79,8 +80,13 @@ func chartOf(name string, seconds []second) chart {
 	c := chart{}
 	all, lost := 0, 0
 	for i, s := range seconds {
-		c.X, c.All, c.Lost = append(c.X, i), append(c.All, s.Answered+s.Lost), append(c.Lost, s.Lost)
-		all, lost = all+s.Answered+s.Lost, lost+s.Lost
+		sent := s.Answered + s.Lost
+		if sent == 0 { // clients end one after the other
+			continue
+		}
+		percent := 100 * float64(s.Lost) / float64(sent)
+		c.X, c.All, c.Lost = append(c.X, i), append(c.All, 100), append(c.Lost, percent)
+		all, lost = all+sent, lost+s.Lost
 	}
 	c.Title = fmt.Sprintf("%s: %s requests, %s lost", name, humanize.Comma(int64(all)), humanize.Comma(int64(lost)))
 	return c

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 
+	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/engine/fault"
 	"github.com/replumb/replumb/internal/engine/findings"
@@ -74,6 +75,11 @@ func exits() map[string]exit {
 		"another target":         {&mirror.AnotherTargetError{}, fault.ExitBlocked, "nothing was changed or sent"},
 		"traffic":                {&cni.TrafficError{}, fault.ExitBlocked, "another cluster first"},
 		"the budget":             {&lossguard.LossError{Migration: "move"}, fault.ExitBudget, "replumb rollback move"},
+		"late answers":           {&lossguard.LossError{Migration: "move", Late: 1}, fault.ExitBudget, "spec.proof.lateBudget"},
+		"agents cannot measure":  {&lossguard.NotMeasuredError{Agents: []string{"node a"}}, fault.ExitNotMeasured, "kubectl top node"},
+		"probing cannot measure": {&probe.NotMeasuredError{}, fault.ExitNotMeasured, "send fewer requests"},
+		"an operator's cannot":   {&StalledError{Reason: v1alpha1.ReasonNotMeasured}, fault.ExitNotMeasured, ""},
+		"an operator's late":     {&StalledError{Reason: v1alpha1.ReasonLateBudgetExceeded}, fault.ExitBudget, ""},
 		"an agent ended":         {&lossguard.EndedError{}, fault.ExitError, "--previous"},
 		"silent agents":          {&agentset.SilentError{}, fault.ExitError, "--without-agent"},
 		"a probe's loss":         {&probe.LossError{}, fault.ExitBudget, ""},
@@ -86,6 +92,10 @@ func exits() map[string]exit {
 		"interrupted":            {engine.ErrInterrupted, fault.ExitInterrupted, "same command again"},
 		"interrupted by a loss": {
 			fmt.Errorf("%w: %w", engine.ErrInterrupted, &lossguard.LossError{Migration: "move"}), fault.ExitBudget, "replumb rollback move",
+		},
+		"not measured in the end": {
+			&engine.StepError{Err: &engine.DeadlineError{Err: engine.NotYet("%w", &lossguard.NotMeasuredError{Agents: []string{"node a"}})}},
+			fault.ExitNotMeasured, "kubectl top node",
 		},
 		"a fleet that halted": {
 			&fleet.HaltedError{Fleet: "f", Action: fleet.Apply, Ended: []fleet.Result{{Cluster: "a", Outcome: fleet.Outcome{Code: 4}}}},

@@ -47,7 +47,8 @@ The first cluster in which it does not get through halts the fleet: the others o
 safe, and no further one begins. Run again it goes on: clusters that are through do nothing. After each wave its soak is waited for, and the
 health action is called; if it fails, no further wave begins.
 
-Exit code: the worst of those of the clusters, 4 (requests were lost) before 1, 3, 5, 2 and 130.`,
+Exit code: the worst of those of the clusters, 4 (requests were lost) before 6 (losses cannot be
+measured), 1, 3, 5, 2 and 130.`,
 			Example: a.example(`
   replumb fleet apply -f fleet.yaml
   replumb fleet apply -f fleet.yaml --yes -o json   # each event with its cluster, one a line`),

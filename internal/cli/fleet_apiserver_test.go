@@ -14,15 +14,19 @@ import (
 	"github.com/replumb/replumb/internal/testing/apitest"
 )
 
-// TestFleet runs scripts on two clusters, which are the contexts one and two. No one answers where the context gone leads to.
-func TestFleet(t *testing.T) {
+// TestFleet runs scripts of fleets.
+func TestFleet(t *testing.T) { inFleet(t, "testdata/fleet") }
+
+// inFleet runs scripts on two clusters, which are the contexts one and two. No one answers where the context gone leads to.
+func inFleet(t *testing.T, dir string) {
+	t.Helper()
 	assets, err := filepath.Abs(os.Getenv("KUBEBUILDER_ASSETS"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	one, two := plain.Get(t), apitest.Start(t, apitest.PoolRange)
 	testscript.RunT(serial{t}, testscript.Params{
-		Dir: "testdata/fleet", UpdateScripts: *update,
+		Dir: dir, UpdateScripts: *update,
 		Setup: func(env *testscript.Env) error {
 			for _, server := range []*apitest.Server{one, two} {
 				server.Clean(t)

@@ -274,15 +274,17 @@ Exit code: 0 all clusters were looked at, else the worst of those of the cluster
 
 // fleetTable is where all clusters stand, for people.
 func fleetTable(w io.Writer, states []fleet.State) error {
-	rows := [][]string{{"WAVE", "CLUSTER", "PHASE", "MOVED", "REQUESTS", "FAILED", "LAST ERROR"}}
+	rows := [][]string{{"WAVE", "CLUSTER", "PHASE", "MOVED", "REQUESTS", "FAILED", "LATE", "NOT MEASURED", "LAST ERROR"}}
 	for _, s := range states {
-		row := []string{s.Wave, s.Cluster, "unknown", "-", "-", "-", dash(cmp.Or(s.Error, s.LastError))}
+		row := []string{s.Wave, s.Cluster, "unknown", "-", "-", "-", "-", "-", dash(cmp.Or(s.Error, s.LastError))}
 		if s.Error == "" {
 			row[2] = fleet.Standing(s)
 		}
 		if s.Phase != "" {
 			row[3] = fmt.Sprintf("%d/%d", s.Moved, s.Total)
-			row[4], row[5] = humanize.Comma(s.Requests), humanize.Comma(s.Failed)
+			for i, n := range []int64{s.Requests, s.Failed, s.Late, s.NotMeasured} {
+				row[4+i] = humanize.Comma(n)
+			}
 		}
 		rows = append(rows, row)
 	}

@@ -45,7 +45,7 @@ type reportPart struct {
 	Error    string          `json:"error,omitempty"`
 	ExitCode int             `json:"exitCode"`
 
-	sent, failed int64
+	sent, failed, late, notMeasured int64
 }
 
 func (a *app) fleetReport() *cobra.Command {
@@ -110,6 +110,9 @@ func reportRow(t *fleet.Target, printed []byte, end fleet.Outcome) fleetReportRo
 		Requests *struct {
 			Sent   int64 `json:"sent"`
 			Failed int64 `json:"failed"`
+			Late   int64 `json:"late"`
+			// NotMeasured are further requests.
+			NotMeasured int64 `json:"notMeasured"`
 		} `json:"requests"`
 	}
 	if err := json.Unmarshal(printed, &of); err != nil {
@@ -119,6 +122,7 @@ func reportRow(t *fleet.Target, printed []byte, end fleet.Outcome) fleetReportRo
 	row.Summary, row.Report = of.Summary, bytes.TrimSpace(printed)
 	if of.Requests != nil {
 		row.sent, row.failed = of.Requests.Sent, of.Requests.Failed
+		row.late, row.notMeasured = of.Requests.Late, of.Requests.NotMeasured
 	}
 	return row
 }
@@ -134,10 +138,10 @@ func (r *fleetReport) summarize() string {
 
 // summarize says in one sentence in how many of them something has begun, and how many requests were sent and lost.
 func summarize(parts []reportPart, of string) string {
-	var sent, failed int64
+	var sent, failed, late, notMeasured int64
 	begun, unknown := 0, 0
 	for _, row := range parts {
-		sent, failed = sent+row.sent, failed+row.failed
+		sent, failed, late, notMeasured = sent+row.sent, failed+row.failed, late+row.late, notMeasured+row.notMeasured
 		if row.Summary != "" {
 			begun++
 		}
@@ -149,10 +153,17 @@ func summarize(parts []reportPart, of string) string {
 	if unknown > 0 {
 		text += fmt.Sprintf(", not known of %d", unknown)
 	}
-	if sent == 0 {
+	if sent+notMeasured == 0 {
 		return text + "; no requests were counted"
 	}
-	return fmt.Sprintf("%s; %s of %s requests failed", text, humanize.Comma(failed), humanize.Comma(sent))
+	text += fmt.Sprintf("; %s of %s requests failed", humanize.Comma(failed), humanize.Comma(sent))
+	if late > 0 {
+		text += fmt.Sprintf(", %s answered late", humanize.Comma(late))
+	}
+	if notMeasured > 0 {
+		text += fmt.Sprintf(", %s more not measured", humanize.Comma(notMeasured))
+	}
+	return text
 }
 
 func (a *app) showFleetReport(flags *genericclioptions.PrintFlags, doc fleetReport) error {

@@ -39,11 +39,11 @@ func TestFleetReportSums(t *testing.T) {
 	at := &fleet.Target{Cluster: fleet.Cluster{Name: "a"}, Wave: "one"}
 	doc := fleetReport{Fleet: "prod", Migration: "move", Clusters: []fleetReportRow{
 		reportRow(at, []byte(`{"summary":"4 Services moved","requests":{"sent":1200,"failed":1}}`), fleet.Outcome{}),
-		reportRow(at, []byte(`{"summary":"5 | Services <moved>","requests":{"sent":800}}`), fleet.Outcome{}),
+		reportRow(at, []byte(`{"summary":"5 | Services <moved>","requests":{"sent":800,"late":3,"notMeasured":2}}`), fleet.Outcome{}),
 		reportRow(at, nil, fleet.Outcome{Code: 1, Error: "no answer"}),
 		{Cluster: "d", Wave: "two"},
 	}}
-	const want = "begun in 2 of 4 clusters, not known of 1; 1 of 2,000 requests failed"
+	const want = "begun in 2 of 4 clusters, not known of 1; 1 of 2,000 requests failed, 3 answered late, 2 more not measured"
 	if doc.Summary = doc.summarize(); doc.Summary != want {
 		t.Errorf("%q", doc.Summary)
 	}

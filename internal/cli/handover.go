@@ -302,8 +302,10 @@ func (e *StalledError) Advice() string {
 // ExitCode implements fault.Coder.
 func (e *StalledError) ExitCode() int {
 	switch e.Reason {
-	case v1alpha1.ReasonLossBudgetExceeded:
+	case v1alpha1.ReasonLossBudgetExceeded, v1alpha1.ReasonLateBudgetExceeded:
 		return fault.ExitBudget
+	case v1alpha1.ReasonNotMeasured:
+		return fault.ExitNotMeasured
 	case v1alpha1.ReasonFailed:
 		return fault.ExitError
 	case v1alpha1.ReasonInvalid:

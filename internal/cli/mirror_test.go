@@ -44,14 +44,11 @@ func TestMirror(t *testing.T) {
 func bothClusters(env *testscript.Env, kubeconfig string, source, target *apitest.Server) error {
 	all := map[string]apitest.Context{"source": {Server: source}, "mirror": {Server: target}}
 	for _, c := range all {
-		if err := play(env, c.Server, map[string]string{"node1": "192.0.2.1"}); err != nil {
+		if err := play(env, c.Server, oneNode()); err != nil {
 			return err
 		}
 	}
 	return apitest.Contexts(kubeconfig, "source", all)
 }
 
-// TestNetworks runs scripts about the network of pods on a cluster whose nodes are played.
-func TestNetworks(t *testing.T) {
-	played(t, "testdata/cni", map[string]string{"node1": "192.0.2.1"})
-}
+func oneNode() map[string]string { return map[string]string{"node1": "192.0.2.1"} }

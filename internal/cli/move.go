@@ -122,7 +122,7 @@ none by default, stop the run before anything else is changed; after repair the 
 Where an operator runs in the cluster, it is given the Migration and followed, and Ctrl-C leaves it running; --local runs it here.
 
 Exit code: 0 done, 1 error, 2 wrong command line or Migration, 3 blocked, 4 stopped by the loss budget, 5 someone else works on
-the cluster, 130 interrupted or paused.`,
+the cluster, 6 agents cannot measure, 130 interrupted or paused.`,
 		Example: a.example(`
   replumb apply -f move.yaml
   replumb apply -f both.yaml                        # Services and pods as one set

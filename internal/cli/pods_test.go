@@ -21,14 +21,20 @@ import (
 // TestPods runs scripts that move pods, each on an empty cluster: with real controllers and a real scheduler, two nodes
 // that are played, and Calico's books.
 func TestPods(t *testing.T) {
-	played(t, "testdata/pods", map[string]string{"node1": "192.0.2.1", "node2": "192.0.2.2"})
+	played(t, "testdata/pods", twoNodes())
+}
+
+func twoNodes() map[string]string {
+	return map[string]string{"node1": "192.0.2.1", "node2": "192.0.2.2"}
 }
 
 // TestNodes runs scripts that move nodes, in the same way: two of the four have addresses of another network.
 func TestNodes(t *testing.T) {
-	played(t, "testdata/nodes", map[string]string{
-		"node1": "192.0.2.1", "node2": "192.0.2.2", "node3": "198.51.100.1", "node4": "198.51.100.2",
-	})
+	played(t, "testdata/nodes", twoNetworks())
+}
+
+func twoNetworks() map[string]string {
+	return map[string]string{"node1": "192.0.2.1", "node2": "192.0.2.2", "node3": "198.51.100.1", "node4": "198.51.100.2"}
 }
 
 // played runs scripts on clusters with nodes of those addresses.

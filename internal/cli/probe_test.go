@@ -13,11 +13,14 @@ import (
 	"strconv"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/replumb/replumb/internal/verify/probe"
 )
 
-// probed is the HTTP server of a script. Every third answer is 503 if /fail is asked for.
+// probed is the HTTP server of a script. Every third answer is 503 if /fail is asked for, and comes after more than a second if /late is.
 type probed struct {
 	requests atomic.Int64
 	// came has room for one: that there was a request.
@@ -30,8 +33,12 @@ func (p *probed) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case p.came <- struct{}{}:
 	default:
 	}
-	if r.URL.Path == "/fail" && n%3 == 0 {
+	switch {
+	case n%3 != 0:
+	case r.URL.Path == "/fail":
 		w.WriteHeader(http.StatusServiceUnavailable)
+	case r.URL.Path == "/late":
+		time.Sleep(probe.LateAfter + 200*time.Millisecond)
 	}
 	_, _ = fmt.Fprintln(w, "hello")
 }

@@ -51,6 +51,7 @@ func (a *app) run(ctx context.Context, c *connection, j job, command string, do 
 	heard.Close(ctx, err)
 	var loss *lossguard.LossError
 	var silent *agentset.SilentError
+	var unmeasured *lossguard.NotMeasuredError
 	switch { // that the run was interrupted is their doing
 	case errors.As(err, &loss):
 		if judge, ok := j.(judge); ok && ctx.Err() == nil {
@@ -59,6 +60,8 @@ func (a *app) run(ctx context.Context, c *connection, j job, command string, do 
 		return loss
 	case errors.As(err, &silent) && silent.For > 0:
 		return silent
+	case errors.As(err, &unmeasured) && unmeasured.For > 0:
+		return unmeasured
 	}
 	if errors.Is(err, engine.ErrPaused) {
 		return &fault.Hinted{

@@ -238,6 +238,7 @@ func (a *app) reportSet(ctx context.Context, to *reportFlags, s *set) error {
 			}
 			if page.Requests != nil {
 				row.sent, row.failed = page.Requests.Sent, page.Requests.Failed
+				row.late, row.notMeasured = page.Requests.Late, page.Requests.NotMeasured
 			}
 			if a.output == "html" {
 				if err := writeReport(of.m.Name+".html", page); err != nil {

@@ -20,7 +20,7 @@ func (a *app) ticket(ctx context.Context, c *connection, j job, look outlook, ph
 	t := &ticket.Ticket{
 		Migration: of.name, Job: of.migration.Spec.Type(), Command: a.name, Cluster: c.identity(ctx), Time: time.Now(), Hash: hash,
 		Summary: look.summary, Phases: phases, Findings: spokenFindings(a.name, look.findings), Stays: len(look.stays),
-		Windows: windowWords(of.common.Windows), Budget: of.common.Proof.Budget,
+		Windows: windowWords(of.common.Windows), Budget: of.common.Proof.Budget, LateBudget: of.common.Proof.LateBudget,
 		Proven: slices.ContainsFunc(look.whole.Phases, startsAgents), WayBack: migration.WayBack(&of.migration.Spec),
 	}
 	for _, s := range look.outstanding.Steps() {

@@ -21,6 +21,8 @@ type Runner struct {
 	Now func() time.Time
 	// Hold, if set, is asked before each group of steps. An error ends the run there.
 	Hold func(ctx context.Context) error
+	// HoldLimit is for how long it may say NotYet, if that is longer than Deadline.
+	HoldLimit time.Duration
 }
 
 // run is one pass over one plan.
@@ -87,9 +89,18 @@ func (r *run) hold(ctx context.Context) error {
 	case r.Hold == nil:
 		return nil
 	}
-	return Drive(ctx, &Wait{
-		Name: "hold", About: "Ask whether the run may go on", For: r.Hold, Limit: r.deadline(nil), Again: true,
-	})
+	start, waited := r.now(), false
+	s := &Wait{Name: "hold", About: "Ask whether the run may go on", Limit: max(r.deadline(nil), r.HoldLimit), Again: true}
+	s.For = func(ctx context.Context) error {
+		err := r.Hold(ctx)
+		waited = waited || err != nil
+		return err
+	}
+	_, err := r.drive(ctx, s)
+	if err == nil && waited { // what shows that it waits learns that it is over
+		r.emit(Event{Kind: StepDone, Step: s.ID(), Role: RoleOf(s), Message: s.Title(), Seconds: r.now().Sub(start).Seconds()})
+	}
+	return err
 }
 
 // runGroup runs the steps of a group. The first failure keeps further steps from starting; those in hand are finished.

@@ -327,7 +327,7 @@ func TestHold(t *testing.T) {
 			done = append(done, e.Step)
 		}
 	}
-	if !slices.Equal(done, []string{"a"}) || asked != 3 || r.events[len(r.events)-1].Kind != RunInterrupted {
+	if !slices.Equal(done, []string{"hold", "a"}) || asked != 3 || r.events[len(r.events)-1].Kind != RunInterrupted {
 		t.Errorf("done %v, asked %d times, last event %v", done, asked, r.events[len(r.events)-1])
 	}
 }

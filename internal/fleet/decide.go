@@ -117,7 +117,8 @@ func Standing(s State) string { return s.standing() }
 // counts as an error.
 func Worse(a, b int) int {
 	ranks := []int{
-		fault.ExitDone, fault.ExitInterrupted, fault.ExitUsage, fault.ExitLocked, fault.ExitBlocked, fault.ExitError, fault.ExitBudget,
+		fault.ExitDone, fault.ExitInterrupted, fault.ExitUsage, fault.ExitLocked, fault.ExitBlocked, fault.ExitError,
+		fault.ExitNotMeasured, fault.ExitBudget,
 	}
 	known := func(code int) int {
 		if slices.Contains(ranks, code) {

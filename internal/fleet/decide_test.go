@@ -11,7 +11,7 @@ import (
 )
 
 func TestWorse(t *testing.T) {
-	order := []int{0, 130, 2, 5, 3, 1, 4}
+	order := []int{0, 130, 2, 5, 3, 1, 6, 4}
 	for i, a := range order {
 		for j, b := range order {
 			if got, want := Worse(a, b), order[max(i, j)]; got != want {

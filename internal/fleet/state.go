@@ -23,6 +23,9 @@ type State struct {
 	Total    int    `json:"total"`
 	Requests int64  `json:"requests"`
 	Failed   int64  `json:"failed"`
+	// Late answers are no losses. NotMeasured are further requests, of which nothing is known.
+	Late        int64 `json:"late"`
+	NotMeasured int64 `json:"notMeasured"`
 	// Gates are what waits for people.
 	Gates     []string `json:"gates,omitempty"`
 	LastError string   `json:"lastError,omitempty"`
@@ -61,6 +64,7 @@ func (s *State) Read(printed []byte) error {
 	s.Moved, s.Total, s.SettledAt = from.Counts.Moved, from.Counts.Total, from.SettledAt
 	if from.Proof != nil {
 		s.Requests, s.Failed = from.Proof.Sent, from.Proof.Failed
+		s.Late, s.NotMeasured = from.Proof.Late, from.Proof.NotMeasured
 	}
 	for _, g := range from.Gates {
 		s.Gates = append(s.Gates, g.Title)

@@ -198,6 +198,10 @@ type Stalling interface {
 type Guard interface {
 	// Start watches until stop is called.
 	Start(ctx context.Context) (guarded context.Context, stop func())
+	// Hold is asked before each group of steps, and says engine.NotYet as long as none may begin.
+	Hold(ctx context.Context) error
+	// HoldLimit is for how long it may say so. It ends the run itself before.
+	HoldLimit() time.Duration
 }
 
 // Status changes the status of the Migration, looking again on conflict.
@@ -251,6 +255,14 @@ func (k *Keeper) MayRun(ctx context.Context) error {
 	return engine.ErrPaused
 }
 
+// mayGoOn is MayRun, and what the Guard says.
+func (k *Keeper) mayGoOn(ctx context.Context) error {
+	if err := k.MayRun(ctx); err != nil || k.Guard == nil {
+		return err
+	}
+	return k.Guard.Hold(ctx)
+}
+
 // Locked does something while no other replumb works on the cluster. Losing the lock cancels it.
 func (k *Keeper) Locked(ctx context.Context, command string, do func(context.Context) error) error {
 	holder := lease.Self(k.Name, "replumb "+command)
@@ -288,7 +300,10 @@ func (k *Keeper) Run(ctx context.Context, r *engine.Runner, plan *engine.Plan, p
 		return err
 	}
 	this := *r
-	this.Hold = k.MayRun
+	this.Hold = k.mayGoOn
+	if k.Guard != nil {
+		this.HoldLimit = k.Guard.HoldLimit()
+	}
 	this.Sink = k.staged(ctx, plan, phase, r.Sink)
 	ticker := time.NewTicker(pauseEvery)
 	defer ticker.Stop()

@@ -180,6 +180,7 @@ func TestValidateNamesTheField(t *testing.T) {
 		{"spec.proof.imagePullSecrets", "at most 8", func(m *spec) { m.Proof.ImagePullSecrets = strings.Split("a b c d e f g h i", " ") }},
 		{"spec.proof.rate", "1001 is not within", func(m *spec) { m.Proof.Rate = 1001 }},
 		{"spec.proof.budget", "-1 is not within", func(m *spec) { m.Proof.Budget = -1 }},
+		{"spec.proof.lateBudget", "-1 is not within", func(m *spec) { less := -1; m.Proof.LateBudget = &less }},
 		{"spec.proof.soak", "negative", func(m *spec) { m.Proof.Soak = duration(-1) }},
 		{"spec.proof.wait", "longer than nothing", func(m *spec) { m.Proof.Wait = duration(0) }},
 		{"spec.proof.probes[1].name", `"db" is there twice`, func(m *spec) { m.Proof.Probes[1].Name = "db" }},

@@ -22,7 +22,7 @@ func thrifty(env []string) []string {
 	if os.Getenv("GOGC") != "" || os.Getenv("GOMEMLIMIT") != "" {
 		return env
 	}
-	return append(env, "GOGC=off", "GOMEMLIMIT=2GiB")
+	return append(env, "GOGC=off", "GOMEMLIMIT=1GiB")
 }
 
 // goBuild builds static binaries of packages of the module at dir, and returns the processor time that it took. Out is a file, or a folder if it ends

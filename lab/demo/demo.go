@@ -13,9 +13,11 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"time"
 
+	"github.com/dustin/go-humanize/english"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -53,16 +55,20 @@ type Options struct {
 	Result string
 	// FurtherServices populate the range beside the shop.
 	FurtherServices int
-	// Rates per second and target, and requests all clients together must have sent during the move.
+	// Rates per second and target, at most: clients call as often as the machine carries.
 	Rate, StreamRate, LookUpRate float64
-	MinRequests                  int
-	// Baseline and After are how long traffic is watched before the move and between the move and finish.
-	Baseline, After time.Duration
+	// MinRequests is how many requests all clients together must have sent during the move, at these rates.
+	MinRequests int
+	// After is how long traffic is watched between the move and finish.
+	After time.Duration
 	// Out gets the result and what replumb prints, Progress the progress.
 	Out, Progress io.Writer
 }
 
 const migrationName = "demo"
+
+// phaseLine is how the plan begins a phase: its name, and what it does.
+var phaseLine = regexp.MustCompile(`^[a-z-]+: [A-Z]`)
 
 // Waits for things that take seconds when all is well.
 const (
@@ -75,12 +81,11 @@ func (o Options) withDefaults() Options {
 	orPrefix(&o.To, "172.24.0.0/16")
 	orPrefix(&o.ControlRange, "10.97.0.0/24")
 	orDefault(&o.Result, filepath.Join("build", "demo", "result.json"))
-	orDefault(&o.FurtherServices, 36)
-	orDefault(&o.Rate, 40)
-	orDefault(&o.StreamRate, 20)
-	orDefault(&o.LookUpRate, 10)
-	orDefault(&o.MinRequests, 10_000)
-	orDefault(&o.Baseline, 6*time.Second)
+	orDefault(&o.FurtherServices, 7)
+	orDefault(&o.Rate, 2)
+	orDefault(&o.StreamRate, 1)
+	orDefault(&o.LookUpRate, 1)
+	orDefault(&o.MinRequests, 400)
 	orDefault(&o.After, 5*time.Second)
 	if o.Out == nil {
 		o.Out = os.Stdout
@@ -154,7 +159,9 @@ func Run(ctx context.Context, options Options) error {
 
 // timeline holds the instants that part before, during and after, and the windows seen up to finish.
 type timeline struct {
-	baseline, moveBegan, moveEnded time.Time
+	moveBegan, moveEnded time.Time
+	// load is how much clients ask, and how they were answered before anything was changed.
+	load traffic.Load
 	// atFinish is what had been counted when finish began: the last word on old addresses, which finish retires.
 	// Every request in it was answered or given up before.
 	atFinish map[traffic.Source]probe.Series
@@ -168,15 +175,9 @@ func (d *demo) show(ctx context.Context) (t timeline, err error) {
 	if err != nil {
 		return t, err
 	}
-	d.say("Watching %v of traffic before anything moves", d.Baseline)
-	if err := d.logs.Await(ctx, windowTimeout, "a second without failures", traffic.All, traffic.Steady); err != nil {
-		return t, err
-	}
-	t.baseline = ceilSecond(time.Now())
-	if err := d.logs.Await(ctx, windowTimeout, "the baseline", traffic.All, traffic.Until(t.baseline.Add(d.Baseline))); err != nil {
-		return t, err
-	}
-	if err := d.replumb(ctx, "plan", "-f", migration); err != nil {
+	t.load = d.logs.Load()
+	d.say("%s", t.load)
+	if err := d.plan(ctx, migration); err != nil {
 		return t, err
 	}
 	t.moveBegan = floorSecond(time.Now())
@@ -189,7 +190,7 @@ func (d *demo) show(ctx context.Context) (t timeline, err error) {
 		return t, err
 	}
 	t.atFinish = d.logs.Snapshot()
-	if err := d.replumb(ctx, "finish", migrationName, "--yes"); err != nil {
+	if err := d.replumb(ctx, "finish", migrationName, "--yes", "--quiet"); err != nil {
 		return t, err
 	}
 	finished := ceilSecond(time.Now()).Add(2 * time.Second)
@@ -219,7 +220,7 @@ func (d *demo) moveBoth(ctx context.Context, migration string) error {
 }
 
 // writeMigration writes what the user would have written. It names the range to empty, because the control's Service
-// lives in a range of its own that is none of replumb's business. Old addresses answer for longer than CoreDNS caches.
+// lives in a range of its own that is none of replumb's business. Old addresses answer for longer than a name server caches.
 func (d *demo) writeMigration() (string, error) {
 	text := fmt.Sprintf(`apiVersion: replumb.dev/v1alpha1
 kind: Migration
@@ -229,15 +230,53 @@ spec:
   serviceCIDR:
     from: [%s]
     to: [%s]
-    drain: 45s
+    drain: 20s
     clusterServices: Stay
     refresh: {mode: Report}
   batch:
-    size: 5
+    size: 6
     settle: 1s
 `, migrationName, d.From, d.To)
 	path := filepath.Join(d.dir, "migration.yaml")
 	return path, os.WriteFile(path, []byte(text), 0o644)
+}
+
+// plan shows how many steps each phase has, and where all of them are written down.
+func (d *demo) plan(ctx context.Context, migration string) error {
+	d.say("$ replumb plan -f %s", migration)
+	var whole bytes.Buffer
+	if err := d.run(ctx, &whole, d.Progress, "plan", "-f", migration); err != nil {
+		return err
+	}
+	path := filepath.Join(d.dir, "plan.txt")
+	if err := os.WriteFile(path, whole.Bytes(), 0o644); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintf(d.Out, "%severy step, and what it writes: %s\n", planSummary(whole.String()), path)
+	return err
+}
+
+// planSummary is a line for each phase of a plan that replumb has printed: a phase begins at the margin, and a step two columns from it.
+func planSummary(plan string) string {
+	var out strings.Builder
+	title, steps := "", 0
+	end := func() {
+		if title != "" {
+			fmt.Fprintf(&out, "%s (%s)\n", title, english.Plural(steps, "step", ""))
+		}
+	}
+	for line := range strings.Lines(plan) {
+		line = strings.TrimRight(line, "\n")
+		switch {
+		case phaseLine.MatchString(line):
+			end()
+			title, steps = line, 0
+		case strings.HasPrefix(line, "  ") && !strings.HasPrefix(line, "   "):
+			steps++
+		}
+	}
+	end()
+	return out.String()
 }
 
 // apply runs apply without its lines about every step, and beside it the page that shows where it stands. What apply has to say in the end

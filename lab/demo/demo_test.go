@@ -140,6 +140,32 @@ func TestReplumbIsRunAsAUserWould(t *testing.T) {
 	}
 }
 
+// TestPlanIsSummed: each phase is shown with how many steps it has, and the whole plan is a file.
+func TestPlanIsSummed(t *testing.T) {
+	d := testDemo(t)
+	d.Replumb = script(t, "cat <<'EOF'\n"+`cluster: lab
+RP1204 nobody tells (warning)
+secure: Record the migration
+  Create the namespace
+    create Namespace replumb-system
+  Back up 3 objects
+    create ConfigMap
+move: Move Services
+  Move shop/cart
+EOF
+`)
+	if err := d.plan(t.Context(), "m.yaml"); err != nil {
+		t.Fatal(err)
+	}
+	want := "secure: Record the migration (2 steps)\nmove: Move Services (1 step)\nevery step, and what it writes: " + filepath.Join(d.dir, "plan.txt") + "\n"
+	if out := d.Out.(*bytes.Buffer).String(); out != want {
+		t.Errorf("out = %q, want %q", out, want)
+	}
+	if whole, err := os.ReadFile(filepath.Join(d.dir, "plan.txt")); err != nil || !strings.Contains(string(whole), "create ConfigMap") {
+		t.Errorf("%s, %v", whole, err)
+	}
+}
+
 // TestApplyShowsThePage: the page that status draws comes before what apply has to say in the end, and goes when apply fails.
 func TestApplyShowsThePage(t *testing.T) {
 	d := testDemo(t)

@@ -10,15 +10,19 @@ import (
 	"time"
 
 	"github.com/replumb/replumb/internal/verify/probe"
+	"github.com/replumb/replumb/lab/capacity"
 	"github.com/replumb/replumb/lab/traffic"
 )
 
 // Result is what the demo found, as written to the result file.
 type Result struct {
-	Replumb Side     `json:"replumb"`
-	Control Side     `json:"control"`
-	DNS     Side     `json:"dns"`
-	Clients []Client `json:"clients"`
+	// Machine is what was measured of it, Share the part of the rates at which clients called for that.
+	Machine capacity.Machine `json:"machine"`
+	Share   float64          `json:"share"`
+	Replumb Side             `json:"replumb"`
+	Control Side             `json:"control"`
+	DNS     Side             `json:"dns"`
+	Clients []Client         `json:"clients"`
 	// Losses lists what should not have been lost: every stretch of failures on replumb's side.
 	Losses []Loss `json:"losses"`
 	// Ways parts the sides by the way clients took.
@@ -39,8 +43,11 @@ type Side struct {
 
 // Phase is a stretch of time.
 type Phase struct {
-	Requests     int     `json:"requests"`
-	Failed       int     `json:"failed"`
+	Requests int `json:"requests"`
+	Failed   int `json:"failed"`
+	// Late requests were answered, after more than a second. NotMeasured ones are none of the requests: clients could not send or await them.
+	Late         int     `json:"late"`
+	NotMeasured  int     `json:"notMeasured"`
 	LongestGapMs float64 `json:"longestGapMs"`
 	P50Ms        float64 `json:"p50Ms"`
 	P99Ms        float64 `json:"p99Ms"`
@@ -82,7 +89,7 @@ func compute(t timeline, proxyModes map[string]string) (Result, error) {
 		}
 		counted[from] = s
 	}
-	var r Result
+	r := Result{Machine: t.load.Machine, Share: t.load.Share}
 	var err error
 	side := func(chosen func(traffic.Source) bool) Side {
 		s, sideErr := sideOf(counted, t, chosen)
@@ -108,7 +115,7 @@ func compute(t timeline, proxyModes map[string]string) (Result, error) {
 			Node: node, Proxy: proxyModes[node], RequestsDuringMove: client.During.Requests, Failed: client.Failed,
 		})
 	}
-	r.Losses = losses(counted, t.baseline)
+	r.Losses = losses(counted, t.load.From)
 	r.Seconds = secondsOf(counted, t)
 	return r, err
 }
@@ -129,7 +136,7 @@ func sideOf(counted map[traffic.Source]probe.Series, t timeline, chosen func(tra
 			continue
 		}
 		for i, part := range []probe.Series{
-			s.Between(t.baseline, end), s.Between(t.baseline, t.moveBegan),
+			s.Between(t.load.From, end), s.Between(t.load.From, t.moveBegan),
 			s.Between(t.moveBegan, t.moveEnded), s.Between(t.moveEnded, end),
 		} {
 			stats, err := part.Stats()
@@ -149,7 +156,7 @@ func sideOf(counted map[traffic.Source]probe.Series, t timeline, chosen func(tra
 
 func phaseOf(s probe.Stats) Phase {
 	return Phase{
-		Requests: s.Sent, Failed: s.Failed, LongestGapMs: millis(s.LongestGap),
+		Requests: s.Sent, Failed: s.Failed, Late: s.Late, NotMeasured: s.NotMeasured, LongestGapMs: millis(s.LongestGap),
 		P50Ms: millis(s.Percentile(50)), P99Ms: millis(s.Percentile(99)),
 	}
 }
@@ -183,15 +190,20 @@ func losses(counted map[traffic.Source]probe.Series, since time.Time) []Loss {
 	return found
 }
 
-// verdict returns everything that stands against the claim that replumb lost nothing where the naive way loses.
+// verdict returns everything that stands against the claim that replumb lost nothing where the naive way loses; a
+// *NotMeasuredError of the probes if the machine kept clients from measuring that.
 func (r Result) verdict(minRequests int) error {
 	var against []error
 	add := func(format string, args ...any) { against = append(against, fmt.Errorf(format, args...)) }
-	if r.Replumb.Failed > 0 {
-		add("replumb lost %d of %d requests: %s", r.Replumb.Failed, r.Replumb.Requests, probe.FormatErrors(r.Replumb.Errors))
+	notMeasured := probe.Measured(r.Replumb.Requests+r.DNS.Requests, r.Replumb.NotMeasured+r.DNS.NotMeasured)
+	if lost := r.Replumb.lost(notMeasured != nil); lost > 0 {
+		add("replumb lost %d of %d requests: %s", lost, r.Replumb.Requests, probe.FormatErrors(r.Replumb.Errors))
 	}
-	if r.DNS.Failed > 0 {
-		add("%d of %d look-ups failed: %s", r.DNS.Failed, r.DNS.Requests, probe.FormatErrors(r.DNS.Errors))
+	if lost := r.DNS.lost(notMeasured != nil); lost > 0 {
+		add("%d of %d look-ups failed: %s", lost, r.DNS.Requests, probe.FormatErrors(r.DNS.Errors))
+	}
+	if len(against) == 0 && notMeasured != nil {
+		return notMeasured
 	}
 	if r.DNS.During.Requests == 0 {
 		add("no look-ups were made during the move")
@@ -216,6 +228,14 @@ func (r Result) verdict(minRequests int) error {
 	return errors.Join(against...)
 }
 
+// lost is how many requests have failed; without the time-outs where clients stood still, as it is not known whose those are.
+func (s Side) lost(stoodStill bool) int {
+	if !stoodStill {
+		return s.Failed
+	}
+	return s.Failed - s.Errors[probe.Timeout] - s.Errors[probe.ConnectTimeout] - s.Errors[probe.DNSTimeout]
+}
+
 // judge writes the result down and shows it, whatever it is, before saying whether it is good.
 func (d *demo) judge(t timeline) error {
 	r, err := compute(t, d.ProxyModes)
@@ -232,5 +252,5 @@ func (d *demo) judge(t timeline) error {
 	if _, err := fmt.Fprint(d.Out, "\n", r.Table()); err != nil {
 		return err
 	}
-	return r.verdict(d.MinRequests)
+	return r.verdict(int(float64(d.MinRequests) * r.Share))
 }

@@ -9,7 +9,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/replumb/replumb/internal/engine/fault"
 	"github.com/replumb/replumb/internal/verify/probe"
+	"github.com/replumb/replumb/lab/capacity"
 	"github.com/replumb/replumb/lab/traffic"
 )
 
@@ -47,7 +49,7 @@ func controlSource(v traffic.Via) traffic.Source {
 // testTimeline: 5 s before, 10 s of move, 5 s after, then 5 s of finish. Seconds 100 and 101 are warm-up.
 func testTimeline() timeline {
 	t := timeline{
-		baseline: time.Unix(102, 0), moveBegan: time.Unix(107, 0), moveEnded: time.Unix(117, 0),
+		load: traffic.Load{From: time.Unix(102, 0), Share: 1}, moveBegan: time.Unix(107, 0), moveEnded: time.Unix(117, 0),
 		atFinish: map[traffic.Source]probe.Series{}, atEnd: map[traffic.Source]probe.Series{},
 	}
 	for _, node := range []string{"a", "b"} {
@@ -112,14 +114,14 @@ func TestSeconds(t *testing.T) {
 		for _, s := range side.all {
 			sum.Answered, sum.Lost = sum.Answered+s.Answered, sum.Lost+s.Lost
 		}
-		if want := (Second{side.of.Requests - side.of.Failed, side.of.Failed}); sum != want || len(side.all) != 25 {
+		if want := (Second{Answered: side.of.Requests - side.of.Failed, Lost: side.of.Failed}); sum != want || len(side.all) != 25 {
 			t.Errorf("%s: %+v in %d seconds, want %+v in 25", name, sum, len(side.all), want)
 		}
 	}
 	if r.Seconds.Start != 102 || r.Seconds.MoveBegan != 107 || r.Seconds.MoveEnded != 117 {
 		t.Errorf("%+v", r.Seconds)
 	}
-	if want := (Second{6, 14}); r.Seconds.Control[112-102] != want {
+	if want := (Second{Answered: 6, Lost: 14}); r.Seconds.Control[112-102] != want {
 		t.Errorf("the control in its second of losses: %+v, want %+v", r.Seconds.Control[10], want)
 	}
 	// Old addresses of the shop are counted up to finish, which is after 20 seconds.
@@ -179,6 +181,42 @@ func TestVerdict(t *testing.T) {
 	}
 }
 
+// TestSlowMachine: clients that stood still are no loss of replumb's, and what was refused meanwhile is one all the same.
+func TestSlowMachine(t *testing.T) {
+	byName := testSource("b", traffic.ByName)
+	stopped := func(l *timeline) {
+		for i := range 5 {
+			w := &l.atEnd[byName][10+i]
+			w.NotMeasured, w.Sent, w.OK, w.Latency = w.Sent, 0, 0, ""
+		}
+	}
+	for _, tt := range []struct {
+		name  string
+		spoil func(*timeline)
+		want  string
+		code  int
+	}{
+		{"clients stood still", func(*timeline) {}, "too busy or too slow to measure losses: 50 of 1900", fault.ExitNotMeasured},
+		{"and requests timed out", func(l *timeline) { spoil(l.atEnd[byName], 120, 3) }, "too busy or too slow", fault.ExitNotMeasured},
+		{"and requests were refused", func(l *timeline) {
+			spoil(l.atEnd[byName], 120, 3)
+			l.atEnd[byName][20].Errors = map[probe.Class]int{probe.ConnectRefused: 3}
+		}, "replumb lost 3 of", fault.ExitError},
+	} {
+		line := testTimeline()
+		stopped(&line)
+		tt.spoil(&line)
+		r, err := compute(line, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = r.verdict(0)
+		if code, _ := fault.ExitCode(err); err == nil || !strings.Contains(err.Error(), tt.want) || code != tt.code {
+			t.Errorf("%s: %v, exit code %d", tt.name, err, code)
+		}
+	}
+}
+
 func TestTable(t *testing.T) {
 	good := Side{
 		Phase:  Phase{Requests: 44_160, LongestGapMs: 63.2},
@@ -192,6 +230,7 @@ func TestTable(t *testing.T) {
 	}
 	r := Result{
 		Replumb: good, Control: bad,
+		Machine: capacity.Machine{Processors: 2, Starts: 1250, Delay: 90 * time.Microsecond}, Share: 1,
 		Ways:    []Way{{replumbSide, string(traffic.ByName), good}, {controlSide, string(traffic.ByOldAddress), bad}},
 		Clients: []Client{{"node-1", "iptables", 14_400, 0}, {"node-2", "nftables", 14_400, 0}},
 	}

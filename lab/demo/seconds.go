@@ -18,17 +18,20 @@ type Seconds struct {
 	Control []Second `json:"control"`
 }
 
-// Second is what became of the requests that were due in one second.
+// Second is what became of the requests that were due in one second. Late ones were answered.
 type Second struct {
 	Answered int `json:"answered"`
+	Late     int `json:"late"`
 	Lost     int `json:"lost"`
 }
 
 // secondsOf has the same requests as the two sides have, from the baseline on.
 func secondsOf(counted map[traffic.Source]probe.Series, t timeline) Seconds {
 	return Seconds{
-		Start: t.baseline.Unix(), MoveBegan: t.moveBegan.Unix(), MoveEnded: t.moveEnded.Unix(),
-		Replumb: perSecond(counted, t.baseline, replumbRequests), Control: perSecond(counted, t.baseline, controlRequests),
+		Start: t.load.From.Unix(), MoveBegan: t.moveBegan.Unix(), MoveEnded: t.moveEnded.Unix(),
+		Replumb: perSecond(counted, t.load.From, replumbRequests),
+		// Requests to its old address are given up late: the seconds end where not all of them are known.
+		Control: untilAllEnd(perSecond(counted, t.load.From, controlRequests), counted, t.load.From, controlRequests),
 	}
 }
 
@@ -44,10 +47,21 @@ func perSecond(counted map[traffic.Source]probe.Series, since time.Time, chosen 
 				all = append(all, Second{})
 			}
 			all[at].Answered += w.OK
+			all[at].Late += w.Late
 			all[at].Lost += w.Failed
 		}
 	}
 	return all
+}
+
+// untilAllEnd leaves out the seconds that not all of the chosen sources have reported on.
+func untilAllEnd(seconds []Second, counted map[traffic.Source]probe.Series, since time.Time, chosen func(traffic.Source) bool) []Second {
+	for from, s := range counted {
+		if chosen(from) {
+			seconds = seconds[:min(len(seconds), max(0, int(s.End().Unix()-since.Unix())))]
+		}
+	}
+	return seconds
 }
 
 // forever is after everything.

@@ -29,7 +29,8 @@ func (d *demo) deploy(ctx context.Context) error {
 			return fmt.Errorf("load images: %w", err)
 		}
 	}
-	d.say("Starting a shop with %d Services, and clients on %d nodes", d.FurtherServices+4, len(d.Cluster.NodeNames()))
+	d.say("Starting a shop with %d Services and a control beside it, and clients on %d nodes", d.FurtherServices+len(workload.Shop(shopNamespace)),
+		len(d.Cluster.NodeNames()))
 	shop, err := d.deployShop(ctx)
 	if err != nil {
 		return err
@@ -38,13 +39,16 @@ func (d *demo) deploy(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	d.say("Measuring what this machine carries, and how clients are answered before anything moves")
 	d.logs, err = traffic.Start(ctx, d.client, d.Cluster.NodeNames(), d.shopCalls(shop), d.controlCalls(control))
 	return err
 }
 
 // shopCalls are what each shop client does; controlCalls are those of them that both sides are judged by.
 func (d *demo) shopCalls(shop []traffic.Callee) traffic.Calls {
-	return traffic.Call(shopNamespace, shop, d.rates()).AndKeep(shop, d.rates())
+	calls := traffic.Call(shopNamespace, shop, d.rates()).AndKeep(shop, d.rates())
+	calls.Sparse = true
+	return calls
 }
 
 func (d *demo) controlCalls(control []traffic.Callee) traffic.Calls {

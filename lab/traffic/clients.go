@@ -100,6 +100,8 @@ type Calls struct {
 	Targets             map[Via][]probe.Target
 	// Once has the clients ask name servers once, and wait as long as resolvers do: a datagram that is lost is a look-up that fails.
 	Once bool
+	// Sparse has the clients call the first Service of each way alone, where the machine does not carry more at the lowest rates.
+	Sparse bool
 	// OnHost has the clients use the network of their nodes, as what must outlive the pod network does.
 	OnHost bool
 }
@@ -239,20 +241,9 @@ const (
 	scoutTimeout = time.Minute
 )
 
-// Start pins a client to each node for each of calls, and follows what they report until ctx ends or Stop is called.
-func Start(ctx context.Context, client kubernetes.Interface, nodes []string, calls ...Calls) (*Watch, error) {
-	w := newWatch(ctx, podLogs{client})
-	for _, c := range calls {
-		if err := w.Add(ctx, client, nodes, c); err != nil {
-			w.Stop()
-			return nil, err
-		}
-	}
-	return w, nil
-}
-
 // Add pins a further client to each node, when what it calls answers there, and follows what it reports too.
 func (w *Watch) Add(ctx context.Context, client kubernetes.Interface, nodes []string, calls Calls) error {
+	calls = calls.at(w.share(len(nodes), calls))
 	if err := scout(ctx, client, nodes, calls); err != nil {
 		return err
 	}
@@ -278,29 +269,42 @@ func scout(ctx context.Context, client kubernetes.Interface, nodes []string, cal
 	if err := w.Await(ctx, scoutTimeout, "what is forbidden in "+calls.Namespace+" to be denied", Forbidden, Denied); err != nil {
 		return err
 	}
+	return remove(ctx, client, pods)
+}
+
+// remove deletes pods at once, without waiting until they are gone.
+func remove(ctx context.Context, client kubernetes.Interface, pods []podName) error {
+	now := metav1.DeleteOptions{GracePeriodSeconds: new(int64)}
 	for _, pod := range pods {
-		now := metav1.DeleteOptions{GracePeriodSeconds: new(int64)}
-		if err := client.CoreV1().Pods(calls.Namespace).Delete(ctx, pod.name, now); err != nil {
-			return fmt.Errorf("remove scout %s: %w", pod, err)
+		if err := client.CoreV1().Pods(pod.namespace).Delete(ctx, pod.name, now); err != nil {
+			return fmt.Errorf("remove client %s: %w", pod, err)
 		}
 	}
 	return nil
 }
 
-// deploy starts a pod on each node and follows its log.
+// deploy starts a pod on each node and follows its log. The first one has the resolver that pods have by default, and others one that asks
+// again sooner: a datagram that is lost makes the first one wait for five seconds.
 func (w *Watch) deploy(
 	ctx context.Context, client kubernetes.Interface, nodes []string, role string, calls Calls,
 ) ([]podName, error) {
 	var names []podName
 	var pods []runtime.Object
-	for _, node := range nodes {
+	for i, node := range nodes {
 		config, sources := calls.config(node)
-		pod, err := workload.Client(calls.Namespace, role+"-"+node, node, config)
+		ordinary := i == 0 && !calls.Once
+		if ordinary {
+			config = waitingForResolvers(config)
+		}
+		pod, err := workload.Client(calls.Namespace, clientPod(role, node), node, config)
 		if err != nil {
 			return nil, err
 		}
-		if calls.Once {
+		switch {
+		case calls.Once:
 			pod.Spec.DNSConfig = workload.AskOnce()
+		case ordinary:
+			pod.Spec.DNSConfig = nil
 		}
 		if calls.OnHost {
 			pod.Spec.HostNetwork, pod.Spec.DNSPolicy = true, corev1.DNSClusterFirstWithHostNet
@@ -322,6 +326,19 @@ func (w *Watch) deploy(
 		w.follow(name)
 	}
 	return names, nil
+}
+
+// resolverPatience has room for the two tries of a resolver's defaults, 5 s each (resolv.conf(5)).
+const resolverPatience = probe.Duration(11 * time.Second)
+
+// waitingForResolvers gives requests by name the time that resolvers take by default.
+func waitingForResolvers(config probe.Config) probe.Config {
+	for i, t := range config.Targets {
+		if host, _, err := net.SplitHostPort(t.Address); t.Kind == probe.DNS || err == nil && net.ParseIP(host) == nil {
+			config.Targets[i].Timeout = max(t.Timeout, resolverPatience)
+		}
+	}
+	return config
 }
 
 // config is what the client on a node probes, and what each target's name stands for.

@@ -125,6 +125,7 @@ const (
 // AddOutside runs a client on a machine outside, when what it calls answers there, and follows what it reports until the
 // watch is stopped, which ends it. A client that ends before is an error, as its output is gone with it.
 func (w *Watch) AddOutside(ctx context.Context, o Outpost, calls Calls) error {
+	calls = calls.at(w.share(1, calls))
 	scout := newWatch(ctx, w.logs)
 	err := scout.startOutside(o, calls)
 	if err == nil {

@@ -19,6 +19,7 @@ import (
 // report: also those that it starts later, when it is restarted, and so call from other addresses. A pod that ends must
 // have reported up to its end.
 func (w *Watch) AddRoving(ctx context.Context, client kubernetes.Interface, nodes []string, calls Calls) error {
+	calls = calls.at(w.share(len(nodes), calls))
 	if err := scout(ctx, client, nodes, calls); err != nil {
 		return err
 	}

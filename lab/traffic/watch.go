@@ -56,6 +56,7 @@ type Watch struct {
 	ctx     context.Context // the life of the followers, which begin one by one
 	cancel  context.CancelFunc
 	logs    logs // of pods
+	load    Load
 	running sync.WaitGroup
 
 	mu      sync.Mutex

@@ -201,8 +201,8 @@ func Client(namespace, name, node string, config probe.Config) (*corev1.Pod, err
 
 // askAgainSoon is for pods that measure. A datagram can get lost when a name server ends: kube-proxy hears of it a moment
 // later; and when Calico restarts its tunnels. Resolvers send it again, after five seconds by default and once; here after one, and for
-// as long as TCP sends a lost packet again within the probe's time of five seconds. It shows as a gap, not as a failure, like the lost
-// packet of a TCP connection.
+// as long as TCP sends a lost packet again within the probe's time of five seconds. It shows as a late answer, like the lost packet of a TCP
+// connection.
 func askAgainSoon() *corev1.PodDNSConfig {
 	return &corev1.PodDNSConfig{
 		Options: []corev1.PodDNSConfigOption{{Name: "timeout", Value: ptr.To("1")}, {Name: "attempts", Value: ptr.To("4")}},

@@ -73,7 +73,7 @@ func guarded(t *testing.T, l *lab.Lab, namespace string) *shop {
 		t.Fatal(err)
 	}
 	t.Cleanup(watch.Stop)
-	s := &shop{watch: watch}
+	s := &shop{watch: watch, prompt: traffic.OfPods()}
 	s.awaitVerdicts(t)
 	return s
 }

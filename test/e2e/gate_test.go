@@ -22,8 +22,8 @@ type gate struct {
 	doors map[string]netip.AddrPort
 }
 
-// openGate gives the shop's front a node port, and returns when it answers at every node.
-func openGate(t *testing.T, l *lab.Lab) *gate {
+// openGate gives the shop's front a node port, and returns when it answers at every node at a share of gateRate.
+func openGate(t *testing.T, l *lab.Lab, share float64) *gate {
 	t.Helper()
 	front := workload.Shop(shopNamespace)[0].Service()
 	svc, err := l.Client().CoreV1().Services(shopNamespace).Create(t.Context(), &corev1.Service{
@@ -37,7 +37,7 @@ func openGate(t *testing.T, l *lab.Lab) *gate {
 	if err != nil {
 		t.Fatal(err)
 	}
-	g := &gate{k: knock(t, fabric), rate: max(1, int(gateRate*share(t))), doors: map[string]netip.AddrPort{}}
+	g := &gate{k: knock(t, fabric), rate: max(1, int(gateRate*share)), doors: map[string]netip.AddrPort{}}
 	nodes, err := l.Client().CoreV1().Nodes().List(t.Context(), metav1.ListOptions{})
 	if err != nil {
 		t.Fatal(err)

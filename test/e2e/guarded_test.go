@@ -59,7 +59,7 @@ func triedByName(t *testing.T, l *lab.Lab, namespace string) *shop {
 		t.Fatal(err)
 	}
 	t.Cleanup(watch.Stop)
-	s := &shop{watch: watch}
+	s := &shop{watch: watch, prompt: traffic.OfPods()}
 	s.awaitVerdicts(t)
 	return s
 }

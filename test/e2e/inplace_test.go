@@ -6,7 +6,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -92,10 +91,10 @@ func TestInPlaceWatched(t *testing.T) {
 // and of name servers.
 func servingAllKinds(t *testing.T, l *lab.Lab, seen func(traffic.Calls) traffic.Calls, policies ...runtime.Object) *shop {
 	t.Helper()
-	s := nodesUnderTraffic(t, l, switchRates(t))
+	s := nodesUnderTraffic(t, l, switchRates())
 	addMembers(t, l, s, seen, policies...)
 	addAskers(t, l, s)
-	s.gate = openGate(t, l)
+	s.gate = openGate(t, l, s.watch.Load().Share)
 	requireCarried(t, s)
 	return s
 }
@@ -111,36 +110,16 @@ func requireCarried(t *testing.T, s *shop) {
 		}
 	})
 	if quiet.requireNothingLost(t, traffic.Permitted); t.Failed() {
-		t.Fatal("this machine does not carry the test's clients\nhint: end what runs beside, take one with faster processors, " +
-			"or have them call less often, with REPLUMB_TEST_SHARE=0.25")
+		t.Fatal("this machine does not carry the test's clients\nhint: end what runs beside, or take one with faster processors")
 	}
-	t.Logf("clients of nodes, askers and the node port are at %v of their rates", share(t))
+	t.Log(s.watch.Load())
 }
 
 // quietFor is how long clients call before anything is changed.
 const quietFor = 15 * time.Second
 
-// switchRates are those of each client for each Service and way. Look-ups are as many at any share: what waits for answers expects one a second.
-func switchRates(t *testing.T) traffic.Rates {
-	t.Helper()
-	return traffic.Rates{Request: 10 * share(t), LookUp: 1}
-}
-
-// share is the part of their rates that clients of nodes, askers and the node port have while networks switch, from REPLUMB_TEST_SHARE: 1 unless it
-// is set. At rates that a machine does not carry, requests are lost whatever is done; at lower ones something can be said of the switch, and of
-// these rates alone.
-func share(t *testing.T) float64 {
-	t.Helper()
-	set := os.Getenv("REPLUMB_TEST_SHARE")
-	if set == "" {
-		return 1
-	}
-	part, err := strconv.ParseFloat(set, 64)
-	if err != nil || part <= 0 || part > 1 {
-		t.Fatalf("REPLUMB_TEST_SHARE is %q: it has to be a number above 0, and at most 1", set)
-	}
-	return part
-}
+// switchRates are those of each client for each Service and way, where the machine carries them.
+func switchRates() traffic.Rates { return traffic.Rates{Request: 10, LookUp: 1} }
 
 // dnsRate is how many look-ups a second all nodes have together of one name. They ask again as resolvers do: on two cores, a name server that
 // does not run for a second drops what its receive buffer does not hold, whatever the network does.
@@ -187,7 +166,7 @@ func addAskers(t *testing.T, l *lab.Lab, s *shop) {
 			Name:    name,
 			Kind:    probe.DNS,
 			Address: name + "." + guardedNamespace + ".svc.cluster.local.",
-			Rate:    dnsRate * share(t) / float64(len(l.NodeNames())),
+			Rate:    dnsRate / float64(len(l.NodeNames())),
 		},
 	}}}
 	if err := s.watch.Add(t.Context(), l.Client(), l.NodeNames(), calls.FromHost()); err != nil {
@@ -249,7 +228,7 @@ func requirePoliciesHold(t *testing.T, l *lab.Lab, s *shop) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		guests := &shop{watch: watch}
+		guests := &shop{watch: watch, prompt: traffic.OfPods()}
 		guests.awaitVerdicts(t)
 		watch.Stop()
 		for _, node := range l.NodeNames() { // nothing would replace them: the next switch would wait for their end

@@ -44,7 +44,7 @@ func TestNodeRemoval(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(watch.Stop)
-	s := &shop{watch: watch}
+	s := &shop{watch: watch, prompt: traffic.OfPods()}
 	file := removal(t, l, stay, goes)
 
 	ended := s.during(t, "the end of a node", func() {
@@ -110,7 +110,7 @@ func requireEndLoses(t *testing.T, l *lab.Lab, calls traffic.Calls, client, goes
 		t.Fatal(err)
 	}
 	t.Cleanup(watch.Stop)
-	s := &shop{watch: watch}
+	s := &shop{watch: watch, prompt: traffic.OfPods()}
 	began := time.Now().Truncate(time.Second)
 	if err := l.Workers().Remove(t.Context(), goes); err != nil {
 		t.Fatal(err)

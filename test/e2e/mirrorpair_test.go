@@ -211,7 +211,7 @@ func (r *pair) callers() *shop {
 		Name: edge.Bastion.Machine, Command: m.Command, Client: edge.Bastion.Client, Token: edge.Bastion.Token, CA: edge.Bastion.CA,
 	}
 	r.must(watch.AddOutside(r.t.Context(), outpost, traffic.CallHosts(traffic.Rates{Request: 32}, "/", shopHost, blogHost)))
-	return &shop{watch: watch}
+	return &shop{watch: watch, prompt: traffic.OfPods()}
 }
 
 // example is a file that a runbook shows.

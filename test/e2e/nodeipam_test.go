@@ -135,7 +135,7 @@ func nodesUnderTraffic(t *testing.T, l *lab.Lab, rates traffic.Rates) *shop {
 	if err := watch.Await(t.Context(), settled, "a second without failures", traffic.All, traffic.Steady); err != nil {
 		t.Fatal(err)
 	}
-	return &shop{watch: watch}
+	return &shop{watch: watch, prompt: traffic.OfPods()}
 }
 
 // makeEverywhere makes a DaemonSet of echo servers, in the pod network.

@@ -163,7 +163,7 @@ func varietyUnderTraffic(t *testing.T, l *lab.Lab) *shop {
 			t.Fatal(err)
 		}
 	}
-	s := &shop{watch: watch}
+	s := &shop{watch: watch, prompt: traffic.OfPods()}
 	s.awaitVerdicts(t)
 	return s
 }

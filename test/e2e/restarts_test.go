@@ -132,7 +132,7 @@ spec:
 		t.Fatal(err)
 	}
 	t.Cleanup(watch.Stop)
-	r.s = &shop{watch: watch}
+	r.s = &shop{watch: watch, prompt: traffic.OfPods()}
 	r.s.steady(t)
 	return r
 }

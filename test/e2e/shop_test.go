@@ -22,13 +22,12 @@ import (
 const (
 	shopNamespace   = "shop"
 	furtherServices = 16
-	// minRequests is how many requests each move must have survived to count.
+	// minRequests is how many requests each move must have survived to count, where the machine carries the clients at their full rates.
 	minRequests = 10_000
 	settled     = time.Minute
 )
 
-// Requests per second, client and target: what two cores carry beside a cluster of three machines while their host takes half of both. With
-// three times as many, clients alone took half a core, and where a host took more than that all of them stood still for seconds.
+// Requests per second, client and target, where the machine carries them. With three times as many, clients alone took half a core.
 func rates() traffic.Rates { return traffic.Rates{Request: 12, Stream: 5, LookUp: 5} }
 
 // naiveRates are those of the control, which is over in seconds.
@@ -39,6 +38,8 @@ type shop struct {
 	watch *traffic.Watch
 	// gate is a node port that is connected to meanwhile; nil if none is.
 	gate *gate
+	// prompt is how answers may differ from those before anything was changed; as of a move of Services if it is zero.
+	prompt traffic.Promptness
 }
 
 // shopUnderTraffic starts the shop for the first test that asks, with clients that call until the test of its lab ends. Later ones find it
@@ -55,7 +56,7 @@ func shopUnderTraffic(t *testing.T, l *lab.Lab) func(*testing.T) *shop {
 		if err != nil {
 			return nil, err
 		}
-		return &shop{watch: watch}, watch.Await(ctx, settled, "a second without failures", traffic.All, traffic.Steady)
+		return &shop{watch: watch}, nil
 	})
 	return func(t *testing.T) *shop {
 		t.Helper()
@@ -63,6 +64,7 @@ func shopUnderTraffic(t *testing.T, l *lab.Lab) func(*testing.T) *shop {
 		if err != nil {
 			t.Fatal(err)
 		}
+		t.Log(s.watch.Load())
 		return s
 	}
 }
@@ -102,6 +104,8 @@ type span struct {
 	what     string
 	from, to time.Time
 	heard    map[traffic.Source]probe.Series
+	load     traffic.Load
+	prompt   traffic.Promptness
 	// gate is what was seen of a node port, by node.
 	gate map[string]knocks
 }
@@ -127,7 +131,7 @@ func (s *shop) since(t *testing.T, what string, from time.Time) span {
 	if err := s.watch.Await(t.Context(), settled, "traffic after "+what, traffic.All, traffic.Until(to)); err != nil {
 		t.Fatal(err)
 	}
-	return span{what: what, from: from, to: to, heard: s.watch.Snapshot()}
+	return span{what: what, from: from, to: to, heard: s.watch.Snapshot(), load: s.watch.Load(), prompt: s.prompt}
 }
 
 // stats adds up what the chosen sources saw.
@@ -182,10 +186,47 @@ func (sp span) requireNothingLost(t *testing.T, chosen func(traffic.Source) bool
 	for _, v := range slices.Concat(traffic.Ways(), traffic.ClusterWays(), traffic.OutsideWays()) {
 		way := sp.stats(t, func(s traffic.Source) bool { return s.Via == v && chosen(s) })
 		if way.Sent > 0 {
-			t.Logf("%s, %s: %d requests, %d failed, longest gap %s, p99 %s", sp.what, v, way.Sent, way.Failed,
-				way.LongestGap.Round(time.Millisecond), way.Percentile(99).Round(time.Millisecond))
+			t.Logf("%s, %s: %d requests, %d failed, %d late, %d not measured, longest gap %s, p99 %s", sp.what, v, way.Sent, way.Failed, way.Late,
+				way.NotMeasured, way.LongestGap.Round(time.Millisecond), way.Percentile(99).Round(time.Millisecond))
 		}
 	}
+	sp.requireMeasured(t, chosen)
+	sp.requirePrompt(t, chosen)
+}
+
+// requireMeasured ends the test if the machine kept too many requests from being measured: nothing is said of the others then.
+func (sp span) requireMeasured(t *testing.T, chosen func(traffic.Source) bool) {
+	t.Helper()
+	total := sp.stats(t, chosen)
+	if err := probe.Measured(total.Sent, total.NotMeasured); err != nil {
+		t.Fatalf("%s: %v", sp.what, err)
+	}
+}
+
+// requirePrompt fails the test if Services did not answer as soon as they did before anything was changed.
+func (sp span) requirePrompt(t *testing.T, chosen func(traffic.Source) bool) {
+	t.Helper()
+	for v, err := range sp.unprompt(t, chosen) {
+		t.Errorf("%s, %s: %v", sp.what, v, err)
+	}
+}
+
+// unprompt says of which ways the answers were worse than before. API servers are restarted by tests themselves, and their clients have their
+// own patience.
+func (sp span) unprompt(t *testing.T, chosen func(traffic.Source) bool) map[traffic.Via]error {
+	t.Helper()
+	may := sp.prompt
+	if may == (traffic.Promptness{}) {
+		may = traffic.OfServices()
+	}
+	worse := map[traffic.Via]error{}
+	for _, v := range append(traffic.Ways(), traffic.ByNewAddress) {
+		way := sp.stats(t, func(s traffic.Source) bool { return s.Via == v && chosen(s) })
+		if err := may.Check(sp.load.Baseline, way); err != nil {
+			worse[v] = err
+		}
+	}
+	return worse
 }
 
 // reconnects is how many long-lived connections of the chosen sources broke.
@@ -201,13 +242,14 @@ func (sp span) reconnects(chosen func(traffic.Source) bool) (broken int) {
 	return broken
 }
 
-// requireEnough fails the test unless the client of every node sent its share of minRequests.
+// requireEnough fails the test unless the client of every node sent its share of minRequests, at the rates that the machine carries.
 func (sp span) requireEnough(t *testing.T, nodes []string) {
 	t.Helper()
+	want := int(minRequests * sp.load.Share / float64(len(nodes)))
 	for _, node := range nodes {
 		got := sp.stats(t, func(s traffic.Source) bool { return s.Node == node && s.Via != traffic.ByLookUp }).Sent
-		if got < minRequests/len(nodes) {
-			t.Errorf("%s: the client on %s sent %d requests, which prove little; want %d", sp.what, node, got, minRequests/len(nodes))
+		if got < want {
+			t.Errorf("%s: the client on %s sent %d requests, which prove little; want %d", sp.what, node, got, want)
 		}
 	}
 }
@@ -238,6 +280,9 @@ func requireNaiveLoses(t *testing.T, l *lab.Lab) {
 	total := lived.stats(t, traffic.All)
 	if total.Failed == 0 {
 		t.Errorf("the naive way lost none of %d requests: the probes see no loss", total.Sent)
+	}
+	if len(lived.unprompt(t, traffic.All)) == 0 {
+		t.Error("the naive way was as prompt as before it began: the probes see no gap")
 	}
 	t.Logf("control: the naive way lost %d of %d requests", total.Failed, total.Sent)
 }

@@ -161,11 +161,6 @@ func (s *scene) connect(config *rest.Config) client.Client {
 // tenant may do in its namespace what the ClusterRole edit allows.
 func (s *scene) tenant() client.Client { return s.as(tenantSpace, nil) }
 
-// node has the identity of the kubelet of a node.
-func (s *scene) node(name string) client.Client {
-	return s.as("system:node:"+name, nil, "system:nodes")
-}
-
 // pod has the token of a ServiceAccount that is bound to a pod on a node.
 func (s *scene) pod(namespace, account, node string) client.Client {
 	return s.as("system:serviceaccount:"+namespace+":"+account, map[string][]string{"authentication.kubernetes.io/node-name": {node}},

@@ -46,6 +46,16 @@ const (
 	shop               = "shop"
 )
 
+// scenario is what a cluster holds before the migration.
+type scenario string
+
+const (
+	// lean has what costs no time: every event of its runs is a case.
+	lean scenario = "lean"
+	// rich has node ports and a Deployment to be restarted as well: cases are those events that lean runs don't have.
+	rich scenario = "rich"
+)
+
 // cluster is an API server that runs with the new range. Behind its front it seems to have either.
 type cluster struct {
 	*apitest.Server

@@ -1,22 +1,16 @@
+//go:build long
+
 package kill
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/replumb/replumb/internal/engine"
-)
-
-// scenario is what a cluster holds before the migration.
-type scenario string
-
-const (
-	// lean has what costs no time: every event of its runs is a case.
-	lean scenario = "lean"
-	// rich has node ports and a Deployment to be restarted as well: cases are those events that lean runs don't have.
-	rich scenario = "rich"
 )
 
 // undisturbed is what a run does that is not killed, and what the cluster looks like after each command.
@@ -48,11 +42,37 @@ func (c *cluster) undisturbed(t *testing.T, s scenario) *undisturbed {
 	return u
 }
 
-// borrow gives the test a cluster of its own.
-func borrow(t *testing.T) *cluster {
+// clusters is how many of them there are: a run waits more than it computes.
+const clusters = 3
+
+// stock has the clusters that no case uses.
+type stock chan *cluster
+
+// stocked starts all clusters at once.
+func stocked(t *testing.T) stock {
 	t.Helper()
-	c := shared.get(t)
-	t.Cleanup(func() { shared.free <- c })
+	started, failed := make([]*cluster, clusters), make([]error, clusters)
+	var all sync.WaitGroup
+	for i := range clusters {
+		all.Go(func() { started[i], failed[i] = start() })
+	}
+	all.Wait()
+	s := make(stock, clusters)
+	for _, c := range started {
+		if c != nil {
+			t.Cleanup(func() { must(t, c.stop()) })
+			s <- c
+		}
+	}
+	must(t, errors.Join(failed...))
+	return s
+}
+
+// borrow gives the test a cluster of its own.
+func (s stock) borrow(t *testing.T) *cluster {
+	t.Helper()
+	c := <-s
+	t.Cleanup(func() { s <- c })
 	return c
 }
 
@@ -89,6 +109,12 @@ func (u *undisturbed) commands(c *cluster, t *testing.T) (apply, finish, rollbac
 		control: controls[2],
 	}
 	return apply, finish, rollback
+}
+
+// same fails the test unless the cluster looks as it should, as soon as the controllers have caught up.
+func (c *cluster) same(t *testing.T, want picture, when string) {
+	t.Helper()
+	same(t, want, when, c.take)
 }
 
 // survive runs a command, kills it at a moment, runs it again, and compares.
@@ -182,6 +208,7 @@ func (p pair) controls() bool {
 // TestKillAnywhere kills the process at every event of apply, of finish and of rollback, and runs the same command again.
 // With -short only those cases run that are controls: each command has one.
 func TestKillAnywhere(t *testing.T) {
+	free := stocked(t)
 	var simple, full *undisturbed
 	scenarios := map[scenario]**undisturbed{lean: &simple, rich: &full}
 	if testing.Short() { // no control is in what only rich runs have
@@ -192,7 +219,7 @@ func TestKillAnywhere(t *testing.T) {
 		for s, u := range scenarios {
 			t.Run(string(s), func(t *testing.T) {
 				t.Parallel()
-				*u = borrow(t).undisturbed(t, s)
+				*u = free.borrow(t).undisturbed(t, s)
 			})
 		}
 	})
@@ -217,7 +244,7 @@ func TestKillAnywhere(t *testing.T) {
 		}
 		t.Run(fmt.Sprintf("%s %d", p.scenario, i), func(t *testing.T) {
 			t.Parallel()
-			p.run(t, borrow(t))
+			p.run(t, free.borrow(t))
 		})
 	}
 	t.Logf("%d cases", cases)

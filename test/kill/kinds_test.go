@@ -1,7 +1,6 @@
 package kill
 
 import (
-	"slices"
 	"strings"
 	"testing"
 
@@ -43,69 +42,18 @@ type trial struct {
 	want             picture
 }
 
-// anywhere kills the process at every event of apply, rollback and finish, and runs the same command again: the outcome has to be that of
-// a run that was left alone. With -short it kills at the controls only: each command has one, and there the comparison itself is put to
-// the test.
-func (k kind) anywhere(t *testing.T) {
-	free := make(chan world, len(k.worlds))
-	for _, w := range k.worlds {
-		free <- w
-	}
-	w := <-free
-	runs := k.undisturbed(t, w)
-	free <- w
-	cases := 0
-	for _, r := range runs {
-		for _, m := range r.moments {
-			control := m.kind == engine.StepStarted && strings.HasPrefix(m.step, k.controls[r.command])
-			if testing.Short() && !control {
-				continue
-			}
-			cases++
-			t.Run(strings.Join(slices.DeleteFunc([]string{r.command, r.variant, m.String()}, func(s string) bool { return s == "" }), " "),
-				func(t *testing.T) {
-					t.Parallel()
-					w := <-free
-					defer func() { free <- w }()
-					r.survive(t, w, m, control)
-				})
-		}
-	}
-	t.Logf("%d cases", cases)
+// control reports whether a moment is the start of a step at which the command is far from done.
+func (k kind) control(command string, m moment) bool {
+	return m.kind == engine.StepStarted && strings.HasPrefix(m.step, k.controls[command])
 }
 
-// undisturbed has every command run once without being killed.
-func (k kind) undisturbed(t *testing.T, w world) []trial {
+// try has a command run without being killed.
+func try(t *testing.T, w world, command, variant string) trial {
 	t.Helper()
-	try := func(command, variant string) trial {
-		r := trial{command: command, variant: variant}
-		r.moments = w.whole(t, r.args(t, w)...)
-		r.want = w.look(t)
-		return r
-	}
-	w.renew(t)
-	before := w.look(t)
-	apply := try("apply", k.variants[0])
-	rollback := try("rollback", k.variants[0])
-	for _, d := range differences(before, rollback.want) {
-		if !k.stays(d) {
-			t.Errorf("rolled back: %s", d)
-		}
-	}
-	w.renew(t)
-	w.whole(t, "apply", "-f", w.note(t, k.variants[0]))
-	finish := try("finish", k.variants[0])
-	for _, r := range []trial{rollback, finish} {
-		if len(differences(apply.want, r.want)) == 0 {
-			t.Fatalf("%s makes no difference", r.command)
-		}
-	}
-	all := []trial{apply, rollback, finish}
-	for _, v := range k.variants[1:] {
-		w.renew(t)
-		all = append(all, try("apply", v))
-	}
-	return all
+	r := trial{command: command, variant: variant}
+	r.moments = w.whole(t, r.args(t, w)...)
+	r.want = w.look(t)
+	return r
 }
 
 func (r trial) args(t *testing.T, w world) []string {

@@ -177,15 +177,13 @@ spec:
 	return file
 }
 
-// TestKillMirrorAnywhere kills mirrors. Names in DNS have tests of their own (internal/network/dnscutover, internal/network/dnsrecords): a
-// process looks for their servers where its machine does.
-func TestKillMirrorAnywhere(t *testing.T) {
-	k := kind{
-		worlds: []world{startPair(t)}, variants: []string{""},
+// mirrors are killed where objects are copied, and where what may run once changes sides.
+func mirrors(on ...world) kind {
+	return kind{
+		worlds: on, variants: []string{""},
 		controls: map[string]string{"apply": "copy/objects", "rollback": "back/handover/sleep", "finish": "back/handover/sleep"},
 		stays: func(d string) bool { // copies stay
 			return strings.Contains(d, "mirror: ") || strings.Contains(d, "Migration /move")
 		},
 	}
-	k.anywhere(t)
 }

@@ -160,17 +160,13 @@ spec:
 	return file
 }
 
-// TestKillNodesAnywhere kills moves of nodes, whose machines end at finish, or each as soon as it is empty.
-func TestKillNodesAnywhere(t *testing.T) {
-	k := kind{
-		variants: []string{string(v1alpha1.TerminateAtFinish), string(v1alpha1.TerminateEach)},
+// movesOfNodes are killed where nodes are emptied, and where machines end: at finish, or each as soon as it is empty.
+func movesOfNodes(on ...world) kind {
+	return kind{
+		worlds: on, variants: []string{string(v1alpha1.TerminateAtFinish), string(v1alpha1.TerminateEach)},
 		controls: map[string]string{"apply": "drain/", "rollback": "drain/", "finish": "terminate/"},
 		stays: func(d string) bool { // new nodes stay closed
 			return d == "left over: v1alpha1.Migration /move" || strings.Contains(d, "Node new")
 		},
 	}
-	for range podClusters {
-		k.worlds = append(k.worlds, nodeCluster{startPods(t)})
-	}
-	k.anywhere(t)
 }

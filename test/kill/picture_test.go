@@ -167,12 +167,6 @@ func lines(want, got string) string {
 	return out.String()
 }
 
-// same fails the test unless the cluster looks as it should, as soon as the controllers have caught up.
-func (c *cluster) same(t *testing.T, want picture, when string) {
-	t.Helper()
-	same(t, want, when, c.take)
-}
-
 // same fails the test unless a cluster comes to look as it should.
 func same(t *testing.T, want picture, when string, take func(*testing.T) picture) {
 	t.Helper()

@@ -38,9 +38,6 @@ const (
 	podsAndTunnels   = 7 + podNodes
 )
 
-// podClusters is how many of them there are.
-const podClusters = 2
-
 // podCluster is an API server with the real scheduler and controllers, nodes that are played, and Calico's books.
 type podCluster struct {
 	*apitest.Server
@@ -308,16 +305,13 @@ spec:
 	return file
 }
 
-// TestKillPodsAnywhere kills moves of pods.
-func TestKillPodsAnywhere(t *testing.T) {
-	k := kind{
-		variants: []string{""}, controls: map[string]string{"apply": "restart/", "rollback": "restart/", "finish": "release/"},
+// movesOfPods are killed where pods restart, and where addresses are given back.
+func movesOfPods(on ...world) kind {
+	return kind{
+		worlds: on, variants: []string{""},
+		controls: map[string]string{"apply": "restart/", "rollback": "restart/", "finish": "release/"},
 		stays: func(d string) bool { // restarts leave their mark
 			return d == "left over: v1alpha1.Migration /move" || strings.HasPrefix(d, "differs: v1.")
 		},
 	}
-	for range podClusters {
-		k.worlds = append(k.worlds, startPods(t))
-	}
-	k.anywhere(t)
 }

@@ -21,7 +21,7 @@ const (
 	// Each command is killed up to maxKills times, after as many as killedBy events of a run at most.
 	maxKills, killedBy = 3, 150
 	// maxStumbles is how many runs in a row may end by themselves before they are done: an API server was away for longer than a step, or
-	// the lock, outlasts; or a check says that a node is not ready, which has just ended.
+	// the lock, outlasts; or a check says that a node is not ready, which has just ended; or agents stood still with the machine.
 	maxStumbles = 6
 	// runWithin bounds one run. One that takes longer is asked where it hangs.
 	runWithin = 25 * time.Minute
@@ -31,6 +31,7 @@ const (
 const (
 	exitError       = 1
 	exitBlocked     = 3
+	exitNotMeasured = 6
 	exitInterrupted = 130
 )
 
@@ -105,7 +106,7 @@ func (c *command) judge(o outcome, stumbled *int) (again bool, err error) {
 		return true, nil
 	case o.code == 0:
 		return false, nil
-	case !slices.Contains([]int{exitError, exitBlocked, exitInterrupted}, o.code):
+	case !slices.Contains([]int{exitError, exitBlocked, exitNotMeasured, exitInterrupted}, o.code):
 		return false, fmt.Errorf("%s: exit code %d\n%s", what, o.code, o.last)
 	}
 	c.stumbles++

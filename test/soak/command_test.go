@@ -71,6 +71,7 @@ func TestCommandIsRunUntilItIsDone(t *testing.T) {
 		"interrupted":                    {[]int{130, 0, 0, 0, 0}, ""},
 		"a step took too long":           {[]int{1, 1, 0, 0, 0, 0}, ""},
 		"never":                          {[]int{1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1}, "ended 7 times in a row"},
+		"a machine that is busy":         {[]int{6, 6, 0, 0, 0, 0}, ""},
 		"blocked for a while":            {[]int{3, 3, 0, 0, 0, 0}, ""},
 		"blocked":                        {[]int{3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3}, "exit code 3"},
 		"a wrong command line":           {[]int{2, 2, 2, 2}, "exit code 2"},

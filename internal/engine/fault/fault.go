@@ -16,10 +16,14 @@ const (
 	// findings, overlapping ranges, missing rights, calls that no one agreed to, a plan or a cluster that is another than the one given, and
 	// a choice that rollback takes by --late.
 	ExitBlocked = 3
-	// ExitBudget says that more requests were lost than the budget allows. The same command goes on after repair.
+	// ExitBudget says that more requests were lost than the budget allows, or more answers were late than theirs. The same command goes on
+	// after repair.
 	ExitBudget = 4
 	// ExitLocked says that another replumb works on the cluster.
 	ExitLocked = 5
+	// ExitNotMeasured says that nothing can be said of losses: the machine that requests come from is too busy or too slow. It is no loss, and
+	// the same command goes on once the machine can measure.
+	ExitNotMeasured = 6
 	// ExitInterrupted says that the command was interrupted or paused. It is safe to run it again: it carries on.
 	ExitInterrupted = 130
 )

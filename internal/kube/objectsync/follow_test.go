@@ -1,4 +1,4 @@
-//go:build apiserver
+//go:build apiserver && long
 
 package objectsync
 

@@ -1,4 +1,4 @@
-//go:build apiserver && programs
+//go:build apiserver && programs && long
 
 package mirror
 

@@ -138,12 +138,6 @@ func (f *fixture) pool(name, cidr string) {
 	f.Must(server.Create(f.Context(), u))
 }
 
-func (f *fixture) barePod(name string) {
-	f.Helper()
-	t := migrationtest.Template(name)
-	f.Create(&corev1.Pod{ObjectMeta: migrationtest.Named(name), Spec: t.Spec}, 1)
-}
-
 // ready are the addresses of the ready pods of an app.
 func (f *fixture) ready(app string) []netip.Addr {
 	f.Helper()
@@ -166,13 +160,6 @@ func (f *fixture) in(cidr, app string, n int) {
 	if len(all) != n {
 		f.Errorf("%s has %d ready pods, want %d", app, len(all), n)
 	}
-}
-
-// applying starts a run of its own.
-func (f *fixture) applying() <-chan error {
-	ended := make(chan error, 1)
-	go func() { ended <- f.apply() }()
-	return ended
 }
 
 func (f *fixture) apply() error {

@@ -1,4 +1,4 @@
-//go:build apiserver
+//go:build apiserver && long
 
 package servicecidr
 
@@ -14,7 +14,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
@@ -429,26 +428,3 @@ func (r *exampleRun) wasTold() {
 
 // errNotYet says that something is still to come.
 var errNotYet = engine.NotYet("not yet")
-
-func (f *fixture) eventually(what string, try func() error) {
-	f.Helper()
-	plan := single1(&untilStep{what: what, try: try})
-	f.must((&engine.Runner{Deadline: time.Minute}).Run(f.Context(), plan))
-}
-
-// untilStep waits for what others bring about.
-type untilStep struct {
-	what string
-	try  func() error
-}
-
-func (s *untilStep) ID() string                                  { return "until" }
-func (s *untilStep) Title() string                               { return "Wait for " + s.what }
-func (s *untilStep) State(context.Context) (engine.State, error) { return engine.Pending, nil }
-func (s *untilStep) Do(context.Context) error                    { return nil }
-func (s *untilStep) Verify(context.Context) error {
-	if err := s.try(); err != nil {
-		return engine.NotYet("%s: %w", s.what, err)
-	}
-	return nil
-}

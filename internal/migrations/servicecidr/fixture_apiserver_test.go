@@ -24,7 +24,6 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/kube/apiserver"
-	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/network/bridge"
 	"github.com/replumb/replumb/internal/testing/apitest"
@@ -174,14 +173,6 @@ func (f *fixture) apply() *Survey {
 	f.must(err)
 	f.job.Migration = m
 	return p.Survey
-}
-
-// through has the job see the cluster through another client for a while.
-func (f *fixture) through(c *cluster.Cluster, do func()) {
-	whole := f.job.Tools.Cluster
-	f.job.Tools.Cluster, f.job.Client = c, c
-	do()
-	f.job.Tools.Cluster, f.job.Client = whole, whole
 }
 
 // owner names what the API server gave an address to.

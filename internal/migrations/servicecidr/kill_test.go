@@ -1,4 +1,4 @@
-//go:build apiserver
+//go:build apiserver && long
 
 package servicecidr
 
@@ -7,14 +7,9 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
-	networkingv1 "k8s.io/api/networking/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
-	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/testing/crash"
 )
 
@@ -79,20 +74,6 @@ func cutOff(t *testing.T, n int, run func(int) (*fixture, *crash.Client, error),
 		t.Fatalf("after write %d", n)
 	}
 	return true
-}
-
-func (f *fixture) finish() error   { return f.job.Finish(f.Context(), f.runner) }
-func (f *fixture) rollback() error { return f.job.Rollback(f.Context(), f.runner) }
-
-// again is what a new process with the same command begins with: the Migration as the cluster has it.
-func (f *fixture) again() *v1alpha1.Migration {
-	f.Helper()
-	m, err := migration.Get(f.Context(), server, "m")
-	f.must(err)
-	if m != nil {
-		f.job.Migration = m
-	}
-	return m
 }
 
 // moved is a cluster on which apply went through.
@@ -166,21 +147,4 @@ func TestRollbackKilledAfterEveryWrite(t *testing.T) {
 		f.must(f.rollback())
 		f.rolledBack(was)
 	})
-}
-
-// rolledBack fails if a rollback left anything other than what was there before apply.
-func (f *fixture) rolledBack(was *corev1.Service) {
-	f.Helper()
-	is := f.get(was.Name)
-	if !equality.Semantic.DeepEqual(was.Spec, is.Spec) || len(is.Annotations) > 0 {
-		f.Errorf("rolled back to %+v with %v", is.Spec, is.Annotations)
-	}
-	f.nothingLeft()
-	err := server.Get(f.Context(), client.ObjectKey{Name: "m"}, &networkingv1.ServiceCIDR{})
-	if !apierrors.IsNotFound(err) {
-		f.Errorf("the target range is left: %v", err)
-	}
-	if phase := f.again().Status.Phase; phase != v1alpha1.PhaseRolledBack {
-		f.Errorf("phase %s", phase)
-	}
 }

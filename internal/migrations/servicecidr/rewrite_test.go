@@ -4,22 +4,18 @@ package servicecidr
 
 import (
 	"context"
-	"errors"
-	"net/netip"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/kube/stored"
-	"github.com/replumb/replumb/internal/testing/crash"
 )
 
 // byEtcd has everything but ClusterIP Services move by etcd, that of the API server of these tests.
@@ -166,94 +162,6 @@ func (f *fixture) moved(was, is *corev1.Service) {
 	}
 }
 
-// TestRewrittenIsTheAPIServersOwn: a Service that moved by etcd is one like any other for the API server. It takes changes of it, and when it is deleted
-// gives its address back.
-func TestRewrittenIsTheAPIServersOwn(t *testing.T) {
-	f := setup(t, byEtcd)
-	f.balanced("balanced", "10.96.3.1")
-	f.apply()
-	f.must(f.finish())
-	is := f.get("balanced")
-	if is.Spec.ClusterIP != "172.24.3.1" || f.owner("10.96.3.1") != "" {
-		t.Errorf("it is at %s, and its old address belongs to %q", is.Spec.ClusterIP, f.owner("10.96.3.1"))
-	}
-	is.Spec.Ports[0].Port, is.Finalizers = 8080, nil
-	f.must(server.Update(t.Context(), is))
-	f.must(server.Delete(t.Context(), is))
-	if by := f.owner("172.24.3.1"); by != "" {
-		t.Errorf("its address still belongs to %s", by)
-	}
-}
-
-// doomed is a process that ends right before or right after it writes to etcd.
-type doomed struct {
-	Store
-	after bool
-}
-
-func (d doomed) Rewrite(ctx context.Context, svc *corev1.Service, swaps ...stored.Swap) error {
-	if d.after {
-		return errors.Join(d.Store.Rewrite(ctx, svc, swaps...), crash.ErrKilled)
-	}
-	return crash.ErrKilled
-}
-
-func TestRewriteKilled(t *testing.T) {
-	for name, after := range map[string]bool{"before": false, "after": true} {
-		t.Run(name, func(t *testing.T) {
-			f := setup(t, byEtcd)
-			was := f.balanced("balanced", "10.96.3.1")
-			kill := func(act func() error) {
-				f.job.Tools.Store = doomed{Store: etcdStore{spec: f.job.Spec.Store}, after: after}
-				if err := act(); !errors.Is(err, crash.ErrKilled) {
-					t.Fatalf("the run ended with %v", err)
-				}
-				f.job.Tools.Store = nil
-				f.again()
-			}
-			kill(func() error {
-				_, err := f.job.Apply(t.Context(), f.runner)
-				return err
-			})
-			f.apply()
-			is := f.get("balanced")
-			if is.Spec.ClusterIP != "172.24.3.1" {
-				t.Errorf("it goes on to %s, want the address that was planned", is.Spec.ClusterIP)
-			}
-			f.moved(was, is)
-			kill(f.rollback)
-			f.must(f.rollback())
-			f.sameButAddress(was, f.get("balanced"))
-			f.nothingLeft()
-		})
-	}
-}
-
-func TestRewriteKilledAfterEveryWrite(t *testing.T) {
-	var was *corev1.Service
-	begin := func() *fixture {
-		f := setup(t, byEtcd)
-		f.balanced("balanced", "10.96.3.1")
-		f.unbind("balanced") // the next run begins with an empty cluster
-		was = f.get("balanced")
-		return f
-	}
-	apply := func(f *fixture) error {
-		_, err := f.job.Apply(t.Context(), f.runner)
-		return err
-	}
-	everyWrite(t, 12, begin, apply, func(f *fixture, n int) {
-		if n%2 == 1 {
-			f.apply()
-			f.moved(was, f.get("balanced"))
-		} else if f.again() != nil {
-			f.must(f.rollback())
-			f.sameButAddress(was, f.get("balanced"))
-			f.nothingLeft()
-		}
-	})
-}
-
 // rival changes the Service, or takes its target, right before it is written to etcd.
 type rival struct {
 	Store
@@ -281,87 +189,4 @@ func TestRewriteNeverOverwrites(t *testing.T) {
 	if is := f.get("balanced"); is.Spec.ClusterIP != "172.24.3.1" || is.Spec.Ports[0].Port != 8080 {
 		t.Errorf("it is at %s with port %d", is.Spec.ClusterIP, is.Spec.Ports[0].Port)
 	}
-}
-
-// TestRewriteOfATakenTarget goes to the next address.
-func TestRewriteOfATakenTarget(t *testing.T) {
-	f := setup(t, byEtcd)
-	was := f.balanced("balanced", "10.96.3.1")
-	cut := *f.job.Tools.Cluster
-	steal := func() { f.service("thief", at("172.24.3.1")) }
-	cut.WithWatch = &holdThief{thief: thief{WithWatch: server.WithWatch, steal: steal}, of: "172.24.3.1"}
-	f.through(&cut, func() { f.apply() })
-	is := f.get("balanced")
-	if a := netip.MustParseAddr(is.Spec.ClusterIP); a.String() == "172.24.3.1" || !netip.MustParsePrefix("172.24.0.0/16").Contains(a) {
-		t.Errorf("it is at %s", a)
-	}
-	f.moved(was, is)
-}
-
-// holdThief takes one address the moment it is given back.
-type holdThief struct {
-	thief
-	of string
-}
-
-func (c *holdThief) Delete(ctx context.Context, o client.Object, opts ...client.DeleteOption) error {
-	if _, ok := o.(*networkingv1.IPAddress); ok && o.GetName() == c.of {
-		return c.thief.Delete(ctx, o, opts...)
-	}
-	return c.WithWatch.Delete(ctx, o, opts...)
-}
-
-// TestRewriteIsRefused before anything is written, where etcd is not reached or is not known to be the cluster's.
-func TestRewriteIsRefused(t *testing.T) {
-	for name, tt := range map[string]struct {
-		change func(*v1alpha1.StoreSpec)
-		want   string
-	}{
-		"no etcd there": {func(s *v1alpha1.StoreSpec) { s.Endpoints = []string{"http://127.0.0.1:9"} }, "connection refused"},
-		"other prefix":  {func(s *v1alpha1.StoreSpec) { s.Prefix = "/elsewhere" }, "there is nothing at /elsewhere/services/specs/shop/balanced"},
-		"no Secret": {
-			func(s *v1alpha1.StoreSpec) { s.Endpoints, s.Secret = []string{"https://127.0.0.1:9"}, "etcd" },
-			"secret replumb-system/etcd is not there",
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			f := setup(t, byEtcd, func(m *v1alpha1.Migration) { tt.change(m.Spec.ServiceCIDR.Etcd) })
-			was := f.balanced("balanced", "10.96.3.1")
-			f.blocked("RP1720", tt.want)
-			if is := f.get("balanced"); is.ResourceVersion != was.ResourceVersion {
-				t.Error("it was written")
-			}
-		})
-	}
-	t.Run("encoded otherwise", func(t *testing.T) {
-		f := setup(t, byEtcd)
-		was := f.balanced("balanced", "10.96.3.1")
-		f.job.Tools.Store = refusing{}
-		f.blocked("RP1720", "encrypted at rest")
-		if is := f.get("balanced"); is.ResourceVersion != was.ResourceVersion {
-			t.Error("it was written")
-		}
-	})
-}
-
-// refusing is an etcd in which all is encrypted.
-type refusing struct{ Store }
-
-func (refusing) Check(_ context.Context, all []*corev1.Service) (map[types.NamespacedName]error, error) {
-	_, err := stored.Readdress([]byte("k8s:enc:aescbc:v1:key1:"))
-	return map[types.NamespacedName]error{client.ObjectKeyFromObject(all[0]): err}, nil
-}
-
-// blocked fails unless apply is refused by a finding that says so.
-func (f *fixture) blocked(code, says string) {
-	f.Helper()
-	_, err := f.job.Apply(f.Context(), f.runner)
-	p, examined := f.job.Examine(f.Context())
-	f.must(examined)
-	for _, x := range p.Findings.Blocking() {
-		if x.Code == code && strings.Contains(x.Message, says) && err != nil {
-			return
-		}
-	}
-	f.Errorf("apply ended with %v, want it blocked by %s %q; blocking are %+v", err, code, says, p.Findings.Blocking())
 }

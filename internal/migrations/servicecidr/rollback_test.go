@@ -1,9 +1,8 @@
-//go:build apiserver
+//go:build apiserver && long
 
 package servicecidr
 
 import (
-	"slices"
 	"strings"
 	"testing"
 
@@ -14,73 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
-	"github.com/replumb/replumb/internal/engine"
 )
-
-// oldRange is a range that is not the API server's default one, so that it can be retired here.
-const oldRange = "172.31.0.0/16"
-
-// office is a cluster with a second range and one Service of each kind in it, but for those with node ports: they take a
-// second each.
-func office(t *testing.T) (*fixture, []*corev1.Service) {
-	t.Helper()
-	f := setup(t, func(m *v1alpha1.Migration) { m.Spec.ServiceCIDR.From = []string{oldRange} })
-	f.openRange("old", oldRange)
-	was := []*corev1.Service{
-		f.service("cart", at("172.31.3.7")),
-		f.service("outside", at("172.31.3.8"), withoutSelector),
-		f.service("lb", at("172.31.3.10"), loadBalancer),
-		f.service("headless", at("None")),
-		f.service("elsewhere", at("10.96.3.7")),
-	}
-	f.slice("outside", "192.0.2.7")
-	f.pod("cart-1", "cart", "10.244.0.4")
-	return f, was
-}
-
-func withoutSelector(s *corev1.Service) { s.Spec.Selector = nil }
-
-func nodePort(s *corev1.Service) {
-	s.Spec.Type, s.Spec.ExternalTrafficPolicy = corev1.ServiceTypeNodePort, corev1.ServiceExternalTrafficPolicyLocal
-}
-
-func loadBalancer(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeLoadBalancer }
-
-func (f *fixture) openRange(name, cidr string) {
-	f.Helper()
-	f.must(server.Create(f.Context(), &networkingv1.ServiceCIDR{
-		ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: networkingv1.ServiceCIDRSpec{CIDRs: []string{cidr}},
-	}))
-	f.must(engine.Drive(f.Context(), ownRange{
-		client: f.job.Tools.Client(), name: name, cidr: netipPrefix(cidr), role: v1alpha1.RoleRange,
-	}.add()))
-	// The API server hears that the range is ready by its own watch, after those who asked it. Dry runs look at any one range.
-	first := &corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: "first-of-" + name},
-		Spec: corev1.ServiceSpec{
-			ClusterIP: netipPrefix(cidr).Addr().Next().Next().String(), Ports: []corev1.ServicePort{{Port: 9}},
-		},
-	}
-	f.eventually("an address of "+cidr, func() error { return server.Create(f.Context(), first.DeepCopy()) })
-	f.must(server.Delete(f.Context(), first))
-}
-
-// ranges are the cluster's Service ranges, with a mark on those that belong to a migration or are going.
-func (f *fixture) ranges() string {
-	f.Helper()
-	all := &networkingv1.ServiceCIDRList{}
-	f.must(server.List(f.Context(), all))
-	var out []string
-	for i := range all.Items {
-		text := strings.Join(all.Items[i].Spec.CIDRs, ",")
-		if len(all.Items[i].Labels) > 0 || !all.Items[i].DeletionTimestamp.IsZero() {
-			text += "!"
-		}
-		out = append(out, text)
-	}
-	slices.Sort(out)
-	return strings.Join(out, " ")
-}
 
 // asBefore fails if anything of the cluster is other than it was before the migration.
 func (f *fixture) asBefore(was []*corev1.Service) {

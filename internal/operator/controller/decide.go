@@ -244,7 +244,7 @@ func lossy(s Scene, d Decision, approved migration.Approvals) (Decision, bool) {
 	if d.Act == Rollback || !Lost(m) || slices.Contains(approved.Losses, LossToken(m)) {
 		return Decision{}, false
 	}
-	return stalled(v1alpha1.ReasonLossBudgetExceeded, m.Status.LastError+"\nhint: repair what the probe met with, then: "+
+	return stalled(lossReason(m), m.Status.LastError+"\nhint: repair what the probe met with, then: "+
 		annotate(m, "losses:"+LossToken(m))), true
 }
 

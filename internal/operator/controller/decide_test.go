@@ -58,6 +58,11 @@ func losing(m *v1alpha1.Migration) {
 	says(migration.Stalled, v1alpha1.ReasonLossBudgetExceeded)(m)
 }
 
+func tardy(m *v1alpha1.Migration) {
+	losing(m)
+	says(migration.Stalled, v1alpha1.ReasonLateBudgetExceeded)(m)
+}
+
 func created(seconds int64) func(*v1alpha1.Migration) {
 	return func(m *v1alpha1.Migration) { m.CreationTimestamp = metav1.Unix(seconds, 0) }
 }
@@ -167,6 +172,10 @@ func TestDecide(t *testing.T) {
 			standing: migration.UnderWay, reason: v1alpha1.ReasonApplying,
 		},
 		"after another loss": {m: wish("m", v1alpha1.DesiredApplied, in(v1alpha1.PhaseApplying), losing, approves("losses:0ther")), act: Rest, standing: migration.Stalled, reason: v1alpha1.ReasonLossBudgetExceeded},
+		"after late answers": {
+			m: wish("m", v1alpha1.DesiredApplied, in(v1alpha1.PhaseApplying), tardy), act: Rest, standing: migration.Stalled,
+			reason: v1alpha1.ReasonLateBudgetExceeded, message: "replumb.dev/approve=losses:" + token,
+		},
 		"back after a loss": {
 			m: wish("m", v1alpha1.DesiredRolledBack, in(v1alpha1.PhaseApplying), losing), act: Rollback, standing: migration.UnderWay, reason: v1alpha1.ReasonRollingBack,
 		},

@@ -26,10 +26,20 @@ func arrived(m *v1alpha1.Migration) bool {
 	return c != nil && c.Status == metav1.ConditionTrue && c.ObservedGeneration == m.Generation
 }
 
-// Lost reports whether a Migration was stopped by its loss budget, and no one has looked at that.
+// Lost reports whether a Migration was stopped by its budget of losses or of late answers, and no one has looked at that.
 func Lost(m *v1alpha1.Migration) bool {
 	c := meta.FindStatusCondition(m.Status.Conditions, v1alpha1.ConditionStalled)
-	return c != nil && c.Status == metav1.ConditionTrue && c.Reason == v1alpha1.ReasonLossBudgetExceeded
+	return c != nil && c.Status == metav1.ConditionTrue &&
+		(c.Reason == v1alpha1.ReasonLossBudgetExceeded || c.Reason == v1alpha1.ReasonLateBudgetExceeded)
+}
+
+// lossReason is why a Migration was stopped that is Lost.
+func lossReason(m *v1alpha1.Migration) string {
+	c := meta.FindStatusCondition(m.Status.Conditions, v1alpha1.ConditionStalled)
+	if c != nil && c.Reason == v1alpha1.ReasonLateBudgetExceeded {
+		return c.Reason
+	}
+	return v1alpha1.ReasonLossBudgetExceeded
 }
 
 // midway reports whether a run has begun that did not get to its end: others would work on what is half done.

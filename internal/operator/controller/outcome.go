@@ -48,8 +48,7 @@ type Verdict struct {
 
 // Ended reports whether a run ended only since it was asked to, or since others may be at work: that says nothing of the Migration.
 func Ended(err error) bool {
-	var loss *lossguard.LossError
-	if errors.As(err, &loss) {
+	if errors.As(err, new(*lossguard.LossError)) || errors.As(err, new(*lossguard.NotMeasuredError)) {
 		return false
 	}
 	return errors.Is(err, engine.ErrPaused) || errors.Is(err, engine.ErrInterrupted) || engine.Revoked(err)
@@ -69,7 +68,11 @@ func Judge(err error, failures int) Verdict {
 	if failures < patience {
 		return Verdict{migration.UnderWay, v1alpha1.ReasonRetrying, message, pause}
 	}
-	return Verdict{migration.Stalled, v1alpha1.ReasonFailed, fmt.Sprintf("%d runs in a row have failed: %s", failures, message), pause}
+	reason := v1alpha1.ReasonFailed
+	if errors.As(err, new(*lossguard.NotMeasuredError)) {
+		reason = v1alpha1.ReasonNotMeasured
+	}
+	return Verdict{migration.Stalled, reason, fmt.Sprintf("%d runs in a row have failed: %s", failures, message), pause}
 }
 
 // backoff is the pause after some failures in a row.
@@ -99,7 +102,7 @@ func refusal(err error) string {
 	)
 	switch {
 	case errors.As(err, &loss):
-		return v1alpha1.ReasonLossBudgetExceeded
+		return loss.Stalls()
 	case errors.As(err, &blocked), errors.As(err, &denied):
 		return v1alpha1.ReasonBlocked
 	case errors.As(err, &foreign):

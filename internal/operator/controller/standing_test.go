@@ -3,6 +3,7 @@ package controller
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -134,16 +135,39 @@ func TestBackoff(t *testing.T) {
 	}
 }
 
+// TestNotMeasured: agents that cannot measure are tried again, and named as that when it goes on; late answers are not, nor is a loss.
+func TestNotMeasured(t *testing.T) {
+	busy := &lossguard.NotMeasuredError{Agents: []string{"node a"}}
+	for name, tt := range map[string]struct {
+		err      error
+		failures int
+		standing migration.Standing
+		reason   string
+	}{
+		"not measured":       {busy, 1, migration.UnderWay, v1alpha1.ReasonRetrying},
+		"not measured still": {busy, patience, migration.Stalled, v1alpha1.ReasonNotMeasured},
+		"late":               {&lossguard.LossError{Late: 3}, 1, migration.Stalled, v1alpha1.ReasonLateBudgetExceeded},
+		"lost":               {&lossguard.LossError{Failed: 3}, 1, migration.Stalled, v1alpha1.ReasonLossBudgetExceeded},
+	} {
+		if got := Judge(tt.err, tt.failures); got.Standing != tt.standing || got.Reason != tt.reason || !strings.Contains(got.Message, "hint: ") {
+			t.Errorf("%s: %+v", name, got)
+		}
+	}
+}
+
 // TestEnded: that a run was asked to end says nothing of the Migration; that it lost requests does, though that ends it in the same way.
 func TestEnded(t *testing.T) {
 	for name, tt := range map[string]struct {
 		err  error
 		want bool
 	}{
-		"asked":       {fmt.Errorf("%w: %w", engine.ErrInterrupted, engine.ErrSuperseded), true},
-		"paused":      {engine.ErrPaused, true},
-		"lock lost":   {&lease.LostError{Why: errors.New("taken")}, true},
-		"loss":        {fmt.Errorf("%w: %w", engine.ErrInterrupted, &lossguard.LossError{}), false},
+		"asked":     {fmt.Errorf("%w: %w", engine.ErrInterrupted, engine.ErrSuperseded), true},
+		"paused":    {engine.ErrPaused, true},
+		"lock lost": {&lease.LostError{Why: errors.New("taken")}, true},
+		"loss":      {fmt.Errorf("%w: %w", engine.ErrInterrupted, &lossguard.LossError{}), false},
+		"not measured": {
+			fmt.Errorf("%w: %w", engine.ErrInterrupted, &lossguard.NotMeasuredError{Agents: []string{"node a"}}), false,
+		},
 		"any failure": {errors.New("x"), false},
 	} {
 		if got := Ended(tt.err); got != tt.want {

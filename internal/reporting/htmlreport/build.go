@@ -72,13 +72,15 @@ func (d *Document) describe(m *v1alpha1.Migration) {
 func (d *Document) requests(m *v1alpha1.Migration) *Requests {
 	all := &Requests{}
 	if p := m.Status.Proof; len(d.Probes) == 0 && p != nil {
-		all.Sent, all.Failed = p.Sent, p.Failed
+		all.Sent, all.Failed, all.Late, all.NotMeasured = p.Sent, p.Failed, p.Late, p.NotMeasured
 	}
 	sampled := map[string]bool{}
 	for _, p := range d.Probes {
 		sampled[p.Name] = true
 		all.Sent += p.Sent
 		all.Failed += p.Failed
+		all.Late += p.Late
+		all.NotMeasured += p.NotMeasured
 	}
 	other := int64(0)
 	for _, l := range d.Losses {
@@ -91,7 +93,7 @@ func (d *Document) requests(m *v1alpha1.Migration) *Requests {
 	}
 	all.Sent += other
 	all.Failed += other
-	if all.Sent == 0 {
+	if all.Sent+all.NotMeasured == 0 {
 		return nil
 	}
 	return all

@@ -3,12 +3,16 @@
 package htmlreport
 
 import (
+	"fmt"
 	"slices"
 	"time"
+
+	"github.com/dustin/go-humanize"
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/reporting/journal"
+	"github.com/replumb/replumb/internal/verify/probe"
 )
 
 // Document is the report of one migration.
@@ -61,8 +65,25 @@ const (
 type Requests struct {
 	Sent   int64 `json:"sent"`
 	Failed int64 `json:"failed"`
+	// Late answers are among those that did not fail. NotMeasured are further requests, of which nothing is known.
+	Late        int64 `json:"late"`
+	NotMeasured int64 `json:"notMeasured"`
 	// Unlisted are those of Failed that are in no entry of Losses.
 	Unlisted int64 `json:"unlisted,omitempty"`
+}
+
+// Known reports whether enough was measured for anything to be said of what was lost.
+func (r *Requests) Known() bool { return probe.Measured(int(r.Sent), int(r.NotMeasured)) == nil }
+
+// beside says what is neither lost nor as it should be; nothing, if there is none.
+func (r *Requests) beside() (text string) {
+	if r.Late > 0 {
+		text += fmt.Sprintf(", %s answered late", humanize.Comma(r.Late))
+	}
+	if r.NotMeasured > 0 {
+		text += fmt.Sprintf(", %s more not measured", humanize.Comma(r.NotMeasured))
+	}
+	return text
 }
 
 // Outcome is how a run or a part of one ended.
@@ -120,9 +141,12 @@ type Probe struct {
 	Name   string `json:"name"`
 	Sent   int64  `json:"sent"`
 	Failed int64  `json:"failed"`
-	P50    int64  `json:"p50"`
-	P99    int64  `json:"p99"`
-	Max    int64  `json:"max"`
+	// Late and NotMeasured are those of Requests.
+	Late        int64 `json:"late"`
+	NotMeasured int64 `json:"notMeasured"`
+	P50         int64 `json:"p50"`
+	P99         int64 `json:"p99"`
+	Max         int64 `json:"max"`
 	// Samples, oldest first.
 	Samples []Point `json:"samples"`
 }
@@ -136,8 +160,11 @@ type Point struct {
 	End    int64 `json:"end"`
 	Sent   int64 `json:"sent"`
 	Failed int64 `json:"failed"`
-	P50    int64 `json:"p50"`
-	P99    int64 `json:"p99"`
+	// Late and NotMeasured are those of Requests.
+	Late        int64 `json:"late,omitempty"`
+	NotMeasured int64 `json:"notMeasured,omitempty"`
+	P50         int64 `json:"p50"`
+	P99         int64 `json:"p99"`
 }
 
 // Loss is a stretch in which one node's requests of one probe failed.

@@ -116,7 +116,7 @@ func (p page) Tone() string {
 	switch {
 	case p.Requests != nil && p.Requests.Failed > 0, len(p.Losses) > 0, p.Problem != "":
 		return "bad"
-	case p.Requests != nil:
+	case p.Requests != nil && p.Requests.Known():
 		return "good"
 	}
 	return "neutral"

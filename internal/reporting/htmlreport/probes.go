@@ -25,18 +25,23 @@ func probes(samples []journal.Sample, losses []Loss) []Probe {
 		s := sums[name]
 		failed := max(s.Failed, lost[name])
 		out = append(out, Probe{
-			Name: name, Sent: max(s.Sent, failed), Failed: failed, P50: s.P50, P99: s.P99, Max: s.Max, Samples: points[name],
+			Name: name, Sent: max(s.Sent, failed), Failed: failed, Late: s.Late, NotMeasured: s.NotMeasured,
+			P50: s.P50, P99: s.P99, Max: s.Max, Samples: points[name],
 		})
 	}
 	return out
 }
 
 func point(s journal.Sample) Point {
-	return Point{Start: s.Start, End: s.End, Sent: s.Sent, Failed: s.Failed, P50: s.P50, P99: s.P99}
+	return Point{
+		Start: s.Start, End: s.End, Sent: s.Sent, Failed: s.Failed, Late: s.Late, NotMeasured: s.NotMeasured, P50: s.P50, P99: s.P99,
+	}
 }
 
 func sample(p Point) journal.Sample {
-	return journal.Sample{Start: p.Start, End: p.End, Sent: p.Sent, Failed: p.Failed, P50: p.P50, P99: p.P99}
+	return journal.Sample{
+		Start: p.Start, End: p.End, Sent: p.Sent, Failed: p.Failed, Late: p.Late, NotMeasured: p.NotMeasured, P50: p.P50, P99: p.P99,
+	}
 }
 
 // coarse puts points together that begin within the same so many seconds, in order.

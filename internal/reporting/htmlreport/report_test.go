@@ -6,11 +6,13 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"flag"
+	"fmt"
 	"os"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/dustin/go-humanize"
 	"golang.org/x/net/html"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -277,6 +279,35 @@ func TestTook(t *testing.T) {
 	for seconds, want := range map[float64]string{0.34: "340 ms", 4.21: "4.2 s", 61: "61 s", 700: "12 min", 11100: "3 h 5 min", 7200: "2 h", 360000: "100 h"} {
 		if got := htmlreport.Took(seconds); got != want {
 			t.Errorf("%v s: %q, want %q", seconds, got, want)
+		}
+	}
+}
+
+// TestLateIsNoLoss: the report tells late answers and what was not measured from losses, in the journal's samples and in the status.
+func TestLateIsNoLoss(t *testing.T) {
+	sampled := example(20, false)
+	for i := range sampled.History.Samples {
+		sampled.History.Samples[i].Late, sampled.History.Samples[i].NotMeasured = 1, 2
+	}
+	n := int64(len(sampled.History.Samples))
+	counted := example(20, false)
+	counted.History = &journal.History{}
+	counted.Migration.Status.Proof = &v1alpha1.ProofStatus{Sent: 1000, Late: n, NotMeasured: 2 * n}
+	for name, in := range map[string]htmlreport.Input{"samples": sampled, "the status": counted} {
+		d := htmlreport.Build(in)
+		if d.Requests.Failed != 0 || d.Requests.Late != n || d.Requests.NotMeasured != 2*n || d.Requests.Known() {
+			t.Errorf("%s: %+v", name, d.Requests)
+		}
+		want := fmt.Sprintf(", %s answered late, %s more not measured", humanize.Comma(n), humanize.Comma(2*n))
+		if !strings.HasSuffix(d.Summary, want) {
+			t.Errorf("%s: %s", name, d.Summary)
+		}
+		var page strings.Builder
+		if err := d.HTML(&page); err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(page.String(), "nothing can be said of what was lost") || strings.Contains(page.String(), "No request failed") {
+			t.Errorf("%s: the page says that nothing was lost", name)
 		}
 	}
 }

@@ -38,6 +38,9 @@ type Sample struct {
 	End    int64 `json:"e"`
 	Sent   int64 `json:"q"`
 	Failed int64 `json:"f,omitempty"`
+	// Late answers are among those that did not fail. NotMeasured requests are further ones, of which nothing is known.
+	Late        int64 `json:"l,omitempty"`
+	NotMeasured int64 `json:"n,omitempty"`
 	// P50, P99 and Max of the successes, in microseconds. Of stretches that were put together, P50 is the mean, by requests,
 	// and P99 that of the worst.
 	P50 int64 `json:"m,omitempty"`

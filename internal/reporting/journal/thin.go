@@ -80,7 +80,8 @@ func Merge(a, b Sample) Sample {
 	}
 	out := Sample{
 		Probe: a.Probe, Start: min(a.Start, b.Start), End: max(a.End, b.End),
-		Sent: a.Sent + b.Sent, Failed: a.Failed + b.Failed, P99: max(a.P99, b.P99), Max: max(a.Max, b.Max),
+		Sent: a.Sent + b.Sent, Failed: a.Failed + b.Failed,
+		Late: a.Late + b.Late, NotMeasured: a.NotMeasured + b.NotMeasured, P99: max(a.P99, b.P99), Max: max(a.Max, b.Max),
 	}
 	good, goodB := a.Sent-a.Failed, b.Sent-b.Failed
 	if good+goodB > 0 {

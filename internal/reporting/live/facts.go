@@ -6,8 +6,10 @@ import (
 	"time"
 
 	"github.com/dustin/go-humanize"
+	"github.com/dustin/go-humanize/english"
 
 	"github.com/replumb/replumb/internal/verify/lossguard"
+	"github.com/replumb/replumb/internal/verify/probe"
 )
 
 // Tone is whether a fact is good news.
@@ -154,9 +156,18 @@ func (v View) proof() Fact {
 	if p.Failed > 0 {
 		lost, tone = humanize.Comma(p.Failed), Bad
 	}
+	if unmeasured := probe.Measured(int(p.Sent), int(p.NotMeasured)) != nil; unmeasured && p.Failed == 0 {
+		lost, tone = "not known", Attention
+	}
 	text := fmt.Sprintf("%s of %s requests, from %d nodes", lost, humanize.Comma(p.Sent), p.Nodes)
+	if p.Late > 0 {
+		text += fmt.Sprintf("; %s late", humanize.Comma(p.Late))
+	}
+	if p.NotMeasured > 0 {
+		text += fmt.Sprintf("; %s not measured", humanize.Comma(p.NotMeasured))
+	}
 	if len(p.Silent) > 0 {
-		text += fmt.Sprintf("; %d nodes are not probed", len(p.Silent))
+		text += "; " + english.Plural(len(p.Silent), "node is", "nodes are") + " not probed, or not measured"
 	}
 	return Fact{labelLost, text, tone}
 }

@@ -276,3 +276,25 @@ func TestScreen(t *testing.T) {
 		t.Errorf("drawn: %q", w.String())
 	}
 }
+
+// TestProofTellsApart: late answers and what was not measured are neither lost nor nothing.
+func TestProofTellsApart(t *testing.T) {
+	for _, tt := range []struct {
+		proof v1alpha1.ProofStatus
+		want  Fact
+	}{
+		{v1alpha1.ProofStatus{Nodes: 3, Sent: 2000, Late: 7, NotMeasured: 1}, Fact{
+			labelLost, "nothing of 2,000 requests, from 3 nodes; 7 late; 1 not measured", Good,
+		}},
+		{v1alpha1.ProofStatus{Nodes: 2, Sent: 2000, NotMeasured: 9, Silent: []string{"a"}}, Fact{
+			labelLost, "not known of 2,000 requests, from 2 nodes; 9 not measured; 1 node is not probed, or not measured", Attention,
+		}},
+		{v1alpha1.ProofStatus{Nodes: 3, Sent: 2000, Failed: 2, NotMeasured: 9}, Fact{
+			labelLost, "2 of 2,000 requests, from 3 nodes; 9 not measured", Bad,
+		}},
+	} {
+		if got := (View{Proof: &tt.proof}).proof(); got != tt.want {
+			t.Errorf("%+v, want %+v", got, tt.want)
+		}
+	}
+}

@@ -62,7 +62,7 @@ func New(look Look) *Metrics {
 	m := &Metrics{
 		registry: prometheus.NewRegistry(),
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "replumb_probe_requests_total", Help: "Requests of probes, over all nodes, by result: ok or failed.",
+			Name: "replumb_probe_requests_total", Help: "Requests of probes, over all nodes, by result: ok, late (answered, after more than a second or a second question to a name server), failed, or not-measured (nothing is known of it).",
 		}, []string{"migration", "probe", "result"}),
 		barriers: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "replumb_barrier_wait_seconds", Help: "How long it took until every node was proven to know a batch.", Buckets: long,
@@ -164,8 +164,11 @@ func (r *Run) Sample(s journal.Sample) {
 	if !r.probes[name] {
 		name = otherProbes
 	}
-	r.of.requests.WithLabelValues(r.migration, name, "ok").Add(float64(max(0, s.Sent-s.Failed)))
-	r.of.requests.WithLabelValues(r.migration, name, "failed").Add(float64(max(0, s.Failed)))
+	for result, n := range map[string]int64{
+		"ok": s.Sent - s.Failed - s.Late, "late": s.Late, "failed": s.Failed, "not-measured": s.NotMeasured,
+	} {
+		r.of.requests.WithLabelValues(r.migration, name, result).Add(float64(max(0, n)))
+	}
 }
 
 // Server answers scrapes.

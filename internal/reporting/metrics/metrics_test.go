@@ -91,7 +91,7 @@ func TestScrape(t *testing.T) {
 	} {
 		r.Event(e)
 	}
-	r.Sample(journal.Sample{Probe: "host/name", Sent: 50, Failed: 2})
+	r.Sample(journal.Sample{Probe: "host/name", Sent: 50, Failed: 2, Late: 3, NotMeasured: 4})
 	r.Sample(journal.Sample{Probe: "host/name", Sent: 50})
 	has(
 		t,
@@ -102,8 +102,10 @@ func TestScrape(t *testing.T) {
 		`replumb_barrier_wait_seconds_sum{migration="m"} 1.5`,
 		`replumb_step_duration_seconds_count{migration="m",phase="move"} 2`,
 		`replumb_step_duration_seconds_bucket{migration="m",phase="move",le="0.5"} 1`,
-		`replumb_probe_requests_total{migration="m",probe="host/name",result="ok"} 98`,
+		`replumb_probe_requests_total{migration="m",probe="host/name",result="ok"} 95`,
 		`replumb_probe_requests_total{migration="m",probe="host/name",result="failed"} 2`,
+		`replumb_probe_requests_total{migration="m",probe="host/name",result="late"} 3`,
+		`replumb_probe_requests_total{migration="m",probe="host/name",result="not-measured"} 4`,
 		`replumb_services{migration="m",state="waiting"} 6`,
 		`replumb_services{migration="m",state="moved"} 4`,
 		`replumb_services{migration="m",state="bridged"} 5`,

@@ -20,8 +20,9 @@ type Probes struct {
 	begin time.Time
 	lossy map[string]*openLoss
 
-	sent, failed int
-	second       int64
+	sent, failed, late, notMeasured int
+
+	second int64
 }
 
 // openLoss is a loss that is not over yet.
@@ -52,8 +53,9 @@ func (p *Probes) Window(w probe.Window) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.sent, p.failed = p.sent+w.Sent, p.failed+w.Failed
+	p.late, p.notMeasured = p.late+w.Late, p.notMeasured+w.NotMeasured
 	for _, stall := range w.Stalls {
-		p.tell(stall.StartTime(), w.Target, "nothing answered for "+short(stall.Duration())+ownLateness(stall.LateBy()))
+		p.tell(stall.StartTime(), w.Target, "nothing answered for "+short(stall.Duration())+ownDelay(stall.BehindFor()))
 	}
 	loss := p.lossy[w.Target]
 	switch {
@@ -67,8 +69,19 @@ func (p *Probes) Window(w probe.Window) {
 	if p.line != nil && w.Start > p.second {
 		p.second = w.Start
 		since := time.Since(p.begin).Round(time.Second)
-		p.line.draw(fmt.Sprintf("%s: %d sent, %d failed; Ctrl-C ends it", since, p.sent, p.failed))
+		p.line.draw(fmt.Sprintf("%s: %d sent, %d failed%s; Ctrl-C ends it", since, p.sent, p.failed, p.beside()))
 	}
+}
+
+// beside counts what is neither lost nor as it should be; nothing, if there is none.
+func (p *Probes) beside() (text string) {
+	if p.late > 0 {
+		text += fmt.Sprintf(", %d late", p.late)
+	}
+	if p.notMeasured > 0 {
+		text += fmt.Sprintf(", %d not measured", p.notMeasured)
+	}
+	return text
 }
 
 // Close takes the progress away.
@@ -104,12 +117,12 @@ func short(d time.Duration) string {
 	return d.Round(time.Millisecond).String()
 }
 
-// ownLateness says how much of something may be the fault of this machine, if it is much.
-func ownLateness(late time.Duration) string {
-	if late == 0 {
+// ownDelay says how much of something may be the fault of this machine, if it is much.
+func ownDelay(behind time.Duration) string {
+	if behind == 0 {
 		return ""
 	}
-	return ", while this machine itself was late for " + short(late)
+	return ", while this machine itself was behind for " + short(behind)
 }
 
 // shownStretches bounds how many losses, and how many stalls, are printed of a target; JSON has more.
@@ -117,10 +130,10 @@ const shownStretches = 20
 
 // ProbeSummary shows what probing has come to.
 func ProbeSummary(w io.Writer, s probe.Summary) error {
-	rows := [][]string{{"TARGET", "SENT", "FAILED", "P50", "P90", "P99", "MAX", "LONGEST GAP", "LONGEST STALL"}}
+	rows := [][]string{{"TARGET", "SENT", "FAILED", "LATE", "NOT MEASURED", "P50", "P90", "P99", "MAX", "LONGEST GAP", "LONGEST STALL"}}
 	for _, t := range s.Targets {
 		rows = append(rows, []string{
-			t.Target, strconv.Itoa(t.Sent), strconv.Itoa(t.Failed),
+			t.Target, strconv.Itoa(t.Sent), strconv.Itoa(t.Failed), strconv.Itoa(t.Late), strconv.Itoa(t.NotMeasured),
 			latency(t, t.P50), latency(t, t.P90), latency(t, t.P99), latency(t, t.Max),
 			short(t.LongestGap.Duration()), none(t.LongestStall),
 		})
@@ -152,7 +165,7 @@ func probeStalls(w io.Writer, t probe.TargetSummary) {
 		fmt.Fprintf(w, "\nstalled: %s\n", t.Target)
 	}
 	for _, l := range shown {
-		fmt.Fprintf(w, "  from %s for %s%s\n", clock(l.Start), short(l.Length.Duration()), ownLateness(l.Late.Duration()))
+		fmt.Fprintf(w, "  from %s for %s%s\n", clock(l.Start), short(l.Length.Duration()), ownDelay(l.Behind.Duration()))
 	}
 	if more := len(t.Stalls) - len(shown) + t.MoreStalls; more > 0 {
 		fmt.Fprintf(w, "  %d more times\n", more)

@@ -28,14 +28,14 @@ func TestProbesTellsWhereLossesBeginAndEnd(t *testing.T) {
 	p.Failure("tcp://a:1", at(6100), refused)
 	p.Window(window(5, 5, 0)) // the second before that of the failure
 	stalled := window(6, 4, 1)
-	stalled.Stalls = []probe.Stall{{Start: at(6100).UnixMicro(), Length: 120_000, Late: 90_000}}
+	stalled.Stalls = []probe.Stall{{Start: at(6100).UnixMicro(), Length: 120_000, Behind: 90_000}}
 	p.Window(stalled)
 	p.Close()
 	clock := func(ms int) string { return at(ms).Format("15:04:05.000") }
 	want := clock(1800) + " tcp://a:1: lost: connect-refused: dial: no\n" +
 		clock(4000) + " tcp://a:1: answers again; 3 failed within 300ms\n" +
 		clock(6100) + " tcp://a:1: lost: connect-refused: dial: no\n" +
-		clock(6100) + " tcp://a:1: nothing answered for 120ms, while this machine itself was late for 90ms\n"
+		clock(6100) + " tcp://a:1: nothing answered for 120ms, while this machine itself was behind for 90ms\n"
 	if out.String() != want {
 		t.Errorf("printed\n%s\nwant\n%s", out.String(), want)
 	}
@@ -47,6 +47,10 @@ func TestProbesDrawsOnATerminal(t *testing.T) {
 	p.Window(probe.Window{Target: "a", Start: 1, Sent: 10, OK: 10})
 	p.Window(probe.Window{Target: "a", Start: 2, Sent: 10, OK: 10})
 	if _, line := screen(out.String()); line != "0s: 20 sent, 0 failed; Ctrl-C ends it" {
+		t.Errorf("line = %q", line)
+	}
+	p.Window(probe.Window{Target: "a", Start: 3, Sent: 8, OK: 8, Late: 3, NotMeasured: 2})
+	if _, line := screen(out.String()); line != "0s: 28 sent, 0 failed, 3 late, 2 not measured; Ctrl-C ends it" {
 		t.Errorf("line = %q", line)
 	}
 	p.Failure("a", time.Now(), &probe.Failure{Class: probe.Timeout, Err: errors.New("no")})
@@ -63,7 +67,7 @@ func TestProbeSummary(t *testing.T) {
 		Start: start, End: start.Add(time.Second), Failed: 2, Error: "dial: no", Errors: map[probe.Class]int{probe.Reset: 2},
 	}
 	summary := probe.Summary{Targets: []probe.TargetSummary{
-		{Target: "http://a/", Sent: 9, OK: 9, P50: 1.26, P90: 2, P99: 3, Max: 4, LongestGap: 100.4},
+		{Target: "http://a/", Sent: 9, OK: 9, Late: 1, NotMeasured: 2, P50: 1.26, P90: 2, P99: 3, Max: 4, LongestGap: 100.4},
 		{
 			Target: "tcp://b:1", Sent: 50, Failed: 50, LongestGap: 12_345, LongestStall: 60,
 			Losses: make([]probe.LossSummary, shownStretches+1), MoreLosses: 3,
@@ -81,9 +85,9 @@ func TestProbeSummary(t *testing.T) {
 	one := "\nlost: tcp://b:1\n  from " + from + " to " + start.Add(time.Second).
 		Format("15:04:05.000") +
 		", 2 requests: reset 2\n  dial: no\n"
-	want := "TARGET     SENT  FAILED  P50    P90    P99    MAX    LONGEST GAP  LONGEST STALL\n" +
-		"http://a/  9     0       1.3ms  2.0ms  3.0ms  4.0ms  100ms        -\n" +
-		"tcp://b:1  50    50      -      -      -      -      12.3s        60ms\n" +
+	want := "TARGET     SENT  FAILED  LATE  NOT MEASURED  P50    P90    P99    MAX    LONGEST GAP  LONGEST STALL\n" +
+		"http://a/  9     0       1     2             1.3ms  2.0ms  3.0ms  4.0ms  100ms        -\n" +
+		"tcp://b:1  50    50      0     0             -      -      -      -      12.3s        60ms\n" +
 		strings.Repeat(one, shownStretches) + "\nlost: tcp://b:1\n  4 more times\n" +
 		"\nstalled: tcp://b:1\n  from " + from + " for 60ms\n"
 	if out.String() != want {

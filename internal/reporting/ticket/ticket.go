@@ -40,9 +40,11 @@ type Ticket struct {
 	Waits time.Duration
 	// Windows are the maintenance windows, in words; none means at any time.
 	Windows []string
-	// Budget is how many failed requests are tolerated, and Proven whether agents count them.
-	Budget int
-	Proven bool
+	// Budget is how many failed requests are tolerated, LateBudget how many late answers, any number if it is nil. Proven is whether agents
+	// count them.
+	Budget     int
+	LateBudget *int
+	Proven     bool
 	// WayBack is how to return after the point of no return.
 	WayBack string
 }
@@ -157,8 +159,12 @@ func (t *Ticket) risks(w io.Writer) {
 		fmt.Fprint(w, "\nNo agents run: nothing is probed meanwhile, and losses would not be seen.\n")
 		return
 	}
-	fmt.Fprintf(w, "\nAgents probe from every node meanwhile. The run stops by itself once more than %s failed.\n",
-		english.Plural(t.Budget, "request has", "requests have"))
+	late := ""
+	if t.LateBudget != nil {
+		late = fmt.Sprintf(", or more than %s late", english.Plural(*t.LateBudget, "answer was", "answers were"))
+	}
+	fmt.Fprintf(w, "\nAgents probe from every node meanwhile. The run stops by itself once more than %s failed%s.\n",
+		english.Plural(t.Budget, "request has", "requests have"), late)
 }
 
 func (t *Ticket) findings(w io.Writer, open findings.Findings) {

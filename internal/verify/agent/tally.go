@@ -47,7 +47,7 @@ type tally struct {
 
 // second is what happened to the requests that were due in one.
 type second struct {
-	ok int
+	ok, late, notMeasured int
 	// seen failures were reported when they were seen, windowed ones by a window. Of the former, forgiven ones are no losses.
 	seen, windowed, forgiven int
 	first, last              time.Time
@@ -59,8 +59,9 @@ func (s *second) failed() int { return max(s.seen, s.windowed) - s.forgiven }
 
 // sums are counts up to some second.
 type sums struct {
-	sent, failed int64
-	losses       []v1alpha1.LossWindow
+	sent, failed, late, notMeasured int64
+
+	losses []v1alpha1.LossWindow
 	// lossy is the latest second with a loss.
 	lossy int64
 }
@@ -69,6 +70,8 @@ func (s *sums) add(start int64, of *second) {
 	failed := of.failed()
 	s.sent += int64(of.ok + failed)
 	s.failed += int64(failed)
+	s.late += int64(of.late)
+	s.notMeasured += int64(of.notMeasured)
 	if failed <= 0 {
 		return
 	}
@@ -143,11 +146,16 @@ func (a *asking) failed(scheduled time.Time, failure *probe.Failure, now time.Ti
 	defer a.tally.mu.Unlock()
 	s := a.tally.at(scheduled.Unix())
 	s.seen++
-	if a.forgive && !now.Before(a.takenAt) && scheduled.After(a.takenAt.Add(-lag)) {
+	if !now.Before(a.takenAt) && a.forgives(scheduled) {
 		s.forgiven++
 		return
 	}
 	s.blame(scheduled, scheduled, failure.Error())
+}
+
+// forgives reports whether nothing was bound to answer a request any more when it was due.
+func (a *asking) forgives(scheduled time.Time) bool {
+	return a.forgive && scheduled.After(a.takenAt.Add(-lag))
 }
 
 // blame notes between when requests failed, and why the first of them did.
@@ -167,6 +175,10 @@ func (a *asking) window(w probe.Window) {
 	s := a.tally.at(w.Start)
 	s.ok += w.OK
 	s.windowed += w.Failed
+	s.notMeasured += w.NotMeasured
+	if !a.forgives(w.EndTime()) {
+		s.late += w.Late
+	}
 	if s.windowed > s.seen {
 		s.blame(time.UnixMicro(w.FirstFailure), time.UnixMicro(w.LastFailure), w.Example)
 	}
@@ -209,6 +221,8 @@ func (t *tally) draw() (v1alpha1.ProbeReport, error) {
 		if start >= stretch.Start && start < stretch.End {
 			stretch.Sent += s.ok + s.failed()
 			stretch.Failed += s.failed()
+			stretch.Late += s.late
+			stretch.NotMeasured += s.notMeasured
 			latencies = append(latencies, s.latencies...)
 		}
 	}
@@ -223,7 +237,8 @@ func (t *tally) draw() (v1alpha1.ProbeReport, error) {
 	}
 	t.draft = t.draft[max(0, len(t.draft)-most):]
 	report := t.report
-	report.Sent, report.Failed, report.Losses, report.Recent = total.sent, total.failed, total.losses, slices.Clone(t.draft)
+	report.Sent, report.Failed, report.Late, report.NotMeasured = total.sent, total.failed, total.late, total.notMeasured
+	report.Losses, report.Recent = total.losses, slices.Clone(t.draft)
 	return report, nil
 }
 

@@ -86,7 +86,7 @@ func (c *AgentConfig) Keep(k *migration.Keeper, lenient bool) *migration.Keeper 
 	}
 	w := c.follower()
 	w.Migration, w.Budget, w.Patience, w.Now, w.Lenient = c.Migration, c.Spec.Budget, c.Wait(), c.Now, lenient
-	w.Observer, w.Status = c.observer, k.Status
+	w.LateBudget, w.Observer, w.Status = c.Spec.LateBudget, c.observer, k.Status
 	k.Guard = w
 	return k
 }

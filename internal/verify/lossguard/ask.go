@@ -23,6 +23,8 @@ func (t *Tally) Unsettled(agents []Agent) []string {
 			all = append(all, fmt.Sprintf("node %s has not reported from the network of %ss", a.Node, strings.ToLower(string(a.Origin))))
 		case s.problem != "":
 			all = append(all, fmt.Sprintf("node %s: %s", a.Node, s.problem))
+		case !s.measuring.well():
+			all = append(all, t.Unmeasuring([]Agent{a})...)
 		case !s.armed && s.disquiet == "":
 			all = append(all, fmt.Sprintf("node %s has just begun to probe", a.Node))
 		case !s.armed:
@@ -32,13 +34,13 @@ func (t *Tally) Unsettled(agents []Agent) []string {
 	return all
 }
 
-// Unheard names those of the agents that have not reported since a time, or only that they cannot see what they should.
+// Unheard names those of the agents that have not reported since a time, or only what they could not see or measure as they should.
 func (t *Tally) Unheard(since time.Time, agents []Agent) []string {
 	var all []string
 	for _, a := range agents {
 		heard := false
 		for k, s := range t.agents {
-			heard = heard || k.Agent == a && s.well.After(since)
+			heard = heard || k.Agent == a && s.well.After(since) && s.measuring.able.After(since)
 		}
 		if !heard {
 			all = append(all, fmt.Sprintf("node %s is to report from the network of %ss", a.Node, strings.ToLower(string(a.Origin))))

@@ -14,7 +14,19 @@ type counterKey struct {
 }
 
 // counter is how far a probe was counted.
-type counter struct{ sent, failed int64 }
+type counter struct{ sent, failed, late, notMeasured int64 }
+
+func counterOf(p *v1alpha1.ProbeReport) counter {
+	return counter{sent: p.Sent, failed: p.Failed, late: p.Late, notMeasured: p.NotMeasured}
+}
+
+// since is what was added to an earlier one.
+func (c counter) since(was counter) counter {
+	return counter{
+		sent: max(0, c.sent-was.sent), failed: c.failed - was.failed, late: max(0, c.late-was.late),
+		notMeasured: max(0, c.notMeasured-was.notMeasured),
+	}
+}
 
 // connectKey is a connection that failed.
 type connectKey struct{ node, service, address string }
@@ -22,34 +34,31 @@ type connectKey struct{ node, service, address string }
 // count adds what is new of a probe, and returns its latest loss if that is new.
 func (t *Tally) count(node string, p *v1alpha1.ProbeReport) *v1alpha1.Loss {
 	key := counterKey{speaker{Agent{node, p.Origin}, p.Instance}, p.Name}
-	c := t.counters[key]
 	a := t.agents[key.speaker]
-	armed := a != nil && a.armed
-	switch {
-	case c == nil:
-		c = &counter{}
-		t.counters[key] = c
-		if a == nil || a.began.Equal(a.heard) { // it counted before we came
-			c.sent, c.failed = p.Sent, p.Failed
-		}
-	case !armed:
-		if a != nil && p.Failed > c.failed {
-			a.failing = true
-		}
-		c.sent, c.failed = p.Sent, p.Failed
+	now := counterOf(p)
+	was, known := t.counters[key]
+	if !known && (a == nil || a.began.Equal(a.heard)) { // it counted before we came
+		was = now
 	}
-	sent, failed := p.Sent-c.sent, p.Failed-c.failed
-	c.sent, c.failed = p.Sent, p.Failed
-	if !armed {
+	t.counters[key] = now
+	fresh := now.since(was)
+	if a == nil {
 		return nil
 	}
-	t.Sent += max(0, sent)
-	if failed <= 0 || over(p, a.since) {
+	a.measuring.take(fresh)
+	if !a.armed {
+		a.failing = a.failing || known && fresh.failed > 0
 		return nil
 	}
-	t.Failed += failed
+	t.Sent += fresh.sent
+	t.NotMeasured += fresh.notMeasured
+	t.late(node, p, min(fresh.late, lateFrom(p, a.since)))
+	if fresh.failed <= 0 || over(p, a.since) {
+		return nil
+	}
+	t.Failed += fresh.failed
 	loss := &v1alpha1.Loss{Node: node, Probe: p.Name, Address: p.Address}
-	loss.LossWindow = v1alpha1.LossWindow{Failed: int(failed), Error: "unknown"}
+	loss.LossWindow = v1alpha1.LossWindow{Failed: int(fresh.failed), Error: "unknown"}
 	if n := len(p.Losses); n > 0 {
 		loss.LossWindow = p.Losses[n-1]
 	}

@@ -11,20 +11,29 @@ import (
 	"github.com/replumb/replumb/internal/engine/fault"
 )
 
-// LossError says that more was lost than the budget allows. It is the cause with which a Watch cancels a run.
+// LossError says that more was lost, or that more answers were late, than its budget allows. It is the cause with which a Watch cancels a run.
 type LossError struct {
 	Migration string
-	// Failed is how many requests and connects failed since the run began, Budget how many may.
-	Failed int64
-	Budget int
-	// Losses are the latest, one for each node and probe at most.
+	// Failed is how many requests and connects failed since the run began. Late, in its place, is how many answers were late. Budget is how
+	// many may be.
+	Failed, Late int64
+	Budget       int
+	// Losses are the latest, one for each node and probe at most; Lates in their place, if answers were late.
 	Losses []v1alpha1.Loss
+	Lates  []Late
 }
+
+// OfLate reports whether nothing was lost beyond its budget, and answers were late.
+func (e *LossError) OfLate() bool { return e.Late > 0 }
 
 // namedLosses is how many losses an error names.
 const namedLosses = 3
 
 func (e *LossError) Error() string {
+	if e.OfLate() {
+		return fmt.Sprintf("%s, and spec.proof.lateBudget is %d; they are no losses: %s",
+			english.Plural(int(e.Late), "answer was late", "answers were late"), e.Budget, describeLate(e.Lates))
+	}
 	var parts []string
 	for i := range e.Losses {
 		if i == namedLosses {
@@ -44,10 +53,19 @@ func (e *LossError) Error() string {
 func (*LossError) ExitCode() int { return fault.ExitBudget }
 
 // Stalls implements migration.Stalling.
-func (*LossError) Stalls() string { return v1alpha1.ReasonLossBudgetExceeded }
+func (e *LossError) Stalls() string {
+	if e.OfLate() {
+		return v1alpha1.ReasonLateBudgetExceeded
+	}
+	return v1alpha1.ReasonLossBudgetExceeded
+}
 
 // Advice is what to do about it.
 func (e *LossError) Advice() string {
+	if e.OfLate() {
+		return "nothing else is begun; find what drops or delays packets there, or raise spec.proof.lateBudget if these targets are slow by nature, then " +
+			"run the same command again, or replumb rollback " + e.Migration
+	}
 	return "nothing else is begun, and what has moved answers wherever its node does its part; repair what the probe met with, then run the same " +
 		"command again, or replumb rollback " + e.Migration
 }

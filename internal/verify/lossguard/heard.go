@@ -59,8 +59,8 @@ func (s *Heard) Verify(ctx context.Context) error {
 
 // missing names who is still to report. What waits is woken as soon as a report is counted, which may be before the run is stopped for it.
 func (s *Heard) missing(t *Tally) []string {
-	if s.Watch.spent(t.Failed) {
-		return []string{"more was lost than may be"}
+	if s.Watch.spent(t.Failed, t.Late) {
+		return []string{"more was lost, or late, than may be"}
 	}
 	return t.Unheard(s.since, s.Watch.nodes.due())
 }

@@ -133,7 +133,9 @@ func (w *watchedNodes) status(t *Tally) *v1alpha1.ProofStatus {
 	if !w.expected() && len(t.agents) == 0 {
 		return nil
 	}
-	st := &v1alpha1.ProofStatus{Sent: t.Sent, Failed: t.Failed, Losses: slices.Clone(t.Losses)}
+	st := &v1alpha1.ProofStatus{
+		Sent: t.Sent, Failed: t.Failed, Late: t.Late, NotMeasured: t.NotMeasured, Losses: slices.Clone(t.Losses),
+	}
 	for _, n := range w.all() {
 		switch {
 		case agentset.Apart(&n):
@@ -146,6 +148,8 @@ func (w *watchedNodes) status(t *Tally) *v1alpha1.ProofStatus {
 			st.Silent = append(st.Silent, n.Name+": "+t.strange(t.strangersOf(n.Name)[0]))
 		case t.reports[n.Name] == nil:
 			st.Silent = append(st.Silent, n.Name+": no report")
+		case t.unmeasured(n.Name) != "":
+			st.Silent = append(st.Silent, n.Name+": "+t.unmeasured(n.Name))
 		default:
 			st.Nodes++
 		}

@@ -44,9 +44,10 @@ type reports struct {
 type news struct {
 	samples []Sample
 	losses  []v1alpha1.Loss
-	// failed and latest are all that failed so far, and the latest losses.
-	failed int64
-	latest []v1alpha1.Loss
+	// failed and late are all that were so far, latest the latest losses, lates the latest late answers.
+	failed, late int64
+	latest       []v1alpha1.Loss
+	lates        []Late
 }
 
 var _ cache.ReflectorStore = (*reports)(nil)
@@ -90,6 +91,7 @@ func (r *reports) Update(obj any) error {
 	report = r.admit(report)
 	n := news{losses: r.tally.Take(report, r.now()), samples: r.samples.take(report)}
 	n.failed, n.latest = r.tally.Failed, slices.Clone(r.tally.Losses)
+	n.late, n.lates = r.tally.Late, slices.Clone(r.tally.Lates)
 	r.signal()
 	r.mu.Unlock()
 	r.arrived(report, n)

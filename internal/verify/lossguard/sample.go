@@ -15,8 +15,8 @@ type Sample struct {
 	Probe string
 	// Start and End in seconds since the Unix epoch.
 	Start, End int64
-	Sent       int
-	Failed     int
+
+	Sent, Failed, Late, NotMeasured int
 	// P50, P99 and Max are latencies of the successes, from the scheduled time.
 	P50, P99, Max time.Duration
 }
@@ -45,8 +45,9 @@ type sampleKey struct {
 type countedKey struct{ node, probe string }
 
 type gathering struct {
-	sent, failed int
-	stats        []probe.Stats
+	sent, failed, late, notMeasured int
+
+	stats []probe.Stats
 }
 
 // take adds the windows of a report that are new, and returns the samples that are complete.
@@ -78,6 +79,8 @@ func (s *samples) add(name string, w v1alpha1.ProbeWindow) {
 	}
 	g.sent += w.Sent
 	g.failed += w.Failed
+	g.late += w.Late
+	g.notMeasured += w.NotMeasured
 	// A histogram that cannot be read leaves the counts, which are what matters.
 	if stats, err := (probe.Series{{Latency: w.Latency}}).Stats(); err == nil {
 		g.stats = append(g.stats, stats)
@@ -95,7 +98,7 @@ func (s *samples) complete(until int64) []Sample {
 		all := probe.Merge(g.stats...)
 		done = append(done, Sample{
 			Probe: key.probe, Start: key.start, End: key.start + stretch, Sent: g.sent, Failed: g.failed,
-			P50: all.Percentile(50), P99: all.Percentile(99), Max: all.Percentile(100),
+			Late: g.late, NotMeasured: g.notMeasured, P50: all.Percentile(50), P99: all.Percentile(99), Max: all.Percentile(100),
 		})
 	}
 	slices.SortFunc(done, func(a, b Sample) int {

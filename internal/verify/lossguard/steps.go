@@ -48,8 +48,8 @@ func (s *Steady) Title() string {
 // Waits implements engine.Waiter.
 func (*Steady) Waits() {}
 
-// Deadline implements engine.Timed.
-func (s *Steady) Deadline() time.Duration { return s.Limit }
+// Deadline implements engine.Timed. An agent that could not measure for a moment has time to show that it can.
+func (s *Steady) Deadline() time.Duration { return s.Limit + lately }
 
 // State implements engine.Step: what an earlier run saw says nothing of now.
 func (s *Steady) State(ctx context.Context) (engine.State, error) {
@@ -69,10 +69,15 @@ func (*Steady) Do(context.Context) error { return nil }
 // Verify implements engine.Step.
 func (s *Steady) Verify(ctx context.Context) error {
 	missing, err := s.missing(ctx, moment)
-	if err == nil && len(missing) > 0 {
-		return engine.NotYet("%s", strings.Join(missing[:min(len(missing), namedLosses)], "; "))
+	if err != nil || len(missing) == 0 {
+		return err
 	}
-	return err
+	var unmeasuring []string
+	s.Watch.seen().read(func(t *Tally) { unmeasuring = t.Unmeasuring(s.Watch.nodes.due()) })
+	if len(unmeasuring) == len(missing) { // nothing else is amiss
+		return engine.NotYet("%w", &NotMeasuredError{Agents: unmeasuring})
+	}
+	return engine.NotYet("%s", strings.Join(missing[:min(len(missing), namedLosses)], "; "))
 }
 
 // missing names what is not settled, by the nodes there are now.

@@ -43,6 +43,8 @@ type agentState struct {
 	disquiet string
 	failing  bool
 	problem  string
+
+	measuring measuring
 }
 
 // Tally adds up NodeReports from the moment it is made. It reads no clock and makes no request.
@@ -52,23 +54,25 @@ type Tally struct {
 	latest map[Agent]string
 	// excused are nodes that nothing is held against.
 	excused  map[string]bool
-	counters map[counterKey]*counter
+	counters map[counterKey]counter
 	connects map[connectKey]time.Time
 	reports  map[string]*v1alpha1.NodeReport
 	// strangers are the instances that reported in the name of an agent and are none of its pods.
 	strangers map[Agent]string
 
-	// Sent and Failed count what the agents met with since they were armed.
-	Sent, Failed int64
+	// Sent, Failed, Late and NotMeasured count what the agents met with since they were armed.
+	Sent, Failed, Late, NotMeasured int64
 	// Losses are the latest first seen, one for each node and probe.
 	Losses []v1alpha1.Loss
+	// Lates are the latest late answers, one entry for each node and probe; the last has the latest.
+	Lates []Late
 }
 
 // NewTally has counted nothing.
 func NewTally() *Tally {
 	return &Tally{
 		agents: map[speaker]*agentState{}, latest: map[Agent]string{}, excused: map[string]bool{},
-		counters: map[counterKey]*counter{}, connects: map[connectKey]time.Time{}, reports: map[string]*v1alpha1.NodeReport{},
+		counters: map[counterKey]counter{}, connects: map[connectKey]time.Time{}, reports: map[string]*v1alpha1.NodeReport{},
 		strangers: map[Agent]string{},
 	}
 }
@@ -140,7 +144,7 @@ func (t *Tally) Take(r *v1alpha1.NodeReport, at time.Time) []v1alpha1.Loss {
 	}
 	fresh = append(fresh, t.connected(r)...)
 	for i := range r.Status.Agents {
-		t.arm(r, &r.Status.Agents[i])
+		t.arm(r, &r.Status.Agents[i], at)
 	}
 	for i := range fresh {
 		t.remember(fresh[i])
@@ -155,7 +159,7 @@ func (t *Tally) hear(r *v1alpha1.NodeReport, a *v1alpha1.AgentReport, at time.Ti
 	switch {
 	case s == nil:
 		t.latest[key.Agent] = a.Instance
-		s = &agentState{sequence: a.Sequence, heard: at, well: at, began: at}
+		s = &agentState{sequence: a.Sequence, heard: at, well: at, began: at, measuring: measuring{able: at}}
 		t.agents[key] = s
 	case s.sequence != a.Sequence:
 		s.sequence, s.heard = a.Sequence, at
@@ -168,8 +172,9 @@ func (t *Tally) hear(r *v1alpha1.NodeReport, a *v1alpha1.AgentReport, at time.Ti
 
 // arm has what an agent sees from its next report on count, if all is well with its probes. It takes two reports: only the second
 // tells that nothing failed which is in no window yet.
-func (t *Tally) arm(r *v1alpha1.NodeReport, a *v1alpha1.AgentReport) {
+func (t *Tally) arm(r *v1alpha1.NodeReport, a *v1alpha1.AgentReport, at time.Time) {
 	s := t.agents[speaker{Agent{r.Name, a.Origin}, a.Instance}]
+	s.measuring.close(at, s.armed)
 	if s.armed || t.excused[r.Name] {
 		return
 	}

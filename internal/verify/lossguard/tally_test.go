@@ -21,8 +21,12 @@ type script struct {
 	sequence int64
 	sent     int64
 	failed   int64
+	missed   int64
 	window   int64
-	report   *v1alpha1.NodeReport
+	// late is how many answers of the next report are late, lates those of all.
+	late   int
+	lates  int64
+	report *v1alpha1.NodeReport
 }
 
 func newScript(t *testing.T) *script {
@@ -35,12 +39,13 @@ func (s *script) tick(failed int, over bool, change ...func(*v1alpha1.NodeReport
 	s.sequence++
 	s.sent += 10
 	s.failed += int64(failed)
+	s.lates += int64(s.late)
 	r := &v1alpha1.NodeReport{ObjectMeta: metav1.ObjectMeta{Name: "n"}}
 	var recent []v1alpha1.ProbeWindow
 	if s.report != nil {
 		recent = s.report.Status.Probes[0].Recent
 	}
-	w := v1alpha1.ProbeWindow{Start: s.window, End: s.window + 2, Sent: 10}
+	w := v1alpha1.ProbeWindow{Start: s.window, End: s.window + 2, Sent: 10, Late: s.late}
 	s.window += 2
 	if over {
 		w.Failed = failed
@@ -52,7 +57,7 @@ func (s *script) tick(failed int, over bool, change ...func(*v1alpha1.NodeReport
 		})
 		p := v1alpha1.ProbeReport{
 			Name: string(origin) + "/name", Origin: origin, Instance: s.instance, Address: "probe:80", Sent: s.sent, Failed: s.failed,
-			Recent: recent,
+			Late: s.lates, NotMeasured: s.missed, Recent: recent,
 		}
 		if s.failed > 0 {
 			p.Losses = []v1alpha1.LossWindow{

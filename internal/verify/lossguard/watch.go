@@ -48,6 +48,8 @@ type Watch struct {
 	Migration string
 	// Budget is how many failed requests are tolerated.
 	Budget int
+	// LateBudget is how many late answers are tolerated; nil is any number.
+	LateBudget *int
 	// Patience is how long a ready node may be silent.
 	Patience time.Duration
 	// Now is the clock. Default: time.Now.
@@ -66,7 +68,7 @@ type Watch struct {
 	diagnosis Diagnosis
 }
 
-// Start follows until stop is called. The context it returns is cancelled, with a *LossError or *agentset.SilentError as its cause, when the run
+// Start follows until stop is called. The context it returns is cancelled, with a *LossError, *agentset.SilentError or *NotMeasuredError as its cause, when the run
 // must not go on.
 func (w *Watch) Start(ctx context.Context) (guarded context.Context, stop func()) {
 	guarded, cancel := context.WithCancelCause(ctx)
@@ -114,14 +116,19 @@ func (w *Watch) arrived(r *v1alpha1.NodeReport, n news, cancel context.CancelCau
 	if w.Observer != nil && len(r.Status.Clients) > 0 {
 		w.Observer.Clients(r.Name, r.Status.Clients)
 	}
-	if len(n.losses) > 0 && w.spent(n.failed) {
+	switch {
+	case len(n.losses) > 0 && w.spent(n.failed, 0):
 		slices.Reverse(n.latest)
 		cancel(&LossError{Migration: w.Migration, Failed: n.failed, Budget: w.Budget, Losses: n.latest})
+	case w.spent(0, n.late):
+		cancel(&LossError{Migration: w.Migration, Late: n.late, Budget: *w.LateBudget, Lates: n.lates})
 	}
 }
 
-// spent reports whether so many losses are more than the run may go on with.
-func (w *Watch) spent(failed int64) bool { return failed > int64(w.Budget) && !w.Lenient }
+// spent reports whether so many losses, or so many late answers, are more than the run may go on with.
+func (w *Watch) spent(failed, late int64) bool {
+	return (failed > int64(w.Budget) || w.LateBudget != nil && late > int64(*w.LateBudget)) && !w.Lenient
+}
 
 func (w *Watch) observe(samples []Sample, losses []v1alpha1.Loss) {
 	if w.Observer == nil {
@@ -149,6 +156,7 @@ func (w *Watch) look(ctx context.Context, cancel context.CancelCauseFunc) {
 		if quiet > 0 && !w.Lenient {
 			cancel(&agentset.SilentError{Missing: []agentset.Silent{w.why(ctx, silent)}, For: quiet})
 		}
+		w.measure(cancel)
 		if w.now().Sub(wrote) >= writeEvery {
 			wrote = w.now()
 			w.write(ctx)

@@ -1,4 +1,4 @@
-//go:build apiserver
+//go:build apiserver && long
 
 package lossguard_test
 
@@ -27,6 +27,8 @@ type player struct {
 	watch  *lossguard.Watch
 	report *v1alpha1.NodeReport
 	window int64
+	// late is how many answers of the next report are late.
+	late int
 }
 
 func newPlayer(t *testing.T) *player {
@@ -104,7 +106,10 @@ func (p *player) tick(failed int) {
 		probe := &st.Probes[i]
 		probe.Sent += 10
 		probe.Failed += int64(failed)
-		probe.Recent = append(probe.Recent, v1alpha1.ProbeWindow{Start: p.window, End: p.window + 2, Sent: 10, Failed: failed})
+		probe.Late += int64(p.late)
+		probe.Recent = append(probe.Recent, v1alpha1.ProbeWindow{
+			Start: p.window, End: p.window + 2, Sent: 10, Failed: failed, Late: p.late,
+		})
 		probe.Recent = probe.Recent[max(0, len(probe.Recent)-16):]
 		if failed > 0 {
 			probe.Losses = []v1alpha1.LossWindow{{Start: metav1.NowMicro(), End: metav1.NowMicro(), Failed: failed, Error: "refused"}}
@@ -177,6 +182,22 @@ func TestWatch(t *testing.T) {
 		stop()
 		if cause := context.Cause(ctx); !errors.Is(cause, context.Canceled) {
 			t.Errorf("ended with %v", cause)
+		}
+	})
+	t.Run("late answers beyond their budget", func(t *testing.T) {
+		p := p.in(t)
+		budget := 3
+		p.watch = &lossguard.Watch{Client: p.server.Cluster, Migration: "move", Patience: 20 * time.Second, LateBudget: &budget}
+		ctx, stop := p.watch.Start(t.Context())
+		defer stop()
+		p.steady(ctx)
+		p.window = time.Now().Unix() + 60 // what was due before the run's losses count does not
+		p.late = 2
+		p.tick(0)
+		var loss *lossguard.LossError
+		if err := p.ended(ctx, time.Minute); !errors.As(err, &loss) || loss.Late != 4 || loss.Failed != 0 ||
+			!strings.Contains(err.Error(), "4 answers were late, and spec.proof.lateBudget is 3; they are no losses") {
+			t.Errorf("ended with %v", err)
 		}
 	})
 	t.Run("silence", func(t *testing.T) {

@@ -44,14 +44,14 @@ func newDialer(target Target, opened openedFunc) *dialer {
 // resolver is Go's own, which asks the servers of resolv.conf each time and caches nothing. It is a new one for each
 // look-up: one that is shared has look-ups of the same name wait for one another, so that a single datagram that is lost
 // would count as the loss of every request of the next five seconds.
-func (d *dialer) resolver(failures *serverFailures) *net.Resolver {
+func (d *dialer) resolver(sent *questions) *net.Resolver {
 	return &net.Resolver{PreferGo: true, StrictErrors: d.strict, Dial: func(ctx context.Context, network, server string) (net.Conn, error) {
 		if d.server != "" {
 			server = d.server
 		}
 		conn, err := new(net.Dialer).DialContext(ctx, network, server)
 		d.report(network, conn)
-		return failures.watch(conn), err
+		return sent.watch(conn), err
 	}}
 }
 
@@ -62,10 +62,13 @@ func (d *dialer) lookUp(ctx context.Context, host string) ([]netip.Addr, error) 
 	if d.memory != nil {
 		return d.memory.lookUp(ctx, host)
 	}
-	var failures serverFailures
-	addrs, err := d.resolver(&failures).LookupNetIP(ctx, "ip", host)
+	var sent questions
+	addrs, err := d.resolver(&sent).LookupNetIP(ctx, "ip", host)
 	if err != nil {
-		return nil, fmt.Errorf("look up %s: %w", host, failures.explain(err))
+		return nil, fmt.Errorf("look up %s: %w", host, sent.explain(err))
+	}
+	if sent.askedAgain() {
+		tryOf(ctx).again = true
 	}
 	if len(addrs) == 0 {
 		return nil, failf(DNSNotFound, "look up %s: no address", host)

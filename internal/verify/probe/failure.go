@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"syscall"
+	"time"
 )
 
 // Class is a stable word for why a request failed.
@@ -31,9 +32,7 @@ const (
 	BadAnswer      Class = "bad-answer"
 	WrongClient    Class = "wrong-client-address"
 	WrongServer    Class = "wrong-server"
-	// NotSent is a request that never got a slot, because all of them were stuck: a loss, though nothing left the host.
-	NotSent Class = "not-sent"
-	// OwnLimit is a request that the prober's own machine had no port, file or memory left for: it says nothing about the target.
+	// OwnLimit is a request that the prober's own machine had no port, file or memory left for. It is not measured.
 	OwnLimit Class = "own-limit"
 	Other    Class = "other"
 )
@@ -48,6 +47,18 @@ func (f *Failure) Error() string { return string(f.Class) + ": " + f.Err.Error()
 
 // Unwrap returns the cause.
 func (f *Failure) Unwrap() error { return f.Err }
+
+// saysNothing reports whether the failure is the prober's own: it had no room for the request, or stood still for too long in the time that the
+// request was given.
+func (f *Failure) saysNothing(stood time.Duration) bool {
+	switch f.Class {
+	case OwnLimit:
+		return true
+	case DNSTimeout, ConnectTimeout, Timeout:
+		return stood > LateAfter
+	}
+	return false
+}
 
 func failf(class Class, format string, args ...any) error {
 	return &Failure{Class: class, Err: fmt.Errorf(format, args...)}

@@ -25,8 +25,9 @@ type Prober struct {
 	// is reported once it is made, when its packets may have been seen already; one that is never made is not.
 	OnConnect func(network string, local, remote netip.AddrPort)
 
-	runs []*run
-	emit func(Window) error
+	runs  []*run
+	emit  func(Window) error
+	still standstill
 }
 
 // New prepares a prober for a resolved Config. Emit is called with each window, never concurrently; an error from it
@@ -34,7 +35,7 @@ type Prober struct {
 func New(config Config, emit func(Window) error) *Prober {
 	p := &Prober{emit: emit}
 	for _, target := range config.Targets {
-		p.runs = append(p.runs, &run{target: target, connect: newRequester})
+		p.runs = append(p.runs, &run{target: target, connect: newRequester, still: &p.still})
 	}
 	return p
 }
@@ -63,15 +64,17 @@ func (p *Prober) Run(ctx context.Context) error {
 // flush writes windows as they close, and the rest when pacing has ended. All probers of a process do so at the same instants, so that
 // it is woken up for them once.
 func (p *Prober) flush(ended <-chan struct{}) error {
-	next := func() time.Duration { return time.Until(time.Now().Truncate(flushEvery).Add(flushEvery)) }
-	timer := time.NewTimer(next())
+	timer := time.NewTimer(flushEvery)
 	defer timer.Stop()
 	for {
+		due := time.Now().Truncate(flushEvery).Add(flushEvery)
+		timer.Reset(time.Until(due))
+		p.still.waitFor(due)
 		select {
 		case <-ended:
 			return p.write((*recorder).final)
 		case <-timer.C:
-			timer.Reset(next())
+			p.still.heard(time.Now())
 			if err := p.write((*recorder).closed); err != nil {
 				return err
 			}
@@ -96,6 +99,7 @@ type run struct {
 	target   Target
 	connect  func(target Target, hooks hooks) requester
 	recorder *recorder
+	still    *standstill
 	failed   func(target string, scheduled time.Time, failure *Failure)
 	opened   openedFunc
 }
@@ -125,12 +129,13 @@ func (r *run) pace(ctx context.Context, first time.Time) {
 		if !waitUntil(ctx, timer, scheduled) {
 			return
 		}
+		now := time.Now()
 		if early {
-			r.recorder.wokeLate(scheduled, time.Now())
+			r.recorder.woke(scheduled, now)
 		}
-		r.recorder.begin(scheduled, time.Now())
-		if !r.acquire(slots, timer, scheduled) {
-			r.fail(scheduled, failf(NotSent, "all %d requests in flight are stuck", cap(slots)))
+		r.recorder.begin(scheduled, now)
+		if now.Sub(scheduled) > LateAfter || !r.acquire(slots, timer, scheduled) {
+			r.recorder.missed(scheduled)
 			continue
 		}
 		w.do(scheduled)
@@ -158,19 +163,49 @@ func (r *run) acquire(slots chan struct{}, timer *time.Timer, scheduled time.Tim
 func (r *run) request(ctx context.Context, requester requester, scheduled time.Time) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Duration(r.target.Timeout))
 	defer cancel()
-	if err := requester.do(ctx); err != nil {
-		r.fail(scheduled, err)
-		return
-	}
-	r.recorder.succeed(scheduled, time.Now())
+	ctx, try := withTry(ctx)
+	sent := time.Now()
+	err := requester.do(ctx)
+	r.settle(scheduled, sent, time.Now(), try.again, err)
 }
 
-func (r *run) fail(scheduled time.Time, err error) {
+// settle notes how a request ended; again says that a name server had to be asked a second time for it.
+func (r *run) settle(scheduled, sent, ended time.Time, again bool, err error) {
+	stood := r.still.within(sent, ended)
+	if err == nil {
+		r.recorder.succeed(scheduled, ended, again || ended.Sub(sent)-stood > LateAfter)
+		return
+	}
 	failure := asFailure(err)
+	if failure.saysNothing(stood) {
+		r.recorder.missed(scheduled)
+		return
+	}
 	r.recorder.fail(scheduled, failure)
 	if r.failed != nil {
 		r.failed(r.target.Name, scheduled, failure)
 	}
+}
+
+// try is what a request has to tell beside its answer.
+type try struct {
+	// again says that a name server had to be asked a second time.
+	again bool
+}
+
+type tryKey struct{}
+
+func withTry(ctx context.Context) (context.Context, *try) {
+	t := &try{}
+	return context.WithValue(ctx, tryKey{}, t), t
+}
+
+// tryOf is that of the request which a context belongs to; a new one, if it belongs to none.
+func tryOf(ctx context.Context) *try {
+	if t, ok := ctx.Value(tryKey{}).(*try); ok {
+		return t
+	}
+	return &try{}
 }
 
 func waitUntil(ctx context.Context, timer *time.Timer, at time.Time) bool {

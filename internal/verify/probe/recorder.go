@@ -52,18 +52,29 @@ func (r *recorder) begin(scheduled, begun time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.stalls.begin(begun)
-	w := r.at(scheduled)
-	w.pending++
-	w.window.Sent++
+	r.at(scheduled).pending++
 }
 
-// succeed notes the good answer of a request begun before.
-func (r *recorder) succeed(scheduled, answered time.Time) {
+// missed notes a request that begun before and of which nothing can be said.
+func (r *recorder) missed(scheduled time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	w := r.at(scheduled)
 	w.pending--
+	w.window.NotMeasured++
+}
+
+// succeed notes the good answer of a request begun before.
+func (r *recorder) succeed(scheduled, answered time.Time, late bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	w := r.at(scheduled)
+	w.pending--
+	w.window.Sent++
 	w.window.OK++
+	if late {
+		w.window.Late++
+	}
 	if w.latencies == nil {
 		w.latencies = newHistogram()
 	}
@@ -87,6 +98,7 @@ func (r *recorder) fail(scheduled time.Time, failure *Failure) {
 	defer r.mu.Unlock()
 	w := r.at(scheduled)
 	w.pending--
+	w.window.Sent++
 	w.window.Failed++
 	if w.window.Errors == nil {
 		w.window.Errors = map[Class]int{}
@@ -106,14 +118,14 @@ func (r *recorder) reconnected(at time.Time) {
 	r.at(at).window.Reconnects++
 }
 
-// wokeLate notes that the prober, which had only to wait for the time of a request, came to it late.
-func (r *recorder) wokeLate(scheduled, woke time.Time) {
+// woke notes when the prober, which had only to wait for the time of a request, came to it.
+func (r *recorder) woke(scheduled, at time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.stalls.wokeLate(scheduled, woke)
-	if late := woke.Sub(scheduled); late >= lateFrom {
+	r.stalls.woke(scheduled, at)
+	if behind := at.Sub(scheduled); behind >= behindFrom {
 		w := r.at(scheduled)
-		w.window.Late = max(w.window.Late, late.Microseconds())
+		w.window.Behind = max(w.window.Behind, behind.Microseconds())
 	}
 }
 
@@ -169,7 +181,7 @@ func (r *recorder) write() Window {
 	}
 	w := open.window
 	for i := range w.Stalls {
-		w.Stalls[i].Late = r.stalls.lateIn(w.Stalls[i])
+		w.Stalls[i].Behind = r.stalls.behindIn(w.Stalls[i])
 	}
 	w.Seq, w.Latency, w.LastOK = r.seq, encodeLatency(open.latencies), r.carried.UnixMicro()
 	r.seq++

@@ -17,7 +17,7 @@ func TestRecorderWritesWindowOnlyWhenItCannotChange(t *testing.T) {
 	if got := r.closed(at(1500)); len(got) != 0 {
 		t.Fatalf("window written while a request was under way: %+v", got)
 	}
-	r.succeed(at(900), at(1700))
+	r.succeed(at(900), at(1700), false)
 	got := r.closed(at(1700))
 	if len(got) != 1 || got[0].Sent != 1 || got[0].OK != 1 || got[0].Gap != 0 {
 		t.Fatalf("first window = %+v", got)
@@ -52,7 +52,7 @@ func TestRecorderWindows(t *testing.T) {
 			for _, ms := range []int{100, 200, 300} {
 				r.begin(at(ms), at(ms))
 			}
-			r.succeed(at(100), at(150))
+			r.succeed(at(100), at(150), false)
 			r.fail(at(300), boom)
 			r.fail(at(200), boom)
 		},
@@ -71,10 +71,10 @@ func TestRecorderWindows(t *testing.T) {
 		name: "gap across windows, reconnect",
 		do: func(r *recorder) {
 			r.begin(at(100), at(100))
-			r.succeed(at(100), at(100))
+			r.succeed(at(100), at(100), false)
 			r.reconnected(at(1500))
 			r.begin(at(2100), at(2100))
-			r.succeed(at(2100), at(2100))
+			r.succeed(at(2100), at(2100), false)
 		},
 		want: []Window{
 			{Target: "t", Start: 1_000_000, Sent: 1, OK: 1, Gap: 100_000, LastOK: 1_000_000_100_000},

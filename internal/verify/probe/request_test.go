@@ -144,8 +144,8 @@ func TestNotFoundIsNotUnanswered(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer func() { _ = conn.Close() }()
-			var failures serverFailures
-			watched := failures.watch(conn)
+			var asked questions
+			watched := asked.watch(conn)
 			question := dnsmessage.Message{Questions: []dnsmessage.Question{{
 				Name: dnsmessage.MustNewName("good.test."), Type: dnsmessage.TypeAAAA, Class: dnsmessage.ClassINET,
 			}}}
@@ -156,7 +156,7 @@ func TestNotFoundIsNotUnanswered(t *testing.T) {
 			_, _ = watched.Write(sent)
 			_ = watched.SetReadDeadline(time.Now().Add(300 * time.Millisecond))
 			_, _ = watched.Read(make([]byte, 512))
-			wantClass(t, failures.explain(&net.DNSError{Err: "no such host", Name: "good.test.", IsNotFound: true}), tt.want)
+			wantClass(t, asked.explain(&net.DNSError{Err: "no such host", Name: "good.test.", IsNotFound: true}), tt.want)
 		})
 	}
 }

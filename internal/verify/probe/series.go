@@ -103,12 +103,15 @@ func (s Series) Losses() []Loss {
 
 // Stats adds up windows of any number of targets.
 type Stats struct {
-	Sent, OK, Failed, Reconnects int
-	Errors                       map[Class]int
+	// Sent, OK, Failed, Late and NotMeasured are those of a Window.
+	Sent, OK, Failed, Late, NotMeasured int
+
+	Reconnects int
+	Errors     map[Class]int
 	// LongestGap is the longest time any one target went without a success.
 	LongestGap time.Duration
-	// LongestStall is the longest stall of any one target, Late how late the prober itself was at most.
-	LongestStall, Late time.Duration
+	// LongestStall is the longest stall of any one target, Behind how far the prober itself was behind its schedule at most.
+	LongestStall, Behind time.Duration
 
 	latencies *hdr.Histogram
 }
@@ -134,10 +137,12 @@ func (s *Stats) add(w Window) error {
 	s.Sent += w.Sent
 	s.OK += w.OK
 	s.Failed += w.Failed
+	s.Late += w.Late
+	s.NotMeasured += w.NotMeasured
 	s.Reconnects += w.Reconnects
 	addErrors(s.Errors, w.Errors)
 	s.LongestGap = max(s.LongestGap, time.Duration(w.Gap)*time.Microsecond)
-	s.Late = max(s.Late, w.LateBy())
+	s.Behind = max(s.Behind, w.BehindBy())
 	for _, stall := range w.Stalls {
 		s.LongestStall = max(s.LongestStall, stall.Duration())
 	}
@@ -159,11 +164,13 @@ func Merge(all ...Stats) Stats {
 		total.Sent += stats.Sent
 		total.OK += stats.OK
 		total.Failed += stats.Failed
+		total.Late += stats.Late
+		total.NotMeasured += stats.NotMeasured
 		total.Reconnects += stats.Reconnects
 		addErrors(total.Errors, stats.Errors)
 		total.LongestGap = max(total.LongestGap, stats.LongestGap)
 		total.LongestStall = max(total.LongestStall, stats.LongestStall)
-		total.Late = max(total.Late, stats.Late)
+		total.Behind = max(total.Behind, stats.Behind)
 		if stats.latencies != nil {
 			total.mergeLatencies(stats.latencies)
 		}

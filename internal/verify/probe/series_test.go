@@ -95,7 +95,7 @@ func TestMergePercentiles(t *testing.T) {
 		r := newRecorder(Target{Name: "t", Rate: 10}, at(0))
 		for range 50 {
 			r.begin(at(10), at(10))
-			r.succeed(at(10), at(10).Add(latency))
+			r.succeed(at(10), at(10).Add(latency), false)
 		}
 		r.advance(at(1000))
 		// Through JSON, as between a client and its reader.

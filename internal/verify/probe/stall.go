@@ -13,8 +13,9 @@ type Stall struct {
 	// Start is in microseconds since the Unix epoch, Length in microseconds.
 	Start  int64 `json:"s"`
 	Length int64 `json:"l"`
-	// Late is for how much of that the prober itself was late: its machine was busy or asleep, and how the target was is not known.
-	Late int64 `json:"y,omitempty"`
+	// Behind is for how much of that the prober itself was behind its schedule: its machine was busy or asleep, and how the target was is not
+	// known.
+	Behind int64 `json:"y,omitempty"`
 }
 
 // StartTime is when it began.
@@ -26,8 +27,8 @@ func (s Stall) EndTime() time.Time { return time.UnixMicro(s.Start + s.Length) }
 // Duration is how long it was.
 func (s Stall) Duration() time.Duration { return time.Duration(s.Length) * time.Microsecond }
 
-// LateBy is for how much of it the prober itself was late.
-func (s Stall) LateBy() time.Duration { return time.Duration(s.Late) * time.Microsecond }
+// BehindFor is for how much of it the prober itself was behind its schedule.
+func (s Stall) BehindFor() time.Duration { return time.Duration(s.Behind) * time.Microsecond }
 
 // Stalls lists the stalls, in the order in which they ended.
 func (s Series) Stalls() []Stall {
@@ -38,23 +39,21 @@ func (s Series) Stalls() []Stall {
 	return stalls
 }
 
-// stalls finds the stalls of one target. It goes by when requests were sent and not by when they were due: what the prober was late
-// is not the target's. A target that keeps requests from being sent has at least one waiting, from which the stall counts.
+// stalls finds the stalls of one target. It goes by when requests were sent and not by when they were due: for how long
+// the prober was behind is not the target's doing. A target that keeps requests from being sent has at least one waiting, from which the stall counts.
 type stalls struct {
 	// from is the shortest that counts.
 	from time.Duration
 	// waiting is when the first request after the latest success was sent, sent when the latest one was.
 	waiting, sent time.Time
-	// late are the latest stretches in which the prober was late.
-	late []span
+	// behind are the latest stretches in which the prober was behind its schedule.
+	behind []span
 }
 
-type span struct{ from, to time.Time }
-
-// lateFrom is what a timer may be late without being noted, keptLate how many times that it was later are remembered.
+// behindFrom is what the prober may be behind without being noted, keptBehind how many times that it was more are remembered.
 const (
-	lateFrom = 10 * time.Millisecond
-	keptLate = 256
+	behindFrom = 10 * time.Millisecond
+	keptBehind = 256
 )
 
 func newStalls(interval time.Duration) stalls {
@@ -94,24 +93,23 @@ func (s *stalls) between(from, to time.Time) (Stall, bool) {
 	return Stall{Start: from.UnixMicro(), Length: length.Microseconds()}, length >= s.from
 }
 
-// wokeLate notes that the prober should have done something at one time and came to it at another.
-func (s *stalls) wokeLate(due, woke time.Time) {
-	if woke.Sub(due) < lateFrom {
+// woke notes that the prober, which was to do something at one time, came to it at another.
+func (s *stalls) woke(due, at time.Time) {
+	if at.Sub(due) < behindFrom {
 		return
 	}
-	if len(s.late) == keptLate {
-		s.late = append(s.late[:0], s.late[1:]...)
+	if len(s.behind) == keptBehind {
+		s.behind = append(s.behind[:0], s.behind[1:]...)
 	}
-	s.late = append(s.late, span{due, woke})
+	s.behind = append(s.behind, span{due, at})
 }
 
-// lateIn is how long the prober was late in a stretch. It must only be asked when the stretch has long been over: the prober may note
-// an answer before it notes that it slept.
-func (s *stalls) lateIn(stall Stall) int64 {
-	var sum int64
-	for _, l := range s.late {
-		from, to := max(l.from.UnixMicro(), stall.Start), min(l.to.UnixMicro(), stall.Start+stall.Length)
-		sum += max(0, to-from)
+// behindIn is for how long the prober was behind in a stretch. It must only be asked when the stretch has long been over: the prober may
+// note an answer before it notes that it slept.
+func (s *stalls) behindIn(stall Stall) int64 {
+	var sum time.Duration
+	for _, b := range s.behind {
+		sum += overlap(b, span{stall.StartTime(), stall.EndTime()})
 	}
-	return sum
+	return sum.Microseconds()
 }

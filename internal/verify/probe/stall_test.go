@@ -63,7 +63,7 @@ func TestStallIsAsLongAsTheFreeze(t *testing.T) {
 			// What was asked before is still answered.
 			within10(t, "start", stalls[0].StartTime().Sub(begin), tt.from+tt.latency)
 			within10(t, "length", stalls[0].Duration(), tt.froze)
-			if stalls[0].Late != 0 {
+			if stalls[0].Behind != 0 {
 				t.Errorf("the prober was never late: %+v", stalls[0])
 			}
 			if stats, err := series.Stats(); err != nil || stats.LongestStall != stalls[0].Duration() {
@@ -124,13 +124,13 @@ func TestStalls(t *testing.T) {
 		do: func(s *stalls) []Stall {
 			s.begin(at(0))
 			stall, _ := s.succeed(at(100))
-			s.wokeLate(at(4), at(9)) // as timers do
-			s.wokeLate(at(20), at(80))
-			s.wokeLate(at(95), at(200))
-			stall.Late = s.lateIn(stall)
+			s.woke(at(4), at(9)) // as timers do
+			s.woke(at(20), at(80))
+			s.woke(at(95), at(200))
+			stall.Behind = s.behindIn(stall)
 			return []Stall{stall}
 		},
-		want: []Stall{{Start: at(0).UnixMicro(), Length: 100_000, Late: 65_000}},
+		want: []Stall{{Start: at(0).UnixMicro(), Length: 100_000, Behind: 65_000}},
 	}}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -151,11 +151,11 @@ func ended(s Stall, ok bool) []Stall {
 
 func TestLatenessIsBounded(t *testing.T) {
 	s := newStalls(time.Millisecond)
-	for i := range 10 * keptLate {
-		s.wokeLate(at(100*i), at(100*i+50))
+	for i := range 10 * keptBehind {
+		s.woke(at(100*i), at(100*i+50))
 	}
-	if len(s.late) != keptLate {
-		t.Errorf("%d are kept", len(s.late))
+	if len(s.behind) != keptBehind {
+		t.Errorf("%d are kept", len(s.behind))
 	}
 }
 
@@ -204,7 +204,7 @@ func TestFreezeOfAServer(t *testing.T) {
 		if s.EndTime().Before(frozen) || s.StartTime().After(thawed) {
 			continue // the machine's own
 		}
-		t.Logf("frozen for %v, seen as %v (late %v)", thawed.Sub(frozen), s.Duration(), s.LateBy())
+		t.Logf("frozen for %v, seen as %v (late %v)", thawed.Sub(frozen), s.Duration(), s.BehindFor())
 		// In microseconds, as stalls are reported.
 		if s.Start < lastAnswered.UnixMicro() || s.StartTime().After(lastHeld) || s.EndTime().Before(thawed.Truncate(time.Microsecond)) {
 			t.Errorf("stall from %v to %v; the server froze after %v, held the last request at %v, and thawed at %v",

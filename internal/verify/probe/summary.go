@@ -35,31 +35,38 @@ func (l *Ledger) Add(w Window) error {
 
 // Summary is what probing has come to.
 type Summary struct {
-	Start   time.Time       `json:"start"`
-	End     time.Time       `json:"end"`
-	Sent    int             `json:"sent"`
-	Failed  int             `json:"failed"`
+	Start  time.Time `json:"start"`
+	End    time.Time `json:"end"`
+	Sent   int       `json:"sent"`
+	Failed int       `json:"failed"`
+	// Late and NotMeasured are those of all targets.
+	Late        int `json:"late"`
+	NotMeasured int `json:"notMeasured"`
+
 	Budget  int             `json:"budget"`
 	Targets []TargetSummary `json:"targets"`
 }
 
 // TargetSummary is what the requests to one target met with. Latencies are of good answers, from when they were due.
 type TargetSummary struct {
-	Target     string        `json:"target"`
-	Sent       int           `json:"sent"`
-	OK         int           `json:"ok"`
-	Failed     int           `json:"failed"`
-	Reconnects int           `json:"reconnects,omitempty"`
-	Errors     map[Class]int `json:"errors,omitempty"`
-	P50        Milliseconds  `json:"p50Ms"`
-	P90        Milliseconds  `json:"p90Ms"`
-	P99        Milliseconds  `json:"p99Ms"`
-	Max        Milliseconds  `json:"maxMs"`
+	Target string `json:"target"`
+	Sent   int    `json:"sent"`
+	OK     int    `json:"ok"`
+	Failed int    `json:"failed"`
+	// Late answers were good, but took longer than LateAfter or a second try of a name server. NotMeasured requests say nothing of the target.
+	Late        int           `json:"late"`
+	NotMeasured int           `json:"notMeasured"`
+	Reconnects  int           `json:"reconnects,omitempty"`
+	Errors      map[Class]int `json:"errors,omitempty"`
+	P50         Milliseconds  `json:"p50Ms"`
+	P90         Milliseconds  `json:"p90Ms"`
+	P99         Milliseconds  `json:"p99Ms"`
+	Max         Milliseconds  `json:"maxMs"`
 	// LongestGap is the longest time without a good answer; it contains the time between two requests.
 	LongestGap Milliseconds `json:"longestGapMs"`
-	// LongestStall is that of Stalls; Late is how late the prober itself was at most.
+	// LongestStall is that of Stalls; Behind is how far the prober itself was behind its schedule at most.
 	LongestStall Milliseconds `json:"longestStallMs"`
-	Late         Milliseconds `json:"lateMs,omitempty"`
+	Behind       Milliseconds `json:"behindMs,omitempty"`
 	// Losses and Stalls are the first ones.
 	Losses     []LossSummary  `json:"losses"`
 	MoreLosses int            `json:"moreLosses,omitempty"`
@@ -81,7 +88,7 @@ type StallSummary struct {
 	Start  time.Time    `json:"start"`
 	End    time.Time    `json:"end"`
 	Length Milliseconds `json:"ms"`
-	Late   Milliseconds `json:"lateMs,omitempty"`
+	Behind Milliseconds `json:"behindMs,omitempty"`
 }
 
 // Milliseconds is a duration that is written as a number of milliseconds.
@@ -107,6 +114,8 @@ func (l *Ledger) Summary(budget int) Summary {
 		target := account.summary(name)
 		summary.Sent += target.Sent
 		summary.Failed += target.Failed
+		summary.Late += target.Late
+		summary.NotMeasured += target.NotMeasured
 		summary.Targets = append(summary.Targets, target)
 	}
 	return summary
@@ -116,9 +125,9 @@ func (a *Account) summary(name string) TargetSummary {
 	stats := a.Stats()
 	percentile := func(q float64) Milliseconds { return milliseconds(stats.Percentile(q)) }
 	s := TargetSummary{
-		Target: name, Sent: stats.Sent, OK: stats.OK, Failed: stats.Failed, Reconnects: stats.Reconnects, Errors: stats.Errors,
+		Target: name, Sent: stats.Sent, OK: stats.OK, Failed: stats.Failed, Late: stats.Late, NotMeasured: stats.NotMeasured, Reconnects: stats.Reconnects, Errors: stats.Errors,
 		P50: percentile(50), P90: percentile(90), P99: percentile(99), Max: percentile(100),
-		LongestGap: milliseconds(stats.LongestGap), LongestStall: milliseconds(stats.LongestStall), Late: milliseconds(stats.Late),
+		LongestGap: milliseconds(stats.LongestGap), LongestStall: milliseconds(stats.LongestStall), Behind: milliseconds(stats.Behind),
 		Losses: []LossSummary{}, MoreLosses: a.moreLosses, Stalls: []StallSummary{}, MoreStalls: a.moreStalls,
 	}
 	for _, l := range a.losses {
@@ -126,7 +135,7 @@ func (a *Account) summary(name string) TargetSummary {
 	}
 	for _, l := range a.stalls {
 		s.Stalls = append(s.Stalls, StallSummary{
-			Start: l.StartTime(), End: l.EndTime(), Length: milliseconds(l.Duration()), Late: milliseconds(l.LateBy()),
+			Start: l.StartTime(), End: l.EndTime(), Length: milliseconds(l.Duration()), Behind: milliseconds(l.BehindFor()),
 		})
 	}
 	return s
@@ -144,10 +153,43 @@ func (e *LossError) Error() string {
 // ExitCode implements fault.Coder.
 func (*LossError) ExitCode() int { return fault.ExitBudget }
 
-// Err is a *LossError if more failed than the budget allows. A target that nothing was sent to is an error too: silence proves nothing.
+// NotMeasuredError says that too many requests could not be measured for anything to be said of the others.
+type NotMeasuredError struct {
+	Sent, NotMeasured int
+}
+
+func (e *NotMeasuredError) Error() string {
+	return fmt.Sprintf("the machine that requests come from is too busy or too slow to measure losses: %d of %d requests could not be measured",
+		e.NotMeasured, e.Sent+e.NotMeasured)
+}
+
+// ExitCode implements fault.Coder.
+func (*NotMeasuredError) ExitCode() int { return fault.ExitNotMeasured }
+
+// Advice implements fault.Adviser.
+func (*NotMeasuredError) Advice() string {
+	return "end what else runs on that machine, send fewer requests a second, or use another one"
+}
+
+// measuredShare is how many requests have to be measured for each one that is not.
+const measuredShare = 1000
+
+// Measured is a *NotMeasuredError if more than one in a thousand requests could not be measured.
+func Measured(sent, notMeasured int) error {
+	if notMeasured*measuredShare > sent+notMeasured {
+		return &NotMeasuredError{Sent: sent, NotMeasured: notMeasured}
+	}
+	return nil
+}
+
+// Err is a *LossError if more failed than the budget allows, and else a *NotMeasuredError if too much is not known. A target that nothing was
+// sent to is an error too: silence proves nothing.
 func (s Summary) Err() error {
 	if s.Failed > s.Budget {
 		return &LossError{Sent: s.Sent, Failed: s.Failed, Budget: s.Budget}
+	}
+	if err := Measured(s.Sent, s.NotMeasured); err != nil {
+		return err
 	}
 	for _, target := range s.Targets {
 		if target.Sent == 0 {

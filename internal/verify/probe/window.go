@@ -19,10 +19,16 @@ type Window struct {
 	// Seq counts the windows of a target from 0 without holes; a missing one means lost output.
 	Seq uint64 `json:"n"`
 	// Start is in seconds since the Unix epoch; the other instants are in microseconds.
-	Start  int64 `json:"s"`
-	Sent   int   `json:"q"`
-	OK     int   `json:"ok"`
-	Failed int   `json:"f,omitempty"`
+	Start int64 `json:"s"`
+	// Sent requests are those that were OK and those that Failed. Late ones were OK, but took longer than LateAfter or a second try of a name
+	// server.
+	Sent   int `json:"q"`
+	OK     int `json:"ok"`
+	Failed int `json:"f,omitempty"`
+	Late   int `json:"la,omitempty"`
+	// NotMeasured are further requests that say nothing of the target: the prober itself could not send them in time, had no room for them, or
+	// stood still while their answer was due.
+	NotMeasured int `json:"nm,omitempty"`
 	// Errors counts the failures by class; Example is the text of the first.
 	Errors  map[Class]int `json:"e,omitempty"`
 	Example string        `json:"x,omitempty"`
@@ -39,8 +45,8 @@ type Window struct {
 	Reconnects int `json:"r,omitempty"`
 	// Stalls are those that ended in this window.
 	Stalls []Stall `json:"st,omitempty"`
-	// Late is how late the prober itself came to a request at most, if that is worth telling: its machine was busy or asleep.
-	Late int64 `json:"y,omitempty"`
+	// Behind is how far the prober itself was behind its schedule at most, if that is worth telling: its machine was busy or asleep.
+	Behind int64 `json:"y,omitempty"`
 	// Latency is an HdrHistogram (V2, compressed, base64) of the successes, in microseconds from the scheduled time.
 	Latency string `json:"h,omitempty"`
 }
@@ -61,8 +67,8 @@ func (w Window) OpenGap() time.Duration {
 	return max(0, w.EndTime().Sub(time.UnixMicro(w.LastOK)))
 }
 
-// LateBy is how late the prober itself came to a request at most.
-func (w Window) LateBy() time.Duration { return time.Duration(w.Late) * time.Microsecond }
+// BehindBy is how far the prober itself was behind its schedule at most.
+func (w Window) BehindBy() time.Duration { return time.Duration(w.Behind) * time.Microsecond }
 
 // Latencies beyond the top are recorded as the top. Two digits keep a window's histogram around a hundred bytes.
 const (

@@ -90,7 +90,7 @@ func kindOf(target string) string {
 func ownStalls(stalls []probe.StallSummary) int {
 	n := 0
 	for _, s := range stalls {
-		if s.Late > s.Length/2 {
+		if s.Behind > s.Length/2 {
 			n++
 		}
 	}

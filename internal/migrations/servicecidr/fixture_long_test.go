@@ -1,0 +1,15 @@
+//go:build apiserver && long
+
+package servicecidr
+
+import (
+	"github.com/replumb/replumb/internal/kube/cluster"
+)
+
+// through has the job see the cluster through another client for a while.
+func (f *fixture) through(c *cluster.Cluster, do func()) {
+	whole := f.job.Tools.Cluster
+	f.job.Tools.Cluster, f.job.Client = c, c
+	do()
+	f.job.Tools.Cluster, f.job.Client = whole, whole
+}

@@ -1,0 +1,112 @@
+package probe
+
+import (
+	"errors"
+	"net"
+	"strings"
+	"sync"
+
+	"github.com/miekg/dns"
+)
+
+// questions are those of one look-up, and what became of them. Go's resolver asks for IPv4 and IPv6 addresses at once and returns the error
+// that came first: of a name that has IPv4 addresses alone it says "no such host" when IPv6 was answered first, whatever became of the
+// question for IPv4 (net/dnsclient_unix.go, goLookupIPCNAMEOrder). The person who is paged would look for a Service that is missing, where it
+// is the name server, or the way there, that is in trouble.
+type questions struct {
+	mu sync.Mutex
+	// failed is why the last question for each kind of record has no answer.
+	failed map[uint16]net.DNSError
+	// asked are the questions that were sent, again whether one of them was sent more than once.
+	asked map[dns.Question]bool
+	again bool
+}
+
+// watch returns a socket that is written and read as before.
+func (q *questions) watch(conn net.Conn) net.Conn {
+	if datagrams, ok := conn.(*net.UDPConn); ok {
+		return &watchedConn{UDPConn: datagrams, of: q}
+	}
+	return conn
+}
+
+// ask notes a question that is sent. Its name may be written in another case each time.
+func (q *questions) ask(question dns.Question) {
+	question.Name = strings.ToLower(question.Name)
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.asked == nil {
+		q.asked = map[dns.Question]bool{}
+	}
+	q.again = q.again || q.asked[question]
+	q.asked[question] = true
+}
+
+// askedAgain reports whether it took more than one try to get an answer.
+func (q *questions) askedAgain() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.again
+}
+
+// end notes how the last question for a kind of record ended.
+func (q *questions) end(kind uint16, failure *net.DNSError) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if failure == nil {
+		delete(q.failed, kind)
+		return
+	}
+	if q.failed == nil {
+		q.failed = map[uint16]net.DNSError{}
+	}
+	q.failed[kind] = *failure
+}
+
+// explain says of a name that was not found what a server failed with, or why there was no answer.
+func (q *questions) explain(err error) error {
+	var missing *net.DNSError
+	if !errors.As(err, &missing) || !missing.IsNotFound {
+		return err
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for _, kind := range []uint16{dns.TypeA, dns.TypeAAAA} {
+		if failure, ok := q.failed[kind]; ok {
+			failure.Name, failure.Server = missing.Name, missing.Server
+			return &failure
+		}
+	}
+	return err
+}
+
+// watchedConn is a UDP socket, which Go's resolver tells by its methods from one of TCP. One question goes through each.
+type watchedConn struct {
+	*net.UDPConn
+	of   *questions
+	kind uint16
+}
+
+// Write notes what is asked.
+func (c *watchedConn) Write(question []byte) (int, error) {
+	var m dns.Msg
+	if m.Unpack(question) == nil && len(m.Question) == 1 {
+		c.kind = m.Question[0].Qtype
+		c.of.ask(m.Question[0])
+	}
+	return c.UDPConn.Write(question)
+}
+
+// Read looks at the lower four bits of an answer's fourth byte: the response code (RFC 1035, section 4.1.1).
+func (c *watchedConn) Read(answer []byte) (int, error) {
+	n, err := c.UDPConn.Read(answer)
+	switch {
+	case err != nil:
+		c.of.end(c.kind, &net.DNSError{UnwrapErr: err, Err: err.Error(), IsTimeout: isTimeout(err), IsTemporary: true})
+	case n > 3 && answer[3]&0xf == dns.RcodeServerFailure:
+		c.of.end(c.kind, &net.DNSError{Err: "server misbehaving", IsTemporary: true})
+	default:
+		c.of.end(c.kind, nil)
+	}
+	return n, err
+}

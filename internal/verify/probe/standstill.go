@@ -1,0 +1,74 @@
+package probe
+
+import (
+	"slices"
+	"sync"
+	"time"
+)
+
+const (
+	// LateAfter is how long a good answer may take before it counts as late. A TCP SYN that is lost is sent again after 1 s (RFC 6298,
+	// section 2), so that an answer in time is one for which nothing was lost on the way.
+	LateAfter = time.Second
+	// standsAfter is what the prober may be behind its own timer before it counts as standing still.
+	standsAfter = 100 * time.Millisecond
+	// keptStandstills bounds how many are remembered. Requests ask about the time since they were sent, which is short.
+	keptStandstills = 64
+)
+
+// standstill notes when the prober itself stood still, since its process was stopped or its machine had no time for it. It goes by a timer
+// that is waited for all the time: the prober stood still from when the timer was due until it was heard.
+type standstill struct {
+	mu sync.Mutex
+	// due is when the timer is due; zero while the prober does something else.
+	due  time.Time
+	past []span
+}
+
+type span struct{ from, to time.Time }
+
+// waitFor says that the prober waits for its timer.
+func (s *standstill) waitFor(due time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.due = due
+}
+
+// heard says that the prober has heard its timer.
+func (s *standstill) heard(at time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if at.Sub(s.due) >= standsAfter && !s.due.IsZero() {
+		if len(s.past) == keptStandstills {
+			s.past = slices.Delete(s.past, 0, 1)
+		}
+		s.past = append(s.past, span{s.due, at})
+	}
+	s.due = time.Time{}
+}
+
+// within is for how long the prober stood still in a stretch of time. A request may end before the timer is heard, so a timer that is
+// overdue counts as well.
+func (s *standstill) within(from, to time.Time) time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var sum time.Duration
+	for _, p := range s.past {
+		sum += overlap(p, span{from, to})
+	}
+	if !s.due.IsZero() && to.Sub(s.due) >= standsAfter {
+		sum += overlap(span{s.due, to}, span{from, to})
+	}
+	return sum
+}
+
+func overlap(a, b span) time.Duration {
+	from, to := a.from, a.to
+	if b.from.After(from) {
+		from = b.from
+	}
+	if b.to.Before(to) {
+		to = b.to
+	}
+	return max(0, to.Sub(from))
+}
